@@ -1,0 +1,30 @@
+// Matrix products on the CPU: one interface over the library chosen at build time (FSDP_BLAS).
+//
+// c (m,n) = a (m,k) * b (k,n), or c += with `accumulate`; row-major with row strides in elements; a and b may be
+// stored transposed. fp32 products take fp32; bf16 products take bf16 a and b, accumulate in fp32 and store
+// `c_dtype`. The pool's threads share the rows or columns of c, never k, and each calls the library single-threaded,
+// so the result does not depend on the number of threads beyond the library's own edge handling.
+#pragma once
+
+#include "kernels/cpu/pool.h"
+#include "runtime/base/dtype.h"
+
+#include <stdbool.h>
+
+typedef struct fsdp_gemm {
+  int64_t m, n, k;
+  const void *a; // (m,k), or (k,m) where a_transposed
+  const void *b; // (k,n), or (n,k) where b_transposed
+  void *c;       // (m,n)
+  int64_t a_stride, b_stride, c_stride; // of the rows as stored
+  fsdp_dtype ab_dtype, c_dtype;
+  bool a_transposed, b_transposed, accumulate;
+} fsdp_gemm;
+
+void fsdp_gemm_run(fsdp_pool *pool, const fsdp_gemm *gemm);
+
+// "oneDNN 2.6.3", "OpenBLAS 0.3.21", "built-in".
+const char *fsdp_gemm_library(void);
+
+// Whether this core multiplies bf16 natively (AVX512_BF16 or AMX) through the chosen library.
+bool fsdp_gemm_native_bf16(void);

@@ -1,0 +1,71 @@
+// One table of ops per device: the kernel of every op kind in models/op.h.
+//
+// A kernel receives its operands resolved to addresses, in the order of its row in models/op.h, and does its work on
+// the stream it is given (CPU: the calling thread plus the pool's; CUDA: call->stream). It allocates nothing, waits
+// for nothing, and touches nothing outside its operands. Under a trace it reports each byte range that it really
+// reads or writes, in the order in which it does (fsdp_touch_*); the trace checks that against the program.
+#pragma once
+
+#include "models/op.h"
+#include "runtime/base/dtype.h"
+
+#include <stddef.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum { FSDP_READ = 1, FSDP_WRITE = 2, FSDP_UPDATE = FSDP_READ | FSDP_WRITE };
+
+typedef struct fsdp_view {
+  void *data;
+  int64_t numel; // elements in the range; for the column slice of a matrix, those of the whole matrix
+  fsdp_dtype dtype;
+  int access; // FSDP_READ, FSDP_WRITE (overwrite) or FSDP_UPDATE (accumulate, in place)
+} fsdp_view;
+
+// A run of one parameter's elements inside a flat shard, so that stochastic rounding draws by name and element index.
+typedef struct fsdp_segment {
+  int64_t shard_offset;  // first element in the shard
+  int64_t numel;         // elements of the run
+  int64_t element_index; // index, in the parameter, of the run's first element
+  uint64_t random_stream; // fsdp_random_stream(parameter name)
+} fsdp_segment;
+
+typedef struct fsdp_pool fsdp_pool;   // kernels/cpu/pool.h
+typedef struct fsdp_touch fsdp_touch; // the trace's recorder of byte ranges
+
+struct fsdp_touch {
+  void (*range)(fsdp_touch *self, const void *address, int64_t bytes, int access);
+};
+
+typedef struct fsdp_kernel_call {
+  fsdp_op_kind kind;
+  const fsdp_op_attrs *attrs;
+  const fsdp_view *operands;
+  int operand_count;
+  const fsdp_segment *segments; // FSDP_OP_ADAMW with a bf16 state; else NULL
+  int segment_count;
+  uint64_t seed;     // of stochastic rounding
+  fsdp_pool *pool;   // CPU: threads to use; never NULL there
+  fsdp_touch *touch; // NULL unless this run is traced
+  void *stream;      // CUDA stream; NULL on the CPU
+} fsdp_kernel_call;
+
+typedef void (*fsdp_kernel)(const fsdp_kernel_call *call);
+
+// kernels[kind]; every kind has an entry.
+typedef struct fsdp_kernel_table {
+  const char *device;
+  fsdp_kernel kernels[FSDP_OP_KIND_COUNT];
+} fsdp_kernel_table;
+
+const fsdp_kernel_table *fsdp_cpu_kernels(void);
+
+static inline void fsdp_touch_range(const fsdp_kernel_call *call, const void *address, int64_t bytes, int access) {
+  if (call->touch && bytes > 0) call->touch->range(call->touch, address, bytes, access);
+}
+
+#ifdef __cplusplus
+}
+#endif

@@ -1,0 +1,30 @@
+// Invariants: assertions that stay on in release builds and have no side effect.
+#pragma once
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#ifdef __cplusplus
+#define FSDP_NORETURN [[noreturn]]
+extern "C" {
+#else
+#define FSDP_NORETURN _Noreturn
+#endif
+
+// Prints the place and the printf-style message on standard error and aborts the process.
+FSDP_NORETURN void fsdp_check_failed(const char *file, int line, const char *condition, const char *format, ...)
+    __attribute__((format(printf, 4, 5)));
+
+#define FSDP_CHECK(condition, ...)                                                                           \
+  do {                                                                                                       \
+    if (!(condition)) fsdp_check_failed(__FILE__, __LINE__, #condition, __VA_ARGS__);                        \
+  } while (0)
+
+// malloc, calloc and realloc for the host-side structures of planning; running out is a broken invariant.
+void *fsdp_alloc(size_t bytes);
+void *fsdp_alloc_zeroed(size_t count, size_t item_bytes);
+void *fsdp_realloc(void *memory, size_t bytes);
+
+#ifdef __cplusplus
+}
+#endif

@@ -1,0 +1,76 @@
+// The plan: from a model, a mesh and a strategy to a proved step program with every tensor at an address.
+//
+//   config ─► graph ─► units ─► program (schedule.h) ─► memory plan (memory.h) ─► waits (waits.h) ─► verify (verify.h)
+//
+// Pure: no device, no file, no MPI; the same input gives the same plan, and the same hash, on every rank.
+#pragma once
+
+#include "models/llama.h"
+#include "runtime/plan/memory.h"
+#include "runtime/plan/mesh.h"
+#include "runtime/plan/program.h"
+#include "runtime/plan/units.h"
+
+typedef enum fsdp_strategy { FSDP_FULL, FSDP_GRAD_OP, FSDP_NO, FSDP_HYBRID } fsdp_strategy;
+typedef enum fsdp_accumulate { FSDP_ACCUMULATE_REDUCE, FSDP_ACCUMULATE_LOCAL } fsdp_accumulate;
+
+// What differs between devices and shows in a plan.
+typedef struct fsdp_target {
+  const char *name; // "cpu", "cuda"
+  // A reduce-scatter in place ends in the rank's own slot (NCCL), else at the buffer's start (MPI).
+  bool reduce_scatter_own_slot;
+  int64_t gemm_workspace_bytes; // a planned constant of the matrix-product library, 0 on the CPU
+} fsdp_target;
+
+const fsdp_target *fsdp_target_cpu(void);
+const fsdp_target *fsdp_target_cuda(void);
+
+typedef struct fsdp_plan_config {
+  fsdp_llama_config model;
+  int64_t batch, seq;  // of a micro-batch on one rank
+  int accumulation;    // micro-batches of a step
+  fsdp_strategy strategy;
+  fsdp_mesh mesh;
+  fsdp_wrap_policy wrap;
+  bool cpu_offload;
+  bool recompute_block;
+  int prefetch;
+  fsdp_accumulate accumulate;
+  fsdp_dtype param_dtype, reduce_dtype, master_dtype, moment_dtype;
+  float grad_clip; // 0: off
+  float beta1, beta2, adam_eps, weight_decay;
+  bool evaluation; // plan an evaluation section too
+  bool poison;     // fill memory that is free, or not yet written, with signalling NaNs (tests)
+  const fsdp_target *target;
+} fsdp_plan_config;
+
+// Bytes that one rank sends in one step, by collective (ring algorithms' counts; scalars apart).
+typedef struct fsdp_traffic {
+  int64_t all_gather_bytes, reduce_scatter_bytes, all_reduce_bytes, scalar_bytes;
+} fsdp_traffic;
+
+// Where a unit's state lies: tensors of the program, -1 where the plan has none.
+typedef struct fsdp_unit_state {
+  int master, moment1, moment2, copy; // shards; `copy` in param dtype (no with bf16, offload with bf16)
+  int grad_shard;                     // what the update reads
+} fsdp_unit_state;
+
+typedef struct fsdp_plan {
+  fsdp_plan_config config;
+  fsdp_graph *graph;
+  fsdp_units *units;
+  fsdp_program *program;
+  fsdp_memory_report memory;
+  fsdp_traffic traffic;
+  fsdp_unit_state *unit_state; // by unit
+  int64_t hint_unit;           // a unit that stays gathered through the whole step and would not under `block`, or -1
+  int64_t hint_saved_bytes;    // what `--wrap block` would save at the peak, where hint_unit >= 0
+  bool verified;
+} fsdp_plan;
+
+// Builds and verifies the plan. FSDP_ERR_OPTION for combinations that make no sense. A plan that the verifier rejects is a
+// broken invariant (assertion). The caller owns *plan.
+fsdp_status fsdp_plan_create(const fsdp_plan_config *config, fsdp_plan **plan, fsdp_error *error);
+void fsdp_plan_destroy(fsdp_plan *plan); // NULL is allowed
+
+const char *fsdp_strategy_name(fsdp_strategy strategy);
