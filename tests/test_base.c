@@ -1,0 +1,253 @@
+// runtime/base against things it was not derived from: published vectors, moments of the normal distribution,
+// exhaustive and brute-force versions.
+#include "runtime/base/check.h"
+#include "runtime/base/dtype.h"
+#include "runtime/base/random.h"
+#include "runtime/base/size.h"
+#include "runtime/base/status.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+// The known-answer vectors that accompany Random123 (kat_vectors, "philox4x32 10"): counter, key, result.
+static void philox_gives_the_published_words(void **state) {
+  (void)state;
+  static const struct {
+    uint64_t index, stream, seed;
+    uint32_t words[4];
+  } vectors[] = {
+      {0, 0, 0, {0x6627e8d5u, 0xe169c58du, 0xbc57ac4cu, 0x9b00dbd8u}},
+      {UINT64_MAX, UINT64_MAX, UINT64_MAX, {0x408f276du, 0x41c83b0eu, 0xa20bc7c6u, 0x6d5451fdu}},
+      {0x85a308d3243f6a88u,
+       0x0370734413198a2eu,
+       0x299f31d0a4093822u,
+       {0xd16cfe09u, 0x94fdccebu, 0x5001e420u, 0x24126ea1u}},
+  };
+  for (size_t i = 0; i < sizeof vectors / sizeof vectors[0]; i++) {
+    uint32_t words[4];
+    fsdp_random_words(vectors[i].seed, vectors[i].stream, vectors[i].index, words);
+    for (int w = 0; w < 4; w++) assert_int_equal(words[w], vectors[i].words[w]);
+  }
+}
+
+static void streams_are_those_of_xxh64(void **state) {
+  (void)state;
+  assert_true(fsdp_random_stream("") ==
+              0xef46db3751d8e999u); // XXH64 of nothing, as its specification prints it
+  assert_true(fsdp_random_stream("a") == 0xd24ec4f1a98c6e5bu);
+  assert_true(fsdp_random_stream("model.norm.weight") != fsdp_random_stream("model.norm.weighu"));
+}
+
+// Four standard errors of each sample moment of a normal distribution.
+static void normals_have_the_moments_of_a_normal(void **state) {
+  (void)state;
+  enum { COUNT = 1 << 18 };
+  const float mean = 3.0f, deviation = 0.5f;
+  float *draws = fsdp_alloc(COUNT * sizeof *draws);
+  fsdp_random_normal(7, fsdp_random_stream("moments"), 0, COUNT, mean, deviation, draws);
+  double sum = 0, sum2 = 0, sum3 = 0, sum4 = 0, lag = 0, last = 0;
+  for (int i = 0; i < COUNT; i++) {
+    double z = ((double)draws[i] - (double)mean) / (double)deviation;
+    sum += z, sum2 += z * z, sum3 += z * z * z, sum4 += z * z * z * z;
+    lag += z * last, last = z;
+  }
+  double n = COUNT, error = 4 / sqrt(n);
+  assert_true(fabs(sum / n) < error);
+  assert_true(fabs(sum2 / n - 1) < error * sqrt(2));
+  assert_true(fabs(sum3 / n) < error * sqrt(15));
+  assert_true(fabs(sum4 / n - 3) < error * sqrt(96));
+  assert_true(fabs(lag / n) < error);
+  free(draws);
+}
+
+static void any_split_of_a_tensor_draws_the_same_values(void **state) {
+  (void)state;
+  enum { COUNT = 97 };
+  float whole[COUNT], parts[COUNT];
+  const int64_t far = ((int64_t)1 << 40) + 1; // past what 32 bits index
+  fsdp_random_normal(5, 11, far, COUNT, 0, 1, whole);
+  for (int64_t step = 1; step <= 9; step++) {
+    for (int64_t i = 0; i < COUNT; i += step)
+      fsdp_random_normal(5, 11, far + i, fsdp_min_i64(step, COUNT - i), 0, 1, parts + i);
+    assert_memory_equal(whole, parts, sizeof whole);
+  }
+}
+
+static void assert_bijection(uint64_t seed, int64_t size) {
+  unsigned char *seen = fsdp_alloc_zeroed((size_t)size, 1);
+  for (int64_t i = 0; i < size; i++) {
+    int64_t image = fsdp_random_permute(seed, 3, size, i);
+    assert_in_range(image, 0, size - 1);
+    assert_int_equal(seen[image], 0);
+    seen[image] = 1;
+  }
+  free(seen);
+}
+
+static void a_permutation_is_a_bijection(void **state) {
+  (void)state;
+  for (int64_t size = 1; size <= 300; size++) assert_bijection((uint64_t)size % 5, size);
+  static const int64_t larger[] = {1023, 1024, 1025, 4095, 4096, 4097, 16385, 65536, 65537, 100003};
+  for (size_t i = 0; i < sizeof larger / sizeof larger[0]; i++) assert_bijection(i, larger[i]);
+}
+
+static int compare_i64(const void *a, const void *b) {
+  int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
+  return (x > y) - (x < y);
+}
+
+static void a_permutation_reaches_past_32_bits(void **state) {
+  (void)state;
+  enum { COUNT = 5000 };
+  const int64_t size = ((int64_t)1 << 41) + 12345;
+  int64_t images[COUNT], above = 0;
+  for (int64_t i = 0; i < COUNT; i++) {
+    images[i] = fsdp_random_permute(1, 2, size, size - 1 - i * 7919);
+    assert_true(images[i] >= 0 && images[i] < size);
+    above += images[i] >= size / 2;
+  }
+  qsort(images, COUNT, sizeof images[0], compare_i64);
+  for (int64_t i = 1; i < COUNT; i++) assert_true(images[i] != images[i - 1]);
+  assert_in_range(above, COUNT / 2 - 142, COUNT / 2 + 142); // four standard deviations of a fair coin
+}
+
+// A random permutation has one fixed point and one successor i -> i+1 on average; 12 of either has a chance
+// of 1e-9.
+static void a_permutation_depends_on_its_key_and_shuffles(void **state) {
+  (void)state;
+  enum { SIZE = 10007 };
+  int fixed = 0, next = 0, same_seed = 0, same_stream = 0;
+  for (int64_t i = 0; i + 1 < SIZE; i++) {
+    int64_t image = fsdp_random_permute(1, 2, SIZE, i);
+    fixed += image == i;
+    next += fsdp_random_permute(1, 2, SIZE, i + 1) == image + 1;
+    same_seed += fsdp_random_permute(2, 2, SIZE, i) == image;
+    same_stream += fsdp_random_permute(1, 3, SIZE, i) == image;
+  }
+  assert_true(fixed < 12 && next < 12 && same_seed < 12 && same_stream < 12);
+}
+
+static void bf16_conversion_is_exact_both_ways(void **state) {
+  (void)state;
+  for (uint32_t bits = 0; bits < 0x10000u; bits++) {
+    float value = fsdp_bf16_to_f32((fsdp_bf16)bits);
+    fsdp_bf16 back = fsdp_bf16_from_f32(value);
+    if (isnan(value))
+      assert_true(isnan(fsdp_bf16_to_f32(back)));
+    else
+      assert_int_equal(back, bits);
+  }
+}
+
+// Against rounding by comparing distances in double precision; of two as near, the even one.
+static void bf16_rounds_to_nearest_even(void **state) {
+  (void)state;
+  for (uint64_t i = 0; i < 20000; i++) {
+    uint32_t words[4];
+    fsdp_random_words(1, 9, i, words);
+    uint32_t bits = words[0] & 0x7f7fffffu; // positive and not among the last, which round to infinity
+    if (i % 3 == 0) bits = (bits & 0xffff0000u) | 0x8000u;
+    float value;
+    memcpy(&value, &bits, sizeof value);
+    fsdp_bf16 low = (fsdp_bf16)(bits >> 16), high = (fsdp_bf16)(low + 1);
+    double below = (double)value - (double)fsdp_bf16_to_f32(low);
+    double above = (double)fsdp_bf16_to_f32(high) - (double)value;
+    fsdp_bf16 expected = below < above ? low : above < below ? high : (low & 1) ? high : low;
+    assert_int_equal(fsdp_bf16_from_f32(value), expected);
+    assert_int_equal(fsdp_bf16_from_f32(-value), expected | 0x8000u);
+  }
+}
+
+static void bf16_keeps_infinities_and_nans(void **state) {
+  (void)state;
+  assert_int_equal(fsdp_bf16_from_f32(INFINITY), 0x7f80);
+  assert_int_equal(fsdp_bf16_from_f32(-INFINITY), 0xff80);
+  static const uint32_t nans[] = {0x7f800001u, 0x7fffffffu, 0xff800001u, 0xffffffffu, 0x7fc00000u};
+  for (size_t i = 0; i < sizeof nans / sizeof nans[0]; i++) {
+    float value;
+    memcpy(&value, &nans[i], sizeof value);
+    assert_true(isnan(fsdp_bf16_to_f32(fsdp_bf16_from_f32(value))));
+  }
+}
+
+static void dtypes_have_their_widths_and_names(void **state) {
+  (void)state;
+  assert_int_equal(fsdp_dtype_bytes(FSDP_F32), 4);
+  assert_int_equal(fsdp_dtype_bytes(FSDP_BF16), 2);
+  assert_int_equal(fsdp_dtype_bytes(FSDP_F16), 2);
+  assert_int_equal(fsdp_dtype_bytes(FSDP_I32), 4);
+  assert_string_equal(fsdp_dtype_name(FSDP_F32), "fp32");
+  assert_string_equal(fsdp_dtype_name(FSDP_BF16), "bf16");
+  assert_string_equal(fsdp_dtype_name(FSDP_F16), "fp16");
+  assert_string_equal(fsdp_dtype_name(FSDP_I32), "int32");
+}
+
+static void sizes_are_checked_for_overflow(void **state) {
+  (void)state;
+  int64_t result = 0;
+  assert_true(fsdp_mul_checked(3037000499, 3037000499, &result));
+  assert_true(result == 9223372030926249001);
+  assert_false(fsdp_mul_checked(3037000500, 3037000500, &result));
+  assert_false(fsdp_mul_checked(INT64_MIN, -1, &result));
+  assert_true(fsdp_add_checked(INT64_MAX - 5, 5, &result));
+  assert_true(result == INT64_MAX);
+  assert_false(fsdp_add_checked(INT64_MAX, 1, &result));
+  assert_true(fsdp_min_i64(-2, 3) == -2 && fsdp_max_i64(-2, 3) == 3);
+  for (int64_t value = 0; value < 70; value++) {
+    for (int64_t unit = 1; unit < 20; unit++) {
+      int64_t up = fsdp_round_up(value, unit);
+      assert_true(up >= value && up - value < unit && up % unit == 0);
+    }
+  }
+}
+
+static void a_failure_carries_its_status_and_sentence(void **state) {
+  (void)state;
+  fsdp_error error = {0};
+  assert_int_equal(fsdp_fail(&error, FSDP_ERR_INPUT, "%s has %d rows", "x", 3), FSDP_ERR_INPUT);
+  assert_int_equal(error.status, FSDP_ERR_INPUT);
+  assert_string_equal(error.message, "x has 3 rows");
+  assert_int_equal(fsdp_fail(NULL, FSDP_ERR_OPTION, "nobody listens"), FSDP_ERR_OPTION);
+
+  char longer[3000];
+  memset(longer, 'y', sizeof longer - 1);
+  longer[sizeof longer - 1] = 0;
+  fsdp_fail(&error, FSDP_ERR_PEER, "%s", longer);
+  assert_int_equal(strlen(error.message), sizeof error.message - 1); // cut, and still a string
+}
+
+static void memory_comes_zeroed_and_grows(void **state) {
+  (void)state;
+  unsigned char *bytes = fsdp_alloc_zeroed(10, 10);
+  for (int i = 0; i < 100; i++) assert_int_equal(bytes[i], 0);
+  memset(bytes, 42, 100);
+  bytes = fsdp_realloc(bytes, 100000);
+  for (int i = 0; i < 100; i++) assert_int_equal(bytes[i], 42);
+  free(bytes);
+  free(fsdp_alloc(0)); // an empty list is a list: never NULL
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(philox_gives_the_published_words),
+      cmocka_unit_test(streams_are_those_of_xxh64),
+      cmocka_unit_test(normals_have_the_moments_of_a_normal),
+      cmocka_unit_test(any_split_of_a_tensor_draws_the_same_values),
+      cmocka_unit_test(a_permutation_is_a_bijection),
+      cmocka_unit_test(a_permutation_reaches_past_32_bits),
+      cmocka_unit_test(a_permutation_depends_on_its_key_and_shuffles),
+      cmocka_unit_test(bf16_conversion_is_exact_both_ways),
+      cmocka_unit_test(bf16_rounds_to_nearest_even),
+      cmocka_unit_test(bf16_keeps_infinities_and_nans),
+      cmocka_unit_test(dtypes_have_their_widths_and_names),
+      cmocka_unit_test(sizes_are_checked_for_overflow),
+      cmocka_unit_test(a_failure_carries_its_status_and_sentence),
+      cmocka_unit_test(memory_comes_zeroed_and_grows),
+  };
+  return cmocka_run_group_tests_name("base", tests, NULL, NULL);
+}
