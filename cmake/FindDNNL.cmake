@@ -1,4 +1,5 @@
-# oneDNN by header and library. Its own package file asks for OpenCL's headers, which the C API for CPUs needs not.
+# oneDNN by header and library. Its own package file asks for OpenCL's headers, which the C API for CPUs
+# needs not.
 find_path(DNNL_INCLUDE_DIR oneapi/dnnl/dnnl.h)
 find_library(DNNL_LIBRARY dnnl)
 include(FindPackageHandleStandardArgs)

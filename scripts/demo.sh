@@ -1,0 +1,41 @@
+#!/usr/bin/env bash
+# Installs what is missing, builds, and trains a small Llama on the built-in text, sharded over several ranks.
+# DEMO_RANKS and DEMO_STEPS change its size; further arguments go to fsdp_train.
+source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+
+ranks=${DEMO_RANKS:-4}
+steps=${DEMO_STEPS:-150}
+out=outputs/demo
+
+say "What is missing"
+scripts/install_deps.sh
+say "Build"
+scripts/build.sh
+rm -rf "$out"
+mkdir -p "$out"
+
+say "The plan, before anything is allocated"
+options=(--model tiny --strategy full --wrap block --batch-size 2 --seq-length 256)
+build/bin/fsdp_plan --ranks "$ranks" "${options[@]}"
+
+say "Training on $ranks ranks"
+mpirun -np "$ranks" build/bin/fsdp_train "${options[@]}" --max-steps "$steps" --num-epochs 1000 --lr 3e-3 \
+  --warmup-steps 10 --log-freq 10 --log "$out/log.jsonl" --memory-profile "$out/memory.svg" "$@"
+
+say "Summary"
+python3 - "$out" "$ranks" <<'PYTHON'
+import json, sys
+folder, ranks = sys.argv[1], sys.argv[2]
+log = [json.loads(line) for line in open(f"{folder}/log.jsonl")]
+first, last = log[0]["loss"], sum(line["loss"] for line in log[-5:]) / len(log[-5:])
+rate = sorted(line["tokens_per_s"] for line in log)[len(log) // 2]
+end = log[-1]
+print(f"loss          {first:.3f} at the first step, {last:.3f} over the last five of {len(log)}")
+print(f"speed         {rate:,.0f} tokens/s over {ranks} ranks (median step)")
+print(f"memory        valley {end['valley_bytes']:,} bytes, peak {end['peak_bytes']:,} bytes per rank;")
+print(f"              planned {end['planned_valley_bytes']:,} and {end['planned_peak_bytes']:,}")
+print(f"picture       {folder}/memory.svg")
+if not last < 0.8 * first:
+    sys.exit("demo: the loss did not fall as it should")
+PYTHON
+test -s "$out/memory.svg"

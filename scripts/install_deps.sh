@@ -1,0 +1,45 @@
+#!/usr/bin/env bash
+# Installs what building, testing and running want, from the distribution's packages (Debian 12, Ubuntu
+# 24.04). Does nothing, quickly, where everything is there. FSDP_SKIP_INSTALL=1 skips it.
+set -euo pipefail
+
+required=(gcc g++ cmake ninja-build pkg-config python3 libjansson-dev libyaml-dev libxxhash-dev libcmocka-dev
+  libopenmpi-dev openmpi-bin libhwloc-dev libopenblas-dev)
+# Better products, and the checks of style; a build and its tests do without them.
+optional=(libdnnl-dev clang-format clang-tidy)
+
+if [ "${FSDP_SKIP_INSTALL:-0}" = 1 ]; then exit 0; fi
+if ! command -v apt-get >/dev/null || ! command -v dpkg-query >/dev/null; then
+  echo "install_deps.sh: this machine has no apt; install what stands for" >&2
+  echo "  ${required[*]} ${optional[*]}" >&2
+  echo "and run again with FSDP_SKIP_INSTALL=1" >&2
+  exit 1
+fi
+
+installed() { [ "$(dpkg-query -W -f '${db:Status-Status}' "$1" 2>/dev/null)" = installed ]; }
+missing() {
+  local package
+  for package in "$@"; do installed "$package" || echo "$package"; done
+}
+
+mapfile -t wanted < <(missing "${required[@]}" "${optional[@]}")
+if [ ${#wanted[@]} -eq 0 ]; then exit 0; fi
+
+as_root=()
+if [ "$(id -u)" -ne 0 ]; then
+  if ! command -v sudo >/dev/null; then
+    echo "install_deps.sh: missing ${wanted[*]}; run as root, or install sudo" >&2
+    exit 1
+  fi
+  as_root=(sudo)
+fi
+echo "installing: ${wanted[*]}"
+apt() { "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -o Dpkg::Use-Pty=0 "$@"; }
+apt update -qq
+mapfile -t wanted < <(missing "${required[@]}")
+if [ ${#wanted[@]} -gt 0 ]; then apt install -y -qq --no-install-recommends "${wanted[@]}"; fi
+mapfile -t wanted < <(missing "${optional[@]}")
+for package in "${wanted[@]}"; do
+  apt install -y -qq --no-install-recommends "$package" ||
+    echo "install_deps.sh: going on without $package" >&2
+done
