@@ -118,7 +118,8 @@ static void read_rope_kind(reader *r, const json_t *rope, fsdp_llama_config *con
   const char *name = kind ? json_string_value(kind) : "default";
   config->rope_scaling = FSDP_ROPE_DEFAULT;
   if (!name || (strcmp(name, "default") && strcmp(name, "linear") && strcmp(name, "llama3"))) {
-    fail_value(r, "rope_type", kind, "but only \"default\", \"linear\" and \"llama3\" are built; take a model with one of these");
+    fail_value(r, "rope_type", kind,
+               "but only \"default\", \"linear\" and \"llama3\" are built; take a model with one of these");
   } else if (!strcmp(name, "linear")) {
     config->rope_scaling = FSDP_ROPE_LINEAR;
     config->rope_factor = read_positive(r, rope, "factor", 0);

@@ -1,0 +1,87 @@
+// Weights in the safetensors format (github.com/huggingface/safetensors): reading any range of any tensor as
+// fp32 without reading anything else, and writing a file piece by piece.
+//
+//   8 bytes: N, little-endian │ N bytes: JSON {"name": {"dtype", "shape", "data_offsets": [begin, end]}, ...}
+//   │ data
+//
+// The data is the tensors' bytes without a gap, row-major, little-endian; offsets count from its start. Every
+// file is checked in full when it is opened: a header that lies about its length, offsets that overlap, leave
+// a gap or pass the end, a size that is not shape times dtype, a name that occurs twice, an unknown dtype are
+// refused, so that a read can only fail where the disk does or the file changes underneath.
+#pragma once
+
+#include "runtime/base/dtype.h"
+#include "runtime/base/status.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#define FSDP_SAFETENSORS_MAX_DIMS         4
+#define FSDP_SAFETENSORS_MAX_HEADER_BYTES 100000000 // the format's own limit
+
+typedef struct fsdp_safetensors fsdp_safetensors;
+typedef struct fsdp_safetensors_writer fsdp_safetensors_writer;
+
+typedef struct fsdp_safetensors_tensor {
+  char *name;
+  fsdp_dtype dtype; // F32, BF16, F16 or I32
+  int dims;         // 0 is a scalar
+  int64_t shape[FSDP_SAFETENSORS_MAX_DIMS];
+  int64_t numel;
+  // Filled by opening, not read by the writer.
+  int file;            // which of the opened files
+  int64_t file_offset; // byte of that file at which the tensor begins
+} fsdp_safetensors_tensor;
+
+// Opens `path`: a .safetensors file, an index (.json), or a folder with model.safetensors or, failing that,
+// model.safetensors.index.json and its shards. Reads the headers alone. FSDP_ERR_INPUT. The caller closes
+// *model.
+fsdp_status fsdp_safetensors_open(const char *path, fsdp_safetensors **model, fsdp_error *error);
+void fsdp_safetensors_close(fsdp_safetensors *model); // NULL is allowed
+
+// Whether a folder holds weights that fsdp_safetensors_open would look at.
+bool fsdp_safetensors_is_present(const char *folder);
+
+// Reads elements [first, first + count) of tensor `index`, in row-major order, converted to fp32 (F32, BF16,
+// F16). One pread of just those bytes. May be called by several threads at once. FSDP_ERR_INPUT where the
+// disk fails.
+fsdp_status fsdp_safetensors_read(fsdp_safetensors *model, int index, int64_t first, int64_t count,
+                                  float *out, fsdp_error *error);
+
+// As it stands in the file, without conversion: `out` holds count * fsdp_dtype_bytes(dtype) bytes.
+fsdp_status fsdp_safetensors_read_raw(fsdp_safetensors *model, int index, int64_t first, int64_t count,
+                                      void *out, fsdp_error *error);
+
+// Tensors, in order of their names.
+int fsdp_safetensors_count(const fsdp_safetensors *model);
+const fsdp_safetensors_tensor *fsdp_safetensors_at(const fsdp_safetensors *model, int index);
+int fsdp_safetensors_find(const fsdp_safetensors *model, const char *name); // -1 where there is none
+
+// Which file a tensor is in, for messages; the value of a key of the first file's __metadata__, or NULL; all
+// bytes read so far, headers included.
+const char *fsdp_safetensors_path(const fsdp_safetensors *model, int index);
+const char *fsdp_safetensors_metadata(const fsdp_safetensors *model, const char *key);
+int64_t fsdp_safetensors_bytes_read(const fsdp_safetensors *model);
+
+// "(32, 16)" into `buffer`; returns it.
+const char *fsdp_safetensors_shape_text(int dims, const int64_t *shape, char buffer[96]);
+
+typedef struct fsdp_safetensors_writer_config {
+  const char *path;
+  const fsdp_safetensors_tensor *tensors; // name, dtype, dims, shape of each, in the order of their bytes
+  int tensor_count;
+  const char *const *metadata; // key, value, key, value, ..., NULL; or NULL for none
+} fsdp_safetensors_writer_config;
+
+// Declares the tensors and begins to write `path` under a temporary name beside it. Nothing is kept of
+// `config`.
+fsdp_status fsdp_safetensors_writer_create(const fsdp_safetensors_writer_config *config,
+                                           fsdp_safetensors_writer **writer, fsdp_error *error);
+// Appends the data's next bytes, across tensors as they come.
+fsdp_status fsdp_safetensors_writer_append(fsdp_safetensors_writer *writer, const void *data, int64_t bytes,
+                                           fsdp_error *error);
+// All bytes must have been appended. Makes the file durable, then gives it its name, so that `path` is either
+// what it was or the whole new file. Destroys the writer in any case.
+fsdp_status fsdp_safetensors_writer_finish(fsdp_safetensors_writer *writer, fsdp_error *error);
+// Removes what was written and destroys the writer; NULL is allowed.
+void fsdp_safetensors_writer_abandon(fsdp_safetensors_writer *writer);

@@ -1,0 +1,149 @@
+// The writing half of safetensors.h.
+#include "runtime/base/check.h"
+#include "runtime/base/size.h"
+#include "runtime/io/safetensors_header.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <unistd.h>
+
+struct fsdp_safetensors_writer {
+  char *path, *temporary;
+  int descriptor;
+  int64_t data_bytes, written_bytes; // without the header
+};
+
+static fsdp_status fail_write(const fsdp_safetensors_writer *w, const char *what, fsdp_error *error) {
+  return fsdp_fail(error, FSDP_ERR_INPUT, "%s: %s failed (%s); make room there or give another folder",
+                   w->path, what, strerror(errno));
+}
+
+static fsdp_status write_all(fsdp_safetensors_writer *w, const void *data, int64_t bytes, fsdp_error *error) {
+  for (int64_t done = 0; done < bytes;) {
+    ssize_t put = write(w->descriptor, (const char *)data + done, (size_t)(bytes - done));
+    if (put < 0 && errno == EINTR) continue;
+    if (put < 0) return fail_write(w, "writing", error);
+    done += put;
+  }
+  return FSDP_OK;
+}
+
+// The header as JSON; *data_bytes is the size of all tensors.
+static char *header_text(const fsdp_safetensors_writer_config *config, int64_t *data_bytes) {
+  json_t *root = json_object();
+  if (config->metadata) {
+    json_t *metadata = json_object();
+    for (int i = 0; config->metadata[i]; i += 2)
+      json_object_set_new(metadata, config->metadata[i], json_string(config->metadata[i + 1]));
+    json_object_set_new(root, "__metadata__", metadata);
+  }
+  int64_t begin = 0;
+  for (int i = 0; i < config->tensor_count; i++) {
+    const fsdp_safetensors_tensor *t = &config->tensors[i];
+    json_t *shape = json_array();
+    int64_t end = fsdp_dtype_bytes(t->dtype);
+    for (int d = 0; d < t->dims; d++) {
+      json_array_append_new(shape, json_integer(t->shape[d]));
+      FSDP_CHECK(fsdp_mul_checked(end, t->shape[d], &end), "the size of %s is above 2^63", t->name);
+    }
+    FSDP_CHECK(fsdp_add_checked(begin, end, &end), "the size of %s is above 2^63", config->path);
+    FSDP_CHECK(!json_object_get(root, t->name), "%s is declared twice", t->name);
+    json_t *info = json_pack("{s:s, s:o, s:[I,I]}", "dtype", fsdp_safetensors_dtype_name(t->dtype), "shape",
+                             shape, "data_offsets", (json_int_t)begin, (json_int_t)end);
+    int failed = json_object_set_new(root, t->name, info);
+    FSDP_CHECK(!failed, "the header of %s cannot be made: its name is not UTF-8", t->name);
+    begin = end;
+  }
+  char *text = json_dumps(root, JSON_COMPACT);
+  FSDP_CHECK(text, "the header of %s cannot be made", config->path);
+  json_decref(root);
+  *data_bytes = begin;
+  return text;
+}
+
+// Padded with spaces so that the data begins at a multiple of 64 bytes.
+static fsdp_status write_header(fsdp_safetensors_writer *w, const char *text, fsdp_error *error) {
+  unsigned char prefix[8];
+  char padding[64];
+  int64_t length = (int64_t)strlen(text), padded = fsdp_round_up(8 + length, 64) - 8;
+  memset(padding, ' ', sizeof padding);
+  for (int i = 0; i < 8; i++) prefix[i] = (unsigned char)((uint64_t)padded >> (8 * i));
+  fsdp_status status = write_all(w, prefix, sizeof prefix, error);
+  if (!status) status = write_all(w, text, length, error);
+  if (!status) status = write_all(w, padding, padded - length, error);
+  return status;
+}
+
+fsdp_status fsdp_safetensors_writer_create(const fsdp_safetensors_writer_config *config,
+                                           fsdp_safetensors_writer **writer, fsdp_error *error) {
+  *writer = NULL;
+  fsdp_safetensors_writer *w = fsdp_alloc_zeroed(1, sizeof *w);
+  w->path = strdup(config->path);
+  int length = asprintf(&w->temporary, "%s.tmp-%ld", config->path, (long)getpid());
+  FSDP_CHECK(w->path && length >= 0, "out of host memory for a path");
+  char *text = header_text(config, &w->data_bytes);
+  w->descriptor = open(w->temporary, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+  fsdp_status status = w->descriptor < 0 ? fail_write(w, "creating it", error) : write_header(w, text, error);
+  free(text);
+  if (status)
+    fsdp_safetensors_writer_abandon(w);
+  else
+    *writer = w;
+  return status;
+}
+
+fsdp_status fsdp_safetensors_writer_append(fsdp_safetensors_writer *writer, const void *data, int64_t bytes,
+                                           fsdp_error *error) {
+  FSDP_CHECK(bytes >= 0 && bytes <= writer->data_bytes - writer->written_bytes,
+             "%lld bytes more than declared for %s",
+             (long long)(bytes - (writer->data_bytes - writer->written_bytes)), writer->path);
+  fsdp_status status = write_all(writer, data, bytes, error);
+  if (!status) writer->written_bytes += bytes;
+  return status;
+}
+
+// The name is durable once its folder is.
+static bool sync_folder(const char *path) {
+  const char *slash = strrchr(path, '/');
+  char *folder = !slash ? strdup(".") : slash == path ? strdup("/") : strndup(path, (size_t)(slash - path));
+  FSDP_CHECK(folder, "out of host memory for a path");
+  int descriptor = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  bool good = descriptor >= 0 && !fsync(descriptor);
+  if (descriptor >= 0) close(descriptor);
+  free(folder);
+  return good;
+}
+
+static void destroy(fsdp_safetensors_writer *w) {
+  free(w->path);
+  free(w->temporary);
+  free(w);
+}
+
+fsdp_status fsdp_safetensors_writer_finish(fsdp_safetensors_writer *writer, fsdp_error *error) {
+  fsdp_status status = FSDP_OK;
+  FSDP_CHECK(writer->written_bytes == writer->data_bytes, "%s is finished with %lld of %lld bytes",
+             writer->path, (long long)writer->written_bytes, (long long)writer->data_bytes);
+  if (fsync(writer->descriptor)) status = fail_write(writer, "making it durable", error);
+  if (!status) {
+    int closed = close(writer->descriptor);
+    writer->descriptor = -1;
+    if (closed) status = fail_write(writer, "closing it", error);
+  }
+  if (!status && rename(writer->temporary, writer->path)) status = fail_write(writer, "renaming it", error);
+  if (status) {
+    fsdp_safetensors_writer_abandon(writer);
+    return status;
+  }
+  if (!sync_folder(writer->path)) status = fail_write(writer, "making its folder durable", error);
+  destroy(writer);
+  return status;
+}
+
+void fsdp_safetensors_writer_abandon(fsdp_safetensors_writer *writer) {
+  if (!writer) return;
+  if (writer->descriptor >= 0) close(writer->descriptor);
+  unlink(writer->temporary);
+  destroy(writer);
+}
