@@ -66,7 +66,8 @@ clean_tree && word=FIX && echo "// ${word}ME" >models/later.c && expect "unfinis
 
 clean_tree && printf '// A.\n#pragma once\n\nint fsdp_a_b(void);\n' >models/a.h
 expect "models/a.h:4: fsdp_a_b has no comment"
-clean_tree && printf '// A.\n#pragma once\n// C.\nint fsdp_c(int a,\n  int b);\n\nint fsdp_d(void);\n' >models/a.h
+clean_tree
+printf '// A.\n#pragma once\n// C.\nint fsdp_c(int a,\n  int b);\n\nint fsdp_d(void);\n' >models/a.h
 expect "models/a.h:7: fsdp_d has no comment"
 clean_tree && printf '#pragma once\n' >models/a.h && expect "a header starts with a comment"
 clean_tree && printf '// A.\n' >models/a.h && expect "no #pragma once"
