@@ -1,0 +1,78 @@
+// The executor: runs a plan's step program on a device, with communicators. A loop and a switch, no policy.
+//
+//   run_step ─► host thread walks the sections' instructions in order: waits, then work, onto the
+//   instruction's stream
+//               streams run them; the host sleeps until PUBLISH has handed out the step's results, and
+//               returns (updates may still be running; the next step's instructions queue behind them)
+//
+// No barrier between sections or steps. Everything is allocated and every operand resolved to an address at
+// creation. One thread calls all functions here; callbacks run on the host stream's thread.
+#pragma once
+
+#include "runtime/exec/comm.h"
+#include "runtime/exec/device.h"
+#include "runtime/exec/measure.h"
+#include "runtime/exec/profile.h"
+#include "runtime/plan/plan.h"
+
+typedef struct fsdp_executor fsdp_executor;
+
+// What the program asks of the caller, in the order of the program, on the host stream's thread.
+typedef struct fsdp_executor_callbacks {
+  void *context;
+  // The step's scalars (learning rate, ...) and this rank's number of targets that count, all micro-batches
+  // together; in an evaluation, those of its one batch.
+  void (*feed_step)(void *context, float scalars[FSDP_SCALAR_COUNT], float *target_count);
+  // The next micro-batch: batch * seq tokens and targets (FSDP_TARGET_IGNORED where the loss does not count
+  // it).
+  void (*feed_batch)(void *context, int32_t *tokens, int32_t *targets);
+  // The step's results; grad_norm is NaN where the program has none (evaluation). May be NULL.
+  void (*publish)(void *context, float loss, float grad_norm);
+  // Before an instruction that is not poison, on its stream's thread, with its operands' addresses (tests
+  // look at gradients here). May be NULL.
+  void (*observe)(void *context, const fsdp_instr *instr, const fsdp_view *operands);
+} fsdp_executor_callbacks;
+
+typedef struct fsdp_executor_config {
+  const fsdp_plan *plan; // outlives the executor, as do device and comms
+  int rank;
+  fsdp_device *device;                // of at least the plan's arenas
+  fsdp_comm *comms[FSDP_GROUP_COUNT]; // may be NULL where the program has no collective of that group
+  fsdp_executor_callbacks callbacks;
+  uint64_t seed; // of stochastic rounding
+  bool measure;  // record touched bytes (fsdp_executor_figures gives valley and peak)
+  bool profile;  // record times
+} fsdp_executor_config;
+
+typedef struct fsdp_step_result {
+  int64_t step; // counted from 1 by this executor
+  float loss, grad_norm;
+} fsdp_step_result;
+
+typedef struct fsdp_figures {
+  fsdp_measurement memory;     // zero unless config.measure
+  fsdp_profile_report profile; // zero unless config.profile
+} fsdp_figures;
+
+fsdp_executor *fsdp_executor_create(const fsdp_executor_config *config);
+void fsdp_executor_destroy(fsdp_executor *executor); // drains first; NULL is allowed
+
+// Issues one step and returns when its results are published.
+void fsdp_executor_run_step(fsdp_executor *executor, fsdp_step_result *result);
+
+// Issues the evaluation section once and returns when its loss is published. The plan must have it.
+void fsdp_executor_run_evaluation(fsdp_executor *executor, float *loss);
+
+// Waits until every stream is idle.
+void fsdp_executor_drain(fsdp_executor *executor);
+
+// Figures of a step, the newest or the one before (1: none other is kept); sleeps until its last instruction
+// is over. Asking for step k after step k + 1 has run costs no waiting. False with a message where the trace
+// found a broken rule (a touch outside the operands, two live buffers on the same bytes).
+bool fsdp_executor_figures(fsdp_executor *executor, int64_t step, fsdp_figures *figures, char *message,
+                           int message_bytes);
+
+// Where a tensor of the program lies (its own bytes begin there). The streams must be idle to look at it.
+void *fsdp_executor_tensor(const fsdp_executor *executor, int tensor);
+
+const fsdp_executor_config *fsdp_executor_config_of(const fsdp_executor *executor);

@@ -1,0 +1,42 @@
+// Measured memory: valley and peak of a step from a trace of the bytes that it really touched, and from
+// nothing else.
+//
+// Definitions (time is the order of issue, 0 .. issue_count - 1):
+// - a byte's lifetime starts at a pure write (its first access within an instruction is a write) and ends at
+// its last
+//   access before the next pure write;
+// - a byte whose first access in the step is a read was carried over from the step before: it is live from
+// the step's
+//   start, and the last lifetime of such a byte lasts to the step's end;
+// - a buffer is live over each connected stretch of its bytes' lifetimes, with all the bytes touched in that
+// stretch;
+//   a buffer that carries bytes over the step boundary is live throughout, with all the bytes touched in the
+//   step;
+// - valley: bytes of the buffers that carry, counted where they are carried; peak: the greatest sum over
+// time. Two buffers that have a byte in common while both need it are an error.
+//
+// Shares no code with the planner that predicts these numbers.
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#define FSDP_MEASURE_SPACES 2 // device, host
+
+typedef struct fsdp_measure_event {
+  int64_t issue;      // place of the instruction in the step's order of issue
+  int buffer;         // which buffer it belongs to, from 0
+  int space;          // 0 device, 1 host
+  int access;         // 1 read, 2 written, 3 updated
+  int64_t begin, end; // byte range in the space's arena
+} fsdp_measure_event;
+
+typedef struct fsdp_measurement {
+  int64_t valley_bytes[FSDP_MEASURE_SPACES], peak_bytes[FSDP_MEASURE_SPACES];
+  int64_t peak_issue[FSDP_MEASURE_SPACES]; // first at which the peak is reached
+} fsdp_measurement;
+
+// `events` in the order of issue, and in the order of access within an instruction (sorted here by issue,
+// stably, in place). False where two buffers collide; `message` (of message_bytes) then says which and where.
+bool fsdp_measure(fsdp_measure_event *events, int64_t event_count, int64_t issue_count,
+                  fsdp_measurement *measurement, char *message, int message_bytes);

@@ -1,0 +1,41 @@
+// Where a step's time goes, from timestamps at the start and end of instructions.
+//
+// Phases of a step: the forward of each micro-batch (up to the first backward op), its backward, the update
+// section.
+#pragma once
+
+#include "runtime/plan/program.h"
+
+typedef enum fsdp_phase {
+  FSDP_PHASE_FORWARD,
+  FSDP_PHASE_BACKWARD,
+  FSDP_PHASE_UPDATE,
+  FSDP_PHASE_COUNT
+} fsdp_phase;
+
+typedef struct fsdp_profile_report {
+  double busy_ms[FSDP_STREAM_COUNT]; // in which a stream ran an instruction (waiting inside a collective
+                                     // included)
+  // Wall time from the phase's first compute instruction to its last, summed over micro-batches; the update's
+  // over all streams. An update that runs behind the backward belongs to the backward.
+  double phase_ms[FSDP_PHASE_COUNT];
+} fsdp_profile_report;
+
+typedef struct fsdp_profile fsdp_profile;
+
+fsdp_profile *fsdp_profile_create(const fsdp_program *program);
+void fsdp_profile_destroy(fsdp_profile *profile);
+
+// Starts step `step`, in the place of the one two before.
+void fsdp_profile_begin_step(fsdp_profile *profile, int64_t step);
+
+// Books an instruction that ran from start_ns to end_ns, on its stream's thread. `section_run` counts the
+// sections of the step from 0.
+void fsdp_profile_instr(fsdp_profile *profile, int64_t step, int section_run, int position, int64_t start_ns,
+                        int64_t end_ns);
+
+// The step's report; its instructions must be over.
+void fsdp_profile_report_step(const fsdp_profile *profile, int64_t step, fsdp_profile_report *report);
+
+// Monotonic clock.
+int64_t fsdp_profile_now_ns(void);

@@ -1,0 +1,45 @@
+// State: this rank's shards of parameters and optimizer moments, by parameter name, to fill, save and load.
+//
+//   unit's flat shard   | run of p | run of q |pad| ... |     a run: consecutive elements of one parameter
+//
+// The streams must be idle (fsdp_executor_drain).
+#pragma once
+
+#include "runtime/base/status.h"
+#include "runtime/exec/executor.h"
+
+typedef enum fsdp_state_part {
+  FSDP_STATE_MASTER, // parameters
+  FSDP_STATE_MOMENT1,
+  FSDP_STATE_MOMENT2,
+  FSDP_STATE_PART_COUNT
+} fsdp_state_part;
+
+// Elements [first_elem, first_elem + elems) of a parameter, flattened row-major.
+typedef struct fsdp_state_range {
+  int unit;
+  int param; // in the plan's graph
+  const char *name;
+  int64_t first_elem, elems;
+  fsdp_dtype dtype; // of the values handed over
+} fsdp_state_range;
+
+// Reads or writes `values` (range->elems of range->dtype). A long run comes in pieces.
+typedef fsdp_status (*fsdp_state_callback)(void *context, const fsdp_state_range *range, void *values,
+                                           fsdp_error *error);
+
+// Masters (and their low-precision copies) from `source`, which gives fp32 whatever the master's dtype
+// (rounded to nearest); pads and moments become zero. Stops at the first error.
+fsdp_status fsdp_state_fill(fsdp_executor *executor, fsdp_state_callback source, void *context,
+                            fsdp_error *error);
+
+// Hands every run of a part to `sink`, in its own dtype, units in order and runs in order.
+fsdp_status fsdp_state_save(fsdp_executor *executor, fsdp_state_part part, fsdp_state_callback sink,
+                            void *context, fsdp_error *error);
+
+// Fills every run of a part from `source`, in its own dtype, in the same order; masters' copies follow, pads
+// become zero.
+fsdp_status fsdp_state_load(fsdp_executor *executor, fsdp_state_part part, fsdp_state_callback source,
+                            void *context, fsdp_error *error);
+
+fsdp_dtype fsdp_state_dtype(const fsdp_plan *plan, fsdp_state_part part);

@@ -1,0 +1,33 @@
+// The trace: which bytes a step really touches, as kernels, copies and collectives report them.
+//
+// Each stream's thread records into its own fixed buffer; no locks. A reported range is resolved to the
+// operand of the running instruction that holds it; one that no operand holds is an error that names
+// instruction and range. Bytes are kept for two steps, the newest issued and the one before, as a step may
+// still be finishing when the next is issued.
+#pragma once
+
+#include "kernels/kernels.h"
+#include "runtime/exec/measure.h"
+#include "runtime/plan/program.h"
+
+typedef struct fsdp_trace fsdp_trace;
+
+// Events that one instruction may report; more is an error at fsdp_trace_measure.
+#define FSDP_TRACE_EVENTS_PER_INSTR 64
+
+fsdp_trace *fsdp_trace_create(const fsdp_program *program);
+void fsdp_trace_destroy(fsdp_trace *trace);
+
+// Starts recording step `step`, in the place of the one two before; the caller knows that no stream records
+// that.
+void fsdp_trace_begin_step(fsdp_trace *trace, int64_t step);
+
+// The recorder for one instruction, on its stream's thread: `views` are its operands' resolved addresses, in
+// order. Valid until the stream's next instruction.
+fsdp_touch *fsdp_trace_instr(fsdp_trace *trace, int64_t step, int64_t issue, int position,
+                             const fsdp_view *views);
+
+// Valley and peak of the step, whose instructions must be over. False with a message for a touch outside the
+// operands, an instruction that reports too much, or buffers that collide.
+bool fsdp_trace_measure(fsdp_trace *trace, int64_t step, int64_t issue_count, fsdp_measurement *measurement,
+                        char *message, int message_bytes);
