@@ -137,6 +137,9 @@ int fsdp_graph_value(fsdp_graph *graph, fsdp_value_role role, fsdp_value_dtype d
 // Appends a node to the forward; the returned pointer is valid until the next call.
 fsdp_node *fsdp_graph_forward_node(fsdp_graph *graph, fsdp_op_kind kind, int module, int block);
 
+// The same for the backward; used by the ops' rules.
+fsdp_node *fsdp_graph_backward_node(fsdp_graph *graph, fsdp_op_kind kind, int module, int block);
+
 // Adds an operand to a node: `access` is 1 read, 2 written, 3 updated.
 void fsdp_node_operand_add(fsdp_node *node, int value, int access);
 
