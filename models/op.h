@@ -46,7 +46,8 @@ typedef enum fsdp_op_kind {
   FSDP_OP_SUM_SQUARES, // r source (P)                                          -> w sum (1) fp32
   FSDP_OP_SUM,         // r source (P) fp32                                     -> w sum (1) fp32
   FSDP_OP_CLIP_FACTOR, // r sum of squares (1) fp32                             -> w norm (1), w factor (1) fp32
-  FSDP_OP_ADAMW,       // r grad (P), r scalars (4), r factor (1)      -> u master (P), u m (P), u v (P), [w copy (P)]
+  FSDP_OP_ADAMW,       // r grad (P), r scalars (FSDP_SCALAR_COUNT) fp32, r factor (1) fp32
+                       //                                          -> u master (P), u m (P), u v (P), [w copy (P)]
   FSDP_OP_POISON,      // w destination: fills every operand with signalling NaNs (tests only)
   FSDP_OP_KIND_COUNT
 } fsdp_op_kind;
@@ -74,6 +75,7 @@ enum {
   FSDP_SCALAR_CORRECTION1, // 1 - beta1^t, t counted from 1
   FSDP_SCALAR_CORRECTION2, // 1 - beta2^t
   FSDP_SCALAR_STEP,        // t (exact up to 2^24), the counter of stochastic rounding
+  FSDP_SCALAR_ONE,         // 1.0: the factor of an update that nothing clips
   FSDP_SCALAR_COUNT
 };
 
