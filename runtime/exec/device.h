@@ -1,12 +1,10 @@
-// A device: two arenas, a few streams, and what runs on them. A table of functions, so that a device is a
-// row.
+// A device: two arenas, a few streams, and what runs on them. A table of functions: a device is a row.
 //
 //   arena   one allocation a space (device, host), made at creation; nothing is allocated afterwards
-//   stream  a queue of work, run in order; the CPU's is a worker thread that sleeps when there is nothing to
-//   do ticket  place of a piece of work in its stream's order, from 1; ticket 0 is over from the start
+//   stream  a queue of work, run in order; the CPU's is a worker thread that sleeps while there is none
+//   ticket  place of a piece of work in its stream's order, from 1; ticket 0 is over from the start
 //
-//   launch(stream, work)  ─►  [ work | wait for (stream, ticket) | work ]  ─►  run(work, context), in order
-//   order
+//   launch(stream, work) ─► [ work | wait for (stream, ticket) | work ] ─► run(work, context), in order
 //
 // One thread launches and waits (the executor's); the work itself runs on the streams. A wait is for work
 // that was launched before, so queues always drain.

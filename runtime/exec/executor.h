@@ -1,9 +1,8 @@
 // The executor: runs a plan's step program on a device, with communicators. A loop and a switch, no policy.
 //
-//   run_step ─► host thread walks the sections' instructions in order: waits, then work, onto the
-//   instruction's stream
-//               streams run them; the host sleeps until PUBLISH has handed out the step's results, and
-//               returns (updates may still be running; the next step's instructions queue behind them)
+//   run_step ─► the caller's thread walks the sections in order and puts each instruction, behind its waits,
+//               onto its stream; streams run them; it sleeps until PUBLISH has handed out the results
+//               (updates may still be running then; the next step's instructions queue behind them)
 //
 // No barrier between sections or steps. Everything is allocated and every operand resolved to an address at
 // creation. One thread calls all functions here; callbacks run on the host stream's thread.

@@ -1,19 +1,14 @@
-// Measured memory: valley and peak of a step from a trace of the bytes that it really touched, and from
-// nothing else.
+// Measured memory: valley and peak of a step from a trace of the bytes that it really touched.
 //
 // Definitions (time is the order of issue, 0 .. issue_count - 1):
-// - a byte's lifetime starts at a pure write (its first access within an instruction is a write) and ends at
-// its last
-//   access before the next pure write;
+// - a byte's lifetime starts at a pure write (its first access within an instruction is a write) and ends
+//   at its last access before the next pure write;
 // - a byte whose first access in the step is a read was carried over from the step before: it is live from
-// the step's
-//   start, and the last lifetime of such a byte lasts to the step's end;
+//   the step's start, and the last lifetime of such a byte lasts to the step's end;
 // - a buffer is live over each connected stretch of its bytes' lifetimes, with all the bytes touched in that
-// stretch;
-//   a buffer that carries bytes over the step boundary is live throughout, with all the bytes touched in the
-//   step;
-// - valley: bytes of the buffers that carry, counted where they are carried; peak: the greatest sum over
-// time. Two buffers that have a byte in common while both need it are an error.
+//   stretch; one that carries bytes over the step boundary is live throughout, with all that it touches;
+// - valley: bytes of the buffers that carry; peak: the greatest sum over time.
+// Two buffers that have a byte in common while both need it are an error.
 //
 // Shares no code with the planner that predicts these numbers.
 #pragma once

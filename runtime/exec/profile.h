@@ -14,8 +14,7 @@ typedef enum fsdp_phase {
 } fsdp_phase;
 
 typedef struct fsdp_profile_report {
-  double busy_ms[FSDP_STREAM_COUNT]; // in which a stream ran an instruction (waiting inside a collective
-                                     // included)
+  double busy_ms[FSDP_STREAM_COUNT]; // running instructions, waits inside a collective included
   // Wall time from the phase's first compute instruction to its last, summed over micro-batches; the update's
   // over all streams. An update that runs behind the backward belongs to the backward.
   double phase_ms[FSDP_PHASE_COUNT];
