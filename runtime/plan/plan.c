@@ -1,0 +1,195 @@
+#include "runtime/plan/plan.h"
+
+#include "runtime/base/check.h"
+#include "runtime/plan/poison.h"
+#include "runtime/plan/schedule.h"
+#include "runtime/plan/verify.h"
+#include "runtime/plan/waits.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+const fsdp_target *fsdp_target_cpu(void) {
+  static const fsdp_target target = {.name = "cpu", .reduce_scatter_own_slot = false};
+  return &target;
+}
+
+const fsdp_target *fsdp_target_cuda(void) {
+  static const fsdp_target target = {
+      .name = "cuda", .reduce_scatter_own_slot = true, .gemm_workspace_bytes = (int64_t)32 << 20};
+  return &target;
+}
+
+const char *fsdp_strategy_name(fsdp_strategy strategy) {
+  static const char *const names[] = {"full", "grad_op", "no", "hybrid"};
+  return names[strategy];
+}
+
+// What an instruction sends: a ring all-gather or reduce-scatter passes every slot but one on, an all-reduce
+// does both.
+static void count_traffic(fsdp_traffic *traffic, const fsdp_program *program, const fsdp_instr *instr) {
+  const fsdp_operand *operands = &program->operands[instr->first_operand];
+  int64_t ranks = fsdp_mesh_group_size(&program->mesh, instr->group);
+  switch (instr->kind) {
+  case FSDP_INSTR_ALL_GATHER:
+    traffic->all_gather_bytes += operands[0].size_bytes * (ranks - 1);
+    break;
+  case FSDP_INSTR_REDUCE_SCATTER:
+    traffic->reduce_scatter_bytes += operands[1].size_bytes * (ranks - 1);
+    break;
+  case FSDP_INSTR_ALL_REDUCE:
+    *(instr->group == FSDP_GROUP_WORLD ? &traffic->scalar_bytes : &traffic->all_reduce_bytes) +=
+        2 * operands[0].size_bytes * (ranks - 1) / ranks;
+    break;
+  default:
+    break;
+  }
+}
+
+static fsdp_traffic step_traffic(const fsdp_program *program) {
+  fsdp_traffic traffic = {0};
+  int *order = fsdp_alloc((size_t)(program->accumulation + 1) * sizeof *order);
+  int count = fsdp_program_step_order(program, order);
+  for (int i = 0; i < count; i++) {
+    const fsdp_section *section = &program->sections[order[i]];
+    for (int p = section->begin; p < section->end; p++) count_traffic(&traffic, program, &program->instrs[p]);
+  }
+  free(order);
+  return traffic;
+}
+
+static void release(fsdp_plan *plan) {
+  fsdp_program_destroy(plan->program);
+  fsdp_units_destroy(plan->units);
+  fsdp_graph_destroy(plan->graph);
+  free(plan->unit_state);
+}
+
+static fsdp_status check_config(const fsdp_plan_config *c, fsdp_error *error) {
+  int replicas = c->mesh.size[FSDP_AXIS_DATA], shards = c->mesh.size[FSDP_AXIS_FSDP];
+  FSDP_CHECK(replicas >= 1 && shards >= 1, "mesh data=%d, fsdp=%d", replicas, shards);
+  FSDP_CHECK(c->batch >= 1 && c->seq >= 1 && c->accumulation >= 1 && c->prefetch >= 0, "sizes");
+  if ((c->strategy == FSDP_FULL || c->strategy == FSDP_GRAD_OP) && replicas != 1)
+    return fsdp_fail(
+        error, FSDP_ERR_OPTION,
+        "--strategy %s with --mesh data=%d,fsdp=%d: it has one shard group, so data must be 1 (replicas "
+        "of shard groups are --strategy hybrid)",
+        fsdp_strategy_name(c->strategy), replicas, shards);
+  if (c->strategy == FSDP_NO && shards != 1)
+    return fsdp_fail(
+        error, FSDP_ERR_OPTION,
+        "--strategy no with --mesh data=%d,fsdp=%d: nothing is sharded, so fsdp must be 1 (use --strategy "
+        "hybrid, full or grad_op to shard)",
+        replicas, shards);
+  // Positions and rows are ints in kernels and lists; more rows than this would not fit any device.
+  if (c->batch > INT32_MAX / c->seq)
+    return fsdp_fail(
+        error, FSDP_ERR_OPTION,
+        "a micro-batch of %lld sequences of %lld tokens has more than 2^31 - 1 tokens: lower --batch-size "
+        "or --seq-length",
+        (long long)c->batch, (long long)c->seq);
+  return FSDP_OK;
+}
+
+// Graph, units, program and lifetimes: all that peaks in list order need.
+static fsdp_status plan_program(fsdp_plan *plan, fsdp_error *error) {
+  const fsdp_plan_config *c = &plan->config;
+  plan->graph = fsdp_llama_graph(&c->model, c->batch, c->seq);
+  fsdp_status status =
+      fsdp_units_create(plan->graph, &c->wrap, c->mesh.size[FSDP_AXIS_FSDP], &plan->units, error);
+  if (status) return status;
+  fsdp_schedule(plan);
+  fsdp_program_lifetimes(plan->program);
+  return FSDP_OK;
+}
+
+// The decoder layer that owns parameter `param`, or -1.
+static int layer_of_param(const fsdp_graph *graph, int param) {
+  int module = graph->params[param].module;
+  while (module >= 0 && strcmp(graph->modules[module].class_name, "LlamaDecoderLayer"))
+    module = graph->modules[module].parent;
+  return module;
+}
+
+// Whether the unit holds matrices of two decoder layers or more, so that it stays gathered through all
+// between.
+static bool spans_layers(const fsdp_plan *plan, const fsdp_unit *unit) {
+  int first_layer = -1;
+  for (int i = 0; i < unit->param_count; i++) {
+    int param = plan->units->params[unit->first_param + i].param;
+    int layer = layer_of_param(plan->graph, param);
+    if (layer < 0 || plan->graph->params[param].dims < 2) continue;
+    if (first_layer < 0) first_layer = layer;
+    if (layer != first_layer) return true;
+  }
+  return false;
+}
+
+// The greatest number of device bytes live at one position of the training sections.
+static int64_t device_peak(const fsdp_program *program) {
+  int64_t *live = fsdp_alloc((size_t)program->instr_count * FSDP_CATEGORY_COUNT * sizeof *live);
+  fsdp_memory_timeline(program, FSDP_SPACE_DEVICE, live);
+  int64_t peak = 0;
+  for (int s = 0; s < program->section_count; s++) {
+    const fsdp_section *section = &program->sections[s];
+    if (section->kind == FSDP_SECTION_EVALUATION) continue;
+    for (int p = section->begin; p < section->end; p++) {
+      int64_t sum = 0;
+      for (int c = 0; c < FSDP_CATEGORY_COUNT; c++) sum += live[(int64_t)p * FSDP_CATEGORY_COUNT + c];
+      peak = sum > peak ? sum : peak;
+    }
+  }
+  free(live);
+  return peak;
+}
+
+// Finds the largest unit that is gathered across layers, and what `--wrap block` would save at the peak.
+static void find_hint(fsdp_plan *plan) {
+  plan->hint_unit = -1;
+  const fsdp_memory_space_report *device = &plan->memory.space[FSDP_SPACE_DEVICE];
+  if (plan->config.wrap.kind == FSDP_WRAP_BLOCK || !device->peak_by_category[FSDP_CATEGORY_GATHERED]) return;
+  for (int u = 0; u < plan->units->count; u++) {
+    const fsdp_unit *unit = &plan->units->units[u];
+    bool larger = plan->hint_unit < 0 || unit->numel > plan->units->units[plan->hint_unit].numel;
+    if (larger && spans_layers(plan, unit)) plan->hint_unit = u;
+  }
+  if (plan->hint_unit < 0) return;
+  fsdp_plan block = {.config = plan->config};
+  block.config.wrap = (fsdp_wrap_policy){.kind = FSDP_WRAP_BLOCK};
+  FSDP_CHECK(plan_program(&block, NULL) == FSDP_OK, "the block policy fits every model");
+  plan->hint_saved_bytes = device->peak_bytes - device_peak(block.program);
+  if (plan->hint_saved_bytes <= 0) plan->hint_unit = -1;
+  release(&block);
+}
+
+static void prove(fsdp_plan *plan) {
+  fsdp_violation violation;
+  FSDP_CHECK(fsdp_verify(plan->program, &violation), "the step program is not safe: %s", violation.message);
+  plan->verified = true;
+}
+
+fsdp_status fsdp_plan_create(const fsdp_plan_config *config, fsdp_plan **out, fsdp_error *error) {
+  fsdp_status status = check_config(config, error);
+  if (status) return status;
+  fsdp_plan *plan = fsdp_alloc_zeroed(1, sizeof *plan);
+  plan->config = *config;
+  status = plan_program(plan, error);
+  if (status) {
+    fsdp_plan_destroy(plan);
+    return status;
+  }
+  fsdp_memory_plan(plan->program, &plan->memory);
+  plan->traffic = step_traffic(plan->program);
+  find_hint(plan);
+  if (config->poison) fsdp_program_insert_poison(plan->program);
+  fsdp_waits_infer(plan->program);
+  prove(plan);
+  *out = plan;
+  return FSDP_OK;
+}
+
+void fsdp_plan_destroy(fsdp_plan *plan) {
+  if (!plan) return;
+  release(plan);
+  free(plan);
+}
