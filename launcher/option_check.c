@@ -1,0 +1,185 @@
+#include "launcher/options.h"
+
+#include <stdint.h>
+#include <string.h>
+
+// What a rule looks at.
+typedef struct check {
+  const fsdp_options *options;
+  fsdp_program_kind program;
+  fsdp_error *error;
+} check;
+
+static bool given(const check *c, const char *name) {
+  return fsdp_options_given(c->options, name);
+}
+static const char *place(const check *c, const char *name) {
+  return fsdp_options_place(c->options, name);
+}
+
+static fsdp_status check_wrap(const check *c) {
+  const fsdp_options *o = c->options;
+  if (given(c, "numel-to-wrap") && strcmp(o->wrap, "size") != 0) {
+    return fsdp_fail(
+        c->error, FSDP_ERR_OPTION,
+        "--numel-to-wrap %lld (%s) is the threshold of --wrap size, but --wrap is '%s' (%s): leave one out",
+        (long long)o->numel_to_wrap, place(c, "numel-to-wrap"), o->wrap, place(c, "wrap"));
+  }
+  return FSDP_OK;
+}
+
+static fsdp_status check_learning_rate(const check *c) {
+  const fsdp_options *o = c->options;
+  if (given(c, "min-lr") && o->lr_schedule == FSDP_LR_CONSTANT) {
+    return fsdp_fail(c->error, FSDP_ERR_OPTION,
+                     "--min-lr %g (%s) means nothing with --lr-schedule constant (%s): leave one out",
+                     o->min_lr, place(c, "min-lr"), place(c, "lr-schedule"));
+  }
+  if (o->min_lr > o->lr) {
+    return fsdp_fail(c->error, FSDP_ERR_OPTION, "--min-lr %g (%s) is above --lr %g (%s): use at most that",
+                     o->min_lr, place(c, "min-lr"), o->lr, place(c, "lr"));
+  }
+  return FSDP_OK;
+}
+
+static fsdp_status check_mesh(const check *c) {
+  const fsdp_options *o = c->options;
+  if (!o->mesh_data) return FSDP_OK;
+  bool sharded = o->strategy == FSDP_FULL || o->strategy == FSDP_GRAD_OP;
+  if (sharded && o->mesh_data != 1) {
+    return fsdp_fail(
+        c->error, FSDP_ERR_OPTION,
+        "--mesh %s (%s): --strategy %s shards over all ranks, so data must be 1; use --strategy hybrid "
+        "for %d replicas",
+        o->mesh, place(c, "mesh"), fsdp_strategy_name((fsdp_strategy)o->strategy), o->mesh_data);
+  }
+  if (o->strategy == FSDP_NO && o->mesh_fsdp != 1) {
+    return fsdp_fail(
+        c->error, FSDP_ERR_OPTION,
+        "--mesh %s (%s): --strategy no shards nothing, so fsdp must be 1; use --strategy hybrid for "
+        "shards of %d ranks",
+        o->mesh, place(c, "mesh"), o->mesh_fsdp);
+  }
+  return FSDP_OK;
+}
+
+static fsdp_status check_files(const check *c) {
+  const fsdp_options *o = c->options;
+  if (o->init == FSDP_INIT_WEIGHTS && fsdp_llama_is_preset(o->model)) {
+    return fsdp_fail(
+        c->error, FSDP_ERR_OPTION,
+        "--init weights (%s): the preset '%s' has no weights; give a model folder, or --init random",
+        place(c, "init"), o->model);
+  }
+  if (o->memory_profile) {
+    const char *end = strrchr(o->memory_profile, '.');
+    if (!end || (strcmp(end, ".json") != 0 && strcmp(end, ".svg") != 0)) {
+      return fsdp_fail(c->error, FSDP_ERR_OPTION,
+                       "--memory-profile '%s' (%s): use a name that ends in .json or .svg", o->memory_profile,
+                       place(c, "memory-profile"));
+    }
+  }
+  return FSDP_OK;
+}
+
+static fsdp_status check_outputs(const check *c) {
+  const fsdp_options *o = c->options;
+  if (c->program != FSDP_PROGRAM_PLAN) return FSDP_OK;
+  const struct {
+    const char *name;
+    bool on;
+  } outputs[] = {{"print-model", o->print_model}, {"print-program", o->print_program}, {"json", o->json}};
+  const char *first = NULL;
+  for (size_t i = 0; i < sizeof outputs / sizeof *outputs; i++) {
+    if (!outputs[i].on) continue;
+    if (first) {
+      return fsdp_fail(c->error, FSDP_ERR_OPTION,
+                       "--%s (%s) and --%s (%s) would both fill the standard output: ask for one at a time",
+                       first, place(c, first), outputs[i].name, place(c, outputs[i].name));
+    }
+    first = outputs[i].name;
+  }
+  if (o->ranks_per_node > 0 && o->ranks_per_node > o->ranks) {
+    return fsdp_fail(c->error, FSDP_ERR_OPTION, "--ranks-per-node %lld (%s) is more than --ranks %lld (%s)",
+                     (long long)o->ranks_per_node, place(c, "ranks-per-node"), (long long)o->ranks,
+                     place(c, "ranks"));
+  }
+  return FSDP_OK;
+}
+
+// An experiment's name becomes a folder below --save-dir and nothing else.
+static bool is_folder_name(const char *name) {
+  return strcmp(name, ".") != 0 && strcmp(name, "..") != 0 && !strchr(name, '/');
+}
+
+// Checkpoints are not built: what asks for one fails here, and what only names the folder of the log does
+// not.
+static fsdp_status check_experiment(const check *c) {
+  const fsdp_options *o = c->options;
+  bool resume_path = strcmp(o->resume, "auto") != 0 && strcmp(o->resume, "off") != 0;
+  if (!o->experiment) {
+    const char *const wanting[] = {"save-dir", "ckpt-freq"};
+    for (size_t i = 0; i < sizeof wanting / sizeof *wanting; i++) {
+      bool never = i == 1 && o->ckpt_freq == 0;
+      if (!given(c, wanting[i]) || never) continue;
+      return fsdp_fail(
+          c->error, FSDP_ERR_OPTION,
+          "--%s (%s) saves nothing without -e: name the experiment with -e NAME, or leave it out", wanting[i],
+          place(c, wanting[i]));
+    }
+  } else if (!is_folder_name(o->experiment)) {
+    return fsdp_fail(
+        c->error, FSDP_ERR_OPTION,
+        "--experiment-name '%s' (%s): use a name for a folder, without '/'; --save-dir says where it is",
+        o->experiment, place(c, "experiment-name"));
+  }
+  if (resume_path && !o->experiment) {
+    return fsdp_fail(c->error, FSDP_ERR_OPTION,
+                     "--resume '%s' (%s) wants an experiment to go on with: add -e NAME, or leave it out",
+                     o->resume, place(c, "resume"));
+  }
+  if (c->program != FSDP_PROGRAM_TRAIN) return FSDP_OK;
+  if (resume_path) {
+    return fsdp_fail(c->error, FSDP_ERR_OPTION,
+                     "--resume '%s' (%s): checkpoints are not built yet; leave it out to start afresh",
+                     o->resume, place(c, "resume"));
+  }
+  if (o->experiment && o->ckpt_freq != 0) {
+    return fsdp_fail(
+        c->error, FSDP_ERR_OPTION,
+        "--experiment-name '%s' (%s): checkpoints are not built yet; add --ckpt-freq 0 to keep the log "
+        "alone, or leave it out",
+        o->experiment, place(c, "experiment-name"));
+  }
+  return FSDP_OK;
+}
+
+static fsdp_status check_tokenizer(const check *c) {
+  if (!c->options->tokenizer || c->program != FSDP_PROGRAM_TRAIN) return FSDP_OK;
+  return fsdp_fail(c->error, FSDP_ERR_OPTION,
+                   "--tokenizer '%s' (%s): tokenizers are not built yet; leave it out to train on bytes",
+                   c->options->tokenizer, place(c, "tokenizer"));
+}
+
+static fsdp_status check_sizes(const check *c) {
+  const fsdp_options *o = c->options;
+  if (o->batch * o->seq > INT32_MAX) {
+    return fsdp_fail(
+        c->error, FSDP_ERR_OPTION,
+        "--batch-size %lld (%s) times --seq-length %lld (%s) is more than 2147483647 tokens: use less",
+        (long long)o->batch, place(c, "batch-size"), (long long)o->seq, place(c, "seq-length"));
+  }
+  return FSDP_OK;
+}
+
+fsdp_status fsdp_options_check(const fsdp_options *options, fsdp_program_kind program, fsdp_error *error) {
+  static fsdp_status (*const rules[])(const check *) = {
+      check_wrap,    check_learning_rate, check_mesh,      check_files,
+      check_outputs, check_experiment,    check_tokenizer, check_sizes};
+  const check c = {options, program, error};
+  for (size_t i = 0; i < sizeof rules / sizeof *rules; i++) {
+    fsdp_status status = rules[i](&c);
+    if (status != FSDP_OK) return status;
+  }
+  return FSDP_OK;
+}

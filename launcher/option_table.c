@@ -1,0 +1,138 @@
+#include "launcher/option_table.h"
+
+#include <stddef.h>
+
+static const fsdp_choice inits[] = {
+    {"weights", FSDP_INIT_WEIGHTS, NULL}, {"random", FSDP_INIT_RANDOM, NULL}, {NULL, 0, NULL}};
+static const fsdp_choice schedules[] = {{"cosine", FSDP_LR_COSINE, NULL},
+                                        {"linear", FSDP_LR_LINEAR, NULL},
+                                        {"constant", FSDP_LR_CONSTANT, NULL},
+                                        {NULL, 0, NULL}};
+static const fsdp_choice strategies[] = {{"full", FSDP_FULL, "FULL_SHARD zero3"},
+                                         {"grad_op", FSDP_GRAD_OP, "SHARD_GRAD_OP zero2"},
+                                         {"no", FSDP_NO, "NO_SHARD ddp zero0"},
+                                         {"hybrid", FSDP_HYBRID, "HYBRID_SHARD hsdp"},
+                                         {NULL, 0, NULL}};
+static const fsdp_choice recomputes[] = {{"none", 0, "off"}, {"block", 1, NULL}, {NULL, 0, NULL}};
+static const fsdp_choice accumulates[] = {
+    {"reduce", FSDP_ACCUMULATE_REDUCE, NULL}, {"local", FSDP_ACCUMULATE_LOCAL, NULL}, {NULL, 0, NULL}};
+static const fsdp_choice dtypes[] = {
+    {"bf16", FSDP_BF16, "bfloat16"}, {"fp32", FSDP_F32, "float32"}, {NULL, 0, NULL}};
+static const fsdp_choice backends[] = {{"auto", FSDP_BACKEND_AUTO, NULL},
+                                       {"cpu", FSDP_BACKEND_CPU, NULL},
+                                       {"cuda", FSDP_BACKEND_CUDA, "gpu"},
+                                       {NULL, 0, NULL}};
+
+#define FIELD(field) .offset = offsetof(fsdp_options, field)
+#define TEXT(field)  .kind = FSDP_OPTION_TEXT, FIELD(field)
+#define INT(field, from, to)                                                                                 \
+  .kind = FSDP_OPTION_INT, FIELD(field), .low = (from), .high = (to), .argument = "N"
+#define SIZE(field)                                                                                          \
+  .kind = FSDP_OPTION_SIZE, FIELD(field), .low = 1, .high = INT64_C(1) << 60, .argument = "SIZE"
+#define REAL(field, from, to)                                                                                \
+  .kind = FSDP_OPTION_REAL, FIELD(field), .real_low = (from), .real_high = (to), .argument = "X"
+#define FLAG(field)         .kind = FSDP_OPTION_FLAG, FIELD(field), .argument = "on|off"
+#define CHOICE(field, list) .kind = FSDP_OPTION_CHOICE, FIELD(field), .choices = (list)
+
+#define RANKS_MAX 1000000
+// Steps are counted in fp32 on the device, which is exact up to here.
+#define STEPS_MAX (1 << 24)
+
+static const fsdp_option_row table[] = {
+    {"model", 0, TEXT(model), .fallback = "tiny", .argument = "NAME|DIR",
+     .help = "a preset, or a Hugging Face folder (config.json, *.safetensors)"},
+    {"init", 0, CHOICE(init, inits), .argument = "weights|random",
+     .help = "load the folder's weights or draw new ones (default: weights if there are any)"},
+    {"data", 0, TEXT(data), .argument = "PATH[,PATH]",
+     .help = "text, .jsonl, Alpaca .json, or prepared tokens (default: a built-in text)"},
+    {"tokenizer", 0, TEXT(tokenizer), .argument = "FILE",
+     .help = "tokenizer.json (default: the model folder's, or bytes)"},
+    {"batch-size", 'b', INT(batch, 1, 1000000), .fallback = "1",
+     .help = "sequences of a micro-batch on one rank"},
+    {"seq-length", 's', INT(seq, 1, 1 << 24), .fallback = "1024", .help = "tokens of a sequence"},
+    {"grad-accum", 0, INT(grad_accum, 1, 1000000), .fallback = "1", .help = "micro-batches of a step"},
+    {"num-epochs", 0, INT(num_epochs, 1, 1000000000), .fallback = "1", .help = "passes over the data"},
+    {"max-steps", 0, INT(max_steps, 1, STEPS_MAX),
+     .help = "end after N steps at the latest (default: no limit)"},
+    {"lr", 0, REAL(lr, 0, 1e6), .fallback = "3e-5", .help = "learning rate after the warm-up"},
+    {"lr-schedule", 0, CHOICE(lr_schedule, schedules), .fallback = "cosine",
+     .argument = "cosine|linear|constant", .help = "how it falls from --lr to --min-lr at the last step"},
+    {"min-lr", 0, REAL(min_lr, 0, 1e6), .fallback = "0", .help = "learning rate at the end"},
+    {"warmup-steps", 0, INT(warmup_steps, 0, STEPS_MAX), .fallback = "0", .help = "steps of linear warm-up"},
+    {"seed", 0, INT(seed, 0, INT64_MAX), .fallback = "0",
+     .help = "of new weights, data order and stochastic rounding"},
+    {"weight-decay", 0, REAL(weight_decay, 0, 1e6), .fallback = "0.01",
+     .help = "AdamW's, on every parameter"},
+    {"beta1", 0, REAL(beta1, 0, 1), .open_high = true, .fallback = "0.9", .help = "AdamW's first decay rate"},
+    {"beta2", 0, REAL(beta2, 0, 1), .open_high = true, .fallback = "0.999",
+     .help = "AdamW's second decay rate"},
+    {"eps", 0, REAL(eps, 0, 1), .open_low = true, .fallback = "1e-8", .help = "AdamW's epsilon"},
+    {"grad-clip", 0, REAL(grad_clip, 0, 1e30), .fallback = "1.0", .help = "largest gradient norm, 0 is off"},
+    {"strategy", 0, CHOICE(strategy, strategies), .fallback = "full", .argument = "full|grad_op|no|hybrid",
+     .help = "what is sharded; also FULL_SHARD, zero3, SHARD_GRAD_OP, zero2, NO_SHARD, ddp, zero0, "
+             "HYBRID_SHARD, hsdp"},
+    {"wrap", 0, .kind = FSDP_OPTION_WRAP, FIELD(wrap), .fallback = "size",
+     .argument = "size|block|none|module:NAME,...",
+     .help = "which modules are gathered and freed as one unit"},
+    {"numel-to-wrap", 0, INT(numel_to_wrap, 1, INT64_MAX), .fallback = "100_000_000",
+     .help = "threshold of --wrap size"},
+    {"mesh", 0, .kind = FSDP_OPTION_MESH, FIELD(mesh), .argument = "data=R,fsdp=F",
+     .help = "replicas and ranks of a shard group (default: from the strategy)"},
+    {"cpu-offload", 0, FLAG(cpu_offload),
+     .help = "keep parameters, gradients and optimizer state in host memory"},
+    {"recompute", 0, CHOICE(recompute, recomputes), .fallback = "none", .argument = "none|block",
+     .help = "compute decoder layers' activations again in the backward"},
+    {"prefetch", 0, INT(prefetch, 0, 1000), .fallback = "1", .help = "units gathered ahead, 0 is off"},
+    {"accumulate", 0, CHOICE(accumulate, accumulates), .fallback = "reduce", .argument = "reduce|local",
+     .help = "reduce every micro-batch's gradients, or keep them whole until the last"},
+    {"param-dtype", 0, CHOICE(param_dtype, dtypes), .argument = "bf16|fp32",
+     .help = "compute and gather in (default: bf16 on a GPU, fp32 on a CPU)"},
+    {"reduce-dtype", 0, CHOICE(reduce_dtype, dtypes), .fallback = "fp32", .argument = "bf16|fp32",
+     .help = "reduce gradients in"},
+    {"master-dtype", 0, CHOICE(master_dtype, dtypes), .fallback = "fp32", .argument = "fp32|bf16",
+     .help = "master parameters; bf16 is rounded stochastically"},
+    {"moment-dtype", 0, CHOICE(moment_dtype, dtypes), .fallback = "fp32", .argument = "fp32|bf16",
+     .help = "AdamW's moments"},
+    {"backend", 0, CHOICE(backend, backends), .fallback = "auto", .argument = "auto|cpu|cuda",
+     .help = "the device to train on"},
+    {"threads", 0, INT(threads, 1, 4096), .help = "CPU threads of a rank (default: its share of the cores)"},
+    {"save-dir", 0, TEXT(save_dir), .fallback = "outputs", .argument = "DIR",
+     .help = "where experiments are kept"},
+    {"experiment-name", 'e', TEXT(experiment), .argument = "NAME",
+     .help = "folder of this run; without it nothing is saved"},
+    {"ckpt-freq", 0, INT(ckpt_freq, 0, STEPS_MAX), .fallback = "500", .help = "save every N steps, 0 never"},
+    {"resume", 0, TEXT(resume), .fallback = "auto", .argument = "auto|off|PATH",
+     .help = "go on from a checkpoint"},
+    {"memory-limit", 0, SIZE(memory_limit),
+     .help = "refuse what needs more on the device (default: the device's memory)"},
+    {"host-memory-limit", 0, SIZE(host_memory_limit), .help = "refuse what needs more on the host"},
+    {"log-freq", 0, INT(log_freq, 1, STEPS_MAX), .fallback = "10",
+     .help = "a line on the terminal every N steps"},
+    {"log", 0, TEXT(log), .argument = "FILE",
+     .help = "a JSON object a step (default: in the experiment's folder)"},
+    {"memory-profile", 0, TEXT(memory_profile), .argument = "FILE",
+     .help = "memory over one step, as .json or .svg"},
+    {"measure", 0, FLAG(measure), .fallback = "on",
+     .help = "trace the bytes touched in each step: measured valley and peak"},
+    {"poison", 0, FLAG(poison),
+     .help = "fill memory that is free with signalling NaNs (a check of the plan)"},
+    {"print-model", 0, FLAG(print_model), .help = "print the wrapped module tree"},
+    {"print-program", 0, FLAG(print_program), .help = "print the step program"},
+    {"dry-run", 0, FLAG(dry_run), .help = "stop after planning"},
+    {"ranks", 0, INT(ranks, 1, RANKS_MAX), .programs = FSDP_PROGRAM_PLAN, .fallback = "1",
+     .help = "ranks to plan for"},
+    {"ranks-per-node", 0, INT(ranks_per_node, 1, RANKS_MAX), .programs = FSDP_PROGRAM_PLAN,
+     .help = "ranks of one node (default: at most 8)"},
+    {"json", 0, FLAG(json), .programs = FSDP_PROGRAM_PLAN, .help = "print the plan as one JSON object"},
+    {"config", 0, TEXT(config), .argument = "FILE", .help = "YAML file of options; the command line wins"},
+    {"help", 'h', FLAG(help), .help = "print this and stop"},
+    {"version", 0, FLAG(version), .help = "print the version and stop"},
+};
+
+_Static_assert(sizeof table / sizeof *table <= FSDP_OPTION_MAX,
+               "fsdp_options.place has a row for every option");
+
+const fsdp_option_row *fsdp_option_table(int *count) {
+  *count = (int)(sizeof table / sizeof *table);
+  return table;
+}

@@ -1,0 +1,49 @@
+// Option values as text: numbers with 1e8 and 100_000_000, sizes with units, on/off, choices with aliases,
+// meshes.
+//
+// Every parser takes the text and gives the value, or false where the text is not of its form; what is
+// allowed, and the message, are the caller's (options.h). Nothing is silently clipped: a number that does not
+// fit is not a number.
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+// One accepted word: `aliases` are further words for the same value, separated by spaces, or NULL. Letters'
+// case does not count.
+typedef struct fsdp_choice {
+  const char *name;
+  int value;
+  const char *aliases;
+} fsdp_choice;
+
+// An integer: digits with an optional sign, `_` between digits, or a decimal form of a whole number
+// (1e8, 2.5e3).
+bool fsdp_value_int(const char *text, int64_t *value);
+
+// A size in bytes: a number, whole or not, and a unit: none or B, kB, MB, GB, TB (powers of 1000), KiB, MiB,
+// GiB, TiB.
+bool fsdp_value_size(const char *text, int64_t *value);
+
+// A finite real number.
+bool fsdp_value_real(const char *text, double *value);
+
+// on, true, yes, 1 or off, false, no, 0.
+bool fsdp_value_flag(const char *text, bool *value);
+
+// One of `choices`, which end with a NULL name.
+bool fsdp_value_choice(const char *text, const fsdp_choice *choices, int *value);
+
+// "data=R,fsdp=F" in any order, an axis left out being 1; sizes from 1 to 1,000,000, none named twice.
+bool fsdp_value_mesh(const char *text, int *data, int *fsdp);
+
+// The row of `names` (count of them) that differs least from `text` by insertions, deletions, replacements
+// and swaps of neighbours, or -1 where none is near.
+int fsdp_value_nearest(const char *text, const char *const *names, int count);
+
+// Bytes for people, with three figures: "913 B", "1.50 GB" (powers of 1000). Returns `out`.
+const char *fsdp_value_print_bytes(int64_t bytes, char *out, size_t out_bytes);
+
+// Whole numbers for people, with commas: "1,318,912". Returns `out`.
+const char *fsdp_value_print_int(int64_t value, char *out, size_t out_bytes);

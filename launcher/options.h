@@ -1,0 +1,66 @@
+// The programs' options: one table says everything about each, and parsing, help, checks and comparison read
+// it.
+//
+//   defaults ──► --config FILE (YAML) ──► command line ──► fsdp_options ──► fsdp_options_check (combinations)
+//
+// An error is one sentence that names the option, the value, its place (command line or file:line) and what
+// is allowed.
+#pragma once
+
+#include "runtime/base/dtype.h"
+#include "runtime/base/status.h"
+#include "runtime/plan/plan.h"
+
+#include <stdio.h>
+
+typedef enum fsdp_init { FSDP_INIT_AUTO, FSDP_INIT_WEIGHTS, FSDP_INIT_RANDOM } fsdp_init;
+typedef enum fsdp_lr_schedule { FSDP_LR_COSINE, FSDP_LR_LINEAR, FSDP_LR_CONSTANT } fsdp_lr_schedule;
+typedef enum fsdp_backend { FSDP_BACKEND_AUTO, FSDP_BACKEND_CPU, FSDP_BACKEND_CUDA } fsdp_backend;
+typedef enum fsdp_program_kind { FSDP_PROGRAM_TRAIN = 1, FSDP_PROGRAM_PLAN = 2 } fsdp_program_kind;
+
+#define FSDP_OPTION_MAX 72
+#define FSDP_DTYPE_AUTO (-1) // the backend's default
+
+typedef struct fsdp_options {
+  char *config, *model, *data, *tokenizer, *wrap; // owned; NULL where not given and without a default
+  char *save_dir, *experiment, *resume, *log, *memory_profile, *mesh;
+  int64_t batch, seq, grad_accum, num_epochs, max_steps; // max_steps 0: none
+  int64_t warmup_steps, seed, numel_to_wrap, prefetch, ckpt_freq, log_freq,
+      threads;                             // threads 0: the rank's cores
+  int64_t memory_limit, host_memory_limit; // bytes, 0: not given
+  int64_t ranks, ranks_per_node;           // fsdp_plan; 0: not given
+  double lr, min_lr, weight_decay, beta1, beta2, eps, grad_clip;
+  int init, lr_schedule, strategy, accumulate, backend; // the enums above and of plan.h
+  int recompute;                                        // 1: blocks
+  int param_dtype, reduce_dtype, master_dtype, moment_dtype;
+  bool cpu_offload, measure, poison, print_model, print_program, dry_run, json, help, version;
+  int mesh_data, mesh_fsdp; // of --mesh; 0: not given
+  // By row of the table: where the value came from ("" for a default).
+  char place[FSDP_OPTION_MAX][128];
+} fsdp_options;
+
+// Fills `options` from defaults, the YAML file that --config names, and the command line, then checks
+// combinations. With --help or --version nothing else is looked at. FSDP_ERR_OPTION; FSDP_ERR_INPUT for a
+// configuration file that cannot be read. The caller destroys `options` in either case.
+fsdp_status fsdp_options_parse(fsdp_options *options, fsdp_program_kind program, int argc, char **argv,
+                               fsdp_error *error);
+void fsdp_options_destroy(fsdp_options *options);
+
+// Sets the option `name` to `text`, as if it stood at `place`. FSDP_ERR_OPTION.
+fsdp_status fsdp_options_set(fsdp_options *options, fsdp_program_kind program, const char *name,
+                             const char *text, const char *place, fsdp_error *error);
+
+// Combinations that contradict each other (launcher/option_check.c). FSDP_ERR_OPTION.
+fsdp_status fsdp_options_check(const fsdp_options *options, fsdp_program_kind program, fsdp_error *error);
+
+// Whether a user gave the option, and where ("command line", "run.yaml:3", or "default").
+bool fsdp_options_given(const fsdp_options *options, const char *name);
+const char *fsdp_options_place(const fsdp_options *options, const char *name);
+
+// The wrap policy that --wrap and --numel-to-wrap say; its class names point into `options`.
+fsdp_wrap_policy fsdp_options_wrap(const fsdp_options *options);
+
+// Every option but --config as "name=value\n", defaults included: what ranks compare. The caller frees it.
+char *fsdp_options_describe(const fsdp_options *options);
+
+void fsdp_options_print_help(fsdp_program_kind program, FILE *out);

@@ -1,0 +1,29 @@
+// What a plan says, for a person and for a program: units, memory with the owner of the peak, traffic,
+// verdict.
+#pragma once
+
+#include "runtime/plan/plan.h"
+
+#include <jansson.h>
+#include <stdio.h>
+
+// The plan as a page of text. `model_name` is what the user called the model.
+void fsdp_report_print(const fsdp_plan *plan, const char *model_name, FILE *out);
+
+// The plan as an object, in the shape that fsdp_plan --json prints. A new reference.
+json_t *fsdp_report_json(const fsdp_plan *plan);
+
+// "linear_backward_weight of model.layers.3.mlp" or "all_gather of unit model": what the instruction at
+// `position` does and for whom. Returns `out`.
+const char *fsdp_report_instr(const fsdp_plan *plan, int position, char *out, size_t out_bytes);
+
+// "instruction 812 (backward of the last micro-batch): linear_backward_weight of model.layers.3.mlp". Returns
+// `out`.
+const char *fsdp_report_position(const fsdp_plan *plan, int position, char *out, size_t out_bytes);
+
+// The first position in [section.begin, section.end) where the backward has begun; section.end where none
+// has.
+int fsdp_report_backward_begin(const fsdp_program *program, const fsdp_section *section);
+
+// One line of advice where a very large unit stays gathered, into `out`; false where there is nothing to say.
+bool fsdp_report_hint(const fsdp_plan *plan, char *out, size_t out_bytes);
