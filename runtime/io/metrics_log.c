@@ -53,10 +53,8 @@ fsdp_status fsdp_metrics_log_open(const char *path, bool fresh, fsdp_metrics_log
   opened->descriptor = open(path, O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC | (fresh ? O_TRUNC : 0), 0666);
   if (opened->descriptor < 0) {
     status = fail_io(opened, "opening it", error);
-  } else {
-    int64_t end = whole_lines_bytes(opened);
-    if (end < 0 || ftruncate(opened->descriptor, (off_t)end))
-      status = fail_io(opened, "reading its end", error);
+  } else if (!cut_unfinished(opened)) {
+    status = fail_io(opened, "cutting its last line", error);
   }
   if (status)
     fsdp_metrics_log_close(opened, NULL);

@@ -206,7 +206,7 @@ fsdp_status fsdp_safetensors_open(const char *path, fsdp_safetensors **model, fs
 
 void fsdp_safetensors_close(fsdp_safetensors *model) {
   if (!model) return;
-  for (int i = 0; i < model->list.count; i++) free(model->list.tensors[i].name);
+  for (int i = 0; i < model->list.count; i++) free((void *)(uintptr_t)model->list.tensors[i].name);
   for (int i = 0; i < model->file_count; i++) {
     if (model->descriptors[i] >= 0) close(model->descriptors[i]);
     free(model->paths[i]);
@@ -281,7 +281,7 @@ const fsdp_safetensors_tensor *fsdp_safetensors_at(const fsdp_safetensors *model
 }
 
 int fsdp_safetensors_find(const fsdp_safetensors *model, const char *name) {
-  fsdp_safetensors_tensor key = {.name = (char *)(uintptr_t)name};
+  fsdp_safetensors_tensor key = {.name = name};
   if (!model->list.count) return -1;
   const fsdp_safetensors_tensor *found =
       bsearch(&key, model->list.tensors, (size_t)model->list.count, sizeof key, compare_names);

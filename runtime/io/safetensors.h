@@ -23,7 +23,7 @@ typedef struct fsdp_safetensors fsdp_safetensors;
 typedef struct fsdp_safetensors_writer fsdp_safetensors_writer;
 
 typedef struct fsdp_safetensors_tensor {
-  char *name;
+  const char *name;
   fsdp_dtype dtype; // F32, BF16, F16 or I32
   int dims;         // 0 is a scalar
   int64_t shape[FSDP_SAFETENSORS_MAX_DIMS];

@@ -187,7 +187,7 @@ static void drop_stray(fsdp_safetensors_list *list, int first) {
   int kept = first;
   for (int i = first; i < list->count; i++) {
     if (fsdp_safetensors_is_stray(list->tensors[i].name))
-      free(list->tensors[i].name);
+      free((void *)(uintptr_t)list->tensors[i].name);
     else
       list->tensors[kept++] = list->tensors[i];
   }
