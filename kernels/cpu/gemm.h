@@ -1,9 +1,10 @@
 // Matrix products on the CPU: one interface over the library chosen at build time (FSDP_BLAS).
 //
-// c (m,n) = a (m,k) * b (k,n), or c += with `accumulate`; row-major with row strides in elements; a and b may be
-// stored transposed. fp32 products take fp32; bf16 products take bf16 a and b, accumulate in fp32 and store
-// `c_dtype`. The pool's threads share the rows or columns of c, never k, and each calls the library single-threaded,
-// so the result does not depend on the number of threads beyond the library's own edge handling.
+// c (m,n) = a (m,k) * b (k,n), or c += with `accumulate`; row-major with row strides in elements; a and b may
+// be stored transposed. fp32 products take fp32; bf16 products take bf16 a and b, accumulate in fp32 and
+// store `c_dtype`. The pool's threads share the rows or columns of c, never k, and each calls the library
+// single-threaded, so the result does not depend on the number of threads beyond the library's own edge
+// handling.
 #pragma once
 
 #include "kernels/cpu/pool.h"
@@ -13,9 +14,9 @@
 
 typedef struct fsdp_gemm {
   int64_t m, n, k;
-  const void *a; // (m,k), or (k,m) where a_transposed
-  const void *b; // (k,n), or (n,k) where b_transposed
-  void *c;       // (m,n)
+  const void *a;                        // (m,k), or (k,m) where a_transposed
+  const void *b;                        // (k,n), or (n,k) where b_transposed
+  void *c;                              // (m,n)
   int64_t a_stride, b_stride, c_stride; // of the rows as stored
   fsdp_dtype ab_dtype, c_dtype;
   bool a_transposed, b_transposed, accumulate;

@@ -1,8 +1,9 @@
-// A fixed set of threads for CPU kernels: created before the plan is sealed, bound by the caller, never grown.
+// A fixed set of threads for CPU kernels: created before the plan is sealed, bound by the caller, never
+// grown.
 //
-// A parallel region hands out indices [0, count) to the calling thread and the pool's workers; which thread runs an
-// index is not determined, so a kernel's result must not depend on it. Workers sleep between regions (no spinning:
-// ranks share cores). Every thread, the caller's included, owns a scratch block for tiles.
+// A parallel region hands out indices [0, count) to the calling thread and the pool's workers; which thread
+// runs an index is not determined, so a kernel's result must not depend on it. Workers sleep between regions
+// (no spinning: ranks share cores). Every thread, the caller's included, owns a scratch block for tiles.
 #pragma once
 
 #include <stddef.h>
@@ -18,7 +19,7 @@ fsdp_pool *fsdp_pool_create(int thread_count);
 void fsdp_pool_destroy(fsdp_pool *pool);
 int fsdp_pool_thread_count(const fsdp_pool *pool);
 
-// Runs body(argument, index, scratch) for every index and returns when all are done. One region at a time; the
-// calling thread must be the only user of the pool meanwhile.
+// Runs body(argument, index, scratch) for every index and returns when all are done. One region at a time;
+// the calling thread must be the only user of the pool meanwhile.
 void fsdp_pool_run(fsdp_pool *pool, int64_t count, void (*body)(void *argument, int64_t index, void *scratch),
                    void *argument);

@@ -1,0 +1,156 @@
+// AdamW (Loshchilov and Hutter 2019) as torch.optim.AdamW, on flat shards.
+//
+// A state kept in bf16 is rounded stochastically: up with the probability of the part that is cut off, so
+// that small updates are not lost on average. The 16 random bits of an element are the low halves of the
+// words of Philox block (seed ^ step, the parameter's stream, the element's index in the parameter): word 0
+// for the master, 1 for m, 2 for v. So the result does not depend on how the parameter is sharded. Padding
+// between parameters rounds to nearest.
+#include "kernels/cpu/operand.h"
+#include "kernels/cpu/ops.h"
+#include "runtime/base/random.h"
+
+#include <math.h>
+
+enum { BLOCK = 16384, CHUNK = 512, STATES = 3 };
+
+typedef struct update {
+  const fsdp_kernel_call *call;
+  const fsdp_view *grad, *state[STATES], *copy; // state: master, m, v
+  int64_t count;
+  uint64_t key; // of the random words
+  float factor, decay, step_size, root_correction2, beta1, beta2, eps;
+} update;
+
+static void advance(const update *k, const float *restrict grad, float *restrict master, float *restrict m,
+                    float *restrict v, int64_t count) {
+  const float factor = k->factor, decay = k->decay, step_size = k->step_size, eps = k->eps;
+  const float rest1 = 1.0f - k->beta1, beta2 = k->beta2, rest2 = 1.0f - k->beta2;
+  const float inverse_root = 1.0f / k->root_correction2;
+  for (int64_t i = 0; i < count; i++) {
+    float g = grad[i] * factor;
+    float first = m[i] + rest1 * (g - m[i]), second = beta2 * v[i] + rest2 * g * g;
+    m[i] = first;
+    v[i] = second;
+    master[i] = decay * master[i] - step_size * first / (sqrtf(second) * inverse_root + eps);
+  }
+}
+
+// The Philox words 0, 1, 2 of `count` consecutive indices; fsdp_random_words, unrolled over indices so that
+// it becomes vector code.
+static void draw(uint64_t key, uint64_t stream, uint64_t first, int64_t count,
+                 uint32_t words[STATES][CHUNK]) {
+  enum { WIDTH = 16 };
+  for (int64_t block = 0; block < count; block += WIDTH) {
+    uint32_t c0[WIDTH], c1[WIDTH], c2[WIDTH], c3[WIDTH], k0 = (uint32_t)key, k1 = (uint32_t)(key >> 32);
+    for (int i = 0; i < WIDTH; i++) {
+      uint64_t index = first + (uint64_t)(block + i);
+      c0[i] = (uint32_t)index, c1[i] = (uint32_t)(index >> 32);
+      c2[i] = (uint32_t)stream, c3[i] = (uint32_t)(stream >> 32);
+    }
+    for (int round = 0; round < 10; round++) {
+      for (int i = 0; i < WIDTH; i++) {
+        uint64_t p0 = (uint64_t)0xD2511F53u * c0[i], p1 = (uint64_t)0xCD9E8D57u * c2[i];
+        c0[i] = (uint32_t)(p1 >> 32) ^ c1[i] ^ k0, c2[i] = (uint32_t)(p0 >> 32) ^ c3[i] ^ k1;
+        c1[i] = (uint32_t)p1, c3[i] = (uint32_t)p0;
+      }
+      k0 += 0x9E3779B9u, k1 += 0xBB67AE85u;
+    }
+    memcpy(words[0] + block, c0, sizeof c0);
+    memcpy(words[1] + block, c1, sizeof c1);
+    memcpy(words[2] + block, c2, sizeof c2);
+  }
+}
+
+static void round_stochastically(const float *restrict values, const uint32_t *restrict words,
+                                 fsdp_bf16 *restrict out, int64_t count) {
+  for (int64_t i = 0; i < count; i++) {
+    uint32_t bits;
+    memcpy(&bits, values + i, sizeof bits);
+    uint32_t added = (bits + (words[i] & 0xffffu)) >> 16, quiet = bits >> 16 | 0x40u;
+    uint32_t magnitude = bits & 0x7fffffffu;
+    uint32_t rounded = magnitude == 0x7f800000u ? bits >> 16 : added; // infinity stays
+    out[i] = (fsdp_bf16)(magnitude > 0x7f800000u ? quiet : rounded);
+  }
+}
+
+// Stores elements [first, first + count) of the states, of which those in segments are rounded
+// stochastically.
+static void store_states(const update *k, int64_t first, int64_t count, float *const values[STATES],
+                         int *segment) {
+  uint32_t words[STATES][CHUNK];
+  const fsdp_kernel_call *call = k->call;
+  bool bf16 = false;
+  for (int s = 0; s < STATES; s++) {
+    store(k->state[s], first, count, values[s]); // nearest; what lies in a segment is stored again below
+    bf16 = bf16 || k->state[s]->dtype == FSDP_BF16;
+  }
+  if (!bf16) return;
+  while (*segment < call->segment_count &&
+         call->segments[*segment].shard_offset + call->segments[*segment].numel <= first)
+    ++*segment;
+  for (int i = *segment; i < call->segment_count && call->segments[i].shard_offset < first + count; i++) {
+    const fsdp_segment *run = &call->segments[i];
+    int64_t from = fsdp_max_i64(first, run->shard_offset);
+    int64_t n = fsdp_min_i64(first + count, run->shard_offset + run->numel) - from;
+    if (n <= 0) continue;
+    uint64_t index = (uint64_t)(run->element_index + (from - run->shard_offset));
+    draw(k->key, run->random_stream, index, n, words);
+    for (int s = 0; s < STATES; s++)
+      if (k->state[s]->dtype == FSDP_BF16)
+        round_stochastically(values[s] + (from - first), words[s], element(k->state[s], from), n);
+  }
+}
+
+static void update_block(void *argument, int64_t index, void *scratch) {
+  const update *k = argument;
+  float *buffer = scratch;
+  int64_t end = fsdp_min_i64(k->count, (index + 1) * BLOCK);
+  int segment = 0;
+  for (int64_t i = index * BLOCK; i < end; i += CHUNK) {
+    int64_t n = fsdp_min_i64(CHUNK, end - i);
+    const float *grad = load(k->grad, i, n, buffer);
+    float *values[STATES];
+    for (int s = 0; s < STATES; s++) {
+      float *own = buffer + (s + 1) * CHUNK;
+      values[s] = result(k->state[s], i, own);
+      if (values[s] == own) load_into(k->state[s], i, n, own);
+    }
+    advance(k, grad, values[0], values[1], values[2], n);
+    store_states(k, i, n, values, &segment);
+    // The copy is of the master as stored, so that it equals a later cast of the master.
+    if (k->copy) store(k->copy, i, n, load(k->state[0], i, n, values[0]));
+  }
+}
+
+static void touch_operands(const update *k, const fsdp_view *scalars, const fsdp_view *factor) {
+  touch(k->call, k->grad, k->count);
+  touch(k->call, scalars, FSDP_SCALAR_COUNT);
+  touch(k->call, factor, 1);
+  for (int s = 0; s < STATES; s++) touch(k->call, k->state[s], k->count);
+  if (k->copy) touch(k->call, k->copy, k->count);
+}
+
+void FSDP_CPU(adamw)(const fsdp_kernel_call *call) {
+  const fsdp_op_attrs *attrs = call->attrs;
+  check_count(call, 6, 7);
+  update k = {.call = call, .count = call->operands[0].numel};
+  k.grad = operand(call, 0, k.count, FSDP_READ);
+  const fsdp_view *scalars_view = operand_of(call, 1, FSDP_SCALAR_COUNT, FSDP_READ, FSDP_F32);
+  const fsdp_view *factor = operand_of(call, 2, 1, FSDP_READ, FSDP_F32);
+  for (int s = 0; s < STATES; s++) {
+    k.state[s] = operand(call, 3 + s, k.count, FSDP_UPDATE);
+    FSDP_CHECK(k.state[s]->access == FSDP_UPDATE, "adamw updates operand %d", 3 + s);
+  }
+  if (call->operand_count == 7) k.copy = operand(call, 6, k.count, FSDP_WRITE);
+  const float *scalars = scalars_view->data;
+  k.key = call->seed ^ (uint64_t)scalars[FSDP_SCALAR_STEP];
+  k.factor = *(const float *)factor->data;
+  k.decay = 1.0f - scalars[FSDP_SCALAR_LR] * attrs->weight_decay;
+  k.step_size = scalars[FSDP_SCALAR_LR] / scalars[FSDP_SCALAR_CORRECTION1];
+  k.root_correction2 = sqrtf(scalars[FSDP_SCALAR_CORRECTION2]);
+  k.beta1 = attrs->beta1;
+  k.beta2 = attrs->beta2;
+  k.eps = attrs->adam_eps;
+  touch_operands(&k, scalars_view, factor);
+  fsdp_pool_run(call->pool, blocks_of(k.count, BLOCK), update_block, &k);
+}

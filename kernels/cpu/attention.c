@@ -1,0 +1,117 @@
+// Causal attention with grouped key/value heads in blocks with a running softmax (Dao, "FlashAttention-2",
+// 2023): o = softmax(q k^T / sqrt(D)) v, and lse = log(sum(exp(q k^T / sqrt(D)))) for the backward. See
+// attention.h.
+#include "kernels/cpu/attention.h"
+
+#include "kernels/cpu/ops.h"
+
+#include <math.h>
+
+// One block of queries of one head, in a thread's scratch.
+typedef struct query_block {
+  float *q;             // Q^T (D, QUERIES), scaled
+  float *scores;        // S^T, then P^T (KEYS, QUERIES)
+  float *keys, *values; // (KEYS, D)
+  float *out;           // O^T (D, QUERIES), not yet divided by the sums
+  float *rows;          // (QUERIES, D) staging
+  float most[QUERIES], sums[QUERIES];
+} query_block;
+
+static query_block divide_scratch(const attention *k, void *scratch) {
+  query_block s;
+  s.q = scratch;
+  s.scores = scratch_after(s.q, k->D * QUERIES);
+  s.keys = scratch_after(s.scores, KEYS * QUERIES);
+  s.values = scratch_after(s.keys, KEYS * k->D);
+  s.out = scratch_after(s.values, KEYS * k->D);
+  s.rows = scratch_after(s.out, k->D * QUERIES);
+  FSDP_CHECK((size_t)((char *)(s.rows + QUERIES * k->D) - (char *)scratch) <= FSDP_POOL_SCRATCH_BYTES,
+             "head dimension %lld exceeds the scratch", (long long)k->D);
+  return s;
+}
+
+// Hides the keys that come after a query. Keys are counted from the block's first query.
+static void mask(float *scores, int64_t keys, int64_t first_key) {
+  for (int64_t i = 0; i < keys; i++)
+    for (int64_t c = first_column(first_key + i); c < fsdp_min_i64(QUERIES, first_key + i); c++)
+      scores[i * QUERIES + c] = -INFINITY;
+}
+
+// One vector of queries: the running maximum and sum, P^T in place of S^T, and the factor for what was summed
+// before.
+FSDP_INLINE fsdp_vf soften(query_block *s, int64_t column, int64_t keys) {
+  float *scores = s->scores + column;
+  fsdp_vf old = vf_load(s->most + column), most = old, sum = {0};
+  for (int64_t i = 0; i < keys; i++) most = vf_max(most, vf_load(scores + i * QUERIES));
+  for (int64_t i = 0; i < keys; i++) {
+    fsdp_vf p = vf_exp(vf_load(scores + i * QUERIES) - most);
+    vf_store(scores + i * QUERIES, p);
+    sum += p;
+  }
+  fsdp_vf correction = vf_exp(old - most);
+  vf_store(s->most + column, most);
+  vf_store(s->sums + column, vf_load(s->sums + column) * correction + sum);
+  return correction;
+}
+
+static void attend_to_keys(const attention *k, query_block *s, int64_t keys, int64_t first_key) {
+  product_of_keys(s->keys, k->D, s->q, s->scores, keys, first_key, k->D);
+  if (first_key + keys > 1) mask(s->scores, keys, first_key);
+  for (int64_t n = 0; n < QUERIES; n += TILE_COLUMNS) {
+    // A query of this tile sees no key past the tile's last column.
+    int64_t seen = fsdp_min_i64(keys, n + TILE_COLUMNS - first_key);
+    if (seen <= 0) continue;
+    for (int64_t c = n; c < n + TILE_COLUMNS; c += FSDP_LANES) {
+      fsdp_vf correction = soften(s, c, seen);
+      for (int64_t d = 0; d < k->D; d++) {
+        float *out = s->out + d * QUERIES + c;
+        vf_store(out, vf_load(out) * correction);
+      }
+    }
+    for (int64_t d = 0; d < k->D; d += TILE_ROWS)
+      tile(fsdp_min_i64(TILE_ROWS, k->D - d), seen, s->values + d, s->scores + n, s->out + d * QUERIES + n,
+           (tile_strides){1, k->D, QUERIES, QUERIES}, true);
+  }
+}
+
+static void store_queries(const attention *k, query_block *s, int64_t b, int64_t head, int64_t t,
+                          int64_t count) {
+  float *lse = (float *)k->lse->data + (b * k->H + head) * k->T + t;
+  for (int64_t i = 0; i < count; i++) {
+    lse[i] = s->most[i] + logf(s->sums[i]);
+    float inverse = 1.0f / s->sums[i];
+    for (int64_t d = 0; d < k->D; d++) s->rows[d] = s->out[d * QUERIES + i] * inverse;
+    store(k->o, output_at(k, b, t + i, head), k->D, s->rows);
+  }
+}
+
+static void attend(void *argument, int64_t index, void *scratch) {
+  const attention *k = argument;
+  int64_t blocks = blocks_of(k->T, QUERIES), head = index / blocks % k->H, b = index / blocks / k->H;
+  // The longest rows of the triangle first, so that threads end together.
+  int64_t t = (blocks - 1 - index % blocks) * QUERIES, count = fsdp_min_i64(QUERIES, k->T - t);
+  query_block s = divide_scratch(k, scratch);
+  copy_rows(k->qkv, query_at(k, b, t, head), k->Q, count, k->D, s.rows, k->D);
+  transpose(s.rows, k->D, count, k->D, k->scale, s.q);
+  memset(s.out, 0, (size_t)(k->D * QUERIES) * sizeof *s.out);
+  for (int i = 0; i < QUERIES; i++) s.most[i] = -INFINITY, s.sums[i] = 0;
+  for (int64_t key = 0; key < t + count; key += KEYS) {
+    int64_t keys = fsdp_min_i64(KEYS, t + count - key);
+    copy_rows(k->qkv, key_at(k, b, key, head / k->G), k->Q, keys, k->D, s.keys, k->D);
+    copy_rows(k->qkv, value_at(k, b, key, head / k->G), k->Q, keys, k->D, s.values, k->D);
+    attend_to_keys(k, &s, keys, key - t);
+  }
+  store_queries(k, &s, b, head, t, count);
+}
+
+void FSDP_CPU(attention)(const fsdp_kernel_call *call) {
+  check_count(call, 3, 3);
+  attention k = attention_shape(call);
+  k.qkv = operand(call, 0, k.B * k.T * k.Q, FSDP_READ);
+  k.o = operand(call, 1, k.B * k.T * k.H * k.D, FSDP_WRITE);
+  k.lse = operand_of(call, 2, k.B * k.H * k.T, FSDP_WRITE, FSDP_F32);
+  touch(call, k.qkv, k.B * k.T * k.Q);
+  touch(call, k.o, k.B * k.T * k.H * k.D);
+  touch(call, k.lse, k.B * k.H * k.T);
+  fsdp_pool_run(call->pool, k.B * k.H * blocks_of(k.T, QUERIES), attend, &k);
+}

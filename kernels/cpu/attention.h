@@ -1,0 +1,89 @@
+// What attention's forward and backward share: operands, the cut into blocks, and products of blocks.
+//
+// Scores are kept transposed, S^T[key][query]: queries are the lanes of vectors, so the running softmax needs
+// no sum across lanes, and every product of a block (S^T = K Q^T, O^T = V^T P^T, d_V = P^T d_O, d_Q = d_S K,
+// ...) has its left factor broadcast in whatever order it lies and its right factor in rows of vectors
+// (tile.h).
+//
+// B sequences of T positions, H heads, K key/value heads, G = H / K, D head dimension, Q = (H + 2K) * D.
+#pragma once
+
+#include "kernels/cpu/operand.h"
+#include "kernels/cpu/tile.h"
+
+enum {
+  QUERIES = 64, // of a block; a multiple of TILE_COLUMNS
+  KEYS = 64,
+};
+
+typedef struct attention {
+  const fsdp_kernel_call *call;
+  const fsdp_view *qkv, *o, *lse, *d_o, *d_qkv;
+  float *delta; // (B, H, T): sum over D of d_o * o
+  int64_t B, T, H, K, G, D, Q;
+  float scale;
+  int64_t padded_D;  // D rounded up to TILE_COLUMNS
+  int64_t key_range; // backward: keys whose gradients a task holds at a time
+} attention;
+
+FSDP_INLINE attention attention_shape(const fsdp_kernel_call *call) {
+  const fsdp_op_attrs *attrs = call->attrs;
+  attention k = {.call = call, .B = attrs->batch, .T = attrs->seq, .H = attrs->heads, .K = attrs->kv_heads};
+  k.D = attrs->head_dim;
+  FSDP_CHECK(k.K > 0 && k.H % k.K == 0 && k.D > 0, "%lld heads over %lld key/value heads of %lld",
+             (long long)k.H, (long long)k.K, (long long)k.D);
+  k.G = k.H / k.K;
+  k.Q = (k.H + 2 * k.K) * k.D;
+  k.scale = (float)(1.0 / __builtin_sqrt((double)k.D));
+  k.padded_D = fsdp_round_up(k.D, TILE_COLUMNS);
+  return k;
+}
+
+// First element of a head's row in q|k|v, and in o.
+FSDP_INLINE int64_t query_at(const attention *k, int64_t b, int64_t t, int64_t head) {
+  return (b * k->T + t) * k->Q + head * k->D;
+}
+FSDP_INLINE int64_t key_at(const attention *k, int64_t b, int64_t t, int64_t kv_head) {
+  return query_at(k, b, t, k->H + kv_head);
+}
+FSDP_INLINE int64_t value_at(const attention *k, int64_t b, int64_t t, int64_t kv_head) {
+  return query_at(k, b, t, k->H + k->K + kv_head);
+}
+FSDP_INLINE int64_t output_at(const attention *k, int64_t b, int64_t t, int64_t head) {
+  return ((b * k->T + t) * k->H + head) * k->D;
+}
+
+// Copies `rows` rows of `columns` elements (the first at `first`, `stride` apart) as fp32 into rows of
+// out_stride, with zeros after the last column.
+FSDP_INLINE void copy_rows(const fsdp_view *view, int64_t first, int64_t stride, int64_t rows,
+                           int64_t columns, float *out, int64_t out_stride) {
+  for (int64_t i = 0; i < rows; i++) {
+    load_into(view, first + i * stride, columns, out + i * out_stride);
+    for (int64_t c = columns; c < out_stride; c++) out[i * out_stride + c] = 0;
+  }
+}
+
+// out[c][i] = factor * in[i][c] for rows of QUERIES, zero for i >= rows.
+FSDP_INLINE void transpose(const float *in, int64_t in_stride, int64_t rows, int64_t columns, float factor,
+                           float *out) {
+  for (int64_t c0 = 0; c0 < columns; c0 += 8)
+    for (int64_t i = 0; i < QUERIES; i++)
+      for (int64_t c = c0; c < fsdp_min_i64(columns, c0 + 8); c++)
+        out[c * QUERIES + i] = i < rows ? factor * in[i * in_stride + c] : 0;
+}
+
+// First column of the block that key `key` (counted from the block's first query) is seen by, down to a whole
+// tile.
+FSDP_INLINE int64_t first_column(int64_t key) {
+  return key <= 0 ? 0 : key / TILE_COLUMNS * TILE_COLUMNS;
+}
+
+// c (keys, QUERIES) = a (keys, depth) * b (depth, QUERIES), only the columns that see a key: `first_key` is
+// the block's first key counted from its first query.
+FSDP_INLINE void product_of_keys(const float *a, int64_t a_stride, const float *b, float *c, int64_t keys,
+                                 int64_t first_key, int64_t depth) {
+  for (int64_t i = 0; i < keys; i += TILE_ROWS)
+    for (int64_t n = first_column(first_key + i); n < QUERIES; n += TILE_COLUMNS)
+      tile(fsdp_min_i64(TILE_ROWS, keys - i), depth, a + i * a_stride, b + n, c + i * QUERIES + n,
+           (tile_strides){a_stride, 1, QUERIES, QUERIES}, false);
+}

@@ -1,0 +1,189 @@
+// Gradients of attention in blocks (Dao, "FlashAttention-2", 2023, algorithm 2), the scores computed again
+// from lse:
+//
+//   P = exp(S - lse)   d_V = P^T d_O   d_P = d_O V^T   d_S = P * (d_P - delta)   d_Q = d_S K * scale   d_K =
+//   d_S^T Q * scale
+//
+// A task is one key/value head of one sequence: it alone adds to that head's d_K and d_V, in a fixed order.
+// It holds them in fp32 in its scratch for as many keys as fit there (all of a usual sequence). See
+// attention.h for names.
+#include "kernels/cpu/attention.h"
+
+#include "kernels/cpu/ops.h"
+
+typedef struct head_block {
+  float *q, *d_o;           // (QUERIES, padded_D); q scaled
+  float *q_t, *d_o_t;       // (D, QUERIES), transposed
+  float *p, *d_s;           // P^T and d_S^T (KEYS, QUERIES)
+  float *d_q;               // (QUERIES, padded_D)
+  float *k, *v, *d_k, *d_v; // (key_range, padded_D)
+  float lse[QUERIES], delta[QUERIES];
+} head_block;
+
+static int64_t fixed_floats(const attention *k) {
+  return 3 * (QUERIES * k->padded_D + 16) + 2 * (k->D * QUERIES + 16) + 2 * (KEYS * QUERIES + 16);
+}
+
+static head_block divide_scratch(const attention *k, void *scratch) {
+  head_block s;
+  int64_t rows = QUERIES * k->padded_D, range = k->key_range * k->padded_D;
+  s.q = scratch;
+  s.d_o = scratch_after(s.q, rows);
+  s.d_q = scratch_after(s.d_o, rows);
+  s.q_t = scratch_after(s.d_q, rows);
+  s.d_o_t = scratch_after(s.q_t, k->D * QUERIES);
+  s.p = scratch_after(s.d_o_t, k->D * QUERIES);
+  s.d_s = scratch_after(s.p, KEYS * QUERIES);
+  s.k = scratch_after(s.d_s, KEYS * QUERIES);
+  s.v = scratch_after(s.k, range);
+  s.d_k = scratch_after(s.v, range);
+  s.d_v = scratch_after(s.d_k, range);
+  return s;
+}
+
+// P^T from S^T, and d_S^T from d_P^T, both in place; what a query does not see becomes zero.
+static void differentiate_softmax(head_block *s, int64_t keys, int64_t first_key) {
+  for (int64_t i = 0; i < keys; i++) {
+    float *p = s->p + i * QUERIES, *d_s = s->d_s + i * QUERIES;
+    int64_t hidden = first_key + i; // queries before this column do not see the key
+    for (int64_t c = first_column(hidden); c < QUERIES; c += FSDP_LANES) {
+      fsdp_vf probability = vf_exp(vf_load(p + c) - vf_load(s->lse + c));
+      vf_store(p + c, probability);
+      vf_store(d_s + c, probability * (vf_load(d_s + c) - vf_load(s->delta + c)));
+    }
+    // The products below take whole tiles of keys and of queries, which reach this far to the left.
+    for (int64_t c = first_column(hidden - TILE_ROWS + 1); c < hidden; c++) p[c] = d_s[c] = 0;
+  }
+}
+
+// out (keys, padded_D) += a (keys, QUERIES) * b (QUERIES, padded_D), over the queries that see a key.
+static void add_to_keys(const attention *k, const float *a, const float *b, float *out, int64_t keys,
+                        int64_t first_key) {
+  for (int64_t i = 0; i < keys; i += TILE_ROWS) {
+    int64_t from = first_column(first_key + i), rows = fsdp_min_i64(TILE_ROWS, keys - i);
+    if (from >= QUERIES) continue;
+    for (int64_t n = 0; n < k->padded_D; n += TILE_COLUMNS)
+      tile(rows, QUERIES - from, a + i * QUERIES + from, b + from * k->padded_D + n,
+           out + i * k->padded_D + n, (tile_strides){QUERIES, 1, k->padded_D, k->padded_D}, true);
+  }
+}
+
+// d_q (QUERIES, padded_D) += d_S (QUERIES, keys) * K (keys, padded_D).
+static void add_to_queries(const attention *k, head_block *s, const float *keys_block, int64_t keys,
+                           int64_t first_key) {
+  for (int64_t i = 0; i < QUERIES; i += TILE_ROWS) {
+    int64_t rows = fsdp_min_i64(TILE_ROWS, QUERIES - i);
+    int64_t seen = fsdp_min_i64(keys, i + rows - first_key); // by the last query of these
+    if (seen <= 0) continue;
+    for (int64_t n = 0; n < k->padded_D; n += TILE_COLUMNS)
+      tile(rows, seen, s->d_s + i, keys_block + n, s->d_q + i * k->padded_D + n,
+           (tile_strides){1, QUERIES, k->padded_D, k->padded_D}, true);
+  }
+}
+
+static void load_queries(const attention *k, head_block *s, int64_t b, int64_t head, int64_t t,
+                         int64_t count) {
+  int64_t width = k->padded_D, statistics = (b * k->H + head) * k->T + t;
+  copy_rows(k->qkv, query_at(k, b, t, head), k->Q, count, k->D, s->q, width);
+  copy_rows(k->d_o, output_at(k, b, t, head), k->H * k->D, count, k->D, s->d_o, width);
+  for (int64_t i = 0; i < count * width; i++) s->q[i] *= k->scale;
+  memset(s->q + count * width, 0, (size_t)((QUERIES - count) * width) * sizeof(float));
+  memset(s->d_o + count * width, 0, (size_t)((QUERIES - count) * width) * sizeof(float));
+  transpose(s->q, width, count, k->D, 1, s->q_t);
+  transpose(s->d_o, width, count, k->D, 1, s->d_o_t);
+  memset(s->d_q, 0, (size_t)(QUERIES * width) * sizeof(float));
+  for (int64_t i = 0; i < QUERIES; i++) { // rows past the last: P = exp(0 - 0), times d_O = 0
+    s->lse[i] = i < count ? ((const float *)k->lse->data)[statistics + i] : 0;
+    s->delta[i] = i < count ? k->delta[statistics + i] : 0;
+  }
+}
+
+static void store_d_q(const attention *k, head_block *s, int64_t b, int64_t head, int64_t t, int64_t count,
+                      bool add) {
+  for (int64_t i = 0; i < count; i++) {
+    float *d_q = s->d_q + i * k->padded_D;
+    for (int64_t d = 0; d < k->D; d++) d_q[d] *= k->scale;
+    if (add) { // an earlier range of keys has stored its part
+      const float *old = load(k->d_qkv, query_at(k, b, t + i, head), k->D, s->q);
+      for (int64_t d = 0; d < k->D; d++) d_q[d] += old[d];
+    }
+    store(k->d_qkv, query_at(k, b, t + i, head), k->D, d_q);
+  }
+}
+
+// Everything between `keys` keys from `first` on and the queries that see them.
+static void differentiate_range(const attention *k, head_block *s, int64_t b, int64_t kv_head, int64_t first,
+                                int64_t range) {
+  int64_t width = k->padded_D;
+  for (int64_t head = kv_head * k->G; head < (kv_head + 1) * k->G; head++)
+    for (int64_t t = first / QUERIES * QUERIES; t < k->T; t += QUERIES) {
+      int64_t count = fsdp_min_i64(QUERIES, k->T - t);
+      load_queries(k, s, b, head, t, count);
+      for (int64_t key = first; key < fsdp_min_i64(first + range, t + count); key += KEYS) {
+        int64_t keys = fsdp_min_i64(KEYS, fsdp_min_i64(first + range, t + count) - key);
+        int64_t at = (key - first) * width, first_key = key - t;
+        product_of_keys(s->k + at, width, s->q_t, s->p, keys, first_key, k->D);
+        product_of_keys(s->v + at, width, s->d_o_t, s->d_s, keys, first_key, k->D);
+        differentiate_softmax(s, keys, first_key);
+        add_to_keys(k, s->p, s->d_o, s->d_v + at, keys, first_key);
+        add_to_keys(k, s->d_s, s->q, s->d_k + at, keys, first_key);
+        add_to_queries(k, s, s->k + at, keys, first_key);
+      }
+      store_d_q(k, s, b, head, t, count, first > 0);
+    }
+}
+
+static void differentiate(void *argument, int64_t index, void *scratch) {
+  const attention *k = argument;
+  int64_t b = index / k->K, kv_head = index % k->K, width = k->padded_D;
+  head_block s = divide_scratch(k, scratch);
+  for (int64_t first = 0; first < k->T; first += k->key_range) {
+    int64_t range = fsdp_min_i64(k->key_range, k->T - first);
+    copy_rows(k->qkv, key_at(k, b, first, kv_head), k->Q, range, k->D, s.k, width);
+    copy_rows(k->qkv, value_at(k, b, first, kv_head), k->Q, range, k->D, s.v, width);
+    memset(s.d_k, 0, (size_t)(range * width) * sizeof(float));
+    memset(s.d_v, 0, (size_t)(range * width) * sizeof(float));
+    differentiate_range(k, &s, b, kv_head, first, range);
+    for (int64_t i = 0; i < range; i++) {
+      store(k->d_qkv, key_at(k, b, first + i, kv_head), k->D, s.d_k + i * width);
+      store(k->d_qkv, value_at(k, b, first + i, kv_head), k->D, s.d_v + i * width);
+    }
+  }
+}
+
+static void sum_delta(void *argument, int64_t n, void *scratch) {
+  const attention *k = argument;
+  float *o_buffer = scratch, *d_o_buffer = scratch_after(o_buffer, k->D);
+  int64_t b = n / k->T, t = n % k->T;
+  for (int64_t head = 0; head < k->H; head++) {
+    const float *o = load(k->o, output_at(k, b, t, head), k->D, o_buffer);
+    const float *d_o = load(k->d_o, output_at(k, b, t, head), k->D, d_o_buffer);
+    k->delta[(b * k->H + head) * k->T + t] = vf_dot(o, d_o, k->D);
+  }
+}
+
+void FSDP_CPU(attention_backward)(const fsdp_kernel_call *call) {
+  check_count(call, 6, 6);
+  attention k = attention_shape(call);
+  int64_t N = k.B * k.T, statistics = k.B * k.H * k.T;
+  k.qkv = operand(call, 0, N * k.Q, FSDP_READ);
+  k.o = operand(call, 1, N * k.H * k.D, FSDP_READ);
+  k.lse = operand_of(call, 2, statistics, FSDP_READ, FSDP_F32);
+  k.d_o = operand(call, 3, N * k.H * k.D, FSDP_READ);
+  k.d_qkv = operand(call, 4, N * k.Q, FSDP_WRITE);
+  const fsdp_view *delta = operand_of(call, 5, statistics, FSDP_UPDATE, FSDP_F32);
+  k.delta = delta->data;
+  int64_t range =
+      ((int64_t)(FSDP_POOL_SCRATCH_BYTES / sizeof(float)) - fixed_floats(&k) - 64) / (4 * k.padded_D);
+  k.key_range = fsdp_min_i64(fsdp_round_up(k.T, KEYS), range / KEYS * KEYS);
+  FSDP_CHECK(k.key_range > 0, "head dimension %lld exceeds the scratch", (long long)k.D);
+  touch(call, k.o, N * k.H * k.D);
+  touch(call, k.d_o, N * k.H * k.D);
+  touch_part(call, delta, 0, statistics, FSDP_WRITE);
+  touch_part(call, delta, 0, statistics, FSDP_READ);
+  touch(call, k.lse, statistics);
+  touch(call, k.qkv, N * k.Q);
+  touch(call, k.d_qkv, N * k.Q);
+  fsdp_pool_run(call->pool, N, sum_delta, &k);
+  fsdp_pool_run(call->pool, k.B * k.K, differentiate, &k);
+}

@@ -1,0 +1,92 @@
+// Token embedding: rows of the weight (V, C) by token, and the dense gradient of the weight. N tokens.
+#include "kernels/cpu/operand.h"
+#include "kernels/cpu/ops.h"
+
+typedef struct lookup {
+  const int32_t *tokens;
+  const fsdp_view *weight, *h;     // forward
+  const fsdp_view *d_h, *d_weight; // backward
+  int64_t N, V, C;
+  int64_t range_rows; // rows of d_weight that a task sums
+} lookup;
+
+static void check_tokens(const fsdp_kernel_call *call, const lookup *k) {
+  for (int64_t n = 0; n < k->N; n++)
+    FSDP_CHECK(k->tokens[n] >= 0 && k->tokens[n] < k->V, "%s: token %d at position %lld is not in [0, %lld)",
+               fsdp_op_name(call->kind), k->tokens[n], (long long)n, (long long)k->V);
+}
+
+static void copy_row(void *argument, int64_t n, void *scratch) {
+  const lookup *k = argument;
+  (void)scratch;
+  FSDP_CPU(convert)
+  (k->weight->dtype, element(k->weight, k->tokens[n] * k->C), k->h->dtype, element(k->h, n * k->C), k->C);
+}
+
+void FSDP_CPU(embedding)(const fsdp_kernel_call *call) {
+  const fsdp_op_attrs *attrs = call->attrs;
+  lookup k = {.N = attrs->batch * attrs->seq, .V = attrs->vocabulary, .C = attrs->channels};
+  check_count(call, 3, 3);
+  const fsdp_view *tokens = operand_of(call, 0, k.N, FSDP_READ, FSDP_I32);
+  k.tokens = tokens->data;
+  k.weight = operand(call, 1, k.V * k.C, FSDP_READ);
+  k.h = operand(call, 2, k.N * k.C, FSDP_WRITE);
+  check_tokens(call, &k);
+  touch(call, tokens, k.N);
+  for (int64_t n = 0; call->touch && n < k.N; n++)
+    touch_part(call, k.weight, k.tokens[n] * k.C, k.C, FSDP_READ);
+  touch(call, k.h, k.N * k.C);
+  fsdp_pool_run(call->pool, k.N, copy_row, &k);
+}
+
+// Sums the gradients of a range of rows in fp32, token by token in order, and stores each row once.
+static void sum_range(void *argument, int64_t index, void *scratch) {
+  const lookup *k = argument;
+  int64_t first = index * k->range_rows, rows = fsdp_min_i64(k->range_rows, k->V - first), C = k->C;
+  float *buffer = scratch, *sums = scratch_after(buffer, C);
+  unsigned char *used = (unsigned char *)scratch_after(sums, k->range_rows * C);
+  memset(used, 0, (size_t)rows);
+  for (int64_t n = 0; n < k->N; n++) {
+    int64_t row = k->tokens[n] - first;
+    if (row < 0 || row >= rows) continue;
+    float *sum = sums + row * C;
+    const float *d_h = load(k->d_h, n * C, C, buffer);
+    if (used[row]) {
+      for (int64_t c = 0; c < C; c++) sum[c] += d_h[c];
+    } else {
+      memcpy(sum, d_h, (size_t)C * sizeof *sum);
+      used[row] = 1;
+    }
+  }
+  for (int64_t row = 0; row < rows; row++) {
+    float *sum = sums + row * C;
+    if (!used[row] && updates(k->d_weight)) continue;
+    if (!used[row]) memset(sum, 0, (size_t)C * sizeof *sum);
+    if (updates(k->d_weight)) {
+      const float *old = load(k->d_weight, (first + row) * C, C, buffer);
+      for (int64_t c = 0; c < C; c++) sum[c] += old[c];
+    }
+    store(k->d_weight, (first + row) * C, C, sum);
+  }
+}
+
+void FSDP_CPU(embedding_backward)(const fsdp_kernel_call *call) {
+  const fsdp_op_attrs *attrs = call->attrs;
+  lookup k = {.N = attrs->batch * attrs->seq, .V = attrs->vocabulary, .C = attrs->channels};
+  check_count(call, 3, 3);
+  const fsdp_view *tokens = operand_of(call, 0, k.N, FSDP_READ, FSDP_I32);
+  k.tokens = tokens->data;
+  k.d_h = operand(call, 1, k.N * k.C, FSDP_READ);
+  k.d_weight = operand(call, 2, k.V * k.C, FSDP_UPDATE);
+  check_tokens(call, &k);
+  touch(call, tokens, k.N);
+  touch(call, k.d_h, k.N * k.C);
+  if (!updates(k.d_weight)) touch(call, k.d_weight, k.V * k.C);
+  for (int64_t n = 0; call->touch && updates(k.d_weight) && n < k.N; n++)
+    touch_part(call, k.d_weight, k.tokens[n] * k.C, k.C, FSDP_UPDATE);
+  // A range's sums take half of the scratch, so that they mostly stay in the cache.
+  int64_t row_bytes = (k.C + 16) * (int64_t)sizeof(float) + 1;
+  k.range_rows = fsdp_min_i64(k.V, (int64_t)FSDP_POOL_SCRATCH_BYTES / 2 / row_bytes);
+  FSDP_CHECK(k.range_rows > 0, "a row of %lld channels exceeds the scratch", (long long)k.C);
+  fsdp_pool_run(call->pool, blocks_of(k.V, k.range_rows), sum_range, &k);
+}

@@ -1,0 +1,69 @@
+// Rotary position embedding (Su et al. 2021) in Hugging Face's Llama order: elements i and i + D/2 of a head
+// are a pair, rotated by position * inv_freq[i]. In place over the q and k columns of rows of q|k|v. B
+// sequences of T positions, H heads, K key/value heads, D head dimension, Q = (H + 2K) * D.
+#include "kernels/cpu/operand.h"
+#include "kernels/cpu/ops.h"
+
+#include <math.h>
+
+enum { POSITIONS_PER_TASK = 8, HALF_MAX = 4096 };
+
+typedef struct rotation {
+  const fsdp_view *qkv;
+  const fsdp_op_attrs *attrs;
+  float direction; // -1 rotates back: the gradient of a rotation is its inverse
+} rotation;
+
+static void rotate(const float *restrict cosine, const float *restrict sine, float *restrict low,
+                   float *restrict high, int64_t half) {
+  for (int64_t i = 0; i < half; i++) {
+    float a = low[i], b = high[i];
+    low[i] = a * cosine[i] - b * sine[i];
+    high[i] = b * cosine[i] + a * sine[i];
+  }
+}
+
+// The angles of a position serve every sequence and head, so a task is a few positions.
+static void rotate_positions(void *argument, int64_t index, void *scratch) {
+  const rotation *r = argument;
+  const fsdp_op_attrs *attrs = r->attrs;
+  int64_t D = attrs->head_dim, half = D / 2, heads = attrs->heads + attrs->kv_heads;
+  int64_t Q = (heads + attrs->kv_heads) * D,
+          last = fsdp_min_i64(attrs->seq, (index + 1) * POSITIONS_PER_TASK);
+  float *cosine = scratch, *sine = scratch_after(cosine, half), *buffer = scratch_after(sine, half);
+  for (int64_t t = index * POSITIONS_PER_TASK; t < last; t++) {
+    for (int64_t i = 0; i < half; i++) {
+      float angle = (float)t * attrs->inv_freq[i];
+      cosine[i] = cosf(angle);
+      sine[i] = r->direction * sinf(angle);
+    }
+    for (int64_t b = 0; b < attrs->batch; b++)
+      for (int64_t head = 0; head < heads; head++) {
+        int64_t first = (b * attrs->seq + t) * Q + head * D;
+        float *x = result(r->qkv, first, buffer);
+        if (x == buffer) load_into(r->qkv, first, D, buffer);
+        rotate(cosine, sine, x, x + half, half);
+        store(r->qkv, first, D, x);
+      }
+  }
+}
+
+static void run_rope(const fsdp_kernel_call *call, float direction) {
+  const fsdp_op_attrs *attrs = call->attrs;
+  int64_t D = attrs->head_dim, N = attrs->batch * attrs->seq, Q = (attrs->heads + 2 * attrs->kv_heads) * D;
+  check_count(call, 1, 1);
+  FSDP_CHECK(D % 2 == 0 && D / 2 <= HALF_MAX && attrs->inv_freq, "RoPE over head dimension %lld",
+             (long long)D);
+  rotation r = {operand(call, 0, N * Q, FSDP_UPDATE), attrs, direction};
+  // The v columns are not touched: of the last row only q and k belong to the range.
+  if (N > 0) touch_part(call, r.qkv, 0, N * Q - attrs->kv_heads * D, FSDP_UPDATE);
+  fsdp_pool_run(call->pool, blocks_of(attrs->seq, POSITIONS_PER_TASK), rotate_positions, &r);
+}
+
+void FSDP_CPU(rope)(const fsdp_kernel_call *call) {
+  run_rope(call, 1.0f);
+}
+
+void FSDP_CPU(rope_backward)(const fsdp_kernel_call *call) {
+  run_rope(call, -1.0f);
+}

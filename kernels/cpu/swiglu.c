@@ -1,0 +1,106 @@
+// SwiGLU (Shazeer 2020): s = silu(gate) * up over rows of gate|up, I columns each; silu(x) = x * sigmoid(x).
+#include "kernels/cpu/operand.h"
+#include "kernels/cpu/ops.h"
+#include "kernels/cpu/vector.h"
+
+enum { CHUNK = 1024 }; // columns at a time, so that a converted chunk stays in the first-level cache
+
+typedef struct gated {
+  const fsdp_view *gate_up, *s, *d_s, *d_gate_up;
+  int64_t I;
+} gated;
+
+FSDP_INLINE fsdp_vf sigmoid(fsdp_vf x) {
+  return 1.0f / (1.0f + vf_exp(-x));
+}
+
+// Runs a vector function over `count` elements; the last lanes go through a padded copy.
+static void activate(const float *gate, const float *up, float *s, int64_t count) {
+  int64_t i = 0;
+  for (; i + FSDP_LANES <= count; i += FSDP_LANES) {
+    fsdp_vf g = vf_load(gate + i);
+    vf_store(s + i, g * sigmoid(g) * vf_load(up + i));
+  }
+  if (i == count) return;
+  float rest[2][FSDP_LANES] = {{0}};
+  memcpy(rest[0], gate + i, (size_t)(count - i) * sizeof(float));
+  memcpy(rest[1], up + i, (size_t)(count - i) * sizeof(float));
+  fsdp_vf g = vf_load(rest[0]);
+  vf_store(rest[0], g * sigmoid(g) * vf_load(rest[1]));
+  memcpy(s + i, rest[0], (size_t)(count - i) * sizeof(float));
+}
+
+FSDP_INLINE void differentiate_vector(const float *gate, const float *up, const float *d_s, float *d_gate,
+                                      float *d_up) {
+  fsdp_vf g = vf_load(gate), u = vf_load(up), d = vf_load(d_s), sig = sigmoid(g);
+  vf_store(d_gate, d * u * sig * (1.0f + g * (1.0f - sig)));
+  vf_store(d_up, d * g * sig);
+}
+
+static void differentiate(const float *gate, const float *up, const float *d_s, float *d_gate, float *d_up,
+                          int64_t count) {
+  int64_t i = 0;
+  for (; i + FSDP_LANES <= count; i += FSDP_LANES)
+    differentiate_vector(gate + i, up + i, d_s + i, d_gate + i, d_up + i);
+  if (i == count) return;
+  float rest[5][FSDP_LANES] = {{0}};
+  size_t bytes = (size_t)(count - i) * sizeof(float);
+  memcpy(rest[0], gate + i, bytes);
+  memcpy(rest[1], up + i, bytes);
+  memcpy(rest[2], d_s + i, bytes);
+  differentiate_vector(rest[0], rest[1], rest[2], rest[3], rest[4]);
+  memcpy(d_gate + i, rest[3], bytes);
+  memcpy(d_up + i, rest[4], bytes);
+}
+
+static void forward_row(void *argument, int64_t n, void *scratch) {
+  const gated *k = argument;
+  float *buffer = scratch;
+  for (int64_t c = 0; c < k->I; c += CHUNK) {
+    int64_t count = fsdp_min_i64(CHUNK, k->I - c);
+    const float *gate = load(k->gate_up, n * 2 * k->I + c, count, buffer);
+    const float *up = load(k->gate_up, (n * 2 + 1) * k->I + c, count, buffer + CHUNK);
+    float *s = result(k->s, n * k->I + c, buffer + 2 * CHUNK);
+    activate(gate, up, s, count);
+    store(k->s, n * k->I + c, count, s);
+  }
+}
+
+void FSDP_CPU(swiglu)(const fsdp_kernel_call *call) {
+  int64_t N = call->attrs->batch * call->attrs->seq, I = call->attrs->hidden;
+  check_count(call, 2, 2);
+  gated k = {
+      .I = I, .gate_up = operand(call, 0, N * 2 * I, FSDP_READ), .s = operand(call, 1, N * I, FSDP_WRITE)};
+  touch(call, k.gate_up, N * 2 * I);
+  touch(call, k.s, N * I);
+  fsdp_pool_run(call->pool, N, forward_row, &k);
+}
+
+static void backward_row(void *argument, int64_t n, void *scratch) {
+  const gated *k = argument;
+  float *buffer = scratch;
+  for (int64_t c = 0; c < k->I; c += CHUNK) {
+    int64_t count = fsdp_min_i64(CHUNK, k->I - c), at_gate = n * 2 * k->I + c, at_up = at_gate + k->I;
+    const float *gate = load(k->gate_up, at_gate, count, buffer);
+    const float *up = load(k->gate_up, at_up, count, buffer + CHUNK);
+    const float *d_s = load(k->d_s, n * k->I + c, count, buffer + 2 * CHUNK);
+    float *d_gate = result(k->d_gate_up, at_gate, buffer + 3 * CHUNK);
+    float *d_up = result(k->d_gate_up, at_up, buffer + 4 * CHUNK);
+    differentiate(gate, up, d_s, d_gate, d_up, count);
+    store(k->d_gate_up, at_gate, count, d_gate);
+    store(k->d_gate_up, at_up, count, d_up);
+  }
+}
+
+void FSDP_CPU(swiglu_backward)(const fsdp_kernel_call *call) {
+  int64_t N = call->attrs->batch * call->attrs->seq, I = call->attrs->hidden;
+  check_count(call, 3, 3);
+  gated k = {.I = I,
+             .gate_up = operand(call, 0, N * 2 * I, FSDP_READ),
+             .d_s = operand(call, 1, N * I, FSDP_READ),
+             .d_gate_up = operand(call, 2, N * 2 * I, FSDP_WRITE)};
+  touch(call, k.gate_up, N * 2 * I);
+  touch(call, k.d_s, N * I);
+  touch(call, k.d_gate_up, N * 2 * I);
+  fsdp_pool_run(call->pool, N, backward_row, &k);
+}

@@ -1,0 +1,49 @@
+// One kernel call under test: operands of exactly their size on the heap, results compared with a reference
+// in double.
+//
+// A case is run at every instruction set level that the core has, on 1, 2 and 3 threads. Operands that the
+// kernel overwrites hold signalling NaNs before each run, results must agree to the bit between numbers of
+// threads, and the byte ranges that the kernel reports must cover its operands and nothing else.
+#pragma once
+
+#include "kernels/kernels.h"
+
+#include <stdbool.h>
+
+typedef struct kernel_case {
+  fsdp_op_kind kind;
+  fsdp_op_attrs attrs;
+  fsdp_view operands[FSDP_OP_MAX_OPERANDS];
+  double *expected[FSDP_OP_MAX_OPERANDS]; // NULL: not compared
+  void *initial[FSDP_OP_MAX_OPERANDS];
+  bool sparse[FSDP_OP_MAX_OPERANDS]; // touches need not cover the operand
+  int operand_count;
+  const fsdp_segment *segments;
+  int segment_count;
+  uint64_t seed;
+  double tolerance; // of ||result - expected|| / ||expected||
+} kernel_case;
+
+kernel_case kernel_case_of(fsdp_op_kind kind, fsdp_op_attrs attrs, double tolerance);
+
+// Adds an operand and returns its elements in double, as the kernel sees them (rounded to dtype); owned by
+// the case. An operand that is read or updated starts with `values` (NULL: normal numbers, keyed by operand
+// and kind).
+double *kernel_case_input(kernel_case *c, fsdp_dtype dtype, int64_t numel, int access, const double *values);
+
+// Adds an operand that is overwritten; returns room for what is expected of it, NaN (not compared) at first.
+// Fill it in before kernel_case_check.
+double *kernel_case_output(kernel_case *c, fsdp_dtype dtype, int64_t numel);
+
+// Runs and compares everything; frees the case.
+void kernel_case_check(kernel_case *c);
+
+// `count` normal numbers times `deviation`, a function of `stream` alone; free() them.
+double *kernel_normal(uint64_t stream, int64_t count, double deviation);
+
+// Runs the case once on one thread at the level in use, and leaves the results in its operands.
+void kernel_case_run(kernel_case *c);
+void kernel_case_free(kernel_case *c);
+
+// Value i of an operand, whatever its dtype.
+double kernel_value(const fsdp_view *view, int64_t i);
