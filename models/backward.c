@@ -1,9 +1,10 @@
-// The backward of a graph, from one rule an op: walk the forward from its end and let each op's rule append nodes.
+// The backward of a graph, from one rule an op: walk the forward from its end and let each op's rule append
+// nodes.
 //
-// A value's gradient is one buffer. The residual stream's gradient is a single value for the whole backward: both inputs
-// of `h = x + delta` have h's gradient, so the rule of ADD_RMSNORM lets all three share it, and every norm adds its own
-// part to it in place. That is safe because nodes run in order: what reads the gradient of `delta` comes before the next
-// update.
+// A value's gradient is one buffer. The residual stream's gradient is a single value for the whole backward:
+// both inputs of `h = x + delta` have h's gradient, so the rule of ADD_RMSNORM lets all three share it, and
+// every norm adds its own part to it in place. That is safe because nodes run in order: what reads the
+// gradient of `delta` comes before the next update.
 #include "models/graph.h"
 
 #include "runtime/base/check.h"

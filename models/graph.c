@@ -31,8 +31,10 @@ void fsdp_graph_destroy(fsdp_graph *graph) {
   free(graph);
 }
 
-int fsdp_graph_module(fsdp_graph *graph, int parent, const char *name, const char *class_name, const char *detail) {
-  graph->modules = reserve(graph->modules, graph->module_count, &graph->module_capacity, sizeof *graph->modules);
+int fsdp_graph_module(fsdp_graph *graph, int parent, const char *name, const char *class_name,
+                      const char *detail) {
+  graph->modules =
+      reserve(graph->modules, graph->module_count, &graph->module_capacity, sizeof *graph->modules);
   int index = graph->module_count++;
   fsdp_module *module = &graph->modules[index];
   *module = (fsdp_module){.parent = parent, .first_child = -1, .next_sibling = -1, .param = -1};
@@ -51,7 +53,8 @@ void fsdp_graph_module_path(const fsdp_graph *graph, int module, char out[FSDP_N
   char path[FSDP_NAME_BYTES] = "";
   for (; module > 0; module = graph->modules[module].parent) {
     char longer[FSDP_NAME_BYTES];
-    int length = snprintf(longer, sizeof longer, "%s%s%s", graph->modules[module].name, path[0] ? "." : "", path);
+    int length =
+        snprintf(longer, sizeof longer, "%s%s%s", graph->modules[module].name, path[0] ? "." : "", path);
     FSDP_CHECK(length < FSDP_NAME_BYTES, "module path longer than %d bytes", FSDP_NAME_BYTES);
     memcpy(path, longer, sizeof path);
   }
@@ -63,8 +66,8 @@ bool fsdp_graph_module_within(const fsdp_graph *graph, int module, int ancestor)
   return module >= 0;
 }
 
-int fsdp_graph_value(fsdp_graph *graph, fsdp_value_role role, fsdp_value_dtype dtype, int module, const char *name,
-                     int dims, const int64_t *shape) {
+int fsdp_graph_value(fsdp_graph *graph, fsdp_value_role role, fsdp_value_dtype dtype, int module,
+                     const char *name, int dims, const int64_t *shape) {
   graph->values = reserve(graph->values, graph->value_count, &graph->value_capacity, sizeof *graph->values);
   int index = graph->value_count++;
   fsdp_value *value = &graph->values[index];
@@ -78,7 +81,8 @@ int fsdp_graph_value(fsdp_graph *graph, fsdp_value_role role, fsdp_value_dtype d
   return index;
 }
 
-int fsdp_graph_param(fsdp_graph *graph, int module, int dims, const int64_t *shape, float mean, float deviation) {
+int fsdp_graph_param(fsdp_graph *graph, int module, int dims, const int64_t *shape, float mean,
+                     float deviation) {
   graph->params = reserve(graph->params, graph->param_count, &graph->param_capacity, sizeof *graph->params);
   int index = graph->param_count++;
   fsdp_param *param = &graph->params[index];
@@ -92,7 +96,8 @@ int fsdp_graph_param(fsdp_graph *graph, int module, int dims, const int64_t *sha
     param->shape[d] = shape[d];
     param->numel *= shape[d];
   }
-  param->value = fsdp_graph_value(graph, FSDP_VALUE_PARAM, FSDP_VALUE_COMPUTE, module, param->name, dims, shape);
+  param->value =
+      fsdp_graph_value(graph, FSDP_VALUE_PARAM, FSDP_VALUE_COMPUTE, module, param->name, dims, shape);
   graph->values[param->value].param = index;
   graph->modules[module].param = index;
   return index;
@@ -104,7 +109,8 @@ void fsdp_graph_tie(fsdp_graph *graph, int module, int param) {
 }
 
 // Appends a zeroed node to one of the two lists.
-static fsdp_node *append(fsdp_node **nodes, int *count, int *capacity, fsdp_op_kind kind, int module, int block) {
+static fsdp_node *append(fsdp_node **nodes, int *count, int *capacity, fsdp_op_kind kind, int module,
+                         int block) {
   *nodes = reserve(*nodes, *count, capacity, sizeof **nodes);
   fsdp_node *node = &(*nodes)[(*count)++];
   *node = (fsdp_node){.kind = kind, .module = module, .block = block};

@@ -3,10 +3,11 @@
 //   module tree ── owns ──► parameters            values: what ops read and write (inputs, parameters,
 //        ▲                      ▲                         activations, gradients); one buffer each
 //        └── each node belongs ─┘
-//   forward nodes (written by the model, top to bottom) ──► backward nodes (fsdp_graph_backward, from each op's rule)
+//   forward nodes (written by the model, top to bottom) ──► backward nodes (fsdp_graph_backward, from each
+//   op's rule)
 //
-// A value is a buffer, not a single assignment: a node may update one in place (RoPE, the gradient of the residual
-// stream). The order of nodes is the order of execution.
+// A value is a buffer, not a single assignment: a node may update one in place (RoPE, the gradient of the
+// residual stream). The order of nodes is the order of execution.
 #pragma once
 
 #include "models/op.h"
@@ -19,8 +20,8 @@
 extern "C" {
 #endif
 
-#define FSDP_NAME_BYTES 96
-#define FSDP_MAX_DIMS 4
+#define FSDP_NAME_BYTES    96
+#define FSDP_MAX_DIMS      4
 #define FSDP_MAX_MESH_AXES 4
 
 typedef enum fsdp_value_role {
@@ -40,8 +41,8 @@ typedef enum fsdp_value_dtype {
   FSDP_VALUE_REDUCE // the run's reduce dtype
 } fsdp_value_dtype;
 
-// How a value lies over one mesh axis. Today everything but parameters' flat shards is replicated; the field is what
-// tensor and sequence parallelism will write.
+// How a value lies over one mesh axis. Today everything but parameters' flat shards is replicated; the field
+// is what tensor and sequence parallelism will write.
 typedef enum fsdp_partition_kind { FSDP_REPLICATED, FSDP_SHARDED, FSDP_PARTIAL } fsdp_partition_kind;
 typedef struct fsdp_partition {
   fsdp_partition_kind kind;
@@ -92,9 +93,10 @@ typedef struct fsdp_node_operand {
 typedef struct fsdp_node {
   fsdp_op_kind kind;
   fsdp_op_attrs attrs;
-  // In the order of models/op.h, but that a linear product may stand for up to three weights (q|k|v, gate|up) whose
-  // outputs are neighbouring columns of one y: `weights` are values of parameters (forward, backward input) or of
-  // parameters' gradients (backward weight), and the operands leave the weight out. Workspaces are left out too.
+  // In the order of models/op.h, but that a linear product may stand for up to three weights (q|k|v, gate|up)
+  // whose outputs are neighbouring columns of one y: `weights` are values of parameters (forward, backward
+  // input) or of parameters' gradients (backward weight), and the operands leave the weight out. Workspaces
+  // are left out too.
   fsdp_node_operand operands[FSDP_OP_MAX_OPERANDS];
   int operand_count;
   int weights[FSDP_NODE_MAX_WEIGHTS];
@@ -108,8 +110,8 @@ typedef struct fsdp_graph {
   fsdp_param *params;   // in state-dict order
   fsdp_module *modules; // parents before children, in state-dict order; 0 is the root
   fsdp_node *forward;   // ends in the loss
-  fsdp_node *backward;  // begins with the loss's backward, which computes the loss too: a training step leaves the
-                        // forward's last node out
+  fsdp_node *backward; // begins with the loss's backward, which computes the loss too: a training step leaves
+                       // the forward's last node out
   int value_count, param_count, module_count, forward_count, backward_count;
   int block_count; // decoder layers
   int64_t batch, seq;
@@ -121,18 +123,22 @@ typedef struct fsdp_graph {
 fsdp_graph *fsdp_graph_create(int64_t batch, int64_t seq);
 void fsdp_graph_destroy(fsdp_graph *graph); // NULL is allowed
 
-// Adds a module below `parent` (-1: the root). `detail` is what a leaf prints between its parentheses. Returns its index.
-int fsdp_graph_module(fsdp_graph *graph, int parent, const char *name, const char *class_name, const char *detail);
+// Adds a module below `parent` (-1: the root). `detail` is what a leaf prints between its parentheses.
+// Returns its index.
+int fsdp_graph_module(fsdp_graph *graph, int parent, const char *name, const char *class_name,
+                      const char *detail);
 
-// Adds a parameter named "<path of the module>.weight" and its value; dims 1 or 2. Returns the parameter's index.
-int fsdp_graph_param(fsdp_graph *graph, int module, int dims, const int64_t *shape, float mean, float deviation);
+// Adds a parameter named "<path of the module>.weight" and its value; dims 1 or 2. Returns the parameter's
+// index.
+int fsdp_graph_param(fsdp_graph *graph, int module, int dims, const int64_t *shape, float mean,
+                     float deviation);
 
 // Lets `module` use a parameter that another module owns (tied embeddings).
 void fsdp_graph_tie(fsdp_graph *graph, int module, int param);
 
 // Adds a value. Returns its index.
-int fsdp_graph_value(fsdp_graph *graph, fsdp_value_role role, fsdp_value_dtype dtype, int module, const char *name,
-                     int dims, const int64_t *shape);
+int fsdp_graph_value(fsdp_graph *graph, fsdp_value_role role, fsdp_value_dtype dtype, int module,
+                     const char *name, int dims, const int64_t *shape);
 
 // Appends a node to the forward; the returned pointer is valid until the next call.
 fsdp_node *fsdp_graph_forward_node(fsdp_graph *graph, fsdp_op_kind kind, int module, int block);
@@ -143,7 +149,8 @@ fsdp_node *fsdp_graph_backward_node(fsdp_graph *graph, fsdp_op_kind kind, int mo
 // Adds an operand to a node: `access` is 1 read, 2 written, 3 updated.
 void fsdp_node_operand_add(fsdp_node *node, int value, int access);
 
-// Emits the backward of the whole forward, from each op's rule (models/backward.c). Call once, when the forward is whole.
+// Emits the backward of the whole forward, from each op's rule (models/backward.c). Call once, when the
+// forward is whole.
 void fsdp_graph_backward(fsdp_graph *graph);
 
 // The dotted path of a module ("model.layers.0.self_attn"; "" for the root) into out[FSDP_NAME_BYTES].

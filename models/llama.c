@@ -15,7 +15,7 @@ enum { READ = 1, WRITE = 2, UPDATE = 3 };
 typedef struct builder {
   const fsdp_llama_config *config;
   fsdp_graph *graph;
-  int64_t rows; // N
+  int64_t rows;        // N
   fsdp_op_attrs attrs; // what every op of the model may need
 } builder;
 
@@ -26,7 +26,8 @@ typedef struct layer_modules {
 
 static int linear_module(builder *b, int parent, const char *name, int64_t in, int64_t out) {
   char detail[FSDP_NAME_BYTES];
-  snprintf(detail, sizeof detail, "in_features=%lld, out_features=%lld, bias=False", (long long)in, (long long)out);
+  snprintf(detail, sizeof detail, "in_features=%lld, out_features=%lld, bias=False", (long long)in,
+           (long long)out);
   int module = fsdp_graph_module(b->graph, parent, name, "Linear", detail);
   fsdp_graph_param(b->graph, module, 2, (int64_t[]){out, in}, 0.0f, (float)b->config->initializer_range);
   return module;
@@ -86,7 +87,8 @@ static int weight_of(const builder *b, int module) {
   return b->graph->params[b->graph->modules[module].param].value;
 }
 
-// y = x * weight^T for one weight, or for neighbours whose outputs are side by side in y. Returns y (N, sum of outs).
+// y = x * weight^T for one weight, or for neighbours whose outputs are side by side in y. Returns y (N, sum
+// of outs).
 static int linear(builder *b, int x, int count, const int *modules, int block, const char *name) {
   int64_t columns = 0;
   for (int i = 0; i < count; i++) columns += b->graph->params[b->graph->modules[modules[i]].param].shape[0];
@@ -182,7 +184,8 @@ static void input_values(builder *b) {
   g->loss = fsdp_graph_value(g, FSDP_VALUE_LOSS, FSDP_VALUE_F32, 0, "loss", 1, (int64_t[]){1});
 }
 
-// Inverse frequencies of RoPE with the configuration's scaling (Transformers' modeling_rope_utils defines both).
+// Inverse frequencies of RoPE with the configuration's scaling (Transformers' modeling_rope_utils defines
+// both).
 static float *rope_inv_freq(const fsdp_llama_config *c) {
   int64_t half = c->head_dim / 2;
   float *inv_freq = fsdp_alloc_zeroed((size_t)half, sizeof *inv_freq);
@@ -204,7 +207,8 @@ static float *rope_inv_freq(const fsdp_llama_config *c) {
   return inv_freq;
 }
 
-// Rows whose logits exist at one time: about 64 MiB of fp32 logits, at least 64 rows, never more than there are.
+// Rows whose logits exist at one time: about 64 MiB of fp32 logits, at least 64 rows, never more than there
+// are.
 static int64_t logits_chunk_rows(int64_t rows, int64_t vocabulary) {
   int64_t chunk = fsdp_max_i64(64, ((int64_t)16 << 20) / vocabulary);
   return fsdp_min_i64(rows, fsdp_min_i64(chunk, 1024));
@@ -234,7 +238,8 @@ fsdp_graph *fsdp_llama_graph(const fsdp_llama_config *config, int64_t batch, int
   int root = fsdp_graph_module(g, -1, "", "LlamaForCausalLM", "");
   int model = fsdp_graph_module(g, root, "model", "LlamaModel", "");
   char detail[FSDP_NAME_BYTES];
-  snprintf(detail, sizeof detail, "%lld, %lld", (long long)config->vocab_size, (long long)config->hidden_size);
+  snprintf(detail, sizeof detail, "%lld, %lld", (long long)config->vocab_size,
+           (long long)config->hidden_size);
   int embed = fsdp_graph_module(g, model, "embed_tokens", "Embedding", detail);
   int embed_weight = fsdp_graph_param(g, embed, 2, (int64_t[]){config->vocab_size, config->hidden_size}, 0.0f,
                                       (float)config->initializer_range);

@@ -29,15 +29,16 @@ fsdp_status fsdp_llama_preset(const char *name, fsdp_llama_config *config, fsdp_
 // Whether `name` is a preset's.
 bool fsdp_llama_is_preset(const char *name);
 
-// Checks ranges and divisibility (heads by kv heads, even head_dim, positive sizes, products within int64). `where` names the
-// file or preset in the message. FSDP_ERR_INPUT.
+// Checks ranges and divisibility (heads by kv heads, even head_dim, positive sizes, products within int64).
+// `where` names the file or preset in the message. FSDP_ERR_INPUT.
 fsdp_status fsdp_llama_check(const fsdp_llama_config *config, const char *where, fsdp_error *error);
 
 // The parameters' total number, a tied one counted once.
 int64_t fsdp_llama_parameter_count(const fsdp_llama_config *config);
 
-// The graph of one micro-batch of `batch` sequences of `seq` tokens: module tree with Hugging Face names, parameters,
-// forward ops, and their backward. The caller owns it (fsdp_graph_destroy). `config` must have been checked.
+// The graph of one micro-batch of `batch` sequences of `seq` tokens: module tree with Hugging Face names,
+// parameters, forward ops, and their backward. The caller owns it (fsdp_graph_destroy). `config` must have
+// been checked.
 fsdp_graph *fsdp_llama_graph(const fsdp_llama_config *config, int64_t batch, int64_t seq);
 
 #ifdef __cplusplus

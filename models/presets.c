@@ -10,17 +10,17 @@ typedef struct preset {
 } preset;
 
 #define LLAMA2                                                                                               \
-  .vocab_size = 32000, .max_position_embeddings = 4096, .rms_norm_eps = 1e-5, .rope_theta = 1e4, .rope_factor = 1,  \
-  .initializer_range = 0.02
-#define LLAMA3                                                                                               \
-  .vocab_size = 128256, .rms_norm_eps = 1e-5, .rope_theta = 5e5, .initializer_range = 0.02
-// The 3.0 release (llama3-8b, llama3-70b) has 8k positions and plain RoPE; 405B came with 3.1 and its scaling.
+  .vocab_size = 32000, .max_position_embeddings = 4096, .rms_norm_eps = 1e-5, .rope_theta = 1e4,             \
+  .rope_factor = 1, .initializer_range = 0.02
+#define LLAMA3 .vocab_size = 128256, .rms_norm_eps = 1e-5, .rope_theta = 5e5, .initializer_range = 0.02
+// The 3.0 release (llama3-8b, llama3-70b) has 8k positions and plain RoPE; 405B came with 3.1 and its
+// scaling.
 #define LLAMA3_0 LLAMA3, .max_position_embeddings = 8192, .rope_factor = 1
 #define LLAMA3_1                                                                                             \
-  LLAMA3, .max_position_embeddings = 131072, .rope_scaling = FSDP_ROPE_LLAMA3, .rope_factor = 8,                   \
+  LLAMA3, .max_position_embeddings = 131072, .rope_scaling = FSDP_ROPE_LLAMA3, .rope_factor = 8,             \
           .rope_low_freq_factor = 1, .rope_high_freq_factor = 4, .rope_original_max_position = 8192
 #define SHAPE(C, I, L, H, K)                                                                                 \
-  .hidden_size = (C), .intermediate_size = (I), .num_layers = (L), .num_heads = (H), .num_kv_heads = (K),          \
+  .hidden_size = (C), .intermediate_size = (I), .num_layers = (L), .num_heads = (H), .num_kv_heads = (K),    \
   .head_dim = (C) / (H)
 
 static const preset presets[] = {
@@ -72,8 +72,8 @@ fsdp_status fsdp_llama_preset(const char *name, fsdp_llama_config *config, fsdp_
 static fsdp_status check_range(const char *field, int64_t value, int64_t most, const char *where,
                                fsdp_error *error) {
   if (value >= 1 && value <= most) return FSDP_OK;
-  return fsdp_fail(error, FSDP_ERR_INPUT, "%s is %lld in %s: it must be between 1 and %lld", field, (long long)value,
-                   where, (long long)most);
+  return fsdp_fail(error, FSDP_ERR_INPUT, "%s is %lld in %s: it must be between 1 and %lld", field,
+                   (long long)value, where, (long long)most);
 }
 
 static fsdp_status check_ranges(const fsdp_llama_config *c, const char *where, fsdp_error *error) {
@@ -100,15 +100,17 @@ fsdp_status fsdp_llama_check(const fsdp_llama_config *c, const char *where, fsdp
   fsdp_status status = check_ranges(c, where, error);
   if (status) return status;
   if (c->num_heads % c->num_kv_heads)
-    return fsdp_fail(error, FSDP_ERR_INPUT,
-                     "num_attention_heads %lld is not divisible by num_key_value_heads %lld in %s: each key/value head "
-                     "serves an equal group of heads",
-                     (long long)c->num_heads, (long long)c->num_kv_heads, where);
+    return fsdp_fail(
+        error, FSDP_ERR_INPUT,
+        "num_attention_heads %lld is not divisible by num_key_value_heads %lld in %s: each key/value head "
+        "serves an equal group of heads",
+        (long long)c->num_heads, (long long)c->num_kv_heads, where);
   if (c->num_heads * c->head_dim > 1 << 22 || fsdp_llama_parameter_count(c) > (int64_t)1 << 46)
-    return fsdp_fail(error, FSDP_ERR_INPUT,
-                     "the shape in %s is beyond what the runtime counts: heads times head_dim is %lld (at most 2^22), "
-                     "and the parameters may number 2^46 at most",
-                     where, (long long)(c->num_heads * c->head_dim));
+    return fsdp_fail(
+        error, FSDP_ERR_INPUT,
+        "the shape in %s is beyond what the runtime counts: heads times head_dim is %lld (at most 2^22), "
+        "and the parameters may number 2^46 at most",
+        where, (long long)(c->num_heads * c->head_dim));
   if (c->head_dim % 2)
     return fsdp_fail(error, FSDP_ERR_INPUT, "head_dim is %lld in %s: RoPE rotates pairs, so it must be even",
                      (long long)c->head_dim, where);
@@ -116,18 +118,20 @@ fsdp_status fsdp_llama_check(const fsdp_llama_config *c, const char *where, fsdp
     return fsdp_fail(error, FSDP_ERR_INPUT, "rms_norm_eps is %g in %s: it must be above 0 and below 1",
                      c->rms_norm_eps, where);
   if (!(c->rope_theta > 0))
-    return fsdp_fail(error, FSDP_ERR_INPUT, "rope_theta is %g in %s: it must be above 0", c->rope_theta, where);
+    return fsdp_fail(error, FSDP_ERR_INPUT, "rope_theta is %g in %s: it must be above 0", c->rope_theta,
+                     where);
   if (c->rope_scaling != FSDP_ROPE_DEFAULT && !(c->rope_factor >= 1))
     return fsdp_fail(error, FSDP_ERR_INPUT, "the rope scaling's factor is %g in %s: it must be at least 1",
                      c->rope_factor, where);
   if (c->rope_scaling == FSDP_ROPE_LLAMA3 &&
       !(c->rope_low_freq_factor > 0 && c->rope_high_freq_factor > c->rope_low_freq_factor &&
         c->rope_original_max_position > 0))
-    return fsdp_fail(error, FSDP_ERR_INPUT,
-                     "the llama3 rope scaling in %s has low_freq_factor %g, high_freq_factor %g, "
-                     "original_max_position_embeddings %lld: the first must be above 0 and below the second, the last "
-                     "above 0",
-                     where, c->rope_low_freq_factor, c->rope_high_freq_factor, (long long)c->rope_original_max_position);
+    return fsdp_fail(
+        error, FSDP_ERR_INPUT,
+        "the llama3 rope scaling in %s has low_freq_factor %g, high_freq_factor %g, "
+        "original_max_position_embeddings %lld: the first must be above 0 and below the second, the last "
+        "above 0",
+        where, c->rope_low_freq_factor, c->rope_high_freq_factor, (long long)c->rope_original_max_position);
   return FSDP_OK;
 }
 

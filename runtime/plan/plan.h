@@ -1,6 +1,7 @@
 // The plan: from a model, a mesh and a strategy to a proved step program with every tensor at an address.
 //
-//   config ─► graph ─► units ─► program (schedule.h) ─► memory plan (memory.h) ─► waits (waits.h) ─► verify (verify.h)
+//   config ─► graph ─► units ─► program (schedule.h) ─► memory plan (memory.h) ─► waits (waits.h) ─► verify
+//   (verify.h)
 //
 // Pure: no device, no file, no MPI; the same input gives the same plan, and the same hash, on every rank.
 #pragma once
@@ -27,8 +28,8 @@ const fsdp_target *fsdp_target_cuda(void);
 
 typedef struct fsdp_plan_config {
   fsdp_llama_config model;
-  int64_t batch, seq;  // of a micro-batch on one rank
-  int accumulation;    // micro-batches of a step
+  int64_t batch, seq; // of a micro-batch on one rank
+  int accumulation;   // micro-batches of a step
   fsdp_strategy strategy;
   fsdp_mesh mesh;
   fsdp_wrap_policy wrap;
@@ -63,13 +64,13 @@ typedef struct fsdp_plan {
   fsdp_memory_report memory;
   fsdp_traffic traffic;
   fsdp_unit_state *unit_state; // by unit
-  int64_t hint_unit;           // a unit that stays gathered through the whole step and would not under `block`, or -1
-  int64_t hint_saved_bytes;    // what `--wrap block` would save at the peak, where hint_unit >= 0
+  int64_t hint_unit; // a unit that stays gathered through the whole step and would not under `block`, or -1
+  int64_t hint_saved_bytes; // what `--wrap block` would save at the peak, where hint_unit >= 0
   bool verified;
 } fsdp_plan;
 
-// Builds and verifies the plan. FSDP_ERR_OPTION for combinations that make no sense. A plan that the verifier rejects is a
-// broken invariant (assertion). The caller owns *plan.
+// Builds and verifies the plan. FSDP_ERR_OPTION for combinations that make no sense. A plan that the verifier
+// rejects is a broken invariant (assertion). The caller owns *plan.
 fsdp_status fsdp_plan_create(const fsdp_plan_config *config, fsdp_plan **plan, fsdp_error *error);
 void fsdp_plan_destroy(fsdp_plan *plan); // NULL is allowed
 

@@ -16,8 +16,10 @@ static void put_indented(FILE *out, const char *text) {
 
 static char *module_repr(const fsdp_units *units, const fsdp_graph *graph, int module);
 
-// The children of a module, one "(name): repr" a line; in a ModuleList, neighbours that print alike as one range.
-static void put_children(FILE *out, const fsdp_units *units, const fsdp_graph *graph, const fsdp_module *module) {
+// The children of a module, one "(name): repr" a line; in a ModuleList, neighbours that print alike as one
+// range.
+static void put_children(FILE *out, const fsdp_units *units, const fsdp_graph *graph,
+                         const fsdp_module *module) {
   bool folds = !strcmp(module->class_name, "ModuleList");
   for (int c = module->first_child; c >= 0;) {
     char *text = module_repr(units, graph, c);

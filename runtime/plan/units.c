@@ -12,7 +12,8 @@ static int64_t own_numel(const fsdp_graph *graph, int module) {
   return m->param >= 0 && !m->tied ? graph->params[m->param].numel : 0;
 }
 
-// Post-order size rule (PyTorch's size_based_auto_wrap_policy): returns what `module` leaves unwrapped for its parent.
+// Post-order size rule (PyTorch's size_based_auto_wrap_policy): returns what `module` leaves unwrapped for
+// its parent.
 static int64_t wrap_by_size(const fsdp_graph *graph, int module, int64_t threshold, bool *wrapped) {
   int64_t left = own_numel(graph, module);
   for (int c = graph->modules[module].first_child; c >= 0; c = graph->modules[c].next_sibling)
@@ -34,15 +35,17 @@ static int wrap_by_class(const fsdp_graph *graph, const char *name, size_t lengt
   return found;
 }
 
-static fsdp_status wrap_by_classes(const fsdp_graph *graph, const char *classes, bool *wrapped, fsdp_error *error) {
+static fsdp_status wrap_by_classes(const fsdp_graph *graph, const char *classes, bool *wrapped,
+                                   fsdp_error *error) {
   for (const char *name = classes; name; name = strchr(name, ',') ? strchr(name, ',') + 1 : NULL) {
     size_t length = strcspn(name, ",");
     if (!length || !wrap_by_class(graph, name, length, wrapped))
-      return fsdp_fail(error, FSDP_ERR_OPTION,
-                       "--wrap module:%s names class '%.*s', which the model does not have: its classes with "
-                       "parameters are LlamaModel, LlamaDecoderLayer, LlamaSdpaAttention, LlamaMLP, LlamaRMSNorm, "
-                       "Linear, Embedding",
-                       classes, (int)length, name);
+      return fsdp_fail(
+          error, FSDP_ERR_OPTION,
+          "--wrap module:%s names class '%.*s', which the model does not have: its classes with "
+          "parameters are LlamaModel, LlamaDecoderLayer, LlamaSdpaAttention, LlamaMLP, LlamaRMSNorm, "
+          "Linear, Embedding",
+          classes, (int)length, name);
   }
   return FSDP_OK;
 }
@@ -59,10 +62,17 @@ static fsdp_status apply_policy(const fsdp_graph *graph, const fsdp_wrap_policy 
                                 fsdp_error *error) {
   fsdp_status status = FSDP_OK;
   switch (policy->kind) {
-  case FSDP_WRAP_SIZE: wrap_by_size(graph, 0, policy->numel, wrapped); break;
-  case FSDP_WRAP_BLOCK: wrap_blocks(graph, wrapped); break;
-  case FSDP_WRAP_NONE: break;
-  case FSDP_WRAP_MODULE: status = wrap_by_classes(graph, policy->classes, wrapped, error); break;
+  case FSDP_WRAP_SIZE:
+    wrap_by_size(graph, 0, policy->numel, wrapped);
+    break;
+  case FSDP_WRAP_BLOCK:
+    wrap_blocks(graph, wrapped);
+    break;
+  case FSDP_WRAP_NONE:
+    break;
+  case FSDP_WRAP_MODULE:
+    status = wrap_by_classes(graph, policy->classes, wrapped, error);
+    break;
   }
   wrapped[0] = true;
   return status;

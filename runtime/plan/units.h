@@ -4,8 +4,8 @@
 //   | q_proj      |k_proj|v_proj|pad| ... |pad to 16*F|
 //   |<-- shard 0 -->|<-- shard 1 -->|<-- shard 2 -->|        shard_numel = padded_numel / F, a multiple of 16
 //
-// Parameters lie in state-dict order, each starting at a multiple of 16 elements, and the whole is padded so that each
-// shard is a multiple of 16 elements too: nothing has to divide anything.
+// Parameters lie in state-dict order, each starting at a multiple of 16 elements, and the whole is padded so
+// that each shard is a multiple of 16 elements too: nothing has to divide anything.
 #pragma once
 
 #include "models/graph.h"
@@ -15,7 +15,12 @@
 
 #define FSDP_UNIT_ALIGN_ELEMS 16
 
-typedef enum fsdp_wrap_kind { FSDP_WRAP_SIZE, FSDP_WRAP_BLOCK, FSDP_WRAP_NONE, FSDP_WRAP_MODULE } fsdp_wrap_kind;
+typedef enum fsdp_wrap_kind {
+  FSDP_WRAP_SIZE,
+  FSDP_WRAP_BLOCK,
+  FSDP_WRAP_NONE,
+  FSDP_WRAP_MODULE
+} fsdp_wrap_kind;
 
 typedef struct fsdp_wrap_policy {
   fsdp_wrap_kind kind;
@@ -40,15 +45,15 @@ typedef struct fsdp_unit {
 typedef struct fsdp_units {
   fsdp_unit *units; // in the order of their modules: the root first
   fsdp_unit_param *params;
-  int *unit_of_param;      // by the graph's parameter index
-  int *slot_of_param;      // its index in `params`
-  int *unit_of_module;     // the unit that a module itself is, or -1
+  int *unit_of_param;  // by the graph's parameter index
+  int *slot_of_param;  // its index in `params`
+  int *unit_of_module; // the unit that a module itself is, or -1
   int count, param_count;
   int shard_count; // F
 } fsdp_units;
 
-// Applies the policy (the root is always a unit; a ModuleList never, unless it is named) and lays every unit out for F
-// ranks. FSDP_ERR_OPTION where MODULE names a class that the model does not have.
+// Applies the policy (the root is always a unit; a ModuleList never, unless it is named) and lays every unit
+// out for F ranks. FSDP_ERR_OPTION where MODULE names a class that the model does not have.
 fsdp_status fsdp_units_create(const fsdp_graph *graph, const fsdp_wrap_policy *policy, int shard_count,
                               fsdp_units **units, fsdp_error *error);
 void fsdp_units_destroy(fsdp_units *units); // NULL is allowed
@@ -61,9 +66,11 @@ typedef struct fsdp_shard_run {
   int64_t numel;
 } fsdp_shard_run;
 
-// The runs of `unit` in the shard of `shard_rank`, in order, into `runs` (room for unit.param_count). Returns their number.
+// The runs of `unit` in the shard of `shard_rank`, in order, into `runs` (room for unit.param_count). Returns
+// their number.
 int fsdp_units_shard_runs(const fsdp_units *units, const fsdp_graph *graph, int unit, int shard_rank,
                           fsdp_shard_run *runs);
 
-// The wrapped module tree in PyTorch's notation, neighbours of a ModuleList that print alike folded into one line.
+// The wrapped module tree in PyTorch's notation, neighbours of a ModuleList that print alike folded into one
+// line.
 void fsdp_units_print_tree(const fsdp_units *units, const fsdp_graph *graph, FILE *out);

@@ -1,0 +1,246 @@
+// Plans against the closed formulas of the strategies' memory and traffic.
+#include "runtime/plan/plan.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+// A shape in which every parameter is a multiple of 16 * 8 elements: no padding, so the formulas are exact.
+static fsdp_llama_config even_config(void) {
+  return (fsdp_llama_config){.vocab_size = 256,
+                             .hidden_size = 128,
+                             .intermediate_size = 256,
+                             .num_layers = 3,
+                             .num_heads = 4,
+                             .num_kv_heads = 2,
+                             .head_dim = 32,
+                             .rms_norm_eps = 1e-5,
+                             .rope_theta = 1e4};
+}
+
+static fsdp_plan_config base_config(void) {
+  return (fsdp_plan_config){.model = even_config(),
+                            .batch = 1,
+                            .seq = 32,
+                            .accumulation = 1,
+                            .strategy = FSDP_FULL,
+                            .mesh = {{1, 4}},
+                            .wrap = {.kind = FSDP_WRAP_BLOCK},
+                            .prefetch = 1,
+                            .grad_clip = 1.0f,
+                            .target = fsdp_target_cpu()};
+}
+
+static fsdp_plan *plan_of(fsdp_plan_config config) {
+  fsdp_plan *plan = NULL;
+  fsdp_error error = {0};
+  assert_int_equal(fsdp_plan_create(&config, &plan, &error), FSDP_OK);
+  assert_true(plan->verified);
+  return plan;
+}
+
+static int64_t valley(const fsdp_plan *plan) {
+  return plan->memory.space[FSDP_SPACE_DEVICE].valley_bytes;
+}
+static int64_t peak(const fsdp_plan *plan) {
+  return plan->memory.space[FSDP_SPACE_DEVICE].peak_bytes;
+}
+
+static void test_valley_formulas(void **state) {
+  (void)state;
+  fsdp_plan_config config = base_config();
+  int64_t P = fsdp_llama_parameter_count(&config.model);
+  for (int ranks = 1; ranks <= 8; ranks *= 2) {
+    config = base_config();
+    config.mesh = (fsdp_mesh){{1, ranks}};
+    fsdp_plan *plan = plan_of(config);
+    assert_int_equal(valley(plan), 12 * P / ranks);
+    fsdp_plan_destroy(plan);
+    config.strategy = FSDP_GRAD_OP;
+    config.param_dtype = FSDP_BF16;
+    plan = plan_of(config);
+    assert_int_equal(valley(plan), 12 * P / ranks);
+    fsdp_plan_destroy(plan);
+    config.master_dtype = config.moment_dtype = FSDP_BF16;
+    plan = plan_of(config);
+    assert_int_equal(valley(plan), 6 * P / ranks);
+    fsdp_plan_destroy(plan);
+    config = base_config();
+    config.strategy = FSDP_NO;
+    config.mesh = (fsdp_mesh){{ranks, 1}};
+    plan = plan_of(config);
+    assert_int_equal(valley(plan), 12 * P);
+    fsdp_plan_destroy(plan);
+    config.param_dtype = FSDP_BF16;
+    plan = plan_of(config);
+    assert_int_equal(valley(plan), 14 * P);
+    fsdp_plan_destroy(plan);
+  }
+}
+
+static void test_offload_empties_the_device(void **state) {
+  (void)state;
+  for (int strategy = FSDP_FULL; strategy <= FSDP_HYBRID; strategy++) {
+    fsdp_plan_config config = base_config();
+    config.strategy = (fsdp_strategy)strategy;
+    config.mesh = strategy == FSDP_NO       ? (fsdp_mesh){{4, 1}}
+                  : strategy == FSDP_HYBRID ? (fsdp_mesh){{2, 2}}
+                                            : config.mesh;
+    config.cpu_offload = true;
+    fsdp_plan *plan = plan_of(config);
+    int64_t shards = config.mesh.size[FSDP_AXIS_FSDP];
+    assert_int_equal(valley(plan), 0);
+    assert_int_equal(plan->memory.space[FSDP_SPACE_HOST].valley_bytes,
+                     12 * fsdp_llama_parameter_count(&config.model) / shards);
+    fsdp_plan_destroy(plan);
+  }
+}
+
+// Bytes sent per rank in a step for micro-batches A, under `block`: every unit but embedding and head is read
+// again by the backward; the root holds the final norm.
+static void test_traffic_formulas(void **state) {
+  (void)state;
+  for (int accumulation = 1; accumulation <= 4; accumulation++) {
+    for (int local = 0; local <= 1; local++) {
+      fsdp_plan_config config = base_config();
+      config.accumulation = accumulation;
+      config.accumulate = local ? FSDP_ACCUMULATE_LOCAL : FSDP_ACCUMULATE_REDUCE;
+      int64_t P = fsdp_llama_parameter_count(&config.model), A = accumulation, F = 4;
+      int64_t table = config.model.vocab_size * config.model.hidden_size, root = config.model.hidden_size;
+      int64_t reductions = local ? 1 : A;
+
+      fsdp_plan *plan = plan_of(config);
+      assert_int_equal(plan->traffic.all_gather_bytes,
+                       (A * (2 * (P - root - 2 * table) + 2 * table) + root) * 4 / F * (F - 1));
+      assert_int_equal(plan->traffic.reduce_scatter_bytes, reductions * 4 * P / F * (F - 1));
+      assert_int_equal(plan->traffic.all_reduce_bytes, 0);
+      fsdp_plan_destroy(plan);
+
+      config.strategy = FSDP_GRAD_OP;
+      config.param_dtype = FSDP_BF16;
+      plan = plan_of(config);
+      assert_int_equal(plan->traffic.all_gather_bytes, 2 * P / F * (F - 1));
+      assert_int_equal(plan->traffic.reduce_scatter_bytes, reductions * 4 * P / F * (F - 1));
+      fsdp_plan_destroy(plan);
+
+      config.strategy = FSDP_NO;
+      config.mesh = (fsdp_mesh){{4, 1}};
+      config.reduce_dtype = FSDP_BF16;
+      plan = plan_of(config);
+      assert_int_equal(plan->traffic.all_gather_bytes, 0);
+      assert_int_equal(plan->traffic.reduce_scatter_bytes, 0);
+      assert_int_equal(plan->traffic.all_reduce_bytes, 2 * 2 * P * 3 / 4);
+      fsdp_plan_destroy(plan);
+
+      config = base_config();
+      config.accumulation = accumulation;
+      config.accumulate = local ? FSDP_ACCUMULATE_LOCAL : FSDP_ACCUMULATE_REDUCE;
+      config.strategy = FSDP_HYBRID;
+      config.mesh = (fsdp_mesh){{4, 2}};
+      plan = plan_of(config);
+      assert_int_equal(plan->traffic.all_reduce_bytes, 2 * 4 * (P / 2) * 3 / 4);
+      assert_int_equal(plan->traffic.reduce_scatter_bytes, reductions * 4 * P / 2);
+      fsdp_plan_destroy(plan);
+    }
+  }
+}
+
+// 7B under the size policy at 1e8: the published counts.
+static void test_traffic_of_7b(void **state) {
+  (void)state;
+  fsdp_plan_config config = base_config();
+  fsdp_error error;
+  fsdp_llama_preset("llama2-7b", &config.model, &error);
+  config.mesh = (fsdp_mesh){{1, 8}};
+  config.wrap = (fsdp_wrap_policy){FSDP_WRAP_SIZE, 100000000, NULL};
+  fsdp_plan *plan = plan_of(config);
+  int64_t P = 6738415616, table = (int64_t)32000 * 4096;
+  assert_int_equal(plan->traffic.all_gather_bytes, (2 * P - 2 * table) * 4 / 8 * 7);
+  assert_int_equal(plan->traffic.reduce_scatter_bytes, 4 * P / 8 * 7);
+  assert_int_equal(valley(plan), 12 * P / 8);
+  assert_true(plan->hint_unit == 1 && plan->hint_saved_bytes > 0);
+  fsdp_plan_destroy(plan);
+}
+
+static void test_peaks_rank_by_strategy(void **state) {
+  (void)state;
+  for (int ranks = 2; ranks <= 8; ranks *= 2) {
+    int64_t peaks[3];
+    const fsdp_strategy order[3] = {FSDP_FULL, FSDP_GRAD_OP, FSDP_NO};
+    for (int i = 0; i < 3; i++) {
+      fsdp_plan_config config = base_config();
+      config.strategy = order[i];
+      config.mesh = order[i] == FSDP_NO ? (fsdp_mesh){{ranks, 1}} : (fsdp_mesh){{1, ranks}};
+      fsdp_plan *plan = plan_of(config);
+      peaks[i] = peak(plan);
+      fsdp_plan_destroy(plan);
+    }
+    assert_true(peaks[0] < peaks[1]);
+    assert_true(peaks[1] < peaks[2]);
+  }
+}
+
+static void test_recompute_and_prefetch_move_the_peak(void **state) {
+  (void)state;
+  fsdp_plan_config config = base_config();
+  config.model.num_layers = 8;
+  fsdp_plan *plain = plan_of(config);
+  config.recompute_block = true;
+  fsdp_plan *recomputed = plan_of(config);
+  config.prefetch = 0;
+  fsdp_plan *lazy = plan_of(config);
+  assert_true(peak(recomputed) < peak(plain));
+  assert_true(peak(lazy) < peak(recomputed));
+  fsdp_plan_destroy(plain);
+  fsdp_plan_destroy(recomputed);
+  fsdp_plan_destroy(lazy);
+}
+
+static void test_plans_are_reproducible(void **state) {
+  (void)state;
+  fsdp_plan_config config = base_config();
+  fsdp_plan *a = plan_of(config), *b = plan_of(config);
+  assert_true(fsdp_program_hash(a->program) == fsdp_program_hash(b->program));
+  fsdp_plan_destroy(b);
+  config.prefetch = 2;
+  b = plan_of(config);
+  assert_true(fsdp_program_hash(a->program) != fsdp_program_hash(b->program));
+  fsdp_plan_destroy(a);
+  fsdp_plan_destroy(b);
+}
+
+static void test_strategies_refuse_meshes(void **state) {
+  (void)state;
+  const struct {
+    fsdp_strategy strategy;
+    fsdp_mesh mesh;
+  } cases[] = {{FSDP_FULL, {{2, 2}}}, {FSDP_GRAD_OP, {{4, 1}}}, {FSDP_NO, {{1, 4}}}};
+  for (int i = 0; i < 3; i++) {
+    fsdp_plan_config config = base_config();
+    config.strategy = cases[i].strategy;
+    config.mesh = cases[i].mesh;
+    fsdp_plan *plan = NULL;
+    fsdp_error error = {0};
+    assert_int_equal(fsdp_plan_create(&config, &plan, &error), FSDP_ERR_OPTION);
+    assert_non_null(strstr(error.message, "--mesh"));
+  }
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_valley_formulas),
+      cmocka_unit_test(test_offload_empties_the_device),
+      cmocka_unit_test(test_traffic_formulas),
+      cmocka_unit_test(test_traffic_of_7b),
+      cmocka_unit_test(test_peaks_rank_by_strategy),
+      cmocka_unit_test(test_recompute_and_prefetch_move_the_peak),
+      cmocka_unit_test(test_plans_are_reproducible),
+      cmocka_unit_test(test_strategies_refuse_meshes),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
