@@ -217,7 +217,7 @@ def run_torch(args, which, python, cores):
 
 
 def run_ours(args, cores):
-    """One job under mpirun. The peak is the greatest resident set of any process below it (as wait4 counts)."""
+    """One job under mpirun. The peak is that of the greatest process below it (as wait4 counts)."""
     log = os.path.join(args.work, "log.jsonl")
     if os.path.exists(log):
         os.remove(log)
