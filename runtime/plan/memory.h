@@ -1,17 +1,19 @@
 // The memory plan: every tensor an address in one of two arenas, and what that costs, to the byte.
 //
-// Valley: bytes live between steps. Peak: the greatest sum of live tensors' bytes over list positions. Arena: what is
-// allocated; addresses by best fit over lifetimes, at most 2% above the peak for the device.
+// Valley: bytes live between steps. Peak: the greatest sum of live tensors' bytes over list positions. Arena:
+// what is allocated; addresses by best fit over lifetimes, at most 2% above the peak for the device.
 #pragma once
 
 #include "runtime/plan/program.h"
 
+// Every tensor's address is a multiple of this, but those smaller than it: theirs is a multiple of the least
+// power of two that holds them (4 at least), so that scalars share a line instead of taking one each.
 #define FSDP_TENSOR_ALIGN_BYTES 64
 
 typedef struct fsdp_memory_space_report {
   int64_t valley_bytes, peak_bytes, arena_bytes;
-  int peak_position;                                       // of the first instruction at the peak
-  int64_t peak_by_category[FSDP_CATEGORY_COUNT];           // of the bytes live there
+  int peak_position;                             // of the first instruction at the peak
+  int64_t peak_by_category[FSDP_CATEGORY_COUNT]; // of the bytes live there
   int64_t valley_by_category[FSDP_CATEGORY_COUNT];
 } fsdp_memory_space_report;
 
@@ -19,9 +21,24 @@ typedef struct fsdp_memory_report {
   fsdp_memory_space_report space[FSDP_SPACE_COUNT];
 } fsdp_memory_report;
 
-// Sets tensors' addresses and the program's arena sizes from their lifetimes (begin, end) and fills the report.
+// Who holds memory at a position: live bytes of one category summed over one unit or module.
+typedef struct fsdp_memory_owner {
+  fsdp_category category;
+  int unit;   // whose tensors they are, or -1 ...
+  int module; // ... then the module whose op makes them, or -1
+  int64_t bytes;
+  int tensor_count, largest_tensor;
+} fsdp_memory_owner;
+
+// Sets tensors' addresses and the program's arena sizes from their lifetimes (begin, end) and fills the
+// report.
 void fsdp_memory_plan(fsdp_program *program, fsdp_memory_report *report);
 
 // Bytes live at every list position, by category: out[position * FSDP_CATEGORY_COUNT + category]; out has
 // instr_count * FSDP_CATEGORY_COUNT entries.
 void fsdp_memory_timeline(const fsdp_program *program, fsdp_space space, int64_t *out);
+
+// The owners of what is live at `position`, greatest first, ties in the order of tensors. Fills at most `max`
+// of them and returns how many there are in all.
+int fsdp_memory_owners(const fsdp_program *program, fsdp_space space, int position, fsdp_memory_owner *out,
+                       int max);

@@ -1,14 +1,14 @@
 // The step program: a training step as a flat list of instructions on streams, with waits.
 //
 //   sections   micro-batch sections (only | first last | first middle... last), update, [evaluation]
-//   a run      first, middle x (accumulation - 2), last, update, and again from the start: no barrier between them
-//   tensors    ranges of one of two arenas (device, pinned host), each live over a range of list positions
-//   positions  an instruction's index in the whole list; sections lie in it one after another
+//   a run      first, middle x (accumulation - 2), last, update, and again from the start: no barrier between
+//   them tensors    ranges of one of two arenas (device, pinned host), each live over a range of list
+//   positions positions  an instruction's index in the whole list; sections lie in it one after another
 //
-// Within a stream order is program order; across streams only a wait orders. A wait names an instruction and means its
-// most recent issue before the waiting one (as a CUDA event does), in this run of the section, an earlier section, or
-// the step before; where it was never issued the wait is over at once. So seams between sections are ordered like
-// everything else, and every wait points back in the order of issue: no deadlock.
+// Within a stream order is program order; across streams only a wait orders. A wait names an instruction and
+// means its most recent issue before the waiting one (as a CUDA event does), in this run of the section, an
+// earlier section, or the step before; where it was never issued the wait is over at once. So seams between
+// sections are ordered like everything else, and every wait points back in the order of issue: no deadlock.
 //
 // The list is the same on every rank. What depends on the rank is one product: an operand starts at
 // offset_bytes + (rank in the shard group) * rank_stride_bytes.
@@ -53,16 +53,16 @@ typedef struct fsdp_tensor {
   fsdp_space space;
   fsdp_category category;
   fsdp_lifetime lifetime;
-  int unit;      // whose parameters, gradients or state it holds, or -1
-  int module;    // whose op makes it (activations, workspaces), or -1
-  int64_t bytes; // what the program touches, no alignment in it
-  int begin, end; // list positions of the first and last instruction that touches it; ALWAYS: the whole list
+  int unit;        // whose parameters, gradients or state it holds, or -1
+  int module;      // whose op makes it (activations, workspaces), or -1
+  int64_t bytes;   // what the program touches, no alignment in it
+  int begin, end;  // list positions of the first and last instruction that touches it; ALWAYS: the whole list
   int64_t address; // offset in its space's arena, set by the memory plan
 } fsdp_tensor;
 
 typedef enum fsdp_instr_kind {
-  FSDP_INSTR_OP,             // a kernel: instr.op
-  FSDP_INSTR_ALL_GATHER,     // r own shard (in its slot of the output, or elsewhere), w the whole; F equal slots
+  FSDP_INSTR_OP,         // a kernel: instr.op
+  FSDP_INSTR_ALL_GATHER, // r own shard (in its slot of the output, or elsewhere), w the whole; F equal slots
   FSDP_INSTR_REDUCE_SCATTER, // r the whole, w the sum of own slots (inside the input: in place)
   FSDP_INSTR_ALL_REDUCE,     // u
   FSDP_INSTR_COPY_UP,        // r host, w device, same dtype and size
@@ -97,16 +97,16 @@ typedef struct fsdp_instr {
   fsdp_stream stream;
   fsdp_op_kind op;
   fsdp_op_attrs attrs;
-  fsdp_group group; // of a collective
-  int unit;         // that it serves, or -1
-  int module;       // whose op it is, or -1
+  fsdp_group group;                 // of a collective
+  int unit;                         // that it serves, or -1
+  int module;                       // whose op it is, or -1
   int first_operand, operand_count; // in program->operands
   int first_wait, wait_count;       // in program->waits
   int policy; // position of the instruction before which it must not start (a POLICY wait), or -1
 } fsdp_instr;
 
 typedef enum fsdp_section_kind {
-  FSDP_SECTION_ONLY,   // the one micro-batch of a step without accumulation
+  FSDP_SECTION_ONLY, // the one micro-batch of a step without accumulation
   FSDP_SECTION_FIRST,
   FSDP_SECTION_MIDDLE,
   FSDP_SECTION_LAST,
@@ -138,9 +138,11 @@ typedef struct fsdp_program {
 fsdp_program *fsdp_program_create(void);
 void fsdp_program_destroy(fsdp_program *program); // NULL is allowed
 
-// Appends; returns the index. A tensor's begin, end and address are set later (fsdp_program_lifetimes, memory plan).
+// Appends; returns the index. A tensor's begin, end and address are set later (fsdp_program_lifetimes, memory
+// plan).
 int fsdp_program_tensor(fsdp_program *program, const fsdp_tensor *tensor);
-int fsdp_program_instr(fsdp_program *program, const fsdp_instr *instr, const fsdp_operand *operands, int operand_count);
+int fsdp_program_instr(fsdp_program *program, const fsdp_instr *instr, const fsdp_operand *operands,
+                       int operand_count);
 void fsdp_program_begin_section(fsdp_program *program, fsdp_section_kind kind);
 void fsdp_program_end_section(fsdp_program *program);
 
@@ -150,15 +152,17 @@ void fsdp_program_set_waits(fsdp_program *program, const fsdp_wait *waits, const
 // Sets begin and end of every tensor from the instructions (POISON ops do not count).
 void fsdp_program_lifetimes(fsdp_program *program);
 
-// The order in which sections are issued in one step, as section indices; returns their number. `out` holds at least
-// accumulation + 1. Evaluation is not in it.
+// The order in which sections are issued in one step, as section indices; returns their number. `out` holds
+// at least accumulation + 1. Evaluation is not in it.
 int fsdp_program_step_order(const fsdp_program *program, int *out);
 
-// A sequence of section indices that contains every seam there is: two whole steps with three middles at most in each
-// (what is proved of k and k+1 holds for k+1 and k+2), an evaluation twice, and a step again. Returns the length (< 32).
+// A sequence of section indices that contains every seam there is: two whole steps with three middles at most
+// in each (what is proved of k and k+1 holds for k+1 and k+2), an evaluation twice, and a step again. Returns
+// the length (< 32).
 int fsdp_program_seam_order(const fsdp_program *program, int out[32]);
 
-// XXH3 of everything that every rank must agree on: instructions, operands, waits, tensors with their addresses.
+// XXH3 of everything that every rank must agree on: instructions, operands, waits, tensors with their
+// addresses.
 uint64_t fsdp_program_hash(const fsdp_program *program);
 
 // One line an instruction, as --print-program shows it.

@@ -1,0 +1,36 @@
+// Packing: address ranges for items that are each live over a range of list positions (dynamic storage
+// allocation with everything known in advance, a strip packing whose horizontal positions are fixed).
+//
+//   address ^      | workspace |
+//           |   | gathered 1 | gathered 2 |      long-lived items lie at the bottom, each in the lowest gap
+//           |  |     activation 1          |     that is free over its whole lifetime
+//           | |         activation 0          |
+//           +-------------------------------------> list position
+//
+// Greedy by an order of the items (lifetime, area, bytes), several orders in turn, then "squeaky wheel"
+// search: items that stick out above the goal go first in the next attempt (Joslin and Clements 1999). The
+// problem is NP-hard; the greatest sum of live bytes is a lower bound, and programs of training steps come
+// within a percent of it in few attempts. Deterministic: the effort is counted in steps, never in seconds, so
+// every rank finds the same addresses.
+#pragma once
+
+#include <stdint.h>
+
+typedef struct fsdp_pack_item {
+  int begin, end;       // positions, both inclusive
+  int64_t bytes, align; // bytes > 0, align a power of two
+  int64_t address;      // the result
+} fsdp_pack_item;
+
+typedef struct fsdp_pack_config {
+  const int *window_begins; // first positions of the windows, ascending; the more items lie in one window,
+                            // the faster
+  int window_count;
+  int64_t base;   // no address below it
+  double target;  // stop where the top is within this factor of the lower bound above base ...
+  int64_t effort; // ... or after so many comparisons of two items (whole attempts; at least one)
+} fsdp_pack_config;
+
+// Sets every item's address so that items live at one time do not overlap. Returns the end of the highest
+// item (base where there is none).
+int64_t fsdp_pack(const fsdp_pack_config *config, fsdp_pack_item *items, int count);
