@@ -38,12 +38,15 @@ int fsdp_memory_profile_phases(const fsdp_memory_profile *profile,
     const fsdp_section *section = &program->sections[i];
     if (section->begin >= profile->position_count) continue;
     if (section->kind == FSDP_SECTION_UPDATE) {
-      out[count++] = (fsdp_profile_phase){"update", section->begin, section->end};
+      out[count++] = (fsdp_profile_phase){"update", section->begin, section->end, 1};
       continue;
     }
+    int times = section->kind == FSDP_SECTION_MIDDLE ? program->accumulation - 2 : 1;
     int backward = fsdp_report_backward_begin(program, section);
-    if (backward > section->begin) out[count++] = (fsdp_profile_phase){"forward", section->begin, backward};
-    if (backward < section->end) out[count++] = (fsdp_profile_phase){"backward", backward, section->end};
+    if (backward > section->begin)
+      out[count++] = (fsdp_profile_phase){"forward", section->begin, backward, times};
+    if (backward < section->end)
+      out[count++] = (fsdp_profile_phase){"backward", backward, section->end, times};
   }
   return count;
 }
@@ -85,6 +88,7 @@ static void print_json(const fsdp_memory_profile *profile, FILE *out) {
     put(entry, "name", json_string(phase[i].name));
     put(entry, "begin", json_integer(phase[i].begin));
     put(entry, "end", json_integer(phase[i].end));
+    put(entry, "times", json_integer(phase[i].times));
     json_array_append_new(phases, entry);
   }
   for (int i = 0; i < profile->position_count; i++) {

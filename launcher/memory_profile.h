@@ -26,6 +26,7 @@ void fsdp_memory_profile_destroy(fsdp_memory_profile *profile);
 typedef struct fsdp_profile_phase {
   const char *name;
   int begin, end;
+  int times; // that it runs in a step: more than once in the section of the middle micro-batches
 } fsdp_profile_phase;
 int fsdp_memory_profile_phases(const fsdp_memory_profile *profile,
                                fsdp_profile_phase out[2 * FSDP_MAX_SECTIONS]);

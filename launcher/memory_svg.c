@@ -11,13 +11,13 @@
 // Pixels. The plot's columns are at most its width, so a long program is drawn by the greatest of each
 // column's positions.
 enum {
-  WIDTH = 1180,
+  WIDTH = 1270,
   LEFT = 88,
   PLOT_WIDTH = 800,
   PLOT_HEIGHT = 340,
   HEAD = 64,
   PANEL_GAP = 92,
-  LEGEND_LEFT = LEFT + PLOT_WIDTH + 24,
+  LEGEND_LEFT = LEFT + PLOT_WIDTH + 110,
   LABEL_BYTES = 512
 };
 
@@ -123,12 +123,14 @@ static void print_layers(const panel *p) {
   }
 }
 
-// A round step of 1, 2 or 5 times a power of ten that divides `range` into at most `parts` parts.
+// The least of 1, 2 or 5 times a power of ten that divides `range` into at most `parts` parts.
 static double round_step(double range, int parts) {
   double power = pow(10, floor(log10(range / parts)));
-  for (double factor = 1;; factor = factor == 1 ? 2 : factor * 2.5) {
-    if (factor * power * parts >= range) return factor * power;
+  double factors[] = {1, 2, 5};
+  for (int i = 0; i < 3; i++) {
+    if (factors[i] * power * parts >= range) return factors[i] * power;
   }
+  return 10 * power;
 }
 
 static void print_axes(const panel *p) {
@@ -148,7 +150,6 @@ static void print_axes(const panel *p) {
   }
   print_text(p->out, LEFT + PLOT_WIDTH / 2.0, p->top + PLOT_HEIGHT + 38, "text-anchor=\"middle\"",
              "instruction of the step, in the order of the list");
-  snprintf(text, sizeof text, "x=\"0\" y=\"0\" text-anchor=\"middle\"");
   fprintf(p->out,
           "<text transform=\"translate(18 %.1f) rotate(-90)\" text-anchor=\"middle\">bytes live on the "
           "%s</text>\n",
@@ -175,12 +176,14 @@ static void print_phase_names(const panel *p) {
       fprintf(p->out, "<line x1=\"%.1f\" y1=\"%d\" x2=\"%.1f\" y2=\"%d\" class=\"phase\"/>\n", left,
               p->top - 4, left, p->top + PLOT_HEIGHT);
     }
-    double needed = 7.0 * (double)strlen(phases[i].name);
+    char name[64];
+    snprintf(name, sizeof name, phases[i].times > 1 ? "%s x%d" : "%s", phases[i].name, phases[i].times);
+    double needed = 7.0 * (double)strlen(name);
     if (right - left >= needed) {
       print_text(p->out, (left + right) / 2, p->top - 8, "text-anchor=\"middle\" class=\"name\"",
                  phases[i].name);
     } else if (i + 1 == count) {
-      print_text(p->out, right, p->top - 8, "text-anchor=\"end\" class=\"name\"", phases[i].name);
+      print_text(p->out, right, p->top - 8, "text-anchor=\"end\" class=\"name\"", name);
     }
   }
 }
@@ -249,6 +252,7 @@ static const char style[] =
     ".head{font-size:18px;font-weight:bold}.title{font-size:13px;font-weight:bold}.name{font-weight:bold;"
     "fill:#555}"
     ".peak{font-size:14px;font-weight:bold;fill:#111}.small{font-size:11px;fill:#333}"
+    ".peak,.small{paint-order:stroke;stroke:#fff;stroke-width:3px;stroke-opacity:.8}"
     ".grid{stroke:#d5dade;stroke-width:1}.phase{stroke:#444;stroke-width:1;stroke-dasharray:3 3}"
     ".level{stroke:#111;stroke-width:1;stroke-dasharray:6 3}.mark{stroke:#111;stroke-width:1}"
     ".dot{fill:#fff;stroke:#111;stroke-width:2}";

@@ -3,4 +3,5 @@
 
 #include "launcher/memory_profile.h"
 
+// Prints the profile as one self-contained SVG document.
 void fsdp_memory_svg_print(const fsdp_memory_profile *profile, FILE *out);

@@ -30,4 +30,5 @@ typedef struct fsdp_option_row {
   const char *help;
 } fsdp_option_row;
 
+// The rows, in the order of the help. Lives as long as the program.
 const fsdp_option_row *fsdp_option_table(int *count);

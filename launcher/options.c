@@ -51,8 +51,8 @@ static void describe_allowed(const fsdp_option_row *row, char *out, size_t bytes
     snprintf(out, bytes, "a size such as 80GB (10^9 bytes) or 80GiB (2^30), at least 1 byte");
     return;
   case FSDP_OPTION_REAL:
-    snprintf(out, bytes, "a number %s %g and %s %g", row->open_low ? "above" : "from", row->real_low,
-             row->open_high ? "below" : "up to", row->real_high);
+    snprintf(out, bytes, "a number %s %g %s %g", row->open_low ? "above" : "from", row->real_low,
+             row->open_high ? "and below" : "to", row->real_high);
     return;
   case FSDP_OPTION_FLAG:
     snprintf(out, bytes, "on or off");

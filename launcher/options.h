@@ -63,4 +63,5 @@ fsdp_wrap_policy fsdp_options_wrap(const fsdp_options *options);
 // Every option but --config as "name=value\n", defaults included: what ranks compare. The caller frees it.
 char *fsdp_options_describe(const fsdp_options *options);
 
+// One entry an option that `program` has, and the exit statuses.
 void fsdp_options_print_help(fsdp_program_kind program, FILE *out);

@@ -1,0 +1,20 @@
+// Whether a plan fits the memory there is, before anything is allocated; and if not, what would.
+#pragma once
+
+#include "runtime/plan/plan.h"
+
+typedef struct fsdp_limits {
+  int64_t bytes[FSDP_SPACE_COUNT];     // of each arena; 0: none
+  const char *place[FSDP_SPACE_COUNT]; // what sets it: "--memory-limit 8GB (command line)", "this machine's
+                                       // memory ..."
+  int64_t shared_bytes;                // of both together, where one memory holds them; 0: none
+  const char *shared_place;
+} fsdp_limits;
+
+// FSDP_OK where `plan` fits. Otherwise FSDP_ERR_CAPACITY with what it needs, the limit, and an option (or a
+// few) with which it would fit, found by planning again with each.
+fsdp_status fsdp_capacity_check(const fsdp_plan *plan, const fsdp_limits *limits, fsdp_error *error);
+
+// Memory of this machine that a process may use: what is installed, or what its control groups allow if that
+// is less.
+int64_t fsdp_capacity_machine_bytes(void);

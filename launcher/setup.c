@@ -1,0 +1,164 @@
+#include "launcher/setup.h"
+
+#include "launcher/capacity.h"
+#include "launcher/option_value.h"
+#include "runtime/base/size.h"
+#include "runtime/io/config_json.h"
+#include "runtime/io/safetensors.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+// ---- The model
+// -----------------------------------------------------------------------------------------------------
+
+// A preset's name, or a folder: what has a slash in it or is there.
+static bool is_folder(const char *model) {
+  struct stat status;
+  return strchr(model, '/') || (!fsdp_llama_is_preset(model) && stat(model, &status) == 0);
+}
+
+static const char *folder_name(const char *path) {
+  const char *name = strrchr(path, '/');
+  return name && name[1] ? name + 1 : path;
+}
+
+static fsdp_status read_model(const fsdp_options *options, fsdp_setup *setup, fsdp_llama_config *model,
+                              fsdp_error *error) {
+  setup->model_name = options->model;
+  if (!is_folder(options->model)) {
+    fsdp_status status = fsdp_llama_preset(options->model, model, error);
+    if (status != FSDP_OK || options->init != FSDP_INIT_WEIGHTS) return status;
+    return fsdp_fail(error, FSDP_ERR_OPTION, "--init weights: the preset '%s' has none", options->model);
+  }
+  setup->folder = options->model;
+  setup->model_name = folder_name(options->model);
+  setup->load_weights = options->init == FSDP_INIT_WEIGHTS ||
+                        (options->init == FSDP_INIT_AUTO && fsdp_safetensors_is_present(options->model));
+  size_t bytes = strlen(options->model) + 16;
+  char path[4096];
+  if (bytes > sizeof path) return fsdp_fail(error, FSDP_ERR_INPUT, "--model: the path is too long");
+  snprintf(path, sizeof path, "%s/config.json", options->model);
+  return fsdp_config_read(path, model, error);
+}
+
+// ---- The mesh
+// ------------------------------------------------------------------------------------------------------
+
+static fsdp_status fail_mesh_product(const fsdp_options *options, int ranks, fsdp_error *error) {
+  return fsdp_fail(
+      error, FSDP_ERR_OPTION,
+      "--mesh %s (%s) is %lld ranks, but there %s %d: make data times fsdp %d, or start as many ranks",
+      options->mesh, fsdp_options_place(options, "mesh"), (long long)options->mesh_data * options->mesh_fsdp,
+      ranks == 1 ? "is" : "are", ranks, ranks);
+}
+
+static fsdp_status make_mesh(const fsdp_options *options, const fsdp_setup_ranks *ranks, fsdp_mesh *mesh,
+                             fsdp_error *error) {
+  int shards = ranks->ranks;
+  if (options->mesh_data) {
+    if ((int64_t)options->mesh_data * options->mesh_fsdp != ranks->ranks) {
+      return fail_mesh_product(options, ranks->ranks, error);
+    }
+    shards = options->mesh_fsdp;
+  } else if (options->strategy == FSDP_NO) {
+    shards = 1;
+  } else if (options->strategy == FSDP_HYBRID) {
+    shards = ranks->ranks_per_node;
+    if (!ranks->even_nodes || ranks->ranks % shards != 0) {
+      return fsdp_fail(
+          error, FSDP_ERR_OPTION,
+          "--strategy hybrid (%s): the nodes do not have equally many neighbouring ranks (%d of %d ranks "
+          "on this one); say how to divide them with --mesh data=R,fsdp=F",
+          fsdp_options_place(options, "strategy"), shards, ranks->ranks);
+    }
+  }
+  mesh->size[FSDP_AXIS_FSDP] = shards;
+  mesh->size[FSDP_AXIS_DATA] = ranks->ranks / shards;
+  return FSDP_OK;
+}
+
+// ---- The plan
+// ------------------------------------------------------------------------------------------------------
+
+static fsdp_status choose_target(const fsdp_options *options, fsdp_program_kind program,
+                                 const fsdp_target **target, fsdp_error *error) {
+  *target = options->backend == FSDP_BACKEND_CUDA ? fsdp_target_cuda() : fsdp_target_cpu();
+  if (program == FSDP_PROGRAM_PLAN || options->backend != FSDP_BACKEND_CUDA) return FSDP_OK;
+  return fsdp_fail(
+      error, FSDP_ERR_PEER,
+      "--backend cuda (%s): this build has no CUDA device; use --backend cpu, or fsdp_plan --backend cuda "
+      "to plan for a GPU",
+      fsdp_options_place(options, "backend"));
+}
+
+static fsdp_plan_config make_config(const fsdp_options *options, const fsdp_target *target) {
+  bool gpu = target == fsdp_target_cuda();
+  int param_dtype =
+      options->param_dtype == FSDP_DTYPE_AUTO ? (gpu ? FSDP_BF16 : FSDP_F32) : options->param_dtype;
+  return (fsdp_plan_config){
+      .batch = options->batch,
+      .seq = options->seq,
+      .accumulation = (int)options->grad_accum,
+      .strategy = (fsdp_strategy)options->strategy,
+      .wrap = fsdp_options_wrap(options),
+      .cpu_offload = options->cpu_offload,
+      .recompute_block = options->recompute != 0,
+      .prefetch = (int)options->prefetch,
+      .accumulate = (fsdp_accumulate)options->accumulate,
+      .param_dtype = (fsdp_dtype)param_dtype,
+      .reduce_dtype = (fsdp_dtype)options->reduce_dtype,
+      .master_dtype = (fsdp_dtype)options->master_dtype,
+      .moment_dtype = (fsdp_dtype)options->moment_dtype,
+      .grad_clip = (float)options->grad_clip,
+      .beta1 = (float)options->beta1,
+      .beta2 = (float)options->beta2,
+      .adam_eps = (float)options->eps,
+      .weight_decay = (float)options->weight_decay,
+      .poison = options->poison,
+      .target = target,
+  };
+}
+
+static fsdp_status check_memory(const fsdp_options *options, const fsdp_setup_ranks *ranks,
+                                const fsdp_plan *plan, fsdp_error *error) {
+  char machine[128], limit[2][64], device[192], host[192];
+  snprintf(device, sizeof device, "--memory-limit %s (%s)",
+           fsdp_value_print_bytes(options->memory_limit, limit[0], sizeof limit[0]),
+           fsdp_options_place(options, "memory-limit"));
+  snprintf(host, sizeof host, "--host-memory-limit %s (%s)",
+           fsdp_value_print_bytes(options->host_memory_limit, limit[1], sizeof limit[1]),
+           fsdp_options_place(options, "host-memory-limit"));
+  fsdp_limits limits = {.bytes = {options->memory_limit, options->host_memory_limit},
+                        .place = {device, host}};
+  bool free_to_grow = !options->memory_limit || !options->host_memory_limit;
+  if (ranks->machine_bytes && free_to_grow) {
+    // On the CPU both arenas are in the machine's memory, which the ranks of a node share.
+    snprintf(machine, sizeof machine, "this machine's memory over %d rank%s", ranks->ranks_per_node,
+             ranks->ranks_per_node == 1 ? "" : "s");
+    limits.shared_bytes = ranks->machine_bytes / ranks->ranks_per_node;
+    limits.shared_place = machine;
+  }
+  return fsdp_capacity_check(plan, &limits, error);
+}
+
+fsdp_status fsdp_setup_create(const fsdp_options *options, fsdp_program_kind program,
+                              const fsdp_setup_ranks *ranks, fsdp_setup *setup, fsdp_error *error) {
+  *setup = (fsdp_setup){0};
+  const fsdp_target *target;
+  fsdp_status status = choose_target(options, program, &target, error);
+  if (status != FSDP_OK) return status;
+  fsdp_plan_config config = make_config(options, target);
+  status = read_model(options, setup, &config.model, error);
+  if (status == FSDP_OK) status = make_mesh(options, ranks, &config.mesh, error);
+  if (status == FSDP_OK) status = fsdp_plan_create(&config, &setup->plan, error);
+  if (status == FSDP_OK) status = check_memory(options, ranks, setup->plan, error);
+  return status;
+}
+
+void fsdp_setup_destroy(fsdp_setup *setup) {
+  fsdp_plan_destroy(setup->plan);
+  setup->plan = NULL;
+}
