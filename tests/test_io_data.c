@@ -53,15 +53,11 @@ static void the_builtin_text_is_real(void **state) {
 // Three files whose ends fall inside samples, against the text put together by hand.
 static void samples_run_over_the_ends_of_files(void **state) {
   (void)state;
-  char paths[2048], all[64] = "";
-  const char *parts[] = {"abcde", "f", "ghijklmnopqrstuvwxyz\xff\x01"};
-  paths[0] = 0;
-  for (int i = 0; i < 3; i++) {
-    char name[16];
-    snprintf(name, sizeof name, "%d.txt", i);
-    strcat(strcat(paths, i ? "," : ""), io_write_text(name, parts[i]));
-    strcat(all, parts[i]);
-  }
+  static const char *const parts[] = {"abcde", "f", "ghijklmnopqrstuvwxyz\xff\x01"};
+  char paths[2048], all[64];
+  snprintf(paths, sizeof paths, "%s,%s,%s", io_write_text("0.txt", parts[0]),
+           io_write_text("1.txt", parts[1]), io_write_text("2.txt", parts[2]));
+  snprintf(all, sizeof all, "%s%s%s", parts[0], parts[1], parts[2]);
   fsdp_dataset *dataset = open_good(paths, 4, 2);
   int64_t tokens_count = (int64_t)strlen(all);
   assert_int_equal(fsdp_dataset_token_count(dataset), tokens_count);

@@ -119,7 +119,8 @@ static void an_unfinished_line_is_cut_off(void **state) {
   char text[10100];
   // An unfinished line longer than the block in which the end is looked for.
   memset(text, 'x', sizeof text);
-  memcpy(text, "{\"global_step\":1}\n", 18);
+  static const char first[] = "{\"global_step\":1}\n";
+  for (size_t i = 0; i + 1 < sizeof first; i++) text[i] = first[i];
   io_write("cut.jsonl", text, sizeof text);
   fsdp_metrics_log *log = open_log(path, false);
   append_step(log, 2, 1);

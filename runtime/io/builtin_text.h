@@ -5,4 +5,6 @@
 #include <stdint.h>
 
 extern const unsigned char fsdp_builtin_text[];
+
+// Its length.
 int64_t fsdp_builtin_text_bytes(void);

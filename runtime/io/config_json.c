@@ -79,18 +79,20 @@ static bool read_bool(reader *r, const json_t *object, const char *key, bool fal
   return json_is_true(value);
 }
 
+static bool is_text(const json_t *value, const char *text) {
+  return json_is_string(value) && strcmp(json_string_value(value), text) == 0;
+}
+
 // What makes the file another model than the one that is built.
 static void refuse_other_models(reader *r, const json_t *root) {
   const json_t *type = present(root, "model_type"), *architectures = present(root, "architectures");
-  if (type && (!json_is_string(type) || strcmp(json_string_value(type), "llama")))
+  if (type && !is_text(type, "llama"))
     fail_value(r, "model_type", type,
                "but only \"llama\" models can be trained; take a Llama model's folder");
   if (architectures) {
     bool found = false;
-    for (size_t i = 0; i < json_array_size(architectures); i++) {
-      const char *name = json_string_value(json_array_get(architectures, i));
-      found |= name && !strcmp(name, "LlamaForCausalLM");
-    }
+    for (size_t i = 0; i < json_array_size(architectures); i++)
+      found |= is_text(json_array_get(architectures, i), "LlamaForCausalLM");
     if (!found)
       fail_value(r, "architectures", architectures,
                  "but only [\"LlamaForCausalLM\"] can be trained; take a Llama model's folder");
@@ -102,7 +104,7 @@ static void refuse_other_models(reader *r, const json_t *root) {
   if (read_bool(r, root, "mlp_bias", false))
     fail_value(r, "mlp_bias", json_true(), "but biases are not built; take a model without them");
   const json_t *activation = present(root, "hidden_act"), *quantised = present(root, "quantization_config");
-  if (activation && (!json_is_string(activation) || strcmp(json_string_value(activation), "silu")))
+  if (activation && !is_text(activation, "silu"))
     fail_value(r, "hidden_act", activation, "but only \"silu\" is built; take a model with that activation");
   if (quantised)
     fail_value(r, "quantization_config", quantised,
@@ -115,15 +117,12 @@ static void refuse_other_models(reader *r, const json_t *root) {
 static void read_rope_kind(reader *r, const json_t *rope, fsdp_llama_config *config) {
   const json_t *kind = present(rope, "rope_type");
   if (!kind) kind = present(rope, "type");
-  const char *name = kind ? json_string_value(kind) : "default";
   config->rope_scaling = FSDP_ROPE_DEFAULT;
-  if (!name || (strcmp(name, "default") && strcmp(name, "linear") && strcmp(name, "llama3"))) {
-    fail_value(r, "rope_type", kind,
-               "but only \"default\", \"linear\" and \"llama3\" are built; take a model with one of these");
-  } else if (!strcmp(name, "linear")) {
+  if (!kind || is_text(kind, "default")) return;
+  if (is_text(kind, "linear")) {
     config->rope_scaling = FSDP_ROPE_LINEAR;
     config->rope_factor = read_positive(r, rope, "factor", 0);
-  } else if (!strcmp(name, "llama3")) {
+  } else if (is_text(kind, "llama3")) {
     config->rope_scaling = FSDP_ROPE_LLAMA3;
     config->rope_factor = read_positive(r, rope, "factor", 0);
     config->rope_low_freq_factor = read_positive(r, rope, "low_freq_factor", 0);
@@ -131,6 +130,9 @@ static void read_rope_kind(reader *r, const json_t *rope, fsdp_llama_config *con
     if (!r->status && config->rope_high_freq_factor <= config->rope_low_freq_factor)
       fail_value(r, "high_freq_factor", present(rope, "high_freq_factor"),
                  "but must be above \"low_freq_factor\"");
+  } else {
+    fail_value(r, "rope_type", kind,
+               "but only \"default\", \"linear\" and \"llama3\" are built; take a model with one of these");
   }
 }
 
@@ -169,7 +171,7 @@ static void read_fields(reader *r, const json_t *root, fsdp_llama_config *config
   config->intermediate_size = read_count(r, root, "intermediate_size", 0);
   config->num_layers = read_count(r, root, "num_hidden_layers", 0);
   config->num_heads = read_count(r, root, "num_attention_heads", 0);
-  if (r->status) return;
+  if (r->status || config->num_heads < 1) return;
   config->num_kv_heads = read_count(r, root, "num_key_value_heads", config->num_heads);
   config->head_dim = read_count(r, root, "head_dim", -1);
   config->max_position_embeddings = read_count(r, root, "max_position_embeddings", 2048);

@@ -150,8 +150,7 @@ fsdp_status fsdp_dataset_open(const fsdp_dataset_config *config, fsdp_dataset **
 void fsdp_dataset_close(fsdp_dataset *dataset) {
   if (!dataset) return;
   for (int i = 0; i < dataset->text_count; i++)
-    if (dataset->texts[i].mapped)
-      munmap((void *)(uintptr_t)dataset->texts[i].bytes, (size_t)dataset->texts[i].count);
+    if (dataset->texts[i].mapped) munmap((void *)dataset->texts[i].bytes, (size_t)dataset->texts[i].count);
   free(dataset->texts);
   free(dataset);
 }

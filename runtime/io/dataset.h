@@ -33,7 +33,9 @@ void fsdp_dataset_fill(const fsdp_dataset *dataset, int64_t sample, int32_t *tok
 // How many of the sample's targets the loss counts.
 int64_t fsdp_dataset_target_count(const fsdp_dataset *dataset, int64_t sample);
 
+// Samples of an epoch, with those that a last partial batch would hold.
 int64_t fsdp_dataset_sample_count(const fsdp_dataset *dataset);
+// Tokens of all files.
 int64_t fsdp_dataset_token_count(const fsdp_dataset *dataset);
 
 // One line for a person: where the tokens come from.

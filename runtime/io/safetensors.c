@@ -101,7 +101,7 @@ static fsdp_status check_index(const fsdp_safetensors *model, const char *path, 
                        "index that belongs to these shards",
                        path, list->tensors[i].name, shard, model->paths[list->tensors[i].file]);
   }
-  json_object_foreach((json_t *)(uintptr_t)map, name, value) {
+  json_object_foreach((json_t *)map, name, value) {
     if (fsdp_safetensors_is_stray(name)) continue;
     bool found = false;
     for (int i = 0; i < list->count && !found; i++) found = !strcmp(list->tensors[i].name, name);
@@ -121,7 +121,7 @@ static fsdp_status add_shards(fsdp_safetensors *model, const char *path, const j
   fsdp_status status = FSDP_OK;
   char *folder = slash ? strndup(path, (size_t)(slash - path)) : strdup(".");
   FSDP_CHECK(folder, "out of host memory for a path");
-  json_object_foreach((json_t *)(uintptr_t)map, name, value) {
+  json_object_foreach((json_t *)map, name, value) {
     const char *shard = json_string_value(value);
     if (!shard || !*shard || strchr(shard, '/')) {
       status = fsdp_fail(error, FSDP_ERR_INPUT,
@@ -206,7 +206,7 @@ fsdp_status fsdp_safetensors_open(const char *path, fsdp_safetensors **model, fs
 
 void fsdp_safetensors_close(fsdp_safetensors *model) {
   if (!model) return;
-  for (int i = 0; i < model->list.count; i++) free((void *)(uintptr_t)model->list.tensors[i].name);
+  for (int i = 0; i < model->list.count; i++) free((void *)model->list.tensors[i].name);
   for (int i = 0; i < model->file_count; i++) {
     if (model->descriptors[i] >= 0) close(model->descriptors[i]);
     free(model->paths[i]);

@@ -83,7 +83,7 @@ static fsdp_status parse_dtype(const parser *p, const char *name, const json_t *
     return BAD(p, "%s: tensor \"%.200s\" has no \"dtype\"; the file is damaged, copy it again", p->path,
                name);
   for (int i = 0; i < FSDP_DTYPE_COUNT; i++) {
-    if (strcmp(text, dtype_names[i])) continue;
+    if (strcmp(text, dtype_names[i]) != 0) continue;
     *dtype = (fsdp_dtype)i;
     return FSDP_OK;
   }
@@ -187,7 +187,7 @@ static void drop_stray(fsdp_safetensors_list *list, int first) {
   int kept = first;
   for (int i = first; i < list->count; i++) {
     if (fsdp_safetensors_is_stray(list->tensors[i].name))
-      free((void *)(uintptr_t)list->tensors[i].name);
+      free((void *)list->tensors[i].name);
     else
       list->tensors[kept++] = list->tensors[i];
   }

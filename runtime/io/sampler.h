@@ -24,6 +24,7 @@ typedef struct fsdp_sampler_part {
   int64_t batch; // sequences of a micro-batch on one rank
 } fsdp_sampler_part;
 
+// Whole global batches of an epoch.
 int64_t fsdp_sampler_steps_per_epoch(const fsdp_sampler *sampler);
 
 // The position in the step of sequence `i` of a part.

@@ -18,7 +18,7 @@ static fsdp_status match_param(const fsdp_weights *w, const fsdp_param *param, i
         "%s: tensor \"%s\" of shape %s is missing; take the weights that belong to this config.json", path,
         param->name, fsdp_safetensors_shape_text(param->dims, param->shape, expected));
   const fsdp_safetensors_tensor *t = fsdp_safetensors_at(w->model, tensor);
-  if (t->dims != param->dims || memcmp(t->shape, param->shape, (size_t)t->dims * sizeof *t->shape))
+  if (t->dims != param->dims || memcmp(t->shape, param->shape, (size_t)t->dims * sizeof *t->shape) != 0)
     return fsdp_fail(
         error, FSDP_ERR_INPUT,
         "%s: tensor \"%s\" has shape %s, but the model wants %s; take the weights that belong to this "

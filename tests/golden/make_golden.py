@@ -9,11 +9,12 @@ Each folder is a small Hugging Face model (config.json and safetensors) with gol
     tokens, targets    (10, B, T) int32: a batch for each step; a target of -100 is not counted
     loss               () fp32: of the first batch, the mean over counted targets
     grad.NAME          the gradient of that loss by parameter NAME
-    norm.NAME          () fp32 and rows.NAME (R) int32, part.NAME (R, C): of a gradient too large to keep, its norm and
-                       some of its rows
+    norm.NAME          () fp32 and rows.NAME (R) int32, part.NAME (R, C): of a gradient too large to keep,
+                       its norm and some of its rows
     losses, grad_norms (10) fp32: of ten AdamW steps over the batches; norms are those before clipping
 
-The models differ in what can go wrong: see CASES. Weights are rounded so that the dtype they are stored in holds them.
+The models differ in what can go wrong: see CASES. Weights are rounded so that the dtype they are stored in
+holds them.
 """
 
 import json
@@ -35,34 +36,122 @@ DTYPES = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
 # `style`: which generation of config.json keys; `omit`: keys left out of it; `shards`: files of the weights.
 CASES = {
     "grouped": dict(  # grouped-query attention, untied
-        config=dict(vocab_size=128, hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4,
-                    num_key_value_heads=2, head_dim=8, rms_norm_eps=1e-5, max_position_embeddings=64),
-        dtype="BF16", style="new", batch=3, seq=24, whole_sequence_ignored=True),
+        config=dict(
+            vocab_size=128,
+            hidden_size=32,
+            intermediate_size=64,
+            num_hidden_layers=2,
+            num_attention_heads=4,
+            num_key_value_heads=2,
+            head_dim=8,
+            rms_norm_eps=1e-5,
+            max_position_embeddings=64,
+        ),
+        dtype="BF16",
+        style="new",
+        batch=3,
+        seq=24,
+        whole_sequence_ignored=True,
+    ),
     "tied": dict(
-        config=dict(vocab_size=256, hidden_size=32, intermediate_size=56, num_hidden_layers=2, num_attention_heads=2,
-                    num_key_value_heads=2, head_dim=16, rms_norm_eps=1e-6, max_position_embeddings=64,
-                    tie_word_embeddings=True),
-        dtype="F32", style="old", batch=2, seq=32),
+        config=dict(
+            vocab_size=256,
+            hidden_size=32,
+            intermediate_size=56,
+            num_hidden_layers=2,
+            num_attention_heads=2,
+            num_key_value_heads=2,
+            head_dim=16,
+            rms_norm_eps=1e-6,
+            max_position_embeddings=64,
+            tie_word_embeddings=True,
+        ),
+        dtype="F32",
+        style="old",
+        batch=2,
+        seq=32,
+    ),
     "llama3_rope": dict(  # all three regions of the scaling, positions beyond the original ones
-        config=dict(vocab_size=96, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=2,
-                    num_key_value_heads=1, head_dim=16, rms_norm_eps=1e-5, max_position_embeddings=256,
-                    rope=dict(rope_type="llama3", rope_theta=10000.0, factor=8.0, low_freq_factor=1.0,
-                              high_freq_factor=4.0, original_max_position_embeddings=32)),
-        dtype="BF16", style="new", batch=2, seq=64, shards=2, stray=True),
+        config=dict(
+            vocab_size=96,
+            hidden_size=32,
+            intermediate_size=48,
+            num_hidden_layers=2,
+            num_attention_heads=2,
+            num_key_value_heads=1,
+            head_dim=16,
+            rms_norm_eps=1e-5,
+            max_position_embeddings=256,
+            rope=dict(
+                rope_type="llama3",
+                rope_theta=10000.0,
+                factor=8.0,
+                low_freq_factor=1.0,
+                high_freq_factor=4.0,
+                original_max_position_embeddings=32,
+            ),
+        ),
+        dtype="BF16",
+        style="new",
+        batch=2,
+        seq=64,
+        shards=2,
+        stray=True,
+    ),
     "multi_query_257": dict(  # one key/value head, head_dim != hidden / heads, linear scaling, odd vocabulary
-        config=dict(vocab_size=257, hidden_size=40, intermediate_size=56, num_hidden_layers=2, num_attention_heads=4,
-                    num_key_value_heads=1, head_dim=12, rms_norm_eps=1e-5, max_position_embeddings=128,
-                    rope=dict(rope_type="linear", rope_theta=10000.0, factor=2.5)),
-        dtype="F16", style="old", batch=2, seq=29),
+        config=dict(
+            vocab_size=257,
+            hidden_size=40,
+            intermediate_size=56,
+            num_hidden_layers=2,
+            num_attention_heads=4,
+            num_key_value_heads=1,
+            head_dim=12,
+            rms_norm_eps=1e-5,
+            max_position_embeddings=128,
+            rope=dict(rope_type="linear", rope_theta=10000.0, factor=2.5),
+        ),
+        dtype="F16",
+        style="old",
+        batch=2,
+        seq=29,
+    ),
     "odd": dict(  # sizes that no vector width or rank count divides
-        config=dict(vocab_size=321, hidden_size=48, intermediate_size=100, num_hidden_layers=1, num_attention_heads=3,
-                    num_key_value_heads=3, head_dim=16, rms_norm_eps=1e-6, max_position_embeddings=64),
-        dtype="BF16", style="old", batch=3, seq=17, omit=["num_key_value_heads", "head_dim"]),
+        config=dict(
+            vocab_size=321,
+            hidden_size=48,
+            intermediate_size=100,
+            num_hidden_layers=1,
+            num_attention_heads=3,
+            num_key_value_heads=3,
+            head_dim=16,
+            rms_norm_eps=1e-6,
+            max_position_embeddings=64,
+        ),
+        dtype="BF16",
+        style="old",
+        batch=3,
+        seq=17,
+        omit=["num_key_value_heads", "head_dim"],
+    ),
     "wide_32001": dict(  # a real vocabulary's size plus one
-        config=dict(vocab_size=32001, hidden_size=8, intermediate_size=20, num_hidden_layers=1, num_attention_heads=2,
-                    num_key_value_heads=1, head_dim=4, rms_norm_eps=1e-5, max_position_embeddings=64,
-                    tie_word_embeddings=True),
-        dtype="BF16", style="new", batch=2, seq=16),
+        config=dict(
+            vocab_size=32001,
+            hidden_size=8,
+            intermediate_size=20,
+            num_hidden_layers=1,
+            num_attention_heads=2,
+            num_key_value_heads=1,
+            head_dim=4,
+            rms_norm_eps=1e-5,
+            max_position_embeddings=64,
+            tie_word_embeddings=True,
+        ),
+        dtype="BF16",
+        style="new",
+        batch=2,
+        seq=16,
+    ),
 }
 
 
@@ -75,7 +164,7 @@ def make_model(case, generator):
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             noise = torch.randn(parameter.shape, generator=generator)
-            # Larger than a new model's, so that attention is far from uniform and every gradient is far from zero.
+            # Larger than a new model's, so that attention is far from uniform and no gradient near zero.
             value = 1 + 0.2 * noise if "norm" in name else noise * 1.2 / parameter.shape[-1] ** 0.5
             parameter.copy_(value.bfloat16().to(stored).float())
     return model
@@ -83,7 +172,9 @@ def make_model(case, generator):
 
 def make_batches(case, generator):
     shape = (STEPS, case["batch"], case["seq"])
-    stream = torch.randint(0, case["config"]["vocab_size"], shape[:2] + (shape[2] + 1,), generator=generator)
+    stream = torch.randint(
+        0, case["config"]["vocab_size"], shape[:2] + (shape[2] + 1,), generator=generator
+    )
     tokens, targets = stream[..., :-1].clone(), stream[..., 1:].clone()
     targets[torch.rand(shape, generator=generator) < 0.1] = IGNORED
     targets[1, 0, : shape[2] // 2] = IGNORED  # a prompt
@@ -108,7 +199,9 @@ def gradients_of(model, tokens, targets):
             out["grad." + name] = grad
             continue
         seen = torch.unique(torch.cat([tokens.flatten(), targets[targets != IGNORED].flatten()]))
-        rows = torch.unique(torch.cat([seen, torch.arange(16), torch.arange(grad.shape[0] - 16, grad.shape[0])]))
+        rows = torch.unique(
+            torch.cat([seen, torch.arange(16), torch.arange(grad.shape[0] - 16, grad.shape[0])])
+        )
         out["rows." + name] = rows.int()
         out["part." + name] = grad[rows].clone()
         out["norm." + name] = grad.double().norm().float()
@@ -135,16 +228,31 @@ def config_json(case, model):
         text = model.config.to_diff_dict()
         text.pop("_name_or_path", None)
         text.pop("transformers_version", None)
-        text.update(architectures=["LlamaForCausalLM"], dtype=str(DTYPES[case["dtype"]]).removeprefix("torch."))
+        text.update(
+            architectures=["LlamaForCausalLM"], dtype=str(DTYPES[case["dtype"]]).removeprefix("torch.")
+        )
         for key in case["config"]:  # a difference to the defaults alone would leave fields out
             if key != "rope":
                 text[key] = case["config"][key]
         return text
     rope = keys.pop("rope", None)
-    keys.update(architectures=["LlamaForCausalLM"], model_type="llama", hidden_act="silu", attention_bias=False,
-                bos_token_id=1, eos_token_id=2, pad_token_id=None, pretraining_tp=1, use_cache=True,
-                initializer_range=0.02, rope_theta=10000.0, rope_scaling=None, attention_dropout=0.0,
-                torch_dtype=str(DTYPES[case["dtype"]]).removeprefix("torch."), transformers_version="4.37.0")
+    keys.update(
+        architectures=["LlamaForCausalLM"],
+        model_type="llama",
+        hidden_act="silu",
+        attention_bias=False,
+        bos_token_id=1,
+        eos_token_id=2,
+        pad_token_id=None,
+        pretraining_tp=1,
+        use_cache=True,
+        initializer_range=0.02,
+        rope_theta=10000.0,
+        rope_scaling=None,
+        attention_dropout=0.0,
+        torch_dtype=str(DTYPES[case["dtype"]]).removeprefix("torch."),
+        transformers_version="4.37.0",
+    )
     keys.setdefault("tie_word_embeddings", False)
     if rope:
         keys["rope_scaling"] = {"type": rope["rope_type"], "factor": rope["factor"]}
@@ -154,17 +262,21 @@ def config_json(case, model):
 
 
 def save_weights(case, model, folder):
-    weights = {n: p.detach().to(DTYPES[case["dtype"]]).contiguous().clone() for n, p in model.named_parameters()}
+    weights = {
+        n: p.detach().to(DTYPES[case["dtype"]]).contiguous().clone() for n, p in model.named_parameters()
+    }
     shards = case.get("shards", 1)
     if case.get("stray"):
-        weights["model.layers.0.self_attn.rotary_emb.inv_freq"] = torch.ones(case["config"]["head_dim"] // 2)
+        weights["model.layers.0.self_attn.rotary_emb.inv_freq"] = torch.ones(
+            case["config"]["head_dim"] // 2
+        )
     if shards == 1:
         save_file(weights, os.path.join(folder, "model.safetensors"), metadata={"format": "pt"})
         return
     names, weight_map = sorted(weights), {}
     for shard in range(shards):
         file = f"model-{shard + 1:05d}-of-{shards:05d}.safetensors"
-        part = names[shard * len(names) // shards: (shard + 1) * len(names) // shards]
+        part = names[shard * len(names) // shards : (shard + 1) * len(names) // shards]
         save_file({n: weights[n] for n in part}, os.path.join(folder, file), metadata={"format": "pt"})
         weight_map.update({n: file for n in part})
     total = sum(t.numel() * t.element_size() for t in weights.values())
@@ -175,7 +287,9 @@ def save_weights(case, model, folder):
 
 def check_reads_back(folder, model, tokens, targets):
     """The folder must mean the model that the numbers are of, by Transformers' own reading of it."""
-    again = LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()
+    again = LlamaForCausalLM.from_pretrained(
+        folder, dtype=torch.float32, attn_implementation="eager"
+    ).eval()
     with torch.no_grad():
         assert torch.equal(loss_of(again, tokens, targets), loss_of(model, tokens, targets)), folder
 
@@ -198,12 +312,17 @@ def make_case(name, seed, root):
     golden.update(train(model, tokens, targets))
     save_file({n: t.contiguous() for n, t in golden.items()}, os.path.join(folder, "golden.safetensors"))
     size = sum(os.path.getsize(os.path.join(folder, f)) for f in os.listdir(folder))
-    print(f"{name}: {size} bytes, loss {golden['loss'].item():.6f}, "
-          f"losses {golden['losses'][0]:.4f} to {golden['losses'][-1]:.4f}, norms {golden['grad_norms'].tolist()}")
+    print(
+        f"{name}: {size} bytes, loss {golden['loss'].item():.6f}, "
+        f"losses {golden['losses'][0]:.4f} to {golden['losses'][-1]:.4f}, "
+        f"norms {golden['grad_norms'].min():.2f} to {golden['grad_norms'].max():.2f}"
+    )
 
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True)
     for index, case_name in enumerate(CASES):
-        make_case(case_name, 1000 + index, sys.argv[1] if len(sys.argv) > 1 else os.path.dirname(__file__) or ".")
+        make_case(
+            case_name, 1000 + index, sys.argv[1] if len(sys.argv) > 1 else os.path.dirname(__file__) or "."
+        )
