@@ -12,6 +12,8 @@ Each folder is a small Hugging Face model (config.json and safetensors) with gol
     norm.NAME          () fp32 and rows.NAME (R) int32, part.NAME (R, C): of a gradient too large to keep,
                        its norm and some of its rows
     losses, grad_norms (10) fp32: of ten AdamW steps over the batches; norms are those before clipping
+    after.NAME         of some small parameters, their values after those steps: the losses alone would hardly
+                       show a wrong beta
 
 The models differ in what can go wrong: see CASES. Weights are rounded so that the dtype they are stored in
 holds them.
@@ -219,7 +221,11 @@ def train(model, tokens, targets):
         optimizer.step()
         optimizer.zero_grad()
         losses.append(loss.item())
-    return {"losses": torch.tensor(losses), "grad_norms": torch.tensor(norms)}
+    out = {"losses": torch.tensor(losses), "grad_norms": torch.tensor(norms)}
+    for name, parameter in model.named_parameters():
+        if parameter.dim() == 1 or "layers.0.self_attn.k_proj" in name:
+            out["after." + name] = parameter.detach().clone()
+    return out
 
 
 def config_json(case, model):
