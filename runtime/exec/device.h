@@ -26,12 +26,12 @@ typedef struct fsdp_stream_context {
 } fsdp_stream_context;
 
 // `run` is called once, in the stream's order: by the stream's own thread, or, where the device has queues
-// itself, by launch, to enqueue on context->native. `item` and `serial` are the owner's.
+// itself, by launch, to enqueue on context->native. The other fields are the owner's.
 typedef struct fsdp_work {
   void (*run)(const struct fsdp_work *work, const fsdp_stream_context *context);
   void *owner;
-  int item;
-  int64_t serial;
+  int item, part;
+  int64_t serial, round;
 } fsdp_work;
 
 typedef struct fsdp_device_config {
@@ -68,6 +68,7 @@ struct fsdp_device {
   int arena_file[FSDP_SPACE_COUNT]; // descriptor whose offset x is arena byte x, or -1 (not shared)
 };
 
+// The device that every machine has: this one's cores and memory.
 const fsdp_device_table *fsdp_device_cpu(void);
 
 // Threads for each stream of `program` when a rank may use `threads` cores: compute and host kernels all of

@@ -19,8 +19,8 @@ typedef struct fsdp_executor fsdp_executor;
 // What the program asks of the caller, in the order of the program, on the host stream's thread.
 typedef struct fsdp_executor_callbacks {
   void *context;
-  // The step's scalars (learning rate, ...) and this rank's number of targets that count, all micro-batches
-  // together; in an evaluation, those of its one batch.
+  // The step's scalars (learning rate, ...; FSDP_SCALAR_ONE is set already) and this rank's number of targets
+  // that count, all micro-batches together; in an evaluation, that of all ranks' batches together.
   void (*feed_step)(void *context, float scalars[FSDP_SCALAR_COUNT], float *target_count);
   // The next micro-batch: batch * seq tokens and targets (FSDP_TARGET_IGNORED where the loss does not count
   // it).
@@ -53,6 +53,7 @@ typedef struct fsdp_figures {
   fsdp_profile_report profile; // zero unless config.profile
 } fsdp_figures;
 
+// Resolves every operand. `config` is copied; the state is what the arenas hold (fsdp_state_fill).
 fsdp_executor *fsdp_executor_create(const fsdp_executor_config *config);
 void fsdp_executor_destroy(fsdp_executor *executor); // drains first; NULL is allowed
 
@@ -74,4 +75,5 @@ bool fsdp_executor_figures(fsdp_executor *executor, int64_t step, fsdp_figures *
 // Where a tensor of the program lies (its own bytes begin there). The streams must be idle to look at it.
 void *fsdp_executor_tensor(const fsdp_executor *executor, int tensor);
 
+// What the executor was created with.
 const fsdp_executor_config *fsdp_executor_config_of(const fsdp_executor *executor);

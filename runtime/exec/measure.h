@@ -7,7 +7,7 @@
 //   the step's start, and the last lifetime of such a byte lasts to the step's end;
 // - a buffer is live over each connected stretch of its bytes' lifetimes, with all the bytes touched in that
 //   stretch; one that carries bytes over the step boundary is live throughout, with all that it touches;
-// - valley: bytes of the buffers that carry; peak: the greatest sum over time.
+// - valley: the bytes carried over the boundary; peak: the greatest sum of live buffers over time.
 // Two buffers that have a byte in common while both need it are an error.
 //
 // Shares no code with the planner that predicts these numbers.
@@ -31,7 +31,7 @@ typedef struct fsdp_measurement {
   int64_t peak_issue[FSDP_MEASURE_SPACES]; // first at which the peak is reached
 } fsdp_measurement;
 
-// `events` in the order of issue, and in the order of access within an instruction (sorted here by issue,
-// stably, in place). False where two buffers collide; `message` (of message_bytes) then says which and where.
-bool fsdp_measure(fsdp_measure_event *events, int64_t event_count, int64_t issue_count,
+// `events` in the order of issue, and in the order of access within an instruction. False where two buffers
+// collide; `message` (of message_bytes) then says which and where.
+bool fsdp_measure(const fsdp_measure_event *events, int64_t event_count, int64_t issue_count,
                   fsdp_measurement *measurement, char *message, int message_bytes);

@@ -22,16 +22,24 @@ typedef struct fsdp_profile_report {
 
 typedef struct fsdp_profile fsdp_profile;
 
+// Books for two steps of the program.
 fsdp_profile *fsdp_profile_create(const fsdp_program *program);
-void fsdp_profile_destroy(fsdp_profile *profile);
+void fsdp_profile_destroy(fsdp_profile *profile); // NULL is allowed
 
 // Starts step `step`, in the place of the one two before.
 void fsdp_profile_begin_step(fsdp_profile *profile, int64_t step);
 
-// Books an instruction that ran from start_ns to end_ns, on its stream's thread. `section_run` counts the
-// sections of the step from 0.
-void fsdp_profile_instr(fsdp_profile *profile, int64_t step, int section_run, int position, int64_t start_ns,
-                        int64_t end_ns);
+// One instruction that ran.
+typedef struct fsdp_profile_sample {
+  int64_t step;
+  int section_run; // which of the step's sections, from 0
+  int position;
+  fsdp_stream stream;
+  int64_t start_ns, end_ns;
+} fsdp_profile_sample;
+
+// Books an instruction, on its stream's thread.
+void fsdp_profile_instr(fsdp_profile *profile, const fsdp_profile_sample *sample);
 
 // The step's report; its instructions must be over.
 void fsdp_profile_report_step(const fsdp_profile *profile, int64_t step, fsdp_profile_report *report);

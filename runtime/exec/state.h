@@ -42,4 +42,5 @@ fsdp_status fsdp_state_save(fsdp_executor *executor, fsdp_state_part part, fsdp_
 fsdp_status fsdp_state_load(fsdp_executor *executor, fsdp_state_part part, fsdp_state_callback source,
                             void *context, fsdp_error *error);
 
+// The dtype in which a part is kept.
 fsdp_dtype fsdp_state_dtype(const fsdp_plan *plan, fsdp_state_part part);

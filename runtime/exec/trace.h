@@ -2,32 +2,31 @@
 //
 // Each stream's thread records into its own fixed buffer; no locks. A reported range is resolved to the
 // operand of the running instruction that holds it; one that no operand holds is an error that names
-// instruction and range. Bytes are kept for two steps, the newest issued and the one before, as a step may
-// still be finishing when the next is issued.
+// instruction and range. Two steps are kept, the newest issued and the one before, as a step may still be
+// finishing when the next is issued.
 #pragma once
 
 #include "kernels/kernels.h"
+#include "runtime/exec/device.h"
 #include "runtime/exec/measure.h"
 #include "runtime/plan/program.h"
 
 typedef struct fsdp_trace fsdp_trace;
 
-// Events that one instruction may report; more is an error at fsdp_trace_measure.
-#define FSDP_TRACE_EVENTS_PER_INSTR 64
+// Both outlive the trace.
+fsdp_trace *fsdp_trace_create(const fsdp_program *program, const fsdp_device *device);
+void fsdp_trace_destroy(fsdp_trace *trace); // NULL is allowed
 
-fsdp_trace *fsdp_trace_create(const fsdp_program *program);
-void fsdp_trace_destroy(fsdp_trace *trace);
-
-// Starts recording step `step`, in the place of the one two before; the caller knows that no stream records
-// that.
+// Starts recording step `step`, in the place of the one two before; no stream may be recording that any more.
 void fsdp_trace_begin_step(fsdp_trace *trace, int64_t step);
 
-// The recorder for one instruction, on its stream's thread: `views` are its operands' resolved addresses, in
-// order. Valid until the stream's next instruction.
+// The recorder for one instruction, on its stream's thread: `issue` is its place in the step's order of
+// issue, `views` are its operands' addresses. Valid until the stream's next instruction; used by that thread
+// alone.
 fsdp_touch *fsdp_trace_instr(fsdp_trace *trace, int64_t step, int64_t issue, int position,
                              const fsdp_view *views);
 
 // Valley and peak of the step, whose instructions must be over. False with a message for a touch outside the
-// operands, an instruction that reports too much, or buffers that collide.
+// operands, a write to one that is only read, more ranges than there is room for, or buffers that collide.
 bool fsdp_trace_measure(fsdp_trace *trace, int64_t step, int64_t issue_count, fsdp_measurement *measurement,
                         char *message, int message_bytes);

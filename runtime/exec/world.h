@@ -50,6 +50,7 @@ typedef struct fsdp_comms_config {
   const fsdp_mesh *mesh;
   const fsdp_device *device; // buffers of collectives lie in its arenas
   bool messages;             // send messages even where peers could be read directly (tests, benchmarks)
+  int64_t piece_bytes;       // of messages, at most; 0: the default
 } fsdp_comms_config;
 
 // The communicators of this rank's groups: ranks of one node with shared arenas read each other's directly,

@@ -1,0 +1,22 @@
+// Sums of several ranks' values: a tile of fp32 sums, into which tiles of fp32 or bf16 are added one after
+// another, and which is rounded once at the end. By the elementwise kernels of the CPU.
+#pragma once
+
+#include "kernels/kernels.h"
+
+#include <stdbool.h>
+
+// Elements of a tile: the sums and one rank's values stay in the second-level cache.
+#define FSDP_COMM_SUM_TILE_ELEMS 16384
+
+typedef struct fsdp_comm_sum fsdp_comm_sum;
+
+// One tile and the thread that adds: the caller's.
+fsdp_comm_sum *fsdp_comm_sum_create(void);
+void fsdp_comm_sum_destroy(fsdp_comm_sum *sum); // NULL is allowed
+
+// sums[0 .. elems) = values where `first`, else += values; elems is at most a tile.
+void fsdp_comm_sum_add(fsdp_comm_sum *sum, bool first, const void *values, int64_t elems, fsdp_dtype dtype);
+
+// output[0 .. elems) = sums, rounded to `dtype`.
+void fsdp_comm_sum_store(fsdp_comm_sum *sum, void *output, int64_t elems, fsdp_dtype dtype);

@@ -1,0 +1,349 @@
+#include "runtime/exec/executor.h"
+
+#include "runtime/base/check.h"
+#include "runtime/base/random.h"
+#include "runtime/exec/trace.h"
+
+#include <math.h>
+#include <string.h>
+
+// The runs of parameters in the shard that an update works on, where it rounds stochastically.
+typedef struct segment_list {
+  fsdp_segment *segments;
+  int count;
+} segment_list;
+
+// What has been issued of a step: when these are over, its instructions are.
+typedef struct step_end {
+  uint64_t ticket[FSDP_STREAM_COUNT];
+  int64_t issue_count;
+} step_end;
+
+struct fsdp_executor {
+  fsdp_executor_config config;
+  const fsdp_program *program;
+  fsdp_view *views;       // of every operand of the program
+  segment_list *segments; // by unit
+  uint64_t *issued;       // by position: ticket of its most recent issue, 0: none
+  uint64_t last_ticket[FSDP_STREAM_COUNT];
+  int *order; // sections of a step
+  int order_count;
+  int64_t step; // the newest issued
+  step_end ends[2];
+  fsdp_trace *trace;     // NULL unless measured
+  fsdp_profile *profile; // NULL unless profiled
+  float published[2];    // by PUBLISH, on the host stream: loss, norm
+  int publish_position;  // the last one issued
+};
+
+// ---- On the streams
+// -----------------------------------------------------------------------------------------------
+
+static void touch_view(fsdp_touch *touch, const fsdp_view *view) {
+  if (touch) touch->range(touch, view->data, view->numel * fsdp_dtype_bytes(view->dtype), view->access);
+}
+
+static void run_op(fsdp_executor *self, const fsdp_instr *instr, const fsdp_view *views, fsdp_touch *touch,
+                   const fsdp_stream_context *context) {
+  const segment_list *segments = instr->unit >= 0 ? &self->segments[instr->unit] : NULL;
+  bool rounds = instr->op == FSDP_OP_ADAMW && segments && segments->count > 0;
+  fsdp_kernel_call call = {
+      .kind = instr->op,
+      .attrs = &instr->attrs,
+      .operands = views,
+      .operand_count = instr->operand_count,
+      .segments = rounds ? segments->segments : NULL,
+      .segment_count = rounds ? segments->count : 0,
+      .seed = self->config.seed,
+      .pool = context->pool,
+      .touch = touch,
+      .stream = context->native,
+  };
+  context->kernels->kernels[instr->op](&call);
+}
+
+static void run_collective(fsdp_executor *self, const fsdp_instr *instr, const fsdp_view *views,
+                           fsdp_touch *touch, const fsdp_stream_context *context) {
+  fsdp_comm *comm = self->config.comms[instr->group];
+  fsdp_collective call = {
+      .dtype = views[0].dtype,
+      .input = views[0].data,
+      .output = views[instr->operand_count - 1].data,
+      .elems = views[instr->kind == FSDP_INSTR_REDUCE_SCATTER ? 1 : 0].numel,
+      .touch = touch,
+      .stream = context->native,
+  };
+  if (instr->kind == FSDP_INSTR_ALL_GATHER) {
+    comm->table->all_gather(comm, &call);
+  } else if (instr->kind == FSDP_INSTR_REDUCE_SCATTER) {
+    comm->table->reduce_scatter(comm, &call);
+  } else {
+    comm->table->all_reduce(comm, &call);
+  }
+}
+
+static void run_copy(const fsdp_view *views, fsdp_touch *touch, const fsdp_stream_context *context) {
+  touch_view(touch, &views[0]);
+  touch_view(touch, &views[1]);
+  context->table->copy(context, views[1].data, views[0].data,
+                       views[0].numel * fsdp_dtype_bytes(views[0].dtype));
+}
+
+// The caller's part of the program: it fills the operands, or reads them.
+static void run_host_call(fsdp_executor *self, const fsdp_instr *instr, const fsdp_view *views,
+                          fsdp_touch *touch) {
+  const fsdp_executor_callbacks *callbacks = &self->config.callbacks;
+  for (int o = 0; o < instr->operand_count; o++) touch_view(touch, &views[o]);
+  if (instr->kind == FSDP_INSTR_FEED_STEP) {
+    ((float *)views[0].data)[FSDP_SCALAR_ONE] = 1;
+    callbacks->feed_step(callbacks->context, views[0].data, views[1].data);
+  } else if (instr->kind == FSDP_INSTR_FEED_BATCH) {
+    callbacks->feed_batch(callbacks->context, views[0].data, views[1].data);
+  } else {
+    self->published[0] = *(const float *)views[0].data;
+    self->published[1] = instr->operand_count > 1 ? *(const float *)views[1].data : NAN;
+    if (callbacks->publish) {
+      callbacks->publish(callbacks->context, self->published[0], self->published[1]);
+    }
+  }
+}
+
+static void dispatch(fsdp_executor *self, const fsdp_instr *instr, const fsdp_view *views, fsdp_touch *touch,
+                     const fsdp_stream_context *context) {
+  switch (instr->kind) {
+  case FSDP_INSTR_OP:
+    run_op(self, instr, views, touch, context);
+    break;
+  case FSDP_INSTR_ALL_GATHER:
+  case FSDP_INSTR_REDUCE_SCATTER:
+  case FSDP_INSTR_ALL_REDUCE:
+    run_collective(self, instr, views, touch, context);
+    break;
+  case FSDP_INSTR_COPY_UP:
+  case FSDP_INSTR_COPY_DOWN:
+    run_copy(views, touch, context);
+    break;
+  case FSDP_INSTR_FEED_STEP:
+  case FSDP_INSTR_FEED_BATCH:
+  case FSDP_INSTR_PUBLISH:
+    run_host_call(self, instr, views, touch);
+    break;
+  case FSDP_INSTR_KIND_COUNT:
+    FSDP_CHECK(false, "an instruction of no kind");
+  }
+}
+
+// The work of every instruction. An evaluation belongs to no step: its round is 0, and it is neither traced
+// nor timed.
+static void run_instr(const fsdp_work *work, const fsdp_stream_context *context) {
+  fsdp_executor *self = work->owner;
+  const fsdp_instr *instr = &self->program->instrs[work->item];
+  const fsdp_view *views = self->views + instr->first_operand;
+  bool is_poison = instr->kind == FSDP_INSTR_OP && instr->op == FSDP_OP_POISON;
+  bool in_step = work->round > 0;
+  fsdp_touch *touch = NULL;
+  if (self->trace && in_step && !is_poison) {
+    touch = fsdp_trace_instr(self->trace, work->round, work->serial, work->item, views);
+  }
+  const fsdp_executor_callbacks *callbacks = &self->config.callbacks;
+  if (callbacks->observe && !is_poison) callbacks->observe(callbacks->context, instr, views);
+  int64_t start_ns = self->profile ? fsdp_profile_now_ns() : 0;
+  dispatch(self, instr, views, touch, context);
+  if (!self->profile || !in_step) return;
+  fsdp_profile_instr(self->profile, &(fsdp_profile_sample){.step = work->round,
+                                                           .section_run = work->part,
+                                                           .position = work->item,
+                                                           .stream = instr->stream,
+                                                           .start_ns = start_ns,
+                                                           .end_ns = fsdp_profile_now_ns()});
+}
+
+// ---- Issue
+// --------------------------------------------------------------------------------------------------------
+
+// Issues a section; `work` carries step, section run, and the number of the next instruction in the step.
+static void issue_section(fsdp_executor *self, int section, fsdp_work *work) {
+  const fsdp_program *program = self->program;
+  fsdp_device *device = self->config.device;
+  for (int i = program->sections[section].begin; i < program->sections[section].end; i++) {
+    const fsdp_instr *instr = &program->instrs[i];
+    for (int w = 0; w < instr->wait_count; w++) {
+      int awaited = program->waits[instr->first_wait + w].position;
+      device->table->wait(device, instr->stream, program->instrs[awaited].stream, self->issued[awaited]);
+    }
+    work->item = i;
+    self->issued[i] = device->table->launch(device, instr->stream, work);
+    self->last_ticket[instr->stream] = self->issued[i];
+    work->serial++;
+    if (instr->kind == FSDP_INSTR_PUBLISH) self->publish_position = i;
+  }
+}
+
+static void wait_published(fsdp_executor *self) {
+  FSDP_CHECK(self->publish_position >= 0, "the program publishes no result");
+  fsdp_device *device = self->config.device;
+  device->table->synchronize(device, self->program->instrs[self->publish_position].stream,
+                             self->issued[self->publish_position]);
+}
+
+static void wait_step_end(fsdp_executor *self, const step_end *end) {
+  fsdp_device *device = self->config.device;
+  for (int s = 0; s < FSDP_STREAM_COUNT; s++) {
+    if (end->ticket[s] > 0) device->table->synchronize(device, (fsdp_stream)s, end->ticket[s]);
+  }
+}
+
+void fsdp_executor_run_step(fsdp_executor *self, fsdp_step_result *result) {
+  int64_t step = ++self->step;
+  step_end *end = &self->ends[step % 2];
+  // The books of the step two before are taken over: it must have ended.
+  wait_step_end(self, end);
+  if (self->trace) fsdp_trace_begin_step(self->trace, step);
+  if (self->profile) fsdp_profile_begin_step(self->profile, step);
+  fsdp_work work = {.run = run_instr, .owner = self, .round = step};
+  self->publish_position = -1;
+  for (; work.part < self->order_count; work.part++) issue_section(self, self->order[work.part], &work);
+  memcpy(end->ticket, self->last_ticket, sizeof end->ticket);
+  end->issue_count = work.serial;
+  wait_published(self);
+  *result = (fsdp_step_result){.step = step, .loss = self->published[0], .grad_norm = self->published[1]};
+}
+
+void fsdp_executor_run_evaluation(fsdp_executor *self, float *loss) {
+  fsdp_work work = {.run = run_instr, .owner = self};
+  self->publish_position = -1;
+  for (int s = 0; s < self->program->section_count; s++) {
+    if (self->program->sections[s].kind == FSDP_SECTION_EVALUATION) issue_section(self, s, &work);
+  }
+  wait_published(self);
+  *loss = self->published[0];
+}
+
+void fsdp_executor_drain(fsdp_executor *self) {
+  step_end all;
+  memcpy(all.ticket, self->last_ticket, sizeof all.ticket);
+  wait_step_end(self, &all);
+}
+
+bool fsdp_executor_figures(fsdp_executor *self, int64_t step, fsdp_figures *figures, char *message,
+                           int message_bytes) {
+  FSDP_CHECK(step >= 1 && step <= self->step && step > self->step - 2, "figures of step %lld after step %lld",
+             (long long)step, (long long)self->step);
+  const step_end *end = &self->ends[step % 2];
+  wait_step_end(self, end);
+  memset(figures, 0, sizeof *figures);
+  if (self->profile) fsdp_profile_report_step(self->profile, step, &figures->profile);
+  if (!self->trace) return true;
+  return fsdp_trace_measure(self->trace, step, end->issue_count, &figures->memory, message, message_bytes);
+}
+
+// ---- Creation
+// -----------------------------------------------------------------------------------------------------
+
+void *fsdp_executor_tensor(const fsdp_executor *self, int tensor) {
+  const fsdp_tensor *t = &self->program->tensors[tensor];
+  return self->config.device->arena[t->space] + t->address;
+}
+
+const fsdp_executor_config *fsdp_executor_config_of(const fsdp_executor *self) {
+  return &self->config;
+}
+
+static void resolve_operands(fsdp_executor *self) {
+  const fsdp_program *program = self->program;
+  int shard_rank = fsdp_mesh_coordinate(&program->mesh, FSDP_AXIS_FSDP, self->config.rank);
+  self->views = fsdp_alloc_zeroed((size_t)program->operand_count, sizeof *self->views);
+  for (int o = 0; o < program->operand_count; o++) {
+    const fsdp_operand *operand = &program->operands[o];
+    int64_t offset = operand->offset_bytes + shard_rank * operand->rank_stride_bytes;
+    self->views[o] = (fsdp_view){
+        .data = (unsigned char *)fsdp_executor_tensor(self, operand->tensor) + offset,
+        .numel = operand->size_bytes / fsdp_dtype_bytes(operand->dtype),
+        .dtype = operand->dtype,
+        .access = operand->access,
+    };
+  }
+}
+
+static void make_segments(fsdp_executor *self, int unit) {
+  const fsdp_plan *plan = self->config.plan;
+  int capacity = plan->units->units[unit].param_count;
+  fsdp_shard_run *runs = fsdp_alloc((size_t)capacity * sizeof *runs);
+  int shard_rank = fsdp_mesh_coordinate(&self->program->mesh, FSDP_AXIS_FSDP, self->config.rank);
+  segment_list *list = &self->segments[unit];
+  list->segments = fsdp_alloc((size_t)capacity * sizeof *list->segments);
+  list->count = fsdp_units_shard_runs(plan->units, plan->graph, unit, shard_rank, runs);
+  for (int i = 0; i < list->count; i++) {
+    list->segments[i] = (fsdp_segment){
+        .shard_offset = runs[i].shard_offset,
+        .numel = runs[i].numel,
+        .element_index = runs[i].element_index,
+        .random_stream = fsdp_random_stream(plan->graph->params[runs[i].param].name),
+    };
+  }
+  free(runs);
+}
+
+// Every unit that an update with a bf16 state works on.
+static void make_all_segments(fsdp_executor *self) {
+  const fsdp_program *program = self->program;
+  int units = 0;
+  for (int i = 0; i < program->instr_count; i++) {
+    if (program->instrs[i].unit >= units) units = program->instrs[i].unit + 1;
+  }
+  self->segments = fsdp_alloc_zeroed((size_t)units, sizeof *self->segments);
+  for (int i = 0; i < program->instr_count; i++) {
+    const fsdp_instr *instr = &program->instrs[i];
+    if (instr->kind != FSDP_INSTR_OP || instr->op != FSDP_OP_ADAMW || instr->unit < 0) continue;
+    bool rounds = false;
+    for (int o = 3; o < 6; o++) rounds |= program->operands[instr->first_operand + o].dtype == FSDP_BF16;
+    if (rounds && !self->segments[instr->unit].segments) make_segments(self, instr->unit);
+  }
+}
+
+static void check_collectives(const fsdp_executor *self) {
+  for (int i = 0; i < self->program->instr_count; i++) {
+    const fsdp_instr *instr = &self->program->instrs[i];
+    if (instr->kind < FSDP_INSTR_ALL_GATHER || instr->kind > FSDP_INSTR_ALL_REDUCE) continue;
+    const fsdp_comm *comm = self->config.comms[instr->group];
+    FSDP_CHECK(comm && comm->size == fsdp_mesh_group_size(&self->program->mesh, instr->group),
+               "instruction %d needs a communicator of group %d", i, (int)instr->group);
+  }
+}
+
+fsdp_executor *fsdp_executor_create(const fsdp_executor_config *config) {
+  fsdp_executor *self = fsdp_alloc_zeroed(1, sizeof *self);
+  self->config = *config;
+  self->program = config->plan->program;
+  for (int s = 0; s < FSDP_SPACE_COUNT; s++) {
+    FSDP_CHECK(config->device->arena_bytes[s] >= self->program->arena_bytes[s],
+               "the arena has %lld bytes, the plan needs %lld", (long long)config->device->arena_bytes[s],
+               (long long)self->program->arena_bytes[s]);
+  }
+  check_collectives(self);
+  resolve_operands(self);
+  make_all_segments(self);
+  self->issued = fsdp_alloc_zeroed((size_t)self->program->instr_count, sizeof *self->issued);
+  self->order = fsdp_alloc((size_t)(self->program->accumulation + FSDP_MAX_SECTIONS) * sizeof *self->order);
+  self->order_count = fsdp_program_step_order(self->program, self->order);
+  if (config->measure) self->trace = fsdp_trace_create(self->program, config->device);
+  if (config->profile) self->profile = fsdp_profile_create(self->program);
+  return self;
+}
+
+void fsdp_executor_destroy(fsdp_executor *self) {
+  if (!self) return;
+  fsdp_executor_drain(self);
+  int units = 0;
+  for (int i = 0; i < self->program->instr_count; i++) {
+    if (self->program->instrs[i].unit >= units) units = self->program->instrs[i].unit + 1;
+  }
+  for (int u = 0; u < units; u++) free(self->segments[u].segments);
+  fsdp_profile_destroy(self->profile);
+  fsdp_trace_destroy(self->trace);
+  free(self->order);
+  free(self->issued);
+  free(self->segments);
+  free(self->views);
+  free(self);
+}

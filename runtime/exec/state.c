@@ -1,0 +1,182 @@
+#include "runtime/exec/state.h"
+
+#include "runtime/base/check.h"
+#include "runtime/base/size.h"
+
+#include <string.h>
+
+// Bytes that are handed over at a time.
+#define PIECE_BYTES ((int64_t)256 << 10)
+
+// One unit's shard of one part.
+typedef struct shard {
+  fsdp_device *device;
+  unsigned char *data;
+  int64_t elems;
+  fsdp_dtype dtype;
+} shard;
+
+static shard shard_of(const fsdp_executor *executor, int unit, int tensor, fsdp_dtype dtype) {
+  const fsdp_executor_config *config = fsdp_executor_config_of(executor);
+  return (shard){.device = config->device,
+                 .data = tensor < 0 ? NULL : fsdp_executor_tensor(executor, tensor),
+                 .elems = config->plan->units->units[unit].shard_numel,
+                 .dtype = dtype};
+}
+
+static int tensor_of(const fsdp_unit_state *state, fsdp_state_part part) {
+  return part == FSDP_STATE_MASTER    ? state->master
+         : part == FSDP_STATE_MOMENT1 ? state->moment1
+                                      : state->moment2;
+}
+
+fsdp_dtype fsdp_state_dtype(const fsdp_plan *plan, fsdp_state_part part) {
+  return part == FSDP_STATE_MASTER ? plan->config.master_dtype : plan->config.moment_dtype;
+}
+
+// Writes `elems` values of `from` to a shard, rounded to its dtype, from element `first` on.
+static void put_values(const shard *to, int64_t first, int64_t elems, const void *values, fsdp_dtype from,
+                       void *scratch) {
+  int64_t width = fsdp_dtype_bytes(to->dtype);
+  if (!to->data) return;
+  if (from != to->dtype) {
+    for (int64_t i = 0; i < elems; i++) {
+      float value =
+          from == FSDP_F32 ? ((const float *)values)[i] : fsdp_bf16_to_f32(((const fsdp_bf16 *)values)[i]);
+      if (to->dtype == FSDP_F32)
+        ((float *)scratch)[i] = value;
+      else
+        ((fsdp_bf16 *)scratch)[i] = fsdp_bf16_from_f32(value);
+    }
+    values = scratch;
+  }
+  to->device->table->write(to->device, to->data + first * width, values, elems * width);
+}
+
+static void clear(const shard *to, void *scratch) {
+  if (!to->data) return;
+  memset(scratch, 0, (size_t)PIECE_BYTES);
+  int64_t bytes = to->elems * fsdp_dtype_bytes(to->dtype);
+  for (int64_t done = 0; done < bytes; done += PIECE_BYTES) {
+    to->device->table->write(to->device, to->data + done, scratch, fsdp_min_i64(PIECE_BYTES, bytes - done));
+  }
+}
+
+// What a walk over a part does with each piece of a run.
+typedef struct walk {
+  fsdp_executor *executor;
+  fsdp_state_part part;
+  fsdp_dtype dtype; // of the values handed over
+  bool writes;
+  fsdp_state_callback callback;
+  void *context;
+  fsdp_error *error;
+  void *values, *scratch; // PIECE_BYTES each
+} walk;
+
+static fsdp_status walk_run(const walk *self, int unit, const fsdp_shard_run *run, const shard *data,
+                            const shard *copy) {
+  const fsdp_plan *plan = fsdp_executor_config_of(self->executor)->plan;
+  int64_t piece = PIECE_BYTES / (int64_t)sizeof(float), width = fsdp_dtype_bytes(data->dtype);
+  for (int64_t done = 0; done < run->numel; done += piece) {
+    fsdp_state_range range = {.unit = unit,
+                              .param = run->param,
+                              .name = plan->graph->params[run->param].name,
+                              .first_elem = run->element_index + done,
+                              .elems = fsdp_min_i64(piece, run->numel - done),
+                              .dtype = self->dtype};
+    int64_t at = run->shard_offset + done;
+    if (!self->writes) {
+      data->device->table->read(data->device, self->values, data->data + at * width, range.elems * width);
+    }
+    fsdp_status status = self->callback(self->context, &range, self->values, self->error);
+    if (status != FSDP_OK) return status;
+    if (!self->writes) continue;
+    put_values(data, at, range.elems, self->values, self->dtype, self->scratch);
+    put_values(copy, at, range.elems, self->values, self->dtype, self->scratch);
+  }
+  return FSDP_OK;
+}
+
+static fsdp_status walk_unit(const walk *self, int unit) {
+  const fsdp_executor_config *config = fsdp_executor_config_of(self->executor);
+  const fsdp_plan *plan = config->plan;
+  const fsdp_unit_state *state = &plan->unit_state[unit];
+  shard data =
+      shard_of(self->executor, unit, tensor_of(state, self->part), fsdp_state_dtype(plan, self->part));
+  bool copies = self->part == FSDP_STATE_MASTER;
+  shard copy = shard_of(self->executor, unit, copies ? state->copy : -1, plan->config.param_dtype);
+  if (!data.data) return FSDP_OK;
+  if (self->writes) {
+    clear(&data, self->scratch);
+    clear(&copy, self->scratch);
+  }
+  int capacity = plan->units->units[unit].param_count;
+  fsdp_shard_run *runs = fsdp_alloc((size_t)capacity * sizeof *runs);
+  int shard_rank = fsdp_mesh_coordinate(&plan->program->mesh, FSDP_AXIS_FSDP, config->rank);
+  int count = fsdp_units_shard_runs(plan->units, plan->graph, unit, shard_rank, runs);
+  fsdp_status status = FSDP_OK;
+  for (int i = 0; i < count && status == FSDP_OK; i++) {
+    status = walk_run(self, unit, &runs[i], &data, &copy);
+  }
+  free(runs);
+  return status;
+}
+
+static fsdp_status walk_all(walk *self) {
+  const fsdp_units *units = fsdp_executor_config_of(self->executor)->plan->units;
+  self->values = fsdp_alloc((size_t)PIECE_BYTES);
+  self->scratch = fsdp_alloc((size_t)PIECE_BYTES);
+  fsdp_status status = FSDP_OK;
+  for (int u = 0; u < units->count && status == FSDP_OK; u++) {
+    if (units->units[u].shard_numel > 0) status = walk_unit(self, u);
+  }
+  free(self->scratch);
+  free(self->values);
+  return status;
+}
+
+static fsdp_status zeros(void *context, const fsdp_state_range *range, void *values, fsdp_error *error) {
+  (void)context, (void)error;
+  memset(values, 0, (size_t)(range->elems * fsdp_dtype_bytes(range->dtype)));
+  return FSDP_OK;
+}
+
+fsdp_status fsdp_state_fill(fsdp_executor *executor, fsdp_state_callback source, void *context,
+                            fsdp_error *error) {
+  walk masters = {.executor = executor,
+                  .part = FSDP_STATE_MASTER,
+                  .dtype = FSDP_F32,
+                  .writes = true,
+                  .callback = source,
+                  .context = context,
+                  .error = error};
+  fsdp_status status = walk_all(&masters);
+  for (int part = FSDP_STATE_MOMENT1; part <= FSDP_STATE_MOMENT2 && status == FSDP_OK; part++) {
+    status = fsdp_state_load(executor, (fsdp_state_part)part, zeros, NULL, error);
+  }
+  return status;
+}
+
+fsdp_status fsdp_state_save(fsdp_executor *executor, fsdp_state_part part, fsdp_state_callback sink,
+                            void *context, fsdp_error *error) {
+  walk all = {.executor = executor,
+              .part = part,
+              .dtype = fsdp_state_dtype(fsdp_executor_config_of(executor)->plan, part),
+              .callback = sink,
+              .context = context,
+              .error = error};
+  return walk_all(&all);
+}
+
+fsdp_status fsdp_state_load(fsdp_executor *executor, fsdp_state_part part, fsdp_state_callback source,
+                            void *context, fsdp_error *error) {
+  walk all = {.executor = executor,
+              .part = part,
+              .dtype = fsdp_state_dtype(fsdp_executor_config_of(executor)->plan, part),
+              .writes = true,
+              .callback = source,
+              .context = context,
+              .error = error};
+  return walk_all(&all);
+}

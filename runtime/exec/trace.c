@@ -1,0 +1,159 @@
+#include "runtime/exec/trace.h"
+
+#include "runtime/base/check.h"
+
+#include <stdio.h>
+#include <string.h>
+
+// Ranges for which there is room, for an instruction and for each of its operands.
+#define EVENTS_PER_INSTR   8
+#define EVENTS_PER_OPERAND 8
+#define ERROR_BYTES        512
+
+// What one stream has recorded in one step.
+typedef struct record {
+  fsdp_measure_event *events;
+  int64_t count, capacity;
+  char error[ERROR_BYTES]; // the first one; empty: none
+} record;
+
+// The stream's running instruction. Apart from other streams' by cache lines.
+typedef struct recorder {
+  _Alignas(64) fsdp_touch touch; // the first member: a touch is its recorder
+  fsdp_trace *trace;
+  record steps[2];
+  record *current;
+  int64_t issue;
+  int position;
+  const fsdp_view *views;
+} recorder;
+
+struct fsdp_trace {
+  const fsdp_program *program;
+  const fsdp_device *device;
+  recorder *streams;
+  fsdp_measure_event *merged;
+};
+
+static void fail(recorder *self, const fsdp_instr *instr, const void *address, int64_t bytes,
+                 const char *what) {
+  if (self->current->error[0]) return;
+  const char *name =
+      instr->kind == FSDP_INSTR_OP ? fsdp_op_name(instr->op) : fsdp_instr_kind_name(instr->kind);
+  snprintf(self->current->error, ERROR_BYTES, "instruction %d (%s on %s) %s: %lld bytes at %p",
+           self->position, name, fsdp_stream_name(instr->stream), what, (long long)bytes, address);
+}
+
+static void record_range(fsdp_touch *touch, const void *address, int64_t bytes, int access) {
+  recorder *self = (recorder *)touch;
+  const fsdp_program *program = self->trace->program;
+  const fsdp_instr *instr = &program->instrs[self->position];
+  const char *wrong = "touches bytes outside its operands";
+  for (int o = 0; o < instr->operand_count; o++) {
+    const fsdp_operand *operand = &program->operands[instr->first_operand + o];
+    const char *begin = self->views[o].data, *at = address;
+    if (at < begin || at + bytes > begin + operand->size_bytes) continue;
+    wrong = "writes an operand that it should only read";
+    if ((access & FSDP_WRITE) && !(operand->access & FSDP_WRITE)) continue;
+    wrong = "reports more ranges than there is room for";
+    if (self->current->count == self->current->capacity) break;
+    fsdp_space space = program->tensors[operand->tensor].space;
+    int64_t offset = at - (const char *)self->trace->device->arena[space];
+    self->current->events[self->current->count++] = (fsdp_measure_event){.issue = self->issue,
+                                                                         .buffer = operand->tensor,
+                                                                         .space = (int)space,
+                                                                         .access = access,
+                                                                         .begin = offset,
+                                                                         .end = offset + bytes};
+    return;
+  }
+  fail(self, instr, address, bytes, wrong);
+}
+
+fsdp_trace *fsdp_trace_create(const fsdp_program *program, const fsdp_device *device) {
+  fsdp_trace *trace = fsdp_alloc_zeroed(1, sizeof *trace);
+  trace->program = program;
+  trace->device = device;
+  trace->streams = aligned_alloc(64, FSDP_STREAM_COUNT * sizeof *trace->streams);
+  FSDP_CHECK(trace->streams, "out of host memory for the trace");
+  memset(trace->streams, 0, FSDP_STREAM_COUNT * sizeof *trace->streams);
+  int order[FSDP_MAX_SECTIONS + program->accumulation];
+  int runs = fsdp_program_step_order(program, order);
+  int64_t total = 0, capacity[FSDP_STREAM_COUNT] = {0};
+  for (int r = 0; r < runs; r++) {
+    const fsdp_section *section = &program->sections[order[r]];
+    for (int i = section->begin; i < section->end; i++) {
+      const fsdp_instr *instr = &program->instrs[i];
+      capacity[instr->stream] += EVENTS_PER_INSTR + EVENTS_PER_OPERAND * instr->operand_count;
+    }
+  }
+  for (int s = 0; s < FSDP_STREAM_COUNT; s++) {
+    recorder *self = &trace->streams[s];
+    self->touch.range = record_range;
+    self->trace = trace;
+    for (int p = 0; p < 2; p++) {
+      self->steps[p].capacity = capacity[s];
+      self->steps[p].events = fsdp_alloc((size_t)capacity[s] * sizeof *self->steps[p].events);
+    }
+    total += capacity[s];
+  }
+  trace->merged = fsdp_alloc((size_t)total * sizeof *trace->merged);
+  return trace;
+}
+
+void fsdp_trace_destroy(fsdp_trace *trace) {
+  if (!trace) return;
+  for (int s = 0; s < FSDP_STREAM_COUNT; s++) {
+    for (int p = 0; p < 2; p++) free(trace->streams[s].steps[p].events);
+  }
+  free(trace->streams);
+  free(trace->merged);
+  free(trace);
+}
+
+void fsdp_trace_begin_step(fsdp_trace *trace, int64_t step) {
+  for (int s = 0; s < FSDP_STREAM_COUNT; s++) {
+    record *mine = &trace->streams[s].steps[step % 2];
+    mine->count = 0;
+    mine->error[0] = '\0';
+  }
+}
+
+fsdp_touch *fsdp_trace_instr(fsdp_trace *trace, int64_t step, int64_t issue, int position,
+                             const fsdp_view *views) {
+  recorder *self = &trace->streams[trace->program->instrs[position].stream];
+  self->current = &self->steps[step % 2];
+  self->issue = issue;
+  self->position = position;
+  self->views = views;
+  return &self->touch;
+}
+
+// Each stream's events are in the order of issue: merges them into one list.
+static int64_t merge(fsdp_trace *trace, int64_t step) {
+  int64_t next[FSDP_STREAM_COUNT] = {0}, count = 0;
+  for (;;) {
+    const record *first = NULL;
+    int chosen = -1;
+    for (int s = 0; s < FSDP_STREAM_COUNT; s++) {
+      const record *other = &trace->streams[s].steps[step % 2];
+      if (next[s] == other->count) continue;
+      if (first && first->events[next[chosen]].issue <= other->events[next[s]].issue) continue;
+      first = other;
+      chosen = s;
+    }
+    if (!first) return count;
+    trace->merged[count++] = first->events[next[chosen]++];
+  }
+}
+
+bool fsdp_trace_measure(fsdp_trace *trace, int64_t step, int64_t issue_count, fsdp_measurement *measurement,
+                        char *message, int message_bytes) {
+  for (int s = 0; s < FSDP_STREAM_COUNT; s++) {
+    const char *error = trace->streams[s].steps[step % 2].error;
+    if (!error[0]) continue;
+    snprintf(message, (size_t)message_bytes, "%s", error);
+    return false;
+  }
+  return fsdp_measure(trace->merged, merge(trace, step), issue_count, measurement, message, message_bytes);
+}

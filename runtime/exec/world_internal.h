@@ -1,0 +1,8 @@
+// What the parts of the world share: communicators that send messages, made by whoever knows the library.
+#pragma once
+
+#include "runtime/exec/world.h"
+
+// Splits the world into groups of equal `color`, ordered by `key`; every rank must call it. A negative color
+// takes no part and gets NULL. `piece_bytes` as in fsdp_comms_config.
+fsdp_comm *fsdp_world_split_messages(fsdp_world *world, int color, int key, int64_t piece_bytes);
