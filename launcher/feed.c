@@ -1,0 +1,60 @@
+#include "launcher/feed.h"
+
+#include "runtime/exec/profile.h"
+
+#include <math.h>
+
+void fsdp_feed_create(fsdp_feed *feed, const fsdp_feed_config *config) {
+  feed->config = *config;
+  feed->steps_fed = feed->micro_batches_fed = 0;
+  for (int i = 0; i < FSDP_FEED_STEPS_KEPT; i++) atomic_init(&feed->busy_ns[i], 0);
+}
+
+static void book(fsdp_feed *feed, int64_t step, int64_t began_ns) {
+  atomic_fetch_add(&feed->busy_ns[step % FSDP_FEED_STEPS_KEPT], fsdp_profile_now_ns() - began_ns);
+}
+
+// The sample that is sequence `sequence` of this rank's micro-batch `micro_batch` of step `step`.
+static int64_t sample_of(const fsdp_feed *feed, int64_t step, int64_t micro_batch, int64_t sequence) {
+  const fsdp_feed_config *config = &feed->config;
+  int64_t steps = fsdp_sampler_steps_per_epoch(&config->sampler);
+  fsdp_sampler_part part = {
+      .ranks = config->ranks, .rank = config->rank, .micro_batch = micro_batch, .batch = config->batch};
+  int64_t position = fsdp_sampler_position(&part, sequence);
+  return fsdp_sampler_sample(&config->sampler, step / steps, step % steps, position);
+}
+
+void fsdp_feed_step(void *context, float scalars[FSDP_SCALAR_COUNT], float *target_count) {
+  fsdp_feed *feed = context;
+  int64_t began_ns = fsdp_profile_now_ns(), step = feed->steps_fed++;
+  double t = (double)(step + 1);
+  scalars[FSDP_SCALAR_LR] = (float)fsdp_learning_rate_at(&feed->config.rate, step);
+  scalars[FSDP_SCALAR_CORRECTION1] = (float)(1 - pow(feed->config.beta1, t));
+  scalars[FSDP_SCALAR_CORRECTION2] = (float)(1 - pow(feed->config.beta2, t));
+  scalars[FSDP_SCALAR_STEP] = (float)t;
+  scalars[FSDP_SCALAR_ONE] = 1;
+  int64_t count = 0;
+  for (int64_t m = 0; m < feed->config.accumulation; m++) {
+    for (int64_t i = 0; i < feed->config.batch; i++) {
+      count += fsdp_dataset_target_count(feed->config.dataset, sample_of(feed, step, m, i));
+    }
+  }
+  *target_count = (float)count;
+  book(feed, step, began_ns);
+}
+
+void fsdp_feed_batch(void *context, int32_t *tokens, int32_t *targets) {
+  fsdp_feed *feed = context;
+  int64_t began_ns = fsdp_profile_now_ns(), fed = feed->micro_batches_fed++;
+  int64_t step = fed / feed->config.accumulation, micro_batch = fed % feed->config.accumulation;
+  for (int64_t i = 0; i < feed->config.batch; i++) {
+    int64_t offset = i * feed->config.seq;
+    fsdp_dataset_fill(feed->config.dataset, sample_of(feed, step, micro_batch, i), tokens + offset,
+                      targets + offset);
+  }
+  book(feed, step, began_ns);
+}
+
+double fsdp_feed_take_ms(fsdp_feed *feed, int64_t step) {
+  return (double)atomic_exchange(&feed->busy_ns[step % FSDP_FEED_STEPS_KEPT], 0) / 1e6;
+}

@@ -1,0 +1,40 @@
+// What the running program asks the launcher for: a step's scalars and micro-batches' tokens, in the
+// program's order.
+//
+// The functions below are the executor's callbacks, with a feed as their context; they run on the host
+// stream's thread, ahead of the compute stream, and only copy.
+#pragma once
+
+#include "launcher/learning_rate.h"
+#include "models/op.h"
+#include "runtime/io/dataset.h"
+#include "runtime/io/sampler.h"
+
+#include <stdatomic.h>
+
+typedef struct fsdp_feed_config {
+  const fsdp_dataset *dataset; // outlives the feed
+  fsdp_sampler sampler;
+  int64_t ranks, rank; // data-parallel
+  int64_t batch, seq, accumulation;
+  fsdp_learning_rate rate;
+  double beta1, beta2;
+} fsdp_feed_config;
+
+#define FSDP_FEED_STEPS_KEPT 4
+
+typedef struct fsdp_feed {
+  fsdp_feed_config config;
+  int64_t steps_fed, micro_batches_fed;
+  _Atomic int64_t busy_ns[FSDP_FEED_STEPS_KEPT]; // time spent in the callbacks, by step
+} fsdp_feed;
+
+// Starts at step 0. The feed is handed to the executor by address and must not move.
+void fsdp_feed_create(fsdp_feed *feed, const fsdp_feed_config *config);
+
+// fsdp_executor_callbacks.feed_step and feed_batch.
+void fsdp_feed_step(void *feed, float scalars[FSDP_SCALAR_COUNT], float *target_count);
+void fsdp_feed_batch(void *feed, int32_t *tokens, int32_t *targets);
+
+// Milliseconds that the data of step `step` (from 0) took; ask once, when the step is over.
+double fsdp_feed_take_ms(fsdp_feed *feed, int64_t step);

@@ -1,0 +1,46 @@
+// Trains a Llama over the ranks that mpirun started.
+#include "launcher/stop.h"
+#include "launcher/train.h"
+
+#include <stdio.h>
+
+// --help and --version, once a job.
+static bool answered(const fsdp_world *world, const fsdp_options *options) {
+  if (!options->help && !options->version) return false;
+  if (world->rank == 0) {
+    if (options->help)
+      fsdp_options_print_help(FSDP_PROGRAM_TRAIN, stdout);
+    else
+      printf("fsdp_train %s\n", FSDP_VERSION);
+  }
+  return true;
+}
+
+static fsdp_status train(fsdp_world *world, const fsdp_options *options, int *stop_signal,
+                         fsdp_error *error) {
+  fsdp_status status = fsdp_train_agree_on_options(world, options, error);
+  if (status != FSDP_OK || answered(world, options)) return status;
+  fsdp_placement placement;
+  fsdp_placement_bind(world, &placement);
+  fsdp_train_config config = {.world = world, .options = options, .placement = &placement};
+  return fsdp_train_run(&config, stop_signal, error);
+}
+
+int main(int argc, char **argv) {
+  fsdp_world *world = NULL;
+  fsdp_error error = {0};
+  int stop_signal = 0;
+  if (fsdp_world_create(&argc, &argv, &world, &error) != FSDP_OK) {
+    fprintf(stderr, "fsdp_train: error: %s\n", error.message);
+    return (int)error.status;
+  }
+  fsdp_options options;
+  fsdp_options_parse(&options, FSDP_PROGRAM_TRAIN, argc, argv, &error);
+  fsdp_status status = fsdp_world_share_error(world, &error);
+  if (status == FSDP_OK) status = train(world, &options, &stop_signal, &error);
+  if (status != FSDP_OK && world->rank == 0) fprintf(stderr, "fsdp_train: error: %s\n", error.message);
+  fsdp_options_destroy(&options);
+  fsdp_world_destroy(world);
+  if (status == FSDP_OK && stop_signal) return fsdp_stop_status(stop_signal);
+  return (int)status;
+}

@@ -1,0 +1,154 @@
+#include "launcher/placement.h"
+
+#include "runtime/base/check.h"
+
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#ifdef FSDP_WITH_HWLOC
+#include <hwloc.h>
+#endif
+
+// Processors of a machine that these lists have room for.
+#define PROCESSORS_MAX CPU_SETSIZE
+
+// A core is a set of processors (hardware threads).
+typedef struct core_list {
+  int count;
+  cpu_set_t *cores;
+} core_list;
+
+// What this rank may run on. Open MPI's mpirun pins ranks by its own rules (a lone one to a single core), so
+// there it is what the daemon that started the rank may run on, which is what the user gave to mpirun; else
+// it is the rank's own.
+static void read_allowed(cpu_set_t *allowed) {
+  CPU_ZERO(allowed);
+  pid_t starter = getenv("OMPI_COMM_WORLD_LOCAL_RANK") ? getppid() : 0;
+  if (starter > 1 && sched_getaffinity(starter, sizeof *allowed, allowed) == 0) return;
+  sched_getaffinity(0, sizeof *allowed, allowed);
+}
+
+#ifdef FSDP_WITH_HWLOC
+const char *fsdp_placement_method(void) {
+  return "hwloc";
+}
+
+// The allowed cores in hwloc's logical order, each with its allowed processors; a core without any is left
+// out.
+static void list_cores(const cpu_set_t *allowed, core_list *list) {
+  hwloc_topology_t topology;
+  if (hwloc_topology_init(&topology) != 0) return;
+  if (hwloc_topology_load(topology) != 0) {
+    hwloc_topology_destroy(topology);
+    return;
+  }
+  int depth = hwloc_get_type_or_below_depth(topology, HWLOC_OBJ_CORE);
+  int count = (int)hwloc_get_nbobjs_by_depth(topology, depth);
+  list->cores = fsdp_alloc_zeroed((size_t)count, sizeof *list->cores);
+  for (int i = 0; i < count; i++) {
+    hwloc_obj_t core = hwloc_get_obj_by_depth(topology, depth, (unsigned)i);
+    cpu_set_t *set = &list->cores[list->count];
+    CPU_ZERO(set);
+    for (size_t cpu = 0; cpu < PROCESSORS_MAX; cpu++) {
+      if (CPU_ISSET(cpu, allowed) && hwloc_bitmap_isset(core->cpuset, (unsigned)cpu)) CPU_SET(cpu, set);
+    }
+    list->count += CPU_COUNT(set) > 0;
+  }
+  hwloc_topology_destroy(topology);
+}
+#else
+const char *fsdp_placement_method(void) {
+  return "affinity";
+}
+
+// Without hwloc a processor is a core, in the order of their numbers.
+static void list_cores(const cpu_set_t *allowed, core_list *list) {
+  list->cores = fsdp_alloc_zeroed(PROCESSORS_MAX, sizeof *list->cores);
+  for (size_t cpu = 0; cpu < PROCESSORS_MAX; cpu++) {
+    if (!CPU_ISSET(cpu, allowed)) continue;
+    CPU_ZERO(&list->cores[list->count]);
+    CPU_SET(cpu, &list->cores[list->count]);
+    list->count++;
+  }
+}
+#endif
+
+// "0-3,8" into out, with "..." where it does not fit.
+static void print_set(const cpu_set_t *set, char *out, size_t bytes) {
+  size_t used = 0;
+  out[0] = 0;
+  for (size_t cpu = 0; cpu < PROCESSORS_MAX; cpu++) {
+    if (!CPU_ISSET(cpu, set)) continue;
+    size_t last = cpu;
+    while (last + 1 < PROCESSORS_MAX && CPU_ISSET(last + 1, set)) last++;
+    char part[32];
+    int length = last > cpu ? snprintf(part, sizeof part, "%s%zu-%zu", used ? "," : "", cpu, last)
+                            : snprintf(part, sizeof part, "%s%zu", used ? "," : "", cpu);
+    if (used + (size_t)length + 4 >= bytes) {
+      memcpy(out + used, "...", 4);
+      return;
+    }
+    memcpy(out + used, part, (size_t)length + 1);
+    used += (size_t)length;
+    cpu = last;
+  }
+}
+
+// Whether every rank of this node may run on the same processors, so that dividing them is left to us.
+static bool same_on_node(fsdp_world *world, const cpu_set_t *allowed) {
+  typedef struct entry {
+    int node_index;
+    cpu_set_t allowed;
+  } entry;
+  entry mine;
+  memset(&mine, 0, sizeof mine);
+  mine.node_index = world->node_index;
+  mine.allowed = *allowed;
+  entry *all = fsdp_alloc((size_t)world->size * sizeof *all);
+  fsdp_world_gather(world, &mine, (int64_t)sizeof mine, all);
+  bool same = true;
+  for (int i = 0; i < world->size; i++) {
+    same = same && (all[i].node_index != mine.node_index || CPU_EQUAL(&all[i].allowed, &mine.allowed));
+  }
+  free(all);
+  return same;
+}
+
+void fsdp_placement_bind(fsdp_world *world, fsdp_placement *placement) {
+  *placement = (fsdp_placement){.core_count = 1, .node_cores = 1};
+  cpu_set_t allowed, share;
+  read_allowed(&allowed);
+  bool divide = same_on_node(world, &allowed);
+  core_list list = {0, NULL};
+  list_cores(&allowed, &list);
+  if (list.count > 0) {
+    long long cores = list.count, rank = divide ? world->local_rank : 0,
+              size = divide ? world->local_size : 1;
+    int begin = (int)(rank * cores / size), end = (int)((rank + 1) * cores / size);
+    if (end == begin) end = begin + 1; // more ranks than cores
+    CPU_ZERO(&share);
+    for (int i = begin; i < end; i++) CPU_OR(&share, &share, &list.cores[i]);
+    placement->node_cores = list.count;
+    placement->core_count = end - begin;
+    placement->bound = sched_setaffinity(0, sizeof share, &share) == 0;
+    print_set(&share, placement->cores, sizeof placement->cores);
+  }
+  free(list.cores);
+}
+
+void fsdp_placement_print(fsdp_world *world, const fsdp_placement *mine, FILE *out) {
+  enum { SHOWN = 16 };
+  fsdp_placement *all = fsdp_alloc((size_t)world->size * sizeof *all);
+  fsdp_world_gather(world, mine, (int64_t)sizeof *mine, all);
+  if (world->rank == 0) {
+    fprintf(out, "placement: %d node%s, %d core%s each; processors of rank", world->node_count,
+            world->node_count == 1 ? "" : "s", mine->node_cores, mine->node_cores == 1 ? "" : "s");
+    for (int i = 0; i < world->size && i < SHOWN; i++) {
+      fprintf(out, "%s %d: %s", i ? "," : "", i, all[i].bound ? all[i].cores : "not bound");
+    }
+    fprintf(out, "%s (%s)\n", world->size > SHOWN ? ", ..." : "", fsdp_placement_method());
+  }
+  free(all);
+}

@@ -1,0 +1,38 @@
+// What a person and a program see of a step: a line on the terminal, an object in the log.
+#pragma once
+
+#include "runtime/exec/executor.h"
+#include "runtime/plan/plan.h"
+
+#include <jansson.h>
+#include <stdio.h>
+
+typedef struct fsdp_step_record {
+  int64_t step, total_steps;           // from 1
+  int64_t epoch;                       // from 0
+  int64_t epoch_step, steps_per_epoch; // steps of this epoch that are done, this one too
+  double loss, running_loss, lr, grad_norm;
+  double total_ms, data_ms;
+  int64_t tokens; // of the step, all ranks together
+  fsdp_figures figures;
+  bool measured; // figures.memory holds what the trace found
+} fsdp_step_record;
+
+// Rates over several steps.
+typedef struct fsdp_progress_rate {
+  double tokens_per_s, ms_per_step;
+} fsdp_progress_rate;
+
+// The JSON line of a step; `peak_flops` of all devices together is 0 where nobody knows it (mfu is null
+// then). A new reference.
+json_t *fsdp_progress_json(const fsdp_step_record *record, const fsdp_plan *plan, double peak_flops);
+
+// The terminal's line of a step, with `rate` over the steps since the last one.
+void fsdp_progress_print(const fsdp_step_record *record, const fsdp_progress_rate *rate, FILE *out);
+
+// FLOPs of training on one token: 6 N + 6 L C T, N all parameters but the input embedding where it is not the
+// head's too.
+double fsdp_progress_flops_per_token(const fsdp_plan *plan);
+
+// "1h02m", "3m20s", "12s". Returns `out`.
+const char *fsdp_progress_duration(double seconds, char out[32]);

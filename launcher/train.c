@@ -1,0 +1,400 @@
+#include "launcher/train.h"
+
+#include "launcher/capacity.h"
+#include "launcher/feed.h"
+#include "launcher/memory_profile.h"
+#include "launcher/option_value.h"
+#include "launcher/progress.h"
+#include "launcher/report.h"
+#include "launcher/setup.h"
+#include "launcher/stop.h"
+#include "launcher/train_files.h"
+#include "runtime/base/random.h"
+#include "runtime/base/size.h"
+#include "runtime/exec/state.h"
+#include "runtime/io/metrics_log.h"
+#include "runtime/io/weights.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+// Steps are counted in fp32 on the device, which is exact up to here.
+#define STEPS_MAX (INT64_C(1) << 24)
+
+typedef struct trainer {
+  fsdp_world *world;
+  const fsdp_options *options;
+  const fsdp_placement *placement;
+  fsdp_setup setup;
+  fsdp_dataset *dataset;
+  fsdp_weights *weights;
+  fsdp_metrics_log *log; // of rank 0, or NULL
+  fsdp_device *device;
+  fsdp_comms comms;
+  bool has_comms;
+  fsdp_executor *executor;
+  fsdp_feed feed;
+  int64_t total_steps, steps_per_epoch, step_tokens;
+} trainer;
+
+// What the steps since the last line on the terminal have added up to.
+typedef struct tally {
+  double line_loss, line_ms, run_ms;
+  int64_t line_steps;
+} tally;
+
+static bool is_first(const trainer *t) {
+  return t->world->rank == 0;
+}
+
+// ---- Agreement
+// -----------------------------------------------------------------------------------------------------
+
+// The first line in which two descriptions differ, into `mine` and `theirs`.
+static void first_difference(const char *a, const char *b, char mine[128], char theirs[128]) {
+  while (*a && *b) {
+    size_t length_a = strcspn(a, "\n"), length_b = strcspn(b, "\n");
+    if (length_a != length_b || memcmp(a, b, length_a) != 0) break;
+    a += length_a + 1;
+    b += length_b + 1;
+  }
+  snprintf(mine, 128, "%.*s", (int)strcspn(a, "\n"), a);
+  snprintf(theirs, 128, "%.*s", (int)strcspn(b, "\n"), b);
+}
+
+fsdp_status fsdp_train_agree_on_options(fsdp_world *world, const fsdp_options *options, fsdp_error *error) {
+  char *mine = fsdp_options_describe(options);
+  int64_t bytes = (int64_t)strlen(mine) + 1;
+  fsdp_world_broadcast(world, &bytes, (int64_t)sizeof bytes);
+  char *first = fsdp_alloc((size_t)bytes);
+  if (world->rank == 0) memcpy(first, mine, (size_t)bytes);
+  fsdp_world_broadcast(world, first, bytes);
+  error->status = FSDP_OK;
+  if (strcmp(mine, first) != 0) {
+    char here[128], there[128];
+    first_difference(mine, first, here, there);
+    fsdp_fail(error, FSDP_ERR_OPTION,
+              "rank %d was started with --%s but rank 0 with --%s: start every rank with the same options",
+              world->rank, here, there);
+  }
+  free(mine);
+  free(first);
+  return fsdp_world_share_error(world, error);
+}
+
+// ---- Before the first step
+// -----------------------------------------------------------------------------------------
+
+static fsdp_status plan(trainer *t, fsdp_error *error) {
+  fsdp_setup_ranks ranks = {.ranks = t->world->size,
+                            .ranks_per_node = t->world->local_size,
+                            .even_nodes = t->world->even_nodes,
+                            .machine_bytes = fsdp_capacity_machine_bytes()};
+  fsdp_setup_create(t->options, FSDP_PROGRAM_TRAIN, &ranks, &t->setup, error);
+  fsdp_status status = fsdp_world_share_error(t->world, error);
+  if (status != FSDP_OK) return status;
+  return fsdp_world_agree(t->world, "the step program", fsdp_program_hash(t->setup.plan->program), error);
+}
+
+static fsdp_status count_steps(trainer *t, fsdp_error *error) {
+  const fsdp_options *o = t->options;
+  t->steps_per_epoch = fsdp_sampler_steps_per_epoch(&t->feed.config.sampler);
+  int64_t steps;
+  if (!fsdp_mul_checked(t->steps_per_epoch, o->num_epochs, &steps)) steps = INT64_MAX;
+  if (o->max_steps && o->max_steps < steps) steps = o->max_steps;
+  if (steps > STEPS_MAX) {
+    return fsdp_fail(error, FSDP_ERR_OPTION,
+                     "--num-epochs %" PRId64 " (%s) is more than %" PRId64
+                     " steps: end sooner with --max-steps",
+                     o->num_epochs, fsdp_options_place(o, "num-epochs"), STEPS_MAX);
+  }
+  t->total_steps = steps;
+  return FSDP_OK;
+}
+
+static fsdp_status open_data(trainer *t, fsdp_error *error) {
+  const fsdp_options *o = t->options;
+  const fsdp_plan_config *config = &t->setup.plan->config;
+  int64_t ranks = t->world->size;
+  int64_t global_batch = config->batch * config->accumulation * ranks;
+  fsdp_status status = fsdp_train_check_tokenizer(&t->setup, error);
+  fsdp_dataset_config data = {.paths = o->data,
+                              .seq = config->seq,
+                              .global_batch = global_batch,
+                              .vocab_size = config->model.vocab_size};
+  if (status == FSDP_OK) status = fsdp_dataset_open(&data, &t->dataset, error);
+  if (status != FSDP_OK) return status;
+  t->step_tokens = global_batch * config->seq;
+  fsdp_feed_config feed = {.dataset = t->dataset,
+                           .sampler = {.seed = (uint64_t)o->seed,
+                                       .sample_count = fsdp_dataset_sample_count(t->dataset),
+                                       .global_batch = global_batch},
+                           .ranks = ranks,
+                           .rank = t->world->rank,
+                           .batch = config->batch,
+                           .seq = config->seq,
+                           .accumulation = config->accumulation,
+                           .beta1 = o->beta1,
+                           .beta2 = o->beta2};
+  fsdp_feed_create(&t->feed, &feed);
+  status = count_steps(t, error);
+  t->feed.config.rate = (fsdp_learning_rate){.schedule = (fsdp_lr_schedule)o->lr_schedule,
+                                             .lr = o->lr,
+                                             .min_lr = o->min_lr,
+                                             .warmup_steps = o->warmup_steps,
+                                             .total_steps = t->total_steps};
+  return status;
+}
+
+// Every file that the run reads or writes, so that a missing one is known before memory is taken.
+static fsdp_status open_files(trainer *t, fsdp_error *error) {
+  fsdp_status status = open_data(t, error);
+  if (status == FSDP_OK && t->setup.load_weights) {
+    status = fsdp_weights_open(t->setup.folder, t->setup.plan->graph, &t->weights, error);
+  }
+  if (status == FSDP_OK && is_first(t)) status = fsdp_train_open_log(t->options, &t->log, error);
+  if (status == FSDP_OK && is_first(t) && t->options->memory_profile) {
+    status = fsdp_memory_profile_write(t->setup.plan, t->setup.model_name, t->options->memory_profile, error);
+  }
+  return status;
+}
+
+static fsdp_status create_device(trainer *t, fsdp_error *error) {
+  int threads = t->options->threads ? (int)t->options->threads : t->placement->core_count;
+  fsdp_device_config config = {0};
+  fsdp_device_configure(t->setup.plan->program, threads, &config);
+  config.shared = t->world->size > 1;
+  return fsdp_device_cpu()->create(&config, &t->device, error);
+}
+
+static fsdp_status draw_or_read(void *context, const fsdp_state_range *range, void *values,
+                                fsdp_error *error) {
+  trainer *t = context;
+  if (t->weights)
+    return fsdp_weights_read(t->weights, range->param, range->first_elem, range->elems, values, error);
+  const fsdp_param *param = &t->setup.plan->graph->params[range->param];
+  fsdp_random_normal((uint64_t)t->options->seed, fsdp_random_stream(param->name), range->first_elem,
+                     range->elems, param->init_mean, param->init_deviation, values);
+  return FSDP_OK;
+}
+
+static void create_executor(trainer *t) {
+  fsdp_executor_config config = {
+      .plan = t->setup.plan,
+      .rank = t->world->rank,
+      .device = t->device,
+      .callbacks = {.context = &t->feed, .feed_step = fsdp_feed_step, .feed_batch = fsdp_feed_batch},
+      .seed = (uint64_t)t->options->seed,
+      .measure = t->options->measure,
+      .profile = true};
+  memcpy(config.comms, t->comms.group, sizeof config.comms);
+  t->executor = fsdp_executor_create(&config);
+}
+
+static fsdp_status prepare(trainer *t, fsdp_error *error) {
+  open_files(t, error);
+  if (fsdp_world_share_error(t->world, error) != FSDP_OK) return error->status;
+  create_device(t, error);
+  if (fsdp_world_share_error(t->world, error) != FSDP_OK) return error->status;
+  fsdp_comms_config comms = {.mesh = &t->setup.plan->config.mesh, .device = t->device};
+  t->has_comms = fsdp_world_comms(t->world, &comms, &t->comms, error) == FSDP_OK;
+  if (fsdp_world_share_error(t->world, error) != FSDP_OK) return error->status;
+  create_executor(t);
+  fsdp_state_fill(t->executor, draw_or_read, t, error);
+  return fsdp_world_share_error(t->world, error);
+}
+
+// ---- What a person sees
+// --------------------------------------------------------------------------------------------
+
+static void print_start(const trainer *t) {
+  const fsdp_plan *made = t->setup.plan;
+  const fsdp_memory_space_report *device = &made->memory.space[FSDP_SPACE_DEVICE];
+  const fsdp_memory_space_report *host = &made->memory.space[FSDP_SPACE_HOST];
+  char parameters[48], valley[24], peak[24], arena[24], host_arena[24], hint[512], tokens[48];
+  printf("model:     %s, %s parameters, %s\n", t->setup.model_name,
+         fsdp_value_print_int(fsdp_llama_parameter_count(&made->config.model), parameters, sizeof parameters),
+         t->weights ? "weights from its folder" : "new weights");
+  printf("ranks:     %d (data=%d, fsdp=%d), strategy %s, %d unit%s, parameters in %s\n", t->world->size,
+         made->config.mesh.size[FSDP_AXIS_DATA], made->config.mesh.size[FSDP_AXIS_FSDP],
+         fsdp_strategy_name(made->config.strategy), made->units->count, made->units->count == 1 ? "" : "s",
+         fsdp_dtype_name(made->config.param_dtype));
+  printf("memory:    valley %s, peak %s, arena %s a rank, host %s; planned and verified, %d instructions\n",
+         fsdp_value_print_bytes(device->valley_bytes, valley, sizeof valley),
+         fsdp_value_print_bytes(device->peak_bytes, peak, sizeof peak),
+         fsdp_value_print_bytes(device->arena_bytes, arena, sizeof arena),
+         fsdp_value_print_bytes(host->arena_bytes, host_arena, sizeof host_arena),
+         made->program->instr_count);
+  printf("data:      %s\n", fsdp_dataset_description(t->dataset));
+  printf("steps:     %" PRId64 " of %s tokens, %" PRId64 " an epoch\n", t->total_steps,
+         fsdp_value_print_int(t->step_tokens, tokens, sizeof tokens), t->steps_per_epoch);
+  if (made->config.seq > made->config.model.max_position_embeddings) {
+    printf("note:      sequences of %" PRId64 " tokens are longer than the %" PRId64
+           " positions that the model was made for\n",
+           made->config.seq, made->config.model.max_position_embeddings);
+  }
+  if (fsdp_report_hint(made, hint, sizeof hint)) printf("%s\n", hint);
+  fflush(stdout);
+}
+
+static void print_summary(const trainer *t, const fsdp_step_record *last, const tally *sum) {
+  const fsdp_memory_space_report *device = &t->setup.plan->memory.space[FSDP_SPACE_DEVICE];
+  char speed[48], time[32], planned[2][48], measured[2][48];
+  double tokens_per_s = (double)(last->step * t->step_tokens) / (sum->run_ms / 1e3);
+  printf("done:      %" PRId64 " steps in %s, loss %.4f, %s tokens/s\n", last->step,
+         fsdp_progress_duration(sum->run_ms / 1e3, time), last->loss,
+         fsdp_value_print_int((int64_t)tokens_per_s, speed, sizeof speed));
+  printf("memory:    planned valley %s, peak %s bytes a rank",
+         fsdp_value_print_int(device->valley_bytes, planned[0], sizeof planned[0]),
+         fsdp_value_print_int(device->peak_bytes, planned[1], sizeof planned[1]));
+  if (last->measured) {
+    const fsdp_measurement *memory = &last->figures.memory;
+    printf("; measured valley %s, peak %s",
+           fsdp_value_print_int(memory->valley_bytes[FSDP_SPACE_DEVICE], measured[0], sizeof measured[0]),
+           fsdp_value_print_int(memory->peak_bytes[FSDP_SPACE_DEVICE], measured[1], sizeof measured[1]));
+  }
+  putchar('\n');
+}
+
+// ---- Steps
+// ---------------------------------------------------------------------------------------------------------
+
+// Completes the record of a step that is over and hands it out. Its figures are asked for one step late, when
+// they cost no waiting (runtime/exec/executor.h).
+static fsdp_status finish_step(trainer *t, fsdp_step_record *record, tally *sum, fsdp_error *error) {
+  char message[512];
+  bool sound = fsdp_executor_figures(t->executor, record->step, &record->figures, message, sizeof message);
+  FSDP_CHECK(sound, "step %" PRId64 ": %s", record->step, message);
+  record->measured = t->options->measure;
+  record->data_ms = fsdp_feed_take_ms(&t->feed, record->step - 1);
+  sum->line_loss += record->loss;
+  sum->line_ms += record->total_ms;
+  sum->run_ms += record->total_ms;
+  sum->line_steps++;
+  record->running_loss = sum->line_loss / (double)sum->line_steps;
+  fsdp_status status = FSDP_OK;
+  if (t->log) {
+    json_t *line = fsdp_progress_json(record, t->setup.plan, 0);
+    status = fsdp_metrics_log_write(t->log, line, error);
+    json_decref(line);
+  }
+  bool shown =
+      record->step % t->options->log_freq == 0 || record->step == 1 || record->step == t->total_steps;
+  if (!shown) return status;
+  fsdp_progress_rate rate = {.tokens_per_s =
+                                 (double)(sum->line_steps * t->step_tokens) / (sum->line_ms / 1e3),
+                             .ms_per_step = sum->line_ms / (double)sum->line_steps};
+  if (is_first(t)) fsdp_progress_print(record, &rate, stdout);
+  sum->line_loss = sum->line_ms = 0;
+  sum->line_steps = 0;
+  return status;
+}
+
+static fsdp_step_record make_record(const trainer *t, const fsdp_step_result *result, double total_ms) {
+  int64_t done = result->step - 1;
+  return (fsdp_step_record){.step = result->step,
+                            .total_steps = t->total_steps,
+                            .epoch = done / t->steps_per_epoch,
+                            .epoch_step = done % t->steps_per_epoch + 1,
+                            .steps_per_epoch = t->steps_per_epoch,
+                            .loss = (double)result->loss,
+                            .lr = fsdp_learning_rate_at(&t->feed.config.rate, done),
+                            .grad_norm = (double)result->grad_norm,
+                            .total_ms = total_ms,
+                            .tokens = t->step_tokens};
+}
+
+// What every rank knows after a step: the greatest of the signals that ranks have received (0: none), and
+// whether rank 0 could write its log. One exchange, so that all stop after the same step.
+static fsdp_status agree_to_stop(trainer *t, int *stop_signal, fsdp_error *error) {
+  struct {
+    int signal_number, failed;
+  } mine = {fsdp_stop_signal(), error->status}, *all = fsdp_alloc((size_t)t->world->size * sizeof *all);
+  fsdp_world_gather(t->world, &mine, (int64_t)sizeof mine, all);
+  bool failed = false;
+  for (int i = 0; i < t->world->size; i++) {
+    if (all[i].signal_number > *stop_signal) *stop_signal = all[i].signal_number;
+    failed = failed || all[i].failed;
+  }
+  free(all);
+  return failed ? fsdp_world_share_error(t->world, error) : FSDP_OK;
+}
+
+static fsdp_status fail_not_finite(const trainer *t, const fsdp_step_record *record, fsdp_error *error) {
+  return fsdp_fail(
+      error, FSDP_ERR_NOT_FINITE,
+      "the loss is %g at step %" PRId64 " (learning rate %g): lower --lr %g (%s), raise --warmup-steps, or "
+      "look at the data",
+      record->loss, record->step, record->lr, t->options->lr, fsdp_options_place(t->options, "lr"));
+}
+
+static fsdp_status run_steps(trainer *t, int *stop_signal, fsdp_error *error) {
+  fsdp_step_record record = {0};
+  tally sum = {0};
+  int64_t before_ns = fsdp_profile_now_ns();
+  fsdp_status status = FSDP_OK;
+  for (int64_t step = 1; step <= t->total_steps && status == FSDP_OK && !*stop_signal; step++) {
+    fsdp_step_result result;
+    fsdp_executor_run_step(t->executor, &result);
+    int64_t now_ns = fsdp_profile_now_ns();
+    if (step > 1) finish_step(t, &record, &sum, error);
+    record = make_record(t, &result, (double)(now_ns - before_ns) / 1e6);
+    before_ns = now_ns;
+    status = agree_to_stop(t, stop_signal, error);
+    if (status == FSDP_OK && !isfinite(record.loss)) status = fail_not_finite(t, &record, error);
+  }
+  fsdp_executor_drain(t->executor);
+  if (status != FSDP_OK && status != FSDP_ERR_NOT_FINITE) return status;
+  fsdp_error last_error = {0};
+  finish_step(t, &record, &sum, &last_error);
+  if (fsdp_world_share_error(t->world, &last_error) != FSDP_OK && status == FSDP_OK) {
+    *error = last_error;
+    return error->status;
+  }
+  if (status == FSDP_OK && is_first(t)) {
+    if (*stop_signal)
+      printf("stopped by %s after step %" PRId64 "\n", fsdp_stop_name(*stop_signal), record.step);
+    print_summary(t, &record, &sum);
+  }
+  return status;
+}
+
+// ---- The run
+// -------------------------------------------------------------------------------------------------------
+
+static void destroy(trainer *t) {
+  fsdp_executor_destroy(t->executor);
+  if (t->has_comms) fsdp_comms_destroy(&t->comms);
+  if (t->device) t->device->table->destroy(t->device);
+  fsdp_metrics_log_close(t->log, NULL);
+  fsdp_weights_close(t->weights);
+  fsdp_dataset_close(t->dataset);
+  fsdp_setup_destroy(&t->setup);
+}
+
+static void print_asked_for(const trainer *t) {
+  const fsdp_plan *made = t->setup.plan;
+  if (t->options->print_model) fsdp_units_print_tree(made->units, made->graph, stdout);
+  if (t->options->print_program) fsdp_program_print(made->program, stdout);
+  if (t->options->dry_run) fsdp_report_print(made, t->setup.model_name, stdout);
+  fflush(stdout);
+}
+
+fsdp_status fsdp_train_run(const fsdp_train_config *config, int *stop_signal, fsdp_error *error) {
+  trainer t = {.world = config->world, .options = config->options, .placement = config->placement};
+  fsdp_stop_install();
+  fsdp_status status = plan(&t, error);
+  if (status == FSDP_OK && is_first(&t)) print_asked_for(&t);
+  if (status == FSDP_OK && !t.options->dry_run) {
+    status = prepare(&t, error);
+    if (status == FSDP_OK) {
+      fsdp_placement_print(t.world, t.placement, stdout);
+      if (is_first(&t)) print_start(&t);
+      status = run_steps(&t, stop_signal, error);
+    }
+  }
+  destroy(&t);
+  return status;
+}
