@@ -30,6 +30,7 @@ typedef struct wait_node {
 
 typedef struct inference {
   fsdp_program *program;
+  int order[32], run_count; // sections as they are issued
   // Ranges that operands touch, as indices into the sorted coordinates; intervals start where a bit is set.
   int *operand_low, *operand_high;
   int64_t *coordinates;
@@ -257,14 +258,15 @@ static void record_accesses(inference *in, const fsdp_instr *instr, int index) {
   }
 }
 
-static void issue(inference *in, int position) {
-  const fsdp_instr *instr = &in->program->instrs[position];
-  int need[FSDP_STREAM_COUNT];
-  find_needs(in, instr, need);
-  int index = begin_event(in, position);
-  int *clock = in->events[index].clock;
-  for (int n = in->first_node[position]; n >= 0; n = in->nodes[n].next)
-    if (in->latest[in->nodes[n].position] >= 0) join(in, clock, in->latest[in->nodes[n].position]);
+static void join_waits(const inference *in, int position, int *clock) {
+  for (int n = in->first_node[position]; n >= 0; n = in->nodes[n].next) {
+    int awaited = in->latest[in->nodes[n].position];
+    if (awaited >= 0) join(in, clock, awaited);
+  }
+}
+
+// Adds the waits that the needs ask for and nothing implies yet.
+static void add_missing(inference *in, int position, int *need, int *clock) {
   for (int s = 0; s < FSDP_STREAM_COUNT; s++)
     if (need[s] >= 0 && covers(in, clock, need[s])) need[s] = NONE;
   for (int s = 0; s < FSDP_STREAM_COUNT; s++) {
@@ -278,10 +280,29 @@ static void issue(inference *in, int position) {
                awaited);
     add_wait(in, position, awaited,
              touch_each_other(in->program, position, awaited) ? FSDP_WAIT_DATA : FSDP_WAIT_REUSE);
-    join(in, clock, need[s]);
   }
-  record_accesses(in, instr, index);
-  end_event(in, position, index);
+}
+
+// Issues the whole seam order and adds every wait that it asks for.
+static void find_waits(inference *in) {
+  begin_walk(in);
+  set_start(in, 0);
+  in->states[0].writer = NONE;
+  for (int s = 0; s < FSDP_STREAM_COUNT; s++) in->states[0].readers[s] = NONE;
+  for (int k = 0; k < in->run_count; k++) {
+    const fsdp_section *section = &in->program->sections[in->order[k]];
+    for (int i = section->begin; i < section->end; i++) {
+      const fsdp_instr *instr = &in->program->instrs[i];
+      int need[FSDP_STREAM_COUNT];
+      find_needs(in, instr, need);
+      int index = begin_event(in, i), *clock = in->events[index].clock;
+      join_waits(in, i, clock);
+      add_missing(in, i, need, clock);
+      join_waits(in, i, clock);
+      record_accesses(in, instr, index);
+      end_event(in, i, index);
+    }
+  }
 }
 
 // ---- Leaving out what others imply
@@ -308,20 +329,19 @@ static void mark_needed(inference *in, int position, int index, bool policy) {
   }
 }
 
-static void drop_implied(inference *in, const int *order, int section_count, bool policy) {
-  const fsdp_program *program = in->program;
+static void drop_implied(inference *in, bool policy) {
   begin_walk(in);
   for (int n = 0; n < in->node_count; n++)
     in->nodes[n].needed = (in->nodes[n].reason == FSDP_WAIT_POLICY) != policy;
-  for (int k = 0; k < section_count; k++) {
-    const fsdp_section *section = &program->sections[order[k]];
+  for (int k = 0; k < in->run_count; k++) {
+    const fsdp_section *section = &in->program->sections[in->order[k]];
     for (int i = section->begin; i < section->end; i++) {
       int index = begin_event(in, i);
       mark_needed(in, i, index, policy);
       end_event(in, i, index);
     }
   }
-  for (int i = 0; i < program->instr_count; i++) {
+  for (int i = 0; i < in->program->instr_count; i++) {
     int *link = &in->first_node[i];
     while (*link >= 0) {
       if (in->nodes[*link].needed)
@@ -368,26 +388,20 @@ static void store_waits(inference *in) {
 
 void fsdp_waits_infer(fsdp_program *program) {
   inference in = {.program = program};
-  int order[32], sections = fsdp_program_seam_order(program, order), events = 0;
-  for (int k = 0; k < sections; k++)
-    events += program->sections[order[k]].end - program->sections[order[k]].begin;
+  int events = 0;
+  in.run_count = fsdp_program_seam_order(program, in.order);
+  for (int k = 0; k < in.run_count; k++)
+    events += program->sections[in.order[k]].end - program->sections[in.order[k]].begin;
   in.events = fsdp_alloc((size_t)events * sizeof *in.events);
   in.latest = fsdp_alloc((size_t)program->instr_count * sizeof *in.latest);
   in.first_node = fsdp_alloc((size_t)program->instr_count * sizeof *in.first_node);
   for (int i = 0; i < program->instr_count; i++) in.first_node[i] = NONE;
   map_operands(&in);
 
-  set_start(&in, 0);
-  in.states[0].writer = NONE;
-  for (int s = 0; s < FSDP_STREAM_COUNT; s++) in.states[0].readers[s] = NONE;
-  begin_walk(&in);
-  for (int k = 0; k < sections; k++) {
-    const fsdp_section *section = &program->sections[order[k]];
-    for (int i = section->begin; i < section->end; i++) issue(&in, i);
-  }
-  drop_implied(&in, order, sections, false);
+  find_waits(&in);
+  drop_implied(&in, false);
   add_policies(&in);
-  drop_implied(&in, order, sections, true);
+  drop_implied(&in, true);
   store_waits(&in);
 
   free(in.operand_low);
