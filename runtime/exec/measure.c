@@ -143,17 +143,18 @@ static void measure_buffer(measurer *self, const fsdp_measure_event *const *even
       access_segment(self, &self->segments[s], events[i]);
     }
   }
-  int64_t touched = 0, carried = 0;
+  int64_t touched = 0;
+  bool carries = false;
   for (int64_t s = 0; s < segments; s++) {
     const segment *bytes = &self->segments[s];
     if (bytes->last < 0) continue; // a gap between touched ranges
     close_lifetime(self, bytes, events[0], bytes->carried ? self->issue_count - 1 : bytes->last);
     touched += bytes->end - bytes->begin;
-    if (bytes->carried) carried += bytes->end - bytes->begin;
+    carries = carries || bytes->carried;
   }
   join_stretches(self, from);
-  self->valley[events[0]->space] += carried;
-  if (carried > 0) {
+  if (carries) {
+    self->valley[events[0]->space] += touched;
     add_live(self, events[0]->space, touched, 0, self->issue_count - 1);
   } else {
     count_components(self, from, segments);

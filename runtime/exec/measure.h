@@ -7,7 +7,7 @@
 //   the step's start, and the last lifetime of such a byte lasts to the step's end;
 // - a buffer is live over each connected stretch of its bytes' lifetimes, with all the bytes touched in that
 //   stretch; one that carries bytes over the step boundary is live throughout, with all that it touches;
-// - valley: the bytes carried over the boundary; peak: the greatest sum of live buffers over time.
+// - valley: bytes of the buffers that carry; peak: the greatest sum of live buffers' bytes over time.
 // Two buffers that have a byte in common while both need it are an error.
 //
 // Shares no code with the planner that predicts these numbers.

@@ -1,0 +1,57 @@
+// Trains a plan on as many ranks as its mesh has, all of them threads of the test, and hands out what came of
+// it.
+//
+//   harness_config config = {.steps = 3, .lr = 1e-3f};
+//   ... fill config.plan (harness_small_plan gives a start) ...
+//   harness_result *result = harness_train(&config);
+//   ... result->loss[0], harness_find(result->gradients, ...), ...
+//   harness_free(result);
+//
+// Weights depend on seed and names alone, tokens on seed, step and sequence alone: runs of one global batch
+// (batch * accumulation * ranks) see the same data whatever the mesh.
+#pragma once
+
+#include "runtime/exec/executor.h"
+
+typedef struct harness_config {
+  fsdp_plan_config plan;
+  int steps;
+  float lr;
+  uint64_t seed;
+  int gradient_step;  // whose gradients are kept, from 0; negative: none
+  int kernel_threads; // of each rank; 0: one
+} harness_config;
+
+typedef struct harness_tensor {
+  const char *name;
+  float *values; // whole, gathered from all shards
+  int64_t numel;
+} harness_tensor;
+
+typedef struct harness_result {
+  int steps;
+  float *loss, *grad_norm;    // by step, the same on every rank (checked)
+  harness_tensor *gradients;  // of harness_config.gradient_step before clipping, by parameter; NULL: none
+  harness_tensor *parameters; // masters after the last step
+  int param_count;
+  // By step; the same on every rank (checked). Index: step * FSDP_SPACE_COUNT + space.
+  int64_t *measured_valley_bytes, *measured_peak_bytes;
+  fsdp_memory_report planned;
+  fsdp_traffic traffic;
+  char failure[512]; // what the trace found wrong, or a rank that differs from rank 0; empty: nothing
+  fsdp_plan *plan;
+} harness_result;
+
+// A plan of a two-layer model with grouped-query attention, an odd vocabulary and 7 sequences of 12 tokens;
+// everything else as the programs' defaults, in fp32, on `ranks` shards.
+fsdp_plan_config harness_small_plan(int ranks);
+
+// Never NULL; a plan that cannot be made, or ranks that disagree, are in result->failure.
+harness_result *harness_train(const harness_config *config);
+void harness_free(harness_result *result);
+
+// Norm of a - b over norm of b, all elements together; 0 where both are 0.
+double harness_difference(const harness_tensor *a, const harness_tensor *b);
+
+// True where every step measured what was planned, in both spaces; otherwise `message` says where it did not.
+bool harness_memory_as_planned(const harness_result *result, char *message, int message_bytes);
