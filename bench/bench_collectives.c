@@ -1,0 +1,153 @@
+// How fast are the collectives? usage: mpirun -np N bench_collectives [--messages] [--max BYTES]
+//
+// For each collective and size: time of a call, algorithm bandwidth (bytes / time) and bus bandwidth, which
+// is what the slowest link must have carried (nccl-tests, doc/PERFORMANCE.md): bytes / time * (n-1)/n, twice
+// that for an all-reduce. `bytes` is the whole buffer. Inputs are small integers, so that every sum is exact,
+// and results are checked. Without --messages ranks of one node read each other directly.
+#include "runtime/base/check.h"
+#include "runtime/exec/profile.h"
+#include "runtime/exec/world.h"
+
+#include <string.h>
+
+#define BYTES_MIN        ((int64_t)4 << 10)
+#define SECONDS_PER_SIZE 0.3
+
+typedef enum operation { ALL_GATHER, REDUCE_SCATTER, ALL_REDUCE, OPERATION_COUNT } operation;
+
+static const char *const operation_names[] = {"all-gather", "reduce-scatter", "all-reduce"};
+
+typedef struct bench {
+  fsdp_world *world;
+  fsdp_device *device;
+  fsdp_comm *comm;
+  fsdp_dtype dtype;
+  int64_t wrong;
+} bench;
+
+static float value_of(int rank, int64_t index) {
+  return (float)((rank + index) % 8);
+}
+
+static void put(const bench *self, int64_t index, float value) {
+  void *buffer = self->device->arena[FSDP_SPACE_DEVICE];
+  if (self->dtype == FSDP_F32)
+    ((float *)buffer)[index] = value;
+  else
+    ((fsdp_bf16 *)buffer)[index] = fsdp_bf16_from_f32(value);
+}
+
+static float get(const bench *self, int64_t index) {
+  const void *buffer = self->device->arena[FSDP_SPACE_DEVICE];
+  return self->dtype == FSDP_F32 ? ((const float *)buffer)[index]
+                                 : fsdp_bf16_to_f32(((const fsdp_bf16 *)buffer)[index]);
+}
+
+// Everything in place, as training does.
+static void run(const bench *self, operation what, int64_t elems) {
+  int64_t slot = elems / self->comm->size;
+  char *buffer = (char *)self->device->arena[FSDP_SPACE_DEVICE];
+  char *own = buffer + self->comm->rank * slot * fsdp_dtype_bytes(self->dtype);
+  fsdp_collective call = {.dtype = self->dtype, .elems = what == ALL_REDUCE ? elems : slot};
+  call.input = what == ALL_GATHER ? own : buffer;
+  call.output = what == REDUCE_SCATTER ? own : buffer;
+  if (what == ALL_GATHER) self->comm->table->all_gather(self->comm, &call);
+  if (what == REDUCE_SCATTER) self->comm->table->reduce_scatter(self->comm, &call);
+  if (what == ALL_REDUCE) self->comm->table->all_reduce(self->comm, &call);
+}
+
+static void check(bench *self, operation what, int64_t elems) {
+  int size = self->comm->size, rank = self->comm->rank;
+  int64_t slot = elems / size;
+  for (int64_t i = 0; i < elems; i++) put(self, i, value_of(rank, i));
+  run(self, what, elems);
+  int64_t begin = what == REDUCE_SCATTER ? rank * slot : 0;
+  int64_t end = what == REDUCE_SCATTER ? begin + slot : elems;
+  for (int64_t i = begin; i < end; i++) {
+    float wanted = 0;
+    if (what == ALL_GATHER)
+      wanted = value_of((int)(i / slot), i);
+    else
+      for (int r = 0; r < size; r++) wanted += value_of(r, i);
+    self->wrong += get(self, i) != wanted;
+  }
+}
+
+static double seconds_per_call(const bench *self, operation what, int64_t elems) {
+  int64_t calls = 1;
+  for (;;) {
+    fsdp_world_barrier(self->world);
+    int64_t start_ns = fsdp_profile_now_ns();
+    for (int64_t i = 0; i < calls; i++) run(self, what, elems);
+    fsdp_world_barrier(self->world);
+    double seconds = (double)(fsdp_profile_now_ns() - start_ns) * 1e-9;
+    // Rank 0 decides, so that all make the same calls.
+    fsdp_world_broadcast(self->world, &seconds, (int64_t)sizeof seconds);
+    if (seconds >= SECONDS_PER_SIZE || calls >= 1 << 20) return seconds / (double)calls;
+    double wanted = SECONDS_PER_SIZE * 1.2 / (seconds > 1e-6 ? seconds : 1e-6) * (double)calls;
+    calls = (int64_t)wanted + 1;
+  }
+}
+
+static void measure(bench *self, operation what, int64_t bytes) {
+  int size = self->comm->size;
+  int64_t unit = (int64_t)size * 16, elems = bytes / fsdp_dtype_bytes(self->dtype) / unit * unit;
+  if (elems == 0) return;
+  check(self, what, elems);
+  double seconds = seconds_per_call(self, what, elems);
+  double rate = (double)(elems * fsdp_dtype_bytes(self->dtype)) / seconds * 1e-9;
+  double bus = rate * (size - 1) / size * (what == ALL_REDUCE ? 2 : 1);
+  if (self->world->rank != 0) return;
+  printf("%-15s %-5s %12lld %12.1f %9.3f %9.3f %8lld\n", operation_names[what], fsdp_dtype_name(self->dtype),
+         (long long)(elems * fsdp_dtype_bytes(self->dtype)), seconds * 1e6, rate, bus,
+         (long long)self->wrong);
+  fflush(stdout);
+}
+
+static void print_head(const bench *self) {
+  if (self->world->rank != 0) return;
+  printf("# %d ranks on %d nodes, communicator: %s\n", self->world->size, self->world->node_count,
+         self->comm->table->name);
+  printf("# %-13s %-5s %12s %12s %9s %9s %8s\n", "collective", "dtype", "bytes", "us", "alg GB/s", "bus GB/s",
+         "wrong");
+}
+
+int main(int argc, char **argv) {
+  bench self = {0};
+  fsdp_error error;
+  int64_t bytes_max = (int64_t)64 << 20;
+  bool messages = false;
+  for (int i = 1; i < argc; i++) {
+    if (strcmp(argv[i], "--messages") == 0)
+      messages = true;
+    else if (strcmp(argv[i], "--max") == 0 && i + 1 < argc)
+      bytes_max = atoll(argv[++i]);
+    else {
+      fprintf(stderr, "usage: mpirun -np N bench_collectives [--messages] [--max BYTES]\n");
+      return FSDP_ERR_OPTION;
+    }
+  }
+  fsdp_status status = fsdp_world_create(&argc, &argv, &self.world, &error);
+  FSDP_CHECK(status == FSDP_OK, "%s", error.message);
+  fsdp_device_config device_config = {.arena_bytes = {bytes_max, 4096}, .shared = true};
+  status = fsdp_device_cpu()->create(&device_config, &self.device, &error);
+  FSDP_CHECK(status == FSDP_OK, "%s", error.message);
+  fsdp_mesh mesh = {{1, self.world->size}};
+  fsdp_comms comms;
+  fsdp_comms_config config = {.mesh = &mesh, .device = self.device, .messages = messages};
+  status = fsdp_world_comms(self.world, &config, &comms, &error);
+  FSDP_CHECK(status == FSDP_OK, "%s", error.message);
+  self.comm = comms.group[FSDP_GROUP_GATHER];
+  print_head(&self);
+  for (int what = 0; what < OPERATION_COUNT; what++) {
+    self.dtype = FSDP_F32;
+    for (int64_t bytes = BYTES_MIN; bytes <= bytes_max; bytes *= 16) measure(&self, (operation)what, bytes);
+    measure(&self, (operation)what, bytes_max);
+    self.dtype = FSDP_BF16;
+    measure(&self, (operation)what, bytes_max);
+  }
+  fsdp_comms_destroy(&comms);
+  fsdp_device_cpu()->destroy(self.device);
+  fsdp_world_destroy(self.world);
+  return self.wrong == 0 ? 0 : 1;
+}
