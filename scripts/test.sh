@@ -2,15 +2,19 @@
 # Installs what is missing, builds, and runs all the tests: the plain build, then under AddressSanitizer
 # with UBSan, then under ThreadSanitizer, with the checks of style.
 #   --quick  the plain build and the checks of style alone
-#   --all    also every product of settings that the suites otherwise cover by pairs (long)
+#   --all    also every product of settings that the suites otherwise cover by pairs, and the static analyzer
 # The last line is "N passed, N failed"; the exit status is 0 where none failed.
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
 quick=0
+analyze=()
 for argument in "$@"; do
   case $argument in
     --quick) quick=1 ;;
-    --all) export FSDP_TEST_ALL=1 ;;
+    --all)
+      export FSDP_TEST_ALL=1
+      analyze=(--analyze)
+      ;;
     *) echo "test.sh: unknown argument '$argument'; use --quick or --all" >&2; exit 2 ;;
   esac
 done
@@ -68,7 +72,7 @@ check tests/tidy tests/tidy
 suite build
 if [ $quick -eq 0 ]; then
   say "clang-tidy"
-  check clang-tidy scripts/clang_tidy.sh build
+  check clang-tidy scripts/clang_tidy.sh "${analyze[@]}" build
   suite build-asan -DFSDP_SANITIZE=address
   suite build-tsan -DFSDP_SANITIZE=thread
 fi
