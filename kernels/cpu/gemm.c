@@ -6,9 +6,9 @@
 #include "runtime/base/check.h"
 #include "runtime/base/size.h"
 
-// How c is cut into tasks follows from the shape alone, never from the number of threads: a library's order
-// of summation can depend on the shape that it is given, and results must be equal to the bit on any number
-// of threads.
+#include <string.h>
+
+// How c is cut into tasks, one or more a thread.
 typedef struct grid {
   int64_t rows, columns;           // of a task
   int64_t row_tasks, column_tasks; // tasks along m and along n
@@ -21,66 +21,102 @@ typedef struct run {
 } run;
 
 enum {
-  TASK_ROWS = 480,
-  TASK_COLUMNS = 512,
+  // Tasks are whole multiples of these, so that register tiles (6 or 14 rows, up to 32 columns; a library's
+  // are alike)
+  // are full.
+  ROW_UNIT = 42,
+  COLUMN_UNIT = 64,
+  // A bf16 result is summed in fp32 in the scratch, in pieces of at most this.
+  SUM_ROWS = 480,
+  SUM_COLUMNS = 512,
 };
 
-static int64_t even_part(int64_t count, int64_t most, int64_t unit) {
-  int64_t parts = (count + most - 1) / most;
+static int64_t part_of(int64_t count, int64_t parts, int64_t unit) {
   return fsdp_round_up((count + parts - 1) / parts, unit);
 }
 
-static grid divide(const fsdp_gemm *g) {
-  grid d = {.rows = even_part(g->m, TASK_ROWS, 48), .columns = even_part(g->n, TASK_COLUMNS, 64)};
-  d.row_tasks = (g->m + d.rows - 1) / d.rows;
-  d.column_tasks = (g->n + d.columns - 1) / d.columns;
-  return d;
-}
-
-static const void *moved(const void *data, fsdp_dtype dtype, int64_t elements) {
-  return (const char *)data + elements * fsdp_dtype_bytes(dtype);
-}
-
-// Rounds a task's fp32 sums into its bf16 part of c.
-static void round_into(const fsdp_gemm *g, const float *sums) {
-  const fsdp_cpu_isa *isa = fsdp_cpu_isa_current();
-  for (int64_t i = 0; i < g->m; i++)
-    isa->convert(FSDP_F32, sums + i * g->n, FSDP_BF16, (char *)g->c + i * g->c_stride * 2, g->n);
-}
-
-static void multiply(const fsdp_gemm *g, bool library, void *scratch) {
-  if (library && g->ab_dtype == FSDP_F32) {
-    fsdp_gemm_library_fp32(g);
-  } else if (library) {
-    fsdp_gemm_library_bf16(g);
-  } else if (g->c_dtype == FSDP_F32) {
-    fsdp_cpu_isa_current()->product(g, scratch);
-  } else {
-    const fsdp_cpu_isa *isa = fsdp_cpu_isa_current();
-    fsdp_gemm wide = *g;
-    wide.c = (char *)scratch + FSDP_PRODUCT_SCRATCH_BYTES;
-    wide.c_dtype = FSDP_F32;
-    wide.c_stride = g->n;
-    FSDP_CHECK((size_t)(g->m * g->n) * sizeof(float) <= FSDP_POOL_SCRATCH_BYTES - FSDP_PRODUCT_SCRATCH_BYTES,
-               "a task's sums exceed the scratch");
-    for (int64_t i = 0; g->accumulate && i < g->m; i++)
-      isa->convert(FSDP_BF16, (char *)g->c + i * g->c_stride * 2, FSDP_F32, (float *)wide.c + i * g->n, g->n);
-    isa->product(&wide, scratch);
-    round_into(g, wide.c);
+// Every task packs its rows of a and columns of b anew, so of the grids that occupy all threads this takes
+// the one whose slowest thread has least to do. Costs are in vector instructions per contraction index: a
+// multiply-add covers some 16 elements, and to pack an element costs about as much as two of them.
+static grid divide(const fsdp_gemm *g, int64_t threads) {
+  grid best = {0};
+  double least = 0;
+  for (int64_t i = 1; i <= threads; i++) {
+    grid d = {.rows = part_of(g->m, i, ROW_UNIT),
+              .columns = part_of(g->n, (threads + i - 1) / i, COLUMN_UNIT)};
+    d.row_tasks = (g->m + d.rows - 1) / d.rows;
+    d.column_tasks = (g->n + d.columns - 1) / d.columns;
+    double rows = (double)fsdp_min_i64(d.rows, g->m), columns = (double)fsdp_min_i64(d.columns, g->n);
+    double rounds = (double)((d.row_tasks * d.column_tasks + threads - 1) / threads);
+    double cost = rounds * (rows * columns / 16 + 2 * (rows + columns));
+    if (best.rows == 0 || cost < least) best = d, least = cost;
   }
+  return best;
 }
+
+static void *moved(const void *data, fsdp_dtype dtype, int64_t elements) {
+  return (char *)(uintptr_t)data + elements * fsdp_dtype_bytes(dtype);
+}
+
+// The part of a product that gives c's rows [m, m + rows) and columns [n, n + columns), cut off at c's end.
+static fsdp_gemm part(const fsdp_gemm *g, int64_t m, int64_t n, int64_t rows, int64_t columns) {
+  fsdp_gemm p = *g;
+  p.m = fsdp_min_i64(rows, g->m - m);
+  p.n = fsdp_min_i64(columns, g->n - n);
+  p.a = moved(g->a, g->ab_dtype, g->a_transposed ? m : m * g->a_stride);
+  p.b = moved(g->b, g->ab_dtype, g->b_transposed ? n * g->b_stride : n);
+  p.c = moved(g->c, g->c_dtype, m * g->c_stride + n);
+  return p;
+}
+
+// A bf16 result of the built-in product, which sums in fp32 and is rounded once.
+static void multiply_rounded(const fsdp_gemm *g, void *scratch) {
+  const fsdp_cpu_isa *isa = fsdp_cpu_isa_current();
+  float *sums = (float *)((char *)scratch + FSDP_PRODUCT_SCRATCH_BYTES);
+  for (int64_t m = 0; m < g->m; m += SUM_ROWS)
+    for (int64_t n = 0; n < g->n; n += SUM_COLUMNS) {
+      fsdp_gemm p = part(g, m, n, SUM_ROWS, SUM_COLUMNS), wide = p;
+      wide.c = sums;
+      wide.c_dtype = FSDP_F32;
+      wide.c_stride = p.n;
+      for (int64_t i = 0; p.accumulate && i < p.m; i++)
+        isa->convert(FSDP_BF16, moved(p.c, FSDP_BF16, i * p.c_stride), FSDP_F32, sums + i * p.n, p.n);
+      isa->product(&wide, scratch);
+      for (int64_t i = 0; i < p.m; i++)
+        isa->convert(FSDP_F32, sums + i * p.n, FSDP_BF16, moved(p.c, FSDP_BF16, i * p.c_stride), p.n);
+    }
+}
+_Static_assert(FSDP_PRODUCT_SCRATCH_BYTES + SUM_ROWS * SUM_COLUMNS * sizeof(float) <= FSDP_POOL_SCRATCH_BYTES,
+               "a piece's sums fit beside the packed panels");
 
 static void run_task(void *argument, int64_t index, void *scratch) {
   const run *r = argument;
-  const fsdp_gemm *g = r->gemm;
   int64_t m = index / r->grid.column_tasks * r->grid.rows, n = index % r->grid.column_tasks * r->grid.columns;
-  fsdp_gemm part = *g;
-  part.m = fsdp_min_i64(r->grid.rows, g->m - m);
-  part.n = fsdp_min_i64(r->grid.columns, g->n - n);
-  part.a = moved(g->a, g->ab_dtype, g->a_transposed ? m : m * g->a_stride);
-  part.b = moved(g->b, g->ab_dtype, g->b_transposed ? n * g->b_stride : n);
-  part.c = (char *)g->c + (m * g->c_stride + n) * fsdp_dtype_bytes(g->c_dtype);
-  multiply(&part, r->library, scratch);
+  fsdp_gemm task = part(r->gemm, m, n, r->grid.rows, r->grid.columns);
+  if (r->library && task.ab_dtype == FSDP_F32) {
+    fsdp_gemm_library_fp32(&task);
+  } else if (r->library) {
+    fsdp_gemm_library_bf16(&task);
+  } else if (task.c_dtype == FSDP_F32) {
+    fsdp_cpu_isa_current()->product(&task, scratch);
+  } else {
+    multiply_rounded(&task, scratch);
+  }
+}
+
+// Measured with bench_gemm: at the AVX2 level the built-in product is level with the best library at each
+// shape of training and gives the same bits on any number of threads; wider cores are left to the library.
+static bool prefers_builtin(void) {
+#ifdef FSDP_BLAS_AUTO
+  return strcmp(fsdp_cpu_isa_current()->name, "avx2") == 0;
+#else
+  return false;
+#endif
+}
+
+static bool uses_library(fsdp_dtype dtype) {
+  if (!fsdp_gemm_library_name()) return false;
+  return dtype == FSDP_F32 ? !prefers_builtin() : fsdp_gemm_native_bf16();
 }
 
 void fsdp_gemm_run(fsdp_pool *pool, const fsdp_gemm *g) {
@@ -88,14 +124,14 @@ void fsdp_gemm_run(fsdp_pool *pool, const fsdp_gemm *g) {
              (long long)g->n, (long long)g->k);
   FSDP_CHECK(g->ab_dtype == FSDP_F32 || g->ab_dtype == FSDP_BF16, "operands of %s",
              fsdp_dtype_name(g->ab_dtype));
-  FSDP_CHECK(g->c_dtype == FSDP_F32 || g->ab_dtype == FSDP_BF16, "an fp32 product stored as %s",
-             fsdp_dtype_name(g->c_dtype));
+  FSDP_CHECK(g->c_dtype == FSDP_F32 || (g->c_dtype == FSDP_BF16 && g->ab_dtype == FSDP_BF16),
+             "a product of %s stored as %s", fsdp_dtype_name(g->ab_dtype), fsdp_dtype_name(g->c_dtype));
   FSDP_CHECK(g->a_stride >= (g->a_transposed ? g->m : g->k) &&
                  g->b_stride >= (g->b_transposed ? g->k : g->n) && g->c_stride >= g->n,
              "strides %lld, %lld, %lld are shorter than the rows", (long long)g->a_stride,
              (long long)g->b_stride, (long long)g->c_stride);
-  run r = {.gemm = g, .grid = divide(g)};
-  r.library = fsdp_gemm_library_name() && (g->ab_dtype == FSDP_F32 || fsdp_gemm_native_bf16());
+  if (g->m == 0 || g->n == 0) return;
+  run r = {.gemm = g, .grid = divide(g, fsdp_pool_thread_count(pool)), .library = uses_library(g->ab_dtype)};
   fsdp_pool_run(pool, r.grid.row_tasks * r.grid.column_tasks, run_task, &r);
 }
 
@@ -115,6 +151,5 @@ void fsdp_gemm_library_bf16(const fsdp_gemm *gemm) {
 #endif
 
 const char *fsdp_gemm_library(void) {
-  const char *library = fsdp_gemm_library_name();
-  return library ? library : "built-in";
+  return uses_library(FSDP_F32) ? fsdp_gemm_library_name() : "built-in";
 }

@@ -4,25 +4,32 @@
 #include "kernels/cpu/tile.h"
 
 // Block sizes: a packed block of a (BLOCK_M x BLOCK_K) stays in the second-level cache, a packed panel of b
-// (BLOCK_K x BLOCK_N) in the third, and a sliver of b (BLOCK_K x TILE_COLUMNS) in the first.
+// (BLOCK_K x BLOCK_N) in the third, a sliver of a (TILE_ROWS x BLOCK_K) and the rows of b that meet it in the
+// first.
 enum {
-  BLOCK_K = 256,
-  BLOCK_M = TILE_ROWS * (TILE_ROWS == 6 ? 24 : 10),
-  BLOCK_N = 1536,
-  EDGE_FLOATS = TILE_ROWS * TILE_COLUMNS,
+  BLOCK_K = 512,
+  BLOCK_M = TILE_ROWS * (TILE_ROWS == 6 ? 20 : 10),
+  BLOCK_N = 1024,
+  GROUP = 4, // rows that are transposed at a time
 };
 
 typedef struct packed {
-  float *a, *b, *edge, *row;
+  float *a, *b, *edge, *rows;
 } packed;
+
+// Slivers lie a cache line further apart than they are long: at a power of two apart, the stores of a packed
+// row would fall into the same sets of the caches.
+FSDP_INLINE int64_t sliver_stride(const int width, int64_t depth) {
+  return width * depth + 16;
+}
 
 static packed divide_scratch(void *scratch) {
   packed p;
   p.a = scratch;
-  p.b = scratch_after(p.a, (int64_t)BLOCK_M * BLOCK_K);
-  p.edge = scratch_after(p.b, (int64_t)BLOCK_N * BLOCK_K);
-  p.row = scratch_after(p.edge, EDGE_FLOATS);
-  FSDP_CHECK((size_t)((char *)(p.row + BLOCK_N) - (char *)scratch) <= FSDP_PRODUCT_SCRATCH_BYTES,
+  p.b = scratch_after(p.a, BLOCK_M / TILE_ROWS * sliver_stride(TILE_ROWS, BLOCK_K));
+  p.edge = scratch_after(p.b, BLOCK_N / TILE_COLUMNS * sliver_stride(TILE_COLUMNS, BLOCK_K));
+  p.rows = scratch_after(p.edge, TILE_ROWS * TILE_COLUMNS);
+  FSDP_CHECK((size_t)((char *)(p.rows + GROUP * BLOCK_K) - (char *)scratch) <= FSDP_PRODUCT_SCRATCH_BYTES,
              "packed panels exceed the scratch");
   return p;
 }
@@ -38,58 +45,124 @@ static inline const float *matrix_row(matrix m, int64_t row, int64_t column, int
   return load(&view, row * m.stride + column, count, buffer);
 }
 
-// Packs `count` x `depth` elements into slivers of `width`: sliver[p * width + i] = element (first + i, p),
-// zeros past the last. `along` says that the stored rows run along i (element (i, p) is at [p][i]), else
-// along p.
-FSDP_INLINE void pack(matrix m, bool along, int64_t first, int64_t count, int64_t depth_first, int64_t depth,
-                      const int width, float *row_buffer, float *out) {
-  for (int64_t s = 0; s < count; s += width) {
-    int64_t n = fsdp_min_i64(width, count - s);
-    float *sliver = out + s * depth;
-    if (along) continue;
-    for (int64_t i = 0; i < n; i++) {
-      const float *row = matrix_row(m, first + s + i, depth_first, depth, row_buffer);
-      for (int64_t p = 0; p < depth; p++) sliver[p * width + i] = row[p];
-    }
-    for (int64_t i = n; i < width; i++)
-      for (int64_t p = 0; p < depth; p++) sliver[p * width + i] = 0;
+typedef float four __attribute__((vector_size(16)));
+
+// out[p * width + i] = rows[i][p] for 4 rows.
+FSDP_INLINE void transpose_four(const float *const rows[GROUP], int64_t depth, const int width, float *out) {
+  int64_t p = 0;
+  for (; p + 4 <= depth; p += 4) {
+    four r[4], low, high;
+    for (int i = 0; i < 4; i++) memcpy(&r[i], rows[i] + p, sizeof r[i]);
+    low = __builtin_shufflevector(r[0], r[1], 0, 4, 1, 5),
+    high = __builtin_shufflevector(r[2], r[3], 0, 4, 1, 5);
+    four t0 = __builtin_shufflevector(low, high, 0, 1, 4, 5),
+         t1 = __builtin_shufflevector(low, high, 2, 3, 6, 7);
+    low = __builtin_shufflevector(r[0], r[1], 2, 6, 3, 7),
+    high = __builtin_shufflevector(r[2], r[3], 2, 6, 3, 7);
+    four t2 = __builtin_shufflevector(low, high, 0, 1, 4, 5),
+         t3 = __builtin_shufflevector(low, high, 2, 3, 6, 7);
+    memcpy(out + p * width, &t0, sizeof t0);
+    memcpy(out + (p + 1) * width, &t1, sizeof t1);
+    memcpy(out + (p + 2) * width, &t2, sizeof t2);
+    memcpy(out + (p + 3) * width, &t3, sizeof t3);
   }
-  for (int64_t p = 0; along && p < depth; p++) {
-    const float *row = matrix_row(m, depth_first + p, first, count, row_buffer);
+  for (; p < depth; p++)
+    for (int i = 0; i < 4; i++) out[p * width + i] = rows[i][p];
+}
+
+// The same for fewer rows.
+FSDP_INLINE void transpose_rest(const float *const rows[GROUP], int count, int64_t depth, const int width,
+                                float *out) {
+  if (count == 2) {
+    int64_t p = 0;
+    for (; p + 4 <= depth; p += 4) {
+      four a, b;
+      memcpy(&a, rows[0] + p, sizeof a);
+      memcpy(&b, rows[1] + p, sizeof b);
+      four low = __builtin_shufflevector(a, b, 0, 4, 1, 5), high = __builtin_shufflevector(a, b, 2, 6, 3, 7);
+      memcpy(out + p * width, &low, 8);
+      memcpy(out + (p + 1) * width, (const char *)&low + 8, 8);
+      memcpy(out + (p + 2) * width, &high, 8);
+      memcpy(out + (p + 3) * width, (const char *)&high + 8, 8);
+    }
+    for (; p < depth; p++) out[p * width] = rows[0][p], out[p * width + 1] = rows[1][p];
+    return;
+  }
+  for (int i = 0; i < count; i++)
+    for (int64_t p = 0; p < depth; p++) out[p * width + i] = rows[i][p];
+}
+
+typedef struct range {
+  int64_t first, count;
+} range;
+
+// Packs `items` x `depth` elements into slivers of `width`: sliver[p * width + i] is element (i, p), zero
+// past the last item. Here the matrix's rows are items.
+FSDP_INLINE void pack_rows(matrix m, range items, range depth, const int width, float *buffer, float *out) {
+  for (int64_t s = 0; s < items.count; s += width, out += sliver_stride(width, depth.count)) {
+    int64_t n = fsdp_min_i64(width, items.count - s);
+    for (int64_t i = 0; i < n; i += GROUP) {
+      const float *rows[GROUP];
+      int count = (int)fsdp_min_i64(GROUP, n - i);
+      for (int r = 0; r < count; r++)
+        rows[r] = matrix_row(m, items.first + s + i + r, depth.first, depth.count, buffer + r * BLOCK_K);
+      if (count == GROUP) {
+        transpose_four(rows, depth.count, width, out + i);
+      } else {
+        transpose_rest(rows, count, depth.count, width, out + i);
+      }
+    }
+    for (int64_t p = 0; n < width && p < depth.count; p++)
+      for (int64_t i = n; i < width; i++) out[p * width + i] = 0;
+  }
+}
+
+// The same where the matrix's columns are items.
+FSDP_INLINE void pack_columns(matrix m, range items, range depth, const int width, float *buffer,
+                              float *out) {
+  const int vectors = (width + FSDP_LANES - 1) / FSDP_LANES * FSDP_LANES;
+  int64_t whole = items.count / width, rest = items.count % width, stride = sliver_stride(width, depth.count);
+  for (int64_t p = 0; p < depth.count; p++, out += width) {
+    const float *row = matrix_row(m, depth.first + p, items.first, items.count, buffer);
     int64_t s = 0;
-    for (; s + width <= count; s += width)
-      memcpy(out + s * depth + p * width, row + s, (size_t)width * sizeof *out);
-    if (s == count) continue;
-    float *rest = out + s * depth + p * width;
-    for (int i = 0; i < width; i++) rest[i] = s + i < count ? row[s + i] : 0;
+    // Whole vectors: what they hold beyond the width is overwritten by the next p, or falls between slivers.
+    for (; s + 1 < whole; s++) memcpy(out + s * stride, row + s * width, (size_t)vectors * sizeof *out);
+    for (; s < whole; s++) memcpy(out + s * stride, row + s * width, (size_t)width * sizeof *out);
+    for (int64_t i = 0; rest > 0 && i < width; i++)
+      out[whole * stride + i] = i < rest ? row[whole * width + i] : 0;
   }
 }
 
 typedef struct block {
-  int64_t m, n, k; // first row, column and contraction index
-  int64_t rows, columns, depth;
+  range m, n, k;
 } block;
 
 static void store_edge(const float *edge, int64_t rows, int64_t columns, float *c, int64_t c_stride,
                        bool accumulate) {
   for (int64_t i = 0; i < rows; i++)
     for (int64_t j = 0; j < columns; j++)
-      c[i * c_stride + j] = edge[i * TILE_COLUMNS + j] + (accumulate ? c[i * c_stride + j] : 0);
+      c[i * c_stride + j] =
+          accumulate ? c[i * c_stride + j] + edge[i * TILE_COLUMNS + j] : edge[i * TILE_COLUMNS + j];
 }
 
 static void multiply_block(const fsdp_gemm *g, block b, packed p, bool accumulate) {
-  for (int64_t n = 0; n < b.columns; n += TILE_COLUMNS) {
-    int64_t columns = fsdp_min_i64(TILE_COLUMNS, b.columns - n);
-    const float *b_sliver = p.b + n * b.depth;
-    for (int64_t m = 0; m < b.rows; m += TILE_ROWS) {
-      int64_t rows = fsdp_min_i64(TILE_ROWS, b.rows - m);
-      const float *a_sliver = p.a + m * b.depth;
-      float *c = (float *)g->c + (b.m + m) * g->c_stride + b.n + n;
+  int64_t depth = b.k.count;
+  for (int64_t n = 0; n < b.n.count; n += TILE_COLUMNS) {
+    int64_t columns = fsdp_min_i64(TILE_COLUMNS, b.n.count - n);
+    const float *b_sliver = p.b + n / TILE_COLUMNS * sliver_stride(TILE_COLUMNS, depth);
+    for (int64_t m = 0; m < b.m.count; m += TILE_ROWS) {
+      int64_t rows = fsdp_min_i64(TILE_ROWS, b.m.count - m);
+      const float *a_sliver = p.a + m / TILE_ROWS * sliver_stride(TILE_ROWS, depth);
+      float *c = (float *)g->c + (b.m.first + m) * g->c_stride + b.n.first + n;
+      for (int64_t i = 0; i < rows; i++) { // c is used again only after the depth has run
+        __builtin_prefetch(c + i * g->c_stride, 1);
+        __builtin_prefetch(c + i * g->c_stride + columns - 1, 1);
+      }
       if (columns == TILE_COLUMNS) {
-        tile(rows, b.depth, a_sliver, b_sliver, c, (tile_strides){1, TILE_ROWS, TILE_COLUMNS, g->c_stride},
+        tile(rows, depth, a_sliver, b_sliver, c, (tile_strides){1, TILE_ROWS, TILE_COLUMNS, g->c_stride},
              accumulate);
       } else { // a vector would reach past the row
-        tile(rows, b.depth, a_sliver, b_sliver, p.edge,
+        tile(rows, depth, a_sliver, b_sliver, p.edge,
              (tile_strides){1, TILE_ROWS, TILE_COLUMNS, TILE_COLUMNS}, false);
         store_edge(p.edge, rows, columns, c, g->c_stride, accumulate);
       }
@@ -97,19 +170,38 @@ static void multiply_block(const fsdp_gemm *g, block b, packed p, bool accumulat
   }
 }
 
+// Parts of `count` of at most `most`, nearly equal and whole multiples of `unit`.
+static int64_t even_part(int64_t count, int64_t most, int64_t unit) {
+  int64_t parts = blocks_of(count, most);
+  return fsdp_min_i64(most, fsdp_round_up(blocks_of(count, parts), unit));
+}
+
 void FSDP_CPU(product)(const fsdp_gemm *g, void *scratch) {
   FSDP_CHECK(g->c_dtype == FSDP_F32, "the built-in product stores fp32");
+  if (g->m == 0 || g->n == 0) return;
   packed p = divide_scratch(scratch);
   matrix a = {g->a, g->ab_dtype, g->a_stride}, b = {g->b, g->ab_dtype, g->b_stride};
-  for (int64_t n = 0; n < g->n; n += BLOCK_N) {
-    int64_t columns = fsdp_min_i64(BLOCK_N, g->n - n);
-    for (int64_t k = 0; k < g->k; k += BLOCK_K) {
-      int64_t depth = fsdp_min_i64(BLOCK_K, g->k - k);
-      pack(b, !g->b_transposed, n, columns, k, depth, TILE_COLUMNS, p.row, p.b);
-      for (int64_t m = 0; m < g->m; m += BLOCK_M) {
-        int64_t rows = fsdp_min_i64(BLOCK_M, g->m - m);
-        pack(a, g->a_transposed, m, rows, k, depth, TILE_ROWS, p.row, p.a);
-        multiply_block(g, (block){m, n, k, rows, columns, depth}, p, g->accumulate || k > 0);
+  // The cut of k decides the order of summation, so it depends on k alone.
+  int64_t m_part = even_part(g->m, BLOCK_M, TILE_ROWS), n_part = even_part(g->n, BLOCK_N, TILE_COLUMNS);
+  int64_t k_part = even_part(g->k, BLOCK_K, 8);
+  block at;
+  for (at.n.first = 0; at.n.first < g->n; at.n.first += n_part) {
+    at.n.count = fsdp_min_i64(n_part, g->n - at.n.first);
+    for (at.k.first = 0; at.k.first < g->k; at.k.first += k_part) {
+      at.k.count = fsdp_min_i64(k_part, g->k - at.k.first);
+      if (g->b_transposed) {
+        pack_rows(b, at.n, at.k, TILE_COLUMNS, p.rows, p.b);
+      } else {
+        pack_columns(b, at.n, at.k, TILE_COLUMNS, p.rows, p.b);
+      }
+      for (at.m.first = 0; at.m.first < g->m; at.m.first += m_part) {
+        at.m.count = fsdp_min_i64(m_part, g->m - at.m.first);
+        if (g->a_transposed) {
+          pack_columns(a, at.m, at.k, TILE_ROWS, p.rows, p.a);
+        } else {
+          pack_rows(a, at.m, at.k, TILE_ROWS, p.rows, p.a);
+        }
+        multiply_block(g, at, p, g->accumulate || at.k.first > 0);
       }
     }
   }
