@@ -1,14 +1,16 @@
 // How fast are the collectives? usage: mpirun -np N bench_collectives [--messages] [--max BYTES]
 //
-// For each collective and size: time of a call, algorithm bandwidth (bytes / time) and bus bandwidth, which
-// is what the slowest link must have carried (nccl-tests, doc/PERFORMANCE.md): bytes / time * (n-1)/n, twice
-// that for an all-reduce. `bytes` is the whole buffer. Inputs are small integers, so that every sum is exact,
-// and results are checked. Without --messages ranks of one node read each other directly.
+// For each collective and size: time of a call, CPU time that rank 0 spends on it (which computing loses),
+// algorithm bandwidth (bytes / time; `bytes` is the whole buffer) and bus bandwidth, which is what the
+// slowest link must have carried (nccl-tests, doc/PERFORMANCE.md): bytes / time * (n-1)/n, twice that for an
+// all-reduce. Inputs are small integers, so that every sum is exact, and results are checked. Without
+// --messages ranks of one node read each other directly.
 #include "runtime/base/check.h"
 #include "runtime/exec/profile.h"
 #include "runtime/exec/world.h"
 
 #include <string.h>
+#include <time.h>
 
 #define BYTES_MIN        ((int64_t)4 << 10)
 #define SECONDS_PER_SIZE 0.3
@@ -73,12 +75,20 @@ static void check(bench *self, operation what, int64_t elems) {
   }
 }
 
-static double seconds_per_call(const bench *self, operation what, int64_t elems) {
+static double cpu_seconds(void) {
+  struct timespec now;
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
+  return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
+}
+
+static double seconds_per_call(const bench *self, operation what, int64_t elems, double *cpu) {
   int64_t calls = 1;
   for (;;) {
     fsdp_world_barrier(self->world);
     int64_t start_ns = fsdp_profile_now_ns();
+    double cpu_start = cpu_seconds();
     for (int64_t i = 0; i < calls; i++) run(self, what, elems);
+    *cpu = (cpu_seconds() - cpu_start) / (double)calls;
     fsdp_world_barrier(self->world);
     double seconds = (double)(fsdp_profile_now_ns() - start_ns) * 1e-9;
     // Rank 0 decides, so that all make the same calls.
@@ -94,13 +104,13 @@ static void measure(bench *self, operation what, int64_t bytes) {
   int64_t unit = (int64_t)size * 16, elems = bytes / fsdp_dtype_bytes(self->dtype) / unit * unit;
   if (elems == 0) return;
   check(self, what, elems);
-  double seconds = seconds_per_call(self, what, elems);
+  double cpu, seconds = seconds_per_call(self, what, elems, &cpu);
   double rate = (double)(elems * fsdp_dtype_bytes(self->dtype)) / seconds * 1e-9;
   double bus = rate * (size - 1) / size * (what == ALL_REDUCE ? 2 : 1);
   if (self->world->rank != 0) return;
-  printf("%-15s %-5s %12lld %12.1f %9.3f %9.3f %8lld\n", operation_names[what], fsdp_dtype_name(self->dtype),
-         (long long)(elems * fsdp_dtype_bytes(self->dtype)), seconds * 1e6, rate, bus,
-         (long long)self->wrong);
+  printf("%-15s %-5s %12lld %12.1f %12.1f %9.3f %9.3f %8lld\n", operation_names[what],
+         fsdp_dtype_name(self->dtype), (long long)(elems * fsdp_dtype_bytes(self->dtype)), seconds * 1e6,
+         cpu * 1e6, rate, bus, (long long)self->wrong);
   fflush(stdout);
 }
 
@@ -108,8 +118,8 @@ static void print_head(const bench *self) {
   if (self->world->rank != 0) return;
   printf("# %d ranks on %d nodes, communicator: %s\n", self->world->size, self->world->node_count,
          self->comm->table->name);
-  printf("# %-13s %-5s %12s %12s %9s %9s %8s\n", "collective", "dtype", "bytes", "us", "alg GB/s", "bus GB/s",
-         "wrong");
+  printf("# %-13s %-5s %12s %12s %12s %9s %9s %8s\n", "collective", "dtype", "bytes", "us", "cpu us",
+         "alg GB/s", "bus GB/s", "wrong");
 }
 
 int main(int argc, char **argv) {
