@@ -4,6 +4,7 @@
 #include "runtime/base/random.h"
 #include "runtime/exec/comm_inproc.h"
 #include "runtime/exec/state.h"
+#include "runtime/io/weights.h"
 
 #include <math.h>
 #include <pthread.h>
@@ -13,6 +14,7 @@ typedef struct rank_run {
   const harness_config *config;
   harness_result *result;
   fsdp_inproc *inproc;
+  fsdp_weights *weights; // NULL: drawn
   int rank;
   int64_t step, micro_batch; // that is being fed
   int64_t *updates;          // by unit: how many have been observed
@@ -53,15 +55,18 @@ fsdp_plan_config harness_small_plan(int ranks) {
 
 // Token `position` of a sequence. Sequences are numbered over all steps; a few targets do not count.
 static int32_t token_of(const rank_run *run, int64_t sequence, int64_t position) {
+  if (run->config->tokens) return run->config->tokens[sequence * run->config->plan.seq + position];
   uint32_t words[4];
   fsdp_random_words(run->config->seed, 1, (uint64_t)(sequence * 4096 + position), words);
   return (int32_t)(words[0] % (uint32_t)run->config->plan.model.vocab_size);
 }
 
-static bool counts(const rank_run *run, int64_t sequence, int64_t position) {
+// The target at a position: the token after it, or none.
+static int32_t target_of(const rank_run *run, int64_t sequence, int64_t position) {
+  if (run->config->targets) return run->config->targets[sequence * run->config->plan.seq + position];
   uint32_t words[4];
   fsdp_random_words(run->config->seed, 2, (uint64_t)(sequence * 4096 + position), words);
-  return words[0] % 8 != 0;
+  return words[0] % 8 != 0 ? token_of(run, sequence, position + 1) : FSDP_TARGET_IGNORED;
 }
 
 static int64_t first_sequence(const rank_run *run, int64_t step, int64_t micro_batch) {
@@ -82,7 +87,7 @@ static void feed_step(void *context, float scalars[FSDP_SCALAR_COUNT], float *ta
   for (int64_t m = 0; m < plan->accumulation; m++) {
     for (int64_t i = 0; i < plan->batch * plan->seq; i++) {
       int64_t sequence = first_sequence(run, run->step, m) + i / plan->seq;
-      if (counts(run, sequence, i % plan->seq)) *target_count += 1;
+      if (target_of(run, sequence, i % plan->seq) != FSDP_TARGET_IGNORED) *target_count += 1;
     }
   }
   run->micro_batch = 0;
@@ -95,8 +100,7 @@ static void feed_batch(void *context, int32_t *tokens, int32_t *targets) {
     int64_t sequence = first_sequence(run, run->step, run->micro_batch) + i / plan->seq;
     int64_t position = i % plan->seq;
     tokens[i] = token_of(run, sequence, position);
-    targets[i] =
-        counts(run, sequence, position) ? token_of(run, sequence, position + 1) : FSDP_TARGET_IGNORED;
+    targets[i] = target_of(run, sequence, position);
   }
   if (++run->micro_batch == plan->accumulation) run->step++;
 }
@@ -128,8 +132,9 @@ static void observe(void *context, const fsdp_instr *instr, const fsdp_view *ope
 }
 
 static fsdp_status draw(void *context, const fsdp_state_range *range, void *values, fsdp_error *error) {
-  (void)error;
   const rank_run *run = context;
+  if (run->weights)
+    return fsdp_weights_read(run->weights, range->param, range->first_elem, range->elems, values, error);
   const fsdp_param *param = &run->result->plan->graph->params[range->param];
   fsdp_random_normal(run->config->seed, fsdp_random_stream(range->name), range->first_elem, range->elems,
                      param->init_mean, param->init_deviation, values);
@@ -156,7 +161,7 @@ static bool take_figures(rank_run *run, fsdp_executor *executor, int step) {
 static void train(rank_run *run, fsdp_executor *executor) {
   const harness_config *config = run->config;
   fsdp_error error;
-  FSDP_CHECK(fsdp_state_fill(executor, draw, run, &error) == FSDP_OK, "weights cannot be drawn");
+  FSDP_CHECK(fsdp_state_fill(executor, draw, run, &error) == FSDP_OK, "no weights: %s", error.message);
   for (int step = 0; step < config->steps; step++) {
     fsdp_step_result result;
     fsdp_executor_run_step(executor, &result);
@@ -215,13 +220,14 @@ static void free_tensors(harness_tensor *tensors, int count) {
   free(tensors);
 }
 
-static rank_run *start_ranks(const harness_config *config, harness_result *result, fsdp_inproc *inproc) {
+static rank_run *start_ranks(const harness_config *config, harness_result *result, fsdp_inproc *inproc,
+                             fsdp_weights *weights) {
   int ranks = fsdp_mesh_ranks(&config->plan.mesh);
   size_t steps = (size_t)config->steps;
   rank_run *runs = fsdp_alloc_zeroed((size_t)ranks, sizeof *runs);
   for (int r = 0; r < ranks; r++) {
     rank_run *run = &runs[r];
-    *run = (rank_run){.config = config, .result = result, .inproc = inproc, .rank = r};
+    *run = (rank_run){.config = config, .result = result, .inproc = inproc, .weights = weights, .rank = r};
     run->updates = fsdp_alloc_zeroed((size_t)result->plan->units->count, sizeof(int64_t));
     run->loss = fsdp_alloc_zeroed(steps, sizeof(float));
     run->grad_norm = fsdp_alloc_zeroed(steps, sizeof(float));
@@ -263,8 +269,13 @@ harness_result *harness_train(const harness_config *config) {
   result->parameters = make_tensors(result->plan->graph);
   if (config->gradient_step >= 0) result->gradients = make_tensors(result->plan->graph);
   int ranks = fsdp_mesh_ranks(&config->plan.mesh);
+  fsdp_weights *weights = NULL;
+  if (config->weights) {
+    fsdp_status status = fsdp_weights_open(config->weights, result->plan->graph, &weights, &error);
+    FSDP_CHECK(status == FSDP_OK, "%s", error.message);
+  }
   fsdp_inproc *inproc = fsdp_inproc_create(&config->plan.mesh);
-  rank_run *runs = start_ranks(config, result, inproc);
+  rank_run *runs = start_ranks(config, result, inproc, weights);
   for (int r = 0; r < ranks; r++) pthread_join(runs[r].thread, NULL);
   compare_ranks(result, runs, ranks);
   result->loss = runs[0].loss;
@@ -278,6 +289,7 @@ harness_result *harness_train(const harness_config *config) {
   }
   free(runs);
   fsdp_inproc_destroy(inproc);
+  fsdp_weights_close(weights);
   return result;
 }
 

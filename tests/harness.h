@@ -20,6 +20,10 @@ typedef struct harness_config {
   uint64_t seed;
   int gradient_step;  // whose gradients are kept, from 0; negative: none
   int kernel_threads; // of each rank; 0: one
+  // In place of drawn ones: a model folder's weights; the tokens and targets of all sequences of all steps,
+  // one sequence of plan.seq after another.
+  const char *weights;
+  const int32_t *tokens, *targets;
 } harness_config;
 
 typedef struct harness_tensor {
