@@ -95,8 +95,8 @@ static void run_task(void *argument, int64_t index, void *scratch) {
   fsdp_gemm task = part(r->gemm, m, n, r->grid.rows, r->grid.columns);
   if (r->library && task.ab_dtype == FSDP_F32) {
     fsdp_gemm_library_fp32(&task);
-  } else if (r->library) {
-    fsdp_gemm_library_bf16(&task);
+  } else if (r->library && fsdp_gemm_library_mixed(&task, scratch)) {
+    return;
   } else if (task.c_dtype == FSDP_F32) {
     fsdp_cpu_isa_current()->product(&task, scratch);
   } else {
@@ -145,8 +145,9 @@ bool fsdp_gemm_native_bf16(void) {
 void fsdp_gemm_library_fp32(const fsdp_gemm *gemm) {
   FSDP_CHECK(!gemm, "this build has no matrix library");
 }
-void fsdp_gemm_library_bf16(const fsdp_gemm *gemm) {
-  FSDP_CHECK(!gemm, "this build has no matrix library");
+bool fsdp_gemm_library_mixed(const fsdp_gemm *gemm, void *scratch) {
+  (void)gemm, (void)scratch;
+  return false;
 }
 #endif
 

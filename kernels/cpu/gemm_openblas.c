@@ -30,9 +30,9 @@ void fsdp_gemm_library_fp32(const fsdp_gemm *g) {
               (blasint)g->c_stride);
 }
 
-void fsdp_gemm_library_bf16(const fsdp_gemm *gemm) {
-  (void)gemm;
-  FSDP_CHECK(false, "OpenBLAS is not asked for bf16 products");
+bool fsdp_gemm_library_mixed(const fsdp_gemm *gemm, void *scratch) {
+  (void)gemm, (void)scratch;
+  return false;
 }
 
 bool fsdp_gemm_native_bf16(void) {

@@ -1,0 +1,203 @@
+// Matrix products: every layout, stride and dtype against sums in double, bits on any number of threads, and
+// nothing touched beside c's own columns.
+#include "kernels/cpu/gemm.h"
+#include "kernels/cpu/gemm_builtin.h"
+#include "kernels/cpu/gemm_library.h"
+#include "runtime/base/check.h"
+#include "runtime/base/random.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+typedef struct product {
+  fsdp_gemm gemm;
+  void *a, *b, *c_start, *c;
+  int64_t c_elements;
+  double *expected;
+} product;
+
+// Signalling: what is not to be read must not be multiplied by zero either.
+static const uint32_t poison = 0x7fa0dead;
+
+static double value(const void *data, fsdp_dtype dtype, int64_t i) {
+  return dtype == FSDP_F32 ? (double)((const float *)data)[i]
+                           : (double)fsdp_bf16_to_f32(((const fsdp_bf16 *)data)[i]);
+}
+
+static void *fill(int64_t count, fsdp_dtype dtype, uint64_t stream) {
+  float *drawn = fsdp_alloc((size_t)count * sizeof *drawn);
+  fsdp_random_normal(3, stream, 0, count, 0, 1, drawn);
+  if (dtype == FSDP_F32) return drawn;
+  fsdp_bf16 *rounded = fsdp_alloc((size_t)count * sizeof *rounded);
+  for (int64_t i = 0; i < count; i++) rounded[i] = fsdp_bf16_from_f32(drawn[i]);
+  free(drawn);
+  return rounded;
+}
+
+// Rows of a, b and c are `gap` longer than they need to be; where c is overwritten all of it is poisoned.
+static product make(int64_t m, int64_t n, int64_t k, int layout, fsdp_dtype ab, fsdp_dtype c, bool accumulate,
+                    int64_t gap) {
+  product p = {.gemm = {.m = m, .n = n, .k = k, .ab_dtype = ab, .c_dtype = c, .accumulate = accumulate}};
+  fsdp_gemm *g = &p.gemm;
+  g->a_transposed = layout & 1, g->b_transposed = layout & 2;
+  g->a_stride = (g->a_transposed ? m : k) + gap, g->b_stride = (g->b_transposed ? k : n) + gap,
+  g->c_stride = n + gap;
+  // The last row ends with its last element, so that a sanitizer sees a read past it.
+  int64_t a_elements = ((g->a_transposed ? k : m) - 1) * g->a_stride + (g->a_transposed ? m : k);
+  int64_t b_elements = ((g->b_transposed ? n : k) - 1) * g->b_stride + (g->b_transposed ? k : n);
+  p.c_elements = (m - 1) * g->c_stride + n;
+  p.a = fill(a_elements, ab, 1), p.b = fill(b_elements, ab, 2), p.c_start = fill(p.c_elements, c, 3);
+  size_t bytes = (size_t)(p.c_elements * fsdp_dtype_bytes(c));
+  for (size_t i = 0; !accumulate && i + 4 <= bytes; i += 4) memcpy((char *)p.c_start + i, &poison, 4);
+  if (!accumulate && bytes % 4) memcpy((char *)p.c_start + bytes - 2, &poison, 2);
+  p.c = fsdp_alloc(bytes);
+  p.expected = fsdp_alloc((size_t)(m * n) * sizeof(double));
+  for (int64_t i = 0; i < m; i++)
+    for (int64_t j = 0; j < n; j++) {
+      double sum = accumulate ? value(p.c_start, c, i * g->c_stride + j) : 0;
+      for (int64_t x = 0; x < k; x++)
+        sum += value(p.a, ab, g->a_transposed ? x * g->a_stride + i : i * g->a_stride + x) *
+               value(p.b, ab, g->b_transposed ? j * g->b_stride + x : x * g->b_stride + j);
+      p.expected[i * n + j] = sum;
+    }
+  g->a = p.a, g->b = p.b, g->c = p.c;
+  return p;
+}
+
+static void reset(product *p) {
+  memcpy(p->c, p->c_start, (size_t)(p->c_elements * fsdp_dtype_bytes(p->gemm.c_dtype)));
+}
+
+static void check(const product *p) {
+  const fsdp_gemm *g = &p->gemm;
+  double error = 0, size = 0;
+  for (int64_t i = 0; i < p->c_elements; i++) {
+    int64_t row = i / g->c_stride, column = i % g->c_stride, width = fsdp_dtype_bytes(g->c_dtype);
+    if (column >= g->n) { // between the rows of c
+      assert_memory_equal((char *)p->c + i * width, (char *)p->c_start + i * width, (size_t)width);
+      continue;
+    }
+    double expected = p->expected[row * g->n + column], difference = value(p->c, g->c_dtype, i) - expected;
+    error += difference * difference, size += expected * expected;
+  }
+  // fp32 sums of up to 1100 products; a bf16 result is rounded once to 8 bits, so within 2^-9 of each value.
+  double tolerance = g->c_dtype == FSDP_F32 ? 2e-6 : 2.5e-3;
+  if (!(sqrt(error) <= tolerance * sqrt(size)))
+    fail_msg("%lld x %lld x %lld: off by %.3g", (long long)g->m, (long long)g->n, (long long)g->k,
+             sqrt(error / size));
+}
+
+static void release(product *p) {
+  free(p->a), free(p->b), free(p->c), free(p->c_start), free(p->expected);
+}
+
+static const int64_t shapes[][3] = {{1, 1, 1},   {1, 17, 5},   {6, 16, 8},     {7, 33, 257},
+                                    {13, 1, 64}, {64, 64, 64}, {121, 70, 33},  {50, 300, 520},
+                                    {480, 2, 7}, {2, 1030, 9}, {130, 65, 1100}};
+enum { SHAPES = sizeof shapes / sizeof *shapes };
+
+static void check_run(product *p, fsdp_pool *const *pools, int pool_count) {
+  size_t bytes = (size_t)(p->c_elements * fsdp_dtype_bytes(p->gemm.c_dtype));
+  void *first = fsdp_alloc(bytes);
+  for (int i = 0; i < pool_count; i++) {
+    reset(p);
+    fsdp_gemm_run(pools[i], &p->gemm);
+    check(p);
+    if (i == 0) memcpy(first, p->c, bytes);
+    assert_memory_equal(p->c, first, bytes);
+  }
+  free(first);
+}
+
+static void run_all(fsdp_dtype ab, fsdp_dtype c) {
+  fsdp_pool *pools[4];
+  for (int i = 0; i < 4; i++) pools[i] = fsdp_pool_create(i + 1);
+  for (int s = 0; s < SHAPES; s++)
+    for (int layout = 0; layout < 4; layout++)
+      for (int variant = 0; variant < 4; variant++) {
+        product p =
+            make(shapes[s][0], shapes[s][1], shapes[s][2], layout, ab, c, variant & 1, variant & 2 ? 3 : 0);
+        check_run(&p, pools, 4);
+        release(&p);
+      }
+  for (int i = 0; i < 4; i++) fsdp_pool_destroy(pools[i]);
+}
+
+static void test_fp32(void **state) {
+  (void)state;
+  run_all(FSDP_F32, FSDP_F32);
+}
+
+static void test_bf16_to_fp32(void **state) {
+  (void)state;
+  run_all(FSDP_BF16, FSDP_F32);
+}
+
+static void test_bf16(void **state) {
+  (void)state;
+  run_all(FSDP_BF16, FSDP_BF16);
+}
+
+// The built-in product of every instruction set level, whichever product this build prefers.
+static void test_builtin(void **state) {
+  (void)state;
+  int levels;
+  const fsdp_cpu_isa *const *list = fsdp_cpu_isa_list(&levels);
+  void *scratch = aligned_alloc(64, FSDP_PRODUCT_SCRATCH_BYTES);
+  for (int level = 0; level < levels; level++)
+    for (int s = 0; s < SHAPES; s++)
+      for (int layout = 0; layout < 4; layout++) {
+        fsdp_dtype ab = s % 2 ? FSDP_BF16 : FSDP_F32;
+        product p = make(shapes[s][0], shapes[s][1], shapes[s][2], layout, ab, FSDP_F32, layout & 1, 5);
+        reset(&p);
+        list[level]->product(&p.gemm, scratch);
+        check(&p);
+        release(&p);
+      }
+  free(scratch);
+}
+
+// The library of this build, although the built-in product may be preferred to it.
+static void test_library(void **state) {
+  (void)state;
+  if (!fsdp_gemm_library_name()) return;
+  void *scratch = aligned_alloc(64, FSDP_POOL_SCRATCH_BYTES);
+  for (int s = 0; s < SHAPES; s++)
+    for (int layout = 0; layout < 4; layout++)
+      for (int accumulate = 0; accumulate < 2; accumulate++) {
+        product p = make(shapes[s][0], shapes[s][1], shapes[s][2], layout, FSDP_F32, FSDP_F32, accumulate, 2);
+        reset(&p);
+        fsdp_gemm_library_fp32(&p.gemm);
+        check(&p);
+        release(&p);
+        // The path of native bf16 products also takes fp32, so that it is tested on every core.
+        for (int dtypes = 0; dtypes < (fsdp_gemm_native_bf16() ? 3 : 1); dtypes++) {
+          p = make(shapes[s][0], shapes[s][1], shapes[s][2], layout, dtypes ? FSDP_BF16 : FSDP_F32,
+                   dtypes == 2 ? FSDP_BF16 : FSDP_F32, accumulate, 2);
+          for (int repeat = 0; repeat < 2; repeat++) { // made, then found
+            reset(&p);
+            if (fsdp_gemm_library_mixed(&p.gemm, scratch)) check(&p);
+          }
+          release(&p);
+        }
+      }
+  free(scratch);
+}
+
+static void test_names(void **state) {
+  (void)state;
+  assert_non_null(fsdp_gemm_library());
+  assert_true(strlen(fsdp_gemm_library()) > 0);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_fp32),    cmocka_unit_test(test_bf16_to_fp32), cmocka_unit_test(test_bf16),
+      cmocka_unit_test(test_builtin), cmocka_unit_test(test_library),      cmocka_unit_test(test_names),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
