@@ -1,179 +1,272 @@
 #include "runtime/io/dataset.h"
 
+#include "models/op.h"
 #include "runtime/base/check.h"
 #include "runtime/base/size.h"
-#include "runtime/io/builtin_text.h"
+#include "runtime/io/token_source.h"
 
-#include <errno.h>
-#include <fcntl.h>
+#include <inttypes.h>
 #include <string.h>
-#include <strings.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
 #include <xxhash.h>
 
-#define BYTE_VOCABULARY 256
-
-// One file's bytes, or the built-in ones. Owned where mapped.
-typedef struct text {
-  const unsigned char *bytes;
-  int64_t count;
-  int64_t first; // index of its first token among all
-  bool mapped;
-} text;
+typedef struct source {
+  fsdp_token_source tokens;
+  int64_t first;          // index of its first token among all
+  int64_t first_document; // of its first document
+} source;
 
 struct fsdp_dataset {
-  text *texts;
-  int text_count;
-  int64_t token_count, seq, sample_count;
-  char description[256];
+  source *sources;
+  int source_count;
+  int64_t token_count, document_count, seq, vocab_size;
+  bool packed, builtin;
+  int64_t raw_count;    // samples, with those of which no target counts
+  int64_t sample_count; // without them
+  int64_t *kept;        // raw number of each sample; NULL where every one is kept
+  int64_t cut_count;    // documents longer than a sample, where not packed
+  char description[640];
 };
 
-static fsdp_status check_kind(const char *path, fsdp_error *error) {
-  const char *dot = strrchr(path, '.'), *slash = strrchr(path, '/');
-  const char *kind = dot && (!slash || dot > slash) ? dot : "";
-  if (!strcasecmp(kind, ".txt")) return FSDP_OK;
-  if (!strcasecmp(kind, ".jsonl") || !strcasecmp(kind, ".json") || !strcasecmp(kind, ".bin"))
-    return fsdp_fail(
-        error, FSDP_ERR_INPUT,
-        "%s: %s files (conversations and prepared tokens) cannot be read by this version; give plain text "
-        "as .txt",
-        path, kind);
-  return fsdp_fail(error, FSDP_ERR_INPUT,
-                   "%s: the ending \"%s\" is not one that --data can read; give plain text as .txt", path,
-                   kind);
+// Tokens [begin, end) of all: those of a raw sample, and the one after.
+typedef struct span {
+  int64_t begin, end;
+} span;
+
+static void add_source(fsdp_dataset *dataset, fsdp_token_source tokens) {
+  FSDP_CHECK(tokens.view.token_count <= INT64_MAX - dataset->token_count, "more than 2^63 tokens");
+  size_t count = (size_t)dataset->source_count;
+  dataset->sources = fsdp_realloc(dataset->sources, (count + 1) * sizeof *dataset->sources);
+  dataset->sources[dataset->source_count++] =
+      (source){.tokens = tokens, .first = dataset->token_count, .first_document = dataset->document_count};
+  dataset->token_count += tokens.view.token_count;
+  dataset->document_count += tokens.view.document_count;
 }
 
-static fsdp_status map_file(const char *path, text *out, fsdp_error *error) {
-  struct stat information;
-  int descriptor = open(path, O_RDONLY | O_CLOEXEC);
-  if (descriptor < 0 || fstat(descriptor, &information)) {
-    int reason = errno;
-    if (descriptor >= 0) close(descriptor);
+static fsdp_status check_source(const fsdp_dataset *dataset, const fsdp_token_view *view, const char *path,
+                                fsdp_error *error) {
+  if (view->vocab_size > dataset->vocab_size)
     return fsdp_fail(error, FSDP_ERR_INPUT,
-                     "%s: cannot be opened (%s); --data takes files separated by commas", path,
-                     strerror(reason));
-  }
-  fsdp_status status = FSDP_OK;
-  if (S_ISDIR(information.st_mode))
-    status = fsdp_fail(error, FSDP_ERR_INPUT,
-                       "%s: is a folder; give the .txt files in it, separated by commas", path);
-  else if (!S_ISREG(information.st_mode))
-    status = fsdp_fail(error, FSDP_ERR_INPUT, "%s: is not a regular file; give a .txt file", path);
-  else if (information.st_size == 0)
-    status = fsdp_fail(error, FSDP_ERR_INPUT, "%s: is empty; give a text to train on", path);
-  else
-    status = check_kind(path, error);
-  if (!status) {
-    void *bytes = mmap(NULL, (size_t)information.st_size, PROT_READ, MAP_PRIVATE, descriptor, 0);
-    if (bytes == MAP_FAILED)
-      status = fsdp_fail(error, FSDP_ERR_INPUT, "%s: cannot be mapped (%s); give a smaller file", path,
-                         strerror(errno));
-    else
-      *out = (text){.bytes = bytes, .count = information.st_size, .mapped = true};
-  }
-  close(descriptor);
-  return status;
+                     "%.300s: its tokens need a vocabulary of at least %" PRId64
+                     ", but the model has %" PRId64
+                     "; take another model, or data prepared with this model's tokenizer",
+                     path, view->vocab_size, dataset->vocab_size);
+  if (dataset->source_count && view->packed != dataset->sources[0].tokens.view.packed)
+    return fsdp_fail(error, FSDP_ERR_INPUT,
+                     "%.300s: is %s, but the files before it are %s; prepare all with the same --packing",
+                     path, view->packed ? "packed" : "not packed", view->packed ? "not" : "packed");
+  return FSDP_OK;
 }
 
-static void add_text(fsdp_dataset *dataset, text added) {
-  added.first = dataset->token_count;
-  FSDP_CHECK(added.count <= INT64_MAX - dataset->token_count, "more than 2^63 tokens");
-  dataset->texts = fsdp_realloc(dataset->texts, (size_t)(dataset->text_count + 1) * sizeof *dataset->texts);
-  dataset->texts[dataset->text_count++] = added;
-  dataset->token_count += added.count;
-}
-
-static fsdp_status add_files(fsdp_dataset *dataset, const char *paths, fsdp_error *error) {
-  char *copy = strdup(paths), *rest = copy, *path;
+static fsdp_status add_files(fsdp_dataset *dataset, const fsdp_dataset_config *config, fsdp_error *error) {
+  char *copy = strdup(config->paths), *rest = copy, *path;
   fsdp_status status = FSDP_OK;
   FSDP_CHECK(copy, "out of host memory for a path");
   while (!status && (path = strsep(&rest, ","))) {
-    text added = {0};
-    status = *path ? map_file(path, &added, error)
-                   : fsdp_fail(error, FSDP_ERR_INPUT,
-                               "--data \"%s\": a path between the commas is empty; remove a comma", paths);
-    if (!status) add_text(dataset, added);
+    fsdp_token_source added = {0};
+    status =
+        *path ? fsdp_token_source_open(path, config->tokenizer, &added, error)
+              : fsdp_fail(error, FSDP_ERR_INPUT,
+                          "--data \"%s\": a path between the commas is empty; remove a comma", config->paths);
+    if (!status) status = check_source(dataset, &added.view, path, error);
+    if (status)
+      fsdp_token_source_close(&added);
+    else
+      add_source(dataset, added);
   }
   free(copy);
   return status;
 }
 
+static fsdp_status add_builtin(fsdp_dataset *dataset, const fsdp_dataset_config *config, fsdp_error *error) {
+  fsdp_token_source tokens = fsdp_token_source_builtin();
+  if (config->tokenizer)
+    return fsdp_fail(error, FSDP_ERR_INPUT,
+                     "--data: the built-in text is bytes, but the model has a tokenizer (%s); give data "
+                     "prepared with scripts/prepare_data.py",
+                     config->tokenizer);
+  fsdp_status status = check_source(dataset, &tokens.view, "the built-in text", error);
+  if (!status) add_source(dataset, tokens);
+  dataset->builtin = true;
+  return status;
+}
+
+// The last source whose first token (or document) is not after `index`.
+static const source *source_at(const fsdp_dataset *dataset, int64_t index, bool document) {
+  int low = 0, high = dataset->source_count - 1;
+  while (low < high) {
+    int middle = high - (high - low) / 2;
+    const source *s = &dataset->sources[middle];
+    if ((document ? s->first_document : s->first) <= index)
+      low = middle;
+    else
+      high = middle - 1;
+  }
+  return &dataset->sources[low];
+}
+
+static span span_of(const fsdp_dataset *dataset, int64_t raw) {
+  if (dataset->packed)
+    return (span){.begin = raw * dataset->seq, .end = raw * dataset->seq + dataset->seq + 1};
+  const source *s = source_at(dataset, raw, true);
+  int64_t document = raw - s->first_document;
+  int64_t begin = s->first + (int64_t)s->tokens.view.starts[document];
+  int64_t end = s->first + fsdp_token_view_end(&s->tokens.view, document);
+  return (span){.begin = begin, .end = end - begin > dataset->seq ? begin + dataset->seq + 1 : end};
+}
+
+// What of `at` lies in `s`, from `at.begin` on and counted from the source's own first token.
+static span within(const source *s, span at) {
+  return (span){.begin = fsdp_max_i64(at.begin - s->first, 0),
+                .end = fsdp_min_i64(at.end - s->first, s->tokens.view.token_count)};
+}
+
+static int64_t count_targets(const fsdp_dataset *dataset, span at) {
+  int64_t count = 0;
+  const source *end = dataset->sources + dataset->source_count;
+  at.begin++; // the first token is no target
+  for (const source *s = source_at(dataset, at.begin, false); s < end && s->first < at.end; s++) {
+    span part = within(s, at);
+    if (part.end > part.begin)
+      count += fsdp_token_view_counted(&s->tokens.view, part.begin, part.end - part.begin);
+  }
+  return count;
+}
+
+// Finds the samples with a target that counts, and notes documents that are cut off.
+static void keep_samples(fsdp_dataset *dataset) {
+  bool masked = false;
+  for (int i = 0; i < dataset->source_count; i++) masked |= dataset->sources[i].tokens.view.mask != NULL;
+  dataset->sample_count = dataset->raw_count;
+  if (!masked) return;
+  int64_t *kept = fsdp_alloc_zeroed((size_t)fsdp_max_i64(dataset->raw_count, 1), sizeof *kept), count = 0;
+  for (int64_t raw = 0; raw < dataset->raw_count; raw++) {
+    span at = span_of(dataset, raw);
+    if (count_targets(dataset, at) > 0) kept[count++] = raw;
+    if (dataset->packed) continue;
+    const source *s = source_at(dataset, raw, true);
+    int64_t end = s->first + fsdp_token_view_end(&s->tokens.view, raw - s->first_document);
+    dataset->cut_count += end > at.end;
+  }
+  dataset->sample_count = count;
+  if (count == dataset->raw_count)
+    free(kept);
+  else
+    dataset->kept = kept;
+}
+
 static fsdp_status check_size(const fsdp_dataset *dataset, const fsdp_dataset_config *config,
                               fsdp_error *error) {
-  const char *where = config->paths && *config->paths ? config->paths : "the built-in text";
+  const char *where = dataset->builtin ? "the built-in text" : config->paths;
+  const char *remedy = "give more, or lower --seq-length, --batch-size or --grad-accum";
   int64_t needed;
-  if (config->vocab_size < BYTE_VOCABULARY)
-    return fsdp_fail(
-        error, FSDP_ERR_INPUT,
-        "%.300s: its tokens are bytes, which need a vocabulary of at least %d, but the model has %lld; take "
-        "another model",
-        where, BYTE_VOCABULARY, (long long)config->vocab_size);
   if (!fsdp_mul_checked(config->seq, config->global_batch, &needed) || !fsdp_add_checked(needed, 1, &needed))
     needed = INT64_MAX;
-  if (dataset->token_count < needed)
+  if (dataset->packed && dataset->token_count < needed)
+    return fsdp_fail(error, FSDP_ERR_INPUT,
+                     "%.300s: has %" PRId64 " tokens, but one step needs %" PRId64 " (%" PRId64
+                     " sequences of %" PRId64 ", and one more); %s",
+                     where, dataset->token_count, needed, config->global_batch, config->seq, remedy);
+  if (dataset->sample_count < config->global_batch)
     return fsdp_fail(
         error, FSDP_ERR_INPUT,
-        "%.300s: has %lld tokens, but one step needs %lld (%lld sequences of %lld, and one more); give more "
-        "text, or lower --seq-length, --batch-size or --grad-accum",
-        where, (long long)dataset->token_count, (long long)needed, (long long)config->global_batch,
-        (long long)config->seq);
+        "%.300s: has %" PRId64 " %s of at most %" PRId64 " tokens with a target that counts, but "
+        "one step needs %" PRId64 "; %s",
+        where, dataset->sample_count, dataset->packed ? "sequences" : "documents", config->seq,
+        config->global_batch,
+        dataset->packed ? remedy : "give more, raise --seq-length, or lower --batch-size or --grad-accum");
   return FSDP_OK;
 }
 
+static void describe(fsdp_dataset *dataset, const char *paths) {
+  char *out = dataset->description, *end = out + sizeof dataset->description;
+  const char *how = dataset->sources[0].tokens.how;
+  bool alike = true;
+  for (int i = 1; i < dataset->source_count; i++) alike &= dataset->sources[i].tokens.how == how;
+  out += snprintf(out, (size_t)(end - out), "%.180s, %s: %" PRId64 " tokens",
+                  dataset->builtin ? "built-in text (Northanger Abbey)" : paths,
+                  alike ? how : "prepared in several ways", dataset->token_count);
+  if (dataset->document_count)
+    out += snprintf(out, (size_t)(end - out), ", %" PRId64 " documents%s", dataset->document_count,
+                    dataset->packed ? "" : ", each a sample");
+  if (dataset->cut_count)
+    out += snprintf(out, (size_t)(end - out), ", %" PRId64 " cut off at %" PRId64 " tokens",
+                    dataset->cut_count, dataset->seq);
+  if (dataset->kept)
+    snprintf(out, (size_t)(end - out), ", %" PRId64 " samples left out of which no target counts",
+             dataset->raw_count - dataset->sample_count);
+}
+
 fsdp_status fsdp_dataset_open(const fsdp_dataset_config *config, fsdp_dataset **dataset, fsdp_error *error) {
-  FSDP_CHECK(config->seq >= 1 && config->global_batch >= 1, "a step of %lld samples of %lld tokens",
-             (long long)config->global_batch, (long long)config->seq);
+  FSDP_CHECK(config->seq >= 1 && config->global_batch >= 1,
+             "a step of %" PRId64 " samples of %" PRId64 " tokens", config->global_batch, config->seq);
   fsdp_dataset *opened = fsdp_alloc_zeroed(1, sizeof *opened);
-  fsdp_status status = FSDP_OK;
   *dataset = NULL;
-  if (config->paths && *config->paths)
-    status = add_files(opened, config->paths, error);
-  else
-    add_text(opened, (text){.bytes = fsdp_builtin_text, .count = fsdp_builtin_text_bytes()});
-  if (!status) status = check_size(opened, config, error);
+  opened->seq = config->seq;
+  opened->vocab_size = config->vocab_size;
+  fsdp_status status =
+      config->paths && *config->paths ? add_files(opened, config, error) : add_builtin(opened, config, error);
+  if (!status) {
+    opened->packed = opened->sources[0].tokens.view.packed;
+    opened->raw_count = opened->packed ? (opened->token_count - 1) / config->seq : opened->document_count;
+    keep_samples(opened);
+    status = check_size(opened, config, error);
+  }
   if (status) {
     fsdp_dataset_close(opened);
     return status;
   }
-  opened->seq = config->seq;
-  opened->sample_count = (opened->token_count - 1) / config->seq;
-  if (opened->texts[0].mapped)
-    snprintf(opened->description, sizeof opened->description, "%.180s, as bytes", config->paths);
-  else
-    snprintf(opened->description, sizeof opened->description, "built-in text (Northanger Abbey), as bytes");
+  describe(opened, config->paths);
   *dataset = opened;
   return FSDP_OK;
 }
 
 void fsdp_dataset_close(fsdp_dataset *dataset) {
   if (!dataset) return;
-  for (int i = 0; i < dataset->text_count; i++)
-    if (dataset->texts[i].mapped) munmap((void *)dataset->texts[i].bytes, (size_t)dataset->texts[i].count);
-  free(dataset->texts);
+  for (int i = 0; i < dataset->source_count; i++) fsdp_token_source_close(&dataset->sources[i].tokens);
+  free(dataset->sources);
+  free(dataset->kept);
   free(dataset);
 }
 
+static span sample_span(const fsdp_dataset *dataset, int64_t sample) {
+  FSDP_CHECK(sample >= 0 && sample < dataset->sample_count, "sample %" PRId64 " of %" PRId64, sample,
+             dataset->sample_count);
+  return span_of(dataset, dataset->kept ? dataset->kept[sample] : sample);
+}
+
+// Copies tokens [part.begin, part.end) of `view`, checks them, and marks those that do not count.
+static void copy_part(const fsdp_dataset *dataset, const fsdp_token_view *view, span part, bool targets,
+                      int32_t *out) {
+  int64_t count = part.end - part.begin;
+  if (count <= 0) return;
+  uint32_t greatest = fsdp_token_view_read(view, part.begin, count, out);
+  FSDP_CHECK(greatest < dataset->vocab_size,
+             "token %" PRIu32 " of a vocabulary of %" PRId64 ": the data was damaged after it was prepared; "
+             "prepare it again",
+             greatest, dataset->vocab_size);
+  if (!targets || !view->mask) return;
+  for (int64_t i = 0; i < count; i++)
+    if (!fsdp_token_view_counts(view, part.begin + i)) out[i] = FSDP_TARGET_IGNORED;
+}
+
 void fsdp_dataset_fill(const fsdp_dataset *dataset, int64_t sample, int32_t *tokens, int32_t *targets) {
-  FSDP_CHECK(sample >= 0 && sample < dataset->sample_count, "sample %lld of %lld", (long long)sample,
-             (long long)dataset->sample_count);
-  int64_t begin = sample * dataset->seq, end = begin + dataset->seq + 1;
-  for (int i = 0; i < dataset->text_count; i++) {
-    const text *t = &dataset->texts[i];
-    int64_t from = fsdp_max_i64(begin, t->first), to = fsdp_min_i64(end, t->first + t->count);
-    for (int64_t position = from; position < to; position++) {
-      int32_t token = t->bytes[position - t->first];
-      if (position < end - 1) tokens[position - begin] = token;
-      if (position > begin) targets[position - begin - 1] = token;
-    }
+  span at = {0}, target_at;
+  if (sample != FSDP_DATASET_NO_SAMPLE) at = sample_span(dataset, sample);
+  target_at = (span){.begin = at.begin + 1, .end = at.end};
+  // A document's last token foretells nothing, so it is no input either.
+  int64_t filled = fsdp_max_i64(at.end - at.begin - 1, 0);
+  at.end = at.begin + filled;
+  for (int64_t i = filled; i < dataset->seq; i++) tokens[i] = 0, targets[i] = FSDP_TARGET_IGNORED;
+  const source *end = dataset->sources + dataset->source_count;
+  for (const source *s = source_at(dataset, at.begin, false); s < end && s->first < target_at.end; s++) {
+    span input = within(s, at), target = within(s, target_at);
+    copy_part(dataset, &s->tokens.view, input, false, tokens + (s->first + input.begin - at.begin));
+    copy_part(dataset, &s->tokens.view, target, true, targets + (s->first + target.begin - target_at.begin));
   }
 }
 
 int64_t fsdp_dataset_target_count(const fsdp_dataset *dataset, int64_t sample) {
-  FSDP_CHECK(sample >= 0 && sample < dataset->sample_count, "sample %lld of %lld", (long long)sample,
-             (long long)dataset->sample_count);
-  return dataset->seq;
+  return sample == FSDP_DATASET_NO_SAMPLE ? 0 : count_targets(dataset, sample_span(dataset, sample));
 }
 
 int64_t fsdp_dataset_sample_count(const fsdp_dataset *dataset) {
@@ -186,13 +279,17 @@ const char *fsdp_dataset_description(const fsdp_dataset *dataset) {
   return dataset->description;
 }
 
-// Over the whole stream of tokens, so that cutting a text into other files changes nothing.
+static void hash_bytes(void *state, const void *bytes, int64_t count) {
+  XXH64_update(state, bytes, (size_t)count);
+}
+
+// Text is hashed as one stream, so that cutting it into other files changes nothing.
 uint64_t fsdp_dataset_fingerprint(const fsdp_dataset *dataset) {
   XXH64_state_t *state = XXH64_createState();
   FSDP_CHECK(state, "out of host memory for a hash");
   XXH64_reset(state, 0);
-  for (int i = 0; i < dataset->text_count; i++)
-    XXH64_update(state, dataset->texts[i].bytes, (size_t)dataset->texts[i].count);
+  for (int i = 0; i < dataset->source_count; i++)
+    fsdp_token_source_identity(&dataset->sources[i].tokens, hash_bytes, state);
   uint64_t hash = XXH64_digest(state);
   XXH64_freeState(state);
   return hash;

@@ -1,21 +1,36 @@
 // Which sample of the data stands where in an epoch: a pure function of the seed, the epoch and the global
-// batch.
+// batch, so any step is found in O(1) and a resumed run needs no more than its number.
 //
-// An epoch is a permutation of all samples, cut into steps of `global_batch` consecutive positions; a last
-// partial batch is dropped (its samples come again in the next epoch's order). Within a step
+// An epoch is a permutation of the training samples, cut into steps of `global_batch` consecutive positions;
+// a last partial batch is dropped (its samples come again in the next epoch's order). Within a step
 //
 //   position = (micro_batch * ranks + rank) * batch + i,   0 <= i < batch
 //
 // so the set of samples of a step, and so its loss, depends on the global batch alone and never on how it is
 // split: 8 ranks x 1 and 2 ranks x 4 micro-batches see the same samples in the same step.
+//
+// Samples may be held out for validation: which ones depends on the seed, their number and that of all
+// samples, and on nothing else. An evaluation visits each just once, in the same cut of positions; past the
+// last it yields FSDP_SAMPLER_NONE, so that every rank takes part in each of its batches:
+//
+//   samples, permuted once by the seed:   h h h h | t t t t t t t t t t t t
+//                                         held out   trained on, permuted again in each epoch
+//
+// Data of its own for validation is a sampler of that data with every sample held out.
 #pragma once
+
+#include "runtime/base/status.h"
 
 #include <stdint.h>
 
 typedef struct fsdp_sampler {
   uint64_t seed;
-  int64_t sample_count, global_batch; // 1 <= global_batch <= sample_count
+  int64_t sample_count, global_batch; // of all data; 1 <= global_batch <= sample_count - held_out to train
+  int64_t held_out;                   // samples for validation, 0: none
 } fsdp_sampler;
+
+// No sample: FSDP_DATASET_NO_SAMPLE.
+#define FSDP_SAMPLER_NONE (-1)
 
 // One rank's part of one micro-batch.
 typedef struct fsdp_sampler_part {
@@ -23,6 +38,11 @@ typedef struct fsdp_sampler_part {
   int64_t micro_batch;
   int64_t batch; // sequences of a micro-batch on one rank
 } fsdp_sampler_part;
+
+// Sets `held_out` from what a user gave: below 1 that part of all samples (rounded, at least one), else so
+// many; 0 is none. FSDP_ERR_OPTION where it is negative, no whole number, or leaves less than one step to
+// train on.
+fsdp_status fsdp_sampler_hold_out(fsdp_sampler *sampler, double amount, fsdp_error *error);
 
 // Whole global batches of an epoch.
 int64_t fsdp_sampler_steps_per_epoch(const fsdp_sampler *sampler);
@@ -33,3 +53,9 @@ int64_t fsdp_sampler_position(const fsdp_sampler_part *part, int64_t i);
 // The sample at `position` (in [0, global_batch)) of step `step` (in [0, steps per epoch)) of `epoch`, both
 // from 0.
 int64_t fsdp_sampler_sample(const fsdp_sampler *sampler, int64_t epoch, int64_t step, int64_t position);
+
+// Global batches of one evaluation, the last one filled up.
+int64_t fsdp_sampler_validation_steps(const fsdp_sampler *sampler);
+
+// The held-out sample at `position` of step `step` of an evaluation, or FSDP_SAMPLER_NONE past the last.
+int64_t fsdp_sampler_validation_sample(const fsdp_sampler *sampler, int64_t step, int64_t position);

@@ -1,0 +1,46 @@
+// A run of tokens as it lies in memory or in a mapped file, with what the loss counts and where documents
+// begin.
+//
+//   tokens   t0 t1 t2 | t3 t4 | t5 ...     unsigned integers of 1, 2 or 4 bytes, little-endian
+//   mask      0  1  1 |  0  1 |  0 ...     bit i % 8 of byte i / 8: whether token i counts where it is
+//   foretold starts    0         3       5          index of each document's first token; ends with the next
+//   one's start
+//
+// The first token of a document has no document before it to be foretold from, so its bit is 0. Nothing here
+// is owned.
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+
+_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "tokens are read as they lie, little-endian");
+
+typedef struct fsdp_token_view {
+  const void *tokens; // aligned to token_bytes
+  int token_bytes;    // 1, 2 or 4
+  int64_t token_count;
+  const uint8_t *mask;    // NULL: every token counts
+  const uint64_t *starts; // NULL: no documents are told apart
+  int64_t document_count;
+  int64_t vocab_size; // every token is below it
+  bool packed;        // samples run over the ends of documents; otherwise a sample is one document
+} fsdp_token_view;
+
+// Widens tokens [first, first + count) into `out` and returns the greatest of them (0 where count is 0).
+uint32_t fsdp_token_view_read(const fsdp_token_view *view, int64_t first, int64_t count, int32_t *out);
+
+// The greatest token of all (0 where there is none).
+uint32_t fsdp_token_view_max(const fsdp_token_view *view);
+
+// How many of tokens [first, first + count) the loss counts.
+int64_t fsdp_token_view_counted(const fsdp_token_view *view, int64_t first, int64_t count);
+
+// Whether the loss counts token `index`.
+static inline bool fsdp_token_view_counts(const fsdp_token_view *view, int64_t index) {
+  return !view->mask || (view->mask[index / 8] >> (index % 8) & 1);
+}
+
+// One past the last token of document `document`.
+static inline int64_t fsdp_token_view_end(const fsdp_token_view *view, int64_t document) {
+  return document + 1 < view->document_count ? (int64_t)view->starts[document + 1] : view->token_count;
+}
