@@ -181,6 +181,7 @@ static const char *print_both(int64_t bytes, char out[96]) {
 fsdp_status fsdp_capacity_check(const fsdp_plan *plan, const fsdp_limits *limits, fsdp_error *error) {
   need needs = need_of(plan), helped;
   if (excess(&needs, limits) == 0) return FSDP_OK;
+  bool by_option = true; // a limit that a user can raise
   char what[512], needed[96], limit[96], advice[ADVICE_BYTES], device[24], host[24];
   if (limits->bytes[FSDP_SPACE_DEVICE] && needs.bytes[FSDP_SPACE_DEVICE] > limits->bytes[FSDP_SPACE_DEVICE]) {
     snprintf(what, sizeof what, "a rank needs %s on the device, but %s allows %s",
@@ -192,23 +193,26 @@ fsdp_status fsdp_capacity_check(const fsdp_plan *plan, const fsdp_limits *limits
              print_both(needs.bytes[FSDP_SPACE_HOST], needed), limits->place[FSDP_SPACE_HOST],
              print_both(limits->bytes[FSDP_SPACE_HOST], limit));
   } else {
+    by_option = false;
     snprintf(what, sizeof what, "a rank needs %s on device and host together, but %s allows %s",
              print_both(needs.bytes[FSDP_SPACE_DEVICE] + needs.bytes[FSDP_SPACE_HOST], needed),
              limits->shared_place, print_both(limits->shared_bytes, limit));
   }
+  const char *more =
+      by_option ? "raise that to what is needed" : "use fewer ranks a machine, or a larger one";
   bool found = find_remedy(plan, limits, advice, &helped);
   fsdp_value_print_bytes(helped.bytes[FSDP_SPACE_DEVICE], device, sizeof device);
   fsdp_value_print_bytes(helped.bytes[FSDP_SPACE_HOST], host, sizeof host);
   if (found) {
     return fsdp_fail(error, FSDP_ERR_CAPACITY,
-                     "%s: raise that to what is needed, or add %s, which needs %s on the device and %s on "
-                     "the host",
-                     what, advice, device, host);
+                     "%s: %s, or add %s, which needs %s on the device and %s on the host", what, more, advice,
+                     device, host);
   }
   return fsdp_fail(error, FSDP_ERR_CAPACITY,
-                   "%s: raise that to what is needed, or use more ranks or a smaller model; the least "
-                   "found here, with %s, is %s on the device and %s on the host",
-                   what, *advice ? advice : "these options", device, host);
+                   "%s: %s, or use more ranks or a smaller model; the least found here, with %s, is %s on "
+                   "the device and %s "
+                   "on the host",
+                   what, more, *advice ? advice : "these options", device, host);
 }
 
 // ---- The machine

@@ -85,6 +85,10 @@ fsdp_trace *fsdp_trace_create(const fsdp_program *program, const fsdp_device *de
     for (int i = section->begin; i < section->end; i++) {
       const fsdp_instr *instr = &program->instrs[i];
       capacity[instr->stream] += EVENTS_PER_INSTR + EVENTS_PER_OPERAND * instr->operand_count;
+      // An embedding reports a range for every token's row.
+      bool by_row = instr->kind == FSDP_INSTR_OP &&
+                    (instr->op == FSDP_OP_EMBEDDING || instr->op == FSDP_OP_EMBEDDING_BACKWARD);
+      if (by_row) capacity[instr->stream] += instr->attrs.batch * instr->attrs.seq;
     }
   }
   for (int s = 0; s < FSDP_STREAM_COUNT; s++) {
