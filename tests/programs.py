@@ -1,4 +1,5 @@
-"""What tests of whole programs share: running them, checking their messages, and making a small model's folder."""
+"""What tests of whole programs share: running them, their messages, and a small model's folder."""
+
 import json
 import os
 import pathlib
@@ -11,15 +12,25 @@ WITH_MPI = os.environ.get("FSDP_WITH_MPI", "ON").upper() in ("ON", "1", "TRUE")
 SLOW = bool(os.environ.get("FSDP_SANITIZE"))
 
 CONFIG = {
-    "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_act": "silu", "hidden_size": 64,
-    "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
-    "vocab_size": 257, "max_position_embeddings": 512, "rms_norm_eps": 1e-5, "rope_theta": 10000.0,
-    "tie_word_embeddings": False, "initializer_range": 0.02,
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "hidden_act": "silu",
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "vocab_size": 257,
+    "max_position_embeddings": 512,
+    "rms_norm_eps": 1e-5,
+    "rope_theta": 10000.0,
+    "tie_word_embeddings": False,
+    "initializer_range": 0.02,
 }
 
 
 def run(program, *arguments, ranks=None, timeout=240, **options):
-    """Runs a program, under mpirun where `ranks` is given. Returns the finished process with its output as text."""
+    """Runs a program, under mpirun where `ranks` is given; the finished process with its output."""
     command = [str(BIN / program), *map(str, arguments)]
     if ranks:
         command = ["mpirun", "-np", str(ranks), *command]
@@ -40,10 +51,14 @@ def shapes(config):
     for i in range(config["num_hidden_layers"]):
         layer = f"model.layers.{i}."
         result |= {
-            layer + "self_attn.q_proj.weight": [hidden, hidden], layer + "self_attn.k_proj.weight": [keys, hidden],
-            layer + "self_attn.v_proj.weight": [keys, hidden], layer + "self_attn.o_proj.weight": [hidden, hidden],
-            layer + "mlp.gate_proj.weight": [inner, hidden], layer + "mlp.up_proj.weight": [inner, hidden],
-            layer + "mlp.down_proj.weight": [hidden, inner], layer + "input_layernorm.weight": [hidden],
+            layer + "self_attn.q_proj.weight": [hidden, hidden],
+            layer + "self_attn.k_proj.weight": [keys, hidden],
+            layer + "self_attn.v_proj.weight": [keys, hidden],
+            layer + "self_attn.o_proj.weight": [hidden, hidden],
+            layer + "mlp.gate_proj.weight": [inner, hidden],
+            layer + "mlp.up_proj.weight": [inner, hidden],
+            layer + "mlp.down_proj.weight": [hidden, inner],
+            layer + "input_layernorm.weight": [hidden],
             layer + "post_attention_layernorm.weight": [hidden],
         }
     return result | {"model.norm.weight": [hidden], "lm_head.weight": [config["vocab_size"], hidden]}

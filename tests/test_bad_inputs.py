@@ -1,4 +1,5 @@
-"""Bad inputs, end to end: exact exit status, exactly one message, and in it the value, its place and a remedy."""
+"""Bad inputs, end to end: exact exit status, exactly one message, in it value, place and remedy."""
+
 import json
 import pathlib
 import subprocess
@@ -67,7 +68,13 @@ bad("unknown class to wrap", ["--wrap", "module:NoSuchLayer"], 2, "NoSuchLayer")
 # Combinations.
 bad("full over replicas", ["--strategy", "full", "--mesh", "data=2,fsdp=1"], 2, "data=2,fsdp=1", "hybrid")
 bad("no with shards", ["--strategy", "no", "--mesh", "fsdp=2"], 2, "fsdp=2", "hybrid")
-bad("threshold without its policy", ["--wrap", "block", "--numel-to-wrap", "1e8"], 2, "--numel-to-wrap", "--wrap")
+bad(
+    "threshold without its policy",
+    ["--wrap", "block", "--numel-to-wrap", "1e8"],
+    2,
+    "--numel-to-wrap",
+    "--wrap",
+)
 bad("least rate above the rate", ["--lr", "1e-5", "--min-lr", "1e-4"], 2, "--min-lr", "--lr")
 bad("weights of a preset", ["--init", "weights"], 2, "--init", "tiny")
 bad("resume without a name", ["--resume", "outputs/x"], 2, "--resume", "-e NAME")
@@ -84,14 +91,40 @@ broken = programs.make_model(work / "broken")
 (broken / "config.json").write_text('{"hidden_size": 64,')
 bad("malformed configuration", ["--model", str(broken)], 3, "config.json")
 for key in ("hidden_size", "num_attention_heads", "vocab_size"):
-    bad(f"configuration without {key}", ["--model", model(f"without_{key}", without(key))], 3, "config.json", key)
-bad("heads that do not divide", ["--model", model("heads", CONFIG | {"num_key_value_heads": 3})], 3, "3", "4")
-bad("unknown rope scaling", ["--model", model("rope", CONFIG | {"rope_scaling": {"type": "yarn", "factor": 2.0}})], 3,
-    "yarn")
-bad("vocabulary too small for bytes", ["--model", model("vocabulary", CONFIG | {"vocab_size": 100}), "--init", "random"],
-    3, "100", "256")
-bad("--init weights without any", ["--model", str(programs.make_model(work / "bare", weights=False)), "--init",
-                                   "weights"], 3, "bare", "model.safetensors")
+    bad(
+        f"configuration without {key}",
+        ["--model", model(f"without_{key}", without(key))],
+        3,
+        "config.json",
+        key,
+    )
+bad(
+    "heads that do not divide",
+    ["--model", model("heads", CONFIG | {"num_key_value_heads": 3})],
+    3,
+    "3",
+    "4",
+)
+bad(
+    "unknown rope scaling",
+    ["--model", model("rope", CONFIG | {"rope_scaling": {"type": "yarn", "factor": 2.0}})],
+    3,
+    "yarn",
+)
+bad(
+    "vocabulary too small for bytes",
+    ["--model", model("vocabulary", CONFIG | {"vocab_size": 100}), "--init", "random"],
+    3,
+    "100",
+    "256",
+)
+bad(
+    "--init weights without any",
+    ["--model", str(programs.make_model(work / "bare", weights=False)), "--init", "weights"],
+    3,
+    "bare",
+    "model.safetensors",
+)
 (pathlib.Path(good + "_tokenizer")).mkdir()
 for file in ("config.json", "model.safetensors"):
     (pathlib.Path(good + "_tokenizer") / file).write_bytes((pathlib.Path(good) / file).read_bytes())
@@ -100,7 +133,12 @@ bad("text that was not prepared", ["--model", good + "_tokenizer"], 3, "tokenize
 # Its weights.
 Q = "model.layers.1.self_attn.q_proj.weight"
 bad("header length lies", ["--model", model("lying", header_length=1 << 40)], 3, "model.safetensors")
-bad("missing tensor", ["--model", model("missing", spoil=lambda h: h.update({"extra.weight": h.pop(Q)}))], 3, Q)
+bad(
+    "missing tensor",
+    ["--model", model("missing", spoil=lambda h: h.update({"extra.weight": h.pop(Q)}))],
+    3,
+    Q,
+)
 bad("wrong shape", ["--model", model("shape", CONFIG | {"intermediate_size": 128})], 3, "mlp")
 bad("wrong dtype", ["--model", model("dtype", spoil=lambda h: h[Q].update(dtype="I32"))], 3, Q)
 bad("unknown dtype", ["--model", model("unknown", spoil=lambda h: h[Q].update(dtype="Q4"))], 3, "Q4")
@@ -134,7 +172,12 @@ bad("value in a file", ["--config", str(work / "run.yaml")], 2, "run.yaml:2", "-
 bad("malformed configuration file", ["--config", str(work / "odd.yaml")], 2, "odd.yaml")
 bad("no such configuration file", ["--config", str(work / "none.yaml")], 3, "none.yaml")
 bad("log that cannot be written", ["--log", str(work / "none" / "log.jsonl")], 3, "log.jsonl")
-bad("profile that cannot be written", ["--memory-profile", str(work / "none" / "memory.svg")], 3, "memory.svg")
+bad(
+    "profile that cannot be written",
+    ["--memory-profile", str(work / "none" / "memory.svg")],
+    3,
+    "memory.svg",
+)
 # Memory: the least that would do is named, and enough.
 bad("device memory", ["--memory-limit", "1MB"], 4, "--memory-limit 1.00 MB", "command line")
 bad("host memory", ["--cpu-offload", "--host-memory-limit", "100kB"], 4, "--host-memory-limit 100 kB")
@@ -142,40 +185,106 @@ bad("machine memory", ["--model", "llama3-405b"], 4, "this machine's memory")
 process = programs.run("fsdp_train", "-s", "64", "--max-steps", "1", "--memory-limit", "6MB")
 needed = process.stderr.split("needs ")[1].split(" bytes")[0].replace(",", "")
 for bytes_allowed, status in ((int(needed), 0), (int(needed) - 1, 4)):
-    process = programs.run("fsdp_train", "-s", "64", "--max-steps", "1", "--memory-limit", str(bytes_allowed))
+    process = programs.run(
+        "fsdp_train", "-s", "64", "--max-steps", "1", "--memory-limit", str(bytes_allowed)
+    )
     if process.returncode != status:
         failures.append("least limit")
         print(f"FAILED least limit: {bytes_allowed} gives {process.returncode}\n{process.stderr}")
 # The loss.
-bad("loss not finite", ["--lr", "1e6", "--lr-schedule", "constant", "--max-steps", "50", "--grad-clip", "0",
-                        "--weight-decay", "1e5"], 6, "loss", "--lr 1e+06")
+bad(
+    "loss not finite",
+    [
+        "--lr",
+        "1e6",
+        "--lr-schedule",
+        "constant",
+        "--max-steps",
+        "50",
+        "--grad-clip",
+        "0",
+        "--weight-decay",
+        "1e5",
+    ],
+    6,
+    "loss",
+    "--lr 1e+06",
+)
 # The other program.
 for name, arguments, status, parts in (
-        ("plan: ranks", ["--ranks", "0"], 2, ["--ranks", "'0'"]),
-        ("plan: two outputs", ["--json", "--print-model"], 2, ["--json", "--print-model"]),
-        ("plan: limit", ["--model", "llama2-7b", "--ranks", "8", "--memory-limit", "30GB"], 4, ["30.0 GB", "or add --"])):
+    ("plan: ranks", ["--ranks", "0"], 2, ["--ranks", "'0'"]),
+    ("plan: two outputs", ["--json", "--print-model"], 2, ["--json", "--print-model"]),
+    (
+        "plan: limit",
+        ["--model", "llama2-7b", "--ranks", "8", "--memory-limit", "30GB"],
+        4,
+        ["30.0 GB", "or add --"],
+    ),
+):
     check(name, programs.run("fsdp_plan", *arguments), status, parts, "fsdp_plan")
 
 if programs.WITH_MPI:
     # One message from one rank, and every rank leaves.
     bad("2 ranks: unknown strategy", ["--strategy", "zero4"], 2, "'zero4'", ranks=2)
-    bad("2 ranks: mesh product", ["--strategy", "hybrid", "--mesh", "data=3,fsdp=1"], 2, "data=3,fsdp=1", ranks=2)
+    bad(
+        "2 ranks: mesh product",
+        ["--strategy", "hybrid", "--mesh", "data=3,fsdp=1"],
+        2,
+        "data=3,fsdp=1",
+        ranks=2,
+    )
     bad("3 ranks: missing folder", ["--model", str(work / "none")], 3, "none", ranks=3)
     bad("2 ranks: truncated weights", ["--model", str(short.parent)], 3, "model.safetensors", ranks=2)
     bad("2 ranks: text too short", ["--data", str(work / "short.txt")], 3, "short.txt", ranks=2)
     bad("2 ranks: memory", ["--memory-limit", "1MB"], 4, "--memory-limit", ranks=2)
     bad("2 ranks: log", ["--log", str(work / "none" / "log.jsonl")], 3, "log.jsonl", ranks=2)
-    bad("2 ranks: loss not finite", ["--lr", "1e6", "--lr-schedule", "constant", "--max-steps", "50", "--grad-clip", "0",
-                                     "--weight-decay", "1e5"], 6, "loss", ranks=2)
+    bad(
+        "2 ranks: loss not finite",
+        [
+            "--lr",
+            "1e6",
+            "--lr-schedule",
+            "constant",
+            "--max-steps",
+            "50",
+            "--grad-clip",
+            "0",
+            "--weight-decay",
+            "1e5",
+        ],
+        6,
+        "loss",
+        ranks=2,
+    )
 
     def apart(name, first, second, status, *parts):
         train = str(programs.BIN / "fsdp_train")
-        command = ["mpirun", "-np", "1", train, "--max-steps", "1", "-s", "64", *first,
-                   ":", "-np", "2", train, "--max-steps", "1", "-s", "64", *second]
+        command = [
+            "mpirun",
+            "-np",
+            "1",
+            train,
+            "--max-steps",
+            "1",
+            "-s",
+            "64",
+            *first,
+            ":",
+            "-np",
+            "2",
+            train,
+            "--max-steps",
+            "1",
+            "-s",
+            "64",
+            *second,
+        ]
         process = subprocess.run(command, capture_output=True, text=True, timeout=240)
         check(name, process, status, parts)
 
-    apart("ranks with other options", ["--lr", "1e-4"], ["--lr", "2e-4"], 2, "rank 1", "--lr", "same options")
+    apart(
+        "ranks with other options", ["--lr", "1e-4"], ["--lr", "2e-4"], 2, "rank 1", "--lr", "same options"
+    )
     apart("ranks with another program", [], ["--wrap", "block"], 2, "--wrap=block", "--wrap=size")
     apart("one rank with a bad option", [], ["--seed", "x"], 2, "--seed", "'x'")
     other = json.dumps(CONFIG | {"num_hidden_layers": 1})
@@ -187,9 +296,25 @@ if programs.WITH_MPI:
     # The same options, but the relative path is another folder: only the programs differ.
     train = str(programs.BIN.resolve() / "fsdp_train")
     common = [train, "--model", "./m", "--max-steps", "1", "-s", "64"]
-    process = subprocess.run(["mpirun", "-np", "1", "-wdir", str(work / "one"), *common,
-                              ":", "-np", "1", "-wdir", str(work / "two"), *common],
-                             capture_output=True, text=True, timeout=240)
+    process = subprocess.run(
+        [
+            "mpirun",
+            "-np",
+            "1",
+            "-wdir",
+            str(work / "one"),
+            *common,
+            ":",
+            "-np",
+            "1",
+            "-wdir",
+            str(work / "two"),
+            *common,
+        ],
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
     check("ranks with other model files", process, 2, ["step program", "rank 1"])
 
 subprocess.run(["rm", "-rf", str(work)], check=True)

@@ -1,4 +1,5 @@
 """fsdp_train end to end: the log, the terminal, equal losses over ranks, model folders, signals."""
+
 import json
 import math
 import os
@@ -14,9 +15,10 @@ import programs
 
 work = pathlib.Path(tempfile.mkdtemp(prefix="fsdp_train_"))
 RANKS = 2 if programs.WITH_MPI else None
-FIELDS = """global_step loss running_loss lr grad_norm epoch epoch_progress num_batches_remaining tokens_per_s mfu time/total
-time/data time/forward time/backward time/update curr_alloc_gb peak_alloc_gb curr_resv_gb peak_resv_gb valley_bytes
-peak_bytes planned_valley_bytes planned_peak_bytes arena_bytes host_bytes""".split()
+FIELDS = """global_step loss running_loss lr grad_norm epoch epoch_progress num_batches_remaining
+tokens_per_s mfu time/total time/data time/forward time/backward time/update curr_alloc_gb
+peak_alloc_gb curr_resv_gb peak_resv_gb valley_bytes peak_bytes planned_valley_bytes
+planned_peak_bytes arena_bytes host_bytes""".split()
 
 
 def train(*arguments, ranks=None, status=0, **options):
@@ -41,18 +43,45 @@ def close(a, b, tolerance):
 
 def the_log_and_the_terminal():
     path = work / "log.jsonl"
-    process = train("--wrap", "block", "-s", "64", "-b", "4", "--max-steps", "40", "--lr", "3e-3", "--warmup-steps", "5",
-                    "--log", path, "--memory-profile", work / "memory.svg", "--log-freq", "20", ranks=RANKS)
+    process = train(
+        "--wrap",
+        "block",
+        "-s",
+        "64",
+        "-b",
+        "4",
+        "--max-steps",
+        "40",
+        "--lr",
+        "3e-3",
+        "--warmup-steps",
+        "5",
+        "--log",
+        path,
+        "--memory-profile",
+        work / "memory.svg",
+        "--log-freq",
+        "20",
+        ranks=RANKS,
+    )
     lines = log_of(path)
     assert [line["global_step"] for line in lines] == list(range(1, 41))
     for line in lines:
         assert not [field for field in FIELDS if field not in line], line
-        assert line["valley_bytes"] == line["planned_valley_bytes"] and line["peak_bytes"] == line["planned_peak_bytes"]
-        assert line["mfu"] is None and line["peak_bytes"] <= line["arena_bytes"] <= 1.02 * line["peak_bytes"] + 64
+        assert (
+            line["valley_bytes"] == line["planned_valley_bytes"]
+            and line["peak_bytes"] == line["planned_peak_bytes"]
+        )
+        assert (
+            line["mfu"] is None
+            and line["peak_bytes"] <= line["arena_bytes"] <= 1.02 * line["peak_bytes"] + 64
+        )
         assert line["time/forward"] + line["time/backward"] <= line["time/total"] * 1.5 + 5
         assert line["epoch"] == 0 and 0 < line["epoch_progress"] <= 1
         assert math.isclose(line["curr_alloc_gb"], line["valley_bytes"] / 1e9)
-    assert math.isclose(lines[0]["lr"], 6e-4) and lines[5]["lr"] == 3e-3  # warm-up, then the first step of the cosine
+    assert (
+        math.isclose(lines[0]["lr"], 6e-4) and lines[5]["lr"] == 3e-3
+    )  # warm-up, then the first step of the cosine
     remaining = [line["num_batches_remaining"] for line in lines]
     assert remaining == list(range(remaining[0], remaining[0] - 40, -1))
     assert sum(l["loss"] for l in lines[-5:]) / 5 < 0.8 * lines[0]["loss"]
@@ -83,9 +112,25 @@ def the_same_batch_gives_the_same_losses():
     if not RANKS:
         return
     assert close(losses("full", "-b", "2", "--wrap", "block", *common, ranks=2), one, 1e-5)
-    assert close(losses("no", "-b", "1", "--strategy", "ddp", "--grad-accum", "2", *common, ranks=2), one, 1e-5)
-    assert close(losses("hybrid", "-b", "1", "--strategy", "hybrid", "--mesh", "data=2,fsdp=2", "--cpu-offload",
-                        *common, ranks=4), one, 1e-5)
+    assert close(
+        losses("no", "-b", "1", "--strategy", "ddp", "--grad-accum", "2", *common, ranks=2), one, 1e-5
+    )
+    assert close(
+        losses(
+            "hybrid",
+            "-b",
+            "1",
+            "--strategy",
+            "hybrid",
+            "--mesh",
+            "data=2,fsdp=2",
+            "--cpu-offload",
+            *common,
+            ranks=4,
+        ),
+        one,
+        1e-5,
+    )
 
 
 def model_folders():
@@ -95,7 +140,11 @@ def model_folders():
     drawn = losses("drawn", "--model", folder, "--init", "random", "-b", "2", *common)
     assert abs(loaded[0] - drawn[0]) > 1e-4
     if RANKS:
-        assert close(losses("shards", "--model", folder, "-b", "1", "--wrap", "block", *common, ranks=2), loaded, 1e-5)
+        assert close(
+            losses("shards", "--model", folder, "-b", "1", "--wrap", "block", *common, ranks=2),
+            loaded,
+            1e-5,
+        )
 
 
 def what_is_printed_on_demand():
@@ -110,7 +159,9 @@ def what_is_printed_on_demand():
     assert "linear_backward_weight" in process.stdout
     for option, text in (("--help", "--numel-to-wrap"), ("--version", "fsdp_train ")):
         assert train(option, ranks=RANKS).stdout.count(text) == 1
-    process = train("--max-steps", "2", "-s", "32", "-e", "run", "--save-dir", work / "out", "--ckpt-freq", "0")
+    process = train(
+        "--max-steps", "2", "-s", "32", "-e", "run", "--save-dir", work / "out", "--ckpt-freq", "0"
+    )
     assert len(log_of(work / "out" / "run" / "log.jsonl")) == 2
 
 
@@ -123,7 +174,11 @@ def a_lone_rank_has_the_whole_node():
 
 
 def signals_end_the_run_after_a_step():
-    for number, status, ranks in ((signal.SIGTERM, 143, None), (signal.SIGINT, 130, None), (signal.SIGUSR1, 143, RANKS)):
+    for number, status, ranks in (
+        (signal.SIGTERM, 143, None),
+        (signal.SIGINT, 130, None),
+        (signal.SIGUSR1, 143, RANKS),
+    ):
         path = work / f"signal{int(number)}.jsonl"
         command = [str(programs.BIN / "fsdp_train"), "-s", "32", "--num-epochs", "1000", "--log", str(path)]
         if ranks:
@@ -147,7 +202,17 @@ def memory_stays_within_the_arenas():
     sizes = []
     for sequence in ("64", "1024"):
         path = work / "memory.jsonl"
-        command = [str(programs.BIN / "fsdp_train"), "-s", sequence, "-b", "4", "--max-steps", "2", "--log", str(path)]
+        command = [
+            str(programs.BIN / "fsdp_train"),
+            "-s",
+            sequence,
+            "-b",
+            "4",
+            "--max-steps",
+            "2",
+            "--log",
+            str(path),
+        ]
         with open(os.devnull, "w") as sink:
             process = subprocess.Popen(command, stdout=sink)
             _, status, usage = os.wait4(process.pid, 0)
@@ -159,9 +224,16 @@ def memory_stays_within_the_arenas():
     assert all(resident <= arenas + 150e6 for resident, arenas in sizes), sizes
 
 
-for test in (the_log_and_the_terminal, epochs_end_the_run, the_same_batch_gives_the_same_losses, model_folders,
-             what_is_printed_on_demand, a_lone_rank_has_the_whole_node, signals_end_the_run_after_a_step,
-             memory_stays_within_the_arenas):
+for test in (
+    the_log_and_the_terminal,
+    epochs_end_the_run,
+    the_same_batch_gives_the_same_losses,
+    model_folders,
+    what_is_printed_on_demand,
+    a_lone_rank_has_the_whole_node,
+    signals_end_the_run_after_a_step,
+    memory_stays_within_the_arenas,
+):
     began = time.monotonic()
     test()
     print(f"{test.__name__}: passed in {time.monotonic() - began:.1f} s", flush=True)
