@@ -4,7 +4,7 @@
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
 ranks=${DEMO_RANKS:-4}
-steps=${DEMO_STEPS:-150}
+steps=${DEMO_STEPS:-500}
 out=outputs/demo
 
 say "What is missing"
@@ -20,7 +20,7 @@ build/bin/fsdp_plan --ranks "$ranks" "${options[@]}"
 
 say "Training on $ranks ranks"
 mpirun -np "$ranks" build/bin/fsdp_train "${options[@]}" --max-steps "$steps" --num-epochs 1000 --lr 3e-3 \
-  --warmup-steps 10 --log-freq 10 --log "$out/log.jsonl" --memory-profile "$out/memory.svg" "$@"
+  --warmup-steps 10 --log-freq 20 --log "$out/log.jsonl" --memory-profile "$out/memory.svg" "$@"
 
 say "Summary"
 python3 - "$out" "$ranks" <<'PYTHON'
