@@ -5,10 +5,11 @@ same cores, in alternating rounds of one run.
     bench/compare_torch.py [--build build] [--ranks 2] [--rounds 3] [--steps 6] [--venv DIR]
 
 Both sides: one thread a rank on a core of its own, fp32, one shard group over all ranks, each decoder layer
-(and the embedding and the head) a unit, AdamW, gradients clipped to 1. It prints the loss sequences, tokens/s
-(the median step and the fastest, of all but a round's first two), the peak resident set per rank (VmHWM of the
-whole process, whatever is in it) and the ratios to the fastest and to the smallest of PyTorch's two, FSDP1 and
-FSDP2. PyTorch, Transformers and safetensors come from PyPI, into --venv, when they are not there yet.
+(and the embedding and the head) a unit, AdamW, gradients clipped to 1. It prints the loss sequences,
+tokens/s (the median step and the fastest, of all but a round's first two), the peak resident set per rank
+(VmHWM of the whole process, whatever is in it) and the ratios to the fastest and to the smallest of
+PyTorch's two, FSDP1 and FSDP2. PyTorch, Transformers and safetensors come from PyPI, into --venv, when they
+are not there yet.
 """
 import argparse
 import functools
