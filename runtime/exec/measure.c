@@ -16,8 +16,14 @@ typedef struct segment {
   int64_t begin, end;
   int64_t first, last; // of the lifetime that is open; last < 0: none yet
   bool carried;
-  int64_t counted_in; // component that has counted it
+  int64_t counted_in; // the first stretch of the component that has counted it
 } segment;
+
+// A buffer over one connected stretch of time: the hull of some of its stretches.
+typedef struct component {
+  stretch hull;
+  int64_t from, to; // its stretches
+} component;
 
 typedef struct measurer {
   const fsdp_measure_event **events; // grouped by buffer, in order within it
@@ -28,7 +34,8 @@ typedef struct measurer {
   int64_t stretch_count, stretch_capacity;
   int64_t *borders;  // room for two of every event
   segment *segments; // the same
-  int64_t component; // counts connected stretches, over all buffers
+  component *components;
+  int64_t component_count, component_capacity;
 } measurer;
 
 static int compare_i64(const void *a, const void *b) {
@@ -94,9 +101,24 @@ static void access_segment(measurer *self, segment *bytes, const fsdp_measure_ev
   bytes->last = event->issue;
 }
 
-static void add_live(measurer *self, int space, int64_t bytes, int64_t first, int64_t last) {
-  self->change[space][first] += bytes;
-  self->change[space][last + 1] -= bytes;
+// Counts a component of the buffer whose stretches these are.
+static void add_component(measurer *self, int64_t from, int64_t to, int64_t bytes, bool carries) {
+  stretch hull = self->stretches[from];
+  for (int64_t i = from + 1; i < to; i++) {
+    const stretch *part = &self->stretches[i];
+    if (part->begin < hull.begin) hull.begin = part->begin;
+    if (part->end > hull.end) hull.end = part->end;
+    if (part->last > hull.last) hull.last = part->last;
+  }
+  if (carries) hull.first = 0, hull.last = self->issue_count - 1;
+  self->change[hull.space][hull.first] += bytes;
+  self->change[hull.space][hull.last + 1] -= bytes;
+  if (self->component_count == self->component_capacity) {
+    self->component_capacity = self->component_capacity * 2 + 64;
+    self->components =
+        fsdp_realloc(self->components, (size_t)self->component_capacity * sizeof *self->components);
+  }
+  self->components[self->component_count++] = (component){hull, from, to};
 }
 
 // Joins neighbouring bytes with the same lifetime: fewer stretches to compare. Sorts them by time too.
@@ -116,22 +138,22 @@ static void join_stretches(measurer *self, int64_t from) {
   self->stretch_count = kept;
 }
 
-// Counts each connected stretch of time once, with the distinct bytes that it holds.
+// Counts each connected stretch of time once, with the distinct bytes that it holds. Stretches are sorted by
+// time.
 static void count_components(measurer *self, int64_t from, int64_t segment_count) {
   for (int64_t i = from; i < self->stretch_count;) {
-    int64_t first = self->stretches[i].first, last = self->stretches[i].last, bytes = 0;
-    self->component++;
+    int64_t begin = i, last = self->stretches[i].last, bytes = 0;
     for (; i < self->stretch_count && self->stretches[i].first <= last; i++) {
       const stretch *part = &self->stretches[i];
       if (part->last > last) last = part->last;
       for (int64_t s = first_segment(self, segment_count, part->begin);
            s < segment_count && self->segments[s].begin < part->end; s++) {
-        if (self->segments[s].counted_in == self->component) continue;
-        self->segments[s].counted_in = self->component;
+        if (self->segments[s].counted_in == begin) continue;
+        self->segments[s].counted_in = begin;
         bytes += self->segments[s].end - self->segments[s].begin;
       }
     }
-    add_live(self, self->stretches[from].space, bytes, first, last);
+    add_component(self, begin, i, bytes, false);
   }
 }
 
@@ -155,37 +177,58 @@ static void measure_buffer(measurer *self, const fsdp_measure_event *const *even
   join_stretches(self, from);
   if (carries) {
     self->valley[events[0]->space] += touched;
-    add_live(self, events[0]->space, touched, 0, self->issue_count - 1);
+    add_component(self, from, self->stretch_count, touched, true);
   } else {
     count_components(self, from, segments);
   }
 }
 
-// Whether two buffers need a byte at one time. Stretches are swept by their first issue.
-static bool find_collision(measurer *self, char *message, int message_bytes) {
-  qsort(self->stretches, (size_t)self->stretch_count, sizeof *self->stretches, compare_first);
-  int64_t *active = fsdp_alloc((size_t)self->stretch_count * sizeof *active), active_count = 0;
-  bool found = false;
-  for (int64_t i = 0; i < self->stretch_count && !found; i++) {
-    const stretch *new = &self->stretches[i];
-    int64_t kept = 0;
-    for (int64_t a = 0; a < active_count; a++) {
-      const stretch *old = &self->stretches[active[a]];
-      if (old->last < new->first) continue;
-      active[kept++] = active[a];
-      bool apart = old->buffer == new->buffer || old->space != new->space || old->end <= new->begin ||
-                   new->end <= old->begin;
-      if (apart || found) continue;
-      found = true;
+static bool apart(const stretch *a, const stretch *b) {
+  return a->buffer == b->buffer || a->space != b->space || a->end <= b->begin || b->end <= a->begin ||
+         a->last < b->first || b->last < a->first;
+}
+
+// Whether two components need one byte at one time, once their hulls have met.
+static bool components_collide(const measurer *self, const component *a, const component *b, char *message,
+                               int message_bytes) {
+  for (int64_t i = a->from; i < a->to; i++) {
+    for (int64_t j = b->from; j < b->to; j++) {
+      const stretch *old = &self->stretches[i], *new = &self->stretches[j];
+      if (apart(old, new)) continue;
       snprintf(message, (size_t)message_bytes,
                "buffers %d and %d both need byte %lld of space %d: the first over issues %lld to %lld, the "
                "second over %lld to %lld",
                old->buffer, new->buffer, (long long)(old->begin > new->begin ? old->begin : new->begin),
                new->space, (long long)old->first, (long long)old->last, (long long)new->first,
                (long long)new->last);
+      return true;
+    }
+  }
+  return false;
+}
+
+static int compare_components(const void *a, const void *b) {
+  return compare_first(&((const component *)a)->hull, &((const component *)b)->hull);
+}
+
+// Components are swept by their first issue.
+static bool find_collision(measurer *self, char *message, int message_bytes) {
+  qsort(self->components, (size_t)self->component_count, sizeof *self->components, compare_components);
+  const component **active = fsdp_alloc((size_t)self->component_count * sizeof(component *));
+  int64_t active_count = 0;
+  bool found = false;
+  for (int64_t i = 0; i < self->component_count && !found; i++) {
+    const component *new = &self->components[i];
+    int64_t kept = 0;
+    for (int64_t a = 0; a < active_count; a++) {
+      if (active[a]->hull.last < new->hull.first) continue;
+      active[kept++] = active[a];
+      if (!found && !apart(&active[a]->hull, &new->hull)) {
+        found = components_collide(self, active[a], new, message, message_bytes);
+      }
     }
     active_count = kept;
-    active[active_count++] = i;
+    active[active_count++] = new;
   }
   free(active);
   return found;
@@ -249,5 +292,6 @@ bool fsdp_measure(const fsdp_measure_event *events, int64_t event_count, int64_t
   free(self.borders);
   free(self.segments);
   free(self.stretches);
+  free(self.components);
   return !collides;
 }
