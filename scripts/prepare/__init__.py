@@ -1,0 +1,1 @@
+"""What scripts/prepare_data.py is made of."""

@@ -1,0 +1,257 @@
+"""Documents as tokens with a digit each: 1 where the loss counts the token, 0 where not.
+
+The first token of a document has nothing of it before, and is never counted.
+"""
+import json
+import os
+import re
+
+from prepare.errors import InputError, OptionError
+from prepare.token_file import xxh64
+
+END_OF_BYTES = 0
+
+
+class Bytes:
+    """Every byte is a token; a record ends with byte 0, and a .txt with nothing."""
+    tokenizer_hash, is_bytes, vocabulary, template = 0, True, 256, None
+
+    def __init__(self, settings):
+        self.begin = settings.begin_id(None, None)
+        self.end = settings.end_id(END_OF_BYTES, None)
+        self.end_of_text = settings.end_id(None, None)
+        for token in (self.begin, self.end):
+            if token is not None and token > 255:
+                raise OptionError(f"token {token} is no byte; --bos and --eos take 0 to 255, or none")
+
+    def documents(self, documents):
+        for document in documents:
+            ids, mask = [], []
+            if self.begin is not None:
+                ids, mask = [self.begin], [b"0"]
+            for text, counts in document.parts:
+                added = text.encode("utf-8") if text is not None else self._end()
+                ids.extend(added)
+                mask.append((b"1" if counts else b"0") * len(added))
+            yield ids, b"0" + b"".join(mask)[1:]
+
+    def _end(self):
+        return b"" if self.end is None else bytes([self.end])
+
+    def piece(self, data, place, first, last):
+        ids = list(data)
+        if first and self.begin is not None:
+            ids.insert(0, self.begin)
+        if last and self.end_of_text is not None:
+            ids.append(self.end_of_text)
+        return ids
+
+
+class Pretrained:
+    """A tokenizer.json, with what stands beside it about its special tokens and chats."""
+    is_bytes = False
+
+    def __init__(self, settings):
+        import tokenizers
+        self.path = settings.tokenizer
+        with open(self.path, "rb") as file:
+            data = file.read()
+        self.tokenizer_hash = xxh64(data) if settings.hash is None else settings.hash
+        try:
+            self.tokenizer = tokenizers.Tokenizer.from_str(data.decode("utf-8"))
+        except Exception as error:  # the package raises nothing narrower
+            raise InputError(f"{self.path}: is no tokenizer.json that can be read ({error})") from None
+        self.tokenizer.no_truncation()
+        self.tokenizer.no_padding()
+        self.special_tokens = settings.special_tokens
+        self.vocabulary = 1 + max(self.tokenizer.get_vocab(with_added_tokens=True).values())
+        beside = _Beside(self.path)
+        self.begin = settings.begin_id(self._own_begin(beside), self.tokenizer)
+        self.end = settings.end_id(beside.id_of("eos", self.tokenizer), self.tokenizer)
+        if self.end is None and not settings.no_end:
+            raise OptionError(f"{self.path}: nothing beside it says which token ends a text; name it with "
+                              "--eos TOKEN, or --eos none")
+        for token in (self.begin, self.end):
+            if token is not None and token >= self.vocabulary:
+                raise OptionError(f"token {token} is not in the vocabulary of {self.vocabulary}")
+        self.template = _template(settings, beside)
+        self.break_ids = self._ids("\n")
+        self.needs_context = self._ids("a\nb") != self._ids("a\n") + self._ids("b")
+
+    def _ids(self, text):
+        return self.tokenizer.encode(text, add_special_tokens=False).ids
+
+    def _own_begin(self, beside):
+        """The token before every text: said beside the tokenizer, or put there by the tokenizer itself."""
+        plain, full = self._ids("a"), self.tokenizer.encode("a").ids
+        own = full[0] if len(full) > len(plain) and full[:len(plain)] != plain else None
+        wanted = beside.config.get("add_bos_token")
+        if wanted is None:
+            return own
+        return beside.id_of("bos", self.tokenizer) if wanted else None
+
+    def _encoded(self, runs_of, documents):
+        """The runs' encodings, in order. A chat template writes special tokens, whatever text may hold."""
+        encodings = {}
+        for whole in (False, True):
+            texts = [(index, text) for index, runs in enumerate(runs_of) if documents[index].whole == whole
+                     for text, _, _ in runs]
+            if texts:
+                self.tokenizer.encode_special_tokens = not (whole or self.special_tokens)
+                batch = self.tokenizer.encode_batch([text for _, text in texts], add_special_tokens=False)
+                for (index, _), encoding in zip(texts, batch):
+                    encodings.setdefault(index, []).append(encoding)
+        return encodings
+
+    def documents(self, documents):
+        """Tokens and digits of each document. Text between two ends of text is encoded as one."""
+        documents = list(documents)
+        runs_of = [list(_runs(document)) for document in documents]
+        encodings = self._encoded(runs_of, documents)
+        for index, document in enumerate(documents):
+            ids, mask = [], []
+            if self.begin is not None and not document.whole:
+                ids, mask = [self.begin], ["0"]
+            for (_, spans, end_counts), encoding in zip(runs_of[index], encodings.get(index, [])):
+                ids += encoding.ids
+                mask.append(_digits(encoding, spans))
+                if end_counts is not None and self.end is not None:
+                    ids.append(self.end)
+                    mask.append("1" if end_counts else "0")
+            yield ids, ("0" + "".join(mask)[1:]).encode() if ids else b""
+
+    def piece(self, data, place, first, last):
+        """A piece of a longer text, as near as its tokenizer can to how it stands there."""
+        path, line = place
+        try:
+            text = data.decode("utf-8")
+        except UnicodeDecodeError as error:
+            line += data.count(b"\n", 0, error.start)
+            raise InputError(f"{path}:{line}: is not UTF-8 ({error.reason}); convert it") from None
+        text = text.removeprefix("\ufeff") if first else text
+        self.tokenizer.encode_special_tokens = not self.special_tokens
+        ids = None
+        if not first and self.needs_context:
+            # Some tokenizers mark the beginning of what they are given; it must be seen not to be one.
+            joined, known = self._ids("\n" + text), self.break_ids
+            ids = joined[len(known):] if joined[:len(known)] == known else None
+        if ids is None:
+            ids = self._ids(text)
+        if first and self.begin is not None:
+            ids.insert(0, self.begin)
+        if last and self.end is not None:
+            ids.append(self.end)
+        return ids
+
+
+def _runs(document):
+    """(text, [(end, counts)..] of its characters, whether the end behind it counts or None) of a document."""
+    text, spans = [], []
+    size = 0
+    for part, counts in document.parts:
+        if part is None:
+            yield "".join(text), spans, counts
+            text, spans, size = [], [], 0
+        elif part:
+            size += len(part)
+            text.append(part)
+            spans.append((size, counts))
+    if text:
+        yield "".join(text), spans, None
+
+
+def _digits(encoding, spans):
+    """A token counts where the characters that it begins with do."""
+    count = len(encoding.ids)
+    if len(spans) <= 1:
+        return ("1" if spans and spans[0][1] else "0") * count
+    digits, at = [], 0
+    for begin, _ in encoding.offsets:
+        while at + 1 < len(spans) and begin >= spans[at][0]:
+            at += 1
+        digits.append("1" if spans[at][1] else "0")
+    return "".join(digits)
+
+
+class _Beside:
+    """The files that lie beside a tokenizer.json."""
+
+    def __init__(self, path):
+        self.folder = os.path.dirname(path)
+        self.config = self._read("tokenizer_config.json")
+        self.others = [self._read(name) for name in ("generation_config.json", "config.json")]
+        self.special = self._read("special_tokens_map.json")
+
+    def _read(self, name):
+        path = os.path.join(self.folder, name)
+        if not os.path.exists(path):
+            return {}
+        try:
+            with open(path, encoding="utf-8") as file:
+                value = json.load(file)
+        except (OSError, ValueError) as error:
+            raise InputError(f"{path}: cannot be read ({error})") from None
+        return value if isinstance(value, dict) else {}
+
+    def text_of(self, which):
+        """The token "bos" or "eos" as text, or None."""
+        value = self.config.get(f"{which}_token") or self.special.get(f"{which}_token")
+        return value.get("content") if isinstance(value, dict) else value
+
+    def id_of(self, which, tokenizer):
+        text = self.text_of(which)
+        if text is not None and tokenizer.token_to_id(text) is not None:
+            return tokenizer.token_to_id(text)
+        for config in self.others:
+            value = config.get(f"{which}_token_id")
+            if isinstance(value, list) and value:
+                value = value[0]
+            if isinstance(value, int):
+                return value
+        return None
+
+    def chat_template(self):
+        path = os.path.join(self.folder, "chat_template.jinja")
+        if os.path.exists(path):
+            with open(path, encoding="utf-8") as file:
+                return file.read()
+        value = self.config.get("chat_template")
+        if isinstance(value, list):  # several, by name
+            named = {item.get("name"): item.get("template") for item in value}
+            value = named.get("default")
+        return value
+
+
+def _template(settings, beside):
+    """A function (messages, whether to begin the answer, place) -> text, or None where chats are plain."""
+    source = None if settings.chat_template == "plain" else beside.chat_template()
+    if source is None:
+        return None
+    from jinja2.exceptions import TemplateError
+    from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+    def refuse(message):
+        raise TemplateError(message)
+
+    # Marks of what the assistant says, which are found another way.
+    source = re.sub(r"{%(-?)\s*generation\s*(-?)%}", r"{%\1 if true \2%}", source)
+    source = re.sub(r"{%(-?)\s*endgeneration\s*(-?)%}", r"{%\1 endif \2%}", source)
+    environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True,
+                                                extensions=["jinja2.ext.loopcontrols"])
+    environment.filters["tojson"] = lambda value, **how: json.dumps(value, ensure_ascii=False, **how)
+    environment.globals["raise_exception"] = refuse
+    special = {f"{which}_token": beside.text_of(which) or "" for which in ("bos", "eos")}
+    try:
+        template = environment.from_string(source)
+    except TemplateError as error:
+        raise InputError(f"{beside.folder}: its chat template cannot be read ({error}); use --chat-template "
+                         "plain") from None
+
+    def render(messages, answer, place):
+        try:
+            return template.render(messages=messages, add_generation_prompt=answer, **special)
+        except (TemplateError, TypeError) as error:
+            raise InputError(f"{place}: the tokenizer's chat template refuses the conversation ({error}); mend "
+                             "it, or use --chat-template plain") from None
+
+    return render

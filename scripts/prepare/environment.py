@@ -1,0 +1,75 @@
+"""The packages that tokenizers need, in a virtual environment of their own, made on first use."""
+import fcntl
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+
+from prepare.errors import EnvironmentFailure
+
+REQUIREMENTS = ("tokenizers>=0.15,<1", "jinja2>=3.1,<4")
+MODULES = ("tokenizers", "jinja2")
+INSIDE = "FSDP_PREPARE_INSIDE"  # set for the program that runs in the environment, which must not do so again
+
+
+def default_folder():
+    cache = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    return os.path.join(cache, "fsdp", "prepare-venv")
+
+
+def _run(command, what):
+    result = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    if result.returncode:
+        lines = [line for line in result.stdout.splitlines() if line.strip()]
+        reason = next((line for line in lines if "ERROR" in line), lines[-1] if lines else "no reason given")
+        raise EnvironmentFailure(f"{what} ({reason.strip()}); install Python's tokenizers and jinja2 yourself "
+                                 "and run again, or leave the tokenizer out to prepare bytes")
+
+
+def _install_venv_module():
+    """Debian and Ubuntu leave what makes environments out of Python."""
+    if importlib.util.find_spec("ensurepip"):
+        return
+    command = ["apt-get", "install", "-y", "-qq", "--no-install-recommends", "python3-venv"]
+    as_root = [] if os.geteuid() == 0 else ["sudo", "-n"]
+    if not shutil.which("apt-get") or (as_root and not shutil.which("sudo")):
+        raise EnvironmentFailure("this Python makes no virtual environments; install python3-venv and run again")
+    print("installing: python3-venv", file=sys.stderr)
+    subprocess.run(as_root + ["apt-get", "update", "-qq"], stdout=subprocess.DEVNULL, check=False)
+    _run(as_root + command, "python3-venv could not be installed")
+
+
+def _make(folder):
+    """Makes the environment unless it is there, complete and for these requirements."""
+    mark = os.path.join(folder, "requirements")
+    wanted = "\n".join(REQUIREMENTS)
+    try:
+        os.makedirs(os.path.dirname(folder) or ".", exist_ok=True)
+        lock = open(folder + ".lock", "w", encoding="utf-8")
+    except OSError as error:
+        raise EnvironmentFailure(f"{folder}: cannot be made ({error.strerror}); use another --venv") from None
+    with lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if os.path.exists(mark) and open(mark, encoding="utf-8").read() == wanted:
+            return
+        if os.path.exists(folder) and not os.path.exists(os.path.join(folder, "pyvenv.cfg")):
+            raise EnvironmentFailure(f"{folder}: is there and no virtual environment; give another --venv")
+        print(f"installing {' and '.join(MODULES)} into {folder}", file=sys.stderr)
+        _install_venv_module()
+        _run([sys.executable, "-m", "venv", "--clear", folder], f"{folder} could not be made")
+        _run([os.path.join(folder, "bin", "python"), "-m", "pip", "install", "--quiet", *REQUIREMENTS],
+             "the packages could not be installed from PyPI")
+        with open(mark, "w", encoding="utf-8") as file:
+            file.write(wanted)
+
+
+def ensure(folder):
+    """Returns where the packages can be imported; else makes `folder` and starts the program anew in it."""
+    if all(importlib.util.find_spec(module) for module in MODULES):
+        return
+    if os.environ.get(INSIDE):
+        raise EnvironmentFailure(f"{folder}: lacks tokenizers or jinja2; remove it and run again")
+    _make(os.path.abspath(folder))
+    python = os.path.join(os.path.abspath(folder), "bin", "python")
+    os.execve(python, [python, *sys.argv], {**os.environ, INSIDE: "1"})

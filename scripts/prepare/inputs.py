@@ -1,0 +1,224 @@
+"""Input files as chunks: pieces of bounded size, cut by rules that look at the file alone.
+
+So the same files make the same chunks, and the same tokens, however many processes share them.
+"""
+import os
+import re
+import struct
+
+from prepare.errors import InputError
+from prepare.records import DECODER
+
+CHUNK_BYTES = 1 << 20
+PIECE_BYTES = 1 << 18
+CUT_SEARCH_BYTES = 1 << 18
+RECORD_CHARS_MAX = 1 << 26
+SPACE = re.compile(r"[ \t\r\n]*")
+# A break of lines between two words: no tokenizer in use joins what is before it with what follows.
+CLEAN_CUT = re.compile(rb"(?<=\S\n)(?=\S)|(?<=\S\r\n)(?=\S)")
+LLMC_HEADER_BYTES = 1024
+LLMC_MAGICS = {20240520: (1, 2), 20240801: (7, 4)}  # version, bytes of a token
+
+
+class Chunk:
+    """kind: "lines" (bytes of whole lines), "objects" (a list of (line, record)), "piece" (bytes of a text)
+    or "tokens" (bytes of tokens). `size` is what it adds to the progress, in bytes of input."""
+
+    def __init__(self, kind, path, line, data, size, **more):
+        self.kind, self.path, self.line, self.data, self.size = kind, path, line, data, size
+        self.first = more.get("first", True)  # of its file
+        self.last = more.get("last", True)
+        self.token_bytes = more.get("token_bytes", 0)
+
+
+def _line_chunks(path, file):
+    line, rest, first = 1, b"", True
+    while True:
+        block = file.read(CHUNK_BYTES)
+        data = rest + block
+        if first:
+            data = data.removeprefix(b"\xef\xbb\xbf")
+        end = data.rfind(b"\n") + 1 if block else len(data)
+        if end:
+            yield Chunk("lines", path, line, data[:end], len(block))
+            line += data.count(b"\n", 0, end)
+        rest, first = data[end:], False
+        if not block:
+            return
+
+
+def _cut(data):
+    """Where to end a piece of more than PIECE_BYTES: at a clean cut if one is near, or a line, or a space."""
+    near = min(len(data), PIECE_BYTES + CUT_SEARCH_BYTES)
+    match = CLEAN_CUT.search(data, PIECE_BYTES, near - 1)
+    if match:
+        return match.start()
+    for mark, after in ((b"\n", 1), (b" ", 0)):
+        at = data.find(mark, PIECE_BYTES, near - 1)
+        if at > 0:
+            return at + after
+    at = PIECE_BYTES
+    while at < len(data) and data[at] & 0xC0 == 0x80:  # inside of a character
+        at += 1
+    return at
+
+
+def _text_chunks(path, file):
+    line, data, first, ended = 1, b"", True, False
+    while True:
+        while not ended and len(data) < PIECE_BYTES + CUT_SEARCH_BYTES:
+            block = file.read(CHUNK_BYTES)
+            data += block
+            ended = not block
+        end = len(data) if len(data) <= PIECE_BYTES else _cut(data)
+        last = end == len(data) and ended
+        yield Chunk("piece", path, line, data[:end], end, first=first, last=last)
+        if last:
+            return
+        line += data.count(b"\n", 0, end)
+        data, first = data[end:], False
+
+
+class _ArrayReader:
+    """Values of a JSON array, one after the other, with their lines."""
+
+    def __init__(self, path, file):
+        self.path, self.file = path, file
+        self.text, self.at, self.line, self.ended = "", 0, 1, False
+
+    def fail(self, what, line=None):
+        raise InputError(f"{self.path}:{line or self.line}: {what}")
+
+    def read_more(self):
+        block = self.file.read(max(CHUNK_BYTES, len(self.text) - self.at))
+        self.text, self.at, self.ended = self.text[self.at:] + block, 0, not block
+
+    def move(self, end):
+        self.line += self.text.count("\n", self.at, end)
+        self.at = end
+
+    def next_mark(self):
+        """Skips white space; the character after it, or "" at the end."""
+        while True:
+            self.move(SPACE.match(self.text, self.at).end())
+            if self.at < len(self.text):
+                return self.text[self.at]
+            if self.ended:
+                return ""
+            self.read_more()
+
+    def value(self):
+        self.next_mark()
+        while True:
+            try:
+                value, end = DECODER.raw_decode(self.text, self.at)
+                line = self.line
+                self.move(end)
+                return line, value
+            except RecursionError:
+                self.fail("not valid JSON (nested too deeply); mend it")
+            except ValueError as error:
+                if self.ended or len(self.text) - self.at > RECORD_CHARS_MAX:
+                    line = self.line + self.text.count("\n", self.at, getattr(error, "pos", self.at))
+                    self.fail(f"not valid JSON ({getattr(error, 'msg', error)}); mend it", line)
+            self.read_more()
+
+    def values(self):
+        if self.next_mark() != "[":
+            self.fail("a .json file is a list [..] of records; call one of an object a line .jsonl")
+        self.at += 1
+        mark = self.next_mark()
+        while mark != "]":
+            yield self.value()
+            mark = self.next_mark()
+            if mark not in (",", "]"):
+                self.fail("a record must be followed by , or ]; the file is cut off or malformed")
+            self.at += mark == ","
+        self.at += 1
+        if self.next_mark():
+            self.fail("something follows the end of the list; remove it")
+
+
+def _array_chunks(path, file):
+    batch, before = [], 0
+    for line, value in _ArrayReader(path, file).values():
+        batch.append((line, value))
+        if len(batch) == 512:
+            at = file.buffer.tell()
+            yield Chunk("objects", path, line, batch, at - before)
+            batch, before = [], at
+    yield Chunk("objects", path, 0, batch, file.buffer.tell() - before)
+
+
+def token_layout(path):
+    """(bytes before the tokens, bytes of a token, number of tokens) of a .bin."""
+    size = os.path.getsize(path)
+    with open(path, "rb") as file:
+        head = file.read(LLMC_HEADER_BYTES)
+    magic, version, count = struct.unpack("<3i", head[:12]) if len(head) == LLMC_HEADER_BYTES else (0, 0, 0)
+    if magic in LLMC_MAGICS:
+        wanted, token_bytes = LLMC_MAGICS[magic]
+        if version != wanted:
+            raise InputError(f"{path}: is llm.c's (magic {magic}) of version {version}, but {wanted} is read")
+        if count < 1 or size != LLMC_HEADER_BYTES + count * token_bytes:
+            raise InputError(f"{path}: its llm.c header tells of {count} tokens, which its {size} bytes are "
+                             "not: it is cut off or damaged; copy it again")
+        return LLMC_HEADER_BYTES, token_bytes, count
+    if size % 2:
+        raise InputError(f"{path}: has neither llm.c's header nor, with {size} bytes, whole uint16 tokens "
+                         "like nanoGPT's")
+    return 0, 2, size // 2
+
+
+def _token_chunks(path, file):
+    begin, token_bytes, _ = token_layout(path)
+    file.seek(begin)
+    first = True
+    while data := file.read(CHUNK_BYTES):
+        yield Chunk("tokens", path, 0, data, len(data), first=first, token_bytes=token_bytes)
+        first = False
+
+
+READERS = {".jsonl": _line_chunks, ".json": _array_chunks, ".txt": _text_chunks, ".bin": _token_chunks}
+
+
+def kind_of(path):
+    return os.path.splitext(path)[1].lower()
+
+
+def check(path):
+    """Refuses, before any work, what can be seen to be wrong."""
+    if os.path.isdir(path):
+        raise InputError(f"{path}: is a folder; give the files in it")
+    if kind_of(path) not in READERS:
+        raise InputError(f'{path}: the ending "{kind_of(path)}" is not one that can be prepared; give .txt, '
+                         ".jsonl, .json or .bin")
+    try:
+        with open(path, "rb") as file:
+            empty = not file.read(1)
+    except OSError as error:
+        raise InputError(f"{path}: cannot be opened ({error.strerror})") from None
+    if empty:
+        raise InputError(f"{path}: is empty; give something to train on")
+
+
+def _undecodable(path):
+    with open(path, "rb") as file:
+        for number, line in enumerate(file, 1):
+            try:
+                line.decode("utf-8")
+            except UnicodeDecodeError as error:
+                return InputError(f"{path}:{number}: is not UTF-8 ({error.reason}); convert it")
+    return InputError(f"{path}: is not UTF-8; convert it")
+
+
+def chunks(path):
+    """The chunks of a file, in order."""
+    kind = kind_of(path)
+    # newline="": lines are counted by \n alone, everywhere.
+    how = {"encoding": "utf-8-sig", "newline": ""} if kind == ".json" else {"mode": "rb"}
+    with open(path, **how) as file:
+        try:
+            yield from READERS[kind](path, file)
+        except UnicodeDecodeError:
+            raise _undecodable(path) from None

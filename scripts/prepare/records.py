@@ -1,0 +1,133 @@
+"""Records of .jsonl and .json as documents, in the one form that every tokenizer takes.
+
+A document is a list of parts: (text, counts), where `counts` says whether the loss counts the text's tokens,
+or (None, counts) for the token that ends a text. runtime/io/json_text.c reads the same records for models
+without a tokenizer.
+"""
+import json
+
+from prepare.errors import InputError
+
+# Stanford Alpaca's prompts (github.com/tatsu-lab/stanford_alpaca, train.py).
+WITH_INPUT = ("Below is an instruction that describes a task, paired with an input that provides further "
+              "context. Write a response that appropriately completes the request.\n\n"
+              "### Instruction:\n{instruction}\n\n### Input:\n{input}\n\n### Response:")
+WITHOUT_INPUT = ("Below is an instruction that describes a task. "
+                 "Write a response that appropriately completes the request.\n\n"
+                 "### Instruction:\n{instruction}\n\n### Response:")
+ROLES = ("system", "user", "assistant", "tool")
+
+
+def _refuse_constant(name):
+    raise ValueError(f"{name} is not JSON")
+
+
+DECODER = json.JSONDecoder(parse_constant=_refuse_constant)
+
+
+class Document:
+    """`whole` says that the parts hold the beginning and the end of the text already (a chat template's)."""
+
+    def __init__(self, parts, whole=False):
+        self.parts, self.whole = parts, whole
+
+
+def _check_string(value, place, names):
+    if not isinstance(value, str):
+        raise InputError(f"{place}: {names} must be strings; mend the record")
+    try:
+        value.encode("utf-8")
+    except UnicodeEncodeError:
+        raise InputError(f"{place}: a string has half of a surrogate pair; mend the record") from None
+
+
+def _alpaca(record, place):
+    given = record.get("input")
+    values = {"instruction": record["instruction"], "input": "" if given is None else given,
+              "output": record.get("output")}
+    for value in values.values():
+        _check_string(value, place, '"instruction", "input" and "output"')
+    prompt = WITH_INPUT if values["input"] else WITHOUT_INPUT
+    return Document([(prompt.format(**values), False), (values["output"], True), (None, True)])
+
+
+def _check_messages(messages, place):
+    if not isinstance(messages, list) or not messages:
+        raise InputError(f'{place}: "messages" must be a list of messages; mend the record')
+    for message in messages:
+        if (not isinstance(message, dict) or message.get("role") not in ROLES or
+                not isinstance(message.get("content"), str)):
+            raise InputError(f'{place}: a message needs a "role" (system, user, assistant or tool) and a '
+                             'string "content"; mend the record')
+        _check_string(message["content"], place, '"content"')
+
+
+def _plain_chat(messages):
+    """The template of tokenizers that have none."""
+    parts, assistant = [], False
+    for message in messages:
+        assistant = message["role"] == "assistant"
+        parts += [(f"<|{message['role']}|>\n", False), (message["content"], assistant)]
+        parts.append((None, True) if assistant else ("\n", False))
+    return Document(parts if assistant else parts + [(None, False)])
+
+
+def _templated_chat(messages, template, place):
+    """Rendered turn by turn, so that what each assistant's turn adds is known."""
+    parts, done = [], ""
+    for index, message in enumerate(messages):
+        if message["role"] != "assistant" and index + 1 < len(messages):
+            continue
+        rendered = template(messages[:index + 1], False, place)
+        if message["role"] == "assistant":
+            prompt = template(messages[:index], True, place)
+            if not prompt.startswith(done) or not rendered.startswith(prompt):
+                raise InputError(f"{place}: the tokenizer's chat template does not render the beginning of "
+                                 "this conversation as the beginning of the whole, so what the assistant says "
+                                 "is not found; use --chat-template plain, or --mask-prompt off")
+            parts += [(prompt[len(done):], False), (rendered[len(prompt):], True)]
+        else:
+            parts.append((rendered[len(done):], False))
+        done = rendered
+    return Document(parts, whole=True)
+
+
+def parse(record, place, options):
+    """The document of one record, or None where it has no text. options: mask_prompt, template (or None)."""
+    if not isinstance(record, dict):
+        raise InputError(f"{place}: a record must be an object {{..}}; mend it")
+    if "messages" in record:
+        messages, template = record["messages"], options.template
+        _check_messages(messages, place)
+        if not template:
+            document = _plain_chat(messages)
+        elif options.mask_prompt:
+            document = _templated_chat(messages, template, place)
+        else:
+            document = Document([(template(messages, False, place), True)], whole=True)
+    elif "text" in record:
+        _check_string(record["text"], place, '"text"')
+        if not record["text"]:
+            return None
+        document = Document([(record["text"], True), (None, True)])
+    elif "instruction" in record:
+        document = _alpaca(record, place)
+    else:
+        raise InputError(f'{place}: the record has neither "text", "messages" nor "instruction" with '
+                         '"output"; name its keys so')
+    if not options.mask_prompt:
+        document.parts = [(text, True) for text, _ in document.parts]
+    return document
+
+
+def decode(text, place):
+    """One JSON value that is all of `text`."""
+    try:
+        value, end = DECODER.raw_decode(text)
+    except RecursionError:
+        raise InputError(f"{place}: not valid JSON (nested too deeply); mend it") from None
+    except ValueError as error:
+        raise InputError(f"{place}: not valid JSON ({getattr(error, 'msg', error)}); mend it") from None
+    if text[end:].strip(" \t\r\n"):
+        raise InputError(f"{place}: a line holds one record, but something follows it; break the line there")
+    return value

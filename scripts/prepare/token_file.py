@@ -1,0 +1,184 @@
+"""The `.tok` format (runtime/io/token_file.h has its table): writing, reading back and checking."""
+import os
+import shutil
+import struct
+import sys
+import tempfile
+import zlib
+from array import array
+
+from prepare.errors import InputError
+
+MAGIC = b"fsdp-tok"
+VERSION = 1
+HEADER = struct.Struct("<8s4I4qQ2q4I3q")  # all but the checksum of these 120 bytes
+HEADER_BYTES = HEADER.size + 8
+FLAG_PACKED, FLAG_BYTES = 1, 2
+TYPECODES = {1: "B", 2: "H", 4: "I"}
+BLOCK = 1 << 22
+
+_P1, _P2, _P3, _P4, _P5 = (11400714785074694791, 14029467366897019727, 1609587929392839161,
+                           9650029242287828579, 2870177450012600261)
+_M = (1 << 64) - 1
+
+
+def _rotate(x, bits):
+    return (x << bits | x >> (64 - bits)) & _M
+
+
+def _round(lane, word):
+    return _rotate((lane + word * _P2) & _M, 31) * _P1 & _M
+
+
+def xxh64(data):
+    """XXH64 with seed 0 (github.com/Cyan4973/xxHash, doc/xxhash_spec.md); the standard library has none."""
+    size = len(data)
+    at = size // 32 * 32
+    if size >= 32:
+        lanes = [(_P1 + _P2) & _M, _P2, 0, -_P1 & _M]
+        for words in struct.iter_unpack("<4Q", data[:at]):
+            lanes = [_round(lane, word) for lane, word in zip(lanes, words)]
+        h = sum(_rotate(lane, bits) for lane, bits in zip(lanes, (1, 7, 12, 18))) & _M
+        for lane in lanes:
+            h = ((h ^ _round(0, lane)) * _P1 + _P4) & _M
+    else:
+        h = _P5
+    h = (h + size) & _M
+    for at in range(at, size - 7, 8):
+        h = (_rotate(h ^ _round(0, int.from_bytes(data[at:at + 8], "little")), 27) * _P1 + _P4) & _M
+    at = size // 8 * 8
+    if size - at >= 4:
+        h = (_rotate(h ^ int.from_bytes(data[at:at + 4], "little") * _P1 & _M, 23) * _P2 + _P3) & _M
+        at += 4
+    for byte in data[at:]:
+        h = _rotate(h ^ byte * _P5 & _M, 11) * _P1 & _M
+    h = (h ^ h >> 33) * _P2 & _M
+    h = (h ^ h >> 29) * _P3 & _M
+    return h ^ h >> 32
+
+
+def little_endian(values, token_bytes):
+    """Bytes of an array of tokens as the file holds them."""
+    values = array(TYPECODES[token_bytes], values)
+    if sys.byteorder == "big":
+        values.byteswap()
+    return values.tobytes()
+
+
+def _padding(size):
+    return b"\0" * (-size % 8)
+
+
+class Section:
+    """A part of the file that grows beside the others, with its checksum."""
+
+    def __init__(self, folder):
+        self.file = tempfile.TemporaryFile(dir=folder)
+        self.size = self.checksum = 0
+
+    def add(self, data):
+        self.file.write(data)
+        self.size += len(data)
+        self.checksum = zlib.crc32(data, self.checksum)
+
+    def copy_to(self, out):
+        self.file.seek(0)
+        shutil.copyfileobj(self.file, out, BLOCK)
+        out.write(_padding(self.size))
+        self.file.close()
+
+
+class Writer:
+    """Writes beside `path` and renames at the end: `path` holds a whole file or what it held before."""
+
+    def __init__(self, path, token_bytes):
+        self.path, self.token_bytes = path, token_bytes
+        self.partial = f"{path}.partial-{os.getpid()}"
+        folder = os.path.dirname(path) or "."
+        try:
+            self.mask, self.starts = Section(folder), Section(folder)
+            self.out = open(self.partial, "wb")
+        except OSError as error:
+            raise InputError(f"{path}: cannot be written ({error.strerror}); give another --out") from None
+        self.out.write(bytes(HEADER_BYTES))
+        self.tokens = self.documents = self.targets = self.checksum = 0
+        self.pending = b""  # of the mask: digits that do not fill a byte yet
+
+    def add(self, tokens, mask, starts):
+        """Tokens as bytes, a digit 0 or 1 for each, and where documents start, from these tokens' first."""
+        self.out.write(tokens)
+        self.checksum = zlib.crc32(tokens, self.checksum)
+        self.starts.add(b"".join(struct.pack("<Q", self.tokens + start) for start in starts))
+        self.documents += len(starts)
+        self.tokens += len(mask)
+        self.targets += mask.count(b"1")
+        digits = self.pending + mask
+        whole = len(digits) // 8 * 8
+        self._add_mask(digits[:whole])
+        self.pending = digits[whole:]
+
+    def _add_mask(self, digits):
+        if digits:
+            self.mask.add(int(digits[::-1], 2).to_bytes((len(digits) + 7) // 8, "little"))
+
+    def finish(self, header):
+        """Completes the file. `header`: vocabulary, packed, bytes, tokenizer_hash, first, last."""
+        self._add_mask(self.pending)
+        token_section = self.tokens * self.token_bytes
+        self.out.write(_padding(token_section))
+        self.mask.copy_to(self.out)
+        self.starts.copy_to(self.out)
+        flags = FLAG_PACKED * header["packed"] | FLAG_BYTES * header["bytes"]
+        fields = HEADER.pack(MAGIC, VERSION, HEADER_BYTES, self.token_bytes, flags, header["vocabulary"],
+                             self.tokens, self.documents, self.targets, header["tokenizer_hash"],
+                             header["first"], header["last"], self.checksum, self.mask.checksum,
+                             self.starts.checksum, 0, self.out.tell(), 0, 0)
+        self.out.seek(0)
+        self.out.write(fields + struct.pack("<Q", xxh64(fields)))
+        self.out.flush()
+        os.fsync(self.out.fileno())
+        self.out.close()
+        os.replace(self.partial, self.path)
+
+    def abandon(self):
+        """Leaves nothing of an unfinished file."""
+        self.out.close()
+        if os.path.exists(self.partial):
+            os.unlink(self.partial)
+
+
+def _checksum(file, size):
+    checksum = 0
+    for begin in range(0, size, BLOCK):
+        checksum = zlib.crc32(file.read(min(BLOCK, size - begin)), checksum)
+    file.read(-size % 8)
+    return checksum
+
+
+def verify(path):
+    """Checks the whole file at `path` and returns its header as a dictionary."""
+    def damaged(what):
+        return InputError(f"{path}: is damaged: {what}; prepare it again")
+
+    try:
+        file = open(path, "rb")
+    except OSError as error:
+        raise InputError(f"{path}: cannot be opened ({error.strerror})") from None
+    with file:
+        head = file.read(HEADER_BYTES)
+        if len(head) < HEADER_BYTES or head[:8] != MAGIC:
+            raise InputError(f"{path}: is no file of tokens of this program")
+        names = ("magic version header_bytes token_bytes flags vocabulary tokens documents targets "
+                 "tokenizer_hash first last crc_tokens crc_mask crc_starts zero file_bytes zero zero").split()
+        h = dict(zip(names, HEADER.unpack(head[:HEADER.size])))
+        if h["version"] != VERSION:
+            raise InputError(f"{path}: has version {h['version']} of the format, not {VERSION}")
+        if struct.unpack("<Q", head[HEADER.size:])[0] != xxh64(head[:HEADER.size]):
+            raise damaged("its header does not have the checksum it tells")
+        if os.fstat(file.fileno()).st_size != h["file_bytes"]:
+            raise damaged("its size is not the one that its header tells")
+        for name, size in (("tokens", h["tokens"] * h["token_bytes"]), ("mask", (h["tokens"] + 7) // 8),
+                           ("starts", h["documents"] * 8)):
+            if _checksum(file, size) != h[f"crc_{name}"]:
+                raise damaged(f"its {name} do not have the checksum that the header tells")
+    return h

@@ -1,0 +1,150 @@
+#!/usr/bin/env python3
+"""Turns text, records and conversations into one file of tokens for fsdp_train --data.
+
+Inputs, in the order given:
+  .txt           one document
+  .jsonl, .json  an object a line, or a list of objects. By their keys:
+                   text                        all of it is learned
+                   instruction, input, output  Stanford Alpaca's prompt; the output is learned
+                   messages                    a conversation of {role, content}, by the tokenizer's chat
+                                               template; what the assistant says is learned
+  .bin           tokens of llm.c or nanoGPT, as they are
+
+The tokenizer's packages are installed from PyPI into an environment of their own on first use. Without a
+tokenizer, bytes are tokens and nothing is installed. The same inputs and options give the same bytes,
+whatever the number of processes. The format is described in runtime/io/token_file.h.
+"""
+import argparse
+import os
+import signal
+import sys
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # processes are how the work is shared
+
+from prepare import environment, inputs, token_file  # noqa: E402
+from prepare.errors import Failure, InputError, OptionError  # noqa: E402
+from prepare.pipeline import Settings, prepare  # noqa: E402
+
+
+class Parser(argparse.ArgumentParser):
+    def error(self, message):
+        raise OptionError(f"{message}; --help shows how to call it")
+
+
+def parser():
+    p = Parser(prog="prepare_data.py", description=__doc__,
+               formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("inputs", nargs="+", metavar="INPUT", help=".txt, .jsonl, .json or .bin")
+    p.add_argument("--tokenizer", metavar="FILE", help="a tokenizer.json (default: bytes)")
+    p.add_argument("--model", metavar="DIR", help="a Hugging Face folder, whose tokenizer.json to take")
+    p.add_argument("--out", metavar="FILE.tok", help="the file to write")
+    p.add_argument("--verify", action="store_true",
+                   help="check the checksums of .tok files, and write nothing")
+    p.add_argument("--packing", choices=("on", "off"), default="on",
+                   help="on: samples run over the ends of documents; off: each document is a sample, padded "
+                   "or cut off at the trainer's --seq-length (default: on)")
+    p.add_argument("--mask-prompt", choices=("on", "off"), default="on",
+                   help="off: prompts are learned too (default: on)")
+    p.add_argument("--chat-template", choices=("auto", "plain"), default="auto",
+                   help='plain: "<|role|>", a line break and the content, even where the tokenizer has a '
+                   "template (default: auto, the tokenizer's if there is one)")
+    p.add_argument("--special-tokens", choices=("on", "off"), default="on",
+                   help="off: a special token's name within a text is text like any other (default: on)")
+    p.add_argument("--bos", metavar="TOKEN", help="begins each document: token, number or none "
+                   "(default: as the tokenizer says)")
+    p.add_argument("--eos", metavar="TOKEN", help="ends each document: token, number or none (default: as "
+                   "the tokenizer says)")
+    p.add_argument("--procs", type=int, default=len(os.sched_getaffinity(0)), metavar="N",
+                   help="processes (default: one a core)")
+    p.add_argument("--venv", metavar="DIR", default=environment.default_folder(),
+                   help="where the tokenizer's packages are installed (default: %(default)s)")
+    return p
+
+
+def tokenizer_of(options):
+    """The path of tokenizer.json, or None for bytes."""
+    if options.tokenizer and options.model:
+        raise OptionError("--tokenizer and --model: give one of them")
+    path = options.tokenizer
+    if options.model:
+        path = os.path.join(options.model, "tokenizer.json")
+        if os.path.isdir(options.model) and not os.path.exists(path):
+            if os.path.exists(os.path.join(options.model, "tokenizer.model")):
+                raise InputError(f"{options.model}: has a tokenizer.model only; load the tokenizer with "
+                                 "Transformers and save it again, which writes tokenizer.json")
+            return None
+    if path and os.path.isdir(path):
+        path = os.path.join(path, "tokenizer.json")
+    if path and not os.path.isfile(path):
+        raise InputError(f"{path}: there is no such file; give a tokenizer.json")
+    return path
+
+
+def check(options):
+    """Refuses what can be refused before any work; returns the path of the tokenizer or None."""
+    if not options.out:
+        raise OptionError("--out is missing; give the file to write, as NAME.tok")
+    if not options.out.endswith(".tok"):
+        raise OptionError(f"--out {options.out}: must end in .tok, by which fsdp_train knows it")
+    if os.path.isdir(options.out):
+        raise InputError(f"{options.out}: is a folder; give a file's name")
+    if not 1 <= options.procs <= 1024:
+        raise OptionError(f"--procs {options.procs}: give 1 to 1024")
+    for path in options.inputs:
+        inputs.check(path)
+    binary = [path for path in options.inputs if inputs.kind_of(path) == ".bin"]
+    tokenizer = tokenizer_of(options)
+    if binary and options.packing == "off":
+        raise OptionError(f"{binary[0]}: does not tell documents apart, which --packing off needs")
+    if binary and not tokenizer and len(binary) < len(options.inputs):
+        raise OptionError(f"{binary[0]}: holds tokens, but the other files' text has no tokenizer; give "
+                          "--tokenizer")
+    for path in binary:
+        inputs.token_layout(path)
+    return tokenizer, bool(binary) and not tokenizer
+
+
+def show(path, header):
+    packed = "packed" if header["flags"] & token_file.FLAG_PACKED else "not packed"
+    print(f"{path}: {header['documents']:,} documents, {header['tokens']:,} tokens, of which "
+          f"{header['targets']:,} are learned, of a vocabulary of {header['vocabulary']:,}; {packed}")
+
+
+def run(arguments):
+    options = parser().parse_args(arguments)
+    if options.verify:
+        for path in options.inputs:
+            show(path, token_file.verify(path))
+        return
+    tokenizer, copy = check(options)
+    if tokenizer:
+        environment.ensure(options.venv)
+    settings = Settings(tokenizer=tokenizer, copy=copy, packing=options.packing == "on",
+                        mask_prompt=options.mask_prompt == "on", chat_template=options.chat_template,
+                        special_tokens=options.special_tokens == "on", bos=options.bos, eos=options.eos)
+    writer, left_out, vocabulary = prepare(options.inputs, options.out, settings, options.procs)
+    show(options.out, {"documents": writer.documents, "tokens": writer.tokens, "targets": writer.targets,
+                       "vocabulary": vocabulary, "flags": int(settings.packing)})
+    if left_out:
+        print(f"records left out, for they have no text: {left_out:,}")
+
+
+def stop(number, _):
+    sys.exit(128 + number)
+
+
+def main():
+    signal.signal(signal.SIGTERM, stop)
+    try:
+        run(sys.argv[1:])
+    except Failure as failure:
+        print(f"prepare_data.py: error: {failure}", file=sys.stderr)
+        return failure.status
+    except KeyboardInterrupt:
+        return 130
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
