@@ -23,8 +23,8 @@ def _run(command, what):
     if result.returncode:
         lines = [line for line in result.stdout.splitlines() if line.strip()]
         reason = next((line for line in lines if "ERROR" in line), lines[-1] if lines else "no reason given")
-        raise EnvironmentFailure(f"{what} ({reason.strip()}); install Python's tokenizers and jinja2 yourself "
-                                 "and run again, or leave the tokenizer out to prepare bytes")
+        raise EnvironmentFailure(f"{what} ({reason.strip()}); install Python's tokenizers and jinja2 "
+                                 "yourself and run again, or leave the tokenizer out to prepare bytes")
 
 
 def _install_venv_module():
@@ -34,7 +34,7 @@ def _install_venv_module():
     command = ["apt-get", "install", "-y", "-qq", "--no-install-recommends", "python3-venv"]
     as_root = [] if os.geteuid() == 0 else ["sudo", "-n"]
     if not shutil.which("apt-get") or (as_root and not shutil.which("sudo")):
-        raise EnvironmentFailure("this Python makes no virtual environments; install python3-venv and run again")
+        raise EnvironmentFailure("this Python makes no virtual environments; install python3-venv")
     print("installing: python3-venv", file=sys.stderr)
     subprocess.run(as_root + ["apt-get", "update", "-qq"], stdout=subprocess.DEVNULL, check=False)
     _run(as_root + command, "python3-venv could not be installed")

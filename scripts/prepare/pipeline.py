@@ -41,7 +41,8 @@ class Settings:
             return int(value)
         token = tokenizer.token_to_id(value) if tokenizer else None
         if token is None:
-            raise OptionError(f'{option} "{value}": is no token of the vocabulary; give one, a number, or none')
+            raise OptionError(f'{option} "{value}": is no token of the vocabulary; give a token, a number or '
+                              "none")
         return token
 
     def begin_id(self, default, tokenizer):

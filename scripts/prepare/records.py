@@ -83,8 +83,8 @@ def _templated_chat(messages, template, place):
             prompt = template(messages[:index], True, place)
             if not prompt.startswith(done) or not rendered.startswith(prompt):
                 raise InputError(f"{place}: the tokenizer's chat template does not render the beginning of "
-                                 "this conversation as the beginning of the whole, so what the assistant says "
-                                 "is not found; use --chat-template plain, or --mask-prompt off")
+                                 "this conversation as the beginning of the whole, so what the assistant "
+                                 "says is not found; use --chat-template plain, or --mask-prompt off")
             parts += [(prompt[len(done):], False), (rendered[len(prompt):], True)]
         else:
             parts.append((rendered[len(done):], False))
