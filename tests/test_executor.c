@@ -1,43 +1,270 @@
-// The executor over real plans: ranks as threads train a small model; what they touched must be what was
-// planned.
-#include "tests/harness.h"
+// The executor on a program made by hand: waits over streams and steps, results, evaluation, and the books
+// (trace and profile) that it keeps. Real plans run in test_strategies.c.
+#include "runtime/base/check.h"
+#include "runtime/base/random.h"
+#include "runtime/exec/executor.h"
+#include "runtime/exec/trace.h"
 
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <string.h>
+#include <time.h>
 
 #include <cmocka.h>
 
-static harness_result *train(fsdp_plan_config plan) {
-  harness_config config = {.plan = plan, .steps = 3, .lr = 1e-3f, .seed = 7};
-  harness_result *result = harness_train(&config);
-  if (result->failure[0]) print_error("%s\n", result->failure);
-  assert_string_equal(result->failure, "");
-  return result;
+// Every step adds its number of targets to a total that lives on the device, and publishes the total.
+enum { TOTAL, COUNT, SCALARS, HOST_COUNT, RESULT }; // tensors
+enum {
+  FEED,
+  RAISE,
+  ADD,
+  LOWER,
+  PUBLISH,
+  FEED_AGAIN,
+  LOWER_AGAIN,
+  AGAIN
+}; // instructions; the last three evaluate
+
+typedef struct sum_run {
+  fsdp_plan plan;
+  fsdp_device *device;
+  fsdp_executor *executor;
+  int64_t fed;
+  uint64_t pauses[FSDP_STREAM_COUNT]; // made on each stream
+} sum_run;
+
+static void add_tensor(fsdp_program *program, const char *name, fsdp_space space, int64_t bytes,
+                       int64_t address) {
+  fsdp_tensor tensor = {.space = space, .bytes = bytes, .unit = -1, .module = -1};
+  snprintf(tensor.name, sizeof tensor.name, "%s", name);
+  int index = fsdp_program_tensor(program, &tensor);
+  program->tensors[index].address = address;
 }
 
-static void assert_as_planned(const harness_result *result) {
-  char message[256] = "";
-  if (!harness_memory_as_planned(result, message, sizeof message)) print_error("%s\n", message);
-  assert_string_equal(message, "");
+static fsdp_operand whole(const fsdp_program *program, int tensor, int access) {
+  return (fsdp_operand){
+      .tensor = tensor, .dtype = FSDP_F32, .access = access, .size_bytes = program->tensors[tensor].bytes};
 }
 
-static void one_rank_learns(void **state) {
+static void add_instr(fsdp_program *program, fsdp_instr_kind kind, fsdp_stream stream, fsdp_operand a,
+                      const fsdp_operand *b) {
+  fsdp_instr instr = {
+      .kind = kind, .stream = stream, .op = FSDP_OP_ADD, .unit = -1, .module = -1, .policy = -1};
+  fsdp_operand operands[2] = {a, b ? *b : a};
+  fsdp_program_instr(program, &instr, operands, b ? 2 : 1);
+}
+
+static void add_instrs(fsdp_program *p) {
+  fsdp_operand fed = whole(p, HOST_COUNT, FSDP_WRITE), raised = whole(p, COUNT, FSDP_WRITE);
+  fsdp_operand total = whole(p, TOTAL, FSDP_UPDATE), result = whole(p, RESULT, FSDP_WRITE);
+  fsdp_program_begin_section(p, FSDP_SECTION_ONLY);
+  add_instr(p, FSDP_INSTR_FEED_STEP, FSDP_STREAM_HOST, whole(p, SCALARS, FSDP_WRITE), &fed);
+  add_instr(p, FSDP_INSTR_COPY_UP, FSDP_STREAM_COPY_UP, whole(p, HOST_COUNT, FSDP_READ), &raised);
+  add_instr(p, FSDP_INSTR_OP, FSDP_STREAM_COMPUTE, whole(p, COUNT, FSDP_READ), &total);
+  fsdp_program_end_section(p);
+  fsdp_program_begin_section(p, FSDP_SECTION_UPDATE);
+  add_instr(p, FSDP_INSTR_COPY_DOWN, FSDP_STREAM_COPY_DOWN, whole(p, TOTAL, FSDP_READ), &result);
+  add_instr(p, FSDP_INSTR_PUBLISH, FSDP_STREAM_HOST, whole(p, RESULT, FSDP_READ), NULL);
+  fsdp_program_end_section(p);
+  fsdp_program_begin_section(p, FSDP_SECTION_EVALUATION);
+  add_instr(p, FSDP_INSTR_FEED_STEP, FSDP_STREAM_HOST, whole(p, SCALARS, FSDP_WRITE), &fed);
+  add_instr(p, FSDP_INSTR_COPY_DOWN, FSDP_STREAM_COPY_DOWN, whole(p, TOTAL, FSDP_READ), &result);
+  add_instr(p, FSDP_INSTR_PUBLISH, FSDP_STREAM_HOST, whole(p, RESULT, FSDP_READ), NULL);
+  fsdp_program_end_section(p);
+}
+
+// Each wait by hand, those on the step before too.
+static void add_waits(fsdp_program *program) {
+  static const int waits[][3] = {
+      [FEED] = {RAISE, -1},
+      [RAISE] = {FEED, ADD, -1},
+      [ADD] = {RAISE, LOWER, LOWER_AGAIN},
+      [LOWER] = {ADD, PUBLISH, AGAIN},
+      [PUBLISH] = {LOWER, -1},
+      [FEED_AGAIN] = {RAISE, -1},
+      [LOWER_AGAIN] = {ADD, PUBLISH, AGAIN},
+      [AGAIN] = {LOWER_AGAIN, -1},
+  };
+  fsdp_wait list[24];
+  int counts[8], count = 0;
+  for (int i = 0; i < 8; i++) {
+    counts[i] = 0;
+    for (int w = 0; w < 3 && waits[i][w] >= 0; w++) {
+      list[count++] = (fsdp_wait){.position = waits[i][w]};
+      counts[i]++;
+    }
+  }
+  fsdp_program_set_waits(program, list, counts);
+}
+
+static void feed_step(void *context, float scalars[FSDP_SCALAR_COUNT], float *target_count) {
+  sum_run *run = context;
+  FSDP_CHECK(scalars[FSDP_SCALAR_ONE] == 1.0f, "the factor one is not set");
+  *target_count = (float)++run->fed;
+}
+
+// Streams lag by random times, so that a wait that is missing or wrong shows.
+static void pause_randomly(void *context, const fsdp_instr *instr, const fsdp_view *operands) {
+  (void)operands;
+  sum_run *run = context;
+  uint32_t words[4];
+  fsdp_random_words(5, (uint64_t)instr->stream, run->pauses[instr->stream]++, words);
+  if (words[0] % 4 == 0) nanosleep(&(struct timespec){.tv_nsec = words[1] % 300000}, NULL);
+}
+
+static sum_run *create_run(int64_t host_count_address) {
+  sum_run *run = fsdp_alloc_zeroed(1, sizeof *run);
+  fsdp_program *program = fsdp_program_create();
+  run->plan.program = program;
+  program->accumulation = 1;
+  program->mesh = (fsdp_mesh){{1, 1}};
+  program->arena_bytes[FSDP_SPACE_DEVICE] = program->arena_bytes[FSDP_SPACE_HOST] = 256;
+  add_tensor(program, "total", FSDP_SPACE_DEVICE, 4, 0);
+  add_tensor(program, "count", FSDP_SPACE_DEVICE, 4, 64);
+  add_tensor(program, "scalars", FSDP_SPACE_HOST, 4 * FSDP_SCALAR_COUNT, 0);
+  add_tensor(program, "host_count", FSDP_SPACE_HOST, 4, host_count_address);
+  add_tensor(program, "result", FSDP_SPACE_HOST, 4, 128);
+  add_instrs(program);
+  add_waits(program);
+  fsdp_device_config device_config = {.shared = false};
+  fsdp_device_configure(program, 1, &device_config);
+  fsdp_error error;
+  assert_int_equal(fsdp_device_cpu()->create(&device_config, &run->device, &error), FSDP_OK);
+  run->executor = fsdp_executor_create(&(fsdp_executor_config){
+      .plan = &run->plan,
+      .device = run->device,
+      .callbacks = {.context = run, .feed_step = feed_step, .observe = pause_randomly},
+      .measure = true,
+      .profile = true});
+  return run;
+}
+
+static void destroy_run(sum_run *run) {
+  fsdp_executor_destroy(run->executor);
+  run->device->table->destroy(run->device);
+  fsdp_program_destroy(run->plan.program);
+  free(run);
+}
+
+static void steps_follow_each_other(void **state) {
   (void)state;
-  harness_result *result = train(harness_small_plan(1));
-  // Targets are random: at the start the loss is the logarithm of the vocabulary, within the noise of small
-  // weights.
-  assert_true(fabsf(result->loss[0] - logf(101)) < 0.3f);
-  assert_true(isfinite(result->grad_norm[2]));
-  assert_as_planned(result);
-  harness_free(result);
+  sum_run *run = create_run(64);
+  float total = 0, evaluated;
+  for (int step = 1; step <= 200; step++) {
+    fsdp_step_result result;
+    fsdp_executor_run_step(run->executor, &result);
+    total += (float)run->fed;
+    assert_int_equal(result.step, step);
+    assert_true(result.loss == total);
+    assert_true(isnan(result.grad_norm));
+    if (step % 10 != 0) continue;
+    // Feeds a number too, but adds it to nothing.
+    fsdp_executor_run_evaluation(run->executor, &evaluated);
+    assert_true(evaluated == total);
+  }
+  assert_true(*(float *)fsdp_executor_tensor(run->executor, TOTAL) == total);
+  destroy_run(run);
+}
+
+static void figures_are_measured(void **state) {
+  (void)state;
+  sum_run *run = create_run(64);
+  fsdp_step_result result;
+  fsdp_figures figures;
+  char message[256] = "";
+  for (int step = 1; step <= 3; step++) fsdp_executor_run_step(run->executor, &result);
+  for (int step = 2; step <= 3; step++) {
+    assert_true(fsdp_executor_figures(run->executor, step, &figures, message, (int)sizeof message));
+    assert_int_equal(figures.memory.valley_bytes[FSDP_SPACE_DEVICE], 4);
+    assert_int_equal(figures.memory.peak_bytes[FSDP_SPACE_DEVICE], 8);
+    assert_int_equal(figures.memory.valley_bytes[FSDP_SPACE_HOST], 0);
+    assert_int_equal(figures.memory.peak_bytes[FSDP_SPACE_HOST], 4 * FSDP_SCALAR_COUNT + 4);
+    assert_true(figures.profile.busy_ms[FSDP_STREAM_COMPUTE] > 0);
+    assert_true(figures.profile.busy_ms[FSDP_STREAM_GATHER] == 0);
+  }
+  destroy_run(run);
+}
+
+// The count that is fed lies on the scalars that are fed.
+static void collisions_are_reported(void **state) {
+  (void)state;
+  sum_run *run = create_run(0);
+  fsdp_step_result result;
+  fsdp_figures figures;
+  char message[256] = "";
+  fsdp_executor_run_step(run->executor, &result);
+  assert_false(fsdp_executor_figures(run->executor, 1, &figures, message, (int)sizeof message));
+  assert_non_null(strstr(message, "buffers 2 and 3 both need byte 0 of space 1"));
+  destroy_run(run);
+}
+
+// What a kernel reports outside its operands, or writes where it should read, is an error that names the
+// instruction.
+static void touches_are_checked(void **state) {
+  (void)state;
+  sum_run *run = create_run(64);
+  fsdp_trace *trace = fsdp_trace_create(run->plan.program, run->device);
+  unsigned char *arena = run->device->arena[FSDP_SPACE_DEVICE];
+  const fsdp_view views[2] = {{arena + 64, 1, FSDP_F32, FSDP_READ}, {arena, 1, FSDP_F32, FSDP_UPDATE}};
+  static const struct {
+    int64_t offset, bytes;
+    int access;
+    const char *expected;
+  } cases[] = {
+      {64, 4, FSDP_READ, NULL},
+      {0, 4, FSDP_UPDATE, NULL},
+      {2, 4, FSDP_READ, "instruction 2 (add on compute) touches bytes outside its operands: 4 bytes"},
+      {128, 1, FSDP_READ, "touches bytes outside its operands"},
+      {64, 4, FSDP_WRITE, "instruction 2 (add on compute) writes an operand that it should only read"}};
+  for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
+    fsdp_trace_begin_step(trace, 1);
+    fsdp_touch *touch = fsdp_trace_instr(trace, 1, 0, ADD, views);
+    touch->range(touch, arena + cases[c].offset, cases[c].bytes, cases[c].access);
+    fsdp_measurement measurement;
+    char message[512] = "";
+    bool clean = fsdp_trace_measure(trace, 1, 1, &measurement, message, (int)sizeof message);
+    assert_int_equal(clean, cases[c].expected == NULL);
+    if (cases[c].expected) assert_non_null(strstr(message, cases[c].expected));
+  }
+  fsdp_trace_destroy(trace);
+  destroy_run(run);
+}
+
+// Spans by phase and section run, busy times by stream.
+static void times_are_booked(void **state) {
+  (void)state;
+  sum_run *run = create_run(64);
+  fsdp_profile *profile = fsdp_profile_create(run->plan.program);
+  fsdp_profile_begin_step(profile, 4);
+  // Position, section run, milliseconds.
+  static const int samples[][4] = {{FEED, 0, 0, 9}, {ADD, 0, 1, 3}, {LOWER, 1, 4, 5}, {PUBLISH, 1, 9, 10}};
+  for (int i = 0; i < 4; i++) {
+    int position = samples[i][0];
+    fsdp_profile_instr(profile, &(fsdp_profile_sample){.step = 4,
+                                                       .section_run = samples[i][1],
+                                                       .position = position,
+                                                       .stream = run->plan.program->instrs[position].stream,
+                                                       .start_ns = samples[i][2] * 1000000,
+                                                       .end_ns = samples[i][3] * 1000000});
+  }
+  fsdp_profile_report report;
+  fsdp_profile_report_step(profile, 4, &report);
+  assert_true(fabs(report.busy_ms[FSDP_STREAM_HOST] - 10) < 1e-9);
+  assert_true(fabs(report.busy_ms[FSDP_STREAM_COMPUTE] - 2) < 1e-9);
+  assert_true(fabs(report.phase_ms[FSDP_PHASE_FORWARD] - 2) < 1e-9);
+  assert_true(report.phase_ms[FSDP_PHASE_BACKWARD] == 0);
+  assert_true(fabs(report.phase_ms[FSDP_PHASE_UPDATE] - 6) < 1e-9);
+  fsdp_profile_destroy(profile);
+  destroy_run(run);
 }
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(one_rank_learns),
+      cmocka_unit_test(steps_follow_each_other), cmocka_unit_test(figures_are_measured),
+      cmocka_unit_test(collisions_are_reported), cmocka_unit_test(touches_are_checked),
+      cmocka_unit_test(times_are_booked),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
