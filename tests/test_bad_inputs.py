@@ -1,5 +1,6 @@
 """Bad inputs, end to end: exact exit status, exactly one message, in it value, place and remedy."""
 
+import concurrent.futures
 import json
 import pathlib
 import subprocess
@@ -11,12 +12,12 @@ from programs import CONFIG
 
 work = pathlib.Path(tempfile.mkdtemp(prefix="fsdp_bad_"))
 failures = []
-count = 0
+pending = []
+# Most of a case's time is the start of MPI, which waits more than it works.
+pool = concurrent.futures.ThreadPoolExecutor(4)
 
 
 def check(name, process, status, parts, program="fsdp_train"):
-    global count
-    count += 1
     messages = programs.errors(process, program)
     wrong = []
     if process.returncode != status:
@@ -29,9 +30,14 @@ def check(name, process, status, parts, program="fsdp_train"):
         print(f"FAILED {name}: {'; '.join(wrong)}\n{process.stderr}")
 
 
+def later(name, run, status, parts, program="fsdp_train"):
+    """Runs a case while others run; its verdict comes at the end."""
+    pending.append(pool.submit(lambda: check(name, run(), status, parts, program)))
+
+
 def bad(name, arguments, status, *parts, ranks=None):
     arguments = ["--max-steps", "1", "-s", "64", *arguments]
-    check(name, programs.run("fsdp_train", *arguments, ranks=ranks), status, parts)
+    later(name, lambda: programs.run("fsdp_train", *arguments, ranks=ranks), status, parts)
 
 
 def model(name, config=None, spoil=None, **writing):
@@ -221,7 +227,7 @@ for name, arguments, status, parts in (
         ["30.0 GB", "or add --"],
     ),
 ):
-    check(name, programs.run("fsdp_plan", *arguments), status, parts, "fsdp_plan")
+    later(name, lambda a=arguments: programs.run("fsdp_plan", *a), status, parts, "fsdp_plan")
 
 if programs.WITH_MPI:
     # One message from one rank, and every rank leaves.
@@ -257,30 +263,22 @@ if programs.WITH_MPI:
         ranks=2,
     )
 
-    def apart(name, first, second, status, *parts):
-        train = str(programs.BIN / "fsdp_train")
-        command = [
-            "mpirun",
-            "-np",
-            "1",
-            train,
-            "--max-steps",
-            "1",
-            "-s",
-            "64",
-            *first,
-            ":",
-            "-np",
-            "2",
-            train,
-            "--max-steps",
-            "1",
-            "-s",
-            "64",
-            *second,
-        ]
-        process = subprocess.run(command, capture_output=True, text=True, timeout=240)
-        check(name, process, status, parts)
+    def apart(name, first, second, status, *parts, folders=(".", ".")):
+        """Rank 0 with other arguments, or in another folder, than two more ranks."""
+        command = ["mpirun"]
+        for ranks, folder, arguments in ((1, folders[0], first), (2, folders[1], second)):
+            command += [":"] if ranks == 2 else []
+            command += ["-np", str(ranks), "-wdir", str(pathlib.Path(folder).resolve())]
+            command += [
+                str(programs.BIN.resolve() / "fsdp_train"),
+                "--max-steps",
+                "1",
+                "-s",
+                "64",
+                *arguments,
+            ]
+        run = lambda: subprocess.run(command, capture_output=True, text=True, timeout=300)
+        later(name, run, status, parts)
 
     apart(
         "ranks with other options", ["--lr", "1e-4"], ["--lr", "2e-4"], 2, "rank 1", "--lr", "same options"
@@ -294,29 +292,12 @@ if programs.WITH_MPI:
         (work / where / "m").mkdir()
         (work / where / "m" / "config.json").write_text(text)
     # The same options, but the relative path is another folder: only the programs differ.
-    train = str(programs.BIN.resolve() / "fsdp_train")
-    common = [train, "--model", "./m", "--max-steps", "1", "-s", "64"]
-    process = subprocess.run(
-        [
-            "mpirun",
-            "-np",
-            "1",
-            "-wdir",
-            str(work / "one"),
-            *common,
-            ":",
-            "-np",
-            "1",
-            "-wdir",
-            str(work / "two"),
-            *common,
-        ],
-        capture_output=True,
-        text=True,
-        timeout=240,
-    )
-    check("ranks with other model files", process, 2, ["step program", "rank 1"])
+    folders = (work / "one", work / "two")
+    here = ["--model", "./m"]
+    apart("ranks with other model files", here, here, 2, "step program", "rank 1", folders=folders)
 
+for case in pending:
+    case.result()
 subprocess.run(["rm", "-rf", str(work)], check=True)
-print(f"{count} bad inputs, {len(failures)} failed")
+print(f"{len(pending)} bad inputs, {len(failures)} failed")
 sys.exit(1 if failures else 0)
