@@ -149,7 +149,7 @@ static void test_attention_backward(void **state) {
 // More keys than a task holds gradients of at a time (kernels/cpu/attention_backward.c).
 static void test_attention_backward_ranges(void **state) {
   (void)state;
-  static const int64_t wide[] = {1, 450, 1, 1, 640};
+  static const int64_t wide[] = {1, 300, 1, 1, 640};
   check_backward(heads_of(wide), FSDP_F32);
   check_backward(heads_of(wide), FSDP_BF16);
 }

@@ -54,6 +54,16 @@ static grid divide(const fsdp_gemm *g, int64_t threads) {
   return best;
 }
 
+// A library's order of summation can depend on the shape that it is given, so what it gets follows from the
+// product alone: a power of two of tasks that are large enough for it to run at its full rate, two in any
+// case.
+static int64_t library_tasks(const fsdp_gemm *g) {
+  double task_flops = 2.0 * (double)g->m * (double)g->n * (double)g->k / 2;
+  int64_t tasks = task_flops < 1e8 ? 1 : 2;
+  for (; task_flops > 1e9; task_flops /= 2) tasks *= 2;
+  return tasks;
+}
+
 static void *moved(const void *data, fsdp_dtype dtype, int64_t elements) {
   return (char *)(uintptr_t)data + elements * fsdp_dtype_bytes(dtype);
 }
@@ -131,7 +141,8 @@ void fsdp_gemm_run(fsdp_pool *pool, const fsdp_gemm *g) {
              "strides %lld, %lld, %lld are shorter than the rows", (long long)g->a_stride,
              (long long)g->b_stride, (long long)g->c_stride);
   if (g->m == 0 || g->n == 0) return;
-  run r = {.gemm = g, .grid = divide(g, fsdp_pool_thread_count(pool)), .library = uses_library(g->ab_dtype)};
+  run r = {.gemm = g, .library = uses_library(g->ab_dtype)};
+  r.grid = divide(g, r.library ? library_tasks(g) : fsdp_pool_thread_count(pool));
   fsdp_pool_run(pool, r.grid.row_tasks * r.grid.column_tasks, run_task, &r);
 }
 
