@@ -311,7 +311,7 @@ static fsdp_step_record make_record(const trainer *t, const fsdp_step_result *re
 static fsdp_status agree_to_stop(trainer *t, int *stop_signal, fsdp_error *error) {
   struct {
     int signal_number, failed;
-  } mine = {fsdp_stop_signal(), error->status}, *all = fsdp_alloc((size_t)t->world->size * sizeof *all);
+  } mine = {fsdp_stop_signal(), error->status != FSDP_OK}, *all = fsdp_alloc((size_t)t->world->size * sizeof *all);
   fsdp_world_gather(t->world, &mine, (int64_t)sizeof mine, all);
   bool failed = false;
   for (int i = 0; i < t->world->size; i++) {
