@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# clang_tidy.sh [--analyze] [FOLDER]: clang-tidy over every C file of a configured build folder; with --analyze
-# also clang's static analyzer, but for what it gets wrong here: copies with checked sizes, va_list, loops over a
-# picture's ticks.
+# clang_tidy.sh [--analyze] [FOLDER]: clang-tidy over every C file of a configured build folder; with
+# --analyze also clang's static analyzer, but for what it gets wrong here: copies with checked sizes, va_list,
+# loops over a picture's ticks.
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
 checks=()

@@ -50,7 +50,8 @@ suite() {
     return
   fi
   log=$folder/ctest.log
-  (cd "$folder" && "${fixed_addresses[@]}" ctest --parallel "$(cores)" --output-on-failure 2>&1) | tee "$log" || true
+  (cd "$folder" && "${fixed_addresses[@]}" ctest --parallel "$(cores)" --output-on-failure 2>&1) |
+    tee "$log" || true
   results=$(grep -E 'tests passed, [0-9]+ tests? failed out of' "$log" || true)
   total=$(sed -E 's/.* out of ([0-9]+).*/\1/' <<<"$results")
   bad=$(sed -E 's/.*, ([0-9]+) tests? failed.*/\1/' <<<"$results")
