@@ -211,14 +211,55 @@ static json_t *load(reader *r) {
   return root;
 }
 
+// Everything behind the reading of the file.
+static fsdp_status parse(reader *r, const json_t *root, fsdp_llama_config *config) {
+  memset(config, 0, sizeof *config);
+  if (!r->status) refuse_other_models(r, root);
+  if (!r->status) read_fields(r, root, config);
+  if (!r->status) read_rope(r, root, config);
+  return r->status ? r->status : fsdp_llama_check(config, r->path, r->error);
+}
+
 fsdp_status fsdp_config_read(const char *path, fsdp_llama_config *config, fsdp_error *error) {
   FSDP_CHECK(path && config, "no path or no place for the configuration");
   reader r = {.path = path, .error = error};
-  memset(config, 0, sizeof *config);
   json_t *root = load(&r);
-  if (!r.status) refuse_other_models(&r, root);
-  if (!r.status) read_fields(&r, root, config);
-  if (!r.status) read_rope(&r, root, config);
+  fsdp_status status = parse(&r, root, config);
   json_decref(root);
-  return r.status ? r.status : fsdp_llama_check(config, path, error);
+  return status;
+}
+
+fsdp_status fsdp_config_parse(const json_t *root, const char *where, fsdp_llama_config *config,
+                              fsdp_error *error) {
+  reader r = {.path = where, .error = error};
+  return parse(&r, root, config);
+}
+
+// ---- Writing
+// ---------------------------------------------------------------------------------------------------
+
+static json_t *rope_json(const fsdp_llama_config *config) {
+  if (config->rope_scaling == FSDP_ROPE_DEFAULT) return json_null();
+  if (config->rope_scaling == FSDP_ROPE_LINEAR) {
+    return json_pack("{s:s, s:f}", "rope_type", "linear", "factor", config->rope_factor);
+  }
+  return json_pack("{s:s, s:f, s:f, s:f, s:I}", "rope_type", "llama3", "factor", config->rope_factor,
+                   "low_freq_factor", config->rope_low_freq_factor, "high_freq_factor",
+                   config->rope_high_freq_factor, "original_max_position_embeddings",
+                   (json_int_t)config->rope_original_max_position);
+}
+
+json_t *fsdp_config_json(const fsdp_llama_config *config) {
+  json_t *root = json_pack(
+      "{s:[s], s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:f, s:f, s:o, s:f, s:b, s:b, s:b}",
+      "architectures", "LlamaForCausalLM", "model_type", "llama", "hidden_act", "silu", "vocab_size",
+      (json_int_t)config->vocab_size, "hidden_size", (json_int_t)config->hidden_size, "intermediate_size",
+      (json_int_t)config->intermediate_size, "num_hidden_layers", (json_int_t)config->num_layers,
+      "num_attention_heads", (json_int_t)config->num_heads, "num_key_value_heads",
+      (json_int_t)config->num_kv_heads, "head_dim", (json_int_t)config->head_dim, "max_position_embeddings",
+      (json_int_t)config->max_position_embeddings, "rms_norm_eps", config->rms_norm_eps, "rope_theta",
+      config->rope_theta, "rope_scaling", rope_json(config), "initializer_range", config->initializer_range,
+      "tie_word_embeddings", config->tie_word_embeddings, "attention_bias", 0, "mlp_bias", 0);
+  FSDP_CHECK(root, "a configuration that is no JSON");
+  return root;
 }
