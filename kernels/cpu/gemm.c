@@ -47,8 +47,8 @@ static grid divide(const fsdp_gemm *g, int64_t threads) {
     d.row_tasks = (g->m + d.rows - 1) / d.rows;
     d.column_tasks = (g->n + d.columns - 1) / d.columns;
     double rows = (double)fsdp_min_i64(d.rows, g->m), columns = (double)fsdp_min_i64(d.columns, g->n);
-    double rounds = (double)((d.row_tasks * d.column_tasks + threads - 1) / threads);
-    double cost = rounds * (rows * columns / 16 + 2 * (rows + columns));
+    int64_t rounds = (d.row_tasks * d.column_tasks + threads - 1) / threads;
+    double cost = (double)rounds * (rows * columns / 16 + 2 * (rows + columns));
     if (best.rows == 0 || cost < least) best = d, least = cost;
   }
   return best;

@@ -1,10 +1,10 @@
-// Matrix products on the CPU: one interface over the library chosen at build time (FSDP_BLAS).
+// Matrix products on the CPU: one interface over the library chosen at build time (FSDP_BLAS) and the
+// built-in product, which FSDP_BLAS=auto prefers where it was measured to be the faster (bench/bench_gemm.c).
 //
 // c (m,n) = a (m,k) * b (k,n), or c += with `accumulate`; row-major with row strides in elements; a and b may
 // be stored transposed. fp32 products take fp32; bf16 products take bf16 a and b, accumulate in fp32 and
-// store `c_dtype`. The pool's threads share the rows or columns of c, never k, and each calls the library
-// single-threaded, so the result does not depend on the number of threads beyond the library's own edge
-// handling.
+// store `c_dtype`. The pool's threads share the rows and columns of c, never k, and each calls the library
+// single-threaded; the result is the same to the bit on any number of threads.
 #pragma once
 
 #include "kernels/cpu/pool.h"
@@ -22,6 +22,8 @@ typedef struct fsdp_gemm {
   bool a_transposed, b_transposed, accumulate;
 } fsdp_gemm;
 
+// Runs the product on the pool's threads and returns when c is whole. Where c is overwritten it is never
+// read.
 void fsdp_gemm_run(fsdp_pool *pool, const fsdp_gemm *gemm);
 
 // "oneDNN 2.6.3", "OpenBLAS 0.3.21", "built-in".

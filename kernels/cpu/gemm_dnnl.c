@@ -75,7 +75,7 @@ void fsdp_gemm_library_fp32(const fsdp_gemm *g) {
 }
 
 static dnnl_memory_desc_t describe(int64_t rows, int64_t columns, int64_t stride, bool transposed,
-                                   int32_t dtype) {
+                                   fsdp_dtype dtype) {
   dnnl_memory_desc_t d;
   dnnl_dims_t dims = {rows, columns}, strides = {transposed ? 1 : stride, transposed ? stride : 1};
   CHECK_DNNL(

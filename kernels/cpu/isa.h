@@ -2,16 +2,15 @@
 // chosen when the program starts, so one binary runs on every x86-64 and uses what the core has.
 //
 //   rmsnorm.c ──► fsdp_cpu_rmsnorm_base, fsdp_cpu_rmsnorm_avx2, fsdp_cpu_rmsnorm_avx512
-//   table.c   ──► fsdp_cpu_isa_base,     fsdp_cpu_isa_avx2,     fsdp_cpu_isa_avx512      ──► dispatch.c picks
-//   one
+//   table.c   ──► fsdp_cpu_isa_base, fsdp_cpu_isa_avx2, fsdp_cpu_isa_avx512 ──► dispatch.c picks
 //
 // Everything that such a file defines with external linkage is named through FSDP_CPU().
 #pragma once
 
 #include "kernels/kernels.h"
 
-#ifndef FSDP_ISA // the build sets it for every level; a lone compilation (an editor, clang-tidy) sees the
-                 // base
+// The build sets it for every level; a lone compilation (an editor, clang-tidy) sees the base.
+#ifndef FSDP_ISA
 #define FSDP_ISA base
 #endif
 
