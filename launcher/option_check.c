@@ -154,13 +154,6 @@ static fsdp_status check_experiment(const check *c) {
   return FSDP_OK;
 }
 
-static fsdp_status check_tokenizer(const check *c) {
-  if (!c->options->tokenizer || c->program != FSDP_PROGRAM_TRAIN) return FSDP_OK;
-  return fsdp_fail(c->error, FSDP_ERR_OPTION,
-                   "--tokenizer '%s' (%s): tokenizers are not built yet; leave it out to train on bytes",
-                   c->options->tokenizer, place(c, "tokenizer"));
-}
-
 static fsdp_status check_sizes(const check *c) {
   const fsdp_options *o = c->options;
   if (o->batch * o->seq > INT32_MAX) {
@@ -174,8 +167,7 @@ static fsdp_status check_sizes(const check *c) {
 
 fsdp_status fsdp_options_check(const fsdp_options *options, fsdp_program_kind program, fsdp_error *error) {
   static fsdp_status (*const rules[])(const check *) = {
-      check_wrap,    check_learning_rate, check_mesh,      check_files,
-      check_outputs, check_experiment,    check_tokenizer, check_sizes};
+      check_wrap, check_learning_rate, check_mesh, check_files, check_outputs, check_experiment, check_sizes};
   const check c = {options, program, error};
   for (size_t i = 0; i < sizeof rules / sizeof *rules; i++) {
     fsdp_status status = rules[i](&c);

@@ -119,12 +119,15 @@ static fsdp_status open_data(trainer *t, fsdp_error *error) {
   const fsdp_plan_config *config = &t->setup.plan->config;
   int64_t ranks = t->world->size;
   int64_t global_batch = config->batch * config->accumulation * ranks;
-  fsdp_status status = fsdp_train_check_tokenizer(&t->setup, error);
+  char *tokenizer;
+  fsdp_status status = fsdp_train_find_tokenizer(o, &t->setup, &tokenizer, error);
   fsdp_dataset_config data = {.paths = o->data,
+                              .tokenizer = tokenizer,
                               .seq = config->seq,
                               .global_batch = global_batch,
                               .vocab_size = config->model.vocab_size};
   if (status == FSDP_OK) status = fsdp_dataset_open(&data, &t->dataset, error);
+  free(tokenizer);
   if (status != FSDP_OK) return status;
   t->step_tokens = global_batch * config->seq;
   fsdp_feed_config feed = {.dataset = t->dataset,
@@ -311,7 +314,8 @@ static fsdp_step_record make_record(const trainer *t, const fsdp_step_result *re
 static fsdp_status agree_to_stop(trainer *t, int *stop_signal, fsdp_error *error) {
   struct {
     int signal_number, failed;
-  } mine = {fsdp_stop_signal(), error->status != FSDP_OK}, *all = fsdp_alloc((size_t)t->world->size * sizeof *all);
+  } mine = {fsdp_stop_signal(), error->status != FSDP_OK},
+    *all = fsdp_alloc((size_t)t->world->size * sizeof *all);
   fsdp_world_gather(t->world, &mine, (int64_t)sizeof mine, all);
   bool failed = false;
   for (int i = 0; i < t->world->size; i++) {

@@ -1,7 +1,10 @@
 #include "launcher/train_files.h"
 
+#include "runtime/base/check.h"
+
 #include <errno.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -39,17 +42,39 @@ fsdp_status fsdp_train_open_log(const fsdp_options *options, fsdp_metrics_log **
   return fsdp_metrics_log_open(path, true, log, error);
 }
 
-fsdp_status fsdp_train_check_tokenizer(const fsdp_setup *setup, fsdp_error *error) {
-  static const char *const names[] = {"tokenizer.json", "tokenizer.model"};
-  for (size_t i = 0; setup->folder && i < sizeof names / sizeof *names; i++) {
-    char path[PATH_BYTES];
-    snprintf(path, sizeof path, "%s/%s", setup->folder, names[i]);
-    if (access(path, F_OK) != 0) continue;
-    return fsdp_fail(
-        error, FSDP_ERR_INPUT,
-        "%s: this model has a tokenizer, so its text must be prepared with it, which is not built yet; use a "
-        "model folder without one to train on bytes",
-        path);
+// FOLDER/NAME where that is there, else NULL. The caller frees it.
+static char *find_in(const char *folder, const char *name) {
+  size_t bytes = strlen(folder) + strlen(name) + 2;
+  char *path = fsdp_alloc(bytes);
+  snprintf(path, bytes, "%s/%s", folder, name);
+  if (access(path, F_OK) == 0) return path;
+  free(path);
+  return NULL;
+}
+
+fsdp_status fsdp_train_find_tokenizer(const fsdp_options *options, const fsdp_setup *setup, char **path,
+                                      fsdp_error *error) {
+  *path = NULL;
+  if (options->tokenizer) {
+    if (access(options->tokenizer, R_OK) != 0) {
+      return fsdp_fail(error, FSDP_ERR_INPUT,
+                       "--tokenizer '%s' (%s) cannot be read (%s): name a tokenizer.json", options->tokenizer,
+                       fsdp_options_place(options, "tokenizer"), strerror(errno));
+    }
+    *path = strdup(options->tokenizer);
+    FSDP_CHECK(*path, "out of host memory");
+    return FSDP_OK;
   }
-  return FSDP_OK;
+  if (!setup->folder) return FSDP_OK;
+  *path = find_in(setup->folder, "tokenizer.json");
+  char *other = *path ? NULL : find_in(setup->folder, "tokenizer.model");
+  if (!other) return FSDP_OK;
+  fsdp_status status = fsdp_fail(
+      error, FSDP_ERR_INPUT,
+      "%s: the model has a tokenizer in another form than tokenizer.json, with which its text must be "
+      "prepared; save "
+      "it as tokenizer.json (Transformers' save_pretrained does) and name that with --tokenizer",
+      other);
+  free(other);
+  return status;
 }

@@ -10,6 +10,8 @@
 // NULL where there is neither. FSDP_ERR_INPUT.
 fsdp_status fsdp_train_open_log(const fsdp_options *options, fsdp_metrics_log **log, fsdp_error *error);
 
-// Text is read as bytes, which a model with a tokenizer of its own would not understand. FSDP_ERR_INPUT where
-// the model's folder has one.
-fsdp_status fsdp_train_check_tokenizer(const fsdp_setup *setup, fsdp_error *error);
+// The tokenizer.json that the data must have been prepared with: --tokenizer's, or the model folder's. *path
+// is owned by the caller, and NULL where there is none and text is bytes. FSDP_ERR_INPUT where the file is
+// not there.
+fsdp_status fsdp_train_find_tokenizer(const fsdp_options *options, const fsdp_setup *setup, char **path,
+                                      fsdp_error *error);

@@ -249,7 +249,6 @@ static void contradictions(void **state) {
   refuse(train, "--ckpt-freq 10", FSDP_ERR_OPTION, "--ckpt-freq|-e NAME");
   refuse(train, "-e run", FSDP_ERR_OPTION, "'run'|not built yet|--ckpt-freq 0");
   refuse(train, "-e a/b --ckpt-freq 0", FSDP_ERR_OPTION, "'a/b'|without '/'");
-  refuse(train, "--tokenizer t.json", FSDP_ERR_OPTION, "t.json|not built yet");
   refuse(train, "-b 1000000 -s 1e6", FSDP_ERR_OPTION, "--batch-size|--seq-length");
   refuse(plan, "--json --print-model", FSDP_ERR_OPTION, "--json|--print-model");
   refuse(plan, "--ranks 2 --ranks-per-node 4", FSDP_ERR_OPTION, "--ranks-per-node|--ranks 2");
