@@ -213,6 +213,7 @@ static int compare_components(const void *a, const void *b) {
 
 // Components are swept by their first issue.
 static bool find_collision(measurer *self, char *message, int message_bytes) {
+  if (self->component_count == 0) return false; // qsort wants an array
   qsort(self->components, (size_t)self->component_count, sizeof *self->components, compare_components);
   const component **active = fsdp_alloc((size_t)self->component_count * sizeof(component *));
   int64_t active_count = 0;
