@@ -1,21 +1,24 @@
 #include "runtime/io/builtin_text.h"
 
-// C11 has no #embed. The build names the file, and rebuilds this one when that changes.
+// C11 has no #embed. The build names the file, and rebuilds this one when that changes. The text has a type
+// and a size, since a program that links the shared library may move it into its own memory; the length is
+// taken here.
 __asm__(".pushsection .rodata\n"
         ".global fsdp_builtin_text\n"
-        ".hidden fsdp_builtin_text\n"
+        ".type fsdp_builtin_text, %object\n"
         "fsdp_builtin_text:\n"
         ".incbin \"" FSDP_BUILTIN_TEXT_FILE "\"\n"
-        ".hidden fsdp_builtin_text_end\n"
-        ".global fsdp_builtin_text_end\n"
-        "fsdp_builtin_text_end:\n"
-        ".byte 0\n"
+        ".size fsdp_builtin_text, . - fsdp_builtin_text\n"
+        ".Lfsdp_builtin_text_end:\n"
+        ".balign 8\n"
+        ".global fsdp_builtin_text_length\n"
+        ".hidden fsdp_builtin_text_length\n"
+        "fsdp_builtin_text_length:\n"
+        ".quad .Lfsdp_builtin_text_end - fsdp_builtin_text\n"
         ".popsection\n");
 
-extern const unsigned char fsdp_builtin_text_end[];
+extern const int64_t fsdp_builtin_text_length __attribute__((visibility("hidden")));
 
 int64_t fsdp_builtin_text_bytes(void) {
-  // Through integers: the compiler may take two arrays for unrelated objects, whose addresses have no
-  // difference.
-  return (int64_t)((uintptr_t)fsdp_builtin_text_end - (uintptr_t)fsdp_builtin_text);
+  return fsdp_builtin_text_length;
 }
