@@ -94,6 +94,21 @@ const char *fsdp_op_name(fsdp_op_kind kind);
 // prices.
 double fsdp_op_flops(fsdp_op_kind kind, const fsdp_op_attrs *attrs);
 
+// Whose kernels run an op: what differs between devices in the list of instructions.
+typedef enum fsdp_op_device { FSDP_OP_CPU, FSDP_OP_CUDA } fsdp_op_device;
+
+// Bytes of the workspace that the device's kernel takes as one more, last operand (written, fp32), a multiple
+// of 4; 0: it takes none. A function of the shape alone; `flat_elems` is P of ops over flat ranges.
+//
+//                                CPU             CUDA
+//   attention_backward           4*B*H*T         4*B*H*T                 rowsum(d_o * o)
+//   linear_cross_entropy(_b.)    4*chunk*V       4*(chunk*V + N)         logits of a chunk; the loss of each
+//   row embedding_backward           0               4*(V + 1 + N)           positions sorted by token
+//   rmsnorm_backward             0               4*C*min(N, 512)         partial sums of d_weight
+//   sum_squares                  0               8*min(1024, P/8192 up)  partial sums, fp64
+int64_t fsdp_op_workspace_bytes(fsdp_op_device device, fsdp_op_kind kind, const fsdp_op_attrs *attrs,
+                                int64_t flat_elems);
+
 #ifdef __cplusplus
 }
 #endif

@@ -10,13 +10,15 @@
 #include <string.h>
 
 const fsdp_target *fsdp_target_cpu(void) {
-  static const fsdp_target target = {.name = "cpu", .reduce_scatter_own_slot = false};
+  static const fsdp_target target = {.name = "cpu", .device = FSDP_OP_CPU};
   return &target;
 }
 
 const fsdp_target *fsdp_target_cuda(void) {
-  static const fsdp_target target = {
-      .name = "cuda", .reduce_scatter_own_slot = true, .gemm_workspace_bytes = (int64_t)32 << 20};
+  static const fsdp_target target = {.name = "cuda",
+                                     .device = FSDP_OP_CUDA,
+                                     .reduce_scatter_own_slot = true,
+                                     .gemm_workspace_bytes = (int64_t)32 << 20};
   return &target;
 }
 

@@ -18,9 +18,11 @@ typedef enum fsdp_accumulate { FSDP_ACCUMULATE_REDUCE, FSDP_ACCUMULATE_LOCAL } f
 // What differs between devices and shows in a plan.
 typedef struct fsdp_target {
   const char *name; // "cpu", "cuda"
+  fsdp_op_device device;
   // A reduce-scatter in place ends in the rank's own slot (NCCL), else at the buffer's start (MPI).
   bool reduce_scatter_own_slot;
-  int64_t gemm_workspace_bytes; // a planned constant of the matrix-product library, 0 on the CPU
+  // Scratch of the library of matrix products, kept for the whole run, 0 on the CPU.
+  int64_t gemm_workspace_bytes;
 } fsdp_target;
 
 const fsdp_target *fsdp_target_cpu(void);
@@ -64,7 +66,8 @@ typedef struct fsdp_plan {
   fsdp_memory_report memory;
   fsdp_traffic traffic;
   fsdp_unit_state *unit_state; // by unit
-  int64_t hint_unit; // a unit that stays gathered through the whole step and would not under `block`, or -1
+  int gemm_workspace; // tensor of target->gemm_workspace_bytes, or -1; every product runs on one stream
+  int64_t hint_unit;  // a unit that stays gathered through the whole step and would not under `block`, or -1
   int64_t hint_saved_bytes; // what `--wrap block` would save at the peak, where hint_unit >= 0
   bool verified;
 } fsdp_plan;

@@ -304,6 +304,11 @@ void fsdp_schedule(fsdp_plan *plan) {
   choose_modes(&s);
   find_forward_order(&s);
   schedule_state_tensors(&s);
+  int64_t product_scratch = plan->config.target->gemm_workspace_bytes;
+  plan->gemm_workspace =
+      product_scratch ? schedule_tensor(&s, "", "gemm_workspace", FSDP_SPACE_DEVICE, FSDP_CATEGORY_WORKSPACE,
+                                        FSDP_LIVE_ALWAYS, -1, -1, product_scratch)
+                      : -1;
   int accumulation = plan->config.accumulation;
   schedule_batch(&s, accumulation > 1 ? FSDP_SECTION_FIRST : FSDP_SECTION_ONLY);
   if (accumulation > 2) schedule_batch(&s, FSDP_SECTION_MIDDLE);

@@ -63,25 +63,11 @@ static fsdp_operand operand_of(scheduler *s, const fsdp_node_operand *o) {
   return schedule_whole(s, s->tensor_of_value[o->value], dtype, o->access);
 }
 
-// Scratch that an op needs beside its operands, in bytes.
-static int64_t workspace_bytes(const fsdp_node *node) {
-  const fsdp_op_attrs *a = &node->attrs;
-  switch (node->kind) {
-  case FSDP_OP_ATTENTION_BACKWARD:
-    return a->batch * a->heads * a->seq * 4; // rowsum(d_o * o)
-  case FSDP_OP_LINEAR_CROSS_ENTROPY:
-  case FSDP_OP_LINEAR_CROSS_ENTROPY_BACKWARD:
-    return a->chunk_rows * a->vocabulary * 4; // logits of a chunk
-  default:
-    return 0;
-  }
-}
-
 static void schedule_plain(scheduler *s, const fsdp_node *node) {
   fsdp_operand operands[FSDP_OP_MAX_OPERANDS];
   int count = 0;
   for (int i = 0; i < node->operand_count; i++) operands[count++] = operand_of(s, &node->operands[i]);
-  int64_t scratch = workspace_bytes(node);
+  int64_t scratch = fsdp_op_workspace_bytes(s->config->target->device, node->kind, &node->attrs, 0);
   if (scratch) {
     FSDP_CHECK(count < FSDP_OP_MAX_OPERANDS, "no room for the workspace of %s", fsdp_op_name(node->kind));
     char owner[FSDP_NAME_BYTES];

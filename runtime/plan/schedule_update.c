@@ -69,10 +69,22 @@ void schedule_unit_norm(scheduler *s, int u) {
   fsdp_operand slot = schedule_whole(s, s->norm_partials, FSDP_F32, WRITE);
   slot.offset_bytes = 4 * s->partial_count++;
   slot.size_bytes = 4;
-  fsdp_operand operands[2] = {schedule_whole(s, s->plan->unit_state[u].grad_shard, s->shard_dtype, READ),
+  bool offload = s->config->cpu_offload;
+  const fsdp_unit *unit = &s->units->units[u];
+  fsdp_operand operands[3] = {schedule_whole(s, s->plan->unit_state[u].grad_shard, s->shard_dtype, READ),
                               slot};
-  schedule_op(s, s->config->cpu_offload ? FSDP_STREAM_HOST : FSDP_STREAM_REDUCE, FSDP_OP_SUM_SQUARES, NULL, u,
-              -1, operands, 2);
+  int count = 2;
+  // Offloaded shards are squared by the host's kernels, whatever the device.
+  fsdp_op_device device = offload ? FSDP_OP_CPU : s->config->target->device;
+  int64_t scratch =
+      fsdp_op_workspace_bytes(device, FSDP_OP_SUM_SQUARES, &(fsdp_op_attrs){0}, unit->shard_numel);
+  if (scratch) {
+    int tensor = schedule_tensor(s, unit->path, "norm_workspace", FSDP_SPACE_DEVICE, FSDP_CATEGORY_WORKSPACE,
+                                 FSDP_LIVE_SECTION, u, unit->module, scratch);
+    operands[count++] = schedule_whole(s, tensor, FSDP_F32, WRITE);
+  }
+  schedule_op(s, offload ? FSDP_STREAM_HOST : FSDP_STREAM_REDUCE, FSDP_OP_SUM_SQUARES, NULL, u, -1, operands,
+              count);
 }
 
 void schedule_unit_update(scheduler *s, int u, fsdp_stream stream) {
