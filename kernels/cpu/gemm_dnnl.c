@@ -2,7 +2,7 @@
 
 #include "runtime/base/check.h"
 
-#include <omp.h>
+#include <dlfcn.h>
 #include <oneapi/dnnl/dnnl.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -27,6 +27,7 @@ enum { PRIMITIVES_MAX = 1024 };
 static char name[64];
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static bool native_bf16;
+static void (*set_openmp_threads)(int); // NULL where the library was built without OpenMP
 static dnnl_engine_t engine;
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER; // over `primitives` and `primitive_count`
 static primitive primitives[PRIMITIVES_MAX];
@@ -45,6 +46,10 @@ static void start(void) {
   native_bf16 =
       (dnnl_get_effective_cpu_isa() & dnnl_cpu_isa_avx512_core_bf16) == dnnl_cpu_isa_avx512_core_bf16;
   CHECK_DNNL(dnnl_engine_create(&engine, dnnl_cpu, 0));
+  // Asked of the process, which has the OpenMP that the library was linked with: a compiler's own may be
+  // another.
+  void *symbol = dlsym(RTLD_DEFAULT, "omp_set_num_threads");
+  memcpy(&set_openmp_threads, &symbol, sizeof symbol);
 }
 
 static void ready(void) {
@@ -53,7 +58,7 @@ static void ready(void) {
   // share a product, so each wants one; with one there is no parallel region, and no OpenMP worker is ever
   // made.
   static _Thread_local bool single;
-  if (!single) omp_set_num_threads(1);
+  if (!single && set_openmp_threads) set_openmp_threads(1);
   single = true;
 }
 
