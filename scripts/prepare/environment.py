@@ -57,9 +57,10 @@ def _make(folder):
             raise EnvironmentFailure(f"{folder}: is there and no virtual environment; give another --venv")
         print(f"installing {' and '.join(MODULES)} into {folder}", file=sys.stderr)
         _install_venv_module()
-        _run([sys.executable, "-m", "venv", "--clear", folder], f"{folder} could not be made")
-        _run([os.path.join(folder, "bin", "python"), "-m", "pip", "install", "--quiet", *REQUIREMENTS],
-             "the packages could not be installed from PyPI")
+        # Over an unfinished one, or one of the user's, which loses nothing by it.
+        _run([sys.executable, "-m", "venv", folder], f"{folder} could not be made")
+        pip = [os.path.join(folder, "bin", "python"), "-m", "pip", "install", "--quiet", "--retries", "1"]
+        _run(pip + list(REQUIREMENTS), "the packages could not be installed from PyPI")
         with open(mark, "w", encoding="utf-8") as file:
             file.write(wanted)
 
