@@ -3,19 +3,24 @@
 #include "runtime/base/check.h"
 #include "runtime/base/size.h"
 #include "runtime/plan/pack.h"
+#include "runtime/plan/pack_search.h"
 
 #include <string.h>
 
-// Factors of the peak: where packing stops trying, and what a packing with extended lifetimes may cost at
-// most.
-#define PACK_TARGET     1.004
-#define EXTENDED_LIMIT  1.01
-#define PACK_EFFORT     INT64_C(100000000)
+// Factors of the peak: where greedy packing stops trying, what a packing with extended lifetimes may cost at
+// most, and what no packing should exceed.
+#define PACK_TARGET    1.004
+#define EXTENDED_LIMIT 1.01
+#define ARENA_LIMIT    1.02
+// Comparisons of two items, about a nanosecond each.
 #define EXTENDED_EFFORT INT64_C(30000000)
+#define PACK_EFFORT     INT64_C(60000000)
+#define SEARCH_EFFORT   INT64_C(120000000)
 
 static int64_t tensor_align(int64_t bytes) {
-  int64_t align = 4;
-  while (align < bytes && align < FSDP_TENSOR_ALIGN_BYTES) align *= 2;
+  int64_t align = FSDP_TENSOR_ALIGN_BYTES;
+  while (align > FSDP_TENSOR_SMALL_ALIGN_BYTES && align * 64 > bytes) align /= 2;
+  while (align > 4 && align / 2 >= bytes) align /= 2;
   return align;
 }
 
@@ -30,8 +35,7 @@ static int training_end(const fsdp_program *program) {
   return program->instr_count;
 }
 
-// ---- Report
-// --------------------------------------------------------------------------------------------------------
+// ---- Report -------------------------------------------------------------------------------------
 
 void fsdp_memory_timeline(const fsdp_program *program, fsdp_space space, int64_t *out) {
   size_t row_bytes = FSDP_CATEGORY_COUNT * sizeof *out;
@@ -114,8 +118,7 @@ int fsdp_memory_owners(const fsdp_program *program, fsdp_space space, int positi
   return count;
 }
 
-// ---- Addresses
-// -----------------------------------------------------------------------------------------------------
+// ---- Addresses ----------------------------------------------------------------------------------
 
 // What lives always lies at the bottom in the order of tensors, the small ones after the others (no gaps
 // between).
@@ -176,48 +179,69 @@ static void extend_lifetimes(const fsdp_program *program, fsdp_pack_item *items,
   free(live);
 }
 
-static void pack_space(fsdp_program *program, fsdp_space space) {
-  int window_begins[FSDP_MAX_SECTIONS];
+// The items of a space, and the tensors that they stand for.
+typedef struct packing {
+  fsdp_pack_config config;
+  fsdp_pack_item *items;
+  int *tensors;
+  int count;
+} packing;
+
+static packing collect_items(fsdp_program *program, fsdp_space space, int window_begins[FSDP_MAX_SECTIONS]) {
   for (int s = 0; s < program->section_count; s++) window_begins[s] = program->sections[s].begin;
-  fsdp_pack_config config = {.window_begins = window_begins,
-                             .window_count = program->section_count,
-                             .base = place_always(program, space),
-                             .target = PACK_TARGET};
-  fsdp_pack_item *items = fsdp_alloc((size_t)program->tensor_count * sizeof *items);
-  int *tensors = fsdp_alloc((size_t)program->tensor_count * sizeof *tensors), count = 0;
+  packing p = {.config = {.window_begins = window_begins,
+                          .window_count = program->section_count,
+                          .base = place_always(program, space),
+                          .target = PACK_TARGET}};
+  p.items = fsdp_alloc((size_t)program->tensor_count * sizeof *p.items);
+  p.tensors = fsdp_alloc((size_t)program->tensor_count * sizeof *p.tensors);
   for (int t = 0; t < program->tensor_count; t++) {
     fsdp_tensor *tensor = &program->tensors[t];
     if (tensor->space != space || tensor->lifetime == FSDP_LIVE_ALWAYS) continue;
     tensor->address = 0;
     if (!is_live_somewhere(tensor)) continue;
-    tensors[count] = t;
-    items[count++] =
+    p.tensors[p.count] = t;
+    p.items[p.count++] =
         (fsdp_pack_item){tensor->begin, tensor->end, tensor->bytes, tensor_align(tensor->bytes), 0};
   }
-  memset(program->arena_bytes + space, 0, sizeof program->arena_bytes[space]);
-  fsdp_memory_space_report strict;
-  report_space(program, space, &strict);
-  config.effort = EXTENDED_EFFORT;
-  extend_lifetimes(program, items, count);
-  int64_t top = fsdp_pack(&config, items, count);
-  if ((double)top > (double)strict.peak_bytes * EXTENDED_LIMIT) {
-    fsdp_pack_item *exact = fsdp_alloc((size_t)count * sizeof *exact);
-    for (int i = 0; i < count; i++) {
-      exact[i] = items[i];
-      exact[i].end = program->tensors[tensors[i]].end;
-    }
-    config.effort = PACK_EFFORT;
-    int64_t exact_top = fsdp_pack(&config, exact, count);
-    if (exact_top < top) {
-      top = exact_top;
-      memcpy(items, exact, (size_t)count * sizeof *items);
-    }
-    free(exact);
+  return p;
+}
+
+// Lifetimes as they are; `items` are overwritten where that ends lower than `top`. Returns the end of the
+// highest.
+static int64_t pack_strictly(const fsdp_program *program, packing *p, int64_t top, int64_t limit) {
+  fsdp_pack_item *items = fsdp_alloc((size_t)p->count * sizeof *items);
+  for (int i = 0; i < p->count; i++) {
+    items[i] = p->items[i];
+    items[i].end = program->tensors[p->tensors[i]].end;
   }
-  for (int i = 0; i < count; i++) program->tensors[tensors[i]].address = items[i].address;
-  program->arena_bytes[space] = top;
-  free(tensors);
+  p->config.effort = PACK_EFFORT;
+  int64_t strict_top = fsdp_pack(&p->config, items, p->count);
+  fsdp_pack_search_config search = {.base = p->config.base, .limit = limit, .effort = SEARCH_EFFORT};
+  if (strict_top > limit && fsdp_pack_search(&search, items, p->count)) {
+    strict_top = p->config.base;
+    for (int i = 0; i < p->count; i++)
+      strict_top = fsdp_max_i64(strict_top, items[i].address + items[i].bytes);
+  }
+  if (strict_top < top) memcpy(p->items, items, (size_t)p->count * sizeof *items);
   free(items);
+  return fsdp_min_i64(top, strict_top);
+}
+
+static void pack_space(fsdp_program *program, fsdp_space space) {
+  int window_begins[FSDP_MAX_SECTIONS];
+  packing p = collect_items(program, space, window_begins);
+  fsdp_memory_space_report report;
+  report_space(program, space, &report);
+  p.config.effort = EXTENDED_EFFORT;
+  extend_lifetimes(program, p.items, p.count);
+  int64_t top = fsdp_pack(&p.config, p.items, p.count);
+  if ((double)top > (double)report.peak_bytes * EXTENDED_LIMIT)
+    top = pack_strictly(program, &p, top, (int64_t)((double)report.peak_bytes * ARENA_LIMIT));
+  for (int i = 0; i < p.count; i++) program->tensors[p.tensors[i]].address = p.items[i].address;
+  program->arena_bytes[space] = top;
+  free(p.tensors);
+  free(p.items);
 }
 
 void fsdp_memory_plan(fsdp_program *program, fsdp_memory_report *report) {

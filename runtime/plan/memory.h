@@ -6,9 +6,11 @@
 
 #include "runtime/plan/program.h"
 
-// Every tensor's address is a multiple of this, but those smaller than it: theirs is a multiple of the least
-// power of two that holds them (4 at least), so that scalars share a line instead of taking one each.
-#define FSDP_TENSOR_ALIGN_BYTES 64
+// A tensor of 4096 bytes or more lies at a multiple of 64. Smaller ones lie at multiples of 32 (from 2048 on)
+// or 16, and those under 16 bytes at a multiple of the least power of two that holds them (4 at least): in a
+// model of a few kilobytes the gaps would else cost percents of the peak.
+#define FSDP_TENSOR_ALIGN_BYTES       64
+#define FSDP_TENSOR_SMALL_ALIGN_BYTES 16
 
 typedef struct fsdp_memory_space_report {
   int64_t valley_bytes, peak_bytes, arena_bytes;

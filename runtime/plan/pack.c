@@ -32,10 +32,18 @@ typedef struct packer {
   entry_list scratch;  // of an item that spans windows
   int *order;
   int64_t *best_addresses;
+  int64_t *contention; // by item: the greatest sum of live items over its lifetime
   int64_t best_top, lower_bound, spent;
 } packer;
 
-typedef enum order_rule { BY_LIFETIME, BY_AREA, BY_BYTES, BY_BEGIN, ORDER_RULE_COUNT } order_rule;
+typedef enum order_rule {
+  BY_LIFETIME,
+  BY_AREA,
+  BY_CONTENTION,
+  BY_BYTES,
+  BY_BEGIN,
+  ORDER_RULE_COUNT
+} order_rule;
 typedef enum fit_rule { LOWEST_GAP, TIGHTEST_GAP, FIT_RULE_COUNT } fit_rule;
 
 static void list_insert(entry_list *list, int index, const entry *item) {
@@ -131,8 +139,7 @@ static int64_t attempt(packer *p, fit_rule fit) {
   return top;
 }
 
-// ---- Orders
-// --------------------------------------------------------------------------------------------------------
+// ---- Orders -------------------------------------------------------------------------------------
 
 static int compare_keys(const void *a, const void *b) {
   const sort_key *x = a, *y = b;
@@ -146,10 +153,11 @@ static void sort_items(packer *p, order_rule rule) {
   for (int i = 0; i < p->count; i++) {
     const fsdp_pack_item *item = &p->items[i];
     double length = item->end - item->begin + 1, bytes = (double)item->bytes;
-    keys[i].first = rule == BY_LIFETIME ? length
-                    : rule == BY_AREA   ? length * bytes
-                    : rule == BY_BYTES  ? bytes
-                                        : -(double)item->begin;
+    keys[i].first = rule == BY_LIFETIME     ? length
+                    : rule == BY_AREA       ? length * bytes
+                    : rule == BY_BYTES      ? bytes
+                    : rule == BY_CONTENTION ? (double)p->contention[i]
+                                            : -(double)item->begin;
     keys[i].second = rule == BY_LIFETIME ? bytes : length;
     keys[i].item = i;
   }
@@ -175,28 +183,41 @@ static bool promote(packer *p, int64_t goal) {
   return any;
 }
 
-// The greatest sum of live items, with their alignment.
-static int64_t lower_bound(const fsdp_pack_item *items, int count) {
-  int positions = 0;
-  for (int i = 0; i < count; i++)
-    if (items[i].end >= positions) positions = items[i].end + 1;
-  int64_t *change = fsdp_alloc_zeroed((size_t)positions + 1, sizeof *change);
-  for (int i = 0; i < count; i++) {
-    int64_t bytes = fsdp_round_up(items[i].bytes, items[i].align);
-    change[items[i].begin] += bytes;
-    change[items[i].end + 1] -= bytes;
+// Finds the greatest sum of live items, with their alignment, and each item's share of it.
+static void measure_load(packer *p) {
+  int positions = 0, levels = 1;
+  for (int i = 0; i < p->count; i++)
+    if (p->items[i].end >= positions) positions = p->items[i].end + 1;
+  while (1 << levels <= positions) levels++;
+  // load[level * positions + x]: the greatest over positions [x, x + 2^level).
+  int64_t *load = fsdp_alloc_zeroed((size_t)levels * (size_t)positions + 1, sizeof *load);
+  for (int i = 0; i < p->count; i++) {
+    int64_t bytes = fsdp_round_up(p->items[i].bytes, p->items[i].align);
+    load[p->items[i].begin] += bytes;
+    load[p->items[i].end + 1] -= bytes;
   }
-  int64_t live = 0, greatest = 0;
-  for (int position = 0; position < positions; position++) {
-    live += change[position];
-    greatest = fsdp_max_i64(greatest, live);
+  load[positions] = 0;
+  for (int x = 1; x < positions; x++) load[x] += load[x - 1];
+  for (int level = 1; level < levels; level++) {
+    const int64_t *half = load + (int64_t)(level - 1) * positions;
+    int64_t *whole = load + (int64_t)level * positions;
+    for (int x = 0; x + (1 << level) <= positions; x++)
+      whole[x] = fsdp_max_i64(half[x], half[x + (1 << (level - 1))]);
   }
-  free(change);
-  return greatest;
+  p->lower_bound = 0;
+  for (int i = 0; i < p->count; i++) {
+    int length = p->items[i].end - p->items[i].begin + 1, level = 31 - __builtin_clz((unsigned)length);
+    const int64_t *row = load + (int64_t)level * positions;
+    p->contention[i] = fsdp_max_i64(row[p->items[i].begin], row[p->items[i].end + 1 - (1 << level)]);
+    p->lower_bound = fsdp_max_i64(p->lower_bound, p->contention[i]);
+  }
+  free(load);
 }
 
+// ---- Search -------------------------------------------------------------------------------------
+
 static void search(packer *p) {
-  int64_t goal = p->config->base + (int64_t)((double)p->lower_bound * p->config->target);
+  int64_t goal = (int64_t)((double)(p->config->base + p->lower_bound) * p->config->target);
   order_rule best_order = BY_LIFETIME;
   fit_rule best_fit = LOWEST_GAP;
   for (int fit = 0; fit < FIT_RULE_COUNT; fit++) {
@@ -223,12 +244,14 @@ int64_t fsdp_pack(const fsdp_pack_config *config, fsdp_pack_item *items, int cou
   p.windows = fsdp_alloc_zeroed((size_t)config->window_count, sizeof *p.windows);
   p.order = fsdp_alloc((size_t)count * sizeof *p.order);
   p.best_addresses = fsdp_alloc((size_t)count * sizeof *p.best_addresses);
-  p.lower_bound = lower_bound(items, count);
+  p.contention = fsdp_alloc((size_t)count * sizeof *p.contention);
+  measure_load(&p);
   search(&p);
   for (int i = 0; i < count; i++) items[i].address = p.best_addresses[i];
   for (int w = 0; w < config->window_count; w++) free(p.windows[w].entries);
   free(p.windows);
   free(p.scratch.entries);
+  free(p.contention);
   free(p.order);
   free(p.best_addresses);
   return p.best_top;

@@ -27,7 +27,7 @@ typedef struct fsdp_pack_config {
                             // the faster
   int window_count;
   int64_t base;   // no address below it
-  double target;  // stop where the top is within this factor of the lower bound above base ...
+  double target;  // stop where the top is within this factor of base plus the lower bound ...
   int64_t effort; // ... or after so many comparisons of two items (whole attempts; at least one)
 } fsdp_pack_config;
 
