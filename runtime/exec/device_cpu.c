@@ -144,18 +144,16 @@ static fsdp_status create_arena(fsdp_device *device, int space, const fsdp_devic
                                 fsdp_error *error) {
   static const char *const names[FSDP_SPACE_COUNT] = {"fsdp-device", "fsdp-host"};
   int64_t bytes = config->arena_bytes[space];
-  device->arena_file[space] = -1;
   if (bytes == 0) return FSDP_OK;
+  // A file without a name: peers open it through this process, and it goes when the last one closes it. Where
+  // the system has none, the memory is private, and peers must send messages.
+  int file = config->shared ? memfd_create(names[space], MFD_CLOEXEC) : -1;
   void *memory = MAP_FAILED;
-  if (config->shared) {
-    // A file without a name: peers open it through this process, and it goes when the last one closes it.
-    int file = memfd_create(names[space], MFD_CLOEXEC);
-    device->arena_file[space] = file;
-    if (file >= 0 && ftruncate(file, bytes) == 0) {
-      memory = mmap(NULL, (size_t)bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
-    }
-  } else {
+  device->arena_file[space] = file;
+  if (file < 0) {
     memory = mmap(NULL, (size_t)bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  } else if (ftruncate(file, bytes) == 0) {
+    memory = mmap(NULL, (size_t)bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
   }
   if (memory == MAP_FAILED) {
     return fsdp_fail(error, FSDP_ERR_CAPACITY,
