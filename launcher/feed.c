@@ -6,8 +6,14 @@
 
 void fsdp_feed_create(fsdp_feed *feed, const fsdp_feed_config *config) {
   feed->config = *config;
-  feed->steps_fed = feed->micro_batches_fed = 0;
+  feed->steps_fed = feed->micro_batches_fed = feed->first_step = feed->sample_shift = 0;
   for (int i = 0; i < FSDP_FEED_STEPS_KEPT; i++) atomic_init(&feed->busy_ns[i], 0);
+}
+
+void fsdp_feed_seek(fsdp_feed *feed, int64_t step, int64_t sample_shift) {
+  feed->steps_fed = feed->first_step = step;
+  feed->micro_batches_fed = step * feed->config.accumulation;
+  feed->sample_shift = sample_shift;
 }
 
 static void book(fsdp_feed *feed, int64_t step, int64_t began_ns) {
@@ -20,8 +26,8 @@ static int64_t sample_of(const fsdp_feed *feed, int64_t step, int64_t micro_batc
   int64_t steps = fsdp_sampler_steps_per_epoch(&config->sampler);
   fsdp_sampler_part part = {
       .ranks = config->ranks, .rank = config->rank, .micro_batch = micro_batch, .batch = config->batch};
-  int64_t position = fsdp_sampler_position(&part, sequence);
-  return fsdp_sampler_sample(&config->sampler, step / steps, step % steps, position);
+  int64_t position = fsdp_sampler_position(&part, sequence), at = step + feed->sample_shift;
+  return fsdp_sampler_sample(&config->sampler, at / steps, at % steps, position);
 }
 
 void fsdp_feed_step(void *context, float scalars[FSDP_SCALAR_COUNT], float *target_count) {

@@ -25,12 +25,18 @@ typedef struct fsdp_feed_config {
 
 typedef struct fsdp_feed {
   fsdp_feed_config config;
-  int64_t steps_fed, micro_batches_fed;
+  int64_t steps_fed, micro_batches_fed; // steps done before this run included
+  int64_t first_step;                   // steps done before this run
+  int64_t sample_shift; // the sampler's step (epochs one after the other) less the optimizer's
   _Atomic int64_t busy_ns[FSDP_FEED_STEPS_KEPT]; // time spent in the callbacks, by step
 } fsdp_feed;
 
 // Starts at step 0. The feed is handed to the executor by address and must not move.
 void fsdp_feed_create(fsdp_feed *feed, const fsdp_feed_config *config);
+
+// Goes on behind step `step` of an earlier run, with the samples of the sampler's step `step + sample_shift`.
+// Before the first step is fed.
+void fsdp_feed_seek(fsdp_feed *feed, int64_t step, int64_t sample_shift);
 
 // fsdp_executor_callbacks.feed_step and feed_batch.
 void fsdp_feed_step(void *feed, float scalars[FSDP_SCALAR_COUNT], float *target_count);

@@ -112,13 +112,11 @@ static bool is_folder_name(const char *name) {
   return strcmp(name, ".") != 0 && strcmp(name, "..") != 0 && !strchr(name, '/');
 }
 
-// Checkpoints are not built: what asks for one fails here, and what only names the folder of the log does
-// not.
 static fsdp_status check_experiment(const check *c) {
   const fsdp_options *o = c->options;
   bool resume_path = strcmp(o->resume, "auto") != 0 && strcmp(o->resume, "off") != 0;
   if (!o->experiment) {
-    const char *const wanting[] = {"save-dir", "ckpt-freq"};
+    const char *const wanting[] = {"save-dir", "ckpt-freq", "ckpt-keep", "ckpt-async"};
     for (size_t i = 0; i < sizeof wanting / sizeof *wanting; i++) {
       bool never = i == 1 && o->ckpt_freq == 0;
       if (!given(c, wanting[i]) || never) continue;
@@ -137,19 +135,6 @@ static fsdp_status check_experiment(const check *c) {
     return fsdp_fail(c->error, FSDP_ERR_OPTION,
                      "--resume '%s' (%s) wants an experiment to go on with: add -e NAME, or leave it out",
                      o->resume, place(c, "resume"));
-  }
-  if (c->program != FSDP_PROGRAM_TRAIN) return FSDP_OK;
-  if (resume_path) {
-    return fsdp_fail(c->error, FSDP_ERR_OPTION,
-                     "--resume '%s' (%s): checkpoints are not built yet; leave it out to start afresh",
-                     o->resume, place(c, "resume"));
-  }
-  if (o->experiment && o->ckpt_freq != 0) {
-    return fsdp_fail(
-        c->error, FSDP_ERR_OPTION,
-        "--experiment-name '%s' (%s): checkpoints are not built yet; add --ckpt-freq 0 to keep the log "
-        "alone, or leave it out",
-        o->experiment, place(c, "experiment-name"));
   }
   return FSDP_OK;
 }

@@ -23,6 +23,11 @@ static const fsdp_choice backends[] = {{"auto", FSDP_BACKEND_AUTO, NULL},
                                        {"cuda", FSDP_BACKEND_CUDA, "gpu"},
                                        {NULL, 0, NULL}};
 
+static const fsdp_choice asyncs[] = {{"auto", FSDP_CKPT_ASYNC_AUTO, NULL},
+                                     {"on", FSDP_CKPT_ASYNC_ON, NULL},
+                                     {"off", FSDP_CKPT_ASYNC_OFF, NULL},
+                                     {NULL, 0, NULL}};
+
 #define FIELD(field) .offset = offsetof(fsdp_options, field)
 #define TEXT(field)  .kind = FSDP_OPTION_TEXT, FIELD(field)
 #define INT(field, from, to)                                                                                 \
@@ -101,6 +106,10 @@ static const fsdp_option_row table[] = {
     {"experiment-name", 'e', TEXT(experiment), .argument = "NAME",
      .help = "folder of this run; without it nothing is saved"},
     {"ckpt-freq", 0, INT(ckpt_freq, 0, STEPS_MAX), .fallback = "500", .help = "save every N steps, 0 never"},
+    {"ckpt-keep", 0, INT(ckpt_keep, 0, 1000000), .fallback = "3",
+     .help = "newest checkpoints that stay, 0 all"},
+    {"ckpt-async", 0, CHOICE(ckpt_async, asyncs), .fallback = "auto", .argument = "auto|on|off",
+     .help = "save from a snapshot in host memory while training goes on (auto: where it fits)"},
     {"resume", 0, TEXT(resume), .fallback = "auto", .argument = "auto|off|PATH",
      .help = "go on from a checkpoint"},
     {"memory-limit", 0, SIZE(memory_limit),

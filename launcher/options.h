@@ -16,6 +16,11 @@
 typedef enum fsdp_init { FSDP_INIT_AUTO, FSDP_INIT_WEIGHTS, FSDP_INIT_RANDOM } fsdp_init;
 typedef enum fsdp_lr_schedule { FSDP_LR_COSINE, FSDP_LR_LINEAR, FSDP_LR_CONSTANT } fsdp_lr_schedule;
 typedef enum fsdp_backend { FSDP_BACKEND_AUTO, FSDP_BACKEND_CPU, FSDP_BACKEND_CUDA } fsdp_backend;
+typedef enum fsdp_ckpt_async {
+  FSDP_CKPT_ASYNC_AUTO,
+  FSDP_CKPT_ASYNC_ON,
+  FSDP_CKPT_ASYNC_OFF
+} fsdp_ckpt_async;
 typedef enum fsdp_program_kind { FSDP_PROGRAM_TRAIN = 1, FSDP_PROGRAM_PLAN = 2 } fsdp_program_kind;
 
 #define FSDP_OPTION_MAX 72
@@ -25,13 +30,13 @@ typedef struct fsdp_options {
   char *config, *model, *data, *tokenizer, *wrap; // owned; NULL where not given and without a default
   char *save_dir, *experiment, *resume, *log, *memory_profile, *mesh;
   int64_t batch, seq, grad_accum, num_epochs, max_steps; // max_steps 0: none
-  int64_t warmup_steps, seed, numel_to_wrap, prefetch, ckpt_freq, log_freq,
+  int64_t warmup_steps, seed, numel_to_wrap, prefetch, ckpt_freq, ckpt_keep, log_freq,
       threads;                             // threads 0: the rank's cores
   int64_t memory_limit, host_memory_limit; // bytes, 0: not given
   int64_t ranks, ranks_per_node;           // fsdp_plan; 0: not given
   double lr, min_lr, weight_decay, beta1, beta2, eps, grad_clip;
-  int init, lr_schedule, strategy, accumulate, backend; // the enums above and of plan.h
-  int recompute;                                        // 1: blocks
+  int init, lr_schedule, strategy, accumulate, backend, ckpt_async; // the enums above and of plan.h
+  int recompute;                                                    // 1: blocks
   int param_dtype, reduce_dtype, master_dtype, moment_dtype;
   bool cpu_offload, measure, poison, print_model, print_program, dry_run, json, help, version;
   int mesh_data, mesh_fsdp; // of --mesh; 0: not given

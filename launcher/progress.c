@@ -49,7 +49,8 @@ static void put_memory(json_t *line, const fsdp_step_record *record, const fsdp_
   put(line, "planned_valley_bytes", json_integer(device->valley_bytes));
   put(line, "planned_peak_bytes", json_integer(device->peak_bytes));
   put(line, "arena_bytes", json_integer(device->arena_bytes));
-  put(line, "host_bytes", json_integer(plan->memory.space[FSDP_SPACE_HOST].arena_bytes));
+  put(line, "host_bytes",
+      json_integer(plan->memory.space[FSDP_SPACE_HOST].arena_bytes + record->snapshot_bytes));
   const fsdp_memory_space_report *host = &plan->memory.space[FSDP_SPACE_HOST];
   put(line, "host_valley_bytes",
       record->measured ? json_integer(memory->valley_bytes[FSDP_SPACE_HOST]) : json_null());
@@ -76,6 +77,7 @@ json_t *fsdp_progress_json(const fsdp_step_record *record, const fsdp_plan *plan
   put_number(line, "mfu", mfu);
   put_number(line, "time/total", record->total_ms);
   put_number(line, "time/data", record->data_ms);
+  put_number(line, "time/checkpoint", record->checkpoint_ms);
   put_number(line, "time/forward", profile->phase_ms[FSDP_PHASE_FORWARD]);
   put_number(line, "time/backward", profile->phase_ms[FSDP_PHASE_BACKWARD]);
   put_number(line, "time/update", profile->phase_ms[FSDP_PHASE_UPDATE]);

@@ -13,7 +13,9 @@ typedef struct fsdp_step_record {
   int64_t epoch_step, steps_per_epoch; // steps of this epoch that are done, this one too
   double loss, running_loss, lr, grad_norm;
   double total_ms, data_ms;
-  int64_t tokens; // of the step, all ranks together
+  double checkpoint_ms;   // that the step waited for a checkpoint to be taken
+  int64_t snapshot_bytes; // host memory of checkpoints, beside the arenas
+  int64_t tokens;         // of the step, all ranks together
   fsdp_figures figures;
   bool measured; // figures.memory holds what the trace found
 } fsdp_step_record;

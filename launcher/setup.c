@@ -2,6 +2,7 @@
 
 #include "launcher/capacity.h"
 #include "launcher/option_value.h"
+#include "launcher/saver.h"
 #include "runtime/base/size.h"
 #include "runtime/io/config_json.h"
 #include "runtime/io/safetensors.h"
@@ -122,8 +123,40 @@ static fsdp_plan_config make_config(const fsdp_options *options, const fsdp_targ
   };
 }
 
+// Checks plan and snapshot; `*snapshot_bytes` becomes 0 where there is room for the plan alone and the user
+// leaves it open.
+static fsdp_status check_with_snapshot(const fsdp_options *options, const fsdp_plan *plan,
+                                       const fsdp_limits *limits, int64_t *snapshot_bytes,
+                                       fsdp_error *error) {
+  int64_t snapshot = *snapshot_bytes;
+  fsdp_limits left = *limits;
+  // At least a byte: 0 would be no limit.
+  if (left.bytes[FSDP_SPACE_HOST]) {
+    left.bytes[FSDP_SPACE_HOST] = fsdp_max_i64(1, left.bytes[FSDP_SPACE_HOST] - snapshot);
+  }
+  if (left.shared_bytes) left.shared_bytes = fsdp_max_i64(1, left.shared_bytes - snapshot);
+  fsdp_status status = fsdp_capacity_check(plan, limits, error);
+  if (status != FSDP_OK || snapshot == 0) return status;
+  fsdp_error ignored;
+  bool over = limits->bytes[FSDP_SPACE_HOST] && snapshot > limits->bytes[FSDP_SPACE_HOST];
+  if (!over && fsdp_capacity_check(plan, &left, &ignored) == FSDP_OK) return FSDP_OK;
+  *snapshot_bytes = 0;
+  if (options->ckpt_async == FSDP_CKPT_ASYNC_AUTO) return FSDP_OK;
+  char bytes[64];
+  return fsdp_fail(error, FSDP_ERR_CAPACITY,
+                   "--ckpt-async on (%s) needs %s a rank for the snapshot, for which there is no room beside "
+                   "the rest: use --ckpt-async off, which saves straight from the state",
+                   fsdp_options_place(options, "ckpt-async"),
+                   fsdp_value_print_bytes(snapshot, bytes, sizeof bytes));
+}
+
+static int64_t snapshot_bytes_of(const fsdp_options *options, const fsdp_plan *plan) {
+  bool saves = options->experiment && options->ckpt_freq > 0 && options->ckpt_async != FSDP_CKPT_ASYNC_OFF;
+  return saves ? fsdp_saver_snapshot_bytes(plan) : 0;
+}
+
 static fsdp_status check_memory(const fsdp_options *options, const fsdp_setup_ranks *ranks,
-                                const fsdp_plan *plan, fsdp_error *error) {
+                                const fsdp_plan *plan, int64_t *snapshot_bytes, fsdp_error *error) {
   char machine[128], limit[2][64], device[192], host[192];
   snprintf(device, sizeof device, "--memory-limit %s (%s)",
            fsdp_value_print_bytes(options->memory_limit, limit[0], sizeof limit[0]),
@@ -141,7 +174,7 @@ static fsdp_status check_memory(const fsdp_options *options, const fsdp_setup_ra
     limits.shared_bytes = ranks->machine_bytes / ranks->ranks_per_node;
     limits.shared_place = machine;
   }
-  return fsdp_capacity_check(plan, &limits, error);
+  return check_with_snapshot(options, plan, &limits, snapshot_bytes, error);
 }
 
 fsdp_status fsdp_setup_create(const fsdp_options *options, fsdp_program_kind program,
@@ -154,7 +187,9 @@ fsdp_status fsdp_setup_create(const fsdp_options *options, fsdp_program_kind pro
   status = read_model(options, setup, &config.model, error);
   if (status == FSDP_OK) status = make_mesh(options, ranks, &config.mesh, error);
   if (status == FSDP_OK) status = fsdp_plan_create(&config, &setup->plan, error);
-  if (status == FSDP_OK) status = check_memory(options, ranks, setup->plan, error);
+  if (status != FSDP_OK) return status;
+  setup->snapshot_bytes = snapshot_bytes_of(options, setup->plan);
+  status = check_memory(options, ranks, setup->plan, &setup->snapshot_bytes, error);
   return status;
 }
 

@@ -8,6 +8,7 @@
 #include "launcher/report.h"
 #include "launcher/setup.h"
 #include "launcher/stop.h"
+#include "launcher/train_checkpoints.h"
 #include "launcher/train_files.h"
 #include "runtime/base/random.h"
 #include "runtime/base/size.h"
@@ -22,6 +23,8 @@
 
 // Steps are counted in fp32 on the device, which is exact up to here.
 #define STEPS_MAX (INT64_C(1) << 24)
+// How often ranks ask each other whether to stop.
+#define AGREEMENT_MS 200
 
 typedef struct trainer {
   fsdp_world *world;
@@ -36,7 +39,9 @@ typedef struct trainer {
   bool has_comms;
   fsdp_executor *executor;
   fsdp_feed feed;
+  fsdp_train_checkpoints checkpoints;
   int64_t total_steps, steps_per_epoch, step_tokens;
+  int64_t next_agreement; // the step after which ranks next ask each other whether to stop
 } trainer;
 
 // What the steps since the last line on the terminal have added up to.
@@ -103,6 +108,7 @@ static fsdp_status count_steps(trainer *t, fsdp_error *error) {
   t->steps_per_epoch = fsdp_sampler_steps_per_epoch(&t->feed.config.sampler);
   int64_t steps;
   if (!fsdp_mul_checked(t->steps_per_epoch, o->num_epochs, &steps)) steps = INT64_MAX;
+  if (steps < INT64_MAX) steps -= t->feed.sample_shift;
   if (o->max_steps && o->max_steps < steps) steps = o->max_steps;
   if (steps > STEPS_MAX) {
     return fsdp_fail(error, FSDP_ERR_OPTION,
@@ -110,7 +116,7 @@ static fsdp_status count_steps(trainer *t, fsdp_error *error) {
                      " steps: end sooner with --max-steps",
                      o->num_epochs, fsdp_options_place(o, "num-epochs"), STEPS_MAX);
   }
-  t->total_steps = steps;
+  t->total_steps = t->feed.config.rate.total_steps = steps;
   return FSDP_OK;
 }
 
@@ -141,14 +147,12 @@ static fsdp_status open_data(trainer *t, fsdp_error *error) {
                            .accumulation = config->accumulation,
                            .beta1 = o->beta1,
                            .beta2 = o->beta2};
+  feed.rate = (fsdp_learning_rate){.schedule = (fsdp_lr_schedule)o->lr_schedule,
+                                   .lr = o->lr,
+                                   .min_lr = o->min_lr,
+                                   .warmup_steps = o->warmup_steps};
   fsdp_feed_create(&t->feed, &feed);
-  status = count_steps(t, error);
-  t->feed.config.rate = (fsdp_learning_rate){.schedule = (fsdp_lr_schedule)o->lr_schedule,
-                                             .lr = o->lr,
-                                             .min_lr = o->min_lr,
-                                             .warmup_steps = o->warmup_steps,
-                                             .total_steps = t->total_steps};
-  return status;
+  return count_steps(t, error);
 }
 
 // Every file that the run reads or writes, so that a missing one is known before memory is taken.
@@ -157,7 +161,8 @@ static fsdp_status open_files(trainer *t, fsdp_error *error) {
   if (status == FSDP_OK && t->setup.load_weights) {
     status = fsdp_weights_open(t->setup.folder, t->setup.plan->graph, &t->weights, error);
   }
-  if (status == FSDP_OK && is_first(t)) status = fsdp_train_open_log(t->options, &t->log, error);
+  bool fresh = !fsdp_train_checkpoints_found(&t->checkpoints);
+  if (status == FSDP_OK && is_first(t)) status = fsdp_train_open_log(t->options, fresh, &t->log, error);
   if (status == FSDP_OK && is_first(t) && t->options->memory_profile) {
     status = fsdp_memory_profile_write(t->setup.plan, t->setup.model_name, t->options->memory_profile, error);
   }
@@ -196,7 +201,25 @@ static void create_executor(trainer *t) {
   t->executor = fsdp_executor_create(&config);
 }
 
+// From the checkpoint, or a new start; then feed, log and number of steps are where the run goes on.
+static fsdp_status fill_state(trainer *t, fsdp_error *error) {
+  if (!fsdp_train_checkpoints_found(&t->checkpoints)) fsdp_state_fill(t->executor, draw_or_read, t, error);
+  if (fsdp_world_share_error(t->world, error) != FSDP_OK) return error->status;
+  if (fsdp_train_checkpoints_restore(&t->checkpoints, t->executor, &t->feed, error) != FSDP_OK) {
+    return error->status;
+  }
+  fsdp_status status = count_steps(t, error);
+  if (status == FSDP_OK && t->log && fsdp_train_checkpoints_found(&t->checkpoints)) {
+    fsdp_metrics_log_rewind(t->log, "global_step", t->feed.first_step, error);
+  }
+  return fsdp_world_share_error(t->world, error);
+}
+
 static fsdp_status prepare(trainer *t, fsdp_error *error) {
+  t->checkpoints.options = t->options;
+  t->checkpoints.setup = &t->setup;
+  t->checkpoints.world = t->world;
+  if (fsdp_train_checkpoints_open(&t->checkpoints, error) != FSDP_OK) return error->status;
   open_files(t, error);
   if (fsdp_world_share_error(t->world, error) != FSDP_OK) return error->status;
   create_device(t, error);
@@ -205,8 +228,7 @@ static fsdp_status prepare(trainer *t, fsdp_error *error) {
   t->has_comms = fsdp_world_comms(t->world, &comms, &t->comms, error) == FSDP_OK;
   if (fsdp_world_share_error(t->world, error) != FSDP_OK) return error->status;
   create_executor(t);
-  fsdp_state_fill(t->executor, draw_or_read, t, error);
-  return fsdp_world_share_error(t->world, error);
+  return fill_state(t, error);
 }
 
 // ---- What a person sees
@@ -219,7 +241,9 @@ static void print_start(const trainer *t) {
   char parameters[48], valley[24], peak[24], arena[24], host_arena[24], hint[512], tokens[48];
   printf("model:     %s, %s parameters, %s\n", t->setup.model_name,
          fsdp_value_print_int(fsdp_llama_parameter_count(&made->config.model), parameters, sizeof parameters),
-         t->weights ? "weights from its folder" : "new weights");
+         fsdp_train_checkpoints_found(&t->checkpoints) ? "weights from the checkpoint"
+         : t->weights                                  ? "weights from its folder"
+                                                       : "new weights");
   printf("ranks:     %d (data=%d, fsdp=%d), strategy %s, %d unit%s, parameters in %s\n", t->world->size,
          made->config.mesh.size[FSDP_AXIS_DATA], made->config.mesh.size[FSDP_AXIS_FSDP],
          fsdp_strategy_name(made->config.strategy), made->units->count, made->units->count == 1 ? "" : "s",
@@ -228,7 +252,7 @@ static void print_start(const trainer *t) {
          fsdp_value_print_bytes(device->valley_bytes, valley, sizeof valley),
          fsdp_value_print_bytes(device->peak_bytes, peak, sizeof peak),
          fsdp_value_print_bytes(device->arena_bytes, arena, sizeof arena),
-         fsdp_value_print_bytes(host->arena_bytes, host_arena, sizeof host_arena),
+         fsdp_value_print_bytes(host->arena_bytes + t->setup.snapshot_bytes, host_arena, sizeof host_arena),
          made->program->instr_count);
   printf("data:      %s\n", fsdp_dataset_description(t->dataset));
   printf("steps:     %" PRId64 " of %s tokens, %" PRId64 " an epoch\n", t->total_steps,
@@ -245,8 +269,9 @@ static void print_start(const trainer *t) {
 static void print_summary(const trainer *t, const fsdp_step_record *last, const tally *sum) {
   const fsdp_memory_space_report *device = &t->setup.plan->memory.space[FSDP_SPACE_DEVICE];
   char speed[48], time[32], planned[2][48], measured[2][48];
-  double tokens_per_s = (double)(last->step * t->step_tokens) / (sum->run_ms / 1e3);
-  printf("done:      %" PRId64 " steps in %s, loss %.4f, %s tokens/s\n", last->step,
+  int64_t steps = last->step - t->feed.first_step;
+  double tokens_per_s = (double)(steps * t->step_tokens) / (sum->run_ms / 1e3);
+  printf("done:      %" PRId64 " steps in %s, loss %.4f, %s tokens/s\n", steps,
          fsdp_progress_duration(sum->run_ms / 1e3, time), last->loss,
          fsdp_value_print_int((int64_t)tokens_per_s, speed, sizeof speed));
   printf("memory:    planned valley %s, peak %s bytes a rank",
@@ -268,7 +293,8 @@ static void print_summary(const trainer *t, const fsdp_step_record *last, const 
 // they cost no waiting (runtime/exec/executor.h).
 static fsdp_status finish_step(trainer *t, fsdp_step_record *record, tally *sum, fsdp_error *error) {
   char message[512];
-  bool sound = fsdp_executor_figures(t->executor, record->step, &record->figures, message, sizeof message);
+  int64_t local = record->step - t->feed.first_step; // the executor counts its own
+  bool sound = fsdp_executor_figures(t->executor, local, &record->figures, message, sizeof message);
   FSDP_CHECK(sound, "step %" PRId64 ": %s", record->step, message);
   record->measured = t->options->measure;
   record->data_ms = fsdp_feed_take_ms(&t->feed, record->step - 1);
@@ -283,8 +309,7 @@ static fsdp_status finish_step(trainer *t, fsdp_step_record *record, tally *sum,
     status = fsdp_metrics_log_write(t->log, line, error);
     json_decref(line);
   }
-  bool shown =
-      record->step % t->options->log_freq == 0 || record->step == 1 || record->step == t->total_steps;
+  bool shown = record->step % t->options->log_freq == 0 || local == 1 || record->step == t->total_steps;
   if (!shown) return status;
   fsdp_progress_rate rate = {.tokens_per_s =
                                  (double)(sum->line_steps * t->step_tokens) / (sum->line_ms / 1e3),
@@ -295,34 +320,44 @@ static fsdp_status finish_step(trainer *t, fsdp_step_record *record, tally *sum,
   return status;
 }
 
-static fsdp_step_record make_record(const trainer *t, const fsdp_step_result *result, double total_ms) {
-  int64_t done = result->step - 1;
-  return (fsdp_step_record){.step = result->step,
+static fsdp_step_record make_record(trainer *t, const fsdp_step_result *result, double total_ms) {
+  int64_t done = t->feed.first_step + result->step - 1, position = done + t->feed.sample_shift;
+  return (fsdp_step_record){.step = done + 1,
                             .total_steps = t->total_steps,
-                            .epoch = done / t->steps_per_epoch,
-                            .epoch_step = done % t->steps_per_epoch + 1,
+                            .epoch = position / t->steps_per_epoch,
+                            .epoch_step = position % t->steps_per_epoch + 1,
                             .steps_per_epoch = t->steps_per_epoch,
                             .loss = (double)result->loss,
                             .lr = fsdp_learning_rate_at(&t->feed.config.rate, done),
                             .grad_norm = (double)result->grad_norm,
                             .total_ms = total_ms,
+                            .checkpoint_ms = fsdp_train_checkpoints_take_ms(&t->checkpoints),
+                            .snapshot_bytes = t->setup.snapshot_bytes,
                             .tokens = t->step_tokens};
 }
 
-// What every rank knows after a step: the greatest of the signals that ranks have received (0: none), and
-// whether rank 0 could write its log. One exchange, so that all stop after the same step.
-static fsdp_status agree_to_stop(trainer *t, int *stop_signal, fsdp_error *error) {
+// After step `step`: what every rank knows then is the greatest of the signals that ranks have received (0:
+// none), whether rank 0 could write its log, and after which step to ask again. One exchange, so that all
+// stop after the same step; as it costs up to a millisecond where ranks share cores, it is made a few times a
+// second and not in every short step.
+static fsdp_status agree_to_stop(trainer *t, int64_t step, double step_ms, int *stop_signal,
+                                 fsdp_error *error) {
+  if (step < t->next_agreement) return FSDP_OK;
   struct {
+    double step_ms;
     int signal_number, failed;
-  } mine = {fsdp_stop_signal(), error->status != FSDP_OK},
+  } mine = {step_ms, fsdp_stop_signal(), error->status},
     *all = fsdp_alloc((size_t)t->world->size * sizeof *all);
   fsdp_world_gather(t->world, &mine, (int64_t)sizeof mine, all);
   bool failed = false;
+  double longest_ms = 0;
   for (int i = 0; i < t->world->size; i++) {
     if (all[i].signal_number > *stop_signal) *stop_signal = all[i].signal_number;
     failed = failed || all[i].failed;
+    longest_ms = fmax(longest_ms, all[i].step_ms);
   }
   free(all);
+  t->next_agreement = step + (int64_t)fmin(1000, fmax(1, AGREEMENT_MS / fmax(longest_ms, 1e-3)));
   return failed ? fsdp_world_share_error(t->world, error) : FSDP_OK;
 }
 
@@ -337,21 +372,32 @@ static fsdp_status fail_not_finite(const trainer *t, const fsdp_step_record *rec
 static fsdp_status run_steps(trainer *t, int *stop_signal, fsdp_error *error) {
   fsdp_step_record record = {0};
   tally sum = {0};
-  int64_t before_ns = fsdp_profile_now_ns();
+  int64_t before_ns = fsdp_profile_now_ns(), first = t->feed.first_step + 1;
   fsdp_status status = FSDP_OK;
-  for (int64_t step = 1; step <= t->total_steps && status == FSDP_OK && !*stop_signal; step++) {
+  for (int64_t step = first; step <= t->total_steps && status == FSDP_OK && !*stop_signal; step++) {
     fsdp_step_result result;
+    bool written;
     fsdp_executor_run_step(t->executor, &result);
     int64_t now_ns = fsdp_profile_now_ns();
-    if (step > 1) finish_step(t, &record, &sum, error);
+    if (step > first) finish_step(t, &record, &sum, error);
     record = make_record(t, &result, (double)(now_ns - before_ns) / 1e6);
     before_ns = now_ns;
-    status = agree_to_stop(t, stop_signal, error);
+    status = agree_to_stop(t, stop_signal, &written, error);
     if (status == FSDP_OK && !isfinite(record.loss)) status = fail_not_finite(t, &record, error);
+    if (status == FSDP_OK) {
+      fsdp_train_checkpoints_after_step(&t->checkpoints, t->executor, &t->feed, step, written);
+    }
   }
   fsdp_executor_drain(t->executor);
+  if (record.step == 0) {
+    if (is_first(t)) printf("done:      nothing is left of %" PRId64 " steps\n", t->total_steps);
+    return FSDP_OK;
+  }
   if (status != FSDP_OK && status != FSDP_ERR_NOT_FINITE) return status;
   fsdp_error last_error = {0};
+  if (status == FSDP_OK) {
+    status = fsdp_train_checkpoints_finish(&t->checkpoints, t->executor, &t->feed, record.step, error);
+  }
   finish_step(t, &record, &sum, &last_error);
   if (fsdp_world_share_error(t->world, &last_error) != FSDP_OK && status == FSDP_OK) {
     *error = last_error;
@@ -369,6 +415,7 @@ static fsdp_status run_steps(trainer *t, int *stop_signal, fsdp_error *error) {
 // -------------------------------------------------------------------------------------------------------
 
 static void destroy(trainer *t) {
+  fsdp_train_checkpoints_close(&t->checkpoints);
   fsdp_executor_destroy(t->executor);
   if (t->has_comms) fsdp_comms_destroy(&t->comms);
   if (t->device) t->device->table->destroy(t->device);

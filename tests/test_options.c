@@ -247,12 +247,12 @@ static void contradictions(void **state) {
   refuse(train, "--memory-profile a.png", FSDP_ERR_OPTION, "a.png|.svg");
   refuse(train, "--resume outputs/a/5", FSDP_ERR_OPTION, "--resume|-e NAME");
   refuse(train, "--ckpt-freq 10", FSDP_ERR_OPTION, "--ckpt-freq|-e NAME");
-  refuse(train, "-e run", FSDP_ERR_OPTION, "'run'|not built yet|--ckpt-freq 0");
+  refuse(train, "--ckpt-keep 2", FSDP_ERR_OPTION, "--ckpt-keep|-e NAME");
   refuse(train, "-e a/b --ckpt-freq 0", FSDP_ERR_OPTION, "'a/b'|without '/'");
   refuse(train, "-b 1000000 -s 1e6", FSDP_ERR_OPTION, "--batch-size|--seq-length");
   refuse(plan, "--json --print-model", FSDP_ERR_OPTION, "--json|--print-model");
   refuse(plan, "--ranks 2 --ranks-per-node 4", FSDP_ERR_OPTION, "--ranks-per-node|--ranks 2");
-  fsdp_options o = accept(train, "-e run --ckpt-freq 0");
+  fsdp_options o = accept(train, "-e run --ckpt-keep 0 --ckpt-async off --resume outputs/a");
   fsdp_options_destroy(&o);
 }
 

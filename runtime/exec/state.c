@@ -62,6 +62,17 @@ static void clear(const shard *to, void *scratch) {
   }
 }
 
+void fsdp_state_read_shard(fsdp_executor *executor, fsdp_state_part part, int unit, int64_t first_elem,
+                           int64_t elems, void *out) {
+  const fsdp_plan *plan = fsdp_executor_config_of(executor)->plan;
+  shard from =
+      shard_of(executor, unit, tensor_of(&plan->unit_state[unit], part), fsdp_state_dtype(plan, part));
+  FSDP_CHECK(from.data && first_elem >= 0 && elems >= 0 && first_elem <= from.elems - elems,
+             "elements %lld + %lld of a shard of unit %d", (long long)first_elem, (long long)elems, unit);
+  int64_t width = fsdp_dtype_bytes(from.dtype);
+  from.device->table->read(from.device, out, from.data + first_elem * width, elems * width);
+}
+
 // What a walk over a part does with each piece of a run.
 typedef struct walk {
   fsdp_executor *executor;

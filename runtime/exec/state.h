@@ -42,5 +42,10 @@ fsdp_status fsdp_state_save(fsdp_executor *executor, fsdp_state_part part, fsdp_
 fsdp_status fsdp_state_load(fsdp_executor *executor, fsdp_state_part part, fsdp_state_callback source,
                             void *context, fsdp_error *error);
 
+// Copies elements [first_elem, first_elem + elems) of this rank's flat shard of a unit, pads included, in the
+// part's dtype. The part must be kept by the plan.
+void fsdp_state_read_shard(fsdp_executor *executor, fsdp_state_part part, int unit, int64_t first_elem,
+                           int64_t elems, void *out);
+
 // The dtype in which a part is kept.
 fsdp_dtype fsdp_state_dtype(const fsdp_plan *plan, fsdp_state_part part);

@@ -77,6 +77,8 @@ fsdp_status fsdp_metrics_log_rewind(fsdp_metrics_log *log, const char *key, int6
   size_t capacity = 0;
   ssize_t length;
   int64_t kept = 0;
+  struct stat information;
+  if (!fstat(log->descriptor, &information) && !S_ISREG(information.st_mode)) return FSDP_OK;
   FILE *file = fopen(log->path, "rb");
   if (!file) return fail_io(log, "reading it", error);
   while ((length = getline(&line, &capacity, file)) > 0) {

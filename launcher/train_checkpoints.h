@@ -1,0 +1,55 @@
+// A training run's checkpoints: its folder, where it goes on from, and when it saves.
+//
+//   open ─► (device, executor) ─► restore ─► [ step ─► after_step ] ... ─► close
+//
+// Without an experiment nothing happens and all ranks agree on it. Every function but the queries is called
+// by all ranks.
+#pragma once
+
+#include "launcher/feed.h"
+#include "launcher/options.h"
+#include "launcher/resume.h"
+#include "launcher/saver.h"
+#include "launcher/setup.h"
+
+typedef struct fsdp_train_checkpoints {
+  fsdp_world *world;
+  const fsdp_options *options;
+  const fsdp_setup *setup;
+  char folder[2048]; // of the experiment, "" where there is none
+  int lock;          // rank 0's, or -1
+  bool saves;
+  fsdp_resume *resume;
+  fsdp_saver *saver;
+  uint64_t data_fingerprint;
+  double lost_ms; // by the steps since they were last asked for, waiting for saves
+} fsdp_train_checkpoints;
+
+// Makes and locks the experiment's folder and looks for the checkpoint to go on from. FSDP_ERR_INPUT. Close
+// it in either case.
+fsdp_status fsdp_train_checkpoints_open(fsdp_train_checkpoints *self, fsdp_error *error);
+void fsdp_train_checkpoints_close(fsdp_train_checkpoints *self);
+
+// Whether there is a checkpoint to go on from.
+bool fsdp_train_checkpoints_found(const fsdp_train_checkpoints *self);
+
+// Once the executor is there: fills its state from the checkpoint, sets the feed behind its last step, and
+// prints what was resumed. Leaves the state alone where there is nothing to go on from. Then gets ready to
+// save.
+fsdp_status fsdp_train_checkpoints_restore(fsdp_train_checkpoints *self, fsdp_executor *executor,
+                                           fsdp_feed *feed, fsdp_error *error);
+
+// Whether this rank's part of a save is on the disk, for the ranks to tell each other after each step.
+bool fsdp_train_checkpoints_is_written(fsdp_train_checkpoints *self);
+
+// After step `step`: completes a save that `all_written` ranks have written, and starts one where --ckpt-freq
+// says so. A save that fails is told, and the run goes on.
+void fsdp_train_checkpoints_after_step(fsdp_train_checkpoints *self, fsdp_executor *executor,
+                                       const fsdp_feed *feed, int64_t step, bool all_written);
+
+// At the end of the run: saves where the last step is not saved yet, and waits until it is. FSDP_ERR_INPUT.
+fsdp_status fsdp_train_checkpoints_finish(fsdp_train_checkpoints *self, fsdp_executor *executor,
+                                          const fsdp_feed *feed, int64_t step, fsdp_error *error);
+
+// Milliseconds that steps have waited for saves since the last call.
+double fsdp_train_checkpoints_take_ms(fsdp_train_checkpoints *self);
