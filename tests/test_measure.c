@@ -98,7 +98,6 @@ static void collisions_are_found(void **state) {
 }
 
 // ---- Brute force: every byte by itself
-// ----------------------------------------------------------------------------
 
 #define BYTES   24
 #define BUFFERS 3

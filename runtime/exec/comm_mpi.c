@@ -48,7 +48,6 @@ static void wait_all(MPI_Request *requests, int count) {
 }
 
 // ---- Messages
-// -----------------------------------------------------------------------------------------------------
 
 // Data in `size` slots of `slot_elems`, of which the last may be shorter or empty, so that there are
 // `total_elems`.
@@ -246,7 +245,7 @@ fsdp_comm *fsdp_world_split_messages(fsdp_world *world, int color, int key, int6
   self->piece_bytes = fsdp_round_up(fsdp_max_i64(self->piece_bytes, 64), 64);
   for (int i = 0; i < 2; i++) {
     self->pieces[i] = fsdp_alloc((size_t)(size * self->piece_bytes));
-    self->requests[i] = fsdp_alloc((size_t)(2 * size) * sizeof *self->requests[i]);
+    self->requests[i] = fsdp_alloc((size_t)(2 * size) * sizeof(MPI_Request));
     // A round leaves out this rank's own two.
     for (int r = 0; r < 2 * size; r++) self->requests[i][r] = MPI_REQUEST_NULL;
   }
@@ -254,7 +253,6 @@ fsdp_comm *fsdp_world_split_messages(fsdp_world *world, int color, int key, int6
 }
 
 // ---- The world
-// ----------------------------------------------------------------------------------------------------
 
 static void abort_job(int status) {
   MPI_Abort(MPI_COMM_WORLD, status);

@@ -37,7 +37,6 @@ struct fsdp_executor {
 };
 
 // ---- On the streams
-// -----------------------------------------------------------------------------------------------
 
 static void touch_view(fsdp_touch *touch, const fsdp_view *view) {
   if (touch) touch->range(touch, view->data, view->numel * fsdp_dtype_bytes(view->dtype), view->access);
@@ -159,7 +158,6 @@ static void run_instr(const fsdp_work *work, const fsdp_stream_context *context)
 }
 
 // ---- Issue
-// --------------------------------------------------------------------------------------------------------
 
 // Issues a section; `work` carries step, section run, and the number of the next instruction in the step.
 static void issue_section(fsdp_executor *self, int section, fsdp_work *work) {
@@ -238,7 +236,6 @@ bool fsdp_executor_figures(fsdp_executor *self, int64_t step, fsdp_figures *figu
 }
 
 // ---- Creation
-// -----------------------------------------------------------------------------------------------------
 
 void *fsdp_executor_tensor(const fsdp_executor *self, int tensor) {
   const fsdp_tensor *t = &self->program->tensors[tensor];
