@@ -337,27 +337,31 @@ static fsdp_step_record make_record(trainer *t, const fsdp_step_result *result, 
 }
 
 // After step `step`: what every rank knows then is the greatest of the signals that ranks have received (0:
-// none), whether rank 0 could write its log, and after which step to ask again. One exchange, so that all
-// stop after the same step; as it costs up to a millisecond where ranks share cores, it is made a few times a
-// second and not in every short step.
-static fsdp_status agree_to_stop(trainer *t, int64_t step, double step_ms, int *stop_signal,
+// none), whether rank 0 could write its log, whether all have written their part of a checkpoint, and after
+// which step to ask again. One exchange, so that all stop after the same step; as it costs up to a
+// millisecond where ranks share cores, it is made a few times a second and not in every short step.
+static fsdp_status agree_to_stop(trainer *t, const fsdp_step_record *record, int *stop_signal, bool *written,
                                  fsdp_error *error) {
-  if (step < t->next_agreement) return FSDP_OK;
+  *written = false;
+  if (record->step < t->next_agreement) return FSDP_OK;
   struct {
     double step_ms;
-    int signal_number, failed;
-  } mine = {step_ms, fsdp_stop_signal(), error->status},
+    int signal_number, failed, written;
+  } mine = {record->total_ms, fsdp_stop_signal(), error->status != FSDP_OK,
+            fsdp_train_checkpoints_is_written(&t->checkpoints)},
     *all = fsdp_alloc((size_t)t->world->size * sizeof *all);
   fsdp_world_gather(t->world, &mine, (int64_t)sizeof mine, all);
   bool failed = false;
   double longest_ms = 0;
+  *written = true;
   for (int i = 0; i < t->world->size; i++) {
     if (all[i].signal_number > *stop_signal) *stop_signal = all[i].signal_number;
     failed = failed || all[i].failed;
+    *written = *written && all[i].written;
     longest_ms = fmax(longest_ms, all[i].step_ms);
   }
   free(all);
-  t->next_agreement = step + (int64_t)fmin(1000, fmax(1, AGREEMENT_MS / fmax(longest_ms, 1e-3)));
+  t->next_agreement = record->step + (int64_t)fmin(1000, fmax(1, AGREEMENT_MS / fmax(longest_ms, 1e-3)));
   return failed ? fsdp_world_share_error(t->world, error) : FSDP_OK;
 }
 
@@ -382,7 +386,7 @@ static fsdp_status run_steps(trainer *t, int *stop_signal, fsdp_error *error) {
     if (step > first) finish_step(t, &record, &sum, error);
     record = make_record(t, &result, (double)(now_ns - before_ns) / 1e6);
     before_ns = now_ns;
-    status = agree_to_stop(t, stop_signal, &written, error);
+    status = agree_to_stop(t, &record, stop_signal, &written, error);
     if (status == FSDP_OK && !isfinite(record.loss)) status = fail_not_finite(t, &record, error);
     if (status == FSDP_OK) {
       fsdp_train_checkpoints_after_step(&t->checkpoints, t->executor, &t->feed, step, written);
@@ -396,6 +400,7 @@ static fsdp_status run_steps(trainer *t, int *stop_signal, fsdp_error *error) {
   if (status != FSDP_OK && status != FSDP_ERR_NOT_FINITE) return status;
   fsdp_error last_error = {0};
   if (status == FSDP_OK) {
+    last_error = *error; // what rank 0 may know since the ranks last asked each other
     status = fsdp_train_checkpoints_finish(&t->checkpoints, t->executor, &t->feed, record.step, error);
   }
   finish_step(t, &record, &sum, &last_error);

@@ -155,10 +155,13 @@ fsdp_status fsdp_train_checkpoints_finish(fsdp_train_checkpoints *self, fsdp_exe
                                           const fsdp_feed *feed, int64_t step, fsdp_error *error) {
   if (!self->saver) return FSDP_OK;
   fsdp_status status = FSDP_OK;
+  fsdp_error failed = {0}; // *error may hold what rank 0 alone knows
   if (fsdp_saver_step(self->saver) != step && step > feed->first_step) {
-    status = save(self, executor, feed, step, error);
+    status = save(self, executor, feed, step, &failed);
   }
-  return status == FSDP_OK ? fsdp_saver_finish(self->saver, error) : status;
+  if (status == FSDP_OK) status = fsdp_saver_finish(self->saver, &failed);
+  if (status != FSDP_OK) *error = failed;
+  return status;
 }
 
 double fsdp_train_checkpoints_take_ms(fsdp_train_checkpoints *self) {
