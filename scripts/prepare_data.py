@@ -107,6 +107,7 @@ def check(options):
 
 def show(path, header):
     packed = "packed" if header["flags"] & token_file.FLAG_PACKED else "not packed"
+    packed += ", bytes" if header["flags"] & token_file.FLAG_BYTES else ""
     print(f"{path}: {header['documents']:,} documents, {header['tokens']:,} tokens, of which "
           f"{header['targets']:,} are learned, of a vocabulary of {header['vocabulary']:,}; {packed}")
 
@@ -124,8 +125,9 @@ def run(arguments):
                         mask_prompt=options.mask_prompt == "on", chat_template=options.chat_template,
                         special_tokens=options.special_tokens == "on", bos=options.bos, eos=options.eos)
     writer, left_out, vocabulary = prepare(options.inputs, options.out, settings, options.procs)
+    flags = token_file.flags_of(packed=settings.packing, is_bytes=not tokenizer and not copy)
     show(options.out, {"documents": writer.documents, "tokens": writer.tokens, "targets": writer.targets,
-                       "vocabulary": vocabulary, "flags": int(settings.packing)})
+                       "vocabulary": vocabulary, "flags": flags})
     if left_out:
         print(f"records left out, for they have no text: {left_out:,}")
 

@@ -136,9 +136,10 @@ def conversations_follow_the_template(work):
     assert tokenizer.decode(plain.learned_ids()[0], skip_special_tokens=False) == "Very fine.</s>Late.</s>"
 
     chat(work / "llama", "{{ bos_token }}{% for m in messages %}{% if m.role == 'user' %}[INST] "
-         "{{ m.content }} [/INST]{% else %}{% generation %} {{ m.content }} {{ eos_token }}{% endgeneration %}"
-         "{% endif %}{% endfor %}")
-    rendered = "<s>[INST] How was the ball? [/INST] Very fine. </s>[INST] And the carriage? [/INST] Late. </s>"
+         "{{ m.content }} [/INST]{% else %}{% generation %} {{ m.content }} {{ eos_token }}"
+         "{% endgeneration %}{% endif %}{% endfor %}")
+    rendered = ("<s>[INST] How was the ball? [/INST] Very fine. </s>"
+                "[INST] And the carriage? [/INST] Late. </s>")
     templated = made()
     assert templated.ids == tokenizer.encode(rendered, add_special_tokens=False).ids
     learned = tokenizer.decode(templated.learned_ids()[0], skip_special_tokens=False)
@@ -146,6 +147,11 @@ def conversations_follow_the_template(work):
     assert made("--special-tokens", "off").ids == templated.ids
     assert made("--chat-template", "plain").ids == plain.ids
     assert sum(made("--mask-prompt", "off").learned) == len(templated.ids) - 1
+
+    chat(work / "llama", "{% for m in messages %}{{ m.role }}: {{ m.content }}.\n{% endfor %}"
+         "{% if add_generation_prompt %}assistant: {% endif %}")
+    learned = tokenizer.decode(made().learned_ids()[0], skip_special_tokens=False)
+    assert learned == "Very fine..\n Late..\n", learned
 
     chat(work / "llama", "{{ messages | length }}{% for m in messages %}{{ m.content }}{% endfor %}")
     message = error_of(prepare(*command), 3)

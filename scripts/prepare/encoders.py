@@ -161,15 +161,20 @@ def _runs(document):
 
 
 def _digits(encoding, spans):
-    """A token counts where the characters that it begins with do."""
+    """A token counts where one of its characters does: an answer's first word may begin with the prompt's
+    last space, and must be learned."""
     count = len(encoding.ids)
     if len(spans) <= 1:
         return ("1" if spans and spans[0][1] else "0") * count
     digits, at = [], 0
-    for begin, _ in encoding.offsets:
+    for begin, end in encoding.offsets:
         while at + 1 < len(spans) and begin >= spans[at][0]:
             at += 1
-        digits.append("1" if spans[at][1] else "0")
+        last, counts = at, spans[at][1]
+        while last + 1 < len(spans) and end > spans[last][0]:
+            last += 1
+            counts |= spans[last][1]
+        digits.append("1" if counts else "0")
     return "".join(digits)
 
 

@@ -65,6 +65,10 @@ def little_endian(values, token_bytes):
     return values.tobytes()
 
 
+def flags_of(packed, is_bytes):
+    return FLAG_PACKED * bool(packed) | FLAG_BYTES * bool(is_bytes)
+
+
 def _padding(size):
     return b"\0" * (-size % 8)
 
@@ -128,7 +132,7 @@ class Writer:
         self.out.write(_padding(token_section))
         self.mask.copy_to(self.out)
         self.starts.copy_to(self.out)
-        flags = FLAG_PACKED * header["packed"] | FLAG_BYTES * header["bytes"]
+        flags = flags_of(header["packed"], header["bytes"])
         fields = HEADER.pack(MAGIC, VERSION, HEADER_BYTES, self.token_bytes, flags, header["vocabulary"],
                              self.tokens, self.documents, self.targets, header["tokenizer_hash"],
                              header["first"], header["last"], self.checksum, self.mask.checksum,
