@@ -190,8 +190,12 @@ fsdp_status fsdp_checkpoint_file_write(const fsdp_checkpoint_file_config *config
 
 typedef struct source_file {
   int descriptor; // -1: not open yet
+  bool verified;  // header and sums
   uint64_t *sums;
   int64_t data_bytes;
+  // The last chunk that was read of it: a unit's end and the next one's beginning often share one.
+  unsigned char *tail;
+  int64_t tail_chunk;
 } source_file;
 
 struct fsdp_checkpoint_reader {
@@ -252,6 +256,7 @@ void fsdp_checkpoint_reader_destroy(fsdp_checkpoint_reader *r) {
   for (int i = 0; i < r->checkpoint->file_count; i++) {
     if (r->files[i].descriptor >= 0) close(r->files[i].descriptor);
     free(r->files[i].sums);
+    free(r->files[i].tail);
     free(r->offsets[i]);
   }
   free(r->window);
@@ -292,6 +297,8 @@ static fsdp_status open_file(fsdp_checkpoint_reader *r, int rank, fsdp_error *er
   source_file *file = &r->files[rank];
   char path[PATH_BYTES];
   struct stat information;
+  // A reader that has found damage reads no further.
+  FSDP_CHECK(file->descriptor < 0, "%s: read again after it failed", path_of(r, rank, path));
   make_offsets(r, rank);
   int64_t chunks = chunk_count(file->data_bytes), table_bytes = chunks * (int64_t)sizeof *file->sums;
   file->descriptor = open(path_of(r, rank, path), O_RDONLY | O_CLOEXEC);
@@ -304,6 +311,8 @@ static fsdp_status open_file(fsdp_checkpoint_reader *r, int rank, fsdp_error *er
     return fail_damaged(r, rank, "its size is not what the checkpoint says", error);
   }
   file->sums = fsdp_alloc((size_t)table_bytes + 8);
+  file->tail = fsdp_alloc((size_t)CHUNK);
+  file->tail_chunk = -1;
   void *header = fsdp_alloc((size_t)said->header_bytes + 1);
   uint64_t found[2];
   bool good = read_at(file->descriptor, 0, header, said->header_bytes) &&
@@ -315,13 +324,14 @@ static fsdp_status open_file(fsdp_checkpoint_reader *r, int rank, fsdp_error *er
   if (memcmp(found, said->checksum, sizeof found) != 0) {
     return fail_damaged(r, rank, "its header's or checksums' checksum does not match", error);
   }
+  file->verified = true;
   return FSDP_OK;
 }
 
 // Brings chunk `chunk` of a file, and those after it up to `last`, into the window, each verified.
 static fsdp_status fill_window(fsdp_checkpoint_reader *r, int rank, int64_t chunk, int64_t last,
                                fsdp_error *error) {
-  const source_file *file = &r->files[rank];
+  source_file *file = &r->files[rank];
   int64_t count = fsdp_min_i64(WINDOW, last - chunk + 1), begin = chunk * CHUNK;
   int64_t bytes = fsdp_min_i64(count * CHUNK, file->data_bytes - begin);
   r->window_file = -1;
@@ -340,6 +350,8 @@ static fsdp_status fill_window(fsdp_checkpoint_reader *r, int rank, int64_t chun
   r->window_file = rank;
   r->window_chunk = chunk;
   r->window_count = count;
+  file->tail_chunk = chunk + count - 1;
+  memcpy(file->tail, r->window + (count - 1) * CHUNK, (size_t)(bytes - (count - 1) * CHUNK));
   return FSDP_OK;
 }
 
@@ -348,16 +360,18 @@ static fsdp_status read_data(fsdp_checkpoint_reader *r, int rank, int64_t begin,
                              unsigned char *out, fsdp_error *error) {
   int64_t last = (begin + bytes - 1) / CHUNK;
   while (bytes > 0) {
-    int64_t chunk = begin / CHUNK;
+    int64_t chunk = begin / CHUNK, data_bytes = r->files[rank].data_bytes;
+    const source_file *file = &r->files[rank];
     bool held =
         r->window_file == rank && chunk >= r->window_chunk && chunk < r->window_chunk + r->window_count;
-    if (!held) {
+    bool tail = !held && chunk == file->tail_chunk;
+    if (!held && !tail) {
       fsdp_status status = fill_window(r, rank, chunk, last, error);
       if (status != FSDP_OK) return status;
     }
-    int64_t window_end = fsdp_min_i64((r->window_chunk + r->window_count) * CHUNK, r->files[rank].data_bytes);
-    int64_t now = fsdp_min_i64(bytes, window_end - begin);
-    memcpy(out, r->window + (begin - r->window_chunk * CHUNK), (size_t)now);
+    int64_t first = tail ? chunk : r->window_chunk, count = tail ? 1 : r->window_count;
+    int64_t now = fsdp_min_i64(bytes, fsdp_min_i64((first + count) * CHUNK, data_bytes) - begin);
+    memcpy(out, (tail ? file->tail : r->window) + (begin - first * CHUNK), (size_t)now);
     out += now;
     begin += now;
     bytes -= now;
@@ -378,7 +392,7 @@ fsdp_status fsdp_checkpoint_read(fsdp_checkpoint_reader *r, int part, int param,
     int64_t piece_first, piece_elems;
     fsdp_checkpoint_piece(c, rank, p->unit, &piece_first, &piece_elems);
     int64_t now = fsdp_min_i64(end, piece_first + piece_elems) - at;
-    fsdp_status status = r->files[rank].descriptor < 0 ? open_file(r, rank, error) : FSDP_OK;
+    fsdp_status status = r->files[rank].verified ? FSDP_OK : open_file(r, rank, error);
     if (status != FSDP_OK) return status;
     int64_t offset = r->offsets[rank][part * c->unit_count + p->unit] + (at - piece_first) * width;
     status = read_data(r, rank, offset, now * width, to, error);
