@@ -12,12 +12,14 @@ typedef struct span {
 // One stream's books, apart from other streams' by cache lines.
 typedef struct book {
   _Alignas(64) int64_t busy_ns[2];
+  int64_t op_ns[2][FSDP_OP_KIND_COUNT];
   span *spans[2]; // by section run and phase
 } book;
 
 struct fsdp_profile {
   book *streams;
   unsigned char *phase; // by position
+  signed char *op;      // by position: its op, -1 where it is no kernel
   int runs;             // sections of a step
 };
 
@@ -30,6 +32,11 @@ fsdp_profile *fsdp_profile_create(const fsdp_program *program) {
   fsdp_profile *profile = fsdp_alloc_zeroed(1, sizeof *profile);
   profile->runs = program->accumulation + FSDP_MAX_SECTIONS;
   profile->phase = fsdp_alloc_zeroed((size_t)program->instr_count, 1);
+  profile->op = fsdp_alloc((size_t)program->instr_count);
+  for (int i = 0; i < program->instr_count; i++) {
+    const fsdp_instr *instr = &program->instrs[i];
+    profile->op[i] = (signed char)(instr->kind == FSDP_INSTR_OP ? (int)instr->op : -1);
+  }
   for (int s = 0; s < program->section_count; s++) {
     const fsdp_section *section = &program->sections[s];
     fsdp_phase phase = section->kind == FSDP_SECTION_UPDATE ? FSDP_PHASE_UPDATE : FSDP_PHASE_FORWARD;
@@ -57,6 +64,7 @@ void fsdp_profile_destroy(fsdp_profile *profile) {
   }
   free(profile->streams);
   free(profile->phase);
+  free(profile->op);
   free(profile);
 }
 
@@ -64,6 +72,7 @@ void fsdp_profile_begin_step(fsdp_profile *profile, int64_t step) {
   for (int s = 0; s < FSDP_STREAM_COUNT; s++) {
     book *mine = &profile->streams[s];
     mine->busy_ns[step % 2] = 0;
+    memset(mine->op_ns[step % 2], 0, sizeof mine->op_ns[0]);
     memset(mine->spans[step % 2], 0, (size_t)(profile->runs * FSDP_PHASE_COUNT) * sizeof(span));
   }
 }
@@ -77,6 +86,8 @@ static void widen(span *whole, span part) {
 void fsdp_profile_instr(fsdp_profile *profile, const fsdp_profile_sample *sample) {
   book *mine = &profile->streams[sample->stream];
   mine->busy_ns[sample->step % 2] += sample->end_ns - sample->start_ns;
+  int op = profile->op[sample->position];
+  if (op >= 0) mine->op_ns[sample->step % 2][op] += sample->end_ns - sample->start_ns;
   int phase = profile->phase[sample->position] / 2;
   bool compute = profile->phase[sample->position] % 2;
   if (phase != FSDP_PHASE_UPDATE && !compute) return;
@@ -88,6 +99,8 @@ void fsdp_profile_report_step(const fsdp_profile *profile, int64_t step, fsdp_pr
   memset(report, 0, sizeof *report);
   for (int s = 0; s < FSDP_STREAM_COUNT; s++) {
     report->busy_ms[s] = (double)profile->streams[s].busy_ns[step % 2] * 1e-6;
+    for (int op = 0; op < FSDP_OP_KIND_COUNT; op++)
+      report->op_ms[op] += (double)profile->streams[s].op_ns[step % 2][op] * 1e-6;
   }
   for (int i = 0; i < profile->runs * FSDP_PHASE_COUNT; i++) {
     span whole = {0, 0};

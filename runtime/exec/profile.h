@@ -18,6 +18,7 @@ typedef struct fsdp_profile_report {
   // Wall time from the phase's first compute instruction to its last, summed over micro-batches; the update's
   // over all streams. An update that runs behind the backward belongs to the backward.
   double phase_ms[FSDP_PHASE_COUNT];
+  double op_ms[FSDP_OP_KIND_COUNT]; // of busy_ms, by op, over all streams
 } fsdp_profile_report;
 
 typedef struct fsdp_profile fsdp_profile;

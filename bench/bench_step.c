@@ -1,0 +1,258 @@
+// How fast is a training step, and where does its time go?
+//
+//   [mpirun -np N] bench_step [options of fsdp_train] [--max-steps N]
+//
+// Trains on the built-in text from new weights and prints, for the median step of rank 0: tokens/s of all
+// ranks, time by op and stream, each matrix product's GFLOP/s, and the rate of all products together beside
+// the best rate that single products of the same shapes reach alone on this rank's cores (fsdp_gemm_run;
+// bench_gemm compares that with every library). Collectives' time includes waiting for peers. The first two
+// steps do not count.
+#include "kernels/cpu/gemm.h"
+#include "launcher/feed.h"
+#include "launcher/placement.h"
+#include "launcher/setup.h"
+#include "runtime/base/random.h"
+#include "runtime/exec/state.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { WARM_UP_STEPS = 2, DEFAULT_STEPS = 10 };
+
+typedef struct bench {
+  fsdp_options options;
+  fsdp_world *world;
+  fsdp_placement placement;
+  fsdp_setup setup;
+  fsdp_dataset *dataset;
+  fsdp_device *device;
+  fsdp_comms comms;
+  fsdp_executor *executor;
+  fsdp_feed feed;
+  int steps;
+  double *step_ms;
+  fsdp_profile_report *reports;
+} bench;
+
+static fsdp_status draw(void *context, const fsdp_state_range *range, void *values, fsdp_error *error) {
+  (void)error;
+  const fsdp_param *param = &((bench *)context)->setup.plan->graph->params[range->param];
+  fsdp_random_normal(0, fsdp_random_stream(range->name), range->first_elem, range->elems, param->init_mean,
+                     param->init_deviation, values);
+  return FSDP_OK;
+}
+
+static int threads_of(const bench *b) {
+  return b->options.threads ? (int)b->options.threads : b->placement.core_count;
+}
+
+static fsdp_status open_data(bench *b, fsdp_error *error) {
+  const fsdp_plan_config *c = &b->setup.plan->config;
+  int64_t global_batch = c->batch * c->accumulation * b->world->size;
+  fsdp_dataset_config data = {.seq = c->seq, .global_batch = global_batch, .vocab_size = c->model.vocab_size};
+  fsdp_status status = fsdp_dataset_open(&data, &b->dataset, error);
+  if (status != FSDP_OK) return status;
+  fsdp_feed_config feed = {
+      .dataset = b->dataset,
+      .sampler = {.sample_count = fsdp_dataset_sample_count(b->dataset), .global_batch = global_batch},
+      .ranks = b->world->size,
+      .rank = b->world->rank,
+      .batch = c->batch,
+      .seq = c->seq,
+      .accumulation = c->accumulation,
+      .rate = {.lr = 1e-4, .total_steps = b->steps + WARM_UP_STEPS},
+      .beta1 = (double)c->beta1,
+      .beta2 = (double)c->beta2};
+  fsdp_feed_create(&b->feed, &feed);
+  return FSDP_OK;
+}
+
+static fsdp_status open_device(bench *b, fsdp_error *error) {
+  fsdp_device_config config = {.shared = false};
+  fsdp_device_configure(b->setup.plan->program, threads_of(b), &config);
+  config.shared = b->world->size > 1;
+  fsdp_status status = fsdp_device_cpu()->create(&config, &b->device, error);
+  if (status != FSDP_OK) return status;
+  fsdp_comms_config comms = {.mesh = &b->setup.plan->config.mesh, .device = b->device};
+  status = fsdp_world_comms(b->world, &comms, &b->comms, error);
+  if (status != FSDP_OK) return status;
+  fsdp_executor_config executor = {
+      .plan = b->setup.plan,
+      .rank = b->world->rank,
+      .device = b->device,
+      .callbacks = {.context = &b->feed, .feed_step = fsdp_feed_step, .feed_batch = fsdp_feed_batch},
+      .profile = true,
+  };
+  memcpy(executor.comms, b->comms.group, sizeof executor.comms);
+  b->executor = fsdp_executor_create(&executor);
+  return fsdp_state_fill(b->executor, draw, b, error);
+}
+
+static void run_steps(bench *b) {
+  for (int s = 0; s < WARM_UP_STEPS + b->steps; s++) {
+    int64_t start_ns = fsdp_profile_now_ns();
+    fsdp_step_result result;
+    fsdp_executor_run_step(b->executor, &result);
+    fsdp_executor_drain(b->executor);
+    if (s < WARM_UP_STEPS) continue;
+    fsdp_figures figures;
+    char message[256];
+    fsdp_executor_figures(b->executor, result.step, &figures, message, (int)sizeof message);
+    b->step_ms[s - WARM_UP_STEPS] = (double)(fsdp_profile_now_ns() - start_ns) * 1e-6;
+    b->reports[s - WARM_UP_STEPS] = figures.profile;
+  }
+}
+
+// The step whose time is the median.
+static int median_step(const bench *b) {
+  for (int i = 0; i < b->steps; i++) {
+    int below = 0, equal = 0;
+    for (int j = 0; j < b->steps; j++) {
+      below += b->step_ms[j] < b->step_ms[i];
+      equal += j < i && b->step_ms[j] == b->step_ms[i];
+    }
+    if (below + equal == b->steps / 2) return i;
+  }
+  return 0;
+}
+
+// ---- Matrix products
+
+static bool is_product(fsdp_op_kind op) {
+  return op == FSDP_OP_LINEAR || op == FSDP_OP_LINEAR_BACKWARD_INPUT ||
+         op == FSDP_OP_LINEAR_BACKWARD_WEIGHT || op == FSDP_OP_LINEAR_CROSS_ENTROPY_BACKWARD;
+}
+
+static double step_flops(const fsdp_plan *plan, fsdp_op_kind op) {
+  double flops = 0;
+  int order[1024];
+  int count = plan->program->accumulation < 1000 ? fsdp_program_step_order(plan->program, order) : 0;
+  for (int s = 0; s < count; s++) {
+    const fsdp_section *section = &plan->program->sections[order[s]];
+    for (int i = section->begin; i < section->end; i++) {
+      const fsdp_instr *instr = &plan->program->instrs[i];
+      if (instr->kind == FSDP_INSTR_OP && instr->op == op) flops += fsdp_op_flops(op, &instr->attrs);
+    }
+  }
+  return flops;
+}
+
+// The best GFLOP/s of y (N, out) = x (N, in) * weight^T over a few runs.
+static double product_rate(fsdp_pool *pool, int64_t N, int64_t in, int64_t out) {
+  float *x = fsdp_alloc((size_t)(N * in) * 4), *weight = fsdp_alloc((size_t)(out * in) * 4);
+  float *y = fsdp_alloc((size_t)(N * out) * 4);
+  fsdp_random_normal(0, 1, 0, N * in, 0, 1, x);
+  fsdp_random_normal(0, 2, 0, out * in, 0, 1, weight);
+  fsdp_gemm gemm = {.m = N,
+                    .n = out,
+                    .k = in,
+                    .a = x,
+                    .b = weight,
+                    .c = y,
+                    .a_stride = in,
+                    .b_stride = in,
+                    .c_stride = out,
+                    .b_transposed = true};
+  double best = 0;
+  for (int run = 0; run < 8; run++) {
+    int64_t start = fsdp_profile_now_ns();
+    fsdp_gemm_run(pool, &gemm);
+    best = fmax(best, 2.0 * (double)N * (double)in * (double)out / (double)(fsdp_profile_now_ns() - start));
+  }
+  free(x), free(weight), free(y);
+  return best;
+}
+
+// Milliseconds that the step's products would take at the rates that their shapes reach alone.
+static double ideal_product_ms(const bench *b, double *best_rate) {
+  const fsdp_llama_config *m = &b->setup.plan->config.model;
+  const fsdp_plan_config *c = &b->setup.plan->config;
+  int64_t N = c->batch * c->seq, q = (m->num_heads + 2 * m->num_kv_heads) * m->head_dim;
+  const int64_t shapes[5][2] = {{m->hidden_size, q},
+                                {m->num_heads * m->head_dim, m->hidden_size},
+                                {m->hidden_size, 2 * m->intermediate_size},
+                                {m->intermediate_size, m->hidden_size},
+                                {m->hidden_size, m->vocab_size}};
+  fsdp_pool *pool = fsdp_pool_create(threads_of(b));
+  double ms = 0;
+  *best_rate = 0;
+  for (int i = 0; i < 5; i++) {
+    int64_t layers = i < 4 ? m->num_layers : 1;
+    double rate = product_rate(pool, N, shapes[i][0], shapes[i][1]);
+    double flops = 6.0 * (double)(N * c->accumulation * layers) * (double)shapes[i][0] * (double)shapes[i][1];
+    ms += flops / rate * 1e-6;
+    *best_rate = fmax(*best_rate, rate);
+  }
+  fsdp_pool_destroy(pool);
+  return ms;
+}
+
+static void print_report(const bench *b) {
+  const fsdp_plan *plan = b->setup.plan;
+  int median = median_step(b);
+  const fsdp_profile_report *r = &b->reports[median];
+  double ms = b->step_ms[median], product_ms = 0, product_flops = 0, best_rate = 0;
+  double tokens =
+      (double)(plan->config.batch * plan->config.seq * plan->config.accumulation * b->world->size);
+  printf("%s, %d ranks of %d threads, %.0f tokens a step, %s\n", b->setup.model_name, b->world->size,
+         threads_of(b), tokens, fsdp_gemm_library());
+  printf("median step %.1f ms, %.0f tokens/s\n\n%-32s %10s %7s %9s\n", ms, tokens / ms * 1e3, "op of rank 0",
+         "ms", "share", "GFLOP/s");
+  for (int op = 0; op < FSDP_OP_KIND_COUNT; op++) {
+    if (r->op_ms[op] <= 0) continue;
+    double flops = step_flops(plan, (fsdp_op_kind)op);
+    printf("%-32s %10.2f %6.1f%%", fsdp_op_name((fsdp_op_kind)op), r->op_ms[op], 100 * r->op_ms[op] / ms);
+    if (flops > 0) printf(" %9.1f", flops / r->op_ms[op] * 1e-6);
+    putchar('\n');
+    if (!is_product((fsdp_op_kind)op)) continue;
+    product_ms += r->op_ms[op];
+    product_flops += flops;
+  }
+  for (int s = 0; s < FSDP_STREAM_COUNT; s++)
+    printf("stream %-25s %10.2f %6.1f%%\n", fsdp_stream_name((fsdp_stream)s), r->busy_ms[s],
+           100 * r->busy_ms[s] / ms);
+  double ideal_ms = ideal_product_ms(b, &best_rate);
+  printf(
+      "\nmatrix products: %.1f%% of the step, %.1f GFLOP/s; alone, the same shapes take %.1f ms, so they run "
+      "at %.0f%%\n"
+      "of that (the loss's softmax counted as product time); the best single product reaches %.1f GFLOP/s\n",
+      100 * product_ms / ms, product_flops / product_ms * 1e-6, ideal_ms, 100 * ideal_ms / product_ms,
+      best_rate);
+}
+
+static fsdp_status run(bench *b, fsdp_error *error) {
+  fsdp_placement_bind(b->world, &b->placement);
+  fsdp_setup_ranks ranks = {
+      .ranks = b->world->size, .ranks_per_node = b->world->local_size, .even_nodes = b->world->even_nodes};
+  fsdp_status status = fsdp_setup_create(&b->options, FSDP_PROGRAM_TRAIN, &ranks, &b->setup, error);
+  if (status != FSDP_OK) return status;
+  b->steps = b->options.max_steps ? (int)b->options.max_steps : DEFAULT_STEPS;
+  b->step_ms = fsdp_alloc_zeroed((size_t)b->steps, sizeof *b->step_ms);
+  b->reports = fsdp_alloc_zeroed((size_t)b->steps, sizeof *b->reports);
+  if ((status = open_data(b, error)) != FSDP_OK) return status;
+  if ((status = open_device(b, error)) != FSDP_OK) return status;
+  run_steps(b);
+  fsdp_executor_destroy(b->executor);
+  fsdp_world_barrier(b->world);
+  if (b->world->rank == 0) print_report(b);
+  fsdp_world_barrier(b->world);
+  fsdp_comms_destroy(&b->comms);
+  fsdp_device_cpu()->destroy(b->device);
+  return FSDP_OK;
+}
+
+int main(int argc, char **argv) {
+  static bench b;
+  fsdp_error error = {0};
+  fsdp_status status = fsdp_world_create(&argc, &argv, &b.world, &error);
+  if (status == FSDP_OK) status = fsdp_options_parse(&b.options, FSDP_PROGRAM_TRAIN, argc, argv, &error);
+  if (status == FSDP_OK) status = run(&b, &error);
+  if (status != FSDP_OK) fprintf(stderr, "bench_step: error: %s\n", error.message);
+  free(b.step_ms), free(b.reports);
+  fsdp_dataset_close(b.dataset);
+  fsdp_setup_destroy(&b.setup);
+  fsdp_options_destroy(&b.options);
+  fsdp_world_destroy(b.world);
+  return (int)status;
+}
