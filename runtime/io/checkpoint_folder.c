@@ -93,7 +93,7 @@ static int remove_one(const char *path, const struct stat *information, int kind
   return 0;
 }
 
-static void remove_tree(const char *path) {
+void fsdp_checkpoint_remove_tree(const char *path) {
   nftw(path, remove_one, 16, FTW_DEPTH | FTW_PHYS);
 }
 
@@ -123,7 +123,7 @@ void fsdp_checkpoint_clean(const char *folder) {
     char whole[PATH_BYTES];
     snprintf(whole, sizeof whole, "%.*s", (int)(strlen(path) - strlen(rest)), path);
     bool saved = strcmp(rest, ".old") == 0 && access(whole, F_OK) != 0 && rename(path, whole) == 0;
-    if (!saved) remove_tree(path);
+    if (!saved) fsdp_checkpoint_remove_tree(path);
   }
   closedir(listing);
 }
@@ -193,14 +193,14 @@ void fsdp_checkpoint_paths(const char *folder, int64_t step, char temporary[FSDP
 fsdp_status fsdp_checkpoint_begin(const char *folder, int64_t step, fsdp_error *error) {
   char temporary[FSDP_CHECKPOINT_PATH_BYTES], final[FSDP_CHECKPOINT_PATH_BYTES];
   fsdp_checkpoint_paths(folder, step, temporary, final);
-  remove_tree(temporary);
+  fsdp_checkpoint_remove_tree(temporary);
   return mkdir(temporary, 0777) == 0 ? FSDP_OK : fail_file(temporary, "making it", error);
 }
 
 void fsdp_checkpoint_abandon(const char *folder, int64_t step) {
   char temporary[FSDP_CHECKPOINT_PATH_BYTES], final[FSDP_CHECKPOINT_PATH_BYTES];
   fsdp_checkpoint_paths(folder, step, temporary, final);
-  remove_tree(temporary);
+  fsdp_checkpoint_remove_tree(temporary);
 }
 
 static fsdp_status carry(const char *model_folder, const char *temporary, fsdp_checkpoint *c,
@@ -246,12 +246,12 @@ static fsdp_status rename_folder(const char *folder, const char *temporary, cons
   snprintf(aside, sizeof aside, "%s.old", final);
   bool replaces = access(final, F_OK) == 0;
   if (replaces) {
-    remove_tree(aside);
+    fsdp_checkpoint_remove_tree(aside);
     if (rename(final, aside) != 0) return fail_file(final, "setting it aside", error);
   }
   if (rename(temporary, final) != 0) return fail_file(final, "giving it its name", error);
   if (!fsdp_checkpoint_sync_folder(folder)) return fail_file(folder, "syncing", error);
-  if (replaces) remove_tree(aside);
+  if (replaces) fsdp_checkpoint_remove_tree(aside);
   return FSDP_OK;
 }
 
@@ -273,7 +273,7 @@ fsdp_status fsdp_checkpoint_commit(const char *folder, const char *model_folder,
     status = fail_file(temporary, "syncing", error);
   }
   if (status == FSDP_OK) status = rename_folder(folder, temporary, final, error);
-  if (status != FSDP_OK) remove_tree(temporary);
+  if (status != FSDP_OK) fsdp_checkpoint_remove_tree(temporary);
   return status;
 }
 
@@ -288,8 +288,8 @@ void fsdp_checkpoint_prune(const char *folder, int keep) {
     // Half removed it must not come back: what is temporary never does.
     char aside[PATH_BYTES];
     snprintf(aside, sizeof aside, "%s.tmp", entries[i].path);
-    remove_tree(aside);
-    if (rename(entries[i].path, aside) == 0) remove_tree(aside);
+    fsdp_checkpoint_remove_tree(aside);
+    if (rename(entries[i].path, aside) == 0) fsdp_checkpoint_remove_tree(aside);
   }
   free(entries);
 }

@@ -49,6 +49,9 @@ void fsdp_checkpoint_abandon(const char *folder, int64_t step);
 // Removes complete checkpoints but the newest `keep`; unreadable ones count as the oldest. 0 keeps all.
 void fsdp_checkpoint_prune(const char *folder, int keep);
 
+// Removes a folder and all that is in it.
+void fsdp_checkpoint_remove_tree(const char *path);
+
 // Makes the names in a folder durable. False with the reason in errno.
 bool fsdp_checkpoint_sync_folder(const char *folder);
 
