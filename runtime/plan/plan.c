@@ -15,10 +15,8 @@ const fsdp_target *fsdp_target_cpu(void) {
 }
 
 const fsdp_target *fsdp_target_cuda(void) {
-  static const fsdp_target target = {.name = "cuda",
-                                     .device = FSDP_OP_CUDA,
-                                     .reduce_scatter_own_slot = true,
-                                     .gemm_workspace_bytes = (int64_t)32 << 20};
+  static const fsdp_target target = {
+      .name = "cuda", .device = FSDP_OP_CUDA, .gemm_workspace_bytes = (int64_t)32 << 20};
   return &target;
 }
 

@@ -19,8 +19,6 @@ typedef enum fsdp_accumulate { FSDP_ACCUMULATE_REDUCE, FSDP_ACCUMULATE_LOCAL } f
 typedef struct fsdp_target {
   const char *name; // "cpu", "cuda"
   fsdp_op_device device;
-  // A reduce-scatter in place ends in the rank's own slot (NCCL), else at the buffer's start (MPI).
-  bool reduce_scatter_own_slot;
   // Scratch of the library of matrix products, kept for the whole run, 0 on the CPU.
   int64_t gemm_workspace_bytes;
 } fsdp_target;

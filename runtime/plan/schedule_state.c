@@ -212,7 +212,6 @@ static void reduce_full(scheduler *s, int u) {
   fsdp_operand part = full;
   if (s->shard_count > 1) {
     part = own_slot(s, u, full.tensor, full.dtype, WRITE);
-    if (!s->config->target->reduce_scatter_own_slot) part.rank_stride_bytes = 0;
     bool ends_in_shard = shard_is_new && !offload && full.dtype == s->shard_dtype;
     if (ends_in_shard) part = schedule_whole(s, grad_shard(s, u), s->shard_dtype, WRITE);
     schedule_collective(s, FSDP_INSTR_REDUCE_SCATTER, FSDP_GROUP_REDUCE, u, (fsdp_operand[]){full, part}, 2);
