@@ -34,10 +34,13 @@ static void add_bytes(fsdp_json_text *text, const char *bytes, size_t length, bo
     text->mask = fsdp_realloc(text->mask, (size_t)text->byte_capacity / 8);
   }
   if (length) memcpy(text->bytes + begin, bytes, length);
-  for (int64_t i = begin; i < end; i++) {
-    uint8_t bit = (uint8_t)(1u << (i % 8)), old = i % 8 ? text->mask[i / 8] : 0;
-    text->mask[i / 8] = counts ? old | bit : old;
-  }
+  // Bits past the end are always 0, so that only bits to set are written where a byte is shared.
+  int64_t shared = (begin + 7) / 8;
+  if (end > 8 * shared) memset(text->mask + shared, counts ? 0xff : 0, (size_t)((end + 7) / 8 - shared));
+  if (counts && end % 8 && end > 8 * shared) text->mask[end / 8] = (uint8_t)((1u << (end % 8)) - 1);
+  if (counts)
+    for (int64_t i = begin; i < fsdp_min_i64(end, 8 * shared); i++)
+      text->mask[i / 8] |= (uint8_t)(1u << (i % 8));
   text->byte_count = end;
 }
 
