@@ -1,0 +1,55 @@
+"""The processes' own memory: the resident set of a rank never passes its two arenas by more than 150 MB, whatever
+the strategy, and no rank ever holds the model (a sanitizer's memory would drown this: left out under one)."""
+
+import json
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+import programs
+
+ALLOWANCE_BYTES = 150e6  # the program, its libraries, MPI's buffers, the data
+CONFIG = programs.CONFIG | {"hidden_size": 512, "intermediate_size": 1376, "num_hidden_layers": 6,
+                            "vocab_size": 8000, "num_attention_heads": 8, "num_key_value_heads": 4}
+work = pathlib.Path(tempfile.mkdtemp(prefix="fsdp_memory_"))
+
+
+def peaks(ranks, *arguments):
+    """The greatest resident set of every rank in bytes, and the last line of rank 0's log."""
+    log = work / "log.jsonl"
+    log.unlink(missing_ok=True)
+    # A rank's parent is told its peak when it ends.
+    watch = ("import resource, subprocess, sys; code = subprocess.call(sys.argv[1:]); "
+             "print('peak', resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss); sys.exit(code)")
+    command = [sys.executable, "-c", watch, str(programs.BIN / "fsdp_train"), "--model", str(work),
+               "--init", "random", "-s", "128", "--max-steps", "3", "--log", str(log), *arguments]
+    if programs.WITH_MPI:
+        command = ["mpirun", "-np", str(ranks), *command]
+    process = subprocess.run(command, capture_output=True, text=True, timeout=240)
+    assert process.returncode == 0, process.stdout + process.stderr
+    sizes = [int(line.split()[1]) * 1024 for line in process.stdout.splitlines() if line.startswith("peak ")]
+    return sizes, json.loads(log.read_text().splitlines()[-1])
+
+
+def check(ranks, *arguments):
+    sizes, last = peaks(ranks, *arguments)
+    planned = last["arena_bytes"] + last["host_bytes"]
+    assert len(sizes) == ranks, sizes
+    for size in sizes:
+        over = size - planned
+        assert over <= ALLOWANCE_BYTES, (arguments, f"{size:,} resident, {planned:,} planned, {over:,} over")
+    print(f"{ranks} ranks {' '.join(arguments)}: {max(sizes) / 1e6:.0f} MB resident, "
+          f"arenas {planned / 1e6:.0f} MB")
+
+
+if programs.SLOW:
+    sys.exit(0)
+(work / "config.json").write_text(json.dumps(CONFIG))
+check(1, "--strategy", "full", "--wrap", "block")
+if programs.WITH_MPI:
+    check(2, "--strategy", "full", "--wrap", "block")
+    check(2, "--strategy", "no")
+    check(4, "--strategy", "hybrid", "--mesh", "data=2,fsdp=2", "--wrap", "block", "--cpu-offload", "on",
+          "--grad-accum", "2")
+    check(2, "--strategy", "grad_op", "--wrap", "block", "--param-dtype", "bf16", "--recompute", "block")
