@@ -158,7 +158,11 @@ def bad_files_are_refused_and_nothing_is_written(work):
     for processes in (1, 4):
         message = error_of(prepare("--out", out, "--procs", processes, work / "a.jsonl"), 3)
         assert f"{work}/a.jsonl:5001: " in message, message
-    assert sorted(path.name for path in work.iterdir()) == ["a.jsonl", "x.tok"]
+    (work / "a.json").write_text("[" + ",\n".join([good] * 2000 + ["{}"] + [good] * 2000) + "\n7")
+    for processes in (1, 4):
+        message = error_of(prepare("--out", out, "--procs", processes, work / "a.json"), 3)
+        assert f"{work}/a.json:4001: " in message, message
+    assert sorted(path.name for path in work.iterdir()) == ["a.json", "a.jsonl", "x.tok"]
 
 
 def bad_options_are_refused(work):

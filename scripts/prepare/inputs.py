@@ -140,14 +140,23 @@ class _ArrayReader:
 
 
 def _array_chunks(path, file):
-    batch, before = [], 0
-    for line, value in _ArrayReader(path, file).values():
-        batch.append((line, value))
-        if len(batch) == 512:
+    batch, before, fault = [], 0, None
+    values = _ArrayReader(path, file).values()
+    while True:
+        try:
+            item = next(values, None)
+        except (InputError, UnicodeDecodeError) as error:
+            item, fault = None, error
+        if item:
+            batch.append(item)
+        if len(batch) == 512 or not item:
             at = file.buffer.tell()
-            yield Chunk("objects", path, line, batch, at - before)
+            yield Chunk("objects", path, 0, batch, at - before)
             batch, before = [], at
-    yield Chunk("objects", path, 0, batch, file.buffer.tell() - before)
+        if fault:  # what was read before may have a fault of its own, to be told first
+            raise fault
+        if not item:
+            return
 
 
 def token_layout(path):

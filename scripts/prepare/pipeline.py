@@ -152,16 +152,21 @@ def _in_order(chunks, processes, worker, settings):
         return
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(processes, context, _start_worker, (settings,)) as pool:
-        under_way = deque()
+        under_way, more, fault = deque(), True, None
         try:
-            for chunk in chunks:
-                under_way.append((chunk, pool.submit(_encode, chunk)))
-                if len(under_way) > 2 * processes:
+            while more or under_way:
+                try:
+                    chunk = next(chunks, None) if more else None
+                except Failure as error:  # chunks under way may have a fault of their own, to be told first
+                    chunk, fault = None, error
+                more = chunk is not None
+                if more:
+                    under_way.append((chunk, pool.submit(_encode, chunk)))
+                if under_way and (not more or len(under_way) > 2 * processes):
                     chunk, future = under_way.popleft()
                     yield chunk, future.result()
-            while under_way:
-                chunk, future = under_way.popleft()
-                yield chunk, future.result()
+            if fault:
+                raise fault
         except BrokenProcessPool:
             raise Failure("a process died, perhaps for want of memory; give fewer --procs") from None
         finally:
