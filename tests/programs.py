@@ -98,3 +98,16 @@ def make_model(folder, config=None, weights=True):
     if weights:
         write_safetensors(folder / "model.safetensors", *header_of(config))
     return folder
+
+
+def read_safetensors(path):
+    """Every tensor's dtype, shape and bytes, by name."""
+    data = pathlib.Path(path).read_bytes()
+    length = struct.unpack("<Q", data[:8])[0]
+    header = json.loads(data[8 : 8 + length])
+    header.pop("__metadata__", None)
+    result = {}
+    for name, info in header.items():
+        begin, end = info["data_offsets"]
+        result[name] = (info["dtype"], info["shape"], data[8 + length + begin : 8 + length + end])
+    return result

@@ -1,0 +1,337 @@
+"""Checkpoints end to end: resuming on other ranks and strategies, kills at any moment, damage, full disks,
+signals, and the way to Hugging Face and back. `--all` kills a hundred times in place of twenty."""
+
+import json
+import os
+import pathlib
+import random
+import re
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+import programs
+
+work = pathlib.Path(tempfile.mkdtemp(prefix="fsdp_ckpt_"))
+MPI = programs.WITH_MPI
+KILLS = 100 if "--all" in sys.argv else 3 if programs.SLOW else 20
+COMMON = ["-s", "32", "--lr", "1e-3", "--seed", "3", "--log-freq", "100", "--save-dir", work]
+
+
+def train(*arguments, ranks=None, status=0, **options):
+    process = programs.run("fsdp_train", *COMMON, *arguments, ranks=ranks, **options)
+    assert process.returncode == status, (arguments, process.returncode, process.stdout, process.stderr)
+    return process
+
+
+def losses(name):
+    lines = [json.loads(line) for line in (work / name / "log.jsonl").read_text().splitlines()]
+    assert [line["global_step"] for line in lines] == list(range(1, len(lines) + 1)), lines
+    return [line["loss"] for line in lines]
+
+
+def steps(name):
+    return sorted(int(p.name[5:]) for p in (work / name).glob("step-????????"))
+
+
+def warnings(process):
+    return [line for line in process.stderr.splitlines() if line.startswith("fsdp_train: warning: ")]
+
+
+def copy(source, name, *but):
+    shutil.rmtree(work / name, ignore_errors=True)
+    shutil.copytree(work / source, work / name)
+    for step in but:
+        shutil.rmtree(work / name / f"step-{step:08d}")
+    return name
+
+
+def base():
+    """An uninterrupted run that others are compared with: 12 steps of 24 sequences, saved at 6 and 12."""
+    ranks, batch = (4, 6) if MPI else (None, 24)
+    train("-b", batch, "--wrap", "block", "--max-steps", 12, "-e", "base", "--ckpt-freq", 6, ranks=ranks)
+    assert steps("base") == [6, 12] and not list((work / "base").glob("*.tmp"))
+    train("-b", batch, "--wrap", "block", "--max-steps", 12, "-e", "plain", "--ckpt-freq", 0, ranks=ranks)
+    assert losses("base") == losses("plain"), "saving changes the run"
+
+
+def resumes_anywhere():
+    uninterrupted = losses("base")
+    cases = [
+        (4, ["-b", 6, "--wrap", "block"]),
+        (1, ["-b", 24, "--wrap", "none"]),
+        (2, ["-b", 12, "--strategy", "no"]),
+        (3, ["-b", 8, "--strategy", "grad_op", "--cpu-offload", "--wrap", "size", "--numel-to-wrap", "1e5"]),
+        (8, ["-b", 3, "--strategy", "hybrid", "--mesh", "data=2,fsdp=4", "--ckpt-async", "off"]),
+        (2, ["-b", 6, "--grad-accum", 2, "--wrap", "module:LlamaMLP", "--cpu-offload"]),
+    ]
+    for ranks, options in cases if MPI else cases[1:2]:
+        copy("base", "on", 12)
+        process = train("--max-steps", 12, "-e", "on", *options, ranks=ranks if MPI else None)
+        assert re.search(r"^resumed: .*step-00000006, step 6, saved by \d ranks? under full", process.stdout, re.M)
+        found = losses("on")
+        if ranks == 4 or not MPI:
+            assert found == uninterrupted, (options, found, uninterrupted)
+        assert found[:6] == uninterrupted[:6]
+        assert all(abs(a - b) <= 1e-5 * b for a, b in zip(found, uninterrupted)), (options, found)
+        assert steps("on") == [6, 12]
+
+
+def bytes_are_read_about_once():
+    if not MPI:
+        return
+    state = 3 * 4 * 803968
+    for ranks, options in ((2, ["-b", 12, "--wrap", "block"]), (4, ["-b", 6, "--wrap", "block"])):
+        copy("base", "read", 12)
+        process = train("--max-steps", 7, "-e", "read", "--ckpt-freq", 0, *options, ranks=ranks)
+        read = float(re.search(r"; ([\d.]+) MB read by", process.stdout).group(1)) * 1e6
+        # Pads, headers and checksums; and at most a chunk of 64 KiB at either end of what a rank reads of a file.
+        assert state <= read <= 1.01 * state + 3 * 7 * ranks * 2 * 65536, (ranks, read, state)
+
+
+def stays_with_the_newest():
+    train("-b", 1, "--max-steps", 10, "-e", "keep", "--ckpt-freq", 2, "--ckpt-keep", 2)
+    assert steps("keep") == [8, 10]
+    process = train("-b", 1, "--max-steps", 10, "-e", "keep", "--ckpt-freq", 2)
+    assert "nothing is left" in process.stdout and len(losses("keep")) == 10
+    train("-b", 1, "--max-steps", 3, "-e", "keep", "--resume", "off", "--ckpt-freq", 2)
+    assert len(losses("keep")) == 3 and steps("keep") == [2, 3, 10]
+    process = train("-b", 1, "--max-steps", 4, "-e", "keep", "--ckpt-freq", 2, "--ckpt-keep", 0)
+    assert "step-00000003, step 3" in process.stdout, process.stdout  # the newest, not the furthest
+    process = train("-b", 1, "--max-steps", 12, "-e", "keep", "--resume", work / "keep/step-00000010")
+    assert "step 10," in process.stdout
+    train("-b", 1, "--max-steps", 2, "-e", "never", "--ckpt-freq", 0)
+    assert steps("never") == []
+
+
+def damage(name, how):
+    folder = work / name / "step-00000012"
+    ranks = sorted(folder.glob("rank-*.safetensors"))
+    data = bytearray(ranks[-1].read_bytes())
+    if how == "missing":
+        ranks[-1].unlink()
+    elif how == "truncated":
+        ranks[-1].write_bytes(data[:-1000])
+    elif how == "manifest":
+        text = (folder / "checkpoint.json").read_text()
+        (folder / "checkpoint.json").write_text(text.replace('"step": 12', '"step": 13'))
+    elif how == "no manifest":
+        (folder / "checkpoint.json").unlink()
+    else:
+        at = {"flipped in the header": 40, "flipped in the data": len(data) // 2, "flipped at the end": -5}[how]
+        data[at] ^= 1
+        ranks[-1].write_bytes(data)
+
+
+def damage_is_told():
+    uninterrupted = losses("base")
+    for how in (
+        "missing",
+        "truncated",
+        "manifest",
+        "no manifest",
+        "flipped in the header",
+        "flipped in the data",
+        "flipped at the end",
+    ):
+        ranks, batch = (2, 12) if MPI and how == "flipped in the data" else (None, 24)
+        copy("base", "hurt")
+        damage("hurt", how)
+        process = train("-b", batch, "--max-steps", 12, "-e", "hurt", "--ckpt-freq", 0, ranks=ranks)
+        told = warnings(process)
+        assert len(told) == 1 and "step-00000012" in told[0], (how, told)
+        assert "step-00000006, step 6" in process.stdout, (how, process.stdout)
+        assert all(abs(a - b) <= 1e-5 * b for a, b in zip(losses("hurt"), uninterrupted)), how
+        copy("base", "hurt")
+        damage("hurt", how)
+        # Named, or the only one: an error.
+        path = work / "hurt" / "step-00000012"
+        process = train("-b", 1, "--max-steps", 13, "-e", "hurt2", "--resume", path, ranks=ranks, status=3)
+        assert len(programs.errors(process, "fsdp_train")) == 1, process.stderr
+        shutil.rmtree(work / "hurt" / "step-00000006")
+        process = train("-b", 1, "--max-steps", 13, "-e", "hurt", ranks=ranks, status=3)
+        assert len(programs.errors(process, "fsdp_train")) == 1 and "--resume off" in process.stderr, process.stderr
+        if how != "flipped in the data":  # those are moments, which are not exported
+            process = programs.run("fsdp_export", path, "--to", work / "hurt_hf")
+            assert process.returncode == 3 and not list(work.glob("hurt_hf*")), (how, process)
+
+
+def other_models_are_refused():
+    folder = programs.make_model(work / "model")
+    process = train("--model", folder, "-b", 1, "--max-steps", 13, "-e", "base", status=3)
+    assert "another model" in process.stderr and "embed_tokens" in process.stderr, process.stderr
+    assert steps("base") == [6, 12] and len(losses("base")) == 12
+
+
+def limit_file_size():
+    resource.setrlimit(resource.RLIMIT_FSIZE, (8_000_000, 8_000_000))
+
+
+def a_full_disk_is_told():
+    """A limit on file sizes (above what Open MPI needs itself), and a small tmpfs where one may be mounted: both fail in the middle of a write."""
+    process = train("-b", 1, "--max-steps", 4, "-e", "full", "--ckpt-freq", 2, status=3, preexec_fn=limit_file_size)
+    assert len(warnings(process)) == 2 and len(programs.errors(process, "fsdp_train")) == 1, process.stderr
+    assert len(losses("full")) == 4 and not list((work / "full").glob("step-*"))
+    disk = work / "disk"
+    disk.mkdir()
+    mount = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=16m", "tmpfs", disk], capture_output=True)
+    if mount.returncode != 0:
+        print("  no tmpfs may be mounted here: only the limit on file sizes was tested")
+        return
+    try:
+        ranks = 2 if MPI else None
+        arguments = ["-b", 1, "--save-dir", disk, "-e", "full", "--ckpt-freq", 2, "--ckpt-keep", 1]
+        process = train("--max-steps", 2, *arguments, ranks=ranks)  # 9.6 MB
+        process = train("--max-steps", 4, *arguments, ranks=ranks, status=3)
+        assert len(warnings(process)) == 1, process.stderr
+        assert sorted(p.name for p in (disk / "full").glob("step-*")) == ["step-00000002"]
+        (disk / "ballast").write_bytes(b"")
+        subprocess.run(["mount", "-o", "remount,size=64m", disk], check=True)
+        process = train("--max-steps", 4, *arguments, ranks=ranks)
+        assert "step 2," in process.stdout
+    finally:
+        subprocess.run(["umount", disk], check=True)
+
+
+def start(*arguments, ranks):
+    command = [str(programs.BIN / "fsdp_train"), *map(str, COMMON + list(arguments))]
+    if ranks:
+        command = ["mpirun", "-np", str(ranks), *command]
+    return subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+
+
+def signals_save_and_stop():
+    ranks = 2 if MPI else None
+    for number, status in ((signal.SIGUSR1, 143), (signal.SIGTERM, 143), (signal.SIGINT, 130)):
+        name = f"signal{int(number)}"
+        arguments = ["-b", 1, "--max-steps", 100000, "-e", name]
+        process = start(*arguments, ranks=ranks if number == signal.SIGUSR1 else None)
+        log = work / name / "log.jsonl"
+        while not log.exists() or len(log.read_text().splitlines()) < 5:
+            assert process.poll() is None, process.communicate()
+            time.sleep(0.05)
+        process.send_signal(number)
+        out, err = process.communicate(timeout=120)
+        assert process.returncode == status, (number, process.returncode, out, err)
+        done = int(re.search(r"after step (\d+)", out).group(1))
+        assert steps(name) == [done] and len(losses(name)) == done
+        process = train("-b", 1, "--max-steps", done + 2, "-e", name, ranks=ranks)
+        assert f"step {done}, saved" in process.stdout and len(losses(name)) == done + 2
+
+
+def kill_group(process):
+    """All of it at once: mpirun and its ranks."""
+    for pid in descendants(process.pid) + [process.pid]:
+        try:
+            os.kill(pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+    process.communicate()
+
+
+def descendants(pid):
+    children = []
+    for task in pathlib.Path(f"/proc/{pid}/task").glob("*/children"):
+        try:
+            children += [int(child) for child in task.read_text().split()]
+        except OSError:
+            pass
+    return children + [below for child in children for below in descendants(child)]
+
+
+def kills_lose_nothing():
+    """A run that saves after every second step is killed again and again, half the times while a temporary folder is
+    there, and must end with the curve of the uninterrupted run."""
+    generator = random.Random(5)
+    ranks, total = (2 if MPI else None), 60 + 3 * KILLS
+    arguments = ["-b", 2, "--wrap", "block", "--max-steps", total, "--ckpt-freq", 2]
+    train(*arguments, "-e", "calm", "--ckpt-keep", 1, ranks=ranks)
+    log, kills, during, starts = work / "wild" / "log.jsonl", 0, 0, 0
+    while True:
+        process = start(*arguments, "-e", "wild", ranks=ranks)
+        starts += 1
+        in_save, deadline = kills % 2 == 1, time.monotonic() + generator.uniform(0.0, 0.5)
+        before = log.read_text().count("\n") if log.exists() else 0
+        while process.poll() is None and kills < KILLS:
+            began = log.exists() and log.read_text().count("\n") not in (before, 0)
+            saving = any((work / "wild").glob("*.tmp"))
+            if saving if in_save else began and time.monotonic() > deadline:
+                kill_group(process)
+                kills += 1
+                during += saving
+                break
+            time.sleep(0.001)
+        else:
+            out, err = process.communicate(timeout=240)
+            assert process.returncode == 0, (process.returncode, out, err)
+            assert not [line for line in err.splitlines() if "warning" in line], err
+            break
+    assert losses("wild") == losses("calm")
+    assert not list((work / "wild").glob("*.tmp")) and not list((work / "wild").glob("*.old"))
+    print(f"  {kills} kills, {during} of them during a save, {starts} starts")
+    assert kills >= min(KILLS, 5), "the run ended before it could be killed"
+
+
+def to_hugging_face_and_back():
+    """Weights that nobody trained come out of a checkpoint as they went in."""
+    folder = programs.make_model(work / "source")
+    for name in ("generation_config.json", "tokenizer_config.json"):
+        (folder / name).write_text(json.dumps({"name": name}))
+    ranks = 3 if MPI else None
+    idle = ["--model", folder, "--lr", 0, "--weight-decay", 0, "--max-steps", 1, "-b", 1]
+    train(*idle, "-e", "idle", ranks=ranks)
+    out = work / "exported"
+    process = programs.run("fsdp_export", work / "idle", "--to", out)
+    assert process.returncode == 0, process.stderr
+    assert (out / "model.safetensors").stat().st_size > 0
+    for name in ("generation_config.json", "tokenizer_config.json"):
+        assert (out / name).read_bytes() == (folder / name).read_bytes()
+    config = json.loads((out / "config.json").read_text())
+    assert config == programs.CONFIG | {"torch_dtype": "float32"}, config
+    tensors = programs.read_safetensors(out / "model.safetensors")
+    assert tensors == programs.read_safetensors(folder / "model.safetensors")
+    pieces = work / "pieces"
+    assert programs.run("fsdp_export", work / "idle", "--to", pieces, "--max-shard-size", "100kB").returncode == 0
+    index = json.loads((pieces / "model.safetensors.index.json").read_text())
+    gathered = {}
+    for file in sorted(set(index["weight_map"].values())):
+        part = programs.read_safetensors(pieces / file)
+        assert all(index["weight_map"][name] == file for name in part)
+        gathered |= part
+    assert gathered == tensors and index["metadata"]["total_size"] == sum(len(d) for _, _, d in tensors.values())
+    train("--model", pieces, "-b", 1, "--max-steps", 1, "-e", "again", "--ckpt-freq", 0)
+    process = programs.run("fsdp_export", work / "idle", "--inspect")
+    assert "1 steps" in process.stdout and "strategy full" in process.stdout and "model.embed" not in process.stderr
+    for arguments, status in (
+        (["--to", out], 2),
+        ([work / "idle"], 2),
+        ([work / "idle", "--to", out], 3),
+        ([work / "none", "--inspect"], 3),
+        ([work / "idle", "--inspect", "--dtype", "fp8"], 2),
+    ):
+        process = programs.run("fsdp_export", *arguments)
+        assert process.returncode == status and len(programs.errors(process, "fsdp_export")) == 1, process
+
+
+for test in (
+    base,
+    resumes_anywhere,
+    bytes_are_read_about_once,
+    stays_with_the_newest,
+    damage_is_told,
+    other_models_are_refused,
+    a_full_disk_is_told,
+    signals_save_and_stop,
+    to_hugging_face_and_back,
+    kills_lose_nothing,
+):
+    began = time.monotonic()
+    test()
+    print(f"{test.__name__}: passed in {time.monotonic() - began:.1f} s", flush=True)
+subprocess.run(["rm", "-rf", str(work)], check=True)
