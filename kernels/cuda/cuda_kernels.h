@@ -12,6 +12,7 @@
 extern "C" {
 #endif
 
+// The row "cuda"; every op has an entry.
 const fsdp_kernel_table *fsdp_cuda_kernels(void);
 
 // Bytes of the workspace operand of an op on CUDA, a multiple of 4; 0: it has none. A function of the shape
@@ -33,8 +34,8 @@ int64_t fsdp_cuda_workspace_bytes(fsdp_op_kind kind, const fsdp_op_attrs *attrs,
 void fsdp_cuda_gemm_open(void *workspace);
 void fsdp_cuda_gemm_close(void);
 
-// Chooses the algorithms of the products that this call makes, when the plan is sealed: the operands need only
-// dtypes and accesses, their addresses may be anything 16-byte aligned. Nothing is enqueued.
+// Chooses the algorithms of the products that this call makes, when the plan is sealed: the operands need
+// only dtypes and accesses, their addresses may be anything 16-byte aligned. Nothing is enqueued.
 void fsdp_cuda_prepare(const fsdp_kernel_call *call);
 
 #ifdef __cplusplus

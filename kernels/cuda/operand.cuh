@@ -14,16 +14,17 @@
   } while (0)
 
 inline void check_count(const fsdp_kernel_call *call, int least_count, int most) {
-  FSDP_CHECK(call->operand_count >= least_count && call->operand_count <= most, "%s takes %d to %d operands, not %d",
-             fsdp_op_name(call->kind), least_count, most, call->operand_count);
+  FSDP_CHECK(call->operand_count >= least_count && call->operand_count <= most,
+             "%s takes %d to %d operands, not %d", fsdp_op_name(call->kind), least_count, most,
+             call->operand_count);
 }
 
 // Operand `index`, which must hold `numel` elements and be accessed as the op's row in models/op.h says.
 inline const fsdp_view *operand(const fsdp_kernel_call *call, int index, int64_t numel, int access) {
   FSDP_CHECK(index < call->operand_count, "%s has no operand %d", fsdp_op_name(call->kind), index);
   const fsdp_view *view = &call->operands[index];
-  FSDP_CHECK(view->numel == numel, "%s: operand %d has %lld elements, not %lld", fsdp_op_name(call->kind), index,
-             (long long)view->numel, (long long)numel);
+  FSDP_CHECK(view->numel == numel, "%s: operand %d has %lld elements, not %lld", fsdp_op_name(call->kind),
+             index, (long long)view->numel, (long long)numel);
   FSDP_CHECK((view->access & ~access) == 0 && view->access != 0, "%s: operand %d is accessed as %d, not %d",
              fsdp_op_name(call->kind), index, view->access, access);
   return view;
@@ -58,7 +59,8 @@ inline int64_t blocks_of(int64_t count, int64_t block) {
   return (count + block - 1) / block;
 }
 
-// Calls `body` with a value of the element type of `dtype`: with_type(d, [&](auto x) { using T = decltype(x); });
+// Calls `body` with a value of the element type of `dtype`: with_type(d, [&](auto x) { using T = decltype(x);
+// });
 template <class Body> inline void with_type(fsdp_dtype dtype, const Body &body) {
   if (dtype == FSDP_F32) {
     body(float());
@@ -82,7 +84,8 @@ inline void launch(const launch_shape &shape, void (*kernel)(Parameters...), Arg
   FSDP_CHECK(shape.blocks <= INT32_MAX && shape.rows <= 65535, "a grid of %lld by %lld blocks",
              (long long)shape.blocks, (long long)shape.rows);
   if (shape.shared_bytes > size_t(48) << 10)
-    CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, int(shape.shared_bytes)));
+    CUDA_CHECK(
+        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, int(shape.shared_bytes)));
   cudaLaunchConfig_t config = {};
   config.gridDim = dim3(unsigned(shape.blocks), unsigned(shape.rows), 1);
   config.blockDim = dim3(unsigned(shape.threads), 1, 1);

@@ -2,10 +2,10 @@
 // device's, here, and a CPU's with every access checked (a header of the tests, for FSDP_SIMT).
 //
 //   FSDP_SHARED(float, sums, 32);         a static array of the block: smem<float> sums
-//   FSDP_SHARED_DYNAMIC(bytes);           the launch's dynamic bytes, 128-byte aligned: smem<unsigned char> bytes
-//   bytes.part<bf16>(offset, count)       a piece of it as another type
-//   sums[i] = x; y = sums[i];             plain accesses on the device
-//   sums.address(i)                       the shared address that cp.async and ldmatrix take
+//   FSDP_SHARED_DYNAMIC(bytes);           the launch's dynamic bytes, 256-byte aligned: smem<unsigned char>
+//   bytes bytes.part<bf16>(offset, count)       a piece of it as another type sums[i] = x; y = sums[i]; plain
+//   accesses on the device sums.address(i)                       the shared address that cp.async and
+//   ldmatrix take
 //
 // Fragments of mma.m16n8k16 (PTX ISA 9.7.13.4.8), with g = lane / 4 and t = lane % 4:
 //   a (16,16): a[0] row g, columns 2t 2t+1; a[1] row g+8; a[2] row g, columns 2t+8 2t+9; a[3] row g+8
@@ -25,21 +25,22 @@
   __shared__ __align__(128) unsigned char name##_bytes[(numel) * sizeof(type)];                              \
   const smem<type> name(reinterpret_cast<type *>(name##_bytes))
 #define FSDP_SHARED_DYNAMIC(name)                                                                            \
-  extern __shared__ __align__(128) unsigned char fsdp_dynamic_bytes[];                                       \
+  extern __shared__ __align__(256) unsigned char fsdp_dynamic_bytes[];                                       \
   const smem<unsigned char> name(fsdp_dynamic_bytes)
 
 template <class T> class smem {
 public:
   smem() = default;
-  __device__ explicit smem(T *data) : data_(data) {}
+  __device__ explicit smem(T *data) : data_(data), address_(uint32_t(__cvta_generic_to_shared(data))) {}
   __device__ T &operator[](int i) const { return data_[i]; }
-  __device__ uint32_t address(int i) const { return uint32_t(__cvta_generic_to_shared(data_ + i)); }
+  __device__ uint32_t address(int i) const { return address_ + uint32_t(i) * uint32_t(sizeof(T)); }
   template <class U> __device__ smem<U> part(int offset, int) const {
     return smem<U>(reinterpret_cast<U *>(reinterpret_cast<unsigned char *>(data_) + offset));
   }
 
 private:
   T *data_;
+  uint32_t address_; // in the shared window
 };
 
 template <class T> __device__ __forceinline__ T global_load(const T *address) {
@@ -59,7 +60,8 @@ __device__ __forceinline__ float exp2_approx(float x) {
 // 16 bytes from device to shared memory, zeros where not `valid`; there after cp_async_wait and a barrier.
 __device__ __forceinline__ void cp_async16(uint32_t address, const void *source, bool valid) {
   int bytes = valid ? 16 : 0;
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(address), "l"(source), "r"(bytes) : "memory");
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(address), "l"(source), "r"(bytes)
+               : "memory");
 }
 __device__ __forceinline__ void cp_async_commit() {
   asm volatile("cp.async.commit_group;" ::: "memory");
@@ -84,11 +86,12 @@ __device__ __forceinline__ void ldmatrix_x4_trans(uint32_t (&out)[4], uint32_t a
 }
 
 // d += a * b, bf16 products summed in fp32.
-__device__ __forceinline__ void mma_m16n8k16(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
-  asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
-               "{%0,%1,%2,%3};"
-               : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+__device__ __forceinline__ void mma_m16n8k16(float (&d)[4], const uint32_t (&a)[4], uint32_t b0,
+                                             uint32_t b1) {
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+      "{%0,%1,%2,%3};"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
 #endif

@@ -73,7 +73,8 @@ template <int N> __device__ __forceinline__ void load_floats(const bf16 *source,
   } else {
     static_assert(N % 8 == 0, "whole 16-byte accesses");
 #pragma unroll
-    for (int i = 0; i < N; i += 8) unpack_bf16(global_load(reinterpret_cast<const uint4 *>(source + i)), x + i);
+    for (int i = 0; i < N; i += 8)
+      unpack_bf16(global_load(reinterpret_cast<const uint4 *>(source + i)), x + i);
   }
 }
 
@@ -97,8 +98,8 @@ template <int N> __device__ __forceinline__ void store_floats(bf16 *destination,
 #pragma unroll
     for (int i = 0; i < N; i += 8)
       global_store(reinterpret_cast<uint4 *>(destination + i),
-                   uint4{pack_bf16(x[i], x[i + 1]), pack_bf16(x[i + 2], x[i + 3]), pack_bf16(x[i + 4], x[i + 5]),
-                         pack_bf16(x[i + 6], x[i + 7])});
+                   uint4{pack_bf16(x[i], x[i + 1]), pack_bf16(x[i + 2], x[i + 3]),
+                         pack_bf16(x[i + 4], x[i + 5]), pack_bf16(x[i + 6], x[i + 7])});
   }
 }
 

@@ -1,0 +1,214 @@
+// AdamW (Loshchilov and Hutter 2019) as torch.optim.AdamW, on flat shards; the CPU's kernel
+// (kernels/cpu/adamw.c) says how a bf16 state is rounded stochastically, and the random words are the same
+// here: Philox-4x32-10 of (seed ^ step, the parameter's stream, the element's index in the parameter).
+//
+// The segments of a launch travel with it, so a shard of many parameters takes several launches, one after
+// another over the shard.
+#include "kernels/cuda/operand.cuh"
+#include "kernels/cuda/ops.cuh"
+
+namespace {
+
+constexpr int threads_count = 256;
+constexpr int width = 8;
+constexpr int segments_max = 64; // of a launch: 2 KiB of its parameters
+
+struct segment_list {
+  fsdp_segment run[segments_max];
+  int count; // 0: nothing is rounded stochastically
+};
+
+template <class G, class P, class M> struct update {
+  const G *grad;
+  P *master;
+  M *m, *v;
+  void *copy; // NULL: none
+  const float *scalars, *factor;
+  int64_t first, end; // elements of the shard that this launch updates
+  uint64_t seed;
+  float beta1, beta2, eps, weight_decay;
+  bool copy_is_bf16;
+};
+
+struct words {
+  uint32_t word[3];
+};
+
+__device__ __forceinline__ words draw(uint64_t key, uint64_t stream, uint64_t index) {
+  uint32_t c0 = uint32_t(index), c1 = uint32_t(index >> 32), c2 = uint32_t(stream),
+           c3 = uint32_t(stream >> 32);
+  uint32_t k0 = uint32_t(key), k1 = uint32_t(key >> 32);
+#pragma unroll
+  for (int round = 0; round < 10; round++) {
+    const uint32_t high0 = __umulhi(0xD2511F53u, c0), low0 = 0xD2511F53u * c0;
+    const uint32_t high1 = __umulhi(0xCD9E8D57u, c2), low1 = 0xCD9E8D57u * c2;
+    c0 = high1 ^ c1 ^ k0, c1 = low1, c2 = high0 ^ c3 ^ k1, c3 = low0;
+    k0 += 0x9E3779B9u, k1 += 0xBB67AE85u;
+  }
+  return {{c0, c1, c2}};
+}
+
+// Up with the probability of the part that is cut off; the result as the float that bf16 holds exactly.
+__device__ __forceinline__ float round_stochastically(float value, uint32_t word) {
+  const uint32_t bits = __float_as_uint(value), magnitude = bits & 0x7fffffffu;
+  if (magnitude > 0x7f800000u) return __uint_as_float((bits | 0x400000u) & 0xffff0000u);
+  if (magnitude == 0x7f800000u) return value; // infinity stays
+  return __uint_as_float((bits + (word & 0xffffu)) & 0xffff0000u);
+}
+
+// The segment that holds element `at` or, where none does, the next one.
+__device__ __forceinline__ int find_segment(const segment_list &list, int64_t at) {
+  int low = 0, high = list.count;
+  while (low < high) {
+    const int middle = (low + high) / 2;
+    if (list.run[middle].shard_offset + list.run[middle].numel <= at) {
+      low = middle + 1;
+    } else {
+      high = middle;
+    }
+  }
+  return low;
+}
+
+struct step_numbers {
+  float factor, decay, step_size, inverse_root, eps, rest1, beta2, rest2;
+  uint64_t key;
+};
+
+template <class Update> __device__ __forceinline__ step_numbers read_step(const Update &p) {
+  const float lr = global_load(p.scalars + FSDP_SCALAR_LR);
+  const float correction1 = global_load(p.scalars + FSDP_SCALAR_CORRECTION1);
+  step_numbers s;
+  s.factor = global_load(p.factor);
+  s.decay = 1.0f - lr * p.weight_decay;
+  s.step_size = lr / correction1;
+  s.inverse_root = 1.0f / sqrtf(global_load(p.scalars + FSDP_SCALAR_CORRECTION2));
+  s.eps = p.eps;
+  s.rest1 = 1.0f - p.beta1;
+  s.beta2 = p.beta2;
+  s.rest2 = 1.0f - p.beta2;
+  s.key = p.seed ^ uint64_t(global_load(p.scalars + FSDP_SCALAR_STEP));
+  return s;
+}
+
+// WIDTH elements from `at` on. A state that is fp32 is stored as it is; bf16 rounds on the way to memory, and
+// what was rounded stochastically already is not changed by that.
+template <int WIDTH, class G, class P, class M>
+__device__ __forceinline__ void advance(const update<G, P, M> &p, const segment_list &list,
+                                        const step_numbers &s, int64_t at) {
+  float grad[WIDTH], master[WIDTH], m[WIDTH], v[WIDTH];
+  load_floats<WIDTH>(p.grad + at, grad);
+  load_floats<WIDTH>(p.master + at, master);
+  load_floats<WIDTH>(p.m + at, m);
+  load_floats<WIDTH>(p.v + at, v);
+#pragma unroll
+  for (int i = 0; i < WIDTH; i++) {
+    const float g = grad[i] * s.factor;
+    m[i] = m[i] + s.rest1 * (g - m[i]);
+    v[i] = s.beta2 * v[i] + s.rest2 * g * g;
+    master[i] = s.decay * master[i] - s.step_size * m[i] / (sqrtf(v[i]) * s.inverse_root + s.eps);
+  }
+  if (list.count > 0) {
+    int segment = find_segment(list, at);
+#pragma unroll
+    for (int i = 0; i < WIDTH; i++) {
+      while (segment < list.count && list.run[segment].shard_offset + list.run[segment].numel <= at + i)
+        segment++;
+      if (segment == list.count || list.run[segment].shard_offset > at + i) continue; // padding
+      const fsdp_segment &run = list.run[segment];
+      const words random =
+          draw(s.key, run.random_stream, uint64_t(run.element_index + (at + i - run.shard_offset)));
+      if (sizeof(P) == 2) master[i] = round_stochastically(master[i], random.word[0]);
+      if (sizeof(M) == 2) m[i] = round_stochastically(m[i], random.word[1]);
+      if (sizeof(M) == 2) v[i] = round_stochastically(v[i], random.word[2]);
+    }
+  }
+  store_floats<WIDTH>(p.master + at, master);
+  store_floats<WIDTH>(p.m + at, m);
+  store_floats<WIDTH>(p.v + at, v);
+  if (!p.copy) return;
+    // The copy is of the master as stored, so that it equals a later cast of the master.
+#pragma unroll
+  for (int i = 0; i < WIDTH; i++) master[i] = to_float(from_float<P>(master[i]));
+  if (p.copy_is_bf16) {
+    store_floats<WIDTH>(static_cast<bf16 *>(p.copy) + at, master);
+  } else {
+    store_floats<WIDTH>(static_cast<float *>(p.copy) + at, master);
+  }
+}
+
+template <int WIDTH, class G, class P, class M>
+__global__ void __launch_bounds__(threads_count)
+    update_range(const __grid_constant__ update<G, P, M> p, const __grid_constant__ segment_list list) {
+  const int64_t at = p.first + (int64_t(blockIdx.x) * threads_count + threadIdx.x) * WIDTH;
+  if (at >= p.end) return;
+  const step_numbers s = read_step(p);
+  if (at + WIDTH <= p.end) {
+    advance<WIDTH>(p, list, s, at);
+  } else {
+    for (int64_t i = at; i < p.end; i++) advance<1>(p, list, s, i);
+  }
+}
+
+template <class G, class P, class M> void launch_updates(const fsdp_kernel_call *call, update<G, P, M> p) {
+  const int64_t count = call->operands[0].numel;
+  const bool rounds = sizeof(P) == 2 || sizeof(M) == 2;
+  const bool wide =
+      is_aligned(p.grad) && is_aligned(p.master) && is_aligned(p.m) && is_aligned(p.v) && is_aligned(p.copy);
+  for (int next = 0; p.first < count;) {
+    segment_list list = {};
+    while (rounds && next < call->segment_count && list.count < segments_max)
+      list.run[list.count++] = call->segments[next++];
+    p.end = count;
+    if (rounds && next < call->segment_count) { // the next launch starts on a whole vector
+      p.end = call->segments[next].shard_offset / width * width;
+      if (p.end < call->segments[next].shard_offset &&
+          p.end < list.run[list.count - 1].shard_offset + list.run[list.count - 1].numel)
+        p.end = call->segments[next].shard_offset;
+    }
+    launch({blocks_of(p.end - p.first, int64_t(threads_count) * (wide && p.first % width == 0 ? width : 1)),
+            threads_count, call->stream},
+           wide && p.first % width == 0 ? update_range<width, G, P, M> : update_range<1, G, P, M>, p, list);
+    p.first = p.end;
+  }
+}
+
+} // namespace
+
+void cuda_adamw(const fsdp_kernel_call *call) {
+  const fsdp_op_attrs *attrs = call->attrs;
+  const int64_t count = call->operands[0].numel;
+  check_count(call, 6, 7);
+  const fsdp_view *grad = operand(call, 0, count, FSDP_READ), *state[3];
+  for (int s = 0; s < 3; s++) {
+    state[s] = operand(call, 3 + s, count, FSDP_UPDATE);
+    FSDP_CHECK(state[s]->access == FSDP_UPDATE, "adamw updates operand %d", 3 + s);
+  }
+  FSDP_CHECK(state[1]->dtype == state[2]->dtype, "adamw: both moments have one dtype");
+  const fsdp_view *copy = call->operand_count == 7 ? operand(call, 6, count, FSDP_WRITE) : nullptr;
+  FSDP_CHECK(!copy || copy->dtype == FSDP_BF16 || copy->dtype == FSDP_F32, "adamw: the copy is bf16 or fp32");
+  with_type(grad->dtype, [&](auto gradient) {
+    using G = decltype(gradient);
+    with_type(state[0]->dtype, [&](auto parameter) {
+      using P = decltype(parameter);
+      with_type(state[1]->dtype, [&](auto moment) {
+        using M = decltype(moment);
+        update<G, P, M> p = {};
+        p.grad = data_of<G>(grad);
+        p.master = data_of<P>(state[0]);
+        p.m = data_of<M>(state[1]);
+        p.v = data_of<M>(state[2]);
+        p.copy = copy ? copy->data : nullptr;
+        p.copy_is_bf16 = copy && copy->dtype == FSDP_BF16;
+        p.scalars = data_of<float>(operand_of(call, 1, FSDP_SCALAR_COUNT, FSDP_READ, FSDP_F32));
+        p.factor = data_of<float>(operand_of(call, 2, 1, FSDP_READ, FSDP_F32));
+        p.seed = call->seed;
+        p.beta1 = attrs->beta1;
+        p.beta2 = attrs->beta2;
+        p.eps = attrs->adam_eps;
+        p.weight_decay = attrs->weight_decay;
+        launch_updates(call, p);
+      });
+    });
+  });
+}

@@ -1,0 +1,263 @@
+// Attention for what the tensor cores' kernels do not take: fp32, and head dimensions up to 256 that are no
+// multiple of 8 or exceed 128. Tiles lie in shared memory as fp32; sums are plain fp32. See attention.cuh.
+//
+// A block has ROWS rows of its result (queries, or keys for d_k and d_v), eight neighbouring threads a row:
+// of the row's scores with a tile each thread computes every eighth, and it accumulates every eighth column
+// of the result. d_q and d_k, d_v are made by separate kernels, each element by one thread in a fixed order.
+#include "kernels/cuda/attention.cuh"
+
+#include <math.h>
+
+namespace {
+
+constexpr int threads_count = 128;
+constexpr int rows = 16;
+constexpr int sharers = threads_count / rows; // of a row: lanes 8i to 8i + 7 of one warp
+
+// Columns of the result a thread has at most (D <= 8 * COLUMNS), and what of the other side a tile holds.
+template <int COLUMNS> constexpr int tile_rows = COLUMNS <= 16 ? 32 : 16;
+
+// Rows of tiles are an odd number of words apart, so that eight threads read eight banks.
+__device__ __host__ inline int row_stride(int D) {
+  return D | 1;
+}
+
+template <class T>
+__device__ __forceinline__ void load_tile(const smem<float> &tile, int count, const T *source, int64_t stride,
+                                          int valid, int D, float factor) {
+  for (int i = int(threadIdx.x); i < count * D; i += threads_count) {
+    const int row = i / D, c = i % D;
+    tile[row * row_stride(D) + c] =
+        row < valid ? factor * to_float(global_load(source + row * stride + c)) : 0.0f;
+  }
+}
+
+// dots[i] = a[a_row] . b[first + sharers * i].
+template <int COUNT>
+__device__ __forceinline__ void dot_rows(const smem<float> &a, int a_row, const smem<float> &b, int first,
+                                         int D, float (&dots)[COUNT]) {
+#pragma unroll
+  for (int i = 0; i < COUNT; i++) dots[i] = 0;
+  for (int d = 0; d < D; d++) {
+    const float x = a[a_row * row_stride(D) + d];
+#pragma unroll
+    for (int i = 0; i < COUNT; i++) dots[i] += x * b[(first + sharers * i) * row_stride(D) + d];
+  }
+}
+
+// sums[j] += weights[row][k] * tile[k][lane + 8 j] over the tile's rows.
+template <int COLUMNS, int COUNT>
+__device__ __forceinline__ void add_rows(const smem<float> &weights, int row, const smem<float> &tile,
+                                         int lane, int D, float (&sums)[COLUMNS]) {
+  for (int k = 0; k < COUNT; k++) {
+    const float weight = weights[row * (COUNT + 1) + k];
+#pragma unroll
+    for (int j = 0; j < COLUMNS; j++)
+      if (lane + sharers * j < D) sums[j] += weight * tile[k * row_stride(D) + lane + sharers * j];
+  }
+}
+
+template <class T, int COLUMNS>
+__device__ __forceinline__ void store_row(T *destination, int lane, int D, float factor,
+                                          const float (&sums)[COLUMNS]) {
+#pragma unroll
+  for (int j = 0; j < COLUMNS; j++)
+    if (lane + sharers * j < D)
+      global_store(destination + lane + sharers * j, from_float<T>(factor * sums[j]));
+}
+
+// The greatest or the sum over the threads of a row.
+__device__ __forceinline__ float row_greatest(float x) {
+#pragma unroll
+  for (int bits = sharers / 2; bits > 0; bits /= 2) x = fmaxf(x, __shfl_xor_sync(whole_warp, x, bits));
+  return x;
+}
+__device__ __forceinline__ float row_sum(float x) {
+#pragma unroll
+  for (int bits = sharers / 2; bits > 0; bits /= 2) x += __shfl_xor_sync(whole_warp, x, bits);
+  return x;
+}
+
+// The tiles of a block in dynamic shared memory: `own` tiles of the block's rows, `other` tiles of the other
+// side's, and `weights` matrices (rows, other side's tile).
+template <int COLUMNS> size_t shared_bytes(int D, int own, int other, int weights) {
+  const int tile = tile_rows<COLUMNS>;
+  return sizeof(float) * size_t((own * rows + other * tile) * row_stride(D) + weights * rows * (tile + 1));
+}
+struct tiles {
+  smem<float> own[2], other[2], weights[2];
+};
+template <int COLUMNS> __device__ __forceinline__ tiles cut_shared(int D, int own, int other, int weights) {
+  FSDP_SHARED_DYNAMIC(bytes);
+  const int own_numel = rows * row_stride(D), other_numel = tile_rows<COLUMNS> * row_stride(D);
+  const int weight_numel = rows * (tile_rows<COLUMNS> + 1);
+  tiles t;
+  int at = 0;
+  for (int i = 0; i < own; i++, at += own_numel * 4) t.own[i] = bytes.part<float>(at, own_numel);
+  for (int i = 0; i < other; i++, at += other_numel * 4) t.other[i] = bytes.part<float>(at, other_numel);
+  for (int i = 0; i < weights; i++, at += weight_numel * 4)
+    t.weights[i] = bytes.part<float>(at, weight_numel);
+  return t;
+}
+
+template <class T, int COLUMNS>
+__global__ void __launch_bounds__(threads_count) attend(attention_forward<T> p) {
+  constexpr int keys = tile_rows<COLUMNS>, count = keys / sharers;
+  const attention_shape s = p.shape;
+  const int b = int(blockIdx.y) / s.H, head = int(blockIdx.y) % s.H, kv = head / s.G;
+  // The longest rows of the triangle first.
+  const int first = int(gridDim.x - 1 - blockIdx.x) * rows, valid = least(rows, s.T - first);
+  const int row = int(threadIdx.x) / sharers, lane = int(threadIdx.x) % sharers;
+  const tiles t = cut_shared<COLUMNS>(s.D, 1, 2, 1);
+  load_tile(t.own[0], rows, p.qkv + query_at(s, b, first, head), s.Q, valid, s.D, s.scale);
+  float out[COLUMNS] = {}, most = -INFINITY, sum = 0;
+  for (int key = 0; key < first + valid; key += keys) {
+    const int keys_valid = least(keys, s.T - key);
+    __syncthreads(); // the tile before this one is done with
+    load_tile(t.other[0], keys, p.qkv + key_at(s, b, key, kv), s.Q, keys_valid, s.D, 1.0f);
+    load_tile(t.other[1], keys, p.qkv + value_at(s, b, key, kv), s.Q, keys_valid, s.D, 1.0f);
+    __syncthreads();
+    float scores[count], greatest = most, added = 0;
+    dot_rows(t.own[0], row, t.other[0], lane, s.D, scores);
+#pragma unroll
+    for (int i = 0; i < count; i++) {
+      if (key + lane + sharers * i > first + row) scores[i] = -INFINITY;
+      greatest = fmaxf(greatest, scores[i]);
+    }
+    greatest = row_greatest(greatest);
+    const float correction = expf(most - greatest);
+#pragma unroll
+    for (int i = 0; i < count; i++) {
+      scores[i] = expf(scores[i] - greatest);
+      added += scores[i];
+      t.weights[0][row * (keys + 1) + lane + sharers * i] = scores[i];
+    }
+    sum = sum * correction + row_sum(added);
+    most = greatest;
+#pragma unroll
+    for (int j = 0; j < COLUMNS; j++) out[j] *= correction;
+    __syncwarp();
+    add_rows<COLUMNS, keys>(t.weights[0], row, t.other[1], lane, s.D, out);
+  }
+  if (row >= valid) return;
+  store_row(p.o + output_at(s, b, first + row, head), lane, s.D, 1.0f / sum, out);
+  if (lane == 0) global_store(p.lse + statistic_at(s, b, head, first + row), most + logf(sum));
+}
+
+// d_q = scale * sum over keys of d_S k, with d_S = P * (d_o . v - delta), P = exp(S - lse).
+template <class T, int COLUMNS>
+__global__ void __launch_bounds__(threads_count) differentiate_queries(attention_gradient<T> p) {
+  constexpr int keys = tile_rows<COLUMNS>, count = keys / sharers;
+  const attention_shape s = p.shape;
+  const int b = int(blockIdx.y) / s.H, head = int(blockIdx.y) % s.H, kv = head / s.G;
+  const int first = int(gridDim.x - 1 - blockIdx.x) * rows, valid = least(rows, s.T - first);
+  const int row = int(threadIdx.x) / sharers, lane = int(threadIdx.x) % sharers;
+  const tiles t = cut_shared<COLUMNS>(s.D, 2, 2, 1);
+  load_tile(t.own[0], rows, p.qkv + query_at(s, b, first, head), s.Q, valid, s.D, s.scale);
+  load_tile(t.own[1], rows, p.d_o + output_at(s, b, first, head), int64_t(s.H) * s.D, valid, s.D, 1.0f);
+  const bool exists = row < valid;
+  const float lse = exists ? global_load(p.lse + statistic_at(s, b, head, first + row)) : 0.0f;
+  const float delta = exists ? global_load(p.delta + statistic_at(s, b, head, first + row)) : 0.0f;
+  float d_q[COLUMNS] = {};
+  for (int key = 0; key < first + valid; key += keys) {
+    const int keys_valid = least(keys, s.T - key);
+    __syncthreads();
+    load_tile(t.other[0], keys, p.qkv + key_at(s, b, key, kv), s.Q, keys_valid, s.D, 1.0f);
+    load_tile(t.other[1], keys, p.qkv + value_at(s, b, key, kv), s.Q, keys_valid, s.D, 1.0f);
+    __syncthreads();
+    float scores[count], d_p[count];
+    dot_rows(t.own[0], row, t.other[0], lane, s.D, scores);
+    dot_rows(t.own[1], row, t.other[1], lane, s.D, d_p);
+#pragma unroll
+    for (int i = 0; i < count; i++) {
+      const bool sees = key + lane + sharers * i <= first + row;
+      t.weights[0][row * (keys + 1) + lane + sharers * i] =
+          sees ? expf(scores[i] - lse) * (d_p[i] - delta) : 0.0f;
+    }
+    __syncwarp();
+    add_rows<COLUMNS, keys>(t.weights[0], row, t.other[0], lane, s.D, d_q);
+  }
+  if (exists) store_row(p.d_qkv + query_at(s, b, first + row, head), lane, s.D, s.scale, d_q);
+}
+
+// d_k = sum over queries of the group's heads of d_S q scale, d_v = the sum of P d_o. The block's rows are
+// keys.
+template <class T, int COLUMNS>
+__global__ void __launch_bounds__(threads_count, 2) differentiate_keys(attention_gradient<T> p) {
+  constexpr int queries = tile_rows<COLUMNS>, count = queries / sharers;
+  const attention_shape s = p.shape;
+  const int b = int(blockIdx.y) / s.K, kv = int(blockIdx.y) % s.K;
+  const int first = int(blockIdx.x) * rows, valid = least(rows, s.T - first);
+  const int row = int(threadIdx.x) / sharers, lane = int(threadIdx.x) % sharers;
+  const tiles t = cut_shared<COLUMNS>(s.D, 2, 2, 2);
+  load_tile(t.own[0], rows, p.qkv + key_at(s, b, first, kv), s.Q, valid, s.D, 1.0f);
+  load_tile(t.own[1], rows, p.qkv + value_at(s, b, first, kv), s.Q, valid, s.D, 1.0f);
+  float d_k[COLUMNS] = {}, d_v[COLUMNS] = {};
+  for (int head = kv * s.G; head < (kv + 1) * s.G; head++)
+    for (int query = first / queries * queries; query < s.T; query += queries) {
+      const int queries_valid = least(queries, s.T - query);
+      __syncthreads();
+      load_tile(t.other[0], queries, p.qkv + query_at(s, b, query, head), s.Q, queries_valid, s.D, s.scale);
+      load_tile(t.other[1], queries, p.d_o + output_at(s, b, query, head), int64_t(s.H) * s.D, queries_valid,
+                s.D, 1.0f);
+      __syncthreads();
+      float scores[count], d_p[count];
+      dot_rows(t.own[0], row, t.other[0], lane, s.D, scores);
+      dot_rows(t.own[1], row, t.other[1], lane, s.D, d_p);
+#pragma unroll
+      for (int i = 0; i < count; i++) {
+        const int q = query + lane + sharers * i, at = row * (queries + 1) + lane + sharers * i;
+        float weight = 0, d_s = 0;
+        if (q < s.T && first + row <= q) {
+          weight = expf(scores[i] - global_load(p.lse + statistic_at(s, b, head, q)));
+          d_s = weight * (d_p[i] - global_load(p.delta + statistic_at(s, b, head, q)));
+        }
+        t.weights[0][at] = weight;
+        t.weights[1][at] = d_s;
+      }
+      __syncwarp();
+      add_rows<COLUMNS, queries>(t.weights[0], row, t.other[1], lane, s.D, d_v);
+      add_rows<COLUMNS, queries>(t.weights[1], row, t.other[0], lane, s.D, d_k);
+    }
+  if (row >= valid) return;
+  store_row(p.d_qkv + key_at(s, b, first + row, kv), lane, s.D, 1.0f, d_k);
+  store_row(p.d_qkv + value_at(s, b, first + row, kv), lane, s.D, 1.0f, d_v);
+}
+
+template <class T, int COLUMNS> void forward(const attention_forward<T> &p, void *stream) {
+  launch_shape shape = {blocks_of(p.shape.T, rows), threads_count, stream, int64_t(p.shape.B) * p.shape.H,
+                        shared_bytes<COLUMNS>(p.shape.D, 1, 2, 1)};
+  launch(shape, attend<T, COLUMNS>, p);
+}
+
+template <class T, int COLUMNS> void backward(const attention_gradient<T> &p, void *stream) {
+  launch_shape shape = {blocks_of(p.shape.T, rows), threads_count, stream, int64_t(p.shape.B) * p.shape.H,
+                        shared_bytes<COLUMNS>(p.shape.D, 2, 2, 1)};
+  launch(shape, differentiate_queries<T, COLUMNS>, p);
+  shape.rows = int64_t(p.shape.B) * p.shape.K;
+  shape.shared_bytes = shared_bytes<COLUMNS>(p.shape.D, 2, 2, 2);
+  launch(shape, differentiate_keys<T, COLUMNS>, p);
+}
+
+} // namespace
+
+template <class T> void attention_general_forward(const attention_forward<T> &p, void *stream) {
+  if (p.shape.D <= sharers * 16) {
+    forward<T, 16>(p, stream);
+  } else {
+    forward<T, 32>(p, stream);
+  }
+}
+
+template <class T> void attention_general_backward(const attention_gradient<T> &p, void *stream) {
+  if (p.shape.D <= sharers * 16) {
+    backward<T, 16>(p, stream);
+  } else {
+    backward<T, 32>(p, stream);
+  }
+}
+
+template void attention_general_forward(const attention_forward<float> &p, void *stream);
+template void attention_general_forward(const attention_forward<bf16> &p, void *stream);
+template void attention_general_backward(const attention_gradient<float> &p, void *stream);
+template void attention_general_backward(const attention_gradient<bf16> &p, void *stream);

@@ -1,0 +1,164 @@
+// Attention's forward on tensor cores: bf16, head dimensions that are multiples of 8 up to 128. See
+// attention.cuh.
+//
+//   block    128 queries of one head, 4 warps of 32 queries; walks the tiles of 64 keys up to the diagonal
+//   scores   S = Q K^T in registers; running maximum and sum (base 2); P rounded to bf16 is the next
+//   product's left out      O = P V in registers, divided by the sums at the end
+//
+// One K and one V tile: K of the next tile is copied while P V runs, V while Q K^T runs. Blocks of the
+// longest rows start first.
+#include "kernels/cuda/attention_tensor.cuh"
+
+#include <math.h>
+
+namespace {
+
+constexpr int warps = 4, threads_count = warps * warp_lanes;
+constexpr int warp_rows = 32, row_tiles = warp_rows / 16;
+constexpr int queries = warps * warp_rows;
+
+// Keys of a tile: as many as registers allow.
+template <int WIDTH> constexpr int tile_keys = WIDTH <= 64 ? 64 : 32;
+template <int WIDTH> constexpr int shared_bytes = (queries + 2 * tile_keys<WIDTH>)*WIDTH * 2;
+
+// What a thread knows of its rows: g and g + 8 of each tile of 16.
+struct row_statistics {
+  float most[row_tiles][2],
+      sum[row_tiles][2]; // in units of log2(e) / sqrt(D); the sum of this thread's columns
+};
+
+// Hides the keys after a query. `first_key`: of the tile, counted from the warp's first query.
+template <int KEYS>
+__device__ __forceinline__ void mask(float (&scores)[row_tiles][KEYS / 8][4], int first_key) {
+  const int lane = int(threadIdx.x) % warp_lanes;
+#pragma unroll
+  for (int m = 0; m < row_tiles; m++)
+#pragma unroll
+    for (int n = 0; n < KEYS / 8; n++)
+#pragma unroll
+      for (int i = 0; i < 4; i++) {
+        const int key = first_key + n * 8 + lane % 4 * 2 + i % 2, query = m * 16 + lane / 4 + i / 2 * 8;
+        if (key > query) scores[m][n][i] = -INFINITY;
+      }
+}
+
+// P in place of S, and what was summed before scaled to the new maximum.
+template <int WIDTH, int KEYS>
+__device__ __forceinline__ void soften(float (&scores)[row_tiles][KEYS / 8][4], row_statistics *rows,
+                                       float (&out)[row_tiles][WIDTH / 8][4], float scale) {
+#pragma unroll
+  for (int m = 0; m < row_tiles; m++)
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+      float greatest = scores[m][0][2 * half];
+#pragma unroll
+      for (int n = 0; n < KEYS / 8; n++)
+        greatest = fmaxf(greatest, fmaxf(scores[m][n][2 * half], scores[m][n][2 * half + 1]));
+      greatest = fmaxf(greatest, __shfl_xor_sync(whole_warp, greatest, 1));
+      greatest = fmaxf(greatest, __shfl_xor_sync(whole_warp, greatest, 2));
+      const float most = fmaxf(rows->most[m][half], greatest * scale);
+      const float correction = exp2_approx(rows->most[m][half] - most);
+      float sum = 0;
+#pragma unroll
+      for (int n = 0; n < KEYS / 8; n++)
+#pragma unroll
+        for (int i = 2 * half; i < 2 * half + 2; i++) {
+          scores[m][n][i] = exp2_approx(scores[m][n][i] * scale - most);
+          sum += scores[m][n][i];
+        }
+      rows->most[m][half] = most;
+      rows->sum[m][half] = rows->sum[m][half] * correction + sum;
+#pragma unroll
+      for (int n = 0; n < WIDTH / 8; n++) {
+        out[m][n][2 * half] *= correction;
+        out[m][n][2 * half + 1] *= correction;
+      }
+    }
+}
+
+template <int WIDTH>
+__device__ __forceinline__ void finish(const attention_forward<bf16> &p, const smem<bf16> &tile,
+                                       row_statistics *rows, const float (&out)[row_tiles][WIDTH / 8][4],
+                                       int b, int head, int first) {
+  const attention_shape &s = p.shape;
+  const int lane = int(threadIdx.x) % warp_lanes, row = int(threadIdx.x) / warp_lanes * warp_rows;
+#pragma unroll
+  for (int m = 0; m < row_tiles; m++) {
+    float inverse[2];
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+      float sum = rows->sum[m][half];
+      sum += __shfl_xor_sync(whole_warp, sum, 1);
+      sum += __shfl_xor_sync(whole_warp, sum, 2);
+      inverse[half] = 1.0f / sum;
+      const int query = first + row + m * 16 + lane / 4 + half * 8;
+      if (lane % 4 == 0 && query < s.T)
+        global_store(p.lse + statistic_at(s, b, head, query), (rows->most[m][half] + log2f(sum)) / log2_e);
+    }
+    const int at = first + row + m * 16;
+    store_rows<WIDTH>(tile, row + m * 16, out[m], inverse, p.o + output_at(s, b, at, head),
+                      int64_t(s.H) * s.D, s.T - at, s.D);
+  }
+}
+
+template <int WIDTH> __global__ void __launch_bounds__(threads_count) attend(attention_forward<bf16> p) {
+  constexpr int keys = tile_keys<WIDTH>;
+  FSDP_SHARED_DYNAMIC(bytes);
+  const smem<bf16> q = bytes.part<bf16>(0, queries * WIDTH);
+  const smem<bf16> k = bytes.part<bf16>(queries * WIDTH * 2, keys * WIDTH);
+  const smem<bf16> v = bytes.part<bf16>((queries + keys) * WIDTH * 2, keys * WIDTH);
+  const attention_shape &s = p.shape;
+  const int b = int(blockIdx.y) / s.H, head = int(blockIdx.y) % s.H, kv = head / s.G;
+  const int first = int(gridDim.x - 1 - blockIdx.x) * queries, end = least(s.T, first + queries);
+  const int warp_first = first + int(threadIdx.x) / warp_lanes * warp_rows;
+  copy_tile<WIDTH, queries, threads_count>(q, p.qkv + query_at(s, b, first, head), s.Q, s.T - first, s.D);
+  copy_tile<WIDTH, keys, threads_count>(k, p.qkv + key_at(s, b, 0, kv), s.Q, s.T, s.D);
+  cp_async_commit();
+  const uint32_t q_lanes = lanes_of_a<WIDTH>(q, warp_first - first),
+                 k_lanes = lanes_of_b_transposed<WIDTH>(k, 0);
+  const uint32_t v_lanes = lanes_of_b<WIDTH>(v, 0);
+  float out[row_tiles][WIDTH / 8][4] = {};
+  row_statistics rows;
+#pragma unroll
+  for (int m = 0; m < row_tiles; m++) {
+    rows.most[m][0] = rows.most[m][1] = -INFINITY;
+    rows.sum[m][0] = rows.sum[m][1] = 0;
+  }
+  const float scale = s.scale * log2_e;
+  for (int key = 0; key < end; key += keys) {
+    float scores[row_tiles][keys / 8][4];
+    cp_async_wait<0>();
+    __syncthreads(); // K is there, and the last V is done with
+    copy_tile<WIDTH, keys, threads_count>(v, p.qkv + value_at(s, b, key, kv), s.Q, s.T - key, s.D);
+    cp_async_commit();
+    const bool sees = key < warp_first + warp_rows; // of this warp, some query some key
+    if (sees) multiply_rows<WIDTH>(q_lanes, k_lanes, scores);
+    cp_async_wait<0>();
+    __syncthreads(); // V is there, and K is done with
+    if (key + keys < end)
+      copy_tile<WIDTH, keys, threads_count>(k, p.qkv + key_at(s, b, key + keys, kv), s.Q, s.T - key - keys,
+                                            s.D);
+    cp_async_commit();
+    if (!sees) continue;
+    if (key + keys > warp_first) mask<keys>(scores, key - warp_first);
+    soften<WIDTH, keys>(scores, &rows, out, scale);
+    add_product<WIDTH>(scores, v_lanes, out);
+  }
+  finish<WIDTH>(p, q, &rows, out, b, head, first);
+}
+
+template <int WIDTH> void run(const attention_forward<bf16> &p, void *stream) {
+  launch({blocks_of(p.shape.T, queries), threads_count, stream, int64_t(p.shape.B) * p.shape.H,
+          shared_bytes<WIDTH>},
+         attend<WIDTH>, p);
+}
+
+} // namespace
+
+void attention_tensor_forward(const attention_forward<bf16> &p, void *stream) {
+  if (p.shape.D <= 64) {
+    run<64>(p, stream);
+  } else {
+    run<128>(p, stream);
+  }
+}

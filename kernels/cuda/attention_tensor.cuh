@@ -1,0 +1,146 @@
+// What the tensor cores' attention kernels share: tiles of bf16 rows in shared memory and products of them.
+//
+// A tile has rows of WIDTH elements (the head dimension padded to 64 or 128 with zeros). Chunks of 8 elements
+// are swizzled, chunk c of row r at c ^ (r % 8), so that neither cp.async's writes nor ldmatrix's reads of
+// eight rows meet in a bank. Tiles start on 256 bytes. Fragments are ptx.cuh's.
+#pragma once
+
+#include "kernels/cuda/attention.cuh"
+
+constexpr float log2_e = 1.44269504088896340736f;
+constexpr int chunk_numel = 8; // 16 bytes
+
+template <int WIDTH> __device__ __forceinline__ int tile_at(int row, int chunk) {
+  return row * WIDTH + ((chunk ^ (row & 7)) * chunk_numel);
+}
+
+// Starts copying ROWS rows of D <= WIDTH elements, `stride` apart; rows from `valid` on and columns from D on
+// are zeros. By THREADS threads; D is a multiple of 8.
+template <int WIDTH, int ROWS, int THREADS>
+__device__ __forceinline__ void copy_tile(const smem<bf16> &tile, const bf16 *source, int64_t stride,
+                                          int valid, int D) {
+  constexpr int chunks = WIDTH / chunk_numel, rows_at_once = THREADS / chunks;
+  static_assert(THREADS % chunks == 0 && ROWS % rows_at_once == 0, "each thread keeps to one column");
+  const int chunk = int(threadIdx.x) % chunks, first = int(threadIdx.x) / chunks;
+  const bool has_column = chunk * chunk_numel < D;
+  const bf16 *at = source + first * stride + chunk * chunk_numel;
+#pragma unroll
+  for (int i = 0; i < ROWS / rows_at_once; i++) {
+    const int row = first + i * rows_at_once;
+    cp_async16(tile.address(tile_at<WIDTH>(row, chunk)), at, has_column && row < valid);
+    at += rows_at_once * stride;
+  }
+}
+
+// The shared address from which this lane reads for ldmatrix, of column 0; at_column() moves it along the
+// row, and whole rows are added in bytes. A swizzled row is aligned to its length, so moving along it is an
+// exclusive or.
+//
+// As a fragment: rows [row, row + 16) of the tile.
+template <int WIDTH> __device__ __forceinline__ uint32_t lanes_of_a(const smem<bf16> &tile, int row) {
+  const int lane = int(threadIdx.x) % warp_lanes;
+  return tile.address(tile_at<WIDTH>(row + lane % 16, lane / 16));
+}
+// As b fragments of the tile's transpose (ldmatrix): columns n of b are rows [row, row + 16) of the tile;
+// b[0] b[1] for the first eight, b[2] b[3] for the others.
+template <int WIDTH>
+__device__ __forceinline__ uint32_t lanes_of_b_transposed(const smem<bf16> &tile, int row) {
+  const int lane = int(threadIdx.x) % warp_lanes;
+  return tile.address(tile_at<WIDTH>(row + lane % 8 + lane / 16 * 8, lane / 8 % 2));
+}
+// As b fragments of the tile as it lies (ldmatrix.trans): rows k of b are rows [row, row + 16) of the tile;
+// b[0] b[1] for the first eight columns, b[2] b[3] for the others.
+template <int WIDTH> __device__ __forceinline__ uint32_t lanes_of_b(const smem<bf16> &tile, int row) {
+  return lanes_of_a<WIDTH>(tile, row);
+}
+// 16 columns are two chunks of 16 bytes.
+__device__ __forceinline__ uint32_t at_column(uint32_t lanes, int step) {
+  return lanes ^ uint32_t(step * 32);
+}
+
+// d[m][n] = rows 16 m of `left` (lanes_of_a) times the transpose of rows 8 n of `right`
+// (lanes_of_b_transposed), over WIDTH columns.
+template <int WIDTH, int M, int N>
+__device__ __forceinline__ void multiply_rows(uint32_t left, uint32_t right, float (&d)[M][N][4]) {
+#pragma unroll
+  for (int m = 0; m < M; m++)
+#pragma unroll
+    for (int n = 0; n < N; n++)
+#pragma unroll
+      for (int i = 0; i < 4; i++) d[m][n][i] = 0;
+#pragma unroll
+  for (int step = 0; step < WIDTH / 16; step++) {
+    uint32_t a[M][4];
+#pragma unroll
+    for (int m = 0; m < M; m++) ldmatrix_x4(a[m], at_column(left, step) + m * 16 * WIDTH * 2);
+#pragma unroll
+    for (int n = 0; n < N; n += 2) {
+      uint32_t b[4];
+      ldmatrix_x4(b, at_column(right, step) + n * 8 * WIDTH * 2);
+#pragma unroll
+      for (int m = 0; m < M; m++) {
+        mma_m16n8k16(d[m][n], a[m], b[0], b[1]);
+        mma_m16n8k16(d[m][n + 1], a[m], b[2], b[3]);
+      }
+    }
+  }
+}
+
+// The a fragment that two neighbouring results of a product make: columns [16 step, 16 step + 16) of d.
+template <int N>
+__device__ __forceinline__ void round_to_a(const float (&d)[N][4], int step, uint32_t (&a)[4]) {
+  a[0] = pack_bf16(d[2 * step][0], d[2 * step][1]);
+  a[1] = pack_bf16(d[2 * step][2], d[2 * step][3]);
+  a[2] = pack_bf16(d[2 * step + 1][0], d[2 * step + 1][1]);
+  a[3] = pack_bf16(d[2 * step + 1][2], d[2 * step + 1][3]);
+}
+
+// out[m] (16, WIDTH) += weights[m] (16, 8 N) rounded to bf16, times the tile (8 N rows, WIDTH) of lanes_of_b.
+template <int WIDTH, int M, int N>
+__device__ __forceinline__ void add_product(const float (&weights)[M][N][4], uint32_t tile,
+                                            float (&out)[M][WIDTH / 8][4]) {
+#pragma unroll
+  for (int step = 0; step < N / 2; step++) {
+    uint32_t a[M][4];
+#pragma unroll
+    for (int m = 0; m < M; m++) round_to_a(weights[m], step, a[m]);
+#pragma unroll
+    for (int pair = 0; pair < WIDTH / 16; pair++) {
+      uint32_t b[4];
+      ldmatrix_x4_trans(b, at_column(tile, pair) + step * 16 * WIDTH * 2);
+#pragma unroll
+      for (int m = 0; m < M; m++) {
+        mma_m16n8k16(out[m][2 * pair], a[m], b[0], b[1]);
+        mma_m16n8k16(out[m][2 * pair + 1], a[m], b[2], b[3]);
+      }
+    }
+  }
+}
+
+// Rounds 16 rows of results, row g times factor[0] and row g + 8 times factor[1], and stores the first D
+// columns of the rows below `valid` in 16-byte accesses. They go through `tile` rows [row, row + 16), which
+// belong to this warp alone.
+template <int WIDTH>
+__device__ __forceinline__ void store_rows(const smem<bf16> &tile, int row, const float (&d)[WIDTH / 8][4],
+                                           const float (&factor)[2], bf16 *destination, int64_t stride,
+                                           int valid, int D) {
+  constexpr int chunks = WIDTH / chunk_numel, rows_at_once = warp_lanes / chunks;
+  const int lane = int(threadIdx.x) % warp_lanes, g = lane / 4, t = lane % 4;
+  const smem<uint32_t> words = tile.template part<uint32_t>(row * WIDTH * 2, 16 * WIDTH / 2);
+  __syncwarp(); // what the tile held is done with
+#pragma unroll
+  for (int n = 0; n < WIDTH / 8; n++) {
+    words[tile_at<WIDTH>(g, n) / 2 + t] = pack_bf16(d[n][0] * factor[0], d[n][1] * factor[0]);
+    words[tile_at<WIDTH>(g + 8, n) / 2 + t] = pack_bf16(d[n][2] * factor[1], d[n][3] * factor[1]);
+  }
+  __syncwarp();
+  const smem<uint4> whole = tile.template part<uint4>(row * WIDTH * 2, 16 * WIDTH / 8);
+  const int chunk = lane % chunks;
+#pragma unroll
+  for (int i = 0; i < 16; i += rows_at_once) {
+    const int at = i + lane / chunks;
+    if (at < valid && chunk * chunk_numel < D)
+      global_store(reinterpret_cast<uint4 *>(destination + at * stride + chunk * chunk_numel),
+                   uint4(whole[tile_at<WIDTH>(at, chunk) / 8]));
+  }
+}

@@ -1,0 +1,255 @@
+// Attention's gradients on tensor cores: bf16, head dimensions that are multiples of 8 up to 128. See
+// attention.cuh.
+//
+//   P = exp(S - lse)   d_P = d_O V^T   d_S = P * (d_P - delta)   d_V = P^T d_O   d_K = d_S^T Q scale   d_Q =
+//   d_S K scale
+//
+// Two kernels, each of which sums its results in registers in a fixed order, so that no result depends on
+// which block runs first: one owns keys (S and d_P transposed, so that P^T and d_S^T are left factors as they
+// come out of the tensor cores) and walks the queries of the group's heads, one owns queries and walks keys.
+// The price is that S and d_P are computed twice. Tiles of the other side are copied one ahead.
+#include "kernels/cuda/attention_tensor.cuh"
+
+namespace {
+
+constexpr int warps = 4, threads_count = warps * warp_lanes;
+
+// ---- d_K and d_V ----------------------------------------------------------------------------------------
+
+constexpr int own_keys = warps * 16;
+template <int WIDTH> constexpr int tile_queries = WIDTH <= 64 ? 64 : 32;
+
+// Dynamic shared memory: K, V; two stages of Q, d_O; two stages of lse and delta.
+template <int WIDTH>
+constexpr int keys_shared_bytes = 2 * own_keys *WIDTH * 2 + 2 * (2 * tile_queries<WIDTH> * WIDTH * 2) +
+                                  2 * 2 * tile_queries<WIDTH> * 4;
+
+// Where the walk over the queries of the group's heads stands.
+struct query_walk {
+  int head, query;
+};
+
+template <int WIDTH> struct query_stage {
+  smem<bf16> q, d_o;
+  smem<float> lse, delta; // lse in units of ln 2
+};
+
+template <int WIDTH>
+__device__ __forceinline__ query_stage<WIDTH> query_stage_of(const smem<unsigned char> &bytes, int i) {
+  constexpr int queries = tile_queries<WIDTH>, tile_bytes = queries * WIDTH * 2;
+  const int tiles = 2 * own_keys * WIDTH * 2, statistics = tiles + 4 * tile_bytes;
+  query_stage<WIDTH> stage;
+  stage.q = bytes.part<bf16>(tiles + i * 2 * tile_bytes, queries * WIDTH);
+  stage.d_o = bytes.part<bf16>(tiles + (i * 2 + 1) * tile_bytes, queries * WIDTH);
+  stage.lse = bytes.part<float>(statistics + i * 2 * queries * 4, queries);
+  stage.delta = bytes.part<float>(statistics + (i * 2 + 1) * queries * 4, queries);
+  return stage;
+}
+
+template <int WIDTH>
+__device__ __forceinline__ void copy_queries(const attention_gradient<bf16> &p,
+                                             const query_stage<WIDTH> &stage, int b, query_walk at) {
+  constexpr int queries = tile_queries<WIDTH>;
+  const attention_shape &s = p.shape;
+  copy_tile<WIDTH, queries, threads_count>(stage.q, p.qkv + query_at(s, b, at.query, at.head), s.Q,
+                                           s.T - at.query, s.D);
+  copy_tile<WIDTH, queries, threads_count>(stage.d_o, p.d_o + output_at(s, b, at.query, at.head),
+                                           int64_t(s.H) * s.D, s.T - at.query, s.D);
+}
+
+// This thread's query of the tile, for the threads that have one. Queries past the last have zeros: P = 1
+// meets d_O = 0.
+struct query_statistics {
+  float lse = 0, delta = 0;
+};
+template <int WIDTH>
+__device__ __forceinline__ query_statistics load_statistics(const attention_gradient<bf16> &p, int b,
+                                                            query_walk at) {
+  const int i = int(threadIdx.x);
+  query_statistics own;
+  if (i >= tile_queries<WIDTH> || at.query + i >= p.shape.T) return own;
+  own.lse = log2_e * global_load(p.lse + statistic_at(p.shape, b, at.head, at.query + i));
+  own.delta = global_load(p.delta + statistic_at(p.shape, b, at.head, at.query + i));
+  return own;
+}
+template <int WIDTH>
+__device__ __forceinline__ void store_statistics(const query_stage<WIDTH> &stage, query_statistics own) {
+  if (int(threadIdx.x) >= tile_queries<WIDTH>) return;
+  stage.lse[int(threadIdx.x)] = own.lse;
+  stage.delta[int(threadIdx.x)] = own.delta;
+}
+
+// P^T in place of S^T and d_S^T in place of d_P^T. `first_query`: of the tile, counted from the warp's first
+// key.
+template <int WIDTH>
+__device__ __forceinline__ void
+differentiate_keys(float (&p)[1][tile_queries<WIDTH> / 8][4], float (&d_s)[1][tile_queries<WIDTH> / 8][4],
+                   const query_stage<WIDTH> &stage, float scale, int first_query) {
+  const int lane = int(threadIdx.x) % warp_lanes;
+#pragma unroll
+  for (int n = 0; n < tile_queries<WIDTH> / 8; n++)
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+      const int query = n * 8 + lane % 4 * 2 + i;
+      const float lse = stage.lse[query], delta = stage.delta[query];
+#pragma unroll
+      for (int half = 0; half < 2; half++) {
+        const bool sees = first_query + query >= lane / 4 + half * 8;
+        const int at = half * 2 + i;
+        p[0][n][at] = sees ? exp2_approx(p[0][n][at] * scale - lse) : 0.0f;
+        d_s[0][n][at] = p[0][n][at] * (d_s[0][n][at] - delta);
+      }
+    }
+}
+
+template <int WIDTH>
+__global__ void __launch_bounds__(threads_count) make_d_k_d_v(attention_gradient<bf16> p) {
+  constexpr int queries = tile_queries<WIDTH>;
+  FSDP_SHARED_DYNAMIC(bytes);
+  const smem<bf16> k = bytes.part<bf16>(0, own_keys * WIDTH),
+                   v = bytes.part<bf16>(own_keys * WIDTH * 2, own_keys * WIDTH);
+  const attention_shape &s = p.shape;
+  const int b = int(blockIdx.y) / s.K, kv = int(blockIdx.y) % s.K;
+  const int first = int(blockIdx.x) * own_keys, row = int(threadIdx.x) / warp_lanes * 16;
+  copy_tile<WIDTH, own_keys, threads_count>(k, p.qkv + key_at(s, b, first, kv), s.Q, s.T - first, s.D);
+  copy_tile<WIDTH, own_keys, threads_count>(v, p.qkv + value_at(s, b, first, kv), s.Q, s.T - first, s.D);
+  query_walk at = {kv * s.G, first}, next = at;
+  const uint32_t k_lanes = lanes_of_a<WIDTH>(k, row), v_lanes = lanes_of_a<WIDTH>(v, row);
+  const query_stage<WIDTH> first_stage = query_stage_of<WIDTH>(bytes, 0);
+  copy_queries<WIDTH>(p, first_stage, b, at);
+  cp_async_commit();
+  store_statistics<WIDTH>(first_stage, load_statistics<WIDTH>(p, b, at));
+  float d_k[1][WIDTH / 8][4] = {}, d_v[1][WIDTH / 8][4] = {};
+  const float scale = s.scale * log2_e;
+  for (int i = 0; at.head < (kv + 1) * s.G; i++, at = next) {
+    const query_stage<WIDTH> stage = query_stage_of<WIDTH>(bytes, i % 2),
+                             other = query_stage_of<WIDTH>(bytes, 1 - i % 2);
+    next.query += queries;
+    if (next.query >= s.T) next = {at.head + 1, first};
+    const bool has_next = next.head < (kv + 1) * s.G;
+    cp_async_wait<0>();
+    __syncthreads(); // this tile is there, and the other stage is done with
+    query_statistics statistics;
+    if (has_next) {
+      copy_queries<WIDTH>(p, other, b, next);
+      statistics = load_statistics<WIDTH>(p, b, next);
+    }
+    cp_async_commit();
+    float weights[1][queries / 8][4], d_s[1][queries / 8][4];
+    multiply_rows<WIDTH>(k_lanes, lanes_of_b_transposed<WIDTH>(stage.q, 0), weights);
+    multiply_rows<WIDTH>(v_lanes, lanes_of_b_transposed<WIDTH>(stage.d_o, 0), d_s);
+    differentiate_keys<WIDTH>(weights, d_s, stage, scale, at.query - first - row);
+    add_product<WIDTH>(weights, lanes_of_b<WIDTH>(stage.d_o, 0), d_v);
+    add_product<WIDTH>(d_s, lanes_of_b<WIDTH>(stage.q, 0), d_k);
+    if (has_next) store_statistics<WIDTH>(other, statistics);
+  }
+  const float one[2] = {1.0f, 1.0f}, scales[2] = {s.scale, s.scale};
+  const int key = first + row;
+  store_rows<WIDTH>(v, row, d_v[0], one, p.d_qkv + value_at(s, b, key, kv), s.Q, s.T - key, s.D);
+  store_rows<WIDTH>(k, row, d_k[0], scales, p.d_qkv + key_at(s, b, key, kv), s.Q, s.T - key, s.D);
+}
+
+// ---- d_Q ------------------------------------------------------------------------------------------------
+
+template <int WIDTH> constexpr int tile_keys = WIDTH <= 64 ? 32 : 64;
+template <int WIDTH> constexpr int row_tiles = WIDTH <= 64 ? 2 : 1; // of 16 queries, a warp's
+template <int WIDTH> constexpr int own_queries = warps * 16 * row_tiles<WIDTH>;
+
+// Dynamic shared memory: Q, d_O; two stages of K, V.
+template <int WIDTH>
+constexpr int queries_shared_bytes = (2 * own_queries<WIDTH> + 4 * tile_keys<WIDTH>)*WIDTH * 2;
+
+// d_S in place of d_P. `first_key`: of the tile, counted from the warp's first query.
+template <int M, int KEYS>
+__device__ __forceinline__ void
+differentiate_queries(const float (&scores)[M][KEYS / 8][4], float (&d_s)[M][KEYS / 8][4],
+                      const float (&lse)[M][2], const float (&delta)[M][2], float scale, int first_key) {
+  const int lane = int(threadIdx.x) % warp_lanes;
+#pragma unroll
+  for (int m = 0; m < M; m++)
+#pragma unroll
+    for (int n = 0; n < KEYS / 8; n++)
+#pragma unroll
+      for (int i = 0; i < 4; i++) {
+        const int key = first_key + n * 8 + lane % 4 * 2 + i % 2, query = m * 16 + lane / 4 + i / 2 * 8;
+        const float weight = key <= query ? exp2_approx(scores[m][n][i] * scale - lse[m][i / 2]) : 0.0f;
+        d_s[m][n][i] = weight * (d_s[m][n][i] - delta[m][i / 2]);
+      }
+}
+
+template <int WIDTH> __global__ void __launch_bounds__(threads_count) make_d_q(attention_gradient<bf16> p) {
+  constexpr int M = row_tiles<WIDTH>, queries = own_queries<WIDTH>, keys = tile_keys<WIDTH>;
+  constexpr int tile_bytes = keys * WIDTH * 2;
+  FSDP_SHARED_DYNAMIC(bytes);
+  const smem<bf16> q = bytes.part<bf16>(0, queries * WIDTH);
+  const smem<bf16> d_o = bytes.part<bf16>(queries * WIDTH * 2, queries * WIDTH);
+  const attention_shape &s = p.shape;
+  const int b = int(blockIdx.y) / s.H, head = int(blockIdx.y) % s.H, kv = head / s.G;
+  const int first = int(gridDim.x - 1 - blockIdx.x) * queries, end = least(s.T, first + queries);
+  const int row = int(threadIdx.x) / warp_lanes * 16 * M;
+  auto copy_keys = [&](int stage, int key) {
+    const int tiles = 2 * queries * WIDTH * 2 + stage * 2 * tile_bytes;
+    copy_tile<WIDTH, keys, threads_count>(bytes.part<bf16>(tiles, keys * WIDTH),
+                                          p.qkv + key_at(s, b, key, kv), s.Q, s.T - key, s.D);
+    copy_tile<WIDTH, keys, threads_count>(bytes.part<bf16>(tiles + tile_bytes, keys * WIDTH),
+                                          p.qkv + value_at(s, b, key, kv), s.Q, s.T - key, s.D);
+  };
+  copy_tile<WIDTH, queries, threads_count>(q, p.qkv + query_at(s, b, first, head), s.Q, s.T - first, s.D);
+  copy_tile<WIDTH, queries, threads_count>(d_o, p.d_o + output_at(s, b, first, head), int64_t(s.H) * s.D,
+                                           s.T - first, s.D);
+  copy_keys(0, 0);
+  cp_async_commit();
+  float lse[M][2], delta[M][2], d_q[M][WIDTH / 8][4] = {};
+#pragma unroll
+  for (int m = 0; m < M; m++)
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+      const int query = first + row + m * 16 + int(threadIdx.x) % warp_lanes / 4 + half * 8;
+      const bool exists = query < s.T;
+      lse[m][half] = exists ? log2_e * global_load(p.lse + statistic_at(s, b, head, query)) : 0.0f;
+      delta[m][half] = exists ? global_load(p.delta + statistic_at(s, b, head, query)) : 0.0f;
+    }
+  const uint32_t q_lanes = lanes_of_a<WIDTH>(q, row), d_o_lanes = lanes_of_a<WIDTH>(d_o, row);
+  const float scale = s.scale * log2_e;
+  for (int key = 0, stage = 0; key < end; key += keys, stage = 1 - stage) {
+    const int tiles = 2 * queries * WIDTH * 2 + stage * 2 * tile_bytes;
+    const smem<bf16> k = bytes.part<bf16>(tiles, keys * WIDTH);
+    const smem<bf16> v = bytes.part<bf16>(tiles + tile_bytes, keys * WIDTH);
+    cp_async_wait<0>();
+    __syncthreads(); // this tile is there, and the other stage is done with
+    if (key + keys < end) copy_keys(1 - stage, key + keys);
+    cp_async_commit();
+    if (key >= first + row + 16 * M) continue; // no query of this warp sees a key
+    float scores[M][keys / 8][4], d_s[M][keys / 8][4];
+    multiply_rows<WIDTH>(q_lanes, lanes_of_b_transposed<WIDTH>(k, 0), scores);
+    multiply_rows<WIDTH>(d_o_lanes, lanes_of_b_transposed<WIDTH>(v, 0), d_s);
+    differentiate_queries<M, keys>(scores, d_s, lse, delta, scale, key - first - row);
+    add_product<WIDTH>(d_s, lanes_of_b<WIDTH>(k, 0), d_q);
+  }
+  const float scales[2] = {s.scale, s.scale};
+#pragma unroll
+  for (int m = 0; m < M; m++) {
+    const int query = first + row + m * 16;
+    store_rows<WIDTH>(q, row + m * 16, d_q[m], scales, p.d_qkv + query_at(s, b, query, head), s.Q,
+                      s.T - query, s.D);
+  }
+}
+
+template <int WIDTH> void run(const attention_gradient<bf16> &p, void *stream) {
+  const attention_shape &s = p.shape;
+  launch({blocks_of(s.T, own_keys), threads_count, stream, int64_t(s.B) * s.K, keys_shared_bytes<WIDTH>},
+         make_d_k_d_v<WIDTH>, p);
+  launch({blocks_of(s.T, own_queries<WIDTH>), threads_count, stream, int64_t(s.B) * s.H,
+          queries_shared_bytes<WIDTH>},
+         make_d_q<WIDTH>, p);
+}
+
+} // namespace
+
+void attention_tensor_backward(const attention_gradient<bf16> &p, void *stream) {
+  if (p.shape.D <= 64) {
+    run<64>(p, stream);
+  } else {
+    run<128>(p, stream);
+  }
+}

@@ -1,0 +1,37 @@
+// Token embedding: h[n] = weight[tokens[n]], rows of C channels. A block is a token.
+#include "kernels/cuda/operand.cuh"
+#include "kernels/cuda/ops.cuh"
+
+namespace {
+
+constexpr int threads_count = 128;
+
+template <class T, int WIDTH>
+__global__ void __launch_bounds__(threads_count)
+    copy_row(const int32_t *tokens, const T *weight, T *h, int64_t V, int64_t C) {
+  const int64_t token = global_load(tokens + blockIdx.x);
+  if (token < 0 || token >= V) __trap();
+  for (int64_t c = int64_t(threadIdx.x) * WIDTH; c < C; c += threads_count * WIDTH) {
+    float x[WIDTH];
+    load_floats<WIDTH>(weight + token * C + c, x);
+    store_floats<WIDTH>(h + int64_t(blockIdx.x) * C + c, x);
+  }
+}
+
+} // namespace
+
+void cuda_embedding(const fsdp_kernel_call *call) {
+  const fsdp_op_attrs *attrs = call->attrs;
+  const int64_t N = attrs->batch * attrs->seq, V = attrs->vocabulary, C = attrs->channels;
+  check_count(call, 3, 3);
+  const auto *tokens = data_of<int32_t>(operand_of(call, 0, N, FSDP_READ, FSDP_I32));
+  const fsdp_view *weight = operand(call, 1, V * C, FSDP_READ);
+  const fsdp_view *h = operand_of(call, 2, N * C, FSDP_WRITE, weight->dtype);
+  with_type(weight->dtype, [&](auto number) {
+    using T = decltype(number);
+    constexpr int width = vector_numel<T>;
+    const bool wide = C % width == 0 && is_aligned(weight->data) && is_aligned(h->data);
+    launch({N, threads_count, call->stream}, wide ? copy_row<T, width> : copy_row<T, 1>, tokens,
+           data_of<T>(weight), data_of<T>(h), V, C);
+  });
+}

@@ -1,0 +1,156 @@
+// Gradient of the embedding's weight (V, C): each row is the sum of d_h over the positions of its token, in
+// the order of the positions, without atomic additions.
+//
+//   sort_tokens  offsets (V + 1): where each token's positions start; positions (N), ascending per token.
+//                A block owns a range of tokens: it counts the smaller ones and its own, then lists its own.
+//   sum_rows     a block is a row of d_weight (part of it, where C is large)
+#include "kernels/cuda/cuda_kernels.h"
+#include "kernels/cuda/operand.cuh"
+#include "kernels/cuda/ops.cuh"
+
+namespace {
+
+constexpr int sort_threads = 256; // also tokens of a block's range
+constexpr int per_thread = 8;
+constexpr int tile_numel = sort_threads * per_thread;
+constexpr int sum_threads = 256;
+constexpr int sum_width = 8;
+
+// The sum over the threads before this one; *total over all. Contains barriers.
+__device__ __forceinline__ int sum_before(int x, int *total) {
+  FSDP_SHARED(int, warps, warp_lanes);
+  const int lane = int(threadIdx.x) % warp_lanes, warp = int(threadIdx.x) / warp_lanes;
+  int sum = x;
+#pragma unroll
+  for (int distance = 1; distance < warp_lanes; distance *= 2) {
+    const int other = __shfl_up_sync(whole_warp, sum, unsigned(distance));
+    if (lane >= distance) sum += other;
+  }
+  if (lane == warp_lanes - 1) warps[warp] = sum;
+  __syncthreads();
+  int before = 0, all = 0;
+#pragma unroll
+  for (int w = 0; w < sort_threads / warp_lanes; w++) {
+    if (w < warp) before += warps[w];
+    all += warps[w];
+  }
+  __syncthreads();
+  *total = all;
+  return before + sum - x;
+}
+
+// Lists the tile's tokens in [first, first + sort_threads) in order: entry = position in the tile *
+// sort_threads
+// + row in the range. Returns how many, the same in every thread; *smaller counts this thread's tokens below.
+__device__ __forceinline__ int list_tile(const int32_t *tokens, int64_t N, int64_t V, int64_t tile,
+                                         int64_t first, const smem<int> &list, int *smaller) {
+  int own[per_thread], count = 0, total;
+#pragma unroll
+  for (int j = 0; j < per_thread; j++) {
+    const int64_t n = tile + int64_t(threadIdx.x) * per_thread + j;
+    own[j] = -1;
+    if (n >= N) continue;
+    const int64_t token = global_load(tokens + n);
+    if (token < 0 || token >= V) __trap();
+    if (token < first) ++*smaller;
+    if (token < first || token >= first + sort_threads) continue;
+    own[j] = (int(threadIdx.x) * per_thread + j) * sort_threads + int(token - first);
+    count++;
+  }
+  int at = sum_before(count, &total);
+#pragma unroll
+  for (int j = 0; j < per_thread; j++)
+    if (own[j] >= 0) list[at++] = own[j];
+  __syncthreads();
+  return total;
+}
+
+__global__ void __launch_bounds__(sort_threads)
+    sort_tokens(const int32_t *tokens, int64_t N, int64_t V, int32_t *offsets, int32_t *positions) {
+  FSDP_SHARED(int, list, tile_numel);
+  const int64_t first = int64_t(blockIdx.x) * sort_threads, row = first + threadIdx.x;
+  int smaller = 0, count = 0, total;
+  for (int64_t tile = 0; tile < N; tile += tile_numel) {
+    const int listed = list_tile(tokens, N, V, tile, first, list, &smaller);
+    for (int i = 0; i < listed; i++) count += int(list[i]) % sort_threads == int(threadIdx.x);
+    __syncthreads();
+  }
+  sum_before(smaller, &total);
+  const int start = total;
+  int cursor = start + sum_before(count, &total);
+  if (row < V) global_store(offsets + row, cursor);
+  if (row == V - 1) global_store(offsets + V, cursor + count);
+  if (total == 0) return; // the whole block
+  for (int64_t tile = 0; tile < N; tile += tile_numel) {
+    const int listed = list_tile(tokens, N, V, tile, first, list, &smaller);
+    for (int i = 0; i < listed; i++) {
+      const int entry = list[i];
+      if (entry % sort_threads != int(threadIdx.x)) continue;
+      global_store(positions + cursor++, int32_t(tile + entry / sort_threads));
+    }
+    __syncthreads();
+  }
+}
+
+template <class T> struct row_sum {
+  const int32_t *offsets, *positions;
+  const T *d_h;
+  void *d_weight;
+  int64_t C;
+  int blocks_per_row;
+  bool adds;
+};
+
+template <class T, class G, int WIDTH>
+__global__ void __launch_bounds__(sum_threads, 4) sum_rows(row_sum<T> p) {
+  const int64_t row = blockIdx.x / unsigned(p.blocks_per_row);
+  const int64_t c = (int64_t(blockIdx.x % unsigned(p.blocks_per_row)) * blockDim.x + threadIdx.x) * WIDTH;
+  const int from = global_load(p.offsets + row), to = global_load(p.offsets + row + 1);
+  if (c >= p.C || (p.adds && from == to)) return;
+  G *d_weight = static_cast<G *>(p.d_weight) + row * p.C + c;
+  float sum[WIDTH];
+#pragma unroll
+  for (int i = 0; i < WIDTH; i++) sum[i] = 0;
+#pragma unroll(WIDTH > 1 ? 4 : 1)
+  for (int at = from; at < to; at++) {
+    float d_h[WIDTH];
+    load_floats<WIDTH>(p.d_h + int64_t(global_load(p.positions + at)) * p.C + c, d_h);
+#pragma unroll
+    for (int i = 0; i < WIDTH; i++) sum[i] += d_h[i];
+  }
+  if (p.adds) {
+    float old[WIDTH];
+    load_floats<WIDTH>(d_weight, old);
+#pragma unroll
+    for (int i = 0; i < WIDTH; i++) sum[i] += old[i];
+  }
+  store_floats<WIDTH>(d_weight, sum);
+}
+
+} // namespace
+
+void cuda_embedding_backward(const fsdp_kernel_call *call) {
+  const fsdp_op_attrs *attrs = call->attrs;
+  const int64_t N = attrs->batch * attrs->seq, V = attrs->vocabulary, C = attrs->channels;
+  check_count(call, 4, 4);
+  FSDP_CHECK(N < INT32_MAX, "embedding_backward: %lld positions", (long long)N);
+  const auto *tokens = data_of<int32_t>(operand_of(call, 0, N, FSDP_READ, FSDP_I32));
+  const fsdp_view *d_h = operand(call, 1, N * C, FSDP_READ), *d_weight = operand(call, 2, V * C, FSDP_UPDATE);
+  auto *offsets = data_of<int32_t>(workspace_of(call, 3, fsdp_cuda_workspace_bytes(call->kind, attrs, 0)));
+  auto *positions = offsets + V + 1;
+  launch({blocks_of(V, sort_threads), sort_threads, call->stream}, sort_tokens, tokens, N, V, offsets,
+         positions);
+  with_type(d_h->dtype, [&](auto number) {
+    using T = decltype(number);
+    with_type(d_weight->dtype, [&](auto gradient) {
+      using G = decltype(gradient);
+      const bool wide = C % sum_width == 0 && is_aligned(d_h->data) && is_aligned(d_weight->data);
+      row_sum<T> p = {offsets, positions, data_of<T>(d_h), d_weight->data, C, 0, updates(d_weight)};
+      const int64_t vectors = wide ? C / sum_width : C;
+      const int threads = int(fsdp_min_i64(sum_threads, fsdp_round_up(vectors, warp_lanes)));
+      p.blocks_per_row = int(blocks_of(vectors, threads));
+      launch({V * p.blocks_per_row, threads, call->stream},
+             wide ? sum_rows<T, G, sum_width> : sum_rows<T, G, 1>, p);
+    });
+  });
+}

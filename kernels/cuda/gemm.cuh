@@ -1,0 +1,23 @@
+// Matrix products on the CUDA device: c (m,n) = a (m,k) * b (k,n), or c += with `accumulate`; row-major with
+// row strides in elements; a and b may be stored transposed. Sums are fp32; a and b have one dtype, c its
+// own.
+#pragma once
+
+#include "runtime/base/dtype.h"
+
+#include <stdint.h>
+
+struct fsdp_cuda_product {
+  int64_t m, n, k;
+  const void *a, *b;                    // (m,k), (k,n), or their transposes
+  void *c;                              // (m,n)
+  int64_t a_stride, b_stride, c_stride; // of the rows as stored
+  fsdp_dtype ab_dtype, c_dtype;
+  bool a_transposed, b_transposed, accumulate;
+};
+
+// Enqueues the product on a stream. A shape that was not prepared is prepared now.
+void fsdp_cuda_gemm(const fsdp_cuda_product *product, void *stream);
+
+// Chooses the algorithm for products of this shape, strides, dtypes and alignment.
+void fsdp_cuda_gemm_prepare(const fsdp_cuda_product *product);

@@ -1,0 +1,114 @@
+// Products with a weight (out, in): y = x * weight^T and its two gradients. y (and d_y) are columns
+// [out_offset, out_offset + out) of rows that are out_stride wide. N rows.
+#include "kernels/cuda/cuda_kernels.h"
+#include "kernels/cuda/gemm.cuh"
+#include "kernels/cuda/operand.cuh"
+#include "kernels/cuda/ops.cuh"
+
+void cuda_linear_cross_entropy_prepare(const fsdp_kernel_call *call);
+
+namespace {
+
+char *columns_of(const fsdp_view *y, const fsdp_op_attrs *attrs) {
+  return static_cast<char *>(y->data) + attrs->out_offset * fsdp_dtype_bytes(y->dtype);
+}
+
+void check_same(const fsdp_kernel_call *call, const fsdp_view *a, const fsdp_view *b) {
+  FSDP_CHECK(a->dtype == b->dtype, "%s multiplies %s with %s", fsdp_op_name(call->kind),
+             fsdp_dtype_name(a->dtype), fsdp_dtype_name(b->dtype));
+}
+
+fsdp_cuda_product forward_product(const fsdp_kernel_call *call, int64_t N) {
+  const fsdp_op_attrs *attrs = call->attrs;
+  const int64_t in = attrs->in_features, out = attrs->out_features;
+  const fsdp_view *x = operand(call, 0, N * in, FSDP_READ), *weight = operand(call, 1, out * in, FSDP_READ);
+  const fsdp_view *y = operand(call, 2, N * attrs->out_stride, FSDP_UPDATE);
+  check_same(call, x, weight);
+  fsdp_cuda_product p = {};
+  p.m = N, p.n = out, p.k = in;
+  p.a = x->data, p.a_stride = in;
+  p.b = weight->data, p.b_stride = in, p.b_transposed = true;
+  p.c = columns_of(y, attrs), p.c_stride = attrs->out_stride;
+  p.ab_dtype = x->dtype, p.c_dtype = y->dtype, p.accumulate = updates(y);
+  return p;
+}
+
+fsdp_cuda_product input_product(const fsdp_kernel_call *call, int64_t N) {
+  const fsdp_op_attrs *attrs = call->attrs;
+  const int64_t in = attrs->in_features, out = attrs->out_features;
+  const fsdp_view *d_y = operand(call, 0, N * attrs->out_stride, FSDP_READ);
+  const fsdp_view *weight = operand(call, 1, out * in, FSDP_READ),
+                  *d_x = operand(call, 2, N * in, FSDP_UPDATE);
+  check_same(call, d_y, weight);
+  fsdp_cuda_product p = {};
+  p.m = N, p.n = in, p.k = out;
+  p.a = columns_of(d_y, attrs), p.a_stride = attrs->out_stride;
+  p.b = weight->data, p.b_stride = in;
+  p.c = d_x->data, p.c_stride = in;
+  p.ab_dtype = d_y->dtype, p.c_dtype = d_x->dtype, p.accumulate = updates(d_x);
+  return p;
+}
+
+fsdp_cuda_product weight_product(const fsdp_kernel_call *call, int64_t N) {
+  const fsdp_op_attrs *attrs = call->attrs;
+  const int64_t in = attrs->in_features, out = attrs->out_features;
+  const fsdp_view *d_y = operand(call, 0, N * attrs->out_stride, FSDP_READ);
+  const fsdp_view *x = operand(call, 1, N * in, FSDP_READ),
+                  *d_weight = operand(call, 2, out * in, FSDP_UPDATE);
+  check_same(call, d_y, x);
+  fsdp_cuda_product p = {};
+  p.m = out, p.n = in, p.k = N;
+  p.a = columns_of(d_y, attrs), p.a_stride = attrs->out_stride, p.a_transposed = true;
+  p.b = x->data, p.b_stride = in;
+  p.c = d_weight->data, p.c_stride = in;
+  p.ab_dtype = d_y->dtype, p.c_dtype = d_weight->dtype, p.accumulate = updates(d_weight);
+  return p;
+}
+
+fsdp_cuda_product product_of(const fsdp_kernel_call *call) {
+  const fsdp_op_attrs *attrs = call->attrs;
+  const int64_t N = attrs->batch * attrs->seq;
+  check_count(call, 3, 3);
+  FSDP_CHECK(attrs->out_offset >= 0 && attrs->out_offset + attrs->out_features <= attrs->out_stride,
+             "columns %lld + %lld of rows of %lld", (long long)attrs->out_offset,
+             (long long)attrs->out_features, (long long)attrs->out_stride);
+  if (call->kind == FSDP_OP_LINEAR) return forward_product(call, N);
+  return call->kind == FSDP_OP_LINEAR_BACKWARD_INPUT ? input_product(call, N) : weight_product(call, N);
+}
+
+void run(const fsdp_kernel_call *call) {
+  const fsdp_cuda_product p = product_of(call);
+  fsdp_cuda_gemm(&p, call->stream);
+}
+
+} // namespace
+
+void cuda_linear(const fsdp_kernel_call *call) {
+  run(call);
+}
+
+void cuda_linear_backward_input(const fsdp_kernel_call *call) {
+  run(call);
+}
+
+void cuda_linear_backward_weight(const fsdp_kernel_call *call) {
+  run(call);
+}
+
+extern "C" void fsdp_cuda_prepare(const fsdp_kernel_call *call) {
+  switch (call->kind) {
+  case FSDP_OP_LINEAR:
+  case FSDP_OP_LINEAR_BACKWARD_INPUT:
+  case FSDP_OP_LINEAR_BACKWARD_WEIGHT: {
+    const fsdp_cuda_product p = product_of(call);
+    fsdp_cuda_gemm_prepare(&p);
+    return;
+  }
+  case FSDP_OP_LINEAR_CROSS_ENTROPY:
+  case FSDP_OP_LINEAR_CROSS_ENTROPY_BACKWARD:
+    cuda_linear_cross_entropy_prepare(call);
+    return;
+  default:
+    return;
+  }
+}

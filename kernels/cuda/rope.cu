@@ -1,0 +1,90 @@
+// Rotary position embedding in place over the q and k columns of rows of q|k|v: elements i and i + D/2 of a
+// head are a pair, rotated by position * inv_freq[i]. A block is a row; its angles serve every head.
+// B sequences of T positions, H heads, K key/value heads, D head dimension, Q = (H + 2K) * D.
+#include "kernels/cuda/operand.cuh"
+#include "kernels/cuda/ops.cuh"
+
+namespace {
+
+constexpr int half_max = 256; // of D, which bounds the frequencies that travel with the launch
+constexpr int threads_count = 256;
+
+template <class T> struct rotation {
+  T *qkv;
+  int64_t T_, Q;
+  int heads, half; // heads: of q and k
+  float direction; // -1 rotates back: the gradient of a rotation is its inverse
+  float inv_freq[half_max];
+};
+
+template <class T, int WIDTH> __global__ void __launch_bounds__(threads_count) rotate_row(rotation<T> p) {
+  FSDP_SHARED(float4, cosines, half_max / 4);
+  FSDP_SHARED(float4, sines, half_max / 4);
+  const smem<float> cosine = cosines.template part<float>(0, half_max),
+                    sine = sines.template part<float>(0, half_max);
+  const float position = float(int64_t(blockIdx.x) % p.T_);
+  for (int i = int(threadIdx.x); i < p.half; i += threads_count) {
+    float s, c;
+    sincosf(position * p.inv_freq[i], &s, &c);
+    cosine[i] = c;
+    sine[i] = p.direction * s;
+  }
+  __syncthreads();
+  const int columns = p.half / WIDTH;
+  T *row = p.qkv + int64_t(blockIdx.x) * p.Q;
+  for (int v = int(threadIdx.x); v < p.heads * columns; v += threads_count) {
+    const int c = v % columns * WIDTH;
+    T *low_at = row + v / columns * 2 * p.half + c, *high_at = low_at + p.half;
+    float low[WIDTH], high[WIDTH], turn[2][WIDTH];
+    load_floats<WIDTH>(low_at, low);
+    load_floats<WIDTH>(high_at, high);
+    if constexpr (WIDTH == 1) {
+      turn[0][0] = cosine[c];
+      turn[1][0] = sine[c];
+    } else {
+#pragma unroll
+      for (int i = 0; i < WIDTH; i += 4) {
+        float4 four = cosines[(c + i) / 4], other = sines[(c + i) / 4];
+        turn[0][i] = four.x, turn[0][i + 1] = four.y, turn[0][i + 2] = four.z, turn[0][i + 3] = four.w;
+        turn[1][i] = other.x, turn[1][i + 1] = other.y, turn[1][i + 2] = other.z, turn[1][i + 3] = other.w;
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < WIDTH; i++) {
+      const float a = low[i], b = high[i];
+      low[i] = a * turn[0][i] - b * turn[1][i];
+      high[i] = b * turn[0][i] + a * turn[1][i];
+    }
+    store_floats<WIDTH>(low_at, low);
+    store_floats<WIDTH>(high_at, high);
+  }
+}
+
+void run(const fsdp_kernel_call *call, float direction) {
+  const fsdp_op_attrs *attrs = call->attrs;
+  const int64_t D = attrs->head_dim, N = attrs->batch * attrs->seq,
+                Q = (attrs->heads + 2 * attrs->kv_heads) * D;
+  check_count(call, 1, 1);
+  FSDP_CHECK(D % 2 == 0 && D / 2 <= half_max && attrs->inv_freq, "RoPE over head dimension %lld",
+             (long long)D);
+  const fsdp_view *qkv = operand(call, 0, N * Q, FSDP_UPDATE);
+  with_type(qkv->dtype, [&](auto number) {
+    using T = decltype(number);
+    constexpr int width = vector_numel<T>;
+    rotation<T> p = {data_of<T>(qkv), attrs->seq, Q, int(attrs->heads + attrs->kv_heads),
+                     int(D / 2),      direction,  {}};
+    memcpy(p.inv_freq, attrs->inv_freq, size_t(D / 2) * sizeof(float));
+    const bool wide = p.half % width == 0 && is_aligned(p.qkv);
+    launch({N, threads_count, call->stream}, wide ? rotate_row<T, width> : rotate_row<T, 1>, p);
+  });
+}
+
+} // namespace
+
+void cuda_rope(const fsdp_kernel_call *call) {
+  run(call, 1.0f);
+}
+
+void cuda_rope_backward(const fsdp_kernel_call *call) {
+  run(call, -1.0f);
+}

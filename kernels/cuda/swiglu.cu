@@ -1,0 +1,102 @@
+// SwiGLU: s = silu(gate) * up over rows of gate|up, I columns each; silu(x) = x * sigmoid(x). A thread has
+// one vector of a row.
+#include "kernels/cuda/operand.cuh"
+#include "kernels/cuda/ops.cuh"
+
+namespace {
+
+constexpr int threads_count = 256;
+
+template <class T> struct gated {
+  const T *gate_up, *d_s;
+  T *s, *d_gate_up;
+  int64_t I;
+  int blocks_per_row;
+};
+
+__device__ __forceinline__ float sigmoid(float x) {
+  return __fdividef(1.0f, 1.0f + __expf(-x));
+}
+
+template <class T, int WIDTH> __global__ void __launch_bounds__(threads_count) activate(gated<T> p) {
+  const int64_t n = blockIdx.x / unsigned(p.blocks_per_row);
+  const int64_t c = (int64_t(blockIdx.x % unsigned(p.blocks_per_row)) * threads_count + threadIdx.x) * WIDTH;
+  if (c >= p.I) return;
+  float gate[WIDTH], up[WIDTH];
+  load_floats<WIDTH>(p.gate_up + n * 2 * p.I + c, gate);
+  load_floats<WIDTH>(p.gate_up + (n * 2 + 1) * p.I + c, up);
+#pragma unroll
+  for (int i = 0; i < WIDTH; i++) gate[i] = gate[i] * sigmoid(gate[i]) * up[i];
+  store_floats<WIDTH>(p.s + n * p.I + c, gate);
+}
+
+template <class T, int WIDTH> __global__ void __launch_bounds__(threads_count) differentiate(gated<T> p) {
+  const int64_t n = blockIdx.x / unsigned(p.blocks_per_row);
+  const int64_t c = (int64_t(blockIdx.x % unsigned(p.blocks_per_row)) * threads_count + threadIdx.x) * WIDTH;
+  if (c >= p.I) return;
+  float gate[WIDTH], up[WIDTH], d_s[WIDTH];
+  load_floats<WIDTH>(p.gate_up + n * 2 * p.I + c, gate);
+  load_floats<WIDTH>(p.gate_up + (n * 2 + 1) * p.I + c, up);
+  load_floats<WIDTH>(p.d_s + n * p.I + c, d_s);
+#pragma unroll
+  for (int i = 0; i < WIDTH; i++) {
+    const float sig = sigmoid(gate[i]), g = gate[i];
+    gate[i] = d_s[i] * up[i] * sig * (1.0f + g * (1.0f - sig));
+    up[i] = d_s[i] * g * sig;
+  }
+  store_floats<WIDTH>(p.d_gate_up + n * 2 * p.I + c, gate);
+  store_floats<WIDTH>(p.d_gate_up + (n * 2 + 1) * p.I + c, up);
+}
+
+template <class T, int WIDTH>
+void launch_width(const fsdp_kernel_call *call, gated<T> p, void (*kernel)(gated<T>)) {
+  const int64_t N = call->attrs->batch * call->attrs->seq;
+  p.blocks_per_row = int(blocks_of(p.I, int64_t(threads_count) * WIDTH));
+  launch({N * p.blocks_per_row, threads_count, call->stream}, kernel, p);
+}
+
+template <class T> bool is_wide(const gated<T> &p) {
+  return p.I % vector_numel<T> == 0 && is_aligned(p.gate_up) && is_aligned(p.d_s) && is_aligned(p.s) &&
+         is_aligned(p.d_gate_up);
+}
+
+} // namespace
+
+void cuda_swiglu(const fsdp_kernel_call *call) {
+  const int64_t N = call->attrs->batch * call->attrs->seq, I = call->attrs->hidden;
+  check_count(call, 2, 2);
+  const fsdp_view *gate_up = operand(call, 0, N * 2 * I, FSDP_READ);
+  with_type(gate_up->dtype, [&](auto number) {
+    using T = decltype(number);
+    constexpr int width = vector_numel<T>;
+    gated<T> p = {};
+    p.gate_up = data_of<T>(gate_up);
+    p.s = data_of<T>(operand_of(call, 1, N * I, FSDP_WRITE, gate_up->dtype));
+    p.I = I;
+    if (is_wide(p)) {
+      launch_width<T, width>(call, p, activate<T, width>);
+    } else {
+      launch_width<T, 1>(call, p, activate<T, 1>);
+    }
+  });
+}
+
+void cuda_swiglu_backward(const fsdp_kernel_call *call) {
+  const int64_t N = call->attrs->batch * call->attrs->seq, I = call->attrs->hidden;
+  check_count(call, 3, 3);
+  const fsdp_view *gate_up = operand(call, 0, N * 2 * I, FSDP_READ);
+  with_type(gate_up->dtype, [&](auto number) {
+    using T = decltype(number);
+    constexpr int width = vector_numel<T>;
+    gated<T> p = {};
+    p.gate_up = data_of<T>(gate_up);
+    p.d_s = data_of<T>(operand_of(call, 1, N * I, FSDP_READ, gate_up->dtype));
+    p.d_gate_up = data_of<T>(operand_of(call, 2, N * 2 * I, FSDP_WRITE, gate_up->dtype));
+    p.I = I;
+    if (is_wide(p)) {
+      launch_width<T, width>(call, p, differentiate<T, width>);
+    } else {
+      launch_width<T, 1>(call, p, differentiate<T, 1>);
+    }
+  });
+}

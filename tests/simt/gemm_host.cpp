@@ -1,0 +1,60 @@
+// Stands for gemm_cublaslt.cu where kernels run on the CPU: the same interface, three loops.
+#include "kernels/cuda/cuda_kernels.h"
+#include "kernels/cuda/gemm.cuh"
+
+#include <cuda_runtime.h>
+
+#include <vector>
+
+namespace {
+
+float load(const void *data, fsdp_dtype dtype, int64_t i) {
+  return dtype == FSDP_F32 ? static_cast<const float *>(data)[i]
+                           : fsdp_bf16_to_f32(static_cast<const fsdp_bf16 *>(data)[i]);
+}
+
+void store(void *data, fsdp_dtype dtype, int64_t i, float value) {
+  if (dtype == FSDP_F32) {
+    static_cast<float *>(data)[i] = value;
+  } else {
+    static_cast<fsdp_bf16 *>(data)[i] = fsdp_bf16_from_f32(value);
+  }
+}
+
+// Rows of a matrix as floats, (rows, columns), whether it is stored so or transposed.
+std::vector<float> unpack(const void *data, fsdp_dtype dtype, int64_t stride, bool transposed, int64_t rows,
+                          int64_t columns) {
+  std::vector<float> out(size_t(rows * columns));
+  const int64_t last = transposed ? (columns - 1) * stride + rows : (rows - 1) * stride + columns;
+  simt::memory_check(data, size_t(last * fsdp_dtype_bytes(dtype)), size_t(fsdp_dtype_bytes(dtype)));
+  for (int64_t i = 0; i < rows; i++)
+    for (int64_t j = 0; j < columns; j++)
+      out[size_t(i * columns + j)] = load(data, dtype, transposed ? j * stride + i : i * stride + j);
+  return out;
+}
+
+} // namespace
+
+void fsdp_cuda_gemm(const fsdp_cuda_product *p, void *) {
+  const std::vector<float> a = unpack(p->a, p->ab_dtype, p->a_stride, p->a_transposed, p->m, p->k);
+  const std::vector<float> b = unpack(p->b, p->ab_dtype, p->b_stride, p->b_transposed, p->k, p->n);
+  const int64_t last = (p->m - 1) * p->c_stride + p->n;
+  simt::memory_check(p->c, size_t(last * fsdp_dtype_bytes(p->c_dtype)), size_t(fsdp_dtype_bytes(p->c_dtype)));
+  std::vector<float> row(size_t(p->n));
+  for (int64_t i = 0; i < p->m; i++) {
+    row.assign(size_t(p->n), 0.0f);
+    for (int64_t q = 0; q < p->k; q++) {
+      const float x = a[size_t(i * p->k + q)], *factor = &b[size_t(q * p->n)];
+      for (int64_t j = 0; j < p->n; j++) row[size_t(j)] += x * factor[j];
+    }
+    for (int64_t j = 0; j < p->n; j++) {
+      const int64_t at = i * p->c_stride + j;
+      const float old = p->accumulate ? load(p->c, p->c_dtype, at) : 0.0f;
+      store(p->c, p->c_dtype, at, row[size_t(j)] + old);
+    }
+  }
+}
+
+void fsdp_cuda_gemm_prepare(const fsdp_cuda_product *) {}
+extern "C" void fsdp_cuda_gemm_open(void *) {}
+extern "C" void fsdp_cuda_gemm_close(void) {}

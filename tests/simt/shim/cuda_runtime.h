@@ -1,0 +1,181 @@
+// Stands for CUDA's cuda_runtime.h where kernels are compiled for the CPU: the language's words, the vector
+// types, the functions that kernels call and the part of the runtime that their launchers call.
+#pragma once
+
+#include "tests/simt/simt.h"
+
+#include <cmath>
+#include <cstdlib>
+#include <cstring>
+#include <type_traits>
+#include <utility>
+
+#define __global__
+#define __device__
+#define __host__
+#define __forceinline__ inline
+#define __launch_bounds__(...)
+#define __grid_constant__
+#define __align__(bytes) alignas(bytes)
+
+struct alignas(16) uint4 {
+  unsigned x, y, z, w;
+};
+struct alignas(16) int4 {
+  int x, y, z, w;
+};
+struct alignas(16) float4 {
+  float x, y, z, w;
+};
+struct alignas(8) uint2 {
+  unsigned x, y;
+};
+struct alignas(8) float2 {
+  float x, y;
+};
+inline uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w) {
+  return {x, y, z, w};
+}
+
+#define __syncthreads() simt::barrier(__FILE__, __LINE__)
+inline void __syncwarp(unsigned mask = 0xffffffffu) {
+  simt::warp_barrier(mask);
+}
+[[noreturn]] inline void __trap() {
+  simt::fail("__trap");
+}
+
+// ---- Functions of a warp --------------------------------------------------------------------------------
+namespace simt {
+template <class T> struct exchange {
+  T value, result;
+  int source;
+};
+template <class T> T shuffle(const char *name, unsigned mask, T value, int source) {
+  exchange<T> own{value, value, source};
+  warp_together(name, mask, &own, [](void *const *arguments, uint32_t lanes) {
+    for (int lane = 0; lane < warp_size; lane++) {
+      if (!(lanes >> lane & 1)) continue;
+      auto *to = static_cast<exchange<T> *>(arguments[lane]);
+      if (to->source < 0 || to->source >= warp_size || !(lanes >> to->source & 1))
+        fail("a shuffle reads lane %d, which does not take part (%08x)", to->source, lanes);
+      to->result = static_cast<exchange<T> *>(arguments[to->source])->value;
+    }
+  });
+  return own.result;
+}
+inline unsigned vote(unsigned mask, bool value) {
+  exchange<unsigned> own{value, 0, 0};
+  warp_together("__ballot_sync", mask, &own, [](void *const *arguments, uint32_t lanes) {
+    unsigned bits = 0;
+    for (int lane = 0; lane < warp_size; lane++)
+      if (lanes >> lane & 1) bits |= static_cast<exchange<unsigned> *>(arguments[lane])->value << lane;
+    for (int lane = 0; lane < warp_size; lane++)
+      if (lanes >> lane & 1) static_cast<exchange<unsigned> *>(arguments[lane])->result = bits;
+  });
+  return own.result;
+}
+} // namespace simt
+
+template <class T> T __shfl_sync(unsigned mask, T value, int source) {
+  return simt::shuffle("__shfl_sync", mask, value, source);
+}
+template <class T> T __shfl_xor_sync(unsigned mask, T value, int bits) {
+  return simt::shuffle("__shfl_xor_sync", mask, value, simt::self->lane ^ bits);
+}
+template <class T> T __shfl_up_sync(unsigned mask, T value, unsigned distance) {
+  int lane = simt::self->lane, source = lane - int(distance);
+  return simt::shuffle("__shfl_up_sync", mask, value, source < 0 ? lane : source);
+}
+template <class T> T __shfl_down_sync(unsigned mask, T value, unsigned distance) {
+  int lane = simt::self->lane, source = lane + int(distance);
+  return simt::shuffle("__shfl_down_sync", mask, value, source >= simt::warp_size ? lane : source);
+}
+inline unsigned __ballot_sync(unsigned mask, bool value) {
+  return simt::vote(mask, value);
+}
+inline bool __any_sync(unsigned mask, bool value) {
+  return simt::vote(mask, value) != 0;
+}
+inline bool __all_sync(unsigned mask, bool value) {
+  return simt::vote(mask, value) == mask;
+}
+
+// ---- Arithmetic -----------------------------------------------------------------------------------------
+inline float rsqrtf(float x) {
+  return 1.0f / sqrtf(x);
+}
+inline float __expf(float x) {
+  return expf(x);
+}
+inline float __fdividef(float a, float b) {
+  return a / b;
+}
+inline int __popc(unsigned x) {
+  return __builtin_popcount(x);
+}
+inline unsigned __umulhi(unsigned a, unsigned b) {
+  return unsigned((uint64_t(a) * b) >> 32);
+}
+inline unsigned __float_as_uint(float x) {
+  unsigned bits;
+  memcpy(&bits, &x, sizeof bits);
+  return bits;
+}
+inline float __uint_as_float(unsigned bits) {
+  float x;
+  memcpy(&x, &bits, sizeof x);
+  return x;
+}
+
+// ---- The runtime ----------------------------------------------------------------------------------------
+typedef int cudaError_t;
+typedef void *cudaStream_t;
+enum { cudaSuccess = 0 };
+enum { cudaFuncAttributeMaxDynamicSharedMemorySize = 8 };
+enum cudaMemcpyKind { cudaMemcpyHostToDevice = 1, cudaMemcpyDeviceToHost = 2 };
+struct cudaLaunchAttribute {};
+struct cudaLaunchConfig_t {
+  dim3 gridDim, blockDim;
+  size_t dynamicSmemBytes = 0;
+  cudaStream_t stream = nullptr;
+  cudaLaunchAttribute *attrs = nullptr;
+  unsigned numAttrs = 0;
+};
+
+inline const char *cudaGetErrorString(cudaError_t) {
+  return "no error";
+}
+inline cudaError_t cudaGetLastError() {
+  return cudaSuccess;
+}
+template <class Kernel> cudaError_t cudaFuncSetAttribute(Kernel *, int, int bytes) {
+  return bytes <= int(simt::shared_bytes_max) ? cudaSuccess : 1;
+}
+template <class... Parameters, class... Arguments>
+cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t *config, void (*kernel)(Parameters...),
+                               Arguments &&...arguments) {
+  simt::launch({config->gridDim, config->blockDim, config->dynamicSmemBytes},
+               [&] { kernel(static_cast<Parameters>(arguments)...); });
+  return cudaSuccess;
+}
+inline cudaError_t cudaMalloc(void **address, size_t bytes) {
+  *address = simt::memory_allocate(bytes);
+  return cudaSuccess;
+}
+inline cudaError_t cudaFree(void *address) {
+  simt::memory_free(address);
+  return cudaSuccess;
+}
+inline cudaError_t cudaMemcpy(void *to, const void *from, size_t bytes, cudaMemcpyKind) {
+  memcpy(to, from, bytes);
+  return cudaSuccess;
+}
+inline cudaError_t cudaMemsetAsync(void *to, int value, size_t bytes, cudaStream_t) {
+  simt::memory_check(to, bytes, 1);
+  memset(to, value, bytes);
+  return cudaSuccess;
+}
+inline cudaError_t cudaStreamSynchronize(cudaStream_t) {
+  return cudaSuccess;
+}

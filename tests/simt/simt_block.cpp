@@ -1,0 +1,294 @@
+// Blocks and threads: who runs, who waits, and what it means when nobody can go on.
+#include "tests/simt/simt.h"
+#include "tests/simt/simt_fiber.h"
+
+#include <cstdarg>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <numeric>
+#include <utility>
+#include <vector>
+
+dim3 threadIdx, blockIdx, blockDim, gridDim;
+
+namespace simt {
+
+const self_state *self;
+
+namespace {
+
+enum class waiting { nothing, barrier, warp, ended };
+
+struct thread_state {
+  self_state seen;
+  fiber own;
+  waiting state;
+};
+
+// One function that lanes of a warp have called and others have yet to.
+struct gathering {
+  const char *name = nullptr;
+  uint32_t mask = 0, arrived = 0;
+  void *arguments[warp_size] = {};
+};
+
+struct warp_state {
+  std::vector<gathering> open;
+};
+
+thread_state threads[threads_max];
+warp_state warps[threads_max / warp_size];
+fiber host;
+uint32_t dynamic_bytes;
+int thread_count, ended_count, at_barrier, rank_of_current;
+const char *barrier_file;
+int barrier_line;
+const std::function<void()> *body;
+
+order chosen = order::forward;
+uint64_t random_state = 0x9E3779B97F4A7C15u;
+std::vector<int> thread_order(threads_max), place_of_thread(threads_max);
+uint64_t runnable[threads_max / 64]; // bit r: the thread of rank r in the order can go on
+
+bool failure_expected;
+std::string failure;
+bool failed;
+
+uint64_t draw() {
+  random_state ^= random_state << 13;
+  random_state ^= random_state >> 7;
+  random_state ^= random_state << 17;
+  return random_state;
+}
+
+void arrange(std::vector<int> *items, size_t count) {
+  items->resize(count);
+  std::iota(items->begin(), items->end(), 0);
+  if (chosen == order::reverse)
+    for (size_t i = 0; i < count / 2; i++) std::swap((*items)[i], (*items)[count - 1 - i]);
+  if (chosen == order::random)
+    for (size_t i = count; i > 1; i--) std::swap((*items)[i - 1], (*items)[draw() % i]);
+}
+
+void set_runnable(int thread, bool value) {
+  int rank = place_of_thread[size_t(thread)];
+  uint64_t bit = uint64_t(1) << (rank % 64);
+  runnable[rank / 64] = value ? runnable[rank / 64] | bit : runnable[rank / 64] & ~bit;
+}
+
+// The next rank after the current one, around, whose thread can go on; -1 where there is none.
+int next_rank() {
+  int words = (thread_count + 63) / 64, start = rank_of_current / 64;
+  uint64_t later = runnable[start] & ~((uint64_t(2) << (rank_of_current % 64)) - 1);
+  if (later) return start * 64 + __builtin_ctzll(later);
+  for (int i = 1; i <= words; i++) {
+    int word = (start + i) % words;
+    if (runnable[word]) return word * 64 + __builtin_ctzll(runnable[word]);
+  }
+  return -1;
+}
+
+[[noreturn]] void leave_block() {
+  thread_state *current = &threads[thread_order[size_t(rank_of_current)]];
+  fiber_switch(&current->own, &host);
+  abort(); // nobody comes back to a block that has failed
+}
+
+// Nobody can go on, though somebody has not ended.
+[[noreturn]] void report_stuck() {
+  for (int w = 0; w < (thread_count + warp_size - 1) / warp_size; w++)
+    for (const gathering &g : warps[w].open)
+      fail("warp %d: %s with mask %08x has lanes %08x waiting for lanes %08x, which never come", w, g.name,
+           g.mask, g.arrived, g.mask & ~g.arrived);
+  fail("divergent barrier: %d of %d threads wait at %s:%d, %d have returned", at_barrier, thread_count,
+       barrier_file, barrier_line, ended_count);
+}
+
+void become(const thread_state *thread) {
+  self = &thread->seen;
+  threadIdx = thread->seen.thread_index;
+}
+
+void resume_next() {
+  thread_state *current = &threads[thread_order[size_t(rank_of_current)]];
+  int next = next_rank();
+  if (next < 0) {
+    if (ended_count < thread_count) report_stuck();
+    fiber_switch(&current->own, &host);
+    return;
+  }
+  if (next == rank_of_current) return;
+  rank_of_current = next;
+  thread_state *other = &threads[thread_order[size_t(next)]];
+  become(other);
+  fiber_switch(&current->own, &other->own);
+}
+
+void wait_as(waiting why) {
+  thread_state *current = &threads[self->thread];
+  current->state = why;
+  set_runnable(self->thread, false);
+  resume_next();
+}
+
+void wake(int thread) {
+  threads[thread].state = waiting::nothing;
+  set_runnable(thread, true);
+}
+
+void thread_main() {
+  fiber_arrived(&threads[self->thread].own, &host);
+  (*body)();
+  shared_end_thread(self->thread);
+  ended_count++;
+  wait_as(waiting::ended);
+  abort();
+}
+
+void start_threads(const launch_shape &shape) {
+  thread_count = int(shape.block.x * shape.block.y * shape.block.z);
+  ended_count = at_barrier = 0;
+  std::vector<int> order_now;
+  arrange(&order_now, size_t(thread_count));
+  memset(runnable, 0, sizeof runnable);
+  for (int rank = 0; rank < thread_count; rank++) {
+    thread_order[size_t(rank)] = order_now[size_t(rank)];
+    place_of_thread[size_t(order_now[size_t(rank)])] = rank;
+  }
+  for (int t = 0; t < thread_count; t++) {
+    unsigned x = shape.block.x, y = shape.block.y;
+    dim3 index(unsigned(t) % x, unsigned(t) / x % y, unsigned(t) / x / y);
+    threads[t].seen = {index, t, t / warp_size, t % warp_size};
+    fiber_prepare(&threads[t].own, thread_main);
+    wake(t);
+  }
+  for (warp_state &w : warps) w.open.clear();
+}
+
+void run_block(const launch_shape &shape) {
+  shared_begin_block(uint32_t(shape.shared_bytes));
+  start_threads(shape);
+  rank_of_current = 0;
+  thread_state *first = &threads[thread_order[0]];
+  become(first);
+  fiber_switch(&host, &first->own);
+  self = nullptr;
+}
+
+void finish_failure() {
+  if (failure_expected) return;
+  fprintf(stderr, "simt: %s\n", failure.c_str());
+  exit(1);
+}
+
+} // namespace
+
+uint32_t dynamic_shared_bytes() {
+  return dynamic_bytes;
+}
+
+void set_order(order value) {
+  chosen = value;
+  random_state = 0x9E3779B97F4A7C15u;
+}
+
+void fail(const char *format, ...) {
+  char text[512], place[128] = "";
+  va_list arguments;
+  va_start(arguments, format);
+  vsnprintf(text, sizeof text, format, arguments);
+  va_end(arguments);
+  if (self)
+    snprintf(place, sizeof place, " [block (%u,%u,%u), thread %d]", blockIdx.x, blockIdx.y, blockIdx.z,
+             self->thread);
+  failure = std::string(text) + place;
+  failed = true;
+  if (self) leave_block();
+  finish_failure();
+  abort();
+}
+
+void launch(const launch_shape &shape, const std::function<void()> &kernel) {
+  unsigned count = shape.block.x * shape.block.y * shape.block.z;
+  if (count == 0 || count > threads_max || shape.grid.x == 0 || shape.grid.y == 0 || shape.grid.z == 0 ||
+      shape.grid.y > 65535 || shape.grid.z > 65535 || shape.shared_bytes > shared_bytes_max) {
+    fprintf(stderr,
+            "simt: no device takes a grid of (%u,%u,%u) blocks of %u threads, %zu bytes of shared memory\n",
+            shape.grid.x, shape.grid.y, shape.grid.z, count, shape.shared_bytes);
+    exit(1);
+  }
+  blockDim = shape.block;
+  gridDim = shape.grid;
+  dynamic_bytes = uint32_t(shape.shared_bytes);
+  body = &kernel;
+  failed = false;
+  std::vector<int> blocks;
+  arrange(&blocks, size_t(shape.grid.x) * shape.grid.y * shape.grid.z);
+  for (int b : blocks) {
+    unsigned at = unsigned(b), x = shape.grid.x, y = shape.grid.y;
+    blockIdx = dim3(at % x, at / x % y, at / x / y);
+    run_block(shape);
+    if (failed) break;
+  }
+  if (failed) finish_failure();
+}
+
+std::string expect_error(const std::function<void()> &action) {
+  failure.clear();
+  failure_expected = true;
+  action();
+  failure_expected = false;
+  return failure;
+}
+
+void barrier(const char *file, int line) {
+  if (at_barrier > 0 && (line != barrier_line || strcmp(file, barrier_file) != 0))
+    fail("divergent barrier: this thread waits at %s:%d, others at %s:%d", file, line, barrier_file,
+         barrier_line);
+  barrier_file = file;
+  barrier_line = line;
+  if (++at_barrier < thread_count) {
+    wait_as(waiting::barrier);
+    return;
+  }
+  at_barrier = 0;
+  shared_pass_barrier();
+  for (int t = 0; t < thread_count; t++)
+    if (threads[t].state == waiting::barrier) wake(t);
+}
+
+void warp_together(const char *name, uint32_t mask, void *argument, warp_body run) {
+  uint32_t own = uint32_t(1) << self->lane;
+  if (!(mask & own)) fail("%s: lane %d is not in its own mask %08x", name, self->lane, mask);
+  std::vector<gathering> &open = warps[self->warp].open;
+  size_t i = 0;
+  for (; i < open.size() && open[i].mask != mask; i++)
+    if (open[i].mask & mask)
+      fail("%s with mask %08x while %s waits with mask %08x", name, mask, open[i].name, open[i].mask);
+  if (i == open.size()) {
+    open.emplace_back();
+    open[i].name = name;
+    open[i].mask = mask;
+  }
+  if (strcmp(open[i].name, name) != 0) fail("%s while other lanes of the warp are in %s", name, open[i].name);
+  open[i].arrived |= own;
+  open[i].arguments[self->lane] = argument;
+  if (open[i].arrived != mask) {
+    wait_as(waiting::warp);
+    return;
+  }
+  run(open[i].arguments, mask);
+  open.erase(open.begin() + long(i));
+  for (int lane = 0; lane < warp_size; lane++)
+    if ((mask >> lane & 1) && lane != self->lane) wake(self->warp * warp_size + lane);
+}
+
+void warp_barrier(uint32_t mask) {
+  warp_together("__syncwarp", mask, nullptr, [](void *const *, uint32_t lanes) {
+    if (lanes != 0xffffffffu) fail("__syncwarp of a part of the warp (%08x)", lanes);
+    shared_pass_warp_barrier(self->warp);
+  });
+}
+
+} // namespace simt

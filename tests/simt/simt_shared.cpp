@@ -1,0 +1,203 @@
+// Shared memory with a record beside every two bytes: who wrote and read them last, and when.
+//
+// Two accesses by different threads, one of them a write, must have a __syncthreads between them, or, within
+// a warp, a __syncwarp: "when" is a pair (barriers passed, warp barriers passed since). Shuffles, ldmatrix
+// and mma order nothing, as on the device.
+#include "tests/simt/simt.h"
+
+#include <algorithm>
+#include <cstring>
+#include <vector>
+
+namespace simt {
+
+alignas(128) unsigned char shared_memory[shared_bytes_max];
+shared_record shared_records[shared_bytes_max / granule_bytes];
+uint32_t shared_used_bytes, shared_epoch;
+
+namespace {
+
+constexpr uint16_t many_lanes = 0xfffe, many_warps = 0xffff; // in place of one reader
+
+struct copy_in_flight {
+  uint32_t address, valid;
+  const void *source;
+  int group;
+};
+
+struct thread_copies {
+  std::vector<copy_in_flight> copies;
+  int committed = 0;
+};
+
+thread_copies copies_of[threads_max];
+struct site {
+  const void *key;
+  uint32_t address, bytes;
+};
+std::vector<site> sites;
+uint32_t dynamic_at;
+uint32_t first_epoch; // of the block
+uint32_t warp_epochs[threads_max / warp_size];
+
+bool ordered_in_warp(int other_thread, uint32_t when) {
+  return other_thread / warp_size == self->warp && when < warp_epochs[self->warp];
+}
+
+void check_place(uint32_t address, uint32_t bytes, uint32_t alignment) {
+  if (address > shared_used_bytes || bytes > shared_used_bytes - address)
+    fail("shared memory out of bounds: bytes %u to %u of %u", address, address + bytes, shared_used_bytes);
+  if (address % alignment) fail("shared memory: address %u is not aligned to %u bytes", address, alignment);
+}
+
+void note_write(shared_record *r, uint32_t address) {
+  const int t = self->thread;
+  if (r->in_flight) fail("shared byte %u is written while a cp.async to it is in flight", address);
+  if (r->write_epoch == shared_epoch && r->writer != t && !ordered_in_warp(r->writer, r->write_sync))
+    fail("race on shared byte %u: threads %d and %d write it with no barrier between", address, r->writer, t);
+  if (r->read_epoch == shared_epoch && r->reader != t) {
+    bool other =
+        r->reader_warp != self->warp || r->reader == many_warps || r->read_sync >= warp_epochs[self->warp];
+    if (other && r->reader < many_lanes)
+      fail("race on shared byte %u: thread %d reads and thread %d writes it with no barrier between", address,
+           r->reader, t);
+    if (other)
+      fail("race on shared byte %u: several threads read and thread %d writes it with no barrier between",
+           address, t);
+  }
+  r->write_epoch = shared_epoch;
+  r->write_sync = warp_epochs[self->warp];
+  r->writer = uint16_t(t);
+  r->settled_epoch = 0;
+}
+
+void note_read(shared_record *r, uint32_t address) {
+  const int t = self->thread;
+  const uint32_t now = warp_epochs[self->warp];
+  if (r->in_flight) fail("shared byte %u is read while a cp.async to it is in flight", address);
+  if (r->write_epoch < first_epoch) fail("shared byte %u is read before anything was written to it", address);
+  if (r->write_epoch == shared_epoch && r->writer != t && !ordered_in_warp(r->writer, r->write_sync))
+    fail("race on shared byte %u: thread %d writes and thread %d reads it with no barrier between", address,
+         r->writer, t);
+  if (r->read_epoch != shared_epoch) {
+    r->read_epoch = shared_epoch;
+    r->read_sync = now;
+    r->reader = uint16_t(t);
+    r->reader_warp = uint8_t(self->warp);
+  } else if (r->reader == many_warps) {
+    return;
+  } else if (r->reader_warp != self->warp) {
+    r->reader = many_warps;
+    if (r->write_epoch < shared_epoch) r->settled_epoch = shared_epoch;
+  } else if (now > r->read_sync ||
+             r->reader == t) { // earlier readers of this warp are ordered before its writes
+    r->reader = uint16_t(t);
+    r->read_sync = now;
+  } else {
+    r->reader = many_lanes;
+  }
+}
+
+shared_record *records_at(uint32_t address, uint32_t bytes) {
+  if (address % granule_bytes || bytes % granule_bytes) fail("shared memory is accessed in units of 2 bytes");
+  return shared_records + address / granule_bytes;
+}
+
+void land(const copy_in_flight &copy) {
+  shared_record *r = records_at(copy.address, 16);
+  for (uint32_t i = 0; i < 16 / granule_bytes; i++) {
+    r[i].in_flight = false;
+    note_write(r + i, copy.address + i * granule_bytes);
+  }
+  memcpy(shared_memory + copy.address, copy.source, copy.valid);
+  memset(shared_memory + copy.address + copy.valid, 0, 16 - copy.valid);
+}
+
+} // namespace
+
+void shared_read_checked(uint32_t address, void *value, uint32_t bytes) {
+  check_place(address, bytes, std::min(bytes, 16u));
+  shared_record *r = records_at(address, bytes);
+  for (uint32_t i = 0; i < bytes / granule_bytes; i++) note_read(r + i, address + i * granule_bytes);
+  memcpy(value, shared_memory + address, bytes);
+}
+
+void shared_write(uint32_t address, const void *value, uint32_t bytes) {
+  check_place(address, bytes, std::min(bytes, 16u));
+  shared_record *r = records_at(address, bytes);
+  for (uint32_t i = 0; i < bytes / granule_bytes; i++) note_write(r + i, address + i * granule_bytes);
+  memcpy(shared_memory + address, value, bytes);
+}
+
+uint32_t shared_dynamic() {
+  return dynamic_at;
+}
+
+uint32_t shared_static(const void *key, uint32_t bytes) {
+  for (const site &s : sites)
+    if (s.key == key) return s.address;
+  uint32_t address = (shared_used_bytes + 127) / 128 * 128;
+  if (address + bytes > shared_bytes_max) fail("more than %u bytes of shared memory", shared_bytes_max);
+  sites.push_back({key, address, bytes});
+  shared_used_bytes = address + bytes;
+  return address;
+}
+
+void async_copy(uint32_t address, const void *source, uint32_t valid) {
+  if (valid) memory_check(source, valid, 16);
+  check_place(address, 16, 16);
+  shared_record *r = records_at(address, 16);
+  for (uint32_t i = 0; i < 16 / granule_bytes; i++) {
+    note_write(r + i, address + i * granule_bytes);
+    r[i].in_flight = true;
+  }
+  thread_copies &own = copies_of[self->thread];
+  own.copies.push_back({address, valid, source, own.committed});
+}
+
+void async_commit() {
+  copies_of[self->thread].committed++;
+}
+
+void async_wait(int groups_left) {
+  thread_copies &own = copies_of[self->thread];
+  int landed = own.committed - groups_left;
+  size_t kept = 0;
+  for (const copy_in_flight &copy : own.copies) {
+    if (copy.group < landed) {
+      land(copy);
+    } else {
+      own.copies[kept++] = copy;
+    }
+  }
+  own.copies.resize(kept);
+}
+
+void shared_begin_block(uint32_t dynamic_bytes) {
+  sites.clear();
+  dynamic_at = 0;
+  shared_used_bytes = dynamic_bytes;
+  first_epoch = ++shared_epoch;
+  std::fill(std::begin(warp_epochs), std::end(warp_epochs), 0u);
+  for (thread_copies &own : copies_of) {
+    for (const copy_in_flight &copy : own.copies) // left by a block that failed
+      for (uint32_t i = 0; i < 16 / granule_bytes; i++)
+        shared_records[copy.address / granule_bytes + i].in_flight = false;
+    own.copies.clear();
+    own.committed = 0;
+  }
+}
+
+void shared_pass_barrier() {
+  shared_epoch++;
+}
+
+void shared_pass_warp_barrier(int warp) {
+  warp_epochs[warp]++;
+}
+
+void shared_end_thread(int thread) {
+  if (!copies_of[thread].copies.empty()) fail("the thread returns with a cp.async in flight");
+}
+
+} // namespace simt

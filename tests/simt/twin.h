@@ -1,0 +1,61 @@
+// A CUDA kernel beside its CPU twin: the same operands, bits at the start and interface; results compared.
+//
+// The sources of these tests are compiled twice: for the CPU (tests/simt, every kernel under three orders of
+// its threads and blocks) and for a GPU (the same runs, three times over). In both, outputs hold signalling
+// NaNs before each run, what is only read must keep its bits, what lies beside an operand must stay, and
+// results must be the same bits each time.
+#pragma once
+
+#include "kernels/kernels.h"
+
+#include <string>
+#include <vector>
+
+struct twin_operand {
+  fsdp_dtype dtype;
+  int access;
+  int64_t numel;
+  std::vector<unsigned char> initial;
+  bool is_compared = true;
+  bool is_cuda_only = false; // workspace
+  int64_t cuda_numel = 0;    // where it differs
+};
+
+struct twin_case {
+  std::string name;
+  fsdp_op_kind kind;
+  fsdp_op_attrs attrs;
+  double tolerance; // of ||cuda - cpu|| / ||cpu||, each operand
+  std::vector<twin_operand> operands;
+  std::vector<fsdp_segment> segments;
+  uint64_t seed = 0;
+  double bits_equal_least = 0; // share of bf16 elements that must have the CPU's very bits
+};
+
+// bf16 keeps 8 bits; fp32 sums of a few thousand terms in another order.
+double twin_tolerance(fsdp_dtype dtype);
+
+twin_case twin_of(fsdp_op_kind kind, const fsdp_op_attrs &attrs, fsdp_dtype dtype);
+
+// Operands, in the op's order. Inputs (and what is updated) hold normal numbers times `deviation`, drawn by
+// case and operand; outputs hold NaNs.
+void twin_input(twin_case *c, fsdp_dtype dtype, int64_t numel, double deviation = 1);
+void twin_update(twin_case *c, fsdp_dtype dtype, int64_t numel, double deviation = 1);
+void twin_output(twin_case *c, fsdp_dtype dtype, int64_t numel);
+// Updated or written, as `updates` says.
+void twin_result(twin_case *c, bool updates, fsdp_dtype dtype, int64_t numel);
+void twin_integers(twin_case *c, const std::vector<int32_t> &values);
+void twin_floats(twin_case *c, const std::vector<float> &values, int access = FSDP_READ);
+// A workspace that both twins have (`cpu_numel` > 0) or the CUDA device alone.
+void twin_workspace(twin_case *c, int64_t cpu_numel);
+
+// Runs and compares; prints one line; counts failures. Returns the operands as the CPU left them.
+std::vector<std::vector<unsigned char>> twin_check(const twin_case &c);
+int twin_failures();
+
+// The groups of cases (twin_<group>.cpp).
+void twin_rows();
+void twin_flat();
+void twin_products();
+void twin_attention_fp32();
+void twin_attention_bf16();

@@ -1,0 +1,136 @@
+// Movement and sums over flat ranges, and AdamW.
+#include "tests/simt/twin.h"
+
+#include <cmath>
+
+namespace {
+
+const fsdp_dtype dtypes[] = {FSDP_F32, FSDP_BF16};
+const int64_t lengths[] = {1, 7, 4096, 20011};
+
+fsdp_dtype narrower(fsdp_dtype a, fsdp_dtype b) {
+  return a == FSDP_BF16 ? a : b;
+}
+
+void movements(fsdp_dtype from, fsdp_dtype to, int64_t P) {
+  for (fsdp_op_kind kind : {FSDP_OP_CAST, FSDP_OP_ADD}) {
+    twin_case c = twin_of(kind, fsdp_op_attrs(), from);
+    c.name += std::string(" to ") + fsdp_dtype_name(to) + " P" + std::to_string(P);
+    c.tolerance = 0; // one rounding
+    twin_input(&c, from, P);
+    twin_result(&c, kind == FSDP_OP_ADD, to, P);
+    twin_check(c);
+  }
+}
+
+void sums(fsdp_op_kind kind, fsdp_dtype dtype, int64_t P, bool updates, bool workspace) {
+  twin_case c = twin_of(kind, fsdp_op_attrs(), FSDP_F32);
+  c.name += std::string(" of ") + fsdp_dtype_name(dtype) + " P" + std::to_string(P) +
+            (updates ? " update" : "") + (workspace ? " two stages" : "");
+  twin_input(&c, dtype, P);
+  twin_result(&c, updates, FSDP_F32, 1);
+  if (workspace) twin_workspace(&c, 0);
+  twin_check(c);
+}
+
+void fills() {
+  for (fsdp_op_kind kind : {FSDP_OP_ZERO, FSDP_OP_POISON}) {
+    twin_case c = twin_of(kind, fsdp_op_attrs(), FSDP_BF16);
+    twin_output(&c, FSDP_BF16, 1001);
+    twin_output(&c, FSDP_F32, 33);
+    c.operands[0].is_compared = c.operands[1].is_compared = kind == FSDP_OP_ZERO; // NaNs compare with nothing
+    twin_check(c);
+  }
+}
+
+void clips(float max_norm, float sum) {
+  fsdp_op_attrs attrs = {};
+  attrs.max_norm = max_norm;
+  attrs.norm_scale = 0.25f;
+  twin_case c = twin_of(FSDP_OP_CLIP_FACTOR, attrs, FSDP_F32);
+  c.name += " max " + std::to_string(max_norm) + " of " + std::to_string(sum);
+  twin_floats(&c, {sum});
+  twin_output(&c, FSDP_F32, 1);
+  twin_output(&c, FSDP_F32, 1);
+  twin_check(c);
+}
+
+struct states {
+  fsdp_dtype grad, master, moment, copy;
+  bool has_copy;
+};
+
+// Parameters of odd lengths, each at a multiple of 16, so that there is padding between them.
+std::vector<fsdp_segment> segments_of(int64_t P, int64_t length) {
+  std::vector<fsdp_segment> segments;
+  for (int64_t at = 0; at < P; at += (length + 15) / 16 * 16)
+    segments.push_back(
+        {at, std::min(length, P - at), int64_t(segments.size()) * 5000000000, segments.size() * 977 + 3});
+  return segments;
+}
+
+void adamw(const states &s, int64_t P, int64_t segment_length) {
+  fsdp_op_attrs attrs = {};
+  attrs.beta1 = 0.9f;
+  attrs.beta2 = 0.95f;
+  attrs.adam_eps = 1e-8f;
+  attrs.weight_decay = 0.1f;
+  const bool rounds = s.master == FSDP_BF16 || s.moment == FSDP_BF16;
+  twin_case c =
+      twin_of(FSDP_OP_ADAMW, attrs, narrower(narrower(s.master, s.moment), s.has_copy ? s.copy : FSDP_F32));
+  c.name += std::string(" grad ") + fsdp_dtype_name(s.grad) + " master " + fsdp_dtype_name(s.master) +
+            " moments " + fsdp_dtype_name(s.moment) +
+            (s.has_copy ? std::string(" copy ") + fsdp_dtype_name(s.copy) : "") + " P" + std::to_string(P);
+  const float step = 12;
+  std::vector<float> scalars(FSDP_SCALAR_COUNT);
+  scalars[FSDP_SCALAR_LR] = 1e-2f;
+  scalars[FSDP_SCALAR_CORRECTION1] = 1 - std::pow(attrs.beta1, step);
+  scalars[FSDP_SCALAR_CORRECTION2] = 1 - std::pow(attrs.beta2, step);
+  scalars[FSDP_SCALAR_STEP] = step;
+  scalars[FSDP_SCALAR_ONE] = 1;
+  twin_input(&c, s.grad, P);
+  twin_floats(&c, scalars);
+  twin_floats(&c, {0.5f});
+  twin_update(&c, s.master, P);
+  twin_update(&c, s.moment, P);
+  std::vector<float> squares(static_cast<size_t>(P));
+  for (size_t i = 0; i < squares.size(); i++) squares[i] = 0.5f + 0.001f * float(i % 977);
+  twin_update(&c, s.moment, P);
+  for (int64_t i = 0; i < P; i++) { // the second moment is not negative: clear the sign
+    std::vector<unsigned char> &v = c.operands.back().initial;
+    v[size_t((i + 1) * fsdp_dtype_bytes(s.moment) - 1)] &= 0x7f;
+  }
+  if (s.has_copy) twin_output(&c, s.copy, P);
+  if (rounds) {
+    // The same random words round the same way, but where the two computed values differ in their last bits.
+    c.segments = segments_of(P, segment_length);
+    c.bits_equal_least = 0.99;
+    c.seed = 0x123456789abcdefULL;
+  }
+  twin_check(c);
+}
+
+} // namespace
+
+void twin_flat() {
+  for (fsdp_dtype from : dtypes)
+    for (fsdp_dtype to : dtypes)
+      for (int64_t P : lengths) movements(from, to, P);
+  for (fsdp_dtype dtype : dtypes)
+    for (int64_t P : lengths)
+      for (bool updates : {false, true}) {
+        sums(FSDP_OP_SUM_SQUARES, dtype, P, updates, true);
+        sums(FSDP_OP_SUM_SQUARES, dtype, P, updates, false);
+      }
+  sums(FSDP_OP_SUM, FSDP_F32, 37, false, false);
+  fills();
+  clips(0, 100);
+  clips(1, 100);
+  clips(10, 100);
+  adamw({FSDP_F32, FSDP_F32, FSDP_F32, FSDP_BF16, false}, 20011, 0);
+  adamw({FSDP_BF16, FSDP_F32, FSDP_F32, FSDP_BF16, true}, 4096, 0);
+  adamw({FSDP_F32, FSDP_BF16, FSDP_BF16, FSDP_BF16, true}, 20011, 1009);
+  adamw({FSDP_BF16, FSDP_BF16, FSDP_BF16, FSDP_BF16, false}, 20000, 101); // more segments than a launch takes
+  adamw({FSDP_BF16, FSDP_F32, FSDP_BF16, FSDP_F32, true}, 333, 40);
+  adamw({FSDP_F32, FSDP_BF16, FSDP_F32, FSDP_BF16, false}, 64, 64);
+}

@@ -1,0 +1,156 @@
+// Embedding, RMSNorm, RoPE and SwiGLU. B sequences, T tokens each, C channels.
+#include "tests/simt/twin.h"
+
+#include <cmath>
+
+namespace {
+
+const fsdp_dtype dtypes[] = {FSDP_F32, FSDP_BF16};
+
+struct row_shape {
+  int64_t B, T, C;
+};
+// Rows below a warp's width, odd ones (scalar accesses), ones that fill several vectors a thread.
+const row_shape shapes[] = {{1, 1, 1}, {1, 17, 80}, {3, 5, 257}, {3, 17, 512}, {1, 3, 4096}, {1, 2, 8200}};
+
+std::string shape_text(const row_shape &s) {
+  return " B" + std::to_string(s.B) + " T" + std::to_string(s.T) + " C" + std::to_string(s.C);
+}
+
+fsdp_op_attrs attrs_of(const row_shape &s) {
+  fsdp_op_attrs attrs = {};
+  attrs.batch = s.B;
+  attrs.seq = s.T;
+  attrs.channels = attrs.hidden = s.C;
+  attrs.eps = 1e-5f;
+  return attrs;
+}
+
+void rmsnorms(fsdp_dtype dtype, const row_shape &s) {
+  const int64_t N = s.B * s.T;
+  twin_case c = twin_of(FSDP_OP_RMSNORM, attrs_of(s), dtype);
+  c.name += shape_text(s);
+  twin_input(&c, dtype, N * s.C);
+  twin_input(&c, dtype, s.C);
+  twin_output(&c, dtype, N * s.C);
+  twin_output(&c, FSDP_F32, N);
+  twin_check(c);
+  c = twin_of(FSDP_OP_ADD_RMSNORM, attrs_of(s), dtype);
+  c.name += shape_text(s);
+  twin_input(&c, dtype, N * s.C);
+  twin_input(&c, dtype, N * s.C);
+  twin_input(&c, dtype, s.C);
+  twin_output(&c, dtype, N * s.C);
+  twin_output(&c, dtype, N * s.C);
+  twin_output(&c, FSDP_F32, N);
+  twin_check(c);
+}
+
+void rmsnorm_backward(fsdp_dtype dtype, const row_shape &s, bool updates, fsdp_dtype weight_dtype) {
+  if (s.C == 1) return; // the gradient of a single normalised channel cancels to rounding
+  const int64_t N = s.B * s.T;
+  twin_case c = twin_of(FSDP_OP_RMSNORM_BACKWARD, attrs_of(s), dtype);
+  c.name += shape_text(s) + (updates ? " update" : "") + " d_weight " + fsdp_dtype_name(weight_dtype);
+  if (weight_dtype == FSDP_BF16) c.tolerance = 1e-2;
+  twin_input(&c, dtype, N * s.C);
+  std::vector<float> rstd(static_cast<size_t>(N));
+  for (size_t n = 0; n < rstd.size(); n++) rstd[n] = 0.7f + 0.01f * float(n);
+  twin_floats(&c, rstd);
+  twin_input(&c, dtype, s.C);
+  twin_input(&c, dtype, N * s.C);
+  twin_result(&c, updates, dtype, N * s.C);
+  twin_result(&c, updates, weight_dtype, s.C);
+  twin_workspace(&c, 0);
+  twin_check(c);
+}
+
+void swiglus(fsdp_dtype dtype, const row_shape &s) {
+  const int64_t N = s.B * s.T;
+  twin_case c = twin_of(FSDP_OP_SWIGLU, attrs_of(s), dtype);
+  c.name += shape_text(s);
+  twin_input(&c, dtype, N * 2 * s.C, 3);
+  twin_output(&c, dtype, N * s.C);
+  twin_check(c);
+  c = twin_of(FSDP_OP_SWIGLU_BACKWARD, attrs_of(s), dtype);
+  c.name += shape_text(s);
+  twin_input(&c, dtype, N * 2 * s.C, 3);
+  twin_input(&c, dtype, N * s.C);
+  twin_output(&c, dtype, N * 2 * s.C);
+  twin_check(c);
+}
+
+struct head_shape {
+  int64_t B, T, H, K, D;
+};
+const head_shape head_shapes[] = {{1, 1, 1, 1, 64}, {3, 17, 4, 1, 80}, {1, 1000, 2, 1, 128}, {1, 5, 8, 1, 6}};
+
+void ropes(fsdp_dtype dtype, const head_shape &s) {
+  for (fsdp_op_kind kind : {FSDP_OP_ROPE, FSDP_OP_ROPE_BACKWARD}) {
+    std::vector<float> inv_freq;
+    for (int64_t i = 0; i < s.D / 2; i++) inv_freq.push_back(std::pow(10000.0f, float(-2 * i) / float(s.D)));
+    fsdp_op_attrs attrs = {};
+    attrs.batch = s.B;
+    attrs.seq = s.T;
+    attrs.heads = s.H;
+    attrs.kv_heads = s.K;
+    attrs.head_dim = s.D;
+    attrs.inv_freq = inv_freq.data();
+    twin_case c = twin_of(kind, attrs, dtype);
+    c.name += " B" + std::to_string(s.B) + " T" + std::to_string(s.T) + " H" + std::to_string(s.H) + " K" +
+              std::to_string(s.K) + " D" + std::to_string(s.D);
+    twin_update(&c, dtype, s.B * s.T * (s.H + 2 * s.K) * s.D);
+    twin_check(c);
+  }
+}
+
+// Some tokens occur often, most never; the first and the last of the vocabulary do.
+std::vector<int32_t> tokens_of(int64_t N, int64_t V) {
+  std::vector<int32_t> tokens;
+  for (int64_t n = 0; n < N; n++) tokens.push_back(int32_t(n % 3 == 0 ? 7 % V : n * n * 5 % V));
+  tokens[0] = 0;
+  tokens.back() = int32_t(V - 1);
+  return tokens;
+}
+
+void embeddings(fsdp_dtype dtype, int64_t V, int64_t C, int64_t B, int64_t T) {
+  fsdp_op_attrs attrs = attrs_of({B, T, C});
+  attrs.vocabulary = V;
+  const std::string shape = shape_text({B, T, C}) + " V" + std::to_string(V);
+  twin_case c = twin_of(FSDP_OP_EMBEDDING, attrs, dtype);
+  c.name += shape;
+  c.tolerance = 0;
+  twin_integers(&c, tokens_of(B * T, V));
+  twin_input(&c, dtype, V * C);
+  twin_output(&c, dtype, B * T * C);
+  twin_check(c);
+  for (fsdp_dtype weight_dtype : dtypes)
+    for (bool updates : {false, true}) {
+      c = twin_of(FSDP_OP_EMBEDDING_BACKWARD, attrs, dtype);
+      c.name += shape + (updates ? " update" : "") + " d_weight " + fsdp_dtype_name(weight_dtype);
+      if (weight_dtype == FSDP_BF16) c.tolerance = 1e-2;
+      twin_integers(&c, tokens_of(B * T, V));
+      twin_input(&c, dtype, B * T * C);
+      twin_result(&c, updates, weight_dtype, V * C);
+      twin_workspace(&c, 0);
+      twin_check(c);
+    }
+}
+
+} // namespace
+
+void twin_rows() {
+  for (fsdp_dtype dtype : dtypes) {
+    for (const row_shape &s : shapes) {
+      rmsnorms(dtype, s);
+      rmsnorm_backward(dtype, s, false, dtype);
+      rmsnorm_backward(dtype, s, true, FSDP_F32);
+      swiglus(dtype, s);
+    }
+    rmsnorm_backward(dtype, {3, 200, 40}, true, FSDP_F32); // more rows than blocks
+    for (const head_shape &s : head_shapes) ropes(dtype, s);
+    embeddings(dtype, 1, 8, 1, 1);
+    embeddings(dtype, 257, 33, 3, 17);
+    embeddings(dtype, 600, 24, 3, 1000);
+    embeddings(dtype, 32001, 8, 1, 17);
+  }
+}
