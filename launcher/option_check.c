@@ -1,6 +1,7 @@
 #include "launcher/options.h"
 
 #include <stdint.h>
+#include <stdio.h>
 #include <string.h>
 
 // What a rule looks at.
@@ -17,15 +18,12 @@ static const char *place(const check *c, const char *name) {
   return fsdp_options_place(c->options, name);
 }
 
-static fsdp_status check_wrap(const check *c) {
-  const fsdp_options *o = c->options;
-  if (given(c, "numel-to-wrap") && strcmp(o->wrap, "size") != 0) {
-    return fsdp_fail(
-        c->error, FSDP_ERR_OPTION,
-        "--numel-to-wrap %lld (%s) is the threshold of --wrap size, but --wrap is '%s' (%s): leave one out",
-        (long long)o->numel_to_wrap, place(c, "numel-to-wrap"), o->wrap, place(c, "wrap"));
-  }
-  return FSDP_OK;
+bool fsdp_options_note(const fsdp_options *options, char *note, int note_bytes) {
+  if (!fsdp_options_given(options, "numel-to-wrap") || !strcmp(options->wrap, "size")) return false;
+  snprintf(note, (size_t)note_bytes,
+           "note: --numel-to-wrap (%s) is the threshold of --wrap size; --wrap %s (%s) does not use it",
+           fsdp_options_place(options, "numel-to-wrap"), options->wrap, fsdp_options_place(options, "wrap"));
+  return true;
 }
 
 static fsdp_status check_learning_rate(const check *c) {
@@ -116,9 +114,9 @@ static fsdp_status check_experiment(const check *c) {
   const fsdp_options *o = c->options;
   bool resume_path = strcmp(o->resume, "auto") != 0 && strcmp(o->resume, "off") != 0;
   if (!o->experiment) {
-    const char *const wanting[] = {"save-dir", "ckpt-freq", "ckpt-keep", "ckpt-async"};
+    const char *const wanting[] = {"ckpt-freq", "ckpt-keep", "ckpt-async"};
     for (size_t i = 0; i < sizeof wanting / sizeof *wanting; i++) {
-      bool never = i == 1 && o->ckpt_freq == 0;
+      bool never = i == 0 && o->ckpt_freq == 0;
       if (!given(c, wanting[i]) || never) continue;
       return fsdp_fail(
           c->error, FSDP_ERR_OPTION,
@@ -151,8 +149,8 @@ static fsdp_status check_sizes(const check *c) {
 }
 
 fsdp_status fsdp_options_check(const fsdp_options *options, fsdp_program_kind program, fsdp_error *error) {
-  static fsdp_status (*const rules[])(const check *) = {
-      check_wrap, check_learning_rate, check_mesh, check_files, check_outputs, check_experiment, check_sizes};
+  static fsdp_status (*const rules[])(const check *) = {check_learning_rate, check_mesh,       check_files,
+                                                        check_outputs,       check_experiment, check_sizes};
   const check c = {options, program, error};
   for (size_t i = 0; i < sizeof rules / sizeof *rules; i++) {
     fsdp_status status = rules[i](&c);

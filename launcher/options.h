@@ -58,6 +58,12 @@ fsdp_status fsdp_options_set(fsdp_options *options, fsdp_program_kind program, c
 // Combinations that contradict each other (launcher/option_check.c). FSDP_ERR_OPTION.
 fsdp_status fsdp_options_check(const fsdp_options *options, fsdp_program_kind program, fsdp_error *error);
 
+// Something that was asked for and has no effect, but harms nothing (a threshold beside --wrap block, so that
+// the hint's
+// `--wrap block` can simply be added to a command), as a line without its end. False where there is nothing
+// to say.
+bool fsdp_options_note(const fsdp_options *options, char *note, int note_bytes);
+
 // Whether a user gave the option, and where ("command line", "run.yaml:3", or "default").
 bool fsdp_options_given(const fsdp_options *options, const char *name);
 const char *fsdp_options_place(const fsdp_options *options, const char *name);

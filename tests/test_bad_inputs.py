@@ -74,13 +74,6 @@ bad("unknown class to wrap", ["--wrap", "module:NoSuchLayer"], 2, "NoSuchLayer")
 # Combinations.
 bad("full over replicas", ["--strategy", "full", "--mesh", "data=2,fsdp=1"], 2, "data=2,fsdp=1", "hybrid")
 bad("no with shards", ["--strategy", "no", "--mesh", "fsdp=2"], 2, "fsdp=2", "hybrid")
-bad(
-    "threshold without its policy",
-    ["--wrap", "block", "--numel-to-wrap", "1e8"],
-    2,
-    "--numel-to-wrap",
-    "--wrap",
-)
 bad("least rate above the rate", ["--lr", "1e-5", "--min-lr", "1e-4"], 2, "--min-lr", "--lr")
 bad("weights of a preset", ["--init", "weights"], 2, "--init", "tiny")
 bad("resume without a name", ["--resume", "outputs/x"], 2, "--resume", "-e NAME")

@@ -234,10 +234,23 @@ static void wrong_values(void **state) {
   refuse(train, "--ranks 8", FSDP_ERR_OPTION, "--ranks|fsdp_plan|mpirun");
 }
 
+// A threshold beside a policy that does not use it is said, not refused: the hint's `--wrap block` can be
+// added to a command.
+static void unused_threshold_is_noted(void **state) {
+  (void)state;
+  char note[256];
+  fsdp_options o = accept(FSDP_PROGRAM_TRAIN, "--wrap block --numel-to-wrap 1e8");
+  assert_true(fsdp_options_note(&o, note, (int)sizeof note));
+  assert_non_null(strstr(note, "--wrap block"));
+  fsdp_options_destroy(&o);
+  o = accept(FSDP_PROGRAM_TRAIN, "--numel-to-wrap 1e8");
+  assert_false(fsdp_options_note(&o, note, (int)sizeof note));
+  fsdp_options_destroy(&o);
+}
+
 static void contradictions(void **state) {
   (void)state;
   const fsdp_program_kind train = FSDP_PROGRAM_TRAIN, plan = FSDP_PROGRAM_PLAN;
-  refuse(train, "--wrap block --numel-to-wrap 1e8", FSDP_ERR_OPTION, "--numel-to-wrap|--wrap|block");
   refuse(train, "--min-lr 1 --lr 0.1", FSDP_ERR_OPTION, "--min-lr|--lr");
   refuse(train, "--lr-schedule constant --min-lr 1e-6", FSDP_ERR_OPTION, "--min-lr|constant");
   refuse(train, "--strategy full --mesh data=2,fsdp=2", FSDP_ERR_OPTION, "data=2,fsdp=2|hybrid");
@@ -358,12 +371,19 @@ static void learning_rates(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(whole_numbers),      cmocka_unit_test(sizes),
-      cmocka_unit_test(reals_flags_meshes), cmocka_unit_test(text_for_people),
-      cmocka_unit_test(defaults),           cmocka_unit_test(forms_of_the_command_line),
-      cmocka_unit_test(wrong_values),       cmocka_unit_test(contradictions),
-      cmocka_unit_test(configuration_file), cmocka_unit_test(description_tells_options_apart),
-      cmocka_unit_test(table_and_help),     cmocka_unit_test(learning_rates),
+      cmocka_unit_test(whole_numbers),
+      cmocka_unit_test(sizes),
+      cmocka_unit_test(reals_flags_meshes),
+      cmocka_unit_test(text_for_people),
+      cmocka_unit_test(defaults),
+      cmocka_unit_test(forms_of_the_command_line),
+      cmocka_unit_test(wrong_values),
+      cmocka_unit_test(unused_threshold_is_noted),
+      cmocka_unit_test(contradictions),
+      cmocka_unit_test(configuration_file),
+      cmocka_unit_test(description_tells_options_apart),
+      cmocka_unit_test(table_and_help),
+      cmocka_unit_test(learning_rates),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
