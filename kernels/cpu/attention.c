@@ -9,11 +9,13 @@
 
 // One block of queries of one head, in a thread's scratch.
 typedef struct query_block {
-  float *q;             // Q^T (D, QUERIES), scaled
-  float *scores;        // S^T, then P^T (KEYS, QUERIES)
-  float *keys, *values; // (KEYS, D)
-  float *out;           // O^T (D, QUERIES), not yet divided by the sums
-  float *rows;          // (QUERIES, D) staging
+  float *q;                         // Q^T (D, QUERIES), scaled
+  float *scores;                    // S^T, then P^T (KEYS, QUERIES)
+  float *key_buffer, *value_buffer; // (KEYS, D), where q|k|v is not fp32
+  const float *keys, *values;       // the block's rows, key_stride apart
+  int64_t key_stride;
+  float *out;  // O^T (D, QUERIES), not yet divided by the sums
+  float *rows; // (QUERIES, D) staging
   float most[QUERIES], sums[QUERIES];
 } query_block;
 
@@ -21,9 +23,9 @@ static query_block divide_scratch(const attention *k, void *scratch) {
   query_block s;
   s.q = scratch;
   s.scores = scratch_after(s.q, k->D * QUERIES);
-  s.keys = scratch_after(s.scores, KEYS * QUERIES);
-  s.values = scratch_after(s.keys, KEYS * k->D);
-  s.out = scratch_after(s.values, KEYS * k->D);
+  s.key_buffer = scratch_after(s.scores, KEYS * QUERIES);
+  s.value_buffer = scratch_after(s.key_buffer, KEYS * k->D);
+  s.out = scratch_after(s.value_buffer, KEYS * k->D);
   s.rows = scratch_after(s.out, k->D * QUERIES);
   FSDP_CHECK((size_t)((char *)(s.rows + QUERIES * k->D) - (char *)scratch) <= FSDP_POOL_SCRATCH_BYTES,
              "head dimension %lld exceeds the scratch", (long long)k->D);
@@ -55,7 +57,7 @@ FSDP_INLINE fsdp_vf soften(query_block *s, int64_t column, int64_t keys) {
 }
 
 static void attend_to_keys(const attention *k, query_block *s, int64_t keys, int64_t first_key) {
-  product_of_keys(s->keys, k->D, s->q, s->scores, keys, first_key, k->D);
+  product_of_keys(s->keys, s->key_stride, s->q, s->scores, keys, first_key, k->D);
   if (first_key + keys > 1) mask(s->scores, keys, first_key);
   for (int64_t n = 0; n < QUERIES; n += TILE_COLUMNS) {
     // A query of this tile sees no key past the tile's last column.
@@ -70,19 +72,48 @@ static void attend_to_keys(const attention *k, query_block *s, int64_t keys, int
     }
     for (int64_t d = 0; d < k->D; d += TILE_ROWS)
       tile(fsdp_min_i64(TILE_ROWS, k->D - d), seen, s->values + d, s->scores + n, s->out + d * QUERIES + n,
-           (tile_strides){1, k->D, QUERIES, QUERIES}, true);
+           (tile_strides){1, s->key_stride, QUERIES, QUERIES}, true);
   }
 }
 
 static void store_queries(const attention *k, query_block *s, int64_t b, int64_t head, int64_t t,
                           int64_t count) {
   float *lse = (float *)k->lse->data + (b * k->H + head) * k->T + t;
-  for (int64_t i = 0; i < count; i++) {
-    lse[i] = s->most[i] + logf(s->sums[i]);
-    float inverse = 1.0f / s->sums[i];
-    for (int64_t d = 0; d < k->D; d++) s->rows[d] = s->out[d * QUERIES + i] * inverse;
-    store(k->o, output_at(k, b, t + i, head), k->D, s->rows);
+  for (int64_t d = 0; d < k->D; d += TRANSPOSED) {
+    const float *columns[TRANSPOSED];
+    for (int64_t r = 0; r < TRANSPOSED; r++) columns[r] = s->out + (d + r) * QUERIES;
+    transpose_rows(columns, fsdp_min_i64(TRANSPOSED, k->D - d), count, k->D, s->rows + d);
   }
+  for (int64_t i = 0; i < count; i++) {
+    float inverse = 1.0f / s->sums[i], *row = s->rows + i * k->D;
+    lse[i] = s->most[i] + logf(s->sums[i]);
+    for (int64_t d = 0; d < k->D; d++) row[d] *= inverse;
+    store(k->o, output_at(k, b, t + i, head), k->D, row);
+  }
+}
+
+// Both are broadcast element by element, so fp32 rows are used where they lie.
+static void load_keys(const attention *k, query_block *s, int64_t b, int64_t key, int64_t keys,
+                      int64_t kv_head) {
+  int64_t key_first = key_at(k, b, key, kv_head), value_first = value_at(k, b, key, kv_head);
+  bool in_place = k->qkv->dtype == FSDP_F32;
+  s->keys = in_place ? element(k->qkv, key_first) : s->key_buffer;
+  s->values = in_place ? element(k->qkv, value_first) : s->value_buffer;
+  s->key_stride = in_place ? k->Q : k->D;
+  if (in_place) return;
+  copy_rows(k->qkv, key_first, k->Q, keys, k->D, 1, s->key_buffer, k->D);
+  copy_rows(k->qkv, value_first, k->Q, keys, k->D, 1, s->value_buffer, k->D);
+}
+
+// Calls the next block's keys and values into the second-level cache: rows of q|k|v are too far apart for the
+// core to foresee them, and would otherwise be waited for one by one.
+static void prefetch_keys(const attention *k, int64_t b, int64_t key, int64_t keys, int64_t kv_head) {
+  int64_t bytes = k->D * fsdp_dtype_bytes(k->qkv->dtype);
+  for (int64_t i = 0; i < keys; i++)
+    for (int64_t at = 0; at < bytes; at += 64) {
+      __builtin_prefetch((const char *)element(k->qkv, key_at(k, b, key + i, kv_head)) + at, 0, 2);
+      __builtin_prefetch((const char *)element(k->qkv, value_at(k, b, key + i, kv_head)) + at, 0, 2);
+    }
 }
 
 static void attend(void *argument, int64_t index, void *scratch) {
@@ -91,14 +122,14 @@ static void attend(void *argument, int64_t index, void *scratch) {
   // The longest rows of the triangle first, so that threads end together.
   int64_t t = (blocks - 1 - index % blocks) * QUERIES, count = fsdp_min_i64(QUERIES, k->T - t);
   query_block s = divide_scratch(k, scratch);
-  copy_rows(k->qkv, query_at(k, b, t, head), k->Q, count, k->D, s.rows, k->D);
-  transpose(s.rows, k->D, count, k->D, k->scale, s.q);
+  copy_rows(k->qkv, query_at(k, b, t, head), k->Q, count, k->D, k->scale, s.rows, k->D);
+  transpose_queries(s.rows, k->D, count, k->D, s.q);
   memset(s.out, 0, (size_t)(k->D * QUERIES) * sizeof *s.out);
   for (int i = 0; i < QUERIES; i++) s.most[i] = -INFINITY, s.sums[i] = 0;
   for (int64_t key = 0; key < t + count; key += KEYS) {
-    int64_t keys = fsdp_min_i64(KEYS, t + count - key);
-    copy_rows(k->qkv, key_at(k, b, key, head / k->G), k->Q, keys, k->D, s.keys, k->D);
-    copy_rows(k->qkv, value_at(k, b, key, head / k->G), k->Q, keys, k->D, s.values, k->D);
+    int64_t keys = fsdp_min_i64(KEYS, t + count - key), next = key + KEYS;
+    load_keys(k, &s, b, key, keys, head / k->G);
+    if (next < t + count) prefetch_keys(k, b, next, fsdp_min_i64(KEYS, t + count - next), head / k->G);
     attend_to_keys(k, &s, keys, key - t);
   }
   store_queries(k, &s, b, head, t, count);

@@ -10,6 +10,7 @@
 
 #include "kernels/cpu/operand.h"
 #include "kernels/cpu/tile.h"
+#include "kernels/cpu/transpose.h"
 
 enum {
   QUERIES = 64, // of a block; a multiple of TILE_COLUMNS
@@ -53,23 +54,28 @@ FSDP_INLINE int64_t output_at(const attention *k, int64_t b, int64_t t, int64_t 
   return ((b * k->T + t) * k->H + head) * k->D;
 }
 
-// Copies `rows` rows of `columns` elements (the first at `first`, `stride` apart) as fp32 into rows of
-// out_stride, with zeros after the last column.
+// Copies `rows` rows of `columns` elements (the first at `first`, `stride` apart) as fp32, times `factor`,
+// into rows of out_stride, with zeros after the last column.
 FSDP_INLINE void copy_rows(const fsdp_view *view, int64_t first, int64_t stride, int64_t rows,
-                           int64_t columns, float *out, int64_t out_stride) {
-  for (int64_t i = 0; i < rows; i++) {
-    load_into(view, first + i * stride, columns, out + i * out_stride);
-    for (int64_t c = columns; c < out_stride; c++) out[i * out_stride + c] = 0;
+                           int64_t columns, float factor, float *out, int64_t out_stride) {
+  for (int64_t i = 0; i < rows; i++, out += out_stride) {
+    const float *in = load(view, first + i * stride, columns, out);
+    int64_t c = 0;
+    for (; c + FSDP_LANES <= columns; c += FSDP_LANES) vf_store(out + c, vf_load(in + c) * factor);
+    for (; c < columns; c++) out[c] = in[c] * factor;
+    for (; c < out_stride; c++) out[c] = 0;
   }
 }
 
-// out[c][i] = factor * in[i][c] for rows of QUERIES, zero for i >= rows.
-FSDP_INLINE void transpose(const float *in, int64_t in_stride, int64_t rows, int64_t columns, float factor,
-                           float *out) {
-  for (int64_t c0 = 0; c0 < columns; c0 += 8)
-    for (int64_t i = 0; i < QUERIES; i++)
-      for (int64_t c = c0; c < fsdp_min_i64(columns, c0 + 8); c++)
-        out[c * QUERIES + i] = i < rows ? factor * in[i * in_stride + c] : 0;
+// out[c][i] = in[i][c] for rows of QUERIES, zero for i >= rows.
+FSDP_INLINE void transpose_queries(const float *in, int64_t in_stride, int64_t rows, int64_t columns,
+                                   float *out) {
+  if (rows < QUERIES) memset(out, 0, (size_t)(columns * QUERIES) * sizeof *out);
+  for (int64_t i = 0; i < rows; i += TRANSPOSED) {
+    const float *four_rows[TRANSPOSED];
+    for (int64_t r = 0; r < TRANSPOSED; r++) four_rows[r] = in + (i + r) * in_stride;
+    transpose_rows(four_rows, fsdp_min_i64(TRANSPOSED, rows - i), columns, QUERIES, out + i);
+  }
 }
 
 // First column of the block that key `key` (counted from the block's first query) is seen by, down to a whole

@@ -84,13 +84,12 @@ static void add_to_queries(const attention *k, head_block *s, const float *keys_
 static void load_queries(const attention *k, head_block *s, int64_t b, int64_t head, int64_t t,
                          int64_t count) {
   int64_t width = k->padded_D, statistics = (b * k->H + head) * k->T + t;
-  copy_rows(k->qkv, query_at(k, b, t, head), k->Q, count, k->D, s->q, width);
-  copy_rows(k->d_o, output_at(k, b, t, head), k->H * k->D, count, k->D, s->d_o, width);
-  for (int64_t i = 0; i < count * width; i++) s->q[i] *= k->scale;
+  copy_rows(k->qkv, query_at(k, b, t, head), k->Q, count, k->D, k->scale, s->q, width);
+  copy_rows(k->d_o, output_at(k, b, t, head), k->H * k->D, count, k->D, 1, s->d_o, width);
   memset(s->q + count * width, 0, (size_t)((QUERIES - count) * width) * sizeof(float));
   memset(s->d_o + count * width, 0, (size_t)((QUERIES - count) * width) * sizeof(float));
-  transpose(s->q, width, count, k->D, 1, s->q_t);
-  transpose(s->d_o, width, count, k->D, 1, s->d_o_t);
+  transpose_queries(s->q, width, count, k->D, s->q_t);
+  transpose_queries(s->d_o, width, count, k->D, s->d_o_t);
   memset(s->d_q, 0, (size_t)(QUERIES * width) * sizeof(float));
   for (int64_t i = 0; i < QUERIES; i++) { // rows past the last: P = exp(0 - 0), times d_O = 0
     s->lse[i] = i < count ? ((const float *)k->lse->data)[statistics + i] : 0;
@@ -139,8 +138,8 @@ static void differentiate(void *argument, int64_t index, void *scratch) {
   head_block s = divide_scratch(k, scratch);
   for (int64_t first = 0; first < k->T; first += k->key_range) {
     int64_t range = fsdp_min_i64(k->key_range, k->T - first);
-    copy_rows(k->qkv, key_at(k, b, first, kv_head), k->Q, range, k->D, s.k, width);
-    copy_rows(k->qkv, value_at(k, b, first, kv_head), k->Q, range, k->D, s.v, width);
+    copy_rows(k->qkv, key_at(k, b, first, kv_head), k->Q, range, k->D, 1, s.k, width);
+    copy_rows(k->qkv, value_at(k, b, first, kv_head), k->Q, range, k->D, 1, s.v, width);
     memset(s.d_k, 0, (size_t)(range * width) * sizeof(float));
     memset(s.d_v, 0, (size_t)(range * width) * sizeof(float));
     differentiate_range(k, &s, b, kv_head, first, range);

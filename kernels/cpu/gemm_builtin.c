@@ -2,6 +2,7 @@
 
 #include "kernels/cpu/operand.h"
 #include "kernels/cpu/tile.h"
+#include "kernels/cpu/transpose.h"
 
 // Block sizes: a packed block of a (BLOCK_M x BLOCK_K) stays in the second-level cache, a packed panel of b
 // (BLOCK_K x BLOCK_N) in the third, a sliver of a (TILE_ROWS x BLOCK_K) and the rows of b that meet it in the
@@ -10,7 +11,6 @@ enum {
   BLOCK_K = 512,
   BLOCK_M = TILE_ROWS * (TILE_ROWS == 6 ? 20 : 10),
   BLOCK_N = 1024,
-  GROUP = 4, // rows that are transposed at a time
 };
 
 typedef struct packed {
@@ -29,7 +29,8 @@ static packed divide_scratch(void *scratch) {
   p.b = scratch_after(p.a, BLOCK_M / TILE_ROWS * sliver_stride(TILE_ROWS, BLOCK_K));
   p.edge = scratch_after(p.b, BLOCK_N / TILE_COLUMNS * sliver_stride(TILE_COLUMNS, BLOCK_K));
   p.rows = scratch_after(p.edge, TILE_ROWS * TILE_COLUMNS);
-  FSDP_CHECK((size_t)((char *)(p.rows + GROUP * BLOCK_K) - (char *)scratch) <= FSDP_PRODUCT_SCRATCH_BYTES,
+  FSDP_CHECK((size_t)((char *)(p.rows + TRANSPOSED * BLOCK_K) - (char *)scratch) <=
+                 FSDP_PRODUCT_SCRATCH_BYTES,
              "packed panels exceed the scratch");
   return p;
 }
@@ -45,53 +46,6 @@ static inline const float *matrix_row(matrix m, int64_t row, int64_t column, int
   return load(&view, row * m.stride + column, count, buffer);
 }
 
-typedef float four __attribute__((vector_size(16)));
-
-// out[p * width + i] = rows[i][p] for 4 rows.
-FSDP_INLINE void transpose_four(const float *const rows[GROUP], int64_t depth, const int width, float *out) {
-  int64_t p = 0;
-  for (; p + 4 <= depth; p += 4) {
-    four r[4], low, high;
-    for (int i = 0; i < 4; i++) memcpy(&r[i], rows[i] + p, sizeof r[i]);
-    low = __builtin_shufflevector(r[0], r[1], 0, 4, 1, 5),
-    high = __builtin_shufflevector(r[2], r[3], 0, 4, 1, 5);
-    four t0 = __builtin_shufflevector(low, high, 0, 1, 4, 5),
-         t1 = __builtin_shufflevector(low, high, 2, 3, 6, 7);
-    low = __builtin_shufflevector(r[0], r[1], 2, 6, 3, 7),
-    high = __builtin_shufflevector(r[2], r[3], 2, 6, 3, 7);
-    four t2 = __builtin_shufflevector(low, high, 0, 1, 4, 5),
-         t3 = __builtin_shufflevector(low, high, 2, 3, 6, 7);
-    memcpy(out + p * width, &t0, sizeof t0);
-    memcpy(out + (p + 1) * width, &t1, sizeof t1);
-    memcpy(out + (p + 2) * width, &t2, sizeof t2);
-    memcpy(out + (p + 3) * width, &t3, sizeof t3);
-  }
-  for (; p < depth; p++)
-    for (int i = 0; i < 4; i++) out[p * width + i] = rows[i][p];
-}
-
-// The same for fewer rows.
-FSDP_INLINE void transpose_rest(const float *const rows[GROUP], int count, int64_t depth, const int width,
-                                float *out) {
-  if (count == 2) {
-    int64_t p = 0;
-    for (; p + 4 <= depth; p += 4) {
-      four a, b;
-      memcpy(&a, rows[0] + p, sizeof a);
-      memcpy(&b, rows[1] + p, sizeof b);
-      four low = __builtin_shufflevector(a, b, 0, 4, 1, 5), high = __builtin_shufflevector(a, b, 2, 6, 3, 7);
-      memcpy(out + p * width, &low, 8);
-      memcpy(out + (p + 1) * width, (const char *)&low + 8, 8);
-      memcpy(out + (p + 2) * width, &high, 8);
-      memcpy(out + (p + 3) * width, (const char *)&high + 8, 8);
-    }
-    for (; p < depth; p++) out[p * width] = rows[0][p], out[p * width + 1] = rows[1][p];
-    return;
-  }
-  for (int i = 0; i < count; i++)
-    for (int64_t p = 0; p < depth; p++) out[p * width + i] = rows[i][p];
-}
-
 typedef struct range {
   int64_t first, count;
 } range;
@@ -101,16 +55,12 @@ typedef struct range {
 FSDP_INLINE void pack_rows(matrix m, range items, range depth, const int width, float *buffer, float *out) {
   for (int64_t s = 0; s < items.count; s += width, out += sliver_stride(width, depth.count)) {
     int64_t n = fsdp_min_i64(width, items.count - s);
-    for (int64_t i = 0; i < n; i += GROUP) {
-      const float *rows[GROUP];
-      int count = (int)fsdp_min_i64(GROUP, n - i);
-      for (int r = 0; r < count; r++)
+    for (int64_t i = 0; i < n; i += TRANSPOSED) {
+      const float *rows[TRANSPOSED];
+      int64_t count = fsdp_min_i64(TRANSPOSED, n - i);
+      for (int64_t r = 0; r < count; r++)
         rows[r] = matrix_row(m, items.first + s + i + r, depth.first, depth.count, buffer + r * BLOCK_K);
-      if (count == GROUP) {
-        transpose_four(rows, depth.count, width, out + i);
-      } else {
-        transpose_rest(rows, count, depth.count, width, out + i);
-      }
+      transpose_rows(rows, count, depth.count, width, out + i);
     }
     for (int64_t p = 0; n < width && p < depth.count; p++)
       for (int64_t i = n; i < width; i++) out[p * width + i] = 0;
