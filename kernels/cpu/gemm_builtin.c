@@ -11,6 +11,7 @@ enum {
   BLOCK_K = 512,
   BLOCK_M = TILE_ROWS * (TILE_ROWS == 6 ? 20 : 10),
   BLOCK_N = 1024,
+  AHEAD = 8, // rows that are fetched before they are packed
 };
 
 typedef struct packed {
@@ -67,6 +68,13 @@ FSDP_INLINE void pack_rows(matrix m, range items, range depth, const int width, 
   }
 }
 
+// Rows of a large matrix are on different pages, where the core does not fetch ahead by itself.
+FSDP_INLINE void prefetch_row(matrix m, int64_t row, range items) {
+  int64_t width = fsdp_dtype_bytes(m.dtype);
+  const char *first = (const char *)m.data + (row * m.stride + items.first) * width;
+  for (int64_t at = 0; at < items.count * width; at += 64) __builtin_prefetch(first + at);
+}
+
 // The same where the matrix's columns are items.
 FSDP_INLINE void pack_columns(matrix m, range items, range depth, const int width, float *buffer,
                               float *out) {
@@ -75,6 +83,7 @@ FSDP_INLINE void pack_columns(matrix m, range items, range depth, const int widt
   for (int64_t p = 0; p < depth.count; p++, out += width) {
     const float *row = matrix_row(m, depth.first + p, items.first, items.count, buffer);
     int64_t s = 0;
+    prefetch_row(m, depth.first + fsdp_min_i64(p + AHEAD, depth.count - 1), items);
     // Whole vectors: what they hold beyond the width is overwritten by the next p, or falls between slivers.
     for (; s + 1 < whole; s++) memcpy(out + s * stride, row + s * width, (size_t)vectors * sizeof *out);
     for (; s < whole; s++) memcpy(out + s * stride, row + s * width, (size_t)width * sizeof *out);
