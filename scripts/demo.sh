@@ -10,7 +10,10 @@ out=outputs/demo
 say "What is missing"
 scripts/install_deps.sh
 say "Build"
-scripts/build.sh
+# The CUDA device is minutes of compiling, of use only where there is a GPU.
+cuda=off
+if compgen -G "/dev/nvidia[0-9]*" >/dev/null; then cuda=auto; fi
+scripts/build.sh build -DFSDP_CUDA=$cuda
 rm -rf "$out"
 mkdir -p "$out"
 
