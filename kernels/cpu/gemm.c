@@ -55,12 +55,12 @@ static grid divide(const fsdp_gemm *g, int64_t threads) {
 }
 
 // A library's order of summation can depend on the shape that it is given, so what it gets follows from the
-// product alone: a power of two of tasks that are large enough for it to run at its full rate, two in any
-// case.
+// product alone: a power of two of tasks, each with enough work and a large enough part of c to run at the
+// library's full rate.
 static int64_t library_tasks(const fsdp_gemm *g) {
-  double task_flops = 2.0 * (double)g->m * (double)g->n * (double)g->k / 2;
-  int64_t tasks = task_flops < 1e8 ? 1 : 2;
-  for (; task_flops > 1e9; task_flops /= 2) tasks *= 2;
+  double results = (double)g->m * (double)g->n, flops = 2.0 * results * (double)g->k;
+  int64_t tasks = 1;
+  for (; results >= 0x1p18 && flops > (tasks == 1 ? 2e8 : 1e9); results /= 2, flops /= 2) tasks *= 2;
   return tasks;
 }
 
