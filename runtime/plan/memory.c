@@ -3,7 +3,6 @@
 #include "runtime/base/check.h"
 #include "runtime/base/size.h"
 #include "runtime/plan/pack.h"
-#include "runtime/plan/pack_search.h"
 
 #include <string.h>
 
@@ -216,13 +215,8 @@ static int64_t pack_strictly(const fsdp_program *program, packing *p, int64_t to
     items[i].end = program->tensors[p->tensors[i]].end;
   }
   p->config.effort = PACK_EFFORT;
+  p->config.limit = limit;
   int64_t strict_top = fsdp_pack(&p->config, items, p->count);
-  fsdp_pack_search_config search = {.base = p->config.base, .limit = limit, .effort = SEARCH_EFFORT};
-  if (strict_top > limit && fsdp_pack_search(&search, items, p->count)) {
-    strict_top = p->config.base;
-    for (int i = 0; i < p->count; i++)
-      strict_top = fsdp_max_i64(strict_top, items[i].address + items[i].bytes);
-  }
   if (strict_top < top) memcpy(p->items, items, (size_t)p->count * sizeof *items);
   free(items);
   return fsdp_min_i64(top, strict_top);

@@ -2,6 +2,7 @@
 
 #include "runtime/base/check.h"
 #include "runtime/base/size.h"
+#include "runtime/plan/pack_search.h"
 
 #include <stdbool.h>
 #include <string.h>
@@ -32,7 +33,11 @@ typedef struct packer {
   entry_list scratch;  // of an item that spans windows
   int *order;
   int64_t *best_addresses;
-  int64_t *contention; // by item: the greatest sum of live items over its lifetime
+  int *best_rank;      // by item: its place in the order that gave them
+  int64_t *load;       // by position: the sum of live items, with their alignment
+  int64_t *contention; // by item: the greatest load over its lifetime
+  int64_t *solved;     // by item: its address in the search of a window, or -1
+  int positions;
   int64_t best_top, lower_bound, spent;
 } packer;
 
@@ -134,7 +139,10 @@ static int64_t attempt(packer *p, fit_rule fit) {
   }
   if (top < p->best_top) {
     p->best_top = top;
-    for (int i = 0; i < p->count; i++) p->best_addresses[i] = p->items[i].address;
+    for (int i = 0; i < p->count; i++) {
+      p->best_addresses[i] = p->items[i].address;
+      p->best_rank[p->order[i]] = i;
+    }
   }
   return top;
 }
@@ -183,38 +191,162 @@ static bool promote(packer *p, int64_t goal) {
   return any;
 }
 
-// Finds the greatest sum of live items, with their alignment, and each item's share of it.
+// Finds the load, its greatest value, and each item's share of it.
 static void measure_load(packer *p) {
-  int positions = 0, levels = 1;
+  int levels = 1;
   for (int i = 0; i < p->count; i++)
-    if (p->items[i].end >= positions) positions = p->items[i].end + 1;
-  while (1 << levels <= positions) levels++;
-  // load[level * positions + x]: the greatest over positions [x, x + 2^level).
-  int64_t *load = fsdp_alloc_zeroed((size_t)levels * (size_t)positions + 1, sizeof *load);
+    if (p->items[i].end >= p->positions) p->positions = p->items[i].end + 1;
+  while (1 << levels <= p->positions) levels++;
+  // table[level * positions + x]: the greatest load over positions [x, x + 2^level).
+  int64_t *table = fsdp_alloc_zeroed((size_t)levels * (size_t)p->positions + 1, sizeof *table);
   for (int i = 0; i < p->count; i++) {
     int64_t bytes = fsdp_round_up(p->items[i].bytes, p->items[i].align);
-    load[p->items[i].begin] += bytes;
-    load[p->items[i].end + 1] -= bytes;
+    table[p->items[i].begin] += bytes;
+    table[p->items[i].end + 1] -= bytes;
   }
-  load[positions] = 0;
-  for (int x = 1; x < positions; x++) load[x] += load[x - 1];
+  table[p->positions] = 0;
+  for (int x = 1; x < p->positions; x++) table[x] += table[x - 1];
   for (int level = 1; level < levels; level++) {
-    const int64_t *half = load + (int64_t)(level - 1) * positions;
-    int64_t *whole = load + (int64_t)level * positions;
-    for (int x = 0; x + (1 << level) <= positions; x++)
+    const int64_t *half = table + (int64_t)(level - 1) * p->positions;
+    int64_t *whole = table + (int64_t)level * p->positions;
+    for (int x = 0; x + (1 << level) <= p->positions; x++)
       whole[x] = fsdp_max_i64(half[x], half[x + (1 << (level - 1))]);
   }
-  p->lower_bound = 0;
   for (int i = 0; i < p->count; i++) {
     int length = p->items[i].end - p->items[i].begin + 1, level = 31 - __builtin_clz((unsigned)length);
-    const int64_t *row = load + (int64_t)level * positions;
+    const int64_t *row = table + (int64_t)level * p->positions;
     p->contention[i] = fsdp_max_i64(row[p->items[i].begin], row[p->items[i].end + 1 - (1 << level)]);
     p->lower_bound = fsdp_max_i64(p->lower_bound, p->contention[i]);
   }
-  free(load);
+  p->load = table; // its first row
 }
 
-// ---- Search -------------------------------------------------------------------------------------
+// ---- Windows ---------------------------------------------------------------------------------------
+
+#define WINDOW_ITEMS  64 // that begin or end in a window at first
+#define WINDOW_ROUNDS 24
+
+// The item above the limit that lives where most do, or -1.
+static int worst_item(const packer *p) {
+  int worst = -1;
+  for (int i = 0; i < p->count; i++) {
+    if (p->items[i].address + p->items[i].bytes <= p->config->limit) continue;
+    if (worst < 0 || p->contention[i] > p->contention[worst]) worst = i;
+  }
+  return worst;
+}
+
+// Where in the item's lifetime the load is greatest.
+static int busiest_position(const packer *p, int item) {
+  int x = p->items[item].begin;
+  while (p->load[x] < p->contention[item]) x++;
+  return x;
+}
+
+typedef struct window {
+  int first, last;
+} window;
+
+// Widens the window until `wanted` more items begin or end inside.
+static void widen(const packer *p, int wanted, window *w) {
+  int *changes = fsdp_alloc_zeroed((size_t)p->positions + 1, sizeof *changes), added = 0;
+  for (int i = 0; i < p->count; i++) {
+    changes[p->items[i].begin]++;
+    changes[p->items[i].end]++;
+  }
+  while (added < wanted && (w->first > 0 || w->last + 1 < p->positions)) {
+    if (w->first > 0) added += changes[--w->first];
+    if (w->last + 1 < p->positions) added += changes[++w->last];
+  }
+  free(changes);
+}
+
+// The window around `center`, joined with those of `windows` that it meets or comes close to: neighbours that
+// are solved apart disturb one another. Takes those out of the list.
+static window join_windows(const packer *p, int center, window *windows, int *window_count) {
+  window w = {center, center};
+  widen(p, WINDOW_ITEMS, &w);
+  for (int i = 0; i < *window_count;) {
+    int reach = windows[i].last - windows[i].first;
+    if (windows[i].last + reach < w.first || windows[i].first - reach > w.last) {
+      i++;
+      continue;
+    }
+    bool inside = windows[i].first <= center && center <= windows[i].last;
+    if (windows[i].first < w.first) w.first = windows[i].first;
+    if (windows[i].last > w.last) w.last = windows[i].last;
+    if (inside) widen(p, WINDOW_ITEMS, &w);
+    windows[i] = windows[--*window_count];
+    i = 0;
+  }
+  return w;
+}
+
+// Stacks the items that live through all of [first, last] on the base, those that live longest at the bottom.
+// Returns the stack's end.
+static int64_t stack_spanning(packer *p, int first, int last) {
+  int64_t top = p->config->base;
+  sort_items(p, BY_LIFETIME);
+  for (int i = 0; i < p->count; i++) {
+    const fsdp_pack_item *item = &p->items[p->order[i]];
+    if (item->begin > first || item->end < last) continue;
+    p->solved[p->order[i]] = fsdp_round_up(top, item->align);
+    top = p->solved[p->order[i]] + item->bytes;
+  }
+  return top;
+}
+
+// Searches for addresses of the items that live in [first, last] as if nothing were outside.
+static bool solve_window(packer *p, int first, int last) {
+  fsdp_pack_item *inside = fsdp_alloc((size_t)p->count * sizeof *inside);
+  int *indices = fsdp_alloc((size_t)p->count * sizeof *indices), count = 0;
+  for (int i = 0; i < p->count; i++) {
+    const fsdp_pack_item *item = &p->items[i];
+    if (item->begin > last || item->end < first || (item->begin <= first && item->end >= last)) continue;
+    indices[count] = i;
+    inside[count] = *item;
+    inside[count].begin = (item->begin > first ? item->begin : first) - first;
+    inside[count].end = (item->end < last ? item->end : last) - first;
+    count++;
+  }
+  fsdp_pack_search_config config = {
+      .base = stack_spanning(p, first, last), .limit = p->config->limit, .effort = 4 * p->config->effort};
+  bool found = fsdp_pack_search(&config, inside, count);
+  for (int i = 0; i < count && found; i++) p->solved[indices[i]] = inside[i].address;
+  free(inside);
+  free(indices);
+  return found;
+}
+
+// Puts the solved items first, by their addresses: each then finds a gap no higher than in its window's
+// solution, as long as windows do not disturb one another. The others follow as in the best order so far.
+static void order_solved_first(packer *p) {
+  sort_key *keys = fsdp_alloc((size_t)p->count * sizeof *keys);
+  for (int i = 0; i < p->count; i++) {
+    keys[i].first = p->solved[i] >= 0 ? 1 : 0;
+    keys[i].second = p->solved[i] >= 0 ? -(double)p->solved[i] : -(double)p->best_rank[i];
+    keys[i].item = i;
+  }
+  qsort(keys, (size_t)p->count, sizeof *keys, compare_keys);
+  for (int i = 0; i < p->count; i++) p->order[i] = keys[i].item;
+  free(keys);
+}
+
+// Solves the windows in which items stick out above the limit, and places everything around their solutions.
+static void search_windows(packer *p) {
+  window windows[WINDOW_ROUNDS];
+  int window_count = 0;
+  for (int i = 0; i < p->count; i++) p->solved[i] = -1;
+  for (int round = 0; round < WINDOW_ROUNDS; round++) {
+    order_solved_first(p);
+    if (attempt(p, LOWEST_GAP) <= p->config->limit) return;
+    window w = join_windows(p, busiest_position(p, worst_item(p)), windows, &window_count);
+    if (!solve_window(p, w.first, w.last) && !solve_window(p, 0, p->positions - 1)) return;
+    windows[window_count++] = w;
+  }
+}
+
+// ---- Search ----------------------------------------------------------------------------------------
 
 static void search(packer *p) {
   int64_t goal = (int64_t)((double)(p->config->base + p->lower_bound) * p->config->target);
@@ -244,15 +376,21 @@ int64_t fsdp_pack(const fsdp_pack_config *config, fsdp_pack_item *items, int cou
   p.windows = fsdp_alloc_zeroed((size_t)config->window_count, sizeof *p.windows);
   p.order = fsdp_alloc((size_t)count * sizeof *p.order);
   p.best_addresses = fsdp_alloc((size_t)count * sizeof *p.best_addresses);
+  p.best_rank = fsdp_alloc((size_t)count * sizeof *p.best_rank);
   p.contention = fsdp_alloc((size_t)count * sizeof *p.contention);
+  p.solved = fsdp_alloc((size_t)count * sizeof *p.solved);
   measure_load(&p);
   search(&p);
+  if (p.best_top > config->limit && config->limit > 0) search_windows(&p);
   for (int i = 0; i < count; i++) items[i].address = p.best_addresses[i];
   for (int w = 0; w < config->window_count; w++) free(p.windows[w].entries);
   free(p.windows);
   free(p.scratch.entries);
+  free(p.load);
   free(p.contention);
+  free(p.solved);
   free(p.order);
   free(p.best_addresses);
+  free(p.best_rank);
   return p.best_top;
 }

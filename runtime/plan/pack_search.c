@@ -5,7 +5,7 @@
 
 #include <string.h>
 
-// Orders in which items that could come next are tried, each for an equal share of the effort.
+// Orders in which items that could come next are tried.
 typedef enum preference {
   CONTENTION_LIFETIME,
   CONTENTION_AREA,
@@ -13,6 +13,8 @@ typedef enum preference {
   CONTENTION_BYTES,
   PREFERENCE_COUNT
 } preference;
+
+#define ATTEMPTS 16 // each with an equal share of the effort
 
 typedef struct block {
   int first, last; // segments of positions
@@ -49,11 +51,24 @@ static int compare_blocks(const void *a, const void *b) {
   return x->item - y->item;
 }
 
-static void sort_blocks(search *s, preference order) {
+// A number in [0, 1) that depends on the attempt and the item alone (splitmix64; Steele, Lea and Flood 2014).
+static double noise(int attempt, int item) {
+  uint64_t z = ((uint64_t)attempt << 32 | (uint32_t)item) * 0x9e3779b97f4a7c15u;
+  z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
+  z = (z ^ z >> 27) * 0x94d049bb133111ebu;
+  return (double)((z ^ z >> 31) >> 11) * 0x1p-53;
+}
+
+// The first attempts sort as they say, later ones with noise: how long a search takes varies so wildly with
+// the order that many short attempts find what one long one does not.
+static void sort_blocks(search *s, int attempt) {
+  preference order = (preference)(attempt % PREFERENCE_COUNT);
+  double spread = attempt < PREFERENCE_COUNT ? 0 : 0.5;
   for (int i = 0; i < s->count; i++) {
     block *b = &s->blocks[i];
     double lifetime = b->last - b->first + 1, bytes = (double)b->bytes, contention = (double)b->contention;
-    b->key[0] = order == LIFETIME_AREA ? lifetime : contention;
+    double factor = 1 + spread * noise(attempt, b->item);
+    b->key[0] = (order == LIFETIME_AREA ? lifetime : contention) * factor;
     b->key[1] = order == CONTENTION_LIFETIME ? lifetime
                 : order == CONTENTION_BYTES  ? bytes
                                              : lifetime * bytes;
@@ -196,11 +211,11 @@ bool fsdp_pack_search(const fsdp_pack_search_config *config, fsdp_pack_item *ite
   if (count == 0) return true;
   search s = search_create(config, items, count);
   bool found = false;
-  for (int order = 0; order < PREFERENCE_COUNT && !found; order++) {
-    sort_blocks(&s, (preference)order);
+  for (int attempt = 0; attempt < ATTEMPTS && !found; attempt++) {
+    sort_blocks(&s, attempt);
     for (int i = 0; i < count; i++) s.floors[i] = fsdp_round_up(config->base, s.blocks[i].align);
     for (int x = 0; x < s.segment_count; x++) s.skyline[x] = config->base;
-    s.effort_left = config->effort / PREFERENCE_COUNT;
+    s.effort_left = config->effort / ATTEMPTS;
     found = descend(&s, 0, config->base, -1);
   }
   if (found)
