@@ -1,6 +1,5 @@
 // Attention's launchers: operands, rowsum(d_o * o), and which of the implementations runs.
 #include "kernels/cuda/attention.cuh"
-#include "kernels/cuda/cuda_kernels.h"
 #include "kernels/cuda/ops.cuh"
 
 #include <math.h>
@@ -91,7 +90,8 @@ void cuda_attention_backward(const fsdp_kernel_call *call) {
   const auto *lse = data_of<float>(operand_of(call, 2, N * s.H, FSDP_READ, FSDP_F32));
   const fsdp_view *d_o = operand_of(call, 3, N * s.H * s.D, FSDP_READ, qkv->dtype);
   const fsdp_view *d_qkv = operand_of(call, 4, N * s.Q, FSDP_WRITE, qkv->dtype);
-  auto *delta = data_of<float>(workspace_of(call, 5, fsdp_cuda_workspace_bytes(call->kind, call->attrs, 0)));
+  auto *delta = data_of<float>(
+      workspace_of(call, 5, fsdp_op_workspace_bytes(FSDP_OP_CUDA, call->kind, call->attrs, 0)));
   with_type(qkv->dtype, [&](auto number) {
     using T = decltype(number);
     const bool wide = s.D % 4 == 0 && is_aligned(o->data) && is_aligned(d_o->data);

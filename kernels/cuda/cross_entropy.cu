@@ -8,7 +8,6 @@
 //
 // N rows, C channels, V vocabulary. Workspace: chunk_rows * V floats of logits, then N floats of losses. With
 // bf16 operands the gradients of a row lie, as bf16, at the start of its logits.
-#include "kernels/cuda/cuda_kernels.h"
 #include "kernels/cuda/gemm.cuh"
 #include "kernels/cuda/operand.cuh"
 #include "kernels/cuda/ops.cuh"
@@ -144,7 +143,7 @@ loss_head open_head(const fsdp_kernel_call *call, int operands) {
     k.d_x = operand(call, 5, k.N * k.C, FSDP_WRITE);
     k.d_weight = operand(call, 6, k.V * k.C, FSDP_UPDATE);
   }
-  k.workspace = workspace_of(call, operands - 1, fsdp_cuda_workspace_bytes(call->kind, attrs, 0));
+  k.workspace = workspace_of(call, operands - 1, fsdp_op_workspace_bytes(FSDP_OP_CUDA, call->kind, attrs, 0));
   return k;
 }
 

@@ -3,7 +3,7 @@
 //
 // A kernel enqueues on call->stream and returns; nothing is allocated, nothing waits. Failures of CUDA abort
 // with the call's name. Operands are those of models/op.h, with a workspace as one more, last operand (fp32,
-// written) where fsdp_cuda_workspace_bytes says so.
+// written) where fsdp_op_workspace_bytes says so.
 #pragma once
 
 #include "kernels/kernels.h"
@@ -14,17 +14,6 @@ extern "C" {
 
 // The row "cuda"; every op has an entry.
 const fsdp_kernel_table *fsdp_cuda_kernels(void);
-
-// Bytes of the workspace operand of an op on CUDA, a multiple of 4; 0: it has none. A function of the shape
-// alone. `flat_numel` is P of ops over flat ranges. It is the whole of the op's workspace: where the CPU's
-// kernel has one too, this takes its place. Needs no CUDA.
-//
-//   attention_backward                4 * B*H*T           rowsum(d_o * o)
-//   linear_cross_entropy(_backward)   4 * (chunk*V + N)   logits of a chunk; the loss of each row
-//   embedding_backward                4 * (V + 1 + N)     positions sorted by token
-//   rmsnorm_backward                  4 * C * min(N, 512) partial sums of d_weight
-//   sum_squares                       8 * min(1024, P/8192 rounded up) partial sums, fp64
-int64_t fsdp_cuda_workspace_bytes(fsdp_op_kind kind, const fsdp_op_attrs *attrs, int64_t flat_numel);
 
 // Scratch of the matrix products, inside the device's arena: a planned constant.
 #define FSDP_CUDA_GEMM_WORKSPACE_BYTES ((int64_t)32 << 20)

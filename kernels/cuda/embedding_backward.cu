@@ -4,7 +4,6 @@
 //   sort_tokens  offsets (V + 1): where each token's positions start; positions (N), ascending per token.
 //                A block owns a range of tokens: it counts the smaller ones and its own, then lists its own.
 //   sum_rows     a block is a row of d_weight (part of it, where C is large)
-#include "kernels/cuda/cuda_kernels.h"
 #include "kernels/cuda/operand.cuh"
 #include "kernels/cuda/ops.cuh"
 
@@ -136,7 +135,8 @@ void cuda_embedding_backward(const fsdp_kernel_call *call) {
   FSDP_CHECK(N < INT32_MAX, "embedding_backward: %lld positions", (long long)N);
   const auto *tokens = data_of<int32_t>(operand_of(call, 0, N, FSDP_READ, FSDP_I32));
   const fsdp_view *d_h = operand(call, 1, N * C, FSDP_READ), *d_weight = operand(call, 2, V * C, FSDP_UPDATE);
-  auto *offsets = data_of<int32_t>(workspace_of(call, 3, fsdp_cuda_workspace_bytes(call->kind, attrs, 0)));
+  auto *offsets =
+      data_of<int32_t>(workspace_of(call, 3, fsdp_op_workspace_bytes(FSDP_OP_CUDA, call->kind, attrs, 0)));
   auto *positions = offsets + V + 1;
   launch({blocks_of(V, sort_threads), sort_threads, call->stream}, sort_tokens, tokens, N, V, offsets,
          positions);

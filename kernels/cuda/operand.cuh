@@ -38,7 +38,7 @@ inline const fsdp_view *operand_of(const fsdp_kernel_call *call, int index, int6
   return view;
 }
 
-// The workspace that fsdp_cuda_workspace_bytes asks for, as fp32, last of the operands.
+// The workspace that fsdp_op_workspace_bytes asks for, as fp32, last of the operands.
 inline const fsdp_view *workspace_of(const fsdp_kernel_call *call, int index, int64_t bytes) {
   return operand_of(call, index, (bytes + 3) / 4, FSDP_UPDATE, FSDP_F32);
 }

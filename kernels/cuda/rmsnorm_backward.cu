@@ -4,14 +4,13 @@
 // One pass over h and d_y: a block walks rows that lie a grid apart, each thread keeps its columns' part of
 // d_weight in registers, and the blocks' parts (workspace, (P, C)) are summed by a second kernel in the order
 // of the blocks. How many blocks there are follows from N alone, so the result does too.
-#include "kernels/cuda/cuda_kernels.h"
 #include "kernels/cuda/operand.cuh"
 #include "kernels/cuda/ops.cuh"
 
 namespace {
 
 constexpr int threads_max = 512;
-constexpr int64_t parts_max = 512; // as in fsdp_cuda_workspace_bytes
+constexpr int64_t parts_max = 512; // as in fsdp_op_workspace_bytes
 constexpr int sum_columns = 32, sum_rows = 8;
 
 template <class T> struct norm_gradient {
@@ -121,7 +120,8 @@ void cuda_rmsnorm_backward(const fsdp_kernel_call *call) {
   const fsdp_view *h = operand(call, 0, N * C, FSDP_READ);
   const fsdp_view *d_h = operand_of(call, 4, N * C, FSDP_UPDATE, h->dtype);
   const fsdp_view *d_weight = operand(call, 5, C, FSDP_UPDATE);
-  float *workspace = data_of<float>(workspace_of(call, 6, fsdp_cuda_workspace_bytes(call->kind, attrs, 0)));
+  float *workspace =
+      data_of<float>(workspace_of(call, 6, fsdp_op_workspace_bytes(FSDP_OP_CUDA, call->kind, attrs, 0)));
   with_type(h->dtype, [&](auto number) {
     using T = decltype(number);
     norm_gradient<T> p = {};

@@ -1,7 +1,6 @@
 // Sums over flat ranges, in fp64 beyond eight elements, in an order that follows from the range's length
 // alone; and the clip factor. A long range is summed in two stages: blocks' parts in the workspace, then
 // those.
-#include "kernels/cuda/cuda_kernels.h"
 #include "kernels/cuda/operand.cuh"
 #include "kernels/cuda/ops.cuh"
 
@@ -73,7 +72,7 @@ void run(const fsdp_kernel_call *call, bool squares) {
              updates(sum));
       return;
     }
-    const int64_t bytes = fsdp_cuda_workspace_bytes(call->kind, call->attrs, count);
+    const int64_t bytes = fsdp_op_workspace_bytes(FSDP_OP_CUDA, call->kind, call->attrs, count);
     auto *parts = reinterpret_cast<double *>(data_of<float>(workspace_of(call, 2, bytes)));
     const int64_t blocks = bytes / 8;
     launch({blocks, threads_count, call->stream}, wide ? sum_parts<T, width> : sum_parts<T, 1>, r, parts);

@@ -236,7 +236,7 @@ void twin_floats(twin_case *c, const std::vector<float> &values, int access) {
 
 void twin_workspace(twin_case *c, int64_t cpu_numel) {
   int64_t flat = c->operands.empty() ? 0 : c->operands[0].numel;
-  int64_t numel = fsdp_cuda_workspace_bytes(c->kind, &c->attrs, flat) / 4;
+  int64_t numel = fsdp_op_workspace_bytes(FSDP_OP_CUDA, c->kind, &c->attrs, flat) / 4;
   twin_operand *o = add(c, FSDP_F32, cpu_numel ? cpu_numel : numel, FSDP_WRITE);
   poison(&o->initial, FSDP_F32);
   o->is_compared = false;
