@@ -144,10 +144,14 @@ bool fsdp_train_checkpoints_is_written(fsdp_train_checkpoints *self) {
 void fsdp_train_checkpoints_after_step(fsdp_train_checkpoints *self, fsdp_executor *executor,
                                        const fsdp_feed *feed, int64_t step, bool all_written) {
   if (!self->saver) return;
+  bool due = step % self->options->ckpt_freq == 0;
+  // The step's own updates may still run; that they end is no loss.
+  if (due) fsdp_executor_drain(executor);
+  if (!due && !all_written) return;
   int64_t began_ns = fsdp_profile_now_ns();
   fsdp_error told = {0};
   if (all_written) fsdp_saver_settle(self->saver);
-  if (step % self->options->ckpt_freq == 0) save(self, executor, feed, step, &told);
+  if (due) save(self, executor, feed, step, &told);
   self->lost_ms += (double)(fsdp_profile_now_ns() - began_ns) / 1e6;
 }
 

@@ -53,7 +53,7 @@ static const char *write_four(void) {
   fsdp_safetensors_writer *writer;
   fsdp_error error;
   const char *path = io_path("four.safetensors");
-  fsdp_safetensors_writer_config config = {path, tensors, 6, metadata};
+  fsdp_safetensors_writer_config config = {path, tensors, 6, metadata, false};
   assert_int_equal(fsdp_safetensors_writer_create(&config, &writer, &error), FSDP_OK);
   for (size_t done = 0; done < sizeof all; done += 20)
     assert_int_equal(fsdp_safetensors_writer_append(writer, all + done, 20, &error), FSDP_OK);
@@ -101,7 +101,7 @@ static void every_half_is_widened_exactly(void **state) {
   uint16_t *halves = malloc(65536 * sizeof *halves);
   float *out = malloc(65536 * sizeof *out);
   fsdp_safetensors_tensor tensor = {.name = "h", .dtype = FSDP_F16, .dims = 1, .shape = {65536}};
-  fsdp_safetensors_writer_config config = {io_path("halves.safetensors"), &tensor, 1, NULL};
+  fsdp_safetensors_writer_config config = {io_path("halves.safetensors"), &tensor, 1, NULL, true};
   fsdp_safetensors_writer *writer;
   fsdp_error error;
   for (int i = 0; i < 65536; i++) halves[i] = (uint16_t)i;
@@ -142,7 +142,7 @@ static void an_abandoned_file_leaves_nothing(void **state) {
   struct stat information;
   io_write_text("kept.safetensors", "the old one");
   fsdp_safetensors_tensor tensor = {.name = "a", .dtype = FSDP_F32, .dims = 1, .shape = {4}};
-  fsdp_safetensors_writer_config config = {io_path("kept.safetensors"), &tensor, 1, NULL};
+  fsdp_safetensors_writer_config config = {io_path("kept.safetensors"), &tensor, 1, NULL, false};
   fsdp_safetensors_writer *writer;
   assert_int_equal(fsdp_safetensors_writer_create(&config, &writer, &error), FSDP_OK);
   assert_int_equal(fsdp_safetensors_writer_append(writer, "12345678", 8, &error), FSDP_OK);

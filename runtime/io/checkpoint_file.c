@@ -165,7 +165,7 @@ fsdp_status fsdp_checkpoint_file_write(const fsdp_checkpoint_file_config *config
   fsdp_safetensors_tensor *tensors = declare(config->checkpoint, config->rank, chunks, &names, &count);
   const char *metadata[] = {"format", "fsdp checkpoint", NULL};
   fsdp_safetensors_writer_config writer = {
-      .path = path, .tensors = tensors, .tensor_count = count, .metadata = metadata};
+      .path = path, .tensors = tensors, .tensor_count = count, .metadata = metadata, .direct = true};
   stream s = {.hash = XXH3_createState(), .sums = fsdp_alloc((size_t)chunks * 8 + 8)};
   FSDP_CHECK(s.hash, "out of host memory");
   XXH3_64bits_reset(s.hash);

@@ -71,6 +71,9 @@ typedef struct fsdp_safetensors_writer_config {
   const fsdp_safetensors_tensor *tensors; // name, dtype, dims, shape of each, in the order of their bytes
   int tensor_count;
   const char *const *metadata; // key, value, key, value, ..., NULL; or NULL for none
+  // Past the page cache where the file system can: for large files that nobody reads soon, written beside
+  // work that wants the cores and the memory's bandwidth.
+  bool direct;
 } fsdp_safetensors_writer_config;
 
 // Declares the tensors and begins to write `path` under a temporary name beside it. Nothing is kept of

@@ -12,6 +12,8 @@ struct fsdp_safetensors_writer {
   char *path, *temporary;
   int descriptor;
   int64_t data_bytes, written_bytes; // without the header
+  unsigned char *block;              // of BLOCK_BYTES, aligned, filled up to block_fill; NULL: not direct
+  int64_t block_fill;
 };
 
 static fsdp_status fail_write(const fsdp_safetensors_writer *w, const char *what, fsdp_error *error) {
@@ -19,14 +21,59 @@ static fsdp_status fail_write(const fsdp_safetensors_writer *w, const char *what
                    w->path, what, strerror(errno));
 }
 
-static fsdp_status write_all(fsdp_safetensors_writer *w, const void *data, int64_t bytes, fsdp_error *error) {
+// What is written directly goes out in whole blocks, from an aligned address.
+#define BLOCK_BYTES ((int64_t)4 << 20)
+#define BLOCK_ALIGN 4096
+
+// From here on through the page cache: for the file's end, and where a file system takes the flag but no
+// writes.
+static bool stop_direct(const fsdp_safetensors_writer *w) {
+  int flags = fcntl(w->descriptor, F_GETFL);
+  return flags >= 0 && (flags & O_DIRECT) && fcntl(w->descriptor, F_SETFL, flags & ~O_DIRECT) == 0;
+}
+
+static fsdp_status put(fsdp_safetensors_writer *w, const void *data, int64_t bytes, fsdp_error *error) {
   for (int64_t done = 0; done < bytes;) {
-    ssize_t put = write(w->descriptor, (const char *)data + done, (size_t)(bytes - done));
-    if (put < 0 && errno == EINTR) continue;
-    if (put < 0) return fail_write(w, "writing", error);
-    done += put;
+    ssize_t count = write(w->descriptor, (const char *)data + done, (size_t)(bytes - done));
+    if (count < 0 && (errno == EINTR || (errno == EINVAL && stop_direct(w)))) continue;
+    if (count < 0) return fail_write(w, "writing", error);
+    done += count;
+    // After a short write the rest may not be aligned.
+    if (done < bytes && done % BLOCK_ALIGN != 0) stop_direct(w);
   }
   return FSDP_OK;
+}
+
+static fsdp_status write_all(fsdp_safetensors_writer *w, const void *data, int64_t bytes, fsdp_error *error) {
+  if (!w->block) return put(w, data, bytes, error);
+  for (int64_t done = 0, now; done < bytes; done += now) {
+    now = fsdp_min_i64(bytes - done, BLOCK_BYTES - w->block_fill);
+    memcpy(w->block + w->block_fill, (const char *)data + done, (size_t)now);
+    w->block_fill += now;
+    if (w->block_fill < BLOCK_BYTES) continue;
+    fsdp_status status = put(w, w->block, BLOCK_BYTES, error);
+    if (status) return status;
+    w->block_fill = 0;
+  }
+  return FSDP_OK;
+}
+
+// The end is no whole block.
+static fsdp_status flush_block(fsdp_safetensors_writer *w, fsdp_error *error) {
+  if (!w->block || w->block_fill == 0) return FSDP_OK;
+  stop_direct(w);
+  return put(w, w->block, w->block_fill, error);
+}
+
+static void open_file(fsdp_safetensors_writer *w, bool direct) {
+  const int flags = O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC;
+  w->descriptor = direct ? open(w->temporary, flags | O_DIRECT, 0666) : -1;
+  if (w->descriptor >= 0) {
+    w->block = aligned_alloc(BLOCK_ALIGN, (size_t)BLOCK_BYTES);
+    FSDP_CHECK(w->block, "out of host memory for a block");
+  } else {
+    w->descriptor = open(w->temporary, flags, 0666);
+  }
 }
 
 // The header as JSON; *data_bytes is the size of all tensors.
@@ -83,7 +130,7 @@ fsdp_status fsdp_safetensors_writer_create(const fsdp_safetensors_writer_config 
   int length = asprintf(&w->temporary, "%s.tmp-%ld", config->path, (long)getpid());
   FSDP_CHECK(w->path && length >= 0, "out of host memory for a path");
   char *text = header_text(config, &w->data_bytes);
-  w->descriptor = open(w->temporary, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+  open_file(w, config->direct);
   fsdp_status status = w->descriptor < 0 ? fail_write(w, "creating it", error) : write_header(w, text, error);
   free(text);
   if (status)
@@ -116,6 +163,7 @@ static bool sync_folder(const char *path) {
 }
 
 static void destroy(fsdp_safetensors_writer *w) {
+  free(w->block);
   free(w->path);
   free(w->temporary);
   free(w);
@@ -125,7 +173,8 @@ fsdp_status fsdp_safetensors_writer_finish(fsdp_safetensors_writer *writer, fsdp
   fsdp_status status = FSDP_OK;
   FSDP_CHECK(writer->written_bytes == writer->data_bytes, "%s is finished with %lld of %lld bytes",
              writer->path, (long long)writer->written_bytes, (long long)writer->data_bytes);
-  if (fsync(writer->descriptor)) status = fail_write(writer, "making it durable", error);
+  status = flush_block(writer, error);
+  if (!status && fsync(writer->descriptor)) status = fail_write(writer, "making it durable", error);
   if (!status) {
     int closed = close(writer->descriptor);
     writer->descriptor = -1;

@@ -1,0 +1,106 @@
+#!/usr/bin/env python3
+"""Time that a step loses to a checkpoint: saved while it waits, and saved from a snapshot in the background.
+
+usage: bench/checkpoint.py [--ranks N] [--saves N] [--layers N] [--hidden N] [--folder DIR] [--steps-between N]
+
+`waited` is what the step itself waited (the log's time/checkpoint, the median of the saves); `longer` is how much
+longer all steps of the run took together than as many median ones without a save, divided by the saves, so it holds
+what the writer thread takes from the cores too, and whatever else the machine does.
+"""
+
+import argparse
+import json
+import os
+import pathlib
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+BIN = pathlib.Path(os.environ.get("FSDP_BIN_DIR", ROOT / "build" / "bin"))
+MPI_ENVIRONMENT = {
+    "OMPI_ALLOW_RUN_AS_ROOT": "1",
+    "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+    "OMPI_MCA_rmaps_base_oversubscribe": "1",
+    "OMPI_MCA_btl_vader_single_copy_mechanism": "none",
+}
+
+
+def arguments():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--ranks", type=int, default=2)
+    parser.add_argument("--saves", type=int, default=3)
+    parser.add_argument("--steps-between", type=int, default=4)
+    parser.add_argument("--layers", type=int, default=8)
+    parser.add_argument("--hidden", type=int, default=768)
+    parser.add_argument("--folder", default=None, help="where to save (default: a temporary one)")
+    return parser.parse_args()
+
+
+def make_model(folder, options):
+    config = {
+        "model_type": "llama",
+        "architectures": ["LlamaForCausalLM"],
+        "hidden_size": options.hidden,
+        "intermediate_size": options.hidden * 8 // 3,
+        "num_hidden_layers": options.layers,
+        "num_attention_heads": options.hidden // 64,
+        "vocab_size": 32000,
+        "rms_norm_eps": 1e-5,
+        "max_position_embeddings": 2048,
+    }
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(config))
+
+
+def measure(work, mode, options):
+    """The log's steps of a run in which every step but the first has a like."""
+    steps = options.saves * options.steps_between + options.steps_between - 1
+    # fmt: off
+    command = ["mpirun", "-np", str(options.ranks), str(BIN / "fsdp_train"), "--model", str(work / "model"),
+               "--wrap", "block", "-s", "32", "-b", "1", "--max-steps", str(steps), "--save-dir", str(work), "-e", mode,
+               "--ckpt-freq", str(options.steps_between), "--ckpt-async", mode, "--ckpt-keep", "1", "--measure", "off"]
+    # fmt: on
+    done = subprocess.run(command, capture_output=True, text=True, env=os.environ | MPI_ENVIRONMENT)
+    if done.returncode != 0:
+        sys.exit(f"{' '.join(command)}: status {done.returncode}\n{done.stdout}{done.stderr}")
+    lines = [json.loads(line) for line in (work / mode / "log.jsonl").read_text().splitlines()]
+    size = sum(p.stat().st_size for p in (work / mode).glob("step-*/*"))
+    parameters = next(line for line in done.stdout.splitlines() if line.startswith("model:"))
+    shutil.rmtree(work / mode)
+    return lines, size, parameters.split(",", 1)[1].rsplit(",", 1)[0].strip()
+
+
+def summarize(lines, saves):
+    """Milliseconds a save that steps waited, and by how much they took longer. A record's time/checkpoint is what the
+    step before it left behind: it is part of this record's time/total."""
+    steps = lines[1:]
+    quiet = statistics.median(s["time/total"] for s in steps if s["time/checkpoint"] < 1)
+    waited = statistics.median(s["time/checkpoint"] for s in steps if s["time/checkpoint"] >= 10)
+    longer = sum(s["time/total"] - quiet for s in steps) / saves
+    return waited, longer, quiet
+
+
+def main():
+    options = arguments()
+    work = pathlib.Path(tempfile.mkdtemp(prefix="fsdp_bench_", dir=options.folder))
+    try:
+        make_model(work / "model", options)
+        rows = {}
+        for mode in ("off", "on"):
+            lines, size, parameters = measure(work, mode, options)
+            rows[mode] = summarize(lines, options.saves)
+        print(f"{parameters}, {size / 1e9:.2f} GB a checkpoint, {options.ranks} ranks, {options.saves} saves\n")
+        print("| saved | waited (ms) | longer (ms) | step without a save (ms) |")
+        print("| --- | --- | --- | --- |")
+        for mode, name in (("off", "while the step waits"), ("on", "in the background")):
+            print("| {} | {:.0f} | {:.0f} | {:.0f} |".format(name, *rows[mode]))
+        print(f"\nlost to a background save: {100 * rows['on'][0] / rows['off'][0]:.1f}% of the other's wait")
+    finally:
+        shutil.rmtree(work)
+
+
+if __name__ == "__main__":
+    main()
