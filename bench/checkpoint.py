@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 """Time that a step loses to a checkpoint: saved while it waits, and saved from a snapshot in the background.
 
-usage: bench/checkpoint.py [--ranks N] [--saves N] [--layers N] [--hidden N] [--folder DIR] [--steps-between N]
+usage: bench/checkpoint.py [--ranks N] [--saves N] [--layers N] [--hidden N] [--folder DIR]
+                           [--steps-between N]
 
-`waited` is what the step itself waited (the log's time/checkpoint, the median of the saves); `longer` is how much
-longer all steps of the run took together than as many median ones without a save, divided by the saves, so it holds
-what the writer thread takes from the cores too, and whatever else the machine does.
+`waited` is what the step itself waited (the log's time/checkpoint, the median of the saves); `longer` is how
+much longer all steps of the run took together than as many median ones without a save, divided by the saves,
+so it holds what the writer thread takes from the cores too, and whatever else the machine does.
 """
 
 import argparse
@@ -60,8 +61,9 @@ def measure(work, mode, options):
     steps = options.saves * options.steps_between + options.steps_between - 1
     # fmt: off
     command = ["mpirun", "-np", str(options.ranks), str(BIN / "fsdp_train"), "--model", str(work / "model"),
-               "--wrap", "block", "-s", "32", "-b", "1", "--max-steps", str(steps), "--save-dir", str(work), "-e", mode,
-               "--ckpt-freq", str(options.steps_between), "--ckpt-async", mode, "--ckpt-keep", "1", "--measure", "off"]
+               "--wrap", "block", "-s", "32", "-b", "1", "--max-steps", str(steps), "--measure", "off",
+               "--save-dir", str(work), "-e", mode, "--ckpt-freq", str(options.steps_between),
+               "--ckpt-async", mode, "--ckpt-keep", "1"]
     # fmt: on
     done = subprocess.run(command, capture_output=True, text=True, env=os.environ | MPI_ENVIRONMENT)
     if done.returncode != 0:
@@ -74,8 +76,8 @@ def measure(work, mode, options):
 
 
 def summarize(lines, saves):
-    """Milliseconds a save that steps waited, and by how much they took longer. A record's time/checkpoint is what the
-    step before it left behind: it is part of this record's time/total."""
+    """Milliseconds a save that steps waited, and by how much they took longer. A record's time/checkpoint is
+    what the step before it left behind: it is part of this record's time/total."""
     steps = lines[1:]
     quiet = statistics.median(s["time/total"] for s in steps if s["time/checkpoint"] < 1)
     waited = statistics.median(s["time/checkpoint"] for s in steps if s["time/checkpoint"] >= 10)
@@ -92,7 +94,8 @@ def main():
         for mode in ("off", "on"):
             lines, size, parameters = measure(work, mode, options)
             rows[mode] = summarize(lines, options.saves)
-        print(f"{parameters}, {size / 1e9:.2f} GB a checkpoint, {options.ranks} ranks, {options.saves} saves\n")
+        size = f"{size / 1e9:.2f} GB a checkpoint"
+        print(f"{parameters}, {size}, {options.ranks} ranks, {options.saves} saves\n")
         print("| saved | waited (ms) | longer (ms) | step without a save (ms) |")
         print("| --- | --- | --- | --- |")
         for mode, name in (("off", "while the step waits"), ("on", "in the background")):

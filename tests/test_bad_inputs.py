@@ -77,7 +77,13 @@ bad("no with shards", ["--strategy", "no", "--mesh", "fsdp=2"], 2, "fsdp=2", "hy
 bad("least rate above the rate", ["--lr", "1e-5", "--min-lr", "1e-4"], 2, "--min-lr", "--lr")
 bad("weights of a preset", ["--init", "weights"], 2, "--init", "tiny")
 bad("resume without a name", ["--resume", "outputs/x"], 2, "--resume", "-e NAME")
-bad("resume from nothing", ["-e", "run", "--save-dir", work / "out", "--resume", work / "none"], 3, "--resume", "holds no checkpoint")
+bad(
+    "resume from nothing",
+    ["-e", "run", "--save-dir", work / "out", "--resume", work / "none"],
+    3,
+    "--resume",
+    "holds no checkpoint",
+)
 bad("no such tokenizer", ["--tokenizer", str(work / "t.json")], 3, "--tokenizer", "t.json")
 bad("picture of another kind", ["--memory-profile", "memory.png"], 2, "memory.png", ".svg")
 bad("cuda", ["--backend", "cuda"], 5, "--backend cuda", "--backend cpu")
