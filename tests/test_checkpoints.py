@@ -123,8 +123,8 @@ def damage(name, how):
     elif how == "no manifest":
         (folder / "checkpoint.json").unlink()
     else:
-        places = {"flipped in the header": 40, "flipped in the data": len(data) // 2, "flipped at the end": -5}
-    )
+        middle = len(data) // 2
+        places = {"flipped in the header": 40, "flipped in the data": middle, "flipped at the end": -5}
         data[places[how]] ^= 1
         ranks[-1].write_bytes(data)
 
