@@ -222,7 +222,7 @@ static void print_report(const bench *b) {
 }
 
 static fsdp_status run(bench *b, fsdp_error *error) {
-  fsdp_placement_bind(b->world, &b->placement);
+  fsdp_placement_bind(b->world, &(fsdp_placement_config){.bind = true}, &b->placement);
   fsdp_setup_ranks ranks = {
       .ranks = b->world->size, .ranks_per_node = b->world->local_size, .even_nodes = b->world->even_nodes};
   fsdp_status status = fsdp_setup_create(&b->options, FSDP_PROGRAM_TRAIN, &ranks, &b->setup, error);

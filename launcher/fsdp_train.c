@@ -1,6 +1,7 @@
 // Trains a Llama over the ranks that mpirun started.
 #include "launcher/stop.h"
 #include "launcher/train.h"
+#include "runtime/base/check.h"
 
 #include <stdio.h>
 
@@ -16,13 +17,34 @@ static bool answered(const fsdp_world *world, const fsdp_options *options) {
   return true;
 }
 
+// The GPU of this rank, where the backend asks for one; under `auto` the CPU where no rank is shown any.
+static fsdp_status choose_gpu(fsdp_world *world, const fsdp_options *options, fsdp_gpu *gpu,
+                              fsdp_error *error) {
+  *gpu = (fsdp_gpu){.present = false};
+  if (options->backend == FSDP_BACKEND_CPU || !fsdp_gpu_is_built()) return FSDP_OK;
+  fsdp_error reason;
+  if (fsdp_gpu_choose(world, options->allow_shared_gpu, gpu, &reason) == FSDP_OK) return FSDP_OK;
+  int shown = 0, *all = fsdp_alloc((size_t)world->size * sizeof *all);
+  fsdp_world_gather(world, &gpu->shown, (int64_t)sizeof gpu->shown, all);
+  for (int i = 0; i < world->size; i++) shown += all[i];
+  free(all);
+  if (options->backend == FSDP_BACKEND_AUTO && shown == 0) return FSDP_OK;
+  return fsdp_fail(error, reason.status, "--backend %s (%s): %.800s",
+                   options->backend == FSDP_BACKEND_CUDA ? "cuda" : "auto",
+                   fsdp_options_place(options, "backend"), reason.message);
+}
+
 static fsdp_status train(fsdp_world *world, const fsdp_options *options, int *stop_signal,
                          fsdp_error *error) {
   fsdp_status status = fsdp_train_agree_on_options(world, options, error);
   if (status != FSDP_OK || answered(world, options)) return status;
+  fsdp_gpu gpu;
+  status = choose_gpu(world, options, &gpu, error);
+  if (status != FSDP_OK) return status;
   fsdp_placement placement;
-  fsdp_placement_bind(world, &placement);
-  fsdp_train_config config = {.world = world, .options = options, .placement = &placement};
+  fsdp_placement_config place = {.bind = options->bind, .gpu_bus = gpu.present ? gpu.bus : NULL};
+  fsdp_placement_bind(world, &place, &placement);
+  fsdp_train_config config = {.world = world, .options = options, .placement = &placement, .gpu = &gpu};
   return fsdp_train_run(&config, stop_signal, error);
 }
 

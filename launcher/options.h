@@ -34,10 +34,12 @@ typedef struct fsdp_options {
       threads;                             // threads 0: the rank's cores
   int64_t memory_limit, host_memory_limit; // bytes, 0: not given
   int64_t ranks, ranks_per_node;           // fsdp_plan; 0: not given
+  int64_t comm_timeout;                    // seconds
   double lr, min_lr, weight_decay, beta1, beta2, eps, grad_clip;
   int init, lr_schedule, strategy, accumulate, backend, ckpt_async; // the enums above and of plan.h
   int recompute;                                                    // 1: blocks
   int param_dtype, reduce_dtype, master_dtype, moment_dtype;
+  bool allow_shared_gpu, nccl_register, bind;
   bool cpu_offload, measure, poison, print_model, print_program, dry_run, json, help, version;
   int mesh_data, mesh_fsdp; // of --mesh; 0: not given
   // By row of the table: where the value came from ("" for a default).

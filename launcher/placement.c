@@ -35,15 +35,31 @@ const char *fsdp_placement_method(void) {
   return "hwloc";
 }
 
-// The allowed cores in hwloc's logical order, each with its allowed processors; a core without any is left
-// out.
-static void list_cores(const cpu_set_t *allowed, core_list *list) {
+// Leaves the allowed processors that are nearest to a PCI device; all of them where none is, or it is not
+// known.
+static void keep_near(hwloc_topology_t topology, const char *bus, cpu_set_t *allowed) {
+  hwloc_obj_t device = hwloc_get_pcidev_by_busidstring(topology, bus);
+  if (!device) return;
+  hwloc_obj_t holder = hwloc_get_non_io_ancestor_obj(topology, device);
+  cpu_set_t near;
+  CPU_ZERO(&near);
+  for (size_t cpu = 0; cpu < PROCESSORS_MAX; cpu++) {
+    if (CPU_ISSET(cpu, allowed) && hwloc_bitmap_isset(holder->cpuset, (unsigned)cpu)) CPU_SET(cpu, &near);
+  }
+  if (CPU_COUNT(&near) > 0) *allowed = near;
+}
+
+// The allowed cores (near a PCI device, unless `bus` is NULL) in hwloc's logical order, each with its allowed
+// processors; a core without any is left out.
+static void list_cores(cpu_set_t *allowed, const char *bus, core_list *list) {
   hwloc_topology_t topology;
   if (hwloc_topology_init(&topology) != 0) return;
+  if (bus) hwloc_topology_set_io_types_filter(topology, HWLOC_TYPE_FILTER_KEEP_IMPORTANT);
   if (hwloc_topology_load(topology) != 0) {
     hwloc_topology_destroy(topology);
     return;
   }
+  if (bus) keep_near(topology, bus, allowed);
   int depth = hwloc_get_type_or_below_depth(topology, HWLOC_OBJ_CORE);
   int count = (int)hwloc_get_nbobjs_by_depth(topology, depth);
   list->cores = fsdp_alloc_zeroed((size_t)count, sizeof *list->cores);
@@ -64,7 +80,8 @@ const char *fsdp_placement_method(void) {
 }
 
 // Without hwloc a processor is a core, in the order of their numbers.
-static void list_cores(const cpu_set_t *allowed, core_list *list) {
+static void list_cores(cpu_set_t *allowed, const char *bus, core_list *list) {
+  (void)bus;
   list->cores = fsdp_alloc_zeroed(PROCESSORS_MAX, sizeof *list->cores);
   for (size_t cpu = 0; cpu < PROCESSORS_MAX; cpu++) {
     if (!CPU_ISSET(cpu, allowed)) continue;
@@ -96,43 +113,46 @@ static void print_set(const cpu_set_t *set, char *out, size_t bytes) {
   }
 }
 
-// Whether every rank of this node may run on the same processors, so that dividing them is left to us.
-static bool same_on_node(fsdp_world *world, const cpu_set_t *allowed) {
+// Which of the ranks of this node that may run on the same processors this one is, and of how many: those
+// are left to us to divide.
+static void find_sharers(fsdp_world *world, const cpu_set_t *near, int *place, int *count) {
   typedef struct entry {
     int node_index;
-    cpu_set_t allowed;
+    cpu_set_t near;
   } entry;
   entry mine;
   memset(&mine, 0, sizeof mine);
   mine.node_index = world->node_index;
-  mine.allowed = *allowed;
+  mine.near = *near;
   entry *all = fsdp_alloc((size_t)world->size * sizeof *all);
   fsdp_world_gather(world, &mine, (int64_t)sizeof mine, all);
-  bool same = true;
+  *place = *count = 0;
   for (int i = 0; i < world->size; i++) {
-    same = same && (all[i].node_index != mine.node_index || CPU_EQUAL(&all[i].allowed, &mine.allowed));
+    if (all[i].node_index != mine.node_index || !CPU_EQUAL(&all[i].near, &mine.near)) continue;
+    *place += i < world->rank;
+    *count += 1;
   }
   free(all);
-  return same;
 }
 
-void fsdp_placement_bind(fsdp_world *world, fsdp_placement *placement) {
+void fsdp_placement_bind(fsdp_world *world, const fsdp_placement_config *config, fsdp_placement *placement) {
   *placement = (fsdp_placement){.core_count = 1, .node_cores = 1};
-  cpu_set_t allowed, share;
-  read_allowed(&allowed);
-  bool divide = same_on_node(world, &allowed);
+  if (config->gpu_bus) snprintf(placement->gpu, sizeof placement->gpu, "%s", config->gpu_bus);
+  cpu_set_t near, share;
+  read_allowed(&near);
   core_list list = {0, NULL};
-  list_cores(&allowed, &list);
+  list_cores(&near, config->gpu_bus, &list);
+  int place, count;
+  find_sharers(world, &near, &place, &count);
   if (list.count > 0) {
-    long long cores = list.count, rank = divide ? world->local_rank : 0,
-              size = divide ? world->local_size : 1;
-    int begin = (int)(rank * cores / size), end = (int)((rank + 1) * cores / size);
+    long long cores = list.count;
+    int begin = (int)(place * cores / count), end = (int)((place + 1) * cores / count);
     if (end == begin) end = begin + 1; // more ranks than cores
     CPU_ZERO(&share);
     for (int i = begin; i < end; i++) CPU_OR(&share, &share, &list.cores[i]);
     placement->node_cores = list.count;
     placement->core_count = end - begin;
-    placement->bound = sched_setaffinity(0, sizeof share, &share) == 0;
+    placement->bound = config->bind && sched_setaffinity(0, sizeof share, &share) == 0;
     print_set(&share, placement->cores, sizeof placement->cores);
   }
   free(list.cores);
@@ -147,6 +167,7 @@ void fsdp_placement_print(fsdp_world *world, const fsdp_placement *mine, FILE *o
             world->node_count == 1 ? "" : "s", mine->node_cores, mine->node_cores == 1 ? "" : "s");
     for (int i = 0; i < world->size && i < SHOWN; i++) {
       fprintf(out, "%s %d: %s", i ? "," : "", i, all[i].bound ? all[i].cores : "not bound");
+      if (all[i].gpu[0]) fprintf(out, " by GPU %s", all[i].gpu);
     }
     fprintf(out, "%s (%s)\n", world->size > SHOWN ? ", ..." : "", fsdp_placement_method());
   }

@@ -85,9 +85,11 @@ static fsdp_status make_mesh(const fsdp_options *options, const fsdp_setup_ranks
 // ------------------------------------------------------------------------------------------------------
 
 static fsdp_status choose_target(const fsdp_options *options, fsdp_program_kind program,
-                                 const fsdp_target **target, fsdp_error *error) {
-  *target = options->backend == FSDP_BACKEND_CUDA ? fsdp_target_cuda() : fsdp_target_cpu();
-  if (program == FSDP_PROGRAM_PLAN || options->backend != FSDP_BACKEND_CUDA) return FSDP_OK;
+                                 const fsdp_setup_ranks *ranks, const fsdp_target **target,
+                                 fsdp_error *error) {
+  bool wanted = options->backend == FSDP_BACKEND_CUDA;
+  *target = wanted || ranks->gpu ? fsdp_target_cuda() : fsdp_target_cpu();
+  if (program == FSDP_PROGRAM_PLAN || !wanted || ranks->gpu) return FSDP_OK;
   return fsdp_fail(
       error, FSDP_ERR_PEER,
       "--backend cuda (%s): this build has no CUDA device; use --backend cpu, or fsdp_plan --backend cuda "
@@ -155,6 +157,18 @@ static int64_t snapshot_bytes_of(const fsdp_options *options, const fsdp_plan *p
   return saves ? fsdp_saver_snapshot_bytes(plan) : 0;
 }
 
+// A GPU has its own memory; the host's is the machine's, which the ranks of a node share.
+static void limit_by_gpu(const fsdp_setup_ranks *ranks, fsdp_limits *limits) {
+  if (!limits->bytes[FSDP_SPACE_DEVICE]) {
+    limits->bytes[FSDP_SPACE_DEVICE] = ranks->gpu_bytes;
+    limits->place[FSDP_SPACE_DEVICE] = "what is free on this rank's GPU";
+  }
+  if (!limits->bytes[FSDP_SPACE_HOST]) {
+    limits->bytes[FSDP_SPACE_HOST] = ranks->machine_bytes / ranks->ranks_per_node;
+    limits->place[FSDP_SPACE_HOST] = "this machine's memory over its ranks";
+  }
+}
+
 static fsdp_status check_memory(const fsdp_options *options, const fsdp_setup_ranks *ranks,
                                 const fsdp_plan *plan, int64_t *snapshot_bytes, fsdp_error *error) {
   char machine[128], limit[2][64], device[192], host[192];
@@ -166,6 +180,10 @@ static fsdp_status check_memory(const fsdp_options *options, const fsdp_setup_ra
            fsdp_options_place(options, "host-memory-limit"));
   fsdp_limits limits = {.bytes = {options->memory_limit, options->host_memory_limit},
                         .place = {device, host}};
+  if (ranks->gpu) {
+    limit_by_gpu(ranks, &limits);
+    return check_with_snapshot(options, plan, &limits, snapshot_bytes, error);
+  }
   bool free_to_grow = !options->memory_limit || !options->host_memory_limit;
   if (ranks->machine_bytes && free_to_grow) {
     // On the CPU both arenas are in the machine's memory, which the ranks of a node share.
@@ -181,7 +199,7 @@ fsdp_status fsdp_setup_create(const fsdp_options *options, fsdp_program_kind pro
                               const fsdp_setup_ranks *ranks, fsdp_setup *setup, fsdp_error *error) {
   *setup = (fsdp_setup){0};
   const fsdp_target *target;
-  fsdp_status status = choose_target(options, program, &target, error);
+  fsdp_status status = choose_target(options, program, ranks, &target, error);
   if (status != FSDP_OK) return status;
   fsdp_plan_config config = make_config(options, target);
   status = read_model(options, setup, &config.model, error);

@@ -10,6 +10,8 @@ typedef struct fsdp_setup_ranks {
   int ranks, ranks_per_node;
   bool even_nodes;       // every node has ranks_per_node neighbouring ranks
   int64_t machine_bytes; // memory of this machine, shared by ranks_per_node ranks; 0: do not limit by it
+  bool gpu;              // this rank has a GPU to train on
+  int64_t gpu_bytes;     // free on it for this rank
 } fsdp_setup_ranks;
 
 typedef struct fsdp_setup {

@@ -12,6 +12,7 @@
 #include "launcher/train_files.h"
 #include "runtime/base/random.h"
 #include "runtime/base/size.h"
+#include "runtime/exec/comm_nccl.h"
 #include "runtime/exec/state.h"
 #include "runtime/io/metrics_log.h"
 #include "runtime/io/weights.h"
@@ -30,6 +31,7 @@ typedef struct trainer {
   fsdp_world *world;
   const fsdp_options *options;
   const fsdp_placement *placement;
+  const fsdp_gpu *gpu;
   fsdp_setup setup;
   fsdp_dataset *dataset;
   fsdp_weights *weights;
@@ -96,8 +98,13 @@ static fsdp_status plan(trainer *t, fsdp_error *error) {
   fsdp_setup_ranks ranks = {.ranks = t->world->size,
                             .ranks_per_node = t->world->local_size,
                             .even_nodes = t->world->even_nodes,
-                            .machine_bytes = fsdp_capacity_machine_bytes()};
-  fsdp_setup_create(t->options, FSDP_PROGRAM_TRAIN, &ranks, &t->setup, error);
+                            .machine_bytes = fsdp_capacity_machine_bytes(),
+                            .gpu = t->gpu->present};
+  error->status = FSDP_OK;
+  if (ranks.gpu) fsdp_gpu_free_bytes(t->gpu, &ranks.gpu_bytes, error);
+  if (error->status == FSDP_OK) {
+    fsdp_setup_create(t->options, FSDP_PROGRAM_TRAIN, &ranks, &t->setup, error);
+  }
   fsdp_status status = fsdp_world_share_error(t->world, error);
   if (status != FSDP_OK) return status;
   return fsdp_world_agree(t->world, "the step program", fsdp_program_hash(t->setup.plan->program), error);
@@ -171,10 +178,25 @@ static fsdp_status open_files(trainer *t, fsdp_error *error) {
 
 static fsdp_status create_device(trainer *t, fsdp_error *error) {
   int threads = t->options->threads ? (int)t->options->threads : t->placement->core_count;
-  fsdp_device_config config = {0};
+  fsdp_device_config config = {.shared = t->world->size > 1,
+                               .ordinal = t->gpu->ordinal,
+                               .registered = t->options->nccl_register && t->world->size > 1};
   fsdp_device_configure(t->setup.plan->program, threads, &config);
-  config.shared = t->world->size > 1;
-  return fsdp_device_cpu()->create(&config, &t->device, error);
+  const fsdp_device_table *table = t->gpu->present ? fsdp_device_cuda() : fsdp_device_cpu();
+  return table->create(&config, &t->device, error);
+}
+
+static fsdp_status create_comms(trainer *t, fsdp_error *error) {
+  const fsdp_mesh *mesh = &t->setup.plan->config.mesh;
+  if (t->gpu->present) {
+    fsdp_nccl_config config = {.mesh = mesh,
+                               .device = t->device,
+                               .timeout_s = (int)t->options->comm_timeout,
+                               .registers = t->options->nccl_register};
+    return fsdp_nccl_comms(t->world, &config, &t->comms, error);
+  }
+  fsdp_comms_config config = {.mesh = mesh, .device = t->device};
+  return fsdp_world_comms(t->world, &config, &t->comms, error);
 }
 
 static fsdp_status draw_or_read(void *context, const fsdp_state_range *range, void *values,
@@ -224,8 +246,7 @@ static fsdp_status prepare(trainer *t, fsdp_error *error) {
   if (fsdp_world_share_error(t->world, error) != FSDP_OK) return error->status;
   create_device(t, error);
   if (fsdp_world_share_error(t->world, error) != FSDP_OK) return error->status;
-  fsdp_comms_config comms = {.mesh = &t->setup.plan->config.mesh, .device = t->device};
-  t->has_comms = fsdp_world_comms(t->world, &comms, &t->comms, error) == FSDP_OK;
+  t->has_comms = create_comms(t, error) == FSDP_OK;
   if (fsdp_world_share_error(t->world, error) != FSDP_OK) return error->status;
   create_executor(t);
   return fill_state(t, error);
@@ -297,7 +318,10 @@ static fsdp_status finish_step(trainer *t, fsdp_step_record *record, tally *sum,
   int64_t local = record->step - t->feed.first_step; // the executor counts its own
   bool sound = fsdp_executor_figures(t->executor, local, &record->figures, message, sizeof message);
   FSDP_CHECK(sound, "step %" PRId64 ": %s", record->step, message);
-  record->measured = t->options->measure;
+  record->measured = t->options->measure && t->device->table->traces;
+  for (int p = 0; !t->device->table->traces && p < FSDP_PHASE_COUNT; p++) {
+    record->figures.profile.phase_ms[p] = NAN; // not known where the device has queues of its own
+  }
   record->data_ms = fsdp_feed_take_ms(&t->feed, record->step - 1);
   sum->line_loss += record->loss;
   sum->line_ms += record->total_ms;
@@ -440,7 +464,8 @@ static void print_asked_for(const trainer *t) {
 }
 
 fsdp_status fsdp_train_run(const fsdp_train_config *config, int *stop_signal, fsdp_error *error) {
-  trainer t = {.world = config->world, .options = config->options, .placement = config->placement};
+  trainer t = {
+      .world = config->world, .options = config->options, .placement = config->placement, .gpu = config->gpu};
   fsdp_stop_install();
   fsdp_status status = plan(&t, error);
   if (status == FSDP_OK && is_first(&t)) print_asked_for(&t);

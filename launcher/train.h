@@ -8,12 +8,14 @@
 
 #include "launcher/options.h"
 #include "launcher/placement.h"
+#include "runtime/exec/gpu.h"
 #include "runtime/exec/world.h"
 
 typedef struct fsdp_train_config {
   fsdp_world *world;
   const fsdp_options *options; // the same on every rank
   const fsdp_placement *placement;
+  const fsdp_gpu *gpu; // not present: train on the CPU
 } fsdp_train_config;
 
 // Checks that every rank was started with rank 0's options. FSDP_ERR_OPTION, on every rank alike, names the

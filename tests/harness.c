@@ -3,6 +3,7 @@
 #include "runtime/base/check.h"
 #include "runtime/base/random.h"
 #include "runtime/exec/comm_inproc.h"
+#include "runtime/exec/comm_nccl.h"
 #include "runtime/exec/state.h"
 #include "runtime/io/weights.h"
 
@@ -15,6 +16,8 @@ typedef struct rank_run {
   harness_result *result;
   fsdp_inproc *inproc;
   fsdp_weights *weights; // NULL: drawn
+  const fsdp_device_table *table;
+  fsdp_device *device;
   int rank;
   int64_t step, micro_batch; // that is being fed
   int64_t *updates;          // by unit: how many have been observed
@@ -110,6 +113,25 @@ static float value_at(const void *values, fsdp_dtype dtype, int64_t index) {
                            : fsdp_bf16_to_f32(((const fsdp_bf16 *)values)[index]);
 }
 
+static bool wants_cuda(const harness_config *config) {
+  const char *backend = getenv("FSDP_TEST_BACKEND");
+  if (!backend || strcmp(backend, "cuda") != 0 || fsdp_mesh_ranks(&config->plan.mesh) > 1) return false;
+  FSDP_CHECK(fsdp_device_cuda(), "FSDP_TEST_BACKEND=cuda, but this build has no CUDA device");
+  return true;
+}
+
+// The bytes of an operand where the host can read them: its own, or a copy for the caller to free.
+static const void *read_operand(const rank_run *run, const fsdp_view *view, void **copy) {
+  int64_t bytes = view->numel * fsdp_dtype_bytes(view->dtype), offset;
+  fsdp_space space = FSDP_SPACE_HOST;
+  *copy = NULL;
+  fsdp_device_locate(run->device, view->data, bytes, &space, &offset);
+  if (run->table->traces || space == FSDP_SPACE_HOST) return view->data;
+  *copy = fsdp_alloc((size_t)bytes);
+  run->table->read(run->device, *copy, view->data, bytes);
+  return *copy;
+}
+
 // Before an update: its first operand is the unit's gradient shard.
 static void observe(void *context, const fsdp_instr *instr, const fsdp_view *operands) {
   rank_run *run = context;
@@ -123,12 +145,15 @@ static void observe(void *context, const fsdp_instr *instr, const fsdp_view *ope
   FSDP_CHECK(plan->units->units[instr->unit].param_count <= 256, "too many parameters in a unit");
   int shard_rank = fsdp_mesh_coordinate(mesh, FSDP_AXIS_FSDP, run->rank);
   int count = fsdp_units_shard_runs(plan->units, plan->graph, instr->unit, shard_rank, runs);
+  void *copy;
+  const void *gradient = read_operand(run, &operands[0], &copy);
   for (int i = 0; i < count; i++) {
     float *whole = run->result->gradients[runs[i].param].values + runs[i].element_index;
     for (int64_t j = 0; j < runs[i].numel; j++) {
-      whole[j] = value_at(operands[0].data, operands[0].dtype, runs[i].shard_offset + j);
+      whole[j] = value_at(gradient, operands[0].dtype, runs[i].shard_offset + j);
     }
   }
+  free(copy);
 }
 
 static fsdp_status draw(void *context, const fsdp_state_range *range, void *values, fsdp_error *error) {
@@ -155,6 +180,12 @@ static bool take_figures(rank_run *run, fsdp_executor *executor, int step) {
   int64_t *valley = &run->valley[step * FSDP_SPACE_COUNT], *peak = &run->peak[step * FSDP_SPACE_COUNT];
   memcpy(valley, figures.memory.valley_bytes, sizeof figures.memory.valley_bytes);
   memcpy(peak, figures.memory.peak_bytes, sizeof figures.memory.peak_bytes);
+  for (int s = 0; s < FSDP_SPACE_COUNT && !run->table->traces; s++) {
+    const fsdp_memory_space_report *planned = &run->result->planned.space[s];
+    if (run->device->arena_bytes[s] != planned->arena_bytes) continue;
+    valley[s] = planned->valley_bytes;
+    peak[s] = planned->peak_bytes;
+  }
   return clean;
 }
 
@@ -192,16 +223,18 @@ static void *run_rank(void *argument) {
   };
   if (run->config->gradient_step >= 0) config.callbacks.observe = observe;
   fsdp_error error;
-  fsdp_status status = fsdp_device_cpu()->create(&device_config, &config.device, &error);
+  fsdp_status status = run->table->create(&device_config, &run->device, &error);
   FSDP_CHECK(status == FSDP_OK, "%s", error.message);
+  config.device = run->device;
   for (int g = 0; g < FSDP_GROUP_COUNT; g++) {
-    config.comms[g] = fsdp_inproc_comm(run->inproc, (fsdp_group)g, run->rank);
+    config.comms[g] =
+        run->table->traces ? fsdp_inproc_comm(run->inproc, (fsdp_group)g, run->rank) : fsdp_cuda_comm_self();
   }
   fsdp_executor *executor = fsdp_executor_create(&config);
   train(run, executor);
   fsdp_executor_destroy(executor);
   for (int g = 0; g < FSDP_GROUP_COUNT; g++) fsdp_comm_destroy(config.comms[g]);
-  fsdp_device_cpu()->destroy(config.device);
+  run->table->destroy(config.device);
   return NULL;
 }
 
@@ -228,6 +261,7 @@ static rank_run *start_ranks(const harness_config *config, harness_result *resul
   for (int r = 0; r < ranks; r++) {
     rank_run *run = &runs[r];
     *run = (rank_run){.config = config, .result = result, .inproc = inproc, .weights = weights, .rank = r};
+    run->table = wants_cuda(config) ? fsdp_device_cuda() : fsdp_device_cpu();
     run->updates = fsdp_alloc_zeroed((size_t)result->plan->units->count, sizeof(int64_t));
     run->loss = fsdp_alloc_zeroed(steps, sizeof(float));
     run->grad_norm = fsdp_alloc_zeroed(steps, sizeof(float));
@@ -258,7 +292,9 @@ static void compare_ranks(harness_result *result, const rank_run *runs, int rank
 harness_result *harness_train(const harness_config *config) {
   harness_result *result = fsdp_alloc_zeroed(1, sizeof *result);
   fsdp_error error;
-  if (fsdp_plan_create(&config->plan, &result->plan, &error) != FSDP_OK) {
+  fsdp_plan_config plan = config->plan;
+  if (wants_cuda(config)) plan.target = fsdp_target_cuda();
+  if (fsdp_plan_create(&plan, &result->plan, &error) != FSDP_OK) {
     snprintf(result->failure, sizeof result->failure, "%.500s", error.message);
     return result;
   }

@@ -23,6 +23,8 @@ typedef struct fsdp_collective {
   fsdp_dtype dtype;  // sums: fp32 or bf16
   fsdp_touch *touch; // NULL unless traced
   void *stream;      // CUDA stream, NULL on the CPU
+  const char *unit;  // that it serves, for messages; NULL: none
+  int64_t step;      // for messages
 } fsdp_collective;
 
 typedef struct fsdp_comm_table {

@@ -32,6 +32,7 @@ typedef struct fsdp_work {
   void *owner;
   int item, part;
   int64_t serial, round;
+  bool awaited; // another stream waits for it: a device that marks places in its queues marks this one
 } fsdp_work;
 
 typedef struct fsdp_device_config {
@@ -41,10 +42,16 @@ typedef struct fsdp_device_config {
   // thread).
   int stream_threads[FSDP_STREAM_COUNT];
   int queue_capacity; // entries of a stream's queue, work and waits; launch blocks while it is full
+  int event_capacity; // CUDA: marks of a stream that are known at one time, those of three steps
+  int ordinal;        // CUDA: which of the process's devices
+  bool registered;    // CUDA: the arena is memory that the communicators can register
 } fsdp_device_config;
 
 typedef struct fsdp_device_table {
-  const char *name; // "cpu"
+  const char *name; // "cpu", "cuda"
+  // Work runs where it is launched to, so that its time can be taken and the bytes that it touches be told;
+  // a device with queues of its own only enqueues it.
+  bool traces;
   // FSDP_ERR_CAPACITY where the memory is not there. Arenas are zero.
   fsdp_status (*create)(const fsdp_device_config *config, fsdp_device **device, fsdp_error *error);
   void (*destroy)(fsdp_device *device); // the streams must be idle
@@ -56,6 +63,12 @@ typedef struct fsdp_device_table {
   void (*synchronize)(fsdp_device *device, fsdp_stream stream, uint64_t ticket);
   // Copies in the stream's order, between any two places in the arenas.
   void (*copy)(const fsdp_stream_context *context, void *destination, const void *source, int64_t bytes);
+  // Before the first launch, once its operands are known: `workspace` is the planned scratch of the matrix
+  // products, or NULL. Then, for every kernel that will be launched with these shapes, what there is to
+  // decide; then, when the streams are idle, the end. NULL where there is nothing to do.
+  void (*open_kernels)(fsdp_device *device, void *workspace);
+  void (*prepare_kernel)(fsdp_device *device, const fsdp_kernel_call *call);
+  void (*close_kernels)(fsdp_device *device);
   // Copies between an arena and memory of the caller, at once; the streams must be idle.
   void (*read)(fsdp_device *device, void *destination, const void *arena_source, int64_t bytes);
   void (*write)(fsdp_device *device, void *arena_destination, const void *source, int64_t bytes);
@@ -71,10 +84,16 @@ struct fsdp_device {
 // The device that every machine has: this one's cores and memory.
 const fsdp_device_table *fsdp_device_cpu(void);
 
+// An NVIDIA GPU; NULL in a build without CUDA. One a process. The host stream is a thread here too.
+const fsdp_device_table *fsdp_device_cuda(void);
+
 // Threads for each stream of `program` when a rank may use `threads` cores: compute and host kernels all of
 // them, the kernels of other streams (casts) at most four, a stream without instructions none. Fills `config`
-// but for `shared`.
+// but for `shared`, `ordinal` and `registered`.
 void fsdp_device_configure(const fsdp_program *program, int threads, fsdp_device_config *config);
+
+// Which instructions another stream waits for, or who takes over the books of a step: awaited[instr_count].
+void fsdp_device_mark_awaited(const fsdp_program *program, bool *awaited);
 
 // True where [address, address + bytes) lies in one arena; its space and offset.
 bool fsdp_device_locate(const fsdp_device *device, const void *address, int64_t bytes, fsdp_space *space,

@@ -25,6 +25,7 @@ struct fsdp_executor {
   fsdp_view *views;       // of every operand of the program
   segment_list *segments; // by unit
   uint64_t *issued;       // by position: ticket of its most recent issue, 0: none
+  bool *awaited;          // by position: another stream waits for it
   uint64_t last_ticket[FSDP_STREAM_COUNT];
   int *order; // sections of a step
   int order_count;
@@ -42,11 +43,11 @@ static void touch_view(fsdp_touch *touch, const fsdp_view *view) {
   if (touch) touch->range(touch, view->data, view->numel * fsdp_dtype_bytes(view->dtype), view->access);
 }
 
-static void run_op(fsdp_executor *self, const fsdp_instr *instr, const fsdp_view *views, fsdp_touch *touch,
-                   const fsdp_stream_context *context) {
+static fsdp_kernel_call make_call(const fsdp_executor *self, const fsdp_instr *instr,
+                                  const fsdp_view *views) {
   const segment_list *segments = instr->unit >= 0 ? &self->segments[instr->unit] : NULL;
   bool rounds = instr->op == FSDP_OP_ADAMW && segments && segments->count > 0;
-  fsdp_kernel_call call = {
+  return (fsdp_kernel_call){
       .kind = instr->op,
       .attrs = &instr->attrs,
       .operands = views,
@@ -54,15 +55,22 @@ static void run_op(fsdp_executor *self, const fsdp_instr *instr, const fsdp_view
       .segments = rounds ? segments->segments : NULL,
       .segment_count = rounds ? segments->count : 0,
       .seed = self->config.seed,
-      .pool = context->pool,
-      .touch = touch,
-      .stream = context->native,
   };
+}
+
+static void run_op(fsdp_executor *self, const fsdp_instr *instr, const fsdp_view *views, fsdp_touch *touch,
+                   const fsdp_stream_context *context) {
+  fsdp_kernel_call call = make_call(self, instr, views);
+  call.pool = context->pool;
+  call.touch = touch;
+  call.stream = context->native;
   context->kernels->kernels[instr->op](&call);
 }
 
-static void run_collective(fsdp_executor *self, const fsdp_instr *instr, const fsdp_view *views,
+static void run_collective(fsdp_executor *self, const fsdp_work *work, const fsdp_view *views,
                            fsdp_touch *touch, const fsdp_stream_context *context) {
+  const fsdp_instr *instr = &self->program->instrs[work->item];
+  const fsdp_unit *units = self->config.plan->units->units;
   fsdp_comm *comm = self->config.comms[instr->group];
   fsdp_collective call = {
       .dtype = views[0].dtype,
@@ -71,6 +79,8 @@ static void run_collective(fsdp_executor *self, const fsdp_instr *instr, const f
       .elems = views[instr->kind == FSDP_INSTR_REDUCE_SCATTER ? 1 : 0].numel,
       .touch = touch,
       .stream = context->native,
+      .unit = instr->unit >= 0 ? units[instr->unit].path : NULL,
+      .step = work->round,
   };
   if (instr->kind == FSDP_INSTR_ALL_GATHER) {
     comm->table->all_gather(comm, &call);
@@ -107,8 +117,9 @@ static void run_host_call(fsdp_executor *self, const fsdp_instr *instr, const fs
   }
 }
 
-static void dispatch(fsdp_executor *self, const fsdp_instr *instr, const fsdp_view *views, fsdp_touch *touch,
+static void dispatch(fsdp_executor *self, const fsdp_work *work, const fsdp_view *views, fsdp_touch *touch,
                      const fsdp_stream_context *context) {
+  const fsdp_instr *instr = &self->program->instrs[work->item];
   switch (instr->kind) {
   case FSDP_INSTR_OP:
     run_op(self, instr, views, touch, context);
@@ -116,7 +127,7 @@ static void dispatch(fsdp_executor *self, const fsdp_instr *instr, const fsdp_vi
   case FSDP_INSTR_ALL_GATHER:
   case FSDP_INSTR_REDUCE_SCATTER:
   case FSDP_INSTR_ALL_REDUCE:
-    run_collective(self, instr, views, touch, context);
+    run_collective(self, work, views, touch, context);
     break;
   case FSDP_INSTR_COPY_UP:
   case FSDP_INSTR_COPY_DOWN:
@@ -147,7 +158,7 @@ static void run_instr(const fsdp_work *work, const fsdp_stream_context *context)
   const fsdp_executor_callbacks *callbacks = &self->config.callbacks;
   if (callbacks->observe && !is_poison) callbacks->observe(callbacks->context, instr, views);
   int64_t start_ns = self->profile ? fsdp_profile_now_ns() : 0;
-  dispatch(self, instr, views, touch, context);
+  dispatch(self, work, views, touch, context);
   if (!self->profile || !in_step) return;
   fsdp_profile_instr(self->profile, &(fsdp_profile_sample){.step = work->round,
                                                            .section_run = work->part,
@@ -170,6 +181,7 @@ static void issue_section(fsdp_executor *self, int section, fsdp_work *work) {
       device->table->wait(device, instr->stream, program->instrs[awaited].stream, self->issued[awaited]);
     }
     work->item = i;
+    work->awaited = self->awaited[i];
     self->issued[i] = device->table->launch(device, instr->stream, work);
     self->last_ticket[instr->stream] = self->issued[i];
     work->serial++;
@@ -308,6 +320,21 @@ static void check_collectives(const fsdp_executor *self) {
   }
 }
 
+// What a device decides once the operands are known: its scratch, and how each product is made.
+static void open_kernels(fsdp_executor *self) {
+  const fsdp_device *device = self->config.device;
+  if (!device->table->open_kernels) return;
+  int workspace = self->config.plan->gemm_workspace;
+  device->table->open_kernels(self->config.device,
+                              workspace >= 0 ? fsdp_executor_tensor(self, workspace) : NULL);
+  for (int i = 0; i < self->program->instr_count; i++) {
+    const fsdp_instr *instr = &self->program->instrs[i];
+    if (instr->kind != FSDP_INSTR_OP || instr->stream == FSDP_STREAM_HOST) continue;
+    fsdp_kernel_call call = make_call(self, instr, self->views + instr->first_operand);
+    device->table->prepare_kernel(self->config.device, &call);
+  }
+}
+
 fsdp_executor *fsdp_executor_create(const fsdp_executor_config *config) {
   fsdp_executor *self = fsdp_alloc_zeroed(1, sizeof *self);
   self->config = *config;
@@ -321,10 +348,14 @@ fsdp_executor *fsdp_executor_create(const fsdp_executor_config *config) {
   resolve_operands(self);
   make_all_segments(self);
   self->issued = fsdp_alloc_zeroed((size_t)self->program->instr_count, sizeof *self->issued);
+  self->awaited = fsdp_alloc((size_t)self->program->instr_count * sizeof *self->awaited);
+  fsdp_device_mark_awaited(self->program, self->awaited);
   self->order = fsdp_alloc((size_t)(self->program->accumulation + FSDP_MAX_SECTIONS) * sizeof *self->order);
   self->order_count = fsdp_program_step_order(self->program, self->order);
-  if (config->measure) self->trace = fsdp_trace_create(self->program, config->device);
-  if (config->profile) self->profile = fsdp_profile_create(self->program);
+  open_kernels(self);
+  if (config->measure && config->device->table->traces)
+    self->trace = fsdp_trace_create(self->program, config->device);
+  if (config->profile && config->device->table->traces) self->profile = fsdp_profile_create(self->program);
   return self;
 }
 
@@ -336,9 +367,13 @@ void fsdp_executor_destroy(fsdp_executor *self) {
     if (self->program->instrs[i].unit >= units) units = self->program->instrs[i].unit + 1;
   }
   for (int u = 0; u < units; u++) free(self->segments[u].segments);
+  if (self->config.device->table->close_kernels) {
+    self->config.device->table->close_kernels(self->config.device);
+  }
   fsdp_profile_destroy(self->profile);
   fsdp_trace_destroy(self->trace);
   free(self->order);
+  free(self->awaited);
   free(self->issued);
   free(self->segments);
   free(self->views);

@@ -1,0 +1,250 @@
+// The only file with raw NCCL calls.
+#include "runtime/exec/comm_nccl.h"
+
+#include "runtime/base/check.h"
+#include "runtime/exec/cuda_check.h"
+#include "runtime/exec/watchdog.h"
+
+#include <nccl.h>
+#include <sched.h>
+#include <string.h>
+#include <time.h>
+
+// A call that is under way is asked for again and again at first, then from time to time.
+#define POLLS_BEFORE_SLEEP 200
+#define POLL_US            200
+
+// What the communicators of a process share; the last one that goes takes it along.
+typedef struct shared_part {
+  fsdp_watchdog *watchdog;
+  ncclComm_t world;
+  ncclComm_t all[FSDP_GROUP_COUNT]; // whom the watchdog asks; NULL: none
+  int timeout_s;
+  int users;
+} shared_part;
+
+typedef struct nccl_comm {
+  fsdp_comm base;
+  ncclComm_t comm;
+  shared_part *shared;
+  void *registration; // of the arena; NULL: none
+} nccl_comm;
+
+// ---- Calls
+
+static void fail_call(const char *call, int line, ncclComm_t comm, ncclResult_t result) {
+  fsdp_job_failed(__FILE__, line, call, "%s: %s", ncclGetErrorString(result),
+                  comm ? ncclGetLastError(comm) : "");
+}
+
+// Waits for a call on a communicator that does not block. The collectives' own enqueueing is over at once but
+// for the first time, when connections are made.
+static ncclResult_t settle(ncclComm_t comm, ncclResult_t result, int timeout_s) {
+  int64_t left_us = (int64_t)timeout_s * 1000000;
+  for (int polls = 0; result == ncclInProgress && left_us > 0; polls++) {
+    if (ncclCommGetAsyncError(comm, &result) != ncclSuccess) return ncclInternalError;
+    if (result != ncclInProgress) break;
+    if (polls < POLLS_BEFORE_SLEEP) {
+      sched_yield();
+      continue;
+    }
+    nanosleep(&(struct timespec){.tv_nsec = POLL_US * 1000}, NULL);
+    left_us -= POLL_US;
+  }
+  return result;
+}
+
+#define CALL_NCCL(self, name, ...)                                                                           \
+  do {                                                                                                       \
+    ncclResult_t nccl_result = settle((self)->comm, name(__VA_ARGS__), (self)->shared->timeout_s);           \
+    if (nccl_result != ncclSuccess) fail_call(#name, __LINE__, (self)->comm, nccl_result);                   \
+  } while (0)
+
+static ncclDataType_t type_of(fsdp_dtype dtype) {
+  FSDP_CHECK(dtype == FSDP_F32 || dtype == FSDP_BF16, "collectives take fp32 and bf16, not %s",
+             fsdp_dtype_name(dtype));
+  return dtype == FSDP_F32 ? ncclFloat32 : ncclBfloat16;
+}
+
+// ---- Collectives
+
+static void nccl_all_gather(fsdp_comm *comm, const fsdp_collective *call) {
+  nccl_comm *self = (nccl_comm *)comm;
+  CALL_NCCL(self, ncclAllGather, call->input, call->output, (size_t)call->elems, type_of(call->dtype),
+            self->comm, (cudaStream_t)call->stream);
+  fsdp_watchdog_post(self->shared->watchdog, call->stream, "all_gather", call->unit, call->step);
+}
+
+static void nccl_reduce_scatter(fsdp_comm *comm, const fsdp_collective *call) {
+  nccl_comm *self = (nccl_comm *)comm;
+  int64_t slot = call->elems * fsdp_dtype_bytes(call->dtype);
+  uintptr_t input = (uintptr_t)call->input, output = (uintptr_t)call->output;
+  bool inside = output >= input && output < input + (uintptr_t)(slot * comm->size);
+  // In place means the own slot to the library; an output elsewhere in the input gets its copy afterwards.
+  void *own = (void *)(input + (uintptr_t)(slot * comm->rank));
+  void *target = inside ? own : call->output;
+  CALL_NCCL(self, ncclReduceScatter, call->input, target, (size_t)call->elems, type_of(call->dtype), ncclSum,
+            self->comm, (cudaStream_t)call->stream);
+  if (target != call->output) {
+    CALL_CUDA(cudaMemcpyAsync(call->output, target, (size_t)slot, cudaMemcpyDeviceToDevice,
+                              (cudaStream_t)call->stream));
+  }
+  fsdp_watchdog_post(self->shared->watchdog, call->stream, "reduce_scatter", call->unit, call->step);
+}
+
+static void nccl_all_reduce(fsdp_comm *comm, const fsdp_collective *call) {
+  nccl_comm *self = (nccl_comm *)comm;
+  CALL_NCCL(self, ncclAllReduce, call->output, call->output, (size_t)call->elems, type_of(call->dtype),
+            ncclSum, self->comm, (cudaStream_t)call->stream);
+  fsdp_watchdog_post(self->shared->watchdog, call->stream, "all_reduce", call->unit, call->step);
+}
+
+// ---- Start and end
+
+// The watchdog's question to every communicator.
+static void look_at_comms(void *owner) {
+  const shared_part *shared = owner;
+  for (int g = 0; g < FSDP_GROUP_COUNT; g++) {
+    ncclResult_t result = ncclSuccess;
+    if (!shared->all[g]) continue;
+    ncclResult_t asked = ncclCommGetAsyncError(shared->all[g], &result);
+    if (asked != ncclSuccess) result = asked;
+    if (result == ncclSuccess || result == ncclInProgress) continue;
+    FSDP_JOB_FAIL("ncclCommGetAsyncError", "the communicator of group %d has failed: %s (%s)", g,
+                  ncclGetErrorString(result), ncclGetLastError(shared->all[g]));
+  }
+}
+
+static void finish(ncclComm_t comm, int timeout_s) {
+  settle(comm, ncclCommFinalize(comm), timeout_s);
+  ncclCommDestroy(comm);
+}
+
+// The watchdog must not ask a communicator that is going, so it goes with the first of them.
+static void nccl_destroy(fsdp_comm *comm) {
+  nccl_comm *self = (nccl_comm *)comm;
+  shared_part *shared = self->shared;
+  fsdp_watchdog_destroy(shared->watchdog);
+  shared->watchdog = NULL;
+  if (self->registration) ncclCommDeregister(self->comm, self->registration);
+  if (self->comm != shared->world) finish(self->comm, shared->timeout_s);
+  free(self);
+  if (--shared->users > 0) return;
+  finish(shared->world, shared->timeout_s);
+  free(shared);
+}
+
+static fsdp_status fail_start(const char *call, ncclComm_t comm, ncclResult_t result, int timeout_s,
+                              fsdp_error *error) {
+  if (result == ncclInProgress) {
+    return fsdp_fail(error, FSDP_ERR_PEER,
+                     "%s was not over after %d s: a peer or the network does not answer (--comm-timeout sets "
+                     "the limit; NCCL_DEBUG=INFO says more)",
+                     call, timeout_s);
+  }
+  return fsdp_fail(error, FSDP_ERR_PEER, "%s failed: %s (%s); NCCL_DEBUG=INFO says more", call,
+                   ncclGetErrorString(result), comm ? ncclGetLastError(comm) : "no communicator");
+}
+
+static fsdp_status join_world(fsdp_world *world, shared_part *shared, fsdp_error *error) {
+  struct {
+    ncclUniqueId id;
+    ncclResult_t result;
+  } start = {.result = ncclSuccess};
+  if (world->rank == 0) start.result = ncclGetUniqueId(&start.id);
+  fsdp_world_broadcast(world, &start, (int64_t)sizeof start);
+  if (start.result != ncclSuccess) {
+    return fail_start("ncclGetUniqueId", NULL, start.result, shared->timeout_s, error);
+  }
+  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+  config.blocking = 0;
+  ncclResult_t result = ncclCommInitRankConfig(&shared->world, world->size, start.id, world->rank, &config);
+  result = settle(shared->world, result, shared->timeout_s);
+  if (result == ncclSuccess) return FSDP_OK;
+  return fail_start("ncclCommInitRankConfig", shared->world, result, shared->timeout_s, error);
+}
+
+static fsdp_status split(const fsdp_world *world, const fsdp_nccl_config *config, shared_part *shared,
+                         fsdp_group group, fsdp_error *error) {
+  int color = fsdp_mesh_group_color(config->mesh, group, world->rank);
+  int key = fsdp_mesh_group_rank(config->mesh, group, world->rank);
+  ncclConfig_t settings = NCCL_CONFIG_INITIALIZER;
+  settings.blocking = 0;
+  ncclComm_t made = NULL;
+  ncclResult_t result = ncclCommSplit(shared->world, color, key, &made, &settings);
+  result = settle(shared->world, result, shared->timeout_s);
+  if (result == ncclSuccess && made) result = settle(made, ncclInProgress, shared->timeout_s);
+  shared->all[group] = made;
+  if (result == ncclSuccess && made) return FSDP_OK;
+  return fail_start("ncclCommSplit", shared->world, result, shared->timeout_s, error);
+}
+
+static fsdp_status register_arena(const fsdp_nccl_config *config, nccl_comm *comm, fsdp_error *error) {
+  const fsdp_device *device = config->device;
+  if (!config->registers || device->arena_bytes[FSDP_SPACE_DEVICE] == 0) return FSDP_OK;
+  ncclResult_t result = ncclCommRegister(comm->comm, device->arena[FSDP_SPACE_DEVICE],
+                                         (size_t)device->arena_bytes[FSDP_SPACE_DEVICE], &comm->registration);
+  result = settle(comm->comm, result, config->timeout_s);
+  if (result == ncclSuccess) return FSDP_OK;
+  return fail_start("ncclCommRegister", comm->comm, result, config->timeout_s, error);
+}
+
+static fsdp_status create_group(const fsdp_world *world, const fsdp_nccl_config *config, shared_part *shared,
+                                fsdp_group group, fsdp_comm **comm, fsdp_error *error) {
+  static const fsdp_comm_table table = {"nccl", nccl_all_gather, nccl_reduce_scatter, nccl_all_reduce,
+                                        nccl_destroy};
+  int size = fsdp_mesh_group_size(config->mesh, group);
+  if (size == 1) {
+    *comm = fsdp_cuda_comm_self();
+    return FSDP_OK;
+  }
+  if (group == FSDP_GROUP_WORLD) {
+    shared->all[group] = shared->world;
+  } else {
+    fsdp_status status = split(world, config, shared, group, error);
+    if (status != FSDP_OK) return status;
+  }
+  nccl_comm *made = fsdp_alloc_zeroed(1, sizeof *made);
+  made->base = (fsdp_comm){
+      .table = &table, .rank = fsdp_mesh_group_rank(config->mesh, group, world->rank), .size = size};
+  made->comm = shared->all[group];
+  made->shared = shared;
+  shared->users++;
+  *comm = &made->base;
+  return register_arena(config, made, error);
+}
+
+fsdp_status fsdp_nccl_comms(fsdp_world *world, const fsdp_nccl_config *config, fsdp_comms *comms,
+                            fsdp_error *error) {
+  memset(comms, 0, sizeof *comms);
+  if (fsdp_mesh_ranks(config->mesh) != world->size) {
+    return fsdp_fail(error, FSDP_ERR_OPTION, "the mesh has %d ranks, but the job has %d",
+                     fsdp_mesh_ranks(config->mesh), world->size);
+  }
+  if (world->size == 1) {
+    for (int g = 0; g < FSDP_GROUP_COUNT; g++) comms->group[g] = fsdp_cuda_comm_self();
+    return FSDP_OK;
+  }
+  shared_part *shared = fsdp_alloc_zeroed(1, sizeof *shared);
+  shared->timeout_s = config->timeout_s;
+  fsdp_status status = join_world(world, shared, error);
+  for (int g = 0; g < FSDP_GROUP_COUNT && status == FSDP_OK; g++) {
+    status = create_group(world, config, shared, (fsdp_group)g, &comms->group[g], error);
+  }
+  // A start that failed ends the job: what it has made is left to the end of the process.
+  if (status != FSDP_OK) return status;
+  int ordinal = 0;
+  CALL_CUDA(cudaGetDevice(&ordinal));
+  shared->watchdog = fsdp_watchdog_create(&(fsdp_watchdog_config){
+      .timeout_s = config->timeout_s, .ordinal = ordinal, .look = look_at_comms, .owner = shared});
+  return FSDP_OK;
+}
+
+void *fsdp_nccl_alloc(int64_t bytes) {
+  void *memory = NULL;
+  return ncclMemAlloc(&memory, (size_t)bytes) == ncclSuccess ? memory : NULL;
+}
+
+void fsdp_nccl_free(void *memory) {
+  if (ncclMemFree(memory) != ncclSuccess) FSDP_JOB_FAIL("ncclMemFree", "the arena could not be freed");
+}
