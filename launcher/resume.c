@@ -212,7 +212,7 @@ static fsdp_status load_one(fsdp_resume *r, fsdp_executor *executor, fsdp_error 
   loading l = {.resume = r, .reader = fsdp_checkpoint_reader_create(r->checkpoint, r->path)};
   fsdp_status status = FSDP_OK;
   for (; l.part < FSDP_CHECKPOINT_PARTS && status == FSDP_OK; l.part++) {
-    status = fsdp_state_load(executor, (fsdp_state_part)l.part, read_range, &l, error);
+    status = fsdp_state_load_slice(executor, (fsdp_state_part)l.part, read_range, &l, error);
   }
   int64_t mine = fsdp_checkpoint_reader_bytes(l.reader);
   int64_t *all = fsdp_alloc((size_t)world->size * sizeof *all);
@@ -222,7 +222,10 @@ static fsdp_status load_one(fsdp_resume *r, fsdp_executor *executor, fsdp_error 
   free(all);
   free(l.scratch);
   fsdp_checkpoint_reader_destroy(l.reader);
-  return fsdp_world_share_error(world, error);
+  if (fsdp_world_share_error(world, error) != FSDP_OK) return error->status;
+  for (int part = 0; part < FSDP_CHECKPOINT_PARTS; part++)
+    fsdp_state_exchange(executor, (fsdp_state_part)part);
+  return FSDP_OK;
 }
 
 fsdp_status fsdp_resume_load(fsdp_resume *r, fsdp_executor *executor, fsdp_error *error) {

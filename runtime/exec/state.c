@@ -78,7 +78,7 @@ typedef struct walk {
   fsdp_executor *executor;
   fsdp_state_part part;
   fsdp_dtype dtype; // of the values handed over
-  bool writes;
+  bool writes, sliced;
   fsdp_state_callback callback;
   void *context;
   fsdp_error *error;
@@ -109,6 +109,42 @@ static fsdp_status walk_run(const walk *self, int unit, const fsdp_shard_run *ru
   return FSDP_OK;
 }
 
+// Elements of a shard that each replica loads on its own, in the order of replicas; what is left over after
+// the last is loaded by all.
+static int64_t slice_of(const fsdp_executor *executor, int unit) {
+  const fsdp_executor_config *config = fsdp_executor_config_of(executor);
+  int64_t replicas = config->plan->program->mesh.size[FSDP_AXIS_DATA];
+  bool direct = config->device->table == fsdp_device_cpu();
+  if (!direct || replicas == 1 || !config->comms[FSDP_GROUP_REPLICA]) return 0;
+  return config->plan->units->units[unit].shard_numel / (replicas * FSDP_UNIT_ALIGN_ELEMS) *
+         FSDP_UNIT_ALIGN_ELEMS;
+}
+
+// The part of a run in [low, high) of the shard.
+static fsdp_status walk_clipped(const walk *self, int unit, const fsdp_shard_run *run, const shard *data,
+                                const shard *copy, int64_t low, int64_t high) {
+  int64_t begin = fsdp_max_i64(low, run->shard_offset);
+  int64_t end = fsdp_min_i64(high, run->shard_offset + run->numel);
+  if (begin >= end) return FSDP_OK;
+  fsdp_shard_run clipped = *run;
+  clipped.shard_offset = begin;
+  clipped.element_index += begin - run->shard_offset;
+  clipped.numel = end - begin;
+  return walk_run(self, unit, &clipped, data, copy);
+}
+
+// What this replica loads of a run: its slice, and what no slice holds.
+static fsdp_status walk_slice(const walk *self, int unit, const fsdp_shard_run *run, const shard *data,
+                              const shard *copy) {
+  const fsdp_executor_config *config = fsdp_executor_config_of(self->executor);
+  const fsdp_mesh *mesh = &config->plan->program->mesh;
+  int64_t slice = slice_of(self->executor, unit);
+  int64_t first = slice * fsdp_mesh_coordinate(mesh, FSDP_AXIS_DATA, config->rank);
+  fsdp_status status = walk_clipped(self, unit, run, data, copy, first, first + slice);
+  if (status != FSDP_OK) return status;
+  return walk_clipped(self, unit, run, data, copy, slice * mesh->size[FSDP_AXIS_DATA], data->elems);
+}
+
 static fsdp_status walk_unit(const walk *self, int unit) {
   const fsdp_executor_config *config = fsdp_executor_config_of(self->executor);
   const fsdp_plan *plan = config->plan;
@@ -128,7 +164,8 @@ static fsdp_status walk_unit(const walk *self, int unit) {
   int count = fsdp_units_shard_runs(plan->units, plan->graph, unit, shard_rank, runs);
   fsdp_status status = FSDP_OK;
   for (int i = 0; i < count && status == FSDP_OK; i++) {
-    status = walk_run(self, unit, &runs[i], &data, &copy);
+    status = self->sliced ? walk_slice(self, unit, &runs[i], &data, &copy)
+                          : walk_run(self, unit, &runs[i], &data, &copy);
   }
   free(runs);
   return status;
@@ -190,4 +227,48 @@ fsdp_status fsdp_state_load(fsdp_executor *executor, fsdp_state_part part, fsdp_
               .context = context,
               .error = error};
   return walk_all(&all);
+}
+
+fsdp_status fsdp_state_load_slice(fsdp_executor *executor, fsdp_state_part part, fsdp_state_callback source,
+                                  void *context, fsdp_error *error) {
+  walk all = {.executor = executor,
+              .part = part,
+              .dtype = fsdp_state_dtype(fsdp_executor_config_of(executor)->plan, part),
+              .writes = true,
+              .sliced = true,
+              .callback = source,
+              .context = context,
+              .error = error};
+  return walk_all(&all);
+}
+
+// A low-precision copy from the whole shard that it is of.
+static void refresh_copy(const shard *data, const shard *copy, void *values, void *scratch) {
+  int64_t piece = PIECE_BYTES / (int64_t)sizeof(float), width = fsdp_dtype_bytes(data->dtype);
+  for (int64_t at = 0; copy->data && at < data->elems; at += piece) {
+    int64_t elems = fsdp_min_i64(piece, data->elems - at);
+    data->device->table->read(data->device, values, data->data + at * width, elems * width);
+    put_values(copy, at, elems, values, data->dtype, scratch);
+  }
+}
+
+void fsdp_state_exchange(fsdp_executor *executor, fsdp_state_part part) {
+  const fsdp_executor_config *config = fsdp_executor_config_of(executor);
+  const fsdp_plan *plan = config->plan;
+  fsdp_comm *comm = config->comms[FSDP_GROUP_REPLICA];
+  void *values = fsdp_alloc((size_t)PIECE_BYTES), *scratch = fsdp_alloc((size_t)PIECE_BYTES);
+  for (int u = 0; u < plan->units->count; u++) {
+    const fsdp_unit_state *state = &plan->unit_state[u];
+    shard data = shard_of(executor, u, tensor_of(state, part), fsdp_state_dtype(plan, part));
+    int64_t slice = slice_of(executor, u);
+    if (!data.data || slice == 0) continue;
+    unsigned char *own = data.data + comm->rank * slice * fsdp_dtype_bytes(data.dtype);
+    fsdp_collective call = {.dtype = data.dtype, .input = own, .output = data.data, .elems = slice};
+    comm->table->all_gather(comm, &call);
+    shard copy =
+        shard_of(executor, u, part == FSDP_STATE_MASTER ? state->copy : -1, plan->config.param_dtype);
+    refresh_copy(&data, &copy, values, scratch);
+  }
+  free(scratch);
+  free(values);
 }

@@ -42,6 +42,13 @@ fsdp_status fsdp_state_save(fsdp_executor *executor, fsdp_state_part part, fsdp_
 fsdp_status fsdp_state_load(fsdp_executor *executor, fsdp_state_part part, fsdp_state_callback source,
                             void *context, fsdp_error *error);
 
+// The same in two calls, so that what replicas share is read once: each of the R that hold a shard loads 1/R
+// of it, and all ranks, once all have loaded without an error, exchange the rest. Where the device's
+// communicators need streams of their own (CUDA), load_slice loads all and exchange does nothing.
+fsdp_status fsdp_state_load_slice(fsdp_executor *executor, fsdp_state_part part, fsdp_state_callback source,
+                                  void *context, fsdp_error *error);
+void fsdp_state_exchange(fsdp_executor *executor, fsdp_state_part part);
+
 // Copies elements [first_elem, first_elem + elems) of this rank's flat shard of a unit, pads included, in the
 // part's dtype. The part must be kept by the plan.
 void fsdp_state_read_shard(fsdp_executor *executor, fsdp_state_part part, int unit, int64_t first_elem,
