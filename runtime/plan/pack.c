@@ -79,28 +79,37 @@ static int window_of(const fsdp_pack_config *config, int position) {
   return window;
 }
 
-static int compare_entries(const void *a, const void *b) {
-  const entry *x = a, *y = b;
-  return x->address != y->address ? (x->address < y->address ? -1 : 1)
-                                  : (x->top > y->top) - (x->top < y->top);
+// The next entry at or after `index` that lives while `item` does.
+static int next_together(const entry_list *list, int index, const fsdp_pack_item *item) {
+  while (index < list->count &&
+         (list->entries[index].begin > item->end || list->entries[index].end < item->begin))
+    index++;
+  return index;
 }
 
-// The placed items that could stand in the way of `item`, by address.
+// The placed items that could stand in the way of `item`, by address: those of its window, or a merger of its
+// windows'.
 static const entry_list *candidates(packer *p, const fsdp_pack_item *item) {
   int first = window_of(p->config, item->begin), last = window_of(p->config, item->end);
   if (first == last) return &p->windows[first];
+  int next[FSDP_PACK_MAX_WINDOWS];
   p->scratch.count = 0;
   for (int w = first; w <= last; w++) {
-    for (int i = 0; i < p->windows[w].count; i++) {
-      const entry *placed = &p->windows[w].entries[i];
-      if (placed->begin <= item->end && placed->end >= item->begin)
-        list_insert(&p->scratch, p->scratch.count, placed);
-    }
+    next[w] = next_together(&p->windows[w], 0, item);
     p->spent += p->windows[w].count;
   }
-  if (p->scratch.count > 1)
-    qsort(p->scratch.entries, (size_t)p->scratch.count, sizeof *p->scratch.entries, compare_entries);
-  return &p->scratch;
+  for (;;) {
+    const entry *lowest = NULL;
+    int from = first;
+    for (int w = first; w <= last; w++) {
+      if (next[w] == p->windows[w].count) continue;
+      const entry *candidate = &p->windows[w].entries[next[w]];
+      if (!lowest || candidate->address < lowest->address) lowest = candidate, from = w;
+    }
+    if (!lowest) return &p->scratch;
+    list_insert(&p->scratch, p->scratch.count, lowest);
+    next[from] = next_together(&p->windows[from], next[from] + 1, item);
+  }
 }
 
 // The address of the lowest, or of the tightest, gap that holds `item` over its whole lifetime.
@@ -371,7 +380,8 @@ static void search(packer *p) {
 
 int64_t fsdp_pack(const fsdp_pack_config *config, fsdp_pack_item *items, int count) {
   if (count == 0) return config->base;
-  FSDP_CHECK(config->window_count > 0, "no window");
+  FSDP_CHECK(config->window_count > 0 && config->window_count <= FSDP_PACK_MAX_WINDOWS, "%d windows",
+             config->window_count);
   packer p = {.config = config, .items = items, .count = count, .best_top = INT64_MAX};
   p.windows = fsdp_alloc_zeroed((size_t)config->window_count, sizeof *p.windows);
   p.order = fsdp_alloc((size_t)count * sizeof *p.order);

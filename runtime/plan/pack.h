@@ -16,6 +16,8 @@
 
 #include <stdint.h>
 
+#define FSDP_PACK_MAX_WINDOWS 8
+
 typedef struct fsdp_pack_item {
   int begin, end;       // positions, both inclusive
   int64_t bytes, align; // bytes > 0, align a power of two

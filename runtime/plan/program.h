@@ -135,6 +135,7 @@ typedef struct fsdp_program {
   int instr_capacity, operand_capacity, wait_capacity, tensor_capacity;
 } fsdp_program;
 
+// A program of one micro-batch on one rank, without sections.
 fsdp_program *fsdp_program_create(void);
 void fsdp_program_destroy(fsdp_program *program); // NULL is allowed
 
