@@ -1,7 +1,7 @@
 // The mesh: the ranks as a grid with named axes, and the groups that collectives run over.
 //
-// Ranks are laid out row-major over the axes in order, the last one fastest: with data=R, fsdp=F, rank r has fsdp
-// coordinate r % F and data coordinate r / F, so a shard group is F neighbouring ranks (one node's).
+// Ranks are laid out row-major over the axes in order, the last one fastest: with data=R, fsdp=F, rank r has
+// fsdp coordinate r % F and data coordinate r / F, so a shard group is F neighbouring ranks (one node's).
 #pragma once
 
 #include "models/graph.h"
@@ -29,7 +29,8 @@ static inline int fsdp_mesh_coordinate(const fsdp_mesh *mesh, fsdp_axis axis, in
   int f = mesh->size[FSDP_AXIS_FSDP];
   return axis == FSDP_AXIS_FSDP ? rank % f : rank / f;
 }
-// Ranks of a group, this rank's place in it, and which of the equal groups it is (for splitting a communicator).
+// Ranks of a group, this rank's place in it, and which of the equal groups it is (for splitting a
+// communicator).
 static inline int fsdp_mesh_group_size(const fsdp_mesh *mesh, fsdp_group group) {
   return group == FSDP_GROUP_WORLD     ? fsdp_mesh_ranks(mesh)
          : group == FSDP_GROUP_REPLICA ? mesh->size[FSDP_AXIS_DATA]
