@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # build.sh [FOLDER] [-DNAME=VALUE ...]: configures and builds, into build/ unless told otherwise. Warnings
 # are errors only with -DFSDP_WERROR=ON, so that a newer compiler's new warning stops nobody from using the
-# programs.
+# programs. BUILD_TARGETS names what is wanted, where that is less than all.
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
 folder=build
@@ -18,7 +18,8 @@ if ! cmake -S . -B "$folder" "${generator[@]}" -DFSDP_WERROR=OFF "$@" >"$folder/
   exit 1
 fi
 grep -- '-- fsdp:' "$folder/configure.log" || true
-if ! cmake --build "$folder" --parallel "$(cores)" >"$folder/build.log" 2>&1; then
+read -ra targets <<<"${BUILD_TARGETS:-all}"
+if ! cmake --build "$folder" --parallel "$(cores)" --target "${targets[@]}" >"$folder/build.log" 2>&1; then
   grep -v '^\[[0-9/]*\] Building' "$folder/build.log" | tail -n 80 >&2
   exit 1
 fi

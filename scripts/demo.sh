@@ -13,7 +13,7 @@ say "Build"
 # The CUDA device is minutes of compiling, of use only where there is a GPU.
 cuda=off
 if compgen -G "/dev/nvidia[0-9]*" >/dev/null; then cuda=auto; fi
-scripts/build.sh build -DFSDP_CUDA=$cuda
+BUILD_TARGETS="fsdp_train fsdp_plan" scripts/build.sh build -DFSDP_CUDA=$cuda
 rm -rf "$out"
 mkdir -p "$out"
 
