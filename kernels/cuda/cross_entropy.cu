@@ -68,8 +68,9 @@ struct row_set {
   int64_t V;
 };
 
-// Replaces the logits of a row by their gradients in T. Gradients of a tile never reach past the logits that
-// all threads have read: the next tile is read before the barrier after which this one is written.
+// Replaces the logits of a row by their gradients in T, after a barrier: the target's logit is read.
+// Gradients of a tile never reach past the logits that all threads have read: the next tile is read before
+// the barrier after which this one is written.
 template <class T, int WIDTH>
 __device__ __forceinline__ void store_gradients(float *logits, int64_t V, int64_t target, running r,
                                                 float scale) {
@@ -106,7 +107,6 @@ __global__ void __launch_bounds__(threads_count) row_of_logits(row_set p) {
   const running r = row_statistics<WIDTH>(logits, p.V);
   if (threadIdx.x == 0) global_store(p.losses + row, logf(r.sum) + r.most - global_load(logits + target));
   if (!BACKWARD) return;
-  __syncthreads(); // the target's logit is read
   store_gradients<T, WIDTH>(logits, p.V, target, r, 1.0f / fmaxf(global_load(p.count), 1.0f));
 }
 

@@ -56,7 +56,7 @@ __device__ __forceinline__ int list_tile(const int32_t *tokens, int64_t N, int64
     own[j] = (int(threadIdx.x) * per_thread + j) * sort_threads + int(token - first);
     count++;
   }
-  int at = sum_before(count, &total);
+  int at = sum_before(count, &total); // its barriers also end the use of the list of the tile before
 #pragma unroll
   for (int j = 0; j < per_thread; j++)
     if (own[j] >= 0) list[at++] = own[j];
@@ -72,7 +72,6 @@ __global__ void __launch_bounds__(sort_threads)
   for (int64_t tile = 0; tile < N; tile += tile_numel) {
     const int listed = list_tile(tokens, N, V, tile, first, list, &smaller);
     for (int i = 0; i < listed; i++) count += int(list[i]) % sort_threads == int(threadIdx.x);
-    __syncthreads();
   }
   sum_before(smaller, &total);
   const int start = total;
@@ -87,7 +86,6 @@ __global__ void __launch_bounds__(sort_threads)
       if (entry % sort_threads != int(threadIdx.x)) continue;
       global_store(positions + cursor++, int32_t(tile + entry / sort_threads));
     }
-    __syncthreads();
   }
 }
 

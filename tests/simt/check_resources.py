@@ -2,7 +2,7 @@
 """No kernel spills registers. usage: check_resources.py NVCC [ARCHITECTURE...] (80 and 90 unless told)
 
 Compiles each kernels/cuda/*.cu with -Xptxas -v and prints a line a kernel: registers, stack, spills, static
-shared memory. Dynamic shared memory is held to every architecture's limit where kernels run on the CPU (simt.h).
+shared memory. Dynamic shared memory is held to every limit where kernels run on the CPU (simt.h).
 """
 import glob
 import os

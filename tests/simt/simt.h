@@ -15,7 +15,9 @@
 #include <cstdint>
 #include <cstring>
 #include <functional>
+#include <set>
 #include <string>
+#include <tuple>
 
 struct dim3 {
   unsigned x, y, z;
@@ -61,11 +63,25 @@ uint32_t dynamic_shared_bytes();
 
 void barrier(const char *file, int line);
 
+// Mutation: places where threads wait (__syncthreads, __syncwarp, cp_async_wait). Each that is passed is
+// kept; one of them at a time can be left out, so that a test sees whether that is found.
+struct place {
+  std::string what, file;
+  int line;
+  bool operator<(const place &other) const {
+    return std::tie(what, file, line) < std::tie(other.what, other.file, other.line);
+  }
+};
+const std::set<place> &places_passed();
+void leave_out(const place *mutant); // NULL: none
+// Notes the place; true where it is left out.
+bool is_left_out(const char *what, const char *file, int line);
+
 // A function of a warp: the last of the mask's lanes to arrive runs `run` with every lane's argument
 // (arguments[lane], NULL for lanes outside the mask), then all go on.
 typedef void (*warp_body)(void *const arguments[warp_size], uint32_t mask);
 void warp_together(const char *name, uint32_t mask, void *argument, warp_body run);
-void warp_barrier(uint32_t mask);
+void warp_barrier(uint32_t mask, const char *file, int line);
 
 // ---- Shared memory (simt_shared.cpp): addresses are bytes from the block's first --------------------------
 template <class T> T shared_load(uint32_t address);

@@ -53,6 +53,9 @@ void twin_workspace(twin_case *c, int64_t cpu_numel);
 std::vector<std::vector<unsigned char>> twin_check(const twin_case &c);
 int twin_failures();
 
+// One run on the CUDA device alone: its operands' bits, workspaces left out.
+std::vector<std::vector<unsigned char>> twin_run(const twin_case &c);
+
 // The groups of cases (twin_<group>.cpp).
 void twin_rows();
 void twin_flat();

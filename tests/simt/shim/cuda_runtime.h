@@ -37,9 +37,12 @@ inline uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w) {
   return {x, y, z, w};
 }
 
-#define __syncthreads() simt::barrier(__FILE__, __LINE__)
-inline void __syncwarp(unsigned mask = 0xffffffffu) {
-  simt::warp_barrier(mask);
+inline void __syncthreads(const char *file = __builtin_FILE(), int line = __builtin_LINE()) {
+  simt::barrier(file, line);
+}
+inline void __syncwarp(unsigned mask = 0xffffffffu, const char *file = __builtin_FILE(),
+                       int line = __builtin_LINE()) {
+  simt::warp_barrier(mask, file, line);
 }
 [[noreturn]] inline void __trap() {
   simt::fail("__trap");
