@@ -187,11 +187,13 @@ fsdp_status fsdp_capacity_check(const fsdp_plan *plan, const fsdp_limits *limits
     snprintf(what, sizeof what, "a rank needs %s on the device, but %s allows %s",
              print_both(needs.bytes[FSDP_SPACE_DEVICE], needed), limits->place[FSDP_SPACE_DEVICE],
              print_both(limits->bytes[FSDP_SPACE_DEVICE], limit));
+    by_option = limits->place[FSDP_SPACE_DEVICE][0] == '-';
   } else if (limits->bytes[FSDP_SPACE_HOST] &&
              needs.bytes[FSDP_SPACE_HOST] > limits->bytes[FSDP_SPACE_HOST]) {
     snprintf(what, sizeof what, "a rank needs %s on the host, but %s allows %s",
              print_both(needs.bytes[FSDP_SPACE_HOST], needed), limits->place[FSDP_SPACE_HOST],
              print_both(limits->bytes[FSDP_SPACE_HOST], limit));
+    by_option = limits->place[FSDP_SPACE_HOST][0] == '-';
   } else {
     by_option = false;
     snprintf(what, sizeof what, "a rank needs %s on device and host together, but %s allows %s",
