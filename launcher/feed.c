@@ -7,6 +7,7 @@
 void fsdp_feed_create(fsdp_feed *feed, const fsdp_feed_config *config) {
   feed->config = *config;
   feed->steps_fed = feed->micro_batches_fed = feed->first_step = feed->sample_shift = 0;
+  feed->eval_step = -1;
   for (int i = 0; i < FSDP_FEED_STEPS_KEPT; i++) atomic_init(&feed->busy_ns[i], 0);
 }
 
@@ -30,8 +31,47 @@ static int64_t sample_of(const fsdp_feed *feed, int64_t step, int64_t micro_batc
   return fsdp_sampler_sample(&config->sampler, at / steps, at % steps, position);
 }
 
+static int64_t count_eval_targets(const fsdp_feed *feed) {
+  const fsdp_feed_config *config = &feed->config;
+  int64_t count = 0;
+  for (int64_t i = 0; i < config->eval_sampler.global_batch; i++) {
+    int64_t sample = fsdp_sampler_validation_sample(&config->eval_sampler, feed->eval_step, i);
+    count += fsdp_dataset_target_count(config->eval_dataset, sample);
+  }
+  return count;
+}
+
+static void fill_eval_batch(const fsdp_feed *feed, int32_t *tokens, int32_t *targets) {
+  const fsdp_feed_config *config = &feed->config;
+  fsdp_sampler_part part = {.ranks = config->ranks, .rank = config->rank, .batch = config->batch};
+  for (int64_t i = 0; i < config->batch; i++) {
+    int64_t position = fsdp_sampler_position(&part, i), offset = i * config->seq;
+    int64_t sample = fsdp_sampler_validation_sample(&config->eval_sampler, feed->eval_step, position);
+    fsdp_dataset_fill(config->eval_dataset, sample, tokens + offset, targets + offset);
+  }
+}
+
+double fsdp_feed_evaluate(fsdp_feed *feed, fsdp_executor *executor) {
+  int64_t steps = fsdp_sampler_validation_steps(&feed->config.eval_sampler), count = 0;
+  double sum = 0;
+  // The callbacks see eval_step: they run while run_evaluation waits, and those of steps are over.
+  for (feed->eval_step = 0; feed->eval_step < steps; feed->eval_step++) {
+    float loss;
+    fsdp_executor_run_evaluation(executor, &loss);
+    sum += (double)loss * (double)feed->eval_target_count;
+    count += feed->eval_target_count;
+  }
+  feed->eval_step = -1;
+  return sum / (double)count;
+}
+
 void fsdp_feed_step(void *context, float scalars[FSDP_SCALAR_COUNT], float *target_count) {
   fsdp_feed *feed = context;
+  if (feed->eval_step >= 0) {
+    feed->eval_target_count = count_eval_targets(feed);
+    *target_count = (float)feed->eval_target_count;
+    return;
+  }
   int64_t began_ns = fsdp_profile_now_ns(), step = feed->steps_fed++;
   double t = (double)(step + 1);
   scalars[FSDP_SCALAR_LR] = (float)fsdp_learning_rate_at(&feed->config.rate, step);
@@ -51,6 +91,10 @@ void fsdp_feed_step(void *context, float scalars[FSDP_SCALAR_COUNT], float *targ
 
 void fsdp_feed_batch(void *context, int32_t *tokens, int32_t *targets) {
   fsdp_feed *feed = context;
+  if (feed->eval_step >= 0) {
+    fill_eval_batch(feed, tokens, targets);
+    return;
+  }
   int64_t began_ns = fsdp_profile_now_ns(), fed = feed->micro_batches_fed++;
   int64_t step = fed / feed->config.accumulation, micro_batch = fed % feed->config.accumulation;
   for (int64_t i = 0; i < feed->config.batch; i++) {

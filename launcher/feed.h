@@ -7,6 +7,7 @@
 
 #include "launcher/learning_rate.h"
 #include "models/op.h"
+#include "runtime/exec/executor.h"
 #include "runtime/io/dataset.h"
 #include "runtime/io/sampler.h"
 
@@ -19,6 +20,8 @@ typedef struct fsdp_feed_config {
   int64_t batch, seq, accumulation;
   fsdp_learning_rate rate;
   double beta1, beta2;
+  const fsdp_dataset *eval_dataset; // NULL: no evaluation
+  fsdp_sampler eval_sampler;        // with a global batch of one micro-batch
 } fsdp_feed_config;
 
 #define FSDP_FEED_STEPS_KEPT 4
@@ -27,7 +30,9 @@ typedef struct fsdp_feed {
   fsdp_feed_config config;
   int64_t steps_fed, micro_batches_fed; // steps done before this run included
   int64_t first_step;                   // steps done before this run
-  int64_t sample_shift; // the sampler's step (epochs one after the other) less the optimizer's
+  int64_t sample_shift;      // the sampler's step (epochs one after the other) less the optimizer's
+  int64_t eval_step;         // of the evaluation that is under way, or -1
+  int64_t eval_target_count; // of its batch, all ranks together
   _Atomic int64_t busy_ns[FSDP_FEED_STEPS_KEPT]; // time spent in the callbacks, by step
 } fsdp_feed;
 
@@ -41,6 +46,11 @@ void fsdp_feed_seek(fsdp_feed *feed, int64_t step, int64_t sample_shift);
 // fsdp_executor_callbacks.feed_step and feed_batch.
 void fsdp_feed_step(void *feed, float scalars[FSDP_SCALAR_COUNT], float *target_count);
 void fsdp_feed_batch(void *feed, int32_t *tokens, int32_t *targets);
+
+// Between steps: evaluates on every sample of the evaluation's data, each once. The result is the mean over
+// all their targets that count, whatever the number of ranks; training goes on as if it had not happened.
+// Called by all ranks.
+double fsdp_feed_evaluate(fsdp_feed *feed, fsdp_executor *executor);
 
 // Milliseconds that the data of step `step` (from 0) took; ask once, when the step is over.
 double fsdp_feed_take_ms(fsdp_feed *feed, int64_t step);

@@ -1,5 +1,6 @@
 #include "launcher/options.h"
 
+#include <math.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
@@ -80,6 +81,34 @@ static fsdp_status check_files(const check *c) {
   return FSDP_OK;
 }
 
+bool fsdp_options_evaluate(const fsdp_options *options) {
+  return options->eval_data || options->eval_split > 0;
+}
+
+static fsdp_status check_evaluation(const check *c) {
+  const fsdp_options *o = c->options;
+  if (o->eval_data && o->eval_split > 0) {
+    return fsdp_fail(
+        c->error, FSDP_ERR_OPTION,
+        "--eval-data '%.300s' (%s) and --eval-split %g (%s) are two things to evaluate on: leave "
+        "one out",
+        o->eval_data, place(c, "eval-data"), o->eval_split, place(c, "eval-split"));
+  }
+  if (o->eval_split >= 1 && o->eval_split != floor(o->eval_split)) {
+    return fsdp_fail(c->error, FSDP_ERR_OPTION,
+                     "--eval-split %g (%s): use a part below 1, or a whole number of samples", o->eval_split,
+                     place(c, "eval-split"));
+  }
+  if (o->eval_freq > 0 && !fsdp_options_evaluate(o)) {
+    return fsdp_fail(
+        c->error, FSDP_ERR_OPTION,
+        "--eval-freq %lld (%s) has nothing to evaluate on: add --eval-data FILE, or --eval-split "
+        "0.05",
+        (long long)o->eval_freq, place(c, "eval-freq"));
+  }
+  return FSDP_OK;
+}
+
 static fsdp_status check_outputs(const check *c) {
   const fsdp_options *o = c->options;
   if (c->program != FSDP_PROGRAM_PLAN) return FSDP_OK;
@@ -149,8 +178,9 @@ static fsdp_status check_sizes(const check *c) {
 }
 
 fsdp_status fsdp_options_check(const fsdp_options *options, fsdp_program_kind program, fsdp_error *error) {
-  static fsdp_status (*const rules[])(const check *) = {check_learning_rate, check_mesh,       check_files,
-                                                        check_outputs,       check_experiment, check_sizes};
+  static fsdp_status (*const rules[])(const check *) = {check_learning_rate, check_mesh,    check_files,
+                                                        check_evaluation,    check_outputs, check_experiment,
+                                                        check_sizes};
   const check c = {options, program, error};
   for (size_t i = 0; i < sizeof rules / sizeof *rules; i++) {
     fsdp_status status = rules[i](&c);

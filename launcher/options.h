@@ -28,13 +28,15 @@ typedef enum fsdp_program_kind { FSDP_PROGRAM_TRAIN = 1, FSDP_PROGRAM_PLAN = 2 }
 
 typedef struct fsdp_options {
   char *config, *model, *data, *tokenizer, *wrap; // owned; NULL where not given and without a default
-  char *save_dir, *experiment, *resume, *log, *memory_profile, *mesh;
+  char *save_dir, *experiment, *resume, *log, *memory_profile, *mesh, *eval_data;
   int64_t batch, seq, grad_accum, num_epochs, max_steps; // max_steps 0: none
   int64_t warmup_steps, seed, numel_to_wrap, prefetch, ckpt_freq, ckpt_keep, log_freq,
       threads;                             // threads 0: the rank's cores
   int64_t memory_limit, host_memory_limit; // bytes, 0: not given
   int64_t ranks, ranks_per_node;           // fsdp_plan; 0: not given
   int64_t comm_timeout;                    // seconds
+  int64_t eval_freq;
+  double eval_split; // below 1 a part of the samples, else how many; 0: none
   double lr, min_lr, weight_decay, beta1, beta2, eps, grad_clip;
   int init, lr_schedule, strategy, accumulate, backend, ckpt_async; // the enums above and of plan.h
   int recompute;                                                    // 1: blocks
@@ -69,6 +71,9 @@ bool fsdp_options_note(const fsdp_options *options, char *note, int note_bytes);
 // Whether a user gave the option, and where ("command line", "run.yaml:3", or "default").
 bool fsdp_options_given(const fsdp_options *options, const char *name);
 const char *fsdp_options_place(const fsdp_options *options, const char *name);
+
+// Whether there is anything to evaluate on.
+bool fsdp_options_evaluate(const fsdp_options *options);
 
 // The wrap policy that --wrap and --numel-to-wrap say; its class names point into `options`.
 fsdp_wrap_policy fsdp_options_wrap(const fsdp_options *options);

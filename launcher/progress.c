@@ -82,7 +82,23 @@ json_t *fsdp_progress_json(const fsdp_step_record *record, const fsdp_plan *plan
   put_number(line, "time/backward", profile->phase_ms[FSDP_PHASE_BACKWARD]);
   put_number(line, "time/update", profile->phase_ms[FSDP_PHASE_UPDATE]);
   put_memory(line, record, plan);
+  if (!record->evaluated) return line;
+  put_number(line, "eval_loss", record->eval_loss);
+  put_number(line, "eval_perplexity", fsdp_progress_perplexity(record->eval_loss));
+  put_number(line, "time/evaluation", record->eval_ms);
   return line;
+}
+
+double fsdp_progress_perplexity(double loss) {
+  return exp(loss);
+}
+
+void fsdp_progress_print_evaluation(const fsdp_step_record *record, FILE *out) {
+  char time[32];
+  fprintf(out, "evaluation after step %" PRId64 ":  loss %.4f  perplexity %.2f  in %s\n", record->step,
+          record->eval_loss, fsdp_progress_perplexity(record->eval_loss),
+          fsdp_progress_duration(record->eval_ms / 1e3, time));
+  fflush(out);
 }
 
 void fsdp_progress_print(const fsdp_step_record *record, const fsdp_progress_rate *rate, FILE *out) {

@@ -17,8 +17,13 @@ typedef struct fsdp_step_record {
   int64_t snapshot_bytes; // host memory of checkpoints, beside the arenas
   int64_t tokens;         // of the step, all ranks together
   fsdp_figures figures;
-  bool measured; // figures.memory holds what the trace found
+  bool evaluated;            // after this step:
+  double eval_loss, eval_ms; // the mean over the evaluation's targets, and how long it took
+  bool measured;             // figures.memory holds what the trace found
 } fsdp_step_record;
+
+// exp(loss), what `eval_perplexity` is.
+double fsdp_progress_perplexity(double loss);
 
 // Rates over several steps.
 typedef struct fsdp_progress_rate {
@@ -31,6 +36,9 @@ json_t *fsdp_progress_json(const fsdp_step_record *record, const fsdp_plan *plan
 
 // The terminal's line of a step, with `rate` over the steps since the last one.
 void fsdp_progress_print(const fsdp_step_record *record, const fsdp_progress_rate *rate, FILE *out);
+
+// The terminal's line of the evaluation after a step.
+void fsdp_progress_print_evaluation(const fsdp_step_record *record, FILE *out);
 
 // FLOPs of training on one token: 6 N + 6 L C T, N all parameters but the input embedding where it is not the
 // head's too.

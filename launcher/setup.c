@@ -121,6 +121,7 @@ static fsdp_plan_config make_config(const fsdp_options *options, const fsdp_targ
       .adam_eps = (float)options->eps,
       .weight_decay = (float)options->weight_decay,
       .poison = options->poison,
+      .evaluation = fsdp_options_evaluate(options),
       .target = target,
   };
 }

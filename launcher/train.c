@@ -33,7 +33,7 @@ typedef struct trainer {
   const fsdp_placement *placement;
   const fsdp_gpu *gpu;
   fsdp_setup setup;
-  fsdp_dataset *dataset;
+  fsdp_dataset *dataset, *eval_dataset; // the latter NULL without --eval-data
   fsdp_weights *weights;
   fsdp_metrics_log *log; // of rank 0, or NULL
   fsdp_device *device;
@@ -127,6 +127,36 @@ static fsdp_status count_steps(trainer *t, fsdp_error *error) {
   return FSDP_OK;
 }
 
+// What to evaluate on: data of its own, all of it, or a part of the training data.
+static fsdp_status open_evaluation(trainer *t, const fsdp_dataset_config *training, fsdp_feed_config *feed,
+                                   fsdp_error *error) {
+  const fsdp_options *o = t->options;
+  if (!fsdp_options_evaluate(o)) return FSDP_OK;
+  fsdp_status status;
+  feed->eval_sampler = feed->sampler;
+  feed->eval_sampler.global_batch = feed->batch * feed->ranks;
+  if (o->eval_data) {
+    fsdp_dataset_config data = *training;
+    data.paths = o->eval_data;
+    data.global_batch = 1;
+    status = fsdp_dataset_open(&data, &t->eval_dataset, error);
+    if (status != FSDP_OK) return status;
+    feed->eval_dataset = t->eval_dataset;
+    feed->eval_sampler.sample_count = feed->eval_sampler.held_out =
+        fsdp_dataset_sample_count(t->eval_dataset);
+    return FSDP_OK;
+  }
+  fsdp_error why;
+  status = fsdp_sampler_hold_out(&feed->sampler, o->eval_split, &why);
+  if (status != FSDP_OK) {
+    return fsdp_fail(error, status, "--eval-split %g (%s): %.600s", o->eval_split,
+                     fsdp_options_place(o, "eval-split"), why.message);
+  }
+  feed->eval_dataset = t->dataset;
+  feed->eval_sampler.held_out = feed->sampler.held_out;
+  return FSDP_OK;
+}
+
 static fsdp_status open_data(trainer *t, fsdp_error *error) {
   const fsdp_options *o = t->options;
   const fsdp_plan_config *config = &t->setup.plan->config;
@@ -140,8 +170,10 @@ static fsdp_status open_data(trainer *t, fsdp_error *error) {
                               .global_batch = global_batch,
                               .vocab_size = config->model.vocab_size};
   if (status == FSDP_OK) status = fsdp_dataset_open(&data, &t->dataset, error);
-  free(tokenizer);
-  if (status != FSDP_OK) return status;
+  if (status != FSDP_OK) {
+    free(tokenizer);
+    return status;
+  }
   t->step_tokens = global_batch * config->seq;
   fsdp_feed_config feed = {.dataset = t->dataset,
                            .sampler = {.seed = (uint64_t)o->seed,
@@ -158,6 +190,9 @@ static fsdp_status open_data(trainer *t, fsdp_error *error) {
                                    .lr = o->lr,
                                    .min_lr = o->min_lr,
                                    .warmup_steps = o->warmup_steps};
+  status = open_evaluation(t, &data, &feed, error);
+  free(tokenizer);
+  if (status != FSDP_OK) return status;
   fsdp_feed_create(&t->feed, &feed);
   return count_steps(t, error);
 }
@@ -276,6 +311,12 @@ static void print_start(const trainer *t) {
          fsdp_value_print_bytes(host->arena_bytes + t->setup.snapshot_bytes, host_arena, sizeof host_arena),
          made->program->instr_count);
   printf("data:      %s\n", fsdp_dataset_description(t->dataset));
+  if (t->feed.config.eval_dataset) {
+    printf("evaluate:  on %s samples%s%s\n",
+           fsdp_value_print_int(t->feed.config.eval_sampler.held_out, tokens, sizeof tokens),
+           t->eval_dataset ? " of " : " held out of the data",
+           t->eval_dataset ? fsdp_dataset_description(t->eval_dataset) : "");
+  }
   printf("steps:     %" PRId64 " of %s tokens, %" PRId64 " an epoch\n", t->total_steps,
          fsdp_value_print_int(t->step_tokens, tokens, sizeof tokens), t->steps_per_epoch);
   if (made->config.seq > made->config.model.max_position_embeddings) {
@@ -334,12 +375,14 @@ static fsdp_status finish_step(trainer *t, fsdp_step_record *record, tally *sum,
     status = fsdp_metrics_log_write(t->log, line, error);
     json_decref(line);
   }
-  bool shown = record->step % t->options->log_freq == 0 || local == 1 || record->step == t->total_steps;
+  bool shown = record->step % t->options->log_freq == 0 || local == 1 || record->step == t->total_steps ||
+               record->evaluated;
   if (!shown) return status;
   fsdp_progress_rate rate = {.tokens_per_s =
                                  (double)(sum->line_steps * t->step_tokens) / (sum->line_ms / 1e3),
                              .ms_per_step = sum->line_ms / (double)sum->line_steps};
   if (is_first(t)) fsdp_progress_print(record, &rate, stdout);
+  if (is_first(t) && record->evaluated) fsdp_progress_print_evaluation(record, stdout);
   sum->line_loss = sum->line_ms = 0;
   sum->line_steps = 0;
   return status;
@@ -398,6 +441,19 @@ static fsdp_status fail_not_finite(const trainer *t, const fsdp_step_record *rec
       record->loss, record->step, record->lr, t->options->lr, fsdp_options_place(t->options, "lr"));
 }
 
+// Evaluates where it is due after the record's step; returns the time it took, which is no step's.
+static int64_t evaluate(trainer *t, fsdp_step_record *record) {
+  int64_t frequency = t->options->eval_freq;
+  bool due = record->step == t->total_steps || (frequency > 0 && record->step % frequency == 0);
+  if (!t->feed.config.eval_dataset || !due) return 0;
+  int64_t began_ns = fsdp_profile_now_ns();
+  record->eval_loss = fsdp_feed_evaluate(&t->feed, t->executor);
+  record->evaluated = true;
+  int64_t took_ns = fsdp_profile_now_ns() - began_ns;
+  record->eval_ms = (double)took_ns / 1e6;
+  return took_ns;
+}
+
 static fsdp_status run_steps(trainer *t, int *stop_signal, fsdp_error *error) {
   fsdp_step_record record = {0};
   tally sum = {0};
@@ -415,6 +471,7 @@ static fsdp_status run_steps(trainer *t, int *stop_signal, fsdp_error *error) {
     if (status == FSDP_OK && !isfinite(record.loss)) status = fail_not_finite(t, &record, error);
     if (status == FSDP_OK) {
       fsdp_train_checkpoints_after_step(&t->checkpoints, t->executor, &t->feed, step, written);
+      if (!*stop_signal) before_ns += evaluate(t, &record);
     }
   }
   fsdp_executor_drain(t->executor);
@@ -452,6 +509,7 @@ static void destroy(trainer *t) {
   fsdp_metrics_log_close(t->log, NULL);
   fsdp_weights_close(t->weights);
   fsdp_dataset_close(t->dataset);
+  fsdp_dataset_close(t->eval_dataset);
   fsdp_setup_destroy(&t->setup);
 }
 
