@@ -1,6 +1,6 @@
 # Finds the CUDA toolkit as FSDP_CUDA asks (auto, on, off) and sets FSDP_WITH_CUDA. Included by the top-level
-# list, whose directory the language must belong to. Code for sm_80 and 90, with toolkit 12.8 or later for sm_100
-# and 120 too, and PTX of the last for what comes after; -DCMAKE_CUDA_ARCHITECTURES=... says otherwise.
+# list, whose directory the language must belong to. Code for sm_80 and 90, with toolkit 12.8 or later for
+# sm_100 and 120 too, and PTX of the last for what comes after; -DCMAKE_CUDA_ARCHITECTURES=... says otherwise.
 set(FSDP_WITH_CUDA OFF)
 set(fsdp_cuda_least 12.4)
 
@@ -36,7 +36,8 @@ endif()
 check_language(CXX)
 check_language(CUDA)
 if(NOT CMAKE_CXX_COMPILER OR NOT CMAKE_CUDA_COMPILER)
-  fsdp_no_cuda("no CUDA compiler works with a C++ compiler here: install the toolkit ${fsdp_cuda_least} or later")
+  fsdp_no_cuda(
+    "no CUDA compiler works with a C++ compiler here: install the toolkit ${fsdp_cuda_least} or later")
 endif()
 enable_language(CXX)
 enable_language(CUDA)

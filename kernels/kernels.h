@@ -1,9 +1,10 @@
 // One table of ops per device: the kernel of every op kind in models/op.h.
 //
-// A kernel receives its operands resolved to addresses, in the order of its row in models/op.h, and does its work on
-// the stream it is given (CPU: the calling thread plus the pool's; CUDA: call->stream). It allocates nothing, waits
-// for nothing, and touches nothing outside its operands. Under a trace it reports each byte range that it really
-// reads or writes, in the order in which it does (fsdp_touch_*); the trace checks that against the program.
+// A kernel receives its operands resolved to addresses, in the order of its row in models/op.h, and does its
+// work on the stream it is given (CPU: the calling thread plus the pool's; CUDA: call->stream). It allocates
+// nothing, waits for nothing, and touches nothing outside its operands. Under a trace it reports each byte
+// range that it really reads or writes, in the order in which it does (fsdp_touch_*); the trace checks that
+// against the program.
 #pragma once
 
 #include "models/op.h"
@@ -24,11 +25,12 @@ typedef struct fsdp_view {
   int access; // FSDP_READ, FSDP_WRITE (overwrite) or FSDP_UPDATE (accumulate, in place)
 } fsdp_view;
 
-// A run of one parameter's elements inside a flat shard, so that stochastic rounding draws by name and element index.
+// A run of one parameter's elements inside a flat shard, so that stochastic rounding draws by name and
+// element index.
 typedef struct fsdp_segment {
-  int64_t shard_offset;  // first element in the shard
-  int64_t numel;         // elements of the run
-  int64_t element_index; // index, in the parameter, of the run's first element
+  int64_t shard_offset;   // first element in the shard
+  int64_t numel;          // elements of the run
+  int64_t element_index;  // index, in the parameter, of the run's first element
   uint64_t random_stream; // fsdp_random_stream(parameter name)
 } fsdp_segment;
 
@@ -60,9 +62,11 @@ typedef struct fsdp_kernel_table {
   fsdp_kernel kernels[FSDP_OP_KIND_COUNT];
 } fsdp_kernel_table;
 
+// The CPU's, at the best instruction set level of this core.
 const fsdp_kernel_table *fsdp_cpu_kernels(void);
 
-static inline void fsdp_touch_range(const fsdp_kernel_call *call, const void *address, int64_t bytes, int access) {
+static inline void fsdp_touch_range(const fsdp_kernel_call *call, const void *address, int64_t bytes,
+                                    int access) {
   if (call->touch && bytes > 0) call->touch->range(call->touch, address, bytes, access);
 }
 

@@ -120,6 +120,7 @@ typedef struct fsdp_graph {
   int value_capacity, param_capacity, module_capacity, forward_capacity, backward_capacity;
 } fsdp_graph;
 
+// An empty graph for micro-batches of `batch` sequences of `seq` tokens. Never NULL.
 fsdp_graph *fsdp_graph_create(int64_t batch, int64_t seq);
 void fsdp_graph_destroy(fsdp_graph *graph); // NULL is allowed
 

@@ -1,5 +1,5 @@
 """The processes' own memory: the resident set of a rank never passes its two arenas by more than 150 MB,
-whatever the strategy, and no rank ever holds the model (a sanitizer's memory would drown this: left out under one)."""
+whatever the strategy, and no rank ever holds the model. A sanitizer's memory would drown this: left out there."""
 
 import json
 import pathlib

@@ -12,8 +12,8 @@ extern "C" {
 #endif
 
 // Prints the place and the printf-style message on standard error and aborts the process.
-FSDP_NORETURN void fsdp_check_failed(const char *file, int line, const char *condition, const char *format, ...)
-    __attribute__((format(printf, 4, 5)));
+FSDP_NORETURN void fsdp_check_failed(const char *file, int line, const char *condition, const char *format,
+                                     ...) __attribute__((format(printf, 4, 5)));
 
 #define FSDP_CHECK(condition, ...)                                                                           \
   do {                                                                                                       \

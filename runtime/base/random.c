@@ -6,7 +6,9 @@
 #include <string.h>
 #include <xxhash.h>
 
-uint64_t fsdp_random_stream(const char *name) { return XXH64(name, strlen(name), 0); }
+uint64_t fsdp_random_stream(const char *name) {
+  return XXH64(name, strlen(name), 0);
+}
 
 void fsdp_random_words(uint64_t seed, uint64_t stream, uint64_t index, uint32_t words[4]) {
   uint32_t c0 = (uint32_t)index, c1 = (uint32_t)(index >> 32);
@@ -21,7 +23,8 @@ void fsdp_random_words(uint64_t seed, uint64_t stream, uint64_t index, uint32_t 
   words[0] = c0, words[1] = c1, words[2] = c2, words[3] = c3;
 }
 
-// Two uniform words to two standard normals. The first word is mapped to (0, 1] so that its logarithm is finite.
+// Two uniform words to two standard normals. The first word is mapped to (0, 1] so that its logarithm is
+// finite.
 static void box_muller(uint32_t a, uint32_t b, float out[2]) {
   double radius = sqrt(-2.0 * log(((double)a + 1.0) * 0x1p-32));
   double angle = 6.283185307179586 * ((double)b * 0x1p-32);
@@ -29,8 +32,8 @@ static void box_muller(uint32_t a, uint32_t b, float out[2]) {
   out[1] = (float)(radius * sin(angle));
 }
 
-void fsdp_random_normal(uint64_t seed, uint64_t stream, int64_t first, int64_t count, float mean, float deviation,
-                        float *out) {
+void fsdp_random_normal(uint64_t seed, uint64_t stream, int64_t first, int64_t count, float mean,
+                        float deviation, float *out) {
   float normals[4] = {0};
   int64_t block = -1;
   for (int64_t i = 0; i < count; i++) {

@@ -1,9 +1,9 @@
 // Status codes and the one error message that a failing call hands up.
 //
-// A function that can fail because of configuration, files or capacity returns fsdp_status and fills the caller's
-// fsdp_error with one complete sentence: what, which value, where, and what to do. main prints it and exits with
-// the status. Broken invariants are assertions (check.h); device and communicator failures inside a step abort the
-// job (runtime/exec).
+// A function that can fail because of configuration, files or capacity returns fsdp_status and fills the
+// caller's fsdp_error with one complete sentence: what, which value, where, and what to do. main prints it
+// and exits with the status. Broken invariants are assertions (check.h); device and communicator failures
+// inside a step abort the job (runtime/exec).
 #pragma once
 
 #ifdef __cplusplus

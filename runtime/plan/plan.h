@@ -23,7 +23,9 @@ typedef struct fsdp_target {
   int64_t gemm_workspace_bytes;
 } fsdp_target;
 
+// The two targets that there are; static, not to be freed.
 const fsdp_target *fsdp_target_cpu(void);
+// Needs no GPU and no toolkit.
 const fsdp_target *fsdp_target_cuda(void);
 
 typedef struct fsdp_plan_config {
