@@ -290,8 +290,8 @@ def resident(*arguments):
 
 def memory_does_not_grow_with_the_state():
     """Saving and loading take a few megabytes beside the arenas: blocks, windows and checksums (1/8192 of the
-    data), so less than 16 MB for the tenth of a gigabyte here as for 10 GB a rank. A snapshot is as large as the
-    state, and the log counts it."""
+    data), so less than 16 MB for the tenth of a gigabyte here as for 10 GB a rank. A snapshot is as large
+    as the state, and the log counts it."""
     if programs.SLOW:
         return  # sanitizers have memory of their own
     shape = {"hidden_size": 256, "intermediate_size": 768, "num_hidden_layers": 8, "vocab_size": 8192}
