@@ -134,6 +134,8 @@ static const fsdp_option_row table[] = {
      .help = "a line on the terminal every N steps"},
     {"log", 0, TEXT(log), .argument = "FILE",
      .help = "a JSON object a step (default: in the experiment's folder)"},
+    {"tensorboard", 0, TEXT(tensorboard), .programs = FSDP_PROGRAM_TRAIN, .argument = "DIR",
+     .help = "event files for TensorBoard, with the log's numbers"},
     {"memory-profile", 0, TEXT(memory_profile), .argument = "FILE",
      .help = "memory over one step, as .json or .svg"},
     {"measure", 0, FLAG(measure), .fallback = "on",

@@ -14,6 +14,7 @@
 #include "runtime/base/size.h"
 #include "runtime/exec/comm_nccl.h"
 #include "runtime/exec/state.h"
+#include "runtime/io/event_file.h"
 #include "runtime/io/metrics_log.h"
 #include "runtime/io/weights.h"
 
@@ -35,7 +36,8 @@ typedef struct trainer {
   fsdp_setup setup;
   fsdp_dataset *dataset, *eval_dataset; // the latter NULL without --eval-data
   fsdp_weights *weights;
-  fsdp_metrics_log *log; // of rank 0, or NULL
+  fsdp_metrics_log *log;   // of rank 0, or NULL
+  fsdp_event_file *events; // likewise
   fsdp_device *device;
   fsdp_comms comms;
   bool has_comms;
@@ -205,6 +207,9 @@ static fsdp_status open_files(trainer *t, fsdp_error *error) {
   }
   bool fresh = !fsdp_train_checkpoints_found(&t->checkpoints);
   if (status == FSDP_OK && is_first(t)) status = fsdp_train_open_log(t->options, fresh, &t->log, error);
+  if (status == FSDP_OK && is_first(t) && t->options->tensorboard) {
+    status = fsdp_event_file_open(t->options->tensorboard, &t->events, error);
+  }
   if (status == FSDP_OK && is_first(t) && t->options->memory_profile) {
     status = fsdp_memory_profile_write(t->setup.plan, t->setup.model_name, t->options->memory_profile, error);
   }
@@ -352,6 +357,22 @@ static void print_summary(const trainer *t, const fsdp_step_record *last, const 
 // ---- Steps
 // ---------------------------------------------------------------------------------------------------------
 
+// The numbers of the step's JSON line.
+static fsdp_status write_event(trainer *t, const fsdp_step_record *record, fsdp_error *error) {
+  json_t *line = fsdp_progress_json(record, t->setup.plan, 0), *value;
+  fsdp_event_scalar *scalars = fsdp_alloc(json_object_size(line) * sizeof *scalars);
+  const char *key;
+  int count = 0;
+  json_object_foreach(line, key, value) {
+    if (!json_is_number(value) || strcmp(key, "global_step") == 0) continue;
+    scalars[count++] = (fsdp_event_scalar){.tag = key, .value = json_number_value(value)};
+  }
+  fsdp_status status = fsdp_event_file_write(t->events, record->step, scalars, count, error);
+  free(scalars);
+  json_decref(line);
+  return status;
+}
+
 // Completes the record of a step that is over and hands it out. Its figures are asked for one step late, when
 // they cost no waiting (runtime/exec/executor.h).
 static fsdp_status finish_step(trainer *t, fsdp_step_record *record, tally *sum, fsdp_error *error) {
@@ -375,6 +396,7 @@ static fsdp_status finish_step(trainer *t, fsdp_step_record *record, tally *sum,
     status = fsdp_metrics_log_write(t->log, line, error);
     json_decref(line);
   }
+  if (t->events && status == FSDP_OK) status = write_event(t, record, error);
   bool shown = record->step % t->options->log_freq == 0 || local == 1 || record->step == t->total_steps ||
                record->evaluated;
   if (!shown) return status;
@@ -507,6 +529,7 @@ static void destroy(trainer *t) {
   if (t->has_comms) fsdp_comms_destroy(&t->comms);
   if (t->device) t->device->table->destroy(t->device);
   fsdp_metrics_log_close(t->log, NULL);
+  fsdp_event_file_close(t->events);
   fsdp_weights_close(t->weights);
   fsdp_dataset_close(t->dataset);
   fsdp_dataset_close(t->eval_dataset);
