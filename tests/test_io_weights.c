@@ -81,7 +81,7 @@ static const char *write_variant(const fsdp_graph *graph, const variant *v) {
     bytes += 16;
   }
   const char *path = io_path("variant.safetensors");
-  fsdp_safetensors_writer_config config = {path, tensors, count, NULL};
+  fsdp_safetensors_writer_config config = {.path = path, .tensors = tensors, .tensor_count = count};
   fsdp_safetensors_writer *writer;
   fsdp_error error;
   void *zeros = calloc(1, (size_t)bytes);

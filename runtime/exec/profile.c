@@ -19,7 +19,7 @@ typedef struct book {
 struct fsdp_profile {
   book *streams;
   unsigned char *phase; // by position
-  signed char *op;      // by position: its op, -1 where it is no kernel
+  int *op;              // by position: its op, -1 where it is no kernel
   int runs;             // sections of a step
 };
 
@@ -32,10 +32,10 @@ fsdp_profile *fsdp_profile_create(const fsdp_program *program) {
   fsdp_profile *profile = fsdp_alloc_zeroed(1, sizeof *profile);
   profile->runs = program->accumulation + FSDP_MAX_SECTIONS;
   profile->phase = fsdp_alloc_zeroed((size_t)program->instr_count, 1);
-  profile->op = fsdp_alloc((size_t)program->instr_count);
+  profile->op = fsdp_alloc((size_t)program->instr_count * sizeof *profile->op);
   for (int i = 0; i < program->instr_count; i++) {
     const fsdp_instr *instr = &program->instrs[i];
-    profile->op[i] = (signed char)(instr->kind == FSDP_INSTR_OP ? (int)instr->op : -1);
+    profile->op[i] = instr->kind == FSDP_INSTR_OP ? (int)instr->op : -1;
   }
   for (int s = 0; s < program->section_count; s++) {
     const fsdp_section *section = &program->sections[s];
