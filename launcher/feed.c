@@ -6,6 +6,7 @@
 
 void fsdp_feed_create(fsdp_feed *feed, const fsdp_feed_config *config) {
   feed->config = *config;
+  feed->gate = (fsdp_feed_gate){0};
   feed->steps_fed = feed->micro_batches_fed = feed->first_step = feed->sample_shift = 0;
   feed->eval_step = -1;
   for (int i = 0; i < FSDP_FEED_STEPS_KEPT; i++) atomic_init(&feed->busy_ns[i], 0);
@@ -103,6 +104,14 @@ void fsdp_feed_batch(void *context, int32_t *tokens, int32_t *targets) {
                       targets + offset);
   }
   book(feed, step, began_ns);
+}
+
+void fsdp_feed_observe(void *context, const fsdp_instr *instr, const fsdp_view *operands) {
+  fsdp_feed *feed = context;
+  (void)operands;
+  if (instr->kind == FSDP_INSTR_OP && instr->op == FSDP_OP_ADAMW && feed->gate.pass) {
+    feed->gate.pass(feed->gate.context);
+  }
 }
 
 double fsdp_feed_take_ms(fsdp_feed *feed, int64_t step) {

@@ -5,11 +5,13 @@
 // stream's thread, ahead of the compute stream, and only copy.
 #pragma once
 
+#include "kernels/kernels.h"
 #include "launcher/learning_rate.h"
 #include "models/op.h"
 #include "runtime/exec/executor.h"
 #include "runtime/io/dataset.h"
 #include "runtime/io/sampler.h"
+#include "runtime/plan/program.h"
 
 #include <stdatomic.h>
 
@@ -26,6 +28,12 @@ typedef struct fsdp_feed_config {
 
 #define FSDP_FEED_STEPS_KEPT 4
 
+// Called before each update, on its stream's thread; it may wait.
+typedef struct fsdp_feed_gate {
+  void (*pass)(void *context); // NULL: none
+  void *context;
+} fsdp_feed_gate;
+
 typedef struct fsdp_feed {
   fsdp_feed_config config;
   int64_t steps_fed, micro_batches_fed; // steps done before this run included
@@ -33,6 +41,7 @@ typedef struct fsdp_feed {
   int64_t sample_shift;      // the sampler's step (epochs one after the other) less the optimizer's
   int64_t eval_step;         // of the evaluation that is under way, or -1
   int64_t eval_target_count; // of its batch, all ranks together
+  fsdp_feed_gate gate;       // set while no step runs
   _Atomic int64_t busy_ns[FSDP_FEED_STEPS_KEPT]; // time spent in the callbacks, by step
 } fsdp_feed;
 
@@ -46,6 +55,9 @@ void fsdp_feed_seek(fsdp_feed *feed, int64_t step, int64_t sample_shift);
 // fsdp_executor_callbacks.feed_step and feed_batch.
 void fsdp_feed_step(void *feed, float scalars[FSDP_SCALAR_COUNT], float *target_count);
 void fsdp_feed_batch(void *feed, int32_t *tokens, int32_t *targets);
+
+// fsdp_executor_callbacks.observe: passes the gate before an update.
+void fsdp_feed_observe(void *feed, const fsdp_instr *instr, const fsdp_view *operands);
 
 // Between steps: evaluates on every sample of the evaluation's data, each once. The result is the mean over
 // all their targets that count, whatever the number of ranks; training goes on as if it had not happened.

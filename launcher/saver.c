@@ -2,6 +2,7 @@
 
 #include "runtime/base/check.h"
 #include "runtime/base/size.h"
+#include "runtime/exec/profile.h"
 #include "runtime/exec/state.h"
 #include "runtime/io/checkpoint_file.h"
 #include "runtime/io/checkpoint_folder.h"
@@ -9,6 +10,7 @@
 #include <inttypes.h>
 #include <pthread.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <string.h>
 #include <sys/mman.h>
 
@@ -35,6 +37,8 @@ struct fsdp_saver {
   pthread_mutex_t mutex;
   pthread_cond_t changed;
   job todo;
+  _Atomic bool copying; // the snapshot is being taken; cleared under the mutex
+  _Atomic int64_t gate_ns;
   fsdp_error job_error;
   fsdp_checkpoint_file file;
 };
@@ -74,8 +78,32 @@ static void take_snapshot(fsdp_saver *s) {
   }
 }
 
+static void end_copying(fsdp_saver *s) {
+  pthread_mutex_lock(&s->mutex);
+  atomic_store(&s->copying, false);
+  pthread_cond_broadcast(&s->changed);
+  pthread_mutex_unlock(&s->mutex);
+}
+
+void fsdp_saver_gate(fsdp_saver *s) {
+  if (!atomic_load(&s->copying)) return;
+  int64_t began_ns = fsdp_profile_now_ns();
+  pthread_mutex_lock(&s->mutex);
+  while (atomic_load(&s->copying)) pthread_cond_wait(&s->changed, &s->mutex);
+  pthread_mutex_unlock(&s->mutex);
+  atomic_fetch_add(&s->gate_ns, fsdp_profile_now_ns() - began_ns);
+}
+
+double fsdp_saver_take_gate_ms(fsdp_saver *s) {
+  return (double)atomic_exchange(&s->gate_ns, 0) / 1e6;
+}
+
 // Writes this rank's file.
 static void run_write(fsdp_saver *s) {
+  if (atomic_load(&s->copying)) {
+    take_snapshot(s);
+    end_copying(s);
+  }
   char temporary[FSDP_CHECKPOINT_PATH_BYTES], final[FSDP_CHECKPOINT_PATH_BYTES];
   fsdp_checkpoint_paths(s->folder, s->step, temporary, final);
   fsdp_checkpoint_file_config config = {.checkpoint = s->checkpoint,
@@ -313,7 +341,9 @@ fsdp_status fsdp_saver_begin(fsdp_saver *s, const fsdp_checkpoint_progress *prog
     warn(s);
     return error->status;
   }
-  if (s->snapshot) take_snapshot(s);
+  bool beside = fsdp_executor_config_of(s->config.executor)->device->table == fsdp_device_cpu();
+  if (s->snapshot && !beside) take_snapshot(s);
+  if (s->snapshot && beside) atomic_store(&s->copying, true);
   s->writing = true;
   post(s, JOB_WRITE);
   // Without a snapshot the file is written by now.

@@ -1,7 +1,11 @@
 // Saving checkpoints while training goes on.
 //
-//   begin: snapshot (the step waits) ─► writer thread: this rank's file ─► settle: all ranks are told
-//          ─► rank 0's writer thread: manifest, rename, old ones removed
+//   begin ─► writer thread: snapshot, then this rank's file ─► settle: all ranks are told
+//                              │              ─► rank 0's writer thread: manifest, rename, old ones removed
+//   next step: forward, backward ... gate: its first update waits until the snapshot is taken
+//
+// A step changes masters and moments in its updates alone, so all before them runs beside the copying. Where
+// the device cannot be read while it works (CUDA), begin takes the snapshot itself.
 //
 // Without a snapshot buffer all of it happens in begin. A save that fails is told on standard error and
 // leaves nothing behind; the run goes on, and the next one may succeed. Functions marked "all ranks" are
@@ -36,10 +40,16 @@ fsdp_status fsdp_saver_create(const fsdp_saver_config *config, fsdp_saver **save
 // All ranks; ends what is under way. NULL is allowed.
 void fsdp_saver_destroy(fsdp_saver *saver);
 
-// All ranks. Finishes a save under way, then takes and starts to write the state after `progress->step`. The
-// state may change again when it returns. FSDP_ERR_INPUT, on every rank alike, where the folder cannot be
+// All ranks. Finishes a save under way, then starts to write the state after `progress->step`, which may
+// change again behind fsdp_saver_gate. FSDP_ERR_INPUT, on every rank alike, where the folder cannot be
 // written.
 fsdp_status fsdp_saver_begin(fsdp_saver *saver, const fsdp_checkpoint_progress *progress, fsdp_error *error);
+
+// Before an update, on any thread: waits until the snapshot is taken.
+void fsdp_saver_gate(fsdp_saver *saver);
+
+// Milliseconds that updates have waited there since the last call.
+double fsdp_saver_take_gate_ms(fsdp_saver *saver);
 
 // Whether this rank's file is on the disk and nobody was told; false too while nothing is under way.
 bool fsdp_saver_is_written(fsdp_saver *saver);

@@ -251,14 +251,16 @@ static fsdp_status draw_or_read(void *context, const fsdp_state_range *range, vo
 }
 
 static void create_executor(trainer *t) {
-  fsdp_executor_config config = {
-      .plan = t->setup.plan,
-      .rank = t->world->rank,
-      .device = t->device,
-      .callbacks = {.context = &t->feed, .feed_step = fsdp_feed_step, .feed_batch = fsdp_feed_batch},
-      .seed = (uint64_t)t->options->seed,
-      .measure = t->options->measure,
-      .profile = true};
+  fsdp_executor_config config = {.plan = t->setup.plan,
+                                 .rank = t->world->rank,
+                                 .device = t->device,
+                                 .callbacks = {.context = &t->feed,
+                                               .feed_step = fsdp_feed_step,
+                                               .feed_batch = fsdp_feed_batch,
+                                               .observe = fsdp_feed_observe},
+                                 .seed = (uint64_t)t->options->seed,
+                                 .measure = t->options->measure,
+                                 .profile = true};
   memcpy(config.comms, t->comms.group, sizeof config.comms);
   t->executor = fsdp_executor_create(&config);
 }
