@@ -8,6 +8,7 @@
 #include <string.h>
 
 #define MAX_PROMOTIONS 100
+#define LEAST_LIMIT    1.005 // of the lower bound
 
 // A placed item as the scans see it.
 typedef struct entry {
@@ -39,6 +40,8 @@ typedef struct packer {
   int64_t *solved;     // by item: its address in the search of a window, or -1
   int positions;
   int64_t best_top, lower_bound, spent;
+  int64_t
+      limit; // config's, or a little above the lower bound where that is greater (alignment in a tiny arena)
 } packer;
 
 typedef enum order_rule {
@@ -239,7 +242,7 @@ static void measure_load(packer *p) {
 static int worst_item(const packer *p) {
   int worst = -1;
   for (int i = 0; i < p->count; i++) {
-    if (p->items[i].address + p->items[i].bytes <= p->config->limit) continue;
+    if (p->items[i].address + p->items[i].bytes <= p->limit) continue;
     if (worst < 0 || p->contention[i] > p->contention[worst]) worst = i;
   }
   return worst;
@@ -319,7 +322,7 @@ static bool solve_window(packer *p, int first, int last) {
     count++;
   }
   fsdp_pack_search_config config = {
-      .base = stack_spanning(p, first, last), .limit = p->config->limit, .effort = 4 * p->config->effort};
+      .base = stack_spanning(p, first, last), .limit = p->limit, .effort = 4 * p->config->effort};
   bool found = fsdp_pack_search(&config, inside, count);
   for (int i = 0; i < count && found; i++) p->solved[indices[i]] = inside[i].address;
   free(inside);
@@ -348,7 +351,7 @@ static void search_windows(packer *p) {
   for (int i = 0; i < p->count; i++) p->solved[i] = -1;
   for (int round = 0; round < WINDOW_ROUNDS; round++) {
     order_solved_first(p);
-    if (attempt(p, LOWEST_GAP) <= p->config->limit) return;
+    if (attempt(p, LOWEST_GAP) <= p->limit) return;
     window w = join_windows(p, busiest_position(p, worst_item(p)), windows, &window_count);
     if (!solve_window(p, w.first, w.last) && !solve_window(p, 0, p->positions - 1)) return;
     windows[window_count++] = w;
@@ -390,8 +393,10 @@ int64_t fsdp_pack(const fsdp_pack_config *config, fsdp_pack_item *items, int cou
   p.contention = fsdp_alloc((size_t)count * sizeof *p.contention);
   p.solved = fsdp_alloc((size_t)count * sizeof *p.solved);
   measure_load(&p);
+  int64_t least = (int64_t)((double)(config->base + p.lower_bound) * LEAST_LIMIT);
+  p.limit = fsdp_max_i64(config->limit, least);
   search(&p);
-  if (p.best_top > config->limit && config->limit > 0) search_windows(&p);
+  if (p.best_top > p.limit && config->limit > 0) search_windows(&p);
   for (int i = 0; i < count; i++) items[i].address = p.best_addresses[i];
   for (int w = 0; w < config->window_count; w++) free(p.windows[w].entries);
   free(p.windows);
