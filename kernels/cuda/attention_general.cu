@@ -146,7 +146,7 @@ __global__ void __launch_bounds__(threads_count) attend(attention_forward<T> p) 
 
 // d_q = scale * sum over keys of d_S k, with d_S = P * (d_o . v - delta), P = exp(S - lse).
 template <class T, int COLUMNS>
-__global__ void __launch_bounds__(threads_count) differentiate_queries(attention_gradient<T> p) {
+__global__ void __launch_bounds__(threads_count, 2) differentiate_queries(attention_gradient<T> p) {
   constexpr int keys = tile_rows<COLUMNS>, count = keys / sharers;
   const attention_shape s = p.shape;
   const int b = int(blockIdx.y) / s.H, head = int(blockIdx.y) % s.H, kv = head / s.G;

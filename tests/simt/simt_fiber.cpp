@@ -7,6 +7,7 @@
 #include <ucontext.h>
 
 #if defined(FSDP_SANITIZE_ADDRESS)
+#include <sanitizer/asan_interface.h>
 #include <sanitizer/common_interface_defs.h>
 #endif
 
@@ -55,6 +56,9 @@ void fiber_prepare(fiber *f, void (*entry)()) {
     f->stack_bytes = stack_bytes;
   }
   f->sanitizer_stack = nullptr;
+#if defined(FSDP_SANITIZE_ADDRESS)
+  __asan_unpoison_memory_region(f->stack, stack_bytes); // what the last one to run here has left
+#endif
 #if defined(__x86_64__)
   // As the stack looks after a call: the return address at 8 modulo 16.
   auto *top = reinterpret_cast<void **>(f->stack + stack_bytes - 64);
