@@ -1,8 +1,9 @@
 """The processes' own memory: the resident set of a rank never passes its two arenas by more than 150 MB,
-whatever the strategy, and no rank ever holds the model. A sanitizer's memory would drown this: left out there."""
+whatever the strategy, and no rank ever holds the model. A sanitizer's memory would drown this."""
 
 import json
 import pathlib
+import re
 import subprocess
 import sys
 import tempfile
@@ -21,14 +22,15 @@ def peaks(ranks, *arguments):
     log.unlink(missing_ok=True)
     # A rank's parent is told its peak when it ends.
     watch = ("import resource, subprocess, sys; code = subprocess.call(sys.argv[1:]); "
-             "print('peak', resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss); sys.exit(code)")
+             "print(f'<peak {resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss}>'); sys.exit(code)")
     command = [sys.executable, "-c", watch, str(programs.BIN / "fsdp_train"), "--model", str(work),
                "--init", "random", "-s", "128", "--max-steps", "3", "--log", str(log), *arguments]
     if programs.WITH_MPI:
         command = ["mpirun", "-np", str(ranks), *command]
     process = subprocess.run(command, capture_output=True, text=True, timeout=240)
     assert process.returncode == 0, process.stdout + process.stderr
-    sizes = [int(line.split()[1]) * 1024 for line in process.stdout.splitlines() if line.startswith("peak ")]
+    # Ranks' outputs may be woven into one line.
+    sizes = [int(kib) * 1024 for kib in re.findall(r"<peak (\d+)>", process.stdout)]
     return sizes, json.loads(log.read_text().splitlines()[-1])
 
 
