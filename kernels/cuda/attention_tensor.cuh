@@ -72,11 +72,11 @@ __device__ __forceinline__ void multiply_rows(uint32_t left, uint32_t right, flo
   for (int step = 0; step < WIDTH / 16; step++) {
     uint32_t a[M][4];
 #pragma unroll
-    for (int m = 0; m < M; m++) ldmatrix_x4(a[m], at_column(left, step) + m * 16 * WIDTH * 2);
+    for (int m = 0; m < M; m++) ldmatrix_x4(a[m], at_column(left, step) + uint32_t(m * 16 * WIDTH * 2));
 #pragma unroll
     for (int n = 0; n < N; n += 2) {
       uint32_t b[4];
-      ldmatrix_x4(b, at_column(right, step) + n * 8 * WIDTH * 2);
+      ldmatrix_x4(b, at_column(right, step) + uint32_t(n * 8 * WIDTH * 2));
 #pragma unroll
       for (int m = 0; m < M; m++) {
         mma_m16n8k16(d[m][n], a[m], b[0], b[1]);
@@ -107,7 +107,7 @@ __device__ __forceinline__ void add_product(const float (&weights)[M][N][4], uin
 #pragma unroll
     for (int pair = 0; pair < WIDTH / 16; pair++) {
       uint32_t b[4];
-      ldmatrix_x4_trans(b, at_column(tile, pair) + step * 16 * WIDTH * 2);
+      ldmatrix_x4_trans(b, at_column(tile, pair) + uint32_t(step * 16 * WIDTH * 2));
 #pragma unroll
       for (int m = 0; m < M; m++) {
         mma_m16n8k16(out[m][2 * pair], a[m], b[0], b[1]);
