@@ -6,6 +6,7 @@ import pathlib
 import random
 import struct
 import subprocess
+import sys
 
 BIN = pathlib.Path(os.environ.get("FSDP_BIN_DIR", "build/bin"))
 WITH_MPI = os.environ.get("FSDP_WITH_MPI", "ON").upper() in ("ON", "1", "TRUE")
@@ -35,6 +36,15 @@ def run(program, *arguments, ranks=None, timeout=240, **options):
     if ranks:
         command = ["mpirun", "-np", str(ranks), *command]
     return subprocess.run(command, capture_output=True, text=True, timeout=timeout, **options)
+
+
+def resident_alone():
+    """Bytes resident at most in a program that does nothing: itself and its libraries, whose pages are in
+    memory as the machine's cache has them (those of CUDA alone are 200 MB)."""
+    watch = ("import resource, subprocess, sys; subprocess.run(sys.argv[1:], check=True); "
+             "print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)")
+    command = [sys.executable, "-c", watch, str(BIN / "fsdp_train"), "--version"]
+    return int(subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()[-1]) * 1024
 
 
 def errors(process, program):

@@ -131,17 +131,30 @@ class Worker:
         return little_endian(ids, self.settings.token_bytes)
 
 
+ENDING = {signal.SIGINT, signal.SIGTERM}
 _worker = None  # of this process
 
 
 def _start_worker(settings):
     global _worker
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the main process stops the others
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
     _worker = Worker(settings)
 
 
 def _encode(chunk):
     return _worker.encode(chunk)
+
+
+@contextlib.contextmanager
+def _signals_wait():
+    """A pool whose start is cut short by an exception cannot be ended; its threads and processes inherit
+    the mask."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _in_order(chunks, processes, worker, settings):
@@ -161,7 +174,8 @@ def _in_order(chunks, processes, worker, settings):
                     chunk, fault = None, error
                 more = chunk is not None
                 if more:
-                    under_way.append((chunk, pool.submit(_encode, chunk)))
+                    with _signals_wait():  # the first ones start the processes
+                        under_way.append((chunk, pool.submit(_encode, chunk)))
                 if under_way and (not more or len(under_way) > 2 * processes):
                     chunk, future = under_way.popleft()
                     yield chunk, future.result()
