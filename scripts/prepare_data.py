@@ -16,25 +16,21 @@ whatever the number of processes. The format is described in runtime/io/token_fi
 """
 import argparse
 import os
-import signal
 import sys
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # processes are how the work is shared
 
-from prepare import environment, inputs, token_file  # noqa: E402
-from prepare.errors import Failure, InputError, OptionError  # noqa: E402
+from common import program  # noqa: E402
+from common.errors import InputError, OptionError  # noqa: E402
+from prepare import inputs, token_file  # noqa: E402
+from prepare.environment import TOKENIZERS  # noqa: E402
 from prepare.pipeline import Settings, prepare  # noqa: E402
 
 
-class Parser(argparse.ArgumentParser):
-    def error(self, message):
-        raise OptionError(f"{message}; --help shows how to call it")
-
-
 def parser():
-    p = Parser(prog="prepare_data.py", description=__doc__,
-               formatter_class=argparse.RawDescriptionHelpFormatter)
+    p = program.Parser(prog="prepare_data.py", description=__doc__,
+                       formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("inputs", nargs="+", metavar="INPUT", help=".txt, .jsonl, .json or .bin")
     p.add_argument("--tokenizer", metavar="FILE", help="a tokenizer.json (default: bytes)")
     p.add_argument("--model", metavar="DIR", help="a Hugging Face folder, whose tokenizer.json to take")
@@ -57,7 +53,7 @@ def parser():
                    "the tokenizer says)")
     p.add_argument("--procs", type=int, default=len(os.sched_getaffinity(0)), metavar="N",
                    help="processes (default: one a core)")
-    p.add_argument("--venv", metavar="DIR", default=environment.default_folder(),
+    p.add_argument("--venv", metavar="DIR", default=TOKENIZERS.default_folder(),
                    help="where the tokenizer's packages are installed (default: %(default)s)")
     return p
 
@@ -120,7 +116,7 @@ def run(arguments):
         return
     tokenizer, copy = check(options)
     if tokenizer:
-        environment.ensure(options.venv)
+        TOKENIZERS.ensure(options.venv)
     settings = Settings(tokenizer=tokenizer, copy=copy, packing=options.packing == "on",
                         mask_prompt=options.mask_prompt == "on", chat_template=options.chat_template,
                         special_tokens=options.special_tokens == "on", bos=options.bos, eos=options.eos)
@@ -132,21 +128,5 @@ def run(arguments):
         print(f"records left out, for they have no text: {left_out:,}")
 
 
-def stop(number, _):
-    sys.exit(128 + number)
-
-
-def main():
-    signal.signal(signal.SIGTERM, stop)
-    try:
-        run(sys.argv[1:])
-    except Failure as failure:
-        print(f"prepare_data.py: error: {failure}", file=sys.stderr)
-        return failure.status
-    except KeyboardInterrupt:
-        return 130
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(program.main("prepare_data.py", run))

@@ -215,10 +215,10 @@ def bad_tokenizers_are_refused(work):
 
 def main():
     sys.path.insert(0, str(ROOT / "scripts"))
-    from prepare import environment
-    from prepare.errors import EnvironmentFailure
+    from common.errors import EnvironmentFailure
+    from prepare.environment import TOKENIZERS
     try:
-        environment.ensure(environment.default_folder())  # may start this file anew in the environment
+        TOKENIZERS.ensure(TOKENIZERS.default_folder())  # may start this file anew in the environment
     except EnvironmentFailure as failure:
         print(f"SKIPPED: nothing of prepare_data.py with tokenizers was tested: {failure}")
         return SKIPPED

@@ -6,7 +6,7 @@ import json
 import os
 import re
 
-from prepare.errors import InputError, OptionError
+from common.errors import InputError, OptionError
 from prepare.token_file import xxh64
 
 END_OF_BYTES = 0

@@ -6,7 +6,7 @@ import os
 import re
 import struct
 
-from prepare.errors import InputError
+from common.errors import InputError
 from prepare.records import DECODER
 
 CHUNK_BYTES = 1 << 20

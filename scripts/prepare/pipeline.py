@@ -11,8 +11,8 @@ from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 
+from common.errors import Failure, InputError, OptionError
 from prepare import encoders, inputs, records
-from prepare.errors import Failure, InputError, OptionError
 from prepare.token_file import TYPECODES, Writer, little_endian
 
 VOCABULARY_MAX = 1 << 31

@@ -6,7 +6,7 @@ without a tokenizer.
 """
 import json
 
-from prepare.errors import InputError
+from common.errors import InputError
 
 # Stanford Alpaca's prompts (github.com/tatsu-lab/stanford_alpaca, train.py).
 WITH_INPUT = ("Below is an instruction that describes a task, paired with an input that provides further "

@@ -7,7 +7,7 @@ import tempfile
 import zlib
 from array import array
 
-from prepare.errors import InputError
+from common.errors import InputError
 
 MAGIC = b"fsdp-tok"
 VERSION = 1

@@ -1,0 +1,59 @@
+#!/usr/bin/env python3
+"""Draws the logs of one or several runs: loss, throughput and memory over the steps.
+
+A LOG is the JSON log of fsdp_train (--log FILE), or the folder of an experiment, which holds log.jsonl.
+Evaluation losses are points. Where a log's steps go back, as when a run goes on from an older checkpoint,
+what was written later counts. matplotlib is installed from PyPI into an environment of its own on first use,
+where the machine has none.
+"""
+import argparse
+import os
+import sys
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+
+from common import program  # noqa: E402
+from common.environment import Packages  # noqa: E402
+from common.errors import OptionError  # noqa: E402
+from plotting.logs import read_runs  # noqa: E402
+
+FORMATS = ("svg", "png")
+MATPLOTLIB = Packages("plot", requirements=("matplotlib>=3.6,<4",), modules=("matplotlib",))
+
+
+def parser():
+    p = program.Parser(prog="plot.py", description=__doc__,
+                       formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("logs", nargs="+", metavar="LOG", help="a JSON log, or an experiment's folder")
+    p.add_argument("--out", metavar="FILE", default="plot.svg",
+                   help="the picture, .svg or .png (default: %(default)s)")
+    p.add_argument("--names", metavar="NAME,...", help="of the runs, for the legend (default: their files')")
+    p.add_argument("--smooth", type=int, default=1, metavar="N",
+                   help="draw the mean of the last N steps' losses over the losses (default: 1, none)")
+    p.add_argument("--x", choices=("step", "hours"), default="step",
+                   help="hours: the time that the steps took, added up (default: step)")
+    p.add_argument("--venv", metavar="DIR", default=MATPLOTLIB.default_folder(),
+                   help="where matplotlib is installed (default: %(default)s)")
+    return p
+
+
+def run(arguments):
+    options = parser().parse_args(arguments)
+    ending = os.path.splitext(options.out)[1].lower()[1:]
+    if ending not in FORMATS:
+        raise OptionError(f"--out {options.out}: must end in .svg or .png")
+    if options.smooth < 1:
+        raise OptionError(f"--smooth {options.smooth}: give 1 or more")
+    names = options.names.split(",") if options.names else None
+    if names and len(names) != len(options.logs):
+        raise OptionError(f"--names {options.names}: has {len(names)} names for {len(options.logs)} logs")
+    runs = read_runs(options.logs, names)
+    MATPLOTLIB.ensure(options.venv)
+    from plotting import figure
+    figure.save(figure.draw(runs, options.x, options.smooth), options.out, ending)
+    steps = ", ".join(f"{run.name} {len(run.steps):,}" for run in runs)
+    print(f"{options.out}: steps of {steps}")
+
+
+if __name__ == "__main__":
+    sys.exit(program.main("plot.py", run))

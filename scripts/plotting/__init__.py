@@ -1,0 +1,1 @@
+"""What scripts/plot.py is made of."""
