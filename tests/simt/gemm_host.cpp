@@ -33,9 +33,7 @@ std::vector<float> unpack(const void *data, fsdp_dtype dtype, int64_t stride, bo
   return out;
 }
 
-} // namespace
-
-void fsdp_cuda_gemm(const fsdp_cuda_product *p, void *) {
+void multiply(const fsdp_cuda_product *p) {
   const std::vector<float> a = unpack(p->a, p->ab_dtype, p->a_stride, p->a_transposed, p->m, p->k);
   const std::vector<float> b = unpack(p->b, p->ab_dtype, p->b_stride, p->b_transposed, p->k, p->n);
   const int64_t last = (p->m - 1) * p->c_stride + p->n;
@@ -53,6 +51,15 @@ void fsdp_cuda_gemm(const fsdp_cuda_product *p, void *) {
       store(p->c, p->c_dtype, at, row[size_t(j)] + old);
     }
   }
+}
+
+} // namespace
+
+void fsdp_cuda_gemm(const fsdp_cuda_product *p, void *stream) {
+  simt::enqueue(stream, [product = *p] {
+    multiply(&product);
+    return true;
+  });
 }
 
 void fsdp_cuda_gemm_prepare(const fsdp_cuda_product *) {}

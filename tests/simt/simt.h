@@ -132,6 +132,24 @@ void memory_check(const void *address, size_t bytes, size_t alignment);
 // Bytes beside the allocations that were written to ("" where none were).
 std::string memory_damage();
 
+// ---- Streams (simt_queue.cpp) -----------------------------------------------------------------------------
+// Work is done when somebody waits for it, as late as can be, and of the streams whose next piece can be done
+// a random one goes first: whatever the program does not order happens in the wrong order. The calls may come
+// from several threads.
+struct stream;
+// A piece of work: true when it is over, false where it cannot be yet, to be asked again.
+typedef std::function<bool()> work;
+// NULL: at once, on this thread.
+void enqueue(void *stream, work piece);
+stream *stream_create();
+void stream_destroy(stream *s);
+// Does work of any stream until `over` says so.
+void work_until(const std::function<bool()> &over);
+bool streams_are_idle();
+bool stream_is_idle(const stream *s);
+// Runs `action` while no work is done.
+void between_work(const std::function<void()> &action);
+
 // ---- Between the harness's files ------------------------------------------------------------------------
 void shared_begin_block(uint32_t dynamic_bytes);
 void shared_pass_barrier();

@@ -4,6 +4,8 @@
 
 #include "tests/simt/simt.h"
 
+#include <cuda_runtime_api.h>
+
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
@@ -132,11 +134,6 @@ inline float __uint_as_float(unsigned bits) {
 }
 
 // ---- The runtime ----------------------------------------------------------------------------------------
-typedef int cudaError_t;
-typedef void *cudaStream_t;
-enum { cudaSuccess = 0 };
-enum { cudaFuncAttributeMaxDynamicSharedMemorySize = 8 };
-enum cudaMemcpyKind { cudaMemcpyHostToDevice = 1, cudaMemcpyDeviceToHost = 2 };
 struct cudaLaunchAttribute {};
 struct cudaLaunchConfig_t {
   dim3 gridDim, blockDim;
@@ -146,43 +143,18 @@ struct cudaLaunchConfig_t {
   unsigned numAttrs = 0;
 };
 
-inline const char *cudaGetErrorString(cudaError_t) {
-  return "no error";
-}
-inline cudaError_t cudaGetLastError() {
-  return cudaSuccess;
-}
 template <class Kernel> cudaError_t cudaFuncSetAttribute(Kernel *, int, int bytes) {
-  return bytes <= int(simt::shared_bytes_max) ? cudaSuccess : 1;
+  return bytes <= int(simt::shared_bytes_max) ? cudaSuccess : cudaErrorInvalidValue;
 }
+// The arguments are copied, as a launch copies them.
 template <class... Parameters, class... Arguments>
 cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t *config, void (*kernel)(Parameters...),
                                Arguments &&...arguments) {
-  simt::launch({config->gridDim, config->blockDim, config->dynamicSmemBytes},
-               [&] { kernel(static_cast<Parameters>(arguments)...); });
-  return cudaSuccess;
-}
-inline cudaError_t cudaGetDeviceCount(int *count) {
-  *count = 1;
-  return cudaSuccess;
-}
-inline cudaError_t cudaMalloc(void **address, size_t bytes) {
-  *address = simt::memory_allocate(bytes);
-  return cudaSuccess;
-}
-inline cudaError_t cudaFree(void *address) {
-  simt::memory_free(address);
-  return cudaSuccess;
-}
-inline cudaError_t cudaMemcpy(void *to, const void *from, size_t bytes, cudaMemcpyKind) {
-  memcpy(to, from, bytes);
-  return cudaSuccess;
-}
-inline cudaError_t cudaMemsetAsync(void *to, int value, size_t bytes, cudaStream_t) {
-  simt::memory_check(to, bytes, 1);
-  memset(to, value, bytes);
-  return cudaSuccess;
-}
-inline cudaError_t cudaStreamSynchronize(cudaStream_t) {
+  const simt::launch_shape shape = {config->gridDim, config->blockDim, config->dynamicSmemBytes};
+  std::tuple<Parameters...> values(static_cast<Parameters>(arguments)...);
+  simt::enqueue(config->stream, [shape, kernel, values] {
+    simt::launch(shape, [&] { std::apply(kernel, values); });
+    return true;
+  });
   return cudaSuccess;
 }
