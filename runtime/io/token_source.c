@@ -1,7 +1,9 @@
 #include "runtime/io/token_source.h"
 
+#include "runtime/base/check.h"
 #include "runtime/io/builtin_text.h"
 
+#include <stdio.h>
 #include <string.h>
 #include <strings.h>
 
@@ -67,6 +69,39 @@ static fsdp_status open_tokens(const char *path, const char *tokenizer, fsdp_tok
   return FSDP_OK;
 }
 
+// The first `count` bytes of `text` as one word of a shell's command line. The caller frees it.
+static char *shell_word(const char *text, int count) {
+  static const char plain[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_./+:@%-";
+  char *word = fsdp_alloc(4 * (size_t)count + 3), *to = word;
+  bool quote = (int)strspn(text, plain) < count;
+  if (quote) *to++ = '\'';
+  for (int i = 0; i < count; i++) {
+    if (text[i] == '\'') to = stpcpy(to, "'\\'");
+    *to++ = text[i];
+  }
+  if (quote) *to++ = '\'';
+  *to = 0;
+  return word;
+}
+
+// The message holds the very command that prepares the file; `kind` is the path's ending.
+static fsdp_status refuse_text(const char *path, const char *kind, const char *tokenizer, fsdp_error *error) {
+  char *with = shell_word(tokenizer, (int)strlen(tokenizer)), *from = shell_word(path, (int)strlen(path));
+  char *prepared;
+  int length = asprintf(&prepared, "%.*s.tok", (int)(kind - path), path);
+  FSDP_CHECK(length >= 0, "out of host memory for a path");
+  char *to = shell_word(prepared, length);
+  fsdp_status status = fsdp_fail(error, FSDP_ERR_INPUT,
+                                 "%s: is text, but the model has a tokenizer; run scripts/prepare_data.py "
+                                 "--tokenizer %s --out %s %s and give --data what it wrote",
+                                 path, with, to, from);
+  free(with);
+  free(from);
+  free(prepared);
+  free(to);
+  return status;
+}
+
 fsdp_status fsdp_token_source_open(const char *path, const char *tokenizer, fsdp_token_source *source,
                                    fsdp_error *error) {
   const char *dot = strrchr(path, '.'), *slash = strrchr(path, '/');
@@ -74,11 +109,7 @@ fsdp_status fsdp_token_source_open(const char *path, const char *tokenizer, fsdp
   bool text = !strcasecmp(kind, ".txt"), json = !strcasecmp(kind, ".jsonl") || !strcasecmp(kind, ".json");
   fsdp_status status;
   *source = (fsdp_token_source){0};
-  if ((text || json) && tokenizer)
-    return fsdp_fail(error, FSDP_ERR_INPUT,
-                     "%s: is text, but the model has a tokenizer; run scripts/prepare_data.py --tokenizer %s "
-                     "--out %.*s.tok %s and give --data what it wrote",
-                     path, tokenizer, (int)(kind - path), path, path);
+  if ((text || json) && tokenizer) return refuse_text(path, kind, tokenizer, error);
   if (text)
     status = open_text(path, source, error);
   else if (json)
