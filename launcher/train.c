@@ -376,7 +376,8 @@ static fsdp_status write_event(trainer *t, const fsdp_step_record *record, fsdp_
 }
 
 // Completes the record of a step that is over and hands it out. Its figures are asked for one step late, when
-// they cost no waiting (runtime/exec/executor.h).
+// they cost no waiting (runtime/exec/executor.h), but before a save of that step: what is resumed from a
+// checkpoint goes on behind its step's line, whenever the run was killed.
 static fsdp_status finish_step(trainer *t, fsdp_step_record *record, tally *sum, fsdp_error *error) {
   char message[512];
   int64_t local = record->step - t->feed.first_step; // the executor counts its own
@@ -482,20 +483,23 @@ static fsdp_status run_steps(trainer *t, int *stop_signal, fsdp_error *error) {
   fsdp_step_record record = {0};
   tally sum = {0};
   int64_t before_ns = fsdp_profile_now_ns(), first = t->feed.first_step + 1;
+  bool finished = true;
   fsdp_status status = FSDP_OK;
   for (int64_t step = first; step <= t->total_steps && status == FSDP_OK && !*stop_signal; step++) {
     fsdp_step_result result;
     bool written;
     fsdp_executor_run_step(t->executor, &result);
     int64_t now_ns = fsdp_profile_now_ns();
-    if (step > first) finish_step(t, &record, &sum, error);
+    if (!finished) finish_step(t, &record, &sum, error);
     record = make_record(t, &result, (double)(now_ns - before_ns) / 1e6);
     before_ns = now_ns;
     status = agree_to_stop(t, &record, stop_signal, &written, error);
     if (status == FSDP_OK && !isfinite(record.loss)) status = fail_not_finite(t, &record, error);
+    if (status == FSDP_OK && !*stop_signal) before_ns += evaluate(t, &record);
+    finished = status == FSDP_OK && fsdp_train_checkpoints_is_due(&t->checkpoints, step);
+    if (finished) finish_step(t, &record, &sum, error);
     if (status == FSDP_OK) {
       fsdp_train_checkpoints_after_step(&t->checkpoints, t->executor, &t->feed, step, written);
-      if (!*stop_signal) before_ns += evaluate(t, &record);
     }
   }
   fsdp_executor_drain(t->executor);
@@ -505,11 +509,11 @@ static fsdp_status run_steps(trainer *t, int *stop_signal, fsdp_error *error) {
   }
   if (status != FSDP_OK && status != FSDP_ERR_NOT_FINITE) return status;
   fsdp_error last_error = {0};
+  if (status == FSDP_OK) last_error = *error; // what rank 0 may know since the ranks last asked each other
+  if (!finished) finish_step(t, &record, &sum, &last_error);
   if (status == FSDP_OK) {
-    last_error = *error; // what rank 0 may know since the ranks last asked each other
     status = fsdp_train_checkpoints_finish(&t->checkpoints, t->executor, &t->feed, record.step, error);
   }
-  finish_step(t, &record, &sum, &last_error);
   if (fsdp_world_share_error(t->world, &last_error) != FSDP_OK && status == FSDP_OK) {
     *error = last_error;
     return error->status;

@@ -147,10 +147,14 @@ bool fsdp_train_checkpoints_is_written(fsdp_train_checkpoints *self) {
   return self->saver && fsdp_saver_is_written(self->saver);
 }
 
+bool fsdp_train_checkpoints_is_due(const fsdp_train_checkpoints *self, int64_t step) {
+  return self->saver && step % self->options->ckpt_freq == 0;
+}
+
 void fsdp_train_checkpoints_after_step(fsdp_train_checkpoints *self, fsdp_executor *executor,
                                        const fsdp_feed *feed, int64_t step, bool all_written) {
   if (!self->saver) return;
-  bool due = step % self->options->ckpt_freq == 0;
+  bool due = fsdp_train_checkpoints_is_due(self, step);
   // The step's own updates may still run; that they end is no loss.
   if (due) fsdp_executor_drain(executor);
   if (!due && !all_written) return;

@@ -42,6 +42,9 @@ fsdp_status fsdp_train_checkpoints_restore(fsdp_train_checkpoints *self, fsdp_ex
 // Whether this rank's part of a save is on the disk, for the ranks to tell each other after each step.
 bool fsdp_train_checkpoints_is_written(fsdp_train_checkpoints *self);
 
+// Whether step `step` will be saved when it is over.
+bool fsdp_train_checkpoints_is_due(const fsdp_train_checkpoints *self, int64_t step);
+
 // After step `step`: completes a save that `all_written` ranks have written, and starts one where --ckpt-freq
 // says so. A save that fails is told, and the run goes on.
 void fsdp_train_checkpoints_after_step(fsdp_train_checkpoints *self, fsdp_executor *executor,

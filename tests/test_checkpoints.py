@@ -1,16 +1,14 @@
-"""Checkpoints end to end: resuming on other ranks and strategies, kills at any moment, damage, full disks,
-signals, and the way to Hugging Face and back. `--all` kills a hundred times in place of twenty."""
+"""Checkpoints end to end: resuming on other ranks and strategies, damage, full disks, signals, and the way to
+Hugging Face and back. Kills are in test_kills.py."""
 
 import json
 import os
 import pathlib
-import random
 import re
 import resource
 import shutil
 import signal
 import subprocess
-import sys
 import tempfile
 import time
 
@@ -18,7 +16,6 @@ import programs
 
 work = pathlib.Path(tempfile.mkdtemp(prefix="fsdp_ckpt_"))
 MPI = programs.WITH_MPI
-KILLS = 100 if "--all" in sys.argv else 3 if programs.SLOW else 20
 COMMON = ["-s", "32", "--lr", "1e-3", "--seed", "3", "--log-freq", "100", "--save-dir", work]
 
 
@@ -184,15 +181,19 @@ def a_full_disk_is_told():
         return
     try:
         ranks = 2 if MPI else None
-        arguments = ["-b", 1, "--save-dir", disk, "-e", "full", "--ckpt-freq", 2, "--ckpt-keep", 1]
-        process = train("--max-steps", 2, *arguments, ranks=ranks)  # 9.6 MB
-        process = train("--max-steps", 4, *arguments, ranks=ranks, status=3)
-        assert len(warnings(process)) == 1, process.stderr
-        assert sorted(p.name for p in (disk / "full").glob("step-*")) == ["step-00000002"]
-        (disk / "ballast").write_bytes(b"")
-        subprocess.run(["mount", "-o", "remount,size=64m", disk], check=True)
-        process = train("--max-steps", 4, *arguments, ranks=ranks)
-        assert "step 2," in process.stdout
+        for way in ("on", "off"):
+            arguments = ["-b", 1, "--save-dir", disk, "-e", way, "--ckpt-freq", 2, "--ckpt-keep", 1,
+                         "--ckpt-async", way]  # fmt: skip
+            train("--max-steps", 2, *arguments, ranks=ranks)  # 9.6 MB
+            process = train("--max-steps", 4, *arguments, ranks=ranks, status=3)
+            assert len(warnings(process)) == 1, process.stderr
+            assert len(programs.errors(process, "fsdp_train")) == 1, process.stderr
+            assert sorted(p.name for p in (disk / way).glob("step-*")) == ["step-00000002"]
+            subprocess.run(["mount", "-o", "remount,size=64m", disk], check=True)
+            process = train("--max-steps", 4, *arguments, ranks=ranks)
+            assert "step 2," in process.stdout
+            shutil.rmtree(disk / way)
+            subprocess.run(["mount", "-o", "remount,size=16m", disk], check=True)
     finally:
         subprocess.run(["umount", disk], check=True)
 
@@ -223,59 +224,6 @@ def signals_save_and_stop():
         assert steps(name) == [done] and len(losses(name)) == done
         process = train("-b", 1, "--max-steps", done + 2, "-e", name, ranks=ranks)
         assert f"step {done}, saved" in process.stdout and len(losses(name)) == done + 2
-
-
-def kill_group(process):
-    """All of it at once: mpirun and its ranks."""
-    for pid in descendants(process.pid) + [process.pid]:
-        try:
-            os.kill(pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
-    process.communicate()
-
-
-def descendants(pid):
-    children = []
-    for task in pathlib.Path(f"/proc/{pid}/task").glob("*/children"):
-        try:
-            children += [int(child) for child in task.read_text().split()]
-        except OSError:
-            pass
-    return children + [below for child in children for below in descendants(child)]
-
-
-def kills_lose_nothing():
-    """A run that saves after every second step is killed again and again, half the times while a temporary
-    folder is there, and must end with the curve of the uninterrupted run."""
-    generator = random.Random(5)
-    ranks, total = (2 if MPI else None), 60 + 3 * KILLS
-    arguments = ["-b", 2, "--wrap", "block", "--max-steps", total, "--ckpt-freq", 2]
-    train(*arguments, "-e", "calm", "--ckpt-keep", 1, ranks=ranks)
-    log, kills, during, starts = work / "wild" / "log.jsonl", 0, 0, 0
-    while True:
-        process = start(*arguments, "-e", "wild", ranks=ranks)
-        starts += 1
-        in_save, deadline = kills % 2 == 1, time.monotonic() + generator.uniform(0.0, 0.5)
-        before = log.read_text().count("\n") if log.exists() else 0
-        while process.poll() is None and kills < KILLS:
-            began = log.exists() and log.read_text().count("\n") not in (before, 0)
-            saving = any((work / "wild").glob("*.tmp"))
-            if saving if in_save else began and time.monotonic() > deadline:
-                kill_group(process)
-                kills += 1
-                during += saving
-                break
-            time.sleep(0.001)
-        else:
-            out, err = process.communicate(timeout=240)
-            assert process.returncode == 0, (process.returncode, out, err)
-            assert not [line for line in err.splitlines() if "warning" in line], err
-            break
-    assert losses("wild") == losses("calm")
-    assert not list((work / "wild").glob("*.tmp")) and not list((work / "wild").glob("*.old"))
-    print(f"  {kills} kills, {during} of them during a save, {starts} starts")
-    assert kills >= min(KILLS, 5), "the run ended before it could be killed"
 
 
 def resident(*arguments):
@@ -365,7 +313,6 @@ for test in (
     signals_save_and_stop,
     memory_does_not_grow_with_the_state,
     to_hugging_face_and_back,
-    kills_lose_nothing,
 ):
     began = time.monotonic()
     test()
