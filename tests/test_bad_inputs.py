@@ -130,6 +130,13 @@ bad(
     "bare",
     "model.safetensors",
 )
+unread = programs.make_model(work / "shards_without_index")
+(unread / "model.safetensors").rename(unread / "model-00001-of-00001.safetensors")
+bad("shards without their index", ["--model", str(unread)], 3, "model.safetensors.index.json", "--init random")
+unread = programs.make_model(work / "pickled", weights=False)
+(unread / "pytorch_model-00001-of-00001.bin").write_bytes(b"weights")
+(unread / "pytorch_model.bin.index.json").write_text("{}")
+bad("weights of another kind", ["--model", str(unread)], 3, "saved again as safetensors", "--init random")
 (pathlib.Path(good + "_tokenizer")).mkdir()
 for file in ("config.json", "model.safetensors"):
     (pathlib.Path(good + "_tokenizer") / file).write_bytes((pathlib.Path(good) / file).read_bytes())

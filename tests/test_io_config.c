@@ -73,6 +73,11 @@ static void rope_in_every_spelling(void **state) {
             &c);
   assert_true(c.rope_scaling == FSDP_ROPE_LLAMA3 && c.rope_theta == 5e5 &&
               c.rope_original_max_position == 8192);
+  read_good("{" BASE ",\"original_max_position_embeddings\":16,\"rope_scaling\":{\"rope_type\":\"llama3\","
+            "\"factor\":8,\"low_freq_factor\":1,\"high_freq_factor\":4.0,"
+            "\"original_max_position_embeddings\":32}}",
+            &c);
+  assert_int_equal(c.rope_original_max_position, 16); // Transformers 5.23: that of the model, not of its rope
   read_good("{" BASE ",\"rope_parameters\":{\"rope_type\":\"linear\",\"rope_theta\":20000,\"factor\":4}}",
             &c);
   assert_true(c.rope_scaling == FSDP_ROPE_LINEAR && c.rope_theta == 20000 && c.rope_factor == 4);

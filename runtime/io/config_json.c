@@ -158,9 +158,9 @@ static void read_rope(reader *r, const json_t *root, fsdp_llama_config *config) 
   if (!rope) return;
   read_rope_kind(r, rope, config);
   if (config->rope_scaling == FSDP_ROPE_LLAMA3) {
-    int64_t original =
-        read_count(r, root, "original_max_position_embeddings", config->max_position_embeddings);
-    config->rope_original_max_position = read_count(r, rope, "original_max_position_embeddings", original);
+    // Here the outermost one counts, as in Transformers.
+    int64_t inner = read_count(r, rope, "original_max_position_embeddings", config->max_position_embeddings);
+    config->rope_original_max_position = read_count(r, root, "original_max_position_embeddings", inner);
   }
 }
 

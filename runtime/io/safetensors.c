@@ -3,6 +3,7 @@
 #include "runtime/base/check.h"
 #include "runtime/io/safetensors_header.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdatomic.h>
@@ -45,8 +46,19 @@ static bool exists(const char *folder, const char *name) {
   return found;
 }
 
+static bool ends_with(const char *name, const char *ending) {
+  size_t length = strlen(name), end = strlen(ending);
+  return length >= end && !strcmp(name + length - end, ending);
+}
+
 bool fsdp_safetensors_is_present(const char *folder) {
-  return exists(folder, "model.safetensors") || exists(folder, "model.safetensors.index.json");
+  DIR *entries = opendir(folder);
+  bool found = false;
+  for (struct dirent *entry; !found && entries && (entry = readdir(entries));)
+    found = ends_with(entry->d_name, ".safetensors") || ends_with(entry->d_name, ".safetensors.index.json") ||
+            (!strncmp(entry->d_name, "pytorch_model", 13) && strstr(entry->d_name, ".bin"));
+  if (entries) closedir(entries);
+  return found;
 }
 
 // Opens one file and appends its tensors.

@@ -39,7 +39,8 @@ typedef struct fsdp_safetensors_tensor {
 fsdp_status fsdp_safetensors_open(const char *path, fsdp_safetensors **model, fsdp_error *error);
 void fsdp_safetensors_close(fsdp_safetensors *model); // NULL is allowed
 
-// Whether a folder holds weights that fsdp_safetensors_open would look at.
+// Whether a folder holds weights, also such as fsdp_safetensors_open refuses (shards without their index,
+// pytorch_model.bin): a model that has weights is never taken for one that has none.
 bool fsdp_safetensors_is_present(const char *folder);
 
 // Reads elements [first, first + count) of tensor `index`, in row-major order, converted to fp32 (F32, BF16,
