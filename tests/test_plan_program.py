@@ -2,6 +2,7 @@
 
 import json
 import pathlib
+import re
 import resource
 import subprocess
 
@@ -37,6 +38,15 @@ def streams():
     process = plan("--print-program", "--ranks", "2", "--wrap", "block")
     assert "all_gather" in process.stdout and "Verified" not in process.stdout
     assert not plan("--json").stderr
+
+
+def takes_every_option_of_training():
+    """A training command, or its file of options, is planned as it stands."""
+    names = {program: set(re.findall(r"--[a-z][a-z0-9-]+", programs.run(program, "--help").stdout))
+             for program in ("fsdp_train", "fsdp_plan")}  # fmt: skip
+    assert len(names["fsdp_train"]) > 40 and names["fsdp_train"] <= names["fsdp_plan"]
+    (work / "run.yaml").write_text("tensorboard: events\nbind: off\nlog: log.jsonl\n")
+    plan("--config", work / "run.yaml", "--comm-timeout", "60", "--allow-shared-gpu", "--nccl-register", "off")
 
 
 def unit_counts():
@@ -151,6 +161,7 @@ def pictures():
 
 for test in (
     streams,
+    takes_every_option_of_training,
     unit_counts,
     shape_of_the_json,
     formulas,
