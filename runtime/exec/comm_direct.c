@@ -65,7 +65,10 @@ static void check_peers(direct_comm *self) {
     pid_t process = self->control->members[r].process;
     if (process == 0 || kill(process, 0) == 0 || errno != ESRCH) continue;
     if (atomic_exchange(&self->control->lost, 1) == 0) {
-      FSDP_JOB_FAIL("a collective", "rank %d of its group, process %d, has ended", r, (int)process);
+      FSDP_JOB_FAIL("a collective",
+                    "rank %d of its group, process %d, has ended; what it or the system's log says of that "
+                    "is the cause: remove it and start again (with -e from the last checkpoint)",
+                    r, (int)process);
     }
     fsdp_job_end(FSDP_ERR_PEER);
   }
