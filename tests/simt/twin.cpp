@@ -130,11 +130,14 @@ std::vector<bytes> run_on_cuda(const twin_case &c, int run) {
     data.push_back(cuda_initial(o));
     void *address;
     must(cudaMalloc(&address, data.back().size()));
-    must(cudaMemcpy(address, data.back().data(), data.back().size(), cudaMemcpyHostToDevice));
+    must(cudaMemset(address, 0, data.back().size()));
     views.push_back({address, o.cuda_numel, o.dtype, o.access});
   }
+  must(cudaStreamSynchronize(nullptr));
   fsdp_kernel_call call = call_of(c, views);
   fsdp_cuda_prepare(&call);
+  for (size_t i = 0; i < data.size(); i++)
+    must(cudaMemcpy(views[i].data, data[i].data(), data[i].size(), cudaMemcpyHostToDevice));
   fsdp_cuda_kernels()->kernels[c.kind](&call);
   must(cudaStreamSynchronize(nullptr));
   std::string damaged = damage();

@@ -1,0 +1,98 @@
+"""The CUDA device on the CPU (simt_runtime.cpp), in the whole trainer: it trains as the CPU device does, odd
+shapes and orders of its streams included; what it cannot do it says; and waits that are left out show."""
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+sys.path.insert(0, str(pathlib.Path(__file__).parent.parent))
+import programs  # noqa: E402
+
+work = pathlib.Path(tempfile.mkdtemp(prefix="fsdp_device_"))
+# As few elements as make every kernel's edges: nothing is a multiple of 8 or of a tile.
+ODD = {"hidden_size": 60, "num_attention_heads": 3, "num_key_value_heads": 1, "intermediate_size": 52,
+       "vocab_size": 263}
+TIED = {"hidden_size": 64, "head_dim": 24, "num_attention_heads": 4, "num_key_value_heads": 4,
+        "intermediate_size": 40, "vocab_size": 257, "tie_word_embeddings": True}
+
+
+def train(name, *arguments, model=programs.CONFIG, status=0, **environment):
+    folder = work / name
+    folder.mkdir(exist_ok=True)
+    (folder / "config.json").write_text(json.dumps(programs.CONFIG | model))
+    log = folder / "log.jsonl"
+    log.unlink(missing_ok=True)
+    process = programs.run(
+        "fsdp_train", "--model", folder, "--init", "random", "-s", 9, "-b", 2, "--max-steps", 2,
+        *("--lr", "1e-3", "--wrap", "block", "--log", log, *arguments), env=os.environ | environment)
+    assert process.returncode == status, (name, process.returncode, process.stdout, process.stderr)
+    if status:
+        messages = programs.errors(process, "fsdp_train")
+        assert len(messages) == 1, process.stderr
+        return messages[0]
+    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    return [(line["loss"], line["grad_norm"]) for line in lines]
+
+
+def differ(a, b):
+    return max(abs(x - y) / abs(y) for one, other in zip(a, b) for x, y in zip(one, other))
+
+
+def odd_shapes_train_as_on_the_cpu():
+    for name, model, more in (
+        ("odd", ODD, ()),
+        ("tied", TIED, ("--recompute", "block")),
+        ("one", {}, ("-s", 1, "-b", 1)),
+        ("offload", ODD, ("--cpu-offload", "on", "--grad-accum", 2)),
+        ("local", TIED, ("--accumulate", "local", "--grad-accum", 2, "--strategy", "no")),
+        ("poison", ODD, ("--poison", "on")),
+    ):
+        for dtype, tolerance in (("fp32", 1e-5), ("bf16", 1e-2)):
+            arguments = ("--param-dtype", dtype, *more)
+            cuda = train(name, "--backend", "cuda", *arguments, model=model)
+            cpu = train(name, "--backend", "cpu", *arguments, model=model)
+            assert differ(cuda, cpu) <= tolerance, (name, dtype, cuda, cpu)
+
+
+def no_order_of_the_streams_matters():
+    arguments = ("--backend", "cuda", "--param-dtype", "bf16", "--cpu-offload", "on", "--prefetch", 2)
+    results = {str(train("orders", *arguments, FSDP_SIMT_SEED=str(seed))) for seed in range(6)}
+    assert len(results) == 1, results
+    # The harness would notice: without waits between streams other numbers come out, or none.
+    wrong = set()
+    for seed in range(3):
+        try:
+            wrong.add(str(train("orders", *arguments, FSDP_SIMT_SEED=str(seed), FSDP_SIMT_WAITS="off")))
+        except AssertionError:
+            wrong.add("ended")
+    assert not wrong & results, "leaving out every wait changed nothing"
+
+
+def what_cannot_be_is_said():
+    for status, words, environment in (
+        (5, "no NVIDIA driver", {"FSDP_SIMT_DRIVER": "0"}),
+        (5, "serves CUDA 12.2", {"FSDP_SIMT_DRIVER": "12020"}),
+        (5, "shows this process no GPU", {"FSDP_SIMT_GPUS": "0"}),
+        (4, "what is free on this rank's GPU", {"FSDP_SIMT_GPU_BYTES": "34000000"}),
+    ):
+        message = train("refused", "--backend", "cuda", status=status, **environment)
+        assert words in message, (environment, message)
+    assert "--allow-shared-gpu" in shared_without_leave()
+
+
+def shared_without_leave():
+    if not programs.WITH_MPI:
+        return "--allow-shared-gpu"
+    process = programs.run("fsdp_train", "--backend", "cuda", "-s", 8, ranks=2,
+                           env=os.environ | {"FSDP_SIMT_GPUS": "1"})
+    assert process.returncode == 5, process.stderr
+    return programs.errors(process, "fsdp_train")[0]
+
+
+for test in (odd_shapes_train_as_on_the_cpu, no_order_of_the_streams_matters, what_cannot_be_is_said):
+    test()
+    print(f"{test.__name__}: passed", flush=True)
+subprocess.run(["rm", "-rf", str(work)], check=True)
