@@ -46,10 +46,6 @@ struct fsdp_saver {
 // ---- The two jobs
 // ----------------------------------------------------------------------------------------------
 
-static const void *from_snapshot(void *context, const fsdp_checkpoint_range *range) {
-  return ((fsdp_saver *)context)->snapshot + range->data_offset;
-}
-
 // Where element `flat` of a unit's flat buffer lies in this rank's shard.
 static int64_t in_shard(const fsdp_saver *s, int unit, int64_t flat) {
   const fsdp_mesh *mesh = &s->checkpoint->mesh;
@@ -109,7 +105,8 @@ static void run_write(fsdp_saver *s) {
   fsdp_checkpoint_file_config config = {.checkpoint = s->checkpoint,
                                         .rank = s->rank,
                                         .folder = temporary,
-                                        .source = s->snapshot ? from_snapshot : from_state,
+                                        .data = s->snapshot,
+                                        .source = from_state,
                                         .context = s,
                                         .piece_bytes = STAGING_BYTES};
   s->job_error.status = FSDP_OK;

@@ -2,7 +2,7 @@
 //
 //   safetensors: "master/<unit>" ... "moment1/<unit>" ... "moment2/<unit>" ... "checksums"
 //                |<---- data: parts in order, units in order, this rank's piece of each ---->|
-//                |  chunk 0  |  chunk 1  | ...  of 64 KiB; "checksums" holds XXH3-64 of each, little-endian
+//                |  chunk 0  |  chunk 1  | ...  of 16 KiB; "checksums" holds XXH3-64 of each, little-endian
 //
 // The file's checksum in the manifest is XXH3-128 of the header's bytes followed by those of "checksums": it
 // covers every byte, and a range is verified by reading no more than the chunks that it lies in.
@@ -10,7 +10,8 @@
 
 #include "runtime/io/checkpoint.h"
 
-#define FSDP_CHECKPOINT_CHUNK_BYTES ((int64_t)64 << 10)
+// The smaller, the less do ranks read that others read too; the greater, the smaller is the table.
+#define FSDP_CHECKPOINT_CHUNK_BYTES ((int64_t)16 << 10)
 
 typedef struct fsdp_checkpoint_reader fsdp_checkpoint_reader;
 
@@ -28,7 +29,10 @@ typedef struct fsdp_checkpoint_file_config {
   const fsdp_checkpoint *checkpoint; // the layout
   int rank;
   const char *folder;
-  fsdp_checkpoint_source source; // called in the order of the bytes, for at most piece_bytes at a time
+  // Either all of the file's data, from a multiple of 4096 on: it is written from where it lies; or who gives
+  // it, called in the order of the bytes, for at most piece_bytes at a time.
+  const void *data;
+  fsdp_checkpoint_source source;
   void *context;
   int64_t piece_bytes; // 0: no limit but the piece of a unit
 } fsdp_checkpoint_file_config;

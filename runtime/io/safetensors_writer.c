@@ -44,25 +44,36 @@ static fsdp_status put(fsdp_safetensors_writer *w, const void *data, int64_t byt
   return FSDP_OK;
 }
 
+static fsdp_status put_block(fsdp_safetensors_writer *w, fsdp_error *error) {
+  fsdp_status status = put(w, w->block, w->block_fill, error);
+  w->block_fill = 0;
+  return status;
+}
+
 static fsdp_status write_all(fsdp_safetensors_writer *w, const void *data, int64_t bytes, fsdp_error *error) {
   if (!w->block) return put(w, data, bytes, error);
-  for (int64_t done = 0, now; done < bytes; done += now) {
+  fsdp_status status = FSDP_OK;
+  for (int64_t done = 0, now; done < bytes && !status; done += now) {
+    const char *from = (const char *)data + done;
+    now = (bytes - done) / BLOCK_ALIGN * BLOCK_ALIGN;
+    if (now > 0 && (uintptr_t)from % BLOCK_ALIGN == 0 && w->block_fill % BLOCK_ALIGN == 0) {
+      status = put_block(w, error);
+      if (!status) status = put(w, from, now, error); // from where it lies
+      continue;
+    }
     now = fsdp_min_i64(bytes - done, BLOCK_BYTES - w->block_fill);
-    memcpy(w->block + w->block_fill, (const char *)data + done, (size_t)now);
+    memcpy(w->block + w->block_fill, from, (size_t)now);
     w->block_fill += now;
-    if (w->block_fill < BLOCK_BYTES) continue;
-    fsdp_status status = put(w, w->block, BLOCK_BYTES, error);
-    if (status) return status;
-    w->block_fill = 0;
+    if (w->block_fill == BLOCK_BYTES) status = put_block(w, error);
   }
-  return FSDP_OK;
+  return status;
 }
 
 // The end is no whole block.
 static fsdp_status flush_block(fsdp_safetensors_writer *w, fsdp_error *error) {
   if (!w->block || w->block_fill == 0) return FSDP_OK;
   stop_direct(w);
-  return put(w, w->block, w->block_fill, error);
+  return put_block(w, error);
 }
 
 static void open_file(fsdp_safetensors_writer *w, bool direct) {
@@ -109,11 +120,11 @@ static char *header_text(const fsdp_safetensors_writer_config *config, int64_t *
   return text;
 }
 
-// Padded with spaces so that the data begins at a multiple of 64 bytes.
+// Padded with spaces so that the data begins at a multiple of 64 bytes, or of what is written directly.
 static fsdp_status write_header(fsdp_safetensors_writer *w, const char *text, fsdp_error *error) {
   unsigned char prefix[8];
-  char padding[64];
-  int64_t length = (int64_t)strlen(text), padded = fsdp_round_up(8 + length, 64) - 8;
+  char padding[BLOCK_ALIGN];
+  int64_t length = (int64_t)strlen(text), padded = fsdp_round_up(8 + length, w->block ? BLOCK_ALIGN : 64) - 8;
   memset(padding, ' ', sizeof padding);
   for (int i = 0; i < 8; i++) prefix[i] = (unsigned char)((uint64_t)padded >> (8 * i));
   fsdp_status status = write_all(w, prefix, sizeof prefix, error);
