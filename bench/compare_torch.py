@@ -9,7 +9,7 @@ Both sides: one thread a rank on a core of its own, fp32, one shard group over a
 tokens/s (the median step and the fastest, of all but a round's first two), the peak resident set per rank
 (VmHWM of the whole process, whatever is in it) and the ratios to the fastest and to the smallest of
 PyTorch's two, FSDP1 and FSDP2. PyTorch, Transformers and safetensors come from PyPI, into --venv, when they
-are not there yet.
+are not there yet. With --device cuda it compares on a GPU instead (compare_gpu.py, with options of its own).
 """
 import argparse
 import functools
@@ -324,6 +324,9 @@ def compare(args):
 
 
 def main():
+    if "--device" in sys.argv:
+        import compare_gpu
+        return compare_gpu.main(sys.argv[1:])
     args = parse()
     if args.worker:
         return make_model(args) if args.worker == "make" else train(args)
@@ -337,4 +340,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())
