@@ -49,6 +49,8 @@ static void put_memory(json_t *line, const fsdp_step_record *record, const fsdp_
   put(line, "planned_valley_bytes", json_integer(device->valley_bytes));
   put(line, "planned_peak_bytes", json_integer(device->peak_bytes));
   put(line, "arena_bytes", json_integer(device->arena_bytes));
+  put(line, "device_used_bytes",
+      record->device_used_bytes > 0 ? json_integer(record->device_used_bytes) : json_null());
   put(line, "host_bytes",
       json_integer(plan->memory.space[FSDP_SPACE_HOST].arena_bytes + record->snapshot_bytes));
   const fsdp_memory_space_report *host = &plan->memory.space[FSDP_SPACE_HOST];

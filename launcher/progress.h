@@ -20,6 +20,7 @@ typedef struct fsdp_step_record {
   bool evaluated;            // after this step:
   double eval_loss, eval_ms; // the mean over the evaluation's targets, and how long it took
   bool measured;             // figures.memory holds what the trace found
+  int64_t device_used_bytes; // as the GPU's driver counts, everybody there together; 0: there is no driver
 } fsdp_step_record;
 
 // exp(loss), what `eval_perplexity` is.

@@ -1,6 +1,7 @@
 #include "launcher/train.h"
 
 #include "launcher/capacity.h"
+#include "launcher/draw.h"
 #include "launcher/feed.h"
 #include "launcher/memory_profile.h"
 #include "launcher/option_value.h"
@@ -10,7 +11,6 @@
 #include "launcher/stop.h"
 #include "launcher/train_checkpoints.h"
 #include "launcher/train_files.h"
-#include "runtime/base/random.h"
 #include "runtime/base/size.h"
 #include "runtime/exec/comm_nccl.h"
 #include "runtime/exec/state.h"
@@ -42,6 +42,8 @@ typedef struct trainer {
   fsdp_comms comms;
   bool has_comms;
   fsdp_executor *executor;
+  fsdp_pool *drawers; // while the first weights are drawn
+  int64_t used_bytes; // of the device, when last asked
   fsdp_feed feed;
   fsdp_train_checkpoints checkpoints;
   int64_t total_steps, steps_per_epoch, step_tokens;
@@ -244,9 +246,8 @@ static fsdp_status draw_or_read(void *context, const fsdp_state_range *range, vo
   trainer *t = context;
   if (t->weights)
     return fsdp_weights_read(t->weights, range->param, range->first_elem, range->elems, values, error);
-  const fsdp_param *param = &t->setup.plan->graph->params[range->param];
-  fsdp_random_normal((uint64_t)t->options->seed, fsdp_random_stream(param->name), range->first_elem,
-                     range->elems, param->init_mean, param->init_deviation, values);
+  fsdp_draw_param(t->drawers, &t->setup.plan->graph->params[range->param], (uint64_t)t->options->seed,
+                  range->first_elem, range->elems, values);
   return FSDP_OK;
 }
 
@@ -267,7 +268,11 @@ static void create_executor(trainer *t) {
 
 // From the checkpoint, or a new start; then feed, log and number of steps are where the run goes on.
 static fsdp_status fill_state(trainer *t, fsdp_error *error) {
-  if (!fsdp_train_checkpoints_found(&t->checkpoints)) fsdp_state_fill(t->executor, draw_or_read, t, error);
+  if (!fsdp_train_checkpoints_found(&t->checkpoints)) {
+    t->drawers = fsdp_pool_create(t->placement->core_count);
+    fsdp_state_fill(t->executor, draw_or_read, t, error);
+    fsdp_pool_destroy(t->drawers);
+  }
   if (fsdp_world_share_error(t->world, error) != FSDP_OK) return error->status;
   if (fsdp_train_checkpoints_restore(&t->checkpoints, t->executor, &t->feed, error) != FSDP_OK) {
     return error->status;
@@ -375,6 +380,14 @@ static fsdp_status write_event(trainer *t, const fsdp_step_record *record, fsdp_
   return status;
 }
 
+// The driver's count, asked for in the first steps, by when libraries have taken what they keep, and then
+// from time to time.
+static int64_t count_device_bytes(trainer *t, int64_t local) {
+  const fsdp_device_table *table = t->device->table;
+  if (table->used_bytes && (local <= 3 || local % 100 == 0)) t->used_bytes = table->used_bytes(t->device);
+  return t->used_bytes;
+}
+
 // Completes the record of a step that is over and hands it out. Its figures are asked for one step late, when
 // they cost no waiting (runtime/exec/executor.h), but before a save of that step: what is resumed from a
 // checkpoint goes on behind its step's line, whenever the run was killed.
@@ -387,6 +400,7 @@ static fsdp_status finish_step(trainer *t, fsdp_step_record *record, tally *sum,
   for (int p = 0; !t->device->table->traces && p < FSDP_PHASE_COUNT; p++) {
     record->figures.profile.phase_ms[p] = NAN; // not known where the device has queues of its own
   }
+  record->device_used_bytes = count_device_bytes(t, local);
   record->data_ms = fsdp_feed_take_ms(&t->feed, record->step - 1);
   sum->line_loss += record->loss;
   sum->line_ms += record->total_ms;

@@ -23,8 +23,8 @@ const fsdp_kernel_table *fsdp_cuda_kernels(void);
 void fsdp_cuda_gemm_open(void *workspace);
 void fsdp_cuda_gemm_close(void);
 
-// Chooses the algorithms of the products that this call makes, when the plan is sealed: the operands need
-// only dtypes and accesses, their addresses may be anything 16-byte aligned. Nothing is enqueued.
+// Chooses the algorithms of the products that this call makes, when the plan is sealed and before memory is
+// filled: the fastest of a few, which are run on the operands (zeros stay zeros) and awaited.
 void fsdp_cuda_prepare(const fsdp_kernel_call *call);
 
 #ifdef __cplusplus

@@ -19,5 +19,6 @@ struct fsdp_cuda_product {
 // Enqueues the product on a stream. A shape that was not prepared is prepared now.
 void fsdp_cuda_gemm(const fsdp_cuda_product *product, void *stream);
 
-// Chooses the algorithm for products of this shape, strides, dtypes and alignment.
+// Chooses the algorithm for products of this shape, strides, dtypes and alignment, by making the product a
+// few times: c is written, so a, b and c are memory that nobody has filled yet (zeros stay zeros).
 void fsdp_cuda_gemm_prepare(const fsdp_cuda_product *product);

@@ -1,6 +1,7 @@
 // Matrix products through cuBLASLt. Its matrices are column-major, so c^T (n,m) = b^T a^T is what it
 // computes: the same bytes. An algorithm is chosen once per shape and kept, with its descriptors, until the
-// library is closed.
+// library is closed: of the first that the library's heuristic names the fastest here. Sums of a product that
+// is split are fp32 whatever its result is.
 #include "kernels/cuda/cuda_kernels.h"
 #include "kernels/cuda/gemm.cuh"
 #include "runtime/base/check.h"
@@ -8,8 +9,15 @@
 
 #include <cublasLt.h>
 #include <cuda_runtime.h>
+#include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
+#define CUDA_CHECK(call)                                                                                     \
+  do {                                                                                                       \
+    cudaError_t cuda_status = (call);                                                                        \
+    FSDP_CHECK(cuda_status == cudaSuccess, "%s: %s", #call, cudaGetErrorString(cuda_status));                \
+  } while (0)
 #define LT_CHECK(call)                                                                                       \
   do {                                                                                                       \
     cublasStatus_t lt_status = (call);                                                                       \
@@ -18,8 +26,12 @@
 
 namespace {
 
-constexpr int plans_max = 256; // shapes of a program; a step of Llama has about twenty
-constexpr uint32_t alignment_max = 256;
+constexpr int plans_max = 1024; // shapes of a program; a step of Llama has about twenty, times alignments
+// An address counts as aligned to 256 bytes, or to this at most: finer steps would only make more plans.
+constexpr uint32_t alignment_great = 256, alignment_usual = 16;
+constexpr int candidates_max = 8;
+// A candidate takes the place of an earlier one only where it is clearly faster, so that most choices repeat.
+constexpr float margin = 0.97f;
 
 // What an algorithm is chosen by. All of its bytes are compared, so it has no padding.
 struct product_key {
@@ -35,6 +47,7 @@ struct product_plan {
   cublasLtMatmulDesc_t operation;
   cublasLtMatrixLayout_t left, right, out; // of the column-major product
   cublasLtMatmulAlgo_t algorithm;
+  bool measured;
 };
 
 struct library {
@@ -47,8 +60,10 @@ struct library {
 library lt; // one device a process
 
 uint32_t alignment_of(const void *address) {
-  const uint64_t bits = reinterpret_cast<uintptr_t>(address) | alignment_max;
-  return uint32_t(bits & (~bits + 1));
+  const uint64_t bits = reinterpret_cast<uintptr_t>(address);
+  if (bits % alignment_great == 0) return alignment_great;
+  const uint64_t capped = bits | alignment_usual;
+  return uint32_t(capped & (~capped + 1));
 }
 
 cudaDataType_t type_of(fsdp_dtype dtype) {
@@ -92,30 +107,111 @@ void describe(product_plan *plan) {
   plan->out = layout_of(c, key->m, key->n, key->c_stride);
 }
 
-void choose(product_plan *plan) {
+// The heuristic's first algorithms, the best guess first; at least one.
+int find_candidates(const product_plan *plan, int wanted, cublasLtMatmulHeuristicResult_t *results) {
   const product_key *key = &plan->key;
   const uint64_t workspace_bytes = FSDP_CUDA_GEMM_WORKSPACE_BYTES;
+  const uint32_t reductions = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
   cublasLtMatmulPreference_t preference;
   LT_CHECK(cublasLtMatmulPreferenceCreate(&preference));
   auto prefer = [&](cublasLtMatmulPreferenceAttributes_t name, const void *value, size_t bytes) {
     LT_CHECK(cublasLtMatmulPreferenceSetAttribute(preference, name, value, bytes));
   };
   prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace_bytes, sizeof workspace_bytes);
+  prefer(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &reductions, sizeof reductions);
   prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, &key->b_alignment, sizeof key->b_alignment);
   prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, &key->a_alignment, sizeof key->a_alignment);
   prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, &key->c_alignment, sizeof key->c_alignment);
   prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, &key->c_alignment, sizeof key->c_alignment);
-  cublasLtMatmulHeuristicResult_t result;
-  int found = 0;
+  int found = 0, usable = 0;
   LT_CHECK(cublasLtMatmulAlgoGetHeuristic(lt.handle, plan->operation, plan->left, plan->right, plan->out,
-                                          plan->out, preference, 1, &result, &found));
-  FSDP_CHECK(found == 1, "cuBLASLt has no algorithm for a product of %lld x %lld x %lld", (long long)key->m,
-             (long long)key->n, (long long)key->k);
-  plan->algorithm = result.algo;
+                                          plan->out, preference, wanted, results, &found));
   LT_CHECK(cublasLtMatmulPreferenceDestroy(preference));
+  for (int i = 0; i < found; i++)
+    if (results[i].state == CUBLAS_STATUS_SUCCESS) results[usable++] = results[i];
+  FSDP_CHECK(usable > 0, "cuBLASLt has no algorithm for a product of %lld x %lld x %lld", (long long)key->m,
+             (long long)key->n, (long long)key->k);
+  return usable;
 }
 
-const product_plan *plan_of(const fsdp_cuda_product *product) {
+cublasStatus_t multiply(const product_plan *plan, const cublasLtMatmulAlgo_t *algorithm,
+                        const fsdp_cuda_product *product, cudaStream_t stream) {
+  const float one = 1, beta = product->accumulate ? 1 : 0;
+  return cublasLtMatmul(lt.handle, plan->operation, &one, product->b, plan->left, product->a, plan->right,
+                        &beta, product->c, plan->out, product->c, plan->out, algorithm, lt.workspace,
+                        FSDP_CUDA_GEMM_WORKSPACE_BYTES, stream);
+}
+
+// ---- The measured choice
+
+struct stopwatch {
+  cudaStream_t stream;
+  cudaEvent_t begin, end;
+};
+
+stopwatch make_stopwatch() {
+  stopwatch w;
+  CUDA_CHECK(cudaStreamCreateWithFlags(&w.stream, cudaStreamNonBlocking));
+  CUDA_CHECK(cudaEventCreate(&w.begin));
+  CUDA_CHECK(cudaEventCreate(&w.end));
+  return w;
+}
+
+void destroy_stopwatch(const stopwatch *w) {
+  CUDA_CHECK(cudaEventDestroy(w->begin));
+  CUDA_CHECK(cudaEventDestroy(w->end));
+  CUDA_CHECK(cudaStreamDestroy(w->stream));
+}
+
+// Milliseconds of one product; infinity where the algorithm cannot make it.
+float time_runs(const product_plan *plan, const cublasLtMatmulAlgo_t *algorithm,
+                const fsdp_cuda_product *product, const stopwatch *w, int runs) {
+  CUDA_CHECK(cudaEventRecord(w->begin, w->stream));
+  for (int i = 0; i < runs; i++)
+    if (multiply(plan, algorithm, product, w->stream) != CUBLAS_STATUS_SUCCESS) return INFINITY;
+  CUDA_CHECK(cudaEventRecord(w->end, w->stream));
+  CUDA_CHECK(cudaEventSynchronize(w->end));
+  float ms = 0;
+  CUDA_CHECK(cudaEventElapsedTime(&ms, w->begin, w->end));
+  return ms / float(runs);
+}
+
+float time_candidate(const product_plan *plan, const cublasLtMatmulAlgo_t *algorithm,
+                     const fsdp_cuda_product *product, const stopwatch *w, float best) {
+  if (time_runs(plan, algorithm, product, w, 1) == INFINITY) return INFINITY; // loads the kernel
+  float once = time_runs(plan, algorithm, product, w, 1);
+  if (once > 1.5f * best) return once;
+  const int runs = once < 0.1f ? 20 : once < 1 ? 5 : 2;
+  for (int i = 0; i < 2; i++) once = fminf(once, time_runs(plan, algorithm, product, w, runs));
+  return once;
+}
+
+// How many candidates are measured: FSDP_GEMM_CANDIDATES, 1 takes the heuristic's first.
+int wanted_candidates() {
+  const char *text = getenv("FSDP_GEMM_CANDIDATES");
+  const int number = text ? atoi(text) : candidates_max;
+  return number < 1 ? 1 : number > candidates_max ? candidates_max : number;
+}
+
+// The first candidate, or a later one that is faster by the margin.
+void choose_by_time(product_plan *plan, const fsdp_cuda_product *product) {
+  cublasLtMatmulHeuristicResult_t results[candidates_max];
+  const int found = find_candidates(plan, wanted_candidates(), results);
+  plan->algorithm = results[0].algo;
+  plan->measured = true;
+  if (found == 1) return;
+  const stopwatch w = make_stopwatch();
+  float best = INFINITY;
+  for (int i = 0; i < found; i++) {
+    const float ms = time_candidate(plan, &results[i].algo, product, &w, best);
+    if (ms >= best * margin) continue;
+    best = ms;
+    plan->algorithm = results[i].algo;
+  }
+  destroy_stopwatch(&w);
+}
+
+product_plan *plan_of(const fsdp_cuda_product *product) {
   FSDP_CHECK(lt.handle, "fsdp_cuda_gemm_open comes first");
   const product_key key = key_of(product);
   for (int i = 0; i < lt.count; i++)
@@ -123,8 +219,11 @@ const product_plan *plan_of(const fsdp_cuda_product *product) {
   FSDP_CHECK(lt.count < plans_max, "more than %d shapes of matrix products", plans_max);
   product_plan *plan = &lt.plans[lt.count++];
   plan->key = key;
+  plan->measured = false;
   describe(plan);
-  choose(plan);
+  cublasLtMatmulHeuristicResult_t first;
+  find_candidates(plan, 1, &first);
+  plan->algorithm = first.algo;
   return plan;
 }
 
@@ -149,13 +248,11 @@ extern "C" void fsdp_cuda_gemm_close(void) {
 }
 
 void fsdp_cuda_gemm_prepare(const fsdp_cuda_product *product) {
-  plan_of(product);
+  product_plan *plan = plan_of(product);
+  if (!plan->measured) choose_by_time(plan, product);
 }
 
 void fsdp_cuda_gemm(const fsdp_cuda_product *product, void *stream) {
   const product_plan *plan = plan_of(product);
-  const float one = 1, beta = product->accumulate ? 1 : 0;
-  LT_CHECK(cublasLtMatmul(lt.handle, plan->operation, &one, product->b, plan->left, product->a, plan->right,
-                          &beta, product->c, plan->out, product->c, plan->out, &plan->algorithm, lt.workspace,
-                          FSDP_CUDA_GEMM_WORKSPACE_BYTES, static_cast<cudaStream_t>(stream)));
+  LT_CHECK(multiply(plan, &plan->algorithm, product, static_cast<cudaStream_t>(stream)));
 }

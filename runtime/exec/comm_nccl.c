@@ -6,6 +6,7 @@
 #include "runtime/exec/watchdog.h"
 
 #include <nccl.h>
+#include <pthread.h>
 #include <sched.h>
 #include <string.h>
 #include <time.h>
@@ -17,6 +18,9 @@
 // What the communicators of a process share; the last one that goes takes it along.
 typedef struct shared_part {
   fsdp_watchdog *watchdog;
+  // Held while a call is made and settled: asking a communicator how it stands also ends what it had under
+  // way, which two threads must not do at one time.
+  pthread_mutex_t calls;
   ncclComm_t world;
   ncclComm_t all[FSDP_GROUP_COUNT]; // whom the watchdog asks; NULL: none
   int timeout_s;
@@ -40,23 +44,29 @@ static void fail_call(const char *call, int line, ncclComm_t comm, ncclResult_t 
 // Waits for a call on a communicator that does not block. The collectives' own enqueueing is over at once but
 // for the first time, when connections are made.
 static ncclResult_t settle(ncclComm_t comm, ncclResult_t result, int timeout_s) {
-  int64_t left_us = (int64_t)timeout_s * 1000000;
-  for (int polls = 0; result == ncclInProgress && left_us > 0; polls++) {
-    if (ncclCommGetAsyncError(comm, &result) != ncclSuccess) return ncclInternalError;
+  struct timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  const int64_t last_s = (int64_t)now.tv_sec + timeout_s;
+  for (int polls = 0; result == ncclInProgress; polls++) {
+    ncclResult_t asked = ncclCommGetAsyncError(comm, &result);
+    if (asked != ncclSuccess) return asked;
     if (result != ncclInProgress) break;
     if (polls < POLLS_BEFORE_SLEEP) {
       sched_yield();
       continue;
     }
     nanosleep(&(struct timespec){.tv_nsec = POLL_US * 1000}, NULL);
-    left_us -= POLL_US;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    if ((int64_t)now.tv_sec > last_s) break;
   }
   return result;
 }
 
 #define CALL_NCCL(self, name, ...)                                                                           \
   do {                                                                                                       \
+    pthread_mutex_lock(&(self)->shared->calls);                                                              \
     ncclResult_t nccl_result = settle((self)->comm, name(__VA_ARGS__), (self)->shared->timeout_s);           \
+    pthread_mutex_unlock(&(self)->shared->calls);                                                            \
     if (nccl_result != ncclSuccess) fail_call(#name, __LINE__, (self)->comm, nccl_result);                   \
   } while (0)
 
@@ -101,9 +111,10 @@ static void nccl_all_reduce(fsdp_comm *comm, const fsdp_collective *call) {
 
 // ---- Start and end
 
-// The watchdog's question to every communicator.
+// The watchdog's question to every communicator. While a call is under way its own thread asks.
 static void look_at_comms(void *owner) {
-  const shared_part *shared = owner;
+  shared_part *shared = owner;
+  if (pthread_mutex_trylock(&shared->calls) != 0) return;
   for (int g = 0; g < FSDP_GROUP_COUNT; g++) {
     ncclResult_t result = ncclSuccess;
     if (!shared->all[g]) continue;
@@ -113,6 +124,7 @@ static void look_at_comms(void *owner) {
     FSDP_JOB_FAIL("ncclCommGetAsyncError", "the communicator of group %d has failed: %s (%s)", g,
                   ncclGetErrorString(result), ncclGetLastError(shared->all[g]));
   }
+  pthread_mutex_unlock(&shared->calls);
 }
 
 static void finish(ncclComm_t comm, int timeout_s) {
@@ -131,6 +143,7 @@ static void nccl_destroy(fsdp_comm *comm) {
   free(self);
   if (--shared->users > 0) return;
   finish(shared->world, shared->timeout_s);
+  pthread_mutex_destroy(&shared->calls);
   free(shared);
 }
 
@@ -227,6 +240,7 @@ fsdp_status fsdp_nccl_comms(fsdp_world *world, const fsdp_nccl_config *config, f
   }
   shared_part *shared = fsdp_alloc_zeroed(1, sizeof *shared);
   shared->timeout_s = config->timeout_s;
+  FSDP_CHECK(pthread_mutex_init(&shared->calls, NULL) == 0, "a mutex could not be made");
   fsdp_status status = join_world(world, shared, error);
   for (int g = 0; g < FSDP_GROUP_COUNT && status == FSDP_OK; g++) {
     status = create_group(world, config, shared, (fsdp_group)g, &comms->group[g], error);

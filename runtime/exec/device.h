@@ -72,6 +72,11 @@ typedef struct fsdp_device_table {
   // Copies between an arena and memory of the caller, at once; the streams must be idle.
   void (*read)(fsdp_device *device, void *destination, const void *arena_source, int64_t bytes);
   void (*write)(fsdp_device *device, void *arena_destination, const void *source, int64_t bytes);
+  // Zeros in an arena, at once; the streams must be idle.
+  void (*clear)(fsdp_device *device, void *arena_destination, int64_t bytes);
+  // Bytes of the device that are in use as its driver counts them: the arena, what the driver and the
+  // libraries keep for this process, and whatever other processes have there. NULL where no driver counts.
+  int64_t (*used_bytes)(fsdp_device *device);
 } fsdp_device_table;
 
 struct fsdp_device {

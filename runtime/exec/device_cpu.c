@@ -55,6 +55,11 @@ static void cpu_write(fsdp_device *device, void *destination, const void *source
   memcpy(destination, source, (size_t)bytes);
 }
 
+static void cpu_clear(fsdp_device *device, void *destination, int64_t bytes) {
+  (void)device;
+  memset(destination, 0, (size_t)bytes);
+}
+
 static fsdp_status create_arena(fsdp_device *device, int space, const fsdp_device_config *config,
                                 fsdp_error *error) {
   static const char *const names[FSDP_SPACE_COUNT] = {"fsdp-device", "fsdp-host"};
@@ -134,6 +139,7 @@ const fsdp_device_table *fsdp_device_cpu(void) {
       .copy = cpu_copy,
       .read = cpu_read,
       .write = cpu_write,
+      .clear = cpu_clear,
   };
   return &table;
 }

@@ -137,6 +137,20 @@ static void cuda_write(fsdp_device *device, void *destination, const void *sourc
   CALL_CUDA(cudaDeviceSynchronize());
 }
 
+static void cuda_clear(fsdp_device *device, void *destination, int64_t bytes) {
+  (void)device;
+  CALL_CUDA(cudaDeviceSynchronize());
+  CALL_CUDA(cudaMemset(destination, 0, (size_t)bytes));
+  CALL_CUDA(cudaDeviceSynchronize());
+}
+
+static int64_t cuda_used_bytes(fsdp_device *device) {
+  (void)device;
+  size_t unused = 0, total = 0;
+  CALL_CUDA(cudaMemGetInfo(&unused, &total));
+  return (int64_t)(total - unused);
+}
+
 // ---- Kernels
 
 static void open_kernels(fsdp_device *device, void *workspace) {
@@ -181,6 +195,8 @@ static fsdp_status create_device_arena(cuda_device *self, int64_t bytes, fsdp_er
   self->base.arena[FSDP_SPACE_DEVICE] = memory;
   self->base.arena_bytes[FSDP_SPACE_DEVICE] = bytes;
   status = cudaMemset(memory, 0, (size_t)bytes);
+  // The program's streams do not wait for the one that this runs on.
+  if (status == cudaSuccess) status = cudaDeviceSynchronize();
   return status == cudaSuccess ? FSDP_OK : fail_memory(status, "device", bytes, error);
 }
 
@@ -296,6 +312,8 @@ const fsdp_device_table *fsdp_device_cuda(void) {
       .close_kernels = close_kernels,
       .read = cuda_read,
       .write = cuda_write,
+      .clear = cuda_clear,
+      .used_bytes = cuda_used_bytes,
   };
   return &table;
 }

@@ -6,7 +6,7 @@
 #include <string.h>
 
 // Bytes that are handed over at a time.
-#define PIECE_BYTES ((int64_t)256 << 10)
+#define PIECE_BYTES ((int64_t)1 << 20)
 
 // One unit's shard of one part.
 typedef struct shard {
@@ -53,13 +53,8 @@ static void put_values(const shard *to, int64_t first, int64_t elems, const void
   to->device->table->write(to->device, to->data + first * width, values, elems * width);
 }
 
-static void clear(const shard *to, void *scratch) {
-  if (!to->data) return;
-  memset(scratch, 0, (size_t)PIECE_BYTES);
-  int64_t bytes = to->elems * fsdp_dtype_bytes(to->dtype);
-  for (int64_t done = 0; done < bytes; done += PIECE_BYTES) {
-    to->device->table->write(to->device, to->data + done, scratch, fsdp_min_i64(PIECE_BYTES, bytes - done));
-  }
+static void clear(const shard *to) {
+  if (to->data) to->device->table->clear(to->device, to->data, to->elems * fsdp_dtype_bytes(to->dtype));
 }
 
 void fsdp_state_read_shard(fsdp_executor *executor, fsdp_state_part part, int unit, int64_t first_elem,
@@ -79,7 +74,7 @@ typedef struct walk {
   fsdp_state_part part;
   fsdp_dtype dtype; // of the values handed over
   bool writes, sliced;
-  fsdp_state_callback callback;
+  fsdp_state_callback callback; // NULL: zeros are all
   void *context;
   fsdp_error *error;
   void *values, *scratch; // PIECE_BYTES each
@@ -155,9 +150,10 @@ static fsdp_status walk_unit(const walk *self, int unit) {
   shard copy = shard_of(self->executor, unit, copies ? state->copy : -1, plan->config.param_dtype);
   if (!data.data) return FSDP_OK;
   if (self->writes) {
-    clear(&data, self->scratch);
-    clear(&copy, self->scratch);
+    clear(&data);
+    clear(&copy);
   }
+  if (!self->callback) return FSDP_OK;
   int capacity = plan->units->units[unit].param_count;
   fsdp_shard_run *runs = fsdp_alloc((size_t)capacity * sizeof *runs);
   int shard_rank = fsdp_mesh_coordinate(&plan->program->mesh, FSDP_AXIS_FSDP, config->rank);
@@ -184,12 +180,6 @@ static fsdp_status walk_all(walk *self) {
   return status;
 }
 
-static fsdp_status zeros(void *context, const fsdp_state_range *range, void *values, fsdp_error *error) {
-  (void)context, (void)error;
-  memset(values, 0, (size_t)(range->elems * fsdp_dtype_bytes(range->dtype)));
-  return FSDP_OK;
-}
-
 fsdp_status fsdp_state_fill(fsdp_executor *executor, fsdp_state_callback source, void *context,
                             fsdp_error *error) {
   walk masters = {.executor = executor,
@@ -201,7 +191,8 @@ fsdp_status fsdp_state_fill(fsdp_executor *executor, fsdp_state_callback source,
                   .error = error};
   fsdp_status status = walk_all(&masters);
   for (int part = FSDP_STATE_MOMENT1; part <= FSDP_STATE_MOMENT2 && status == FSDP_OK; part++) {
-    status = fsdp_state_load(executor, (fsdp_state_part)part, zeros, NULL, error);
+    walk moments = {.executor = executor, .part = (fsdp_state_part)part, .writes = true, .error = error};
+    status = walk_all(&moments);
   }
   return status;
 }

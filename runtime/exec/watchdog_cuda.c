@@ -3,11 +3,15 @@
 #include "runtime/exec/watchdog.h"
 
 #include <errno.h>
+#include <inttypes.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <string.h>
 #include <time.h>
 
 #define LOOK_MS 250
+// Beyond the time limit, for a look that does not come back.
+#define GUARD_MS 10000
 // Collectives that can be under way at one time; more go unnamed.
 #define POSTS_MAX 512
 
@@ -30,10 +34,12 @@ typedef struct lane {
 
 struct fsdp_watchdog {
   fsdp_watchdog_config config;
-  pthread_t thread;
+  pthread_t thread, guard;
   pthread_mutex_t mutex;
   pthread_cond_t stopped;
   bool stop;
+  _Atomic int64_t looked_ms; // when the last look began or ended
+  _Atomic bool guard_ends;
   lane lanes[LANES_MAX];
   int lane_count;
 };
@@ -54,19 +60,25 @@ static lane *lane_of(fsdp_watchdog *self, void *stream) {
   return added;
 }
 
+// One thread posts, and nobody else touches the place after the newest. The event is recorded outside the
+// lock: a queue of the GPU that is full, for a peer has stopped, blocks the thread there, and the watchdog
+// must go on.
 void fsdp_watchdog_post(fsdp_watchdog *self, void *stream, const char *what, const char *unit, int64_t step) {
   if (!self) return;
   pthread_mutex_lock(&self->mutex);
   lane *mine = lane_of(self, stream);
-  if (mine->tail - mine->head < POSTS_MAX) {
-    if (mine->tail == mine->head) mine->since_ms = now_ms();
-    post *added = &mine->posts[mine->tail++ % POSTS_MAX];
-    if (!added->over) CALL_CUDA(cudaEventCreateWithFlags(&added->over, cudaEventDisableTiming));
-    CALL_CUDA(cudaEventRecord(added->over, (cudaStream_t)stream));
-    added->what = what;
-    added->unit = unit;
-    added->step = step;
-  }
+  bool room = mine->tail - mine->head < POSTS_MAX;
+  pthread_mutex_unlock(&self->mutex);
+  if (!room) return;
+  post *added = &mine->posts[mine->tail % POSTS_MAX];
+  if (!added->over) CALL_CUDA(cudaEventCreateWithFlags(&added->over, cudaEventDisableTiming));
+  CALL_CUDA(cudaEventRecord(added->over, (cudaStream_t)stream));
+  added->what = what;
+  added->unit = unit;
+  added->step = step;
+  pthread_mutex_lock(&self->mutex);
+  if (mine->tail == mine->head) mine->since_ms = now_ms();
+  mine->tail++;
   pthread_mutex_unlock(&self->mutex);
 }
 
@@ -108,25 +120,47 @@ static void look(fsdp_watchdog *self) {
       (long long)first->step);
 }
 
+// Sleeps, with the lock, until the next look; false at the end.
+static bool sleep_between(fsdp_watchdog *self) {
+  struct timespec until;
+  clock_gettime(CLOCK_MONOTONIC, &until);
+  until.tv_nsec += LOOK_MS * 1000000L;
+  until.tv_sec += until.tv_nsec / 1000000000;
+  until.tv_nsec %= 1000000000;
+  pthread_cond_timedwait(&self->stopped, &self->mutex, &until);
+  return !self->stop;
+}
+
 static void *watch(void *argument) {
   fsdp_watchdog *self = argument;
   CALL_CUDA(cudaSetDevice(self->config.ordinal));
   pthread_mutex_lock(&self->mutex);
-  while (!self->stop) {
-    struct timespec until;
-    clock_gettime(CLOCK_MONOTONIC, &until);
-    until.tv_nsec += LOOK_MS * 1000000L;
-    until.tv_sec += until.tv_nsec / 1000000000;
-    until.tv_nsec %= 1000000000;
-    pthread_cond_timedwait(&self->stopped, &self->mutex, &until);
-    if (self->stop) break;
+  while (sleep_between(self)) {
+    atomic_store(&self->looked_ms, now_ms());
     look(self);
     // Not under the lock: the library may take its time, and collectives go on being posted.
     pthread_mutex_unlock(&self->mutex);
     self->config.look(self->config.owner);
     pthread_mutex_lock(&self->mutex);
+    atomic_store(&self->looked_ms, now_ms());
   }
   pthread_mutex_unlock(&self->mutex);
+  return NULL;
+}
+
+// Watches the watchdog, whose questions to the driver may wait for a thread that is stuck in it: calls
+// nothing but the clock.
+static void *keep_guard(void *argument) {
+  fsdp_watchdog *self = argument;
+  const int64_t limit_ms = (int64_t)self->config.timeout_s * 1000 + GUARD_MS;
+  while (!atomic_load(&self->guard_ends)) {
+    nanosleep(&(struct timespec){.tv_nsec = LOOK_MS * 1000000L}, NULL);
+    if (now_ms() - atomic_load(&self->looked_ms) <= limit_ms) continue;
+    FSDP_JOB_FAIL("the watchdog",
+                  "the driver or NCCL has not answered for %" PRId64
+                  " s; a peer has stopped, or the GPU has (--comm-timeout sets the limit)",
+                  limit_ms / 1000);
+  }
   return NULL;
 }
 
@@ -138,7 +172,9 @@ fsdp_watchdog *fsdp_watchdog_create(const fsdp_watchdog_config *config) {
   pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
   int failure = pthread_mutex_init(&self->mutex, NULL);
   if (!failure) failure = pthread_cond_init(&self->stopped, &monotonic);
+  atomic_init(&self->looked_ms, now_ms());
   if (!failure) failure = pthread_create(&self->thread, NULL, watch, self);
+  if (!failure) failure = pthread_create(&self->guard, NULL, keep_guard, self);
   pthread_condattr_destroy(&monotonic);
   FSDP_CHECK(!failure, "the watchdog could not be started (%s)", strerror(failure));
   return self;
@@ -151,6 +187,8 @@ void fsdp_watchdog_destroy(fsdp_watchdog *self) {
   pthread_cond_signal(&self->stopped);
   pthread_mutex_unlock(&self->mutex);
   pthread_join(self->thread, NULL);
+  atomic_store(&self->guard_ends, true);
+  pthread_join(self->guard, NULL);
   for (int i = 0; i < self->lane_count; i++) {
     for (int p = 0; p < POSTS_MAX; p++) {
       if (self->lanes[i].posts[p].over) CALL_CUDA(cudaEventDestroy(self->lanes[i].posts[p].over));
