@@ -2,6 +2,7 @@
 
 import concurrent.futures
 import json
+import os
 import pathlib
 import subprocess
 import sys
@@ -176,6 +177,10 @@ bad("truncated weights", ["--model", str(short.parent)], 3, "model.safetensors")
 (work / "short.txt").write_text("too short")
 bad("text too short", ["--data", str(work / "short.txt")], 3, "short.txt", "--seq-length")
 bad("no such text", ["--data", str(work / "none.txt")], 3, "none.txt")
+os.mkfifo(work / "pipe.txt")  # nobody writes to it: opening it must not wait
+bad("text from a pipe", ["--data", str(work / "pipe.txt")], 3, "pipe.txt", "regular file")
+os.mkfifo(programs.make_model(work / "piped", weights=False) / "model.safetensors")
+bad("weights from a pipe", ["--model", str(work / "piped")], 3, "model.safetensors", "regular file")
 (work / "data.xyz").write_text("words " * 1000)
 bad("text of another kind", ["--data", str(work / "data.xyz")], 3, "data.xyz", ".txt")
 (work / "run.yaml").write_text("lr: 1e-3\nbatch-size: none\n")

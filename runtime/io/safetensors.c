@@ -69,7 +69,8 @@ static fsdp_status add_file(fsdp_safetensors *model, const char *path, fsdp_erro
       fsdp_realloc(model->descriptors, (size_t)model->file_count * sizeof *model->descriptors);
   model->paths[file] = strdup(path);
   FSDP_CHECK(model->paths[file], "out of host memory for a path");
-  model->descriptors[file] = open(path, O_RDONLY | O_CLOEXEC);
+  // The header's reader refuses a pipe, for which opening does not wait.
+  model->descriptors[file] = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (model->descriptors[file] < 0)
     return fsdp_fail(error, FSDP_ERR_INPUT, "%s: cannot be opened (%s); the model's weights are not complete",
                      path, strerror(errno));
