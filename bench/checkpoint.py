@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
 """Time that a step loses to a checkpoint: saved while it waits, and saved from a snapshot in the background.
 
-usage: bench/checkpoint.py [--ranks N] [--saves N] [--layers N] [--hidden N] [--folder DIR]
+usage: bench/checkpoint.py [--ranks N] [--saves N] [--rounds N] [--layers N] [--hidden N] [--folder DIR]
                            [--steps-between N]
 
-`waited` is what the step itself waited (the log's time/checkpoint, the median of the saves); `longer` is how
+Each round runs both ways, one after the other; the figures are the medians of the rounds.
+
+`waited` is what steps themselves waited (the log's time/checkpoint, the mean of the saves); `longer` is how
 much longer all steps of the run took together than as many median ones without a save, divided by the saves,
 so it holds what the writer thread takes from the cores too, and whatever else the machine does.
 """
@@ -33,6 +35,7 @@ def arguments():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--saves", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--steps-between", type=int, default=4)
     parser.add_argument("--layers", type=int, default=8)
     parser.add_argument("--hidden", type=int, default=768)
@@ -80,9 +83,22 @@ def summarize(lines, saves):
     what the step before it left behind: it is part of this record's time/total."""
     steps = lines[1:]
     quiet = statistics.median(s["time/total"] for s in steps if s["time/checkpoint"] < 1)
-    waited = statistics.median(s["time/checkpoint"] for s in steps if s["time/checkpoint"] >= 10)
+    waited = sum(s["time/checkpoint"] for s in steps) / saves
     longer = sum(s["time/total"] - quiet for s in steps) / saves
     return waited, longer, quiet
+
+
+def report(rounds, what, options):
+    print(f"{what}, {options.ranks} ranks, {options.rounds} rounds of {options.saves} saves\n")
+    print("| saved | waited (ms) | longer (ms) | step without a save (ms) | longer, by round |")
+    print("| --- | --- | --- | --- | --- |")
+    medians = {}
+    for mode, name in (("off", "while the step waits"), ("on", "in the background")):
+        waited, longer, quiet = medians[mode] = [statistics.median(c) for c in zip(*rounds[mode])]
+        by_round = ", ".join(f"{row[1]:.0f}" for row in rounds[mode])
+        print(f"| {name} | {waited:.0f} | {longer:.0f} | {quiet:.0f} | {by_round} |")
+    parts = [100 * medians["on"][i] / medians["off"][i] for i in range(2)]
+    print(f"\nin the background: {parts[0]:.1f}% of the other's waiting, {parts[1]:.1f}% of its lengthening")
 
 
 def main():
@@ -90,17 +106,12 @@ def main():
     work = pathlib.Path(tempfile.mkdtemp(prefix="fsdp_bench_", dir=options.folder))
     try:
         make_model(work / "model", options)
-        rows = {}
-        for mode in ("off", "on"):
-            lines, size, parameters = measure(work, mode, options)
-            rows[mode] = summarize(lines, options.saves)
-        size = f"{size / 1e9:.2f} GB a checkpoint"
-        print(f"{parameters}, {size}, {options.ranks} ranks, {options.saves} saves\n")
-        print("| saved | waited (ms) | longer (ms) | step without a save (ms) |")
-        print("| --- | --- | --- | --- |")
-        for mode, name in (("off", "while the step waits"), ("on", "in the background")):
-            print("| {} | {:.0f} | {:.0f} | {:.0f} |".format(name, *rows[mode]))
-        print(f"\nlost to a background save: {100 * rows['on'][0] / rows['off'][0]:.1f}% of the other's wait")
+        rounds = {"off": [], "on": []}
+        for _ in range(options.rounds):
+            for mode, found in rounds.items():
+                lines, size, parameters = measure(work, mode, options)
+                found.append(summarize(lines, options.saves))
+        report(rounds, f"{parameters}, {size / 1e9:.2f} GB a checkpoint", options)
     finally:
         shutil.rmtree(work)
 
