@@ -7,12 +7,12 @@
 #include <inttypes.h>
 #include <math.h>
 
-double fsdp_progress_flops_per_token(const fsdp_plan *plan) {
+double fsdp_progress_flops_per_token(const fsdp_plan *plan, fsdp_flops_convention convention) {
   const fsdp_llama_config *model = &plan->config.model;
   double parameters = (double)fsdp_llama_parameter_count(model);
   if (!model->tie_word_embeddings) parameters -= (double)model->vocab_size * (double)model->hidden_size;
   double attention = (double)model->num_layers * (double)model->hidden_size * (double)plan->config.seq;
-  return 6 * parameters + 6 * attention;
+  return 6 * parameters + (convention == FSDP_FLOPS_CAUSAL ? 6 : 12) * attention;
 }
 
 const char *fsdp_progress_duration(double seconds, char out[32]) {
@@ -25,6 +25,13 @@ const char *fsdp_progress_duration(double seconds, char out[32]) {
     snprintf(out, 32, "%" PRId64 "s", s);
   }
   return out;
+}
+
+// NaN where the peak is not known.
+static double mfu_of(const fsdp_step_record *record, const fsdp_plan *plan, double tokens_per_s,
+                     fsdp_flops_convention convention) {
+  if (record->peak_flops <= 0) return NAN;
+  return fsdp_progress_flops_per_token(plan, convention) * tokens_per_s / record->peak_flops;
 }
 
 static void put(json_t *object, const char *key, json_t *value) {
@@ -62,10 +69,9 @@ static void put_memory(json_t *line, const fsdp_step_record *record, const fsdp_
   put(line, "planned_host_peak_bytes", json_integer(host->peak_bytes));
 }
 
-json_t *fsdp_progress_json(const fsdp_step_record *record, const fsdp_plan *plan, double peak_flops) {
+json_t *fsdp_progress_json(const fsdp_step_record *record, const fsdp_plan *plan) {
   const fsdp_profile_report *profile = &record->figures.profile;
   double tokens_per_s = (double)record->tokens / (record->total_ms / 1e3);
-  double mfu = peak_flops > 0 ? fsdp_progress_flops_per_token(plan) * tokens_per_s / peak_flops : NAN;
   json_t *line = json_object();
   put(line, "global_step", json_integer(record->step));
   put_number(line, "loss", record->loss);
@@ -76,7 +82,8 @@ json_t *fsdp_progress_json(const fsdp_step_record *record, const fsdp_plan *plan
   put_number(line, "epoch_progress", (double)record->epoch_step / (double)record->steps_per_epoch);
   put(line, "num_batches_remaining", json_integer(record->steps_per_epoch - record->epoch_step));
   put_number(line, "tokens_per_s", tokens_per_s);
-  put_number(line, "mfu", mfu);
+  put_number(line, "mfu", mfu_of(record, plan, tokens_per_s, FSDP_FLOPS_CAUSAL));
+  put_number(line, "mfu_all_pairs", mfu_of(record, plan, tokens_per_s, FSDP_FLOPS_ALL_PAIRS));
   put_number(line, "time/total", record->total_ms);
   put_number(line, "time/data", record->data_ms);
   put_number(line, "time/checkpoint", record->checkpoint_ms);
@@ -103,7 +110,8 @@ void fsdp_progress_print_evaluation(const fsdp_step_record *record, FILE *out) {
   fflush(out);
 }
 
-void fsdp_progress_print(const fsdp_step_record *record, const fsdp_progress_rate *rate, FILE *out) {
+void fsdp_progress_print(const fsdp_step_record *record, const fsdp_plan *plan,
+                         const fsdp_progress_rate *rate, FILE *out) {
   char speed[48], left[32], valley[24], peak[24];
   int width = snprintf(NULL, 0, "%" PRId64, record->total_steps);
   fprintf(
@@ -112,6 +120,11 @@ void fsdp_progress_print(const fsdp_step_record *record, const fsdp_progress_rat
       record->loss, record->lr, record->grad_norm,
       fsdp_value_print_int((int64_t)rate->tokens_per_s, speed, sizeof speed),
       fsdp_progress_duration((double)(record->total_steps - record->step) * rate->ms_per_step / 1e3, left));
+  if (record->peak_flops > 0) {
+    fprintf(out, "  MFU %.1f%% (all pairs: %.1f%%)",
+            100 * mfu_of(record, plan, rate->tokens_per_s, FSDP_FLOPS_CAUSAL),
+            100 * mfu_of(record, plan, rate->tokens_per_s, FSDP_FLOPS_ALL_PAIRS));
+  }
   if (record->measured) {
     const fsdp_measurement *memory = &record->figures.memory;
     fprintf(out, "  valley %s  peak %s",

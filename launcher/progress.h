@@ -20,6 +20,7 @@ typedef struct fsdp_step_record {
   bool evaluated;            // after this step:
   double eval_loss, eval_ms; // the mean over the evaluation's targets, and how long it took
   bool measured;             // figures.memory holds what the trace found
+  double peak_flops;         // of all devices together, by their data sheet; 0: not known, and MFU neither
   int64_t device_used_bytes; // as the GPU's driver counts, everybody there together; 0: there is no driver
 } fsdp_step_record;
 
@@ -31,19 +32,23 @@ typedef struct fsdp_progress_rate {
   double tokens_per_s, ms_per_step;
 } fsdp_progress_rate;
 
-// The JSON line of a step; `peak_flops` of all devices together is 0 where nobody knows it (mfu is null
-// then). A new reference.
-json_t *fsdp_progress_json(const fsdp_step_record *record, const fsdp_plan *plan, double peak_flops);
+// The JSON line of a step. A new reference.
+json_t *fsdp_progress_json(const fsdp_step_record *record, const fsdp_plan *plan);
 
 // The terminal's line of a step, with `rate` over the steps since the last one.
-void fsdp_progress_print(const fsdp_step_record *record, const fsdp_progress_rate *rate, FILE *out);
+void fsdp_progress_print(const fsdp_step_record *record, const fsdp_plan *plan,
+                         const fsdp_progress_rate *rate, FILE *out);
 
 // The terminal's line of the evaluation after a step.
 void fsdp_progress_print_evaluation(const fsdp_step_record *record, FILE *out);
 
-// FLOPs of training on one token: 6 N + 6 L C T, N all parameters but the input embedding where it is not the
-// head's too.
-double fsdp_progress_flops_per_token(const fsdp_plan *plan);
+// How the attention's FLOPs are counted: what causal attention computes, or, as many publish, every pair of
+// positions.
+typedef enum fsdp_flops_convention { FSDP_FLOPS_CAUSAL, FSDP_FLOPS_ALL_PAIRS } fsdp_flops_convention;
+
+// FLOPs of training on one token: 6 N + 6 L C T, or 6 N + 12 L C T, N all parameters but the input embedding
+// where it is not the head's too.
+double fsdp_progress_flops_per_token(const fsdp_plan *plan, fsdp_flops_convention convention);
 
 // "1h02m", "3m20s", "12s". Returns `out`.
 const char *fsdp_progress_duration(double seconds, char out[32]);

@@ -366,7 +366,7 @@ static void print_summary(const trainer *t, const fsdp_step_record *last, const 
 
 // The numbers of the step's JSON line.
 static fsdp_status write_event(trainer *t, const fsdp_step_record *record, fsdp_error *error) {
-  json_t *line = fsdp_progress_json(record, t->setup.plan, 0), *value;
+  json_t *line = fsdp_progress_json(record, t->setup.plan), *value;
   fsdp_event_scalar *scalars = fsdp_alloc(json_object_size(line) * sizeof *scalars);
   const char *key;
   int count = 0;
@@ -388,6 +388,13 @@ static int64_t count_device_bytes(trainer *t, int64_t local) {
   return t->used_bytes;
 }
 
+// Of all ranks' GPUs together; 0 where it is not known.
+static double peak_flops(const trainer *t) {
+  if (!t->gpu->present) return 0;
+  double one = fsdp_gpu_peak_flops(t->gpu->name, t->setup.plan->config.param_dtype);
+  return one * t->world->size / t->gpu->sharers;
+}
+
 // Completes the record of a step that is over and hands it out. Its figures are asked for one step late, when
 // they cost no waiting (runtime/exec/executor.h), but before a save of that step: what is resumed from a
 // checkpoint goes on behind its step's line, whenever the run was killed.
@@ -396,10 +403,8 @@ static fsdp_status finish_step(trainer *t, fsdp_step_record *record, tally *sum,
   int64_t local = record->step - t->feed.first_step; // the executor counts its own
   bool sound = fsdp_executor_figures(t->executor, local, &record->figures, message, sizeof message);
   FSDP_CHECK(sound, "step %" PRId64 ": %s", record->step, message);
-  record->measured = t->options->measure && t->device->table->traces;
-  for (int p = 0; !t->device->table->traces && p < FSDP_PHASE_COUNT; p++) {
-    record->figures.profile.phase_ms[p] = NAN; // not known where the device has queues of its own
-  }
+  record->measured = t->options->measure;
+  record->peak_flops = peak_flops(t);
   record->device_used_bytes = count_device_bytes(t, local);
   record->data_ms = fsdp_feed_take_ms(&t->feed, record->step - 1);
   sum->line_loss += record->loss;
@@ -409,7 +414,7 @@ static fsdp_status finish_step(trainer *t, fsdp_step_record *record, tally *sum,
   record->running_loss = sum->line_loss / (double)sum->line_steps;
   fsdp_status status = FSDP_OK;
   if (t->log) {
-    json_t *line = fsdp_progress_json(record, t->setup.plan, 0);
+    json_t *line = fsdp_progress_json(record, t->setup.plan);
     status = fsdp_metrics_log_write(t->log, line, error);
     json_decref(line);
   }
@@ -420,7 +425,7 @@ static fsdp_status finish_step(trainer *t, fsdp_step_record *record, tally *sum,
   fsdp_progress_rate rate = {.tokens_per_s =
                                  (double)(sum->line_steps * t->step_tokens) / (sum->line_ms / 1e3),
                              .ms_per_step = sum->line_ms / (double)sum->line_steps};
-  if (is_first(t)) fsdp_progress_print(record, &rate, stdout);
+  if (is_first(t)) fsdp_progress_print(record, t->setup.plan, &rate, stdout);
   if (is_first(t) && record->evaluated) fsdp_progress_print_evaluation(record, stdout);
   sum->line_loss = sum->line_ms = 0;
   sum->line_steps = 0;

@@ -34,6 +34,12 @@ const char *fsdp_op_name(fsdp_op_kind kind) {
   return names[kind];
 }
 
+bool fsdp_op_has_products(fsdp_op_kind kind) {
+  return kind == FSDP_OP_LINEAR || kind == FSDP_OP_LINEAR_BACKWARD_INPUT ||
+         kind == FSDP_OP_LINEAR_BACKWARD_WEIGHT || kind == FSDP_OP_LINEAR_CROSS_ENTROPY ||
+         kind == FSDP_OP_LINEAR_CROSS_ENTROPY_BACKWARD;
+}
+
 double fsdp_op_flops(fsdp_op_kind kind, const fsdp_op_attrs *attrs) {
   double T = (double)attrs->seq, N = (double)attrs->batch * T;
   double linear = 2.0 * N * (double)attrs->in_features * (double)attrs->out_features;

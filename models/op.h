@@ -94,6 +94,9 @@ const char *fsdp_op_name(fsdp_op_kind kind);
 // prices.
 double fsdp_op_flops(fsdp_op_kind kind, const fsdp_op_attrs *attrs);
 
+// Whether the op makes matrix products through the device's library, and so uses that one's scratch.
+bool fsdp_op_has_products(fsdp_op_kind kind);
+
 // Whose kernels run an op: what differs between devices in the list of instructions.
 typedef enum fsdp_op_device { FSDP_OP_CPU, FSDP_OP_CUDA } fsdp_op_device;
 

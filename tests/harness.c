@@ -126,7 +126,7 @@ static const void *read_operand(const rank_run *run, const fsdp_view *view, void
   fsdp_space space = FSDP_SPACE_HOST;
   *copy = NULL;
   fsdp_device_locate(run->device, view->data, bytes, &space, &offset);
-  if (run->table->traces || space == FSDP_SPACE_HOST) return view->data;
+  if (!run->table->enqueues || space == FSDP_SPACE_HOST) return view->data;
   *copy = fsdp_alloc((size_t)bytes);
   run->table->read(run->device, *copy, view->data, bytes);
   return *copy;
@@ -180,12 +180,6 @@ static bool take_figures(rank_run *run, fsdp_executor *executor, int step) {
   int64_t *valley = &run->valley[step * FSDP_SPACE_COUNT], *peak = &run->peak[step * FSDP_SPACE_COUNT];
   memcpy(valley, figures.memory.valley_bytes, sizeof figures.memory.valley_bytes);
   memcpy(peak, figures.memory.peak_bytes, sizeof figures.memory.peak_bytes);
-  for (int s = 0; s < FSDP_SPACE_COUNT && !run->table->traces; s++) {
-    const fsdp_memory_space_report *planned = &run->result->planned.space[s];
-    if (run->device->arena_bytes[s] != planned->arena_bytes) continue;
-    valley[s] = planned->valley_bytes;
-    peak[s] = planned->peak_bytes;
-  }
   return clean;
 }
 
@@ -227,8 +221,8 @@ static void *run_rank(void *argument) {
   FSDP_CHECK(status == FSDP_OK, "%s", error.message);
   config.device = run->device;
   for (int g = 0; g < FSDP_GROUP_COUNT; g++) {
-    config.comms[g] =
-        run->table->traces ? fsdp_inproc_comm(run->inproc, (fsdp_group)g, run->rank) : fsdp_cuda_comm_self();
+    config.comms[g] = run->table->enqueues ? fsdp_cuda_comm_self()
+                                           : fsdp_inproc_comm(run->inproc, (fsdp_group)g, run->rank);
   }
   fsdp_executor *executor = fsdp_executor_create(&config);
   train(run, executor);

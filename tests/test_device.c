@@ -2,6 +2,7 @@
 #include "runtime/base/check.h"
 #include "runtime/base/random.h"
 #include "runtime/exec/device.h"
+#include "runtime/exec/gpu.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -131,11 +132,21 @@ static void what_does_not_fit_is_refused(void **state) {
   assert_non_null(strstr(error.message, "1152921504606846976 bytes"));
 }
 
+static void peaks_are_found_by_name(void **state) {
+  (void)state;
+  assert_float_equal(fsdp_gpu_peak_flops("NVIDIA H200", FSDP_BF16), 989.4e12, 1e6);
+  assert_float_equal(fsdp_gpu_peak_flops("NVIDIA H100 PCIe", FSDP_BF16), 756e12, 1e6);
+  assert_float_equal(fsdp_gpu_peak_flops("NVIDIA H100 80GB HBM3", FSDP_F32), 67e12, 1e6);
+  assert_float_equal(fsdp_gpu_peak_flops("NVIDIA A100-SXM4-80GB", FSDP_BF16), 312e12, 1e6);
+  assert_float_equal(fsdp_gpu_peak_flops("NVIDIA RTX A4000", FSDP_BF16), 0, 0);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(waits_order_streams),     cmocka_unit_test(a_full_queue_waits),
       cmocka_unit_test(copies_cross_arenas),     cmocka_unit_test(places_are_located),
       cmocka_unit_test(shared_arenas_are_files), cmocka_unit_test(what_does_not_fit_is_refused),
+      cmocka_unit_test(peaks_are_found_by_name),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

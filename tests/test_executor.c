@@ -205,7 +205,7 @@ static void collisions_are_reported(void **state) {
 static void touches_are_checked(void **state) {
   (void)state;
   sum_run *run = create_run(64);
-  fsdp_trace *trace = fsdp_trace_create(run->plan.program, run->device);
+  fsdp_trace *trace = fsdp_trace_create(run->plan.program, run->device, -1);
   unsigned char *arena = run->device->arena[FSDP_SPACE_DEVICE];
   const fsdp_view views[2] = {{arena + 64, 1, FSDP_F32, FSDP_READ}, {arena, 1, FSDP_F32, FSDP_UPDATE}};
   static const struct {

@@ -1,5 +1,5 @@
-// What launchers do with their operands: check them as the CPU's kernels do (kernels/cpu/operand.h), choose
-// how wide accesses may be, and launch.
+// What launchers do with their operands: check and report them as the CPU's kernels do (kernels/cpu/operand.h),
+// choose how wide accesses may be, and launch.
 #pragma once
 
 #include "kernels/cuda/vector.cuh"
@@ -27,6 +27,7 @@ inline const fsdp_view *operand(const fsdp_kernel_call *call, int index, int64_t
              index, (long long)view->numel, (long long)numel);
   FSDP_CHECK((view->access & ~access) == 0 && view->access != 0, "%s: operand %d is accessed as %d, not %d",
              fsdp_op_name(call->kind), index, view->access, access);
+  fsdp_touch_range(call, view->data, numel * fsdp_dtype_bytes(view->dtype), view->access);
   return view;
 }
 

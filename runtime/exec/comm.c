@@ -4,22 +4,41 @@
 
 #include <string.h>
 
-static void touch(const fsdp_collective *call, const void *address, int64_t bytes, int access) {
+void fsdp_collective_touch(const fsdp_collective *call, const void *address, int64_t bytes, int access) {
   if (call->touch && bytes > 0) call->touch->range(call->touch, address, bytes, access);
+}
+
+void fsdp_all_gather_touch(const fsdp_comm *comm, const fsdp_collective *call) {
+  int64_t slot = call->elems * fsdp_dtype_bytes(call->dtype);
+  fsdp_collective_touch(call, call->input, slot, FSDP_READ);
+  for (int r = 0; r < comm->size; r++) {
+    const char *place = (const char *)call->output + r * slot;
+    if (place != call->input) fsdp_collective_touch(call, place, slot, FSDP_WRITE);
+  }
+}
+
+void fsdp_reduce_scatter_touch(const fsdp_comm *comm, const fsdp_collective *call) {
+  int64_t slot = call->elems * fsdp_dtype_bytes(call->dtype);
+  fsdp_collective_touch(call, call->input, comm->size * slot, FSDP_READ);
+  fsdp_collective_touch(call, call->output, slot, FSDP_WRITE);
+}
+
+void fsdp_all_reduce_touch(const fsdp_collective *call) {
+  fsdp_collective_touch(call, call->output, call->elems * fsdp_dtype_bytes(call->dtype), FSDP_UPDATE);
 }
 
 static void self_move(fsdp_comm *comm, const fsdp_collective *call) {
   (void)comm;
   int64_t bytes = call->elems * fsdp_dtype_bytes(call->dtype);
-  touch(call, call->input, bytes, FSDP_READ);
+  fsdp_collective_touch(call, call->input, bytes, FSDP_READ);
   if (call->output == call->input) return;
   memcpy(call->output, call->input, (size_t)bytes);
-  touch(call, call->output, bytes, FSDP_WRITE);
+  fsdp_collective_touch(call, call->output, bytes, FSDP_WRITE);
 }
 
 static void self_all_reduce(fsdp_comm *comm, const fsdp_collective *call) {
   (void)comm;
-  touch(call, call->output, call->elems * fsdp_dtype_bytes(call->dtype), FSDP_UPDATE);
+  fsdp_all_reduce_touch(call);
 }
 
 static void self_destroy(fsdp_comm *comm) {

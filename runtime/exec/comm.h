@@ -40,6 +40,12 @@ struct fsdp_comm {
   int rank, size; // in the group
 };
 
+// What each of them reads and writes, for the trace; those of several ranks.
+void fsdp_collective_touch(const fsdp_collective *call, const void *address, int64_t bytes, int access);
+void fsdp_all_gather_touch(const fsdp_comm *comm, const fsdp_collective *call);
+void fsdp_reduce_scatter_touch(const fsdp_comm *comm, const fsdp_collective *call);
+void fsdp_all_reduce_touch(const fsdp_collective *call);
+
 // A group of one rank: copies where input and output differ, nothing else.
 fsdp_comm *fsdp_comm_self(void);
 

@@ -5,14 +5,17 @@
 
 static void self_move(fsdp_comm *comm, const fsdp_collective *call) {
   (void)comm;
+  int64_t bytes = call->elems * fsdp_dtype_bytes(call->dtype);
+  fsdp_collective_touch(call, call->input, bytes, FSDP_READ);
   if (call->output == call->input) return;
-  size_t bytes = (size_t)(call->elems * fsdp_dtype_bytes(call->dtype));
-  CALL_CUDA(cudaMemcpyAsync(call->output, call->input, bytes, cudaMemcpyDeviceToDevice,
+  CALL_CUDA(cudaMemcpyAsync(call->output, call->input, (size_t)bytes, cudaMemcpyDeviceToDevice,
                             (cudaStream_t)call->stream));
+  fsdp_collective_touch(call, call->output, bytes, FSDP_WRITE);
 }
 
 static void self_all_reduce(fsdp_comm *comm, const fsdp_collective *call) {
-  (void)comm, (void)call;
+  (void)comm;
+  fsdp_all_reduce_touch(call);
 }
 
 static void self_destroy(fsdp_comm *comm) {

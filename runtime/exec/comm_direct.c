@@ -151,16 +151,11 @@ static void sum_ranks(direct_comm *self, int64_t first, int64_t elems, fsdp_dtyp
   }
 }
 
-static void touch(const fsdp_collective *call, const void *address, int64_t bytes, int access) {
-  if (call->touch && bytes > 0) call->touch->range(call->touch, address, bytes, access);
-}
-
 static void direct_all_gather(fsdp_comm *comm, const fsdp_collective *call) {
   direct_comm *self = (direct_comm *)comm;
   int64_t slot = call->elems * fsdp_dtype_bytes(call->dtype);
   char *whole = call->output;
   publish(self, call->input, slot);
-  touch(call, call->input, slot, FSDP_READ);
   meet(self);
   for (int k = 0; k < comm->size; k++) {
     // From the next rank on, so that ranks read different peers at a time.
@@ -172,9 +167,9 @@ static void direct_all_gather(fsdp_comm *comm, const fsdp_collective *call) {
     } else {
       copy_from(self, peer, 0, destination, slot);
     }
-    touch(call, destination, slot, FSDP_WRITE);
   }
   meet(self);
+  fsdp_all_gather_touch(comm, call);
 }
 
 static void direct_reduce_scatter(fsdp_comm *comm, const fsdp_collective *call) {
@@ -185,12 +180,11 @@ static void direct_reduce_scatter(fsdp_comm *comm, const fsdp_collective *call) 
   // Peers read their slots of my input: until they have, the sum can only go to my own slot or outside.
   bool later = output != own && output >= whole && output < whole + comm->size * slot;
   publish(self, whole, comm->size * slot);
-  touch(call, whole, comm->size * slot, FSDP_READ);
   meet(self);
   sum_ranks(self, comm->rank * call->elems, call->elems, call->dtype, later ? own : output);
   meet(self);
   if (later) memmove(output, own, (size_t)slot);
-  touch(call, output, slot, FSDP_WRITE);
+  fsdp_reduce_scatter_touch(comm, call);
 }
 
 // Few values: everyone's lie in the control block, and everyone sums them. One meeting, as the next call uses
@@ -210,7 +204,7 @@ static void small_all_reduce(direct_comm *self, const fsdp_collective *call, int
 static void direct_all_reduce(fsdp_comm *comm, const fsdp_collective *call) {
   direct_comm *self = (direct_comm *)comm;
   int64_t width = fsdp_dtype_bytes(call->dtype), bytes = call->elems * width;
-  touch(call, call->output, bytes, FSDP_UPDATE);
+  fsdp_all_reduce_touch(call);
   if (bytes <= SMALL_BYTES) {
     small_all_reduce(self, call, bytes);
     return;

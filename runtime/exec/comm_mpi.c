@@ -162,35 +162,26 @@ static void reduce_slots(message_comm *self, const slots *data, void *output) {
   }
 }
 
-static void touch(const fsdp_collective *call, const void *address, int64_t bytes, int access) {
-  if (call->touch && bytes > 0) call->touch->range(call->touch, address, bytes, access);
-}
-
 static void message_all_gather(fsdp_comm *comm, const fsdp_collective *call) {
   message_comm *self = (message_comm *)comm;
   int64_t slot = call->elems * fsdp_dtype_bytes(call->dtype);
   slots data = {call->output, call->elems, call->elems * comm->size, call->dtype};
   char *own = data.data + comm->rank * slot;
-  touch(call, call->input, slot, FSDP_READ);
   gather_slots(self, &data, call->input);
   if (own != call->input) memcpy(own, call->input, (size_t)slot);
-  for (int r = 0; r < comm->size; r++) {
-    if (data.data + r * slot != call->input) touch(call, data.data + r * slot, slot, FSDP_WRITE);
-  }
+  fsdp_all_gather_touch(comm, call);
 }
 
 static void message_reduce_scatter(fsdp_comm *comm, const fsdp_collective *call) {
-  int64_t slot = call->elems * fsdp_dtype_bytes(call->dtype);
   slots data = {(char *)(uintptr_t)call->input, call->elems, call->elems * comm->size, call->dtype};
-  touch(call, call->input, slot * comm->size, FSDP_READ);
   reduce_slots((message_comm *)comm, &data, call->output);
-  touch(call, call->output, slot, FSDP_WRITE);
+  fsdp_reduce_scatter_touch(comm, call);
 }
 
 static void message_all_reduce(fsdp_comm *comm, const fsdp_collective *call) {
   message_comm *self = (message_comm *)comm;
   int64_t width = fsdp_dtype_bytes(call->dtype);
-  touch(call, call->output, call->elems * width, FSDP_UPDATE);
+  fsdp_all_reduce_touch(call);
   if (call->elems * width <= SMALL_BYTES) {
     MPI_Request request;
     bool whole = call->dtype == FSDP_F32;

@@ -49,9 +49,8 @@ typedef struct fsdp_device_config {
 
 typedef struct fsdp_device_table {
   const char *name; // "cpu", "cuda"
-  // Work runs where it is launched to, so that its time can be taken and the bytes that it touches be told;
-  // a device with queues of its own only enqueues it.
-  bool traces;
+  // The device has queues of its own: work only enqueues, so that its time is between two stamps in them.
+  bool enqueues;
   // FSDP_ERR_CAPACITY where the memory is not there. Arenas are zero.
   fsdp_status (*create)(const fsdp_device_config *config, fsdp_device **device, fsdp_error *error);
   void (*destroy)(fsdp_device *device); // the streams must be idle
@@ -69,6 +68,10 @@ typedef struct fsdp_device_table {
   void (*open_kernels)(fsdp_device *device, void *workspace);
   void (*prepare_kernel)(fsdp_device *device, const fsdp_kernel_call *call);
   void (*close_kernels)(fsdp_device *device);
+  // Where the device enqueues: marks a time in the stream's order under the number `slot`, in place of what it
+  // marked before; the milliseconds between two marks that are over.
+  void (*stamp)(fsdp_device *device, const fsdp_stream_context *context, int slot);
+  double (*stamp_ms)(fsdp_device *device, int from, int to);
   // Copies between an arena and memory of the caller, at once; the streams must be idle.
   void (*read)(fsdp_device *device, void *destination, const void *arena_source, int64_t bytes);
   void (*write)(fsdp_device *device, void *arena_destination, const void *source, int64_t bytes);

@@ -34,6 +34,8 @@ typedef struct cuda_device {
   bool registered, warm, has_kernels;
   gpu_stream streams[FSDP_STREAM_COUNT];
   fsdp_worker *host;
+  cudaEvent_t *stamps; // by slot
+  int stamp_count;
   _Atomic uint64_t *host_over; // pinned: tickets of the host stream that are over
   wait_value_function wait_value;
 } cuda_device;
@@ -121,6 +123,23 @@ static void cuda_copy(const fsdp_stream_context *context, void *destination, con
   }
   CALL_CUDA(
       cudaMemcpyAsync(destination, source, (size_t)bytes, cudaMemcpyDefault, (cudaStream_t)context->native));
+}
+
+static void cuda_stamp(fsdp_device *device, const fsdp_stream_context *context, int slot) {
+  cuda_device *self = (cuda_device *)device;
+  if (slot >= self->stamp_count) {
+    self->stamps = fsdp_realloc(self->stamps, (size_t)(slot + 1) * sizeof *self->stamps);
+    for (int i = self->stamp_count; i <= slot; i++) CALL_CUDA(cudaEventCreateWithFlags(&self->stamps[i], 0));
+    self->stamp_count = slot + 1;
+  }
+  CALL_CUDA(cudaEventRecord(self->stamps[slot], (cudaStream_t)context->native));
+}
+
+static double cuda_stamp_ms(fsdp_device *device, int from, int to) {
+  const cuda_device *self = (const cuda_device *)device;
+  float ms = 0;
+  CALL_CUDA(cudaEventElapsedTime(&ms, self->stamps[from], self->stamps[to]));
+  return (double)ms;
 }
 
 static void cuda_read(fsdp_device *device, void *destination, const void *source, int64_t bytes) {
@@ -254,6 +273,8 @@ static void cuda_destroy(fsdp_device *device) {
     if (stream->native) CALL_CUDA(cudaStreamDestroy(stream->native));
     free(stream->events);
   }
+  for (int i = 0; i < self->stamp_count; i++) CALL_CUDA(cudaEventDestroy(self->stamps[i]));
+  free(self->stamps);
   close_kernels(device);
   void *arena = device->arena[FSDP_SPACE_DEVICE];
   if (arena && self->registered) fsdp_nccl_free(arena);
@@ -301,6 +322,7 @@ static fsdp_status cuda_create(const fsdp_device_config *config, fsdp_device **d
 const fsdp_device_table *fsdp_device_cuda(void) {
   static const fsdp_device_table table = {
       .name = "cuda",
+      .enqueues = true,
       .create = cuda_create,
       .destroy = cuda_destroy,
       .launch = cuda_launch,
@@ -310,6 +332,8 @@ const fsdp_device_table *fsdp_device_cuda(void) {
       .open_kernels = open_kernels,
       .prepare_kernel = prepare_kernel,
       .close_kernels = close_kernels,
+      .stamp = cuda_stamp,
+      .stamp_ms = cuda_stamp_ms,
       .read = cuda_read,
       .write = cuda_write,
       .clear = cuda_clear,

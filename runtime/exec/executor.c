@@ -65,6 +65,12 @@ static void run_op(fsdp_executor *self, const fsdp_instr *instr, const fsdp_view
   call.touch = touch;
   call.stream = context->native;
   context->kernels->kernels[instr->op](&call);
+  // The scratch of a library's products is nobody's operand.
+  int workspace = self->config.plan->gemm_workspace;
+  if (touch && workspace >= 0 && context->native && fsdp_op_has_products(instr->op)) {
+    touch->range(touch, fsdp_executor_tensor(self, workspace), self->program->tensors[workspace].bytes,
+                 FSDP_UPDATE);
+  }
 }
 
 static void run_collective(fsdp_executor *self, const fsdp_work *work, const fsdp_view *views,
@@ -143,6 +149,37 @@ static void dispatch(fsdp_executor *self, const fsdp_work *work, const fsdp_view
   }
 }
 
+// The slot of a stamp at the start or end of a phase, in one section of one of the two steps that are kept.
+static int stamp_slot(int64_t step, int section_run, int phase, bool ends) {
+  return (((section_run * 2 + (int)(step % 2)) * FSDP_PHASE_COUNT) + phase) * 2 + ends;
+}
+
+// Where a phase begins or ends in a queue of the device, its time is marked there.
+static void stamp(const fsdp_executor *self, const fsdp_work *work, const fsdp_stream_context *context,
+                  bool ends) {
+  int phase = ends ? fsdp_profile_phase_ends(self->profile, work->item)
+                   : fsdp_profile_phase_begins(self->profile, work->item);
+  if (phase < 0) return;
+  context->table->stamp(self->config.device, context, stamp_slot(work->round, work->part, phase, ends));
+}
+
+// The times of phases that stamps tell. An update may run in the device's queues and on the host beside them.
+static void add_stamped(const fsdp_executor *self, int64_t step, fsdp_profile_report *report) {
+  fsdp_device *device = self->config.device;
+  if (!device->table->enqueues) return;
+  for (int run = 0; run < self->order_count; run++) {
+    const fsdp_section *section = &self->program->sections[self->order[run]];
+    for (int i = section->begin; i < section->end; i++) {
+      int phase = fsdp_profile_phase_ends(self->profile, i);
+      if (phase < 0) continue;
+      double ms = device->table->stamp_ms(device, stamp_slot(step, run, phase, false),
+                                          stamp_slot(step, run, phase, true));
+      double *sum = &report->phase_ms[phase];
+      *sum = phase == FSDP_PHASE_UPDATE ? fmax(*sum, ms) : *sum + ms;
+    }
+  }
+}
+
 // The work of every instruction. An evaluation belongs to no step: its round is 0, and it is neither traced
 // nor timed.
 static void run_instr(const fsdp_work *work, const fsdp_stream_context *context) {
@@ -157,9 +194,15 @@ static void run_instr(const fsdp_work *work, const fsdp_stream_context *context)
   }
   const fsdp_executor_callbacks *callbacks = &self->config.callbacks;
   if (callbacks->observe && !is_poison) callbacks->observe(callbacks->context, instr, views);
-  int64_t start_ns = self->profile ? fsdp_profile_now_ns() : 0;
+  bool timed = self->profile && in_step;
+  if (!timed || context->native) {
+    if (timed) stamp(self, work, context, false);
+    dispatch(self, work, views, touch, context);
+    if (timed) stamp(self, work, context, true);
+    return;
+  }
+  int64_t start_ns = fsdp_profile_now_ns();
   dispatch(self, work, views, touch, context);
-  if (!self->profile || !in_step) return;
   fsdp_profile_instr(self->profile, &(fsdp_profile_sample){.step = work->round,
                                                            .section_run = work->part,
                                                            .position = work->item,
@@ -242,7 +285,10 @@ bool fsdp_executor_figures(fsdp_executor *self, int64_t step, fsdp_figures *figu
   const step_end *end = &self->ends[step % 2];
   wait_step_end(self, end);
   memset(figures, 0, sizeof *figures);
-  if (self->profile) fsdp_profile_report_step(self->profile, step, &figures->profile);
+  if (self->profile) {
+    fsdp_profile_report_step(self->profile, step, &figures->profile);
+    add_stamped(self, step, &figures->profile);
+  }
   if (!self->trace) return true;
   return fsdp_trace_measure(self->trace, step, end->issue_count, &figures->memory, message, message_bytes);
 }
@@ -353,9 +399,10 @@ fsdp_executor *fsdp_executor_create(const fsdp_executor_config *config) {
   self->order = fsdp_alloc((size_t)(self->program->accumulation + FSDP_MAX_SECTIONS) * sizeof *self->order);
   self->order_count = fsdp_program_step_order(self->program, self->order);
   open_kernels(self);
-  if (config->measure && config->device->table->traces)
-    self->trace = fsdp_trace_create(self->program, config->device);
-  if (config->profile && config->device->table->traces) self->profile = fsdp_profile_create(self->program);
+  if (config->measure) {
+    self->trace = fsdp_trace_create(self->program, config->device, self->config.plan->gemm_workspace);
+  }
+  if (config->profile) self->profile = fsdp_profile_create(self->program);
   return self;
 }
 

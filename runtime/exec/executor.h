@@ -39,7 +39,6 @@ typedef struct fsdp_executor_config {
   fsdp_comm *comms[FSDP_GROUP_COUNT]; // may be NULL where the program has no collective of that group
   fsdp_executor_callbacks callbacks;
   uint64_t seed; // of stochastic rounding
-  // Both on a device that traces alone (device.h); elsewhere the figures are zero.
   bool measure; // record touched bytes (fsdp_executor_figures gives valley and peak)
   bool profile; // record times
 } fsdp_executor_config;

@@ -7,6 +7,7 @@
 // memory then go next to it (launcher/placement.h).
 #pragma once
 
+#include "runtime/base/dtype.h"
 #include "runtime/base/status.h"
 #include "runtime/exec/world.h"
 
@@ -33,3 +34,7 @@ fsdp_status fsdp_gpu_choose(fsdp_world *world, bool allow_shared, fsdp_gpu *gpu,
 
 // Bytes that are free on the GPU now, divided by its sharers; creates this process's context there.
 fsdp_status fsdp_gpu_free_bytes(const fsdp_gpu *gpu, int64_t *bytes, fsdp_error *error);
+
+// FLOP/s that a GPU of this name can reach in products of `dtype` by its maker's data sheet, what MFU is a
+// share of; 0 where the name is not in the list (gpu_peak.c).
+double fsdp_gpu_peak_flops(const char *name, fsdp_dtype dtype);

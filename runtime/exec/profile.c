@@ -18,9 +18,10 @@ typedef struct book {
 
 struct fsdp_profile {
   book *streams;
-  unsigned char *phase; // by position
-  int *op;              // by position: its op, -1 where it is no kernel
-  int runs;             // sections of a step
+  unsigned char *phase;       // by position
+  signed char *begins, *ends; // by position: the phase, or -1
+  int *op;                    // by position: its op, -1 where it is no kernel
+  int runs;                   // sections of a step
 };
 
 static bool is_backward(const fsdp_instr *instr) {
@@ -28,10 +29,31 @@ static bool is_backward(const fsdp_instr *instr) {
          instr->op <= FSDP_OP_LINEAR_CROSS_ENTROPY_BACKWARD;
 }
 
+// The first and the last compute instruction of each phase.
+static void find_ends(fsdp_profile *profile, const fsdp_section *section) {
+  int first[FSDP_PHASE_COUNT], last[FSDP_PHASE_COUNT];
+  for (int p = 0; p < FSDP_PHASE_COUNT; p++) first[p] = last[p] = -1;
+  for (int i = section->begin; i < section->end; i++) {
+    int phase = profile->phase[i] / 2;
+    if (profile->phase[i] % 2 == 0) continue;
+    if (first[phase] < 0) first[phase] = i;
+    last[phase] = i;
+  }
+  for (int p = 0; p < FSDP_PHASE_COUNT; p++) {
+    if (first[p] < 0) continue;
+    profile->begins[first[p]] = (signed char)p;
+    profile->ends[last[p]] = (signed char)p;
+  }
+}
+
 fsdp_profile *fsdp_profile_create(const fsdp_program *program) {
   fsdp_profile *profile = fsdp_alloc_zeroed(1, sizeof *profile);
   profile->runs = program->accumulation + FSDP_MAX_SECTIONS;
   profile->phase = fsdp_alloc_zeroed((size_t)program->instr_count, 1);
+  profile->begins = fsdp_alloc((size_t)program->instr_count);
+  profile->ends = fsdp_alloc((size_t)program->instr_count);
+  memset(profile->begins, -1, (size_t)program->instr_count);
+  memset(profile->ends, -1, (size_t)program->instr_count);
   profile->op = fsdp_alloc((size_t)program->instr_count * sizeof *profile->op);
   for (int i = 0; i < program->instr_count; i++) {
     const fsdp_instr *instr = &program->instrs[i];
@@ -44,6 +66,7 @@ fsdp_profile *fsdp_profile_create(const fsdp_program *program) {
       if (phase == FSDP_PHASE_FORWARD && is_backward(&program->instrs[i])) phase = FSDP_PHASE_BACKWARD;
       profile->phase[i] = (unsigned char)(phase * 2 + (program->instrs[i].stream == FSDP_STREAM_COMPUTE));
     }
+    find_ends(profile, section);
   }
   profile->streams = aligned_alloc(64, FSDP_STREAM_COUNT * sizeof *profile->streams);
   FSDP_CHECK(profile->streams, "out of host memory for the profile");
@@ -64,6 +87,8 @@ void fsdp_profile_destroy(fsdp_profile *profile) {
   }
   free(profile->streams);
   free(profile->phase);
+  free(profile->begins);
+  free(profile->ends);
   free(profile->op);
   free(profile);
 }
@@ -75,6 +100,14 @@ void fsdp_profile_begin_step(fsdp_profile *profile, int64_t step) {
     memset(mine->op_ns[step % 2], 0, sizeof mine->op_ns[0]);
     memset(mine->spans[step % 2], 0, (size_t)(profile->runs * FSDP_PHASE_COUNT) * sizeof(span));
   }
+}
+
+int fsdp_profile_phase_begins(const fsdp_profile *profile, int position) {
+  return profile->begins[position];
+}
+
+int fsdp_profile_phase_ends(const fsdp_profile *profile, int position) {
+  return profile->ends[position];
 }
 
 static void widen(span *whole, span part) {

@@ -1,4 +1,5 @@
-// Where a step's time goes, from timestamps at the start and end of instructions.
+// Where a step's time goes, from timestamps at the start and end of instructions; of streams that are queues of
+// a device, whose instructions the host only enqueues, from stamps at the ends of phases.
 //
 // Phases of a step: the forward of each micro-batch (up to the first backward op), its backward, the update
 // section.
@@ -41,6 +42,10 @@ typedef struct fsdp_profile_sample {
 
 // Books an instruction, on its stream's thread.
 void fsdp_profile_instr(fsdp_profile *profile, const fsdp_profile_sample *sample);
+
+// The phase that begins, or ends, with the compute instruction at `position` of its section; -1: none.
+int fsdp_profile_phase_begins(const fsdp_profile *profile, int position);
+int fsdp_profile_phase_ends(const fsdp_profile *profile, int position);
 
 // The step's report; its instructions must be over.
 void fsdp_profile_report_step(const fsdp_profile *profile, int64_t step, fsdp_profile_report *report);

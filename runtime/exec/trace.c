@@ -31,6 +31,7 @@ typedef struct recorder {
 struct fsdp_trace {
   const fsdp_program *program;
   const fsdp_device *device;
+  int common; // tensor, or -1
   recorder *streams;
   fsdp_measure_event *merged;
 };
@@ -44,6 +45,28 @@ static void fail(recorder *self, const fsdp_instr *instr, const void *address, i
            self->position, name, fsdp_stream_name(instr->stream), what, (long long)bytes, address);
 }
 
+// Whether the range lies in `tensor`.
+static bool is_in(const fsdp_trace *trace, int tensor, const char *at, int64_t bytes) {
+  if (tensor < 0) return false;
+  const fsdp_tensor *t = &trace->program->tensors[tensor];
+  const char *begin = (const char *)trace->device->arena[t->space] + t->address;
+  return at >= begin && at + bytes <= begin + t->bytes;
+}
+
+// False where there is no room.
+static bool add_event(recorder *self, int tensor, const char *at, int64_t bytes, int access) {
+  if (self->current->count == self->current->capacity) return false;
+  fsdp_space space = self->trace->program->tensors[tensor].space;
+  int64_t offset = at - (const char *)self->trace->device->arena[space];
+  self->current->events[self->current->count++] = (fsdp_measure_event){.issue = self->issue,
+                                                                       .buffer = tensor,
+                                                                       .space = (int)space,
+                                                                       .access = access,
+                                                                       .begin = offset,
+                                                                       .end = offset + bytes};
+  return true;
+}
+
 static void record_range(fsdp_touch *touch, const void *address, int64_t bytes, int access) {
   recorder *self = (recorder *)touch;
   const fsdp_program *program = self->trace->program;
@@ -55,25 +78,20 @@ static void record_range(fsdp_touch *touch, const void *address, int64_t bytes, 
     if (at < begin || at + bytes > begin + operand->size_bytes) continue;
     wrong = "writes an operand that it should only read";
     if ((access & FSDP_WRITE) && !(operand->access & FSDP_WRITE)) continue;
+    if (add_event(self, operand->tensor, at, bytes, access)) return;
     wrong = "reports more ranges than there is room for";
-    if (self->current->count == self->current->capacity) break;
-    fsdp_space space = program->tensors[operand->tensor].space;
-    int64_t offset = at - (const char *)self->trace->device->arena[space];
-    self->current->events[self->current->count++] = (fsdp_measure_event){.issue = self->issue,
-                                                                         .buffer = operand->tensor,
-                                                                         .space = (int)space,
-                                                                         .access = access,
-                                                                         .begin = offset,
-                                                                         .end = offset + bytes};
-    return;
+    break;
   }
+  int common = self->trace->common;
+  if (is_in(self->trace, common, address, bytes) && add_event(self, common, address, bytes, access)) return;
   fail(self, instr, address, bytes, wrong);
 }
 
-fsdp_trace *fsdp_trace_create(const fsdp_program *program, const fsdp_device *device) {
+fsdp_trace *fsdp_trace_create(const fsdp_program *program, const fsdp_device *device, int common) {
   fsdp_trace *trace = fsdp_alloc_zeroed(1, sizeof *trace);
   trace->program = program;
   trace->device = device;
+  trace->common = common;
   trace->streams = aligned_alloc(64, FSDP_STREAM_COUNT * sizeof *trace->streams);
   FSDP_CHECK(trace->streams, "out of host memory for the trace");
   memset(trace->streams, 0, FSDP_STREAM_COUNT * sizeof *trace->streams);

@@ -13,8 +13,8 @@
 
 typedef struct fsdp_trace fsdp_trace;
 
-// Both outlive the trace.
-fsdp_trace *fsdp_trace_create(const fsdp_program *program, const fsdp_device *device);
+// Both outlive the trace. `common` is a tensor that every instruction may touch, or -1.
+fsdp_trace *fsdp_trace_create(const fsdp_program *program, const fsdp_device *device, int common);
 void fsdp_trace_destroy(fsdp_trace *trace); // NULL is allowed
 
 // Starts recording step `step`, in the place of the one two before; no stream may be recording that any more.

@@ -157,7 +157,7 @@ cudaError_t cudaGetDevice(int *ordinal) {
 
 cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *properties, int ordinal) {
   *properties = {};
-  snprintf(properties->name, sizeof properties->name, "GPU on a CPU");
+  snprintf(properties->name, sizeof properties->name, "H200 on a CPU"); // a name whose peak is known
   snprintf(properties->uuid.bytes, sizeof properties->uuid.bytes, "simt %d", ordinal);
   properties->totalGlobalMem = memory_bytes();
   properties->major = 9;

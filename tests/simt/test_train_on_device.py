@@ -34,6 +34,14 @@ def train(name, *arguments, model=programs.CONFIG, status=0, **environment):
         assert len(messages) == 1, process.stderr
         return messages[0]
     lines = [json.loads(line) for line in log.read_text().splitlines()]
+    for line in lines:  # what the calls were given is what was planned
+        for figure in ("valley_bytes", "peak_bytes", "host_valley_bytes", "host_peak_bytes"):
+            assert line[figure] == line["planned_" + figure], (name, figure, line)
+        assert all(line["time/" + phase] > 0 for phase in ("forward", "backward", "update")), line
+    if "cuda" in arguments:
+        parameters = lines[0]["mfu"] * 989.4e12 / lines[0]["tokens_per_s"] / 6  # in bf16
+        pairs = lines[0]["mfu_all_pairs"] / lines[0]["mfu"]
+        assert "fp32" in arguments or parameters > 1000 and 1 < pairs < 2, lines[0]
     return [(line["loss"], line["grad_norm"]) for line in lines]
 
 
