@@ -7,8 +7,8 @@
 //   ... result->loss[0], harness_find(result->gradients, ...), ...
 //   harness_free(result);
 //
-// With FSDP_TEST_BACKEND=cuda in the environment plans of one rank run on the GPU; those of more ranks stay on
-// the CPU.
+// With FSDP_TEST_BACKEND=cuda in the environment plans of one rank run on the GPU; those of more ranks stay
+// on the CPU.
 //
 // Weights depend on seed and names alone, tokens on seed, step and sequence alone: runs of one global batch
 // (batch * accumulation * ranks) see the same data whatever the mesh.

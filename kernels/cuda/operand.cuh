@@ -1,5 +1,5 @@
-// What launchers do with their operands: check and report them as the CPU's kernels do (kernels/cpu/operand.h),
-// choose how wide accesses may be, and launch.
+// What launchers do with their operands: check and report them as the CPU's kernels do
+// (kernels/cpu/operand.h), choose how wide accesses may be, and launch.
 #pragma once
 
 #include "kernels/cuda/vector.cuh"

@@ -68,8 +68,8 @@ typedef struct fsdp_device_table {
   void (*open_kernels)(fsdp_device *device, void *workspace);
   void (*prepare_kernel)(fsdp_device *device, const fsdp_kernel_call *call);
   void (*close_kernels)(fsdp_device *device);
-  // Where the device enqueues: marks a time in the stream's order under the number `slot`, in place of what it
-  // marked before; the milliseconds between two marks that are over.
+  // Where the device enqueues: marks a time in the stream's order under the number `slot`, in place of what
+  // it marked before; the milliseconds between two marks that are over.
   void (*stamp)(fsdp_device *device, const fsdp_stream_context *context, int slot);
   double (*stamp_ms)(fsdp_device *device, int from, int to);
   // Copies between an arena and memory of the caller, at once; the streams must be idle.

@@ -39,8 +39,8 @@ typedef struct fsdp_executor_config {
   fsdp_comm *comms[FSDP_GROUP_COUNT]; // may be NULL where the program has no collective of that group
   fsdp_executor_callbacks callbacks;
   uint64_t seed; // of stochastic rounding
-  bool measure; // record touched bytes (fsdp_executor_figures gives valley and peak)
-  bool profile; // record times
+  bool measure;  // record touched bytes (fsdp_executor_figures gives valley and peak)
+  bool profile;  // record times
 } fsdp_executor_config;
 
 typedef struct fsdp_step_result {

@@ -1,5 +1,5 @@
-// Where a step's time goes, from timestamps at the start and end of instructions; of streams that are queues of
-// a device, whose instructions the host only enqueues, from stamps at the ends of phases.
+// Where a step's time goes, from timestamps at the start and end of instructions; of streams that are queues
+// of a device, whose instructions the host only enqueues, from stamps at the ends of phases.
 //
 // Phases of a step: the forward of each micro-batch (up to the first backward op), its backward, the update
 // section.
