@@ -61,7 +61,8 @@ static golden open_golden(const char *name) {
   golden g = {0};
   char path[512];
   fsdp_error error = {0};
-  snprintf(g.folder, sizeof g.folder, "%s/tests/golden/%s", FSDP_SOURCE_DIR, name);
+  const char *root = getenv("FSDP_SOURCE_DIR"); // where the program was built elsewhere
+  snprintf(g.folder, sizeof g.folder, "%s/tests/golden/%s", root ? root : FSDP_SOURCE_DIR, name);
   snprintf(path, sizeof path, "%s/config.json", g.folder);
   if (fsdp_config_read(path, &g.model, &error)) fail_msg("%s", error.message);
   snprintf(path, sizeof path, "%s/golden.safetensors", g.folder);
