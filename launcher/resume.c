@@ -214,12 +214,7 @@ static fsdp_status load_one(fsdp_resume *r, fsdp_executor *executor, fsdp_error 
   for (; l.part < FSDP_CHECKPOINT_PARTS && status == FSDP_OK; l.part++) {
     status = fsdp_state_load_slice(executor, (fsdp_state_part)l.part, read_range, &l, error);
   }
-  int64_t mine = fsdp_checkpoint_reader_bytes(l.reader);
-  int64_t *all = fsdp_alloc((size_t)world->size * sizeof *all);
-  fsdp_world_gather(world, &mine, (int64_t)sizeof mine, all);
-  r->bytes_read = 0;
-  for (int i = 0; i < world->size; i++) r->bytes_read += all[i];
-  free(all);
+  r->bytes_read = fsdp_world_sum(world, fsdp_checkpoint_reader_bytes(l.reader));
   free(l.scratch);
   fsdp_checkpoint_reader_destroy(l.reader);
   if (fsdp_world_share_error(world, error) != FSDP_OK) return error->status;

@@ -42,8 +42,9 @@ typedef struct trainer {
   fsdp_comms comms;
   bool has_comms;
   fsdp_executor *executor;
-  fsdp_pool *drawers; // while the first weights are drawn
-  int64_t used_bytes; // of the device, when last asked
+  fsdp_pool *drawers;    // while the first weights are drawn
+  int64_t used_bytes;    // of the device, when last asked
+  int64_t weights_bytes; // read of the folder's weights, by all ranks
   fsdp_feed feed;
   fsdp_train_checkpoints checkpoints;
   int64_t total_steps, steps_per_epoch, step_tokens;
@@ -266,14 +267,22 @@ static void create_executor(trainer *t) {
   t->executor = fsdp_executor_create(&config);
 }
 
+// New weights or the folder's, each of which is drawn or read by one of the ranks that share it.
+static fsdp_status start_state(trainer *t, fsdp_error *error) {
+  t->drawers = fsdp_pool_create(t->placement->core_count);
+  fsdp_state_fill_slice(t->executor, draw_or_read, t, error);
+  fsdp_pool_destroy(t->drawers);
+  if (fsdp_world_share_error(t->world, error) != FSDP_OK) return error->status;
+  fsdp_state_exchange(t->executor, FSDP_STATE_MASTER);
+  if (t->weights) t->weights_bytes = fsdp_world_sum(t->world, fsdp_weights_bytes_read(t->weights));
+  return FSDP_OK;
+}
+
 // From the checkpoint, or a new start; then feed, log and number of steps are where the run goes on.
 static fsdp_status fill_state(trainer *t, fsdp_error *error) {
-  if (!fsdp_train_checkpoints_found(&t->checkpoints)) {
-    t->drawers = fsdp_pool_create(t->placement->core_count);
-    fsdp_state_fill(t->executor, draw_or_read, t, error);
-    fsdp_pool_destroy(t->drawers);
+  if (!fsdp_train_checkpoints_found(&t->checkpoints) && start_state(t, error) != FSDP_OK) {
+    return error->status;
   }
-  if (fsdp_world_share_error(t->world, error) != FSDP_OK) return error->status;
   if (fsdp_train_checkpoints_restore(&t->checkpoints, t->executor, &t->feed, error) != FSDP_OK) {
     return error->status;
   }
@@ -306,12 +315,14 @@ static void print_start(const trainer *t) {
   const fsdp_plan *made = t->setup.plan;
   const fsdp_memory_space_report *device = &made->memory.space[FSDP_SPACE_DEVICE];
   const fsdp_memory_space_report *host = &made->memory.space[FSDP_SPACE_HOST];
-  char parameters[48], valley[24], peak[24], arena[24], host_arena[24], hint[512], tokens[48];
-  printf("model:     %s, %s parameters, %s\n", t->setup.model_name,
+  char parameters[48], valley[24], peak[24], arena[24], host_arena[24], hint[512], tokens[48], read[24];
+  printf("model:     %s, %s parameters, %s", t->setup.model_name,
          fsdp_value_print_int(fsdp_llama_parameter_count(&made->config.model), parameters, sizeof parameters),
          fsdp_train_checkpoints_found(&t->checkpoints) ? "weights from the checkpoint"
          : t->weights                                  ? "weights from its folder"
                                                        : "new weights");
+  if (t->weights_bytes > 0) printf(", %s read", fsdp_value_print_bytes(t->weights_bytes, read, sizeof read));
+  putchar('\n');
   printf("ranks:     %d (data=%d, fsdp=%d), strategy %s, %d unit%s, parameters in %s\n", t->world->size,
          made->config.mesh.size[FSDP_AXIS_DATA], made->config.mesh.size[FSDP_AXIS_FSDP],
          fsdp_strategy_name(made->config.strategy), made->units->count, made->units->count == 1 ? "" : "s",

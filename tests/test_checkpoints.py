@@ -79,6 +79,10 @@ def resumes_anywhere():
         assert steps("on") == [6, 12]
 
 
+def megabytes_read(pattern, process):
+    return float(re.search(pattern + r" ([\d.]+) MB read", process.stdout).group(1)) * 1e6
+
+
 def bytes_are_read_about_once():
     if not MPI or programs.SLOW:
         return
@@ -86,9 +90,23 @@ def bytes_are_read_about_once():
     for ranks, options in ((2, ["-b", 12, "--wrap", "block"]), (4, ["-b", 6, "--wrap", "block"])):
         copy("base", "read", 12)
         process = train("--max-steps", 7, "-e", "read", "--ckpt-freq", 0, *options, ranks=ranks)
-        read = float(re.search(r"; ([\d.]+) MB read by", process.stdout).group(1)) * 1e6
+        read = megabytes_read(r"resumed: .*;", process)
         # Pads, headers and checksums; a chunk of 16 KiB at either end of what a rank reads of a file.
         assert state <= read <= 1.01 * state + 3 * 7 * ranks * 2 * 16384, (ranks, read, state)
+    # Weights to the byte, but for the header, which every rank reads, and three digits of the message.
+    shape = {"hidden_size": 256, "intermediate_size": 768, "num_hidden_layers": 2}
+    folder = programs.make_model(work / "weights", programs.CONFIG | shape)
+    header, data = programs.header_of(programs.CONFIG | shape)
+    header = len(json.dumps(header)) + 8
+    for ranks, options in (
+        (8, ["--wrap", "block"]),
+        (8, ["--strategy", "no", "--wrap", "block"]),
+        (6, ["--strategy", "hybrid", "--mesh", "data=3,fsdp=2"]),
+        (3, ["--strategy", "grad_op", "--cpu-offload"]),
+    ):
+        process = train("--model", folder, "-b", 1, "--max-steps", 1, *options, ranks=ranks)
+        read = megabytes_read("weights from its folder,", process)
+        assert abs(read - data - ranks * header) <= 0.005 * data, (options, read, data, header)
 
 
 def stays_with_the_newest():

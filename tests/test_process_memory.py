@@ -1,9 +1,11 @@
 """The processes' own memory: the resident set of a rank never passes its two arenas and what the program
-takes alone by more than 48 MB, whatever the strategy, and no rank ever holds the model."""
+takes alone by more than 48 MB, whatever the strategy, and no rank ever holds the model, not even while it
+loads or saves."""
 
 import json
 import pathlib
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -16,15 +18,15 @@ CONFIG = programs.CONFIG | {"hidden_size": 512, "intermediate_size": 1376, "num_
 work = pathlib.Path(tempfile.mkdtemp(prefix="fsdp_memory_"))
 
 
-def peaks(ranks, *arguments):
+def peaks(ranks, *arguments, model=("--model", work, "--init", "random"), steps=3):
     """The greatest resident set of every rank in bytes, and the last line of rank 0's log."""
     log = work / "log.jsonl"
     log.unlink(missing_ok=True)
     # A rank's parent is told its peak when it ends.
     watch = ("import resource, subprocess, sys; code = subprocess.call(sys.argv[1:]); "
              "print(f'<peak {resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss}>'); sys.exit(code)")
-    command = [sys.executable, "-c", watch, str(programs.BIN / "fsdp_train"), "--model", str(work),
-               "--init", "random", "-s", "128", "--max-steps", "3", "--log", str(log), *arguments]
+    command = [sys.executable, "-c", watch, str(programs.BIN / "fsdp_train"), *map(str, model), "-s", "128",
+               "--max-steps", str(steps), "--log", str(log), *arguments]
     if programs.WITH_MPI:
         command = ["mpirun", "-np", str(ranks), *command]
     process = subprocess.run(command, capture_output=True, text=True, timeout=240)
@@ -34,8 +36,8 @@ def peaks(ranks, *arguments):
     return sizes, json.loads(log.read_text().splitlines()[-1])
 
 
-def check(ranks, *arguments):
-    sizes, last = peaks(ranks, *arguments)
+def check(ranks, *arguments, **options):
+    sizes, last = peaks(ranks, *arguments, **options)
     planned = last["arena_bytes"] + last["host_bytes"]
     assert len(sizes) == ranks, sizes
     for size in sizes:
@@ -55,3 +57,13 @@ if programs.WITH_MPI:
     check(4, "--strategy", "hybrid", "--mesh", "data=2,fsdp=2", "--wrap", "block", "--cpu-offload", "on",
           "--grad-accum", "2")
     check(2, "--strategy", "grad_op", "--wrap", "block", "--param-dtype", "bf16", "--recompute", "block")
+    # Saved by four ranks from snapshots, which the plan's host memory holds; then eight ranks load the
+    # weights of an export, and go on from the checkpoint and save without a snapshot.
+    saved = ("--wrap", "block", "--save-dir", str(work), "-e", "saved")
+    check(4, *saved)
+    exported = work / "exported"
+    process = programs.run("fsdp_export", work / "saved", "--to", exported, "--max-shard-size", "20MB")
+    assert process.returncode == 0, process.stderr
+    check(8, "--wrap", "block", model=("--model", exported))
+    check(8, *saved, "--ckpt-async", "off", steps=6)
+shutil.rmtree(work)

@@ -180,12 +180,13 @@ static fsdp_status walk_all(walk *self) {
   return status;
 }
 
-fsdp_status fsdp_state_fill(fsdp_executor *executor, fsdp_state_callback source, void *context,
-                            fsdp_error *error) {
+static fsdp_status fill(fsdp_executor *executor, bool sliced, fsdp_state_callback source, void *context,
+                        fsdp_error *error) {
   walk masters = {.executor = executor,
                   .part = FSDP_STATE_MASTER,
                   .dtype = FSDP_F32,
                   .writes = true,
+                  .sliced = sliced,
                   .callback = source,
                   .context = context,
                   .error = error};
@@ -195,6 +196,16 @@ fsdp_status fsdp_state_fill(fsdp_executor *executor, fsdp_state_callback source,
     status = walk_all(&moments);
   }
   return status;
+}
+
+fsdp_status fsdp_state_fill(fsdp_executor *executor, fsdp_state_callback source, void *context,
+                            fsdp_error *error) {
+  return fill(executor, false, source, context, error);
+}
+
+fsdp_status fsdp_state_fill_slice(fsdp_executor *executor, fsdp_state_callback source, void *context,
+                                  fsdp_error *error) {
+  return fill(executor, true, source, context, error);
 }
 
 fsdp_status fsdp_state_save(fsdp_executor *executor, fsdp_state_part part, fsdp_state_callback sink,

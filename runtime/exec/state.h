@@ -47,6 +47,9 @@ fsdp_status fsdp_state_load(fsdp_executor *executor, fsdp_state_part part, fsdp_
 // communicators need streams of their own (CUDA), load_slice loads all and exchange does nothing.
 fsdp_status fsdp_state_load_slice(fsdp_executor *executor, fsdp_state_part part, fsdp_state_callback source,
                                   void *context, fsdp_error *error);
+// fsdp_state_fill, with masters by slices.
+fsdp_status fsdp_state_fill_slice(fsdp_executor *executor, fsdp_state_callback source, void *context,
+                                  fsdp_error *error);
 void fsdp_state_exchange(fsdp_executor *executor, fsdp_state_part part);
 
 // Copies elements [first_elem, first_elem + elems) of this rank's flat shard of a unit, pads included, in the

@@ -17,6 +17,14 @@ fsdp_status fsdp_world_agree(fsdp_world *world, const char *what, uint64_t value
       what, (unsigned long long)first, differs, (unsigned long long)other);
 }
 
+int64_t fsdp_world_sum(fsdp_world *world, int64_t mine) {
+  int64_t *all = fsdp_alloc((size_t)world->size * sizeof *all), sum = 0;
+  fsdp_world_gather(world, &mine, (int64_t)sizeof mine, all);
+  for (int r = 0; r < world->size; r++) sum += all[r];
+  free(all);
+  return sum;
+}
+
 fsdp_status fsdp_world_share_error(fsdp_world *world, fsdp_error *error) {
   fsdp_error *errors = fsdp_alloc((size_t)world->size * sizeof *errors);
   fsdp_world_gather(world, error, (int64_t)sizeof *error, errors);

@@ -30,6 +30,9 @@ void fsdp_world_barrier(fsdp_world *world);
 // `bytes` of every rank, in the order of ranks, into out[size * bytes].
 void fsdp_world_gather(fsdp_world *world, const void *mine, int64_t bytes, void *out);
 
+// The sum of every rank's number.
+int64_t fsdp_world_sum(fsdp_world *world, int64_t mine);
+
 // Replaces *data on every rank by rank 0's.
 void fsdp_world_broadcast(fsdp_world *world, void *data, int64_t bytes);
 
