@@ -39,6 +39,61 @@ static int primitive_count;
     FSDP_CHECK(status_of_call == dnnl_success, "oneDNN returned %d", (int)status_of_call);                   \
   } while (0)
 
+// Version 2 of the library (Debian 12) describes memory by value, version 3 (Ubuntu 24.04) by a handle, which
+// here lives as long as the process.
+#if DNNL_VERSION_MAJOR >= 3
+typedef const_dnnl_memory_desc_t description_ref;
+
+static description_ref ref(const dnnl_memory_desc_t *d) {
+  return *d;
+}
+
+static dnnl_status_t describe_strided(dnnl_memory_desc_t *d, const dnnl_dims_t dims, dnnl_data_type_t dtype,
+                                      const dnnl_dims_t strides) {
+  return dnnl_memory_desc_create_with_strides(d, 2, dims, dtype, strides);
+}
+
+static dnnl_status_t append_sum(dnnl_post_ops_t ops) {
+  return dnnl_post_ops_append_sum(ops, 1.0f, 0, dnnl_data_type_undef);
+}
+
+static dnnl_status_t describe_product(dnnl_primitive_desc_t *made, const primitive *p,
+                                      dnnl_primitive_attr_t attr) {
+  return dnnl_matmul_primitive_desc_create(made, engine, p->a, p->b, NULL, p->c, attr);
+}
+
+static dnnl_status_t copy_description(dnnl_memory_desc_t *to, description_ref from) {
+  return dnnl_memory_desc_clone(to, from);
+}
+#else
+typedef const dnnl_memory_desc_t *description_ref;
+
+static description_ref ref(const dnnl_memory_desc_t *d) {
+  return d;
+}
+
+static dnnl_status_t describe_strided(dnnl_memory_desc_t *d, const dnnl_dims_t dims, dnnl_data_type_t dtype,
+                                      const dnnl_dims_t strides) {
+  return dnnl_memory_desc_init_by_strides(d, 2, dims, dtype, strides);
+}
+
+static dnnl_status_t append_sum(dnnl_post_ops_t ops) {
+  return dnnl_post_ops_append_sum(ops, 1.0f);
+}
+
+static dnnl_status_t describe_product(dnnl_primitive_desc_t *made, const primitive *p,
+                                      dnnl_primitive_attr_t attr) {
+  dnnl_matmul_desc_t description;
+  dnnl_status_t status = dnnl_matmul_desc_init(&description, &p->a, &p->b, NULL, &p->c);
+  return status == dnnl_success ? dnnl_primitive_desc_create(made, &description, attr, engine, NULL) : status;
+}
+
+static dnnl_status_t copy_description(dnnl_memory_desc_t *to, description_ref from) {
+  *to = *from;
+  return dnnl_success;
+}
+#endif
+
 static void start(void) {
   const dnnl_version_t *version = dnnl_version();
   snprintf(name, sizeof name, "oneDNN %d.%d.%d", version->major, version->minor, version->patch);
@@ -83,14 +138,12 @@ static dnnl_memory_desc_t describe(int64_t rows, int64_t columns, int64_t stride
                                    fsdp_dtype dtype) {
   dnnl_memory_desc_t d;
   dnnl_dims_t dims = {rows, columns}, strides = {transposed ? 1 : stride, transposed ? stride : 1};
-  CHECK_DNNL(
-      dnnl_memory_desc_init_by_strides(&d, 2, dims, dtype == FSDP_BF16 ? dnnl_bf16 : dnnl_f32, strides));
+  CHECK_DNNL(describe_strided(&d, dims, dtype == FSDP_BF16 ? dnnl_bf16 : dnnl_f32, strides));
   return d;
 }
 
 // Leaves p->product NULL where the library declines.
 static void make(primitive *p, const fsdp_gemm *g) {
-  dnnl_matmul_desc_t description;
   dnnl_primitive_attr_t attr;
   dnnl_primitive_desc_t made;
   p->a = describe(g->m, g->k, g->a_stride, g->a_transposed, g->ab_dtype);
@@ -102,14 +155,14 @@ static void make(primitive *p, const fsdp_gemm *g) {
   if (g->accumulate) {
     dnnl_post_ops_t sum;
     CHECK_DNNL(dnnl_post_ops_create(&sum));
-    CHECK_DNNL(dnnl_post_ops_append_sum(sum, 1.0f));
+    CHECK_DNNL(append_sum(sum));
     CHECK_DNNL(dnnl_primitive_attr_set_post_ops(attr, sum));
     CHECK_DNNL(dnnl_post_ops_destroy(sum));
   }
-  if (dnnl_matmul_desc_init(&description, &p->a, &p->b, NULL, &p->c) == dnnl_success &&
-      dnnl_primitive_desc_create(&made, &description, attr, engine, NULL) == dnnl_success) {
-    p->scratchpad = *dnnl_primitive_desc_query_md(made, dnnl_query_scratchpad_md, 0);
-    if (dnnl_memory_desc_get_size(&p->scratchpad) <= FSDP_POOL_SCRATCH_BYTES &&
+  if (describe_product(&made, p, attr) == dnnl_success) {
+    CHECK_DNNL(
+        copy_description(&p->scratchpad, dnnl_primitive_desc_query_md(made, dnnl_query_scratchpad_md, 0)));
+    if (dnnl_memory_desc_get_size(ref(&p->scratchpad)) <= FSDP_POOL_SCRATCH_BYTES &&
         dnnl_primitive_create(&p->product, made) != dnnl_success)
       p->product = NULL;
     CHECK_DNNL(dnnl_primitive_desc_destroy(made));
@@ -143,7 +196,7 @@ bool fsdp_gemm_library_mixed(const fsdp_gemm *g, void *scratch) {
   dnnl_stream_t stream;
   dnnl_exec_arg_t arguments[4] = {
       {DNNL_ARG_SRC, NULL}, {DNNL_ARG_WEIGHTS, NULL}, {DNNL_ARG_DST, NULL}, {DNNL_ARG_SCRATCHPAD, NULL}};
-  const dnnl_memory_desc_t *descriptions[4] = {&p->a, &p->b, &p->c, &p->scratchpad};
+  const description_ref descriptions[4] = {ref(&p->a), ref(&p->b), ref(&p->c), ref(&p->scratchpad)};
   void *data[4] = {(void *)(uintptr_t)g->a, (void *)(uintptr_t)g->b, g->c, scratch};
   for (int i = 0; i < 4; i++)
     CHECK_DNNL(dnnl_memory_create(&arguments[i].memory, descriptions[i], engine, data[i]));
