@@ -203,6 +203,12 @@ fsdp_status fsdp_setup_create(const fsdp_options *options, fsdp_program_kind pro
   fsdp_status status = choose_target(options, program, ranks, &target, error);
   if (status != FSDP_OK) return status;
   fsdp_plan_config config = make_config(options, target);
+  if (target == fsdp_target_cuda() && config.param_dtype == FSDP_F32 && config.reduce_dtype == FSDP_BF16) {
+    return fsdp_fail(error, FSDP_ERR_OPTION,
+                     "--reduce-dtype bf16 (%s) with --param-dtype fp32 (%s): a GPU's products of fp32 give "
+                     "fp32 gradients; use --param-dtype bf16, or --reduce-dtype fp32",
+                     fsdp_options_place(options, "reduce-dtype"), fsdp_options_place(options, "param-dtype"));
+  }
   status = read_model(options, setup, &config.model, error);
   if (status == FSDP_OK) status = make_mesh(options, ranks, &config.mesh, error);
   if (status == FSDP_OK) status = fsdp_plan_create(&config, &setup->plan, error);

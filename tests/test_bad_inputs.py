@@ -230,6 +230,12 @@ bad(
 # The other program.
 for name, arguments, status, parts in (
     ("plan: ranks", ["--ranks", "0"], 2, ["--ranks", "'0'"]),
+    (
+        "plan: fp32 products on a GPU",
+        ["--backend", "cuda", "--param-dtype", "fp32", "--reduce-dtype", "bf16"],
+        2,
+        ["--reduce-dtype bf16", "--param-dtype bf16"],
+    ),
     ("plan: two outputs", ["--json", "--print-model"], 2, ["--json", "--print-model"]),
     (
         "plan: limit",

@@ -142,6 +142,11 @@ static void test_bf16(void **state) {
   run_all(FSDP_BF16, FSDP_BF16);
 }
 
+static void test_fp32_to_bf16(void **state) {
+  (void)state;
+  run_all(FSDP_F32, FSDP_BF16);
+}
+
 // The built-in product of every instruction set level, whichever product this build prefers.
 static void test_builtin(void **state) {
   (void)state;
@@ -196,8 +201,10 @@ static void test_names(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_fp32),    cmocka_unit_test(test_bf16_to_fp32), cmocka_unit_test(test_bf16),
-      cmocka_unit_test(test_builtin), cmocka_unit_test(test_library),      cmocka_unit_test(test_names),
+      cmocka_unit_test(test_fp32),    cmocka_unit_test(test_bf16_to_fp32),
+      cmocka_unit_test(test_bf16),    cmocka_unit_test(test_fp32_to_bf16),
+      cmocka_unit_test(test_builtin), cmocka_unit_test(test_library),
+      cmocka_unit_test(test_names),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

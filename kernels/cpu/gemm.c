@@ -103,7 +103,9 @@ static void run_task(void *argument, int64_t index, void *scratch) {
   const run *r = argument;
   int64_t m = index / r->grid.column_tasks * r->grid.rows, n = index % r->grid.column_tasks * r->grid.columns;
   fsdp_gemm task = part(r->gemm, m, n, r->grid.rows, r->grid.columns);
-  if (r->library && task.ab_dtype == FSDP_F32) {
+  if (task.ab_dtype == FSDP_F32 && task.c_dtype == FSDP_BF16) {
+    multiply_rounded(&task, scratch); // gradients of fp32 parameters that are reduced in bf16
+  } else if (r->library && task.ab_dtype == FSDP_F32) {
     fsdp_gemm_library_fp32(&task);
   } else if (r->library && fsdp_gemm_library_mixed(&task, scratch)) {
     return;
@@ -134,8 +136,8 @@ void fsdp_gemm_run(fsdp_pool *pool, const fsdp_gemm *g) {
              (long long)g->n, (long long)g->k);
   FSDP_CHECK(g->ab_dtype == FSDP_F32 || g->ab_dtype == FSDP_BF16, "operands of %s",
              fsdp_dtype_name(g->ab_dtype));
-  FSDP_CHECK(g->c_dtype == FSDP_F32 || (g->c_dtype == FSDP_BF16 && g->ab_dtype == FSDP_BF16),
-             "a product of %s stored as %s", fsdp_dtype_name(g->ab_dtype), fsdp_dtype_name(g->c_dtype));
+  FSDP_CHECK(g->c_dtype == FSDP_F32 || g->c_dtype == FSDP_BF16, "a product stored as %s",
+             fsdp_dtype_name(g->c_dtype));
   FSDP_CHECK(g->a_stride >= (g->a_transposed ? g->m : g->k) &&
                  g->b_stride >= (g->b_transposed ? g->k : g->n) && g->c_stride >= g->n,
              "strides %lld, %lld, %lld are shorter than the rows", (long long)g->a_stride,

@@ -2,8 +2,8 @@
 // built-in product, which FSDP_BLAS=auto prefers where it was measured to be the faster (bench/bench_gemm.c).
 //
 // c (m,n) = a (m,k) * b (k,n), or c += with `accumulate`; row-major with row strides in elements; a and b may
-// be stored transposed. fp32 products take fp32; bf16 products take bf16 a and b, accumulate in fp32 and
-// store `c_dtype`. The pool's threads share the rows and columns of c, never k, and each calls the library
+// be stored transposed. a and b are both fp32 or both bf16; sums are in fp32 and stored as
+// `c_dtype`. The pool's threads share the rows and columns of c, never k, and each calls the library
 // single-threaded; the result is the same to the bit on any number of threads.
 #pragma once
 
