@@ -240,7 +240,8 @@ static void test_bf16_stays_close(void **state) {
   for (int i = 0; i < 18; i++) {
     choice c = {{i, i % 4, i / 2 % 2, i % 2, 1, i % 3}};
     harness_config config = config_of(&c);
-    // Of fp32 parameters only the reduction is in bf16; not where one rank may run on a GPU, which refuses it.
+    // Of fp32 parameters only the reduction is in bf16; not where one rank may run on a GPU, which refuses
+    // it.
     bool fp32 = i % 2 && places[i].data * places[i].fsdp > 1;
     config.plan.param_dtype = fp32 ? FSDP_F32 : FSDP_BF16;
     config.plan.reduce_dtype = i % 4 ? FSDP_BF16 : FSDP_F32;
