@@ -36,7 +36,8 @@ static fsdp_status choose_gpu(fsdp_world *world, const fsdp_options *options, fs
 
 static fsdp_status train(fsdp_world *world, const fsdp_options *options, int *stop_signal,
                          fsdp_error *error) {
-  fsdp_status status = fsdp_train_agree_on_options(world, options, error);
+  fsdp_status status = fsdp_placement_check_tasks(world, error);
+  if (status == FSDP_OK) status = fsdp_train_agree_on_options(world, options, error);
   if (status != FSDP_OK || answered(world, options)) return status;
   fsdp_gpu gpu;
   status = choose_gpu(world, options, &gpu, error);

@@ -20,12 +20,27 @@ typedef struct core_list {
   cpu_set_t *cores;
 } core_list;
 
+bool fsdp_placement_is_pinned_by_mpirun(void) {
+  const char *job = getenv("PMIX_NAMESPACE");
+  return getenv("OMPI_COMM_WORLD_LOCAL_RANK") && !(job && strncmp(job, "slurm", 5) == 0);
+}
+
+fsdp_status fsdp_placement_check_tasks(const fsdp_world *world, fsdp_error *error) {
+  const char *tasks = getenv("SLURM_STEP_NUM_TASKS");
+  if (world->size > 1 || !tasks || atoi(tasks) <= 1 || getenv("OMPI_COMM_WORLD_SIZE")) return FSDP_OK;
+  return fsdp_fail(
+      error, FSDP_ERR_PEER,
+      "srun has started %s tasks (SLURM_STEP_NUM_TASKS), but MPI in this one sees no other: start "
+      "them with srun --mpi=pmix (srun --mpi=list says what this Slurm has), or with mpirun",
+      tasks);
+}
+
 // What this rank may run on. Open MPI's mpirun pins ranks by its own rules (a lone one to a single core), so
 // there it is what the daemon that started the rank may run on, which is what the user gave to mpirun; else
 // it is the rank's own.
 static void read_allowed(cpu_set_t *allowed) {
   CPU_ZERO(allowed);
-  pid_t starter = getenv("OMPI_COMM_WORLD_LOCAL_RANK") ? getppid() : 0;
+  pid_t starter = fsdp_placement_is_pinned_by_mpirun() ? getppid() : 0;
   if (starter > 1 && sched_getaffinity(starter, sizeof *allowed, allowed) == 0) return;
   sched_getaffinity(0, sizeof *allowed, allowed);
 }

@@ -27,6 +27,13 @@ typedef struct fsdp_placement_config {
   const char *gpu_bus; // PCI address: of the allowed cores only those next to it count; NULL: no GPU
 } fsdp_placement_config;
 
+// True in ranks that Open MPI's mpirun has started and pinned by its own rules, from their environment; false
+// in those of srun, which has given each what the user asked for.
+bool fsdp_placement_is_pinned_by_mpirun(void);
+
+// FSDP_ERR_PEER where srun has started several tasks that do not know of each other: each would train alone.
+fsdp_status fsdp_placement_check_tasks(const fsdp_world *world, fsdp_error *error);
+
 // Binds the calling thread, and so every thread that it starts from now on. Call before any thread is made;
 // every rank must call it.
 void fsdp_placement_bind(fsdp_world *world, const fsdp_placement_config *config, fsdp_placement *placement);

@@ -143,7 +143,7 @@ def gpu_count():
 
 
 def refuse():
-    process = programs.run("fsdp_train", "--backend", "cuda", "--model", "llama3-405b", "-s", 64)
+    process = programs.run("fsdp_train", "--backend", "cuda", "--model", "llama2-70b", "-s", 64)
     assert process.returncode == 4, (process.returncode, process.stderr)
     assert len(programs.errors(process, "fsdp_train")) == 1, process.stderr
     print(programs.errors(process, "fsdp_train")[0], flush=True)

@@ -63,18 +63,12 @@ static fsdp_status describe(fsdp_gpu *gpu, fsdp_error *error) {
 }
 
 // A GPU for this rank from those it is shown.
-static fsdp_status pick(const fsdp_world *world, bool allow_shared, fsdp_gpu *gpu, fsdp_error *error) {
+static fsdp_status pick(const fsdp_world *world, fsdp_gpu *gpu, fsdp_error *error) {
   int count = 0;
   cudaError_t status = cudaGetDeviceCount(&count);
   if (status != cudaSuccess || count == 0) return fail_driver(status, error);
   gpu->shown = count;
-  // A launcher that shows each rank its own GPU shows one.
-  if (count > 1 && world->local_rank >= count && !allow_shared) {
-    return fsdp_fail(error, FSDP_ERR_PEER,
-                     "%d ranks on %s, but %d GPUs: start at most one rank a GPU, or try sharing with "
-                     "--allow-shared-gpu on",
-                     world->local_size, world->host, count);
-  }
+  // Ranks that are each shown two GPUs of their own are more than two: whether any share is seen later.
   gpu->ordinal = world->local_rank % count;
   return describe(gpu, error);
 }
@@ -91,6 +85,12 @@ static fsdp_status find_sharers(fsdp_world *world, bool allow_shared, fsdp_gpu *
   }
   free(all);
   if (gpu->sharers == 1 || allow_shared) return FSDP_OK;
+  if (gpu->shown > 1 && gpu->shown < world->local_size) {
+    return fsdp_fail(error, FSDP_ERR_PEER,
+                     "%d ranks on %s, but %d GPUs: start at most one rank a GPU, or try sharing with "
+                     "--allow-shared-gpu on",
+                     world->local_size, world->host, gpu->shown);
+  }
   return fsdp_fail(
       error, FSDP_ERR_PEER,
       "ranks %d and %d on %s have the same GPU %s (%s): there are more ranks than GPUs; start at "
@@ -117,7 +117,7 @@ fsdp_status fsdp_gpu_choose(fsdp_world *world, bool allow_shared, fsdp_gpu *gpu,
   // A stream that waits for the host must not hold up another that was given the same hardware queue.
   setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
   error->status = FSDP_OK;
-  pick(world, allow_shared, gpu, error);
+  pick(world, gpu, error);
   if (fsdp_world_share_error(world, error) == FSDP_OK) {
     find_sharers(world, allow_shared, gpu, error);
     fsdp_world_share_error(world, error);
