@@ -1,13 +1,14 @@
 #!/usr/bin/env bash
-# gpu_bundle.sh [FOLDER] [ARCHITECTURE]: builds for a GPU here (build-gpu, 90), with no GPU needed, and gathers
-# in FOLDER/bundle what a machine wants that has a GPU, its driver and the CUDA toolkit (or PyTorch with its
-# CUDA libraries), but none of this project's packages and no network: programs, tests, their libraries, and
-# Open MPI. There, scripts/gpu_check.sh FOLDER builds nothing and uses it.
+# gpu_bundle.sh [FOLDER] [ARCHITECTURE]: builds for a GPU here (build-gpu, 90), with no GPU needed, and
+# gathers in FOLDER/bundle what a machine wants that has a GPU, its driver and the CUDA toolkit (or PyTorch
+# with its CUDA libraries), but none of this project's packages and no network: programs, tests, their
+# libraries, and Open MPI. There, scripts/gpu_check.sh FOLDER builds nothing and uses it.
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
 folder=${1:-build-gpu}
 architecture=${2:-90}
-programs=(bin/fsdp_train bin/fsdp_plan bin/bench_gpu tests/gpu_kernels tests/test_golden tests/test_strategies)
+programs=(bin/fsdp_train bin/fsdp_plan bin/bench_gpu tests/gpu_kernels tests/test_golden
+  tests/test_strategies)
 targets=()
 for program in "${programs[@]}"; do targets+=("$(basename "$program")"); done
 BUILD_TARGETS="${targets[*]}" scripts/build.sh "$folder" -DFSDP_CUDA=on -DFSDP_BLAS=builtin \
