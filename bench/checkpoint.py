@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Time that a step loses to a checkpoint: saved while it waits, and saved from a snapshot in the background.
 
-usage: bench/checkpoint.py [--ranks N] [--saves N] [--rounds N] [--layers N] [--hidden N] [--folder DIR]
-                           [--steps-between N]
+usage: bench/checkpoint.py [--ranks N] [--saves N] [--rounds N] [--layers N] [--hidden N] [--seq-length N]
+                           [--steps-between N] [--folder DIR]
 
 Each round runs both ways, one after the other; the figures are the medians of the rounds.
 
@@ -36,9 +36,10 @@ def arguments():
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--saves", type=int, default=3)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--steps-between", type=int, default=4)
+    parser.add_argument("--steps-between", type=int, default=6)
     parser.add_argument("--layers", type=int, default=8)
     parser.add_argument("--hidden", type=int, default=768)
+    parser.add_argument("--seq-length", type=int, default=32)
     parser.add_argument("--folder", default=None, help="where to save (default: a temporary one)")
     return parser.parse_args()
 
@@ -64,7 +65,8 @@ def measure(work, mode, options):
     steps = options.saves * options.steps_between + options.steps_between - 1
     # fmt: off
     command = ["mpirun", "-np", str(options.ranks), str(BIN / "fsdp_train"), "--model", str(work / "model"),
-               "--wrap", "block", "-s", "32", "-b", "1", "--max-steps", str(steps), "--measure", "off",
+               "--wrap", "block", "-s", str(options.seq_length), "-b", "1", "--max-steps", str(steps),
+               "--measure", "off",
                "--save-dir", str(work), "-e", mode, "--ckpt-freq", str(options.steps_between),
                "--ckpt-async", mode, "--ckpt-keep", "1"]
     # fmt: on

@@ -13,10 +13,11 @@
 #include <stdatomic.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 
 #define STAGING_BYTES ((int64_t)4 << 20)
 
-typedef enum job { JOB_NONE, JOB_WRITE, JOB_COMMIT, JOB_END } job;
+typedef enum job { JOB_NONE, JOB_WRITE, JOB_COMMIT } job;
 
 struct fsdp_saver {
   fsdp_saver_config config;
@@ -31,7 +32,7 @@ struct fsdp_saver {
   bool writing, committing; // a file is being written, or was and is not settled; rank 0 completes it
   int64_t step;
   fsdp_error last_error; // of the last save; FSDP_OK where it is complete
-  // The writer thread: takes `todo`, clears it when done.
+  // The writer thread does `todo` and clears it; one for every job, for none could raise its priority again.
   bool has_thread;
   pthread_t thread;
   pthread_mutex_t mutex;
@@ -94,12 +95,20 @@ double fsdp_saver_take_gate_ms(fsdp_saver *s) {
   return (double)atomic_exchange(&s->gate_ns, 0) / 1e6;
 }
 
+// From here on this thread rather takes the time in which its rank would wait: a thread that computes holds
+// up all ranks when it is held up, so that what each rank's writer takes adds up. The lowest priority would
+// starve it where no core is ever idle.
+static void give_way(void) {
+  setpriority(PRIO_PROCESS, 0, 10); // of the calling thread alone, on Linux
+}
+
 // Writes this rank's file.
 static void run_write(fsdp_saver *s) {
   if (atomic_load(&s->copying)) {
-    take_snapshot(s);
+    take_snapshot(s); // an update may be waiting
     end_copying(s);
   }
+  if (s->snapshot) give_way();
   char temporary[FSDP_CHECKPOINT_PATH_BYTES], final[FSDP_CHECKPOINT_PATH_BYTES];
   fsdp_checkpoint_paths(s->folder, s->step, temporary, final);
   fsdp_checkpoint_file_config config = {.checkpoint = s->checkpoint,
@@ -131,57 +140,45 @@ static void run_job(fsdp_saver *s, job which) {
 // ---- The thread
 // ------------------------------------------------------------------------------------------------
 
-static void *writer_loop(void *argument) {
+static void *run_thread(void *argument) {
   fsdp_saver *s = argument;
+  run_job(s, s->todo);
   pthread_mutex_lock(&s->mutex);
-  while (s->todo != JOB_END) {
-    if (s->todo == JOB_NONE) {
-      pthread_cond_wait(&s->changed, &s->mutex);
-      continue;
-    }
-    job now = s->todo;
-    pthread_mutex_unlock(&s->mutex);
-    run_job(s, now);
-    pthread_mutex_lock(&s->mutex);
-    s->todo = JOB_NONE;
-    pthread_cond_broadcast(&s->changed);
-  }
+  s->todo = JOB_NONE;
+  pthread_cond_broadcast(&s->changed);
   pthread_mutex_unlock(&s->mutex);
   return NULL;
 }
 
-// Signals are the main thread's.
-static void start_thread(fsdp_saver *s) {
-  sigset_t all, before;
+static void join_thread(fsdp_saver *s) {
+  if (s->has_thread) pthread_join(s->thread, NULL);
+  s->has_thread = false;
+}
+
+static void post(fsdp_saver *s, job which) {
+  if (!s->snapshot) {
+    run_job(s, which);
+    return;
+  }
+  FSDP_CHECK(s->todo == JOB_NONE, "a job for a writer that has one");
+  join_thread(s);
+  s->todo = which;
+  sigset_t all, before; // signals are the main thread's
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);
-  int failure = pthread_create(&s->thread, NULL, writer_loop, s);
+  int failure = pthread_create(&s->thread, NULL, run_thread, s);
   pthread_sigmask(SIG_SETMASK, &before, NULL);
   FSDP_CHECK(!failure, "the thread that writes checkpoints could not be started (%s)", strerror(failure));
   s->has_thread = true;
 }
 
-static void post(fsdp_saver *s, job which) {
-  if (!s->has_thread) {
-    run_job(s, which);
-    return;
-  }
-  pthread_mutex_lock(&s->mutex);
-  FSDP_CHECK(s->todo == JOB_NONE, "a job for a writer that has one");
-  s->todo = which;
-  pthread_cond_broadcast(&s->changed);
-  pthread_mutex_unlock(&s->mutex);
-}
-
 static void wait_for_job(fsdp_saver *s) {
-  if (!s->has_thread) return;
   pthread_mutex_lock(&s->mutex);
   while (s->todo != JOB_NONE) pthread_cond_wait(&s->changed, &s->mutex);
   pthread_mutex_unlock(&s->mutex);
 }
 
 static bool is_idle(fsdp_saver *s) {
-  if (!s->has_thread) return true;
   pthread_mutex_lock(&s->mutex);
   bool idle = s->todo == JOB_NONE;
   pthread_mutex_unlock(&s->mutex);
@@ -247,8 +244,6 @@ fsdp_status fsdp_saver_create(const fsdp_saver_config *config, fsdp_saver **save
   } else if (make_snapshot(s, error) != FSDP_OK) {
     fsdp_saver_destroy(s);
     return error->status;
-  } else {
-    start_thread(s);
   }
   *saver = s;
   return FSDP_OK;
@@ -258,10 +253,7 @@ void fsdp_saver_destroy(fsdp_saver *s) {
   if (!s) return;
   fsdp_error ignored = {0};
   if (s->writing || s->committing) fsdp_saver_finish(s, &ignored);
-  if (s->has_thread) {
-    post(s, JOB_END);
-    pthread_join(s->thread, NULL);
-  }
+  join_thread(s);
   if (s->snapshot) munmap(s->snapshot, (size_t)s->snapshot_bytes + 1);
   pthread_cond_destroy(&s->changed);
   pthread_mutex_destroy(&s->mutex);
