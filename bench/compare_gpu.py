@@ -62,7 +62,9 @@ def last_json(output):
 def run_torch(args, arguments):
     command = [args.python, os.path.join(HERE, "torch_llama.py"), arguments[0], "--device", args.device,
                *map(str, arguments[1:])]
-    process = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=args.limit)
+    environment = {**os.environ, "LD_LIBRARY_PATH": os.environ.get("FSDP_PEER_LIBRARY_PATH",
+                                                                   os.environ.get("LD_LIBRARY_PATH", ""))}
+    process = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=args.limit, env=environment)
     if process.returncode != 0:
         raise RuntimeError(f"PyTorch's side ended with status {process.returncode}")
     return last_json(process.stdout)

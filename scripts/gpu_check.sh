@@ -78,7 +78,8 @@ if ! command -v nvidia-smi >/dev/null || ! nvidia-smi -L >/dev/null 2>&1; then
 fi
 nvidia-smi --query-gpu=name,driver_version,compute_cap,memory.total --format=csv,noheader
 architecture=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader | head -n 1 | tr -d ' .')
-export FSDP_SOURCE_DIR=$PWD FSDP_TEST_BACKEND=cuda
+# PyTorch finds its libraries by itself, without what is added below for our programs.
+export FSDP_SOURCE_DIR=$PWD FSDP_TEST_BACKEND=cuda FSDP_PEER_LIBRARY_PATH=${LD_LIBRARY_PATH:-}
 
 # Folders of CUDA's libraries that came with PyTorch, for a machine whose toolkit has no NCCL.
 wheel_folders() {

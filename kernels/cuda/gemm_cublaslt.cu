@@ -52,7 +52,8 @@ struct product_plan {
 
 struct library {
   cublasLtHandle_t handle;
-  void *workspace;
+  void *workspace; // on 256 bytes, as cuBLAS asks for its own
+  uint64_t workspace_bytes;
   product_plan plans[plans_max];
   int count;
 };
@@ -110,14 +111,13 @@ void describe(product_plan *plan) {
 // The heuristic's first algorithms, the best guess first; at least one.
 int find_candidates(const product_plan *plan, int wanted, cublasLtMatmulHeuristicResult_t *results) {
   const product_key *key = &plan->key;
-  const uint64_t workspace_bytes = FSDP_CUDA_GEMM_WORKSPACE_BYTES;
   const uint32_t reductions = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
   cublasLtMatmulPreference_t preference;
   LT_CHECK(cublasLtMatmulPreferenceCreate(&preference));
   auto prefer = [&](cublasLtMatmulPreferenceAttributes_t name, const void *value, size_t bytes) {
     LT_CHECK(cublasLtMatmulPreferenceSetAttribute(preference, name, value, bytes));
   };
-  prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace_bytes, sizeof workspace_bytes);
+  prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &lt.workspace_bytes, sizeof lt.workspace_bytes);
   prefer(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &reductions, sizeof reductions);
   prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, &key->b_alignment, sizeof key->b_alignment);
   prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, &key->a_alignment, sizeof key->a_alignment);
@@ -139,7 +139,7 @@ cublasStatus_t multiply(const product_plan *plan, const cublasLtMatmulAlgo_t *al
   const float one = 1, beta = product->accumulate ? 1 : 0;
   return cublasLtMatmul(lt.handle, plan->operation, &one, product->b, plan->left, product->a, plan->right,
                         &beta, product->c, plan->out, product->c, plan->out, algorithm, lt.workspace,
-                        FSDP_CUDA_GEMM_WORKSPACE_BYTES, stream);
+                        lt.workspace_bytes, stream);
 }
 
 // ---- The measured choice
@@ -232,7 +232,9 @@ product_plan *plan_of(const fsdp_cuda_product *product) {
 extern "C" void fsdp_cuda_gemm_open(void *workspace) {
   FSDP_CHECK(!lt.handle, "the library of matrix products is open already");
   LT_CHECK(cublasLtCreate(&lt.handle));
-  lt.workspace = workspace;
+  const uintptr_t skipped = -reinterpret_cast<uintptr_t>(workspace) % alignment_great;
+  lt.workspace = static_cast<char *>(workspace) + skipped;
+  lt.workspace_bytes = workspace ? FSDP_CUDA_GEMM_WORKSPACE_BYTES - skipped : 0;
 }
 
 extern "C" void fsdp_cuda_gemm_close(void) {
