@@ -69,7 +69,7 @@ bool fsdp_report_hint(const fsdp_plan *plan, char *out, size_t out_bytes) {
   char gathered[BYTES_TEXT_BYTES], saved[BYTES_TEXT_BYTES];
   int64_t bytes = unit->padded_numel * fsdp_dtype_bytes(plan->config.param_dtype);
   snprintf(out, out_bytes,
-           "hint: unit %s (%s) stays gathered through the whole step with %s; --wrap block would save %s at "
+           "unit %s (%s) stays gathered through the whole step with %s; --wrap block would save %s at "
            "the peak",
            *unit->path ? unit->path : "(root)", plan->graph->modules[unit->module].class_name,
            fsdp_value_print_bytes(bytes, gathered, sizeof gathered),
@@ -267,7 +267,7 @@ void fsdp_report_print(const fsdp_plan *plan, const char *model_name, FILE *out)
   fprintf(out, "Verified: %s\n",
           plan->verified ? "yes; no two instructions race, every read finds what it expects" : "no");
   char hint[512];
-  if (fsdp_report_hint(plan, hint, sizeof hint)) fprintf(out, "%s\n", hint);
+  if (fsdp_report_hint(plan, hint, sizeof hint)) fprintf(out, "hint: %s\n", hint);
 }
 
 // ---- JSON

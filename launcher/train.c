@@ -348,7 +348,7 @@ static void print_start(const trainer *t) {
            made->config.seq, made->config.model.max_position_embeddings);
   }
   if (fsdp_options_note(t->options, hint, (int)sizeof hint)) printf("%s\n", hint);
-  if (fsdp_report_hint(made, hint, sizeof hint)) printf("%s\n", hint);
+  if (fsdp_report_hint(made, hint, sizeof hint)) printf("hint: %s\n", hint);
   fflush(stdout);
 }
 

@@ -55,10 +55,11 @@ static void every_golden_folder_is_matched(void **state) {
   }
 }
 
-// A file of the graph's parameters (or of all but `skip`), of zeros, with `extra` as a further tensor of 4
-// numbers.
+// A file of the graph's parameters (or of all but `skip`), of zeros, with `extra` as a further, last tensor
+// of 4 numbers, or of the shape of parameter `like`, whose last element is `last`.
 typedef struct variant {
-  const char *skip, *extra, *odd_shape, *integers;
+  const char *skip, *extra, *odd_shape, *integers, *like;
+  float last;
 } variant;
 
 static const char *write_variant(const fsdp_graph *graph, const variant *v) {
@@ -77,14 +78,21 @@ static const char *write_variant(const fsdp_graph *graph, const variant *v) {
     bytes += 4 * t->shape[0] * (t->dims > 1 ? t->shape[1] : 1);
   }
   if (v->extra) {
-    tensors[count++] = (fsdp_safetensors_tensor){.name = v->extra, .dims = 1, .shape = {4}};
-    bytes += 16;
+    fsdp_safetensors_tensor *t = &tensors[count++];
+    *t = (fsdp_safetensors_tensor){.name = v->extra, .dims = 1, .shape = {4}};
+    for (int p = 0; p < graph->param_count && v->like; p++) {
+      if (strcmp(graph->params[p].name, v->like) != 0) continue;
+      t->dims = graph->params[p].dims;
+      memcpy(t->shape, graph->params[p].shape, sizeof t->shape);
+    }
+    bytes += 4 * t->shape[0] * (t->dims > 1 ? t->shape[1] : 1);
   }
   const char *path = io_path("variant.safetensors");
   fsdp_safetensors_writer_config config = {.path = path, .tensors = tensors, .tensor_count = count};
   fsdp_safetensors_writer *writer;
   fsdp_error error;
-  void *zeros = calloc(1, (size_t)bytes);
+  char *zeros = calloc(1, (size_t)bytes);
+  memcpy(zeros + bytes - 4, &v->last, 4);
   assert_int_equal(fsdp_safetensors_writer_create(&config, &writer, &error), FSDP_OK);
   assert_int_equal(fsdp_safetensors_writer_append(writer, zeros, bytes, &error), FSDP_OK);
   assert_int_equal(fsdp_safetensors_writer_finish(writer, &error), FSDP_OK);
@@ -114,7 +122,11 @@ static void what_does_not_belong_together_is_named(void **state) {
   IO_EXPECT(match(graph, (variant){.extra = "model.layers.2.q"}, &error), FSDP_ERR_INPUT, &error,
             "model.layers.2.q", "no place");
   // A tied head may be stored beside the embedding; a buffer of old conversions too.
-  assert_int_equal(match(graph, (variant){.extra = "lm_head.weight"}, &error), FSDP_OK);
+  const char *embedding = "model.embed_tokens.weight", *head = "lm_head.weight";
+  assert_int_equal(match(graph, (variant){.extra = head, .like = embedding}, &error), FSDP_OK);
+  IO_EXPECT(match(graph, (variant){.extra = head}, &error), FSDP_ERR_INPUT, &error, head, "(4)");
+  IO_EXPECT(match(graph, (variant){.extra = head, .like = embedding, .last = 1}, &error), FSDP_ERR_INPUT,
+            &error, head, "other values", "tie_word_embeddings");
   assert_int_equal(match(graph, (variant){.extra = "model.layers.0.self_attn.rotary_emb.inv_freq"}, &error),
                    FSDP_OK);
   fsdp_graph_destroy(graph);
@@ -130,7 +142,8 @@ static void a_damaged_header_never_crashes(void **state) {
   (void)state;
   fsdp_error error;
   fsdp_graph *graph = graph_of("tied");
-  FILE *file = fopen(write_variant(graph, &(variant){.extra = "lm_head.weight"}), "rb");
+  FILE *file = fopen(
+      write_variant(graph, &(variant){.extra = "lm_head.weight", .like = "model.embed_tokens.weight"}), "rb");
   static unsigned char good[1 << 20], bad[1 << 20];
   int64_t size = (int64_t)fread(good, 1, sizeof good, file), header = 8 + good[0] + 256 * good[1];
   fclose(file);

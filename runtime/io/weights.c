@@ -23,27 +23,49 @@ static fsdp_status match_param(const fsdp_weights *w, const fsdp_param *param, i
         error, FSDP_ERR_INPUT,
         "%s: tensor \"%s\" has shape %s, but the model wants %s; take the weights that belong to this "
         "config.json",
-        fsdp_safetensors_path(w->model, tensor), param->name,
+        fsdp_safetensors_path(w->model, tensor), t->name,
         fsdp_safetensors_shape_text(t->dims, t->shape, found),
         fsdp_safetensors_shape_text(param->dims, param->shape, expected));
   if (t->dtype == FSDP_I32)
     return fsdp_fail(
         error, FSDP_ERR_INPUT,
         "%s: tensor \"%s\" has dtype I32, but a weight is F32, BF16 or F16; save the model in one of these",
-        fsdp_safetensors_path(w->model, tensor), param->name);
+        fsdp_safetensors_path(w->model, tensor), t->name);
   return FSDP_OK;
 }
 
-// "lm_head.weight" where module `lm_head` is tied: its weight may be stored, and is the embedding's.
-static bool is_tied(const fsdp_graph *graph, const char *name) {
+// The parameter that a stored "lm_head.weight" is, where module `lm_head` is tied: the embedding; else -1.
+static int tied_param(const fsdp_graph *graph, const char *name) {
   for (int i = 0; i < graph->module_count; i++) {
     const fsdp_module *module = &graph->modules[i];
     size_t length = strlen(module->name);
     if (module->tied && module->parent == 0 && !strncmp(name, module->name, length) &&
         !strcmp(name + length, ".weight"))
-      return true;
+      return module->param;
   }
-  return false;
+  return -1;
+}
+
+// A tied weight that is stored all the same must be the one that it is tied to: its shape, and, as reading it
+// all would take the time of another embedding, samples spread over it.
+static fsdp_status check_tied(const fsdp_weights *w, const fsdp_param *param, int owner, int tensor,
+                              fsdp_error *error) {
+  enum { SAMPLES = 64, SAMPLE_NUMEL = 256 };
+  const fsdp_safetensors_tensor *t = fsdp_safetensors_at(w->model, tensor);
+  float own[SAMPLE_NUMEL], stored[SAMPLE_NUMEL];
+  fsdp_status status = match_param(w, param, tensor, "", error);
+  int64_t count = t->numel < SAMPLE_NUMEL ? t->numel : SAMPLE_NUMEL;
+  for (int i = 0; i < SAMPLES && !status; i++) {
+    int64_t first = (t->numel - count) * i / (SAMPLES - 1);
+    status = fsdp_safetensors_read(w->model, owner, first, count, own, error);
+    if (!status) status = fsdp_safetensors_read(w->model, tensor, first, count, stored, error);
+    if (!status && memcmp(own, stored, (size_t)count * sizeof *own) != 0)
+      status = fsdp_fail(error, FSDP_ERR_INPUT,
+                         "%s: tensor \"%s\" has other values than \"%s\", to which config.json ties it; set "
+                         "tie_word_embeddings to false, or take the weights that belong to this config.json",
+                         fsdp_safetensors_path(w->model, tensor), t->name, param->name);
+  }
+  return status;
 }
 
 static fsdp_status match_all(fsdp_weights *w, const char *path, const fsdp_graph *graph, fsdp_error *error) {
@@ -58,12 +80,16 @@ static fsdp_status match_all(fsdp_weights *w, const char *path, const fsdp_graph
   }
   for (int i = 0; i < count && !status; i++) {
     const char *name = fsdp_safetensors_at(w->model, i)->name;
-    if (!wanted[i] && !is_tied(graph, name))
+    int tied = wanted[i] ? -1 : tied_param(graph, name);
+    if (tied >= 0) {
+      status = check_tied(w, &graph->params[tied], w->tensor_of_param[tied], i, error);
+    } else if (!wanted[i]) {
       status = fsdp_fail(
           error, FSDP_ERR_INPUT,
           "%s: tensor \"%.200s\" has no place in this model of %d tensors; take the weights that belong "
           "to this config.json",
           fsdp_safetensors_path(w->model, i), name, graph->param_count);
+    }
   }
   free(wanted);
   return status;
