@@ -133,7 +133,8 @@ bad(
 )
 unread = programs.make_model(work / "shards_without_index")
 (unread / "model.safetensors").rename(unread / "model-00001-of-00001.safetensors")
-bad("shards without their index", ["--model", str(unread)], 3, "model.safetensors.index.json", "--init random")
+bad("shards without their index", ["--model", str(unread)], 3, "model.safetensors.index.json",
+    "--init random")
 unread = programs.make_model(work / "pickled", weights=False)
 (unread / "pytorch_model-00001-of-00001.bin").write_bytes(b"weights")
 (unread / "pytorch_model.bin.index.json").write_text("{}")

@@ -46,7 +46,8 @@ def takes_every_option_of_training():
              for program in ("fsdp_train", "fsdp_plan")}  # fmt: skip
     assert len(names["fsdp_train"]) > 40 and names["fsdp_train"] <= names["fsdp_plan"]
     (work / "run.yaml").write_text("tensorboard: events\nbind: off\nlog: log.jsonl\n")
-    plan("--config", work / "run.yaml", "--comm-timeout", "60", "--allow-shared-gpu", "--nccl-register", "off")
+    plan("--config", work / "run.yaml", "--comm-timeout", "60", "--allow-shared-gpu", "--nccl-register",
+         "off")
 
 
 def unit_counts():
