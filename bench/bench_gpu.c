@@ -301,12 +301,10 @@ static const shape *find_shape(const char *name) {
 
 static bench parse(int argc, char **argv) {
   bench b = {.shape = &shapes[0], .B = 6, .T = 2048, .repeats = 5};
-  bool good = true;
+  bool good = argc % 2 == 1;
   for (int i = 1; i < argc && good; i += 2) {
-    int64_t number = i + 1 < argc ? atoll(argv[i + 1]) : 0;
-    if (i + 1 == argc) {
-      good = false;
-    } else if (strcmp(argv[i], "--model") == 0) {
+    int64_t number = atoll(argv[i + 1]);
+    if (strcmp(argv[i], "--model") == 0) {
       good = (b.shape = find_shape(argv[i + 1])) != NULL;
     } else if (strcmp(argv[i], "--batch") == 0) {
       good = (b.B = number) > 0;

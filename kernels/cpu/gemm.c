@@ -103,13 +103,14 @@ static void run_task(void *argument, int64_t index, void *scratch) {
   const run *r = argument;
   int64_t m = index / r->grid.column_tasks * r->grid.rows, n = index % r->grid.column_tasks * r->grid.columns;
   fsdp_gemm task = part(r->gemm, m, n, r->grid.rows, r->grid.columns);
-  if (task.ab_dtype == FSDP_F32 && task.c_dtype == FSDP_BF16) {
-    multiply_rounded(&task, scratch); // gradients of fp32 parameters that are reduced in bf16
-  } else if (r->library && task.ab_dtype == FSDP_F32) {
+  bool is_whole = task.ab_dtype == FSDP_F32;
+  // The library has no product of fp32 into bf16: gradients of fp32 parameters that are reduced in bf16.
+  if (r->library && is_whole && task.c_dtype == FSDP_F32) {
     fsdp_gemm_library_fp32(&task);
-  } else if (r->library && fsdp_gemm_library_mixed(&task, scratch)) {
     return;
-  } else if (task.c_dtype == FSDP_F32) {
+  }
+  if (r->library && !is_whole && fsdp_gemm_library_mixed(&task, scratch)) return;
+  if (task.c_dtype == FSDP_F32) {
     fsdp_cpu_isa_current()->product(&task, scratch);
   } else {
     multiply_rounded(&task, scratch);
