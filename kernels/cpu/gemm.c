@@ -17,7 +17,7 @@ typedef struct grid {
 typedef struct run {
   const fsdp_gemm *gemm;
   grid grid;
-  bool library;
+  bool by_blas;
 } run;
 
 enum {
@@ -57,7 +57,7 @@ static grid divide(const fsdp_gemm *g, int64_t threads) {
 // A library's order of summation can depend on the shape that it is given, so what it gets follows from the
 // product alone: a power of two of tasks, each with enough work and a large enough part of c to run at the
 // library's full rate.
-static int64_t library_tasks(const fsdp_gemm *g) {
+static int64_t blas_tasks(const fsdp_gemm *g) {
   double results = (double)g->m * (double)g->n, flops = 2.0 * results * (double)g->k;
   int64_t tasks = 1;
   for (; results >= 0x1p18 && flops > (tasks == 1 ? 2e8 : 1e9); results /= 2, flops /= 2) tasks *= 2;
@@ -105,11 +105,11 @@ static void run_task(void *argument, int64_t index, void *scratch) {
   fsdp_gemm task = part(r->gemm, m, n, r->grid.rows, r->grid.columns);
   bool is_whole = task.ab_dtype == FSDP_F32;
   // The library has no product of fp32 into bf16: gradients of fp32 parameters that are reduced in bf16.
-  if (r->library && is_whole && task.c_dtype == FSDP_F32) {
+  if (r->by_blas && is_whole && task.c_dtype == FSDP_F32) {
     fsdp_gemm_library_fp32(&task);
     return;
   }
-  if (r->library && !is_whole && fsdp_gemm_library_mixed(&task, scratch)) return;
+  if (r->by_blas && !is_whole && fsdp_gemm_library_mixed(&task, scratch)) return;
   if (task.c_dtype == FSDP_F32) {
     fsdp_cpu_isa_current()->product(&task, scratch);
   } else {
@@ -127,7 +127,7 @@ static bool prefers_builtin(void) {
 #endif
 }
 
-static bool uses_library(fsdp_dtype dtype) {
+static bool uses_blas(fsdp_dtype dtype) {
   if (!fsdp_gemm_library_name()) return false;
   return dtype == FSDP_F32 ? !prefers_builtin() : fsdp_gemm_native_bf16();
 }
@@ -144,8 +144,8 @@ void fsdp_gemm_run(fsdp_pool *pool, const fsdp_gemm *g) {
              "strides %lld, %lld, %lld are shorter than the rows", (long long)g->a_stride,
              (long long)g->b_stride, (long long)g->c_stride);
   if (g->m == 0 || g->n == 0) return;
-  run r = {.gemm = g, .library = uses_library(g->ab_dtype)};
-  r.grid = divide(g, r.library ? library_tasks(g) : fsdp_pool_thread_count(pool));
+  run r = {.gemm = g, .by_blas = uses_blas(g->ab_dtype)};
+  r.grid = divide(g, r.by_blas ? blas_tasks(g) : fsdp_pool_thread_count(pool));
   fsdp_pool_run(pool, r.grid.row_tasks * r.grid.column_tasks, run_task, &r);
 }
 
@@ -166,5 +166,5 @@ bool fsdp_gemm_library_mixed(const fsdp_gemm *gemm, void *scratch) {
 #endif
 
 const char *fsdp_gemm_library(void) {
-  return uses_library(FSDP_F32) ? fsdp_gemm_library_name() : "built-in";
+  return uses_blas(FSDP_F32) ? fsdp_gemm_library_name() : "built-in";
 }
