@@ -27,12 +27,20 @@ void fsdp_all_reduce_touch(const fsdp_collective *call) {
   fsdp_collective_touch(call, call->output, call->elems * fsdp_dtype_bytes(call->dtype), FSDP_UPDATE);
 }
 
+typedef struct self_comm {
+  fsdp_comm base;
+  void (*copy)(const fsdp_collective *call, int64_t bytes);
+} self_comm;
+
+static void copy_at_once(const fsdp_collective *call, int64_t bytes) {
+  memcpy(call->output, call->input, (size_t)bytes);
+}
+
 static void self_move(fsdp_comm *comm, const fsdp_collective *call) {
-  (void)comm;
   int64_t bytes = call->elems * fsdp_dtype_bytes(call->dtype);
   fsdp_collective_touch(call, call->input, bytes, FSDP_READ);
   if (call->output == call->input) return;
-  memcpy(call->output, call->input, (size_t)bytes);
+  ((self_comm *)comm)->copy(call, bytes);
   fsdp_collective_touch(call, call->output, bytes, FSDP_WRITE);
 }
 
@@ -45,11 +53,15 @@ static void self_destroy(fsdp_comm *comm) {
   free(comm);
 }
 
-fsdp_comm *fsdp_comm_self(void) {
+fsdp_comm *fsdp_comm_self_with(void (*copy)(const fsdp_collective *call, int64_t bytes)) {
   static const fsdp_comm_table table = {"self", self_move, self_move, self_all_reduce, self_destroy};
-  fsdp_comm *comm = fsdp_alloc_zeroed(1, sizeof *comm);
-  *comm = (fsdp_comm){.table = &table, .rank = 0, .size = 1};
-  return comm;
+  self_comm *comm = fsdp_alloc_zeroed(1, sizeof *comm);
+  *comm = (self_comm){.base = {.table = &table, .rank = 0, .size = 1}, .copy = copy};
+  return &comm->base;
+}
+
+fsdp_comm *fsdp_comm_self(void) {
+  return fsdp_comm_self_with(copy_at_once);
 }
 
 void fsdp_comm_destroy(fsdp_comm *comm) {

@@ -46,8 +46,10 @@ void fsdp_all_gather_touch(const fsdp_comm *comm, const fsdp_collective *call);
 void fsdp_reduce_scatter_touch(const fsdp_comm *comm, const fsdp_collective *call);
 void fsdp_all_reduce_touch(const fsdp_collective *call);
 
-// A group of one rank: copies where input and output differ, nothing else.
+// A group of one rank: copies where input and output differ, nothing else. `copy` copies `bytes` from the
+// call's input to its output, in the order of its stream.
 fsdp_comm *fsdp_comm_self(void);
+fsdp_comm *fsdp_comm_self_with(void (*copy)(const fsdp_collective *call, int64_t bytes));
 
 // NULL is allowed.
 void fsdp_comm_destroy(fsdp_comm *comm);

@@ -208,40 +208,37 @@ fsdp_status fsdp_state_fill_slice(fsdp_executor *executor, fsdp_state_callback s
   return fill(executor, true, source, context, error);
 }
 
+// A walk over a part in its own dtype.
+static fsdp_status walk_part(walk all) {
+  all.dtype = fsdp_state_dtype(fsdp_executor_config_of(all.executor)->plan, all.part);
+  return walk_all(&all);
+}
+
 fsdp_status fsdp_state_save(fsdp_executor *executor, fsdp_state_part part, fsdp_state_callback sink,
                             void *context, fsdp_error *error) {
-  walk all = {.executor = executor,
-              .part = part,
-              .dtype = fsdp_state_dtype(fsdp_executor_config_of(executor)->plan, part),
-              .callback = sink,
-              .context = context,
-              .error = error};
-  return walk_all(&all);
+  return walk_part(
+      (walk){.executor = executor, .part = part, .callback = sink, .context = context, .error = error});
 }
 
 fsdp_status fsdp_state_load(fsdp_executor *executor, fsdp_state_part part, fsdp_state_callback source,
                             void *context, fsdp_error *error) {
-  walk all = {.executor = executor,
-              .part = part,
-              .dtype = fsdp_state_dtype(fsdp_executor_config_of(executor)->plan, part),
-              .writes = true,
-              .callback = source,
-              .context = context,
-              .error = error};
-  return walk_all(&all);
+  return walk_part((walk){.executor = executor,
+                          .part = part,
+                          .writes = true,
+                          .callback = source,
+                          .context = context,
+                          .error = error});
 }
 
 fsdp_status fsdp_state_load_slice(fsdp_executor *executor, fsdp_state_part part, fsdp_state_callback source,
                                   void *context, fsdp_error *error) {
-  walk all = {.executor = executor,
-              .part = part,
-              .dtype = fsdp_state_dtype(fsdp_executor_config_of(executor)->plan, part),
-              .writes = true,
-              .sliced = true,
-              .callback = source,
-              .context = context,
-              .error = error};
-  return walk_all(&all);
+  return walk_part((walk){.executor = executor,
+                          .part = part,
+                          .writes = true,
+                          .sliced = true,
+                          .callback = source,
+                          .context = context,
+                          .error = error});
 }
 
 // A low-precision copy from the whole shard that it is of.
