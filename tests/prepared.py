@@ -8,12 +8,15 @@ import pathlib
 import struct
 import subprocess
 import sys
+import tempfile
 import zlib
 from array import array
 
 ROOT = pathlib.Path(os.environ.get("FSDP_SOURCE_DIR", pathlib.Path(__file__).resolve().parent.parent))
 SCRIPT = ROOT / "scripts" / "prepare_data.py"
 FIXTURES = ROOT / "tests" / "prepare"
+SKIPPED = 77  # to ctest
+sys.path.insert(0, str(ROOT / "scripts"))
 
 
 def prepare(*arguments, **options):
@@ -89,3 +92,15 @@ def run_tests(tests, work):
             line = error.__traceback__.tb_next.tb_lineno
             print(f"FAILED  {test.__name__}, line {line}: {error}")
     return 1 if failures else 0
+
+
+def run_tests_with(packages, what, tests):
+    """run_tests where `packages` of PyPI (scripts/common/environment.py) can be had; else SKIPPED."""
+    from common.errors import EnvironmentFailure
+    try:
+        packages.ensure(packages.default_folder())  # may start the program anew in the environment
+    except EnvironmentFailure as failure:
+        print(f"SKIPPED: nothing of {what} was tested: {failure}")
+        return SKIPPED
+    with tempfile.TemporaryDirectory(prefix="fsdp_test_") as folder:
+        return run_tests(tests, os.path.realpath(folder))

@@ -2,20 +2,16 @@
 through; what it refuses; and the log of a real run. Skipped where matplotlib cannot be had from PyPI."""
 
 import json
-import os
-import pathlib
 import random
 import re
 import subprocess
 import sys
-import tempfile
 import xml.etree.ElementTree
 
 import prepared
 import programs
 
 ROOT = prepared.ROOT
-SKIPPED = 77
 SVG = "{http://www.w3.org/2000/svg}"
 
 
@@ -186,18 +182,9 @@ def a_real_run_is_drawn(work):
 
 
 def main():
-    sys.path.insert(0, str(ROOT / "scripts"))
-    from common.errors import EnvironmentFailure
     from plot import MATPLOTLIB
-    try:
-        MATPLOTLIB.ensure(MATPLOTLIB.default_folder())  # may start this file anew in the environment
-    except EnvironmentFailure as failure:
-        print(f"SKIPPED: nothing of plot.py was tested: {failure}")
-        return SKIPPED
-    with tempfile.TemporaryDirectory(prefix="fsdp_plot_") as folder:
-        return prepared.run_tests(
-            [points_are_the_logs, logs_may_go_back, bad_input_is_refused, a_real_run_is_drawn],
-            pathlib.Path(os.path.realpath(folder)))
+    return prepared.run_tests_with(MATPLOTLIB, "plot.py", [
+        points_are_the_logs, logs_may_go_back, bad_input_is_refused, a_real_run_is_drawn])
 
 
 if __name__ == "__main__":

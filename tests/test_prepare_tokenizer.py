@@ -2,17 +2,13 @@
 `tokenizers` package itself makes of the same text. Skipped where that package cannot be had from PyPI."""
 
 import json
-import os
-import pathlib
 import shutil
 import sys
-import tempfile
 
 import prepared
 from prepared import FIXTURES, ROOT, error_of, prepare, prepare_good
 
 TEXT = ROOT / "runtime" / "io" / "builtin_text.txt"
-SKIPPED = 77
 
 # tests/prepare/alpaca.json, by hand; what is learned stands after the bar.
 PROMPT = "Write a response that appropriately completes the request . ### Instruction : "
@@ -214,20 +210,11 @@ def bad_tokenizers_are_refused(work):
 
 
 def main():
-    sys.path.insert(0, str(ROOT / "scripts"))
-    from common.errors import EnvironmentFailure
     from prepare.environment import TOKENIZERS
-    try:
-        TOKENIZERS.ensure(TOKENIZERS.default_folder())  # may start this file anew in the environment
-    except EnvironmentFailure as failure:
-        print(f"SKIPPED: nothing of prepare_data.py with tokenizers was tested: {failure}")
-        return SKIPPED
-    with tempfile.TemporaryDirectory(prefix="fsdp_tokenizer_") as folder:
-        return prepared.run_tests(
-            [alpaca_is_as_written_by_hand, a_long_text_is_as_if_encoded_whole,
-             records_are_as_encoded_one_by_one, conversations_follow_the_template, special_tokens_are_as_said,
-             bad_tokenizers_are_refused],
-            pathlib.Path(os.path.realpath(folder)))
+    return prepared.run_tests_with(TOKENIZERS, "prepare_data.py with tokenizers", [
+        alpaca_is_as_written_by_hand, a_long_text_is_as_if_encoded_whole,
+        records_are_as_encoded_one_by_one, conversations_follow_the_template,
+        special_tokens_are_as_said, bad_tokenizers_are_refused])
 
 
 if __name__ == "__main__":

@@ -12,13 +12,12 @@ import sys
 import tempfile
 
 import programs
-from prepared import FIXTURES, ROOT, Tokens
+from prepared import FIXTURES, ROOT, SKIPPED, Tokens
 
 BPE = FIXTURES / "bpe"
 VOCABULARY = 400
 TEXT = (ROOT / "runtime" / "io" / "builtin_text.txt").read_text()[50_000:130_000]
 RANKS = 2 if programs.WITH_MPI else None
-SKIPPED = 77
 
 
 def make_model(folder, vocabulary=VOCABULARY, tokenizer=BPE):
