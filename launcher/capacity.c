@@ -13,7 +13,6 @@
 #define ADVICE_BYTES (SAID_BYTES * 9)
 
 // ---- What fits
-// -----------------------------------------------------------------------------------------------------
 
 typedef struct need {
   int64_t bytes[FSDP_SPACE_COUNT];
@@ -37,7 +36,6 @@ static int64_t excess(const need *n, const fsdp_limits *limits) {
 }
 
 // ---- What would help
-// -----------------------------------------------------------------------------------------------
 
 // A change of the configuration that may need less memory: applies itself to `config` and says how a user
 // asks for it. False where the configuration has it already.
@@ -218,7 +216,6 @@ fsdp_status fsdp_capacity_check(const fsdp_plan *plan, const fsdp_limits *limits
 }
 
 // ---- The machine
-// ---------------------------------------------------------------------------------------------------
 
 // The number in a control group's file, or INT64_MAX where there is none ("max", no such file).
 static int64_t read_limit(const char *path) {

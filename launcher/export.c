@@ -18,7 +18,6 @@
 #define PIECE_ELEMS ((int64_t)1 << 20)
 
 // ---- The checkpoint
-// --------------------------------------------------------------------------------------------
 
 // `path` itself, or the newest checkpoint in it; `folder` becomes that of the checkpoint.
 static fsdp_status open_checkpoint(const char *path, char folder[FSDP_CHECKPOINT_PATH_BYTES],
@@ -47,7 +46,6 @@ static fsdp_status open_checkpoint(const char *path, char folder[FSDP_CHECKPOINT
 }
 
 // ---- Tensors
-// ---------------------------------------------------------------------------------------------------
 
 // IEEE binary16, rounded to nearest even; what is too large becomes infinite.
 static uint16_t f16_from_f32(float value) {
@@ -177,7 +175,6 @@ static fsdp_status write_file(const exporter *x, int file, fsdp_error *error) {
 }
 
 // ---- The other files
-// -------------------------------------------------------------------------------------------
 
 static fsdp_status write_json(const exporter *x, const char *name, const json_t *root, fsdp_error *error) {
   char path[PATH_BYTES];
@@ -244,7 +241,6 @@ static fsdp_status carry(const exporter *x, fsdp_export_result *result, fsdp_err
 }
 
 // ---- The whole
-// -------------------------------------------------------------------------------------------------
 
 static fsdp_status write_all(exporter *x, fsdp_export_result *result, fsdp_error *error) {
   order_params(x);

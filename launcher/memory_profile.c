@@ -52,7 +52,6 @@ int fsdp_memory_profile_phases(const fsdp_memory_profile *profile,
 }
 
 // ---- JSON
-// ----------------------------------------------------------------------------------------------------------
 
 static void put(json_t *object, const char *key, json_t *value) {
   FSDP_CHECK(value && json_object_set_new(object, key, value) == 0, "JSON member %s", key);
@@ -108,7 +107,6 @@ static void print_json(const fsdp_memory_profile *profile, FILE *out) {
 }
 
 // ---- The file
-// ------------------------------------------------------------------------------------------------------
 
 fsdp_status fsdp_memory_profile_write(const fsdp_plan *plan, const char *model_name, const char *path,
                                       fsdp_error *error) {

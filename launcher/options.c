@@ -184,7 +184,6 @@ static void set_defaults(fsdp_options *options) {
 }
 
 // ---- Command line
-// --------------------------------------------------------------------------------------------------
 
 // One option and its value as they stood on the command line; `name` NULL at the end.
 typedef struct argument {
@@ -283,7 +282,6 @@ static fsdp_status read_arguments(arguments *read, fsdp_program_kind program, in
 }
 
 // ---- Parsing in order
-// ----------------------------------------------------------------------------------------------
 
 typedef struct yaml_target {
   fsdp_options *options;
@@ -347,7 +345,6 @@ void fsdp_options_destroy(fsdp_options *options) {
 }
 
 // ---- Queries
-// -------------------------------------------------------------------------------------------------------
 
 const char *fsdp_options_place(const fsdp_options *options, const char *name) {
   const fsdp_option_row *row = find_row(name);

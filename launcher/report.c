@@ -13,7 +13,6 @@
 #define LABEL_BYTES      256
 
 // ---- Names of places
-// -----------------------------------------------------------------------------------------------
 
 const char *fsdp_report_instr(const fsdp_plan *plan, int position, char *out, size_t out_bytes) {
   FSDP_CHECK(position >= 0 && position < plan->program->instr_count, "position %d", position);
@@ -78,7 +77,6 @@ bool fsdp_report_hint(const fsdp_plan *plan, char *out, size_t out_bytes) {
 }
 
 // ---- Units, alike ones folded
-// --------------------------------------------------------------------------------------
 
 // Units that differ in nothing but one number of their paths.
 typedef struct unit_group {
@@ -163,7 +161,6 @@ static void print_units(const fsdp_plan *plan, FILE *out) {
 }
 
 // ---- Memory
-// --------------------------------------------------------------------------------------------------------
 
 typedef struct owner {
   const char *label; // of the tensor
@@ -227,7 +224,6 @@ static void print_memory(const fsdp_plan *plan, FILE *out) {
 }
 
 // ---- The page
-// ------------------------------------------------------------------------------------------------------
 
 static void print_head(const fsdp_plan *plan, const char *model_name, FILE *out) {
   const fsdp_plan_config *config = &plan->config;
@@ -271,7 +267,6 @@ void fsdp_report_print(const fsdp_plan *plan, const char *model_name, FILE *out)
 }
 
 // ---- JSON
-// ----------------------------------------------------------------------------------------------------------
 
 // jansson answers -1 or NULL only when it runs out of memory or is given text that is not UTF-8.
 static void put(json_t *object, const char *key, json_t *value) {

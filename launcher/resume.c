@@ -23,7 +23,6 @@ struct fsdp_resume {
 };
 
 // ---- The same model
-// --------------------------------------------------------------------------------------------
 
 bool fsdp_resume_differs(const fsdp_checkpoint *c, const fsdp_plan *plan, char *out, size_t out_bytes) {
   const fsdp_graph *graph = plan->graph;
@@ -56,7 +55,6 @@ bool fsdp_resume_differs(const fsdp_checkpoint *c, const fsdp_plan *plan, char *
 }
 
 // ---- Which one
-// -------------------------------------------------------------------------------------------------
 
 static void find_candidates(fsdp_resume *r, fsdp_error *error) {
   const char *path = r->config.path;
@@ -161,7 +159,6 @@ void fsdp_resume_destroy(fsdp_resume *r) {
 }
 
 // ---- Its state
-// -------------------------------------------------------------------------------------------------
 
 typedef struct loading {
   const fsdp_resume *resume;
@@ -244,7 +241,6 @@ fsdp_status fsdp_resume_load(fsdp_resume *r, fsdp_executor *executor, fsdp_error
 }
 
 // ---- Queries
-// ---------------------------------------------------------------------------------------------------
 
 const fsdp_checkpoint *fsdp_resume_checkpoint(const fsdp_resume *r) {
   return r ? r->checkpoint : NULL;

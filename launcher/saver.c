@@ -45,7 +45,6 @@ struct fsdp_saver {
 };
 
 // ---- The two jobs
-// ----------------------------------------------------------------------------------------------
 
 // Where element `flat` of a unit's flat buffer lies in this rank's shard.
 static int64_t in_shard(const fsdp_saver *s, int unit, int64_t flat) {
@@ -138,7 +137,6 @@ static void run_job(fsdp_saver *s, job which) {
 }
 
 // ---- The thread
-// ------------------------------------------------------------------------------------------------
 
 static void *run_thread(void *argument) {
   fsdp_saver *s = argument;
@@ -186,7 +184,6 @@ static bool is_idle(fsdp_saver *s) {
 }
 
 // ---- Creation
-// --------------------------------------------------------------------------------------------------
 
 int64_t fsdp_saver_snapshot_bytes(const fsdp_plan *plan) {
   fsdp_checkpoint *layout = fsdp_checkpoint_create(plan, "");
@@ -265,7 +262,6 @@ void fsdp_saver_destroy(fsdp_saver *s) {
 }
 
 // ---- A save
-// ----------------------------------------------------------------------------------------------------
 
 static void warn(const fsdp_saver *s) {
   if (s->rank != 0) return;

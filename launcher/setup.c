@@ -13,7 +13,6 @@
 #include <sys/stat.h>
 
 // ---- The model
-// -----------------------------------------------------------------------------------------------------
 
 // A preset's name, or a folder: what has a slash in it or is there.
 static bool is_folder(const char *model) {
@@ -46,7 +45,6 @@ static fsdp_status read_model(const fsdp_options *options, fsdp_setup *setup, fs
 }
 
 // ---- The mesh
-// ------------------------------------------------------------------------------------------------------
 
 static fsdp_status fail_mesh_product(const fsdp_options *options, int ranks, fsdp_error *error) {
   return fsdp_fail(
@@ -82,7 +80,6 @@ static fsdp_status make_mesh(const fsdp_options *options, const fsdp_setup_ranks
 }
 
 // ---- The plan
-// ------------------------------------------------------------------------------------------------------
 
 static fsdp_status choose_target(const fsdp_options *options, fsdp_program_kind program,
                                  const fsdp_setup_ranks *ranks, const fsdp_target **target,

@@ -52,7 +52,6 @@ bool fsdp_train_checkpoints_found(const fsdp_train_checkpoints *self) {
 }
 
 // ---- Going on
-// --------------------------------------------------------------------------------------------------
 
 // Where the order of samples goes on: in steps of this run's global batch since the data's start. `note` says
 // what is not as it was, or is empty.
@@ -125,7 +124,6 @@ fsdp_status fsdp_train_checkpoints_restore(fsdp_train_checkpoints *self, fsdp_ex
 }
 
 // ---- Saving
-// ----------------------------------------------------------------------------------------------------
 
 static fsdp_status save(fsdp_train_checkpoints *self, fsdp_executor *executor, const fsdp_feed *feed,
                         int64_t step, fsdp_error *error) {

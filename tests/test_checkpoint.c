@@ -25,7 +25,6 @@
 #include <cmocka.h>
 
 // ---- Values
-// ----------------------------------------------------------------------------------------------------
 
 // A finite number that bf16 holds exactly where `dtype` is bf16, as bits.
 static uint32_t bits_of(int part, const char *name, int64_t element, fsdp_dtype dtype) {
@@ -49,7 +48,6 @@ static uint32_t get_value(const void *values, int64_t index, fsdp_dtype dtype) {
 }
 
 // ---- Saving
-// ----------------------------------------------------------------------------------------------------
 
 typedef struct maker {
   const fsdp_checkpoint *checkpoint;
@@ -124,7 +122,6 @@ static void save(const fsdp_plan_config *config, const char *folder, int64_t ste
 }
 
 // ---- Loading
-// ---------------------------------------------------------------------------------------------------
 
 typedef struct loader {
   const fsdp_checkpoint *checkpoint;
@@ -261,7 +258,6 @@ static void saved_anywhere_loads_on_three(void **state) {
 }
 
 // ---- Bytes
-// -----------------------------------------------------------------------------------------------------
 
 // Over all ranks each byte of the parts is read once, but for the chunks that two of them need: at most one
 // at either end of what a rank reads of a file and part.
@@ -305,7 +301,6 @@ static void bytes_are_read_once(void **state) {
 }
 
 // ---- Damage
-// ----------------------------------------------------------------------------------------------------
 
 static unsigned char *read_file(const char *path, int64_t *bytes) {
   struct stat information;
@@ -388,7 +383,6 @@ static void every_flipped_bit_is_found(void **state) {
 }
 
 // ---- The folder
-// ------------------------------------------------------------------------------------------------
 
 static void expect_list(const char *folder, const int64_t *steps) {
   fsdp_checkpoint_entry *entries;

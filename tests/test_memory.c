@@ -161,7 +161,6 @@ static void test_poison_changes_no_sum(void **state) {
 }
 
 // ---- Packing
-// -------------------------------------------------------------------------------------------------------
 
 static void check_packing(const fsdp_pack_item *items, int count, int64_t base, int64_t top) {
   int64_t highest = base;

@@ -14,7 +14,7 @@ namespace {
 
 constexpr int warps = 4, threads_count = warps * warp_lanes;
 
-// ---- d_K and d_V ----------------------------------------------------------------------------------------
+// ---- d_K and d_V
 
 constexpr int own_keys = warps * 16;
 template <int WIDTH> constexpr int tile_queries = WIDTH <= 64 ? 64 : 32;
@@ -149,7 +149,7 @@ __global__ void __launch_bounds__(threads_count) make_d_k_d_v(attention_gradient
   store_rows<WIDTH>(k, row, d_k[0], scales, p.d_qkv + key_at(s, b, key, kv), s.Q, s.T - key, s.D);
 }
 
-// ---- d_Q ------------------------------------------------------------------------------------------------
+// ---- d_Q
 
 template <int WIDTH> constexpr int tile_keys = WIDTH <= 64 ? 32 : 64;
 template <int WIDTH> constexpr int row_tiles = WIDTH <= 64 ? 2 : 1; // of 16 queries, a warp's

@@ -12,7 +12,6 @@ const char *fsdp_checkpoint_part_name(int part) {
 }
 
 // ---- From a plan
-// -----------------------------------------------------------------------------------------------
 
 static void take_units(fsdp_checkpoint *c, const fsdp_plan *plan) {
   const fsdp_units *units = plan->units;
@@ -63,7 +62,6 @@ void fsdp_checkpoint_destroy(fsdp_checkpoint *c) {
 }
 
 // ---- Where elements lie
-// ----------------------------------------------------------------------------------------
 
 // The first element of slice `slice` of a shard of `shard` elements; slices are whole aligned groups.
 static int64_t slice_begin(int64_t shard, int replicas, int slice) {

@@ -28,7 +28,6 @@ static int64_t chunk_count(int64_t data_bytes) {
 }
 
 // ---- Writing
-// ---------------------------------------------------------------------------------------------------
 
 // The data passes through here: appended to the file, and hashed chunk by chunk.
 typedef struct stream {
@@ -202,7 +201,6 @@ fsdp_status fsdp_checkpoint_file_write(const fsdp_checkpoint_file_config *config
 }
 
 // ---- Reading
-// ---------------------------------------------------------------------------------------------------
 
 typedef struct source_file {
   int descriptor; // -1: not open yet

@@ -32,7 +32,6 @@ static const char *const carried_names[] = {"config.json",
 enum { CARRIED_MAX = sizeof carried_names / sizeof *carried_names };
 
 // ---- Files and folders
-// -----------------------------------------------------------------------------------------
 
 static fsdp_status fail_file(const char *path, const char *what, fsdp_error *error) {
   return fsdp_fail(error, FSDP_ERR_INPUT, "%s: %s failed (%s); make room there or give another folder", path,
@@ -98,7 +97,6 @@ void fsdp_checkpoint_remove_tree(const char *path) {
 }
 
 // ---- What is there
-// ---------------------------------------------------------------------------------------------
 
 // "step-00000500" is 500 with an empty rest, "step-00000500.tmp" with ".tmp"; false for any other name.
 static bool parse_name(const char *name, int64_t *step, const char **rest) {
@@ -182,7 +180,6 @@ fsdp_status fsdp_checkpoint_lock(const char *folder, int wait_ms, int *lock, fsd
 }
 
 // ---- Coming to be
-// ----------------------------------------------------------------------------------------------
 
 void fsdp_checkpoint_paths(const char *folder, int64_t step, char temporary[FSDP_CHECKPOINT_PATH_BYTES],
                            char final[FSDP_CHECKPOINT_PATH_BYTES]) {

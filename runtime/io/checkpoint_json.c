@@ -16,7 +16,6 @@
 #define MANIFEST_BYTES_MAX (INT64_C(1) << 28)
 
 // ---- Printing
-// --------------------------------------------------------------------------------------------------
 
 static json_t *hex128(const uint64_t checksum[2]) {
   return json_sprintf("%016" PRIx64 "%016" PRIx64, checksum[0], checksum[1]);
@@ -87,7 +86,6 @@ char *fsdp_checkpoint_print(const fsdp_checkpoint *c) {
 }
 
 // ---- Reading
-// ---------------------------------------------------------------------------------------------------
 
 // The first thing that is wrong, for one message; every further read does nothing.
 typedef struct reader {

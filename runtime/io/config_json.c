@@ -236,7 +236,6 @@ fsdp_status fsdp_config_parse(const json_t *root, const char *where, fsdp_llama_
 }
 
 // ---- Writing
-// ---------------------------------------------------------------------------------------------------
 
 static json_t *rope_json(const fsdp_llama_config *config) {
   if (config->rope_scaling == FSDP_ROPE_DEFAULT) return json_null();

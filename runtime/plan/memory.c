@@ -34,7 +34,7 @@ static int training_end(const fsdp_program *program) {
   return program->instr_count;
 }
 
-// ---- Report -------------------------------------------------------------------------------------
+// ---- Report
 
 void fsdp_memory_timeline(const fsdp_program *program, fsdp_space space, int64_t *out) {
   size_t row_bytes = FSDP_CATEGORY_COUNT * sizeof *out;
@@ -117,7 +117,7 @@ int fsdp_memory_owners(const fsdp_program *program, fsdp_space space, int positi
   return count;
 }
 
-// ---- Addresses ----------------------------------------------------------------------------------
+// ---- Addresses
 
 // What lives always lies at the bottom in the order of tensors, the small ones after the others (no gaps
 // between).

@@ -159,7 +159,7 @@ static int64_t attempt(packer *p, fit_rule fit) {
   return top;
 }
 
-// ---- Orders -------------------------------------------------------------------------------------
+// ---- Orders
 
 static int compare_keys(const void *a, const void *b) {
   const sort_key *x = a, *y = b;
@@ -233,7 +233,7 @@ static void measure_load(packer *p) {
   p->load = table; // its first row
 }
 
-// ---- Windows ---------------------------------------------------------------------------------------
+// ---- Windows
 
 #define WINDOW_ITEMS  64 // that begin or end in a window at first
 #define WINDOW_ROUNDS 24
@@ -358,7 +358,7 @@ static void search_windows(packer *p) {
   }
 }
 
-// ---- Search ----------------------------------------------------------------------------------------
+// ---- Search
 
 static void search(packer *p) {
   int64_t goal = (int64_t)((double)(p->config->base + p->lower_bound) * p->config->target);

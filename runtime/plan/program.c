@@ -22,7 +22,7 @@ void fsdp_program_destroy(fsdp_program *program) {
   free(program);
 }
 
-// ---- Building -----------------------------------------------------------------------------------
+// ---- Building
 
 // Room for `count` items in an array of `*capacity`; returns the array, moved or not.
 static void *reserve(void *array, int *capacity, int count, size_t item_bytes) {
@@ -118,7 +118,7 @@ void fsdp_program_lifetimes(fsdp_program *program) {
   }
 }
 
-// ---- Order of issue -----------------------------------------------------------------------------
+// ---- Order of issue
 
 static int section_of_kind(const fsdp_program *program, fsdp_section_kind kind) {
   for (int s = 0; s < program->section_count; s++)
@@ -158,7 +158,7 @@ int fsdp_program_seam_order(const fsdp_program *program, int out[32]) {
   return count + step_order(program, 3, out + count);
 }
 
-// ---- Hash ---------------------------------------------------------------------------------------
+// ---- Hash
 
 // Numbers on their way into the hash: field by field, so that padding and pointers never count.
 typedef struct hasher {
@@ -262,7 +262,7 @@ uint64_t fsdp_program_hash(const fsdp_program *program) {
   return hash;
 }
 
-// ---- Names and printing -------------------------------------------------------------------------
+// ---- Names and printing
 
 const char *fsdp_stream_name(fsdp_stream stream) {
   static const char *const names[] = {"compute", "gather", "reduce", "copy_up", "copy_down", "host"};

@@ -32,7 +32,7 @@ static bool writes(const fsdp_operand *operand) {
   return (operand->access & 2) != 0;
 }
 
-// ---- The axis -----------------------------------------------------------------------------------
+// ---- The axis
 
 static int compare_cuts(const void *a, const void *b) {
   int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
@@ -102,7 +102,7 @@ __attribute__((format(printf, 3, 4))) static bool reject(const verifier *v, fsdp
   return false;
 }
 
-// ---- Tags: which data every byte holds ----------------------------------------------------------
+// ---- Tags: which data every byte holds
 
 // A segment tree; a node is one tag throughout or MIXED.
 typedef struct tag_tree {
@@ -168,7 +168,7 @@ static bool tag_tree_all(const tag_tree *tree, int64_t begin, int64_t end, int t
   return segment < 0;
 }
 
-// ---- Ranges and lifetimes -----------------------------------------------------------------------
+// ---- Ranges and lifetimes
 
 static bool check_operand(const verifier *v, int position, const fsdp_operand *operand) {
   const fsdp_program *program = v->program;
@@ -273,7 +273,7 @@ static bool check_overlap(const verifier *v) {
   return sound;
 }
 
-// ---- What reads find ----------------------------------------------------------------------------
+// ---- What reads find
 
 // Data of one lifetime of a tensor: of a run of its section, of a step, or of all time.
 static int data_tag(const verifier *v, int tensor, int run) {
@@ -344,7 +344,7 @@ static bool check_data(const verifier *v, int rank) {
   return sound;
 }
 
-// ---- Order --------------------------------------------------------------------------------------
+// ---- Order
 
 // An instruction issued once: the how-manieth of its stream, and how many of each stream come before it.
 typedef struct occurrence {
@@ -508,7 +508,7 @@ static bool check_order(const verifier *v) {
   return sound;
 }
 
-// ---- All of it ----------------------------------------------------------------------------------
+// ---- All of it
 
 bool fsdp_verify(const fsdp_program *program, fsdp_violation *violation) {
   fsdp_violation ignored;

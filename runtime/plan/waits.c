@@ -47,7 +47,7 @@ typedef struct inference {
   int *first_node; // by position
 } inference;
 
-// ---- Intervals ----------------------------------------------------------------------------------
+// ---- Intervals
 
 static void set_start(inference *in, int index) {
   in->starts[index >> 6] |= UINT64_C(1) << (index & 63);
@@ -154,7 +154,7 @@ static void map_operands(inference *in) {
   in->states = fsdp_alloc((size_t)unique * sizeof *in->states);
 }
 
-// ---- Waits of an instruction --------------------------------------------------------------------
+// ---- Waits of an instruction
 
 static bool touch_each_other(const fsdp_program *program, int position, int other) {
   const fsdp_instr *a = &program->instrs[position], *b = &program->instrs[other];
@@ -216,7 +216,7 @@ static void begin_walk(inference *in) {
   for (int s = 0; s < FSDP_STREAM_COUNT; s++) in->stream_latest[s] = NONE;
 }
 
-// ---- Finding waits ------------------------------------------------------------------------------
+// ---- Finding waits
 
 static void raise(int *event_index, int candidate) {
   if (candidate > *event_index) *event_index = candidate;
@@ -302,7 +302,7 @@ static void find_waits(inference *in) {
   }
 }
 
-// ---- Leaving out what others imply --------------------------------------------------------------
+// ---- Leaving out what others imply
 
 // Marks the waits of `reason` (or of the others, where `policy` is false) that some run of the program needs:
 // those that neither the stream's order nor the instruction's other waits imply. In a directed acyclic graph

@@ -53,7 +53,7 @@ std::string expect_error(const std::function<void()> &action);
 // Ends the kernel with a message; the block and thread are added to it.
 [[noreturn]] void fail(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
-// ---- Seen by a kernel: which thread it is -------------------------------------------------------------
+// ---- Seen by a kernel: which thread it is
 struct self_state {
   dim3 thread_index;
   int thread, warp, lane; // thread: linear in the block
@@ -83,7 +83,7 @@ typedef void (*warp_body)(void *const arguments[warp_size], uint32_t mask);
 void warp_together(const char *name, uint32_t mask, void *argument, warp_body run);
 void warp_barrier(uint32_t mask, const char *file, int line);
 
-// ---- Shared memory (simt_shared.cpp): addresses are bytes from the block's first --------------------------
+// ---- Shared memory (simt_shared.cpp): addresses are bytes from the block's first
 template <class T> T shared_load(uint32_t address);
 void shared_write(uint32_t address, const void *value, uint32_t bytes);
 // A static array of the kernel: the same place for every thread of the block, named by `site`.
@@ -124,7 +124,7 @@ template <class T> T shared_load(uint32_t address) {
   return value;
 }
 
-// ---- Device memory (simt_memory.cpp): red zones around every allocation -----------------------------------
+// ---- Device memory (simt_memory.cpp): red zones around every allocation
 void *memory_allocate(size_t bytes);
 void memory_free(void *address);
 // Ends with a message where [address, address + bytes) is not inside one allocation, or not aligned.
@@ -132,7 +132,7 @@ void memory_check(const void *address, size_t bytes, size_t alignment);
 // Bytes beside the allocations that were written to ("" where none were).
 std::string memory_damage();
 
-// ---- Streams (simt_queue.cpp) -----------------------------------------------------------------------------
+// ---- Streams (simt_queue.cpp)
 // Work is done when somebody waits for it, as late as can be, and of the streams whose next piece can be done
 // a random one goes first: whatever the program does not order happens in the wrong order. The calls may come
 // from several threads.
@@ -150,7 +150,7 @@ bool stream_is_idle(const stream *s);
 // Runs `action` while no work is done.
 void between_work(const std::function<void()> &action);
 
-// ---- Between the harness's files ------------------------------------------------------------------------
+// ---- Between the harness's files
 void shared_begin_block(uint32_t dynamic_bytes);
 void shared_pass_barrier();
 void shared_pass_warp_barrier(int warp);

@@ -50,7 +50,7 @@ inline void __syncwarp(unsigned mask = 0xffffffffu, const char *file = __builtin
   simt::fail("__trap");
 }
 
-// ---- Functions of a warp --------------------------------------------------------------------------------
+// ---- Functions of a warp
 namespace simt {
 template <class T> struct exchange {
   T value, result;
@@ -106,7 +106,7 @@ inline bool __all_sync(unsigned mask, bool value) {
   return simt::vote(mask, value) == mask;
 }
 
-// ---- Arithmetic -----------------------------------------------------------------------------------------
+// ---- Arithmetic
 inline float rsqrtf(float x) {
   return 1.0f / sqrtf(x);
 }
@@ -133,7 +133,7 @@ inline float __uint_as_float(unsigned bits) {
   return x;
 }
 
-// ---- The runtime ----------------------------------------------------------------------------------------
+// ---- The runtime
 struct cudaLaunchAttribute {};
 struct cudaLaunchConfig_t {
   dim3 gridDim, blockDim;

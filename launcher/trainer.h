@@ -1,0 +1,61 @@
+// What the parts of the trainer share: its state, and what each part does with it.
+//
+//   train.c        plans, prepares, and runs       train_steps.c   the loop of steps
+//   train_print.c  what a person sees              train_agree.c   options that ranks compare
+#pragma once
+
+#include "launcher/feed.h"
+#include "launcher/progress.h"
+#include "launcher/setup.h"
+#include "launcher/train.h"
+#include "launcher/train_checkpoints.h"
+#include "runtime/io/event_file.h"
+#include "runtime/io/metrics_log.h"
+#include "runtime/io/weights.h"
+
+typedef struct fsdp_trainer {
+  fsdp_world *world;
+  const fsdp_options *options;
+  const fsdp_placement *placement;
+  const fsdp_gpu *gpu;
+  fsdp_setup setup;
+  fsdp_dataset *dataset, *eval_dataset; // the latter NULL without --eval-data
+  fsdp_weights *weights;
+  fsdp_metrics_log *log;   // of rank 0, or NULL
+  fsdp_event_file *events; // likewise
+  fsdp_device *device;
+  fsdp_comms comms;
+  bool has_comms;
+  fsdp_executor *executor;
+  fsdp_pool *drawers;    // while the first weights are drawn
+  int64_t used_bytes;    // of the device, when last asked
+  int64_t weights_bytes; // read of the folder's weights, by all ranks
+  fsdp_feed feed;
+  fsdp_train_checkpoints checkpoints;
+  int64_t total_steps, steps_per_epoch, step_tokens;
+  int64_t next_agreement; // the step after which ranks next ask each other whether to stop
+} fsdp_trainer;
+
+// What the steps since the last line on the terminal have added up to.
+typedef struct fsdp_train_tally {
+  double line_loss, line_ms, run_ms;
+  int64_t line_steps;
+} fsdp_train_tally;
+
+static inline bool fsdp_trainer_is_first(const fsdp_trainer *t) {
+  return t->world->rank == 0;
+}
+
+// What was asked for by --print-model, --print-program and --dry-run. Called on rank 0 alone.
+void fsdp_train_print_asked_for(const fsdp_trainer *t);
+
+// The header, before the first step. Called on rank 0 alone.
+void fsdp_train_print_start(const fsdp_trainer *t);
+
+// The last lines. `last` is the record of the last step. Called on rank 0 alone.
+void fsdp_train_print_summary(const fsdp_trainer *t, const fsdp_step_record *last,
+                              const fsdp_train_tally *sum);
+
+// Trains from the feed's position to the last step, or to a signal, which *stop_signal then is. Every rank
+// returns the same status.
+fsdp_status fsdp_train_run_steps(fsdp_trainer *t, int *stop_signal, fsdp_error *error);
