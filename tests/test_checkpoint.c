@@ -382,6 +382,33 @@ static void every_flipped_bit_is_found(void **state) {
   io_folder_remove();
 }
 
+// Version 3 draws AdamW's random bits in another way, so that a run of version 2 would not go on to the bit.
+static void older_versions_are_refused(void **state) {
+  (void)state;
+  const place one = {FSDP_FULL, 1, 1};
+  const char *folder = io_folder_make();
+  fsdp_plan_config config = config_of(&one, 1, false);
+  save(&config, folder, 7);
+  fsdp_checkpoint *c;
+  fsdp_error error;
+  int64_t bytes;
+  unsigned char *data = read_file(io_path("step-00000007/checkpoint.json"), &bytes);
+  char *text = fsdp_alloc((size_t)bytes + 1), *number = NULL;
+  memcpy(text, data, (size_t)bytes);
+  text[bytes] = 0;
+  number = strstr(text, "\"version\": ");
+  assert_non_null(number);
+  number += strlen("\"version\": ");
+  assert_true(number[0] == '3');
+  number[0] = '2';
+  io_write("step-00000007/checkpoint.json", text, bytes);
+  IO_EXPECT(fsdp_checkpoint_read_manifest(io_path("step-00000007"), &c, &error), FSDP_ERR_INPUT, &error,
+            "checkpoint.json", "format version 2", "reads 3", "use the version that wrote it");
+  free(text);
+  free(data);
+  io_folder_remove();
+}
+
 // ---- The folder
 
 static void expect_list(const char *folder, const int64_t *steps) {
@@ -465,7 +492,7 @@ int main(void) {
       cmocka_unit_test(pieces_cover_every_element),    cmocka_unit_test(saved_on_four_loads_everywhere),
       cmocka_unit_test(saved_anywhere_loads_on_three), cmocka_unit_test(bytes_are_read_once),
       cmocka_unit_test(every_flipped_bit_is_found),    cmocka_unit_test(folder_keeps_the_newest),
-      cmocka_unit_test(folder_has_one_writer),
+      cmocka_unit_test(folder_has_one_writer),         cmocka_unit_test(older_versions_are_refused),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -170,12 +170,6 @@ typedef struct states {
   fsdp_dtype grad, master, m, v, copy;
 } states;
 
-static double *copied(const double *values, int64_t count) {
-  double *copy = fsdp_alloc((size_t)count * sizeof *copy);
-  memcpy(copy, values, (size_t)count * sizeof *copy);
-  return copy;
-}
-
 // The closed formula of one step, on doubles.
 static void adamw_reference(const double *grad, double *p, double *m, double *v, int64_t count,
                             const double *scalars, double factor) {
@@ -230,19 +224,21 @@ static void test_adamw(void **state) {
       }
 }
 
-// Sharding must not change a draw: a range updated whole equals the same range updated in two shards.
+// Sharding must not change a draw: a range updated whole equals the same range updated in two shards,
+// wherever it is cut.
 static void test_adamw_is_independent_of_shards(void **state) {
   (void)state;
   static const states bf16 = {FSDP_F32, FSDP_BF16, FSDP_BF16, FSDP_BF16, FSDP_BF16};
-  enum { COUNT = 40000, CUT = 12345 };
-  fsdp_segment whole = {0, COUNT, 0, 7};
+  enum { COUNT = 40000 };
+  static const int64_t cuts[] = {1, 7, 8, 511, 12345, 16384, COUNT - 3};
+  fsdp_segment whole = {0, COUNT, 3, 7};
   kernel_case c = kernel_case_of(FSDP_OP_ADAMW, adamw_attrs, 1e-2);
   c.segments = &whole, c.segment_count = 1, c.seed = 5;
   make_adamw(&c, bf16, COUNT, true);
   kernel_case_run(&c);
-  for (int part = 0; part < 2; part++) {
-    int64_t first = part ? CUT : 0, count = part ? COUNT - CUT : CUT;
-    fsdp_segment segment = {0, count, first, 7};
+  for (int part = 0; part < 2 * (int)(sizeof cuts / sizeof *cuts); part++) {
+    int64_t cut = cuts[part / 2], first = part % 2 ? cut : 0, count = part % 2 ? COUNT - cut : cut;
+    fsdp_segment segment = {0, count, first + 3, 7};
     kernel_case shard = kernel_case_of(FSDP_OP_ADAMW, adamw_attrs, 1e-2);
     shard.segments = &segment, shard.segment_count = 1, shard.seed = 5;
     make_adamw(&shard, bf16, count, true);
@@ -295,31 +291,103 @@ static void test_rounding_is_unbiased(void **state) {
   kernel_case_free(&c);
 }
 
-// Each element's draw is the Philox word of its key, as adamw.c's header promises to other devices.
+// Philox-4x32-10 as its paper writes it, for the test below.
+static void philox(const uint32_t counter[4], const uint32_t key[2], uint32_t out[4]) {
+  uint32_t x[4] = {counter[0], counter[1], counter[2], counter[3]};
+  for (uint32_t round = 0; round < 10; round++) {
+    uint64_t left = (uint64_t)0xD2511F53u * x[0], right = (uint64_t)0xCD9E8D57u * x[2];
+    uint32_t next[4] = {(uint32_t)(right >> 32) ^ x[1] ^ (key[0] + round * 0x9E3779B9u), (uint32_t)right,
+                        (uint32_t)(left >> 32) ^ x[3] ^ (key[1] + round * 0xBB67AE85u), (uint32_t)left};
+    memcpy(x, next, sizeof x);
+  }
+  memcpy(out, x, sizeof x);
+}
+
+// The known-answer vectors that accompany Random123 (kat_vectors, "philox4x32 10").
+static void test_philox_of_this_test(void **state) {
+  (void)state;
+  static const uint32_t pi[] = {0x243f6a88u, 0x85a308d3u, 0x13198a2eu, 0x03707344u, 0xa4093822u, 0x299f31d0u};
+  static const uint32_t of_zeros[] = {0x6627e8d5u, 0xe169c58du, 0xbc57ac4cu, 0x9b00dbd8u};
+  static const uint32_t of_pi[] = {0xd16cfe09u, 0x94fdccebu, 0x5001e420u, 0x24126ea1u};
+  uint32_t zeros[6] = {0}, out[4];
+  philox(zeros, zeros, out);
+  assert_memory_equal(out, of_zeros, sizeof out);
+  philox(pi, pi + 4, out);
+  assert_memory_equal(out, of_pi, sizeof out);
+}
+
+// The rule of adamw.c's header, element by element: 16-bit lane e mod 8 of block 3 * floor(e / 8) + s.
+static uint32_t lane_of(uint64_t key, uint64_t stream, uint64_t element, uint64_t s) {
+  uint64_t block = 3 * (element / 8) + s;
+  uint32_t counter[] = {(uint32_t)block, (uint32_t)(block >> 32), (uint32_t)stream, (uint32_t)(stream >> 32)};
+  uint32_t keys[] = {(uint32_t)key, (uint32_t)(key >> 32)}, words[4];
+  philox(counter, keys, words);
+  return words[element % 8 / 2] >> (element % 2 ? 16 : 0) & 0xffffu;
+}
+
+// A step whose arithmetic is exact in fp32 in any order: with beta1 = 1/2, beta2 = 0, m = 0 and gradients of
+// 12 bits, m becomes g/2, v becomes g^2 and the master moves by 2^-9 against g's sign. So the stored bits
+// follow from the random ones alone.
+static void make_exact_adamw(kernel_case *c, int64_t count) {
+  static const double scalars[FSDP_SCALAR_COUNT] = {0x1p-8, 1, 1, 3};
+  double factor = 1, *values[4];
+  for (int i = 0; i < 4; i++) values[i] = fsdp_alloc((size_t)count * sizeof(double));
+  for (int64_t i = 0; i < count; i++) {
+    int64_t mixed = i * 7919 + i * i % 613;
+    values[0][i] = (double)(2048 + mixed % 2048) / 2048 * (mixed % 3 ? 1 : -1);
+    values[1][i] = (double)(128 + mixed % 127) / 128 * (double)(1 << i % 6);
+    values[2][i] = 0;
+    values[3][i] = 0.25;
+  }
+  c->attrs = (fsdp_op_attrs){.beta1 = 0.5f};
+  kernel_case_input(c, FSDP_F32, count, FSDP_READ, values[0]);
+  kernel_case_input(c, FSDP_F32, FSDP_SCALAR_COUNT, FSDP_READ, scalars);
+  kernel_case_input(c, FSDP_F32, 1, FSDP_READ, &factor);
+  for (int s = 0; s < 3; s++) {
+    double *expected = kernel_case_input(c, FSDP_BF16, count, FSDP_UPDATE, values[1 + s]);
+    for (int64_t i = 0; i < count; i++) {
+      double g = values[0][i], exact[] = {values[1][i] - (g > 0 ? 0x1p-9 : -0x1p-9), g / 2, g * g};
+      expected[i] = exact[s];
+    }
+  }
+  for (int i = 0; i < 4; i++) free(values[i]);
+}
+
+// Every element of every state against the rule, over runs that begin and end anywhere.
 static void test_rounding_draws(void **state) {
   (void)state;
-  enum { COUNT = 1000 };
-  fsdp_segment segment = {10, COUNT - 20, 77, 1234567};
-  static const states bf16 = {FSDP_F32, FSDP_BF16, FSDP_BF16, FSDP_F32, FSDP_F32};
-  kernel_case c = kernel_case_of(FSDP_OP_ADAMW, adamw_attrs, 0);
-  c.segments = &segment, c.segment_count = 1, c.seed = 42;
-  make_adamw(&c, bf16, COUNT, false);
-  kernel_case_run(&c);
-  double *m = copied(c.expected[4], COUNT);
-  for (int64_t i = 0; i < COUNT; i++) {
-    uint32_t words[4], bits, low = 0;
-    float exact = (float)m[i];
-    memcpy(&bits, &exact, sizeof bits);
-    fsdp_random_words(42 ^ 3, 1234567, (uint64_t)(77 + i - 10), words);
-    bool inside = i >= 10 && i < COUNT - 10;
-    low = inside ? words[1] & 0xffff : 0x7fff + ((bits >> 16) & 1);
-    // The kernel's sum may differ from the reference's in its last bits, which moves the carry near its edge.
-    uint32_t rest = (bits & 0xffff) + low;
-    if (rest > 0xffe0 && rest < 0x10020) continue;
-    assert_int_equal(((fsdp_bf16 *)c.operands[4].data)[i], (bits + low) >> 16);
+  enum { COUNT = 2100, RUNS = 24 };
+  for (int trial = 0; trial < 20; trial++) {
+    fsdp_segment runs[RUNS];
+    int64_t end = 0;
+    int run_count = 0;
+    for (; run_count < RUNS && end < COUNT - 700; run_count++) {
+      uint32_t words[4];
+      fsdp_random_words(5, (uint64_t)trial, (uint64_t)run_count, words);
+      int64_t first = end + words[0] % (trial % 2 ? 21 : 2), numel = 1 + words[1] % (trial % 3 ? 90 : 600);
+      runs[run_count] = (fsdp_segment){first, numel, (int64_t)words[2] * 17, (uint64_t)words[3] << 20};
+      end = first + numel;
+    }
+    kernel_case c = kernel_case_of(FSDP_OP_ADAMW, adamw_attrs, 0);
+    c.segments = runs, c.segment_count = run_count, c.seed = 0xabcdef0123456789u + (uint64_t)trial;
+    make_exact_adamw(&c, COUNT);
+    kernel_case_run(&c);
+    for (int64_t i = 0, run = 0; i < COUNT; i++) {
+      while (run < run_count && i >= runs[run].shard_offset + runs[run].numel) run++;
+      bool inside = run < run_count && i >= runs[run].shard_offset;
+      for (int s = 0; s < 3; s++) {
+        uint32_t bits;
+        float exact = (float)c.expected[3 + s][i];
+        memcpy(&bits, &exact, sizeof bits);
+        uint32_t added = 0x7fff + (bits >> 16 & 1); // to nearest
+        if (inside)
+          added = lane_of(c.seed ^ 3, runs[run].random_stream,
+                          (uint64_t)(runs[run].element_index + (i - runs[run].shard_offset)), (uint64_t)s);
+        assert_int_equal(((fsdp_bf16 *)c.operands[3 + s].data)[i], (bits + added) >> 16);
+      }
+    }
+    kernel_case_free(&c);
   }
-  free(m);
-  kernel_case_free(&c);
 }
 
 int main(void) {
@@ -336,6 +404,7 @@ int main(void) {
       cmocka_unit_test(test_adamw),
       cmocka_unit_test(test_adamw_is_independent_of_shards),
       cmocka_unit_test(test_rounding_is_unbiased),
+      cmocka_unit_test(test_philox_of_this_test),
       cmocka_unit_test(test_rounding_draws),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

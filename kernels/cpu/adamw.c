@@ -1,10 +1,10 @@
 // AdamW (Loshchilov and Hutter 2019) as torch.optim.AdamW, on flat shards.
 //
 // A state kept in bf16 is rounded stochastically: up with the probability of the part that is cut off, so
-// that small updates are not lost on average. The 16 random bits of an element are the low halves of the
-// words of Philox block (seed ^ step, the parameter's stream, the element's index in the parameter): word 0
-// for the master, 1 for m, 2 for v. So the result does not depend on how the parameter is sharded. Padding
-// between parameters rounds to nearest.
+// that small updates are not lost on average. State s (0 master, 1 m, 2 v) of the parameter's element e takes
+// 16 random bits: lane e mod 8 of the Philox block (seed ^ step, the parameter's stream, 3 * floor(e / 8) +
+// s), whose word w holds lane 2w in its low and lane 2w + 1 in its high half. So the result does not depend
+// on how the parameter is sharded. Padding between parameters rounds to nearest.
 #include "kernels/cpu/operand.h"
 #include "kernels/cpu/ops.h"
 #include "runtime/base/random.h"
@@ -12,6 +12,9 @@
 #include <math.h>
 
 enum { BLOCK = 16384, CHUNK = 512, STATES = 3 };
+enum { LANES = 8, WIDTH = 16 }; // 16-bit lanes of a Philox block; blocks that are drawn side by side
+// Blocks of a chunk, which may begin inside one, and of what is drawn beyond its end.
+enum { CHUNK_BLOCKS = CHUNK / LANES + 1 + WIDTH - 1 };
 
 typedef struct update {
   const fsdp_kernel_call *call;
@@ -35,15 +38,14 @@ static void advance(const update *k, const float *restrict grad, float *restrict
   }
 }
 
-// The Philox words 0, 1, 2 of `count` consecutive indices; fsdp_random_words, unrolled over indices so that
-// it becomes vector code.
-static void draw(uint64_t key, uint64_t stream, uint64_t first, int64_t count,
-                 uint32_t words[STATES][CHUNK]) {
-  enum { WIDTH = 16 };
+// The lanes of state `state` for elements [8 * first, 8 * (first + count)); fsdp_random_words, unrolled over
+// blocks so that it becomes vector code.
+static void draw(uint64_t key, uint64_t stream, int state, uint64_t first, int64_t count,
+                 uint16_t lanes[CHUNK_BLOCKS * LANES]) {
   for (int64_t block = 0; block < count; block += WIDTH) {
     uint32_t c0[WIDTH], c1[WIDTH], c2[WIDTH], c3[WIDTH], k0 = (uint32_t)key, k1 = (uint32_t)(key >> 32);
     for (int i = 0; i < WIDTH; i++) {
-      uint64_t index = first + (uint64_t)(block + i);
+      uint64_t index = STATES * (first + (uint64_t)(block + i)) + (uint64_t)state;
       c0[i] = (uint32_t)index, c1[i] = (uint32_t)(index >> 32);
       c2[i] = (uint32_t)stream, c3[i] = (uint32_t)(stream >> 32);
     }
@@ -55,18 +57,22 @@ static void draw(uint64_t key, uint64_t stream, uint64_t first, int64_t count,
       }
       k0 += 0x9E3779B9u, k1 += 0xBB67AE85u;
     }
-    memcpy(words[0] + block, c0, sizeof c0);
-    memcpy(words[1] + block, c1, sizeof c1);
-    memcpy(words[2] + block, c2, sizeof c2);
+    for (int i = 0; i < WIDTH; i++) {
+      uint16_t *out = lanes + (block + i) * LANES;
+      out[0] = (uint16_t)c0[i], out[1] = (uint16_t)(c0[i] >> 16);
+      out[2] = (uint16_t)c1[i], out[3] = (uint16_t)(c1[i] >> 16);
+      out[4] = (uint16_t)c2[i], out[5] = (uint16_t)(c2[i] >> 16);
+      out[6] = (uint16_t)c3[i], out[7] = (uint16_t)(c3[i] >> 16);
+    }
   }
 }
 
-static void round_stochastically(const float *restrict values, const uint32_t *restrict words,
+static void round_stochastically(const float *restrict values, const uint16_t *restrict lanes,
                                  fsdp_bf16 *restrict out, int64_t count) {
   for (int64_t i = 0; i < count; i++) {
     uint32_t bits;
     memcpy(&bits, values + i, sizeof bits);
-    uint32_t added = (bits + (words[i] & 0xffffu)) >> 16, quiet = bits >> 16 | 0x40u;
+    uint32_t added = (bits + lanes[i]) >> 16, quiet = bits >> 16 | 0x40u;
     uint32_t magnitude = bits & 0x7fffffffu;
     uint32_t rounded = magnitude == 0x7f800000u ? bits >> 16 : added; // infinity stays
     out[i] = (fsdp_bf16)(magnitude > 0x7f800000u ? quiet : rounded);
@@ -77,7 +83,7 @@ static void round_stochastically(const float *restrict values, const uint32_t *r
 // stochastically.
 static void store_states(const update *k, int64_t first, int64_t count, float *const values[STATES],
                          int *segment) {
-  uint32_t words[STATES][CHUNK];
+  uint16_t lanes[CHUNK_BLOCKS * LANES];
   const fsdp_kernel_call *call = k->call;
   bool bf16 = false;
   for (int s = 0; s < STATES; s++) {
@@ -94,10 +100,12 @@ static void store_states(const update *k, int64_t first, int64_t count, float *c
     int64_t n = fsdp_min_i64(first + count, run->shard_offset + run->numel) - from;
     if (n <= 0) continue;
     uint64_t index = (uint64_t)(run->element_index + (from - run->shard_offset));
-    draw(k->key, run->random_stream, index, n, words);
-    for (int s = 0; s < STATES; s++)
-      if (k->state[s]->dtype == FSDP_BF16)
-        round_stochastically(values[s] + (from - first), words[s], element(k->state[s], from), n);
+    uint64_t block = index / LANES, end = (index + (uint64_t)n + LANES - 1) / LANES;
+    for (int s = 0; s < STATES; s++) {
+      if (k->state[s]->dtype != FSDP_BF16) continue;
+      draw(k->key, run->random_stream, s, block, (int64_t)(end - block), lanes);
+      round_stochastically(values[s] + (from - first), lanes + index % LANES, element(k->state[s], from), n);
+    }
   }
 }
 

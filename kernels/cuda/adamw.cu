@@ -1,6 +1,8 @@
 // AdamW (Loshchilov and Hutter 2019) as torch.optim.AdamW, on flat shards; the CPU's kernel
-// (kernels/cpu/adamw.c) says how a bf16 state is rounded stochastically, and the random words are the same
-// here: Philox-4x32-10 of (seed ^ step, the parameter's stream, the element's index in the parameter).
+// (kernels/cpu/adamw.c) says how a bf16 state is rounded stochastically, and the random bits are the same
+// here: a thread's eight elements take the eight lanes of one Philox block a state. A vector that is not such
+// an eighth (a parameter begins or ends in it, or its index is no multiple of 8) goes element by element;
+// shards and parameters begin at multiples of 16, so these are few.
 //
 // The segments of a launch travel with it, so a shard of many parameters takes several launches, one after
 // another over the shard.
@@ -10,8 +12,8 @@
 namespace {
 
 constexpr int threads_count = 256;
-constexpr int width = 8;
-constexpr int segments_max = 64; // of a launch: 2 KiB of its parameters
+constexpr int width = 8, lanes = 8; // of a thread; 16-bit lanes of a Philox block
+constexpr int segments_max = 64;    // of a launch: 2 KiB of its parameters
 
 struct segment_list {
   fsdp_segment run[segments_max];
@@ -31,9 +33,10 @@ template <class G, class P, class M> struct update {
 };
 
 struct words {
-  uint32_t word[3];
+  uint32_t word[4];
 };
 
+// Philox-4x32-10.
 __device__ __forceinline__ words draw(uint64_t key, uint64_t stream, uint64_t index) {
   uint32_t c0 = uint32_t(index), c1 = uint32_t(index >> 32), c2 = uint32_t(stream),
            c3 = uint32_t(stream >> 32);
@@ -45,15 +48,15 @@ __device__ __forceinline__ words draw(uint64_t key, uint64_t stream, uint64_t in
     c0 = high1 ^ c1 ^ k0, c1 = low1, c2 = high0 ^ c3 ^ k1, c3 = low0;
     k0 += 0x9E3779B9u, k1 += 0xBB67AE85u;
   }
-  return {{c0, c1, c2}};
+  return {{c0, c1, c2, c3}};
 }
 
 // Up with the probability of the part that is cut off; the result as the float that bf16 holds exactly.
-__device__ __forceinline__ float round_stochastically(float value, uint32_t word) {
+__device__ __forceinline__ float round_stochastically(float value, uint32_t lane) {
   const uint32_t bits = __float_as_uint(value), magnitude = bits & 0x7fffffffu;
   if (magnitude > 0x7f800000u) return __uint_as_float((bits | 0x400000u) & 0xffff0000u);
   if (magnitude == 0x7f800000u) return value; // infinity stays
-  return __uint_as_float((bits + (word & 0xffffu)) & 0xffff0000u);
+  return __uint_as_float((bits + lane) & 0xffff0000u);
 }
 
 // The segment that holds element `at` or, where none does, the next one.
@@ -68,6 +71,48 @@ __device__ __forceinline__ int find_segment(const segment_list &list, int64_t at
     }
   }
   return low;
+}
+
+// Where the random bits of a vector come from.
+struct random_source {
+  uint64_t stream, element; // of the vector's first element
+  bool rounds;              // else padding
+};
+
+// The source of WIDTH elements from `at` on; false where they do not share one.
+template <int WIDTH>
+__device__ __forceinline__ bool find_source(const segment_list &list, int64_t at, random_source *source) {
+  source->rounds = false;
+  if (list.count == 0) return true;
+  const int segment = find_segment(list, at);
+  if (segment == list.count || list.run[segment].shard_offset >= at + WIDTH) return true;
+  const fsdp_segment &run = list.run[segment];
+  source->rounds = true;
+  source->stream = run.random_stream;
+  source->element = uint64_t(run.element_index + (at - run.shard_offset));
+  return WIDTH == 1 || (at >= run.shard_offset && at + WIDTH <= run.shard_offset + run.numel &&
+                        source->element % lanes == 0);
+}
+
+// Rounds state `state` of WIDTH elements: a whole block's or one.
+template <int WIDTH>
+__device__ __forceinline__ void round_state(float (&x)[WIDTH], uint64_t key, const random_source &source,
+                                            int state) {
+  static_assert(WIDTH == 1 || WIDTH == lanes, "one block");
+  const words random = draw(key, source.stream, 3 * (source.element / lanes) + unsigned(state));
+  if constexpr (WIDTH == 1) {
+    const unsigned lane = unsigned(source.element % lanes);
+    uint32_t word = random.word[0];
+#pragma unroll
+    for (unsigned w = 1; w < 4; w++) word = lane / 2 == w ? random.word[w] : word;
+    x[0] = round_stochastically(x[0], lane % 2 ? word >> 16 : word & 0xffffu);
+  } else {
+#pragma unroll
+    for (int i = 0; i < WIDTH; i += 2) {
+      x[i] = round_stochastically(x[i], random.word[i / 2] & 0xffffu);
+      x[i + 1] = round_stochastically(x[i + 1], random.word[i / 2] >> 16);
+    }
+  }
 }
 
 struct step_numbers {
@@ -94,7 +139,7 @@ template <class Update> __device__ __forceinline__ step_numbers read_step(const 
 // WIDTH elements from `at` on. A state that is fp32 is stored as it is; bf16 rounds on the way to memory, and
 // what was rounded stochastically already is not changed by that.
 template <int WIDTH, class G, class P, class M>
-__device__ __forceinline__ void advance(const update<G, P, M> &p, const segment_list &list,
+__device__ __forceinline__ void advance(const update<G, P, M> &p, const random_source &source,
                                         const step_numbers &s, int64_t at) {
   float grad[WIDTH], master[WIDTH], m[WIDTH], v[WIDTH];
   load_floats<WIDTH>(p.grad + at, grad);
@@ -108,20 +153,10 @@ __device__ __forceinline__ void advance(const update<G, P, M> &p, const segment_
     v[i] = s.beta2 * v[i] + s.rest2 * g * g;
     master[i] = s.decay * master[i] - s.step_size * m[i] / (sqrtf(v[i]) * s.inverse_root + s.eps);
   }
-  if (list.count > 0) {
-    int segment = find_segment(list, at);
-#pragma unroll
-    for (int i = 0; i < WIDTH; i++) {
-      while (segment < list.count && list.run[segment].shard_offset + list.run[segment].numel <= at + i)
-        segment++;
-      if (segment == list.count || list.run[segment].shard_offset > at + i) continue; // padding
-      const fsdp_segment &run = list.run[segment];
-      const words random =
-          draw(s.key, run.random_stream, uint64_t(run.element_index + (at + i - run.shard_offset)));
-      if (sizeof(P) == 2) master[i] = round_stochastically(master[i], random.word[0]);
-      if (sizeof(M) == 2) m[i] = round_stochastically(m[i], random.word[1]);
-      if (sizeof(M) == 2) v[i] = round_stochastically(v[i], random.word[2]);
-    }
+  if (source.rounds) {
+    if constexpr (sizeof(P) == 2) round_state<WIDTH>(master, s.key, source, 0);
+    if constexpr (sizeof(M) == 2) round_state<WIDTH>(m, s.key, source, 1);
+    if constexpr (sizeof(M) == 2) round_state<WIDTH>(v, s.key, source, 2);
   }
   store_floats<WIDTH>(p.master + at, master);
   store_floats<WIDTH>(p.m + at, m);
@@ -143,10 +178,15 @@ __global__ void __launch_bounds__(threads_count)
   const int64_t at = p.first + (int64_t(blockIdx.x) * threads_count + threadIdx.x) * WIDTH;
   if (at >= p.end) return;
   const step_numbers s = read_step(p);
-  if (at + WIDTH <= p.end) {
-    advance<WIDTH>(p, list, s, at);
-  } else {
-    for (int64_t i = at; i < p.end; i++) advance<1>(p, list, s, i);
+  random_source source;
+  if (at + WIDTH <= p.end && find_source<WIDTH>(list, at, &source)) {
+    advance<WIDTH>(p, source, s, at);
+    return;
+  }
+#pragma unroll 1
+  for (int64_t i = at; i < least(p.end, at + WIDTH); i++) {
+    find_source<1>(list, i, &source);
+    advance<1>(p, source, s, i);
   }
 }
 

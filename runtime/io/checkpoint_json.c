@@ -11,7 +11,7 @@
 #include <xxhash.h>
 
 #define FORMAT  "fsdp checkpoint"
-#define VERSION 2
+#define VERSION 3
 // No manifest of a real run is larger; one that is has been damaged.
 #define MANIFEST_BYTES_MAX (INT64_C(1) << 28)
 

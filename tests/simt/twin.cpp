@@ -232,9 +232,13 @@ void twin_integers(twin_case *c, const std::vector<int32_t> &values) {
   memcpy(o->initial.data(), values.data(), o->initial.size());
 }
 
+void twin_values(twin_case *c, fsdp_dtype dtype, const std::vector<float> &values, int access) {
+  twin_operand *o = add(c, dtype, int64_t(values.size()), access);
+  for (int64_t i = 0; i < o->numel; i++) set_value(o, i, values[size_t(i)]);
+}
+
 void twin_floats(twin_case *c, const std::vector<float> &values, int access) {
-  twin_operand *o = add(c, FSDP_F32, int64_t(values.size()), access);
-  memcpy(o->initial.data(), values.data(), o->initial.size());
+  twin_values(c, FSDP_F32, values, access);
 }
 
 void twin_workspace(twin_case *c, int64_t cpu_numel) {

@@ -110,6 +110,39 @@ void adamw(const states &s, int64_t P, int64_t segment_length) {
   twin_check(c);
 }
 
+// A step whose arithmetic is exact in any order (as in tests/test_kernels_flat.c, which holds the CPU's
+// kernel to the rule of the random bits), so that both twins must store the very same bits. Runs begin and
+// end anywhere, in the shard and in their parameter.
+void exact_adamw(int64_t P, int64_t step, fsdp_dtype master, fsdp_dtype moment) {
+  fsdp_op_attrs attrs = {};
+  attrs.beta1 = 0.5f;
+  twin_case c = twin_of(FSDP_OP_ADAMW, attrs, FSDP_BF16);
+  c.name += std::string(" exact master ") + fsdp_dtype_name(master) + " moments " + fsdp_dtype_name(moment) +
+            " P" + std::to_string(P) + " runs of " + std::to_string(step);
+  c.tolerance = 0;
+  c.bits_equal_least = 1;
+  c.seed = 0xfedcba9876543210ULL;
+  std::vector<float> grad, weights, scalars(FSDP_SCALAR_COUNT);
+  scalars[FSDP_SCALAR_LR] = 1.0f / 256;
+  scalars[FSDP_SCALAR_CORRECTION1] = scalars[FSDP_SCALAR_CORRECTION2] = 1;
+  scalars[FSDP_SCALAR_STEP] = 7;
+  for (int64_t i = 0; i < P; i++) {
+    const int64_t mixed = i * 7919 + i * i % 613;
+    grad.push_back(float(2048 + mixed % 2048) / 2048 * (mixed % 3 ? 1.0f : -1.0f));
+    weights.push_back(float(128 + mixed % 127) / 128 * float(1 << i % 6));
+  }
+  const std::vector<float> zeros(static_cast<size_t>(P));
+  twin_floats(&c, grad);
+  twin_floats(&c, scalars);
+  twin_floats(&c, {1});
+  twin_values(&c, master, weights, FSDP_UPDATE);
+  twin_values(&c, moment, zeros, FSDP_UPDATE);
+  twin_values(&c, moment, zeros, FSDP_UPDATE);
+  for (int64_t at = step % 5, i = 0; at < P; at += step + i % 3, i++)
+    c.segments.push_back({at, std::min(step, P - at), i * 5000000000 + i % 8, uint64_t(i) * 977 + 3});
+  twin_check(c);
+}
+
 } // namespace
 
 void twin_flat() {
@@ -133,4 +166,8 @@ void twin_flat() {
   adamw({FSDP_BF16, FSDP_BF16, FSDP_BF16, FSDP_BF16, false}, 20000, 101); // more segments than a launch takes
   adamw({FSDP_BF16, FSDP_F32, FSDP_BF16, FSDP_F32, true}, 333, 40);
   adamw({FSDP_F32, FSDP_BF16, FSDP_F32, FSDP_BF16, false}, 64, 64);
+  exact_adamw(20011, 1000, FSDP_BF16, FSDP_BF16);
+  exact_adamw(20011, 8, FSDP_BF16, FSDP_BF16);
+  exact_adamw(4099, 13, FSDP_BF16, FSDP_F32);
+  exact_adamw(777, 5, FSDP_F32, FSDP_BF16);
 }
