@@ -31,8 +31,10 @@ static fsdp_status run(const fsdp_options *options, fsdp_setup *setup, fsdp_erro
       .ranks = ranks, .ranks_per_node = per_node, .even_nodes = ranks % per_node == 0};
   fsdp_status status = fsdp_setup_create(options, FSDP_PROGRAM_PLAN, &planned, setup, error);
   if (status != FSDP_OK) return status;
-  char note[256];
-  if (fsdp_options_note(options, note, (int)sizeof note)) fprintf(stderr, "fsdp_plan: %s\n", note);
+  char note[512];
+  for (int i = 0; fsdp_options_note(options, i, note, (int)sizeof note); i++) {
+    fprintf(stderr, "fsdp_plan: note: %s\n", note);
+  }
   print_plan(options, setup);
   if (!options->memory_profile) return FSDP_OK;
   return fsdp_memory_profile_write(setup->plan, setup->model_name, options->memory_profile, error);

@@ -19,12 +19,20 @@ static const char *place(const check *c, const char *name) {
   return fsdp_options_place(c->options, name);
 }
 
-bool fsdp_options_note(const fsdp_options *options, char *note, int note_bytes) {
-  if (!fsdp_options_given(options, "numel-to-wrap") || !strcmp(options->wrap, "size")) return false;
-  snprintf(note, (size_t)note_bytes,
-           "note: --numel-to-wrap (%s) is the threshold of --wrap size; --wrap %s (%s) does not use it",
-           fsdp_options_place(options, "numel-to-wrap"), options->wrap, fsdp_options_place(options, "wrap"));
-  return true;
+bool fsdp_options_note(const fsdp_options *options, int index, char *note, int note_bytes) {
+  if (*options->aliases && index-- == 0) {
+    snprintf(note, (size_t)note_bytes, "%s", options->aliases);
+    return true;
+  }
+  bool unused = fsdp_options_given(options, "numel-to-wrap") && strcmp(options->wrap, "size") != 0;
+  if (unused && index-- == 0) {
+    snprintf(note, (size_t)note_bytes,
+             "--numel-to-wrap (%s) is the threshold of --wrap size; --wrap %s (%s) does not use it",
+             fsdp_options_place(options, "numel-to-wrap"), options->wrap,
+             fsdp_options_place(options, "wrap"));
+    return true;
+  }
+  return false;
 }
 
 static fsdp_status check_learning_rate(const check *c) {

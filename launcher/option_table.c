@@ -1,6 +1,7 @@
 #include "launcher/option_table.h"
 
 #include <stddef.h>
+#include <string.h>
 
 static const fsdp_choice inits[] = {
     {"weights", FSDP_INIT_WEIGHTS, NULL}, {"random", FSDP_INIT_RANDOM, NULL}, {NULL, 0, NULL}};
@@ -161,4 +162,15 @@ _Static_assert(sizeof table / sizeof *table <= FSDP_OPTION_MAX,
 const fsdp_option_row *fsdp_option_table(int *count) {
   *count = (int)(sizeof table / sizeof *table);
   return table;
+}
+
+const fsdp_option_row *fsdp_option_find(const char *name) {
+  for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
+    if (strcmp(table[i].name, name) == 0) return &table[i];
+  }
+  return NULL;
+}
+
+bool fsdp_option_belongs(const fsdp_option_row *row, fsdp_program_kind program) {
+  return !row->programs || (row->programs & (int)program);
 }

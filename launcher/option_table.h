@@ -32,3 +32,9 @@ typedef struct fsdp_option_row {
 
 // The rows, in the order of the help. Lives as long as the program.
 const fsdp_option_row *fsdp_option_table(int *count);
+
+// The row of that name, NULL where there is none.
+const fsdp_option_row *fsdp_option_find(const char *name);
+
+// Whether the program has the option.
+bool fsdp_option_belongs(const fsdp_option_row *row, fsdp_program_kind program);

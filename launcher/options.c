@@ -1,5 +1,6 @@
 #include "launcher/options.h"
 
+#include "launcher/option_alias.h"
 #include "launcher/option_table.h"
 #include "runtime/base/check.h"
 #include "runtime/io/yaml_options.h"
@@ -8,23 +9,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define NAME_BYTES 64 // of an option's name
+
 static const char command_line[] = "command line";
 
 static const char *program_name(fsdp_program_kind program) {
   return program == FSDP_PROGRAM_TRAIN ? "fsdp_train" : "fsdp_plan";
-}
-
-static bool belongs(const fsdp_option_row *row, fsdp_program_kind program) {
-  return !row->programs || (row->programs & (int)program);
-}
-
-static const fsdp_option_row *find_row(const char *name) {
-  int count;
-  const fsdp_option_row *table = fsdp_option_table(&count);
-  for (int i = 0; i < count; i++) {
-    if (strcmp(table[i].name, name) == 0) return &table[i];
-  }
-  return NULL;
 }
 
 static int row_index(const fsdp_option_row *row) {
@@ -77,11 +67,11 @@ static void describe_allowed(const fsdp_option_row *row, char *out, size_t bytes
   }
 }
 
-static fsdp_status fail_value(const fsdp_option_row *row, const char *text, const char *place,
-                              fsdp_error *error) {
+static fsdp_status fail_value(const fsdp_option_row *row, const char *name, const char *text,
+                              const char *place, fsdp_error *error) {
   char allowed[512];
   describe_allowed(row, allowed, sizeof allowed);
-  return fsdp_fail(error, FSDP_ERR_OPTION, "--%s '%s' (%s): use %s", row->name, text, place, allowed);
+  return fsdp_fail(error, FSDP_ERR_OPTION, "--%s '%s' (%s): use %s", name, text, place, allowed);
 }
 
 // "module:" and at least one name, none empty.
@@ -140,34 +130,83 @@ static bool set_field(fsdp_options *options, const fsdp_option_row *row, const c
   return true;
 }
 
+// ---- Names
+
+// "learning_rate" is learning-rate. Returns `out`.
+static const char *with_dashes(const char *name, char out[NAME_BYTES]) {
+  snprintf(out, NAME_BYTES, "%s", name);
+  for (char *at = out; *at; at++) *at = *at == '_' ? '-' : *at;
+  return out;
+}
+
+// The option meant by `name`, which may be another trainer's; *alias is NULL where it is ours. NULL where
+// there is none.
+static const fsdp_option_row *find_meant(const char *name, const fsdp_option_alias **alias) {
+  char dashed[NAME_BYTES];
+  const fsdp_option_row *row = fsdp_option_find(with_dashes(name, dashed));
+  *alias = row ? NULL : fsdp_option_alias_find(dashed);
+  return *alias && (*alias)->name ? fsdp_option_find((*alias)->name) : row;
+}
+
+// The nearest name of an option, NULL where none is near.
+static const char *nearest_name(fsdp_program_kind program, const char *name) {
+  enum { NAMES_MAX = 256 };
+  const char *names[NAMES_MAX], *meant[NAMES_MAX];
+  int count, alias_count, known = 0;
+  const fsdp_option_row *table = fsdp_option_table(&count);
+  const fsdp_option_alias *aliases = fsdp_option_alias_table(&alias_count);
+  FSDP_CHECK(count + alias_count <= NAMES_MAX, "%d names of options", count + alias_count);
+  for (int i = 0; i < count; i++) {
+    if (fsdp_option_belongs(&table[i], program)) names[known] = meant[known] = table[i].name, known++;
+  }
+  for (int i = 0; i < alias_count; i++) {
+    if (aliases[i].name) names[known] = aliases[i].alias, meant[known++] = aliases[i].name;
+  }
+  int nearest = fsdp_value_nearest(name, names, known);
+  return nearest >= 0 ? meant[nearest] : NULL;
+}
+
 static fsdp_status fail_unknown(fsdp_program_kind program, const char *name, const char *place,
                                 fsdp_error *error) {
-  const fsdp_option_row *elsewhere = find_row(name);
-  if (elsewhere) {
+  char dashed[NAME_BYTES];
+  const fsdp_option_alias *alias;
+  if (find_meant(name, &alias)) {
     return fsdp_fail(error, FSDP_ERR_OPTION,
                      "--%s (%s) is an option of fsdp_plan; here mpirun -np N sets the ranks", name, place);
   }
-  int count, known = 0;
-  const fsdp_option_row *table = fsdp_option_table(&count);
-  const char *names[FSDP_OPTION_MAX];
-  for (int i = 0; i < count; i++) {
-    if (belongs(&table[i], program)) names[known++] = table[i].name;
+  if (alias) {
+    return fsdp_fail(error, FSDP_ERR_OPTION, "unknown option '--%s' (%s): %s", name, place, alias->advice);
   }
-  int nearest = fsdp_value_nearest(name, names, known);
-  if (nearest >= 0) {
+  const char *nearest = nearest_name(program, with_dashes(name, dashed));
+  if (nearest) {
     return fsdp_fail(error, FSDP_ERR_OPTION,
                      "unknown option '--%s' (%s): did you mean --%s? (%s --help lists all)", name, place,
-                     names[nearest], program_name(program));
+                     nearest, program_name(program));
   }
   return fsdp_fail(error, FSDP_ERR_OPTION, "unknown option '--%s' (%s): %s --help lists all", name, place,
                    program_name(program));
 }
 
+// Remembers, once each, what stood for what.
+static void note_alias(fsdp_options *options, const fsdp_option_alias *alias) {
+  char entry[160];
+  snprintf(entry, sizeof entry, "--%s is --%s%s%s", alias->alias, alias->name, alias->on ? " " : "",
+           alias->on ? alias->on : "");
+  size_t used = strlen(options->aliases);
+  if (strstr(options->aliases, entry) || used + strlen(entry) + 3 > sizeof options->aliases) return;
+  snprintf(options->aliases + used, sizeof options->aliases - used, "%s%s", used ? ", " : "", entry);
+}
+
 fsdp_status fsdp_options_set(fsdp_options *options, fsdp_program_kind program, const char *name,
                              const char *text, const char *place, fsdp_error *error) {
-  const fsdp_option_row *row = find_row(name);
-  if (!row || !belongs(row, program)) return fail_unknown(program, name, place, error);
-  if (!set_field(options, row, text)) return fail_value(row, text, place, error);
+  const fsdp_option_alias *alias;
+  const fsdp_option_row *row = find_meant(name, &alias);
+  if (!row || !fsdp_option_belongs(row, program)) return fail_unknown(program, name, place, error);
+  bool on;
+  const char *value = text;
+  if (alias && alias->on && fsdp_value_flag(text, &on)) value = on ? alias->on : alias->off;
+  if (!set_field(options, row, value)) return fail_value(row, name, text, place, error);
+  if (alias) note_alias(options, alias);
   snprintf(options->place[row_index(row)], sizeof options->place[0], "%s", place);
   return FSDP_OK;
 }
@@ -185,7 +224,7 @@ static void set_defaults(fsdp_options *options) {
 
 // ---- Command line
 
-// One option and its value as they stood on the command line; `name` NULL at the end.
+// One option and its value as they stood on the command line.
 typedef struct argument {
   const char *name, *text;
 } argument;
@@ -195,7 +234,44 @@ typedef struct argument {
 typedef struct arguments {
   argument *items;
   int count;
+  char **words; // what getopt reads: argv, with the names that getopt does not know replaced
+  char **made;  // those words that are owned
+  int word_count;
 } arguments;
+
+static void destroy_arguments(arguments *read) {
+  for (int i = 0; i < read->word_count; i++) free(read->made[i]);
+  free(read->made);
+  free(read->words);
+  free(read->items);
+}
+
+// Replaces the word at `index`, where it is an option under another name, by one that getopt knows. Returns
+// the name to go by (NULL: the word stays as it is); *skip is the number of words that follow and belong to
+// it.
+static const char *replace_word(arguments *read, int index, int *skip) {
+  const char *word = read->words[index];
+  *skip = 0;
+  if (!word || strncmp(word, "--", 2) != 0 || !word[2]) return NULL;
+  char name[NAME_BYTES];
+  size_t length = strcspn(word + 2, "=");
+  if (length >= sizeof name) return NULL;
+  snprintf(name, sizeof name, "%.*s", (int)length, word + 2);
+  const fsdp_option_alias *alias;
+  const fsdp_option_row *row = find_meant(name, &alias);
+  if (!row || (!alias && strcmp(row->name, name) == 0)) return NULL;
+  const char *rest = word + 2 + length, *equals = "", *next = read->words[index + 1];
+  if (alias && alias->on && !*rest) { // a flag, whose value may be left out, for an option that needs one
+    bool has_value = next && next[0] != '-';
+    *skip = has_value;
+    equals = "=";
+    rest = has_value ? next : "on";
+  }
+  size_t bytes = strlen(row->name) + strlen(rest) + 4;
+  read->words[index] = read->made[index] = fsdp_alloc(bytes);
+  snprintf(read->made[index], bytes, "--%s%s%s", row->name, equals, rest);
+  return alias ? alias->alias : row->name;
+}
 
 // What stood wrong, from getopt's answer and the word it was reading.
 static fsdp_status fail_argument(int answer, const char *word, fsdp_program_kind program, fsdp_error *error) {
@@ -220,7 +296,7 @@ static void make_getopt_tables(fsdp_program_kind program, struct option *longs, 
   *shorts++ = '+'; // a word that is no option ends the reading
   *shorts++ = ':'; // and getopt leaves the messages to us
   for (int i = 0; i < count; i++) {
-    if (!belongs(&table[i], program)) continue;
+    if (!fsdp_option_belongs(&table[i], program)) continue;
     bool flag = table[i].kind == FSDP_OPTION_FLAG;
     longs[used++] =
         (struct option){table[i].name, flag ? optional_argument : required_argument, NULL, FIRST + i};
@@ -255,22 +331,28 @@ static fsdp_status read_arguments(arguments *read, fsdp_program_kind program, in
   struct option longs[FSDP_OPTION_MAX + 1];
   char shorts[3 + 2 * FSDP_OPTION_MAX];
   make_getopt_tables(program, longs, shorts);
-  read->items = fsdp_alloc_zeroed((size_t)argc + 1, sizeof *read->items);
-  read->count = 0;
+  *read = (arguments){.items = fsdp_alloc_zeroed((size_t)argc + 1, sizeof *read->items),
+                      .words = fsdp_alloc_zeroed((size_t)argc + 1, sizeof *read->words),
+                      .made = fsdp_alloc_zeroed((size_t)argc + 1, sizeof *read->made),
+                      .word_count = argc};
+  memcpy(read->words, argv, (size_t)argc * sizeof *argv);
   opterr = 0;
   optind = 0; // GNU: start afresh
   for (;;) {
-    const char *word = argv[optind ? optind : 1];
-    int answer = getopt_long(argc, argv, shorts, longs, NULL);
+    int at = optind ? optind : 1, skip;
+    const char *name = at < argc ? replace_word(read, at, &skip) : NULL;
+    const char *word = read->words[at];
+    int answer = getopt_long(argc, read->words, shorts, longs, NULL);
     if (answer == -1) break;
     const fsdp_option_row *row = answer == '?' || answer == ':' ? NULL : row_of_answer(answer);
-    if (!row || !is_whole_name(word, row->name)) return fail_argument(answer, word, program, error);
+    if (!row || !is_whole_name(word, row->name)) return fail_argument(answer, argv[at], program, error);
     const char *text = optarg;
+    if (name) optind += skip;
     if (row->kind == FSDP_OPTION_FLAG && !text) {
       bool has_value = optind < argc && argv[optind][0] != '-';
       text = has_value ? argv[optind++] : "on";
     }
-    read->items[read->count++] = (argument){row->name, text};
+    read->items[read->count++] = (argument){name ? name : row->name, text};
   }
   if (optind < argc) {
     return fsdp_fail(error, FSDP_ERR_OPTION,
@@ -301,9 +383,15 @@ static fsdp_status set_from_yaml(void *context, const char *name, const char *te
                        place);
     }
   }
-  const fsdp_option_row *row = find_row(name);
-  bool bare_flag =
-      row && row->kind == FSDP_OPTION_FLAG && !*text; // "cpu-offload:" is on, as on the command line
+  const fsdp_option_alias *alias;
+  const fsdp_option_row *row = find_meant(name, &alias);
+  if (row && target->options->place[row_index(row)][0]) { // under another name: the reader knows its own
+    return fsdp_fail(error, FSDP_ERR_OPTION,
+                     "'%s' (%s) is --%s, which %s has set already: remove one of them", name, place,
+                     row->name, target->options->place[row_index(row)]);
+  }
+  bool flag = row && (row->kind == FSDP_OPTION_FLAG || (alias && alias->on));
+  bool bare_flag = flag && !*text; // "cpu-offload:" is on, as on the command line
   return fsdp_options_set(target->options, target->program, name, bare_flag ? "on" : text, place, error);
 }
 
@@ -327,7 +415,7 @@ fsdp_status fsdp_options_parse(fsdp_options *options, fsdp_program_kind program,
     status = fsdp_options_set(options, program, read.items[i].name, read.items[i].text, command_line, error);
     stop = status != FSDP_OK;
   }
-  free(read.items);
+  destroy_arguments(&read);
   return stop ? status : fsdp_options_check(options, program, error);
 }
 
@@ -347,14 +435,14 @@ void fsdp_options_destroy(fsdp_options *options) {
 // ---- Queries
 
 const char *fsdp_options_place(const fsdp_options *options, const char *name) {
-  const fsdp_option_row *row = find_row(name);
+  const fsdp_option_row *row = fsdp_option_find(name);
   FSDP_CHECK(row, "no option is called '%s'", name);
   const char *place = options->place[row_index(row)];
   return *place ? place : "default";
 }
 
 bool fsdp_options_given(const fsdp_options *options, const char *name) {
-  const fsdp_option_row *row = find_row(name);
+  const fsdp_option_row *row = fsdp_option_find(name);
   FSDP_CHECK(row, "no option is called '%s'", name);
   return options->place[row_index(row)][0] != 0;
 }
@@ -408,56 +496,4 @@ char *fsdp_options_describe(const fsdp_options *options) {
   }
   fclose(stream);
   return out;
-}
-
-// Prints `text` in lines of `width` columns, every line but the first behind `indent` spaces.
-static void print_wrapped(const char *text, int indent, int width, FILE *out) {
-  int column = indent;
-  while (*text) {
-    int length = (int)strcspn(text, " ");
-    if (column > indent && column + 1 + length > width) {
-      fprintf(out, "\n%*s", indent, "");
-      column = indent;
-    }
-    column += fprintf(out, "%s%.*s", column > indent ? " " : "", length, text);
-    text += length;
-    text += strspn(text, " ");
-  }
-  fputc('\n', out);
-}
-
-void fsdp_options_print_help(fsdp_program_kind program, FILE *out) {
-  if (program == FSDP_PROGRAM_TRAIN) {
-    fprintf(out, "Usage: mpirun -np RANKS fsdp_train [options]\nTrains a Llama, sharded over the ranks.\n");
-  } else {
-    fprintf(
-        out,
-        "Usage: fsdp_plan --ranks N [options]\nPlans a training step and prints what it costs, without ranks "
-        "or a GPU.\n");
-  }
-  fprintf(out,
-          "Numbers may be written 100000000, 100_000_000 or 1e8; sizes 80GB (10^9) or 80GiB (2^30).\n\n");
-  int count;
-  const fsdp_option_row *table = fsdp_option_table(&count);
-  for (int i = 0; i < count; i++) {
-    if (!belongs(&table[i], program)) continue;
-    char left[96], help[512];
-    char letter[8] = "";
-    if (table[i].short_name) snprintf(letter, sizeof letter, "-%c, ", table[i].short_name);
-    bool flag = table[i].kind == FSDP_OPTION_FLAG;
-    snprintf(left, sizeof left, "  %s--%s%s%s%s", letter, table[i].name, flag ? "[=" : " ", table[i].argument,
-             flag ? "]" : "");
-    const char *fallback = table[i].fallback;
-    snprintf(help, sizeof help, fallback ? "%s (default: %s)" : "%s", table[i].help, fallback);
-    enum { INDENT = 34, WIDTH = 110 };
-    if ((int)strlen(left) + 2 > INDENT) {
-      fprintf(out, "%s\n%*s", left, INDENT, "");
-    } else {
-      fprintf(out, "%-*s", INDENT, left);
-    }
-    print_wrapped(help, INDENT, WIDTH, out);
-  }
-  fprintf(out, "\nExit status: 0 done, 2 a bad option, 3 a bad input file, 4 does not fit, 5 a device or "
-               "peer failed,\n"
-               "6 the loss is not finite, 130 or 143 stopped by a signal.\n");
 }

@@ -23,7 +23,7 @@ typedef enum fsdp_ckpt_async {
 } fsdp_ckpt_async;
 typedef enum fsdp_program_kind { FSDP_PROGRAM_TRAIN = 1, FSDP_PROGRAM_PLAN = 2 } fsdp_program_kind;
 
-#define FSDP_OPTION_MAX 72
+#define FSDP_OPTION_MAX 96
 #define FSDP_DTYPE_AUTO (-1) // the backend's default
 
 typedef struct fsdp_options {
@@ -44,6 +44,7 @@ typedef struct fsdp_options {
   bool allow_shared_gpu, nccl_register, bind;
   bool cpu_offload, measure, poison, print_model, print_program, dry_run, json, help, version;
   int mesh_data, mesh_fsdp; // of --mesh; 0: not given
+  char aliases[512];        // "--learning-rate is --lr, ...": what was given under another trainer's name
   // By row of the table: where the value came from ("" for a default).
   char place[FSDP_OPTION_MAX][128];
 } fsdp_options;
@@ -55,18 +56,18 @@ fsdp_status fsdp_options_parse(fsdp_options *options, fsdp_program_kind program,
                                fsdp_error *error);
 void fsdp_options_destroy(fsdp_options *options);
 
-// Sets the option `name` to `text`, as if it stood at `place`. FSDP_ERR_OPTION.
+// Sets the option `name` to `text`, as if it stood at `place`. The name may have underscores for dashes or be
+// another trainer's (option_alias.h). FSDP_ERR_OPTION.
 fsdp_status fsdp_options_set(fsdp_options *options, fsdp_program_kind program, const char *name,
                              const char *text, const char *place, fsdp_error *error);
 
 // Combinations that contradict each other (launcher/option_check.c). FSDP_ERR_OPTION.
 fsdp_status fsdp_options_check(const fsdp_options *options, fsdp_program_kind program, fsdp_error *error);
 
-// Something that was asked for and has no effect, but harms nothing (a threshold beside --wrap block, so that
-// the hint's
-// `--wrap block` can simply be added to a command), as a line without its end. False where there is nothing
-// to say.
-bool fsdp_options_note(const fsdp_options *options, char *note, int note_bytes);
+// Note `index` (from 0) about the options, as a sentence: another trainer's names, and what has no effect but
+// harms nothing (a threshold beside --wrap block, so that the hint's `--wrap block` can simply be added to a
+// command). False behind the last.
+bool fsdp_options_note(const fsdp_options *options, int index, char *note, int note_bytes);
 
 // Whether a user gave the option, and where ("command line", "run.yaml:3", or "default").
 bool fsdp_options_given(const fsdp_options *options, const char *name);

@@ -48,7 +48,8 @@ void fsdp_train_print_start(const fsdp_trainer *t) {
            " positions that the model was made for\n",
            made->config.seq, made->config.model.max_position_embeddings);
   }
-  if (fsdp_options_note(t->options, hint, (int)sizeof hint)) printf("%s\n", hint);
+  for (int i = 0; fsdp_options_note(t->options, i, hint, (int)sizeof hint); i++)
+    printf("note:      %s\n", hint);
   if (fsdp_report_hint(made, hint, sizeof hint)) printf("hint: %s\n", hint);
   fflush(stdout);
 }

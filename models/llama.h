@@ -29,6 +29,9 @@ fsdp_status fsdp_llama_preset(const char *name, fsdp_llama_config *config, fsdp_
 // Whether `name` is a preset's.
 bool fsdp_llama_is_preset(const char *name);
 
+// The name of preset `index`, NULL behind the last.
+const char *fsdp_llama_preset_name(int index);
+
 // Checks ranges and divisibility (heads by kv heads, even head_dim, positive sizes, products within int64).
 // `where` names the file or preset in the message. FSDP_ERR_INPUT.
 fsdp_status fsdp_llama_check(const fsdp_llama_config *config, const char *where, fsdp_error *error);

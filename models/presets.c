@@ -55,6 +55,10 @@ bool fsdp_llama_is_preset(const char *name) {
   return false;
 }
 
+const char *fsdp_llama_preset_name(int index) {
+  return index >= 0 && index < preset_count ? presets[index].name : NULL;
+}
+
 fsdp_status fsdp_llama_preset(const char *name, fsdp_llama_config *config, fsdp_error *error) {
   char names[256] = "";
   for (int i = 0; i < preset_count; i++) {

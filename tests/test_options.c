@@ -1,5 +1,6 @@
 // Options: value forms, places, defaults, files under the command line, messages, combinations, help.
 #include "launcher/learning_rate.h"
+#include "launcher/option_alias.h"
 #include "launcher/option_table.h"
 #include "launcher/option_value.h"
 #include "launcher/options.h"
@@ -240,11 +241,12 @@ static void unused_threshold_is_noted(void **state) {
   (void)state;
   char note[256];
   fsdp_options o = accept(FSDP_PROGRAM_TRAIN, "--wrap block --numel-to-wrap 1e8");
-  assert_true(fsdp_options_note(&o, note, (int)sizeof note));
+  assert_true(fsdp_options_note(&o, 0, note, (int)sizeof note));
   assert_non_null(strstr(note, "--wrap block"));
+  assert_false(fsdp_options_note(&o, 1, note, (int)sizeof note));
   fsdp_options_destroy(&o);
   o = accept(FSDP_PROGRAM_TRAIN, "--numel-to-wrap 1e8");
-  assert_false(fsdp_options_note(&o, note, (int)sizeof note));
+  assert_false(fsdp_options_note(&o, 0, note, (int)sizeof note));
   fsdp_options_destroy(&o);
 }
 
@@ -298,12 +300,137 @@ static void configuration_file(void **state) {
   snprintf(line, sizeof line, "--config %s", path);
   write_file(path, "lr: 1e-4\nbatch-size: zero\n");
   refuse(FSDP_PROGRAM_TRAIN, line, FSDP_ERR_OPTION, "'zero'|:2");
-  write_file(path, "lr: 1e-4\nbatch_size: 2\n");
-  refuse(FSDP_PROGRAM_TRAIN, line, FSDP_ERR_OPTION, "batch_size|:2|--batch-size");
+  write_file(path, "lr: 1e-4\nbatch_sizes: 2\n");
+  refuse(FSDP_PROGRAM_TRAIN, line, FSDP_ERR_OPTION, "batch_sizes|:2|--batch-size");
+  write_file(path, "learning_rate: 1e-4\ngradient_checkpointing: true\nbatch_size: 2\n");
+  fsdp_options other = accept(FSDP_PROGRAM_TRAIN, line);
+  assert_true(other.lr == 1e-4 && other.recompute == 1);
+  fsdp_options_destroy(&other);
+  write_file(path, "lr: 1e-4\nlearning_rate: 1e-3\n"); // which of them?
+  refuse(FSDP_PROGRAM_TRAIN, line, FSDP_ERR_OPTION, "'learning_rate'|:2|--lr|:1");
   write_file(path, "config: other.yaml\n");
   refuse(FSDP_PROGRAM_TRAIN, line, FSDP_ERR_OPTION, "config|command line");
   unlink(path);
   refuse(FSDP_PROGRAM_TRAIN, line, FSDP_ERR_INPUT, path);
+}
+
+// Each as its trainer's documents spell it, beside what it must have set.
+static void names_of_other_trainers(void **state) {
+  (void)state;
+  char note[512];
+  fsdp_options o =
+      accept(FSDP_PROGRAM_TRAIN,
+             "--learning_rate 1e-3 --num_train_epochs 3 --per_device_train_batch_size=4 "
+             "--gradient-accumulation-steps 8 --max_grad_norm 0.5 --warmup_steps 7 --weight_decay 0.1 "
+             "--max_seq_length 128 --sharding_strategy SHARD_GRAD_OP");
+  assert_true(o.lr == 1e-3 && o.grad_clip == 0.5 && o.weight_decay == 0.1);
+  assert_int_equal(o.num_epochs, 3);
+  assert_int_equal(o.batch, 4);
+  assert_int_equal(o.grad_accum, 8);
+  assert_int_equal(o.warmup_steps, 7);
+  assert_int_equal(o.seq, 128);
+  assert_int_equal(o.strategy, FSDP_GRAD_OP);
+  assert_true(fsdp_options_note(&o, 0, note, (int)sizeof note));
+  assert_string_equal(note, "--learning-rate is --lr, --num-train-epochs is --num-epochs, "
+                            "--per-device-train-batch-size is --batch-size, --gradient-accumulation-steps is "
+                            "--grad-accum, --max-grad-norm is --grad-clip, --max-seq-length is --seq-length, "
+                            "--sharding-strategy is --strategy");
+  assert_false(fsdp_options_note(&o, 1, note, (int)sizeof note));
+  fsdp_options_destroy(&o);
+  o = accept(FSDP_PROGRAM_TRAIN,
+             "--model_name_or_path tiny --epochs 2 --save-steps 50 --logging_steps 5 -e x");
+  assert_string_equal(o.model, "tiny");
+  assert_true(o.num_epochs == 2 && o.ckpt_freq == 50 && o.log_freq == 5);
+  fsdp_options_destroy(&o);
+  // Underscores alone need no note; the name's value is not touched.
+  o = accept(FSDP_PROGRAM_TRAIN, "--batch_size 3 --data a_b.txt --param_dtype=fp32 --cpu_offload");
+  assert_true(o.batch == 3 && o.param_dtype == FSDP_F32 && o.cpu_offload);
+  assert_string_equal(o.data, "a_b.txt");
+  assert_false(fsdp_options_note(&o, 0, note, (int)sizeof note));
+  fsdp_options_destroy(&o);
+  o = accept(FSDP_PROGRAM_TRAIN, "--data --learning_rate --learning-rate 1 --learning-rate 2");
+  assert_string_equal(o.data, "--learning_rate"); // a value, whatever it looks like
+  assert_true(o.lr == 2);
+  assert_true(fsdp_options_note(&o, 0, note, (int)sizeof note));
+  assert_string_equal(note, "--learning-rate is --lr"); // once
+  fsdp_options_destroy(&o);
+}
+
+static void flags_of_other_trainers(void **state) {
+  (void)state;
+  const struct {
+    const char *line;
+    int recompute;
+  } cases[] = {{"--gradient_checkpointing --seed 1", 1},
+               {"--seed 1 --gradient-checkpointing", 1},
+               {"--gradient_checkpointing True --seed 1", 1},
+               {"--gradient_checkpointing=false --seed 1", 0},
+               {"--gradient_checkpointing off --seed 1", 0}};
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    fsdp_options o = accept(FSDP_PROGRAM_TRAIN, cases[i].line);
+    if (o.recompute != cases[i].recompute || o.seed != 1) {
+      fail_msg("'%s': recompute %d, seed %d", cases[i].line, o.recompute, (int)o.seed);
+    }
+    fsdp_options_destroy(&o);
+  }
+  fsdp_options o = accept(FSDP_PROGRAM_TRAIN, "--resume_from_checkpoint outputs/a -e b");
+  assert_string_equal(o.resume, "outputs/a");
+  fsdp_options_destroy(&o);
+  const fsdp_program_kind train = FSDP_PROGRAM_TRAIN;
+  refuse(train, "--learning-rate x", FSDP_ERR_OPTION, "--learning-rate 'x' (command line): use a number");
+  refuse(train, "--learning-rate", FSDP_ERR_OPTION, "--learning-rate (command line)");
+  refuse(train, "--learning-rat 1", FSDP_ERR_OPTION, "'--learning-rat'|did you mean --lr?");
+  // What means something else here is answered with what to use.
+  refuse(train, "--bf16", FSDP_ERR_OPTION, "'--bf16'|--param-dtype bf16");
+  refuse(train, "--fp16 true", FSDP_ERR_OPTION, "'--fp16'|loss scaling");
+  refuse(train, "--output_dir outputs/x", FSDP_ERR_OPTION, "'--output_dir'|--save-dir|-e NAME");
+  refuse(train, "--dataset-name tatsu-lab/alpaca", FSDP_ERR_OPTION, "'--dataset-name'|--data");
+  refuse(train, "--warmup_ratio 0.1", FSDP_ERR_OPTION, "'--warmup_ratio'|--warmup-steps");
+  refuse(train, "--ranks_per_node 8", FSDP_ERR_OPTION, "--ranks_per_node|fsdp_plan");
+}
+
+// No name of another trainer hides one of ours; each that stands for an option names one, and the values of a
+// flag are values of it; the others say what to use.
+static void table_of_aliases(void **state) {
+  (void)state;
+  int count;
+  const fsdp_option_alias *aliases = fsdp_option_alias_table(&count);
+  assert_true(count > 50);
+  for (int i = 0; i < count; i++) {
+    const fsdp_option_alias *a = &aliases[i];
+    if (fsdp_option_find(a->alias)) fail_msg("--%s is an option of ours", a->alias);
+    if (strspn(a->alias, "abcdefghijklmnopqrstuvwxyz0123456789-") != strlen(a->alias))
+      fail_msg("%s", a->alias);
+    for (int j = 0; j < i; j++) assert_string_not_equal(a->alias, aliases[j].alias);
+    assert_true((a->name == NULL) == (a->advice != NULL));
+    if (a->name && !fsdp_option_find(a->name))
+      fail_msg("--%s is --%s, which is no option", a->alias, a->name);
+    for (int on = 0; on < 2 && a->on; on++) {
+      fsdp_options o = accept(FSDP_PROGRAM_PLAN, "");
+      fsdp_error error;
+      assert_int_equal(fsdp_options_set(&o, FSDP_PROGRAM_PLAN, a->alias, on ? "on" : "off", "here", &error),
+                       FSDP_OK);
+      fsdp_options_destroy(&o);
+    }
+  }
+}
+
+static void presets_in_the_help(void **state) {
+  (void)state;
+  char *help = NULL;
+  size_t bytes;
+  FILE *out = open_memstream(&help, &bytes);
+  fsdp_options_print_help(FSDP_PROGRAM_TRAIN, out);
+  fclose(out);
+  // Published sizes.
+  const char *const wanted[] = {"tiny          0.804 million", "llama-1b       1.07 billion",
+                                "llama2-7b      6.74 billion", "llama2-13b       13 billion",
+                                "llama2-70b       69 billion", "llama3-8b      8.03 billion",
+                                "llama3-70b     70.6 billion", "llama3-405b     406 billion"};
+  for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++) {
+    if (!strstr(help, wanted[i])) fail_msg("no '%s' in: %s", wanted[i], help);
+  }
+  free(help);
 }
 
 static void description_tells_options_apart(void **state) {
@@ -381,6 +508,10 @@ int main(void) {
       cmocka_unit_test(unused_threshold_is_noted),
       cmocka_unit_test(contradictions),
       cmocka_unit_test(configuration_file),
+      cmocka_unit_test(names_of_other_trainers),
+      cmocka_unit_test(flags_of_other_trainers),
+      cmocka_unit_test(table_of_aliases),
+      cmocka_unit_test(presets_in_the_help),
       cmocka_unit_test(description_tells_options_apart),
       cmocka_unit_test(table_and_help),
       cmocka_unit_test(learning_rates),
