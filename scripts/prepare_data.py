@@ -8,6 +8,10 @@ Inputs, in the order given:
                    instruction, input, output  Stanford Alpaca's prompt; the output is learned
                    messages                    a conversation of {role, content}, by the tokenizer's chat
                                                template; what the assistant says is learned
+                   conversations               ShareGPT's, of {from, value}: the same, human being the user
+                                               and gpt the assistant
+                   prompt, completion          one directly behind the other, without a template; the
+                                               completion is learned
   .bin           tokens of llm.c or nanoGPT, as they are
 
 The tokenizer's packages are installed from PyPI into an environment of their own on first use. Without a

@@ -28,6 +28,15 @@ def committed_bytes_come_again(work):
     assert (work / "y.tok").read_bytes() == (FIXTURES / "bytes.tok").read_bytes()
 
 
+def conversations_and_completions_are_plain(work):
+    """tests/test_io_records.c has the same bytes for the trainer's reader."""
+    tokens = prepare_good(work / "x.tok", FIXTURES / "chats.jsonl")
+    assert [bytes(ids) for ids in tokens.documents()] == [
+        b"<|system|>\nBe kind.\n<|user|>\nOne?\n<|assistant|>\nTwo.\0", b"<|user|>\n\xc3\x84\n\0",
+        b"The wren is a bird.\0", b"xy\0"]
+    assert [bytes(ids) for ids in tokens.learned_ids()] == [b"Two.\0", b"", b" a bird.\0", b"y\0"]
+
+
 def options_change_what_they_say(work):
     data = FIXTURES / "alpaca.json"
     plain = prepare_good(work / "a.tok", data)
@@ -127,6 +136,10 @@ BAD = [
     ("a.jsonl", b'{"text": ""}\n \n', "a.jsonl: ", "no record"),
     ("a.jsonl", b'{"messages": []}', "a.jsonl:1: ", "messages"),
     ("a.jsonl", b'{"messages": [{"role": "robot", "content": "x"}]}', "a.jsonl:1: ", "role"),
+    ("a.jsonl", b'\n{"conversations": []}', "a.jsonl:2: ", "list of turns"),
+    ("a.jsonl", b'{"conversations": [{"from": "robot", "value": "x"}]}', "a.jsonl:1: ", '"from" (system,'),
+    ("a.jsonl", b'{"conversations": [{"from": "gpt", "value": 1}]}', "a.jsonl:1: ", 'string "value"'),
+    ("a.jsonl", b'{"prompt": "x"}', "a.jsonl:1: ", '"prompt" and "completion" must be strings'),
     ("a.jsonl", b'{"instruction": "x", "input": 5, "output": "y"}', "a.jsonl:1: ", "strings"),
     ("a.json", b'{"text": "x"}', "a.json:1: ", "list"),
     ("a.json", b"[]", "a.json: ", "no record"),
@@ -231,7 +244,8 @@ def the_trainer_reads_what_was_prepared(work):
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory(prefix="fsdp_prepare_") as folder:
         sys.exit(prepared.run_tests(
-            [committed_bytes_come_again, options_change_what_they_say, processes_change_nothing,
+            [committed_bytes_come_again, conversations_and_completions_are_plain,
+             options_change_what_they_say, processes_change_nothing,
              tokens_of_others_pass_through, bad_files_are_refused_and_nothing_is_written,
              bad_options_are_refused, an_end_on_the_way_leaves_nothing, damage_is_found_by_verify,
              the_trainer_reads_what_was_prepared],

@@ -142,6 +142,17 @@ def conversations_follow_the_template(work):
     assert learned.split() == "Very fine. </s> Late. </s>".split(), learned
     assert made("--special-tokens", "off").ids == templated.ids
     assert made("--chat-template", "plain").ids == plain.ids
+    # ShareGPT's turns are the same conversation; a completion takes no template.
+    speakers = {"user": "human", "assistant": "gpt"}
+    turns = [{"from": speakers[turn["role"]], "value": turn["content"]} for turn in talk]
+    (work / "b.jsonl").write_text(json.dumps({"conversations": turns}) + "\n")
+    shared = prepare_good(work / "z.tok", "--model", work / "llama", work / "b.jsonl")
+    assert shared.ids == templated.ids and shared.learned == templated.learned
+    (work / "c.jsonl").write_text(json.dumps({"prompt": "How was", "completion": " the ball?"}) + "\n")
+    completed = prepare_good(work / "z.tok", "--model", work / "llama", work / "c.jsonl")
+    assert completed.ids == tokenizer.encode("How was the ball?").ids + [2]
+    learned = tokenizer.decode(completed.learned_ids()[0], skip_special_tokens=False)
+    assert learned.strip() == "the ball?</s>", learned
     assert sum(made("--mask-prompt", "off").learned) == len(templated.ids) - 1
 
     chat(work / "llama", "{% for m in messages %}{{ m.role }}: {{ m.content }}.\n{% endfor %}"

@@ -6,6 +6,7 @@
 #include "runtime/io/token_source.h"
 
 #include <inttypes.h>
+#include <stdlib.h>
 #include <string.h>
 #include <xxhash.h>
 
@@ -154,6 +155,44 @@ static void keep_samples(fsdp_dataset *dataset) {
     dataset->kept = kept;
 }
 
+// Tokens that a document's sample must have for a target of it to count; INT64_MAX where none ever does.
+static int64_t needed_seq(const fsdp_dataset *dataset, int64_t document) {
+  const source *s = source_at(dataset, document, true);
+  const fsdp_token_view *view = &s->tokens.view;
+  int64_t begin = (int64_t)view->starts[document - s->first_document];
+  int64_t end = fsdp_token_view_end(view, document - s->first_document);
+  for (int64_t i = begin + 1; i < end; i++)
+    if (fsdp_token_view_counts(view, i)) return i - begin;
+  return INT64_MAX;
+}
+
+static int compare_lengths(const void *left, const void *right) {
+  int64_t a = *(const int64_t *)left, b = *(const int64_t *)right;
+  return (a > b) - (a < b);
+}
+
+// There are samples enough, but in too many of them no target counts.
+static fsdp_status fail_masked(const fsdp_dataset *dataset, const fsdp_dataset_config *config,
+                               fsdp_error *error) {
+  char remedy[128] = "give more data, or lower --batch-size or --grad-accum";
+  if (!dataset->packed) {
+    int64_t *lengths = fsdp_alloc((size_t)dataset->raw_count * sizeof *lengths);
+    for (int64_t i = 0; i < dataset->raw_count; i++) lengths[i] = needed_seq(dataset, i);
+    qsort(lengths, (size_t)dataset->raw_count, sizeof *lengths, compare_lengths);
+    int64_t least = lengths[config->global_batch - 1];
+    free(lengths);
+    if (least < INT64_MAX)
+      snprintf(remedy, sizeof remedy, "raise --seq-length to at least %" PRId64 ", give more data", least);
+  }
+  return fsdp_fail(error, FSDP_ERR_INPUT,
+                   "%.300s: only %" PRId64 " of its %" PRId64 " %s have a target that counts among their "
+                   "%s%" PRId64 " tokens: prompts, which are not learned, fill the others; one step needs "
+                   "%" PRId64 "; %s, or prepare the data with --mask-prompt off",
+                   config->paths, dataset->sample_count, dataset->raw_count,
+                   dataset->packed ? "sequences" : "documents", dataset->packed ? "" : "first ", config->seq,
+                   config->global_batch, remedy);
+}
+
 static fsdp_status check_size(const fsdp_dataset *dataset, const fsdp_dataset_config *config,
                               fsdp_error *error) {
   const char *where = dataset->builtin ? "the built-in text" : config->paths;
@@ -166,15 +205,12 @@ static fsdp_status check_size(const fsdp_dataset *dataset, const fsdp_dataset_co
                      "%.300s: has %" PRId64 " tokens, but one step needs %" PRId64 " (%" PRId64
                      " sequences of %" PRId64 ", and one more); %s",
                      where, dataset->token_count, needed, config->global_batch, config->seq, remedy);
-  if (dataset->sample_count < config->global_batch)
-    return fsdp_fail(
-        error, FSDP_ERR_INPUT,
-        "%.300s: has %" PRId64 " %s of at most %" PRId64 " tokens with a target that counts, but "
-        "one step needs %" PRId64 "; %s",
-        where, dataset->sample_count, dataset->packed ? "sequences" : "documents", config->seq,
-        config->global_batch,
-        dataset->packed ? remedy : "give more, raise --seq-length, or lower --batch-size or --grad-accum");
-  return FSDP_OK;
+  if (dataset->sample_count >= config->global_batch) return FSDP_OK;
+  if (dataset->raw_count >= config->global_batch) return fail_masked(dataset, config, error);
+  return fsdp_fail(error, FSDP_ERR_INPUT,
+                   "%.300s: has %" PRId64 " documents, each a sample, but one step needs %" PRId64
+                   "; give more, or lower --batch-size or --grad-accum",
+                   where, dataset->raw_count, config->global_batch);
 }
 
 static void describe(fsdp_dataset *dataset, const char *paths) {

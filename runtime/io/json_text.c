@@ -86,18 +86,49 @@ static fsdp_status add_alpaca(fsdp_json_text *text, const json_t *record, const 
   return FSDP_OK;
 }
 
-static fsdp_status add_message(fsdp_json_text *text, const json_t *message, const place *where,
-                               bool *assistant, fsdp_error *error) {
-  static const char *const roles[] = {"system", "user", "assistant", "tool"};
-  const char *role = json_string_value(json_object_get(message, "role"));
-  const json_t *content = json_object_get(message, "content");
-  bool known = false;
-  for (size_t i = 0; role && i < sizeof roles / sizeof *roles; i++) known |= !strcmp(role, roles[i]);
-  if (!known || !json_is_string(content))
-    return fault(
-        where, error,
-        "a message needs a \"role\" (system, user, assistant or tool) and a string \"content\"; mend "
-        "the record");
+// How a list of turns names its parts, and its speakers as the roles that they are.
+typedef struct turn_format {
+  const char *list, *speaker, *content; // keys
+  const char *malformed, *empty;        // what is wrong with a turn, with a list
+  const char *names[8][2];              // speaker, role; NULL ends it
+} turn_format;
+
+static const turn_format messages_format = {
+    .list = "messages",
+    .speaker = "role",
+    .content = "content",
+    .malformed =
+        "a message needs a \"role\" (system, user, assistant or tool) and a string \"content\"; mend the "
+        "record",
+    .empty = "\"messages\" must be a list of messages; mend the record",
+    .names = {{"system", "system"}, {"user", "user"}, {"assistant", "assistant"}, {"tool", "tool"}}};
+
+static const turn_format sharegpt_format = {
+    .list = "conversations",
+    .speaker = "from",
+    .content = "value",
+    .malformed =
+        "a turn of \"conversations\" needs a \"from\" (system, human or gpt) and a string \"value\"; mend "
+        "the record",
+    .empty = "\"conversations\" must be a list of turns; mend the record",
+    .names = {{"system", "system"},
+              {"human", "user"},
+              {"gpt", "assistant"},
+              {"user", "user"},
+              {"assistant", "assistant"},
+              {"tool", "tool"}}};
+
+static const char *role_of(const turn_format *format, const char *speaker) {
+  for (int i = 0; speaker && format->names[i][0]; i++)
+    if (!strcmp(speaker, format->names[i][0])) return format->names[i][1];
+  return NULL;
+}
+
+static fsdp_status add_turn(fsdp_json_text *text, const turn_format *format, const json_t *turn,
+                            const place *where, bool *assistant, fsdp_error *error) {
+  const char *role = role_of(format, json_string_value(json_object_get(turn, format->speaker)));
+  const json_t *content = json_object_get(turn, format->content);
+  if (!role || !json_is_string(content)) return fault(where, error, format->malformed);
   *assistant = !strcmp(role, "assistant");
   add_string(text, "<|", false);
   add_string(text, role, false);
@@ -107,27 +138,42 @@ static fsdp_status add_message(fsdp_json_text *text, const json_t *message, cons
   return FSDP_OK;
 }
 
-static fsdp_status add_messages(fsdp_json_text *text, const json_t *messages, const place *where,
-                                fsdp_error *error) {
+static fsdp_status add_turns(fsdp_json_text *text, const turn_format *format, const json_t *turns,
+                             const place *where, fsdp_error *error) {
   bool assistant = false;
-  if (!json_is_array(messages) || !json_array_size(messages))
-    return fault(where, error, "\"messages\" must be a list of messages; mend the record");
-  for (size_t i = 0; i < json_array_size(messages); i++) {
-    fsdp_status status = add_message(text, json_array_get(messages, i), where, &assistant, error);
+  if (!json_is_array(turns) || !json_array_size(turns)) return fault(where, error, format->empty);
+  for (size_t i = 0; i < json_array_size(turns); i++) {
+    fsdp_status status = add_turn(text, format, json_array_get(turns, i), where, &assistant, error);
     if (status) return status;
   }
   if (!assistant) add_bytes(text, &(char){END_OF_TEXT}, 1, false);
   return FSDP_OK;
 }
 
+static fsdp_status add_completion(fsdp_json_text *text, const json_t *record, const place *where,
+                                  fsdp_error *error) {
+  const json_t *prompt = json_object_get(record, "prompt");
+  const json_t *completion = json_object_get(record, "completion");
+  if (!json_is_string(prompt) || !json_is_string(completion))
+    return fault(where, error, "\"prompt\" and \"completion\" must be strings; mend the record");
+  add_value(text, prompt, false);
+  add_value(text, completion, true);
+  add_bytes(text, &(char){END_OF_TEXT}, 1, true);
+  return FSDP_OK;
+}
+
 static fsdp_status add_record(fsdp_json_text *text, const json_t *record, const place *where,
                               fsdp_error *error) {
-  const json_t *plain = json_object_get(record, "text"), *messages = json_object_get(record, "messages");
+  const turn_format *const formats[] = {&messages_format, &sharegpt_format};
+  const turn_format *spoken = NULL;
+  for (int i = 0; i < 2 && !spoken; i++)
+    if (json_object_get(record, formats[i]->list)) spoken = formats[i];
+  const json_t *plain = json_object_get(record, "text");
   int64_t begin = text->byte_count;
   fsdp_status status = FSDP_OK;
   if (!json_is_object(record)) return fault(where, error, "a record must be an object {..}; mend it");
-  if (messages) {
-    status = add_messages(text, messages, where, error);
+  if (spoken) {
+    status = add_turns(text, spoken, json_object_get(record, spoken->list), where, error);
   } else if (plain) {
     if (!json_is_string(plain)) return fault(where, error, "\"text\" must be a string; mend the record");
     if (!json_string_length(plain)) return FSDP_OK;
@@ -135,11 +181,12 @@ static fsdp_status add_record(fsdp_json_text *text, const json_t *record, const 
     add_bytes(text, &(char){END_OF_TEXT}, 1, true);
   } else if (json_object_get(record, "instruction")) {
     status = add_alpaca(text, record, where, error);
+  } else if (json_object_get(record, "prompt")) {
+    status = add_completion(text, record, where, error);
   } else {
-    return fault(
-        where, error,
-        "the record has neither \"text\", \"messages\" nor \"instruction\" with \"output\"; name its "
-        "keys so");
+    return fault(where, error,
+                 "the record has neither \"text\", \"messages\", \"conversations\", \"instruction\" with "
+                 "\"output\" nor \"prompt\" with \"completion\"; rename its keys");
   }
   if (!status) add_document(text, begin);
   return status;

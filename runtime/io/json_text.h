@@ -10,6 +10,8 @@
 //   the
 //                                   end of text; only what the assistant says, and that end, counts. Roles:
 //                                   system, user, assistant, tool
+//   conversations: [{from, value}..]  ShareGPT's: the same, where human is the user and gpt the assistant
+//   prompt, completion              one directly behind the other; only the completion counts
 //
 // Each record is a document that ends with the end of text, byte 0. Records without any text are left out.
 #pragma once

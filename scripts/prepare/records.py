@@ -62,6 +62,41 @@ def _check_messages(messages, place):
         _check_string(message["content"], place, '"content"')
 
 
+SPEAKERS = {"system": "system", "human": "user", "gpt": "assistant", "user": "user", "assistant": "assistant",
+            "tool": "tool"}
+
+
+def _sharegpt_messages(turns, place):
+    """ShareGPT's turns as messages."""
+    if not isinstance(turns, list) or not turns:
+        raise InputError(f'{place}: "conversations" must be a list of turns; mend the record')
+    messages = []
+    for turn in turns:
+        speaker = turn.get("from") if isinstance(turn, dict) else None
+        if (not isinstance(speaker, str) or speaker not in SPEAKERS or
+                not isinstance(turn.get("value"), str)):
+            raise InputError(f'{place}: a turn of "conversations" needs a "from" (system, human or gpt) and '
+                             'a string "value"; mend the record')
+        _check_string(turn["value"], place, '"value"')
+        messages.append({"role": SPEAKERS[speaker], "content": turn["value"]})
+    return messages
+
+
+def _completion(record, place):
+    values = [record["prompt"], record.get("completion")]
+    for value in values:
+        _check_string(value, place, '"prompt" and "completion"')
+    return Document([(values[0], False), (values[1], True), (None, True)])
+
+
+def _chat(messages, place, options):
+    if not options.template:
+        return _plain_chat(messages)
+    if options.mask_prompt:
+        return _templated_chat(messages, options.template, place)
+    return Document([(options.template(messages, False, place), True)], whole=True)
+
+
 def _plain_chat(messages):
     """The template of tokenizers that have none."""
     parts, assistant = [], False
@@ -97,14 +132,10 @@ def parse(record, place, options):
     if not isinstance(record, dict):
         raise InputError(f"{place}: a record must be an object {{..}}; mend it")
     if "messages" in record:
-        messages, template = record["messages"], options.template
-        _check_messages(messages, place)
-        if not template:
-            document = _plain_chat(messages)
-        elif options.mask_prompt:
-            document = _templated_chat(messages, template, place)
-        else:
-            document = Document([(template(messages, False, place), True)], whole=True)
+        _check_messages(record["messages"], place)
+        document = _chat(record["messages"], place, options)
+    elif "conversations" in record:
+        document = _chat(_sharegpt_messages(record["conversations"], place), place, options)
     elif "text" in record:
         _check_string(record["text"], place, '"text"')
         if not record["text"]:
@@ -112,9 +143,11 @@ def parse(record, place, options):
         document = Document([(record["text"], True), (None, True)])
     elif "instruction" in record:
         document = _alpaca(record, place)
+    elif "prompt" in record:
+        document = _completion(record, place)
     else:
-        raise InputError(f'{place}: the record has neither "text", "messages" nor "instruction" with '
-                         '"output"; name its keys so')
+        raise InputError(f'{place}: the record has neither "text", "messages", "conversations", '
+                         '"instruction" with "output" nor "prompt" with "completion"; rename its keys')
     if not options.mask_prompt:
         document.parts = [(text, True) for text, _ in document.parts]
     return document
