@@ -1,6 +1,8 @@
 # Finds the CUDA toolkit as FSDP_CUDA asks (auto, on, off) and sets FSDP_WITH_CUDA. Included by the top-level
 # list, whose directory the language must belong to. Code for sm_80 and 90, with toolkit 12.8 or later for
-# sm_100 and 120 too, and PTX of the last for what comes after; -DCMAKE_CUDA_ARCHITECTURES=... says otherwise.
+# sm_100 and 120 too, each of which serves the later GPUs of its major number. The driver translates PTX for
+# the rest: of compute_100 for sm_110, of the last for what comes after. -DCMAKE_CUDA_ARCHITECTURES=... says
+# otherwise; -real alone leaves the PTX out.
 set(FSDP_WITH_CUDA OFF)
 set(fsdp_cuda_least 12.4)
 
@@ -45,7 +47,7 @@ if(CMAKE_CUDA_COMPILER_VERSION VERSION_LESS fsdp_cuda_least)
   fsdp_no_cuda("toolkit ${CMAKE_CUDA_COMPILER_VERSION} is older than ${fsdp_cuda_least}")
 endif()
 if(fsdp_cuda_own_architectures AND NOT CMAKE_CUDA_COMPILER_VERSION VERSION_LESS 12.8)
-  set(CMAKE_CUDA_ARCHITECTURES 80-real 90-real 100-real 120)
+  set(CMAKE_CUDA_ARCHITECTURES 80-real 90-real 100 120)
 endif()
 find_package(CUDAToolkit ${fsdp_cuda_least})
 if(NOT TARGET CUDA::cublasLt OR NOT TARGET CUDA::cudart_static)

@@ -2,6 +2,7 @@
 #include "launcher/stop.h"
 #include "launcher/train.h"
 #include "runtime/base/check.h"
+#include "runtime/exec/gpu.h"
 
 #include <stdio.h>
 
@@ -53,6 +54,7 @@ int main(int argc, char **argv) {
   fsdp_world *world = NULL;
   fsdp_error error = {0};
   int stop_signal = 0;
+  fsdp_gpu_set_environment();
   if (fsdp_world_create(&argc, &argv, &world, &error) != FSDP_OK) {
     fprintf(stderr, "fsdp_train: error: %s\n", error.message);
     return (int)error.status;

@@ -12,7 +12,7 @@ programs=(bin/fsdp_train bin/fsdp_plan bin/bench_gpu tests/gpu_kernels tests/tes
 targets=()
 for program in "${programs[@]}"; do targets+=("$(basename "$program")"); done
 BUILD_TARGETS="${targets[*]}" scripts/build.sh "$folder" -DFSDP_CUDA=on -DFSDP_BLAS=builtin \
-  "-DCMAKE_CUDA_ARCHITECTURES=$architecture-real"
+  "-DCMAKE_CUDA_ARCHITECTURES=$architecture"
 
 bundle=$folder/bundle
 rm -rf "$bundle"

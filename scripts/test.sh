@@ -77,8 +77,9 @@ say "What is missing"
 scripts/install_deps.sh
 say "Style"
 check tests/tidy tests/tidy
-# Two architectures are enough to see every kernel compile and to check its registers.
-suite build -DFSDP_CUDA=auto "-DCMAKE_CUDA_ARCHITECTURES=80-real;90-real"
+# Two architectures are enough to see every kernel compile and to check its registers; PTX of the second
+# serves later GPUs.
+suite build -DFSDP_CUDA=auto "-DCMAKE_CUDA_ARCHITECTURES=80-real;90"
 if [ $quick -eq 0 ]; then
   say "clang-tidy"
   check clang-tidy scripts/clang_tidy.sh "${analyze[@]}" build

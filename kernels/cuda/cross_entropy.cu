@@ -151,25 +151,17 @@ char *row_at(const fsdp_view *view, int64_t element) {
   return static_cast<char *>(view->data) + element * fsdp_dtype_bytes(view->dtype);
 }
 
-void multiply(const loss_head *k, fsdp_cuda_product product, bool prepares) {
-  if (prepares) {
-    fsdp_cuda_gemm_prepare(&product);
-  } else {
-    fsdp_cuda_gemm(&product, k->call->stream);
-  }
-}
-
-void logits_product(const loss_head *k, int64_t first, int64_t rows, bool prepares) {
+void logits_product(const loss_head *k, int64_t first, int64_t rows) {
   fsdp_cuda_product p = {};
   p.m = rows, p.n = k->V, p.k = k->C;
   p.a = row_at(k->x, first * k->C), p.a_stride = k->C;
   p.b = k->weight->data, p.b_stride = k->C, p.b_transposed = true;
   p.c = k->workspace->data, p.c_stride = k->V;
   p.ab_dtype = k->x->dtype, p.c_dtype = FSDP_F32;
-  multiply(k, p, prepares);
+  multiply(&p, k->call->stream);
 }
 
-void gradient_products(const loss_head *k, int64_t first, int64_t rows, bool prepares) {
+void gradient_products(const loss_head *k, int64_t first, int64_t rows) {
   const int64_t gradient_stride = k->V * 4 / fsdp_dtype_bytes(k->x->dtype);
   fsdp_cuda_product p = {};
   p.m = rows, p.n = k->C, p.k = k->V;
@@ -177,13 +169,13 @@ void gradient_products(const loss_head *k, int64_t first, int64_t rows, bool pre
   p.b = k->weight->data, p.b_stride = k->C;
   p.c = row_at(k->d_x, first * k->C), p.c_stride = k->C;
   p.ab_dtype = k->x->dtype, p.c_dtype = k->d_x->dtype;
-  multiply(k, p, prepares);
+  multiply(&p, k->call->stream);
   p.m = k->V, p.n = k->C, p.k = rows, p.a_transposed = true;
   p.b = row_at(k->x, first * k->C);
   p.c = k->d_weight->data;
   p.c_dtype = k->d_weight->dtype;
   p.accumulate = first > 0 || updates(k->d_weight);
-  multiply(k, p, prepares);
+  multiply(&p, k->call->stream);
 }
 
 template <class T> void launch_rows(const loss_head *k, const row_set &p, int64_t rows) {
@@ -196,18 +188,17 @@ template <class T> void launch_rows(const loss_head *k, const row_set &p, int64_
   }
 }
 
-void run(const loss_head *k, bool prepares) {
+void run(const loss_head *k) {
   auto *logits = data_of<float>(k->workspace);
   float *losses = logits + k->chunk_rows * k->V;
   const auto *count = data_of<float>(k->count);
   for (int64_t first = 0; first < k->N; first += k->chunk_rows) {
     const int64_t rows = fsdp_min_i64(k->chunk_rows, k->N - first);
-    logits_product(k, first, rows, prepares);
+    logits_product(k, first, rows);
     const row_set p = {logits, data_of<int32_t>(k->targets) + first, count, losses + first, k->V};
-    if (!prepares) with_type(k->x->dtype, [&](auto number) { launch_rows<decltype(number)>(k, p, rows); });
-    if (k->d_x) gradient_products(k, first, rows, prepares);
+    with_type(k->x->dtype, [&](auto number) { launch_rows<decltype(number)>(k, p, rows); });
+    if (k->d_x) gradient_products(k, first, rows);
   }
-  if (prepares) return;
   launch({1, threads_count, k->call->stream}, sum_losses, static_cast<const float *>(losses), k->N, count,
          data_of<float>(k->loss), updates(k->loss));
 }
@@ -216,15 +207,10 @@ void run(const loss_head *k, bool prepares) {
 
 void cuda_linear_cross_entropy(const fsdp_kernel_call *call) {
   const loss_head k = open_head(call, 6);
-  run(&k, false);
+  run(&k);
 }
 
 void cuda_linear_cross_entropy_backward(const fsdp_kernel_call *call) {
   const loss_head k = open_head(call, 8);
-  run(&k, false);
-}
-
-void cuda_linear_cross_entropy_prepare(const fsdp_kernel_call *call) {
-  const loss_head k = open_head(call, call->kind == FSDP_OP_LINEAR_CROSS_ENTROPY ? 6 : 8);
-  run(&k, true);
+  run(&k);
 }

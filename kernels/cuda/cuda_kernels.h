@@ -23,9 +23,14 @@ const fsdp_kernel_table *fsdp_cuda_kernels(void);
 void fsdp_cuda_gemm_open(void *workspace);
 void fsdp_cuda_gemm_close(void);
 
-// Chooses the algorithms of the products that this call makes, when the plan is sealed and before memory is
-// filled: the fastest of a few, which are run on the operands (zeros stay zeros) and awaited.
+// For a call that the program will make, when the plan is sealed and before memory is filled: loads its
+// kernels, which CUDA otherwise does at their first launch, in the middle of a step, and chooses the
+// algorithms of its products: the fastest of a few, which are run on the operands and awaited.
 void fsdp_cuda_prepare(const fsdp_kernel_call *call);
+
+// The cudaError_t of loading one of the kernels on the current device, whose context this makes: it says
+// whether the program holds code for a device of this kind, or PTX that the driver can translate.
+int fsdp_cuda_probe(void);
 
 #ifdef __cplusplus
 }

@@ -67,6 +67,7 @@ void cuda_add(const fsdp_kernel_call *call) {
 void cuda_zero(const fsdp_kernel_call *call) {
   for (int i = 0; i < call->operand_count; i++) {
     const fsdp_view *view = operand(call, i, call->operands[i].numel, FSDP_WRITE);
+    if (prepares_only) continue;
     CUDA_CHECK(cudaMemsetAsync(view->data, 0, size_t(view->numel * fsdp_dtype_bytes(view->dtype)),
                                static_cast<cudaStream_t>(call->stream)));
   }

@@ -1,11 +1,8 @@
 // Products with a weight (out, in): y = x * weight^T and its two gradients. y (and d_y) are columns
 // [out_offset, out_offset + out) of rows that are out_stride wide. N rows.
-#include "kernels/cuda/cuda_kernels.h"
 #include "kernels/cuda/gemm.cuh"
 #include "kernels/cuda/operand.cuh"
 #include "kernels/cuda/ops.cuh"
-
-void cuda_linear_cross_entropy_prepare(const fsdp_kernel_call *call);
 
 namespace {
 
@@ -78,7 +75,7 @@ fsdp_cuda_product product_of(const fsdp_kernel_call *call) {
 
 void run(const fsdp_kernel_call *call) {
   const fsdp_cuda_product p = product_of(call);
-  fsdp_cuda_gemm(&p, call->stream);
+  multiply(&p, call->stream);
 }
 
 } // namespace
@@ -93,22 +90,4 @@ void cuda_linear_backward_input(const fsdp_kernel_call *call) {
 
 void cuda_linear_backward_weight(const fsdp_kernel_call *call) {
   run(call);
-}
-
-extern "C" void fsdp_cuda_prepare(const fsdp_kernel_call *call) {
-  switch (call->kind) {
-  case FSDP_OP_LINEAR:
-  case FSDP_OP_LINEAR_BACKWARD_INPUT:
-  case FSDP_OP_LINEAR_BACKWARD_WEIGHT: {
-    const fsdp_cuda_product p = product_of(call);
-    fsdp_cuda_gemm_prepare(&p);
-    return;
-  }
-  case FSDP_OP_LINEAR_CROSS_ENTROPY:
-  case FSDP_OP_LINEAR_CROSS_ENTROPY_BACKWARD:
-    cuda_linear_cross_entropy_prepare(call);
-    return;
-  default:
-    return;
-  }
 }

@@ -2,6 +2,7 @@
 // (kernels/cpu/operand.h), choose how wide accesses may be, and launch.
 #pragma once
 
+#include "kernels/cuda/gemm.cuh"
 #include "kernels/cuda/vector.cuh"
 #include "kernels/kernels.h"
 #include "runtime/base/check.h"
@@ -71,6 +72,18 @@ template <class Body> inline void with_type(fsdp_dtype dtype, const Body &body) 
   }
 }
 
+// Set while a call is prepared (fsdp_cuda_prepare): launchers then choose and load what they would run, and
+// run nothing.
+inline bool prepares_only = false;
+
+inline void multiply(const fsdp_cuda_product *product, void *stream) {
+  if (prepares_only) {
+    fsdp_cuda_gemm_prepare(product);
+  } else {
+    fsdp_cuda_gemm(product, stream);
+  }
+}
+
 struct launch_shape {
   int64_t blocks; // along x; with `rows` along y
   int threads;
@@ -87,6 +100,11 @@ inline void launch(const launch_shape &shape, void (*kernel)(Parameters...), Arg
   if (shape.shared_bytes > size_t(48) << 10)
     CUDA_CHECK(
         cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, int(shape.shared_bytes)));
+  if (prepares_only) { // asking for a kernel's attributes loads it
+    cudaFuncAttributes unused;
+    CUDA_CHECK(cudaFuncGetAttributes(&unused, kernel));
+    return;
+  }
   cudaLaunchConfig_t config = {};
   config.gridDim = dim3(unsigned(shape.blocks), unsigned(shape.rows), 1);
   config.blockDim = dim3(unsigned(shape.threads), 1, 1);

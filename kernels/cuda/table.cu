@@ -1,4 +1,5 @@
 #include "kernels/cuda/cuda_kernels.h"
+#include "kernels/cuda/operand.cuh"
 #include "kernels/cuda/ops.cuh"
 
 // In the order of fsdp_op_kind, which C++17 cannot name here; the assertion below holds it to the enum's
@@ -34,6 +35,22 @@ static_assert(FSDP_OP_EMBEDDING == 0 && FSDP_OP_LINEAR_CROSS_ENTROPY == 7 &&
                   FSDP_OP_KIND_COUNT == 24,
               "the table above follows models/op.h");
 
+static __global__ void probe() {}
+
 extern "C" const fsdp_kernel_table *fsdp_cuda_kernels(void) {
   return &table;
+}
+
+extern "C" void fsdp_cuda_prepare(const fsdp_kernel_call *call) {
+  prepares_only = true;
+  table.kernels[call->kind](call);
+  prepares_only = false;
+}
+
+// Every kernel is compiled for the same architectures, so that one stands for all.
+extern "C" int fsdp_cuda_probe(void) {
+  cudaFuncAttributes unused;
+  const cudaError_t status = cudaFuncGetAttributes(&unused, probe);
+  if (status != cudaSuccess) cudaGetLastError(); // else the next call would report it again
+  return int(status);
 }

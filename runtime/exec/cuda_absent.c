@@ -15,6 +15,8 @@ bool fsdp_gpu_is_built(void) {
   return false;
 }
 
+void fsdp_gpu_set_environment(void) {}
+
 fsdp_status fsdp_gpu_choose(fsdp_world *world, bool allow_shared, fsdp_gpu *gpu, fsdp_error *error) {
   (void)world, (void)allow_shared;
   *gpu = (fsdp_gpu){.present = false};

@@ -6,9 +6,9 @@
 //   GPU waits for GPU          cudaStreamWaitEvent
 //   host stream waits for GPU  cudaEventSynchronize on its thread, at its place in the queue
 //   GPU waits for host stream  a wait on the worker's counter, which is pinned memory that the GPU reads;
-//   where
-//                              the driver has none, and until every kernel has been loaded (loading may wait
-//                              for the streams), the launching thread waits in its place
+//                              where the driver has none or refuses it, and until the end of the first step
+//                              (in which libraries may allocate and load, which may wait for the streams),
+//                              the launching thread waits in its place
 #include "kernels/cuda/cuda_kernels.h"
 #include "runtime/base/check.h"
 #include "runtime/exec/comm_nccl.h"
@@ -66,16 +66,24 @@ static uint64_t cuda_launch(fsdp_device *device, fsdp_stream stream, const fsdp_
   return work->awaited ? record(target) : target->recorded + 1;
 }
 
-static void wait_for_host(cuda_device *self, gpu_stream *waiting, uint64_t ticket) {
-  if (fsdp_worker_is_over(self->host, ticket)) return;
-  if (!self->warm || !self->wait_value) {
-    fsdp_worker_synchronize(self->host, ticket);
-    return;
-  }
+// Has the GPU's stream wait for the counter; false where it cannot, now or ever.
+static bool wait_on_gpu(cuda_device *self, gpu_stream *waiting, uint64_t ticket) {
+  if (!self->warm || !self->wait_value) return false;
   // The low half of the counter, compared cyclically.
   CUresult result = self->wait_value((CUstream)waiting->native, (CUdeviceptr)(uintptr_t)self->host_over,
                                      (cuuint32_t)ticket, CU_STREAM_WAIT_VALUE_GEQ);
-  if (result != CUDA_SUCCESS) FSDP_JOB_FAIL("cuStreamWaitValue32", "driver error %d", (int)result);
+  if (result == CUDA_SUCCESS) return true;
+  // An earlier failure that shows here only shows again, by its own name, in the next call.
+  fsdp_job_note("cuStreamWaitValue32 is refused (driver error %d): the launching thread waits for the host's "
+                "stream instead, and overlaps less with it",
+                (int)result);
+  self->wait_value = NULL;
+  return false;
+}
+
+static void wait_for_host(cuda_device *self, gpu_stream *waiting, uint64_t ticket) {
+  if (fsdp_worker_is_over(self->host, ticket)) return;
+  if (!wait_on_gpu(self, waiting, ticket)) fsdp_worker_synchronize(self->host, ticket);
 }
 
 static void cuda_wait(fsdp_device *device, fsdp_stream stream, fsdp_stream awaited, uint64_t ticket) {
@@ -106,7 +114,7 @@ static void cuda_synchronize(fsdp_device *device, fsdp_stream stream, uint64_t t
   if (ticket == 0) return;
   if (stream == FSDP_STREAM_HOST) {
     fsdp_worker_synchronize(self->host, ticket);
-    // Somebody waits for the results of a step: all its kernels have been launched once.
+    // A step's results are waited for: every library has been called once.
     self->warm = true;
     return;
   }

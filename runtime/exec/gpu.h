@@ -26,6 +26,10 @@ typedef struct fsdp_gpu {
 // Whether this build has the CUDA device at all.
 bool fsdp_gpu_is_built(void);
 
+// Sets what CUDA reads from the environment when it starts; what the user has set stays. `main` calls it
+// first: an MPI library that knows GPUs may start CUDA.
+void fsdp_gpu_set_environment(void);
+
 // Chooses this rank's GPU; every rank must call it, and all return the same. FSDP_ERR_PEER where there is no
 // driver, one older than the runtime, no GPU, too few of them, or one that the kernels were not built for.
 // With `allow_shared` ranks may share a GPU: for tests, as the communication library must then be told that
@@ -33,6 +37,7 @@ bool fsdp_gpu_is_built(void);
 fsdp_status fsdp_gpu_choose(fsdp_world *world, bool allow_shared, fsdp_gpu *gpu, fsdp_error *error);
 
 // Bytes that are free on the GPU now, divided by its sharers; creates this process's context there.
+// FSDP_ERR_PEER where the program holds no code that this GPU can run.
 fsdp_status fsdp_gpu_free_bytes(const fsdp_gpu *gpu, int64_t *bytes, fsdp_error *error);
 
 // FLOP/s that a GPU of this name can reach in products of `dtype` by its maker's data sheet, what MFU is a

@@ -1,3 +1,4 @@
+#include "kernels/cuda/cuda_kernels.h"
 #include "runtime/base/check.h"
 #include "runtime/exec/gpu.h"
 
@@ -5,8 +6,20 @@
 #include <stdlib.h>
 #include <string.h>
 
+// The list that the kernels were compiled for, as CMake has it.
+#ifndef FSDP_CUDA_ARCHITECTURES
+#define FSDP_CUDA_ARCHITECTURES "unknown"
+#endif
+
 bool fsdp_gpu_is_built(void) {
   return true;
+}
+
+void fsdp_gpu_set_environment(void) {
+  // A stream that waits for the host must not hold up another that was given the same hardware queue.
+  setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
+  // Of cuBLASLt and NCCL only what is used is worth its memory; ours are loaded ahead by fsdp_cuda_prepare.
+  setenv("CUDA_MODULE_LOADING", "LAZY", 0);
 }
 
 // "13.0" of 13000.
@@ -114,8 +127,6 @@ static void set_up_sharing(const fsdp_world *world) {
 
 fsdp_status fsdp_gpu_choose(fsdp_world *world, bool allow_shared, fsdp_gpu *gpu, fsdp_error *error) {
   memset(gpu, 0, sizeof *gpu);
-  // A stream that waits for the host must not hold up another that was given the same hardware queue.
-  setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
   error->status = FSDP_OK;
   pick(world, gpu, error);
   if (fsdp_world_share_error(world, error) == FSDP_OK) {
@@ -127,9 +138,35 @@ fsdp_status fsdp_gpu_choose(fsdp_world *world, bool allow_shared, fsdp_gpu *gpu,
   return error->status;
 }
 
+// Whether the kernels have code for this GPU, which is else first noticed in the middle of the first step.
+static fsdp_status check_code(const fsdp_gpu *gpu, fsdp_error *error) {
+  const cudaError_t status = (cudaError_t)fsdp_cuda_probe();
+  if (status == cudaSuccess) return FSDP_OK;
+  int major = gpu->capability / 10, minor = gpu->capability % 10;
+  char have[16];
+  if (status == cudaErrorUnsupportedPtxVersion) {
+    int driver = 0;
+    cudaDriverGetVersion(&driver);
+    print_version(driver, have);
+    return fsdp_fail(
+        error, FSDP_ERR_PEER,
+        "GPU %d (%s) has compute capability %d.%d, for which this program (built for %s) has PTX "
+        "alone, and the driver (CUDA %s) is too old to translate it: update the driver, build with "
+        "-DCMAKE_CUDA_ARCHITECTURES=%d%d, or use --backend cpu",
+        gpu->ordinal, gpu->name, major, minor, FSDP_CUDA_ARCHITECTURES, have, major, minor);
+  }
+  return fsdp_fail(
+      error, FSDP_ERR_PEER,
+      "GPU %d (%s) has compute capability %d.%d, for which this program (built for %s) has no code "
+      "(%s): build with -DCMAKE_CUDA_ARCHITECTURES=%d%d, or use --backend cpu",
+      gpu->ordinal, gpu->name, major, minor, FSDP_CUDA_ARCHITECTURES, cudaGetErrorString(status), major,
+      minor);
+}
+
 fsdp_status fsdp_gpu_free_bytes(const fsdp_gpu *gpu, int64_t *bytes, fsdp_error *error) {
   size_t unused = 0, total = 0;
   cudaError_t status = cudaSetDevice(gpu->ordinal);
+  if (status == cudaSuccess && check_code(gpu, error) != FSDP_OK) return error->status;
   if (status == cudaSuccess) status = cudaMemGetInfo(&unused, &total);
   if (status != cudaSuccess) return fail_driver(status, error);
   *bytes = (int64_t)(unused / (size_t)gpu->sharers);

@@ -18,6 +18,9 @@ void fsdp_job_identify(int rank, const char *host, void (*abort_job)(int status)
 FSDP_NORETURN void fsdp_job_failed(const char *file, int line, const char *call, const char *format, ...)
     __attribute__((format(printf, 4, 5)));
 
+// One line on standard error, "<program>: note: rank R on HOST: <message>", and the job continues.
+void fsdp_job_note(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
 // Ends the job without a word, where a peer has said already what was wrong.
 FSDP_NORETURN void fsdp_job_end(int status);
 

@@ -132,6 +132,12 @@ void memory_check(const void *address, size_t bytes, size_t alignment);
 // Bytes beside the allocations that were written to ("" where none were).
 std::string memory_damage();
 
+// ---- Kernels as the runtime knows them (simt_runtime.cpp)
+// A cudaError_t: not 0 where the program is said to hold no code for this GPU.
+int kernel_load(const void *kernel);
+// Whether kernels must be loaded ahead and this one was not.
+bool kernel_is_late(const void *kernel);
+
 // ---- Streams (simt_queue.cpp)
 // Work is done when somebody waits for it, as late as can be, and of the streams whose next piece can be done
 // a random one goes first: whatever the program does not order happens in the wrong order. The calls may come

@@ -5,6 +5,10 @@
 //   FSDP_SIMT_DRIVER     the CUDA version that the driver serves, 13000 for 13.0; 0: there is no driver
 //   FSDP_SIMT_SEED       of the order in which streams go on
 //   FSDP_SIMT_WAITS      off: streams do not wait for each other, to see that this is noticed
+//   FSDP_SIMT_WAIT_VALUE off: a stream cannot wait for a value in memory, as the driver says of some GPUs
+//   FSDP_SIMT_LOADING    ahead: a kernel that is launched must have been loaded
+//   FSDP_SIMT_CODE       the cudaError_t of loading a kernel (0): 209 where the program has none for the GPU
+//   FSDP_SIMT_CAPABILITY of the GPUs, 90 for 9.0
 #include "tests/simt/simt.h"
 
 #include <cuda.h>
@@ -15,6 +19,7 @@
 #include <cstdlib>
 #include <map>
 #include <memory>
+#include <set>
 
 namespace {
 
@@ -41,10 +46,16 @@ size_t taken_bytes() {
   return sum;
 }
 
-bool waits_are_kept() {
-  const char *text = std::getenv("FSDP_SIMT_WAITS");
-  return !text || strcmp(text, "off") != 0;
+bool is_set(const char *name, const char *value) {
+  const char *text = std::getenv(name);
+  return text && strcmp(text, value) == 0;
 }
+
+bool waits_are_kept() {
+  return !is_set("FSDP_SIMT_WAITS", "off");
+}
+
+std::set<const void *> loaded; // kernels
 
 simt::stream *queue_of(cudaStream_t stream) {
   return reinterpret_cast<simt::stream *>(stream);
@@ -58,6 +69,7 @@ void copy(void *to, const void *from, size_t bytes) {
 }
 
 CUresult wait_value(CUstream stream, CUdeviceptr address, cuuint32_t value, unsigned flags) {
+  if (is_set("FSDP_SIMT_WAIT_VALUE", "off")) return CUDA_ERROR_NOT_SUPPORTED;
   if (flags != CU_STREAM_WAIT_VALUE_GEQ || !stream) return CUDA_ERROR_INVALID_VALUE;
   simt::enqueue(stream, [address, value] {
     const auto *at = reinterpret_cast<const uint32_t *>(uintptr_t(address));
@@ -84,6 +96,18 @@ cudaError_t release(std::map<void *, size_t> *where, void *address) {
 
 } // namespace
 
+int simt::kernel_load(const void *kernel) {
+  const auto code = int(setting("FSDP_SIMT_CODE", 0));
+  if (code == 0) between_work([kernel] { loaded.insert(kernel); });
+  return code;
+}
+
+bool simt::kernel_is_late(const void *kernel) {
+  bool late = is_set("FSDP_SIMT_LOADING", "ahead");
+  if (late) between_work([&] { late = loaded.count(kernel) == 0; });
+  return late;
+}
+
 struct CUevent_st {
   std::shared_ptr<event_state> state = std::make_shared<event_state>();
 };
@@ -102,6 +126,10 @@ const char *cudaGetErrorName(cudaError_t status) {
     return "cudaErrorNoDevice";
   case cudaErrorInvalidDevice:
     return "cudaErrorInvalidDevice";
+  case cudaErrorNoKernelImageForDevice:
+    return "cudaErrorNoKernelImageForDevice";
+  case cudaErrorUnsupportedPtxVersion:
+    return "cudaErrorUnsupportedPtxVersion";
   case cudaErrorNotReady:
     return "cudaErrorNotReady";
   default:
@@ -121,6 +149,10 @@ const char *cudaGetErrorString(cudaError_t status) {
     return "no CUDA-capable device is detected";
   case cudaErrorInvalidDevice:
     return "invalid device ordinal";
+  case cudaErrorNoKernelImageForDevice:
+    return "no kernel image is available for execution on the device";
+  case cudaErrorUnsupportedPtxVersion:
+    return "the provided PTX was compiled with an unsupported toolchain";
   case cudaErrorNotReady:
     return "device not ready";
   default:
@@ -160,7 +192,9 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *properties, int ordin
   snprintf(properties->name, sizeof properties->name, "H200 on a CPU"); // a name whose peak is known
   snprintf(properties->uuid.bytes, sizeof properties->uuid.bytes, "simt %d", ordinal);
   properties->totalGlobalMem = memory_bytes();
-  properties->major = 9;
+  const auto capability = int(setting("FSDP_SIMT_CAPABILITY", 90));
+  properties->major = capability / 10;
+  properties->minor = capability % 10;
   return cudaSuccess;
 }
 

@@ -239,6 +239,21 @@ void check_red_zone(float *out) {
          message);
 }
 
+__global__ void does_nothing() {}
+
+void check_loading() {
+  const cudaLaunchConfig_t config = {dim3(1), dim3(1)};
+  setenv("FSDP_SIMT_LOADING", "ahead", 1);
+  const std::string early = simt::expect_error([&] { cudaLaunchKernelEx(&config, does_nothing); });
+  printf("%-50s %s\n", "a kernel loaded by its first launch", early.c_str());
+  expect(early.find("in the middle") != std::string::npos, "is not found", "loading late", early);
+  cudaFuncAttributes unused;
+  cudaFuncGetAttributes(&unused, does_nothing);
+  const std::string late = simt::expect_error([&] { cudaLaunchKernelEx(&config, does_nothing); });
+  expect(late.empty(), "is found where it is not", "loading late", late);
+  unsetenv("FSDP_SIMT_LOADING");
+}
+
 } // namespace
 
 int main() {
@@ -247,6 +262,7 @@ int main() {
   for (int i = 0; i < threads * 4; i++) in[i] = 1;
   for (size_t i = 0; i < sizeof plants / sizeof *plants; i++) check(i, out, in);
   check_red_zone(out);
+  check_loading();
   simt::memory_free(in);
   simt::memory_free(out);
   printf("%d failed\n", failures);

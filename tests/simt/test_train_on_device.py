@@ -29,6 +29,7 @@ def train(name, *arguments, model=programs.CONFIG, status=0, **environment):
         "fsdp_train", "--model", folder, "--init", "random", "-s", 9, "-b", 2, "--max-steps", 2,
         *("--lr", "1e-3", "--wrap", "block", "--log", log, *arguments), env=os.environ | environment)
     assert process.returncode == status, (name, process.returncode, process.stdout, process.stderr)
+    train.notes = [line for line in process.stderr.splitlines() if line.startswith("fsdp_train: note: ")]
     if status:
         messages = programs.errors(process, "fsdp_train")
         assert len(messages) == 1, process.stderr
@@ -79,12 +80,25 @@ def no_order_of_the_streams_matters():
     assert not wrong & results, "leaving out every wait changed nothing"
 
 
+def a_driver_may_refuse_to_wait_for_the_host():
+    arguments = ("--backend", "cuda", "--param-dtype", "bf16", "--cpu-offload", "on", "--max-steps", 4)
+    expected = train("waits", *arguments)
+    assert not train.notes, train.notes
+    assert train("waits", *arguments, FSDP_SIMT_WAIT_VALUE="off") == expected
+    assert len(train.notes) == 1 and "cuStreamWaitValue32 is refused" in train.notes[0], train.notes
+
+
 def what_cannot_be_is_said():
     for status, words, environment in (
         (5, "no NVIDIA driver", {"FSDP_SIMT_DRIVER": "0"}),
         (5, "serves CUDA 12.2", {"FSDP_SIMT_DRIVER": "12020"}),
         (5, "shows this process no GPU", {"FSDP_SIMT_GPUS": "0"}),
         (4, "what is free on this rank's GPU", {"FSDP_SIMT_GPU_BYTES": "34000000"}),
+        (5, "compute capability 7.5, but the kernels need 8.0", {"FSDP_SIMT_CAPABILITY": "75"}),
+        (5, "has no code (no kernel image is available for execution on the device): build with "
+            "-DCMAKE_CUDA_ARCHITECTURES=130", {"FSDP_SIMT_CAPABILITY": "130", "FSDP_SIMT_CODE": "209"}),
+        (5, "PTX alone, and the driver (CUDA 13.0) is too old to translate it",
+            {"FSDP_SIMT_CAPABILITY": "110", "FSDP_SIMT_CODE": "222"}),
     ):
         message = train("refused", "--backend", "cuda", status=status, **environment)
         assert words in message, (environment, message)
@@ -100,7 +114,8 @@ def shared_without_leave():
     return programs.errors(process, "fsdp_train")[0]
 
 
-for test in (odd_shapes_train_as_on_the_cpu, no_order_of_the_streams_matters, what_cannot_be_is_said):
+for test in (odd_shapes_train_as_on_the_cpu, no_order_of_the_streams_matters,
+             a_driver_may_refuse_to_wait_for_the_host, what_cannot_be_is_said):
     test()
     print(f"{test.__name__}: passed", flush=True)
 subprocess.run(["rm", "-rf", str(work)], check=True)

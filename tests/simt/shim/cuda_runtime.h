@@ -146,14 +146,23 @@ struct cudaLaunchConfig_t {
 template <class Kernel> cudaError_t cudaFuncSetAttribute(Kernel *, int, int bytes) {
   return bytes <= int(simt::shared_bytes_max) ? cudaSuccess : cudaErrorInvalidValue;
 }
+struct cudaFuncAttributes {};
+template <class... Parameters>
+cudaError_t cudaFuncGetAttributes(cudaFuncAttributes *, void (*kernel)(Parameters...)) {
+  return simt::kernel_load(reinterpret_cast<const void *>(kernel));
+}
 // The arguments are copied, as a launch copies them.
 template <class... Parameters, class... Arguments>
 cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t *config, void (*kernel)(Parameters...),
                                Arguments &&...arguments) {
   const simt::launch_shape shape = {config->gridDim, config->blockDim, config->dynamicSmemBytes};
+  const bool late = simt::kernel_is_late(reinterpret_cast<const void *>(kernel));
   std::tuple<Parameters...> values(static_cast<Parameters>(arguments)...);
-  simt::enqueue(config->stream, [shape, kernel, values] {
-    simt::launch(shape, [&] { std::apply(kernel, values); });
+  simt::enqueue(config->stream, [shape, kernel, values, late] {
+    simt::launch(shape, [&] {
+      if (late) simt::fail("the kernel is loaded by its first launch, in the middle of the run");
+      std::apply(kernel, values);
+    });
     return true;
   });
   return cudaSuccess;
