@@ -1,5 +1,6 @@
 #include "launcher/saver.h"
 
+#include "launcher/option_value.h"
 #include "runtime/base/check.h"
 #include "runtime/base/size.h"
 #include "runtime/exec/profile.h"
@@ -32,6 +33,8 @@ struct fsdp_saver {
   bool writing, committing; // a file is being written, or was and is not settled; rank 0 completes it
   int64_t step;
   fsdp_error last_error; // of the last save; FSDP_OK where it is complete
+  bool warned;           // of last_error
+  int64_t began_ns;      // the save under way
   // The writer thread does `todo` and clears it; one for every job, for none could raise its priority again.
   bool has_thread;
   pthread_t thread;
@@ -121,10 +124,23 @@ static void run_write(fsdp_saver *s) {
   fsdp_checkpoint_file_write(&config, &s->file, &s->job_error);
 }
 
+static void print_saved(const fsdp_saver *s) {
+  const fsdp_checkpoint *c = s->checkpoint;
+  char temporary[FSDP_CHECKPOINT_PATH_BYTES], final[FSDP_CHECKPOINT_PATH_BYTES], size[24];
+  int64_t bytes = 0;
+  for (int i = 0; i < c->file_count; i++) bytes += c->files[i].bytes;
+  for (int i = 0; i < c->carried_count; i++) bytes += c->carried[i].bytes;
+  fsdp_checkpoint_paths(s->folder, s->step, temporary, final);
+  printf("saved:     %s, %s in %.1f s\n", final, fsdp_value_print_bytes(bytes, size, sizeof size),
+         (double)(fsdp_profile_now_ns() - s->began_ns) / 1e9);
+  fflush(stdout);
+}
+
 // Completes the checkpoint (rank 0).
 static void run_commit(fsdp_saver *s) {
   s->job_error.status = FSDP_OK;
   if (fsdp_checkpoint_commit(s->folder, s->model_folder, s->checkpoint, &s->job_error) == FSDP_OK) {
+    print_saved(s);
     fsdp_checkpoint_prune(s->folder, s->keep);
   }
 }
@@ -249,7 +265,10 @@ fsdp_status fsdp_saver_create(const fsdp_saver_config *config, fsdp_saver **save
 void fsdp_saver_destroy(fsdp_saver *s) {
   if (!s) return;
   fsdp_error ignored = {0};
-  if (s->writing || s->committing) fsdp_saver_finish(s, &ignored);
+  if (s->writing || s->committing) {
+    fsdp_saver_finish(s, &ignored);
+    fsdp_saver_warn(s);
+  }
   join_thread(s);
   if (s->snapshot) munmap(s->snapshot, (size_t)s->snapshot_bytes + 1);
   pthread_cond_destroy(&s->changed);
@@ -263,17 +282,19 @@ void fsdp_saver_destroy(fsdp_saver *s) {
 
 // ---- A save
 
-static void warn(const fsdp_saver *s) {
-  if (s->rank != 0) return;
-  fprintf(stderr, "fsdp_train: warning: the checkpoint of step %" PRId64 " was not saved: %s\n", s->step,
-          s->last_error.message);
+void fsdp_saver_warn(fsdp_saver *s) {
+  if (s->rank == 0 && s->last_error.status != FSDP_OK && !s->warned) {
+    fprintf(stderr, "fsdp_train: warning: the checkpoint of step %" PRId64 " was not saved: %s\n", s->step,
+            s->last_error.message);
+  }
+  s->warned = true;
 }
 
 bool fsdp_saver_is_written(fsdp_saver *s) {
   return s->writing && is_idle(s);
 }
 
-void fsdp_saver_settle(fsdp_saver *s) {
+static void settle(fsdp_saver *s) {
   struct {
     fsdp_checkpoint_file file;
     fsdp_error error;
@@ -290,7 +311,6 @@ void fsdp_saver_settle(fsdp_saver *s) {
   }
   free(all);
   if (s->last_error.status != FSDP_OK) {
-    warn(s);
     if (s->rank == 0) fsdp_checkpoint_abandon(s->folder, s->step);
     return;
   }
@@ -298,17 +318,21 @@ void fsdp_saver_settle(fsdp_saver *s) {
   if (s->rank == 0) post(s, JOB_COMMIT);
 }
 
+void fsdp_saver_settle(fsdp_saver *s) {
+  settle(s);
+  fsdp_saver_warn(s);
+}
+
 fsdp_status fsdp_saver_finish(fsdp_saver *s, fsdp_error *error) {
   if (s->writing) {
     wait_for_job(s);
-    fsdp_saver_settle(s);
+    settle(s);
   }
   if (s->committing) {
     wait_for_job(s);
     s->committing = false;
     s->last_error = s->job_error;
     fsdp_world_broadcast(s->config.world, &s->last_error, (int64_t)sizeof s->last_error);
-    if (s->last_error.status != FSDP_OK) warn(s);
   }
   if (s->last_error.status != FSDP_OK) *error = s->last_error;
   return s->last_error.status;
@@ -316,14 +340,16 @@ fsdp_status fsdp_saver_finish(fsdp_saver *s, fsdp_error *error) {
 
 fsdp_status fsdp_saver_begin(fsdp_saver *s, const fsdp_checkpoint_progress *progress, fsdp_error *error) {
   fsdp_saver_finish(s, error);
-  error->status = FSDP_OK; // it was told
+  fsdp_saver_warn(s);
+  error->status = FSDP_OK;
+  s->warned = false;
+  s->began_ns = fsdp_profile_now_ns();
   s->step = progress->step;
   s->checkpoint->progress = *progress;
   if (s->rank == 0) fsdp_checkpoint_begin(s->folder, s->step, error);
   s->last_error = *error;
   if (fsdp_world_share_error(s->config.world, &s->last_error) != FSDP_OK) {
     *error = s->last_error;
-    warn(s);
     return error->status;
   }
   bool beside = fsdp_executor_config_of(s->config.executor)->device->table == fsdp_device_cpu();

@@ -7,9 +7,9 @@
 // A step changes masters and moments in its updates alone, so all before them runs beside the copying. Where
 // the device cannot be read while it works (CUDA), begin takes the snapshot itself.
 //
-// Without a snapshot buffer all of it happens in begin. A save that fails is told on standard error and
-// leaves nothing behind; the run goes on, and the next one may succeed. Functions marked "all ranks" are
-// called by all of them after the same step.
+// Without a snapshot buffer all of it happens in begin. Rank 0 prints a line for each complete checkpoint. A
+// save that fails leaves nothing behind; the run continues, and the next one may succeed. Functions marked
+// "all ranks" are called by all of them after the same step.
 #pragma once
 
 #include "runtime/exec/executor.h"
@@ -40,9 +40,9 @@ fsdp_status fsdp_saver_create(const fsdp_saver_config *config, fsdp_saver **save
 // All ranks; ends what is under way. NULL is allowed.
 void fsdp_saver_destroy(fsdp_saver *saver);
 
-// All ranks. Finishes a save under way, then starts to write the state after `progress->step`, which may
-// change again behind fsdp_saver_gate. FSDP_ERR_INPUT, on every rank alike, where the folder cannot be
-// written.
+// All ranks. Finishes a save under way, warning where it failed, then starts to write the state after
+// `progress->step`, which may change again behind fsdp_saver_gate. FSDP_ERR_INPUT, on every rank alike, where
+// the folder cannot be written; without a snapshot, where the save failed.
 fsdp_status fsdp_saver_begin(fsdp_saver *saver, const fsdp_checkpoint_progress *progress, fsdp_error *error);
 
 // Before an update, on any thread: waits until the snapshot is taken.
@@ -55,8 +55,11 @@ double fsdp_saver_take_gate_ms(fsdp_saver *saver);
 bool fsdp_saver_is_written(fsdp_saver *saver);
 
 // All ranks, and only if fsdp_saver_is_written on every one: exchanges what was written and lets rank 0
-// complete the checkpoint.
+// complete the checkpoint. Warns where a rank's file could not be written.
 void fsdp_saver_settle(fsdp_saver *saver);
+
+// Warns on standard error, once and from rank 0, where the last save failed.
+void fsdp_saver_warn(fsdp_saver *saver);
 
 // All ranks. Waits until what is under way is complete; FSDP_ERR_INPUT, on every rank alike, where the last
 // save failed.

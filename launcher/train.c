@@ -130,9 +130,9 @@ static fsdp_status open_files(fsdp_trainer *t, fsdp_error *error) {
   }
   bool fresh = !fsdp_train_checkpoints_found(&t->checkpoints);
   if (status == FSDP_OK && fsdp_trainer_is_first(t))
-    status = fsdp_train_open_log(t->options, fresh, &t->log, error);
+    status = fsdp_train_open_log(t->options, fresh, &t->log.log, error);
   if (status == FSDP_OK && fsdp_trainer_is_first(t) && t->options->tensorboard) {
-    status = fsdp_event_file_open(t->options->tensorboard, &t->events, error);
+    status = fsdp_event_file_open(t->options->tensorboard, &t->log.events, error);
   }
   if (status == FSDP_OK && fsdp_trainer_is_first(t) && t->options->memory_profile) {
     status = fsdp_memory_profile_write(t->setup.plan, t->setup.model_name, t->options->memory_profile, error);
@@ -208,8 +208,8 @@ static fsdp_status fill_state(fsdp_trainer *t, fsdp_error *error) {
     return error->status;
   }
   fsdp_status status = count_steps(t, error);
-  if (status == FSDP_OK && t->log && fsdp_train_checkpoints_found(&t->checkpoints)) {
-    fsdp_metrics_log_rewind(t->log, "global_step", t->feed.first_step, error);
+  if (status == FSDP_OK && t->log.log && fsdp_train_checkpoints_found(&t->checkpoints)) {
+    fsdp_metrics_log_rewind(t->log.log, "global_step", t->feed.first_step, error);
   }
   return fsdp_world_share_error(t->world, error);
 }
@@ -236,8 +236,7 @@ static void destroy(fsdp_trainer *t) {
   fsdp_executor_destroy(t->executor);
   if (t->has_comms) fsdp_comms_destroy(&t->comms);
   if (t->device) t->device->table->destroy(t->device);
-  fsdp_metrics_log_close(t->log, NULL);
-  fsdp_event_file_close(t->events);
+  fsdp_train_log_close(&t->log);
   fsdp_weights_close(t->weights);
   fsdp_dataset_close(t->dataset);
   fsdp_dataset_close(t->eval_dataset);

@@ -152,15 +152,29 @@ bool fsdp_train_checkpoints_is_due(const fsdp_train_checkpoints *self, int64_t s
 void fsdp_train_checkpoints_after_step(fsdp_train_checkpoints *self, fsdp_executor *executor,
                                        const fsdp_feed *feed, int64_t step, bool all_written) {
   if (!self->saver) return;
-  bool due = fsdp_train_checkpoints_is_due(self, step);
+  // The run's last step is saved by finish, which has the last word on a failure.
+  bool due = fsdp_train_checkpoints_is_due(self, step) && step < feed->config.rate.total_steps;
   // The step's own updates may still run; that they end is no loss.
   if (due) fsdp_executor_drain(executor);
   if (!due && !all_written) return;
   int64_t began_ns = fsdp_profile_now_ns();
-  fsdp_error told = {0};
+  fsdp_error ignored = {0};
   if (all_written) fsdp_saver_settle(self->saver);
-  if (due) save(self, executor, feed, step, &told);
+  if (due && save(self, executor, feed, step, &ignored) != FSDP_OK) fsdp_saver_warn(self->saver);
   self->lost_ms += (double)(fsdp_profile_now_ns() - began_ns) / 1e6;
+}
+
+// The run is trained, but its result is not on the disk.
+static fsdp_status fail_last(const fsdp_train_checkpoints *self, int64_t step, const fsdp_error *reason,
+                             fsdp_error *error) {
+  fsdp_checkpoint_entry *entries;
+  int count = fsdp_checkpoint_list(self->folder, &entries);
+  char newest[FSDP_CHECKPOINT_PATH_BYTES] = "there is no checkpoint of it";
+  if (count > 0) snprintf(newest, sizeof newest, "its newest checkpoint is %.3900s", entries[0].path);
+  free(entries);
+  return fsdp_fail(error, reason->status,
+                   "the run ended after step %" PRId64 ", but that could not be saved: %.700s; %s", step,
+                   reason->message, newest);
 }
 
 fsdp_status fsdp_train_checkpoints_finish(fsdp_train_checkpoints *self, fsdp_executor *executor,
@@ -172,8 +186,7 @@ fsdp_status fsdp_train_checkpoints_finish(fsdp_train_checkpoints *self, fsdp_exe
     status = save(self, executor, feed, step, &failed);
   }
   if (status == FSDP_OK) status = fsdp_saver_finish(self->saver, &failed);
-  if (status != FSDP_OK) *error = failed;
-  return status;
+  return status == FSDP_OK ? status : fail_last(self, step, &failed, error);
 }
 
 double fsdp_train_checkpoints_take_ms(fsdp_train_checkpoints *self) {

@@ -46,7 +46,7 @@ bool fsdp_train_checkpoints_is_written(fsdp_train_checkpoints *self);
 bool fsdp_train_checkpoints_is_due(const fsdp_train_checkpoints *self, int64_t step);
 
 // After step `step`: completes a save that `all_written` ranks have written, and starts one where --ckpt-freq
-// says so. A save that fails is told, and the run goes on.
+// says so, but for the run's last step. A save that fails is warned of, and the run continues.
 void fsdp_train_checkpoints_after_step(fsdp_train_checkpoints *self, fsdp_executor *executor,
                                        const fsdp_feed *feed, int64_t step, bool all_written);
 

@@ -10,22 +10,6 @@
 // How often ranks ask each other whether to stop.
 #define AGREEMENT_MS 200
 
-// The numbers of the step's JSON line.
-static fsdp_status write_event(fsdp_trainer *t, const fsdp_step_record *record, fsdp_error *error) {
-  json_t *line = fsdp_progress_json(record, t->setup.plan), *value;
-  fsdp_event_scalar *scalars = fsdp_alloc(json_object_size(line) * sizeof *scalars);
-  const char *key;
-  int count = 0;
-  json_object_foreach(line, key, value) {
-    if (!json_is_number(value) || strcmp(key, "global_step") == 0) continue;
-    scalars[count++] = (fsdp_event_scalar){.tag = key, .value = json_number_value(value)};
-  }
-  fsdp_status status = fsdp_event_file_write(t->events, record->step, scalars, count, error);
-  free(scalars);
-  json_decref(line);
-  return status;
-}
-
 // The driver's count, asked for in the first steps, by when libraries have taken what they keep, and then
 // from time to time.
 static int64_t count_device_bytes(fsdp_trainer *t, int64_t local) {
@@ -44,8 +28,7 @@ static double peak_flops(const fsdp_trainer *t) {
 // Completes the record of a step that is over and hands it out. Its figures are asked for one step late, when
 // they cost no waiting (runtime/exec/executor.h), but before a save of that step: what is resumed from a
 // checkpoint goes on behind its step's line, whenever the run was killed.
-static fsdp_status finish_step(fsdp_trainer *t, fsdp_step_record *record, fsdp_train_tally *sum,
-                               fsdp_error *error) {
+static void finish_step(fsdp_trainer *t, fsdp_step_record *record, fsdp_train_tally *sum) {
   char message[512];
   int64_t local = record->step - t->feed.first_step; // the executor counts its own
   bool sound = fsdp_executor_figures(t->executor, local, &record->figures, message, sizeof message);
@@ -59,16 +42,10 @@ static fsdp_status finish_step(fsdp_trainer *t, fsdp_step_record *record, fsdp_t
   sum->run_ms += record->total_ms;
   sum->line_steps++;
   record->running_loss = sum->line_loss / (double)sum->line_steps;
-  fsdp_status status = FSDP_OK;
-  if (t->log) {
-    json_t *line = fsdp_progress_json(record, t->setup.plan);
-    status = fsdp_metrics_log_write(t->log, line, error);
-    json_decref(line);
-  }
-  if (t->events && status == FSDP_OK) status = write_event(t, record, error);
+  fsdp_train_log_write(&t->log, record, t->setup.plan);
   bool shown = record->step % t->options->log_freq == 0 || local == 1 || record->step == t->total_steps ||
                record->evaluated;
-  if (!shown) return status;
+  if (!shown) return;
   fsdp_progress_rate rate = {.tokens_per_s =
                                  (double)(sum->line_steps * t->step_tokens) / (sum->line_ms / 1e3),
                              .ms_per_step = sum->line_ms / (double)sum->line_steps};
@@ -76,7 +53,6 @@ static fsdp_status finish_step(fsdp_trainer *t, fsdp_step_record *record, fsdp_t
   if (fsdp_trainer_is_first(t) && record->evaluated) fsdp_progress_print_evaluation(record, stdout);
   sum->line_loss = sum->line_ms = 0;
   sum->line_steps = 0;
-  return status;
 }
 
 static fsdp_step_record make_record(fsdp_trainer *t, const fsdp_step_result *result, double total_ms) {
@@ -96,32 +72,27 @@ static fsdp_step_record make_record(fsdp_trainer *t, const fsdp_step_result *res
 }
 
 // After step `step`: what every rank knows then is the greatest of the signals that ranks have received (0:
-// none), whether rank 0 could write its log, whether all have written their part of a checkpoint, and after
-// which step to ask again. One exchange, so that all stop after the same step; as it costs up to a
-// millisecond where ranks share cores, it is made a few times a second and not in every short step.
-static fsdp_status agree_to_stop(fsdp_trainer *t, const fsdp_step_record *record, int *stop_signal,
-                                 bool *written, fsdp_error *error) {
+// none), whether all have written their part of a checkpoint, and after which step to ask again. One
+// exchange, so that all stop after the same step; as it costs up to a millisecond where ranks share cores, it
+// is made a few times a second and not in every short step.
+static void agree_to_stop(fsdp_trainer *t, const fsdp_step_record *record, int *stop_signal, bool *written) {
   *written = false;
-  if (record->step < t->next_agreement) return FSDP_OK;
+  if (record->step < t->next_agreement) return;
   struct {
     double step_ms;
-    int signal_number, failed, written;
-  } mine = {record->total_ms, fsdp_stop_signal(), error->status != FSDP_OK,
-            fsdp_train_checkpoints_is_written(&t->checkpoints)},
+    int signal_number, written;
+  } mine = {record->total_ms, fsdp_stop_signal(), fsdp_train_checkpoints_is_written(&t->checkpoints)},
     *all = fsdp_alloc((size_t)t->world->size * sizeof *all);
   fsdp_world_gather(t->world, &mine, (int64_t)sizeof mine, all);
-  bool failed = false;
   double longest_ms = 0;
   *written = true;
   for (int i = 0; i < t->world->size; i++) {
     if (all[i].signal_number > *stop_signal) *stop_signal = all[i].signal_number;
-    failed = failed || all[i].failed;
     *written = *written && all[i].written;
     longest_ms = fmax(longest_ms, all[i].step_ms);
   }
   free(all);
   t->next_agreement = record->step + (int64_t)fmin(1000, fmax(1, AGREEMENT_MS / fmax(longest_ms, 1e-3)));
-  return failed ? fsdp_world_share_error(t->world, error) : FSDP_OK;
 }
 
 static fsdp_status fail_not_finite(const fsdp_trainer *t, const fsdp_step_record *record, fsdp_error *error) {
@@ -156,15 +127,15 @@ fsdp_status fsdp_train_run_steps(fsdp_trainer *t, int *stop_signal, fsdp_error *
     bool written;
     fsdp_executor_run_step(t->executor, &result);
     int64_t now_ns = fsdp_profile_now_ns();
-    if (!finished) finish_step(t, &record, &sum, error);
+    if (!finished) finish_step(t, &record, &sum);
     record = make_record(t, &result, (double)(now_ns - before_ns) / 1e6);
     before_ns = now_ns;
-    status = agree_to_stop(t, &record, stop_signal, &written, error);
-    if (status == FSDP_OK && !isfinite(record.loss)) status = fail_not_finite(t, &record, error);
+    agree_to_stop(t, &record, stop_signal, &written);
+    if (!isfinite(record.loss)) status = fail_not_finite(t, &record, error);
     if (status == FSDP_OK && !*stop_signal) before_ns += evaluate(t, &record);
     finished = status == FSDP_OK && fsdp_train_checkpoints_is_due(&t->checkpoints, step);
-    if (finished) finish_step(t, &record, &sum, error);
-    if (status == FSDP_OK) {
+    if (finished) finish_step(t, &record, &sum);
+    if (status == FSDP_OK && !*stop_signal) {
       fsdp_train_checkpoints_after_step(&t->checkpoints, t->executor, &t->feed, step, written);
     }
   }
@@ -173,18 +144,10 @@ fsdp_status fsdp_train_run_steps(fsdp_trainer *t, int *stop_signal, fsdp_error *
     if (fsdp_trainer_is_first(t)) printf("done:      nothing is left of %" PRId64 " steps\n", t->total_steps);
     return FSDP_OK;
   }
-  if (status != FSDP_OK && status != FSDP_ERR_NOT_FINITE) return status;
-  fsdp_error last_error = {0};
-  if (status == FSDP_OK) last_error = *error; // what rank 0 may know since the ranks last asked each other
-  if (!finished) finish_step(t, &record, &sum, &last_error);
-  if (status == FSDP_OK) {
-    status = fsdp_train_checkpoints_finish(&t->checkpoints, t->executor, &t->feed, record.step, error);
-  }
-  if (fsdp_world_share_error(t->world, &last_error) != FSDP_OK && status == FSDP_OK) {
-    *error = last_error;
-    return error->status;
-  }
-  if (status == FSDP_OK && fsdp_trainer_is_first(t)) {
+  if (!finished) finish_step(t, &record, &sum);
+  if (status != FSDP_OK) return status;
+  status = fsdp_train_checkpoints_finish(&t->checkpoints, t->executor, &t->feed, record.step, error);
+  if (fsdp_trainer_is_first(t)) {
     if (*stop_signal)
       printf("stopped by %s after step %" PRId64 "\n", fsdp_stop_name(*stop_signal), record.step);
     fsdp_train_print_summary(t, &record, &sum);

@@ -9,8 +9,7 @@
 #include "launcher/setup.h"
 #include "launcher/train.h"
 #include "launcher/train_checkpoints.h"
-#include "runtime/io/event_file.h"
-#include "runtime/io/metrics_log.h"
+#include "launcher/train_log.h"
 #include "runtime/io/weights.h"
 
 typedef struct fsdp_trainer {
@@ -21,8 +20,7 @@ typedef struct fsdp_trainer {
   fsdp_setup setup;
   fsdp_dataset *dataset, *eval_dataset; // the latter NULL without --eval-data
   fsdp_weights *weights;
-  fsdp_metrics_log *log;   // of rank 0, or NULL
-  fsdp_event_file *events; // likewise
+  fsdp_train_log log; // of rank 0
   fsdp_device *device;
   fsdp_comms comms;
   bool has_comms;

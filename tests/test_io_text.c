@@ -5,11 +5,13 @@
 
 #include <math.h>
 #include <setjmp.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 
 #include <cmocka.h>
 
@@ -164,6 +166,55 @@ static void places_that_cannot_be_written(void **state) {
   json_decref(record);
 }
 
+// Files of this process may not grow beyond `bytes`: as on a disk that is full, a write ends in its middle.
+static void limit_files(rlim_t bytes) {
+  struct rlimit limit;
+  signal(SIGXFSZ, SIG_IGN);
+  assert_int_equal(getrlimit(RLIMIT_FSIZE, &limit), 0);
+  limit.rlim_cur = bytes;
+  assert_int_equal(setrlimit(RLIMIT_FSIZE, &limit), 0);
+}
+
+static void lines_wait_for_room(void **state) {
+  (void)state;
+  const char *path = io_path("full.jsonl");
+  static const char line[] = "{\"global_step\":1,\"loss\":1.0}\n"; // each of the nine as long
+  enum { LINE_BYTES = sizeof line - 1 };
+  fsdp_error error;
+  for (int spare = 0; spare < LINE_BYTES; spare += LINE_BYTES - 1) { // with and without a torn line
+    fsdp_metrics_log *log = open_log(path, true);
+    append_step(log, 1, 1);
+    limit_files((rlim_t)(2 * LINE_BYTES + spare));
+    append_step(log, 2, 1);
+    for (int step = 3; step <= 6; step++) {
+      json_t *record = json_pack("{s:i, s:f}", "global_step", step, "loss", 1.0);
+      IO_EXPECT(fsdp_metrics_log_write(log, record, &error), FSDP_ERR_INPUT, &error, "full.jsonl", "writing");
+      json_decref(record);
+      assert_int_equal(strlen(contents(path)), 2 * LINE_BYTES); // no part of a line
+    }
+    limit_files((rlim_t)(4 * LINE_BYTES + spare)); // room for some of them
+    json_t *record = json_pack("{s:i, s:f}", "global_step", 7, "loss", 1.0);
+    assert_int_equal(fsdp_metrics_log_write(log, record, &error), FSDP_ERR_INPUT);
+    json_decref(record);
+    assert_int_equal(strlen(contents(path)), 4 * LINE_BYTES);
+    limit_files(RLIM_INFINITY);
+    append_step(log, 8, 1);
+    limit_files(8 * LINE_BYTES);
+    record = json_pack("{s:i, s:f}", "global_step", 9, "loss", 1.0);
+    assert_int_equal(fsdp_metrics_log_write(log, record, &error), FSDP_ERR_INPUT);
+    json_decref(record);
+    IO_EXPECT(fsdp_metrics_log_close(log, &error), FSDP_ERR_INPUT, &error, "full.jsonl", "1 of its lines");
+    limit_files(RLIM_INFINITY);
+    const char *text = contents(path);
+    assert_int_equal(strlen(text), 8 * LINE_BYTES);
+    for (int step = 1; step <= 8; step++) {
+      char wanted[sizeof line];
+      snprintf(wanted, sizeof wanted, "{\"global_step\":%d,\"loss\":1.0}\n", step);
+      assert_memory_equal(text + (step - 1) * LINE_BYTES, wanted, LINE_BYTES);
+    }
+  }
+}
+
 static int set_up(void **state) {
   (void)state;
   return !io_folder_make();
@@ -180,6 +231,7 @@ int main(void) {
       cmocka_unit_test(options_come_in_order),      cmocka_unit_test(bad_yaml_is_refused_with_its_line),
       cmocka_unit_test(lines_are_whole_at_once),    cmocka_unit_test(an_unfinished_line_is_cut_off),
       cmocka_unit_test(resuming_drops_later_steps), cmocka_unit_test(places_that_cannot_be_written),
+      cmocka_unit_test(lines_wait_for_room),
   };
   return cmocka_run_group_tests(tests, set_up, tear_down);
 }

@@ -15,6 +15,8 @@
 struct fsdp_event_file {
   char *path;
   int descriptor;
+  int64_t bytes; // of whole records
+  bool torn;     // a part of a record is behind them
 };
 
 // Bytes that grow.
@@ -95,13 +97,19 @@ static fsdp_status write_record(fsdp_event_file *file, const bytes *event, fsdp_
   put_fixed(&record, masked_crc(record.data, 8), 4);
   put(&record, event->data, event->count);
   put_fixed(&record, masked_crc(event->data, (int64_t)event->count), 4);
-  ssize_t written;
-  do written = write(file->descriptor, record.data, record.count);
-  while (written < 0 && errno == EINTR);
-  if (written >= 0 && written < (ssize_t)record.count) errno = ENOSPC;
-  bool whole = written == (ssize_t)record.count;
+  if (file->torn) file->torn = ftruncate(file->descriptor, (off_t)file->bytes) != 0;
+  ssize_t written = -1;
+  while (!file->torn && (written = write(file->descriptor, record.data, record.count)) < 0 && errno == EINTR)
+    ;
+  size_t count = record.count;
   free(record.data);
-  return whole ? FSDP_OK : fail_io(file->path, "writing", error);
+  if (written == (ssize_t)count) {
+    file->bytes += written;
+    return FSDP_OK;
+  }
+  int reason = written >= 0 ? ENOSPC : errno; // what a part of a write stands for
+  if (written > 0) file->torn = ftruncate(file->descriptor, (off_t)file->bytes) != 0;
+  return fsdp_fail(error, FSDP_ERR_INPUT, "%.600s: writing failed (%s)", file->path, strerror(reason));
 }
 
 fsdp_status fsdp_event_file_open(const char *folder, fsdp_event_file **file, fsdp_error *error) {
@@ -119,7 +127,10 @@ fsdp_status fsdp_event_file_open(const char *folder, fsdp_event_file **file, fsd
     bytes event = {0};
     put_wall_time(&event);
     put_bytes(&event, 3, "brain.Event:2", strlen("brain.Event:2"));
-    status = write_record(opened, &event, error);
+    fsdp_error why;
+    if (write_record(opened, &event, &why) != FSDP_OK) {
+      status = fsdp_fail(error, why.status, "%.700s; name another folder with --tensorboard", why.message);
+    }
     free(event.data);
   }
   if (status != FSDP_OK)

@@ -9,14 +9,21 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+// More than this is not kept for a disk that stays full: a day of one line a second.
+#define KEPT_BYTES_MAX ((size_t)64 << 20)
+
 struct fsdp_metrics_log {
   char *path;
   int descriptor;
+  bool torn;  // the file ends in a part of a line
+  char *kept; // whole lines that are not in the file yet
+  size_t kept_bytes;
+  int64_t lost_lines;
 };
 
 static fsdp_status fail_io(const fsdp_metrics_log *log, const char *what, fsdp_error *error) {
-  return fsdp_fail(error, FSDP_ERR_INPUT, "%s: %s failed (%s); give another place with --log", log->path,
-                   what, strerror(errno));
+  return fsdp_fail(error, FSDP_ERR_INPUT, "%s: %s failed (%s); name another file with --log", log->path, what,
+                   strerror(errno));
 }
 
 // The length of the file up to the end of its last whole line, or -1.
@@ -63,10 +70,49 @@ fsdp_status fsdp_metrics_log_open(const char *path, bool fresh, fsdp_metrics_log
   return status;
 }
 
+static int64_t count_lines(const char *text, size_t bytes) {
+  int64_t lines = 0;
+  for (size_t i = 0; i < bytes; i++) lines += text[i] == '\n';
+  return lines;
+}
+
+static void drop_kept(fsdp_metrics_log *log, size_t bytes) {
+  log->kept_bytes -= bytes;
+  memmove(log->kept, log->kept + bytes, log->kept_bytes);
+}
+
+// Writes the kept lines. False, with the reason in errno, where not all of them are in the file; those that
+// are not stay, and no part of a line is left.
+static bool write_kept(fsdp_metrics_log *log) {
+  if (log->torn && !cut_unfinished(log)) return false;
+  log->torn = false;
+  ssize_t put = 0;
+  while (log->kept_bytes > 0) {
+    put = write(log->descriptor, log->kept, log->kept_bytes);
+    if (put < 0 && errno == EINTR) continue;
+    if (put <= 0) return false;
+    if ((size_t)put == log->kept_bytes) break;
+    const char *newline = memrchr(log->kept, '\n', (size_t)put);
+    drop_kept(log, newline ? (size_t)(newline - log->kept) + 1 : 0);
+    log->torn = !cut_unfinished(log);
+    errno = ENOSPC; // what a part of a write stands for
+    return false;
+  }
+  log->kept_bytes = 0;
+  return true;
+}
+
 fsdp_status fsdp_metrics_log_close(fsdp_metrics_log *log, fsdp_error *error) {
   fsdp_status status = FSDP_OK;
   if (!log) return FSDP_OK;
-  if (log->descriptor >= 0 && close(log->descriptor)) status = fail_io(log, "closing it", error);
+  if (log->kept_bytes > 0) write_kept(log);
+  int64_t missing = log->lost_lines + count_lines(log->kept, log->kept_bytes);
+  if (missing > 0) {
+    status = fsdp_fail(error, FSDP_ERR_INPUT, "%s: %lld of its lines could not be written", log->path,
+                       (long long)missing);
+  }
+  if (log->descriptor >= 0 && close(log->descriptor) && !status) status = fail_io(log, "closing it", error);
+  free(log->kept);
   free(log->path);
   free(log);
   return status;
@@ -98,21 +144,18 @@ fsdp_status fsdp_metrics_log_write(fsdp_metrics_log *log, const json_t *record, 
   char *text = json_dumps(record, JSON_COMPACT | JSON_REAL_PRECISION(12));
   FSDP_CHECK(text, "a record that is no JSON object");
   size_t length = strlen(text);
-  text = fsdp_realloc(text, length + 1);
   text[length++] = '\n'; // in the place of the terminator
-  ssize_t put;
-  do put = write(log->descriptor, text, length);
-  while (put < 0 && errno == EINTR);
+  while (log->kept_bytes > 0 && log->kept_bytes + length > KEPT_BYTES_MAX) {
+    const char *newline = memchr(log->kept, '\n', log->kept_bytes);
+    drop_kept(log, newline ? (size_t)(newline - log->kept) + 1 : log->kept_bytes);
+    log->lost_lines++;
+  }
+  log->kept = fsdp_realloc(log->kept, log->kept_bytes + length);
+  memcpy(log->kept + log->kept_bytes, text, length);
+  log->kept_bytes += length;
   free(text);
-  if (put == (ssize_t)length) return FSDP_OK;
-  fsdp_status status = put < 0 ? fail_io(log, "writing", error)
-                               : fsdp_fail(error, FSDP_ERR_INPUT,
-                                           "%s: the disk is full; make room or give another place "
-                                           "with --log",
-                                           log->path);
-  // The first failure is the one to tell; if this fails too, the next opening cuts the line.
-  (void)!cut_unfinished(log);
-  return status;
+  if (write_kept(log)) return FSDP_OK;
+  return fsdp_fail(error, FSDP_ERR_INPUT, "%s: writing failed (%s)", log->path, strerror(errno));
 }
 
 json_t *fsdp_metrics_number(double value) {
