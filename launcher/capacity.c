@@ -21,6 +21,7 @@ typedef struct need {
 static need need_of(const fsdp_plan *plan) {
   need result;
   for (int i = 0; i < FSDP_SPACE_COUNT; i++) result.bytes[i] = plan->memory.space[i].arena_bytes;
+  result.bytes[FSDP_SPACE_DEVICE] += fsdp_plan_reserve_bytes(plan);
   return result;
 }
 
@@ -176,15 +177,27 @@ static const char *print_both(int64_t bytes, char out[96]) {
   return out;
 }
 
+// " (2.10 GB of it beside the arena: ...)", or nothing.
+static const char *print_reserve(const fsdp_plan *plan, char out[128]) {
+  int64_t reserve = fsdp_plan_reserve_bytes(plan);
+  char bytes[24];
+  out[0] = 0;
+  if (reserve > 0) {
+    snprintf(out, 128, " (%s of it beside the arena, for CUDA's modules, cuBLASLt and NCCL; not measured)",
+             fsdp_value_print_bytes(reserve, bytes, sizeof bytes));
+  }
+  return out;
+}
+
 fsdp_status fsdp_capacity_check(const fsdp_plan *plan, const fsdp_limits *limits, fsdp_error *error) {
   need needs = need_of(plan), helped;
   if (excess(&needs, limits) == 0) return FSDP_OK;
   bool by_option = true; // a limit that a user can raise
-  char what[512], needed[96], limit[96], advice[ADVICE_BYTES], device[24], host[24];
+  char what[512], needed[96], reserve[128], limit[96], advice[ADVICE_BYTES], device[24], host[24];
   if (limits->bytes[FSDP_SPACE_DEVICE] && needs.bytes[FSDP_SPACE_DEVICE] > limits->bytes[FSDP_SPACE_DEVICE]) {
-    snprintf(what, sizeof what, "a rank needs %s on the device, but %s allows %s",
-             print_both(needs.bytes[FSDP_SPACE_DEVICE], needed), limits->place[FSDP_SPACE_DEVICE],
-             print_both(limits->bytes[FSDP_SPACE_DEVICE], limit));
+    snprintf(what, sizeof what, "a rank needs %s on the device%s, but %s allows %s",
+             print_both(needs.bytes[FSDP_SPACE_DEVICE], needed), print_reserve(plan, reserve),
+             limits->place[FSDP_SPACE_DEVICE], print_both(limits->bytes[FSDP_SPACE_DEVICE], limit));
     by_option = limits->place[FSDP_SPACE_DEVICE][0] == '-';
   } else if (limits->bytes[FSDP_SPACE_HOST] &&
              needs.bytes[FSDP_SPACE_HOST] > limits->bytes[FSDP_SPACE_HOST]) {

@@ -4,7 +4,8 @@
 #include "runtime/plan/plan.h"
 
 typedef struct fsdp_limits {
-  int64_t bytes[FSDP_SPACE_COUNT];     // of each arena; 0: none
+  // Of each space: an arena, and on a device what lies beside it (fsdp_plan_reserve_bytes); 0: none.
+  int64_t bytes[FSDP_SPACE_COUNT];
   const char *place[FSDP_SPACE_COUNT]; // what sets it: "--memory-limit 8GB (command line)", "this machine's
                                        // memory ..."
   int64_t shared_bytes;                // of both together, where one memory holds them; 0: none

@@ -129,7 +129,7 @@ static const fsdp_option_row table[] = {
     {"resume", 0, TEXT(resume), .fallback = "auto", .argument = "auto|off|PATH",
      .help = "go on from a checkpoint"},
     {"memory-limit", 0, SIZE(memory_limit),
-     .help = "refuse what needs more on the device (default: the device's memory)"},
+     .help = "refuse what needs more on the device, on a GPU with what libraries take (default: its memory)"},
     {"host-memory-limit", 0, SIZE(host_memory_limit), .help = "refuse what needs more on the host"},
     {"log-freq", 0, INT(log_freq, 1, STEPS_MAX), .fallback = "10",
      .help = "a line on the terminal every N steps"},

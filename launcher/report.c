@@ -210,6 +210,8 @@ static void print_memory(const fsdp_plan *plan, FILE *out) {
   print_memory_row("valley, between steps", device->valley_bytes, host->valley_bytes, out);
   print_memory_row("peak", device->peak_bytes, host->peak_bytes, out);
   print_memory_row("arena, allocated", device->arena_bytes, host->arena_bytes, out);
+  int64_t reserve = fsdp_plan_reserve_bytes(plan);
+  if (reserve > 0) print_memory_row("reserve, not measured", reserve, 0, out);
   fprintf(out, "  of the peak\n");
   for (int i = 0; i < FSDP_CATEGORY_COUNT; i++) {
     if (!device->peak_by_category[i] && !host->peak_by_category[i]) continue;
@@ -303,6 +305,7 @@ static json_t *memory_json(const fsdp_plan *plan) {
   put(memory, "valley_bytes", json_integer(device->valley_bytes));
   put(memory, "peak_bytes", json_integer(device->peak_bytes));
   put(memory, "arena_bytes", json_integer(device->arena_bytes));
+  put(memory, "reserve_bytes", json_integer(fsdp_plan_reserve_bytes(plan)));
   put(memory, "peak_at",
       json_string(fsdp_report_position(plan, device->peak_position, position, sizeof position)));
   put(memory, "peak_position", json_integer(device->peak_position));

@@ -50,6 +50,25 @@ def takes_every_option_of_training():
          "off")
 
 
+def gpu_memory_beside_the_arena():
+    """1 GB, and 0.3 GB for each of the communicators of more than one rank, count against a limit."""
+    for ranks, more, communicators in ((1, (), 0), (4, (), 3), (4, ("--mesh", "data=2,fsdp=2"), 4),
+                                       (4, ("--strategy", "no"), 2)):  # fmt: skip
+        if "--mesh" in more:
+            more += ("--strategy", "hybrid")
+        arguments = ("--model", "llama-1b", "--wrap", "block", "--ranks", ranks, *more)
+        assert plan_json(*arguments)["memory"]["reserve_bytes"] == 0  # on a CPU
+        arguments += ("--backend", "cuda")
+        memory = plan_json(*arguments)["memory"]
+        reserve = 1_000_000_000 + 300_000_000 * communicators
+        assert memory["reserve_bytes"] == reserve, (ranks, more, memory)
+        assert re.search(rf"reserve, not measured +{reserve / 1e9:.2f} GB", plan(*arguments).stdout)
+        least = memory["arena_bytes"] + reserve
+        plan(*arguments, "--memory-limit", least)
+        refused = programs.run("fsdp_plan", *arguments, "--memory-limit", least - 1)
+        assert refused.returncode == 4 and "of it beside the arena" in refused.stderr, refused.stderr
+
+
 def unit_counts():
     cases = (
         ("llama2-7b", "1e8", 36),
@@ -163,6 +182,7 @@ def pictures():
 for test in (
     streams,
     takes_every_option_of_training,
+    gpu_memory_beside_the_arena,
     unit_counts,
     shape_of_the_json,
     formulas,

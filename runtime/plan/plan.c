@@ -15,9 +15,21 @@ const fsdp_target *fsdp_target_cpu(void) {
 }
 
 const fsdp_target *fsdp_target_cuda(void) {
-  static const fsdp_target target = {
-      .name = "cuda", .device = FSDP_OP_CUDA, .gemm_workspace_bytes = (int64_t)32 << 20};
+  static const fsdp_target target = {.name = "cuda",
+                                     .device = FSDP_OP_CUDA,
+                                     .gemm_workspace_bytes = (int64_t)32 << 20,
+                                     .reserve_bytes = 1000000000,      // not measured
+                                     .comm_reserve_bytes = 300000000}; // not measured
   return &target;
+}
+
+int64_t fsdp_plan_reserve_bytes(const fsdp_plan *plan) {
+  const fsdp_target *target = plan->config.target;
+  int64_t bytes = target->reserve_bytes;
+  for (int g = 0; g < FSDP_GROUP_COUNT; g++) {
+    if (fsdp_mesh_group_size(&plan->config.mesh, (fsdp_group)g) > 1) bytes += target->comm_reserve_bytes;
+  }
+  return bytes;
 }
 
 const char *fsdp_strategy_name(fsdp_strategy strategy) {

@@ -21,6 +21,9 @@ typedef struct fsdp_target {
   fsdp_op_device device;
   // Scratch of the library of matrix products, kept for the whole run, 0 on the CPU.
   int64_t gemm_workspace_bytes;
+  // What lies beside the arena: the driver's context, modules and the library of matrix products, and what
+  // each communicator of more than one rank keeps.
+  int64_t reserve_bytes, comm_reserve_bytes;
 } fsdp_target;
 
 // The two targets that there are; static, not to be freed.
@@ -76,5 +79,9 @@ typedef struct fsdp_plan {
 // rejects is a broken invariant (assertion). The caller owns *plan.
 fsdp_status fsdp_plan_create(const fsdp_plan_config *config, fsdp_plan **plan, fsdp_error *error);
 void fsdp_plan_destroy(fsdp_plan *plan); // NULL is allowed
+
+// Device memory that a rank needs beside the arena: counted where a plan is compared with a limit, never part
+// of it.
+int64_t fsdp_plan_reserve_bytes(const fsdp_plan *plan);
 
 const char *fsdp_strategy_name(fsdp_strategy strategy);
