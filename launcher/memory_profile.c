@@ -16,7 +16,7 @@ fsdp_memory_profile fsdp_memory_profile_create(const fsdp_plan *plan, const char
       .plan = plan, .model_name = model_name, .position_count = program->instr_count};
   for (int i = 0; i < program->section_count; i++) {
     const fsdp_section *section = &program->sections[i];
-    if (section->kind == FSDP_SECTION_EVALUATION) profile.position_count = section->begin;
+    if (section->kind < FSDP_SECTION_EVALUATION) profile.position_count = section->end;
   }
   for (int space = 0; space < FSDP_SPACE_COUNT; space++) {
     size_t entries = (size_t)program->instr_count * FSDP_CATEGORY_COUNT;

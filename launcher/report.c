@@ -49,7 +49,7 @@ const char *fsdp_report_position(const fsdp_plan *plan, int position, char *out,
     const fsdp_section *section = &program->sections[i];
     if (position < section->begin || position >= section->end) continue;
     const char *name = fsdp_section_name(section->kind);
-    bool update = section->kind == FSDP_SECTION_UPDATE || section->kind == FSDP_SECTION_EVALUATION;
+    bool update = section->kind >= FSDP_SECTION_UPDATE;
     bool backward = position >= fsdp_report_backward_begin(program, section);
     if (update) {
       snprintf(phase, sizeof phase, " (%s)", name);

@@ -26,6 +26,7 @@ static const char *const names[FSDP_OP_KIND_COUNT] = {
     [FSDP_OP_SUM] = "sum",
     [FSDP_OP_CLIP_FACTOR] = "clip_factor",
     [FSDP_OP_ADAMW] = "adamw",
+    [FSDP_OP_CHECKSUM] = "checksum",
     [FSDP_OP_POISON] = "poison",
 };
 

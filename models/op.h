@@ -53,7 +53,9 @@ typedef enum fsdp_op_kind {
                        // fp32
   FSDP_OP_ADAMW,       // r grad (P), r scalars (FSDP_SCALAR_COUNT) fp32, r factor (1) fp32
   //                                          -> u master (P), u m (P), u v (P), [w copy (P)]
-  FSDP_OP_POISON, // w destination: fills every operand with signalling NaNs (tests only)
+  FSDP_OP_CHECKSUM, // r source (P) any dtype                                 -> w digest (2) i32: the range's
+                    // bytes as 64-bit words, each mixed with its index, summed modulo 2^64
+  FSDP_OP_POISON,   // w destination: fills every operand with signalling NaNs (tests only)
   FSDP_OP_KIND_COUNT
 } fsdp_op_kind;
 

@@ -197,6 +197,11 @@ static void train(rank_run *run, fsdp_executor *executor) {
   }
   if (!take_figures(run, executor, config->steps - 1)) return;
   fsdp_executor_drain(executor);
+  if (run->result->digests) {
+    if (config->before_check) config->before_check(config, executor, run->rank);
+    int count = fsdp_plan_digest_count(run->result->plan);
+    fsdp_executor_run_check(executor, run->result->digests + run->rank * count);
+  }
   if (fsdp_mesh_coordinate(&config->plan.mesh, FSDP_AXIS_DATA, run->rank) != 0) return;
   FSDP_CHECK(fsdp_state_save(executor, FSDP_STATE_MASTER, keep, run, &error) == FSDP_OK,
              "weights were refused");
@@ -299,6 +304,10 @@ harness_result *harness_train(const harness_config *config) {
   result->parameters = make_tensors(result->plan->graph);
   if (config->gradient_step >= 0) result->gradients = make_tensors(result->plan->graph);
   int ranks = fsdp_mesh_ranks(&config->plan.mesh);
+  if (plan.check && plan.mesh.size[FSDP_AXIS_DATA] > 1) {
+    size_t digests = (size_t)ranks * (size_t)fsdp_plan_digest_count(result->plan);
+    result->digests = fsdp_alloc_zeroed(digests, sizeof *result->digests);
+  }
   fsdp_weights *weights = NULL;
   if (config->weights) {
     fsdp_status status = fsdp_weights_open(config->weights, result->plan->graph, &weights, &error);
@@ -326,7 +335,7 @@ harness_result *harness_train(const harness_config *config) {
 void harness_free(harness_result *result) {
   free_tensors(result->gradients, result->param_count);
   free_tensors(result->parameters, result->param_count);
-  free(result->loss), free(result->grad_norm);
+  free(result->loss), free(result->grad_norm), free(result->digests);
   free(result->measured_valley_bytes), free(result->measured_peak_bytes);
   fsdp_plan_destroy(result->plan);
   free(result);

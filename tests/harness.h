@@ -16,7 +16,9 @@
 
 #include "runtime/exec/executor.h"
 
-typedef struct harness_config {
+typedef struct harness_config harness_config;
+
+struct harness_config {
   fsdp_plan_config plan;
   int steps;
   float lr;
@@ -27,7 +29,9 @@ typedef struct harness_config {
   // one sequence of plan.seq after another.
   const char *weights;
   const int32_t *tokens, *targets;
-} harness_config;
+  // With plan.check: called on every rank, after the last step and before the check. May be NULL.
+  void (*before_check)(const harness_config *config, fsdp_executor *executor, int rank);
+};
 
 typedef struct harness_tensor {
   const char *name;
@@ -45,6 +49,7 @@ typedef struct harness_result {
   int64_t *measured_valley_bytes, *measured_peak_bytes;
   fsdp_memory_report planned;
   fsdp_traffic traffic;
+  uint64_t *digests; // with plan.check and replicas: of all ranks, in their order; NULL: none
   char failure[512]; // what the trace found wrong, or a rank that differs from rank 0; empty: nothing
   fsdp_plan *plan;
 } harness_result;

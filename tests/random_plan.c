@@ -66,21 +66,23 @@ fsdp_plan_config random_plan_config(random_source *random) {
   config.mesh.size[FSDP_AXIS_FSDP] = config.strategy == FSDP_NO ? 1 : shards;
   config.mesh.size[FSDP_AXIS_DATA] =
       config.strategy == FSDP_NO || config.strategy == FSDP_HYBRID ? replicas : 1;
+  config.check = random_int(random, 0, 1);
   return config;
 }
 
 void describe_plan_config(const fsdp_plan_config *c, char *out, size_t out_bytes) {
-  snprintf(out, out_bytes,
-           "%s %dx%d V=%lld C=%lld I=%lld L=%lld H=%lld K=%lld D=%lld tied=%d B=%lld T=%lld "
-           "accumulation=%d(%s) wrap=%d "
-           "(%lld %s) offload=%d recompute=%d prefetch=%d %s/%s/%s/%s clip=%g evaluation=%d poison=%d %s",
-           fsdp_strategy_name(c->strategy), c->mesh.size[0], c->mesh.size[1], (long long)c->model.vocab_size,
-           (long long)c->model.hidden_size, (long long)c->model.intermediate_size,
-           (long long)c->model.num_layers, (long long)c->model.num_heads, (long long)c->model.num_kv_heads,
-           (long long)c->model.head_dim, c->model.tie_word_embeddings, (long long)c->batch, (long long)c->seq,
-           c->accumulation, c->accumulate == FSDP_ACCUMULATE_LOCAL ? "local" : "reduce", (int)c->wrap.kind,
-           (long long)c->wrap.numel, c->wrap.classes ? c->wrap.classes : "", c->cpu_offload,
-           c->recompute_block, c->prefetch, fsdp_dtype_name(c->param_dtype), fsdp_dtype_name(c->reduce_dtype),
-           fsdp_dtype_name(c->master_dtype), fsdp_dtype_name(c->moment_dtype), (double)c->grad_clip,
-           c->evaluation, c->poison, c->target->name);
+  snprintf(
+      out, out_bytes,
+      "%s %dx%d V=%lld C=%lld I=%lld L=%lld H=%lld K=%lld D=%lld tied=%d B=%lld T=%lld "
+      "accumulation=%d(%s) wrap=%d "
+      "(%lld %s) offload=%d recompute=%d prefetch=%d %s/%s/%s/%s clip=%g evaluation=%d check=%d poison=%d %s",
+      fsdp_strategy_name(c->strategy), c->mesh.size[0], c->mesh.size[1], (long long)c->model.vocab_size,
+      (long long)c->model.hidden_size, (long long)c->model.intermediate_size, (long long)c->model.num_layers,
+      (long long)c->model.num_heads, (long long)c->model.num_kv_heads, (long long)c->model.head_dim,
+      c->model.tie_word_embeddings, (long long)c->batch, (long long)c->seq, c->accumulation,
+      c->accumulate == FSDP_ACCUMULATE_LOCAL ? "local" : "reduce", (int)c->wrap.kind,
+      (long long)c->wrap.numel, c->wrap.classes ? c->wrap.classes : "", c->cpu_offload, c->recompute_block,
+      c->prefetch, fsdp_dtype_name(c->param_dtype), fsdp_dtype_name(c->reduce_dtype),
+      fsdp_dtype_name(c->master_dtype), fsdp_dtype_name(c->moment_dtype), (double)c->grad_clip, c->evaluation,
+      c->check, c->poison, c->target->name);
 }

@@ -155,6 +155,7 @@ fsdp_program *random_program(random_source *random) {
   if (g.program->accumulation > 1) generate_section(&g, FSDP_SECTION_LAST);
   generate_section(&g, FSDP_SECTION_UPDATE);
   if (random_int(random, 0, 1)) generate_section(&g, FSDP_SECTION_EVALUATION);
+  if (random_int(random, 0, 2) == 0) generate_section(&g, FSDP_SECTION_CHECK);
   fsdp_program_lifetimes(g.program);
   return g.program;
 }

@@ -6,6 +6,7 @@
 #include "runtime/exec/trace.h"
 
 #include <math.h>
+#include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -260,11 +261,35 @@ static void times_are_booked(void **state) {
   destroy_run(run);
 }
 
+static void *create_trace(void *program) {
+  fsdp_trace_destroy(fsdp_trace_create(program, NULL, -1));
+  return NULL;
+}
+
+// The order of a step's sections is as long as its micro-batches are many: it does not lie on the stack.
+static void many_micro_batches(void **state) {
+  (void)state;
+  fsdp_program *program = fsdp_program_create();
+  program->accumulation = 300000;
+  for (int kind = FSDP_SECTION_FIRST; kind <= FSDP_SECTION_UPDATE; kind++) {
+    fsdp_program_begin_section(program, (fsdp_section_kind)kind);
+    fsdp_program_end_section(program);
+  }
+  pthread_attr_t attributes;
+  pthread_t thread;
+  pthread_attr_init(&attributes);
+  assert_int_equal(pthread_attr_setstacksize(&attributes, (size_t)512 << 10), 0);
+  assert_int_equal(pthread_create(&thread, &attributes, create_trace, program), 0);
+  pthread_join(thread, NULL);
+  pthread_attr_destroy(&attributes);
+  fsdp_program_destroy(program);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(steps_follow_each_other), cmocka_unit_test(figures_are_measured),
       cmocka_unit_test(collisions_are_reported), cmocka_unit_test(touches_are_checked),
-      cmocka_unit_test(times_are_booked),
+      cmocka_unit_test(times_are_booked),        cmocka_unit_test(many_micro_batches),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -163,6 +163,73 @@ static void test_clip_factor_of_nan(void **state) {
   kernel_case_free(&c);
 }
 
+// SplitMix64's own numbers: over zeros the sum of its first outputs from seed 0 (Vigna's reference).
+static void test_checksum_of_zeros(void **state) {
+  (void)state;
+  static const uint64_t outputs[] = {0xe220a8397b1dcdaf, 0x6e789e6aa1b965f4, 0x06c45d188009454f,
+                                     0xf88bb8a8724c81ec, 0x1b39896a51a8749b};
+  uint64_t expected = 0;
+  for (int words = 1; words <= 5; words++) {
+    expected += outputs[words - 1];
+    kernel_case c = kernel_case_of(FSDP_OP_CHECKSUM, (fsdp_op_attrs){0}, 0);
+    kernel_case_input(&c, FSDP_F32, 2 * words, FSDP_READ, NULL);
+    memset(c.initial[0], 0, 8 * (size_t)words);
+    kernel_case_output(&c, FSDP_I32, 2);
+    kernel_case_run(&c);
+    assert_memory_equal(c.operands[1].data, &expected, 8);
+    kernel_case_free(&c);
+  }
+}
+
+// The words of a range mixed one by one, the last filled up with zeros.
+static uint64_t digest_of(const void *data, size_t bytes) {
+  uint64_t sum = 0;
+  for (size_t at = 0; at < bytes; at += 8) {
+    uint64_t x = 0;
+    memcpy(&x, (const char *)data + at, bytes - at < 8 ? bytes - at : 8);
+    x += (at / 8 + 1) * 0x9e3779b97f4a7c15;
+    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9;
+    x = (x ^ (x >> 27)) * 0x94d049bb133111eb;
+    sum += x ^ (x >> 31);
+  }
+  return sum;
+}
+
+// Any length, on any number of threads and at every instruction set level; every single bit changes it, and
+// so does an exchange of two words.
+static void test_checksum(void **state) {
+  (void)state;
+  static const int64_t lengths[] = {1, 2, 3, 5, 16, 1000, 16384, 50001};
+  for (int d = 0; d < 2; d++)
+    for (int n = 0; n < 8; n++) {
+      kernel_case c = kernel_case_of(FSDP_OP_CHECKSUM, (fsdp_op_attrs){0}, 0);
+      kernel_case_input(&c, dtypes[d], lengths[n], FSDP_READ, NULL);
+      double *digest = kernel_case_output(&c, FSDP_I32, 2);
+      uint64_t sum = digest_of(c.initial[0], (size_t)(lengths[n] * fsdp_dtype_bytes(dtypes[d])));
+      digest[0] = (int32_t)(uint32_t)sum, digest[1] = (int32_t)(uint32_t)(sum >> 32);
+      kernel_case_check(&c);
+    }
+  kernel_case c = kernel_case_of(FSDP_OP_CHECKSUM, (fsdp_op_attrs){0}, 0);
+  kernel_case_input(&c, FSDP_BF16, 17, FSDP_READ, NULL);
+  kernel_case_output(&c, FSDP_I32, 2);
+  uint64_t before, after;
+  kernel_case_run(&c);
+  memcpy(&before, c.operands[1].data, 8);
+  for (int bit = 0; bit < 17 * 16; bit++) {
+    ((unsigned char *)c.initial[0])[bit / 8] ^= (unsigned char)(1 << bit % 8);
+    kernel_case_run(&c);
+    memcpy(&after, c.operands[1].data, 8);
+    assert_true(before != after);
+    ((unsigned char *)c.initial[0])[bit / 8] ^= (unsigned char)(1 << bit % 8);
+  }
+  uint64_t *words = c.initial[0], first = words[0];
+  words[0] = words[2], words[2] = first;
+  kernel_case_run(&c);
+  memcpy(&after, c.operands[1].data, 8);
+  assert_true(before != after);
+  kernel_case_free(&c);
+}
+
 static const fsdp_op_attrs adamw_attrs = {
     .beta1 = 0.9f, .beta2 = 0.95f, .adam_eps = 1e-8f, .weight_decay = 0.1f};
 
@@ -401,6 +468,8 @@ int main(void) {
       cmocka_unit_test(test_sum_of_many),
       cmocka_unit_test(test_clip_factor),
       cmocka_unit_test(test_clip_factor_of_nan),
+      cmocka_unit_test(test_checksum_of_zeros),
+      cmocka_unit_test(test_checksum),
       cmocka_unit_test(test_adamw),
       cmocka_unit_test(test_adamw_is_independent_of_shards),
       cmocka_unit_test(test_rounding_is_unbiased),

@@ -13,14 +13,15 @@
 
 #include <cmocka.h>
 
-static fsdp_program *sections_program(int accumulation, bool evaluation) {
+static fsdp_program *sections_program(int accumulation, bool evaluation, bool check) {
   fsdp_program *program = fsdp_program_create();
   program->accumulation = accumulation;
   const fsdp_section_kind kinds[] = {FSDP_SECTION_ONLY, FSDP_SECTION_FIRST,  FSDP_SECTION_MIDDLE,
-                                     FSDP_SECTION_LAST, FSDP_SECTION_UPDATE, FSDP_SECTION_EVALUATION};
-  const bool present[] = {accumulation == 1, accumulation > 1, accumulation > 2, accumulation > 1, true,
-                          evaluation};
-  for (int i = 0; i < 6; i++) {
+                                     FSDP_SECTION_LAST, FSDP_SECTION_UPDATE, FSDP_SECTION_EVALUATION,
+                                     FSDP_SECTION_CHECK};
+  const bool present[] = {
+      accumulation == 1, accumulation > 1, accumulation > 2, accumulation > 1, true, evaluation, check};
+  for (int i = 0; i < 7; i++) {
     if (!present[i]) continue;
     fsdp_program_begin_section(program, kinds[i]);
     fsdp_program_instr(program, &(fsdp_instr){.unit = -1, .module = -1, .policy = -1}, NULL, 0);
@@ -29,7 +30,7 @@ static fsdp_program *sections_program(int accumulation, bool evaluation) {
   return program;
 }
 
-// The order as letters: o f m l u e.
+// The order as letters: o f m l u e c.
 static void spell(const fsdp_program *program, const int *order, int count, char *out) {
   for (int i = 0; i < count; i++) out[i] = fsdp_section_name(program->sections[order[i]].kind)[0];
   out[count] = 0;
@@ -42,7 +43,7 @@ static void test_step_order(void **state) {
     const char *order;
   } cases[] = {{1, "ou"}, {2, "flu"}, {3, "fmlu"}, {4, "fmmlu"}, {7, "fmmmmmlu"}};
   for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-    fsdp_program *program = sections_program(cases[i].accumulation, true);
+    fsdp_program *program = sections_program(cases[i].accumulation, true, true);
     int order[16];
     char text[16];
     spell(program, order, fsdp_program_step_order(program, order), text);
@@ -54,8 +55,9 @@ static void test_step_order(void **state) {
 static void test_seam_order(void **state) {
   (void)state;
   for (int accumulation = 1; accumulation <= 9; accumulation++) {
-    for (int evaluation = 0; evaluation < 2; evaluation++) {
-      fsdp_program *program = sections_program(accumulation, evaluation);
+    for (int beside = 0; beside < 4; beside++) {
+      bool evaluation = beside % 2 == 1, check = beside / 2 == 1;
+      fsdp_program *program = sections_program(accumulation, evaluation, check);
       int order[32], count = fsdp_program_seam_order(program, order);
       assert_true(count < 32);
       char text[33];
@@ -68,10 +70,17 @@ static void test_seam_order(void **state) {
                              accumulation > 4 ? "mmm" : "",
                              accumulation > 2 ? "ml" : "",
                              evaluation ? "uee" : "",
+                             check ? "cc" : "",
+                             check && !evaluation ? "ucc" : "",
+                             check && evaluation ? "ec" : "",
+                             check && evaluation ? "ce" : "",
+                             check && evaluation ? "uc" : "",
+                             check ? accumulation == 1 ? "cou" : "cf" : "",
                              evaluation ? accumulation == 1 ? "eou" : "ef" : ""};
       for (size_t i = 0; i < sizeof seams / sizeof seams[0]; i++) assert_non_null(strstr(text, seams[i]));
       if (accumulation == 3) assert_null(strstr(text, "mm"));
       if (!evaluation) assert_null(strchr(text, 'e'));
+      if (!check) assert_null(strchr(text, 'c'));
       fsdp_program_destroy(program);
     }
   }
@@ -101,7 +110,7 @@ static void test_lifetimes(void **state) {
 
 static void test_set_waits(void **state) {
   (void)state;
-  fsdp_program *program = sections_program(1, true);
+  fsdp_program *program = sections_program(1, true, false);
   const fsdp_wait waits[] = {{2, FSDP_WAIT_DATA}, {1, FSDP_WAIT_REUSE}, {0, FSDP_WAIT_POLICY}};
   fsdp_program_set_waits(program, waits, (int[]){1, 0, 2});
   assert_int_equal(program->wait_count, 3);
@@ -199,6 +208,8 @@ static void test_names(void **state) {
   assert_string_equal(fsdp_category_name(FSDP_CATEGORY_INPUTS), "inputs");
   assert_string_equal(fsdp_instr_kind_name(FSDP_INSTR_PUBLISH), "publish");
   assert_string_equal(fsdp_section_name(FSDP_SECTION_EVALUATION), "evaluation");
+  assert_string_equal(fsdp_section_name(FSDP_SECTION_CHECK), "check");
+  assert_string_equal(fsdp_instr_kind_name(FSDP_INSTR_DIGESTS), "digests");
 }
 
 int main(void) {

@@ -27,4 +27,5 @@ void FSDP_CPU(sum_squares)(const fsdp_kernel_call *call);
 void FSDP_CPU(sum)(const fsdp_kernel_call *call);
 void FSDP_CPU(clip_factor)(const fsdp_kernel_call *call);
 void FSDP_CPU(adamw)(const fsdp_kernel_call *call);
+void FSDP_CPU(checksum)(const fsdp_kernel_call *call);
 void FSDP_CPU(poison)(const fsdp_kernel_call *call);

@@ -35,6 +35,7 @@ const fsdp_cpu_isa FSDP_CPU(isa) = {
                     [FSDP_OP_SUM] = FSDP_CPU(sum),
                     [FSDP_OP_CLIP_FACTOR] = FSDP_CPU(clip_factor),
                     [FSDP_OP_ADAMW] = FSDP_CPU(adamw),
+                    [FSDP_OP_CHECKSUM] = FSDP_CPU(checksum),
                     [FSDP_OP_POISON] = FSDP_CPU(poison),
                 },
         },

@@ -26,4 +26,5 @@ void cuda_sum_squares(const fsdp_kernel_call *call);
 void cuda_sum(const fsdp_kernel_call *call);
 void cuda_clip_factor(const fsdp_kernel_call *call);
 void cuda_adamw(const fsdp_kernel_call *call);
+void cuda_checksum(const fsdp_kernel_call *call);
 void cuda_poison(const fsdp_kernel_call *call);

@@ -49,6 +49,10 @@ template <class T> __device__ __forceinline__ T global_load(const T *address) {
 template <class T> __device__ __forceinline__ void global_store(T *address, const T &value) {
   *address = value;
 }
+// Adds to a number that other threads add to as well.
+__device__ __forceinline__ void global_add(unsigned long long *address, unsigned long long value) {
+  atomicAdd(address, value);
+}
 
 // 2^x within 2 units in the last place; 0 for -infinity.
 __device__ __forceinline__ float exp2_approx(float x) {

@@ -28,11 +28,12 @@ static const fsdp_kernel_table table = {"cuda",
                                          cuda_sum,
                                          cuda_clip_factor,
                                          cuda_adamw,
+                                         cuda_checksum,
                                          cuda_poison}};
 
 static_assert(FSDP_OP_EMBEDDING == 0 && FSDP_OP_LINEAR_CROSS_ENTROPY == 7 &&
-                  FSDP_OP_EMBEDDING_BACKWARD == 8 && FSDP_OP_CAST == 16 && FSDP_OP_POISON == 23 &&
-                  FSDP_OP_KIND_COUNT == 24,
+                  FSDP_OP_EMBEDDING_BACKWARD == 8 && FSDP_OP_CAST == 16 && FSDP_OP_POISON == 24 &&
+                  FSDP_OP_KIND_COUNT == 25,
               "the table above follows models/op.h");
 
 static __global__ void probe() {}

@@ -34,7 +34,8 @@ struct fsdp_executor {
   fsdp_trace *trace;     // NULL unless measured
   fsdp_profile *profile; // NULL unless profiled
   float published[2];    // by PUBLISH, on the host stream: loss, norm
-  int publish_position;  // the last one issued
+  uint64_t *digests;     // the caller's, while a check runs
+  int publish_position;  // the last PUBLISH or DIGESTS issued
 };
 
 // ---- On the streams
@@ -114,6 +115,8 @@ static void run_host_call(fsdp_executor *self, const fsdp_instr *instr, const fs
     callbacks->feed_step(callbacks->context, views[0].data, views[1].data);
   } else if (instr->kind == FSDP_INSTR_FEED_BATCH) {
     callbacks->feed_batch(callbacks->context, views[0].data, views[1].data);
+  } else if (instr->kind == FSDP_INSTR_DIGESTS) {
+    memcpy(self->digests, views[0].data, (size_t)views[0].numel * sizeof(int32_t));
   } else {
     self->published[0] = *(const float *)views[0].data;
     self->published[1] = instr->operand_count > 1 ? *(const float *)views[1].data : NAN;
@@ -142,6 +145,7 @@ static void dispatch(fsdp_executor *self, const fsdp_work *work, const fsdp_view
   case FSDP_INSTR_FEED_STEP:
   case FSDP_INSTR_FEED_BATCH:
   case FSDP_INSTR_PUBLISH:
+  case FSDP_INSTR_DIGESTS:
     run_host_call(self, instr, views, touch);
     break;
   case FSDP_INSTR_KIND_COUNT:
@@ -180,8 +184,8 @@ static void add_stamped(const fsdp_executor *self, int64_t step, fsdp_profile_re
   }
 }
 
-// The work of every instruction. An evaluation belongs to no step: its round is 0, and it is neither traced
-// nor timed.
+// The work of every instruction. Evaluation and check belong to no step: their round is 0, and they are
+// neither traced nor timed.
 static void run_instr(const fsdp_work *work, const fsdp_stream_context *context) {
   fsdp_executor *self = work->owner;
   const fsdp_instr *instr = &self->program->instrs[work->item];
@@ -228,7 +232,8 @@ static void issue_section(fsdp_executor *self, int section, fsdp_work *work) {
     self->issued[i] = device->table->launch(device, instr->stream, work);
     self->last_ticket[instr->stream] = self->issued[i];
     work->serial++;
-    if (instr->kind == FSDP_INSTR_PUBLISH) self->publish_position = i;
+    bool hands_out = instr->kind == FSDP_INSTR_PUBLISH || instr->kind == FSDP_INSTR_DIGESTS;
+    if (hands_out) self->publish_position = i;
   }
 }
 
@@ -262,14 +267,25 @@ void fsdp_executor_run_step(fsdp_executor *self, fsdp_step_result *result) {
   *result = (fsdp_step_result){.step = step, .loss = self->published[0], .grad_norm = self->published[1]};
 }
 
-void fsdp_executor_run_evaluation(fsdp_executor *self, float *loss) {
+// A section that belongs to no step, once.
+static void run_beside(fsdp_executor *self, fsdp_section_kind kind) {
   fsdp_work work = {.run = run_instr, .owner = self};
   self->publish_position = -1;
   for (int s = 0; s < self->program->section_count; s++) {
-    if (self->program->sections[s].kind == FSDP_SECTION_EVALUATION) issue_section(self, s, &work);
+    if (self->program->sections[s].kind == kind) issue_section(self, s, &work);
   }
   wait_published(self);
+}
+
+void fsdp_executor_run_evaluation(fsdp_executor *self, float *loss) {
+  run_beside(self, FSDP_SECTION_EVALUATION);
   *loss = self->published[0];
+}
+
+void fsdp_executor_run_check(fsdp_executor *self, uint64_t *digests) {
+  self->digests = digests;
+  run_beside(self, FSDP_SECTION_CHECK);
+  self->digests = NULL;
 }
 
 void fsdp_executor_drain(fsdp_executor *self) {

@@ -63,6 +63,10 @@ void fsdp_executor_run_step(fsdp_executor *executor, fsdp_step_result *result);
 // Issues the evaluation section once and returns when its loss is published. The plan must have it.
 void fsdp_executor_run_evaluation(fsdp_executor *executor, float *loss);
 
+// Issues the check section once and returns when `digests` (fsdp_plan_digest_count of them) are there. The
+// plan must have it.
+void fsdp_executor_run_check(fsdp_executor *executor, uint64_t *digests);
+
 // Waits until every stream is idle.
 void fsdp_executor_drain(fsdp_executor *executor);
 

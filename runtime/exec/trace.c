@@ -95,7 +95,7 @@ fsdp_trace *fsdp_trace_create(const fsdp_program *program, const fsdp_device *de
   trace->streams = aligned_alloc(64, FSDP_STREAM_COUNT * sizeof *trace->streams);
   FSDP_CHECK(trace->streams, "out of host memory for the trace");
   memset(trace->streams, 0, FSDP_STREAM_COUNT * sizeof *trace->streams);
-  int order[FSDP_MAX_SECTIONS + program->accumulation];
+  int *order = fsdp_alloc((size_t)(FSDP_MAX_SECTIONS + program->accumulation) * sizeof *order);
   int runs = fsdp_program_step_order(program, order);
   int64_t total = 0, capacity[FSDP_STREAM_COUNT] = {0};
   for (int r = 0; r < runs; r++) {
@@ -109,6 +109,7 @@ fsdp_trace *fsdp_trace_create(const fsdp_program *program, const fsdp_device *de
       if (by_row) capacity[instr->stream] += instr->attrs.batch * instr->attrs.seq;
     }
   }
+  free(order);
   for (int s = 0; s < FSDP_STREAM_COUNT; s++) {
     recorder *self = &trace->streams[s];
     self->touch.range = record_range;

@@ -30,7 +30,7 @@ static bool is_live_somewhere(const fsdp_tensor *tensor) {
 // One past the last position of the sections that make up a training step.
 static int training_end(const fsdp_program *program) {
   for (int s = 0; s < program->section_count; s++)
-    if (program->sections[s].kind == FSDP_SECTION_EVALUATION) return program->sections[s].begin;
+    if (program->sections[s].kind >= FSDP_SECTION_EVALUATION) return program->sections[s].begin;
   return program->instr_count;
 }
 

@@ -144,7 +144,7 @@ static int64_t device_peak(const fsdp_program *program) {
   int64_t peak = 0;
   for (int s = 0; s < program->section_count; s++) {
     const fsdp_section *section = &program->sections[s];
-    if (section->kind == FSDP_SECTION_EVALUATION) continue;
+    if (section->kind >= FSDP_SECTION_EVALUATION) continue;
     for (int p = section->begin; p < section->end; p++) {
       int64_t sum = 0;
       for (int c = 0; c < FSDP_CATEGORY_COUNT; c++) sum += live[(int64_t)p * FSDP_CATEGORY_COUNT + c];
@@ -178,6 +178,30 @@ static void prove(fsdp_plan *plan) {
   fsdp_violation violation;
   FSDP_CHECK(fsdp_verify(plan->program, &violation), "the step program is not safe: %s", violation.message);
   plan->verified = true;
+}
+
+int fsdp_plan_digest_count(const fsdp_plan *plan) {
+  int count = 0;
+  for (int u = 0; u < plan->units->count; u++) count += plan->units->units[u].shard_numel > 0 ? 3 : 0;
+  return count;
+}
+
+int fsdp_plan_digest_unit(const fsdp_plan *plan, int digest) {
+  int unit = 0;
+  for (int left = digest / 3;; unit++) {
+    FSDP_CHECK(unit < plan->units->count, "digest %d of %d", digest, fsdp_plan_digest_count(plan));
+    if (plan->units->units[unit].shard_numel > 0 && left-- == 0) return unit;
+  }
+}
+
+int64_t fsdp_plan_check_bytes(const fsdp_plan *plan) {
+  int64_t bytes = 0;
+  for (int i = 0; i < plan->program->instr_count; i++) {
+    const fsdp_instr *instr = &plan->program->instrs[i];
+    if (instr->kind != FSDP_INSTR_OP || instr->op != FSDP_OP_CHECKSUM) continue;
+    bytes += plan->program->operands[instr->first_operand].size_bytes;
+  }
+  return bytes;
 }
 
 fsdp_status fsdp_plan_create(const fsdp_plan_config *config, fsdp_plan **out, fsdp_error *error) {

@@ -46,6 +46,7 @@ typedef struct fsdp_plan_config {
   float grad_clip; // 0: off
   float beta1, beta2, adam_eps, weight_decay;
   bool evaluation; // plan an evaluation section too
+  bool check;      // plan a check section too, where there are replicas to compare
   bool poison;     // fill memory that is free, or not yet written, with signalling NaNs (tests)
   const fsdp_target *target;
 } fsdp_plan_config;
@@ -83,5 +84,12 @@ void fsdp_plan_destroy(fsdp_plan *plan); // NULL is allowed
 // Device memory that a rank needs beside the arena: counted where a plan is compared with a limit, never part
 // of it.
 int64_t fsdp_plan_reserve_bytes(const fsdp_plan *plan);
+
+// The digests of a check section, in its order: masters, first and second moments of each unit that has any.
+// Digest i is of part i % 3 of unit fsdp_plan_digest_unit(i).
+int fsdp_plan_digest_count(const fsdp_plan *plan);
+int fsdp_plan_digest_unit(const fsdp_plan *plan, int digest);
+// Bytes that the check section reads on a rank; 0 where the plan has none.
+int64_t fsdp_plan_check_bytes(const fsdp_plan *plan);
 
 const char *fsdp_strategy_name(fsdp_strategy strategy);

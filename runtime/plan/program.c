@@ -150,11 +150,17 @@ int fsdp_program_step_order(const fsdp_program *program, int *out) {
 
 int fsdp_program_seam_order(const fsdp_program *program, int out[32]) {
   int evaluation = section_of_kind(program, FSDP_SECTION_EVALUATION);
+  int check = section_of_kind(program, FSDP_SECTION_CHECK);
   int count = step_order(program, 3, out);
   count += step_order(program, 3, out + count);
-  if (evaluation < 0) return count;
-  out[count++] = evaluation;
-  out[count++] = evaluation;
+  if (evaluation >= 0) out[count++] = evaluation, out[count++] = evaluation;
+  if (check >= 0) out[count++] = check, out[count++] = check;
+  if (evaluation < 0 && check < 0) return count;
+  if (evaluation >= 0 && check >= 0) {
+    out[count++] = evaluation;
+    count += step_order(program, 3, out + count);
+    out[count++] = check;
+  }
   return count + step_order(program, 3, out + count);
 }
 
@@ -279,14 +285,14 @@ const char *fsdp_category_name(fsdp_category category) {
 
 const char *fsdp_instr_kind_name(fsdp_instr_kind kind) {
   static const char *const names[] = {"op",        "all_gather", "reduce_scatter", "all_reduce", "copy_up",
-                                      "copy_down", "feed_step",  "feed_batch",     "publish"};
+                                      "copy_down", "feed_step",  "feed_batch",     "publish",    "digests"};
   FSDP_CHECK((unsigned)kind < FSDP_INSTR_KIND_COUNT, "instruction kind %d", (int)kind);
   return names[kind];
 }
 
 const char *fsdp_section_name(fsdp_section_kind kind) {
-  static const char *const names[] = {"only", "first", "middle", "last", "update", "evaluation"};
-  FSDP_CHECK((unsigned)kind <= FSDP_SECTION_EVALUATION, "section kind %d", (int)kind);
+  static const char *const names[] = {"only", "first", "middle", "last", "update", "evaluation", "check"};
+  FSDP_CHECK((unsigned)kind <= FSDP_SECTION_CHECK, "section kind %d", (int)kind);
   return names[kind];
 }
 

@@ -1,6 +1,6 @@
 // The step program: a training step as a flat list of instructions on streams, with waits.
 //
-//   sections   micro-batch sections (only | first last | first middle... last), update, [evaluation]
+//   sections   micro-batch sections (only | first last | first middle... last), update, [evaluation], [check]
 //   a run      first, middle x (accumulation - 2), last, update, and again from the start: no barrier between
 //   them tensors    ranges of one of two arenas (device, pinned host), each live over a range of list
 //   positions positions  an instruction's index in the whole list; sections lie in it one after another
@@ -70,6 +70,7 @@ typedef enum fsdp_instr_kind {
   FSDP_INSTR_FEED_STEP,      // w host scalars, w host target count: asks the caller for the step's numbers
   FSDP_INSTR_FEED_BATCH,     // w host tokens, w host targets: asks the caller for the next micro-batch
   FSDP_INSTR_PUBLISH,        // r host results (fp32 loss[, gradient norm]): hands them to the caller
+  FSDP_INSTR_DIGESTS,        // r host digests (64 bits each): hands them to the caller
   FSDP_INSTR_KIND_COUNT
 } fsdp_instr_kind;
 
@@ -111,7 +112,8 @@ typedef enum fsdp_section_kind {
   FSDP_SECTION_MIDDLE,
   FSDP_SECTION_LAST,
   FSDP_SECTION_UPDATE,
-  FSDP_SECTION_EVALUATION,
+  FSDP_SECTION_EVALUATION, // of no step from here on
+  FSDP_SECTION_CHECK,      // digests of every shard of the state, for replicas to compare
 } fsdp_section_kind;
 
 typedef struct fsdp_section {
@@ -119,7 +121,7 @@ typedef struct fsdp_section {
   int begin, end; // positions [begin, end)
 } fsdp_section;
 
-#define FSDP_MAX_SECTIONS 5
+#define FSDP_MAX_SECTIONS 6
 
 typedef struct fsdp_program {
   fsdp_instr *instrs;
@@ -154,12 +156,12 @@ void fsdp_program_set_waits(fsdp_program *program, const fsdp_wait *waits, const
 void fsdp_program_lifetimes(fsdp_program *program);
 
 // The order in which sections are issued in one step, as section indices; returns their number. `out` holds
-// at least accumulation + 1. Evaluation is not in it.
+// at least accumulation + 1. Evaluation and check are not in it.
 int fsdp_program_step_order(const fsdp_program *program, int *out);
 
 // A sequence of section indices that contains every seam there is: two whole steps with three middles at most
-// in each (what is proved of k and k+1 holds for k+1 and k+2), an evaluation twice, and a step again. Returns
-// the length (< 32).
+// in each (what is proved of k and k+1 holds for k+1 and k+2), an evaluation twice, a check twice, each after
+// the other, and steps again. Returns the length (< 32).
 int fsdp_program_seam_order(const fsdp_program *program, int out[32]);
 
 // XXH3 of everything that every rank must agree on: instructions, operands, waits, tensors with their

@@ -318,6 +318,11 @@ void fsdp_schedule(fsdp_plan *plan) {
   schedule_update_section(&s);
   fsdp_program_end_section(plan->program);
   if (plan->config.evaluation) schedule_batch(&s, FSDP_SECTION_EVALUATION);
+  if (plan->config.check && s.replica_count > 1) {
+    fsdp_program_begin_section(plan->program, FSDP_SECTION_CHECK);
+    schedule_check_section(&s);
+    fsdp_program_end_section(plan->program);
+  }
   free(s.unit);
   free(s.tensor_of_value);
   free(s.last_grad_node);

@@ -4,6 +4,7 @@
 //   schedule_compute.c  one node -> its kernel instructions, with operands in unit buffers
 //   schedule_state.c    state tensors, gathers, reductions
 //   schedule_update.c   step scalars, gradient norm, updates, results
+//   schedule_check.c    digests of the state, which replicas compare
 #pragma once
 
 #include "runtime/plan/schedule.h"
@@ -89,6 +90,10 @@ void schedule_unit_norm(scheduler *s, int u); // its part of the gradient norm, 
 void schedule_unit_update(scheduler *s, int u, fsdp_stream stream);
 void schedule_update_section(scheduler *s);
 void schedule_evaluation_result(scheduler *s);
+
+// ---- schedule_check.c
+
+void schedule_check_section(scheduler *s);
 
 // ---- small makers
 

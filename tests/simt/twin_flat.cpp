@@ -55,6 +55,15 @@ void clips(float max_norm, float sum) {
   twin_check(c);
 }
 
+// Whole numbers: the digest is the same bits on both devices, whatever the length and its last word.
+void checksum(fsdp_dtype dtype, int64_t P) {
+  twin_case c = twin_of(FSDP_OP_CHECKSUM, fsdp_op_attrs(), dtype);
+  c.name += " P" + std::to_string(P);
+  twin_input(&c, dtype, P);
+  twin_output(&c, FSDP_I32, 2);
+  twin_check(c);
+}
+
 struct states {
   fsdp_dtype grad, master, moment, copy;
   bool has_copy;
@@ -156,6 +165,8 @@ void twin_flat() {
         sums(FSDP_OP_SUM_SQUARES, dtype, P, updates, false);
       }
   sums(FSDP_OP_SUM, FSDP_F32, 37, false, false);
+  for (fsdp_dtype dtype : dtypes)
+    for (int64_t P : {1, 2, 3, 4, 5, 7, 16, 4096, 20011}) checksum(dtype, P);
   fills();
   clips(0, 100);
   clips(1, 100);

@@ -58,6 +58,10 @@ template <class T> inline void global_store(T *address, const T &value) {
   simt::memory_check(address, sizeof(T), sizeof(T));
   *address = value;
 }
+inline void global_add(unsigned long long *address, unsigned long long value) {
+  simt::memory_check(address, sizeof *address, sizeof *address);
+  *address += value; // threads are fibers, which switch only at barriers
+}
 
 inline float exp2_approx(float x) {
   return exp2f(x);
