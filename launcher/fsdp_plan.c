@@ -35,6 +35,8 @@ static fsdp_status run(const fsdp_options *options, fsdp_setup *setup, fsdp_erro
   for (int i = 0; fsdp_options_note(options, i, note, (int)sizeof note); i++) {
     fprintf(stderr, "fsdp_plan: note: %s\n", note);
   }
+  if (fsdp_setup_note(options, setup->plan, note, sizeof note))
+    fprintf(stderr, "fsdp_plan: note: %s\n", note);
   print_plan(options, setup);
   if (!options->memory_profile) return FSDP_OK;
   return fsdp_memory_profile_write(setup->plan, setup->model_name, options->memory_profile, error);

@@ -1,4 +1,5 @@
 // Trains a Llama over the ranks that mpirun started.
+#include "launcher/device_line.h"
 #include "launcher/stop.h"
 #include "launcher/train.h"
 #include "runtime/base/check.h"
@@ -18,10 +19,14 @@ static bool answered(const fsdp_world *world, const fsdp_options *options) {
   return true;
 }
 
-// The GPU of this rank, where the backend asks for one; under `auto` the CPU where no rank is shown any.
+#define WHY_BYTES 1200
+
+// The GPU of this rank, where the backend asks for one; under `auto` the CPU where no rank is shown any, and
+// then `why_cpu`.
 static fsdp_status choose_gpu(fsdp_world *world, const fsdp_options *options, fsdp_gpu *gpu,
-                              fsdp_error *error) {
+                              char why_cpu[WHY_BYTES], fsdp_error *error) {
   *gpu = (fsdp_gpu){.present = false};
+  fsdp_device_line_why_cpu(options, NULL, why_cpu, WHY_BYTES);
   if (options->backend == FSDP_BACKEND_CPU || !fsdp_gpu_is_built()) return FSDP_OK;
   fsdp_error reason;
   if (fsdp_gpu_choose(world, options->allow_shared_gpu, gpu, &reason) == FSDP_OK) return FSDP_OK;
@@ -29,7 +34,10 @@ static fsdp_status choose_gpu(fsdp_world *world, const fsdp_options *options, fs
   fsdp_world_gather(world, &gpu->shown, (int64_t)sizeof gpu->shown, all);
   for (int i = 0; i < world->size; i++) shown += all[i];
   free(all);
-  if (options->backend == FSDP_BACKEND_AUTO && shown == 0) return FSDP_OK;
+  if (options->backend == FSDP_BACKEND_AUTO && shown == 0) {
+    fsdp_device_line_why_cpu(options, reason.message, why_cpu, WHY_BYTES);
+    return FSDP_OK;
+  }
   return fsdp_fail(error, reason.status, "--backend %s (%s): %.800s",
                    options->backend == FSDP_BACKEND_CUDA ? "cuda" : "auto",
                    fsdp_options_place(options, "backend"), reason.message);
@@ -41,12 +49,14 @@ static fsdp_status train(fsdp_world *world, const fsdp_options *options, int *st
   if (status == FSDP_OK) status = fsdp_train_agree_on_options(world, options, error);
   if (status != FSDP_OK || answered(world, options)) return status;
   fsdp_gpu gpu;
-  status = choose_gpu(world, options, &gpu, error);
+  char why_cpu[WHY_BYTES];
+  status = choose_gpu(world, options, &gpu, why_cpu, error);
   if (status != FSDP_OK) return status;
   fsdp_placement placement;
   fsdp_placement_config place = {.bind = options->bind, .gpu_bus = gpu.present ? gpu.bus : NULL};
   fsdp_placement_bind(world, &place, &placement);
-  fsdp_train_config config = {.world = world, .options = options, .placement = &placement, .gpu = &gpu};
+  fsdp_train_config config = {
+      .world = world, .options = options, .placement = &placement, .gpu = &gpu, .why_cpu = why_cpu};
   return fsdp_train_run(&config, stop_signal, error);
 }
 

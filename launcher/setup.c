@@ -219,3 +219,15 @@ void fsdp_setup_destroy(fsdp_setup *setup) {
   fsdp_plan_destroy(setup->plan);
   setup->plan = NULL;
 }
+
+bool fsdp_setup_note(const fsdp_options *options, const fsdp_plan *plan, char *note, size_t note_bytes) {
+  int ranks = fsdp_mesh_ranks(&plan->config.mesh);
+  bool as_full = options->strategy == FSDP_HYBRID && !options->mesh_data && ranks > 1 &&
+                 plan->config.mesh.size[FSDP_AXIS_DATA] == 1;
+  if (!as_full) return false;
+  snprintf(note, note_bytes,
+           "--strategy hybrid (%s) is full here: all %d ranks are on one node, so there is one replica; "
+           "--mesh data=R,fsdp=F divides them otherwise",
+           fsdp_options_place(options, "strategy"), ranks);
+  return true;
+}

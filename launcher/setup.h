@@ -28,3 +28,6 @@ typedef struct fsdp_setup {
 fsdp_status fsdp_setup_create(const fsdp_options *options, fsdp_program_kind program,
                               const fsdp_setup_ranks *ranks, fsdp_setup *setup, fsdp_error *error);
 void fsdp_setup_destroy(fsdp_setup *setup);
+
+// What the plan makes of an option that its user may not expect, as a sentence. False where there is nothing.
+bool fsdp_setup_note(const fsdp_options *options, const fsdp_plan *plan, char *note, size_t note_bytes);

@@ -141,11 +141,10 @@ static fsdp_status open_files(fsdp_trainer *t, fsdp_error *error) {
 }
 
 static fsdp_status create_device(fsdp_trainer *t, fsdp_error *error) {
-  int threads = t->options->threads ? (int)t->options->threads : t->placement->core_count;
   fsdp_device_config config = {.shared = t->world->size > 1,
                                .ordinal = t->gpu->ordinal,
                                .registered = t->options->nccl_register && t->world->size > 1};
-  fsdp_device_configure(t->setup.plan->program, threads, &config);
+  fsdp_device_configure(t->setup.plan->program, fsdp_trainer_threads(t), &config);
   const fsdp_device_table *table = t->gpu->present ? fsdp_device_cuda() : fsdp_device_cpu();
   return table->create(&config, &t->device, error);
 }
@@ -244,8 +243,11 @@ static void destroy(fsdp_trainer *t) {
 }
 
 fsdp_status fsdp_train_run(const fsdp_train_config *config, int *stop_signal, fsdp_error *error) {
-  fsdp_trainer t = {
-      .world = config->world, .options = config->options, .placement = config->placement, .gpu = config->gpu};
+  fsdp_trainer t = {.world = config->world,
+                    .options = config->options,
+                    .placement = config->placement,
+                    .gpu = config->gpu,
+                    .why_cpu = config->why_cpu};
   fsdp_stop_install();
   fsdp_status status = plan(&t, error);
   if (status == FSDP_OK && fsdp_trainer_is_first(&t)) fsdp_train_print_asked_for(&t);

@@ -16,6 +16,7 @@ typedef struct fsdp_train_config {
   const fsdp_options *options; // the same on every rank
   const fsdp_placement *placement;
   const fsdp_gpu *gpu; // not present: train on the CPU
+  const char *why_cpu; // then (device_line.h)
 } fsdp_train_config;
 
 // Checks that every rank was started with rank 0's options. FSDP_ERR_OPTION, on every rank alike, names the

@@ -20,9 +20,15 @@ static bool is_first(const fsdp_train_checkpoints *self) {
   return self->world->rank == 0;
 }
 
+static void say_waiting(const char *folder, const char *holder, int wait_ms) {
+  fprintf(stderr, "fsdp_train: note: %s is in use by %s: waiting up to %d s for it to end\n", folder, holder,
+          wait_ms / 1000);
+}
+
 static fsdp_status open_folder(fsdp_train_checkpoints *self, fsdp_error *error) {
   fsdp_status status = fsdp_train_make_folder(self->options, self->folder, sizeof self->folder, error);
-  if (status == FSDP_OK) status = fsdp_checkpoint_lock(self->folder, LOCK_WAIT_MS, &self->lock, error);
+  if (status == FSDP_OK)
+    status = fsdp_checkpoint_lock(self->folder, LOCK_WAIT_MS, say_waiting, &self->lock, error);
   if (status == FSDP_OK) fsdp_checkpoint_clean(self->folder);
   return status;
 }
@@ -44,7 +50,7 @@ fsdp_status fsdp_train_checkpoints_open(fsdp_train_checkpoints *self, fsdp_error
 void fsdp_train_checkpoints_close(fsdp_train_checkpoints *self) {
   fsdp_saver_destroy(self->saver);
   fsdp_resume_destroy(self->resume);
-  if (self->world && self->lock >= 0) close(self->lock);
+  if (self->world) fsdp_checkpoint_unlock(self->folder, self->lock);
 }
 
 bool fsdp_train_checkpoints_found(const fsdp_train_checkpoints *self) {

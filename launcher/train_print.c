@@ -1,3 +1,4 @@
+#include "launcher/device_line.h"
 #include "launcher/option_value.h"
 #include "launcher/report.h"
 #include "launcher/trainer.h"
@@ -16,7 +17,9 @@ void fsdp_train_print_start(const fsdp_trainer *t) {
   const fsdp_plan *made = t->setup.plan;
   const fsdp_memory_space_report *device = &made->memory.space[FSDP_SPACE_DEVICE];
   const fsdp_memory_space_report *host = &made->memory.space[FSDP_SPACE_HOST];
-  char parameters[48], valley[24], peak[24], arena[24], host_arena[24], hint[512], tokens[48], read[24];
+  char parameters[48], valley[24], peak[24], arena[24], host_arena[24], tokens[48], read[24], line[1280];
+  fsdp_device_line_print(t->gpu, fsdp_trainer_threads(t), t->why_cpu, line, sizeof line);
+  printf("device:    %s\n", line);
   printf("model:     %s, %s parameters, %s", t->setup.model_name,
          fsdp_value_print_int(fsdp_llama_parameter_count(&made->config.model), parameters, sizeof parameters),
          fsdp_train_checkpoints_found(&t->checkpoints) ? "weights from the checkpoint"
@@ -43,15 +46,7 @@ void fsdp_train_print_start(const fsdp_trainer *t) {
   }
   printf("steps:     %" PRId64 " of %s tokens, %" PRId64 " an epoch\n", t->total_steps,
          fsdp_value_print_int(t->step_tokens, tokens, sizeof tokens), t->steps_per_epoch);
-  if (made->config.seq > made->config.model.max_position_embeddings) {
-    printf("note:      sequences of %" PRId64 " tokens are longer than the %" PRId64
-           " positions that the model was made for\n",
-           made->config.seq, made->config.model.max_position_embeddings);
-  }
-  for (int i = 0; fsdp_options_note(t->options, i, hint, (int)sizeof hint); i++)
-    printf("note:      %s\n", hint);
-  if (fsdp_report_hint(made, hint, sizeof hint)) printf("hint: %s\n", hint);
-  fflush(stdout);
+  fsdp_train_print_notes(t);
 }
 
 void fsdp_train_print_summary(const fsdp_trainer *t, const fsdp_step_record *last,

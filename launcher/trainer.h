@@ -2,6 +2,7 @@
 //
 //   train.c        plans, prepares, and runs       train_steps.c   the loop of steps
 //   train_print.c  what a person sees              train_agree.c   options that ranks compare
+//   train_log.c    what a program reads            train_notes.c   what is worth knowing at the start
 #pragma once
 
 #include "launcher/feed.h"
@@ -17,6 +18,7 @@ typedef struct fsdp_trainer {
   const fsdp_options *options;
   const fsdp_placement *placement;
   const fsdp_gpu *gpu;
+  const char *why_cpu; // where there is no GPU
   fsdp_setup setup;
   fsdp_dataset *dataset, *eval_dataset; // the latter NULL without --eval-data
   fsdp_weights *weights;
@@ -44,11 +46,19 @@ static inline bool fsdp_trainer_is_first(const fsdp_trainer *t) {
   return t->world->rank == 0;
 }
 
+// CPU threads of this rank.
+static inline int fsdp_trainer_threads(const fsdp_trainer *t) {
+  return t->options->threads ? (int)t->options->threads : t->placement->core_count;
+}
+
 // What was asked for by --print-model, --print-program and --dry-run. Called on rank 0 alone.
 void fsdp_train_print_asked_for(const fsdp_trainer *t);
 
 // The header, before the first step. Called on rank 0 alone.
 void fsdp_train_print_start(const fsdp_trainer *t);
+
+// Notes and warnings behind the header. Called on rank 0 alone.
+void fsdp_train_print_notes(const fsdp_trainer *t);
 
 // The last lines. `last` is the record of the last step. Called on rank 0 alone.
 void fsdp_train_print_summary(const fsdp_trainer *t, const fsdp_step_record *last,

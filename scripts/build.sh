@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # build.sh [FOLDER] [-DNAME=VALUE ...]: configures and builds, into build/ unless told otherwise. Warnings
 # are errors only with -DFSDP_WERROR=ON, so that a newer compiler's new warning stops nobody from using the
-# programs. BUILD_TARGETS names what is wanted, where that is less than all.
+# programs. BUILD_TARGETS names what is wanted, where that is less than all. Says how far it is: on a terminal
+# in one line, else every BUILD_STATUS_S seconds (10).
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
 folder=build
@@ -18,9 +19,30 @@ if ! cmake -S . -B "$folder" "${generator[@]}" -DFSDP_WERROR=OFF "$@" >"$folder/
   exit 1
 fi
 grep -- '-- fsdp:' "$folder/configure.log" || true
+# Prints the log's last "[12/345]" or "[ 12%]" again and again.
+watch() {
+  local every=${BUILD_STATUS_S:-10} began=$SECONDS last=0 now
+  while sleep 0.5; do
+    now=$(grep -oE '^\[ *[0-9]+(/[0-9]+|%)\]' "$folder/build.log" | tail -n 1) || continue
+    if [ -t 1 ]; then
+      printf '\r%s %d s ' "$now" $((SECONDS - began))
+    elif [ $((SECONDS - began - last)) -ge "$every" ]; then
+      last=$((SECONDS - began))
+      echo "$now $last s"
+    fi
+  done
+}
+
 read -ra targets <<<"${BUILD_TARGETS:-all}"
+: >"$folder/build.log"
+watch &
+watcher=$!
+trap 'kill $watcher 2>/dev/null || true' EXIT
 if ! cmake --build "$folder" --parallel "$(cores)" --target "${targets[@]}" >"$folder/build.log" 2>&1; then
   grep -v '^\[[0-9/]*\] Building' "$folder/build.log" | tail -n 80 >&2
   exit 1
 fi
+kill $watcher
+wait $watcher 2>/dev/null || true
+if [ -t 1 ]; then printf '\r\033[K'; fi
 echo "built into $folder/bin"

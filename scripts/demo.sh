@@ -10,19 +10,21 @@ out=outputs/demo
 say "What is missing"
 scripts/install_deps.sh
 say "Build"
-# The CUDA device is minutes of compiling, of use only where there is a GPU.
+# The CUDA device is minutes of compiling, of use only where there is a GPU. A folder of its own, so that this
+# choice is not found in build/ by later builds.
 cuda=off
 if compgen -G "/dev/nvidia[0-9]*" >/dev/null; then cuda=auto; fi
-BUILD_TARGETS="fsdp_train fsdp_plan" scripts/build.sh build -DFSDP_CUDA=$cuda
+build=build-demo
+BUILD_TARGETS="fsdp_train fsdp_plan" scripts/build.sh $build -DFSDP_CUDA=$cuda
 rm -rf "$out"
 mkdir -p "$out"
 
 say "The plan, before anything is allocated"
 options=(--model tiny --strategy full --wrap block --batch-size 2 --seq-length 256)
-build/bin/fsdp_plan --ranks "$ranks" "${options[@]}"
+$build/bin/fsdp_plan --ranks "$ranks" "${options[@]}"
 
 say "Training on $ranks ranks"
-mpirun -np "$ranks" build/bin/fsdp_train "${options[@]}" --max-steps "$steps" --num-epochs 1000 --lr 3e-3 \
+mpirun -np "$ranks" $build/bin/fsdp_train "${options[@]}" --max-steps "$steps" --num-epochs 1000 --lr 3e-3 \
   --warmup-steps 10 --log-freq 20 --log "$out/log.jsonl" --memory-profile "$out/memory.svg" "$@"
 
 say "Summary"

@@ -17,10 +17,17 @@ typedef struct fsdp_checkpoint_entry {
   int64_t step, sequence; // sequence 0: the manifest cannot be read
 } fsdp_checkpoint_entry;
 
-// Locks the folder against other runs until the descriptor in *lock is closed, waiting up to `wait_ms` for
-// one that is just ending. FSDP_ERR_INPUT where another run has it. On file systems without locks *lock is
-// -1.
-fsdp_status fsdp_checkpoint_lock(const char *folder, int wait_ms, int *lock, fsdp_error *error);
+// Told, once, that another run has the folder, before it is waited for; `holder` is "process 123 on host a",
+// or "another run" where that is not known.
+typedef void (*fsdp_checkpoint_wait)(const char *folder, const char *holder, int wait_ms);
+
+// Locks the folder against other runs, waiting up to `wait_ms` for one that is just ending, and leaves a file
+// that says who has it. FSDP_ERR_INPUT where another run keeps it. On file systems without locks *lock is -1.
+fsdp_status fsdp_checkpoint_lock(const char *folder, int wait_ms, fsdp_checkpoint_wait waiting, int *lock,
+                                 fsdp_error *error);
+
+// Lets go of the folder. A run that is killed does so too, but for the file.
+void fsdp_checkpoint_unlock(const char *folder, int lock);
 
 // Removes what crashes have left.
 void fsdp_checkpoint_clean(const char *folder);

@@ -1,0 +1,108 @@
+"""What the trainer says of itself: the device, what is saved and what is not, options that look like a
+mistake, and whom it waits for."""
+
+import os
+import pathlib
+import re
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+
+import programs
+
+work = pathlib.Path(tempfile.mkdtemp(prefix="fsdp_notes_"))
+RANKS = 2 if programs.WITH_MPI else None
+
+
+def train(*arguments, ranks=None, status=0):
+    process = programs.run("fsdp_train", "-s", "32", "--backend", "cpu", *arguments, ranks=ranks)
+    assert process.returncode == status, (arguments, process.returncode, process.stdout, process.stderr)
+    return process
+
+
+def notes(process):
+    return [line[len("note:      ") :] for line in process.stdout.splitlines() if line.startswith("note: ")]
+
+
+def warnings(process):
+    return [line for line in process.stderr.splitlines() if line.startswith("fsdp_train: warning: ")]
+
+
+def the_device():
+    process = train("--max-steps", 1, "--threads", 1, ranks=RANKS)
+    line = "\ndevice:    cpu, 1 thread a rank; --backend cpu (command line)\n"
+    assert process.stdout.count(line) == 1, process.stdout
+    if os.environ.get("FSDP_WITH_CUDA") == "ON" or list(pathlib.Path("/dev").glob("nvidia[0-9]*")):
+        return
+    process = programs.run("fsdp_train", "-s", "32", "--max-steps", "1")
+    assert re.search(r"^device:    cpu, \d+ threads? a rank; this ", process.stdout, re.M), process.stdout
+    assert "this build has no CUDA" in process.stdout
+
+
+def what_is_saved():
+    process = train("--max-steps", 1, ranks=RANKS)
+    assert notes(process).count("nothing will be saved: name the experiment with -e NAME") == 1
+    common = ["--save-dir", work, "-e", "kept", "--ckpt-freq"]
+    process = train("--max-steps", 1, *common, 0, ranks=RANKS)
+    assert "nothing will be saved: --ckpt-freq 0 (command line)" in notes(process)
+    assert "\nsaved: " not in process.stdout
+    for way in ("on", "off"):
+        process = train("--max-steps", 5, *common, 2, "--resume", "off", "--ckpt-async", way, ranks=RANKS)
+        assert not notes(process), process.stdout
+        saved = re.findall(r"^saved:     (.*), ([\d.]+) MB in \d+\.\d s$", process.stdout, re.M)
+        folders = [work / "kept" / f"step-{step:08d}" for step in (2, 4, 5)]
+        assert [folder for folder, _ in saved] == list(map(str, folders)), process.stdout
+        for folder, megabytes in saved:  # three digits of the size on the disk, but for the manifest
+            size = sum(path.stat().st_size for path in pathlib.Path(folder).glob("*.safetensors"))
+            assert abs(float(megabytes) * 1e6 - size) <= 0.006 * size, (megabytes, size)
+        shutil.rmtree(work / "kept")
+
+
+def options_that_look_like_a_mistake():
+    process = train("--max-steps", 4, "--warmup-steps", 16, "--lr", 1)
+    (warning,) = warnings(process)
+    assert "--warmup-steps 16" in warning and "4 steps" in warning and "to 0.25 of" in warning, warning
+    assert not warnings(train("--max-steps", 4, "--warmup-steps", 4))
+    (warning,) = warnings(train("--max-steps", 1, "--threads", 4000))
+    assert "--threads 4000 (command line)" in warning and "core" in warning, warning
+    if not RANKS:
+        return
+    _, note = notes(train("--max-steps", 1, "--strategy", "hybrid", ranks=2))
+    assert "hybrid" in note and "is full here" in note and "2 ranks" in note and "--mesh" in note, note
+    shown = train("--max-steps", 1, "--strategy", "hybrid", "--mesh", "data=2,fsdp=1", ranks=2).stdout
+    assert "is full here" not in shown
+    process = programs.run("fsdp_plan", "--strategy", "hybrid", "--ranks", "8")
+    assert "is full here" in process.stderr and "8 ranks" in process.stderr, process.stderr
+    assert not programs.run("fsdp_plan", "--strategy", "hybrid", "--ranks", "16").stderr
+
+
+def whom_it_waits_for():
+    command = [str(programs.BIN / "fsdp_train"), "-s", "32", "--backend", "cpu", "--save-dir", str(work),
+               "-e", "one", "--max-steps"]  # fmt: skip
+    first = subprocess.Popen([*command, "1000000", "--num-epochs", "1000000"], stdout=subprocess.DEVNULL)
+    while not (work / "one" / "log.jsonl").exists():
+        assert first.poll() is None
+        time.sleep(0.02)
+    second = subprocess.Popen([*command, "1"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    line = second.stderr.readline()  # at once: the first run is not ended before it is there
+    held = rf"^fsdp_train: note: .* in use by process {first.pid} on host \S+: waiting up to 15 s"
+    assert re.search(held, line), line
+    first.send_signal(signal.SIGUSR1)
+    assert first.wait(timeout=60) == 143
+    out, err = second.communicate(timeout=60)
+    assert second.returncode == 0 and "resumed: " in out and not err, (second.returncode, out, err)
+    assert not (work / "one" / ".lock").exists()
+
+
+for test in (
+    the_device,
+    what_is_saved,
+    options_that_look_like_a_mistake,
+    whom_it_waits_for,
+):
+    began = time.monotonic()
+    test()
+    print(f"{test.__name__}: passed in {time.monotonic() - began:.1f} s", flush=True)
+shutil.rmtree(work)
