@@ -232,11 +232,10 @@ static fsdp_status parse_tensors(const parser *p, json_t *root, int file, fsdp_s
     }
     if (status) return status;
   }
-  if (list->count > first) {
-    fsdp_safetensors_tensor *tensors = list->tensors + first;
-    qsort(tensors, (size_t)(list->count - first), sizeof *tensors, compare_offsets);
-  }
-  status = check_layout(p, list->tensors + first, list->count - first);
+  if (list->count == first) return check_layout(p, NULL, 0);
+  fsdp_safetensors_tensor *tensors = list->tensors + first;
+  qsort(tensors, (size_t)(list->count - first), sizeof *tensors, compare_offsets);
+  status = check_layout(p, tensors, list->count - first);
   if (!status) drop_stray(list, first);
   return status;
 }

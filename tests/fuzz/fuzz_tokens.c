@@ -1,0 +1,63 @@
+// Token files: `.tok` and `.bin`, opened as a data set of which every sample is read. The first byte: bit 0
+// `.bin`; bit 1 leaves a `.tok` as it is, else its size and the checksum of its header are made right, which
+// would hide the rest from a fuzzer; bits 2 to 6 are the sequence less one.
+#include "models/op.h"
+#include "runtime/base/size.h"
+#include "runtime/io/dataset.h"
+#include "runtime/io/token_file.h"
+#include "tests/fuzz/fuzz.h"
+
+#include <string.h>
+#include <xxhash.h>
+
+#define SIZE_OFFSET 96
+#define HASH_OFFSET 120
+
+static void seal(unsigned char *bytes, size_t size) {
+  int64_t file_bytes = (int64_t)size;
+  if (size < 128) return;
+  memcpy(bytes + SIZE_OFFSET, &file_bytes, 8);
+  uint64_t hash = XXH64(bytes, HASH_OFFSET, 0);
+  memcpy(bytes + HASH_OFFSET, &hash, 8);
+}
+
+static void read_samples(const fsdp_dataset *dataset, int64_t seq, int64_t vocab_size) {
+  int32_t *tokens = fsdp_alloc((size_t)seq * sizeof *tokens),
+          *targets = fsdp_alloc((size_t)seq * sizeof *targets);
+  int64_t count = fsdp_min_i64(fsdp_dataset_sample_count(dataset), 256);
+  for (int64_t i = 0; i < count; i++) {
+    fsdp_dataset_fill(dataset, i, tokens, targets);
+    int64_t counted = 0;
+    for (int64_t t = 0; t < seq; t++) {
+      FSDP_CHECK(tokens[t] >= 0 && tokens[t] < vocab_size, "a token outside the vocabulary");
+      counted += targets[t] != FSDP_TARGET_IGNORED;
+    }
+    FSDP_CHECK(counted == fsdp_dataset_target_count(dataset, i) && counted > 0, "targets are miscounted");
+  }
+  free(tokens);
+  free(targets);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+  if (size < 1) return 0;
+  uint8_t mode = data[0];
+  unsigned char *bytes = fsdp_alloc(size);
+  memcpy(bytes, data + 1, size - 1);
+  bool is_bin = mode & 1;
+  if (!is_bin && !(mode & 2)) seal(bytes, size - 1);
+  const char *path = fsdp_fuzz_file(is_bin ? "data.bin" : "data.tok", bytes, size - 1);
+  free(bytes);
+  fsdp_token_file file;
+  fsdp_error error = {0};
+  if (fsdp_token_file_open(path, &file, &error) != FSDP_OK) return 0;
+  int64_t vocab_size = file.view.vocab_size;
+  fsdp_token_file_close(&file);
+  fsdp_dataset_config config = {
+      .paths = path, .seq = 1 + (mode >> 2 & 31), .global_batch = 1, .vocab_size = vocab_size};
+  fsdp_dataset *dataset;
+  if (fsdp_dataset_open(&config, &dataset, &error) != FSDP_OK) return 0;
+  read_samples(dataset, config.seq, vocab_size);
+  fsdp_dataset_fingerprint(dataset);
+  fsdp_dataset_close(dataset);
+  return 0;
+}
