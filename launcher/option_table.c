@@ -53,6 +53,8 @@ static const fsdp_option_row table[] = {
      .help = "text, .jsonl, Alpaca .json, or prepared tokens (default: a built-in text)"},
     {"tokenizer", 0, TEXT(tokenizer), .argument = "FILE",
      .help = "tokenizer.json (default: the model folder's, or bytes)"},
+    {"verify-data", 0, FLAG(verify_data), .fallback = "on",
+     .help = "read prepared tokens whole before the first step, one rank a node, and check them"},
     {"eval-data", 0, TEXT(eval_data), .argument = "PATH[,PATH]",
      .help = "data of its own to evaluate on, all of it each time"},
     {"eval-split", 0, .kind = FSDP_OPTION_REAL, FIELD(eval_split), .real_low = 0, .real_high = 1e15,

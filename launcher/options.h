@@ -41,7 +41,7 @@ typedef struct fsdp_options {
   int init, lr_schedule, strategy, accumulate, backend, ckpt_async; // the enums above and of plan.h
   int recompute;                                                    // 1: blocks
   int param_dtype, reduce_dtype, master_dtype, moment_dtype;
-  bool allow_shared_gpu, nccl_register, bind;
+  bool allow_shared_gpu, nccl_register, bind, verify_data;
   bool cpu_offload, measure, poison, print_model, print_program, dry_run, json, help, version;
   int mesh_data, mesh_fsdp; // of --mesh; 0: not given
   char aliases[512];        // "--learning-rate is --lr, ...": what was given under another trainer's name

@@ -93,7 +93,8 @@ static fsdp_status open_data(fsdp_trainer *t, fsdp_error *error) {
                               .tokenizer = tokenizer,
                               .seq = config->seq,
                               .global_batch = global_batch,
-                              .vocab_size = config->model.vocab_size};
+                              .vocab_size = config->model.vocab_size,
+                              .verify = o->verify_data && t->world->local_rank == 0};
   if (status == FSDP_OK) status = fsdp_dataset_open(&data, &t->dataset, error);
   if (status != FSDP_OK) {
     free(tokenizer);

@@ -3,10 +3,10 @@
 # 24.04). Does nothing, quickly, where everything is there. FSDP_SKIP_INSTALL=1 skips it.
 set -euo pipefail
 
-required=(gcc g++ cmake ninja-build pkg-config python3 libjansson-dev libyaml-dev libxxhash-dev libcmocka-dev
-  libopenmpi-dev openmpi-bin libhwloc-dev libopenblas-dev)
-# Better products, and the checks of style; a build and its tests do without them.
-optional=(libdnnl-dev clang-format clang-tidy)
+required=(gcc g++ cmake ninja-build pkg-config python3 libjansson-dev libyaml-dev libxxhash-dev zlib1g-dev
+  libcmocka-dev libopenmpi-dev openmpi-bin libhwloc-dev libopenblas-dev)
+# Better products, the checks of style and the fuzzers; a build and its tests do without them.
+optional=(libdnnl-dev clang-format clang-tidy clang libclang-rt-dev)
 
 if [ "${FSDP_SKIP_INSTALL:-0}" = 1 ]; then exit 0; fi
 if ! command -v apt-get >/dev/null || ! command -v dpkg-query >/dev/null; then

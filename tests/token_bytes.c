@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <xxhash.h>
+#include <zlib.h>
 
 static const char magic[8] = {'f', 's', 'd', 'p', '-', 't', 'o', 'k'};
 
@@ -37,6 +38,9 @@ unsigned char *token_bytes_make(const token_bytes *from, int64_t *length) {
   put(file + 48, (uint64_t)targets, 8);
   put(file + 56, from->tokenizer_hash, 8);
   memset(file + 64, 0xff, 16);
+  put(file + 80, crc32_z(0, file + 128, (size_t)(from->count * from->width)), 4);
+  put(file + 84, crc32_z(0, file + mask, (size_t)(from->count + 7) / 8), 4);
+  put(file + 88, crc32_z(0, file + starts, 8 * (size_t)from->documents), 4);
   put(file + 96, (uint64_t)*length, 8);
   token_bytes_seal(file);
   return file;

@@ -69,6 +69,7 @@ static fsdp_status add_files(fsdp_dataset *dataset, const fsdp_dataset_config *c
               : fsdp_fail(error, FSDP_ERR_INPUT,
                           "--data \"%s\": a path between the commas is empty; remove a comma", config->paths);
     if (!status) status = check_source(dataset, &added.view, path, error);
+    if (!status && config->verify) status = fsdp_token_file_verify(path, &added.file, error);
     if (status)
       fsdp_token_source_close(&added);
     else

@@ -15,6 +15,7 @@
 
 #include "runtime/base/status.h"
 
+#include <stdbool.h>
 #include <stdint.h>
 
 typedef struct fsdp_dataset fsdp_dataset;
@@ -26,6 +27,7 @@ typedef struct fsdp_dataset_config {
   int64_t seq;           // tokens of a sample
   int64_t global_batch;  // samples of a step, which the data must suffice for; 1 for evaluation data
   int64_t vocab_size;    // of the model; every token must be below it
+  bool verify;           // read prepared files whole and compare them with their checksums
 } fsdp_dataset_config;
 
 // A sample that is none: all padding, nothing counted. It fills a last batch of evaluation.

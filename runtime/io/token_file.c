@@ -5,6 +5,7 @@
 #include <string.h>
 #include <strings.h>
 #include <xxhash.h>
+#include <zlib.h>
 
 #define MAGIC       "fsdp-tok"
 #define VERSION     1
@@ -169,6 +170,31 @@ fsdp_status fsdp_token_file_open(const char *path, fsdp_token_file *file, fsdp_e
 void fsdp_token_file_close(fsdp_token_file *file) {
   fsdp_mapped_file_close(&file->file);
   *file = (fsdp_token_file){0};
+}
+
+static uint32_t crc_of(const void *bytes, int64_t count) {
+  return (uint32_t)crc32_z(0, bytes, (size_t)count);
+}
+
+fsdp_status fsdp_token_file_verify(const char *path, const fsdp_token_file *file, fsdp_error *error) {
+  if (!file->file.bytes || file->format != FSDP_TOKENS_PREPARED) return FSDP_OK;
+  const fsdp_token_view *view = &file->view;
+  header h;
+  memcpy(&h, file->file.bytes, sizeof h);
+  const char *damaged = NULL;
+  if (crc_of(view->tokens, view->token_count * view->token_bytes) != h.checksums[0])
+    damaged = "its tokens do not have their checksum";
+  else if (crc_of(view->mask, (view->token_count + 7) / 8) != h.checksums[1])
+    damaged = "its mask does not have its checksum";
+  else if (crc_of(view->starts, 8 * view->document_count) != h.checksums[2])
+    damaged = "its starts of documents do not have their checksum";
+  else if ((int64_t)fsdp_token_view_max(view) >= view->vocab_size)
+    damaged = "a token is outside its vocabulary";
+  else if (fsdp_token_view_counted(view, 0, view->token_count) != h.target_count)
+    damaged = "its mask does not count as many tokens as its header";
+  if (!damaged) return FSDP_OK;
+  return fsdp_fail(error, FSDP_ERR_INPUT, "%s: is damaged: %s; copy it again, or " PREPARE_AGAIN, path,
+                   damaged);
 }
 
 fsdp_status fsdp_token_file_hash_tokenizer(const char *path, uint64_t *hash, fsdp_error *error) {

@@ -51,6 +51,11 @@ typedef struct fsdp_token_file {
 fsdp_status fsdp_token_file_open(const char *path, fsdp_token_file *file, fsdp_error *error);
 void fsdp_token_file_close(fsdp_token_file *file); // one of zeros is allowed
 
+// Reads a `.tok` whole and compares it with its header: checksums of tokens, mask and starts, the greatest
+// token, the number of tokens that count. FSDP_ERR_INPUT names the section that is damaged. Does nothing for
+// a `.bin`, which has no checksum, and for a file that is not open.
+fsdp_status fsdp_token_file_verify(const char *path, const fsdp_token_file *file, fsdp_error *error);
+
 // XXH64 of the file at `path`, as token files hold it of their tokenizer.json. FSDP_ERR_INPUT where it cannot
 // be read.
 fsdp_status fsdp_token_file_hash_tokenizer(const char *path, uint64_t *hash, fsdp_error *error);

@@ -1,6 +1,6 @@
 // Token files: `.tok` and `.bin`, opened as a data set of which every sample is read. The first byte: bit 0
-// `.bin`; bit 1 leaves a `.tok` as it is, else its size and the checksum of its header are made right, which
-// would hide the rest from a fuzzer; bits 2 to 6 are the sequence less one.
+// `.bin`; bit 1 leaves a `.tok` as it is, else its size and its checksums are made right, which would hide
+// the rest from a fuzzer; bits 2 to 6 are the sequence less one.
 #include "models/op.h"
 #include "runtime/base/size.h"
 #include "runtime/io/dataset.h"
@@ -9,14 +9,33 @@
 
 #include <string.h>
 #include <xxhash.h>
+#include <zlib.h>
 
+#define CRC_OFFSET  80
 #define SIZE_OFFSET 96
 #define HASH_OFFSET 120
+
+// The checksums of the sections, where they lie within the file by token_file.h's description.
+static void seal_sections(unsigned char *bytes, size_t size) {
+  uint32_t width, crc[3];
+  uint64_t tokens, documents;
+  memcpy(&width, bytes + 16, 4);
+  memcpy(&tokens, bytes + 32, 8);
+  memcpy(&documents, bytes + 40, 8);
+  if (width > 4 || tokens > size || documents > size) return;
+  size_t mask = (128 + tokens * width + 7) / 8 * 8, starts = (mask + (tokens + 7) / 8 + 7) / 8 * 8;
+  if (starts + 8 * documents > size) return;
+  crc[0] = (uint32_t)crc32_z(0, bytes + 128, tokens * width);
+  crc[1] = (uint32_t)crc32_z(0, bytes + mask, (tokens + 7) / 8);
+  crc[2] = (uint32_t)crc32_z(0, bytes + starts, 8 * documents);
+  memcpy(bytes + CRC_OFFSET, crc, sizeof crc);
+}
 
 static void seal(unsigned char *bytes, size_t size) {
   int64_t file_bytes = (int64_t)size;
   if (size < 128) return;
   memcpy(bytes + SIZE_OFFSET, &file_bytes, 8);
+  seal_sections(bytes, size);
   uint64_t hash = XXH64(bytes, HASH_OFFSET, 0);
   memcpy(bytes + HASH_OFFSET, &hash, 8);
 }
@@ -52,8 +71,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   if (fsdp_token_file_open(path, &file, &error) != FSDP_OK) return 0;
   int64_t vocab_size = file.view.vocab_size;
   fsdp_token_file_close(&file);
-  fsdp_dataset_config config = {
-      .paths = path, .seq = 1 + (mode >> 2 & 31), .global_batch = 1, .vocab_size = vocab_size};
+  fsdp_dataset_config config = {.paths = path,
+                                .seq = 1 + (mode >> 2 & 31),
+                                .global_batch = 1,
+                                .vocab_size = vocab_size,
+                                .verify = true};
   fsdp_dataset *dataset;
   if (fsdp_dataset_open(&config, &dataset, &error) != FSDP_OK) return 0;
   read_samples(dataset, config.seq, vocab_size);
