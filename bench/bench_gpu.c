@@ -1,19 +1,24 @@
-// How fast is each kernel on a GPU, against what that GPU can do?
+// How fast is each kernel of a training step on a GPU, against what that GPU can do?
 //
-//   bench_gpu [--model llama-1b|llama3-8b|tiny] [--batch B] [--seq T] [--repeat N]
+//   bench_gpu [--ceilings] [--repeat N] [--json FILE] [options of fsdp_plan]
 //
 // First the ceilings: a bf16 product of 8192^3 (cuBLASLt, by the algorithm measured fastest) and a copy of 1
-// GiB from device to device. Then every op of a layer, of the head and of the update at the model's shapes,
-// in bf16 with fp32 gradients: microseconds, TFLOP/s of matrix products (attention counted causally) or GB/s
-// of operands read and written once, and the share of the ceiling. Operands are random numbers; small ones
-// are rotated, so that they do not lie in the cache; the time is the median of N measurements by events, each
-// of several launches, after a warm-up.
+// GiB from device to device; --ceilings stops there. Then every distinct kernel of the step that the options
+// plan (bench/step_ops.h), with the plan's own shapes, chunks and element types: launches of a step,
+// microseconds, TFLOP/s of matrix products (attention counted causally) or GB/s of operands read and written
+// once, the share of the ceiling, and milliseconds of a step. Operands are random numbers of the sizes that
+// training has, never zeros: a GPU that multiplies zeros draws less power and runs 13% faster. Small ones are
+// rotated, so that they do not lie in the cache. The time is the median of N measurements by events, each of
+// several launches, after a warm-up. --json writes a line a kernel, as soon as it is known.
+#include "bench/step_ops.h"
 #include "kernels/cuda/cuda_kernels.h"
+#include "launcher/setup.h"
 #include "runtime/base/check.h"
 #include "runtime/base/random.h"
 #include "runtime/base/size.h"
 #include "runtime/exec/cuda_check.h"
 
+#include <jansson.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -24,79 +29,139 @@
 #define MEASURE_MS   10.0
 #define REPEATS_MAX  31
 #define COPY_BYTES   ((int64_t)1 << 30)
-#define FLAT_ELEMS   ((int64_t)1 << 27)
 #define PRODUCT_SIDE 8192
+#define OPERANDS_MAX (FSDP_OP_MAX_OPERANDS + 1)
 
-typedef struct shape {
-  const char *name;
-  int64_t C, H, K, I, V, flat, side;
-} shape;
-
-static const shape shapes[] = {
-    {"llama-1b", 4096, 32, 32, 11008, 32000, FLAT_ELEMS, PRODUCT_SIDE},
-    {"llama3-8b", 4096, 32, 8, 14336, 128256, FLAT_ELEMS, PRODUCT_SIDE},
-    {"tiny", 128, 4, 2, 352, 256, 1 << 12, 64}, // to try the program out
-};
+typedef struct arguments {
+  bool ceilings_only;
+  int repeats;
+  const char *json;
+  int plan_argc;
+  char **plan_argv; // owned
+} arguments;
 
 typedef struct bench {
-  const shape *shape;
-  int64_t B, T;
   int repeats;
+  FILE *json; // NULL: none
   cudaStream_t stream;
   cudaEvent_t begin, end;
   double flops_ceiling, bytes_ceiling; // a second; 0: being measured
+  double step_s;                       // of all kernels so far, with their launches in a step
 } bench;
 
-// What an operand is: `elems` of a dtype, or of small whole numbers below `below` (tokens).
-typedef struct operand {
-  int64_t elems;
-  fsdp_dtype dtype;
-  int access;
-  int32_t below;
-} operand;
-
 typedef struct launch_set {
-  fsdp_view views[FSDP_OP_MAX_OPERANDS + 1];
+  fsdp_view views[OPERANDS_MAX];
   unsigned char *memory;
 } launch_set;
 
-// ---- Operands
-
-static int64_t bytes_of(const operand *o) {
-  return o->elems * fsdp_dtype_bytes(o->dtype);
+static int64_t view_bytes(const fsdp_view *v) {
+  return v->numel * fsdp_dtype_bytes(v->dtype);
 }
 
-// Fills device memory: a pattern from the host, then copies of it.
-static void fill(const operand *o, void *memory) {
-  int64_t elems = fsdp_min_i64(o->elems, PATTERN), width = fsdp_dtype_bytes(o->dtype);
+// ---- What operands hold
+
+typedef struct draw {
+  float mean, deviation;
+  bool magnitude; // no negative ones: a second moment, a reciprocal deviation
+  int32_t below;  // of whole numbers: tokens
+} draw;
+
+static draw draw_of(const step_op *op, int operand) {
+  const draw usual = {.deviation = 1, .below = (int32_t)op->instr->attrs.vocabulary};
+  const draw weight = {.deviation = 0.02f}, tiny = {.deviation = 1e-3f};
+  switch (op->instr->op) {
+  case FSDP_OP_LINEAR:
+  case FSDP_OP_LINEAR_BACKWARD_INPUT:
+    return operand == 1 ? weight : usual;
+  case FSDP_OP_LINEAR_CROSS_ENTROPY:
+  case FSDP_OP_LINEAR_CROSS_ENTROPY_BACKWARD: // operand 3: how many targets count
+    if (operand == 3) return (draw){.mean = (float)(op->instr->attrs.batch * op->instr->attrs.seq)};
+    return operand == 1 ? weight : usual;
+  case FSDP_OP_RMSNORM_BACKWARD:
+    return operand == 1 ? (draw){.mean = 1, .deviation = 0.1f, .magnitude = true} : usual;
+  case FSDP_OP_CLIP_FACTOR:
+    return (draw){.mean = 1, .magnitude = true};
+  case FSDP_OP_ADAMW: // gradient, scalars, factor, master, first and second moment
+    if (operand == 2) return (draw){.mean = 1};
+    if (operand == 3) return weight;
+    return operand == 5 ? (draw){.deviation = 1e-6f, .magnitude = true} : tiny;
+  default:
+    return usual;
+  }
+}
+
+// Fills device memory: a pattern from the host, then copies of it. Operands differ by `stream`.
+static void fill(const fsdp_view *v, const draw *d, uint64_t stream) {
+  int64_t elems = fsdp_min_i64(v->numel, PATTERN), width = fsdp_dtype_bytes(v->dtype);
   unsigned char *pattern = fsdp_alloc((size_t)(elems * width));
   float *drawn = fsdp_alloc((size_t)elems * sizeof *drawn);
-  fsdp_random_normal(1, 2, 0, elems, 0, 0.5f, drawn);
+  fsdp_random_normal(1, stream, 0, elems, d->mean, d->deviation, drawn);
   for (int64_t i = 0; i < elems; i++) {
-    if (o->dtype == FSDP_F32) ((float *)pattern)[i] = drawn[i] * drawn[i] + 0.01f;
-    if (o->dtype == FSDP_BF16) ((fsdp_bf16 *)pattern)[i] = fsdp_bf16_from_f32(drawn[i]);
-    if (o->dtype == FSDP_I32) ((int32_t *)pattern)[i] = (int32_t)(i * 7919 % o->below);
+    float value = d->magnitude ? fabsf(drawn[i]) : drawn[i];
+    if (v->dtype == FSDP_F32) ((float *)pattern)[i] = value;
+    if (v->dtype == FSDP_BF16) ((fsdp_bf16 *)pattern)[i] = fsdp_bf16_from_f32(value);
+    if (v->dtype == FSDP_I32) ((int32_t *)pattern)[i] = (int32_t)(i * 7919 % d->below);
   }
-  for (int64_t done = 0; done < o->elems; done += elems) {
-    int64_t count = fsdp_min_i64(elems, o->elems - done);
-    CALL_CUDA(cudaMemcpy((unsigned char *)memory + done * width, done ? memory : (void *)pattern,
+  for (int64_t done = 0; done < v->numel; done += elems) {
+    int64_t count = fsdp_min_i64(elems, v->numel - done);
+    CALL_CUDA(cudaMemcpy((unsigned char *)v->data + done * width, done ? v->data : (void *)pattern,
                          (size_t)(count * width), cudaMemcpyDefault));
   }
   free(drawn);
   free(pattern);
 }
 
-static void make_set(launch_set *set, const operand *operands, int count) {
+static void fill_scalars(const fsdp_view *v) {
+  float scalars[FSDP_SCALAR_COUNT] = {0};
+  const float step = 12;
+  scalars[FSDP_SCALAR_LR] = 1e-5f;
+  scalars[FSDP_SCALAR_CORRECTION1] = 1 - powf(0.9f, step);
+  scalars[FSDP_SCALAR_CORRECTION2] = 1 - powf(0.999f, step);
+  scalars[FSDP_SCALAR_STEP] = step;
+  scalars[FSDP_SCALAR_ONE] = 1;
+  CALL_CUDA(cudaMemcpy(v->data, scalars, sizeof scalars, cudaMemcpyDefault));
+}
+
+// What attention's backward reads of the forward must be the forward's: exp(score - lse) of any other
+// overflows.
+static void fill_by_forward(const bench *b, const step_op *op, fsdp_view *views) {
+  fsdp_view forward[3] = {views[0], views[1], views[2]};
+  forward[1].access = forward[2].access = FSDP_WRITE;
+  const fsdp_kernel_call call = {.kind = FSDP_OP_ATTENTION,
+                                 .attrs = &op->instr->attrs,
+                                 .operands = forward,
+                                 .operand_count = 3,
+                                 .stream = b->stream};
+  fsdp_cuda_kernels()->kernels[call.kind](&call);
+  CALL_CUDA(cudaStreamSynchronize(b->stream));
+}
+
+static void fill_set(const bench *b, const step_op *op, launch_set *set) {
+  for (int i = 0; i < op->instr->operand_count; i++) {
+    const draw d = draw_of(op, i);
+    if (op->instr->op == FSDP_OP_ADAMW && i == 1) {
+      fill_scalars(&set->views[i]);
+    } else {
+      fill(&set->views[i], &d, (uint64_t)i + 2);
+    }
+  }
+  if (op->instr->op == FSDP_OP_ATTENTION_BACKWARD) fill_by_forward(b, op, set->views);
+}
+
+// One allocation for all operands, each on 256 bytes, zero.
+static void make_set(launch_set *set, const step_op *op) {
   int64_t bytes = 0;
-  for (int i = 0; i < count; i++) bytes += fsdp_round_up(bytes_of(&operands[i]), 256);
+  for (int i = 0; i < op->instr->operand_count; i++) bytes += fsdp_round_up(op->operands[i].size_bytes, 256);
   void *memory = NULL;
   CALL_CUDA(cudaMalloc(&memory, (size_t)bytes));
   CALL_CUDA(cudaMemset(memory, 0, (size_t)bytes));
   set->memory = memory;
   int64_t at = 0;
-  for (int i = 0; i < count; i++) {
-    set->views[i] = (fsdp_view){set->memory + at, operands[i].elems, operands[i].dtype, operands[i].access};
-    at += fsdp_round_up(bytes_of(&operands[i]), 256);
+  for (int i = 0; i < op->instr->operand_count; i++) {
+    const fsdp_operand *o = &op->operands[i];
+    set->views[i] =
+        (fsdp_view){set->memory + at, o->size_bytes / fsdp_dtype_bytes(o->dtype), o->dtype, o->access};
+    at += fsdp_round_up(o->size_bytes, 256);
   }
 }
 
@@ -137,77 +202,88 @@ static double median_s(const bench *b, fsdp_kernel_call *call, const launch_set 
   return (double)times[b->repeats / 2] / 1e3;
 }
 
-static void print_result(const bench *b, const char *name, double s, double flops, double bytes) {
-  bool products = flops > 0;
-  double rate = (products ? flops : bytes) / s, ceiling = products ? b->flops_ceiling : b->bytes_ceiling;
-  printf("%-44s %10.1f us %9.1f %-7s", name, 1e6 * s, rate / (products ? 1e12 : 1e9),
-         products ? "TFLOP/s" : "GB/s");
-  if (ceiling > 0) printf(" %5.1f%%", 100 * rate / ceiling);
-  putchar('\n');
-  fflush(stdout);
+// ---- Results
+
+static void write_json(const bench *b, const char *label, int64_t count, double s, const step_op_work *work) {
+  if (!b->json) return;
+  const double ceiling = work->flops > 0 ? b->flops_ceiling : b->bytes_ceiling;
+  const double rate = (work->flops > 0 ? work->flops : work->bytes) / s;
+  json_t *line = json_pack("{s:s, s:I, s:f, s:f, s:f, s:f}", "label", label, "count", (json_int_t)count, "us",
+                           1e6 * s, "flops", work->flops, "bytes", work->bytes, "rate", rate);
+  json_object_set_new(line, "share", ceiling > 0 ? json_real(rate / ceiling) : json_null());
+  json_dumpf(line, b->json, JSON_COMPACT);
+  fputc('\n', b->json);
+  fflush(b->json);
+  json_decref(line);
 }
 
-// Measures one op; `operands` without the workspace, which is added. Returns what it reached a second.
-static double run(bench *b, const char *label, fsdp_op_kind kind, fsdp_op_attrs attrs, int count,
-                  const operand *operands) {
-  operand all[FSDP_OP_MAX_OPERANDS + 1];
-  memcpy(all, operands, (size_t)count * sizeof *all);
-  int64_t workspace = fsdp_op_workspace_bytes(FSDP_OP_CUDA, kind, &attrs, operands[0].elems);
-  int total = count;
-  if (workspace > 0) all[total++] = (operand){(workspace + 3) / 4, FSDP_F32, FSDP_WRITE, 0};
-  double bytes = 0, set_bytes = 0;
-  for (int i = 0; i < total; i++) {
-    double once = (double)bytes_of(&all[i]);
-    set_bytes += once;
-    if (i < count) bytes += all[i].access == FSDP_UPDATE ? 2 * once : once;
-  }
-  int set_count = (int)fmin(SETS_MAX, 1 + (double)SETS_BYTES / set_bytes);
+static void report(bench *b, const char *label, int64_t count, double s, const step_op_work *work) {
+  const bool products = work->flops > 0;
+  const double rate = (products ? work->flops : work->bytes) / s;
+  const double ceiling = products ? b->flops_ceiling : b->bytes_ceiling;
+  printf("%-66s %4lld x %10.1f us %8.1f %-7s", label, (long long)count, 1e6 * s,
+         rate / (products ? 1e12 : 1e9), products ? "TFLOP/s" : "GB/s");
+  if (ceiling > 0) printf(" %5.1f%% %8.2f ms a step", 100 * rate / ceiling, 1e3 * (double)count * s);
+  putchar('\n');
+  fflush(stdout);
+  write_json(b, label, count, s, work);
+}
+
+// Measures one kernel; seconds of a launch.
+static double run(bench *b, const step_op *op) {
+  const fsdp_instr *instr = op->instr;
+  int64_t set_bytes = 0;
+  for (int i = 0; i < instr->operand_count; i++) set_bytes += op->operands[i].size_bytes;
+  const int set_count = (int)fsdp_min_i64(SETS_MAX, 1 + SETS_BYTES / set_bytes);
   launch_set sets[SETS_MAX];
-  fsdp_segment segment = {.numel = operands[0].elems, .random_stream = 1};
-  fsdp_kernel_call call = {.kind = kind,
-                           .attrs = &attrs,
-                           .operand_count = total,
+  for (int s = 0; s < set_count; s++) make_set(&sets[s], op);
+  CALL_CUDA(cudaDeviceSynchronize());
+  const fsdp_segment segment = {.numel = sets[0].views[0].numel, .random_stream = 1};
+  fsdp_kernel_call call = {.kind = instr->op,
+                           .attrs = &instr->attrs,
+                           .operands = sets[0].views,
+                           .operand_count = instr->operand_count,
                            .segments = &segment,
-                           .segment_count = kind == FSDP_OP_ADAMW};
-  for (int s = 0; s < set_count; s++) make_set(&sets[s], all, total);
-  CALL_CUDA(cudaDeviceSynchronize());
-  call.operands = sets[0].views;
+                           .segment_count = instr->op == FSDP_OP_ADAMW};
   fsdp_cuda_prepare(&call);
-  for (int s = 0; s < set_count; s++) {
-    for (int i = 0; i < count; i++) fill(&all[i], sets[s].views[i].data);
-  }
+  for (int s = 0; s < set_count; s++) fill_set(b, op, &sets[s]);
   CALL_CUDA(cudaDeviceSynchronize());
-  double s = median_s(b, &call, sets, set_count), flops = fsdp_op_flops(kind, &attrs);
-  char name[96];
-  snprintf(name, sizeof name, "%s%s%s", fsdp_op_name(kind), *label ? ", " : "", label);
-  print_result(b, name, s, flops, bytes);
+  const double s = median_s(b, &call, sets, set_count);
   for (int i = 0; i < set_count; i++) CALL_CUDA(cudaFree(sets[i].memory));
-  return (flops > 0 ? flops : bytes) / s;
+  return s;
 }
 
 // ---- Ceilings
 
-static fsdp_op_attrs linear_attrs(int64_t rows, int64_t in, int64_t out) {
-  return (fsdp_op_attrs){.batch = 1, .seq = rows, .in_features = in, .out_features = out, .out_stride = out};
+static void measure_product(bench *b) {
+  const int64_t n = PRODUCT_SIDE;
+  const fsdp_instr instr = {
+      .kind = FSDP_INSTR_OP,
+      .op = FSDP_OP_LINEAR,
+      .attrs = {.batch = 1, .seq = n, .in_features = n, .out_features = n, .out_stride = n},
+      .operand_count = 3};
+  const fsdp_operand operands[3] = {{.dtype = FSDP_BF16, .access = FSDP_READ, .size_bytes = 2 * n * n},
+                                    {.dtype = FSDP_BF16, .access = FSDP_READ, .size_bytes = 2 * n * n},
+                                    {.dtype = FSDP_BF16, .access = FSDP_WRITE, .size_bytes = 2 * n * n}};
+  const step_op op = {.instr = &instr, .operands = operands, .count = 1};
+  const step_op_work work = step_op_cost(&op);
+  const double s = run(b, &op);
+  report(b, "ceiling: product of 8192^3, bf16", 1, s, &work);
+  b->flops_ceiling = work.flops / s;
 }
 
-static void measure_ceilings(bench *b) {
-  int64_t n = b->shape->side;
-  b->flops_ceiling = run(b, "8192^3", FSDP_OP_LINEAR, linear_attrs(n, n, n), 3,
-                         (operand[]){{n * n, FSDP_BF16, FSDP_READ, 0},
-                                     {n * n, FSDP_BF16, FSDP_READ, 0},
-                                     {n * n, FSDP_BF16, FSDP_WRITE, 0}});
-  int64_t bytes = fsdp_min_i64(COPY_BYTES, 64 * b->shape->flat);
+static void measure_copy(bench *b) {
   void *from, *to;
-  CALL_CUDA(cudaMalloc(&from, (size_t)bytes));
-  CALL_CUDA(cudaMalloc(&to, (size_t)bytes));
-  CALL_CUDA(cudaMemset(from, 1, (size_t)bytes));
-  CALL_CUDA(cudaMemset(to, 1, (size_t)bytes));
+  CALL_CUDA(cudaMalloc(&from, (size_t)COPY_BYTES));
+  CALL_CUDA(cudaMalloc(&to, (size_t)COPY_BYTES));
+  const draw usual = {.deviation = 1};
+  const fsdp_view source = {from, COPY_BYTES / 2, FSDP_BF16, FSDP_WRITE};
+  fill(&source, &usual, 2);
   CALL_CUDA(cudaDeviceSynchronize());
   float best_ms = INFINITY, ms = 0;
   for (int i = 0; i < 10; i++) {
     CALL_CUDA(cudaEventRecord(b->begin, b->stream));
-    CALL_CUDA(cudaMemcpyAsync(to, from, (size_t)bytes, cudaMemcpyDefault, b->stream));
+    CALL_CUDA(cudaMemcpyAsync(to, from, (size_t)COPY_BYTES, cudaMemcpyDefault, b->stream));
     CALL_CUDA(cudaEventRecord(b->end, b->stream));
     CALL_CUDA(cudaEventSynchronize(b->end));
     CALL_CUDA(cudaEventElapsedTime(&ms, b->begin, b->end));
@@ -215,153 +291,101 @@ static void measure_ceilings(bench *b) {
   }
   CALL_CUDA(cudaFree(from));
   CALL_CUDA(cudaFree(to));
-  print_result(b, "copy from device to device", (double)best_ms / 1e3, 0, 2 * (double)bytes);
-  b->bytes_ceiling = 2 * (double)bytes / ((double)best_ms / 1e3);
-}
-
-// ---- The ops of a step
-
-static void bench_linear(bench *b, const char *label, int64_t in, int64_t out) {
-  int64_t N = b->B * b->T;
-  fsdp_op_attrs attrs = linear_attrs(N, in, out);
-  run(b, label, FSDP_OP_LINEAR, attrs, 3,
-      (operand[]){{N * in, FSDP_BF16, FSDP_READ, 0},
-                  {out * in, FSDP_BF16, FSDP_READ, 0},
-                  {N * out, FSDP_BF16, FSDP_WRITE, 0}});
-  run(b, label, FSDP_OP_LINEAR_BACKWARD_INPUT, attrs, 3,
-      (operand[]){{N * out, FSDP_BF16, FSDP_READ, 0},
-                  {out * in, FSDP_BF16, FSDP_READ, 0},
-                  {N * in, FSDP_BF16, FSDP_WRITE, 0}});
-  run(b, label, FSDP_OP_LINEAR_BACKWARD_WEIGHT, attrs, 3,
-      (operand[]){{N * out, FSDP_BF16, FSDP_READ, 0},
-                  {N * in, FSDP_BF16, FSDP_READ, 0},
-                  {out * in, FSDP_F32, FSDP_WRITE, 0}});
-}
-
-static void bench_layer(bench *b, fsdp_op_attrs attrs) {
-  const shape *m = b->shape;
-  int64_t N = b->B * b->T, C = m->C, D = C / m->H, Q = (m->H + 2 * m->K) * D;
-  operand rows = {N * C, FSDP_BF16, FSDP_READ, 0}, made = {N * C, FSDP_BF16, FSDP_WRITE, 0};
-  operand statistic = {N, FSDP_F32, FSDP_WRITE, 0}, known = {N, FSDP_F32, FSDP_READ, 0};
-  operand weight = {C, FSDP_BF16, FSDP_READ, 0};
-  run(b, "", FSDP_OP_ADD_RMSNORM, attrs, 6, (operand[]){rows, rows, weight, made, made, statistic});
-  run(b, "", FSDP_OP_RMSNORM_BACKWARD, attrs, 6,
-      (operand[]){rows, known, weight, rows, made, {C, FSDP_F32, FSDP_WRITE, 0}});
-  run(b, "", FSDP_OP_ROPE, attrs, 1, (operand[]){{N * Q, FSDP_BF16, FSDP_UPDATE, 0}});
-  operand heads = {N * m->H, FSDP_F32, FSDP_WRITE, 0}, seen = {N * m->H, FSDP_F32, FSDP_READ, 0};
-  operand qkv = {N * Q, FSDP_BF16, FSDP_READ, 0}, d_qkv = {N * Q, FSDP_BF16, FSDP_WRITE, 0};
-  run(b, "", FSDP_OP_ATTENTION, attrs, 3, (operand[]){qkv, made, heads});
-  run(b, "", FSDP_OP_ATTENTION_BACKWARD, attrs, 5, (operand[]){qkv, rows, seen, rows, d_qkv});
-  operand gates = {N * 2 * m->I, FSDP_BF16, FSDP_READ, 0}, d_gates = {N * 2 * m->I, FSDP_BF16, FSDP_WRITE, 0};
-  run(b, "", FSDP_OP_SWIGLU, attrs, 2, (operand[]){gates, {N * m->I, FSDP_BF16, FSDP_WRITE, 0}});
-  run(b, "", FSDP_OP_SWIGLU_BACKWARD, attrs, 3,
-      (operand[]){gates, {N * m->I, FSDP_BF16, FSDP_READ, 0}, d_gates});
-  bench_linear(b, "q k v", C, Q);
-  bench_linear(b, "o", C, C);
-  bench_linear(b, "gate up", C, 2 * m->I);
-  bench_linear(b, "down", m->I, C);
-}
-
-static void bench_ends(bench *b, fsdp_op_attrs attrs) {
-  const shape *m = b->shape;
-  int64_t N = b->B * b->T, C = m->C;
-  operand rows = {N * C, FSDP_BF16, FSDP_READ, 0}, made = {N * C, FSDP_BF16, FSDP_WRITE, 0};
-  operand tokens = {N, FSDP_I32, FSDP_READ, (int32_t)m->V}, table = {m->V * C, FSDP_BF16, FSDP_READ, 0};
-  operand d_table = {m->V * C, FSDP_F32, FSDP_WRITE, 0}, one = {1, FSDP_F32, FSDP_READ, 0};
-  operand loss = {1, FSDP_F32, FSDP_WRITE, 0};
-  run(b, "", FSDP_OP_EMBEDDING, attrs, 3, (operand[]){tokens, table, made});
-  run(b, "", FSDP_OP_EMBEDDING_BACKWARD, attrs, 3, (operand[]){tokens, rows, d_table});
-  run(b, "", FSDP_OP_LINEAR_CROSS_ENTROPY_BACKWARD, attrs, 7,
-      (operand[]){rows, table, tokens, one, loss, made, d_table});
-}
-
-static void bench_flat(bench *b, fsdp_op_attrs attrs) {
-  int64_t P = b->shape->flat;
-  operand one = {1, FSDP_F32, FSDP_READ, 0}, scalars = {FSDP_SCALAR_COUNT, FSDP_F32, FSDP_READ, 0};
-  run(b, "fp32 to bf16", FSDP_OP_CAST, attrs, 2,
-      (operand[]){{P, FSDP_F32, FSDP_READ, 0}, {P, FSDP_BF16, FSDP_WRITE, 0}});
-  run(b, "", FSDP_OP_ADD, attrs, 2, (operand[]){{P, FSDP_F32, FSDP_READ, 0}, {P, FSDP_F32, FSDP_UPDATE, 0}});
-  run(b, "", FSDP_OP_SUM_SQUARES, attrs, 2,
-      (operand[]){{P, FSDP_F32, FSDP_READ, 0}, {1, FSDP_F32, FSDP_WRITE, 0}});
-  for (int bf16 = 0; bf16 < 2; bf16++) {
-    fsdp_dtype d = bf16 ? FSDP_BF16 : FSDP_F32;
-    operand state = {P, d, FSDP_UPDATE, 0};
-    run(b, bf16 ? "bf16 states" : "fp32 states", FSDP_OP_ADAMW, attrs, 6,
-        (operand[]){{P, d, FSDP_READ, 0}, scalars, one, state, state, state});
-  }
+  const step_op_work work = {.bytes = 2 * (double)COPY_BYTES};
+  report(b, "ceiling: copy from device to device, read and written", 1, (double)best_ms / 1e3, &work);
+  b->bytes_ceiling = work.bytes / ((double)best_ms / 1e3);
 }
 
 // ---- The program
 
-static const shape *find_shape(const char *name) {
-  for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
-    if (strcmp(shapes[i].name, name) == 0) return &shapes[i];
-  return NULL;
+static void bench_step(bench *b, const fsdp_plan *plan) {
+  step_ops list = step_ops_create(plan);
+  for (int i = 0; i < list.count; i++) {
+    const step_op_work work = step_op_cost(&list.ops[i]);
+    const double s = run(b, &list.ops[i]);
+    char label[STEP_OP_LABEL_BYTES];
+    report(b, step_op_label(&list.ops[i], label), list.ops[i].count, s, &work);
+    b->step_s += (double)list.ops[i].count * s;
+  }
+  step_ops_destroy(&list);
+  const fsdp_plan_config *c = &plan->config;
+  printf("all kernels of a step: %.1f ms, %.0f tokens/s were they all there is\n", 1e3 * b->step_s,
+         (double)(c->batch * c->seq * c->accumulation) / b->step_s);
 }
 
-static bench parse(int argc, char **argv) {
-  bench b = {.shape = &shapes[0], .B = 6, .T = 2048, .repeats = 5};
-  bool good = argc % 2 == 1;
-  for (int i = 1; i < argc && good; i += 2) {
-    int64_t number = atoll(argv[i + 1]);
-    if (strcmp(argv[i], "--model") == 0) {
-      good = (b.shape = find_shape(argv[i + 1])) != NULL;
-    } else if (strcmp(argv[i], "--batch") == 0) {
-      good = (b.B = number) > 0;
-    } else if (strcmp(argv[i], "--seq") == 0) {
-      good = (b.T = number) > 0;
-    } else if (strcmp(argv[i], "--repeat") == 0) {
-      b.repeats = (int)number;
-      good = number > 0 && number <= REPEATS_MAX;
+// Ours are taken out; the rest plans the step, for a GPU.
+static arguments parse(int argc, char **argv) {
+  arguments a = {.repeats = 5, .plan_argv = fsdp_alloc((size_t)(argc + 3) * sizeof *a.plan_argv)};
+  static char backend[] = "--backend", cuda[] = "cuda";
+  a.plan_argv[a.plan_argc++] = argv[0];
+  a.plan_argv[a.plan_argc++] = backend;
+  a.plan_argv[a.plan_argc++] = cuda;
+  for (int i = 1; i < argc; i++) {
+    if (strcmp(argv[i], "--ceilings") == 0) {
+      a.ceilings_only = true;
+    } else if (strcmp(argv[i], "--json") == 0 && i + 1 < argc) {
+      a.json = argv[++i];
+    } else if (strcmp(argv[i], "--repeat") == 0 && i + 1 < argc) {
+      a.repeats = atoi(argv[++i]);
     } else {
-      good = false;
+      a.plan_argv[a.plan_argc++] = argv[i];
     }
   }
-  if (good) return b;
-  fprintf(stderr, "usage: bench_gpu [--model llama-1b|llama3-8b|tiny] [--batch B] [--seq T] [--repeat N]\n");
+  a.plan_argv[a.plan_argc] = NULL;
+  if (a.repeats >= 1 && a.repeats <= REPEATS_MAX) return a;
+  fprintf(stderr, "bench_gpu: error: --repeat takes 1 to %d\n", REPEATS_MAX);
   exit(2);
 }
 
-int main(int argc, char **argv) {
-  bench b = parse(argc, argv);
-  int count = 0;
-  if (cudaGetDeviceCount(&count) != cudaSuccess || count == 0) {
-    fprintf(stderr, "bench_gpu: there is no GPU here\n");
-    return 77;
-  }
-  struct cudaDeviceProp properties;
+static bench open_bench(const arguments *a, void **scratch) {
+  bench b = {.repeats = a->repeats};
   CALL_CUDA(cudaSetDevice(0));
-  CALL_CUDA(cudaGetDeviceProperties(&properties, 0));
   CALL_CUDA(cudaStreamCreateWithPriority(&b.stream, cudaStreamNonBlocking, 0));
   CALL_CUDA(cudaEventCreateWithFlags(&b.begin, cudaEventDefault));
   CALL_CUDA(cudaEventCreateWithFlags(&b.end, cudaEventDefault));
-  void *scratch;
-  CALL_CUDA(cudaMalloc(&scratch, (size_t)FSDP_CUDA_GEMM_WORKSPACE_BYTES));
-  fsdp_cuda_gemm_open(scratch);
-  const shape *m = b.shape;
-  float inv_freq[128];
-  for (int i = 0; i < 128; i++) inv_freq[i] = powf(1e4f, -(float)i / 64);
-  // As many rows of logits at one time as a model's head takes (models/llama.c).
-  int64_t chunk = fsdp_min_i64(fsdp_min_i64(b.B * b.T, 1024), fsdp_max_i64(64, ((int64_t)16 << 20) / m->V));
-  fsdp_op_attrs attrs = {.batch = b.B,
-                         .seq = b.T,
-                         .channels = m->C,
-                         .heads = m->H,
-                         .kv_heads = m->K,
-                         .head_dim = m->C / m->H,
-                         .hidden = m->I,
-                         .vocabulary = m->V,
-                         .chunk_rows = chunk,
-                         .inv_freq = inv_freq,
-                         .eps = 1e-5f,
-                         .beta1 = 0.9f,
-                         .beta2 = 0.95f,
-                         .adam_eps = 1e-8f};
-  printf("# %s, %s, batch %lld, sequence %lld\n", properties.name, m->name, (long long)b.B, (long long)b.T);
-  measure_ceilings(&b);
-  bench_layer(&b, attrs);
-  bench_ends(&b, attrs);
-  bench_flat(&b, attrs);
+  CALL_CUDA(cudaMalloc(scratch, (size_t)FSDP_CUDA_GEMM_WORKSPACE_BYTES));
+  fsdp_cuda_gemm_open(*scratch);
+  if (a->json && !(b.json = fopen(a->json, "w"))) {
+    fprintf(stderr, "bench_gpu: error: %s cannot be written\n", a->json);
+    exit(3);
+  }
+  return b;
+}
+
+static void run_all(const arguments *a, const fsdp_setup *setup) {
+  void *scratch = NULL;
+  bench b = open_bench(a, &scratch);
+  struct cudaDeviceProp properties;
+  CALL_CUDA(cudaGetDeviceProperties(&properties, 0));
+  const fsdp_plan_config *c = &setup->plan->config;
+  printf("# %s, %s, batch %lld, sequence %lld\n", properties.name, setup->model_name, (long long)c->batch,
+         (long long)c->seq);
+  measure_product(&b);
+  measure_copy(&b);
+  if (!a->ceilings_only) bench_step(&b, setup->plan);
+  if (b.json) fclose(b.json);
   fsdp_cuda_gemm_close();
-  return 0;
+  CALL_CUDA(cudaFree(scratch));
+}
+
+int main(int argc, char **argv) {
+  arguments a = parse(argc, argv);
+  fsdp_options options;
+  fsdp_setup setup = {0};
+  fsdp_error error = {0};
+  const fsdp_setup_ranks ranks = {.ranks = 1, .ranks_per_node = 1, .even_nodes = true};
+  fsdp_status status = fsdp_options_parse(&options, FSDP_PROGRAM_PLAN, a.plan_argc, a.plan_argv, &error);
+  if (status == FSDP_OK) status = fsdp_setup_create(&options, FSDP_PROGRAM_PLAN, &ranks, &setup, &error);
+  if (status != FSDP_OK) fprintf(stderr, "bench_gpu: error: %s\n", error.message);
+  int exit_status = (int)status, count = 0;
+  if (status == FSDP_OK && (cudaGetDeviceCount(&count) != cudaSuccess || count == 0)) {
+    fprintf(stderr, "bench_gpu: there is no GPU here\n");
+    exit_status = 77;
+  } else if (status == FSDP_OK) {
+    run_all(&a, &setup);
+  }
+  fsdp_setup_destroy(&setup);
+  fsdp_options_destroy(&options);
+  free(a.plan_argv);
+  return exit_status;
 }

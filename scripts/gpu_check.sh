@@ -151,7 +151,7 @@ for part in refuse agree kill stop memory; do
     python3 tests/gpu_ranks.py $part
 done
 step "compare llama-1b-6" 100 bash -c 'compare "$@"' _ "$build" llama-1b-6
-step "kernels of llama-1b" 40 "$FSDP_BIN_DIR/bench_gpu" --model llama-1b --batch 6 --seq 2048
+step "kernels of llama-1b" 40 "$FSDP_BIN_DIR/bench_gpu" --model llama-1b -b 6 -s 2048 --wrap block
 step "compare llama3-8b-4" 150 bash -c 'compare "$@"' _ "$build" llama3-8b-4
 for tool in memcheck racecheck initcheck; do
   step "$tool of a step" 45 bash -c 'sanitizer "$@"' _ "$tool" "${tiny[@]}"
@@ -159,5 +159,6 @@ done
 step "racecheck of attention" 45 bash -c 'sanitizer "$@"' _ racecheck "$tests/gpu_kernels" attention_bf16
 step "compare llama-1b-24" 100 bash -c 'compare "$@"' _ "$build" llama-1b-24
 step "compare llama3-8b-2" 150 bash -c 'compare "$@"' _ "$build" llama3-8b-2
-step "kernels of llama3-8b" 40 "$FSDP_BIN_DIR/bench_gpu" --model llama3-8b --batch 4 --seq 4096
+step "kernels of llama3-8b" 40 "$FSDP_BIN_DIR/bench_gpu" --model llama3-8b -b 4 -s 4096 --wrap block \
+  --param-dtype bf16 --reduce-dtype bf16 --master-dtype bf16 --moment-dtype bf16
 exit $failed

@@ -25,7 +25,8 @@ void fsdp_cuda_gemm_close(void);
 
 // For a call that the program will make, when the plan is sealed and before memory is filled: loads its
 // kernels, which CUDA otherwise does at their first launch, in the middle of a step, and chooses the
-// algorithms of its products: the fastest of a few, which are run on the operands and awaited.
+// algorithms of its products: the fastest of a few, which are run on the operands' memory and awaited. That
+// holds random numbers meanwhile and zeros afterwards.
 void fsdp_cuda_prepare(const fsdp_kernel_call *call);
 
 // The cudaError_t of loading one of the kernels on the current device, whose context this makes: it says
