@@ -1,7 +1,7 @@
 """fsdp_train against PyTorch FSDP2 on one GPU, case after case, in one run: what bench/compare_torch.py does
 for --device cuda.
 
-    bench/compare_torch.py --device cuda [--cases llama-1b-6,llama3-8b-4] [--steps 10] [--rounds 1]
+    bench/compare_torch.py --device cuda [--cases llama-1b-6,llama3-8b-4-block] [--steps 10] [--rounds 1]
 
 Both sides start from the same numbers (drawn, not loaded) and see the same tokens, keep every state in the
 same precision, compute in bf16, recompute alike, and look at the loss in every step. The table has, for each
@@ -36,7 +36,8 @@ SHAPES = {
 CASES = {
     "llama-1b-6": ("llama-1b", 2048, 6, "none", "fp32"),
     "llama-1b-24": ("llama-1b", 2048, 24, "none", "fp32"),
-    "llama3-8b-4": ("llama3-8b", 4096, 4, "block", "bf16"),
+    "llama3-8b-4": ("llama3-8b", 4096, 4, "none", "bf16"),
+    "llama3-8b-4-block": ("llama3-8b", 4096, 4, "block", "bf16"),
     "llama3-8b-2": ("llama3-8b", 4096, 2, "none", "bf16"),
     # To try the script out on a CPU.
     "tiny": ("tiny", 64, 2, "none", "fp32"),
@@ -59,12 +60,20 @@ def last_json(output):
     return json.loads(output.strip().split("\n")[-1])
 
 
+def torch_command(python, device, arguments):
+    return [python, os.path.join(HERE, "torch_llama.py"), arguments[0], "--device", device,
+            *map(str, arguments[1:])]
+
+
+def torch_environment(environment):
+    """PyTorch finds its libraries by itself, without what our programs were given."""
+    path = environment.get("FSDP_PEER_LIBRARY_PATH", environment.get("LD_LIBRARY_PATH", ""))
+    return {**environment, "LD_LIBRARY_PATH": path}
+
+
 def run_torch(args, arguments):
-    command = [args.python, os.path.join(HERE, "torch_llama.py"), arguments[0], "--device", args.device,
-               *map(str, arguments[1:])]
-    environment = {**os.environ, "LD_LIBRARY_PATH": os.environ.get("FSDP_PEER_LIBRARY_PATH",
-                                                                   os.environ.get("LD_LIBRARY_PATH", ""))}
-    process = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=args.limit, env=environment)
+    process = subprocess.run(torch_command(args.python, args.device, arguments), stdout=subprocess.PIPE,
+                             text=True, timeout=args.limit, env=torch_environment(os.environ), check=False)
     if process.returncode != 0:
         raise RuntimeError(f"PyTorch's side ended with status {process.returncode}")
     return last_json(process.stdout)
@@ -75,7 +84,7 @@ def torch_arguments(args, case, which):
     model, seq, batch, recompute, state = CASES[case]
     data = os.path.join(ROOT, "runtime", "io", "builtin_text.txt")
     samples = (os.path.getsize(data) - 1) // seq
-    rows = os.path.join(args.work, "rows.json")
+    rows = os.path.join(args.work, f"rows-{case}.json")
     shape = types.SimpleNamespace(ranks=1, batch=batch)
     with open(rows, "w", encoding="utf-8") as file:
         json.dump([step_samples(shape, samples, step) for step in range(args.steps)], file)
@@ -86,40 +95,63 @@ def torch_arguments(args, case, which):
             "--compile" if args.compile else "--no-compile", *more]
 
 
-def run_ours(args, case):
-    from compare_torch import OPTIMIZER
+def plan_options(case, device="cuda"):
+    """What fsdp_train, fsdp_plan and bench_gpu plan for a case."""
     model, seq, batch, recompute, state = CASES[case]
+    compute = "bf16" if device == "cuda" or state == "bf16" else "fp32"
+    options = ["--backend", device, "--model", model, "--strategy", "full", "--wrap", "block", "--batch-size",
+               batch, "--seq-length", seq, "--recompute", recompute, "--param-dtype", compute,
+               "--reduce-dtype", state, "--master-dtype", state, "--moment-dtype", state]
+    return [str(option) for option in options]
+
+
+def train_options(case, device, steps, log):
+    from compare_torch import OPTIMIZER
+    options = [*plan_options(case, device), "--max-steps", steps, "--num-epochs", 1000000, "--lr-schedule",
+               "constant", "--seed", 0, "--log", log]
+    for name, value in OPTIMIZER.items():
+        options += [f"--{name.replace('_', '-')}", value]
+    return [str(option) for option in options]
+
+
+def read_log(log):
+    """Ours as the comparison sees it; a run that was ended early has fewer steps."""
+    with open(log, encoding="utf-8") as file:
+        lines = [json.loads(line) for line in file if line.endswith("\n")]
+    last = lines[-1] if lines else {}
+    return {"losses": [line["loss"] for line in lines],
+            "seconds": [line["time/total"] / 1000 for line in lines],
+            "peak": {"arena": last.get("arena_bytes"), "planned": last.get("planned_peak_bytes"),
+                     "driver": last.get("device_used_bytes")}}
+
+
+def run_ours(args, case):
     log = os.path.join(args.work, "log.jsonl")
     if os.path.exists(log):
         os.remove(log)
-    compute = "bf16" if args.device == "cuda" or state == "bf16" else "fp32"
-    command = [os.path.join(args.build, "bin", "fsdp_train"), "--backend", args.device, "--model", model,
-               "--strategy", "full", "--wrap", "block", "--batch-size", batch, "--seq-length", seq,
-               "--max-steps", args.steps, "--num-epochs", 1000000, "--lr-schedule", "constant", "--seed", 0,
-               "--recompute", recompute, "--param-dtype", compute, "--reduce-dtype", state,
-               "--master-dtype", state, "--moment-dtype", state, "--log-freq", 1000000, "--log", log]
-    for name, value in OPTIMIZER.items():
-        command += [f"--{name.replace('_', '-')}", value]
-    command = [str(part) for part in command + args.ours.split()]
+    command = [os.path.join(args.build, "bin", "fsdp_train"), "--log-freq", "1000000",
+               *train_options(case, args.device, args.steps, log), *args.ours.split()]
     process = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-                             timeout=args.limit)
+                             timeout=args.limit, check=False)
     if process.returncode != 0:
         raise RuntimeError(f"fsdp_train failed: {' '.join(command)}\n{process.stdout}")
-    with open(log, encoding="utf-8") as file:
-        lines = [json.loads(line) for line in file]
-    last = lines[-1]
-    return {"losses": [line["loss"] for line in lines],
-            "seconds": [line["time/total"] / 1000 for line in lines],
-            "peak": {"arena": last["arena_bytes"], "planned": last["planned_peak_bytes"],
-                     "driver": last["device_used_bytes"]}}
+    return read_log(log)
 
 
-def summary(case, rounds, peak):
+def summary(case, rounds, flops):
+    """Rates of a side over all its rounds; `flops` a second of this GPU's products, None where not known."""
     model, seq, batch, _, _ = CASES[case]
     steps = [s for one in rounds for s in one["seconds"][WARM_UP_STEPS:]]
     rate = seq * batch / statistics.median(steps)
     return {"tokens_per_s": rate, "best": seq * batch / min(steps), "peak": rounds[-1]["peak"],
-            "mfu": rate * flops_per_token(SHAPES[model], seq) / peak["flops"], "losses": rounds[0]["losses"]}
+            "mfu": rate * flops_per_token(SHAPES[model], seq) / flops if flops else None,
+            "losses": rounds[0]["losses"]}
+
+
+def side_text(case, name, side):
+    share = f"{100 * side['mfu']:>7.1f}%" if side["mfu"] else " " * 8
+    return (f"{case:<18}{NAMES[name]:<15}{side['tokens_per_s']:>10.0f}{share}  {side['losses'][0]:.4f} -> "
+            f"{side['losses'][-1]:.4f}  {gigabytes(side['peak'])}")
 
 
 def gigabytes(peak):
@@ -128,10 +160,10 @@ def gigabytes(peak):
 
 
 def judge(case, sides):
-    """Ours against the best of PyTorch's: a line for each thing that must hold."""
+    """Ours against the best of PyTorch's: what must hold, as numbers and as a line."""
     others = [sides[name] for name in sides if name != "ours"]
     if "ours" not in sides or not others:
-        return {}
+        return {}, ""
     ours = sides["ours"]
     rate = ours["tokens_per_s"] / max(other["tokens_per_s"] for other in others)
     worst = max(abs(a - b) / abs(b) for other in others for a, b in zip(ours["losses"], other["losses"]))
@@ -145,8 +177,7 @@ def judge(case, sides):
         verdict["beyond_plan_bytes"] = over
         fits = over <= max(0.02 * ours["peak"]["arena"], DEVICE_BYTES_SLACK)
         text += f"; the driver counts {over / 1e6:.0f} MB beyond the plan{'' if fits else ': TOO MUCH'}"
-    print(text, flush=True)
-    return verdict
+    return verdict, text
 
 
 def run_case(args, case, peak):
@@ -159,11 +190,12 @@ def run_case(args, case, peak):
                 results[name].append(one)
             except (RuntimeError, subprocess.TimeoutExpired, json.JSONDecodeError) as failure:
                 print(f"{case}, {NAMES[name]}: {failure}", flush=True)
-    sides = {name: summary(case, rounds, peak) for name, rounds in results.items() if rounds}
+    sides = {name: summary(case, rounds, peak["flops"]) for name, rounds in results.items() if rounds}
     for name, side in sides.items():
-        print(f"{case:<13}{NAMES[name]:<15}{side['tokens_per_s']:>10.0f}{100 * side['mfu']:>7.1f}%  "
-              f"{side['losses'][0]:.4f} -> {side['losses'][-1]:.4f}  {gigabytes(side['peak'])}", flush=True)
-    verdict = judge(case, sides)
+        print(side_text(case, name, side), flush=True)
+    verdict, text = judge(case, sides)
+    if text:
+        print(text, flush=True)
     return {"sides": sides, "verdict": verdict, "complete": len(sides) == len(args.sides)}
 
 
@@ -173,7 +205,7 @@ def parse(arguments):
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda", help="cpu: only to try it out")
     parser.add_argument("--build", default=os.path.join(ROOT, "build"), help="build folder of fsdp_train")
     parser.add_argument("--python", default=sys.executable, help="the interpreter that has PyTorch")
-    parser.add_argument("--cases", default="llama-1b-6,llama-1b-24,llama3-8b-4,llama3-8b-2",
+    parser.add_argument("--cases", default="llama-1b-6,llama-1b-24,llama3-8b-4-block,llama3-8b-4",
                         type=lambda text: text.split(","), help=", ".join(CASES))
     parser.add_argument("--sides", default="fsdp2,ours", type=lambda text: text.split(","),
                         help=", ".join(NAMES))
@@ -202,7 +234,7 @@ def main(arguments):
         print(f"{peak['device']}, PyTorch {peak['torch']}, CUDA {peak['cuda']}: a product of "
               f"{peak['size']}^3 "
               f"runs at {peak['flops'] / 1e12:.2f} TFLOP/s\n"
-              f"{'':<28}{'tokens/s':>10}{'MFU':>8}  loss  GB at the peak", flush=True)
+              f"{'':<33}{'tokens/s':>10}{'MFU':>8}  loss  GB at the peak", flush=True)
         for case in args.cases:
             done[case] = run_case(args, case, peak)
             if args.json:

@@ -4,11 +4,16 @@ one GPU (or, to try it out, on a CPU), from the very weights and tokens that fsd
 Each decoder layer is compiled by itself and is one unit of fully_shard, as is the head with the final norm;
 attention is scaled-dot-product attention, AdamW is fused, the loss is compiled.
 Prints one JSON object: losses, seconds of each step, bytes at the peak.
+
+With --staged it shares the GPU with whoever started it: it prints {"stage": "imported"}, having touched no
+GPU, and waits for a line; then makes the model and runs the first steps, in which all is compiled, prints
+{"stage": "compiled"}, and waits for another before the steps that are timed.
 """
 import argparse
 import json
 import math
 import os
+import sys
 import time
 
 import torch
@@ -17,6 +22,7 @@ import torch.nn.functional as F
 from torch import nn
 
 MASK = 0xFFFFFFFF
+STAGED_STEPS = 3  # that compile, and so do not count (compare_gpu.py)
 
 
 # ---- The weights that fsdp_train draws (runtime/base/random.h) -------------------------------------------
@@ -235,7 +241,19 @@ def peak_bytes(args):
             "driver": total - free}
 
 
+def stage(args, name):
+    if args.staged:
+        print(json.dumps({"stage": name}), flush=True)
+        if not sys.stdin.readline():
+            sys.exit("whoever started this is gone")
+
+
 def train(args):
+    if args.staged:
+        import torch._dynamo
+        import torch._inductor.compile_fx
+        import torch.distributed.fsdp
+    stage(args, "imported")
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(args.port), RANK="0", WORLD_SIZE="1",
                       LOCAL_RANK="0", GLOO_SOCKET_IFNAME="lo", NCCL_SOCKET_IFNAME="lo")
     if args.device == "cuda":
@@ -252,7 +270,9 @@ def train(args):
         steps = json.load(file)
     text = torch.frombuffer(bytearray(open(args.data, "rb").read()), dtype=torch.uint8)
     losses, seconds = [], []
-    for samples in steps:
+    for step, samples in enumerate(steps):
+        if step == STAGED_STEPS:
+            stage(args, "compiled")
         rows = torch.stack([text[i * args.seq:(i + 1) * args.seq + 1] for i in samples]).long()
         synchronize(args)
         began = time.perf_counter()
@@ -296,6 +316,7 @@ def parse():
     parser.add_argument("--data", help="the text that samples are cut from")
     parser.add_argument("--compile", action=argparse.BooleanOptionalAction, default=True)
     parser.add_argument("--plain", action="store_true", help="without FSDP2")
+    parser.add_argument("--staged", action="store_true", help="wait for a line on the standard input")
     return parser.parse_args()
 
 

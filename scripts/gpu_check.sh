@@ -152,7 +152,7 @@ for part in refuse agree kill stop memory; do
 done
 step "compare llama-1b-6" 100 bash -c 'compare "$@"' _ "$build" llama-1b-6
 step "kernels of llama-1b" 40 "$FSDP_BIN_DIR/bench_gpu" --model llama-1b -b 6 -s 2048 --wrap block
-step "compare llama3-8b-4" 150 bash -c 'compare "$@"' _ "$build" llama3-8b-4
+step "compare llama3-8b-4-block" 150 bash -c 'compare "$@"' _ "$build" llama3-8b-4-block
 for tool in memcheck racecheck initcheck; do
   step "$tool of a step" 45 bash -c 'sanitizer "$@"' _ "$tool" "${tiny[@]}"
 done
