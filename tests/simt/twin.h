@@ -50,12 +50,21 @@ void twin_floats(twin_case *c, const std::vector<float> &values, int access = FS
 // A workspace that both twins have (`cpu_numel` > 0) or the CUDA device alone.
 void twin_workspace(twin_case *c, int64_t cpu_numel);
 
-// Runs and compares; prints one line; counts failures. Returns the operands as the CPU left them.
+// Which cases twin_check runs: all; none, while it notes the greatest of each op and element type; or those.
+enum twin_choice { TWIN_ALL, TWIN_NOTE, TWIN_GREATEST };
+void twin_choose(twin_choice choice);
+
+// Runs and compares; prints one line; counts failures. Returns the operands as the CPU left them (or, of a
+// case that is not chosen, as they began).
 std::vector<std::vector<unsigned char>> twin_check(const twin_case &c);
 int twin_failures();
 
 // One run on the CUDA device alone: its operands' bits, workspaces left out.
 std::vector<std::vector<unsigned char>> twin_run(const twin_case &c);
+
+// Compares results that `what` names with the tolerance; prints one line; counts failures.
+void twin_compare(const std::string &what, fsdp_dtype dtype, const std::vector<unsigned char> &result,
+                  fsdp_dtype expected_dtype, const std::vector<unsigned char> &expected, double tolerance);
 
 // The groups of cases (twin_<group>.cpp).
 void twin_rows();
@@ -63,3 +72,5 @@ void twin_flat();
 void twin_products();
 void twin_attention_fp32();
 void twin_attention_bf16();
+// A production shape in bf16 against the general kernels in fp32, on the CUDA device alone; not among `all`.
+void twin_attention_production();

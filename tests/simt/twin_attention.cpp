@@ -1,6 +1,8 @@
 // Causal attention with grouped key/value heads, both directions.
 #include "tests/simt/twin.h"
 
+#include <cstring>
+
 namespace {
 
 struct heads {
@@ -55,7 +57,72 @@ void run(fsdp_dtype dtype) {
   for (const heads &s : odd_shapes) forward_and_backward(dtype, s);
 }
 
+// The operand in fp32, holding the same numbers.
+twin_operand widened(twin_operand o) {
+  std::vector<unsigned char> wide(size_t(o.numel) * 4);
+  for (int64_t e = 0; e < o.numel; e++) {
+    fsdp_bf16 half;
+    memcpy(&half, &o.initial[size_t(e) * 2], 2);
+    const float value = fsdp_bf16_to_f32(half);
+    memcpy(&wide[size_t(e) * 4], &value, 4);
+  }
+  o.initial = wide;
+  o.dtype = FSDP_F32;
+  return o;
+}
+
+// Runs a case in bf16, and in fp32 on the same numbers, and compares what `results` names. Returns fp32's.
+std::vector<std::vector<unsigned char>> against_fp32(const twin_case &c, const std::vector<size_t> &results) {
+  twin_case exact = c;
+  for (twin_operand &o : exact.operands)
+    if (o.dtype == FSDP_BF16) o = widened(o);
+  const std::vector<std::vector<unsigned char>> mine = twin_run(c), wanted = twin_run(exact);
+  for (size_t i : results)
+    twin_compare(c.name + " operand " + std::to_string(i) + " against fp32", c.operands[i].dtype, mine[i],
+                 FSDP_F32, wanted[i], c.tolerance);
+  return wanted;
+}
+
 } // namespace
+
+void twin_attention_production() {
+#if defined(FSDP_SIMT)
+  const heads s = {1, 96, 4, 1, 128};
+#else
+  const heads s = {1, 4096, 32, 8, 128};
+#endif
+  fsdp_op_attrs attrs = {};
+  attrs.batch = s.B;
+  attrs.seq = s.T;
+  attrs.heads = s.H;
+  attrs.kv_heads = s.K;
+  attrs.head_dim = s.D;
+  const int64_t N = s.B * s.T, Q = (s.H + 2 * s.K) * s.D;
+  const std::string shape = " T" + std::to_string(s.T) + " H" + std::to_string(s.H) + " K" +
+                            std::to_string(s.K) + " D" + std::to_string(s.D);
+  twin_case c = twin_of(FSDP_OP_ATTENTION, attrs, FSDP_BF16);
+  c.name += shape;
+  twin_input(&c, FSDP_BF16, N * Q);
+  twin_output(&c, FSDP_BF16, N * s.H * s.D);
+  twin_output(&c, FSDP_F32, N * s.H);
+  const std::vector<std::vector<unsigned char>> made = against_fp32(c, {1, 2});
+  twin_case back = twin_of(FSDP_OP_ATTENTION_BACKWARD, attrs, FSDP_BF16);
+  back.name += shape;
+  back.tolerance = 2 * twin_tolerance(FSDP_BF16); // o, p and d_s are each rounded to 8 bits
+  back.operands = {c.operands[0], c.operands[1], c.operands[2]};
+  for (size_t i = 1; i < 3; i++) back.operands[i].access = FSDP_READ;
+  for (size_t e = 0; e < made[1].size() / 4; e++) { // what fp32's forward made, in bf16
+    float value;
+    memcpy(&value, &made[1][e * 4], 4);
+    const fsdp_bf16 half = fsdp_bf16_from_f32(value);
+    memcpy(&back.operands[1].initial[e * 2], &half, 2);
+  }
+  back.operands[2].initial = made[2];
+  twin_input(&back, FSDP_BF16, N * s.H * s.D);
+  twin_output(&back, FSDP_BF16, N * Q);
+  twin_workspace(&back, 0);
+  against_fp32(back, {4});
+}
 
 void twin_attention_fp32() {
   run(FSDP_F32);

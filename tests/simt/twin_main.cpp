@@ -1,4 +1,5 @@
-// usage: simt_kernels GROUP... (or gpu_kernels): the groups of cases below; all where none is named.
+// usage: simt_kernels [--each] GROUP... (or gpu_kernels): the groups of cases below; all but `production` where
+// none is named. --each runs of every op, in fp32 and in bf16, its greatest case alone.
 #include "tests/simt/twin.h"
 
 #include "kernels/cuda/cuda_kernels.h"
@@ -17,7 +18,8 @@ int main(int argc, char **argv) {
                 {"flat", twin_flat},
                 {"products", twin_products},
                 {"attention_fp32", twin_attention_fp32},
-                {"attention_bf16", twin_attention_bf16}};
+                {"attention_bf16", twin_attention_bf16},
+                {"production", twin_attention_production}};
   int devices = 0;
   if (cudaGetDeviceCount(&devices) != cudaSuccess || devices == 0) {
     printf("no GPU here: skipped\n");
@@ -27,16 +29,22 @@ int main(int argc, char **argv) {
   FSDP_CHECK(cudaMalloc(&workspace, size_t(FSDP_CUDA_GEMM_WORKSPACE_BYTES)) == cudaSuccess,
              "no memory on the device");
   fsdp_cuda_gemm_open(workspace);
+  const bool each = argc > 1 && strcmp(argv[1], "--each") == 0;
+  const int first = each ? 2 : 1;
   int ran = 0;
-  for (const auto &group : groups) {
-    bool wanted = argc == 1;
-    for (int i = 1; i < argc; i++) wanted = wanted || strcmp(argv[i], group.name) == 0;
-    if (wanted) group.run(), ran++;
+  for (int pass = each ? TWIN_NOTE : TWIN_GREATEST; pass <= TWIN_GREATEST; pass++) {
+    twin_choose(each ? static_cast<twin_choice>(pass) : TWIN_ALL);
+    ran = 0;
+    for (const auto &group : groups) {
+      bool wanted = argc == first && group.run != twin_attention_production;
+      for (int i = first; i < argc; i++) wanted = wanted || strcmp(argv[i], group.name) == 0;
+      if (wanted) group.run(), ran++;
+    }
   }
   fsdp_cuda_gemm_close();
   cudaFree(workspace);
-  if (ran < argc - 1) {
-    fprintf(stderr, "unknown group: use rows, flat, products, attention_fp32 or attention_bf16\n");
+  if (ran < argc - first) {
+    fprintf(stderr, "unknown group: use rows, flat, products, attention_fp32, attention_bf16, production\n");
     return 2;
   }
   printf("%d failed\n", twin_failures());
