@@ -1,6 +1,7 @@
 #include "launcher/export.h"
 
-#include "launcher/option_value.h"
+#include "launcher/option_table.h"
+#include "launcher/options.h"
 #include "runtime/base/check.h"
 #include "runtime/base/size.h"
 #include "runtime/io/checkpoint_file.h"
@@ -305,6 +306,44 @@ static void print_files(const fsdp_checkpoint *c, FILE *out) {
   fputc('\n', out);
 }
 
+// Whether `text` holds the line `line`.
+static bool has_line(const char *text, const char *line) {
+  size_t length = strlen(line);
+  for (const char *at = text; at; at = strchr(at, '\n')) {
+    at += *at == '\n';
+    if (strncmp(at, line, length) == 0 && (at[length] == '\n' || !at[length])) return true;
+  }
+  return false;
+}
+
+// The options of the run that saved, where they are not the defaults.
+static void print_options(const fsdp_checkpoint *c, FILE *out) {
+  fsdp_options defaults;
+  fsdp_error error;
+  char *argv[] = {(char *)(uintptr_t) "fsdp_train", NULL};
+  FSDP_CHECK(fsdp_options_parse(&defaults, FSDP_PROGRAM_TRAIN, 1, argv, &error) == FSDP_OK, "the defaults");
+  char *described = fsdp_options_describe(&defaults), number[32], line[4096];
+  const char *name;
+  json_t *value;
+  int printed = 0;
+  json_object_foreach(c->options, name, value) {
+    const char *text = json_string_value(value);
+    if (!*text) continue;
+    const fsdp_option_row *row = fsdp_option_find(name);
+    double real;
+    if (row && row->kind == FSDP_OPTION_REAL && fsdp_value_real(text, &real)) {
+      text = fsdp_value_print_real(real, number, sizeof number);
+    }
+    snprintf(line, sizeof line, "%s=%s", name, text);
+    if (has_line(described, line)) continue;
+    fprintf(out, "option:     --%s %s\n", name, text);
+    printed++;
+  }
+  if (!printed) fprintf(out, "options:    all are the defaults\n");
+  free(described);
+  fsdp_options_destroy(&defaults);
+}
+
 fsdp_status fsdp_export_inspect(const char *path, FILE *out, fsdp_error *error) {
   char folder[FSDP_CHECKPOINT_PATH_BYTES], numel[48];
   fsdp_checkpoint *c;
@@ -324,11 +363,7 @@ fsdp_status fsdp_export_inspect(const char *path, FILE *out, fsdp_error *error) 
   fprintf(out, "dtypes:     parameters %s, moments %s and %s\n", fsdp_dtype_name(c->dtype[0]),
           fsdp_dtype_name(c->dtype[1]), fsdp_dtype_name(c->dtype[2]));
   print_files(c, out);
-  const char *name;
-  json_t *value;
-  json_object_foreach(c->options, name, value) {
-    if (*json_string_value(value)) fprintf(out, "option:     --%s %s\n", name, json_string_value(value));
-  }
+  print_options(c, out);
   fsdp_checkpoint_destroy(c);
   return FSDP_OK;
 }

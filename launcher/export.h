@@ -29,5 +29,5 @@ typedef struct fsdp_export_result {
 // FSDP_ERR_INPUT where the checkpoint is damaged, or the folder is there already or cannot be written.
 fsdp_status fsdp_export_run(const fsdp_export_config *config, fsdp_export_result *result, fsdp_error *error);
 
-// Prints step, model, layout, files and options. FSDP_ERR_INPUT.
+// Prints step, model, layout, files, and the options that are not defaults. FSDP_ERR_INPUT.
 fsdp_status fsdp_export_inspect(const char *checkpoint, FILE *out, fsdp_error *error);

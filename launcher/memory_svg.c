@@ -65,6 +65,17 @@ static void print_text(FILE *out, double x, double y, const char *attributes, co
   fputs("</text>\n", out);
 }
 
+// A label that stands on areas of any colour: its outline in white first, as a text of its own, since not
+// every renderer knows `paint-order`.
+static void print_label(FILE *out, double x, double y, const char *anchor, const char *class,
+                        const char *text) {
+  char attributes[96];
+  snprintf(attributes, sizeof attributes, "text-anchor=\"%s\" class=\"%s halo\"", anchor, class);
+  print_text(out, x, y, attributes, text);
+  snprintf(attributes, sizeof attributes, "text-anchor=\"%s\" class=\"%s\"", anchor, class);
+  print_text(out, x, y, attributes, text);
+}
+
 static double x_of(const panel *p, double position) {
   return LEFT + PLOT_WIDTH * position / (double)p->profile->position_count;
 }
@@ -194,7 +205,7 @@ static void print_level(const panel *p, int64_t bytes, const char *name, double 
   snprintf(text, sizeof text, "%s %s", name, fsdp_value_print_bytes(bytes, size, sizeof size));
   fprintf(p->out, "<line x1=\"%d\" y1=\"%.1f\" x2=\"%d\" y2=\"%.1f\" class=\"level\"/>\n", LEFT, y,
           LEFT + PLOT_WIDTH, y);
-  print_text(p->out, LEFT + PLOT_WIDTH + 6, y + label_shift, "class=\"small\"", text);
+  print_label(p->out, LEFT + PLOT_WIDTH + 6, y + label_shift, "start", "small", text);
 }
 
 static void print_peak(const panel *p) {
@@ -204,18 +215,15 @@ static void print_peak(const panel *p) {
   char size[32], text[LABEL_BYTES], where[LABEL_BYTES];
   bool to_right = x < LEFT + PLOT_WIDTH / 2.0;
   double text_x = to_right ? x + 12 : x - 12;
-  const char *anchor =
-      to_right ? "text-anchor=\"start\" class=\"peak\"" : "text-anchor=\"end\" class=\"peak\"";
-  const char *small =
-      to_right ? "text-anchor=\"start\" class=\"small\"" : "text-anchor=\"end\" class=\"small\"";
+  const char *anchor = to_right ? "start" : "end";
   fprintf(p->out, "<line x1=\"%.1f\" y1=\"%d\" x2=\"%.1f\" y2=\"%.1f\" class=\"mark\"/>\n", x, p->top + 8, x,
           y);
   fprintf(p->out, "<circle cx=\"%.1f\" cy=\"%.1f\" r=\"4.5\" class=\"dot\"/>\n", x, y);
   snprintf(text, sizeof text, "peak %s", fsdp_value_print_bytes(report->peak_bytes, size, sizeof size));
-  print_text(p->out, text_x, p->top + 20, anchor, text);
+  print_label(p->out, text_x, p->top + 20, anchor, "peak", text);
   snprintf(text, sizeof text, "at instruction %d: %s", report->peak_position,
            fsdp_report_instr(p->profile->plan, report->peak_position, where, sizeof where));
-  print_text(p->out, text_x, p->top + 37, small, text);
+  print_label(p->out, text_x, p->top + 37, anchor, "small", text);
 }
 
 static void print_legend(const panel *p) {
@@ -252,7 +260,7 @@ static const char style[] =
     ".head{font-size:18px;font-weight:bold}.title{font-size:13px;font-weight:bold}.name{font-weight:bold;"
     "fill:#555}"
     ".peak{font-size:14px;font-weight:bold;fill:#111}.small{font-size:11px;fill:#333}"
-    ".peak,.small{paint-order:stroke;stroke:#fff;stroke-width:3px;stroke-opacity:.8}"
+    ".halo{fill:none;stroke:#fff;stroke-width:3px;stroke-opacity:.8;stroke-linejoin:round}"
     ".grid{stroke:#d5dade;stroke-width:1}.phase{stroke:#444;stroke-width:1;stroke-dasharray:3 3}"
     ".level{stroke:#111;stroke-width:1;stroke-dasharray:6 3}.mark{stroke:#111;stroke-width:1}"
     ".dot{fill:#fff;stroke:#111;stroke-width:2}";

@@ -117,22 +117,26 @@ static fsdp_status check_evaluation(const check *c) {
   return FSDP_OK;
 }
 
+// Each of the files to compare is checked by itself; here only what does not go with several of them.
+static fsdp_status check_comparison(const check *c) {
+  const char *const alone[] = {"config", "print-model", "print-program", "memory-profile"};
+  for (size_t i = 0; i < sizeof alone / sizeof *alone; i++) {
+    if (!given(c, alone[i])) continue;
+    return fsdp_fail(c->error, FSDP_ERR_OPTION,
+                     "--%s (%s) is about one plan, --compare (%s) about several: leave one out", alone[i],
+                     place(c, alone[i]), place(c, "compare"));
+  }
+  return FSDP_OK;
+}
+
 static fsdp_status check_outputs(const check *c) {
   const fsdp_options *o = c->options;
   if (c->program != FSDP_PROGRAM_PLAN) return FSDP_OK;
-  const struct {
-    const char *name;
-    bool on;
-  } outputs[] = {{"print-model", o->print_model}, {"print-program", o->print_program}, {"json", o->json}};
-  const char *first = NULL;
-  for (size_t i = 0; i < sizeof outputs / sizeof *outputs; i++) {
-    if (!outputs[i].on) continue;
-    if (first) {
-      return fsdp_fail(c->error, FSDP_ERR_OPTION,
-                       "--%s (%s) and --%s (%s) would both fill the standard output: ask for one at a time",
-                       first, place(c, first), outputs[i].name, place(c, outputs[i].name));
-    }
-    first = outputs[i].name;
+  if (o->json && (o->print_model || o->print_program)) {
+    const char *other = o->print_model ? "print-model" : "print-program";
+    return fsdp_fail(c->error, FSDP_ERR_OPTION,
+                     "--json (%s) and --%s (%s) would both fill the standard output: ask for one at a time",
+                     place(c, "json"), other, place(c, other));
   }
   if (o->ranks_per_node > 0 && o->ranks_per_node > o->ranks) {
     return fsdp_fail(c->error, FSDP_ERR_OPTION, "--ranks-per-node %lld (%s) is more than --ranks %lld (%s)",
@@ -190,6 +194,7 @@ fsdp_status fsdp_options_check(const fsdp_options *options, fsdp_program_kind pr
                                                         check_evaluation,    check_outputs, check_experiment,
                                                         check_sizes};
   const check c = {options, program, error};
+  if (options->compare) return check_comparison(&c);
   for (size_t i = 0; i < sizeof rules / sizeof *rules; i++) {
     fsdp_status status = rules[i](&c);
     if (status != FSDP_OK) return status;

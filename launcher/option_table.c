@@ -153,6 +153,8 @@ static const fsdp_option_row table[] = {
     {"ranks-per-node", 0, INT(ranks_per_node, 1, RANKS_MAX), .programs = FSDP_PROGRAM_PLAN,
      .help = "ranks of one node (default: at most 8)"},
     {"json", 0, FLAG(json), .programs = FSDP_PROGRAM_PLAN, .help = "print the plan as one JSON object"},
+    {"compare", 0, .kind = FSDP_OPTION_LIST, FIELD(compare), .programs = FSDP_PROGRAM_PLAN,
+     .argument = "FILE ...", .help = "plan each of these YAML files of options and print one table"},
     {"config", 0, TEXT(config), .argument = "FILE", .help = "YAML file of options; the command line wins"},
     {"help", 'h', FLAG(help), .help = "print this and stop"},
     {"version", 0, FLAG(version), .help = "print the version and stop"},

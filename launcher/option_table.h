@@ -11,6 +11,7 @@ typedef enum fsdp_option_kind {
   FSDP_OPTION_FLAG,
   FSDP_OPTION_CHOICE,
   FSDP_OPTION_TEXT,
+  FSDP_OPTION_LIST, // text: all words up to the next option, joined by commas
   FSDP_OPTION_WRAP, // text of the form size|block|none|module:NAME,...
   FSDP_OPTION_MESH  // text, and the two sizes that it says
 } fsdp_option_kind;

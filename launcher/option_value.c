@@ -213,3 +213,11 @@ const char *fsdp_value_print_int(int64_t value, char *out, size_t out_bytes) {
   snprintf(out, out_bytes, "%.*s", used, grouped);
   return out;
 }
+
+const char *fsdp_value_print_real(double value, char *out, size_t out_bytes) {
+  for (int digits = 1; digits <= 17; digits++) {
+    snprintf(out, out_bytes, "%.*g", digits, value);
+    if (strtod(out, NULL) == value) break;
+  }
+  return out;
+}

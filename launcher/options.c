@@ -48,6 +48,7 @@ static void describe_allowed(const fsdp_option_row *row, char *out, size_t bytes
     snprintf(out, bytes, "on or off");
     return;
   case FSDP_OPTION_TEXT:
+  case FSDP_OPTION_LIST:
     snprintf(out, bytes, "a value that is not empty");
     return;
   case FSDP_OPTION_WRAP:
@@ -123,6 +124,7 @@ static bool set_field(fsdp_options *options, const fsdp_option_row *row, const c
     if (!fsdp_value_mesh(text, &options->mesh_data, &options->mesh_fsdp)) return false;
     break;
   case FSDP_OPTION_TEXT:
+  case FSDP_OPTION_LIST:
     if (!*text) return false;
     break;
   }
@@ -326,6 +328,19 @@ static bool is_whole_name(const char *word, const char *name) {
          (strncmp(word + 2, name, length) == 0 && (!word[2 + length] || word[2 + length] == '='));
 }
 
+// Adds the words that follow a list's first one to it.
+static const char *take_list(arguments *read, const char *first) {
+  char *joined = NULL;
+  for (int at = optind; at < read->word_count && read->words[at][0] != '-'; at = ++optind) {
+    const char *before = joined ? joined : first, *word = read->words[at];
+    size_t bytes = strlen(before) + strlen(word) + 2;
+    char *longer = fsdp_alloc(bytes);
+    snprintf(longer, bytes, "%s,%s", before, word);
+    joined = read->made[at] = longer; // the words' places own them
+  }
+  return joined ? joined : first;
+}
+
 static fsdp_status read_arguments(arguments *read, fsdp_program_kind program, int argc, char **argv,
                                   fsdp_error *error) {
   struct option longs[FSDP_OPTION_MAX + 1];
@@ -352,6 +367,7 @@ static fsdp_status read_arguments(arguments *read, fsdp_program_kind program, in
       bool has_value = optind < argc && argv[optind][0] != '-';
       text = has_value ? argv[optind++] : "on";
     }
+    if (row->kind == FSDP_OPTION_LIST) text = take_list(read, text);
     read->items[read->count++] = (argument){name ? name : row->name, text};
   }
   if (optind < argc) {
@@ -375,7 +391,7 @@ static fsdp_status set_from_yaml(void *context, const char *name, const char *te
   const yaml_target *target = context;
   char place[sizeof target->options->place[0]];
   snprintf(place, sizeof place, "%s:%d", target->options->config, line);
-  const char *const never[] = {"config", "help", "version"};
+  const char *const never[] = {"config", "compare", "help", "version"};
   for (size_t i = 0; i < sizeof never / sizeof *never; i++) {
     if (strcmp(name, never[i]) == 0) {
       return fsdp_fail(error, FSDP_ERR_OPTION,
@@ -395,8 +411,9 @@ static fsdp_status set_from_yaml(void *context, const char *name, const char *te
   return fsdp_options_set(target->options, target->program, name, bare_flag ? "on" : text, place, error);
 }
 
-fsdp_status fsdp_options_parse(fsdp_options *options, fsdp_program_kind program, int argc, char **argv,
-                               fsdp_error *error) {
+// With `compared`, that file takes the place of those to compare.
+static fsdp_status parse(fsdp_options *options, fsdp_program_kind program, int argc, char **argv,
+                         const char *compared, fsdp_error *error) {
   set_defaults(options);
   arguments read;
   fsdp_status status = read_arguments(&read, program, argc, argv, error);
@@ -405,6 +422,8 @@ fsdp_status fsdp_options_parse(fsdp_options *options, fsdp_program_kind program,
     bool early = strcmp(name, "config") == 0 || strcmp(name, "help") == 0 || strcmp(name, "version") == 0;
     if (early) status = fsdp_options_set(options, program, name, read.items[i].text, command_line, error);
   }
+  if (status == FSDP_OK && compared)
+    status = fsdp_options_set(options, program, "config", compared, command_line, error);
   bool stop = status != FSDP_OK || options->help || options->version;
   if (!stop && options->config) {
     yaml_target target = {options, program};
@@ -412,19 +431,31 @@ fsdp_status fsdp_options_parse(fsdp_options *options, fsdp_program_kind program,
     stop = status != FSDP_OK;
   }
   for (int i = 0; i < read.count && !stop; i++) {
-    status = fsdp_options_set(options, program, read.items[i].name, read.items[i].text, command_line, error);
+    const char *name = read.items[i].name;
+    if (compared && strcmp(name, "compare") == 0) continue;
+    status = fsdp_options_set(options, program, name, read.items[i].text, command_line, error);
     stop = status != FSDP_OK;
   }
   destroy_arguments(&read);
   return stop ? status : fsdp_options_check(options, program, error);
 }
 
+fsdp_status fsdp_options_parse(fsdp_options *options, fsdp_program_kind program, int argc, char **argv,
+                               fsdp_error *error) {
+  return parse(options, program, argc, argv, NULL, error);
+}
+
+fsdp_status fsdp_options_parse_compared(fsdp_options *options, fsdp_program_kind program, int argc,
+                                        char **argv, const char *config, fsdp_error *error) {
+  return parse(options, program, argc, argv, config, error);
+}
+
 void fsdp_options_destroy(fsdp_options *options) {
   int count;
   const fsdp_option_row *table = fsdp_option_table(&count);
   for (int i = 0; i < count; i++) {
-    bool owned = table[i].kind == FSDP_OPTION_TEXT || table[i].kind == FSDP_OPTION_WRAP ||
-                 table[i].kind == FSDP_OPTION_MESH;
+    bool owned = table[i].kind == FSDP_OPTION_TEXT || table[i].kind == FSDP_OPTION_LIST ||
+                 table[i].kind == FSDP_OPTION_WRAP || table[i].kind == FSDP_OPTION_MESH;
     if (!owned) continue;
     char **text = field(options, &table[i]);
     free(*text);
@@ -463,6 +494,7 @@ char *fsdp_options_describe(const fsdp_options *options) {
   size_t bytes = 0;
   FILE *stream = open_memstream(&out, &bytes);
   FSDP_CHECK(stream, "no memory for the options' description");
+  char real[32];
   int count;
   const fsdp_option_row *table = fsdp_option_table(&count);
   for (int i = 0; i < count; i++) {
@@ -475,7 +507,7 @@ char *fsdp_options_describe(const fsdp_options *options) {
       fprintf(stream, "%lld\n", (long long)*(const int64_t *)value);
       break;
     case FSDP_OPTION_REAL:
-      fprintf(stream, "%.17g\n", *(const double *)value);
+      fprintf(stream, "%s\n", fsdp_value_print_real(*(const double *)value, real, sizeof real));
       break;
     case FSDP_OPTION_FLAG:
       fprintf(stream, "%s\n", *(const bool *)value ? "on" : "off");

@@ -28,6 +28,7 @@ typedef enum fsdp_program_kind { FSDP_PROGRAM_TRAIN = 1, FSDP_PROGRAM_PLAN = 2 }
 
 typedef struct fsdp_options {
   char *config, *model, *data, *tokenizer, *wrap; // owned; NULL where not given and without a default
+  char *compare;                                  // "a.yaml,b.yaml"
   char *save_dir, *experiment, *resume, *log, *memory_profile, *mesh, *eval_data, *tensorboard;
   int64_t batch, seq, grad_accum, num_epochs, max_steps; // max_steps 0: none
   int64_t warmup_steps, seed, numel_to_wrap, prefetch, ckpt_freq, ckpt_keep, log_freq,
@@ -54,6 +55,9 @@ typedef struct fsdp_options {
 // configuration file that cannot be read. The caller destroys `options` in either case.
 fsdp_status fsdp_options_parse(fsdp_options *options, fsdp_program_kind program, int argc, char **argv,
                                fsdp_error *error);
+// The same with `config` in place of the files that --compare names.
+fsdp_status fsdp_options_parse_compared(fsdp_options *options, fsdp_program_kind program, int argc,
+                                        char **argv, const char *config, fsdp_error *error);
 void fsdp_options_destroy(fsdp_options *options);
 
 // Sets the option `name` to `text`, as if it stood at `place`. The name may have underscores for dashes or be

@@ -150,6 +150,14 @@ static void text_for_people(void **state) {
   assert_string_equal(fsdp_value_print_int(1318912, out, sizeof out), "1,318,912");
   assert_string_equal(fsdp_value_print_int(-1000, out, sizeof out), "-1,000");
   assert_string_equal(fsdp_value_print_int(12, out, sizeof out), "12");
+  assert_string_equal(fsdp_value_print_real(0.05, out, sizeof out), "0.05");
+  assert_string_equal(fsdp_value_print_real(3e-5, out, sizeof out), "3e-05");
+  assert_string_equal(fsdp_value_print_real(1, out, sizeof out), "1");
+  assert_string_equal(fsdp_value_print_real(0, out, sizeof out), "0");
+  const double awkward[] = {0.1 + 0.2, 1.0 / 3, 5e-324, 1.7976931348623157e308, -2.2250738585072014e-308};
+  for (size_t i = 0; i < sizeof awkward / sizeof *awkward; i++) {
+    assert_true(strtod(fsdp_value_print_real(awkward[i], out, sizeof out), NULL) == awkward[i]);
+  }
 }
 
 static void defaults(void **state) {
@@ -433,6 +441,23 @@ static void presets_in_the_help(void **state) {
   free(help);
 }
 
+// The words of a list end at the next option; it may stand anywhere.
+static void files_to_compare(void **state) {
+  (void)state;
+  fsdp_options o = accept(FSDP_PROGRAM_PLAN, "--ranks 4 --compare a.yaml b.yaml c_d.yaml --json");
+  assert_string_equal(o.compare, "a.yaml,b.yaml,c_d.yaml");
+  assert_true(o.json && o.ranks == 4);
+  fsdp_options_destroy(&o);
+  o = accept(FSDP_PROGRAM_PLAN, "--compare=a.yaml");
+  assert_string_equal(o.compare, "a.yaml");
+  fsdp_options_destroy(&o);
+  const fsdp_program_kind plan = FSDP_PROGRAM_PLAN;
+  refuse(plan, "--compare", FSDP_ERR_OPTION, "--compare");
+  refuse(plan, "--compare a.yaml --print-model", FSDP_ERR_OPTION, "--compare|--print-model");
+  refuse(plan, "--compare a.yaml --memory-profile a.svg", FSDP_ERR_OPTION, "--compare|--memory-profile");
+  refuse(FSDP_PROGRAM_TRAIN, "--compare a.yaml", FSDP_ERR_OPTION, "--compare|fsdp_plan");
+}
+
 static void description_tells_options_apart(void **state) {
   (void)state;
   fsdp_options a = accept(FSDP_PROGRAM_TRAIN, "--lr 1e-4"), b = accept(FSDP_PROGRAM_TRAIN, "--lr 0.0001");
@@ -512,6 +537,7 @@ int main(void) {
       cmocka_unit_test(flags_of_other_trainers),
       cmocka_unit_test(table_of_aliases),
       cmocka_unit_test(presets_in_the_help),
+      cmocka_unit_test(files_to_compare),
       cmocka_unit_test(description_tells_options_apart),
       cmocka_unit_test(table_and_help),
       cmocka_unit_test(learning_rates),

@@ -30,14 +30,87 @@ def streams():
     for name in ("7b", "70b"):
         model = ["--model", f"llama2-{name}", "--ranks", "8", "--numel-to-wrap", "1e8", "--print-model"]
         process = plan(*model)
-        golden = SOURCE / "accept" / f"llama2-{name}.numel-to-wrap-1e8.tree.txt"
-        assert process.stdout == golden.read_text()  # the tree and nothing else, byte for byte
-        assert "Verified: yes" in process.stderr
+        golden = (SOURCE / "accept" / f"llama2-{name}.numel-to-wrap-1e8.tree.txt").read_text()
+        assert process.stdout.startswith(golden)  # the tree, byte for byte, and then the table
+        rest = process.stdout[len(golden) :]
+        assert rest.startswith("\nplanned for a CPU") and "Verified: yes" in rest and not process.stderr
     process = plan()
     assert "Verified: yes" in process.stdout and not process.stderr
-    process = plan("--print-program", "--ranks", "2", "--wrap", "block")
-    assert "all_gather" in process.stdout and "Verified" not in process.stdout
+    process = plan("--print-program", "--print-model", "--ranks", "2", "--wrap", "block")
+    parts = "FullyShardedDataParallel(", "\n# position, ", "\n     0 host ", "\nplanned for", "Verified: yes"
+    order = [process.stdout.index(part) for part in parts]
+    assert order == sorted(order) and not process.stderr
     assert not plan("--json").stderr
+
+
+def legend_of_the_program():
+    """Whatever stands in the list is explained above it."""
+    options = ["--print-program", "--ranks", "2", "--wrap", "block", "--param-dtype", "bf16"]
+    shown = plan(*options).stdout.splitlines()
+    legend = " ".join(line for line in shown if line.startswith("# "))
+    listed = [line for line in shown if re.match(r" *\d+ [a-z_]+ +[a-z_]+ ", line)]
+    letters = set(re.findall(r" ([a-z]) \w", " ".join(line.split(" | ")[0] for line in listed)))
+    assert letters == {"r", "w", "u"} and all(f" {letter} " in legend for letter in letters), legend
+    assert any("+rank*" in line for line in listed) and "+rank*N" in legend and "[a:b]" in legend
+    reasons = set(re.findall(r"\d+\((\w+)\)", " ".join(listed)))
+    assert reasons == {"data", "reuse", "policy"} and all(reason in legend for reason in reasons)
+
+
+def what_it_planned_for():
+    assert "planned for a CPU, parameters in fp32; for a GPU add --backend cuda" in plan().stdout
+    assert "planned for a GPU, parameters in bf16\n" in plan("--backend", "cuda").stdout
+    assert plan_json()["planned_for"] == {"device": "cpu", "param_dtype": "fp32"}
+    assert plan_json("--backend", "cuda")["planned_for"] == {"device": "cuda", "param_dtype": "bf16"}
+
+
+def what_does_not_fit_is_shown():
+    arguments = ["--model", "llama2-7b", "--ranks", "8", "--memory-limit", "10GB"]
+    for asked in ([], ["--print-model"], ["--json"]):
+        process = programs.run("fsdp_plan", *arguments, *asked)
+        assert process.returncode == 4 and len(programs.errors(process, "fsdp_plan")) == 1, process
+        if asked == ["--json"]:
+            report = json.loads(process.stdout)
+            assert report["fits"] is False and report["memory"]["arena_bytes"] > 10e9
+        else:
+            assert "arena, allocated" in process.stdout and "Verified: yes" in process.stdout, process.stdout
+    assert plan_json("--memory-limit", "1GB")["fits"] is True
+
+
+def several_in_one_table():
+    files = []
+    common = "model: llama2-7b\nranks: 16\nwrap: block\nbackend: cuda\n"
+    for name, text in (
+        ("full", "strategy: full\n"),
+        ("whole", "strategy: no\n"),
+        ("mixed", "strategy: hybrid\nmesh: data=2,fsdp=8\n"),
+    ):
+        files.append(work / f"{name}.yaml")
+        files[-1].write_text(common + text)
+    # The command line wins over each file, as it does over one.
+    common = ["--seq-length", "512", "--memory-limit", "80GB"]
+    table = plan("--compare", *files, *common).stdout.splitlines()
+    columns = "name strategy mesh device valley peak arena host sent instructions fits"
+    assert table[0].split() == columns.split()
+    rows = [line.split() for line in table[1:]]
+    assert [row[0] for row in rows] == ["full", "whole", "mixed"]
+    assert len({len(line.rsplit(None, 1)[0]) for line in table}) == 1  # its columns are straight
+    assert [row[1] for row in rows] == ["full", "no", "hybrid"]
+    assert [row[2] for row in rows] == ["data=1,fsdp=16", "data=16,fsdp=1", "data=2,fsdp=8"]
+    assert [row[-1] for row in rows] == ["yes", "no", "yes"]
+    entries = json.loads(plan("--json", "--compare", *files, *common).stdout)["plans"]
+    for entry, file in zip(entries, files):
+        alone = plan_json("--config", file, *common[:2])
+        memory = alone["memory"]
+        for key in ("valley_bytes", "peak_bytes", "arena_bytes", "host_bytes"):
+            assert entry[key] == memory[key], (file, key)
+        assert entry["sent_bytes"] == sum(alone["comm"].values())
+        assert entry["instructions"] == alone["program"]["instructions"]
+        assert entry["fits"] == (memory["arena_bytes"] <= 80e9) and entry["name"] == file.stem
+    files[1].write_text("strategy: zero9\n")
+    process = programs.run("fsdp_plan", "--compare", *files)
+    (message,) = programs.errors(process, "fsdp_plan")
+    assert process.returncode == 2 and "whole.yaml:1" in message and "zero9" in message, process
+    assert programs.run("fsdp_plan", "--compare", work / "none.yaml").returncode == 3
 
 
 def takes_every_option_of_training():
@@ -174,6 +247,12 @@ def pictures():
         peak, position = profile["device"]["peak_bytes"], profile["device"]["peak_position"]
         assert sum(bytes_at[position] for bytes_at in profile["device"]["bytes"].values()) == peak
         assert f"{peak:,}" in page
+        # Halos are texts of their own: not every renderer knows paint-order.
+        drawn = picture.read_text()
+        assert "paint-order" not in drawn
+        for label in re.findall(r'<text ([^>]*class="(?:peak|small)">[^<]*)</text>', drawn):
+            assert label.replace('">', ' halo">', 1) in drawn, label
+        assert drawn.count(' halo">') == len(re.findall(r'class="(?:peak|small)">', drawn)) >= 4
         marked = [text for text in texts if text.startswith(f"at instruction {position}: ")]
         assert len(marked) >= 1 and profile["instructions"][position] in marked[0]
         assert not list(work.glob("*.tmp"))
@@ -181,6 +260,10 @@ def pictures():
 
 for test in (
     streams,
+    legend_of_the_program,
+    what_it_planned_for,
+    what_does_not_fit_is_shown,
+    several_in_one_table,
     takes_every_option_of_training,
     gpu_memory_beside_the_arena,
     unit_counts,

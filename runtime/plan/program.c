@@ -325,7 +325,16 @@ static void print_instr(const fsdp_program *program, int position, FILE *out) {
   fputc('\n', out);
 }
 
+static const char legend[] =
+    "# position, stream, instruction, unit; then its operands: r read, w written, u updated (both)\n"
+    "#   [a:b] bytes a to b of the tensor, where that is not all of it; +rank*N: N bytes further on for each "
+    "rank\n"
+    "#   of the shard group\n"
+    "# waits P: starts when the latest issue of instruction P is done, for its data, for the reuse of its\n"
+    "#   address, or by policy (how far a prefetch runs ahead)\n";
+
 void fsdp_program_print(const fsdp_program *program, FILE *out) {
+  fputs(legend, out);
   for (int s = 0; s < program->section_count; s++) {
     const fsdp_section *section = &program->sections[s];
     fprintf(out, "%s:\n", fsdp_section_name(section->kind));
