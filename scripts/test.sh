@@ -1,6 +1,9 @@
 #!/usr/bin/env bash
 # Installs what is missing, builds, and runs all the tests: the plain build, then under AddressSanitizer
-# with UBSan, then under ThreadSanitizer, with the checks of style.
+# with UBSan, then under ThreadSanitizer, with the checks of style and a few seconds of each fuzzer.
+#   test.sh NAME...  only what has one of the NAMEs in its name, in the plain build: a test of ctest's list,
+#                    or tidy, clang-tidy, fuzz
+#     --asan, --tsan   in that sanitizer's build instead
 #   --quick  the plain build and the checks of style alone
 #   --all    also every product of settings that the suites otherwise cover by pairs, the static analyzer,
 #            and the CUDA kernels' sources under AddressSanitizer
@@ -9,6 +12,9 @@ source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
 quick=0
 analyze=()
+names=()
+sanitizer=
+fuzz_seconds=2
 # The kernels' harness on the CPU finds by itself what AddressSanitizer would, and takes minutes under it.
 simt_sanitized=OFF
 for argument in "$@"; do
@@ -18,26 +24,51 @@ for argument in "$@"; do
       export FSDP_TEST_ALL=1
       analyze=(--analyze)
       simt_sanitized=ON
+      fuzz_seconds=60
       ;;
-    *) echo "test.sh: unknown argument '$argument'; use --quick or --all" >&2; exit 2 ;;
+    --asan) sanitizer=address ;;
+    --tsan) sanitizer=thread ;;
+    -*)
+      echo "test.sh: unknown option '$argument'; use --quick, --all, or NAME... with --asan or --tsan" >&2
+      exit 2
+      ;;
+    *) names+=("$argument") ;;
   esac
 done
+if [ -n "$sanitizer" ] && [ ${#names[@]} -eq 0 ]; then
+  echo "test.sh: --asan and --tsan require the NAME of a test; without one every build is tested" >&2
+  exit 2
+fi
 
 passed=0
 failed=0
 failures=()
 notes=()
 
-# check NAME COMMAND...: one result.
+# check NAME COMMAND...: one result; 77 is a check whose tool is not here.
 check() {
-  local name=$1
+  local name=$1 status=0
   shift
-  if "$@"; then
-    passed=$((passed + 1))
-  else
-    failed=$((failed + 1))
-    failures+=("$name")
-  fi
+  is_wanted "$name" || return 0
+  "$@" || status=$?
+  case $status in
+    0) passed=$((passed + 1)) ;;
+    77) notes+=("$name: skipped") ;;
+    *)
+      failed=$((failed + 1))
+      failures+=("$name")
+      ;;
+  esac
+}
+
+# Whether one of the NAMEs of the command line is in this name, or none was given.
+is_wanted() {
+  local name
+  [ ${#names[@]} -gt 0 ] || return 0
+  for name in "${names[@]}"; do
+    if [[ $1 == *"$name"* ]]; then return 0; fi
+  done
+  return 1
 }
 
 # ThreadSanitizer's map of the address space clashes with how far newer kernels randomise it.
@@ -46,8 +77,9 @@ if setarch -R true 2>/dev/null; then fixed_addresses=(setarch -R); fi
 
 # suite FOLDER CMAKE-OPTIONS...: builds, runs ctest, adds its results.
 suite() {
-  local folder=$1 log results total bad skipped
+  local folder=$1 log results total bad skipped chosen=()
   shift
+  if [ ${#names[@]} -gt 0 ]; then chosen=(-R "$(IFS='|' && echo "${names[*]}")"); fi
   say "Build and test: $folder $*"
   if ! scripts/build.sh "$folder" -DFSDP_WERROR=ON "$@"; then
     failed=$((failed + 1))
@@ -55,12 +87,13 @@ suite() {
     return
   fi
   log=$folder/ctest.log
-  (cd "$folder" && "${fixed_addresses[@]}" ctest --parallel "$(cores)" --output-on-failure 2>&1) |
-    tee "$log" || true
+  (cd "$folder" && "${fixed_addresses[@]}" ctest --parallel "$(cores)" --output-on-failure "${chosen[@]}") \
+    2>&1 | tee "$log" || true
   results=$(grep -E 'tests passed, [0-9]+ tests? failed out of' "$log" || true)
   total=$(sed -E 's/.* out of ([0-9]+).*/\1/' <<<"$results")
   bad=$(sed -E 's/.*, ([0-9]+) tests? failed.*/\1/' <<<"$results")
   if [ -z "$total" ] || [ "$total" -eq 0 ]; then
+    [ ${#names[@]} -eq 0 ] || return 0 # another kind of check has the name, or none: the end says so
     failed=$((failed + 1))
     failures+=("$folder: ctest ran nothing")
     return
@@ -75,14 +108,21 @@ suite() {
 
 say "What is missing"
 scripts/install_deps.sh
-say "Style"
-check tests/tidy tests/tidy
-# Two architectures are enough to see every kernel compile and to check its registers; PTX of the second
-# serves later GPUs.
-suite build -DFSDP_CUDA=auto "-DCMAKE_CUDA_ARCHITECTURES=80-real;90"
-if [ $quick -eq 0 ]; then
-  say "clang-tidy"
+if [ ${#names[@]} -eq 0 ]; then say "Style"; fi
+check tidy tests/tidy
+# Two architectures are enough to see every kernel compile and to check its registers.
+plain=(build -DFSDP_CUDA=auto "-DCMAKE_CUDA_ARCHITECTURES=80-real;90-real")
+case $sanitizer in
+  address) suite build-asan -DFSDP_SANITIZE=address ;;
+  thread) suite build-tsan -DFSDP_SANITIZE=thread ;;
+  *) suite "${plain[@]}" ;;
+esac
+if [ $quick -eq 0 ] && [ -z "$sanitizer" ]; then
+  if [ ${#names[@]} -eq 0 ]; then say "clang-tidy and fuzzers"; fi
   check clang-tidy scripts/clang_tidy.sh "${analyze[@]}" build
+  check fuzz scripts/fuzz.sh $fuzz_seconds
+fi
+if [ $quick -eq 0 ] && [ ${#names[@]} -eq 0 ]; then
   suite build-asan -DFSDP_SANITIZE=address -DFSDP_SIMT=$simt_sanitized
   suite build-tsan -DFSDP_SANITIZE=thread
 fi
@@ -90,5 +130,9 @@ fi
 say "Result"
 for note in "${notes[@]}"; do echo "$note"; done
 for name in "${failures[@]}"; do echo "failed: $name"; done
+if [ $((passed + failed)) -eq 0 ]; then
+  echo "test.sh: no test has '${names[*]}' in its name; ctest -N in build/ lists them" >&2
+  failed=1
+fi
 echo "$passed passed, $failed failed"
 [ "$failed" -eq 0 ]
