@@ -54,10 +54,6 @@ typedef struct launch_set {
   unsigned char *memory;
 } launch_set;
 
-static int64_t view_bytes(const fsdp_view *v) {
-  return v->numel * fsdp_dtype_bytes(v->dtype);
-}
-
 // ---- What operands hold
 
 typedef struct draw {
