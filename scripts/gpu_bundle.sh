@@ -1,32 +1,51 @@
 #!/usr/bin/env bash
-# gpu_bundle.sh [FOLDER] [ARCHITECTURE]: builds for a GPU here (build-gpu, 90), with no GPU needed, and
-# gathers in FOLDER/bundle what a machine wants that has a GPU, its driver and the CUDA toolkit (or PyTorch
-# with its CUDA libraries), but none of this project's packages and no network: programs, tests, their
-# libraries, and Open MPI. There, scripts/gpu_check.sh FOLDER builds nothing and uses it.
+# gpu_bundle.sh [FOLDER] [ARCHITECTURE] [--no-build]: builds for a GPU here (build-gpu, 90), with no GPU
+# needed, and gathers in FOLDER/bundle what a machine needs that has a GPU, its driver, the CUDA toolkit or
+# PyTorch with its CUDA libraries, Python and a C library no older than this one, but no package manager and
+# none of this project's packages: programs, tests, their libraries, and Open MPI. There, scripts/gpu_check.sh
+# FOLDER builds nothing and uses it. bundle/machine.txt names the libraries that are the machine's own. It
+# fails where the bundle is larger than 64 MiB (FSDP_BUNDLE_MIB_MAX). --no-build gathers what FOLDER holds.
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
-folder=${1:-build-gpu}
-architecture=${2:-90}
-programs=(bin/fsdp_train bin/fsdp_plan bin/bench_gpu tests/gpu_kernels tests/test_golden
+build=1
+arguments=()
+for argument in "$@"; do
+  case $argument in
+    --no-build) build=0 ;;
+    -*) echo "gpu_bundle.sh: unknown argument '$argument'; use --no-build" >&2; exit 2 ;;
+    *) arguments+=("$argument") ;;
+  esac
+done
+folder=${arguments[0]:-build-gpu}
+architecture=${arguments[1]:-90}
+bundle=${FSDP_BUNDLE_FOLDER:-$folder/bundle}
+mib_max=${FSDP_BUNDLE_MIB_MAX:-64}
+programs=(bin/fsdp_train bin/fsdp_plan bin/bench_gpu bin/bench_budget tests/gpu_kernels tests/test_golden
   tests/test_strategies)
-targets=()
-for program in "${programs[@]}"; do targets+=("$(basename "$program")"); done
-BUILD_TARGETS="${targets[*]}" scripts/build.sh "$folder" -DFSDP_CUDA=on -DFSDP_BLAS=builtin \
-  "-DCMAKE_CUDA_ARCHITECTURES=$architecture"
+if [ $build -eq 1 ]; then
+  targets=()
+  for program in "${programs[@]}"; do targets+=("$(basename "$program")"); done
+  BUILD_TARGETS="${targets[*]}" scripts/build.sh "$folder" -DFSDP_CUDA=on -DFSDP_BLAS=builtin \
+    "-DCMAKE_CUDA_ARCHITECTURES=$architecture-real"
+fi
 
-bundle=$folder/bundle
 rm -rf "$bundle"
 mkdir -p "$bundle/bin" "$bundle/tests" "$bundle/lib" "$bundle/openmpi"
 for program in "${programs[@]}"; do
+  [ -e "$folder/$program" ] || { echo "gpu_bundle.sh: $folder/$program is not built" >&2; exit 3; }
   strip -o "$bundle/$program" "$folder/$program"
 done
 
 # What every machine has, or must have of its own kind: the C and C++ libraries, and those of CUDA.
-left_out='^(linux-vdso|ld-linux|lib(c|m|dl|rt|pthread|gcc_s|stdc\+\+|cuda|cudart|cublas|cublasLt|nccl)\.so)'
+machines='^(linux-vdso|ld-linux|lib(c|m|dl|rt|pthread|gcc_s|stdc\+\+|cuda|cudart|cublas|cublasLt|nccl)\.so)'
 gather() {
   ldd "$@" 2>/dev/null | awk '$2 == "=>" && $3 ~ /^\// { print $1, $3 }' | sort -u |
     while read -r name path; do
-      [[ $name =~ $left_out ]] || [ -e "$bundle/lib/$name" ] || cp -L "$path" "$bundle/lib/$name"
+      if [[ $name =~ $machines ]]; then
+        echo "$name" >>"$bundle/machine.txt"
+      elif [ ! -e "$bundle/lib/$name" ]; then
+        cp -L "$path" "$bundle/lib/$name"
+      fi
     done
 }
 gather "$bundle"/bin/* "$bundle"/tests/*
@@ -42,6 +61,7 @@ if command -v ompi_info >/dev/null && command -v mpirun >/dev/null; then
     -o -name '*openib*' -o -name '*usnic*' -o -name '*verbs*' -o -name '*slurm*' \) -delete
   gather "$bundle/bin/mpirun" "$bundle/bin/orted" "$bundle"/openmpi/components/*.so
 fi
+sort -u -o "$bundle/machine.txt" "$bundle/machine.txt"
 
 # Sourced by gpu_check.sh, with $here the bundle's place.
 cat >"$bundle/env.sh" <<'ENV'
@@ -54,4 +74,15 @@ if [ -x "$here/bin/mpirun" ]; then
   export OMPI_MCA_plm=isolated OMPI_MCA_btl=vader,self OMPI_MCA_pml=ob1
 fi
 ENV
-du -sh "$bundle" | cut -f1 | sed "s|^|$bundle: |"
+
+newest() {
+  find "$bundle" -type f \( -perm -u+x -o -name '*.so*' \) -exec objdump -T {} + 2>/dev/null |
+    grep -o "$1[0-9.]*" | sort -uV | tail -n 1
+}
+kib=$(du -s --apparent-size -k "$bundle" | cut -f1)
+echo "$bundle: $((kib / 1024)) MiB, for a machine with $(newest GLIBC_), $(newest GLIBCXX_) or later and $(
+  grep -E 'cu|nccl' "$bundle/machine.txt" | paste -sd ' ')"
+if [ "$kib" -gt $((mib_max * 1024)) ]; then
+  echo "gpu_bundle.sh: $bundle takes $kib KiB, more than $mib_max MiB; build for one architecture" >&2
+  exit 4
+fi
