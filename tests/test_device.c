@@ -4,6 +4,7 @@
 #include "runtime/exec/device.h"
 #include "runtime/exec/gpu.h"
 
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -132,6 +133,17 @@ static void what_does_not_fit_is_refused(void **state) {
   assert_non_null(strstr(error.message, "1152921504606846976 bytes"));
 }
 
+static void poisoned_arenas_hold_no_number(void **state) {
+  (void)state;
+  fsdp_device *device = create((fsdp_device_config){.arena_bytes = {4096, 64}, .poisoned = true});
+  for (int space = 0; space < FSDP_SPACE_COUNT; space++) {
+    for (int64_t i = 0; i < device->arena_bytes[space] / 4; i++) {
+      assert_true(isnan(((const float *)device->arena[space])[i]));
+    }
+  }
+  device->table->destroy(device);
+}
+
 static void peaks_are_found_by_name(void **state) {
   (void)state;
   assert_float_equal(fsdp_gpu_peak_flops("NVIDIA H200", FSDP_BF16), 989.4e12, 1e6);
@@ -143,9 +155,13 @@ static void peaks_are_found_by_name(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(waits_order_streams),     cmocka_unit_test(a_full_queue_waits),
-      cmocka_unit_test(copies_cross_arenas),     cmocka_unit_test(places_are_located),
-      cmocka_unit_test(shared_arenas_are_files), cmocka_unit_test(what_does_not_fit_is_refused),
+      cmocka_unit_test(waits_order_streams),
+      cmocka_unit_test(a_full_queue_waits),
+      cmocka_unit_test(copies_cross_arenas),
+      cmocka_unit_test(places_are_located),
+      cmocka_unit_test(shared_arenas_are_files),
+      cmocka_unit_test(what_does_not_fit_is_refused),
+      cmocka_unit_test(poisoned_arenas_hold_no_number),
       cmocka_unit_test(peaks_are_found_by_name),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -133,6 +133,7 @@ static sum_run *create_run(int64_t host_count_address) {
   fsdp_device_configure(program, 1, &device_config);
   fsdp_error error;
   assert_int_equal(fsdp_device_cpu()->create(&device_config, &run->device, &error), FSDP_OK);
+  run->device->table->clear(run->device, run->device->arena[FSDP_SPACE_DEVICE], 4); // the total
   run->executor = fsdp_executor_create(&(fsdp_executor_config){
       .plan = &run->plan,
       .device = run->device,

@@ -20,5 +20,5 @@ struct fsdp_cuda_product {
 void fsdp_cuda_gemm(const fsdp_cuda_product *product, void *stream);
 
 // Chooses the algorithm for products of this shape, strides, dtypes and alignment, by making the product a
-// few times: c is written, so a, b and c are memory that nobody has filled yet (zeros stay zeros).
+// few times: c is written, so a, b and c are memory that nobody has filled yet.
 void fsdp_cuda_gemm_prepare(const fsdp_cuda_product *product);

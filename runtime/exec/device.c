@@ -3,6 +3,7 @@
 #include "runtime/base/check.h"
 #include "runtime/base/size.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 // A queue this long keeps every stream busy; the launching thread sleeps when it is so far ahead.
@@ -55,11 +56,13 @@ void fsdp_device_configure(const fsdp_program *program, int threads, fsdp_device
   config->ordinal = chosen.ordinal;
   config->registered = chosen.registered;
   config->queue_capacity = queue_capacity;
+  config->poisoned = getenv("FSDP_POISON_ARENAS") != NULL;
   for (int s = 0; s < FSDP_SPACE_COUNT; s++) config->arena_bytes[s] = program->arena_bytes[s];
   for (int i = 0; i < program->instr_count; i++) {
     const fsdp_instr *instr = &program->instrs[i];
     int wanted = 1;
     if (instr->kind == FSDP_INSTR_OP) {
+      config->poisoned = config->poisoned || instr->op == FSDP_OP_POISON;
       bool whole = instr->stream == FSDP_STREAM_COMPUTE || instr->stream == FSDP_STREAM_HOST;
       wanted = whole ? threads : (int)fsdp_min_i64(threads, cast_threads_max);
     }

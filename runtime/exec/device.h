@@ -45,13 +45,16 @@ typedef struct fsdp_device_config {
   int event_capacity; // CUDA: marks of a stream that are known at one time, those of three steps
   int ordinal;        // CUDA: which of the process's devices
   bool registered;    // CUDA: the arena is memory that the communicators can register
+  bool poisoned;      // tests: the arenas are full of NaNs at first, so that a read of unwritten memory shows
 } fsdp_device_config;
 
 typedef struct fsdp_device_table {
   const char *name; // "cpu", "cuda"
   // The device has queues of its own: work only enqueues, so that its time is between two stamps in them.
   bool enqueues;
-  // FSDP_ERR_CAPACITY where the memory is not there. Arenas are zero.
+  // FSDP_ERR_CAPACITY where the memory is not there. What the arenas hold at first means nothing: whoever
+  // needs zeros writes them (state.h, the program's pads), so that a tool that looks for reads of unwritten
+  // memory finds them.
   fsdp_status (*create)(const fsdp_device_config *config, fsdp_device **device, fsdp_error *error);
   void (*destroy)(fsdp_device *device); // the streams must be idle
   // Appends work to a stream; returns its ticket.
@@ -97,7 +100,8 @@ const fsdp_device_table *fsdp_device_cuda(void);
 
 // Threads for each stream of `program` when a rank may use `threads` cores: compute and host kernels all of
 // them, the kernels of other streams (casts) at most four, a stream without instructions none. Fills `config`
-// but for `shared`, `ordinal` and `registered`.
+// but for `shared`, `ordinal` and `registered`. Arenas are poisoned where the program is, or where the
+// environment has FSDP_POISON_ARENAS.
 void fsdp_device_configure(const fsdp_program *program, int threads, fsdp_device_config *config);
 
 // Which instructions another stream waits for, or who takes over the books of a step: awaited[instr_count].

@@ -2,7 +2,9 @@
 // arena, so that copies, overlap and missing waits are as real as on an accelerator. The only file of this
 // folder that asks the system for arena memory.
 #include "runtime/base/check.h"
+#include "runtime/base/size.h"
 #include "runtime/exec/worker.h"
+#include "runtime/plan/poison.h"
 
 #include <errno.h>
 #include <string.h>
@@ -60,6 +62,13 @@ static void cpu_clear(fsdp_device *device, void *destination, int64_t bytes) {
   memset(destination, 0, (size_t)bytes);
 }
 
+static void poison(void *memory, int64_t bytes) {
+  static const uint32_t word = FSDP_POISON_WORD;
+  for (int64_t at = 0; at < bytes; at += (int64_t)sizeof word) {
+    memcpy((char *)memory + at, &word, (size_t)fsdp_min_i64((int64_t)sizeof word, bytes - at));
+  }
+}
+
 static fsdp_status create_arena(fsdp_device *device, int space, const fsdp_device_config *config,
                                 fsdp_error *error) {
   static const char *const names[FSDP_SPACE_COUNT] = {"fsdp-device", "fsdp-host"};
@@ -81,6 +90,7 @@ static fsdp_status create_arena(fsdp_device *device, int space, const fsdp_devic
                      "micro-batch, or more ranks",
                      space == FSDP_SPACE_DEVICE ? "device" : "host", (long long)bytes, strerror(errno));
   }
+  if (config->poisoned) poison(memory, bytes);
   // Only a hint: fewer page faults and translations where the system grants it.
   madvise(memory, (size_t)bytes, MADV_HUGEPAGE);
   device->arena[space] = memory;
