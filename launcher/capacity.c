@@ -212,7 +212,7 @@ fsdp_status fsdp_capacity_check(const fsdp_plan *plan, const fsdp_limits *limits
              limits->shared_place, print_both(limits->shared_bytes, limit));
   }
   const char *more =
-      by_option ? "raise that to what is needed" : "use fewer ranks a machine, or a larger one";
+      by_option ? "raise that to what is needed" : "use fewer ranks per machine, or a larger machine";
   bool found = find_remedy(plan, limits, advice, &helped);
   fsdp_value_print_bytes(helped.bytes[FSDP_SPACE_DEVICE], device, sizeof device);
   fsdp_value_print_bytes(helped.bytes[FSDP_SPACE_HOST], host, sizeof host);

@@ -262,7 +262,7 @@ static fsdp_status write_all(exporter *x, fsdp_export_result *result, fsdp_error
 static fsdp_status rename_folder(const exporter *x, fsdp_error *error) {
   if (fsdp_checkpoint_sync_folder(x->folder) && rename(x->folder, x->config->to) == 0) return FSDP_OK;
   return fsdp_fail(error, FSDP_ERR_INPUT,
-                   "--to '%s' cannot be made (%s): give a folder that is not there yet", x->config->to,
+                   "--to '%s' cannot be created (%s): give a folder that does not exist yet", x->config->to,
                    strerror(errno));
 }
 
@@ -274,14 +274,15 @@ fsdp_status fsdp_export_run(const fsdp_export_config *config, fsdp_export_result
   for (size_t n = strlen(to); n > 1 && to[n - 1] == '/'; n--) to[n - 1] = 0;
   snprintf(x.folder, sizeof x.folder, "%.4000s.tmp-%ld", to, (long)getpid());
   if (access(to, F_OK) == 0 && rmdir(to) != 0) {
-    return fsdp_fail(error, FSDP_ERR_INPUT, "--to '%s' is there already: give a folder that is not", to);
+    return fsdp_fail(error, FSDP_ERR_INPUT, "--to '%s' exists already: give a folder that does not", to);
   }
   fsdp_status status = open_checkpoint(config->checkpoint, x.source, &x.checkpoint, error);
   if (status != FSDP_OK) return status;
   x.dtype = config->dtype < 0 ? x.checkpoint->dtype[FSDP_CHECKPOINT_MASTER] : (fsdp_dtype)config->dtype;
   x.reader = fsdp_checkpoint_reader_create(x.checkpoint, x.source);
   if (mkdir(x.folder, 0777) != 0) {
-    status = fsdp_fail(error, FSDP_ERR_INPUT, "--to '%s' cannot be made (%s): give a place that is yours", to,
+    status = fsdp_fail(error, FSDP_ERR_INPUT,
+                       "--to '%s' cannot be created (%s): give a folder that you may write to", to,
                        strerror(errno));
   } else {
     status = write_all(&x, result, error);

@@ -67,13 +67,13 @@ static fsdp_status parse(arguments *a, int argc, char **argv, fsdp_error *error)
   for (int option; (option = getopt_long(argc, argv, ":h", rows, NULL)) != -1;) {
     if (option == '?' || option == ':') {
       return fsdp_fail(error, FSDP_ERR_OPTION, "%s %s: see --help", argv[optind - 1],
-                       option == ':' ? "wants a value" : "is no option of this program");
+                       option == ':' ? "needs a value" : "is an unknown option");
     }
     fsdp_status status = take(a, option, optarg, error);
     if (status != FSDP_OK || a->help || a->version) return status;
   }
   if (optind + 1 != argc) {
-    return fsdp_fail(error, FSDP_ERR_OPTION, "%d checkpoints are given: name one, see --help", argc - optind);
+    return fsdp_fail(error, FSDP_ERR_OPTION, "name one checkpoint (%d are given), see --help", argc - optind);
   }
   a->config.checkpoint = argv[optind];
   if (a->inspect == (a->config.to != NULL)) {

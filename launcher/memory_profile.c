@@ -117,7 +117,7 @@ fsdp_status fsdp_memory_profile_write(const fsdp_plan *plan, const char *model_n
   if (!out) {
     fsdp_status status = fsdp_fail(error, FSDP_ERR_INPUT,
                                    "--memory-profile '%s' cannot be written (%s): use a folder "
-                                   "that exists and is yours",
+                                   "that exists and that you may write to",
                                    path, strerror(errno));
     free(temporary);
     return status;

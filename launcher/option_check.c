@@ -39,7 +39,7 @@ static fsdp_status check_learning_rate(const check *c) {
   const fsdp_options *o = c->options;
   if (given(c, "min-lr") && o->lr_schedule == FSDP_LR_CONSTANT) {
     return fsdp_fail(c->error, FSDP_ERR_OPTION,
-                     "--min-lr %g (%s) means nothing with --lr-schedule constant (%s): leave one out",
+                     "--min-lr %g (%s) has no effect with --lr-schedule constant (%s): leave one out",
                      o->min_lr, place(c, "min-lr"), place(c, "lr-schedule"));
   }
   if (o->min_lr > o->lr) {
@@ -98,14 +98,14 @@ static fsdp_status check_evaluation(const check *c) {
   if (o->eval_data && o->eval_split > 0) {
     return fsdp_fail(
         c->error, FSDP_ERR_OPTION,
-        "--eval-data '%.300s' (%s) and --eval-split %g (%s) are two things to evaluate on: leave "
+        "--eval-data '%.300s' (%s) and --eval-split %g (%s) both choose what to evaluate on: leave "
         "one out",
         o->eval_data, place(c, "eval-data"), o->eval_split, place(c, "eval-split"));
   }
   if (o->eval_split >= 1 && o->eval_split != floor(o->eval_split)) {
     return fsdp_fail(c->error, FSDP_ERR_OPTION,
-                     "--eval-split %g (%s): use a part below 1, or a whole number of samples", o->eval_split,
-                     place(c, "eval-split"));
+                     "--eval-split %g (%s): use a fraction below 1, or a whole number of samples",
+                     o->eval_split, place(c, "eval-split"));
   }
   if (o->eval_freq > 0 && !fsdp_options_evaluate(o)) {
     return fsdp_fail(
@@ -167,13 +167,13 @@ static fsdp_status check_experiment(const check *c) {
   } else if (!is_folder_name(o->experiment)) {
     return fsdp_fail(
         c->error, FSDP_ERR_OPTION,
-        "--experiment-name '%s' (%s): use a name for a folder, without '/'; --save-dir says where it is",
+        "--experiment-name '%s' (%s): use the name of a folder, without '/'; --save-dir sets where it is",
         o->experiment, place(c, "experiment-name"));
   }
   if (resume_path && !o->experiment) {
     return fsdp_fail(c->error, FSDP_ERR_OPTION,
-                     "--resume '%s' (%s) wants an experiment to go on with: add -e NAME, or leave it out",
-                     o->resume, place(c, "resume"));
+                     "--resume '%s' (%s) requires an experiment: add -e NAME, or leave it out", o->resume,
+                     place(c, "resume"));
   }
   return FSDP_OK;
 }

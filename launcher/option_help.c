@@ -71,8 +71,9 @@ void fsdp_options_print_help(fsdp_program_kind program, FILE *out) {
 
   fprintf(out,
           "\nNames may be written with underscores (--batch_size), and those of other trainers are accepted "
-          "where they mean\nthe same (--learning-rate, --num_train_epochs, --gradient-checkpointing). All of "
-          "it holds in a YAML file too.\n");
+          "where they mean\nthe same (--learning-rate, --num_train_epochs, --gradient-checkpointing). The "
+          "same holds "
+          "in YAML files.\n");
   fprintf(out, "\nExit status: 0 done, 2 a bad option, 3 a bad input file, 4 does not fit, 5 a device or "
                "peer failed,\n"
                "6 the loss is not finite, 130 or 143 stopped by a signal.\n");

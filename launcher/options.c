@@ -32,7 +32,7 @@ static void describe_allowed(const fsdp_option_row *row, char *out, size_t bytes
   switch (row->kind) {
   case FSDP_OPTION_INT:
     if (row->high == INT64_MAX) {
-      snprintf(out, bytes, "a whole number from %lld on", (long long)row->low);
+      snprintf(out, bytes, "a whole number, at least %lld", (long long)row->low);
     } else {
       snprintf(out, bytes, "a whole number from %lld to %lld", (long long)row->low, (long long)row->high);
     }
@@ -49,7 +49,7 @@ static void describe_allowed(const fsdp_option_row *row, char *out, size_t bytes
     return;
   case FSDP_OPTION_TEXT:
   case FSDP_OPTION_LIST:
-    snprintf(out, bytes, "a value that is not empty");
+    snprintf(out, bytes, "a non-empty value");
     return;
   case FSDP_OPTION_WRAP:
     snprintf(out, bytes, "size, block, none or module:NAME,... (class names)");
@@ -278,7 +278,7 @@ static const char *replace_word(arguments *read, int index, int *skip) {
 // What stood wrong, from getopt's answer and the word it was reading.
 static fsdp_status fail_argument(int answer, const char *word, fsdp_program_kind program, fsdp_error *error) {
   if (answer == ':') {
-    return fsdp_fail(error, FSDP_ERR_OPTION, "%s (command line) wants a value: %s --help shows which", word,
+    return fsdp_fail(error, FSDP_ERR_OPTION, "%s (command line) needs a value: see %s --help", word,
                      program_name(program));
   }
   if (word[0] == '-' && word[1] == '-') {
@@ -372,7 +372,7 @@ static fsdp_status read_arguments(arguments *read, fsdp_program_kind program, in
   }
   if (optind < argc) {
     return fsdp_fail(error, FSDP_ERR_OPTION,
-                     "unexpected word '%s' (command line): values stand behind an option, as in "
+                     "unexpected word '%s' (command line): a value follows its option, as in "
                      "--model %s",
                      argv[optind], argv[optind]);
   }

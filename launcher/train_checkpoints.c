@@ -175,12 +175,12 @@ static fsdp_status fail_last(const fsdp_train_checkpoints *self, int64_t step, c
                              fsdp_error *error) {
   fsdp_checkpoint_entry *entries;
   int count = fsdp_checkpoint_list(self->folder, &entries);
-  char newest[FSDP_CHECKPOINT_PATH_BYTES] = "there is no checkpoint of it";
-  if (count > 0) snprintf(newest, sizeof newest, "its newest checkpoint is %.3900s", entries[0].path);
+  char newest[FSDP_CHECKPOINT_PATH_BYTES] = "it has no checkpoint";
+  if (count > 0) snprintf(newest, sizeof newest, "the newest checkpoint is %.3900s", entries[0].path);
   free(entries);
   return fsdp_fail(error, reason->status,
-                   "the run ended after step %" PRId64 ", but that could not be saved: %.700s; %s", step,
-                   reason->message, newest);
+                   "training ended after step %" PRId64 ", but that step could not be saved: %.700s; %s",
+                   step, reason->message, newest);
 }
 
 fsdp_status fsdp_train_checkpoints_finish(fsdp_train_checkpoints *self, fsdp_executor *executor,

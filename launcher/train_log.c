@@ -31,10 +31,10 @@ void fsdp_train_log_write(fsdp_train_log *self, const fsdp_step_record *record, 
   fsdp_error error;
   json_t *line = fsdp_progress_json(record, plan);
   if (self->log && fsdp_metrics_log_write(self->log, line, &error) != FSDP_OK) {
-    warn_once(&self->warned_of_log, &error, "and its lines follow once there is room");
+    warn_once(&self->warned_of_log, &error, "the missing lines are written once there is room");
   }
   if (self->events && write_event(self->events, record->step, line, &error) != FSDP_OK) {
-    warn_once(&self->warned_of_events, &error, "and steps are missing there until there is room");
+    warn_once(&self->warned_of_events, &error, "without its steps until there is room");
   }
   json_decref(line);
 }

@@ -238,7 +238,7 @@ static void wrong_values(void **state) {
   refuse(train, "--max 3", FSDP_ERR_OPTION, "--max|did you mean --max-steps"); // no abbreviations
   refuse(train, "--zzzzzz", FSDP_ERR_OPTION, "--zzzzzz|--help");
   refuse(train, "-x", FSDP_ERR_OPTION, "'-x'");
-  refuse(train, "--lr", FSDP_ERR_OPTION, "--lr|wants a value");
+  refuse(train, "--lr", FSDP_ERR_OPTION, "--lr|needs a value");
   refuse(train, "train.txt", FSDP_ERR_OPTION, "train.txt");
   refuse(train, "--ranks 8", FSDP_ERR_OPTION, "--ranks|fsdp_plan|mpirun");
 }
