@@ -14,7 +14,10 @@
 
 namespace {
 
-constexpr int threads_count = 1024;
+// Two blocks fit a multiprocessor of any architecture (1536 threads, 40 registers each): one computes while
+// the other waits at a barrier.
+constexpr int threads_count = 768, resident = 2;
+constexpr int warps_count = threads_count / warp_lanes;
 
 struct running {
   float most, sum; // sum of exp(x - most)
@@ -36,11 +39,11 @@ __device__ __forceinline__ running warp_join(running r) {
   return r;
 }
 
-template <int WIDTH> __device__ __forceinline__ running row_statistics(const float *logits, int64_t V) {
-  FSDP_SHARED(float, most, warp_lanes);
-  FSDP_SHARED(float, sums, warp_lanes);
+template <int WIDTH> __device__ __forceinline__ running row_statistics(const float *logits, int V) {
+  FSDP_SHARED(float, most, warps_count);
+  FSDP_SHARED(float, sums, warps_count);
   running r = {-INFINITY, 0.0f};
-  for (int64_t v = int64_t(threadIdx.x) * WIDTH; v < V; v += int64_t(threads_count) * WIDTH) {
+  for (int v = int(threadIdx.x) * WIDTH; v < V; v += threads_count * WIDTH) {
     float x[WIDTH];
     load_floats<WIDTH>(logits + v, x);
     float greatest = x[0], sum = 0;
@@ -57,7 +60,9 @@ template <int WIDTH> __device__ __forceinline__ running row_statistics(const flo
     sums[warp] = r.sum;
   }
   __syncthreads();
-  return warp_join({most[lane], sums[lane]});
+  r = {-INFINITY, 0.0f};
+  if (lane < warps_count) r = {most[lane], sums[lane]};
+  return warp_join(r);
 }
 
 struct row_set {
@@ -65,22 +70,21 @@ struct row_set {
   const int32_t *targets; // of the chunk
   const float *count;
   float *losses; // of the chunk
-  int64_t V;
+  int V;
 };
 
 // Replaces the logits of a row by their gradients in T, after a barrier: the target's logit is read.
 // Gradients of a tile never reach past the logits that all threads have read: the next tile is read before
 // the barrier after which this one is written.
 template <class T, int WIDTH>
-__device__ __forceinline__ void store_gradients(float *logits, int64_t V, int64_t target, running r,
-                                                float scale) {
-  constexpr int64_t tile = int64_t(threads_count) * WIDTH;
+__device__ __forceinline__ void store_gradients(float *logits, int V, int target, running r, float scale) {
+  constexpr int tile = threads_count * WIDTH;
   T *out = reinterpret_cast<T *>(logits);
   const float factor = scale / r.sum;
   float next[WIDTH] = {}, x[WIDTH];
-  int64_t v = int64_t(threadIdx.x) * WIDTH;
+  int v = int(threadIdx.x) * WIDTH;
   if (v < V) load_floats<WIDTH>(logits + v, next);
-  for (int64_t first = 0; first < V; first += tile, v += tile) {
+  for (int first = 0; first < V; first += tile, v += tile) {
 #pragma unroll
     for (int i = 0; i < WIDTH; i++) x[i] = next[i];
     if (v + tile < V) load_floats<WIDTH>(logits + v + tile, next);
@@ -93,15 +97,17 @@ __device__ __forceinline__ void store_gradients(float *logits, int64_t V, int64_
 }
 
 template <class T, int WIDTH, bool BACKWARD>
-__global__ void __launch_bounds__(threads_count) row_of_logits(row_set p) {
-  const int64_t row = blockIdx.x, target = global_load(p.targets + row);
+__global__ void __launch_bounds__(threads_count, resident) row_of_logits(row_set p) {
+  const int64_t row = blockIdx.x;
+  const int target = global_load(p.targets + row);
   float *logits = p.logits + row * p.V;
   if (target != FSDP_TARGET_IGNORED && (target < 0 || target >= p.V)) __trap();
   if (target == FSDP_TARGET_IGNORED) {
     if (threadIdx.x == 0) global_store(p.losses + row, 0.0f);
+    const float zeros[WIDTH] = {};
     if (BACKWARD)
-      for (int64_t v = threadIdx.x; v < p.V; v += threads_count)
-        global_store(reinterpret_cast<T *>(logits) + v, from_float<T>(0.0f));
+      for (int v = int(threadIdx.x) * WIDTH; v < p.V; v += threads_count * WIDTH)
+        store_floats<WIDTH>(reinterpret_cast<T *>(logits) + v, zeros);
     return;
   }
   const running r = row_statistics<WIDTH>(logits, p.V);
@@ -134,6 +140,7 @@ loss_head open_head(const fsdp_kernel_call *call, int operands) {
   k.chunk_rows = attrs->chunk_rows;
   check_count(call, operands, operands);
   FSDP_CHECK(k.chunk_rows > 0, "a chunk of %lld rows", (long long)k.chunk_rows);
+  FSDP_CHECK(k.V <= 1 << 30, "cross-entropy over a vocabulary of %lld", (long long)k.V);
   k.x = operand(call, 0, k.N * k.C, FSDP_READ);
   k.weight = operand_of(call, 1, k.V * k.C, FSDP_READ, k.x->dtype);
   k.targets = operand_of(call, 2, k.N, FSDP_READ, FSDP_I32);
@@ -195,7 +202,7 @@ void run(const loss_head *k) {
   for (int64_t first = 0; first < k->N; first += k->chunk_rows) {
     const int64_t rows = fsdp_min_i64(k->chunk_rows, k->N - first);
     logits_product(k, first, rows);
-    const row_set p = {logits, data_of<int32_t>(k->targets) + first, count, losses + first, k->V};
+    const row_set p = {logits, data_of<int32_t>(k->targets) + first, count, losses + first, int(k->V)};
     with_type(k->x->dtype, [&](auto number) { launch_rows<decltype(number)>(k, p, rows); });
     if (k->d_x) gradient_products(k, first, rows);
   }

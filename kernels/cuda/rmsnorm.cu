@@ -15,18 +15,25 @@ template <class T> struct norm {
 
 template <class T, int WIDTH, int CHUNKS> __global__ void __launch_bounds__(1024) norm_row(norm<T> p) {
   const int64_t row = int64_t(blockIdx.x) * p.C;
+  packed<T, WIDTH> delta[CHUNKS];
   float h[CHUNKS][WIDTH], sum = 0;
+#pragma unroll
+  for (int k = 0; k < CHUNKS; k++) { // all loads before the first store
+    const int64_t c = int64_t(k * int(blockDim.x) + int(threadIdx.x)) * WIDTH;
+    if (c >= p.C) break;
+    load_floats<WIDTH>(p.x + row + c, h[k]);
+    if (p.delta) load_packed(p.delta + row + c, &delta[k]);
+  }
 #pragma unroll
   for (int k = 0; k < CHUNKS; k++) {
     const int64_t c = int64_t(k * int(blockDim.x) + int(threadIdx.x)) * WIDTH;
     if (c >= p.C) break;
-    load_floats<WIDTH>(p.x + row + c, h[k]);
     if (p.delta) {
-      float delta[WIDTH];
-      load_floats<WIDTH>(p.delta + row + c, delta);
+      float added[WIDTH];
+      unpack(delta[k], added);
 #pragma unroll
       for (int i = 0; i < WIDTH; i++)
-        h[k][i] = to_float(from_float<T>(h[k][i] + delta[i])); // as it is stored
+        h[k][i] = to_float(from_float<T>(h[k][i] + added[i])); // as it is stored
       store_floats<WIDTH>(p.h + row + c, h[k]);
     }
 #pragma unroll

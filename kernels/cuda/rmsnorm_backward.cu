@@ -1,9 +1,10 @@
 // Gradients of RMSNorm. With g = d_y * weight: d_h = rstd * (g - h * rstd^2 * mean(g * h)), and
 // d_weight = sum over rows of d_y * h * rstd.
 //
-// One pass over h and d_y: a block walks rows that lie a grid apart, each thread keeps its columns' part of
-// d_weight in registers, and the blocks' parts (workspace, (P, C)) are summed by a second kernel in the order
-// of the blocks. How many blocks there are follows from N alone, so the result does too.
+// One pass over h and d_y: a block walks rows that lie a grid apart, of which the next is loaded while one is
+// summed; each thread keeps its columns' part of d_weight in registers, and the blocks' parts (workspace,
+// (P, C)) are summed by a second kernel in the order of the blocks. How many blocks there are follows from N
+// alone, so the result does too.
 #include "kernels/cuda/operand.cuh"
 #include "kernels/cuda/ops.cuh"
 
@@ -18,57 +19,115 @@ template <class T> struct norm_gradient {
   const float *rstd;
   T *d_h;
   float *parts; // (P, C)
-  int64_t N, C;
+  int64_t N;
+  int C;
   bool adds; // to d_h
 };
 
+template <int WIDTH> __device__ __forceinline__ int column_of(int chunk) {
+  return (chunk * int(blockDim.x) + int(threadIdx.x)) * WIDTH;
+}
+
 template <class T, int WIDTH, int CHUNKS>
-__global__ void __launch_bounds__(threads_max) backward_rows(norm_gradient<T> p) {
-  float sums[CHUNKS][WIDTH];
+__device__ __forceinline__ void load_row(const T *source, int C, packed<T, WIDTH> (&row)[CHUNKS]) {
 #pragma unroll
-  for (int k = 0; k < CHUNKS; k++)
+  for (int k = 0; k < CHUNKS; k++) {
+    const int c = column_of<WIDTH>(k);
+    if (c >= C) break;
+    load_packed(source + c, &row[k]);
+  }
+}
+
+// A thread's columns of rows, as they lie in memory.
+template <class T, int WIDTH, int CHUNKS> struct rows_ahead {
+  packed<T, WIDTH> h[CHUNKS], d_y[CHUNKS], d_h[CHUNKS];
+};
+
+// Row n's h and g = d_y * weight, its terms added to the columns' sums; returns the part of sum(g * h) that
+// this thread's columns have.
+template <bool AHEAD, class T, int WIDTH, int CHUNKS>
+__device__ __forceinline__ float
+add_row(const norm_gradient<T> &p, int64_t n, float rstd, const rows_ahead<T, WIDTH, CHUNKS> &ahead,
+        packed<T, WIDTH> (&h)[CHUNKS], float (&g)[CHUNKS][WIDTH], float (&sums)[CHUNKS][WIDTH]) {
+  float dot = 0;
 #pragma unroll
-    for (int i = 0; i < WIDTH; i++) sums[k][i] = 0;
-  for (int64_t n = blockIdx.x; n < p.N; n += gridDim.x) {
-    float h[CHUNKS][WIDTH], g[CHUNKS][WIDTH], dot = 0;
-    const float rstd = global_load(p.rstd + n);
-#pragma unroll
-    for (int k = 0; k < CHUNKS; k++) {
-      const int64_t c = int64_t(k * int(blockDim.x) + int(threadIdx.x)) * WIDTH;
-      if (c >= p.C) break;
-      float weight[WIDTH];
-      load_floats<WIDTH>(p.h + n * p.C + c, h[k]);
+  for (int k = 0; k < CHUNKS; k++) {
+    const int c = column_of<WIDTH>(k);
+    if (c >= p.C) break;
+    float x[WIDTH], weight[WIDTH];
+    if constexpr (AHEAD) {
+      h[k] = ahead.h[k];
+      unpack(ahead.d_y[k], g[k]);
+    } else {
+      load_packed(p.h + n * p.C + c, &h[k]);
       load_floats<WIDTH>(p.d_y + n * p.C + c, g[k]);
-      load_floats<WIDTH>(p.weight + c, weight);
-#pragma unroll
-      for (int i = 0; i < WIDTH; i++) {
-        sums[k][i] += g[k][i] * (h[k][i] * rstd);
-        g[k][i] *= weight[i];
-        dot += g[k][i] * h[k][i];
-      }
     }
-    const float shrink = rstd * rstd * (block_sum(dot) / float(p.C));
+    load_floats<WIDTH>(p.weight + c, weight);
+    unpack(h[k], x);
 #pragma unroll
-    for (int k = 0; k < CHUNKS; k++) {
-      const int64_t c = int64_t(k * int(blockDim.x) + int(threadIdx.x)) * WIDTH;
-      if (c >= p.C) break;
-      float d_h[WIDTH];
-#pragma unroll
-      for (int i = 0; i < WIDTH; i++) d_h[i] = rstd * (g[k][i] - h[k][i] * shrink);
-      if (p.adds) {
-        load_floats<WIDTH>(p.d_h + n * p.C + c, h[k]);
-#pragma unroll
-        for (int i = 0; i < WIDTH; i++) d_h[i] += h[k][i];
-      }
-      store_floats<WIDTH>(p.d_h + n * p.C + c, d_h);
+    for (int i = 0; i < WIDTH; i++) {
+      sums[k][i] += g[k][i] * (x[i] * rstd);
+      g[k][i] *= weight[i];
+      dot += g[k][i] * x[i];
     }
+  }
+  return dot;
+}
+
+template <bool AHEAD, class T, int WIDTH, int CHUNKS>
+__device__ __forceinline__ void store_row(const norm_gradient<T> &p, int64_t n, float rstd, float shrink,
+                                          const rows_ahead<T, WIDTH, CHUNKS> &ahead,
+                                          const packed<T, WIDTH> (&h)[CHUNKS],
+                                          const float (&g)[CHUNKS][WIDTH]) {
+#pragma unroll
+  for (int k = 0; k < CHUNKS; k++) {
+    const int c = column_of<WIDTH>(k);
+    if (c >= p.C) break;
+    float x[WIDTH], d_h[WIDTH];
+    unpack(h[k], x);
+#pragma unroll
+    for (int i = 0; i < WIDTH; i++) d_h[i] = rstd * (g[k][i] - x[i] * shrink);
+    if (p.adds) {
+      if constexpr (AHEAD) {
+        unpack(ahead.d_h[k], x);
+      } else {
+        load_floats<WIDTH>(p.d_h + n * p.C + c, x);
+      }
+#pragma unroll
+      for (int i = 0; i < WIDTH; i++) d_h[i] += x[i];
+    }
+    store_floats<WIDTH>(p.d_h + n * p.C + c, d_h);
+  }
+}
+
+// AHEAD: while a row is summed, what it is added to and the next row are on their way. Needs more registers,
+// so it is for 16 elements a thread in whole vectors.
+template <class T, int WIDTH, int CHUNKS, bool AHEAD>
+__global__ void __launch_bounds__(threads_max) backward_rows(norm_gradient<T> p) {
+  float sums[CHUNKS][WIDTH] = {}, g[CHUNKS][WIDTH];
+  packed<T, WIDTH> h[CHUNKS];
+  rows_ahead<T, WIDTH, CHUNKS> ahead;
+  if constexpr (AHEAD) {
+    load_row(p.h + int64_t(blockIdx.x) * p.C, p.C, ahead.h);
+    load_row(p.d_y + int64_t(blockIdx.x) * p.C, p.C, ahead.d_y);
+  }
+  for (int64_t n = blockIdx.x; n < p.N; n += gridDim.x) {
+    const float rstd = global_load(p.rstd + n);
+    float dot = add_row<AHEAD>(p, n, rstd, ahead, h, g, sums);
+    if constexpr (AHEAD) {
+      const int64_t next = n + gridDim.x;
+      if (p.adds) load_row(p.d_h + n * p.C, p.C, ahead.d_h);
+      if (next < p.N) load_row(p.h + next * p.C, p.C, ahead.h);
+      if (next < p.N) load_row(p.d_y + next * p.C, p.C, ahead.d_y);
+    }
+    dot = block_sum(dot);
+    store_row<AHEAD>(p, n, rstd, rstd * rstd * (dot / float(p.C)), ahead, h, g);
   }
 #pragma unroll
   for (int k = 0; k < CHUNKS; k++) {
-    const int64_t c = int64_t(k * int(blockDim.x) + int(threadIdx.x)) * WIDTH;
+    const int c = column_of<WIDTH>(k);
     if (c >= p.C) break;
-#pragma unroll
-    for (int i = 0; i < WIDTH; i++) global_store(p.parts + int64_t(blockIdx.x) * p.C + c + i, sums[k][i]);
+    store_floats<WIDTH>(p.parts + int64_t(blockIdx.x) * p.C + c, sums[k]);
   }
 }
 
@@ -90,24 +149,24 @@ __global__ void __launch_bounds__(sum_columns *sum_rows)
   global_store(d_weight + c, from_float<T>(sum));
 }
 
-template <class T, int WIDTH, int CHUNKS>
+template <class T, int WIDTH, int CHUNKS, bool AHEAD>
 bool launch_width(const fsdp_kernel_call *call, const norm_gradient<T> &p, int64_t parts) {
   const int64_t vectors = blocks_of(p.C, WIDTH);
   int64_t threads = fsdp_min_i64(256, fsdp_round_up(vectors, warp_lanes));
   threads = fsdp_max_i64(threads, fsdp_round_up(blocks_of(vectors, CHUNKS), warp_lanes));
   if (threads > threads_max) return false;
-  launch({parts, int(threads), call->stream}, backward_rows<T, WIDTH, CHUNKS>, p);
+  launch({parts, int(threads), call->stream}, backward_rows<T, WIDTH, CHUNKS, AHEAD>, p);
   return true;
 }
 
 template <class T> void launch_rows(const fsdp_kernel_call *call, const norm_gradient<T> &p, int64_t parts) {
   constexpr int width = vector_numel<T>, chunks = 16 / width;
-  const bool wide =
-      p.C % width == 0 && is_aligned(p.h) && is_aligned(p.weight) && is_aligned(p.d_y) && is_aligned(p.d_h);
-  const bool done = wide ? launch_width<T, width, chunks>(call, p, parts) ||
-                               launch_width<T, width, 2 * chunks>(call, p, parts)
-                         : launch_width<T, 1, 16>(call, p, parts);
-  FSDP_CHECK(done, "rmsnorm_backward: rows of %lld channels are too long", (long long)p.C);
+  const bool wide = p.C % width == 0 && is_aligned(p.h) && is_aligned(p.weight) && is_aligned(p.d_y) &&
+                    is_aligned(p.d_h) && is_aligned(p.parts);
+  const bool done = wide ? launch_width<T, width, chunks, true>(call, p, parts) ||
+                               launch_width<T, width, 2 * chunks, false>(call, p, parts)
+                         : launch_width<T, 1, 16, false>(call, p, parts);
+  FSDP_CHECK(done, "rmsnorm_backward: rows of %d channels are too long", p.C);
 }
 
 } // namespace
@@ -117,6 +176,7 @@ void cuda_rmsnorm_backward(const fsdp_kernel_call *call) {
   const int64_t N = attrs->batch * attrs->seq, C = attrs->channels;
   const int64_t parts = fsdp_min_i64(N, parts_max);
   check_count(call, 7, 7);
+  FSDP_CHECK(C <= INT32_MAX, "rmsnorm_backward: rows of %lld channels are too long", (long long)C);
   const fsdp_view *h = operand(call, 0, N * C, FSDP_READ);
   const fsdp_view *d_h = operand_of(call, 4, N * C, FSDP_UPDATE, h->dtype);
   const fsdp_view *d_weight = operand(call, 5, C, FSDP_UPDATE);
@@ -132,7 +192,7 @@ void cuda_rmsnorm_backward(const fsdp_kernel_call *call) {
     p.d_h = data_of<T>(d_h);
     p.parts = workspace;
     p.N = N;
-    p.C = C;
+    p.C = int(C);
     p.adds = updates(d_h);
     launch_rows(call, p, parts);
   });

@@ -103,6 +103,25 @@ template <int N> __device__ __forceinline__ void store_floats(bf16 *destination,
   }
 }
 
+// One access's elements as they lie in memory, in registers: half the room of floats where T is bf16.
+template <class T, int N> struct packed;
+template <class T> struct packed<T, 1> { T value; };
+template <> struct packed<float, 4> { float4 value; };
+template <> struct packed<bf16, 8> { uint4 value; };
+template <class T, int N> __device__ __forceinline__ void load_packed(const T *source, packed<T, N> *vector) {
+  vector->value = global_load(reinterpret_cast<const decltype(vector->value) *>(source));
+}
+template <class T> __device__ __forceinline__ void unpack(const packed<T, 1> &vector, float (&x)[1]) {
+  x[0] = to_float(vector.value);
+}
+__device__ __forceinline__ void unpack(const packed<float, 4> &vector, float (&x)[4]) {
+  const float4 four = vector.value;
+  x[0] = four.x, x[1] = four.y, x[2] = four.z, x[3] = four.w;
+}
+__device__ __forceinline__ void unpack(const packed<bf16, 8> &vector, float (&x)[8]) {
+  unpack_bf16(vector.value, x);
+}
+
 // The sum, or the greatest, over the lanes of a warp, in every lane.
 template <class T> __device__ __forceinline__ T warp_sum(T x) {
 #pragma unroll
