@@ -207,15 +207,6 @@ static float *rope_inv_freq(const fsdp_llama_config *c) {
   return inv_freq;
 }
 
-// Rows whose logits exist at one time: about 64 MiB of fp32 logits, at least 64 rows, and at least a
-// sixteenth of all (every chunk reads and writes the head's whole weight gradient: 126 of them would take 8%
-// of an 8B model's step from a GPU's memory), 1024 at most and never more than there are.
-static int64_t logits_chunk_rows(int64_t rows, int64_t vocabulary) {
-  int64_t chunk = fsdp_max_i64(64, ((int64_t)16 << 20) / vocabulary);
-  chunk = fsdp_max_i64(chunk, rows / 16);
-  return fsdp_min_i64(rows, fsdp_min_i64(chunk, 1024));
-}
-
 static fsdp_op_attrs model_attrs(const fsdp_llama_config *c, const fsdp_graph *g) {
   return (fsdp_op_attrs){.batch = g->batch,
                          .seq = g->seq,
@@ -225,7 +216,7 @@ static fsdp_op_attrs model_attrs(const fsdp_llama_config *c, const fsdp_graph *g
                          .head_dim = c->head_dim,
                          .hidden = c->intermediate_size,
                          .vocabulary = c->vocab_size,
-                         .chunk_rows = logits_chunk_rows(g->batch * g->seq, c->vocab_size),
+                         .chunk_rows = fsdp_op_chunk_rows(g->batch * g->seq, c->vocab_size, FSDP_F32),
                          .inv_freq = g->inv_freq,
                          .eps = (float)c->rms_norm_eps};
 }

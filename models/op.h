@@ -12,6 +12,8 @@
 // flat range.
 #pragma once
 
+#include "runtime/base/dtype.h"
+
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -101,6 +103,10 @@ bool fsdp_op_has_products(fsdp_op_kind kind);
 
 // Whose kernels run an op: what differs between devices in the list of instructions.
 typedef enum fsdp_op_device { FSDP_OP_CPU, FSDP_OP_CUDA } fsdp_op_device;
+
+// Rows whose logits exist at one time (attrs.chunk_rows) where the head's weight gradient is of this dtype;
+// FSDP_F32 where there is none.
+int64_t fsdp_op_chunk_rows(int64_t rows, int64_t vocabulary, fsdp_dtype gradient);
 
 // Bytes of the workspace that the device's kernel takes as one more, last operand (written, fp32), a multiple
 // of 4; 0: it takes none. A function of the shape alone; `flat_elems` is P of ops over flat ranges.

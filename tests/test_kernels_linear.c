@@ -197,6 +197,58 @@ static void test_head_slope(void **state) {
   free(x), free(weight);
 }
 
+// ||d_weight - reference|| / ||reference||, the reference in double on the same operands.
+static double head_gradient_error(int64_t chunk_rows, fsdp_dtype gradient) {
+  enum { N = 16384, C = 16, V = 48 };
+  fsdp_op_attrs attrs = {.batch = 1, .seq = N, .channels = C, .vocabulary = V, .chunk_rows = chunk_rows};
+  kernel_case c = kernel_case_of(FSDP_OP_LINEAR_CROSS_ENTROPY_BACKWARD, attrs, 0);
+  double *small = kernel_normal(5, V * C, 0.3), *drawn = targets_of(N, V), count = N, *exact, *softmax;
+  exact = fsdp_alloc_zeroed(V * C, sizeof *exact), softmax = fsdp_alloc(V * sizeof *softmax);
+  head_reference r = {N, C, V, NULL, NULL, NULL, N};
+  r.x = kernel_case_input(&c, FSDP_BF16, N * C, FSDP_READ, NULL);
+  r.weight = kernel_case_input(&c, FSDP_BF16, V * C, FSDP_READ, small);
+  r.targets = kernel_case_input(&c, FSDP_I32, N, FSDP_READ, drawn);
+  kernel_case_input(&c, FSDP_F32, 1, FSDP_READ, &count);
+  kernel_case_output(&c, FSDP_F32, 1);
+  kernel_case_output(&c, FSDP_BF16, N * C);
+  kernel_case_output(&c, gradient, V * C);
+  kernel_case_output(&c, FSDP_F32, attrs.chunk_rows * V);
+  for (int64_t n = 0; n < N; n++) {
+    if (r.targets[n] == FSDP_TARGET_IGNORED) continue;
+    row_loss(&r, n, softmax);
+    for (int64_t v = 0; v < V; v++)
+      for (int64_t i = 0; i < C; i++)
+        exact[v * C + i] += (softmax[v] - (v == (int64_t)r.targets[n])) / N * r.x[n * C + i];
+  }
+  kernel_case_run(&c);
+  double error = 0, size = 0;
+  for (int64_t i = 0; i < V * C; i++) {
+    double off = kernel_value(&c.operands[6], i) - exact[i];
+    error += off * off, size += exact[i] * exact[i];
+  }
+  kernel_case_free(&c);
+  free(small), free(drawn), free(exact), free(softmax);
+  return sqrt(error / size);
+}
+
+// A bf16 gradient is rounded after each chunk: four chunks lose little more than one rounding, the sixteen of
+// an fp32 gradient's chunks nearly twice as much. Of partial sums that grow as the root of their length, K
+// roundings leave sqrt((K + 1) / 2) times the error of one: 2.9 and 1.6.
+static void test_chunks_of_a_bf16_gradient(void **state) {
+  (void)state;
+  const int64_t N = 16384, V = 48, short_rows = fsdp_op_chunk_rows(N, V, FSDP_F32),
+                long_rows = fsdp_op_chunk_rows(N, V, FSDP_BF16);
+  assert_int_equal(short_rows, 1024);
+  assert_int_equal(long_rows, 4096);
+  double fp32 = head_gradient_error(short_rows, FSDP_F32), once = head_gradient_error(N, FSDP_BF16);
+  double sixteen = head_gradient_error(short_rows, FSDP_BF16),
+         four = head_gradient_error(long_rows, FSDP_BF16);
+  print_message("error of d_weight: fp32 %.2e; bf16 in 1 chunk %.2e, 4 %.2e, 16 %.2e\n", fp32, once, four,
+                sixteen);
+  assert_true(fp32 < once && once < four && four < sixteen);
+  assert_true(four < 2 * once && four < 0.7 * sixteen);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_linear),
@@ -204,6 +256,7 @@ int main(void) {
       cmocka_unit_test(test_linear_backward_weight),
       cmocka_unit_test(test_linear_cross_entropy),
       cmocka_unit_test(test_linear_cross_entropy_backward),
+      cmocka_unit_test(test_chunks_of_a_bf16_gradient),
       cmocka_unit_test(test_head_slope),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

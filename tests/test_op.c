@@ -109,6 +109,28 @@ static void test_targets_are_checked(void **state) {
   expect_abort(&c);
 }
 
+// Chunks of the head: those of an fp32 gradient as they always were; a bf16 gradient has at most four, unless
+// their logits would take more than 2 GiB.
+static void test_chunks_of_the_head(void **state) {
+  (void)state;
+  static const struct {
+    int64_t rows, vocabulary, fp32, bf16;
+  } chunks[] = {{1, 32000, 1, 1},
+                {64, 32000, 64, 64},
+                {1000, 32000, 524, 524},
+                {4096, 32000, 524, 1024},
+                {16384, 32000, 1024, 4096},
+                {16384, 128256, 1024, 4096},
+                {32768, 128256, 1024, 4096},
+                {98304, 32000, 1024, 16768},
+                {5000, 257, 1024, 1280},
+                {4096, (int64_t)1 << 30, 256, 256}};
+  for (size_t i = 0; i < sizeof chunks / sizeof chunks[0]; i++) {
+    assert_int_equal(fsdp_op_chunk_rows(chunks[i].rows, chunks[i].vocabulary, FSDP_F32), chunks[i].fp32);
+    assert_int_equal(fsdp_op_chunk_rows(chunks[i].rows, chunks[i].vocabulary, FSDP_BF16), chunks[i].bf16);
+  }
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_names),
@@ -116,6 +138,7 @@ int main(void) {
       cmocka_unit_test(test_flops),
       cmocka_unit_test(test_kernels_refuse),
       cmocka_unit_test(test_targets_are_checked),
+      cmocka_unit_test(test_chunks_of_the_head),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -231,6 +231,30 @@ static void test_strategies_refuse_meshes(void **state) {
   }
 }
 
+// The head's chunks follow the dtype of its weight's gradient, and the planned workspace follows the chunks.
+static void test_workspace_of_the_head(void **state) {
+  (void)state;
+  for (int narrow = 0; narrow < 2; narrow++) {
+    fsdp_plan_config config = base_config();
+    config.batch = 4, config.seq = 2048;
+    config.reduce_dtype = narrow ? FSDP_BF16 : FSDP_F32;
+    fsdp_plan *plan = plan_of(config);
+    const fsdp_program *program = plan->program;
+    int heads = 0;
+    for (int i = 0; i < program->instr_count; i++) {
+      const fsdp_instr *instr = &program->instrs[i];
+      if (instr->kind != FSDP_INSTR_OP || instr->op != FSDP_OP_LINEAR_CROSS_ENTROPY_BACKWARD) continue;
+      const fsdp_operand *operands = &program->operands[instr->first_operand];
+      heads++;
+      assert_int_equal(operands[6].dtype, config.reduce_dtype);
+      assert_int_equal(instr->attrs.chunk_rows, narrow ? 8192 / 4 : 1024);
+      assert_int_equal(operands[7].size_bytes, 4 * instr->attrs.chunk_rows * config.model.vocab_size);
+    }
+    assert_int_equal(heads, 1);
+    fsdp_plan_destroy(plan);
+  }
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_valley_formulas),
@@ -241,6 +265,7 @@ int main(void) {
       cmocka_unit_test(test_recompute_and_prefetch_move_the_peak),
       cmocka_unit_test(test_plans_are_reproducible),
       cmocka_unit_test(test_strategies_refuse_meshes),
+      cmocka_unit_test(test_workspace_of_the_head),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -67,7 +67,10 @@ static void schedule_plain(scheduler *s, const fsdp_node *node) {
   fsdp_operand operands[FSDP_OP_MAX_OPERANDS];
   int count = 0;
   for (int i = 0; i < node->operand_count; i++) operands[count++] = operand_of(s, &node->operands[i]);
-  int64_t scratch = fsdp_op_workspace_bytes(s->config->target->device, node->kind, &node->attrs, 0);
+  fsdp_op_attrs attrs = node->attrs;
+  if (node->kind == FSDP_OP_LINEAR_CROSS_ENTROPY_BACKWARD)
+    attrs.chunk_rows = fsdp_op_chunk_rows(attrs.batch * attrs.seq, attrs.vocabulary, operands[6].dtype);
+  int64_t scratch = fsdp_op_workspace_bytes(s->config->target->device, node->kind, &attrs, 0);
   if (scratch) {
     FSDP_CHECK(count < FSDP_OP_MAX_OPERANDS, "no room for the workspace of %s", fsdp_op_name(node->kind));
     char owner[FSDP_NAME_BYTES];
@@ -76,7 +79,7 @@ static void schedule_plain(scheduler *s, const fsdp_node *node) {
                                  FSDP_LIVE_SECTION, -1, node->module, scratch);
     operands[count++] = schedule_whole(s, tensor, FSDP_F32, WRITE);
   }
-  schedule_op(s, FSDP_STREAM_COMPUTE, node->kind, &node->attrs, -1, node->module, operands, count);
+  schedule_op(s, FSDP_STREAM_COMPUTE, node->kind, &attrs, -1, node->module, operands, count);
 }
 
 // How many of the weights from `first` on lie one after another in one unit's buffer, with no padding
