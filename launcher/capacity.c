@@ -10,7 +10,7 @@
 #include <unistd.h>
 
 #define SAID_BYTES   96
-#define ADVICE_BYTES (SAID_BYTES * 9)
+#define ADVICE_BYTES (SAID_BYTES * 10)
 
 // ---- What fits
 
@@ -107,10 +107,23 @@ static bool low_precision_compute(fsdp_plan_config *config, char *text, size_t b
   return say(text, bytes, "--param-dtype bf16");
 }
 
+static bool low_precision_gradients(fsdp_plan_config *config, char *text, size_t bytes) {
+  if (config->param_dtype != FSDP_BF16 || config->reduce_dtype == FSDP_BF16) return false;
+  config->reduce_dtype = FSDP_BF16;
+  return say(text, bytes, "--reduce-dtype bf16");
+}
+
 // In the order in which one would rather have them: those that change no result first.
-static const remedy remedies[] = {
-    wrap_block, no_prefetch,           recompute,           shard,         halve_batch,
-    offload,    low_precision_compute, low_precision_state, halve_sequence};
+static const remedy remedies[] = {wrap_block,
+                                  no_prefetch,
+                                  recompute,
+                                  shard,
+                                  halve_batch,
+                                  offload,
+                                  low_precision_compute,
+                                  low_precision_state,
+                                  low_precision_gradients,
+                                  halve_sequence};
 enum { REMEDY_COUNT = sizeof remedies / sizeof *remedies };
 
 // Plans `config`; false where it makes no plan.

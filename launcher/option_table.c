@@ -103,7 +103,8 @@ static const fsdp_option_row table[] = {
     {"param-dtype", 0, CHOICE(param_dtype, dtypes), .argument = "bf16|fp32",
      .help = "dtype to compute and gather in (default: bf16 on a GPU, fp32 on a CPU)"},
     {"reduce-dtype", 0, CHOICE(reduce_dtype, dtypes), .fallback = "fp32", .argument = "bf16|fp32",
-     .help = "dtype to reduce gradients in"},
+     .help =
+         "dtype to reduce gradients in; bf16 with bf16 states also sums micro-batches in bf16 on one rank"},
     {"master-dtype", 0, CHOICE(master_dtype, dtypes), .fallback = "fp32", .argument = "fp32|bf16",
      .help = "dtype of master parameters; bf16 is rounded stochastically"},
     {"moment-dtype", 0, CHOICE(moment_dtype, dtypes), .fallback = "fp32", .argument = "fp32|bf16",

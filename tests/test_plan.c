@@ -150,6 +150,35 @@ static void test_traffic_formulas(void **state) {
   }
 }
 
+// Bytes of the gradients that one rank sums over micro-batches: fp32, unless all that is made of them is bf16
+// too, and always for more micro-batches than 8 bits can sum.
+static void test_accumulated_gradients(void **state) {
+  (void)state;
+  for (int i = 0; i < 8; i++) {
+    fsdp_plan_config config = base_config();
+    config.mesh = (fsdp_mesh){{1, 1}};
+    config.param_dtype = FSDP_BF16;
+    config.accumulation = i == 7 ? 129 : 128;
+    config.reduce_dtype = i == 1 ? FSDP_F32 : FSDP_BF16;
+    config.master_dtype = i == 2 ? FSDP_F32 : FSDP_BF16;
+    config.moment_dtype = i == 3 ? FSDP_F32 : FSDP_BF16;
+    config.accumulate = i == 4 ? FSDP_ACCUMULATE_LOCAL : FSDP_ACCUMULATE_REDUCE;
+    config.strategy = i == 5 ? FSDP_NO : FSDP_FULL;
+    if (i == 6) config.mesh.size[FSDP_AXIS_FSDP] = 2; // scattered: summed in fp32 shards
+    bool bf16 = i == 0 || i == 4 || i == 5;
+    fsdp_plan *plan = plan_of(config);
+    int64_t bytes = 0, numel = 0;
+    for (int u = 0; u < plan->units->count; u++) {
+      int tensor = plan->unit_state[u].grad_shard;
+      if (tensor < 0) continue;
+      bytes += plan->program->tensors[tensor].bytes;
+      numel += plan->units->units[u].shard_numel;
+    }
+    assert_int_equal(bytes, numel * (bf16 ? 2 : 4));
+    fsdp_plan_destroy(plan);
+  }
+}
+
 // 7B under the size policy at 1e8: the published counts.
 static void test_traffic_of_7b(void **state) {
   (void)state;
@@ -260,6 +289,7 @@ int main(void) {
       cmocka_unit_test(test_valley_formulas),
       cmocka_unit_test(test_offload_empties_the_device),
       cmocka_unit_test(test_traffic_formulas),
+      cmocka_unit_test(test_accumulated_gradients),
       cmocka_unit_test(test_traffic_of_7b),
       cmocka_unit_test(test_peaks_rank_by_strategy),
       cmocka_unit_test(test_recompute_and_prefetch_move_the_peak),

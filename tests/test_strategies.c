@@ -260,6 +260,39 @@ static void test_bf16_stays_close(void **state) {
   harness_free(reference);
 }
 
+// One rank that sums micro-batches in bf16 against the same in fp32. Each of N sums is rounded to 8 bits, by
+// 2^-9 of it at most, and none is greater than the last here (micro-batches agree more than they differ): so
+// N 2^-9 bounds the difference of a tensor's norm, and of all together. The losses of the first step are made
+// before any gradient.
+static void test_sums_in_bf16(void **state) {
+  (void)state;
+  for (int count = 2; count <= 32; count *= 2) {
+    choice c = {{count == 8 ? 10 : 0, 1, 0, 0, 1, 1}}; // full, or no
+    harness_config config = config_of(&c);
+    config.plan.accumulation = count;
+    config.plan.batch = GLOBAL_BATCH / count;
+    config.plan.param_dtype = config.plan.master_dtype = config.plan.moment_dtype = FSDP_BF16;
+    config.steps = 2;
+    config.gradient_step = 0;
+    config.plan.reduce_dtype = FSDP_F32;
+    harness_result *wide = harness_train(&config);
+    config.plan.reduce_dtype = FSDP_BF16;
+    harness_result *narrow = harness_train(&config);
+    char run[64];
+    snprintf(run, sizeof run, "%d micro-batches", count);
+    if (wide->failure[0] || narrow->failure[0]) fail_msg("%s: %s%s", run, wide->failure, narrow->failure);
+    double bound = count * 0x1p-9;
+    assert_true(narrow->loss[0] == wide->loss[0]);
+    assert_true(fabs((double)(narrow->loss[1] - wide->loss[1])) <= 1e-3 * (double)wide->loss[1]);
+    assert_true(fabs((double)(narrow->grad_norm[0] - wide->grad_norm[0])) <=
+                bound * (double)wide->grad_norm[0]);
+    compare_tensors(run, "bf16 sum", narrow->gradients, wide->gradients, wide->param_count, bound);
+    check_memory(run, narrow);
+    harness_free(narrow);
+    harness_free(wide);
+  }
+}
+
 int main(int count, char **arguments) {
   const char *variable = getenv("FSDP_TEST_ALL");
   bool all = (count > 1 && !strcmp(arguments[1], "--all")) || (variable && !strcmp(variable, "1"));
@@ -267,6 +300,7 @@ int main(int count, char **arguments) {
       cmocka_unit_test_prestate(test_agree, all ? &all : NULL),
       cmocka_unit_test(test_initial_weights),
       cmocka_unit_test(test_bf16_stays_close),
+      cmocka_unit_test(test_sums_in_bf16),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -261,6 +261,18 @@ static void schedule_batch(scheduler *s, fsdp_section_kind kind) {
   fsdp_program_end_section(s->program);
 }
 
+// Micro-batches that a sum in bf16, of 8 bits, may have: of 256 alike the last would no longer change it.
+#define BF16_SUMS_MAX 128
+
+// Whether micro-batches are summed in bf16: only where the sum is the whole gradient (one rank in the shard
+// group, no offload), which in fp32 would be the largest state of all, and the user asked for bf16 in
+// everything that is made of it. Each micro-batch rounds the sum once, as a rank does in a reduction in bf16.
+static bool sums_in_bf16(const scheduler *s) {
+  const fsdp_plan_config *c = s->config;
+  return s->direct_grads && c->accumulation <= BF16_SUMS_MAX && c->reduce_dtype == FSDP_BF16 &&
+         c->master_dtype == FSDP_BF16 && c->moment_dtype == FSDP_BF16;
+}
+
 static void choose_modes(scheduler *s) {
   const fsdp_plan_config *c = s->config;
   bool accumulates = c->accumulation > 1, local = c->accumulate == FSDP_ACCUMULATE_LOCAL;
@@ -273,7 +285,7 @@ static void choose_modes(scheduler *s) {
   s->direct_grads = s->shard_count == 1 && !c->cpu_offload;
   s->carries_grads = accumulates && (local || s->direct_grads);
   bool sums_in_shard = accumulates && (s->direct_grads || !local);
-  s->shard_dtype = sums_in_shard ? FSDP_F32 : c->reduce_dtype;
+  s->shard_dtype = sums_in_shard && !sums_in_bf16(s) ? FSDP_F32 : c->reduce_dtype;
   s->grad_dtype = s->direct_grads ? s->shard_dtype : s->carries_grads ? FSDP_F32 : c->reduce_dtype;
 }
 
