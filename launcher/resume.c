@@ -5,6 +5,7 @@
 #include "runtime/exec/state.h"
 #include "runtime/io/checkpoint_file.h"
 #include "runtime/io/checkpoint_folder.h"
+#include "runtime/io/config_compare.h"
 #include "runtime/io/safetensors.h"
 
 #include <inttypes.h>
@@ -24,7 +25,10 @@ struct fsdp_resume {
 
 // ---- The same model
 
-bool fsdp_resume_differs(const fsdp_checkpoint *c, const fsdp_plan *plan, char *out, size_t out_bytes) {
+// How the checkpoint's model differs from the plan's, into `out`; false where it does not. Shapes follow from
+// the configuration, and are compared all the same: another program may have written the checkpoint.
+static bool model_differs(const fsdp_checkpoint *c, const fsdp_plan *plan, char *out, size_t out_bytes) {
+  if (fsdp_config_differs(&c->model, &plan->config.model, FSDP_CONFIG_NUMBERS, out, out_bytes)) return true;
   const fsdp_graph *graph = plan->graph;
   for (int p = 0; p < graph->param_count; p++) {
     const fsdp_param *param = &graph->params[p];
@@ -46,12 +50,7 @@ bool fsdp_resume_differs(const fsdp_checkpoint *c, const fsdp_plan *plan, char *
     snprintf(out, out_bytes, "it has %d parameters, the model %d", c->param_count, graph->param_count);
     return true;
   }
-  const fsdp_llama_config *a = &c->model, *b = &plan->config.model;
-  bool same = a->num_heads == b->num_heads && a->num_kv_heads == b->num_kv_heads &&
-              a->rms_norm_eps == b->rms_norm_eps && a->rope_theta == b->rope_theta &&
-              a->rope_scaling == b->rope_scaling;
-  if (!same) snprintf(out, out_bytes, "heads, norm or rotary embedding of its model are others");
-  return !same;
+  return false;
 }
 
 // ---- Which one
@@ -110,11 +109,11 @@ static fsdp_status take_candidate(fsdp_resume *r, fsdp_error *error) {
 
 static fsdp_status check_model(fsdp_resume *r, fsdp_error *error) {
   char what[512];
-  if (!fsdp_resume_differs(r->checkpoint, r->config.plan, what, sizeof what)) return FSDP_OK;
+  if (!model_differs(r->checkpoint, r->config.plan, what, sizeof what)) return FSDP_OK;
   return fsdp_fail(
       error, FSDP_ERR_INPUT,
-      "%s is a checkpoint of another model: %s; take its --model, another experiment with -e, or "
-      "--resume off",
+      "%s is a checkpoint of another model (its configuration → this run's: %s); take its --model, "
+      "another experiment with -e, or --resume off",
       r->path, what);
 }
 

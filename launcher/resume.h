@@ -35,8 +35,3 @@ fsdp_status fsdp_resume_load(fsdp_resume *resume, fsdp_executor *executor, fsdp_
 const fsdp_checkpoint *fsdp_resume_checkpoint(const fsdp_resume *resume);
 const char *fsdp_resume_path(const fsdp_resume *resume);
 int64_t fsdp_resume_bytes_read(const fsdp_resume *resume);
-
-// "shape of model.norm.weight is (64), the checkpoint has (32)": how a checkpoint's model differs from the
-// plan's, into `out`; false where it does not.
-bool fsdp_resume_differs(const fsdp_checkpoint *checkpoint, const fsdp_plan *plan, char *out,
-                         size_t out_bytes);

@@ -1,4 +1,5 @@
 // runtime/io/config_json: both generations of keys, and every way in which a config.json can be wrong.
+#include "runtime/io/config_compare.h"
 #include "runtime/io/config_json.h"
 #include "tests/io_files.h"
 
@@ -173,6 +174,61 @@ static void every_truncation_is_refused(void **state) {
   }
 }
 
+// Each field changed by itself, in configurations that use it.
+static void every_field_that_changes_a_number_is_compared(void **state) {
+  (void)state;
+  enum { NUMBERS, NOTHING, LLAMA3_ONLY, SCALED_ONLY };
+  fsdp_llama_config base, other;
+  fsdp_error error;
+  char out[512];
+  for (int scaling = FSDP_ROPE_DEFAULT; scaling <= FSDP_ROPE_LLAMA3; scaling++) {
+    assert_int_equal(fsdp_llama_preset("llama3-405b", &base, &error), FSDP_OK);
+    base.rope_scaling = (fsdp_rope_scaling)scaling;
+#define CHANGED(field, value, kind, key)                                                                     \
+  {                                                                                                          \
+    other = base;                                                                                            \
+    other.field = (value);                                                                                   \
+    bool used = (kind) == NUMBERS || ((kind) == LLAMA3_ONLY && scaling == FSDP_ROPE_LLAMA3) ||               \
+                ((kind) == SCALED_ONLY && scaling != FSDP_ROPE_DEFAULT);                                     \
+    assert_int_equal(fsdp_config_differs(&base, &other, FSDP_CONFIG_NUMBERS, out, sizeof out), used);        \
+    if (used && !strstr(out, key)) fail_msg("\"%s\" does not name %s", out, key);                            \
+    used |= (kind) == NOTHING;                                                                               \
+    assert_int_equal(fsdp_config_differs(&base, &other, FSDP_CONFIG_ALL, out, sizeof out), used);            \
+  }
+    CHANGED(vocab_size, 128257, NUMBERS, "vocab_size 128256 → 128257")
+    CHANGED(hidden_size, 1, NUMBERS, "hidden_size 16384 → 1")
+    CHANGED(intermediate_size, 1, NUMBERS, "intermediate_size 53248 → 1")
+    CHANGED(num_layers, 1, NUMBERS, "num_hidden_layers 126 → 1")
+    CHANGED(num_heads, 64, NUMBERS, "num_attention_heads 128 → 64")
+    CHANGED(num_kv_heads, 16, NUMBERS, "num_key_value_heads 8 → 16")
+    CHANGED(head_dim, 64, NUMBERS, "head_dim 128 → 64")
+    CHANGED(rms_norm_eps, 1e-6, NUMBERS, "rms_norm_eps 1e-5 → 1e-6")
+    CHANGED(rope_theta, 1e4, NUMBERS, "rope_theta 500000.0 → 10000.0")
+    CHANGED(rope_theta, 5e5 * (1 + 0x1p-52), NUMBERS, "rope_theta 500000.0 → 500000.0000000001")
+    CHANGED(rope_scaling, (fsdp_rope_scaling)((scaling + 1) % 3), NUMBERS, "rope_scaling")
+    CHANGED(rope_factor, 4, SCALED_ONLY, "rope_scaling.factor 8.0 → 4.0")
+    CHANGED(rope_low_freq_factor, 2, LLAMA3_ONLY, "rope_scaling.low_freq_factor 1.0 → 2.0")
+    CHANGED(rope_high_freq_factor, 8, LLAMA3_ONLY, "rope_scaling.high_freq_factor 4.0 → 8.0")
+    CHANGED(rope_original_max_position, 4096, LLAMA3_ONLY,
+            "rope_scaling.original_max_position_embeddings 8192 → 4096")
+    CHANGED(tie_word_embeddings, true, NUMBERS, "tie_word_embeddings false → true")
+    CHANGED(max_position_embeddings, 1, NOTHING, "")
+    CHANGED(initializer_range, 1, NOTHING, "")
+#undef CHANGED
+    assert_false(fsdp_config_differs(&base, &base, FSDP_CONFIG_ALL, out, sizeof out));
+  }
+  // Every difference is listed, and a buffer that is too short is not overrun.
+  other = base;
+  other.rope_theta = 1e4;
+  other.vocab_size = 5;
+  assert_true(fsdp_config_differs(&base, &other, FSDP_CONFIG_NUMBERS, out, sizeof out));
+  assert_string_equal(out, "vocab_size 128256 → 5, rope_theta 500000.0 → 10000.0");
+  memset(out, 'x', sizeof out);
+  assert_true(fsdp_config_differs(&base, &other, FSDP_CONFIG_NUMBERS, out, 12));
+  assert_string_equal(out, "vocab_size ");
+  assert_int_equal(out[12], 'x');
+}
+
 static int set_up(void **state) {
   (void)state;
   return !io_folder_make();
@@ -186,9 +242,13 @@ static int tear_down(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(golden_folders_are_read), cmocka_unit_test(defaults_are_those_of_transformers),
-      cmocka_unit_test(rope_in_every_spelling),  cmocka_unit_test(every_bad_file_is_refused_with_its_reason),
-      cmocka_unit_test(missing_file_is_named),   cmocka_unit_test(every_truncation_is_refused),
+      cmocka_unit_test(golden_folders_are_read),
+      cmocka_unit_test(defaults_are_those_of_transformers),
+      cmocka_unit_test(rope_in_every_spelling),
+      cmocka_unit_test(every_bad_file_is_refused_with_its_reason),
+      cmocka_unit_test(missing_file_is_named),
+      cmocka_unit_test(every_truncation_is_refused),
+      cmocka_unit_test(every_field_that_changes_a_number_is_compared),
   };
   return cmocka_run_group_tests(tests, set_up, tear_down);
 }
