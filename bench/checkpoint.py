@@ -65,6 +65,7 @@ def measure(work, mode, options):
     steps = options.saves * options.steps_between + options.steps_between - 1
     # fmt: off
     command = ["mpirun", "-np", str(options.ranks), str(BIN / "fsdp_train"), "--model", str(work / "model"),
+               "--tokenizer", "bytes",
                "--wrap", "block", "-s", str(options.seq_length), "-b", "1", "--max-steps", str(steps),
                "--measure", "off",
                "--save-dir", str(work), "-e", mode, "--ckpt-freq", str(options.steps_between),

@@ -224,7 +224,8 @@ def run_ours(args, cores):
         os.remove(log)
     program = os.path.join(args.build, "bin", "fsdp_train")
     command = ["mpirun", "-np", args.ranks, "--bind-to", "none", program,
-               "--model", args.model, "--data", args.data, "--strategy", "full", "--wrap", "block",
+               "--model", args.model, "--data", args.data, "--tokenizer", "bytes", "--strategy", "full",
+               "--wrap", "block",
                "--batch-size", args.batch, "--seq-length", args.seq, "--max-steps", args.steps,
                "--num-epochs", 1000000, "--lr-schedule", "constant", "--param-dtype", "fp32", "--seed", 0,
                "--backend", "cpu", "--log-freq", 1000000, "--log", log]

@@ -29,6 +29,9 @@ static const fsdp_choice asyncs[] = {{"auto", FSDP_CKPT_ASYNC_AUTO, NULL},
                                      {"off", FSDP_CKPT_ASYNC_OFF, NULL},
                                      {NULL, 0, NULL}};
 
+static const fsdp_choice comparisons[] = {
+    {"contents", FSDP_COMPARE_CONTENTS, NULL}, {"sizes", FSDP_COMPARE_SIZES, NULL}, {NULL, 0, NULL}};
+
 #define FIELD(field) .offset = offsetof(fsdp_options, field)
 #define TEXT(field)  .kind = FSDP_OPTION_TEXT, FIELD(field)
 #define INT(field, from, to)                                                                                 \
@@ -51,8 +54,10 @@ static const fsdp_option_row table[] = {
      .help = "load the folder's weights or draw new ones (default: weights if present)"},
     {"data", 0, TEXT(data), .argument = "PATH[,PATH]",
      .help = "text, .jsonl, Alpaca .json, or prepared tokens (default: a built-in text)"},
-    {"tokenizer", 0, TEXT(tokenizer), .argument = "FILE",
-     .help = "tokenizer.json (default: the model folder's, or bytes)"},
+    {"tokenizer", 0, TEXT(tokenizer), .argument = "FILE|bytes",
+     .help =
+         "tokenizer.json (default: the model folder's; bytes if it has none, no weights, and a vocabulary "
+         "of 256)"},
     {"verify-data", 0, FLAG(verify_data), .fallback = "on",
      .help = "read prepared tokens whole before the first step, one rank a node, and check them"},
     {"eval-data", 0, TEXT(eval_data), .argument = "PATH[,PATH]",
@@ -62,6 +67,10 @@ static const fsdp_option_row table[] = {
      .help = "samples of --data to hold out for evaluation: a fraction if below 1, else a number"},
     {"eval-freq", 0, INT(eval_freq, 0, STEPS_MAX), .fallback = "0",
      .help = "evaluate every N steps, and at the end (0: only at the end)"},
+    {"compare-files", 0, CHOICE(compare_files, comparisons), .fallback = "contents",
+     .argument = "contents|sizes",
+     .help = "how ranks on several nodes check that they read the same data and weights: in full, or by size "
+             "and first 16 MiB"},
     {"batch-size", 'b', INT(batch, 1, 1000000), .fallback = "1",
      .help = "sequences of a micro-batch on one rank"},
     {"seq-length", 's', INT(seq, 1, 1 << 24), .fallback = "1024", .help = "tokens of a sequence"},

@@ -21,6 +21,7 @@ typedef enum fsdp_ckpt_async {
   FSDP_CKPT_ASYNC_ON,
   FSDP_CKPT_ASYNC_OFF
 } fsdp_ckpt_async;
+typedef enum fsdp_compare_files { FSDP_COMPARE_CONTENTS, FSDP_COMPARE_SIZES } fsdp_compare_files;
 typedef enum fsdp_program_kind { FSDP_PROGRAM_TRAIN = 1, FSDP_PROGRAM_PLAN = 2 } fsdp_program_kind;
 
 #define FSDP_OPTION_MAX 96
@@ -40,6 +41,7 @@ typedef struct fsdp_options {
   double eval_split; // below 1 a part of the samples, else how many; 0: none
   double lr, min_lr, weight_decay, beta1, beta2, eps, grad_clip;
   int init, lr_schedule, strategy, accumulate, backend, ckpt_async; // the enums above and of plan.h
+  int compare_files;                                                // fsdp_compare_files
   int recompute;                                                    // 1: blocks
   int param_dtype, reduce_dtype, master_dtype, moment_dtype;
   bool allow_shared_gpu, nccl_register, bind, verify_data;

@@ -20,19 +20,41 @@ static bool is_folder(const char *model) {
   return strchr(model, '/') || (!fsdp_llama_is_preset(model) && stat(model, &status) == 0);
 }
 
+// "org/name", as the hub names models.
+static bool is_hub_name(const char *model) {
+  static const char allowed[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.-";
+  size_t first = strspn(model, allowed), second = first;
+  if (model[first] == '/') second = strspn(model + first + 1, allowed);
+  return first > 0 && second > 0 && model[first] == '/' && !model[first + 1 + second] && model[0] != '.' &&
+         model[first + 1] != '.';
+}
+
+static fsdp_status fail_not_downloaded(const fsdp_options *options, fsdp_error *error) {
+  const char *name = strchr(options->model, '/') + 1;
+  return fsdp_fail(
+      error, FSDP_ERR_INPUT,
+      "--model '%s' (%s): there is no such folder, and models are not downloaded; if it is one of "
+      "the Hugging Face hub, run: hf download %s --local-dir %s (or: huggingface-cli download %s "
+      "--local-dir %s), then give --model ./%s",
+      options->model, fsdp_options_place(options, "model"), options->model, name, options->model, name, name);
+}
+
 static const char *folder_name(const char *path) {
   const char *name = strrchr(path, '/');
   return name && name[1] ? name + 1 : path;
 }
 
-static fsdp_status read_model(const fsdp_options *options, fsdp_setup *setup, fsdp_llama_config *model,
-                              fsdp_error *error) {
+fsdp_status fsdp_setup_read_model(const fsdp_options *options, fsdp_setup *setup, fsdp_llama_config *model,
+                                  fsdp_error *error) {
   setup->model_name = options->model;
   if (!is_folder(options->model)) {
     fsdp_status status = fsdp_llama_preset(options->model, model, error);
     if (status != FSDP_OK || options->init != FSDP_INIT_WEIGHTS) return status;
     return fsdp_fail(error, FSDP_ERR_OPTION, "--init weights: the preset '%s' has none", options->model);
   }
+  struct stat information;
+  if (is_hub_name(options->model) && stat(options->model, &information) != 0)
+    return fail_not_downloaded(options, error);
   setup->folder = options->model;
   setup->model_name = folder_name(options->model);
   setup->load_weights = options->init == FSDP_INIT_WEIGHTS ||
@@ -206,7 +228,7 @@ fsdp_status fsdp_setup_create(const fsdp_options *options, fsdp_program_kind pro
                      "fp32 gradients; use --param-dtype bf16, or --reduce-dtype fp32",
                      fsdp_options_place(options, "reduce-dtype"), fsdp_options_place(options, "param-dtype"));
   }
-  status = read_model(options, setup, &config.model, error);
+  status = fsdp_setup_read_model(options, setup, &config.model, error);
   if (status == FSDP_OK) status = make_mesh(options, ranks, &config.mesh, error);
   if (status == FSDP_OK) status = fsdp_plan_create(&config, &setup->plan, error);
   if (status != FSDP_OK) return status;

@@ -4,7 +4,6 @@
 #include "launcher/draw.h"
 #include "launcher/memory_profile.h"
 #include "launcher/stop.h"
-#include "launcher/train_files.h"
 #include "launcher/trainer.h"
 #include "runtime/base/size.h"
 #include "runtime/exec/comm_nccl.h"
@@ -20,6 +19,7 @@
 // ---- Before the first step
 
 static fsdp_status plan(fsdp_trainer *t, fsdp_error *error) {
+  if (fsdp_train_agree_on_model(t->world, t->options, error) != FSDP_OK) return error->status;
   fsdp_setup_ranks ranks = {.ranks = t->world->size,
                             .ranks_per_node = t->world->local_size,
                             .even_nodes = t->world->even_nodes,
@@ -87,19 +87,16 @@ static fsdp_status open_data(fsdp_trainer *t, fsdp_error *error) {
   const fsdp_plan_config *config = &t->setup.plan->config;
   int64_t ranks = t->world->size;
   int64_t global_batch = config->batch * config->accumulation * ranks;
-  char *tokenizer;
-  fsdp_status status = fsdp_train_find_tokenizer(o, &t->setup, &tokenizer, error);
   fsdp_dataset_config data = {.paths = o->data,
-                              .tokenizer = tokenizer,
+                              .tokenizer = t->tokenizer.path,
+                              .only_bytes = t->tokenizer.asked_bytes,
+                              .no_bytes = *t->tokenizer.no_bytes ? t->tokenizer.no_bytes : NULL,
                               .seq = config->seq,
                               .global_batch = global_batch,
                               .vocab_size = config->model.vocab_size,
                               .verify = o->verify_data && t->world->local_rank == 0};
-  if (status == FSDP_OK) status = fsdp_dataset_open(&data, &t->dataset, error);
-  if (status != FSDP_OK) {
-    free(tokenizer);
-    return status;
-  }
+  fsdp_status status = fsdp_dataset_open(&data, &t->dataset, error);
+  if (status != FSDP_OK) return status;
   t->step_tokens = global_batch * config->seq;
   fsdp_feed_config feed = {.dataset = t->dataset,
                            .sampler = {.seed = (uint64_t)o->seed,
@@ -117,18 +114,23 @@ static fsdp_status open_data(fsdp_trainer *t, fsdp_error *error) {
                                    .min_lr = o->min_lr,
                                    .warmup_steps = o->warmup_steps};
   status = open_evaluation(t, &data, &feed, error);
-  free(tokenizer);
   if (status != FSDP_OK) return status;
   fsdp_feed_create(&t->feed, &feed);
   return count_steps(t, error);
 }
 
-// Every file that the run reads or writes, so that a missing one is known before memory is taken.
-static fsdp_status open_files(fsdp_trainer *t, fsdp_error *error) {
-  fsdp_status status = open_data(t, error);
+// The files of the model's folder.
+static fsdp_status open_model(fsdp_trainer *t, fsdp_error *error) {
+  fsdp_status status = fsdp_train_find_tokenizer(t->options, &t->setup, &t->tokenizer, error);
   if (status == FSDP_OK && t->setup.load_weights) {
     status = fsdp_weights_open(t->setup.folder, t->setup.plan->graph, &t->weights, error);
   }
+  return status;
+}
+
+// Data, and every file that the run writes, so that what is missing is known before memory is taken.
+static fsdp_status open_files(fsdp_trainer *t, fsdp_error *error) {
+  fsdp_status status = open_data(t, error);
   bool fresh = !fsdp_train_checkpoints_found(&t->checkpoints);
   if (status == FSDP_OK && fsdp_trainer_is_first(t))
     status = fsdp_train_open_log(t->options, fresh, &t->log.log, error);
@@ -219,8 +221,12 @@ static fsdp_status prepare(fsdp_trainer *t, fsdp_error *error) {
   t->checkpoints.setup = &t->setup;
   t->checkpoints.world = t->world;
   if (fsdp_train_checkpoints_open(&t->checkpoints, error) != FSDP_OK) return error->status;
+  open_model(t, error);
+  if (fsdp_world_share_error(t->world, error) != FSDP_OK) return error->status;
+  if (fsdp_train_agree_on_files(t, error) != FSDP_OK) return error->status;
   open_files(t, error);
   if (fsdp_world_share_error(t->world, error) != FSDP_OK) return error->status;
+  if (fsdp_train_agree_on_schedule(t, error) != FSDP_OK) return error->status;
   create_device(t, error);
   if (fsdp_world_share_error(t->world, error) != FSDP_OK) return error->status;
   t->has_comms = create_comms(t, error) == FSDP_OK;
@@ -240,6 +246,7 @@ static void destroy(fsdp_trainer *t) {
   fsdp_weights_close(t->weights);
   fsdp_dataset_close(t->dataset);
   fsdp_dataset_close(t->eval_dataset);
+  fsdp_train_tokenizer_destroy(&t->tokenizer);
   fsdp_setup_destroy(&t->setup);
 }
 

@@ -15,8 +15,18 @@ fsdp_status fsdp_train_make_folder(const fsdp_options *options, char *path, size
 fsdp_status fsdp_train_open_log(const fsdp_options *options, bool fresh, fsdp_metrics_log **log,
                                 fsdp_error *error);
 
-// The tokenizer.json that the data must have been prepared with: --tokenizer's, or the model folder's. *path
-// is owned by the caller, and NULL where there is none and text is bytes. FSDP_ERR_INPUT where the file is
-// not there.
-fsdp_status fsdp_train_find_tokenizer(const fsdp_options *options, const fsdp_setup *setup, char **path,
-                                      fsdp_error *error);
+// How the model's tokens are made of text.
+typedef struct fsdp_train_tokenizer {
+  char *path;          // of the tokenizer.json that the data must have been prepared with; NULL: bytes
+  bool asked_bytes;    // by --tokenizer bytes
+  char no_bytes[1024]; // why text must not be taken for bytes, and what to do; "" where it may be
+  bool notes_bytes;    // bytes are a small part of the vocabulary: enough to try the model out
+} fsdp_train_tokenizer;
+
+// --tokenizer's, or the model folder's. Where there is none, tokens are bytes by themselves only for a model
+// without weights to load and with a vocabulary of 256; for others, --tokenizer bytes must ask for it. The
+// built-in text with a preset is excepted, which is how models are timed. FSDP_ERR_INPUT where the file is
+// not there. Destroy it in any case.
+fsdp_status fsdp_train_find_tokenizer(const fsdp_options *options, const fsdp_setup *setup,
+                                      fsdp_train_tokenizer *tokenizer, fsdp_error *error);
+void fsdp_train_tokenizer_destroy(fsdp_train_tokenizer *tokenizer);

@@ -38,6 +38,11 @@ void fsdp_train_print_start(const fsdp_trainer *t) {
          fsdp_value_print_bytes(host->arena_bytes + t->setup.snapshot_bytes, host_arena, sizeof host_arena),
          made->program->instr_count);
   printf("data:      %s\n", fsdp_dataset_description(t->dataset));
+  if (t->tokenizer.notes_bytes) {
+    printf("note:      the built-in text is read as bytes, 256 of the model's %" PRId64
+           " tokens: enough to try it out or to time it\n",
+           made->config.model.vocab_size);
+  }
   if (t->feed.config.eval_dataset) {
     printf("evaluate:  on %s samples%s%s\n",
            fsdp_value_print_int(t->feed.config.eval_sampler.held_out, tokens, sizeof tokens),

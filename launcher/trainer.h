@@ -1,7 +1,7 @@
 // What the parts of the trainer share: its state, and what each part does with it.
 //
 //   train.c        plans, prepares, and runs       train_steps.c   the loop of steps
-//   train_print.c  what a person sees              train_agree.c   options that ranks compare
+//   train_print.c  what a person sees              train_agree.c   what ranks compare first
 //   train_log.c    what a program reads            train_notes.c   what is worth knowing at the start
 #pragma once
 
@@ -10,6 +10,7 @@
 #include "launcher/setup.h"
 #include "launcher/train.h"
 #include "launcher/train_checkpoints.h"
+#include "launcher/train_files.h"
 #include "launcher/train_log.h"
 #include "runtime/io/weights.h"
 
@@ -21,6 +22,7 @@ typedef struct fsdp_trainer {
   const char *why_cpu; // where there is no GPU
   fsdp_setup setup;
   fsdp_dataset *dataset, *eval_dataset; // the latter NULL without --eval-data
+  fsdp_train_tokenizer tokenizer;
   fsdp_weights *weights;
   fsdp_train_log log; // of rank 0
   fsdp_device *device;
@@ -50,6 +52,13 @@ static inline bool fsdp_trainer_is_first(const fsdp_trainer *t) {
 static inline int fsdp_trainer_threads(const fsdp_trainer *t) {
   return t->options->threads ? (int)t->options->threads : t->placement->core_count;
 }
+
+// Whether all ranks read the same configuration, before a plan is made of it; whether their data, tokenizer
+// and weights are the same files, before any of them is acted on; whether the same samples and steps came of
+// them. FSDP_ERR_INPUT (the last: FSDP_ERR_OPTION, for the programs differ), naming two ranks, on every rank.
+fsdp_status fsdp_train_agree_on_model(fsdp_world *world, const fsdp_options *options, fsdp_error *error);
+fsdp_status fsdp_train_agree_on_files(fsdp_trainer *t, fsdp_error *error);
+fsdp_status fsdp_train_agree_on_schedule(fsdp_trainer *t, fsdp_error *error);
 
 // What was asked for by --print-model, --print-program and --dry-run. Called on rank 0 alone.
 void fsdp_train_print_asked_for(const fsdp_trainer *t);

@@ -15,8 +15,9 @@ Inputs, in the order given:
   .bin           tokens of llm.c or nanoGPT, as they are
 
 The tokenizer's packages are installed from PyPI into an environment of their own on first use. Without a
-tokenizer, bytes are tokens and nothing is installed. The same inputs and options give the same bytes,
-whatever the number of processes. The format is described in runtime/io/token_file.h.
+tokenizer, bytes are tokens and nothing is installed; a --model that has weights, or a vocabulary other than
+256, and no tokenizer.json is refused unless --tokenizer bytes asks for them. The same inputs and options give
+the same bytes, whatever the number of processes. The format is described in runtime/io/token_file.h.
 """
 import argparse
 import os
@@ -27,7 +28,7 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # processes are how th
 
 from common import program  # noqa: E402
 from common.errors import InputError, OptionError  # noqa: E402
-from prepare import inputs, token_file  # noqa: E402
+from prepare import inputs, models, token_file  # noqa: E402
 from prepare.environment import TOKENIZERS  # noqa: E402
 from prepare.pipeline import Settings, prepare  # noqa: E402
 
@@ -36,8 +37,10 @@ def parser():
     p = program.Parser(prog="prepare_data.py", description=__doc__,
                        formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("inputs", nargs="+", metavar="INPUT", help=".txt, .jsonl, .json or .bin")
-    p.add_argument("--tokenizer", metavar="FILE", help="a tokenizer.json (default: bytes)")
-    p.add_argument("--model", metavar="DIR", help="a Hugging Face folder, whose tokenizer.json to take")
+    p.add_argument("--tokenizer", metavar="FILE|bytes", help="a tokenizer.json, or bytes (default: the one "
+                   "of --model, else bytes)")
+    p.add_argument("--model", metavar="DIR", help="a Hugging Face folder, whose tokenizer.json to take; one "
+                   "that fsdp_train does not train is refused")
     p.add_argument("--out", metavar="FILE.tok", help="the file to write")
     p.add_argument("--verify", action="store_true",
                    help="check the checksums of .tok files, and write nothing")
@@ -64,16 +67,15 @@ def parser():
 
 def tokenizer_of(options):
     """The path of tokenizer.json, or None for bytes."""
+    if options.model:
+        models.check(options.model)
+    if options.tokenizer == "bytes":
+        return None
     if options.tokenizer and options.model:
         raise OptionError("--tokenizer and --model: give one of them")
     path = options.tokenizer
     if options.model:
-        path = os.path.join(options.model, "tokenizer.json")
-        if os.path.isdir(options.model) and not os.path.exists(path):
-            if os.path.exists(os.path.join(options.model, "tokenizer.model")):
-                raise InputError(f"{options.model}: has a tokenizer.model only; load the tokenizer with "
-                                 "Transformers and save it again, which writes tokenizer.json")
-            return None
+        path = models.tokenizer_of(options.model)
     if path and os.path.isdir(path):
         path = os.path.join(path, "tokenizer.json")
     if path and not os.path.isfile(path):

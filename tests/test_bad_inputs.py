@@ -57,7 +57,8 @@ def without(key):
 
 
 good = str(programs.make_model(work / "good"))
-process = programs.run("fsdp_train", "--model", good, "--max-steps", "1", "-s", "64")
+asked = ["--tokenizer", "bytes", "--max-steps", "1", "-s", "64"]
+process = programs.run("fsdp_train", "--model", good, *asked)
 assert process.returncode == 0, process.stderr
 
 # Values.
@@ -85,11 +86,34 @@ bad(
     "--resume",
     "holds no checkpoint",
 )
-bad("no such tokenizer", ["--tokenizer", str(work / "t.json")], 3, "--tokenizer", "t.json")
+# Bytes are taken for tokens where nothing else can be meant, or where they are asked for.
+bare = str(programs.make_model(work / "no_tokenizer", CONFIG | {"vocab_size": 256}))
+words = work / "words.txt"
+words.write_text("words " * 1000)
+for data in ([], ["--data", str(words)]):
+    bad("weights without a tokenizer", ["--model", bare, *data], 3, bare, "has weights and no tokenizer.json",
+        "--tokenizer bytes", "raw bytes")
+large = ["--model", str(programs.make_model(work / "large", weights=False))]
+bad("a vocabulary without a tokenizer", large, 3, "a vocabulary of 257 and no tokenizer.json",
+    "--tokenizer bytes")
+preset = ["--model", "llama-1b", "--memory-limit", "80GB", "--host-memory-limit", "80GB"]
+for option in ("--data", "--eval-data"):
+    bad(f"a preset's vocabulary: {option}", [*preset, option, str(words)], 3, "raw bytes",
+        "llama-1b has a vocabulary of 32000", "--tokenizer bytes")
+tokens = pathlib.Path(__file__).resolve().parent / "prepare" / "alpaca.tok"
+bad("tokens where bytes are asked for", ["--tokenizer", "bytes", "--data", str(tokens), "-s", "8"], 3,
+    "alpaca.tok", "holds tokens of a tokenizer", "--tokenizer bytes")
+for name, arguments in (("weights", ["--model", bare]), ("vocabulary", large)):
+    process = programs.run("fsdp_train", *arguments, *asked)
+    assert process.returncode == 0 and "as bytes" in process.stdout, (name, process.stderr)
+bad("no such tokenizer", ["--tokenizer", str(work / "t.json")], 3, "--tokenizer", "t.json", "or bytes")
 bad("picture of another kind", ["--memory-profile", "memory.png"], 2, "memory.png", ".svg")
 bad("cuda", ["--backend", "cuda"], 5, "--backend cuda", "--backend cpu")
 # The model.
 bad("no such preset", ["--model", "llama9"], 2, "llama9", "tiny")
+bad("a name of the hub", ["--model", "meta-llama/Llama-2-7b-hf"], 3,
+    "hf download meta-llama/Llama-2-7b-hf --local-dir Llama-2-7b-hf", "--model ./Llama-2-7b-hf")
+bad("no such folder below another", ["--model", "./none/model"], 3, "none/model/config.json", "No such file")
 bad("no such folder", ["--model", str(work / "none")], 3, "none", "config.json")
 (work / "empty").mkdir()
 bad("folder without a configuration", ["--model", str(work / "empty")], 3, "config.json")
@@ -309,10 +333,11 @@ if programs.WITH_MPI:
     for where, text in (("one", other), ("two", json.dumps(CONFIG))):
         (work / where / "m").mkdir()
         (work / where / "m" / "config.json").write_text(text)
-    # The same options, but the relative path is another folder: only the programs differ.
+    # The same options, but the relative path is another folder.
     folders = (work / "one", work / "two")
     here = ["--model", "./m"]
-    apart("ranks with other model files", here, here, 2, "step program", "rank 1", folders=folders)
+    apart("ranks with other model files", here, here, 3, "num_hidden_layers 1 → 2", "rank 1", "config.json",
+          folders=folders)
 
 for case in pending:
     case.result()

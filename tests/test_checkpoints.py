@@ -16,7 +16,8 @@ import programs
 
 work = pathlib.Path(tempfile.mkdtemp(prefix="fsdp_ckpt_"))
 MPI = programs.WITH_MPI
-COMMON = ["-s", "32", "--lr", "1e-3", "--seed", "3", "--log-freq", "100", "--save-dir", work]
+COMMON = ["-s", "32", "--lr", "1e-3", "--seed", "3", "--log-freq", "100", "--save-dir", work,
+          "--tokenizer", "bytes"]  # fmt: skip
 
 
 def train(*arguments, ranks=None, status=0, **options):
@@ -176,8 +177,23 @@ def damage_is_told():
 def other_models_are_refused():
     folder = programs.make_model(work / "model")
     process = train("--model", folder, "-b", 1, "--max-steps", 13, "-e", "base", status=3)
-    assert "another model" in process.stderr and "embed_tokens" in process.stderr, process.stderr
+    assert "another model" in process.stderr and "vocab_size 256 → 257" in process.stderr, process.stderr
     assert steps("base") == [6, 12] and len(losses("base")) == 12
+    # The same shapes, but another rotary embedding: every key that differs is named, with both values.
+    scaling = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+               "original_max_position_embeddings": 64}
+    config = programs.CONFIG | {"vocab_size": 256, "rope_scaling": scaling}
+    folder = programs.make_model(work / "rope", config, weights=False)
+    train("--model", folder, "-b", 1, "--max-steps", 1, "-e", "rope")
+    for key, value in (("factor", 4.0), ("high_freq_factor", 2.0), ("low_freq_factor", 2.0),
+                       ("original_max_position_embeddings", 32)):
+        programs.make_model(folder, config | {"rope_scaling": scaling | {key: value}}, weights=False)
+        process = train("--model", folder, "-b", 1, "--max-steps", 2, "-e", "rope", status=3)
+        assert f"rope_scaling.{key} {scaling[key]} → {value})" in process.stderr, process.stderr
+    # What changes no number may change.
+    unused = {"max_position_embeddings": 8, "initializer_range": 1.0}
+    programs.make_model(folder, config | unused, weights=False)
+    train("--model", folder, "-b", 1, "--max-steps", 2, "-e", "rope")
 
 
 def limit_file_size():

@@ -196,6 +196,40 @@ def bad_options_are_refused(work):
     assert not list(work.iterdir())
 
 
+def models_are_refused_as_the_trainer_refuses_them(work):
+    data = FIXTURES / "alpaca.json"
+
+    def folder(name, weights=False, **config):
+        return programs.make_model(work / name, programs.CONFIG | config, weights)
+
+    def refused(model):
+        """The same message of both."""
+        message = error_of(prepare("--out", work / "x.tok", "--model", model, data), 3).split(": error: ")[1]
+        process = programs.run("fsdp_train", "--model", model, "-s", 64, "--data", data, "--max-steps", 1)
+        theirs, = programs.errors(process, "fsdp_train")
+        assert process.returncode == 3 and theirs.endswith(message), (message, theirs)
+        return message
+
+    assert '"model_type" is "mistral"' in refused(folder("mistral", model_type="mistral"))
+    message = refused(folder("other", architectures=["LlamaModel"]))
+    assert '"architectures" is ["LlamaModel"]' in message, message
+    assert "weights and no tokenizer.json" in refused(folder("weights", weights=True, vocab_size=256))
+    assert "a vocabulary of 257 and no tokenizer.json" in refused(folder("vocabulary"))
+    message = error_of(prepare("--out", work / "x.tok", "--model", work / "none", data), 3)
+    assert "no such folder" in message, message
+    (work / "empty").mkdir()
+    message = error_of(prepare("--out", work / "x.tok", "--model", work / "empty", data), 3)
+    assert "neither tokenizer.json nor config.json" in message, message
+    assert not (work / "x.tok").exists()
+    # Bytes where nothing else can be meant, and where they are asked for.
+    for arguments in (["--model", folder("small", vocab_size=256)],
+                      ["--model", work / "weights", "--tokenizer", "bytes"], ["--tokenizer", "bytes"]):
+        assert prepare_good(work / "x.tok", *arguments, data).bytes
+    command = ["--out", work / "x.tok", "--model", work / "mistral", "--tokenizer", "bytes", data]
+    message = error_of(prepare(*command), 3)
+    assert "mistral" in message, message
+
+
 def an_end_on_the_way_leaves_nothing(work):
     (work / "a.jsonl").write_text((json.dumps({"text": "word " * 200}) + "\n") * 60000)
     limit = 1 << 20
@@ -247,6 +281,7 @@ if __name__ == "__main__":
             [committed_bytes_come_again, conversations_and_completions_are_plain,
              options_change_what_they_say, processes_change_nothing,
              tokens_of_others_pass_through, bad_files_are_refused_and_nothing_is_written,
-             bad_options_are_refused, an_end_on_the_way_leaves_nothing, damage_is_found_by_verify,
+             bad_options_are_refused, models_are_refused_as_the_trainer_refuses_them,
+             an_end_on_the_way_leaves_nothing, damage_is_found_by_verify,
              the_trainer_reads_what_was_prepared],
             os.path.realpath(folder)))

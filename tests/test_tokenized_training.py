@@ -59,10 +59,16 @@ def tokens_and_models_must_belong_together(work):
     other = make_model(work / "other")
     message = refused("--model", other, "--data", FIXTURES / "alpaca.tok", "-s", 8)
     assert "another tokenizer" in message and str(other / "tokenizer.json") in message, message
-    # A model without a tokenizer takes bytes where its vocabulary holds them, and says so.
+    # A model without a tokenizer takes bytes where its vocabulary holds them, and says so; one with weights,
+    # which were trained on something, only where that is asked for.
     bare = make_model(work / "bare", 256, None)
-    process = train("--model", bare, "--data", FIXTURES / "records.jsonl", "--max-steps", 1)
-    assert "as bytes" in process.stdout, process.stdout
+    for data in (FIXTURES / "records.jsonl", FIXTURES / "bytes.tok"):
+        message = refused("--model", bare, "--data", data)
+        assert data.name in message and "has weights and no tokenizer.json" in message, message
+        process = train("--model", bare, "--tokenizer", "bytes", "--data", data, "--max-steps", 1)
+        assert "as bytes" in process.stdout, process.stdout
+        process = train("--model", bare, "--init", "random", "--data", data, "--max-steps", 1)
+        assert "as bytes" in process.stdout, process.stdout
     message = refused("--model", make_model(work / "tiny", 255, None), "--data", FIXTURES / "records.jsonl")
     assert "256" in message and "255" in message, message
 

@@ -79,7 +79,7 @@ model = programs.make_model(work / "model", dict(programs.CONFIG, vocab_size=256
 source = pathlib.Path("tests/prepare")
 
 tokens = shutil.copy(source / "bytes.tok", work / "data.tok")
-small = ["--model", model]
+small = ["--model", model, "--tokenizer", "bytes"]
 try_file("tokens", pathlib.Path(tokens), lambda: train(*small, "--data", tokens, "-s", 8), train_losses)
 records = pathlib.Path(shutil.copy(source / "records.jsonl", work / "records.jsonl"))
 try_file("records", records, lambda: train(*small, "--data", records, "-s", 8), train_losses, checked=False)

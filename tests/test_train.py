@@ -135,7 +135,7 @@ def the_same_batch_gives_the_same_losses():
 
 def model_folders():
     folder = programs.make_model(work / "model")
-    common = ["-s", "32", "--max-steps", "2", "--lr", "1e-3"]
+    common = ["--tokenizer", "bytes", "-s", "32", "--max-steps", "2", "--lr", "1e-3"]
     loaded = losses("loaded", "--model", folder, "-b", "2", *common)
     drawn = losses("drawn", "--model", folder, "--init", "random", "-b", "2", *common)
     assert abs(loaded[0] - drawn[0]) > 1e-4

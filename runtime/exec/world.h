@@ -36,13 +36,24 @@ int64_t fsdp_world_sum(fsdp_world *world, int64_t mine);
 // Replaces *data on every rank by rank 0's.
 void fsdp_world_broadcast(fsdp_world *world, void *data, int64_t bytes);
 
+// Rank 0's text, on every rank; the caller frees it. The others' text is not looked at.
+char *fsdp_world_broadcast_text(fsdp_world *world, const char *text);
+
+// How messages name a rank: "rank 3 (host b)".
+typedef struct fsdp_rank_name {
+  char text[FSDP_HOST_NAME_BYTES + 32];
+} fsdp_rank_name;
+
+// The names of all ranks. Every rank must call it; the caller frees the result.
+fsdp_rank_name *fsdp_world_rank_names(fsdp_world *world);
+
 // Whether every rank has come with the same value (a hash of options, of the program, ...), on every rank
 // alike. FSDP_ERR_OPTION with a message that names `what` and the first rank that differs, where not.
 fsdp_status fsdp_world_agree(fsdp_world *world, const char *what, uint64_t value, fsdp_error *error);
 
 // Shares what went wrong: every rank passes its own status (FSDP_OK: nothing) and message, and all return the
 // status of the lowest rank that failed, with that rank's message in `error`; so all leave together, and rank
-// 0 may print it.
+// 0 may print it. Where rank 0 is not among those that failed, the message names the rank and its host.
 fsdp_status fsdp_world_share_error(fsdp_world *world, fsdp_error *error);
 
 typedef struct fsdp_comms {

@@ -43,14 +43,23 @@ static void add_source(fsdp_dataset *dataset, fsdp_token_source tokens) {
   dataset->document_count += tokens.view.document_count;
 }
 
-static fsdp_status check_source(const fsdp_dataset *dataset, const fsdp_token_view *view, const char *path,
-                                fsdp_error *error) {
+static fsdp_status check_source(const fsdp_dataset *dataset, const fsdp_dataset_config *config,
+                                const fsdp_token_source *added, const char *path, fsdp_error *error) {
+  const fsdp_token_view *view = &added->view;
   if (view->vocab_size > dataset->vocab_size)
     return fsdp_fail(error, FSDP_ERR_INPUT,
                      "%.300s: its tokens need a vocabulary of at least %" PRId64
                      ", but the model has %" PRId64
                      "; take another model, or data prepared with this model's tokenizer",
                      path, view->vocab_size, dataset->vocab_size);
+  if (added->bytes && config->no_bytes)
+    return fsdp_fail(error, FSDP_ERR_INPUT, "%.300s: would be trained as raw bytes, but %s", path,
+                     config->no_bytes);
+  if (!added->bytes && config->only_bytes)
+    return fsdp_fail(error, FSDP_ERR_INPUT,
+                     "%.300s: holds tokens of a tokenizer, but --tokenizer bytes asks for bytes; leave that "
+                     "out, or give text",
+                     path);
   if (dataset->source_count && view->packed != dataset->sources[0].tokens.view.packed)
     return fsdp_fail(error, FSDP_ERR_INPUT,
                      "%.300s: is %s, but the files before it are %s; prepare all with the same --packing",
@@ -68,7 +77,7 @@ static fsdp_status add_files(fsdp_dataset *dataset, const fsdp_dataset_config *c
         *path ? fsdp_token_source_open(path, config->tokenizer, &added, error)
               : fsdp_fail(error, FSDP_ERR_INPUT,
                           "--data \"%s\": a path between the commas is empty; remove a comma", config->paths);
-    if (!status) status = check_source(dataset, &added.view, path, error);
+    if (!status) status = check_source(dataset, config, &added, path, error);
     if (!status && config->verify) status = fsdp_token_file_verify(path, &added.file, error);
     if (status)
       fsdp_token_source_close(&added);
@@ -86,7 +95,7 @@ static fsdp_status add_builtin(fsdp_dataset *dataset, const fsdp_dataset_config 
                      "--data: the built-in text is bytes, but the model has a tokenizer (%s); give data "
                      "prepared with scripts/prepare_data.py",
                      config->tokenizer);
-  fsdp_status status = check_source(dataset, &tokens.view, "the built-in text", error);
+  fsdp_status status = check_source(dataset, config, &tokens, "the built-in text", error);
   if (!status) add_source(dataset, tokens);
   dataset->builtin = true;
   return status;

@@ -24,17 +24,21 @@ typedef struct fsdp_dataset_config {
   const char
       *paths; // separated by commas: .txt, .jsonl, .json, .tok, .bin; NULL or empty is the built-in text
   const char *tokenizer; // path of the model's tokenizer.json; NULL where it has none, and text is bytes
-  int64_t seq;           // tokens of a sample
-  int64_t global_batch;  // samples of a step, which the data must suffice for; 1 for evaluation data
-  int64_t vocab_size;    // of the model; every token must be below it
-  bool verify;           // read prepared files whole and compare them with their checksums
+  bool only_bytes;       // the user asked for bytes: tokens of a tokenizer are refused
+  const char
+      *no_bytes; // why bytes are refused, and what to do: "the model ...; do ..."; NULL where they are not
+  int64_t seq;   // tokens of a sample
+  int64_t global_batch; // samples of a step, which the data must suffice for; 1 for evaluation data
+  int64_t vocab_size;   // of the model; every token must be below it
+  bool verify;          // read prepared files whole and compare them with their checksums
 } fsdp_dataset_config;
 
 // A sample that is none: all padding, nothing counted. It fills a last batch of evaluation.
 #define FSDP_DATASET_NO_SAMPLE (-1)
 
 // Opens and maps the files. FSDP_ERR_INPUT where one is missing, malformed, of no known kind, or made for
-// another tokenizer or a larger vocabulary than the model's (token_source.h), where packed and unpacked ones
+// another tokenizer or a larger vocabulary than the model's (token_source.h), where bytes are all that may be
+// read or must not be, where packed and unpacked ones
 // are mixed, or where all are too short for one step. The caller closes *dataset.
 fsdp_status fsdp_dataset_open(const fsdp_dataset_config *config, fsdp_dataset **dataset, fsdp_error *error);
 void fsdp_dataset_close(fsdp_dataset *dataset); // NULL is allowed

@@ -15,6 +15,7 @@ _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__,
                "the format's data is little-endian, and read as it stands");
 
 struct fsdp_safetensors {
+  char *index; // its path, or NULL
   char **paths;
   int *descriptors;
   int file_count;
@@ -159,6 +160,8 @@ static fsdp_status add_index(fsdp_safetensors *model, const char *path, fsdp_err
   if (!root)
     return fsdp_fail(error, FSDP_ERR_INPUT, "%s:%d:%d: not valid JSON: %s; copy the index again", path,
                      place.line, place.column, place.text);
+  model->index = strdup(path);
+  FSDP_CHECK(model->index, "out of host memory for a path");
   const json_t *map = json_object_get(root, "weight_map");
   fsdp_status status;
   if (json_is_object(map)) {
@@ -227,6 +230,7 @@ void fsdp_safetensors_close(fsdp_safetensors *model) {
   json_decref(model->metadata);
   free(model->list.tensors);
   free(model->descriptors);
+  free(model->index);
   free(model->paths);
   free(model);
 }
@@ -299,6 +303,19 @@ int fsdp_safetensors_find(const fsdp_safetensors *model, const char *name) {
   const fsdp_safetensors_tensor *found =
       bsearch(&key, model->list.tensors, (size_t)model->list.count, sizeof key, compare_names);
   return found ? (int)(found - model->list.tensors) : -1;
+}
+
+int fsdp_safetensors_file_count(const fsdp_safetensors *model) {
+  return model->file_count;
+}
+
+const char *fsdp_safetensors_file(const fsdp_safetensors *model, int file) {
+  FSDP_CHECK(file >= 0 && file < model->file_count, "file %d of %d", file, model->file_count);
+  return model->paths[file];
+}
+
+const char *fsdp_safetensors_index(const fsdp_safetensors *model) {
+  return model->index;
 }
 
 const char *fsdp_safetensors_path(const fsdp_safetensors *model, int index) {

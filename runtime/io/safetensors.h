@@ -58,6 +58,11 @@ int fsdp_safetensors_count(const fsdp_safetensors *model);
 const fsdp_safetensors_tensor *fsdp_safetensors_at(const fsdp_safetensors *model, int index);
 int fsdp_safetensors_find(const fsdp_safetensors *model, const char *name); // -1 where there is none
 
+// The opened files, and the index that named them (NULL where there was none).
+int fsdp_safetensors_file_count(const fsdp_safetensors *model);
+const char *fsdp_safetensors_file(const fsdp_safetensors *model, int file);
+const char *fsdp_safetensors_index(const fsdp_safetensors *model);
+
 // Which file a tensor is in, for messages; the value of a key of the first file's __metadata__, or NULL; all
 // bytes read so far, headers included.
 const char *fsdp_safetensors_path(const fsdp_safetensors *model, int index);

@@ -16,6 +16,7 @@ static fsdp_status open_text(const char *path, fsdp_token_source *source, fsdp_e
   fsdp_status status = fsdp_mapped_file_open(path, &source->text, error);
   if (!status) source->view = view_of_bytes(source->text.bytes, source->text.count);
   source->how = "as bytes";
+  source->bytes = true;
   return status;
 }
 
@@ -23,6 +24,7 @@ static fsdp_status open_json(const char *path, fsdp_token_source *source, fsdp_e
   fsdp_status status = fsdp_json_text_open(path, &source->json, error);
   if (!status) source->view = fsdp_json_text_view(&source->json);
   source->how = "as bytes";
+  source->bytes = true;
   return status;
 }
 
@@ -52,6 +54,7 @@ static fsdp_status open_tokens(const char *path, const char *tokenizer, fsdp_tok
   if (!status) status = check_tokenizer(path, tokenizer, &source->file, error);
   if (status) return status;
   source->view = source->file.view;
+  source->bytes = source->file.bytes;
   switch (source->file.format) {
   case FSDP_TOKENS_PREPARED:
     source->how = source->file.bytes ? "prepared as bytes"
@@ -131,8 +134,8 @@ fsdp_status fsdp_token_source_open(const char *path, const char *tokenizer, fsdp
 }
 
 fsdp_token_source fsdp_token_source_builtin(void) {
-  return (fsdp_token_source){.view = view_of_bytes(fsdp_builtin_text, fsdp_builtin_text_bytes()),
-                             .how = "as bytes"};
+  return (fsdp_token_source){
+      .view = view_of_bytes(fsdp_builtin_text, fsdp_builtin_text_bytes()), .how = "as bytes", .bytes = true};
 }
 
 void fsdp_token_source_close(fsdp_token_source *source) {

@@ -11,6 +11,7 @@ typedef struct fsdp_token_source {
   fsdp_json_text json;
   fsdp_token_file file;
   const char *how; // for a person: "as bytes", ...
+  bool bytes;      // its tokens are bytes
 } fsdp_token_source;
 
 // Opens `path` for a model whose tokenizer.json is at `tokenizer` (NULL: it has none). FSDP_ERR_INPUT where

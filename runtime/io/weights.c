@@ -124,3 +124,15 @@ fsdp_status fsdp_weights_read(fsdp_weights *weights, int param, int64_t first, i
 int64_t fsdp_weights_bytes_read(const fsdp_weights *weights) {
   return fsdp_safetensors_bytes_read(weights->model);
 }
+
+const char *fsdp_weights_index(const fsdp_weights *weights) {
+  return fsdp_safetensors_index(weights->model);
+}
+
+int fsdp_weights_file_count(const fsdp_weights *weights) {
+  return fsdp_safetensors_file_count(weights->model);
+}
+
+const char *fsdp_weights_file(const fsdp_weights *weights, int file) {
+  return fsdp_safetensors_file(weights->model, file);
+}

@@ -19,5 +19,10 @@ void fsdp_weights_close(fsdp_weights *weights); // NULL is allowed
 fsdp_status fsdp_weights_read(fsdp_weights *weights, int param, int64_t first, int64_t count, float *out,
                               fsdp_error *error);
 
+// The files: the index's path (NULL where there is none), and those that hold the tensors.
+const char *fsdp_weights_index(const fsdp_weights *weights);
+int fsdp_weights_file_count(const fsdp_weights *weights);
+const char *fsdp_weights_file(const fsdp_weights *weights, int file);
+
 // Bytes read so far, headers included.
 int64_t fsdp_weights_bytes_read(const fsdp_weights *weights);

@@ -26,7 +26,8 @@ def train(name, *arguments, model=programs.CONFIG, status=0, **environment):
     log = folder / "log.jsonl"
     log.unlink(missing_ok=True)
     process = programs.run(
-        "fsdp_train", "--model", folder, "--init", "random", "-s", 9, "-b", 2, "--max-steps", 2,
+        "fsdp_train", "--model", folder, "--init", "random", "--tokenizer", "bytes", "-s", 9, "-b", 2,
+        "--max-steps", 2,
         *("--lr", "1e-3", "--wrap", "block", "--log", log, *arguments), env=os.environ | environment)
     assert process.returncode == status, (name, process.returncode, process.stdout, process.stderr)
     train.notes = [line for line in process.stderr.splitlines() if line.startswith("fsdp_train: note: ")]
