@@ -14,6 +14,7 @@
 
 typedef float fsdp_vf __attribute__((vector_size(FSDP_LANES * 4)));
 typedef int32_t fsdp_vi __attribute__((vector_size(FSDP_LANES * 4)));
+typedef uint32_t fsdp_vu __attribute__((vector_size(FSDP_LANES * 4)));
 
 #define FSDP_INLINE static inline __attribute__((always_inline))
 
@@ -66,7 +67,7 @@ FSDP_INLINE fsdp_vf vf_exp(fsdp_vf x) {
   fsdp_vi vanishes = (fsdp_vi)(x < vf_set(-87.3f));
   x = vf_select((fsdp_vi)(x > high), high, x);
   fsdp_vf shifted = x * 1.44269504f + magic, n = shifted - magic;
-  fsdp_vi scale_bits = ((fsdp_vi)shifted << 23) + 0x3f800000;
+  fsdp_vu scale_bits = ((fsdp_vu)shifted << 23) + 0x3f800000u; // wraps where x vanishes
   fsdp_vf r = x - n * 0.693359375f;
   r = r + n * 2.12194440e-4f;
   fsdp_vf p = r * 1.9875691500e-4f + 1.3981999507e-3f;
