@@ -61,7 +61,9 @@ void fsdp_device_line_why_cpu(const fsdp_options *options, const char *failure, 
     snprintf(out, out_bytes, "this machine has an NVIDIA GPU (%s), but it cannot be used: %s", sign,
              failure ? failure : "no reason is known");
   } else {
-    snprintf(out, out_bytes, "no GPU: %s", failure ? failure : "none is shown to this process");
+    const char *reason = failure ? failure : "none is shown to this process";
+    // No remedy where there is nothing to mend.
+    snprintf(out, out_bytes, "no GPU: %.*s", (int)strcspn(reason, ";"), reason);
   }
 }
 

@@ -25,7 +25,7 @@ static void warn_of_options(const fsdp_trainer *t) {
   if (o->warmup_steps > t->total_steps) {
     fprintf(stderr,
             "fsdp_train: warning: --warmup-steps %" PRId64 " (%s) is longer than the run's %" PRId64
-            " steps: the learning rate only rises, to %.3g of --lr %g\n",
+            " steps: the learning rate only rises and ends at %.3g, below --lr %g\n",
             o->warmup_steps, fsdp_options_place(o, "warmup-steps"), t->total_steps,
             fsdp_learning_rate_at(&t->feed.config.rate, t->total_steps - 1), o->lr);
   }

@@ -67,11 +67,17 @@ if ! ldconfig -p | grep -q 'libcuda\.so\.1'; then
 fi
 for drivers in old new; do
   libraries=$work/$drivers:${LD_LIBRARY_PATH:-}
+  why="serves CUDA 11.0"
+  if [[ $drivers == new ]]; then why="shows this process no GPU"; fi
   if ! LD_LIBRARY_PATH=$libraries "$train" -s 32 --max-steps 2 >"$work/out" 2>&1; then
     echo "failed: --backend auto did not go on with the CPU ($drivers driver)"
     cat "$work/out"
     failed=1
+  elif ! grep -q "^device: *cpu, .*$why" "$work/out"; then
+    echo "failed: --backend auto does not say why it is on the CPU ($drivers driver)"
+    cat "$work/out"
+    failed=1
   fi
 done
-echo "--backend auto goes on with the CPU"
+echo "--backend auto goes on with the CPU, and says why"
 exit $failed

@@ -61,9 +61,9 @@ def what_is_saved():
 
 
 def options_that_look_like_a_mistake():
-    process = train("--max-steps", 4, "--warmup-steps", 16, "--lr", 1)
+    process = train("--max-steps", 4, "--warmup-steps", 16, "--lr", 1e-3)
     (warning,) = warnings(process)
-    assert "--warmup-steps 16" in warning and "4 steps" in warning and "to 0.25 of" in warning, warning
+    assert "--warmup-steps 16" in warning and "4 steps" in warning and "ends at 0.00025," in warning, warning
     assert not warnings(train("--max-steps", 4, "--warmup-steps", 4))
     (warning,) = warnings(train("--max-steps", 1, "--threads", 4000))
     assert "--threads 4000 (command line)" in warning and "core" in warning, warning
