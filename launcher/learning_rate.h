@@ -7,7 +7,8 @@
 //     linear     lr + (min - lr) * p
 //     constant   lr
 //
-// s counts from 0, S is the number of steps of the run: lr would be min at step S, the one after the last.
+// s counts from 0, S is the number of steps of the run: lr would be min at step S, the one after the last. A
+// schedule that begins at a later step counts both from there.
 #pragma once
 
 #include "launcher/options.h"
@@ -18,6 +19,7 @@ typedef struct fsdp_learning_rate {
   fsdp_lr_schedule schedule;
   double lr, min_lr;
   int64_t warmup_steps, total_steps;
+  int64_t first_step; // at which the schedule begins
 } fsdp_learning_rate;
 
 // The rate of step `step`, counted from 0.

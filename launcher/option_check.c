@@ -175,6 +175,12 @@ static fsdp_status check_experiment(const check *c) {
                      "--resume '%s' (%s) requires an experiment: add -e NAME, or leave it out", o->resume,
                      place(c, "resume"));
   }
+  if (o->resume_schedule == FSDP_SCHEDULE_RESTART && (!o->experiment || strcmp(o->resume, "off") == 0)) {
+    return fsdp_fail(
+        c->error, FSDP_ERR_OPTION,
+        "--resume-schedule restart (%s) requires a run to resume: add -e NAME%s, or leave it out",
+        place(c, "resume-schedule"), strcmp(o->resume, "off") == 0 ? " without --resume off" : "");
+  }
   return FSDP_OK;
 }
 

@@ -32,6 +32,9 @@ static const fsdp_choice asyncs[] = {{"auto", FSDP_CKPT_ASYNC_AUTO, NULL},
 static const fsdp_choice comparisons[] = {
     {"contents", FSDP_COMPARE_CONTENTS, NULL}, {"sizes", FSDP_COMPARE_SIZES, NULL}, {NULL, 0, NULL}};
 
+static const fsdp_choice resume_schedules[] = {
+    {"continue", FSDP_SCHEDULE_CONTINUE, NULL}, {"restart", FSDP_SCHEDULE_RESTART, NULL}, {NULL, 0, NULL}};
+
 #define FIELD(field) .offset = offsetof(fsdp_options, field)
 #define TEXT(field)  .kind = FSDP_OPTION_TEXT, FIELD(field)
 #define INT(field, from, to)                                                                                 \
@@ -141,6 +144,9 @@ static const fsdp_option_row table[] = {
      .help = "save from a snapshot in host memory while training continues (auto: where it fits)"},
     {"resume", 0, TEXT(resume), .fallback = "auto", .argument = "auto|off|PATH",
      .help = "resume from the newest checkpoint, from none, or from PATH"},
+    {"resume-schedule", 0, CHOICE(resume_schedule, resume_schedules), .fallback = "continue",
+     .argument = "continue|restart",
+     .help = "the learning-rate schedule of a resumed run: as it was, or a new one over the remaining steps"},
     {"memory-limit", 0, SIZE(memory_limit),
      .help = "refuse what needs more on the device, on a GPU with what libraries take (default: its memory)"},
     {"host-memory-limit", 0, SIZE(host_memory_limit), .help = "refuse what needs more on the host"},

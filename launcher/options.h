@@ -22,6 +22,7 @@ typedef enum fsdp_ckpt_async {
   FSDP_CKPT_ASYNC_OFF
 } fsdp_ckpt_async;
 typedef enum fsdp_compare_files { FSDP_COMPARE_CONTENTS, FSDP_COMPARE_SIZES } fsdp_compare_files;
+typedef enum fsdp_resume_schedule { FSDP_SCHEDULE_CONTINUE, FSDP_SCHEDULE_RESTART } fsdp_resume_schedule;
 typedef enum fsdp_program_kind { FSDP_PROGRAM_TRAIN = 1, FSDP_PROGRAM_PLAN = 2 } fsdp_program_kind;
 
 #define FSDP_OPTION_MAX 96
@@ -41,6 +42,7 @@ typedef struct fsdp_options {
   double eval_split; // below 1 a part of the samples, else how many; 0: none
   double lr, min_lr, weight_decay, beta1, beta2, eps, grad_clip;
   int init, lr_schedule, strategy, accumulate, backend, ckpt_async; // the enums above and of plan.h
+  int resume_schedule;                                              // fsdp_resume_schedule
   int compare_files;                                                // fsdp_compare_files
   int recompute;                                                    // 1: blocks
   int param_dtype, reduce_dtype, master_dtype, moment_dtype;

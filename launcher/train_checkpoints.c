@@ -1,6 +1,7 @@
 #include "launcher/train_checkpoints.h"
 
 #include "launcher/option_value.h"
+#include "launcher/resume_changes.h"
 #include "launcher/train_files.h"
 #include "runtime/base/check.h"
 #include "runtime/base/size.h"
@@ -59,14 +60,19 @@ bool fsdp_train_checkpoints_found(const fsdp_train_checkpoints *self) {
 
 // ---- Going on
 
+static bool is_other_data(const fsdp_train_checkpoints *self, const fsdp_checkpoint_progress *p,
+                          const fsdp_sampler *sampler) {
+  return p->data_fingerprint != self->data_fingerprint || p->sample_count != sampler->sample_count;
+}
+
 // Where the order of samples goes on: in steps of this run's global batch since the data's start. `note` says
 // what is not as it was, or is empty.
 static int64_t find_position(const fsdp_train_checkpoints *self, const fsdp_checkpoint_progress *p,
                              const fsdp_sampler *sampler, char *note, size_t note_bytes) {
   int64_t steps = fsdp_sampler_steps_per_epoch(sampler);
   *note = 0;
-  if (p->data_fingerprint != self->data_fingerprint || p->sample_count != sampler->sample_count) {
-    snprintf(note, note_bytes, "; the data is another, so it starts at its beginning");
+  if (is_other_data(self, p, sampler)) {
+    snprintf(note, note_bytes, "; the data changed: restarting from its first sample");
     return 0;
   }
   if (p->seed != (int64_t)sampler->seed || p->held_out != sampler->held_out) {
@@ -78,14 +84,24 @@ static int64_t find_position(const fsdp_train_checkpoints *self, const fsdp_chec
   return p->epoch * steps + fsdp_min_i64(p->epoch_samples / sampler->global_batch, steps);
 }
 
-static void print_resumed(const fsdp_train_checkpoints *self, const char *note) {
+static void print_resumed(const fsdp_train_checkpoints *self, const char *note, const char *changes) {
   const fsdp_checkpoint *c = fsdp_resume_checkpoint(self->resume);
   char bytes[24];
   printf("resumed:   %s, step %" PRId64 ", saved by %d rank%s under %s; %s read by %d rank%s%s\n",
          fsdp_resume_path(self->resume), c->progress.step, c->file_count, c->file_count == 1 ? "" : "s",
          c->strategy, fsdp_value_print_bytes(fsdp_resume_bytes_read(self->resume), bytes, sizeof bytes),
          self->world->size, self->world->size == 1 ? "" : "s", note);
+  if (*changes) printf("changed:   %s\n", changes);
   fflush(stdout);
+}
+
+// Where the learning-rate schedule begins. A restart is made once: what resumes the run that made it, with
+// the same options and data, continues its schedule.
+static int64_t find_schedule_start(const fsdp_train_checkpoints *self, const fsdp_checkpoint *c) {
+  const char *saved = json_string_value(json_object_get(c->options, "resume-schedule"));
+  bool made = saved && strcmp(saved, "restart") == 0 && !self->changed;
+  bool restarts = self->options->resume_schedule == FSDP_SCHEDULE_RESTART && !made;
+  return restarts ? c->progress.step : c->progress.schedule_start;
 }
 
 static fsdp_status load(fsdp_train_checkpoints *self, fsdp_executor *executor, fsdp_feed *feed,
@@ -93,10 +109,16 @@ static fsdp_status load(fsdp_train_checkpoints *self, fsdp_executor *executor, f
   char note[160];
   fsdp_status status = fsdp_resume_load(self->resume, executor, error);
   if (status != FSDP_OK) return status;
-  const fsdp_checkpoint_progress *p = &fsdp_resume_checkpoint(self->resume)->progress;
+  const fsdp_checkpoint *c = fsdp_resume_checkpoint(self->resume);
+  const fsdp_checkpoint_progress *p = &c->progress;
   int64_t position = find_position(self, p, &feed->config.sampler, note, sizeof note);
+  char changes[2048], *options = fsdp_options_describe(self->options);
+  self->changed = fsdp_resume_changes(c->options, options, is_other_data(self, p, &feed->config.sampler),
+                                      changes, sizeof changes);
+  free(options);
+  feed->config.rate.first_step = find_schedule_start(self, c);
   fsdp_feed_seek(feed, p->step, position - p->step);
-  if (is_first(self)) print_resumed(self, note);
+  if (is_first(self)) print_resumed(self, note, changes);
   return FSDP_OK;
 }
 
@@ -142,7 +164,8 @@ static fsdp_status save(fsdp_train_checkpoints *self, fsdp_executor *executor, c
                                        .global_batch = sampler->global_batch,
                                        .sample_count = sampler->sample_count,
                                        .held_out = sampler->held_out,
-                                       .data_fingerprint = self->data_fingerprint};
+                                       .data_fingerprint = self->data_fingerprint,
+                                       .schedule_start = feed->config.rate.first_step};
   fsdp_executor_drain(executor);
   return fsdp_saver_begin(self->saver, &progress, error);
 }

@@ -22,6 +22,7 @@ typedef struct fsdp_train_checkpoints {
   fsdp_resume *resume;
   fsdp_saver *saver;
   uint64_t data_fingerprint;
+  bool changed;   // an option, or the data, since the checkpoint that was resumed from
   double lost_ms; // by the steps since they were last asked for, waiting for saves
 } fsdp_train_checkpoints;
 

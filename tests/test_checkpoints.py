@@ -331,7 +331,7 @@ def to_hugging_face_and_back():
     process = programs.run("fsdp_export", work / "idle", "--inspect")
     assert "1 steps" in process.stdout and "strategy full" in process.stdout, process
     given = {"model": str(folder), "lr": "0", "weight-decay": "0", "max-steps": "1",
-             "experiment-name": "idle", "seq-length": "32", "seed": "3",
+             "experiment-name": "idle", "seq-length": "32", "seed": "3", "tokenizer": "bytes",
              "log-freq": "100", "save-dir": str(work)}  # fmt: skip
     shown = dict(re.findall(r"^option:     --(\S+) (.*)$", process.stdout, re.M))
     assert shown == given, shown  # not the defaults, of which -b 1 is one

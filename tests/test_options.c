@@ -510,6 +510,12 @@ static void learning_rates(void **state) {
   const double warmup[] = {0.25, 0.5, 0.75, 1};
   for (int i = 0; i < 4; i++) assert_true(fsdp_learning_rate_at(&rate, i) == warmup[i]);
   assert_true(fsdp_learning_rate_at(&rate, 4) == 1);
+  // A schedule that begins later is the same one, moved.
+  fsdp_learning_rate moved = rate;
+  moved.first_step += 1000;
+  moved.total_steps += 1000;
+  for (int i = 0; i < 12; i++)
+    assert_true(fsdp_learning_rate_at(&moved, 1000 + i) == fsdp_learning_rate_at(&rate, i));
   assert_true(fabs(fsdp_learning_rate_at(&rate, 8) - 0.6) < 1e-12); // half way: the mean of both
   assert_true(fabs(fsdp_learning_rate_at(&rate, 6) - (0.6 + 0.4 * sqrt(0.5))) < 1e-12);
   rate.schedule = FSDP_LR_LINEAR;

@@ -57,6 +57,7 @@ typedef struct fsdp_checkpoint_progress {
   int64_t seed;                 // of data order and stochastic rounding, whose counters are the step's number
   int64_t global_batch, sample_count, held_out;
   uint64_t data_fingerprint; // fsdp_dataset_fingerprint
+  int64_t schedule_start;    // the step at which the learning-rate schedule began
 } fsdp_checkpoint_progress;
 
 typedef struct fsdp_checkpoint {
