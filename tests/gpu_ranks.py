@@ -37,6 +37,7 @@ SETTINGS = (
     (4, "hybrid", ("--mesh", "data=2,fsdp=2")),
 )
 IN_BF16 = (0, 1, 3, 5, 8)  # of them; the rest differ in nothing that a dtype changes
+BF16_SUMS = (8,)  # of those: gradients are summed in bf16 too, rounded at each hop of NCCL's rings
 
 
 def has_launcher():
@@ -64,6 +65,8 @@ def agree():
             if ranks > 1 and not has_launcher():
                 left_out += 1
                 continue
+            if dtype == "bf16" and index in BF16_SUMS:
+                more += ("--reduce-dtype", "bf16")
             name = f"{dtype} {strategy} on {ranks} {' '.join(map(str, more))}"
             mine = losses(
                 name.replace(" ", "_").replace("=", ""),

@@ -1,13 +1,25 @@
-// A CUDA device on one CPU core: kernels are C++ functions, a thread is a fiber, and what a kernel does wrong
-// with shared memory or barriers is an error that names the place.
+// A CUDA device on one CPU core: kernels are C++ functions, a thread is a fiber, and what a kernel or its
+// caller does wrong is an error that names the place.
 //
-//   launch ─► for each block, in the chosen order: a fiber a thread
+//   launch ─► refused as a GPU refuses it: threads, grid, __launch_bounds__, shared memory (simt_kernel.cpp)
+//        └─► for each block, in the chosen order: a fiber a thread
 //               __syncthreads       waits for the block        different calls or early returns: error
 //               warp functions      wait for the mask's lanes  different functions or missing lanes: error
 //               smem<T>             every access is checked (simt_shared.cpp)
+//               global_load, _store every access is checked: bounds, alignment, and races between the blocks
+//                                   of the launch (simt_memory.cpp, simt_global.cpp)
+//   streams ─► work runs as late as possible, in any order that the program allows (simt_queue.cpp)
+//   calls that block a thread on a GPU block it here, and a deadlock is reported (simt_runtime.cpp)
+//   NCCL ─► collectives in progress for a while, sums rounded at each hop of a ring (simt_nccl.cpp)
 //
 // Fibers switch only at barriers and warp functions, so which of two threads goes first is decided by the
 // order alone: forward, reverse or random (over blocks too). A kernel whose result depends on it is wrong.
+//
+// Limits. Blocks run one after another, so a block that waits for another one never ends. Accesses to device
+// memory through plain pointers are seen only in their results and in the red zones. Threads of one block
+// that race through device memory are seen only where the order changes a result. Caches, the order in which
+// stores arrive, precision of fast intrinsics, speed, and sizes in registers are not modelled. Test code:
+// each rule is shown to fire, beside a correct program that passes, in test_detectors*.cpp.
 #pragma once
 
 #include <algorithm>
@@ -18,6 +30,7 @@
 #include <set>
 #include <string>
 #include <tuple>
+#include <vector>
 
 struct dim3 {
   unsigned x, y, z;
@@ -33,27 +46,50 @@ enum class order { forward, reverse, random };
 constexpr int order_count = 3;
 constexpr int threads_max = 1024;
 constexpr int warp_size = 32;
-// The least of the architectures' limits: sm_120 has 99 KiB, sm_80 163, sm_90 and sm_100 227.
-constexpr uint32_t shared_bytes_max = 99 * 1024;
+constexpr uint32_t shared_bytes_max = 227 * 1024; // of any architecture
 
 void set_order(order value);
 
 struct launch_shape {
   dim3 grid, block;
-  size_t shared_bytes; // dynamic
+  size_t shared_bytes = 0;      // dynamic
+  const void *kernel = nullptr; // the function; NULL: unnamed, with no limits of its own
 };
 
 // Runs `body` as every thread of the grid. An error of the kernel ends the program with its message, unless
 // it is expected.
 void launch(const launch_shape &shape, const std::function<void()> &body);
 
-// Runs `action`, which launches a kernel that must be wrong; returns the message, "" where nothing was found.
+// Runs `action`, which does something wrong, on streams that are idle; returns the message, "" where nothing
+// was found. After an error, work that is left on streams is dropped, and memory made in `action` is freed.
 std::string expect_error(const std::function<void()> &action);
 
-// Ends the kernel with a message; the block and thread are added to it.
+// Ends the kernel (or, outside one, the action that is expected to fail, or the program) with a message, to
+// which the kernel, block and thread are added.
 [[noreturn]] void fail(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
+// ---- Kernels and what a launch may ask for (simt_kernel.cpp)
+// `__launch_bounds__(n)` puts n one-byte instructions before the kernel's first, which are counted.
+int launch_bounds(const void *kernel); // 1024 where the kernel has none
+std::string kernel_name(const void *kernel);
+// Without opt-in, 48 KiB of dynamic and static shared memory together; with it, as much as the architecture
+// has: 8.0 and 8.7 163 KiB, 9.0 to 11.0 227, others 99 (FSDP_SIMT_CAPABILITY, 90 for 9.0).
+constexpr uint32_t shared_bytes_default = 48 * 1024;
+uint32_t shared_bytes_device();
+int capability();
+// cudaFuncSetAttribute(MaxDynamicSharedMemorySize): false where the architecture has less.
+bool allow_shared(const void *kernel, int bytes);
+uint32_t shared_bytes_allowed(const void *kernel); // dynamic and static
+void note_static_shared(const void *kernel, uint32_t bytes);
+// The cudaError_t of a launch, with what is wrong on standard error; cudaSuccess (0) where it may run.
+int check_launch(const launch_shape &shape);
+// Why the last launch was refused, "" where none was.
+const std::string &last_refusal();
+// True on the first call: on a GPU the kernel's module is then loaded.
+bool is_first_use(const void *kernel);
+
 // ---- Seen by a kernel: which thread it is
+const void *kernel_of_launch(); // NULL: unnamed
 struct self_state {
   dim3 thread_index;
   int thread, warp, lane; // thread: linear in the block
@@ -100,8 +136,7 @@ constexpr uint32_t granule_bytes = 2;
 // What is known of two bytes.
 struct shared_record {
   uint32_t write_epoch, write_sync, read_epoch, read_sync;
-  uint32_t
-      settled_epoch; // written before this epoch and read by several warps in it: more reads change nothing
+  uint32_t settled; // a token: while it is the block's or the warp's, one more read of theirs changes nothing
   uint16_t writer, reader;
   uint8_t reader_warp;
   bool in_flight; // a cp.async that nobody has waited for
@@ -109,13 +144,17 @@ struct shared_record {
 extern unsigned char shared_memory[shared_bytes_max];
 extern shared_record shared_records[shared_bytes_max / granule_bytes];
 extern uint32_t shared_used_bytes, shared_epoch;
+// New ones at each barrier; the warp's also at __syncwarp. No two are alike.
+extern uint32_t block_token, warp_tokens[threads_max / warp_size];
 void shared_read_checked(uint32_t address, void *value, uint32_t bytes);
 
 template <class T> T shared_load(uint32_t address) {
   T value;
   bool settled = address % std::min(sizeof(T), size_t(16)) == 0 && address + sizeof(T) <= shared_used_bytes;
-  for (uint32_t i = 0; settled && i < sizeof(T) / granule_bytes; i++)
-    settled = shared_records[address / granule_bytes + i].settled_epoch == shared_epoch;
+  for (uint32_t i = 0; settled && i < sizeof(T) / granule_bytes; i++) {
+    const uint32_t token = shared_records[address / granule_bytes + i].settled;
+    settled = token == block_token || token == warp_tokens[self->warp];
+  }
   if (settled) {
     memcpy(&value, shared_memory + address, sizeof value);
   } else {
@@ -125,36 +164,83 @@ template <class T> T shared_load(uint32_t address) {
 }
 
 // ---- Device memory (simt_memory.cpp): red zones around every allocation
-void *memory_allocate(size_t bytes);
-void memory_free(void *address);
-// Ends with a message where [address, address + bytes) is not inside one allocation, or not aligned.
+enum class memory_kind { device, pinned };
+// What is known of two bytes of device memory (simt_global.cpp): the blocks that wrote and read them last,
+// numbered over all launches.
+struct global_record {
+  uint32_t writer, reader;
+};
+struct global_detail { // beside it, written more seldom: thread | clock << 10 | is_atomic << 15
+  uint16_t writer, reader;
+};
+struct allocation {
+  unsigned char *start; // of the first zone
+  unsigned char *data;
+  size_t bytes;
+  memory_kind kind;
+  global_record *records; // NULL until a kernel comes
+  global_detail *details;
+  size_t record_count;
+};
+void *memory_allocate(size_t bytes, memory_kind kind = memory_kind::device);
+void memory_free(void *address); // NULL is allowed
+size_t memory_taken(memory_kind kind);
+// Those made since there were `count` are freed, whatever they hold.
+size_t memory_count();
+void memory_free_beyond(size_t count);
+// The allocation that holds [address, address + bytes), aligned: anything else ends with a message.
+allocation *memory_find(const void *address, size_t bytes, size_t alignment);
 void memory_check(const void *address, size_t bytes, size_t alignment);
-// Bytes beside the allocations that were written to ("" where none were).
+// The allocation that an address lies in or beside, NULL: none, so pageable memory of the host.
+const allocation *memory_near(const void *address);
+// Bytes beside the allocations that were written to since the last call, "" where none were. Asked after
+// every launch, at every synchronisation and when memory is freed.
 std::string memory_damage();
 
 // ---- Kernels as the runtime knows them (simt_runtime.cpp)
 // A cudaError_t: not 0 where the program is said to hold no code for this GPU.
 int kernel_load(const void *kernel);
-// Whether kernels must be loaded ahead and this one was not.
-bool kernel_is_late(const void *kernel);
+
+// ---- Races between blocks (simt_global.cpp)
+void global_read(const void *address, uint32_t bytes);
+void global_write(const void *address, uint32_t bytes);
+void global_atomic(const void *address, uint32_t bytes, const std::function<void()> &operation);
+void global_fence();
+void global_begin_launch(const dim3 &grid, const std::vector<int> &blocks);
+void global_begin_block();
+void global_free_records(allocation *a);
 
 // ---- Streams (simt_queue.cpp)
-// Work is done when somebody waits for it, as late as can be, and of the streams whose next piece can be done
-// a random one goes first: whatever the program does not order happens in the wrong order. The calls may come
-// from several threads.
+// Work is done when a thread waits for it, as late as possible, and of the streams whose next piece can be
+// done a random one goes first: whatever the program does not order happens in the wrong order. The calls may
+// come from several threads.
+//
+// The stream NULL is CUDA's legacy default stream: a piece of it waits for everything that blocking streams
+// were given before, and theirs for it. Non-blocking streams and it do not know each other.
 struct stream;
 // A piece of work: true when it is over, false where it cannot be yet, to be asked again.
 typedef std::function<bool()> work;
-// NULL: at once, on this thread.
-void enqueue(void *stream, work piece);
-stream *stream_create();
-void stream_destroy(stream *s);
-// Does work of any stream until `over` says so.
-void work_until(const std::function<bool()> &over);
+// `what`: for messages, kept as a pointer. `is_remote`: it may wait for another process.
+void enqueue(void *stream, work piece, const char *what = "work", bool is_remote = false);
+stream *stream_create(bool is_blocking);
+void stream_destroy(stream *s); // when what it has is done
+// Does work of any stream until `over` says so. Ends with a message where that can never be: nothing moves
+// and no other thread or process could change it, or none has for FSDP_SIMT_STUCK_S seconds (60).
+void work_until(const std::function<bool()> &over, const char *what);
 bool streams_are_idle();
-bool stream_is_idle(const stream *s);
+bool stream_is_idle(void *stream); // NULL: and all blocking streams
+// A call that has yet to be enqueued (ncclInProgress): the stream must not be used until it is; NULL: it is.
+void stream_hold(void *stream, const char *call);
+void stream_check_free(void *stream, const char *what);
+void streams_check_free(const char *what);
+void streams_clear(); // drops all work
 // Runs `action` while no work is done.
 void between_work(const std::function<void()> &action);
+
+// ---- Sums of a ring (simt_ring.cpp)
+// The sum of `values[rank]`, of an element in chunk `chunk`, as a ring of `ranks` makes it: from rank
+// chunk + 1 on, around to rank `chunk`, rounded to the type at every hop.
+float ring_sum(const float *values, int ranks, int chunk, bool is_bf16);
 
 // ---- Between the harness's files
 void shared_begin_block(uint32_t dynamic_bytes);

@@ -59,6 +59,8 @@ int last_line;
 bool failure_expected;
 std::string failure;
 bool failed;
+const void *kernel_now; // NULL: unnamed
+struct expected_failure {};
 
 uint64_t draw() {
   random_state ^= random_state << 13;
@@ -82,12 +84,17 @@ void set_runnable(int thread, bool value) {
   runnable[rank / 64] = value ? runnable[rank / 64] | bit : runnable[rank / 64] & ~bit;
 }
 
-// The next rank after the current one, around, whose thread can go on; -1 where there is none.
+// The rank whose thread goes on, -1 where there is none: in random order the next one around, so that warps
+// take turns; else the lowest, so that a warp goes as far as it can, whose stacks are then in the cache.
 int next_rank() {
-  int words = (thread_count + 63) / 64, start = rank_of_current / 64;
-  uint64_t later = runnable[start] & ~((uint64_t(2) << (rank_of_current % 64)) - 1);
-  if (later) return start * 64 + __builtin_ctzll(later);
-  for (int i = 1; i <= words; i++) {
+  int words = (thread_count + 63) / 64, start = 0;
+  if (chosen == order::random) {
+    start = rank_of_current / 64;
+    uint64_t later = runnable[start] & ~((uint64_t(2) << (rank_of_current % 64)) - 1);
+    if (later) return start * 64 + __builtin_ctzll(later);
+    start++;
+  }
+  for (int i = 0; i < words; i++) {
     int word = (start + i) % words;
     if (runnable[word]) return word * 64 + __builtin_ctzll(runnable[word]);
   }
@@ -173,6 +180,7 @@ void start_threads(const launch_shape &shape) {
 
 void run_block(const launch_shape &shape) {
   shared_begin_block(uint32_t(shape.shared_bytes));
+  global_begin_block();
   start_threads(shape);
   rank_of_current = 0;
   thread_state *first = &threads[thread_order[0]];
@@ -181,8 +189,9 @@ void run_block(const launch_shape &shape) {
   self = nullptr;
 }
 
+// On the host's stack: the program ends, or what expects the failure goes on.
 void finish_failure() {
-  if (failure_expected) return;
+  if (failure_expected) throw expected_failure();
   fprintf(stderr, "simt: %s\n", failure.c_str());
   exit(1);
 }
@@ -199,14 +208,14 @@ void set_order(order value) {
 }
 
 void fail(const char *format, ...) {
-  char text[512], place[128] = "";
+  char text[512], place[512] = "";
   va_list arguments;
   va_start(arguments, format);
   vsnprintf(text, sizeof text, format, arguments);
   va_end(arguments);
   if (self)
-    snprintf(place, sizeof place, " [block (%u,%u,%u), thread %d]", blockIdx.x, blockIdx.y, blockIdx.z,
-             self->thread);
+    snprintf(place, sizeof place, " [%s, block (%u,%u,%u), thread %d]", kernel_name(kernel_now).c_str(),
+             blockIdx.x, blockIdx.y, blockIdx.z, self->thread);
   failure = std::string(text) + place;
   failed = true;
   if (self) leave_block();
@@ -215,34 +224,40 @@ void fail(const char *format, ...) {
 }
 
 void launch(const launch_shape &shape, const std::function<void()> &kernel) {
-  unsigned count = shape.block.x * shape.block.y * shape.block.z;
-  if (count == 0 || count > threads_max || shape.grid.x == 0 || shape.grid.y == 0 || shape.grid.z == 0 ||
-      shape.grid.y > 65535 || shape.grid.z > 65535 || shape.shared_bytes > shared_bytes_max) {
-    fprintf(stderr,
-            "simt: no device takes a grid of (%u,%u,%u) blocks of %u threads, %zu bytes of shared memory\n",
-            shape.grid.x, shape.grid.y, shape.grid.z, count, shape.shared_bytes);
-    exit(1);
-  }
+  if (check_launch(shape) != 0) fail("a launch is refused: %s", last_refusal().c_str());
   blockDim = shape.block;
   gridDim = shape.grid;
   dynamic_bytes = uint32_t(shape.shared_bytes);
+  kernel_now = shape.kernel;
   body = &kernel;
   failed = false;
   std::vector<int> blocks;
   arrange(&blocks, size_t(shape.grid.x) * shape.grid.y * shape.grid.z);
+  global_begin_launch(shape.grid, blocks);
   for (int b : blocks) {
     unsigned at = unsigned(b), x = shape.grid.x, y = shape.grid.y;
     blockIdx = dim3(at % x, at / x % y, at / x / y);
     run_block(shape);
-    if (failed) break;
+    if (failed) finish_failure();
   }
-  if (failed) finish_failure();
+  const std::string damage = memory_damage();
+  if (!damage.empty()) fail("%s by %s", damage.c_str(), kernel_name(shape.kernel).c_str());
+}
+
+const void *kernel_of_launch() {
+  return kernel_now;
 }
 
 std::string expect_error(const std::function<void()> &action) {
+  const size_t allocations = memory_count();
   failure.clear();
   failure_expected = true;
-  action();
+  try {
+    action();
+  } catch (const expected_failure &) {
+    streams_clear();
+    memory_free_beyond(allocations);
+  }
   failure_expected = false;
   return failure;
 }
@@ -294,7 +309,8 @@ void warp_together(const char *name, uint32_t mask, void *argument, warp_body ru
     open[i].name = name;
     open[i].mask = mask;
   }
-  if (strcmp(open[i].name, name) != 0) fail("%s while other lanes of the warp are in %s", name, open[i].name);
+  if (open[i].name != name && strcmp(open[i].name, name) != 0)
+    fail("%s while other lanes of the warp are in %s", name, open[i].name);
   open[i].arrived |= own;
   open[i].arguments[self->lane] = argument;
   if (open[i].arrived != mask) {

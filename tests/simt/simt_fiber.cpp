@@ -15,7 +15,11 @@ namespace simt {
 
 namespace {
 constexpr size_t stack_bytes = size_t(256) << 10; // touched only as far as it is used
-}
+// Stacks begin at different offsets in their pages: at the same one, those of a warp would all want the same
+// few lines of the cache.
+constexpr size_t colors = 16, color_bytes = 256;
+size_t made;
+} // namespace
 
 #if defined(__x86_64__)
 // void simt_swap(void **save, void *load): the callee-saved registers stay on the stack that is left.
@@ -54,6 +58,7 @@ void fiber_prepare(fiber *f, void (*entry)()) {
     }
     f->stack = static_cast<char *>(stack);
     f->stack_bytes = stack_bytes;
+    f->color = made++ % colors * color_bytes;
   }
   f->sanitizer_stack = nullptr;
 #if defined(FSDP_SANITIZE_ADDRESS)
@@ -61,7 +66,7 @@ void fiber_prepare(fiber *f, void (*entry)()) {
 #endif
 #if defined(__x86_64__)
   // As the stack looks after a call: the return address at 8 modulo 16.
-  auto *top = reinterpret_cast<void **>(f->stack + stack_bytes - 64);
+  auto *top = reinterpret_cast<void **>(f->stack + stack_bytes - 64 - f->color);
   *--top = nullptr;
   *--top = reinterpret_cast<void *>(entry);
   for (int i = 0; i < 6; i++) *--top = nullptr;

@@ -12,6 +12,7 @@ struct fiber {
   void *sanitizer_stack = nullptr;
   char *stack = nullptr; // NULL: the thread's own
   size_t stack_bytes = 0;
+  size_t color = 0; // bytes that the stack begins below its end
 };
 
 // Prepares the fiber, whose stack is allocated on the first call, to start at `entry`, which never returns.

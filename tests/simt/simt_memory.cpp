@@ -1,11 +1,10 @@
-// Device memory: each allocation has a red zone on either side, filled with NaNs (in fp32 and bf16 alike), so
-// that a read beside it spoils a result and a write beside it is seen afterwards.
+// Device memory and pinned memory: each allocation has a red zone on either side, filled with NaNs (in fp32
+// and bf16 alike), so that a read beside it spoils a result and a write beside it is seen afterwards.
 #include "tests/simt/simt.h"
 
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <vector>
 
 namespace simt {
 
@@ -13,12 +12,6 @@ namespace {
 
 constexpr size_t zone_bytes = 256;
 constexpr unsigned char zone_byte = 0xff;
-
-struct allocation {
-  unsigned char *start; // of the first zone
-  unsigned char *data;
-  size_t bytes;
-};
 
 std::vector<allocation> allocations;
 size_t last_hit;
@@ -28,57 +21,105 @@ bool holds(const allocation &a, const void *address, size_t bytes) {
   return at >= a.data && at + bytes <= a.data + a.bytes;
 }
 
+// The first byte of a zone that was written to, -1: none. Such a zone is made whole again.
+long find_damage(unsigned char *zone) {
+  static const std::vector<unsigned char> whole(zone_bytes, zone_byte);
+  if (memcmp(zone, whole.data(), zone_bytes) == 0) return -1;
+  long at = 0;
+  while (zone[at] == zone_byte) at++;
+  memset(zone, zone_byte, zone_bytes);
+  return at;
+}
+
+std::string damage_of(const allocation &a) {
+  const long before = find_damage(a.start), after = find_damage(a.data + a.bytes);
+  char text[160] = "";
+  if (after >= 0) {
+    snprintf(text, sizeof text, "red zone: byte %ld after the end of an allocation of %zu bytes is written",
+             after, a.bytes);
+  } else if (before >= 0) {
+    snprintf(text, sizeof text,
+             "red zone: byte %zu before the start of an allocation of %zu bytes is written",
+             zone_bytes - size_t(before), a.bytes);
+  }
+  return text;
+}
+
 } // namespace
 
-void *memory_allocate(size_t bytes) {
-  allocation a;
+void *memory_allocate(size_t bytes, memory_kind kind) {
+  allocation a = {};
   a.start = static_cast<unsigned char *>(
       aligned_alloc(zone_bytes, (bytes + 4 * zone_bytes) / zone_bytes * zone_bytes));
   if (!a.start) abort();
   a.data = a.start + zone_bytes;
   a.bytes = bytes;
+  a.kind = kind;
   memset(a.start, zone_byte, bytes + 2 * zone_bytes);
   allocations.push_back(a);
   return a.data;
 }
 
-void memory_free(void *address) {
-  for (size_t i = 0; i < allocations.size(); i++) {
-    if (allocations[i].data != address) continue;
-    free(allocations[i].start);
-    allocations.erase(allocations.begin() + long(i));
-    return;
-  }
-  if (address) abort();
+size_t memory_count() {
+  return allocations.size();
 }
 
-void memory_check(const void *address, size_t bytes, size_t alignment) {
+void memory_free_beyond(size_t count) {
+  for (; allocations.size() > count; allocations.pop_back()) {
+    global_free_records(&allocations.back());
+    free(allocations.back().start);
+  }
+}
+
+size_t memory_taken(memory_kind kind) {
+  size_t sum = 0;
+  for (const allocation &a : allocations) sum += a.kind == kind ? a.bytes : 0;
+  return sum;
+}
+
+void memory_free(void *address) {
+  if (!address) return;
+  for (size_t i = 0; i < allocations.size(); i++) {
+    if (allocations[i].data != address) continue;
+    allocation a = allocations[i];
+    allocations.erase(allocations.begin() + long(i));
+    const std::string damage = damage_of(a);
+    global_free_records(&a);
+    free(a.start);
+    if (!damage.empty()) fail("%s, found when it is freed", damage.c_str());
+    return;
+  }
+  fail("memory at %p is freed, but nothing is allocated there", address);
+}
+
+allocation *memory_find(const void *address, size_t bytes, size_t alignment) {
   if (reinterpret_cast<uintptr_t>(address) % alignment)
     fail("device memory at %p is not aligned to %zu bytes", address, alignment);
-  if (last_hit < allocations.size() && holds(allocations[last_hit], address, bytes)) return;
+  if (last_hit < allocations.size() && holds(allocations[last_hit], address, bytes))
+    return &allocations[last_hit];
   for (last_hit = 0; last_hit < allocations.size(); last_hit++)
-    if (holds(allocations[last_hit], address, bytes)) return;
+    if (holds(allocations[last_hit], address, bytes)) return &allocations[last_hit];
   fail("device memory out of bounds: %zu bytes at %p", bytes, address);
 }
 
+void memory_check(const void *address, size_t bytes, size_t alignment) {
+  memory_find(address, bytes, alignment);
+}
+
+const allocation *memory_near(const void *address) {
+  const auto *at = static_cast<const unsigned char *>(address);
+  for (const allocation &a : allocations)
+    if (at >= a.start && at < a.data + a.bytes + zone_bytes) return &a;
+  return nullptr;
+}
+
 std::string memory_damage() {
-  for (size_t i = 0; i < allocations.size(); i++) {
-    const allocation &a = allocations[i];
-    for (size_t at = 0; at < zone_bytes; at++) {
-      char text[128];
-      if (a.start[at] != zone_byte) {
-        snprintf(text, sizeof text, "allocation %zu: byte %zu before its start is written", i,
-                 zone_bytes - at);
-        return text;
-      }
-      if (a.data[a.bytes + at] != zone_byte) {
-        snprintf(text, sizeof text, "allocation %zu of %zu bytes: byte %zu after its end is written", i,
-                 a.bytes, at);
-        return text;
-      }
-    }
+  std::string first;
+  for (const allocation &a : allocations) {
+    const std::string damage = damage_of(a);
+    if (first.empty()) first = damage;
   }
-  return "";
+  return first;
 }
 
 } // namespace simt

@@ -1,5 +1,9 @@
-// NCCL on the CPU, over MPI: everyone gathers what everyone sent, and sums the part that is its own. Calls on
-// a communicator that is being made are "in progress" for a while, as those of one that does not block are.
+// NCCL on the CPU, over MPI: everyone gathers what everyone sent, and sums the part that is its own as a ring
+// does, rounded at every hop (simt_ring.cpp; a tree or NVLS sums in another order, with other rounding).
+//
+// On a communicator that does not block, a call may be "in progress": each collective is, for up to three
+// questions (drawn by FSDP_SIMT_SEED), before it is enqueued. Until ncclCommGetAsyncError says ncclSuccess,
+// another call on the communicator and any use of the stream are errors.
 #include "runtime/base/dtype.h"
 #include "tests/simt/simt.h"
 
@@ -8,13 +12,19 @@
 #include <mpi.h>
 #include <nccl.h>
 
+#include <cstdlib>
 #include <memory>
+#include <random>
 #include <vector>
 
 struct ncclComm {
   MPI_Comm mpi;
   int rank, size;
-  int polls_left; // until it answers that it is done
+  bool is_blocking;
+  const char *call = nullptr; // in progress
+  int polls_left = 0;         // until it is over
+  cudaStream_t stream = nullptr;
+  std::function<void()> enqueue; // what is then done, if anything
 };
 
 namespace {
@@ -47,11 +57,56 @@ void check_overlap(const char *what, const void *input, size_t input_bytes, cons
     simt::fail("%s: its buffers overlap, but not as an operation in place has them", what);
 }
 
+constexpr int polls_max = 3;
+
+int draw_polls() {
+  static std::mt19937 draws(std::getenv("FSDP_SIMT_SEED") ? unsigned(atoi(std::getenv("FSDP_SIMT_SEED")))
+                                                          : 1u);
+  return int(draws() % (polls_max + 1));
+}
+
+void check_settled(const ncclComm *comm, const char *call) {
+  if (comm->call)
+    simt::fail("%s on a communicator whose %s is in progress: ask ncclCommGetAsyncError until it is over",
+               call, comm->call);
+}
+
+ncclResult_t begin(ncclComm_t comm, const char *call, int polls) {
+  check_settled(comm, call);
+  if (comm->is_blocking || polls == 0) return ncclSuccess;
+  comm->call = call;
+  comm->polls_left = polls;
+  return ncclInProgress;
+}
+
+ncclResult_t begin_collective(ncclComm_t comm, const char *call, cudaStream_t stream,
+                              const std::function<void()> &enqueue) {
+  const ncclResult_t result = begin(comm, call, draw_polls());
+  if (result == ncclSuccess) {
+    enqueue();
+  } else {
+    simt::stream_check_free(stream, call);
+    simt::stream_hold(stream, call);
+    comm->stream = stream;
+    comm->enqueue = enqueue;
+  }
+  return result;
+}
+
+void settle(ncclComm_t comm) {
+  comm->call = nullptr;
+  if (!comm->enqueue) return;
+  const auto enqueue = std::move(comm->enqueue);
+  comm->enqueue = nullptr;
+  simt::stream_hold(comm->stream, nullptr);
+  enqueue();
+}
+
 // Gathers `bytes` of every rank, then runs `finish` with what everyone sent, one after the other.
-void gather(ncclComm_t comm, const void *input, size_t bytes, cudaStream_t stream,
-            const std::function<void(const unsigned char *)> &finish) {
+ncclResult_t gather(ncclComm_t comm, const char *call, const void *input, size_t bytes, cudaStream_t stream,
+                    const std::function<void(const unsigned char *)> &finish) {
   auto state = std::make_shared<exchange>();
-  simt::enqueue(stream, [=] {
+  const simt::work exchange_all = [=] {
     if (!state->begun) {
       const auto *from = static_cast<const unsigned char *>(input);
       state->sent.assign(from, from + bytes);
@@ -64,15 +119,20 @@ void gather(ncclComm_t comm, const void *input, size_t bytes, cudaStream_t strea
     MPI_Test(&state->request, &over, MPI_STATUS_IGNORE);
     if (over) finish(state->received.data());
     return over != 0;
-  });
+  };
+  return begin_collective(comm, call, stream,
+                          [=] { simt::enqueue(stream, exchange_all, call, /*is_remote=*/true); });
 }
 
-// output[i] = the sum over ranks of element first + i of what each sent.
+// output[i] = the sum over ranks of element first + i of what each sent; `chunk_numel` elements of it are a
+// chunk of the ring.
 void sum(ncclComm_t comm, const unsigned char *all, size_t sent_count, size_t first, size_t count,
-         ncclDataType_t type, void *output) {
+         size_t chunk_numel, ncclDataType_t type, void *output) {
+  std::vector<float> values(size_t(comm->size));
   for (size_t i = 0; i < count; i++) {
-    float total = 0;
-    for (size_t r = 0; r < size_t(comm->size); r++) total += element(all, type, r * sent_count + first + i);
+    for (size_t r = 0; r < values.size(); r++) values[r] = element(all, type, r * sent_count + first + i);
+    const auto chunk = int((first + i) / chunk_numel);
+    const float total = simt::ring_sum(values.data(), comm->size, chunk, type == ncclBfloat16);
     if (type == ncclFloat32) {
       static_cast<float *>(output)[i] = total;
     } else {
@@ -81,8 +141,10 @@ void sum(ncclComm_t comm, const unsigned char *all, size_t sent_count, size_t fi
   }
 }
 
-ncclComm_t make(MPI_Comm mpi) {
-  auto *comm = new ncclComm{mpi, 0, 0, 3};
+ncclComm_t make(MPI_Comm mpi, bool is_blocking) {
+  auto *comm = new ncclComm;
+  comm->mpi = mpi;
+  comm->is_blocking = is_blocking;
   MPI_Comm_rank(mpi, &comm->rank);
   MPI_Comm_size(mpi, &comm->size);
   return comm;
@@ -103,41 +165,46 @@ ncclResult_t ncclGetUniqueId(ncclUniqueId *id) {
   return ncclSuccess;
 }
 
-ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm, int size, ncclUniqueId, int rank, ncclConfig_t *) {
+ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm, int size, ncclUniqueId, int rank,
+                                    ncclConfig_t *config) {
   MPI_Comm mpi;
   MPI_Comm_dup(MPI_COMM_WORLD, &mpi);
-  *comm = make(mpi);
-  return (*comm)->rank == rank && (*comm)->size == size ? ncclInProgress : ncclInvalidArgument;
+  *comm = make(mpi, !config || config->blocking);
+  if ((*comm)->rank != rank || (*comm)->size != size) return ncclInvalidArgument;
+  return begin(*comm, "ncclCommInitRankConfig", polls_max);
 }
-ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t *made, ncclConfig_t *) {
+ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t *made, ncclConfig_t *config) {
+  check_settled(comm, "ncclCommSplit");
   MPI_Comm mpi;
   MPI_Comm_split(comm->mpi, color, key, &mpi);
-  *made = make(mpi);
-  comm->polls_left = 3;
-  return ncclInProgress;
+  *made = make(mpi, config ? config->blocking : comm->is_blocking);
+  begin(*made, "ncclCommSplit", polls_max);
+  return begin(comm, "ncclCommSplit", polls_max);
 }
 ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *result) {
   simt::between_work([&] {
-    *result = comm->polls_left > 0 ? ncclInProgress : ncclSuccess;
-    if (comm->polls_left > 0) comm->polls_left--;
+    *result = comm->call && comm->polls_left-- > 0 ? ncclInProgress : ncclSuccess;
+    if (*result == ncclSuccess) settle(comm);
   });
   return ncclSuccess;
 }
 ncclResult_t ncclCommFinalize(ncclComm_t comm) {
-  comm->polls_left = 3;
-  return ncclInProgress;
+  return begin(comm, "ncclCommFinalize", polls_max);
 }
 ncclResult_t ncclCommDestroy(ncclComm_t comm) {
+  check_settled(comm, "ncclCommDestroy");
   MPI_Comm_free(&comm->mpi);
   delete comm;
   return ncclSuccess;
 }
-ncclResult_t ncclCommRegister(ncclComm_t, void *address, size_t bytes, void **handle) {
+ncclResult_t ncclCommRegister(ncclComm_t comm, void *address, size_t bytes, void **handle) {
+  check_settled(comm, "ncclCommRegister");
   check_range(address, bytes);
   *handle = address;
   return ncclSuccess;
 }
-ncclResult_t ncclCommDeregister(ncclComm_t, void *) {
+ncclResult_t ncclCommDeregister(ncclComm_t comm, void *) {
+  check_settled(comm, "ncclCommDeregister");
   return ncclSuccess;
 }
 ncclResult_t ncclMemAlloc(void **address, size_t bytes) {
@@ -154,8 +221,8 @@ ncclResult_t ncclAllGather(const void *input, void *output, size_t count, ncclDa
   check_range(output, all);
   check_overlap("ncclAllGather", input, bytes, output, all,
                 static_cast<unsigned char *>(output) + size_t(comm->rank) * bytes);
-  gather(comm, input, bytes, stream, [=](const unsigned char *received) { memcpy(output, received, all); });
-  return ncclSuccess;
+  return gather(comm, "ncclAllGather", input, bytes, stream,
+                [=](const unsigned char *received) { memcpy(output, received, all); });
 }
 ncclResult_t ncclReduceScatter(const void *input, void *output, size_t count, ncclDataType_t type,
                                ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream) {
@@ -165,10 +232,10 @@ ncclResult_t ncclReduceScatter(const void *input, void *output, size_t count, nc
   check_range(output, bytes);
   check_overlap("ncclReduceScatter", input, sent * bytes_of(type), output, bytes,
                 static_cast<const unsigned char *>(input) + size_t(comm->rank) * bytes);
-  gather(comm, input, sent * bytes_of(type), stream, [=](const unsigned char *received) {
-    sum(comm, received, sent, size_t(comm->rank) * count, count, type, output);
-  });
-  return ncclSuccess;
+  return gather(comm, "ncclReduceScatter", input, sent * bytes_of(type), stream,
+                [=](const unsigned char *received) {
+                  sum(comm, received, sent, size_t(comm->rank) * count, count, count, type, output);
+                });
 }
 ncclResult_t ncclAllReduce(const void *input, void *output, size_t count, ncclDataType_t type, ncclRedOp_t op,
                            ncclComm_t comm, cudaStream_t stream) {
@@ -177,9 +244,10 @@ ncclResult_t ncclAllReduce(const void *input, void *output, size_t count, ncclDa
   check_range(input, bytes);
   check_range(output, bytes);
   check_overlap("ncclAllReduce", input, bytes, output, bytes, input);
-  gather(comm, input, bytes, stream,
-         [=](const unsigned char *received) { sum(comm, received, count, 0, count, type, output); });
-  return ncclSuccess;
+  const size_t chunk = (count + size_t(comm->size) - 1) / size_t(comm->size);
+  return gather(comm, "ncclAllReduce", input, bytes, stream, [=](const unsigned char *received) {
+    sum(comm, received, count, 0, count, chunk, type, output);
+  });
 }
 
 } // extern "C"

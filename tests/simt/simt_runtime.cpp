@@ -3,12 +3,26 @@
 //   FSDP_SIMT_GPUS       how many GPUs the process is shown (8); 0: none
 //   FSDP_SIMT_GPU_BYTES  the memory of each (8 GiB)
 //   FSDP_SIMT_DRIVER     the CUDA version that the driver serves, 13000 for 13.0; 0: there is no driver
-//   FSDP_SIMT_SEED       of the order in which streams go on
+//   FSDP_SIMT_CAPABILITY of the GPUs, 90 for 9.0
+//   FSDP_SIMT_SEED       of the order in which streams go on, and of NCCL's answers
+//   FSDP_SIMT_STUCK_S    seconds without any progress after which a wait is reported as a deadlock (60)
 //   FSDP_SIMT_WAITS      off: streams do not wait for each other, to see that this is noticed
 //   FSDP_SIMT_WAIT_VALUE off: a stream cannot wait for a value in memory, as the driver says of some GPUs
 //   FSDP_SIMT_LOADING    ahead: a kernel that is launched must have been loaded
 //   FSDP_SIMT_CODE       the cudaError_t of loading a kernel (0): 209 where the program has none for the GPU
-//   FSDP_SIMT_CAPABILITY of the GPUs, 90 for 9.0
+//
+// Which calls block, by CUDA's documents (API synchronization behavior; Stream synchronization behavior):
+//
+//   cudaDeviceSynchronize, cudaFree, cudaFreeHost   wait for all work of the device
+//   cudaMalloc, cudaHostAlloc, the first launch     may do so, and do here: a program must not need that
+//     of a kernel that was not loaded before        they do not
+//   cudaMemcpy                                      of pinned memory, or to pageable memory: until it is over;
+//                                                   from pageable memory: until the source is copied aside,
+//                                                   and it arrives later; within the device: does not block
+//   cudaMemset                                      of device memory: does not block
+//
+// Synchronous copies and cudaMemset belong to the default stream, which non-blocking streams do not wait for.
+// A function on the host (cudaLaunchHostFunc) must not call CUDA.
 #include "tests/simt/simt.h"
 
 #include <cuda.h>
@@ -17,9 +31,7 @@
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
-#include <map>
 #include <memory>
-#include <set>
 
 namespace {
 
@@ -28,8 +40,9 @@ struct event_state {
   std::chrono::steady_clock::time_point time;
 };
 
-std::map<void *, size_t> on_device, on_host; // bytes by address
 thread_local int device_of_thread;
+thread_local bool in_host_function;
+thread_local cudaError_t last_error;
 
 long long setting(const char *name, long long otherwise) {
   const char *text = std::getenv(name);
@@ -40,12 +53,6 @@ size_t memory_bytes() {
   return size_t(setting("FSDP_SIMT_GPU_BYTES", 8ll << 30));
 }
 
-size_t taken_bytes() {
-  size_t sum = 0;
-  for (const auto &one : on_device) sum += one.second;
-  return sum;
-}
-
 bool is_set(const char *name, const char *value) {
   const char *text = std::getenv(name);
   return text && strcmp(text, value) == 0;
@@ -54,8 +61,6 @@ bool is_set(const char *name, const char *value) {
 bool waits_are_kept() {
   return !is_set("FSDP_SIMT_WAITS", "off");
 }
-
-std::set<const void *> loaded; // kernels
 
 simt::stream *queue_of(cudaStream_t stream) {
   return reinterpret_cast<simt::stream *>(stream);
@@ -71,41 +76,80 @@ void copy(void *to, const void *from, size_t bytes) {
 CUresult wait_value(CUstream stream, CUdeviceptr address, cuuint32_t value, unsigned flags) {
   if (is_set("FSDP_SIMT_WAIT_VALUE", "off")) return CUDA_ERROR_NOT_SUPPORTED;
   if (flags != CU_STREAM_WAIT_VALUE_GEQ || !stream) return CUDA_ERROR_INVALID_VALUE;
-  simt::enqueue(stream, [address, value] {
-    const auto *at = reinterpret_cast<const uint32_t *>(uintptr_t(address));
-    return int32_t(__atomic_load_n(at, __ATOMIC_ACQUIRE) - value) >= 0;
-  });
+  simt::enqueue(
+      stream,
+      [address, value] {
+        const auto *at = reinterpret_cast<const uint32_t *>(uintptr_t(address));
+        return int32_t(__atomic_load_n(at, __ATOMIC_ACQUIRE) - value) >= 0;
+      },
+      "cuStreamWaitValue32");
   return CUDA_SUCCESS;
 }
 
-cudaError_t allocate(std::map<void *, size_t> *where, void **address, size_t bytes) {
-  simt::between_work([&] {
-    *address = simt::memory_allocate(bytes);
-    (*where)[*address] = bytes;
-  });
+cudaError_t leave(cudaError_t status) {
+  if (status != cudaSuccess) last_error = status;
+  return status;
+}
+
+// At the start of each call that takes part in the order of work.
+void enter(const char *call) {
+  if (in_host_function)
+    simt::fail("%s is called by a function of cudaLaunchHostFunc, which must not call CUDA: it deadlocks",
+               call);
+}
+
+void check_zones(const char *call) {
+  std::string damage;
+  simt::between_work([&] { damage = simt::memory_damage(); });
+  if (!damage.empty()) simt::fail("%s, found by %s", damage.c_str(), call);
+}
+
+void synchronize_device(const char *call) {
+  enter(call);
+  simt::streams_check_free(call);
+  simt::work_until(simt::streams_are_idle, call);
+  check_zones(call);
+}
+
+void synchronize_stream(cudaStream_t stream, const char *call) {
+  enter(call);
+  simt::stream_check_free(stream, call);
+  simt::work_until([stream] { return simt::stream_is_idle(stream); }, call);
+  check_zones(call);
+}
+
+cudaError_t allocate(simt::memory_kind kind, void **address, size_t bytes) {
+  simt::between_work([&] { *address = simt::memory_allocate(bytes, kind); });
   return cudaSuccess;
 }
 
-cudaError_t release(std::map<void *, size_t> *where, void *address) {
-  simt::between_work([&] {
-    simt::memory_free(address);
-    where->erase(address);
-  });
+cudaError_t release(void *address, const char *call) {
+  if (!address) return cudaSuccess;
+  synchronize_device(call);
+  simt::between_work([&] { simt::memory_free(address); });
   return cudaSuccess;
+}
+
+enum class place { pageable, pinned, device };
+
+// Of one side of a copy, which must then lie within its allocation.
+place place_of(const void *address, size_t bytes) {
+  place found = place::pageable;
+  simt::between_work([&] {
+    const simt::allocation *near = simt::memory_near(address);
+    if (!near) return;
+    simt::memory_check(address, bytes, 1);
+    found = near->kind == simt::memory_kind::device ? place::device : place::pinned;
+  });
+  return found;
 }
 
 } // namespace
 
 int simt::kernel_load(const void *kernel) {
   const auto code = int(setting("FSDP_SIMT_CODE", 0));
-  if (code == 0) between_work([kernel] { loaded.insert(kernel); });
+  if (code == 0) is_first_use(kernel);
   return code;
-}
-
-bool simt::kernel_is_late(const void *kernel) {
-  bool late = is_set("FSDP_SIMT_LOADING", "ahead");
-  if (late) between_work([&] { late = loaded.count(kernel) == 0; });
-  return late;
 }
 
 struct CUevent_st {
@@ -120,6 +164,8 @@ const char *cudaGetErrorName(cudaError_t status) {
     return "cudaSuccess";
   case cudaErrorMemoryAllocation:
     return "cudaErrorMemoryAllocation";
+  case cudaErrorInvalidConfiguration:
+    return "cudaErrorInvalidConfiguration";
   case cudaErrorInsufficientDriver:
     return "cudaErrorInsufficientDriver";
   case cudaErrorNoDevice:
@@ -143,6 +189,8 @@ const char *cudaGetErrorString(cudaError_t status) {
     return "no error";
   case cudaErrorMemoryAllocation:
     return "out of memory";
+  case cudaErrorInvalidConfiguration:
+    return "invalid configuration argument";
   case cudaErrorInsufficientDriver:
     return "CUDA driver version is insufficient for CUDA runtime version";
   case cudaErrorNoDevice:
@@ -161,7 +209,9 @@ const char *cudaGetErrorString(cudaError_t status) {
 }
 
 cudaError_t cudaGetLastError(void) {
-  return cudaSuccess;
+  const cudaError_t status = last_error;
+  last_error = cudaSuccess;
+  return status;
 }
 
 cudaError_t cudaDriverGetVersion(int *version) {
@@ -192,9 +242,8 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *properties, int ordin
   snprintf(properties->name, sizeof properties->name, "H200 on a CPU"); // a name whose peak is known
   snprintf(properties->uuid.bytes, sizeof properties->uuid.bytes, "simt %d", ordinal);
   properties->totalGlobalMem = memory_bytes();
-  const auto capability = int(setting("FSDP_SIMT_CAPABILITY", 90));
-  properties->major = capability / 10;
-  properties->minor = capability % 10;
+  properties->major = simt::capability() / 10;
+  properties->minor = simt::capability() % 10;
   return cudaSuccess;
 }
 
@@ -210,7 +259,7 @@ cudaError_t cudaDeviceGetStreamPriorityRange(int *lowest, int *highest) {
 }
 
 cudaError_t cudaDeviceSynchronize(void) {
-  simt::work_until(simt::streams_are_idle);
+  synchronize_device("cudaDeviceSynchronize");
   return cudaSuccess;
 }
 
@@ -226,60 +275,140 @@ cudaError_t cudaGetDriverEntryPointByVersion(const char *symbol, void **function
 // ---- Memory
 
 cudaError_t cudaMalloc(void **address, size_t bytes) {
-  if (bytes > memory_bytes() - taken_bytes()) return cudaErrorMemoryAllocation;
-  return allocate(&on_device, address, bytes);
+  synchronize_device("cudaMalloc");
+  if (bytes > memory_bytes() - simt::memory_taken(simt::memory_kind::device))
+    return leave(cudaErrorMemoryAllocation);
+  return allocate(simt::memory_kind::device, address, bytes);
 }
 cudaError_t cudaFree(void *address) {
-  return release(&on_device, address);
+  return release(address, "cudaFree");
 }
 cudaError_t cudaHostAlloc(void **address, size_t bytes, unsigned) {
-  return allocate(&on_host, address, bytes);
+  synchronize_device("cudaHostAlloc");
+  return allocate(simt::memory_kind::pinned, address, bytes);
 }
 cudaError_t cudaFreeHost(void *address) {
-  return release(&on_host, address);
+  return release(address, "cudaFreeHost");
 }
 cudaError_t cudaMemGetInfo(size_t *unused, size_t *total) {
   *total = memory_bytes();
-  *unused = *total - taken_bytes();
+  simt::between_work([&] { *unused = *total - simt::memory_taken(simt::memory_kind::device); });
   return cudaSuccess;
 }
 
 cudaError_t cudaMemcpy(void *to, const void *from, size_t bytes, enum cudaMemcpyKind) {
-  simt::between_work([&] { memcpy(to, from, bytes); });
+  const place target = place_of(to, bytes), source = place_of(from, bytes);
+  enter("cudaMemcpy");
+  if (target == place::device && source == place::pageable) {
+    synchronize_stream(nullptr, "cudaMemcpy");
+    const auto *bytes_of = static_cast<const unsigned char *>(from);
+    auto aside = std::make_shared<std::vector<unsigned char>>(bytes_of, bytes_of + bytes);
+    simt::enqueue(
+        nullptr,
+        [to, aside] {
+          memcpy(to, aside->data(), aside->size());
+          return true;
+        },
+        "cudaMemcpy");
+    return cudaSuccess;
+  }
+  simt::enqueue(
+      nullptr,
+      [to, from, bytes] {
+        memcpy(to, from, bytes);
+        return true;
+      },
+      "cudaMemcpy");
+  if (target != place::device || source != place::device) synchronize_stream(nullptr, "cudaMemcpy");
   return cudaSuccess;
 }
 cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, enum cudaMemcpyKind,
                             cudaStream_t stream) {
-  simt::enqueue(stream, [to, from, bytes] {
-    copy(to, from, bytes);
-    return true;
-  });
+  enter("cudaMemcpyAsync");
+  simt::enqueue(
+      stream,
+      [to, from, bytes] {
+        copy(to, from, bytes);
+        return true;
+      },
+      "cudaMemcpyAsync");
   return cudaSuccess;
 }
 cudaError_t cudaMemset(void *to, int value, size_t bytes) {
-  return cudaMemsetAsync(to, value, bytes, nullptr);
+  cudaMemsetAsync(to, value, bytes, nullptr);
+  if (place_of(to, bytes) != place::device) synchronize_stream(nullptr, "cudaMemset");
+  return cudaSuccess;
 }
 cudaError_t cudaMemsetAsync(void *to, int value, size_t bytes, cudaStream_t stream) {
-  simt::enqueue(stream, [to, value, bytes] {
-    simt::memory_check(to, bytes, 1);
-    memset(to, value, bytes);
-    return true;
-  });
+  enter("cudaMemsetAsync");
+  simt::enqueue(
+      stream,
+      [to, value, bytes] {
+        simt::memory_check(to, bytes, 1);
+        memset(to, value, bytes);
+        return true;
+      },
+      "cudaMemsetAsync");
+  return cudaSuccess;
+}
+
+// ---- Launches
+
+cudaError_t simt_launch(const simt::launch_shape *shape, cudaStream_t stream, std::function<void()> body) {
+  enter("a launch");
+  const cudaError_t status = simt::check_launch(*shape);
+  if (status != cudaSuccess) return leave(status);
+  if (simt::is_first_use(shape->kernel)) {
+    if (is_set("FSDP_SIMT_LOADING", "ahead"))
+      simt::fail("%s is loaded by its first launch, in the middle of the run",
+                 simt::kernel_name(shape->kernel).c_str());
+    synchronize_device("the first launch of a kernel, which loads it,");
+  }
+  simt::enqueue(
+      stream,
+      [shape = *shape, body] {
+        simt::launch(shape, body);
+        return true;
+      },
+      "a kernel");
+  return cudaSuccess;
+}
+
+cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function, void *data) {
+  enter("cudaLaunchHostFunc");
+  simt::enqueue(
+      stream,
+      [function, data] {
+        in_host_function = true;
+        try {
+          function(data);
+        } catch (...) { // an error that is expected
+          in_host_function = false;
+          throw;
+        }
+        in_host_function = false;
+        return true;
+      },
+      "cudaLaunchHostFunc");
   return cudaSuccess;
 }
 
 // ---- Streams and events
 
-cudaError_t cudaStreamCreateWithPriority(cudaStream_t *stream, unsigned, int) {
-  *stream = reinterpret_cast<cudaStream_t>(simt::stream_create());
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t *stream, unsigned flags, int) {
+  *stream = reinterpret_cast<cudaStream_t>(simt::stream_create(flags != cudaStreamNonBlocking));
   return cudaSuccess;
 }
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned flags) {
+  return cudaStreamCreateWithPriority(stream, flags, 0);
+}
 cudaError_t cudaStreamDestroy(cudaStream_t stream) {
+  enter("cudaStreamDestroy");
   simt::stream_destroy(queue_of(stream));
   return cudaSuccess;
 }
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
-  if (stream) simt::work_until([stream] { return simt::stream_is_idle(queue_of(stream)); });
+  synchronize_stream(stream, "cudaStreamSynchronize");
   return cudaSuccess;
 }
 
@@ -293,31 +422,39 @@ cudaError_t cudaEventDestroy(cudaEvent_t event) {
 }
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
   uint64_t count = 0;
+  enter("cudaEventRecord");
   simt::between_work([&] { count = ++event->state->recorded; });
-  simt::enqueue(stream, [state = event->state, count] {
-    if (state->over < count) state->over = count;
-    state->time = std::chrono::steady_clock::now();
-    return true;
-  });
+  simt::enqueue(
+      stream,
+      [state = event->state, count] {
+        if (state->over < count) state->over = count;
+        state->time = std::chrono::steady_clock::now();
+        return true;
+      },
+      "cudaEventRecord");
   return cudaSuccess;
 }
 // The record that is the latest one now is waited for.
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
   if (!waits_are_kept()) return cudaSuccess;
   uint64_t count = 0;
+  enter("cudaStreamWaitEvent");
   simt::between_work([&] { count = event->state->recorded; });
-  simt::enqueue(stream, [state = event->state, count] { return state->over >= count; });
+  simt::enqueue(
+      stream, [state = event->state, count] { return state->over >= count; }, "cudaStreamWaitEvent");
   return cudaSuccess;
 }
 cudaError_t cudaEventQuery(cudaEvent_t event) {
   bool over = false;
+  enter("cudaEventQuery");
   simt::between_work([&] { over = event->state->over >= event->state->recorded; });
   return over ? cudaSuccess : cudaErrorNotReady;
 }
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
   uint64_t count = 0;
+  enter("cudaEventSynchronize");
   simt::between_work([&] { count = event->state->recorded; });
-  simt::work_until([event, count] { return event->state->over >= count; });
+  simt::work_until([state = event->state, count] { return state->over >= count; }, "cudaEventSynchronize");
   return cudaSuccess;
 }
 cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t start, cudaEvent_t end) {

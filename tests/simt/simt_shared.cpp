@@ -14,6 +14,7 @@ namespace simt {
 alignas(128) unsigned char shared_memory[shared_bytes_max];
 shared_record shared_records[shared_bytes_max / granule_bytes];
 uint32_t shared_used_bytes, shared_epoch;
+uint32_t block_token, warp_tokens[threads_max / warp_size];
 
 namespace {
 
@@ -31,6 +32,7 @@ struct thread_copies {
 };
 
 thread_copies copies_of[threads_max];
+int copiers; // threads from this one on have copied nothing
 struct site {
   const void *key;
   uint32_t address, bytes;
@@ -39,6 +41,12 @@ std::vector<site> sites;
 uint32_t dynamic_at;
 uint32_t first_epoch; // of the block
 uint32_t warp_epochs[threads_max / warp_size];
+uint32_t last_token;
+
+void renew_tokens() {
+  block_token = ++last_token;
+  for (uint32_t &token : warp_tokens) token = ++last_token;
+}
 
 bool ordered_in_warp(int other_thread, uint32_t when) {
   return other_thread / warp_size == self->warp && when < warp_epochs[self->warp];
@@ -68,7 +76,7 @@ void note_write(shared_record *r, uint32_t address) {
   r->write_epoch = shared_epoch;
   r->write_sync = warp_epochs[self->warp];
   r->writer = uint16_t(t);
-  r->settled_epoch = 0;
+  r->settled = 0;
 }
 
 void note_read(shared_record *r, uint32_t address) {
@@ -88,13 +96,14 @@ void note_read(shared_record *r, uint32_t address) {
     return;
   } else if (r->reader_warp != self->warp) {
     r->reader = many_warps;
-    if (r->write_epoch < shared_epoch) r->settled_epoch = shared_epoch;
+    if (r->write_epoch < shared_epoch) r->settled = block_token;
   } else if (now > r->read_sync ||
              r->reader == t) { // earlier readers of this warp are ordered before its writes
     r->reader = uint16_t(t);
     r->read_sync = now;
   } else {
     r->reader = many_lanes;
+    if (r->write_epoch < shared_epoch) r->settled = warp_tokens[self->warp];
   }
 }
 
@@ -137,14 +146,17 @@ uint32_t shared_static(const void *key, uint32_t bytes) {
   for (const site &s : sites)
     if (s.key == key) return s.address;
   uint32_t address = (shared_used_bytes + 127) / 128 * 128;
-  if (address + bytes > shared_bytes_max) fail("more than %u bytes of shared memory", shared_bytes_max);
+  const uint32_t allowed = shared_bytes_allowed(kernel_of_launch());
+  if (address + bytes > allowed)
+    fail("%u bytes of dynamic and static shared memory, but %u are allowed", address + bytes, allowed);
   sites.push_back({key, address, bytes});
   shared_used_bytes = address + bytes;
+  note_static_shared(kernel_of_launch(), shared_used_bytes - dynamic_shared_bytes());
   return address;
 }
 
 void async_copy(uint32_t address, const void *source, uint32_t valid) {
-  if (valid) memory_check(source, valid, 16);
+  if (valid) global_read(source, valid);
   check_place(address, 16, 16);
   shared_record *r = records_at(address, 16);
   for (uint32_t i = 0; i < 16 / granule_bytes; i++) {
@@ -152,11 +164,13 @@ void async_copy(uint32_t address, const void *source, uint32_t valid) {
     r[i].in_flight = true;
   }
   thread_copies &own = copies_of[self->thread];
+  copiers = std::max(copiers, self->thread + 1);
   own.copies.push_back({address, valid, source, own.committed});
 }
 
 void async_commit() {
   copies_of[self->thread].committed++;
+  copiers = std::max(copiers, self->thread + 1);
 }
 
 void async_wait(int groups_left) {
@@ -178,8 +192,10 @@ void shared_begin_block(uint32_t dynamic_bytes) {
   dynamic_at = 0;
   shared_used_bytes = dynamic_bytes;
   first_epoch = ++shared_epoch;
+  renew_tokens();
   std::fill(std::begin(warp_epochs), std::end(warp_epochs), 0u);
-  for (thread_copies &own : copies_of) {
+  for (; copiers > 0; copiers--) {
+    thread_copies &own = copies_of[copiers - 1];
     for (const copy_in_flight &copy : own.copies) // left by a block that failed
       for (uint32_t i = 0; i < 16 / granule_bytes; i++)
         shared_records[copy.address / granule_bytes + i].in_flight = false;
@@ -190,10 +206,12 @@ void shared_begin_block(uint32_t dynamic_bytes) {
 
 void shared_pass_barrier() {
   shared_epoch++;
+  renew_tokens();
 }
 
 void shared_pass_warp_barrier(int warp) {
   warp_epochs[warp]++;
+  warp_tokens[warp] = ++last_token;
 }
 
 void shared_end_thread(int thread) {

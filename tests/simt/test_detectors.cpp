@@ -12,6 +12,8 @@ struct planted {
   bool wrong;
   float *out;
   const float *in;
+  float *parts;    // of every thread of the grid
+  unsigned *count; // zero
 };
 
 // A value goes from every thread to its neighbour in another warp.
@@ -177,6 +179,74 @@ void unaligned_vector(planted p) {
   p.out[threadIdx.x] = global_load(reinterpret_cast<const float4 *>(p.in + (p.wrong ? 1 : 0))).x * 0 + 1;
 }
 
+// ---- Between blocks, through device memory
+
+float *own_part(planted p) {
+  return p.parts + blockIdx.x * threads + threadIdx.x;
+}
+const float *other_part(planted p) {
+  return p.parts + (gridDim.x - 1 - blockIdx.x) * threads + threadIdx.x;
+}
+
+// That they store the same value does not make it right: a block may do so later than another reads.
+void two_blocks_store(planted p) {
+  if (p.wrong || blockIdx.x == 0) global_store(p.out + threadIdx.x, 1.0f);
+}
+
+void load_of_another_block(planted p) {
+  global_store(own_part(p), 1.0f);
+  const float x = global_load(p.wrong ? other_part(p) : own_part(p));
+  p.out[threadIdx.x] = x * 0 + 1;
+}
+
+void store_over_another_block(planted p) {
+  const float x = global_load(p.wrong ? p.in + 0 : p.in + threadIdx.x);
+  if (p.wrong && blockIdx.x == 1) global_store(const_cast<float *>(p.in), x);
+  p.out[threadIdx.x] = x;
+}
+
+// Neighbouring bf16 belong to different blocks; a store of both of them takes the other's too.
+void store_of_a_whole_word(planted p) {
+  auto *halves = reinterpret_cast<uint16_t *>(p.parts) + 2 * threadIdx.x;
+  if (p.wrong) {
+    global_store(reinterpret_cast<uint32_t *>(halves), 0u);
+  } else {
+    global_store(halves + blockIdx.x, uint16_t(0));
+  }
+  p.out[threadIdx.x] = 1;
+}
+
+void async_copy_of_another_block(planted p) {
+  FSDP_SHARED(float, values, threads * 4);
+  global_store(own_part(p), 1.0f);
+  const float *source = p.wrong ? p.parts + (threadIdx.x & ~3u) : p.in + (threadIdx.x & ~3u);
+  cp_async16(values.address(int(threadIdx.x) * 4), source, true);
+  cp_async_commit();
+  cp_async_wait<0>();
+  p.out[threadIdx.x] = 1;
+}
+
+void plain_counter(planted p) {
+  if (threadIdx.x == 0 && p.wrong) global_store(p.count, global_load(p.count) + 1);
+  if (threadIdx.x == 0 && !p.wrong) atomicAdd(p.count, 1u);
+  p.out[threadIdx.x] = 1;
+}
+
+// The last block to come to the counter reads what all have stored: the pattern of CUDA's guide.
+enum class lack { fence, barrier, counter };
+template <lack LACK> void last_block(planted p) {
+  FSDP_SHARED(int, is_last, 1);
+  global_store(own_part(p), 1.0f);
+  if (!(p.wrong && LACK == lack::fence)) __threadfence();
+  if (!(p.wrong && LACK == lack::barrier)) __syncthreads();
+  if (threadIdx.x == 0) {
+    const unsigned before = atomicInc(p.count, gridDim.x - 1);
+    is_last[0] = p.wrong && LACK == lack::counter ? true : before == gridDim.x - 1;
+  }
+  __syncthreads();
+  if (is_last[0]) global_store(p.out + threadIdx.x, global_load(own_part(p)) * global_load(other_part(p)));
+}
+
 const struct {
   const char *name, *finding; // a piece of the message
   void (*kernel)(planted);
@@ -201,6 +271,15 @@ const struct {
     {"a shuffle from outside the mask", "does not take part", shuffle_from_outside_the_mask},
     {"a read beside an operand", "out of bounds", read_beside_an_operand},
     {"an unaligned vector", "not aligned", unaligned_vector},
+    {"two blocks that store one value", "race on device memory", two_blocks_store},
+    {"a load of what another block stores", "race on device memory", load_of_another_block},
+    {"a store over what another block loads", "race on device memory", store_over_another_block},
+    {"a store of a whole word for half of it", "race on device memory", store_of_a_whole_word},
+    {"a cp.async of what another block stores", "race on device memory", async_copy_of_another_block},
+    {"a counter that is not atomic", "race on device memory", plain_counter},
+    {"a last block without a fence", "race on device memory", last_block<lack::fence>},
+    {"a last block without a barrier", "race on device memory", last_block<lack::barrier>},
+    {"a last block that is not the last", "race on device memory", last_block<lack::counter>},
 };
 
 int failures;
@@ -210,61 +289,46 @@ void expect(bool held, const char *what, const char *plant, const std::string &m
   if (!held) printf("FAILED %s: %s (%s)\n", plant, what, message.c_str());
 }
 
-void check(size_t index, float *out, const float *in) {
+struct buffers {
+  float *out, *in, *parts;
+  unsigned *count;
+};
+
+void check(size_t index, const buffers &b) {
   const auto &plant = plants[index];
   for (int order = 0; order < simt::order_count; order++) {
     simt::set_order(static_cast<simt::order>(order));
     for (bool wrong : {true, false}) {
-      const planted p = {wrong, out, in};
+      const planted p = {wrong, b.out, b.in, b.parts, b.count};
+      *b.count = 0;
       std::string message = simt::expect_error([&] {
-        simt::launch({dim3(2), dim3(threads), threads * sizeof(float)}, [&] { plant.kernel(p); });
+        simt::launch(
+            {dim3(2), dim3(threads), threads * sizeof(float), reinterpret_cast<const void *>(plant.kernel)},
+            [&] { plant.kernel(p); });
       });
       if (wrong) {
         expect(message.find(plant.finding) != std::string::npos, "is not found", plant.name, message);
         if (order == 0) printf("%-50s %s\n", plant.name, message.c_str());
       } else {
         expect(message.empty(), "is found where it is not", plant.name, message);
-        for (int t = 0; t < threads; t++) expect(out[t] == 1.0f, "wrong result", plant.name, message);
+        for (int t = 0; t < threads; t++) expect(b.out[t] == 1.0f, "wrong result", plant.name, message);
       }
     }
   }
 }
 
-void check_red_zone(float *out) {
-  expect(simt::memory_damage().empty(), "damage that nobody did", "red zones", "");
-  simt::launch({dim3(1), dim3(threads), 0}, [&] { out[threadIdx.x + 1] = 1; });
-  std::string message = simt::memory_damage();
-  printf("%-50s %s\n", "a write beside an operand", message.c_str());
-  expect(message.find("after its end") != std::string::npos, "is not found", "a write beside an operand",
-         message);
-}
-
-__global__ void does_nothing() {}
-
-void check_loading() {
-  const cudaLaunchConfig_t config = {dim3(1), dim3(1)};
-  setenv("FSDP_SIMT_LOADING", "ahead", 1);
-  const std::string early = simt::expect_error([&] { cudaLaunchKernelEx(&config, does_nothing); });
-  printf("%-50s %s\n", "a kernel loaded by its first launch", early.c_str());
-  expect(early.find("in the middle") != std::string::npos, "is not found", "loading late", early);
-  cudaFuncAttributes unused;
-  cudaFuncGetAttributes(&unused, does_nothing);
-  const std::string late = simt::expect_error([&] { cudaLaunchKernelEx(&config, does_nothing); });
-  expect(late.empty(), "is found where it is not", "loading late", late);
-  unsetenv("FSDP_SIMT_LOADING");
+template <class T> T *allocate(int count) {
+  return static_cast<T *>(simt::memory_allocate(size_t(count) * sizeof(T)));
 }
 
 } // namespace
 
 int main() {
-  auto *out = static_cast<float *>(simt::memory_allocate(threads * sizeof(float)));
-  auto *in = static_cast<float *>(simt::memory_allocate(threads * 4 * sizeof(float)));
-  for (int i = 0; i < threads * 4; i++) in[i] = 1;
-  for (size_t i = 0; i < sizeof plants / sizeof *plants; i++) check(i, out, in);
-  check_red_zone(out);
-  check_loading();
-  simt::memory_free(in);
-  simt::memory_free(out);
+  const buffers b = {allocate<float>(threads), allocate<float>(threads * 4), allocate<float>(threads * 2),
+                     allocate<unsigned>(1)};
+  for (int i = 0; i < threads * 4; i++) b.in[i] = 1;
+  for (size_t i = 0; i < sizeof plants / sizeof *plants; i++) check(i, b);
+  simt::memory_free_beyond(0);
   printf("%d failed\n", failures);
   return failures ? 1 : 0;
 }

@@ -16,7 +16,8 @@
 #define __device__
 #define __host__
 #define __forceinline__ inline
-#define __launch_bounds__(...)
+// One-byte instructions before the function, which the harness counts (simt::launch_bounds).
+#define __launch_bounds__(threads, ...) __attribute__((patchable_function_entry((threads), (threads))))
 #define __grid_constant__
 #define __align__(bytes) alignas(bytes)
 
@@ -45,6 +46,9 @@ inline void __syncthreads(const char *file = __builtin_FILE(), int line = __buil
 inline void __syncwarp(unsigned mask = 0xffffffffu, const char *file = __builtin_FILE(),
                        int line = __builtin_LINE()) {
   simt::warp_barrier(mask, file, line);
+}
+inline void __threadfence() {
+  simt::global_fence();
 }
 [[noreturn]] inline void __trap() {
   simt::fail("__trap");
@@ -106,6 +110,34 @@ inline bool __all_sync(unsigned mask, bool value) {
   return simt::vote(mask, value) == mask;
 }
 
+// ---- Atomic operations on device memory
+namespace simt {
+template <class T, class Change> T change_atomically(T *address, Change change) {
+  T old;
+  global_atomic(address, sizeof(T), [&] {
+    old = *address;
+    *address = change(old);
+  });
+  return old;
+}
+} // namespace simt
+
+template <class T> T atomicAdd(T *address, T value) {
+  return simt::change_atomically(address, [value](T old) { return old + value; });
+}
+template <class T> T atomicMax(T *address, T value) {
+  return simt::change_atomically(address, [value](T old) { return old > value ? old : value; });
+}
+template <class T> T atomicExch(T *address, T value) {
+  return simt::change_atomically(address, [value](T) { return value; });
+}
+template <class T> T atomicCAS(T *address, T expected, T value) {
+  return simt::change_atomically(address, [=](T old) { return old == expected ? value : old; });
+}
+inline unsigned atomicInc(unsigned *address, unsigned most) {
+  return simt::change_atomically(address, [most](unsigned old) { return old >= most ? 0 : old + 1; });
+}
+
 // ---- Arithmetic
 inline float rsqrtf(float x) {
   return 1.0f / sqrtf(x);
@@ -143,27 +175,27 @@ struct cudaLaunchConfig_t {
   unsigned numAttrs = 0;
 };
 
-template <class Kernel> cudaError_t cudaFuncSetAttribute(Kernel *, int, int bytes) {
-  return bytes <= int(simt::shared_bytes_max) ? cudaSuccess : cudaErrorInvalidValue;
+extern "C" cudaError_t simt_launch(const simt::launch_shape *shape, cudaStream_t stream,
+                                   std::function<void()> body);
+
+template <class Kernel> cudaError_t cudaFuncSetAttribute(Kernel *kernel, int, int bytes) {
+  return simt::allow_shared(reinterpret_cast<const void *>(kernel), bytes) ? cudaSuccess
+                                                                           : cudaErrorInvalidValue;
 }
-struct cudaFuncAttributes {};
+struct cudaFuncAttributes {
+  int maxThreadsPerBlock;
+};
 template <class... Parameters>
-cudaError_t cudaFuncGetAttributes(cudaFuncAttributes *, void (*kernel)(Parameters...)) {
+cudaError_t cudaFuncGetAttributes(cudaFuncAttributes *attributes, void (*kernel)(Parameters...)) {
+  attributes->maxThreadsPerBlock = simt::launch_bounds(reinterpret_cast<const void *>(kernel));
   return simt::kernel_load(reinterpret_cast<const void *>(kernel));
 }
 // The arguments are copied, as a launch copies them.
 template <class... Parameters, class... Arguments>
 cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t *config, void (*kernel)(Parameters...),
                                Arguments &&...arguments) {
-  const simt::launch_shape shape = {config->gridDim, config->blockDim, config->dynamicSmemBytes};
-  const bool late = simt::kernel_is_late(reinterpret_cast<const void *>(kernel));
+  const simt::launch_shape shape = {config->gridDim, config->blockDim, config->dynamicSmemBytes,
+                                    reinterpret_cast<const void *>(kernel)};
   std::tuple<Parameters...> values(static_cast<Parameters>(arguments)...);
-  simt::enqueue(config->stream, [shape, kernel, values, late] {
-    simt::launch(shape, [&] {
-      if (late) simt::fail("the kernel is loaded by its first launch, in the middle of the run");
-      std::apply(kernel, values);
-    });
-    return true;
-  });
-  return cudaSuccess;
+  return simt_launch(&shape, config->stream, [kernel, values] { std::apply(kernel, values); });
 }

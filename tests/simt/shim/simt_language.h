@@ -51,16 +51,15 @@ private:
 };
 
 template <class T> inline T global_load(const T *address) {
-  simt::memory_check(address, sizeof(T), sizeof(T));
+  simt::global_read(address, sizeof(T));
   return *address;
 }
 template <class T> inline void global_store(T *address, const T &value) {
-  simt::memory_check(address, sizeof(T), sizeof(T));
+  simt::global_write(address, sizeof(T));
   *address = value;
 }
 inline void global_add(unsigned long long *address, unsigned long long value) {
-  simt::memory_check(address, sizeof *address, sizeof *address);
-  *address += value; // threads are fibers, which switch only at barriers
+  atomicAdd(address, value);
 }
 
 inline float exp2_approx(float x) {
