@@ -71,6 +71,7 @@ int main(int argc, char **argv) {
   }
   fsdp_options options;
   fsdp_options_parse(&options, FSDP_PROGRAM_TRAIN, argc, argv, &error);
+  if (error.status == FSDP_OK) fsdp_world_set_comm_timeout(world, (int)options.comm_timeout);
   fsdp_status status = fsdp_world_share_error(world, &error);
   if (status == FSDP_OK) status = train(world, &options, &stop_signal, &error);
   if (status != FSDP_OK && world->rank == 0) fprintf(stderr, "fsdp_train: error: %s\n", error.message);

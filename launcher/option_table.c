@@ -128,7 +128,8 @@ static const fsdp_option_row table[] = {
     {"nccl-register", 0, FLAG(nccl_register),
      .help = "register the GPU's arena with NCCL, which then needs fewer multiprocessors"},
     {"comm-timeout", 0, INT(comm_timeout, 1, 1000000), .fallback = "300",
-     .help = "seconds without progress of GPUs' communication after which the job ends"},
+     .help =
+         "seconds without progress of communication, or a sign of life of a rank, after which the job ends"},
     {"bind", 0, FLAG(bind), .fallback = "on",
      .help = "bind each rank to its share of the cores, next to its GPU"},
     {"threads", 0, INT(threads, 1, 4096), .help = "CPU threads of a rank (default: its share of the cores)"},

@@ -1,5 +1,7 @@
 #include "launcher/stop.h"
 
+#include "runtime/exec/job.h"
+
 #include <signal.h>
 #include <stddef.h>
 #include <string.h>
@@ -8,6 +10,7 @@ static volatile sig_atomic_t received;
 
 static void remember(int signal_number) {
   if (!received) received = signal_number;
+  if (signal_number != SIGUSR1) fsdp_job_asked_to_end();
   // Asked twice: whoever asks does not want to wait for the step.
   if (signal_number != SIGUSR1) signal(signal_number, SIG_DFL);
 }

@@ -217,6 +217,7 @@ static fsdp_status fill_state(fsdp_trainer *t, fsdp_error *error) {
 }
 
 static fsdp_status prepare(fsdp_trainer *t, fsdp_error *error) {
+  fsdp_board_enter(FSDP_ACTIVITY_LOADING);
   t->checkpoints.options = t->options;
   t->checkpoints.setup = &t->setup;
   t->checkpoints.world = t->world;

@@ -188,8 +188,10 @@ void fsdp_train_checkpoints_after_step(fsdp_train_checkpoints *self, fsdp_execut
   if (!due && !all_written) return;
   int64_t began_ns = fsdp_profile_now_ns();
   fsdp_error ignored = {0};
+  fsdp_board_enter(FSDP_ACTIVITY_SAVING);
   if (all_written) fsdp_saver_settle(self->saver);
   if (due && save(self, executor, feed, step, &ignored) != FSDP_OK) fsdp_saver_warn(self->saver);
+  fsdp_board_enter(FSDP_ACTIVITY_TRAINING);
   self->lost_ms += (double)(fsdp_profile_now_ns() - began_ns) / 1e6;
 }
 
@@ -211,6 +213,7 @@ fsdp_status fsdp_train_checkpoints_finish(fsdp_train_checkpoints *self, fsdp_exe
   if (!self->saver) return FSDP_OK;
   fsdp_status status = FSDP_OK;
   fsdp_error failed = {0}; // *error may hold what rank 0 alone knows
+  fsdp_board_enter(FSDP_ACTIVITY_SAVING);
   if (fsdp_saver_step(self->saver) != step && step > feed->first_step) {
     status = save(self, executor, feed, step, &failed);
   }

@@ -109,7 +109,9 @@ static int64_t evaluate(fsdp_trainer *t, fsdp_step_record *record) {
   bool due = record->step == t->total_steps || (frequency > 0 && record->step % frequency == 0);
   if (!t->feed.config.eval_dataset || !due) return 0;
   int64_t began_ns = fsdp_profile_now_ns();
+  fsdp_board_enter(FSDP_ACTIVITY_EVALUATING);
   record->eval_loss = fsdp_feed_evaluate(&t->feed, t->executor);
+  fsdp_board_enter(FSDP_ACTIVITY_TRAINING);
   record->evaluated = true;
   int64_t took_ns = fsdp_profile_now_ns() - began_ns;
   record->eval_ms = (double)took_ns / 1e6;
@@ -122,6 +124,7 @@ fsdp_status fsdp_train_run_steps(fsdp_trainer *t, int *stop_signal, fsdp_error *
   int64_t before_ns = fsdp_profile_now_ns(), first = t->feed.first_step + 1;
   bool finished = true;
   fsdp_status status = FSDP_OK;
+  fsdp_board_start_steps(t->feed.first_step);
   for (int64_t step = first; step <= t->total_steps && status == FSDP_OK && !*stop_signal; step++) {
     fsdp_step_result result;
     bool written;

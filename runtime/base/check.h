@@ -15,6 +15,9 @@ extern "C" {
 FSDP_NORETURN void fsdp_check_failed(const char *file, int line, const char *condition, const char *format,
                                      ...) __attribute__((format(printf, 4, 5)));
 
+// What fsdp_check_failed printed, or "": for whoever handles SIGABRT.
+const char *fsdp_check_message(void);
+
 #define FSDP_CHECK(condition, ...)                                                                           \
   do {                                                                                                       \
     if (!(condition)) fsdp_check_failed(__FILE__, __LINE__, #condition, __VA_ARGS__);                        \

@@ -4,13 +4,24 @@
 //   reduce-scatter  sum over ranks of own slot of in:     out = sum of slots `rank`
 //   all-reduce      sum over ranks, everywhere:           in place
 //
-// A call runs on the calling thread (a stream's worker) and returns when its buffers may be reused. Every
-// rank of the group makes the same calls in the same order; a communicator is used by one thread at a time.
-// Sums run in fp32 in a fixed order and are rounded once, so all ranks see the same bits and a run repeats.
-// Nothing is allocated in a call.
+// A call is work in the order of its stream: what follows it there finds its buffers free and its output
+// complete. Where the calling thread is the stream (a CPU's worker) that is when the call returns; where the
+// device has queues (`stream` is set) the call only enqueues. Every rank of the group makes the same calls in
+// the same order; a communicator is used by one thread at a time. Nothing is allocated in a call.
+//
+//   communicator   returns    how it sums                                     the same call again
+//   self           at once    it copies                                       the same bits
+//   shared memory  when over  in fp32, in the order of ranks, rounded once    the same bits
+//   messages       when over  in fp32, in the order of ranks, rounded once    the same bits
+//   NCCL           enqueued   as the algorithm does that the library chooses  the same bits with the same
+//                             (order, and where bf16 is rounded)              ranks, links and NCCL settings
+//
+// After an all-reduce all ranks hold the same bits. Nobody waits for ever: the watch (watch.h) ends a job
+// whose ranks do not come.
 #pragma once
 
 #include "kernels/kernels.h"
+#include "runtime/exec/board.h"
 
 typedef struct fsdp_comm fsdp_comm;
 
@@ -23,8 +34,9 @@ typedef struct fsdp_collective {
   fsdp_dtype dtype;  // sums: fp32 or bf16
   fsdp_touch *touch; // NULL unless traced
   void *stream;      // CUDA stream, NULL on the CPU
-  const char *unit;  // that it serves, for messages; NULL: none
-  int64_t step;      // for messages
+  // Of whom messages speak: the stream's lane of the board and the instruction's place; NULL and 0: nobody.
+  fsdp_board_lane *lane;
+  fsdp_place place;
 } fsdp_collective;
 
 typedef struct fsdp_comm_table {

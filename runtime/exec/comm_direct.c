@@ -2,6 +2,7 @@
 
 #include "runtime/base/check.h"
 #include "runtime/base/size.h"
+#include "runtime/exec/board.h"
 #include "runtime/exec/comm_sum.h"
 #include "runtime/exec/job.h"
 
@@ -29,14 +30,12 @@ typedef struct place {
 
 typedef struct member {
   _Alignas(64) place place;
-  pid_t process;
   unsigned char small[2][SMALL_BYTES]; // by turn, as a slow peer may still read the call before
 } member;
 
 struct fsdp_direct_control {
   _Atomic uint64_t arrivals;
   _Atomic uint32_t generation; // meetings that are complete; what sleepers sleep on
-  _Atomic uint32_t lost;       // a rank has reported a lost peer
   member members[];
 };
 
@@ -45,8 +44,9 @@ typedef struct direct_comm {
   fsdp_direct_control *control;
   const fsdp_device *device; // NULL: threads
   int *peer_files;
-  uint32_t meetings; // that this rank has come to
-  int turn;          // of `small`
+  uint32_t meetings;     // that this rank has come to
+  int turn;              // of `small`
+  fsdp_board_lane *lane; // of the call under way
   fsdp_comm_sum *sum;
   unsigned char *values; // one tile of a peer's
   void (*release)(fsdp_direct_control *control, void *owner);
@@ -55,23 +55,6 @@ typedef struct direct_comm {
 
 int64_t fsdp_direct_control_bytes(int size) {
   return (int64_t)(sizeof(fsdp_direct_control) + (size_t)size * sizeof(member));
-}
-
-// A process that is gone does not come any more: whoever waits for it must end too, instead of waiting for
-// ever.
-static void check_peers(direct_comm *self) {
-  if (!self->device) return;
-  for (int r = 0; r < self->base.size; r++) {
-    pid_t process = self->control->members[r].process;
-    if (process == 0 || kill(process, 0) == 0 || errno != ESRCH) continue;
-    if (atomic_exchange(&self->control->lost, 1) == 0) {
-      FSDP_JOB_FAIL("a collective",
-                    "rank %d of its group, process %d, has ended; what it or the system's log says of that "
-                    "is the cause: remove it and start again (with -e from the last checkpoint)",
-                    r, (int)process);
-    }
-    fsdp_job_end(FSDP_ERR_PEER);
-  }
 }
 
 // Waits until every rank of the group has come.
@@ -85,13 +68,14 @@ static void meet(direct_comm *self) {
     syscall(SYS_futex, &control->generation, FUTEX_WAKE | private_flag, INT_MAX, NULL, NULL, 0);
     return;
   }
+  // A peer that never comes is the watch's business, which ends the job (watch.h).
   for (;;) {
     uint32_t seen = atomic_load(&control->generation);
-    if ((int32_t)(seen - mine) >= 0) return;
-    struct timespec limit = {.tv_sec = 1};
-    long result = syscall(SYS_futex, &control->generation, FUTEX_WAIT | private_flag, seen, &limit, NULL, 0);
-    if (result != 0 && errno == ETIMEDOUT) check_peers(self);
+    if ((int32_t)(seen - mine) >= 0) break;
+    fsdp_lane_wait(self->lane, true);
+    syscall(SYS_futex, &control->generation, FUTEX_WAIT | private_flag, seen, NULL, NULL, 0);
   }
+  fsdp_lane_wait(self->lane, false);
 }
 
 static void publish(direct_comm *self, const void *buffer, int64_t bytes) {
@@ -153,6 +137,7 @@ static void sum_ranks(direct_comm *self, int64_t first, int64_t elems, fsdp_dtyp
 
 static void direct_all_gather(fsdp_comm *comm, const fsdp_collective *call) {
   direct_comm *self = (direct_comm *)comm;
+  self->lane = call->lane;
   int64_t slot = call->elems * fsdp_dtype_bytes(call->dtype);
   char *whole = call->output;
   publish(self, call->input, slot);
@@ -174,6 +159,7 @@ static void direct_all_gather(fsdp_comm *comm, const fsdp_collective *call) {
 
 static void direct_reduce_scatter(fsdp_comm *comm, const fsdp_collective *call) {
   direct_comm *self = (direct_comm *)comm;
+  self->lane = call->lane;
   int64_t slot = call->elems * fsdp_dtype_bytes(call->dtype);
   const char *whole = call->input;
   char *own = (char *)(uintptr_t)whole + comm->rank * slot, *output = call->output;
@@ -203,6 +189,7 @@ static void small_all_reduce(direct_comm *self, const fsdp_collective *call, int
 // Every rank sums its own segment, then reads the others'.
 static void direct_all_reduce(fsdp_comm *comm, const fsdp_collective *call) {
   direct_comm *self = (direct_comm *)comm;
+  self->lane = call->lane;
   int64_t width = fsdp_dtype_bytes(call->dtype), bytes = call->elems * width;
   fsdp_all_reduce_touch(call);
   if (bytes <= SMALL_BYTES) {
@@ -252,7 +239,6 @@ fsdp_comm *fsdp_direct_create(const fsdp_direct_config *config) {
   self->values = fsdp_alloc(FSDP_COMM_SUM_TILE_ELEMS * sizeof(float));
   self->release = config->release;
   self->owner = config->owner;
-  self->control->members[config->rank].process = getpid();
   if (config->device) {
     size_t files = (size_t)config->size * FSDP_SPACE_COUNT;
     self->peer_files = fsdp_alloc(files * sizeof *self->peer_files);

@@ -6,6 +6,7 @@
 // here whoever waits polls and sleeps.
 #include "runtime/base/check.h"
 #include "runtime/base/size.h"
+#include "runtime/exec/board.h"
 #include "runtime/exec/comm_sum.h"
 #include "runtime/exec/world_internal.h"
 
@@ -22,29 +23,41 @@
 // Pieces of a round, all peers together, and one piece at most.
 #define ROUND_BYTES ((int64_t)16 << 20)
 #define PIECE_BYTES ((int64_t)1 << 20)
-// An all-reduce of so few bytes is latency, not bandwidth: the library's takes log W rounds.
+// An all-reduce of so few bytes is latency, not bandwidth: the library's gather takes log W rounds.
 #define SMALL_BYTES 4096
 
-static void check_mpi(int code, int line, const char *call) {
+static void check_mpi(int code, const char *call) {
   if (code == MPI_SUCCESS) return;
   char message[MPI_MAX_ERROR_STRING] = "unknown error";
   int length = 0;
   MPI_Error_string(code, message, &length);
-  fsdp_job_failed(__FILE__, line, call, "%s", message);
+  FSDP_JOB_PEER_FAIL(call, "%s", message);
 }
-#define CALL_MPI(name, ...) check_mpi(name(__VA_ARGS__), __LINE__, #name)
+#define CALL_MPI(name, ...) check_mpi(name(__VA_ARGS__), #name)
 
 // Waits for all requests, asleep after a moment. MPI moves data only while it is called, so it is polled.
-static void wait_all(MPI_Request *requests, int count) {
+// `indices` has room for one a request. Every one that is over is progress of `lane` (NULL: nobody's).
+static void wait_all(MPI_Request *requests, int *indices, int count, fsdp_board_lane *lane) {
   long sleep_us = SLEEP_US_MIN;
   for (int polls = 0;; polls++) {
-    int done = 0;
-    CALL_MPI(MPI_Testall, count, requests, &done, MPI_STATUSES_IGNORE);
-    if (done) return;
+    int some = 0;
+    CALL_MPI(MPI_Testsome, count, requests, &some, indices, MPI_STATUSES_IGNORE);
+    if (some == MPI_UNDEFINED) break; // none is left
+    if (some > 0) {
+      if (lane) fsdp_lane_move(lane);
+      continue;
+    }
     if (polls < POLLS_BEFORE_SLEEP) continue;
+    fsdp_lane_wait(lane, true);
     nanosleep(&(struct timespec){.tv_nsec = sleep_us * 1000}, NULL);
     sleep_us = sleep_us * 2 < SLEEP_US_MAX ? sleep_us * 2 : SLEEP_US_MAX;
   }
+  fsdp_lane_wait(lane, false);
+}
+
+static void wait_one(MPI_Request *request, fsdp_board_lane *lane) {
+  int index;
+  wait_all(request, &index, 1, lane);
 }
 
 // ---- Messages
@@ -60,8 +73,9 @@ typedef struct slots {
 typedef struct message_comm {
   fsdp_comm base;
   MPI_Comm comm;
-  MPI_Op sum_bf16;
   fsdp_comm_sum *sum;
+  fsdp_board_lane *lane; // of the call under way
+  int *indices;          // for wait_all
   int64_t piece_bytes;
   char *pieces[2];          // one of every peer's, for two rounds
   MPI_Request *requests[2]; // a receive and a send for every rank, for two rounds
@@ -113,7 +127,7 @@ static void gather_slots(message_comm *self, const slots *data, const void *own)
   start_gather_round(self, data, own, 0);
   for (int64_t round = 0; round < rounds; round++) {
     if (round + 1 < rounds) start_gather_round(self, data, own, round + 1);
-    wait_all(self->requests[round % 2], 2 * self->base.size);
+    wait_all(self->requests[round % 2], self->indices, 2 * self->base.size, self->lane);
   }
 }
 
@@ -157,13 +171,14 @@ static void reduce_slots(message_comm *self, const slots *data, void *output) {
   start_reduce_round(self, data, 0);
   for (int64_t round = 0; round < rounds; round++) {
     if (round + 1 < rounds) start_reduce_round(self, data, round + 1);
-    wait_all(self->requests[round % 2], 2 * self->base.size);
+    wait_all(self->requests[round % 2], self->indices, 2 * self->base.size, self->lane);
     sum_round(self, data, round, output);
   }
 }
 
 static void message_all_gather(fsdp_comm *comm, const fsdp_collective *call) {
   message_comm *self = (message_comm *)comm;
+  self->lane = call->lane;
   int64_t slot = call->elems * fsdp_dtype_bytes(call->dtype);
   slots data = {call->output, call->elems, call->elems * comm->size, call->dtype};
   char *own = data.data + comm->rank * slot;
@@ -173,21 +188,33 @@ static void message_all_gather(fsdp_comm *comm, const fsdp_collective *call) {
 }
 
 static void message_reduce_scatter(fsdp_comm *comm, const fsdp_collective *call) {
+  message_comm *self = (message_comm *)comm;
+  self->lane = call->lane;
   slots data = {(char *)(uintptr_t)call->input, call->elems, call->elems * comm->size, call->dtype};
-  reduce_slots((message_comm *)comm, &data, call->output);
+  reduce_slots(self, &data, call->output);
   fsdp_reduce_scatter_touch(comm, call);
+}
+
+// Few values: everyone's to everyone, who all sum them in the order of ranks. The library's own all-reduce
+// sums in an order that depends on how many ranks there are and where.
+static void small_all_reduce(message_comm *self, const fsdp_collective *call, int64_t bytes) {
+  MPI_Request request;
+  CALL_MPI(MPI_Iallgather, call->output, (int)bytes, MPI_BYTE, self->pieces[0], (int)bytes, MPI_BYTE,
+           self->comm, &request);
+  wait_one(&request, self->lane);
+  for (int r = 0; r < self->base.size; r++) {
+    fsdp_comm_sum_add(self->sum, r == 0, self->pieces[0] + r * bytes, call->elems, call->dtype);
+  }
+  fsdp_comm_sum_store(self->sum, call->output, call->elems, call->dtype);
 }
 
 static void message_all_reduce(fsdp_comm *comm, const fsdp_collective *call) {
   message_comm *self = (message_comm *)comm;
-  int64_t width = fsdp_dtype_bytes(call->dtype);
+  self->lane = call->lane;
+  int64_t width = fsdp_dtype_bytes(call->dtype), bytes = call->elems * width;
   fsdp_all_reduce_touch(call);
-  if (call->elems * width <= SMALL_BYTES) {
-    MPI_Request request;
-    bool whole = call->dtype == FSDP_F32;
-    CALL_MPI(MPI_Iallreduce, MPI_IN_PLACE, call->output, (int)call->elems, whole ? MPI_FLOAT : MPI_UINT16_T,
-             whole ? MPI_SUM : self->sum_bf16, self->comm, &request);
-    wait_all(&request, 1);
+  if (bytes <= fsdp_min_i64(SMALL_BYTES, self->piece_bytes)) {
+    small_all_reduce(self, call, bytes);
     return;
   }
   int64_t slot = fsdp_round_up((call->elems + comm->size - 1) / comm->size, 16);
@@ -197,21 +224,11 @@ static void message_all_reduce(fsdp_comm *comm, const fsdp_collective *call) {
   gather_slots(self, &data, own);
 }
 
-// The operator of bf16 sums: in fp32, rounded once a pair.
-static void add_bf16(void *in, void *inout, int *count, MPI_Datatype *type) {
-  (void)type;
-  const fsdp_bf16 *values = in;
-  fsdp_bf16 *sums = inout;
-  for (int i = 0; i < *count; i++) {
-    sums[i] = fsdp_bf16_from_f32(fsdp_bf16_to_f32(sums[i]) + fsdp_bf16_to_f32(values[i]));
-  }
-}
-
 static void message_destroy(fsdp_comm *comm) {
   message_comm *self = (message_comm *)comm;
-  MPI_Op_free(&self->sum_bf16);
   MPI_Comm_free(&self->comm);
   for (int i = 0; i < 2; i++) free(self->pieces[i]), free(self->requests[i]);
+  free(self->indices);
   fsdp_comm_sum_destroy(self->sum);
   free(self);
 }
@@ -229,11 +246,11 @@ fsdp_comm *fsdp_world_split_messages(fsdp_world *world, int color, int key, int6
   self->comm = comm;
   CALL_MPI(MPI_Comm_rank, comm, &self->base.rank);
   CALL_MPI(MPI_Comm_size, comm, &self->base.size);
-  CALL_MPI(MPI_Op_create, add_bf16, 1, &self->sum_bf16);
   self->sum = fsdp_comm_sum_create();
   int64_t size = self->base.size, fair = ROUND_BYTES / size;
   self->piece_bytes = piece_bytes > 0 ? piece_bytes : fsdp_min_i64(PIECE_BYTES, fair);
   self->piece_bytes = fsdp_round_up(fsdp_max_i64(self->piece_bytes, 64), 64);
+  self->indices = fsdp_alloc((size_t)(2 * size) * sizeof *self->indices);
   for (int i = 0; i < 2; i++) {
     self->pieces[i] = fsdp_alloc((size_t)(size * self->piece_bytes));
     self->requests[i] = fsdp_alloc((size_t)(2 * size) * sizeof(MPI_Request));
@@ -243,11 +260,90 @@ fsdp_comm *fsdp_world_split_messages(fsdp_world *world, int color, int key, int6
   return &self->base;
 }
 
-// ---- The world
+// ---- Mail of the watch
 
-static void abort_job(int status) {
-  MPI_Abort(MPI_COMM_WORLD, status);
+// On a communicator of its own, so that nothing waits behind a step's messages for a match. Errors are not
+// its business: who cannot be reached is missed by the watch.
+typedef struct mail {
+  MPI_Comm comm;
+  int size, bytes_max;
+  MPI_Request *sends, *receives; // one of each under way to and from a rank
+  char **sent, **received;       // their data, made at the first use
+} mail;
+
+static void *room(char **data, int bytes) {
+  if (!*data) *data = fsdp_alloc((size_t)bytes);
+  return *data;
 }
+
+static bool is_over(MPI_Request *request) {
+  int done = 0;
+  return MPI_Test(request, &done, MPI_STATUS_IGNORE) == MPI_SUCCESS && done;
+}
+
+static bool mail_post(void *owner, int rank, const void *data, int bytes) {
+  mail *self = owner;
+  if (bytes > self->bytes_max || !is_over(&self->sends[rank])) return false;
+  memcpy(room(&self->sent[rank], self->bytes_max), data, (size_t)bytes);
+  return MPI_Isend(self->sent[rank], bytes, MPI_BYTE, rank, 0, self->comm, &self->sends[rank]) == MPI_SUCCESS;
+}
+
+static int mail_take(void *owner, void *data, int capacity, int *from) {
+  mail *self = owner;
+  for (;;) {
+    int arrived = 0;
+    MPI_Message message;
+    MPI_Status status;
+    int code = MPI_Improbe(MPI_ANY_SOURCE, 0, self->comm, &arrived, &message, &status);
+    if (code != MPI_SUCCESS || !arrived) break;
+    int rank = status.MPI_SOURCE;
+    // The one before from this rank is over: whoever sends waits for that.
+    code = MPI_Imrecv(room(&self->received[rank], self->bytes_max), self->bytes_max, MPI_BYTE, &message,
+                      &self->receives[rank]);
+    if (code != MPI_SUCCESS) break;
+  }
+  for (int r = 0; r < self->size; r++) {
+    int done = 0, bytes = 0;
+    MPI_Status status;
+    if (self->receives[r] == MPI_REQUEST_NULL) continue;
+    if (MPI_Test(&self->receives[r], &done, &status) != MPI_SUCCESS || !done) continue;
+    MPI_Get_count(&status, MPI_BYTE, &bytes);
+    if (bytes <= 0 || bytes > capacity) continue;
+    memcpy(data, self->received[r], (size_t)bytes);
+    *from = r;
+    return bytes;
+  }
+  return 0;
+}
+
+void fsdp_world_open_mail(fsdp_world *world) {
+  mail *self = fsdp_alloc_zeroed(1, sizeof *self);
+  size_t count = (size_t)world->size;
+  self->size = world->size;
+  self->bytes_max = fsdp_watch_mail_bytes(world->size);
+  CALL_MPI(MPI_Comm_dup, MPI_COMM_WORLD, &self->comm);
+  CALL_MPI(MPI_Comm_set_errhandler, self->comm, MPI_ERRORS_RETURN);
+  self->sends = fsdp_alloc(count * sizeof *self->sends);
+  self->receives = fsdp_alloc(count * sizeof *self->receives);
+  self->sent = fsdp_alloc_zeroed(count, sizeof *self->sent);
+  self->received = fsdp_alloc_zeroed(count, sizeof *self->received);
+  for (size_t r = 0; r < count; r++) self->sends[r] = self->receives[r] = MPI_REQUEST_NULL;
+  world->mail = (fsdp_mail){.owner = self, .post = mail_post, .take = mail_take};
+}
+
+// What is still under way is given up: everyone has left.
+static void close_mail(fsdp_world *world) {
+  mail *self = world->mail.owner;
+  if (!self) return;
+  bool idle = true;
+  for (int r = 0; r < self->size; r++) idle = is_over(&self->sends[r]) && is_over(&self->receives[r]) && idle;
+  for (int r = 0; idle && r < self->size; r++) free(self->sent[r]), free(self->received[r]);
+  MPI_Comm_free(&self->comm);
+  free(self->sends), free(self->receives), free(self->sent), free(self->received);
+  free(self);
+}
+
+// ---- The world
 
 // Nodes are numbered by their lowest rank.
 static void number_nodes(fsdp_world *world, int node_leader) {
@@ -284,7 +380,7 @@ fsdp_status fsdp_world_create(int *argc, char ***argv, fsdp_world **world, fsdp_
   CALL_MPI(MPI_Comm_rank, MPI_COMM_WORLD, &self->rank);
   CALL_MPI(MPI_Comm_size, MPI_COMM_WORLD, &self->size);
   gethostname(self->host, sizeof self->host - 1);
-  fsdp_job_identify(self->rank, self->host, abort_job);
+  fsdp_job_identify(self->rank, self->host, NULL);
   MPI_Comm node;
   CALL_MPI(MPI_Comm_split_type, MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, self->rank, MPI_INFO_NULL, &node);
   CALL_MPI(MPI_Comm_rank, node, &self->local_rank);
@@ -293,36 +389,54 @@ fsdp_status fsdp_world_create(int *argc, char ***argv, fsdp_world **world, fsdp_
   CALL_MPI(MPI_Bcast, &leader, 1, MPI_INT, 0, node);
   CALL_MPI(MPI_Comm_free, &node);
   number_nodes(self, leader);
+  if (self->size > 1) fsdp_world_watch_start(self);
   *world = self;
   return FSDP_OK;
 }
 
 void fsdp_world_destroy(fsdp_world *world) {
   if (!world) return;
-  free(world);
+  // When all have come nobody is missed any more; who has not is waited for under the watch's eyes.
+  fsdp_board_enter(FSDP_ACTIVITY_FINISHING);
+  fsdp_world_barrier(world);
+  if (world->watch) fsdp_watch_leave(world->watch);
+  close_mail(world);
   MPI_Finalize();
+  fsdp_world_watch_stop(world);
+  free(world);
+}
+
+// What every rank takes part in, counted, so that whoever waits can say who has not come.
+static fsdp_board_lane *begin_exchange(void) {
+  fsdp_board_slot *mine = fsdp_board_mine;
+  uint64_t count = atomic_load_explicit(&mine->exchanges, memory_order_relaxed);
+  atomic_store_explicit(&mine->exchanges, count + 1, memory_order_relaxed);
+  return &mine->lanes[FSDP_LANE_MAIN];
 }
 
 void fsdp_world_barrier(fsdp_world *world) {
   (void)world;
   MPI_Request request;
+  fsdp_board_lane *lane = begin_exchange();
   CALL_MPI(MPI_Ibarrier, MPI_COMM_WORLD, &request);
-  wait_all(&request, 1);
+  wait_one(&request, lane);
 }
 
 void fsdp_world_gather(fsdp_world *world, const void *mine, int64_t bytes, void *out) {
   FSDP_CHECK(bytes * world->size <= INT_MAX, "%lld bytes of each of %d ranks", (long long)bytes, world->size);
   MPI_Request request;
+  fsdp_board_lane *lane = begin_exchange();
   CALL_MPI(MPI_Iallgather, mine, (int)bytes, MPI_BYTE, out, (int)bytes, MPI_BYTE, MPI_COMM_WORLD, &request);
-  wait_all(&request, 1);
+  wait_one(&request, lane);
 }
 
 void fsdp_world_broadcast(fsdp_world *world, void *data, int64_t bytes) {
   (void)world;
+  fsdp_board_lane *lane = begin_exchange();
   for (int64_t done = 0; done < bytes; done += PIECE_BYTES) {
     int count = (int)fsdp_min_i64(PIECE_BYTES, bytes - done);
     MPI_Request request;
     CALL_MPI(MPI_Ibcast, (char *)data + done, count, MPI_BYTE, 0, MPI_COMM_WORLD, &request);
-    wait_all(&request, 1);
+    wait_one(&request, lane);
   }
 }

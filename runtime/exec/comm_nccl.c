@@ -14,6 +14,8 @@
 // A call that is under way is asked for again and again at first, then from time to time.
 #define POLLS_BEFORE_SLEEP 200
 #define POLL_US            200
+// Beyond the time limit, at which the watch can say who has not come.
+#define GIVE_WAY_S 5
 
 // What the communicators of a process share; the last one that goes takes it along.
 typedef struct shared_part {
@@ -36,9 +38,8 @@ typedef struct nccl_comm {
 
 // ---- Calls
 
-static void fail_call(const char *call, int line, ncclComm_t comm, ncclResult_t result) {
-  fsdp_job_failed(__FILE__, line, call, "%s: %s", ncclGetErrorString(result),
-                  comm ? ncclGetLastError(comm) : "");
+static void fail_call(const char *call, ncclComm_t comm, ncclResult_t result) {
+  FSDP_JOB_PEER_FAIL(call, "%s: %s", ncclGetErrorString(result), comm ? ncclGetLastError(comm) : "");
 }
 
 // Waits for a call on a communicator that does not block. The collectives' own enqueueing is over at once but
@@ -46,7 +47,8 @@ static void fail_call(const char *call, int line, ncclComm_t comm, ncclResult_t 
 static ncclResult_t settle(ncclComm_t comm, ncclResult_t result, int timeout_s) {
   struct timespec now;
   clock_gettime(CLOCK_MONOTONIC, &now);
-  const int64_t last_s = (int64_t)now.tv_sec + timeout_s;
+  const int64_t last_s = (int64_t)now.tv_sec + timeout_s + GIVE_WAY_S;
+  fsdp_board_lane *lane = &fsdp_board_mine->lanes[FSDP_LANE_MAIN];
   for (int polls = 0; result == ncclInProgress; polls++) {
     ncclResult_t asked = ncclCommGetAsyncError(comm, &result);
     if (asked != ncclSuccess) return asked;
@@ -55,10 +57,12 @@ static ncclResult_t settle(ncclComm_t comm, ncclResult_t result, int timeout_s) 
       sched_yield();
       continue;
     }
+    fsdp_lane_wait(lane, true);
     nanosleep(&(struct timespec){.tv_nsec = POLL_US * 1000}, NULL);
     clock_gettime(CLOCK_MONOTONIC, &now);
     if ((int64_t)now.tv_sec > last_s) break;
   }
+  fsdp_lane_wait(lane, false);
   return result;
 }
 
@@ -67,7 +71,7 @@ static ncclResult_t settle(ncclComm_t comm, ncclResult_t result, int timeout_s) 
     pthread_mutex_lock(&(self)->shared->calls);                                                              \
     ncclResult_t nccl_result = settle((self)->comm, name(__VA_ARGS__), (self)->shared->timeout_s);           \
     pthread_mutex_unlock(&(self)->shared->calls);                                                            \
-    if (nccl_result != ncclSuccess) fail_call(#name, __LINE__, (self)->comm, nccl_result);                   \
+    if (nccl_result != ncclSuccess) fail_call(#name, (self)->comm, nccl_result);                             \
   } while (0)
 
 static ncclDataType_t type_of(fsdp_dtype dtype) {
@@ -83,7 +87,7 @@ static void nccl_all_gather(fsdp_comm *comm, const fsdp_collective *call) {
   CALL_NCCL(self, ncclAllGather, call->input, call->output, (size_t)call->elems, type_of(call->dtype),
             self->comm, (cudaStream_t)call->stream);
   fsdp_all_gather_touch(comm, call);
-  fsdp_watchdog_post(self->shared->watchdog, call->stream, "all_gather", call->unit, call->step);
+  fsdp_watchdog_post(self->shared->watchdog, call->stream, call->lane, call->place);
 }
 
 static void nccl_reduce_scatter(fsdp_comm *comm, const fsdp_collective *call) {
@@ -101,7 +105,7 @@ static void nccl_reduce_scatter(fsdp_comm *comm, const fsdp_collective *call) {
                               (cudaStream_t)call->stream));
   }
   fsdp_reduce_scatter_touch(comm, call);
-  fsdp_watchdog_post(self->shared->watchdog, call->stream, "reduce_scatter", call->unit, call->step);
+  fsdp_watchdog_post(self->shared->watchdog, call->stream, call->lane, call->place);
 }
 
 static void nccl_all_reduce(fsdp_comm *comm, const fsdp_collective *call) {
@@ -109,7 +113,7 @@ static void nccl_all_reduce(fsdp_comm *comm, const fsdp_collective *call) {
   CALL_NCCL(self, ncclAllReduce, call->output, call->output, (size_t)call->elems, type_of(call->dtype),
             ncclSum, self->comm, (cudaStream_t)call->stream);
   fsdp_all_reduce_touch(call);
-  fsdp_watchdog_post(self->shared->watchdog, call->stream, "all_reduce", call->unit, call->step);
+  fsdp_watchdog_post(self->shared->watchdog, call->stream, call->lane, call->place);
 }
 
 // ---- Start and end
@@ -124,8 +128,8 @@ static void look_at_comms(void *owner) {
     ncclResult_t asked = ncclCommGetAsyncError(shared->all[g], &result);
     if (asked != ncclSuccess) result = asked;
     if (result == ncclSuccess || result == ncclInProgress) continue;
-    FSDP_JOB_FAIL("ncclCommGetAsyncError", "the communicator of group %d has failed: %s (%s)", g,
-                  ncclGetErrorString(result), ncclGetLastError(shared->all[g]));
+    FSDP_JOB_PEER_FAIL("ncclCommGetAsyncError", "the communicator of group %d has failed: %s (%s)", g,
+                       ncclGetErrorString(result), ncclGetLastError(shared->all[g]));
   }
   pthread_mutex_unlock(&shared->calls);
 }

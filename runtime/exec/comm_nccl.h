@@ -3,8 +3,8 @@
 //   unique id (rank 0) ─► world ─► world's communicator ─► split into those of the mesh's groups
 //
 // A collective is enqueued and returns. Every one that is under way is known to the watchdog, a thread that
-// looks a few times a second: an asynchronous error of a communicator, or no progress for the time limit,
-// ends the whole job with rank, host, collective and unit named.
+// looks a few times a second: an asynchronous error of a communicator ends the whole job, and what is under
+// way is shown on the board, so that no progress for the time limit does too (watch.h).
 #pragma once
 
 #include "runtime/exec/world.h"

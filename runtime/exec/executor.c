@@ -77,7 +77,6 @@ static void run_op(fsdp_executor *self, const fsdp_instr *instr, const fsdp_view
 static void run_collective(fsdp_executor *self, const fsdp_work *work, const fsdp_view *views,
                            fsdp_touch *touch, const fsdp_stream_context *context) {
   const fsdp_instr *instr = &self->program->instrs[work->item];
-  const fsdp_unit *units = self->config.plan->units->units;
   fsdp_comm *comm = self->config.comms[instr->group];
   fsdp_collective call = {
       .dtype = views[0].dtype,
@@ -86,8 +85,8 @@ static void run_collective(fsdp_executor *self, const fsdp_work *work, const fsd
       .elems = views[instr->kind == FSDP_INSTR_REDUCE_SCATTER ? 1 : 0].numel,
       .touch = touch,
       .stream = context->native,
-      .unit = instr->unit >= 0 ? units[instr->unit].path : NULL,
-      .step = work->round,
+      .lane = &fsdp_board_mine->lanes[instr->stream],
+      .place = fsdp_place_of(work->round, work->item),
   };
   if (instr->kind == FSDP_INSTR_ALL_GATHER) {
     comm->table->all_gather(comm, &call);
@@ -126,7 +125,7 @@ static void run_host_call(fsdp_executor *self, const fsdp_instr *instr, const fs
   }
 }
 
-static void dispatch(fsdp_executor *self, const fsdp_work *work, const fsdp_view *views, fsdp_touch *touch,
+static void run_kind(fsdp_executor *self, const fsdp_work *work, const fsdp_view *views, fsdp_touch *touch,
                      const fsdp_stream_context *context) {
   const fsdp_instr *instr = &self->program->instrs[work->item];
   switch (instr->kind) {
@@ -151,6 +150,21 @@ static void dispatch(fsdp_executor *self, const fsdp_work *work, const fsdp_view
   case FSDP_INSTR_KIND_COUNT:
     FSDP_CHECK(false, "an instruction of no kind");
   }
+}
+
+// Runs the instruction, and shows on the board where its stream is. What only enqueues here is shown by the
+// device's watchdog when it is over.
+static void dispatch(fsdp_executor *self, const fsdp_work *work, const fsdp_view *views, fsdp_touch *touch,
+                     const fsdp_stream_context *context) {
+  if (context->native) {
+    run_kind(self, work, views, touch, context);
+    return;
+  }
+  fsdp_board_lane *lane = &fsdp_board_mine->lanes[context->stream];
+  fsdp_place place = fsdp_place_of(work->round, work->item);
+  fsdp_lane_begin(lane, place);
+  run_kind(self, work, views, touch, context);
+  fsdp_lane_end(lane, place);
 }
 
 // The slot of a stamp at the start or end of a phase, in one section of one of the two steps that are kept.
@@ -415,6 +429,7 @@ fsdp_executor *fsdp_executor_create(const fsdp_executor_config *config) {
   self->order = fsdp_alloc((size_t)(self->program->accumulation + FSDP_MAX_SECTIONS) * sizeof *self->order);
   self->order_count = fsdp_program_step_order(self->program, self->order);
   open_kernels(self);
+  fsdp_board_set_plan(config->plan);
   if (config->measure) {
     self->trace = fsdp_trace_create(self->program, config->device, self->config.plan->gemm_workspace);
   }
@@ -425,6 +440,7 @@ fsdp_executor *fsdp_executor_create(const fsdp_executor_config *config) {
 void fsdp_executor_destroy(fsdp_executor *self) {
   if (!self) return;
   fsdp_executor_drain(self);
+  fsdp_board_set_plan(NULL);
   int units = 0;
   for (int i = 0; i < self->program->instr_count; i++) {
     if (self->program->instrs[i].unit >= units) units = self->program->instrs[i].unit + 1;

@@ -1,27 +1,34 @@
-// The end of a job: errors that happen once the step runs print rank, host, call and place, and end every
-// rank.
+// The end of a job: errors that happen once the step runs name rank and host, and end every rank.
 //
-// Until fsdp_job_identify is called this process is the whole job. Under MPI the world sets how the others
-// are ended.
+// Until fsdp_job_identify is called this process is the whole job. In a world of several ranks the watch
+// (watch.h) prints the message and ends the others.
 #pragma once
 
 #include "runtime/base/check.h"
 
+#include <stdbool.h>
+
 #define FSDP_HOST_NAME_BYTES 64
 
-// Who this process is, for messages. `abort_job` ends every rank with the given exit status and does not
-// return.
-void fsdp_job_identify(int rank, const char *host, void (*abort_job)(int status));
+// Who this process is, for messages. `fail` hands a message over to whoever ends the job and does not return;
+// NULL: this process is all there is.
+void fsdp_job_identify(int rank, const char *host, void (*fail)(const char *message, bool follows));
 
-// Prints "<program>: error: rank R on HOST: <call> failed at <file>:<line>: <message>" and ends the job with
-// FSDP_ERR_PEER.
-FSDP_NORETURN void fsdp_job_failed(const char *file, int line, const char *call, const char *format, ...)
-    __attribute__((format(printf, 4, 5)));
+// Prints "<program>: error: rank R (host HOST): <call> failed: <message>" once a job and ends it with
+// FSDP_ERR_PEER. Where a peer's end may be the cause (`follows`), whoever saw that speaks first.
+FSDP_NORETURN void fsdp_job_failed(bool follows, const char *call, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
 
-// One line on standard error, "<program>: note: rank R on HOST: <message>", and the job continues.
+#define FSDP_JOB_FAIL(call, ...)      fsdp_job_failed(false, call, __VA_ARGS__)
+#define FSDP_JOB_PEER_FAIL(call, ...) fsdp_job_failed(true, call, __VA_ARGS__)
+
+// One line on standard error, "<program>: note: rank R (host HOST): <message>", and the job continues.
 void fsdp_job_note(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
-// Ends the job without a word, where a peer has said already what was wrong.
-FSDP_NORETURN void fsdp_job_end(int status);
+// Prints the job's one error message, and writes it to the error file where there is one (error_file.h).
+// `rank` is the one that failed.
+void fsdp_job_report(int rank, const char *host, int process, const char *message);
 
-#define FSDP_JOB_FAIL(call, ...) fsdp_job_failed(__FILE__, __LINE__, call, __VA_ARGS__)
+// Called by signal handlers: this process was asked to end, so that the end of others is no surprise.
+void fsdp_job_asked_to_end(void);
+bool fsdp_job_is_asked_to_end(void);

@@ -1,6 +1,7 @@
 #include "runtime/exec/state.h"
 
 #include "runtime/base/check.h"
+#include "runtime/base/progress.h"
 #include "runtime/base/size.h"
 
 #include <string.h>
@@ -92,6 +93,7 @@ static fsdp_status walk_run(const walk *self, int unit, const fsdp_shard_run *ru
                               .elems = fsdp_min_i64(piece, run->numel - done),
                               .dtype = self->dtype};
     int64_t at = run->shard_offset + done;
+    fsdp_progress_mark();
     if (!self->writes) {
       data->device->table->read(data->device, self->values, data->data + at * width, range.elems * width);
     }

@@ -1,17 +1,18 @@
-// The watchdog: knows what is under way on the GPU's streams, and ends the job when nothing of it moves.
+// The watchdog: knows which collectives are under way on the GPU's streams, and shows them on the board.
 //
-//   post ─► [oldest | ... | newest]   looked at four times a second: what is over leaves; where the oldest
-//                                     is the same for the time limit, the job ends with its name
+//   post ─► [oldest | ... | newest]   looked at four times a second: what is over leaves, and is progress of
+//                                     its stream's lane; where the oldest stays, the lane waits at it
+//
+// Whether the job is stuck is for the watch to say (watch.h).
 #pragma once
 
-#include <stdbool.h>
-#include <stdint.h>
+#include "runtime/exec/board.h"
 
 typedef struct fsdp_watchdog fsdp_watchdog;
 
 typedef struct fsdp_watchdog_config {
-  int timeout_s;
-  int ordinal; // of the GPU
+  int timeout_s; // for a question to the driver that is not answered
+  int ordinal;   // of the GPU
   // Looks at the communicators, on the watchdog's thread; ends the job itself where one has failed.
   void (*look)(void *owner);
   void *owner;
@@ -21,6 +22,5 @@ typedef struct fsdp_watchdog_config {
 fsdp_watchdog *fsdp_watchdog_create(const fsdp_watchdog_config *config);
 void fsdp_watchdog_destroy(fsdp_watchdog *watchdog); // NULL is allowed
 
-// After a collective was enqueued on `stream`. `what` and `unit` (NULL: none) outlive the watchdog.
-void fsdp_watchdog_post(fsdp_watchdog *watchdog, void *stream, const char *what, const char *unit,
-                        int64_t step);
+// After a collective was enqueued on `stream`; `lane` is NULL where it is no program's.
+void fsdp_watchdog_post(fsdp_watchdog *watchdog, void *stream, fsdp_board_lane *lane, fsdp_place place);

@@ -12,25 +12,26 @@
 #define LOOK_MS 250
 // Beyond the time limit, for a look that does not come back.
 #define GUARD_MS 10000
+// A collective that has been the oldest for so long waits, as far as anyone can tell.
+#define WAITS_MS 1000
 // Collectives that can be under way at one time; more go unnamed.
 #define POSTS_MAX 512
 
 typedef struct post {
   cudaEvent_t over;
-  const char *what, *unit;
-  int64_t step;
+  fsdp_place place;
 } post;
 
 // The posts of one stream, oldest first.
-typedef struct lane {
+typedef struct queue {
   void *stream;
+  fsdp_board_lane *lane;
   post posts[POSTS_MAX];
   uint64_t head, tail;
-  uint64_t seen_head; // at the last progress
-  int64_t since_ms;
-} lane;
+  int64_t since_ms; // when the oldest became that
+} queue;
 
-#define LANES_MAX 8
+#define QUEUES_MAX 8
 
 struct fsdp_watchdog {
   fsdp_watchdog_config config;
@@ -40,8 +41,8 @@ struct fsdp_watchdog {
   bool stop;
   _Atomic int64_t looked_ms; // when the last look began or ended
   _Atomic bool guard_ends;
-  lane lanes[LANES_MAX];
-  int lane_count;
+  queue queues[QUEUES_MAX];
+  int queue_count;
 };
 
 static int64_t now_ms(void) {
@@ -50,12 +51,12 @@ static int64_t now_ms(void) {
   return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
 }
 
-static lane *lane_of(fsdp_watchdog *self, void *stream) {
-  for (int i = 0; i < self->lane_count; i++) {
-    if (self->lanes[i].stream == stream) return &self->lanes[i];
+static queue *queue_of(fsdp_watchdog *self, void *stream) {
+  for (int i = 0; i < self->queue_count; i++) {
+    if (self->queues[i].stream == stream) return &self->queues[i];
   }
-  FSDP_CHECK(self->lane_count < LANES_MAX, "collectives on more than %d streams", LANES_MAX);
-  lane *added = &self->lanes[self->lane_count++];
+  FSDP_CHECK(self->queue_count < QUEUES_MAX, "collectives on more than %d streams", QUEUES_MAX);
+  queue *added = &self->queues[self->queue_count++];
   added->stream = stream;
   return added;
 }
@@ -63,61 +64,39 @@ static lane *lane_of(fsdp_watchdog *self, void *stream) {
 // One thread posts, and nobody else touches the place after the newest. The event is recorded outside the
 // lock: a queue of the GPU that is full, for a peer has stopped, blocks the thread there, and the watchdog
 // must go on.
-void fsdp_watchdog_post(fsdp_watchdog *self, void *stream, const char *what, const char *unit, int64_t step) {
+void fsdp_watchdog_post(fsdp_watchdog *self, void *stream, fsdp_board_lane *lane, fsdp_place place) {
   if (!self) return;
   pthread_mutex_lock(&self->mutex);
-  lane *mine = lane_of(self, stream);
+  queue *mine = queue_of(self, stream);
   bool room = mine->tail - mine->head < POSTS_MAX;
   pthread_mutex_unlock(&self->mutex);
   if (!room) return;
   post *added = &mine->posts[mine->tail % POSTS_MAX];
   if (!added->over) CALL_CUDA(cudaEventCreateWithFlags(&added->over, cudaEventDisableTiming));
   CALL_CUDA(cudaEventRecord(added->over, (cudaStream_t)stream));
-  added->what = what;
-  added->unit = unit;
-  added->step = step;
+  added->place = place;
   pthread_mutex_lock(&self->mutex);
+  if (lane) mine->lane = lane;
   if (mine->tail == mine->head) mine->since_ms = now_ms();
   mine->tail++;
   pthread_mutex_unlock(&self->mutex);
 }
 
-// Takes out what is over.
-static void retire(lane *mine) {
+// Takes out what is over, and shows on the board where the stream is.
+static void look(queue *mine) {
   while (mine->head < mine->tail) {
-    cudaError_t status = cudaEventQuery(mine->posts[mine->head % POSTS_MAX].over);
-    if (status == cudaErrorNotReady) return;
+    const post *oldest = &mine->posts[mine->head % POSTS_MAX];
+    cudaError_t status = cudaEventQuery(oldest->over);
+    if (status == cudaErrorNotReady) break;
     CALL_CUDA(status);
+    if (mine->lane) fsdp_lane_end(mine->lane, oldest->place);
     mine->head++;
     mine->since_ms = now_ms();
   }
-}
-
-// The lane that has waited longest, where none has moved for the time limit.
-static const lane *find_stuck(const fsdp_watchdog *self) {
-  const lane *oldest = NULL;
-  int64_t newest_ms = 0;
-  for (int i = 0; i < self->lane_count; i++) {
-    const lane *mine = &self->lanes[i];
-    if (mine->since_ms > newest_ms) newest_ms = mine->since_ms;
-    if (mine->head == mine->tail) continue;
-    if (!oldest || mine->since_ms < oldest->since_ms) oldest = mine;
-  }
-  bool stuck = oldest && now_ms() - newest_ms > (int64_t)self->config.timeout_s * 1000;
-  return stuck ? oldest : NULL;
-}
-
-static void look(fsdp_watchdog *self) {
-  for (int i = 0; i < self->lane_count; i++) retire(&self->lanes[i]);
-  const lane *stuck = find_stuck(self);
-  if (!stuck) return;
-  const post *first = &stuck->posts[stuck->head % POSTS_MAX];
-  FSDP_JOB_FAIL(
-      first->what,
-      "nothing has moved for %d s: the %s of %s in step %lld is not over; a peer has stopped, or the "
-      "network has (--comm-timeout sets the limit)",
-      self->config.timeout_s, first->what, first->unit ? first->unit : "the step's scalars",
-      (long long)first->step);
+  if (!mine->lane) return;
+  bool busy = mine->head < mine->tail;
+  if (busy) fsdp_lane_begin(mine->lane, mine->posts[mine->head % POSTS_MAX].place);
+  fsdp_lane_wait(mine->lane, busy && now_ms() - mine->since_ms > WAITS_MS);
 }
 
 // Sleeps, with the lock, until the next look; false at the end.
@@ -137,7 +116,7 @@ static void *watch(void *argument) {
   pthread_mutex_lock(&self->mutex);
   while (sleep_between(self)) {
     atomic_store(&self->looked_ms, now_ms());
-    look(self);
+    for (int i = 0; i < self->queue_count; i++) look(&self->queues[i]);
     // Not under the lock: the library may take its time, and collectives go on being posted.
     pthread_mutex_unlock(&self->mutex);
     self->config.look(self->config.owner);
@@ -189,9 +168,9 @@ void fsdp_watchdog_destroy(fsdp_watchdog *self) {
   pthread_join(self->thread, NULL);
   atomic_store(&self->guard_ends, true);
   pthread_join(self->guard, NULL);
-  for (int i = 0; i < self->lane_count; i++) {
+  for (int i = 0; i < self->queue_count; i++) {
     for (int p = 0; p < POSTS_MAX; p++) {
-      if (self->lanes[i].posts[p].over) CALL_CUDA(cudaEventDestroy(self->lanes[i].posts[p].over));
+      if (self->queues[i].posts[p].over) CALL_CUDA(cudaEventDestroy(self->queues[i].posts[p].over));
     }
   }
   pthread_cond_destroy(&self->stopped);

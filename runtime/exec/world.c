@@ -61,7 +61,12 @@ fsdp_status fsdp_world_share_error(fsdp_world *world, fsdp_error *error) {
   int failed = 0;
   while (failed < world->size && errors[failed].status == FSDP_OK) failed++;
   if (failed < world->size) *error = errors[failed];
+  world->failed_rank = failed;
   free(errors);
   if (failed > 0 && failed < world->size) name_failed_rank(world, failed, error);
   return error->status;
+}
+
+void fsdp_world_set_comm_timeout(fsdp_world *world, int seconds) {
+  if (world->watch) fsdp_watch_set_limit(world->watch, seconds);
 }

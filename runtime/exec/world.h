@@ -8,6 +8,7 @@
 #include "runtime/exec/comm.h"
 #include "runtime/exec/device.h"
 #include "runtime/exec/job.h"
+#include "runtime/exec/watch.h"
 #include "runtime/plan/mesh.h"
 
 typedef struct fsdp_world {
@@ -16,10 +17,19 @@ typedef struct fsdp_world {
   int node_index, node_count; // nodes are numbered by their lowest rank
   bool even_nodes;            // every node has local_size ranks, and ranks of a node are neighbours
   char host[FSDP_HOST_NAME_BYTES];
+  int failed_rank; // whose error fsdp_world_share_error last handed out
+  // Of several ranks: who looks after them, its part of the node's shared memory, and how it reaches others.
+  fsdp_watch *watch;
+  fsdp_mail mail;
+  void *board;
+  int64_t board_bytes;
 } fsdp_world;
 
 // Joins the job. FSDP_ERR_PEER where MPI gives no thread support. One world a process.
 fsdp_status fsdp_world_create(int *argc, char ***argv, fsdp_world **world, fsdp_error *error);
+
+// Seconds without progress after which the job ends (--comm-timeout); 300 until then.
+void fsdp_world_set_comm_timeout(fsdp_world *world, int seconds);
 
 // Leaves it; every rank must come. NULL is allowed.
 void fsdp_world_destroy(fsdp_world *world);

@@ -2,26 +2,18 @@
 // arenas.
 #include "runtime/base/check.h"
 #include "runtime/exec/comm_direct.h"
+#include "runtime/exec/shared_file.h"
 #include "runtime/exec/world_internal.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
 #include <unistd.h>
-
-// A file of a process, and what tells that another process has really opened that one.
-typedef struct shared_file {
-  int descriptor; // -1: none
-  uint64_t device, inode;
-} shared_file;
 
 // What ranks tell each other to begin with.
 typedef struct introduction {
   int process, node;
-  shared_file arena[FSDP_SPACE_COUNT];
-  shared_file control[FSDP_GROUP_COUNT]; // made by the first rank of each group
+  fsdp_shared_file arena[FSDP_SPACE_COUNT];
+  fsdp_shared_file control[FSDP_GROUP_COUNT]; // made by the first rank of each group
 } introduction;
 
 typedef struct builder {
@@ -32,26 +24,6 @@ typedef struct builder {
   int *peer_files[FSDP_GROUP_COUNT]; // by group rank and space
 } builder;
 
-static shared_file describe(int descriptor) {
-  struct stat status;
-  if (descriptor < 0 || fstat(descriptor, &status) != 0) return (shared_file){.descriptor = -1};
-  return (shared_file){descriptor, (uint64_t)status.st_dev, (uint64_t)status.st_ino};
-}
-
-// Opens a file of another process of this machine; -1 where that is not possible.
-static int open_shared(int process, const shared_file *file) {
-  if (file->descriptor < 0) return -1;
-  char path[64];
-  snprintf(path, sizeof path, "/proc/%d/fd/%d", process, file->descriptor);
-  int opened = open(path, O_RDWR | O_CLOEXEC);
-  if (opened < 0) return -1;
-  // In another process namespace the same number may be another process.
-  shared_file found = describe(opened);
-  if (found.device == file->device && found.inode == file->inode) return opened;
-  close(opened);
-  return -1;
-}
-
 static int64_t control_bytes(const fsdp_mesh *mesh, fsdp_group group) {
   return fsdp_direct_control_bytes(fsdp_mesh_group_size(mesh, group));
 }
@@ -59,13 +31,6 @@ static int64_t control_bytes(const fsdp_mesh *mesh, fsdp_group group) {
 static void release_control(fsdp_direct_control *control, void *owner) {
   munmap(control, *(size_t *)owner);
   free(owner);
-}
-
-static int create_control_file(const fsdp_mesh *mesh, fsdp_group group) {
-  int file = memfd_create("fsdp-control", MFD_CLOEXEC);
-  if (file >= 0 && ftruncate(file, control_bytes(mesh, group)) == 0) return file;
-  if (file >= 0) close(file);
-  return -1;
 }
 
 static bool same_group(const fsdp_mesh *mesh, fsdp_group group, int a, int b) {
@@ -88,17 +53,13 @@ static bool open_group(builder *self, fsdp_group group) {
     int place = fsdp_mesh_group_rank(mesh, group, r);
     for (int s = 0; s < FSDP_SPACE_COUNT; s++) {
       if (self->config->device->arena_bytes[s] == 0 && peer->arena[s].descriptor < 0) continue;
-      files[place * FSDP_SPACE_COUNT + s] = open_shared(peer->process, &peer->arena[s]);
+      files[place * FSDP_SPACE_COUNT + s] = fsdp_shared_file_open(peer->process, &peer->arena[s]);
       if (files[place * FSDP_SPACE_COUNT + s] < 0) return false;
     }
     if (place != 0) continue;
-    int control = open_shared(peer->process, &peer->control[group]);
-    if (control < 0) return false;
-    void *memory =
-        mmap(NULL, (size_t)control_bytes(mesh, group), PROT_READ | PROT_WRITE, MAP_SHARED, control, 0);
-    close(control);
-    if (memory == MAP_FAILED) return false;
-    self->controls[group] = memory;
+    int control = fsdp_shared_file_open(peer->process, &peer->control[group]);
+    self->controls[group] = fsdp_shared_file_map(control, control_bytes(mesh, group));
+    if (!self->controls[group]) return false;
   }
   return self->controls[group] != NULL;
 }
@@ -167,11 +128,13 @@ fsdp_status fsdp_world_comms(fsdp_world *world, const fsdp_comms_config *config,
   builder self = {.world = world, .config = config};
   introduction mine = {.process = getpid(), .node = world->node_index};
   int control_files[FSDP_GROUP_COUNT];
-  for (int s = 0; s < FSDP_SPACE_COUNT; s++) mine.arena[s] = describe(config->device->arena_file[s]);
+  for (int s = 0; s < FSDP_SPACE_COUNT; s++)
+    mine.arena[s] = fsdp_shared_file_describe(config->device->arena_file[s]);
   for (int g = 0; g < FSDP_GROUP_COUNT; g++) {
     bool leads = fsdp_mesh_group_rank(mesh, (fsdp_group)g, world->rank) == 0;
-    control_files[g] = leads ? create_control_file(mesh, (fsdp_group)g) : -1;
-    mine.control[g] = describe(control_files[g]);
+    control_files[g] =
+        leads ? fsdp_shared_file_create("fsdp-control", control_bytes(mesh, (fsdp_group)g)) : -1;
+    mine.control[g] = fsdp_shared_file_describe(control_files[g]);
   }
   self.ranks = fsdp_alloc((size_t)world->size * sizeof *self.ranks);
   fsdp_world_gather(world, &mine, (int64_t)sizeof mine, self.ranks);

@@ -1,6 +1,7 @@
 #include "runtime/io/checkpoint_file.h"
 
 #include "runtime/base/check.h"
+#include "runtime/base/progress.h"
 #include "runtime/base/size.h"
 #include "runtime/io/safetensors.h"
 
@@ -353,6 +354,7 @@ static fsdp_status fill_window(fsdp_checkpoint_reader *r, int rank, int64_t chun
     return fail_damaged(r, rank, "it cannot be read to its end", error);
   }
   r->bytes_read += bytes;
+  fsdp_progress_mark();
   for (int64_t i = 0; i < count; i++) {
     int64_t size = fsdp_min_i64(CHUNK, bytes - i * CHUNK);
     if (XXH3_64bits(r->window + i * CHUNK, (size_t)size) == file->sums[chunk + i]) continue;

@@ -2,6 +2,7 @@
 
 #include "models/op.h"
 #include "runtime/base/check.h"
+#include "runtime/base/progress.h"
 #include "runtime/base/size.h"
 #include "runtime/io/token_source.h"
 
@@ -152,6 +153,7 @@ static void keep_samples(fsdp_dataset *dataset) {
   int64_t *kept = fsdp_alloc_zeroed((size_t)fsdp_max_i64(dataset->raw_count, 1), sizeof *kept), count = 0;
   for (int64_t raw = 0; raw < dataset->raw_count; raw++) {
     span at = span_of(dataset, raw);
+    if (raw % 4096 == 0) fsdp_progress_mark();
     if (count_targets(dataset, at) > 0) kept[count++] = raw;
     if (dataset->packed) continue;
     const source *s = source_at(dataset, raw, true);
@@ -325,8 +327,15 @@ const char *fsdp_dataset_description(const fsdp_dataset *dataset) {
   return dataset->description;
 }
 
+// Hashed between two signs of progress.
+#define HASH_BYTES ((int64_t)16 << 20)
+
 static void hash_bytes(void *state, const void *bytes, int64_t count) {
-  XXH64_update(state, bytes, (size_t)count);
+  for (int64_t done = 0, now; done < count; done += now) {
+    now = fsdp_min_i64(HASH_BYTES, count - done);
+    XXH64_update(state, (const char *)bytes + done, (size_t)now);
+    fsdp_progress_mark();
+  }
 }
 
 // Text is hashed as one stream, so that cutting it into other files changes nothing.

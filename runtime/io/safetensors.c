@@ -1,6 +1,7 @@
 #include "runtime/io/safetensors.h"
 
 #include "runtime/base/check.h"
+#include "runtime/base/progress.h"
 #include "runtime/io/safetensors_header.h"
 
 #include <dirent.h>
@@ -250,6 +251,7 @@ fsdp_status fsdp_safetensors_read_raw(fsdp_safetensors *model, int index, int64_
       return fsdp_fail(error, FSDP_ERR_INPUT, "%s: reading tensor \"%s\" failed (%s); copy the file again",
                        model->paths[t->file], t->name, got ? strerror(errno) : "the file became shorter");
     done += got;
+    fsdp_progress_mark();
   }
   atomic_fetch_add(&model->bytes_read, bytes);
   return FSDP_OK;

@@ -1,5 +1,6 @@
 // The writing half of safetensors.h.
 #include "runtime/base/check.h"
+#include "runtime/base/progress.h"
 #include "runtime/base/size.h"
 #include "runtime/io/safetensors_header.h"
 
@@ -14,6 +15,7 @@ struct fsdp_safetensors_writer {
   int64_t data_bytes, written_bytes; // without the header
   unsigned char *block;              // of BLOCK_BYTES, aligned, filled up to block_fill; NULL: not direct
   int64_t block_fill;
+  int64_t unsynced_bytes;
 };
 
 static fsdp_status fail_write(const fsdp_safetensors_writer *w, const char *what, fsdp_error *error) {
@@ -24,6 +26,8 @@ static fsdp_status fail_write(const fsdp_safetensors_writer *w, const char *what
 // What is written directly goes out in whole blocks, from an aligned address.
 #define BLOCK_BYTES ((int64_t)4 << 20)
 #define BLOCK_ALIGN 4096
+// Made durable at a time, so that the end of a large file on a slow disk is no long silence.
+#define SYNC_BYTES ((int64_t)256 << 20)
 
 // From here on through the page cache: for the file's end, and where a file system takes the flag but no
 // writes.
@@ -38,6 +42,11 @@ static fsdp_status put(fsdp_safetensors_writer *w, const void *data, int64_t byt
     if (count < 0 && (errno == EINTR || (errno == EINVAL && stop_direct(w)))) continue;
     if (count < 0) return fail_write(w, "writing", error);
     done += count;
+    fsdp_progress_mark();
+    if ((w->unsynced_bytes += count) >= SYNC_BYTES) {
+      if (fdatasync(w->descriptor) != 0) return fail_write(w, "writing", error);
+      w->unsynced_bytes = 0;
+    }
     // After a short write the rest may not be aligned.
     if (done < bytes && done % BLOCK_ALIGN != 0) stop_direct(w);
   }
