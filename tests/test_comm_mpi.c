@@ -51,9 +51,10 @@ static int run_agreement(fsdp_world *world) {
   if (world->size > 1) failed |= strstr(error.message, "the plan differs between rank 0") == NULL;
   fsdp_error own = {FSDP_OK, ""};
   if (world->rank == world->size - 1) fsdp_fail(&own, FSDP_ERR_INPUT, "file %d", world->rank);
-  char wanted[32];
-  snprintf(wanted, sizeof wanted, "file %d", world->size - 1);
-  failed |= fsdp_world_share_error(world, &own) != FSDP_ERR_INPUT || strcmp(own.message, wanted) != 0;
+  char wanted[32]; // and behind it who it was
+  int length = snprintf(wanted, sizeof wanted, "file %d", world->size - 1);
+  failed |= fsdp_world_share_error(world, &own) != FSDP_ERR_INPUT;
+  failed |= strncmp(own.message, wanted, (size_t)length) != 0 || world->failed_rank != world->size - 1;
   int64_t number = world->rank == 0 ? 5 : 0;
   fsdp_world_broadcast(world, &number, (int64_t)sizeof number);
   failed |= number != 5;
