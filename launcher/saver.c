@@ -15,6 +15,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
+#include <time.h>
 
 #define STAGING_BYTES ((int64_t)4 << 20)
 
@@ -63,6 +64,12 @@ static const void *from_state(void *context, const fsdp_checkpoint_range *range)
   return s->staging;
 }
 
+// FSDP_SNAPSHOT_DELAY_MS makes the copy of each unit slow, so that a test sees whether updates wait for it.
+static void delay_for_tests(void) {
+  const char *delay_ms = getenv("FSDP_SNAPSHOT_DELAY_MS");
+  if (delay_ms) nanosleep(&(struct timespec){.tv_nsec = atol(delay_ms) % 1000 * 1000000L}, NULL);
+}
+
 static void take_snapshot(fsdp_saver *s) {
   const fsdp_checkpoint *c = s->checkpoint;
   unsigned char *to = s->snapshot;
@@ -71,6 +78,7 @@ static void take_snapshot(fsdp_saver *s) {
       int64_t first, elems;
       fsdp_checkpoint_piece(c, s->rank, u, &first, &elems);
       if (elems == 0) continue;
+      delay_for_tests();
       fsdp_state_read_shard(s->config.executor, (fsdp_state_part)part, u, in_shard(s, u, first), elems, to);
       to += elems * fsdp_dtype_bytes(c->dtype[part]);
     }

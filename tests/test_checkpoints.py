@@ -237,6 +237,20 @@ def a_full_disk_is_told():
         subprocess.run(["umount", disk], check=True)
 
 
+def updates_wait_for_the_snapshot():
+    """A checkpoint that is written beside the next steps is the state of its own step, however slow the copy."""
+    saved = {}
+    for way, delay_ms in (("off", 0), ("on", 10)):
+        arguments = ["-b", 1, "--max-steps", 4, "-e", f"snapshot_{way}", "--ckpt-freq", 1, "--ckpt-keep", 0]
+        train(*arguments, "--ckpt-async", way, env=dict(os.environ, FSDP_SNAPSHOT_DELAY_MS=str(delay_ms)))
+        saved[way] = [
+            (work / f"snapshot_{way}" / f"step-{step:08}" / "rank-00000.safetensors").read_bytes()
+            for step in range(1, 5)
+        ]
+    for step in range(4):
+        assert saved["on"][step] == saved["off"][step], f"the checkpoint of step {step + 1} is torn"
+
+
 def start(*arguments, ranks):
     command = [str(programs.BIN / "fsdp_train"), *map(str, COMMON + list(arguments))]
     if ranks:
@@ -353,6 +367,7 @@ for test in (
     stays_with_the_newest,
     damage_is_told,
     other_models_are_refused,
+    updates_wait_for_the_snapshot,
     a_full_disk_is_told,
     signals_save_and_stop,
     memory_does_not_grow_with_the_state,

@@ -194,6 +194,25 @@ def formulas():
     assert hybrid["comm"]["all_reduce_bytes"] > 0
 
 
+def recomputed_blocks_keep_one_value():
+    """A layer more keeps one value of N x C more where blocks are recomputed: the sum that enters it. What is
+    kept is not computed into memory of its own again."""
+    batch, seq, hidden = 4, 128, 64
+    kept = []
+    for layers in (8, 9, 12):
+        folder = work / f"layers{layers}"
+        config = dict(programs.CONFIG, num_hidden_layers=layers, hidden_size=hidden)
+        programs.make_model(folder, config, weights=False)
+        for width, dtype in ((4, "fp32"), (2, "bf16")):
+            options = ["--wrap", "block", "--recompute", "block", "-b", batch, "-s", seq, "--param-dtype", dtype]
+            memory = plan_json("--model", folder, "--ranks", 2, *options)["memory"]
+            kept.append((dtype, layers, memory["by_category"]["activations"] / (batch * seq * hidden * width)))
+    by_layers = {(dtype, layers): values for dtype, layers, values in kept}
+    for dtype in ("fp32", "bf16"):
+        assert by_layers[dtype, 9] - by_layers[dtype, 8] == 1, by_layers
+        assert by_layers[dtype, 12] - by_layers[dtype, 8] == 4, by_layers
+
+
 def a_gpu_needs_none():
     report = plan_json("--model", "llama2-7b", "--ranks", "8", "--backend", "cuda", "--wrap", "block")
     cpu = plan_json("--model", "llama2-7b", "--ranks", "8", "--wrap", "block", "--param-dtype", "bf16")
@@ -269,6 +288,7 @@ for test in (
     unit_counts,
     shape_of_the_json,
     formulas,
+    recomputed_blocks_keep_one_value,
     a_gpu_needs_none,
     large_plans_are_quick,
     pictures,
