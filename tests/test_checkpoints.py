@@ -238,7 +238,7 @@ def a_full_disk_is_told():
 
 
 def updates_wait_for_the_snapshot():
-    """A checkpoint that is written beside the next steps is the state of its own step, however slow the copy."""
+    """A checkpoint written beside the next steps is the state of its own step, however slow the copy."""
     saved = {}
     for way, delay_ms in (("off", 0), ("on", 10)):
         arguments = ["-b", 1, "--max-steps", 4, "-e", f"snapshot_{way}", "--ckpt-freq", 1, "--ckpt-keep", 0]

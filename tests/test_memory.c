@@ -5,6 +5,7 @@
 #include "runtime/plan/pack.h"
 #include "runtime/plan/pack_search.h"
 #include "runtime/plan/poison.h"
+#include "tests/cases.h"
 #include "tests/oracle.h"
 #include "tests/random_plan.h"
 
@@ -99,7 +100,7 @@ static void check_owners(const fsdp_program *program, fsdp_space space, int posi
 
 static void test_reports_of_random_programs(void **state) {
   (void)state;
-  for (int seed = 0; seed < PROGRAMS; seed++) {
+  for (int seed = cases_begin(PROGRAMS); cases_run(__func__, seed); seed++) {
     random_source random = {.seed = (uint64_t)seed};
     fsdp_program *program = random_program(&random);
     fsdp_memory_report report, after;
@@ -121,7 +122,7 @@ static void test_reports_of_random_programs(void **state) {
 
 static void test_poison_changes_no_sum(void **state) {
   (void)state;
-  for (int seed = 0; seed < PROGRAMS; seed++) {
+  for (int seed = cases_begin(PROGRAMS); cases_run(__func__, seed); seed++) {
     random_source random = {.seed = (uint64_t)seed};
     fsdp_program *program = random_program(&random);
     fsdp_memory_report before, after;
@@ -202,7 +203,7 @@ static void test_packs_what_fits_exactly(void **state) {
   (void)state;
   int solved = 0;
   double sum = 0;
-  for (int seed = 0; seed < PROGRAMS; seed++) {
+  for (int seed = cases_begin(PROGRAMS); cases_run(__func__, seed); seed++) {
     random_source random = {.seed = (uint64_t)seed};
     fsdp_pack_item items[256];
     int count = 0, windows[2] = {0, 20};

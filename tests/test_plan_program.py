@@ -204,9 +204,11 @@ def recomputed_blocks_keep_one_value():
         config = dict(programs.CONFIG, num_hidden_layers=layers, hidden_size=hidden)
         programs.make_model(folder, config, weights=False)
         for width, dtype in ((4, "fp32"), (2, "bf16")):
-            options = ["--wrap", "block", "--recompute", "block", "-b", batch, "-s", seq, "--param-dtype", dtype]
+            settings = ["--wrap", "block", "--recompute", "block", "--param-dtype", dtype]
+            options = [*settings, "-b", batch, "-s", seq]
             memory = plan_json("--model", folder, "--ranks", 2, *options)["memory"]
-            kept.append((dtype, layers, memory["by_category"]["activations"] / (batch * seq * hidden * width)))
+            activations = memory["by_category"]["activations"]
+            kept.append((dtype, layers, activations / (batch * seq * hidden * width)))
     by_layers = {(dtype, layers): values for dtype, layers, values in kept}
     for dtype in ("fp32", "bf16"):
         assert by_layers[dtype, 9] - by_layers[dtype, 8] == 1, by_layers

@@ -2,6 +2,7 @@
 #include "runtime/base/check.h"
 #include "runtime/plan/memory.h"
 #include "runtime/plan/waits.h"
+#include "tests/cases.h"
 #include "tests/random_program.h"
 
 #include <setjmp.h>
@@ -88,7 +89,7 @@ static void test_seam_order(void **state) {
 
 static void test_lifetimes(void **state) {
   (void)state;
-  for (int seed = 0; seed < 200; seed++) {
+  for (int seed = cases_begin(200); cases_run(__func__, seed); seed++) {
     random_source random = {.seed = (uint64_t)seed};
     fsdp_program *program = random_program(&random);
     for (int t = 0; t < program->tensor_count; t++) {

@@ -2,6 +2,7 @@
 // poisoned, with measured memory as planned. Nothing here divides anything: one or three key/value heads, a
 // vocabulary of 257, sequence 1, three ranks, a head dimension that is not hidden / heads, tied and untied.
 #include "runtime/base/random.h"
+#include "tests/cases.h"
 #include "tests/harness.h"
 
 #include <math.h>
@@ -115,9 +116,13 @@ static void check_run(int run) {
   harness_result *reference = harness_train(&plain), *result = harness_train(&config);
   if (reference->failure[0] || result->failure[0])
     fail_msg("run %d: %s%s", run, reference->failure, result->failure);
-  for (int s = 0; s < STEPS; s++)
-    if (!(fabs((double)(result->loss[s] - reference->loss[s])) <= 1e-5 * (double)reference->loss[s]))
-      fail_msg("run %d: loss %.8g, expected %.8g", run, (double)result->loss[s], (double)reference->loss[s]);
+  for (int s = 0; s < STEPS; s++) {
+    double loss = (double)reference->loss[s], norm = (double)reference->grad_norm[s];
+    if (!(fabs((double)result->loss[s] - loss) <= 1e-5 * loss))
+      fail_msg("run %d: loss %.8g, expected %.8g", run, (double)result->loss[s], loss);
+    if (!(fabs((double)result->grad_norm[s] - norm) <= 1e-4 * norm))
+      fail_msg("run %d: norm %.8g, expected %.8g", run, (double)result->grad_norm[s], norm);
+  }
   compare(run, result, reference);
   char message[256];
   if (!harness_memory_as_planned(result, message, sizeof message)) fail_msg("run %d: %s", run, message);
@@ -129,7 +134,7 @@ static void test_random_shapes(void **state) {
   (void)state;
   const char *variable = getenv("FSDP_TEST_ALL");
   int runs = variable && !strcmp(variable, "1") ? 2000 : 80;
-  for (int run = 0; run < runs; run++) check_run(run);
+  for (int run = cases_begin(runs); cases_run(__func__, run); run++) check_run(run);
 }
 
 int main(void) {

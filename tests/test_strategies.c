@@ -296,9 +296,9 @@ static void test_sums_in_bf16(void **state) {
   }
 }
 
-// Micro-batches are summed in fp32 even where each is reduced in bf16. Two or three roundings to bf16, 2^-9 each
-// of a micro-batch's gradient, leave 2.9e-3 to 4.0e-3 of the sum; a sum that is itself kept in bf16 is rounded
-// 31 times more and is off by 9e-3 or more.
+// Micro-batches are summed in fp32 even where each is reduced in bf16. Two or three roundings to bf16, 2^-9
+// each of a micro-batch's gradient, leave 2.9e-3 to 4.0e-3 of the sum; a sum that is itself kept in bf16 is
+// rounded 31 times more and is off by 6.7e-3 or more.
 static void test_micro_batches_are_summed_in_fp32(void **state) {
   (void)state;
   const place sharded[] = {{FSDP_FULL, 1, 2}, {FSDP_GRAD_OP, 1, 2}, {FSDP_NO, 2, 1}, {FSDP_HYBRID, 2, 2}};

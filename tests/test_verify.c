@@ -4,6 +4,7 @@
 #include "runtime/plan/poison.h"
 #include "runtime/plan/verify.h"
 #include "runtime/plan/waits.h"
+#include "tests/cases.h"
 #include "tests/oracle.h"
 #include "tests/random_program.h"
 
@@ -33,7 +34,7 @@ static fsdp_program *finished_program(random_source *random, bool poison) {
 
 static void test_accepts_sound_programs(void **state) {
   (void)state;
-  for (int seed = 0; seed < PROGRAMS; seed++) {
+  for (int seed = cases_begin(PROGRAMS); cases_run(__func__, seed); seed++) {
     random_source random = {.seed = (uint64_t)seed};
     fsdp_program *program = finished_program(&random, seed % 2);
     fsdp_violation violation;
@@ -48,7 +49,7 @@ static void test_accepts_sound_programs(void **state) {
 static void test_every_wait_deletion(void **state) {
   (void)state;
   int deleted = 0, races = 0, policies = 0;
-  for (int seed = 0; seed < PROGRAMS; seed++) {
+  for (int seed = cases_begin(PROGRAMS); cases_run(__func__, seed); seed++) {
     random_source random = {.seed = (uint64_t)seed};
     fsdp_program *program = finished_program(&random, seed % 4 == 3);
     if (seed % 2) { // a policy can make a wait of the bytes superfluous as long as it stays
@@ -150,7 +151,7 @@ static void damage(fsdp_program *program, random_source *random) {
 static void test_damaged_programs(void **state) {
   (void)state;
   int found[FSDP_VIOLATION_OUT_OF_RANGE + 1] = {0};
-  for (int seed = 0; seed < PROGRAMS; seed++) {
+  for (int seed = cases_begin(PROGRAMS); cases_run(__func__, seed); seed++) {
     random_source random = {.seed = (uint64_t)seed};
     fsdp_program *program = finished_program(&random, seed % 4 == 3);
     for (int i = 0; i < 20; i++) {

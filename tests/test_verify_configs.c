@@ -2,6 +2,7 @@
 // their waits, judged like the oracle does.
 #include "runtime/plan/verify.h"
 #include "runtime/plan/waits.h"
+#include "tests/cases.h"
 #include "tests/oracle.h"
 #include "tests/random_plan.h"
 
@@ -33,7 +34,7 @@ static void test_random_configs(void **state) {
   (void)state;
   double worst = 0, sum = 0;
   int over = 0;
-  for (int seed = 0; seed < CONFIGS; seed++) {
+  for (int seed = cases_begin(CONFIGS); cases_run(__func__, seed); seed++) {
     random_source random = {.seed = (uint64_t)seed};
     fsdp_plan_config config = random_plan_config(&random);
     fsdp_plan *plan = plan_of(&config);
@@ -137,7 +138,7 @@ static bool swap_free_with_use(fsdp_program *program, int tensor) {
 static void test_swapped_frees_and_shared_addresses(void **state) {
   (void)state;
   int swapped = 0, shared = 0;
-  for (int seed = 0; seed < MUTATED * 3; seed++) {
+  for (int seed = cases_begin(MUTATED * 3); cases_run(__func__, seed); seed++) {
     random_source random = {.seed = 2000000 + (uint64_t)seed};
     fsdp_plan_config config = random_plan_config(&random);
     config.poison = false;

@@ -1,0 +1,14 @@
+// Random cases of a test, by number: one that fails is named at the end with the command that repeats it.
+//
+//   for (int n = cases_begin(COUNT); cases_run(__func__, n); n++) { ... the case of seed n ... }
+//
+// FSDP_TEST_CASE=N in the environment runs case N alone.
+#pragma once
+
+#include <stdbool.h>
+
+// The first of `count` cases. One loop at a time.
+int cases_begin(int count);
+
+// Whether case `number` is to run; records it for `test`, a string that outlives the process' tests.
+bool cases_run(const char *test, int number);
