@@ -34,6 +34,13 @@ typedef struct fsdp_segment {
   uint64_t random_stream; // fsdp_random_stream(parameter name)
 } fsdp_segment;
 
+// Elements [first, first + elems) of a parameter's initialisation: mean + deviation * the stream's normals.
+typedef struct fsdp_drawing {
+  uint64_t seed, stream; // fsdp_random_stream(parameter name)
+  int64_t first, elems;
+  float mean, deviation;
+} fsdp_drawing;
+
 typedef struct fsdp_pool fsdp_pool;   // kernels/cpu/pool.h
 typedef struct fsdp_touch fsdp_touch; // the trace's recorder of byte ranges
 

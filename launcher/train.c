@@ -192,9 +192,13 @@ static void create_executor(fsdp_trainer *t) {
 
 // New weights or the folder's, each of which is drawn or read by one of the ranks that share it.
 static fsdp_status start_state(fsdp_trainer *t, fsdp_error *error) {
-  t->drawers = fsdp_pool_create(t->placement->core_count);
-  fsdp_state_fill_slice(t->executor, draw_or_read, t, error);
-  fsdp_pool_destroy(t->drawers);
+  if (!t->weights && t->device->table->draw) {
+    fsdp_state_draw(t->executor, (uint64_t)t->options->seed);
+  } else {
+    t->drawers = fsdp_pool_create(t->placement->core_count);
+    fsdp_state_fill_slice(t->executor, draw_or_read, t, error);
+    fsdp_pool_destroy(t->drawers);
+  }
   if (fsdp_world_share_error(t->world, error) != FSDP_OK) return error->status;
   fsdp_state_exchange(t->executor, FSDP_STATE_MASTER);
   if (t->weights) t->weights_bytes = fsdp_world_sum(t->world, fsdp_weights_bytes_read(t->weights));

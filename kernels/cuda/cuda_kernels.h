@@ -29,6 +29,10 @@ void fsdp_cuda_gemm_close(void);
 // holds random numbers meanwhile and zeros afterwards.
 void fsdp_cuda_prepare(const fsdp_kernel_call *call);
 
+// Draws into `out` (drawing->elems of fp32 or bf16, anywhere), the same bits as fsdp_random_normal, rounded
+// to nearest; enqueues on `stream`.
+void fsdp_cuda_draw(const fsdp_drawing *drawing, void *out, fsdp_dtype dtype, void *stream);
+
 // The cudaError_t of loading one of the kernels on the current device, whose context this makes: it says
 // whether the program holds code for a device of this kind, or PTX that the driver can translate.
 int fsdp_cuda_probe(void);

@@ -75,11 +75,16 @@ typedef struct fsdp_device_table {
   // it marked before; the milliseconds between two marks that are over.
   void (*stamp)(fsdp_device *device, const fsdp_stream_context *context, int slot);
   double (*stamp_ms)(fsdp_device *device, int from, int to);
-  // Copies between an arena and memory of the caller, at once; the streams must be idle.
+  // Copies between an arena and memory of the caller; the streams must be idle. What is written (copied,
+  // set to zero, drawn) is in place after `flush`, NULL where it is at once; the caller's memory may be
+  // used again on return. `piece_bytes` at a time move best, 0: any number.
   void (*read)(fsdp_device *device, void *destination, const void *arena_source, int64_t bytes);
   void (*write)(fsdp_device *device, void *arena_destination, const void *source, int64_t bytes);
-  // Zeros in an arena, at once; the streams must be idle.
   void (*clear)(fsdp_device *device, void *arena_destination, int64_t bytes);
+  // New weights drawn where they are to lie, as fsdp_random_normal draws them; NULL: the host does.
+  void (*draw)(fsdp_device *device, void *arena_destination, fsdp_dtype dtype, const fsdp_drawing *drawing);
+  void (*flush)(fsdp_device *device);
+  int64_t piece_bytes;
   // Bytes of the device that are in use as its driver counts them: the arena, what the driver and the
   // libraries keep for this process, and whatever other processes have there. NULL where no driver counts.
   int64_t (*used_bytes)(fsdp_device *device);

@@ -13,6 +13,7 @@
 #include "runtime/base/check.h"
 #include "runtime/exec/comm_nccl.h"
 #include "runtime/exec/cuda_check.h"
+#include "runtime/exec/transfer_cuda.h"
 #include "runtime/exec/worker.h"
 
 #include <cuda.h>
@@ -34,6 +35,7 @@ typedef struct cuda_device {
   bool registered, warm, has_kernels;
   gpu_stream streams[FSDP_STREAM_COUNT];
   fsdp_worker *host;
+  fsdp_transfer *transfer;
   cudaEvent_t *stamps; // by slot
   int stamp_count;
   _Atomic uint64_t *host_over; // pinned: tickets of the host stream that are over
@@ -156,19 +158,24 @@ static void cuda_read(fsdp_device *device, void *destination, const void *source
   CALL_CUDA(cudaMemcpy(destination, source, (size_t)bytes, cudaMemcpyDefault));
 }
 
+static fsdp_transfer *transfer_of(fsdp_device *device) {
+  return ((cuda_device *)device)->transfer;
+}
+
 static void cuda_write(fsdp_device *device, void *destination, const void *source, int64_t bytes) {
-  (void)device;
-  CALL_CUDA(cudaDeviceSynchronize());
-  CALL_CUDA(cudaMemcpy(destination, source, (size_t)bytes, cudaMemcpyDefault));
-  // From pageable memory the copy may return before the last of it has arrived.
-  CALL_CUDA(cudaDeviceSynchronize());
+  fsdp_transfer_put(transfer_of(device), destination, source, bytes);
 }
 
 static void cuda_clear(fsdp_device *device, void *destination, int64_t bytes) {
-  (void)device;
-  CALL_CUDA(cudaDeviceSynchronize());
-  CALL_CUDA(cudaMemset(destination, 0, (size_t)bytes));
-  CALL_CUDA(cudaDeviceSynchronize());
+  fsdp_transfer_clear(transfer_of(device), destination, bytes);
+}
+
+static void cuda_draw(fsdp_device *device, void *destination, fsdp_dtype dtype, const fsdp_drawing *drawing) {
+  fsdp_cuda_draw(drawing, destination, dtype, fsdp_transfer_stream(transfer_of(device)));
+}
+
+static void cuda_flush(fsdp_device *device) {
+  fsdp_transfer_flush(transfer_of(device));
 }
 
 static int64_t cuda_used_bytes(fsdp_device *device) {
@@ -277,6 +284,7 @@ static void cuda_destroy(fsdp_device *device) {
   if (!device) return;
   cuda_device *self = (cuda_device *)device;
   fsdp_worker_destroy(self->host);
+  fsdp_transfer_destroy(self->transfer);
   for (int s = 0; s < FSDP_STREAM_COUNT; s++) {
     gpu_stream *stream = &self->streams[s];
     for (uint64_t i = 0; stream->events && i < stream->capacity; i++) {
@@ -317,6 +325,7 @@ static fsdp_status cuda_create(const fsdp_device_config *config, fsdp_device **d
     if (s == FSDP_STREAM_HOST || config->stream_threads[s] == 0) continue;
     create_stream(self, (fsdp_stream)s, config);
   }
+  self->transfer = fsdp_transfer_create();
   find_wait_value(self);
   if (config->stream_threads[FSDP_STREAM_HOST] > 0) {
     self->host = fsdp_worker_create(&(fsdp_worker_config){
@@ -349,6 +358,9 @@ const fsdp_device_table *fsdp_device_cuda(void) {
       .read = cuda_read,
       .write = cuda_write,
       .clear = cuda_clear,
+      .draw = cuda_draw,
+      .flush = cuda_flush,
+      .piece_bytes = FSDP_TRANSFER_PIECE_BYTES,
       .used_bytes = cuda_used_bytes,
   };
   return &table;

@@ -1,13 +1,18 @@
 #include "runtime/exec/state.h"
 
+#include "kernels/cpu/pool.h"
 #include "runtime/base/check.h"
 #include "runtime/base/progress.h"
+#include "runtime/base/random.h"
 #include "runtime/base/size.h"
 
+#include <sched.h>
 #include <string.h>
 
-// Bytes that are handed over at a time.
+// Bytes that are handed over at a time, where the device has no better number.
 #define PIECE_BYTES ((int64_t)1 << 20)
+// Threads that convert what is handed over: more than saturate memory would gain nothing.
+#define THREADS_MAX 8
 
 // One unit's shard of one part.
 typedef struct shard {
@@ -35,21 +40,45 @@ fsdp_dtype fsdp_state_dtype(const fsdp_plan *plan, fsdp_state_part part) {
   return part == FSDP_STATE_MASTER ? plan->config.master_dtype : plan->config.moment_dtype;
 }
 
-// Writes `elems` values of `from` to a shard, rounded to its dtype, from element `first` on.
-static void put_values(const shard *to, int64_t first, int64_t elems, const void *values, fsdp_dtype from,
-                       void *scratch) {
+// What is handed over at a time, in two dtypes.
+typedef struct staging {
+  int64_t bytes; // of each
+  void *values, *converted;
+  fsdp_pool *pool; // that converts; NULL: nothing is converted
+} staging;
+
+static staging staging_create(const fsdp_device *device, bool converts) {
+  cpu_set_t allowed;
+  CPU_ZERO(&allowed);
+  int threads = sched_getaffinity(0, sizeof allowed, &allowed) == 0 ? CPU_COUNT(&allowed) : 1;
+  int64_t bytes = device->table->piece_bytes ? device->table->piece_bytes : PIECE_BYTES;
+  return (staging){.bytes = bytes,
+                   .values = fsdp_alloc((size_t)bytes),
+                   .converted = fsdp_alloc((size_t)bytes),
+                   .pool = converts ? fsdp_pool_create((int)fsdp_min_i64(threads, THREADS_MAX)) : NULL};
+}
+
+static void staging_destroy(staging *s) {
+  if (s->pool) fsdp_pool_destroy(s->pool);
+  free(s->converted);
+  free(s->values);
+}
+
+// Writes `elems` staged values of `from` to a shard, rounded to its dtype, from element `first` on.
+static void put_values(const shard *to, int64_t first, int64_t elems, fsdp_dtype from, const staging *s) {
   int64_t width = fsdp_dtype_bytes(to->dtype);
+  const void *values = s->values;
   if (!to->data) return;
   if (from != to->dtype) {
-    for (int64_t i = 0; i < elems; i++) {
-      float value =
-          from == FSDP_F32 ? ((const float *)values)[i] : fsdp_bf16_to_f32(((const fsdp_bf16 *)values)[i]);
-      if (to->dtype == FSDP_F32)
-        ((float *)scratch)[i] = value;
-      else
-        ((fsdp_bf16 *)scratch)[i] = fsdp_bf16_from_f32(value);
-    }
-    values = scratch;
+    fsdp_view views[2] = {{.data = s->values, .numel = elems, .dtype = from, .access = FSDP_READ},
+                          {.data = s->converted, .numel = elems, .dtype = to->dtype, .access = FSDP_WRITE}};
+    fsdp_kernel_call call = {.kind = FSDP_OP_CAST,
+                             .attrs = &(fsdp_op_attrs){0},
+                             .operands = views,
+                             .operand_count = 2,
+                             .pool = s->pool};
+    fsdp_cpu_kernels()->kernels[FSDP_OP_CAST](&call);
+    values = s->converted;
   }
   to->device->table->write(to->device, to->data + first * width, values, elems * width);
 }
@@ -75,16 +104,36 @@ typedef struct walk {
   fsdp_state_part part;
   fsdp_dtype dtype; // of the values handed over
   bool writes, sliced;
+  bool draws; // the device draws the values, by `seed`; there is no callback then
+  uint64_t seed;
   fsdp_state_callback callback; // NULL: zeros are all
   void *context;
   fsdp_error *error;
-  void *values, *scratch; // PIECE_BYTES each
+  staging staging;
 } walk;
+
+static void draw_run(const walk *self, const fsdp_shard_run *run, const shard *to) {
+  if (!to->data) return;
+  const fsdp_param *param = &fsdp_executor_config_of(self->executor)->plan->graph->params[run->param];
+  fsdp_drawing drawing = {.seed = self->seed,
+                          .stream = fsdp_random_stream(param->name),
+                          .first = run->element_index,
+                          .elems = run->numel,
+                          .mean = param->init_mean,
+                          .deviation = param->init_deviation};
+  to->device->table->draw(to->device, to->data + run->shard_offset * fsdp_dtype_bytes(to->dtype), to->dtype,
+                          &drawing);
+}
 
 static fsdp_status walk_run(const walk *self, int unit, const fsdp_shard_run *run, const shard *data,
                             const shard *copy) {
   const fsdp_plan *plan = fsdp_executor_config_of(self->executor)->plan;
-  int64_t piece = PIECE_BYTES / (int64_t)sizeof(float), width = fsdp_dtype_bytes(data->dtype);
+  int64_t piece = self->staging.bytes / (int64_t)sizeof(float), width = fsdp_dtype_bytes(data->dtype);
+  if (self->draws) {
+    draw_run(self, run, data);
+    draw_run(self, run, copy);
+    return FSDP_OK;
+  }
   for (int64_t done = 0; done < run->numel; done += piece) {
     fsdp_state_range range = {.unit = unit,
                               .param = run->param,
@@ -95,13 +144,14 @@ static fsdp_status walk_run(const walk *self, int unit, const fsdp_shard_run *ru
     int64_t at = run->shard_offset + done;
     fsdp_progress_mark();
     if (!self->writes) {
-      data->device->table->read(data->device, self->values, data->data + at * width, range.elems * width);
+      data->device->table->read(data->device, self->staging.values, data->data + at * width,
+                                range.elems * width);
     }
-    fsdp_status status = self->callback(self->context, &range, self->values, self->error);
+    fsdp_status status = self->callback(self->context, &range, self->staging.values, self->error);
     if (status != FSDP_OK) return status;
     if (!self->writes) continue;
-    put_values(data, at, range.elems, self->values, self->dtype, self->scratch);
-    put_values(copy, at, range.elems, self->values, self->dtype, self->scratch);
+    put_values(data, at, range.elems, self->dtype, &self->staging);
+    put_values(copy, at, range.elems, self->dtype, &self->staging);
   }
   return FSDP_OK;
 }
@@ -155,7 +205,7 @@ static fsdp_status walk_unit(const walk *self, int unit) {
     clear(&data);
     clear(&copy);
   }
-  if (!self->callback) return FSDP_OK;
+  if (!self->callback && !self->draws) return FSDP_OK;
   int capacity = plan->units->units[unit].param_count;
   fsdp_shard_run *runs = fsdp_alloc((size_t)capacity * sizeof *runs);
   int shard_rank = fsdp_mesh_coordinate(&plan->program->mesh, FSDP_AXIS_FSDP, config->rank);
@@ -170,15 +220,25 @@ static fsdp_status walk_unit(const walk *self, int unit) {
 }
 
 static fsdp_status walk_all(walk *self) {
-  const fsdp_units *units = fsdp_executor_config_of(self->executor)->plan->units;
-  self->values = fsdp_alloc((size_t)PIECE_BYTES);
-  self->scratch = fsdp_alloc((size_t)PIECE_BYTES);
+  const fsdp_executor_config *config = fsdp_executor_config_of(self->executor);
+  const fsdp_units *units = config->plan->units;
+  self->staging = staging_create(config->device, self->writes && self->callback);
   fsdp_status status = FSDP_OK;
   for (int u = 0; u < units->count && status == FSDP_OK; u++) {
     if (units->units[u].shard_numel > 0) status = walk_unit(self, u);
   }
-  free(self->scratch);
-  free(self->values);
+  if (self->writes && config->device->table->flush) config->device->table->flush(config->device);
+  staging_destroy(&self->staging);
+  return status;
+}
+
+// Moments of a new start.
+static fsdp_status clear_moments(fsdp_executor *executor, fsdp_error *error) {
+  fsdp_status status = FSDP_OK;
+  for (int part = FSDP_STATE_MOMENT1; part <= FSDP_STATE_MOMENT2 && status == FSDP_OK; part++) {
+    walk moments = {.executor = executor, .part = (fsdp_state_part)part, .writes = true, .error = error};
+    status = walk_all(&moments);
+  }
   return status;
 }
 
@@ -193,11 +253,19 @@ static fsdp_status fill(fsdp_executor *executor, bool sliced, fsdp_state_callbac
                   .context = context,
                   .error = error};
   fsdp_status status = walk_all(&masters);
-  for (int part = FSDP_STATE_MOMENT1; part <= FSDP_STATE_MOMENT2 && status == FSDP_OK; part++) {
-    walk moments = {.executor = executor, .part = (fsdp_state_part)part, .writes = true, .error = error};
-    status = walk_all(&moments);
-  }
-  return status;
+  return status == FSDP_OK ? clear_moments(executor, error) : status;
+}
+
+void fsdp_state_draw(fsdp_executor *executor, uint64_t seed) {
+  fsdp_error none = {0};
+  walk masters = {.executor = executor,
+                  .part = FSDP_STATE_MASTER,
+                  .writes = true,
+                  .draws = true,
+                  .seed = seed,
+                  .error = &none};
+  walk_all(&masters);
+  clear_moments(executor, &none);
 }
 
 fsdp_status fsdp_state_fill(fsdp_executor *executor, fsdp_state_callback source, void *context,
@@ -244,12 +312,12 @@ fsdp_status fsdp_state_load_slice(fsdp_executor *executor, fsdp_state_part part,
 }
 
 // A low-precision copy from the whole shard that it is of.
-static void refresh_copy(const shard *data, const shard *copy, void *values, void *scratch) {
-  int64_t piece = PIECE_BYTES / (int64_t)sizeof(float), width = fsdp_dtype_bytes(data->dtype);
+static void refresh_copy(const shard *data, const shard *copy, const staging *s) {
+  int64_t piece = s->bytes / (int64_t)sizeof(float), width = fsdp_dtype_bytes(data->dtype);
   for (int64_t at = 0; copy->data && at < data->elems; at += piece) {
     int64_t elems = fsdp_min_i64(piece, data->elems - at);
-    data->device->table->read(data->device, values, data->data + at * width, elems * width);
-    put_values(copy, at, elems, values, data->dtype, scratch);
+    data->device->table->read(data->device, s->values, data->data + at * width, elems * width);
+    put_values(copy, at, elems, data->dtype, s);
   }
 }
 
@@ -257,7 +325,7 @@ void fsdp_state_exchange(fsdp_executor *executor, fsdp_state_part part) {
   const fsdp_executor_config *config = fsdp_executor_config_of(executor);
   const fsdp_plan *plan = config->plan;
   fsdp_comm *comm = config->comms[FSDP_GROUP_REPLICA];
-  void *values = fsdp_alloc((size_t)PIECE_BYTES), *scratch = fsdp_alloc((size_t)PIECE_BYTES);
+  staging staged = staging_create(config->device, true);
   for (int u = 0; u < plan->units->count; u++) {
     const fsdp_unit_state *state = &plan->unit_state[u];
     shard data = shard_of(executor, u, tensor_of(state, part), fsdp_state_dtype(plan, part));
@@ -268,8 +336,7 @@ void fsdp_state_exchange(fsdp_executor *executor, fsdp_state_part part) {
     comm->table->all_gather(comm, &call);
     shard copy =
         shard_of(executor, u, part == FSDP_STATE_MASTER ? state->copy : -1, plan->config.param_dtype);
-    refresh_copy(&data, &copy, values, scratch);
+    refresh_copy(&data, &copy, &staged);
   }
-  free(scratch);
-  free(values);
+  staging_destroy(&staged);
 }

@@ -33,6 +33,10 @@ typedef fsdp_status (*fsdp_state_callback)(void *context, const fsdp_state_range
 fsdp_status fsdp_state_fill(fsdp_executor *executor, fsdp_state_callback source, void *context,
                             fsdp_error *error);
 
+// The same with new weights that the device draws itself, where it can (fsdp_device_table.draw): the values
+// are those of fsdp_random_normal by parameter name and element index, as fsdp_draw_param gives them.
+void fsdp_state_draw(fsdp_executor *executor, uint64_t seed);
+
 // Hands every run of a part to `sink`, in its own dtype, units in order and runs in order.
 fsdp_status fsdp_state_save(fsdp_executor *executor, fsdp_state_part part, fsdp_state_callback sink,
                             void *context, fsdp_error *error);

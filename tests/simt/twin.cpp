@@ -329,6 +329,11 @@ std::vector<bytes> twin_run(const twin_case &c) {
   return data;
 }
 
+void twin_report(bool good, const std::string &what) {
+  failures += !good;
+  printf("%s %s\n", good ? "ok    " : "FAILED", what.c_str());
+}
+
 int twin_failures() {
   return failures;
 }

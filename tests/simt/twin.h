@@ -58,6 +58,8 @@ void twin_choose(twin_choice choice);
 // case that is not chosen, as they began).
 std::vector<std::vector<unsigned char>> twin_check(const twin_case &c);
 int twin_failures();
+// Counts and prints the result of a comparison that a test makes itself.
+void twin_report(bool good, const std::string &what);
 
 // One run on the CUDA device alone: its operands' bits, workspaces left out.
 std::vector<std::vector<unsigned char>> twin_run(const twin_case &c);

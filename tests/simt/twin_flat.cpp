@@ -1,7 +1,15 @@
 // Movement and sums over flat ranges, and AdamW.
 #include "tests/simt/twin.h"
 
+#include "kernels/cuda/cuda_kernels.h"
+extern "C" {
+#include "runtime/base/random.h"
+}
+
+#include <cuda_runtime.h>
+
 #include <cmath>
+#include <cstring>
 
 namespace {
 
@@ -53,6 +61,34 @@ void clips(float max_norm, float sum) {
   twin_output(&c, FSDP_F32, 1);
   twin_output(&c, FSDP_F32, 1);
   twin_check(c);
+}
+
+// New weights: the very bits that the host draws, wherever a range begins and ends, and nothing beside it.
+template <class T> void draws(fsdp_dtype dtype, int64_t first, int64_t elems) {
+  constexpr int64_t beside = 3; // so that the range is not aligned either
+  const fsdp_drawing d = {
+      0x123456789abcdefULL, fsdp_random_stream("model.norm.weight"), first, elems, 0.5f, 0.02f};
+  std::vector<float> drawn(static_cast<size_t>(elems));
+  fsdp_random_normal(d.seed, d.stream, first, elems, d.mean, d.deviation, drawn.data());
+  std::vector<T> expected(static_cast<size_t>(elems + 2 * beside)), mine(expected.size());
+  memset(expected.data(), 0x5a, expected.size() * sizeof(T));
+  mine = expected;
+  for (int64_t i = 0; i < elems; i++) {
+    T *to = &expected[size_t(i + beside)];
+    const float x = drawn[size_t(i)];
+    const fsdp_bf16 low = fsdp_bf16_from_f32(x);
+    memcpy(to, sizeof(T) == 4 ? static_cast<const void *>(&x) : &low, sizeof(T));
+  }
+  const size_t bytes = mine.size() * sizeof(T);
+  void *memory;
+  bool good = cudaMalloc(&memory, bytes) == cudaSuccess &&
+              cudaMemcpy(memory, mine.data(), bytes, cudaMemcpyHostToDevice) == cudaSuccess;
+  fsdp_cuda_draw(&d, static_cast<T *>(memory) + beside, dtype, nullptr);
+  good = good && cudaMemcpy(mine.data(), memory, bytes, cudaMemcpyDeviceToHost) == cudaSuccess;
+  cudaFree(memory);
+  twin_report(good && memcmp(mine.data(), expected.data(), bytes) == 0,
+              std::string("draw ") + fsdp_dtype_name(dtype) + " elements " + std::to_string(first) + " + " +
+                  std::to_string(elems));
 }
 
 // Whole numbers: the digest is the same bits on both devices, whatever the length and its last word.
@@ -155,6 +191,12 @@ void exact_adamw(int64_t P, int64_t step, fsdp_dtype master, fsdp_dtype moment) 
 } // namespace
 
 void twin_flat() {
+  for (int64_t first : {int64_t(0), int64_t(5), (int64_t(1) << 40) + 3}) {
+    for (int64_t elems : {int64_t(0), int64_t(1), int64_t(6), int64_t(40009)}) {
+      draws<uint32_t>(FSDP_F32, first, elems);
+      draws<uint16_t>(FSDP_BF16, first, elems);
+    }
+  }
   for (fsdp_dtype from : dtypes)
     for (fsdp_dtype to : dtypes)
       for (int64_t P : lengths) movements(from, to, P);
