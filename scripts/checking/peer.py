@@ -83,6 +83,11 @@ class Peer:
         except BrokenPipeError:
             pass  # it has ended; its lines say so
 
-    def end(self):
-        if self.child in process.live:
-            process.end(self.child)
+    def close(self, limit_s=0):
+        """It keeps memory of the GPU until it has ended: by itself within the limit, or by force."""
+        deadline = time.monotonic() + limit_s
+        while self.child in process.live:
+            try:
+                self.take(self.lines.get(timeout=max(0.0, deadline - time.monotonic())))
+            except queue.Empty:
+                process.end(self.child)

@@ -203,11 +203,11 @@ class Runner:
         if peer.result is None:
             result = "FAILED" if peer.failure else "late"
             note = peer.failure or f"over its limit of {limit_s:.0f} s; it came to: {peer.stage}"
-            peer.end()
             peer.failure = note
+            peer.close()
         else:
             result, note = self.peer_figures(peer)
-            peer.poll(5)
+            peer.close(10)
         self.report.row(name, result, time.monotonic() - begin, note)
 
     def peer_figures(self, peer):
