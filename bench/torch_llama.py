@@ -10,6 +10,7 @@ GPU, and waits for a line; then makes the model and runs the first steps, in whi
 {"stage": "compiled"}, and waits for another before the steps that are timed.
 """
 import argparse
+import importlib
 import json
 import math
 import os
@@ -22,6 +23,7 @@ import torch.nn.functional as F
 from torch import nn
 
 MASK = 0xFFFFFFFF
+USED_LATER = ("torch._dynamo", "torch._inductor.compile_fx", "torch.distributed.fsdp")
 STAGED_STEPS = 3  # that compile, and so do not count (compare_gpu.py)
 
 
@@ -249,10 +251,8 @@ def stage(args, name):
 
 
 def train(args):
-    if args.staged:
-        import torch._dynamo
-        import torch._inductor.compile_fx
-        import torch.distributed.fsdp
+    for module in USED_LATER if args.staged else ():
+        importlib.import_module(module)
     stage(args, "imported")
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(args.port), RANK="0", WORLD_SIZE="1",
                       LOCAL_RANK="0", GLOO_SOCKET_IFNAME="lo", NCCL_SOCKET_IFNAME="lo")
