@@ -26,7 +26,7 @@ void fsdp_cuda_gemm_close(void);
 // For a call that the program will make, when the plan is sealed and before memory is filled: loads its
 // kernels, which CUDA otherwise does at their first launch, in the middle of a step, and chooses the
 // algorithms of its products: the fastest of a few, which are run on the operands' memory and awaited. That
-// holds random numbers meanwhile and zeros afterwards.
+// holds random numbers meanwhile and NaNs afterwards.
 void fsdp_cuda_prepare(const fsdp_kernel_call *call);
 
 // Draws into `out` (drawing->elems of fp32 or bf16, anywhere), the same bits as fsdp_random_normal, rounded

@@ -226,12 +226,13 @@ void fill(const matrix_span &m, cudaStream_t stream) {
   CUDA_CHECK(cudaGetLastError());
 }
 
-void clear(const matrix_span &m, cudaStream_t stream) {
-  CUDA_CHECK(cudaMemsetAsync(m.data, 0, size_t(m.elems * fsdp_dtype_bytes(m.dtype)), stream));
+// NaNs, so that whoever reads what is not written yet finds them.
+void poison(const matrix_span &m, cudaStream_t stream) {
+  CUDA_CHECK(cudaMemsetAsync(m.data, 0xff, size_t(m.elems * fsdp_dtype_bytes(m.dtype)), stream));
 }
 
 // The first candidate, or a later one that is faster by the margin. On random numbers, since a GPU multiplies
-// zeros 13% faster and not by the same algorithms; what was zeros is so again afterwards.
+// zeros 13% faster and not by the same algorithms.
 void choose_by_time(product_plan *plan, const fsdp_cuda_product *product) {
   cublasLtMatmulHeuristicResult_t results[candidates_max];
   const int found = find_candidates(plan, wanted_candidates(), results);
@@ -248,8 +249,7 @@ void choose_by_time(product_plan *plan, const fsdp_cuda_product *product) {
       span_of(product->c, c, k->m, k->n, k->c_stride),
   };
   const stopwatch w = make_stopwatch();
-  fill(spans[0], w.stream);
-  fill(spans[1], w.stream);
+  for (const matrix_span &span : spans) fill(span, w.stream);
   float best = INFINITY;
   for (int i = 0; i < found; i++) {
     const float ms = time_candidate(plan, &results[i].algo, product, &w, best);
@@ -257,7 +257,7 @@ void choose_by_time(product_plan *plan, const fsdp_cuda_product *product) {
     best = ms;
     plan->algorithm = results[i].algo;
   }
-  for (const matrix_span &span : spans) clear(span, w.stream);
+  for (const matrix_span &span : spans) poison(span, w.stream);
   CUDA_CHECK(cudaStreamSynchronize(w.stream));
   destroy_stopwatch(&w);
 }
