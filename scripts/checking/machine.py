@@ -46,8 +46,8 @@ class Machine:
                 f"-DCMAKE_CUDA_ARCHITECTURES={self.gpus[0][2]}", *hints]
 
     def set_environment(self):
-        """PyTorch finds its libraries by itself, without what is added here for our programs; its own come
-        last in our path, for what nothing else has."""
+        """PyTorch finds its libraries by itself, without what is added here for our programs; the toolkit's
+        and its own come last in our path, for what nothing else has."""
         ours = self.environment
         ours["FSDP_PEER_LIBRARY_PATH"] = ours.get("LD_LIBRARY_PATH", "")
         ours.update(FSDP_SOURCE_DIR=self.root, FSDP_TEST_BACKEND="cuda", PYTHONUNBUFFERED="1")
@@ -58,7 +58,8 @@ class Machine:
             self.environment = ours = tools.bundle_environment(self.bundle, ours)
             self.tools["mpirun"] = tools.find_tool("mpirun", ours)
         ours["FSDP_BIN_DIR"] = os.path.dirname(self.program("fsdp_train"))
-        paths = [ours.get("LD_LIBRARY_PATH", ""), *self.wheels]
+        toolkits = [os.path.join(place, "lib64") for place in tools.toolkit_folders(ours)]
+        paths = [ours.get("LD_LIBRARY_PATH", ""), *filter(os.path.isdir, toolkits), *self.wheels]
         ours["LD_LIBRARY_PATH"] = os.pathsep.join(path for path in paths if path)
         os.environ.update(ours)
 
