@@ -123,31 +123,94 @@ bytes cuda_initial(const twin_operand &o) {
   return data;
 }
 
-std::vector<bytes> run_on_cuda(const twin_case &c, int run) {
-  std::vector<bytes> data;
+// ---- Memory of a run on the device: an allocation for each operand
+//
+//   the first run   exactly the operand's bytes, and nothing written to outputs and workspaces beforehand, so
+//                   that memcheck and initcheck (and the emulation) see every access beside or before
+//   the others      a red zone on either side, looked at afterwards; outputs hold NaNs. Zones hold NaNs, which
+//                   spoil what is read of them, and then tiny numbers, which an addition changes
+
+constexpr size_t zone_bytes[runs] = {0, 256, 256};
+constexpr unsigned char zone_byte[runs] = {0, 0xff, 0x11}; // as integers, none is a token
+
+struct device_memory {
+  unsigned char *start;
+  size_t zone, bytes;   // on either side; between
+  unsigned char filler; // of the zones
+};
+
+device_memory allocate(size_t bytes_count, int run) {
+  void *address;
+  must(cudaMalloc(&address, bytes_count + 2 * zone_bytes[run]));
+  return {static_cast<unsigned char *>(address), zone_bytes[run], bytes_count, zone_byte[run]};
+}
+
+void write_memory(const device_memory &m, const bytes &data) {
+  bytes all(m.bytes + 2 * m.zone, m.filler);
+  memcpy(&all[m.zone], data.data(), m.bytes);
+  must(cudaMemcpy(m.start, all.data(), all.size(), cudaMemcpyHostToDevice));
+}
+
+// Reads the operand back, and says which byte of its zones changed first ("" where none did).
+std::string read_memory(const device_memory &m, size_t operand, bytes *data) {
+  bytes all(m.bytes + 2 * m.zone);
+  must(cudaMemcpy(all.data(), m.start, all.size(), cudaMemcpyDeviceToHost));
+  memcpy(data->data(), &all[m.zone], m.bytes);
+  char text[128] = "";
+  for (size_t i = 0; i < m.zone && !*text; i++) {
+    if (all[m.zone + m.bytes + i] != m.filler)
+      snprintf(text, sizeof text, "operand %zu: byte %zu after its end is written", operand, i);
+    if (all[m.zone - 1 - i] != m.filler)
+      snprintf(text, sizeof text, "operand %zu: byte %zu before its start is written", operand, i + 1);
+  }
+  return text;
+}
+
+// On memory of its own, which is random while products are tried and zeroed afterwards.
+void prepare(const twin_case &c) {
   std::vector<fsdp_view> views;
+  for (const twin_operand &o : c.operands)
+    views.push_back({allocate(cuda_initial(o).size(), 0).start, o.cuda_numel, o.dtype, o.access});
+  const fsdp_kernel_call call = call_of(c, views);
+  fsdp_cuda_prepare(&call);
+  must(cudaStreamSynchronize(nullptr));
+  for (const fsdp_view &view : views) must(cudaFree(view.data));
+}
+
+struct device_run {
+  std::vector<bytes> data; // of the operands; a workspace's is not read back in the first run
+  std::string damage;      // what was written beside them
+};
+
+// `shortened` (or -1) is an operand whose memory lacks the last element that the op touches.
+device_run run_on_cuda(const twin_case &c, int run, int shortened = -1) {
+  device_run result;
+  std::vector<device_memory> memory;
+  std::vector<fsdp_view> views;
+  prepare(c);
   begin_run(run);
   for (const twin_operand &o : c.operands) {
-    data.push_back(cuda_initial(o));
-    void *address;
-    must(cudaMalloc(&address, data.back().size()));
-    must(cudaMemset(address, 0, data.back().size()));
-    views.push_back({address, o.cuda_numel, o.dtype, o.access});
+    bytes data = cuda_initial(o);
+    const int64_t lacks = int(memory.size()) == shortened ? o.untouched + 1 : 0;
+    memory.push_back(allocate(data.size() - size_t(lacks * fsdp_dtype_bytes(o.dtype)), run));
+    const device_memory &m = memory.back();
+    if (m.zone > 0 || !o.is_unwritten) write_memory(m, data);
+    views.push_back({m.start + m.zone, o.cuda_numel, o.dtype, o.access});
+    result.data.push_back(std::move(data));
   }
   must(cudaStreamSynchronize(nullptr));
-  fsdp_kernel_call call = call_of(c, views);
-  fsdp_cuda_prepare(&call);
-  for (size_t i = 0; i < data.size(); i++)
-    must(cudaMemcpy(views[i].data, data[i].data(), data[i].size(), cudaMemcpyHostToDevice));
+  const fsdp_kernel_call call = call_of(c, views);
   fsdp_cuda_kernels()->kernels[c.kind](&call);
   must(cudaStreamSynchronize(nullptr));
-  std::string damaged = damage();
-  FSDP_CHECK(damaged.empty(), "%s: %s", c.name.c_str(), damaged.c_str());
-  for (size_t i = 0; i < data.size(); i++) {
-    must(cudaMemcpy(data[i].data(), views[i].data, data[i].size(), cudaMemcpyDeviceToHost));
-    must(cudaFree(views[i].data));
+  result.damage = damage();
+  for (size_t i = 0; i < memory.size(); i++) {
+    if (memory[i].zone > 0 || c.operands[i].is_compared) {
+      const std::string damaged = read_memory(memory[i], i, &result.data[i]);
+      if (result.damage.empty()) result.damage = damaged;
+    }
+    must(cudaFree(memory[i].start));
   }
-  return data;
+  return result;
 }
 
 struct verdict {
@@ -184,7 +247,9 @@ void compare(const twin_case &c, size_t i, const bytes &cpu, const bytes &cuda, 
 }
 
 void check_run(const twin_case &c, int run, const std::vector<bytes> &cpu, const std::vector<bytes> &first,
-               const std::vector<bytes> &cuda, verdict *v) {
+               const device_run &result, verdict *v) {
+  const std::vector<bytes> &cuda = result.data;
+  if (!result.damage.empty()) v->complaint += "; " + result.damage;
   for (size_t i = 0; i < cuda.size(); i++) {
     const twin_operand &o = c.operands[i];
     if (o.access == FSDP_READ) {
@@ -221,7 +286,9 @@ void twin_update(twin_case *c, fsdp_dtype dtype, int64_t numel, double deviation
 }
 
 void twin_output(twin_case *c, fsdp_dtype dtype, int64_t numel) {
-  poison(&add(c, dtype, numel, FSDP_WRITE)->initial, dtype);
+  twin_operand *o = add(c, dtype, numel, FSDP_WRITE);
+  poison(&o->initial, dtype);
+  o->is_unwritten = true;
 }
 
 void twin_result(twin_case *c, bool updates, fsdp_dtype dtype, int64_t numel) {
@@ -252,6 +319,7 @@ void twin_workspace(twin_case *c, int64_t cpu_numel) {
   twin_operand *o = add(c, FSDP_F32, cpu_numel ? cpu_numel : numel, FSDP_WRITE);
   poison(&o->initial, FSDP_F32);
   o->is_compared = false;
+  o->is_unwritten = true;
   o->is_cuda_only = cpu_numel == 0;
   o->cuda_numel = numel;
 }
@@ -265,14 +333,67 @@ struct noted_case {
   std::string name;
 };
 std::map<std::pair<int, bool>, noted_case> greatest; // by op, and whether it computes in bf16
+std::map<std::pair<int, bool>, int> mutated_cases;
+
+size_t size_of(const twin_case &c) {
+  size_t size = 0;
+  for (const twin_operand &o : c.operands) size += o.initial.size();
+  return size;
+}
 
 bool is_chosen(const twin_case &c) {
   if (choice == TWIN_ALL) return true;
-  size_t size = 0;
-  for (const twin_operand &o : c.operands) size += o.initial.size();
+  const size_t size = size_of(c);
   noted_case &noted = greatest[{int(c.kind), c.name.find("bf16") != std::string::npos}];
   if (choice == TWIN_NOTE && size > noted.size) noted = {size, c.name};
   return choice == TWIN_GREATEST && noted.name == c.name;
+}
+
+// What shows that operand `i` was one element too short: "" where nothing does.
+std::string notice_short(const twin_case &c, size_t i) {
+  for (int run = 1; run < runs; run++) {
+    const std::vector<bytes> whole = run_on_cuda(c, run).data;
+    const device_run cut = run_on_cuda(c, run, int(i));
+    if (!cut.damage.empty()) return cut.damage;
+    for (size_t other = 0; other < whole.size(); other++)
+      if (other != i && c.operands[other].is_compared && cut.data[other] != whole[other])
+        return "operand " + std::to_string(other) + " differs";
+  }
+  return "";
+}
+
+void report_mutant(const twin_case &c, size_t i, const char *what, const std::string &noticed) {
+  failures += noticed.empty();
+  printf("%s %-64s operand %zu of %s %s: %s\n", noticed.empty() ? "FAILED" : "ok    ", c.name.c_str(), i,
+         fsdp_dtype_name(c.operands[i].dtype), what, noticed.empty() ? "nobody misses it" : noticed.c_str());
+  fflush(stdout);
+}
+
+// An output that the kernel adds to, though nothing was written there before.
+std::string notice_unwritten(const twin_case &c, size_t i) {
+  twin_case adds = c;
+  adds.operands[i].access = FSDP_UPDATE;
+  return run_on_cuda(adds, 1).data[i] == run_on_cuda(c, 1).data[i] ? "" : "its NaNs spoil the result";
+}
+
+// Of each op and element type a few small cases, each operand in turn one element short; false where this is
+// not one of them. Integers are left out (an invalid token ends the job), and AdamW's scalars, of which it
+// does not read the last.
+bool mutate(const twin_case &c) {
+  constexpr size_t size_max = 64 << 10;
+  constexpr int cases_max = 3;
+  int *count = &mutated_cases[{int(c.kind), c.name.find("bf16") != std::string::npos}];
+  if (size_of(c) > size_max || ++*count > cases_max) return false;
+  for (size_t i = 0; i < c.operands.size(); i++) {
+    const twin_operand &o = c.operands[i];
+    if (o.dtype == FSDP_I32 || o.untouched == o.numel || (c.kind == FSDP_OP_ADAMW && i == 1)) continue;
+    report_mutant(c, i, "one element short", notice_short(c, i));
+    if (o.is_unwritten && o.is_compared &&
+        (c.kind == FSDP_OP_LINEAR_BACKWARD_WEIGHT || c.kind == FSDP_OP_RMSNORM_BACKWARD ||
+         (c.kind == FSDP_OP_LINEAR_CROSS_ENTROPY_BACKWARD && i == 6)))
+      report_mutant(c, i, "read before it is written", notice_unwritten(c, i));
+  }
+  return true;
 }
 
 } // namespace
@@ -300,7 +421,8 @@ void twin_compare(const std::string &what, fsdp_dtype dtype, const bytes &result
 }
 
 std::vector<bytes> twin_check(const twin_case &c) {
-  if (!is_chosen(c)) {
+  if (choice == TWIN_MUTATE && mutate(c)) return run_on_cpu(c);
+  if (choice == TWIN_MUTATE || !is_chosen(c)) {
     std::vector<bytes> initial;
     for (const twin_operand &o : c.operands) initial.push_back(o.initial);
     return initial;
@@ -310,8 +432,8 @@ std::vector<bytes> twin_check(const twin_case &c) {
   auto middle = std::chrono::steady_clock::now();
   verdict v;
   for (int run = 0; run < runs; run++) {
-    std::vector<bytes> cuda = run_on_cuda(c, run);
-    if (run == 0) first = cuda;
+    const device_run cuda = run_on_cuda(c, run);
+    if (run == 0) first = cuda.data;
     check_run(c, run, cpu, first, cuda, &v);
   }
   std::chrono::duration<double> cpu_s = middle - start, cuda_s = std::chrono::steady_clock::now() - middle;
@@ -323,7 +445,9 @@ std::vector<bytes> twin_check(const twin_case &c) {
 }
 
 std::vector<bytes> twin_run(const twin_case &c) {
-  std::vector<bytes> data = run_on_cuda(c, 0);
+  device_run result = run_on_cuda(c, 0);
+  FSDP_CHECK(result.damage.empty(), "%s: %s", c.name.c_str(), result.damage.c_str());
+  std::vector<bytes> &data = result.data;
   for (size_t i = 0; i < data.size(); i++)
     if (!c.operands[i].is_compared) data[i].clear();
   return data;

@@ -1,9 +1,10 @@
 // A CUDA kernel beside its CPU twin: the same operands, bits at the start and interface; results compared.
 //
 // The sources of these tests are compiled twice: for the CPU (tests/simt, every kernel under three orders of
-// its threads and blocks) and for a GPU (the same runs, three times over). In both, outputs hold signalling
-// NaNs before each run, what is only read must keep its bits, what lies beside an operand must stay, and
-// results must be the same bits each time.
+// its threads and blocks) and for a GPU (the same runs, three times over). In both, each operand has an
+// allocation of its own, in the first run of exactly its size with nothing in outputs (for memcheck and
+// initcheck), then between red zones with signalling NaNs in outputs. What is only read must keep its bits,
+// what lies beside an operand must stay, and results must be the same bits each time.
 #pragma once
 
 #include "kernels/kernels.h"
@@ -18,7 +19,9 @@ struct twin_operand {
   std::vector<unsigned char> initial;
   bool is_compared = true;
   bool is_cuda_only = false; // workspace
+  bool is_unwritten = false; // before the kernel: holds NaNs, or whatever it held
   int64_t cuda_numel = 0;    // where it differs
+  int64_t untouched = 0;     // elements at the end that the op leaves alone
 };
 
 struct twin_case {
@@ -51,7 +54,9 @@ void twin_floats(twin_case *c, const std::vector<float> &values, int access = FS
 void twin_workspace(twin_case *c, int64_t cpu_numel);
 
 // Which cases twin_check runs: all; none, while it notes the greatest of each op and element type; or those.
-enum twin_choice { TWIN_ALL, TWIN_NOTE, TWIN_GREATEST };
+// TWIN_MUTATE runs small ones with one operand after the other one element too short, or read before it is
+// written, which must be noticed.
+enum twin_choice { TWIN_ALL, TWIN_NOTE, TWIN_GREATEST, TWIN_MUTATE };
 void twin_choose(twin_choice choice);
 
 // Runs and compares; prints one line; counts failures. Returns the operands as the CPU left them (or, of a

@@ -40,6 +40,7 @@ void forward_and_backward(fsdp_dtype dtype, const heads &s) {
   for (size_t i = 1; i < 3; i++) { // what the CPU's forward made
     back.operands[i].initial = results[i];
     back.operands[i].access = FSDP_READ;
+    back.operands[i].is_unwritten = false;
   }
   twin_input(&back, dtype, N * s.H * s.D);
   twin_output(&back, dtype, N * Q);
@@ -110,7 +111,10 @@ void twin_attention_production() {
   back.name += shape;
   back.tolerance = 2 * twin_tolerance(FSDP_BF16); // o, p and d_s are each rounded to 8 bits
   back.operands = {c.operands[0], c.operands[1], c.operands[2]};
-  for (size_t i = 1; i < 3; i++) back.operands[i].access = FSDP_READ;
+  for (size_t i = 1; i < 3; i++) {
+    back.operands[i].access = FSDP_READ;
+    back.operands[i].is_unwritten = false;
+  }
   for (size_t e = 0; e < made[1].size() / 4; e++) { // what fp32's forward made, in bf16
     float value;
     memcpy(&value, &made[1][e * 4], 4);

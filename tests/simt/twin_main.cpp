@@ -1,5 +1,6 @@
-// usage: simt_kernels [--each] GROUP... (or gpu_kernels): the groups of cases below; all but `production` where
-// none is named. --each runs of every op, in fp32 and in bf16, its greatest case alone.
+// usage: simt_kernels [--each|--mutate] GROUP... (or gpu_kernels): the groups of cases below; all but `production`
+// where none is named. --each runs of every op, in fp32 and in bf16, its greatest case alone; --mutate runs small
+// cases with each operand in turn one element too short, which must be noticed.
 #include "tests/simt/twin.h"
 
 #include "kernels/cuda/cuda_kernels.h"
@@ -30,10 +31,11 @@ int main(int argc, char **argv) {
              "no memory on the device");
   fsdp_cuda_gemm_open(workspace);
   const bool each = argc > 1 && strcmp(argv[1], "--each") == 0;
-  const int first = each ? 2 : 1;
+  const bool mutates = argc > 1 && strcmp(argv[1], "--mutate") == 0;
+  const int first = each || mutates ? 2 : 1;
   int ran = 0;
   for (int pass = each ? TWIN_NOTE : TWIN_GREATEST; pass <= TWIN_GREATEST; pass++) {
-    twin_choose(each ? static_cast<twin_choice>(pass) : TWIN_ALL);
+    twin_choose(each ? static_cast<twin_choice>(pass) : mutates ? TWIN_MUTATE : TWIN_ALL);
     ran = 0;
     for (const auto &group : groups) {
       bool wanted = argc == first && group.run != twin_attention_production;

@@ -19,17 +19,20 @@ void linears(fsdp_dtype dtype, fsdp_dtype weight_dtype, bool updates) {
   twin_input(&c, dtype, N * 40);
   twin_input(&c, dtype, 24 * 40);
   twin_update(&c, dtype, N * 56); // columns beside the product's stay as they are
+  c.operands.back().untouched = 56 - 16 - 24;
   if (!updates) c.operands.back().access = FSDP_WRITE;
   twin_check(c);
   c = twin_of(FSDP_OP_LINEAR_BACKWARD_INPUT, attrs, dtype);
   c.name += updates ? " update" : "";
   twin_input(&c, dtype, N * 56);
+  c.operands.back().untouched = 56 - 16 - 24;
   twin_input(&c, dtype, 24 * 40);
   twin_result(&c, updates, dtype, N * 40);
   twin_check(c);
   c = twin_of(FSDP_OP_LINEAR_BACKWARD_WEIGHT, attrs, dtype);
   c.name += std::string(updates ? " update" : "") + " d_weight " + fsdp_dtype_name(weight_dtype);
   twin_input(&c, dtype, N * 56);
+  c.operands.back().untouched = 56 - 16 - 24;
   twin_input(&c, dtype, N * 40);
   twin_result(&c, updates, weight_dtype, 24 * 40);
   twin_check(c);
@@ -72,6 +75,8 @@ void twin_products() {
     linears(dtype, FSDP_F32, true);
     losses(dtype, 5, 16, 32001, 2, true); // rows of odd length: scalar accesses
     losses(dtype, 3, 8, 32000, 3, false);
+    losses(dtype, 1, 12, 32001, 1, false);
+    losses(dtype, 4, 4, 3076, 4, true); // a tile of 768 fours and one more
     losses(dtype, 17, 12, 64, 8, true);
     losses(dtype, 9, 5, 3, 4, false);
   }

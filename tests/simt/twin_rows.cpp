@@ -11,7 +11,8 @@ struct row_shape {
   int64_t B, T, C;
 };
 // Rows below a warp's width, odd ones (scalar accesses), ones that fill several vectors a thread.
-const row_shape shapes[] = {{1, 1, 1}, {1, 17, 80}, {3, 5, 257}, {3, 17, 512}, {1, 3, 4096}, {1, 2, 8200}};
+const row_shape shapes[] = {{1, 1, 1},    {1, 1, 12},   {1, 17, 80}, {3, 5, 257},
+                            {3, 17, 512}, {1, 3, 4096}, {1, 2, 8200}};
 
 std::string shape_text(const row_shape &s) {
   return " B" + std::to_string(s.B) + " T" + std::to_string(s.T) + " C" + std::to_string(s.C);
@@ -99,6 +100,8 @@ void ropes(fsdp_dtype dtype, const head_shape &s) {
     c.name += " B" + std::to_string(s.B) + " T" + std::to_string(s.T) + " H" + std::to_string(s.H) + " K" +
               std::to_string(s.K) + " D" + std::to_string(s.D);
     twin_update(&c, dtype, s.B * s.T * (s.H + 2 * s.K) * s.D);
+    c.operands.back().untouched = s.K * s.D;                             // v
+    if (s.T == 1) c.operands.back().untouched = c.operands.back().numel; // position 0 is not rotated
     twin_check(c);
   }
 }
@@ -147,10 +150,13 @@ void twin_rows() {
       swiglus(dtype, s);
     }
     rmsnorm_backward(dtype, {3, 200, 40}, true, FSDP_F32); // more rows than blocks
+    rmsnorm_backward(dtype, {1, 1030, 264}, false, dtype);
+    rmsnorm_backward(dtype, {1, 513, 9}, true, dtype);
     for (const head_shape &s : head_shapes) ropes(dtype, s);
     embeddings(dtype, 1, 8, 1, 1);
     embeddings(dtype, 257, 33, 3, 17);
     embeddings(dtype, 600, 24, 3, 1000);
     embeddings(dtype, 32001, 8, 1, 17);
+    embeddings(dtype, 300, 12, 1, 1);
   }
 }
