@@ -136,6 +136,21 @@ def stop():
     return 0
 
 
+def save():
+    """A rank that is slow to save is waited for beyond the time limit; one that is stopped in it is not."""
+    if not ON_CPU or not has_launcher():
+        return 77
+    os.environ["FSDP_SIMT_SLOW_COPY"] = "1:300"  # times three for each of about ten units
+    saving = ("-e", "saved", "--save-dir", work, "--ckpt-freq", 1, "--comm-timeout", 2, "--wrap", "block")
+    process = programs.run("fsdp_train", "--model", "tiny", "-s", SEQ, "-b", 1, "--max-steps", 2, *SHARED,
+                           *saving, ranks=2)  # fmt: skip
+    assert process.returncode == 0, (process.stdout, process.stderr)
+    print("a slow save is waited for", flush=True)
+    a_rank_gets("STOP", 40, "no progress for 2 s (--comm-timeout)", *map(str, saving))
+    del os.environ["FSDP_SIMT_SLOW_COPY"]
+    return 0
+
+
 def gpu_count():
     if ON_CPU:
         return int(os.environ["FSDP_SIMT_GPUS"])
@@ -157,7 +172,7 @@ def refuse():
     return 0
 
 
-PARTS = {"agree": agree, "kill": kill, "stop": stop, "refuse": refuse}
+PARTS = {"agree": agree, "kill": kill, "stop": stop, "save": save, "refuse": refuse}
 
 if __name__ == "__main__":
     results = [PARTS[name]() for name in sys.argv[1:] or PARTS]

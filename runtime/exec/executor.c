@@ -1,6 +1,7 @@
 #include "runtime/exec/executor.h"
 
 #include "runtime/base/check.h"
+#include "runtime/base/progress.h"
 #include "runtime/base/random.h"
 #include "runtime/exec/trace.h"
 
@@ -408,6 +409,7 @@ static void open_kernels(fsdp_executor *self) {
     if (instr->kind != FSDP_INSTR_OP || instr->stream == FSDP_STREAM_HOST) continue;
     fsdp_kernel_call call = make_call(self, instr, self->views + instr->first_operand);
     device->table->prepare_kernel(self->config.device, &call);
+    fsdp_progress_mark(); // products are measured, which takes a while
   }
 }
 

@@ -11,6 +11,8 @@
 
 // Bytes that are handed over at a time, where the device has no better number.
 #define PIECE_BYTES ((int64_t)1 << 20)
+// Elements that are read at a time for a snapshot: a few milliseconds from a GPU to pageable memory.
+#define READ_ELEMS ((int64_t)16 << 20)
 // Threads that convert what is handed over: more than saturate memory would gain nothing.
 #define THREADS_MAX 8
 
@@ -95,7 +97,13 @@ void fsdp_state_read_shard(fsdp_executor *executor, fsdp_state_part part, int un
   FSDP_CHECK(from.data && first_elem >= 0 && elems >= 0 && first_elem <= from.elems - elems,
              "elements %lld + %lld of a shard of unit %d", (long long)first_elem, (long long)elems, unit);
   int64_t width = fsdp_dtype_bytes(from.dtype);
-  from.device->table->read(from.device, out, from.data + first_elem * width, elems * width);
+  // In pieces, each of them a sign of progress to the peers that wait meanwhile.
+  for (int64_t done = 0; done < elems; done += READ_ELEMS) {
+    int64_t piece = fsdp_min_i64(READ_ELEMS, elems - done);
+    from.device->table->read(from.device, (char *)out + done * width, from.data + (first_elem + done) * width,
+                             piece * width);
+    fsdp_progress_mark();
+  }
 }
 
 // What a walk over a part does with each piece of a run.

@@ -9,6 +9,7 @@
 //   FSDP_SIMT_WAITS      off: streams do not wait for each other, to see that this is noticed
 //   FSDP_SIMT_WAIT_VALUE off: a stream cannot wait for a value in memory, as the driver says of some GPUs
 //   FSDP_SIMT_LOADING    ahead: a kernel that is launched must have been loaded
+//   FSDP_SIMT_SLOW_COPY  RANK:MS, what each blocking copy of a rank takes longer
 //   FSDP_SIMT_CODE       the cudaError_t of loading a kernel (0): 209 where the program has none for the GPU
 //
 // Which calls block, by CUDA's documents (API synchronization behavior; Stream synchronization behavior):
@@ -32,6 +33,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
+#include <thread>
 
 namespace {
 
@@ -56,6 +58,13 @@ size_t memory_bytes() {
 bool is_set(const char *name, const char *value) {
   const char *text = std::getenv(name);
   return text && strcmp(text, value) == 0;
+}
+
+void be_slow() {
+  int rank, ms;
+  const char *text = std::getenv("FSDP_SIMT_SLOW_COPY"), *own = std::getenv("OMPI_COMM_WORLD_RANK");
+  if (!text || !own || sscanf(text, "%d:%d", &rank, &ms) != 2 || rank != atoi(own)) return;
+  std::this_thread::sleep_for(std::chrono::milliseconds(ms));
 }
 
 bool waits_are_kept() {
@@ -299,6 +308,7 @@ cudaError_t cudaMemGetInfo(size_t *unused, size_t *total) {
 cudaError_t cudaMemcpy(void *to, const void *from, size_t bytes, enum cudaMemcpyKind) {
   const place target = place_of(to, bytes), source = place_of(from, bytes);
   enter("cudaMemcpy");
+  be_slow();
   if (target == place::device && source == place::pageable) {
     synchronize_stream(nullptr, "cudaMemcpy");
     const auto *bytes_of = static_cast<const unsigned char *>(from);
