@@ -134,7 +134,7 @@ static void bench_products(const options *o, fsdp_pool *pool) {
 }
 
 static void bench_flat(const options *o, fsdp_pool *pool) {
-  fsdp_op_attrs adamw = {.beta1 = 0.9f, .beta2 = 0.95f, .adam_eps = 1e-8f}, none = {0};
+  fsdp_op_attrs adamw = {.beta1 = 0.9, .beta2 = 0.95, .adam_eps = 1e-8f}, none = {0};
   bench(o, pool, FSDP_OP_CAST, none,
         (fsdp_view[]){make(P, FSDP_F32, FSDP_READ), make(P, FSDP_BF16, FSDP_WRITE)}, 2);
   bench(o, pool, FSDP_OP_ADD, none,

@@ -62,8 +62,8 @@ static fsdp_status open_data(bench *b, fsdp_error *error) {
       .seq = c->seq,
       .accumulation = c->accumulation,
       .rate = {.lr = 1e-4, .total_steps = b->steps + WARM_UP_STEPS},
-      .beta1 = (double)c->beta1,
-      .beta2 = (double)c->beta2};
+      .beta1 = c->beta1,
+      .beta2 = c->beta2};
   fsdp_feed_create(&b->feed, &feed);
   return FSDP_OK;
 }
@@ -81,7 +81,10 @@ static fsdp_status open_device(bench *b, fsdp_error *error) {
       .plan = b->setup.plan,
       .rank = b->world->rank,
       .device = b->device,
-      .callbacks = {.context = &b->feed, .feed_step = fsdp_feed_step, .feed_batch = fsdp_feed_batch},
+      .callbacks = {.context = &b->feed,
+                    .feed_step = fsdp_feed_step,
+                    .feed_batch = fsdp_feed_batch,
+                    .publish = fsdp_feed_publish},
       .profile = true,
   };
   memcpy(executor.comms, b->comms.group, sizeof executor.comms);

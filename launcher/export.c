@@ -3,6 +3,7 @@
 #include "launcher/option_table.h"
 #include "launcher/options.h"
 #include "runtime/base/check.h"
+#include "runtime/base/finite.h"
 #include "runtime/base/size.h"
 #include "runtime/io/checkpoint_file.h"
 #include "runtime/io/checkpoint_folder.h"
@@ -131,6 +132,16 @@ static const char *file_name(const exporter *x, int file, char name[64]) {
   return name;
 }
 
+// What is finite in the checkpoint may be too large for another dtype.
+static fsdp_status check_range(const exporter *x, int i, int64_t first, int64_t elems, const void *values,
+                               fsdp_error *error) {
+  int64_t found = fsdp_first_not_finite(x->dtype, values, elems);
+  if (found < 0) return FSDP_OK;
+  return fsdp_fail(
+      error, FSDP_ERR_INPUT, "%s: element %" PRId64 " of %s is too large for %s: export it with --dtype fp32",
+      x->source, first + found, x->checkpoint->params[x->order[i]].name, fsdp_dtype_name(x->dtype));
+}
+
 static fsdp_status write_tensors(const exporter *x, int file, fsdp_safetensors_writer *writer,
                                  fsdp_error *error) {
   void *values = fsdp_alloc((size_t)PIECE_ELEMS * sizeof(float));
@@ -143,6 +154,8 @@ static fsdp_status write_tensors(const exporter *x, int file, fsdp_safetensors_w
       status = fsdp_checkpoint_read(x->reader, FSDP_CHECKPOINT_MASTER, x->order[i], done, now, values, error);
       if (status != FSDP_OK) break;
       convert(values, x->checkpoint->dtype[FSDP_CHECKPOINT_MASTER], x->dtype, now);
+      status = check_range(x, i, done, now, values, error);
+      if (status != FSDP_OK) break;
       status = fsdp_safetensors_writer_append(writer, values, now * fsdp_dtype_bytes(x->dtype), error);
     }
   }
@@ -353,8 +366,9 @@ fsdp_status fsdp_export_inspect(const char *path, FILE *out, fsdp_error *error) 
   const fsdp_checkpoint_progress *p = &c->progress;
   fprintf(out, "checkpoint: %s (number %" PRId64 " of its experiment)\n", folder, c->sequence);
   fprintf(out,
-          "progress:   %" PRId64 " steps; epoch %" PRId64 ", %" PRId64 " of its samples; seed %" PRId64 "\n",
-          p->step, p->epoch, p->epoch_samples, p->seed);
+          "progress:   %" PRId64 " steps, %" PRId64 " of them skipped; epoch %" PRId64 ", %" PRId64
+          " of its samples; seed %" PRId64 "\n",
+          p->step, p->step - p->updates, p->epoch, p->epoch_samples, p->seed);
   fprintf(out, "data:       %" PRId64 " samples, %" PRId64 " held out, %" PRId64 " a step\n", p->sample_count,
           p->held_out, p->global_batch);
   fprintf(out, "model:      %s, %s parameters in %d tensors\n", c->model_name,

@@ -7,14 +7,15 @@
 void fsdp_feed_create(fsdp_feed *feed, const fsdp_feed_config *config) {
   feed->config = *config;
   feed->gate = (fsdp_feed_gate){0};
-  feed->steps_fed = feed->micro_batches_fed = feed->first_step = feed->sample_shift = 0;
+  feed->steps_fed = feed->micro_batches_fed = feed->first_step = feed->sample_shift = feed->updates = 0;
   feed->eval_step = -1;
   for (int i = 0; i < FSDP_FEED_STEPS_KEPT; i++) atomic_init(&feed->busy_ns[i], 0);
 }
 
-void fsdp_feed_seek(fsdp_feed *feed, int64_t step, int64_t sample_shift) {
+void fsdp_feed_seek(fsdp_feed *feed, int64_t step, int64_t updates, int64_t sample_shift) {
   feed->steps_fed = feed->first_step = step;
   feed->micro_batches_fed = step * feed->config.accumulation;
+  feed->updates = updates;
   feed->sample_shift = sample_shift;
 }
 
@@ -74,7 +75,7 @@ void fsdp_feed_step(void *context, float scalars[FSDP_SCALAR_COUNT], float *targ
     return;
   }
   int64_t began_ns = fsdp_profile_now_ns(), step = feed->steps_fed++;
-  double t = (double)(step + 1);
+  double t = (double)(feed->updates + 1);
   scalars[FSDP_SCALAR_LR] = (float)fsdp_learning_rate_at(&feed->config.rate, step);
   scalars[FSDP_SCALAR_CORRECTION1] = (float)(1 - pow(feed->config.beta1, t));
   scalars[FSDP_SCALAR_CORRECTION2] = (float)(1 - pow(feed->config.beta2, t));
@@ -104,6 +105,16 @@ void fsdp_feed_batch(void *context, int32_t *tokens, int32_t *targets) {
                       targets + offset);
   }
   book(feed, step, began_ns);
+}
+
+bool fsdp_feed_skips(const fsdp_feed *feed, float grad_norm) {
+  return feed->config.norm_limit > 0 && FSDP_NORM_SKIPS(grad_norm, feed->config.norm_limit);
+}
+
+void fsdp_feed_publish(void *context, float loss, float grad_norm) {
+  fsdp_feed *feed = context;
+  (void)loss;
+  if (feed->eval_step < 0 && !fsdp_feed_skips(feed, grad_norm)) feed->updates++;
 }
 
 void fsdp_feed_observe(void *context, const fsdp_instr *instr, const fsdp_view *operands) {

@@ -22,6 +22,7 @@ typedef struct fsdp_feed_config {
   int64_t batch, seq, accumulation;
   fsdp_learning_rate rate;
   double beta1, beta2;
+  float norm_limit;                 // a step with a norm above it (FSDP_NORM_SKIPS) is skipped; 0: none is
   const fsdp_dataset *eval_dataset; // NULL: no evaluation
   fsdp_sampler eval_sampler;        // with a global batch of one micro-batch
 } fsdp_feed_config;
@@ -38,6 +39,7 @@ typedef struct fsdp_feed {
   fsdp_feed_config config;
   int64_t steps_fed, micro_batches_fed; // steps done before this run included
   int64_t first_step;                   // steps done before this run
+  int64_t updates;                      // steps that were not skipped, of earlier runs too: the optimizer's t
   int64_t sample_shift;      // the sampler's step (epochs one after the other) less the optimizer's
   int64_t eval_step;         // of the evaluation that is under way, or -1
   int64_t eval_target_count; // of its batch, all ranks together
@@ -48,13 +50,20 @@ typedef struct fsdp_feed {
 // Starts at step 0. The feed is handed to the executor by address and must not move.
 void fsdp_feed_create(fsdp_feed *feed, const fsdp_feed_config *config);
 
-// Goes on behind step `step` of an earlier run, with the samples of the sampler's step `step + sample_shift`.
-// Before the first step is fed.
-void fsdp_feed_seek(fsdp_feed *feed, int64_t step, int64_t sample_shift);
+// Continues after step `step` of an earlier run, which made `updates` of them, with the samples of the
+// sampler's step `step + sample_shift`. Before the first step is fed.
+void fsdp_feed_seek(fsdp_feed *feed, int64_t step, int64_t updates, int64_t sample_shift);
 
 // fsdp_executor_callbacks.feed_step and feed_batch.
 void fsdp_feed_step(void *feed, float scalars[FSDP_SCALAR_COUNT], float *target_count);
 void fsdp_feed_batch(void *feed, int32_t *tokens, int32_t *targets);
+
+// fsdp_executor_callbacks.publish: counts the step's update unless its norm says that it was skipped, before
+// the next step is fed.
+void fsdp_feed_publish(void *feed, float loss, float grad_norm);
+
+// Whether a step with this norm is skipped: the rule by which the clip factor's kernel decided.
+bool fsdp_feed_skips(const fsdp_feed *feed, float grad_norm);
 
 // fsdp_executor_callbacks.observe: passes the gate before an update.
 void fsdp_feed_observe(void *feed, const fsdp_instr *instr, const fsdp_view *operands);

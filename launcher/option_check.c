@@ -184,6 +184,24 @@ static fsdp_status check_experiment(const check *c) {
   return FSDP_OK;
 }
 
+bool fsdp_options_check_replicas(const fsdp_options *options) {
+  return options->check_replicas > 0 || (options->experiment && options->ckpt_freq > 0);
+}
+
+// Without clipping an update may run before the norm is known.
+static fsdp_status check_skipping(const check *c) {
+  const char *const names[] = {"skip-grad-norm", "max-skipped"};
+  for (size_t i = 0; i < sizeof names / sizeof *names && c->options->grad_clip == 0; i++) {
+    if (!given(c, names[i])) continue;
+    return fsdp_fail(
+        c->error, FSDP_ERR_OPTION,
+        "--%s (%s): with --grad-clip 0 (%s) updates run before the norm is known, so none can be "
+        "skipped; use a --grad-clip, 1e30 to clip nothing",
+        names[i], place(c, names[i]), place(c, "grad-clip"));
+  }
+  return FSDP_OK;
+}
+
 static fsdp_status check_sizes(const check *c) {
   const fsdp_options *o = c->options;
   if (o->batch * o->seq > INT32_MAX) {
@@ -198,7 +216,7 @@ static fsdp_status check_sizes(const check *c) {
 fsdp_status fsdp_options_check(const fsdp_options *options, fsdp_program_kind program, fsdp_error *error) {
   static fsdp_status (*const rules[])(const check *) = {check_learning_rate, check_mesh,    check_files,
                                                         check_evaluation,    check_outputs, check_experiment,
-                                                        check_sizes};
+                                                        check_sizes,         check_skipping};
   const check c = {options, program, error};
   if (options->compare) return check_comparison(&c);
   for (size_t i = 0; i < sizeof rules / sizeof *rules; i++) {

@@ -76,5 +76,5 @@ void fsdp_options_print_help(fsdp_program_kind program, FILE *out) {
           "in YAML files.\n");
   fprintf(out, "\nExit status: 0 done, 2 a bad option, 3 a bad input file, 4 does not fit, 5 a device or "
                "peer failed,\n"
-               "6 the loss is not finite, 130 or 143 stopped by a signal.\n");
+               "6 the loss or the gradient's norm is not finite, 130 or 143 stopped by a signal.\n");
 }

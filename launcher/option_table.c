@@ -95,6 +95,11 @@ static const fsdp_option_row table[] = {
      .help = "AdamW's second decay rate"},
     {"eps", 0, REAL(eps, 0, 1), .open_low = true, .fallback = "1e-8", .help = "AdamW's epsilon"},
     {"grad-clip", 0, REAL(grad_clip, 0, 1e30), .fallback = "1.0", .help = "largest gradient norm (0: off)"},
+    {"skip-grad-norm", 0, REAL(skip_grad_norm, 0, 1e30), .open_low = true,
+     .help =
+         "skip the update of a step whose gradient norm is above X (default: only where it is not finite)"},
+    {"max-skipped", 0, INT(max_skipped, 1, STEPS_MAX), .fallback = "3",
+     .help = "skipped steps in a row after which the run ends"},
     {"strategy", 0, CHOICE(strategy, strategies), .fallback = "full", .argument = "full|grad_op|no|hybrid",
      .help = "what is sharded; also FULL_SHARD, zero3, SHARD_GRAD_OP, zero2, NO_SHARD, ddp, zero0, "
              "HYBRID_SHARD, hsdp"},
@@ -127,6 +132,8 @@ static const fsdp_option_row table[] = {
      .help = "let several ranks use one GPU, over sockets (tests only)"},
     {"nccl-register", 0, FLAG(nccl_register),
      .help = "register the GPU's arena with NCCL, which then needs fewer multiprocessors"},
+    {"check-replicas", 0, INT(check_replicas, 0, STEPS_MAX), .fallback = "0",
+     .help = "compare replicas' parameters and moments every N steps (0: only at saves)"},
     {"comm-timeout", 0, INT(comm_timeout, 1, 1000000), .fallback = "300",
      .help =
          "seconds without progress of communication, or a sign of life of a rank, after which the job ends"},

@@ -41,6 +41,9 @@ typedef struct fsdp_options {
   int64_t eval_freq;
   double eval_split; // below 1 a part of the samples, else how many; 0: none
   double lr, min_lr, weight_decay, beta1, beta2, eps, grad_clip;
+  double skip_grad_norm; // 0: not given
+  int64_t max_skipped;
+  int64_t check_replicas; // steps between comparisons, 0: none but at saves
   int init, lr_schedule, strategy, accumulate, backend, ckpt_async; // the enums above and of plan.h
   int resume_schedule;                                              // fsdp_resume_schedule
   int compare_files;                                                // fsdp_compare_files
@@ -80,6 +83,9 @@ bool fsdp_options_note(const fsdp_options *options, int index, char *note, int n
 // Whether a user gave the option, and where ("command line", "run.yaml:3", or "default").
 bool fsdp_options_given(const fsdp_options *options, const char *name);
 const char *fsdp_options_place(const fsdp_options *options, const char *name);
+
+// Whether replicas are compared: at saves, or every so many steps.
+bool fsdp_options_check_replicas(const fsdp_options *options);
 
 // Whether there is anything to evaluate on.
 bool fsdp_options_evaluate(const fsdp_options *options);

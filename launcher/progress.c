@@ -78,6 +78,8 @@ json_t *fsdp_progress_json(const fsdp_step_record *record, const fsdp_plan *plan
   put_number(line, "running_loss", record->running_loss);
   put_number(line, "lr", record->lr);
   put_number(line, "grad_norm", record->grad_norm);
+  put(line, "skipped", json_boolean(record->skipped));
+  put(line, "updates", json_integer(record->updates));
   put(line, "epoch", json_integer(record->epoch));
   put_number(line, "epoch_progress", (double)record->epoch_step / (double)record->steps_per_epoch);
   put(line, "num_batches_remaining", json_integer(record->steps_per_epoch - record->epoch_step));
@@ -90,6 +92,7 @@ json_t *fsdp_progress_json(const fsdp_step_record *record, const fsdp_plan *plan
   put_number(line, "time/forward", profile->phase_ms[FSDP_PHASE_FORWARD]);
   put_number(line, "time/backward", profile->phase_ms[FSDP_PHASE_BACKWARD]);
   put_number(line, "time/update", profile->phase_ms[FSDP_PHASE_UPDATE]);
+  if (record->checked) put_number(line, "time/check_replicas", record->check_ms);
   put_memory(line, record, plan);
   if (!record->evaluated) return line;
   put_number(line, "eval_loss", record->eval_loss);
@@ -117,9 +120,10 @@ void fsdp_progress_print(const fsdp_step_record *record, const fsdp_plan *plan,
   fprintf(
       out, "step %*" PRId64 "/%" PRId64 " %5.1f%%  loss %.4f  lr %.2e  norm %.3f  %s tokens/s  left %s",
       width, record->step, record->total_steps, 100 * (double)record->step / (double)record->total_steps,
-      record->loss, record->lr, record->grad_norm,
+      record->loss, record->lr, fabs(record->grad_norm),
       fsdp_value_print_int((int64_t)rate->tokens_per_s, speed, sizeof speed),
       fsdp_progress_duration((double)(record->total_steps - record->step) * rate->ms_per_step / 1e3, left));
+  if (record->skipped) fprintf(out, "  skipped");
   if (record->peak_flops > 0) {
     fprintf(out, "  MFU %.1f%% (all pairs: %.1f%%)",
             100 * mfu_of(record, plan, rate->tokens_per_s, FSDP_FLOPS_CAUSAL),

@@ -12,7 +12,11 @@ typedef struct fsdp_step_record {
   int64_t epoch;                       // from 0
   int64_t epoch_step, steps_per_epoch; // steps of this epoch that are done, this one too
   double loss, running_loss, lr, grad_norm;
+  bool skipped;    // its update was left out
+  int64_t updates; // made so far, of earlier runs too
   double total_ms, data_ms;
+  bool checked;           // replicas were compared after it:
+  double check_ms;        // how long that took
   double checkpoint_ms;   // that the step waited for a checkpoint to be taken
   int64_t snapshot_bytes; // host memory of checkpoints, beside the arenas
   int64_t tokens;         // of the step, all ranks together

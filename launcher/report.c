@@ -260,6 +260,10 @@ void fsdp_report_print(const fsdp_plan *plan, const char *model_name, FILE *out)
   print_traffic_row("reduce-scatter", plan->traffic.reduce_scatter_bytes, out);
   print_traffic_row("all-reduce", plan->traffic.all_reduce_bytes, out);
   print_traffic_row("scalars", plan->traffic.scalar_bytes, out);
+  if (fsdp_plan_check_bytes(plan) > 0) {
+    fprintf(out, "\nBytes that a rank reads to compare replicas\n");
+    print_traffic_row("check", fsdp_plan_check_bytes(plan), out);
+  }
   fprintf(out, "\nProgram: %d instructions, %d waits, hash %016" PRIx64 "\n", plan->program->instr_count,
           plan->program->wait_count, fsdp_program_hash(plan->program));
   fprintf(out, "Verified: %s\n",
@@ -328,6 +332,7 @@ json_t *fsdp_report_json(const fsdp_plan *plan) {
   char hash[24], hint[512];
   snprintf(hash, sizeof hash, "%016" PRIx64, fsdp_program_hash(plan->program));
   put(program, "instructions", json_integer(plan->program->instr_count));
+  put(program, "check_bytes", json_integer(fsdp_plan_check_bytes(plan)));
   put(program, "waits", json_integer(plan->program->wait_count));
   put(program, "hash", json_string(hash));
   put(root, "model", model);

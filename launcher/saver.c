@@ -33,6 +33,7 @@ struct fsdp_saver {
   // All ranks alike.
   bool writing, committing; // a file is being written, or was and is not settled; rank 0 completes it
   int64_t step;
+  fsdp_error not_finite; // what a save found, if any did
   fsdp_error last_error; // of the last save; FSDP_OK where it is complete
   bool warned;           // of last_error
   int64_t began_ns;      // the save under way
@@ -291,7 +292,9 @@ void fsdp_saver_destroy(fsdp_saver *s) {
 // ---- A save
 
 void fsdp_saver_warn(fsdp_saver *s) {
-  if (s->rank == 0 && s->last_error.status != FSDP_OK && !s->warned) {
+  // What is not finite ends the run, with its own message.
+  bool told = s->warned || s->last_error.status == FSDP_ERR_NOT_FINITE;
+  if (s->rank == 0 && s->last_error.status != FSDP_OK && !told) {
     fprintf(stderr, "fsdp_train: warning: the checkpoint of step %" PRId64 " was not saved: %s\n", s->step,
             s->last_error.message);
   }
@@ -316,6 +319,7 @@ static void settle(fsdp_saver *s) {
   for (int r = s->config.world->size - 1; r >= 0; r--) {
     s->checkpoint->files[r] = all[r].file;
     if (all[r].error.status != FSDP_OK) s->last_error = all[r].error;
+    if (all[r].error.status == FSDP_ERR_NOT_FINITE) s->not_finite = all[r].error;
   }
   free(all);
   if (s->last_error.status != FSDP_OK) {
@@ -349,6 +353,7 @@ fsdp_status fsdp_saver_finish(fsdp_saver *s, fsdp_error *error) {
 fsdp_status fsdp_saver_begin(fsdp_saver *s, const fsdp_checkpoint_progress *progress, fsdp_error *error) {
   fsdp_saver_finish(s, error);
   fsdp_saver_warn(s);
+  if (fsdp_saver_not_finite(s, error) != FSDP_OK) return error->status;
   error->status = FSDP_OK;
   s->warned = false;
   s->began_ns = fsdp_profile_now_ns();
@@ -367,6 +372,11 @@ fsdp_status fsdp_saver_begin(fsdp_saver *s, const fsdp_checkpoint_progress *prog
   post(s, JOB_WRITE);
   // Without a snapshot the file is written by now.
   return s->snapshot ? FSDP_OK : fsdp_saver_finish(s, error);
+}
+
+fsdp_status fsdp_saver_not_finite(const fsdp_saver *s, fsdp_error *error) {
+  if (s->not_finite.status != FSDP_OK) *error = s->not_finite;
+  return s->not_finite.status;
 }
 
 int64_t fsdp_saver_step(const fsdp_saver *s) {

@@ -65,5 +65,9 @@ void fsdp_saver_warn(fsdp_saver *saver);
 // save failed.
 fsdp_status fsdp_saver_finish(fsdp_saver *saver, fsdp_error *error);
 
+// FSDP_ERR_NOT_FINITE, on all ranks alike once they have exchanged it, where a save found a value of the
+// state that is not finite: no later one would be any better.
+fsdp_status fsdp_saver_not_finite(const fsdp_saver *saver, fsdp_error *error);
+
 // The step of the last save that was begun, 0 where none was.
 int64_t fsdp_saver_step(const fsdp_saver *saver);

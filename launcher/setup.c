@@ -135,12 +135,14 @@ static fsdp_plan_config make_config(const fsdp_options *options, const fsdp_targ
       .master_dtype = (fsdp_dtype)options->master_dtype,
       .moment_dtype = (fsdp_dtype)options->moment_dtype,
       .grad_clip = (float)options->grad_clip,
-      .beta1 = (float)options->beta1,
-      .beta2 = (float)options->beta2,
+      .norm_limit = (float)options->skip_grad_norm,
+      .beta1 = options->beta1,
+      .beta2 = options->beta2,
       .adam_eps = (float)options->eps,
       .weight_decay = (float)options->weight_decay,
       .poison = options->poison,
       .evaluation = fsdp_options_evaluate(options),
+      .check = fsdp_options_check_replicas(options),
       .target = target,
   };
 }

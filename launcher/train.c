@@ -108,7 +108,8 @@ static fsdp_status open_data(fsdp_trainer *t, fsdp_error *error) {
                            .seq = config->seq,
                            .accumulation = config->accumulation,
                            .beta1 = o->beta1,
-                           .beta2 = o->beta2};
+                           .beta2 = o->beta2,
+                           .norm_limit = config->grad_clip > 0 ? fsdp_plan_norm_limit(config) : 0};
   feed.rate = (fsdp_learning_rate){.schedule = (fsdp_lr_schedule)o->lr_schedule,
                                    .lr = o->lr,
                                    .min_lr = o->min_lr,
@@ -182,6 +183,7 @@ static void create_executor(fsdp_trainer *t) {
                                  .callbacks = {.context = &t->feed,
                                                .feed_step = fsdp_feed_step,
                                                .feed_batch = fsdp_feed_batch,
+                                               .publish = fsdp_feed_publish,
                                                .observe = fsdp_feed_observe},
                                  .seed = (uint64_t)t->options->seed,
                                  .measure = t->options->measure,

@@ -117,7 +117,7 @@ static fsdp_status load(fsdp_train_checkpoints *self, fsdp_executor *executor, f
                                       changes, sizeof changes);
   free(options);
   feed->config.rate.first_step = find_schedule_start(self, c);
-  fsdp_feed_seek(feed, p->step, position - p->step);
+  fsdp_feed_seek(feed, p->step, p->updates, position - p->step);
   if (is_first(self)) print_resumed(self, note, changes);
   return FSDP_OK;
 }
@@ -158,6 +158,7 @@ static fsdp_status save(fsdp_train_checkpoints *self, fsdp_executor *executor, c
   const fsdp_sampler *sampler = &feed->config.sampler;
   int64_t steps = fsdp_sampler_steps_per_epoch(sampler), position = step + feed->sample_shift;
   fsdp_checkpoint_progress progress = {.step = step,
+                                       .updates = feed->updates,
                                        .epoch = position / steps,
                                        .epoch_samples = position % steps * sampler->global_batch,
                                        .seed = (int64_t)sampler->seed,
@@ -174,18 +175,27 @@ bool fsdp_train_checkpoints_is_written(fsdp_train_checkpoints *self) {
   return self->saver && fsdp_saver_is_written(self->saver);
 }
 
-bool fsdp_train_checkpoints_is_due(const fsdp_train_checkpoints *self, int64_t step) {
-  return self->saver && step % self->options->ckpt_freq == 0;
+bool fsdp_train_checkpoints_saves(const fsdp_train_checkpoints *self) {
+  return self->saver != NULL;
 }
 
-void fsdp_train_checkpoints_after_step(fsdp_train_checkpoints *self, fsdp_executor *executor,
-                                       const fsdp_feed *feed, int64_t step, bool all_written) {
-  if (!self->saver) return;
+bool fsdp_train_checkpoints_is_due(fsdp_train_checkpoints *self, int64_t step, bool skipped) {
+  if (!self->saver) return false;
+  bool asked = self->postponed || step % self->options->ckpt_freq == 0;
+  self->due = asked && !skipped;
+  self->postponed = asked && skipped;
+  return self->due;
+}
+
+fsdp_status fsdp_train_checkpoints_after_step(fsdp_train_checkpoints *self, fsdp_executor *executor,
+                                              const fsdp_feed *feed, int64_t step, bool all_written,
+                                              fsdp_error *error) {
+  if (!self->saver) return FSDP_OK;
   // The run's last step is saved by finish, which has the last word on a failure.
-  bool due = fsdp_train_checkpoints_is_due(self, step) && step < feed->config.rate.total_steps;
+  bool due = self->due && step < feed->config.rate.total_steps;
   // The step's own updates may still run; that they end is no loss.
   if (due) fsdp_executor_drain(executor);
-  if (!due && !all_written) return;
+  if (!due && !all_written) return FSDP_OK;
   int64_t began_ns = fsdp_profile_now_ns();
   fsdp_error ignored = {0};
   fsdp_board_enter(FSDP_ACTIVITY_SAVING);
@@ -193,6 +203,7 @@ void fsdp_train_checkpoints_after_step(fsdp_train_checkpoints *self, fsdp_execut
   if (due && save(self, executor, feed, step, &ignored) != FSDP_OK) fsdp_saver_warn(self->saver);
   fsdp_board_enter(FSDP_ACTIVITY_TRAINING);
   self->lost_ms += (double)(fsdp_profile_now_ns() - began_ns) / 1e6;
+  return fsdp_saver_not_finite(self->saver, error);
 }
 
 // The run is trained, but its result is not on the disk.

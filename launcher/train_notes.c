@@ -1,4 +1,5 @@
 // What is worth knowing before the first step, and what looks like a mistake but is allowed.
+#include "launcher/replicas.h"
 #include "launcher/report.h"
 #include "launcher/trainer.h"
 #include "runtime/base/size.h"
@@ -76,6 +77,11 @@ void fsdp_train_print_notes(const fsdp_trainer *t) {
   }
   if (fsdp_setup_note(t->options, made, text, sizeof text)) print_note(text);
   for (int i = 0; fsdp_options_note(t->options, i, text, (int)sizeof text); i++) print_note(text);
+  if (t->options->check_replicas > 0 && !fsdp_replicas_present(made)) {
+    snprintf(text, sizeof text, "there are no replicas that --check-replicas %" PRId64 " (%s) could compare",
+             t->options->check_replicas, fsdp_options_place(t->options, "check-replicas"));
+    print_note(text);
+  }
   if (fsdp_report_hint(made, text, sizeof text)) printf("hint: %s\n", text);
   fflush(stdout);
   warn_of_options(t);

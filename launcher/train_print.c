@@ -63,6 +63,7 @@ void fsdp_train_print_summary(const fsdp_trainer *t, const fsdp_step_record *las
   printf("done:      %" PRId64 " steps in %s, loss %.4f, %s tokens/s\n", steps,
          fsdp_progress_duration(sum->run_ms / 1e3, time), last->loss,
          fsdp_value_print_int((int64_t)tokens_per_s, speed, sizeof speed));
+  if (t->skipped > 0) printf("skipped:   the updates of %" PRId64 " steps\n", t->skipped);
   printf("memory:    planned valley %s, peak %s bytes a rank",
          fsdp_value_print_int(device->valley_bytes, planned[0], sizeof planned[0]),
          fsdp_value_print_int(device->peak_bytes, planned[1], sizeof planned[1]));

@@ -35,13 +35,15 @@ typedef struct fsdp_trainer {
   fsdp_feed feed;
   fsdp_train_checkpoints checkpoints;
   int64_t total_steps, steps_per_epoch, step_tokens;
-  int64_t next_agreement; // the step after which ranks next ask each other whether to stop
+  int64_t skipped, skipped_in_row; // steps of this run, and up to the newest one
+  int64_t checked_step;            // after which replicas were last compared
+  int64_t next_agreement;          // the step after which ranks next ask each other whether to stop
 } fsdp_trainer;
 
 // What the steps since the last line on the terminal have added up to.
 typedef struct fsdp_train_tally {
   double line_loss, line_ms, run_ms;
-  int64_t line_steps;
+  int64_t line_steps, line_losses; // of which those with a loss that is finite
 } fsdp_train_tally;
 
 static inline bool fsdp_trainer_is_first(const fsdp_trainer *t) {

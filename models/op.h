@@ -75,13 +75,22 @@ typedef struct fsdp_op_attrs {
   float eps;                         // RMSNorm
   float max_norm, norm_scale; // clip: factor = min(1, max_norm / (norm + 1e-6)), 1 where max_norm is 0;
                               // norm = sqrt(sum of squares * norm_scale)
-  float beta1, beta2, adam_eps, weight_decay;
+  float norm_limit;           // clip: above it, or where the norm is not a number, factor = FSDP_FACTOR_SKIP
+  double beta1, beta2;        // 1 - beta and the corrections are taken of these, then rounded
+  float adam_eps, weight_decay;
 } fsdp_op_attrs;
+
+// The factor that says: this step updates nothing. AdamW leaves master, m, v and the copy as they are.
+#define FSDP_FACTOR_SKIP (-1.0f)
+
+// The rule by which a step is skipped, for the clip factor on the device and for the host, which sees the
+// same norm: infinity and NaN are above every limit. `limit` is FLT_MAX where none is given.
+#define FSDP_NORM_SKIPS(norm, limit) (!((norm) <= (limit)))
 
 // Indices into the fp32 step scalars that a step receives from the host (FSDP_OP_ADAMW's second operand).
 enum {
   FSDP_SCALAR_LR,          // learning rate of this step
-  FSDP_SCALAR_CORRECTION1, // 1 - beta1^t, t counted from 1
+  FSDP_SCALAR_CORRECTION1, // 1 - beta1^t, t the update's number from 1: skipped steps do not count
   FSDP_SCALAR_CORRECTION2, // 1 - beta2^t
   FSDP_SCALAR_STEP,        // t (exact up to 2^24), the counter of stochastic rounding
   FSDP_SCALAR_ONE,         // 1.0: the factor of an update that nothing clips

@@ -48,8 +48,8 @@ fsdp_plan_config harness_small_plan(int ranks) {
       .wrap = {.kind = FSDP_WRAP_BLOCK},
       .prefetch = 1,
       .grad_clip = 1.0f,
-      .beta1 = 0.9f,
-      .beta2 = 0.999f,
+      .beta1 = 0.9,
+      .beta2 = 0.999,
       .adam_eps = 1e-8f,
       .weight_decay = 0.01f,
       .target = fsdp_target_cpu(),
@@ -81,11 +81,11 @@ static int64_t first_sequence(const rank_run *run, int64_t step, int64_t micro_b
 static void feed_step(void *context, float scalars[FSDP_SCALAR_COUNT], float *target_count) {
   rank_run *run = context;
   const fsdp_plan_config *plan = &run->config->plan;
-  float t = (float)(run->step + 1);
+  double t = (double)(run->step + 1);
   scalars[FSDP_SCALAR_LR] = run->config->lr;
-  scalars[FSDP_SCALAR_CORRECTION1] = 1 - powf(plan->beta1, t);
-  scalars[FSDP_SCALAR_CORRECTION2] = 1 - powf(plan->beta2, t);
-  scalars[FSDP_SCALAR_STEP] = t;
+  scalars[FSDP_SCALAR_CORRECTION1] = (float)(1 - pow(plan->beta1, t));
+  scalars[FSDP_SCALAR_CORRECTION2] = (float)(1 - pow(plan->beta2, t));
+  scalars[FSDP_SCALAR_STEP] = (float)t;
   *target_count = 0;
   for (int64_t m = 0; m < plan->accumulation; m++) {
     for (int64_t i = 0; i < plan->batch * plan->seq; i++) {
@@ -138,6 +138,8 @@ static void observe(void *context, const fsdp_instr *instr, const fsdp_view *ope
   if (instr->kind != FSDP_INSTR_OP || instr->op != FSDP_OP_ADAMW) return;
   const fsdp_plan *plan = run->result->plan;
   const fsdp_mesh *mesh = &plan->program->mesh;
+  const harness_config *asked = run->config;
+  if (asked->before_update) asked->before_update(asked, plan, run->rank, instr->unit, operands);
   // A unit is updated once a step, always on the same stream.
   if (run->updates[instr->unit]++ != run->config->gradient_step) return;
   if (fsdp_mesh_coordinate(mesh, FSDP_AXIS_DATA, run->rank) != 0) return;
@@ -197,8 +199,8 @@ static void train(rank_run *run, fsdp_executor *executor) {
   }
   if (!take_figures(run, executor, config->steps - 1)) return;
   fsdp_executor_drain(executor);
+  if (config->after_steps) config->after_steps(config, executor, run->rank);
   if (run->result->digests) {
-    if (config->before_check) config->before_check(config, executor, run->rank);
     int count = fsdp_plan_digest_count(run->result->plan);
     fsdp_executor_run_check(executor, run->result->digests + run->rank * count);
   }
@@ -220,7 +222,7 @@ static void *run_rank(void *argument) {
       .seed = run->config->seed,
       .measure = true,
   };
-  if (run->config->gradient_step >= 0) config.callbacks.observe = observe;
+  if (run->config->gradient_step >= 0 || run->config->before_update) config.callbacks.observe = observe;
   fsdp_error error;
   fsdp_status status = run->table->create(&device_config, &run->device, &error);
   FSDP_CHECK(status == FSDP_OK, "%s", error.message);

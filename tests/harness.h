@@ -29,8 +29,11 @@ struct harness_config {
   // one sequence of plan.seq after another.
   const char *weights;
   const int32_t *tokens, *targets;
-  // With plan.check: called on every rank, after the last step and before the check. May be NULL.
-  void (*before_check)(const harness_config *config, fsdp_executor *executor, int rank);
+  // Called on every rank when its last step is over, before a check section runs. May be NULL.
+  void (*after_steps)(const harness_config *config, fsdp_executor *executor, int rank);
+  // Called on every rank before each update, with its operands. May be NULL.
+  void (*before_update)(const harness_config *config, const fsdp_plan *plan, int rank, int unit,
+                        const fsdp_view *operands);
 };
 
 typedef struct harness_tensor {

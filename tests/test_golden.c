@@ -179,7 +179,7 @@ static harness_config config_of(const golden *g) {
   config.plan.model = g->model;
   config.plan.batch = g->batch;
   config.plan.seq = g->seq;
-  config.plan.beta2 = 0.95f;
+  config.plan.beta2 = 0.95;
   config.plan.weight_decay = 0.1f;
   return config;
 }

@@ -225,6 +225,10 @@ static void wrong_values(void **state) {
   refuse(train, "--lr nan", FSDP_ERR_OPTION, "--lr|'nan'");
   refuse(train, "--lr -1", FSDP_ERR_OPTION, "--lr|'-1'");
   refuse(train, "--beta1 1", FSDP_ERR_OPTION, "--beta1|below 1");
+  refuse(train, "--skip-grad-norm 0", FSDP_ERR_OPTION, "--skip-grad-norm|above 0");
+  refuse(train, "--max-skipped 0", FSDP_ERR_OPTION, "--max-skipped|from 1");
+  refuse(train, "--grad-clip 0 --max-skipped 5", FSDP_ERR_OPTION, "--max-skipped|--grad-clip 0|1e30");
+  refuse(train, "--skip-grad-norm 2 --grad-clip 0", FSDP_ERR_OPTION, "--skip-grad-norm|--grad-clip 0");
   refuse(train, "--eps 0", FSDP_ERR_OPTION, "--eps|above 0");
   refuse(train, "--strategy zero4", FSDP_ERR_OPTION, "'zero4'|grad_op|hybrid");
   refuse(train, "--cpu-offload maybe", FSDP_ERR_OPTION, "'maybe'|on or off");

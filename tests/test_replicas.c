@@ -75,7 +75,7 @@ static void test_one_bit_is_found(void **state) {
   (void)state;
   for (int rank = 0; rank < 6; rank++) {
     harness_config config = config_of(FSDP_HYBRID, 3, 2, rank % 2, rank / 3);
-    config.before_check = flip_bit;
+    config.after_steps = flip_bit;
     flipped = (flip){.rank = rank, .unit = rank % 4, .part = rank % 3};
     harness_result *result = harness_train(&config);
     assert_string_equal(result->failure, "");

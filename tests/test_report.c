@@ -27,8 +27,8 @@ static fsdp_plan_config config_of(const char *preset, int ranks) {
                              .master_dtype = FSDP_F32,
                              .moment_dtype = FSDP_F32,
                              .grad_clip = 1,
-                             .beta1 = 0.9f,
-                             .beta2 = 0.999f,
+                             .beta1 = 0.9,
+                             .beta2 = 0.999,
                              .adam_eps = 1e-8f,
                              .target = fsdp_target_cpu()};
   fsdp_error error;

@@ -5,6 +5,8 @@
 // 16 random bits: lane e mod 8 of the Philox block (seed ^ step, the parameter's stream, 3 * floor(e / 8) +
 // s), whose word w holds lane 2w in its low and lane 2w + 1 in its high half. So the result does not depend
 // on how the parameter is sharded. Padding between parameters rounds to nearest.
+//
+// A factor of FSDP_FACTOR_SKIP leaves everything as it is.
 #include "kernels/cpu/operand.h"
 #include "kernels/cpu/ops.h"
 #include "runtime/base/random.h"
@@ -21,13 +23,13 @@ typedef struct update {
   const fsdp_view *grad, *state[STATES], *copy; // state: master, m, v
   int64_t count;
   uint64_t key; // of the random words
-  float factor, decay, step_size, root_correction2, beta1, beta2, eps;
+  float factor, decay, step_size, root_correction2, rest1, beta2, rest2, eps;
 } update;
 
 static void advance(const update *k, const float *restrict grad, float *restrict master, float *restrict m,
                     float *restrict v, int64_t count) {
   const float factor = k->factor, decay = k->decay, step_size = k->step_size, eps = k->eps;
-  const float rest1 = 1.0f - k->beta1, beta2 = k->beta2, rest2 = 1.0f - k->beta2;
+  const float rest1 = k->rest1, beta2 = k->beta2, rest2 = k->rest2;
   const float inverse_root = 1.0f / k->root_correction2;
   for (int64_t i = 0; i < count; i++) {
     float g = grad[i] * factor;
@@ -156,9 +158,12 @@ void FSDP_CPU(adamw)(const fsdp_kernel_call *call) {
   k.decay = 1.0f - scalars[FSDP_SCALAR_LR] * attrs->weight_decay;
   k.step_size = scalars[FSDP_SCALAR_LR] / scalars[FSDP_SCALAR_CORRECTION1];
   k.root_correction2 = sqrtf(scalars[FSDP_SCALAR_CORRECTION2]);
-  k.beta1 = attrs->beta1;
-  k.beta2 = attrs->beta2;
+  k.rest1 = (float)(1 - attrs->beta1);
+  k.beta2 = (float)attrs->beta2;
+  k.rest2 = (float)(1 - attrs->beta2);
   k.eps = attrs->adam_eps;
+  // A step that is skipped holds its operands as long as one that is not: the list is the same.
   touch_operands(&k, scalars_view, factor);
+  if (k.factor == FSDP_FACTOR_SKIP) return;
   fsdp_pool_run(call->pool, blocks_of(k.count, BLOCK), update_block, &k);
 }

@@ -154,6 +154,7 @@ void FSDP_CPU(clip_factor)(const fsdp_kernel_call *call) {
   float norm = sqrtf(*(const float *)sum->data * attrs->norm_scale),
         factor = attrs->max_norm / (norm + 1e-6f);
   *(float *)norm_view->data = norm;
-  // A norm that is not a number must not look like one that needs no clipping.
-  *(float *)factor_view->data = attrs->max_norm == 0 || factor > 1.0f ? 1.0f : factor;
+  *(float *)factor_view->data = FSDP_NORM_SKIPS(norm, attrs->norm_limit) ? FSDP_FACTOR_SKIP
+                                : attrs->max_norm == 0 || factor > 1.0f  ? 1.0f
+                                                                         : factor;
 }

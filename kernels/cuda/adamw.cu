@@ -28,7 +28,7 @@ template <class G, class P, class M> struct update {
   const float *scalars, *factor;
   int64_t first, end; // elements of the shard that this launch updates
   uint64_t seed;
-  float beta1, beta2, eps, weight_decay;
+  float rest1, beta2, rest2, eps, weight_decay; // rest: 1 - beta
   bool copy_is_bf16;
 };
 
@@ -129,9 +129,9 @@ template <class Update> __device__ __forceinline__ step_numbers read_step(const 
   s.step_size = lr / correction1;
   s.inverse_root = 1.0f / sqrtf(global_load(p.scalars + FSDP_SCALAR_CORRECTION2));
   s.eps = p.eps;
-  s.rest1 = 1.0f - p.beta1;
+  s.rest1 = p.rest1;
   s.beta2 = p.beta2;
-  s.rest2 = 1.0f - p.beta2;
+  s.rest2 = p.rest2;
   s.key = p.seed ^ uint64_t(global_load(p.scalars + FSDP_SCALAR_STEP));
   return s;
 }
@@ -178,6 +178,7 @@ __global__ void __launch_bounds__(threads_count)
   const int64_t at = p.first + (int64_t(blockIdx.x) * threads_count + threadIdx.x) * WIDTH;
   if (at >= p.end) return;
   const step_numbers s = read_step(p);
+  if (s.factor == FSDP_FACTOR_SKIP) return;
   random_source source;
   if (at + WIDTH <= p.end && find_source<WIDTH>(list, at, &source)) {
     advance<WIDTH>(p, source, s, at);
@@ -243,8 +244,9 @@ void cuda_adamw(const fsdp_kernel_call *call) {
         p.scalars = data_of<float>(operand_of(call, 1, FSDP_SCALAR_COUNT, FSDP_READ, FSDP_F32));
         p.factor = data_of<float>(operand_of(call, 2, 1, FSDP_READ, FSDP_F32));
         p.seed = call->seed;
-        p.beta1 = attrs->beta1;
-        p.beta2 = attrs->beta2;
+        p.rest1 = float(1 - attrs->beta1);
+        p.beta2 = float(attrs->beta2);
+        p.rest2 = float(1 - attrs->beta2);
         p.eps = attrs->adam_eps;
         p.weight_decay = attrs->weight_decay;
         launch_updates(call, p);

@@ -81,11 +81,13 @@ void run(const fsdp_kernel_call *call, bool squares) {
   });
 }
 
-__global__ void clip(const float *sum, float *norm, float *factor, float norm_scale, float max_norm) {
+__global__ void clip(const float *sum, float *norm, float *factor, float norm_scale, float max_norm,
+                     float norm_limit) {
   const float n = sqrtf(global_load(sum) * norm_scale), f = max_norm / (n + 1e-6f);
   global_store(norm, n);
-  // A norm that is not a number must not look like one that needs no clipping.
-  global_store(factor, max_norm == 0 || f > 1.0f ? 1.0f : f);
+  global_store(factor, FSDP_NORM_SKIPS(n, norm_limit) ? FSDP_FACTOR_SKIP
+                       : max_norm == 0 || f > 1.0f    ? 1.0f
+                                                      : f);
 }
 
 } // namespace
@@ -103,5 +105,5 @@ void cuda_clip_factor(const fsdp_kernel_call *call) {
   launch({1, 1, call->stream}, clip, data_of<float>(operand_of(call, 0, 1, FSDP_READ, FSDP_F32)),
          data_of<float>(operand_of(call, 1, 1, FSDP_WRITE, FSDP_F32)),
          data_of<float>(operand_of(call, 2, 1, FSDP_WRITE, FSDP_F32)), call->attrs->norm_scale,
-         call->attrs->max_norm);
+         call->attrs->max_norm, call->attrs->norm_limit);
 }

@@ -17,7 +17,7 @@ typedef enum fsdp_status {
   FSDP_ERR_INPUT = 3,     // a bad or missing input file
   FSDP_ERR_CAPACITY = 4,  // does not fit the memory there is
   FSDP_ERR_PEER = 5,      // a device, a communicator or a peer failed
-  FSDP_ERR_NOT_FINITE = 6 // the loss is not finite
+  FSDP_ERR_NOT_FINITE = 6 // the loss or the gradient's norm is not finite, or the state
 } fsdp_status;
 
 typedef struct fsdp_error {

@@ -52,9 +52,11 @@ typedef struct fsdp_checkpoint_file {
 
 // How far the run was.
 typedef struct fsdp_checkpoint_progress {
-  int64_t step;                 // optimizer steps done
+  int64_t step;                 // steps done
+  int64_t updates;              // of them not skipped: the optimizer's t
   int64_t epoch, epoch_samples; // where the next step starts: whole epochs, samples of this one
-  int64_t seed;                 // of data order and stochastic rounding, whose counters are the step's number
+  int64_t seed; // of data order and stochastic rounding, whose counters are the numbers of the
+                // step and of the update
   int64_t global_batch, sample_count, held_out;
   uint64_t data_fingerprint; // fsdp_dataset_fingerprint
   int64_t schedule_start;    // the step at which the learning-rate schedule began

@@ -1,6 +1,7 @@
 #include "runtime/io/checkpoint_file.h"
 
 #include "runtime/base/check.h"
+#include "runtime/base/finite.h"
 #include "runtime/base/progress.h"
 #include "runtime/base/size.h"
 #include "runtime/io/safetensors.h"
@@ -36,7 +37,49 @@ typedef struct stream {
   XXH3_state_t *hash; // of the chunk that is not full yet
   int64_t chunk_fill, chunks;
   uint64_t *sums;
+  int part, unit; // of the next value
+  int64_t done;   // of its piece
 } stream;
+
+// What lies at element `element` of a unit's flat buffer.
+static const char *owner_of(const fsdp_checkpoint *c, int unit, int64_t element, int64_t *index) {
+  for (int p = 0; p < c->param_count; p++) {
+    const fsdp_checkpoint_param *param = &c->params[p];
+    *index = element - param->offset;
+    if (param->unit == unit && *index >= 0 && *index < param->numel) return param->name;
+  }
+  *index = element;
+  return "the padding";
+}
+
+// Looks through the next `bytes` of the data, whole values, which follow the last ones.
+static fsdp_status check_finite(stream *s, const fsdp_checkpoint_file_config *config,
+                                const unsigned char *data, int64_t bytes, fsdp_error *error) {
+  const fsdp_checkpoint *c = config->checkpoint;
+  while (bytes > 0) {
+    int64_t first, elems, width = fsdp_dtype_bytes(c->dtype[s->part]);
+    fsdp_checkpoint_piece(c, config->rank, s->unit, &first, &elems);
+    int64_t now = fsdp_min_i64(bytes / width, elems - s->done);
+    int64_t found = fsdp_first_not_finite(c->dtype[s->part], data, now), index;
+    if (found >= 0) {
+      const char *owner = owner_of(c, s->unit, first + s->done + found, &index);
+      return fsdp_fail(error, FSDP_ERR_NOT_FINITE,
+                       "%s of %s is %s at element %" PRId64
+                       ": the state is not saved; lower --lr, raise --warmup-steps, or look at the data",
+                       fsdp_checkpoint_part_name(s->part), owner,
+                       fsdp_not_finite_name(c->dtype[s->part], data, found), index);
+    }
+    data += now * width;
+    bytes -= now * width;
+    s->done += now;
+    if (s->done < elems) continue;
+    s->done = 0;
+    if (++s->unit < c->unit_count) continue;
+    s->unit = 0;
+    s->part++;
+  }
+  return FSDP_OK;
+}
 
 static void end_chunk(stream *s) {
   s->sums[s->chunks++] = XXH3_64bits_digest(s->hash);
@@ -60,11 +103,14 @@ static fsdp_status append(stream *s, const unsigned char *data, int64_t bytes, f
   return fsdp_safetensors_writer_append(s->writer, data, bytes, error);
 }
 
-static fsdp_status append_memory(stream *s, const unsigned char *data, int64_t bytes, fsdp_error *error) {
+static fsdp_status append_memory(stream *s, const fsdp_checkpoint_file_config *config, int64_t bytes,
+                                 fsdp_error *error) {
+  const unsigned char *data = config->data;
   fsdp_status status = FSDP_OK;
   for (int64_t done = 0, now; done < bytes && status == FSDP_OK; done += now) {
     now = fsdp_min_i64(PIECE_BYTES, bytes - done);
-    status = append(s, data + done, now, error);
+    status = check_finite(s, config, data + done, now, error);
+    if (status == FSDP_OK) status = append(s, data + done, now, error);
   }
   return status;
 }
@@ -80,7 +126,9 @@ static fsdp_status append_ranges(stream *s, const fsdp_checkpoint_file_config *c
       for (int64_t done = 0, now; done < elems; done += now) {
         now = fsdp_min_i64(limit / width, elems - done);
         fsdp_checkpoint_range range = {part, u, first + done, now, offset};
-        fsdp_status status = append(s, config->source(config->context, &range), now * width, error);
+        const void *values = config->source(config->context, &range);
+        fsdp_status status = check_finite(s, config, values, now * width, error);
+        if (status == FSDP_OK) status = append(s, values, now * width, error);
         if (status != FSDP_OK) return status;
         offset += now * width;
       }
@@ -163,7 +211,7 @@ static fsdp_status describe(const char *path, const stream *s, int64_t data_byte
 static fsdp_status write_data(stream *s, const fsdp_checkpoint_file_config *config, fsdp_error *error) {
   int64_t bytes = fsdp_checkpoint_data_bytes(config->checkpoint, config->rank);
   fsdp_status status =
-      config->data ? append_memory(s, config->data, bytes, error) : append_ranges(s, config, error);
+      config->data ? append_memory(s, config, bytes, error) : append_ranges(s, config, error);
   if (status != FSDP_OK) return status;
   if (s->chunk_fill > 0) end_chunk(s);
   return fsdp_safetensors_writer_append(s->writer, s->sums, s->chunks * (int64_t)sizeof *s->sums, error);
@@ -416,5 +464,11 @@ fsdp_status fsdp_checkpoint_read(fsdp_checkpoint_reader *r, int part, int param,
     to += now * width;
     at += now;
   }
-  return FSDP_OK;
+  int64_t found = fsdp_first_not_finite(c->dtype[part], out, elems);
+  if (found < 0) return FSDP_OK;
+  return fsdp_fail(error, FSDP_ERR_INPUT,
+                   "%s: %s of %s is %s at element %" PRId64
+                   ": the run that saved it had diverged; use another checkpoint",
+                   r->folder, fsdp_checkpoint_part_name(part), p->name,
+                   fsdp_not_finite_name(c->dtype[part], out, found), first + found);
 }

@@ -41,7 +41,8 @@ typedef struct fsdp_checkpoint_file_config {
 int64_t fsdp_checkpoint_data_bytes(const fsdp_checkpoint *checkpoint, int rank);
 
 // Writes the file into the folder and makes it durable; `file` says what the manifest shall say of it.
-// FSDP_ERR_INPUT where the disk is full or fails; the file is not there then.
+// FSDP_ERR_INPUT where the disk is full or fails; FSDP_ERR_NOT_FINITE, naming part and parameter, where a
+// value is not finite. The file is not there then.
 fsdp_status fsdp_checkpoint_file_write(const fsdp_checkpoint_file_config *config, fsdp_checkpoint_file *file,
                                        fsdp_error *error);
 
@@ -56,7 +57,7 @@ fsdp_checkpoint_reader *fsdp_checkpoint_reader_create(const fsdp_checkpoint *che
 void fsdp_checkpoint_reader_destroy(fsdp_checkpoint_reader *reader); // NULL is allowed
 
 // Reads elements [first, first + elems) of a parameter of one part, in the checkpoint's dtype of that part.
-// FSDP_ERR_INPUT, naming the file, where a byte of it is not what was written.
+// FSDP_ERR_INPUT, naming the file, where a byte of it is not what was written or a value is not finite.
 fsdp_status fsdp_checkpoint_read(fsdp_checkpoint_reader *reader, int part, int param, int64_t first,
                                  int64_t elems, void *out, fsdp_error *error);
 

@@ -50,13 +50,13 @@ static json_t *print_files(const fsdp_checkpoint_file *files, int count) {
 }
 
 static json_t *print_progress(const fsdp_checkpoint_progress *p) {
-  return json_pack("{s:I, s:I, s:I, s:I, s:{s:I, s:I, s:I, s:o}, s:{s:s, s:I, s:I}}", "step",
-                   (json_int_t)p->step, "schedule_start", (json_int_t)p->schedule_start, "epoch",
-                   (json_int_t)p->epoch, "epoch_samples", (json_int_t)p->epoch_samples, "data",
-                   "global_batch", (json_int_t)p->global_batch, "sample_count", (json_int_t)p->sample_count,
-                   "held_out", (json_int_t)p->held_out, "fingerprint",
-                   json_sprintf("%016" PRIx64, p->data_fingerprint), "random", "generator", "philox-4x32-10",
-                   "seed", (json_int_t)p->seed, "counter", (json_int_t)p->step);
+  return json_pack("{s:I, s:I, s:I, s:I, s:I, s:{s:I, s:I, s:I, s:o}, s:{s:s, s:I, s:I}}", "step",
+                   (json_int_t)p->step, "updates", (json_int_t)p->updates, "schedule_start",
+                   (json_int_t)p->schedule_start, "epoch", (json_int_t)p->epoch, "epoch_samples",
+                   (json_int_t)p->epoch_samples, "data", "global_batch", (json_int_t)p->global_batch,
+                   "sample_count", (json_int_t)p->sample_count, "held_out", (json_int_t)p->held_out,
+                   "fingerprint", json_sprintf("%016" PRIx64, p->data_fingerprint), "random", "generator",
+                   "philox-4x32-10", "seed", (json_int_t)p->seed, "counter", (json_int_t)p->updates);
 }
 
 // The checksum of the object as it stands.
@@ -185,6 +185,7 @@ static void read_units(reader *r, const json_t *list, fsdp_checkpoint *c) {
 static void read_progress(reader *r, const json_t *object, fsdp_checkpoint_progress *p) {
   const json_t *data = json_object_get(object, "data");
   p->step = read_int(r, object, "step", 1, INT64_C(1) << 40);
+  p->updates = read_int(r, object, "updates", 0, p->step);
   // Older checkpoints have none: their schedules begin with the run.
   if (json_object_get(object, "schedule_start"))
     p->schedule_start = read_int(r, object, "schedule_start", 0, p->step);

@@ -1,6 +1,7 @@
 #include "runtime/io/weights.h"
 
 #include "runtime/base/check.h"
+#include "runtime/base/finite.h"
 
 #include <string.h>
 
@@ -118,7 +119,17 @@ void fsdp_weights_close(fsdp_weights *weights) {
 
 fsdp_status fsdp_weights_read(fsdp_weights *weights, int param, int64_t first, int64_t count, float *out,
                               fsdp_error *error) {
-  return fsdp_safetensors_read(weights->model, weights->tensor_of_param[param], first, count, out, error);
+  int tensor = weights->tensor_of_param[param];
+  fsdp_status status = fsdp_safetensors_read(weights->model, tensor, first, count, out, error);
+  if (status != FSDP_OK) return status;
+  int64_t found = fsdp_first_not_finite(FSDP_F32, out, count);
+  if (found < 0) return FSDP_OK;
+  return fsdp_fail(
+      error, FSDP_ERR_INPUT,
+      "%s: tensor \"%s\" is %s at element %lld: a model cannot train from that; take other weights, or "
+      "new ones with --init random",
+      fsdp_safetensors_path(weights->model, tensor), fsdp_safetensors_at(weights->model, tensor)->name,
+      fsdp_not_finite_name(FSDP_F32, out, found), (long long)(first + found));
 }
 
 int64_t fsdp_weights_bytes_read(const fsdp_weights *weights) {

@@ -6,6 +6,7 @@
 #include "runtime/plan/verify.h"
 #include "runtime/plan/waits.h"
 
+#include <float.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -178,6 +179,10 @@ static void prove(fsdp_plan *plan) {
   fsdp_violation violation;
   FSDP_CHECK(fsdp_verify(plan->program, &violation), "the step program is not safe: %s", violation.message);
   plan->verified = true;
+}
+
+float fsdp_plan_norm_limit(const fsdp_plan_config *config) {
+  return config->norm_limit > 0 ? config->norm_limit : FLT_MAX;
 }
 
 int fsdp_plan_digest_count(const fsdp_plan *plan) {

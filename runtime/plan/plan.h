@@ -44,7 +44,10 @@ typedef struct fsdp_plan_config {
   fsdp_accumulate accumulate;
   fsdp_dtype param_dtype, reduce_dtype, master_dtype, moment_dtype;
   float grad_clip; // 0: off
-  float beta1, beta2, adam_eps, weight_decay;
+  float
+      norm_limit; // with clipping: a step whose norm is above it updates nothing; 0: none but not-finite ones
+  double beta1, beta2;
+  float adam_eps, weight_decay;
   bool evaluation; // plan an evaluation section too
   bool check;      // plan a check section too, where there are replicas to compare
   bool poison;     // fill memory that is free, or not yet written, with signalling NaNs (tests)
@@ -84,6 +87,9 @@ void fsdp_plan_destroy(fsdp_plan *plan); // NULL is allowed
 // Device memory that a rank needs beside the arena: counted where a plan is compared with a limit, never part
 // of it.
 int64_t fsdp_plan_reserve_bytes(const fsdp_plan *plan);
+
+// The greatest norm that is applied (FSDP_NORM_SKIPS): the plan's limit or, without one, the greatest number.
+float fsdp_plan_norm_limit(const fsdp_plan_config *config);
 
 // The digests of a check section, in its order: masters, first and second moments of each unit that has any.
 // Digest i is of part i % 3 of unit fsdp_plan_digest_unit(i).

@@ -189,6 +189,12 @@ static void hash_f32(hasher *h, float value) {
   hash_i64(h, bits);
 }
 
+static void hash_f64(hasher *h, double value) {
+  int64_t bits;
+  memcpy(&bits, &value, sizeof bits);
+  hash_i64(h, bits);
+}
+
 static void hash_text(hasher *h, const char *text) {
   hash_i64(h, (int64_t)strlen(text));
   hash_flush(h);
@@ -200,10 +206,12 @@ static void hash_attrs(hasher *h, const fsdp_op_attrs *attrs) {
                            attrs->kv_heads,    attrs->head_dim,     attrs->hidden,     attrs->vocabulary,
                            attrs->in_features, attrs->out_features, attrs->out_stride, attrs->out_offset,
                            attrs->chunk_rows};
-  const float factors[] = {attrs->eps,   attrs->max_norm, attrs->norm_scale,  attrs->beta1,
-                           attrs->beta2, attrs->adam_eps, attrs->weight_decay};
+  const float factors[] = {attrs->eps,        attrs->max_norm, attrs->norm_scale,
+                           attrs->norm_limit, attrs->adam_eps, attrs->weight_decay};
   for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) hash_i64(h, sizes[i]);
   for (size_t i = 0; i < sizeof factors / sizeof factors[0]; i++) hash_f32(h, factors[i]);
+  hash_f64(h, attrs->beta1);
+  hash_f64(h, attrs->beta2);
   hash_i64(h, attrs->inv_freq != NULL);
   if (!attrs->inv_freq) return;
   for (int64_t i = 0; i < attrs->head_dim / 2; i++) hash_f32(h, attrs->inv_freq[i]);

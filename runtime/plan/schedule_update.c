@@ -134,7 +134,10 @@ static void norm_and_factor(scheduler *s) {
   }
   s->norm = scalar_tensor(s, "norm", space, FSDP_LIVE_SECTION, 1);
   s->factor = scalar_tensor(s, "factor", space, FSDP_LIVE_SECTION, 1);
-  fsdp_op_attrs attrs = {.max_norm = s->config->grad_clip, .norm_scale = 1.0f / (float)s->replica_count};
+  const fsdp_plan_config *c = s->config;
+  fsdp_op_attrs attrs = {.max_norm = c->grad_clip,
+                         .norm_scale = 1.0f / (float)s->replica_count,
+                         .norm_limit = fsdp_plan_norm_limit(c)};
   fsdp_operand clip[3] = {schedule_whole(s, total, FSDP_F32, READ),
                           schedule_whole(s, s->norm, FSDP_F32, WRITE),
                           schedule_whole(s, s->factor, FSDP_F32, WRITE)};

@@ -2,6 +2,7 @@
 #include "tests/simt/twin.h"
 
 #include "kernels/cuda/cuda_kernels.h"
+#include "runtime/base/check.h"
 extern "C" {
 #include "runtime/base/random.h"
 }
@@ -51,14 +52,17 @@ void fills() {
   }
 }
 
-void clips(float max_norm, float sum) {
+void clips(float max_norm, float sum, float limit) {
   fsdp_op_attrs attrs = {};
   attrs.max_norm = max_norm;
   attrs.norm_scale = 0.25f;
+  attrs.norm_limit = limit;
   twin_case c = twin_of(FSDP_OP_CLIP_FACTOR, attrs, FSDP_F32);
-  c.name += " max " + std::to_string(max_norm) + " of " + std::to_string(sum);
+  c.name +=
+      " max " + std::to_string(max_norm) + " of " + std::to_string(sum) + " limit " + std::to_string(limit);
   twin_floats(&c, {sum});
   twin_output(&c, FSDP_F32, 1);
+  c.operands.back().is_compared = !std::isnan(sum);
   twin_output(&c, FSDP_F32, 1);
   twin_check(c);
 }
@@ -114,10 +118,10 @@ std::vector<fsdp_segment> segments_of(int64_t P, int64_t length) {
   return segments;
 }
 
-void adamw(const states &s, int64_t P, int64_t segment_length) {
+void adamw(const states &s, int64_t P, int64_t segment_length, double beta2 = 0.95) {
   fsdp_op_attrs attrs = {};
-  attrs.beta1 = 0.9f;
-  attrs.beta2 = 0.95f;
+  attrs.beta1 = 0.9;
+  attrs.beta2 = beta2;
   attrs.adam_eps = 1e-8f;
   attrs.weight_decay = 0.1f;
   const bool rounds = s.master == FSDP_BF16 || s.moment == FSDP_BF16;
@@ -125,13 +129,14 @@ void adamw(const states &s, int64_t P, int64_t segment_length) {
       twin_of(FSDP_OP_ADAMW, attrs, narrower(narrower(s.master, s.moment), s.has_copy ? s.copy : FSDP_F32));
   c.name += std::string(" grad ") + fsdp_dtype_name(s.grad) + " master " + fsdp_dtype_name(s.master) +
             " moments " + fsdp_dtype_name(s.moment) +
-            (s.has_copy ? std::string(" copy ") + fsdp_dtype_name(s.copy) : "") + " P" + std::to_string(P);
-  const float step = 12;
+            (s.has_copy ? std::string(" copy ") + fsdp_dtype_name(s.copy) : "") + " P" + std::to_string(P) +
+            (beta2 > 0.99 ? " beta2 near 1" : "");
+  const double step = 12;
   std::vector<float> scalars(FSDP_SCALAR_COUNT);
   scalars[FSDP_SCALAR_LR] = 1e-2f;
-  scalars[FSDP_SCALAR_CORRECTION1] = 1 - std::pow(attrs.beta1, step);
-  scalars[FSDP_SCALAR_CORRECTION2] = 1 - std::pow(attrs.beta2, step);
-  scalars[FSDP_SCALAR_STEP] = step;
+  scalars[FSDP_SCALAR_CORRECTION1] = float(1 - std::pow(attrs.beta1, step));
+  scalars[FSDP_SCALAR_CORRECTION2] = float(1 - std::pow(attrs.beta2, step));
+  scalars[FSDP_SCALAR_STEP] = float(step);
   scalars[FSDP_SCALAR_ONE] = 1;
   twin_input(&c, s.grad, P);
   twin_floats(&c, scalars);
@@ -155,12 +160,31 @@ void adamw(const states &s, int64_t P, int64_t segment_length) {
   twin_check(c);
 }
 
+// A step that is skipped: gradients that are no numbers, and all that could be updated keeps its bits.
+void skipped_adamw(const states &s, int64_t P) {
+  fsdp_op_attrs attrs = {};
+  attrs.beta1 = 0.9, attrs.beta2 = 0.95, attrs.weight_decay = 0.1f;
+  twin_case c = twin_of(FSDP_OP_ADAMW, attrs, FSDP_F32);
+  c.name += std::string(" skipped, master ") + fsdp_dtype_name(s.master) + " moments " +
+            fsdp_dtype_name(s.moment) + " P" + std::to_string(P);
+  c.tolerance = 0;
+  twin_floats(&c, std::vector<float>(size_t(P), NAN));
+  twin_floats(&c, {1, 0.1f, 0.1f, 1, 1});
+  twin_floats(&c, {FSDP_FACTOR_SKIP});
+  for (fsdp_dtype dtype : {s.master, s.moment, s.moment, s.copy}) twin_update(&c, dtype, P);
+  c.operands.back().access = FSDP_WRITE;
+  c.segments = segments_of(P, 100);
+  const std::vector<std::vector<unsigned char>> cpu = twin_check(c);
+  for (size_t i = 3; i < cpu.size(); i++)
+    FSDP_CHECK(cpu[i] == c.operands[i].initial, "%s: operand %zu has changed", c.name.c_str(), i);
+}
+
 // A step whose arithmetic is exact in any order (as in tests/test_kernels_flat.c, which holds the CPU's
 // kernel to the rule of the random bits), so that both twins must store the very same bits. Runs begin and
 // end anywhere, in the shard and in their parameter.
 void exact_adamw(int64_t P, int64_t step, fsdp_dtype master, fsdp_dtype moment) {
   fsdp_op_attrs attrs = {};
-  attrs.beta1 = 0.5f;
+  attrs.beta1 = 0.5;
   twin_case c = twin_of(FSDP_OP_ADAMW, attrs, FSDP_BF16);
   c.name += std::string(" exact master ") + fsdp_dtype_name(master) + " moments " + fsdp_dtype_name(moment) +
             " P" + std::to_string(P) + " runs of " + std::to_string(step);
@@ -210,15 +234,19 @@ void twin_flat() {
   for (fsdp_dtype dtype : dtypes)
     for (int64_t P : {1, 2, 3, 4, 5, 7, 16, 4096, 20011}) checksum(dtype, P);
   fills();
-  clips(0, 100);
-  clips(1, 100);
-  clips(10, 100);
+  for (float max_norm : {0.0f, 1.0f, 10.0f})
+    for (float limit : {4.0f, 5.0f, 1e30f}) clips(max_norm, 100, limit);
+  clips(1, NAN, 1e30f);
   adamw({FSDP_F32, FSDP_F32, FSDP_F32, FSDP_BF16, false}, 20011, 0);
   adamw({FSDP_BF16, FSDP_F32, FSDP_F32, FSDP_BF16, true}, 4096, 0);
   adamw({FSDP_F32, FSDP_BF16, FSDP_BF16, FSDP_BF16, true}, 20011, 1009);
   adamw({FSDP_BF16, FSDP_BF16, FSDP_BF16, FSDP_BF16, false}, 20000, 101); // more segments than a launch takes
   adamw({FSDP_BF16, FSDP_F32, FSDP_BF16, FSDP_F32, true}, 333, 40);
   adamw({FSDP_F32, FSDP_BF16, FSDP_F32, FSDP_BF16, false}, 64, 64);
+  for (double beta2 : {0.99999, 0.999999})
+    adamw({FSDP_F32, FSDP_F32, FSDP_F32, FSDP_F32, false}, 4099, 0, beta2);
+  skipped_adamw({FSDP_F32, FSDP_F32, FSDP_F32, FSDP_BF16, true}, 4099);
+  skipped_adamw({FSDP_F32, FSDP_BF16, FSDP_BF16, FSDP_F32, true}, 777);
   exact_adamw(20011, 1000, FSDP_BF16, FSDP_BF16);
   exact_adamw(20011, 8, FSDP_BF16, FSDP_BF16);
   exact_adamw(4099, 13, FSDP_BF16, FSDP_F32);
