@@ -136,7 +136,6 @@ constexpr uint32_t granule_bytes = 2;
 // What is known of two bytes.
 struct shared_record {
   uint32_t write_epoch, write_sync, read_epoch, read_sync;
-  uint32_t settled; // a token: while it is the block's or the warp's, one more read of theirs changes nothing
   uint16_t writer, reader;
   uint8_t reader_warp;
   bool in_flight; // a cp.async that nobody has waited for
@@ -144,17 +143,18 @@ struct shared_record {
 extern unsigned char shared_memory[shared_bytes_max];
 extern shared_record shared_records[shared_bytes_max / granule_bytes];
 extern uint32_t shared_used_bytes, shared_epoch;
-// New ones at each barrier; the warp's also at __syncwarp. No two are alike.
-extern uint32_t block_token, warp_tokens[threads_max / warp_size];
+// By two bytes, a token: while it is the block's or the running warp's, one more read changes nothing. New
+// ones are taken at each barrier, the warp's also at __syncwarp; no two are alike.
+extern uint32_t shared_settled[shared_bytes_max / granule_bytes];
+extern uint32_t block_token, warp_token, warp_tokens[threads_max / warp_size];
 void shared_read_checked(uint32_t address, void *value, uint32_t bytes);
 
-template <class T> T shared_load(uint32_t address) {
+template <class T> __attribute__((always_inline)) inline T shared_load(uint32_t address) {
   T value;
   bool settled = address % std::min(sizeof(T), size_t(16)) == 0 && address + sizeof(T) <= shared_used_bytes;
-  for (uint32_t i = 0; settled && i < sizeof(T) / granule_bytes; i++) {
-    const uint32_t token = shared_records[address / granule_bytes + i].settled;
-    settled = token == block_token || token == warp_tokens[self->warp];
-  }
+  const uint32_t *tokens = shared_settled + address / granule_bytes;
+  for (uint32_t i = 0; settled && i < sizeof(T) / granule_bytes; i++)
+    settled = tokens[i] == block_token || tokens[i] == warp_token;
   if (settled) {
     memcpy(&value, shared_memory + address, sizeof value);
   } else {
@@ -189,7 +189,15 @@ size_t memory_taken(memory_kind kind);
 size_t memory_count();
 void memory_free_beyond(size_t count);
 // The allocation that holds [address, address + bytes), aligned: anything else ends with a message.
-allocation *memory_find(const void *address, size_t bytes, size_t alignment);
+allocation *memory_search(const void *address, size_t bytes, size_t alignment);
+extern allocation *memory_last; // found; NULL where the list has changed since
+inline allocation *memory_find(const void *address, size_t bytes, size_t alignment) {
+  const auto *at = static_cast<const unsigned char *>(address);
+  const bool again = memory_last && at >= memory_last->data &&
+                     at + bytes <= memory_last->data + memory_last->bytes &&
+                     reinterpret_cast<uintptr_t>(at) % alignment == 0;
+  return again ? memory_last : memory_search(address, bytes, alignment);
+}
 void memory_check(const void *address, size_t bytes, size_t alignment);
 // The allocation that an address lies in or beside, NULL: none, so pageable memory of the host.
 const allocation *memory_near(const void *address);

@@ -41,7 +41,7 @@ thread_state threads[threads_max];
 warp_state warps[threads_max / warp_size];
 fiber host;
 uint32_t dynamic_bytes;
-int thread_count, ended_count, at_barrier, rank_of_current;
+int thread_count, word_count, ended_count, at_barrier, rank_of_current;
 const char *barrier_file;
 int barrier_line;
 const std::function<void()> *body;
@@ -87,15 +87,15 @@ void set_runnable(int thread, bool value) {
 // The rank whose thread goes on, -1 where there is none: in random order the next one around, so that warps
 // take turns; else the lowest, so that a warp goes as far as it can, whose stacks are then in the cache.
 int next_rank() {
-  int words = (thread_count + 63) / 64, start = 0;
+  int word = 0;
   if (chosen == order::random) {
-    start = rank_of_current / 64;
-    uint64_t later = runnable[start] & ~((uint64_t(2) << (rank_of_current % 64)) - 1);
-    if (later) return start * 64 + __builtin_ctzll(later);
-    start++;
+    word = rank_of_current / 64;
+    uint64_t later = runnable[word] & ~((uint64_t(2) << (rank_of_current % 64)) - 1);
+    if (later) return word * 64 + __builtin_ctzll(later);
+    word++;
   }
-  for (int i = 0; i < words; i++) {
-    int word = (start + i) % words;
+  for (int i = 0; i < word_count; i++, word++) {
+    if (word >= word_count) word = 0;
     if (runnable[word]) return word * 64 + __builtin_ctzll(runnable[word]);
   }
   return -1;
@@ -120,6 +120,7 @@ int next_rank() {
 void become(const thread_state *thread) {
   self = &thread->seen;
   threadIdx = thread->seen.thread_index;
+  warp_token = warp_tokens[self->warp];
 }
 
 void resume_next() {
@@ -160,6 +161,7 @@ void thread_main() {
 
 void start_threads(const launch_shape &shape) {
   thread_count = int(shape.block.x * shape.block.y * shape.block.z);
+  word_count = (thread_count + 63) / 64;
   ended_count = at_barrier = 0;
   std::vector<int> order_now;
   arrange(&order_now, size_t(thread_count));

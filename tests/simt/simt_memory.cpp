@@ -8,13 +8,14 @@
 
 namespace simt {
 
+allocation *memory_last;
+
 namespace {
 
 constexpr size_t zone_bytes = 256;
 constexpr unsigned char zone_byte = 0xff;
 
 std::vector<allocation> allocations;
-size_t last_hit;
 
 bool holds(const allocation &a, const void *address, size_t bytes) {
   const auto *at = static_cast<const unsigned char *>(address);
@@ -56,6 +57,7 @@ void *memory_allocate(size_t bytes, memory_kind kind) {
   a.bytes = bytes;
   a.kind = kind;
   memset(a.start, zone_byte, bytes + 2 * zone_bytes);
+  memory_last = nullptr;
   allocations.push_back(a);
   return a.data;
 }
@@ -65,6 +67,7 @@ size_t memory_count() {
 }
 
 void memory_free_beyond(size_t count) {
+  memory_last = nullptr;
   for (; allocations.size() > count; allocations.pop_back()) {
     global_free_records(&allocations.back());
     free(allocations.back().start);
@@ -82,6 +85,7 @@ void memory_free(void *address) {
   for (size_t i = 0; i < allocations.size(); i++) {
     if (allocations[i].data != address) continue;
     allocation a = allocations[i];
+    memory_last = nullptr;
     allocations.erase(allocations.begin() + long(i));
     const std::string damage = damage_of(a);
     global_free_records(&a);
@@ -92,13 +96,11 @@ void memory_free(void *address) {
   fail("memory at %p is freed, but nothing is allocated there", address);
 }
 
-allocation *memory_find(const void *address, size_t bytes, size_t alignment) {
+allocation *memory_search(const void *address, size_t bytes, size_t alignment) {
   if (reinterpret_cast<uintptr_t>(address) % alignment)
     fail("device memory at %p is not aligned to %zu bytes", address, alignment);
-  if (last_hit < allocations.size() && holds(allocations[last_hit], address, bytes))
-    return &allocations[last_hit];
-  for (last_hit = 0; last_hit < allocations.size(); last_hit++)
-    if (holds(allocations[last_hit], address, bytes)) return &allocations[last_hit];
+  for (allocation &a : allocations)
+    if (holds(a, address, bytes)) return memory_last = &a;
   fail("device memory out of bounds: %zu bytes at %p", bytes, address);
 }
 

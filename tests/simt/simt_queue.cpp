@@ -124,7 +124,7 @@ struct patience {
 void check_patience(patience *p, const char *what) {
   static const char *const limit = std::getenv("FSDP_SIMT_STUCK_S");
   if (p->turns++ == 0 || p->given_then != given || p->done_then != done) *p = {given, done, now_s(), 1};
-  if (p->turns % 1024 != 1) return; // looking is a few system calls
+  if (p->turns % 1024 != 100) return; // looking is a few system calls
   std::string waits;
   if (describe(&waits)) return;
   if (!is_only_thread() && now_s() - p->since_s < (limit ? atoi(limit) : 60)) return;
@@ -166,7 +166,7 @@ void work_until(const std::function<bool()> &over, const char *what) {
     if (own.turns < 100) {
       sched_yield(); // another thread's turn: the host's, or a peer's process
     } else {
-      const timespec pause = {0, 50000};
+      const timespec pause = {0, own.turns < 1000 ? 50000 : 1000000};
       nanosleep(&pause, nullptr);
     }
   }

@@ -14,7 +14,8 @@ namespace simt {
 alignas(128) unsigned char shared_memory[shared_bytes_max];
 shared_record shared_records[shared_bytes_max / granule_bytes];
 uint32_t shared_used_bytes, shared_epoch;
-uint32_t block_token, warp_tokens[threads_max / warp_size];
+uint32_t shared_settled[shared_bytes_max / granule_bytes];
+uint32_t block_token, warp_token, warp_tokens[threads_max / warp_size];
 
 namespace {
 
@@ -46,6 +47,7 @@ uint32_t last_token;
 void renew_tokens() {
   block_token = ++last_token;
   for (uint32_t &token : warp_tokens) token = ++last_token;
+  if (self) warp_token = warp_tokens[self->warp];
 }
 
 bool ordered_in_warp(int other_thread, uint32_t when) {
@@ -76,7 +78,7 @@ void note_write(shared_record *r, uint32_t address) {
   r->write_epoch = shared_epoch;
   r->write_sync = warp_epochs[self->warp];
   r->writer = uint16_t(t);
-  r->settled = 0;
+  shared_settled[r - shared_records] = 0;
 }
 
 void note_read(shared_record *r, uint32_t address) {
@@ -96,14 +98,14 @@ void note_read(shared_record *r, uint32_t address) {
     return;
   } else if (r->reader_warp != self->warp) {
     r->reader = many_warps;
-    if (r->write_epoch < shared_epoch) r->settled = block_token;
+    if (r->write_epoch < shared_epoch) shared_settled[r - shared_records] = block_token;
   } else if (now > r->read_sync ||
              r->reader == t) { // earlier readers of this warp are ordered before its writes
     r->reader = uint16_t(t);
     r->read_sync = now;
   } else {
     r->reader = many_lanes;
-    if (r->write_epoch < shared_epoch) r->settled = warp_tokens[self->warp];
+    if (r->write_epoch < shared_epoch) shared_settled[r - shared_records] = warp_token;
   }
 }
 
@@ -211,7 +213,7 @@ void shared_pass_barrier() {
 
 void shared_pass_warp_barrier(int warp) {
   warp_epochs[warp]++;
-  warp_tokens[warp] = ++last_token;
+  warp_token = warp_tokens[warp] = ++last_token;
 }
 
 void shared_end_thread(int thread) {
