@@ -166,6 +166,17 @@ static fsdp_status fail_start(const char *call, ncclComm_t comm, ncclResult_t re
                    ncclGetErrorString(result), comm ? ncclGetLastError(comm) : "no communicator");
 }
 
+// Before 2.26 NCCL does not order what it starts for several communicators (fsdp_gpu_set_environment).
+static void check_version(const fsdp_world *world) {
+  enum { ORDERS = 22600 };
+  int version = 0;
+  if (world->rank > 0 || ncclGetVersion(&version) != ncclSuccess || version >= ORDERS) return;
+  fsdp_job_note(
+      "NCCL %d.%d.%d cannot order the collectives of several communicators, so that they may wait for "
+      "each other for ever; use NCCL 2.26 or later",
+      version / 10000, version % 10000 / 100, version % 100);
+}
+
 static fsdp_status join_world(fsdp_world *world, shared_part *shared, fsdp_error *error) {
   struct {
     ncclUniqueId id;
@@ -248,6 +259,7 @@ fsdp_status fsdp_nccl_comms(fsdp_world *world, const fsdp_nccl_config *config, f
   shared_part *shared = fsdp_alloc_zeroed(1, sizeof *shared);
   shared->timeout_s = config->timeout_s;
   FSDP_CHECK(pthread_mutex_init(&shared->calls, NULL) == 0, "a mutex could not be made");
+  check_version(world);
   fsdp_status status = join_world(world, shared, error);
   for (int g = 0; g < FSDP_GROUP_COUNT && status == FSDP_OK; g++) {
     status = create_group(world, config, shared, (fsdp_group)g, &comms->group[g], error);

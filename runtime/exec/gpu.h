@@ -26,7 +26,7 @@ typedef struct fsdp_gpu {
 // Whether this build has the CUDA device at all.
 bool fsdp_gpu_is_built(void);
 
-// Sets what CUDA reads from the environment when it starts; what the user has set stays. `main` calls it
+// Sets what CUDA and NCCL read from the environment; what the user has set stays. `main` calls it
 // first: an MPI library that knows GPUs may start CUDA.
 void fsdp_gpu_set_environment(void);
 

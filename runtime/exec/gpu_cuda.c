@@ -20,6 +20,9 @@ void fsdp_gpu_set_environment(void) {
   setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
   // Of cuBLASLt and NCCL only what is used is worth its memory; ours are loaded ahead by fsdp_cuda_prepare.
   setenv("CUDA_MODULE_LOADING", "LAZY", 0);
+  // Collectives of several communicators wait for each other's peers on the GPU, and deadlock where two GPUs
+  // start them in another order. NCCL then starts them in the order of the calls, the same on every rank.
+  setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", 0);
 }
 
 // "13.0" of 13000.
