@@ -1,6 +1,7 @@
 #include "launcher/file_agreement.h"
 
 #include "runtime/base/check.h"
+#include "runtime/base/progress.h"
 #include "runtime/base/size.h"
 #include "runtime/exec/profile.h"
 
@@ -222,6 +223,7 @@ static fsdp_status hash_slice(const char *path, int descriptor, int64_t slice, i
     } else {
       XXH3_128bits_update(state, buffer, (size_t)got);
       done += got;
+      fsdp_progress_mark();
     }
   }
   XXH128_hash_t hash = XXH3_128bits_digest(state);

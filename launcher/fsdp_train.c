@@ -1,5 +1,6 @@
 // Trains a Llama over the ranks that mpirun started.
 #include "launcher/device_line.h"
+#include "launcher/rank_logs.h"
 #include "launcher/stop.h"
 #include "launcher/train.h"
 #include "runtime/base/check.h"
@@ -73,7 +74,11 @@ int main(int argc, char **argv) {
   fsdp_options_parse(&options, FSDP_PROGRAM_TRAIN, argc, argv, &error);
   if (error.status == FSDP_OK) fsdp_world_set_comm_timeout(world, (int)options.comm_timeout);
   fsdp_status status = fsdp_world_share_error(world, &error);
+  if (status == FSDP_OK && options.rank_logs && !options.help && !options.version) {
+    status = fsdp_rank_logs_open(options.rank_logs, world, &error);
+  }
   if (status == FSDP_OK) status = train(world, &options, &stop_signal, &error);
+  if (status != FSDP_OK) fsdp_rank_logs_note(world, &error);
   if (status != FSDP_OK && world->rank == 0) fprintf(stderr, "fsdp_train: error: %s\n", error.message);
   fsdp_options_destroy(&options);
   fsdp_world_destroy(world);

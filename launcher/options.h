@@ -31,7 +31,7 @@ typedef enum fsdp_program_kind { FSDP_PROGRAM_TRAIN = 1, FSDP_PROGRAM_PLAN = 2 }
 typedef struct fsdp_options {
   char *config, *model, *data, *tokenizer, *wrap; // owned; NULL where not given and without a default
   char *compare;                                  // "a.yaml,b.yaml"
-  char *save_dir, *experiment, *resume, *log, *memory_profile, *mesh, *eval_data, *tensorboard;
+  char *save_dir, *experiment, *resume, *log, *memory_profile, *mesh, *eval_data, *tensorboard, *rank_logs;
   int64_t batch, seq, grad_accum, num_epochs, max_steps; // max_steps 0: none
   int64_t warmup_steps, seed, numel_to_wrap, prefetch, ckpt_freq, ckpt_keep, log_freq,
       threads;                             // threads 0: the rank's cores

@@ -11,7 +11,7 @@ static const char *const unchanging[] = {
     // What is printed, logged, checked or refused.
     "log", "log-freq", "tensorboard", "memory-profile", "measure", "poison", "print-model", "print-program",
     "dry-run", "help", "version", "eval-freq", "verify-data", "compare-files", "memory-limit",
-    "host-memory-limit", "comm-timeout", "ranks", "ranks-per-node", "json", "compare",
+    "host-memory-limit", "comm-timeout", "rank-logs", "ranks", "ranks-per-node", "json", "compare",
     // Where and when it is saved and resumed.
     "save-dir", "experiment-name", "ckpt-freq", "ckpt-keep", "ckpt-async", "resume", "resume-schedule",
     // Where it runs.

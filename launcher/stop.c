@@ -4,6 +4,7 @@
 
 #include <signal.h>
 #include <stddef.h>
+#include <stdlib.h>
 #include <string.h>
 
 static volatile sig_atomic_t received;
@@ -37,5 +38,9 @@ int fsdp_stop_status(int signal_number) {
 }
 
 const char *fsdp_stop_name(int signal_number) {
+  // A rank cannot tell them apart: mpirun keeps its own signal to itself.
+  if (signal_number == SIGTERM && getenv("OMPI_COMM_WORLD_RANK")) {
+    return "SIGTERM (which mpirun sends for SIGINT and SIGHUP too)";
+  }
   return signal_number == SIGINT ? "SIGINT" : signal_number == SIGTERM ? "SIGTERM" : "SIGUSR1";
 }

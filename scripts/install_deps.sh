@@ -5,8 +5,9 @@ set -euo pipefail
 
 required=(gcc g++ cmake ninja-build pkg-config python3 libjansson-dev libyaml-dev libxxhash-dev zlib1g-dev
   libcmocka-dev libopenmpi-dev openmpi-bin libhwloc-dev libopenblas-dev)
-# Better products, the checks of style and the fuzzers; a build and its tests do without them.
-optional=(libdnnl-dev clang-format clang-tidy clang libclang-rt-dev)
+# Better products, the checks of style, the fuzzers, and two hosts on one machine for tests; a build and its
+# tests do without them.
+optional=(libdnnl-dev clang-format clang-tidy clang libclang-rt-dev iproute2)
 
 if [ "${FSDP_SKIP_INSTALL:-0}" = 1 ]; then exit 0; fi
 if ! command -v apt-get >/dev/null || ! command -v dpkg-query >/dev/null; then

@@ -132,7 +132,7 @@ def kill():
 def stop():
     if not has_launcher():
         return 77
-    a_rank_gets("STOP", 40, "nothing has moved for 5 s", "--comm-timeout", "5")
+    a_rank_gets("STOP", 40, "no progress for 5 s", "--comm-timeout", "5")
     return 0
 
 

@@ -11,6 +11,13 @@ import sys
 BIN = pathlib.Path(os.environ.get("FSDP_BIN_DIR", "build/bin"))
 WITH_MPI = os.environ.get("FSDP_WITH_MPI", "ON").upper() in ("ON", "1", "TRUE")
 SLOW = bool(os.environ.get("FSDP_SANITIZE"))
+# What Open MPI requires of root and of more ranks than cores (ctest sets it too).
+MPI_ENVIRONMENT = {
+    "OMPI_ALLOW_RUN_AS_ROOT": "1",
+    "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+    "OMPI_MCA_rmaps_base_oversubscribe": "1",
+    "OMPI_MCA_btl_vader_single_copy_mechanism": "none",
+}
 
 CONFIG = {
     "architectures": ["LlamaForCausalLM"],

@@ -13,7 +13,7 @@ typedef struct fsdp_error_report {
   const char *host; // its host
   int process;      // its id there
   int64_t step;     // of the run that it was in, 0: before the first
-  int status;       // exit status; 128 + signal where one ended it
+  int status;       // exit status: fsdp_status, or 128 + signal where one ended it
   int signal;       // or 0
   const char *message;
 } fsdp_error_report;
