@@ -251,6 +251,20 @@ def updates_wait_for_the_snapshot():
         assert saved["on"][step] == saved["off"][step], f"the checkpoint of step {step + 1} is torn"
 
 
+def copies_follow_a_load():
+    """Where bf16 copies of the masters are kept between steps, they are made anew from what was loaded: the
+    first loss after a load is the undisturbed run's, to the bit."""
+    setups = [("no", None, ["--strategy", "no"]), ("offload", None, ["--cpu-offload"])]
+    if MPI:
+        setups += [("no2", 2, ["--strategy", "no"]), ("offload2", 2, ["--cpu-offload"]),
+                   ("hybrid", 4, ["--strategy", "hybrid", "--mesh", "data=2,fsdp=2", "--cpu-offload"])]
+    for name, ranks, options in setups:
+        common = ["-b", 2, "--wrap", "block", "--param-dtype", "bf16", "--max-steps", 4, *options]
+        train(*common, "-e", name, "--ckpt-freq", 2, ranks=ranks)
+        train(*common, "-e", copy(name, f"{name}-resumed", 4), ranks=ranks)
+        assert losses(f"{name}-resumed") == losses(name), (losses(f"{name}-resumed"), losses(name))
+
+
 def start(*arguments, ranks):
     command = [str(programs.BIN / "fsdp_train"), *map(str, COMMON + list(arguments))]
     if ranks:
@@ -368,6 +382,7 @@ for test in (
     damage_is_told,
     other_models_are_refused,
     updates_wait_for_the_snapshot,
+    copies_follow_a_load,
     a_full_disk_is_told,
     signals_save_and_stop,
     memory_does_not_grow_with_the_state,

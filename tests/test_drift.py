@@ -1,0 +1,153 @@
+"""Replicas that drift apart, in whole runs: a bit of one rank's memory is flipped from outside, through
+/proc, and the run ends with a message that names unit, part and rank; nothing of it is saved. Replicas that
+nobody touches agree, with states that are rounded by random bits too."""
+
+import json
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+
+import programs
+
+work = pathlib.Path(tempfile.mkdtemp(prefix="fsdp_drift_"))
+COMMON = ["-s", "16", "-b", "1", "--lr", "1e-3", "--wrap", "block", "--save-dir", work, "--log-freq", "9999"]
+EVERY_5 = ["--check-replicas", 5, "--ckpt-freq", 0]
+HYBRID = ["--strategy", "hybrid", "--mesh", "data=2,fsdp=2"]
+BF16 = ["--master-dtype", "bf16", "--moment-dtype", "bf16", "--param-dtype", "bf16"]
+
+
+def processes(parent):
+    """All below a process, by their global rank."""
+    ranks, parents = {}, {}
+    for path in pathlib.Path("/proc").glob("[0-9]*"):
+        try:
+            parents[int(path.name)] = int(re.search(r"\nPPid:\s*(\d+)", (path / "status").read_text())[1])
+        except (OSError, TypeError):
+            continue
+    for pid in parents:
+        at = pid
+        while at in parents and at != parent:
+            at = parents[at]
+        if at != parent or pid == parent:
+            continue
+        try:
+            environment = pathlib.Path(f"/proc/{pid}/environ").read_bytes()
+            found = re.search(rb"OMPI_COMM_WORLD_RANK=(\d+)", environment)
+            comm = pathlib.Path(f"/proc/{pid}/comm").read_text().strip()
+        except OSError:
+            continue
+        if found and comm == "fsdp_train":
+            ranks[int(found[1])] = pid
+    return ranks
+
+
+def flip(pid, element):
+    """Flips a bit of the fraction of an fp32 in the first tensor of the device's arena: masters of unit 0.
+    False where the arena is not there."""
+    for line in pathlib.Path(f"/proc/{pid}/maps").read_text().splitlines():
+        if "memfd:" not in line or "device" not in line or "rw" not in line.split()[1]:
+            continue
+        begin = int(line.split("-")[0], 16)
+        with open(f"/proc/{pid}/mem", "r+b", buffering=0) as memory:
+            memory.seek(begin + 4 * element + 1)
+            byte = memory.read(1)
+            memory.seek(begin + 4 * element + 1)
+            memory.write(bytes([byte[0] ^ 0x10]))
+        return True
+    return False
+
+
+def run_and_flip(name, ranks, rank, *options):
+    """Starts a run that would not end, flips a bit of one rank once steps are made, and waits for the end."""
+    command = ["mpirun", "-np", str(ranks), str(programs.BIN / "fsdp_train"), *map(str, COMMON), "-e", name,
+               "--max-steps", "1000000", "--num-epochs", "1000", *map(str, options)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    log, element, deadline = work / name / "log.jsonl", 0, time.monotonic() + 200
+    try:
+        while not (log.exists() and len(log.read_text().splitlines()) > 12):
+            assert process.poll() is None and time.monotonic() < deadline, process.communicate()
+            time.sleep(0.1)
+        # An update that is under way may overwrite what is flipped beneath it: then another element.
+        while process.poll() is None:
+            assert time.monotonic() < deadline, "the drift was not noticed"
+            pids = processes(process.pid)
+            if rank in pids:
+                try:
+                    assert flip(pids[rank], element), "no arena to flip a bit of"
+                except (FileNotFoundError, ProcessLookupError):
+                    pass
+                except PermissionError as error:
+                    print(f"skipped: another process's memory cannot be written here ({error})")
+                    process.kill()
+                    sys.exit(77)
+            element += 1
+            time.sleep(1)
+    finally:
+        process.kill()
+    out, err = process.communicate()
+    return process.returncode, out, err
+
+
+def a_flipped_bit_is_found():
+    cases = [
+        ("every", 2, 1, ["--strategy", "no", *EVERY_5], "rank 0 .*rank 1"),
+        ("shards", 4, 3, [*HYBRID, *EVERY_5], "shard 1 of 2.*rank 1 .*rank 3"),
+        ("majority", 3, 2, ["--strategy", "no", *EVERY_5], "rank 2 .*from the 2"),
+        ("saves", 2, 0, ["--strategy", "no", "--ckpt-freq", 10, "--ckpt-async", "off"], "rank 0 .*rank 1"),
+    ]
+    for name, ranks, rank, options, expected in cases:
+        status, out, err = run_and_flip(name, ranks, rank, *options)
+        message = [line for line in err.splitlines() if line.startswith("fsdp_train: error: ")]
+        assert status == 5 and len(message) == 1, (name, status, out[-2000:], err[-3000:])
+        assert "replicas differ after step" in message[0] and "of unit" in message[0], message
+        assert "master" in message[0] and re.search(expected, message[0]), (expected, message)
+        noticed = int(re.search(r"after step (\d+)", message[0])[1])
+        saved = sorted(int(p.name[5:]) for p in (work / name).glob("step-*"))
+        if name == "saves":
+            assert saved and saved[-1] == noticed - 10, (saved, message)
+        else:
+            assert not saved and noticed % 5 == 0, (saved, message)
+        lines = [json.loads(line) for line in (work / name / "log.jsonl").read_text().splitlines()]
+        checked = [line["global_step"] for line in lines if "time/check_replicas" in line]
+        assert checked and all(step % 5 == 0 for step in checked), checked
+
+
+def replicas_agree():
+    """Seeds, shards, offload and accumulation: nothing of them makes replicas differ."""
+    for i, options in enumerate([
+        ["--strategy", "no"],
+        ["--strategy", "no", *BF16],
+        ["--strategy", "no", "--cpu-offload", *BF16],
+        [*HYBRID, "--grad-accum", 2, *BF16],
+    ]):
+        ranks = 4 if "hybrid" in options else 2
+        process = programs.run("fsdp_train", *COMMON, *options, "--max-steps", 6, "--check-replicas", 1, "-e",
+                               f"agree{i}", "--ckpt-freq", 3, ranks=ranks)
+        assert process.returncode == 0, (options, process.stderr)
+        lines = [json.loads(line) for line in (work / f"agree{i}" / "log.jsonl").read_text().splitlines()]
+        assert all(line["time/check_replicas"] > 0 for line in lines) and len(lines) == 6, lines
+
+
+def without_replicas_nothing_is_compared():
+    process = programs.run("fsdp_train", *COMMON, "--max-steps", 2, "--check-replicas", 1)
+    assert process.returncode == 0 and "no replicas" in process.stdout, process.stdout
+    for options, read in ((["--strategy", "no"], True), (["--strategy", "full"], False)):
+        plan = programs.run("fsdp_plan", *options, "--ranks", 4, "--check-replicas", 10, "--json")
+        program = json.loads(plan.stdout)["program"]
+        assert program["check_bytes"] == (803968 * 12 if read else 0), program
+
+
+if __name__ == "__main__":
+    try:
+        without_replicas_nothing_is_compared()
+        if not programs.WITH_MPI:
+            sys.exit(0)
+        replicas_agree()
+        a_flipped_bit_is_found()
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
