@@ -8,12 +8,14 @@
 #include <nccl.h>
 
 #include <cstdio>
+#include <vector>
 
 namespace {
 
 constexpr int elements = 4;
 int failures;
 bool is_wrong;
+std::vector<ncclComm_t> made; // kept to the end: what ends in an error cannot destroy its own
 
 struct job {
   ncclComm_t comm;
@@ -33,6 +35,7 @@ job start(int blocking) {
   config.blocking = blocking;
   ncclGetUniqueId(&id);
   ncclCommInitRankConfig(&j.comm, 1, id, 0, &config);
+  made.push_back(j.comm);
   settle(j.comm);
   cudaStreamCreateWithFlags(&j.stream, cudaStreamNonBlocking);
   cudaMalloc(&memory, 2 * elements * sizeof(float));
@@ -70,8 +73,8 @@ const struct {
      [](const job &j) { cudaMemcpyAsync(j.in, j.out, 4, cudaMemcpyDefault, j.stream); }},
     {"an event on the stream", "cudaEventRecord uses a stream",
      [](const job &j) {
-       cudaEvent_t event;
-       cudaEventCreateWithFlags(&event, cudaEventDisableTiming);
+       static cudaEvent_t event;
+       if (!event) cudaEventCreateWithFlags(&event, cudaEventDisableTiming);
        cudaEventRecord(event, j.stream);
      }},
     {"a wait for the stream", "cudaStreamSynchronize uses a stream",
@@ -130,6 +133,11 @@ int main() {
   MPI_Init(nullptr, nullptr);
   check_rules();
   check_answers();
+  for (ncclComm_t comm : made) {
+    settle(comm);
+    ncclCommDestroy(comm);
+  }
+  simt::memory_free_beyond(0);
   MPI_Finalize();
   printf("%d failed\n", failures);
   return failures ? 1 : 0;

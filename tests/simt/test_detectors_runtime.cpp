@@ -187,8 +187,8 @@ void synchronize_while_a_stream_waits() {
   cudaDeviceSynchronize();
 }
 void event_behind_a_wait() {
-  cudaEvent_t event;
-  cudaEventCreateWithFlags(&event, cudaEventDisableTiming);
+  static cudaEvent_t event; // kept: what ends in an error cannot destroy it
+  if (!event) cudaEventCreateWithFlags(&event, cudaEventDisableTiming);
   const cudaStream_t stream = let_wait(cudaStreamNonBlocking);
   cudaEventRecord(event, stream);
   if (!is_wrong) *flag = 1;
