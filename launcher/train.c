@@ -8,6 +8,7 @@
 #include "runtime/base/size.h"
 #include "runtime/exec/comm_nccl.h"
 #include "runtime/exec/state.h"
+#include "runtime/exec/trace.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -16,7 +17,21 @@
 // Steps are counted in fp32 on the device, which is exact up to here.
 #define STEPS_MAX (INT64_C(1) << 24)
 
+// What a trace of a step may take; more only stands for very many micro-batches, which repeat each other.
+#define TRACE_BYTES_MAX (INT64_C(8) << 30)
+
 // ---- Before the first step
+
+// A trace grows with the micro-batches of a step: where it would be too large there is none.
+static fsdp_status choose_trace(fsdp_trainer *t, fsdp_error *error) {
+  int64_t bytes = fsdp_trace_bytes(t->setup.plan->program);
+  t->measures = t->options->measure && bytes <= TRACE_BYTES_MAX;
+  if (t->measures || !t->options->measure || !fsdp_options_given(t->options, "measure")) return FSDP_OK;
+  return fsdp_fail(error, FSDP_ERR_CAPACITY,
+                   "--measure on (%s): the trace of a step of --grad-accum %" PRId64
+                   " micro-batches takes %" PRId64 " bytes: leave it out, or use --measure off",
+                   fsdp_options_place(t->options, "measure"), t->options->grad_accum, bytes);
+}
 
 static fsdp_status plan(fsdp_trainer *t, fsdp_error *error) {
   if (fsdp_train_agree_on_model(t->world, t->options, error) != FSDP_OK) return error->status;
@@ -30,6 +45,7 @@ static fsdp_status plan(fsdp_trainer *t, fsdp_error *error) {
   if (error->status == FSDP_OK) {
     fsdp_setup_create(t->options, FSDP_PROGRAM_TRAIN, &ranks, &t->setup, error);
   }
+  if (error->status == FSDP_OK) choose_trace(t, error);
   fsdp_status status = fsdp_world_share_error(t->world, error);
   if (status != FSDP_OK) return status;
   return fsdp_world_agree(t->world, "the step program", fsdp_program_hash(t->setup.plan->program), error);
@@ -186,7 +202,7 @@ static void create_executor(fsdp_trainer *t) {
                                                .publish = fsdp_feed_publish,
                                                .observe = fsdp_feed_observe},
                                  .seed = (uint64_t)t->options->seed,
-                                 .measure = t->options->measure,
+                                 .measure = t->measures,
                                  .profile = true};
   memcpy(config.comms, t->comms.group, sizeof config.comms);
   t->executor = fsdp_executor_create(&config);

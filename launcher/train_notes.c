@@ -75,6 +75,12 @@ void fsdp_train_print_notes(const fsdp_trainer *t) {
              made->config.seq, made->config.model.max_position_embeddings);
     print_note(text);
   }
+  if (t->options->measure && !t->measures) {
+    snprintf(text, sizeof text,
+             "memory is not measured: a trace of --grad-accum %" PRId64 " (%s) would be too large",
+             t->options->grad_accum, fsdp_options_place(t->options, "grad-accum"));
+    print_note(text);
+  }
   if (fsdp_setup_note(t->options, made, text, sizeof text)) print_note(text);
   for (int i = 0; fsdp_options_note(t->options, i, text, (int)sizeof text); i++) print_note(text);
   if (t->options->check_replicas > 0 && !fsdp_replicas_present(made)) {

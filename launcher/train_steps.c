@@ -34,7 +34,7 @@ static void finish_step(fsdp_trainer *t, fsdp_step_record *record, fsdp_train_ta
   int64_t local = record->step - t->feed.first_step; // the executor counts its own
   bool sound = fsdp_executor_figures(t->executor, local, &record->figures, message, sizeof message);
   FSDP_CHECK(sound, "step %" PRId64 ": %s", record->step, message);
-  record->measured = t->options->measure;
+  record->measured = t->measures;
   record->peak_flops = peak_flops(t);
   record->device_used_bytes = count_device_bytes(t, local);
   record->data_ms = fsdp_feed_take_ms(&t->feed, record->step - 1);
@@ -150,6 +150,7 @@ static fsdp_status judge(fsdp_trainer *t, const fsdp_step_record *record, fsdp_e
 static fsdp_status check_replicas(fsdp_trainer *t, fsdp_step_record *record, int64_t *took_ns,
                                   fsdp_error *error) {
   if (t->checked_step == record->step || !fsdp_replicas_present(t->setup.plan)) return FSDP_OK;
+  fsdp_executor_drain(t->executor); // the updates' time is the step's
   int64_t began_ns = fsdp_profile_now_ns();
   fsdp_status status = fsdp_replicas_check(t->world, t->executor, record->step, error);
   t->checked_step = record->step;

@@ -37,6 +37,7 @@ typedef struct fsdp_trainer {
   int64_t total_steps, steps_per_epoch, step_tokens;
   int64_t skipped, skipped_in_row; // steps of this run, and up to the newest one
   int64_t checked_step;            // after which replicas were last compared
+  bool measures;                   // --measure, where there is room for what it records
   int64_t next_agreement;          // the step after which ranks next ask each other whether to stop
 } fsdp_trainer;
 

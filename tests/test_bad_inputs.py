@@ -221,6 +221,8 @@ bad(
     "memory.svg",
 )
 # Memory: the least that would do is named, and enough.
+bad("memory of a trace", ["--measure", "on", "--grad-accum", "300000"], 4, "--measure on", "--grad-accum",
+    "--measure off")
 bad("device memory", ["--memory-limit", "1MB"], 4, "--memory-limit 1.00 MB", "command line")
 bad("host memory", ["--cpu-offload", "--host-memory-limit", "100kB"], 4, "--host-memory-limit 100 kB")
 bad("machine memory", ["--model", "llama3-405b"], 4, "this machine's memory")

@@ -87,17 +87,11 @@ static void record_range(fsdp_touch *touch, const void *address, int64_t bytes, 
   fail(self, instr, address, bytes, wrong);
 }
 
-fsdp_trace *fsdp_trace_create(const fsdp_program *program, const fsdp_device *device, int common) {
-  fsdp_trace *trace = fsdp_alloc_zeroed(1, sizeof *trace);
-  trace->program = program;
-  trace->device = device;
-  trace->common = common;
-  trace->streams = aligned_alloc(64, FSDP_STREAM_COUNT * sizeof *trace->streams);
-  FSDP_CHECK(trace->streams, "out of host memory for the trace");
-  memset(trace->streams, 0, FSDP_STREAM_COUNT * sizeof *trace->streams);
+// Ranges for which one step needs room, by stream.
+static void count_ranges(const fsdp_program *program, int64_t capacity[FSDP_STREAM_COUNT]) {
   int *order = fsdp_alloc((size_t)(FSDP_MAX_SECTIONS + program->accumulation) * sizeof *order);
   int runs = fsdp_program_step_order(program, order);
-  int64_t total = 0, capacity[FSDP_STREAM_COUNT] = {0};
+  for (int s = 0; s < FSDP_STREAM_COUNT; s++) capacity[s] = 0;
   for (int r = 0; r < runs; r++) {
     const fsdp_section *section = &program->sections[order[r]];
     for (int i = section->begin; i < section->end; i++) {
@@ -110,6 +104,25 @@ fsdp_trace *fsdp_trace_create(const fsdp_program *program, const fsdp_device *de
     }
   }
   free(order);
+}
+
+int64_t fsdp_trace_bytes(const fsdp_program *program) {
+  int64_t capacity[FSDP_STREAM_COUNT], total = 0;
+  count_ranges(program, capacity);
+  for (int s = 0; s < FSDP_STREAM_COUNT; s++) total += capacity[s];
+  return 3 * total * (int64_t)sizeof(fsdp_measure_event); // two steps, and one of them merged
+}
+
+fsdp_trace *fsdp_trace_create(const fsdp_program *program, const fsdp_device *device, int common) {
+  fsdp_trace *trace = fsdp_alloc_zeroed(1, sizeof *trace);
+  trace->program = program;
+  trace->device = device;
+  trace->common = common;
+  trace->streams = aligned_alloc(64, FSDP_STREAM_COUNT * sizeof *trace->streams);
+  FSDP_CHECK(trace->streams, "out of host memory for the trace");
+  memset(trace->streams, 0, FSDP_STREAM_COUNT * sizeof *trace->streams);
+  int64_t total = 0, capacity[FSDP_STREAM_COUNT];
+  count_ranges(program, capacity);
   for (int s = 0; s < FSDP_STREAM_COUNT; s++) {
     recorder *self = &trace->streams[s];
     self->touch.range = record_range;

@@ -13,6 +13,9 @@
 
 typedef struct fsdp_trace fsdp_trace;
 
+// Bytes that a trace of the program takes: they grow with the micro-batches of a step.
+int64_t fsdp_trace_bytes(const fsdp_program *program);
+
 // Both outlive the trace. `common` is a tensor that every instruction may touch, or -1.
 fsdp_trace *fsdp_trace_create(const fsdp_program *program, const fsdp_device *device, int common);
 void fsdp_trace_destroy(fsdp_trace *trace); // NULL is allowed
