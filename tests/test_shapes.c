@@ -76,12 +76,22 @@ static void draw_settings(draws *d, fsdp_plan_config *plan) {
   plan->poison = true;
 }
 
+static double mean_magnitude(const harness_tensor *gradient) {
+  double sum = 0;
+  for (int64_t i = 0; i < gradient->numel; i++) sum += fabs((double)gradient->values[i]);
+  return sum / (double)gradient->numel;
+}
+
 // Whether a gradient is rounding noise: at sequence 1 the softmax is of one number, so that of q and k is
 // zero but for it, and AdamW would make full steps of the noise's signs.
 static bool is_noise(const harness_tensor *gradient) {
-  double sum = 0;
-  for (int64_t i = 0; i < gradient->numel; i++) sum += fabs((double)gradient->values[i]);
-  return sum <= 1e-6 * (double)gradient->numel;
+  return mean_magnitude(gradient) <= 1e-6;
+}
+
+// Sums in fp32 of terms of the order of 1e-2 are off by some 1e-9, however far they cancel: with one channel
+// the norms leave only signs, and gradients before them are hardly above that.
+static double tolerance_of(const harness_tensor *gradient) {
+  return 1e-4 + 2e-9 / mean_magnitude(gradient);
 }
 
 static void compare(int run, const harness_result *mine, const harness_result *reference) {
@@ -92,7 +102,7 @@ static void compare(int run, const harness_result *mine, const harness_result *r
     }
     double gradient = harness_difference(&mine->gradients[p], &reference->gradients[p]);
     double value = harness_difference(&mine->parameters[p], &reference->parameters[p]);
-    if (!(gradient <= 1e-4 && value <= 1e-4))
+    if (!(gradient <= tolerance_of(&reference->gradients[p]) && value <= 1e-4))
       fail_msg("run %d: %s: gradient differs by %.2g, value by %.2g", run, mine->gradients[p].name, gradient,
                value);
   }
