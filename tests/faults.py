@@ -143,8 +143,9 @@ def check_messages(run, kind, victim):
             raise Lost(f"a cut link's message does not name the other side: {sides}")
     elif len(told) != 1 or f"rank {victim} (host " not in told[0]:
         raise Lost(f"not one message that names rank {victim}: {told}; {run.text('err')}")
-    if not (run.work / "logs" / "error.json").exists():
-        raise Lost("no error.json")
+    crashed = [text for text in (run.text("err"), *logs) if "Process received signal" in text]
+    if crashed or not (run.work / "logs" / "error.json").exists():
+        raise Lost(f"a survivor crashed, or wrote no error.json: {crashed}")
     return told[0]
 
 

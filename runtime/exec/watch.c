@@ -26,8 +26,8 @@
 // to whoever ends the rest of the job.
 #define GIVE_WAY_MS 1000
 #define ASKED_MS    2000
-// Until a peer that was told to leave is ended, and until it is given up.
-#define LEAVE_MS 1000
+// For peers that were told to leave; then they are ended.
+#define LEAVE_MS 2000
 
 // What this process has seen of a rank.
 typedef struct seen {
@@ -292,16 +292,17 @@ static void explain(fsdp_watch *self, verdict why, int64_t now, char *text, size
   }
 }
 
-// Whether a peer of this node is there still; those that are get the signal, unless it is 0.
-static bool peers_remain(fsdp_watch *self, int signal_number) {
+static void end_process(const seen *rank) {
+  if (rank->handle >= 0) syscall(SYS_pidfd_send_signal, rank->handle, SIGKILL, NULL, 0);
+}
+
+// Whether a peer of this node is there still.
+static bool peers_remain(fsdp_watch *self) {
   bool remain = false;
   look_for_ended(self);
   for (int r = self->first_local; r < self->size; r++) {
     const seen *rank = &self->ranks[r];
-    if (!is_local(self, r) || r == self->rank || rank->ended || rank->view.process == 0) continue;
-    remain = true;
-    if (signal_number && rank->handle >= 0)
-      syscall(SYS_pidfd_send_signal, rank->handle, signal_number, NULL, 0);
+    remain = remain || (is_local(self, r) && r != self->rank && !rank->ended && rank->view.process != 0);
   }
   return remain;
 }
@@ -325,8 +326,13 @@ static void end_node(fsdp_watch *self) {
   // While its ranks are there: mpirun that is busy with their end already is not ended cleanly.
   if (unreachable) fsdp_launcher_end();
   atomic_store(&self->shared->over, 1);
-  for (int64_t waited = 0; waited < LEAVE_MS && peers_remain(self, 0); waited += 50) wait_ms(50);
-  peers_remain(self, SIGKILL);
+  for (int r = self->first_local; r < self->size; r++) {
+    if (is_local(self, r) && state_of(self, r, now) == FSDP_RANK_SILENT) end_process(&self->ranks[r]);
+  }
+  for (int64_t waited = 0; waited < LEAVE_MS && peers_remain(self); waited += 50) wait_ms(50);
+  for (int r = self->first_local; r < self->size; r++) {
+    if (is_local(self, r) && r != self->rank && !self->ranks[r].ended) end_process(&self->ranks[r]);
+  }
 }
 
 static void speak(fsdp_watch *self, verdict why, int64_t now) {
@@ -354,7 +360,7 @@ static void decide(fsdp_watch *self, int64_t now) {
   int64_t waited = now - self->suspect_ms;
   if (waited >= courtesy_ms(self, why, now)) speak(self, why, now);
   // Whoever claimed it has had the time to speak, and may have been ended since.
-  if (waited > courtesy_ms(self, why, now) + 2 * LEAVE_MS) _exit(FSDP_ERR_PEER);
+  if (waited > courtesy_ms(self, why, now) + LEAVE_MS) _exit(FSDP_ERR_PEER);
 }
 
 // ---- The thread
