@@ -173,6 +173,8 @@ void skipped_adamw(const states &s, int64_t P) {
   twin_floats(&c, {FSDP_FACTOR_SKIP});
   for (fsdp_dtype dtype : {s.master, s.moment, s.moment, s.copy}) twin_update(&c, dtype, P);
   c.operands.back().access = FSDP_WRITE;
+  for (twin_operand &o : c.operands)
+    if (o.numel == P) o.untouched = P;
   c.segments = segments_of(P, 100);
   const std::vector<std::vector<unsigned char>> cpu = twin_check(c);
   for (size_t i = 3; i < cpu.size(); i++)
