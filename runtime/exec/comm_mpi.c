@@ -267,14 +267,11 @@ fsdp_comm *fsdp_world_split_messages(fsdp_world *world, int color, int key, int6
 typedef struct mail {
   MPI_Comm comm;
   int size, bytes_max;
-  MPI_Request *sends, *receives; // one of each under way to and from a rank
-  char **sent, **received;       // their data, made at the first use
+  MPI_Request *sends; // one under way to each rank
+  char **sent;        // its data, made at the first use
+  MPI_Request receive;
+  char *received;
 } mail;
-
-static void *room(char **data, int bytes) {
-  if (!*data) *data = fsdp_alloc((size_t)bytes);
-  return *data;
-}
 
 static bool is_over(MPI_Request *request) {
   int done = 0;
@@ -284,36 +281,31 @@ static bool is_over(MPI_Request *request) {
 static bool mail_post(void *owner, int rank, const void *data, int bytes) {
   mail *self = owner;
   if (bytes > self->bytes_max || !is_over(&self->sends[rank])) return false;
-  memcpy(room(&self->sent[rank], self->bytes_max), data, (size_t)bytes);
+  if (!self->sent[rank]) self->sent[rank] = fsdp_alloc((size_t)self->bytes_max);
+  memcpy(self->sent[rank], data, (size_t)bytes);
   return MPI_Isend(self->sent[rank], bytes, MPI_BYTE, rank, 0, self->comm, &self->sends[rank]) == MPI_SUCCESS;
 }
 
+// One at a time: a mail is far below what MPI sends at once.
 static int mail_take(void *owner, void *data, int capacity, int *from) {
   mail *self = owner;
-  for (;;) {
+  if (self->receive == MPI_REQUEST_NULL) {
     int arrived = 0;
     MPI_Message message;
     MPI_Status status;
     int code = MPI_Improbe(MPI_ANY_SOURCE, 0, self->comm, &arrived, &message, &status);
-    if (code != MPI_SUCCESS || !arrived) break;
-    int rank = status.MPI_SOURCE;
-    // The one before from this rank is over: whoever sends waits for that.
-    code = MPI_Imrecv(room(&self->received[rank], self->bytes_max), self->bytes_max, MPI_BYTE, &message,
-                      &self->receives[rank]);
-    if (code != MPI_SUCCESS) break;
+    if (code != MPI_SUCCESS || !arrived) return 0;
+    code = MPI_Imrecv(self->received, self->bytes_max, MPI_BYTE, &message, &self->receive);
+    if (code != MPI_SUCCESS) return 0;
   }
-  for (int r = 0; r < self->size; r++) {
-    int done = 0, bytes = 0;
-    MPI_Status status;
-    if (self->receives[r] == MPI_REQUEST_NULL) continue;
-    if (MPI_Test(&self->receives[r], &done, &status) != MPI_SUCCESS || !done) continue;
-    MPI_Get_count(&status, MPI_BYTE, &bytes);
-    if (bytes <= 0 || bytes > capacity) continue;
-    memcpy(data, self->received[r], (size_t)bytes);
-    *from = r;
-    return bytes;
-  }
-  return 0;
+  int done = 0, bytes = 0;
+  MPI_Status status;
+  if (MPI_Test(&self->receive, &done, &status) != MPI_SUCCESS || !done) return 0;
+  MPI_Get_count(&status, MPI_BYTE, &bytes);
+  if (bytes <= 0 || bytes > capacity) return 0;
+  memcpy(data, self->received, (size_t)bytes);
+  *from = status.MPI_SOURCE;
+  return bytes;
 }
 
 void fsdp_world_open_mail(fsdp_world *world) {
@@ -324,10 +316,10 @@ void fsdp_world_open_mail(fsdp_world *world) {
   CALL_MPI(MPI_Comm_dup, MPI_COMM_WORLD, &self->comm);
   CALL_MPI(MPI_Comm_set_errhandler, self->comm, MPI_ERRORS_RETURN);
   self->sends = fsdp_alloc(count * sizeof *self->sends);
-  self->receives = fsdp_alloc(count * sizeof *self->receives);
   self->sent = fsdp_alloc_zeroed(count, sizeof *self->sent);
-  self->received = fsdp_alloc_zeroed(count, sizeof *self->received);
-  for (size_t r = 0; r < count; r++) self->sends[r] = self->receives[r] = MPI_REQUEST_NULL;
+  self->received = fsdp_alloc((size_t)self->bytes_max);
+  self->receive = MPI_REQUEST_NULL;
+  for (size_t r = 0; r < count; r++) self->sends[r] = MPI_REQUEST_NULL;
   world->mail = (fsdp_mail){.owner = self, .post = mail_post, .take = mail_take};
 }
 
@@ -335,11 +327,12 @@ void fsdp_world_open_mail(fsdp_world *world) {
 static void close_mail(fsdp_world *world) {
   mail *self = world->mail.owner;
   if (!self) return;
-  bool idle = true;
-  for (int r = 0; r < self->size; r++) idle = is_over(&self->sends[r]) && is_over(&self->receives[r]) && idle;
-  for (int r = 0; idle && r < self->size; r++) free(self->sent[r]), free(self->received[r]);
+  bool idle = is_over(&self->receive);
+  for (int r = 0; r < self->size; r++) idle = is_over(&self->sends[r]) && idle;
+  for (int r = 0; idle && r < self->size; r++) free(self->sent[r]);
+  if (idle) free(self->received);
   MPI_Comm_free(&self->comm);
-  free(self->sends), free(self->receives), free(self->sent), free(self->received);
+  free(self->sends), free(self->sent);
   free(self);
 }
 

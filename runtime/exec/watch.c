@@ -17,6 +17,8 @@
 
 #define TICK_MS 200
 #define MAIL_MS 500
+// Nodes that get a mail at a time; of more, each gets its turn.
+#define MAILS_MAX 64
 // A thread that slept so long beyond its tick was stopped, and its process with it.
 #define PAUSE_MS 1500
 // Without a heartbeat for so long a rank is called silent in a message, and another one speaks for the node.
@@ -50,6 +52,8 @@ struct fsdp_watch {
   fsdp_board_rank *explained;
   unsigned char *letter; // one mail
   int letter_bytes;
+  int next_node;     // by lowest rank: whose turn it is to get mail
+  int64_t period_ms; // in which every node gets one
   int64_t started_ms, ticked_ms, mailed_ms,
       suspect_ms; // suspect_ms: since when it would speak; 0: it would not
   int wake;       // eventfd
@@ -107,7 +111,7 @@ static bool is_speaker(const fsdp_watch *self, int64_t now) {
   return true;
 }
 
-// Tells every other node how this one stands.
+// Tells the nodes whose turn it is how this one stands.
 static void post_board(fsdp_watch *self) {
   letter *mine = (letter *)self->letter;
   mine->kind = LETTER_BOARD;
@@ -119,9 +123,12 @@ static void post_board(fsdp_watch *self) {
     fsdp_board_read(&self->slots[r], &entry->view);
   }
   int bytes = (int)(sizeof *mine + (size_t)mine->count * sizeof *mine->entries);
-  for (int r = 0; r < self->size; r++) {
+  for (int looked = 0, posted = 0; looked < self->size && posted < MAILS_MAX; looked++) {
+    int r = self->next_node;
+    self->next_node = (r + 1) % self->size;
     if (self->ranks[r].node != r || is_local(self, r)) continue;
     self->mail.post(self->mail.owner, atomic_load(&self->speakers[r]), mine, bytes);
+    posted++;
   }
 }
 
@@ -214,7 +221,7 @@ static void sleep_a_tick(fsdp_watch *self) {
 typedef enum verdict { VERDICT_NONE, VERDICT_FAILED, VERDICT_ENDED, VERDICT_SILENT, VERDICT_STUCK } verdict;
 
 static int64_t silent_ms(const fsdp_watch *self) {
-  return fsdp_min_i64(SILENT_MS, self->limit_ms);
+  return fsdp_min_i64(SILENT_MS + self->period_ms, self->limit_ms);
 }
 
 static bool node_answers(const fsdp_watch *self, int node, int64_t now) {
@@ -443,6 +450,9 @@ fsdp_watch *fsdp_watch_start(const fsdp_watch_config *config) {
   self->explained = fsdp_alloc_zeroed(count, sizeof *self->explained);
   self->letter_bytes = fsdp_watch_mail_bytes(config->size);
   self->letter = fsdp_alloc((size_t)self->letter_bytes);
+  int nodes = 0;
+  for (int r = 0; r < config->size; r++) nodes += config->node[r] == r;
+  self->period_ms = (nodes - 1) / MAILS_MAX * MAIL_MS;
   for (int r = 0; r < config->size; r++) {
     seen *rank = &self->ranks[r];
     rank->node = config->node[r];
