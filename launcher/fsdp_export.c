@@ -1,6 +1,7 @@
 // Hands a checkpoint to Transformers as a Hugging Face folder, or says what it holds.
 #include "launcher/export.h"
 #include "launcher/option_value.h"
+#include "launcher/output.h"
 
 #include <getopt.h>
 #include <inttypes.h>
@@ -12,7 +13,7 @@ static const fsdp_choice dtypes[] = {{"fp32", FSDP_F32, "float32"},
                                      {NULL, 0, NULL}};
 
 static const char help[] =
-    "usage: fsdp_export CHECKPOINT --to DIR [--dtype fp32|bf16|fp16] [--max-shard-size SIZE]\n"
+    "Usage: fsdp_export CHECKPOINT --to DIR [--dtype fp32|bf16|fp16] [--max-shard-size SIZE]\n"
     "       fsdp_export CHECKPOINT --inspect\n"
     "\n"
     "CHECKPOINT is the folder of one (step-...), or of an experiment, whose newest is taken.\n"
@@ -24,7 +25,7 @@ static const char help[] =
     "  --inspect              print what the checkpoint holds\n"
     "  --help, --version\n"
     "\n"
-    "exit status: 0 done, 2 a bad option, 3 a bad or missing file\n";
+    "Exit status: 0 done, 2 a bad option, 3 a bad or missing file\n";
 
 typedef struct arguments {
   fsdp_export_config config;
@@ -104,6 +105,7 @@ int main(int argc, char **argv) {
   fsdp_error error = {0};
   fsdp_status status = parse(&a, argc, argv, &error);
   if (status == FSDP_OK) status = run(&a, &error);
+  status = fsdp_output_finish(status, &error);
   if (status != FSDP_OK) fprintf(stderr, "fsdp_export: error: %s\n", error.message);
   return (int)status;
 }

@@ -2,6 +2,7 @@
 #include "launcher/compare.h"
 #include "launcher/memory_profile.h"
 #include "launcher/options.h"
+#include "launcher/output.h"
 #include "launcher/report.h"
 #include "launcher/setup.h"
 #include "runtime/base/check.h"
@@ -155,6 +156,7 @@ int main(int argc, char **argv) {
   } else if (status == FSDP_OK) {
     status = run(&options, &setup, &error);
   }
+  status = fsdp_output_finish(status, &error);
   if (status != FSDP_OK) fprintf(stderr, "fsdp_plan: error: %s\n", error.message);
   fsdp_setup_destroy(&setup);
   fsdp_options_destroy(&options);

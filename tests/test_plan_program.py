@@ -113,6 +113,19 @@ def several_in_one_table():
     assert programs.run("fsdp_plan", "--compare", work / "none.yaml").returncode == 3
 
 
+def output_is_whole_or_fails():
+    """A plan, its JSON or its help that a full disk cuts off is status 3, not a short file in silence."""
+    for program, arguments in (("fsdp_plan", []), ("fsdp_plan", ["--json"]), ("fsdp_plan", ["--print-program"]),
+                               ("fsdp_plan", ["--help"]),
+                               ("fsdp_plan", ["--compare", work / "full.yaml"]),
+                               ("fsdp_export", ["--help"])):  # fmt: skip
+        with open("/dev/full", "w") as full:
+            process = subprocess.run([programs.BIN / program, *arguments], stdout=full, text=True,
+                                     stderr=subprocess.PIPE)  # fmt: skip
+        (message,) = programs.errors(process, program)
+        assert process.returncode == 3 and "standard output cannot be written" in message, process
+
+
 def takes_every_option_of_training():
     """A training command, or its file of options, is planned as it stands."""
     names = {program: set(re.findall(r"--[a-z][a-z0-9-]+", programs.run(program, "--help").stdout))
@@ -285,6 +298,7 @@ for test in (
     what_it_planned_for,
     what_does_not_fit_is_shown,
     several_in_one_table,
+    output_is_whole_or_fails,
     takes_every_option_of_training,
     gpu_memory_beside_the_arena,
     unit_counts,

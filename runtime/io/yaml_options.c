@@ -110,7 +110,7 @@ fsdp_status fsdp_yaml_read(const char *path, fsdp_yaml_option option, void *cont
   yaml_document_t document, second;
   FILE *file = fopen(path, "rb");
   if (!file)
-    return fsdp_fail(error, FSDP_ERR_INPUT, "%s: cannot be opened (%s); --config takes a YAML file", path,
+    return fsdp_fail(error, FSDP_ERR_INPUT, "%s: cannot be opened (%s); give a YAML file of options", path,
                      strerror(errno));
   int made = yaml_parser_initialize(&parser);
   FSDP_CHECK(made, "out of host memory for a YAML parser");

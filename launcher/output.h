@@ -1,0 +1,8 @@
+// Standard output as a program's answer: it is written whole, or the program fails.
+#pragma once
+
+#include "runtime/base/status.h"
+
+// Writes out what is buffered. `status`, or FSDP_ERR_INPUT where that is FSDP_OK and something of the output
+// was lost, on a full disk for example.
+fsdp_status fsdp_output_finish(fsdp_status status, fsdp_error *error);
