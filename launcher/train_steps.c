@@ -123,6 +123,18 @@ static fsdp_status fail_not_finite(const fsdp_trainer *t, const fsdp_step_record
                      "%s, and the step was applied: nothing of it is saved; %s%s, or look at the data", what,
                      lr, o->grad_clip > 0 ? "" : ", give a --grad-clip, with which such a step is skipped");
   }
+  // The first norm after a checkpoint depends on its weights and the data alone, not on the learning rate.
+  bool from_start = record->step - t->feed.first_step == t->skipped_in_row;
+  if (from_start && t->feed.first_step > 0 && !isfinite(record->grad_norm)) {
+    return fsdp_fail(error, FSDP_ERR_NOT_FINITE,
+                     "%s: all %" PRId64 " step%s since the checkpoint of step %" PRId64
+                     " skipped (--max-skipped %" PRId64
+                     ", %s), so its weights have most likely diverged already; "
+                     "resume from an earlier one with --resume PATH, or restart with --resume off; if "
+                     "it diverges again, %s, or look at the data",
+                     what, t->skipped_in_row, t->skipped_in_row == 1 ? "" : "s", t->feed.first_step,
+                     o->max_skipped, fsdp_options_place(o, "max-skipped"), lr);
+  }
   return fsdp_fail(error, FSDP_ERR_NOT_FINITE,
                    "%s: %" PRId64 " step%s in a row skipped (--max-skipped %" PRId64
                    ", %s); %s%s, or look at "

@@ -70,6 +70,7 @@ def divergence_ends_the_run():
         process = train(*DIVERGES, *options, "--max-steps", 20, "-e", name, ranks=ranks, status=6)
         message = programs.errors(process, "fsdp_train")[0]
         assert "3 steps in a row skipped" in message and "--max-skipped 3" in message, message
+        assert "--resume" not in message, message
         log = lines(name)
         skipped = [line["skipped"] for line in log]
         assert skipped[-3:] == [True] * 3 and not skipped[0] and sum(skipped) == 3, skipped
@@ -82,6 +83,10 @@ def divergence_ends_the_run():
         measured_as_planned(name)
         newest = (work / name / f"step-{applied:08d}" / "checkpoint.json").read_bytes()
         again = train(*DIVERGES, *options, "--max-steps", 20, "-e", name, ranks=ranks, status=6)
+        # Another learning rate alone would not help.
+        message = programs.errors(again, "fsdp_train")[0]
+        assert f"since the checkpoint of step {applied} skipped" in message, message
+        assert "--resume off" in message, message
         assert f"step-{applied:08d}" in again.stdout and len(lines(name)) == applied + 3, again.stdout
         assert (work / name / f"step-{applied:08d}" / "checkpoint.json").read_bytes() == newest
         exported = programs.run("fsdp_export", work / name, "--to", work / f"{name}-hf")
