@@ -115,7 +115,8 @@ def several_in_one_table():
 
 def output_is_whole_or_fails():
     """A plan, its JSON or its help that a full disk cuts off is status 3, not a short file in silence."""
-    for program, arguments in (("fsdp_plan", []), ("fsdp_plan", ["--json"]), ("fsdp_plan", ["--print-program"]),
+    for program, arguments in (("fsdp_plan", []),
+                               ("fsdp_plan", ["--json"]), ("fsdp_plan", ["--print-program"]),
                                ("fsdp_plan", ["--help"]),
                                ("fsdp_plan", ["--compare", work / "full.yaml"]),
                                ("fsdp_export", ["--help"])):  # fmt: skip
