@@ -12,7 +12,7 @@ TOOLS = {
     "nvidia-smi": "names of the GPU and its driver",
     "nvcc": "building here",
     "cuobjdump": "store widths in the compiled code",
-    "compute-sanitizer": "memcheck and racecheck",
+    "compute-sanitizer": "memcheck, racecheck and initcheck",
     "ncu": "counters of single kernels",
     "mpirun": "several ranks",
 }
