@@ -4,9 +4,7 @@ And --rank-logs: what every rank printed, and the error file of other failures."
 
 import json
 import os
-import pathlib
 import shutil
-import tempfile
 
 import faults
 import programs
@@ -41,13 +39,13 @@ def rank_logs(work):
 
 
 def main():
-    work, rows = pathlib.Path(tempfile.mkdtemp(prefix="fsdp_faults_")), []
+    work, rows = faults.make_folder("fsdp_faults_"), []
     rank_logs(work)
     if not programs.WITH_MPI or programs.SLOW:
         print("built without MPI, or with a sanitizer: nothing to run")
         shutil.rmtree(work)
         return
-    faults.faults(None, FAULTS, work, rows.append, timeout_s=3)
+    faults.faults(None, FAULTS, work, rows.append, timeout_s=5)
     faults.report(rows)
     assert sum("kind" in row for row in rows) == FAULTS and sum("curve" in row for row in rows) >= 1, rows
     shutil.rmtree(work)

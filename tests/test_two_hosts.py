@@ -5,18 +5,16 @@ reason, where namespaces cannot be made."""
 
 import json
 import os
-import pathlib
 import shutil
 import subprocess
 import sys
-import tempfile
 
 import faults
 import hosts
 import programs
 
 FAULTS = 12 if os.environ.get("FSDP_TEST_ALL") else 3
-work = pathlib.Path(tempfile.mkdtemp(prefix="fsdp_two_hosts_"))
+work = faults.make_folder("fsdp_two_hosts_")
 OPTIONS = ["--model", work / "model", "--init", "random", "-s", 16, "-b", 2, "--lr", "1e-3", "--max-steps", 6,
            "--tokenizer", "bytes"]  # fmt: skip
 
@@ -54,7 +52,7 @@ def same_losses():
 def faults_end_in_time():
     rows = []
     with hosts.Hosts() as two:
-        faults.faults(two, FAULTS, work, rows.append, timeout_s=3)
+        faults.faults(two, FAULTS, work, rows.append, timeout_s=5)
     faults.report(rows)
     assert sum("kind" in row for row in rows) == FAULTS and sum("curve" in row for row in rows) >= 1, rows
 
