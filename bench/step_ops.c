@@ -120,12 +120,12 @@ const char *step_op_label(const step_op *op, char out[STEP_OP_LABEL_BYTES]) {
 static void add_head_work(const step_op *op, step_op_work *work) {
   const fsdp_op_attrs *a = &op->instr->attrs;
   const double logits = (double)(a->batch * a->seq) * (double)a->vocabulary;
-  const double chunks = (double)((a->batch * a->seq + a->chunk_rows - 1) / a->chunk_rows);
+  const int64_t chunks = (a->batch * a->seq + a->chunk_rows - 1) / a->chunk_rows;
   // The row's maximum and sum, then its gradients in place of the logits.
   work->row_bytes = 4 * logits;
   if (op->instr->op != FSDP_OP_LINEAR_CROSS_ENTROPY_BACKWARD) return;
   work->row_bytes += (4 + (double)fsdp_dtype_bytes(op->operands[0].dtype)) * logits;
-  work->bytes += 2 * (chunks - 1) * (double)op->operands[6].size_bytes;
+  work->bytes += 2 * (double)(chunks - 1) * (double)op->operands[6].size_bytes;
 }
 
 step_op_work step_op_cost(const step_op *op) {

@@ -119,9 +119,8 @@ static int64_t ns_of(struct timespec time) {
 static sighting look_at(const char *path, int node) {
   struct stat information;
   sighting seen = {.bytes = -1, .node = node};
-  if (stat(path, &information) != 0) {
-    seen.reason = errno;
-  } else if (S_ISREG(information.st_mode) && access(path, R_OK) != 0) {
+  bool found = stat(path, &information) == 0;
+  if (!found || (S_ISREG(information.st_mode) && access(path, R_OK) != 0)) {
     seen.reason = errno;
   } else if (S_ISREG(information.st_mode)) {
     seen.bytes = information.st_size;
