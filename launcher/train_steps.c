@@ -232,7 +232,7 @@ fsdp_status fsdp_train_run_steps(fsdp_trainer *t, int *stop_signal, fsdp_error *
   }
   fsdp_executor_drain(t->executor);
   if (record.step == 0) {
-    if (fsdp_trainer_is_first(t)) printf("done:      nothing is left of %" PRId64 " steps\n", t->total_steps);
+    if (fsdp_trainer_is_first(t)) printf("done:      already finished: %" PRId64 " steps\n", t->total_steps);
     return FSDP_OK;
   }
   int64_t took_ns = 0;

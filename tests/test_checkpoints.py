@@ -114,7 +114,7 @@ def stays_with_the_newest():
     train("-b", 1, "--max-steps", 10, "-e", "keep", "--ckpt-freq", 2, "--ckpt-keep", 2)
     assert steps("keep") == [8, 10]
     process = train("-b", 1, "--max-steps", 10, "-e", "keep", "--ckpt-freq", 2)
-    assert "nothing is left" in process.stdout and len(losses("keep")) == 10
+    assert "already finished" in process.stdout and len(losses("keep")) == 10
     train("-b", 1, "--max-steps", 3, "-e", "keep", "--resume", "off", "--ckpt-freq", 2)
     assert len(losses("keep")) == 3 and steps("keep") == [2, 3, 10]
     process = train("-b", 1, "--max-steps", 4, "-e", "keep", "--ckpt-freq", 2, "--ckpt-keep", 0)
