@@ -47,6 +47,8 @@ def main():
         return
     faults.faults(None, FAULTS, work, rows.append, timeout_s=5)
     faults.report(rows)
+    stopped = [row["status"] for row in rows if row.get("kind") == "stop"]
+    assert all(status == 5 for status in stopped), stopped
     assert sum("kind" in row for row in rows) == FAULTS and sum("curve" in row for row in rows) >= 1, rows
     shutil.rmtree(work)
 

@@ -303,15 +303,29 @@ static void end_process(const seen *rank) {
   if (rank->handle >= 0) syscall(SYS_pidfd_send_signal, rank->handle, SIGKILL, NULL, 0);
 }
 
-// Whether a peer of this node is there still.
-static bool peers_remain(fsdp_watch *self) {
-  bool remain = false;
+// Peers of this node, by what is known of them at `now`.
+typedef struct peers {
+  int left, remaining; // of those that gave signs of life
+} peers;
+
+static peers count_peers(fsdp_watch *self, int64_t now) {
+  peers count = {0};
   look_for_ended(self);
   for (int r = self->first_local; r < self->size; r++) {
     const seen *rank = &self->ranks[r];
-    remain = remain || (is_local(self, r) && r != self->rank && !rank->ended && rank->view.process != 0);
+    if (!is_local(self, r) || r == self->rank || rank->view.process == 0) continue;
+    if (rank->ended)
+      count.left++;
+    else if (state_of(self, r, now) != FSDP_RANK_SILENT)
+      count.remaining++;
   }
-  return remain;
+  return count;
+}
+
+static void end_peers(fsdp_watch *self) {
+  for (int r = self->first_local; r < self->size; r++) {
+    if (is_local(self, r) && r != self->rank && !self->ranks[r].ended) end_process(&self->ranks[r]);
+  }
 }
 
 static void wait_ms(int64_t ms) {
@@ -333,12 +347,16 @@ static void end_node(fsdp_watch *self) {
   // While its ranks are there: mpirun that is busy with their end already is not ended cleanly.
   if (unreachable) fsdp_launcher_end();
   atomic_store(&self->shared->over, 1);
-  for (int r = self->first_local; r < self->size; r++) {
-    if (is_local(self, r) && state_of(self, r, now) == FSDP_RANK_SILENT) end_process(&self->ranks[r]);
+  // The job's exit status is that of the rank that mpirun sees end first: one that leaves, not one that was
+  // stopped and is ended. Where this rank is the only one to leave, what was stopped is left to mpirun.
+  peers count = count_peers(self, now);
+  for (int64_t waited = 0; waited < LEAVE_MS && count.remaining > 0; waited += 50) {
+    wait_ms(50);
+    count = count_peers(self, now);
   }
-  for (int64_t waited = 0; waited < LEAVE_MS && peers_remain(self); waited += 50) wait_ms(50);
-  for (int r = self->first_local; r < self->size; r++) {
-    if (is_local(self, r) && r != self->rank && !self->ranks[r].ended) end_process(&self->ranks[r]);
+  if (unreachable || count.left > 0 || count.remaining > 0) {
+    wait_ms(50);
+    end_peers(self);
   }
 }
 
