@@ -2,6 +2,7 @@
 with the undisturbed curve; what cannot succeed is not; signals save and end it. And scripts/train.slurm,
 which puts a run that the time limit ends back into the queue."""
 
+import contextlib
 import json
 import os
 import pathlib
@@ -45,9 +46,9 @@ def newest(name):
     return max((int(p.name[5:]) for p in (work / name).glob("step-????????")), default=0)
 
 
-def wait_beyond(name, step):
-    """Until there is a newer checkpoint than `step`; the newest."""
-    while (now := newest(name)) <= step:
+def wait_beyond(name, step, process):
+    """Until there is a newer checkpoint than `step`, or the process ends; the newest."""
+    while (now := newest(name)) <= step and process.poll() is None:
         time.sleep(0.01)
     return now
 
@@ -57,11 +58,11 @@ def survives_kills():
     assert calm.wait(timeout=120) == 0, calm.communicate()
     draw, process, step = random.Random(2), loop(*train("wild")), 0
     for _ in range(KILLS):
-        step = wait_beyond("wild", step)
-        time.sleep(draw.uniform(0, 0.1))
-        ranks = faults.processes_of(work / "logs") if programs.WITH_MPI else {0: only_child(process.pid)}
-        if ranks:
-            os.kill(draw.choice(list(ranks.values())), signal.SIGKILL)
+        step = wait_beyond("wild", step, process)
+        time.sleep(draw.uniform(0, 0.1) if programs.WITH_MPI else 0)
+        ranks = list(faults.processes_of(work / "logs").values()) if programs.WITH_MPI else child_of(process)
+        with contextlib.suppress(ProcessLookupError, IndexError):  # it may just be over
+            os.kill(draw.choice(ranks), signal.SIGKILL)
     out, err = process.communicate(timeout=180)
     assert process.returncode == 0, (process.returncode, out, err)
     # A kill may come in the moment between a run's end and the next one's start.
@@ -71,9 +72,9 @@ def survives_kills():
     print(f"{restarts} restarts after kills; the curve is the undisturbed one")
 
 
-def only_child(pid):
-    children = pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    return next(int(c) for c in children if TRAIN in pathlib.Path(f"/proc/{c}/cmdline").read_text())
+def child_of(process):
+    path = pathlib.Path(f"/proc/{process.pid}/task/{process.pid}/children")
+    return [int(child) for child in path.read_text().split()] if process.poll() is None else []
 
 
 def script(text):
@@ -120,7 +121,7 @@ def refuses():
 def stops(number, status):
     name = f"stopped-{status}"
     process = loop(*train(name, "--max-steps", "100000"))
-    wait_beyond(name, 0)
+    wait_beyond(name, 0, process)
     process.send_signal(number)
     out, err = process.communicate(timeout=60)
     assert process.returncode == status, (process.returncode, out[-600:], err)
@@ -137,7 +138,7 @@ def tells_mpirun_signals():
     shutil.rmtree(work / "logs")
     command = ["mpirun", "--quiet", "--mca", "odls_base_sigkill_timeout", "4", *train("told")[2:]]
     process = subprocess.Popen([*command, "--max-steps", "100000"], stdout=subprocess.DEVNULL)
-    wait_beyond("told", 0)
+    wait_beyond("told", 0, process)
     process.send_signal(signal.SIGINT)
     assert process.wait(timeout=120) == 1, process.returncode
     told = (work / "logs/rank-0.log").read_text()[-600:]
