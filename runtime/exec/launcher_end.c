@@ -50,6 +50,10 @@ static int find_launcher(void) {
   return -1;
 }
 
+bool fsdp_launcher_is_there(void) {
+  return find_launcher() > 0;
+}
+
 void fsdp_launcher_end(void) {
   int process = find_launcher();
   if (process < 0) return;

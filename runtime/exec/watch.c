@@ -348,13 +348,14 @@ static void end_node(fsdp_watch *self) {
   if (unreachable) fsdp_launcher_end();
   atomic_store(&self->shared->over, 1);
   // The job's exit status is that of the rank that mpirun sees end first: one that leaves, not one that was
-  // stopped and is ended. Where this rank is the only one to leave, what was stopped is left to mpirun.
+  // stopped and is ended. Where this rank is the only one to leave, what was stopped is left to mpirun, if
+  // there is one.
   peers count = count_peers(self, now);
   for (int64_t waited = 0; waited < LEAVE_MS && count.remaining > 0; waited += 50) {
     wait_ms(50);
     count = count_peers(self, now);
   }
-  if (unreachable || count.left > 0 || count.remaining > 0) {
+  if (unreachable || count.left > 0 || count.remaining > 0 || !fsdp_launcher_is_there()) {
     wait_ms(50);
     end_peers(self);
   }
