@@ -161,7 +161,7 @@ def markdown(kernels, architectures):
     lines = ["# Kernels as they are compiled", "",
              "Registers, spilled bytes where there are any, and stores to device memory in the code by",
              "width: `2x16` are two of 16 bytes. Those of 4 and 2 bytes beside wide ones are ends of ranges.",
-             "Made with nvcc 13.0 by `tests/simt/check_resources.py NVCC --markdown FILE 80 90 100 120`.", "",
+             "Made with nvcc 13.0 by `tests/simt/check_resources.py --markdown FILE NVCC 80 90 100 120`.", "",
              "| file | kernel | " + " | ".join(f"sm_{name}" for name in architectures) + " |",
              "| --- | --- |" + " --- |" * len(architectures)]
     for (source, name), found in cells.items():
