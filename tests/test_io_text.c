@@ -76,7 +76,7 @@ static void bad_yaml_is_refused_with_its_line(void **state) {
     IO_EXPECT(status, FSDP_ERR_OPTION, &error, cases[i].part, cases[i].reason);
   }
   IO_EXPECT(fsdp_yaml_read(io_path("no.yaml"), collect, out, &error), FSDP_ERR_INPUT, &error, "no.yaml",
-            "--config");
+            "YAML file of options");
 }
 
 static char *contents(const char *path) {
