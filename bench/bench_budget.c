@@ -5,8 +5,8 @@
 // Plans the step and prints, as JSON, every distinct kernel of it with launches, FLOPs and bytes: what
 // bench/budget.py prices. Needs no GPU.
 #include "bench/step_ops.h"
-#include "launcher/progress.h"
-#include "launcher/setup.h"
+#include "launcher/cli/setup.h"
+#include "launcher/report/progress.h"
 
 static json_t *op_json(const step_op *op) {
   char label[STEP_OP_LABEL_BYTES];

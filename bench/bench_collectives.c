@@ -6,8 +6,8 @@
 // all-reduce. Inputs are small integers, so that every sum is exact, and results are checked. Without
 // --messages ranks of one node read each other directly.
 #include "runtime/base/check.h"
+#include "runtime/comm/world.h"
 #include "runtime/exec/profile.h"
-#include "runtime/exec/world.h"
 
 #include <string.h>
 #include <time.h>

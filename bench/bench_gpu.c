@@ -12,11 +12,11 @@
 // several launches, after a warm-up. --json writes a line a kernel, as soon as it is known.
 #include "bench/step_ops.h"
 #include "kernels/cuda/cuda_kernels.h"
-#include "launcher/setup.h"
+#include "launcher/cli/setup.h"
 #include "runtime/base/check.h"
 #include "runtime/base/random.h"
 #include "runtime/base/size.h"
-#include "runtime/exec/cuda_check.h"
+#include "runtime/device/cuda_check.h"
 
 #include <jansson.h>
 #include <math.h>

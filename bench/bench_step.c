@@ -8,9 +8,9 @@
 // bench_gemm compares that with every library). Collectives' time includes waiting for peers. The first two
 // steps do not count.
 #include "kernels/cpu/gemm.h"
-#include "launcher/feed.h"
-#include "launcher/placement.h"
-#include "launcher/setup.h"
+#include "launcher/cli/setup.h"
+#include "launcher/train/feed.h"
+#include "launcher/train/placement.h"
 #include "runtime/base/random.h"
 #include "runtime/exec/state.h"
 

@@ -82,7 +82,7 @@ def run_torch(args, arguments):
 def torch_arguments(args, case, which):
     from compare_torch import OPTIMIZER, step_samples
     model, seq, batch, recompute, state = CASES[case]
-    data = os.path.join(ROOT, "runtime", "io", "builtin_text.txt")
+    data = os.path.join(ROOT, "runtime", "data", "builtin_text.txt")
     samples = (os.path.getsize(data) - 1) // seq
     rows = os.path.join(args.work, f"rows-{case}.json")
     shape = types.SimpleNamespace(ranks=1, batch=batch)

@@ -26,11 +26,11 @@ ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), ".."))
 PACKAGES = ["torch", "transformers", "safetensors", "numpy"]
 WARM_UP_STEPS = 2
 SIDES = {"ours": "fsdp_train", "fsdp1": "PyTorch FSDP1", "fsdp2": "PyTorch FSDP2"}
-DATA_ORDER_STREAM = 0x5566c0ae6603f17b  # XXH64 of "data order", as runtime/io/sampler.c takes it
+DATA_ORDER_STREAM = 0x5566c0ae6603f17b  # XXH64 of "data order", as runtime/data/sampler.c takes it
 OPTIMIZER = {"lr": 1e-3, "weight_decay": 0.01, "beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "grad_clip": 1.0}
 
 
-# ---- The order of the data (runtime/io/sampler.h, runtime/base/random.h) ---------------------------------
+# ---- The order of the data (runtime/data/sampler.h, runtime/base/random.h) ---------------------------------
 
 def philox(seed, stream, index):
     """The first word of Philox-4x32-10."""
@@ -306,7 +306,7 @@ def compare(args):
         sys.exit(f"compare_torch: {args.ranks} ranks want a core each and this machine gives {len(cores)}")
     cores = cores[:args.ranks]
     args.model = os.path.join(args.work, "model")
-    args.data = os.path.join(ROOT, "runtime", "io", "builtin_text.txt")
+    args.data = os.path.join(ROOT, "runtime", "data", "builtin_text.txt")
     made = subprocess.run([python, os.path.abspath(__file__), "--worker", "make", *shape_arguments(args)],
                           check=True, stdout=subprocess.PIPE, env=single_thread_environment())
     parameters = json.loads(made.stdout.decode().strip().split("\n")[-1])["parameters"]

@@ -7,7 +7,7 @@
 
 #define STEP_OP_LABEL_BYTES 96
 
-// Operands are those of models/op.h. A copy or a collective among the ranks is no kernel of ours and not
+// Operands are those of op.h. A copy or a collective among the ranks is no kernel of ours and not
 // here.
 typedef struct step_op {
   const fsdp_instr *instr; // the first of its kind, in the plan's program

@@ -1,13 +1,13 @@
-// One table of ops per device: the kernel of every op kind in models/op.h.
+// One table of ops per device: the kernel of every op kind in models/graph/op.h.
 //
-// A kernel receives its operands resolved to addresses, in the order of its row in models/op.h, and does its
+// A kernel receives its operands resolved to addresses, in the order of its row in op.h, and does its
 // work on the stream it is given (CPU: the calling thread plus the pool's; CUDA: call->stream). It allocates
 // nothing, waits for nothing, and touches nothing outside its operands. Under a trace it reports each byte
 // range that it really reads or writes, in the order in which it does (fsdp_touch_*); the trace checks that
 // against the program.
 #pragma once
 
-#include "models/op.h"
+#include "models/graph/op.h"
 #include "runtime/base/dtype.h"
 
 #include <stddef.h>

@@ -1,7 +1,7 @@
 // The Llama family: its configuration, its presets, and its forward pass as a graph.
 #pragma once
 
-#include "models/graph.h"
+#include "models/graph/graph.h"
 #include "runtime/base/status.h"
 
 #ifdef __cplusplus

@@ -100,8 +100,8 @@ if [ $coverage -eq 1 ]; then
     objects+=(-object "$counted/fuzz/fuzz_$name")
   done
   llvm-profdata merge -o $counted/all.profdata $counted/*.profraw
-  llvm-cov report "${objects[@]:1}" -instr-profile=$counted/all.profdata runtime/io/config_json.c \
-    runtime/io/safetensors.c runtime/io/safetensors_header.c runtime/io/checkpoint_json.c \
-    runtime/io/token_file.c runtime/io/json_text.c runtime/io/yaml_options.c
+  llvm-cov report "${objects[@]:1}" -instr-profile=$counted/all.profdata \
+    runtime/checkpoint/{config_json,safetensors,safetensors_header,checkpoint_json}.c \
+    runtime/data/token_file.c runtime/data/json_text.c launcher/cli/yaml_options.c
 fi
 exit $failed

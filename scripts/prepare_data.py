@@ -17,7 +17,7 @@ Inputs, in the order given:
 The tokenizer's packages are installed from PyPI into an environment of their own on first use. Without a
 tokenizer, bytes are tokens and nothing is installed; a --model that has weights, or a vocabulary other than
 256, and no tokenizer.json is refused unless --tokenizer bytes asks for them. The same inputs and options give
-the same bytes, whatever the number of processes. The format is described in runtime/io/token_file.h.
+the same bytes, whatever the number of processes. The format is described in runtime/data/token_file.h.
 """
 import argparse
 import os

@@ -16,7 +16,7 @@ static inline void check_count(const fsdp_kernel_call *call, int least, int most
              call->operand_count);
 }
 
-// Operand `index`, which must hold `numel` elements and be accessed as the op's row in models/op.h says.
+// Operand `index`, which must hold `numel` elements and be accessed as the op's row in op.h says.
 static inline const fsdp_view *operand(const fsdp_kernel_call *call, int index, int64_t numel, int access) {
   const fsdp_view *view = &call->operands[index];
   FSDP_CHECK(index < call->operand_count && view->numel == numel,

@@ -1,4 +1,4 @@
-// The kernels of one instruction set level (isa.h), one an op; operands as in models/op.h.
+// The kernels of one instruction set level (isa.h), one an op; operands as in models/graph/op.h.
 #pragma once
 
 #include "kernels/cpu/isa.h"

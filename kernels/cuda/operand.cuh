@@ -20,7 +20,7 @@ inline void check_count(const fsdp_kernel_call *call, int least_count, int most)
              call->operand_count);
 }
 
-// Operand `index`, which must hold `numel` elements and be accessed as the op's row in models/op.h says.
+// Operand `index`, which must hold `numel` elements and be accessed as the op's row in op.h says.
 inline const fsdp_view *operand(const fsdp_kernel_call *call, int index, int64_t numel, int access) {
   FSDP_CHECK(index < call->operand_count, "%s has no operand %d", fsdp_op_name(call->kind), index);
   const fsdp_view *view = &call->operands[index];

@@ -1,4 +1,4 @@
-// Launchers of the CUDA device's ops, one an op; operands as in models/op.h and cuda_kernels.h.
+// Launchers of the CUDA device's ops, one an op; operands as in models/graph/op.h and cuda_kernels.h.
 #pragma once
 
 #include "kernels/kernels.h"

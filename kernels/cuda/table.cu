@@ -34,7 +34,7 @@ static const fsdp_kernel_table table = {"cuda",
 static_assert(FSDP_OP_EMBEDDING == 0 && FSDP_OP_LINEAR_CROSS_ENTROPY == 7 &&
                   FSDP_OP_EMBEDDING_BACKWARD == 8 && FSDP_OP_CAST == 16 && FSDP_OP_POISON == 24 &&
                   FSDP_OP_KIND_COUNT == 25,
-              "the table above follows models/op.h");
+              "the table above follows models/graph/op.h");
 
 static __global__ void probe() {}
 

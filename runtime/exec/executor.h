@@ -8,8 +8,8 @@
 // creation. One thread calls all functions here; callbacks run on the host stream's thread.
 #pragma once
 
-#include "runtime/exec/comm.h"
-#include "runtime/exec/device.h"
+#include "runtime/comm/comm.h"
+#include "runtime/device/device.h"
 #include "runtime/exec/measure.h"
 #include "runtime/exec/profile.h"
 #include "runtime/plan/plan.h"

@@ -5,7 +5,7 @@
 // section.
 #pragma once
 
-#include "runtime/plan/program.h"
+#include "runtime/plan/program/program.h"
 
 typedef enum fsdp_phase {
   FSDP_PHASE_FORWARD,

@@ -7,9 +7,9 @@
 #pragma once
 
 #include "kernels/kernels.h"
-#include "runtime/exec/device.h"
+#include "runtime/device/device.h"
 #include "runtime/exec/measure.h"
-#include "runtime/plan/program.h"
+#include "runtime/plan/program/program.h"
 
 typedef struct fsdp_trace fsdp_trace;
 

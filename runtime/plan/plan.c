@@ -1,10 +1,10 @@
 #include "runtime/plan/plan.h"
 
 #include "runtime/base/check.h"
-#include "runtime/plan/poison.h"
-#include "runtime/plan/schedule.h"
-#include "runtime/plan/verify.h"
-#include "runtime/plan/waits.h"
+#include "runtime/plan/program/schedule.h"
+#include "runtime/plan/proof/poison.h"
+#include "runtime/plan/proof/verify.h"
+#include "runtime/plan/proof/waits.h"
 
 #include <float.h>
 #include <stdlib.h>

@@ -7,10 +7,10 @@
 #pragma once
 
 #include "models/llama.h"
-#include "runtime/plan/memory.h"
-#include "runtime/plan/mesh.h"
-#include "runtime/plan/program.h"
-#include "runtime/plan/units.h"
+#include "runtime/plan/layout/mesh.h"
+#include "runtime/plan/layout/units.h"
+#include "runtime/plan/memory/memory.h"
+#include "runtime/plan/program/program.h"
 
 typedef enum fsdp_strategy { FSDP_FULL, FSDP_GRAD_OP, FSDP_NO, FSDP_HYBRID } fsdp_strategy;
 typedef enum fsdp_accumulate { FSDP_ACCUMULATE_REDUCE, FSDP_ACCUMULATE_LOCAL } fsdp_accumulate;

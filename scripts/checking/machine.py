@@ -52,7 +52,7 @@ class Machine:
         ours["FSDP_PEER_LIBRARY_PATH"] = ours.get("LD_LIBRARY_PATH", "")
         ours.update(FSDP_SOURCE_DIR=self.root, FSDP_TEST_BACKEND="cuda", PYTHONUNBUFFERED="1")
         smi = self.tools["nvidia-smi"]
-        if smi:  # tests/gpu_ranks.py calls it
+        if smi:  # tests/gpu/gpu_ranks.py calls it
             ours["PATH"] = os.pathsep.join([ours.get("PATH", ""), os.path.dirname(smi)])
         if self.has_bundle:
             self.environment = ours = tools.bundle_environment(self.bundle, ours)

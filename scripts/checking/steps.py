@@ -49,7 +49,7 @@ def sanitized(tool, limit_s, machine, *arguments):
 
 
 def ranks(part, limit_s, machine):
-    return Step(f"ranks: {part}", limit_s, ["python3", machine.source("tests/gpu_ranks.py"), part],
+    return Step(f"ranks: {part}", limit_s, ["python3", machine.source("tests/gpu/gpu_ranks.py"), part],
                 show="ends the job|refused", environment={"FSDP_GEMM_CANDIDATES": "1"})
 
 

@@ -1,5 +1,5 @@
 """The folder of a model: whether fsdp_train trains it, and its tokenizer. The words of a refusal are those of
-fsdp_train (runtime/io/config_json.c, launcher/train_files.c)."""
+fsdp_train (runtime/checkpoint/config_json.c, launcher/train/train_files.c)."""
 import json
 import os
 
@@ -44,7 +44,7 @@ def check(folder):
 
 
 def _has_weights(folder):
-    """As runtime/io/safetensors.c: also weights in a form that is not read."""
+    """As runtime/checkpoint/safetensors.c: also weights in a form that is not read."""
     return any(name.endswith((".safetensors", ".safetensors.index.json")) or
                name.startswith("pytorch_model") and ".bin" in name for name in os.listdir(folder))
 

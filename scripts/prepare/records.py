@@ -1,7 +1,7 @@
 """Records of .jsonl and .json as documents, in the one form that every tokenizer takes.
 
 A document is a list of parts: (text, counts), where `counts` says whether the loss counts the text's tokens,
-or (None, counts) for the token that ends a text. runtime/io/json_text.c reads the same records for models
+or (None, counts) for the token that ends a text. runtime/data/json_text.c reads the same records for models
 without a tokenizer.
 """
 import json

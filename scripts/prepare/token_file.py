@@ -1,4 +1,4 @@
-"""The `.tok` format (runtime/io/token_file.h has its table): writing, reading back and checking."""
+"""The `.tok` format (runtime/data/token_file.h has its table): writing, reading back and checking."""
 import os
 import shutil
 import struct

@@ -1,5 +1,5 @@
 // config.json: what is accepted survives being printed and read again.
-#include "runtime/io/config_json.h"
+#include "runtime/checkpoint/config_json.h"
 #include "tests/fuzz/fuzz.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {

@@ -1,6 +1,6 @@
 // A checkpoint's manifest. Its checksum would hide the rest from a fuzzer, so it is made right, by the rule
 // that docs/checkpoints.md states, unless the input begins with '!'.
-#include "runtime/io/checkpoint.h"
+#include "runtime/checkpoint/checkpoint.h"
 #include "tests/fuzz/fuzz.h"
 
 #include <stdio.h>

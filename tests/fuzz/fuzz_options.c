@@ -1,5 +1,5 @@
 // The YAML file of options, through every option's own parser and the checks of combinations.
-#include "launcher/options.h"
+#include "launcher/cli/options.h"
 #include "tests/fuzz/fuzz.h"
 
 #include <stdlib.h>

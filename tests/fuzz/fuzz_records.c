@@ -1,5 +1,5 @@
 // Records of text: `.jsonl` if the first byte is even, else `.json`.
-#include "runtime/io/json_text.h"
+#include "runtime/data/json_text.h"
 #include "tests/fuzz/fuzz.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {

@@ -1,6 +1,6 @@
 // A safetensors file: as it is, or as a header whose length is made right and whose data is there. The first
 // two bytes say which: 0xffff raw, else bytes of data.
-#include "runtime/io/safetensors.h"
+#include "runtime/checkpoint/safetensors.h"
 #include "tests/fuzz/fuzz.h"
 
 #include <string.h>

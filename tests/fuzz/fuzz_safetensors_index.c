@@ -1,5 +1,5 @@
 // The index of a model in several safetensors files, beside two shards that are always the same.
-#include "runtime/io/safetensors.h"
+#include "runtime/checkpoint/safetensors.h"
 #include "tests/fuzz/fuzz.h"
 
 #include <stdio.h>

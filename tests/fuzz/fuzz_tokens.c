@@ -1,10 +1,10 @@
 // Token files: `.tok` and `.bin`, opened as a data set of which every sample is read. The first byte: bit 0
 // `.bin`; bit 1 leaves a `.tok` as it is, else its size and its checksums are made right, which would hide
 // the rest from a fuzzer; bits 2 to 6 are the sequence less one.
-#include "models/op.h"
+#include "models/graph/op.h"
 #include "runtime/base/size.h"
-#include "runtime/io/dataset.h"
-#include "runtime/io/token_file.h"
+#include "runtime/data/dataset.h"
+#include "runtime/data/token_file.h"
 #include "tests/fuzz/fuzz.h"
 
 #include <string.h>

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tempfile
 
-sys.path.insert(0, str(pathlib.Path(__file__).parent.parent))
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
 import programs  # noqa: E402
 
 work = pathlib.Path(tempfile.mkdtemp(prefix="fsdp_device_"))

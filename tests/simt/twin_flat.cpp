@@ -181,7 +181,7 @@ void skipped_adamw(const states &s, int64_t P) {
     FSDP_CHECK(cpu[i] == c.operands[i].initial, "%s: operand %zu has changed", c.name.c_str(), i);
 }
 
-// A step whose arithmetic is exact in any order (as in tests/test_kernels_flat.c, which holds the CPU's
+// A step whose arithmetic is exact in any order (as in tests/unit/kernels/test_kernels_flat.c, which holds the CPU's
 // kernel to the rule of the random bits), so that both twins must store the very same bits. Runs begin and
 // end anywhere, in the shard and in their parameter.
 void exact_adamw(int64_t P, int64_t step, fsdp_dtype master, fsdp_dtype moment) {

@@ -1,0 +1,281 @@
+#include "launcher/cli/capacity.h"
+
+#include "launcher/cli/option_value.h"
+#include "runtime/base/size.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define SAID_BYTES   96
+#define ADVICE_BYTES (SAID_BYTES * 10)
+
+// ---- What fits
+
+typedef struct need {
+  int64_t bytes[FSDP_SPACE_COUNT];
+} need;
+
+static need need_of(const fsdp_plan *plan) {
+  need result;
+  for (int i = 0; i < FSDP_SPACE_COUNT; i++) result.bytes[i] = plan->memory.space[i].arena_bytes;
+  result.bytes[FSDP_SPACE_DEVICE] += fsdp_plan_reserve_bytes(plan);
+  return result;
+}
+
+// How far the need is above the limits: 0 where it fits.
+static int64_t excess(const need *n, const fsdp_limits *limits) {
+  int64_t most = 0, sum = 0;
+  for (int i = 0; i < FSDP_SPACE_COUNT; i++) {
+    sum += n->bytes[i];
+    if (limits->bytes[i]) most = fsdp_max_i64(most, n->bytes[i] - limits->bytes[i]);
+  }
+  if (limits->shared_bytes) most = fsdp_max_i64(most, sum - limits->shared_bytes);
+  return most;
+}
+
+// ---- What would help
+
+// A change of the configuration that may need less memory: applies itself to `config` and says how a user
+// asks for it. False where the configuration has it already.
+typedef bool (*remedy)(fsdp_plan_config *config, char *text, size_t bytes);
+
+static bool say(char *text, size_t bytes, const char *option) {
+  snprintf(text, bytes, "%s", option);
+  return true;
+}
+
+static bool wrap_block(fsdp_plan_config *config, char *text, size_t bytes) {
+  if (config->wrap.kind == FSDP_WRAP_BLOCK) return false;
+  config->wrap = (fsdp_wrap_policy){.kind = FSDP_WRAP_BLOCK};
+  return say(text, bytes, "--wrap block");
+}
+
+static bool recompute(fsdp_plan_config *config, char *text, size_t bytes) {
+  if (config->recompute_block) return false;
+  config->recompute_block = true;
+  return say(text, bytes, "--recompute block");
+}
+
+static bool shard(fsdp_plan_config *config, char *text, size_t bytes) {
+  if (config->strategy == FSDP_FULL || fsdp_mesh_ranks(&config->mesh) == 1) return false;
+  config->mesh.size[FSDP_AXIS_FSDP] = fsdp_mesh_ranks(&config->mesh);
+  config->mesh.size[FSDP_AXIS_DATA] = 1;
+  config->strategy = FSDP_FULL;
+  return say(text, bytes, "--strategy full");
+}
+
+static bool offload(fsdp_plan_config *config, char *text, size_t bytes) {
+  if (config->cpu_offload) return false;
+  config->cpu_offload = true;
+  return say(text, bytes, "--cpu-offload on");
+}
+
+static bool no_prefetch(fsdp_plan_config *config, char *text, size_t bytes) {
+  if (config->prefetch == 0) return false;
+  config->prefetch = 0;
+  return say(text, bytes, "--prefetch 0");
+}
+
+// Half the sequences of a micro-batch and twice as many of them, so that the step stays the same.
+static bool halve_batch(fsdp_plan_config *config, char *text, size_t bytes) {
+  if (config->batch % 2 || config->accumulation > 1 << 20) return false;
+  config->batch /= 2;
+  config->accumulation *= 2;
+  snprintf(text, bytes, "--batch-size %" PRId64 " --grad-accum %d", config->batch, config->accumulation);
+  return true;
+}
+
+static bool halve_sequence(fsdp_plan_config *config, char *text, size_t bytes) {
+  if (config->seq < 128) return false;
+  config->seq /= 2;
+  snprintf(text, bytes, "--seq-length %" PRId64, config->seq);
+  return true;
+}
+
+static bool low_precision_state(fsdp_plan_config *config, char *text, size_t bytes) {
+  if (config->master_dtype == FSDP_BF16 && config->moment_dtype == FSDP_BF16) return false;
+  config->master_dtype = config->moment_dtype = FSDP_BF16;
+  return say(text, bytes, "--master-dtype bf16 --moment-dtype bf16");
+}
+
+static bool low_precision_compute(fsdp_plan_config *config, char *text, size_t bytes) {
+  if (config->param_dtype == FSDP_BF16) return false;
+  config->param_dtype = FSDP_BF16;
+  return say(text, bytes, "--param-dtype bf16");
+}
+
+static bool low_precision_gradients(fsdp_plan_config *config, char *text, size_t bytes) {
+  if (config->param_dtype != FSDP_BF16 || config->reduce_dtype == FSDP_BF16) return false;
+  config->reduce_dtype = FSDP_BF16;
+  return say(text, bytes, "--reduce-dtype bf16");
+}
+
+// In the order in which one would rather have them: those that change no result first.
+static const remedy remedies[] = {wrap_block,
+                                  no_prefetch,
+                                  recompute,
+                                  shard,
+                                  halve_batch,
+                                  offload,
+                                  low_precision_compute,
+                                  low_precision_state,
+                                  low_precision_gradients,
+                                  halve_sequence};
+enum { REMEDY_COUNT = sizeof remedies / sizeof *remedies };
+
+// Plans `config`; false where it makes no plan.
+static bool try_config(const fsdp_plan_config *config, need *result) {
+  fsdp_plan *plan;
+  fsdp_error ignored;
+  if (fsdp_plan_create(config, &plan, &ignored) != FSDP_OK) return false;
+  *result = need_of(plan);
+  fsdp_plan_destroy(plan);
+  return true;
+}
+
+// Applies a remedy, halvings repeated until it fits; `text` is what to type. False where it does not apply.
+static bool apply(int index, const fsdp_limits *limits, fsdp_plan_config *config, need *result, char *text,
+                  size_t bytes) {
+  bool repeats = remedies[index] == halve_batch || remedies[index] == halve_sequence;
+  bool applied = false;
+  do {
+    fsdp_plan_config changed = *config;
+    char said[SAID_BYTES];
+    need least;
+    if (!remedies[index](&changed, said, sizeof said) || !try_config(&changed, &least)) return applied;
+    *config = changed;
+    *result = least;
+    snprintf(text, bytes, "%s", said);
+    applied = true;
+  } while (repeats && excess(result, limits) > 0);
+  return applied;
+}
+
+// Looks for one change that is enough, then for several together. False where nothing found is; `text` and
+// `result` are then the least that was found.
+static bool find_remedy(const fsdp_plan *plan, const fsdp_limits *limits, char text[ADVICE_BYTES],
+                        need *result) {
+  for (int i = 0; i < REMEDY_COUNT; i++) {
+    fsdp_plan_config config = plan->config;
+    if (apply(i, limits, &config, result, text, ADVICE_BYTES) && excess(result, limits) == 0) return true;
+  }
+  fsdp_plan_config config = plan->config;
+  *result = need_of(plan);
+  text[0] = 0;
+  for (int i = 0; i < REMEDY_COUNT; i++) {
+    fsdp_plan_config changed = config;
+    char said[SAID_BYTES];
+    need after;
+    if (!apply(i, limits, &changed, &after, said, sizeof said) ||
+        excess(&after, limits) >= excess(result, limits))
+      continue;
+    config = changed;
+    *result = after;
+    size_t used = strlen(text);
+    if (used + SAID_BYTES >= ADVICE_BYTES) break;
+    snprintf(text + used, ADVICE_BYTES - used, "%s%s", used ? " " : "", said);
+    if (excess(result, limits) == 0) return true;
+  }
+  return false;
+}
+
+// "1,234 bytes (1.23 kB)".
+static const char *print_both(int64_t bytes, char out[96]) {
+  char whole[48], human[24];
+  snprintf(out, 96, "%s bytes (%s)", fsdp_value_print_int(bytes, whole, sizeof whole),
+           fsdp_value_print_bytes(bytes, human, sizeof human));
+  return out;
+}
+
+// " (2.10 GB of it beside the arena: ...)", or nothing.
+static const char *print_reserve(const fsdp_plan *plan, char out[128]) {
+  int64_t reserve = fsdp_plan_reserve_bytes(plan);
+  char bytes[24];
+  out[0] = 0;
+  if (reserve > 0) {
+    snprintf(out, 128, " (%s of it beside the arena, for CUDA's modules, cuBLASLt and NCCL; not measured)",
+             fsdp_value_print_bytes(reserve, bytes, sizeof bytes));
+  }
+  return out;
+}
+
+fsdp_status fsdp_capacity_check(const fsdp_plan *plan, const fsdp_limits *limits, fsdp_error *error) {
+  need needs = need_of(plan), helped;
+  if (excess(&needs, limits) == 0) return FSDP_OK;
+  bool by_option = true; // a limit that a user can raise
+  char what[512], needed[96], reserve[128], limit[96], advice[ADVICE_BYTES], device[24], host[24];
+  if (limits->bytes[FSDP_SPACE_DEVICE] && needs.bytes[FSDP_SPACE_DEVICE] > limits->bytes[FSDP_SPACE_DEVICE]) {
+    snprintf(what, sizeof what, "a rank needs %s on the device%s, but %s allows %s",
+             print_both(needs.bytes[FSDP_SPACE_DEVICE], needed), print_reserve(plan, reserve),
+             limits->place[FSDP_SPACE_DEVICE], print_both(limits->bytes[FSDP_SPACE_DEVICE], limit));
+    by_option = limits->place[FSDP_SPACE_DEVICE][0] == '-';
+  } else if (limits->bytes[FSDP_SPACE_HOST] &&
+             needs.bytes[FSDP_SPACE_HOST] > limits->bytes[FSDP_SPACE_HOST]) {
+    snprintf(what, sizeof what, "a rank needs %s on the host, but %s allows %s",
+             print_both(needs.bytes[FSDP_SPACE_HOST], needed), limits->place[FSDP_SPACE_HOST],
+             print_both(limits->bytes[FSDP_SPACE_HOST], limit));
+    by_option = limits->place[FSDP_SPACE_HOST][0] == '-';
+  } else {
+    by_option = false;
+    snprintf(what, sizeof what, "a rank needs %s on device and host together, but %s allows %s",
+             print_both(needs.bytes[FSDP_SPACE_DEVICE] + needs.bytes[FSDP_SPACE_HOST], needed),
+             limits->shared_place, print_both(limits->shared_bytes, limit));
+  }
+  const char *more =
+      by_option ? "raise that to what is needed" : "use fewer ranks per machine, or a larger machine";
+  bool found = find_remedy(plan, limits, advice, &helped);
+  fsdp_value_print_bytes(helped.bytes[FSDP_SPACE_DEVICE], device, sizeof device);
+  fsdp_value_print_bytes(helped.bytes[FSDP_SPACE_HOST], host, sizeof host);
+  if (found) {
+    return fsdp_fail(error, FSDP_ERR_CAPACITY,
+                     "%s: %s, or add %s, which needs %s on the device and %s on the host", what, more, advice,
+                     device, host);
+  }
+  return fsdp_fail(error, FSDP_ERR_CAPACITY,
+                   "%s: %s, or use more ranks or a smaller model; the least found here, with %s, is %s on "
+                   "the device and %s "
+                   "on the host",
+                   what, more, *advice ? advice : "these options", device, host);
+}
+
+// ---- The machine
+
+// The number in a control group's file, or INT64_MAX where there is none ("max", no such file).
+static int64_t read_limit(const char *path) {
+  FILE *file = fopen(path, "r");
+  if (!file) return INT64_MAX;
+  int64_t value;
+  bool found = fscanf(file, "%" SCNd64, &value) == 1 && value > 0;
+  fclose(file);
+  return found ? value : INT64_MAX;
+}
+
+// The least limit of this process's control group (version 2) and those above it.
+static int64_t group_limit(void) {
+  char line[1024], path[1200];
+  int64_t least = INT64_MAX;
+  FILE *file = fopen("/proc/self/cgroup", "r");
+  if (!file) return least;
+  while (fgets(line, sizeof line, file)) {
+    if (strncmp(line, "0::", 3) != 0) continue;
+    line[strcspn(line, "\n")] = 0;
+    for (char *group = line + 3;;) {
+      snprintf(path, sizeof path, "/sys/fs/cgroup%s/memory.max", strcmp(group, "/") == 0 ? "" : group);
+      least = fsdp_min_i64(least, read_limit(path));
+      char *slash = strrchr(group, '/');
+      if (!slash || !*group || strcmp(group, "/") == 0) break;
+      *slash = 0;
+    }
+  }
+  fclose(file);
+  return least;
+}
+
+int64_t fsdp_capacity_machine_bytes(void) {
+  int64_t installed = (int64_t)sysconf(_SC_PHYS_PAGES) * (int64_t)sysconf(_SC_PAGESIZE);
+  int64_t version1 = read_limit("/sys/fs/cgroup/memory/memory.limit_in_bytes");
+  return fsdp_min_i64(installed, fsdp_min_i64(group_limit(), version1));
+}

@@ -1,0 +1,164 @@
+// Plans a training step and prints what it costs: no device, no ranks, nothing allocated.
+#include "launcher/cli/compare.h"
+#include "launcher/cli/options.h"
+#include "launcher/cli/output.h"
+#include "launcher/cli/setup.h"
+#include "launcher/report/memory_profile.h"
+#include "launcher/report/report.h"
+#include "runtime/base/check.h"
+#include "runtime/base/size.h"
+
+#include <string.h>
+
+// A node of a machine made for training has eight GPUs.
+#define RANKS_PER_NODE_DEFAULT 8
+
+static void print_json(json_t *root) {
+  json_dumpf(root, stdout, JSON_INDENT(1));
+  putchar('\n');
+  json_decref(root);
+}
+
+static void print_notes(const fsdp_options *options, const fsdp_setup *setup) {
+  char note[512];
+  for (int i = 0; fsdp_options_note(options, i, note, (int)sizeof note); i++) {
+    fprintf(stderr, "fsdp_plan: note: %s\n", note);
+  }
+  if (fsdp_setup_note(options, setup->plan, note, sizeof note))
+    fprintf(stderr, "fsdp_plan: note: %s\n", note);
+}
+
+static json_t *report_json(const fsdp_setup *setup, bool fits) {
+  const fsdp_plan_config *config = &setup->plan->config;
+  json_t *report = fsdp_report_json(setup->plan);
+  int failed = json_object_set_new(report, "fits", json_boolean(fits));
+  failed |= json_object_set_new(report, "planned_for",
+                                json_pack("{s:s, s:s}", "device", config->target->name, "param_dtype",
+                                          fsdp_dtype_name(config->param_dtype)));
+  FSDP_CHECK(failed == 0, "JSON of the plan");
+  return report;
+}
+
+// A plan for the wrong kind of device is wrong by its dtype's bytes.
+static void print_target(const fsdp_options *options, const fsdp_plan *plan) {
+  bool gpu = plan->config.target == fsdp_target_cuda(), given = fsdp_options_given(options, "backend");
+  printf("planned for a %s, parameters in %s%s\n", gpu ? "GPU" : "CPU",
+         fsdp_dtype_name(plan->config.param_dtype), given ? "" : "; for a GPU add --backend cuda");
+}
+
+// What was asked for, then the table that is always printed.
+static void print_plan(const fsdp_options *options, const fsdp_setup *setup, bool fits) {
+  if (options->json) {
+    print_json(report_json(setup, fits));
+    return;
+  }
+  if (options->print_model) fsdp_units_print_tree(setup->plan->units, setup->plan->graph, stdout);
+  if (options->print_program) {
+    if (options->print_model) putchar('\n');
+    fsdp_program_print(setup->plan->program, stdout);
+  }
+  if (options->print_program || options->print_model) putchar('\n');
+  print_target(options, setup->plan);
+  fsdp_report_print(setup->plan, setup->model_name, stdout);
+}
+
+// FSDP_ERR_CAPACITY with the plan where it is made but does not fit.
+static fsdp_status make(const fsdp_options *options, fsdp_setup *setup, fsdp_error *error) {
+  int ranks = (int)options->ranks;
+  int per_node = options->ranks_per_node ? (int)options->ranks_per_node
+                                         : (int)fsdp_min_i64(ranks, RANKS_PER_NODE_DEFAULT);
+  fsdp_setup_ranks planned = {
+      .ranks = ranks, .ranks_per_node = per_node, .even_nodes = ranks % per_node == 0};
+  return fsdp_setup_create(options, FSDP_PROGRAM_PLAN, &planned, setup, error);
+}
+
+static fsdp_status run(const fsdp_options *options, fsdp_setup *setup, fsdp_error *error) {
+  fsdp_status status = make(options, setup, error);
+  if (status != FSDP_OK && !(status == FSDP_ERR_CAPACITY && setup->plan)) return status;
+  print_notes(options, setup);
+  print_plan(options, setup, status == FSDP_OK);
+  fflush(stdout); // before the error
+  if (!options->memory_profile) return status;
+  fsdp_error failed;
+  fsdp_status written =
+      fsdp_memory_profile_write(setup->plan, setup->model_name, options->memory_profile, &failed);
+  if (status == FSDP_OK && written != FSDP_OK) *error = failed;
+  return status == FSDP_OK ? written : status;
+}
+
+// ---- Several
+
+typedef struct comparison {
+  char *names; // the list, cut at its commas
+  int count;
+  fsdp_options *options;
+  fsdp_setup *setups;
+  fsdp_compare_row *rows;
+} comparison;
+
+// "runs/a.yaml" is a.
+static char *short_name(char *path) {
+  char *name = strrchr(path, '/') ? strrchr(path, '/') + 1 : path, *end = strrchr(name, '.');
+  if (end && end > name) *end = 0;
+  return name;
+}
+
+static fsdp_status plan_one(comparison *c, int i, char *path, int argc, char **argv, fsdp_error *error) {
+  fsdp_status status =
+      fsdp_options_parse_compared(&c->options[i], FSDP_PROGRAM_PLAN, argc, argv, path, error);
+  if (status != FSDP_OK) return status;
+  status = make(&c->options[i], &c->setups[i], error);
+  c->rows[i] =
+      (fsdp_compare_row){.name = short_name(path), .plan = c->setups[i].plan, .fits = status == FSDP_OK};
+  if (status == FSDP_ERR_CAPACITY && c->setups[i].plan) return FSDP_OK;
+  if (status == FSDP_OK) return status;
+  fsdp_error reason = *error;
+  return fsdp_fail(error, status, "%s: %.900s", c->options[i].config, reason.message);
+}
+
+static fsdp_status compare(const fsdp_options *options, int argc, char **argv, fsdp_error *error) {
+  comparison c = {.names = strdup(options->compare), .count = 1};
+  FSDP_CHECK(c.names, "out of host memory");
+  for (const char *at = c.names; *at; at++) c.count += *at == ',';
+  c.options = fsdp_alloc_zeroed((size_t)c.count, sizeof *c.options);
+  c.setups = fsdp_alloc_zeroed((size_t)c.count, sizeof *c.setups);
+  c.rows = fsdp_alloc_zeroed((size_t)c.count, sizeof *c.rows);
+  fsdp_status status = FSDP_OK;
+  char *rest = c.names;
+  for (int i = 0; i < c.count && status == FSDP_OK; i++) {
+    char *path = strsep(&rest, ",");
+    status = plan_one(&c, i, path, argc, argv, error);
+  }
+  if (status == FSDP_OK && options->json) print_json(fsdp_compare_json(c.rows, c.count));
+  if (status == FSDP_OK && !options->json) fsdp_compare_print(c.rows, c.count, stdout);
+  for (int i = 0; i < c.count; i++) {
+    fsdp_setup_destroy(&c.setups[i]);
+    fsdp_options_destroy(&c.options[i]);
+  }
+  free(c.rows);
+  free(c.setups);
+  free(c.options);
+  free(c.names);
+  return status;
+}
+
+int main(int argc, char **argv) {
+  fsdp_options options;
+  fsdp_setup setup = {0};
+  fsdp_error error = {0};
+  fsdp_status status = fsdp_options_parse(&options, FSDP_PROGRAM_PLAN, argc, argv, &error);
+  if (status == FSDP_OK && options.help) {
+    fsdp_options_print_help(FSDP_PROGRAM_PLAN, stdout);
+  } else if (status == FSDP_OK && options.version) {
+    printf("fsdp_plan %s\n", FSDP_VERSION);
+  } else if (status == FSDP_OK && options.compare) {
+    status = compare(&options, argc, argv, &error);
+  } else if (status == FSDP_OK) {
+    status = run(&options, &setup, &error);
+  }
+  status = fsdp_output_finish(status, &error);
+  if (status != FSDP_OK) fprintf(stderr, "fsdp_plan: error: %s\n", error.message);
+  fsdp_setup_destroy(&setup);
+  fsdp_options_destroy(&options);
+  return (int)status;
+}

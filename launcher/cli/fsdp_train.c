@@ -1,0 +1,87 @@
+// Trains a Llama over the ranks that mpirun started.
+#include "launcher/report/device_line.h"
+#include "launcher/train/rank_logs.h"
+#include "launcher/train/stop.h"
+#include "launcher/train/train.h"
+#include "runtime/base/check.h"
+#include "runtime/device/gpu.h"
+
+#include <stdio.h>
+
+// --help and --version, once a job.
+static bool answered(const fsdp_world *world, const fsdp_options *options) {
+  if (!options->help && !options->version) return false;
+  if (world->rank == 0) {
+    if (options->help)
+      fsdp_options_print_help(FSDP_PROGRAM_TRAIN, stdout);
+    else
+      printf("fsdp_train %s\n", FSDP_VERSION);
+  }
+  return true;
+}
+
+#define WHY_BYTES 1200
+
+// The GPU of this rank, where the backend asks for one; under `auto` the CPU where no rank is shown any, and
+// then `why_cpu`.
+static fsdp_status choose_gpu(fsdp_world *world, const fsdp_options *options, fsdp_gpu *gpu,
+                              char why_cpu[WHY_BYTES], fsdp_error *error) {
+  *gpu = (fsdp_gpu){.present = false};
+  fsdp_device_line_why_cpu(options, NULL, why_cpu, WHY_BYTES);
+  if (options->backend == FSDP_BACKEND_CPU || !fsdp_gpu_is_built()) return FSDP_OK;
+  fsdp_error reason;
+  if (fsdp_gpu_choose(world, options->allow_shared_gpu, gpu, &reason) == FSDP_OK) return FSDP_OK;
+  int shown = 0, *all = fsdp_alloc((size_t)world->size * sizeof *all);
+  fsdp_world_gather(world, &gpu->shown, (int64_t)sizeof gpu->shown, all);
+  for (int i = 0; i < world->size; i++) shown += all[i];
+  free(all);
+  if (options->backend == FSDP_BACKEND_AUTO && shown == 0) {
+    fsdp_device_line_why_cpu(options, reason.message, why_cpu, WHY_BYTES);
+    return FSDP_OK;
+  }
+  return fsdp_fail(error, reason.status, "--backend %s (%s): %.800s",
+                   options->backend == FSDP_BACKEND_CUDA ? "cuda" : "auto",
+                   fsdp_options_place(options, "backend"), reason.message);
+}
+
+static fsdp_status train(fsdp_world *world, const fsdp_options *options, int *stop_signal,
+                         fsdp_error *error) {
+  fsdp_status status = fsdp_placement_check_tasks(world, error);
+  if (status == FSDP_OK) status = fsdp_train_agree_on_options(world, options, error);
+  if (status != FSDP_OK || answered(world, options)) return status;
+  fsdp_gpu gpu;
+  char why_cpu[WHY_BYTES];
+  status = choose_gpu(world, options, &gpu, why_cpu, error);
+  if (status != FSDP_OK) return status;
+  fsdp_placement placement;
+  fsdp_placement_config place = {.bind = options->bind, .gpu_bus = gpu.present ? gpu.bus : NULL};
+  fsdp_placement_bind(world, &place, &placement);
+  fsdp_train_config config = {
+      .world = world, .options = options, .placement = &placement, .gpu = &gpu, .why_cpu = why_cpu};
+  return fsdp_train_run(&config, stop_signal, error);
+}
+
+int main(int argc, char **argv) {
+  fsdp_world *world = NULL;
+  fsdp_error error = {0};
+  int stop_signal = 0;
+  fsdp_gpu_set_environment();
+  if (fsdp_world_create(&argc, &argv, &world, &error) != FSDP_OK) {
+    fprintf(stderr, "fsdp_train: error: %s\n", error.message);
+    return (int)error.status;
+  }
+  fsdp_options options;
+  fsdp_options_parse(&options, FSDP_PROGRAM_TRAIN, argc, argv, &error);
+  if (error.status == FSDP_OK) fsdp_world_set_comm_timeout(world, (int)options.comm_timeout);
+  fsdp_status status = fsdp_world_share_error(world, &error);
+  if (status == FSDP_OK && options.rank_logs && !options.help && !options.version) {
+    status = fsdp_rank_logs_open(options.rank_logs, world, &error);
+  }
+  if (status == FSDP_OK) status = train(world, &options, &stop_signal, &error);
+  if (status != FSDP_OK) fsdp_rank_logs_note(world, &error);
+  if (status != FSDP_OK && world->rank == 0) fprintf(stderr, "fsdp_train: error: %s\n", error.message);
+  fsdp_options_destroy(&options);
+  fsdp_world_destroy(world);
+  if (status == FSDP_OK && stop_signal) return fsdp_stop_status(stop_signal);
+  return (int)status;
+}

@@ -1,0 +1,227 @@
+#include "launcher/cli/options.h"
+
+#include <math.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+// What a rule looks at.
+typedef struct check {
+  const fsdp_options *options;
+  fsdp_program_kind program;
+  fsdp_error *error;
+} check;
+
+static bool given(const check *c, const char *name) {
+  return fsdp_options_given(c->options, name);
+}
+static const char *place(const check *c, const char *name) {
+  return fsdp_options_place(c->options, name);
+}
+
+bool fsdp_options_note(const fsdp_options *options, int index, char *note, int note_bytes) {
+  if (*options->aliases && index-- == 0) {
+    snprintf(note, (size_t)note_bytes, "%s", options->aliases);
+    return true;
+  }
+  bool unused = fsdp_options_given(options, "numel-to-wrap") && strcmp(options->wrap, "size") != 0;
+  if (unused && index-- == 0) {
+    snprintf(note, (size_t)note_bytes,
+             "--numel-to-wrap (%s) is the threshold of --wrap size; --wrap %s (%s) does not use it",
+             fsdp_options_place(options, "numel-to-wrap"), options->wrap,
+             fsdp_options_place(options, "wrap"));
+    return true;
+  }
+  return false;
+}
+
+static fsdp_status check_learning_rate(const check *c) {
+  const fsdp_options *o = c->options;
+  if (given(c, "min-lr") && o->lr_schedule == FSDP_LR_CONSTANT) {
+    return fsdp_fail(c->error, FSDP_ERR_OPTION,
+                     "--min-lr %g (%s) has no effect with --lr-schedule constant (%s): leave one out",
+                     o->min_lr, place(c, "min-lr"), place(c, "lr-schedule"));
+  }
+  if (o->min_lr > o->lr) {
+    return fsdp_fail(c->error, FSDP_ERR_OPTION, "--min-lr %g (%s) is above --lr %g (%s): use at most that",
+                     o->min_lr, place(c, "min-lr"), o->lr, place(c, "lr"));
+  }
+  return FSDP_OK;
+}
+
+static fsdp_status check_mesh(const check *c) {
+  const fsdp_options *o = c->options;
+  if (!o->mesh_data) return FSDP_OK;
+  bool sharded = o->strategy == FSDP_FULL || o->strategy == FSDP_GRAD_OP;
+  if (sharded && o->mesh_data != 1) {
+    return fsdp_fail(
+        c->error, FSDP_ERR_OPTION,
+        "--mesh %s (%s): --strategy %s shards over all ranks, so data must be 1; use --strategy hybrid "
+        "for %d replicas",
+        o->mesh, place(c, "mesh"), fsdp_strategy_name((fsdp_strategy)o->strategy), o->mesh_data);
+  }
+  if (o->strategy == FSDP_NO && o->mesh_fsdp != 1) {
+    return fsdp_fail(
+        c->error, FSDP_ERR_OPTION,
+        "--mesh %s (%s): --strategy no shards nothing, so fsdp must be 1; use --strategy hybrid for "
+        "shards of %d ranks",
+        o->mesh, place(c, "mesh"), o->mesh_fsdp);
+  }
+  return FSDP_OK;
+}
+
+static fsdp_status check_files(const check *c) {
+  const fsdp_options *o = c->options;
+  if (o->init == FSDP_INIT_WEIGHTS && fsdp_llama_is_preset(o->model)) {
+    return fsdp_fail(
+        c->error, FSDP_ERR_OPTION,
+        "--init weights (%s): the preset '%s' has no weights; give a model folder, or --init random",
+        place(c, "init"), o->model);
+  }
+  if (o->memory_profile) {
+    const char *end = strrchr(o->memory_profile, '.');
+    if (!end || (strcmp(end, ".json") != 0 && strcmp(end, ".svg") != 0)) {
+      return fsdp_fail(c->error, FSDP_ERR_OPTION,
+                       "--memory-profile '%s' (%s): use a name that ends in .json or .svg", o->memory_profile,
+                       place(c, "memory-profile"));
+    }
+  }
+  return FSDP_OK;
+}
+
+bool fsdp_options_evaluate(const fsdp_options *options) {
+  return options->eval_data || options->eval_split > 0;
+}
+
+static fsdp_status check_evaluation(const check *c) {
+  const fsdp_options *o = c->options;
+  if (o->eval_data && o->eval_split > 0) {
+    return fsdp_fail(
+        c->error, FSDP_ERR_OPTION,
+        "--eval-data '%.300s' (%s) and --eval-split %g (%s) both choose what to evaluate on: leave "
+        "one out",
+        o->eval_data, place(c, "eval-data"), o->eval_split, place(c, "eval-split"));
+  }
+  if (o->eval_split >= 1 && o->eval_split != floor(o->eval_split)) {
+    return fsdp_fail(c->error, FSDP_ERR_OPTION,
+                     "--eval-split %g (%s): use a fraction below 1, or a whole number of samples",
+                     o->eval_split, place(c, "eval-split"));
+  }
+  if (o->eval_freq > 0 && !fsdp_options_evaluate(o)) {
+    return fsdp_fail(
+        c->error, FSDP_ERR_OPTION,
+        "--eval-freq %lld (%s) has nothing to evaluate on: add --eval-data FILE, or --eval-split "
+        "0.05",
+        (long long)o->eval_freq, place(c, "eval-freq"));
+  }
+  return FSDP_OK;
+}
+
+// Each of the files to compare is checked by itself; here only what does not go with several of them.
+static fsdp_status check_comparison(const check *c) {
+  const char *const alone[] = {"config", "print-model", "print-program", "memory-profile"};
+  for (size_t i = 0; i < sizeof alone / sizeof *alone; i++) {
+    if (!given(c, alone[i])) continue;
+    return fsdp_fail(c->error, FSDP_ERR_OPTION,
+                     "--%s (%s) is about one plan, --compare (%s) about several: leave one out", alone[i],
+                     place(c, alone[i]), place(c, "compare"));
+  }
+  return FSDP_OK;
+}
+
+static fsdp_status check_outputs(const check *c) {
+  const fsdp_options *o = c->options;
+  if (c->program != FSDP_PROGRAM_PLAN) return FSDP_OK;
+  if (o->json && (o->print_model || o->print_program)) {
+    const char *other = o->print_model ? "print-model" : "print-program";
+    return fsdp_fail(c->error, FSDP_ERR_OPTION,
+                     "--json (%s) and --%s (%s) would both fill the standard output: ask for one at a time",
+                     place(c, "json"), other, place(c, other));
+  }
+  if (o->ranks_per_node > 0 && o->ranks_per_node > o->ranks) {
+    return fsdp_fail(c->error, FSDP_ERR_OPTION, "--ranks-per-node %lld (%s) is more than --ranks %lld (%s)",
+                     (long long)o->ranks_per_node, place(c, "ranks-per-node"), (long long)o->ranks,
+                     place(c, "ranks"));
+  }
+  return FSDP_OK;
+}
+
+// An experiment's name becomes a folder below --save-dir and nothing else.
+static bool is_folder_name(const char *name) {
+  return strcmp(name, ".") != 0 && strcmp(name, "..") != 0 && !strchr(name, '/');
+}
+
+static fsdp_status check_experiment(const check *c) {
+  const fsdp_options *o = c->options;
+  bool resume_path = strcmp(o->resume, "auto") != 0 && strcmp(o->resume, "off") != 0;
+  if (!o->experiment) {
+    const char *const wanting[] = {"ckpt-freq", "ckpt-keep", "ckpt-async"};
+    for (size_t i = 0; i < sizeof wanting / sizeof *wanting; i++) {
+      bool never = i == 0 && o->ckpt_freq == 0;
+      if (!given(c, wanting[i]) || never) continue;
+      return fsdp_fail(
+          c->error, FSDP_ERR_OPTION,
+          "--%s (%s) saves nothing without -e: name the experiment with -e NAME, or leave it out", wanting[i],
+          place(c, wanting[i]));
+    }
+  } else if (!is_folder_name(o->experiment)) {
+    return fsdp_fail(
+        c->error, FSDP_ERR_OPTION,
+        "--experiment-name '%s' (%s): use the name of a folder, without '/'; --save-dir sets where it is",
+        o->experiment, place(c, "experiment-name"));
+  }
+  if (resume_path && !o->experiment) {
+    return fsdp_fail(c->error, FSDP_ERR_OPTION,
+                     "--resume '%s' (%s) requires an experiment: add -e NAME, or leave it out", o->resume,
+                     place(c, "resume"));
+  }
+  if (o->resume_schedule == FSDP_SCHEDULE_RESTART && (!o->experiment || strcmp(o->resume, "off") == 0)) {
+    return fsdp_fail(
+        c->error, FSDP_ERR_OPTION,
+        "--resume-schedule restart (%s) requires a run to resume: add -e NAME%s, or leave it out",
+        place(c, "resume-schedule"), strcmp(o->resume, "off") == 0 ? " without --resume off" : "");
+  }
+  return FSDP_OK;
+}
+
+bool fsdp_options_check_replicas(const fsdp_options *options) {
+  return options->check_replicas > 0 || (options->experiment && options->ckpt_freq > 0);
+}
+
+// Without clipping an update may run before the norm is known.
+static fsdp_status check_skipping(const check *c) {
+  const char *const names[] = {"skip-grad-norm", "max-skipped"};
+  for (size_t i = 0; i < sizeof names / sizeof *names && c->options->grad_clip == 0; i++) {
+    if (!given(c, names[i])) continue;
+    return fsdp_fail(
+        c->error, FSDP_ERR_OPTION,
+        "--%s (%s): with --grad-clip 0 (%s) updates run before the norm is known, so none can be "
+        "skipped; use a --grad-clip, 1e30 to clip nothing",
+        names[i], place(c, names[i]), place(c, "grad-clip"));
+  }
+  return FSDP_OK;
+}
+
+static fsdp_status check_sizes(const check *c) {
+  const fsdp_options *o = c->options;
+  if (o->batch * o->seq > INT32_MAX) {
+    return fsdp_fail(
+        c->error, FSDP_ERR_OPTION,
+        "--batch-size %lld (%s) times --seq-length %lld (%s) is more than 2147483647 tokens: use less",
+        (long long)o->batch, place(c, "batch-size"), (long long)o->seq, place(c, "seq-length"));
+  }
+  return FSDP_OK;
+}
+
+fsdp_status fsdp_options_check(const fsdp_options *options, fsdp_program_kind program, fsdp_error *error) {
+  static fsdp_status (*const rules[])(const check *) = {check_learning_rate, check_mesh,    check_files,
+                                                        check_evaluation,    check_outputs, check_experiment,
+                                                        check_sizes,         check_skipping};
+  const check c = {options, program, error};
+  if (options->compare) return check_comparison(&c);
+  for (size_t i = 0; i < sizeof rules / sizeof *rules; i++) {
+    fsdp_status status = rules[i](&c);
+    if (status != FSDP_OK) return status;
+  }
+  return FSDP_OK;
+}

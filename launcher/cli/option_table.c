@@ -1,0 +1,206 @@
+#include "launcher/cli/option_table.h"
+
+#include <stddef.h>
+#include <string.h>
+
+static const fsdp_choice inits[] = {
+    {"weights", FSDP_INIT_WEIGHTS, NULL}, {"random", FSDP_INIT_RANDOM, NULL}, {NULL, 0, NULL}};
+static const fsdp_choice schedules[] = {{"cosine", FSDP_LR_COSINE, NULL},
+                                        {"linear", FSDP_LR_LINEAR, NULL},
+                                        {"constant", FSDP_LR_CONSTANT, NULL},
+                                        {NULL, 0, NULL}};
+static const fsdp_choice strategies[] = {{"full", FSDP_FULL, "FULL_SHARD zero3"},
+                                         {"grad_op", FSDP_GRAD_OP, "SHARD_GRAD_OP zero2"},
+                                         {"no", FSDP_NO, "NO_SHARD ddp zero0"},
+                                         {"hybrid", FSDP_HYBRID, "HYBRID_SHARD hsdp"},
+                                         {NULL, 0, NULL}};
+static const fsdp_choice recomputes[] = {{"none", 0, "off"}, {"block", 1, NULL}, {NULL, 0, NULL}};
+static const fsdp_choice accumulates[] = {
+    {"reduce", FSDP_ACCUMULATE_REDUCE, NULL}, {"local", FSDP_ACCUMULATE_LOCAL, NULL}, {NULL, 0, NULL}};
+static const fsdp_choice dtypes[] = {
+    {"bf16", FSDP_BF16, "bfloat16"}, {"fp32", FSDP_F32, "float32"}, {NULL, 0, NULL}};
+static const fsdp_choice backends[] = {{"auto", FSDP_BACKEND_AUTO, NULL},
+                                       {"cpu", FSDP_BACKEND_CPU, NULL},
+                                       {"cuda", FSDP_BACKEND_CUDA, "gpu"},
+                                       {NULL, 0, NULL}};
+
+static const fsdp_choice asyncs[] = {{"auto", FSDP_CKPT_ASYNC_AUTO, NULL},
+                                     {"on", FSDP_CKPT_ASYNC_ON, NULL},
+                                     {"off", FSDP_CKPT_ASYNC_OFF, NULL},
+                                     {NULL, 0, NULL}};
+
+static const fsdp_choice comparisons[] = {
+    {"contents", FSDP_COMPARE_CONTENTS, NULL}, {"sizes", FSDP_COMPARE_SIZES, NULL}, {NULL, 0, NULL}};
+
+static const fsdp_choice resume_schedules[] = {
+    {"continue", FSDP_SCHEDULE_CONTINUE, NULL}, {"restart", FSDP_SCHEDULE_RESTART, NULL}, {NULL, 0, NULL}};
+
+#define FIELD(field) .offset = offsetof(fsdp_options, field)
+#define TEXT(field)  .kind = FSDP_OPTION_TEXT, FIELD(field)
+#define INT(field, from, to)                                                                                 \
+  .kind = FSDP_OPTION_INT, FIELD(field), .low = (from), .high = (to), .argument = "N"
+#define SIZE(field)                                                                                          \
+  .kind = FSDP_OPTION_SIZE, FIELD(field), .low = 1, .high = INT64_C(1) << 60, .argument = "SIZE"
+#define REAL(field, from, to)                                                                                \
+  .kind = FSDP_OPTION_REAL, FIELD(field), .real_low = (from), .real_high = (to), .argument = "X"
+#define FLAG(field)         .kind = FSDP_OPTION_FLAG, FIELD(field), .argument = "on|off"
+#define CHOICE(field, list) .kind = FSDP_OPTION_CHOICE, FIELD(field), .choices = (list)
+
+#define RANKS_MAX 1000000
+// Steps are counted in fp32 on the device, which is exact up to here.
+#define STEPS_MAX (1 << 24)
+
+static const fsdp_option_row table[] = {
+    {"model", 0, TEXT(model), .fallback = "tiny", .argument = "NAME|DIR",
+     .help = "a preset, or a Hugging Face folder (config.json, *.safetensors)"},
+    {"init", 0, CHOICE(init, inits), .argument = "weights|random",
+     .help = "load the folder's weights or draw new ones (default: weights if present)"},
+    {"data", 0, TEXT(data), .argument = "PATH[,PATH]",
+     .help = "text, .jsonl, Alpaca .json, or prepared tokens (default: a built-in text)"},
+    {"tokenizer", 0, TEXT(tokenizer), .argument = "FILE|bytes",
+     .help =
+         "tokenizer.json (default: the model folder's; bytes if it has none, no weights, and a vocabulary "
+         "of 256)"},
+    {"verify-data", 0, FLAG(verify_data), .fallback = "on",
+     .help = "read prepared tokens whole before the first step, one rank a node, and check them"},
+    {"eval-data", 0, TEXT(eval_data), .argument = "PATH[,PATH]",
+     .help = "separate evaluation data, used in full each time"},
+    {"eval-split", 0, .kind = FSDP_OPTION_REAL, FIELD(eval_split), .real_low = 0, .real_high = 1e15,
+     .argument = "FRACTION|COUNT",
+     .help = "samples of --data to hold out for evaluation: a fraction if below 1, else a number"},
+    {"eval-freq", 0, INT(eval_freq, 0, STEPS_MAX), .fallback = "0",
+     .help = "evaluate every N steps, and at the end (0: only at the end)"},
+    {"compare-files", 0, CHOICE(compare_files, comparisons), .fallback = "contents",
+     .argument = "contents|sizes",
+     .help = "how ranks on several nodes check that they read the same data and weights: in full, or by size "
+             "and first 16 MiB"},
+    {"batch-size", 'b', INT(batch, 1, 1000000), .fallback = "1",
+     .help = "sequences of a micro-batch on one rank"},
+    {"seq-length", 's', INT(seq, 1, 1 << 24), .fallback = "1024", .help = "tokens of a sequence"},
+    {"grad-accum", 0, INT(grad_accum, 1, 1000000), .fallback = "1", .help = "micro-batches of a step"},
+    {"num-epochs", 0, INT(num_epochs, 1, 1000000000), .fallback = "1", .help = "passes over the data"},
+    {"max-steps", 0, INT(max_steps, 1, STEPS_MAX),
+     .help = "end after N steps at the latest (default: no limit)"},
+    {"lr", 0, REAL(lr, 0, 1e6), .fallback = "3e-5", .help = "learning rate after the warm-up"},
+    {"lr-schedule", 0, CHOICE(lr_schedule, schedules), .fallback = "cosine",
+     .argument = "cosine|linear|constant", .help = "decay from --lr to --min-lr at the last step"},
+    {"min-lr", 0, REAL(min_lr, 0, 1e6), .fallback = "0", .help = "learning rate at the end"},
+    {"warmup-steps", 0, INT(warmup_steps, 0, STEPS_MAX), .fallback = "0", .help = "steps of linear warm-up"},
+    {"seed", 0, INT(seed, 0, INT64_MAX), .fallback = "0",
+     .help = "seed of new weights, data order and stochastic rounding"},
+    {"weight-decay", 0, REAL(weight_decay, 0, 1e6), .fallback = "0.01",
+     .help = "AdamW's weight decay, on every parameter"},
+    {"beta1", 0, REAL(beta1, 0, 1), .open_high = true, .fallback = "0.9", .help = "AdamW's first decay rate"},
+    {"beta2", 0, REAL(beta2, 0, 1), .open_high = true, .fallback = "0.999",
+     .help = "AdamW's second decay rate"},
+    {"eps", 0, REAL(eps, 0, 1), .open_low = true, .fallback = "1e-8", .help = "AdamW's epsilon"},
+    {"grad-clip", 0, REAL(grad_clip, 0, 1e30), .fallback = "1.0", .help = "largest gradient norm (0: off)"},
+    {"skip-grad-norm", 0, REAL(skip_grad_norm, 0, 1e30), .open_low = true,
+     .help =
+         "skip the update of a step whose gradient norm is above X (default: only where it is not finite)"},
+    {"max-skipped", 0, INT(max_skipped, 1, STEPS_MAX), .fallback = "3",
+     .help = "skipped steps in a row after which the run ends"},
+    {"strategy", 0, CHOICE(strategy, strategies), .fallback = "full", .argument = "full|grad_op|no|hybrid",
+     .help = "what is sharded; also FULL_SHARD, zero3, SHARD_GRAD_OP, zero2, NO_SHARD, ddp, zero0, "
+             "HYBRID_SHARD, hsdp"},
+    {"wrap", 0, .kind = FSDP_OPTION_WRAP, FIELD(wrap), .fallback = "size",
+     .argument = "size|block|none|module:NAME,...",
+     .help = "which modules are gathered and freed as one unit"},
+    {"numel-to-wrap", 0, INT(numel_to_wrap, 1, INT64_MAX), .fallback = "100_000_000",
+     .help = "threshold of --wrap size"},
+    {"mesh", 0, .kind = FSDP_OPTION_MESH, FIELD(mesh), .argument = "data=R,fsdp=F",
+     .help = "replicas and ranks of a shard group (default: from the strategy)"},
+    {"cpu-offload", 0, FLAG(cpu_offload),
+     .help = "keep parameters, gradients and optimizer state in host memory"},
+    {"recompute", 0, CHOICE(recompute, recomputes), .fallback = "none", .argument = "none|block",
+     .help = "recompute decoder layers' activations in the backward"},
+    {"prefetch", 0, INT(prefetch, 0, 1000), .fallback = "1", .help = "units gathered ahead (0: off)"},
+    {"accumulate", 0, CHOICE(accumulate, accumulates), .fallback = "reduce", .argument = "reduce|local",
+     .help = "reduce every micro-batch's gradients, or keep them whole until the last"},
+    {"param-dtype", 0, CHOICE(param_dtype, dtypes), .argument = "bf16|fp32",
+     .help = "dtype to compute and gather in (default: bf16 on a GPU, fp32 on a CPU)"},
+    {"reduce-dtype", 0, CHOICE(reduce_dtype, dtypes), .fallback = "fp32", .argument = "bf16|fp32",
+     .help =
+         "dtype to reduce gradients in; bf16 with bf16 states also sums micro-batches in bf16 on one rank"},
+    {"master-dtype", 0, CHOICE(master_dtype, dtypes), .fallback = "fp32", .argument = "fp32|bf16",
+     .help = "dtype of master parameters; bf16 is rounded stochastically"},
+    {"moment-dtype", 0, CHOICE(moment_dtype, dtypes), .fallback = "fp32", .argument = "fp32|bf16",
+     .help = "dtype of AdamW's moments"},
+    {"backend", 0, CHOICE(backend, backends), .fallback = "auto", .argument = "auto|cpu|cuda",
+     .help = "the device to train on"},
+    {"allow-shared-gpu", 0, FLAG(allow_shared_gpu),
+     .help = "let several ranks use one GPU, over sockets (tests only)"},
+    {"nccl-register", 0, FLAG(nccl_register),
+     .help = "register the GPU's arena with NCCL, which then needs fewer multiprocessors"},
+    {"check-replicas", 0, INT(check_replicas, 0, STEPS_MAX), .fallback = "0",
+     .help = "compare replicas' parameters and moments every N steps (0: only at saves)"},
+    {"comm-timeout", 0, INT(comm_timeout, 1, 1000000), .fallback = "300",
+     .help =
+         "seconds without progress of communication, or a sign of life of a rank, after which the job ends"},
+    {"bind", 0, FLAG(bind), .fallback = "on",
+     .help = "bind each rank to its share of the cores, next to its GPU"},
+    {"threads", 0, INT(threads, 1, 4096), .help = "CPU threads of a rank (default: its share of the cores)"},
+    {"save-dir", 0, TEXT(save_dir), .fallback = "outputs", .argument = "DIR",
+     .help = "where experiments are kept"},
+    {"experiment-name", 'e', TEXT(experiment), .argument = "NAME",
+     .help = "folder of this run; without it nothing is saved"},
+    {"ckpt-freq", 0, INT(ckpt_freq, 0, STEPS_MAX), .fallback = "500",
+     .help = "save every N steps (0: never)"},
+    {"ckpt-keep", 0, INT(ckpt_keep, 0, 1000000), .fallback = "3",
+     .help = "newest checkpoints to keep (0: all)"},
+    {"ckpt-async", 0, CHOICE(ckpt_async, asyncs), .fallback = "auto", .argument = "auto|on|off",
+     .help = "save from a snapshot in host memory while training continues (auto: where it fits)"},
+    {"resume", 0, TEXT(resume), .fallback = "auto", .argument = "auto|off|PATH",
+     .help = "resume from the newest checkpoint, from none, or from PATH"},
+    {"resume-schedule", 0, CHOICE(resume_schedule, resume_schedules), .fallback = "continue",
+     .argument = "continue|restart",
+     .help = "the learning-rate schedule of a resumed run: as it was, or a new one over the remaining steps"},
+    {"memory-limit", 0, SIZE(memory_limit),
+     .help = "refuse what needs more on the device, on a GPU with what libraries take (default: its memory)"},
+    {"host-memory-limit", 0, SIZE(host_memory_limit), .help = "refuse what needs more on the host"},
+    {"log-freq", 0, INT(log_freq, 1, STEPS_MAX), .fallback = "10",
+     .help = "a line on the terminal every N steps"},
+    {"log", 0, TEXT(log), .argument = "FILE",
+     .help = "file of one JSON object per step (default: in the experiment's folder)"},
+    {"rank-logs", 0, TEXT(rank_logs), .argument = "DIR",
+     .help = "what each rank prints also in DIR/rank-N.log, and the job's first failure in DIR/error.json"},
+    {"tensorboard", 0, TEXT(tensorboard), .argument = "DIR",
+     .help = "event files for TensorBoard, with the log's numbers"},
+    {"memory-profile", 0, TEXT(memory_profile), .argument = "FILE",
+     .help = "memory over one step, as .json or .svg"},
+    {"measure", 0, FLAG(measure), .fallback = "on",
+     .help = "trace the bytes touched in each step: measured valley and peak"},
+    {"poison", 0, FLAG(poison), .help = "fill free memory with signalling NaNs (checks the plan)"},
+    {"print-model", 0, FLAG(print_model), .help = "print the wrapped module tree"},
+    {"print-program", 0, FLAG(print_program), .help = "print the step program"},
+    {"dry-run", 0, FLAG(dry_run), .help = "stop after planning"},
+    {"ranks", 0, INT(ranks, 1, RANKS_MAX), .programs = FSDP_PROGRAM_PLAN, .fallback = "1",
+     .help = "ranks to plan for"},
+    {"ranks-per-node", 0, INT(ranks_per_node, 1, RANKS_MAX), .programs = FSDP_PROGRAM_PLAN,
+     .help = "ranks of one node (default: at most 8)"},
+    {"json", 0, FLAG(json), .programs = FSDP_PROGRAM_PLAN, .help = "print the plan as one JSON object"},
+    {"compare", 0, .kind = FSDP_OPTION_LIST, FIELD(compare), .programs = FSDP_PROGRAM_PLAN,
+     .argument = "FILE ...", .help = "plan each of these YAML files of options and print one table"},
+    {"config", 0, TEXT(config), .argument = "FILE", .help = "YAML file of options; the command line wins"},
+    {"help", 'h', FLAG(help), .help = "print this and stop"},
+    {"version", 0, FLAG(version), .help = "print the version and stop"},
+};
+
+_Static_assert(sizeof table / sizeof *table <= FSDP_OPTION_MAX,
+               "fsdp_options.place has a row for every option");
+
+const fsdp_option_row *fsdp_option_table(int *count) {
+  *count = (int)(sizeof table / sizeof *table);
+  return table;
+}
+
+const fsdp_option_row *fsdp_option_find(const char *name) {
+  for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
+    if (strcmp(table[i].name, name) == 0) return &table[i];
+  }
+  return NULL;
+}
+
+bool fsdp_option_belongs(const fsdp_option_row *row, fsdp_program_kind program) {
+  return !row->programs || (row->programs & (int)program);
+}

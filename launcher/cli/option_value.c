@@ -1,0 +1,223 @@
+#include "launcher/cli/option_value.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+
+#define NUMBER_BYTES  64
+#define MESH_SIZE_MAX 1000000
+
+// Copies a number without its underscores, which must stand between digits, up to the first character that no
+// decimal number has. Returns the rest of `text`, or NULL where it does not begin with a number.
+static const char *copy_number(const char *text, char out[NUMBER_BYTES]) {
+  size_t used = 0;
+  const char *at = text;
+  if (*at == '+' || *at == '-') out[used++] = *at++;
+  if (!isdigit((unsigned char)*at) && *at != '.') return NULL;
+  for (; *at; at++) {
+    bool exponent =
+        (*at == 'e' || *at == 'E') &&
+        (isdigit((unsigned char)at[1]) || ((at[1] == '+' || at[1] == '-') && isdigit((unsigned char)at[2])));
+    bool sign = (*at == '+' || *at == '-') && (at[-1] == 'e' || at[-1] == 'E');
+    if (*at == '_') {
+      if (at == text || !isdigit((unsigned char)at[-1]) || !isdigit((unsigned char)at[1])) return NULL;
+      continue;
+    }
+    if (!isdigit((unsigned char)*at) && *at != '.' && !exponent && !sign) break;
+    if (used + 1 >= NUMBER_BYTES) return NULL;
+    out[used++] = *at;
+  }
+  out[used] = 0;
+  return at;
+}
+
+// The number as a real; false where it is not one or is beyond a double.
+static bool to_real(const char *number, double *value) {
+  char *end;
+  errno = 0;
+  *value = strtod(number, &end);
+  return end != number && *end == 0 && isfinite(*value);
+}
+
+// A real that is a whole number within int64.
+static bool real_to_int(double real, int64_t *value) {
+  if (real != floor(real) || !(real > -9.2233720368547748e18 && real < 9.2233720368547748e18)) return false;
+  *value = (int64_t)real;
+  return true;
+}
+
+bool fsdp_value_int(const char *text, int64_t *value) {
+  char number[NUMBER_BYTES];
+  const char *rest = copy_number(text, number);
+  if (!rest || *rest) return false;
+  if (strpbrk(number, ".eE")) {
+    double real;
+    return to_real(number, &real) && real_to_int(real, value);
+  }
+  char *end;
+  errno = 0;
+  long long whole = strtoll(number, &end, 10);
+  if (errno || *end || end == number) return false;
+  *value = whole;
+  return true;
+}
+
+bool fsdp_value_size(const char *text, int64_t *value) {
+  static const struct {
+    const char *name;
+    int64_t bytes;
+  } units[] = {{"", 1},
+               {"B", 1},
+               {"kB", 1000},
+               {"MB", 1000000},
+               {"GB", 1000000000},
+               {"TB", 1000000000000},
+               {"KiB", 1LL << 10},
+               {"MiB", 1LL << 20},
+               {"GiB", 1LL << 30},
+               {"TiB", 1LL << 40}};
+  char number[NUMBER_BYTES];
+  const char *rest = copy_number(text, number);
+  if (!rest) return false;
+  while (*rest == ' ') rest++;
+  for (size_t i = 0; i < sizeof units / sizeof *units; i++) {
+    if (strcasecmp(rest, units[i].name) != 0) continue;
+    double real;
+    if (!to_real(number, &real)) return false;
+    // Half a byte is nothing anyone asks for: a fraction of a unit ends at a whole byte.
+    return real_to_int(floor(real * (double)units[i].bytes), value);
+  }
+  return false;
+}
+
+bool fsdp_value_real(const char *text, double *value) {
+  char number[NUMBER_BYTES];
+  const char *rest = copy_number(text, number);
+  return rest && !*rest && to_real(number, value);
+}
+
+bool fsdp_value_flag(const char *text, bool *value) {
+  static const fsdp_choice words[] = {{"on", 1, "true yes 1"}, {"off", 0, "false no 0"}, {NULL, 0, NULL}};
+  int found;
+  if (!fsdp_value_choice(text, words, &found)) return false;
+  *value = found != 0;
+  return true;
+}
+
+// Whether `text` is one of the words of `list`.
+static bool is_word_of(const char *text, const char *list) {
+  size_t length = strlen(text);
+  for (const char *at = list; at && *at;) {
+    size_t word = strcspn(at, " ");
+    if (word == length && strncasecmp(at, text, length) == 0) return true;
+    at += word + strspn(at + word, " ");
+  }
+  return false;
+}
+
+bool fsdp_value_choice(const char *text, const fsdp_choice *choices, int *value) {
+  for (; choices->name; choices++) {
+    if (strcasecmp(text, choices->name) != 0 && !is_word_of(text, choices->aliases)) continue;
+    *value = choices->value;
+    return true;
+  }
+  return false;
+}
+
+bool fsdp_value_mesh(const char *text, int *data, int *fsdp) {
+  *data = *fsdp = 0;
+  const char *at = text;
+  while (*at) {
+    size_t length = strcspn(at, ",");
+    char part[NUMBER_BYTES];
+    if (length >= sizeof part) return false;
+    memcpy(part, at, length);
+    part[length] = 0;
+    int *axis = strncmp(part, "data=", 5) == 0 ? data : strncmp(part, "fsdp=", 5) == 0 ? fsdp : NULL;
+    int64_t size;
+    if (!axis || *axis || !fsdp_value_int(part + 5, &size) || size < 1 || size > MESH_SIZE_MAX) return false;
+    *axis = (int)size;
+    at += length;
+    if (*at == ',' && !*++at) return false;
+  }
+  if (!*data && !*fsdp) return false;
+  if (!*data) *data = 1;
+  if (!*fsdp) *fsdp = 1;
+  return true;
+}
+
+// The optimal string alignment distance (Damerau-Levenshtein without overlapping swaps); -1 for over-long
+// words.
+static int distance(const char *a, const char *b) {
+  enum { LONGEST = 48 };
+  int row[3][LONGEST + 1];
+  int length_a = (int)strlen(a), length_b = (int)strlen(b);
+  if (length_a > LONGEST || length_b > LONGEST) return -1;
+  for (int j = 0; j <= length_b; j++) row[0][j] = j;
+  for (int i = 1; i <= length_a; i++) {
+    int *now = row[i % 3], *before = row[(i + 2) % 3], *older = row[(i + 1) % 3];
+    now[0] = i;
+    for (int j = 1; j <= length_b; j++) {
+      int best = before[j - 1] + (a[i - 1] != b[j - 1]);
+      if (before[j] + 1 < best) best = before[j] + 1;
+      if (now[j - 1] + 1 < best) best = now[j - 1] + 1;
+      bool swapped = i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1];
+      if (swapped && older[j - 2] + 1 < best) best = older[j - 2] + 1;
+      now[j] = best;
+    }
+  }
+  return row[length_a % 3][length_b];
+}
+
+int fsdp_value_nearest(const char *text, const char *const *names, int count) {
+  int best = -1, best_distance = 0;
+  for (int i = 0; i < count; i++) {
+    int apart = distance(text, names[i]);
+    size_t length = strlen(text);
+    // A word cut short ("--strat") is near whatever was cut off.
+    if (length >= 3 && strncmp(text, names[i], length) == 0) apart = 1;
+    if (apart < 0 || apart > 1 + (int)length / 4) continue;
+    if (best >= 0 && apart >= best_distance) continue;
+    best = i;
+    best_distance = apart;
+  }
+  return best;
+}
+
+const char *fsdp_value_print_bytes(int64_t bytes, char *out, size_t out_bytes) {
+  static const char *const units[] = {"B", "kB", "MB", "GB", "TB", "PB", "EB"};
+  double value = (double)bytes;
+  int unit = 0;
+  while (value >= 999.5 && unit < 6) {
+    value /= 1000;
+    unit++;
+  }
+  int decimals = unit == 0 || value >= 99.95 ? 0 : value >= 9.995 ? 1 : 2;
+  snprintf(out, out_bytes, "%.*f %s", decimals, value, units[unit]);
+  return out;
+}
+
+const char *fsdp_value_print_int(int64_t value, char *out, size_t out_bytes) {
+  char digits[32], grouped[48];
+  int length = snprintf(digits, sizeof digits, "%lld", (long long)value);
+  int sign = digits[0] == '-', used = 0;
+  for (int i = 0; i < length; i++) {
+    grouped[used++] = digits[i];
+    int left = length - 1 - i;
+    if (i >= sign && left > 0 && left % 3 == 0) grouped[used++] = ',';
+  }
+  snprintf(out, out_bytes, "%.*s", used, grouped);
+  return out;
+}
+
+const char *fsdp_value_print_real(double value, char *out, size_t out_bytes) {
+  for (int digits = 1; digits <= 17; digits++) {
+    snprintf(out, out_bytes, "%.*g", digits, value);
+    if (strtod(out, NULL) == value) break;
+  }
+  return out;
+}

@@ -1,0 +1,531 @@
+#include "launcher/cli/options.h"
+
+#include "launcher/cli/option_alias.h"
+#include "launcher/cli/option_table.h"
+#include "launcher/cli/yaml_options.h"
+#include "runtime/base/check.h"
+
+#include <getopt.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define NAME_BYTES 64 // of an option's name
+
+static const char command_line[] = "command line";
+
+static const char *program_name(fsdp_program_kind program) {
+  return program == FSDP_PROGRAM_TRAIN ? "fsdp_train" : "fsdp_plan";
+}
+
+static int row_index(const fsdp_option_row *row) {
+  int count;
+  return (int)(row - fsdp_option_table(&count));
+}
+
+static void *field(fsdp_options *options, const fsdp_option_row *row) {
+  return (char *)options + row->offset;
+}
+
+// What a row allows, in words.
+static void describe_allowed(const fsdp_option_row *row, char *out, size_t bytes) {
+  size_t used = 0;
+  switch (row->kind) {
+  case FSDP_OPTION_INT:
+    if (row->high == INT64_MAX) {
+      snprintf(out, bytes, "a whole number, at least %lld", (long long)row->low);
+    } else {
+      snprintf(out, bytes, "a whole number from %lld to %lld", (long long)row->low, (long long)row->high);
+    }
+    return;
+  case FSDP_OPTION_SIZE:
+    snprintf(out, bytes, "a size such as 80GB (10^9 bytes) or 80GiB (2^30), at least 1 byte");
+    return;
+  case FSDP_OPTION_REAL:
+    snprintf(out, bytes, "a number %s %g %s %g", row->open_low ? "above" : "from", row->real_low,
+             row->open_high ? "and below" : "to", row->real_high);
+    return;
+  case FSDP_OPTION_FLAG:
+    snprintf(out, bytes, "on or off");
+    return;
+  case FSDP_OPTION_TEXT:
+  case FSDP_OPTION_LIST:
+    snprintf(out, bytes, "a non-empty value");
+    return;
+  case FSDP_OPTION_WRAP:
+    snprintf(out, bytes, "size, block, none or module:NAME,... (class names)");
+    return;
+  case FSDP_OPTION_MESH:
+    snprintf(out, bytes, "data=R,fsdp=F with R and F from 1 to 1000000");
+    return;
+  case FSDP_OPTION_CHOICE:
+    break;
+  }
+  out[0] = 0;
+  for (const fsdp_choice *choice = row->choices; choice->name && used < bytes; choice++) {
+    used += (size_t)snprintf(out + used, bytes - used, "%s%s%s%s%s", used ? ", " : "", choice->name,
+                             choice->aliases ? " (" : "", choice->aliases ? choice->aliases : "",
+                             choice->aliases ? ")" : "");
+  }
+}
+
+static fsdp_status fail_value(const fsdp_option_row *row, const char *name, const char *text,
+                              const char *place, fsdp_error *error) {
+  char allowed[512];
+  describe_allowed(row, allowed, sizeof allowed);
+  return fsdp_fail(error, FSDP_ERR_OPTION, "--%s '%s' (%s): use %s", name, text, place, allowed);
+}
+
+// "module:" and at least one name, none empty.
+static bool is_wrap(const char *text) {
+  if (strcmp(text, "size") == 0 || strcmp(text, "block") == 0 || strcmp(text, "none") == 0) return true;
+  if (strncmp(text, "module:", 7) != 0) return false;
+  for (const char *at = text + 7;; at++) {
+    size_t length = strcspn(at, ",");
+    if (length == 0) return false;
+    at += length;
+    if (!*at) return true;
+  }
+}
+
+static void keep_text(fsdp_options *options, const fsdp_option_row *row, const char *text) {
+  char **kept = field(options, row);
+  size_t bytes = strlen(text) + 1;
+  char *copy = fsdp_alloc(bytes);
+  memcpy(copy, text, bytes);
+  free(*kept);
+  *kept = copy;
+}
+
+// Sets the row's field from `text`; false where the row does not allow it.
+static bool set_field(fsdp_options *options, const fsdp_option_row *row, const char *text) {
+  int64_t whole = 0;
+  double real = 0;
+  switch (row->kind) {
+  case FSDP_OPTION_INT:
+  case FSDP_OPTION_SIZE:
+    if (!(row->kind == FSDP_OPTION_INT ? fsdp_value_int : fsdp_value_size)(text, &whole)) return false;
+    if (whole < row->low || whole > row->high) return false;
+    *(int64_t *)field(options, row) = whole;
+    return true;
+  case FSDP_OPTION_REAL:
+    if (!fsdp_value_real(text, &real)) return false;
+    if (real < row->real_low || (row->open_low && real == row->real_low)) return false;
+    if (real > row->real_high || (row->open_high && real == row->real_high)) return false;
+    *(double *)field(options, row) = real;
+    return true;
+  case FSDP_OPTION_FLAG:
+    return fsdp_value_flag(text, field(options, row));
+  case FSDP_OPTION_CHOICE:
+    return fsdp_value_choice(text, row->choices, field(options, row));
+  case FSDP_OPTION_WRAP:
+    if (!is_wrap(text)) return false;
+    break;
+  case FSDP_OPTION_MESH:
+    if (!fsdp_value_mesh(text, &options->mesh_data, &options->mesh_fsdp)) return false;
+    break;
+  case FSDP_OPTION_TEXT:
+  case FSDP_OPTION_LIST:
+    if (!*text) return false;
+    break;
+  }
+  keep_text(options, row, text);
+  return true;
+}
+
+// ---- Names
+
+// "learning_rate" is learning-rate. Returns `out`.
+static const char *with_dashes(const char *name, char out[NAME_BYTES]) {
+  snprintf(out, NAME_BYTES, "%s", name);
+  for (char *at = out; *at; at++) *at = *at == '_' ? '-' : *at;
+  return out;
+}
+
+// The option meant by `name`, which may be another trainer's; *alias is NULL where it is ours. NULL where
+// there is none.
+static const fsdp_option_row *find_meant(const char *name, const fsdp_option_alias **alias) {
+  char dashed[NAME_BYTES];
+  const fsdp_option_row *row = fsdp_option_find(with_dashes(name, dashed));
+  *alias = row ? NULL : fsdp_option_alias_find(dashed);
+  return *alias && (*alias)->name ? fsdp_option_find((*alias)->name) : row;
+}
+
+// The nearest name of an option, NULL where none is near.
+static const char *nearest_name(fsdp_program_kind program, const char *name) {
+  enum { NAMES_MAX = 256 };
+  const char *names[NAMES_MAX], *meant[NAMES_MAX];
+  int count, alias_count, known = 0;
+  const fsdp_option_row *table = fsdp_option_table(&count);
+  const fsdp_option_alias *aliases = fsdp_option_alias_table(&alias_count);
+  FSDP_CHECK(count + alias_count <= NAMES_MAX, "%d names of options", count + alias_count);
+  for (int i = 0; i < count; i++) {
+    if (fsdp_option_belongs(&table[i], program)) names[known] = meant[known] = table[i].name, known++;
+  }
+  for (int i = 0; i < alias_count; i++) {
+    if (aliases[i].name) names[known] = aliases[i].alias, meant[known++] = aliases[i].name;
+  }
+  int nearest = fsdp_value_nearest(name, names, known);
+  return nearest >= 0 ? meant[nearest] : NULL;
+}
+
+static fsdp_status fail_unknown(fsdp_program_kind program, const char *name, const char *place,
+                                fsdp_error *error) {
+  char dashed[NAME_BYTES];
+  const fsdp_option_alias *alias;
+  if (find_meant(name, &alias)) {
+    return fsdp_fail(error, FSDP_ERR_OPTION,
+                     "--%s (%s) is an option of fsdp_plan; here mpirun -np N sets the ranks", name, place);
+  }
+  if (alias) {
+    return fsdp_fail(error, FSDP_ERR_OPTION, "unknown option '--%s' (%s): %s", name, place, alias->advice);
+  }
+  const char *nearest = nearest_name(program, with_dashes(name, dashed));
+  if (nearest) {
+    return fsdp_fail(error, FSDP_ERR_OPTION,
+                     "unknown option '--%s' (%s): did you mean --%s? (%s --help lists all)", name, place,
+                     nearest, program_name(program));
+  }
+  return fsdp_fail(error, FSDP_ERR_OPTION, "unknown option '--%s' (%s): %s --help lists all", name, place,
+                   program_name(program));
+}
+
+// Remembers, once each, what stood for what.
+static void note_alias(fsdp_options *options, const fsdp_option_alias *alias) {
+  char entry[160];
+  snprintf(entry, sizeof entry, "--%s is --%s%s%s", alias->alias, alias->name, alias->on ? " " : "",
+           alias->on ? alias->on : "");
+  size_t used = strlen(options->aliases);
+  if (strstr(options->aliases, entry) || used + strlen(entry) + 3 > sizeof options->aliases) return;
+  snprintf(options->aliases + used, sizeof options->aliases - used, "%s%s", used ? ", " : "", entry);
+}
+
+fsdp_status fsdp_options_set(fsdp_options *options, fsdp_program_kind program, const char *name,
+                             const char *text, const char *place, fsdp_error *error) {
+  const fsdp_option_alias *alias;
+  const fsdp_option_row *row = find_meant(name, &alias);
+  if (!row || !fsdp_option_belongs(row, program)) return fail_unknown(program, name, place, error);
+  bool on;
+  const char *value = text;
+  if (alias && alias->on && fsdp_value_flag(text, &on)) value = on ? alias->on : alias->off;
+  if (!set_field(options, row, value)) return fail_value(row, name, text, place, error);
+  if (alias) note_alias(options, alias);
+  snprintf(options->place[row_index(row)], sizeof options->place[0], "%s", place);
+  return FSDP_OK;
+}
+
+static void set_defaults(fsdp_options *options) {
+  memset(options, 0, sizeof *options);
+  options->param_dtype = FSDP_DTYPE_AUTO;
+  int count;
+  const fsdp_option_row *table = fsdp_option_table(&count);
+  for (int i = 0; i < count; i++) {
+    if (!table[i].fallback) continue;
+    FSDP_CHECK(set_field(options, &table[i], table[i].fallback), "default of --%s", table[i].name);
+  }
+}
+
+// ---- Command line
+
+// One option and its value as they stood on the command line.
+typedef struct argument {
+  const char *name, *text;
+} argument;
+
+// Everything after the program's name, read by getopt; values are not looked at yet, since --config comes
+// before them.
+typedef struct arguments {
+  argument *items;
+  int count;
+  char **words; // what getopt reads: argv, with the names that getopt does not know replaced
+  char **made;  // those words that are owned
+  int word_count;
+} arguments;
+
+static void destroy_arguments(arguments *read) {
+  for (int i = 0; i < read->word_count; i++) free(read->made[i]);
+  free(read->made);
+  free(read->words);
+  free(read->items);
+}
+
+// Replaces the word at `index`, where it is an option under another name, by one that getopt knows. Returns
+// the name to go by (NULL: the word stays as it is); *skip is the number of words that follow and belong to
+// it.
+static const char *replace_word(arguments *read, int index, int *skip) {
+  const char *word = read->words[index];
+  *skip = 0;
+  if (!word || strncmp(word, "--", 2) != 0 || !word[2]) return NULL;
+  char name[NAME_BYTES];
+  size_t length = strcspn(word + 2, "=");
+  if (length >= sizeof name) return NULL;
+  snprintf(name, sizeof name, "%.*s", (int)length, word + 2);
+  const fsdp_option_alias *alias;
+  const fsdp_option_row *row = find_meant(name, &alias);
+  if (!row || (!alias && strcmp(row->name, name) == 0)) return NULL;
+  const char *rest = word + 2 + length, *equals = "", *next = read->words[index + 1];
+  if (alias && alias->on && !*rest) { // a flag, whose value may be left out, for an option that needs one
+    bool has_value = next && next[0] != '-';
+    *skip = has_value;
+    equals = "=";
+    rest = has_value ? next : "on";
+  }
+  size_t bytes = strlen(row->name) + strlen(rest) + 4;
+  read->words[index] = read->made[index] = fsdp_alloc(bytes);
+  snprintf(read->made[index], bytes, "--%s%s%s", row->name, equals, rest);
+  return alias ? alias->alias : row->name;
+}
+
+// What stood wrong, from getopt's answer and the word it was reading.
+static fsdp_status fail_argument(int answer, const char *word, fsdp_program_kind program, fsdp_error *error) {
+  if (answer == ':') {
+    return fsdp_fail(error, FSDP_ERR_OPTION, "%s (command line) needs a value: see %s --help", word,
+                     program_name(program));
+  }
+  if (word[0] == '-' && word[1] == '-') {
+    char name[64];
+    snprintf(name, sizeof name, "%.*s", (int)strcspn(word + 2, "="), word + 2);
+    return fail_unknown(program, name, command_line, error);
+  }
+  return fsdp_fail(error, FSDP_ERR_OPTION, "unknown option '%s' (command line): %s --help lists all", word,
+                   program_name(program));
+}
+
+// getopt's tables, from ours: an option's index in the table is its value.
+static void make_getopt_tables(fsdp_program_kind program, struct option *longs, char *shorts) {
+  enum { FIRST = 256 };
+  int count, used = 0;
+  const fsdp_option_row *table = fsdp_option_table(&count);
+  *shorts++ = '+'; // a word that is no option ends the reading
+  *shorts++ = ':'; // and getopt leaves the messages to us
+  for (int i = 0; i < count; i++) {
+    if (!fsdp_option_belongs(&table[i], program)) continue;
+    bool flag = table[i].kind == FSDP_OPTION_FLAG;
+    longs[used++] =
+        (struct option){table[i].name, flag ? optional_argument : required_argument, NULL, FIRST + i};
+    if (!table[i].short_name) continue;
+    *shorts++ = table[i].short_name;
+    if (!flag) *shorts++ = ':';
+  }
+  longs[used] = (struct option){0};
+  *shorts = 0;
+}
+
+static const fsdp_option_row *row_of_answer(int answer) {
+  int count;
+  const fsdp_option_row *table = fsdp_option_table(&count);
+  if (answer >= 256) return &table[answer - 256];
+  for (int i = 0; i < count; i++) {
+    if (table[i].short_name == answer) return &table[i];
+  }
+  return NULL;
+}
+
+// Whether `word` spells out a long option by its whole name: getopt takes "--max" for --max-steps, we do not,
+// since the next option that begins alike would change what a script means.
+static bool is_whole_name(const char *word, const char *name) {
+  size_t length = strlen(name);
+  return strncmp(word, "--", 2) != 0 ||
+         (strncmp(word + 2, name, length) == 0 && (!word[2 + length] || word[2 + length] == '='));
+}
+
+// Adds the words that follow a list's first one to it.
+static const char *take_list(arguments *read, const char *first) {
+  char *joined = NULL;
+  for (int at = optind; at < read->word_count && read->words[at][0] != '-'; at = ++optind) {
+    const char *before = joined ? joined : first, *word = read->words[at];
+    size_t bytes = strlen(before) + strlen(word) + 2;
+    char *longer = fsdp_alloc(bytes);
+    snprintf(longer, bytes, "%s,%s", before, word);
+    joined = read->made[at] = longer; // the words' places own them
+  }
+  return joined ? joined : first;
+}
+
+static fsdp_status read_arguments(arguments *read, fsdp_program_kind program, int argc, char **argv,
+                                  fsdp_error *error) {
+  struct option longs[FSDP_OPTION_MAX + 1];
+  char shorts[3 + 2 * FSDP_OPTION_MAX];
+  make_getopt_tables(program, longs, shorts);
+  *read = (arguments){.items = fsdp_alloc_zeroed((size_t)argc + 1, sizeof *read->items),
+                      .words = fsdp_alloc_zeroed((size_t)argc + 1, sizeof *read->words),
+                      .made = fsdp_alloc_zeroed((size_t)argc + 1, sizeof *read->made),
+                      .word_count = argc};
+  memcpy(read->words, argv, (size_t)argc * sizeof *argv);
+  opterr = 0;
+  optind = 0; // GNU: start afresh
+  for (;;) {
+    int at = optind ? optind : 1, skip;
+    const char *name = at < argc ? replace_word(read, at, &skip) : NULL;
+    const char *word = read->words[at];
+    int answer = getopt_long(argc, read->words, shorts, longs, NULL);
+    if (answer == -1) break;
+    const fsdp_option_row *row = answer == '?' || answer == ':' ? NULL : row_of_answer(answer);
+    if (!row || !is_whole_name(word, row->name)) return fail_argument(answer, argv[at], program, error);
+    const char *text = optarg;
+    if (name) optind += skip;
+    if (row->kind == FSDP_OPTION_FLAG && !text) {
+      bool has_value = optind < argc && argv[optind][0] != '-';
+      text = has_value ? argv[optind++] : "on";
+    }
+    if (row->kind == FSDP_OPTION_LIST) text = take_list(read, text);
+    read->items[read->count++] = (argument){name ? name : row->name, text};
+  }
+  if (optind < argc) {
+    return fsdp_fail(error, FSDP_ERR_OPTION,
+                     "unexpected word '%s' (command line): a value follows its option, as in "
+                     "--model %s",
+                     argv[optind], argv[optind]);
+  }
+  return FSDP_OK;
+}
+
+// ---- Parsing in order
+
+typedef struct yaml_target {
+  fsdp_options *options;
+  fsdp_program_kind program;
+} yaml_target;
+
+static fsdp_status set_from_yaml(void *context, const char *name, const char *text, int line,
+                                 fsdp_error *error) {
+  const yaml_target *target = context;
+  char place[sizeof target->options->place[0]];
+  snprintf(place, sizeof place, "%s:%d", target->options->config, line);
+  const char *const never[] = {"config", "compare", "help", "version"};
+  for (size_t i = 0; i < sizeof never / sizeof *never; i++) {
+    if (strcmp(name, never[i]) == 0) {
+      return fsdp_fail(error, FSDP_ERR_OPTION,
+                       "'%s' (%s) cannot stand in a configuration file: give it on the command line", name,
+                       place);
+    }
+  }
+  const fsdp_option_alias *alias;
+  const fsdp_option_row *row = find_meant(name, &alias);
+  if (row && target->options->place[row_index(row)][0]) { // under another name: the reader knows its own
+    return fsdp_fail(error, FSDP_ERR_OPTION,
+                     "'%s' (%s) is --%s, which %s has set already: remove one of them", name, place,
+                     row->name, target->options->place[row_index(row)]);
+  }
+  bool flag = row && (row->kind == FSDP_OPTION_FLAG || (alias && alias->on));
+  bool bare_flag = flag && !*text; // "cpu-offload:" is on, as on the command line
+  return fsdp_options_set(target->options, target->program, name, bare_flag ? "on" : text, place, error);
+}
+
+// With `compared`, that file takes the place of those to compare.
+static fsdp_status parse(fsdp_options *options, fsdp_program_kind program, int argc, char **argv,
+                         const char *compared, fsdp_error *error) {
+  set_defaults(options);
+  arguments read;
+  fsdp_status status = read_arguments(&read, program, argc, argv, error);
+  for (int i = 0; i < read.count && status == FSDP_OK; i++) {
+    const char *name = read.items[i].name;
+    bool early = strcmp(name, "config") == 0 || strcmp(name, "help") == 0 || strcmp(name, "version") == 0;
+    if (early) status = fsdp_options_set(options, program, name, read.items[i].text, command_line, error);
+  }
+  if (status == FSDP_OK && compared)
+    status = fsdp_options_set(options, program, "config", compared, command_line, error);
+  bool stop = status != FSDP_OK || options->help || options->version;
+  if (!stop && options->config) {
+    yaml_target target = {options, program};
+    status = fsdp_yaml_read(options->config, set_from_yaml, &target, error);
+    stop = status != FSDP_OK;
+  }
+  for (int i = 0; i < read.count && !stop; i++) {
+    const char *name = read.items[i].name;
+    if (compared && strcmp(name, "compare") == 0) continue;
+    status = fsdp_options_set(options, program, name, read.items[i].text, command_line, error);
+    stop = status != FSDP_OK;
+  }
+  destroy_arguments(&read);
+  return stop ? status : fsdp_options_check(options, program, error);
+}
+
+fsdp_status fsdp_options_parse(fsdp_options *options, fsdp_program_kind program, int argc, char **argv,
+                               fsdp_error *error) {
+  return parse(options, program, argc, argv, NULL, error);
+}
+
+fsdp_status fsdp_options_parse_compared(fsdp_options *options, fsdp_program_kind program, int argc,
+                                        char **argv, const char *config, fsdp_error *error) {
+  return parse(options, program, argc, argv, config, error);
+}
+
+void fsdp_options_destroy(fsdp_options *options) {
+  int count;
+  const fsdp_option_row *table = fsdp_option_table(&count);
+  for (int i = 0; i < count; i++) {
+    bool owned = table[i].kind == FSDP_OPTION_TEXT || table[i].kind == FSDP_OPTION_LIST ||
+                 table[i].kind == FSDP_OPTION_WRAP || table[i].kind == FSDP_OPTION_MESH;
+    if (!owned) continue;
+    char **text = field(options, &table[i]);
+    free(*text);
+    *text = NULL;
+  }
+}
+
+// ---- Queries
+
+const char *fsdp_options_place(const fsdp_options *options, const char *name) {
+  const fsdp_option_row *row = fsdp_option_find(name);
+  FSDP_CHECK(row, "no option is called '%s'", name);
+  const char *place = options->place[row_index(row)];
+  return *place ? place : "default";
+}
+
+bool fsdp_options_given(const fsdp_options *options, const char *name) {
+  const fsdp_option_row *row = fsdp_option_find(name);
+  FSDP_CHECK(row, "no option is called '%s'", name);
+  return options->place[row_index(row)][0] != 0;
+}
+
+fsdp_wrap_policy fsdp_options_wrap(const fsdp_options *options) {
+  fsdp_wrap_policy policy = {.kind = FSDP_WRAP_SIZE, .numel = options->numel_to_wrap};
+  if (strcmp(options->wrap, "block") == 0) policy.kind = FSDP_WRAP_BLOCK;
+  if (strcmp(options->wrap, "none") == 0) policy.kind = FSDP_WRAP_NONE;
+  if (strncmp(options->wrap, "module:", 7) == 0) {
+    policy.kind = FSDP_WRAP_MODULE;
+    policy.classes = options->wrap + 7;
+  }
+  return policy;
+}
+
+char *fsdp_options_describe(const fsdp_options *options) {
+  char *out = NULL;
+  size_t bytes = 0;
+  FILE *stream = open_memstream(&out, &bytes);
+  FSDP_CHECK(stream, "no memory for the options' description");
+  char real[32];
+  int count;
+  const fsdp_option_row *table = fsdp_option_table(&count);
+  for (int i = 0; i < count; i++) {
+    const void *value = (const char *)options + table[i].offset;
+    if (strcmp(table[i].name, "config") == 0) continue; // what it says counts, not where it stands
+    fprintf(stream, "%s=", table[i].name);
+    switch (table[i].kind) {
+    case FSDP_OPTION_INT:
+    case FSDP_OPTION_SIZE:
+      fprintf(stream, "%lld\n", (long long)*(const int64_t *)value);
+      break;
+    case FSDP_OPTION_REAL:
+      fprintf(stream, "%s\n", fsdp_value_print_real(*(const double *)value, real, sizeof real));
+      break;
+    case FSDP_OPTION_FLAG:
+      fprintf(stream, "%s\n", *(const bool *)value ? "on" : "off");
+      break;
+    case FSDP_OPTION_CHOICE: {
+      const char *name = "default";
+      for (const fsdp_choice *choice = table[i].choices; choice->name; choice++) {
+        if (choice->value == *(const int *)value) name = choice->name;
+      }
+      fprintf(stream, "%s\n", name);
+      break;
+    }
+    default: {
+      const char *text = *(char *const *)value;
+      fprintf(stream, "%s\n", text ? text : "");
+    }
+    }
+  }
+  fclose(stream);
+  return out;
+}

@@ -1,0 +1,15 @@
+#include "launcher/cli/output.h"
+
+#include <errno.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <string.h>
+
+fsdp_status fsdp_output_finish(fsdp_status status, fsdp_error *error) {
+  errno = 0; // an earlier write may be the one that failed
+  bool written = fflush(stdout) == 0 && !ferror(stdout);
+  if (written || status != FSDP_OK) return status;
+  return fsdp_fail(error, FSDP_ERR_INPUT,
+                   "standard output cannot be written (%s): make room there or send it elsewhere",
+                   errno ? strerror(errno) : "an earlier write failed");
+}

@@ -1,0 +1,257 @@
+#include "launcher/cli/setup.h"
+
+#include "launcher/cli/capacity.h"
+#include "launcher/cli/option_value.h"
+#include "launcher/train/saver.h"
+#include "runtime/base/size.h"
+#include "runtime/checkpoint/config_json.h"
+#include "runtime/checkpoint/safetensors.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+// ---- The model
+
+// A preset's name, or a folder: what has a slash in it or is there.
+static bool is_folder(const char *model) {
+  struct stat status;
+  return strchr(model, '/') || (!fsdp_llama_is_preset(model) && stat(model, &status) == 0);
+}
+
+// "org/name", as the hub names models.
+static bool is_hub_name(const char *model) {
+  static const char allowed[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.-";
+  size_t first = strspn(model, allowed), second = first;
+  if (model[first] == '/') second = strspn(model + first + 1, allowed);
+  return first > 0 && second > 0 && model[first] == '/' && !model[first + 1 + second] && model[0] != '.' &&
+         model[first + 1] != '.';
+}
+
+static fsdp_status fail_not_downloaded(const fsdp_options *options, fsdp_error *error) {
+  const char *name = strchr(options->model, '/') + 1;
+  return fsdp_fail(
+      error, FSDP_ERR_INPUT,
+      "--model '%s' (%s): there is no such folder, and models are not downloaded; if it is one of "
+      "the Hugging Face hub, run: hf download %s --local-dir %s (or: huggingface-cli download %s "
+      "--local-dir %s), then give --model ./%s",
+      options->model, fsdp_options_place(options, "model"), options->model, name, options->model, name, name);
+}
+
+static const char *folder_name(const char *path) {
+  const char *name = strrchr(path, '/');
+  return name && name[1] ? name + 1 : path;
+}
+
+fsdp_status fsdp_setup_read_model(const fsdp_options *options, fsdp_setup *setup, fsdp_llama_config *model,
+                                  fsdp_error *error) {
+  setup->model_name = options->model;
+  if (!is_folder(options->model)) {
+    fsdp_status status = fsdp_llama_preset(options->model, model, error);
+    if (status != FSDP_OK || options->init != FSDP_INIT_WEIGHTS) return status;
+    return fsdp_fail(error, FSDP_ERR_OPTION, "--init weights: the preset '%s' has none", options->model);
+  }
+  struct stat information;
+  if (is_hub_name(options->model) && stat(options->model, &information) != 0)
+    return fail_not_downloaded(options, error);
+  setup->folder = options->model;
+  setup->model_name = folder_name(options->model);
+  setup->load_weights = options->init == FSDP_INIT_WEIGHTS ||
+                        (options->init == FSDP_INIT_AUTO && fsdp_safetensors_is_present(options->model));
+  size_t bytes = strlen(options->model) + 16;
+  char path[4096];
+  if (bytes > sizeof path) return fsdp_fail(error, FSDP_ERR_INPUT, "--model: the path is too long");
+  snprintf(path, sizeof path, "%s/config.json", options->model);
+  return fsdp_config_read(path, model, error);
+}
+
+// ---- The mesh
+
+static fsdp_status fail_mesh_product(const fsdp_options *options, int ranks, fsdp_error *error) {
+  return fsdp_fail(
+      error, FSDP_ERR_OPTION,
+      "--mesh %s (%s) is %lld ranks, but there %s %d: make data times fsdp %d, or start as many ranks",
+      options->mesh, fsdp_options_place(options, "mesh"), (long long)options->mesh_data * options->mesh_fsdp,
+      ranks == 1 ? "is" : "are", ranks, ranks);
+}
+
+static fsdp_status make_mesh(const fsdp_options *options, const fsdp_setup_ranks *ranks, fsdp_mesh *mesh,
+                             fsdp_error *error) {
+  int shards = ranks->ranks;
+  if (options->mesh_data) {
+    if ((int64_t)options->mesh_data * options->mesh_fsdp != ranks->ranks) {
+      return fail_mesh_product(options, ranks->ranks, error);
+    }
+    shards = options->mesh_fsdp;
+  } else if (options->strategy == FSDP_NO) {
+    shards = 1;
+  } else if (options->strategy == FSDP_HYBRID) {
+    shards = ranks->ranks_per_node;
+    if (!ranks->even_nodes || ranks->ranks % shards != 0) {
+      return fsdp_fail(
+          error, FSDP_ERR_OPTION,
+          "--strategy hybrid (%s): the nodes do not have equally many neighbouring ranks (%d of %d ranks "
+          "on this one); say how to divide them with --mesh data=R,fsdp=F",
+          fsdp_options_place(options, "strategy"), shards, ranks->ranks);
+    }
+  }
+  mesh->size[FSDP_AXIS_FSDP] = shards;
+  mesh->size[FSDP_AXIS_DATA] = ranks->ranks / shards;
+  return FSDP_OK;
+}
+
+// ---- The plan
+
+static fsdp_status choose_target(const fsdp_options *options, fsdp_program_kind program,
+                                 const fsdp_setup_ranks *ranks, const fsdp_target **target,
+                                 fsdp_error *error) {
+  bool wanted = options->backend == FSDP_BACKEND_CUDA;
+  *target = wanted || ranks->gpu ? fsdp_target_cuda() : fsdp_target_cpu();
+  if (program == FSDP_PROGRAM_PLAN || !wanted || ranks->gpu) return FSDP_OK;
+  return fsdp_fail(
+      error, FSDP_ERR_PEER,
+      "--backend cuda (%s): this build has no CUDA device; use --backend cpu, or fsdp_plan --backend cuda "
+      "to plan for a GPU",
+      fsdp_options_place(options, "backend"));
+}
+
+static fsdp_plan_config make_config(const fsdp_options *options, const fsdp_target *target) {
+  bool gpu = target == fsdp_target_cuda();
+  int param_dtype =
+      options->param_dtype == FSDP_DTYPE_AUTO ? (gpu ? FSDP_BF16 : FSDP_F32) : options->param_dtype;
+  return (fsdp_plan_config){
+      .batch = options->batch,
+      .seq = options->seq,
+      .accumulation = (int)options->grad_accum,
+      .strategy = (fsdp_strategy)options->strategy,
+      .wrap = fsdp_options_wrap(options),
+      .cpu_offload = options->cpu_offload,
+      .recompute_block = options->recompute != 0,
+      .prefetch = (int)options->prefetch,
+      .accumulate = (fsdp_accumulate)options->accumulate,
+      .param_dtype = (fsdp_dtype)param_dtype,
+      .reduce_dtype = (fsdp_dtype)options->reduce_dtype,
+      .master_dtype = (fsdp_dtype)options->master_dtype,
+      .moment_dtype = (fsdp_dtype)options->moment_dtype,
+      .grad_clip = (float)options->grad_clip,
+      .norm_limit = (float)options->skip_grad_norm,
+      .beta1 = options->beta1,
+      .beta2 = options->beta2,
+      .adam_eps = (float)options->eps,
+      .weight_decay = (float)options->weight_decay,
+      .poison = options->poison,
+      .evaluation = fsdp_options_evaluate(options),
+      .check = fsdp_options_check_replicas(options),
+      .target = target,
+  };
+}
+
+// Checks plan and snapshot; `*snapshot_bytes` becomes 0 where there is room for the plan alone and the user
+// leaves it open.
+static fsdp_status check_with_snapshot(const fsdp_options *options, const fsdp_plan *plan,
+                                       const fsdp_limits *limits, int64_t *snapshot_bytes,
+                                       fsdp_error *error) {
+  int64_t snapshot = *snapshot_bytes;
+  fsdp_limits left = *limits;
+  // At least a byte: 0 would be no limit.
+  if (left.bytes[FSDP_SPACE_HOST]) {
+    left.bytes[FSDP_SPACE_HOST] = fsdp_max_i64(1, left.bytes[FSDP_SPACE_HOST] - snapshot);
+  }
+  if (left.shared_bytes) left.shared_bytes = fsdp_max_i64(1, left.shared_bytes - snapshot);
+  fsdp_status status = fsdp_capacity_check(plan, limits, error);
+  if (status != FSDP_OK || snapshot == 0) return status;
+  fsdp_error ignored;
+  bool over = limits->bytes[FSDP_SPACE_HOST] && snapshot > limits->bytes[FSDP_SPACE_HOST];
+  if (!over && fsdp_capacity_check(plan, &left, &ignored) == FSDP_OK) return FSDP_OK;
+  *snapshot_bytes = 0;
+  if (options->ckpt_async == FSDP_CKPT_ASYNC_AUTO) return FSDP_OK;
+  char bytes[64];
+  return fsdp_fail(error, FSDP_ERR_CAPACITY,
+                   "--ckpt-async on (%s) needs %s a rank for the snapshot, for which there is no room beside "
+                   "the rest: use --ckpt-async off, which saves straight from the state",
+                   fsdp_options_place(options, "ckpt-async"),
+                   fsdp_value_print_bytes(snapshot, bytes, sizeof bytes));
+}
+
+static int64_t snapshot_bytes_of(const fsdp_options *options, const fsdp_plan *plan) {
+  bool saves = options->experiment && options->ckpt_freq > 0 && options->ckpt_async != FSDP_CKPT_ASYNC_OFF;
+  return saves ? fsdp_saver_snapshot_bytes(plan) : 0;
+}
+
+// A GPU has its own memory; the host's is the machine's, which the ranks of a node share.
+static void limit_by_gpu(const fsdp_setup_ranks *ranks, fsdp_limits *limits) {
+  if (!limits->bytes[FSDP_SPACE_DEVICE]) {
+    limits->bytes[FSDP_SPACE_DEVICE] = ranks->gpu_bytes;
+    limits->place[FSDP_SPACE_DEVICE] = "what is free on this rank's GPU";
+  }
+  if (!limits->bytes[FSDP_SPACE_HOST]) {
+    limits->bytes[FSDP_SPACE_HOST] = ranks->machine_bytes / ranks->ranks_per_node;
+    limits->place[FSDP_SPACE_HOST] = "this machine's memory over its ranks";
+  }
+}
+
+static fsdp_status check_memory(const fsdp_options *options, const fsdp_setup_ranks *ranks,
+                                const fsdp_plan *plan, int64_t *snapshot_bytes, fsdp_error *error) {
+  char machine[128], limit[2][64], device[192], host[192];
+  snprintf(device, sizeof device, "--memory-limit %s (%s)",
+           fsdp_value_print_bytes(options->memory_limit, limit[0], sizeof limit[0]),
+           fsdp_options_place(options, "memory-limit"));
+  snprintf(host, sizeof host, "--host-memory-limit %s (%s)",
+           fsdp_value_print_bytes(options->host_memory_limit, limit[1], sizeof limit[1]),
+           fsdp_options_place(options, "host-memory-limit"));
+  fsdp_limits limits = {.bytes = {options->memory_limit, options->host_memory_limit},
+                        .place = {device, host}};
+  if (ranks->gpu) {
+    limit_by_gpu(ranks, &limits);
+    return check_with_snapshot(options, plan, &limits, snapshot_bytes, error);
+  }
+  bool free_to_grow = !options->memory_limit || !options->host_memory_limit;
+  if (ranks->machine_bytes && free_to_grow) {
+    // On the CPU both arenas are in the machine's memory, which the ranks of a node share.
+    snprintf(machine, sizeof machine, "this machine's memory over %d rank%s", ranks->ranks_per_node,
+             ranks->ranks_per_node == 1 ? "" : "s");
+    limits.shared_bytes = ranks->machine_bytes / ranks->ranks_per_node;
+    limits.shared_place = machine;
+  }
+  return check_with_snapshot(options, plan, &limits, snapshot_bytes, error);
+}
+
+fsdp_status fsdp_setup_create(const fsdp_options *options, fsdp_program_kind program,
+                              const fsdp_setup_ranks *ranks, fsdp_setup *setup, fsdp_error *error) {
+  *setup = (fsdp_setup){0};
+  const fsdp_target *target;
+  fsdp_status status = choose_target(options, program, ranks, &target, error);
+  if (status != FSDP_OK) return status;
+  fsdp_plan_config config = make_config(options, target);
+  if (target == fsdp_target_cuda() && config.param_dtype == FSDP_F32 && config.reduce_dtype == FSDP_BF16) {
+    return fsdp_fail(error, FSDP_ERR_OPTION,
+                     "--reduce-dtype bf16 (%s) with --param-dtype fp32 (%s): a GPU's products of fp32 give "
+                     "fp32 gradients; use --param-dtype bf16, or --reduce-dtype fp32",
+                     fsdp_options_place(options, "reduce-dtype"), fsdp_options_place(options, "param-dtype"));
+  }
+  status = fsdp_setup_read_model(options, setup, &config.model, error);
+  if (status == FSDP_OK) status = make_mesh(options, ranks, &config.mesh, error);
+  if (status == FSDP_OK) status = fsdp_plan_create(&config, &setup->plan, error);
+  if (status != FSDP_OK) return status;
+  setup->snapshot_bytes = snapshot_bytes_of(options, setup->plan);
+  status = check_memory(options, ranks, setup->plan, &setup->snapshot_bytes, error);
+  return status;
+}
+
+void fsdp_setup_destroy(fsdp_setup *setup) {
+  fsdp_plan_destroy(setup->plan);
+  setup->plan = NULL;
+}
+
+bool fsdp_setup_note(const fsdp_options *options, const fsdp_plan *plan, char *note, size_t note_bytes) {
+  int ranks = fsdp_mesh_ranks(&plan->config.mesh);
+  bool as_full = options->strategy == FSDP_HYBRID && !options->mesh_data && ranks > 1 &&
+                 plan->config.mesh.size[FSDP_AXIS_DATA] == 1;
+  if (!as_full) return false;
+  snprintf(note, note_bytes,
+           "--strategy hybrid (%s) is full here: all %d ranks are on one node, so there is one replica; "
+           "--mesh data=R,fsdp=F divides them otherwise",
+           fsdp_options_place(options, "strategy"), ranks);
+  return true;
+}

@@ -1,0 +1,38 @@
+// From options to a plan: the model, the mesh, element types and limits, and every check before anything is
+// allocated.
+#pragma once
+
+#include "launcher/cli/options.h"
+#include "runtime/plan/plan.h"
+
+// The ranks to plan for.
+typedef struct fsdp_setup_ranks {
+  int ranks, ranks_per_node;
+  bool even_nodes;       // every node has ranks_per_node neighbouring ranks
+  int64_t machine_bytes; // memory of this machine, shared by ranks_per_node ranks; 0: do not limit by it
+  bool gpu;              // this rank has a GPU to train on
+  int64_t gpu_bytes;     // free on it for this rank
+} fsdp_setup_ranks;
+
+typedef struct fsdp_setup {
+  const char *model_name; // what to call the model: the preset's name or the folder's (in `options`)
+  const char *folder;     // of config.json and weights (in `options`); NULL for a preset
+  bool load_weights;      // from the folder
+  int64_t snapshot_bytes; // of host memory for asynchronous checkpoints, beside the arenas; 0: none
+  fsdp_plan *plan;        // owned
+} fsdp_setup;
+
+// Finds and reads the model alone: name, folder, whether there are weights to load, configuration.
+// FSDP_ERR_OPTION, FSDP_ERR_INPUT.
+fsdp_status fsdp_setup_read_model(const fsdp_options *options, fsdp_setup *setup, fsdp_llama_config *model,
+                                  fsdp_error *error);
+
+// Reads the model, makes the plan and checks it against the limits. `options` must outlive the setup.
+// FSDP_ERR_OPTION, FSDP_ERR_INPUT, FSDP_ERR_CAPACITY; FSDP_ERR_PEER where the program trains and the backend
+// is not there. The caller destroys `setup` in either case.
+fsdp_status fsdp_setup_create(const fsdp_options *options, fsdp_program_kind program,
+                              const fsdp_setup_ranks *ranks, fsdp_setup *setup, fsdp_error *error);
+void fsdp_setup_destroy(fsdp_setup *setup);
+
+// What the plan makes of an option that its user may not expect, as a sentence. False where there is nothing.
+bool fsdp_setup_note(const fsdp_options *options, const fsdp_plan *plan, char *note, size_t note_bytes);

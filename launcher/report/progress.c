@@ -1,0 +1,140 @@
+#include "launcher/report/progress.h"
+
+#include "launcher/cli/option_value.h"
+#include "launcher/report/metrics_log.h"
+#include "runtime/base/check.h"
+
+#include <inttypes.h>
+#include <math.h>
+
+double fsdp_progress_flops_per_token(const fsdp_plan *plan, fsdp_flops_convention convention) {
+  const fsdp_llama_config *model = &plan->config.model;
+  double parameters = (double)fsdp_llama_parameter_count(model);
+  if (!model->tie_word_embeddings) parameters -= (double)model->vocab_size * (double)model->hidden_size;
+  double attention = (double)model->num_layers * (double)model->hidden_size * (double)plan->config.seq;
+  return 6 * parameters + (convention == FSDP_FLOPS_CAUSAL ? 6 : 12) * attention;
+}
+
+const char *fsdp_progress_duration(double seconds, char out[32]) {
+  int64_t s = seconds < 0 || !isfinite(seconds) ? 0 : (int64_t)fmin(seconds + 0.5, 1e12);
+  if (s >= 3600) {
+    snprintf(out, 32, "%" PRId64 "h%02" PRId64 "m", s / 3600, s % 3600 / 60);
+  } else if (s >= 60) {
+    snprintf(out, 32, "%" PRId64 "m%02" PRId64 "s", s / 60, s % 60);
+  } else {
+    snprintf(out, 32, "%" PRId64 "s", s);
+  }
+  return out;
+}
+
+// NaN where the peak is not known.
+static double mfu_of(const fsdp_step_record *record, const fsdp_plan *plan, double tokens_per_s,
+                     fsdp_flops_convention convention) {
+  if (record->peak_flops <= 0) return NAN;
+  return fsdp_progress_flops_per_token(plan, convention) * tokens_per_s / record->peak_flops;
+}
+
+static void put(json_t *object, const char *key, json_t *value) {
+  FSDP_CHECK(value && json_object_set_new(object, key, value) == 0, "JSON member %s", key);
+}
+static void put_number(json_t *object, const char *key, double value) {
+  put(object, key, fsdp_metrics_number(value));
+}
+
+static void put_memory(json_t *line, const fsdp_step_record *record, const fsdp_plan *plan) {
+  const fsdp_memory_space_report *device = &plan->memory.space[FSDP_SPACE_DEVICE];
+  const fsdp_measurement *memory = &record->figures.memory;
+  int64_t valley = memory->valley_bytes[FSDP_SPACE_DEVICE], peak = memory->peak_bytes[FSDP_SPACE_DEVICE];
+  // The arena is reserved as a whole from the first step on; of it, what is live counts as allocated.
+  double reserved = (double)device->arena_bytes / 1e9;
+  put_number(line, "curr_alloc_gb", record->measured ? (double)valley / 1e9 : NAN);
+  put_number(line, "peak_alloc_gb", record->measured ? (double)peak / 1e9 : NAN);
+  put_number(line, "curr_resv_gb", reserved);
+  put_number(line, "peak_resv_gb", reserved);
+  put(line, "valley_bytes", record->measured ? json_integer(valley) : json_null());
+  put(line, "peak_bytes", record->measured ? json_integer(peak) : json_null());
+  put(line, "planned_valley_bytes", json_integer(device->valley_bytes));
+  put(line, "planned_peak_bytes", json_integer(device->peak_bytes));
+  put(line, "arena_bytes", json_integer(device->arena_bytes));
+  put(line, "device_used_bytes",
+      record->device_used_bytes > 0 ? json_integer(record->device_used_bytes) : json_null());
+  put(line, "host_bytes",
+      json_integer(plan->memory.space[FSDP_SPACE_HOST].arena_bytes + record->snapshot_bytes));
+  const fsdp_memory_space_report *host = &plan->memory.space[FSDP_SPACE_HOST];
+  put(line, "host_valley_bytes",
+      record->measured ? json_integer(memory->valley_bytes[FSDP_SPACE_HOST]) : json_null());
+  put(line, "host_peak_bytes",
+      record->measured ? json_integer(memory->peak_bytes[FSDP_SPACE_HOST]) : json_null());
+  put(line, "planned_host_valley_bytes", json_integer(host->valley_bytes));
+  put(line, "planned_host_peak_bytes", json_integer(host->peak_bytes));
+}
+
+json_t *fsdp_progress_json(const fsdp_step_record *record, const fsdp_plan *plan) {
+  const fsdp_profile_report *profile = &record->figures.profile;
+  double tokens_per_s = (double)record->tokens / (record->total_ms / 1e3);
+  json_t *line = json_object();
+  put(line, "global_step", json_integer(record->step));
+  put_number(line, "loss", record->loss);
+  put_number(line, "running_loss", record->running_loss);
+  put_number(line, "lr", record->lr);
+  put_number(line, "grad_norm", record->grad_norm);
+  put(line, "skipped", json_boolean(record->skipped));
+  put(line, "updates", json_integer(record->updates));
+  put(line, "epoch", json_integer(record->epoch));
+  put_number(line, "epoch_progress", (double)record->epoch_step / (double)record->steps_per_epoch);
+  put(line, "num_batches_remaining", json_integer(record->steps_per_epoch - record->epoch_step));
+  put_number(line, "tokens_per_s", tokens_per_s);
+  put_number(line, "mfu", mfu_of(record, plan, tokens_per_s, FSDP_FLOPS_CAUSAL));
+  put_number(line, "mfu_all_pairs", mfu_of(record, plan, tokens_per_s, FSDP_FLOPS_ALL_PAIRS));
+  put_number(line, "time/total", record->total_ms);
+  put_number(line, "time/data", record->data_ms);
+  put_number(line, "time/checkpoint", record->checkpoint_ms);
+  put_number(line, "time/forward", profile->phase_ms[FSDP_PHASE_FORWARD]);
+  put_number(line, "time/backward", profile->phase_ms[FSDP_PHASE_BACKWARD]);
+  put_number(line, "time/update", profile->phase_ms[FSDP_PHASE_UPDATE]);
+  if (record->checked) put_number(line, "time/check_replicas", record->check_ms);
+  put_memory(line, record, plan);
+  if (!record->evaluated) return line;
+  put_number(line, "eval_loss", record->eval_loss);
+  put_number(line, "eval_perplexity", fsdp_progress_perplexity(record->eval_loss));
+  put_number(line, "time/evaluation", record->eval_ms);
+  return line;
+}
+
+double fsdp_progress_perplexity(double loss) {
+  return exp(loss);
+}
+
+void fsdp_progress_print_evaluation(const fsdp_step_record *record, FILE *out) {
+  char time[32];
+  fprintf(out, "evaluation after step %" PRId64 ":  loss %.4f  perplexity %.2f  in %s\n", record->step,
+          record->eval_loss, fsdp_progress_perplexity(record->eval_loss),
+          fsdp_progress_duration(record->eval_ms / 1e3, time));
+  fflush(out);
+}
+
+void fsdp_progress_print(const fsdp_step_record *record, const fsdp_plan *plan,
+                         const fsdp_progress_rate *rate, FILE *out) {
+  char speed[48], left[32], valley[24], peak[24];
+  int width = snprintf(NULL, 0, "%" PRId64, record->total_steps);
+  fprintf(
+      out, "step %*" PRId64 "/%" PRId64 " %5.1f%%  loss %.4f  lr %.2e  norm %.3f  %s tokens/s  left %s",
+      width, record->step, record->total_steps, 100 * (double)record->step / (double)record->total_steps,
+      record->loss, record->lr, fabs(record->grad_norm),
+      fsdp_value_print_int((int64_t)rate->tokens_per_s, speed, sizeof speed),
+      fsdp_progress_duration((double)(record->total_steps - record->step) * rate->ms_per_step / 1e3, left));
+  if (record->skipped) fprintf(out, "  skipped");
+  if (record->peak_flops > 0) {
+    fprintf(out, "  MFU %.1f%% (all pairs: %.1f%%)",
+            100 * mfu_of(record, plan, rate->tokens_per_s, FSDP_FLOPS_CAUSAL),
+            100 * mfu_of(record, plan, rate->tokens_per_s, FSDP_FLOPS_ALL_PAIRS));
+  }
+  if (record->measured) {
+    const fsdp_measurement *memory = &record->figures.memory;
+    fprintf(out, "  valley %s  peak %s",
+            fsdp_value_print_bytes(memory->valley_bytes[FSDP_SPACE_DEVICE], valley, sizeof valley),
+            fsdp_value_print_bytes(memory->peak_bytes[FSDP_SPACE_DEVICE], peak, sizeof peak));
+  }
+  fputc('\n', out);
+  fflush(out);
+}

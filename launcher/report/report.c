@@ -1,0 +1,346 @@
+#include "launcher/report/report.h"
+
+#include "launcher/cli/option_value.h"
+#include "runtime/base/check.h"
+
+#include <ctype.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define INT_TEXT_BYTES   48
+#define BYTES_TEXT_BYTES 24
+#define LABEL_BYTES      256
+
+// ---- Names of places
+
+const char *fsdp_report_instr(const fsdp_plan *plan, int position, char *out, size_t out_bytes) {
+  FSDP_CHECK(position >= 0 && position < plan->program->instr_count, "position %d", position);
+  const fsdp_instr *instr = &plan->program->instrs[position];
+  const char *what =
+      instr->kind == FSDP_INSTR_OP ? fsdp_op_name(instr->op) : fsdp_instr_kind_name(instr->kind);
+  if (instr->module >= 0) {
+    char path[FSDP_NAME_BYTES];
+    fsdp_graph_module_path(plan->graph, instr->module, path);
+    snprintf(out, out_bytes, "%s of %s", what, *path ? path : "the root");
+  } else if (instr->unit >= 0) {
+    const char *path = plan->units->units[instr->unit].path;
+    snprintf(out, out_bytes, "%s of unit %s", what, *path ? path : "(root)");
+  } else {
+    snprintf(out, out_bytes, "%s", what);
+  }
+  return out;
+}
+
+int fsdp_report_backward_begin(const fsdp_program *program, const fsdp_section *section) {
+  for (int i = section->begin; i < section->end; i++) {
+    const fsdp_instr *instr = &program->instrs[i];
+    bool backward = instr->kind == FSDP_INSTR_OP && instr->op >= FSDP_OP_EMBEDDING_BACKWARD &&
+                    instr->op <= FSDP_OP_LINEAR_CROSS_ENTROPY_BACKWARD;
+    if (backward) return i;
+  }
+  return section->end;
+}
+
+const char *fsdp_report_position(const fsdp_plan *plan, int position, char *out, size_t out_bytes) {
+  char instr[LABEL_BYTES], phase[64] = "";
+  const fsdp_program *program = plan->program;
+  for (int i = 0; i < program->section_count; i++) {
+    const fsdp_section *section = &program->sections[i];
+    if (position < section->begin || position >= section->end) continue;
+    const char *name = fsdp_section_name(section->kind);
+    bool update = section->kind >= FSDP_SECTION_UPDATE;
+    bool backward = position >= fsdp_report_backward_begin(program, section);
+    if (update) {
+      snprintf(phase, sizeof phase, " (%s)", name);
+    } else {
+      snprintf(phase, sizeof phase, " (%s of the %s micro-batch)", backward ? "backward" : "forward", name);
+    }
+  }
+  snprintf(out, out_bytes, "instruction %d%s: %s", position, phase,
+           fsdp_report_instr(plan, position, instr, sizeof instr));
+  return out;
+}
+
+bool fsdp_report_hint(const fsdp_plan *plan, char *out, size_t out_bytes) {
+  if (plan->hint_unit < 0) return false;
+  const fsdp_unit *unit = &plan->units->units[plan->hint_unit];
+  char gathered[BYTES_TEXT_BYTES], saved[BYTES_TEXT_BYTES];
+  int64_t bytes = unit->padded_numel * fsdp_dtype_bytes(plan->config.param_dtype);
+  snprintf(out, out_bytes,
+           "unit %s (%s) stays gathered through the whole step with %s; --wrap block would save %s at "
+           "the peak",
+           *unit->path ? unit->path : "(root)", plan->graph->modules[unit->module].class_name,
+           fsdp_value_print_bytes(bytes, gathered, sizeof gathered),
+           fsdp_value_print_bytes(plan->hint_saved_bytes, saved, sizeof saved));
+  return true;
+}
+
+// ---- Units, alike ones folded
+
+// Units that differ in nothing but one number of their paths.
+typedef struct unit_group {
+  char pattern[FSDP_NAME_BYTES]; // the path with its first number replaced by '#'
+  const fsdp_unit *unit;         // the first of them
+  int count;
+  int64_t first, last; // the numbers
+} unit_group;
+
+// Replaces the first path component that is a number by '#'. Returns the number, or -1 where there is none.
+static int64_t make_pattern(const char *path, char pattern[FSDP_NAME_BYTES]) {
+  snprintf(pattern, FSDP_NAME_BYTES, "%s", path);
+  for (const char *at = path; *at;) {
+    size_t length = strcspn(at, "."), digits = strspn(at, "0123456789");
+    if (length > 0 && digits == length) {
+      snprintf(pattern, FSDP_NAME_BYTES, "%.*s#%s", (int)(at - path), path, at + length);
+      return strtoll(at, NULL, 10);
+    }
+    at += length + (at[length] == '.');
+  }
+  return -1;
+}
+
+static bool joins(const fsdp_graph *graph, const unit_group *group, const char *pattern,
+                  const fsdp_unit *unit, int64_t number) {
+  return number >= 0 && number == group->last + 1 && strcmp(group->pattern, pattern) == 0 &&
+         unit->numel == group->unit->numel && unit->padded_numel == group->unit->padded_numel &&
+         strcmp(graph->modules[unit->module].class_name, graph->modules[group->unit->module].class_name) == 0;
+}
+
+// Groups the plan's units in the order of their first members. The caller frees the result.
+static unit_group *group_units(const fsdp_plan *plan, int *count) {
+  const fsdp_units *units = plan->units;
+  unit_group *groups = fsdp_alloc_zeroed((size_t)units->count, sizeof *groups);
+  *count = 0;
+  for (int i = 0; i < units->count; i++) {
+    const fsdp_unit *unit = &units->units[i];
+    char pattern[FSDP_NAME_BYTES];
+    int64_t number = make_pattern(unit->path, pattern);
+    int at = 0;
+    while (at < *count && !joins(plan->graph, &groups[at], pattern, unit, number)) at++;
+    if (at == *count) {
+      groups[(*count)++] = (unit_group){.unit = unit, .first = number};
+      memcpy(groups[at].pattern, pattern, sizeof pattern);
+    }
+    groups[at].last = number;
+    groups[at].count++;
+  }
+  return groups;
+}
+
+static const char *group_name(const unit_group *group, char out[LABEL_BYTES]) {
+  const char *mark = strchr(group->pattern, '#');
+  if (!*group->unit->path) {
+    snprintf(out, LABEL_BYTES, "(root)");
+  } else if (!mark || group->count == 1) {
+    snprintf(out, LABEL_BYTES, "%s", group->unit->path);
+  } else {
+    snprintf(out, LABEL_BYTES, "%.*s{%" PRId64 "-%" PRId64 "}%s", (int)(mark - group->pattern),
+             group->pattern, group->first, group->last, mark + 1);
+  }
+  return out;
+}
+
+static void print_units(const fsdp_plan *plan, FILE *out) {
+  int count;
+  unit_group *groups = group_units(plan, &count);
+  fprintf(out, "\nUnits: %d\n  %-36s %5s  %-22s %18s %12s %12s\n", plan->units->count, "path", "count",
+          "class", "parameters each", "gathered", "shard");
+  for (int i = 0; i < count; i++) {
+    const fsdp_unit *unit = groups[i].unit;
+    char name[LABEL_BYTES], numel[INT_TEXT_BYTES], gathered[BYTES_TEXT_BYTES], shard[BYTES_TEXT_BYTES];
+    int64_t param_bytes = fsdp_dtype_bytes(plan->config.param_dtype);
+    int64_t master_bytes = fsdp_dtype_bytes(plan->config.master_dtype);
+    fprintf(out, "  %-36s %5d  %-22s %18s %12s %12s\n", group_name(&groups[i], name), groups[i].count,
+            plan->graph->modules[unit->module].class_name,
+            fsdp_value_print_int(unit->numel, numel, sizeof numel),
+            fsdp_value_print_bytes(unit->padded_numel * param_bytes, gathered, sizeof gathered),
+            fsdp_value_print_bytes(unit->shard_numel * master_bytes, shard, sizeof shard));
+  }
+  free(groups);
+}
+
+// ---- Memory
+
+typedef struct owner {
+  const char *label; // of the tensor
+  fsdp_category category;
+  int64_t bytes;
+} owner;
+
+static int by_bytes_descending(const void *a, const void *b) {
+  int64_t x = ((const owner *)a)->bytes, y = ((const owner *)b)->bytes;
+  return x < y ? 1 : x > y ? -1 : 0;
+}
+
+// The largest tensors live at the device's peak.
+static void print_largest(const fsdp_plan *plan, int position, FILE *out) {
+  enum { SHOWN = 5 };
+  const fsdp_program *program = plan->program;
+  owner *owners = fsdp_alloc_zeroed((size_t)program->tensor_count, sizeof *owners);
+  int count = 0;
+  for (int i = 0; i < program->tensor_count; i++) {
+    const fsdp_tensor *tensor = &program->tensors[i];
+    bool live = tensor->space == FSDP_SPACE_DEVICE && tensor->begin <= position && position <= tensor->end;
+    if (live) owners[count++] = (owner){tensor->name, tensor->category, tensor->bytes};
+  }
+  qsort(owners, (size_t)count, sizeof *owners, by_bytes_descending);
+  fprintf(out, "  largest there\n");
+  for (int i = 0; i < count && i < SHOWN; i++) {
+    char bytes[BYTES_TEXT_BYTES];
+    fprintf(out, "    %10s  %-16s %s\n", fsdp_value_print_bytes(owners[i].bytes, bytes, sizeof bytes),
+            fsdp_category_name(owners[i].category), owners[i].label);
+  }
+  free(owners);
+}
+
+static void print_memory_row(const char *name, int64_t device, int64_t host, FILE *out) {
+  char text[2][BYTES_TEXT_BYTES], whole[2][INT_TEXT_BYTES];
+  fprintf(out, "  %-22s %10s %20s   %10s %20s\n", name,
+          fsdp_value_print_bytes(device, text[0], sizeof text[0]),
+          fsdp_value_print_int(device, whole[0], sizeof whole[0]),
+          fsdp_value_print_bytes(host, text[1], sizeof text[1]),
+          fsdp_value_print_int(host, whole[1], sizeof whole[1]));
+}
+
+static void print_memory(const fsdp_plan *plan, FILE *out) {
+  const fsdp_memory_space_report *device = &plan->memory.space[FSDP_SPACE_DEVICE];
+  const fsdp_memory_space_report *host = &plan->memory.space[FSDP_SPACE_HOST];
+  fprintf(out, "\nMemory of a rank, bytes\n  %-22s %31s   %31s\n", "", "device", "host");
+  print_memory_row("valley, between steps", device->valley_bytes, host->valley_bytes, out);
+  print_memory_row("peak", device->peak_bytes, host->peak_bytes, out);
+  print_memory_row("arena, allocated", device->arena_bytes, host->arena_bytes, out);
+  int64_t reserve = fsdp_plan_reserve_bytes(plan);
+  if (reserve > 0) print_memory_row("reserve, not measured", reserve, 0, out);
+  fprintf(out, "  of the peak\n");
+  for (int i = 0; i < FSDP_CATEGORY_COUNT; i++) {
+    if (!device->peak_by_category[i] && !host->peak_by_category[i]) continue;
+    char name[64];
+    snprintf(name, sizeof name, "  %s", fsdp_category_name((fsdp_category)i));
+    print_memory_row(name, device->peak_by_category[i], host->peak_by_category[i], out);
+  }
+  char position[LABEL_BYTES + 128];
+  fprintf(out, "  the device's peak is at %s\n",
+          fsdp_report_position(plan, device->peak_position, position, sizeof position));
+  print_largest(plan, device->peak_position, out);
+}
+
+// ---- The page
+
+static void print_head(const fsdp_plan *plan, const char *model_name, FILE *out) {
+  const fsdp_plan_config *config = &plan->config;
+  char parameters[INT_TEXT_BYTES];
+  int ranks = fsdp_mesh_ranks(&config->mesh);
+  fprintf(out, "%s: %s parameters, %d rank%s (data=%d, fsdp=%d), strategy %s, on %s\n", model_name,
+          fsdp_value_print_int(fsdp_llama_parameter_count(&config->model), parameters, sizeof parameters),
+          ranks, ranks == 1 ? "" : "s", config->mesh.size[FSDP_AXIS_DATA], config->mesh.size[FSDP_AXIS_FSDP],
+          fsdp_strategy_name(config->strategy), config->target->name);
+  fprintf(out, "micro-batch of %" PRId64 " x %" PRId64 " tokens on a rank, %d a step, %s; prefetch %d%s%s\n",
+          config->batch, config->seq, config->accumulation,
+          config->accumulate == FSDP_ACCUMULATE_LOCAL ? "accumulated whole" : "each reduced",
+          config->prefetch, config->recompute_block ? ", blocks recomputed" : "",
+          config->cpu_offload ? ", offloaded to the host" : "");
+  fprintf(out, "parameters in %s, reduced in %s, master %s, moments %s\n",
+          fsdp_dtype_name(config->param_dtype), fsdp_dtype_name(config->reduce_dtype),
+          fsdp_dtype_name(config->master_dtype), fsdp_dtype_name(config->moment_dtype));
+}
+
+static void print_traffic_row(const char *name, int64_t bytes, FILE *out) {
+  char text[BYTES_TEXT_BYTES], whole[INT_TEXT_BYTES];
+  fprintf(out, "  %-22s %10s %20s\n", name, fsdp_value_print_bytes(bytes, text, sizeof text),
+          fsdp_value_print_int(bytes, whole, sizeof whole));
+}
+
+void fsdp_report_print(const fsdp_plan *plan, const char *model_name, FILE *out) {
+  print_head(plan, model_name, out);
+  print_units(plan, out);
+  print_memory(plan, out);
+  fprintf(out, "\nBytes that a rank sends in a step\n");
+  print_traffic_row("all-gather", plan->traffic.all_gather_bytes, out);
+  print_traffic_row("reduce-scatter", plan->traffic.reduce_scatter_bytes, out);
+  print_traffic_row("all-reduce", plan->traffic.all_reduce_bytes, out);
+  print_traffic_row("scalars", plan->traffic.scalar_bytes, out);
+  if (fsdp_plan_check_bytes(plan) > 0) {
+    fprintf(out, "\nBytes that a rank reads to compare replicas\n");
+    print_traffic_row("check", fsdp_plan_check_bytes(plan), out);
+  }
+  fprintf(out, "\nProgram: %d instructions, %d waits, hash %016" PRIx64 "\n", plan->program->instr_count,
+          plan->program->wait_count, fsdp_program_hash(plan->program));
+  fprintf(out, "Verified: %s\n",
+          plan->verified ? "yes; no two instructions race, every read finds what it expects" : "no");
+  char hint[512];
+  if (fsdp_report_hint(plan, hint, sizeof hint)) fprintf(out, "hint: %s\n", hint);
+}
+
+// ---- JSON
+
+// jansson answers -1 or NULL only when it runs out of memory or is given text that is not UTF-8.
+static void put(json_t *object, const char *key, json_t *value) {
+  FSDP_CHECK(value && json_object_set_new(object, key, value) == 0, "JSON member %s", key);
+}
+
+static json_t *units_json(const fsdp_plan *plan) {
+  json_t *units = json_array();
+  for (int i = 0; i < plan->units->count; i++) {
+    const fsdp_unit *unit = &plan->units->units[i];
+    json_t *entry = json_object();
+    put(entry, "path", json_string(unit->path));
+    put(entry, "class", json_string(plan->graph->modules[unit->module].class_name));
+    put(entry, "numel", json_integer(unit->numel));
+    put(entry, "padded_numel", json_integer(unit->padded_numel));
+    FSDP_CHECK(json_array_append_new(units, entry) == 0, "JSON unit %d", i);
+  }
+  return units;
+}
+
+static json_t *categories_json(const int64_t bytes[FSDP_CATEGORY_COUNT]) {
+  json_t *categories = json_object();
+  for (int i = 0; i < FSDP_CATEGORY_COUNT; i++) {
+    put(categories, fsdp_category_name((fsdp_category)i), json_integer(bytes[i]));
+  }
+  return categories;
+}
+
+static json_t *memory_json(const fsdp_plan *plan) {
+  const fsdp_memory_space_report *device = &plan->memory.space[FSDP_SPACE_DEVICE];
+  const fsdp_memory_space_report *host = &plan->memory.space[FSDP_SPACE_HOST];
+  char position[LABEL_BYTES + 128];
+  json_t *memory = json_object();
+  put(memory, "valley_bytes", json_integer(device->valley_bytes));
+  put(memory, "peak_bytes", json_integer(device->peak_bytes));
+  put(memory, "arena_bytes", json_integer(device->arena_bytes));
+  put(memory, "reserve_bytes", json_integer(fsdp_plan_reserve_bytes(plan)));
+  put(memory, "peak_at",
+      json_string(fsdp_report_position(plan, device->peak_position, position, sizeof position)));
+  put(memory, "peak_position", json_integer(device->peak_position));
+  put(memory, "host_bytes", json_integer(host->arena_bytes));
+  put(memory, "host_valley_bytes", json_integer(host->valley_bytes));
+  put(memory, "host_peak_bytes", json_integer(host->peak_bytes));
+  put(memory, "by_category", categories_json(device->peak_by_category));
+  put(memory, "valley_by_category", categories_json(device->valley_by_category));
+  put(memory, "host_by_category", categories_json(host->peak_by_category));
+  return memory;
+}
+
+json_t *fsdp_report_json(const fsdp_plan *plan) {
+  json_t *root = json_object(), *model = json_object(), *comm = json_object(), *program = json_object();
+  put(model, "parameters", json_integer(fsdp_llama_parameter_count(&plan->config.model)));
+  put(comm, "all_gather_bytes", json_integer(plan->traffic.all_gather_bytes));
+  put(comm, "reduce_scatter_bytes", json_integer(plan->traffic.reduce_scatter_bytes));
+  put(comm, "all_reduce_bytes", json_integer(plan->traffic.all_reduce_bytes));
+  put(comm, "scalar_bytes", json_integer(plan->traffic.scalar_bytes));
+  char hash[24], hint[512];
+  snprintf(hash, sizeof hash, "%016" PRIx64, fsdp_program_hash(plan->program));
+  put(program, "instructions", json_integer(plan->program->instr_count));
+  put(program, "check_bytes", json_integer(fsdp_plan_check_bytes(plan)));
+  put(program, "waits", json_integer(plan->program->wait_count));
+  put(program, "hash", json_string(hash));
+  put(root, "model", model);
+  put(root, "units", units_json(plan));
+  put(root, "memory", memory_json(plan));
+  put(root, "comm", comm);
+  put(root, "program", program);
+  put(root, "verified", json_boolean(plan->verified));
+  put(root, "hint", fsdp_report_hint(plan, hint, sizeof hint) ? json_string(hint) : json_null());
+  return root;
+}

@@ -1,0 +1,33 @@
+#include "launcher/train/draw.h"
+
+#include "runtime/base/random.h"
+#include "runtime/base/size.h"
+
+// Elements that a thread draws at a time: whole blocks of the generator.
+#define PART_ELEMS ((int64_t)1 << 14)
+
+typedef struct drawing {
+  const fsdp_param *param;
+  uint64_t seed, stream;
+  int64_t first, elems;
+  float *out;
+} drawing;
+
+static void draw_part(void *argument, int64_t index, void *scratch) {
+  const drawing *d = argument;
+  (void)scratch;
+  int64_t begin = index * PART_ELEMS, count = fsdp_min_i64(PART_ELEMS, d->elems - begin);
+  fsdp_random_normal(d->seed, d->stream, d->first + begin, count, d->param->init_mean,
+                     d->param->init_deviation, d->out + begin);
+}
+
+void fsdp_draw_param(fsdp_pool *pool, const fsdp_param *param, uint64_t seed, int64_t first, int64_t elems,
+                     float *out) {
+  drawing d = {.param = param,
+               .seed = seed,
+               .stream = fsdp_random_stream(param->name),
+               .first = first,
+               .elems = elems,
+               .out = out};
+  fsdp_pool_run(pool, (elems + PART_ELEMS - 1) / PART_ELEMS, draw_part, &d);
+}

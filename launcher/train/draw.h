@@ -1,0 +1,10 @@
+// New weights, by all the cores of a rank: a model of 8 billion elements takes one core minutes.
+#pragma once
+
+#include "kernels/cpu/pool.h"
+#include "models/graph/graph.h"
+
+// Fills out[elems] with elements [first, first + elems) of a parameter's initialisation, the same values
+// whatever the number of threads.
+void fsdp_draw_param(fsdp_pool *pool, const fsdp_param *param, uint64_t seed, int64_t first, int64_t elems,
+                     float *out);

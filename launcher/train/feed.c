@@ -1,0 +1,130 @@
+#include "launcher/train/feed.h"
+
+#include "runtime/exec/profile.h"
+
+#include <math.h>
+
+void fsdp_feed_create(fsdp_feed *feed, const fsdp_feed_config *config) {
+  feed->config = *config;
+  feed->gate = (fsdp_feed_gate){0};
+  feed->steps_fed = feed->micro_batches_fed = feed->first_step = feed->sample_shift = feed->updates = 0;
+  feed->eval_step = -1;
+  for (int i = 0; i < FSDP_FEED_STEPS_KEPT; i++) atomic_init(&feed->busy_ns[i], 0);
+}
+
+void fsdp_feed_seek(fsdp_feed *feed, int64_t step, int64_t updates, int64_t sample_shift) {
+  feed->steps_fed = feed->first_step = step;
+  feed->micro_batches_fed = step * feed->config.accumulation;
+  feed->updates = updates;
+  feed->sample_shift = sample_shift;
+}
+
+static void book(fsdp_feed *feed, int64_t step, int64_t began_ns) {
+  atomic_fetch_add(&feed->busy_ns[step % FSDP_FEED_STEPS_KEPT], fsdp_profile_now_ns() - began_ns);
+}
+
+// The sample that is sequence `sequence` of this rank's micro-batch `micro_batch` of step `step`.
+static int64_t sample_of(const fsdp_feed *feed, int64_t step, int64_t micro_batch, int64_t sequence) {
+  const fsdp_feed_config *config = &feed->config;
+  int64_t steps = fsdp_sampler_steps_per_epoch(&config->sampler);
+  fsdp_sampler_part part = {
+      .ranks = config->ranks, .rank = config->rank, .micro_batch = micro_batch, .batch = config->batch};
+  int64_t position = fsdp_sampler_position(&part, sequence), at = step + feed->sample_shift;
+  return fsdp_sampler_sample(&config->sampler, at / steps, at % steps, position);
+}
+
+static int64_t count_eval_targets(const fsdp_feed *feed) {
+  const fsdp_feed_config *config = &feed->config;
+  int64_t count = 0;
+  for (int64_t i = 0; i < config->eval_sampler.global_batch; i++) {
+    int64_t sample = fsdp_sampler_validation_sample(&config->eval_sampler, feed->eval_step, i);
+    count += fsdp_dataset_target_count(config->eval_dataset, sample);
+  }
+  return count;
+}
+
+static void fill_eval_batch(const fsdp_feed *feed, int32_t *tokens, int32_t *targets) {
+  const fsdp_feed_config *config = &feed->config;
+  fsdp_sampler_part part = {.ranks = config->ranks, .rank = config->rank, .batch = config->batch};
+  for (int64_t i = 0; i < config->batch; i++) {
+    int64_t position = fsdp_sampler_position(&part, i), offset = i * config->seq;
+    int64_t sample = fsdp_sampler_validation_sample(&config->eval_sampler, feed->eval_step, position);
+    fsdp_dataset_fill(config->eval_dataset, sample, tokens + offset, targets + offset);
+  }
+}
+
+double fsdp_feed_evaluate(fsdp_feed *feed, fsdp_executor *executor) {
+  int64_t steps = fsdp_sampler_validation_steps(&feed->config.eval_sampler), count = 0;
+  double sum = 0;
+  // The callbacks see eval_step: they run while run_evaluation waits, and those of steps are over.
+  for (feed->eval_step = 0; feed->eval_step < steps; feed->eval_step++) {
+    float loss;
+    fsdp_executor_run_evaluation(executor, &loss);
+    sum += (double)loss * (double)feed->eval_target_count;
+    count += feed->eval_target_count;
+  }
+  feed->eval_step = -1;
+  return sum / (double)count;
+}
+
+void fsdp_feed_step(void *context, float scalars[FSDP_SCALAR_COUNT], float *target_count) {
+  fsdp_feed *feed = context;
+  if (feed->eval_step >= 0) {
+    feed->eval_target_count = count_eval_targets(feed);
+    *target_count = (float)feed->eval_target_count;
+    return;
+  }
+  int64_t began_ns = fsdp_profile_now_ns(), step = feed->steps_fed++;
+  double t = (double)(feed->updates + 1);
+  scalars[FSDP_SCALAR_LR] = (float)fsdp_learning_rate_at(&feed->config.rate, step);
+  scalars[FSDP_SCALAR_CORRECTION1] = (float)(1 - pow(feed->config.beta1, t));
+  scalars[FSDP_SCALAR_CORRECTION2] = (float)(1 - pow(feed->config.beta2, t));
+  scalars[FSDP_SCALAR_STEP] = (float)t;
+  scalars[FSDP_SCALAR_ONE] = 1;
+  int64_t count = 0;
+  for (int64_t m = 0; m < feed->config.accumulation; m++) {
+    for (int64_t i = 0; i < feed->config.batch; i++) {
+      count += fsdp_dataset_target_count(feed->config.dataset, sample_of(feed, step, m, i));
+    }
+  }
+  *target_count = (float)count;
+  book(feed, step, began_ns);
+}
+
+void fsdp_feed_batch(void *context, int32_t *tokens, int32_t *targets) {
+  fsdp_feed *feed = context;
+  if (feed->eval_step >= 0) {
+    fill_eval_batch(feed, tokens, targets);
+    return;
+  }
+  int64_t began_ns = fsdp_profile_now_ns(), fed = feed->micro_batches_fed++;
+  int64_t step = fed / feed->config.accumulation, micro_batch = fed % feed->config.accumulation;
+  for (int64_t i = 0; i < feed->config.batch; i++) {
+    int64_t offset = i * feed->config.seq;
+    fsdp_dataset_fill(feed->config.dataset, sample_of(feed, step, micro_batch, i), tokens + offset,
+                      targets + offset);
+  }
+  book(feed, step, began_ns);
+}
+
+bool fsdp_feed_skips(const fsdp_feed *feed, float grad_norm) {
+  return feed->config.norm_limit > 0 && FSDP_NORM_SKIPS(grad_norm, feed->config.norm_limit);
+}
+
+void fsdp_feed_publish(void *context, float loss, float grad_norm) {
+  fsdp_feed *feed = context;
+  (void)loss;
+  if (feed->eval_step < 0 && !fsdp_feed_skips(feed, grad_norm)) feed->updates++;
+}
+
+void fsdp_feed_observe(void *context, const fsdp_instr *instr, const fsdp_view *operands) {
+  fsdp_feed *feed = context;
+  (void)operands;
+  if (instr->kind == FSDP_INSTR_OP && instr->op == FSDP_OP_ADAMW && feed->gate.pass) {
+    feed->gate.pass(feed->gate.context);
+  }
+}
+
+double fsdp_feed_take_ms(fsdp_feed *feed, int64_t step) {
+  return (double)atomic_exchange(&feed->busy_ns[step % FSDP_FEED_STEPS_KEPT], 0) / 1e6;
+}

@@ -1,0 +1,77 @@
+// What the running program asks the launcher for: a step's scalars and micro-batches' tokens, in the
+// program's order.
+//
+// The functions below are the executor's callbacks, with a feed as their context; they run on the host
+// stream's thread, ahead of the compute stream, and only copy.
+#pragma once
+
+#include "kernels/kernels.h"
+#include "launcher/train/learning_rate.h"
+#include "models/graph/op.h"
+#include "runtime/data/dataset.h"
+#include "runtime/data/sampler.h"
+#include "runtime/exec/executor.h"
+#include "runtime/plan/program/program.h"
+
+#include <stdatomic.h>
+
+typedef struct fsdp_feed_config {
+  const fsdp_dataset *dataset; // outlives the feed
+  fsdp_sampler sampler;
+  int64_t ranks, rank; // data-parallel
+  int64_t batch, seq, accumulation;
+  fsdp_learning_rate rate;
+  double beta1, beta2;
+  float norm_limit;                 // a step with a norm above it (FSDP_NORM_SKIPS) is skipped; 0: none is
+  const fsdp_dataset *eval_dataset; // NULL: no evaluation
+  fsdp_sampler eval_sampler;        // with a global batch of one micro-batch
+} fsdp_feed_config;
+
+#define FSDP_FEED_STEPS_KEPT 4
+
+// Called before each update, on its stream's thread; it may wait.
+typedef struct fsdp_feed_gate {
+  void (*pass)(void *context); // NULL: none
+  void *context;
+} fsdp_feed_gate;
+
+typedef struct fsdp_feed {
+  fsdp_feed_config config;
+  int64_t steps_fed, micro_batches_fed; // steps done before this run included
+  int64_t first_step;                   // steps done before this run
+  int64_t updates;                      // steps that were not skipped, of earlier runs too: the optimizer's t
+  int64_t sample_shift;      // the sampler's step (epochs one after the other) less the optimizer's
+  int64_t eval_step;         // of the evaluation that is under way, or -1
+  int64_t eval_target_count; // of its batch, all ranks together
+  fsdp_feed_gate gate;       // set while no step runs
+  _Atomic int64_t busy_ns[FSDP_FEED_STEPS_KEPT]; // time spent in the callbacks, by step
+} fsdp_feed;
+
+// Starts at step 0. The feed is handed to the executor by address and must not move.
+void fsdp_feed_create(fsdp_feed *feed, const fsdp_feed_config *config);
+
+// Continues after step `step` of an earlier run, which made `updates` of them, with the samples of the
+// sampler's step `step + sample_shift`. Before the first step is fed.
+void fsdp_feed_seek(fsdp_feed *feed, int64_t step, int64_t updates, int64_t sample_shift);
+
+// fsdp_executor_callbacks.feed_step and feed_batch.
+void fsdp_feed_step(void *feed, float scalars[FSDP_SCALAR_COUNT], float *target_count);
+void fsdp_feed_batch(void *feed, int32_t *tokens, int32_t *targets);
+
+// fsdp_executor_callbacks.publish: counts the step's update unless its norm says that it was skipped, before
+// the next step is fed.
+void fsdp_feed_publish(void *feed, float loss, float grad_norm);
+
+// Whether a step with this norm is skipped: the rule by which the clip factor's kernel decided.
+bool fsdp_feed_skips(const fsdp_feed *feed, float grad_norm);
+
+// fsdp_executor_callbacks.observe: passes the gate before an update.
+void fsdp_feed_observe(void *feed, const fsdp_instr *instr, const fsdp_view *operands);
+
+// Between steps: evaluates on every sample of the evaluation's data, each once. The result is the mean over
+// all their targets that count, whatever the number of ranks; training goes on as if it had not happened.
+// Called by all ranks.
+double fsdp_feed_evaluate(fsdp_feed *feed, fsdp_executor *executor);
+
+// Milliseconds that the data of step `step` (from 0) took; ask once, when the step is over.
+double fsdp_feed_take_ms(fsdp_feed *feed, int64_t step);

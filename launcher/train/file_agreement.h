@@ -1,0 +1,43 @@
+// Whether all ranks read the same files, before any of them acts on what they hold.
+//
+// A path means another file on another node, or in another working directory. Ranks of one node that see the
+// same file (device, inode, size, times) form a class, which needs no comparison. Where a file has several
+// classes, each class hashes the contents once, its ranks sharing the work, and the hashes are compared:
+//
+//   file      | slice 0 | slice 1 | slice 2 | slice 3 | ...     16 MiB each, XXH3-128 seeded with its number
+//   class A     rank 0    rank 1    rank 0    rank 1            node 0
+//   class B     rank 2    rank 3    rank 2    rank 3            node 1
+//
+// A shared file system cannot be told from copies, so on N nodes every file is read once by each node.
+#pragma once
+
+#include "runtime/comm/world.h"
+
+// The files that the result depends on, in an order that is the same on all ranks.
+typedef struct fsdp_file_list {
+  struct fsdp_listed_file *files; // owned
+  int count;
+} fsdp_file_list;
+
+typedef struct fsdp_listed_file {
+  const char *what; // "data", "weights", ...: a literal
+  char *path;
+} fsdp_listed_file;
+
+// What the comparison cost.
+typedef struct fsdp_file_agreement {
+  int64_t bytes; // of files whose contents were compared, each counted once
+  double seconds;
+} fsdp_file_agreement;
+
+// Appends a copy of `path`, or of each of several paths separated by commas.
+void fsdp_file_list_add(fsdp_file_list *list, const char *what, const char *path);
+void fsdp_file_list_add_all(fsdp_file_list *list, const char *what, const char *paths);
+void fsdp_file_list_destroy(fsdp_file_list *list);
+
+// Compares the lists, then the files. `sizes_only`: of each file the size and the first slice alone, which
+// holds the header of weights and of prepared tokens. Called by all ranks; every rank returns the same.
+// FSDP_ERR_INPUT, naming the file and two ranks with their hosts, where they differ or where only some ranks
+// can read one; a file that no rank can read is left for its reader to report.
+fsdp_status fsdp_file_list_agree(const fsdp_file_list *list, fsdp_world *world, bool sizes_only,
+                                 fsdp_file_agreement *cost, fsdp_error *error);

@@ -1,0 +1,190 @@
+#include "launcher/train/placement.h"
+
+#include "runtime/base/check.h"
+
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#ifdef FSDP_WITH_HWLOC
+#include <hwloc.h>
+#endif
+
+// Processors of a machine that these lists have room for.
+#define PROCESSORS_MAX CPU_SETSIZE
+
+// A core is a set of processors (hardware threads).
+typedef struct core_list {
+  int count;
+  cpu_set_t *cores;
+} core_list;
+
+bool fsdp_placement_is_pinned_by_mpirun(void) {
+  const char *job = getenv("PMIX_NAMESPACE");
+  return getenv("OMPI_COMM_WORLD_LOCAL_RANK") && !(job && strncmp(job, "slurm", 5) == 0);
+}
+
+fsdp_status fsdp_placement_check_tasks(const fsdp_world *world, fsdp_error *error) {
+  const char *tasks = getenv("SLURM_STEP_NUM_TASKS");
+  if (world->size > 1 || !tasks || atoi(tasks) <= 1 || getenv("OMPI_COMM_WORLD_SIZE")) return FSDP_OK;
+  return fsdp_fail(
+      error, FSDP_ERR_PEER,
+      "srun has started %s tasks (SLURM_STEP_NUM_TASKS), but MPI in this one sees no other: start "
+      "them with srun --mpi=pmix (srun --mpi=list says what this Slurm has), or with mpirun",
+      tasks);
+}
+
+// What this rank may run on. Open MPI's mpirun pins ranks by its own rules (a lone one to a single core), so
+// there it is what the daemon that started the rank may run on, which is what the user gave to mpirun; else
+// it is the rank's own.
+static void read_allowed(cpu_set_t *allowed) {
+  CPU_ZERO(allowed);
+  pid_t starter = fsdp_placement_is_pinned_by_mpirun() ? getppid() : 0;
+  if (starter > 1 && sched_getaffinity(starter, sizeof *allowed, allowed) == 0) return;
+  sched_getaffinity(0, sizeof *allowed, allowed);
+}
+
+#ifdef FSDP_WITH_HWLOC
+const char *fsdp_placement_method(void) {
+  return "hwloc";
+}
+
+// Leaves the allowed processors that are nearest to a PCI device; all of them where none is, or it is not
+// known.
+static void keep_near(hwloc_topology_t topology, const char *bus, cpu_set_t *allowed) {
+  hwloc_obj_t device = hwloc_get_pcidev_by_busidstring(topology, bus);
+  if (!device) return;
+  hwloc_obj_t holder = hwloc_get_non_io_ancestor_obj(topology, device);
+  cpu_set_t near;
+  CPU_ZERO(&near);
+  for (size_t cpu = 0; cpu < PROCESSORS_MAX; cpu++) {
+    if (CPU_ISSET(cpu, allowed) && hwloc_bitmap_isset(holder->cpuset, (unsigned)cpu)) CPU_SET(cpu, &near);
+  }
+  if (CPU_COUNT(&near) > 0) *allowed = near;
+}
+
+// The allowed cores (near a PCI device, unless `bus` is NULL) in hwloc's logical order, each with its allowed
+// processors; a core without any is left out.
+static void list_cores(cpu_set_t *allowed, const char *bus, core_list *list) {
+  hwloc_topology_t topology;
+  if (hwloc_topology_init(&topology) != 0) return;
+  if (bus) hwloc_topology_set_io_types_filter(topology, HWLOC_TYPE_FILTER_KEEP_IMPORTANT);
+  if (hwloc_topology_load(topology) != 0) {
+    hwloc_topology_destroy(topology);
+    return;
+  }
+  if (bus) keep_near(topology, bus, allowed);
+  int depth = hwloc_get_type_or_below_depth(topology, HWLOC_OBJ_CORE);
+  int count = (int)hwloc_get_nbobjs_by_depth(topology, depth);
+  list->cores = fsdp_alloc_zeroed((size_t)count, sizeof *list->cores);
+  for (int i = 0; i < count; i++) {
+    hwloc_obj_t core = hwloc_get_obj_by_depth(topology, depth, (unsigned)i);
+    cpu_set_t *set = &list->cores[list->count];
+    CPU_ZERO(set);
+    for (size_t cpu = 0; cpu < PROCESSORS_MAX; cpu++) {
+      if (CPU_ISSET(cpu, allowed) && hwloc_bitmap_isset(core->cpuset, (unsigned)cpu)) CPU_SET(cpu, set);
+    }
+    list->count += CPU_COUNT(set) > 0;
+  }
+  hwloc_topology_destroy(topology);
+}
+#else
+const char *fsdp_placement_method(void) {
+  return "affinity";
+}
+
+// Without hwloc a processor is a core, in the order of their numbers.
+static void list_cores(cpu_set_t *allowed, const char *bus, core_list *list) {
+  (void)bus;
+  list->cores = fsdp_alloc_zeroed(PROCESSORS_MAX, sizeof *list->cores);
+  for (size_t cpu = 0; cpu < PROCESSORS_MAX; cpu++) {
+    if (!CPU_ISSET(cpu, allowed)) continue;
+    CPU_ZERO(&list->cores[list->count]);
+    CPU_SET(cpu, &list->cores[list->count]);
+    list->count++;
+  }
+}
+#endif
+
+// "0-3,8" into out, with "..." where it does not fit.
+static void print_set(const cpu_set_t *set, char *out, size_t bytes) {
+  size_t used = 0;
+  out[0] = 0;
+  for (size_t cpu = 0; cpu < PROCESSORS_MAX; cpu++) {
+    if (!CPU_ISSET(cpu, set)) continue;
+    size_t last = cpu;
+    while (last + 1 < PROCESSORS_MAX && CPU_ISSET(last + 1, set)) last++;
+    char part[32];
+    int length = last > cpu ? snprintf(part, sizeof part, "%s%zu-%zu", used ? "," : "", cpu, last)
+                            : snprintf(part, sizeof part, "%s%zu", used ? "," : "", cpu);
+    if (used + (size_t)length + 4 >= bytes) {
+      memcpy(out + used, "...", 4);
+      return;
+    }
+    memcpy(out + used, part, (size_t)length + 1);
+    used += (size_t)length;
+    cpu = last;
+  }
+}
+
+// Which of the ranks of this node that may run on the same processors this one is, and of how many: those
+// are left to us to divide.
+static void find_sharers(fsdp_world *world, const cpu_set_t *near, int *place, int *count) {
+  typedef struct entry {
+    int node_index;
+    cpu_set_t near;
+  } entry;
+  entry mine;
+  memset(&mine, 0, sizeof mine);
+  mine.node_index = world->node_index;
+  mine.near = *near;
+  entry *all = fsdp_alloc((size_t)world->size * sizeof *all);
+  fsdp_world_gather(world, &mine, (int64_t)sizeof mine, all);
+  *place = *count = 0;
+  for (int i = 0; i < world->size; i++) {
+    if (all[i].node_index != mine.node_index || !CPU_EQUAL(&all[i].near, &mine.near)) continue;
+    *place += i < world->rank;
+    *count += 1;
+  }
+  free(all);
+}
+
+void fsdp_placement_bind(fsdp_world *world, const fsdp_placement_config *config, fsdp_placement *placement) {
+  *placement = (fsdp_placement){.core_count = 1, .node_cores = 1};
+  if (config->gpu_bus) snprintf(placement->gpu, sizeof placement->gpu, "%s", config->gpu_bus);
+  cpu_set_t near, share;
+  read_allowed(&near);
+  core_list list = {0, NULL};
+  list_cores(&near, config->gpu_bus, &list);
+  int place, count;
+  find_sharers(world, &near, &place, &count);
+  if (list.count > 0) {
+    long long cores = list.count;
+    int begin = (int)(place * cores / count), end = (int)((place + 1) * cores / count);
+    if (end == begin) end = begin + 1; // more ranks than cores
+    CPU_ZERO(&share);
+    for (int i = begin; i < end; i++) CPU_OR(&share, &share, &list.cores[i]);
+    placement->node_cores = list.count;
+    placement->core_count = end - begin;
+    placement->bound = config->bind && sched_setaffinity(0, sizeof share, &share) == 0;
+    print_set(&share, placement->cores, sizeof placement->cores);
+  }
+  free(list.cores);
+}
+
+void fsdp_placement_print(fsdp_world *world, const fsdp_placement *mine, FILE *out) {
+  enum { SHOWN = 16 };
+  fsdp_placement *all = fsdp_alloc((size_t)world->size * sizeof *all);
+  fsdp_world_gather(world, mine, (int64_t)sizeof *mine, all);
+  if (world->rank == 0) {
+    fprintf(out, "placement: %d node%s, %d core%s each; processors of rank", world->node_count,
+            world->node_count == 1 ? "" : "s", mine->node_cores, mine->node_cores == 1 ? "" : "s");
+    for (int i = 0; i < world->size && i < SHOWN; i++) {
+      fprintf(out, "%s %d: %s", i ? "," : "", i, all[i].bound ? all[i].cores : "not bound");
+      if (all[i].gpu[0]) fprintf(out, " by GPU %s", all[i].gpu);
+    }
+    fprintf(out, "%s (%s)\n", world->size > SHOWN ? ", ..." : "", fsdp_placement_method());
+  }
+  free(all);
+}

@@ -1,0 +1,252 @@
+#include "launcher/train/resume.h"
+
+#include "runtime/base/check.h"
+#include "runtime/base/size.h"
+#include "runtime/checkpoint/checkpoint_file.h"
+#include "runtime/checkpoint/checkpoint_folder.h"
+#include "runtime/checkpoint/config_compare.h"
+#include "runtime/checkpoint/safetensors.h"
+#include "runtime/exec/state.h"
+
+#include <inttypes.h>
+#include <string.h>
+#include <unistd.h>
+
+struct fsdp_resume {
+  fsdp_resume_config config;
+  fsdp_checkpoint_entry *entries; // rank 0's
+  int count, index;               // candidates, and the one in use; the same on all ranks
+  bool named;                     // by --resume PATH: no other will do
+  char path[FSDP_CHECKPOINT_PATH_BYTES];
+  fsdp_checkpoint *checkpoint;
+  int *params; // by the plan's parameter: the checkpoint's
+  int64_t bytes_read;
+};
+
+// ---- The same model
+
+// How the checkpoint's model differs from the plan's, into `out`; false where it does not. Shapes follow from
+// the configuration, and are compared all the same: another program may have written the checkpoint.
+static bool model_differs(const fsdp_checkpoint *c, const fsdp_plan *plan, char *out, size_t out_bytes) {
+  if (fsdp_config_differs(&c->model, &plan->config.model, FSDP_CONFIG_NUMBERS, out, out_bytes)) return true;
+  const fsdp_graph *graph = plan->graph;
+  for (int p = 0; p < graph->param_count; p++) {
+    const fsdp_param *param = &graph->params[p];
+    int found = fsdp_checkpoint_find(c, param->name);
+    char here[96], there[96];
+    if (found < 0) {
+      snprintf(out, out_bytes, "it has no parameter %s", param->name);
+      return true;
+    }
+    const fsdp_checkpoint_param *saved = &c->params[found];
+    if (saved->dims == param->dims && memcmp(saved->shape, param->shape, 8 * (size_t)param->dims) == 0)
+      continue;
+    snprintf(out, out_bytes, "its %s is %s, the model's is %s", param->name,
+             fsdp_safetensors_shape_text(saved->dims, saved->shape, here),
+             fsdp_safetensors_shape_text(param->dims, param->shape, there));
+    return true;
+  }
+  if (c->param_count != graph->param_count) {
+    snprintf(out, out_bytes, "it has %d parameters, the model %d", c->param_count, graph->param_count);
+    return true;
+  }
+  return false;
+}
+
+// ---- Which one
+
+static void find_candidates(fsdp_resume *r, fsdp_error *error) {
+  const char *path = r->config.path;
+  const char *folder = r->named ? path : r->config.folder;
+  char manifest[FSDP_CHECKPOINT_PATH_BYTES + 32];
+  snprintf(manifest, sizeof manifest, "%.4000s/" FSDP_CHECKPOINT_MANIFEST, path);
+  if (r->named && access(manifest, F_OK) == 0) {
+    r->entries = fsdp_alloc_zeroed(1, sizeof *r->entries);
+    snprintf(r->entries[0].path, sizeof r->entries[0].path, "%.4000s", path);
+    r->count = 1;
+    return;
+  }
+  r->count = fsdp_checkpoint_list(folder, &r->entries);
+  if (r->named && r->count == 0) {
+    fsdp_fail(
+        error, FSDP_ERR_INPUT,
+        "--resume '%s' holds no checkpoint: give the folder of one (step-...), or of an experiment that "
+        "has some",
+        path);
+  }
+}
+
+// Rank 0: the manifest of the candidate, where it and all its files are there. The caller frees it.
+static char *read_candidate(fsdp_resume *r, fsdp_error *error) {
+  fsdp_checkpoint *c;
+  snprintf(r->path, sizeof r->path, "%s", r->entries[r->index].path);
+  if (fsdp_checkpoint_read_manifest(r->path, &c, error) != FSDP_OK) return NULL;
+  char *text = NULL;
+  if (fsdp_checkpoint_check_files(c, r->path, error) == FSDP_OK) text = fsdp_checkpoint_print(c);
+  fsdp_checkpoint_destroy(c);
+  return text;
+}
+
+// Takes the manifest that rank 0 has read; FSDP_ERR_INPUT where it could not.
+static fsdp_status take_candidate(fsdp_resume *r, fsdp_error *error) {
+  fsdp_world *world = r->config.world;
+  error->status = FSDP_OK;
+  char *text = world->rank == 0 ? read_candidate(r, error) : NULL;
+  if (fsdp_world_share_error(world, error) != FSDP_OK) {
+    free(text);
+    return error->status;
+  }
+  int64_t bytes = text ? (int64_t)strlen(text) + 1 : 0;
+  fsdp_world_broadcast(world, &bytes, (int64_t)sizeof bytes);
+  fsdp_world_broadcast(world, r->path, (int64_t)sizeof r->path);
+  if (!text) text = fsdp_alloc((size_t)bytes);
+  fsdp_world_broadcast(world, text, bytes);
+  fsdp_checkpoint_destroy(r->checkpoint);
+  fsdp_checkpoint_parse(r->path, text, &r->checkpoint, error);
+  free(text);
+  return fsdp_world_share_error(world, error);
+}
+
+static fsdp_status check_model(fsdp_resume *r, fsdp_error *error) {
+  char what[512];
+  if (!model_differs(r->checkpoint, r->config.plan, what, sizeof what)) return FSDP_OK;
+  return fsdp_fail(
+      error, FSDP_ERR_INPUT,
+      "%s is a checkpoint of another model (its configuration → this run's: %s); take its --model, "
+      "another experiment with -e, or --resume off",
+      r->path, what);
+}
+
+// The next candidate that can be used, from r->index on; a damaged one is told and passed over.
+static fsdp_status choose(fsdp_resume *r, fsdp_error *error) {
+  fsdp_error wrong = {0};
+  for (; r->index < r->count; r->index++) {
+    if (take_candidate(r, &wrong) == FSDP_OK) return check_model(r, error);
+    if (r->named && r->count == 1) {
+      *error = wrong;
+      return error->status;
+    }
+    if (r->config.world->rank == 0) {
+      fprintf(stderr, "fsdp_train: warning: %s\n", wrong.message);
+    }
+  }
+  return fsdp_fail(
+      error, FSDP_ERR_INPUT,
+      "%s: none of its %d checkpoints can be used (the last: %.600s); start afresh with --resume "
+      "off or another -e",
+      r->named ? r->config.path : r->config.folder, r->count, wrong.message);
+}
+
+fsdp_status fsdp_resume_create(const fsdp_resume_config *config, fsdp_resume **resume, fsdp_error *error) {
+  fsdp_resume *r = fsdp_alloc_zeroed(1, sizeof *r);
+  fsdp_world *world = config->world;
+  r->config = *config;
+  r->named = strcmp(config->path, "auto") != 0;
+  *resume = r;
+  if (world->rank == 0) find_candidates(r, error);
+  if (fsdp_world_share_error(world, error) != FSDP_OK) return error->status;
+  fsdp_world_broadcast(world, &r->count, (int64_t)sizeof r->count);
+  return r->count > 0 ? choose(r, error) : FSDP_OK;
+}
+
+void fsdp_resume_destroy(fsdp_resume *r) {
+  if (!r) return;
+  fsdp_checkpoint_destroy(r->checkpoint);
+  free(r->entries);
+  free(r->params);
+  free(r);
+}
+
+// ---- Its state
+
+typedef struct loading {
+  const fsdp_resume *resume;
+  fsdp_checkpoint_reader *reader;
+  int part;
+  void *scratch; // values as saved, where they are converted
+  int64_t scratch_bytes;
+} loading;
+
+static void convert(const void *from, fsdp_dtype from_dtype, void *to, fsdp_dtype to_dtype, int64_t elems) {
+  for (int64_t i = 0; i < elems; i++) {
+    float value =
+        from_dtype == FSDP_F32 ? ((const float *)from)[i] : fsdp_bf16_to_f32(((const fsdp_bf16 *)from)[i]);
+    if (to_dtype == FSDP_F32)
+      ((float *)to)[i] = value;
+    else
+      ((fsdp_bf16 *)to)[i] = fsdp_bf16_from_f32(value);
+  }
+}
+
+static fsdp_status read_range(void *context, const fsdp_state_range *range, void *values, fsdp_error *error) {
+  loading *l = context;
+  const fsdp_resume *r = l->resume;
+  fsdp_dtype saved = r->checkpoint->dtype[l->part];
+  int param = r->params[range->param];
+  if (saved == range->dtype) {
+    return fsdp_checkpoint_read(l->reader, l->part, param, range->first_elem, range->elems, values, error);
+  }
+  int64_t bytes = range->elems * fsdp_dtype_bytes(saved);
+  if (bytes > l->scratch_bytes) l->scratch = fsdp_realloc(l->scratch, (size_t)(l->scratch_bytes = bytes));
+  fsdp_status status =
+      fsdp_checkpoint_read(l->reader, l->part, param, range->first_elem, range->elems, l->scratch, error);
+  if (status == FSDP_OK) convert(l->scratch, saved, values, range->dtype, range->elems);
+  return status;
+}
+
+static void map_params(fsdp_resume *r) {
+  const fsdp_graph *graph = r->config.plan->graph;
+  r->params = fsdp_realloc(r->params, (size_t)graph->param_count * sizeof *r->params);
+  for (int p = 0; p < graph->param_count; p++) {
+    r->params[p] = fsdp_checkpoint_find(r->checkpoint, graph->params[p].name);
+  }
+}
+
+static fsdp_status load_one(fsdp_resume *r, fsdp_executor *executor, fsdp_error *error) {
+  fsdp_world *world = r->config.world;
+  map_params(r);
+  loading l = {.resume = r, .reader = fsdp_checkpoint_reader_create(r->checkpoint, r->path)};
+  fsdp_status status = FSDP_OK;
+  for (; l.part < FSDP_CHECKPOINT_PARTS && status == FSDP_OK; l.part++) {
+    status = fsdp_state_load_slice(executor, (fsdp_state_part)l.part, read_range, &l, error);
+  }
+  r->bytes_read = fsdp_world_sum(world, fsdp_checkpoint_reader_bytes(l.reader));
+  free(l.scratch);
+  fsdp_checkpoint_reader_destroy(l.reader);
+  if (fsdp_world_share_error(world, error) != FSDP_OK) return error->status;
+  for (int part = 0; part < FSDP_CHECKPOINT_PARTS; part++)
+    fsdp_state_exchange(executor, (fsdp_state_part)part);
+  return FSDP_OK;
+}
+
+fsdp_status fsdp_resume_load(fsdp_resume *r, fsdp_executor *executor, fsdp_error *error) {
+  for (;;) {
+    if (load_one(r, executor, error) == FSDP_OK) return FSDP_OK;
+    if (r->named && r->count == 1) return error->status;
+    if (r->config.world->rank == 0) fprintf(stderr, "fsdp_train: warning: %s\n", error->message);
+    r->index++;
+    char last[600];
+    snprintf(last, sizeof last, "%.599s", error->message);
+    if (r->index == r->count) {
+      return fsdp_fail(
+          error, FSDP_ERR_INPUT,
+          "%s: none of its %d checkpoints can be used (the last: %s); start afresh with --resume "
+          "off or another -e",
+          r->named ? r->config.path : r->config.folder, r->count, last);
+    }
+    error->status = FSDP_OK;
+    if (choose(r, error) != FSDP_OK) return error->status;
+  }
+}
+
+// ---- Queries
+
+const fsdp_checkpoint *fsdp_resume_checkpoint(const fsdp_resume *r) {
+  return r ? r->checkpoint : NULL;
+}
+const char *fsdp_resume_path(const fsdp_resume *r) {
+  return r->path;
+}
+int64_t fsdp_resume_bytes_read(const fsdp_resume *r) {
+  return r->bytes_read;
+}

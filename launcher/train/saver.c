@@ -1,0 +1,384 @@
+#include "launcher/train/saver.h"
+
+#include "launcher/cli/option_value.h"
+#include "runtime/base/check.h"
+#include "runtime/base/size.h"
+#include "runtime/checkpoint/checkpoint_file.h"
+#include "runtime/checkpoint/checkpoint_folder.h"
+#include "runtime/exec/profile.h"
+#include "runtime/exec/state.h"
+
+#include <inttypes.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <time.h>
+
+#define STAGING_BYTES ((int64_t)4 << 20)
+
+typedef enum job { JOB_NONE, JOB_WRITE, JOB_COMMIT } job;
+
+struct fsdp_saver {
+  fsdp_saver_config config;
+  char *folder, *model_folder;
+  fsdp_checkpoint *checkpoint; // layout always; progress and files of the save under way
+  int rank;
+  int keep;
+  unsigned char *snapshot; // the data of this rank's file; NULL: written straight from the state
+  int64_t snapshot_bytes;
+  unsigned char *staging; // without a snapshot
+  // All ranks alike.
+  bool writing, committing; // a file is being written, or was and is not settled; rank 0 completes it
+  int64_t step;
+  fsdp_error not_finite; // what a save found, if any did
+  fsdp_error last_error; // of the last save; FSDP_OK where it is complete
+  bool warned;           // of last_error
+  int64_t began_ns;      // the save under way
+  // The writer thread does `todo` and clears it; one for every job, for none could raise its priority again.
+  bool has_thread;
+  pthread_t thread;
+  pthread_mutex_t mutex;
+  pthread_cond_t changed;
+  job todo;
+  _Atomic bool copying; // the snapshot is being taken; cleared under the mutex
+  _Atomic int64_t gate_ns;
+  fsdp_error job_error;
+  fsdp_checkpoint_file file;
+};
+
+// ---- The two jobs
+
+// Where element `flat` of a unit's flat buffer lies in this rank's shard.
+static int64_t in_shard(const fsdp_saver *s, int unit, int64_t flat) {
+  const fsdp_mesh *mesh = &s->checkpoint->mesh;
+  int64_t shard = s->checkpoint->units[unit].padded_numel / mesh->size[FSDP_AXIS_FSDP];
+  return flat - fsdp_mesh_coordinate(mesh, FSDP_AXIS_FSDP, s->rank) * shard;
+}
+
+static const void *from_state(void *context, const fsdp_checkpoint_range *range) {
+  fsdp_saver *s = context;
+  fsdp_state_read_shard(s->config.executor, (fsdp_state_part)range->part, range->unit,
+                        in_shard(s, range->unit, range->first_elem), range->elems, s->staging);
+  return s->staging;
+}
+
+// FSDP_SNAPSHOT_DELAY_MS makes the copy of each unit slow, so that a test sees whether updates wait for it.
+static void delay_for_tests(void) {
+  const char *delay_ms = getenv("FSDP_SNAPSHOT_DELAY_MS");
+  if (delay_ms) nanosleep(&(struct timespec){.tv_nsec = atol(delay_ms) % 1000 * 1000000L}, NULL);
+}
+
+static void take_snapshot(fsdp_saver *s) {
+  const fsdp_checkpoint *c = s->checkpoint;
+  unsigned char *to = s->snapshot;
+  for (int part = 0; part < FSDP_CHECKPOINT_PARTS; part++) {
+    for (int u = 0; u < c->unit_count; u++) {
+      int64_t first, elems;
+      fsdp_checkpoint_piece(c, s->rank, u, &first, &elems);
+      if (elems == 0) continue;
+      delay_for_tests();
+      fsdp_state_read_shard(s->config.executor, (fsdp_state_part)part, u, in_shard(s, u, first), elems, to);
+      to += elems * fsdp_dtype_bytes(c->dtype[part]);
+    }
+  }
+}
+
+static void end_copying(fsdp_saver *s) {
+  pthread_mutex_lock(&s->mutex);
+  atomic_store(&s->copying, false);
+  pthread_cond_broadcast(&s->changed);
+  pthread_mutex_unlock(&s->mutex);
+}
+
+void fsdp_saver_gate(fsdp_saver *s) {
+  if (!atomic_load(&s->copying)) return;
+  int64_t began_ns = fsdp_profile_now_ns();
+  pthread_mutex_lock(&s->mutex);
+  while (atomic_load(&s->copying)) pthread_cond_wait(&s->changed, &s->mutex);
+  pthread_mutex_unlock(&s->mutex);
+  atomic_fetch_add(&s->gate_ns, fsdp_profile_now_ns() - began_ns);
+}
+
+double fsdp_saver_take_gate_ms(fsdp_saver *s) {
+  return (double)atomic_exchange(&s->gate_ns, 0) / 1e6;
+}
+
+// From here on this thread rather takes the time in which its rank would wait: a thread that computes holds
+// up all ranks when it is held up, so that what each rank's writer takes adds up. The lowest priority would
+// starve it where no core is ever idle.
+static void give_way(void) {
+  setpriority(PRIO_PROCESS, 0, 10); // of the calling thread alone, on Linux
+}
+
+// Writes this rank's file.
+static void run_write(fsdp_saver *s) {
+  if (atomic_load(&s->copying)) {
+    take_snapshot(s); // an update may be waiting
+    end_copying(s);
+  }
+  if (s->snapshot) give_way();
+  char temporary[FSDP_CHECKPOINT_PATH_BYTES], final[FSDP_CHECKPOINT_PATH_BYTES];
+  fsdp_checkpoint_paths(s->folder, s->step, temporary, final);
+  fsdp_checkpoint_file_config config = {.checkpoint = s->checkpoint,
+                                        .rank = s->rank,
+                                        .folder = temporary,
+                                        .data = s->snapshot,
+                                        .source = from_state,
+                                        .context = s,
+                                        .piece_bytes = STAGING_BYTES};
+  s->job_error.status = FSDP_OK;
+  fsdp_checkpoint_file_write(&config, &s->file, &s->job_error);
+}
+
+static void print_saved(const fsdp_saver *s) {
+  const fsdp_checkpoint *c = s->checkpoint;
+  char temporary[FSDP_CHECKPOINT_PATH_BYTES], final[FSDP_CHECKPOINT_PATH_BYTES], size[24];
+  int64_t bytes = 0;
+  for (int i = 0; i < c->file_count; i++) bytes += c->files[i].bytes;
+  for (int i = 0; i < c->carried_count; i++) bytes += c->carried[i].bytes;
+  fsdp_checkpoint_paths(s->folder, s->step, temporary, final);
+  printf("saved:     %s, %s in %.1f s\n", final, fsdp_value_print_bytes(bytes, size, sizeof size),
+         (double)(fsdp_profile_now_ns() - s->began_ns) / 1e9);
+  fflush(stdout);
+}
+
+// Completes the checkpoint (rank 0).
+static void run_commit(fsdp_saver *s) {
+  s->job_error.status = FSDP_OK;
+  if (fsdp_checkpoint_commit(s->folder, s->model_folder, s->checkpoint, &s->job_error) == FSDP_OK) {
+    print_saved(s);
+    fsdp_checkpoint_prune(s->folder, s->keep);
+  }
+}
+
+static void run_job(fsdp_saver *s, job which) {
+  if (which == JOB_WRITE)
+    run_write(s);
+  else
+    run_commit(s);
+}
+
+// ---- The thread
+
+static void *run_thread(void *argument) {
+  fsdp_saver *s = argument;
+  run_job(s, s->todo);
+  pthread_mutex_lock(&s->mutex);
+  s->todo = JOB_NONE;
+  pthread_cond_broadcast(&s->changed);
+  pthread_mutex_unlock(&s->mutex);
+  return NULL;
+}
+
+static void join_thread(fsdp_saver *s) {
+  if (s->has_thread) pthread_join(s->thread, NULL);
+  s->has_thread = false;
+}
+
+static void post(fsdp_saver *s, job which) {
+  if (!s->snapshot) {
+    run_job(s, which);
+    return;
+  }
+  FSDP_CHECK(s->todo == JOB_NONE, "a job for a writer that has one");
+  join_thread(s);
+  s->todo = which;
+  sigset_t all, before; // signals are the main thread's
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  int failure = pthread_create(&s->thread, NULL, run_thread, s);
+  pthread_sigmask(SIG_SETMASK, &before, NULL);
+  FSDP_CHECK(!failure, "the thread that writes checkpoints could not be started (%s)", strerror(failure));
+  s->has_thread = true;
+}
+
+static void wait_for_job(fsdp_saver *s) {
+  pthread_mutex_lock(&s->mutex);
+  while (s->todo != JOB_NONE) pthread_cond_wait(&s->changed, &s->mutex);
+  pthread_mutex_unlock(&s->mutex);
+}
+
+static bool is_idle(fsdp_saver *s) {
+  pthread_mutex_lock(&s->mutex);
+  bool idle = s->todo == JOB_NONE;
+  pthread_mutex_unlock(&s->mutex);
+  return idle;
+}
+
+// ---- Creation
+
+int64_t fsdp_saver_snapshot_bytes(const fsdp_plan *plan) {
+  fsdp_checkpoint *layout = fsdp_checkpoint_create(plan, "");
+  int64_t most = 0;
+  for (int r = 0; r < layout->file_count; r++)
+    most = fsdp_max_i64(most, fsdp_checkpoint_data_bytes(layout, r));
+  fsdp_checkpoint_destroy(layout);
+  return most;
+}
+
+// "name=value\n" ... as an object.
+static void take_options(json_t *object, const char *options) {
+  while (*options) {
+    size_t line = strcspn(options, "\n"), name = strcspn(options, "=");
+    char *key = strndup(options, name < line ? name : line);
+    FSDP_CHECK(key, "out of host memory");
+    json_t *value = name < line ? json_stringn(options + name + 1, line - name - 1) : NULL;
+    if (value) json_object_set_new(object, key, value);
+    free(key);
+    options += line + (options[line] == '\n');
+  }
+}
+
+static fsdp_status make_snapshot(fsdp_saver *s, fsdp_error *error) {
+  s->snapshot_bytes = fsdp_checkpoint_data_bytes(s->checkpoint, s->rank);
+  void *memory =
+      mmap(NULL, (size_t)s->snapshot_bytes + 1, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (memory == MAP_FAILED) {
+    return fsdp_fail(error, FSDP_ERR_CAPACITY,
+                     "%" PRId64 " bytes for the snapshot of a checkpoint could not be allocated; use "
+                     "--ckpt-async off, which needs none",
+                     s->snapshot_bytes);
+  }
+  madvise(memory, (size_t)s->snapshot_bytes + 1, MADV_HUGEPAGE);
+  memset(memory, 0, (size_t)s->snapshot_bytes + 1); // its pages are there before the first step
+  s->snapshot = memory;
+  return FSDP_OK;
+}
+
+fsdp_status fsdp_saver_create(const fsdp_saver_config *config, fsdp_saver **saver, fsdp_error *error) {
+  fsdp_saver *s = fsdp_alloc_zeroed(1, sizeof *s);
+  *saver = NULL;
+  s->config = *config;
+  s->rank = config->world->rank;
+  s->keep = config->keep;
+  s->folder = strdup(config->folder);
+  s->model_folder = config->model_folder ? strdup(config->model_folder) : NULL;
+  FSDP_CHECK(s->folder && (s->model_folder || !config->model_folder), "out of host memory for a path");
+  s->checkpoint = fsdp_checkpoint_create(fsdp_executor_config_of(config->executor)->plan, config->model_name);
+  take_options(s->checkpoint->options, config->options);
+  pthread_mutex_init(&s->mutex, NULL);
+  pthread_cond_init(&s->changed, NULL);
+  if (!config->async) {
+    s->staging = fsdp_alloc((size_t)STAGING_BYTES);
+  } else if (make_snapshot(s, error) != FSDP_OK) {
+    fsdp_saver_destroy(s);
+    return error->status;
+  }
+  *saver = s;
+  return FSDP_OK;
+}
+
+void fsdp_saver_destroy(fsdp_saver *s) {
+  if (!s) return;
+  fsdp_error ignored = {0};
+  if (s->writing || s->committing) {
+    fsdp_saver_finish(s, &ignored);
+    fsdp_saver_warn(s);
+  }
+  join_thread(s);
+  if (s->snapshot) munmap(s->snapshot, (size_t)s->snapshot_bytes + 1);
+  pthread_cond_destroy(&s->changed);
+  pthread_mutex_destroy(&s->mutex);
+  fsdp_checkpoint_destroy(s->checkpoint);
+  free(s->staging);
+  free(s->folder);
+  free(s->model_folder);
+  free(s);
+}
+
+// ---- A save
+
+void fsdp_saver_warn(fsdp_saver *s) {
+  // What is not finite ends the run, with its own message.
+  bool told = s->warned || s->last_error.status == FSDP_ERR_NOT_FINITE;
+  if (s->rank == 0 && s->last_error.status != FSDP_OK && !told) {
+    fprintf(stderr, "fsdp_train: warning: the checkpoint of step %" PRId64 " was not saved: %s\n", s->step,
+            s->last_error.message);
+  }
+  s->warned = true;
+}
+
+bool fsdp_saver_is_written(fsdp_saver *s) {
+  return s->writing && is_idle(s);
+}
+
+static void settle(fsdp_saver *s) {
+  struct {
+    fsdp_checkpoint_file file;
+    fsdp_error error;
+  } mine, *all = fsdp_alloc((size_t)s->config.world->size * sizeof *all);
+  memset(&mine, 0, sizeof mine);
+  mine.file = s->file;
+  mine.error = s->job_error;
+  fsdp_world_gather(s->config.world, &mine, (int64_t)sizeof mine, all);
+  s->writing = false;
+  s->last_error.status = FSDP_OK;
+  for (int r = s->config.world->size - 1; r >= 0; r--) {
+    s->checkpoint->files[r] = all[r].file;
+    if (all[r].error.status != FSDP_OK) s->last_error = all[r].error;
+    if (all[r].error.status == FSDP_ERR_NOT_FINITE) s->not_finite = all[r].error;
+  }
+  free(all);
+  if (s->last_error.status != FSDP_OK) {
+    if (s->rank == 0) fsdp_checkpoint_abandon(s->folder, s->step);
+    return;
+  }
+  s->committing = true;
+  if (s->rank == 0) post(s, JOB_COMMIT);
+}
+
+void fsdp_saver_settle(fsdp_saver *s) {
+  settle(s);
+  fsdp_saver_warn(s);
+}
+
+fsdp_status fsdp_saver_finish(fsdp_saver *s, fsdp_error *error) {
+  if (s->writing) {
+    wait_for_job(s);
+    settle(s);
+  }
+  if (s->committing) {
+    wait_for_job(s);
+    s->committing = false;
+    s->last_error = s->job_error;
+    fsdp_world_broadcast(s->config.world, &s->last_error, (int64_t)sizeof s->last_error);
+  }
+  if (s->last_error.status != FSDP_OK) *error = s->last_error;
+  return s->last_error.status;
+}
+
+fsdp_status fsdp_saver_begin(fsdp_saver *s, const fsdp_checkpoint_progress *progress, fsdp_error *error) {
+  fsdp_saver_finish(s, error);
+  fsdp_saver_warn(s);
+  if (fsdp_saver_not_finite(s, error) != FSDP_OK) return error->status;
+  error->status = FSDP_OK;
+  s->warned = false;
+  s->began_ns = fsdp_profile_now_ns();
+  s->step = progress->step;
+  s->checkpoint->progress = *progress;
+  if (s->rank == 0) fsdp_checkpoint_begin(s->folder, s->step, error);
+  s->last_error = *error;
+  if (fsdp_world_share_error(s->config.world, &s->last_error) != FSDP_OK) {
+    *error = s->last_error;
+    return error->status;
+  }
+  bool beside = fsdp_executor_config_of(s->config.executor)->device->table == fsdp_device_cpu();
+  if (s->snapshot && !beside) take_snapshot(s);
+  if (s->snapshot && beside) atomic_store(&s->copying, true);
+  s->writing = true;
+  post(s, JOB_WRITE);
+  // Without a snapshot the file is written by now.
+  return s->snapshot ? FSDP_OK : fsdp_saver_finish(s, error);
+}
+
+fsdp_status fsdp_saver_not_finite(const fsdp_saver *s, fsdp_error *error) {
+  if (s->not_finite.status != FSDP_OK) *error = s->not_finite;
+  return s->not_finite.status;
+}
+
+int64_t fsdp_saver_step(const fsdp_saver *s) {
+  return s->step;
+}

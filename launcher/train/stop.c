@@ -1,0 +1,46 @@
+#include "launcher/train/stop.h"
+
+#include "runtime/comm/job.h"
+
+#include <signal.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+static volatile sig_atomic_t received;
+
+static void remember(int signal_number) {
+  if (!received) received = signal_number;
+  if (signal_number != SIGUSR1) fsdp_job_asked_to_end();
+  // Asked twice: whoever asks does not want to wait for the step.
+  if (signal_number != SIGUSR1) signal(signal_number, SIG_DFL);
+}
+
+void fsdp_stop_install(void) {
+  const int signals[] = {SIGINT, SIGTERM, SIGUSR1};
+  for (size_t i = 0; i < sizeof signals / sizeof *signals; i++) {
+    struct sigaction action;
+    memset(&action, 0, sizeof action);
+    action.sa_handler = remember;
+    action.sa_flags = SA_RESTART; // a write to the log is not to fail because of it
+    sigemptyset(&action.sa_mask);
+    sigaction(signals[i], &action, NULL);
+  }
+  signal(SIGXFSZ, SIG_IGN); // a limit on file sizes is an error of the write, to be told
+}
+
+int fsdp_stop_signal(void) {
+  return (int)received;
+}
+
+int fsdp_stop_status(int signal_number) {
+  return 128 + (signal_number == SIGINT ? SIGINT : SIGTERM);
+}
+
+const char *fsdp_stop_name(int signal_number) {
+  // A rank cannot tell them apart: mpirun keeps its own signal to itself.
+  if (signal_number == SIGTERM && getenv("OMPI_COMM_WORLD_RANK")) {
+    return "SIGTERM (which mpirun sends for SIGINT and SIGHUP too)";
+  }
+  return signal_number == SIGINT ? "SIGINT" : signal_number == SIGTERM ? "SIGTERM" : "SIGUSR1";
+}

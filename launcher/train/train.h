@@ -1,0 +1,28 @@
+// Training: from a plan to the last step, on every rank of the world.
+//
+//   agree on options ─► plan ─► agree on the program ─► data, weights, log ─► device ─► state ─► steps ─►
+//   summary
+//
+// Whatever fails on one rank is shared before any rank goes on, so all leave together with one message.
+#pragma once
+
+#include "launcher/cli/options.h"
+#include "launcher/train/placement.h"
+#include "runtime/comm/world.h"
+#include "runtime/device/gpu.h"
+
+typedef struct fsdp_train_config {
+  fsdp_world *world;
+  const fsdp_options *options; // the same on every rank
+  const fsdp_placement *placement;
+  const fsdp_gpu *gpu; // not present: train on the CPU
+  const char *why_cpu; // then (device_line.h)
+} fsdp_train_config;
+
+// Checks that every rank was started with rank 0's options. FSDP_ERR_OPTION, on every rank alike, names the
+// first that differs.
+fsdp_status fsdp_train_agree_on_options(fsdp_world *world, const fsdp_options *options, fsdp_error *error);
+
+// Plans and trains. *stop_signal is the signal that ended the run early, or 0. Every rank returns the same
+// status, and the same error.
+fsdp_status fsdp_train_run(const fsdp_train_config *config, int *stop_signal, fsdp_error *error);

@@ -1,0 +1,99 @@
+// What every rank must have found before the first step: options, model, files.
+//
+// Each comparison is made at a place that every rank reaches, whatever it found: what went wrong on a rank
+// alone is shared before anything is compared, and whatever decides how a rank goes on is compared before it
+// does.
+#include "launcher/cli/option_value.h"
+#include "launcher/train/file_agreement.h"
+#include "launcher/train/trainer.h"
+#include "runtime/base/check.h"
+#include "runtime/checkpoint/config_compare.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <xxhash.h>
+
+// A comparison of files that takes longer is reported.
+#define REPORTED_S 5
+
+// The first line in which two descriptions differ, into `mine` and `theirs`.
+static void first_difference(const char *a, const char *b, char mine[128], char theirs[128]) {
+  while (*a && *b) {
+    size_t length_a = strcspn(a, "\n"), length_b = strcspn(b, "\n");
+    if (length_a != length_b || memcmp(a, b, length_a) != 0) break;
+    a += length_a + 1;
+    b += length_b + 1;
+  }
+  snprintf(mine, 128, "%.*s", (int)strcspn(a, "\n"), a);
+  snprintf(theirs, 128, "%.*s", (int)strcspn(b, "\n"), b);
+}
+
+fsdp_status fsdp_train_agree_on_options(fsdp_world *world, const fsdp_options *options, fsdp_error *error) {
+  char *mine = fsdp_options_describe(options), *first = fsdp_world_broadcast_text(world, mine);
+  fsdp_rank_name *names = fsdp_world_rank_names(world);
+  error->status = FSDP_OK;
+  if (strcmp(mine, first) != 0) {
+    char here[128], there[128];
+    first_difference(mine, first, here, there);
+    fsdp_fail(error, FSDP_ERR_OPTION,
+              "%s was started with --%s but %s with --%s: start every rank with the same options",
+              names[world->rank].text, here, names[0].text, there);
+  }
+  free(names);
+  free(mine);
+  free(first);
+  return fsdp_world_share_error(world, error);
+}
+
+fsdp_status fsdp_train_agree_on_model(fsdp_world *world, const fsdp_options *options, fsdp_error *error) {
+  fsdp_setup setup = {0};
+  fsdp_llama_config mine, first;
+  error->status = FSDP_OK;
+  fsdp_setup_read_model(options, &setup, &mine, error);
+  if (fsdp_world_share_error(world, error) != FSDP_OK) return error->status;
+  first = mine;
+  fsdp_world_broadcast(world, &first, (int64_t)sizeof first);
+  fsdp_rank_name *names = fsdp_world_rank_names(world);
+  char what[512];
+  if (fsdp_config_differs(&first, &mine, FSDP_CONFIG_ALL, what, sizeof what)) {
+    fsdp_fail(error, FSDP_ERR_INPUT,
+              "%.300s%s: the ranks' configurations differ (%s → %s): %s; every rank must read the same file",
+              options->model, setup.folder ? "/config.json" : "", names[0].text, names[world->rank].text,
+              what);
+  }
+  free(names);
+  return fsdp_world_share_error(world, error);
+}
+
+static void list_weights(const fsdp_trainer *t, fsdp_file_list *list) {
+  const char *index = fsdp_weights_index(t->weights);
+  if (index) fsdp_file_list_add(list, "weights index", index);
+  for (int i = 0; i < fsdp_weights_file_count(t->weights); i++)
+    fsdp_file_list_add(list, "weights", fsdp_weights_file(t->weights, i));
+}
+
+fsdp_status fsdp_train_agree_on_files(fsdp_trainer *t, fsdp_error *error) {
+  const fsdp_options *o = t->options;
+  fsdp_file_list list = {0};
+  fsdp_file_agreement cost;
+  if (t->tokenizer.path) fsdp_file_list_add(&list, "tokenizer", t->tokenizer.path);
+  if (o->data) fsdp_file_list_add_all(&list, "data", o->data);
+  if (o->eval_data) fsdp_file_list_add_all(&list, "evaluation data", o->eval_data);
+  // A checkpoint's files have their checksums in its manifest, which rank 0 hands out.
+  if (t->weights && !fsdp_train_checkpoints_found(&t->checkpoints)) list_weights(t, &list);
+  fsdp_status status =
+      fsdp_file_list_agree(&list, t->world, o->compare_files == FSDP_COMPARE_SIZES, &cost, error);
+  fsdp_file_list_destroy(&list);
+  if (status == FSDP_OK && fsdp_trainer_is_first(t) && cost.seconds > REPORTED_S) {
+    char bytes[24];
+    printf("files:     %s compared between nodes in %.0f s\n",
+           fsdp_value_print_bytes(cost.bytes, bytes, sizeof bytes), cost.seconds);
+  }
+  return status;
+}
+
+fsdp_status fsdp_train_agree_on_schedule(fsdp_trainer *t, fsdp_error *error) {
+  const int64_t counts[] = {fsdp_dataset_token_count(t->dataset), fsdp_dataset_sample_count(t->dataset),
+                            t->feed.config.eval_sampler.held_out, t->steps_per_epoch, t->total_steps};
+  return fsdp_world_agree(t->world, "the number of samples or steps", XXH64(counts, sizeof counts, 0), error);
+}

@@ -1,0 +1,239 @@
+#include "launcher/train/train_checkpoints.h"
+
+#include "launcher/cli/option_value.h"
+#include "launcher/train/resume_changes.h"
+#include "launcher/train/train_files.h"
+#include "runtime/base/check.h"
+#include "runtime/base/size.h"
+#include "runtime/checkpoint/checkpoint_folder.h"
+#include "runtime/exec/profile.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+// How long to wait for a run that was just killed to let go of the folder.
+#define LOCK_WAIT_MS 15000
+
+static bool is_first(const fsdp_train_checkpoints *self) {
+  return self->world->rank == 0;
+}
+
+static void say_waiting(const char *folder, const char *holder, int wait_ms) {
+  fprintf(stderr, "fsdp_train: note: %s is in use by %s: waiting up to %d s for it to end\n", folder, holder,
+          wait_ms / 1000);
+}
+
+static fsdp_status open_folder(fsdp_train_checkpoints *self, fsdp_error *error) {
+  fsdp_status status = fsdp_train_make_folder(self->options, self->folder, sizeof self->folder, error);
+  if (status == FSDP_OK)
+    status = fsdp_checkpoint_lock(self->folder, LOCK_WAIT_MS, say_waiting, &self->lock, error);
+  if (status == FSDP_OK) fsdp_checkpoint_clean(self->folder);
+  return status;
+}
+
+fsdp_status fsdp_train_checkpoints_open(fsdp_train_checkpoints *self, fsdp_error *error) {
+  const fsdp_options *o = self->options;
+  self->lock = -1;
+  if (!o->experiment) return FSDP_OK;
+  self->saves = o->ckpt_freq > 0;
+  if (is_first(self)) open_folder(self, error);
+  if (fsdp_world_share_error(self->world, error) != FSDP_OK) return error->status;
+  fsdp_world_broadcast(self->world, self->folder, (int64_t)sizeof self->folder);
+  if (strcmp(o->resume, "off") == 0) return FSDP_OK;
+  fsdp_resume_config config = {
+      .world = self->world, .plan = self->setup->plan, .path = o->resume, .folder = self->folder};
+  return fsdp_resume_create(&config, &self->resume, error);
+}
+
+void fsdp_train_checkpoints_close(fsdp_train_checkpoints *self) {
+  fsdp_saver_destroy(self->saver);
+  fsdp_resume_destroy(self->resume);
+  if (self->world) fsdp_checkpoint_unlock(self->folder, self->lock);
+}
+
+bool fsdp_train_checkpoints_found(const fsdp_train_checkpoints *self) {
+  return fsdp_resume_checkpoint(self->resume) != NULL;
+}
+
+// ---- Going on
+
+static bool is_other_data(const fsdp_train_checkpoints *self, const fsdp_checkpoint_progress *p,
+                          const fsdp_sampler *sampler) {
+  return p->data_fingerprint != self->data_fingerprint || p->sample_count != sampler->sample_count;
+}
+
+// Where the order of samples goes on: in steps of this run's global batch since the data's start. `note` says
+// what is not as it was, or is empty.
+static int64_t find_position(const fsdp_train_checkpoints *self, const fsdp_checkpoint_progress *p,
+                             const fsdp_sampler *sampler, char *note, size_t note_bytes) {
+  int64_t steps = fsdp_sampler_steps_per_epoch(sampler);
+  *note = 0;
+  if (is_other_data(self, p, sampler)) {
+    snprintf(note, note_bytes, "; the data changed: restarting from its first sample");
+    return 0;
+  }
+  if (p->seed != (int64_t)sampler->seed || p->held_out != sampler->held_out) {
+    snprintf(note, note_bytes, "; --seed or the held-out part is another, so the order of samples changes");
+  } else if (p->global_batch != sampler->global_batch) {
+    snprintf(note, note_bytes, "; the global batch was %" PRId64 " and is %" PRId64, p->global_batch,
+             sampler->global_batch);
+  }
+  return p->epoch * steps + fsdp_min_i64(p->epoch_samples / sampler->global_batch, steps);
+}
+
+static void print_resumed(const fsdp_train_checkpoints *self, const char *note, const char *changes) {
+  const fsdp_checkpoint *c = fsdp_resume_checkpoint(self->resume);
+  char bytes[24];
+  printf("resumed:   %s, step %" PRId64 ", saved by %d rank%s under %s; %s read by %d rank%s%s\n",
+         fsdp_resume_path(self->resume), c->progress.step, c->file_count, c->file_count == 1 ? "" : "s",
+         c->strategy, fsdp_value_print_bytes(fsdp_resume_bytes_read(self->resume), bytes, sizeof bytes),
+         self->world->size, self->world->size == 1 ? "" : "s", note);
+  if (*changes) printf("changed:   %s\n", changes);
+  fflush(stdout);
+}
+
+// Where the learning-rate schedule begins. A restart is made once: what resumes the run that made it, with
+// the same options and data, continues its schedule.
+static int64_t find_schedule_start(const fsdp_train_checkpoints *self, const fsdp_checkpoint *c) {
+  const char *saved = json_string_value(json_object_get(c->options, "resume-schedule"));
+  bool made = saved && strcmp(saved, "restart") == 0 && !self->changed;
+  bool restarts = self->options->resume_schedule == FSDP_SCHEDULE_RESTART && !made;
+  return restarts ? c->progress.step : c->progress.schedule_start;
+}
+
+static fsdp_status load(fsdp_train_checkpoints *self, fsdp_executor *executor, fsdp_feed *feed,
+                        fsdp_error *error) {
+  char note[160];
+  fsdp_status status = fsdp_resume_load(self->resume, executor, error);
+  if (status != FSDP_OK) return status;
+  const fsdp_checkpoint *c = fsdp_resume_checkpoint(self->resume);
+  const fsdp_checkpoint_progress *p = &c->progress;
+  int64_t position = find_position(self, p, &feed->config.sampler, note, sizeof note);
+  char changes[2048], *options = fsdp_options_describe(self->options);
+  self->changed = fsdp_resume_changes(c->options, options, is_other_data(self, p, &feed->config.sampler),
+                                      changes, sizeof changes);
+  free(options);
+  feed->config.rate.first_step = find_schedule_start(self, c);
+  fsdp_feed_seek(feed, p->step, p->updates, position - p->step);
+  if (is_first(self)) print_resumed(self, note, changes);
+  return FSDP_OK;
+}
+
+static void pass_gate(void *saver) {
+  fsdp_saver_gate(saver);
+}
+
+fsdp_status fsdp_train_checkpoints_restore(fsdp_train_checkpoints *self, fsdp_executor *executor,
+                                           fsdp_feed *feed, fsdp_error *error) {
+  bool found = fsdp_train_checkpoints_found(self);
+  if (!found && !self->saves) return FSDP_OK;
+  // It may read all of the data.
+  if (is_first(self)) self->data_fingerprint = fsdp_dataset_fingerprint(feed->config.dataset);
+  fsdp_world_broadcast(self->world, &self->data_fingerprint, (int64_t)sizeof self->data_fingerprint);
+  fsdp_status status = found ? load(self, executor, feed, error) : FSDP_OK;
+  if (status != FSDP_OK || !self->saves) return status;
+  char *options = fsdp_options_describe(self->options);
+  fsdp_saver_config config = {.world = self->world,
+                              .executor = executor,
+                              .folder = self->folder,
+                              .model_folder = self->setup->folder,
+                              .model_name = self->setup->model_name,
+                              .options = options,
+                              .keep = (int)self->options->ckpt_keep,
+                              .async = self->setup->snapshot_bytes > 0};
+  if (fsdp_saver_create(&config, &self->saver, error) == FSDP_OK) {
+    feed->gate = (fsdp_feed_gate){.pass = pass_gate, .context = self->saver};
+  }
+  free(options);
+  return fsdp_world_share_error(self->world, error);
+}
+
+// ---- Saving
+
+static fsdp_status save(fsdp_train_checkpoints *self, fsdp_executor *executor, const fsdp_feed *feed,
+                        int64_t step, fsdp_error *error) {
+  const fsdp_sampler *sampler = &feed->config.sampler;
+  int64_t steps = fsdp_sampler_steps_per_epoch(sampler), position = step + feed->sample_shift;
+  fsdp_checkpoint_progress progress = {.step = step,
+                                       .updates = feed->updates,
+                                       .epoch = position / steps,
+                                       .epoch_samples = position % steps * sampler->global_batch,
+                                       .seed = (int64_t)sampler->seed,
+                                       .global_batch = sampler->global_batch,
+                                       .sample_count = sampler->sample_count,
+                                       .held_out = sampler->held_out,
+                                       .data_fingerprint = self->data_fingerprint,
+                                       .schedule_start = feed->config.rate.first_step};
+  fsdp_executor_drain(executor);
+  return fsdp_saver_begin(self->saver, &progress, error);
+}
+
+bool fsdp_train_checkpoints_is_written(fsdp_train_checkpoints *self) {
+  return self->saver && fsdp_saver_is_written(self->saver);
+}
+
+bool fsdp_train_checkpoints_saves(const fsdp_train_checkpoints *self) {
+  return self->saver != NULL;
+}
+
+bool fsdp_train_checkpoints_is_due(fsdp_train_checkpoints *self, int64_t step, bool skipped) {
+  if (!self->saver) return false;
+  bool asked = self->postponed || step % self->options->ckpt_freq == 0;
+  self->due = asked && !skipped;
+  self->postponed = asked && skipped;
+  return self->due;
+}
+
+fsdp_status fsdp_train_checkpoints_after_step(fsdp_train_checkpoints *self, fsdp_executor *executor,
+                                              const fsdp_feed *feed, int64_t step, bool all_written,
+                                              fsdp_error *error) {
+  if (!self->saver) return FSDP_OK;
+  // The run's last step is saved by finish, which has the last word on a failure.
+  bool due = self->due && step < feed->config.rate.total_steps;
+  // The step's own updates may still run; that they end is no loss.
+  if (due) fsdp_executor_drain(executor);
+  if (!due && !all_written) return FSDP_OK;
+  int64_t began_ns = fsdp_profile_now_ns();
+  fsdp_error ignored = {0};
+  fsdp_board_enter(FSDP_ACTIVITY_SAVING);
+  if (all_written) fsdp_saver_settle(self->saver);
+  if (due && save(self, executor, feed, step, &ignored) != FSDP_OK) fsdp_saver_warn(self->saver);
+  fsdp_board_enter(FSDP_ACTIVITY_TRAINING);
+  self->lost_ms += (double)(fsdp_profile_now_ns() - began_ns) / 1e6;
+  return fsdp_saver_not_finite(self->saver, error);
+}
+
+// The run is trained, but its result is not on the disk.
+static fsdp_status fail_last(const fsdp_train_checkpoints *self, int64_t step, const fsdp_error *reason,
+                             fsdp_error *error) {
+  fsdp_checkpoint_entry *entries;
+  int count = fsdp_checkpoint_list(self->folder, &entries);
+  char newest[FSDP_CHECKPOINT_PATH_BYTES] = "it has no checkpoint";
+  if (count > 0) snprintf(newest, sizeof newest, "the newest checkpoint is %.3900s", entries[0].path);
+  free(entries);
+  return fsdp_fail(error, reason->status,
+                   "training ended after step %" PRId64 ", but that step could not be saved: %.700s; %s",
+                   step, reason->message, newest);
+}
+
+fsdp_status fsdp_train_checkpoints_finish(fsdp_train_checkpoints *self, fsdp_executor *executor,
+                                          const fsdp_feed *feed, int64_t step, fsdp_error *error) {
+  if (!self->saver) return FSDP_OK;
+  fsdp_status status = FSDP_OK;
+  fsdp_error failed = {0}; // *error may hold what rank 0 alone knows
+  fsdp_board_enter(FSDP_ACTIVITY_SAVING);
+  if (fsdp_saver_step(self->saver) != step && step > feed->first_step) {
+    status = save(self, executor, feed, step, &failed);
+  }
+  if (status == FSDP_OK) status = fsdp_saver_finish(self->saver, &failed);
+  return status == FSDP_OK ? status : fail_last(self, step, &failed, error);
+}
+
+double fsdp_train_checkpoints_take_ms(fsdp_train_checkpoints *self) {
+  double lost_ms = self->lost_ms + (self->saver ? fsdp_saver_take_gate_ms(self->saver) : 0);
+  self->lost_ms = 0;
+  return lost_ms;
+}

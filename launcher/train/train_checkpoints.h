@@ -1,0 +1,66 @@
+// A training run's checkpoints: its folder, where it goes on from, and when it saves.
+//
+//   open ─► (device, executor) ─► restore ─► [ step ─► after_step ] ... ─► close
+//
+// Without an experiment nothing happens and all ranks agree on it. Every function but the queries is called
+// by all ranks.
+#pragma once
+
+#include "launcher/cli/options.h"
+#include "launcher/cli/setup.h"
+#include "launcher/train/feed.h"
+#include "launcher/train/resume.h"
+#include "launcher/train/saver.h"
+
+typedef struct fsdp_train_checkpoints {
+  fsdp_world *world;
+  const fsdp_options *options;
+  const fsdp_setup *setup;
+  char folder[2048]; // of the experiment, "" where there is none
+  int lock;          // rank 0's, or -1
+  bool saves;
+  fsdp_resume *resume;
+  fsdp_saver *saver;
+  uint64_t data_fingerprint;
+  bool changed;        // an option, or the data, since the checkpoint that was resumed from
+  bool due, postponed; // a save after the newest step; one that waits for a step that counts
+  double lost_ms;      // by the steps since they were last asked for, waiting for saves
+} fsdp_train_checkpoints;
+
+// Makes and locks the experiment's folder and looks for the checkpoint to go on from. FSDP_ERR_INPUT. Close
+// it in either case.
+fsdp_status fsdp_train_checkpoints_open(fsdp_train_checkpoints *self, fsdp_error *error);
+void fsdp_train_checkpoints_close(fsdp_train_checkpoints *self);
+
+// Whether there is a checkpoint to go on from.
+bool fsdp_train_checkpoints_found(const fsdp_train_checkpoints *self);
+
+// Once the executor is there: fills its state from the checkpoint, sets the feed behind its last step, and
+// prints what was resumed. Leaves the state alone where there is nothing to go on from. Then gets ready to
+// save.
+fsdp_status fsdp_train_checkpoints_restore(fsdp_train_checkpoints *self, fsdp_executor *executor,
+                                           fsdp_feed *feed, fsdp_error *error);
+
+// Whether this rank's part of a save is on the disk, for the ranks to tell each other after each step.
+bool fsdp_train_checkpoints_is_written(fsdp_train_checkpoints *self);
+
+// Whether anything is saved at all.
+bool fsdp_train_checkpoints_saves(const fsdp_train_checkpoints *self);
+
+// Whether step `step` is saved when it is over; asked once after each. A save that is due after a skipped
+// step waits for one that counts: what is kept are states from which a step could be made.
+bool fsdp_train_checkpoints_is_due(fsdp_train_checkpoints *self, int64_t step, bool skipped);
+
+// After step `step`: completes a save that `all_written` ranks have written, and starts one where --ckpt-freq
+// says so, but for the run's last step. A save that fails is warned of, and the run continues; but
+// FSDP_ERR_NOT_FINITE, on all ranks alike, where a save found the state to be not finite.
+fsdp_status fsdp_train_checkpoints_after_step(fsdp_train_checkpoints *self, fsdp_executor *executor,
+                                              const fsdp_feed *feed, int64_t step, bool all_written,
+                                              fsdp_error *error);
+
+// At the end of the run: saves where the last step is not saved yet, and waits until it is. FSDP_ERR_INPUT.
+fsdp_status fsdp_train_checkpoints_finish(fsdp_train_checkpoints *self, fsdp_executor *executor,
+                                          const fsdp_feed *feed, int64_t step, fsdp_error *error);
+
+// Milliseconds that steps have waited for saves since the last call.
+double fsdp_train_checkpoints_take_ms(fsdp_train_checkpoints *self);

@@ -1,0 +1,95 @@
+// What is worth knowing before the first step, and what looks like a mistake but is allowed.
+#include "launcher/report/report.h"
+#include "launcher/train/replicas.h"
+#include "launcher/train/trainer.h"
+#include "runtime/base/size.h"
+
+#include <inttypes.h>
+
+static void print_note(const char *text) {
+  printf("note:      %s\n", text);
+}
+
+// Whether, and why not, anything of the run will be on the disk.
+static void note_saving(const fsdp_trainer *t) {
+  if (!t->options->experiment) {
+    print_note("nothing will be saved: name the experiment with -e NAME");
+  } else if (t->options->ckpt_freq == 0) {
+    char text[192];
+    snprintf(text, sizeof text, "nothing will be saved: --ckpt-freq 0 (%s)",
+             fsdp_options_place(t->options, "ckpt-freq"));
+    print_note(text);
+  }
+}
+
+// A schedule that a change has left at its end, where it was not meant to be: the last steps of an unchanged
+// run have rates as low.
+static void warn_of_ended_schedule(const fsdp_trainer *t) {
+  const fsdp_learning_rate *rate = &t->feed.config.rate;
+  int64_t first = t->feed.first_step, warm = rate->first_step + rate->warmup_steps;
+  if (!t->checkpoints.changed || first >= t->total_steps) return;
+  // It rises to the end of the warm-up and falls from there.
+  int64_t top = fsdp_max_i64(first, fsdp_min_i64(warm, t->total_steps - 1));
+  double greatest = fsdp_learning_rate_at(rate, top);
+  if (greatest >= t->options->lr / 100) return;
+  fprintf(stderr,
+          "fsdp_train: warning: the learning rate of the remaining %" PRId64
+          " steps is at most %.3g, below 1%% "
+          "of --lr %g: the schedule is near its end; --resume-schedule restart begins a new one\n",
+          t->total_steps - first, greatest, t->options->lr);
+}
+
+static void warn_of_options(const fsdp_trainer *t) {
+  const fsdp_options *o = t->options;
+  const fsdp_learning_rate *rate = &t->feed.config.rate;
+  if (o->warmup_steps > t->total_steps - rate->first_step) {
+    fprintf(stderr,
+            "fsdp_train: warning: --warmup-steps %" PRId64 " (%s) is longer than the run's %" PRId64
+            " steps: the learning rate only rises and ends at %.3g, below --lr %g\n",
+            o->warmup_steps, fsdp_options_place(o, "warmup-steps"), t->total_steps - rate->first_step,
+            fsdp_learning_rate_at(rate, t->total_steps - 1), o->lr);
+  }
+  if (o->threads > t->placement->core_count) {
+    fprintf(stderr,
+            "fsdp_train: warning: --threads %" PRId64
+            " (%s) is more than the %d core%s of a rank: threads that "
+            "wait for each other take turns, which is slow\n",
+            o->threads, fsdp_options_place(o, "threads"), t->placement->core_count,
+            t->placement->core_count == 1 ? "" : "s");
+  }
+}
+
+void fsdp_train_print_notes(const fsdp_trainer *t) {
+  const fsdp_plan *made = t->setup.plan;
+  char text[512];
+  note_saving(t);
+  if (t->feed.config.rate.first_step > 0) {
+    snprintf(text, sizeof text, "the learning-rate schedule began after step %" PRId64 " (--resume-schedule)",
+             t->feed.config.rate.first_step);
+    print_note(text);
+  }
+  if (made->config.seq > made->config.model.max_position_embeddings) {
+    snprintf(text, sizeof text,
+             "sequences of %" PRId64 " tokens are longer than the %" PRId64
+             " positions that the model was made for",
+             made->config.seq, made->config.model.max_position_embeddings);
+    print_note(text);
+  }
+  if (t->options->measure && !t->measures) {
+    snprintf(text, sizeof text,
+             "memory is not measured: a trace of --grad-accum %" PRId64 " (%s) would be too large",
+             t->options->grad_accum, fsdp_options_place(t->options, "grad-accum"));
+    print_note(text);
+  }
+  if (fsdp_setup_note(t->options, made, text, sizeof text)) print_note(text);
+  for (int i = 0; fsdp_options_note(t->options, i, text, (int)sizeof text); i++) print_note(text);
+  if (t->options->check_replicas > 0 && !fsdp_replicas_present(made)) {
+    snprintf(text, sizeof text, "there are no replicas that --check-replicas %" PRId64 " (%s) could compare",
+             t->options->check_replicas, fsdp_options_place(t->options, "check-replicas"));
+    print_note(text);
+  }
+  if (fsdp_report_hint(made, text, sizeof text)) printf("hint: %s\n", text);
+  fflush(stdout);
+  warn_of_options(t);
+  warn_of_ended_schedule(t);
+}

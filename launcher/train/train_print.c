@@ -1,0 +1,77 @@
+#include "launcher/cli/option_value.h"
+#include "launcher/report/device_line.h"
+#include "launcher/report/report.h"
+#include "launcher/train/trainer.h"
+
+#include <inttypes.h>
+
+void fsdp_train_print_asked_for(const fsdp_trainer *t) {
+  const fsdp_plan *made = t->setup.plan;
+  if (t->options->print_model) fsdp_units_print_tree(made->units, made->graph, stdout);
+  if (t->options->print_program) fsdp_program_print(made->program, stdout);
+  if (t->options->dry_run) fsdp_report_print(made, t->setup.model_name, stdout);
+  fflush(stdout);
+}
+
+void fsdp_train_print_start(const fsdp_trainer *t) {
+  const fsdp_plan *made = t->setup.plan;
+  const fsdp_memory_space_report *device = &made->memory.space[FSDP_SPACE_DEVICE];
+  const fsdp_memory_space_report *host = &made->memory.space[FSDP_SPACE_HOST];
+  char parameters[48], valley[24], peak[24], arena[24], host_arena[24], tokens[48], read[24], line[1280];
+  fsdp_device_line_print(t->gpu, fsdp_trainer_threads(t), t->why_cpu, line, sizeof line);
+  printf("device:    %s\n", line);
+  printf("model:     %s, %s parameters, %s", t->setup.model_name,
+         fsdp_value_print_int(fsdp_llama_parameter_count(&made->config.model), parameters, sizeof parameters),
+         fsdp_train_checkpoints_found(&t->checkpoints) ? "weights from the checkpoint"
+         : t->weights                                  ? "weights from its folder"
+                                                       : "new weights");
+  if (t->weights_bytes > 0) printf(", %s read", fsdp_value_print_bytes(t->weights_bytes, read, sizeof read));
+  putchar('\n');
+  printf("ranks:     %d (data=%d, fsdp=%d), strategy %s, %d unit%s, parameters in %s\n", t->world->size,
+         made->config.mesh.size[FSDP_AXIS_DATA], made->config.mesh.size[FSDP_AXIS_FSDP],
+         fsdp_strategy_name(made->config.strategy), made->units->count, made->units->count == 1 ? "" : "s",
+         fsdp_dtype_name(made->config.param_dtype));
+  printf("memory:    valley %s, peak %s, arena %s a rank, host %s; planned and verified, %d instructions\n",
+         fsdp_value_print_bytes(device->valley_bytes, valley, sizeof valley),
+         fsdp_value_print_bytes(device->peak_bytes, peak, sizeof peak),
+         fsdp_value_print_bytes(device->arena_bytes, arena, sizeof arena),
+         fsdp_value_print_bytes(host->arena_bytes + t->setup.snapshot_bytes, host_arena, sizeof host_arena),
+         made->program->instr_count);
+  printf("data:      %s\n", fsdp_dataset_description(t->dataset));
+  if (t->tokenizer.notes_bytes) {
+    printf("note:      the built-in text is read as bytes, 256 of the model's %" PRId64
+           " tokens: enough to try it out or to time it\n",
+           made->config.model.vocab_size);
+  }
+  if (t->feed.config.eval_dataset) {
+    printf("evaluate:  on %s samples%s%s\n",
+           fsdp_value_print_int(t->feed.config.eval_sampler.held_out, tokens, sizeof tokens),
+           t->eval_dataset ? " of " : " held out of the data",
+           t->eval_dataset ? fsdp_dataset_description(t->eval_dataset) : "");
+  }
+  printf("steps:     %" PRId64 " of %s tokens, %" PRId64 " an epoch\n", t->total_steps,
+         fsdp_value_print_int(t->step_tokens, tokens, sizeof tokens), t->steps_per_epoch);
+  fsdp_train_print_notes(t);
+}
+
+void fsdp_train_print_summary(const fsdp_trainer *t, const fsdp_step_record *last,
+                              const fsdp_train_tally *sum) {
+  const fsdp_memory_space_report *device = &t->setup.plan->memory.space[FSDP_SPACE_DEVICE];
+  char speed[48], time[32], planned[2][48], measured[2][48];
+  int64_t steps = last->step - t->feed.first_step;
+  double tokens_per_s = (double)(steps * t->step_tokens) / (sum->run_ms / 1e3);
+  printf("done:      %" PRId64 " steps in %s, loss %.4f, %s tokens/s\n", steps,
+         fsdp_progress_duration(sum->run_ms / 1e3, time), last->loss,
+         fsdp_value_print_int((int64_t)tokens_per_s, speed, sizeof speed));
+  if (t->skipped > 0) printf("skipped:   the updates of %" PRId64 " steps\n", t->skipped);
+  printf("memory:    planned valley %s, peak %s bytes a rank",
+         fsdp_value_print_int(device->valley_bytes, planned[0], sizeof planned[0]),
+         fsdp_value_print_int(device->peak_bytes, planned[1], sizeof planned[1]));
+  if (last->measured) {
+    const fsdp_measurement *memory = &last->figures.memory;
+    printf("; measured valley %s, peak %s",
+           fsdp_value_print_int(memory->valley_bytes[FSDP_SPACE_DEVICE], measured[0], sizeof measured[0]),
+           fsdp_value_print_int(memory->peak_bytes[FSDP_SPACE_DEVICE], measured[1], sizeof measured[1]));
+  }
+  putchar('\n');
+}

@@ -1,0 +1,250 @@
+#include "launcher/train/replicas.h"
+#include "launcher/train/stop.h"
+#include "launcher/train/trainer.h"
+#include "runtime/base/check.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+// How often ranks ask each other whether to stop.
+#define AGREEMENT_MS 200
+
+// The driver's count, asked for in the first steps, by when libraries have taken what they keep, and then
+// from time to time.
+static int64_t count_device_bytes(fsdp_trainer *t, int64_t local) {
+  const fsdp_device_table *table = t->device->table;
+  if (table->used_bytes && (local <= 3 || local % 100 == 0)) t->used_bytes = table->used_bytes(t->device);
+  return t->used_bytes;
+}
+
+// Of all ranks' GPUs together; 0 where it is not known.
+static double peak_flops(const fsdp_trainer *t) {
+  if (!t->gpu->present) return 0;
+  double one = fsdp_gpu_peak_flops(t->gpu->name, t->setup.plan->config.param_dtype);
+  return one * t->world->size / t->gpu->sharers;
+}
+
+// Completes the record of a step that is over and hands it out. Its figures are asked for one step late, when
+// they cost no waiting (runtime/exec/executor.h), but before a save of that step: what is resumed from a
+// checkpoint goes on behind its step's line, whenever the run was killed.
+static void finish_step(fsdp_trainer *t, fsdp_step_record *record, fsdp_train_tally *sum) {
+  char message[512];
+  int64_t local = record->step - t->feed.first_step; // the executor counts its own
+  bool sound = fsdp_executor_figures(t->executor, local, &record->figures, message, sizeof message);
+  FSDP_CHECK(sound, "step %" PRId64 ": %s", record->step, message);
+  record->measured = t->measures;
+  record->peak_flops = peak_flops(t);
+  record->device_used_bytes = count_device_bytes(t, local);
+  record->data_ms = fsdp_feed_take_ms(&t->feed, record->step - 1);
+  if (isfinite(record->loss)) sum->line_loss += record->loss, sum->line_losses++;
+  sum->line_ms += record->total_ms;
+  sum->run_ms += record->total_ms;
+  sum->line_steps++;
+  record->running_loss = sum->line_losses > 0 ? sum->line_loss / (double)sum->line_losses : NAN;
+  fsdp_train_log_write(&t->log, record, t->setup.plan);
+  bool shown = record->step % t->options->log_freq == 0 || local == 1 || record->step == t->total_steps ||
+               record->evaluated || record->skipped;
+  if (!shown) return;
+  fsdp_progress_rate rate = {.tokens_per_s =
+                                 (double)(sum->line_steps * t->step_tokens) / (sum->line_ms / 1e3),
+                             .ms_per_step = sum->line_ms / (double)sum->line_steps};
+  if (fsdp_trainer_is_first(t)) fsdp_progress_print(record, t->setup.plan, &rate, stdout);
+  if (fsdp_trainer_is_first(t) && record->evaluated) fsdp_progress_print_evaluation(record, stdout);
+  sum->line_loss = sum->line_ms = 0;
+  sum->line_steps = sum->line_losses = 0;
+}
+
+static fsdp_step_record make_record(fsdp_trainer *t, const fsdp_step_result *result, double total_ms) {
+  int64_t done = t->feed.first_step + result->step - 1, position = done + t->feed.sample_shift;
+  return (fsdp_step_record){.step = done + 1,
+                            .total_steps = t->total_steps,
+                            .epoch = position / t->steps_per_epoch,
+                            .epoch_step = position % t->steps_per_epoch + 1,
+                            .steps_per_epoch = t->steps_per_epoch,
+                            .loss = (double)result->loss,
+                            .lr = fsdp_learning_rate_at(&t->feed.config.rate, done),
+                            .grad_norm = (double)result->grad_norm,
+                            .skipped = fsdp_feed_skips(&t->feed, result->grad_norm),
+                            .updates = t->feed.updates,
+                            .total_ms = total_ms,
+                            .checkpoint_ms = fsdp_train_checkpoints_take_ms(&t->checkpoints),
+                            .snapshot_bytes = t->setup.snapshot_bytes,
+                            .tokens = t->step_tokens};
+}
+
+// After step `step`: what every rank knows then is the greatest of the signals that ranks have received (0:
+// none), whether all have written their part of a checkpoint, and after which step to ask again. One
+// exchange, so that all stop after the same step; as it costs up to a millisecond where ranks share cores, it
+// is made a few times a second and not in every short step. FSDP_ERR_PEER where ranks have skipped different
+// steps: their sums of the norm are not the same bits.
+static fsdp_status agree_to_stop(fsdp_trainer *t, const fsdp_step_record *record, int *stop_signal,
+                                 bool *written, fsdp_error *error) {
+  *written = false;
+  if (record->step < t->next_agreement) return FSDP_OK;
+  struct {
+    double step_ms;
+    int64_t updates;
+    int signal_number, written;
+  } mine = {record->total_ms, record->updates, fsdp_stop_signal(),
+            fsdp_train_checkpoints_is_written(&t->checkpoints)},
+    *all = fsdp_alloc((size_t)t->world->size * sizeof *all);
+  fsdp_world_gather(t->world, &mine, (int64_t)sizeof mine, all);
+  double longest_ms = 0;
+  int other = 0;
+  *written = true;
+  for (int i = 0; i < t->world->size; i++) {
+    if (all[i].signal_number > *stop_signal) *stop_signal = all[i].signal_number;
+    *written = *written && all[i].written;
+    longest_ms = fmax(longest_ms, all[i].step_ms);
+    if (all[i].updates != all[0].updates) other = i;
+  }
+  int64_t updates[2] = {all[0].updates, all[other].updates};
+  free(all);
+  t->next_agreement = record->step + (int64_t)fmin(1000, fmax(1, AGREEMENT_MS / fmax(longest_ms, 1e-3)));
+  if (other == 0) return FSDP_OK;
+  return fsdp_fail(error, FSDP_ERR_PEER,
+                   "after step %" PRId64 " rank 0 has made %" PRId64 " updates and rank %d %" PRId64
+                   ": the gradient's norm is not the same on all ranks; restart from the last checkpoint",
+                   record->step, updates[0], other, updates[1]);
+}
+
+// How the run ends over numbers that are not finite, or too large.
+static fsdp_status fail_not_finite(const fsdp_trainer *t, const fsdp_step_record *record, fsdp_error *error) {
+  const fsdp_options *o = t->options;
+  char what[256], lr[96];
+  snprintf(lr, sizeof lr, "lower --lr %g (%s), raise --warmup-steps", o->lr, fsdp_options_place(o, "lr"));
+  snprintf(what, sizeof what,
+           "the gradient's norm is %g and the loss %g at step %" PRId64 " (learning rate %g)",
+           fabs(record->grad_norm), record->loss, record->step, record->lr);
+  if (!record->skipped) {
+    return fsdp_fail(error, FSDP_ERR_NOT_FINITE,
+                     "%s, and the step was applied: nothing of it is saved; %s%s, or look at the data", what,
+                     lr, o->grad_clip > 0 ? "" : ", give a --grad-clip, with which such a step is skipped");
+  }
+  // The first norm after a checkpoint depends on its weights and the data alone, not on the learning rate.
+  bool from_start = record->step - t->feed.first_step == t->skipped_in_row;
+  if (from_start && t->feed.first_step > 0 && !isfinite(record->grad_norm)) {
+    return fsdp_fail(error, FSDP_ERR_NOT_FINITE,
+                     "%s: all %" PRId64 " step%s since the checkpoint of step %" PRId64
+                     " skipped (--max-skipped %" PRId64
+                     ", %s), so its weights have most likely diverged already; "
+                     "resume from an earlier one with --resume PATH, or restart with --resume off; if "
+                     "it diverges again, %s, or look at the data",
+                     what, t->skipped_in_row, t->skipped_in_row == 1 ? "" : "s", t->feed.first_step,
+                     o->max_skipped, fsdp_options_place(o, "max-skipped"), lr);
+  }
+  return fsdp_fail(error, FSDP_ERR_NOT_FINITE,
+                   "%s: %" PRId64 " step%s in a row skipped (--max-skipped %" PRId64
+                   ", %s); %s%s, or look at "
+                   "the data",
+                   what, t->skipped_in_row, t->skipped_in_row == 1 ? "" : "s", o->max_skipped,
+                   fsdp_options_place(o, "max-skipped"), lr,
+                   isfinite(record->grad_norm) ? ", raise --skip-grad-norm" : "");
+}
+
+// A step whose norm is not finite, or above --skip-grad-norm, has updated nothing: so many in a row end the
+// run.
+// What is not finite elsewhere, or without clipping, is in the state already: the run ends at once.
+static fsdp_status judge(fsdp_trainer *t, const fsdp_step_record *record, fsdp_error *error) {
+  if (record->skipped) {
+    t->skipped++;
+    t->skipped_in_row++;
+    return t->skipped_in_row < t->options->max_skipped ? FSDP_OK : fail_not_finite(t, record, error);
+  }
+  t->skipped_in_row = 0;
+  bool finite = isfinite(record->loss) && isfinite(record->grad_norm);
+  return finite ? FSDP_OK : fail_not_finite(t, record, error);
+}
+
+// Compares replicas after the record's step; returns the time it took, which is no step's.
+static fsdp_status check_replicas(fsdp_trainer *t, fsdp_step_record *record, int64_t *took_ns,
+                                  fsdp_error *error) {
+  if (t->checked_step == record->step || !fsdp_replicas_present(t->setup.plan)) return FSDP_OK;
+  fsdp_executor_drain(t->executor); // the updates' time is the step's
+  int64_t began_ns = fsdp_profile_now_ns();
+  fsdp_status status = fsdp_replicas_check(t->world, t->executor, record->step, error);
+  t->checked_step = record->step;
+  record->checked = true;
+  *took_ns = fsdp_profile_now_ns() - began_ns;
+  record->check_ms = (double)*took_ns / 1e6;
+  return status;
+}
+
+// Evaluates where it is due after the record's step; returns the time it took, which is no step's.
+static int64_t evaluate(fsdp_trainer *t, fsdp_step_record *record) {
+  int64_t frequency = t->options->eval_freq;
+  bool due = record->step == t->total_steps || (frequency > 0 && record->step % frequency == 0);
+  if (!t->feed.config.eval_dataset || !due) return 0;
+  int64_t began_ns = fsdp_profile_now_ns();
+  fsdp_board_enter(FSDP_ACTIVITY_EVALUATING);
+  record->eval_loss = fsdp_feed_evaluate(&t->feed, t->executor);
+  fsdp_board_enter(FSDP_ACTIVITY_TRAINING);
+  record->evaluated = true;
+  // It changes nothing: the steps decide how the run ends.
+  if (!isfinite(record->eval_loss) && fsdp_trainer_is_first(t)) {
+    fprintf(stderr, "fsdp_train: warning: the evaluation's loss after step %" PRId64 " is %g\n", record->step,
+            fabs(record->eval_loss));
+  }
+  int64_t took_ns = fsdp_profile_now_ns() - began_ns;
+  record->eval_ms = (double)took_ns / 1e6;
+  return took_ns;
+}
+
+// What follows a step that counts: evaluation, the comparison of replicas, a save. Adds what they took to
+// *before_ns. *finished: the record is handed out.
+static fsdp_status after_step(fsdp_trainer *t, fsdp_step_record *record, fsdp_train_tally *sum, bool written,
+                              int64_t *before_ns, bool *finished, fsdp_error *error) {
+  int64_t every = t->options->check_replicas, took_ns = 0;
+  *before_ns += evaluate(t, record);
+  bool due = fsdp_train_checkpoints_is_due(&t->checkpoints, record->step, record->skipped);
+  fsdp_status status = FSDP_OK;
+  if (due || (every > 0 && record->step % every == 0)) status = check_replicas(t, record, &took_ns, error);
+  *before_ns += took_ns;
+  if (status != FSDP_OK) return status;
+  if (due) finish_step(t, record, sum);
+  *finished = due;
+  return fsdp_train_checkpoints_after_step(&t->checkpoints, t->executor, &t->feed, record->step, written,
+                                           error);
+}
+
+fsdp_status fsdp_train_run_steps(fsdp_trainer *t, int *stop_signal, fsdp_error *error) {
+  fsdp_step_record record = {0};
+  fsdp_train_tally sum = {0};
+  int64_t before_ns = fsdp_profile_now_ns(), first = t->feed.first_step + 1;
+  bool finished = true;
+  fsdp_status status = FSDP_OK;
+  fsdp_board_start_steps(t->feed.first_step);
+  for (int64_t step = first; step <= t->total_steps && status == FSDP_OK && !*stop_signal; step++) {
+    fsdp_step_result result;
+    bool written;
+    fsdp_executor_run_step(t->executor, &result);
+    int64_t now_ns = fsdp_profile_now_ns();
+    if (!finished) finish_step(t, &record, &sum);
+    record = make_record(t, &result, (double)(now_ns - before_ns) / 1e6);
+    before_ns = now_ns;
+    finished = false;
+    status = agree_to_stop(t, &record, stop_signal, &written, error);
+    if (status == FSDP_OK) status = judge(t, &record, error);
+    if (status == FSDP_OK && !*stop_signal)
+      status = after_step(t, &record, &sum, written, &before_ns, &finished, error);
+  }
+  fsdp_executor_drain(t->executor);
+  if (record.step == 0) {
+    if (fsdp_trainer_is_first(t)) printf("done:      already finished: %" PRId64 " steps\n", t->total_steps);
+    return FSDP_OK;
+  }
+  int64_t took_ns = 0;
+  if (status == FSDP_OK && fsdp_train_checkpoints_saves(&t->checkpoints))
+    status = check_replicas(t, &record, &took_ns, error);
+  if (!finished) finish_step(t, &record, &sum);
+  if (status != FSDP_OK) return status;
+  status = fsdp_train_checkpoints_finish(&t->checkpoints, t->executor, &t->feed, record.step, error);
+  if (fsdp_trainer_is_first(t)) {
+    if (*stop_signal)
+      printf("stopped by %s after step %" PRId64 "\n", fsdp_stop_name(*stop_signal), record.step);
+    fsdp_train_print_summary(t, &record, &sum);
+  }
+  return status;
+}

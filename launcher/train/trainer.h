@@ -1,0 +1,81 @@
+// What the parts of the trainer share: its state, and what each part does with it.
+//
+//   train.c        plans, prepares, and runs       train_steps.c   the loop of steps
+//   train_print.c  what a person sees              train_agree.c   what ranks compare first
+//   train_log.c    what a program reads            train_notes.c   what is worth knowing at the start
+#pragma once
+
+#include "launcher/cli/setup.h"
+#include "launcher/report/progress.h"
+#include "launcher/train/feed.h"
+#include "launcher/train/train.h"
+#include "launcher/train/train_checkpoints.h"
+#include "launcher/train/train_files.h"
+#include "launcher/train/train_log.h"
+#include "runtime/checkpoint/weights.h"
+
+typedef struct fsdp_trainer {
+  fsdp_world *world;
+  const fsdp_options *options;
+  const fsdp_placement *placement;
+  const fsdp_gpu *gpu;
+  const char *why_cpu; // where there is no GPU
+  fsdp_setup setup;
+  fsdp_dataset *dataset, *eval_dataset; // the latter NULL without --eval-data
+  fsdp_train_tokenizer tokenizer;
+  fsdp_weights *weights;
+  fsdp_train_log log; // of rank 0
+  fsdp_device *device;
+  fsdp_comms comms;
+  bool has_comms;
+  fsdp_executor *executor;
+  fsdp_pool *drawers;    // while the first weights are drawn
+  int64_t used_bytes;    // of the device, when last asked
+  int64_t weights_bytes; // read of the folder's weights, by all ranks
+  fsdp_feed feed;
+  fsdp_train_checkpoints checkpoints;
+  int64_t total_steps, steps_per_epoch, step_tokens;
+  int64_t skipped, skipped_in_row; // steps of this run, and up to the newest one
+  int64_t checked_step;            // after which replicas were last compared
+  bool measures;                   // --measure, where there is room for what it records
+  int64_t next_agreement;          // the step after which ranks next ask each other whether to stop
+} fsdp_trainer;
+
+// What the steps since the last line on the terminal have added up to.
+typedef struct fsdp_train_tally {
+  double line_loss, line_ms, run_ms;
+  int64_t line_steps, line_losses; // of which those with a loss that is finite
+} fsdp_train_tally;
+
+static inline bool fsdp_trainer_is_first(const fsdp_trainer *t) {
+  return t->world->rank == 0;
+}
+
+// CPU threads of this rank.
+static inline int fsdp_trainer_threads(const fsdp_trainer *t) {
+  return t->options->threads ? (int)t->options->threads : t->placement->core_count;
+}
+
+// Whether all ranks read the same configuration, before a plan is made of it; whether their data, tokenizer
+// and weights are the same files, before any of them is acted on; whether the same samples and steps came of
+// them. FSDP_ERR_INPUT (the last: FSDP_ERR_OPTION, for the programs differ), naming two ranks, on every rank.
+fsdp_status fsdp_train_agree_on_model(fsdp_world *world, const fsdp_options *options, fsdp_error *error);
+fsdp_status fsdp_train_agree_on_files(fsdp_trainer *t, fsdp_error *error);
+fsdp_status fsdp_train_agree_on_schedule(fsdp_trainer *t, fsdp_error *error);
+
+// What was asked for by --print-model, --print-program and --dry-run. Called on rank 0 alone.
+void fsdp_train_print_asked_for(const fsdp_trainer *t);
+
+// The header, before the first step. Called on rank 0 alone.
+void fsdp_train_print_start(const fsdp_trainer *t);
+
+// Notes and warnings behind the header. Called on rank 0 alone.
+void fsdp_train_print_notes(const fsdp_trainer *t);
+
+// The last lines. `last` is the record of the last step. Called on rank 0 alone.
+void fsdp_train_print_summary(const fsdp_trainer *t, const fsdp_step_record *last,
+                              const fsdp_train_tally *sum);
+
+// Trains from the feed's position to the last step, or to a signal, which *stop_signal then is. Every rank
+// returns the same status.
+fsdp_status fsdp_train_run_steps(fsdp_trainer *t, int *stop_signal, fsdp_error *error);

@@ -1,0 +1,131 @@
+#include "models/graph/graph.h"
+
+#include "runtime/base/check.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+// Grows *array to hold one item more than `count`.
+static void *reserve(void *array, int count, int *capacity, size_t item_bytes) {
+  if (count < *capacity) return array;
+  *capacity = *capacity ? 2 * *capacity : 64;
+  return fsdp_realloc(array, (size_t)*capacity * item_bytes);
+}
+
+fsdp_graph *fsdp_graph_create(int64_t batch, int64_t seq) {
+  fsdp_graph *graph = fsdp_alloc_zeroed(1, sizeof *graph);
+  graph->batch = batch;
+  graph->seq = seq;
+  return graph;
+}
+
+void fsdp_graph_destroy(fsdp_graph *graph) {
+  if (!graph) return;
+  free(graph->values);
+  free(graph->params);
+  free(graph->modules);
+  free(graph->forward);
+  free(graph->backward);
+  free(graph->inv_freq);
+  free(graph);
+}
+
+int fsdp_graph_module(fsdp_graph *graph, int parent, const char *name, const char *class_name,
+                      const char *detail) {
+  graph->modules =
+      reserve(graph->modules, graph->module_count, &graph->module_capacity, sizeof *graph->modules);
+  int index = graph->module_count++;
+  fsdp_module *module = &graph->modules[index];
+  *module = (fsdp_module){.parent = parent, .first_child = -1, .next_sibling = -1, .param = -1};
+  snprintf(module->name, sizeof module->name, "%s", name);
+  snprintf(module->class_name, sizeof module->class_name, "%s", class_name);
+  snprintf(module->detail, sizeof module->detail, "%s", detail);
+  if (parent >= 0) {
+    int *link = &graph->modules[parent].first_child;
+    while (*link >= 0) link = &graph->modules[*link].next_sibling;
+    *link = index;
+  }
+  return index;
+}
+
+void fsdp_graph_module_path(const fsdp_graph *graph, int module, char out[FSDP_NAME_BYTES]) {
+  char path[FSDP_NAME_BYTES] = "";
+  for (; module > 0; module = graph->modules[module].parent) {
+    char longer[FSDP_NAME_BYTES];
+    int length =
+        snprintf(longer, sizeof longer, "%s%s%s", graph->modules[module].name, path[0] ? "." : "", path);
+    FSDP_CHECK(length < FSDP_NAME_BYTES, "module path longer than %d bytes", FSDP_NAME_BYTES);
+    memcpy(path, longer, sizeof path);
+  }
+  memcpy(out, path, sizeof path);
+}
+
+bool fsdp_graph_module_within(const fsdp_graph *graph, int module, int ancestor) {
+  while (module >= 0 && module != ancestor) module = graph->modules[module].parent;
+  return module >= 0;
+}
+
+int fsdp_graph_value(fsdp_graph *graph, fsdp_value_role role, fsdp_value_dtype dtype, int module,
+                     const char *name, int dims, const int64_t *shape) {
+  graph->values = reserve(graph->values, graph->value_count, &graph->value_capacity, sizeof *graph->values);
+  int index = graph->value_count++;
+  fsdp_value *value = &graph->values[index];
+  *value = (fsdp_value){
+      .role = role, .dtype = dtype, .dims = dims, .numel = 1, .param = -1, .gradient = -1, .module = module};
+  snprintf(value->name, sizeof value->name, "%s", name);
+  for (int d = 0; d < dims; d++) {
+    value->shape[d] = shape[d];
+    value->numel *= shape[d];
+  }
+  return index;
+}
+
+int fsdp_graph_param(fsdp_graph *graph, int module, int dims, const int64_t *shape, float mean,
+                     float deviation) {
+  graph->params = reserve(graph->params, graph->param_count, &graph->param_capacity, sizeof *graph->params);
+  int index = graph->param_count++;
+  fsdp_param *param = &graph->params[index];
+  *param = (fsdp_param){.module = module, .dims = dims, .init_mean = mean, .init_deviation = deviation};
+  char path[FSDP_NAME_BYTES];
+  fsdp_graph_module_path(graph, module, path);
+  int length = snprintf(param->name, sizeof param->name, "%s.weight", path);
+  FSDP_CHECK(length < FSDP_NAME_BYTES, "parameter name longer than %d bytes", FSDP_NAME_BYTES);
+  param->numel = 1;
+  for (int d = 0; d < dims; d++) {
+    param->shape[d] = shape[d];
+    param->numel *= shape[d];
+  }
+  param->value =
+      fsdp_graph_value(graph, FSDP_VALUE_PARAM, FSDP_VALUE_COMPUTE, module, param->name, dims, shape);
+  graph->values[param->value].param = index;
+  graph->modules[module].param = index;
+  return index;
+}
+
+void fsdp_graph_tie(fsdp_graph *graph, int module, int param) {
+  graph->modules[module].param = param;
+  graph->modules[module].tied = true;
+}
+
+// Appends a zeroed node to one of the two lists.
+static fsdp_node *append(fsdp_node **nodes, int *count, int *capacity, fsdp_op_kind kind, int module,
+                         int block) {
+  *nodes = reserve(*nodes, *count, capacity, sizeof **nodes);
+  fsdp_node *node = &(*nodes)[(*count)++];
+  *node = (fsdp_node){.kind = kind, .module = module, .block = block};
+  return node;
+}
+
+fsdp_node *fsdp_graph_forward_node(fsdp_graph *graph, fsdp_op_kind kind, int module, int block) {
+  return append(&graph->forward, &graph->forward_count, &graph->forward_capacity, kind, module, block);
+}
+
+fsdp_node *fsdp_graph_backward_node(fsdp_graph *graph, fsdp_op_kind kind, int module, int block) {
+  return append(&graph->backward, &graph->backward_count, &graph->backward_capacity, kind, module, block);
+}
+
+void fsdp_node_operand_add(fsdp_node *node, int value, int access) {
+  FSDP_CHECK(node->operand_count < FSDP_OP_MAX_OPERANDS, "too many operands of %s", fsdp_op_name(node->kind));
+  node->operands[node->operand_count++] = (fsdp_node_operand){value, access};
+}

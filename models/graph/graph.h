@@ -1,0 +1,165 @@
+// A model as data: a module tree, parameters, and the ops of one micro-batch's forward and backward.
+//
+//   module tree ── owns ──► parameters            values: what ops read and write (inputs, parameters,
+//        ▲                      ▲                         activations, gradients); one buffer each
+//        └── each node belongs ─┘
+//   forward nodes (written by the model, top to bottom) ──► backward nodes (fsdp_graph_backward, from each
+//   op's rule)
+//
+// A value is a buffer, not a single assignment: a node may update one in place (RoPE, the gradient of the
+// residual stream). The order of nodes is the order of execution.
+#pragma once
+
+#include "models/graph/op.h"
+#include "runtime/base/dtype.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define FSDP_NAME_BYTES    96
+#define FSDP_MAX_DIMS      4
+#define FSDP_MAX_MESH_AXES 4
+
+typedef enum fsdp_value_role {
+  FSDP_VALUE_INPUT,         // tokens, targets: int32, filled by the data source
+  FSDP_VALUE_COUNT_SCALAR,  // the global count of unmasked targets
+  FSDP_VALUE_LOSS,          // the scalar that the forward ends in
+  FSDP_VALUE_PARAM,         // a parameter in compute dtype
+  FSDP_VALUE_ACTIVATION,    // made by the forward
+  FSDP_VALUE_GRADIENT,      // gradient of an activation
+  FSDP_VALUE_PARAM_GRADIENT // gradient of a parameter, in reduce dtype
+} fsdp_value_role;
+
+typedef enum fsdp_value_dtype {
+  FSDP_VALUE_COMPUTE, // the run's parameter dtype
+  FSDP_VALUE_F32,
+  FSDP_VALUE_I32,
+  FSDP_VALUE_REDUCE // the run's reduce dtype
+} fsdp_value_dtype;
+
+// How a value lies over one mesh axis. Today everything but parameters' flat shards is replicated; the field
+// is what tensor and sequence parallelism will write.
+typedef enum fsdp_partition_kind { FSDP_REPLICATED, FSDP_SHARDED, FSDP_PARTIAL } fsdp_partition_kind;
+typedef struct fsdp_partition {
+  fsdp_partition_kind kind;
+  int dim; // of FSDP_SHARDED
+} fsdp_partition;
+
+typedef struct fsdp_value {
+  char name[FSDP_NAME_BYTES];
+  fsdp_value_role role;
+  fsdp_value_dtype dtype;
+  int dims;
+  int64_t shape[FSDP_MAX_DIMS];
+  int64_t numel;
+  fsdp_partition partition[FSDP_MAX_MESH_AXES];
+  int param;       // of PARAM and PARAM_GRADIENT, else -1
+  int gradient;    // the value that holds this one's gradient, or -1
+  int module;      // whose op makes it
+  bool checkpoint; // kept where the block it opens is recomputed
+} fsdp_value;
+
+typedef struct fsdp_param {
+  char name[FSDP_NAME_BYTES]; // as in the state dict
+  int module;                 // that owns it
+  int dims;
+  int64_t shape[2];
+  int64_t numel;
+  int value;
+  float init_mean, init_deviation;
+} fsdp_param;
+
+typedef struct fsdp_module {
+  char name[FSDP_NAME_BYTES];       // in its parent: "q_proj", "0"
+  char class_name[FSDP_NAME_BYTES]; // "LlamaDecoderLayer"
+  char detail[FSDP_NAME_BYTES];     // what stands between the parentheses of a leaf: "4096, 4096, bias=False"
+  int parent;                       // -1 for the root
+  int first_child, next_sibling;    // -1 at the end; in state-dict order
+  int param;                        // the one parameter it holds (owned or tied), or -1
+  bool tied;                        // the parameter is owned by another module
+} fsdp_module;
+
+typedef struct fsdp_node_operand {
+  int value;
+  int access; // 1 read, 2 written, 3 updated
+} fsdp_node_operand;
+
+#define FSDP_NODE_MAX_WEIGHTS 3
+
+typedef struct fsdp_node {
+  fsdp_op_kind kind;
+  fsdp_op_attrs attrs;
+  // In the order of op.h, but that a linear product may stand for up to three weights (q|k|v, gate|up)
+  // whose outputs are neighbouring columns of one y: `weights` are values of parameters (forward, backward
+  // input) or of parameters' gradients (backward weight), and the operands leave the weight out. Workspaces
+  // are left out too.
+  fsdp_node_operand operands[FSDP_OP_MAX_OPERANDS];
+  int operand_count;
+  int weights[FSDP_NODE_MAX_WEIGHTS];
+  int weight_count; // 0 for every op but the linear ones
+  int module;
+  int block; // decoder layer that is recomputed as a whole, or -1
+} fsdp_node;
+
+typedef struct fsdp_graph {
+  fsdp_value *values;
+  fsdp_param *params;   // in state-dict order
+  fsdp_module *modules; // parents before children, in state-dict order; 0 is the root
+  fsdp_node *forward;   // ends in the loss
+  fsdp_node *backward; // begins with the loss's backward, which computes the loss too: a training step leaves
+                       // the forward's last node out
+  int value_count, param_count, module_count, forward_count, backward_count;
+  int block_count; // decoder layers
+  int64_t batch, seq;
+  int tokens, targets, count, loss; // values
+  float *inv_freq;                  // RoPE's D/2 inverse frequencies, owned
+  int value_capacity, param_capacity, module_capacity, forward_capacity, backward_capacity;
+} fsdp_graph;
+
+// An empty graph for micro-batches of `batch` sequences of `seq` tokens. Never NULL.
+fsdp_graph *fsdp_graph_create(int64_t batch, int64_t seq);
+void fsdp_graph_destroy(fsdp_graph *graph); // NULL is allowed
+
+// Adds a module below `parent` (-1: the root). `detail` is what a leaf prints between its parentheses.
+// Returns its index.
+int fsdp_graph_module(fsdp_graph *graph, int parent, const char *name, const char *class_name,
+                      const char *detail);
+
+// Adds a parameter named "<path of the module>.weight" and its value; dims 1 or 2. Returns the parameter's
+// index.
+int fsdp_graph_param(fsdp_graph *graph, int module, int dims, const int64_t *shape, float mean,
+                     float deviation);
+
+// Lets `module` use a parameter that another module owns (tied embeddings).
+void fsdp_graph_tie(fsdp_graph *graph, int module, int param);
+
+// Adds a value. Returns its index.
+int fsdp_graph_value(fsdp_graph *graph, fsdp_value_role role, fsdp_value_dtype dtype, int module,
+                     const char *name, int dims, const int64_t *shape);
+
+// Appends a node to the forward; the returned pointer is valid until the next call.
+fsdp_node *fsdp_graph_forward_node(fsdp_graph *graph, fsdp_op_kind kind, int module, int block);
+
+// The same for the backward; used by the ops' rules.
+fsdp_node *fsdp_graph_backward_node(fsdp_graph *graph, fsdp_op_kind kind, int module, int block);
+
+// Adds an operand to a node: `access` is 1 read, 2 written, 3 updated.
+void fsdp_node_operand_add(fsdp_node *node, int value, int access);
+
+// Emits the backward of the whole forward, from each op's rule (models/graph/backward.c). Call once, when the
+// forward is whole.
+void fsdp_graph_backward(fsdp_graph *graph);
+
+// The dotted path of a module ("model.layers.0.self_attn"; "" for the root) into out[FSDP_NAME_BYTES].
+void fsdp_graph_module_path(const fsdp_graph *graph, int module, char out[FSDP_NAME_BYTES]);
+
+// Whether `module` is `ancestor` or lies below it.
+bool fsdp_graph_module_within(const fsdp_graph *graph, int module, int ancestor);
+
+#ifdef __cplusplus
+}
+#endif

@@ -1,0 +1,474 @@
+#include "runtime/checkpoint/checkpoint_file.h"
+
+#include "runtime/base/check.h"
+#include "runtime/base/finite.h"
+#include "runtime/base/progress.h"
+#include "runtime/base/size.h"
+#include "runtime/checkpoint/safetensors.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <xxhash.h>
+
+#define CHUNK       FSDP_CHECKPOINT_CHUNK_BYTES
+#define PATH_BYTES  4352
+#define WINDOW      64 // chunks that are read at once, at most
+#define PIECE_BYTES ((int64_t)4 << 20)
+
+int64_t fsdp_checkpoint_data_bytes(const fsdp_checkpoint *c, int rank) {
+  int64_t total = 0;
+  for (int part = 0; part < FSDP_CHECKPOINT_PARTS; part++) total += fsdp_checkpoint_part_bytes(c, rank, part);
+  return total;
+}
+
+static int64_t chunk_count(int64_t data_bytes) {
+  return (data_bytes + CHUNK - 1) / CHUNK;
+}
+
+// ---- Writing
+
+// The data passes through here: appended to the file, and hashed chunk by chunk.
+typedef struct stream {
+  fsdp_safetensors_writer *writer;
+  XXH3_state_t *hash; // of the chunk that is not full yet
+  int64_t chunk_fill, chunks;
+  uint64_t *sums;
+  int part, unit; // of the next value
+  int64_t done;   // of its piece
+} stream;
+
+// What lies at element `element` of a unit's flat buffer.
+static const char *owner_of(const fsdp_checkpoint *c, int unit, int64_t element, int64_t *index) {
+  for (int p = 0; p < c->param_count; p++) {
+    const fsdp_checkpoint_param *param = &c->params[p];
+    *index = element - param->offset;
+    if (param->unit == unit && *index >= 0 && *index < param->numel) return param->name;
+  }
+  *index = element;
+  return "the padding";
+}
+
+// Looks through the next `bytes` of the data, whole values, which follow the last ones.
+static fsdp_status check_finite(stream *s, const fsdp_checkpoint_file_config *config,
+                                const unsigned char *data, int64_t bytes, fsdp_error *error) {
+  const fsdp_checkpoint *c = config->checkpoint;
+  while (bytes > 0) {
+    int64_t first, elems, width = fsdp_dtype_bytes(c->dtype[s->part]);
+    fsdp_checkpoint_piece(c, config->rank, s->unit, &first, &elems);
+    int64_t now = fsdp_min_i64(bytes / width, elems - s->done);
+    int64_t found = fsdp_first_not_finite(c->dtype[s->part], data, now), index;
+    if (found >= 0) {
+      const char *owner = owner_of(c, s->unit, first + s->done + found, &index);
+      return fsdp_fail(error, FSDP_ERR_NOT_FINITE,
+                       "%s of %s is %s at element %" PRId64
+                       ": the state is not saved; lower --lr, raise --warmup-steps, or look at the data",
+                       fsdp_checkpoint_part_name(s->part), owner,
+                       fsdp_not_finite_name(c->dtype[s->part], data, found), index);
+    }
+    data += now * width;
+    bytes -= now * width;
+    s->done += now;
+    if (s->done < elems) continue;
+    s->done = 0;
+    if (++s->unit < c->unit_count) continue;
+    s->unit = 0;
+    s->part++;
+  }
+  return FSDP_OK;
+}
+
+static void end_chunk(stream *s) {
+  s->sums[s->chunks++] = XXH3_64bits_digest(s->hash);
+  XXH3_64bits_reset(s->hash);
+  s->chunk_fill = 0;
+}
+
+static fsdp_status append(stream *s, const unsigned char *data, int64_t bytes, fsdp_error *error) {
+  for (int64_t done = 0; done < bytes;) {
+    if (s->chunk_fill == 0 && bytes - done >= CHUNK) { // in one go, which is faster
+      s->sums[s->chunks++] = XXH3_64bits(data + done, (size_t)CHUNK);
+      done += CHUNK;
+      continue;
+    }
+    int64_t part = fsdp_min_i64(bytes - done, CHUNK - s->chunk_fill);
+    XXH3_64bits_update(s->hash, data + done, (size_t)part);
+    s->chunk_fill += part;
+    done += part;
+    if (s->chunk_fill == CHUNK) end_chunk(s);
+  }
+  return fsdp_safetensors_writer_append(s->writer, data, bytes, error);
+}
+
+static fsdp_status append_memory(stream *s, const fsdp_checkpoint_file_config *config, int64_t bytes,
+                                 fsdp_error *error) {
+  const unsigned char *data = config->data;
+  fsdp_status status = FSDP_OK;
+  for (int64_t done = 0, now; done < bytes && status == FSDP_OK; done += now) {
+    now = fsdp_min_i64(PIECE_BYTES, bytes - done);
+    status = check_finite(s, config, data + done, now, error);
+    if (status == FSDP_OK) status = append(s, data + done, now, error);
+  }
+  return status;
+}
+
+static fsdp_status append_ranges(stream *s, const fsdp_checkpoint_file_config *config, fsdp_error *error) {
+  const fsdp_checkpoint *c = config->checkpoint;
+  int64_t limit = config->piece_bytes ? config->piece_bytes : PIECE_BYTES, offset = 0;
+  for (int part = 0; part < FSDP_CHECKPOINT_PARTS; part++) {
+    int64_t width = fsdp_dtype_bytes(c->dtype[part]);
+    for (int u = 0; u < c->unit_count; u++) {
+      int64_t first, elems;
+      fsdp_checkpoint_piece(c, config->rank, u, &first, &elems);
+      for (int64_t done = 0, now; done < elems; done += now) {
+        now = fsdp_min_i64(limit / width, elems - done);
+        fsdp_checkpoint_range range = {part, u, first + done, now, offset};
+        const void *values = config->source(config->context, &range);
+        fsdp_status status = check_finite(s, config, values, now * width, error);
+        if (status == FSDP_OK) status = append(s, values, now * width, error);
+        if (status != FSDP_OK) return status;
+        offset += now * width;
+      }
+    }
+  }
+  return FSDP_OK;
+}
+
+// Names are shared by all units of a part through `names`, which the caller frees.
+static fsdp_safetensors_tensor *declare(const fsdp_checkpoint *c, int rank, int64_t chunks, char **names,
+                                        int *count) {
+  enum { BYTES = FSDP_NAME_BYTES + 16 };
+  size_t capacity = (size_t)c->unit_count * FSDP_CHECKPOINT_PARTS + 1;
+  fsdp_safetensors_tensor *tensors = fsdp_alloc_zeroed(capacity, sizeof *tensors);
+  *names = fsdp_alloc(capacity * BYTES);
+  *count = 0;
+  for (int part = 0; part < FSDP_CHECKPOINT_PARTS; part++) {
+    for (int u = 0; u < c->unit_count; u++) {
+      int64_t first, elems;
+      fsdp_checkpoint_piece(c, rank, u, &first, &elems);
+      if (elems == 0) continue;
+      char *name = *names + *count * BYTES;
+      snprintf(name, BYTES, "%s/%s", fsdp_checkpoint_part_name(part), c->units[u].path);
+      tensors[(*count)++] =
+          (fsdp_safetensors_tensor){.name = name, .dtype = c->dtype[part], .dims = 1, .shape = {elems}};
+    }
+  }
+  tensors[(*count)++] =
+      (fsdp_safetensors_tensor){.name = "checksums", .dtype = FSDP_I32, .dims = 2, .shape = {chunks, 2}};
+  return tensors;
+}
+
+// Reads `bytes` at `offset`; false with the reason in errno (0: the file ends before).
+static bool read_at(int descriptor, int64_t offset, void *out, int64_t bytes) {
+  for (int64_t done = 0; done < bytes;) {
+    errno = 0;
+    ssize_t got = pread(descriptor, (char *)out + done, (size_t)(bytes - done), (off_t)(offset + done));
+    if (got < 0 && errno == EINTR) continue;
+    if (got <= 0) return false;
+    done += got;
+  }
+  return true;
+}
+
+// XXH3-128 of the header's bytes and the table of checksums.
+static void hash_ends(const void *header, int64_t header_bytes, const uint64_t *sums, int64_t chunks,
+                      uint64_t checksum[2]) {
+  XXH3_state_t *state = XXH3_createState();
+  FSDP_CHECK(state, "out of host memory");
+  XXH3_128bits_reset(state);
+  XXH3_128bits_update(state, header, (size_t)header_bytes);
+  XXH3_128bits_update(state, sums, (size_t)chunks * sizeof *sums);
+  XXH128_hash_t hash = XXH3_128bits_digest(state);
+  XXH3_freeState(state);
+  checksum[0] = hash.high64;
+  checksum[1] = hash.low64;
+}
+
+// What the manifest says of the file that is now at `path`; its header comes out of the page cache.
+static fsdp_status describe(const char *path, const stream *s, int64_t data_bytes, fsdp_checkpoint_file *file,
+                            fsdp_error *error) {
+  struct stat information;
+  int descriptor = open(path, O_RDONLY | O_CLOEXEC);
+  bool good = descriptor >= 0 && fstat(descriptor, &information) == 0;
+  if (good) {
+    file->bytes = information.st_size;
+    file->header_bytes = file->bytes - data_bytes - s->chunks * (int64_t)sizeof *s->sums;
+    void *header = fsdp_alloc((size_t)file->header_bytes);
+    good = read_at(descriptor, 0, header, file->header_bytes);
+    if (good) hash_ends(header, file->header_bytes, s->sums, s->chunks, file->checksum);
+    free(header);
+  }
+  int reason = errno;
+  if (descriptor >= 0) close(descriptor);
+  if (good) return FSDP_OK;
+  return fsdp_fail(error, FSDP_ERR_INPUT, "%s: reading it back failed (%s); give another folder", path,
+                   strerror(reason));
+}
+
+static fsdp_status write_data(stream *s, const fsdp_checkpoint_file_config *config, fsdp_error *error) {
+  int64_t bytes = fsdp_checkpoint_data_bytes(config->checkpoint, config->rank);
+  fsdp_status status =
+      config->data ? append_memory(s, config, bytes, error) : append_ranges(s, config, error);
+  if (status != FSDP_OK) return status;
+  if (s->chunk_fill > 0) end_chunk(s);
+  return fsdp_safetensors_writer_append(s->writer, s->sums, s->chunks * (int64_t)sizeof *s->sums, error);
+}
+
+fsdp_status fsdp_checkpoint_file_write(const fsdp_checkpoint_file_config *config, fsdp_checkpoint_file *file,
+                                       fsdp_error *error) {
+  char path[PATH_BYTES], *names;
+  int count;
+  memset(file, 0, sizeof *file);
+  snprintf(file->name, sizeof file->name, "rank-%05d.safetensors", config->rank);
+  snprintf(path, sizeof path, "%.4200s/%s", config->folder, file->name);
+  int64_t data_bytes = fsdp_checkpoint_data_bytes(config->checkpoint, config->rank);
+  int64_t chunks = chunk_count(data_bytes);
+  fsdp_safetensors_tensor *tensors = declare(config->checkpoint, config->rank, chunks, &names, &count);
+  const char *metadata[] = {"format", "fsdp checkpoint", NULL};
+  fsdp_safetensors_writer_config writer = {
+      .path = path, .tensors = tensors, .tensor_count = count, .metadata = metadata, .direct = true};
+  stream s = {.hash = XXH3_createState(), .sums = fsdp_alloc((size_t)chunks * 8 + 8)};
+  FSDP_CHECK(s.hash, "out of host memory");
+  XXH3_64bits_reset(s.hash);
+  fsdp_status status = fsdp_safetensors_writer_create(&writer, &s.writer, error);
+  if (status == FSDP_OK) {
+    status = write_data(&s, config, error);
+    if (status == FSDP_OK)
+      status = fsdp_safetensors_writer_finish(s.writer, error);
+    else
+      fsdp_safetensors_writer_abandon(s.writer);
+  }
+  if (status == FSDP_OK) status = describe(path, &s, data_bytes, file, error);
+  XXH3_freeState(s.hash);
+  free(s.sums);
+  free(names);
+  free(tensors);
+  return status;
+}
+
+// ---- Reading
+
+typedef struct source_file {
+  int descriptor; // -1: not open yet
+  bool verified;  // header and sums
+  uint64_t *sums;
+  int64_t data_bytes;
+  // The last chunk that was read of it: a unit's end and the next one's beginning often share one.
+  unsigned char *tail;
+  int64_t tail_chunk;
+} source_file;
+
+struct fsdp_checkpoint_reader {
+  const fsdp_checkpoint *checkpoint;
+  char *folder;
+  source_file *files;
+  int64_t bytes_read;
+  int64_t **offsets; // by rank once opened: data offset of every (part, unit)
+  // The chunks that were read last.
+  int window_file;
+  int64_t window_chunk, window_count;
+  unsigned char *window;
+};
+
+static const char *path_of(const fsdp_checkpoint_reader *r, int rank, char path[PATH_BYTES]) {
+  snprintf(path, PATH_BYTES, "%.4200s/%s", r->folder, r->checkpoint->files[rank].name);
+  return path;
+}
+
+fsdp_status fsdp_checkpoint_check_files(const fsdp_checkpoint *c, const char *folder, fsdp_error *error) {
+  char path[PATH_BYTES];
+  for (int i = 0; i < c->file_count + c->carried_count; i++) {
+    bool carried = i >= c->file_count;
+    const fsdp_checkpoint_file *file = carried ? &c->carried[i - c->file_count] : &c->files[i];
+    struct stat information;
+    snprintf(path, sizeof path, "%.4200s/%s%s", folder, carried ? FSDP_CHECKPOINT_CARRIED "/" : "",
+             file->name);
+    if (stat(path, &information) != 0) {
+      return fsdp_fail(error, FSDP_ERR_INPUT,
+                       "%s: cannot be opened (%s), but belongs to the checkpoint; use another one", path,
+                       strerror(errno));
+    }
+    if (information.st_size != file->bytes) {
+      return fsdp_fail(
+          error, FSDP_ERR_INPUT,
+          "%s: has %lld bytes, but the checkpoint says %lld: it is damaged; use another checkpoint", path,
+          (long long)information.st_size, (long long)file->bytes);
+    }
+  }
+  return FSDP_OK;
+}
+
+fsdp_checkpoint_reader *fsdp_checkpoint_reader_create(const fsdp_checkpoint *checkpoint, const char *folder) {
+  fsdp_checkpoint_reader *r = fsdp_alloc_zeroed(1, sizeof *r);
+  r->checkpoint = checkpoint;
+  r->folder = strdup(folder);
+  FSDP_CHECK(r->folder, "out of host memory for a path");
+  r->files = fsdp_alloc_zeroed((size_t)checkpoint->file_count, sizeof *r->files);
+  r->offsets = fsdp_alloc_zeroed((size_t)checkpoint->file_count, sizeof *r->offsets);
+  for (int i = 0; i < checkpoint->file_count; i++) r->files[i].descriptor = -1;
+  r->window = fsdp_alloc((size_t)(WINDOW * CHUNK));
+  r->window_file = -1;
+  return r;
+}
+
+void fsdp_checkpoint_reader_destroy(fsdp_checkpoint_reader *r) {
+  if (!r) return;
+  for (int i = 0; i < r->checkpoint->file_count; i++) {
+    if (r->files[i].descriptor >= 0) close(r->files[i].descriptor);
+    free(r->files[i].sums);
+    free(r->files[i].tail);
+    free(r->offsets[i]);
+  }
+  free(r->window);
+  free(r->offsets);
+  free(r->files);
+  free(r->folder);
+  free(r);
+}
+
+int64_t fsdp_checkpoint_reader_bytes(const fsdp_checkpoint_reader *r) {
+  return r->bytes_read;
+}
+
+static fsdp_status fail_damaged(const fsdp_checkpoint_reader *r, int rank, const char *what,
+                                fsdp_error *error) {
+  char path[PATH_BYTES];
+  return fsdp_fail(error, FSDP_ERR_INPUT, "%s: %s: it is damaged; use another checkpoint",
+                   path_of(r, rank, path), what);
+}
+
+static void make_offsets(fsdp_checkpoint_reader *r, int rank) {
+  const fsdp_checkpoint *c = r->checkpoint;
+  int64_t offset = 0;
+  r->offsets[rank] = fsdp_alloc((size_t)(c->unit_count * FSDP_CHECKPOINT_PARTS) * sizeof(int64_t));
+  for (int part = 0; part < FSDP_CHECKPOINT_PARTS; part++) {
+    for (int u = 0; u < c->unit_count; u++) {
+      int64_t first, elems;
+      fsdp_checkpoint_piece(c, rank, u, &first, &elems);
+      r->offsets[rank][part * c->unit_count + u] = offset;
+      offset += elems * fsdp_dtype_bytes(c->dtype[part]);
+    }
+  }
+  r->files[rank].data_bytes = offset;
+}
+
+static fsdp_status open_file(fsdp_checkpoint_reader *r, int rank, fsdp_error *error) {
+  const fsdp_checkpoint_file *said = &r->checkpoint->files[rank];
+  source_file *file = &r->files[rank];
+  char path[PATH_BYTES];
+  struct stat information;
+  // A reader that has found damage reads no further.
+  FSDP_CHECK(file->descriptor < 0, "%s: read again after it failed", path_of(r, rank, path));
+  make_offsets(r, rank);
+  int64_t chunks = chunk_count(file->data_bytes), table_bytes = chunks * (int64_t)sizeof *file->sums;
+  file->descriptor = open(path_of(r, rank, path), O_RDONLY | O_CLOEXEC);
+  if (file->descriptor < 0 || fstat(file->descriptor, &information) != 0) {
+    return fsdp_fail(error, FSDP_ERR_INPUT, "%s: cannot be opened (%s); use another checkpoint", path,
+                     strerror(errno));
+  }
+  if (information.st_size != said->bytes ||
+      said->header_bytes + file->data_bytes + table_bytes != said->bytes) {
+    return fail_damaged(r, rank, "its size is not what the checkpoint says", error);
+  }
+  file->sums = fsdp_alloc((size_t)table_bytes + 8);
+  file->tail = fsdp_alloc((size_t)CHUNK);
+  file->tail_chunk = -1;
+  void *header = fsdp_alloc((size_t)said->header_bytes + 1);
+  uint64_t found[2];
+  bool good = read_at(file->descriptor, 0, header, said->header_bytes) &&
+              read_at(file->descriptor, said->header_bytes + file->data_bytes, file->sums, table_bytes);
+  if (good) hash_ends(header, said->header_bytes, file->sums, chunks, found);
+  free(header);
+  r->bytes_read += said->header_bytes + table_bytes;
+  if (!good) return fail_damaged(r, rank, "its header cannot be read", error);
+  if (memcmp(found, said->checksum, sizeof found) != 0) {
+    return fail_damaged(r, rank, "its header's or checksums' checksum does not match", error);
+  }
+  file->verified = true;
+  return FSDP_OK;
+}
+
+// Brings chunk `chunk` of a file, and those after it up to `last`, into the window, each verified.
+static fsdp_status fill_window(fsdp_checkpoint_reader *r, int rank, int64_t chunk, int64_t last,
+                               fsdp_error *error) {
+  source_file *file = &r->files[rank];
+  int64_t count = fsdp_min_i64(WINDOW, last - chunk + 1), begin = chunk * CHUNK;
+  int64_t bytes = fsdp_min_i64(count * CHUNK, file->data_bytes - begin);
+  r->window_file = -1;
+  if (!read_at(file->descriptor, r->checkpoint->files[rank].header_bytes + begin, r->window, bytes)) {
+    return fail_damaged(r, rank, "it cannot be read to its end", error);
+  }
+  r->bytes_read += bytes;
+  fsdp_progress_mark();
+  for (int64_t i = 0; i < count; i++) {
+    int64_t size = fsdp_min_i64(CHUNK, bytes - i * CHUNK);
+    if (XXH3_64bits(r->window + i * CHUNK, (size_t)size) == file->sums[chunk + i]) continue;
+    char what[96];
+    snprintf(what, sizeof what, "the checksum of bytes %" PRId64 " to %" PRId64 " of its data does not match",
+             begin + i * CHUNK, begin + i * CHUNK + size);
+    return fail_damaged(r, rank, what, error);
+  }
+  r->window_file = rank;
+  r->window_chunk = chunk;
+  r->window_count = count;
+  file->tail_chunk = chunk + count - 1;
+  memcpy(file->tail, r->window + (count - 1) * CHUNK, (size_t)(bytes - (count - 1) * CHUNK));
+  return FSDP_OK;
+}
+
+// Bytes [begin, begin + bytes) of a file's data.
+static fsdp_status read_data(fsdp_checkpoint_reader *r, int rank, int64_t begin, int64_t bytes,
+                             unsigned char *out, fsdp_error *error) {
+  int64_t last = (begin + bytes - 1) / CHUNK;
+  while (bytes > 0) {
+    int64_t chunk = begin / CHUNK, data_bytes = r->files[rank].data_bytes;
+    const source_file *file = &r->files[rank];
+    bool held =
+        r->window_file == rank && chunk >= r->window_chunk && chunk < r->window_chunk + r->window_count;
+    bool tail = !held && chunk == file->tail_chunk;
+    if (!held && !tail) {
+      fsdp_status status = fill_window(r, rank, chunk, last, error);
+      if (status != FSDP_OK) return status;
+    }
+    int64_t first = tail ? chunk : r->window_chunk, count = tail ? 1 : r->window_count;
+    int64_t now = fsdp_min_i64(bytes, fsdp_min_i64((first + count) * CHUNK, data_bytes) - begin);
+    memcpy(out, (tail ? file->tail : r->window) + (begin - first * CHUNK), (size_t)now);
+    out += now;
+    begin += now;
+    bytes -= now;
+  }
+  return FSDP_OK;
+}
+
+fsdp_status fsdp_checkpoint_read(fsdp_checkpoint_reader *r, int part, int param, int64_t first, int64_t elems,
+                                 void *out, fsdp_error *error) {
+  const fsdp_checkpoint *c = r->checkpoint;
+  const fsdp_checkpoint_param *p = &c->params[param];
+  FSDP_CHECK(first >= 0 && elems >= 0 && first <= p->numel - elems, "elements %lld + %lld of %s",
+             (long long)first, (long long)elems, p->name);
+  int64_t width = fsdp_dtype_bytes(c->dtype[part]);
+  unsigned char *to = out;
+  for (int64_t at = p->offset + first, end = at + elems; at < end;) {
+    int rank = fsdp_checkpoint_holder(c, p->unit, at);
+    int64_t piece_first, piece_elems;
+    fsdp_checkpoint_piece(c, rank, p->unit, &piece_first, &piece_elems);
+    int64_t now = fsdp_min_i64(end, piece_first + piece_elems) - at;
+    fsdp_status status = r->files[rank].verified ? FSDP_OK : open_file(r, rank, error);
+    if (status != FSDP_OK) return status;
+    int64_t offset = r->offsets[rank][part * c->unit_count + p->unit] + (at - piece_first) * width;
+    status = read_data(r, rank, offset, now * width, to, error);
+    if (status != FSDP_OK) return status;
+    to += now * width;
+    at += now;
+  }
+  int64_t found = fsdp_first_not_finite(c->dtype[part], out, elems);
+  if (found < 0) return FSDP_OK;
+  return fsdp_fail(error, FSDP_ERR_INPUT,
+                   "%s: %s of %s is %s at element %" PRId64
+                   ": the run that saved it had diverged; use another checkpoint",
+                   r->folder, fsdp_checkpoint_part_name(part), p->name,
+                   fsdp_not_finite_name(c->dtype[part], out, found), first + found);
+}

@@ -1,0 +1,310 @@
+// The manifest of checkpoint.h as JSON, both ways. Its checksum is that of the object without it, printed
+// compactly with sorted keys: it does not depend on white space.
+#include "runtime/base/check.h"
+#include "runtime/base/size.h"
+#include "runtime/checkpoint/checkpoint.h"
+#include "runtime/checkpoint/config_json.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <string.h>
+#include <xxhash.h>
+
+#define FORMAT  "fsdp checkpoint"
+#define VERSION 3
+// No manifest of a real run is larger; one that is has been damaged.
+#define MANIFEST_BYTES_MAX (INT64_C(1) << 28)
+
+// ---- Printing
+
+static json_t *hex128(const uint64_t checksum[2]) {
+  return json_sprintf("%016" PRIx64 "%016" PRIx64, checksum[0], checksum[1]);
+}
+
+static json_t *print_units(const fsdp_checkpoint *c) {
+  json_t *units = json_array();
+  for (int u = 0, p = 0; u < c->unit_count; u++) {
+    json_t *params = json_array();
+    for (; p < c->param_count && c->params[p].unit == u; p++) {
+      const fsdp_checkpoint_param *param = &c->params[p];
+      json_t *shape = json_array();
+      for (int d = 0; d < param->dims; d++) json_array_append_new(shape, json_integer(param->shape[d]));
+      json_array_append_new(params, json_pack("{s:s, s:o, s:I}", "name", param->name, "shape", shape,
+                                              "offset", (json_int_t)param->offset));
+    }
+    json_array_append_new(units, json_pack("{s:s, s:I, s:o}", "path", c->units[u].path, "padded_numel",
+                                           (json_int_t)c->units[u].padded_numel, "params", params));
+  }
+  return units;
+}
+
+static json_t *print_files(const fsdp_checkpoint_file *files, int count) {
+  json_t *list = json_array();
+  for (int i = 0; i < count; i++) {
+    json_array_append_new(list,
+                          json_pack("{s:s, s:I, s:I, s:o}", "name", files[i].name, "bytes",
+                                    (json_int_t)files[i].bytes, "header_bytes",
+                                    (json_int_t)files[i].header_bytes, "xxh3", hex128(files[i].checksum)));
+  }
+  return list;
+}
+
+static json_t *print_progress(const fsdp_checkpoint_progress *p) {
+  return json_pack("{s:I, s:I, s:I, s:I, s:I, s:{s:I, s:I, s:I, s:o}, s:{s:s, s:I, s:I}}", "step",
+                   (json_int_t)p->step, "updates", (json_int_t)p->updates, "schedule_start",
+                   (json_int_t)p->schedule_start, "epoch", (json_int_t)p->epoch, "epoch_samples",
+                   (json_int_t)p->epoch_samples, "data", "global_batch", (json_int_t)p->global_batch,
+                   "sample_count", (json_int_t)p->sample_count, "held_out", (json_int_t)p->held_out,
+                   "fingerprint", json_sprintf("%016" PRIx64, p->data_fingerprint), "random", "generator",
+                   "philox-4x32-10", "seed", (json_int_t)p->seed, "counter", (json_int_t)p->updates);
+}
+
+// The checksum of the object as it stands.
+static json_t *checksum_of(const json_t *root) {
+  char *text = json_dumps(root, JSON_COMPACT | JSON_SORT_KEYS | JSON_REAL_PRECISION(17));
+  FSDP_CHECK(text, "a manifest that cannot be printed");
+  XXH128_hash_t hash = XXH3_128bits(text, strlen(text));
+  free(text);
+  return hex128((uint64_t[2]){hash.high64, hash.low64});
+}
+
+char *fsdp_checkpoint_print(const fsdp_checkpoint *c) {
+  json_t *root =
+      json_pack("{s:s, s:i, s:I, s:o, s:s, s:o, s:s, s:{s:i, s:i}, s:{s:s, s:s, s:s}, s:o, s:o, s:o, s:O}",
+                "format", FORMAT, "version", VERSION, "sequence", (json_int_t)c->sequence, "progress",
+                print_progress(&c->progress), "model_name", c->model_name, "model",
+                fsdp_config_json(&c->model), "strategy", c->strategy, "mesh", "data",
+                c->mesh.size[FSDP_AXIS_DATA], "fsdp", c->mesh.size[FSDP_AXIS_FSDP], "dtypes", "master",
+                fsdp_dtype_name(c->dtype[0]), "moment1", fsdp_dtype_name(c->dtype[1]), "moment2",
+                fsdp_dtype_name(c->dtype[2]), "files", print_files(c->files, c->file_count), "carried",
+                print_files(c->carried, c->carried_count), "units", print_units(c), "options", c->options);
+  FSDP_CHECK(root, "a manifest that is no JSON: a name that is not UTF-8");
+  json_object_set_new(root, "checksum", checksum_of(root));
+  char *text = json_dumps(root, JSON_INDENT(1) | JSON_REAL_PRECISION(17));
+  FSDP_CHECK(text, "a manifest that cannot be printed");
+  json_decref(root);
+  return text;
+}
+
+// ---- Reading
+
+// The first thing that is wrong, for one message; every further read does nothing.
+typedef struct reader {
+  const char *wrong;
+} reader;
+
+static int64_t read_int(reader *r, const json_t *object, const char *key, int64_t low, int64_t high) {
+  const json_t *value = json_object_get(object, key);
+  if (json_is_integer(value) && json_integer_value(value) >= low && json_integer_value(value) <= high) {
+    return json_integer_value(value);
+  }
+  if (!r->wrong) r->wrong = key;
+  return low;
+}
+
+static void read_text(reader *r, const json_t *object, const char *key, char *out, size_t bytes) {
+  const char *text = json_string_value(json_object_get(object, key));
+  if (text && strlen(text) < bytes)
+    memcpy(out, text, strlen(text) + 1);
+  else if (!r->wrong)
+    r->wrong = key;
+}
+
+static void read_hex(reader *r, const json_t *object, const char *key, uint64_t *out, int count) {
+  const char *text = json_string_value(json_object_get(object, key));
+  bool good = text && strlen(text) == 16 * (size_t)count && strspn(text, "0123456789abcdef") == strlen(text);
+  for (int i = 0; good && i < count; i++) {
+    char word[17] = {0};
+    memcpy(word, text + 16 * i, 16);
+    out[i] = strtoull(word, NULL, 16);
+  }
+  if (!good && !r->wrong) r->wrong = key;
+}
+
+static void read_dtypes(reader *r, const json_t *object, fsdp_checkpoint *c) {
+  for (int part = 0; part < FSDP_CHECKPOINT_PARTS; part++) {
+    char name[8] = "";
+    read_text(r, object, fsdp_checkpoint_part_name(part), name, sizeof name);
+    c->dtype[part] = strcmp(name, "bf16") == 0 ? FSDP_BF16 : FSDP_F32;
+    if (strcmp(name, fsdp_dtype_name(c->dtype[part])) != 0 && !r->wrong) r->wrong = "dtypes";
+  }
+}
+
+// A file's name is one below its folder and nothing else.
+static void read_files(reader *r, const json_t *list, fsdp_checkpoint_file **files, int *count) {
+  *count = (int)json_array_size(list);
+  *files = fsdp_alloc_zeroed((size_t)*count + 1, sizeof **files);
+  for (int i = 0; i < *count; i++) {
+    const json_t *entry = json_array_get(list, (size_t)i);
+    fsdp_checkpoint_file *file = &(*files)[i];
+    read_text(r, entry, "name", file->name, sizeof file->name);
+    file->bytes = read_int(r, entry, "bytes", 0, INT64_MAX);
+    file->header_bytes = read_int(r, entry, "header_bytes", 0, file->bytes);
+    read_hex(r, entry, "xxh3", file->checksum, 2);
+    if ((strchr(file->name, '/') || file->name[0] == '.') && !r->wrong) r->wrong = "name";
+  }
+}
+
+static void read_param(reader *r, const json_t *entry, fsdp_checkpoint *c, int unit) {
+  fsdp_checkpoint_param *p = &c->params[c->param_count++];
+  const json_t *shape = json_object_get(entry, "shape");
+  read_text(r, entry, "name", p->name, sizeof p->name);
+  p->unit = unit;
+  p->dims = (int)json_array_size(shape);
+  p->offset = read_int(r, entry, "offset", 0, c->units[unit].padded_numel);
+  p->numel = 1;
+  bool good = p->dims >= 1 && p->dims <= 2;
+  for (int d = 0; good && d < p->dims; d++) {
+    p->shape[d] = json_integer_value(json_array_get(shape, (size_t)d));
+    good = p->shape[d] > 0 && fsdp_mul_checked(p->numel, p->shape[d], &p->numel);
+  }
+  if ((!good || p->numel > c->units[unit].padded_numel - p->offset) && !r->wrong) r->wrong = "shape";
+}
+
+static void read_units(reader *r, const json_t *list, fsdp_checkpoint *c) {
+  c->unit_count = (int)json_array_size(list);
+  c->units = fsdp_alloc_zeroed((size_t)c->unit_count + 1, sizeof *c->units);
+  size_t params = 0;
+  for (int u = 0; u < c->unit_count; u++) {
+    params += json_array_size(json_object_get(json_array_get(list, (size_t)u), "params"));
+  }
+  c->params = fsdp_alloc_zeroed(params + 1, sizeof *c->params);
+  int64_t multiple = (int64_t)FSDP_UNIT_ALIGN_ELEMS * c->mesh.size[FSDP_AXIS_FSDP];
+  for (int u = 0; u < c->unit_count; u++) {
+    const json_t *entry = json_array_get(list, (size_t)u);
+    read_text(r, entry, "path", c->units[u].path, sizeof c->units[u].path);
+    c->units[u].padded_numel = read_int(r, entry, "padded_numel", 0, INT64_C(1) << 56);
+    if (c->units[u].padded_numel % multiple != 0 && !r->wrong) r->wrong = "padded_numel";
+    const json_t *list_of_params = json_object_get(entry, "params");
+    for (size_t i = 0; i < json_array_size(list_of_params); i++) {
+      read_param(r, json_array_get(list_of_params, i), c, u);
+    }
+  }
+}
+
+static void read_progress(reader *r, const json_t *object, fsdp_checkpoint_progress *p) {
+  const json_t *data = json_object_get(object, "data");
+  p->step = read_int(r, object, "step", 1, INT64_C(1) << 40);
+  p->updates = read_int(r, object, "updates", 0, p->step);
+  // Older checkpoints have none: their schedules begin with the run.
+  if (json_object_get(object, "schedule_start"))
+    p->schedule_start = read_int(r, object, "schedule_start", 0, p->step);
+  p->epoch = read_int(r, object, "epoch", 0, INT64_C(1) << 40);
+  p->epoch_samples = read_int(r, object, "epoch_samples", 0, INT64_C(1) << 56);
+  p->global_batch = read_int(r, data, "global_batch", 1, INT64_C(1) << 40);
+  p->sample_count = read_int(r, data, "sample_count", 1, INT64_C(1) << 56);
+  p->held_out = read_int(r, data, "held_out", 0, p->sample_count);
+  read_hex(r, data, "fingerprint", &p->data_fingerprint, 1);
+  p->seed = read_int(r, json_object_get(object, "random"), "seed", 0, INT64_MAX);
+}
+
+static void read_mesh(reader *r, const json_t *object, fsdp_mesh *mesh) {
+  mesh->size[FSDP_AXIS_DATA] = (int)read_int(r, object, "data", 1, 1 << 20);
+  mesh->size[FSDP_AXIS_FSDP] = (int)read_int(r, object, "fsdp", 1, 1 << 20);
+  if ((int64_t)mesh->size[FSDP_AXIS_DATA] * mesh->size[FSDP_AXIS_FSDP] > 1 << 20 && !r->wrong) {
+    r->wrong = "mesh";
+    mesh->size[FSDP_AXIS_DATA] = 1;
+  }
+}
+
+// Everything but the model's configuration.
+static void read_all(reader *r, const json_t *root, fsdp_checkpoint *c) {
+  c->sequence = read_int(r, root, "sequence", 1, INT64_MAX - 1);
+  read_progress(r, json_object_get(root, "progress"), &c->progress);
+  read_text(r, root, "model_name", c->model_name, sizeof c->model_name);
+  read_text(r, root, "strategy", c->strategy, sizeof c->strategy);
+  read_mesh(r, json_object_get(root, "mesh"), &c->mesh);
+  read_dtypes(r, json_object_get(root, "dtypes"), c);
+  read_files(r, json_object_get(root, "files"), &c->files, &c->file_count);
+  read_files(r, json_object_get(root, "carried"), &c->carried, &c->carried_count);
+  read_units(r, json_object_get(root, "units"), c);
+  if (c->file_count != fsdp_mesh_ranks(&c->mesh) && !r->wrong) r->wrong = "files";
+  c->options = json_deep_copy(json_object_get(root, "options"));
+  if (!json_is_object(c->options) && !r->wrong) r->wrong = "options";
+}
+
+// Whether the object is whole: FORMAT, VERSION and its own checksum, which it loses.
+static fsdp_status check_whole(const char *path, json_t *root, fsdp_error *error) {
+  const char *format = json_string_value(json_object_get(root, "format"));
+  if (!format || strcmp(format, FORMAT) != 0) {
+    return fsdp_fail(error, FSDP_ERR_INPUT, "%s: is not the manifest of a checkpoint; give the folder of one",
+                     path);
+  }
+  if (json_integer_value(json_object_get(root, "version")) != VERSION) {
+    return fsdp_fail(error, FSDP_ERR_INPUT,
+                     "%s: is of format version %lld, this program reads %d; use the version that wrote it",
+                     path, (long long)json_integer_value(json_object_get(root, "version")), VERSION);
+  }
+  json_t *said = json_incref(json_object_get(root, "checksum"));
+  json_object_del(root, "checksum");
+  json_t *found = checksum_of(root);
+  bool good = said && json_equal(said, found);
+  json_decref(said);
+  json_decref(found);
+  if (good) return FSDP_OK;
+  return fsdp_fail(error, FSDP_ERR_INPUT,
+                   "%s: its checksum does not match: the manifest is damaged; use another checkpoint", path);
+}
+
+fsdp_status fsdp_checkpoint_parse(const char *path, const char *text, fsdp_checkpoint **checkpoint,
+                                  fsdp_error *error) {
+  json_error_t place;
+  *checkpoint = NULL;
+  json_t *root = json_loads(text, JSON_REJECT_DUPLICATES, &place);
+  if (!root) {
+    return fsdp_fail(error, FSDP_ERR_INPUT,
+                     "%s:%d: not valid JSON (%s): the manifest is damaged; use another checkpoint", path,
+                     place.line, place.text);
+  }
+  reader r = {NULL};
+  fsdp_checkpoint *c = NULL;
+  fsdp_status status = check_whole(path, root, error);
+  if (status == FSDP_OK) {
+    c = fsdp_alloc_zeroed(1, sizeof *c);
+    status = fsdp_config_parse(json_object_get(root, "model"), path, &c->model, error);
+  }
+  if (status == FSDP_OK) read_all(&r, root, c);
+  if (r.wrong) {
+    status = fsdp_fail(error, FSDP_ERR_INPUT, "%s: \"%s\" is missing or wrong; use another checkpoint", path,
+                       r.wrong);
+  }
+  json_decref(root);
+  if (status != FSDP_OK)
+    fsdp_checkpoint_destroy(c);
+  else
+    *checkpoint = c;
+  return status;
+}
+
+// The whole file as text, or NULL with the reason in errno. The caller frees it.
+static char *read_whole(const char *path) {
+  FILE *file = fopen(path, "rb");
+  if (!file) return NULL;
+  char *text = NULL;
+  if (fseek(file, 0, SEEK_END) == 0) {
+    long bytes = ftell(file);
+    errno = EFBIG;
+    if (bytes >= 0 && bytes <= MANIFEST_BYTES_MAX && fseek(file, 0, SEEK_SET) == 0) {
+      text = fsdp_alloc((size_t)bytes + 1);
+      size_t got = fread(text, 1, (size_t)bytes, file);
+      text[got] = 0;
+    }
+  }
+  fclose(file);
+  return text;
+}
+
+fsdp_status fsdp_checkpoint_read_manifest(const char *folder, fsdp_checkpoint **checkpoint,
+                                          fsdp_error *error) {
+  char path[4096 + 32];
+  *checkpoint = NULL;
+  snprintf(path, sizeof path, "%.4095s/" FSDP_CHECKPOINT_MANIFEST, folder);
+  char *text = read_whole(path);
+  if (!text) {
+    return fsdp_fail(error, FSDP_ERR_INPUT, "%s: cannot be read (%s): a checkpoint's folder has this file",
+                     path, strerror(errno));
+  }
+  fsdp_status status = fsdp_checkpoint_parse(path, text, checkpoint, error);
+  free(text);
+  return status;
+}

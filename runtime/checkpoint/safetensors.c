@@ -1,0 +1,333 @@
+#include "runtime/checkpoint/safetensors.h"
+
+#include "runtime/base/check.h"
+#include "runtime/base/progress.h"
+#include "runtime/checkpoint/safetensors_header.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdatomic.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__,
+               "the format's data is little-endian, and read as it stands");
+
+struct fsdp_safetensors {
+  char *index; // its path, or NULL
+  char **paths;
+  int *descriptors;
+  int file_count;
+  fsdp_safetensors_list list; // in order of names
+  json_t *metadata;           // of the first file, or NULL
+  _Atomic int64_t bytes_read;
+};
+
+const char *fsdp_safetensors_shape_text(int dims, const int64_t *shape, char buffer[96]) {
+  int used = snprintf(buffer, 96, "(");
+  for (int i = 0; i < dims; i++)
+    used += snprintf(buffer + used, 96 - (size_t)used, "%s%lld", i ? ", " : "", (long long)shape[i]);
+  snprintf(buffer + used, 96 - (size_t)used, ")");
+  return buffer;
+}
+
+static char *join(const char *folder, const char *name) {
+  char *path = NULL;
+  int length = asprintf(&path, "%s/%s", folder, name);
+  FSDP_CHECK(length >= 0, "out of host memory for a path");
+  return path;
+}
+
+static bool exists(const char *folder, const char *name) {
+  struct stat information;
+  char *path = join(folder, name);
+  bool found = !stat(path, &information);
+  free(path);
+  return found;
+}
+
+static bool ends_with(const char *name, const char *ending) {
+  size_t length = strlen(name), end = strlen(ending);
+  return length >= end && !strcmp(name + length - end, ending);
+}
+
+bool fsdp_safetensors_is_present(const char *folder) {
+  DIR *entries = opendir(folder);
+  bool found = false;
+  for (struct dirent *entry; !found && entries && (entry = readdir(entries));)
+    found = ends_with(entry->d_name, ".safetensors") || ends_with(entry->d_name, ".safetensors.index.json") ||
+            (!strncmp(entry->d_name, "pytorch_model", 13) && strstr(entry->d_name, ".bin"));
+  if (entries) closedir(entries);
+  return found;
+}
+
+// Opens one file and appends its tensors.
+static fsdp_status add_file(fsdp_safetensors *model, const char *path, fsdp_error *error) {
+  int file = model->file_count++;
+  model->paths = fsdp_realloc(model->paths, (size_t)model->file_count * sizeof *model->paths);
+  model->descriptors =
+      fsdp_realloc(model->descriptors, (size_t)model->file_count * sizeof *model->descriptors);
+  model->paths[file] = strdup(path);
+  FSDP_CHECK(model->paths[file], "out of host memory for a path");
+  // The header's reader refuses a pipe, for which opening does not wait.
+  model->descriptors[file] = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  if (model->descriptors[file] < 0)
+    return fsdp_fail(error, FSDP_ERR_INPUT, "%s: cannot be opened (%s); the model's weights are not complete",
+                     path, strerror(errno));
+  json_t *metadata = NULL;
+  int64_t bytes = 0;
+  fsdp_safetensors_source source = {path, model->descriptors[file], file};
+  fsdp_status status = fsdp_safetensors_header_read(&source, &model->list, &metadata, &bytes, error);
+  atomic_fetch_add(&model->bytes_read, bytes);
+  if (model->metadata)
+    json_decref(metadata);
+  else
+    model->metadata = metadata;
+  return status;
+}
+
+// Which of the opened files has that name in its folder, or -1.
+static int find_file(const fsdp_safetensors *model, const char *name) {
+  for (int i = 0; i < model->file_count; i++) {
+    const char *slash = strrchr(model->paths[i], '/');
+    if (!strcmp(slash ? slash + 1 : model->paths[i], name)) return i;
+  }
+  return -1;
+}
+
+// Each tensor that a shard holds must be the one that the index sends there, and the reverse.
+static fsdp_status check_index(const fsdp_safetensors *model, const char *path, const json_t *map,
+                               fsdp_error *error) {
+  const fsdp_safetensors_list *list = &model->list;
+  const char *name;
+  json_t *value;
+  for (int i = 0; i < list->count; i++) {
+    const char *shard = json_string_value(json_object_get(map, list->tensors[i].name));
+    if (!shard)
+      return fsdp_fail(error, FSDP_ERR_INPUT,
+                       "%s: tensor \"%.200s\" of %s is not in the index; take the index that "
+                       "belongs to these shards",
+                       path, list->tensors[i].name, model->paths[list->tensors[i].file]);
+    if (find_file(model, shard) != list->tensors[i].file)
+      return fsdp_fail(error, FSDP_ERR_INPUT,
+                       "%s: tensor \"%.200s\" belongs in %.200s, but %s holds one too; take the "
+                       "index that belongs to these shards",
+                       path, list->tensors[i].name, shard, model->paths[list->tensors[i].file]);
+  }
+  json_object_foreach((json_t *)map, name, value) {
+    if (fsdp_safetensors_is_stray(name)) continue;
+    bool found = false;
+    for (int i = 0; i < list->count && !found; i++) found = !strcmp(list->tensors[i].name, name);
+    if (!found)
+      return fsdp_fail(error, FSDP_ERR_INPUT,
+                       "%s: tensor \"%.200s\" should be in %.200s, which does not hold it; copy "
+                       "that file again",
+                       path, name, json_string_value(value));
+  }
+  return FSDP_OK;
+}
+
+static fsdp_status add_shards(fsdp_safetensors *model, const char *path, const json_t *map,
+                              fsdp_error *error) {
+  const char *name, *slash = strrchr(path, '/');
+  json_t *value;
+  fsdp_status status = FSDP_OK;
+  char *folder = slash ? strndup(path, (size_t)(slash - path)) : strdup(".");
+  FSDP_CHECK(folder, "out of host memory for a path");
+  json_object_foreach((json_t *)map, name, value) {
+    const char *shard = json_string_value(value);
+    if (!shard || !*shard || strchr(shard, '/')) {
+      status = fsdp_fail(error, FSDP_ERR_INPUT,
+                         "%s: tensor \"%.200s\" is not sent to a file beside the index; copy the "
+                         "index again",
+                         path, name);
+      break;
+    }
+    if (find_file(model, shard) >= 0) continue;
+    char *shard_path = join(folder, shard);
+    status = add_file(model, shard_path, error);
+    free(shard_path);
+    if (status) break;
+  }
+  free(folder);
+  return status;
+}
+
+static fsdp_status add_index(fsdp_safetensors *model, const char *path, fsdp_error *error) {
+  json_error_t place;
+  json_t *root = json_load_file(path, JSON_REJECT_DUPLICATES, &place);
+  if (!root)
+    return fsdp_fail(error, FSDP_ERR_INPUT, "%s:%d:%d: not valid JSON: %s; copy the index again", path,
+                     place.line, place.column, place.text);
+  model->index = strdup(path);
+  FSDP_CHECK(model->index, "out of host memory for a path");
+  const json_t *map = json_object_get(root, "weight_map");
+  fsdp_status status;
+  if (json_is_object(map)) {
+    status = add_shards(model, path, map, error);
+    if (!status) status = check_index(model, path, map, error);
+  } else {
+    status = fsdp_fail(error, FSDP_ERR_INPUT,
+                       "%s: has no object \"weight_map\"; this is not an index of safetensors files", path);
+  }
+  json_decref(root);
+  return status;
+}
+
+static fsdp_status add_folder(fsdp_safetensors *model, const char *folder, fsdp_error *error) {
+  bool single = exists(folder, "model.safetensors");
+  if (!single && !exists(folder, "model.safetensors.index.json"))
+    return fsdp_fail(
+        error, FSDP_ERR_INPUT,
+        "%s: has neither model.safetensors nor model.safetensors.index.json%s; or train from new weights "
+        "with --init random",
+        folder,
+        exists(folder, "pytorch_model.bin") || exists(folder, "pytorch_model.bin.index.json")
+            ? " (weights in pytorch_model.bin must be saved again as safetensors)"
+            : "");
+  char *path = join(folder, single ? "model.safetensors" : "model.safetensors.index.json");
+  fsdp_status status = single ? add_file(model, path, error) : add_index(model, path, error);
+  free(path);
+  return status;
+}
+
+static int compare_names(const void *left, const void *right) {
+  const fsdp_safetensors_tensor *a = left, *b = right;
+  return strcmp(a->name, b->name);
+}
+
+fsdp_status fsdp_safetensors_open(const char *path, fsdp_safetensors **model, fsdp_error *error) {
+  FSDP_CHECK(path && model, "no path or no place for the model");
+  struct stat information;
+  *model = NULL;
+  if (stat(path, &information))
+    return fsdp_fail(error, FSDP_ERR_INPUT,
+                     "%s: cannot be opened (%s); give a .safetensors file or its folder", path,
+                     strerror(errno));
+  fsdp_safetensors *opened = fsdp_alloc_zeroed(1, sizeof *opened);
+  size_t length = strlen(path);
+  fsdp_status status = S_ISDIR(information.st_mode)                        ? add_folder(opened, path, error)
+                       : length > 5 && !strcmp(path + length - 5, ".json") ? add_index(opened, path, error)
+                                                                           : add_file(opened, path, error);
+  if (status) {
+    fsdp_safetensors_close(opened);
+    return status;
+  }
+  if (opened->list.count > 1)
+    qsort(opened->list.tensors, (size_t)opened->list.count, sizeof *opened->list.tensors, compare_names);
+  *model = opened;
+  return FSDP_OK;
+}
+
+void fsdp_safetensors_close(fsdp_safetensors *model) {
+  if (!model) return;
+  for (int i = 0; i < model->list.count; i++) free((void *)model->list.tensors[i].name);
+  for (int i = 0; i < model->file_count; i++) {
+    if (model->descriptors[i] >= 0) close(model->descriptors[i]);
+    free(model->paths[i]);
+  }
+  json_decref(model->metadata);
+  free(model->list.tensors);
+  free(model->descriptors);
+  free(model->index);
+  free(model->paths);
+  free(model);
+}
+
+fsdp_status fsdp_safetensors_read_raw(fsdp_safetensors *model, int index, int64_t first, int64_t count,
+                                      void *out, fsdp_error *error) {
+  const fsdp_safetensors_tensor *t = fsdp_safetensors_at(model, index);
+  FSDP_CHECK(first >= 0 && count >= 0 && first <= t->numel - count,
+             "elements %lld + %lld of %s, which has %lld", (long long)first, (long long)count, t->name,
+             (long long)t->numel);
+  int64_t width = fsdp_dtype_bytes(t->dtype), bytes = count * width;
+  for (int64_t done = 0; done < bytes;) {
+    ssize_t got = pread(model->descriptors[t->file], (char *)out + done, (size_t)(bytes - done),
+                        (off_t)(t->file_offset + first * width + done));
+    if (got < 0 && errno == EINTR) continue;
+    if (got <= 0)
+      return fsdp_fail(error, FSDP_ERR_INPUT, "%s: reading tensor \"%s\" failed (%s); copy the file again",
+                       model->paths[t->file], t->name, got ? strerror(errno) : "the file became shorter");
+    done += got;
+    fsdp_progress_mark();
+  }
+  atomic_fetch_add(&model->bytes_read, bytes);
+  return FSDP_OK;
+}
+
+// IEEE binary16; subnormals are normal numbers in fp32.
+static float f16_to_f32(uint16_t half) {
+  uint32_t sign = (uint32_t)(half & 0x8000u) << 16, exponent = (half >> 10) & 31u, fraction = half & 1023u;
+  uint32_t bits = sign | (exponent + 112u) << 23 | fraction << 13;
+  float result;
+  if (exponent == 31) bits = sign | 0x7f800000u | fraction << 13;
+  if (exponent == 0) {
+    float magnitude = (float)fraction * 0x1p-24f;
+    memcpy(&bits, &magnitude, sizeof bits);
+    bits |= sign;
+  }
+  memcpy(&result, &bits, sizeof result);
+  return result;
+}
+
+fsdp_status fsdp_safetensors_read(fsdp_safetensors *model, int index, int64_t first, int64_t count,
+                                  float *out, fsdp_error *error) {
+  const fsdp_safetensors_tensor *t = fsdp_safetensors_at(model, index);
+  FSDP_CHECK(t->dtype != FSDP_I32, "%s holds integers", t->name);
+  if (t->dtype == FSDP_F32) return fsdp_safetensors_read_raw(model, index, first, count, out, error);
+  // Halves are read into the upper half of `out` and widened upward in place: element i is written at bytes
+  // 4i..4i+3, never past the next unread one at 2*count + 2(i+1).
+  const char *halves = (const char *)out + 2 * count;
+  fsdp_status status = fsdp_safetensors_read_raw(model, index, first, count, (char *)out + 2 * count, error);
+  if (status) return status;
+  for (int64_t i = 0; i < count; i++) {
+    uint16_t half;
+    memcpy(&half, halves + 2 * i, sizeof half);
+    out[i] = t->dtype == FSDP_BF16 ? fsdp_bf16_to_f32(half) : f16_to_f32(half);
+  }
+  return FSDP_OK;
+}
+
+int fsdp_safetensors_count(const fsdp_safetensors *model) {
+  return model->list.count;
+}
+
+const fsdp_safetensors_tensor *fsdp_safetensors_at(const fsdp_safetensors *model, int index) {
+  FSDP_CHECK(index >= 0 && index < model->list.count, "tensor %d of %d", index, model->list.count);
+  return &model->list.tensors[index];
+}
+
+int fsdp_safetensors_find(const fsdp_safetensors *model, const char *name) {
+  fsdp_safetensors_tensor key = {.name = name};
+  if (!model->list.count) return -1;
+  const fsdp_safetensors_tensor *found =
+      bsearch(&key, model->list.tensors, (size_t)model->list.count, sizeof key, compare_names);
+  return found ? (int)(found - model->list.tensors) : -1;
+}
+
+int fsdp_safetensors_file_count(const fsdp_safetensors *model) {
+  return model->file_count;
+}
+
+const char *fsdp_safetensors_file(const fsdp_safetensors *model, int file) {
+  FSDP_CHECK(file >= 0 && file < model->file_count, "file %d of %d", file, model->file_count);
+  return model->paths[file];
+}
+
+const char *fsdp_safetensors_index(const fsdp_safetensors *model) {
+  return model->index;
+}
+
+const char *fsdp_safetensors_path(const fsdp_safetensors *model, int index) {
+  return model->paths[fsdp_safetensors_at(model, index)->file];
+}
+
+const char *fsdp_safetensors_metadata(const fsdp_safetensors *model, const char *key) {
+  return json_string_value(json_object_get(model->metadata, key));
+}
+
+int64_t fsdp_safetensors_bytes_read(const fsdp_safetensors *model) {
+  return model->bytes_read;
+}

@@ -1,0 +1,149 @@
+#include "runtime/checkpoint/weights.h"
+
+#include "runtime/base/check.h"
+#include "runtime/base/finite.h"
+
+#include <string.h>
+
+struct fsdp_weights {
+  fsdp_safetensors *model;
+  int *tensor_of_param;
+};
+
+static fsdp_status match_param(const fsdp_weights *w, const fsdp_param *param, int tensor, const char *path,
+                               fsdp_error *error) {
+  char expected[96], found[96];
+  if (tensor < 0)
+    return fsdp_fail(
+        error, FSDP_ERR_INPUT,
+        "%s: tensor \"%s\" of shape %s is missing; take the weights that belong to this config.json", path,
+        param->name, fsdp_safetensors_shape_text(param->dims, param->shape, expected));
+  const fsdp_safetensors_tensor *t = fsdp_safetensors_at(w->model, tensor);
+  if (t->dims != param->dims || memcmp(t->shape, param->shape, (size_t)t->dims * sizeof *t->shape) != 0)
+    return fsdp_fail(
+        error, FSDP_ERR_INPUT,
+        "%s: tensor \"%s\" has shape %s, but the model wants %s; take the weights that belong to this "
+        "config.json",
+        fsdp_safetensors_path(w->model, tensor), t->name,
+        fsdp_safetensors_shape_text(t->dims, t->shape, found),
+        fsdp_safetensors_shape_text(param->dims, param->shape, expected));
+  if (t->dtype == FSDP_I32)
+    return fsdp_fail(
+        error, FSDP_ERR_INPUT,
+        "%s: tensor \"%s\" has dtype I32, but a weight is F32, BF16 or F16; save the model in one of these",
+        fsdp_safetensors_path(w->model, tensor), t->name);
+  return FSDP_OK;
+}
+
+// The parameter that a stored "lm_head.weight" is, where module `lm_head` is tied: the embedding; else -1.
+static int tied_param(const fsdp_graph *graph, const char *name) {
+  for (int i = 0; i < graph->module_count; i++) {
+    const fsdp_module *module = &graph->modules[i];
+    size_t length = strlen(module->name);
+    if (module->tied && module->parent == 0 && !strncmp(name, module->name, length) &&
+        !strcmp(name + length, ".weight"))
+      return module->param;
+  }
+  return -1;
+}
+
+// A tied weight that is stored all the same must be the one that it is tied to: its shape, and, as reading it
+// all would take the time of another embedding, samples spread over it.
+static fsdp_status check_tied(const fsdp_weights *w, const fsdp_param *param, int owner, int tensor,
+                              fsdp_error *error) {
+  enum { SAMPLES = 64, SAMPLE_NUMEL = 256 };
+  const fsdp_safetensors_tensor *t = fsdp_safetensors_at(w->model, tensor);
+  float own[SAMPLE_NUMEL], stored[SAMPLE_NUMEL];
+  fsdp_status status = match_param(w, param, tensor, "", error);
+  int64_t count = t->numel < SAMPLE_NUMEL ? t->numel : SAMPLE_NUMEL;
+  for (int i = 0; i < SAMPLES && !status; i++) {
+    int64_t first = (t->numel - count) * i / (SAMPLES - 1);
+    status = fsdp_safetensors_read(w->model, owner, first, count, own, error);
+    if (!status) status = fsdp_safetensors_read(w->model, tensor, first, count, stored, error);
+    if (!status && memcmp(own, stored, (size_t)count * sizeof *own) != 0)
+      status = fsdp_fail(error, FSDP_ERR_INPUT,
+                         "%s: tensor \"%s\" has other values than \"%s\", to which config.json ties it; set "
+                         "tie_word_embeddings to false, or take the weights that belong to this config.json",
+                         fsdp_safetensors_path(w->model, tensor), t->name, param->name);
+  }
+  return status;
+}
+
+static fsdp_status match_all(fsdp_weights *w, const char *path, const fsdp_graph *graph, fsdp_error *error) {
+  int count = fsdp_safetensors_count(w->model);
+  bool *wanted = fsdp_alloc_zeroed((size_t)count, sizeof *wanted);
+  fsdp_status status = FSDP_OK;
+  for (int i = 0; i < graph->param_count && !status; i++) {
+    int tensor = fsdp_safetensors_find(w->model, graph->params[i].name);
+    w->tensor_of_param[i] = tensor;
+    status = match_param(w, &graph->params[i], tensor, path, error);
+    if (!status) wanted[tensor] = true;
+  }
+  for (int i = 0; i < count && !status; i++) {
+    const char *name = fsdp_safetensors_at(w->model, i)->name;
+    int tied = wanted[i] ? -1 : tied_param(graph, name);
+    if (tied >= 0) {
+      status = check_tied(w, &graph->params[tied], w->tensor_of_param[tied], i, error);
+    } else if (!wanted[i]) {
+      status = fsdp_fail(
+          error, FSDP_ERR_INPUT,
+          "%s: tensor \"%.200s\" has no place in this model of %d tensors; take the weights that belong "
+          "to this config.json",
+          fsdp_safetensors_path(w->model, i), name, graph->param_count);
+    }
+  }
+  free(wanted);
+  return status;
+}
+
+fsdp_status fsdp_weights_open(const char *path, const fsdp_graph *graph, fsdp_weights **weights,
+                              fsdp_error *error) {
+  fsdp_weights *w = fsdp_alloc_zeroed(1, sizeof *w);
+  *weights = NULL;
+  w->tensor_of_param = fsdp_alloc_zeroed((size_t)graph->param_count, sizeof *w->tensor_of_param);
+  fsdp_status status = fsdp_safetensors_open(path, &w->model, error);
+  if (!status) status = match_all(w, path, graph, error);
+  if (status)
+    fsdp_weights_close(w);
+  else
+    *weights = w;
+  return status;
+}
+
+void fsdp_weights_close(fsdp_weights *weights) {
+  if (!weights) return;
+  fsdp_safetensors_close(weights->model);
+  free(weights->tensor_of_param);
+  free(weights);
+}
+
+fsdp_status fsdp_weights_read(fsdp_weights *weights, int param, int64_t first, int64_t count, float *out,
+                              fsdp_error *error) {
+  int tensor = weights->tensor_of_param[param];
+  fsdp_status status = fsdp_safetensors_read(weights->model, tensor, first, count, out, error);
+  if (status != FSDP_OK) return status;
+  int64_t found = fsdp_first_not_finite(FSDP_F32, out, count);
+  if (found < 0) return FSDP_OK;
+  return fsdp_fail(
+      error, FSDP_ERR_INPUT,
+      "%s: tensor \"%s\" is %s at element %lld: a model cannot train from that; take other weights, or "
+      "new ones with --init random",
+      fsdp_safetensors_path(weights->model, tensor), fsdp_safetensors_at(weights->model, tensor)->name,
+      fsdp_not_finite_name(FSDP_F32, out, found), (long long)(first + found));
+}
+
+int64_t fsdp_weights_bytes_read(const fsdp_weights *weights) {
+  return fsdp_safetensors_bytes_read(weights->model);
+}
+
+const char *fsdp_weights_index(const fsdp_weights *weights) {
+  return fsdp_safetensors_index(weights->model);
+}
+
+int fsdp_weights_file_count(const fsdp_weights *weights) {
+  return fsdp_safetensors_file_count(weights->model);
+}
+
+const char *fsdp_weights_file(const fsdp_weights *weights, int file) {
+  return fsdp_safetensors_file(weights->model, file);
+}

@@ -1,0 +1,28 @@
+// A model folder's weights matched with a model's parameters: which tensor each parameter is read from.
+#pragma once
+
+#include "models/graph/graph.h"
+#include "runtime/checkpoint/safetensors.h"
+
+typedef struct fsdp_weights fsdp_weights;
+
+// Opens `path` (as fsdp_safetensors_open) and finds the tensor of every parameter of `graph`, which must
+// outlive the result. FSDP_ERR_INPUT, with names, expected and found, where one is missing, has another shape
+// or holds integers, or where the files hold a tensor that the model has no place for (a tied module's own
+// weight is allowed where it is the same).
+fsdp_status fsdp_weights_open(const char *path, const fsdp_graph *graph, fsdp_weights **weights,
+                              fsdp_error *error);
+void fsdp_weights_close(fsdp_weights *weights); // NULL is allowed
+
+// Reads elements [first, first + count) of parameter `param` (its index in the graph) as fp32, and no other
+// byte. May be called by several threads at once.
+fsdp_status fsdp_weights_read(fsdp_weights *weights, int param, int64_t first, int64_t count, float *out,
+                              fsdp_error *error);
+
+// The files: the index's path (NULL where there is none), and those that hold the tensors.
+const char *fsdp_weights_index(const fsdp_weights *weights);
+int fsdp_weights_file_count(const fsdp_weights *weights);
+const char *fsdp_weights_file(const fsdp_weights *weights, int file);
+
+// Bytes read so far, headers included.
+int64_t fsdp_weights_bytes_read(const fsdp_weights *weights);

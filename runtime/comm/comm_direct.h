@@ -1,0 +1,34 @@
+// Direct collectives: ranks of one machine meet in a small shared block and read each other's buffers
+// themselves.
+//
+//   control block   | arrivals, generation | rank 0: where its buffer is, small values | rank 1: ... |
+//
+//   call:  publish where my buffer is ─► meet ─► read the peers' ─► meet (my buffer may change again)
+//
+// Every byte moves once, straight to where it is needed: no library's buffers, no temporary but two tiles.
+// Peers are threads, whose memory is at hand, or processes, whose arenas are files (device.h) that are read
+// in place: mapping them would count a peer's pages as this process's memory. Ranks that wait sleep (futex).
+#pragma once
+
+#include "runtime/comm/comm.h"
+#include "runtime/device/device.h"
+
+typedef struct fsdp_direct_control fsdp_direct_control;
+
+typedef struct fsdp_direct_config {
+  int rank, size;
+  // Zeroed memory of fsdp_direct_control_bytes(size), the same for all ranks of the group.
+  fsdp_direct_control *control;
+  // Processes: this rank's device and by peer the descriptors of its arenas, size * FSDP_SPACE_COUNT of them,
+  // owned by the communicator from now on (-1 where there is none). Threads: NULL.
+  const fsdp_device *device;
+  const int *peer_files;
+  void (*release)(fsdp_direct_control *control, void *owner); // at destruction; may be NULL
+  void *owner;
+} fsdp_direct_config;
+
+// Bytes of the control block of `size` ranks.
+int64_t fsdp_direct_control_bytes(int size);
+
+// The communicator of one rank; the caller owns it. `config` is copied, peer_files too.
+fsdp_comm *fsdp_direct_create(const fsdp_direct_config *config);

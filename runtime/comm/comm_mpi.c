@@ -1,0 +1,435 @@
+// The world and the communicators over MPI: the only file that calls it.
+//
+// Collectives are own exchanges of pieces between every pair of ranks: each rank sends what a ring would
+// send, nothing is buffered but two rounds of pieces, and counts never exceed an int. MPI's own collectives
+// would take temporary memory of the size of the data, and its blocking calls burn the core that computes:
+// here whoever waits polls and sleeps.
+#include "runtime/base/check.h"
+#include "runtime/base/size.h"
+#include "runtime/comm/board.h"
+#include "runtime/comm/comm_sum.h"
+#include "runtime/comm/world_internal.h"
+
+#include <limits.h>
+#include <mpi.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+// Polls before the first sleep, and how long a sleep is: it doubles from the first to the last.
+#define POLLS_BEFORE_SLEEP 64
+#define SLEEP_US_MIN       20
+#define SLEEP_US_MAX       200
+// Pieces of a round, all peers together, and one piece at most.
+#define ROUND_BYTES ((int64_t)16 << 20)
+#define PIECE_BYTES ((int64_t)1 << 20)
+// An all-reduce of so few bytes is latency, not bandwidth: the library's gather takes log W rounds.
+#define SMALL_BYTES 4096
+
+static void check_mpi(int code, const char *call) {
+  if (code == MPI_SUCCESS) return;
+  char message[MPI_MAX_ERROR_STRING] = "unknown error";
+  int length = 0;
+  MPI_Error_string(code, message, &length);
+  FSDP_JOB_PEER_FAIL(call, "%s", message);
+}
+#define CALL_MPI(name, ...) check_mpi(name(__VA_ARGS__), #name)
+
+// Waits for all requests, asleep after a moment. MPI moves data only while it is called, so it is polled.
+// `indices` has room for one a request. Every one that is over is progress of `lane` (NULL: nobody's).
+static void wait_all(MPI_Request *requests, int *indices, int count, fsdp_board_lane *lane) {
+  long sleep_us = SLEEP_US_MIN;
+  for (int polls = 0;; polls++) {
+    int some = 0;
+    CALL_MPI(MPI_Testsome, count, requests, &some, indices, MPI_STATUSES_IGNORE);
+    if (some == MPI_UNDEFINED) break; // none is left
+    if (some > 0) {
+      if (lane) fsdp_lane_move(lane);
+      continue;
+    }
+    if (polls < POLLS_BEFORE_SLEEP) continue;
+    fsdp_lane_wait(lane, true);
+    nanosleep(&(struct timespec){.tv_nsec = sleep_us * 1000}, NULL);
+    sleep_us = sleep_us * 2 < SLEEP_US_MAX ? sleep_us * 2 : SLEEP_US_MAX;
+  }
+  fsdp_lane_wait(lane, false);
+}
+
+static void wait_one(MPI_Request *request, fsdp_board_lane *lane) {
+  int index;
+  wait_all(request, &index, 1, lane);
+}
+
+// ---- Messages
+
+// Data in `size` slots of `slot_elems`, of which the last may be shorter or empty, so that there are
+// `total_elems`.
+typedef struct slots {
+  char *data;
+  int64_t slot_elems, total_elems;
+  fsdp_dtype dtype;
+} slots;
+
+typedef struct message_comm {
+  fsdp_comm base;
+  MPI_Comm comm;
+  fsdp_comm_sum *sum;
+  fsdp_board_lane *lane; // of the call under way
+  int *indices;          // for wait_all
+  int64_t piece_bytes;
+  char *pieces[2];          // one of every peer's, for two rounds
+  MPI_Request *requests[2]; // a receive and a send for every rank, for two rounds
+} message_comm;
+
+// The part of a slot that a round covers.
+static int64_t part_of(const message_comm *self, const slots *data, int slot, int64_t round, int64_t *first) {
+  int64_t elems = self->piece_bytes / fsdp_dtype_bytes(data->dtype);
+  int64_t begin = slot * data->slot_elems;
+  int64_t end = fsdp_min_i64(begin + data->slot_elems, data->total_elems);
+  *first = begin + round * elems;
+  return fsdp_max_i64(0, fsdp_min_i64(elems, end - *first));
+}
+
+static int64_t round_count(const message_comm *self, const slots *data) {
+  int64_t elems = self->piece_bytes / fsdp_dtype_bytes(data->dtype);
+  return (data->slot_elems + elems - 1) / elems;
+}
+
+static MPI_Request receive(message_comm *self, int peer, void *data, int64_t bytes) {
+  MPI_Request request = MPI_REQUEST_NULL;
+  if (bytes > 0) CALL_MPI(MPI_Irecv, data, (int)bytes, MPI_BYTE, peer, 0, self->comm, &request);
+  return request;
+}
+
+static MPI_Request post(message_comm *self, int peer, const void *data, int64_t bytes) {
+  MPI_Request request = MPI_REQUEST_NULL;
+  if (bytes > 0) CALL_MPI(MPI_Isend, data, (int)bytes, MPI_BYTE, peer, 0, self->comm, &request);
+  return request;
+}
+
+static void start_gather_round(message_comm *self, const slots *data, const void *own, int64_t round) {
+  int size = self->base.size, rank = self->base.rank;
+  int64_t width = fsdp_dtype_bytes(data->dtype), own_first;
+  int64_t own_elems = part_of(self, data, rank, round, &own_first);
+  const char *own_part = (const char *)own + (own_first - rank * data->slot_elems) * width;
+  MPI_Request *requests = self->requests[round % 2];
+  for (int k = 1; k < size; k++) {
+    int from = (rank + size - k) % size, to = (rank + k) % size;
+    int64_t first, elems = part_of(self, data, from, round, &first);
+    requests[2 * k] = receive(self, from, data->data + first * width, elems * width);
+    requests[2 * k + 1] = post(self, to, own_part, own_elems * width);
+  }
+}
+
+// Every rank's slot to every rank; `own` is this rank's, wherever it lies.
+static void gather_slots(message_comm *self, const slots *data, const void *own) {
+  int64_t rounds = round_count(self, data);
+  start_gather_round(self, data, own, 0);
+  for (int64_t round = 0; round < rounds; round++) {
+    if (round + 1 < rounds) start_gather_round(self, data, own, round + 1);
+    wait_all(self->requests[round % 2], self->indices, 2 * self->base.size, self->lane);
+  }
+}
+
+static char *piece_of(message_comm *self, int peer, int64_t round) {
+  return self->pieces[round % 2] + peer * self->piece_bytes;
+}
+
+static void start_reduce_round(message_comm *self, const slots *data, int64_t round) {
+  int size = self->base.size, rank = self->base.rank;
+  int64_t width = fsdp_dtype_bytes(data->dtype), own_first;
+  int64_t own_elems = part_of(self, data, rank, round, &own_first);
+  MPI_Request *requests = self->requests[round % 2];
+  for (int k = 1; k < size; k++) {
+    int from = (rank + size - k) % size, to = (rank + k) % size;
+    int64_t first, elems = part_of(self, data, to, round, &first);
+    requests[2 * k] = receive(self, from, piece_of(self, from, round), own_elems * width);
+    requests[2 * k + 1] = post(self, to, data->data + first * width, elems * width);
+  }
+}
+
+// Sums the round's part of the own slot over ranks, in their order.
+static void sum_round(message_comm *self, const slots *data, int64_t round, char *output) {
+  int64_t width = fsdp_dtype_bytes(data->dtype), first;
+  int64_t elems = part_of(self, data, self->base.rank, round, &first);
+  const char *own = data->data + first * width;
+  output += (first - self->base.rank * data->slot_elems) * width;
+  for (int64_t done = 0; done < elems; done += FSDP_COMM_SUM_TILE_ELEMS) {
+    int64_t count = fsdp_min_i64(FSDP_COMM_SUM_TILE_ELEMS, elems - done);
+    for (int r = 0; r < self->base.size; r++) {
+      const char *values = r == self->base.rank ? own : piece_of(self, r, round);
+      fsdp_comm_sum_add(self->sum, r == 0, values + done * width, count, data->dtype);
+    }
+    fsdp_comm_sum_store(self->sum, output + done * width, count, data->dtype);
+  }
+}
+
+// output = the sum over ranks of the own slot. It may begin any slot: a part is overwritten when it has been
+// sent.
+static void reduce_slots(message_comm *self, const slots *data, void *output) {
+  int64_t rounds = round_count(self, data);
+  start_reduce_round(self, data, 0);
+  for (int64_t round = 0; round < rounds; round++) {
+    if (round + 1 < rounds) start_reduce_round(self, data, round + 1);
+    wait_all(self->requests[round % 2], self->indices, 2 * self->base.size, self->lane);
+    sum_round(self, data, round, output);
+  }
+}
+
+static void message_all_gather(fsdp_comm *comm, const fsdp_collective *call) {
+  message_comm *self = (message_comm *)comm;
+  self->lane = call->lane;
+  int64_t slot = call->elems * fsdp_dtype_bytes(call->dtype);
+  slots data = {call->output, call->elems, call->elems * comm->size, call->dtype};
+  char *own = data.data + comm->rank * slot;
+  gather_slots(self, &data, call->input);
+  if (own != call->input) memcpy(own, call->input, (size_t)slot);
+  fsdp_all_gather_touch(comm, call);
+}
+
+static void message_reduce_scatter(fsdp_comm *comm, const fsdp_collective *call) {
+  message_comm *self = (message_comm *)comm;
+  self->lane = call->lane;
+  slots data = {(char *)(uintptr_t)call->input, call->elems, call->elems * comm->size, call->dtype};
+  reduce_slots(self, &data, call->output);
+  fsdp_reduce_scatter_touch(comm, call);
+}
+
+// Few values: everyone's to everyone, who all sum them in the order of ranks. The library's own all-reduce
+// sums in an order that depends on how many ranks there are and where.
+static void small_all_reduce(message_comm *self, const fsdp_collective *call, int64_t bytes) {
+  MPI_Request request;
+  CALL_MPI(MPI_Iallgather, call->output, (int)bytes, MPI_BYTE, self->pieces[0], (int)bytes, MPI_BYTE,
+           self->comm, &request);
+  wait_one(&request, self->lane);
+  for (int r = 0; r < self->base.size; r++) {
+    fsdp_comm_sum_add(self->sum, r == 0, self->pieces[0] + r * bytes, call->elems, call->dtype);
+  }
+  fsdp_comm_sum_store(self->sum, call->output, call->elems, call->dtype);
+}
+
+static void message_all_reduce(fsdp_comm *comm, const fsdp_collective *call) {
+  message_comm *self = (message_comm *)comm;
+  self->lane = call->lane;
+  int64_t width = fsdp_dtype_bytes(call->dtype), bytes = call->elems * width;
+  fsdp_all_reduce_touch(call);
+  if (bytes <= fsdp_min_i64(SMALL_BYTES, self->piece_bytes)) {
+    small_all_reduce(self, call, bytes);
+    return;
+  }
+  int64_t slot = fsdp_round_up((call->elems + comm->size - 1) / comm->size, 16);
+  slots data = {call->output, slot, call->elems, call->dtype};
+  char *own = data.data + fsdp_min_i64(comm->rank * slot, call->elems) * width;
+  reduce_slots(self, &data, own);
+  gather_slots(self, &data, own);
+}
+
+static void message_destroy(fsdp_comm *comm) {
+  message_comm *self = (message_comm *)comm;
+  MPI_Comm_free(&self->comm);
+  for (int i = 0; i < 2; i++) free(self->pieces[i]), free(self->requests[i]);
+  free(self->indices);
+  fsdp_comm_sum_destroy(self->sum);
+  free(self);
+}
+
+fsdp_comm *fsdp_world_split_messages(fsdp_world *world, int color, int key, int64_t piece_bytes) {
+  static const fsdp_comm_table table = {"messages", message_all_gather, message_reduce_scatter,
+                                        message_all_reduce, message_destroy};
+  (void)world;
+  MPI_Comm comm;
+  CALL_MPI(MPI_Comm_split, MPI_COMM_WORLD, color < 0 ? MPI_UNDEFINED : color, key, &comm);
+  if (comm == MPI_COMM_NULL) return NULL;
+  CALL_MPI(MPI_Comm_set_errhandler, comm, MPI_ERRORS_RETURN);
+  message_comm *self = fsdp_alloc_zeroed(1, sizeof *self);
+  self->base.table = &table;
+  self->comm = comm;
+  CALL_MPI(MPI_Comm_rank, comm, &self->base.rank);
+  CALL_MPI(MPI_Comm_size, comm, &self->base.size);
+  self->sum = fsdp_comm_sum_create();
+  int64_t size = self->base.size, fair = ROUND_BYTES / size;
+  self->piece_bytes = piece_bytes > 0 ? piece_bytes : fsdp_min_i64(PIECE_BYTES, fair);
+  self->piece_bytes = fsdp_round_up(fsdp_max_i64(self->piece_bytes, 64), 64);
+  self->indices = fsdp_alloc((size_t)(2 * size) * sizeof *self->indices);
+  for (int i = 0; i < 2; i++) {
+    self->pieces[i] = fsdp_alloc((size_t)(size * self->piece_bytes));
+    self->requests[i] = fsdp_alloc((size_t)(2 * size) * sizeof(MPI_Request));
+    // A round leaves out this rank's own two.
+    for (int r = 0; r < 2 * size; r++) self->requests[i][r] = MPI_REQUEST_NULL;
+  }
+  return &self->base;
+}
+
+// ---- Mail of the watch
+
+// On a communicator of its own, so that nothing waits behind a step's messages for a match. Errors are not
+// its business: who cannot be reached is missed by the watch.
+typedef struct mail {
+  MPI_Comm comm;
+  int size, bytes_max;
+  MPI_Request *sends; // one under way to each rank
+  char **sent;        // its data, made at the first use
+  MPI_Request receive;
+  char *received;
+} mail;
+
+static bool is_over(MPI_Request *request) {
+  int done = 0;
+  return MPI_Test(request, &done, MPI_STATUS_IGNORE) == MPI_SUCCESS && done;
+}
+
+static bool mail_post(void *owner, int rank, const void *data, int bytes) {
+  mail *self = owner;
+  if (bytes > self->bytes_max || !is_over(&self->sends[rank])) return false;
+  if (!self->sent[rank]) self->sent[rank] = fsdp_alloc((size_t)self->bytes_max);
+  memcpy(self->sent[rank], data, (size_t)bytes);
+  return MPI_Isend(self->sent[rank], bytes, MPI_BYTE, rank, 0, self->comm, &self->sends[rank]) == MPI_SUCCESS;
+}
+
+// One at a time: a mail is far below what MPI sends at once.
+static int mail_take(void *owner, void *data, int capacity, int *from) {
+  mail *self = owner;
+  if (self->receive == MPI_REQUEST_NULL) {
+    int arrived = 0;
+    MPI_Message message;
+    MPI_Status status;
+    int code = MPI_Improbe(MPI_ANY_SOURCE, 0, self->comm, &arrived, &message, &status);
+    if (code != MPI_SUCCESS || !arrived) return 0;
+    code = MPI_Imrecv(self->received, self->bytes_max, MPI_BYTE, &message, &self->receive);
+    if (code != MPI_SUCCESS) return 0;
+  }
+  int done = 0, bytes = 0;
+  MPI_Status status;
+  if (MPI_Test(&self->receive, &done, &status) != MPI_SUCCESS || !done) return 0;
+  MPI_Get_count(&status, MPI_BYTE, &bytes);
+  if (bytes <= 0 || bytes > capacity) return 0;
+  memcpy(data, self->received, (size_t)bytes);
+  *from = status.MPI_SOURCE;
+  return bytes;
+}
+
+void fsdp_world_open_mail(fsdp_world *world) {
+  mail *self = fsdp_alloc_zeroed(1, sizeof *self);
+  size_t count = (size_t)world->size;
+  self->size = world->size;
+  self->bytes_max = fsdp_watch_mail_bytes(world->size);
+  CALL_MPI(MPI_Comm_dup, MPI_COMM_WORLD, &self->comm);
+  CALL_MPI(MPI_Comm_set_errhandler, self->comm, MPI_ERRORS_RETURN);
+  self->sends = fsdp_alloc(count * sizeof *self->sends);
+  self->sent = fsdp_alloc_zeroed(count, sizeof *self->sent);
+  self->received = fsdp_alloc((size_t)self->bytes_max);
+  self->receive = MPI_REQUEST_NULL;
+  for (size_t r = 0; r < count; r++) self->sends[r] = MPI_REQUEST_NULL;
+  world->mail = (fsdp_mail){.owner = self, .post = mail_post, .take = mail_take};
+}
+
+// What is still under way is given up: everyone has left.
+static void close_mail(fsdp_world *world) {
+  mail *self = world->mail.owner;
+  if (!self) return;
+  bool idle = is_over(&self->receive);
+  for (int r = 0; r < self->size; r++) idle = is_over(&self->sends[r]) && idle;
+  for (int r = 0; idle && r < self->size; r++) free(self->sent[r]);
+  if (idle) free(self->received);
+  MPI_Comm_free(&self->comm);
+  free(self->sends), free(self->sent);
+  free(self);
+}
+
+// ---- The world
+
+// Nodes are numbered by their lowest rank.
+static void number_nodes(fsdp_world *world, int node_leader) {
+  int *leaders = fsdp_alloc((size_t)world->size * sizeof *leaders);
+  fsdp_world_gather(world, &node_leader, (int64_t)sizeof node_leader, leaders);
+  world->even_nodes = true;
+  for (int r = 0; r < world->size; r++) {
+    if (leaders[r] == r && r < node_leader) world->node_index++;
+    if (leaders[r] == r) world->node_count++;
+    int first = r / world->local_size * world->local_size;
+    if (leaders[r] != first) world->even_nodes = false;
+  }
+  free(leaders);
+  // Another node may be of another size: everyone must see the same answer.
+  int even = world->even_nodes, all_even = 0;
+  CALL_MPI(MPI_Allreduce, &even, &all_even, 1, MPI_INT, MPI_MIN, MPI_COMM_WORLD);
+  world->even_nodes = all_even != 0;
+}
+
+fsdp_status fsdp_world_create(int *argc, char ***argv, fsdp_world **world, fsdp_error *error) {
+  int provided = 0;
+  if (MPI_Init_thread(argc, argv, MPI_THREAD_MULTIPLE, &provided) != MPI_SUCCESS) {
+    return fsdp_fail(error, FSDP_ERR_PEER, "MPI could not be started; start the program with mpirun");
+  }
+  if (provided < MPI_THREAD_MULTIPLE) {
+    MPI_Finalize();
+    return fsdp_fail(error, FSDP_ERR_PEER,
+                     "MPI offers thread level %d, but streams need MPI_THREAD_MULTIPLE (%d); use an MPI that "
+                     "was built with it",
+                     provided, MPI_THREAD_MULTIPLE);
+  }
+  MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
+  fsdp_world *self = fsdp_alloc_zeroed(1, sizeof *self);
+  CALL_MPI(MPI_Comm_rank, MPI_COMM_WORLD, &self->rank);
+  CALL_MPI(MPI_Comm_size, MPI_COMM_WORLD, &self->size);
+  gethostname(self->host, sizeof self->host - 1);
+  fsdp_job_identify(self->rank, self->host, NULL);
+  MPI_Comm node;
+  CALL_MPI(MPI_Comm_split_type, MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, self->rank, MPI_INFO_NULL, &node);
+  CALL_MPI(MPI_Comm_rank, node, &self->local_rank);
+  CALL_MPI(MPI_Comm_size, node, &self->local_size);
+  int leader = self->rank;
+  CALL_MPI(MPI_Bcast, &leader, 1, MPI_INT, 0, node);
+  CALL_MPI(MPI_Comm_free, &node);
+  number_nodes(self, leader);
+  if (self->size > 1) fsdp_world_watch_start(self);
+  *world = self;
+  return FSDP_OK;
+}
+
+void fsdp_world_destroy(fsdp_world *world) {
+  if (!world) return;
+  // When all have come nobody is missed any more; who has not is waited for under the watch's eyes.
+  fsdp_board_enter(FSDP_ACTIVITY_FINISHING);
+  fsdp_world_barrier(world);
+  if (world->watch) fsdp_watch_leave(world->watch);
+  close_mail(world);
+  MPI_Finalize();
+  fsdp_world_watch_stop(world);
+  free(world);
+}
+
+// What every rank takes part in, counted, so that whoever waits can say who has not come.
+static fsdp_board_lane *begin_exchange(void) {
+  fsdp_board_slot *mine = fsdp_board_mine;
+  uint64_t count = atomic_load_explicit(&mine->exchanges, memory_order_relaxed);
+  atomic_store_explicit(&mine->exchanges, count + 1, memory_order_relaxed);
+  return &mine->lanes[FSDP_LANE_MAIN];
+}
+
+void fsdp_world_barrier(fsdp_world *world) {
+  (void)world;
+  MPI_Request request;
+  fsdp_board_lane *lane = begin_exchange();
+  CALL_MPI(MPI_Ibarrier, MPI_COMM_WORLD, &request);
+  wait_one(&request, lane);
+}
+
+void fsdp_world_gather(fsdp_world *world, const void *mine, int64_t bytes, void *out) {
+  FSDP_CHECK(bytes * world->size <= INT_MAX, "%lld bytes of each of %d ranks", (long long)bytes, world->size);
+  MPI_Request request;
+  fsdp_board_lane *lane = begin_exchange();
+  CALL_MPI(MPI_Iallgather, mine, (int)bytes, MPI_BYTE, out, (int)bytes, MPI_BYTE, MPI_COMM_WORLD, &request);
+  wait_one(&request, lane);
+}
+
+void fsdp_world_broadcast(fsdp_world *world, void *data, int64_t bytes) {
+  (void)world;
+  fsdp_board_lane *lane = begin_exchange();
+  for (int64_t done = 0; done < bytes; done += PIECE_BYTES) {
+    int count = (int)fsdp_min_i64(PIECE_BYTES, bytes - done);
+    MPI_Request request;
+    CALL_MPI(MPI_Ibcast, (char *)data + done, count, MPI_BYTE, 0, MPI_COMM_WORLD, &request);
+    wait_one(&request, lane);
+  }
+}

@@ -1,0 +1,283 @@
+// The only file with raw NCCL calls.
+#include "runtime/comm/comm_nccl.h"
+
+#include "runtime/base/check.h"
+#include "runtime/comm/watchdog.h"
+#include "runtime/device/cuda_check.h"
+
+#include <nccl.h>
+#include <pthread.h>
+#include <sched.h>
+#include <string.h>
+#include <time.h>
+
+// A call that is under way is asked for again and again at first, then from time to time.
+#define POLLS_BEFORE_SLEEP 200
+#define POLL_US            200
+// Beyond the time limit, at which the watch can say who has not come.
+#define GIVE_WAY_S 5
+
+// What the communicators of a process share; the last one that goes takes it along.
+typedef struct shared_part {
+  fsdp_watchdog *watchdog;
+  // Held while a call is made and settled: asking a communicator how it stands also ends what it had under
+  // way, which two threads must not do at one time.
+  pthread_mutex_t calls;
+  ncclComm_t world;
+  ncclComm_t all[FSDP_GROUP_COUNT]; // whom the watchdog asks; NULL: none
+  int timeout_s;
+  int users;
+} shared_part;
+
+typedef struct nccl_comm {
+  fsdp_comm base;
+  ncclComm_t comm;
+  shared_part *shared;
+  void *registration; // of the arena; NULL: none
+} nccl_comm;
+
+// ---- Calls
+
+static void fail_call(const char *call, ncclComm_t comm, ncclResult_t result) {
+  FSDP_JOB_PEER_FAIL(call, "%s: %s", ncclGetErrorString(result), comm ? ncclGetLastError(comm) : "");
+}
+
+// Waits for a call on a communicator that does not block. The collectives' own enqueueing is over at once but
+// for the first time, when connections are made.
+static ncclResult_t settle(ncclComm_t comm, ncclResult_t result, int timeout_s) {
+  struct timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  const int64_t last_s = (int64_t)now.tv_sec + timeout_s + GIVE_WAY_S;
+  fsdp_board_lane *lane = &fsdp_board_mine->lanes[FSDP_LANE_MAIN];
+  for (int polls = 0; result == ncclInProgress; polls++) {
+    ncclResult_t asked = ncclCommGetAsyncError(comm, &result);
+    if (asked != ncclSuccess) return asked;
+    if (result != ncclInProgress) break;
+    if (polls < POLLS_BEFORE_SLEEP) {
+      sched_yield();
+      continue;
+    }
+    fsdp_lane_wait(lane, true);
+    nanosleep(&(struct timespec){.tv_nsec = POLL_US * 1000}, NULL);
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    if ((int64_t)now.tv_sec > last_s) break;
+  }
+  fsdp_lane_wait(lane, false);
+  return result;
+}
+
+#define CALL_NCCL(self, name, ...)                                                                           \
+  do {                                                                                                       \
+    pthread_mutex_lock(&(self)->shared->calls);                                                              \
+    ncclResult_t nccl_result = settle((self)->comm, name(__VA_ARGS__), (self)->shared->timeout_s);           \
+    pthread_mutex_unlock(&(self)->shared->calls);                                                            \
+    if (nccl_result != ncclSuccess) fail_call(#name, (self)->comm, nccl_result);                             \
+  } while (0)
+
+static ncclDataType_t type_of(fsdp_dtype dtype) {
+  FSDP_CHECK(dtype == FSDP_F32 || dtype == FSDP_BF16, "collectives take fp32 and bf16, not %s",
+             fsdp_dtype_name(dtype));
+  return dtype == FSDP_F32 ? ncclFloat32 : ncclBfloat16;
+}
+
+// ---- Collectives
+
+static void nccl_all_gather(fsdp_comm *comm, const fsdp_collective *call) {
+  nccl_comm *self = (nccl_comm *)comm;
+  CALL_NCCL(self, ncclAllGather, call->input, call->output, (size_t)call->elems, type_of(call->dtype),
+            self->comm, (cudaStream_t)call->stream);
+  fsdp_all_gather_touch(comm, call);
+  fsdp_watchdog_post(self->shared->watchdog, call->stream, call->lane, call->place);
+}
+
+static void nccl_reduce_scatter(fsdp_comm *comm, const fsdp_collective *call) {
+  nccl_comm *self = (nccl_comm *)comm;
+  int64_t slot = call->elems * fsdp_dtype_bytes(call->dtype);
+  uintptr_t input = (uintptr_t)call->input, output = (uintptr_t)call->output;
+  bool inside = output >= input && output < input + (uintptr_t)(slot * comm->size);
+  // In place means the own slot to the library; an output elsewhere in the input gets its copy afterwards.
+  void *own = (void *)(input + (uintptr_t)(slot * comm->rank));
+  void *target = inside ? own : call->output;
+  CALL_NCCL(self, ncclReduceScatter, call->input, target, (size_t)call->elems, type_of(call->dtype), ncclSum,
+            self->comm, (cudaStream_t)call->stream);
+  if (target != call->output) {
+    CALL_CUDA(cudaMemcpyAsync(call->output, target, (size_t)slot, cudaMemcpyDeviceToDevice,
+                              (cudaStream_t)call->stream));
+  }
+  fsdp_reduce_scatter_touch(comm, call);
+  fsdp_watchdog_post(self->shared->watchdog, call->stream, call->lane, call->place);
+}
+
+static void nccl_all_reduce(fsdp_comm *comm, const fsdp_collective *call) {
+  nccl_comm *self = (nccl_comm *)comm;
+  CALL_NCCL(self, ncclAllReduce, call->output, call->output, (size_t)call->elems, type_of(call->dtype),
+            ncclSum, self->comm, (cudaStream_t)call->stream);
+  fsdp_all_reduce_touch(call);
+  fsdp_watchdog_post(self->shared->watchdog, call->stream, call->lane, call->place);
+}
+
+// ---- Start and end
+
+// The watchdog's question to every communicator. While a call is under way its own thread asks.
+static void look_at_comms(void *owner) {
+  shared_part *shared = owner;
+  if (pthread_mutex_trylock(&shared->calls) != 0) return;
+  for (int g = 0; g < FSDP_GROUP_COUNT; g++) {
+    ncclResult_t result = ncclSuccess;
+    if (!shared->all[g]) continue;
+    ncclResult_t asked = ncclCommGetAsyncError(shared->all[g], &result);
+    if (asked != ncclSuccess) result = asked;
+    if (result == ncclSuccess || result == ncclInProgress) continue;
+    FSDP_JOB_PEER_FAIL("ncclCommGetAsyncError", "the communicator of group %d has failed: %s (%s)", g,
+                       ncclGetErrorString(result), ncclGetLastError(shared->all[g]));
+  }
+  pthread_mutex_unlock(&shared->calls);
+}
+
+static void finish(ncclComm_t comm, int timeout_s) {
+  settle(comm, ncclCommFinalize(comm), timeout_s);
+  ncclCommDestroy(comm);
+}
+
+// The watchdog must not ask a communicator that is going, so it goes with the first of them.
+static void nccl_destroy(fsdp_comm *comm) {
+  nccl_comm *self = (nccl_comm *)comm;
+  shared_part *shared = self->shared;
+  fsdp_watchdog_destroy(shared->watchdog);
+  shared->watchdog = NULL;
+  if (self->registration) ncclCommDeregister(self->comm, self->registration);
+  if (self->comm != shared->world) finish(self->comm, shared->timeout_s);
+  free(self);
+  if (--shared->users > 0) return;
+  finish(shared->world, shared->timeout_s);
+  pthread_mutex_destroy(&shared->calls);
+  free(shared);
+}
+
+static fsdp_status fail_start(const char *call, ncclComm_t comm, ncclResult_t result, int timeout_s,
+                              fsdp_error *error) {
+  if (result == ncclInProgress) {
+    return fsdp_fail(error, FSDP_ERR_PEER,
+                     "%s was not over after %d s: a peer or the network does not answer (--comm-timeout sets "
+                     "the limit; NCCL_DEBUG=INFO says more)",
+                     call, timeout_s);
+  }
+  return fsdp_fail(error, FSDP_ERR_PEER, "%s failed: %s (%s); NCCL_DEBUG=INFO says more", call,
+                   ncclGetErrorString(result), comm ? ncclGetLastError(comm) : "no communicator");
+}
+
+// Before 2.26 NCCL does not order what it starts for several communicators (fsdp_gpu_set_environment).
+static void check_version(const fsdp_world *world) {
+  enum { ORDERS = 22600 };
+  int version = 0;
+  if (world->rank > 0 || ncclGetVersion(&version) != ncclSuccess || version >= ORDERS) return;
+  fsdp_job_note(
+      "NCCL %d.%d.%d cannot order the collectives of several communicators, so that they may wait for "
+      "each other for ever; use NCCL 2.26 or later",
+      version / 10000, version % 10000 / 100, version % 100);
+}
+
+static fsdp_status join_world(fsdp_world *world, shared_part *shared, fsdp_error *error) {
+  struct {
+    ncclUniqueId id;
+    ncclResult_t result;
+  } start = {.result = ncclSuccess};
+  if (world->rank == 0) start.result = ncclGetUniqueId(&start.id);
+  fsdp_world_broadcast(world, &start, (int64_t)sizeof start);
+  if (start.result != ncclSuccess) {
+    return fail_start("ncclGetUniqueId", NULL, start.result, shared->timeout_s, error);
+  }
+  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+  config.blocking = 0;
+  ncclResult_t result = ncclCommInitRankConfig(&shared->world, world->size, start.id, world->rank, &config);
+  result = settle(shared->world, result, shared->timeout_s);
+  if (result == ncclSuccess) return FSDP_OK;
+  return fail_start("ncclCommInitRankConfig", shared->world, result, shared->timeout_s, error);
+}
+
+static fsdp_status split(const fsdp_world *world, const fsdp_nccl_config *config, shared_part *shared,
+                         fsdp_group group, fsdp_error *error) {
+  int color = fsdp_mesh_group_color(config->mesh, group, world->rank);
+  int key = fsdp_mesh_group_rank(config->mesh, group, world->rank);
+  ncclConfig_t settings = NCCL_CONFIG_INITIALIZER;
+  settings.blocking = 0;
+  ncclComm_t made = NULL;
+  ncclResult_t result = ncclCommSplit(shared->world, color, key, &made, &settings);
+  result = settle(shared->world, result, shared->timeout_s);
+  if (result == ncclSuccess && made) result = settle(made, ncclInProgress, shared->timeout_s);
+  shared->all[group] = made;
+  if (result == ncclSuccess && made) return FSDP_OK;
+  return fail_start("ncclCommSplit", shared->world, result, shared->timeout_s, error);
+}
+
+static fsdp_status register_arena(const fsdp_nccl_config *config, nccl_comm *comm, fsdp_error *error) {
+  const fsdp_device *device = config->device;
+  if (!config->registers || device->arena_bytes[FSDP_SPACE_DEVICE] == 0) return FSDP_OK;
+  ncclResult_t result = ncclCommRegister(comm->comm, device->arena[FSDP_SPACE_DEVICE],
+                                         (size_t)device->arena_bytes[FSDP_SPACE_DEVICE], &comm->registration);
+  result = settle(comm->comm, result, config->timeout_s);
+  if (result == ncclSuccess) return FSDP_OK;
+  return fail_start("ncclCommRegister", comm->comm, result, config->timeout_s, error);
+}
+
+static fsdp_status create_group(const fsdp_world *world, const fsdp_nccl_config *config, shared_part *shared,
+                                fsdp_group group, fsdp_comm **comm, fsdp_error *error) {
+  static const fsdp_comm_table table = {"nccl", nccl_all_gather, nccl_reduce_scatter, nccl_all_reduce,
+                                        nccl_destroy};
+  int size = fsdp_mesh_group_size(config->mesh, group);
+  if (size == 1) {
+    *comm = fsdp_cuda_comm_self();
+    return FSDP_OK;
+  }
+  if (group == FSDP_GROUP_WORLD) {
+    shared->all[group] = shared->world;
+  } else {
+    fsdp_status status = split(world, config, shared, group, error);
+    if (status != FSDP_OK) return status;
+  }
+  nccl_comm *made = fsdp_alloc_zeroed(1, sizeof *made);
+  made->base = (fsdp_comm){
+      .table = &table, .rank = fsdp_mesh_group_rank(config->mesh, group, world->rank), .size = size};
+  made->comm = shared->all[group];
+  made->shared = shared;
+  shared->users++;
+  *comm = &made->base;
+  return register_arena(config, made, error);
+}
+
+fsdp_status fsdp_nccl_comms(fsdp_world *world, const fsdp_nccl_config *config, fsdp_comms *comms,
+                            fsdp_error *error) {
+  memset(comms, 0, sizeof *comms);
+  if (fsdp_mesh_ranks(config->mesh) != world->size) {
+    return fsdp_fail(error, FSDP_ERR_OPTION, "the mesh has %d ranks, but the job has %d",
+                     fsdp_mesh_ranks(config->mesh), world->size);
+  }
+  if (world->size == 1) {
+    for (int g = 0; g < FSDP_GROUP_COUNT; g++) comms->group[g] = fsdp_cuda_comm_self();
+    return FSDP_OK;
+  }
+  shared_part *shared = fsdp_alloc_zeroed(1, sizeof *shared);
+  shared->timeout_s = config->timeout_s;
+  FSDP_CHECK(pthread_mutex_init(&shared->calls, NULL) == 0, "a mutex could not be made");
+  check_version(world);
+  fsdp_status status = join_world(world, shared, error);
+  for (int g = 0; g < FSDP_GROUP_COUNT && status == FSDP_OK; g++) {
+    status = create_group(world, config, shared, (fsdp_group)g, &comms->group[g], error);
+  }
+  // A start that failed ends the job: what it has made is left to the end of the process.
+  if (status != FSDP_OK) return status;
+  int ordinal = 0;
+  CALL_CUDA(cudaGetDevice(&ordinal));
+  shared->watchdog = fsdp_watchdog_create(&(fsdp_watchdog_config){
+      .timeout_s = config->timeout_s, .ordinal = ordinal, .look = look_at_comms, .owner = shared});
+  return FSDP_OK;
+}
+
+void *fsdp_nccl_alloc(int64_t bytes) {
+  void *memory = NULL;
+  return ncclMemAlloc(&memory, (size_t)bytes) == ncclSuccess ? memory : NULL;
+}
+
+void fsdp_nccl_free(void *memory) {
+  if (ncclMemFree(memory) != ncclSuccess) FSDP_JOB_FAIL("ncclMemFree", "the arena could not be freed");
+}

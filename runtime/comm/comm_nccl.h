@@ -1,0 +1,30 @@
+// Communicators over NCCL, for the CUDA device, and the watchdog that looks after them.
+//
+//   unique id (rank 0) ─► world ─► world's communicator ─► split into those of the mesh's groups
+//
+// A collective is enqueued and returns. Every one that is under way is known to the watchdog, a thread that
+// looks a few times a second: an asynchronous error of a communicator ends the whole job, and what is under
+// way is shown on the board, so that no progress for the time limit does too (watch.h).
+#pragma once
+
+#include "runtime/comm/world.h"
+
+typedef struct fsdp_nccl_config {
+  const fsdp_mesh *mesh;
+  const fsdp_device *device; // CUDA; buffers of collectives lie in its arena
+  int timeout_s;             // of the start, and of a step without progress
+  bool registers;            // register the arena with every communicator (fsdp_device_config.registered)
+} fsdp_nccl_config;
+
+// The communicators of this rank's groups; every rank must call it. A group of one rank copies and nothing
+// else. FSDP_ERR_PEER with NCCL's reason, or in a build without NCCL where there is more than one rank.
+// Destroy them (fsdp_comms_destroy) before the device.
+fsdp_status fsdp_nccl_comms(fsdp_world *world, const fsdp_nccl_config *config, fsdp_comms *comms,
+                            fsdp_error *error);
+
+// A group of one rank on the CUDA device.
+fsdp_comm *fsdp_cuda_comm_self(void);
+
+// Memory that communicators can register; NULL where there is none.
+void *fsdp_nccl_alloc(int64_t bytes);
+void fsdp_nccl_free(void *memory);

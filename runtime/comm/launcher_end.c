@@ -1,0 +1,71 @@
+#include "runtime/comm/launcher_end.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#define ANCESTORS_MAX 8
+// What is on its way to the terminal passes through mpirun.
+#define LEFT_ALONE_MS 300
+#define BETWEEN_MS    100
+
+// Name and parent of a process, from "PID (NAME) STATE PARENT ...".
+static bool read_status(int process, char name[32], int *parent) {
+  char path[64], line[256];
+  snprintf(path, sizeof path, "/proc/%d/stat", process);
+  int file = open(path, O_RDONLY | O_CLOEXEC);
+  if (file < 0) return false;
+  ssize_t length = read(file, line, sizeof line - 1);
+  close(file);
+  if (length <= 0) return false;
+  line[length] = 0;
+  const char *begin = strchr(line, '('), *end = strrchr(line, ')');
+  if (!begin || !end || sscanf(end + 1, " %*c %d", parent) != 1) return false;
+  snprintf(name, 32, "%.*s", (int)(end - begin - 1), begin + 1);
+  return true;
+}
+
+static bool is_launcher(const char *name) {
+  static const char *const names[] = {"mpirun", "mpiexec", "orterun", "orted", "prterun", "prted"};
+  for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+    if (strcmp(name, names[i]) == 0) return true;
+  }
+  return false;
+}
+
+static int find_launcher(void) {
+  int process = getppid();
+  for (int i = 0; i < ANCESTORS_MAX && process > 1; i++) {
+    char name[32];
+    int parent;
+    if (!read_status(process, name, &parent)) return -1;
+    if (is_launcher(name)) return process;
+    process = parent;
+  }
+  return -1;
+}
+
+bool fsdp_launcher_is_there(void) {
+  return find_launcher() > 0;
+}
+
+void fsdp_launcher_end(void) {
+  int process = find_launcher();
+  if (process < 0) return;
+  // The handle is opened before the question is asked again: the number cannot be another process's then.
+  int handle = (int)syscall(SYS_pidfd_open, process, 0);
+  if (handle < 0) return;
+  const int signals[] = {SIGTERM, SIGTERM, SIGKILL};
+  const int after_ms[] = {LEFT_ALONE_MS, BETWEEN_MS, 5 * BETWEEN_MS};
+  for (int i = 0; i < 3 && find_launcher() == process; i++) {
+    struct pollfd launcher = {.fd = handle, .events = POLLIN};
+    if (poll(&launcher, 1, after_ms[i]) != 0) break;
+    syscall(SYS_pidfd_send_signal, handle, signals[i], NULL, 0);
+  }
+  close(handle);
+}

@@ -1,0 +1,24 @@
+// What a build with CUDA and without NCCL answers in place of comm_nccl.c: one rank.
+#include "runtime/comm/comm_nccl.h"
+
+fsdp_status fsdp_nccl_comms(fsdp_world *world, const fsdp_nccl_config *config, fsdp_comms *comms,
+                            fsdp_error *error) {
+  (void)config;
+  if (world->size > 1) {
+    return fsdp_fail(
+        error, FSDP_ERR_PEER,
+        "this build has no NCCL, so %d ranks cannot train on GPUs: build with NCCL, or use one rank",
+        world->size);
+  }
+  for (int g = 0; g < FSDP_GROUP_COUNT; g++) comms->group[g] = fsdp_cuda_comm_self();
+  return FSDP_OK;
+}
+
+void *fsdp_nccl_alloc(int64_t bytes) {
+  (void)bytes;
+  return NULL;
+}
+
+void fsdp_nccl_free(void *memory) {
+  (void)memory;
+}

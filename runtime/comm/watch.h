@@ -1,0 +1,63 @@
+// The watch: a thread of every process that knows how all ranks stand, and ends the job where it cannot
+// continue.
+//
+//   each tick       own heartbeat to the board; which processes of this node have ended; who has moved
+//   twice a second  one rank of each node sends the node's part of the board to the other nodes
+//
+//   ends the job    where a process of this node has ended · where a rank gives no sign of life for the time
+//                   limit · where this rank waits and nothing in the job has moved for the time limit
+//
+// A rank that works is never timed out by those that wait for it, as long as it moves: an instruction that is
+// over, a piece of a message, a chunk of a file (fsdp_progress_mark). The time in which this process itself
+// was stopped does not count.
+//
+// One rank of a node speaks: it prints one message, tells the other nodes, and all ranks leave with
+// FSDP_ERR_PEER by themselves, as what started the job may be out of reach. Where ranks of the node are
+// stopped it kills them, and where other nodes cannot be reached the node's mpirun or orted, which would wait
+// for ever.
+#pragma once
+
+#include "runtime/comm/board.h"
+#include "runtime/comm/job.h"
+
+// Messages to single ranks, that neither block nor fail; used by the watch's thread alone.
+typedef struct fsdp_mail {
+  void *owner;
+  // Sends a copy; false where the one before to that rank is still under way.
+  bool (*post)(void *owner, int rank, const void *data, int bytes);
+  // The next message that has come, of at most `capacity` bytes; its bytes, or 0: none. *from is its sender.
+  int (*take)(void *owner, void *data, int capacity, int *from);
+} fsdp_mail;
+
+// What the processes of a node share; behind it lie a slot for every rank of the job, and whom to send mail
+// to on every node.
+typedef struct fsdp_watch_node {
+  _Alignas(64) _Atomic uint32_t claimed; // 1 + the rank that speaks
+  _Atomic uint32_t over;                 // that it has spoken: everyone leaves
+} fsdp_watch_node;
+
+typedef struct fsdp_watch_config {
+  int rank, size;
+  const int *node;                           // by rank: its node, numbered by the lowest rank; copied
+  const char (*hosts)[FSDP_HOST_NAME_BYTES]; // by rank; copied
+  void *memory;          // of fsdp_watch_memory_bytes(size), zero at first, shared by the node's ranks
+  const fsdp_mail *mail; // NULL on one node; copied
+} fsdp_watch_config;
+
+typedef struct fsdp_watch fsdp_watch;
+
+// Of fsdp_watch_config.memory, and of one mail at most, in a job of `size` ranks.
+int64_t fsdp_watch_memory_bytes(int size);
+int fsdp_watch_mail_bytes(int size);
+
+// Makes this rank's slot fsdp_board_mine and starts the thread. Every rank of the node must have its slot
+// before anyone waits for another (the caller's exchange sees to that).
+fsdp_watch *fsdp_watch_start(const fsdp_watch_config *config);
+
+// Seconds without a sign of life or of progress; 300 at first.
+void fsdp_watch_set_limit(fsdp_watch *watch, int seconds);
+
+// From here on no mail is used and nobody is missed: every rank has come to the end. What is still watched is
+// that this process gets through it within the limit.
+void fsdp_watch_leave(fsdp_watch *watch);
+void fsdp_watch_stop(fsdp_watch *watch); // NULL is allowed

@@ -1,0 +1,351 @@
+#include "runtime/data/dataset.h"
+
+#include "models/graph/op.h"
+#include "runtime/base/check.h"
+#include "runtime/base/progress.h"
+#include "runtime/base/size.h"
+#include "runtime/data/token_source.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <xxhash.h>
+
+typedef struct source {
+  fsdp_token_source tokens;
+  int64_t first;          // index of its first token among all
+  int64_t first_document; // of its first document
+} source;
+
+struct fsdp_dataset {
+  source *sources;
+  int source_count;
+  int64_t token_count, document_count, seq, vocab_size;
+  bool packed, builtin;
+  int64_t raw_count;    // samples, with those of which no target counts
+  int64_t sample_count; // without them
+  int64_t *kept;        // raw number of each sample; NULL where every one is kept
+  int64_t cut_count;    // documents longer than a sample, where not packed
+  char description[640];
+};
+
+// Tokens [begin, end) of all: those of a raw sample, and the one after.
+typedef struct span {
+  int64_t begin, end;
+} span;
+
+static void add_source(fsdp_dataset *dataset, fsdp_token_source tokens) {
+  FSDP_CHECK(tokens.view.token_count <= INT64_MAX - dataset->token_count, "more than 2^63 tokens");
+  size_t count = (size_t)dataset->source_count;
+  dataset->sources = fsdp_realloc(dataset->sources, (count + 1) * sizeof *dataset->sources);
+  dataset->sources[dataset->source_count++] =
+      (source){.tokens = tokens, .first = dataset->token_count, .first_document = dataset->document_count};
+  dataset->token_count += tokens.view.token_count;
+  dataset->document_count += tokens.view.document_count;
+}
+
+static fsdp_status check_source(const fsdp_dataset *dataset, const fsdp_dataset_config *config,
+                                const fsdp_token_source *added, const char *path, fsdp_error *error) {
+  const fsdp_token_view *view = &added->view;
+  if (view->vocab_size > dataset->vocab_size)
+    return fsdp_fail(error, FSDP_ERR_INPUT,
+                     "%.300s: its tokens need a vocabulary of at least %" PRId64
+                     ", but the model has %" PRId64
+                     "; take another model, or data prepared with this model's tokenizer",
+                     path, view->vocab_size, dataset->vocab_size);
+  if (added->bytes && config->no_bytes)
+    return fsdp_fail(error, FSDP_ERR_INPUT, "%.300s: would be trained as raw bytes, but %s", path,
+                     config->no_bytes);
+  if (!added->bytes && config->only_bytes)
+    return fsdp_fail(error, FSDP_ERR_INPUT,
+                     "%.300s: holds tokens of a tokenizer, but --tokenizer bytes asks for bytes; leave that "
+                     "out, or give text",
+                     path);
+  if (dataset->source_count && view->packed != dataset->sources[0].tokens.view.packed)
+    return fsdp_fail(error, FSDP_ERR_INPUT,
+                     "%.300s: is %s, but the files before it are %s; prepare all with the same --packing",
+                     path, view->packed ? "packed" : "not packed", view->packed ? "not" : "packed");
+  return FSDP_OK;
+}
+
+static fsdp_status add_files(fsdp_dataset *dataset, const fsdp_dataset_config *config, fsdp_error *error) {
+  char *copy = strdup(config->paths), *rest = copy, *path;
+  fsdp_status status = FSDP_OK;
+  FSDP_CHECK(copy, "out of host memory for a path");
+  while (!status && (path = strsep(&rest, ","))) {
+    fsdp_token_source added = {0};
+    status =
+        *path ? fsdp_token_source_open(path, config->tokenizer, &added, error)
+              : fsdp_fail(error, FSDP_ERR_INPUT,
+                          "--data \"%s\": a path between the commas is empty; remove a comma", config->paths);
+    if (!status) status = check_source(dataset, config, &added, path, error);
+    if (!status && config->verify) status = fsdp_token_file_verify(path, &added.file, error);
+    if (status)
+      fsdp_token_source_close(&added);
+    else
+      add_source(dataset, added);
+  }
+  free(copy);
+  return status;
+}
+
+static fsdp_status add_builtin(fsdp_dataset *dataset, const fsdp_dataset_config *config, fsdp_error *error) {
+  fsdp_token_source tokens = fsdp_token_source_builtin();
+  if (config->tokenizer)
+    return fsdp_fail(error, FSDP_ERR_INPUT,
+                     "--data: the built-in text is bytes, but the model has a tokenizer (%s); give data "
+                     "prepared with scripts/prepare_data.py",
+                     config->tokenizer);
+  fsdp_status status = check_source(dataset, config, &tokens, "the built-in text", error);
+  if (!status) add_source(dataset, tokens);
+  dataset->builtin = true;
+  return status;
+}
+
+// The last source whose first token (or document) is not after `index`.
+static const source *source_at(const fsdp_dataset *dataset, int64_t index, bool document) {
+  int low = 0, high = dataset->source_count - 1;
+  while (low < high) {
+    int middle = high - (high - low) / 2;
+    const source *s = &dataset->sources[middle];
+    if ((document ? s->first_document : s->first) <= index)
+      low = middle;
+    else
+      high = middle - 1;
+  }
+  return &dataset->sources[low];
+}
+
+static span span_of(const fsdp_dataset *dataset, int64_t raw) {
+  if (dataset->packed)
+    return (span){.begin = raw * dataset->seq, .end = raw * dataset->seq + dataset->seq + 1};
+  const source *s = source_at(dataset, raw, true);
+  int64_t document = raw - s->first_document;
+  int64_t begin = s->first + (int64_t)s->tokens.view.starts[document];
+  int64_t end = s->first + fsdp_token_view_end(&s->tokens.view, document);
+  return (span){.begin = begin, .end = end - begin > dataset->seq ? begin + dataset->seq + 1 : end};
+}
+
+// What of `at` lies in `s`, from `at.begin` on and counted from the source's own first token.
+static span within(const source *s, span at) {
+  return (span){.begin = fsdp_max_i64(at.begin - s->first, 0),
+                .end = fsdp_min_i64(at.end - s->first, s->tokens.view.token_count)};
+}
+
+static int64_t count_targets(const fsdp_dataset *dataset, span at) {
+  int64_t count = 0;
+  const source *end = dataset->sources + dataset->source_count;
+  at.begin++; // the first token is no target
+  for (const source *s = source_at(dataset, at.begin, false); s < end && s->first < at.end; s++) {
+    span part = within(s, at);
+    if (part.end > part.begin)
+      count += fsdp_token_view_counted(&s->tokens.view, part.begin, part.end - part.begin);
+  }
+  return count;
+}
+
+// Finds the samples with a target that counts, and notes documents that are cut off.
+static void keep_samples(fsdp_dataset *dataset) {
+  bool masked = false;
+  for (int i = 0; i < dataset->source_count; i++) masked |= dataset->sources[i].tokens.view.mask != NULL;
+  dataset->sample_count = dataset->raw_count;
+  if (!masked) return;
+  int64_t *kept = fsdp_alloc_zeroed((size_t)fsdp_max_i64(dataset->raw_count, 1), sizeof *kept), count = 0;
+  for (int64_t raw = 0; raw < dataset->raw_count; raw++) {
+    span at = span_of(dataset, raw);
+    if (raw % 4096 == 0) fsdp_progress_mark();
+    if (count_targets(dataset, at) > 0) kept[count++] = raw;
+    if (dataset->packed) continue;
+    const source *s = source_at(dataset, raw, true);
+    int64_t end = s->first + fsdp_token_view_end(&s->tokens.view, raw - s->first_document);
+    dataset->cut_count += end > at.end;
+  }
+  dataset->sample_count = count;
+  if (count == dataset->raw_count)
+    free(kept);
+  else
+    dataset->kept = kept;
+}
+
+// Tokens that a document's sample must have for a target of it to count; INT64_MAX where none ever does.
+static int64_t needed_seq(const fsdp_dataset *dataset, int64_t document) {
+  const source *s = source_at(dataset, document, true);
+  const fsdp_token_view *view = &s->tokens.view;
+  int64_t begin = (int64_t)view->starts[document - s->first_document];
+  int64_t end = fsdp_token_view_end(view, document - s->first_document);
+  for (int64_t i = begin + 1; i < end; i++)
+    if (fsdp_token_view_counts(view, i)) return i - begin;
+  return INT64_MAX;
+}
+
+static int compare_lengths(const void *left, const void *right) {
+  int64_t a = *(const int64_t *)left, b = *(const int64_t *)right;
+  return (a > b) - (a < b);
+}
+
+// There are samples enough, but in too many of them no target counts.
+static fsdp_status fail_masked(const fsdp_dataset *dataset, const fsdp_dataset_config *config,
+                               fsdp_error *error) {
+  char remedy[128] = "give more data, or lower --batch-size or --grad-accum";
+  if (!dataset->packed) {
+    int64_t *lengths = fsdp_alloc((size_t)dataset->raw_count * sizeof *lengths);
+    for (int64_t i = 0; i < dataset->raw_count; i++) lengths[i] = needed_seq(dataset, i);
+    qsort(lengths, (size_t)dataset->raw_count, sizeof *lengths, compare_lengths);
+    int64_t least = lengths[config->global_batch - 1];
+    free(lengths);
+    if (least < INT64_MAX)
+      snprintf(remedy, sizeof remedy, "raise --seq-length to at least %" PRId64 ", give more data", least);
+  }
+  return fsdp_fail(error, FSDP_ERR_INPUT,
+                   "%.300s: only %" PRId64 " of its %" PRId64 " %s have a target that counts among their "
+                   "%s%" PRId64 " tokens: prompts, which are not learned, fill the others; one step needs "
+                   "%" PRId64 "; %s, or prepare the data with --mask-prompt off",
+                   config->paths, dataset->sample_count, dataset->raw_count,
+                   dataset->packed ? "sequences" : "documents", dataset->packed ? "" : "first ", config->seq,
+                   config->global_batch, remedy);
+}
+
+static fsdp_status check_size(const fsdp_dataset *dataset, const fsdp_dataset_config *config,
+                              fsdp_error *error) {
+  const char *where = dataset->builtin ? "the built-in text" : config->paths;
+  const char *remedy = "give more, or lower --seq-length, --batch-size or --grad-accum";
+  int64_t needed;
+  if (!fsdp_mul_checked(config->seq, config->global_batch, &needed) || !fsdp_add_checked(needed, 1, &needed))
+    needed = INT64_MAX;
+  if (dataset->packed && dataset->token_count < needed)
+    return fsdp_fail(error, FSDP_ERR_INPUT,
+                     "%.300s: has %" PRId64 " tokens, but one step needs %" PRId64 " (%" PRId64
+                     " sequences of %" PRId64 ", and one more); %s",
+                     where, dataset->token_count, needed, config->global_batch, config->seq, remedy);
+  if (dataset->sample_count >= config->global_batch) return FSDP_OK;
+  if (dataset->raw_count >= config->global_batch) return fail_masked(dataset, config, error);
+  return fsdp_fail(error, FSDP_ERR_INPUT,
+                   "%.300s: has %" PRId64 " documents, each a sample, but one step needs %" PRId64
+                   "; give more, or lower --batch-size or --grad-accum",
+                   where, dataset->raw_count, config->global_batch);
+}
+
+static void describe(fsdp_dataset *dataset, const char *paths) {
+  char *out = dataset->description, *end = out + sizeof dataset->description;
+  const char *how = dataset->sources[0].tokens.how;
+  bool alike = true;
+  for (int i = 1; i < dataset->source_count; i++) alike &= dataset->sources[i].tokens.how == how;
+  out += snprintf(out, (size_t)(end - out), "%.180s, %s: %" PRId64 " tokens",
+                  dataset->builtin ? "built-in text (Northanger Abbey)" : paths,
+                  alike ? how : "prepared in several ways", dataset->token_count);
+  if (dataset->document_count)
+    out += snprintf(out, (size_t)(end - out), ", %" PRId64 " documents%s", dataset->document_count,
+                    dataset->packed ? "" : ", each a sample");
+  if (dataset->cut_count)
+    out += snprintf(out, (size_t)(end - out), ", %" PRId64 " cut off at %" PRId64 " tokens",
+                    dataset->cut_count, dataset->seq);
+  if (dataset->kept)
+    snprintf(out, (size_t)(end - out), ", %" PRId64 " samples left out of which no target counts",
+             dataset->raw_count - dataset->sample_count);
+}
+
+fsdp_status fsdp_dataset_open(const fsdp_dataset_config *config, fsdp_dataset **dataset, fsdp_error *error) {
+  FSDP_CHECK(config->seq >= 1 && config->global_batch >= 1,
+             "a step of %" PRId64 " samples of %" PRId64 " tokens", config->global_batch, config->seq);
+  fsdp_dataset *opened = fsdp_alloc_zeroed(1, sizeof *opened);
+  *dataset = NULL;
+  opened->seq = config->seq;
+  opened->vocab_size = config->vocab_size;
+  fsdp_status status =
+      config->paths && *config->paths ? add_files(opened, config, error) : add_builtin(opened, config, error);
+  if (!status) {
+    opened->packed = opened->sources[0].tokens.view.packed;
+    opened->raw_count = opened->packed ? (opened->token_count - 1) / config->seq : opened->document_count;
+    keep_samples(opened);
+    status = check_size(opened, config, error);
+  }
+  if (status) {
+    fsdp_dataset_close(opened);
+    return status;
+  }
+  describe(opened, config->paths);
+  *dataset = opened;
+  return FSDP_OK;
+}
+
+void fsdp_dataset_close(fsdp_dataset *dataset) {
+  if (!dataset) return;
+  for (int i = 0; i < dataset->source_count; i++) fsdp_token_source_close(&dataset->sources[i].tokens);
+  free(dataset->sources);
+  free(dataset->kept);
+  free(dataset);
+}
+
+static span sample_span(const fsdp_dataset *dataset, int64_t sample) {
+  FSDP_CHECK(sample >= 0 && sample < dataset->sample_count, "sample %" PRId64 " of %" PRId64, sample,
+             dataset->sample_count);
+  return span_of(dataset, dataset->kept ? dataset->kept[sample] : sample);
+}
+
+// Copies tokens [part.begin, part.end) of `view`, checks them, and marks those that do not count.
+static void copy_part(const fsdp_dataset *dataset, const fsdp_token_view *view, span part, bool targets,
+                      int32_t *out) {
+  int64_t count = part.end - part.begin;
+  if (count <= 0) return;
+  uint32_t greatest = fsdp_token_view_read(view, part.begin, count, out);
+  FSDP_CHECK(greatest < dataset->vocab_size,
+             "token %" PRIu32 " of a vocabulary of %" PRId64 ": the data was damaged after it was prepared; "
+             "prepare it again",
+             greatest, dataset->vocab_size);
+  if (!targets || !view->mask) return;
+  for (int64_t i = 0; i < count; i++)
+    if (!fsdp_token_view_counts(view, part.begin + i)) out[i] = FSDP_TARGET_IGNORED;
+}
+
+void fsdp_dataset_fill(const fsdp_dataset *dataset, int64_t sample, int32_t *tokens, int32_t *targets) {
+  span at = {0}, target_at;
+  if (sample != FSDP_DATASET_NO_SAMPLE) at = sample_span(dataset, sample);
+  target_at = (span){.begin = at.begin + 1, .end = at.end};
+  // A document's last token foretells nothing, so it is no input either.
+  int64_t filled = fsdp_max_i64(at.end - at.begin - 1, 0);
+  at.end = at.begin + filled;
+  for (int64_t i = filled; i < dataset->seq; i++) tokens[i] = 0, targets[i] = FSDP_TARGET_IGNORED;
+  const source *end = dataset->sources + dataset->source_count;
+  for (const source *s = source_at(dataset, at.begin, false); s < end && s->first < target_at.end; s++) {
+    span input = within(s, at), target = within(s, target_at);
+    copy_part(dataset, &s->tokens.view, input, false, tokens + (s->first + input.begin - at.begin));
+    copy_part(dataset, &s->tokens.view, target, true, targets + (s->first + target.begin - target_at.begin));
+  }
+}
+
+int64_t fsdp_dataset_target_count(const fsdp_dataset *dataset, int64_t sample) {
+  return sample == FSDP_DATASET_NO_SAMPLE ? 0 : count_targets(dataset, sample_span(dataset, sample));
+}
+
+int64_t fsdp_dataset_sample_count(const fsdp_dataset *dataset) {
+  return dataset->sample_count;
+}
+int64_t fsdp_dataset_token_count(const fsdp_dataset *dataset) {
+  return dataset->token_count;
+}
+const char *fsdp_dataset_description(const fsdp_dataset *dataset) {
+  return dataset->description;
+}
+
+// Hashed between two signs of progress.
+#define HASH_BYTES ((int64_t)16 << 20)
+
+static void hash_bytes(void *state, const void *bytes, int64_t count) {
+  for (int64_t done = 0, now; done < count; done += now) {
+    now = fsdp_min_i64(HASH_BYTES, count - done);
+    XXH64_update(state, (const char *)bytes + done, (size_t)now);
+    fsdp_progress_mark();
+  }
+}
+
+// Text is hashed as one stream, so that cutting it into other files changes nothing.
+uint64_t fsdp_dataset_fingerprint(const fsdp_dataset *dataset) {
+  XXH64_state_t *state = XXH64_createState();
+  FSDP_CHECK(state, "out of host memory for a hash");
+  XXH64_reset(state, 0);
+  for (int i = 0; i < dataset->source_count; i++)
+    fsdp_token_source_identity(&dataset->sources[i].tokens, hash_bytes, state);
+  uint64_t hash = XXH64_digest(state);
+  XXH64_freeState(state);
+  return hash;
+}

@@ -1,0 +1,289 @@
+#include "runtime/data/json_text.h"
+
+#include "runtime/base/check.h"
+#include "runtime/base/size.h"
+#include "runtime/data/mapped_file.h"
+
+#include <jansson.h>
+#include <string.h>
+#include <strings.h>
+
+#define END_OF_TEXT '\0'
+
+// Stanford Alpaca's prompts, with and without an input.
+#define INSTRUCTION "\n\n### Instruction:\n"
+#define INPUT       "\n\n### Input:\n"
+#define RESPONSE    "\n\n### Response:"
+#define WITH_INPUT                                                                                           \
+  "Below is an instruction that describes a task, paired with an input that provides further context. "      \
+  "Write a response that appropriately completes the request."
+#define WITHOUT_INPUT                                                                                        \
+  "Below is an instruction that describes a task. Write a response that appropriately completes the "        \
+  "request."
+
+typedef struct place {
+  const char *path;
+  int64_t line; // from 1
+} place;
+
+static void add_bytes(fsdp_json_text *text, const char *bytes, size_t length, bool counts) {
+  int64_t begin = text->byte_count, end = begin + (int64_t)length;
+  if (end > text->byte_capacity) {
+    text->byte_capacity = fsdp_round_up(fsdp_max_i64(end, 2 * text->byte_capacity), 4096);
+    text->bytes = fsdp_realloc(text->bytes, (size_t)text->byte_capacity);
+    text->mask = fsdp_realloc(text->mask, (size_t)text->byte_capacity / 8);
+  }
+  if (length) memcpy(text->bytes + begin, bytes, length);
+  // Bits past the end are always 0, so that only bits to set are written where a byte is shared.
+  int64_t shared = (begin + 7) / 8;
+  if (end > 8 * shared) memset(text->mask + shared, counts ? 0xff : 0, (size_t)((end + 7) / 8 - shared));
+  if (counts && end % 8 && end > 8 * shared) text->mask[end / 8] = (uint8_t)((1u << (end % 8)) - 1);
+  if (counts)
+    for (int64_t i = begin; i < fsdp_min_i64(end, 8 * shared); i++)
+      text->mask[i / 8] |= (uint8_t)(1u << (i % 8));
+  text->byte_count = end;
+}
+
+static void add_string(fsdp_json_text *text, const char *string, bool counts) {
+  add_bytes(text, string, strlen(string), counts);
+}
+
+static void add_value(fsdp_json_text *text, const json_t *value, bool counts) {
+  add_bytes(text, json_string_value(value), json_string_length(value), counts);
+}
+
+// Begins a document at `begin`, which has been written; its first byte counts nowhere.
+static void add_document(fsdp_json_text *text, int64_t begin) {
+  if (text->document_count == text->document_capacity) {
+    text->document_capacity = fsdp_max_i64(1024, 2 * text->document_capacity);
+    text->starts = fsdp_realloc(text->starts, (size_t)text->document_capacity * sizeof *text->starts);
+  }
+  text->starts[text->document_count++] = (uint64_t)begin;
+  text->mask[begin / 8] &= (uint8_t) ~(1u << (begin % 8));
+}
+
+static fsdp_status fault(const place *where, fsdp_error *error, const char *what) {
+  return fsdp_fail(error, FSDP_ERR_INPUT, "%s:%lld: %s", where->path, (long long)where->line, what);
+}
+
+static fsdp_status add_alpaca(fsdp_json_text *text, const json_t *record, const place *where,
+                              fsdp_error *error) {
+  const json_t *instruction = json_object_get(record, "instruction");
+  const json_t *input = json_object_get(record, "input"), *output = json_object_get(record, "output");
+  if (!json_is_string(instruction) || !json_is_string(output) ||
+      (input && !json_is_string(input) && !json_is_null(input)))
+    return fault(where, error, "\"instruction\", \"input\" and \"output\" must be strings; mend the record");
+  bool has_input = json_string_length(input) > 0;
+  add_string(text, has_input ? WITH_INPUT INSTRUCTION : WITHOUT_INPUT INSTRUCTION, false);
+  add_value(text, instruction, false);
+  if (has_input) {
+    add_string(text, INPUT, false);
+    add_value(text, input, false);
+  }
+  add_string(text, RESPONSE, false);
+  add_value(text, output, true);
+  add_bytes(text, &(char){END_OF_TEXT}, 1, true);
+  return FSDP_OK;
+}
+
+// How a list of turns names its parts, and its speakers as the roles that they are.
+typedef struct turn_format {
+  const char *list, *speaker, *content; // keys
+  const char *malformed, *empty;        // what is wrong with a turn, with a list
+  const char *names[8][2];              // speaker, role; NULL ends it
+} turn_format;
+
+static const turn_format messages_format = {
+    .list = "messages",
+    .speaker = "role",
+    .content = "content",
+    .malformed =
+        "a message needs a \"role\" (system, user, assistant or tool) and a string \"content\"; mend the "
+        "record",
+    .empty = "\"messages\" must be a list of messages; mend the record",
+    .names = {{"system", "system"}, {"user", "user"}, {"assistant", "assistant"}, {"tool", "tool"}}};
+
+static const turn_format sharegpt_format = {
+    .list = "conversations",
+    .speaker = "from",
+    .content = "value",
+    .malformed =
+        "a turn of \"conversations\" needs a \"from\" (system, human or gpt) and a string \"value\"; mend "
+        "the record",
+    .empty = "\"conversations\" must be a list of turns; mend the record",
+    .names = {{"system", "system"},
+              {"human", "user"},
+              {"gpt", "assistant"},
+              {"user", "user"},
+              {"assistant", "assistant"},
+              {"tool", "tool"}}};
+
+static const char *role_of(const turn_format *format, const char *speaker) {
+  for (int i = 0; speaker && format->names[i][0]; i++)
+    if (!strcmp(speaker, format->names[i][0])) return format->names[i][1];
+  return NULL;
+}
+
+static fsdp_status add_turn(fsdp_json_text *text, const turn_format *format, const json_t *turn,
+                            const place *where, bool *assistant, fsdp_error *error) {
+  const char *role = role_of(format, json_string_value(json_object_get(turn, format->speaker)));
+  const json_t *content = json_object_get(turn, format->content);
+  if (!role || !json_is_string(content)) return fault(where, error, format->malformed);
+  *assistant = !strcmp(role, "assistant");
+  add_string(text, "<|", false);
+  add_string(text, role, false);
+  add_string(text, "|>\n", false);
+  add_value(text, content, *assistant);
+  add_bytes(text, *assistant ? &(char){END_OF_TEXT} : "\n", 1, *assistant);
+  return FSDP_OK;
+}
+
+static fsdp_status add_turns(fsdp_json_text *text, const turn_format *format, const json_t *turns,
+                             const place *where, fsdp_error *error) {
+  bool assistant = false;
+  if (!json_is_array(turns) || !json_array_size(turns)) return fault(where, error, format->empty);
+  for (size_t i = 0; i < json_array_size(turns); i++) {
+    fsdp_status status = add_turn(text, format, json_array_get(turns, i), where, &assistant, error);
+    if (status) return status;
+  }
+  if (!assistant) add_bytes(text, &(char){END_OF_TEXT}, 1, false);
+  return FSDP_OK;
+}
+
+static fsdp_status add_completion(fsdp_json_text *text, const json_t *record, const place *where,
+                                  fsdp_error *error) {
+  const json_t *prompt = json_object_get(record, "prompt");
+  const json_t *completion = json_object_get(record, "completion");
+  if (!json_is_string(prompt) || !json_is_string(completion))
+    return fault(where, error, "\"prompt\" and \"completion\" must be strings; mend the record");
+  add_value(text, prompt, false);
+  add_value(text, completion, true);
+  add_bytes(text, &(char){END_OF_TEXT}, 1, true);
+  return FSDP_OK;
+}
+
+static fsdp_status add_record(fsdp_json_text *text, const json_t *record, const place *where,
+                              fsdp_error *error) {
+  const turn_format *const formats[] = {&messages_format, &sharegpt_format};
+  const turn_format *spoken = NULL;
+  for (int i = 0; i < 2 && !spoken; i++)
+    if (json_object_get(record, formats[i]->list)) spoken = formats[i];
+  const json_t *plain = json_object_get(record, "text");
+  int64_t begin = text->byte_count;
+  fsdp_status status = FSDP_OK;
+  if (!json_is_object(record)) return fault(where, error, "a record must be an object {..}; mend it");
+  if (spoken) {
+    status = add_turns(text, spoken, json_object_get(record, spoken->list), where, error);
+  } else if (plain) {
+    if (!json_is_string(plain)) return fault(where, error, "\"text\" must be a string; mend the record");
+    if (!json_string_length(plain)) return FSDP_OK;
+    add_value(text, plain, true);
+    add_bytes(text, &(char){END_OF_TEXT}, 1, true);
+  } else if (json_object_get(record, "instruction")) {
+    status = add_alpaca(text, record, where, error);
+  } else if (json_object_get(record, "prompt")) {
+    status = add_completion(text, record, where, error);
+  } else {
+    return fault(where, error,
+                 "the record has neither \"text\", \"messages\", \"conversations\", \"instruction\" with "
+                 "\"output\" nor \"prompt\" with \"completion\"; rename its keys");
+  }
+  if (!status) add_document(text, begin);
+  return status;
+}
+
+// Reads one value from [*at, end), moves *at behind it and adds it.
+static fsdp_status read_record(fsdp_json_text *text, const char **at, const char *end, const place *where,
+                               fsdp_error *error) {
+  json_error_t reason;
+  json_t *record = json_loadb(*at, (size_t)(end - *at),
+                              JSON_DISABLE_EOF_CHECK | JSON_ALLOW_NUL | JSON_DECODE_ANY, &reason);
+  if (!record)
+    return fsdp_fail(error, FSDP_ERR_INPUT, "%s:%lld: not valid JSON (%s); mend it", where->path,
+                     (long long)where->line + reason.line - 1, reason.text);
+  *at += reason.position;
+  fsdp_status status = add_record(text, record, where, error);
+  json_decref(record);
+  return status;
+}
+
+static const char *skip_space(const char *at, const char *end, int64_t *line) {
+  for (; at < end && (*at == ' ' || *at == '\t' || *at == '\r' || *at == '\n'); at++) *line += *at == '\n';
+  return at;
+}
+
+static fsdp_status read_lines(fsdp_json_text *text, const char *path, const char *at, const char *end,
+                              fsdp_error *error) {
+  place where = {.path = path, .line = 1};
+  fsdp_status status = FSDP_OK;
+  for (at = skip_space(at, end, &where.line); !status && at < end; at = skip_space(at, end, &where.line)) {
+    const char *line_end = memchr(at, '\n', (size_t)(end - at));
+    if (!line_end) line_end = end;
+    status = read_record(text, &at, line_end, &where, error);
+    if (!status && skip_space(at, line_end, &(int64_t){0}) != line_end)
+      status =
+          fault(&where, error, "a line holds one record, but something follows it; break the line there");
+  }
+  return status;
+}
+
+static fsdp_status read_array(fsdp_json_text *text, const char *path, const char *at, const char *end,
+                              fsdp_error *error) {
+  place where = {.path = path, .line = 1};
+  at = skip_space(at, end, &where.line);
+  if (at == end || *at != '[')
+    return fault(&where, error,
+                 "a .json file is a list [..] of records; call one of an object a line .jsonl");
+  at = skip_space(at + 1, end, &where.line);
+  bool closed = at < end && *at == ']', first = true;
+  while (!closed) {
+    if (!first) at = skip_space(at + 1, end, &where.line);
+    first = false;
+    const char *begin = at;
+    fsdp_status status = read_record(text, &at, end, &where, error);
+    if (status) return status;
+    for (; begin < at; begin++) where.line += *begin == '\n';
+    at = skip_space(at, end, &where.line);
+    closed = at < end && *at == ']';
+    if (!closed && (at == end || *at != ','))
+      return fault(&where, error, "a record must be followed by , or ]; the file is cut off or malformed");
+  }
+  if (skip_space(at + 1, end, &where.line) != end)
+    return fault(&where, error, "something follows the end of the list; remove it");
+  return FSDP_OK;
+}
+
+fsdp_status fsdp_json_text_open(const char *path, fsdp_json_text *text, fsdp_error *error) {
+  fsdp_mapped_file file;
+  *text = (fsdp_json_text){0};
+  fsdp_status status = fsdp_mapped_file_open(path, &file, error);
+  if (status) return status;
+  const char *at = (const char *)file.bytes, *end = at + file.count, *dot = strrchr(path, '.');
+  if (file.count >= 3 && !memcmp(at, "\xef\xbb\xbf", 3)) at += 3; // a byte order mark, which JSON has not
+  bool lines = dot && !strcasecmp(dot, ".jsonl");
+  status = lines ? read_lines(text, path, at, end, error) : read_array(text, path, at, end, error);
+  fsdp_mapped_file_close(&file);
+  if (!status && !text->document_count)
+    status =
+        fsdp_fail(error, FSDP_ERR_INPUT, "%s: has no record with text; give something to train on", path);
+  if (status) fsdp_json_text_close(text);
+  return status;
+}
+
+void fsdp_json_text_close(fsdp_json_text *text) {
+  free(text->bytes);
+  free(text->mask);
+  free(text->starts);
+  *text = (fsdp_json_text){0};
+}
+
+fsdp_token_view fsdp_json_text_view(const fsdp_json_text *text) {
+  return (fsdp_token_view){.tokens = text->bytes,
+                           .token_bytes = 1,
+                           .token_count = text->byte_count,
+                           .mask = text->mask,
+                           .starts = text->starts,
+                           .document_count = text->document_count,
+                           .vocab_size = 256,
+                           .packed = true};
+}

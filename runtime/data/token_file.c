@@ -1,0 +1,208 @@
+#include "runtime/data/token_file.h"
+
+#include "runtime/base/size.h"
+
+#include <string.h>
+#include <strings.h>
+#include <xxhash.h>
+#include <zlib.h>
+
+#define MAGIC       "fsdp-tok"
+#define VERSION     1
+#define FLAG_PACKED 1u
+#define FLAG_BYTES  2u
+
+typedef struct header {
+  char magic[8];
+  uint32_t version, header_bytes, token_bytes, flags;
+  int64_t vocab_size, token_count, document_count, target_count;
+  uint64_t tokenizer_hash;
+  int64_t first_token, last_token;
+  uint32_t checksums[3], zero;
+  int64_t file_bytes, zeros[2];
+  uint64_t hash;
+} header;
+
+_Static_assert(sizeof(header) == 128 && offsetof(header, hash) == 120, "the header is a record of the file");
+
+// llm.c: 256 int32, then tokens.
+#define LLMC_HEADER_BYTES 1024
+#define LLMC_MAGIC_16     20240520
+#define LLMC_MAGIC_32     20240801
+
+#define PREPARE_AGAIN "prepare it again with scripts/prepare_data.py"
+
+// Whether the sections that the header tells of fill the file; their offsets where they do.
+static bool lay_out(const header *h, int64_t *mask, int64_t *starts) {
+  int64_t tokens, documents, end;
+  if (h->token_count > INT64_MAX - 8 || !fsdp_mul_checked(h->token_count, h->token_bytes, &tokens) ||
+      tokens > INT64_MAX - 1024 || !fsdp_mul_checked(h->document_count, 8, &documents))
+    return false;
+  *mask = fsdp_round_up((int64_t)sizeof *h + tokens, 8);
+  if (!fsdp_add_checked(*mask, (h->token_count + 7) / 8, starts) || *starts > INT64_MAX - 8) return false;
+  *starts = fsdp_round_up(*starts, 8);
+  return fsdp_add_checked(*starts, documents, &end) && end == h->file_bytes;
+}
+
+// What is wrong with the header itself, or NULL.
+static const char *header_fault(const header *h) {
+  if (h->header_bytes != sizeof *h) return "its header is not of 128 bytes";
+  if (h->hash != XXH64(h, offsetof(header, hash), 0)) return "its header does not have the checksum it tells";
+  if (h->token_bytes != 1 && h->token_bytes != 2 && h->token_bytes != 4)
+    return "its tokens are not of 1, 2 or 4 bytes";
+  if (h->flags & ~(FLAG_PACKED | FLAG_BYTES)) return "it has flags that this version does not know";
+  if (h->vocab_size < 1 || h->vocab_size > (int64_t)1 << (h->token_bytes == 4 ? 31 : 8 * h->token_bytes))
+    return "its vocabulary does not fit its tokens";
+  if (h->token_count < 1 || h->document_count < 1 || h->document_count > h->token_count ||
+      h->target_count < 0 || h->target_count > h->token_count)
+    return "its counts contradict one another";
+  return NULL;
+}
+
+static bool starts_are_in_order(const fsdp_token_view *view) {
+  if (view->starts[0] != 0 || view->starts[view->document_count - 1] >= (uint64_t)view->token_count)
+    return false;
+  for (int64_t i = 1; i < view->document_count; i++)
+    if (view->starts[i] <= view->starts[i - 1]) return false;
+  return true;
+}
+
+static fsdp_status read_prepared(const char *path, fsdp_token_file *out, fsdp_error *error) {
+  header h;
+  if (out->file.count < (int64_t)sizeof h)
+    return fsdp_fail(error, FSDP_ERR_INPUT,
+                     "%s: has %lld bytes, too few for a file of tokens; " PREPARE_AGAIN, path,
+                     (long long)out->file.count);
+  memcpy(&h, out->file.bytes, sizeof h);
+  if (memcmp(h.magic, MAGIC, sizeof h.magic) != 0)
+    return fsdp_fail(error, FSDP_ERR_INPUT,
+                     "%s: does not begin with \"" MAGIC "\", so it is no file of tokens; " PREPARE_AGAIN,
+                     path);
+  if (h.version != VERSION)
+    return fsdp_fail(error, FSDP_ERR_INPUT,
+                     "%s: has version %u of the format, but this program reads version %d; " PREPARE_AGAIN,
+                     path, h.version, VERSION);
+  const char *fault = header_fault(&h);
+  int64_t mask = 0, starts = 0;
+  if (!fault && h.file_bytes != out->file.count)
+    return fsdp_fail(error, FSDP_ERR_INPUT,
+                     "%s: has %lld bytes instead of the %lld that its header tells: it is cut off or "
+                     "damaged; copy it again, or " PREPARE_AGAIN,
+                     path, (long long)out->file.count, (long long)h.file_bytes);
+  if (!fault && !lay_out(&h, &mask, &starts)) fault = "its counts do not add up to its size";
+  if (!fault) {
+    out->view = (fsdp_token_view){.tokens = out->file.bytes + sizeof h,
+                                  .token_bytes = (int)h.token_bytes,
+                                  .token_count = h.token_count,
+                                  .mask = out->file.bytes + mask,
+                                  .starts = (const uint64_t *)(const void *)(out->file.bytes + starts),
+                                  .document_count = h.document_count,
+                                  .vocab_size = h.vocab_size,
+                                  .packed = h.flags & FLAG_PACKED};
+    out->bytes = h.flags & FLAG_BYTES;
+    out->tokenizer_hash = h.tokenizer_hash;
+    out->identity = h.hash;
+    if (!starts_are_in_order(&out->view)) fault = "its documents are not in order";
+  }
+  if (fault)
+    return fsdp_fail(error, FSDP_ERR_INPUT, "%s: is damaged: %s; copy it again, or " PREPARE_AGAIN, path,
+                     fault);
+  return FSDP_OK;
+}
+
+static fsdp_status read_llmc(const char *path, const int32_t *words, fsdp_token_file *out,
+                             fsdp_error *error) {
+  int32_t version = words[0] == LLMC_MAGIC_16 ? 1 : 7;
+  int64_t token_bytes = words[0] == LLMC_MAGIC_16 ? 2 : 4;
+  if (words[1] != version)
+    return fsdp_fail(error, FSDP_ERR_INPUT,
+                     "%s: is llm.c's (magic %d) of version %d, but version %d is read; write it again", path,
+                     words[0], words[1], version);
+  int64_t expected = LLMC_HEADER_BYTES + token_bytes * (int64_t)words[2];
+  if (words[2] < 1 || out->file.count != expected)
+    return fsdp_fail(error, FSDP_ERR_INPUT,
+                     "%s: its llm.c header tells of %d tokens, so %lld bytes, but it has %lld: it is cut off "
+                     "or damaged; copy it again",
+                     path, words[2], (long long)expected, (long long)out->file.count);
+  out->format = FSDP_TOKENS_LLMC;
+  out->view = (fsdp_token_view){.tokens = out->file.bytes + LLMC_HEADER_BYTES,
+                                .token_bytes = (int)token_bytes,
+                                .token_count = words[2]};
+  return FSDP_OK;
+}
+
+static fsdp_status read_bin(const char *path, fsdp_token_file *out, fsdp_error *error) {
+  int32_t words[3] = {0};
+  fsdp_status status = FSDP_OK;
+  if (out->file.count >= LLMC_HEADER_BYTES) memcpy(words, out->file.bytes, sizeof words);
+  if (words[0] == LLMC_MAGIC_16 || words[0] == LLMC_MAGIC_32) {
+    status = read_llmc(path, words, out, error);
+  } else if (out->file.count % 2) {
+    status = fsdp_fail(error, FSDP_ERR_INPUT,
+                       "%s: has neither llm.c's header nor, with %lld bytes, whole uint16 tokens like "
+                       "nanoGPT's; give one of these, or a .tok of scripts/prepare_data.py",
+                       path, (long long)out->file.count);
+  } else {
+    out->format = FSDP_TOKENS_RAW;
+    out->view =
+        (fsdp_token_view){.tokens = out->file.bytes, .token_bytes = 2, .token_count = out->file.count / 2};
+  }
+  if (status) return status;
+  uint32_t greatest = fsdp_token_view_max(&out->view);
+  if (greatest >= INT32_MAX)
+    return fsdp_fail(error, FSDP_ERR_INPUT, "%s: has a token %u, so it is damaged; copy it again", path,
+                     greatest);
+  out->view.packed = true;
+  out->view.vocab_size = (int64_t)greatest + 1;
+  return FSDP_OK;
+}
+
+fsdp_status fsdp_token_file_open(const char *path, fsdp_token_file *file, fsdp_error *error) {
+  *file = (fsdp_token_file){0};
+  fsdp_status status = fsdp_mapped_file_open(path, &file->file, error);
+  if (status) return status;
+  const char *dot = strrchr(path, '.');
+  status = dot && !strcasecmp(dot, ".bin") ? read_bin(path, file, error) : read_prepared(path, file, error);
+  if (status) fsdp_token_file_close(file);
+  return status;
+}
+
+void fsdp_token_file_close(fsdp_token_file *file) {
+  fsdp_mapped_file_close(&file->file);
+  *file = (fsdp_token_file){0};
+}
+
+static uint32_t crc_of(const void *bytes, int64_t count) {
+  return (uint32_t)crc32_z(0, bytes, (size_t)count);
+}
+
+fsdp_status fsdp_token_file_verify(const char *path, const fsdp_token_file *file, fsdp_error *error) {
+  if (!file->file.bytes || file->format != FSDP_TOKENS_PREPARED) return FSDP_OK;
+  const fsdp_token_view *view = &file->view;
+  header h;
+  memcpy(&h, file->file.bytes, sizeof h);
+  const char *damaged = NULL;
+  if (crc_of(view->tokens, view->token_count * view->token_bytes) != h.checksums[0])
+    damaged = "its tokens do not have their checksum";
+  else if (crc_of(view->mask, (view->token_count + 7) / 8) != h.checksums[1])
+    damaged = "its mask does not have its checksum";
+  else if (crc_of(view->starts, 8 * view->document_count) != h.checksums[2])
+    damaged = "its starts of documents do not have their checksum";
+  else if ((int64_t)fsdp_token_view_max(view) >= view->vocab_size)
+    damaged = "a token is outside its vocabulary";
+  else if (fsdp_token_view_counted(view, 0, view->token_count) != h.target_count)
+    damaged = "its mask does not count as many tokens as its header";
+  if (!damaged) return FSDP_OK;
+  return fsdp_fail(error, FSDP_ERR_INPUT, "%s: is damaged: %s; copy it again, or " PREPARE_AGAIN, path,
+                   damaged);
+}
+
+fsdp_status fsdp_token_file_hash_tokenizer(const char *path, uint64_t *hash, fsdp_error *error) {
+  fsdp_mapped_file file;
+  fsdp_status status = fsdp_mapped_file_open(path, &file, error);
+  if (status)
+    return fsdp_fail(error, status, "%s: the tokenizer cannot be read; give its tokenizer.json", path);
+  *hash = XXH64(file.bytes, (size_t)file.count, 0);
+  fsdp_mapped_file_close(&file);
+  return FSDP_OK;
+}

@@ -1,0 +1,157 @@
+#include "runtime/data/token_source.h"
+
+#include "runtime/base/check.h"
+#include "runtime/data/builtin_text.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <strings.h>
+
+static fsdp_token_view view_of_bytes(const unsigned char *bytes, int64_t count) {
+  return (fsdp_token_view){
+      .tokens = bytes, .token_bytes = 1, .token_count = count, .vocab_size = 256, .packed = true};
+}
+
+static fsdp_status open_text(const char *path, fsdp_token_source *source, fsdp_error *error) {
+  fsdp_status status = fsdp_mapped_file_open(path, &source->text, error);
+  if (!status) source->view = view_of_bytes(source->text.bytes, source->text.count);
+  source->how = "as bytes";
+  source->bytes = true;
+  return status;
+}
+
+static fsdp_status open_json(const char *path, fsdp_token_source *source, fsdp_error *error) {
+  fsdp_status status = fsdp_json_text_open(path, &source->json, error);
+  if (!status) source->view = fsdp_json_text_view(&source->json);
+  source->how = "as bytes";
+  source->bytes = true;
+  return status;
+}
+
+static fsdp_status check_tokenizer(const char *path, const char *tokenizer, const fsdp_token_file *file,
+                                   fsdp_error *error) {
+  uint64_t wanted;
+  if (!tokenizer || file->format != FSDP_TOKENS_PREPARED) return FSDP_OK;
+  fsdp_status status = fsdp_token_file_hash_tokenizer(tokenizer, &wanted, error);
+  if (status) return status;
+  if (file->bytes)
+    return fsdp_fail(error, FSDP_ERR_INPUT,
+                     "%s: holds bytes, but the model has a tokenizer; prepare it again with "
+                     "scripts/prepare_data.py --tokenizer %s",
+                     path, tokenizer);
+  if (file->tokenizer_hash != wanted)
+    return fsdp_fail(error, FSDP_ERR_INPUT,
+                     "%s: was prepared with another tokenizer (its hash is %016llx) than %s (%016llx); "
+                     "prepare it again with scripts/prepare_data.py --tokenizer, or name the right one with "
+                     "--tokenizer",
+                     path, (unsigned long long)file->tokenizer_hash, tokenizer, (unsigned long long)wanted);
+  return FSDP_OK;
+}
+
+static fsdp_status open_tokens(const char *path, const char *tokenizer, fsdp_token_source *source,
+                               fsdp_error *error) {
+  fsdp_status status = fsdp_token_file_open(path, &source->file, error);
+  if (!status) status = check_tokenizer(path, tokenizer, &source->file, error);
+  if (status) return status;
+  source->view = source->file.view;
+  source->bytes = source->file.bytes;
+  switch (source->file.format) {
+  case FSDP_TOKENS_PREPARED:
+    source->how = source->file.bytes ? "prepared as bytes"
+                  : tokenizer        ? "prepared with the model's tokenizer"
+                                     : "prepared with a tokenizer that the model does not name";
+    break;
+  case FSDP_TOKENS_LLMC:
+    source->how = "llm.c's tokens, of a tokenizer that they do not name";
+    break;
+  case FSDP_TOKENS_RAW:
+    source->how =
+        "taken for uint16 tokens without a header (as nanoGPT's), of a tokenizer that they do not name";
+    break;
+  }
+  return FSDP_OK;
+}
+
+// The first `count` bytes of `text` as one word of a shell's command line. The caller frees it.
+static char *shell_word(const char *text, int count) {
+  static const char plain[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_./+:@%-";
+  char *word = fsdp_alloc(4 * (size_t)count + 3), *to = word;
+  bool quote = (int)strspn(text, plain) < count;
+  if (quote) *to++ = '\'';
+  for (int i = 0; i < count; i++) {
+    if (text[i] == '\'') to = stpcpy(to, "'\\'");
+    *to++ = text[i];
+  }
+  if (quote) *to++ = '\'';
+  *to = 0;
+  return word;
+}
+
+// The message holds the very command that prepares the file; `kind` is the path's ending.
+static fsdp_status refuse_text(const char *path, const char *kind, const char *tokenizer, fsdp_error *error) {
+  char *with = shell_word(tokenizer, (int)strlen(tokenizer)), *from = shell_word(path, (int)strlen(path));
+  char *prepared;
+  int length = asprintf(&prepared, "%.*s.tok", (int)(kind - path), path);
+  FSDP_CHECK(length >= 0, "out of host memory for a path");
+  char *to = shell_word(prepared, length);
+  fsdp_status status = fsdp_fail(error, FSDP_ERR_INPUT,
+                                 "%s: is text, but the model has a tokenizer; run scripts/prepare_data.py "
+                                 "--tokenizer %s --out %s %s and give --data what it wrote",
+                                 path, with, to, from);
+  free(with);
+  free(from);
+  free(prepared);
+  free(to);
+  return status;
+}
+
+fsdp_status fsdp_token_source_open(const char *path, const char *tokenizer, fsdp_token_source *source,
+                                   fsdp_error *error) {
+  const char *dot = strrchr(path, '.'), *slash = strrchr(path, '/');
+  const char *kind = dot && (!slash || dot > slash) ? dot : "";
+  bool text = !strcasecmp(kind, ".txt"), json = !strcasecmp(kind, ".jsonl") || !strcasecmp(kind, ".json");
+  fsdp_status status;
+  *source = (fsdp_token_source){0};
+  if ((text || json) && tokenizer) return refuse_text(path, kind, tokenizer, error);
+  if (text)
+    status = open_text(path, source, error);
+  else if (json)
+    status = open_json(path, source, error);
+  else if (!strcasecmp(kind, ".tok") || !strcasecmp(kind, ".bin"))
+    status = open_tokens(path, tokenizer, source, error);
+  else {
+    // A path that leads nowhere, or to a folder, is the likelier slip.
+    status = fsdp_mapped_file_open(path, &source->text, error);
+    if (!status)
+      status =
+          fsdp_fail(error, FSDP_ERR_INPUT,
+                    "%s: the ending \"%s\" is not one that --data can read; give .txt, .jsonl, .json, or "
+                    "tokens as .tok or .bin",
+                    path, kind);
+  }
+  if (status) fsdp_token_source_close(source);
+  return status;
+}
+
+fsdp_token_source fsdp_token_source_builtin(void) {
+  return (fsdp_token_source){
+      .view = view_of_bytes(fsdp_builtin_text, fsdp_builtin_text_bytes()), .how = "as bytes", .bytes = true};
+}
+
+void fsdp_token_source_close(fsdp_token_source *source) {
+  fsdp_mapped_file_close(&source->text);
+  fsdp_json_text_close(&source->json);
+  fsdp_token_file_close(&source->file);
+  *source = (fsdp_token_source){0};
+}
+
+void fsdp_token_source_identity(const fsdp_token_source *source, void (*add)(void *, const void *, int64_t),
+                                void *context) {
+  const fsdp_token_view *view = &source->view;
+  if (source->file.identity) {
+    add(context, &source->file.identity, sizeof source->file.identity);
+    return;
+  }
+  add(context, view->tokens, view->token_count * view->token_bytes);
+  if (view->mask) add(context, view->mask, (view->token_count + 7) / 8);
+}

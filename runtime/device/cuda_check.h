@@ -1,0 +1,13 @@
+// Results of CUDA's calls: those made once steps run end the job with rank, host, call and place.
+#pragma once
+
+#include "runtime/comm/job.h"
+
+#include <cuda_runtime_api.h>
+
+#define CALL_CUDA(call)                                                                                      \
+  do {                                                                                                       \
+    cudaError_t cuda_status = (call);                                                                        \
+    if (cuda_status != cudaSuccess)                                                                          \
+      FSDP_JOB_FAIL(#call, "%s (%s)", cudaGetErrorString(cuda_status), cudaGetErrorName(cuda_status));       \
+  } while (0)

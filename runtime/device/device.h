@@ -1,0 +1,117 @@
+// A device: two arenas, a few streams, and what runs on them. A table of functions: a device is a row.
+//
+//   arena   one allocation a space (device, host), made at creation; nothing is allocated afterwards
+//   stream  a queue of work, run in order; the CPU's is a worker thread that sleeps while there is none
+//   ticket  place of a piece of work in its stream's order, from 1; ticket 0 is over from the start
+//
+//   launch(stream, work) ─► [ work | wait for (stream, ticket) | work ] ─► run(work, context), in order
+//
+// One thread launches and waits (the executor's); the work itself runs on the streams. A wait is for work
+// that was launched before, so queues always drain.
+#pragma once
+
+#include "kernels/kernels.h"
+#include "runtime/base/status.h"
+#include "runtime/plan/program/program.h"
+
+typedef struct fsdp_device fsdp_device;
+
+// What work sees of the stream that it runs on.
+typedef struct fsdp_stream_context {
+  fsdp_stream stream;
+  const fsdp_kernel_table *kernels;
+  const struct fsdp_device_table *table;
+  fsdp_pool *pool; // threads of CPU kernels, this stream's own
+  void *native;    // CUDA: the stream to enqueue on; NULL where the calling thread is the stream
+} fsdp_stream_context;
+
+// `run` is called once, in the stream's order: by the stream's own thread, or, where the device has queues
+// itself, by launch, to enqueue on context->native. The other fields are the owner's.
+typedef struct fsdp_work {
+  void (*run)(const struct fsdp_work *work, const fsdp_stream_context *context);
+  void *owner;
+  int item, part;
+  int64_t serial, round;
+  bool awaited; // another stream waits for it: a device that marks places in its queues marks this one
+} fsdp_work;
+
+typedef struct fsdp_device_config {
+  int64_t arena_bytes[FSDP_SPACE_COUNT];
+  bool shared; // CPU: peers on this machine may read the arenas (fsdp_device_arena_file)
+  // Threads of each stream's kernels, the stream's own included; 0: the stream gets no work at all (and no
+  // thread).
+  int stream_threads[FSDP_STREAM_COUNT];
+  int queue_capacity; // entries of a stream's queue, work and waits; launch blocks while it is full
+  int event_capacity; // CUDA: marks of a stream that are known at one time, those of three steps
+  int ordinal;        // CUDA: which of the process's devices
+  bool registered;    // CUDA: the arena is memory that the communicators can register
+  bool poisoned;      // tests: the arenas are full of NaNs at first, so that a read of unwritten memory shows
+} fsdp_device_config;
+
+typedef struct fsdp_device_table {
+  const char *name; // "cpu", "cuda"
+  // The device has queues of its own: work only enqueues, so that its time is between two stamps in them.
+  bool enqueues;
+  // FSDP_ERR_CAPACITY where the memory is not there. What the arenas hold at first means nothing: whoever
+  // needs zeros writes them (state.h, the program's pads), so that a tool that looks for reads of unwritten
+  // memory finds them.
+  fsdp_status (*create)(const fsdp_device_config *config, fsdp_device **device, fsdp_error *error);
+  void (*destroy)(fsdp_device *device); // the streams must be idle
+  // Appends work to a stream; returns its ticket.
+  uint64_t (*launch)(fsdp_device *device, fsdp_stream stream, const fsdp_work *work);
+  // What is launched on `stream` from now on starts after `ticket` of stream `awaited` is over.
+  void (*wait)(fsdp_device *device, fsdp_stream stream, fsdp_stream awaited, uint64_t ticket);
+  // Blocks the caller until `ticket` of the stream is over.
+  void (*synchronize)(fsdp_device *device, fsdp_stream stream, uint64_t ticket);
+  // Copies in the stream's order, between any two places in the arenas.
+  void (*copy)(const fsdp_stream_context *context, void *destination, const void *source, int64_t bytes);
+  // Before the first launch, once its operands are known: `workspace` is the planned scratch of the matrix
+  // products, or NULL. Then, for every kernel that will be launched with these shapes, what there is to
+  // decide; then, when the streams are idle, the end. NULL where there is nothing to do.
+  void (*open_kernels)(fsdp_device *device, void *workspace);
+  void (*prepare_kernel)(fsdp_device *device, const fsdp_kernel_call *call);
+  void (*close_kernels)(fsdp_device *device);
+  // Where the device enqueues: marks a time in the stream's order under the number `slot`, in place of what
+  // it marked before; the milliseconds between two marks that are over.
+  void (*stamp)(fsdp_device *device, const fsdp_stream_context *context, int slot);
+  double (*stamp_ms)(fsdp_device *device, int from, int to);
+  // Copies between an arena and memory of the caller; the streams must be idle. What is written (copied,
+  // set to zero, drawn) is in place after `flush`, NULL where it is at once; the caller's memory may be
+  // used again on return. `piece_bytes` at a time move best, 0: any number.
+  void (*read)(fsdp_device *device, void *destination, const void *arena_source, int64_t bytes);
+  void (*write)(fsdp_device *device, void *arena_destination, const void *source, int64_t bytes);
+  void (*clear)(fsdp_device *device, void *arena_destination, int64_t bytes);
+  // New weights drawn where they are to lie, as fsdp_random_normal draws them; NULL: the host does.
+  void (*draw)(fsdp_device *device, void *arena_destination, fsdp_dtype dtype, const fsdp_drawing *drawing);
+  void (*flush)(fsdp_device *device);
+  int64_t piece_bytes;
+  // Bytes of the device that are in use as its driver counts them: the arena, what the driver and the
+  // libraries keep for this process, and whatever other processes have there. NULL where no driver counts.
+  int64_t (*used_bytes)(fsdp_device *device);
+} fsdp_device_table;
+
+struct fsdp_device {
+  const fsdp_device_table *table;
+  unsigned char *arena[FSDP_SPACE_COUNT]; // 64-byte aligned at least; NULL where it has no bytes
+  int64_t arena_bytes[FSDP_SPACE_COUNT];
+  int arena_file[FSDP_SPACE_COUNT]; // descriptor whose offset x is arena byte x, or -1 (not shared)
+};
+
+// The device that every machine has: this one's cores and memory.
+const fsdp_device_table *fsdp_device_cpu(void);
+
+// An NVIDIA GPU; NULL in a build without CUDA. One a process. The host stream is a thread here too.
+const fsdp_device_table *fsdp_device_cuda(void);
+
+// Threads for each stream of `program` when a rank may use `threads` cores: compute and host kernels all of
+// them, the kernels of other streams (casts) at most four, a stream without instructions none. Fills `config`
+// but for `shared`, `ordinal` and `registered`. Arenas are poisoned where the program is, or where the
+// environment has FSDP_POISON_ARENAS.
+void fsdp_device_configure(const fsdp_program *program, int threads, fsdp_device_config *config);
+
+// Which instructions another stream waits for, or who takes over the books of a step: awaited[instr_count].
+void fsdp_device_mark_awaited(const fsdp_program *program, bool *awaited);
+
+// True where [address, address + bytes) lies in one arena; its space and offset.
+bool fsdp_device_locate(const fsdp_device *device, const void *address, int64_t bytes, fsdp_space *space,
+                        int64_t *offset);

@@ -1,0 +1,154 @@
+// The CPU device. Every stream is a worker thread (worker.h). The device arena is memory apart from the host
+// arena, so that copies, overlap and missing waits are as real as on an accelerator. The only file of this
+// folder that asks the system for arena memory.
+#include "runtime/base/check.h"
+#include "runtime/base/size.h"
+#include "runtime/device/worker.h"
+#include "runtime/plan/proof/poison.h"
+
+#include <errno.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+typedef struct cpu_device {
+  fsdp_device base;
+  fsdp_worker *streams[FSDP_STREAM_COUNT]; // NULL: no work
+} cpu_device;
+
+static fsdp_worker *stream_of(fsdp_device *device, fsdp_stream stream) {
+  fsdp_worker *found = ((cpu_device *)device)->streams[stream];
+  FSDP_CHECK(found, "stream %s was not created", fsdp_stream_name(stream));
+  return found;
+}
+
+static void wait_for(void *owner, fsdp_stream awaited, uint64_t ticket) {
+  fsdp_worker_synchronize(((cpu_device *)owner)->streams[awaited], ticket);
+}
+
+static uint64_t cpu_launch(fsdp_device *device, fsdp_stream stream, const fsdp_work *work) {
+  return fsdp_worker_launch(stream_of(device, stream), work);
+}
+
+static void cpu_wait(fsdp_device *device, fsdp_stream stream, fsdp_stream awaited, uint64_t ticket) {
+  // A stream's own order is its queue's, and what is over needs no entry.
+  if (stream == awaited || ticket == 0) return;
+  if (fsdp_worker_is_over(stream_of(device, awaited), ticket)) return;
+  fsdp_worker_launch_wait(stream_of(device, stream), awaited, ticket);
+}
+
+static void cpu_synchronize(fsdp_device *device, fsdp_stream stream, uint64_t ticket) {
+  if (ticket > 0) fsdp_worker_synchronize(stream_of(device, stream), ticket);
+}
+
+static void cpu_copy(const fsdp_stream_context *context, void *destination, const void *source,
+                     int64_t bytes) {
+  (void)context;
+  memcpy(destination, source, (size_t)bytes);
+}
+
+static void cpu_read(fsdp_device *device, void *destination, const void *source, int64_t bytes) {
+  (void)device;
+  memcpy(destination, source, (size_t)bytes);
+}
+
+static void cpu_write(fsdp_device *device, void *destination, const void *source, int64_t bytes) {
+  (void)device;
+  memcpy(destination, source, (size_t)bytes);
+}
+
+static void cpu_clear(fsdp_device *device, void *destination, int64_t bytes) {
+  (void)device;
+  memset(destination, 0, (size_t)bytes);
+}
+
+static void poison(void *memory, int64_t bytes) {
+  static const uint32_t word = FSDP_POISON_WORD;
+  for (int64_t at = 0; at < bytes; at += (int64_t)sizeof word) {
+    memcpy((char *)memory + at, &word, (size_t)fsdp_min_i64((int64_t)sizeof word, bytes - at));
+  }
+}
+
+static fsdp_status create_arena(fsdp_device *device, int space, const fsdp_device_config *config,
+                                fsdp_error *error) {
+  static const char *const names[FSDP_SPACE_COUNT] = {"fsdp-device", "fsdp-host"};
+  int64_t bytes = config->arena_bytes[space];
+  if (bytes == 0) return FSDP_OK;
+  // A file without a name: peers open it through this process, and it goes when the last one closes it. Where
+  // the system has none, the memory is private, and peers must send messages.
+  int file = config->shared ? memfd_create(names[space], MFD_CLOEXEC) : -1;
+  void *memory = MAP_FAILED;
+  device->arena_file[space] = file;
+  if (file < 0) {
+    memory = mmap(NULL, (size_t)bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  } else if (ftruncate(file, bytes) == 0) {
+    memory = mmap(NULL, (size_t)bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+  }
+  if (memory == MAP_FAILED) {
+    return fsdp_fail(error, FSDP_ERR_CAPACITY,
+                     "the %s arena of %lld bytes could not be allocated (%s); use a smaller model or "
+                     "micro-batch, or more ranks",
+                     space == FSDP_SPACE_DEVICE ? "device" : "host", (long long)bytes, strerror(errno));
+  }
+  if (config->poisoned) poison(memory, bytes);
+  // Only a hint: fewer page faults and translations where the system grants it.
+  madvise(memory, (size_t)bytes, MADV_HUGEPAGE);
+  device->arena[space] = memory;
+  device->arena_bytes[space] = bytes;
+  return FSDP_OK;
+}
+
+static fsdp_worker *start_stream(cpu_device *device, fsdp_stream which, const fsdp_device_config *config) {
+  return fsdp_worker_create(&(fsdp_worker_config){
+      .context = {.stream = which, .kernels = fsdp_cpu_kernels(), .table = fsdp_device_cpu()},
+      .threads = config->stream_threads[which],
+      .queue_capacity = config->queue_capacity,
+      .wait = wait_for,
+      .owner = device});
+}
+
+static void cpu_destroy(fsdp_device *device) {
+  if (!device) return;
+  cpu_device *cpu = (cpu_device *)device;
+  for (int s = 0; s < FSDP_STREAM_COUNT; s++) fsdp_worker_destroy(cpu->streams[s]);
+  for (int s = 0; s < FSDP_SPACE_COUNT; s++) {
+    if (device->arena[s]) munmap(device->arena[s], (size_t)device->arena_bytes[s]);
+    if (device->arena_file[s] >= 0) close(device->arena_file[s]);
+  }
+  free(cpu);
+}
+
+static fsdp_status cpu_create(const fsdp_device_config *config, fsdp_device **device, fsdp_error *error) {
+  cpu_device *cpu = fsdp_alloc_zeroed(1, sizeof *cpu);
+  cpu->base.table = fsdp_device_cpu();
+  fsdp_status status = FSDP_OK;
+  for (int s = 0; s < FSDP_SPACE_COUNT; s++) cpu->base.arena_file[s] = -1;
+  for (int s = 0; s < FSDP_SPACE_COUNT && status == FSDP_OK; s++) {
+    status = create_arena(&cpu->base, s, config, error);
+  }
+  if (status != FSDP_OK) {
+    cpu_destroy(&cpu->base);
+    return status;
+  }
+  for (int s = 0; s < FSDP_STREAM_COUNT; s++) {
+    if (config->stream_threads[s] > 0) cpu->streams[s] = start_stream(cpu, (fsdp_stream)s, config);
+  }
+  *device = &cpu->base;
+  return FSDP_OK;
+}
+
+const fsdp_device_table *fsdp_device_cpu(void) {
+  static const fsdp_device_table table = {
+      .name = "cpu",
+      .create = cpu_create,
+      .destroy = cpu_destroy,
+      .launch = cpu_launch,
+      .wait = cpu_wait,
+      .synchronize = cpu_synchronize,
+      .copy = cpu_copy,
+      .read = cpu_read,
+      .write = cpu_write,
+      .clear = cpu_clear,
+  };
+  return &table;
+}

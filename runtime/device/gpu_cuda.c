@@ -1,0 +1,177 @@
+#include "kernels/cuda/cuda_kernels.h"
+#include "runtime/base/check.h"
+#include "runtime/device/gpu.h"
+
+#include <cuda_runtime_api.h>
+#include <stdlib.h>
+#include <string.h>
+
+// The list that the kernels were compiled for, as CMake has it.
+#ifndef FSDP_CUDA_ARCHITECTURES
+#define FSDP_CUDA_ARCHITECTURES "unknown"
+#endif
+
+bool fsdp_gpu_is_built(void) {
+  return true;
+}
+
+void fsdp_gpu_set_environment(void) {
+  // A stream that waits for the host must not hold up another that was given the same hardware queue.
+  setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
+  // Of cuBLASLt and NCCL only what is used is worth its memory; ours are loaded ahead by fsdp_cuda_prepare.
+  setenv("CUDA_MODULE_LOADING", "LAZY", 0);
+  // Collectives of several communicators wait for each other's peers on the GPU, and deadlock where two GPUs
+  // start them in another order. NCCL then starts them in the order of the calls, the same on every rank.
+  setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", 0);
+}
+
+// "13.0" of 13000.
+static void print_version(int version, char out[16]) {
+  snprintf(out, 16, "%d.%d", version / 1000, version % 1000 / 10);
+}
+
+static fsdp_status fail_driver(cudaError_t status, fsdp_error *error) {
+  int driver = 0;
+  char have[16], wanted[16];
+  print_version(CUDART_VERSION, wanted);
+  if (cudaDriverGetVersion(&driver) != cudaSuccess || driver == 0) {
+    return fsdp_fail(
+        error, FSDP_ERR_PEER,
+        "there is no NVIDIA driver on this machine (libcuda.so.1 cannot be used); install one for "
+        "CUDA %s or later, start the container with its GPUs, or use --backend cpu",
+        wanted);
+  }
+  print_version(driver, have);
+  if (status == cudaErrorInsufficientDriver) {
+    return fsdp_fail(
+        error, FSDP_ERR_PEER,
+        "the NVIDIA driver serves CUDA %s, but this program was built with %s; update the driver, "
+        "build with an older toolkit, or use --backend cpu",
+        have, wanted);
+  }
+  if (status == cudaErrorNoDevice || status == cudaSuccess) {
+    const char *visible = getenv("CUDA_VISIBLE_DEVICES");
+    return fsdp_fail(
+        error, FSDP_ERR_PEER,
+        "the driver shows this process no GPU (CUDA_VISIBLE_DEVICES is %s%s%s); make one visible "
+        "or use --backend cpu",
+        visible ? "'" : "", visible ? visible : "not set", visible ? "'" : "");
+  }
+  return fsdp_fail(error, FSDP_ERR_PEER, "the GPUs cannot be used: %s (%s); use --backend cpu",
+                   cudaGetErrorString(status), cudaGetErrorName(status));
+}
+
+static fsdp_status describe(fsdp_gpu *gpu, fsdp_error *error) {
+  struct cudaDeviceProp properties;
+  cudaError_t status = cudaGetDeviceProperties(&properties, gpu->ordinal);
+  if (status == cudaSuccess) status = cudaDeviceGetPCIBusId(gpu->bus, (int)sizeof gpu->bus, gpu->ordinal);
+  if (status != cudaSuccess) return fail_driver(status, error);
+  snprintf(gpu->name, sizeof gpu->name, "%.63s", properties.name);
+  memcpy(gpu->uuid, &properties.uuid, sizeof gpu->uuid);
+  gpu->capability = properties.major * 10 + properties.minor;
+  gpu->total_bytes = (int64_t)properties.totalGlobalMem;
+  gpu->present = true;
+  if (gpu->capability >= 80) return FSDP_OK;
+  return fsdp_fail(error, FSDP_ERR_PEER,
+                   "GPU %d (%s) has compute capability %d.%d, but the kernels need 8.0 or later; use "
+                   "--backend cpu",
+                   gpu->ordinal, gpu->name, gpu->capability / 10, gpu->capability % 10);
+}
+
+// A GPU for this rank from those it is shown.
+static fsdp_status pick(const fsdp_world *world, fsdp_gpu *gpu, fsdp_error *error) {
+  int count = 0;
+  cudaError_t status = cudaGetDeviceCount(&count);
+  if (status != cudaSuccess || count == 0) return fail_driver(status, error);
+  gpu->shown = count;
+  // Ranks that are each shown two GPUs of their own are more than two: whether any share is seen later.
+  gpu->ordinal = world->local_rank % count;
+  return describe(gpu, error);
+}
+
+// Counts who shares this rank's GPU.
+static fsdp_status find_sharers(fsdp_world *world, bool allow_shared, fsdp_gpu *gpu, fsdp_error *error) {
+  fsdp_gpu *all = fsdp_alloc((size_t)world->size * sizeof *all);
+  fsdp_world_gather(world, gpu, (int64_t)sizeof *gpu, all);
+  int other = world->rank;
+  for (int r = world->size - 1; r >= 0; r--) {
+    if (memcmp(all[r].uuid, gpu->uuid, sizeof gpu->uuid) != 0) continue;
+    gpu->sharers++;
+    if (r != world->rank) other = r;
+  }
+  free(all);
+  if (gpu->sharers == 1 || allow_shared) return FSDP_OK;
+  if (gpu->shown > 1 && gpu->shown < world->local_size) {
+    return fsdp_fail(error, FSDP_ERR_PEER,
+                     "%d ranks on %s, but %d GPUs: start at most one rank a GPU, or try sharing with "
+                     "--allow-shared-gpu on",
+                     world->local_size, world->host, gpu->shown);
+  }
+  return fsdp_fail(
+      error, FSDP_ERR_PEER,
+      "ranks %d and %d on %s have the same GPU %s (%s): there are more ranks than GPUs; start at "
+      "most one rank a GPU, or try sharing with --allow-shared-gpu on",
+      world->rank, other, world->host, gpu->bus, gpu->name);
+}
+
+// To NCCL, processes on one GPU must look like machines that have only sockets between them. What the user
+// has set stays.
+static void set_up_sharing(const fsdp_world *world) {
+  char host[64];
+  snprintf(host, sizeof host, "%.40s-%d", world->host, world->rank);
+  setenv("NCCL_HOSTID", host, 0);
+  setenv("NCCL_SOCKET_IFNAME", "lo", 0);
+  setenv("NCCL_NET", "Socket", 0);
+  setenv("NCCL_IB_DISABLE", "1", 0);
+  setenv("NCCL_MNNVL_ENABLE", "0", 0);
+  setenv("NCCL_ALGO", "Ring", 0);
+  setenv("NCCL_PROTO", "Simple", 0);
+}
+
+fsdp_status fsdp_gpu_choose(fsdp_world *world, bool allow_shared, fsdp_gpu *gpu, fsdp_error *error) {
+  memset(gpu, 0, sizeof *gpu);
+  error->status = FSDP_OK;
+  pick(world, gpu, error);
+  if (fsdp_world_share_error(world, error) == FSDP_OK) {
+    find_sharers(world, allow_shared, gpu, error);
+    fsdp_world_share_error(world, error);
+  }
+  if (error->status != FSDP_OK) gpu->present = false;
+  if (gpu->present && gpu->sharers > 1) set_up_sharing(world);
+  return error->status;
+}
+
+// Whether the kernels have code for this GPU, which is else first noticed in the middle of the first step.
+static fsdp_status check_code(const fsdp_gpu *gpu, fsdp_error *error) {
+  const cudaError_t status = (cudaError_t)fsdp_cuda_probe();
+  if (status == cudaSuccess) return FSDP_OK;
+  int major = gpu->capability / 10, minor = gpu->capability % 10;
+  char have[16];
+  if (status == cudaErrorUnsupportedPtxVersion) {
+    int driver = 0;
+    cudaDriverGetVersion(&driver);
+    print_version(driver, have);
+    return fsdp_fail(
+        error, FSDP_ERR_PEER,
+        "GPU %d (%s) has compute capability %d.%d, for which this program (built for %s) has PTX "
+        "alone, and the driver (CUDA %s) is too old to translate it: update the driver, build with "
+        "-DCMAKE_CUDA_ARCHITECTURES=%d%d, or use --backend cpu",
+        gpu->ordinal, gpu->name, major, minor, FSDP_CUDA_ARCHITECTURES, have, major, minor);
+  }
+  return fsdp_fail(
+      error, FSDP_ERR_PEER,
+      "GPU %d (%s) has compute capability %d.%d, for which this program (built for %s) has no code "
+      "(%s): build with -DCMAKE_CUDA_ARCHITECTURES=%d%d, or use --backend cpu",
+      gpu->ordinal, gpu->name, major, minor, FSDP_CUDA_ARCHITECTURES, cudaGetErrorString(status), major,
+      minor);
+}
+
+fsdp_status fsdp_gpu_free_bytes(const fsdp_gpu *gpu, int64_t *bytes, fsdp_error *error) {
+  size_t unused = 0, total = 0;
+  cudaError_t status = cudaSetDevice(gpu->ordinal);
+  if (status == cudaSuccess && check_code(gpu, error) != FSDP_OK) return error->status;
+  if (status == cudaSuccess) status = cudaMemGetInfo(&unused, &total);
+  if (status != cudaSuccess) return fail_driver(status, error);
+  *bytes = (int64_t)(unused / (size_t)gpu->sharers);
+  return FSDP_OK;
+}

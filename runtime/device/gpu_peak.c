@@ -1,0 +1,29 @@
+#include "runtime/device/gpu.h"
+
+#include <ctype.h>
+#include <string.h>
+
+// NVIDIA's data sheets: dense products of bf16 with fp32 sums on tensor cores, and of fp32 without them, in
+// TFLOP/s. Of two names that a GPU's has, the earlier counts.
+static const struct {
+  const char *name;
+  double bf16, fp32;
+} peaks[] = {
+    {"B200", 2250, 75},        {"H200 NVL", 835.5, 60},    {"H200", 989.4, 67},        {"H100 PCIe", 756, 51},
+    {"H100 NVL", 835.5, 60},   {"H100", 989.4, 67},        {"GH200", 989.4, 67},       {"A100", 312, 19.5},
+    {"A30", 165, 10.3},        {"A40", 149.7, 37.4},       {"A10", 125, 31.2},         {"L40S", 362, 91.6},
+    {"L40", 181, 90.5},        {"L4", 121, 30.3},          {"RTX A6000", 154.8, 38.7}, {"RTX 3090", 71, 35.6},
+    {"RTX 4090", 165.2, 82.6}, {"RTX 5090", 209.5, 104.8},
+};
+
+static bool has_word(const char *text, const char *word) {
+  const char *at = strstr(text, word);
+  return at && (at == text || !isalnum((unsigned char)at[-1])) && !isalnum((unsigned char)at[strlen(word)]);
+}
+
+double fsdp_gpu_peak_flops(const char *name, fsdp_dtype dtype) {
+  for (size_t i = 0; i < sizeof peaks / sizeof *peaks; i++) {
+    if (has_word(name, peaks[i].name)) return 1e12 * (dtype == FSDP_BF16 ? peaks[i].bf16 : peaks[i].fp32);
+  }
+  return 0;
+}

@@ -1,0 +1,156 @@
+#include "runtime/plan/layout/units.h"
+
+#include "runtime/base/check.h"
+#include "runtime/base/size.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+// Elements of the parameters that `module` itself owns.
+static int64_t own_numel(const fsdp_graph *graph, int module) {
+  const fsdp_module *m = &graph->modules[module];
+  return m->param >= 0 && !m->tied ? graph->params[m->param].numel : 0;
+}
+
+// Post-order size rule (PyTorch's size_based_auto_wrap_policy): returns what `module` leaves unwrapped for
+// its parent.
+static int64_t wrap_by_size(const fsdp_graph *graph, int module, int64_t threshold, bool *wrapped) {
+  int64_t left = own_numel(graph, module);
+  for (int c = graph->modules[module].first_child; c >= 0; c = graph->modules[c].next_sibling)
+    left += wrap_by_size(graph, c, threshold, wrapped);
+  if (left < threshold || !strcmp(graph->modules[module].class_name, "ModuleList")) return left;
+  wrapped[module] = true;
+  return 0;
+}
+
+// Marks every module of class `name[0..length)`; returns how many there are.
+static int wrap_by_class(const fsdp_graph *graph, const char *name, size_t length, bool *wrapped) {
+  int found = 0;
+  for (int m = 0; m < graph->module_count; m++) {
+    const char *class_name = graph->modules[m].class_name;
+    if (strlen(class_name) != length || memcmp(class_name, name, length)) continue;
+    wrapped[m] = true;
+    found++;
+  }
+  return found;
+}
+
+static fsdp_status wrap_by_classes(const fsdp_graph *graph, const char *classes, bool *wrapped,
+                                   fsdp_error *error) {
+  for (const char *name = classes; name; name = strchr(name, ',') ? strchr(name, ',') + 1 : NULL) {
+    size_t length = strcspn(name, ",");
+    if (!length || !wrap_by_class(graph, name, length, wrapped))
+      return fsdp_fail(
+          error, FSDP_ERR_OPTION,
+          "--wrap module:%s names class '%.*s', which the model does not have: its classes with "
+          "parameters are LlamaModel, LlamaDecoderLayer, LlamaSdpaAttention, LlamaMLP, LlamaRMSNorm, "
+          "Linear, Embedding",
+          classes, (int)length, name);
+  }
+  return FSDP_OK;
+}
+
+// `block`: each decoder layer, the embedding, and the head (a direct child of the root).
+static void wrap_blocks(const fsdp_graph *graph, bool *wrapped) {
+  wrap_by_class(graph, "LlamaDecoderLayer", strlen("LlamaDecoderLayer"), wrapped);
+  wrap_by_class(graph, "Embedding", strlen("Embedding"), wrapped);
+  for (int c = graph->modules[0].first_child; c >= 0; c = graph->modules[c].next_sibling)
+    if (graph->modules[c].param >= 0 && !graph->modules[c].tied) wrapped[c] = true;
+}
+
+static fsdp_status apply_policy(const fsdp_graph *graph, const fsdp_wrap_policy *policy, bool *wrapped,
+                                fsdp_error *error) {
+  fsdp_status status = FSDP_OK;
+  switch (policy->kind) {
+  case FSDP_WRAP_SIZE:
+    wrap_by_size(graph, 0, policy->numel, wrapped);
+    break;
+  case FSDP_WRAP_BLOCK:
+    wrap_blocks(graph, wrapped);
+    break;
+  case FSDP_WRAP_NONE:
+    break;
+  case FSDP_WRAP_MODULE:
+    status = wrap_by_classes(graph, policy->classes, wrapped, error);
+    break;
+  }
+  wrapped[0] = true;
+  return status;
+}
+
+// Lays the parameters of `unit` out in its flat buffer.
+static void lay_out(fsdp_units *units, const fsdp_graph *graph, int unit) {
+  fsdp_unit *u = &units->units[unit];
+  u->first_param = units->param_count;
+  int64_t offset = 0;
+  for (int p = 0; p < graph->param_count; p++) {
+    if (units->unit_of_param[p] != unit) continue;
+    units->slot_of_param[p] = units->param_count;
+    units->params[units->param_count++] = (fsdp_unit_param){p, offset};
+    u->param_count++;
+    u->numel += graph->params[p].numel;
+    offset = fsdp_round_up(offset + graph->params[p].numel, FSDP_UNIT_ALIGN_ELEMS);
+  }
+  u->padded_numel = fsdp_round_up(offset, (int64_t)FSDP_UNIT_ALIGN_ELEMS * units->shard_count);
+  u->shard_numel = u->padded_numel / units->shard_count;
+}
+
+static void add_units(fsdp_units *units, const fsdp_graph *graph, const bool *wrapped) {
+  for (int m = 0; m < graph->module_count; m++) {
+    units->unit_of_module[m] = wrapped[m] ? units->count : -1;
+    if (!wrapped[m]) continue;
+    fsdp_unit *unit = &units->units[units->count++];
+    unit->module = m;
+    fsdp_graph_module_path(graph, m, unit->path);
+  }
+  for (int p = 0; p < graph->param_count; p++) {
+    int m = graph->params[p].module;
+    while (units->unit_of_module[m] < 0) m = graph->modules[m].parent;
+    units->unit_of_param[p] = units->unit_of_module[m];
+  }
+  for (int u = 0; u < units->count; u++) lay_out(units, graph, u);
+}
+
+fsdp_status fsdp_units_create(const fsdp_graph *graph, const fsdp_wrap_policy *policy, int shard_count,
+                              fsdp_units **out, fsdp_error *error) {
+  bool *wrapped = fsdp_alloc_zeroed((size_t)graph->module_count, sizeof *wrapped);
+  fsdp_status status = apply_policy(graph, policy, wrapped, error);
+  if (!status) {
+    fsdp_units *units = fsdp_alloc_zeroed(1, sizeof *units);
+    units->shard_count = shard_count;
+    units->units = fsdp_alloc_zeroed((size_t)graph->module_count, sizeof *units->units);
+    units->params = fsdp_alloc_zeroed((size_t)graph->param_count, sizeof *units->params);
+    units->unit_of_param = fsdp_alloc_zeroed((size_t)graph->param_count, sizeof *units->unit_of_param);
+    units->slot_of_param = fsdp_alloc_zeroed((size_t)graph->param_count, sizeof *units->slot_of_param);
+    units->unit_of_module = fsdp_alloc_zeroed((size_t)graph->module_count, sizeof *units->unit_of_module);
+    add_units(units, graph, wrapped);
+    *out = units;
+  }
+  free(wrapped);
+  return status;
+}
+
+void fsdp_units_destroy(fsdp_units *units) {
+  if (!units) return;
+  free(units->units);
+  free(units->params);
+  free(units->unit_of_param);
+  free(units->slot_of_param);
+  free(units->unit_of_module);
+  free(units);
+}
+
+int fsdp_units_shard_runs(const fsdp_units *units, const fsdp_graph *graph, int unit, int shard_rank,
+                          fsdp_shard_run *runs) {
+  const fsdp_unit *u = &units->units[unit];
+  int64_t begin = shard_rank * u->shard_numel, end = begin + u->shard_numel;
+  int count = 0;
+  for (int i = 0; i < u->param_count; i++) {
+    const fsdp_unit_param *slot = &units->params[u->first_param + i];
+    int64_t first = fsdp_max_i64(slot->offset, begin);
+    int64_t last = fsdp_min_i64(slot->offset + graph->params[slot->param].numel, end);
+    if (first < last)
+      runs[count++] = (fsdp_shard_run){slot->param, first - slot->offset, first - begin, last - first};
+  }
+  return count;
+}

@@ -1,0 +1,46 @@
+// The memory plan: every tensor an address in one of two arenas, and what that costs, to the byte.
+//
+// Valley: bytes live between steps. Peak: the greatest sum of live tensors' bytes over list positions. Arena:
+// what is allocated; addresses by best fit over lifetimes, at most 2% above the peak for the device.
+#pragma once
+
+#include "runtime/plan/program/program.h"
+
+// A tensor of 4096 bytes or more lies at a multiple of 64. Smaller ones lie at multiples of 32 (from 2048 on)
+// or 16, and those under 16 bytes at a multiple of the least power of two that holds them (4 at least): in a
+// model of a few kilobytes the gaps would else cost percents of the peak.
+#define FSDP_TENSOR_ALIGN_BYTES       64
+#define FSDP_TENSOR_SMALL_ALIGN_BYTES 16
+
+typedef struct fsdp_memory_space_report {
+  int64_t valley_bytes, peak_bytes, arena_bytes;
+  int peak_position;                             // of the first instruction at the peak
+  int64_t peak_by_category[FSDP_CATEGORY_COUNT]; // of the bytes live there
+  int64_t valley_by_category[FSDP_CATEGORY_COUNT];
+} fsdp_memory_space_report;
+
+typedef struct fsdp_memory_report {
+  fsdp_memory_space_report space[FSDP_SPACE_COUNT];
+} fsdp_memory_report;
+
+// Who holds memory at a position: live bytes of one category summed over one unit or module.
+typedef struct fsdp_memory_owner {
+  fsdp_category category;
+  int unit;   // whose tensors they are, or -1 ...
+  int module; // ... then the module whose op makes them, or -1
+  int64_t bytes;
+  int tensor_count, largest_tensor;
+} fsdp_memory_owner;
+
+// Sets tensors' addresses and the program's arena sizes from their lifetimes (begin, end) and fills the
+// report.
+void fsdp_memory_plan(fsdp_program *program, fsdp_memory_report *report);
+
+// Bytes live at every list position, by category: out[position * FSDP_CATEGORY_COUNT + category]; out has
+// instr_count * FSDP_CATEGORY_COUNT entries.
+void fsdp_memory_timeline(const fsdp_program *program, fsdp_space space, int64_t *out);
+
+// The owners of what is live at `position`, greatest first, ties in the order of tensors. Fills at most `max`
+// of them and returns how many there are in all.
+int fsdp_memory_owners(const fsdp_program *program, fsdp_space space, int position, fsdp_memory_owner *out,
+                       int max);

@@ -1,0 +1,351 @@
+#include "runtime/plan/program/program.h"
+
+#include "runtime/base/check.h"
+#include "runtime/base/size.h"
+
+#include <string.h>
+#include <xxhash.h>
+
+fsdp_program *fsdp_program_create(void) {
+  fsdp_program *program = fsdp_alloc_zeroed(1, sizeof *program);
+  program->accumulation = 1;
+  for (int axis = 0; axis < FSDP_AXIS_COUNT; axis++) program->mesh.size[axis] = 1;
+  return program;
+}
+
+void fsdp_program_destroy(fsdp_program *program) {
+  if (!program) return;
+  free(program->instrs);
+  free(program->operands);
+  free(program->waits);
+  free(program->tensors);
+  free(program);
+}
+
+// ---- Building
+
+// Room for `count` items in an array of `*capacity`; returns the array, moved or not.
+static void *reserve(void *array, int *capacity, int count, size_t item_bytes) {
+  if (count <= *capacity) return array;
+  int grown = *capacity < 64 ? 64 : *capacity * 2;
+  if (grown < count) grown = count;
+  *capacity = grown;
+  return fsdp_realloc(array, (size_t)grown * item_bytes);
+}
+
+int fsdp_program_tensor(fsdp_program *program, const fsdp_tensor *tensor) {
+  FSDP_CHECK(tensor->bytes >= 0, "tensor %s of %lld bytes", tensor->name, (long long)tensor->bytes);
+  int index = program->tensor_count;
+  program->tensors =
+      reserve(program->tensors, &program->tensor_capacity, index + 1, sizeof *program->tensors);
+  program->tensors[index] = *tensor;
+  program->tensors[index].begin = 0;
+  program->tensors[index].end = -1;
+  program->tensors[index].address = 0;
+  program->tensor_count++;
+  return index;
+}
+
+int fsdp_program_instr(fsdp_program *program, const fsdp_instr *instr, const fsdp_operand *operands,
+                       int operand_count) {
+  int index = program->instr_count, first = program->operand_count;
+  FSDP_CHECK(program->section_count > 0 && program->sections[program->section_count - 1].end < 0,
+             "instruction %d lies in no section", index);
+  program->instrs = reserve(program->instrs, &program->instr_capacity, index + 1, sizeof *program->instrs);
+  program->operands = reserve(program->operands, &program->operand_capacity, first + operand_count,
+                              sizeof *program->operands);
+  for (int i = 0; i < operand_count; i++) {
+    FSDP_CHECK(operands[i].tensor >= 0 && operands[i].tensor < program->tensor_count,
+               "operand %d of instruction %d names tensor %d of %d", i, index, operands[i].tensor,
+               program->tensor_count);
+    program->operands[first + i] = operands[i];
+  }
+  program->operand_count += operand_count;
+  program->instrs[index] = *instr;
+  program->instrs[index].first_operand = first;
+  program->instrs[index].operand_count = operand_count;
+  program->instrs[index].first_wait = 0;
+  program->instrs[index].wait_count = 0;
+  program->instr_count++;
+  return index;
+}
+
+void fsdp_program_begin_section(fsdp_program *program, fsdp_section_kind kind) {
+  int index = program->section_count;
+  FSDP_CHECK(index < FSDP_MAX_SECTIONS, "more than %d sections", FSDP_MAX_SECTIONS);
+  FSDP_CHECK(index == 0 || program->sections[index - 1].end >= 0, "section %s lies inside section %s",
+             fsdp_section_name(kind), fsdp_section_name(program->sections[index - 1].kind));
+  // The order of the kinds is the order of issue, which lifetimes over sections rely on.
+  FSDP_CHECK(index == 0 || program->sections[index - 1].kind < kind, "section %s follows section %s",
+             fsdp_section_name(kind), fsdp_section_name(program->sections[index - 1].kind));
+  program->sections[index] = (fsdp_section){.kind = kind, .begin = program->instr_count, .end = -1};
+  program->section_count++;
+}
+
+void fsdp_program_end_section(fsdp_program *program) {
+  FSDP_CHECK(program->section_count > 0 && program->sections[program->section_count - 1].end < 0,
+             "no section is open");
+  program->sections[program->section_count - 1].end = program->instr_count;
+}
+
+void fsdp_program_set_waits(fsdp_program *program, const fsdp_wait *waits, const int *counts) {
+  int total = 0;
+  for (int i = 0; i < program->instr_count; i++) {
+    program->instrs[i].first_wait = total;
+    program->instrs[i].wait_count = counts[i];
+    total += counts[i];
+  }
+  program->waits = reserve(program->waits, &program->wait_capacity, total, sizeof *program->waits);
+  program->wait_count = total;
+  if (total > 0) memcpy(program->waits, waits, (size_t)total * sizeof *waits);
+}
+
+void fsdp_program_lifetimes(fsdp_program *program) {
+  for (int t = 0; t < program->tensor_count; t++) {
+    bool always = program->tensors[t].lifetime == FSDP_LIVE_ALWAYS;
+    program->tensors[t].begin = 0;
+    program->tensors[t].end = always ? program->instr_count - 1 : -1;
+  }
+  for (int i = 0; i < program->instr_count; i++) {
+    const fsdp_instr *instr = &program->instrs[i];
+    if (instr->kind == FSDP_INSTR_OP && instr->op == FSDP_OP_POISON) continue;
+    for (int o = 0; o < instr->operand_count; o++) {
+      fsdp_tensor *tensor = &program->tensors[program->operands[instr->first_operand + o].tensor];
+      if (tensor->lifetime == FSDP_LIVE_ALWAYS) continue;
+      if (tensor->end < 0) tensor->begin = i;
+      tensor->end = i;
+    }
+  }
+}
+
+// ---- Order of issue
+
+static int section_of_kind(const fsdp_program *program, fsdp_section_kind kind) {
+  for (int s = 0; s < program->section_count; s++)
+    if (program->sections[s].kind == kind) return s;
+  return -1;
+}
+
+// One step with at most `max_middles` runs of the middle section.
+static int step_order(const fsdp_program *program, int max_middles, int *out) {
+  int count = 0;
+  if (program->accumulation == 1) {
+    out[count++] = section_of_kind(program, FSDP_SECTION_ONLY);
+  } else {
+    int middles = program->accumulation - 2;
+    if (middles > max_middles) middles = max_middles;
+    out[count++] = section_of_kind(program, FSDP_SECTION_FIRST);
+    for (int i = 0; i < middles; i++) out[count++] = section_of_kind(program, FSDP_SECTION_MIDDLE);
+    out[count++] = section_of_kind(program, FSDP_SECTION_LAST);
+  }
+  out[count++] = section_of_kind(program, FSDP_SECTION_UPDATE);
+  for (int i = 0; i < count; i++)
+    FSDP_CHECK(out[i] >= 0, "a step of %d micro-batches lacks a section", program->accumulation);
+  return count;
+}
+
+int fsdp_program_step_order(const fsdp_program *program, int *out) {
+  return step_order(program, program->accumulation, out);
+}
+
+int fsdp_program_seam_order(const fsdp_program *program, int out[32]) {
+  int evaluation = section_of_kind(program, FSDP_SECTION_EVALUATION);
+  int check = section_of_kind(program, FSDP_SECTION_CHECK);
+  int count = step_order(program, 3, out);
+  count += step_order(program, 3, out + count);
+  if (evaluation >= 0) out[count++] = evaluation, out[count++] = evaluation;
+  if (check >= 0) out[count++] = check, out[count++] = check;
+  if (evaluation < 0 && check < 0) return count;
+  if (evaluation >= 0 && check >= 0) {
+    out[count++] = evaluation;
+    count += step_order(program, 3, out + count);
+    out[count++] = check;
+  }
+  return count + step_order(program, 3, out + count);
+}
+
+// ---- Hash
+
+// Numbers on their way into the hash: field by field, so that padding and pointers never count.
+typedef struct hasher {
+  XXH3_state_t *state;
+  int64_t words[64];
+  int count;
+} hasher;
+
+static void hash_flush(hasher *h) {
+  XXH3_64bits_update(h->state, h->words, (size_t)h->count * sizeof h->words[0]);
+  h->count = 0;
+}
+
+static void hash_i64(hasher *h, int64_t value) {
+  h->words[h->count++] = value;
+  if (h->count == (int)(sizeof h->words / sizeof h->words[0])) hash_flush(h);
+}
+
+static void hash_f32(hasher *h, float value) {
+  uint32_t bits;
+  memcpy(&bits, &value, sizeof bits);
+  hash_i64(h, bits);
+}
+
+static void hash_f64(hasher *h, double value) {
+  int64_t bits;
+  memcpy(&bits, &value, sizeof bits);
+  hash_i64(h, bits);
+}
+
+static void hash_text(hasher *h, const char *text) {
+  hash_i64(h, (int64_t)strlen(text));
+  hash_flush(h);
+  XXH3_64bits_update(h->state, text, strlen(text));
+}
+
+static void hash_attrs(hasher *h, const fsdp_op_attrs *attrs) {
+  const int64_t sizes[] = {attrs->batch,       attrs->seq,          attrs->channels,   attrs->heads,
+                           attrs->kv_heads,    attrs->head_dim,     attrs->hidden,     attrs->vocabulary,
+                           attrs->in_features, attrs->out_features, attrs->out_stride, attrs->out_offset,
+                           attrs->chunk_rows};
+  const float factors[] = {attrs->eps,        attrs->max_norm, attrs->norm_scale,
+                           attrs->norm_limit, attrs->adam_eps, attrs->weight_decay};
+  for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) hash_i64(h, sizes[i]);
+  for (size_t i = 0; i < sizeof factors / sizeof factors[0]; i++) hash_f32(h, factors[i]);
+  hash_f64(h, attrs->beta1);
+  hash_f64(h, attrs->beta2);
+  hash_i64(h, attrs->inv_freq != NULL);
+  if (!attrs->inv_freq) return;
+  for (int64_t i = 0; i < attrs->head_dim / 2; i++) hash_f32(h, attrs->inv_freq[i]);
+}
+
+static void hash_instr(hasher *h, const fsdp_program *program, const fsdp_instr *instr) {
+  hash_i64(h, instr->kind);
+  hash_i64(h, instr->stream);
+  hash_i64(h, instr->op);
+  hash_attrs(h, &instr->attrs);
+  hash_i64(h, instr->group);
+  hash_i64(h, instr->unit);
+  hash_i64(h, instr->module);
+  hash_i64(h, instr->operand_count);
+  for (int o = 0; o < instr->operand_count; o++) {
+    const fsdp_operand *operand = &program->operands[instr->first_operand + o];
+    hash_i64(h, operand->tensor);
+    hash_i64(h, operand->dtype);
+    hash_i64(h, operand->access);
+    hash_i64(h, operand->offset_bytes);
+    hash_i64(h, operand->size_bytes);
+    hash_i64(h, operand->rank_stride_bytes);
+  }
+  hash_i64(h, instr->wait_count);
+  for (int w = 0; w < instr->wait_count; w++) {
+    hash_i64(h, program->waits[instr->first_wait + w].position);
+    hash_i64(h, program->waits[instr->first_wait + w].reason);
+  }
+}
+
+static void hash_tensor(hasher *h, const fsdp_tensor *tensor) {
+  hash_text(h, tensor->name);
+  hash_i64(h, tensor->space);
+  hash_i64(h, tensor->category);
+  hash_i64(h, tensor->lifetime);
+  hash_i64(h, tensor->unit);
+  hash_i64(h, tensor->module);
+  hash_i64(h, tensor->bytes);
+  hash_i64(h, tensor->begin);
+  hash_i64(h, tensor->end);
+  hash_i64(h, tensor->address);
+}
+
+uint64_t fsdp_program_hash(const fsdp_program *program) {
+  hasher h = {.state = XXH3_createState()};
+  FSDP_CHECK(h.state && XXH3_64bits_reset(h.state) == XXH_OK, "XXH3 has no state");
+  hash_i64(&h, program->instr_count);
+  hash_i64(&h, program->tensor_count);
+  hash_i64(&h, program->accumulation);
+  for (int axis = 0; axis < FSDP_AXIS_COUNT; axis++) hash_i64(&h, program->mesh.size[axis]);
+  for (int space = 0; space < FSDP_SPACE_COUNT; space++) hash_i64(&h, program->arena_bytes[space]);
+  for (int s = 0; s < program->section_count; s++) {
+    hash_i64(&h, program->sections[s].kind);
+    hash_i64(&h, program->sections[s].begin);
+    hash_i64(&h, program->sections[s].end);
+  }
+  for (int i = 0; i < program->instr_count; i++) hash_instr(&h, program, &program->instrs[i]);
+  for (int t = 0; t < program->tensor_count; t++) hash_tensor(&h, &program->tensors[t]);
+  hash_flush(&h);
+  uint64_t hash = XXH3_64bits_digest(h.state);
+  XXH3_freeState(h.state);
+  return hash;
+}
+
+// ---- Names and printing
+
+const char *fsdp_stream_name(fsdp_stream stream) {
+  static const char *const names[] = {"compute", "gather", "reduce", "copy_up", "copy_down", "host"};
+  FSDP_CHECK((unsigned)stream < FSDP_STREAM_COUNT, "stream %d", (int)stream);
+  return names[stream];
+}
+
+const char *fsdp_category_name(fsdp_category category) {
+  static const char *const names[] = {"parameters",  "gathered",  "gradients", "optimizer",
+                                      "activations", "workspace", "inputs"};
+  FSDP_CHECK((unsigned)category < FSDP_CATEGORY_COUNT, "category %d", (int)category);
+  return names[category];
+}
+
+const char *fsdp_instr_kind_name(fsdp_instr_kind kind) {
+  static const char *const names[] = {"op",        "all_gather", "reduce_scatter", "all_reduce", "copy_up",
+                                      "copy_down", "feed_step",  "feed_batch",     "publish",    "digests"};
+  FSDP_CHECK((unsigned)kind < FSDP_INSTR_KIND_COUNT, "instruction kind %d", (int)kind);
+  return names[kind];
+}
+
+const char *fsdp_section_name(fsdp_section_kind kind) {
+  static const char *const names[] = {"only", "first", "middle", "last", "update", "evaluation", "check"};
+  FSDP_CHECK((unsigned)kind <= FSDP_SECTION_CHECK, "section kind %d", (int)kind);
+  return names[kind];
+}
+
+// "r name[begin:end]", the range only where it is not the whole tensor; "+r*stride" where it moves with the
+// rank.
+static void print_operand(const fsdp_program *program, const fsdp_operand *operand, FILE *out) {
+  const fsdp_tensor *tensor = &program->tensors[operand->tensor];
+  fprintf(out, " %c %s", "?rwu"[operand->access & 3], tensor -> name);
+  if (operand->size_bytes == tensor->bytes && operand->offset_bytes == 0 && operand->rank_stride_bytes == 0)
+    return;
+  fprintf(out, "[%lld:%lld", (long long)operand->offset_bytes,
+          (long long)(operand->offset_bytes + operand->size_bytes));
+  if (operand->rank_stride_bytes != 0) fprintf(out, " +rank*%lld", (long long)operand->rank_stride_bytes);
+  fprintf(out, "]");
+}
+
+static void print_instr(const fsdp_program *program, int position, FILE *out) {
+  static const char *const reasons[] = {"data", "reuse", "policy"};
+  const fsdp_instr *instr = &program->instrs[position];
+  bool op = instr->kind == FSDP_INSTR_OP;
+  fprintf(out, "%6d %-9s %-29s", position, fsdp_stream_name(instr->stream),
+          op ? fsdp_op_name(instr->op) : fsdp_instr_kind_name(instr->kind));
+  if (instr->unit >= 0) fprintf(out, " unit=%d", instr->unit);
+  for (int o = 0; o < instr->operand_count; o++)
+    print_operand(program, &program->operands[instr->first_operand + o], out);
+  for (int w = 0; w < instr->wait_count; w++) {
+    const fsdp_wait *wait = &program->waits[instr->first_wait + w];
+    fprintf(out, "%s%d(%s)", w == 0 ? " | waits " : " ", wait->position, reasons[wait->reason]);
+  }
+  fputc('\n', out);
+}
+
+static const char legend[] =
+    "# position, stream, instruction, unit; then its operands: r read, w written, u updated (both)\n"
+    "#   [a:b] bytes a to b of the tensor, where that is not all of it; +rank*N: N bytes further on for each "
+    "rank\n"
+    "#   of the shard group\n"
+    "# waits P: starts when the latest issue of instruction P is done, for its data, for the reuse of its\n"
+    "#   address, or by policy (how far a prefetch runs ahead)\n";
+
+void fsdp_program_print(const fsdp_program *program, FILE *out) {
+  fputs(legend, out);
+  for (int s = 0; s < program->section_count; s++) {
+    const fsdp_section *section = &program->sections[s];
+    fprintf(out, "%s:\n", fsdp_section_name(section->kind));
+    for (int i = section->begin; i < section->end; i++) print_instr(program, i, out);
+  }
+}

@@ -1,0 +1,177 @@
+// The step program: a training step as a flat list of instructions on streams, with waits.
+//
+//   sections   micro-batch sections (only | first last | first middle... last), update, [evaluation], [check]
+//   a run      first, middle x (accumulation - 2), last, update, and again from the start: no barrier between
+//   them tensors    ranges of one of two arenas (device, pinned host), each live over a range of list
+//   positions positions  an instruction's index in the whole list; sections lie in it one after another
+//
+// Within a stream order is program order; across streams only a wait orders. A wait names an instruction and
+// means its most recent issue before the waiting one (as a CUDA event does), in this run of the section, an
+// earlier section, or the step before; where it was never issued the wait is over at once. So seams between
+// sections are ordered like everything else, and every wait points back in the order of issue: no deadlock.
+//
+// The list is the same on every rank. What depends on the rank is one product: an operand starts at
+// offset_bytes + (rank in the shard group) * rank_stride_bytes.
+#pragma once
+
+#include "models/graph/graph.h"
+#include "runtime/plan/layout/mesh.h"
+
+#include <stdio.h>
+
+typedef enum fsdp_stream {
+  FSDP_STREAM_COMPUTE,
+  FSDP_STREAM_GATHER,
+  FSDP_STREAM_REDUCE,
+  FSDP_STREAM_COPY_UP,
+  FSDP_STREAM_COPY_DOWN,
+  FSDP_STREAM_HOST, // runs on the CPU whatever the device
+  FSDP_STREAM_COUNT
+} fsdp_stream;
+
+typedef enum fsdp_space { FSDP_SPACE_DEVICE, FSDP_SPACE_HOST, FSDP_SPACE_COUNT } fsdp_space;
+
+typedef enum fsdp_category {
+  FSDP_CATEGORY_PARAMETERS, // master shards, low-precision copies
+  FSDP_CATEGORY_GATHERED,
+  FSDP_CATEGORY_GRADIENTS,
+  FSDP_CATEGORY_OPTIMIZER,
+  FSDP_CATEGORY_ACTIVATIONS,
+  FSDP_CATEGORY_WORKSPACE,
+  FSDP_CATEGORY_INPUTS, // tokens, targets, scalars
+  FSDP_CATEGORY_COUNT
+} fsdp_category;
+
+typedef enum fsdp_lifetime {
+  FSDP_LIVE_ALWAYS,  // between steps too: its bytes are the valley
+  FSDP_LIVE_STEP,    // from its first instruction to its last, through every section between
+  FSDP_LIVE_SECTION, // the same, both in one section
+} fsdp_lifetime;
+
+typedef struct fsdp_tensor {
+  char name[FSDP_NAME_BYTES];
+  fsdp_space space;
+  fsdp_category category;
+  fsdp_lifetime lifetime;
+  int unit;        // whose parameters, gradients or state it holds, or -1
+  int module;      // whose op makes it (activations, workspaces), or -1
+  int64_t bytes;   // what the program touches, no alignment in it
+  int begin, end;  // list positions of the first and last instruction that touches it; ALWAYS: the whole list
+  int64_t address; // offset in its space's arena, set by the memory plan
+} fsdp_tensor;
+
+typedef enum fsdp_instr_kind {
+  FSDP_INSTR_OP,         // a kernel: instr.op
+  FSDP_INSTR_ALL_GATHER, // r own shard (in its slot of the output, or elsewhere), w the whole; F equal slots
+  FSDP_INSTR_REDUCE_SCATTER, // r the whole, w the sum of own slots (inside the input: in place)
+  FSDP_INSTR_ALL_REDUCE,     // u
+  FSDP_INSTR_COPY_UP,        // r host, w device, same dtype and size
+  FSDP_INSTR_COPY_DOWN,      // r device, w host
+  FSDP_INSTR_FEED_STEP,      // w host scalars, w host target count: asks the caller for the step's numbers
+  FSDP_INSTR_FEED_BATCH,     // w host tokens, w host targets: asks the caller for the next micro-batch
+  FSDP_INSTR_PUBLISH,        // r host results (fp32 loss[, gradient norm]): hands them to the caller
+  FSDP_INSTR_DIGESTS,        // r host digests (64 bits each): hands them to the caller
+  FSDP_INSTR_KIND_COUNT
+} fsdp_instr_kind;
+
+typedef struct fsdp_operand {
+  int tensor;
+  fsdp_dtype dtype;
+  int access; // 1 read, 2 written, 3 updated (FSDP_READ, FSDP_WRITE, FSDP_UPDATE of kernels.h)
+  int64_t offset_bytes, size_bytes, rank_stride_bytes;
+} fsdp_operand;
+
+// Why a wait is there.
+typedef enum fsdp_wait_reason {
+  FSDP_WAIT_DATA,  // the bytes are the same tensor's
+  FSDP_WAIT_REUSE, // the bytes are another tensor's at the same address
+  FSDP_WAIT_POLICY // bounds how far a prefetch runs ahead; nothing breaks without it
+} fsdp_wait_reason;
+
+typedef struct fsdp_wait {
+  int position; // of the awaited instruction
+  fsdp_wait_reason reason;
+} fsdp_wait;
+
+typedef struct fsdp_instr {
+  fsdp_instr_kind kind;
+  fsdp_stream stream;
+  fsdp_op_kind op;
+  fsdp_op_attrs attrs;
+  fsdp_group group;                 // of a collective
+  int unit;                         // that it serves, or -1
+  int module;                       // whose op it is, or -1
+  int first_operand, operand_count; // in program->operands
+  int first_wait, wait_count;       // in program->waits
+  int policy; // position of the instruction before which it must not start (a POLICY wait), or -1
+} fsdp_instr;
+
+typedef enum fsdp_section_kind {
+  FSDP_SECTION_ONLY, // the one micro-batch of a step without accumulation
+  FSDP_SECTION_FIRST,
+  FSDP_SECTION_MIDDLE,
+  FSDP_SECTION_LAST,
+  FSDP_SECTION_UPDATE,
+  FSDP_SECTION_EVALUATION, // of no step from here on
+  FSDP_SECTION_CHECK,      // digests of every shard of the state, for replicas to compare
+} fsdp_section_kind;
+
+typedef struct fsdp_section {
+  fsdp_section_kind kind;
+  int begin, end; // positions [begin, end)
+} fsdp_section;
+
+#define FSDP_MAX_SECTIONS 6
+
+typedef struct fsdp_program {
+  fsdp_instr *instrs;
+  fsdp_operand *operands;
+  fsdp_wait *waits;
+  fsdp_tensor *tensors;
+  int instr_count, operand_count, wait_count, tensor_count;
+  fsdp_section sections[FSDP_MAX_SECTIONS];
+  int section_count;
+  int accumulation; // micro-batches of a step
+  fsdp_mesh mesh;
+  int64_t arena_bytes[FSDP_SPACE_COUNT]; // set by the memory plan
+  int instr_capacity, operand_capacity, wait_capacity, tensor_capacity;
+} fsdp_program;
+
+// A program of one micro-batch on one rank, without sections.
+fsdp_program *fsdp_program_create(void);
+void fsdp_program_destroy(fsdp_program *program); // NULL is allowed
+
+// Appends; returns the index. A tensor's begin, end and address are set later (fsdp_program_lifetimes, memory
+// plan).
+int fsdp_program_tensor(fsdp_program *program, const fsdp_tensor *tensor);
+int fsdp_program_instr(fsdp_program *program, const fsdp_instr *instr, const fsdp_operand *operands,
+                       int operand_count);
+void fsdp_program_begin_section(fsdp_program *program, fsdp_section_kind kind);
+void fsdp_program_end_section(fsdp_program *program);
+
+// Replaces every instruction's waits: waits[] of instruction i are counts[i] entries, in order.
+void fsdp_program_set_waits(fsdp_program *program, const fsdp_wait *waits, const int *counts);
+
+// Sets begin and end of every tensor from the instructions (POISON ops do not count).
+void fsdp_program_lifetimes(fsdp_program *program);
+
+// The order in which sections are issued in one step, as section indices; returns their number. `out` holds
+// at least accumulation + 1. Evaluation and check are not in it.
+int fsdp_program_step_order(const fsdp_program *program, int *out);
+
+// A sequence of section indices that contains every seam there is: two whole steps with three middles at most
+// in each (what is proved of k and k+1 holds for k+1 and k+2), an evaluation twice, a check twice, each after
+// the other, and steps again. Returns the length (< 32).
+int fsdp_program_seam_order(const fsdp_program *program, int out[32]);
+
+// XXH3 of everything that every rank must agree on: instructions, operands, waits, tensors with their
+// addresses.
+uint64_t fsdp_program_hash(const fsdp_program *program);
+
+// One line an instruction, as --print-program shows it.
+void fsdp_program_print(const fsdp_program *program, FILE *out);
+
+const char *fsdp_stream_name(fsdp_stream stream);
+const char *fsdp_category_name(fsdp_category category);
+const char *fsdp_instr_kind_name(fsdp_instr_kind kind);
+const char *fsdp_section_name(fsdp_section_kind kind);

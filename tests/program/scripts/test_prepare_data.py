@@ -1,0 +1,287 @@
+"""scripts/prepare_data.py without a tokenizer: what it makes of each kind of file, whatever the number of
+processes, what it refuses, and that it leaves nothing half-written. Needs nothing but Python."""
+
+import json
+import os
+import random
+import resource
+import signal
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+
+import prepared
+import programs
+from prepared import FIXTURES, Tokens, error_of, prepare, prepare_good
+
+
+def committed_bytes_come_again(work):
+    prepare_good(work / "x.tok", FIXTURES / "records.jsonl")
+    assert (work / "x.tok").read_bytes() == (FIXTURES / "bytes.tok").read_bytes()
+    # The same records as a list, each over several lines.
+    lines = (FIXTURES / "records.jsonl").read_text("utf-8").split("\n")
+    records = [json.loads(line) for line in lines if line]
+    (work / "x.json").write_text(json.dumps(records, indent=2, ensure_ascii=False), "utf-8")
+    prepare_good(work / "y.tok", work / "x.json")
+    assert (work / "y.tok").read_bytes() == (FIXTURES / "bytes.tok").read_bytes()
+
+
+def conversations_and_completions_are_plain(work):
+    """tests/unit/data/test_io_records.c has the same bytes for the trainer's reader."""
+    tokens = prepare_good(work / "x.tok", FIXTURES / "chats.jsonl")
+    assert [bytes(ids) for ids in tokens.documents()] == [
+        b"<|system|>\nBe kind.\n<|user|>\nOne?\n<|assistant|>\nTwo.\0", b"<|user|>\n\xc3\x84\n\0",
+        b"The wren is a bird.\0", b"xy\0"]
+    assert [bytes(ids) for ids in tokens.learned_ids()] == [b"Two.\0", b"", b" a bird.\0", b"y\0"]
+
+
+def options_change_what_they_say(work):
+    data = FIXTURES / "alpaca.json"
+    plain = prepare_good(work / "a.tok", data)
+    assert plain.packed and plain.bytes and (plain.first, plain.last) == (-1, 0) and plain.hash == 0
+    assert [bytes(ids) for ids in plain.learned_ids()] == [b"The wren.\0", b"three\0", b"\0"]
+    all_learned = prepare_good(work / "b.tok", "--mask-prompt", "off", data)
+    assert all_learned.ids == plain.ids
+    assert all_learned.learned == [i not in plain.starts for i in range(len(plain.ids))]
+    unpacked = prepare_good(work / "c.tok", "--packing", "off", data)
+    assert not unpacked.packed and unpacked.ids == plain.ids and unpacked.starts == plain.starts
+    marked = prepare_good(work / "d.tok", "--bos", 1, "--eos", 10, data)
+    assert (marked.first, marked.last) == (1, 10)
+    assert marked.documents() == [[1] + ids[:-1] + [10] for ids in plain.documents()]
+    assert marked.learned_ids() == [ids[:-1] + [10] for ids in plain.learned_ids()]
+    endless = prepare_good(work / "e.tok", "--eos", "none", data)
+    assert endless.documents() == [ids[:-1] for ids in plain.documents()]
+
+
+def make_large(work, draw):
+    """Files of several chunks of every kind."""
+    words = "wren Ä 🐦 the of\tand \"quoted\" \\ {x} a".split(" ")
+
+    def text(count):
+        return " ".join(draw.choices(words, k=count))
+
+    with open(work / "a.jsonl", "w", encoding="utf-8") as file:
+        for i in range(6000):
+            record = {"text": text(draw.randrange(120))} if i % 3 else {
+                "messages": [{"role": "user", "content": text(5)}, {"role": "assistant", "content": text(9)}]}
+            file.write(json.dumps(record, ensure_ascii=i % 2 == 0) + draw.choice(["\n", "\r\n", "\n\n"]))
+        file.write(json.dumps({"text": text(700_000)}))  # a line longer than a chunk, without an end
+    with open(work / "b.json", "w", encoding="utf-8") as file:
+        records = [{"instruction": text(20), "input": text(i % 4), "output": text(60)} for i in range(5000)]
+        json.dump(records, file)
+    with open(work / "c.txt", "w", encoding="utf-8", newline="") as file:
+        file.write("\n".join(text(draw.randrange(30)) for _ in range(20000)))
+        file.write("\r\n".join(text(draw.randrange(30)) for _ in range(9000)))
+        file.write("\n" * 300_000 + "🐦" * 300_000 + text(200_000))
+    return [work / name for name in ("a.jsonl", "b.json", "c.txt")]
+
+
+def processes_change_nothing(work):
+    files = make_large(work, random.Random(1))
+    contents = []
+    for processes in (1, 2, 8):
+        prepare_good(work / f"{processes}.tok", "--procs", processes, *files)
+        contents.append((work / f"{processes}.tok").read_bytes())
+    assert contents[0] == contents[1] == contents[2]
+    tokens = Tokens(work / "1.tok")
+    records = [json.loads(line) for line in files[0].read_text("utf-8").split("\n") if line.strip()]
+    kept = [record for record in records if record.get("text", "x")]
+    documents = [bytes(ids) for ids in tokens.documents()]
+    assert len(documents) == len(kept) + 5000 + 1
+    for record, document in zip(kept, documents):
+        if "text" in record:
+            assert document == record["text"].encode() + b"\0"
+    for record, document in zip(json.loads(files[1].read_text("utf-8")), documents[len(kept):]):
+        assert document.endswith(f"{record['instruction']}\n\n### ".encode() + (
+            f"Input:\n{record['input']}\n\n### ".encode() if record["input"] else b"") +
+            f"Response:{record['output']}\0".encode())
+    assert documents[-1] == files[2].read_bytes()
+
+
+def tokens_of_others_pass_through(work):
+    small = [i * 7 % 303 for i in range(700_000)]
+    large = [70000 + token for token in small[:5000]]
+    header = struct.pack("<3i", 20240520, 1, len(small)) + bytes(1012)
+    (work / "c.bin").write_bytes(header + struct.pack(f"<{len(small)}H", *small))
+    (work / "raw.bin").write_bytes(struct.pack(f"<{len(small)}H", *small))
+    header = struct.pack("<3i", 20240801, 7, len(large)) + bytes(1012)
+    (work / "llama.bin").write_bytes(header + struct.pack(f"<{len(large)}I", *large))
+    tokens = prepare_good(work / "a.tok", work / "c.bin", work / "raw.bin")
+    assert tokens.documents() == [small, small] and tokens.width == 2 and tokens.vocabulary == 303
+    assert sum(tokens.learned) == 2 * len(small) - 2 and not tokens.bytes
+    tokens = prepare_good(work / "b.tok", work / "c.bin", work / "llama.bin")
+    assert tokens.documents() == [small, large] and tokens.width == 4 and tokens.vocabulary == 70303
+    (work / "cut.bin").write_bytes((work / "llama.bin").read_bytes()[:-4])
+    assert "cut off" in error_of(prepare("--out", work / "x.tok", work / "cut.bin"), 3)
+    (work / "odd.bin").write_bytes(b"abc")
+    assert "3 bytes" in error_of(prepare("--out", work / "x.tok", work / "odd.bin"), 3)
+    message = error_of(prepare("--out", work / "x.tok", "--packing", "off", work / "raw.bin"), 2)
+    assert "--packing off" in message
+    message = error_of(prepare("--out", work / "x.tok", work / "raw.bin", FIXTURES / "alpaca.json"), 2)
+    assert "--tokenizer" in message
+
+
+BAD = [
+    ("a.jsonl", b'{"text": "x"}\n\n{"text": 5}\n', "a.jsonl:3: ", "string"),
+    ("a.jsonl", b'{"text": "x"\n}\n', "a.jsonl:1: ", "not valid JSON"),
+    ("a.jsonl", b'{"text": "x"} {"text": "y"}\n', "a.jsonl:1: ", "something follows"),
+    ("a.jsonl", b'{"text": "x"}\n{"text": "\xff"}\n', "a.jsonl:2: ", "UTF-8"),
+    ("a.jsonl", b'{"txt": "x"}\n', "a.jsonl:1: ", "neither"),
+    ("a.jsonl", b"\n[1]\n", "a.jsonl:2: ", "object"),
+    ("a.jsonl", b'{"text": NaN}\n', "a.jsonl:1: ", "NaN"),
+    ("a.jsonl", b'{"text": "\\ud800"}\n', "a.jsonl:1: ", "surrogate"),
+    ("a.jsonl", b"[" * 100000, "a.jsonl:1: ", "nested"),
+    ("a.jsonl", b'{"text": ""}\n \n', "a.jsonl: ", "no record"),
+    ("a.jsonl", b'{"messages": []}', "a.jsonl:1: ", "messages"),
+    ("a.jsonl", b'{"messages": [{"role": "robot", "content": "x"}]}', "a.jsonl:1: ", "role"),
+    ("a.jsonl", b'\n{"conversations": []}', "a.jsonl:2: ", "list of turns"),
+    ("a.jsonl", b'{"conversations": [{"from": "robot", "value": "x"}]}', "a.jsonl:1: ", '"from" (system,'),
+    ("a.jsonl", b'{"conversations": [{"from": "gpt", "value": 1}]}', "a.jsonl:1: ", 'string "value"'),
+    ("a.jsonl", b'{"prompt": "x"}', "a.jsonl:1: ", '"prompt" and "completion" must be strings'),
+    ("a.jsonl", b'{"instruction": "x", "input": 5, "output": "y"}', "a.jsonl:1: ", "strings"),
+    ("a.json", b'{"text": "x"}', "a.json:1: ", "list"),
+    ("a.json", b"[]", "a.json: ", "no record"),
+    ("a.json", b'[{"text": "x"},\n\n{"instruction": "x"}]', "a.json:3: ", "output"),
+    ("a.json", b'[{"text": "x"}\n{"text": "x"}]', "a.json:2: ", "followed by"),
+    ("a.json", b'[{"text": "x"},\n{"text": "x"}', "a.json:2: ", "cut off"),
+    ("a.json", b'[{"text": "x"},\n{"text":\n"x', "a.json:3: ", "not valid JSON"),
+    ("a.json", b'[{"text": "x"},\n]', "a.json:2: ", "not valid JSON"),
+    ("a.json", b'[{"text": "x"}]\n]', "a.json:2: ", "follows the end"),
+    ("a.json", b'[{"text":\n"\xff"}]', "a.json:2: ", "UTF-8"),
+    ("a.txt", b"", "a.txt: ", "empty"),
+    ("a.pdf", b"x", "a.pdf: ", '".pdf"'),
+]
+
+
+def bad_files_are_refused_and_nothing_is_written(work):
+    out = work / "x.tok"
+    out.write_bytes(b"what was there before")
+    for name, content, place, what in BAD:
+        (work / name).write_bytes(content)
+        message = error_of(prepare("--out", out, work / name), 3)
+        assert f"{work}/{place}" in message and what in message, (name, content[:40], message)
+        (work / name).unlink()
+        assert [path.name for path in work.iterdir()] == ["x.tok"], content
+        assert out.read_bytes() == b"what was there before"
+    # The first fault of several files is named, whatever the processes.
+    good = json.dumps({"text": "x" * 1000}) + "\n"
+    (work / "a.jsonl").write_text(good * 5000 + "{}\n" + good * 5000 + "[]\n")
+    for processes in (1, 4):
+        message = error_of(prepare("--out", out, "--procs", processes, work / "a.jsonl"), 3)
+        assert f"{work}/a.jsonl:5001: " in message, message
+    (work / "a.json").write_text("[" + ",\n".join([good] * 2000 + ["{}"] + [good] * 2000) + "\n7")
+    for processes in (1, 4):
+        message = error_of(prepare("--out", out, "--procs", processes, work / "a.json"), 3)
+        assert f"{work}/a.json:4001: " in message, message
+    assert sorted(path.name for path in work.iterdir()) == ["a.json", "a.jsonl", "x.tok"]
+
+
+def bad_options_are_refused(work):
+    data = FIXTURES / "alpaca.json"
+    for arguments, status, what in [
+            ([data], 2, "--out"), (["--out", work / "x.bin", data], 2, ".tok"),
+            (["--out", work / "none" / "x.tok", data], 3, "No such file"),
+            (["--out", work / "x.tok"], 2, "INPUT"),
+            (["--out", work / "x.tok", work / "none.txt"], 3, "none.txt: cannot be opened"),
+            (["--out", work / "x.tok", work], 3, "folder"),
+            (["--out", work / "x.tok", "--procs", "0", data], 2, "0"),
+            (["--out", work / "x.tok", "--eos", "256", data], 2, "no byte"),
+            (["--out", work / "x.tok", "--eos", "</s>", data], 2, "</s>"),
+            (["--out", work / "x.tok", "--tokenizer", work / "t.json", data], 3, "t.json"),
+            (["--out", work / "x.tok", "--packing", "maybe", data], 2, "maybe")]:
+        message = error_of(prepare(*arguments), status)
+        assert what in message, message
+    assert not list(work.iterdir())
+
+
+def models_are_refused_as_the_trainer_refuses_them(work):
+    data = FIXTURES / "alpaca.json"
+
+    def folder(name, weights=False, **config):
+        return programs.make_model(work / name, programs.CONFIG | config, weights)
+
+    def refused(model):
+        """The same message of both."""
+        message = error_of(prepare("--out", work / "x.tok", "--model", model, data), 3).split(": error: ")[1]
+        process = programs.run("fsdp_train", "--model", model, "-s", 64, "--data", data, "--max-steps", 1)
+        theirs, = programs.errors(process, "fsdp_train")
+        assert process.returncode == 3 and theirs.endswith(message), (message, theirs)
+        return message
+
+    assert '"model_type" is "mistral"' in refused(folder("mistral", model_type="mistral"))
+    message = refused(folder("other", architectures=["LlamaModel"]))
+    assert '"architectures" is ["LlamaModel"]' in message, message
+    assert "weights and no tokenizer.json" in refused(folder("weights", weights=True, vocab_size=256))
+    assert "a vocabulary of 257 and no tokenizer.json" in refused(folder("vocabulary"))
+    message = error_of(prepare("--out", work / "x.tok", "--model", work / "none", data), 3)
+    assert "no such folder" in message, message
+    (work / "empty").mkdir()
+    message = error_of(prepare("--out", work / "x.tok", "--model", work / "empty", data), 3)
+    assert "neither tokenizer.json nor config.json" in message, message
+    assert not (work / "x.tok").exists()
+    # Bytes where nothing else can be meant, and where they are asked for.
+    for arguments in (["--model", folder("small", vocab_size=256)],
+                      ["--model", work / "weights", "--tokenizer", "bytes"], ["--tokenizer", "bytes"]):
+        assert prepare_good(work / "x.tok", *arguments, data).bytes
+    command = ["--out", work / "x.tok", "--model", work / "mistral", "--tokenizer", "bytes", data]
+    message = error_of(prepare(*command), 3)
+    assert "mistral" in message, message
+
+
+def an_end_on_the_way_leaves_nothing(work):
+    (work / "a.jsonl").write_text((json.dumps({"text": "word " * 200}) + "\n") * 60000)
+    limit = 1 << 20
+    process = prepare("--out", work / "x.tok", work / "a.jsonl",
+                      preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit)))
+    assert "nothing was written" in error_of(process, 3)
+    assert [path.name for path in work.iterdir()] == ["a.jsonl"]
+    for number, status in ((signal.SIGTERM, 143), (signal.SIGINT, 130)):
+        command = [sys.executable, prepared.SCRIPT, "--out", work / "x.tok", "--procs", "2", work / "a.jsonl"]
+        process = subprocess.Popen(command, stderr=subprocess.PIPE)
+        while process.poll() is None and not list(work.glob("x.tok.partial-*")):
+            time.sleep(0.01)
+        process.send_signal(number)
+        assert process.wait(60) == status, process.stderr.read()
+        process.stderr.close()
+        assert [path.name for path in work.iterdir()] == ["a.jsonl"]
+
+
+def damage_is_found_by_verify(work):
+    data = bytearray((FIXTURES / "bytes.tok").read_bytes())
+    path = work / "x.tok"
+    path.write_bytes(data)
+    process = prepare("--verify", path)
+    assert process.returncode == 0 and "4 documents, 320 tokens" in process.stdout, process.stdout
+    draw = random.Random(2)
+    sections = [range(128), range(128, 448), range(448, 488), range(488, 520)]
+    for section in sections:
+        at = draw.choice(section)
+        data[at] ^= 1 << draw.randrange(8)
+        path.write_bytes(data)
+        error_of(prepare("--verify", path), 3)
+        data = bytearray((FIXTURES / "bytes.tok").read_bytes())
+    path.write_bytes(data[:-8])
+    assert "size" in error_of(prepare("--verify", path), 3)
+
+
+def the_trainer_reads_what_was_prepared(work):
+    for packing in ("on", "off"):
+        out = work / f"{packing}.tok"
+        prepare_good(out, "--packing", packing, FIXTURES / "records.jsonl")
+        process = programs.run("fsdp_train", "--data", out, "-s", 64, "--max-steps", 2, "--num-epochs", 9)
+        assert process.returncode == 0, process.stderr
+        assert "prepared as bytes" in process.stdout, process.stdout
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory(prefix="fsdp_prepare_") as folder:
+        sys.exit(prepared.run_tests(
+            [committed_bytes_come_again, conversations_and_completions_are_plain,
+             options_change_what_they_say, processes_change_nothing,
+             tokens_of_others_pass_through, bad_files_are_refused_and_nothing_is_written,
+             bad_options_are_refused, models_are_refused_as_the_trainer_refuses_them,
+             an_end_on_the_way_leaves_nothing, damage_is_found_by_verify,
+             the_trainer_reads_what_was_prepared],
+            os.path.realpath(folder)))

@@ -1,0 +1,232 @@
+"""scripts/prepare_data.py with tokenizers: hand-written sequences, and everything else against what the
+`tokenizers` package itself makes of the same text. Skipped where that package cannot be had from PyPI."""
+
+import json
+import shutil
+import sys
+
+import prepared
+from prepared import FIXTURES, ROOT, error_of, prepare, prepare_good
+
+TEXT = ROOT / "runtime" / "data" / "builtin_text.txt"
+
+# tests/golden/prepare/alpaca.json, by hand; what is learned stands after the bar.
+PROMPT = "Write a response that appropriately completes the request . ### Instruction : "
+ALPACA = [
+    "<s> Below is an instruction that describes a task . " + PROMPT + "Name a bird . ### Response : "
+    "| The wren . </s>",
+    "<s> Below is an instruction that describes a task , paired with an input that provides further "
+    "context . " + PROMPT + "Add one . ### Input : two ### Response : | three </s>",
+    "<s> Below is an instruction that describes a task . " + PROMPT + "Say nothing . ### Response : | </s>",
+]
+
+
+def alpaca_is_as_written_by_hand(work):
+    words = {i: word for word, i in
+             json.loads((FIXTURES / "tokenizer.json").read_text())["model"]["vocab"].items()}
+    for arguments in (["--model", FIXTURES], ["--tokenizer", FIXTURES / "tokenizer.json"]):
+        tokens = prepare_good(work / "x.tok", *arguments, FIXTURES / "alpaca.json")
+        assert (work / "x.tok").read_bytes() == (FIXTURES / "alpaca.tok").read_bytes()
+    assert tokens.packed and not tokens.bytes and tokens.vocabulary == 42
+    assert (tokens.first, tokens.last) == (1, 2)
+    for ids, learned, wanted in zip(tokens.documents(), tokens.learned_ids(), ALPACA, strict=True):
+        assert [words[i] for i in ids] == wanted.replace("| ", "").split()
+        assert [words[i] for i in learned] == wanted.split("| ")[1].split()
+        # What is learned is what stands at the end.
+        assert ids[-len(learned):] == learned
+
+
+def train(folder, kind):
+    """A small tokenizer like GPT-2's or Llama 2's, of the built-in text, as a Hugging Face folder."""
+    from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+    text = TEXT.read_text()[:150_000]
+    folder.mkdir()
+    if kind == "gpt":
+        tokenizer = Tokenizer(models.BPE())
+        tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+        tokenizer.decoder = decoders.ByteLevel()
+        special, alphabet = ["<|endoftext|>"], pre_tokenizers.ByteLevel.alphabet()
+        config = {"eos_token": "<|endoftext|>"}
+    else:
+        tokenizer = Tokenizer(models.BPE(byte_fallback=True, unk_token="<unk>", fuse_unk=True))
+        tokenizer.normalizer = normalizers.Sequence(
+            [normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+        tokenizer.decoder = decoders.Sequence(
+            [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)])
+        special, alphabet = ["<unk>", "<s>", "</s>"] + [f"<0x{i:02X}>" for i in range(256)], []
+        config = {"bos_token": "<s>", "eos_token": {"content": "</s>"}}
+        text = "\n".join(text.split())
+    tokenizer.train_from_iterator(text.split("\n"), trainers.BpeTrainer(
+        vocab_size=900, special_tokens=special, initial_alphabet=alphabet, show_progress=False))
+    if kind == "llama":
+        tokenizer.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 1)])
+    tokenizer.enable_truncation(7)  # as some folders have it; text must not be cut
+    tokenizer.save(str(folder / "tokenizer.json"))
+    (folder / "tokenizer_config.json").write_text(json.dumps(config))
+    tokenizer.no_truncation()
+    return tokenizer
+
+
+def a_long_text_is_as_if_encoded_whole(work):
+    text = TEXT.read_text() + "\n\n\nÄ 🐦 \n \n" + TEXT.read_text()
+    (work / "a.txt").write_text(text)
+    for kind in ("gpt", "llama"):
+        tokenizer = train(work / kind, kind)
+        whole = tokenizer.encode(text, add_special_tokens=False).ids
+        first, last = ([], [0]) if kind == "gpt" else ([1], [2])
+        contents = []
+        for processes in (1, 2, 8):
+            options = ["--model", work / kind, "--procs", processes]
+            tokens = prepare_good(work / "x.tok", *options, work / "a.txt")
+            contents.append((work / "x.tok").read_bytes())
+        assert contents[0] == contents[1] == contents[2]
+        assert tokens.ids == first + whole + last
+        assert tokens.learned == [False] + [True] * (len(tokens.ids) - 1)
+
+
+def records_are_as_encoded_one_by_one(work):
+    lines = [line for line in TEXT.read_text().split("\n") if line.strip()]
+    texts = ["\n".join(lines[i:i + 5]) for i in range(0, len(lines), 5)]
+    (work / "a.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    pairs = [(lines[i], lines[i + 1]) for i in range(0, 2000, 2)]
+    (work / "b.json").write_text(json.dumps([{"instruction": a, "output": b} for a, b in pairs]))
+    files = [work / "a.jsonl", work / "b.json", work / "a.jsonl"]
+    for kind in ("gpt", "llama"):
+        tokenizer = train(work / kind, kind)
+        first, last = ([], [0]) if kind == "gpt" else ([1], [2])
+        contents = []
+        for processes in (1, 2, 8):
+            tokens = prepare_good(work / "x.tok", "--model", work / kind, "--procs", processes, *files)
+            contents.append((work / "x.tok").read_bytes())
+        assert contents[0] == contents[1] == contents[2]
+        documents, learned = tokens.documents(), tokens.learned_ids()
+        plain = tokenizer.encode_batch(texts, add_special_tokens=False)
+        encoded = [first + item.ids + last for item in plain]
+        assert documents[:len(texts)] == encoded and documents[-len(texts):] == encoded
+        assert learned[:len(texts)] == [ids[1:] for ids in encoded]
+        for (_, answer), ids in zip(pairs, learned[len(texts):]):
+            assert ids[-1:] == last and tokenizer.decode(ids[:-1]).strip() == answer.strip()
+
+
+def chat(folder, template):
+    config = json.loads((folder / "tokenizer_config.json").read_text())
+    (folder / "tokenizer_config.json").write_text(json.dumps({**config, "chat_template": template}))
+
+
+def conversations_follow_the_template(work):
+    tokenizer = train(work / "llama", "llama")
+    talk = [{"role": "user", "content": "How was the ball?"}, {"role": "assistant", "content": "Very fine."},
+            {"role": "user", "content": "And the carriage?"}, {"role": "assistant", "content": "Late."}]
+    (work / "a.jsonl").write_text(json.dumps({"messages": talk}) + "\n")
+
+    command = ["--out", work / "y.tok", "--model", work / "llama", work / "a.jsonl"]
+
+    def made(*arguments):
+        return prepare_good(work / "x.tok", "--model", work / "llama", *arguments, work / "a.jsonl")
+
+    plain = made()
+    wanted = tokenizer.encode("<|user|>\nHow was the ball?\n<|assistant|>\nVery fine.").ids + [2]
+    second = "<|user|>\nAnd the carriage?\n<|assistant|>\nLate."
+    wanted += tokenizer.encode(second, add_special_tokens=False).ids
+    assert plain.ids == wanted + [2]
+    assert tokenizer.decode(plain.learned_ids()[0], skip_special_tokens=False) == "Very fine.</s>Late.</s>"
+
+    chat(work / "llama", "{{ bos_token }}{% for m in messages %}{% if m.role == 'user' %}[INST] "
+         "{{ m.content }} [/INST]{% else %}{% generation %} {{ m.content }} {{ eos_token }}"
+         "{% endgeneration %}{% endif %}{% endfor %}")
+    rendered = ("<s>[INST] How was the ball? [/INST] Very fine. </s>"
+                "[INST] And the carriage? [/INST] Late. </s>")
+    templated = made()
+    assert templated.ids == tokenizer.encode(rendered, add_special_tokens=False).ids
+    learned = tokenizer.decode(templated.learned_ids()[0], skip_special_tokens=False)
+    assert learned.split() == "Very fine. </s> Late. </s>".split(), learned
+    assert made("--special-tokens", "off").ids == templated.ids
+    assert made("--chat-template", "plain").ids == plain.ids
+    # ShareGPT's turns are the same conversation; a completion takes no template.
+    speakers = {"user": "human", "assistant": "gpt"}
+    turns = [{"from": speakers[turn["role"]], "value": turn["content"]} for turn in talk]
+    (work / "b.jsonl").write_text(json.dumps({"conversations": turns}) + "\n")
+    shared = prepare_good(work / "z.tok", "--model", work / "llama", work / "b.jsonl")
+    assert shared.ids == templated.ids and shared.learned == templated.learned
+    (work / "c.jsonl").write_text(json.dumps({"prompt": "How was", "completion": " the ball?"}) + "\n")
+    completed = prepare_good(work / "z.tok", "--model", work / "llama", work / "c.jsonl")
+    assert completed.ids == tokenizer.encode("How was the ball?").ids + [2]
+    learned = tokenizer.decode(completed.learned_ids()[0], skip_special_tokens=False)
+    assert learned.strip() == "the ball?</s>", learned
+    assert sum(made("--mask-prompt", "off").learned) == len(templated.ids) - 1
+
+    chat(work / "llama", "{% for m in messages %}{{ m.role }}: {{ m.content }}.\n{% endfor %}"
+         "{% if add_generation_prompt %}assistant: {% endif %}")
+    learned = tokenizer.decode(made().learned_ids()[0], skip_special_tokens=False)
+    assert learned == "Very fine..\n Late..\n", learned
+
+    chat(work / "llama", "{{ messages | length }}{% for m in messages %}{{ m.content }}{% endfor %}")
+    message = error_of(prepare(*command), 3)
+    assert "a.jsonl:1: " in message and "--mask-prompt off" in message, message
+    chat(work / "llama", "{{ raise_exception('roles must take turns') }}")
+    message = error_of(prepare(*command), 3)
+    assert "a.jsonl:1: " in message and "roles must take turns" in message, message
+    chat(work / "llama", "{% for %}")
+    message = error_of(prepare(*command), 3)
+    assert "chat template cannot be read" in message, message
+
+
+def special_tokens_are_as_said(work):
+    tokenizer = train(work / "gpt", "gpt")
+    (work / "a.jsonl").write_text(json.dumps({"text": "one<|endoftext|>two"}))
+
+    def made(*arguments):
+        return prepare_good(work / "x.tok", "--tokenizer", work / "gpt" / "tokenizer.json", *arguments,
+                            work / "a.jsonl").ids
+
+    one, two = tokenizer.encode("one").ids, tokenizer.encode("two").ids
+    assert made() == one + [0] + two + [0]
+    apart = made("--special-tokens", "off")
+    assert apart.count(0) == 1 and apart[-1] == 0
+    assert tokenizer.decode(apart[:-1], skip_special_tokens=False) == "one<|endoftext|>two"
+    assert made("--eos", "none") == one + [0] + two
+    assert made("--eos", "17", "--bos", "<|endoftext|>") == [0] + one + [0] + two + [17]
+    # The other places where a folder may say how a text ends.
+    config = work / "gpt" / "tokenizer_config.json"
+    config.unlink()
+    command = ["--out", work / "y.tok", "--model", work / "gpt", work / "a.jsonl"]
+    assert "--eos" in error_of(prepare(*command), 2)
+    (work / "gpt" / "config.json").write_text('{"eos_token_id": [5, 6]}')
+    assert made()[-1] == 5
+    (work / "gpt" / "generation_config.json").write_text('{"eos_token_id": 7}')
+    assert made()[-1] == 7
+    (work / "gpt" / "special_tokens_map.json").write_text('{"eos_token": {"content": "<|endoftext|>"}}')
+    assert made()[-1] == 0
+    config.write_text('{"add_bos_token": true, "bos_token": "<|endoftext|>"}')
+    assert made()[0] == 0
+    assert "900" in error_of(prepare(*command[:-1], "--eos", "900", work / "a.jsonl"), 2)
+
+
+def bad_tokenizers_are_refused(work):
+    folder = work / "m"
+    folder.mkdir()
+    command = ["--out", work / "x.tok", "--model", folder, FIXTURES / "alpaca.json"]
+    (folder / "tokenizer.model").write_bytes(b"x")
+    assert "tokenizer.model only" in error_of(prepare(*command), 3)
+    (folder / "tokenizer.json").write_text("{}")
+    assert "m/tokenizer.json: is no tokenizer.json" in error_of(prepare(*command), 3)
+    shutil.copy(FIXTURES / "tokenizer.json", folder)
+    (folder / "tokenizer_config.json").write_text("{")
+    assert "tokenizer_config.json: cannot be read" in error_of(prepare(*command), 3)
+    (folder / "tokenizer_config.json").unlink()
+    (work / "x.bin").write_bytes(bytes([42, 0, 1, 0]))
+    message = error_of(prepare("--out", work / "x.tok", "--model", FIXTURES, work / "x.bin"), 3)
+    assert "x.bin: has a token 42" in message, message
+    assert not (work / "x.tok").exists()
+
+
+def main():
+    from prepare.environment import TOKENIZERS
+    return prepared.run_tests_with(TOKENIZERS, "prepare_data.py with tokenizers", [
+        alpaca_is_as_written_by_hand, a_long_text_is_as_if_encoded_whole,
+        records_are_as_encoded_one_by_one, conversations_follow_the_template,
+        special_tokens_are_as_said, bad_tokenizers_are_refused])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,99 @@
+#!/usr/bin/env bash
+# tests/tidy passes a clean tree and finds every kind of violation, each planted alone.
+set -euo pipefail
+
+tidy=$(cd "$(dirname "$0")/../.." && pwd)/tidy
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+failed=0
+
+clean_tree() {
+  rm -rf "$work/tree"
+  mkdir -p "$work/tree"/{runtime/base,runtime/comm,runtime/plan,runtime/exec,runtime/data,models/graph,kernels,launcher,tests}
+  cd "$work/tree"
+  printf '// Sizes.\n#pragma once\n\n// The sum.\nint fsdp_size_add(int a, int b);\n' >runtime/base/size.h
+  echo '#include "runtime/base/size.h"' >runtime/base/size.c
+  printf '// Graphs.\n#pragma once\n\n#include "runtime/base/size.h"\n' >models/graph/graph.h
+  printf '// Plans.\n#pragma once\n\n#include "models/graph/graph.h"\n' >runtime/plan/plan.h
+  printf '// Comm.\n#include "runtime/plan/plan.h"\n\nint x(void) { return MPI_Init(0, 0); }\n' \
+    >runtime/comm/comm_mpi.c
+}
+
+# expect WHAT: tidy must fail and say WHAT.
+expect() {
+  local output
+  if output=$(python3 "$tidy" "$work/tree"); then
+    echo "not found: $1"
+    failed=1
+  elif ! grep -qF -- "$1" <<<"$output"; then
+    printf 'expected "%s", but it said:\n%s\n' "$1" "$output"
+    failed=1
+  fi
+}
+
+many() { for ((i = 0; i < $2; i++)); do printf '%s\n' "$1"; done; }
+
+clean_tree
+if ! python3 "$tidy" "$work/tree" >"$work/output"; then
+  cat "$work/output"
+  echo "a clean tree does not pass"
+  exit 1
+fi
+
+clean_tree && many 'extern int x;' 601 >models/long.c && expect "models/long.c:1: 601 lines"
+clean_tree && { echo 'static int f(void) {' && many '  g();' 69 && echo '}'; } >models/f.c
+expect "models/f.c:1: a function of 71 lines"
+clean_tree && { echo 'static int f(void)' && echo '{' && many '  g("}");' 68 && echo '}'; } >models/f.c
+expect "a function of 71 lines"
+clean_tree && { echo 'def f():' && many '    g()' 70; } >tests/f.py
+expect "tests/f.py:1: a function of 71 lines"
+clean_tree && printf '// %0108d\n' 0 >models/wide.c && expect "models/wide.c:1: 111 columns"
+
+clean_tree && echo '#include "runtime/plan/plan.h"' >models/up.c && expect "models/ may not use runtime/plan/"
+clean_tree && echo '#include "models/graph/graph.h"' >runtime/base/up.c
+expect "runtime/base/ may not use models/"
+clean_tree && echo '#include "models/graph/graph.h"' >kernels/up.c && expect "kernels/ may not use models/"
+clean_tree && echo '// IO.' >runtime/data/file.h && echo '#include "runtime/data/file.h"' >runtime/exec/up.c
+expect "runtime/exec/ may not use runtime/data/"
+clean_tree && echo '#include "runtime/data/file.h"' >runtime/plan/up.c && echo '// IO.' >runtime/data/file.h
+expect "runtime/plan/ may not use runtime/data/"
+clean_tree && echo '#include "graph.h"' >models/relative.c && expect '"graph.h" is no path from the root'
+
+clean_tree && echo 'int f(void) { return MPI_Barrier(0); }' >launcher/f.c && expect "raw MPI (MPI_Barrier)"
+clean_tree && echo '#include <mpi.h>' >runtime/exec/f.c && expect "raw MPI (mpi.h)"
+word=TO && echo "// ${word}DO: later" >models/later.c && expect "unfinished work"
+clean_tree && word=FIX && echo "// ${word}ME" >models/later.c && expect "unfinished work"
+
+clean_tree && printf '// A.\n#pragma once\n\nint fsdp_a_b(void);\n' >models/a.h
+expect "models/a.h:4: fsdp_a_b has no comment"
+clean_tree
+printf '// A.\n#pragma once\n// C.\nint fsdp_c(int a,\n  int b);\n\nint fsdp_d(void);\n' >models/a.h
+expect "models/a.h:7: fsdp_d has no comment"
+clean_tree && printf '#pragma once\n' >models/a.h && expect "a header starts with a comment"
+clean_tree && printf '// A.\n' >models/a.h && expect "no #pragma once"
+
+clean_tree && echo >models/graph.o && expect "models/graph.o:1: a generated file"
+clean_tree && head -c 2000001 /dev/zero >tests/golden.bin
+expect "tests/golden.bin:1: more than 2,000,000 bytes"
+if command -v git >/dev/null; then
+  clean_tree && git init -q . && echo '/outputs/' >.gitignore && mkdir outputs && echo >outputs/x &&
+    git add -f outputs/x && expect "outputs/x:1: tracked, though"
+fi
+if command -v clang-format >/dev/null && clang-format --version | grep -q 'version 14\.'; then
+  clean_tree && echo 'int   f( void );' >models/f.c && expect "models/f.c:1: not as clang-format lays it out"
+fi
+
+# What looks like a violation and is none: in comments and strings, and macros that hold braces.
+clean_tree
+{
+  echo '// MPI_Send would wait; #include "runtime/plan/plan.h" is not one'
+  echo '#define OPEN {'
+  echo 'static const char *text = "MPI_Send {";'
+  for ((i = 0; i < 60; i++)); do echo "static int f$i(void) { return $i; }"; done
+} >models/fine.c
+if ! python3 "$tidy" "$work/tree" >"$work/output"; then
+  cat "$work/output"
+  echo "found what is none"
+  failed=1
+fi
+exit $failed

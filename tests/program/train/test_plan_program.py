@@ -1,0 +1,315 @@
+"""fsdp_plan end to end: what stands on which stream, counts that users know, speed, formulas, pictures."""
+
+import json
+import pathlib
+import re
+import resource
+import subprocess
+
+import tempfile
+import time
+import xml.etree.ElementTree
+
+import programs
+
+work = pathlib.Path(tempfile.mkdtemp(prefix="fsdp_plan_"))
+
+
+def plan(*arguments):
+    process = programs.run("fsdp_plan", *arguments)
+    assert process.returncode == 0, (arguments, process.stderr)
+    return process
+
+
+def plan_json(*arguments):
+    return json.loads(plan("--json", *arguments).stdout)
+
+
+def streams():
+    for name in ("7b", "70b"):
+        model = ["--model", f"llama2-{name}", "--ranks", "8", "--numel-to-wrap", "1e8", "--print-model"]
+        process = plan(*model)
+        accepted = programs.ROOT / "tests" / "golden" / "accept"
+        golden = (accepted / f"llama2-{name}.numel-to-wrap-1e8.tree.txt").read_text()
+        assert process.stdout.startswith(golden)  # the tree, byte for byte, and then the table
+        rest = process.stdout[len(golden) :]
+        assert rest.startswith("\nplanned for a CPU") and "Verified: yes" in rest and not process.stderr
+    process = plan()
+    assert "Verified: yes" in process.stdout and not process.stderr
+    process = plan("--print-program", "--print-model", "--ranks", "2", "--wrap", "block")
+    parts = "FullyShardedDataParallel(", "\n# position, ", "\n     0 host ", "\nplanned for", "Verified: yes"
+    order = [process.stdout.index(part) for part in parts]
+    assert order == sorted(order) and not process.stderr
+    assert not plan("--json").stderr
+
+
+def legend_of_the_program():
+    """Whatever stands in the list is explained above it."""
+    options = ["--print-program", "--ranks", "2", "--wrap", "block", "--param-dtype", "bf16"]
+    shown = plan(*options).stdout.splitlines()
+    legend = " ".join(line for line in shown if line.startswith("# "))
+    listed = [line for line in shown if re.match(r" *\d+ [a-z_]+ +[a-z_]+ ", line)]
+    letters = set(re.findall(r" ([a-z]) \w", " ".join(line.split(" | ")[0] for line in listed)))
+    assert letters == {"r", "w", "u"} and all(f" {letter} " in legend for letter in letters), legend
+    assert any("+rank*" in line for line in listed) and "+rank*N" in legend and "[a:b]" in legend
+    reasons = set(re.findall(r"\d+\((\w+)\)", " ".join(listed)))
+    assert reasons == {"data", "reuse", "policy"} and all(reason in legend for reason in reasons)
+
+
+def what_it_planned_for():
+    assert "planned for a CPU, parameters in fp32; for a GPU add --backend cuda" in plan().stdout
+    assert "planned for a GPU, parameters in bf16\n" in plan("--backend", "cuda").stdout
+    assert plan_json()["planned_for"] == {"device": "cpu", "param_dtype": "fp32"}
+    assert plan_json("--backend", "cuda")["planned_for"] == {"device": "cuda", "param_dtype": "bf16"}
+
+
+def what_does_not_fit_is_shown():
+    arguments = ["--model", "llama2-7b", "--ranks", "8", "--memory-limit", "10GB"]
+    for asked in ([], ["--print-model"], ["--json"]):
+        process = programs.run("fsdp_plan", *arguments, *asked)
+        assert process.returncode == 4 and len(programs.errors(process, "fsdp_plan")) == 1, process
+        if asked == ["--json"]:
+            report = json.loads(process.stdout)
+            assert report["fits"] is False and report["memory"]["arena_bytes"] > 10e9
+        else:
+            assert "arena, allocated" in process.stdout and "Verified: yes" in process.stdout, process.stdout
+    assert plan_json("--memory-limit", "1GB")["fits"] is True
+
+
+def several_in_one_table():
+    files = []
+    common = "model: llama2-7b\nranks: 16\nwrap: block\nbackend: cuda\n"
+    for name, text in (
+        ("full", "strategy: full\n"),
+        ("whole", "strategy: no\n"),
+        ("mixed", "strategy: hybrid\nmesh: data=2,fsdp=8\n"),
+    ):
+        files.append(work / f"{name}.yaml")
+        files[-1].write_text(common + text)
+    # The command line wins over each file, as it does over one.
+    common = ["--seq-length", "512", "--memory-limit", "80GB"]
+    table = plan("--compare", *files, *common).stdout.splitlines()
+    columns = "name strategy mesh device valley peak arena host sent instructions fits"
+    assert table[0].split() == columns.split()
+    rows = [line.split() for line in table[1:]]
+    assert [row[0] for row in rows] == ["full", "whole", "mixed"]
+    assert len({len(line.rsplit(None, 1)[0]) for line in table}) == 1  # its columns are straight
+    assert [row[1] for row in rows] == ["full", "no", "hybrid"]
+    assert [row[2] for row in rows] == ["data=1,fsdp=16", "data=16,fsdp=1", "data=2,fsdp=8"]
+    assert [row[-1] for row in rows] == ["yes", "no", "yes"]
+    entries = json.loads(plan("--json", "--compare", *files, *common).stdout)["plans"]
+    for entry, file in zip(entries, files):
+        alone = plan_json("--config", file, *common[:2])
+        memory = alone["memory"]
+        for key in ("valley_bytes", "peak_bytes", "arena_bytes", "host_bytes"):
+            assert entry[key] == memory[key], (file, key)
+        assert entry["sent_bytes"] == sum(alone["comm"].values())
+        assert entry["instructions"] == alone["program"]["instructions"]
+        assert entry["fits"] == (memory["arena_bytes"] <= 80e9) and entry["name"] == file.stem
+    files[1].write_text("strategy: zero9\n")
+    process = programs.run("fsdp_plan", "--compare", *files)
+    (message,) = programs.errors(process, "fsdp_plan")
+    assert process.returncode == 2 and "whole.yaml:1" in message and "zero9" in message, process
+    assert programs.run("fsdp_plan", "--compare", work / "none.yaml").returncode == 3
+
+
+def output_is_whole_or_fails():
+    """A plan, its JSON or its help that a full disk cuts off is status 3, not a short file in silence."""
+    for program, arguments in (("fsdp_plan", []),
+                               ("fsdp_plan", ["--json"]), ("fsdp_plan", ["--print-program"]),
+                               ("fsdp_plan", ["--help"]),
+                               ("fsdp_plan", ["--compare", work / "full.yaml"]),
+                               ("fsdp_export", ["--help"])):  # fmt: skip
+        with open("/dev/full", "w") as full:
+            process = subprocess.run([programs.BIN / program, *arguments], stdout=full, text=True,
+                                     stderr=subprocess.PIPE)  # fmt: skip
+        (message,) = programs.errors(process, program)
+        assert process.returncode == 3 and "standard output cannot be written" in message, process
+
+
+def takes_every_option_of_training():
+    """A training command, or its file of options, is planned as it stands."""
+    names = {program: set(re.findall(r"--[a-z][a-z0-9-]+", programs.run(program, "--help").stdout))
+             for program in ("fsdp_train", "fsdp_plan")}  # fmt: skip
+    assert len(names["fsdp_train"]) > 40 and names["fsdp_train"] <= names["fsdp_plan"]
+    (work / "run.yaml").write_text("tensorboard: events\nbind: off\nlog: log.jsonl\n")
+    plan("--config", work / "run.yaml", "--comm-timeout", "60", "--allow-shared-gpu", "--nccl-register",
+         "off")
+
+
+def gpu_memory_beside_the_arena():
+    """1 GB, and 0.3 GB for each of the communicators of more than one rank, count against a limit."""
+    for ranks, more, communicators in ((1, (), 0), (4, (), 3), (4, ("--mesh", "data=2,fsdp=2"), 4),
+                                       (4, ("--strategy", "no"), 2)):  # fmt: skip
+        if "--mesh" in more:
+            more += ("--strategy", "hybrid")
+        arguments = ("--model", "llama-1b", "--wrap", "block", "--ranks", ranks, *more)
+        assert plan_json(*arguments)["memory"]["reserve_bytes"] == 0  # on a CPU
+        arguments += ("--backend", "cuda")
+        memory = plan_json(*arguments)["memory"]
+        reserve = 1_000_000_000 + 300_000_000 * communicators
+        assert memory["reserve_bytes"] == reserve, (ranks, more, memory)
+        assert re.search(rf"reserve, not measured +{reserve / 1e9:.2f} GB", plan(*arguments).stdout)
+        least = memory["arena_bytes"] + reserve
+        plan(*arguments, "--memory-limit", least)
+        refused = programs.run("fsdp_plan", *arguments, "--memory-limit", least - 1)
+        assert refused.returncode == 4 and "of it beside the arena" in refused.stderr, refused.stderr
+
+
+def unit_counts():
+    cases = (
+        ("llama2-7b", "1e8", 36),
+        ("llama2-70b", "1e8", 323),
+        ("llama2-7b", "5e7", 67),
+        ("llama2-7b", "2e8", 33),
+    )
+    cases += (("llama2-7b", "1e9", 2), ("llama2-7b", "1e10", 1), ("llama3-405b", "1e8", 634))
+    for model, numel, count in cases:
+        report = plan_json("--model", model, "--ranks", "8", "--numel-to-wrap", numel)
+        assert len(report["units"]) == count, (model, numel, len(report["units"]))
+    assert report["model"]["parameters"] == sum(unit["numel"] for unit in report["units"])
+
+
+def shape_of_the_json():
+    report = plan_json("--model", "llama2-7b", "--ranks", "8")
+    assert report["model"]["parameters"] == 6738415616
+    assert set(report["units"][0]) == {"path", "class", "numel", "padded_numel"}
+    memory = {"valley_bytes", "peak_bytes", "arena_bytes", "peak_at", "host_bytes", "by_category"}
+    assert memory <= set(report["memory"])
+    comm = {"all_gather_bytes", "reduce_scatter_bytes", "all_reduce_bytes", "scalar_bytes"}
+    assert comm == set(report["comm"])
+    assert {"instructions", "hash"} <= set(report["program"])
+    assert report["verified"] is True
+
+
+def formulas():
+    """Padded parameters P over F shards: 12 P / F bytes of state, and what the collectives send."""
+    ranks = 8
+    model = ["--model", "llama2-7b", "--ranks", str(ranks), "--wrap", "block"]
+    full = plan_json(*model)
+    padded = sum(unit["padded_numel"] for unit in full["units"])
+    assert full["memory"]["valley_bytes"] == 12 * padded // ranks
+    assert full["comm"]["reduce_scatter_bytes"] == 4 * padded * (ranks - 1) // ranks
+    grad_op = plan_json(*model, "--strategy", "grad_op")
+    assert grad_op["comm"]["all_gather_bytes"] == 4 * padded * (ranks - 1) // ranks
+    assert full["comm"]["all_gather_bytes"] <= 2 * grad_op["comm"]["all_gather_bytes"]
+    no = plan_json(*model, "--strategy", "no")
+    padded = sum(unit["padded_numel"] for unit in no["units"])
+    assert no["comm"]["all_reduce_bytes"] == 2 * 4 * padded * (ranks - 1) // ranks
+    assert no["comm"]["all_gather_bytes"] == no["comm"]["reduce_scatter_bytes"] == 0
+    peaks = [report["memory"]["peak_bytes"] for report in (full, grad_op, no)]
+    assert peaks == sorted(peaks) and len(set(peaks)) == 3
+    offload = plan_json(*model, "--cpu-offload")
+    assert (
+        offload["memory"]["valley_bytes"] < 1e6 and offload["memory"]["host_bytes"] > 12 * padded // ranks
+    )
+    hybrid = plan_json("--model", "llama2-7b", "--ranks", "16", "--wrap", "block", "--strategy", "hybrid")
+    assert hybrid["memory"]["valley_bytes"] == full["memory"]["valley_bytes"]  # 8 ranks a node unless told
+    assert hybrid["comm"]["all_reduce_bytes"] > 0
+
+
+def recomputed_blocks_keep_one_value():
+    """A layer more keeps one value of N x C more where blocks are recomputed: the sum that enters it. What is
+    kept is not computed into memory of its own again."""
+    batch, seq, hidden = 4, 128, 64
+    kept = []
+    for layers in (8, 9, 12):
+        folder = work / f"layers{layers}"
+        config = dict(programs.CONFIG, num_hidden_layers=layers, hidden_size=hidden)
+        programs.make_model(folder, config, weights=False)
+        for width, dtype in ((4, "fp32"), (2, "bf16")):
+            settings = ["--wrap", "block", "--recompute", "block", "--param-dtype", dtype]
+            options = [*settings, "-b", batch, "-s", seq]
+            memory = plan_json("--model", folder, "--ranks", 2, *options)["memory"]
+            activations = memory["by_category"]["activations"]
+            kept.append((dtype, layers, activations / (batch * seq * hidden * width)))
+    by_layers = {(dtype, layers): values for dtype, layers, values in kept}
+    for dtype in ("fp32", "bf16"):
+        assert by_layers[dtype, 9] - by_layers[dtype, 8] == 1, by_layers
+        assert by_layers[dtype, 12] - by_layers[dtype, 8] == 4, by_layers
+
+
+def a_gpu_needs_none():
+    report = plan_json("--model", "llama2-7b", "--ranks", "8", "--backend", "cuda", "--wrap", "block")
+    cpu = plan_json("--model", "llama2-7b", "--ranks", "8", "--wrap", "block", "--param-dtype", "bf16")
+    assert report["comm"] == cpu["comm"]  # bf16 is a GPU's default
+    there, here = (r["memory"]["valley_by_category"] for r in (report, cpu))
+    workspace = there.pop("workspace") - here.pop("workspace")
+    assert there == here  # but for what the GPU's matrix products keep, a planned constant
+    assert workspace == report["memory"]["valley_bytes"] - cpu["memory"]["valley_bytes"] > 0
+
+
+def large_plans_are_quick():
+    if programs.SLOW:
+        return
+    for wrap in ([], ["--wrap", "block"]):
+        began = time.monotonic()
+        command = [
+            str(programs.BIN / "fsdp_plan"),
+            "--model",
+            "llama3-405b",
+            "--ranks",
+            "512",
+            "--json",
+            *wrap,
+        ]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+        assert time.monotonic() - began < 2, time.monotonic() - began
+    assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss < 1e6  # kB
+
+
+def pictures():
+    for name, arguments in (("one", []), ("many", ["--cpu-offload", "--grad-accum", "4"])):
+        model = ["--model", "llama2-7b", "--ranks", "8", "--wrap", "block", *arguments]
+        picture, series = work / f"{name}.svg", work / f"{name}.json"
+        page = plan(*model, "--memory-profile", picture).stdout
+        plan(*model, "--memory-profile", series)
+        texts = [
+            element.text or ""
+            for element in xml.etree.ElementTree.parse(picture).iter()
+            if "text" in element.tag
+        ]
+        for word in (
+            "forward",
+            "backward",
+            "update",
+            "activations",
+            "gathered parameters",
+            "optimizer state",
+        ):
+            assert any(word in text for text in texts), (name, word)
+        profile = json.loads(series.read_text())
+        peak, position = profile["device"]["peak_bytes"], profile["device"]["peak_position"]
+        assert sum(bytes_at[position] for bytes_at in profile["device"]["bytes"].values()) == peak
+        assert f"{peak:,}" in page
+        # Halos are texts of their own: not every renderer knows paint-order.
+        drawn = picture.read_text()
+        assert "paint-order" not in drawn
+        for label in re.findall(r'<text ([^>]*class="(?:peak|small)">[^<]*)</text>', drawn):
+            assert label.replace('">', ' halo">', 1) in drawn, label
+        assert drawn.count(' halo">') == len(re.findall(r'class="(?:peak|small)">', drawn)) >= 4
+        marked = [text for text in texts if text.startswith(f"at instruction {position}: ")]
+        assert len(marked) >= 1 and profile["instructions"][position] in marked[0]
+        assert not list(work.glob("*.tmp"))
+
+
+for test in (
+    streams,
+    legend_of_the_program,
+    what_it_planned_for,
+    what_does_not_fit_is_shown,
+    several_in_one_table,
+    output_is_whole_or_fails,
+    takes_every_option_of_training,
+    gpu_memory_beside_the_arena,
+    unit_counts,
+    shape_of_the_json,
+    formulas,
+    recomputed_blocks_keep_one_value,
+    a_gpu_needs_none,
+    large_plans_are_quick,
+    pictures,
+):
+    test()
+    print(f"{test.__name__}: passed", flush=True)
+subprocess.run(["rm", "-rf", str(work)], check=True)

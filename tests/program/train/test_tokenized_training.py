@@ -1,0 +1,151 @@
+"""From text to a trained model with a tokenizer of its own: a byte-pair tokenizer that was trained on the
+built-in text (tests/golden/prepare/bpe), the command that the trainer asks for, training, export, and what
+does not belong together. Only what needs the tokenizers package is skipped, if PyPI
+cannot be reached."""
+
+import json
+import math
+import pathlib
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+
+import programs
+from prepared import FIXTURES, ROOT, SKIPPED, Tokens
+
+BPE = FIXTURES / "bpe"
+VOCABULARY = 400
+TEXT = (ROOT / "runtime" / "data" / "builtin_text.txt").read_text()[50_000:130_000]
+RANKS = 2 if programs.WITH_MPI else None
+
+
+def make_model(folder, vocabulary=VOCABULARY, tokenizer=BPE):
+    programs.make_model(folder, programs.CONFIG | {"vocab_size": vocabulary})
+    for name in ("tokenizer.json", "tokenizer_config.json") if tokenizer else ():
+        shutil.copy(tokenizer / name, folder)
+    return folder
+
+
+def train(*arguments, ranks=None, status=0):
+    process = programs.run("fsdp_train", "-s", 64, *arguments, ranks=ranks, cwd=ROOT)
+    assert process.returncode == status, (arguments, process.returncode, process.stdout, process.stderr)
+    return process
+
+
+def refused(*arguments, ranks=None):
+    messages = programs.errors(train("--max-steps", 1, *arguments, ranks=ranks, status=3), "fsdp_train")
+    assert len(messages) == 1, messages
+    return messages[0]
+
+
+def command_in(message):
+    """The call of prepare_data.py that a message asks for."""
+    command = message[message.index("scripts/prepare_data.py") : message.index(" and give --data")]
+    return shlex.split(command)
+
+
+def tokens_and_models_must_belong_together(work):
+    """With files that are committed: no tokenizer runs."""
+    words = make_model(work / "words", 42, FIXTURES)
+    train("--model", words, "--data", FIXTURES / "alpaca.tok", "-s", 8, "--max-steps", 1)
+    # As large a vocabulary as need be and no token more, on every rank alike.
+    small = make_model(work / "small", 41, FIXTURES)
+    for ranks in (None, RANKS):
+        message = refused("--model", small, "--data", FIXTURES / "alpaca.tok", "-s", 8, ranks=ranks)
+        assert "alpaca.tok" in message and "42" in message and "41" in message, message
+    message = refused("--model", work / "words", "--data", FIXTURES / "bytes.tok")
+    assert "holds bytes" in message and "prepare_data.py --tokenizer" in message, message
+    other = make_model(work / "other")
+    message = refused("--model", other, "--data", FIXTURES / "alpaca.tok", "-s", 8)
+    assert "another tokenizer" in message and str(other / "tokenizer.json") in message, message
+    # A model without a tokenizer takes bytes where its vocabulary holds them, and says so; one with weights,
+    # which were trained on something, only where that is asked for.
+    bare = make_model(work / "bare", 256, None)
+    for data in (FIXTURES / "records.jsonl", FIXTURES / "bytes.tok"):
+        message = refused("--model", bare, "--data", data)
+        assert data.name in message and "has weights and no tokenizer.json" in message, message
+        process = train("--model", bare, "--tokenizer", "bytes", "--data", data, "--max-steps", 1)
+        assert "as bytes" in process.stdout, process.stdout
+        process = train("--model", bare, "--init", "random", "--data", data, "--max-steps", 1)
+        assert "as bytes" in process.stdout, process.stdout
+    message = refused("--model", make_model(work / "tiny", 255, None), "--data", FIXTURES / "records.jsonl")
+    assert "256" in message and "255" in message, message
+
+
+def decoder():
+    """What each of the tokenizer's tokens stands for: bytes, which GPT-2's alphabet writes as letters."""
+    plain = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    letters = {chr(byte): byte for byte in plain}
+    letters |= {chr(256 + i): byte for i, byte in enumerate(sorted(set(range(256)) - set(plain)))}
+    definition = json.loads((BPE / "tokenizer.json").read_text())
+    special = {token["id"] for token in definition["added_tokens"]}
+    vocabulary = definition["model"]["vocab"].items()
+    assert sorted(i for _, i in vocabulary) == list(range(VOCABULARY))
+    return {i: b"" if i in special else bytes(letters[c] for c in token) for token, i in vocabulary}
+
+
+def the_message_says_how_to_prepare(work):
+    """The text, the printed command, the same tokens as the tokenizer's; returns the prepared file."""
+    (work / "book.txt").write_text(TEXT)
+    records = [{"instruction": "Name a bird.", "input": "", "output": "The wren."},
+               {"instruction": "Add one.", "input": "two", "output": "three"}] * 40
+    (work / "talk.json").write_text(json.dumps(records))
+    model, bytes_of = make_model(work / "the model's"), decoder()
+    for name in ("book.txt", "talk.json"):
+        message = refused("--model", model, "--data", work / name)
+        assert name in message and "tokenizer" in message, message
+        command = command_in(message)
+        process = subprocess.run([sys.executable, *command], cwd=ROOT, capture_output=True, text=True)
+        if process.returncode == 5:
+            return process.stderr.strip()
+        assert process.returncode == 0, process.stderr
+    tokens = Tokens(work / "book.tok")
+    assert tokens.vocabulary == VOCABULARY and tokens.ids[0] == 0 and tokens.ids[-1] == 1
+    assert b"".join(bytes_of[i] for i in tokens.ids) == TEXT.encode()
+    assert len(tokens.ids) < 0.6 * len(TEXT)  # the merges of letters that it was trained for
+    talk = Tokens(work / "talk.tok")
+    answers = [b"".join(bytes_of[i] for i in ids) for ids in talk.learned_ids()]
+    assert answers == [b"The wren.", b"three"] * 40, answers[:2]
+    return None
+
+
+def training_and_export_keep_the_tokenizer(work):
+    model = work / "the model's"
+    options = ["--model", model, "--save-dir", work, "--lr", "3e-3", "-b", 4]
+    process = train(*options, "--data", work / "book.tok", "-e", "run", "--max-steps", 60, ranks=RANKS)
+    assert "prepared with the model's tokenizer" in process.stdout, process.stdout
+    log = [json.loads(line) for line in (work / "run" / "log.jsonl").read_text().splitlines()]
+    # Weights of a deviation of 0.02 know nothing: the loss is that of a uniform guess.
+    assert abs(log[0]["loss"] - math.log(VOCABULARY)) < 0.1, log[0]
+    assert log[-1]["loss"] < log[0]["loss"] - 0.5, log[-1]
+    train(*options, "--data", f"{work}/book.tok,{work}/talk.tok", "--max-steps", 2, ranks=RANKS)
+    process = programs.run("fsdp_export", work / "run", "--to", work / "exported")
+    assert process.returncode == 0, process.stderr
+    # The exported model takes the same tokens and refuses the same text.
+    again = ["--model", work / "exported", "--max-steps", 1, "-b", 4]
+    process = train(*again, "--data", work / "book.tok", "--log", work / "again.jsonl")
+    assert json.loads((work / "again.jsonl").read_text())["loss"] < log[0]["loss"] - 0.5
+    assert "exported/tokenizer.json" in refused(*again, "--data", work / "book.txt")
+    # A smaller model may not have them, whatever it calls its tokenizer.
+    message = refused("--model", make_model(work / "small", VOCABULARY - 1), "--data", work / "book.tok")
+    assert "book.tok" in message and "400" in message and "399" in message, message
+
+
+def main():
+    work = pathlib.Path(tempfile.mkdtemp(prefix="fsdp_tokenized_"))
+    try:
+        tokens_and_models_must_belong_together(work)
+        reason = the_message_says_how_to_prepare(work)
+        if reason:
+            print(f"SKIPPED: nothing that needs a tokenizer was tested: {reason}")
+            return SKIPPED
+        training_and_export_keep_the_tokenizer(work)
+        return 0
+    finally:
+        shutil.rmtree(work)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,129 @@
+"""From Transformers and back: a random small Llama with a trained tokenizer, saved by save_pretrained in
+several files, is prepared for, trained on four ranks, exported, and loaded by from_pretrained: its loss on
+held-out text is fsdp's own within 1e-5, in fp32.
+
+Transformers, PyTorch and tokenizers are looked for in FSDP_TORCH_PYTHON, the environment of
+bench/compare_torch.py, /opt/venvs/torch and this Python; where none has them, the test is skipped (77).
+"""
+
+import json
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import tempfile
+
+import programs
+
+SOURCE = pathlib.Path(os.environ.get("FSDP_SOURCE_DIR", "."))
+TEXT = SOURCE / "runtime/data/builtin_text.txt"
+SEQ, HELD_OUT = 64, 24
+
+# Runs where Transformers is: `make FOLDER TEXT`, or `loss TOKENS SEQ FOLDER...` (tokens as JSON), which
+# prints each folder's.
+HELPER = """
+import json, sys, torch, transformers
+from tokenizers import Tokenizer, models, pre_tokenizers, decoders, trainers
+def make(folder, text):
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(vocab_size=701, special_tokens=["<s>", "</s>"], show_progress=False,
+                                  initial_alphabet=pre_tokenizers.ByteLevel.alphabet())
+    tokenizer.train([text], trainer)
+    wrapped = transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token="<s>",
+                                                   eos_token="</s>")
+    wrapped.save_pretrained(folder)
+    torch.manual_seed(1)
+    config = transformers.LlamaConfig(vocab_size=len(wrapped), hidden_size=96, intermediate_size=160,
+        num_hidden_layers=3, num_attention_heads=6, num_key_value_heads=2, max_position_embeddings=256,
+        rope_theta=10000.0, initializer_range=0.05, bos_token_id=0, eos_token_id=1)
+    model = transformers.LlamaForCausalLM(config)
+    model.generation_config.max_new_tokens = 17
+    model.save_pretrained(folder, max_shard_size="300KB")
+def loss(folder, tokens, seq):
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    transformers.AutoTokenizer.from_pretrained(folder)
+    ids = torch.tensor(json.load(open(tokens)))
+    count = (len(ids) - 1) // seq
+    total = 0.0
+    with torch.no_grad():
+        for i in range(count):
+            logits = model(ids[None, i * seq:(i + 1) * seq]).logits[0].double()
+            total += torch.nn.functional.cross_entropy(logits, ids[i * seq + 1:(i + 1) * seq + 1]).item()
+    print(repr(total / count))
+if sys.argv[1] == "make": make(*sys.argv[2:])
+if sys.argv[1] == "loss":
+    for folder in sys.argv[4:]: loss(folder, sys.argv[2], int(sys.argv[3]))
+"""
+
+
+def find_python():
+    cache = pathlib.Path.home() / ".cache/fsdp/venv/bin/python"
+    probe = "import torch, transformers, tokenizers, jinja2"
+    for python in (os.environ.get("FSDP_TORCH_PYTHON"), cache, "/opt/venvs/torch/bin/python", sys.executable):
+        if not python or not pathlib.Path(python).exists():
+            continue
+        if subprocess.run([str(python), "-c", probe], capture_output=True).returncode == 0:
+            return str(python)
+    print("skipped: no Python here has torch, transformers, tokenizers and jinja2")
+    sys.exit(77)
+
+
+def call(*command):
+    done = subprocess.run([str(part) for part in command], capture_output=True, text=True, timeout=280)
+    assert done.returncode == 0, (command, done.stdout[-2000:], done.stderr[-2000:])
+    return done.stdout
+
+
+def tokens_of(path):
+    """The tokens of a prepared file whose tokens take two bytes (runtime/data/token_file.h)."""
+    data = path.read_bytes()
+    width, count = int.from_bytes(data[16:20], "little"), int.from_bytes(data[32:40], "little")
+    return [int.from_bytes(data[128 + width * i : 128 + width * (i + 1)], "little") for i in range(count)]
+
+
+def train(*arguments, ranks):
+    process = programs.run("fsdp_train", "-s", SEQ, *arguments, ranks=ranks if programs.WITH_MPI else None)
+    assert process.returncode == 0, (arguments, process.stdout, process.stderr)
+    return process
+
+
+def main():
+    python = find_python()
+    work = pathlib.Path(tempfile.mkdtemp(prefix="fsdp_transformers_"))
+    helper, model, exported = work / "helper.py", work / "model", work / "exported"
+    helper.write_text(HELPER)
+    text = TEXT.read_text()
+    (work / "train.txt").write_text(text[:100_000])
+    (work / "held.txt").write_text(text[200_000:212_000])
+    call(python, helper, "make", model, work / "train.txt")
+    assert len(list(model.glob("*.safetensors"))) > 1
+    for part in ("train", "held"):
+        call(python, SOURCE / "scripts/prepare_data.py", "--model", model, "--out", work / f"{part}.tok",
+             work / f"{part}.txt")  # fmt: skip
+    # As many held-out samples as a step can take: the loss of that step is the mean over all of them.
+    held = tokens_of(work / "held.tok")[: SEQ * HELD_OUT + 1]
+    (work / "held.json").write_text(json.dumps(held))
+    (work / "held.bin").write_bytes(b"".join(token.to_bytes(2, "little") for token in held))
+    common = ["--model", model, "--save-dir", work, "-e", "run", "--lr", "2e-3"]
+    train(*common, "--data", work / "train.tok", "-b", 2, "--max-steps", 20, ranks=4)
+    process = programs.run("fsdp_export", work / "run", "--to", exported, "--max-shard-size", "200kB")
+    assert process.returncode == 0, process.stderr
+    for name in ("tokenizer.json", "tokenizer_config.json", "generation_config.json"):
+        assert (exported / name).read_bytes() == (model / name).read_bytes(), name
+    # fsdp's loss of the checkpoint: that of the next step, before its update.
+    batch = HELD_OUT // (4 if programs.WITH_MPI else 1)
+    train(*common, "--data", work / "held.bin", "-b", batch, "--max-steps", 21, "--ckpt-freq", 0, ranks=4)
+    lines = [json.loads(line) for line in (work / "run/log.jsonl").read_text().splitlines()]
+    own, trained_from = lines[20]["loss"], lines[0]["loss"]
+    found = call(python, helper, "loss", work / "held.json", SEQ, exported, model).split()
+    theirs, before = map(float, found)
+    print(f"held-out loss: {before:.6f} before, {theirs:.8f} after for Transformers, {own:.8f} for fsdp")
+    assert abs(own - theirs) <= 1e-5 * theirs, (own, theirs)
+    assert theirs < before - 0.2 and trained_from > theirs
+    shutil.rmtree(work)
+
+
+main()

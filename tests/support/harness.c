@@ -1,0 +1,372 @@
+#include "tests/support/harness.h"
+
+#include "runtime/base/check.h"
+#include "runtime/base/random.h"
+#include "runtime/checkpoint/weights.h"
+#include "runtime/comm/comm_inproc.h"
+#include "runtime/comm/comm_nccl.h"
+#include "runtime/exec/state.h"
+
+#include <math.h>
+#include <pthread.h>
+#include <string.h>
+
+typedef struct rank_run {
+  const harness_config *config;
+  harness_result *result;
+  fsdp_inproc *inproc;
+  fsdp_weights *weights; // NULL: drawn
+  const fsdp_device_table *table;
+  fsdp_device *device;
+  int rank;
+  int64_t step, micro_batch; // that is being fed
+  int64_t *updates;          // by unit: how many have been observed
+  char failure[512];
+  float *loss, *grad_norm;
+  int64_t *valley, *peak;
+  pthread_t thread;
+} rank_run;
+
+fsdp_plan_config harness_small_plan(int ranks) {
+  return (fsdp_plan_config){
+      .model = {.vocab_size = 101,
+                .hidden_size = 32,
+                .intermediate_size = 80,
+                .num_layers = 2,
+                .num_heads = 4,
+                .num_kv_heads = 2,
+                .head_dim = 8,
+                .max_position_embeddings = 64,
+                .rms_norm_eps = 1e-5,
+                .rope_theta = 10000,
+                .initializer_range = 0.05},
+      .batch = 2,
+      .seq = 12,
+      .accumulation = 1,
+      .strategy = FSDP_FULL,
+      .mesh = {{1, ranks}},
+      .wrap = {.kind = FSDP_WRAP_BLOCK},
+      .prefetch = 1,
+      .grad_clip = 1.0f,
+      .beta1 = 0.9,
+      .beta2 = 0.999,
+      .adam_eps = 1e-8f,
+      .weight_decay = 0.01f,
+      .target = fsdp_target_cpu(),
+  };
+}
+
+// Token `position` of a sequence. Sequences are numbered over all steps; a few targets do not count.
+static int32_t token_of(const rank_run *run, int64_t sequence, int64_t position) {
+  if (run->config->tokens) return run->config->tokens[sequence * run->config->plan.seq + position];
+  uint32_t words[4];
+  fsdp_random_words(run->config->seed, 1, (uint64_t)(sequence * 4096 + position), words);
+  return (int32_t)(words[0] % (uint32_t)run->config->plan.model.vocab_size);
+}
+
+// The target at a position: the token after it, or none.
+static int32_t target_of(const rank_run *run, int64_t sequence, int64_t position) {
+  if (run->config->targets) return run->config->targets[sequence * run->config->plan.seq + position];
+  uint32_t words[4];
+  fsdp_random_words(run->config->seed, 2, (uint64_t)(sequence * 4096 + position), words);
+  return words[0] % 8 != 0 ? token_of(run, sequence, position + 1) : FSDP_TARGET_IGNORED;
+}
+
+static int64_t first_sequence(const rank_run *run, int64_t step, int64_t micro_batch) {
+  const fsdp_plan_config *plan = &run->config->plan;
+  int64_t ranks = fsdp_mesh_ranks(&plan->mesh);
+  return ((step * plan->accumulation + micro_batch) * ranks + run->rank) * plan->batch;
+}
+
+static void feed_step(void *context, float scalars[FSDP_SCALAR_COUNT], float *target_count) {
+  rank_run *run = context;
+  const fsdp_plan_config *plan = &run->config->plan;
+  double t = (double)(run->step + 1);
+  scalars[FSDP_SCALAR_LR] = run->config->lr;
+  scalars[FSDP_SCALAR_CORRECTION1] = (float)(1 - pow(plan->beta1, t));
+  scalars[FSDP_SCALAR_CORRECTION2] = (float)(1 - pow(plan->beta2, t));
+  scalars[FSDP_SCALAR_STEP] = (float)t;
+  *target_count = 0;
+  for (int64_t m = 0; m < plan->accumulation; m++) {
+    for (int64_t i = 0; i < plan->batch * plan->seq; i++) {
+      int64_t sequence = first_sequence(run, run->step, m) + i / plan->seq;
+      if (target_of(run, sequence, i % plan->seq) != FSDP_TARGET_IGNORED) *target_count += 1;
+    }
+  }
+  run->micro_batch = 0;
+}
+
+static void feed_batch(void *context, int32_t *tokens, int32_t *targets) {
+  rank_run *run = context;
+  const fsdp_plan_config *plan = &run->config->plan;
+  for (int64_t i = 0; i < plan->batch * plan->seq; i++) {
+    int64_t sequence = first_sequence(run, run->step, run->micro_batch) + i / plan->seq;
+    int64_t position = i % plan->seq;
+    tokens[i] = token_of(run, sequence, position);
+    targets[i] = target_of(run, sequence, position);
+  }
+  if (++run->micro_batch == plan->accumulation) run->step++;
+}
+
+static float value_at(const void *values, fsdp_dtype dtype, int64_t index) {
+  return dtype == FSDP_F32 ? ((const float *)values)[index]
+                           : fsdp_bf16_to_f32(((const fsdp_bf16 *)values)[index]);
+}
+
+static bool wants_cuda(const harness_config *config) {
+  const char *backend = getenv("FSDP_TEST_BACKEND");
+  if (!backend || strcmp(backend, "cuda") != 0 || fsdp_mesh_ranks(&config->plan.mesh) > 1) return false;
+  FSDP_CHECK(fsdp_device_cuda(), "FSDP_TEST_BACKEND=cuda, but this build has no CUDA device");
+  return true;
+}
+
+// The bytes of an operand where the host can read them: its own, or a copy for the caller to free.
+static const void *read_operand(const rank_run *run, const fsdp_view *view, void **copy) {
+  int64_t bytes = view->numel * fsdp_dtype_bytes(view->dtype), offset;
+  fsdp_space space = FSDP_SPACE_HOST;
+  *copy = NULL;
+  fsdp_device_locate(run->device, view->data, bytes, &space, &offset);
+  if (!run->table->enqueues || space == FSDP_SPACE_HOST) return view->data;
+  *copy = fsdp_alloc((size_t)bytes);
+  run->table->read(run->device, *copy, view->data, bytes);
+  return *copy;
+}
+
+// Before an update: its first operand is the unit's gradient shard.
+static void observe(void *context, const fsdp_instr *instr, const fsdp_view *operands) {
+  rank_run *run = context;
+  if (instr->kind != FSDP_INSTR_OP || instr->op != FSDP_OP_ADAMW) return;
+  const fsdp_plan *plan = run->result->plan;
+  const fsdp_mesh *mesh = &plan->program->mesh;
+  const harness_config *asked = run->config;
+  if (asked->before_update) asked->before_update(asked, plan, run->rank, instr->unit, operands);
+  // A unit is updated once a step, always on the same stream.
+  if (run->updates[instr->unit]++ != run->config->gradient_step) return;
+  if (fsdp_mesh_coordinate(mesh, FSDP_AXIS_DATA, run->rank) != 0) return;
+  fsdp_shard_run runs[256];
+  FSDP_CHECK(plan->units->units[instr->unit].param_count <= 256, "too many parameters in a unit");
+  int shard_rank = fsdp_mesh_coordinate(mesh, FSDP_AXIS_FSDP, run->rank);
+  int count = fsdp_units_shard_runs(plan->units, plan->graph, instr->unit, shard_rank, runs);
+  void *copy;
+  const void *gradient = read_operand(run, &operands[0], &copy);
+  for (int i = 0; i < count; i++) {
+    float *whole = run->result->gradients[runs[i].param].values + runs[i].element_index;
+    for (int64_t j = 0; j < runs[i].numel; j++) {
+      whole[j] = value_at(gradient, operands[0].dtype, runs[i].shard_offset + j);
+    }
+  }
+  free(copy);
+}
+
+static fsdp_status draw(void *context, const fsdp_state_range *range, void *values, fsdp_error *error) {
+  const rank_run *run = context;
+  if (run->weights)
+    return fsdp_weights_read(run->weights, range->param, range->first_elem, range->elems, values, error);
+  const fsdp_param *param = &run->result->plan->graph->params[range->param];
+  fsdp_random_normal(run->config->seed, fsdp_random_stream(range->name), range->first_elem, range->elems,
+                     param->init_mean, param->init_deviation, values);
+  return FSDP_OK;
+}
+
+static fsdp_status keep(void *context, const fsdp_state_range *range, void *values, fsdp_error *error) {
+  (void)error;
+  const rank_run *run = context;
+  float *whole = run->result->parameters[range->param].values + range->first_elem;
+  for (int64_t i = 0; i < range->elems; i++) whole[i] = value_at(values, range->dtype, i);
+  return FSDP_OK;
+}
+
+static bool take_figures(rank_run *run, fsdp_executor *executor, int step) {
+  fsdp_figures figures;
+  bool clean = fsdp_executor_figures(executor, step + 1, &figures, run->failure, (int)sizeof run->failure);
+  int64_t *valley = &run->valley[step * FSDP_SPACE_COUNT], *peak = &run->peak[step * FSDP_SPACE_COUNT];
+  memcpy(valley, figures.memory.valley_bytes, sizeof figures.memory.valley_bytes);
+  memcpy(peak, figures.memory.peak_bytes, sizeof figures.memory.peak_bytes);
+  return clean;
+}
+
+static void train(rank_run *run, fsdp_executor *executor) {
+  const harness_config *config = run->config;
+  fsdp_error error;
+  FSDP_CHECK(fsdp_state_fill(executor, draw, run, &error) == FSDP_OK, "no weights: %s", error.message);
+  for (int step = 0; step < config->steps; step++) {
+    fsdp_step_result result;
+    fsdp_executor_run_step(executor, &result);
+    run->loss[step] = result.loss;
+    run->grad_norm[step] = result.grad_norm;
+    // The figures of the step before: asking for them does not wait for this one, so that steps overlap.
+    if (step > 0 && !take_figures(run, executor, step - 1)) return;
+  }
+  if (!take_figures(run, executor, config->steps - 1)) return;
+  fsdp_executor_drain(executor);
+  if (config->after_steps) config->after_steps(config, executor, run->rank);
+  if (run->result->digests) {
+    int count = fsdp_plan_digest_count(run->result->plan);
+    fsdp_executor_run_check(executor, run->result->digests + run->rank * count);
+  }
+  if (fsdp_mesh_coordinate(&config->plan.mesh, FSDP_AXIS_DATA, run->rank) != 0) return;
+  FSDP_CHECK(fsdp_state_save(executor, FSDP_STATE_MASTER, keep, run, &error) == FSDP_OK,
+             "weights were refused");
+}
+
+static void *run_rank(void *argument) {
+  rank_run *run = argument;
+  const fsdp_plan *plan = run->result->plan;
+  fsdp_device_config device_config = {.shared = false};
+  int threads = run->config->kernel_threads > 0 ? run->config->kernel_threads : 1;
+  fsdp_device_configure(plan->program, threads, &device_config);
+  fsdp_executor_config config = {
+      .plan = plan,
+      .rank = run->rank,
+      .callbacks = {.context = run, .feed_step = feed_step, .feed_batch = feed_batch},
+      .seed = run->config->seed,
+      .measure = true,
+  };
+  if (run->config->gradient_step >= 0 || run->config->before_update) config.callbacks.observe = observe;
+  fsdp_error error;
+  fsdp_status status = run->table->create(&device_config, &run->device, &error);
+  FSDP_CHECK(status == FSDP_OK, "%s", error.message);
+  config.device = run->device;
+  for (int g = 0; g < FSDP_GROUP_COUNT; g++) {
+    config.comms[g] = run->table->enqueues ? fsdp_cuda_comm_self()
+                                           : fsdp_inproc_comm(run->inproc, (fsdp_group)g, run->rank);
+  }
+  fsdp_executor *executor = fsdp_executor_create(&config);
+  train(run, executor);
+  fsdp_executor_destroy(executor);
+  for (int g = 0; g < FSDP_GROUP_COUNT; g++) fsdp_comm_destroy(config.comms[g]);
+  run->table->destroy(config.device);
+  return NULL;
+}
+
+static harness_tensor *make_tensors(const fsdp_graph *graph) {
+  harness_tensor *tensors = fsdp_alloc((size_t)graph->param_count * sizeof *tensors);
+  for (int p = 0; p < graph->param_count; p++) {
+    tensors[p] = (harness_tensor){.name = graph->params[p].name,
+                                  .values = fsdp_alloc_zeroed((size_t)graph->params[p].numel, sizeof(float)),
+                                  .numel = graph->params[p].numel};
+  }
+  return tensors;
+}
+
+static void free_tensors(harness_tensor *tensors, int count) {
+  for (int i = 0; tensors && i < count; i++) free(tensors[i].values);
+  free(tensors);
+}
+
+static rank_run *start_ranks(const harness_config *config, harness_result *result, fsdp_inproc *inproc,
+                             fsdp_weights *weights) {
+  int ranks = fsdp_mesh_ranks(&config->plan.mesh);
+  size_t steps = (size_t)config->steps;
+  rank_run *runs = fsdp_alloc_zeroed((size_t)ranks, sizeof *runs);
+  for (int r = 0; r < ranks; r++) {
+    rank_run *run = &runs[r];
+    *run = (rank_run){.config = config, .result = result, .inproc = inproc, .weights = weights, .rank = r};
+    run->table = wants_cuda(config) ? fsdp_device_cuda() : fsdp_device_cpu();
+    run->updates = fsdp_alloc_zeroed((size_t)result->plan->units->count, sizeof(int64_t));
+    run->loss = fsdp_alloc_zeroed(steps, sizeof(float));
+    run->grad_norm = fsdp_alloc_zeroed(steps, sizeof(float));
+    run->valley = fsdp_alloc_zeroed(steps * FSDP_SPACE_COUNT, sizeof(int64_t));
+    run->peak = fsdp_alloc_zeroed(steps * FSDP_SPACE_COUNT, sizeof(int64_t));
+    FSDP_CHECK(pthread_create(&run->thread, NULL, run_rank, run) == 0, "a rank could not be started");
+  }
+  return runs;
+}
+
+// What every rank must see alike.
+static void compare_ranks(harness_result *result, const rank_run *runs, int ranks) {
+  size_t floats = (size_t)result->steps * sizeof(float);
+  size_t sizes = (size_t)result->steps * FSDP_SPACE_COUNT * sizeof(int64_t);
+  for (int r = ranks - 1; r >= 0; r--) {
+    const char *what = NULL;
+    if (memcmp(runs[r].loss, runs[0].loss, floats) != 0) what = "loss";
+    if (memcmp(runs[r].grad_norm, runs[0].grad_norm, floats) != 0) what = "gradient norm";
+    if (memcmp(runs[r].valley, runs[0].valley, sizes) != 0) what = "measured valley";
+    if (memcmp(runs[r].peak, runs[0].peak, sizes) != 0) what = "measured peak";
+    if (what) snprintf(result->failure, sizeof result->failure, "rank %d: another %s than rank 0's", r, what);
+    if (runs[r].failure[0]) {
+      snprintf(result->failure, sizeof result->failure, "rank %d: %.480s", r, runs[r].failure);
+    }
+  }
+}
+
+harness_result *harness_train(const harness_config *config) {
+  harness_result *result = fsdp_alloc_zeroed(1, sizeof *result);
+  fsdp_error error;
+  fsdp_plan_config plan = config->plan;
+  if (wants_cuda(config)) plan.target = fsdp_target_cuda();
+  if (fsdp_plan_create(&plan, &result->plan, &error) != FSDP_OK) {
+    snprintf(result->failure, sizeof result->failure, "%.500s", error.message);
+    return result;
+  }
+  result->steps = config->steps;
+  result->planned = result->plan->memory;
+  result->traffic = result->plan->traffic;
+  result->param_count = result->plan->graph->param_count;
+  result->parameters = make_tensors(result->plan->graph);
+  if (config->gradient_step >= 0) result->gradients = make_tensors(result->plan->graph);
+  int ranks = fsdp_mesh_ranks(&config->plan.mesh);
+  if (plan.check && plan.mesh.size[FSDP_AXIS_DATA] > 1) {
+    size_t digests = (size_t)ranks * (size_t)fsdp_plan_digest_count(result->plan);
+    result->digests = fsdp_alloc_zeroed(digests, sizeof *result->digests);
+  }
+  fsdp_weights *weights = NULL;
+  if (config->weights) {
+    fsdp_status status = fsdp_weights_open(config->weights, result->plan->graph, &weights, &error);
+    FSDP_CHECK(status == FSDP_OK, "%s", error.message);
+  }
+  fsdp_inproc *inproc = fsdp_inproc_create(&config->plan.mesh);
+  rank_run *runs = start_ranks(config, result, inproc, weights);
+  for (int r = 0; r < ranks; r++) pthread_join(runs[r].thread, NULL);
+  compare_ranks(result, runs, ranks);
+  result->loss = runs[0].loss;
+  result->grad_norm = runs[0].grad_norm;
+  result->measured_valley_bytes = runs[0].valley;
+  result->measured_peak_bytes = runs[0].peak;
+  for (int r = 0; r < ranks; r++) {
+    free(runs[r].updates);
+    if (r == 0) continue;
+    free(runs[r].loss), free(runs[r].grad_norm), free(runs[r].valley), free(runs[r].peak);
+  }
+  free(runs);
+  fsdp_inproc_destroy(inproc);
+  fsdp_weights_close(weights);
+  return result;
+}
+
+void harness_free(harness_result *result) {
+  free_tensors(result->gradients, result->param_count);
+  free_tensors(result->parameters, result->param_count);
+  free(result->loss), free(result->grad_norm), free(result->digests);
+  free(result->measured_valley_bytes), free(result->measured_peak_bytes);
+  fsdp_plan_destroy(result->plan);
+  free(result);
+}
+
+double harness_difference(const harness_tensor *a, const harness_tensor *b) {
+  FSDP_CHECK(a->numel == b->numel, "%s and %s differ in size", a->name, b->name);
+  double difference = 0, norm = 0;
+  for (int64_t i = 0; i < a->numel; i++) {
+    double d = (double)a->values[i] - (double)b->values[i];
+    difference += d * d;
+    norm += (double)b->values[i] * (double)b->values[i];
+  }
+  return norm > 0 ? sqrt(difference / norm) : sqrt(difference);
+}
+
+bool harness_memory_as_planned(const harness_result *result, char *message, int message_bytes) {
+  for (int i = 0; i < result->steps * FSDP_SPACE_COUNT; i++) {
+    const fsdp_memory_space_report *planned = &result->planned.space[i % FSDP_SPACE_COUNT];
+    if (result->measured_valley_bytes[i] == planned->valley_bytes &&
+        result->measured_peak_bytes[i] == planned->peak_bytes) {
+      continue;
+    }
+    snprintf(message, (size_t)message_bytes,
+             "step %d, %s: valley %lld, peak %lld measured; %lld and %lld planned", i / FSDP_SPACE_COUNT,
+             i % FSDP_SPACE_COUNT == FSDP_SPACE_DEVICE ? "device" : "host",
+             (long long)result->measured_valley_bytes[i], (long long)result->measured_peak_bytes[i],
+             (long long)planned->valley_bytes, (long long)planned->peak_bytes);
+    return false;
+  }
+  return true;
+}

@@ -1,0 +1,68 @@
+#include "tests/support/io_files.h"
+
+#include <ftw.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static char folder[256];
+
+const char *io_folder_make(void) {
+  const char *base = getenv("TMPDIR");
+  snprintf(folder, sizeof folder, "%s/fsdp-test-XXXXXX", base ? base : "/tmp");
+  assert_non_null(mkdtemp(folder));
+  return folder;
+}
+
+static int remove_one(const char *path, const struct stat *information, int kind, struct FTW *place) {
+  (void)information, (void)kind, (void)place;
+  return remove(path);
+}
+
+void io_folder_remove(void) {
+  nftw(folder, remove_one, 16, FTW_DEPTH | FTW_PHYS);
+}
+
+const char *io_path(const char *name) {
+  static char paths[8][512];
+  static int next;
+  char *path = paths[next++ % 8];
+  snprintf(path, sizeof paths[0], "%s/%s", folder, name);
+  return path;
+}
+
+const char *io_write(const char *name, const void *bytes, int64_t count) {
+  const char *path = io_path(name);
+  FILE *file = fopen(path, "wb");
+  assert_non_null(file);
+  if (count) assert_int_equal(fwrite(bytes, 1, (size_t)count, file), count);
+  assert_int_equal(fclose(file), 0);
+  return path;
+}
+
+const char *io_write_text(const char *name, const char *text) {
+  return io_write(name, text, (int64_t)strlen(text));
+}
+
+const char *io_write_safetensors(const char *name, const char *header, int64_t length, int64_t data_bytes) {
+  int64_t header_bytes = (int64_t)strlen(header), total = 8 + header_bytes + data_bytes;
+  uint64_t told = length < 0 ? (uint64_t)header_bytes : (uint64_t)length;
+  unsigned char *bytes = calloc(1, (size_t)total);
+  assert_non_null(bytes);
+  for (int i = 0; i < 8; i++) bytes[i] = (unsigned char)(told >> (8 * i));
+  memcpy(bytes + 8, header, (size_t)header_bytes);
+  const char *path = io_write(name, bytes, total);
+  free(bytes);
+  return path;
+}
+
+void io_expect(fsdp_status status, fsdp_status wanted, const fsdp_error *error, const char *const *parts) {
+  if (status != wanted) fail_msg("status %d instead of %d: %s", status, wanted, error->message);
+  for (; *parts; parts++)
+    if (!strstr(error->message, *parts)) fail_msg("\"%s\" is not in: %s", *parts, error->message);
+}

@@ -1,0 +1,37 @@
+// The oracle: what the verifier must say, found by brute force and sharing nothing with it.
+//
+// The seam order is unrolled into events. "Comes before" is the transitive closure of stream order and waits,
+// one bit a pair of events; conflicts are all pairs of events whose operands overlap, one of them writing;
+// what a byte holds is kept for every two bytes of the arenas. Slow, for small programs.
+#pragma once
+
+#include "runtime/plan/program/program.h"
+
+// Which bytes an operand that moves with the rank stands for when two are compared.
+typedef enum oracle_ranks {
+  ORACLE_EACH_RANK, // its own on each rank: the truth
+  ORACLE_HULL       // those of all ranks: the rule that waits and verifier state
+} oracle_ranks;
+
+typedef struct oracle oracle;
+
+// Events and conflicts of the program with its present addresses; the program may not change but for its
+// waits.
+oracle *oracle_create(const fsdp_program *program, oracle_ranks ranks);
+void oracle_destroy(oracle *o);
+
+// Whether two conflicting events are not ordered by streams and the program's waits. `position`, `other` (may
+// be NULL) receive the instructions.
+bool oracle_finds_race(oracle *o, int *position, int *other);
+
+// Whether an operand lies outside its tensor or lifetime, or a tensor outside its arena.
+bool oracle_finds_out_of_range(const fsdp_program *program);
+
+// Whether two tensors that live at one time overlap.
+bool oracle_finds_overlap(const fsdp_program *program);
+
+// Whether a read finds a byte without data of its tensor's present lifetime, on any rank.
+bool oracle_finds_stale_read(const fsdp_program *program);
+
+// All of the above.
+bool oracle_accepts(const fsdp_program *program, oracle_ranks ranks);

@@ -1,0 +1,108 @@
+"""What tests of prepared tokens share: calling scripts/prepare_data.py, and reading what it wrote.
+
+The reader is made from the format's table (runtime/data/token_file.h) and not from the writer.
+"""
+
+import os
+import pathlib
+import struct
+import subprocess
+import sys
+import tempfile
+import zlib
+from array import array
+
+import programs
+
+ROOT = programs.ROOT
+SCRIPT = ROOT / "scripts" / "prepare_data.py"
+FIXTURES = ROOT / "tests" / "golden" / "prepare"
+SKIPPED = 77  # to ctest
+sys.path.insert(0, str(ROOT / "scripts"))
+
+
+def prepare(*arguments, **options):
+    """The finished process."""
+    command = [sys.executable, str(SCRIPT), *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=240, **options)
+
+
+def prepare_good(out, *arguments):
+    """Prepares and reads `out`."""
+    process = prepare("--out", out, *arguments)
+    assert process.returncode == 0, process.stderr
+    assert process.stderr == "", process.stderr
+    return Tokens(out)
+
+
+def error_of(process, status):
+    """The one message of a call that must fail."""
+    assert process.returncode == status, f"status {process.returncode}: {process.stderr}"
+    lines = process.stderr.splitlines()
+    assert len(lines) == 1 and lines[0].startswith("prepare_data.py: error: "), process.stderr
+    return lines[0]
+
+
+class Tokens:
+    """A `.tok` file: ids, a bool each of whether it is learned, and where documents start."""
+
+    def __init__(self, path):
+        data = pathlib.Path(path).read_bytes()
+
+        def number(offset, size):
+            return int.from_bytes(data[offset:offset + size], "little")
+
+        assert data[:8] == b"fsdp-tok" and number(8, 4) == 1 and number(12, 4) == 128
+        width, count, documents = number(16, 4), number(32, 8), number(40, 8)
+        self.width, self.packed, self.bytes = width, number(20, 4) & 1, number(20, 4) & 2
+        self.vocabulary, self.hash = number(24, 8), number(56, 8)
+        self.first, self.last = struct.unpack("<2q", data[64:80])
+        mask = (128 + count * width + 7) // 8 * 8
+        starts = (mask + (count + 7) // 8 + 7) // 8 * 8
+        assert number(96, 8) == len(data) == starts + 8 * documents
+        sections = data[128:128 + count * width], data[mask:mask + (count + 7) // 8], data[starts:]
+        assert [zlib.crc32(section) for section in sections] == [number(80 + 4 * i, 4) for i in range(3)]
+        self.ids = list(array({1: "B", 2: "H", 4: "I"}[width], sections[0]))
+        self.learned = [bool(sections[1][i // 8] >> i % 8 & 1) for i in range(count)]
+        self.starts = list(struct.unpack(f"<{documents}Q", sections[2]))
+        assert number(48, 8) == sum(self.learned)
+        assert self.starts[0] == 0 and all(a < b for a, b in zip(self.starts, self.starts[1:] + [count]))
+        assert not any(self.learned[start] for start in self.starts)
+        assert max(self.ids) < self.vocabulary
+
+    def documents(self):
+        """The ids of each document."""
+        return [self.ids[a:b] for a, b in zip(self.starts, self.starts[1:] + [len(self.ids)])]
+
+    def learned_ids(self):
+        """The ids of each document that the loss counts."""
+        ends = self.starts[1:] + [len(self.ids)]
+        return [[self.ids[i] for i in range(a, b) if self.learned[i]] for a, b in zip(self.starts, ends)]
+
+
+def run_tests(tests, work):
+    """Runs functions of a folder; the exit status."""
+    failures = 0
+    for test in tests:
+        folder = pathlib.Path(work) / test.__name__
+        folder.mkdir()
+        try:
+            test(folder)
+            print(f"ok      {test.__name__}")
+        except AssertionError as error:
+            failures += 1
+            line = error.__traceback__.tb_next.tb_lineno
+            print(f"FAILED  {test.__name__}, line {line}: {error}")
+    return 1 if failures else 0
+
+
+def run_tests_with(packages, what, tests):
+    """run_tests where `packages` of PyPI (scripts/common/environment.py) can be had; else SKIPPED."""
+    from common.errors import EnvironmentFailure
+    try:
+        packages.ensure(packages.default_folder())  # may start the program anew in the environment
+    except EnvironmentFailure as failure:
+        print(f"SKIPPED: nothing of {what} was tested: {failure}")
+        return SKIPPED
+    with tempfile.TemporaryDirectory(prefix="fsdp_test_") as folder:
+        return run_tests(tests, os.path.realpath(folder))

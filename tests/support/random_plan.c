@@ -1,0 +1,88 @@
+#include "tests/support/random_plan.h"
+
+#include <stdio.h>
+
+// With a workspace small enough not to hide everything else.
+static const fsdp_target gpu_target = {.name = "gpu", .gemm_workspace_bytes = 4096};
+
+static fsdp_llama_config random_model(random_source *random) {
+  static const int vocabularies[] = {61, 96, 257, 512};
+  int kv_heads = random_int(random, 1, 2), head_dim = 8 * random_int(random, 1, 2);
+  int heads = kv_heads * random_int(random, 1, 3);
+  return (fsdp_llama_config){.vocab_size = vocabularies[random_int(random, 0, 3)],
+                             .hidden_size =
+                                 random_int(random, 0, 1) ? heads * head_dim : 8 * random_int(random, 3, 9),
+                             .intermediate_size = 4 * random_int(random, 10, 40),
+                             .num_layers = random_int(random, 1, 3),
+                             .num_heads = heads,
+                             .num_kv_heads = kv_heads,
+                             .head_dim = head_dim,
+                             .max_position_embeddings = 128,
+                             .rms_norm_eps = 1e-5,
+                             .rope_theta = 1e4,
+                             .initializer_range = 0.02,
+                             .tie_word_embeddings = random_int(random, 0, 2) == 0};
+}
+
+static fsdp_wrap_policy random_wrap(random_source *random) {
+  static const char *const classes[] = {"LlamaDecoderLayer", "LlamaSdpaAttention,LlamaMLP", "Linear",
+                                        "LlamaModel", "Embedding,LlamaDecoderLayer"};
+  switch (random_int(random, 0, 3)) {
+  case 0:
+    return (fsdp_wrap_policy){.kind = FSDP_WRAP_BLOCK};
+  case 1:
+    return (fsdp_wrap_policy){.kind = FSDP_WRAP_NONE};
+  case 2:
+    return (fsdp_wrap_policy){.kind = FSDP_WRAP_MODULE, .classes = classes[random_int(random, 0, 4)]};
+  default:
+    return (fsdp_wrap_policy){.kind = FSDP_WRAP_SIZE, .numel = 1 << random_int(random, 8, 16)};
+  }
+}
+
+fsdp_plan_config random_plan_config(random_source *random) {
+  fsdp_plan_config config = {.model = random_model(random),
+                             .batch = random_int(random, 1, 2),
+                             .seq = random_int(random, 4, 48),
+                             .accumulation = random_int(random, 1, 4),
+                             .strategy = (fsdp_strategy)random_int(random, 0, 3),
+                             .wrap = random_wrap(random),
+                             .cpu_offload = random_int(random, 0, 1),
+                             .recompute_block = random_int(random, 0, 1),
+                             .prefetch = random_int(random, 0, 3),
+                             .accumulate = (fsdp_accumulate)random_int(random, 0, 1),
+                             .param_dtype = (fsdp_dtype)random_int(random, 0, 1),
+                             .reduce_dtype = (fsdp_dtype)random_int(random, 0, 1),
+                             .master_dtype = (fsdp_dtype)random_int(random, 0, 1),
+                             .moment_dtype = (fsdp_dtype)random_int(random, 0, 1),
+                             .grad_clip = random_int(random, 0, 1) ? 1.0f : 0.0f,
+                             .beta1 = 0.9,
+                             .beta2 = 0.999,
+                             .adam_eps = 1e-8f,
+                             .weight_decay = 0.01f,
+                             .evaluation = random_int(random, 0, 1),
+                             .poison = random_int(random, 0, 3) == 0,
+                             .target = random_int(random, 0, 1) ? &gpu_target : fsdp_target_cpu()};
+  int shards = random_int(random, 1, 9), replicas = random_int(random, 1, 4);
+  config.mesh.size[FSDP_AXIS_FSDP] = config.strategy == FSDP_NO ? 1 : shards;
+  config.mesh.size[FSDP_AXIS_DATA] =
+      config.strategy == FSDP_NO || config.strategy == FSDP_HYBRID ? replicas : 1;
+  config.check = random_int(random, 0, 1);
+  return config;
+}
+
+void describe_plan_config(const fsdp_plan_config *c, char *out, size_t out_bytes) {
+  snprintf(
+      out, out_bytes,
+      "%s %dx%d V=%lld C=%lld I=%lld L=%lld H=%lld K=%lld D=%lld tied=%d B=%lld T=%lld "
+      "accumulation=%d(%s) wrap=%d "
+      "(%lld %s) offload=%d recompute=%d prefetch=%d %s/%s/%s/%s clip=%g evaluation=%d check=%d poison=%d %s",
+      fsdp_strategy_name(c->strategy), c->mesh.size[0], c->mesh.size[1], (long long)c->model.vocab_size,
+      (long long)c->model.hidden_size, (long long)c->model.intermediate_size, (long long)c->model.num_layers,
+      (long long)c->model.num_heads, (long long)c->model.num_kv_heads, (long long)c->model.head_dim,
+      c->model.tie_word_embeddings, (long long)c->batch, (long long)c->seq, c->accumulation,
+      c->accumulate == FSDP_ACCUMULATE_LOCAL ? "local" : "reduce", (int)c->wrap.kind,
+      (long long)c->wrap.numel, c->wrap.classes ? c->wrap.classes : "", c->cpu_offload, c->recompute_block,
+      c->prefetch, fsdp_dtype_name(c->param_dtype), fsdp_dtype_name(c->reduce_dtype),
+      fsdp_dtype_name(c->master_dtype), fsdp_dtype_name(c->moment_dtype), (double)c->grad_clip, c->evaluation,
+      c->check, c->poison, c->target->name);
+}

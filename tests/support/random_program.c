@@ -1,0 +1,181 @@
+#include "tests/support/random_program.h"
+
+#include "runtime/base/check.h"
+#include "runtime/base/random.h"
+
+#include <string.h>
+
+int random_int(random_source *random, int low, int high) {
+  uint32_t words[4];
+  fsdp_random_words(random->seed, 0, random->next++, words);
+  return low + (int)(words[0] % (uint32_t)(high - low + 1));
+}
+
+// Tensors that hold data where the generator stands.
+typedef struct generator {
+  random_source *random;
+  fsdp_program *program;
+  int filled[512], filled_count;
+  int made;
+} generator;
+
+static int make_tensor(generator *g, fsdp_lifetime lifetime) {
+  int slot_bytes =
+      random_int(g->random, 0, 3) == 0 ? random_int(g->random, 1, 8) * 4 : random_int(g->random, 1, 16) * 32;
+  fsdp_tensor tensor = {.space = random_int(g->random, 0, 3) == 0 ? FSDP_SPACE_HOST : FSDP_SPACE_DEVICE,
+                        .category = (fsdp_category)random_int(g->random, 0, FSDP_CATEGORY_COUNT - 1),
+                        .lifetime = lifetime,
+                        .unit = random_int(g->random, -1, 3),
+                        .module = random_int(g->random, -1, 5),
+                        .bytes = (int64_t)slot_bytes * g->program->mesh.size[FSDP_AXIS_FSDP]};
+  snprintf(tensor.name, sizeof tensor.name, "t%d", g->made++);
+  return fsdp_program_tensor(g->program, &tensor);
+}
+
+static fsdp_operand whole_of(const generator *g, int tensor, int access) {
+  return (fsdp_operand){
+      .tensor = tensor, .dtype = FSDP_F32, .access = access, .size_bytes = g->program->tensors[tensor].bytes};
+}
+
+static fsdp_operand slot_of(const generator *g, int tensor, int access) {
+  fsdp_operand operand = whole_of(g, tensor, access);
+  operand.size_bytes /= g->program->mesh.size[FSDP_AXIS_FSDP];
+  operand.rank_stride_bytes = operand.size_bytes;
+  return operand;
+}
+
+static fsdp_operand some_of(generator *g, int tensor, int access) {
+  int shape = random_int(g->random, 0, 5);
+  fsdp_operand operand = shape == 0 ? slot_of(g, tensor, access) : whole_of(g, tensor, access);
+  if (shape == 1) {
+    int words = (int)(operand.size_bytes / 4), first = random_int(g->random, 0, words - 1);
+    operand.offset_bytes = 4 * first;
+    operand.size_bytes = 4 * random_int(g->random, 1, words - first);
+  }
+  return operand;
+}
+
+static void emit(generator *g, fsdp_operand *operands, int count) {
+  int policy = g->program->instr_count > 0 && random_int(g->random, 0, 4) == 0
+                   ? random_int(g->random, 0, g->program->instr_count - 1)
+                   : -1;
+  fsdp_instr instr = {.kind = FSDP_INSTR_OP,
+                      .stream = (fsdp_stream)random_int(g->random, 0, FSDP_STREAM_COUNT - 1),
+                      .op = FSDP_OP_ADD,
+                      .unit = random_int(g->random, -1, 3),
+                      .module = -1,
+                      .policy = policy};
+  // Reads of what holds data, never of a tensor that is already an operand.
+  for (int i = random_int(g->random, 0, 3); i > 0 && g->filled_count > 0; i--) {
+    int tensor = g->filled[random_int(g->random, 0, g->filled_count - 1)];
+    bool present = false;
+    for (int o = 0; o < count; o++) present = present || operands[o].tensor == tensor;
+    if (!present) operands[count++] = some_of(g, tensor, random_int(g->random, 0, 4) == 0 ? 3 : 1);
+  }
+  fsdp_program_instr(g->program, &instr, operands, count);
+}
+
+// Gives every byte of `tensor` data, by one instruction or several.
+static void fill(generator *g, int tensor) {
+  fsdp_operand operands[8];
+  switch (random_int(g->random, 0, 3)) {
+  case 0: // piece by piece
+    for (int64_t begin = 0, bytes = g->program->tensors[tensor].bytes; begin < bytes;) {
+      operands[0] = whole_of(g, tensor, 2);
+      operands[0].offset_bytes = begin;
+      operands[0].size_bytes = 4 * (int64_t)random_int(g->random, 1, 64);
+      if (begin + operands[0].size_bytes > bytes) operands[0].size_bytes = bytes - begin;
+      begin += operands[0].size_bytes;
+      emit(g, operands, 1);
+    }
+    break;
+  case 1: // own slot, then the whole from everyone's
+    operands[0] = slot_of(g, tensor, 2);
+    emit(g, operands, 1);
+    operands[0] = slot_of(g, tensor, 1);
+    operands[1] = whole_of(g, tensor, 2);
+    fsdp_program_instr(g->program,
+                       &(fsdp_instr){.kind = FSDP_INSTR_ALL_GATHER,
+                                     .stream = FSDP_STREAM_GATHER,
+                                     .unit = -1,
+                                     .module = -1,
+                                     .policy = -1},
+                       operands, 2);
+    break;
+  default:
+    operands[0] = whole_of(g, tensor, 2);
+    emit(g, operands, 1);
+  }
+  g->filled[g->filled_count++] = tensor;
+}
+
+static void forget_filled(generator *g, int index) {
+  g->filled[index] = g->filled[--g->filled_count];
+}
+
+static void generate_section(generator *g, fsdp_section_kind kind) {
+  bool opens_step = kind == FSDP_SECTION_ONLY || kind == FSDP_SECTION_FIRST;
+  fsdp_operand operands[8];
+  fsdp_program_begin_section(g->program, kind);
+  // A tensor of the step lives through every run of the middle section, so it may not end there.
+  for (int i = 0; kind == FSDP_SECTION_UPDATE && i < g->filled_count; i++) {
+    if (g->program->tensors[g->filled[i]].lifetime != FSDP_LIVE_STEP) continue;
+    operands[0] = whole_of(g, g->filled[i], 1);
+    emit(g, operands, 1);
+  }
+  for (int i = random_int(g->random, 3, 14); i > 0; i--) {
+    int choice = random_int(g->random, 0, 9);
+    if (choice < 4) {
+      fill(g, make_tensor(g, opens_step && choice == 0 ? FSDP_LIVE_STEP : FSDP_LIVE_SECTION));
+    } else if (choice == 4 && g->filled_count > 2) {
+      int index = random_int(g->random, 0, g->filled_count - 1);
+      fsdp_lifetime lifetime = g->program->tensors[g->filled[index]].lifetime;
+      if (lifetime == FSDP_LIVE_SECTION) forget_filled(g, index);
+    } else {
+      emit(g, operands, 0);
+    }
+  }
+  fsdp_program_end_section(g->program);
+  for (int i = g->filled_count - 1; i >= 0; i--) {
+    fsdp_lifetime lifetime = g->program->tensors[g->filled[i]].lifetime;
+    bool step_ends = kind == FSDP_SECTION_UPDATE;
+    if (lifetime == FSDP_LIVE_SECTION || (lifetime == FSDP_LIVE_STEP && step_ends)) forget_filled(g, i);
+  }
+}
+
+fsdp_program *random_program(random_source *random) {
+  generator g = {.random = random, .program = fsdp_program_create()};
+  g.program->mesh.size[FSDP_AXIS_FSDP] = random_int(random, 1, 4);
+  g.program->accumulation = random_int(random, 1, 5);
+  for (int i = random_int(random, 0, 4); i > 0; i--)
+    g.filled[g.filled_count++] = make_tensor(&g, FSDP_LIVE_ALWAYS);
+  if (g.program->accumulation == 1) generate_section(&g, FSDP_SECTION_ONLY);
+  if (g.program->accumulation > 1) generate_section(&g, FSDP_SECTION_FIRST);
+  if (g.program->accumulation > 2) generate_section(&g, FSDP_SECTION_MIDDLE);
+  if (g.program->accumulation > 1) generate_section(&g, FSDP_SECTION_LAST);
+  generate_section(&g, FSDP_SECTION_UPDATE);
+  if (random_int(random, 0, 1)) generate_section(&g, FSDP_SECTION_EVALUATION);
+  if (random_int(random, 0, 2) == 0) generate_section(&g, FSDP_SECTION_CHECK);
+  fsdp_program_lifetimes(g.program);
+  return g.program;
+}
+
+static void *copy_array(const void *array, int count, size_t item_bytes) {
+  void *copy = fsdp_alloc((size_t)count * item_bytes);
+  if (count > 0) memcpy(copy, array, (size_t)count * item_bytes);
+  return copy;
+}
+
+fsdp_program *copy_program(const fsdp_program *program) {
+  fsdp_program *copy = fsdp_program_create();
+  *copy = *program;
+  copy->instrs = copy_array(program->instrs, program->instr_count, sizeof *program->instrs);
+  copy->operands = copy_array(program->operands, program->operand_count, sizeof *program->operands);
+  copy->waits = copy_array(program->waits, program->wait_count, sizeof *program->waits);
+  copy->tensors = copy_array(program->tensors, program->tensor_count, sizeof *program->tensors);
+  copy->instr_capacity = program->instr_count;
+  copy->operand_capacity = program->operand_count;
+  copy->wait_capacity = program->wait_count;
+  copy->tensor_capacity = program->tensor_count;
+  return copy;
+}

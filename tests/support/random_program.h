@@ -1,0 +1,21 @@
+// Random step programs and plans for the tests of runtime/plan.
+#pragma once
+
+#include "runtime/plan/program/program.h"
+
+// A stream of numbers that depends on `seed` alone.
+typedef struct random_source {
+  uint64_t seed, next;
+} random_source;
+
+// Uniform in [low, high].
+int random_int(random_source *random, int low, int high);
+
+// A program without addresses and waits in which every read finds data: several streams, one to five
+// micro-batches, with or without evaluation, tensors of every lifetime, written whole, piece by piece or own
+// slot and gathered, updated in place, operands that move with the rank in a shard group of 1 to 4. Lifetimes
+// are set. The caller owns it.
+fsdp_program *random_program(random_source *random);
+
+// A copy of everything; the caller owns it.
+fsdp_program *copy_program(const fsdp_program *program);

@@ -1,0 +1,519 @@
+// Checkpoints: every element of every part comes back to the bit, whatever ranks, strategy, wrapping, offload
+// and dtype save and load; every damaged byte is found; the folder holds what it should.
+//
+// Values are a function of part, parameter name and element, so nothing that was saved is kept to compare
+// with.
+#include "tests/support/harness.h"
+#include "tests/support/io_files.h"
+
+#include "runtime/base/check.h"
+#include "runtime/base/random.h"
+#include "runtime/checkpoint/checkpoint_file.h"
+#include "runtime/checkpoint/checkpoint_folder.h"
+#include "runtime/comm/comm_inproc.h"
+#include "runtime/exec/state.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+// ---- Values
+
+// A finite number that bf16 holds exactly where `dtype` is bf16, as bits.
+static uint32_t bits_of(int part, const char *name, int64_t element, fsdp_dtype dtype) {
+  uint64_t x = fsdp_random_stream(name) + (uint64_t)part * 77 + (uint64_t)element * 0x9e3779b97f4a7c15u;
+  x = (x ^ (x >> 31)) * 0xbf58476d1ce4e5b9u;
+  uint32_t bits = (uint32_t)(x >> 32);
+  bits = (bits & 0x81ffffffu) | 0x3c000000u;
+  return dtype == FSDP_BF16 ? bits & 0xffff0000u : bits;
+}
+
+static void put_value(void *values, int64_t index, uint32_t bits, fsdp_dtype dtype) {
+  if (dtype == FSDP_F32)
+    ((uint32_t *)values)[index] = bits;
+  else
+    ((uint16_t *)values)[index] = (uint16_t)(bits >> 16);
+}
+
+static uint32_t get_value(const void *values, int64_t index, fsdp_dtype dtype) {
+  return dtype == FSDP_F32 ? ((const uint32_t *)values)[index]
+                           : (uint32_t)((const uint16_t *)values)[index] << 16;
+}
+
+// ---- Saving
+
+typedef struct maker {
+  const fsdp_checkpoint *checkpoint;
+  unsigned char values[4 << 20];
+} maker;
+
+// A range of a unit's flat buffer: parameters where there are some, zeros between.
+static const void *make_range(void *context, const fsdp_checkpoint_range *range) {
+  maker *m = context;
+  const fsdp_checkpoint *c = m->checkpoint;
+  fsdp_dtype dtype = c->dtype[range->part];
+  memset(m->values, 0, (size_t)(range->elems * fsdp_dtype_bytes(dtype)));
+  for (int p = 0; p < c->param_count; p++) {
+    const fsdp_checkpoint_param *param = &c->params[p];
+    if (param->unit != range->unit) continue;
+    for (int64_t i = 0; i < range->elems; i++) {
+      int64_t element = range->first_elem + i - param->offset;
+      if (element < 0 || element >= param->numel) continue;
+      put_value(m->values, i, bits_of(range->part, param->name, element, dtype), dtype);
+    }
+  }
+  return m->values;
+}
+
+// All data of a rank's file, as a snapshot holds it; the caller frees it.
+static unsigned char *make_all(maker *m, int rank) {
+  const fsdp_checkpoint *c = m->checkpoint;
+  size_t bytes = (size_t)fsdp_checkpoint_data_bytes(c, rank);
+  unsigned char *data = aligned_alloc(4096, (bytes / 4096 + 1) * 4096), *to = data;
+  assert_non_null(data);
+  for (int part = 0; part < FSDP_CHECKPOINT_PARTS; part++) {
+    for (int u = 0; u < c->unit_count; u++) {
+      fsdp_checkpoint_range range = {.part = part, .unit = u};
+      fsdp_checkpoint_piece(c, rank, u, &range.first_elem, &range.elems);
+      size_t unit_bytes = (size_t)(range.elems * fsdp_dtype_bytes(c->dtype[part]));
+      assert_true(unit_bytes <= sizeof m->values);
+      memcpy(to, make_range(m, &range), unit_bytes);
+      to += unit_bytes;
+    }
+  }
+  assert_int_equal(to - data, bytes);
+  return data;
+}
+
+// Saves step `step` of `plan` into `folder`, every rank after the other, each in another way.
+static void save(const fsdp_plan_config *config, const char *folder, int64_t step) {
+  static maker m;
+  fsdp_plan *plan;
+  fsdp_error error;
+  assert_int_equal(fsdp_plan_create(config, &plan, &error), FSDP_OK);
+  fsdp_checkpoint *c = fsdp_checkpoint_create(plan, "small");
+  m.checkpoint = c;
+  c->progress = (fsdp_checkpoint_progress){.step = step, .global_batch = 8, .sample_count = 100};
+  char temporary[FSDP_CHECKPOINT_PATH_BYTES], final[FSDP_CHECKPOINT_PATH_BYTES];
+  fsdp_checkpoint_paths(folder, step, temporary, final);
+  if (fsdp_checkpoint_begin(folder, step, &error) != FSDP_OK) fail_msg("%s", error.message);
+  for (int r = 0; r < c->file_count; r++) {
+    unsigned char *data = r % 3 == 0 ? make_all(&m, r) : NULL;
+    fsdp_checkpoint_file_config file = {.checkpoint = c,
+                                        .rank = r,
+                                        .folder = temporary,
+                                        .data = data,
+                                        .source = make_range,
+                                        .context = &m,
+                                        .piece_bytes = r % 2 ? 4096 : 0};
+    if (fsdp_checkpoint_file_write(&file, &c->files[r], &error) != FSDP_OK) fail_msg("%s", error.message);
+    free(data);
+  }
+  if (fsdp_checkpoint_commit(folder, NULL, c, &error) != FSDP_OK) fail_msg("%s", error.message);
+  fsdp_checkpoint_destroy(c);
+  fsdp_plan_destroy(plan);
+}
+
+// ---- Loading
+
+typedef struct loader {
+  const fsdp_checkpoint *checkpoint;
+  fsdp_checkpoint_reader *reader;
+  int part;
+  int64_t seen; // elements compared
+} loader;
+
+static fsdp_status load_range(void *context, const fsdp_state_range *range, void *values, fsdp_error *error) {
+  loader *l = context;
+  int param = fsdp_checkpoint_find(l->checkpoint, range->name);
+  return fsdp_checkpoint_read(l->reader, l->part, param, range->first_elem, range->elems, values, error);
+}
+
+static fsdp_status compare_range(void *context, const fsdp_state_range *range, void *values,
+                                 fsdp_error *error) {
+  loader *l = context;
+  (void)error;
+  for (int64_t i = 0; i < range->elems; i++) {
+    uint32_t wanted = bits_of(l->part, range->name, range->first_elem + i, range->dtype);
+    uint32_t found = get_value(values, i, range->dtype);
+    if (found != wanted) {
+      fail_msg("part %d, %s[%lld]: %08x instead of %08x", l->part, range->name,
+               (long long)(range->first_elem + i), found, wanted);
+    }
+  }
+  l->seen += range->elems;
+  return FSDP_OK;
+}
+
+// One rank of a plan loads its shards and finds what was saved. Returns the bytes that it read; adds what it
+// holds to *elems.
+static int64_t load_rank(const fsdp_plan *plan, int rank, const fsdp_checkpoint *c, const char *path,
+                         int64_t *elems) {
+  fsdp_device_config device_config = {0};
+  fsdp_device_configure(plan->program, 1, &device_config);
+  fsdp_executor_config config = {.plan = plan, .rank = rank};
+  fsdp_error error;
+  assert_int_equal(fsdp_device_cpu()->create(&device_config, &config.device, &error), FSDP_OK);
+  fsdp_inproc *inproc = fsdp_inproc_create(&plan->program->mesh);
+  for (int g = 0; g < FSDP_GROUP_COUNT; g++) config.comms[g] = fsdp_inproc_comm(inproc, (fsdp_group)g, rank);
+  fsdp_executor *executor = fsdp_executor_create(&config);
+  loader l = {.checkpoint = c, .reader = fsdp_checkpoint_reader_create(c, path)};
+  for (l.part = 0; l.part < FSDP_CHECKPOINT_PARTS; l.part++) {
+    if (fsdp_state_load(executor, (fsdp_state_part)l.part, load_range, &l, &error) != FSDP_OK) {
+      fail_msg("%s", error.message);
+    }
+  }
+  for (l.part = 0; l.part < FSDP_CHECKPOINT_PARTS; l.part++) {
+    assert_int_equal(fsdp_state_save(executor, (fsdp_state_part)l.part, compare_range, &l, &error), FSDP_OK);
+  }
+  *elems += l.seen;
+  int64_t bytes = fsdp_checkpoint_reader_bytes(l.reader);
+  fsdp_checkpoint_reader_destroy(l.reader);
+  fsdp_executor_destroy(executor);
+  for (int g = 0; g < FSDP_GROUP_COUNT; g++) fsdp_comm_destroy(config.comms[g]);
+  fsdp_inproc_destroy(inproc);
+  fsdp_device_cpu()->destroy(config.device);
+  return bytes;
+}
+
+static void load_all(const fsdp_plan_config *config, const char *path) {
+  fsdp_plan *plan;
+  fsdp_checkpoint *c;
+  fsdp_error error;
+  assert_int_equal(fsdp_plan_create(config, &plan, &error), FSDP_OK);
+  if (fsdp_checkpoint_read_manifest(path, &c, &error) != FSDP_OK) fail_msg("%s", error.message);
+  assert_int_equal(fsdp_checkpoint_check_files(c, path, &error), FSDP_OK);
+  int64_t elems = 0;
+  for (int r = 0; r < fsdp_mesh_ranks(&config->mesh); r++) load_rank(plan, r, c, path, &elems);
+  int64_t copies = config->mesh.size[FSDP_AXIS_DATA];
+  assert_int_equal(elems, FSDP_CHECKPOINT_PARTS * copies * fsdp_checkpoint_numel(c));
+  fsdp_checkpoint_destroy(c);
+  fsdp_plan_destroy(plan);
+}
+
+typedef struct place {
+  fsdp_strategy strategy;
+  int data, fsdp;
+} place;
+
+static const place places[] = {
+    {FSDP_FULL, 1, 1},    {FSDP_FULL, 1, 2},    {FSDP_FULL, 1, 3},    {FSDP_FULL, 1, 8},
+    {FSDP_GRAD_OP, 1, 1}, {FSDP_GRAD_OP, 1, 2}, {FSDP_GRAD_OP, 1, 3}, {FSDP_GRAD_OP, 1, 8},
+    {FSDP_NO, 1, 1},      {FSDP_NO, 2, 1},      {FSDP_NO, 3, 1},      {FSDP_NO, 8, 1},
+    {FSDP_HYBRID, 2, 1},  {FSDP_HYBRID, 3, 1},  {FSDP_HYBRID, 2, 4},  {FSDP_HYBRID, 4, 2},
+};
+static const fsdp_wrap_policy wraps[] = {{FSDP_WRAP_SIZE, 6000, NULL},
+                                         {FSDP_WRAP_BLOCK, 0, NULL},
+                                         {FSDP_WRAP_NONE, 0, NULL},
+                                         {FSDP_WRAP_MODULE, 0, "LlamaMLP"}};
+
+static fsdp_plan_config config_of(const place *p, int wrap, bool offload) {
+  fsdp_plan_config config = harness_small_plan(1);
+  config.strategy = p->strategy;
+  config.mesh.size[FSDP_AXIS_DATA] = p->data;
+  config.mesh.size[FSDP_AXIS_FSDP] = p->fsdp;
+  config.wrap = wraps[wrap];
+  config.cpu_offload = offload;
+  return config;
+}
+
+static void saved_on_four_loads_everywhere(void **state) {
+  (void)state;
+  const place four = {FSDP_FULL, 1, 4};
+  const char *folder = io_folder_make();
+  fsdp_plan_config from = config_of(&four, 1, false);
+  save(&from, folder, 7);
+  for (size_t p = 0; p < sizeof places / sizeof *places; p++) {
+    for (int wrap = 0; wrap < 4; wrap++) {
+      for (int offload = 0; offload < 2; offload++) {
+        fsdp_plan_config to = config_of(&places[p], wrap, offload);
+        load_all(&to, io_path("step-00000007"));
+      }
+    }
+  }
+  io_folder_remove();
+}
+
+static void saved_anywhere_loads_on_three(void **state) {
+  (void)state;
+  const place three = {FSDP_FULL, 1, 3};
+  fsdp_plan_config to = config_of(&three, 0, false);
+  for (size_t p = 0; p < sizeof places / sizeof *places; p++) {
+    const char *folder = io_folder_make();
+    fsdp_plan_config from = config_of(&places[p], (int)p % 4, p % 2);
+    from.master_dtype = from.moment_dtype = p % 3 == 0 ? FSDP_BF16 : FSDP_F32;
+    to.master_dtype = from.master_dtype;
+    to.moment_dtype = from.moment_dtype;
+    save(&from, folder, 7);
+    load_all(&to, io_path("step-00000007"));
+    io_folder_remove();
+  }
+}
+
+// ---- Bytes
+
+// Over all ranks each byte of the parts is read once, but for the chunks that two of them need: at most one
+// at either end of what a rank reads of a file and part.
+static void bytes_are_read_once(void **state) {
+  (void)state;
+  const place four = {FSDP_FULL, 1, 4};
+  const char *folder = io_folder_make();
+  fsdp_plan_config config = config_of(&four, 2, false);
+  config.model.hidden_size = 128;
+  config.model.head_dim = 32;
+  config.model.intermediate_size = 512;
+  config.model.vocab_size = 1003;
+  save(&config, folder, 7);
+  fsdp_checkpoint *c;
+  fsdp_error error;
+  assert_int_equal(fsdp_checkpoint_read_manifest(io_path("step-00000007"), &c, &error), FSDP_OK);
+  int64_t ends = 0, data = 0;
+  for (int r = 0; r < 4; r++) {
+    int64_t bytes = fsdp_checkpoint_data_bytes(c, r);
+    data += bytes;
+    ends += c->files[r].bytes - bytes;
+  }
+  for (int ranks = 1; ranks <= 8; ranks++) {
+    config.mesh.size[FSDP_AXIS_FSDP] = ranks;
+    fsdp_plan *plan;
+    assert_int_equal(fsdp_plan_create(&config, &plan, &error), FSDP_OK);
+    int64_t read = 0, elems = 0;
+    for (int r = 0; r < ranks; r++) read += load_rank(plan, r, c, io_path("step-00000007"), &elems);
+    // A rank's shard lies in at most ceil(4 / ranks) + 1 files.
+    int files = (3 + ranks) / ranks + 1;
+    int64_t bound = data + ranks * (ends + files * 3 * 2 * FSDP_CHECKPOINT_CHUNK_BYTES);
+    if (read < data * 99 / 100 || read > bound) {
+      fail_msg("%d ranks read %lld bytes of %lld; at most %lld", ranks, (long long)read, (long long)data,
+               (long long)bound);
+    }
+    if (ranks == 4 || ranks == 1) assert_true(read <= data + ends * (ranks == 1 ? 1 : 4));
+    fsdp_plan_destroy(plan);
+  }
+  fsdp_checkpoint_destroy(c);
+  io_folder_remove();
+}
+
+// ---- Damage
+
+static unsigned char *read_file(const char *path, int64_t *bytes) {
+  struct stat information;
+  assert_int_equal(stat(path, &information), 0);
+  *bytes = information.st_size;
+  unsigned char *data = fsdp_alloc((size_t)*bytes);
+  FILE *file = fopen(path, "rb");
+  assert_int_equal(fread(data, 1, (size_t)*bytes, file), *bytes);
+  fclose(file);
+  return data;
+}
+
+// Reads everything of one part, as a rank that holds all of it would.
+static fsdp_status read_part(const fsdp_checkpoint *c, const char *path, int part, fsdp_error *error) {
+  fsdp_checkpoint_reader *reader = fsdp_checkpoint_reader_create(c, path);
+  fsdp_status status = fsdp_checkpoint_check_files(c, path, error);
+  for (int p = 0; p < c->param_count && status == FSDP_OK; p++) {
+    void *values = fsdp_alloc((size_t)c->params[p].numel * 4);
+    status = fsdp_checkpoint_read(reader, part, p, 0, c->params[p].numel, values, error);
+    free(values);
+  }
+  fsdp_checkpoint_reader_destroy(reader);
+  return status;
+}
+
+static fsdp_status read_everything(const fsdp_checkpoint *c, const char *path, fsdp_error *error) {
+  fsdp_status status = FSDP_OK;
+  for (int part = 0; part < FSDP_CHECKPOINT_PARTS && status == FSDP_OK; part++) {
+    status = read_part(c, path, part, error);
+  }
+  return status;
+}
+
+static void every_flipped_bit_is_found(void **state) {
+  (void)state;
+  const place two = {FSDP_FULL, 1, 2};
+  const char *folder = io_folder_make();
+  fsdp_plan_config config = config_of(&two, 1, false);
+  save(&config, folder, 7);
+  fsdp_checkpoint *c, *damaged;
+  fsdp_error error;
+  char path[512];
+  snprintf(path, sizeof path, "%s", io_path("step-00000007"));
+  assert_int_equal(fsdp_checkpoint_read_manifest(path, &c, &error), FSDP_OK);
+  assert_int_equal(read_everything(c, path, &error), FSDP_OK);
+  int64_t bytes;
+  unsigned char *data = read_file(io_path("step-00000007/rank-00001.safetensors"), &bytes);
+  for (int64_t at = 0; at < bytes; at += at < 4096 || at > bytes - 256 ? 37 : 4099) {
+    data[at] ^= (unsigned char)(1 << at % 8);
+    io_write("step-00000007/rank-00001.safetensors", data, bytes);
+    IO_EXPECT(read_everything(c, path, &error), FSDP_ERR_INPUT, &error, "rank-00001", "damaged");
+    data[at] ^= (unsigned char)(1 << at % 8);
+  }
+  io_write("step-00000007/rank-00001.safetensors", data, bytes);
+  assert_int_equal(read_everything(c, path, &error), FSDP_OK);
+  io_write("step-00000007/rank-00001.safetensors", data, bytes - 1);
+  IO_EXPECT(fsdp_checkpoint_check_files(c, path, &error), FSDP_ERR_INPUT, &error, "rank-00001", "bytes");
+  IO_EXPECT(read_everything(c, path, &error), FSDP_ERR_INPUT, &error, "rank-00001");
+  unlink(io_path("step-00000007/rank-00001.safetensors"));
+  IO_EXPECT(fsdp_checkpoint_check_files(c, path, &error), FSDP_ERR_INPUT, &error, "rank-00001");
+  free(data);
+  data = read_file(io_path("step-00000007/checkpoint.json"), &bytes);
+  for (int64_t at = 0; at < bytes; at += 7) {
+    unsigned char before = data[at];
+    data[at] ^= 4; // a letter for a letter, a digit for a digit, mostly
+    io_write("step-00000007/checkpoint.json", data, bytes);
+    bool white = before == ' ' || before == '\n';
+    fsdp_status status = fsdp_checkpoint_read_manifest(path, &damaged, &error);
+    if (status == FSDP_OK && !white) fail_msg("byte %lld of the manifest was changed", (long long)at);
+    if (status == FSDP_OK) fsdp_checkpoint_destroy(damaged);
+    data[at] = before;
+  }
+  for (int64_t cut = 0; cut < bytes; cut += 211) {
+    io_write("step-00000007/checkpoint.json", data, cut);
+    assert_int_equal(fsdp_checkpoint_read_manifest(path, &damaged, &error), FSDP_ERR_INPUT);
+  }
+  free(data);
+  fsdp_checkpoint_destroy(c);
+  io_folder_remove();
+}
+
+// Version 3 draws AdamW's random bits in another way, so that a run of version 2 would not go on to the bit.
+static void older_versions_are_refused(void **state) {
+  (void)state;
+  const place one = {FSDP_FULL, 1, 1};
+  const char *folder = io_folder_make();
+  fsdp_plan_config config = config_of(&one, 1, false);
+  save(&config, folder, 7);
+  fsdp_checkpoint *c;
+  fsdp_error error;
+  int64_t bytes;
+  unsigned char *data = read_file(io_path("step-00000007/checkpoint.json"), &bytes);
+  char *text = fsdp_alloc((size_t)bytes + 1), *number = NULL;
+  memcpy(text, data, (size_t)bytes);
+  text[bytes] = 0;
+  number = strstr(text, "\"version\": ");
+  assert_non_null(number);
+  number += strlen("\"version\": ");
+  assert_true(number[0] == '3');
+  number[0] = '2';
+  io_write("step-00000007/checkpoint.json", text, bytes);
+  IO_EXPECT(fsdp_checkpoint_read_manifest(io_path("step-00000007"), &c, &error), FSDP_ERR_INPUT, &error,
+            "checkpoint.json", "format version 2", "reads 3", "use the version that wrote it");
+  free(text);
+  free(data);
+  io_folder_remove();
+}
+
+// ---- The folder
+
+static void expect_list(const char *folder, const int64_t *steps) {
+  fsdp_checkpoint_entry *entries;
+  int count = fsdp_checkpoint_list(folder, &entries), i = 0;
+  for (; steps[i]; i++) {
+    if (i >= count || entries[i].step != steps[i]) fail_msg("entry %d is not step %d", i, (int)steps[i]);
+  }
+  assert_int_equal(count, i);
+  free(entries);
+}
+#define EXPECT_LIST(folder, ...) expect_list(folder, (const int64_t[]){__VA_ARGS__, 0})
+
+static void folder_keeps_the_newest(void **state) {
+  (void)state;
+  const place one = {FSDP_FULL, 1, 1};
+  const char *folder = io_folder_make();
+  fsdp_plan_config config = config_of(&one, 2, false);
+  for (int64_t step = 10; step <= 40; step += 10) save(&config, folder, step);
+  EXPECT_LIST(folder, 40, 30, 20, 10);
+  save(&config, folder, 20); // again: it is the newest now
+  EXPECT_LIST(folder, 20, 40, 30, 10);
+  fsdp_checkpoint_prune(folder, 3);
+  EXPECT_LIST(folder, 20, 40, 30);
+  // What crashes leave: temporary ones go, one that was set aside for a successor that never came is back.
+  assert_int_equal(mkdir(io_path("step-00000050.tmp"), 0777), 0);
+  io_write_text("step-00000050.tmp/rank-00000.safetensors", "half");
+  assert_int_equal(rename(io_path("step-00000030"), io_path("step-00000030.old")), 0);
+  io_write_text("log.jsonl", "{}\n");
+  fsdp_checkpoint_clean(folder);
+  EXPECT_LIST(folder, 20, 40, 30);
+  assert_int_equal(access(io_path("step-00000050.tmp"), F_OK), -1);
+  assert_int_equal(access(io_path("log.jsonl"), F_OK), 0);
+  // Unreadable ones come first, for they may be the newest, and go first.
+  io_write_text("step-00000040/checkpoint.json", "{");
+  EXPECT_LIST(folder, 40, 20, 30);
+  fsdp_checkpoint_prune(folder, 2);
+  EXPECT_LIST(folder, 20, 30);
+  fsdp_checkpoint_prune(folder, 0);
+  EXPECT_LIST(folder, 20, 30);
+  io_folder_remove();
+}
+
+static char waited_for[512];
+static int waits;
+
+static void remember_wait(const char *folder, const char *holder, int wait_ms) {
+  (void)folder;
+  snprintf(waited_for, sizeof waited_for, "%s, %d ms", holder, wait_ms);
+  waits++;
+}
+
+static void folder_has_one_writer(void **state) {
+  (void)state;
+  char wanted[512], host[256] = "";
+  gethostname(host, sizeof host - 1);
+  const char *folder = io_folder_make();
+  int first, second;
+  fsdp_error error;
+  assert_int_equal(fsdp_checkpoint_lock(folder, 0, NULL, &first, &error), FSDP_OK);
+  IO_EXPECT(fsdp_checkpoint_lock(folder, 200, remember_wait, &second, &error), FSDP_ERR_INPUT, &error,
+            "another run", "-e");
+  // Said once, and by whom it is held.
+  snprintf(wanted, sizeof wanted, "process %ld on host %s, 200 ms", (long)getpid(), host);
+  assert_string_equal(waited_for, wanted);
+  assert_int_equal(waits, 1);
+  wanted[strcspn(wanted, ",")] = 0;
+  if (!strstr(error.message, wanted)) fail_msg("no '%s' in: %s", wanted, error.message);
+  close(first); // killed: what it left behind is not believed
+  assert_int_equal(access(io_path(".lock"), F_OK), 0);
+  assert_int_equal(fsdp_checkpoint_lock(folder, 0, remember_wait, &second, &error), FSDP_OK);
+  assert_int_equal(waits, 1);
+  fsdp_checkpoint_unlock(folder, second);
+  assert_int_equal(access(io_path(".lock"), F_OK), -1);
+  IO_EXPECT(fsdp_checkpoint_lock(io_path("none"), 0, NULL, &second, &error), FSDP_ERR_INPUT, &error, "none");
+  io_folder_remove();
+}
+
+// Slices of shards of any size, by any number of replicas, cover each element once, and the holder is found.
+static void pieces_cover_every_element(void **state) {
+  (void)state;
+  for (int shards = 1; shards <= 5; shards++) {
+    for (int replicas = 1; replicas <= 7; replicas++) {
+      fsdp_checkpoint_unit unit = {.padded_numel = 16 * 9 * shards};
+      fsdp_checkpoint c = {.mesh = {{replicas, shards}}, .units = &unit, .unit_count = 1};
+      int held[16 * 9 * 5] = {0};
+      for (int r = 0; r < shards * replicas; r++) {
+        int64_t first, elems;
+        fsdp_checkpoint_piece(&c, r, 0, &first, &elems);
+        for (int64_t e = first; e < first + elems; e++) {
+          held[e]++;
+          assert_int_equal(fsdp_checkpoint_holder(&c, 0, e), r);
+        }
+      }
+      for (int64_t e = 0; e < unit.padded_numel; e++) assert_int_equal(held[e], 1);
+    }
+  }
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(pieces_cover_every_element),    cmocka_unit_test(saved_on_four_loads_everywhere),
+      cmocka_unit_test(saved_anywhere_loads_on_three), cmocka_unit_test(bytes_are_read_once),
+      cmocka_unit_test(every_flipped_bit_is_found),    cmocka_unit_test(folder_keeps_the_newest),
+      cmocka_unit_test(folder_has_one_writer),         cmocka_unit_test(older_versions_are_refused),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,254 @@
+// config_json: both generations of keys, and every way in which a config.json can be wrong.
+#include "runtime/checkpoint/config_compare.h"
+#include "runtime/checkpoint/config_json.h"
+#include "tests/support/io_files.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#define SIZES "\"vocab_size\":128,\"hidden_size\":32,\"intermediate_size\":64,\"num_hidden_layers\":2"
+#define BASE  "\"model_type\":\"llama\"," SIZES ",\"num_attention_heads\":4"
+
+static fsdp_status read_text(const char *text, fsdp_llama_config *config, fsdp_error *error) {
+  memset(error, 0, sizeof *error);
+  return fsdp_config_read(io_write_text("config.json", text), config, error);
+}
+
+static void read_good(const char *text, fsdp_llama_config *config) {
+  fsdp_error error;
+  if (read_text(text, config, &error)) fail_msg("refused: %s", error.message);
+}
+
+static void golden_folders_are_read(void **state) {
+  (void)state;
+  fsdp_llama_config c;
+  fsdp_error error;
+  assert_int_equal(fsdp_config_read(FSDP_SOURCE_DIR "/tests/golden/llama3_rope/config.json", &c, &error),
+                   FSDP_OK);
+  assert_int_equal(c.rope_scaling, FSDP_ROPE_LLAMA3);
+  assert_true(c.rope_factor == 8 && c.rope_low_freq_factor == 1 && c.rope_high_freq_factor == 4);
+  assert_int_equal(c.rope_original_max_position, 32);
+  assert_int_equal(c.max_position_embeddings, 256);
+  assert_int_equal(fsdp_config_read(FSDP_SOURCE_DIR "/tests/golden/multi_query_257/config.json", &c, &error),
+                   FSDP_OK);
+  assert_int_equal(c.rope_scaling, FSDP_ROPE_LINEAR);
+  assert_true(c.rope_factor == 2.5 && c.rope_theta == 10000 && c.rms_norm_eps == 1e-5);
+  assert_int_equal(c.num_kv_heads, 1);
+  assert_int_equal(c.head_dim, 12);
+  assert_int_equal(fsdp_config_read(FSDP_SOURCE_DIR "/tests/golden/odd/config.json", &c, &error), FSDP_OK);
+  assert_int_equal(c.num_kv_heads, 3);
+  assert_int_equal(c.head_dim, 16);
+  assert_false(c.tie_word_embeddings);
+  assert_int_equal(fsdp_config_read(FSDP_SOURCE_DIR "/tests/golden/tied/config.json", &c, &error), FSDP_OK);
+  assert_true(c.tie_word_embeddings);
+}
+
+static void defaults_are_those_of_transformers(void **state) {
+  (void)state;
+  fsdp_llama_config c;
+  read_good("{" BASE "}", &c);
+  assert_int_equal(c.num_kv_heads, 4);
+  assert_int_equal(c.head_dim, 8);
+  assert_int_equal(c.max_position_embeddings, 2048);
+  assert_true(c.rope_theta == 10000 && c.rms_norm_eps == 1e-6 && c.initializer_range == 0.02);
+  assert_int_equal(c.rope_scaling, FSDP_ROPE_DEFAULT);
+  read_good("{" BASE
+            ",\"head_dim\":null,\"num_key_value_heads\":null,\"rope_scaling\":null,\"hidden_act\":\"silu\","
+            "\"attention_bias\":false,\"initializer_range\":0.01}",
+            &c);
+  assert_true(c.head_dim == 8 && c.num_kv_heads == 4 && c.initializer_range == 0.01);
+  // A model type alone, or architectures alone, suffice.
+  read_good("{\"architectures\":[\"LlamaForCausalLM\"]," SIZES ",\"num_attention_heads\":4}", &c);
+}
+
+static void rope_in_every_spelling(void **state) {
+  (void)state;
+  fsdp_llama_config c;
+  read_good("{" BASE ",\"rope_theta\":5e5,\"rope_scaling\":{\"rope_type\":\"llama3\",\"factor\":8,"
+            "\"low_freq_factor\":1,\"high_freq_factor\":4.0,\"original_max_position_embeddings\":8192}}",
+            &c);
+  assert_true(c.rope_scaling == FSDP_ROPE_LLAMA3 && c.rope_theta == 5e5 &&
+              c.rope_original_max_position == 8192);
+  read_good("{" BASE ",\"original_max_position_embeddings\":16,\"rope_scaling\":{\"rope_type\":\"llama3\","
+            "\"factor\":8,\"low_freq_factor\":1,\"high_freq_factor\":4.0,"
+            "\"original_max_position_embeddings\":32}}",
+            &c);
+  assert_int_equal(c.rope_original_max_position, 16); // Transformers 5.23: that of the model, not of its rope
+  read_good("{" BASE ",\"rope_parameters\":{\"rope_type\":\"linear\",\"rope_theta\":20000,\"factor\":4}}",
+            &c);
+  assert_true(c.rope_scaling == FSDP_ROPE_LINEAR && c.rope_theta == 20000 && c.rope_factor == 4);
+  read_good("{" BASE ",\"rope_theta\":30000,\"rope_scaling\":{\"type\":\"linear\",\"factor\":2}}", &c);
+  assert_true(c.rope_scaling == FSDP_ROPE_LINEAR && c.rope_theta == 30000 && c.rope_factor == 2);
+  read_good("{" BASE ",\"rope_scaling\":{\"rope_type\":\"default\"}}", &c);
+  assert_int_equal(c.rope_scaling, FSDP_ROPE_DEFAULT);
+  read_good("{" BASE ",\"rope_scaling\":{\"type\":\"linear\",\"factor\":2},"
+            "\"rope_parameters\":{\"rope_type\":\"default\",\"rope_theta\":5.0}}",
+            &c);
+  assert_true(c.rope_scaling == FSDP_ROPE_LINEAR && c.rope_theta == 10000);
+}
+
+typedef struct bad_case {
+  const char *text;
+  const char *parts[3];
+} bad_case;
+
+static const bad_case bad_cases[] = {
+    {"{" BASE ",\n  \"x\": }", {"config.json:2:", "not valid JSON"}},
+    {"{" BASE, {"config.json:1:", "not valid JSON"}},
+    {"", {"not valid JSON"}},
+    {"[1, 2]", {"not a JSON object"}},
+    {"{" BASE ",\"vocab_size\":3}", {"not valid JSON", "duplicate", "vocab_size"}},
+    {"{" SIZES ",\"num_attention_heads\":4}", {"\"model_type\" is missing"}},
+    {"{\"model_type\":\"mistral\"," SIZES "}", {"\"model_type\" is \"mistral\"", "llama"}},
+    {"{" BASE ",\"architectures\":[\"LlamaForSequenceClassification\"]}",
+     {"architectures", "LlamaForCausalLM"}},
+    {"{" BASE ",\"architectures\":\"LlamaForCausalLM\"}", {"architectures"}},
+    {"{\"model_type\":\"llama\"," SIZES "}", {"\"num_attention_heads\" is missing"}},
+    {"{\"model_type\":\"llama\",\"vocab_size\":1,\"hidden_size\":null}", {"\"hidden_size\" is missing"}},
+    {"{" BASE ",\"attention_bias\":true}", {"\"attention_bias\" is true", "not built"}},
+    {"{" BASE ",\"mlp_bias\":true}", {"\"mlp_bias\" is true"}},
+    {"{" BASE ",\"mlp_bias\":\"no\"}", {"\"mlp_bias\" is \"no\"", "true or false"}},
+    {"{" BASE ",\"hidden_act\":\"gelu\"}", {"\"hidden_act\" is \"gelu\"", "silu"}},
+    {"{" BASE ",\"attention_dropout\":0.1}", {"\"attention_dropout\" is 0.1", "0.0"}},
+    {"{" BASE ",\"quantization_config\":{\"bits\":4}}", {"\"quantization_config\"", "original"}},
+    {"{" BASE ",\"head_dim\":0}", {"\"head_dim\" is 0", "at least 1"}},
+    {"{" BASE ",\"head_dim\":7.5}", {"\"head_dim\" is 7.5", "whole number"}},
+    {"{" BASE ",\"num_key_value_heads\":-1}", {"\"num_key_value_heads\" is -1"}},
+    {"{" BASE ",\"num_key_value_heads\":3}", {"config.json", "4", "3"}},
+    {"{\"model_type\":\"llama\"," SIZES ",\"num_attention_heads\":5}", {"\"hidden_size\" is 32", "5"}},
+    {"{" BASE ",\"rms_norm_eps\":0}", {"\"rms_norm_eps\" is 0", "above 0"}},
+    {"{" BASE ",\"rope_theta\":\"big\"}", {"\"rope_theta\" is \"big\""}},
+    {"{" BASE ",\"rope_theta\":1e999}", {"not valid JSON"}},
+    {"{" BASE ",\"rope_scaling\":3}", {"\"rope_scaling\" is 3", "object"}},
+    {"{" BASE ",\"rope_scaling\":{\"rope_type\":\"yarn\",\"factor\":2}}",
+     {"\"rope_type\" is \"yarn\"", "llama3"}},
+    {"{" BASE ",\"rope_scaling\":{\"type\":\"dynamic\",\"factor\":2}}", {"\"rope_type\" is \"dynamic\""}},
+    {"{" BASE ",\"rope_scaling\":{\"type\":7}}", {"\"rope_type\" is 7"}},
+    {"{" BASE ",\"rope_scaling\":{\"type\":\"linear\"}}", {"\"factor\" is missing"}},
+    {"{" BASE ",\"rope_scaling\":{\"type\":\"linear\",\"factor\":-2}}", {"\"factor\" is -2"}},
+    {"{" BASE ",\"rope_parameters\":{\"rope_type\":\"llama3\",\"factor\":2,\"low_freq_factor\":1}}",
+     {"\"high_freq_factor\" is missing"}},
+    {"{" BASE ",\"rope_parameters\":{\"rope_type\":\"llama3\",\"factor\":2,\"low_freq_factor\":4,"
+     "\"high_freq_factor\":4}}",
+     {"\"high_freq_factor\" is 4", "low_freq_factor"}},
+    {"{" BASE ",\"partial_rotary_factor\":0.5}", {"\"partial_rotary_factor\" is 0.5"}},
+    {"{" BASE ",\"vocab_size_2\":99999999999999999999}", {"not valid JSON"}},
+    {"{" BASE ",\"head_dim\":4611686018427387904}", {"config.json"}},
+};
+
+static void every_bad_file_is_refused_with_its_reason(void **state) {
+  (void)state;
+  for (size_t i = 0; i < sizeof bad_cases / sizeof *bad_cases; i++) {
+    fsdp_llama_config config;
+    fsdp_error error;
+    fsdp_status status = read_text(bad_cases[i].text, &config, &error);
+    if (status != FSDP_ERR_INPUT) fail_msg("not refused: %s", bad_cases[i].text);
+    const char *parts[4] = {bad_cases[i].parts[0], bad_cases[i].parts[1], bad_cases[i].parts[2], NULL};
+    io_expect(status, FSDP_ERR_INPUT, &error, parts);
+    io_expect(status, FSDP_ERR_INPUT, &error, (const char *const[]){"config.json", NULL});
+  }
+}
+
+static void missing_file_is_named(void **state) {
+  (void)state;
+  fsdp_llama_config config;
+  fsdp_error error;
+  IO_EXPECT(fsdp_config_read(io_path("none/config.json"), &config, &error), FSDP_ERR_INPUT, &error,
+            "none/config.json", "No such file", "--model");
+}
+
+// Cuts of a good file are errors, never a crash (the sanitizers look on).
+static void every_truncation_is_refused(void **state) {
+  (void)state;
+  const char *text = "{" BASE ",\"rope_scaling\":{\"type\":\"linear\",\"factor\":2.0},\"rms_norm_eps\":1e-5}";
+  for (size_t length = 0; length < strlen(text); length++) {
+    fsdp_llama_config config;
+    fsdp_error error;
+    assert_int_equal(fsdp_config_read(io_write("cut.json", text, (int64_t)length), &config, &error),
+                     FSDP_ERR_INPUT);
+  }
+}
+
+// Each field changed by itself, in configurations that use it.
+static void every_field_that_changes_a_number_is_compared(void **state) {
+  (void)state;
+  enum { NUMBERS, NOTHING, LLAMA3_ONLY, SCALED_ONLY };
+  fsdp_llama_config base, other;
+  fsdp_error error;
+  char out[512];
+  for (int scaling = FSDP_ROPE_DEFAULT; scaling <= FSDP_ROPE_LLAMA3; scaling++) {
+    assert_int_equal(fsdp_llama_preset("llama3-405b", &base, &error), FSDP_OK);
+    base.rope_scaling = (fsdp_rope_scaling)scaling;
+#define CHANGED(field, value, kind, key)                                                                     \
+  {                                                                                                          \
+    other = base;                                                                                            \
+    other.field = (value);                                                                                   \
+    bool used = (kind) == NUMBERS || ((kind) == LLAMA3_ONLY && scaling == FSDP_ROPE_LLAMA3) ||               \
+                ((kind) == SCALED_ONLY && scaling != FSDP_ROPE_DEFAULT);                                     \
+    assert_int_equal(fsdp_config_differs(&base, &other, FSDP_CONFIG_NUMBERS, out, sizeof out), used);        \
+    if (used && !strstr(out, key)) fail_msg("\"%s\" does not name %s", out, key);                            \
+    used |= (kind) == NOTHING;                                                                               \
+    assert_int_equal(fsdp_config_differs(&base, &other, FSDP_CONFIG_ALL, out, sizeof out), used);            \
+  }
+    CHANGED(vocab_size, 128257, NUMBERS, "vocab_size 128256 → 128257")
+    CHANGED(hidden_size, 1, NUMBERS, "hidden_size 16384 → 1")
+    CHANGED(intermediate_size, 1, NUMBERS, "intermediate_size 53248 → 1")
+    CHANGED(num_layers, 1, NUMBERS, "num_hidden_layers 126 → 1")
+    CHANGED(num_heads, 64, NUMBERS, "num_attention_heads 128 → 64")
+    CHANGED(num_kv_heads, 16, NUMBERS, "num_key_value_heads 8 → 16")
+    CHANGED(head_dim, 64, NUMBERS, "head_dim 128 → 64")
+    CHANGED(rms_norm_eps, 1e-6, NUMBERS, "rms_norm_eps 1e-5 → 1e-6")
+    CHANGED(rope_theta, 1e4, NUMBERS, "rope_theta 500000.0 → 10000.0")
+    CHANGED(rope_theta, 5e5 * (1 + 0x1p-52), NUMBERS, "rope_theta 500000.0 → 500000.0000000001")
+    CHANGED(rope_scaling, (fsdp_rope_scaling)((scaling + 1) % 3), NUMBERS, "rope_scaling")
+    CHANGED(rope_factor, 4, SCALED_ONLY, "rope_scaling.factor 8.0 → 4.0")
+    CHANGED(rope_low_freq_factor, 2, LLAMA3_ONLY, "rope_scaling.low_freq_factor 1.0 → 2.0")
+    CHANGED(rope_high_freq_factor, 8, LLAMA3_ONLY, "rope_scaling.high_freq_factor 4.0 → 8.0")
+    CHANGED(rope_original_max_position, 4096, LLAMA3_ONLY,
+            "rope_scaling.original_max_position_embeddings 8192 → 4096")
+    CHANGED(tie_word_embeddings, true, NUMBERS, "tie_word_embeddings false → true")
+    CHANGED(max_position_embeddings, 1, NOTHING, "")
+    CHANGED(initializer_range, 1, NOTHING, "")
+#undef CHANGED
+    assert_false(fsdp_config_differs(&base, &base, FSDP_CONFIG_ALL, out, sizeof out));
+  }
+  // Every difference is listed, and a buffer that is too short is not overrun.
+  other = base;
+  other.rope_theta = 1e4;
+  other.vocab_size = 5;
+  assert_true(fsdp_config_differs(&base, &other, FSDP_CONFIG_NUMBERS, out, sizeof out));
+  assert_string_equal(out, "vocab_size 128256 → 5, rope_theta 500000.0 → 10000.0");
+  memset(out, 'x', sizeof out);
+  assert_true(fsdp_config_differs(&base, &other, FSDP_CONFIG_NUMBERS, out, 12));
+  assert_string_equal(out, "vocab_size ");
+  assert_int_equal(out[12], 'x');
+}
+
+static int set_up(void **state) {
+  (void)state;
+  return !io_folder_make();
+}
+
+static int tear_down(void **state) {
+  (void)state;
+  io_folder_remove();
+  return 0;
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(golden_folders_are_read),
+      cmocka_unit_test(defaults_are_those_of_transformers),
+      cmocka_unit_test(rope_in_every_spelling),
+      cmocka_unit_test(every_bad_file_is_refused_with_its_reason),
+      cmocka_unit_test(missing_file_is_named),
+      cmocka_unit_test(every_truncation_is_refused),
+      cmocka_unit_test(every_field_that_changes_a_number_is_compared),
+  };
+  return cmocka_run_group_tests(tests, set_up, tear_down);
+}

@@ -1,0 +1,143 @@
+// Files of tokens and manifests, cut off at every length and with every single bit flipped: each is refused,
+// or what is read is the same as before.
+#include "models/graph/op.h"
+#include "runtime/checkpoint/checkpoint.h"
+#include "runtime/data/dataset.h"
+#include "tests/support/harness.h"
+#include "tests/support/io_files.h"
+#include "tests/support/token_bytes.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#define SEQ     8
+#define VOCAB   60000
+#define SAMPLES 4
+
+typedef struct samples {
+  int32_t tokens[SAMPLES][SEQ], targets[SAMPLES][SEQ];
+} samples;
+
+// All samples of a data set of one file; FSDP_ERR_INPUT where it is refused.
+static fsdp_status read_samples(const char *path, samples *out) {
+  fsdp_dataset_config config = {
+      .paths = path, .seq = SEQ, .global_batch = 1, .vocab_size = VOCAB, .verify = true};
+  fsdp_dataset *dataset;
+  fsdp_error error;
+  fsdp_status status = fsdp_dataset_open(&config, &dataset, &error);
+  if (status != FSDP_OK) return status;
+  assert_int_equal(fsdp_dataset_sample_count(dataset), SAMPLES);
+  for (int i = 0; i < SAMPLES; i++) fsdp_dataset_fill(dataset, i, out->tokens[i], out->targets[i]);
+  fsdp_dataset_close(dataset);
+  return FSDP_OK;
+}
+
+// A file of 33 tokens in two documents; the caller frees it.
+static unsigned char *make_tokens(int width, int64_t *length) {
+  uint32_t tokens[33];
+  uint8_t counts[33];
+  uint64_t starts[2] = {0, 20};
+  for (int i = 0; i < 33; i++) tokens[i] = (uint32_t)(7 * i % 200), counts[i] = i % 5 != 0;
+  token_bytes from = {.tokens = tokens,
+                      .counts = counts,
+                      .count = 33,
+                      .width = width,
+                      .starts = starts,
+                      .documents = 2,
+                      .packed = true,
+                      .vocab_size = width == 1 ? 256 : VOCAB,
+                      .tokenizer_hash = 5};
+  return token_bytes_make(&from, length);
+}
+
+static void a_flipped_bit_of_tokens_is_found(void **state) {
+  (void)state;
+  for (int width = 1; width <= 4; width *= 2) {
+    int64_t length, accepted = 0;
+    unsigned char *file = make_tokens(width, &length);
+    samples good, read;
+    assert_int_equal(read_samples(io_write("good.tok", file, length), &good), FSDP_OK);
+    for (int64_t bit = 0; bit < 8 * length; bit++) {
+      file[bit / 8] ^= (unsigned char)(1 << bit % 8);
+      fsdp_status status = read_samples(io_write("flipped.tok", file, length), &read);
+      if (status == FSDP_OK) {
+        accepted++;
+        assert_memory_equal(&read, &good, sizeof good);
+      } else {
+        assert_int_equal(status, FSDP_ERR_INPUT);
+      }
+      file[bit / 8] ^= (unsigned char)(1 << bit % 8);
+    }
+    // Only the zeros behind sections, at most 7 bytes of each of two, are covered by no checksum.
+    assert_true(accepted <= 2 * 7 * 8);
+    free(file);
+  }
+}
+
+static void a_file_of_tokens_that_is_cut_off_is_found(void **state) {
+  (void)state;
+  int64_t length;
+  unsigned char *file = make_tokens(2, &length);
+  samples read;
+  for (int64_t bytes = 0; bytes < length; bytes++) {
+    assert_int_equal(read_samples(io_write("cut.tok", file, bytes), &read), FSDP_ERR_INPUT);
+  }
+  free(file);
+}
+
+static void a_damaged_manifest_is_found(void **state) {
+  (void)state;
+  fsdp_plan_config config = harness_small_plan(1);
+  fsdp_error error;
+  fsdp_plan *plan;
+  assert_int_equal(fsdp_plan_create(&config, &plan, &error), FSDP_OK);
+  fsdp_checkpoint *made = fsdp_checkpoint_create(plan, "tiny"), *read;
+  made->sequence = made->progress.step = made->progress.global_batch = made->progress.sample_count = 1;
+  strcpy(made->files[0].name, "rank-00000.safetensors");
+  char *text = fsdp_checkpoint_print(made);
+  assert_int_equal(fsdp_checkpoint_parse("good", text, &read, &error), FSDP_OK);
+  fsdp_checkpoint_destroy(read);
+  size_t length = strlen(text);
+  for (size_t bit = 0; bit < 8 * length; bit += 3) {
+    char before = text[bit / 8];
+    text[bit / 8] = (char)(before ^ 1 << bit % 8);
+    fsdp_status status = fsdp_checkpoint_parse("flipped", text, &read, &error);
+    text[bit / 8] = before;
+    if (status != FSDP_OK) {
+      assert_int_equal(status, FSDP_ERR_INPUT);
+      continue;
+    }
+    char *again = fsdp_checkpoint_print(read);
+    assert_string_equal(again, text); // white space alone was flipped
+    free(again);
+    fsdp_checkpoint_destroy(read);
+  }
+  free(text);
+  fsdp_checkpoint_destroy(made);
+  fsdp_plan_destroy(plan);
+}
+
+static int make_folder(void **state) {
+  (void)state;
+  return io_folder_make() ? 0 : 1;
+}
+
+static int remove_folder(void **state) {
+  (void)state;
+  io_folder_remove();
+  return 0;
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(a_flipped_bit_of_tokens_is_found),
+      cmocka_unit_test(a_file_of_tokens_that_is_cut_off_is_found),
+      cmocka_unit_test(a_damaged_manifest_is_found),
+  };
+  return cmocka_run_group_tests(tests, make_folder, remove_folder);
+}

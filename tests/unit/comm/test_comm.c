@@ -1,0 +1,127 @@
+// Collectives between threads: exact sums for groups of 1 to 8 ranks, small and odd sizes, and two groups at
+// a time.
+#include "runtime/base/check.h"
+#include "runtime/comm/comm_inproc.h"
+#include "tests/support/comm_cases.h"
+
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#define RANKS_MAX 8
+
+typedef struct thread_run {
+  fsdp_inproc *inproc;
+  fsdp_group group;
+  int rank, repeats;
+  int64_t elems;
+  int64_t wrong;
+  char message[256];
+  pthread_t thread;
+} thread_run;
+
+static void *run_thread(void *argument) {
+  thread_run *run = argument;
+  fsdp_comm *comm = fsdp_inproc_comm(run->inproc, run->group, run->rank);
+  void *buffer = fsdp_alloc((size_t)comm_cases_bytes(comm->size, run->elems));
+  for (int i = 0; i < run->repeats; i++) {
+    run->wrong += comm_cases_run(comm, run->elems, buffer, run->message, (int)sizeof run->message);
+  }
+  free(buffer);
+  fsdp_comm_destroy(comm);
+  return NULL;
+}
+
+static void start(thread_run *run) {
+  assert_int_equal(pthread_create(&run->thread, NULL, run_thread, run), 0);
+}
+
+static void finish(thread_run *run) {
+  pthread_join(run->thread, NULL);
+  if (run->wrong) print_error("rank %d: %s\n", run->rank, run->message);
+  assert_int_equal(run->wrong, 0);
+}
+
+static void sums_are_exact(void **state) {
+  (void)state;
+  // Around tiles (16384), the small all-reduce (64 bytes) and alignment.
+  static const int64_t sizes[] = {1, 3, 16, 17, 1000, 16385};
+  static const int ranks[] = {1, 2, 3, 4, 8};
+  for (size_t w = 0; w < sizeof ranks / sizeof *ranks; w++) {
+    fsdp_mesh mesh = {{1, ranks[w]}};
+    fsdp_inproc *inproc = fsdp_inproc_create(&mesh);
+    for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++) {
+      thread_run runs[RANKS_MAX] = {0};
+      for (int r = 0; r < ranks[w]; r++) {
+        runs[r] = (thread_run){.inproc = inproc, .rank = r, .repeats = 1, .elems = sizes[s]};
+        start(&runs[r]);
+      }
+      for (int r = 0; r < ranks[w]; r++) finish(&runs[r]);
+      // Each size makes communicators of its own.
+      fsdp_inproc_destroy(inproc);
+      inproc = fsdp_inproc_create(&mesh);
+    }
+    fsdp_inproc_destroy(inproc);
+  }
+}
+
+// Every rank in four groups at one time, each on a thread of its own, as streams are.
+static void groups_overlap(void **state) {
+  (void)state;
+  fsdp_mesh mesh = {{2, 2}};
+  fsdp_inproc *inproc = fsdp_inproc_create(&mesh);
+  thread_run runs[4][FSDP_GROUP_COUNT];
+  memset(runs, 0, sizeof runs);
+  for (int r = 0; r < 4; r++) {
+    for (int g = 0; g < FSDP_GROUP_COUNT; g++) {
+      runs[r][g] =
+          (thread_run){.inproc = inproc, .group = (fsdp_group)g, .rank = r, .repeats = 20, .elems = 777};
+      start(&runs[r][g]);
+    }
+  }
+  for (int r = 0; r < 4; r++) {
+    for (int g = 0; g < FSDP_GROUP_COUNT; g++) finish(&runs[r][g]);
+  }
+  fsdp_inproc_destroy(inproc);
+}
+
+typedef struct touched {
+  fsdp_touch touch;
+  int64_t read, written;
+} touched;
+
+static void count_bytes(fsdp_touch *touch, const void *address, int64_t bytes, int access) {
+  (void)address;
+  touched *self = (touched *)touch;
+  if (access & FSDP_READ) self->read += bytes;
+  if (access & FSDP_WRITE) self->written += bytes;
+}
+
+static void alone_nothing_moves(void **state) {
+  (void)state;
+  fsdp_comm *comm = fsdp_comm_self();
+  float values[4] = {1, 2, 3, 4}, copy[4] = {0};
+  touched seen = {.touch = {count_bytes}};
+  fsdp_collective call = {
+      .input = values, .output = values, .elems = 4, .dtype = FSDP_F32, .touch = &seen.touch};
+  comm->table->all_gather(comm, &call);
+  assert_int_equal(seen.written, 0);
+  call.output = copy;
+  comm->table->reduce_scatter(comm, &call);
+  assert_memory_equal(copy, values, sizeof values);
+  assert_int_equal(seen.written, (int64_t)sizeof values);
+  fsdp_comm_destroy(comm);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(sums_are_exact),
+      cmocka_unit_test(groups_overlap),
+      cmocka_unit_test(alone_nothing_moves),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,92 @@
+// Collectives between processes: the direct ones and messages, with pieces small enough to need many. Alone
+// it is a world of one rank; tests/program/faults/test_comm_ranks.sh starts it with more.
+#include "runtime/base/check.h"
+#include "runtime/comm/world.h"
+#include "tests/support/comm_cases.h"
+
+#include <string.h>
+
+#define SLOT_ELEMS_MAX 33001
+
+static const int64_t sizes[] = {1, 17, 1000, SLOT_ELEMS_MAX};
+
+static int run_group(fsdp_world *world, fsdp_comm *comm, fsdp_device *device, const char *kind) {
+  if (comm->size > 1 && strcmp(comm->table->name, kind) != 0) {
+    fprintf(stderr, "rank %d: the communicator is %s, not %s\n", world->rank, comm->table->name, kind);
+    return 1;
+  }
+  int64_t wrong = 0;
+  for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++) {
+    char message[256] = "";
+    wrong += comm_cases_run(comm, sizes[s], device->arena[FSDP_SPACE_DEVICE], message, (int)sizeof message);
+    if (message[0]) fprintf(stderr, "rank %d, %s: %s\n", world->rank, kind, message);
+  }
+  return wrong != 0;
+}
+
+static int run_comms(fsdp_world *world, fsdp_device *device, fsdp_mesh mesh, bool messages,
+                     int64_t piece_bytes) {
+  fsdp_comms comms;
+  fsdp_error error;
+  fsdp_comms_config config = {
+      .mesh = &mesh, .device = device, .messages = messages, .piece_bytes = piece_bytes};
+  fsdp_status status = fsdp_world_comms(world, &config, &comms, &error);
+  FSDP_CHECK(status == FSDP_OK, "%s", error.message);
+  int failed = 0;
+  // The other groups are made of the same ranks.
+  const char *kind = messages ? "messages" : "direct";
+  failed |= run_group(world, comms.group[FSDP_GROUP_GATHER], device, kind);
+  failed |= run_group(world, comms.group[FSDP_GROUP_REPLICA], device, kind);
+  fsdp_comms_destroy(&comms);
+  return failed;
+}
+
+// What differs is named, on every rank alike; what was wrong on one rank is known to all.
+static int run_agreement(fsdp_world *world) {
+  fsdp_error error = {FSDP_OK, ""};
+  int failed = fsdp_world_agree(world, "the plan", 42, &error) != FSDP_OK;
+  uint64_t mine = world->rank == world->size - 1 ? 7 : 42;
+  fsdp_status status = fsdp_world_agree(world, "the plan", mine, &error);
+  failed |= (status == FSDP_OK) != (world->size == 1);
+  if (world->size > 1) failed |= strstr(error.message, "the plan differs between rank 0") == NULL;
+  fsdp_error own = {FSDP_OK, ""};
+  if (world->rank == world->size - 1) fsdp_fail(&own, FSDP_ERR_INPUT, "file %d", world->rank);
+  char wanted[32]; // and behind it who it was
+  int length = snprintf(wanted, sizeof wanted, "file %d", world->size - 1);
+  failed |= fsdp_world_share_error(world, &own) != FSDP_ERR_INPUT;
+  failed |= strncmp(own.message, wanted, (size_t)length) != 0 || world->failed_rank != world->size - 1;
+  int64_t number = world->rank == 0 ? 5 : 0;
+  fsdp_world_broadcast(world, &number, (int64_t)sizeof number);
+  failed |= number != 5;
+  fsdp_world_barrier(world);
+  if (failed) fprintf(stderr, "rank %d: ranks do not agree as they should\n", world->rank);
+  return failed;
+}
+
+int main(int argc, char **argv) {
+  fsdp_world *world;
+  fsdp_error error;
+  fsdp_status status = fsdp_world_create(&argc, &argv, &world, &error);
+  FSDP_CHECK(status == FSDP_OK, "%s", error.message);
+  int failed = run_agreement(world);
+  // `--lose-rank`: the last rank dies inside a collective; the others must end too.
+  bool loses = argc > 1 && strcmp(argv[1], "--lose-rank") == 0;
+  fsdp_device_config config = {.arena_bytes = {comm_cases_bytes(world->size, SLOT_ELEMS_MAX), 4096},
+                               .shared = true};
+  fsdp_device *device;
+  status = fsdp_device_cpu()->create(&config, &device, &error);
+  FSDP_CHECK(status == FSDP_OK, "%s", error.message);
+  fsdp_mesh all = {{1, world->size}};
+  failed |= run_comms(world, device, all, false, 0);
+  if (loses && world->rank == world->size - 1) _Exit(9);
+  failed |= run_comms(world, device, all, true, 0);
+  failed |= run_comms(world, device, all, true, 1000);
+  if (world->size % 2 == 0) {
+    fsdp_mesh hybrid = {{2, world->size / 2}};
+    failed |= run_comms(world, device, hybrid, false, 0);
+    failed |= run_comms(world, device, hybrid, true, 4096);
+  }
+  fsdp_device_cpu()->destroy(device);
+  fsdp_world_destroy(world);
+  return failed;
+}

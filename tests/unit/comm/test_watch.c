@@ -1,0 +1,403 @@
+// The board's sentences, and the watch: processes of two nodes, made by fork, of which one is killed,
+// stopped, cut off or slow.
+#include "runtime/base/progress.h"
+#include "runtime/comm/error_file.h"
+#include "runtime/comm/watch.h"
+
+#include <fcntl.h>
+#include <inttypes.h>
+#include <jansson.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+// After the headers that it needs.
+#include <cmocka.h>
+
+enum { RANKS = 4, LIMIT_S = 2 };
+
+// ---- Sentences
+
+static fsdp_board_rank alive(const char *host) {
+  return (fsdp_board_rank){.view = {.beat = 9, .first_step = 100}, .state = FSDP_RANK_ALIVE, .host = host};
+}
+
+static void explain(const fsdp_board_rank *ranks, int count, int self, const char *wanted) {
+  char text[1024];
+  fsdp_board_explain(ranks, count, self, text, sizeof text);
+  assert_string_equal(text, wanted);
+}
+
+static void test_who_waits_for_whom(void **state) {
+  (void)state;
+  fsdp_board_rank ranks[3] = {alive("a"), alive("a"), alive("b")};
+  ranks[0].view.lanes[FSDP_STREAM_GATHER].waits = 1;
+  ranks[0].view.lanes[FSDP_STREAM_GATHER].current = fsdp_place_of(17, 412);
+  ranks[1].view.lanes[FSDP_STREAM_GATHER].waits = 1;
+  ranks[1].view.lanes[FSDP_STREAM_GATHER].current = fsdp_place_of(17, 412);
+  ranks[2].view.lanes[FSDP_STREAM_COMPUTE].finished = fsdp_place_of(17, 398);
+  ranks[2].view.lanes[FSDP_STREAM_GATHER].finished = fsdp_place_of(17, 390);
+  // Whoever speaks tells of itself; who does not wait is waited for.
+  explain(ranks, 3, 1,
+          "rank 1 (host a) waits at instruction 412, step 117; rank 2 (host b) last finished 398, step 117");
+  // A rank without a heartbeat is worse than one that does not wait.
+  ranks[1].state = FSDP_RANK_SILENT;
+  ranks[1].view.process = 77;
+  ranks[1].view.lanes[FSDP_STREAM_GATHER].finished = fsdp_place_of(16, 5);
+  explain(ranks, 3, 0,
+          "rank 0 (host a) waits at instruction 412, step 117; rank 1 (host a) last finished 5, step 116 and "
+          "shows no sign of life: its process 77 is stopped, or its machine hangs");
+  ranks[2].state = FSDP_RANK_ENDED;
+  ranks[2].view.process = 78;
+  explain(
+      ranks, 3, 0,
+      "rank 0 (host a) waits at instruction 412, step 117; rank 2 (host b) last finished 398, step 117 and "
+      "has ended (process 78): it was killed or crashed");
+}
+
+static void test_exchanges_and_the_furthest_behind(void **state) {
+  (void)state;
+  fsdp_board_rank ranks[3] = {alive("a"), alive("b"), alive("b")};
+  for (int r = 0; r < 3; r++) {
+    ranks[r].view.activity = FSDP_ACTIVITY_SAVING;
+    ranks[r].view.exchanges = r == 2 ? 11 : 12;
+    ranks[r].view.lanes[FSDP_LANE_MAIN].waits = 1;
+  }
+  explain(ranks, 3, 0,
+          "rank 0 (host a) waits for all ranks in exchange 12, while saving; rank 2 (host b) has come to "
+          "exchange 11, while saving and waits too");
+  ranks[1].state = ranks[2].state = FSDP_RANK_UNREACHABLE;
+  ranks[2].view.beat = 0;
+  explain(
+      ranks, 3, 0,
+      "rank 0 (host a) waits for all ranks in exchange 12, while saving; rank 1 (host b) has come to "
+      "exchange 12, while saving and cannot be reached: it is stopped, or its machine or the network is "
+      "down; rank 2 (host b) has not been heard of and cannot be reached: it is stopped, or its machine or "
+      "the network is down");
+}
+
+static void test_progress_is_seen(void **state) {
+  (void)state;
+  static fsdp_board_slot slot;
+  fsdp_board_view before, after;
+  fsdp_board_read(&slot, &before);
+  atomic_store(&slot.beat, 5);
+  fsdp_board_read(&slot, &after);
+  assert_false(fsdp_board_moved(&before, &after)); // a heartbeat is no progress
+  fsdp_board_lane *lane = &slot.lanes[FSDP_STREAM_REDUCE];
+  fsdp_lane_begin(lane, fsdp_place_of(3, 0));
+  fsdp_board_read(&slot, &after);
+  assert_true(fsdp_board_moved(&before, &after));
+  fsdp_lane_end(lane, fsdp_place_of(3, 0));
+  fsdp_board_read(&slot, &before);
+  assert_true(fsdp_board_moved(&after, &before));
+  assert_int_equal(fsdp_board_step(&before), 3);
+  fsdp_lane_wait(lane, true);
+  fsdp_board_read(&slot, &after);
+  assert_int_equal(fsdp_board_waiting_lane(&after), FSDP_STREAM_REDUCE);
+  assert_false(fsdp_board_moved(&before, &after));
+  static fsdp_board_slot copy;
+  fsdp_board_write(&copy, &after);
+  fsdp_board_read(&copy, &before);
+  assert_memory_equal(&before, &after, sizeof before);
+}
+
+static void test_places(void **state) {
+  (void)state;
+  assert_true(fsdp_place_of(0, 0) != 0);
+  const int64_t steps[] = {0, 1, 1 << 24};
+  const int positions[] = {0, 412, 1000000};
+  for (int s = 0; s < 3; s++) {
+    for (int p = 0; p < 3; p++) {
+      fsdp_place place = fsdp_place_of(steps[s], positions[p]);
+      assert_int_equal(fsdp_place_step(place), steps[s]);
+      assert_int_equal(fsdp_place_position(place), positions[p]);
+    }
+  }
+}
+
+// ---- Processes
+
+// What the test does to all of them.
+typedef struct strings {
+  _Atomic int cut;    // mail between nodes is lost
+  _Atomic int frozen; // nobody moves any more
+} strings;
+
+// Mail between the ranks: datagrams.
+typedef struct post_office {
+  int sockets[RANKS][2]; // to rank, of rank
+  strings *strings;
+  int rank;
+} post_office;
+
+static bool post(void *owner, int rank, const void *data, int bytes) {
+  post_office *self = owner;
+  unsigned char packet[8192];
+  if (atomic_load(&self->strings->cut)) return true;
+  packet[0] = (unsigned char)self->rank;
+  memcpy(packet + 1, data, (size_t)bytes);
+  return send(self->sockets[rank][0], packet, (size_t)bytes + 1, MSG_DONTWAIT) > 0;
+}
+
+static int take(void *owner, void *data, int capacity, int *from) {
+  post_office *self = owner;
+  unsigned char packet[8192];
+  ssize_t got = recv(self->sockets[self->rank][1], packet, sizeof packet, MSG_DONTWAIT);
+  if (got <= 1 || got - 1 > capacity || atomic_load(&self->strings->cut)) return 0;
+  memcpy(data, packet + 1, (size_t)got - 1);
+  *from = packet[0];
+  return (int)got - 1;
+}
+
+typedef struct job {
+  void *memory[2]; // of the two nodes: ranks 0 and 1, ranks 2 and 3
+  post_office office;
+  pid_t processes[RANKS];
+  int errors; // a pipe's end: everyone's standard error
+  char text[8192];
+  int status[RANKS];
+} job;
+
+static void sleep_ms(int64_t ms) {
+  nanosleep(&(struct timespec){.tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000}, NULL);
+}
+
+// What a rank does: `slow` works for two limits, marking progress, while the others wait for it.
+static void live(job *j, int rank, int slow) {
+  static const int node[RANKS] = {0, 0, 2, 2};
+  static const char hosts[RANKS][FSDP_HOST_NAME_BYTES] = {"a", "a", "b", "b"};
+  j->office.rank = rank;
+  fsdp_mail mail = {.owner = &j->office, .post = post, .take = take};
+  fsdp_watch_config config = {.rank = rank,
+                              .size = RANKS,
+                              .node = node,
+                              .hosts = hosts,
+                              .memory = j->memory[node[rank] / 2],
+                              .mail = &mail};
+  fsdp_watch *watch = fsdp_watch_start(&config);
+  fsdp_watch_set_limit(watch, LIMIT_S);
+  fsdp_board_lane *lane = &fsdp_board_mine->lanes[FSDP_STREAM_GATHER];
+  if (rank == slow) {
+    for (int i = 0; i < 2 * LIMIT_S * 20; i++) {
+      fsdp_progress_mark();
+      sleep_ms(50);
+    }
+  } else {
+    while (!atomic_load(&j->office.strings->frozen)) {
+      fsdp_lane_move(lane);
+      sleep_ms(10);
+    }
+    fsdp_lane_begin(lane, fsdp_place_of(7, 42));
+    fsdp_lane_wait(lane, true);
+    sleep_ms(slow < 0 ? 120 * 1000 : (2 * LIMIT_S + 1) * 1000);
+    fsdp_lane_wait(lane, false);
+  }
+  fsdp_watch_leave(watch);
+  fsdp_watch_stop(watch);
+  _exit(0);
+}
+
+static void start(job *j, int slow) {
+  memset(j, 0, sizeof *j);
+  int64_t bytes = fsdp_watch_memory_bytes(RANKS);
+  for (int n = 0; n < 2; n++) {
+    j->memory[n] = mmap(NULL, (size_t)bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    assert_true(j->memory[n] != MAP_FAILED);
+  }
+  j->office.strings = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  assert_true(j->office.strings != MAP_FAILED);
+  for (int r = 0; r < RANKS; r++)
+    assert_int_equal(socketpair(AF_UNIX, SOCK_DGRAM, 0, j->office.sockets[r]), 0);
+  int ends[2];
+  assert_int_equal(pipe(ends), 0);
+  fflush(NULL);
+  for (int r = 0; r < RANKS; r++) {
+    j->processes[r] = fork();
+    assert_true(j->processes[r] >= 0);
+    if (j->processes[r] != 0) continue;
+    dup2(ends[1], STDERR_FILENO);
+    close(ends[0]);
+    close(ends[1]);
+    live(j, r, slow);
+  }
+  close(ends[1]);
+  j->errors = ends[0];
+  // All beat before anything happens to one of them.
+  for (int r = 0; r < RANKS; r++) {
+    const fsdp_board_slot *slots = (const fsdp_board_slot *)((const fsdp_watch_node *)j->memory[r / 2] + 1);
+    while (atomic_load(&slots[r].beat) < 4) sleep_ms(10);
+  }
+}
+
+// From here on ranks wait for each other, until all have ended.
+static void finish(job *j) {
+  atomic_store(&j->office.strings->frozen, 1);
+  size_t used = 0;
+  for (ssize_t got; (got = read(j->errors, j->text + used, sizeof j->text - 1 - used)) > 0;)
+    used += (size_t)got;
+  j->text[used] = 0;
+  for (int r = 0; r < RANKS; r++) waitpid(j->processes[r], &j->status[r], 0);
+  close(j->errors);
+  for (int r = 0; r < RANKS; r++) close(j->office.sockets[r][0]), close(j->office.sockets[r][1]);
+  for (int n = 0; n < 2; n++) munmap(j->memory[n], (size_t)fsdp_watch_memory_bytes(RANKS));
+  munmap(j->office.strings, 4096);
+}
+
+static int count_of(const char *text, const char *part) {
+  int count = 0;
+  for (const char *at = text; (at = strstr(at, part)); at += strlen(part)) count++;
+  return count;
+}
+
+static void expect_status(const job *j, int rank, int status) {
+  assert_true(WIFEXITED(j->status[rank]));
+  assert_int_equal(WEXITSTATUS(j->status[rank]), status);
+}
+
+static void expect_one_message(const job *j, const char *part) {
+  if (count_of(j->text, "error: ") != 1 || !strstr(j->text, part)) {
+    fail_msg("not one message with '%s', but: %s", part, j->text);
+  }
+}
+
+static void test_a_killed_rank(void **state) {
+  (void)state;
+  job j;
+  start(&j, -1);
+  kill(j.processes[2], SIGKILL);
+  finish(&j);
+  expect_one_message(&j, "rank 2 (host b) has finished no instruction yet, while starting and has ended");
+  for (int r = 0; r < RANKS; r++) {
+    if (r != 2) expect_status(&j, r, 5);
+  }
+}
+
+// The one that speaks for its node to others is stopped: another one does.
+static void test_a_stopped_rank(void **state) {
+  (void)state;
+  job j;
+  start(&j, -1);
+  kill(j.processes[2], SIGSTOP);
+  finish(&j); // its own node's other rank ends it: nothing else would
+  expect_one_message(&j, "rank 3 (host b) waits at instruction 42, step 7; rank 2 (host b)");
+  expect_one_message(&j, "shows no sign of life");
+  assert_true(WIFSIGNALED(j.status[2]) && WTERMSIG(j.status[2]) == SIGKILL);
+  for (int r = 0; r < RANKS; r++) {
+    if (r != 2) expect_status(&j, r, 5);
+  }
+}
+
+static void test_a_cut_link(void **state) {
+  (void)state;
+  job j;
+  start(&j, -1);
+  atomic_store(&j.office.strings->cut, 1);
+  finish(&j);
+  assert_int_equal(count_of(j.text, "error: "), 2); // one a side
+  assert_non_null(strstr(j.text, "rank 2 (host b) has finished no instruction yet, while starting and cannot "
+                                 "be reached"));
+  assert_non_null(strstr(j.text, "rank 0 (host a) has finished no instruction yet, while starting and cannot "
+                                 "be reached"));
+  for (int r = 0; r < RANKS; r++) expect_status(&j, r, 5);
+}
+
+static void test_all_wait(void **state) {
+  (void)state;
+  job j;
+  start(&j, -1);
+  finish(&j);
+  expect_one_message(&j, "no progress for 2 s (--comm-timeout): rank ");
+  for (int r = 0; r < RANKS; r++) expect_status(&j, r, 5);
+}
+
+static void test_a_slow_rank_is_waited_for(void **state) {
+  (void)state;
+  job j;
+  start(&j, 3);
+  finish(&j);
+  assert_string_equal(j.text, "");
+  for (int r = 0; r < RANKS; r++) expect_status(&j, r, 0);
+}
+
+// ---- The error file
+
+static json_t *read_error_file(const char *folder) {
+  char path[256];
+  snprintf(path, sizeof path, "%s/error.json", folder);
+  json_error_t reason;
+  json_t *object = json_load_file(path, 0, &reason);
+  if (!object) fail_msg("%s: %s", path, reason.text);
+  unlink(path);
+  return object;
+}
+
+static void test_the_error_file(void **state) {
+  (void)state;
+  char folder[] = "/tmp/fsdp_watch_XXXXXX";
+  assert_non_null(mkdtemp(folder));
+  for (int crash = 0; crash < 2; crash++) {
+    fflush(NULL);
+    pid_t child = fork();
+    if (child == 0) {
+      int quiet = open("/dev/null", O_WRONLY);
+      dup2(quiet, STDERR_FILENO);
+      fsdp_error_file_open(folder, 3, "node \"x\"", true);
+      if (crash) FSDP_CHECK(crash == 2, "%d lines", 17);
+      fsdp_error_report report = {.rank = 3,
+                                  .host = "node \"x\"",
+                                  .process = 99,
+                                  .step = 12,
+                                  .status = 5,
+                                  .message = "first\n\"one\""};
+      fsdp_error_file_write(&report);
+      report.message = "second";
+      fsdp_error_file_write(&report); // the first one stays
+      _exit(0);
+    }
+    int status;
+    waitpid(child, &status, 0);
+    json_t *object = read_error_file(folder);
+    assert_int_equal(json_integer_value(json_object_get(object, "rank")), 3);
+    assert_string_equal(json_string_value(json_object_get(object, "host")), "node \"x\"");
+    const char *message = json_string_value(json_object_get(object, "message"));
+    if (crash) {
+      assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT);
+      assert_int_equal(json_integer_value(json_object_get(object, "signal")), SIGABRT);
+      assert_int_equal(json_integer_value(json_object_get(object, "status")), 128 + SIGABRT);
+      assert_non_null(strstr(message, "17 lines"));
+    } else {
+      assert_string_equal(message, "first \"one\"");
+      assert_int_equal(json_integer_value(json_object_get(object, "step")), 12);
+    }
+    // The time is now, in the calendar of the C library.
+    struct tm then = {0};
+    const char *when = json_string_value(json_object_get(object, "time"));
+    assert_non_null(strptime(when, "%Y-%m-%dT%H:%M:%SZ", &then));
+    assert_true(labs((long)(timegm(&then) - time(NULL))) < 600);
+    json_decref(object);
+  }
+  assert_int_equal(rmdir(folder), 0); // nothing else stays there
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_who_waits_for_whom),
+      cmocka_unit_test(test_exchanges_and_the_furthest_behind),
+      cmocka_unit_test(test_progress_is_seen),
+      cmocka_unit_test(test_places),
+      cmocka_unit_test(test_a_killed_rank),
+      cmocka_unit_test(test_a_stopped_rank),
+      cmocka_unit_test(test_a_cut_link),
+      cmocka_unit_test(test_all_wait),
+      cmocka_unit_test(test_a_slow_rank_is_waited_for),
+      cmocka_unit_test(test_the_error_file),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

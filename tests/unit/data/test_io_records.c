@@ -1,0 +1,121 @@
+// Records of conversations and completions as bytes, against the bytes written by hand, and what is said of
+// data whose prompts leave nothing to learn.
+#include "runtime/data/dataset.h"
+#include "runtime/data/token_source.h"
+#include "tests/support/io_files.h"
+#include "tests/support/token_bytes.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#define CHATS         FSDP_SOURCE_DIR "/tests/golden/prepare/chats.jsonl"
+#define ALPACA        FSDP_SOURCE_DIR "/tests/golden/prepare/alpaca.tok"
+#define LENGTH(array) ((int64_t)(sizeof(array) / sizeof *(array)))
+
+// tests/program/scripts/test_prepare_data.py has the same bytes.
+static void conversations_and_completions_are_bytes(void **state) {
+  (void)state;
+  static const char wanted[] = "<|system|>\nBe kind.\n<|user|>\nOne?\n<|assistant|>\nTwo.\0"
+                               "<|user|>\n\xc3\x84\n\0"
+                               "The wren is a bird.\0"
+                               "xy";
+  static const char wanted_learned[] = "Two.\0 a bird.\0y";
+  static const uint64_t wanted_starts[] = {0, 53, 66, 86};
+  fsdp_token_source source;
+  fsdp_error error;
+  if (fsdp_token_source_open(CHATS, NULL, &source, &error)) fail_msg("%s", error.message);
+  const fsdp_token_view *view = &source.view;
+  assert_int_equal(view->token_count, sizeof wanted);
+  assert_memory_equal(view->tokens, wanted, sizeof wanted);
+  char learned[64];
+  size_t count = 0;
+  for (int64_t i = 0; i < view->token_count; i++)
+    if (fsdp_token_view_counts(view, i)) learned[count++] = wanted[i];
+  assert_int_equal(count, sizeof wanted_learned);
+  assert_memory_equal(learned, wanted_learned, sizeof wanted_learned);
+  assert_int_equal(view->document_count, LENGTH(wanted_starts));
+  assert_memory_equal(view->starts, wanted_starts, sizeof wanted_starts);
+  fsdp_token_source_close(&source);
+}
+
+static fsdp_status open_with(const char *path, int64_t seq, int64_t global_batch, fsdp_error *error) {
+  fsdp_dataset *dataset;
+  fsdp_dataset_config config = {.paths = path, .seq = seq, .global_batch = global_batch, .vocab_size = 60000};
+  memset(error, 0, sizeof *error);
+  fsdp_status status = fsdp_dataset_open(&config, &dataset, error);
+  fsdp_dataset_close(dataset);
+  return status;
+}
+
+static void bad_records_are_named_by_line(void **state) {
+  (void)state;
+  static const struct {
+    const char *content, *what;
+  } cases[] = {
+      {"\n{\"conversations\": []}", "list of turns"},
+      {"\n{\"conversations\": null}", "list of turns"},
+      {"\n{\"conversations\": [{\"from\": \"robot\", \"value\": \"x\"}]}", "\"from\" (system, human or gpt)"},
+      {"\n{\"conversations\": [{\"from\": \"gpt\", \"value\": 1}]}", "string \"value\""},
+      {"\n{\"conversations\": [{\"role\": \"user\", \"content\": \"x\"}]}", "\"from\""},
+      {"\n{\"prompt\": \"x\"}", "\"prompt\" and \"completion\" must be strings"},
+      {"\n{\"prompt\": [], \"completion\": \"x\"}", "\"prompt\" and \"completion\" must be strings"},
+      {"\n{\"completion\": \"x\"}", "neither"},
+  };
+  for (int64_t i = 0; i < LENGTH(cases); i++) {
+    fsdp_error error;
+    const char *path = io_write_text("a.jsonl", cases[i].content);
+    IO_EXPECT(open_with(path, 2, 1, &error), FSDP_ERR_INPUT, &error, "a.jsonl:2: ", cases[i].what);
+  }
+}
+
+// alpaca.tok, not packed: answers begin behind 29, 41 and 28 tokens of prompt (test_io_tokens.c).
+static void prompts_that_fill_the_sequence_are_reported(void **state) {
+  (void)state;
+  unsigned char file[4096];
+  fsdp_error error;
+  FILE *in = fopen(ALPACA, "rb");
+  assert_non_null(in);
+  size_t bytes = fread(file, 1, sizeof file, in);
+  fclose(in);
+  assert_true(bytes < sizeof file);
+  file[20] &= 0xfe; // not packed
+  token_bytes_seal(file);
+  const char *path = io_write("unpacked.tok", file, (int64_t)bytes);
+  assert_int_equal(open_with(path, 41, 3, &error), FSDP_OK);
+  IO_EXPECT(open_with(path, 27, 1, &error), FSDP_ERR_INPUT, &error, "only 0 of its 3 documents", "first 27",
+            "prompts", "--seq-length to at least 28", "--mask-prompt off");
+  IO_EXPECT(open_with(path, 27, 3, &error), FSDP_ERR_INPUT, &error, "--seq-length to at least 41");
+  IO_EXPECT(open_with(path, 40, 3, &error), FSDP_ERR_INPUT, &error, "only 2 of its 3 documents",
+            "one step needs 3", "--seq-length to at least 41");
+  IO_EXPECT(open_with(path, 64, 4, &error), FSDP_ERR_INPUT, &error, "has 3 documents", "one step needs 4",
+            "give more");
+  // Packed: 105 tokens are 26 sequences of 4, three of which hold an answer.
+  IO_EXPECT(open_with(ALPACA, 4, 8, &error), FSDP_ERR_INPUT, &error, "of its 26 sequences", "prompts",
+            "one step needs 8", "--mask-prompt off");
+}
+
+static int make_folder(void **state) {
+  (void)state;
+  io_folder_make();
+  return 0;
+}
+
+static int remove_folder(void **state) {
+  (void)state;
+  io_folder_remove();
+  return 0;
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(conversations_and_completions_are_bytes),
+      cmocka_unit_test(bad_records_are_named_by_line),
+      cmocka_unit_test(prompts_that_fill_the_sequence_are_reported),
+  };
+  return cmocka_run_group_tests(tests, make_folder, remove_folder);
+}

@@ -1,0 +1,245 @@
+// Embedding, RMSNorm, RoPE and SwiGLU against naive references in double.
+#include "runtime/base/check.h"
+#include "tests/support/kernel_case.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+// fp32 sums of a few thousand terms; bf16 keeps 8 bits, and results are rounded to it.
+static double tolerance(fsdp_dtype dtype) {
+  return dtype == FSDP_F32 ? 1e-5 : 1e-2;
+}
+
+static const fsdp_dtype dtypes[] = {FSDP_F32, FSDP_BF16};
+static const int64_t shapes[][3] = {{1, 1, 1}, {1, 17, 80}, {3, 5, 257}, {2, 33, 512}}; // B, T, C
+
+static fsdp_op_attrs rows_attrs(const int64_t *shape) {
+  return (fsdp_op_attrs){.batch = shape[0], .seq = shape[1], .channels = shape[2], .eps = 1e-5f};
+}
+
+static void expect_rmsnorm(const double *h, const double *weight, double *y, double *rstd, int64_t N,
+                           int64_t C) {
+  for (int64_t n = 0; n < N; n++) {
+    double sum = 0;
+    for (int64_t c = 0; c < C; c++) sum += h[n * C + c] * h[n * C + c];
+    rstd[n] = 1 / sqrt(sum / (double)C + (double)1e-5f);
+    for (int64_t c = 0; c < C; c++) y[n * C + c] = weight[c] * h[n * C + c] * rstd[n];
+  }
+}
+
+static void test_rmsnorm(void **state) {
+  (void)state;
+  for (int d = 0; d < 2; d++)
+    for (int s = 0; s < 4; s++) {
+      int64_t N = shapes[s][0] * shapes[s][1], C = shapes[s][2];
+      kernel_case c = kernel_case_of(FSDP_OP_RMSNORM, rows_attrs(shapes[s]), tolerance(dtypes[d]));
+      double *h = kernel_case_input(&c, dtypes[d], N * C, FSDP_READ, NULL);
+      double *weight = kernel_case_input(&c, dtypes[d], C, FSDP_READ, NULL);
+      double *y = kernel_case_output(&c, dtypes[d], N * C), *rstd = kernel_case_output(&c, FSDP_F32, N);
+      expect_rmsnorm(h, weight, y, rstd, N, C);
+      kernel_case_check(&c);
+    }
+}
+
+static void test_add_rmsnorm(void **state) {
+  (void)state;
+  for (int d = 0; d < 2; d++)
+    for (int s = 0; s < 4; s++) {
+      int64_t N = shapes[s][0] * shapes[s][1], C = shapes[s][2];
+      kernel_case c = kernel_case_of(FSDP_OP_ADD_RMSNORM, rows_attrs(shapes[s]), tolerance(dtypes[d]));
+      double *x = kernel_case_input(&c, dtypes[d], N * C, FSDP_READ, NULL);
+      double *delta = kernel_case_input(&c, dtypes[d], N * C, FSDP_READ, NULL);
+      double *weight = kernel_case_input(&c, dtypes[d], C, FSDP_READ, NULL);
+      double *h = kernel_case_output(&c, dtypes[d], N * C);
+      double *y = kernel_case_output(&c, dtypes[d], N * C), *rstd = kernel_case_output(&c, FSDP_F32, N);
+      for (int64_t i = 0; i < N * C; i++) h[i] = x[i] + delta[i];
+      expect_rmsnorm(h, weight, y, rstd, N, C);
+      kernel_case_check(&c);
+    }
+}
+
+// Central difference of sum(d_y * y) by h[n, c]: only row n matters.
+static double rmsnorm_slope(double *h, const double *weight, const double *d_y, int64_t C, int64_t c) {
+  double kept = h[c], values[2];
+  for (int side = 0; side < 2; side++) {
+    double sum = 0, value = 0;
+    h[c] = kept + (side ? -1e-4 : 1e-4);
+    for (int64_t i = 0; i < C; i++) sum += h[i] * h[i];
+    for (int64_t i = 0; i < C; i++)
+      value += d_y[i] * weight[i] * h[i] / sqrt(sum / (double)C + (double)1e-5f);
+    values[side] = value;
+  }
+  h[c] = kept;
+  return (values[0] - values[1]) / 2e-4;
+}
+
+static void test_rmsnorm_backward(void **state) {
+  (void)state;
+  for (int d = 0; d < 2; d++)
+    for (int update = 0; update < 2; update++)
+      for (int s = 0; s < 3; s++) {
+        int64_t N = shapes[s][0] * shapes[s][1], C = shapes[s][2];
+        if (C == 1) continue; // the gradient of a single normalised channel cancels to rounding
+        int access = update ? FSDP_UPDATE : FSDP_WRITE;
+        fsdp_dtype weight_dtype = update ? FSDP_F32 : dtypes[d]; // both are allowed
+        kernel_case c = kernel_case_of(FSDP_OP_RMSNORM_BACKWARD, rows_attrs(shapes[s]), tolerance(dtypes[d]));
+        double *h = kernel_case_input(&c, dtypes[d], N * C, FSDP_READ, NULL);
+        double *rstd_values = kernel_normal(1, N, 1), *y = kernel_normal(1, N * C, 1),
+               *ones = kernel_normal(1, C, 1);
+        expect_rmsnorm(h, ones, y, rstd_values, N, C);
+        double *rstd = kernel_case_input(&c, FSDP_F32, N, FSDP_READ, rstd_values);
+        double *weight = kernel_case_input(&c, dtypes[d], C, FSDP_READ, NULL);
+        double *d_y = kernel_case_input(&c, dtypes[d], N * C, FSDP_READ, NULL);
+        double *d_h = update ? kernel_case_input(&c, dtypes[d], N * C, access, NULL)
+                             : kernel_case_output(&c, dtypes[d], N * C);
+        double *d_weight = update ? kernel_case_input(&c, weight_dtype, C, access, NULL)
+                                  : kernel_case_output(&c, weight_dtype, C);
+        for (int64_t i = 0; !update && i < C; i++) d_weight[i] = 0;
+        for (int64_t i = 0; i < N * C; i++) {
+          int64_t row = i / C * C;
+          d_h[i] = (update ? d_h[i] : 0) + rmsnorm_slope(h + row, weight, d_y + row, C, i % C);
+          d_weight[i % C] += d_y[i] * h[i] * rstd[i / C];
+        }
+        kernel_case_check(&c);
+        free(rstd_values), free(y), free(ones);
+      }
+}
+
+static double *tokens_of(int64_t N, int64_t V) {
+  double *tokens = fsdp_alloc((size_t)N * sizeof *tokens);
+  for (int64_t n = 0; n < N; n++) tokens[n] = (double)(n * n * 7 % V);
+  tokens[N - 1] = (double)(V - 1);
+  return tokens;
+}
+
+static const int64_t vocabularies[] = {1, 257, 32001};
+
+static void test_embedding(void **state) {
+  (void)state;
+  for (int d = 0; d < 4; d++) // weight and activations each in both dtypes
+    for (int v = 0; v < 3; v++) {
+      int64_t N = 3 * 17, C = 33, V = vocabularies[v];
+      fsdp_op_attrs attrs = {.batch = 3, .seq = 17, .channels = C, .vocabulary = V};
+      kernel_case c = kernel_case_of(FSDP_OP_EMBEDDING, attrs, d ? 1e-2 : 0);
+      double *drawn = tokens_of(N, V), *tokens = kernel_case_input(&c, FSDP_I32, N, FSDP_READ, drawn);
+      double *weight = kernel_case_input(&c, dtypes[d / 2], V * C, FSDP_READ, NULL);
+      double *h = kernel_case_output(&c, dtypes[d % 2], N * C);
+      for (int64_t i = 0; i < N * C; i++) h[i] = weight[(int64_t)tokens[i / C] * C + i % C];
+      c.sparse[1] = true;
+      kernel_case_check(&c);
+      free(drawn);
+    }
+}
+
+static void test_embedding_backward(void **state) {
+  (void)state;
+  for (int d = 0; d < 4; d++)
+    for (int update = 0; update < 2; update++)
+      for (int v = 0; v < 3; v++) {
+        int64_t N = 3 * 17, C = 33, V = vocabularies[v];
+        fsdp_op_attrs attrs = {.batch = 3, .seq = 17, .channels = C, .vocabulary = V};
+        kernel_case c = kernel_case_of(FSDP_OP_EMBEDDING_BACKWARD, attrs, tolerance(dtypes[d > 0]));
+        double *drawn = tokens_of(N, V), *tokens = kernel_case_input(&c, FSDP_I32, N, FSDP_READ, drawn);
+        double *d_h = kernel_case_input(&c, dtypes[d / 2], N * C, FSDP_READ, NULL);
+        double *d_weight = update ? kernel_case_input(&c, dtypes[d % 2], V * C, FSDP_UPDATE, NULL)
+                                  : kernel_case_output(&c, dtypes[d % 2], V * C);
+        for (int64_t i = 0; !update && i < V * C; i++) d_weight[i] = 0;
+        for (int64_t i = 0; i < N * C; i++) d_weight[(int64_t)tokens[i / C] * C + i % C] += d_h[i];
+        c.sparse[2] = update;
+        kernel_case_check(&c);
+        free(drawn);
+      }
+}
+
+static void rotate_head(double *x, int64_t D, int64_t t, const float *inv_freq, double direction) {
+  for (int64_t i = 0; i < D / 2; i++) {
+    double angle = (double)((float)t * inv_freq[i]), a = x[i], b = x[i + D / 2];
+    x[i] = a * cos(angle) - b * sin(angle) * direction;
+    x[i + D / 2] = b * cos(angle) + a * sin(angle) * direction;
+  }
+}
+
+static void test_rope(void **state) {
+  (void)state;
+  static const int64_t rope_shapes[][5] = {
+      {1, 1, 1, 1, 2}, {3, 17, 4, 1, 64}, {2, 128, 6, 2, 80}, {1, 9, 8, 8, 128}};
+  for (int d = 0; d < 2; d++)
+    for (int direction = 1; direction >= -1; direction -= 2)
+      for (int s = 0; s < 4; s++) {
+        const int64_t *shape = rope_shapes[s];
+        int64_t B = shape[0], T = shape[1], H = shape[2], K = shape[3], D = shape[4], Q = (H + 2 * K) * D;
+        float inv_freq[64];
+        for (int64_t i = 0; i < D / 2; i++) inv_freq[i] = powf(10000.0f, -2.0f * (float)i / (float)D);
+        fsdp_op_attrs attrs = {
+            .batch = B, .seq = T, .heads = H, .kv_heads = K, .head_dim = D, .inv_freq = inv_freq};
+        kernel_case c =
+            kernel_case_of(direction > 0 ? FSDP_OP_ROPE : FSDP_OP_ROPE_BACKWARD, attrs, tolerance(dtypes[d]));
+        double *qkv = kernel_case_input(&c, dtypes[d], B * T * Q, FSDP_UPDATE, NULL);
+        for (int64_t n = 0; n < B * T; n++)
+          for (int64_t head = 0; head < H + K; head++)
+            rotate_head(qkv + n * Q + head * D, D, n % T, inv_freq, direction);
+        c.sparse[0] = true; // the v columns are left alone
+        kernel_case_check(&c);
+      }
+}
+
+static double silu(double x) {
+  return x / (1 + exp(-x));
+}
+
+static void test_swiglu(void **state) {
+  (void)state;
+  static const int64_t widths[] = {1, 31, 1536, 2049};
+  for (int d = 0; d < 2; d++)
+    for (int w = 0; w < 4; w++) {
+      int64_t N = 5, I = widths[w];
+      fsdp_op_attrs attrs = {.batch = 1, .seq = N, .hidden = I};
+      kernel_case c = kernel_case_of(FSDP_OP_SWIGLU, attrs, tolerance(dtypes[d]));
+      double *wide = kernel_normal(3, N * 2 * I, 10); // reaches where silu saturates
+      double *gate_up = kernel_case_input(&c, dtypes[d], N * 2 * I, FSDP_READ, wide);
+      double *s = kernel_case_output(&c, dtypes[d], N * I);
+      for (int64_t i = 0; i < N * I; i++)
+        s[i] = silu(gate_up[i / I * 2 * I + i % I]) * gate_up[i / I * 2 * I + I + i % I];
+      kernel_case_check(&c);
+      free(wide);
+    }
+}
+
+static void test_swiglu_backward(void **state) {
+  (void)state;
+  static const int64_t widths[] = {1, 31, 1536, 2049};
+  for (int d = 0; d < 2; d++)
+    for (int w = 0; w < 4; w++) {
+      int64_t N = 5, I = widths[w];
+      fsdp_op_attrs attrs = {.batch = 1, .seq = N, .hidden = I};
+      kernel_case c = kernel_case_of(FSDP_OP_SWIGLU_BACKWARD, attrs, tolerance(dtypes[d]));
+      double *gate_up = kernel_case_input(&c, dtypes[d], N * 2 * I, FSDP_READ, NULL);
+      double *d_s = kernel_case_input(&c, dtypes[d], N * I, FSDP_READ, NULL);
+      double *d_gate_up = kernel_case_output(&c, dtypes[d], N * 2 * I);
+      for (int64_t i = 0; i < N * I; i++) {
+        int64_t at = i / I * 2 * I + i % I;
+        d_gate_up[at] =
+            d_s[i] * gate_up[at + I] * (silu(gate_up[at] + 1e-5) - silu(gate_up[at] - 1e-5)) / 2e-5;
+        d_gate_up[at + I] = d_s[i] * silu(gate_up[at]);
+      }
+      kernel_case_check(&c);
+    }
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_rmsnorm),
+      cmocka_unit_test(test_add_rmsnorm),
+      cmocka_unit_test(test_rmsnorm_backward),
+      cmocka_unit_test(test_embedding),
+      cmocka_unit_test(test_embedding_backward),
+      cmocka_unit_test(test_rope),
+      cmocka_unit_test(test_swiglu),
+      cmocka_unit_test(test_swiglu_backward),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

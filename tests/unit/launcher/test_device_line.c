@@ -1,0 +1,65 @@
+// Signs of a GPU, in folders made for it, and what is said of the device.
+#include "launcher/report/device_line.h"
+#include "tests/support/io_files.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include <cmocka.h>
+
+static void make_folders(const char *const *names, int count) {
+  for (int i = 0; i < count; i++) assert_int_equal(mkdir(io_path(names[i]), 0777), 0);
+}
+
+static void signs_of_a_gpu(void **state) {
+  (void)state;
+  const char *root = io_folder_make();
+  char sign[96] = "";
+  assert_false(fsdp_device_line_find_gpu(root, sign, sizeof sign)); // nothing at all
+  static const char *const folders[] = {"dev",
+                                        "sys",
+                                        "sys/bus",
+                                        "sys/bus/pci",
+                                        "sys/bus/pci/devices",
+                                        "sys/bus/pci/devices/0000:00:01.0",
+                                        "sys/bus/pci/devices/0000:00:02.0",
+                                        "sys/bus/pci/devices/0000:00:03.0"};
+  make_folders(folders, (int)(sizeof folders / sizeof *folders));
+  io_write_text("dev/nvidiactl", ""); // of a driver, no GPU
+  io_write_text("dev/nvidia-uvm", "");
+  io_write_text("sys/bus/pci/devices/0000:00:01.0/vendor", "0x8086\n"); // another maker's display
+  io_write_text("sys/bus/pci/devices/0000:00:01.0/class", "0x030000\n");
+  io_write_text("sys/bus/pci/devices/0000:00:02.0/vendor", "0x10de\n"); // NVIDIA's sound and network
+  io_write_text("sys/bus/pci/devices/0000:00:02.0/class", "0x040300\n");
+  assert_false(fsdp_device_line_find_gpu(root, sign, sizeof sign));
+  io_write_text("sys/bus/pci/devices/0000:00:03.0/vendor", "0x10de\n");
+  io_write_text("sys/bus/pci/devices/0000:00:03.0/class", "0x030200\n");
+  assert_true(fsdp_device_line_find_gpu(root, sign, sizeof sign));
+  assert_string_equal(sign, "PCI device 0000:00:03.0");
+  io_write_text("dev/nvidia3", "");
+  assert_true(fsdp_device_line_find_gpu(root, sign, sizeof sign));
+  assert_string_equal(sign, "/dev/nvidia3");
+  io_folder_remove();
+}
+
+static void lines(void **state) {
+  (void)state;
+  char line[512];
+  fsdp_gpu gpu = {.present = false};
+  fsdp_device_line_print(&gpu, 1, "why", line, sizeof line);
+  assert_string_equal(line, "cpu, 1 thread a rank; why");
+  gpu = (fsdp_gpu){.present = true, .name = "NVIDIA H200", .capability = 90, .total_bytes = 150000000000};
+  fsdp_device_line_print(&gpu, 8, "why", line, sizeof line);
+  assert_string_equal(line, "NVIDIA H200, 150 GB, compute capability 9.0");
+  gpu.sharers = 4;
+  fsdp_device_line_print(&gpu, 8, "why", line, sizeof line);
+  assert_string_equal(line, "NVIDIA H200, 150 GB, compute capability 9.0, shared by 4 ranks");
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {cmocka_unit_test(signs_of_a_gpu), cmocka_unit_test(lines)};
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,92 @@
+// The numbers that a step is fed: its learning rate by the step, corrections and random counter by the
+// update, in which a skipped step does not count.
+#include "launcher/train/feed.h"
+#include "runtime/base/check.h"
+
+#include <float.h>
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+
+#include <cmocka.h>
+
+static const double beta1 = 0.9, beta2 = 0.999999;
+
+static fsdp_feed *create_feed(fsdp_dataset **dataset, float norm_limit) {
+  fsdp_error error;
+  fsdp_dataset_config data = {.seq = 16, .global_batch = 2, .vocab_size = 256};
+  if (fsdp_dataset_open(&data, dataset, &error) != FSDP_OK) fail_msg("%s", error.message);
+  fsdp_feed *feed = fsdp_alloc_zeroed(1, sizeof *feed);
+  fsdp_feed_config config = {
+      .dataset = *dataset,
+      .sampler = {.sample_count = fsdp_dataset_sample_count(*dataset), .global_batch = 2},
+      .ranks = 1,
+      .batch = 2,
+      .seq = 16,
+      .accumulation = 1,
+      .beta1 = beta1,
+      .beta2 = beta2,
+      .norm_limit = norm_limit,
+      .rate = {.schedule = FSDP_LR_LINEAR, .lr = 1, .total_steps = 100}};
+  fsdp_feed_create(feed, &config);
+  return feed;
+}
+
+static void expect_fed(fsdp_feed *feed, int64_t step, int64_t update) {
+  float scalars[FSDP_SCALAR_COUNT], count;
+  fsdp_feed_step(feed, scalars, &count);
+  assert_true(scalars[FSDP_SCALAR_STEP] == (float)update);
+  assert_true(scalars[FSDP_SCALAR_CORRECTION1] == (float)(1 - pow(beta1, (double)update)));
+  assert_true(scalars[FSDP_SCALAR_CORRECTION2] == (float)(1 - pow(beta2, (double)update)));
+  assert_true(fabsf(scalars[FSDP_SCALAR_LR] - (1 - (float)(step - 1) / 100)) < 0.02f); // falls with the step
+  assert_true(count == 32);
+  int32_t tokens[32], targets[32];
+  fsdp_feed_batch(feed, tokens, targets);
+}
+
+static void test_skipped_steps_do_not_count(void **state) {
+  (void)state;
+  fsdp_dataset *dataset;
+  fsdp_feed *feed = create_feed(&dataset, 10);
+  static const struct {
+    float norm;
+    bool skips;
+  } steps[] = {{1, false},       {11, true}, {NAN, true}, {10, false},
+               {INFINITY, true}, {2, false}, {3, false},  {-INFINITY, false}};
+  int64_t update = 1;
+  for (int64_t step = 1; step <= 7; step++) {
+    expect_fed(feed, step, update);
+    fsdp_feed_publish(feed, 1, steps[step - 1].norm);
+    assert_int_equal(fsdp_feed_skips(feed, steps[step - 1].norm), steps[step - 1].skips);
+    update += !steps[step - 1].skips;
+    assert_int_equal(feed->updates, update - 1);
+  }
+  fsdp_dataset_close(dataset);
+  free(feed);
+}
+
+// Without a limit (no clipping) nothing is skipped; behind a checkpoint both counts continue.
+static void test_seek(void **state) {
+  (void)state;
+  fsdp_dataset *dataset;
+  fsdp_feed *feed = create_feed(&dataset, 0);
+  fsdp_feed_seek(feed, 40, 33, 0);
+  for (int64_t i = 0; i < 3; i++) {
+    expect_fed(feed, 41 + i, 34 + i);
+    fsdp_feed_publish(feed, NAN, NAN);
+    assert_false(fsdp_feed_skips(feed, NAN));
+  }
+  fsdp_dataset_close(dataset);
+  free(feed);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_skipped_steps_do_not_count),
+      cmocka_unit_test(test_seek),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

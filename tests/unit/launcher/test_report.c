@@ -1,0 +1,240 @@
+// Reports: the JSON's shape and sums, the page's figures, the memory profile in both forms, and advice that
+// is true.
+#include "launcher/cli/capacity.h"
+#include "launcher/cli/options.h"
+#include "launcher/report/memory_profile.h"
+#include "launcher/report/memory_svg.h"
+#include "launcher/report/report.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+static fsdp_plan_config config_of(const char *preset, int ranks) {
+  fsdp_plan_config config = {.batch = 1,
+                             .seq = 256,
+                             .accumulation = 1,
+                             .strategy = FSDP_FULL,
+                             .mesh = {{1, ranks}},
+                             .wrap = {FSDP_WRAP_BLOCK, 0, NULL},
+                             .prefetch = 1,
+                             .param_dtype = FSDP_F32,
+                             .reduce_dtype = FSDP_F32,
+                             .master_dtype = FSDP_F32,
+                             .moment_dtype = FSDP_F32,
+                             .grad_clip = 1,
+                             .beta1 = 0.9,
+                             .beta2 = 0.999,
+                             .adam_eps = 1e-8f,
+                             .target = fsdp_target_cpu()};
+  fsdp_error error;
+  assert_int_equal(fsdp_llama_preset(preset, &config.model, &error), FSDP_OK);
+  return config;
+}
+
+static fsdp_plan *make_plan(const fsdp_plan_config *config) {
+  fsdp_plan *plan;
+  fsdp_error error;
+  if (fsdp_plan_create(config, &plan, &error) != FSDP_OK) fail_msg("%s", error.message);
+  return plan;
+}
+
+static json_int_t integer(const json_t *object, const char *key) {
+  const json_t *value = json_object_get(object, key);
+  if (!json_is_integer(value)) fail_msg("'%s' is no integer", key);
+  return json_integer_value(value);
+}
+
+static void report_as_json(void **state) {
+  (void)state;
+  fsdp_plan_config config = config_of("tiny", 4);
+  fsdp_plan *plan = make_plan(&config);
+  json_t *report = fsdp_report_json(plan), *unit, *value;
+  const json_t *units = json_object_get(report, "units"), *memory = json_object_get(report, "memory");
+  assert_int_equal(integer(json_object_get(report, "model"), "parameters"),
+                   fsdp_llama_parameter_count(&config.model));
+  size_t i;
+  const char *key;
+  json_int_t numel = 0, sum = 0;
+  json_array_foreach(units, i, unit) {
+    numel += integer(unit, "numel");
+    assert_true(json_is_string(json_object_get(unit, "path")) &&
+                json_is_string(json_object_get(unit, "class")));
+    assert_true(integer(unit, "padded_numel") >= integer(unit, "numel"));
+    assert_int_equal(integer(unit, "padded_numel") % (16 * 4), 0);
+  }
+  assert_int_equal(numel, fsdp_llama_parameter_count(&config.model)); // nothing is in two units or in none
+  json_t *categories = json_object_get(memory, "by_category");
+  json_object_foreach(categories, key, value) sum += json_integer_value(value);
+  assert_int_equal(sum, integer(memory, "peak_bytes")); // the categories are the whole of the peak
+  assert_true(integer(memory, "arena_bytes") >= sum);
+  assert_true(integer(memory, "host_bytes") > 0);
+  assert_true(json_string_length(json_object_get(memory, "peak_at")) > 0);
+  const json_t *comm = json_object_get(report, "comm");
+  assert_true(integer(comm, "all_gather_bytes") > 0 && integer(comm, "reduce_scatter_bytes") > 0);
+  assert_int_equal(integer(comm, "all_reduce_bytes"), 0);
+  assert_true(integer(comm, "scalar_bytes") > 0);
+  assert_int_equal(integer(json_object_get(report, "program"), "instructions"), plan->program->instr_count);
+  assert_int_equal(json_string_length(json_object_get(json_object_get(report, "program"), "hash")), 16);
+  assert_true(json_is_true(json_object_get(report, "verified")));
+  json_decref(report);
+  fsdp_plan_destroy(plan);
+}
+
+static char *page_of(const fsdp_plan *plan) {
+  char *text = NULL;
+  size_t bytes;
+  FILE *out = open_memstream(&text, &bytes);
+  fsdp_report_print(plan, "the model", out);
+  fclose(out);
+  return text;
+}
+
+static void report_as_a_page(void **state) {
+  (void)state;
+  fsdp_plan_config config = config_of("llama2-7b", 8);
+  fsdp_plan *plan = make_plan(&config);
+  char *page = page_of(plan);
+  const char *const wanted[] = {
+      "the model: 6,738,415,616 parameters, 8 ranks (data=1, fsdp=8), strategy full",
+      "Units: 35",
+      "model.layers.{0-31}",
+      "valley, between steps",
+      "Verified: yes",
+      "all-gather",
+      "the device's peak is at instruction"};
+  for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++) {
+    if (!strstr(page, wanted[i])) fail_msg("no '%s' in:\n%s", wanted[i], page);
+  }
+  assert_null(strstr(page, "hint:"));
+  free(page);
+  fsdp_plan_destroy(plan);
+  // By size, the unit LlamaModel holds all attention weights and stays gathered.
+  config.wrap = (fsdp_wrap_policy){FSDP_WRAP_SIZE, 100000000, NULL};
+  plan = make_plan(&config);
+  page = page_of(plan);
+  assert_non_null(strstr(page, "hint: unit model (LlamaModel)"));
+  assert_non_null(strstr(page, "--wrap block"));
+  free(page);
+  fsdp_plan_destroy(plan);
+}
+
+// Series sum to the peak at the peak's position and to no more anywhere; phases cover the step without a gap.
+static void profile_series(void **state) {
+  (void)state;
+  fsdp_plan_config config = config_of("tiny", 4);
+  config.accumulation = 4;
+  config.cpu_offload = true;
+  fsdp_plan *plan = make_plan(&config);
+  fsdp_memory_profile profile = fsdp_memory_profile_create(plan, "tiny");
+  for (int space = 0; space < FSDP_SPACE_COUNT; space++) {
+    int64_t most = 0;
+    int at = 0;
+    for (int i = 0; i < profile.position_count; i++) {
+      int64_t sum = 0;
+      for (int c = 0; c < FSDP_CATEGORY_COUNT; c++) sum += profile.bytes[space][i * FSDP_CATEGORY_COUNT + c];
+      if (sum > most) {
+        most = sum;
+        at = i;
+      }
+    }
+    assert_int_equal(most, plan->memory.space[space].peak_bytes);
+    assert_int_equal(at, plan->memory.space[space].peak_position);
+  }
+  fsdp_profile_phase phases[2 * FSDP_MAX_SECTIONS];
+  int count = fsdp_memory_profile_phases(&profile, phases), next = 0;
+  assert_int_equal(count, 7); // forward and backward of first, middle and last; update
+  for (int i = 0; i < count; i++) {
+    assert_int_equal(phases[i].begin, next);
+    next = phases[i].end;
+    assert_string_equal(phases[i].name, i == 6 ? "update" : i % 2 ? "backward" : "forward");
+    assert_int_equal(phases[i].times, i == 2 || i == 3 ? 2 : 1);
+  }
+  assert_int_equal(next, profile.position_count);
+  fsdp_memory_profile_destroy(&profile);
+  fsdp_plan_destroy(plan);
+}
+
+static void profile_files(void **state) {
+  (void)state;
+  fsdp_plan_config config = config_of("tiny", 2);
+  fsdp_plan *plan = make_plan(&config);
+  char folder[] = "/tmp/fsdp_report_XXXXXX", path[64];
+  assert_non_null(mkdtemp(folder));
+  fsdp_error error;
+  snprintf(path, sizeof path, "%s/memory.json", folder);
+  assert_int_equal(fsdp_memory_profile_write(plan, "a <model> & \"more\"", path, &error), FSDP_OK);
+  json_t *root = json_load_file(path, 0, NULL);
+  assert_non_null(root);
+  const json_t *device = json_object_get(root, "device"), *bytes = json_object_get(device, "bytes");
+  assert_int_equal(integer(device, "peak_bytes"), plan->memory.space[FSDP_SPACE_DEVICE].peak_bytes);
+  assert_int_equal(json_array_size(json_object_get(bytes, "activations")),
+                   json_array_size(json_object_get(root, "instructions")));
+  json_decref(root);
+  unlink(path);
+  snprintf(path, sizeof path, "%s/memory.svg", folder);
+  assert_int_equal(fsdp_memory_profile_write(plan, "a <model> & \"more\"", path, &error), FSDP_OK);
+  assert_int_equal(access(path, R_OK), 0);
+  unlink(path);
+  // Nothing is left of a file that could not be written.
+  snprintf(path, sizeof path, "%s/none/memory.svg", folder);
+  assert_int_equal(fsdp_memory_profile_write(plan, "tiny", path, &error), FSDP_ERR_INPUT);
+  assert_non_null(strstr(error.message, path));
+  assert_int_equal(rmdir(folder), 0);
+  fsdp_plan_destroy(plan);
+}
+
+// The advice is followed word for word, and the plan that it gives fits.
+static void advice_that_fits(void **state) {
+  (void)state;
+  const int64_t shares[] = {90, 60, 40, 25};
+  for (size_t i = 0; i < sizeof shares / sizeof *shares; i++) {
+    fsdp_plan_config config = config_of("llama-1b", 4);
+    config.batch = 4;
+    fsdp_plan *plan = make_plan(&config);
+    int64_t needed = plan->memory.space[FSDP_SPACE_DEVICE].arena_bytes, limit = needed * shares[i] / 100;
+    fsdp_limits limits = {.bytes = {limit, 0}, .place = {"the test", "the test"}};
+    fsdp_error error;
+    assert_int_equal(fsdp_capacity_check(plan, &limits, &error), FSDP_ERR_CAPACITY);
+    char words[1024], *argv[32] = {(char *)(uintptr_t) "plan"};
+    int argc = 1;
+    const char *advice = strstr(error.message, "or add ");
+    if (!advice) fail_msg("no advice in: %s", error.message);
+    snprintf(words, sizeof words, "%.*s", (int)(strstr(advice, ", which") - (advice + 7)), advice + 7);
+    for (char *word = strtok(words, " "); word; word = strtok(NULL, " ")) argv[argc++] = word;
+    fsdp_options options;
+    assert_int_equal(fsdp_options_parse(&options, FSDP_PROGRAM_PLAN, argc, argv, &error), FSDP_OK);
+    if (fsdp_options_given(&options, "wrap")) config.wrap = fsdp_options_wrap(&options);
+    if (fsdp_options_given(&options, "batch-size")) config.batch = options.batch;
+    if (fsdp_options_given(&options, "grad-accum")) config.accumulation = (int)options.grad_accum;
+    if (fsdp_options_given(&options, "seq-length")) config.seq = options.seq;
+    if (fsdp_options_given(&options, "prefetch")) config.prefetch = (int)options.prefetch;
+    if (options.param_dtype != FSDP_DTYPE_AUTO) config.param_dtype = (fsdp_dtype)options.param_dtype;
+    if (options.recompute) config.recompute_block = true;
+    if (options.cpu_offload) config.cpu_offload = true;
+    config.master_dtype = (fsdp_dtype)options.master_dtype;
+    config.moment_dtype = (fsdp_dtype)options.moment_dtype;
+    fsdp_plan *helped = make_plan(&config);
+    if (helped->memory.space[FSDP_SPACE_DEVICE].arena_bytes > limit)
+      fail_msg("does not fit after: %s", words);
+    fsdp_plan_destroy(helped);
+    fsdp_options_destroy(&options);
+    // Exactly what is needed is enough.
+    limits.bytes[FSDP_SPACE_DEVICE] = needed;
+    assert_int_equal(fsdp_capacity_check(plan, &limits, &error), FSDP_OK);
+    fsdp_plan_destroy(plan);
+  }
+  assert_true(fsdp_capacity_machine_bytes() > INT64_C(1) << 28);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(report_as_json), cmocka_unit_test(report_as_a_page), cmocka_unit_test(profile_series),
+      cmocka_unit_test(profile_files),  cmocka_unit_test(advice_that_fits),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

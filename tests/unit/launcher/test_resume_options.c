@@ -1,0 +1,68 @@
+// What is said of options that changed since a checkpoint was saved.
+#include "launcher/cli/option_table.h"
+#include "launcher/train/resume_changes.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static void expect(json_t *saved, const char *current, bool data_differs, const char *wanted) {
+  char out[256];
+  bool differs = fsdp_resume_changes(saved, current, data_differs, out, sizeof out);
+  assert_string_equal(out, wanted);
+  assert_int_equal(differs, *wanted != 0);
+}
+
+static void changes_are_listed_with_both_values(void **state) {
+  (void)state;
+  json_t *saved = json_pack("{s:s, s:s, s:s, s:s, s:s, s:s, s:s}", "lr", "0.002", "data", "a.txt",
+                            "max-steps", "0", "weight-decay", "0.050000000000000003", "strategy", "full",
+                            "log-freq", "10", "eval-data", "");
+  assert_non_null(saved);
+  const char *same = "lr=0.002\ndata=a.txt\nmax-steps=0\nweight-decay=0.050000000000000003\n"
+                     "strategy=full\nlog-freq=10\neval-data=\n";
+  expect(saved, same, false, "");
+  expect(saved, same, true, "--data a.txt has other contents");
+  expect(saved, "", true, "");
+  // Options that change no number, and those that the saved run did not know.
+  expect(saved, "lr=0.002\nstrategy=hybrid\nlog-freq=1\nnew-option=5\n", false, "");
+  expect(saved, "lr=0.00030000000000000003\nweight-decay=0\nmax-steps=7\neval-data=e.txt\n", false,
+         "--lr 0.002 → 0.00030000000000000003, --weight-decay 0.05 → 0, --max-steps none → 7, "
+         "--eval-data none → e.txt");
+  expect(saved, "lr=0.29999999999999999\n", false, "--lr 0.002 → 0.3");
+  expect(saved, "data=b.txt\n", true, "--data a.txt → b.txt");
+  expect(saved, "data=b.txt\n", false, "--data a.txt → b.txt (the same contents)");
+  expect(saved, "data=\n", true, "--data a.txt → none");
+  json_object_set_new(saved, "data", json_string(""));
+  expect(saved, "data=\n", true, "--data of the program has other contents");
+  char out[8];
+  memset(out, 'x', sizeof out);
+  assert_true(fsdp_resume_changes(saved, "lr=5\nseed=7\n", false, out, 6));
+  assert_string_equal(out, "--lr ");
+  assert_int_equal(out[6], 'x');
+  json_decref(saved);
+}
+
+static void options_that_are_not_compared_exist(void **state) {
+  (void)state;
+  int count;
+  const fsdp_option_row *table = fsdp_option_table(&count);
+  for (const char *const *name = fsdp_resume_unchanging(); *name; name++) {
+    bool found = false;
+    for (int i = 0; i < count; i++) found |= strcmp(table[i].name, *name) == 0;
+    if (!found) fail_msg("there is no option --%s", *name);
+  }
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(changes_are_listed_with_both_values),
+      cmocka_unit_test(options_that_are_not_compared_exist),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,254 @@
+// The whole runtime against Transformers' LlamaForCausalLM: tests/golden/make_golden.py says what each folder
+// holds.
+//
+// Tolerances: both sides compute in fp32 with sums in another order. Over these sizes that is a few 1e-7 of a
+// loss and a few 1e-6 of a gradient; ten AdamW steps amplify it where a gradient is near zero and m/sqrt(v)
+// is all sign.
+#include "runtime/checkpoint/config_json.h"
+#include "runtime/checkpoint/safetensors.h"
+#include "tests/support/harness.h"
+
+#include "runtime/base/check.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+enum { STEPS = 10 };
+
+// Greatest relative differences: of the first step's loss and gradients, of the losses and gradient norms of
+// ten steps, and of what these did to parameters.
+typedef struct tolerances {
+  double loss, gradient, losses, norms, moved;
+} tolerances;
+static const tolerances fp32 = {1e-5, 1e-4, 1e-5, 1e-4, 2e-3};
+// Activations and gathered parameters have 8 bits, so each of the sixty or so roundings that an element of a
+// gradient has behind it adds up to 2^-9 of it: sqrt(60) 2^-9 = 1.5%, and twice that where the sign of what
+// is lost is not random; the loss is a mean. AdamW makes a sign of a gradient near zero.
+static const tolerances bf16 = {4e-3, 6e-2, 4e-3, 3e-2, 0.2};
+
+static const char *const folders[] = {"grouped",         "tied", "llama3_rope",
+                                      "multi_query_257", "odd",  "wide_32001"};
+
+typedef struct golden {
+  char folder[256];
+  fsdp_llama_config model;
+  fsdp_safetensors *file;
+  int64_t batch, seq;
+  int32_t *tokens, *targets;
+} golden;
+
+static int find(const golden *g, const char *kind, const char *name) {
+  char key[2 * FSDP_NAME_BYTES];
+  snprintf(key, sizeof key, "%s%s", kind, name);
+  return fsdp_safetensors_find(g->file, key);
+}
+
+static float *read_floats(const golden *g, int index, int64_t *numel) {
+  *numel = fsdp_safetensors_at(g->file, index)->numel;
+  float *values = fsdp_alloc((size_t)*numel * sizeof *values);
+  fsdp_error error;
+  assert_int_equal(fsdp_safetensors_read(g->file, index, 0, *numel, values, &error), FSDP_OK);
+  return values;
+}
+
+static int32_t *read_ints(const golden *g, const char *kind, const char *name, int64_t *numel) {
+  int index = find(g, kind, name);
+  assert_true(index >= 0);
+  *numel = fsdp_safetensors_at(g->file, index)->numel;
+  int32_t *values = fsdp_alloc((size_t)*numel * sizeof *values);
+  fsdp_error error;
+  assert_int_equal(fsdp_safetensors_read_raw(g->file, index, 0, *numel, values, &error), FSDP_OK);
+  return values;
+}
+
+static golden open_golden(const char *name) {
+  golden g = {0};
+  char path[512];
+  fsdp_error error = {0};
+  const char *root = getenv("FSDP_SOURCE_DIR"); // where the program was built elsewhere
+  snprintf(g.folder, sizeof g.folder, "%s/tests/golden/%s", root ? root : FSDP_SOURCE_DIR, name);
+  snprintf(path, sizeof path, "%s/config.json", g.folder);
+  if (fsdp_config_read(path, &g.model, &error)) fail_msg("%s", error.message);
+  snprintf(path, sizeof path, "%s/golden.safetensors", g.folder);
+  if (fsdp_safetensors_open(path, &g.file, &error)) fail_msg("%s", error.message);
+  const fsdp_safetensors_tensor *tokens = fsdp_safetensors_at(g.file, find(&g, "", "tokens"));
+  assert_int_equal(tokens->shape[0], STEPS);
+  g.batch = tokens->shape[1];
+  g.seq = tokens->shape[2];
+  int64_t numel = 0;
+  g.tokens = read_ints(&g, "", "tokens", &numel);
+  g.targets = read_ints(&g, "", "targets", &numel);
+  return g;
+}
+
+static void close_golden(golden *g) {
+  fsdp_safetensors_close(g->file);
+  free(g->tokens);
+  free(g->targets);
+}
+
+static double difference(const float *a, const float *b, int64_t numel) {
+  return harness_difference(&(harness_tensor){.values = (float *)(uintptr_t)a, .numel = numel, .name = ""},
+                            &(harness_tensor){.values = (float *)(uintptr_t)b, .numel = numel, .name = ""});
+}
+
+// A gradient that was too large to keep: its norm and some of its rows.
+static void check_gradient_part(const golden *g, const harness_tensor *gradient, double tolerance) {
+  int64_t count = 0, part_numel = 0, one = 0;
+  int32_t *rows = read_ints(g, "rows.", gradient->name, &count);
+  float *part = read_floats(g, find(g, "part.", gradient->name), &part_numel);
+  float *norm = read_floats(g, find(g, "norm.", gradient->name), &one);
+  int64_t columns = part_numel / count;
+  double sum = 0;
+  for (int64_t i = 0; i < gradient->numel; i++)
+    sum += (double)gradient->values[i] * (double)gradient->values[i];
+  assert_true(fabs(sqrt(sum) - (double)norm[0]) <= tolerance * (double)norm[0]);
+  float *mine = fsdp_alloc((size_t)part_numel * sizeof *mine);
+  for (int64_t r = 0; r < count; r++)
+    memcpy(mine + r * columns, gradient->values + rows[r] * columns, (size_t)columns * sizeof *mine);
+  assert_true(difference(mine, part, part_numel) <= tolerance);
+  free(rows), free(part), free(norm), free(mine);
+}
+
+static void check_gradients(const golden *g, const harness_result *result, double tolerance) {
+  for (int p = 0; p < result->param_count; p++) {
+    const harness_tensor *gradient = &result->gradients[p];
+    int index = find(g, "grad.", gradient->name);
+    if (index < 0) {
+      check_gradient_part(g, gradient, tolerance);
+      continue;
+    }
+    int64_t numel = 0;
+    float *expected = read_floats(g, index, &numel);
+    double relative = difference(gradient->values, expected, numel);
+    if (relative > tolerance)
+      fail_msg("%s: gradient of %s differs by %.2g", g->folder, gradient->name, relative);
+    free(expected);
+  }
+}
+
+static void check_series(const golden *g, const char *name, const float *mine, double tolerance) {
+  int64_t numel = 0;
+  float *expected = read_floats(g, find(g, "", name), &numel);
+  assert_int_equal(numel, STEPS);
+  for (int i = 0; i < STEPS; i++)
+    if (fabs((double)(mine[i] - expected[i])) > tolerance * fabs((double)expected[i]))
+      fail_msg("%s: %s of step %d is %.8g, expected %.8g", g->folder, name, i, (double)mine[i],
+               (double)expected[i]);
+  free(expected);
+}
+
+// What ten steps did to the parameters that the folder keeps: the losses alone would hardly show a wrong
+// beta.
+static void check_parameters(const golden *g, const harness_result *start, const harness_result *result,
+                             double tolerance) {
+  int checked = 0;
+  for (int p = 0; p < result->param_count; p++) {
+    int index = find(g, "after.", result->parameters[p].name);
+    if (index < 0) continue;
+    int64_t numel = 0;
+    float *expected = read_floats(g, index, &numel);
+    float *moved = fsdp_alloc((size_t)numel * sizeof *moved);
+    for (int64_t i = 0; i < numel; i++) {
+      moved[i] = result->parameters[p].values[i] - start->parameters[p].values[i];
+      expected[i] -= start->parameters[p].values[i];
+    }
+    double relative = difference(moved, expected, numel);
+    if (relative > tolerance)
+      fail_msg("%s: %s moved otherwise, by %.2g", g->folder, result->parameters[p].name, relative);
+    free(moved), free(expected);
+    checked++;
+  }
+  assert_true(checked >= 4);
+}
+
+static harness_config config_of(const golden *g) {
+  harness_config config = {.plan = harness_small_plan(1),
+                           .steps = STEPS,
+                           .lr = 1e-3f,
+                           .weights = g->folder,
+                           .tokens = g->tokens,
+                           .targets = g->targets};
+  config.plan.model = g->model;
+  config.plan.batch = g->batch;
+  config.plan.seq = g->seq;
+  config.plan.beta2 = 0.95;
+  config.plan.weight_decay = 0.1f;
+  return config;
+}
+
+static void check(const golden *g, const harness_config *config, const tolerances *t) {
+  harness_config still = *config;
+  still.steps = 1;
+  still.lr = 0;
+  still.plan.weight_decay = 0;
+  harness_result *start = harness_train(&still);
+  harness_result *result = harness_train(config);
+  assert_string_equal(result->failure, "");
+  int64_t one = 0;
+  float *loss = read_floats(g, find(g, "", "loss"), &one);
+  assert_true(fabs((double)(result->loss[0] - loss[0])) <= t->loss * (double)loss[0]);
+  free(loss);
+  check_gradients(g, result, t->gradient);
+  check_series(g, "losses", result->loss, t->losses);
+  check_series(g, "grad_norms", result->grad_norm, t->norms);
+  check_parameters(g, start, result, t->moved);
+  harness_free(start);
+  harness_free(result);
+}
+
+static void test_one_rank(void **state) {
+  (void)state;
+  for (size_t i = 0; i < sizeof folders / sizeof *folders; i++) {
+    golden g = open_golden(folders[i]);
+    harness_config config = config_of(&g);
+    check(&g, &config, &fp32);
+    close_golden(&g);
+  }
+}
+
+// The sequences of a batch spread over ranks or micro-batches, sharded, recomputed, offloaded.
+static void test_sharded(void **state) {
+  (void)state;
+  for (size_t i = 0; i < sizeof folders / sizeof *folders; i++) {
+    golden g = open_golden(folders[i]);
+    harness_config config = config_of(&g);
+    config.plan.batch = 1;
+    config.plan.mesh = (fsdp_mesh){{1, (int)g.batch}};
+    config.plan.recompute_block = true;
+    config.plan.cpu_offload = i % 2;
+    check(&g, &config, &fp32);
+    config.plan.mesh = (fsdp_mesh){{1, 1}};
+    config.plan.accumulation = (int)g.batch;
+    config.plan.accumulate = i % 2 ? FSDP_ACCUMULATE_LOCAL : FSDP_ACCUMULATE_REDUCE;
+    check(&g, &config, &fp32);
+    close_golden(&g);
+  }
+}
+
+static void test_bf16(void **state) {
+  (void)state;
+  for (size_t i = 0; i < sizeof folders / sizeof *folders; i++) {
+    golden g = open_golden(folders[i]);
+    harness_config config = config_of(&g);
+    config.plan.param_dtype = FSDP_BF16;
+    check(&g, &config, &bf16);
+    close_golden(&g);
+  }
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_one_rank),
+      cmocka_unit_test(test_sharded),
+      cmocka_unit_test(test_bf16),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

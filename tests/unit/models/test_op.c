@@ -1,0 +1,144 @@
+// The op table's names and FLOPs, and what kernels refuse to run.
+#include "runtime/base/check.h"
+#include "tests/support/kernel_case.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+static void test_names(void **state) {
+  (void)state;
+  for (int a = 0; a < FSDP_OP_KIND_COUNT; a++) {
+    const char *name = fsdp_op_name((fsdp_op_kind)a);
+    assert_true(name && name[0]);
+    for (int b = 0; b < a; b++) assert_string_not_equal(name, fsdp_op_name((fsdp_op_kind)b));
+  }
+  assert_string_equal(fsdp_op_name(FSDP_OP_ATTENTION_BACKWARD), "attention_backward");
+}
+
+static void test_every_op_has_a_kernel(void **state) {
+  (void)state;
+  const fsdp_kernel_table *table = fsdp_cpu_kernels();
+  assert_string_equal(table->device, "cpu");
+  for (int kind = 0; kind < FSDP_OP_KIND_COUNT; kind++) assert_true(table->kernels[kind] != NULL);
+}
+
+// Counted by hand: 2 FLOPs for each multiply-add.
+static void test_flops(void **state) {
+  (void)state;
+  fsdp_op_attrs attrs = {.batch = 2,
+                         .seq = 3,
+                         .channels = 5,
+                         .heads = 7,
+                         .kv_heads = 1,
+                         .head_dim = 11,
+                         .vocabulary = 13,
+                         .in_features = 17,
+                         .out_features = 19};
+  double linear = 2.0 * 6 * 17 * 19, head = 2.0 * 6 * 5 * 13;
+  double pairs = 2 * 7 * (1 + 2 + 3), product = 2 * pairs * 11; // of one head dimension over the causal pairs
+  assert_true(fsdp_op_flops(FSDP_OP_LINEAR, &attrs) == linear);
+  assert_true(fsdp_op_flops(FSDP_OP_LINEAR_BACKWARD_INPUT, &attrs) == linear);
+  assert_true(fsdp_op_flops(FSDP_OP_LINEAR_BACKWARD_WEIGHT, &attrs) == linear);
+  assert_true(fsdp_op_flops(FSDP_OP_LINEAR_CROSS_ENTROPY, &attrs) == head);
+  assert_true(fsdp_op_flops(FSDP_OP_LINEAR_CROSS_ENTROPY_BACKWARD, &attrs) == 3 * head);
+  assert_true(fsdp_op_flops(FSDP_OP_ATTENTION, &attrs) == 2 * product);
+  assert_true(fsdp_op_flops(FSDP_OP_ATTENTION_BACKWARD, &attrs) == 5 * product);
+  assert_true(fsdp_op_flops(FSDP_OP_ADAMW, &attrs) == 0);
+}
+
+static kernel_case lookup(double token) {
+  fsdp_op_attrs attrs = {.batch = 1, .seq = 1, .channels = 4, .vocabulary = 10};
+  kernel_case c = kernel_case_of(FSDP_OP_EMBEDDING, attrs, 0);
+  kernel_case_input(&c, FSDP_I32, 1, FSDP_READ, &token);
+  kernel_case_input(&c, FSDP_F32, 40, FSDP_READ, NULL);
+  kernel_case_output(&c, FSDP_F32, 4);
+  return c;
+}
+
+// A broken invariant aborts; in a child, whose message is of no interest.
+static void expect_abort(kernel_case *c) {
+  pid_t child = fork();
+  assert_true(child >= 0);
+  if (child == 0) {
+    if (!freopen("/dev/null", "w", stderr)) _exit(1);
+    kernel_case_run(c);
+    _exit(0);
+  }
+  int status;
+  assert_int_equal(waitpid(child, &status, 0), child);
+  // A sanitizer may turn the signal into an exit; what counts is that the kernel did not return.
+  assert_true(WIFSIGNALED(status) || WEXITSTATUS(status) != 0);
+  kernel_case_free(c);
+}
+
+static void test_kernels_refuse(void **state) {
+  (void)state;
+  kernel_case fits = lookup(9);
+  kernel_case_run(&fits);
+  kernel_case_free(&fits);
+  kernel_case large = lookup(10), negative = lookup(-1);
+  expect_abort(&large);
+  expect_abort(&negative);
+  kernel_case short_weight = lookup(0), written_token = lookup(0), few = lookup(0);
+  short_weight.operands[1].numel = 39;
+  expect_abort(&short_weight);
+  written_token.operands[0].access = FSDP_UPDATE;
+  expect_abort(&written_token);
+  fsdp_view last = few.operands[2];
+  few.operand_count = 2;
+  free(last.data), free(few.initial[2]), free(few.expected[2]);
+  expect_abort(&few);
+}
+
+static void test_targets_are_checked(void **state) {
+  (void)state;
+  fsdp_op_attrs attrs = {.batch = 1, .seq = 1, .channels = 4, .vocabulary = 10, .chunk_rows = 1};
+  kernel_case c = kernel_case_of(FSDP_OP_LINEAR_CROSS_ENTROPY, attrs, 0);
+  double target = 10;
+  kernel_case_input(&c, FSDP_F32, 4, FSDP_READ, NULL);
+  kernel_case_input(&c, FSDP_F32, 40, FSDP_READ, NULL);
+  kernel_case_input(&c, FSDP_I32, 1, FSDP_READ, &target);
+  kernel_case_input(&c, FSDP_F32, 1, FSDP_READ, NULL);
+  kernel_case_output(&c, FSDP_F32, 1);
+  kernel_case_output(&c, FSDP_F32, 10);
+  expect_abort(&c);
+}
+
+// Chunks of the head: those of an fp32 gradient as they always were; a bf16 gradient has at most four, unless
+// their logits would take more than 2 GiB.
+static void test_chunks_of_the_head(void **state) {
+  (void)state;
+  static const struct {
+    int64_t rows, vocabulary, fp32, bf16;
+  } chunks[] = {{1, 32000, 1, 1},
+                {64, 32000, 64, 64},
+                {1000, 32000, 524, 524},
+                {4096, 32000, 524, 1024},
+                {16384, 32000, 1024, 4096},
+                {16384, 128256, 1024, 4096},
+                {32768, 128256, 1024, 4096},
+                {98304, 32000, 1024, 16768},
+                {5000, 257, 1024, 1280},
+                {4096, (int64_t)1 << 30, 256, 256}};
+  for (size_t i = 0; i < sizeof chunks / sizeof chunks[0]; i++) {
+    assert_int_equal(fsdp_op_chunk_rows(chunks[i].rows, chunks[i].vocabulary, FSDP_F32), chunks[i].fp32);
+    assert_int_equal(fsdp_op_chunk_rows(chunks[i].rows, chunks[i].vocabulary, FSDP_BF16), chunks[i].bf16);
+  }
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_names),
+      cmocka_unit_test(test_every_op_has_a_kernel),
+      cmocka_unit_test(test_flops),
+      cmocka_unit_test(test_kernels_refuse),
+      cmocka_unit_test(test_targets_are_checked),
+      cmocka_unit_test(test_chunks_of_the_head),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

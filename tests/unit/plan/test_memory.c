@@ -1,0 +1,269 @@
+// The memory plan: valley, peak, timeline and owners against direct sums; packing against overlap and its
+// lower bound.
+#include "runtime/base/check.h"
+#include "runtime/plan/memory/memory.h"
+#include "runtime/plan/memory/pack.h"
+#include "runtime/plan/memory/pack_search.h"
+#include "runtime/plan/proof/poison.h"
+#include "tests/support/cases.h"
+#include "tests/support/oracle.h"
+#include "tests/support/random_plan.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#if defined(FSDP_SANITIZE_ADDRESS) || defined(FSDP_SANITIZE_THREAD)
+enum { PROGRAMS = 30 };
+#else
+enum { PROGRAMS = 300 };
+#endif
+
+static bool lives(const fsdp_tensor *tensor, fsdp_space space, int position) {
+  return tensor->space == space && tensor->begin <= position && position <= tensor->end;
+}
+
+static int64_t sum_at(const fsdp_program *program, fsdp_space space, int category, int position) {
+  int64_t sum = 0;
+  for (int t = 0; t < program->tensor_count; t++)
+    if (lives(&program->tensors[t], space, position) && (int)program->tensors[t].category == category)
+      sum += program->tensors[t].bytes;
+  return sum;
+}
+
+static void check_report(const fsdp_program *program, fsdp_space space,
+                         const fsdp_memory_space_report *report) {
+  int64_t *timeline = fsdp_alloc((size_t)program->instr_count * FSDP_CATEGORY_COUNT * sizeof *timeline);
+  fsdp_memory_timeline(program, space, timeline);
+  int64_t peak = 0, valley = 0;
+  int peak_position = 0;
+  for (int i = 0; i < program->instr_count; i++) {
+    int64_t sum = 0;
+    for (int c = 0; c < FSDP_CATEGORY_COUNT; c++) {
+      assert_int_equal(timeline[i * FSDP_CATEGORY_COUNT + c], sum_at(program, space, c, i));
+      sum += timeline[i * FSDP_CATEGORY_COUNT + c];
+    }
+    bool in_step = false;
+    for (int s = 0; s < program->section_count; s++)
+      in_step = in_step || (program->sections[s].kind == FSDP_SECTION_UPDATE && i < program->sections[s].end);
+    if (in_step && sum > peak) peak = sum, peak_position = i;
+  }
+  for (int t = 0; t < program->tensor_count; t++)
+    if (program->tensors[t].space == space && program->tensors[t].lifetime == FSDP_LIVE_ALWAYS)
+      valley += program->tensors[t].bytes;
+  assert_int_equal(report->peak_bytes, peak);
+  if (peak > 0) assert_int_equal(report->peak_position, peak_position);
+  assert_int_equal(report->valley_bytes, valley);
+  assert_int_equal(report->arena_bytes, program->arena_bytes[space]);
+  int64_t by_category = 0, valley_by_category = 0;
+  for (int c = 0; c < FSDP_CATEGORY_COUNT; c++) {
+    assert_int_equal(report->peak_by_category[c], timeline[report->peak_position * FSDP_CATEGORY_COUNT + c]);
+    by_category += report->peak_by_category[c];
+    valley_by_category += report->valley_by_category[c];
+  }
+  assert_int_equal(by_category, peak);
+  assert_int_equal(valley_by_category, valley);
+  free(timeline);
+}
+
+static void check_owners(const fsdp_program *program, fsdp_space space, int position) {
+  fsdp_memory_owner owners[64];
+  int count = fsdp_memory_owners(program, space, position, owners, 64), live = 0, tensors = 0;
+  int64_t sum = 0, live_bytes = 0;
+  for (int i = 0; i < count && i < 64; i++) {
+    const fsdp_memory_owner *owner = &owners[i];
+    if (i > 0) assert_true(owners[i - 1].bytes >= owner->bytes);
+    int64_t bytes = 0;
+    for (int t = 0; t < program->tensor_count; t++) {
+      const fsdp_tensor *tensor = &program->tensors[t];
+      bool owned = owner->unit >= 0 ? tensor->unit == owner->unit
+                                    : tensor->unit < 0 && tensor->module == owner->module;
+      if (!lives(tensor, space, position) || tensor->category != owner->category || !owned) continue;
+      bytes += tensor->bytes;
+      tensors++;
+      assert_true(tensor->bytes <= program->tensors[owner->largest_tensor].bytes);
+    }
+    assert_int_equal(bytes, owner->bytes);
+    sum += bytes;
+  }
+  for (int t = 0; t < program->tensor_count; t++)
+    if (lives(&program->tensors[t], space, position)) live++, live_bytes += program->tensors[t].bytes;
+  if (count > 64) return;
+  assert_int_equal(sum, live_bytes);
+  assert_int_equal(tensors, live);
+}
+
+static void test_reports_of_random_programs(void **state) {
+  (void)state;
+  for (int seed = cases_begin(PROGRAMS); cases_run(__func__, seed); seed++) {
+    random_source random = {.seed = (uint64_t)seed};
+    fsdp_program *program = random_program(&random);
+    fsdp_memory_report report, after;
+    fsdp_memory_plan(program, &report);
+    assert_false(oracle_finds_overlap(program));
+    assert_false(oracle_finds_out_of_range(program));
+    for (int space = 0; space < FSDP_SPACE_COUNT; space++) {
+      check_report(program, (fsdp_space)space, &report.space[space]);
+      check_owners(program, (fsdp_space)space, report.space[space].peak_position);
+    }
+    // The same program gives the same addresses, so every rank has them.
+    fsdp_program *again = copy_program(program);
+    fsdp_memory_plan(again, &after);
+    assert_int_equal(fsdp_program_hash(again), fsdp_program_hash(program));
+    fsdp_program_destroy(again);
+    fsdp_program_destroy(program);
+  }
+}
+
+static void test_poison_changes_no_sum(void **state) {
+  (void)state;
+  for (int seed = cases_begin(PROGRAMS); cases_run(__func__, seed); seed++) {
+    random_source random = {.seed = (uint64_t)seed};
+    fsdp_program *program = random_program(&random);
+    fsdp_memory_report before, after;
+    fsdp_memory_plan(program, &before);
+    fsdp_program *poisoned = copy_program(program);
+    fsdp_program_insert_poison(poisoned);
+    fsdp_program *unchanged = copy_program(poisoned);
+    fsdp_memory_plan(poisoned, &after);
+    for (int space = 0; space < FSDP_SPACE_COUNT; space++) {
+      assert_int_equal(after.space[space].peak_bytes, before.space[space].peak_bytes);
+      assert_int_equal(after.space[space].valley_bytes, before.space[space].valley_bytes);
+    }
+    int poison_count = 0;
+    for (int i = 0; i < unchanged->instr_count; i++)
+      poison_count += unchanged->instrs[i].op == FSDP_OP_POISON;
+    int expected = 0;
+    for (int t = 0; t < program->tensor_count; t++) {
+      const fsdp_tensor *x = &program->tensors[t], *y = &unchanged->tensors[t];
+      assert_int_equal(x->address, y->address);
+      if (x->lifetime != FSDP_LIVE_ALWAYS && x->end >= x->begin) expected += 2;
+      if (x->lifetime == FSDP_LIVE_ALWAYS || x->end < x->begin) continue;
+      // Poison stands right before the first instruction and right after the last.
+      assert_int_equal(unchanged->instrs[y->begin - 1].op, FSDP_OP_POISON);
+      assert_int_equal(unchanged->instrs[y->end + 1].op, FSDP_OP_POISON);
+    }
+    assert_int_equal(poison_count, expected);
+    assert_int_equal(unchanged->instr_count, program->instr_count + poison_count);
+    // Lifetimes found anew are the ones that were carried over.
+    fsdp_program_lifetimes(poisoned);
+    for (int t = 0; t < program->tensor_count; t++) {
+      assert_int_equal(poisoned->tensors[t].begin, unchanged->tensors[t].begin);
+      assert_int_equal(poisoned->tensors[t].end, unchanged->tensors[t].end);
+    }
+    fsdp_program_destroy(program);
+    fsdp_program_destroy(poisoned);
+    fsdp_program_destroy(unchanged);
+  }
+}
+
+// ---- Packing
+
+static void check_packing(const fsdp_pack_item *items, int count, int64_t base, int64_t top) {
+  int64_t highest = base;
+  for (int i = 0; i < count; i++) {
+    assert_true(items[i].address >= base);
+    assert_int_equal(items[i].address % items[i].align, 0);
+    if (items[i].address + items[i].bytes > highest) highest = items[i].address + items[i].bytes;
+    for (int j = 0; j < i; j++) {
+      const fsdp_pack_item *x = &items[i], *y = &items[j];
+      bool together = x->begin <= y->end && y->begin <= x->end;
+      assert_false(together && x->address < y->address + y->bytes && y->address < x->address + x->bytes);
+    }
+  }
+  assert_int_equal(top, highest);
+}
+
+// Cuts the rectangle of positions [0, positions) and bytes [low, high) into items that fill it exactly.
+static void cut(random_source *random, fsdp_pack_item *items, int *count, int begin, int end, int64_t low,
+                int64_t high) {
+  bool narrow = end - begin < 4, flat = high - low < 256;
+  if (*count > 110 || (narrow && flat) || random_int(random, 0, 9) == 0) {
+    items[(*count)++] = (fsdp_pack_item){begin, end - 1, high - low, 64, 0};
+    return;
+  }
+  if (flat || (!narrow && random_int(random, 0, 1))) {
+    int middle = random_int(random, begin + 1, end - 1);
+    cut(random, items, count, begin, middle, low, high);
+    cut(random, items, count, middle, end, low, high);
+  } else {
+    int64_t middle = low + 64 * random_int(random, 1, (int)((high - low) / 64) - 1);
+    cut(random, items, count, begin, end, low, middle);
+    cut(random, items, count, begin, end, middle, high);
+  }
+}
+
+// A rectangle that was cut up can be put together again without any waste; 2% are allowed.
+static void test_packs_what_fits_exactly(void **state) {
+  (void)state;
+  int solved = 0;
+  double sum = 0;
+  for (int seed = cases_begin(PROGRAMS); cases_run(__func__, seed); seed++) {
+    random_source random = {.seed = (uint64_t)seed};
+    fsdp_pack_item items[256];
+    int count = 0, windows[2] = {0, 20};
+    cut(&random, items, &count, 0, 40, 0, 64 * 200);
+    fsdp_pack_config config = {.window_begins = windows,
+                               .window_count = 2,
+                               .base = 1024,
+                               .target = 1.0,
+                               .limit = 1024 + 64 * 200 + 64 * 4,
+                               .effort = 20000000};
+    int64_t top = fsdp_pack(&config, items, count);
+    check_packing(items, count, config.base, top);
+    assert_true(top >= 1024 + 64 * 200);
+    solved += top <= config.limit;
+    sum += (double)(top - 1024) / (64 * 200);
+  }
+  print_message("%d rectangles: %.4f of the bound on average, %d within 2%%\n", PROGRAMS, sum / PROGRAMS,
+                solved);
+  assert_true(solved * 100 >= PROGRAMS * 98);
+}
+
+static void test_search_says_what_is_impossible(void **state) {
+  (void)state;
+  // Three items of 64 bytes, all live at once, need 192.
+  fsdp_pack_item items[3] = {{0, 2, 64, 64, -7}, {1, 3, 64, 64, -7}, {2, 2, 64, 64, -7}};
+  fsdp_pack_search_config config = {.base = 128, .limit = 128 + 191, .effort = 1000000};
+  assert_false(fsdp_pack_search(&config, items, 3));
+  assert_int_equal(items[0].address, -7);
+  config.limit = 128 + 192;
+  assert_true(fsdp_pack_search(&config, items, 3));
+  check_packing(items, 3, 128, 128 + 192);
+  assert_true(fsdp_pack_search(&config, items, 0));
+}
+
+static void test_empty_program(void **state) {
+  (void)state;
+  fsdp_program *program = fsdp_program_create();
+  fsdp_program_begin_section(program, FSDP_SECTION_ONLY);
+  fsdp_program_end_section(program);
+  fsdp_program_begin_section(program, FSDP_SECTION_UPDATE);
+  fsdp_program_end_section(program);
+  fsdp_tensor state_tensor = {
+      .name = "master", .lifetime = FSDP_LIVE_ALWAYS, .unit = 0, .module = -1, .bytes = 100};
+  fsdp_program_tensor(program, &state_tensor);
+  fsdp_program_lifetimes(program);
+  fsdp_memory_report report;
+  fsdp_memory_plan(program, &report);
+  assert_int_equal(report.space[FSDP_SPACE_DEVICE].valley_bytes, 100);
+  assert_int_equal(report.space[FSDP_SPACE_DEVICE].arena_bytes, 100);
+  assert_int_equal(report.space[FSDP_SPACE_HOST].arena_bytes, 0);
+  fsdp_program_destroy(program);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_reports_of_random_programs),
+      cmocka_unit_test(test_poison_changes_no_sum),
+      cmocka_unit_test(test_packs_what_fits_exactly),
+      cmocka_unit_test(test_search_says_what_is_impossible),
+      cmocka_unit_test(test_empty_program),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,225 @@
+// The step program: lists, lifetimes, order of issue, hash and print.
+#include "runtime/base/check.h"
+#include "runtime/plan/memory/memory.h"
+#include "runtime/plan/proof/waits.h"
+#include "tests/support/cases.h"
+#include "tests/support/random_program.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static fsdp_program *sections_program(int accumulation, bool evaluation, bool check) {
+  fsdp_program *program = fsdp_program_create();
+  program->accumulation = accumulation;
+  const fsdp_section_kind kinds[] = {FSDP_SECTION_ONLY, FSDP_SECTION_FIRST,  FSDP_SECTION_MIDDLE,
+                                     FSDP_SECTION_LAST, FSDP_SECTION_UPDATE, FSDP_SECTION_EVALUATION,
+                                     FSDP_SECTION_CHECK};
+  const bool present[] = {
+      accumulation == 1, accumulation > 1, accumulation > 2, accumulation > 1, true, evaluation, check};
+  for (int i = 0; i < 7; i++) {
+    if (!present[i]) continue;
+    fsdp_program_begin_section(program, kinds[i]);
+    fsdp_program_instr(program, &(fsdp_instr){.unit = -1, .module = -1, .policy = -1}, NULL, 0);
+    fsdp_program_end_section(program);
+  }
+  return program;
+}
+
+// The order as letters: o f m l u e c.
+static void spell(const fsdp_program *program, const int *order, int count, char *out) {
+  for (int i = 0; i < count; i++) out[i] = fsdp_section_name(program->sections[order[i]].kind)[0];
+  out[count] = 0;
+}
+
+static void test_step_order(void **state) {
+  (void)state;
+  const struct {
+    int accumulation;
+    const char *order;
+  } cases[] = {{1, "ou"}, {2, "flu"}, {3, "fmlu"}, {4, "fmmlu"}, {7, "fmmmmmlu"}};
+  for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+    fsdp_program *program = sections_program(cases[i].accumulation, true, true);
+    int order[16];
+    char text[16];
+    spell(program, order, fsdp_program_step_order(program, order), text);
+    assert_string_equal(text, cases[i].order);
+    fsdp_program_destroy(program);
+  }
+}
+
+static void test_seam_order(void **state) {
+  (void)state;
+  for (int accumulation = 1; accumulation <= 9; accumulation++) {
+    for (int beside = 0; beside < 4; beside++) {
+      bool evaluation = beside % 2 == 1, check = beside / 2 == 1;
+      fsdp_program *program = sections_program(accumulation, evaluation, check);
+      int order[32], count = fsdp_program_seam_order(program, order);
+      assert_true(count < 32);
+      char text[33];
+      spell(program, order, count, text);
+      const char *seams[] = {accumulation == 1 ? "uo" : "uf",
+                             accumulation == 1 ? "ou" : "lu",
+                             accumulation == 2 ? "fl" : "",
+                             accumulation > 2 ? "fm" : "",
+                             accumulation > 3 ? "mm" : "",
+                             accumulation > 4 ? "mmm" : "",
+                             accumulation > 2 ? "ml" : "",
+                             evaluation ? "uee" : "",
+                             check ? "cc" : "",
+                             check && !evaluation ? "ucc" : "",
+                             check && evaluation ? "ec" : "",
+                             check && evaluation ? "ce" : "",
+                             check && evaluation ? "uc" : "",
+                             check ? accumulation == 1 ? "cou" : "cf" : "",
+                             evaluation ? accumulation == 1 ? "eou" : "ef" : ""};
+      for (size_t i = 0; i < sizeof seams / sizeof seams[0]; i++) assert_non_null(strstr(text, seams[i]));
+      if (accumulation == 3) assert_null(strstr(text, "mm"));
+      if (!evaluation) assert_null(strchr(text, 'e'));
+      if (!check) assert_null(strchr(text, 'c'));
+      fsdp_program_destroy(program);
+    }
+  }
+}
+
+static void test_lifetimes(void **state) {
+  (void)state;
+  for (int seed = cases_begin(200); cases_run(__func__, seed); seed++) {
+    random_source random = {.seed = (uint64_t)seed};
+    fsdp_program *program = random_program(&random);
+    for (int t = 0; t < program->tensor_count; t++) {
+      int begin = -1, end = -1;
+      for (int i = 0; i < program->instr_count; i++)
+        for (int o = 0; o < program->instrs[i].operand_count; o++)
+          if (program->operands[program->instrs[i].first_operand + o].tensor == t) {
+            begin = begin < 0 ? i : begin;
+            end = i;
+          }
+      const fsdp_tensor *tensor = &program->tensors[t];
+      if (tensor->lifetime == FSDP_LIVE_ALWAYS) begin = 0, end = program->instr_count - 1;
+      assert_int_equal(tensor->end, end);
+      assert_int_equal(tensor->begin, end < 0 ? 0 : begin);
+    }
+    fsdp_program_destroy(program);
+  }
+}
+
+static void test_set_waits(void **state) {
+  (void)state;
+  fsdp_program *program = sections_program(1, true, false);
+  const fsdp_wait waits[] = {{2, FSDP_WAIT_DATA}, {1, FSDP_WAIT_REUSE}, {0, FSDP_WAIT_POLICY}};
+  fsdp_program_set_waits(program, waits, (int[]){1, 0, 2});
+  assert_int_equal(program->wait_count, 3);
+  assert_int_equal(program->instrs[1].wait_count, 0);
+  assert_int_equal(program->waits[program->instrs[2].first_wait + 1].reason, FSDP_WAIT_POLICY);
+  fsdp_program_set_waits(program, NULL, (int[]){0, 0, 0});
+  assert_int_equal(program->wait_count, 0);
+  fsdp_program_destroy(program);
+}
+
+// Whatever ranks must agree on changes the hash; equal programs have equal ones.
+static void test_hash(void **state) {
+  (void)state;
+  random_source random = {.seed = 3};
+  fsdp_program *program = random_program(&random);
+  fsdp_memory_report report;
+  fsdp_memory_plan(program, &report);
+  fsdp_waits_infer(program);
+  assert_true(program->wait_count > 0 && program->operand_count > 0);
+  uint64_t hash = fsdp_program_hash(program);
+  for (int change = 0; change < 24; change++) {
+    fsdp_program *copy = copy_program(program);
+    fsdp_instr *instr = &copy->instrs[copy->instr_count / 2];
+    fsdp_operand *operand = &copy->operands[copy->operand_count / 2];
+    fsdp_tensor *tensor = &copy->tensors[copy->tensor_count / 2];
+    void *const ints[] = {&instr->kind,
+                          &instr->stream,
+                          &instr->op,
+                          &instr->group,
+                          &instr->unit,
+                          &instr->module,
+                          &operand->tensor,
+                          &operand->dtype,
+                          &operand->access,
+                          &tensor->category,
+                          &tensor->unit,
+                          &tensor->begin,
+                          &tensor->end,
+                          &copy->waits[0].position,
+                          &copy->waits[0].reason,
+                          &copy->accumulation,
+                          &copy->mesh.size[1],
+                          &copy->sections[0].end};
+    int64_t *const sizes[] = {&instr->attrs.batch, &operand->offset_bytes, &operand->rank_stride_bytes,
+                              &tensor->address, &copy->arena_bytes[1]};
+    assert_true(fsdp_program_hash(copy) == hash);
+    if (change < 18)
+      *(int *)ints[change] ^= 1;
+    else if (change < 23)
+      (*sizes[change - 18])++;
+    else
+      instr->attrs.eps += 1e-6f;
+    if (fsdp_program_hash(copy) == hash) fail_msg("change %d does not show in the hash", change);
+    fsdp_program_destroy(copy);
+  }
+  fsdp_program_destroy(program);
+}
+
+static void test_print(void **state) {
+  (void)state;
+  fsdp_program *program = fsdp_program_create();
+  program->mesh.size[FSDP_AXIS_FSDP] = 2;
+  int unit =
+      fsdp_program_tensor(program, &(fsdp_tensor){.name = "layers.0.gathered", .bytes = 256, .unit = 1});
+  fsdp_program_begin_section(program, FSDP_SECTION_ONLY);
+  fsdp_operand operands[2] = {{.tensor = unit, .access = 1, .size_bytes = 128, .rank_stride_bytes = 128},
+                              {.tensor = unit, .access = 2, .size_bytes = 256}};
+  fsdp_instr gather = {.kind = FSDP_INSTR_ALL_GATHER, .stream = FSDP_STREAM_GATHER, .unit = 1, .policy = -1};
+  fsdp_program_instr(program, &gather, operands, 2);
+  fsdp_instr use = {.kind = FSDP_INSTR_OP, .op = FSDP_OP_LINEAR, .unit = -1, .policy = -1};
+  operands[0] = (fsdp_operand){.tensor = unit, .access = 3, .offset_bytes = 64, .size_bytes = 64};
+  fsdp_program_instr(program, &use, operands, 1);
+  fsdp_program_end_section(program);
+  fsdp_program_set_waits(program, (fsdp_wait[]){{0, FSDP_WAIT_DATA}, {1, FSDP_WAIT_POLICY}}, (int[]){0, 2});
+  char *text = NULL;
+  size_t size = 0;
+  FILE *out = open_memstream(&text, &size);
+  assert_non_null(out);
+  fsdp_program_print(program, out);
+  fclose(out);
+  const char *list = strstr(text, "only:\n"); // below the legend
+  assert_true(text[0] == '#' && list);
+  assert_string_equal(
+      list, "only:\n"
+            "     0 gather    all_gather                    unit=1 r layers.0.gathered[0:128 "
+            "+rank*128] w layers.0.gathered\n"
+            "     1 compute   linear                        u layers.0.gathered[64:128] | waits 0(data) "
+            "1(policy)\n");
+  free(text);
+  fsdp_program_destroy(program);
+}
+
+static void test_names(void **state) {
+  (void)state;
+  assert_string_equal(fsdp_stream_name(FSDP_STREAM_COPY_DOWN), "copy_down");
+  assert_string_equal(fsdp_stream_name(FSDP_STREAM_HOST), "host");
+  assert_string_equal(fsdp_category_name(FSDP_CATEGORY_INPUTS), "inputs");
+  assert_string_equal(fsdp_instr_kind_name(FSDP_INSTR_PUBLISH), "publish");
+  assert_string_equal(fsdp_section_name(FSDP_SECTION_EVALUATION), "evaluation");
+  assert_string_equal(fsdp_section_name(FSDP_SECTION_CHECK), "check");
+  assert_string_equal(fsdp_instr_kind_name(FSDP_INSTR_DIGESTS), "digests");
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_step_order), cmocka_unit_test(test_seam_order), cmocka_unit_test(test_lifetimes),
+      cmocka_unit_test(test_set_waits),  cmocka_unit_test(test_hash),       cmocka_unit_test(test_print),
+      cmocka_unit_test(test_names),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

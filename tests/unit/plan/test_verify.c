@@ -1,0 +1,185 @@
+// The verifier against the oracle: on random programs as they are, without each of their waits, and damaged
+// in every way.
+#include "runtime/plan/memory/memory.h"
+#include "runtime/plan/proof/poison.h"
+#include "runtime/plan/proof/verify.h"
+#include "runtime/plan/proof/waits.h"
+#include "tests/support/cases.h"
+#include "tests/support/oracle.h"
+#include "tests/support/random_program.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#if defined(FSDP_SANITIZE_ADDRESS) || defined(FSDP_SANITIZE_THREAD)
+enum { PROGRAMS = 40 };
+#else
+enum { PROGRAMS = 400 };
+#endif
+
+static fsdp_program *finished_program(random_source *random, bool poison) {
+  fsdp_program *program = random_program(random);
+  fsdp_memory_report report;
+  fsdp_memory_plan(program, &report);
+  if (poison) fsdp_program_insert_poison(program);
+  fsdp_waits_infer(program);
+  return program;
+}
+
+static void test_accepts_sound_programs(void **state) {
+  (void)state;
+  for (int seed = cases_begin(PROGRAMS); cases_run(__func__, seed); seed++) {
+    random_source random = {.seed = (uint64_t)seed};
+    fsdp_program *program = finished_program(&random, seed % 2);
+    fsdp_violation violation;
+    if (!fsdp_verify(program, &violation)) fail_msg("program %d: %s", seed, violation.message);
+    assert_int_equal(violation.kind, FSDP_VIOLATION_NONE);
+    assert_true(oracle_accepts(program, ORACLE_HULL));
+    assert_true(oracle_accepts(program, ORACLE_EACH_RANK));
+    fsdp_program_destroy(program);
+  }
+}
+
+static void test_every_wait_deletion(void **state) {
+  (void)state;
+  int deleted = 0, races = 0, policies = 0;
+  for (int seed = cases_begin(PROGRAMS); cases_run(__func__, seed); seed++) {
+    random_source random = {.seed = (uint64_t)seed};
+    fsdp_program *program = finished_program(&random, seed % 4 == 3);
+    if (seed % 2) { // a policy can make a wait of the bytes superfluous as long as it stays
+      for (int i = 0; i < program->instr_count; i++) program->instrs[i].policy = -1;
+      fsdp_waits_infer(program);
+    }
+    oracle *o = oracle_create(program, ORACLE_HULL);
+    for (int i = 0; i < program->instr_count; i++) {
+      fsdp_instr *instr = &program->instrs[i];
+      for (int w = 0; w < instr->wait_count; w++) {
+        // The wait changes places with the last one, which is left out.
+        fsdp_wait *wait = &program->waits[instr->first_wait + w];
+        fsdp_wait *last = &program->waits[instr->first_wait + instr->wait_count - 1], removed = *wait;
+        *wait = *last;
+        instr->wait_count--;
+        bool race = oracle_finds_race(o, NULL, NULL);
+        fsdp_violation violation;
+        assert_int_equal(fsdp_verify(program, &violation), !race);
+        assert_int_equal(violation.kind, race ? FSDP_VIOLATION_RACE : FSDP_VIOLATION_NONE);
+        if (removed.reason == FSDP_WAIT_POLICY) {
+          assert_false(race);
+          policies++;
+        } else {
+          deleted += seed % 2;
+          races += race && seed % 2;
+        }
+        instr->wait_count++;
+        *wait = removed;
+        assert_true(wait == last ||
+                    program->waits[instr->first_wait + instr->wait_count - 1].position == last->position);
+      }
+    }
+    oracle_destroy(o);
+    fsdp_program_destroy(program);
+  }
+  print_message("%d waits deleted one at a time, %d races; %d policies, none\n", deleted, races, policies);
+  // No wait is there that nothing needs.
+  assert_int_equal(races, deleted);
+  assert_true(policies > 0);
+}
+
+static void swap_instrs(fsdp_program *program, random_source *random) {
+  const fsdp_section *section = &program->sections[random_int(random, 0, program->section_count - 1)];
+  if (section->end - section->begin < 2) return;
+  int a = random_int(random, section->begin, section->end - 1),
+      b = random_int(random, section->begin, section->end - 1);
+  fsdp_instr moved = program->instrs[a];
+  program->instrs[a] = program->instrs[b];
+  program->instrs[b] = moved;
+}
+
+// One random damage; some do no harm.
+static void damage(fsdp_program *program, random_source *random) {
+  fsdp_instr *instr = &program->instrs[random_int(random, 0, program->instr_count - 1)];
+  fsdp_tensor *tensor = &program->tensors[random_int(random, 0, program->tensor_count - 1)];
+  const fsdp_tensor *other = &program->tensors[random_int(random, 0, program->tensor_count - 1)];
+  switch (random_int(random, 0, 9)) {
+  case 0: // the last use after the reuse, or the first before the write
+    swap_instrs(program, random);
+    break;
+  case 1: // the same, with lifetimes and waits that follow
+    swap_instrs(program, random);
+    fsdp_program_lifetimes(program);
+    fsdp_waits_infer(program);
+    break;
+  case 2: // two tensors at one address, live together or not
+    tensor->address = other->address;
+    break;
+  case 3:
+    tensor->address = other->address;
+    fsdp_waits_infer(program);
+    break;
+  case 4:
+    tensor->end -= random_int(random, 1, 3);
+    break;
+  case 5:
+    instr->stream = (fsdp_stream)random_int(random, 0, FSDP_STREAM_COUNT - 1);
+    break;
+  case 6:
+    if (program->wait_count > 0)
+      program->waits[random_int(random, 0, program->wait_count - 1)].position =
+          random_int(random, 0, program->instr_count - 1);
+    break;
+  case 7:
+    if (instr->operand_count > 0) program->operands[instr->first_operand].offset_bytes += 4;
+    break;
+  case 8: // a write becomes a read or the other way round
+    if (instr->operand_count > 0) program->operands[instr->first_operand].access = random_int(random, 1, 3);
+    break;
+  default: // an instruction works on another tensor of the same size
+    for (int o = 0; o < instr->operand_count; o++) {
+      fsdp_operand *operand = &program->operands[instr->first_operand + o];
+      if (other->bytes == program->tensors[operand->tensor].bytes)
+        operand->tensor = (int)(other - program->tensors);
+    }
+  }
+}
+
+static void test_damaged_programs(void **state) {
+  (void)state;
+  int found[FSDP_VIOLATION_OUT_OF_RANGE + 1] = {0};
+  for (int seed = cases_begin(PROGRAMS); cases_run(__func__, seed); seed++) {
+    random_source random = {.seed = (uint64_t)seed};
+    fsdp_program *program = finished_program(&random, seed % 4 == 3);
+    for (int i = 0; i < 20; i++) {
+      fsdp_program *copy = copy_program(program);
+      for (int count = random_int(&random, 1, 2); count > 0; count--) damage(copy, &random);
+      fsdp_violation violation;
+      bool sound = fsdp_verify(copy, &violation);
+      if (sound != oracle_accepts(copy, ORACLE_HULL))
+        fail_msg("program %d, damage %d: verifier %d (%s)", seed, i, sound, violation.message);
+      found[violation.kind]++;
+      // The kind is the first that was found, so the oracle finds that one too.
+      if (violation.kind == FSDP_VIOLATION_OVERLAP) assert_true(oracle_finds_overlap(copy));
+      if (violation.kind == FSDP_VIOLATION_STALE_READ) assert_true(oracle_finds_stale_read(copy));
+      if (violation.kind == FSDP_VIOLATION_OUT_OF_RANGE) assert_true(oracle_finds_out_of_range(copy));
+      fsdp_program_destroy(copy);
+    }
+    fsdp_program_destroy(program);
+  }
+  print_message("damaged: %d sound, %d races, %d stale reads, %d overlaps, %d out of range\n", found[0],
+                found[1], found[2], found[3], found[4]);
+  for (int kind = 0; kind <= FSDP_VIOLATION_OUT_OF_RANGE; kind++) assert_true(found[kind] > PROGRAMS / 20);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_accepts_sound_programs),
+      cmocka_unit_test(test_every_wait_deletion),
+      cmocka_unit_test(test_damaged_programs),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

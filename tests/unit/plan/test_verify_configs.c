@@ -1,0 +1,188 @@
+// Plans of thousands of random configurations: all proved, all within the arena's bound; and, without each of
+// their waits, judged like the oracle does.
+#include "runtime/plan/proof/verify.h"
+#include "runtime/plan/proof/waits.h"
+#include "tests/support/cases.h"
+#include "tests/support/oracle.h"
+#include "tests/support/random_plan.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#if defined(FSDP_SANITIZE_ADDRESS) || defined(FSDP_SANITIZE_THREAD)
+enum { CONFIGS = 500, MUTATED = 4 };
+#else
+enum { CONFIGS = 10000, MUTATED = 60 };
+#endif
+
+static fsdp_plan *plan_of(const fsdp_plan_config *config) {
+  fsdp_plan *plan = NULL;
+  fsdp_error error = {0};
+  char text[512];
+  describe_plan_config(config, text, sizeof text);
+  if (fsdp_plan_create(config, &plan, &error) != FSDP_OK) fail_msg("%s: %s", text, error.message);
+  return plan;
+}
+
+static void test_random_configs(void **state) {
+  (void)state;
+  double worst = 0, sum = 0;
+  int over = 0;
+  for (int seed = cases_begin(CONFIGS); cases_run(__func__, seed); seed++) {
+    random_source random = {.seed = (uint64_t)seed};
+    fsdp_plan_config config = random_plan_config(&random);
+    fsdp_plan *plan = plan_of(&config);
+    assert_true(plan->verified);
+    const fsdp_memory_space_report *device = &plan->memory.space[FSDP_SPACE_DEVICE];
+    double ratio = (double)device->arena_bytes / (double)device->peak_bytes;
+    sum += ratio;
+    if (ratio > worst) worst = ratio;
+    if (ratio > 1.02) {
+      over++;
+      char text[512];
+      describe_plan_config(&config, text, sizeof text);
+      print_message("%d: arena %lld peak %lld (%.4f): %s\n", seed, (long long)device->arena_bytes,
+                    (long long)device->peak_bytes, ratio, text);
+    }
+    fsdp_plan_destroy(plan);
+  }
+  print_message("%d configurations: arena / peak %.5f on average, %.5f at worst\n", CONFIGS, sum / CONFIGS,
+                worst);
+  assert_int_equal(over, 0);
+}
+
+// Counts of what deleting waits one at a time did.
+typedef struct deletions {
+  int waits, races, superfluous, policies;
+} deletions;
+
+static void delete_each_wait(fsdp_program *program, deletions *counts) {
+  oracle *o = oracle_create(program, ORACLE_EACH_RANK);
+  assert_false(oracle_finds_race(o, NULL, NULL));
+  for (int i = 0; i < program->instr_count; i++) {
+    fsdp_instr *instr = &program->instrs[i];
+    for (int w = 0; w < instr->wait_count; w++) {
+      fsdp_wait *wait = &program->waits[instr->first_wait + w];
+      fsdp_wait *last = &program->waits[instr->first_wait + instr->wait_count - 1], removed = *wait;
+      *wait = *last;
+      *last = removed;
+      instr->wait_count--;
+      bool race = oracle_finds_race(o, NULL, NULL);
+      assert_int_equal(fsdp_verify(program, NULL), !race);
+      instr->wait_count++;
+      counts->waits++;
+      counts->races += race;
+      counts->superfluous += !race && removed.reason != FSDP_WAIT_POLICY;
+      counts->policies += removed.reason == FSDP_WAIT_POLICY;
+      if (removed.reason == FSDP_WAIT_POLICY) assert_false(race);
+    }
+  }
+  oracle_destroy(o);
+}
+
+static void test_every_wait_deletion(void **state) {
+  (void)state;
+  deletions counts = {0};
+  for (int seed = 0, done = 0; done < MUTATED; seed++) {
+    random_source random = {.seed = 1000000 + (uint64_t)seed};
+    fsdp_plan_config config = random_plan_config(&random);
+    config.prefetch = random_int(&random, 1, 3);
+    config.cpu_offload = seed % 3 != 0;
+    fsdp_plan *plan = plan_of(&config);
+    if (plan->program->instr_count < 700) { // the oracle is quadratic
+      delete_each_wait(plan->program, &counts);
+      done++;
+    }
+    fsdp_plan_destroy(plan);
+  }
+  print_message("%d waits of plans deleted one at a time: %d races, %d policies, %d that a policy implied\n",
+                counts.waits, counts.races, counts.policies, counts.superfluous);
+  assert_true(counts.races > 0 && counts.policies > 0);
+}
+
+// The first instruction of `section` at or after `from` that touches `tensor`, or -1.
+static int next_touch(const fsdp_program *program, int tensor, int from, int end) {
+  for (int i = from; i < end; i++)
+    for (int o = 0; o < program->instrs[i].operand_count; o++)
+      if (program->operands[program->instrs[i].first_operand + o].tensor == tensor) return i;
+  return -1;
+}
+
+static bool overlap(const fsdp_tensor *x, const fsdp_tensor *y) {
+  return x->space == y->space && x->address < y->address + y->bytes && y->address < x->address + x->bytes;
+}
+
+// Exchanges the last use of a tensor with the first instruction of the one that takes its bytes over.
+static bool swap_free_with_use(fsdp_program *program, int tensor) {
+  const fsdp_tensor *x = &program->tensors[tensor];
+  int heir = -1;
+  for (int t = 0; t < program->tensor_count; t++) {
+    const fsdp_tensor *y = &program->tensors[t];
+    if (y->begin > x->end && overlap(x, y) && (heir < 0 || y->begin < program->tensors[heir].begin)) heir = t;
+  }
+  if (heir < 0) return false;
+  int a = x->end, b = program->tensors[heir].begin;
+  if (next_touch(program, heir, b, b + 1) < 0 || next_touch(program, tensor, a, a + 1) < 0) return false;
+  fsdp_instr moved = program->instrs[a];
+  program->instrs[a] = program->instrs[b];
+  program->instrs[b] = moved;
+  return true;
+}
+
+static void test_swapped_frees_and_shared_addresses(void **state) {
+  (void)state;
+  int swapped = 0, shared = 0;
+  for (int seed = cases_begin(MUTATED * 3); cases_run(__func__, seed); seed++) {
+    random_source random = {.seed = 2000000 + (uint64_t)seed};
+    fsdp_plan_config config = random_plan_config(&random);
+    config.poison = false;
+    fsdp_plan *plan = plan_of(&config);
+    for (int i = 0; i < 20; i++) {
+      int t = random_int(&random, 0, plan->program->tensor_count - 1);
+      int u = random_int(&random, 0, plan->program->tensor_count - 1);
+      fsdp_program *copy = copy_program(plan->program);
+      if (swap_free_with_use(copy, t)) {
+        swapped++;
+        assert_false(fsdp_verify(copy, NULL)); // lifetimes and waits as planned
+        fsdp_program_lifetimes(copy);
+        assert_false(fsdp_verify(copy, NULL)); // lifetimes as they have become
+        fsdp_waits_infer(copy);
+        assert_false(fsdp_verify(copy, NULL)); // waits for the new order: the data is gone all the same
+      }
+      fsdp_program_destroy(copy);
+      copy = copy_program(plan->program);
+      fsdp_tensor *x = &copy->tensors[t], *y = &copy->tensors[u];
+      if (t != u && x->space == y->space && x->begin <= y->end && y->begin <= x->end &&
+          x->bytes <= y->bytes && x->bytes > 0 && x->end >= x->begin) {
+        shared++;
+        x->address = y->address;
+        fsdp_violation violation;
+        assert_false(fsdp_verify(copy, &violation));
+        assert_int_equal(violation.kind, FSDP_VIOLATION_OVERLAP);
+        fsdp_waits_infer(copy);
+        assert_false(fsdp_verify(copy, NULL));
+      }
+      fsdp_program_destroy(copy);
+    }
+    fsdp_plan_destroy(plan);
+  }
+  print_message(
+      "%d frees swapped with the next use, %d live tensors put at another's address: all rejected\n", swapped,
+      shared);
+  assert_true(swapped > MUTATED && shared > MUTATED);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_random_configs),
+      cmocka_unit_test(test_every_wait_deletion),
+      cmocka_unit_test(test_swapped_frees_and_shared_addresses),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,225 @@
+// Waits of programs small enough to know them by hand: which there must be, why, and which others imply.
+#include "runtime/base/check.h"
+#include "runtime/plan/memory/memory.h"
+#include "runtime/plan/proof/verify.h"
+#include "runtime/plan/proof/waits.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+enum { READ = 1, WRITE = 2, UPDATE = 3 };
+
+static int tensor(fsdp_program *program, fsdp_lifetime lifetime, int64_t bytes) {
+  fsdp_tensor t = {.lifetime = lifetime, .unit = -1, .module = -1, .bytes = bytes};
+  snprintf(t.name, sizeof t.name, "t%d", program->tensor_count);
+  return fsdp_program_tensor(program, &t);
+}
+
+static fsdp_operand whole(const fsdp_program *program, int t, int access) {
+  return (fsdp_operand){.tensor = t, .access = access, .size_bytes = program->tensors[t].bytes};
+}
+
+static int issue_with_policy(fsdp_program *program, fsdp_stream stream, int policy, fsdp_operand a,
+                             fsdp_operand b) {
+  fsdp_instr instr = {.kind = FSDP_INSTR_OP,
+                      .stream = stream,
+                      .op = FSDP_OP_CAST,
+                      .unit = -1,
+                      .module = -1,
+                      .policy = policy};
+  fsdp_operand operands[2] = {a, b};
+  return fsdp_program_instr(program, &instr, operands, b.access ? 2 : a.access ? 1 : 0);
+}
+
+static int issue(fsdp_program *program, fsdp_stream stream, fsdp_operand a, fsdp_operand b) {
+  return issue_with_policy(program, stream, -1, a, b);
+}
+
+static const fsdp_operand nothing = {0};
+
+// The wait of `position` on `awaited`, or NULL.
+static const fsdp_wait *wait_on(const fsdp_program *program, int position, int awaited) {
+  const fsdp_instr *instr = &program->instrs[position];
+  for (int w = 0; w < instr->wait_count; w++)
+    if (program->waits[instr->first_wait + w].position == awaited)
+      return &program->waits[instr->first_wait + w];
+  return NULL;
+}
+
+static void assert_waits(const fsdp_program *program, int position, int awaited, fsdp_wait_reason reason) {
+  const fsdp_wait *wait = wait_on(program, position, awaited);
+  assert_non_null(wait);
+  assert_int_equal(wait->reason, reason);
+}
+
+// Ends the section where one is open, adds an empty update, sets lifetimes and addresses as given (NULL:
+// planned), infers and verifies.
+static void finish(fsdp_program *program, const int64_t *addresses) {
+  if (program->sections[program->section_count - 1].end < 0) fsdp_program_end_section(program);
+  if (program->sections[program->section_count - 1].kind < FSDP_SECTION_UPDATE) {
+    fsdp_program_begin_section(program, FSDP_SECTION_UPDATE);
+    fsdp_program_end_section(program);
+  }
+  fsdp_program_lifetimes(program);
+  fsdp_memory_report report;
+  fsdp_memory_plan(program, &report);
+  for (int t = 0; addresses && t < program->tensor_count; t++) {
+    program->tensors[t].address = addresses[t];
+    if (program->arena_bytes[0] < addresses[t] + program->tensors[t].bytes)
+      program->arena_bytes[0] = addresses[t] + program->tensors[t].bytes;
+  }
+  fsdp_waits_infer(program);
+  fsdp_violation violation;
+  if (!fsdp_verify(program, &violation)) fail_msg("%s", violation.message);
+}
+
+static void test_data_and_seam(void **state) {
+  (void)state;
+  fsdp_program *p = fsdp_program_create();
+  fsdp_program_begin_section(p, FSDP_SECTION_ONLY);
+  int t = tensor(p, FSDP_LIVE_SECTION, 64);
+  int write = issue(p, FSDP_STREAM_GATHER, whole(p, t, WRITE), nothing);
+  int read = issue(p, FSDP_STREAM_COMPUTE, whole(p, t, READ), nothing);
+  finish(p, NULL);
+  assert_int_equal(p->wait_count, 2);
+  assert_waits(p, read, write, FSDP_WAIT_DATA);
+  assert_waits(p, write, read, FSDP_WAIT_DATA); // the next step's write waits for this step's read
+  fsdp_program_destroy(p);
+}
+
+static void test_reuse_of_an_address(void **state) {
+  (void)state;
+  fsdp_program *p = fsdp_program_create();
+  fsdp_program_begin_section(p, FSDP_SECTION_ONLY);
+  int a = tensor(p, FSDP_LIVE_SECTION, 64), b = tensor(p, FSDP_LIVE_SECTION, 64);
+  issue(p, FSDP_STREAM_COMPUTE, whole(p, a, WRITE), nothing);
+  int last_use = issue(p, FSDP_STREAM_REDUCE, whole(p, a, READ), nothing);
+  int reuse = issue(p, FSDP_STREAM_COMPUTE, whole(p, b, WRITE), nothing);
+  finish(p, (int64_t[]){0, 0});
+  assert_waits(p, reuse, last_use, FSDP_WAIT_REUSE);
+  finish(p, (int64_t[]){0, 64});
+  assert_null(wait_on(p, reuse, last_use)); // apart, nothing stands between them
+  fsdp_program_destroy(p);
+}
+
+static void test_implied_waits_are_left_out(void **state) {
+  (void)state;
+  fsdp_program *p = fsdp_program_create();
+  fsdp_program_begin_section(p, FSDP_SECTION_ONLY);
+  int x = tensor(p, FSDP_LIVE_SECTION, 64), y = tensor(p, FSDP_LIVE_SECTION, 64);
+  int first = issue(p, FSDP_STREAM_GATHER, whole(p, x, WRITE), nothing);
+  int second = issue(p, FSDP_STREAM_COMPUTE, whole(p, x, READ), whole(p, y, WRITE));
+  int third = issue(p, FSDP_STREAM_REDUCE, whole(p, y, READ), whole(p, x, READ));
+  int fourth = issue(p, FSDP_STREAM_REDUCE, whole(p, y, UPDATE), nothing);
+  finish(p, (int64_t[]){0, 64});
+  assert_waits(p, second, first, FSDP_WAIT_DATA);
+  assert_waits(p, third, second, FSDP_WAIT_DATA);
+  assert_int_equal(p->instrs[third].wait_count, 1); // `first` comes before `second`
+  assert_int_equal(p->instrs[fourth].wait_count, 0);
+  // Over the seam: the next gather needs the last reader of x, which comes after everything else.
+  assert_int_equal(p->instrs[first].wait_count, 1);
+  assert_waits(p, first, third, FSDP_WAIT_DATA);
+  fsdp_program_destroy(p);
+}
+
+static void test_middle_runs_into_itself(void **state) {
+  (void)state;
+  fsdp_program *p = fsdp_program_create();
+  p->accumulation = 3;
+  int sum = tensor(p, FSDP_LIVE_STEP, 64), positions[3][2];
+  for (int i = 0; i < 3; i++) {
+    fsdp_program_begin_section(p, (fsdp_section_kind)(FSDP_SECTION_FIRST + i));
+    int t = tensor(p, FSDP_LIVE_SECTION, 64);
+    positions[i][0] = issue(p, FSDP_STREAM_COMPUTE, whole(p, t, WRITE), nothing);
+    positions[i][1] = issue(p, FSDP_STREAM_REDUCE, whole(p, t, READ), whole(p, sum, i == 0 ? WRITE : UPDATE));
+    if (i < 2) fsdp_program_end_section(p);
+  }
+  finish(p, (int64_t[]){0, 64, 64, 64});
+  // The three temporaries share bytes, so each micro-batch waits for the one before.
+  assert_waits(p, positions[1][0], positions[0][1], FSDP_WAIT_REUSE);
+  assert_waits(p, positions[2][0], positions[1][1], FSDP_WAIT_REUSE);
+  assert_waits(p, positions[0][0], positions[2][1], FSDP_WAIT_REUSE);
+  assert_null(wait_on(p, positions[1][0], positions[1][1])); // one middle only, so never after itself
+  p->accumulation = 4;
+  fsdp_waits_infer(p);
+  assert_waits(p, positions[1][0], positions[1][1], FSDP_WAIT_DATA);
+  assert_true(fsdp_verify(p, NULL));
+  fsdp_program_destroy(p);
+}
+
+static void test_evaluation_seams(void **state) {
+  (void)state;
+  fsdp_program *p = fsdp_program_create();
+  fsdp_program_begin_section(p, FSDP_SECTION_ONLY);
+  int t = tensor(p, FSDP_LIVE_SECTION, 64);
+  int train = issue(p, FSDP_STREAM_COMPUTE, whole(p, t, WRITE), nothing);
+  fsdp_program_end_section(p);
+  fsdp_program_begin_section(p, FSDP_SECTION_UPDATE);
+  fsdp_program_end_section(p);
+  fsdp_program_begin_section(p, FSDP_SECTION_EVALUATION);
+  int e = tensor(p, FSDP_LIVE_SECTION, 64);
+  int evaluate = issue(p, FSDP_STREAM_GATHER, whole(p, e, WRITE), nothing);
+  int evaluated = issue(p, FSDP_STREAM_REDUCE, whole(p, e, READ), nothing);
+  finish(p, (int64_t[]){0, 0});
+  assert_waits(p, evaluate, train, FSDP_WAIT_REUSE);
+  assert_waits(p, evaluate, evaluated, FSDP_WAIT_DATA); // evaluation after evaluation
+  assert_waits(p, train, evaluated, FSDP_WAIT_REUSE);
+  fsdp_program_destroy(p);
+}
+
+static void test_operands_that_move_with_the_rank(void **state) {
+  (void)state;
+  fsdp_program *p = fsdp_program_create();
+  p->mesh.size[FSDP_AXIS_FSDP] = 4;
+  fsdp_program_begin_section(p, FSDP_SECTION_ONLY);
+  int t = tensor(p, FSDP_LIVE_SECTION, 256);
+  fsdp_operand slot = {.tensor = t, .access = WRITE, .size_bytes = 64, .rank_stride_bytes = 64};
+  int cast = issue(p, FSDP_STREAM_COMPUTE, slot, nothing);
+  slot.access = READ;
+  int gather = issue(p, FSDP_STREAM_GATHER, slot, whole(p, t, WRITE));
+  fsdp_operand last_slot = {.tensor = t, .access = READ, .offset_bytes = 192, .size_bytes = 64};
+  int read = issue(p, FSDP_STREAM_REDUCE, last_slot, nothing);
+  finish(p, NULL);
+  assert_waits(p, gather, cast, FSDP_WAIT_DATA);
+  assert_waits(p, read, gather, FSDP_WAIT_DATA);
+  // Rank 3's slot is what is read, so the list that all ranks share has the wait.
+  assert_waits(p, cast, read, FSDP_WAIT_DATA);
+  fsdp_program_destroy(p);
+}
+
+static void test_policies(void **state) {
+  (void)state;
+  fsdp_program *p = fsdp_program_create();
+  fsdp_program_begin_section(p, FSDP_SECTION_ONLY);
+  int x = tensor(p, FSDP_LIVE_SECTION, 64), y = tensor(p, FSDP_LIVE_SECTION, 64);
+  int compute = issue(p, FSDP_STREAM_COMPUTE, whole(p, x, WRITE), nothing);
+  int bounded = issue_with_policy(p, FSDP_STREAM_GATHER, compute, whole(p, y, WRITE), nothing);
+  int needed = issue_with_policy(p, FSDP_STREAM_REDUCE, compute, whole(p, x, READ), nothing);
+  int behind = issue_with_policy(p, FSDP_STREAM_GATHER, compute, whole(p, y, READ), nothing);
+  int same = issue_with_policy(p, FSDP_STREAM_COMPUTE, compute, nothing, nothing);
+  finish(p, (int64_t[]){0, 64});
+  assert_waits(p, bounded, compute, FSDP_WAIT_POLICY);
+  assert_waits(p, needed, compute, FSDP_WAIT_DATA);  // the bytes ask for it already
+  assert_int_equal(p->instrs[behind].wait_count, 0); // follows `bounded` on its stream
+  assert_int_equal(p->instrs[same].wait_count, 0);
+  fsdp_program_destroy(p);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_data_and_seam),
+      cmocka_unit_test(test_reuse_of_an_address),
+      cmocka_unit_test(test_implied_waits_are_left_out),
+      cmocka_unit_test(test_middle_runs_into_itself),
+      cmocka_unit_test(test_evaluation_seams),
+      cmocka_unit_test(test_operands_that_move_with_the_rank),
+      cmocka_unit_test(test_policies),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
