@@ -9,7 +9,7 @@ failed=0
 
 clean_tree() {
   rm -rf "$work/tree"
-  mkdir -p "$work/tree"/{runtime/base,runtime/comm,runtime/plan,runtime/exec,runtime/data,models/graph,kernels,launcher,tests}
+  mkdir -p "$work/tree"/runtime/{base,comm,plan,exec,data} "$work/tree"/{models/graph,kernels,launcher,tests}
   cd "$work/tree"
   printf '// Sizes.\n#pragma once\n\n// The sum.\nint fsdp_size_add(int a, int b);\n' >runtime/base/size.h
   echo '#include "runtime/base/size.h"' >runtime/base/size.c
