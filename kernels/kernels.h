@@ -8,6 +8,7 @@
 #pragma once
 
 #include "models/graph/op.h"
+#include "runtime/base/access.h"
 #include "runtime/base/dtype.h"
 
 #include <stddef.h>
@@ -15,8 +16,6 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
-
-enum { FSDP_READ = 1, FSDP_WRITE = 2, FSDP_UPDATE = FSDP_READ | FSDP_WRITE };
 
 typedef struct fsdp_view {
   void *data;
@@ -41,12 +40,7 @@ typedef struct fsdp_drawing {
   float mean, deviation;
 } fsdp_drawing;
 
-typedef struct fsdp_pool fsdp_pool;   // kernels/cpu/pool.h
-typedef struct fsdp_touch fsdp_touch; // the trace's recorder of byte ranges
-
-struct fsdp_touch {
-  void (*range)(fsdp_touch *self, const void *address, int64_t bytes, int access);
-};
+typedef struct fsdp_pool fsdp_pool; // runtime/base/pool.h
 
 typedef struct fsdp_kernel_call {
   fsdp_op_kind kind;

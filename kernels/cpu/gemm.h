@@ -7,8 +7,8 @@
 // single-threaded; the result is the same to the bit on any number of threads.
 #pragma once
 
-#include "kernels/cpu/pool.h"
 #include "runtime/base/dtype.h"
+#include "runtime/base/pool.h"
 
 #include <stdbool.h>
 

@@ -2,9 +2,9 @@
 #pragma once
 
 #include "kernels/cpu/isa.h"
-#include "kernels/cpu/pool.h"
 #include "kernels/kernels.h"
 #include "runtime/base/check.h"
+#include "runtime/base/pool.h"
 #include "runtime/base/size.h"
 
 void FSDP_CPU(convert)(fsdp_dtype source_dtype, const void *source, fsdp_dtype destination_dtype,

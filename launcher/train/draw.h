@@ -1,8 +1,8 @@
 // New weights, by all the cores of a rank: a model of 8 billion elements takes one core minutes.
 #pragma once
 
-#include "kernels/cpu/pool.h"
 #include "models/graph/graph.h"
+#include "runtime/base/pool.h"
 
 // Fills out[elems] with elements [first, first + elems) of a parameter's initialisation, the same values
 // whatever the number of threads.

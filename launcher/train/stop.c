@@ -1,6 +1,6 @@
 #include "launcher/train/stop.h"
 
-#include "runtime/comm/job.h"
+#include "runtime/base/job.h"
 
 #include <signal.h>
 #include <stddef.h>

@@ -1,10 +1,10 @@
 #include "runtime/comm/comm_direct.h"
 
 #include "runtime/base/check.h"
+#include "runtime/base/job.h"
 #include "runtime/base/size.h"
 #include "runtime/comm/board.h"
 #include "runtime/comm/comm_sum.h"
-#include "runtime/comm/job.h"
 
 #include <errno.h>
 #include <limits.h>

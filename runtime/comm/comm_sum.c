@@ -1,7 +1,7 @@
 #include "runtime/comm/comm_sum.h"
 
-#include "kernels/cpu/pool.h"
 #include "runtime/base/check.h"
+#include "runtime/base/pool.h"
 
 struct fsdp_comm_sum {
   fsdp_pool *pool; // of one thread: a collective runs on its stream's worker

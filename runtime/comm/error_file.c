@@ -1,8 +1,9 @@
 #include "runtime/comm/error_file.h"
 
 #include "runtime/base/check.h"
+#include "runtime/base/job.h"
+#include "runtime/base/status.h"
 #include "runtime/comm/board.h"
-#include "runtime/comm/job.h"
 
 #include <fcntl.h>
 #include <signal.h>
@@ -126,13 +127,27 @@ static const char *signal_message(int number) {
   }
 }
 
-static void on_fatal_signal(int number) {
+// The step of the run that this rank is in.
+static int64_t step_now(void) {
   fsdp_board_view view;
   fsdp_board_read(fsdp_board_mine, &view);
+  return fsdp_board_step(&view);
+}
+
+static void record_failure(int rank, const char *host, int process, const char *message) {
+  fsdp_error_file_write(&(fsdp_error_report){.rank = rank,
+                                             .host = host,
+                                             .process = process,
+                                             .step = step_now(),
+                                             .status = FSDP_ERR_PEER,
+                                             .message = message});
+}
+
+static void on_fatal_signal(int number) {
   fsdp_error_file_write(&(fsdp_error_report){.rank = file.rank,
                                              .host = file.host,
                                              .process = getpid(),
-                                             .step = fsdp_board_step(&view),
+                                             .step = step_now(),
                                              .status = 128 + number,
                                              .signal = number,
                                              .message = signal_message(number)});
@@ -147,6 +162,7 @@ void fsdp_error_file_open(const char *folder, int rank, const char *host, bool c
   snprintf(file.temporary, sizeof file.temporary, "%.2000s/error.rank-%d.tmp", folder, rank);
   snprintf(file.host, sizeof file.host, "%s", host);
   file.rank = rank;
+  fsdp_job_set_recorder(record_failure);
   if (clears) unlink(file.path);
   for (int i = 0; i < FATAL_COUNT; i++) {
     struct sigaction action;

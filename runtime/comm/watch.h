@@ -17,8 +17,8 @@
 // for ever.
 #pragma once
 
+#include "runtime/base/job.h"
 #include "runtime/comm/board.h"
-#include "runtime/comm/job.h"
 
 // Messages to single ranks, that neither block nor fail; used by the watch's thread alone.
 typedef struct fsdp_mail {

@@ -4,9 +4,9 @@
 // inside a step but the communicators that fsdp_world_comms hands out.
 #pragma once
 
+#include "runtime/base/job.h"
 #include "runtime/base/status.h"
 #include "runtime/comm/comm.h"
-#include "runtime/comm/job.h"
 #include "runtime/comm/watch.h"
 #include "runtime/device/device.h"
 #include "runtime/plan/layout/mesh.h"

@@ -1,7 +1,7 @@
 // Results of CUDA's calls: those made once steps run end the job with rank, host, call and place.
 #pragma once
 
-#include "runtime/comm/job.h"
+#include "runtime/base/job.h"
 
 #include <cuda_runtime_api.h>
 

@@ -1,7 +1,7 @@
 #include "runtime/device/worker.h"
 
-#include "kernels/cpu/pool.h"
 #include "runtime/base/check.h"
+#include "runtime/base/pool.h"
 #include "runtime/base/size.h"
 
 #include <pthread.h>

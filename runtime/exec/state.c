@@ -1,7 +1,7 @@
 #include "runtime/exec/state.h"
 
-#include "kernels/cpu/pool.h"
 #include "runtime/base/check.h"
+#include "runtime/base/pool.h"
 #include "runtime/base/progress.h"
 #include "runtime/base/random.h"
 #include "runtime/base/size.h"

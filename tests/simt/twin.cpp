@@ -12,7 +12,7 @@
 #include <map>
 
 extern "C" {
-#include "kernels/cpu/pool.h"
+#include "runtime/base/pool.h"
 #include "runtime/base/random.h"
 }
 

@@ -1,8 +1,8 @@
 #include "tests/support/kernel_case.h"
 
 #include "kernels/cpu/isa.h"
-#include "kernels/cpu/pool.h"
 #include "runtime/base/check.h"
+#include "runtime/base/pool.h"
 #include "runtime/base/random.h"
 
 #include <math.h>

@@ -278,12 +278,6 @@ uint64_t fsdp_program_hash(const fsdp_program *program) {
 
 // ---- Names and printing
 
-const char *fsdp_stream_name(fsdp_stream stream) {
-  static const char *const names[] = {"compute", "gather", "reduce", "copy_up", "copy_down", "host"};
-  FSDP_CHECK((unsigned)stream < FSDP_STREAM_COUNT, "stream %d", (int)stream);
-  return names[stream];
-}
-
 const char *fsdp_category_name(fsdp_category category) {
   static const char *const names[] = {"parameters",  "gathered",  "gradients", "optimizer",
                                       "activations", "workspace", "inputs"};

@@ -15,21 +15,10 @@
 #pragma once
 
 #include "models/graph/graph.h"
+#include "runtime/base/stream.h"
 #include "runtime/plan/layout/mesh.h"
 
 #include <stdio.h>
-
-typedef enum fsdp_stream {
-  FSDP_STREAM_COMPUTE,
-  FSDP_STREAM_GATHER,
-  FSDP_STREAM_REDUCE,
-  FSDP_STREAM_COPY_UP,
-  FSDP_STREAM_COPY_DOWN,
-  FSDP_STREAM_HOST, // runs on the CPU whatever the device
-  FSDP_STREAM_COUNT
-} fsdp_stream;
-
-typedef enum fsdp_space { FSDP_SPACE_DEVICE, FSDP_SPACE_HOST, FSDP_SPACE_COUNT } fsdp_space;
 
 typedef enum fsdp_category {
   FSDP_CATEGORY_PARAMETERS, // master shards, low-precision copies
@@ -171,7 +160,6 @@ uint64_t fsdp_program_hash(const fsdp_program *program);
 // One line an instruction, as --print-program shows it.
 void fsdp_program_print(const fsdp_program *program, FILE *out);
 
-const char *fsdp_stream_name(fsdp_stream stream);
 const char *fsdp_category_name(fsdp_category category);
 const char *fsdp_instr_kind_name(fsdp_instr_kind kind);
 const char *fsdp_section_name(fsdp_section_kind kind);

@@ -1,8 +1,8 @@
 // A step that is skipped leaves parameters, moments and copies as they were to the bit, under every strategy,
 // and measures the memory that was planned. Others round bf16 states by the random bits of (seed, update,
 // parameter's name, element), however the parameter is sharded.
-#include "kernels/cpu/pool.h"
 #include "runtime/base/check.h"
+#include "runtime/base/pool.h"
 #include "runtime/base/random.h"
 #include "runtime/exec/state.h"
 #include "tests/support/harness.h"

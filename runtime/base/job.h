@@ -1,7 +1,7 @@
 // The end of a job: errors that happen once the step runs name rank and host, and end every rank.
 //
 // Until fsdp_job_identify is called this process is the whole job. In a world of several ranks the watch
-// (watch.h) prints the message and ends the others.
+// (runtime/comm/watch.h) prints the message and ends the others.
 #pragma once
 
 #include "runtime/base/check.h"
@@ -25,8 +25,10 @@ FSDP_NORETURN void fsdp_job_failed(bool follows, const char *call, const char *f
 // One line on standard error, "<program>: note: rank R (host HOST): <message>", and the job continues.
 void fsdp_job_note(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
-// Prints the job's one error message, and writes it to the error file where there is one (error_file.h).
-// `rank` is the one that failed.
+// Who writes down what fsdp_job_report prints (the error file, runtime/comm/error_file.h); nobody at first.
+void fsdp_job_set_recorder(void (*recorder)(int rank, const char *host, int process, const char *message));
+
+// Prints the job's one error message and hands it to the recorder. `rank` is the one that failed.
 void fsdp_job_report(int rank, const char *host, int process, const char *message);
 
 // Called by signal handlers: this process was asked to end, so that the end of others is no surprise.

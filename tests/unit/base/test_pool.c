@@ -1,5 +1,5 @@
 // The pool: every index runs once, on any number of threads, region after region.
-#include "kernels/cpu/pool.h"
+#include "runtime/base/pool.h"
 
 #include <pthread.h>
 #include <setjmp.h>

@@ -1,4 +1,4 @@
-#include "kernels/cpu/pool.h"
+#include "runtime/base/pool.h"
 
 #include "runtime/base/check.h"
 

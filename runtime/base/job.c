@@ -1,8 +1,6 @@
-#include "runtime/comm/job.h"
+#include "runtime/base/job.h"
 
 #include "runtime/base/status.h"
-#include "runtime/comm/board.h"
-#include "runtime/comm/error_file.h"
 
 #include <errno.h>
 #include <stdarg.h>
@@ -16,12 +14,18 @@ static struct {
   void (*fail)(const char *message, bool follows);
 } identity;
 
+static void (*record)(int rank, const char *host, int process, const char *message);
+
 static _Atomic bool asked_to_end;
 
 void fsdp_job_identify(int rank, const char *host, void (*fail)(const char *message, bool follows)) {
   identity.rank = rank;
   snprintf(identity.host, sizeof identity.host, "%s", host);
   identity.fail = fail;
+}
+
+void fsdp_job_set_recorder(void (*recorder)(int rank, const char *host, int process, const char *message)) {
+  record = recorder;
 }
 
 static const char *host_name(void) {
@@ -51,14 +55,7 @@ void fsdp_job_report(int rank, const char *host, int process, const char *messag
   char line[2048];
   int length = snprintf(line, sizeof line, "%s: error: %.1900s\n", program_invocation_short_name, message);
   if (write(STDERR_FILENO, line, (size_t)length) != length) return;
-  fsdp_board_view view;
-  fsdp_board_read(fsdp_board_mine, &view);
-  fsdp_error_file_write(&(fsdp_error_report){.rank = rank,
-                                             .host = host,
-                                             .process = process,
-                                             .step = fsdp_board_step(&view),
-                                             .status = FSDP_ERR_PEER,
-                                             .message = message});
+  if (record) record(rank, host, process, message);
 }
 
 FSDP_NORETURN void fsdp_job_failed(bool follows, const char *call, const char *format, ...) {

@@ -1,0 +1,17 @@
+// Where and in which queue work is done: the streams of a device and the two memory spaces.
+#pragma once
+
+typedef enum fsdp_stream {
+  FSDP_STREAM_COMPUTE,
+  FSDP_STREAM_GATHER,
+  FSDP_STREAM_REDUCE,
+  FSDP_STREAM_COPY_UP,
+  FSDP_STREAM_COPY_DOWN,
+  FSDP_STREAM_HOST, // runs on the CPU whatever the device
+  FSDP_STREAM_COUNT
+} fsdp_stream;
+
+typedef enum fsdp_space { FSDP_SPACE_DEVICE, FSDP_SPACE_HOST, FSDP_SPACE_COUNT } fsdp_space;
+
+// "compute", "gather", ...
+const char *fsdp_stream_name(fsdp_stream stream);
