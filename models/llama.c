@@ -29,7 +29,9 @@ static int linear_module(builder *b, int parent, const char *name, int64_t in, i
   snprintf(detail, sizeof detail, "in_features=%lld, out_features=%lld, bias=False", (long long)in,
            (long long)out);
   int module = fsdp_graph_module(b->graph, parent, name, "Linear", detail);
-  fsdp_graph_param(b->graph, module, 2, (int64_t[]){out, in}, 0.0f, (float)b->config->initializer_range);
+  fsdp_param_spec weight = {
+      .name = "weight", .dims = 2, .shape = {out, in}, .init_deviation = (float)b->config->initializer_range};
+  fsdp_graph_param(b->graph, module, &weight);
   return module;
 }
 
@@ -44,7 +46,8 @@ static int norm_module(builder *b, int parent, const char *name) {
   }
   snprintf(detail, sizeof detail, "(%lld,), eps=%s", (long long)b->config->hidden_size, eps);
   int module = fsdp_graph_module(b->graph, parent, name, "LlamaRMSNorm", detail);
-  fsdp_graph_param(b->graph, module, 1, (int64_t[]){b->config->hidden_size}, 1.0f, 0.0f);
+  fsdp_param_spec weight = {.name = "weight", .dims = 1, .shape = {b->config->hidden_size}, .init_mean = 1};
+  fsdp_graph_param(b->graph, module, &weight);
   return module;
 }
 
@@ -83,15 +86,16 @@ static fsdp_node *node(builder *b, fsdp_op_kind kind, int module, int block) {
   return n;
 }
 
+// The value of a module's weight, its own or the one that it is tied to.
 static int weight_of(const builder *b, int module) {
-  return b->graph->params[b->graph->modules[module].param].value;
+  return b->graph->params[fsdp_graph_param_of(b->graph, module, "weight")].value;
 }
 
 // y = x * weight^T for one weight, or for neighbours whose outputs are side by side in y. Returns y (N, sum
 // of outs).
 static int linear(builder *b, int x, int count, const int *modules, int block, const char *name) {
   int64_t columns = 0;
-  for (int i = 0; i < count; i++) columns += b->graph->params[b->graph->modules[modules[i]].param].shape[0];
+  for (int i = 0; i < count; i++) columns += b->graph->values[weight_of(b, modules[i])].shape[0];
   int y = activation(b, modules[0], name, FSDP_VALUE_COMPUTE, columns);
   fsdp_node *n = node(b, FSDP_OP_LINEAR, modules[0], block);
   for (int i = 0; i < count; i++) n->weights[n->weight_count++] = weight_of(b, modules[i]);
@@ -225,6 +229,7 @@ fsdp_graph *fsdp_llama_graph(const fsdp_llama_config *config, int64_t batch, int
   fsdp_graph *g = fsdp_graph_create(batch, seq);
   g->inv_freq = rope_inv_freq(config);
   g->block_count = (int)config->num_layers;
+  g->block_class = "LlamaDecoderLayer";
   builder b = {.config = config, .graph = g, .rows = batch * seq, .attrs = model_attrs(config, g)};
 
   // The module tree, in state-dict order.
@@ -234,8 +239,11 @@ fsdp_graph *fsdp_llama_graph(const fsdp_llama_config *config, int64_t batch, int
   snprintf(detail, sizeof detail, "%lld, %lld", (long long)config->vocab_size,
            (long long)config->hidden_size);
   int embed = fsdp_graph_module(g, model, "embed_tokens", "Embedding", detail);
-  int embed_weight = fsdp_graph_param(g, embed, 2, (int64_t[]){config->vocab_size, config->hidden_size}, 0.0f,
-                                      (float)config->initializer_range);
+  fsdp_param_spec table = {.name = "weight",
+                           .dims = 2,
+                           .shape = {config->vocab_size, config->hidden_size},
+                           .init_deviation = (float)config->initializer_range};
+  int embed_weight = fsdp_graph_param(g, embed, &table);
   int layers = fsdp_graph_module(g, model, "layers", "ModuleList", "");
   layer_modules *modules = fsdp_alloc_zeroed((size_t)config->num_layers, sizeof *modules);
   for (int i = 0; i < config->num_layers; i++) modules[i] = layer_module_tree(&b, layers, i);
@@ -246,7 +254,7 @@ fsdp_graph *fsdp_llama_graph(const fsdp_llama_config *config, int64_t batch, int
     snprintf(detail, sizeof detail, "in_features=%lld, out_features=%lld, bias=False",
              (long long)config->hidden_size, (long long)config->vocab_size);
     head = fsdp_graph_module(g, root, "lm_head", "Linear", detail);
-    fsdp_graph_tie(g, head, embed_weight);
+    fsdp_graph_tie(g, head, "weight", embed_weight);
   } else {
     head = linear_module(&b, root, "lm_head", config->hidden_size, config->vocab_size);
   }

@@ -17,6 +17,7 @@ fsdp_graph *fsdp_graph_create(int64_t batch, int64_t seq) {
   fsdp_graph *graph = fsdp_alloc_zeroed(1, sizeof *graph);
   graph->batch = batch;
   graph->seq = seq;
+  graph->block_class = "";
   return graph;
 }
 
@@ -25,6 +26,7 @@ void fsdp_graph_destroy(fsdp_graph *graph) {
   free(graph->values);
   free(graph->params);
   free(graph->modules);
+  free(graph->ties);
   free(graph->forward);
   free(graph->backward);
   free(graph->inv_freq);
@@ -37,7 +39,7 @@ int fsdp_graph_module(fsdp_graph *graph, int parent, const char *name, const cha
       reserve(graph->modules, graph->module_count, &graph->module_capacity, sizeof *graph->modules);
   int index = graph->module_count++;
   fsdp_module *module = &graph->modules[index];
-  *module = (fsdp_module){.parent = parent, .first_child = -1, .next_sibling = -1, .param = -1};
+  *module = (fsdp_module){.parent = parent, .first_child = -1, .next_sibling = -1};
   snprintf(module->name, sizeof module->name, "%s", name);
   snprintf(module->class_name, sizeof module->class_name, "%s", class_name);
   snprintf(module->detail, sizeof module->detail, "%s", detail);
@@ -81,31 +83,70 @@ int fsdp_graph_value(fsdp_graph *graph, fsdp_value_role role, fsdp_value_dtype d
   return index;
 }
 
-int fsdp_graph_param(fsdp_graph *graph, int module, int dims, const int64_t *shape, float mean,
-                     float deviation) {
+// "<path of the module>.<name>"
+static void param_name(const fsdp_graph *graph, int module, const char *name, char out[FSDP_NAME_BYTES]) {
+  char path[FSDP_NAME_BYTES];
+  fsdp_graph_module_path(graph, module, path);
+  int length = snprintf(out, FSDP_NAME_BYTES, "%s%s%s", path, path[0] ? "." : "", name);
+  FSDP_CHECK(length < FSDP_NAME_BYTES, "parameter name longer than %d bytes", FSDP_NAME_BYTES);
+}
+
+// The blocks' outputs are all outputs: the last dimension of a transposed matrix, the first of any other.
+static void check_blocks(const fsdp_param *param) {
+  int64_t outputs = 0;
+  for (int i = 0; i < param->block_count; i++) outputs += param->block_sizes[i];
+  FSDP_CHECK(!param->block_count || outputs == param->shape[param->transposed ? param->dims - 1 : 0],
+             "the blocks of %s have %lld outputs together", param->name, (long long)outputs);
+}
+
+int fsdp_graph_param(fsdp_graph *graph, int module, const fsdp_param_spec *spec) {
+  FSDP_CHECK(spec->dims >= 1 && spec->dims <= FSDP_MAX_DIMS && spec->block_count <= FSDP_PARAM_MAX_BLOCKS,
+             "a parameter of %d dimensions and %d blocks", spec->dims, spec->block_count);
   graph->params = reserve(graph->params, graph->param_count, &graph->param_capacity, sizeof *graph->params);
   int index = graph->param_count++;
   fsdp_param *param = &graph->params[index];
-  *param = (fsdp_param){.module = module, .dims = dims, .init_mean = mean, .init_deviation = deviation};
-  char path[FSDP_NAME_BYTES];
-  fsdp_graph_module_path(graph, module, path);
-  int length = snprintf(param->name, sizeof param->name, "%s.weight", path);
-  FSDP_CHECK(length < FSDP_NAME_BYTES, "parameter name longer than %d bytes", FSDP_NAME_BYTES);
-  param->numel = 1;
-  for (int d = 0; d < dims; d++) {
-    param->shape[d] = shape[d];
-    param->numel *= shape[d];
+  *param = (fsdp_param){.module = module,
+                        .dims = spec->dims,
+                        .numel = 1,
+                        .init_mean = spec->init_mean,
+                        .init_deviation = spec->init_deviation,
+                        .transposed = spec->transposed,
+                        .trainable = true,
+                        .block_count = spec->block_count};
+  memcpy(param->block_sizes, spec->block_sizes, sizeof param->block_sizes);
+  param_name(graph, module, spec->name, param->name);
+  for (int d = 0; d < spec->dims; d++) {
+    param->shape[d] = spec->shape[d];
+    param->numel *= spec->shape[d];
   }
-  param->value =
-      fsdp_graph_value(graph, FSDP_VALUE_PARAM, FSDP_VALUE_COMPUTE, module, param->name, dims, shape);
+  check_blocks(param);
+  param->value = fsdp_graph_value(graph, FSDP_VALUE_PARAM, FSDP_VALUE_COMPUTE, module, param->name,
+                                  param->dims, param->shape);
   graph->values[param->value].param = index;
-  graph->modules[module].param = index;
+  fsdp_module *owner = &graph->modules[module];
+  if (!owner->param_count) owner->first_param = index;
+  FSDP_CHECK(owner->first_param + owner->param_count == index, "%s is added apart from its module's others",
+             param->name);
+  owner->param_count++;
   return index;
 }
 
-void fsdp_graph_tie(fsdp_graph *graph, int module, int param) {
-  graph->modules[module].param = param;
-  graph->modules[module].tied = true;
+void fsdp_graph_tie(fsdp_graph *graph, int module, const char *name, int param) {
+  graph->ties = reserve(graph->ties, graph->tie_count, &graph->tie_capacity, sizeof *graph->ties);
+  fsdp_tie *tie = &graph->ties[graph->tie_count++];
+  *tie = (fsdp_tie){.module = module, .param = param};
+  param_name(graph, module, name, tie->name);
+}
+
+int fsdp_graph_param_of(const fsdp_graph *graph, int module, const char *name) {
+  const fsdp_module *owner = &graph->modules[module];
+  char full[FSDP_NAME_BYTES];
+  param_name(graph, module, name, full);
+  for (int p = owner->first_param; p < owner->first_param + owner->param_count; p++)
+    if (!strcmp(graph->params[p].name, full)) return p;
+  for (int t = 0; t < graph->tie_count; t++)
+    if (graph->ties[t].module == module && !strcmp(graph->ties[t].name, full)) return graph->ties[t].param;
+  return -1;
 }
 
 // Appends a zeroed node to one of the two lists.

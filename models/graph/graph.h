@@ -20,9 +20,10 @@
 extern "C" {
 #endif
 
-#define FSDP_NAME_BYTES    96
-#define FSDP_MAX_DIMS      4
-#define FSDP_MAX_MESH_AXES 4
+#define FSDP_NAME_BYTES       96
+#define FSDP_MAX_DIMS         4
+#define FSDP_MAX_MESH_AXES    4
+#define FSDP_PARAM_MAX_BLOCKS 4
 
 typedef enum fsdp_value_role {
   FSDP_VALUE_INPUT,         // tokens, targets: int32, filled by the data source
@@ -63,14 +64,31 @@ typedef struct fsdp_value {
   bool checkpoint; // kept where the block it opens is recomputed
 } fsdp_value;
 
+// What a new parameter is, apart from its module.
+typedef struct fsdp_param_spec {
+  const char *name; // behind its module's path: "weight", "bias"
+  int dims;
+  int64_t shape[FSDP_MAX_DIMS]; // as stored
+  float init_mean, init_deviation;
+  bool transposed; // a matrix stored (in, out), as GPT-2's Conv1D; a Linear's is stored (out, in)
+  // Where the outputs of several products lie side by side in one parameter (GPT-2's c_attn: q, k and v), the
+  // outputs of each, in order; a placement cuts each block by itself. None: one block.
+  int block_count;
+  int64_t block_sizes[FSDP_PARAM_MAX_BLOCKS];
+} fsdp_param_spec;
+
 typedef struct fsdp_param {
   char name[FSDP_NAME_BYTES]; // as in the state dict
   int module;                 // that owns it
   int dims;
-  int64_t shape[2];
+  int64_t shape[FSDP_MAX_DIMS];
   int64_t numel;
   int value;
   float init_mean, init_deviation;
+  bool transposed;
+  bool trainable; // else it has no gradient and no optimizer state; true unless its maker says otherwise
+  int block_count;
+  int64_t block_sizes[FSDP_PARAM_MAX_BLOCKS];
 } fsdp_param;
 
 typedef struct fsdp_module {
@@ -79,9 +97,14 @@ typedef struct fsdp_module {
   char detail[FSDP_NAME_BYTES];     // what stands between the parentheses of a leaf: "4096, 4096, bias=False"
   int parent;                       // -1 for the root
   int first_child, next_sibling;    // -1 at the end; in state-dict order
-  int param;                        // the one parameter it holds (owned or tied), or -1
-  bool tied;                        // the parameter is owned by another module
+  int first_param, param_count;     // those that it owns itself: neighbours in the graph's list
 } fsdp_module;
+
+// A module's use of a parameter that another module owns.
+typedef struct fsdp_tie {
+  int module, param;
+  char name[FSDP_NAME_BYTES]; // what the parameter would be called here: "lm_head.weight"
+} fsdp_tie;
 
 typedef struct fsdp_node_operand {
   int value;
@@ -109,15 +132,17 @@ typedef struct fsdp_graph {
   fsdp_value *values;
   fsdp_param *params;   // in state-dict order
   fsdp_module *modules; // parents before children, in state-dict order; 0 is the root
-  fsdp_node *forward;   // ends in the loss
+  fsdp_tie *ties;
+  fsdp_node *forward;  // ends in the loss
   fsdp_node *backward; // begins with the loss's backward, which computes the loss too: a training step leaves
                        // the forward's last node out
-  int value_count, param_count, module_count, forward_count, backward_count;
-  int block_count; // decoder layers
+  int value_count, param_count, module_count, tie_count, forward_count, backward_count;
+  int block_count;         // decoder layers
+  const char *block_class; // of their modules, static
   int64_t batch, seq;
   int tokens, targets, count, loss; // values
   float *inv_freq;                  // RoPE's D/2 inverse frequencies, owned
-  int value_capacity, param_capacity, module_capacity, forward_capacity, backward_capacity;
+  int value_capacity, param_capacity, module_capacity, tie_capacity, forward_capacity, backward_capacity;
 } fsdp_graph;
 
 // An empty graph for micro-batches of `batch` sequences of `seq` tokens. Never NULL.
@@ -129,13 +154,15 @@ void fsdp_graph_destroy(fsdp_graph *graph); // NULL is allowed
 int fsdp_graph_module(fsdp_graph *graph, int parent, const char *name, const char *class_name,
                       const char *detail);
 
-// Adds a parameter named "<path of the module>.weight" and its value; dims 1 or 2. Returns the parameter's
-// index.
-int fsdp_graph_param(fsdp_graph *graph, int module, int dims, const int64_t *shape, float mean,
-                     float deviation);
+// Adds a parameter named "<path of the module>.<name>" and its value. A module's parameters are added one
+// after the other, before those of any module behind it. Returns the parameter's index.
+int fsdp_graph_param(fsdp_graph *graph, int module, const fsdp_param_spec *spec);
 
-// Lets `module` use a parameter that another module owns (tied embeddings).
-void fsdp_graph_tie(fsdp_graph *graph, int module, int param);
+// Lets `module` use a parameter that another module owns as its `name` (tied embeddings).
+void fsdp_graph_tie(fsdp_graph *graph, int module, const char *name, int param);
+
+// The parameter that `module` itself owns, or is tied to, as `name` ("weight"); -1: none.
+int fsdp_graph_param_of(const fsdp_graph *graph, int module, const char *name);
 
 // Adds a value. Returns its index.
 int fsdp_graph_value(fsdp_graph *graph, fsdp_value_role role, fsdp_value_dtype dtype, int module,

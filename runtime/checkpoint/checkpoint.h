@@ -32,7 +32,7 @@ enum { FSDP_CHECKPOINT_MASTER, FSDP_CHECKPOINT_MOMENT1, FSDP_CHECKPOINT_MOMENT2,
 typedef struct fsdp_checkpoint_param {
   char name[FSDP_NAME_BYTES];
   int dims;
-  int64_t shape[2];
+  int64_t shape[FSDP_MAX_DIMS];
   int64_t numel;
   int unit;
   int64_t offset; // of its first element in the unit's flat buffer

@@ -153,7 +153,7 @@ static void read_param(reader *r, const json_t *entry, fsdp_checkpoint *c, int u
   p->dims = (int)json_array_size(shape);
   p->offset = read_int(r, entry, "offset", 0, c->units[unit].padded_numel);
   p->numel = 1;
-  bool good = p->dims >= 1 && p->dims <= 2;
+  bool good = p->dims >= 1 && p->dims <= FSDP_MAX_DIMS;
   for (int d = 0; good && d < p->dims; d++) {
     p->shape[d] = json_integer_value(json_array_get(shape, (size_t)d));
     good = p->shape[d] > 0 && fsdp_mul_checked(p->numel, p->shape[d], &p->numel);

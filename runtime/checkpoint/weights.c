@@ -35,15 +35,10 @@ static fsdp_status match_param(const fsdp_weights *w, const fsdp_param *param, i
   return FSDP_OK;
 }
 
-// The parameter that a stored "lm_head.weight" is, where module `lm_head` is tied: the embedding; else -1.
+// The parameter that the stored tensor `name` is tied to ("lm_head.weight" to the embedding's); else -1.
 static int tied_param(const fsdp_graph *graph, const char *name) {
-  for (int i = 0; i < graph->module_count; i++) {
-    const fsdp_module *module = &graph->modules[i];
-    size_t length = strlen(module->name);
-    if (module->tied && module->parent == 0 && !strncmp(name, module->name, length) &&
-        !strcmp(name + length, ".weight"))
-      return module->param;
-  }
+  for (int t = 0; t < graph->tie_count; t++)
+    if (!strcmp(graph->ties[t].name, name)) return graph->ties[t].param;
   return -1;
 }
 

@@ -104,12 +104,25 @@ static fsdp_status check_config(const fsdp_plan_config *c, fsdp_error *error) {
   return FSDP_OK;
 }
 
+// What a graph can say of a parameter and no op can do yet.
+static fsdp_status check_params(const fsdp_graph *graph, fsdp_error *error) {
+  for (int p = 0; p < graph->param_count; p++) {
+    const fsdp_param *param = &graph->params[p];
+    if (param->trainable && !param->transposed) continue;
+    return fsdp_fail(error, FSDP_ERR_INPUT, "parameter %s %s, which is not built: take a model without",
+                     param->name,
+                     param->trainable ? "is stored transposed (in, out)" : "is frozen and does not train");
+  }
+  return FSDP_OK;
+}
+
 // Graph, units, program and lifetimes: all that peaks in list order need.
 static fsdp_status plan_program(fsdp_plan *plan, fsdp_error *error) {
   const fsdp_plan_config *c = &plan->config;
   plan->graph = fsdp_llama_graph(&c->model, c->batch, c->seq);
-  fsdp_status status =
-      fsdp_units_create(plan->graph, &c->wrap, c->mesh.size[FSDP_AXIS_FSDP], &plan->units, error);
+  fsdp_status status = check_params(plan->graph, error);
+  if (!status)
+    status = fsdp_units_create(plan->graph, &c->wrap, c->mesh.size[FSDP_AXIS_FSDP], &plan->units, error);
   if (status) return status;
   fsdp_schedule(plan);
   fsdp_program_lifetimes(plan->program);
@@ -119,7 +132,7 @@ static fsdp_status plan_program(fsdp_plan *plan, fsdp_error *error) {
 // The decoder layer that owns parameter `param`, or -1.
 static int layer_of_param(const fsdp_graph *graph, int param) {
   int module = graph->params[param].module;
-  while (module >= 0 && strcmp(graph->modules[module].class_name, "LlamaDecoderLayer"))
+  while (module >= 0 && strcmp(graph->modules[module].class_name, graph->block_class))
     module = graph->modules[module].parent;
   return module;
 }

@@ -9,7 +9,9 @@
 // Elements of the parameters that `module` itself owns.
 static int64_t own_numel(const fsdp_graph *graph, int module) {
   const fsdp_module *m = &graph->modules[module];
-  return m->param >= 0 && !m->tied ? graph->params[m->param].numel : 0;
+  int64_t numel = 0;
+  for (int p = m->first_param; p < m->first_param + m->param_count; p++) numel += graph->params[p].numel;
+  return numel;
 }
 
 // Post-order size rule (PyTorch's size_based_auto_wrap_policy): returns what `module` leaves unwrapped for
@@ -35,27 +37,46 @@ static int wrap_by_class(const fsdp_graph *graph, const char *name, size_t lengt
   return found;
 }
 
+// Whether `module` or one below it owns a parameter.
+static bool holds_params(const fsdp_graph *graph, int module) {
+  for (int p = 0; p < graph->param_count; p++)
+    if (fsdp_graph_module_within(graph, graph->params[p].module, module)) return true;
+  return false;
+}
+
+// The classes of modules below the root that hold parameters, each once, in the order of the tree.
+static void list_classes(const fsdp_graph *graph, char *out, size_t out_bytes) {
+  size_t used = 0;
+  for (int m = 1; m < graph->module_count && used < out_bytes; m++) {
+    const char *name = graph->modules[m].class_name;
+    int first = 1;
+    while (first < m && strcmp(graph->modules[first].class_name, name)) first++;
+    if (first < m || !strcmp(name, "ModuleList") || !holds_params(graph, m)) continue;
+    used += (size_t)snprintf(out + used, out_bytes - used, "%s%s", used ? ", " : "", name);
+  }
+}
+
 static fsdp_status wrap_by_classes(const fsdp_graph *graph, const char *classes, bool *wrapped,
                                    fsdp_error *error) {
   for (const char *name = classes; name; name = strchr(name, ',') ? strchr(name, ',') + 1 : NULL) {
     size_t length = strcspn(name, ",");
-    if (!length || !wrap_by_class(graph, name, length, wrapped))
-      return fsdp_fail(
-          error, FSDP_ERR_OPTION,
-          "--wrap module:%s names class '%.*s', which the model does not have: its classes with "
-          "parameters are LlamaModel, LlamaDecoderLayer, LlamaSdpaAttention, LlamaMLP, LlamaRMSNorm, "
-          "Linear, Embedding",
-          classes, (int)length, name);
+    if (length && wrap_by_class(graph, name, length, wrapped)) continue;
+    char known[256] = "";
+    list_classes(graph, known, sizeof known);
+    return fsdp_fail(error, FSDP_ERR_OPTION,
+                     "--wrap module:%s names class '%.*s', which the model does not have: its classes with "
+                     "parameters are %s",
+                     classes, (int)length, name, known);
   }
   return FSDP_OK;
 }
 
 // `block`: each decoder layer, the embedding, and the head (a direct child of the root).
 static void wrap_blocks(const fsdp_graph *graph, bool *wrapped) {
-  wrap_by_class(graph, "LlamaDecoderLayer", strlen("LlamaDecoderLayer"), wrapped);
+  wrap_by_class(graph, graph->block_class, strlen(graph->block_class), wrapped);
   wrap_by_class(graph, "Embedding", strlen("Embedding"), wrapped);
   for (int c = graph->modules[0].first_child; c >= 0; c = graph->modules[c].next_sibling)
-    if (graph->modules[c].param >= 0 && !graph->modules[c].tied) wrapped[c] = true;
+    if (graph->modules[c].param_count) wrapped[c] = true;
 }
 
 static fsdp_status apply_policy(const fsdp_graph *graph, const fsdp_wrap_policy *policy, bool *wrapped,

@@ -1,0 +1,176 @@
+// Parameters of a graph made by hand: several a module, biases, transposed matrices, four dimensions, a tie,
+// and the units over them.
+#include "models/graph/graph.h"
+#include "runtime/plan/layout/units.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+typedef struct model {
+  fsdp_graph *graph;
+  int root, embedding, blocks, attention[2], convolution, head;
+} model;
+
+// GPT-2's names and shapes with C = 4 and two blocks, and a convolution of four dimensions behind them.
+static model make_model(void) {
+  model m = {.graph = fsdp_graph_create(1, 8)};
+  fsdp_graph *g = m.graph;
+  g->block_class = "Block";
+  m.root = fsdp_graph_module(g, -1, "", "Model", "");
+  m.embedding = fsdp_graph_module(g, m.root, "wte", "Embedding", "10, 4");
+  int table =
+      fsdp_graph_param(g, m.embedding, &(fsdp_param_spec){.name = "weight", .dims = 2, .shape = {10, 4}});
+  m.blocks = fsdp_graph_module(g, m.root, "h", "ModuleList", "");
+  for (int i = 0; i < 2; i++) {
+    int block = fsdp_graph_module(g, m.blocks, i ? "1" : "0", "Block", "");
+    m.attention[i] = fsdp_graph_module(g, block, "c_attn", "Conv1D", "nf=12, nx=4");
+    fsdp_param_spec weight = {.name = "weight",
+                              .dims = 2,
+                              .shape = {4, 12},
+                              .transposed = true,
+                              .block_count = 3,
+                              .block_sizes = {4, 4, 4},
+                              .init_deviation = 0.5f};
+    fsdp_param_spec bias = {
+        .name = "bias", .dims = 1, .shape = {12}, .block_count = 2, .block_sizes = {5, 7}};
+    fsdp_graph_param(g, m.attention[i], &weight);
+    fsdp_graph_param(g, m.attention[i], &bias);
+  }
+  m.convolution = fsdp_graph_module(g, m.root, "conv", "Conv2d", "");
+  fsdp_param_spec kernel = {.name = "weight", .dims = 4, .shape = {2, 3, 5, 7}, .init_mean = 1};
+  fsdp_graph_param(g, m.convolution, &kernel);
+  m.head = fsdp_graph_module(g, m.root, "lm_head", "Linear", "");
+  fsdp_graph_tie(g, m.head, "weight", table);
+  return m;
+}
+
+static void test_names_and_shapes(void **state) {
+  (void)state;
+  model m = make_model();
+  static const char *const names[] = {"wte.weight",        "h.0.c_attn.weight", "h.0.c_attn.bias",
+                                      "h.1.c_attn.weight", "h.1.c_attn.bias",   "conv.weight"};
+  static const int64_t numels[] = {40, 48, 12, 48, 12, 210};
+  assert_int_equal(m.graph->param_count, 6);
+  for (int p = 0; p < 6; p++) {
+    const fsdp_param *param = &m.graph->params[p];
+    assert_string_equal(param->name, names[p]);
+    assert_int_equal(param->numel, numels[p]);
+    assert_int_equal(m.graph->values[param->value].numel, numels[p]);
+    assert_int_equal(m.graph->values[param->value].param, p);
+    assert_true(param->trainable);
+  }
+  const fsdp_param *weight = &m.graph->params[3], *kernel = &m.graph->params[5];
+  assert_true(weight->transposed && weight->block_count == 3 && weight->block_sizes[2] == 4);
+  assert_true(weight->init_deviation == 0.5f && weight->module == m.attention[1]);
+  assert_true(!kernel->transposed && kernel->dims == 4 && kernel->shape[3] == 7 && kernel->init_mean == 1);
+  fsdp_graph_destroy(m.graph);
+}
+
+static void test_parameters_of_modules(void **state) {
+  (void)state;
+  model m = make_model();
+  const fsdp_module *attention = &m.graph->modules[m.attention[1]];
+  assert_int_equal(attention->first_param, 3);
+  assert_int_equal(attention->param_count, 2);
+  assert_int_equal(m.graph->modules[m.head].param_count, 0);
+  assert_int_equal(m.graph->modules[m.blocks].param_count, 0);
+  assert_int_equal(fsdp_graph_param_of(m.graph, m.attention[0], "bias"), 2);
+  assert_int_equal(fsdp_graph_param_of(m.graph, m.attention[1], "weight"), 3);
+  assert_int_equal(fsdp_graph_param_of(m.graph, m.head, "weight"), 0); // the table that it is tied to
+  assert_int_equal(fsdp_graph_param_of(m.graph, m.head, "bias"), -1);
+  assert_int_equal(fsdp_graph_param_of(m.graph, m.root, "weight"), -1);
+  assert_string_equal(m.graph->ties[0].name, "lm_head.weight");
+  fsdp_graph_destroy(m.graph);
+}
+
+// Units of each policy, by the number of elements that they hold.
+static void test_units_hold_every_parameter_of_a_module(void **state) {
+  (void)state;
+  model m = make_model();
+  const struct {
+    fsdp_wrap_policy policy;
+    int count;
+    int64_t numels[5];
+  } cases[] = {
+      {{.kind = FSDP_WRAP_BLOCK}, 5, {0, 40, 60, 60, 210}}, // root, table, blocks, a child of the root
+      {{.kind = FSDP_WRAP_SIZE, .numel = 60}, 4, {40, 60, 60, 210}},
+      {{.kind = FSDP_WRAP_SIZE, .numel = 61}, 2, {160, 210}},
+      {{.kind = FSDP_WRAP_MODULE, .classes = "Conv1D"}, 3, {250, 60, 60}},
+      {{.kind = FSDP_WRAP_NONE}, 1, {370}},
+  };
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    fsdp_units *units = NULL;
+    fsdp_error error;
+    assert_int_equal(fsdp_units_create(m.graph, &cases[i].policy, 2, &units, &error), FSDP_OK);
+    assert_int_equal(units->count, cases[i].count);
+    for (int u = 0; u < units->count; u++) assert_int_equal(units->units[u].numel, cases[i].numels[u]);
+    fsdp_units_destroy(units);
+  }
+  fsdp_units *units = NULL;
+  fsdp_error error;
+  fsdp_wrap_policy unknown = {.kind = FSDP_WRAP_MODULE, .classes = "Conv1D,LayerNorm"};
+  assert_int_equal(fsdp_units_create(m.graph, &unknown, 2, &units, &error), FSDP_ERR_OPTION);
+  assert_non_null(strstr(error.message, "'LayerNorm'"));
+  assert_non_null(strstr(error.message, "are Embedding, Block, Conv1D, Conv2d"));
+  assert_null(strstr(error.message, "ModuleList"));
+  fsdp_graph_destroy(m.graph);
+}
+
+// Runs `add` on a fresh model in a process of its own: whether it is stopped by an assertion.
+static bool stops(void (*add)(model *m)) {
+  pid_t child = fork();
+  if (child == 0) {
+    model m = make_model();
+    close(STDERR_FILENO);
+    add(&m);
+    _exit(0);
+  }
+  int status = 0;
+  assert_int_equal(waitpid(child, &status, 0), child);
+  return !WIFEXITED(status) || WEXITSTATUS(status) != 0;
+}
+
+static void add_apart(model *m) {
+  fsdp_graph_param(m->graph, m->embedding, &(fsdp_param_spec){.name = "bias", .dims = 1, .shape = {4}});
+}
+static void add_wrong_blocks(model *m) {
+  fsdp_param_spec spec = {.name = "b", .dims = 1, .shape = {12}, .block_count = 2, .block_sizes = {5, 6}};
+  fsdp_graph_param(m->graph, m->head, &spec);
+}
+static void add_transposed_blocks(model *m) {
+  // The outputs of a transposed matrix are its columns.
+  fsdp_param_spec spec = {
+      .name = "b", .dims = 2, .shape = {12, 4}, .transposed = true, .block_count = 1, .block_sizes = {12}};
+  fsdp_graph_param(m->graph, m->head, &spec);
+}
+static void add_five_dimensions(model *m) {
+  fsdp_graph_param(m->graph, m->head, &(fsdp_param_spec){.name = "b", .dims = 5});
+}
+static void add_well(model *m) {
+  fsdp_graph_param(m->graph, m->head, &(fsdp_param_spec){.name = "bias", .dims = 1, .shape = {4}});
+}
+
+static void test_misuse_is_stopped(void **state) {
+  (void)state;
+  assert_true(stops(add_apart));
+  assert_true(stops(add_wrong_blocks));
+  assert_true(stops(add_transposed_blocks));
+  assert_true(stops(add_five_dimensions));
+  assert_false(stops(add_well));
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_names_and_shapes),
+      cmocka_unit_test(test_parameters_of_modules),
+      cmocka_unit_test(test_units_hold_every_parameter_of_a_module),
+      cmocka_unit_test(test_misuse_is_stopped),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
