@@ -28,7 +28,7 @@ static double now_s(int threads) {
   return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-static fsdp_view make(int64_t numel, fsdp_dtype dtype, int access) {
+static fsdp_view make(int64_t numel, fsdp_dtype dtype, fsdp_access access) {
   fsdp_view view = {fsdp_alloc((size_t)(numel * fsdp_dtype_bytes(dtype))), numel, dtype, access};
   float *drawn = fsdp_alloc((size_t)numel * sizeof *drawn);
   fsdp_random_normal(1, (uint64_t)numel, 0, numel, 0, 0.5f, drawn);

@@ -2,9 +2,9 @@
 //
 // A kernel receives its operands resolved to addresses, in the order of its row in op.h, and does its
 // work on the stream it is given (CPU: the calling thread plus the pool's; CUDA: call->stream). It allocates
-// nothing, waits for nothing, and touches nothing outside its operands. Under a trace it reports each byte
-// range that it really reads or writes, in the order in which it does (fsdp_touch_*); the trace checks that
-// against the program.
+// nothing, waits for nothing, and touches nothing outside its operands. Under an access trace it reports each
+// byte range that it really reads or writes (runtime/base/access.h); the trace checks that against the
+// program.
 #pragma once
 
 #include "models/graph/op.h"
@@ -21,7 +21,7 @@ typedef struct fsdp_view {
   void *data;
   int64_t numel; // elements in the range; for the column slice of a matrix, those of the whole matrix
   fsdp_dtype dtype;
-  int access; // FSDP_READ, FSDP_WRITE (overwrite) or FSDP_UPDATE (accumulate, in place)
+  fsdp_access access; // FSDP_READ, FSDP_WRITE (overwrite) or FSDP_UPDATE (accumulate, in place)
 } fsdp_view;
 
 // A run of one parameter's elements inside a flat shard, so that stochastic rounding draws by name and
@@ -49,10 +49,10 @@ typedef struct fsdp_kernel_call {
   int operand_count;
   const fsdp_segment *segments; // FSDP_OP_ADAMW with a bf16 state; else NULL
   int segment_count;
-  uint64_t seed;     // of stochastic rounding
-  fsdp_pool *pool;   // CPU: threads to use; never NULL there
-  fsdp_touch *touch; // NULL unless this run is traced
-  void *stream;      // CUDA stream; NULL on the CPU
+  uint64_t seed;                  // of stochastic rounding
+  fsdp_pool *pool;                // CPU: threads to use; never NULL there
+  fsdp_access_recorder *recorder; // NULL unless this run is traced
+  void *stream;                   // CUDA stream; NULL on the CPU
 } fsdp_kernel_call;
 
 typedef void (*fsdp_kernel)(const fsdp_kernel_call *call);
@@ -65,11 +65,6 @@ typedef struct fsdp_kernel_table {
 
 // The CPU's, at the best instruction set level of this core.
 const fsdp_kernel_table *fsdp_cpu_kernels(void);
-
-static inline void fsdp_touch_range(const fsdp_kernel_call *call, const void *address, int64_t bytes,
-                                    int access) {
-  if (call->touch && bytes > 0) call->touch->range(call->touch, address, bytes, access);
-}
 
 #ifdef __cplusplus
 }

@@ -10,8 +10,6 @@
 // Legend: B sequences, T tokens each, N = B*T, C hidden size, H heads, K key/value heads, D head dimension,
 // Q = (H + 2K)*D, I intermediate size, V vocabulary.
 
-enum { READ = 1, WRITE = 2, UPDATE = 3 };
-
 typedef struct builder {
   const fsdp_llama_config *config;
   fsdp_graph *graph;
@@ -99,8 +97,8 @@ static int linear(builder *b, int x, int count, const int *modules, int block, c
   int y = activation(b, modules[0], name, FSDP_VALUE_COMPUTE, columns);
   fsdp_node *n = node(b, FSDP_OP_LINEAR, modules[0], block);
   for (int i = 0; i < count; i++) n->weights[n->weight_count++] = weight_of(b, modules[i]);
-  fsdp_node_operand_add(n, x, READ);
-  fsdp_node_operand_add(n, y, WRITE);
+  fsdp_node_operand_add(n, x, FSDP_READ);
+  fsdp_node_operand_add(n, y, FSDP_WRITE);
   return y;
 }
 
@@ -117,12 +115,12 @@ static int add_norm(builder *b, residual *stream, int module, int block, bool op
   int y = activation(b, module, "y", FSDP_VALUE_COMPUTE, C);
   int rstd = activation(b, module, "rstd", FSDP_VALUE_F32, 0);
   fsdp_node *n = node(b, stream->delta >= 0 ? FSDP_OP_ADD_RMSNORM : FSDP_OP_RMSNORM, module, block);
-  fsdp_node_operand_add(n, stream->h, READ);
-  if (stream->delta >= 0) fsdp_node_operand_add(n, stream->delta, READ);
-  fsdp_node_operand_add(n, weight, READ);
-  if (stream->delta >= 0) fsdp_node_operand_add(n, h, WRITE);
-  fsdp_node_operand_add(n, y, WRITE);
-  fsdp_node_operand_add(n, rstd, WRITE);
+  fsdp_node_operand_add(n, stream->h, FSDP_READ);
+  if (stream->delta >= 0) fsdp_node_operand_add(n, stream->delta, FSDP_READ);
+  fsdp_node_operand_add(n, weight, FSDP_READ);
+  if (stream->delta >= 0) fsdp_node_operand_add(n, h, FSDP_WRITE);
+  fsdp_node_operand_add(n, y, FSDP_WRITE);
+  fsdp_node_operand_add(n, rstd, FSDP_WRITE);
   if (opens_block) b->graph->values[h].checkpoint = true;
   *stream = (residual){h, -1};
   return y;
@@ -131,41 +129,41 @@ static int add_norm(builder *b, residual *stream, int module, int block, bool op
 // o (N, H*D) = causal attention over the rotated q|k|v (N, Q).
 static int attention(builder *b, int qkv, int module, int block) {
   const fsdp_llama_config *c = b->config;
-  fsdp_node_operand_add(node(b, FSDP_OP_ROPE, module, block), qkv, UPDATE);
+  fsdp_node_operand_add(node(b, FSDP_OP_ROPE, module, block), qkv, FSDP_UPDATE);
   int o = activation(b, module, "o", FSDP_VALUE_COMPUTE, c->num_heads * c->head_dim);
   int64_t lse_shape[3] = {b->graph->batch, c->num_heads, b->graph->seq};
   int lse = fsdp_graph_value(b->graph, FSDP_VALUE_ACTIVATION, FSDP_VALUE_F32, module, "lse", 3, lse_shape);
   fsdp_node *n = node(b, FSDP_OP_ATTENTION, module, block);
-  fsdp_node_operand_add(n, qkv, READ);
-  fsdp_node_operand_add(n, o, WRITE);
-  fsdp_node_operand_add(n, lse, WRITE);
+  fsdp_node_operand_add(n, qkv, FSDP_READ);
+  fsdp_node_operand_add(n, o, FSDP_WRITE);
+  fsdp_node_operand_add(n, lse, FSDP_WRITE);
   return o;
 }
 
 static int swiglu(builder *b, int gate_up, int module, int block) {
   int s = activation(b, module, "s", FSDP_VALUE_COMPUTE, b->config->intermediate_size);
   fsdp_node *n = node(b, FSDP_OP_SWIGLU, module, block);
-  fsdp_node_operand_add(n, gate_up, READ);
-  fsdp_node_operand_add(n, s, WRITE);
+  fsdp_node_operand_add(n, gate_up, FSDP_READ);
+  fsdp_node_operand_add(n, s, FSDP_WRITE);
   return s;
 }
 
 static int embedding(builder *b, int module) {
   int h = activation(b, module, "h", FSDP_VALUE_COMPUTE, b->config->hidden_size);
   fsdp_node *n = node(b, FSDP_OP_EMBEDDING, module, -1);
-  fsdp_node_operand_add(n, b->graph->tokens, READ);
-  fsdp_node_operand_add(n, weight_of(b, module), READ);
-  fsdp_node_operand_add(n, h, WRITE);
+  fsdp_node_operand_add(n, b->graph->tokens, FSDP_READ);
+  fsdp_node_operand_add(n, weight_of(b, module), FSDP_READ);
+  fsdp_node_operand_add(n, h, FSDP_WRITE);
   return h;
 }
 
 static void cross_entropy(builder *b, int y, int module) {
   fsdp_node *n = node(b, FSDP_OP_LINEAR_CROSS_ENTROPY, module, -1);
-  fsdp_node_operand_add(n, y, READ);
-  fsdp_node_operand_add(n, weight_of(b, module), READ);
-  fsdp_node_operand_add(n, b->graph->targets, READ);
-  fsdp_node_operand_add(n, b->graph->count, READ);
-  fsdp_node_operand_add(n, b->graph->loss, WRITE);
+  fsdp_node_operand_add(n, y, FSDP_READ);
+  fsdp_node_operand_add(n, weight_of(b, module), FSDP_READ);
+  fsdp_node_operand_add(n, b->graph->targets, FSDP_READ);
+  fsdp_node_operand_add(n, b->graph->count, FSDP_READ);
+  fsdp_node_operand_add(n, b->graph->loss, FSDP_WRITE);
 }
 
 // One decoder layer over the residual stream.

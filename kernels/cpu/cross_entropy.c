@@ -152,7 +152,7 @@ static void touch_chunk(const loss_head *k, int64_t first, int64_t rows) {
   touch_part(call, k->targets, first, rows, FSDP_READ);
   if (!k->backward) return;
   touch_part(call, k->d_x, first * k->C, rows * k->C, FSDP_WRITE);
-  int access = first > 0 || updates(k->d_weight) ? FSDP_UPDATE : FSDP_WRITE;
+  fsdp_access access = first > 0 || updates(k->d_weight) ? FSDP_UPDATE : FSDP_WRITE;
   touch_part(call, k->d_weight, 0, k->V * k->C, access);
 }
 

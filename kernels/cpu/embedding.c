@@ -33,7 +33,7 @@ void FSDP_CPU(embedding)(const fsdp_kernel_call *call) {
   k.h = operand(call, 2, k.N * k.C, FSDP_WRITE);
   check_tokens(call, &k);
   touch(call, tokens, k.N);
-  for (int64_t n = 0; call->touch && n < k.N; n++)
+  for (int64_t n = 0; call->recorder && n < k.N; n++)
     touch_part(call, k.weight, k.tokens[n] * k.C, k.C, FSDP_READ);
   touch(call, k.h, k.N * k.C);
   fsdp_pool_run(call->pool, k.N, copy_row, &k);
@@ -82,7 +82,7 @@ void FSDP_CPU(embedding_backward)(const fsdp_kernel_call *call) {
   touch(call, tokens, k.N);
   touch(call, k.d_h, k.N * k.C);
   if (!updates(k.d_weight)) touch(call, k.d_weight, k.V * k.C);
-  for (int64_t n = 0; call->touch && updates(k.d_weight) && n < k.N; n++)
+  for (int64_t n = 0; call->recorder && updates(k.d_weight) && n < k.N; n++)
     touch_part(call, k.d_weight, k.tokens[n] * k.C, k.C, FSDP_UPDATE);
   // A range's sums take half of the scratch, so that they mostly stay in the cache.
   int64_t row_bytes = (k.C + 16) * (int64_t)sizeof(float) + 1;

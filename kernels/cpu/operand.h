@@ -17,7 +17,8 @@ static inline void check_count(const fsdp_kernel_call *call, int least, int most
 }
 
 // Operand `index`, which must hold `numel` elements and be accessed as the op's row in op.h says.
-static inline const fsdp_view *operand(const fsdp_kernel_call *call, int index, int64_t numel, int access) {
+static inline const fsdp_view *operand(const fsdp_kernel_call *call, int index, int64_t numel,
+                                       fsdp_access access) {
   const fsdp_view *view = &call->operands[index];
   FSDP_CHECK(index < call->operand_count && view->numel == numel,
              "%s: operand %d has %lld elements, not %lld", fsdp_op_name(call->kind), index,
@@ -28,8 +29,8 @@ static inline const fsdp_view *operand(const fsdp_kernel_call *call, int index, 
   return view;
 }
 
-static inline const fsdp_view *operand_of(const fsdp_kernel_call *call, int index, int64_t numel, int access,
-                                          fsdp_dtype dtype) {
+static inline const fsdp_view *operand_of(const fsdp_kernel_call *call, int index, int64_t numel,
+                                          fsdp_access access, fsdp_dtype dtype) {
   const fsdp_view *view = operand(call, index, numel, access);
   FSDP_CHECK(view->dtype == dtype, "%s: operand %d is %s, not %s", fsdp_op_name(call->kind), index,
              fsdp_dtype_name(view->dtype), fsdp_dtype_name(dtype));
@@ -46,10 +47,10 @@ static inline bool updates(const fsdp_view *view) {
 
 // Reports `count` elements from `first` on, a read before the write of an update.
 static inline void touch_part(const fsdp_kernel_call *call, const fsdp_view *view, int64_t first,
-                              int64_t count, int access) {
+                              int64_t count, fsdp_access access) {
   int64_t bytes = count * fsdp_dtype_bytes(view->dtype);
-  if (access & FSDP_READ) fsdp_touch_range(call, element(view, first), bytes, FSDP_READ);
-  if (access & FSDP_WRITE) fsdp_touch_range(call, element(view, first), bytes, FSDP_WRITE);
+  if (access & FSDP_READ) fsdp_access_report(call->recorder, element(view, first), bytes, FSDP_READ);
+  if (access & FSDP_WRITE) fsdp_access_report(call->recorder, element(view, first), bytes, FSDP_WRITE);
 }
 
 static inline void touch(const fsdp_kernel_call *call, const fsdp_view *view, int64_t count) {

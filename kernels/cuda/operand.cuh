@@ -21,18 +21,18 @@ inline void check_count(const fsdp_kernel_call *call, int least_count, int most)
 }
 
 // Operand `index`, which must hold `numel` elements and be accessed as the op's row in op.h says.
-inline const fsdp_view *operand(const fsdp_kernel_call *call, int index, int64_t numel, int access) {
+inline const fsdp_view *operand(const fsdp_kernel_call *call, int index, int64_t numel, fsdp_access access) {
   FSDP_CHECK(index < call->operand_count, "%s has no operand %d", fsdp_op_name(call->kind), index);
   const fsdp_view *view = &call->operands[index];
   FSDP_CHECK(view->numel == numel, "%s: operand %d has %lld elements, not %lld", fsdp_op_name(call->kind),
              index, (long long)view->numel, (long long)numel);
   FSDP_CHECK((view->access & ~access) == 0 && view->access != 0, "%s: operand %d is accessed as %d, not %d",
              fsdp_op_name(call->kind), index, view->access, access);
-  fsdp_touch_range(call, view->data, numel * fsdp_dtype_bytes(view->dtype), view->access);
+  fsdp_access_report(call->recorder, view->data, numel * fsdp_dtype_bytes(view->dtype), view->access);
   return view;
 }
 
-inline const fsdp_view *operand_of(const fsdp_kernel_call *call, int index, int64_t numel, int access,
+inline const fsdp_view *operand_of(const fsdp_kernel_call *call, int index, int64_t numel, fsdp_access access,
                                    fsdp_dtype dtype) {
   const fsdp_view *view = operand(call, index, numel, access);
   FSDP_CHECK(view->dtype == dtype, "%s: operand %d is %s, not %s", fsdp_op_name(call->kind), index,

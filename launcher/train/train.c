@@ -7,8 +7,8 @@
 #include "launcher/train/trainer.h"
 #include "runtime/base/size.h"
 #include "runtime/comm/comm_nccl.h"
+#include "runtime/exec/access_trace.h"
 #include "runtime/exec/state.h"
-#include "runtime/exec/trace.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -24,7 +24,7 @@
 
 // A trace grows with the micro-batches of a step: where it would be too large there is none.
 static fsdp_status choose_trace(fsdp_trainer *t, fsdp_error *error) {
-  int64_t bytes = fsdp_trace_bytes(t->setup.plan->program);
+  int64_t bytes = fsdp_access_trace_bytes(t->setup.plan->program);
   t->measures = t->options->measure && bytes <= TRACE_BYTES_MAX;
   if (t->measures || !t->options->measure || !fsdp_options_given(t->options, "measure")) return FSDP_OK;
   return fsdp_fail(error, FSDP_ERR_CAPACITY,

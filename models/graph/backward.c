@@ -12,13 +12,11 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { READ = 1, WRITE = 2, UPDATE = 3 };
-
 // The gradient value of `value`, made on first use; *access tells whether to write or to add to it.
-static int gradient_of(fsdp_graph *graph, int value, int *access) {
-  *access = UPDATE;
+static int gradient_of(fsdp_graph *graph, int value, fsdp_access *access) {
+  *access = FSDP_UPDATE;
   if (graph->values[value].gradient >= 0) return graph->values[value].gradient;
-  *access = WRITE;
+  *access = FSDP_WRITE;
   fsdp_value of = graph->values[value];
   bool param = of.role == FSDP_VALUE_PARAM;
   char name[FSDP_NAME_BYTES];
@@ -45,25 +43,25 @@ static fsdp_node *begin(fsdp_graph *graph, fsdp_op_kind kind, const fsdp_node *f
 
 // Adds the gradient of `value` as an output of `node`.
 static void output_gradient(fsdp_graph *graph, fsdp_node *node, int value) {
-  int access = 0;
+  fsdp_access access = FSDP_UPDATE;
   int gradient = gradient_of(graph, value, &access);
   fsdp_node_operand_add(node, gradient, access);
 }
 
 static void embedding_rule(fsdp_graph *graph, const fsdp_node *f) {
   fsdp_node *n = begin(graph, FSDP_OP_EMBEDDING_BACKWARD, f);
-  fsdp_node_operand_add(n, f->operands[0].value, READ);
-  fsdp_node_operand_add(n, gradient_known(graph, f->operands[2].value), READ);
+  fsdp_node_operand_add(n, f->operands[0].value, FSDP_READ);
+  fsdp_node_operand_add(n, gradient_known(graph, f->operands[2].value), FSDP_READ);
   output_gradient(graph, n, f->operands[1].value);
 }
 
 // h, weight, y and rstd of either norm; `h` is what the norm was taken of.
 static void norm_nodes(fsdp_graph *graph, const fsdp_node *f, int h, int weight, int y, int rstd) {
   fsdp_node *n = begin(graph, FSDP_OP_RMSNORM_BACKWARD, f);
-  fsdp_node_operand_add(n, h, READ);
-  fsdp_node_operand_add(n, rstd, READ);
-  fsdp_node_operand_add(n, weight, READ);
-  fsdp_node_operand_add(n, gradient_known(graph, y), READ);
+  fsdp_node_operand_add(n, h, FSDP_READ);
+  fsdp_node_operand_add(n, rstd, FSDP_READ);
+  fsdp_node_operand_add(n, weight, FSDP_READ);
+  fsdp_node_operand_add(n, gradient_known(graph, y), FSDP_READ);
   output_gradient(graph, n, h);
   output_gradient(graph, n, weight);
 }
@@ -85,46 +83,46 @@ static void linear_rule(fsdp_graph *graph, const fsdp_node *f) {
   fsdp_node *n = begin(graph, FSDP_OP_LINEAR_BACKWARD_INPUT, f);
   n->weight_count = f->weight_count;
   memcpy(n->weights, f->weights, sizeof n->weights);
-  fsdp_node_operand_add(n, d_y, READ);
+  fsdp_node_operand_add(n, d_y, FSDP_READ);
   output_gradient(graph, n, x);
 
   n = begin(graph, FSDP_OP_LINEAR_BACKWARD_WEIGHT, f);
-  fsdp_node_operand_add(n, d_y, READ);
-  fsdp_node_operand_add(n, x, READ);
+  fsdp_node_operand_add(n, d_y, FSDP_READ);
+  fsdp_node_operand_add(n, x, FSDP_READ);
   for (int i = 0; i < f->weight_count; i++) {
-    int access = 0;
+    fsdp_access access = FSDP_UPDATE;
     n->weights[n->weight_count++] = gradient_of(graph, f->weights[i], &access);
-    FSDP_CHECK(access == WRITE, "a linear weight with two uses needs a rule of its own");
+    FSDP_CHECK(access == FSDP_WRITE, "a linear weight with two uses needs a rule of its own");
   }
 }
 
 static void rope_rule(fsdp_graph *graph, const fsdp_node *f) {
   int qkv = f->operands[0].value;
-  fsdp_node_operand_add(begin(graph, FSDP_OP_ROPE_BACKWARD, f), gradient_known(graph, qkv), UPDATE);
+  fsdp_node_operand_add(begin(graph, FSDP_OP_ROPE_BACKWARD, f), gradient_known(graph, qkv), FSDP_UPDATE);
 }
 
 static void attention_rule(fsdp_graph *graph, const fsdp_node *f) {
   int qkv = f->operands[0].value, o = f->operands[1].value, lse = f->operands[2].value;
   fsdp_node *n = begin(graph, FSDP_OP_ATTENTION_BACKWARD, f);
-  fsdp_node_operand_add(n, qkv, READ);
-  fsdp_node_operand_add(n, o, READ);
-  fsdp_node_operand_add(n, lse, READ);
-  fsdp_node_operand_add(n, gradient_known(graph, o), READ);
+  fsdp_node_operand_add(n, qkv, FSDP_READ);
+  fsdp_node_operand_add(n, o, FSDP_READ);
+  fsdp_node_operand_add(n, lse, FSDP_READ);
+  fsdp_node_operand_add(n, gradient_known(graph, o), FSDP_READ);
   output_gradient(graph, n, qkv);
 }
 
 static void swiglu_rule(fsdp_graph *graph, const fsdp_node *f) {
   int gate_up = f->operands[0].value, s = f->operands[1].value;
   fsdp_node *n = begin(graph, FSDP_OP_SWIGLU_BACKWARD, f);
-  fsdp_node_operand_add(n, gate_up, READ);
-  fsdp_node_operand_add(n, gradient_known(graph, s), READ);
+  fsdp_node_operand_add(n, gate_up, FSDP_READ);
+  fsdp_node_operand_add(n, gradient_known(graph, s), FSDP_READ);
   output_gradient(graph, n, gate_up);
 }
 
 static void cross_entropy_rule(fsdp_graph *graph, const fsdp_node *f) {
   fsdp_node *n = begin(graph, FSDP_OP_LINEAR_CROSS_ENTROPY_BACKWARD, f);
-  for (int i = 0; i < 4; i++) fsdp_node_operand_add(n, f->operands[i].value, READ);
-  fsdp_node_operand_add(n, f->operands[4].value, WRITE);
+  for (int i = 0; i < 4; i++) fsdp_node_operand_add(n, f->operands[i].value, FSDP_READ);
+  fsdp_node_operand_add(n, f->operands[4].value, FSDP_WRITE);
   output_gradient(graph, n, f->operands[0].value);
   output_gradient(graph, n, f->operands[1].value);
 }

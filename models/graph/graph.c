@@ -166,7 +166,7 @@ fsdp_node *fsdp_graph_backward_node(fsdp_graph *graph, fsdp_op_kind kind, int mo
   return append(&graph->backward, &graph->backward_count, &graph->backward_capacity, kind, module, block);
 }
 
-void fsdp_node_operand_add(fsdp_node *node, int value, int access) {
+void fsdp_node_operand_add(fsdp_node *node, int value, fsdp_access access) {
   FSDP_CHECK(node->operand_count < FSDP_OP_MAX_OPERANDS, "too many operands of %s", fsdp_op_name(node->kind));
   node->operands[node->operand_count++] = (fsdp_node_operand){value, access};
 }

@@ -11,6 +11,7 @@
 #pragma once
 
 #include "models/graph/op.h"
+#include "runtime/base/access.h"
 #include "runtime/base/dtype.h"
 
 #include <stdbool.h>
@@ -108,7 +109,7 @@ typedef struct fsdp_tie {
 
 typedef struct fsdp_node_operand {
   int value;
-  int access; // 1 read, 2 written, 3 updated
+  fsdp_access access;
 } fsdp_node_operand;
 
 #define FSDP_NODE_MAX_WEIGHTS 3
@@ -174,8 +175,8 @@ fsdp_node *fsdp_graph_forward_node(fsdp_graph *graph, fsdp_op_kind kind, int mod
 // The same for the backward; used by the ops' rules.
 fsdp_node *fsdp_graph_backward_node(fsdp_graph *graph, fsdp_op_kind kind, int module, int block);
 
-// Adds an operand to a node: `access` is 1 read, 2 written, 3 updated.
-void fsdp_node_operand_add(fsdp_node *node, int value, int access);
+// Adds an operand to a node.
+void fsdp_node_operand_add(fsdp_node *node, int value, fsdp_access access);
 
 // Emits the backward of the whole forward, from each op's rule (models/graph/backward.c). Call once, when the
 // forward is whole.

@@ -1,16 +1,31 @@
-// How bytes are accessed, and the recorder to which a traced run reports each range that it touches.
+// How bytes are accessed, and the recorder to which a traced run reports each range that it accesses.
 #pragma once
 
 #include <stdint.h>
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 typedef enum fsdp_access {
   FSDP_READ = 1,
-  FSDP_WRITE = 2, // overwritten
-  FSDP_UPDATE = 3 // both: accumulated, or changed in place
+  FSDP_WRITE = 2,                       // overwritten
+  FSDP_UPDATE = FSDP_READ | FSDP_WRITE, // both: accumulated, or changed in place
 } fsdp_access;
 
-typedef struct fsdp_touch fsdp_touch;
+// Of an access trace (runtime/exec/access_trace.h), or of a test.
+typedef struct fsdp_access_recorder fsdp_access_recorder;
 
-struct fsdp_touch {
-  void (*range)(fsdp_touch *self, const void *address, int64_t bytes, int access);
+struct fsdp_access_recorder {
+  void (*range)(fsdp_access_recorder *self, const void *address, int64_t bytes, fsdp_access access);
 };
+
+// Reports `bytes` bytes from `address` on; nothing where there is no recorder or no byte.
+static inline void fsdp_access_report(fsdp_access_recorder *recorder, const void *address, int64_t bytes,
+                                      fsdp_access access) {
+  if (recorder && bytes > 0) recorder->range(recorder, address, bytes, access);
+}
+
+#ifdef __cplusplus
+}
+#endif

@@ -4,27 +4,23 @@
 
 #include <string.h>
 
-void fsdp_collective_touch(const fsdp_collective *call, const void *address, int64_t bytes, int access) {
-  if (call->touch && bytes > 0) call->touch->range(call->touch, address, bytes, access);
-}
-
-void fsdp_all_gather_touch(const fsdp_comm *comm, const fsdp_collective *call) {
+void fsdp_all_gather_report(const fsdp_comm *comm, const fsdp_collective *call) {
   int64_t slot = call->elems * fsdp_dtype_bytes(call->dtype);
-  fsdp_collective_touch(call, call->input, slot, FSDP_READ);
+  fsdp_access_report(call->recorder, call->input, slot, FSDP_READ);
   for (int r = 0; r < comm->size; r++) {
     const char *place = (const char *)call->output + r * slot;
-    if (place != call->input) fsdp_collective_touch(call, place, slot, FSDP_WRITE);
+    if (place != call->input) fsdp_access_report(call->recorder, place, slot, FSDP_WRITE);
   }
 }
 
-void fsdp_reduce_scatter_touch(const fsdp_comm *comm, const fsdp_collective *call) {
+void fsdp_reduce_scatter_report(const fsdp_comm *comm, const fsdp_collective *call) {
   int64_t slot = call->elems * fsdp_dtype_bytes(call->dtype);
-  fsdp_collective_touch(call, call->input, comm->size * slot, FSDP_READ);
-  fsdp_collective_touch(call, call->output, slot, FSDP_WRITE);
+  fsdp_access_report(call->recorder, call->input, comm->size * slot, FSDP_READ);
+  fsdp_access_report(call->recorder, call->output, slot, FSDP_WRITE);
 }
 
-void fsdp_all_reduce_touch(const fsdp_collective *call) {
-  fsdp_collective_touch(call, call->output, call->elems * fsdp_dtype_bytes(call->dtype), FSDP_UPDATE);
+void fsdp_all_reduce_report(const fsdp_collective *call) {
+  fsdp_access_report(call->recorder, call->output, call->elems * fsdp_dtype_bytes(call->dtype), FSDP_UPDATE);
 }
 
 typedef struct self_comm {
@@ -38,15 +34,15 @@ static void copy_at_once(const fsdp_collective *call, int64_t bytes) {
 
 static void self_move(fsdp_comm *comm, const fsdp_collective *call) {
   int64_t bytes = call->elems * fsdp_dtype_bytes(call->dtype);
-  fsdp_collective_touch(call, call->input, bytes, FSDP_READ);
+  fsdp_access_report(call->recorder, call->input, bytes, FSDP_READ);
   if (call->output == call->input) return;
   ((self_comm *)comm)->copy(call, bytes);
-  fsdp_collective_touch(call, call->output, bytes, FSDP_WRITE);
+  fsdp_access_report(call->recorder, call->output, bytes, FSDP_WRITE);
 }
 
 static void self_all_reduce(fsdp_comm *comm, const fsdp_collective *call) {
   (void)comm;
-  fsdp_all_reduce_touch(call);
+  fsdp_all_reduce_report(call);
 }
 
 static void self_destroy(fsdp_comm *comm) {

@@ -30,10 +30,10 @@ typedef struct fsdp_collective {
   // all-gather: F slots (input may be the own slot in it); reduce-scatter: one slot, apart from the input or
   // anywhere inside it at a slot's start; all-reduce: read and written
   void *output;
-  int64_t elems;     // of one slot; all-reduce: of the whole
-  fsdp_dtype dtype;  // sums: fp32 or bf16
-  fsdp_touch *touch; // NULL unless traced
-  void *stream;      // CUDA stream, NULL on the CPU
+  int64_t elems;                  // of one slot; all-reduce: of the whole
+  fsdp_dtype dtype;               // sums: fp32 or bf16
+  fsdp_access_recorder *recorder; // NULL unless traced
+  void *stream;                   // CUDA stream, NULL on the CPU
   // Of whom messages speak: the stream's lane of the board and the instruction's place; NULL and 0: nobody.
   fsdp_board_lane *lane;
   fsdp_place place;
@@ -52,11 +52,10 @@ struct fsdp_comm {
   int rank, size; // in the group
 };
 
-// What each of them reads and writes, for the trace; those of several ranks.
-void fsdp_collective_touch(const fsdp_collective *call, const void *address, int64_t bytes, int access);
-void fsdp_all_gather_touch(const fsdp_comm *comm, const fsdp_collective *call);
-void fsdp_reduce_scatter_touch(const fsdp_comm *comm, const fsdp_collective *call);
-void fsdp_all_reduce_touch(const fsdp_collective *call);
+// Report what each of them reads and writes to the access trace; those of several ranks.
+void fsdp_all_gather_report(const fsdp_comm *comm, const fsdp_collective *call);
+void fsdp_reduce_scatter_report(const fsdp_comm *comm, const fsdp_collective *call);
+void fsdp_all_reduce_report(const fsdp_collective *call);
 
 // A group of one rank: copies where input and output differ, nothing else. `copy` copies `bytes` from the
 // call's input to its output, in the order of its stream.

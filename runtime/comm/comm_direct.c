@@ -154,7 +154,7 @@ static void direct_all_gather(fsdp_comm *comm, const fsdp_collective *call) {
     }
   }
   meet(self);
-  fsdp_all_gather_touch(comm, call);
+  fsdp_all_gather_report(comm, call);
 }
 
 static void direct_reduce_scatter(fsdp_comm *comm, const fsdp_collective *call) {
@@ -170,7 +170,7 @@ static void direct_reduce_scatter(fsdp_comm *comm, const fsdp_collective *call) 
   sum_ranks(self, comm->rank * call->elems, call->elems, call->dtype, later ? own : output);
   meet(self);
   if (later) memmove(output, own, (size_t)slot);
-  fsdp_reduce_scatter_touch(comm, call);
+  fsdp_reduce_scatter_report(comm, call);
 }
 
 // Few values: everyone's lie in the control block, and everyone sums them. One meeting, as the next call uses
@@ -191,7 +191,7 @@ static void direct_all_reduce(fsdp_comm *comm, const fsdp_collective *call) {
   direct_comm *self = (direct_comm *)comm;
   self->lane = call->lane;
   int64_t width = fsdp_dtype_bytes(call->dtype), bytes = call->elems * width;
-  fsdp_all_reduce_touch(call);
+  fsdp_all_reduce_report(call);
   if (bytes <= SMALL_BYTES) {
     small_all_reduce(self, call, bytes);
     return;

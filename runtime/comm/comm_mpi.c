@@ -184,7 +184,7 @@ static void message_all_gather(fsdp_comm *comm, const fsdp_collective *call) {
   char *own = data.data + comm->rank * slot;
   gather_slots(self, &data, call->input);
   if (own != call->input) memcpy(own, call->input, (size_t)slot);
-  fsdp_all_gather_touch(comm, call);
+  fsdp_all_gather_report(comm, call);
 }
 
 static void message_reduce_scatter(fsdp_comm *comm, const fsdp_collective *call) {
@@ -192,7 +192,7 @@ static void message_reduce_scatter(fsdp_comm *comm, const fsdp_collective *call)
   self->lane = call->lane;
   slots data = {(char *)(uintptr_t)call->input, call->elems, call->elems * comm->size, call->dtype};
   reduce_slots(self, &data, call->output);
-  fsdp_reduce_scatter_touch(comm, call);
+  fsdp_reduce_scatter_report(comm, call);
 }
 
 // Few values: everyone's to everyone, who all sum them in the order of ranks. The library's own all-reduce
@@ -212,7 +212,7 @@ static void message_all_reduce(fsdp_comm *comm, const fsdp_collective *call) {
   message_comm *self = (message_comm *)comm;
   self->lane = call->lane;
   int64_t width = fsdp_dtype_bytes(call->dtype), bytes = call->elems * width;
-  fsdp_all_reduce_touch(call);
+  fsdp_all_reduce_report(call);
   if (bytes <= fsdp_min_i64(SMALL_BYTES, self->piece_bytes)) {
     small_all_reduce(self, call, bytes);
     return;

@@ -86,7 +86,7 @@ static void nccl_all_gather(fsdp_comm *comm, const fsdp_collective *call) {
   nccl_comm *self = (nccl_comm *)comm;
   CALL_NCCL(self, ncclAllGather, call->input, call->output, (size_t)call->elems, type_of(call->dtype),
             self->comm, (cudaStream_t)call->stream);
-  fsdp_all_gather_touch(comm, call);
+  fsdp_all_gather_report(comm, call);
   fsdp_watchdog_post(self->shared->watchdog, call->stream, call->lane, call->place);
 }
 
@@ -104,7 +104,7 @@ static void nccl_reduce_scatter(fsdp_comm *comm, const fsdp_collective *call) {
     CALL_CUDA(cudaMemcpyAsync(call->output, target, (size_t)slot, cudaMemcpyDeviceToDevice,
                               (cudaStream_t)call->stream));
   }
-  fsdp_reduce_scatter_touch(comm, call);
+  fsdp_reduce_scatter_report(comm, call);
   fsdp_watchdog_post(self->shared->watchdog, call->stream, call->lane, call->place);
 }
 
@@ -112,7 +112,7 @@ static void nccl_all_reduce(fsdp_comm *comm, const fsdp_collective *call) {
   nccl_comm *self = (nccl_comm *)comm;
   CALL_NCCL(self, ncclAllReduce, call->output, call->output, (size_t)call->elems, type_of(call->dtype),
             ncclSum, self->comm, (cudaStream_t)call->stream);
-  fsdp_all_reduce_touch(call);
+  fsdp_all_reduce_report(call);
   fsdp_watchdog_post(self->shared->watchdog, call->stream, call->lane, call->place);
 }
 

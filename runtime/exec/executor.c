@@ -3,7 +3,7 @@
 #include "runtime/base/check.h"
 #include "runtime/base/progress.h"
 #include "runtime/base/random.h"
-#include "runtime/exec/trace.h"
+#include "runtime/exec/access_trace.h"
 
 #include <math.h>
 #include <string.h>
@@ -32,17 +32,17 @@ struct fsdp_executor {
   int order_count;
   int64_t step; // the newest issued
   step_end ends[2];
-  fsdp_trace *trace;     // NULL unless measured
-  fsdp_profile *profile; // NULL unless profiled
-  float published[2];    // by PUBLISH, on the host stream: loss, norm
-  uint64_t *digests;     // the caller's, while a check runs
-  int publish_position;  // the last PUBLISH or DIGESTS issued
+  fsdp_access_trace *trace; // NULL unless measured
+  fsdp_profile *profile;    // NULL unless profiled
+  float published[2];       // by PUBLISH, on the host stream: loss, norm
+  uint64_t *digests;        // the caller's, while a check runs
+  int publish_position;     // the last PUBLISH or DIGESTS issued
 };
 
 // ---- On the streams
 
-static void touch_view(fsdp_touch *touch, const fsdp_view *view) {
-  if (touch) touch->range(touch, view->data, view->numel * fsdp_dtype_bytes(view->dtype), view->access);
+static void report_view(fsdp_access_recorder *recorder, const fsdp_view *view) {
+  fsdp_access_report(recorder, view->data, view->numel * fsdp_dtype_bytes(view->dtype), view->access);
 }
 
 static fsdp_kernel_call make_call(const fsdp_executor *self, const fsdp_instr *instr,
@@ -60,23 +60,23 @@ static fsdp_kernel_call make_call(const fsdp_executor *self, const fsdp_instr *i
   };
 }
 
-static void run_op(fsdp_executor *self, const fsdp_instr *instr, const fsdp_view *views, fsdp_touch *touch,
-                   const fsdp_stream_context *context) {
+static void run_op(fsdp_executor *self, const fsdp_instr *instr, const fsdp_view *views,
+                   fsdp_access_recorder *recorder, const fsdp_stream_context *context) {
   fsdp_kernel_call call = make_call(self, instr, views);
   call.pool = context->pool;
-  call.touch = touch;
+  call.recorder = recorder;
   call.stream = context->native;
   context->kernels->kernels[instr->op](&call);
   // The scratch of a library's products is nobody's operand.
   int workspace = self->config.plan->gemm_workspace;
-  if (touch && workspace >= 0 && context->native && fsdp_op_has_products(instr->op)) {
-    touch->range(touch, fsdp_executor_tensor(self, workspace), self->program->tensors[workspace].bytes,
-                 FSDP_UPDATE);
+  if (recorder && workspace >= 0 && context->native && fsdp_op_has_products(instr->op)) {
+    recorder->range(recorder, fsdp_executor_tensor(self, workspace), self->program->tensors[workspace].bytes,
+                    FSDP_UPDATE);
   }
 }
 
 static void run_collective(fsdp_executor *self, const fsdp_work *work, const fsdp_view *views,
-                           fsdp_touch *touch, const fsdp_stream_context *context) {
+                           fsdp_access_recorder *recorder, const fsdp_stream_context *context) {
   const fsdp_instr *instr = &self->program->instrs[work->item];
   fsdp_comm *comm = self->config.comms[instr->group];
   fsdp_collective call = {
@@ -84,7 +84,7 @@ static void run_collective(fsdp_executor *self, const fsdp_work *work, const fsd
       .input = views[0].data,
       .output = views[instr->operand_count - 1].data,
       .elems = views[instr->kind == FSDP_INSTR_REDUCE_SCATTER ? 1 : 0].numel,
-      .touch = touch,
+      .recorder = recorder,
       .stream = context->native,
       .lane = &fsdp_board_mine->lanes[instr->stream],
       .place = fsdp_place_of(work->round, work->item),
@@ -98,18 +98,19 @@ static void run_collective(fsdp_executor *self, const fsdp_work *work, const fsd
   }
 }
 
-static void run_copy(const fsdp_view *views, fsdp_touch *touch, const fsdp_stream_context *context) {
-  touch_view(touch, &views[0]);
-  touch_view(touch, &views[1]);
+static void run_copy(const fsdp_view *views, fsdp_access_recorder *recorder,
+                     const fsdp_stream_context *context) {
+  report_view(recorder, &views[0]);
+  report_view(recorder, &views[1]);
   context->table->copy(context, views[1].data, views[0].data,
                        views[0].numel * fsdp_dtype_bytes(views[0].dtype));
 }
 
 // The caller's part of the program: it fills the operands, or reads them.
 static void run_host_call(fsdp_executor *self, const fsdp_instr *instr, const fsdp_view *views,
-                          fsdp_touch *touch) {
+                          fsdp_access_recorder *recorder) {
   const fsdp_executor_callbacks *callbacks = &self->config.callbacks;
-  for (int o = 0; o < instr->operand_count; o++) touch_view(touch, &views[o]);
+  for (int o = 0; o < instr->operand_count; o++) report_view(recorder, &views[o]);
   if (instr->kind == FSDP_INSTR_FEED_STEP) {
     ((float *)views[0].data)[FSDP_SCALAR_ONE] = 1;
     callbacks->feed_step(callbacks->context, views[0].data, views[1].data);
@@ -126,27 +127,27 @@ static void run_host_call(fsdp_executor *self, const fsdp_instr *instr, const fs
   }
 }
 
-static void run_kind(fsdp_executor *self, const fsdp_work *work, const fsdp_view *views, fsdp_touch *touch,
-                     const fsdp_stream_context *context) {
+static void run_kind(fsdp_executor *self, const fsdp_work *work, const fsdp_view *views,
+                     fsdp_access_recorder *recorder, const fsdp_stream_context *context) {
   const fsdp_instr *instr = &self->program->instrs[work->item];
   switch (instr->kind) {
   case FSDP_INSTR_OP:
-    run_op(self, instr, views, touch, context);
+    run_op(self, instr, views, recorder, context);
     break;
   case FSDP_INSTR_ALL_GATHER:
   case FSDP_INSTR_REDUCE_SCATTER:
   case FSDP_INSTR_ALL_REDUCE:
-    run_collective(self, work, views, touch, context);
+    run_collective(self, work, views, recorder, context);
     break;
   case FSDP_INSTR_COPY_UP:
   case FSDP_INSTR_COPY_DOWN:
-    run_copy(views, touch, context);
+    run_copy(views, recorder, context);
     break;
   case FSDP_INSTR_FEED_STEP:
   case FSDP_INSTR_FEED_BATCH:
   case FSDP_INSTR_PUBLISH:
   case FSDP_INSTR_DIGESTS:
-    run_host_call(self, instr, views, touch);
+    run_host_call(self, instr, views, recorder);
     break;
   case FSDP_INSTR_KIND_COUNT:
     FSDP_CHECK(false, "an instruction of no kind");
@@ -155,16 +156,16 @@ static void run_kind(fsdp_executor *self, const fsdp_work *work, const fsdp_view
 
 // Runs the instruction, and shows on the board where its stream is. What only enqueues here is shown by the
 // device's watchdog when it is over.
-static void dispatch(fsdp_executor *self, const fsdp_work *work, const fsdp_view *views, fsdp_touch *touch,
-                     const fsdp_stream_context *context) {
+static void dispatch(fsdp_executor *self, const fsdp_work *work, const fsdp_view *views,
+                     fsdp_access_recorder *recorder, const fsdp_stream_context *context) {
   if (context->native) {
-    run_kind(self, work, views, touch, context);
+    run_kind(self, work, views, recorder, context);
     return;
   }
   fsdp_board_lane *lane = &fsdp_board_mine->lanes[context->stream];
   fsdp_place place = fsdp_place_of(work->round, work->item);
   fsdp_lane_begin(lane, place);
-  run_kind(self, work, views, touch, context);
+  run_kind(self, work, views, recorder, context);
   fsdp_lane_end(lane, place);
 }
 
@@ -207,21 +208,21 @@ static void run_instr(const fsdp_work *work, const fsdp_stream_context *context)
   const fsdp_view *views = self->views + instr->first_operand;
   bool is_poison = instr->kind == FSDP_INSTR_OP && instr->op == FSDP_OP_POISON;
   bool in_step = work->round > 0;
-  fsdp_touch *touch = NULL;
+  fsdp_access_recorder *recorder = NULL;
   if (self->trace && in_step && !is_poison) {
-    touch = fsdp_trace_instr(self->trace, work->round, work->serial, work->item, views);
+    recorder = fsdp_access_trace_instr(self->trace, work->round, work->serial, work->item, views);
   }
   const fsdp_executor_callbacks *callbacks = &self->config.callbacks;
   if (callbacks->observe && !is_poison) callbacks->observe(callbacks->context, instr, views);
   bool timed = self->profile && in_step;
   if (!timed || context->native) {
     if (timed) stamp(self, work, context, false);
-    dispatch(self, work, views, touch, context);
+    dispatch(self, work, views, recorder, context);
     if (timed) stamp(self, work, context, true);
     return;
   }
   int64_t start_ns = fsdp_profile_now_ns();
-  dispatch(self, work, views, touch, context);
+  dispatch(self, work, views, recorder, context);
   fsdp_profile_instr(self->profile, &(fsdp_profile_sample){.step = work->round,
                                                            .section_run = work->part,
                                                            .position = work->item,
@@ -271,7 +272,7 @@ void fsdp_executor_run_step(fsdp_executor *self, fsdp_step_result *result) {
   step_end *end = &self->ends[step % 2];
   // The books of the step two before are taken over: it must have ended.
   wait_step_end(self, end);
-  if (self->trace) fsdp_trace_begin_step(self->trace, step);
+  if (self->trace) fsdp_access_trace_begin_step(self->trace, step);
   if (self->profile) fsdp_profile_begin_step(self->profile, step);
   fsdp_work work = {.run = run_instr, .owner = self, .round = step};
   self->publish_position = -1;
@@ -321,7 +322,8 @@ bool fsdp_executor_figures(fsdp_executor *self, int64_t step, fsdp_figures *figu
     add_stamped(self, step, &figures->profile);
   }
   if (!self->trace) return true;
-  return fsdp_trace_measure(self->trace, step, end->issue_count, &figures->memory, message, message_bytes);
+  return fsdp_access_trace_measure(self->trace, step, end->issue_count, &figures->memory, message,
+                                   message_bytes);
 }
 
 // ---- Creation
@@ -433,7 +435,7 @@ fsdp_executor *fsdp_executor_create(const fsdp_executor_config *config) {
   open_kernels(self);
   fsdp_board_set_plan(config->plan);
   if (config->measure) {
-    self->trace = fsdp_trace_create(self->program, config->device, self->config.plan->gemm_workspace);
+    self->trace = fsdp_access_trace_create(self->program, config->device, self->config.plan->gemm_workspace);
   }
   if (config->profile) self->profile = fsdp_profile_create(self->program);
   return self;
@@ -452,7 +454,7 @@ void fsdp_executor_destroy(fsdp_executor *self) {
     self->config.device->table->close_kernels(self->config.device);
   }
   fsdp_profile_destroy(self->profile);
-  fsdp_trace_destroy(self->trace);
+  fsdp_access_trace_destroy(self->trace);
   free(self->order);
   free(self->awaited);
   free(self->issued);

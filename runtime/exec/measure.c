@@ -91,7 +91,7 @@ static void close_lifetime(measurer *self, const segment *bytes, const fsdp_meas
 static void access_segment(measurer *self, segment *bytes, const fsdp_measure_event *event) {
   bool open = bytes->last >= 0;
   if (open && bytes->last == event->issue) return; // only an instruction's first access begins a lifetime
-  if (event->access == 2) {
+  if (event->access == FSDP_WRITE) {
     if (open) close_lifetime(self, bytes, event, bytes->last);
     bytes->first = event->issue;
   } else if (!open) {

@@ -13,16 +13,18 @@
 // Shares no code with the planner that predicts these numbers.
 #pragma once
 
+#include "runtime/base/access.h"
+
 #include <stdbool.h>
 #include <stdint.h>
 
 #define FSDP_MEASURE_SPACES 2 // device, host
 
 typedef struct fsdp_measure_event {
-  int64_t issue;      // place of the instruction in the step's order of issue
-  int buffer;         // which buffer it belongs to, from 0
-  int space;          // 0 device, 1 host
-  int access;         // 1 read, 2 written, 3 updated
+  int64_t issue; // place of the instruction in the step's order of issue
+  int buffer;    // which buffer it belongs to, from 0
+  int space;     // 0 device, 1 host
+  fsdp_access access;
   int64_t begin, end; // byte range in the space's arena
 } fsdp_measure_event;
 

@@ -64,7 +64,7 @@ float value_of(fsdp_dtype dtype, const bytes &data, int64_t i) {
   return fsdp_bf16_to_f32(half);
 }
 
-twin_operand *add(twin_case *c, fsdp_dtype dtype, int64_t numel, int access) {
+twin_operand *add(twin_case *c, fsdp_dtype dtype, int64_t numel, fsdp_access access) {
   twin_operand o;
   o.dtype = dtype;
   o.access = access;
@@ -304,12 +304,12 @@ void twin_integers(twin_case *c, const std::vector<int32_t> &values) {
   memcpy(o->initial.data(), values.data(), o->initial.size());
 }
 
-void twin_values(twin_case *c, fsdp_dtype dtype, const std::vector<float> &values, int access) {
+void twin_values(twin_case *c, fsdp_dtype dtype, const std::vector<float> &values, fsdp_access access) {
   twin_operand *o = add(c, dtype, int64_t(values.size()), access);
   for (int64_t i = 0; i < o->numel; i++) set_value(o, i, values[size_t(i)]);
 }
 
-void twin_floats(twin_case *c, const std::vector<float> &values, int access) {
+void twin_floats(twin_case *c, const std::vector<float> &values, fsdp_access access) {
   twin_values(c, FSDP_F32, values, access);
 }
 

@@ -14,7 +14,7 @@
 
 struct twin_operand {
   fsdp_dtype dtype;
-  int access;
+  fsdp_access access;
   int64_t numel;
   std::vector<unsigned char> initial;
   bool is_compared = true;
@@ -48,8 +48,8 @@ void twin_output(twin_case *c, fsdp_dtype dtype, int64_t numel);
 // Updated or written, as `updates` says.
 void twin_result(twin_case *c, bool updates, fsdp_dtype dtype, int64_t numel);
 void twin_integers(twin_case *c, const std::vector<int32_t> &values);
-void twin_values(twin_case *c, fsdp_dtype dtype, const std::vector<float> &values, int access);
-void twin_floats(twin_case *c, const std::vector<float> &values, int access = FSDP_READ);
+void twin_values(twin_case *c, fsdp_dtype dtype, const std::vector<float> &values, fsdp_access access);
+void twin_floats(twin_case *c, const std::vector<float> &values, fsdp_access access = FSDP_READ);
 // A workspace that both twins have (`cpu_numel` > 0) or the CUDA device alone.
 void twin_workspace(twin_case *c, int64_t cpu_numel);
 

@@ -13,7 +13,7 @@
 #include <cmocka.h>
 
 typedef struct recorder {
-  fsdp_touch touch;
+  fsdp_access_recorder base;
   const kernel_case *test;
   unsigned char *seen[FSDP_OP_MAX_OPERANDS]; // access bits of each element
 } recorder;
@@ -55,7 +55,7 @@ kernel_case kernel_case_of(fsdp_op_kind kind, fsdp_op_attrs attrs, double tolera
   return (kernel_case){.kind = kind, .attrs = attrs, .tolerance = tolerance};
 }
 
-static int add(kernel_case *c, fsdp_dtype dtype, int64_t numel, int access) {
+static int add(kernel_case *c, fsdp_dtype dtype, int64_t numel, fsdp_access access) {
   int index = c->operand_count++;
   assert_true(index < FSDP_OP_MAX_OPERANDS);
   size_t bytes = (size_t)(numel * fsdp_dtype_bytes(dtype));
@@ -65,7 +65,8 @@ static int add(kernel_case *c, fsdp_dtype dtype, int64_t numel, int access) {
   return index;
 }
 
-double *kernel_case_input(kernel_case *c, fsdp_dtype dtype, int64_t numel, int access, const double *values) {
+double *kernel_case_input(kernel_case *c, fsdp_dtype dtype, int64_t numel, fsdp_access access,
+                          const double *values) {
   int index = add(c, dtype, numel, access);
   fsdp_view *view = &c->operands[index];
   double *drawn = values ? NULL : kernel_normal((uint64_t)index + 16 * (uint64_t)c->kind, numel, 1);
@@ -93,7 +94,7 @@ double *kernel_case_output(kernel_case *c, fsdp_dtype dtype, int64_t numel) {
   return c->expected[index];
 }
 
-static void record(fsdp_touch *self, const void *address, int64_t bytes, int access) {
+static void record(fsdp_access_recorder *self, const void *address, int64_t bytes, fsdp_access access) {
   recorder *r = (recorder *)self;
   const kernel_case *c = r->test;
   for (int i = 0; i < c->operand_count; i++) {
@@ -137,7 +138,7 @@ static void restore(kernel_case *c) {
 }
 
 static void run_on(kernel_case *c, const fsdp_cpu_isa *isa, int threads, bool traced) {
-  recorder r = {.touch = {record}, .test = c};
+  recorder r = {.base = {record}, .test = c};
   for (int i = 0; traced && i < c->operand_count; i++)
     r.seen[i] = fsdp_alloc_zeroed((size_t)c->operands[i].numel, 1);
   fsdp_pool *pool = fsdp_pool_create(threads);
@@ -149,7 +150,7 @@ static void run_on(kernel_case *c, const fsdp_cpu_isa *isa, int threads, bool tr
                            .segment_count = c->segment_count,
                            .seed = c->seed,
                            .pool = pool,
-                           .touch = traced ? &r.touch : NULL};
+                           .recorder = traced ? &r.base : NULL};
   restore(c);
   isa->table.kernels[c->kind](&call);
   fsdp_pool_destroy(pool);

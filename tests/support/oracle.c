@@ -43,7 +43,7 @@ static bool conflict(const fsdp_program *program, int position, int other, oracl
     for (int j = 0; j < b->operand_count; j++) {
       const fsdp_operand *x = &program->operands[a->first_operand + i];
       const fsdp_operand *y = &program->operands[b->first_operand + j];
-      if (x->access == 1 && y->access == 1) continue;
+      if (x->access == FSDP_READ && y->access == FSDP_READ) continue;
       if (program->tensors[x->tensor].space != program->tensors[y->tensor].space) continue;
       if (ranges_meet(program, x, y, ranks)) return true;
     }
@@ -194,7 +194,7 @@ static bool stale_on_rank(const fsdp_program *program, int rank) {
       for (int pass = 0; pass < 2; pass++) { // an instruction reads before it writes
         for (int o = 0; o < instr->operand_count && !stale; o++) {
           const fsdp_operand *operand = &program->operands[instr->first_operand + o];
-          if ((operand->access & (pass == 0 ? 1 : 2)) == 0) continue;
+          if ((operand->access & (pass == 0 ? FSDP_READ : FSDP_WRITE)) == 0) continue;
           int32_t tag = pass == 1 && poisons(instr) ? 0 : lifetime_tag(program, operand->tensor, run, step);
           stale = !sweep(program, halves, operand, rank, tag, pass == 0);
         }

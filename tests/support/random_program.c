@@ -32,19 +32,19 @@ static int make_tensor(generator *g, fsdp_lifetime lifetime) {
   return fsdp_program_tensor(g->program, &tensor);
 }
 
-static fsdp_operand whole_of(const generator *g, int tensor, int access) {
+static fsdp_operand whole_of(const generator *g, int tensor, fsdp_access access) {
   return (fsdp_operand){
       .tensor = tensor, .dtype = FSDP_F32, .access = access, .size_bytes = g->program->tensors[tensor].bytes};
 }
 
-static fsdp_operand slot_of(const generator *g, int tensor, int access) {
+static fsdp_operand slot_of(const generator *g, int tensor, fsdp_access access) {
   fsdp_operand operand = whole_of(g, tensor, access);
   operand.size_bytes /= g->program->mesh.size[FSDP_AXIS_FSDP];
   operand.rank_stride_bytes = operand.size_bytes;
   return operand;
 }
 
-static fsdp_operand some_of(generator *g, int tensor, int access) {
+static fsdp_operand some_of(generator *g, int tensor, fsdp_access access) {
   int shape = random_int(g->random, 0, 5);
   fsdp_operand operand = shape == 0 ? slot_of(g, tensor, access) : whole_of(g, tensor, access);
   if (shape == 1) {
@@ -70,7 +70,8 @@ static void emit(generator *g, fsdp_operand *operands, int count) {
     int tensor = g->filled[random_int(g->random, 0, g->filled_count - 1)];
     bool present = false;
     for (int o = 0; o < count; o++) present = present || operands[o].tensor == tensor;
-    if (!present) operands[count++] = some_of(g, tensor, random_int(g->random, 0, 4) == 0 ? 3 : 1);
+    if (!present)
+      operands[count++] = some_of(g, tensor, random_int(g->random, 0, 4) == 0 ? FSDP_UPDATE : FSDP_READ);
   }
   fsdp_program_instr(g->program, &instr, operands, count);
 }
@@ -81,7 +82,7 @@ static void fill(generator *g, int tensor) {
   switch (random_int(g->random, 0, 3)) {
   case 0: // piece by piece
     for (int64_t begin = 0, bytes = g->program->tensors[tensor].bytes; begin < bytes;) {
-      operands[0] = whole_of(g, tensor, 2);
+      operands[0] = whole_of(g, tensor, FSDP_WRITE);
       operands[0].offset_bytes = begin;
       operands[0].size_bytes = 4 * (int64_t)random_int(g->random, 1, 64);
       if (begin + operands[0].size_bytes > bytes) operands[0].size_bytes = bytes - begin;
@@ -90,10 +91,10 @@ static void fill(generator *g, int tensor) {
     }
     break;
   case 1: // own slot, then the whole from everyone's
-    operands[0] = slot_of(g, tensor, 2);
+    operands[0] = slot_of(g, tensor, FSDP_WRITE);
     emit(g, operands, 1);
-    operands[0] = slot_of(g, tensor, 1);
-    operands[1] = whole_of(g, tensor, 2);
+    operands[0] = slot_of(g, tensor, FSDP_READ);
+    operands[1] = whole_of(g, tensor, FSDP_WRITE);
     fsdp_program_instr(g->program,
                        &(fsdp_instr){.kind = FSDP_INSTR_ALL_GATHER,
                                      .stream = FSDP_STREAM_GATHER,
@@ -103,7 +104,7 @@ static void fill(generator *g, int tensor) {
                        operands, 2);
     break;
   default:
-    operands[0] = whole_of(g, tensor, 2);
+    operands[0] = whole_of(g, tensor, FSDP_WRITE);
     emit(g, operands, 1);
   }
   g->filled[g->filled_count++] = tensor;
@@ -120,7 +121,7 @@ static void generate_section(generator *g, fsdp_section_kind kind) {
   // A tensor of the step lives through every run of the middle section, so it may not end there.
   for (int i = 0; kind == FSDP_SECTION_UPDATE && i < g->filled_count; i++) {
     if (g->program->tensors[g->filled[i]].lifetime != FSDP_LIVE_STEP) continue;
-    operands[0] = whole_of(g, g->filled[i], 1);
+    operands[0] = whole_of(g, g->filled[i], FSDP_READ);
     emit(g, operands, 1);
   }
   for (int i = random_int(g->random, 3, 14); i > 0; i--) {

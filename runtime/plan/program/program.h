@@ -66,7 +66,7 @@ typedef enum fsdp_instr_kind {
 typedef struct fsdp_operand {
   int tensor;
   fsdp_dtype dtype;
-  int access; // 1 read, 2 written, 3 updated (FSDP_READ, FSDP_WRITE, FSDP_UPDATE of kernels.h)
+  fsdp_access access;
   int64_t offset_bytes, size_bytes, rank_stride_bytes;
 } fsdp_operand;
 

@@ -22,7 +22,7 @@ int schedule_tensor(scheduler *s, const char *owner, const char *what, fsdp_spac
   return fsdp_program_tensor(s->program, &tensor);
 }
 
-fsdp_operand schedule_whole(const scheduler *s, int tensor, fsdp_dtype dtype, int access) {
+fsdp_operand schedule_whole(const scheduler *s, int tensor, fsdp_dtype dtype, fsdp_access access) {
   return (fsdp_operand){
       .tensor = tensor, .dtype = dtype, .access = access, .size_bytes = s->program->tensors[tensor].bytes};
 }
@@ -43,8 +43,8 @@ int schedule_move(scheduler *s, fsdp_instr_kind kind, int unit, fsdp_operand fro
                       .unit = unit,
                       .module = -1,
                       .policy = -1};
-  from.access = READ;
-  to.access = WRITE;
+  from.access = FSDP_READ;
+  to.access = FSDP_WRITE;
   return fsdp_program_instr(s->program, &instr, (fsdp_operand[]){from, to}, 2);
 }
 
@@ -74,7 +74,7 @@ static fsdp_node without_kept_sum(const fsdp_graph *graph, const fsdp_node *node
   if (node->kind != FSDP_OP_ADD_RMSNORM || !graph->values[node->operands[3].value].checkpoint) return *node;
   fsdp_node norm = *node;
   norm.kind = FSDP_OP_RMSNORM;
-  norm.operands[0] = (fsdp_node_operand){node->operands[3].value, READ};
+  norm.operands[0] = (fsdp_node_operand){node->operands[3].value, FSDP_READ};
   norm.operands[1] = node->operands[2];
   norm.operands[2] = node->operands[4];
   norm.operands[3] = node->operands[5];
@@ -112,7 +112,7 @@ static void sequence_add_recompute(scheduler *s, const int *made_in_block, int b
   for (int i = end - 1; i >= begin; i--) {
     fsdp_node node = without_kept_sum(g, &g->forward[i]);
     for (int o = 0; o < node.operand_count; o++)
-      if (node.operands[o].access != READ && needed[node.operands[o].value]) runs[i - begin] = true;
+      if (node.operands[o].access != FSDP_READ && needed[node.operands[o].value]) runs[i - begin] = true;
     for (int o = 0; runs[i - begin] && o < node.operand_count; o++)
       if (is_dropped(g, made_in_block, node.operands[o].value, block)) needed[node.operands[o].value] = true;
   }
@@ -130,7 +130,7 @@ static int *values_by_block(const fsdp_graph *graph) {
   for (int v = 0; v < graph->value_count; v++) made[v] = -1;
   for (int i = 0; i < graph->forward_count; i++)
     for (int o = 0; o < graph->forward[i].operand_count; o++)
-      if (graph->forward[i].operands[o].access == WRITE)
+      if (graph->forward[i].operands[o].access == FSDP_WRITE)
         made[graph->forward[i].operands[o].value] = graph->forward[i].block;
   return made;
 }

@@ -6,7 +6,7 @@ enum { DIGEST_BYTES = 8, PARTS = 3 };
 
 // One digest's place among them.
 static fsdp_operand digest_slot(const scheduler *s, int digests, int index) {
-  fsdp_operand slot = schedule_whole(s, digests, FSDP_I32, WRITE);
+  fsdp_operand slot = schedule_whole(s, digests, FSDP_I32, FSDP_WRITE);
   slot.offset_bytes = (int64_t)DIGEST_BYTES * index;
   slot.size_bytes = DIGEST_BYTES;
   return slot;
@@ -25,7 +25,7 @@ void schedule_check_section(scheduler *s) {
     const int parts[PARTS] = {state->master, state->moment1, state->moment2};
     for (int part = 0; part < PARTS && state->master >= 0; part++) {
       fsdp_dtype dtype = part == 0 ? s->config->master_dtype : s->config->moment_dtype;
-      fsdp_operand operands[2] = {schedule_whole(s, parts[part], dtype, READ),
+      fsdp_operand operands[2] = {schedule_whole(s, parts[part], dtype, FSDP_READ),
                                   digest_slot(s, digests, next++)};
       schedule_op(s, offload ? FSDP_STREAM_HOST : FSDP_STREAM_COMPUTE, FSDP_OP_CHECKSUM, NULL, u, -1,
                   operands, 2);
@@ -35,10 +35,10 @@ void schedule_check_section(scheduler *s) {
   if (!offload) {
     host = schedule_tensor(s, "check", "host_digests", FSDP_SPACE_HOST, FSDP_CATEGORY_INPUTS,
                            FSDP_LIVE_SECTION, -1, -1, DIGEST_BYTES * count);
-    schedule_move(s, FSDP_INSTR_COPY_DOWN, -1, schedule_whole(s, digests, FSDP_I32, READ),
-                  schedule_whole(s, host, FSDP_I32, WRITE));
+    schedule_move(s, FSDP_INSTR_COPY_DOWN, -1, schedule_whole(s, digests, FSDP_I32, FSDP_READ),
+                  schedule_whole(s, host, FSDP_I32, FSDP_WRITE));
   }
-  fsdp_operand result = schedule_whole(s, host, FSDP_I32, READ);
+  fsdp_operand result = schedule_whole(s, host, FSDP_I32, FSDP_READ);
   fsdp_instr instr = {
       .kind = FSDP_INSTR_DIGESTS, .stream = FSDP_STREAM_HOST, .unit = -1, .module = -1, .policy = -1};
   fsdp_program_instr(s->program, &instr, &result, 1);

@@ -15,7 +15,8 @@ static int value_tensor(scheduler *s, int value) {
 }
 
 // The range of parameter `param` inside a buffer that holds its whole unit.
-static fsdp_operand param_range(const scheduler *s, int tensor, int param, fsdp_dtype dtype, int access) {
+static fsdp_operand param_range(const scheduler *s, int tensor, int param, fsdp_dtype dtype,
+                                fsdp_access access) {
   const fsdp_unit_param *slot = &s->units->params[s->units->slot_of_param[param]];
   int64_t width = fsdp_dtype_bytes(dtype);
   return (fsdp_operand){.tensor = tensor,
@@ -28,16 +29,16 @@ static fsdp_operand param_range(const scheduler *s, int tensor, int param, fsdp_
 static fsdp_operand weight_operand(const scheduler *s, int value) {
   int param = s->graph->values[value].param;
   int tensor = schedule_unit_source(s, s->units->unit_of_param[param]);
-  return param_range(s, tensor, param, s->config->param_dtype, READ);
+  return param_range(s, tensor, param, s->config->param_dtype, FSDP_READ);
 }
 
 // Where a parameter's gradient goes: overwritten by its first contribution of the step (or of the
 // micro-batch, where nothing is carried over), added to by every other.
-static fsdp_operand gradient_operand(scheduler *s, int value, int access) {
+static fsdp_operand gradient_operand(scheduler *s, int value, fsdp_access access) {
   int param = s->graph->values[value].param;
   bool carried = false;
   int tensor = schedule_unit_grad(s, s->units->unit_of_param[param], &carried);
-  return param_range(s, tensor, param, s->grad_dtype, carried ? UPDATE : access);
+  return param_range(s, tensor, param, s->grad_dtype, carried ? FSDP_UPDATE : access);
 }
 
 static fsdp_operand operand_of(scheduler *s, const fsdp_node_operand *o) {
@@ -48,16 +49,16 @@ static fsdp_operand operand_of(scheduler *s, const fsdp_node_operand *o) {
   case FSDP_VALUE_PARAM_GRADIENT:
     return gradient_operand(s, o->value, o->access);
   case FSDP_VALUE_COUNT_SCALAR:
-    return schedule_whole(s, s->count, FSDP_F32, READ);
+    return schedule_whole(s, s->count, FSDP_F32, FSDP_READ);
   case FSDP_VALUE_LOSS:
-    return schedule_whole(s, s->loss, FSDP_F32, s->is_first ? WRITE : UPDATE);
+    return schedule_whole(s, s->loss, FSDP_F32, s->is_first ? FSDP_WRITE : FSDP_UPDATE);
   case FSDP_VALUE_INPUT:
-    return schedule_whole(s, s->tensor_of_value[o->value], FSDP_I32, READ);
+    return schedule_whole(s, s->tensor_of_value[o->value], FSDP_I32, FSDP_READ);
   case FSDP_VALUE_ACTIVATION:
   case FSDP_VALUE_GRADIENT:
     break;
   }
-  if (o->access == WRITE) s->tensor_of_value[o->value] = value_tensor(s, o->value);
+  if (o->access == FSDP_WRITE) s->tensor_of_value[o->value] = value_tensor(s, o->value);
   FSDP_CHECK(s->tensor_of_value[o->value] >= 0, "value '%s' is used before it is made", v->name);
   fsdp_dtype dtype = v->dtype == FSDP_VALUE_COMPUTE ? s->config->param_dtype : FSDP_F32;
   return schedule_whole(s, s->tensor_of_value[o->value], dtype, o->access);
@@ -77,7 +78,7 @@ static void schedule_plain(scheduler *s, const fsdp_node *node) {
     fsdp_graph_module_path(s->graph, node->module, owner);
     int tensor = schedule_tensor(s, owner, "workspace", FSDP_SPACE_DEVICE, FSDP_CATEGORY_WORKSPACE,
                                  FSDP_LIVE_SECTION, -1, node->module, scratch);
-    operands[count++] = schedule_whole(s, tensor, FSDP_F32, WRITE);
+    operands[count++] = schedule_whole(s, tensor, FSDP_F32, FSDP_WRITE);
   }
   schedule_op(s, FSDP_STREAM_COMPUTE, node->kind, &attrs, -1, node->module, operands, count);
 }
@@ -114,7 +115,7 @@ static void schedule_linear(scheduler *s, const fsdp_node *node) {
     fsdp_operand weight = {0};
     for (int i = 0; i < count; i++) {
       int value = node->weights[first + i];
-      fsdp_operand range = makes_weight ? gradient_operand(s, value, WRITE) : weight_operand(s, value);
+      fsdp_operand range = makes_weight ? gradient_operand(s, value, FSDP_WRITE) : weight_operand(s, value);
       if (i == 0)
         weight = range;
       else
@@ -125,7 +126,7 @@ static void schedule_linear(scheduler *s, const fsdp_node *node) {
     operands[2] = makes_weight ? weight : other;
     schedule_op(s, FSDP_STREAM_COMPUTE, node->kind, &attrs, -1, node->module, operands, 3);
     attrs.out_offset += attrs.out_features;
-    if (node->kind == FSDP_OP_LINEAR_BACKWARD_INPUT) other.access = UPDATE; // the next group adds to d_x
+    if (node->kind == FSDP_OP_LINEAR_BACKWARD_INPUT) other.access = FSDP_UPDATE; // the next group adds to d_x
     first += count;
   }
 }

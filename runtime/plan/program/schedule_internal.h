@@ -99,11 +99,9 @@ void schedule_check_section(scheduler *s);
 
 int schedule_tensor(scheduler *s, const char *owner, const char *what, fsdp_space space,
                     fsdp_category category, fsdp_lifetime lifetime, int unit, int module, int64_t bytes);
-fsdp_operand schedule_whole(const scheduler *s, int tensor, fsdp_dtype dtype, int access);
+fsdp_operand schedule_whole(const scheduler *s, int tensor, fsdp_dtype dtype, fsdp_access access);
 int schedule_op(scheduler *s, fsdp_stream stream, fsdp_op_kind op, const fsdp_op_attrs *attrs, int unit,
                 int module, const fsdp_operand *operands, int operand_count);
 int schedule_move(scheduler *s, fsdp_instr_kind kind, int unit, fsdp_operand from, fsdp_operand to);
 int schedule_collective(scheduler *s, fsdp_instr_kind kind, fsdp_group group, int unit,
                         const fsdp_operand *operands, int operand_count);
-
-enum { READ = 1, WRITE = 2, UPDATE = 3 };

@@ -47,7 +47,7 @@ bool schedule_unit_gathers(const scheduler *s, int u) {
 }
 
 // This rank's slot of a buffer that holds unit `u` whole.
-static fsdp_operand own_slot(const scheduler *s, int u, int tensor, fsdp_dtype dtype, int access) {
+static fsdp_operand own_slot(const scheduler *s, int u, int tensor, fsdp_dtype dtype, fsdp_access access) {
   int64_t bytes = s->units->units[u].shard_numel * fsdp_dtype_bytes(dtype);
   return (fsdp_operand){
       .tensor = tensor, .dtype = dtype, .access = access, .size_bytes = bytes, .rank_stride_bytes = bytes};
@@ -62,8 +62,8 @@ void schedule_gather(scheduler *s, int u) {
                              s->units->units[u].padded_numel, c->param_dtype);
   int source_tensor = state->copy >= 0 ? state->copy : state->master;
   fsdp_dtype source_dtype = state->copy >= 0 ? c->param_dtype : c->master_dtype;
-  fsdp_operand source = schedule_whole(s, source_tensor, source_dtype, READ);
-  fsdp_operand slot = own_slot(s, u, gathered, c->param_dtype, WRITE);
+  fsdp_operand source = schedule_whole(s, source_tensor, source_dtype, FSDP_READ);
+  fsdp_operand slot = own_slot(s, u, gathered, c->param_dtype, FSDP_WRITE);
   int first = -1;
   if (c->cpu_offload) {
     first = schedule_move(s, FSDP_INSTR_COPY_UP, u, source, slot);
@@ -71,9 +71,9 @@ void schedule_gather(scheduler *s, int u) {
     first = schedule_op(s, FSDP_STREAM_GATHER, FSDP_OP_CAST, NULL, u, -1, (fsdp_operand[]){source, slot}, 2);
   }
   if (s->shard_count > 1) {
-    slot.access = READ;
+    slot.access = FSDP_READ;
     fsdp_operand operands[2] = {first < 0 ? source : slot,
-                                schedule_whole(s, gathered, c->param_dtype, WRITE)};
+                                schedule_whole(s, gathered, c->param_dtype, FSDP_WRITE)};
     int gather = schedule_collective(s, FSDP_INSTR_ALL_GATHER, FSDP_GROUP_GATHER, u, operands, 2);
     if (first < 0) first = gather;
   }
@@ -101,7 +101,7 @@ static void zero_pads(scheduler *s, int u, int tensor, fsdp_dtype dtype) {
     if (begin < end)
       pads[count++] = (fsdp_operand){.tensor = tensor,
                                      .dtype = dtype,
-                                     .access = WRITE,
+                                     .access = FSDP_WRITE,
                                      .offset_bytes = begin * width,
                                      .size_bytes = (end - begin) * width};
     if (count && (count == FSDP_OP_MAX_OPERANDS || i + 1 == unit->param_count)) {
@@ -133,14 +133,14 @@ static int grad_shard(scheduler *s, int u) {
 }
 
 static void cast_or_add(scheduler *s, fsdp_stream stream, fsdp_op_kind op, int u, fsdp_operand from, int to) {
-  fsdp_operand operands[2] = {from,
-                              schedule_whole(s, to, s->shard_dtype, op == FSDP_OP_ADD ? UPDATE : WRITE)};
-  operands[0].access = READ;
+  fsdp_operand operands[2] = {
+      from, schedule_whole(s, to, s->shard_dtype, op == FSDP_OP_ADD ? FSDP_UPDATE : FSDP_WRITE)};
+  operands[0].access = FSDP_READ;
   schedule_op(s, stream, op, NULL, u, -1, operands, 2);
 }
 
 static void all_reduce(scheduler *s, int u, fsdp_operand range) {
-  range.access = UPDATE;
+  range.access = FSDP_UPDATE;
   schedule_collective(s, FSDP_INSTR_ALL_REDUCE, FSDP_GROUP_REPLICA, u, &range, 1);
 }
 
@@ -148,31 +148,31 @@ static void all_reduce(scheduler *s, int u, fsdp_operand range) {
 static void all_reduce_shard(scheduler *s, int u, int shard) {
   fsdp_dtype dtype = s->config->reduce_dtype;
   if (s->shard_dtype == dtype) {
-    all_reduce(s, u, schedule_whole(s, shard, dtype, UPDATE));
+    all_reduce(s, u, schedule_whole(s, shard, dtype, FSDP_UPDATE));
     return;
   }
   int narrow = unit_tensor(s, u, "grad_narrow", FSDP_SPACE_DEVICE, FSDP_CATEGORY_GRADIENTS, FSDP_LIVE_SECTION,
                            s->units->units[u].shard_numel, dtype);
-  fsdp_operand down[2] = {schedule_whole(s, shard, s->shard_dtype, READ),
-                          schedule_whole(s, narrow, dtype, WRITE)};
+  fsdp_operand down[2] = {schedule_whole(s, shard, s->shard_dtype, FSDP_READ),
+                          schedule_whole(s, narrow, dtype, FSDP_WRITE)};
   schedule_op(s, FSDP_STREAM_REDUCE, FSDP_OP_CAST, NULL, u, -1, down, 2);
-  all_reduce(s, u, schedule_whole(s, narrow, dtype, UPDATE));
-  cast_or_add(s, FSDP_STREAM_REDUCE, FSDP_OP_CAST, u, schedule_whole(s, narrow, dtype, READ), shard);
+  all_reduce(s, u, schedule_whole(s, narrow, dtype, FSDP_UPDATE));
+  cast_or_add(s, FSDP_STREAM_REDUCE, FSDP_OP_CAST, u, schedule_whole(s, narrow, dtype, FSDP_READ), shard);
 }
 
 // The reduced shard to host memory: overwriting what is there, or adding to it.
 static void bring_down(scheduler *s, int u, fsdp_operand part, bool overwrite) {
   int shard = grad_shard(s, u);
-  part.access = READ;
+  part.access = FSDP_READ;
   if (overwrite && part.dtype == s->shard_dtype) {
-    schedule_move(s, FSDP_INSTR_COPY_DOWN, u, part, schedule_whole(s, shard, s->shard_dtype, WRITE));
+    schedule_move(s, FSDP_INSTR_COPY_DOWN, u, part, schedule_whole(s, shard, s->shard_dtype, FSDP_WRITE));
     return;
   }
   int staging = unit_tensor(s, u, "grad_staging", FSDP_SPACE_HOST, FSDP_CATEGORY_GRADIENTS, FSDP_LIVE_SECTION,
                             s->units->units[u].shard_numel, part.dtype);
-  schedule_move(s, FSDP_INSTR_COPY_DOWN, u, part, schedule_whole(s, staging, part.dtype, WRITE));
+  schedule_move(s, FSDP_INSTR_COPY_DOWN, u, part, schedule_whole(s, staging, part.dtype, FSDP_WRITE));
   cast_or_add(s, FSDP_STREAM_HOST, overwrite ? FSDP_OP_CAST : FSDP_OP_ADD, u,
-              schedule_whole(s, staging, part.dtype, READ), shard);
+              schedule_whole(s, staging, part.dtype, FSDP_READ), shard);
 }
 
 // Offload: `part` is this micro-batch's reduced shard on the device. The sum over replicas is taken once a
@@ -182,10 +182,10 @@ static void reduce_to_host(scheduler *s, int u, fsdp_operand part, bool shard_is
   if (sums_replicas && !shard_is_new) {
     int raised = unit_tensor(s, u, "grad_raised", FSDP_SPACE_DEVICE, FSDP_CATEGORY_GRADIENTS,
                              FSDP_LIVE_SECTION, s->units->units[u].shard_numel, s->shard_dtype);
-    schedule_move(s, FSDP_INSTR_COPY_UP, u, schedule_whole(s, grad_shard(s, u), s->shard_dtype, READ),
-                  schedule_whole(s, raised, s->shard_dtype, WRITE));
-    part.access = UPDATE;
-    fsdp_operand sum[2] = {schedule_whole(s, raised, s->shard_dtype, READ), part};
+    schedule_move(s, FSDP_INSTR_COPY_UP, u, schedule_whole(s, grad_shard(s, u), s->shard_dtype, FSDP_READ),
+                  schedule_whole(s, raised, s->shard_dtype, FSDP_WRITE));
+    part.access = FSDP_UPDATE;
+    fsdp_operand sum[2] = {schedule_whole(s, raised, s->shard_dtype, FSDP_READ), part};
     schedule_op(s, FSDP_STREAM_REDUCE, FSDP_OP_ADD, NULL, u, -1, sum, 2);
   }
   if (sums_replicas) all_reduce(s, u, part);
@@ -194,13 +194,13 @@ static void reduce_to_host(scheduler *s, int u, fsdp_operand part, bool shard_is
 
 // The full gradient in reduce dtype: itself, or a narrow copy where it was accumulated in fp32.
 static fsdp_operand full_gradient(scheduler *s, int u) {
-  fsdp_operand full = schedule_whole(s, s->unit[u].grad, s->grad_dtype, READ);
+  fsdp_operand full = schedule_whole(s, s->unit[u].grad, s->grad_dtype, FSDP_READ);
   if (s->grad_dtype == s->config->reduce_dtype) return full;
   int narrow = unit_tensor(s, u, "grad_narrow", FSDP_SPACE_DEVICE, FSDP_CATEGORY_GRADIENTS, FSDP_LIVE_SECTION,
                            s->units->units[u].padded_numel, s->config->reduce_dtype);
-  fsdp_operand operands[2] = {full, schedule_whole(s, narrow, s->config->reduce_dtype, WRITE)};
+  fsdp_operand operands[2] = {full, schedule_whole(s, narrow, s->config->reduce_dtype, FSDP_WRITE)};
   schedule_op(s, FSDP_STREAM_REDUCE, FSDP_OP_CAST, NULL, u, -1, operands, 2);
-  operands[1].access = READ;
+  operands[1].access = FSDP_READ;
   return operands[1];
 }
 
@@ -211,9 +211,9 @@ static void reduce_full(scheduler *s, int u) {
   fsdp_operand full = full_gradient(s, u);
   fsdp_operand part = full;
   if (s->shard_count > 1) {
-    part = own_slot(s, u, full.tensor, full.dtype, WRITE);
+    part = own_slot(s, u, full.tensor, full.dtype, FSDP_WRITE);
     bool ends_in_shard = shard_is_new && !offload && full.dtype == s->shard_dtype;
-    if (ends_in_shard) part = schedule_whole(s, grad_shard(s, u), s->shard_dtype, WRITE);
+    if (ends_in_shard) part = schedule_whole(s, grad_shard(s, u), s->shard_dtype, FSDP_WRITE);
     schedule_collective(s, FSDP_INSTR_REDUCE_SCATTER, FSDP_GROUP_REDUCE, u, (fsdp_operand[]){full, part}, 2);
     if (ends_in_shard) return;
   }

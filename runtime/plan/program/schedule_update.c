@@ -16,12 +16,13 @@ static void host_call(scheduler *s, fsdp_instr_kind kind, const fsdp_operand *op
 
 static void sum_over_world(scheduler *s, int tensor) {
   if (s->rank_count == 1) return;
-  fsdp_operand operand = schedule_whole(s, tensor, FSDP_F32, UPDATE);
+  fsdp_operand operand = schedule_whole(s, tensor, FSDP_F32, FSDP_UPDATE);
   schedule_collective(s, FSDP_INSTR_ALL_REDUCE, FSDP_GROUP_WORLD, -1, &operand, 1);
 }
 
 static void copy_whole(scheduler *s, fsdp_instr_kind kind, int from, int to, fsdp_dtype dtype) {
-  schedule_move(s, kind, -1, schedule_whole(s, from, dtype, READ), schedule_whole(s, to, dtype, WRITE));
+  schedule_move(s, kind, -1, schedule_whole(s, from, dtype, FSDP_READ),
+                schedule_whole(s, to, dtype, FSDP_WRITE));
 }
 
 void schedule_begin_step(scheduler *s) {
@@ -32,8 +33,8 @@ void schedule_begin_step(scheduler *s) {
   int host_count = scalar_tensor(s, "host_count", FSDP_SPACE_HOST, FSDP_LIVE_SECTION, 1);
   s->count = scalar_tensor(s, "count", FSDP_SPACE_DEVICE, lifetime, 1);
   s->loss = scalar_tensor(s, "loss", FSDP_SPACE_DEVICE, lifetime, 1);
-  fsdp_operand fed[2] = {schedule_whole(s, s->host_scalars, FSDP_F32, WRITE),
-                         schedule_whole(s, host_count, FSDP_F32, WRITE)};
+  fsdp_operand fed[2] = {schedule_whole(s, s->host_scalars, FSDP_F32, FSDP_WRITE),
+                         schedule_whole(s, host_count, FSDP_F32, FSDP_WRITE)};
   host_call(s, FSDP_INSTR_FEED_STEP, fed, 2);
   copy_whole(s, FSDP_INSTR_COPY_UP, host_count, s->count, FSDP_F32);
   if (s->is_training) sum_over_world(s, s->count);
@@ -58,7 +59,7 @@ void schedule_feed_batch(scheduler *s) {
     snprintf(name, sizeof name, "host_%s", v->name);
     host[i] = scalar_tensor(s, name, FSDP_SPACE_HOST, FSDP_LIVE_SECTION, v->numel);
     s->tensor_of_value[values[i]] = scalar_tensor(s, v->name, FSDP_SPACE_DEVICE, FSDP_LIVE_SECTION, v->numel);
-    fed[i] = schedule_whole(s, host[i], FSDP_I32, WRITE);
+    fed[i] = schedule_whole(s, host[i], FSDP_I32, FSDP_WRITE);
   }
   host_call(s, FSDP_INSTR_FEED_BATCH, fed, 2);
   for (int i = 0; i < 2; i++)
@@ -66,12 +67,12 @@ void schedule_feed_batch(scheduler *s) {
 }
 
 void schedule_unit_norm(scheduler *s, int u) {
-  fsdp_operand slot = schedule_whole(s, s->norm_partials, FSDP_F32, WRITE);
+  fsdp_operand slot = schedule_whole(s, s->norm_partials, FSDP_F32, FSDP_WRITE);
   slot.offset_bytes = 4 * s->partial_count++;
   slot.size_bytes = 4;
   bool offload = s->config->cpu_offload;
   const fsdp_unit *unit = &s->units->units[u];
-  fsdp_operand operands[3] = {schedule_whole(s, s->plan->unit_state[u].grad_shard, s->shard_dtype, READ),
+  fsdp_operand operands[3] = {schedule_whole(s, s->plan->unit_state[u].grad_shard, s->shard_dtype, FSDP_READ),
                               slot};
   int count = 2;
   // Offloaded shards are squared by the host's kernels, whatever the device.
@@ -81,7 +82,7 @@ void schedule_unit_norm(scheduler *s, int u) {
   if (scratch) {
     int tensor = schedule_tensor(s, unit->path, "norm_workspace", FSDP_SPACE_DEVICE, FSDP_CATEGORY_WORKSPACE,
                                  FSDP_LIVE_SECTION, u, unit->module, scratch);
-    operands[count++] = schedule_whole(s, tensor, FSDP_F32, WRITE);
+    operands[count++] = schedule_whole(s, tensor, FSDP_F32, FSDP_WRITE);
   }
   schedule_op(s, offload ? FSDP_STREAM_HOST : FSDP_STREAM_REDUCE, FSDP_OP_SUM_SQUARES, NULL, u, -1, operands,
               count);
@@ -94,22 +95,22 @@ void schedule_unit_update(scheduler *s, int u, fsdp_stream stream) {
       .beta1 = c->beta1, .beta2 = c->beta2, .adam_eps = c->adam_eps, .weight_decay = c->weight_decay};
   fsdp_operand factor;
   if (c->grad_clip > 0) {
-    factor = schedule_whole(s, s->factor, FSDP_F32, READ);
+    factor = schedule_whole(s, s->factor, FSDP_F32, FSDP_READ);
   } else {
-    factor = schedule_whole(s, s->scalars, FSDP_F32, READ);
+    factor = schedule_whole(s, s->scalars, FSDP_F32, FSDP_READ);
     factor.offset_bytes = 4 * FSDP_SCALAR_ONE;
     factor.size_bytes = 4;
   }
   fsdp_operand operands[7] = {
-      schedule_whole(s, state->grad_shard, s->shard_dtype, READ),
-      schedule_whole(s, s->scalars, FSDP_F32, READ),
+      schedule_whole(s, state->grad_shard, s->shard_dtype, FSDP_READ),
+      schedule_whole(s, s->scalars, FSDP_F32, FSDP_READ),
       factor,
-      schedule_whole(s, state->master, c->master_dtype, UPDATE),
-      schedule_whole(s, state->moment1, c->moment_dtype, UPDATE),
-      schedule_whole(s, state->moment2, c->moment_dtype, UPDATE),
+      schedule_whole(s, state->master, c->master_dtype, FSDP_UPDATE),
+      schedule_whole(s, state->moment1, c->moment_dtype, FSDP_UPDATE),
+      schedule_whole(s, state->moment2, c->moment_dtype, FSDP_UPDATE),
   };
   int count = 6;
-  if (state->copy >= 0) operands[count++] = schedule_whole(s, state->copy, c->param_dtype, WRITE);
+  if (state->copy >= 0) operands[count++] = schedule_whole(s, state->copy, c->param_dtype, FSDP_WRITE);
   schedule_op(s, stream, FSDP_OP_ADAMW, &attrs, u, -1, operands, count);
 }
 
@@ -120,8 +121,8 @@ static void norm_and_factor(scheduler *s) {
   fsdp_space space = offload ? FSDP_SPACE_HOST : FSDP_SPACE_DEVICE;
   fsdp_stream stream = offload ? FSDP_STREAM_HOST : FSDP_STREAM_COMPUTE;
   int total = scalar_tensor(s, "norm_total", space, FSDP_LIVE_SECTION, 1);
-  fsdp_operand sum[2] = {schedule_whole(s, s->norm_partials, FSDP_F32, READ),
-                         schedule_whole(s, total, FSDP_F32, WRITE)};
+  fsdp_operand sum[2] = {schedule_whole(s, s->norm_partials, FSDP_F32, FSDP_READ),
+                         schedule_whole(s, total, FSDP_F32, FSDP_WRITE)};
   schedule_op(s, stream, FSDP_OP_SUM, NULL, -1, -1, sum, 2);
   if (offload && s->rank_count > 1) { // collectives take device memory
     int raised = scalar_tensor(s, "norm_raised", FSDP_SPACE_DEVICE, FSDP_LIVE_SECTION, 1);
@@ -138,9 +139,9 @@ static void norm_and_factor(scheduler *s) {
   fsdp_op_attrs attrs = {.max_norm = c->grad_clip,
                          .norm_scale = 1.0f / (float)s->replica_count,
                          .norm_limit = fsdp_plan_norm_limit(c)};
-  fsdp_operand clip[3] = {schedule_whole(s, total, FSDP_F32, READ),
-                          schedule_whole(s, s->norm, FSDP_F32, WRITE),
-                          schedule_whole(s, s->factor, FSDP_F32, WRITE)};
+  fsdp_operand clip[3] = {schedule_whole(s, total, FSDP_F32, FSDP_READ),
+                          schedule_whole(s, s->norm, FSDP_F32, FSDP_WRITE),
+                          schedule_whole(s, s->factor, FSDP_F32, FSDP_WRITE)};
   schedule_op(s, stream, FSDP_OP_CLIP_FACTOR, &attrs, -1, -1, clip, 3);
 }
 
@@ -154,8 +155,8 @@ void schedule_update_section(scheduler *s) {
     host_norm = scalar_tensor(s, "host_norm", FSDP_SPACE_HOST, FSDP_LIVE_SECTION, 1);
     copy_whole(s, FSDP_INSTR_COPY_DOWN, s->norm, host_norm, FSDP_F32);
   }
-  fsdp_operand results[2] = {schedule_whole(s, host_loss, FSDP_F32, READ),
-                             schedule_whole(s, host_norm, FSDP_F32, READ)};
+  fsdp_operand results[2] = {schedule_whole(s, host_loss, FSDP_F32, FSDP_READ),
+                             schedule_whole(s, host_norm, FSDP_F32, FSDP_READ)};
   host_call(s, FSDP_INSTR_PUBLISH, results, 2);
   if (s->config->grad_clip == 0) return; // updated behind the reductions
   for (int i = 0; i < s->forward_order_count; i++)
@@ -167,6 +168,6 @@ void schedule_evaluation_result(scheduler *s) {
   sum_over_world(s, s->loss);
   int host_loss = scalar_tensor(s, "host_loss", FSDP_SPACE_HOST, FSDP_LIVE_SECTION, 1);
   copy_whole(s, FSDP_INSTR_COPY_DOWN, s->loss, host_loss, FSDP_F32);
-  fsdp_operand result = schedule_whole(s, host_loss, FSDP_F32, READ);
+  fsdp_operand result = schedule_whole(s, host_loss, FSDP_F32, FSDP_READ);
   host_call(s, FSDP_INSTR_PUBLISH, &result, 1);
 }

@@ -41,7 +41,7 @@ static void append_poison(fsdp_program *program, int tensor, int unit) {
   // The pattern is the same in both halves, so two-byte elements serve what has no whole number of words.
   fsdp_operand operand = {.tensor = tensor,
                           .dtype = target->bytes % 4 == 0 ? FSDP_F32 : FSDP_BF16,
-                          .access = 2,
+                          .access = FSDP_WRITE,
                           .size_bytes = target->bytes};
   fsdp_program_instr(program, &instr, &operand, 1);
 }

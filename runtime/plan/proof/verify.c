@@ -26,10 +26,10 @@ static bool is_poison(const fsdp_instr *instr) {
   return instr->kind == FSDP_INSTR_OP && instr->op == FSDP_OP_POISON;
 }
 static bool reads(const fsdp_operand *operand) {
-  return (operand->access & 1) != 0;
+  return (operand->access & FSDP_READ) != 0;
 }
 static bool writes(const fsdp_operand *operand) {
-  return (operand->access & 2) != 0;
+  return (operand->access & FSDP_WRITE) != 0;
 }
 
 // ---- The axis

@@ -165,7 +165,7 @@ static bool touch_each_other(const fsdp_program *program, int position, int othe
     for (int j = 0; j < b->operand_count; j++) {
       const fsdp_operand *y = &program->operands[b->first_operand + j];
       int64_t y_low, y_high;
-      if (x->tensor != y->tensor || ((x->access | y->access) & 2) == 0) continue;
+      if (x->tensor != y->tensor || ((x->access | y->access) & FSDP_WRITE) == 0) continue;
       operand_hull(program, y, &y_low, &y_high);
       if (x_low < y_high && y_low < x_high) return true;
     }
@@ -228,7 +228,7 @@ static void find_needs(inference *in, const fsdp_instr *instr, int need[FSDP_STR
   for (int o = instr->first_operand; o < instr->first_operand + instr->operand_count; o++) {
     int low = in->operand_low[o], high = in->operand_high[o];
     if (low == high) continue;
-    bool writes = (in->program->operands[o].access & 2) != 0;
+    bool writes = (in->program->operands[o].access & FSDP_WRITE) != 0;
     split_at(in, low);
     split_at(in, high);
     for (int i = low; i < high; i = next_start(in, i, high)) {
@@ -243,12 +243,12 @@ static void find_needs(inference *in, const fsdp_instr *instr, int need[FSDP_STR
 static void record_accesses(inference *in, const fsdp_instr *instr, int index) {
   for (int o = instr->first_operand; o < instr->first_operand + instr->operand_count; o++) {
     int low = in->operand_low[o], high = in->operand_high[o];
-    if (low == high || (in->program->operands[o].access & 2) != 0) continue;
+    if (low == high || (in->program->operands[o].access & FSDP_WRITE) != 0) continue;
     for (int i = low; i < high; i = next_start(in, i, high)) in->states[i].readers[instr->stream] = index;
   }
   for (int o = instr->first_operand; o < instr->first_operand + instr->operand_count; o++) {
     int low = in->operand_low[o], high = in->operand_high[o];
-    if (low == high || (in->program->operands[o].access & 2) == 0) continue;
+    if (low == high || (in->program->operands[o].access & FSDP_WRITE) == 0) continue;
     clear_starts(in, low, high);
     in->states[low].writer = index;
     for (int s = 0; s < FSDP_STREAM_COUNT; s++) in->states[low].readers[s] = NONE;

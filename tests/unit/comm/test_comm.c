@@ -90,13 +90,14 @@ static void groups_overlap(void **state) {
 }
 
 typedef struct touched {
-  fsdp_touch touch;
+  fsdp_access_recorder base;
   int64_t read, written;
 } touched;
 
-static void count_bytes(fsdp_touch *touch, const void *address, int64_t bytes, int access) {
+static void count_bytes(fsdp_access_recorder *recorder, const void *address, int64_t bytes,
+                        fsdp_access access) {
   (void)address;
-  touched *self = (touched *)touch;
+  touched *self = (touched *)recorder;
   if (access & FSDP_READ) self->read += bytes;
   if (access & FSDP_WRITE) self->written += bytes;
 }
@@ -105,9 +106,9 @@ static void alone_nothing_moves(void **state) {
   (void)state;
   fsdp_comm *comm = fsdp_comm_self();
   float values[4] = {1, 2, 3, 4}, copy[4] = {0};
-  touched seen = {.touch = {count_bytes}};
+  touched seen = {.base = {count_bytes}};
   fsdp_collective call = {
-      .input = values, .output = values, .elems = 4, .dtype = FSDP_F32, .touch = &seen.touch};
+      .input = values, .output = values, .elems = 4, .dtype = FSDP_F32, .recorder = &seen.base};
   comm->table->all_gather(comm, &call);
   assert_int_equal(seen.written, 0);
   call.output = copy;

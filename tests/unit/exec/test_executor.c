@@ -2,8 +2,8 @@
 // (trace and profile) that it keeps. Real plans run in test_strategies.c.
 #include "runtime/base/check.h"
 #include "runtime/base/random.h"
+#include "runtime/exec/access_trace.h"
 #include "runtime/exec/executor.h"
-#include "runtime/exec/trace.h"
 
 #include <math.h>
 #include <pthread.h>
@@ -44,7 +44,7 @@ static void add_tensor(fsdp_program *program, const char *name, fsdp_space space
   program->tensors[index].address = address;
 }
 
-static fsdp_operand whole(const fsdp_program *program, int tensor, int access) {
+static fsdp_operand whole(const fsdp_program *program, int tensor, fsdp_access access) {
   return (fsdp_operand){
       .tensor = tensor, .dtype = FSDP_F32, .access = access, .size_bytes = program->tensors[tensor].bytes};
 }
@@ -207,12 +207,12 @@ static void collisions_are_reported(void **state) {
 static void touches_are_checked(void **state) {
   (void)state;
   sum_run *run = create_run(64);
-  fsdp_trace *trace = fsdp_trace_create(run->plan.program, run->device, -1);
+  fsdp_access_trace *trace = fsdp_access_trace_create(run->plan.program, run->device, -1);
   unsigned char *arena = run->device->arena[FSDP_SPACE_DEVICE];
   const fsdp_view views[2] = {{arena + 64, 1, FSDP_F32, FSDP_READ}, {arena, 1, FSDP_F32, FSDP_UPDATE}};
   static const struct {
     int64_t offset, bytes;
-    int access;
+    fsdp_access access;
     const char *expected;
   } cases[] = {
       {64, 4, FSDP_READ, NULL},
@@ -221,16 +221,16 @@ static void touches_are_checked(void **state) {
       {128, 1, FSDP_READ, "touches bytes outside its operands"},
       {64, 4, FSDP_WRITE, "instruction 2 (add on compute) writes an operand that it should only read"}};
   for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
-    fsdp_trace_begin_step(trace, 1);
-    fsdp_touch *touch = fsdp_trace_instr(trace, 1, 0, ADD, views);
-    touch->range(touch, arena + cases[c].offset, cases[c].bytes, cases[c].access);
+    fsdp_access_trace_begin_step(trace, 1);
+    fsdp_access_recorder *recorder = fsdp_access_trace_instr(trace, 1, 0, ADD, views);
+    recorder->range(recorder, arena + cases[c].offset, cases[c].bytes, cases[c].access);
     fsdp_measurement measurement;
     char message[512] = "";
-    bool clean = fsdp_trace_measure(trace, 1, 1, &measurement, message, (int)sizeof message);
+    bool clean = fsdp_access_trace_measure(trace, 1, 1, &measurement, message, (int)sizeof message);
     assert_int_equal(clean, cases[c].expected == NULL);
     if (cases[c].expected) assert_non_null(strstr(message, cases[c].expected));
   }
-  fsdp_trace_destroy(trace);
+  fsdp_access_trace_destroy(trace);
   destroy_run(run);
 }
 
@@ -263,7 +263,7 @@ static void times_are_booked(void **state) {
 }
 
 static void *create_trace(void *program) {
-  fsdp_trace_destroy(fsdp_trace_create(program, NULL, -1));
+  fsdp_access_trace_destroy(fsdp_access_trace_create(program, NULL, -1));
   return NULL;
 }
 

@@ -10,8 +10,6 @@
 
 #include <cmocka.h>
 
-enum { READ = 1, WRITE = 2, UPDATE = 3 };
-
 #define COUNT(list) ((int64_t)(sizeof(list) / sizeof *(list)))
 
 static fsdp_measurement measured(const fsdp_measure_event *events, int64_t count, int64_t issues) {
@@ -32,13 +30,15 @@ static void nothing_costs_nothing(void **state) {
 // Two buffers that follow each other at one address share it; where they meet, both count.
 static void lifetimes_follow_each_other(void **state) {
   (void)state;
-  const fsdp_measure_event apart[] = {
-      {0, 0, 0, WRITE, 0, 100}, {1, 0, 0, READ, 0, 100}, {2, 1, 0, WRITE, 0, 60}, {3, 1, 0, READ, 0, 60}};
+  const fsdp_measure_event apart[] = {{0, 0, 0, FSDP_WRITE, 0, 100},
+                                      {1, 0, 0, FSDP_READ, 0, 100},
+                                      {2, 1, 0, FSDP_WRITE, 0, 60},
+                                      {3, 1, 0, FSDP_READ, 0, 60}};
   assert_int_equal(measured(apart, COUNT(apart), 4).peak_bytes[0], 100);
-  const fsdp_measure_event meet[] = {{0, 0, 0, WRITE, 0, 100},
-                                     {1, 0, 0, READ, 0, 100},
-                                     {1, 1, 0, WRITE, 100, 160},
-                                     {3, 1, 0, READ, 100, 160}};
+  const fsdp_measure_event meet[] = {{0, 0, 0, FSDP_WRITE, 0, 100},
+                                     {1, 0, 0, FSDP_READ, 0, 100},
+                                     {1, 1, 0, FSDP_WRITE, 100, 160},
+                                     {3, 1, 0, FSDP_READ, 100, 160}};
   fsdp_measurement m = measured(meet, COUNT(meet), 4);
   assert_int_equal(m.peak_bytes[0], 160);
   assert_int_equal(m.peak_issue[0], 1);
@@ -48,9 +48,10 @@ static void lifetimes_follow_each_other(void **state) {
 // A buffer counts whole from its first byte to its last, but once for each stretch of time.
 static void stretches_count_whole(void **state) {
   (void)state;
-  const fsdp_measure_event parts[] = {
-      {0, 0, 0, WRITE, 0, 10}, {1, 1, 0, WRITE, 50, 55}, {2, 0, 0, WRITE, 10, 30}, {3, 0, 0, READ, 0, 30},
-      {5, 0, 0, WRITE, 0, 5},  {6, 0, 0, READ, 0, 5},    {6, 1, 0, WRITE, 60, 61}};
+  const fsdp_measure_event parts[] = {{0, 0, 0, FSDP_WRITE, 0, 10},  {1, 1, 0, FSDP_WRITE, 50, 55},
+                                      {2, 0, 0, FSDP_WRITE, 10, 30}, {3, 0, 0, FSDP_READ, 0, 30},
+                                      {5, 0, 0, FSDP_WRITE, 0, 5},   {6, 0, 0, FSDP_READ, 0, 5},
+                                      {6, 1, 0, FSDP_WRITE, 60, 61}};
   fsdp_measurement m = measured(parts, COUNT(parts), 7);
   assert_int_equal(m.peak_bytes[0], 35); // at 1: all 30 of buffer 0, and 5
   assert_int_equal(m.peak_issue[0], 1);
@@ -60,12 +61,14 @@ static void stretches_count_whole(void **state) {
 static void carried_bytes_are_the_valley(void **state) {
   (void)state;
   const fsdp_measure_event carried[] = {
-      {1, 0, 0, READ, 0, 40},   // parameters, read, then updated
-      {2, 1, 0, WRITE, 64, 72}, // an activation
-      {3, 1, 0, READ, 64, 72},  {4, 0, 0, UPDATE, 0, 40},
-      {4, 2, 1, WRITE, 0, 16},                           // host: written first, then read, then left
-      {5, 2, 1, READ, 0, 16},   {5, 3, 1, READ, 16, 24}, // host: read, and rewritten for the next step
-      {6, 3, 1, WRITE, 16, 24},
+      {1, 0, 0, FSDP_READ, 0, 40},   // parameters, read, then updated
+      {2, 1, 0, FSDP_WRITE, 64, 72}, // an activation
+      {3, 1, 0, FSDP_READ, 64, 72},
+      {4, 0, 0, FSDP_UPDATE, 0, 40},
+      {4, 2, 1, FSDP_WRITE, 0, 16}, // host: written first, then read, then left
+      {5, 2, 1, FSDP_READ, 0, 16},
+      {5, 3, 1, FSDP_READ, 16, 24}, // host: read, and rewritten for the next step
+      {6, 3, 1, FSDP_WRITE, 16, 24},
   };
   fsdp_measurement m = measured(carried, COUNT(carried), 8);
   assert_int_equal(m.valley_bytes[0], 40);
@@ -77,7 +80,8 @@ static void carried_bytes_are_the_valley(void **state) {
 // Within one instruction only the first access decides: written and then read is no carrying.
 static void an_instruction_reads_what_it_wrote(void **state) {
   (void)state;
-  const fsdp_measure_event own[] = {{0, 0, 0, WRITE, 0, 8}, {0, 0, 0, READ, 0, 8}, {2, 0, 0, READ, 0, 8}};
+  const fsdp_measure_event own[] = {
+      {0, 0, 0, FSDP_WRITE, 0, 8}, {0, 0, 0, FSDP_READ, 0, 8}, {2, 0, 0, FSDP_READ, 0, 8}};
   fsdp_measurement m = measured(own, COUNT(own), 3);
   assert_int_equal(m.valley_bytes[0], 0);
   assert_int_equal(m.peak_bytes[0], 8);
@@ -85,8 +89,10 @@ static void an_instruction_reads_what_it_wrote(void **state) {
 
 static void collisions_are_found(void **state) {
   (void)state;
-  const fsdp_measure_event collide[] = {
-      {0, 0, 0, WRITE, 0, 100}, {1, 1, 0, WRITE, 99, 120}, {2, 0, 0, READ, 0, 100}, {3, 1, 0, READ, 99, 120}};
+  const fsdp_measure_event collide[] = {{0, 0, 0, FSDP_WRITE, 0, 100},
+                                        {1, 1, 0, FSDP_WRITE, 99, 120},
+                                        {2, 0, 0, FSDP_READ, 0, 100},
+                                        {3, 1, 0, FSDP_READ, 99, 120}};
   fsdp_measurement m;
   char message[256];
   assert_false(fsdp_measure(collide, COUNT(collide), 4, &m, message, (int)sizeof message));
@@ -125,15 +131,15 @@ static void live_of_byte(brute *all, const fsdp_measure_event *events, int64_t c
   int first = -1, last = -1;
   bool carried = false;
   for (int issue = 0; issue <= ISSUES; issue++) {
-    int access = issue < ISSUES ? first_access(events, count, buffer, byte, issue) : WRITE;
+    fsdp_access access = issue < ISSUES ? first_access(events, count, buffer, byte, issue) : FSDP_WRITE;
     if (!access) continue;
-    if (access == WRITE && last >= 0) {
+    if (access == FSDP_WRITE && last >= 0) {
       int end = carried && issue == ISSUES ? ISSUES - 1 : last;
       for (int t = first; t <= end; t++) all->live[buffer][byte][t] = true;
       first = issue;
     }
     if (last < 0) {
-      carried = access != WRITE;
+      carried = access != FSDP_WRITE;
       first = carried ? 0 : issue;
     }
     last = issue;
@@ -184,7 +190,7 @@ static int64_t random_events(uint64_t seed, fsdp_measure_event *events) {
       int64_t end = begin + 1 + draw(seed, key + 2000, BYTES - begin);
       events[count++] = (fsdp_measure_event){.issue = issue,
                                              .buffer = (int)draw(seed, key + 3000, BUFFERS),
-                                             .access = (int)draw(seed, key + 4000, 3) + 1,
+                                             .access = (fsdp_access)(draw(seed, key + 4000, 3) + 1),
                                              .begin = begin,
                                              .end = end};
     }

@@ -84,7 +84,7 @@ static void test_rmsnorm_backward(void **state) {
       for (int s = 0; s < 3; s++) {
         int64_t N = shapes[s][0] * shapes[s][1], C = shapes[s][2];
         if (C == 1) continue; // the gradient of a single normalised channel cancels to rounding
-        int access = update ? FSDP_UPDATE : FSDP_WRITE;
+        fsdp_access access = update ? FSDP_UPDATE : FSDP_WRITE;
         fsdp_dtype weight_dtype = update ? FSDP_F32 : dtypes[d]; // both are allowed
         kernel_case c = kernel_case_of(FSDP_OP_RMSNORM_BACKWARD, rows_attrs(shapes[s]), tolerance(dtypes[d]));
         double *h = kernel_case_input(&c, dtypes[d], N * C, FSDP_READ, NULL);

@@ -177,12 +177,13 @@ static void test_print(void **state) {
   int unit =
       fsdp_program_tensor(program, &(fsdp_tensor){.name = "layers.0.gathered", .bytes = 256, .unit = 1});
   fsdp_program_begin_section(program, FSDP_SECTION_ONLY);
-  fsdp_operand operands[2] = {{.tensor = unit, .access = 1, .size_bytes = 128, .rank_stride_bytes = 128},
-                              {.tensor = unit, .access = 2, .size_bytes = 256}};
+  fsdp_operand operands[2] = {
+      {.tensor = unit, .access = FSDP_READ, .size_bytes = 128, .rank_stride_bytes = 128},
+      {.tensor = unit, .access = FSDP_WRITE, .size_bytes = 256}};
   fsdp_instr gather = {.kind = FSDP_INSTR_ALL_GATHER, .stream = FSDP_STREAM_GATHER, .unit = 1, .policy = -1};
   fsdp_program_instr(program, &gather, operands, 2);
   fsdp_instr use = {.kind = FSDP_INSTR_OP, .op = FSDP_OP_LINEAR, .unit = -1, .policy = -1};
-  operands[0] = (fsdp_operand){.tensor = unit, .access = 3, .offset_bytes = 64, .size_bytes = 64};
+  operands[0] = (fsdp_operand){.tensor = unit, .access = FSDP_UPDATE, .offset_bytes = 64, .size_bytes = 64};
   fsdp_program_instr(program, &use, operands, 1);
   fsdp_program_end_section(program);
   fsdp_program_set_waits(program, (fsdp_wait[]){{0, FSDP_WAIT_DATA}, {1, FSDP_WAIT_POLICY}}, (int[]){0, 2});

@@ -137,7 +137,8 @@ static void damage(fsdp_program *program, random_source *random) {
     if (instr->operand_count > 0) program->operands[instr->first_operand].offset_bytes += 4;
     break;
   case 8: // a write becomes a read or the other way round
-    if (instr->operand_count > 0) program->operands[instr->first_operand].access = random_int(random, 1, 3);
+    if (instr->operand_count > 0)
+      program->operands[instr->first_operand].access = (fsdp_access)random_int(random, 1, 3);
     break;
   default: // an instruction works on another tensor of the same size
     for (int o = 0; o < instr->operand_count; o++) {

@@ -13,15 +13,13 @@
 
 #include <cmocka.h>
 
-enum { READ = 1, WRITE = 2, UPDATE = 3 };
-
 static int tensor(fsdp_program *program, fsdp_lifetime lifetime, int64_t bytes) {
   fsdp_tensor t = {.lifetime = lifetime, .unit = -1, .module = -1, .bytes = bytes};
   snprintf(t.name, sizeof t.name, "t%d", program->tensor_count);
   return fsdp_program_tensor(program, &t);
 }
 
-static fsdp_operand whole(const fsdp_program *program, int t, int access) {
+static fsdp_operand whole(const fsdp_program *program, int t, fsdp_access access) {
   return (fsdp_operand){.tensor = t, .access = access, .size_bytes = program->tensors[t].bytes};
 }
 
@@ -84,8 +82,8 @@ static void test_data_and_seam(void **state) {
   fsdp_program *p = fsdp_program_create();
   fsdp_program_begin_section(p, FSDP_SECTION_ONLY);
   int t = tensor(p, FSDP_LIVE_SECTION, 64);
-  int write = issue(p, FSDP_STREAM_GATHER, whole(p, t, WRITE), nothing);
-  int read = issue(p, FSDP_STREAM_COMPUTE, whole(p, t, READ), nothing);
+  int write = issue(p, FSDP_STREAM_GATHER, whole(p, t, FSDP_WRITE), nothing);
+  int read = issue(p, FSDP_STREAM_COMPUTE, whole(p, t, FSDP_READ), nothing);
   finish(p, NULL);
   assert_int_equal(p->wait_count, 2);
   assert_waits(p, read, write, FSDP_WAIT_DATA);
@@ -98,9 +96,9 @@ static void test_reuse_of_an_address(void **state) {
   fsdp_program *p = fsdp_program_create();
   fsdp_program_begin_section(p, FSDP_SECTION_ONLY);
   int a = tensor(p, FSDP_LIVE_SECTION, 64), b = tensor(p, FSDP_LIVE_SECTION, 64);
-  issue(p, FSDP_STREAM_COMPUTE, whole(p, a, WRITE), nothing);
-  int last_use = issue(p, FSDP_STREAM_REDUCE, whole(p, a, READ), nothing);
-  int reuse = issue(p, FSDP_STREAM_COMPUTE, whole(p, b, WRITE), nothing);
+  issue(p, FSDP_STREAM_COMPUTE, whole(p, a, FSDP_WRITE), nothing);
+  int last_use = issue(p, FSDP_STREAM_REDUCE, whole(p, a, FSDP_READ), nothing);
+  int reuse = issue(p, FSDP_STREAM_COMPUTE, whole(p, b, FSDP_WRITE), nothing);
   finish(p, (int64_t[]){0, 0});
   assert_waits(p, reuse, last_use, FSDP_WAIT_REUSE);
   finish(p, (int64_t[]){0, 64});
@@ -113,10 +111,10 @@ static void test_implied_waits_are_left_out(void **state) {
   fsdp_program *p = fsdp_program_create();
   fsdp_program_begin_section(p, FSDP_SECTION_ONLY);
   int x = tensor(p, FSDP_LIVE_SECTION, 64), y = tensor(p, FSDP_LIVE_SECTION, 64);
-  int first = issue(p, FSDP_STREAM_GATHER, whole(p, x, WRITE), nothing);
-  int second = issue(p, FSDP_STREAM_COMPUTE, whole(p, x, READ), whole(p, y, WRITE));
-  int third = issue(p, FSDP_STREAM_REDUCE, whole(p, y, READ), whole(p, x, READ));
-  int fourth = issue(p, FSDP_STREAM_REDUCE, whole(p, y, UPDATE), nothing);
+  int first = issue(p, FSDP_STREAM_GATHER, whole(p, x, FSDP_WRITE), nothing);
+  int second = issue(p, FSDP_STREAM_COMPUTE, whole(p, x, FSDP_READ), whole(p, y, FSDP_WRITE));
+  int third = issue(p, FSDP_STREAM_REDUCE, whole(p, y, FSDP_READ), whole(p, x, FSDP_READ));
+  int fourth = issue(p, FSDP_STREAM_REDUCE, whole(p, y, FSDP_UPDATE), nothing);
   finish(p, (int64_t[]){0, 64});
   assert_waits(p, second, first, FSDP_WAIT_DATA);
   assert_waits(p, third, second, FSDP_WAIT_DATA);
@@ -136,8 +134,9 @@ static void test_middle_runs_into_itself(void **state) {
   for (int i = 0; i < 3; i++) {
     fsdp_program_begin_section(p, (fsdp_section_kind)(FSDP_SECTION_FIRST + i));
     int t = tensor(p, FSDP_LIVE_SECTION, 64);
-    positions[i][0] = issue(p, FSDP_STREAM_COMPUTE, whole(p, t, WRITE), nothing);
-    positions[i][1] = issue(p, FSDP_STREAM_REDUCE, whole(p, t, READ), whole(p, sum, i == 0 ? WRITE : UPDATE));
+    positions[i][0] = issue(p, FSDP_STREAM_COMPUTE, whole(p, t, FSDP_WRITE), nothing);
+    positions[i][1] = issue(p, FSDP_STREAM_REDUCE, whole(p, t, FSDP_READ),
+                            whole(p, sum, i == 0 ? FSDP_WRITE : FSDP_UPDATE));
     if (i < 2) fsdp_program_end_section(p);
   }
   finish(p, (int64_t[]){0, 64, 64, 64});
@@ -158,14 +157,14 @@ static void test_evaluation_seams(void **state) {
   fsdp_program *p = fsdp_program_create();
   fsdp_program_begin_section(p, FSDP_SECTION_ONLY);
   int t = tensor(p, FSDP_LIVE_SECTION, 64);
-  int train = issue(p, FSDP_STREAM_COMPUTE, whole(p, t, WRITE), nothing);
+  int train = issue(p, FSDP_STREAM_COMPUTE, whole(p, t, FSDP_WRITE), nothing);
   fsdp_program_end_section(p);
   fsdp_program_begin_section(p, FSDP_SECTION_UPDATE);
   fsdp_program_end_section(p);
   fsdp_program_begin_section(p, FSDP_SECTION_EVALUATION);
   int e = tensor(p, FSDP_LIVE_SECTION, 64);
-  int evaluate = issue(p, FSDP_STREAM_GATHER, whole(p, e, WRITE), nothing);
-  int evaluated = issue(p, FSDP_STREAM_REDUCE, whole(p, e, READ), nothing);
+  int evaluate = issue(p, FSDP_STREAM_GATHER, whole(p, e, FSDP_WRITE), nothing);
+  int evaluated = issue(p, FSDP_STREAM_REDUCE, whole(p, e, FSDP_READ), nothing);
   finish(p, (int64_t[]){0, 0});
   assert_waits(p, evaluate, train, FSDP_WAIT_REUSE);
   assert_waits(p, evaluate, evaluated, FSDP_WAIT_DATA); // evaluation after evaluation
@@ -179,11 +178,11 @@ static void test_operands_that_move_with_the_rank(void **state) {
   p->mesh.size[FSDP_AXIS_FSDP] = 4;
   fsdp_program_begin_section(p, FSDP_SECTION_ONLY);
   int t = tensor(p, FSDP_LIVE_SECTION, 256);
-  fsdp_operand slot = {.tensor = t, .access = WRITE, .size_bytes = 64, .rank_stride_bytes = 64};
+  fsdp_operand slot = {.tensor = t, .access = FSDP_WRITE, .size_bytes = 64, .rank_stride_bytes = 64};
   int cast = issue(p, FSDP_STREAM_COMPUTE, slot, nothing);
-  slot.access = READ;
-  int gather = issue(p, FSDP_STREAM_GATHER, slot, whole(p, t, WRITE));
-  fsdp_operand last_slot = {.tensor = t, .access = READ, .offset_bytes = 192, .size_bytes = 64};
+  slot.access = FSDP_READ;
+  int gather = issue(p, FSDP_STREAM_GATHER, slot, whole(p, t, FSDP_WRITE));
+  fsdp_operand last_slot = {.tensor = t, .access = FSDP_READ, .offset_bytes = 192, .size_bytes = 64};
   int read = issue(p, FSDP_STREAM_REDUCE, last_slot, nothing);
   finish(p, NULL);
   assert_waits(p, gather, cast, FSDP_WAIT_DATA);
@@ -198,10 +197,10 @@ static void test_policies(void **state) {
   fsdp_program *p = fsdp_program_create();
   fsdp_program_begin_section(p, FSDP_SECTION_ONLY);
   int x = tensor(p, FSDP_LIVE_SECTION, 64), y = tensor(p, FSDP_LIVE_SECTION, 64);
-  int compute = issue(p, FSDP_STREAM_COMPUTE, whole(p, x, WRITE), nothing);
-  int bounded = issue_with_policy(p, FSDP_STREAM_GATHER, compute, whole(p, y, WRITE), nothing);
-  int needed = issue_with_policy(p, FSDP_STREAM_REDUCE, compute, whole(p, x, READ), nothing);
-  int behind = issue_with_policy(p, FSDP_STREAM_GATHER, compute, whole(p, y, READ), nothing);
+  int compute = issue(p, FSDP_STREAM_COMPUTE, whole(p, x, FSDP_WRITE), nothing);
+  int bounded = issue_with_policy(p, FSDP_STREAM_GATHER, compute, whole(p, y, FSDP_WRITE), nothing);
+  int needed = issue_with_policy(p, FSDP_STREAM_REDUCE, compute, whole(p, x, FSDP_READ), nothing);
+  int behind = issue_with_policy(p, FSDP_STREAM_GATHER, compute, whole(p, y, FSDP_READ), nothing);
   int same = issue_with_policy(p, FSDP_STREAM_COMPUTE, compute, nothing, nothing);
   finish(p, (int64_t[]){0, 64});
   assert_waits(p, bounded, compute, FSDP_WAIT_POLICY);

@@ -1,4 +1,4 @@
-#include "runtime/exec/trace.h"
+#include "runtime/exec/access_trace.h"
 
 #include "runtime/base/check.h"
 
@@ -19,8 +19,8 @@ typedef struct record {
 
 // The stream's running instruction. Apart from other streams' by cache lines.
 typedef struct recorder {
-  _Alignas(64) fsdp_touch touch; // the first member: a touch is its recorder
-  fsdp_trace *trace;
+  _Alignas(64) fsdp_access_recorder base; // the first member, which the report is made to
+  fsdp_access_trace *trace;
   record steps[2];
   record *current;
   int64_t issue;
@@ -28,7 +28,7 @@ typedef struct recorder {
   const fsdp_view *views;
 } recorder;
 
-struct fsdp_trace {
+struct fsdp_access_trace {
   const fsdp_program *program;
   const fsdp_device *device;
   int common; // tensor, or -1
@@ -46,7 +46,7 @@ static void fail(recorder *self, const fsdp_instr *instr, const void *address, i
 }
 
 // Whether the range lies in `tensor`.
-static bool is_in(const fsdp_trace *trace, int tensor, const char *at, int64_t bytes) {
+static bool is_in(const fsdp_access_trace *trace, int tensor, const char *at, int64_t bytes) {
   if (tensor < 0) return false;
   const fsdp_tensor *t = &trace->program->tensors[tensor];
   const char *begin = (const char *)trace->device->arena[t->space] + t->address;
@@ -54,7 +54,7 @@ static bool is_in(const fsdp_trace *trace, int tensor, const char *at, int64_t b
 }
 
 // False where there is no room.
-static bool add_event(recorder *self, int tensor, const char *at, int64_t bytes, int access) {
+static bool add_event(recorder *self, int tensor, const char *at, int64_t bytes, fsdp_access access) {
   if (self->current->count == self->current->capacity) return false;
   fsdp_space space = self->trace->program->tensors[tensor].space;
   int64_t offset = at - (const char *)self->trace->device->arena[space];
@@ -67,8 +67,8 @@ static bool add_event(recorder *self, int tensor, const char *at, int64_t bytes,
   return true;
 }
 
-static void record_range(fsdp_touch *touch, const void *address, int64_t bytes, int access) {
-  recorder *self = (recorder *)touch;
+static void record_range(fsdp_access_recorder *base, const void *address, int64_t bytes, fsdp_access access) {
+  recorder *self = (recorder *)base;
   const fsdp_program *program = self->trace->program;
   const fsdp_instr *instr = &program->instrs[self->position];
   const char *wrong = "touches bytes outside its operands";
@@ -106,15 +106,16 @@ static void count_ranges(const fsdp_program *program, int64_t capacity[FSDP_STRE
   free(order);
 }
 
-int64_t fsdp_trace_bytes(const fsdp_program *program) {
+int64_t fsdp_access_trace_bytes(const fsdp_program *program) {
   int64_t capacity[FSDP_STREAM_COUNT], total = 0;
   count_ranges(program, capacity);
   for (int s = 0; s < FSDP_STREAM_COUNT; s++) total += capacity[s];
   return 3 * total * (int64_t)sizeof(fsdp_measure_event); // two steps, and one of them merged
 }
 
-fsdp_trace *fsdp_trace_create(const fsdp_program *program, const fsdp_device *device, int common) {
-  fsdp_trace *trace = fsdp_alloc_zeroed(1, sizeof *trace);
+fsdp_access_trace *fsdp_access_trace_create(const fsdp_program *program, const fsdp_device *device,
+                                            int common) {
+  fsdp_access_trace *trace = fsdp_alloc_zeroed(1, sizeof *trace);
   trace->program = program;
   trace->device = device;
   trace->common = common;
@@ -125,7 +126,7 @@ fsdp_trace *fsdp_trace_create(const fsdp_program *program, const fsdp_device *de
   count_ranges(program, capacity);
   for (int s = 0; s < FSDP_STREAM_COUNT; s++) {
     recorder *self = &trace->streams[s];
-    self->touch.range = record_range;
+    self->base.range = record_range;
     self->trace = trace;
     for (int p = 0; p < 2; p++) {
       self->steps[p].capacity = capacity[s];
@@ -137,7 +138,7 @@ fsdp_trace *fsdp_trace_create(const fsdp_program *program, const fsdp_device *de
   return trace;
 }
 
-void fsdp_trace_destroy(fsdp_trace *trace) {
+void fsdp_access_trace_destroy(fsdp_access_trace *trace) {
   if (!trace) return;
   for (int s = 0; s < FSDP_STREAM_COUNT; s++) {
     for (int p = 0; p < 2; p++) free(trace->streams[s].steps[p].events);
@@ -147,7 +148,7 @@ void fsdp_trace_destroy(fsdp_trace *trace) {
   free(trace);
 }
 
-void fsdp_trace_begin_step(fsdp_trace *trace, int64_t step) {
+void fsdp_access_trace_begin_step(fsdp_access_trace *trace, int64_t step) {
   for (int s = 0; s < FSDP_STREAM_COUNT; s++) {
     record *mine = &trace->streams[s].steps[step % 2];
     mine->count = 0;
@@ -155,18 +156,18 @@ void fsdp_trace_begin_step(fsdp_trace *trace, int64_t step) {
   }
 }
 
-fsdp_touch *fsdp_trace_instr(fsdp_trace *trace, int64_t step, int64_t issue, int position,
-                             const fsdp_view *views) {
+fsdp_access_recorder *fsdp_access_trace_instr(fsdp_access_trace *trace, int64_t step, int64_t issue,
+                                              int position, const fsdp_view *views) {
   recorder *self = &trace->streams[trace->program->instrs[position].stream];
   self->current = &self->steps[step % 2];
   self->issue = issue;
   self->position = position;
   self->views = views;
-  return &self->touch;
+  return &self->base;
 }
 
 // Each stream's events are in the order of issue: merges them into one list.
-static int64_t merge(fsdp_trace *trace, int64_t step) {
+static int64_t merge(fsdp_access_trace *trace, int64_t step) {
   int64_t next[FSDP_STREAM_COUNT] = {0}, count = 0;
   for (;;) {
     const record *first = NULL;
@@ -183,8 +184,8 @@ static int64_t merge(fsdp_trace *trace, int64_t step) {
   }
 }
 
-bool fsdp_trace_measure(fsdp_trace *trace, int64_t step, int64_t issue_count, fsdp_measurement *measurement,
-                        char *message, int message_bytes) {
+bool fsdp_access_trace_measure(fsdp_access_trace *trace, int64_t step, int64_t issue_count,
+                               fsdp_measurement *measurement, char *message, int message_bytes) {
   for (int s = 0; s < FSDP_STREAM_COUNT; s++) {
     const char *error = trace->streams[s].steps[step % 2].error;
     if (!error[0]) continue;
