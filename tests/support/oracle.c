@@ -12,29 +12,93 @@ struct oracle {
   uint64_t *before;       // row e: the events that come before e
 };
 
-static int shard_ranks(const fsdp_program *program) {
-  return program->mesh.size[FSDP_AXIS_FSDP];
+// ---- Ranks
+
+#define RANKS_MAX 64
+
+static int rank_count(const fsdp_program *program) {
+  int ranks = program->mesh.size[FSDP_AXIS_DATA] * program->mesh.size[FSDP_AXIS_FSDP];
+  FSDP_CHECK(ranks <= RANKS_MAX, "%d ranks", ranks);
+  return ranks;
+}
+
+static int64_t first_byte(const fsdp_program *program, const fsdp_operand *operand, int rank) {
+  int shard = rank % program->mesh.size[FSDP_AXIS_FSDP];
+  return program->tensors[operand->tensor].address + operand->offset_bytes +
+         shard * operand->rank_stride_bytes;
 }
 
 static void byte_range(const fsdp_program *program, const fsdp_operand *operand, int rank, int64_t *low,
                        int64_t *high) {
-  *low =
-      program->tensors[operand->tensor].address + operand->offset_bytes + rank * operand->rank_stride_bytes;
+  *low = first_byte(program, operand, rank);
   *high = *low + operand->size_bytes;
 }
+
+// Whether two ranks belong to one group of an instruction.
+static bool same_group(const fsdp_program *program, const fsdp_instr *instr, int rank, int other) {
+  int f = program->mesh.size[FSDP_AXIS_FSDP];
+  if (instr->group == FSDP_GROUP_REPLICA) return rank % f == other % f;
+  return instr->group == FSDP_GROUP_WORLD || rank / f == other / f;
+}
+
+// ---- Order of sections
+
+static bool has_section(const fsdp_program *program, fsdp_section_kind kind, int *out) {
+  for (int s = 0; s < program->section_count; s++) {
+    if (program->sections[s].kind != kind) continue;
+    *out = s;
+    return true;
+  }
+  return false;
+}
+
+// One step as it runs.
+static int one_step(const fsdp_program *program, int *out) {
+  int count = 0, section;
+  if (has_section(program, FSDP_SECTION_ONLY, &section)) out[count++] = section;
+  if (has_section(program, FSDP_SECTION_FIRST, &section)) out[count++] = section;
+  if (has_section(program, FSDP_SECTION_MIDDLE, &section))
+    for (int i = 2; i < program->accumulation && i < 6; i++) out[count++] = section;
+  if (has_section(program, FSDP_SECTION_LAST, &section)) out[count++] = section;
+  if (has_section(program, FSDP_SECTION_UPDATE, &section)) out[count++] = section;
+  return count;
+}
+
+#define RUNS_MAX 96
+
+// Steps with every sequence of up to two evaluations and checks between two of them.
+static int run_order(const fsdp_program *program, int out[RUNS_MAX]) {
+  int beside[2], kinds = 0, count = one_step(program, out);
+  kinds += has_section(program, FSDP_SECTION_EVALUATION, &beside[kinds]);
+  kinds += has_section(program, FSDP_SECTION_CHECK, &beside[kinds]);
+  count += one_step(program, out + count);
+  for (int a = 0; a < kinds; a++) {
+    out[count++] = beside[a];
+    count += one_step(program, out + count);
+    for (int b = 0; b < kinds; b++) {
+      out[count++] = beside[a];
+      out[count++] = beside[b];
+      count += one_step(program, out + count);
+    }
+  }
+  return count;
+}
+
+// ---- Races
 
 static bool ranges_meet(const fsdp_program *program, const fsdp_operand *x, const fsdp_operand *y,
                         oracle_ranks ranks) {
   int64_t low_x = INT64_MAX, high_x = INT64_MIN, low_y = INT64_MAX, high_y = INT64_MIN;
-  for (int rank = 0; rank < shard_ranks(program); rank++) {
+  if (x->size_bytes == 0 || y->size_bytes == 0) return false;
+  for (int rank = 0; rank < rank_count(program); rank++) {
     int64_t a, b, c, d;
     byte_range(program, x, rank, &a, &b);
     byte_range(program, y, rank, &c, &d);
-    if (ranks == ORACLE_EACH_RANK && a < d && c < b && a < b && c < d) return true;
+    if (ranks == ORACLE_EACH_RANK && a < d && c < b) return true;
     low_x = a < low_x ? a : low_x, high_x = b > high_x ? b : high_x;
     low_y = c < low_y ? c : low_y, high_y = d > high_y ? d : high_y;
   }
-  return ranks == ORACLE_HULL && low_x < high_y && low_y < high_x && x->size_bytes > 0 && y->size_bytes > 0;
+  return ranks == ORACLE_HULL && low_x < high_y && low_y < high_x;
 }
 
 static bool conflict(const fsdp_program *program, int position, int other, oracle_ranks ranks) {
@@ -53,7 +117,7 @@ static bool conflict(const fsdp_program *program, int position, int other, oracl
 
 oracle *oracle_create(const fsdp_program *program, oracle_ranks ranks) {
   oracle *o = fsdp_alloc_zeroed(1, sizeof *o);
-  int order[32], sections = fsdp_program_seam_order(program, order), n = program->instr_count;
+  int order[RUNS_MAX], sections = run_order(program, order), n = program->instr_count;
   for (int k = 0; k < sections; k++)
     o->event_count += program->sections[order[k]].end - program->sections[order[k]].begin;
   o->program = program;
@@ -115,6 +179,8 @@ bool oracle_finds_race(oracle *o, int *position, int *other) {
   return found;
 }
 
+// ---- Ranges and lifetimes
+
 static bool poisons(const fsdp_instr *instr) {
   return instr->kind == FSDP_INSTR_OP && instr->op == FSDP_OP_POISON;
 }
@@ -131,7 +197,7 @@ bool oracle_finds_out_of_range(const fsdp_program *program) {
       const fsdp_operand *operand = &program->operands[instr->first_operand + o];
       const fsdp_tensor *tensor = &program->tensors[operand->tensor];
       if (!poisons(instr) && (i < tensor->begin || i > tensor->end)) return true;
-      for (int rank = 0; rank < shard_ranks(program); rank++) {
+      for (int rank = 0; rank < rank_count(program); rank++) {
         int64_t low, high;
         byte_range(program, operand, rank, &low, &high);
         if (low < tensor->address || high > tensor->address + tensor->bytes || high < low) return true;
@@ -154,6 +220,8 @@ bool oracle_finds_overlap(const fsdp_program *program) {
   return false;
 }
 
+// ---- What reads find
+
 // Marks what an operand covers with `tag`, or (check) says whether all of it has that tag already.
 static bool sweep(const fsdp_program *program, int32_t *halves[], const fsdp_operand *operand, int rank,
                   int32_t tag, bool check) {
@@ -170,14 +238,14 @@ static bool sweep(const fsdp_program *program, int32_t *halves[], const fsdp_ope
 // One number for each lifetime of each tensor; 0 is nobody's.
 static int32_t lifetime_tag(const fsdp_program *program, int tensor, int run, int step) {
   fsdp_lifetime lifetime = program->tensors[tensor].lifetime;
-  return 1 + tensor * 64 +
+  return 1 + tensor * 256 +
          (lifetime == FSDP_LIVE_ALWAYS ? 0
           : lifetime == FSDP_LIVE_STEP ? 1 + step
-                                       : 8 + run);
+                                       : 32 + run);
 }
 
 static bool stale_on_rank(const fsdp_program *program, int rank) {
-  int order[32], runs = fsdp_program_seam_order(program, order), step = 0;
+  int order[RUNS_MAX], runs = run_order(program, order), step = 0;
   int32_t *halves[FSDP_SPACE_COUNT];
   for (int space = 0; space < FSDP_SPACE_COUNT; space++)
     halves[space] = fsdp_alloc_zeroed((size_t)program->arena_bytes[space] / 2 + 2, sizeof **halves);
@@ -207,13 +275,93 @@ static bool stale_on_rank(const fsdp_program *program, int rank) {
 }
 
 bool oracle_finds_stale_read(const fsdp_program *program) {
-  for (int rank = 0; rank < shard_ranks(program); rank++)
+  for (int rank = 0; rank < rank_count(program); rank++)
     if (stale_on_rank(program, rank)) return true;
   return false;
 }
 
+// ---- Collectives and copies
+
+static bool is_collective(const fsdp_instr *instr) {
+  return instr->kind == FSDP_INSTR_ALL_GATHER || instr->kind == FSDP_INSTR_REDUCE_SCATTER ||
+         instr->kind == FSDP_INSTR_ALL_REDUCE;
+}
+
+// Where the rank is among the members of its group; *members: how many they are.
+static int place_in_group(const fsdp_program *program, const fsdp_instr *instr, int rank, int *members) {
+  int before = 0;
+  *members = 0;
+  for (int other = 0; other < rank_count(program); other++) {
+    if (!same_group(program, instr, rank, other)) continue;
+    *members += 1;
+    before += other < rank;
+  }
+  return before;
+}
+
+// An all-gather's or reduce-scatter's part against the whole: sizes against the members that there are, and,
+// if they meet anywhere between the least and the greatest distance, the part against slots on every rank.
+static bool slots_are_bad(const fsdp_program *program, const fsdp_instr *instr) {
+  const fsdp_operand *operands = &program->operands[instr->first_operand];
+  bool gathers = instr->kind == FSDP_INSTR_ALL_GATHER, own = true, some = true;
+  const fsdp_operand *part = gathers ? &operands[0] : &operands[1];
+  const fsdp_operand *whole = gathers ? &operands[1] : &operands[0];
+  int64_t least = INT64_MAX, greatest = INT64_MIN;
+  if (operands[0].access != FSDP_READ || operands[1].access != FSDP_WRITE) return true;
+  for (int rank = 0; rank < rank_count(program); rank++) {
+    int members, place = place_in_group(program, instr, rank, &members);
+    int64_t apart = first_byte(program, part, rank) - first_byte(program, whole, rank);
+    if (whole->size_bytes != members * part->size_bytes) return true;
+    if (part->size_bytes == 0) continue;
+    least = apart < least ? apart : least;
+    greatest = apart > greatest ? apart : greatest;
+    own = own && apart == place * part->size_bytes;
+    some = some && apart % part->size_bytes == 0;
+  }
+  bool meet = part->tensor == whole->tensor && least < whole->size_bytes && greatest > -part->size_bytes;
+  return meet && !(gathers ? own : some);
+}
+
+static bool operands_are_bad(const fsdp_program *program, const fsdp_instr *instr) {
+  const fsdp_operand *operands = &program->operands[instr->first_operand];
+  bool copies = instr->kind == FSDP_INSTR_COPY_UP || instr->kind == FSDP_INSTR_COPY_DOWN;
+  if (!is_collective(instr) && !copies) return false;
+  if (instr->operand_count != (instr->kind == FSDP_INSTR_ALL_REDUCE ? 1 : 2)) return true;
+  for (int o = 0; o < instr->operand_count; o++) {
+    fsdp_space space = program->tensors[operands[o].tensor].space;
+    bool from_host = instr->kind == FSDP_INSTR_COPY_UP && o == 0;
+    bool to_host = instr->kind == FSDP_INSTR_COPY_DOWN && o == 1;
+    if (space != (from_host || to_host ? FSDP_SPACE_HOST : FSDP_SPACE_DEVICE)) return true;
+    if (operands[o].dtype != operands[0].dtype) return true;
+    if (operands[o].size_bytes % (operands[o].dtype == FSDP_BF16 ? 2 : 4) != 0) return true;
+  }
+  if (copies)
+    return operands[0].access != FSDP_READ || operands[1].access != FSDP_WRITE ||
+           operands[0].size_bytes != operands[1].size_bytes;
+  if (instr->kind == FSDP_INSTR_ALL_REDUCE) return operands[0].access != FSDP_UPDATE;
+  return slots_are_bad(program, instr);
+}
+
+bool oracle_finds_bad_operands(const fsdp_program *program) {
+  for (int i = 0; i < program->instr_count; i++)
+    if (operands_are_bad(program, &program->instrs[i])) return true;
+  return false;
+}
+
+bool oracle_finds_shared_communicator(const fsdp_program *program) {
+  for (int i = 0; i < program->instr_count; i++) {
+    for (int j = 0; j < i; j++) {
+      const fsdp_instr *a = &program->instrs[i], *b = &program->instrs[j];
+      if (is_collective(a) && is_collective(b) && a->group == b->group && a->stream != b->stream) return true;
+    }
+  }
+  return false;
+}
+
 bool oracle_accepts(const fsdp_program *program, oracle_ranks ranks) {
-  if (oracle_finds_out_of_range(program) || oracle_finds_overlap(program) || oracle_finds_stale_read(program))
+  if (oracle_finds_out_of_range(program) || oracle_finds_bad_operands(program) ||
+      oracle_finds_shared_communicator(program) || oracle_finds_overlap(program) ||
+      oracle_finds_stale_read(program))
     return false;
   oracle *o = oracle_create(program, ranks);
   bool race = oracle_finds_race(o, NULL, NULL);

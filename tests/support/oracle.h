@@ -1,8 +1,11 @@
-// The oracle: what the verifier must say, found by brute force and sharing nothing with it.
+// The oracle: what the verifier must say, found by brute force. It calls no function of runtime/plan: which
+// bytes an operand covers on a rank, who meets in a collective and in which order sections run are written
+// down here again, from the definitions.
 //
-// The seam order is unrolled into events. "Comes before" is the transitive closure of stream order and waits,
-// one bit a pair of events; conflicts are all pairs of events whose operands overlap, one of them writing;
-// what a byte holds is kept for every two bytes of the arenas. Slow, for small programs.
+// Steps, evaluations and checks are unrolled into events, with every sequence of up to two of the latter
+// between two steps. "Comes before" is the transitive closure of stream order and waits, one bit per pair of
+// events; conflicts are all pairs of events whose operands overlap, one of them writing; what a byte holds is
+// kept for every two bytes of the arenas. Slow, for small programs.
 #pragma once
 
 #include "runtime/plan/program/program.h"
@@ -33,5 +36,12 @@ bool oracle_finds_overlap(const fsdp_program *program);
 // Whether a read finds a byte without data of its tensor's present lifetime, on any rank.
 bool oracle_finds_stale_read(const fsdp_program *program);
 
-// All of the above.
+// Whether operands of a collective or a copy have the wrong number, sizes, dtypes, memory, accesses, or
+// (inside one another) places, on any rank.
+bool oracle_finds_bad_operands(const fsdp_program *program);
+
+// Whether two streams use one communicator.
+bool oracle_finds_shared_communicator(const fsdp_program *program);
+
+// All of the above: whether none is found.
 bool oracle_accepts(const fsdp_program *program, oracle_ranks ranks);

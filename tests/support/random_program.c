@@ -20,8 +20,8 @@ typedef struct generator {
 } generator;
 
 static int make_tensor(generator *g, fsdp_lifetime lifetime) {
-  int slot_bytes =
-      random_int(g->random, 0, 3) == 0 ? random_int(g->random, 1, 8) * 4 : random_int(g->random, 1, 16) * 32;
+  int words = 512 / 4 / g->program->mesh.size[FSDP_AXIS_FSDP]; // the oracle looks at each byte
+  int slot_bytes = 4 * random_int(g->random, 1, random_int(g->random, 0, 3) == 0 && words > 8 ? 8 : words);
   fsdp_tensor tensor = {.space = random_int(g->random, 0, 3) == 0 ? FSDP_SPACE_HOST : FSDP_SPACE_DEVICE,
                         .category = (fsdp_category)random_int(g->random, 0, FSDP_CATEGORY_COUNT - 1),
                         .lifetime = lifetime,
@@ -55,6 +55,13 @@ static fsdp_operand some_of(generator *g, int tensor, fsdp_access access) {
   return operand;
 }
 
+// A collective or a copy of two operands.
+static void emit_move(generator *g, fsdp_instr_kind kind, fsdp_stream stream, fsdp_group group,
+                      const fsdp_operand *operands, int count) {
+  fsdp_instr instr = {.kind = kind, .stream = stream, .group = group, .unit = -1, .module = -1, .policy = -1};
+  fsdp_program_instr(g->program, &instr, operands, count);
+}
+
 static void emit(generator *g, fsdp_operand *operands, int count) {
   int policy = g->program->instr_count > 0 && random_int(g->random, 0, 4) == 0
                    ? random_int(g->random, 0, g->program->instr_count - 1)
@@ -79,8 +86,25 @@ static void emit(generator *g, fsdp_operand *operands, int count) {
 // Gives every byte of `tensor` data, by one instruction or several.
 static void fill(generator *g, int tensor) {
   fsdp_operand operands[8];
-  switch (random_int(g->random, 0, 3)) {
-  case 0: // piece by piece
+  bool on_device = g->program->tensors[tensor].space == FSDP_SPACE_DEVICE;
+  switch (random_int(g->random, on_device ? 0 : 1, 5)) {
+  case 0: // own slot, then the whole from everyone's
+    operands[0] = slot_of(g, tensor, FSDP_WRITE);
+    emit(g, operands, 1);
+    operands[0] = slot_of(g, tensor, FSDP_READ);
+    operands[1] = whole_of(g, tensor, FSDP_WRITE);
+    emit_move(g, FSDP_INSTR_ALL_GATHER, FSDP_STREAM_GATHER, FSDP_GROUP_GATHER, operands, 2);
+    break;
+  case 1: // slot by slot, in any order
+    for (int i = 0, n = g->program->mesh.size[FSDP_AXIS_FSDP], first = random_int(g->random, 0, n - 1); i < n;
+         i++) {
+      operands[0] = slot_of(g, tensor, FSDP_WRITE);
+      operands[0].rank_stride_bytes = 0;
+      operands[0].offset_bytes = (i + first) % n * operands[0].size_bytes;
+      emit(g, operands, 1);
+    }
+    break;
+  case 2: // piece by piece
     for (int64_t begin = 0, bytes = g->program->tensors[tensor].bytes; begin < bytes;) {
       operands[0] = whole_of(g, tensor, FSDP_WRITE);
       operands[0].offset_bytes = begin;
@@ -90,24 +114,50 @@ static void fill(generator *g, int tensor) {
       emit(g, operands, 1);
     }
     break;
-  case 1: // own slot, then the whole from everyone's
-    operands[0] = slot_of(g, tensor, FSDP_WRITE);
-    emit(g, operands, 1);
-    operands[0] = slot_of(g, tensor, FSDP_READ);
-    operands[1] = whole_of(g, tensor, FSDP_WRITE);
-    fsdp_program_instr(g->program,
-                       &(fsdp_instr){.kind = FSDP_INSTR_ALL_GATHER,
-                                     .stream = FSDP_STREAM_GATHER,
-                                     .unit = -1,
-                                     .module = -1,
-                                     .policy = -1},
-                       operands, 2);
-    break;
   default:
     operands[0] = whole_of(g, tensor, FSDP_WRITE);
     emit(g, operands, 1);
   }
   g->filled[g->filled_count++] = tensor;
+}
+
+// A filled tensor of the device, or -1.
+static int filled_on_device(generator *g) {
+  int tensor = g->filled_count ? g->filled[random_int(g->random, 0, g->filled_count - 1)] : -1;
+  return tensor >= 0 && g->program->tensors[tensor].space == FSDP_SPACE_DEVICE ? tensor : -1;
+}
+
+// A reduction of a filled tensor: into its own slot, into any other, or summed everywhere.
+static void reduce(generator *g) {
+  int tensor = filled_on_device(g);
+  if (tensor < 0) return;
+  fsdp_operand operands[2] = {whole_of(g, tensor, FSDP_UPDATE)};
+  if (random_int(g->random, 0, 2) == 0) {
+    emit_move(g, FSDP_INSTR_ALL_REDUCE, FSDP_STREAM_REDUCE, FSDP_GROUP_WORLD, operands, 1);
+    return;
+  }
+  operands[0].access = FSDP_READ;
+  operands[1] = slot_of(g, tensor, FSDP_WRITE);
+  if (random_int(g->random, 0, 1)) {
+    operands[1].rank_stride_bytes = 0;
+    operands[1].offset_bytes =
+        operands[1].size_bytes * random_int(g->random, 0, g->program->mesh.size[FSDP_AXIS_FSDP] - 1);
+  }
+  emit_move(g, FSDP_INSTR_REDUCE_SCATTER, FSDP_STREAM_REDUCE, FSDP_GROUP_REDUCE, operands, 2);
+}
+
+// Copies a filled tensor's own slot over another's in the other memory, as far as both reach.
+static void copy_over(generator *g) {
+  if (g->filled_count == 0) return;
+  int from = g->filled[random_int(g->random, 0, g->filled_count - 1)];
+  int to = g->filled[random_int(g->random, 0, g->filled_count - 1)];
+  fsdp_operand operands[2] = {slot_of(g, from, FSDP_READ), slot_of(g, to, FSDP_WRITE)};
+  if (g->program->tensors[from].space == g->program->tensors[to].space) return;
+  if (operands[0].size_bytes < operands[1].size_bytes) operands[1].size_bytes = operands[0].size_bytes;
+  operands[0].size_bytes = operands[1].size_bytes;
+  bool down = g->program->tensors[to].space == FSDP_SPACE_HOST;
+  emit_move(g, down ? FSDP_INSTR_COPY_DOWN : FSDP_INSTR_COPY_UP,
+            down ? FSDP_STREAM_COPY_DOWN : FSDP_STREAM_COPY_UP, FSDP_GROUP_GATHER, operands, 2);
 }
 
 static void forget_filled(generator *g, int index) {
@@ -125,13 +175,17 @@ static void generate_section(generator *g, fsdp_section_kind kind) {
     emit(g, operands, 1);
   }
   for (int i = random_int(g->random, 3, 14); i > 0; i--) {
-    int choice = random_int(g->random, 0, 9);
+    int choice = random_int(g->random, 0, 11);
     if (choice < 4) {
       fill(g, make_tensor(g, opens_step && choice == 0 ? FSDP_LIVE_STEP : FSDP_LIVE_SECTION));
     } else if (choice == 4 && g->filled_count > 2) {
       int index = random_int(g->random, 0, g->filled_count - 1);
       fsdp_lifetime lifetime = g->program->tensors[g->filled[index]].lifetime;
       if (lifetime == FSDP_LIVE_SECTION) forget_filled(g, index);
+    } else if (choice == 10) {
+      reduce(g);
+    } else if (choice == 11) {
+      copy_over(g);
     } else {
       emit(g, operands, 0);
     }
@@ -146,7 +200,9 @@ static void generate_section(generator *g, fsdp_section_kind kind) {
 
 fsdp_program *random_program(random_source *random) {
   generator g = {.random = random, .program = fsdp_program_create()};
-  g.program->mesh.size[FSDP_AXIS_FSDP] = random_int(random, 1, 4);
+  g.program->mesh.size[FSDP_AXIS_FSDP] = random_int(random, 1, random_int(random, 0, 1) ? 4 : 16);
+  g.program->mesh.size[FSDP_AXIS_DATA] =
+      random_int(random, 1, 16 / g.program->mesh.size[FSDP_AXIS_FSDP] > 2 ? 2 : 1);
   g.program->accumulation = random_int(random, 1, 5);
   for (int i = random_int(random, 0, 4); i > 0; i--)
     g.filled[g.filled_count++] = make_tensor(&g, FSDP_LIVE_ALWAYS);

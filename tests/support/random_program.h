@@ -12,9 +12,9 @@ typedef struct random_source {
 int random_int(random_source *random, int low, int high);
 
 // A program without addresses and waits in which every read finds data: several streams, one to five
-// micro-batches, with or without evaluation, tensors of every lifetime, written whole, piece by piece or own
-// slot and gathered, updated in place, operands that move with the rank in a shard group of 1 to 4. Lifetimes
-// are set. The caller owns it.
+// micro-batches, with or without evaluation, tensors of every lifetime, written whole, piece by piece, slot
+// by slot or own slot and gathered, updated in place, reduced, copied, operands that move with the rank, on 1
+// to 16 ranks. Lifetimes are set. The caller owns it.
 fsdp_program *random_program(random_source *random);
 
 // A copy of everything; the caller owns it.

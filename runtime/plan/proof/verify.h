@@ -1,34 +1,57 @@
-// The verifier: a proof, by vector clocks, that a program with addresses and waits has no race and reads what
-// it expects.
+// The verifier: a proof that a program with addresses and waits has no race, reads what it expects and never
+// stops, on every rank.
 //
-// It shares nothing with the code that makes waits (other intervals, other clocks). Over every seam
-// (fsdp_program_seam_order) it checks:
-// - any two instructions that touch overlapping bytes of a space, one of them writing, are ordered (stream
-// order, waits);
-// - every read finds, in every byte, data of the tensor that the operand names, written in this lifetime of
-// it;
-// - tensors live at one time do not overlap; operands lie inside their tensors, tensors inside their arena;
-// - instructions touch a tensor within its lifetime only (begin to end), but for POISON, whose bytes are
-// nobody's data;
-// - waits point back in the order of issue (to an instruction of the program: the most recent issue never
-// lies ahead).
+//   proved, for every rank                                      by
+//   operands lie inside their tensors, tensors inside arenas,   hulls of operands' ranges over all ranks
+//     instructions inside the lifetimes of what they touch
+//   operands of collectives and copies have the sizes, places   differences of affine offsets
+//     and memory that the group and the call demand
+//   ranks meet in one order at every collective, and none       one stream per communicator; see below
+//     waits for ever
+//   tensors that live at one time do not overlap                a sweep over the list
+//   two instructions that touch overlapping bytes, one of       vector clocks, over hulls
+//     them writing, are ordered by streams and waits
+//   every read finds, in every byte, data of its operand's      the list walked for all ranks at once, and
+//     tensor, written in this lifetime of it                    if that does not do, rank by rank
 //
-// A tensor that lives always holds data from the start. Ranks: a program is the same for every rank, and an
-// operand may move with the rank in its shard group. Races are checked on the hull of an operand's ranges
-// over all ranks, so that the order holds whichever rank it is. What a read finds is checked for the exact
-// ranges of every rank where there are four at most, else of ranks 0, 1 and the last: offsets are affine in
-// the rank, so a read that lies inside a write at both ends lies inside it in between.
+// The list is the same on every rank, but an operand's offset is affine in the rank's coordinates. Hulls hold
+// on any rank, since each rank's range lies inside. All of it is checked over every seam between sections and
+// steps (fsdp_program_seam_order, which is all that this shares with the code that makes waits). A tensor
+// that lives always holds data from the start. POISON may touch what is not live: its bytes are nobody's
+// data.
+//
+// Reads. For all ranks at once, a byte's tag is known only if it is the same on every rank; an operand that
+// moves with the rank is remembered with its offset function. A read is accepted if its hull carries its tag
+// on every rank, or if writes of its tag with the same strides cover it, and nothing else was written into
+// their hulls since: then each rank reads what that rank wrote. That is sound for any number of ranks and
+// costs one walk. What it does not accept is walked exactly, rank by rank, if operands lie at no more than 16
+// different places of the mesh; so up to 16 ranks the answer is exact. Above, it is rejected: as
+// FSDP_VIOLATION_STALE_READ if the first or last rank does read something else, else as
+// FSDP_VIOLATION_UNPROVED.
+//
+// Meeting. A communicator is used from one stream, streams run in list order, and the list is the same
+// everywhere: so the k-th call on a communicator is the same instruction on each of its members. Nothing
+// stops: a wait refers to an earlier issue, so each rank's issues, numbered in the order of issue, wait for
+// smaller numbers alone, and a collective for its own number on other ranks; if all ranks are through with
+// everything below n, each can start n, so all members of n's group come, and n completes. That needs every
+// stream to move by itself, as workers, CUDA streams and one communicator per stream do.
+//
+// Cost: the walks take O(n log n) for n operands in the seam order.
 #pragma once
 
 #include "runtime/plan/program/program.h"
 
 typedef enum fsdp_violation_kind {
   FSDP_VIOLATION_NONE,
-  FSDP_VIOLATION_RACE,        // two instructions, not ordered, overlapping bytes
-  FSDP_VIOLATION_STALE_READ,  // a byte holds another tensor's data, or was never written
-  FSDP_VIOLATION_OVERLAP,     // two live tensors at one address
-  FSDP_VIOLATION_OUT_OF_RANGE // operand outside its tensor or its tensor's lifetime, tensor outside its
-                              // arena, wait on an instruction that does not exist
+  FSDP_VIOLATION_RACE,         // two instructions, not ordered, overlapping bytes
+  FSDP_VIOLATION_STALE_READ,   // a byte holds another tensor's data, or was never written
+  FSDP_VIOLATION_OVERLAP,      // two live tensors at one address
+  FSDP_VIOLATION_OUT_OF_RANGE, // operand outside its tensor or its tensor's lifetime, tensor outside its
+                               // arena, wait on an instruction that does not exist
+  FSDP_VIOLATION_OPERANDS,     // a collective's or copy's operands do not fit its group, or each other
+  FSDP_VIOLATION_COMMUNICATOR, // one communicator used from two streams
+  FSDP_VIOLATION_UNPROVED,     // more than 16 ranks, and a read that follows no write's offset
+  FSDP_VIOLATION_KIND_COUNT
 } fsdp_violation_kind;
 
 typedef struct fsdp_violation {
@@ -39,5 +62,5 @@ typedef struct fsdp_violation {
   char message[512];
 } fsdp_violation;
 
-// True where the program is proved; otherwise fills `violation` (may be NULL) with the first thing found.
+// True if the program is proved; otherwise fills `violation` (may be NULL) with the first thing found.
 bool fsdp_verify(const fsdp_program *program, fsdp_violation *violation);

@@ -106,7 +106,7 @@ static void damage(fsdp_program *program, random_source *random) {
   fsdp_instr *instr = &program->instrs[random_int(random, 0, program->instr_count - 1)];
   fsdp_tensor *tensor = &program->tensors[random_int(random, 0, program->tensor_count - 1)];
   const fsdp_tensor *other = &program->tensors[random_int(random, 0, program->tensor_count - 1)];
-  switch (random_int(random, 0, 9)) {
+  switch (random_int(random, 0, 13)) {
   case 0: // the last use after the reuse, or the first before the write
     swap_instrs(program, random);
     break;
@@ -136,6 +136,27 @@ static void damage(fsdp_program *program, random_source *random) {
   case 7:
     if (instr->operand_count > 0) program->operands[instr->first_operand].offset_bytes += 4;
     break;
+  case 10: // wrong for some ranks: an operand that moves otherwise
+    if (instr->operand_count > 0)
+      program->operands[instr->first_operand + random_int(random, 0, instr->operand_count - 1)]
+          .rank_stride_bytes += 4 * random_int(random, -4, 4);
+    break;
+  case 11: // a piece that lies where its neighbour does, or overlaps it
+    if (instr->operand_count > 0) {
+      fsdp_operand *operand = &program->operands[instr->first_operand];
+      operand->offset_bytes +=
+          random_int(random, 0, 1) ? operand->size_bytes : -operand->size_bytes / 2 / 4 * 4;
+    }
+    break;
+  case 13: // the next collective from there, over another group
+    while (instr < &program->instrs[program->instr_count - 1] &&
+           (instr->kind < FSDP_INSTR_ALL_GATHER || instr->kind > FSDP_INSTR_ALL_REDUCE))
+      instr++;
+    instr->group = (fsdp_group)random_int(random, 0, FSDP_GROUP_COUNT - 1);
+    break;
+  case 12:
+    if (instr->operand_count > 0) program->operands[instr->first_operand].size_bytes -= 4;
+    break;
   case 8: // a write becomes a read or the other way round
     if (instr->operand_count > 0)
       program->operands[instr->first_operand].access = (fsdp_access)random_int(random, 1, 3);
@@ -151,7 +172,7 @@ static void damage(fsdp_program *program, random_source *random) {
 
 static void test_damaged_programs(void **state) {
   (void)state;
-  int found[FSDP_VIOLATION_OUT_OF_RANGE + 1] = {0};
+  int found[FSDP_VIOLATION_KIND_COUNT] = {0};
   for (int seed = cases_begin(PROGRAMS); cases_run(__func__, seed); seed++) {
     random_source random = {.seed = (uint64_t)seed};
     fsdp_program *program = finished_program(&random, seed % 4 == 3);
@@ -167,13 +188,20 @@ static void test_damaged_programs(void **state) {
       if (violation.kind == FSDP_VIOLATION_OVERLAP) assert_true(oracle_finds_overlap(copy));
       if (violation.kind == FSDP_VIOLATION_STALE_READ) assert_true(oracle_finds_stale_read(copy));
       if (violation.kind == FSDP_VIOLATION_OUT_OF_RANGE) assert_true(oracle_finds_out_of_range(copy));
+      if (violation.kind == FSDP_VIOLATION_OPERANDS) assert_true(oracle_finds_bad_operands(copy));
+      if (violation.kind == FSDP_VIOLATION_COMMUNICATOR) assert_true(oracle_finds_shared_communicator(copy));
       fsdp_program_destroy(copy);
     }
     fsdp_program_destroy(program);
   }
-  print_message("damaged: %d sound, %d races, %d stale reads, %d overlaps, %d out of range\n", found[0],
-                found[1], found[2], found[3], found[4]);
-  for (int kind = 0; kind <= FSDP_VIOLATION_OUT_OF_RANGE; kind++) assert_true(found[kind] > PROGRAMS / 20);
+  print_message("damaged: %d sound, %d races, %d stale reads, %d overlaps, %d out of range, %d operands, %d "
+                "communicators\n",
+                found[FSDP_VIOLATION_NONE], found[FSDP_VIOLATION_RACE], found[FSDP_VIOLATION_STALE_READ],
+                found[FSDP_VIOLATION_OVERLAP], found[FSDP_VIOLATION_OUT_OF_RANGE],
+                found[FSDP_VIOLATION_OPERANDS], found[FSDP_VIOLATION_COMMUNICATOR]);
+  // At most 16 ranks are decided exactly.
+  assert_int_equal(found[FSDP_VIOLATION_UNPROVED], 0);
+  for (int kind = 0; kind < FSDP_VIOLATION_UNPROVED; kind++) assert_true(found[kind] > PROGRAMS / 20);
 }
 
 int main(void) {

@@ -57,6 +57,23 @@ static void test_random_configs(void **state) {
   assert_int_equal(over, 0);
 }
 
+// The same, over more ranks than are looked at one by one.
+static void test_random_configs_of_many_ranks(void **state) {
+  (void)state;
+  const int shard_counts[] = {17, 18, 31, 64, 100, 1000};
+  for (int seed = cases_begin(CONFIGS / 10); cases_run(__func__, seed); seed++) {
+    random_source random = {.seed = 3000000 + (uint64_t)seed};
+    fsdp_plan_config config = random_plan_config(&random);
+    if (config.strategy == FSDP_NO)
+      config.mesh.size[FSDP_AXIS_DATA] = shard_counts[random_int(&random, 0, 5)];
+    else
+      config.mesh.size[FSDP_AXIS_FSDP] = shard_counts[random_int(&random, 0, 5)];
+    fsdp_plan *plan = plan_of(&config);
+    assert_true(plan->verified);
+    fsdp_plan_destroy(plan);
+  }
+}
+
 // Counts of what deleting waits one at a time did.
 typedef struct deletions {
   int waits, races, superfluous, policies;
@@ -181,6 +198,7 @@ static void test_swapped_frees_and_shared_addresses(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_random_configs),
+      cmocka_unit_test(test_random_configs_of_many_ranks),
       cmocka_unit_test(test_every_wait_deletion),
       cmocka_unit_test(test_swapped_frees_and_shared_addresses),
   };

@@ -1,0 +1,128 @@
+#include "runtime/plan/proof/verify_internal.h"
+
+// Whether the axis is one of those over which the group's ranks differ.
+static bool group_spans(fsdp_group group, int axis) {
+  return group == FSDP_GROUP_WORLD || (axis == FSDP_AXIS_DATA) == (group == FSDP_GROUP_REPLICA);
+}
+
+static int64_t group_ranks(const verifier *v, fsdp_group group) {
+  int64_t ranks = 1;
+  for (int axis = 0; axis < VERIFY_AXES_MAX; axis++)
+    if (group_spans(group, axis)) ranks *= verify_axis_size(v, axis);
+  return ranks;
+}
+
+// How far `part` lies behind the start of `whole`, an operand of the same tensor: on the rank with every
+// coordinate 0, by axis, and at least and at most.
+typedef struct distance {
+  int64_t base, stride[VERIFY_AXES_MAX], min, max;
+} distance;
+
+static distance distance_of(const verifier *v, const fsdp_operand *whole, const fsdp_operand *part) {
+  distance d = {.base = part->offset_bytes - whole->offset_bytes};
+  d.min = d.max = d.base;
+  for (int axis = 0; axis < VERIFY_AXES_MAX; axis++) {
+    d.stride[axis] = verify_stride(v, part, axis) - verify_stride(v, whole, axis);
+    int64_t reach = d.stride[axis] * (verify_axis_size(v, axis) - 1);
+    *(reach < 0 ? &d.min : &d.max) += reach;
+  }
+  return d;
+}
+
+// Whether the two can have a byte in common: on one rank, or between the least and the greatest distance.
+static bool can_meet(const fsdp_operand *whole, const fsdp_operand *part, const distance *d) {
+  return whole->tensor == part->tensor && part->size_bytes > 0 && d->min < whole->size_bytes &&
+         d->max > -part->size_bytes;
+}
+
+// Whether `part` is, on every rank, the slot of the rank's place in the group (row-major over its axes).
+static bool is_own_slot(const verifier *v, fsdp_group group, const distance *d, int64_t slot_bytes) {
+  bool own = d->base == 0;
+  for (int axis = VERIFY_AXES_MAX - 1; axis >= 0; axis--) {
+    if (verify_axis_size(v, axis) == 1) continue;
+    own = own && d->stride[axis] == (group_spans(group, axis) ? slot_bytes : 0);
+    if (group_spans(group, axis)) slot_bytes *= verify_axis_size(v, axis);
+  }
+  return own;
+}
+
+// Whether `part`, on every rank, starts where a slot of `whole` does or would, were there more of them.
+static bool starts_at_slots(const distance *d, int64_t slot_bytes) {
+  bool starts = d->base % slot_bytes == 0;
+  for (int axis = 0; axis < VERIFY_AXES_MAX; axis++) starts = starts && d->stride[axis] % slot_bytes == 0;
+  return starts;
+}
+
+static bool reject_operands(const verifier *v, int position, int tensor, const char *what) {
+  char who[VERIFY_WHO_BYTES];
+  fsdp_violation found = {FSDP_VIOLATION_OPERANDS, position, -1, tensor, -1, 0, ""};
+  return verify_reject(v, found, "%s (%s): %s", verify_describe(v, position, who),
+                       tensor < 0 ? "no tensor" : v->program->tensors[tensor].name, what);
+}
+
+// What is wrong with the operands of an all-gather (input one slot, output all) or a reduce-scatter, or NULL.
+static const char *slots_fault(const verifier *v, const fsdp_instr *instr) {
+  const fsdp_operand *input = &v->program->operands[instr->first_operand], *output = input + 1;
+  bool gathers = instr->kind == FSDP_INSTR_ALL_GATHER;
+  const fsdp_operand *part = gathers ? input : output, *whole = gathers ? output : input;
+  int64_t ranks = group_ranks(v, instr->group), bytes;
+  if (input->access != FSDP_READ || output->access != FSDP_WRITE)
+    return "its first operand is read, its second written";
+  if (__builtin_mul_overflow(part->size_bytes, ranks, &bytes) || bytes != whole->size_bytes)
+    return gathers ? "its output is not one input for each rank of the group"
+                   : "its input is not one output for each rank of the group";
+  distance d = distance_of(v, whole, part);
+  if (!can_meet(whole, part, &d)) return NULL;
+  if (gathers && !is_own_slot(v, instr->group, &d, part->size_bytes))
+    return "its input lies in its output, but is not this rank's slot of it on every rank";
+  if (!gathers && !starts_at_slots(&d, part->size_bytes))
+    return "its output lies in its input, but not at the start of one of its slots on every rank";
+  return NULL;
+}
+
+static bool check_operands(const verifier *v, int position) {
+  const fsdp_program *program = v->program;
+  const fsdp_instr *instr = &program->instrs[position];
+  const fsdp_operand *operands = &program->operands[instr->first_operand];
+  bool reduces_all = instr->kind == FSDP_INSTR_ALL_REDUCE;
+  bool copies = instr->kind == FSDP_INSTR_COPY_UP || instr->kind == FSDP_INSTR_COPY_DOWN;
+  if (instr->operand_count != (reduces_all ? 1 : 2))
+    return reject_operands(v, position, -1, "it does not have the operands that it needs");
+  for (int o = 0; o < instr->operand_count; o++) {
+    const fsdp_operand *operand = &operands[o];
+    bool on_host = copies && (instr->kind == FSDP_INSTR_COPY_UP) == (o == 0);
+    if ((program->tensors[operand->tensor].space == FSDP_SPACE_HOST) != on_host)
+      return reject_operands(v, position, operand->tensor, "it lies in the wrong memory");
+    if (operand->dtype != operands[0].dtype || operand->size_bytes % fsdp_dtype_bytes(operand->dtype))
+      return reject_operands(v, position, operand->tensor, "it is not whole elements of one dtype");
+  }
+  if (reduces_all && operands[0].access != FSDP_UPDATE)
+    return reject_operands(v, position, operands[0].tensor, "its operand is read and written");
+  if (copies && (operands[0].access != FSDP_READ || operands[1].access != FSDP_WRITE ||
+                 operands[0].size_bytes != operands[1].size_bytes))
+    return reject_operands(v, position, operands[1].tensor, "source and target of a copy differ in size");
+  const char *fault = copies || reduces_all ? NULL : slots_fault(v, instr);
+  return fault ? reject_operands(v, position, operands[1].tensor, fault) : true;
+}
+
+bool verify_collectives(const verifier *v) {
+  const fsdp_program *program = v->program;
+  int first_use[FSDP_GROUP_COUNT];
+  for (int group = 0; group < FSDP_GROUP_COUNT; group++) first_use[group] = -1;
+  for (int i = 0; i < program->instr_count; i++) {
+    const fsdp_instr *instr = &program->instrs[i];
+    if (instr->kind < FSDP_INSTR_ALL_GATHER || instr->kind > FSDP_INSTR_COPY_DOWN) continue;
+    if (!check_operands(v, i)) return false;
+    if (instr->kind > FSDP_INSTR_ALL_REDUCE) continue;
+    int *first = &first_use[instr->group];
+    if (*first < 0) *first = i;
+    if (program->instrs[*first].stream == instr->stream) continue;
+    char who[VERIFY_WHO_BYTES], whom[VERIFY_WHO_BYTES];
+    fsdp_violation found = {FSDP_VIOLATION_COMMUNICATOR, i, *first, -1, -1, 0, ""};
+    return verify_reject(v, found,
+                         "%s and %s use one communicator from two streams: ranks could meet in "
+                         "different orders",
+                         verify_describe(v, i, who), verify_describe(v, *first, whom));
+  }
+  return true;
+}

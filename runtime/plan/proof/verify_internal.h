@@ -1,0 +1,67 @@
+// What the parts of the verifier share; see verify.h for what they prove. All that is known about how an
+// operand moves from rank to rank stands here and in verify_ranges.c.
+//
+//   verify_ranges.c       where operands lie; operands in tensors, tensors in arenas, live tensors apart
+//   verify_collectives.c  operands of collectives and copies, communicators
+//   verify_order.c        vector clocks: no race
+//   verify_data.c         what every read finds, on every rank
+#pragma once
+
+#include "runtime/plan/proof/verify.h"
+
+// Runs of the seam order; so many lifetimes has a tensor at most.
+#define VERIFY_RUNS_MAX 32
+#define VERIFY_AXES_MAX FSDP_AXIS_COUNT
+// Ranks whose operands may lie at different places and that are still looked at one by one.
+#define VERIFY_EXACT_RANKS 16
+
+typedef struct verifier {
+  const fsdp_program *program;
+  fsdp_violation *violation;                                     // the caller's or a dummy
+  int order[VERIFY_RUNS_MAX], steps[VERIFY_RUNS_MAX], run_count; // section and step of each run
+  int64_t space_base[FSDP_SPACE_COUNT];                          // both arenas on one line
+} verifier;
+
+// A place in the mesh.
+typedef struct verify_place {
+  int coordinate[VERIFY_AXES_MAX];
+} verify_place;
+
+// Bytes [begin, end) of the line.
+typedef struct verify_range {
+  int64_t begin, end;
+} verify_range;
+
+static inline bool verify_reads(const fsdp_operand *operand) {
+  return (operand->access & FSDP_READ) != 0;
+}
+static inline bool verify_writes(const fsdp_operand *operand) {
+  return (operand->access & FSDP_WRITE) != 0;
+}
+static inline bool verify_is_poison(const fsdp_instr *instr) {
+  return instr->kind == FSDP_INSTR_OP && instr->op == FSDP_OP_POISON;
+}
+
+// Bytes that the operand moves by for each step along the axis; 0 along an axis of one.
+int64_t verify_stride(const verifier *v, const fsdp_operand *operand, int axis);
+int verify_axis_size(const verifier *v, int axis);
+
+verify_range verify_tensor_range(const verifier *v, int tensor);
+// What the operand covers on one rank, and the hull of what it covers on all.
+verify_range verify_operand_range(const verifier *v, const fsdp_operand *operand, const verify_place *place);
+verify_range verify_operand_hull(const verifier *v, const fsdp_operand *operand);
+
+// Fills the violation. Returns false.
+__attribute__((format(printf, 3, 4))) bool verify_reject(const verifier *v, fsdp_violation found,
+                                                         const char *format, ...);
+
+#define VERIFY_WHO_BYTES 96
+// "linear on stream compute at 12"
+const char *verify_describe(const verifier *v, int position, char out[VERIFY_WHO_BYTES]);
+
+// The parts, each false after a violation. Those that follow rely on what those before have proved.
+bool verify_ranges(const verifier *v);
+bool verify_collectives(const verifier *v);
+bool verify_overlap(const verifier *v);
+bool verify_order(const verifier *v);
+bool verify_data(const verifier *v);

@@ -1,0 +1,319 @@
+// Programs small enough to judge by hand: what every rank reads, on few ranks and on many; collectives and
+// communicators. Where there are few enough ranks the oracle has its say too.
+#include "runtime/base/check.h"
+#include "runtime/plan/memory/memory.h"
+#include "runtime/plan/proof/verify.h"
+#include "runtime/plan/proof/waits.h"
+#include "tests/support/oracle.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+enum { SLOT = 64 };
+
+static fsdp_program *create(int replicas, int shards) {
+  fsdp_program *program = fsdp_program_create();
+  program->mesh.size[FSDP_AXIS_DATA] = replicas;
+  program->mesh.size[FSDP_AXIS_FSDP] = shards;
+  fsdp_program_begin_section(program, FSDP_SECTION_ONLY);
+  return program;
+}
+
+static int tensor(fsdp_program *program, int slots) {
+  fsdp_tensor t = {.lifetime = FSDP_LIVE_SECTION, .unit = -1, .module = -1, .bytes = (int64_t)slots * SLOT};
+  snprintf(t.name, sizeof t.name, "t%d", program->tensor_count);
+  return fsdp_program_tensor(program, &t);
+}
+
+// `size` bytes from `offset` on, `stride` further for each rank of the shard group.
+static fsdp_operand moving(int t, fsdp_access access, int64_t offset, int64_t size, int64_t stride) {
+  return (fsdp_operand){.tensor = t,
+                        .access = access,
+                        .dtype = FSDP_F32,
+                        .offset_bytes = offset,
+                        .size_bytes = size,
+                        .rank_stride_bytes = stride};
+}
+
+static fsdp_operand fixed(int t, fsdp_access access, int64_t offset, int64_t size) {
+  return moving(t, access, offset, size, 0);
+}
+
+static int op(fsdp_program *program, fsdp_stream stream, fsdp_operand operand) {
+  fsdp_instr instr = {
+      .kind = FSDP_INSTR_OP, .stream = stream, .op = FSDP_OP_ADD, .unit = -1, .module = -1, .policy = -1};
+  return fsdp_program_instr(program, &instr, &operand, 1);
+}
+
+static int collective(fsdp_program *program, fsdp_instr_kind kind, fsdp_group group, fsdp_stream stream,
+                      fsdp_operand a, fsdp_operand b) {
+  fsdp_instr instr = {.kind = kind, .stream = stream, .group = group, .unit = -1, .module = -1, .policy = -1};
+  return fsdp_program_instr(program, &instr, (fsdp_operand[]){a, b}, b.access ? 2 : 1);
+}
+
+static const fsdp_operand none = {0};
+
+// Completes the program, judges it and destroys it.
+static fsdp_violation judge(fsdp_program *program) {
+  fsdp_program_end_section(program);
+  fsdp_program_begin_section(program, FSDP_SECTION_UPDATE);
+  fsdp_program_end_section(program);
+  fsdp_program_lifetimes(program);
+  fsdp_memory_report report;
+  fsdp_memory_plan(program, &report);
+  fsdp_waits_infer(program);
+  fsdp_violation violation;
+  bool proved = fsdp_verify(program, &violation);
+  assert_int_equal(proved, violation.kind == FSDP_VIOLATION_NONE);
+  if (fsdp_mesh_ranks(&program->mesh) <= 64 && violation.kind != FSDP_VIOLATION_UNPROVED)
+    assert_int_equal(proved, oracle_accepts(program, ORACLE_HULL));
+  fsdp_program_destroy(program);
+  return violation;
+}
+
+static void assert_says(fsdp_violation violation, fsdp_violation_kind kind, const char *text) {
+  if (violation.kind != kind || !strstr(violation.message, text))
+    fail_msg("kind %d, %s; expected %d, %s", violation.kind, violation.message, kind, text);
+}
+
+// ---- What ranks read
+
+// Slots 0, 1 and 7 of eight are written, by writes that do not move; every rank reads its own.
+static void test_ranks_in_the_middle_read_nothing(void **state) {
+  (void)state;
+  fsdp_program *p = create(1, 8);
+  int t = tensor(p, 8);
+  op(p, FSDP_STREAM_COMPUTE, fixed(t, FSDP_WRITE, 0, 2 * SLOT));
+  op(p, FSDP_STREAM_COMPUTE, fixed(t, FSDP_WRITE, 7 * SLOT, SLOT));
+  op(p, FSDP_STREAM_REDUCE, moving(t, FSDP_READ, 0, SLOT, SLOT));
+  assert_says(judge(p), FSDP_VIOLATION_STALE_READ, "(rank 2), where nothing written lies");
+}
+
+// Without slot `hole` of `shards`, which only rank `hole` reads.
+static void test_a_hole_at_any_rank(void **state) {
+  (void)state;
+  for (int replicas = 1; replicas <= 3; replicas++) {
+    for (int shards = 2; shards <= 16; shards++) {
+      for (int hole = -1; hole < shards; hole++) {
+        fsdp_program *p = create(replicas, shards);
+        int t = tensor(p, shards);
+        if (hole != 0) op(p, FSDP_STREAM_COMPUTE, fixed(t, FSDP_WRITE, 0, (hole < 0 ? shards : hole) * SLOT));
+        if (hole >= 0 && hole + 1 < shards)
+          op(p, FSDP_STREAM_GATHER,
+             fixed(t, FSDP_WRITE, (hole + 1) * SLOT, (int64_t)(shards - hole - 1) * SLOT));
+        op(p, FSDP_STREAM_REDUCE, moving(t, FSDP_READ, 0, SLOT, SLOT));
+        char rank[32];
+        snprintf(rank, sizeof rank, "(rank %d)", hole);
+        if (hole >= 0)
+          assert_says(judge(p), FSDP_VIOLATION_STALE_READ, rank);
+        else
+          assert_int_equal(judge(p).kind, FSDP_VIOLATION_NONE);
+      }
+    }
+  }
+}
+
+// The stride of a read against the write's: equal on every rank, or on rank 0 alone.
+static void test_another_stride(void **state) {
+  (void)state;
+  const int shard_counts[] = {2, 3, 16, 17, 64, 16384};
+  for (int i = 0; i < 6; i++) {
+    for (int difference = -4; difference <= 4; difference += 4) {
+      int shards = shard_counts[i];
+      fsdp_program *p = create(1, shards);
+      int t = tensor(p, shards);
+      op(p, FSDP_STREAM_COMPUTE, moving(t, FSDP_WRITE, 0, SLOT, SLOT));
+      op(p, FSDP_STREAM_REDUCE, moving(t, FSDP_READ, 0, 4, SLOT + (difference < 0 ? -4 : 0)));
+      fsdp_violation violation = judge(p);
+      if (difference >= 0)
+        assert_int_equal(violation.kind, FSDP_VIOLATION_NONE);
+      else
+        assert_int_equal(violation.kind, FSDP_VIOLATION_STALE_READ);
+    }
+  }
+}
+
+// Written in pieces that move alike, by the reader's own stride, read across them.
+static void test_pieces_of_a_slot(void **state) {
+  (void)state;
+  for (int shards = 15; shards <= 18; shards++) {
+    for (int hole = 0; hole < 2; hole++) {
+      fsdp_program *p = create(2, shards);
+      int t = tensor(p, shards);
+      op(p, FSDP_STREAM_COMPUTE, moving(t, FSDP_WRITE, 24, SLOT - 24, SLOT));
+      op(p, FSDP_STREAM_COMPUTE, moving(t, FSDP_WRITE, 0, hole ? 20 : 24, SLOT));
+      op(p, FSDP_STREAM_REDUCE, moving(t, FSDP_READ, 8, SLOT - 12, SLOT));
+      fsdp_violation_kind kind = judge(p).kind;
+      assert_int_equal(kind, hole ? FSDP_VIOLATION_STALE_READ : FSDP_VIOLATION_NONE);
+    }
+  }
+}
+
+// All ranks but the first and the last two read what was never written: found rank by rank up to 16, rejected
+// without a rank above.
+static void test_many_ranks_are_not_guessed(void **state) {
+  (void)state;
+  for (int shards = 15; shards <= 18; shards++) {
+    for (int sound = 0; sound < 2; sound++) {
+      fsdp_program *p = create(1, shards);
+      int t = tensor(p, shards);
+      op(p, FSDP_STREAM_COMPUTE, moving(t, FSDP_WRITE, 0, SLOT, SLOT));
+      // Rank r reads slot shards - 1 - r, or (sound) that is written first, by a write that runs backwards.
+      if (sound) op(p, FSDP_STREAM_COMPUTE, moving(t, FSDP_WRITE, (shards - 1) * SLOT, SLOT, -SLOT));
+      op(p, FSDP_STREAM_REDUCE, moving(t, FSDP_READ, (shards - 1) * SLOT, SLOT, -SLOT));
+      assert_int_equal(judge(p).kind, sound ? FSDP_VIOLATION_NONE : FSDP_VIOLATION_STALE_READ);
+    }
+    // Every slot but those in the middle, written without moving: the ends are right, the middle is not.
+    fsdp_program *p = create(1, shards);
+    int t = tensor(p, shards);
+    op(p, FSDP_STREAM_COMPUTE, fixed(t, FSDP_WRITE, 0, 2 * SLOT));
+    op(p, FSDP_STREAM_COMPUTE, fixed(t, FSDP_WRITE, (shards - 1) * SLOT, SLOT));
+    op(p, FSDP_STREAM_REDUCE, moving(t, FSDP_READ, 0, SLOT, SLOT));
+    if (shards <= 16)
+      assert_says(judge(p), FSDP_VIOLATION_STALE_READ, "(rank 2)");
+    else
+      assert_says(judge(p), FSDP_VIOLATION_UNPROVED, "not proved for more than 16 ranks");
+  }
+}
+
+// A write that does not move as the first one did puts an end to what was known of it.
+static void test_a_write_between(void **state) {
+  (void)state;
+  for (int shards = 8; shards <= 40; shards += 32) {
+    fsdp_program *p = create(1, shards);
+    int a = tensor(p, shards);
+    op(p, FSDP_STREAM_COMPUTE, moving(a, FSDP_WRITE, 0, SLOT, SLOT));
+    op(p, FSDP_STREAM_REDUCE, moving(a, FSDP_READ, 0, SLOT, SLOT));
+    int b = tensor(p, shards); // takes a's bytes
+    op(p, FSDP_STREAM_COMPUTE, moving(b, FSDP_WRITE, 0, SLOT, SLOT));
+    op(p, FSDP_STREAM_REDUCE, moving(b, FSDP_READ, 0, SLOT, SLOT));
+    assert_int_equal(judge(p).kind, FSDP_VIOLATION_NONE);
+    p = create(1, shards);
+    a = tensor(p, shards), b = tensor(p, shards);
+    op(p, FSDP_STREAM_COMPUTE, moving(a, FSDP_WRITE, 0, SLOT, SLOT));
+    op(p, FSDP_STREAM_REDUCE, moving(a, FSDP_READ, 0, SLOT, SLOT));
+    op(p, FSDP_STREAM_REDUCE, moving(b, FSDP_READ, 0, SLOT, SLOT));
+    assert_says(judge(p), FSDP_VIOLATION_STALE_READ, "reads t1");
+  }
+}
+
+// ---- Collectives
+
+static fsdp_violation judge_gather(int shards, int64_t slot_bytes, int64_t offset, int64_t stride) {
+  fsdp_program *p = create(2, shards);
+  int t = tensor(p, shards + 2);
+  op(p, FSDP_STREAM_COMPUTE, fixed(t, FSDP_WRITE, 0, (int64_t)(shards + 2) * SLOT));
+  collective(p, FSDP_INSTR_ALL_GATHER, FSDP_GROUP_GATHER, FSDP_STREAM_GATHER,
+             moving(t, FSDP_READ, offset, slot_bytes, stride),
+             fixed(t, FSDP_WRITE, SLOT, (int64_t)shards * SLOT));
+  return judge(p);
+}
+
+static void test_all_gather_operands(void **state) {
+  (void)state;
+  for (int shards = 2; shards <= 40; shards += 19) {
+    assert_int_equal(judge_gather(shards, SLOT, SLOT, SLOT).kind, FSDP_VIOLATION_NONE);
+    assert_says(judge_gather(shards, SLOT - 4, SLOT, SLOT), FSDP_VIOLATION_OPERANDS,
+                "its output is not one input for each rank");
+    const int64_t wrong[][2] = {{0, SLOT}, {SLOT + 4, SLOT}, {SLOT, SLOT - 4}, {SLOT, 0}, {2 * SLOT, SLOT}};
+    for (int i = 0; i < 5; i++)
+      assert_says(judge_gather(shards, SLOT, wrong[i][0], wrong[i][1]), FSDP_VIOLATION_OPERANDS,
+                  "not this rank's slot of it on every rank");
+    // Beside the output no place is wrong.
+    assert_int_equal(judge_gather(shards, SLOT, 0, 0).kind, FSDP_VIOLATION_NONE);
+    assert_int_equal(judge_gather(shards, SLOT, (int64_t)(shards + 1) * SLOT, 0).kind, FSDP_VIOLATION_NONE);
+  }
+}
+
+static fsdp_violation judge_scatter(int shards, int64_t slot_bytes, int64_t offset, int64_t stride) {
+  fsdp_program *p = create(1, shards);
+  int t = tensor(p, shards + 1);
+  op(p, FSDP_STREAM_COMPUTE, fixed(t, FSDP_WRITE, 0, (int64_t)(shards + 1) * SLOT));
+  collective(p, FSDP_INSTR_REDUCE_SCATTER, FSDP_GROUP_REDUCE, FSDP_STREAM_REDUCE,
+             fixed(t, FSDP_READ, 0, (int64_t)shards * SLOT),
+             moving(t, FSDP_WRITE, offset, slot_bytes, stride));
+  return judge(p);
+}
+
+static void test_reduce_scatter_operands(void **state) {
+  (void)state;
+  for (int shards = 3; shards <= 35; shards += 16) {
+    assert_int_equal(judge_scatter(shards, SLOT, 0, SLOT).kind, FSDP_VIOLATION_NONE);
+    assert_int_equal(judge_scatter(shards, SLOT, 0, 0).kind, FSDP_VIOLATION_NONE);
+    assert_int_equal(judge_scatter(shards, SLOT, 2 * SLOT, 0).kind, FSDP_VIOLATION_NONE);
+    assert_int_equal(judge_scatter(shards, SLOT, (int64_t)shards * SLOT, 0).kind, FSDP_VIOLATION_NONE);
+    assert_says(judge_scatter(shards, SLOT / 2, 0, SLOT), FSDP_VIOLATION_OPERANDS,
+                "its input is not one output for each rank");
+    const int64_t wrong[][2] = {{4, 0}, {0, 4}, {(shards - 1) * SLOT + 4, 0}};
+    for (int i = 0; i < 3; i++)
+      assert_says(judge_scatter(shards, SLOT, wrong[i][0], wrong[i][1]), FSDP_VIOLATION_OPERANDS,
+                  "not at the start of one of its slots on every rank");
+  }
+}
+
+static fsdp_violation judge_instr(fsdp_instr_kind kind, fsdp_operand a, fsdp_operand b) {
+  fsdp_program *p = create(1, 2);
+  int host = tensor(p, 4), device = tensor(p, 4);
+  p->tensors[host].space = FSDP_SPACE_HOST;
+  op(p, FSDP_STREAM_COMPUTE, fixed(host, FSDP_WRITE, 0, 4 * SLOT));
+  op(p, FSDP_STREAM_COMPUTE, fixed(device, FSDP_WRITE, 0, 4 * SLOT));
+  collective(p, kind, FSDP_GROUP_WORLD, FSDP_STREAM_REDUCE, a, b);
+  return judge(p);
+}
+
+static void test_copies_and_sums(void **state) {
+  (void)state;
+  enum { HOST, DEVICE };
+  fsdp_operand from = fixed(HOST, FSDP_READ, 0, SLOT), to = fixed(DEVICE, FSDP_WRITE, SLOT, SLOT);
+  assert_int_equal(judge_instr(FSDP_INSTR_COPY_UP, from, to).kind, FSDP_VIOLATION_NONE);
+  assert_says(judge_instr(FSDP_INSTR_COPY_DOWN, from, to), FSDP_VIOLATION_OPERANDS, "the wrong memory");
+  to.size_bytes += 4;
+  assert_says(judge_instr(FSDP_INSTR_COPY_UP, from, to), FSDP_VIOLATION_OPERANDS, "differ in size");
+  to.size_bytes = SLOT, to.dtype = FSDP_BF16;
+  assert_says(judge_instr(FSDP_INSTR_COPY_UP, from, to), FSDP_VIOLATION_OPERANDS, "one dtype");
+  assert_says(judge_instr(FSDP_INSTR_COPY_UP, from, none), FSDP_VIOLATION_OPERANDS, "the operands");
+  fsdp_operand sum = fixed(DEVICE, FSDP_UPDATE, 0, SLOT);
+  assert_int_equal(judge_instr(FSDP_INSTR_ALL_REDUCE, sum, none).kind, FSDP_VIOLATION_NONE);
+  assert_says(judge_instr(FSDP_INSTR_ALL_REDUCE, sum, sum), FSDP_VIOLATION_OPERANDS, "the operands");
+  sum.access = FSDP_READ;
+  assert_says(judge_instr(FSDP_INSTR_ALL_REDUCE, sum, none), FSDP_VIOLATION_OPERANDS, "read and written");
+  sum = fixed(HOST, FSDP_UPDATE, 0, SLOT);
+  assert_says(judge_instr(FSDP_INSTR_ALL_REDUCE, sum, none), FSDP_VIOLATION_OPERANDS, "the wrong memory");
+  sum = fixed(DEVICE, FSDP_UPDATE, 0, SLOT - 2);
+  assert_says(judge_instr(FSDP_INSTR_ALL_REDUCE, sum, none), FSDP_VIOLATION_OPERANDS, "whole elements");
+}
+
+static void test_one_communicator_on_two_streams(void **state) {
+  (void)state;
+  fsdp_program *p = create(2, 2);
+  int t = tensor(p, 1), u = tensor(p, 1);
+  op(p, FSDP_STREAM_COMPUTE, fixed(t, FSDP_WRITE, 0, SLOT));
+  op(p, FSDP_STREAM_COMPUTE, fixed(u, FSDP_WRITE, 0, SLOT));
+  collective(p, FSDP_INSTR_ALL_REDUCE, FSDP_GROUP_WORLD, FSDP_STREAM_REDUCE, fixed(t, FSDP_UPDATE, 0, SLOT),
+             none);
+  collective(p, FSDP_INSTR_ALL_REDUCE, FSDP_GROUP_WORLD, FSDP_STREAM_GATHER, fixed(u, FSDP_UPDATE, 0, SLOT),
+             none);
+  assert_says(judge(p), FSDP_VIOLATION_COMMUNICATOR, "use one communicator from two streams");
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_ranks_in_the_middle_read_nothing),
+      cmocka_unit_test(test_a_hole_at_any_rank),
+      cmocka_unit_test(test_another_stride),
+      cmocka_unit_test(test_pieces_of_a_slot),
+      cmocka_unit_test(test_many_ranks_are_not_guessed),
+      cmocka_unit_test(test_a_write_between),
+      cmocka_unit_test(test_all_gather_operands),
+      cmocka_unit_test(test_reduce_scatter_operands),
+      cmocka_unit_test(test_copies_and_sums),
+      cmocka_unit_test(test_one_communicator_on_two_streams),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
