@@ -7,6 +7,7 @@
 // --messages ranks of one node read each other directly.
 #include "runtime/base/check.h"
 #include "runtime/comm/world.h"
+#include "runtime/device/device.h"
 #include "runtime/exec/profile.h"
 
 #include <string.h>
@@ -32,7 +33,7 @@ static float value_of(int rank, int64_t index) {
 }
 
 static void put(const bench *self, int64_t index, float value) {
-  void *buffer = self->device->arena[FSDP_SPACE_DEVICE];
+  void *buffer = self->device->arenas.memory[FSDP_SPACE_DEVICE];
   if (self->dtype == FSDP_F32)
     ((float *)buffer)[index] = value;
   else
@@ -40,7 +41,7 @@ static void put(const bench *self, int64_t index, float value) {
 }
 
 static float get(const bench *self, int64_t index) {
-  const void *buffer = self->device->arena[FSDP_SPACE_DEVICE];
+  const void *buffer = self->device->arenas.memory[FSDP_SPACE_DEVICE];
   return self->dtype == FSDP_F32 ? ((const float *)buffer)[index]
                                  : fsdp_bf16_to_f32(((const fsdp_bf16 *)buffer)[index]);
 }
@@ -48,7 +49,7 @@ static float get(const bench *self, int64_t index) {
 // Everything in place, as training does.
 static void run(const bench *self, operation what, int64_t elems) {
   int64_t slot = elems / self->comm->size;
-  char *buffer = (char *)self->device->arena[FSDP_SPACE_DEVICE];
+  char *buffer = (char *)self->device->arenas.memory[FSDP_SPACE_DEVICE];
   char *own = buffer + self->comm->rank * slot * fsdp_dtype_bytes(self->dtype);
   fsdp_collective call = {.dtype = self->dtype, .elems = what == ALL_REDUCE ? elems : slot};
   call.input = what == ALL_GATHER ? own : buffer;
@@ -144,7 +145,7 @@ int main(int argc, char **argv) {
   FSDP_CHECK(status == FSDP_OK, "%s", error.message);
   fsdp_mesh mesh = {{1, self.world->size}};
   fsdp_comms comms;
-  fsdp_comms_config config = {.mesh = &mesh, .device = self.device, .messages = messages};
+  fsdp_comms_config config = {.mesh = &mesh, .arenas = &self.device->arenas, .messages = messages};
   status = fsdp_world_comms(self.world, &config, &comms, &error);
   FSDP_CHECK(status == FSDP_OK, "%s", error.message);
   self.comm = comms.group[FSDP_GROUP_GATHER];

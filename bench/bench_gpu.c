@@ -14,9 +14,9 @@
 #include "kernels/cuda/cuda_kernels.h"
 #include "launcher/cli/setup.h"
 #include "runtime/base/check.h"
+#include "runtime/base/cuda_check.h"
 #include "runtime/base/random.h"
 #include "runtime/base/size.h"
-#include "runtime/device/cuda_check.h"
 
 #include <jansson.h>
 #include <math.h>

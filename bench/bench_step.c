@@ -12,6 +12,7 @@
 #include "launcher/train/feed.h"
 #include "launcher/train/placement.h"
 #include "runtime/base/random.h"
+#include "runtime/exec/device_config.h"
 #include "runtime/exec/state.h"
 
 #include <math.h>
@@ -74,7 +75,7 @@ static fsdp_status open_device(bench *b, fsdp_error *error) {
   config.shared = b->world->size > 1;
   fsdp_status status = fsdp_device_cpu()->create(&config, &b->device, error);
   if (status != FSDP_OK) return status;
-  fsdp_comms_config comms = {.mesh = &b->setup.plan->config.mesh, .device = b->device};
+  fsdp_comms_config comms = {.mesh = &b->setup.plan->config.mesh, .arenas = &b->device->arenas};
   status = fsdp_world_comms(b->world, &comms, &b->comms, error);
   if (status != FSDP_OK) return status;
   fsdp_executor_config executor = {

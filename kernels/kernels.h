@@ -63,6 +63,24 @@ typedef struct fsdp_kernel_table {
   fsdp_kernel kernels[FSDP_OP_KIND_COUNT];
 } fsdp_kernel_table;
 
+// The kernels of a device with queues of its own, and what they ask of whoever launches them.
+typedef struct fsdp_kernel_backend {
+  const fsdp_kernel_table *table;
+  // Before the first launch, once the operands are known: `workspace` is the planned scratch of the matrix
+  // products, or NULL. Then, for every call that the program will make, what there is to decide. At the end,
+  // when the streams are idle, close.
+  void (*open)(void *workspace);
+  void (*prepare)(const fsdp_kernel_call *call);
+  void (*close)(void);
+  // New weights, as fsdp_random_normal draws them, where they are to lie; enqueues on `stream`.
+  void (*draw)(const fsdp_drawing *drawing, void *out, fsdp_dtype dtype, void *stream);
+  // The error of loading a kernel on the current device; 0: it can run there.
+  int (*probe)(void);
+} fsdp_kernel_backend;
+
+// The CUDA device's; NULL in a build without CUDA.
+const fsdp_kernel_backend *fsdp_cuda_backend(void);
+
 // The CPU's, at the best instruction set level of this core.
 const fsdp_kernel_table *fsdp_cpu_kernels(void);
 

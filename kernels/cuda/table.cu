@@ -42,6 +42,12 @@ extern "C" const fsdp_kernel_table *fsdp_cuda_kernels(void) {
   return &table;
 }
 
+extern "C" const fsdp_kernel_backend *fsdp_cuda_backend() {
+  static const fsdp_kernel_backend backend = {
+      &table, fsdp_cuda_gemm_open, fsdp_cuda_prepare, fsdp_cuda_gemm_close, fsdp_cuda_draw, fsdp_cuda_probe};
+  return &backend;
+}
+
 extern "C" void fsdp_cuda_prepare(const fsdp_kernel_call *call) {
   prepares_only = true;
   table.kernels[call->kind](call);

@@ -4,7 +4,7 @@
 #include "launcher/train/stop.h"
 #include "launcher/train/train.h"
 #include "runtime/base/check.h"
-#include "runtime/device/gpu.h"
+#include "runtime/exec/gpu_choice.h"
 
 #include <stdio.h>
 

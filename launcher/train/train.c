@@ -8,6 +8,7 @@
 #include "runtime/base/size.h"
 #include "runtime/comm/comm_nccl.h"
 #include "runtime/exec/access_trace.h"
+#include "runtime/exec/device_config.h"
 #include "runtime/exec/state.h"
 
 #include <inttypes.h>
@@ -41,7 +42,7 @@ static fsdp_status plan(fsdp_trainer *t, fsdp_error *error) {
                             .machine_bytes = fsdp_capacity_machine_bytes(),
                             .gpu = t->gpu->present};
   error->status = FSDP_OK;
-  if (ranks.gpu) fsdp_gpu_free_bytes(t->gpu, &ranks.gpu_bytes, error);
+  if (ranks.gpu) fsdp_gpu_free_bytes(t->gpu, fsdp_cuda_backend()->probe, &ranks.gpu_bytes, error);
   if (error->status == FSDP_OK) {
     fsdp_setup_create(t->options, FSDP_PROGRAM_TRAIN, &ranks, &t->setup, error);
   }
@@ -161,9 +162,11 @@ static fsdp_status open_files(fsdp_trainer *t, fsdp_error *error) {
 }
 
 static fsdp_status create_device(fsdp_trainer *t, fsdp_error *error) {
-  fsdp_device_config config = {.shared = t->world->size > 1,
-                               .ordinal = t->gpu->ordinal,
-                               .registered = t->options->nccl_register && t->world->size > 1};
+  fsdp_device_config config = {.shared = t->world->size > 1, .ordinal = t->gpu->ordinal};
+  if (t->options->nccl_register && t->world->size > 1) {
+    config.allocate = fsdp_nccl_alloc;
+    config.release = fsdp_nccl_free;
+  }
   fsdp_device_configure(t->setup.plan->program, fsdp_trainer_threads(t), &config);
   const fsdp_device_table *table = t->gpu->present ? fsdp_device_cuda() : fsdp_device_cpu();
   return table->create(&config, &t->device, error);
@@ -173,12 +176,12 @@ static fsdp_status create_comms(fsdp_trainer *t, fsdp_error *error) {
   const fsdp_mesh *mesh = &t->setup.plan->config.mesh;
   if (t->gpu->present) {
     fsdp_nccl_config config = {.mesh = mesh,
-                               .device = t->device,
+                               .arenas = &t->device->arenas,
                                .timeout_s = (int)t->options->comm_timeout,
                                .registers = t->options->nccl_register};
     return fsdp_nccl_comms(t->world, &config, &t->comms, error);
   }
-  fsdp_comms_config config = {.mesh = mesh, .device = t->device};
+  fsdp_comms_config config = {.mesh = mesh, .arenas = &t->device->arenas};
   return fsdp_world_comms(t->world, &config, &t->comms, error);
 }
 
@@ -196,6 +199,7 @@ static void create_executor(fsdp_trainer *t) {
   fsdp_executor_config config = {.plan = t->setup.plan,
                                  .rank = t->world->rank,
                                  .device = t->device,
+                                 .kernels = t->gpu->present ? fsdp_cuda_backend() : NULL,
                                  .callbacks = {.context = &t->feed,
                                                .feed_step = fsdp_feed_step,
                                                .feed_batch = fsdp_feed_batch,
@@ -210,7 +214,7 @@ static void create_executor(fsdp_trainer *t) {
 
 // New weights or the folder's, each of which is drawn or read by one of the ranks that share it.
 static fsdp_status start_state(fsdp_trainer *t, fsdp_error *error) {
-  if (!t->weights && t->device->table->draw) {
+  if (!t->weights && t->gpu->present) {
     fsdp_state_draw(t->executor, (uint64_t)t->options->seed);
   } else {
     t->drawers = fsdp_pool_create(t->placement->core_count);

@@ -12,13 +12,15 @@
 fsdp_board_slot fsdp_board_nobody;
 fsdp_board_slot *fsdp_board_mine = &fsdp_board_nobody;
 
-static pthread_mutex_t plan_mutex = PTHREAD_MUTEX_INITIALIZER;
-static const fsdp_plan *known_plan;
+static pthread_mutex_t namer_mutex = PTHREAD_MUTEX_INITIALIZER;
+static fsdp_board_namer name_place;
+static const void *name_owner;
 
-void fsdp_board_set_plan(const fsdp_plan *plan) {
-  pthread_mutex_lock(&plan_mutex);
-  known_plan = plan;
-  pthread_mutex_unlock(&plan_mutex);
+void fsdp_board_set_namer(fsdp_board_namer namer, const void *owner) {
+  pthread_mutex_lock(&namer_mutex);
+  name_place = namer;
+  name_owner = owner;
+  pthread_mutex_unlock(&namer_mutex);
 }
 
 // ---- Slots
@@ -120,20 +122,9 @@ static const char *activity_name(int activity) {
 static void say_place(sentence *s, fsdp_place place, const fsdp_board_view *view) {
   int position = fsdp_place_position(place);
   say(s, "%d", position);
-  const fsdp_plan *plan = known_plan;
-  if (plan && position < plan->program->instr_count) {
-    const fsdp_instr *instr = &plan->program->instrs[position];
-    bool is_op = instr->kind == FSDP_INSTR_OP;
-    say(s, ", %s", is_op ? fsdp_op_name(instr->op) : fsdp_instr_kind_name(instr->kind));
-    char path[FSDP_NAME_BYTES] = "";
-    if (instr->module >= 0) {
-      fsdp_graph_module_path(plan->graph, instr->module, path);
-    } else if (instr->unit >= 0) {
-      const char *unit = plan->units->units[instr->unit].path;
-      snprintf(path, sizeof path, "%s", unit[0] ? unit : "the root unit");
-    }
-    if (path[0]) say(s, " of %s", path);
-  }
+  char name[256] = "";
+  if (name_place) name_place(name_owner, position, name, sizeof name);
+  if (name[0]) say(s, ", %s", name);
   if (fsdp_place_step(place) > 0) say(s, ", step %" PRId64, view->first_step + fsdp_place_step(place));
 }
 
@@ -227,7 +218,7 @@ void fsdp_board_explain(const fsdp_board_rank *ranks, int count, int self, char 
     bool waits = ranks[r].state == FSDP_RANK_ALIVE && fsdp_board_waiting_lane(&ranks[r].view) >= 0;
     if (waits && (waiter < 0 || r == self)) waiter = r;
   }
-  pthread_mutex_lock(&plan_mutex);
+  pthread_mutex_lock(&namer_mutex);
   const char *separator = "";
   if (waiter >= 0) {
     say_waiting(&s, ranks, waiter);
@@ -247,5 +238,5 @@ void fsdp_board_explain(const fsdp_board_rank *ranks, int count, int self, char 
     separator = "; ";
   }
   if (left_out > 0) say(&s, "; and %d more rank%s like it", left_out, left_out == 1 ? "" : "s");
-  pthread_mutex_unlock(&plan_mutex);
+  pthread_mutex_unlock(&namer_mutex);
 }

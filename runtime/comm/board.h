@@ -9,10 +9,11 @@
 // threads) writers write to a slot that nobody reads, so that they need not ask.
 #pragma once
 
-#include "runtime/plan/plan.h"
+#include "runtime/base/stream.h"
 
 #include <stdatomic.h>
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 // What a rank is doing outside its instructions.
@@ -132,9 +133,12 @@ typedef struct fsdp_board_rank {
   const char *host;
 } fsdp_board_rank;
 
-// Whose program the places are of, so that messages can name instructions; all ranks have the same. NULL
-// before the plan goes.
-void fsdp_board_set_plan(const fsdp_plan *plan);
+// How messages name the instruction at a list position: "all_gather of model.layers.3" into `text`; all ranks
+// have the same list.
+typedef void (*fsdp_board_namer)(const void *owner, int position, char *text, size_t bytes);
+
+// Sets it; NULL before `owner` goes, and numbers are all that is told.
+void fsdp_board_set_namer(fsdp_board_namer namer, const void *owner);
 
 // Who waits for whom and where, as part of a sentence: "rank 3 (host b) waits at instruction 412, all_gather
 // of model.layers.3, step 17; rank 1 (host a) last finished 398, ...". `self` is the rank that speaks; where

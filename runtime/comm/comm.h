@@ -20,7 +20,8 @@
 // whose ranks do not come.
 #pragma once
 
-#include "kernels/kernels.h"
+#include "runtime/base/access.h"
+#include "runtime/base/dtype.h"
 #include "runtime/comm/board.h"
 
 typedef struct fsdp_comm fsdp_comm;

@@ -1,6 +1,6 @@
 // The group of one rank on the CUDA device.
+#include "runtime/base/cuda_check.h"
 #include "runtime/comm/comm_nccl.h"
-#include "runtime/device/cuda_check.h"
 
 static void copy_in_order(const fsdp_collective *call, int64_t bytes) {
   CALL_CUDA(cudaMemcpyAsync(call->output, call->input, (size_t)bytes, cudaMemcpyDeviceToDevice,

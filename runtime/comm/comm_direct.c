@@ -42,7 +42,7 @@ struct fsdp_direct_control {
 typedef struct direct_comm {
   fsdp_comm base;
   fsdp_direct_control *control;
-  const fsdp_device *device; // NULL: threads
+  const fsdp_arenas *arenas; // NULL: threads
   int *peer_files;
   uint32_t meetings;     // that this rank has come to
   int turn;              // of `small`
@@ -62,7 +62,7 @@ static void meet(direct_comm *self) {
   fsdp_direct_control *control = self->control;
   uint32_t mine = ++self->meetings;
   uint64_t arrived = atomic_fetch_add(&control->arrivals, 1) + 1;
-  int private_flag = self->device ? 0 : FUTEX_PRIVATE_FLAG;
+  int private_flag = self->arenas ? 0 : FUTEX_PRIVATE_FLAG;
   if (arrived % (uint64_t)self->base.size == 0) {
     atomic_store(&control->generation, mine);
     syscall(SYS_futex, &control->generation, FUTEX_WAKE | private_flag, INT_MAX, NULL, NULL, 0);
@@ -80,12 +80,12 @@ static void meet(direct_comm *self) {
 
 static void publish(direct_comm *self, const void *buffer, int64_t bytes) {
   place *mine = &self->control->members[self->base.rank].place;
-  if (!self->device) {
+  if (!self->arenas) {
     mine->at = (uintptr_t)buffer;
     return;
   }
   int64_t offset = 0;
-  bool inside = fsdp_device_locate(self->device, buffer, bytes, &mine->space, &offset);
+  bool inside = fsdp_arenas_locate(self->arenas, buffer, bytes, &mine->space, &offset);
   FSDP_CHECK(inside, "a buffer of a collective of %lld bytes lies in no arena", (long long)bytes);
   mine->at = (uintptr_t)offset;
 }
@@ -104,7 +104,7 @@ static void read_file(int file, void *destination, int64_t bytes, uintptr_t offs
 static void copy_from(direct_comm *self, int peer, int64_t offset, void *destination, int64_t bytes) {
   const place *source = &self->control->members[peer].place;
   uintptr_t at = source->at + (uintptr_t)offset;
-  if (self->device) {
+  if (self->arenas) {
     read_file(self->peer_files[peer * FSDP_SPACE_COUNT + (int)source->space], destination, bytes, at);
   } else {
     memcpy(destination, (const void *)at, (size_t)bytes);
@@ -115,8 +115,8 @@ static void copy_from(direct_comm *self, int peer, int64_t offset, void *destina
 static const void *view_of(direct_comm *self, int peer, int64_t offset, int64_t bytes) {
   const place *source = &self->control->members[peer].place;
   uintptr_t at = source->at + (uintptr_t)offset;
-  if (!self->device) return (const void *)at;
-  if (peer == self->base.rank) return self->device->arena[source->space] + at;
+  if (!self->arenas) return (const void *)at;
+  if (peer == self->base.rank) return self->arenas->memory[source->space] + at;
   copy_from(self, peer, offset, self->values, bytes);
   return self->values;
 }
@@ -234,12 +234,12 @@ fsdp_comm *fsdp_direct_create(const fsdp_direct_config *config) {
   direct_comm *self = fsdp_alloc_zeroed(1, sizeof *self);
   self->base = (fsdp_comm){.table = &table, .rank = config->rank, .size = config->size};
   self->control = config->control;
-  self->device = config->device;
+  self->arenas = config->arenas;
   self->sum = fsdp_comm_sum_create();
   self->values = fsdp_alloc(FSDP_COMM_SUM_TILE_ELEMS * sizeof(float));
   self->release = config->release;
   self->owner = config->owner;
-  if (config->device) {
+  if (config->arenas) {
     size_t files = (size_t)config->size * FSDP_SPACE_COUNT;
     self->peer_files = fsdp_alloc(files * sizeof *self->peer_files);
     memcpy(self->peer_files, config->peer_files, files * sizeof *self->peer_files);

@@ -6,12 +6,12 @@
 //   call:  publish where my buffer is ─► meet ─► read the peers' ─► meet (my buffer may change again)
 //
 // Every byte moves once, straight to where it is needed: no library's buffers, no temporary but two tiles.
-// Peers are threads, whose memory is at hand, or processes, whose arenas are files (device.h) that are read
+// Peers are threads, whose memory is at hand, or processes, whose arenas are files (arenas.h) that are read
 // in place: mapping them would count a peer's pages as this process's memory. Ranks that wait sleep (futex).
 #pragma once
 
+#include "runtime/base/arenas.h"
 #include "runtime/comm/comm.h"
-#include "runtime/device/device.h"
 
 typedef struct fsdp_direct_control fsdp_direct_control;
 
@@ -19,9 +19,9 @@ typedef struct fsdp_direct_config {
   int rank, size;
   // Zeroed memory of fsdp_direct_control_bytes(size), the same for all ranks of the group.
   fsdp_direct_control *control;
-  // Processes: this rank's device and by peer the descriptors of its arenas, size * FSDP_SPACE_COUNT of them,
+  // Processes: this rank's arenas and by peer the descriptors of its arenas, size * FSDP_SPACE_COUNT of them,
   // owned by the communicator from now on (-1 where there is none). Threads: NULL.
-  const fsdp_device *device;
+  const fsdp_arenas *arenas;
   const int *peer_files;
   void (*release)(fsdp_direct_control *control, void *owner); // at destruction; may be NULL
   void *owner;

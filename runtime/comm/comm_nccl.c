@@ -2,8 +2,8 @@
 #include "runtime/comm/comm_nccl.h"
 
 #include "runtime/base/check.h"
+#include "runtime/base/cuda_check.h"
 #include "runtime/comm/watchdog.h"
-#include "runtime/device/cuda_check.h"
 
 #include <nccl.h>
 #include <pthread.h>
@@ -211,10 +211,10 @@ static fsdp_status split(const fsdp_world *world, const fsdp_nccl_config *config
 }
 
 static fsdp_status register_arena(const fsdp_nccl_config *config, nccl_comm *comm, fsdp_error *error) {
-  const fsdp_device *device = config->device;
-  if (!config->registers || device->arena_bytes[FSDP_SPACE_DEVICE] == 0) return FSDP_OK;
-  ncclResult_t result = ncclCommRegister(comm->comm, device->arena[FSDP_SPACE_DEVICE],
-                                         (size_t)device->arena_bytes[FSDP_SPACE_DEVICE], &comm->registration);
+  const fsdp_arenas *arenas = config->arenas;
+  if (!config->registers || arenas->bytes[FSDP_SPACE_DEVICE] == 0) return FSDP_OK;
+  ncclResult_t result = ncclCommRegister(comm->comm, arenas->memory[FSDP_SPACE_DEVICE],
+                                         (size_t)arenas->bytes[FSDP_SPACE_DEVICE], &comm->registration);
   result = settle(comm->comm, result, config->timeout_s);
   if (result == ncclSuccess) return FSDP_OK;
   return fail_start("ncclCommRegister", comm->comm, result, config->timeout_s, error);

@@ -11,9 +11,9 @@
 
 typedef struct fsdp_nccl_config {
   const fsdp_mesh *mesh;
-  const fsdp_device *device; // CUDA; buffers of collectives lie in its arena
+  const fsdp_arenas *arenas; // of the CUDA device; buffers of collectives lie there
   int timeout_s;             // of the start, and of a step without progress
-  bool registers;            // register the arena with every communicator (fsdp_device_config.registered)
+  bool registers;            // register the arena, memory of fsdp_nccl_alloc, with every communicator
 } fsdp_nccl_config;
 
 // The communicators of this rank's groups; every rank must call it. A group of one rank copies and nothing

@@ -1,45 +1,70 @@
 #include "runtime/comm/comm_sum.h"
 
 #include "runtime/base/check.h"
-#include "runtime/base/pool.h"
+
+// Compiled for two instruction set levels, of which the loader takes this core's best. An instrumented
+// build keeps to one: the loader asks before the sanitizer's runtime is there.
+#if defined __x86_64__ && !defined FSDP_SANITIZE_ADDRESS && !defined FSDP_SANITIZE_THREAD
+#define LEVELS __attribute__((target_clones("avx2", "default")))
+#else
+#define LEVELS
+#endif
 
 struct fsdp_comm_sum {
-  fsdp_pool *pool; // of one thread: a collective runs on its stream's worker
   float sums[FSDP_COMM_SUM_TILE_ELEMS];
 };
 
 fsdp_comm_sum *fsdp_comm_sum_create(void) {
-  fsdp_comm_sum *sum = fsdp_alloc(sizeof *sum);
-  sum->pool = fsdp_pool_create(1);
-  return sum;
+  return fsdp_alloc(sizeof(fsdp_comm_sum));
 }
 
 void fsdp_comm_sum_destroy(fsdp_comm_sum *sum) {
-  if (!sum) return;
-  fsdp_pool_destroy(sum->pool);
   free(sum);
 }
 
-// destination = source, or destination += source.
-static void apply(fsdp_comm_sum *sum, fsdp_op_kind kind, fsdp_view source, fsdp_view destination) {
-  static const fsdp_op_attrs attrs;
-  source.access = FSDP_READ;
-  destination.access = kind == FSDP_OP_ADD ? FSDP_UPDATE : FSDP_WRITE;
-  const fsdp_view operands[2] = {source, destination};
-  fsdp_kernel_call call = {
-      .kind = kind, .attrs = &attrs, .operands = operands, .operand_count = 2, .pool = sum->pool};
-  fsdp_cpu_kernels()->kernels[kind](&call);
+LEVELS static void set_bf16(float *restrict sums, const fsdp_bf16 *restrict values, int64_t elems) {
+  for (int64_t i = 0; i < elems; i++) sums[i] = fsdp_bf16_to_f32(values[i]);
+}
+
+LEVELS static void add_bf16(float *restrict sums, const fsdp_bf16 *restrict values, int64_t elems) {
+  for (int64_t i = 0; i < elems; i++) sums[i] += fsdp_bf16_to_f32(values[i]);
+}
+
+LEVELS static void add_f32(float *restrict sums, const float *restrict values, int64_t elems) {
+  for (int64_t i = 0; i < elems; i++) sums[i] += values[i];
+}
+
+// As fsdp_bf16_from_f32, without a branch so that it becomes vector code.
+LEVELS static void store_bf16(const float *restrict sums, fsdp_bf16 *restrict output, int64_t elems) {
+  for (int64_t i = 0; i < elems; i++) {
+    uint32_t bits;
+    memcpy(&bits, sums + i, sizeof bits);
+    uint32_t rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16, quiet = bits >> 16 | 0x40u;
+    output[i] = (fsdp_bf16)((bits & 0x7fffffffu) > 0x7f800000u ? quiet : rounded);
+  }
+}
+
+static void check(int64_t elems, fsdp_dtype dtype) {
+  FSDP_CHECK(elems <= FSDP_COMM_SUM_TILE_ELEMS, "%lld elements in a tile", (long long)elems);
+  FSDP_CHECK(dtype == FSDP_F32 || dtype == FSDP_BF16, "a sum of %s", fsdp_dtype_name(dtype));
 }
 
 void fsdp_comm_sum_add(fsdp_comm_sum *sum, bool first, const void *values, int64_t elems, fsdp_dtype dtype) {
-  FSDP_CHECK(elems <= FSDP_COMM_SUM_TILE_ELEMS, "%lld elements in a tile", (long long)elems);
-  // Views have no const data; a kernel only reads an operand of access READ.
-  fsdp_view source = {.data = (void *)(uintptr_t)values, .numel = elems, .dtype = dtype};
-  fsdp_view sums = {.data = sum->sums, .numel = elems, .dtype = FSDP_F32};
-  apply(sum, first ? FSDP_OP_CAST : FSDP_OP_ADD, source, sums);
+  check(elems, dtype);
+  if (dtype == FSDP_BF16) {
+    (first ? set_bf16 : add_bf16)(sum->sums, values, elems);
+  } else if (first) {
+    memcpy(sum->sums, values, (size_t)elems * sizeof *sum->sums);
+  } else {
+    add_f32(sum->sums, values, elems);
+  }
 }
 
 void fsdp_comm_sum_store(fsdp_comm_sum *sum, void *output, int64_t elems, fsdp_dtype dtype) {
-  fsdp_view sums = {.data = sum->sums, .numel = elems, .dtype = FSDP_F32};
-  apply(sum, FSDP_OP_CAST, sums, (fsdp_view){.data = output, .numel = elems, .dtype = dtype});
+  check(elems, dtype);
+  if (dtype == FSDP_BF16) {
+    store_bf16(sum->sums, output, elems);
+  } else {
+    memcpy(output, sum->sums, (size_t)elems * sizeof *sum->sums);
+  }
 }

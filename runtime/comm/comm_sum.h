@@ -1,8 +1,8 @@
 // Sums of several ranks' values: a tile of fp32 sums, into which tiles of fp32 or bf16 are added one after
-// another, and which is rounded once at the end. By the elementwise kernels of the CPU.
+// another, and which is rounded once at the end.
 #pragma once
 
-#include "kernels/kernels.h"
+#include "runtime/base/dtype.h"
 
 #include <stdbool.h>
 
@@ -11,7 +11,7 @@
 
 typedef struct fsdp_comm_sum fsdp_comm_sum;
 
-// One tile and the thread that adds: the caller's.
+// One tile; the caller's thread adds.
 fsdp_comm_sum *fsdp_comm_sum_create(void);
 void fsdp_comm_sum_destroy(fsdp_comm_sum *sum); // NULL is allowed
 

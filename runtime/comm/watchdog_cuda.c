@@ -1,6 +1,6 @@
 #include "runtime/base/check.h"
+#include "runtime/base/cuda_check.h"
 #include "runtime/comm/watchdog.h"
-#include "runtime/device/cuda_check.h"
 
 #include <errno.h>
 #include <inttypes.h>

@@ -4,11 +4,11 @@
 // inside a step but the communicators that fsdp_world_comms hands out.
 #pragma once
 
+#include "runtime/base/arenas.h"
 #include "runtime/base/job.h"
 #include "runtime/base/status.h"
 #include "runtime/comm/comm.h"
 #include "runtime/comm/watch.h"
-#include "runtime/device/device.h"
 #include "runtime/plan/layout/mesh.h"
 
 typedef struct fsdp_world {
@@ -72,7 +72,7 @@ typedef struct fsdp_comms {
 
 typedef struct fsdp_comms_config {
   const fsdp_mesh *mesh;
-  const fsdp_device *device; // buffers of collectives lie in its arenas
+  const fsdp_arenas *arenas; // buffers of collectives lie there
   bool messages;             // send messages even where peers could be read directly (tests, benchmarks)
   int64_t piece_bytes;       // of messages, at most; 0: the default
 } fsdp_comms_config;

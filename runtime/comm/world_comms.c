@@ -52,7 +52,7 @@ static bool open_group(builder *self, fsdp_group group) {
     if (peer->node != self->ranks[rank].node) return false;
     int place = fsdp_mesh_group_rank(mesh, group, r);
     for (int s = 0; s < FSDP_SPACE_COUNT; s++) {
-      if (self->config->device->arena_bytes[s] == 0 && peer->arena[s].descriptor < 0) continue;
+      if (self->config->arenas->bytes[s] == 0 && peer->arena[s].descriptor < 0) continue;
       files[place * FSDP_SPACE_COUNT + s] = fsdp_shared_file_open(peer->process, &peer->arena[s]);
       if (files[place * FSDP_SPACE_COUNT + s] < 0) return false;
     }
@@ -82,7 +82,7 @@ static fsdp_comm *create_direct(builder *self, fsdp_group group) {
       &(fsdp_direct_config){.rank = fsdp_mesh_group_rank(mesh, group, self->world->rank),
                             .size = fsdp_mesh_group_size(mesh, group),
                             .control = self->controls[group],
-                            .device = self->config->device,
+                            .arenas = self->config->arenas,
                             .peer_files = self->peer_files[group],
                             .release = release_control,
                             .owner = bytes});
@@ -129,7 +129,7 @@ fsdp_status fsdp_world_comms(fsdp_world *world, const fsdp_comms_config *config,
   introduction mine = {.process = getpid(), .node = world->node_index};
   int control_files[FSDP_GROUP_COUNT];
   for (int s = 0; s < FSDP_SPACE_COUNT; s++)
-    mine.arena[s] = fsdp_shared_file_describe(config->device->arena_file[s]);
+    mine.arena[s] = fsdp_shared_file_describe(config->arenas->file[s]);
   for (int g = 0; g < FSDP_GROUP_COUNT; g++) {
     bool leads = fsdp_mesh_group_rank(mesh, (fsdp_group)g, world->rank) == 0;
     control_files[g] =

@@ -10,16 +10,19 @@
 // that was launched before, so queues always drain.
 #pragma once
 
-#include "kernels/kernels.h"
+#include "runtime/base/arenas.h"
+#include "runtime/base/pool.h"
 #include "runtime/base/status.h"
-#include "runtime/plan/program/program.h"
+#include "runtime/base/stream.h"
+
+#include <stdbool.h>
+#include <stdint.h>
 
 typedef struct fsdp_device fsdp_device;
 
 // What work sees of the stream that it runs on.
 typedef struct fsdp_stream_context {
   fsdp_stream stream;
-  const fsdp_kernel_table *kernels;
   const struct fsdp_device_table *table;
   fsdp_pool *pool; // threads of CPU kernels, this stream's own
   void *native;    // CUDA: the stream to enqueue on; NULL where the calling thread is the stream
@@ -37,15 +40,18 @@ typedef struct fsdp_work {
 
 typedef struct fsdp_device_config {
   int64_t arena_bytes[FSDP_SPACE_COUNT];
-  bool shared; // CPU: peers on this machine may read the arenas (fsdp_device_arena_file)
+  bool shared; // CPU: peers on this machine may read the arenas (fsdp_arenas.file)
   // Threads of each stream's kernels, the stream's own included; 0: the stream gets no work at all (and no
   // thread).
   int stream_threads[FSDP_STREAM_COUNT];
   int queue_capacity; // entries of a stream's queue, work and waits; launch blocks while it is full
   int event_capacity; // CUDA: marks of a stream that are known at one time, those of three steps
   int ordinal;        // CUDA: which of the process's devices
-  bool registered;    // CUDA: the arena is memory that the communicators can register
-  bool poisoned;      // tests: the arenas are full of NaNs at first, so that a read of unwritten memory shows
+  // CUDA: who allocates the device arena, as the communicators can register it (NULL where there is no
+  // memory), and gives it back; NULL: the device itself.
+  void *(*allocate)(int64_t bytes);
+  void (*release)(void *memory);
+  bool poisoned; // tests: the arenas are full of NaNs at first, so that a read of unwritten memory shows
 } fsdp_device_config;
 
 typedef struct fsdp_device_table {
@@ -65,24 +71,19 @@ typedef struct fsdp_device_table {
   void (*synchronize)(fsdp_device *device, fsdp_stream stream, uint64_t ticket);
   // Copies in the stream's order, between any two places in the arenas.
   void (*copy)(const fsdp_stream_context *context, void *destination, const void *source, int64_t bytes);
-  // Before the first launch, once its operands are known: `workspace` is the planned scratch of the matrix
-  // products, or NULL. Then, for every kernel that will be launched with these shapes, what there is to
-  // decide; then, when the streams are idle, the end. NULL where there is nothing to do.
-  void (*open_kernels)(fsdp_device *device, void *workspace);
-  void (*prepare_kernel)(fsdp_device *device, const fsdp_kernel_call *call);
-  void (*close_kernels)(fsdp_device *device);
   // Where the device enqueues: marks a time in the stream's order under the number `slot`, in place of what
   // it marked before; the milliseconds between two marks that are over.
   void (*stamp)(fsdp_device *device, const fsdp_stream_context *context, int slot);
   double (*stamp_ms)(fsdp_device *device, int from, int to);
   // Copies between an arena and memory of the caller; the streams must be idle. What is written (copied,
-  // set to zero, drawn) is in place after `flush`, NULL where it is at once; the caller's memory may be
+  // set to zero) is in place after `flush`, NULL where it is at once; the caller's memory may be
   // used again on return. `piece_bytes` at a time move best, 0: any number.
   void (*read)(fsdp_device *device, void *destination, const void *arena_source, int64_t bytes);
   void (*write)(fsdp_device *device, void *arena_destination, const void *source, int64_t bytes);
   void (*clear)(fsdp_device *device, void *arena_destination, int64_t bytes);
-  // New weights drawn where they are to lie, as fsdp_random_normal draws them; NULL: the host does.
-  void (*draw)(fsdp_device *device, void *arena_destination, fsdp_dtype dtype, const fsdp_drawing *drawing);
+  // The native queue of what is written, for kernels that fill arenas in the same order; NULL where it is
+  // in place at once.
+  void *(*write_stream)(fsdp_device *device);
   void (*flush)(fsdp_device *device);
   int64_t piece_bytes;
   // Bytes of the device that are in use as its driver counts them: the arena, what the driver and the
@@ -92,9 +93,7 @@ typedef struct fsdp_device_table {
 
 struct fsdp_device {
   const fsdp_device_table *table;
-  unsigned char *arena[FSDP_SPACE_COUNT]; // 64-byte aligned at least; NULL where it has no bytes
-  int64_t arena_bytes[FSDP_SPACE_COUNT];
-  int arena_file[FSDP_SPACE_COUNT]; // descriptor whose offset x is arena byte x, or -1 (not shared)
+  fsdp_arenas arenas;
 };
 
 // The device that every machine has: this one's cores and memory.
@@ -102,16 +101,3 @@ const fsdp_device_table *fsdp_device_cpu(void);
 
 // An NVIDIA GPU; NULL in a build without CUDA. One a process. The host stream is a thread here too.
 const fsdp_device_table *fsdp_device_cuda(void);
-
-// Threads for each stream of `program` when a rank may use `threads` cores: compute and host kernels all of
-// them, the kernels of other streams (casts) at most four, a stream without instructions none. Fills `config`
-// but for `shared`, `ordinal` and `registered`. Arenas are poisoned where the program is, or where the
-// environment has FSDP_POISON_ARENAS.
-void fsdp_device_configure(const fsdp_program *program, int threads, fsdp_device_config *config);
-
-// Which instructions another stream waits for, or who takes over the books of a step: awaited[instr_count].
-void fsdp_device_mark_awaited(const fsdp_program *program, bool *awaited);
-
-// True where [address, address + bytes) lies in one arena; its space and offset.
-bool fsdp_device_locate(const fsdp_device *device, const void *address, int64_t bytes, fsdp_space *space,
-                        int64_t *offset);

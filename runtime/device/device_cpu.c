@@ -4,7 +4,6 @@
 #include "runtime/base/check.h"
 #include "runtime/base/size.h"
 #include "runtime/device/worker.h"
-#include "runtime/plan/proof/poison.h"
 
 #include <errno.h>
 #include <string.h>
@@ -62,13 +61,6 @@ static void cpu_clear(fsdp_device *device, void *destination, int64_t bytes) {
   memset(destination, 0, (size_t)bytes);
 }
 
-static void poison(void *memory, int64_t bytes) {
-  static const uint32_t word = FSDP_POISON_WORD;
-  for (int64_t at = 0; at < bytes; at += (int64_t)sizeof word) {
-    memcpy((char *)memory + at, &word, (size_t)fsdp_min_i64((int64_t)sizeof word, bytes - at));
-  }
-}
-
 static fsdp_status create_arena(fsdp_device *device, int space, const fsdp_device_config *config,
                                 fsdp_error *error) {
   static const char *const names[FSDP_SPACE_COUNT] = {"fsdp-device", "fsdp-host"};
@@ -78,7 +70,7 @@ static fsdp_status create_arena(fsdp_device *device, int space, const fsdp_devic
   // the system has none, the memory is private, and peers must send messages.
   int file = config->shared ? memfd_create(names[space], MFD_CLOEXEC) : -1;
   void *memory = MAP_FAILED;
-  device->arena_file[space] = file;
+  device->arenas.file[space] = file;
   if (file < 0) {
     memory = mmap(NULL, (size_t)bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   } else if (ftruncate(file, bytes) == 0) {
@@ -90,21 +82,20 @@ static fsdp_status create_arena(fsdp_device *device, int space, const fsdp_devic
                      "micro-batch, or more ranks",
                      space == FSDP_SPACE_DEVICE ? "device" : "host", (long long)bytes, strerror(errno));
   }
-  if (config->poisoned) poison(memory, bytes);
+  if (config->poisoned) memset(memory, 0xff, (size_t)bytes); // NaNs
   // Only a hint: fewer page faults and translations where the system grants it.
   madvise(memory, (size_t)bytes, MADV_HUGEPAGE);
-  device->arena[space] = memory;
-  device->arena_bytes[space] = bytes;
+  device->arenas.memory[space] = memory;
+  device->arenas.bytes[space] = bytes;
   return FSDP_OK;
 }
 
 static fsdp_worker *start_stream(cpu_device *device, fsdp_stream which, const fsdp_device_config *config) {
-  return fsdp_worker_create(&(fsdp_worker_config){
-      .context = {.stream = which, .kernels = fsdp_cpu_kernels(), .table = fsdp_device_cpu()},
-      .threads = config->stream_threads[which],
-      .queue_capacity = config->queue_capacity,
-      .wait = wait_for,
-      .owner = device});
+  return fsdp_worker_create(&(fsdp_worker_config){.context = {.stream = which, .table = fsdp_device_cpu()},
+                                                  .threads = config->stream_threads[which],
+                                                  .queue_capacity = config->queue_capacity,
+                                                  .wait = wait_for,
+                                                  .owner = device});
 }
 
 static void cpu_destroy(fsdp_device *device) {
@@ -112,8 +103,8 @@ static void cpu_destroy(fsdp_device *device) {
   cpu_device *cpu = (cpu_device *)device;
   for (int s = 0; s < FSDP_STREAM_COUNT; s++) fsdp_worker_destroy(cpu->streams[s]);
   for (int s = 0; s < FSDP_SPACE_COUNT; s++) {
-    if (device->arena[s]) munmap(device->arena[s], (size_t)device->arena_bytes[s]);
-    if (device->arena_file[s] >= 0) close(device->arena_file[s]);
+    if (device->arenas.memory[s]) munmap(device->arenas.memory[s], (size_t)device->arenas.bytes[s]);
+    if (device->arenas.file[s] >= 0) close(device->arenas.file[s]);
   }
   free(cpu);
 }
@@ -122,7 +113,7 @@ static fsdp_status cpu_create(const fsdp_device_config *config, fsdp_device **de
   cpu_device *cpu = fsdp_alloc_zeroed(1, sizeof *cpu);
   cpu->base.table = fsdp_device_cpu();
   fsdp_status status = FSDP_OK;
-  for (int s = 0; s < FSDP_SPACE_COUNT; s++) cpu->base.arena_file[s] = -1;
+  for (int s = 0; s < FSDP_SPACE_COUNT; s++) cpu->base.arenas.file[s] = -1;
   for (int s = 0; s < FSDP_SPACE_COUNT && status == FSDP_OK; s++) {
     status = create_arena(&cpu->base, s, config, error);
   }

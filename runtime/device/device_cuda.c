@@ -9,10 +9,10 @@
 //                              where the driver has none or refuses it, and until the end of the first step
 //                              (in which libraries may allocate and load, which may wait for the streams),
 //                              the launching thread waits in its place
-#include "kernels/cuda/cuda_kernels.h"
 #include "runtime/base/check.h"
-#include "runtime/comm/comm_nccl.h"
-#include "runtime/device/cuda_check.h"
+#include "runtime/base/cuda_check.h"
+#include "runtime/device/device.h"
+#include "runtime/device/memory_cuda.h"
 #include "runtime/device/transfer_cuda.h"
 #include "runtime/device/worker.h"
 
@@ -32,7 +32,8 @@ typedef struct gpu_stream {
 typedef struct cuda_device {
   fsdp_device base;
   int ordinal;
-  bool registered, warm, has_kernels;
+  bool warm;
+  void (*release)(void *memory); // of the device arena
   gpu_stream streams[FSDP_STREAM_COUNT];
   fsdp_worker *host;
   fsdp_transfer *transfer;
@@ -170,8 +171,8 @@ static void cuda_clear(fsdp_device *device, void *destination, int64_t bytes) {
   fsdp_transfer_clear(transfer_of(device), destination, bytes);
 }
 
-static void cuda_draw(fsdp_device *device, void *destination, fsdp_dtype dtype, const fsdp_drawing *drawing) {
-  fsdp_cuda_draw(drawing, destination, dtype, fsdp_transfer_stream(transfer_of(device)));
+static void *cuda_write_stream(fsdp_device *device) {
+  return fsdp_transfer_stream(transfer_of(device));
 }
 
 static void cuda_flush(fsdp_device *device) {
@@ -183,25 +184,6 @@ static int64_t cuda_used_bytes(fsdp_device *device) {
   size_t unused = 0, total = 0;
   CALL_CUDA(cudaMemGetInfo(&unused, &total));
   return (int64_t)(total - unused);
-}
-
-// ---- Kernels
-
-static void open_kernels(fsdp_device *device, void *workspace) {
-  fsdp_cuda_gemm_open(workspace);
-  ((cuda_device *)device)->has_kernels = true;
-}
-
-static void prepare_kernel(fsdp_device *device, const fsdp_kernel_call *call) {
-  (void)device;
-  fsdp_cuda_prepare(call);
-}
-
-static void close_kernels(fsdp_device *device) {
-  if (!((cuda_device *)device)->has_kernels) return;
-  CALL_CUDA(cudaDeviceSynchronize());
-  fsdp_cuda_gemm_close();
-  ((cuda_device *)device)->has_kernels = false;
 }
 
 // ---- Creation
@@ -221,17 +203,12 @@ static fsdp_status create_device_arena(cuda_device *self, const fsdp_device_conf
                                        fsdp_error *error) {
   int64_t bytes = config->arena_bytes[FSDP_SPACE_DEVICE];
   if (bytes == 0) return FSDP_OK;
-  void *memory = NULL;
   cudaError_t status = cudaErrorMemoryAllocation;
-  if (self->registered) {
-    memory = fsdp_nccl_alloc(bytes);
-    if (memory) status = cudaSuccess;
-  } else {
-    status = cudaMalloc(&memory, (size_t)bytes);
-  }
-  if (status != cudaSuccess) return fail_memory(status, "device", bytes, error);
-  self->base.arena[FSDP_SPACE_DEVICE] = memory;
-  self->base.arena_bytes[FSDP_SPACE_DEVICE] = bytes;
+  void *memory = config->allocate ? config->allocate(bytes) : fsdp_cuda_alloc(bytes, &status);
+  if (!memory) return fail_memory(status, "device", bytes, error);
+  self->release = config->allocate ? config->release : fsdp_cuda_free;
+  self->base.arenas.memory[FSDP_SPACE_DEVICE] = memory;
+  self->base.arenas.bytes[FSDP_SPACE_DEVICE] = bytes;
   if (!config->poisoned) return FSDP_OK;
   status = cudaMemset(memory, 0xff, (size_t)bytes); // NaNs
   // The program's streams do not wait for the one that this runs on.
@@ -240,16 +217,15 @@ static fsdp_status create_device_arena(cuda_device *self, const fsdp_device_conf
 }
 
 static fsdp_status create_host_memory(cuda_device *self, int64_t bytes, fsdp_error *error) {
-  void *counter = NULL, *memory = NULL;
-  cudaError_t status = cudaHostAlloc(&counter, sizeof *self->host_over, cudaHostAllocMapped);
-  if (status != cudaSuccess) return fail_memory(status, "host", bytes, error);
-  self->host_over = counter;
+  cudaError_t status;
+  self->host_over = fsdp_cuda_alloc_pinned((int64_t)sizeof *self->host_over, &status);
+  if (!self->host_over) return fail_memory(status, "host", bytes, error);
   atomic_init(self->host_over, 0);
   if (bytes == 0) return FSDP_OK;
-  status = cudaHostAlloc(&memory, (size_t)bytes, cudaHostAllocMapped);
-  if (status != cudaSuccess) return fail_memory(status, "pinned host", bytes, error);
-  self->base.arena[FSDP_SPACE_HOST] = memory;
-  self->base.arena_bytes[FSDP_SPACE_HOST] = bytes;
+  void *memory = fsdp_cuda_alloc_pinned(bytes, &status);
+  if (!memory) return fail_memory(status, "pinned host", bytes, error);
+  self->base.arenas.memory[FSDP_SPACE_HOST] = memory;
+  self->base.arenas.bytes[FSDP_SPACE_HOST] = bytes;
   return FSDP_OK;
 }
 
@@ -261,8 +237,8 @@ static void create_stream(cuda_device *self, fsdp_stream which, const fsdp_devic
   gpu_stream *stream = &self->streams[which];
   CALL_CUDA(
       cudaStreamCreateWithPriority(&stream->native, cudaStreamNonBlocking, communicates ? highest : lowest));
-  stream->context = (fsdp_stream_context){
-      .stream = which, .kernels = fsdp_cuda_kernels(), .table = fsdp_device_cuda(), .native = stream->native};
+  stream->context =
+      (fsdp_stream_context){.stream = which, .table = fsdp_device_cuda(), .native = stream->native};
   stream->capacity = (uint64_t)(config->event_capacity > 64 ? config->event_capacity : 64);
   stream->events = fsdp_alloc_zeroed(stream->capacity, sizeof *stream->events);
 }
@@ -295,12 +271,10 @@ static void cuda_destroy(fsdp_device *device) {
   }
   for (int i = 0; i < self->stamp_count; i++) CALL_CUDA(cudaEventDestroy(self->stamps[i]));
   free(self->stamps);
-  close_kernels(device);
-  void *arena = device->arena[FSDP_SPACE_DEVICE];
-  if (arena && self->registered) fsdp_nccl_free(arena);
-  if (arena && !self->registered) CALL_CUDA(cudaFree(arena));
-  if (device->arena[FSDP_SPACE_HOST]) CALL_CUDA(cudaFreeHost(device->arena[FSDP_SPACE_HOST]));
-  if (self->host_over) CALL_CUDA(cudaFreeHost((void *)self->host_over));
+  void *arena = device->arenas.memory[FSDP_SPACE_DEVICE];
+  if (arena) self->release(arena);
+  fsdp_cuda_free_pinned(device->arenas.memory[FSDP_SPACE_HOST]);
+  fsdp_cuda_free_pinned((void *)self->host_over);
   free(self);
 }
 
@@ -313,8 +287,7 @@ static fsdp_status cuda_create(const fsdp_device_config *config, fsdp_device **d
   cuda_device *self = fsdp_alloc_zeroed(1, sizeof *self);
   self->base.table = fsdp_device_cuda();
   self->ordinal = config->ordinal;
-  self->registered = config->registered;
-  for (int s = 0; s < FSDP_SPACE_COUNT; s++) self->base.arena_file[s] = -1;
+  for (int s = 0; s < FSDP_SPACE_COUNT; s++) self->base.arenas.file[s] = -1;
   fsdp_status status = create_device_arena(self, config, error);
   if (status == FSDP_OK) status = create_host_memory(self, config->arena_bytes[FSDP_SPACE_HOST], error);
   if (status != FSDP_OK) {
@@ -328,13 +301,13 @@ static fsdp_status cuda_create(const fsdp_device_config *config, fsdp_device **d
   self->transfer = fsdp_transfer_create();
   find_wait_value(self);
   if (config->stream_threads[FSDP_STREAM_HOST] > 0) {
-    self->host = fsdp_worker_create(&(fsdp_worker_config){
-        .context = {.stream = FSDP_STREAM_HOST, .kernels = fsdp_cpu_kernels(), .table = fsdp_device_cuda()},
-        .threads = config->stream_threads[FSDP_STREAM_HOST],
-        .queue_capacity = config->queue_capacity,
-        .wait = host_waits,
-        .owner = self,
-        .published = self->host_over});
+    self->host = fsdp_worker_create(
+        &(fsdp_worker_config){.context = {.stream = FSDP_STREAM_HOST, .table = fsdp_device_cuda()},
+                              .threads = config->stream_threads[FSDP_STREAM_HOST],
+                              .queue_capacity = config->queue_capacity,
+                              .wait = host_waits,
+                              .owner = self,
+                              .published = self->host_over});
   }
   *device = &self->base;
   return FSDP_OK;
@@ -350,15 +323,12 @@ const fsdp_device_table *fsdp_device_cuda(void) {
       .wait = cuda_wait,
       .synchronize = cuda_synchronize,
       .copy = cuda_copy,
-      .open_kernels = open_kernels,
-      .prepare_kernel = prepare_kernel,
-      .close_kernels = close_kernels,
       .stamp = cuda_stamp,
       .stamp_ms = cuda_stamp_ms,
       .read = cuda_read,
       .write = cuda_write,
       .clear = cuda_clear,
-      .draw = cuda_draw,
+      .write_stream = cuda_write_stream,
       .flush = cuda_flush,
       .piece_bytes = FSDP_TRANSFER_PIECE_BYTES,
       .used_bytes = cuda_used_bytes,

@@ -3,13 +3,15 @@
 //   ranks of a node   0   1   2   3        a rank that is shown one GPU by its launcher uses that one; else
 //   GPUs shown        0   1   2   3        local rank r uses GPU r
 //
-// Two ranks on the same GPU, wherever each of them counts it, are found by its UUID. This rank's threads and
-// memory then go next to it (launcher/train/placement.h).
+// Two ranks on the same GPU, wherever each of them counts it, are found by its UUID (exec/gpu_choice.h). This
+// rank's threads and memory then go next to it (launcher/train/placement.h).
 #pragma once
 
 #include "runtime/base/dtype.h"
 #include "runtime/base/status.h"
-#include "runtime/comm/world.h"
+
+#include <stdbool.h>
+#include <stdint.h>
 
 typedef struct fsdp_gpu {
   bool present;           // false: no GPU is used
@@ -30,15 +32,15 @@ bool fsdp_gpu_is_built(void);
 // first: an MPI library that knows GPUs may start CUDA.
 void fsdp_gpu_set_environment(void);
 
-// Chooses this rank's GPU; every rank must call it, and all return the same. FSDP_ERR_PEER where there is no
-// driver, one older than the runtime, no GPU, too few of them, or one that the kernels were not built for.
-// With `allow_shared` ranks may share a GPU: for tests, as the communication library must then be told that
-// each is a machine of its own. Creates no context on any GPU.
-fsdp_status fsdp_gpu_choose(fsdp_world *world, bool allow_shared, fsdp_gpu *gpu, fsdp_error *error);
+// The GPU of this process, the one of `local_rank` on its node, among those that it is shown. FSDP_ERR_PEER
+// where there is no driver, one older than the runtime, no GPU, or one that the kernels were not built for.
+// Creates no context on any GPU.
+fsdp_status fsdp_gpu_find(int local_rank, fsdp_gpu *gpu, fsdp_error *error);
 
 // Bytes that are free on the GPU now, divided by its sharers; creates this process's context there.
-// FSDP_ERR_PEER where the program holds no code that this GPU can run.
-fsdp_status fsdp_gpu_free_bytes(const fsdp_gpu *gpu, int64_t *bytes, fsdp_error *error);
+// FSDP_ERR_PEER where the program holds no code that this GPU can run, which `probe` finds out: it loads a
+// kernel on the current device and returns the error, 0 for none.
+fsdp_status fsdp_gpu_free_bytes(const fsdp_gpu *gpu, int (*probe)(void), int64_t *bytes, fsdp_error *error);
 
 // FLOP/s that a GPU of this name can reach in products of `dtype` by its maker's data sheet, what MFU is a
 // share of; 0 where the name is not in the list (gpu_peak.c).

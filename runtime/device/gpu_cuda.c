@@ -1,8 +1,7 @@
-#include "kernels/cuda/cuda_kernels.h"
-#include "runtime/base/check.h"
 #include "runtime/device/gpu.h"
 
 #include <cuda_runtime_api.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -78,72 +77,19 @@ static fsdp_status describe(fsdp_gpu *gpu, fsdp_error *error) {
                    gpu->ordinal, gpu->name, gpu->capability / 10, gpu->capability % 10);
 }
 
-// A GPU for this rank from those it is shown.
-static fsdp_status pick(const fsdp_world *world, fsdp_gpu *gpu, fsdp_error *error) {
+fsdp_status fsdp_gpu_find(int local_rank, fsdp_gpu *gpu, fsdp_error *error) {
   int count = 0;
   cudaError_t status = cudaGetDeviceCount(&count);
   if (status != cudaSuccess || count == 0) return fail_driver(status, error);
   gpu->shown = count;
   // Ranks that are each shown two GPUs of their own are more than two: whether any share is seen later.
-  gpu->ordinal = world->local_rank % count;
+  gpu->ordinal = local_rank % count;
   return describe(gpu, error);
 }
 
-// Counts who shares this rank's GPU.
-static fsdp_status find_sharers(fsdp_world *world, bool allow_shared, fsdp_gpu *gpu, fsdp_error *error) {
-  fsdp_gpu *all = fsdp_alloc((size_t)world->size * sizeof *all);
-  fsdp_world_gather(world, gpu, (int64_t)sizeof *gpu, all);
-  int other = world->rank;
-  for (int r = world->size - 1; r >= 0; r--) {
-    if (memcmp(all[r].uuid, gpu->uuid, sizeof gpu->uuid) != 0) continue;
-    gpu->sharers++;
-    if (r != world->rank) other = r;
-  }
-  free(all);
-  if (gpu->sharers == 1 || allow_shared) return FSDP_OK;
-  if (gpu->shown > 1 && gpu->shown < world->local_size) {
-    return fsdp_fail(error, FSDP_ERR_PEER,
-                     "%d ranks on %s, but %d GPUs: start at most one rank a GPU, or try sharing with "
-                     "--allow-shared-gpu on",
-                     world->local_size, world->host, gpu->shown);
-  }
-  return fsdp_fail(
-      error, FSDP_ERR_PEER,
-      "ranks %d and %d on %s have the same GPU %s (%s): there are more ranks than GPUs; start at "
-      "most one rank a GPU, or try sharing with --allow-shared-gpu on",
-      world->rank, other, world->host, gpu->bus, gpu->name);
-}
-
-// To NCCL, processes on one GPU must look like machines that have only sockets between them. What the user
-// has set stays.
-static void set_up_sharing(const fsdp_world *world) {
-  char host[64];
-  snprintf(host, sizeof host, "%.40s-%d", world->host, world->rank);
-  setenv("NCCL_HOSTID", host, 0);
-  setenv("NCCL_SOCKET_IFNAME", "lo", 0);
-  setenv("NCCL_NET", "Socket", 0);
-  setenv("NCCL_IB_DISABLE", "1", 0);
-  setenv("NCCL_MNNVL_ENABLE", "0", 0);
-  setenv("NCCL_ALGO", "Ring", 0);
-  setenv("NCCL_PROTO", "Simple", 0);
-}
-
-fsdp_status fsdp_gpu_choose(fsdp_world *world, bool allow_shared, fsdp_gpu *gpu, fsdp_error *error) {
-  memset(gpu, 0, sizeof *gpu);
-  error->status = FSDP_OK;
-  pick(world, gpu, error);
-  if (fsdp_world_share_error(world, error) == FSDP_OK) {
-    find_sharers(world, allow_shared, gpu, error);
-    fsdp_world_share_error(world, error);
-  }
-  if (error->status != FSDP_OK) gpu->present = false;
-  if (gpu->present && gpu->sharers > 1) set_up_sharing(world);
-  return error->status;
-}
-
 // Whether the kernels have code for this GPU, which is else first noticed in the middle of the first step.
-static fsdp_status check_code(const fsdp_gpu *gpu, fsdp_error *error) {
-  const cudaError_t status = (cudaError_t)fsdp_cuda_probe();
+static fsdp_status check_code(const fsdp_gpu *gpu, int (*probe)(void), fsdp_error *error) {
+  const cudaError_t status = (cudaError_t)probe();
   if (status == cudaSuccess) return FSDP_OK;
   int major = gpu->capability / 10, minor = gpu->capability % 10;
   char have[16];
@@ -166,10 +112,10 @@ static fsdp_status check_code(const fsdp_gpu *gpu, fsdp_error *error) {
       minor);
 }
 
-fsdp_status fsdp_gpu_free_bytes(const fsdp_gpu *gpu, int64_t *bytes, fsdp_error *error) {
+fsdp_status fsdp_gpu_free_bytes(const fsdp_gpu *gpu, int (*probe)(void), int64_t *bytes, fsdp_error *error) {
   size_t unused = 0, total = 0;
   cudaError_t status = cudaSetDevice(gpu->ordinal);
-  if (status == cudaSuccess && check_code(gpu, error) != FSDP_OK) return error->status;
+  if (status == cudaSuccess && check_code(gpu, probe, error) != FSDP_OK) return error->status;
   if (status == cudaSuccess) status = cudaMemGetInfo(&unused, &total);
   if (status != cudaSuccess) return fail_driver(status, error);
   *bytes = (int64_t)(unused / (size_t)gpu->sharers);

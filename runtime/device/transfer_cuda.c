@@ -1,7 +1,8 @@
 #include "runtime/device/transfer_cuda.h"
 
+#include "runtime/base/cuda_check.h"
 #include "runtime/base/size.h"
-#include "runtime/device/cuda_check.h"
+#include "runtime/device/memory_cuda.h"
 
 #include <stdbool.h>
 #include <string.h>
@@ -40,7 +41,9 @@ static half *take_half(fsdp_transfer *self) {
   if (mine->memory) {
     CALL_CUDA(cudaEventSynchronize(mine->over));
   } else {
-    CALL_CUDA(cudaHostAlloc(&mine->memory, (size_t)FSDP_TRANSFER_PIECE_BYTES, cudaHostAllocMapped));
+    cudaError_t status;
+    mine->memory = fsdp_cuda_alloc_pinned(FSDP_TRANSFER_PIECE_BYTES, &status);
+    CALL_CUDA(status);
   }
   return mine;
 }
@@ -67,7 +70,7 @@ void *fsdp_transfer_stream(fsdp_transfer *self) {
 void fsdp_transfer_flush(fsdp_transfer *self) {
   CALL_CUDA(cudaStreamSynchronize(self->stream));
   for (int i = 0; i < 2; i++) {
-    if (self->halves[i].memory) CALL_CUDA(cudaFreeHost(self->halves[i].memory));
+    fsdp_cuda_free_pinned(self->halves[i].memory);
     self->halves[i].memory = NULL;
   }
 }

@@ -49,7 +49,7 @@ static void fail(recorder *self, const fsdp_instr *instr, const void *address, i
 static bool is_in(const fsdp_access_trace *trace, int tensor, const char *at, int64_t bytes) {
   if (tensor < 0) return false;
   const fsdp_tensor *t = &trace->program->tensors[tensor];
-  const char *begin = (const char *)trace->device->arena[t->space] + t->address;
+  const char *begin = (const char *)trace->device->arenas.memory[t->space] + t->address;
   return at >= begin && at + bytes <= begin + t->bytes;
 }
 
@@ -57,7 +57,7 @@ static bool is_in(const fsdp_access_trace *trace, int tensor, const char *at, in
 static bool add_event(recorder *self, int tensor, const char *at, int64_t bytes, fsdp_access access) {
   if (self->current->count == self->current->capacity) return false;
   fsdp_space space = self->trace->program->tensors[tensor].space;
-  int64_t offset = at - (const char *)self->trace->device->arena[space];
+  int64_t offset = at - (const char *)self->trace->device->arenas.memory[space];
   self->current->events[self->current->count++] = (fsdp_measure_event){.issue = self->issue,
                                                                        .buffer = tensor,
                                                                        .space = (int)space,

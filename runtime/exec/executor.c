@@ -4,6 +4,7 @@
 #include "runtime/base/progress.h"
 #include "runtime/base/random.h"
 #include "runtime/exec/access_trace.h"
+#include "runtime/exec/device_config.h"
 
 #include <math.h>
 #include <string.h>
@@ -66,7 +67,8 @@ static void run_op(fsdp_executor *self, const fsdp_instr *instr, const fsdp_view
   call.pool = context->pool;
   call.recorder = recorder;
   call.stream = context->native;
-  context->kernels->kernels[instr->op](&call);
+  const fsdp_kernel_table *table = context->native ? self->config.kernels->table : fsdp_cpu_kernels();
+  table->kernels[instr->op](&call);
   // The scratch of a library's products is nobody's operand.
   int workspace = self->config.plan->gemm_workspace;
   if (recorder && workspace >= 0 && context->native && fsdp_op_has_products(instr->op)) {
@@ -330,7 +332,7 @@ bool fsdp_executor_figures(fsdp_executor *self, int64_t step, fsdp_figures *figu
 
 void *fsdp_executor_tensor(const fsdp_executor *self, int tensor) {
   const fsdp_tensor *t = &self->program->tensors[tensor];
-  return self->config.device->arena[t->space] + t->address;
+  return self->config.device->arenas.memory[t->space] + t->address;
 }
 
 const fsdp_executor_config *fsdp_executor_config_of(const fsdp_executor *self) {
@@ -401,18 +403,21 @@ static void check_collectives(const fsdp_executor *self) {
 
 // What a device decides once the operands are known: its scratch, and how each product is made.
 static void open_kernels(fsdp_executor *self) {
-  const fsdp_device *device = self->config.device;
-  if (!device->table->open_kernels) return;
+  const fsdp_kernel_backend *kernels = self->config.kernels;
+  if (!kernels) return;
   int workspace = self->config.plan->gemm_workspace;
-  device->table->open_kernels(self->config.device,
-                              workspace >= 0 ? fsdp_executor_tensor(self, workspace) : NULL);
+  kernels->open(workspace >= 0 ? fsdp_executor_tensor(self, workspace) : NULL);
   for (int i = 0; i < self->program->instr_count; i++) {
     const fsdp_instr *instr = &self->program->instrs[i];
     if (instr->kind != FSDP_INSTR_OP || instr->stream == FSDP_STREAM_HOST) continue;
     fsdp_kernel_call call = make_call(self, instr, self->views + instr->first_operand);
-    device->table->prepare_kernel(self->config.device, &call);
+    kernels->prepare(&call);
     fsdp_progress_mark(); // products are measured, which takes a while
   }
+}
+
+static void name_instr(const void *plan, int position, char *text, size_t bytes) {
+  fsdp_plan_instr_name(plan, position, text, bytes);
 }
 
 fsdp_executor *fsdp_executor_create(const fsdp_executor_config *config) {
@@ -420,10 +425,11 @@ fsdp_executor *fsdp_executor_create(const fsdp_executor_config *config) {
   self->config = *config;
   self->program = config->plan->program;
   for (int s = 0; s < FSDP_SPACE_COUNT; s++) {
-    FSDP_CHECK(config->device->arena_bytes[s] >= self->program->arena_bytes[s],
-               "the arena has %lld bytes, the plan needs %lld", (long long)config->device->arena_bytes[s],
+    FSDP_CHECK(config->device->arenas.bytes[s] >= self->program->arena_bytes[s],
+               "the arena has %lld bytes, the plan needs %lld", (long long)config->device->arenas.bytes[s],
                (long long)self->program->arena_bytes[s]);
   }
+  FSDP_CHECK(config->device->table->enqueues == (config->kernels != NULL), "kernels of the device's queues");
   check_collectives(self);
   resolve_operands(self);
   make_all_segments(self);
@@ -433,7 +439,7 @@ fsdp_executor *fsdp_executor_create(const fsdp_executor_config *config) {
   self->order = fsdp_alloc((size_t)(self->program->accumulation + FSDP_MAX_SECTIONS) * sizeof *self->order);
   self->order_count = fsdp_program_step_order(self->program, self->order);
   open_kernels(self);
-  fsdp_board_set_plan(config->plan);
+  fsdp_board_set_namer(name_instr, config->plan);
   if (config->measure) {
     self->trace = fsdp_access_trace_create(self->program, config->device, self->config.plan->gemm_workspace);
   }
@@ -444,15 +450,13 @@ fsdp_executor *fsdp_executor_create(const fsdp_executor_config *config) {
 void fsdp_executor_destroy(fsdp_executor *self) {
   if (!self) return;
   fsdp_executor_drain(self);
-  fsdp_board_set_plan(NULL);
+  fsdp_board_set_namer(NULL, NULL);
   int units = 0;
   for (int i = 0; i < self->program->instr_count; i++) {
     if (self->program->instrs[i].unit >= units) units = self->program->instrs[i].unit + 1;
   }
   for (int u = 0; u < units; u++) free(self->segments[u].segments);
-  if (self->config.device->table->close_kernels) {
-    self->config.device->table->close_kernels(self->config.device);
-  }
+  if (self->config.kernels) self->config.kernels->close();
   fsdp_profile_destroy(self->profile);
   fsdp_access_trace_destroy(self->trace);
   free(self->order);

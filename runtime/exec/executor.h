@@ -8,6 +8,7 @@
 // creation. One thread calls all functions here; callbacks run on the host stream's thread.
 #pragma once
 
+#include "kernels/kernels.h"
 #include "runtime/comm/comm.h"
 #include "runtime/device/device.h"
 #include "runtime/exec/measure.h"
@@ -36,6 +37,7 @@ typedef struct fsdp_executor_config {
   const fsdp_plan *plan; // outlives the executor, as do device and comms
   int rank;
   fsdp_device *device;                // of at least the plan's arenas
+  const fsdp_kernel_backend *kernels; // of the device's queues; NULL: it has none
   fsdp_comm *comms[FSDP_GROUP_COUNT]; // may be NULL where the program has no collective of that group
   fsdp_executor_callbacks callbacks;
   uint64_t seed; // of stochastic rounding

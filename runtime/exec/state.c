@@ -129,8 +129,9 @@ static void draw_run(const walk *self, const fsdp_shard_run *run, const shard *t
                           .elems = run->numel,
                           .mean = param->init_mean,
                           .deviation = param->init_deviation};
-  to->device->table->draw(to->device, to->data + run->shard_offset * fsdp_dtype_bytes(to->dtype), to->dtype,
-                          &drawing);
+  const fsdp_kernel_backend *kernels = fsdp_executor_config_of(self->executor)->kernels;
+  kernels->draw(&drawing, to->data + run->shard_offset * fsdp_dtype_bytes(to->dtype), to->dtype,
+                to->device->table->write_stream(to->device));
 }
 
 static fsdp_status walk_run(const walk *self, int unit, const fsdp_shard_run *run, const shard *data,

@@ -33,7 +33,7 @@ typedef fsdp_status (*fsdp_state_callback)(void *context, const fsdp_state_range
 fsdp_status fsdp_state_fill(fsdp_executor *executor, fsdp_state_callback source, void *context,
                             fsdp_error *error);
 
-// The same with new weights that the device draws itself, where it can (fsdp_device_table.draw): the values
+// The same with new weights that the device draws itself, where it can (fsdp_kernel_backend.draw): the values
 // are those of fsdp_random_normal by parameter name and element index, as fsdp_draw_param gives them.
 void fsdp_state_draw(fsdp_executor *executor, uint64_t seed);
 

@@ -222,6 +222,22 @@ int64_t fsdp_plan_check_bytes(const fsdp_plan *plan) {
   return bytes;
 }
 
+void fsdp_plan_instr_name(const fsdp_plan *plan, int position, char *text, size_t bytes) {
+  snprintf(text, bytes, "%s", "");
+  if (position < 0 || position >= plan->program->instr_count) return;
+  const fsdp_instr *instr = &plan->program->instrs[position];
+  bool is_op = instr->kind == FSDP_INSTR_OP;
+  char path[FSDP_NAME_BYTES] = "";
+  if (instr->module >= 0) {
+    fsdp_graph_module_path(plan->graph, instr->module, path);
+  } else if (instr->unit >= 0) {
+    const char *unit = plan->units->units[instr->unit].path;
+    snprintf(path, sizeof path, "%s", unit[0] ? unit : "the root unit");
+  }
+  snprintf(text, bytes, "%s%s%s", is_op ? fsdp_op_name(instr->op) : fsdp_instr_kind_name(instr->kind),
+           path[0] ? " of " : "", path);
+}
+
 fsdp_status fsdp_plan_create(const fsdp_plan_config *config, fsdp_plan **out, fsdp_error *error) {
   fsdp_status status = check_config(config, error);
   if (status) return status;

@@ -98,4 +98,7 @@ int fsdp_plan_digest_unit(const fsdp_plan *plan, int digest);
 // Bytes that the check section reads on a rank; 0 where the plan has none.
 int64_t fsdp_plan_check_bytes(const fsdp_plan *plan);
 
+// How messages name an instruction: "all_gather of model.layers.3"; "" where the position is none.
+void fsdp_plan_instr_name(const fsdp_plan *plan, int position, char *text, size_t bytes);
+
 const char *fsdp_strategy_name(fsdp_strategy strategy);

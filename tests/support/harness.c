@@ -5,6 +5,7 @@
 #include "runtime/checkpoint/weights.h"
 #include "runtime/comm/comm_inproc.h"
 #include "runtime/comm/comm_nccl.h"
+#include "runtime/exec/device_config.h"
 #include "runtime/exec/state.h"
 
 #include <math.h>
@@ -125,7 +126,7 @@ static const void *read_operand(const rank_run *run, const fsdp_view *view, void
   int64_t bytes = view->numel * fsdp_dtype_bytes(view->dtype), offset;
   fsdp_space space = FSDP_SPACE_HOST;
   *copy = NULL;
-  fsdp_device_locate(run->device, view->data, bytes, &space, &offset);
+  fsdp_arenas_locate(&run->device->arenas, view->data, bytes, &space, &offset);
   if (!run->table->enqueues || space == FSDP_SPACE_HOST) return view->data;
   *copy = fsdp_alloc((size_t)bytes);
   run->table->read(run->device, *copy, view->data, bytes);
@@ -227,6 +228,7 @@ static void *run_rank(void *argument) {
   fsdp_status status = run->table->create(&device_config, &run->device, &error);
   FSDP_CHECK(status == FSDP_OK, "%s", error.message);
   config.device = run->device;
+  config.kernels = run->table->enqueues ? fsdp_cuda_backend() : NULL;
   for (int g = 0; g < FSDP_GROUP_COUNT; g++) {
     config.comms[g] = run->table->enqueues ? fsdp_cuda_comm_self()
                                            : fsdp_inproc_comm(run->inproc, (fsdp_group)g, run->rank);

@@ -5,9 +5,6 @@
 
 #include "runtime/plan/program/program.h"
 
-// The 32-bit pattern: a signalling NaN as one fp32, as two bf16, and out of range as a token.
-#define FSDP_POISON_WORD 0x7fa07fa0u
-
 // Inserts FSDP_OP_POISON instructions (device tensors on the compute stream, host tensors on the host stream)
 // for every tensor that is not ALWAYS live. Call between memory plan and wait inference; lifetimes, addresses
 // and peaks do not change.

@@ -11,6 +11,7 @@
 #include "runtime/checkpoint/checkpoint_file.h"
 #include "runtime/checkpoint/checkpoint_folder.h"
 #include "runtime/comm/comm_inproc.h"
+#include "runtime/exec/device_config.h"
 #include "runtime/exec/state.h"
 
 #include <setjmp.h>

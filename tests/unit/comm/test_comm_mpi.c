@@ -2,6 +2,7 @@
 // it is a world of one rank; tests/program/faults/test_comm_ranks.sh starts it with more.
 #include "runtime/base/check.h"
 #include "runtime/comm/world.h"
+#include "runtime/device/device.h"
 #include "tests/support/comm_cases.h"
 
 #include <string.h>
@@ -18,7 +19,8 @@ static int run_group(fsdp_world *world, fsdp_comm *comm, fsdp_device *device, co
   int64_t wrong = 0;
   for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++) {
     char message[256] = "";
-    wrong += comm_cases_run(comm, sizes[s], device->arena[FSDP_SPACE_DEVICE], message, (int)sizeof message);
+    wrong += comm_cases_run(comm, sizes[s], device->arenas.memory[FSDP_SPACE_DEVICE], message,
+                            (int)sizeof message);
     if (message[0]) fprintf(stderr, "rank %d, %s: %s\n", world->rank, kind, message);
   }
   return wrong != 0;
@@ -29,7 +31,7 @@ static int run_comms(fsdp_world *world, fsdp_device *device, fsdp_mesh mesh, boo
   fsdp_comms comms;
   fsdp_error error;
   fsdp_comms_config config = {
-      .mesh = &mesh, .device = device, .messages = messages, .piece_bytes = piece_bytes};
+      .mesh = &mesh, .arenas = &device->arenas, .messages = messages, .piece_bytes = piece_bytes};
   fsdp_status status = fsdp_world_comms(world, &config, &comms, &error);
   FSDP_CHECK(status == FSDP_OK, "%s", error.message);
   int failed = 0;

@@ -81,7 +81,8 @@ static void a_full_queue_waits(void **state) {
 
 static void copy_up(const fsdp_work *work, const fsdp_stream_context *context) {
   fsdp_device *device = work->owner;
-  context->table->copy(context, device->arena[FSDP_SPACE_DEVICE] + 64, device->arena[FSDP_SPACE_HOST], 128);
+  context->table->copy(context, device->arenas.memory[FSDP_SPACE_DEVICE] + 64,
+                       device->arenas.memory[FSDP_SPACE_HOST], 128);
 }
 
 static void copies_cross_arenas(void **state) {
@@ -89,11 +90,11 @@ static void copies_cross_arenas(void **state) {
   fsdp_device *device = create_streams(8);
   unsigned char values[128], back[128];
   for (int i = 0; i < 128; i++) values[i] = (unsigned char)(i * 3);
-  device->table->write(device, device->arena[FSDP_SPACE_HOST], values, 128);
+  device->table->write(device, device->arenas.memory[FSDP_SPACE_HOST], values, 128);
   uint64_t ticket =
       device->table->launch(device, FSDP_STREAM_COPY_UP, &(fsdp_work){.run = copy_up, .owner = device});
   device->table->synchronize(device, FSDP_STREAM_COPY_UP, ticket);
-  device->table->read(device, back, device->arena[FSDP_SPACE_DEVICE] + 64, 128);
+  device->table->read(device, back, device->arenas.memory[FSDP_SPACE_DEVICE] + 64, 128);
   assert_memory_equal(values, back, 128);
   device->table->destroy(device);
 }
@@ -103,11 +104,13 @@ static void places_are_located(void **state) {
   fsdp_device *device = create_streams(8);
   fsdp_space space;
   int64_t offset;
-  assert_true(fsdp_device_locate(device, device->arena[FSDP_SPACE_HOST] + 100, 50, &space, &offset));
+  assert_true(
+      fsdp_arenas_locate(&device->arenas, device->arenas.memory[FSDP_SPACE_HOST] + 100, 50, &space, &offset));
   assert_int_equal(space, FSDP_SPACE_HOST);
   assert_int_equal(offset, 100);
-  assert_false(fsdp_device_locate(device, device->arena[FSDP_SPACE_HOST] + 100, 4000, &space, &offset));
-  assert_false(fsdp_device_locate(device, &space, 1, &space, &offset));
+  assert_false(fsdp_arenas_locate(&device->arenas, device->arenas.memory[FSDP_SPACE_HOST] + 100, 4000, &space,
+                                  &offset));
+  assert_false(fsdp_arenas_locate(&device->arenas, &space, 1, &space, &offset));
   device->table->destroy(device);
 }
 
@@ -115,11 +118,11 @@ static void places_are_located(void **state) {
 static void shared_arenas_are_files(void **state) {
   (void)state;
   fsdp_device *device = create((fsdp_device_config){.arena_bytes = {10000, 0}, .shared = true});
-  assert_null(device->arena[FSDP_SPACE_HOST]);
-  assert_int_equal(device->arena_file[FSDP_SPACE_HOST], -1);
-  memcpy(device->arena[FSDP_SPACE_DEVICE] + 5000, "bytes", 6);
+  assert_null(device->arenas.memory[FSDP_SPACE_HOST]);
+  assert_int_equal(device->arenas.file[FSDP_SPACE_HOST], -1);
+  memcpy(device->arenas.memory[FSDP_SPACE_DEVICE] + 5000, "bytes", 6);
   char seen[6];
-  assert_int_equal(pread(device->arena_file[FSDP_SPACE_DEVICE], seen, 6, 5000), 6);
+  assert_int_equal(pread(device->arenas.file[FSDP_SPACE_DEVICE], seen, 6, 5000), 6);
   assert_string_equal(seen, "bytes");
   device->table->destroy(device);
 }
@@ -137,8 +140,8 @@ static void poisoned_arenas_hold_no_number(void **state) {
   (void)state;
   fsdp_device *device = create((fsdp_device_config){.arena_bytes = {4096, 64}, .poisoned = true});
   for (int space = 0; space < FSDP_SPACE_COUNT; space++) {
-    for (int64_t i = 0; i < device->arena_bytes[space] / 4; i++) {
-      assert_true(isnan(((const float *)device->arena[space])[i]));
+    for (int64_t i = 0; i < device->arenas.bytes[space] / 4; i++) {
+      assert_true(isnan(((const float *)device->arenas.memory[space])[i]));
     }
   }
   device->table->destroy(device);

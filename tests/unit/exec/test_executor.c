@@ -3,6 +3,7 @@
 #include "runtime/base/check.h"
 #include "runtime/base/random.h"
 #include "runtime/exec/access_trace.h"
+#include "runtime/exec/device_config.h"
 #include "runtime/exec/executor.h"
 
 #include <math.h>
@@ -133,7 +134,7 @@ static sum_run *create_run(int64_t host_count_address) {
   fsdp_device_configure(program, 1, &device_config);
   fsdp_error error;
   assert_int_equal(fsdp_device_cpu()->create(&device_config, &run->device, &error), FSDP_OK);
-  run->device->table->clear(run->device, run->device->arena[FSDP_SPACE_DEVICE], 4); // the total
+  run->device->table->clear(run->device, run->device->arenas.memory[FSDP_SPACE_DEVICE], 4); // the total
   run->executor = fsdp_executor_create(&(fsdp_executor_config){
       .plan = &run->plan,
       .device = run->device,
@@ -208,7 +209,7 @@ static void touches_are_checked(void **state) {
   (void)state;
   sum_run *run = create_run(64);
   fsdp_access_trace *trace = fsdp_access_trace_create(run->plan.program, run->device, -1);
-  unsigned char *arena = run->device->arena[FSDP_SPACE_DEVICE];
+  unsigned char *arena = run->device->arenas.memory[FSDP_SPACE_DEVICE];
   const fsdp_view views[2] = {{arena + 64, 1, FSDP_F32, FSDP_READ}, {arena, 1, FSDP_F32, FSDP_UPDATE}};
   static const struct {
     int64_t offset, bytes;

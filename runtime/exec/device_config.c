@@ -1,4 +1,4 @@
-#include "runtime/device/device.h"
+#include "runtime/exec/device_config.h"
 
 #include "runtime/base/check.h"
 #include "runtime/base/size.h"
@@ -54,7 +54,8 @@ void fsdp_device_configure(const fsdp_program *program, int threads, fsdp_device
   memset(config, 0, sizeof *config);
   config->shared = chosen.shared;
   config->ordinal = chosen.ordinal;
-  config->registered = chosen.registered;
+  config->allocate = chosen.allocate;
+  config->release = chosen.release;
   config->queue_capacity = queue_capacity;
   config->poisoned = getenv("FSDP_POISON_ARENAS") != NULL;
   for (int s = 0; s < FSDP_SPACE_COUNT; s++) config->arena_bytes[s] = program->arena_bytes[s];
@@ -70,18 +71,4 @@ void fsdp_device_configure(const fsdp_program *program, int threads, fsdp_device
     *have = (int)fsdp_max_i64(*have, wanted);
   }
   count_events(program, config);
-}
-
-bool fsdp_device_locate(const fsdp_device *device, const void *address, int64_t bytes, fsdp_space *space,
-                        int64_t *offset) {
-  for (int s = 0; s < FSDP_SPACE_COUNT; s++) {
-    // Compared as integers: the address may belong to neither arena.
-    uintptr_t base = (uintptr_t)device->arena[s], at = (uintptr_t)address;
-    if (!base || at < base || at - base > (uintptr_t)device->arena_bytes[s]) continue;
-    if ((int64_t)(at - base) + bytes > device->arena_bytes[s]) continue;
-    *space = (fsdp_space)s;
-    *offset = (int64_t)(at - base);
-    return true;
-  }
-  return false;
 }
