@@ -15,7 +15,8 @@ clean_tree() {
   echo '#include "runtime/base/size.h"' >runtime/base/size.c
   printf '// Graphs.\n#pragma once\n\n#include "runtime/base/size.h"\n' >models/graph/graph.h
   printf '// Plans.\n#pragma once\n\n#include "models/graph/graph.h"\n' >runtime/plan/plan.h
-  printf '// Comm.\n#include "runtime/plan/plan.h"\n\nint x(void) { return MPI_Init(0, 0); }\n' \
+  echo '#include "runtime/plan/plan.h"' >runtime/exec/run.c
+  printf '// Comm.\n#include "runtime/base/size.h"\n\nint x(void) { return MPI_Init(0, 0); }\n' \
     >runtime/comm/comm_mpi.c
 }
 
