@@ -7,8 +7,10 @@
 #include <stdbool.h>
 #include <string.h>
 
-#define MAX_PROMOTIONS 100
-#define LEAST_LIMIT    1.005 // of the lower bound
+#define MAX_PROMOTIONS   100
+#define NOISY_ROUNDS     4000
+#define NOISY_PROMOTIONS 8
+#define LEAST_LIMIT      1.005 // of the lower bound
 
 // A placed item as the scans see it.
 typedef struct entry {
@@ -161,6 +163,14 @@ static int64_t attempt(packer *p, fit_rule fit) {
 
 // ---- Orders
 
+// A number in [0, 1) that depends on the round and the item alone (splitmix64; Steele, Lea and Flood 2014).
+static double noise(int round, int item) {
+  uint64_t z = ((uint64_t)round << 32 | (uint32_t)item) * 0x9e3779b97f4a7c15u;
+  z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
+  z = (z ^ z >> 27) * 0x94d049bb133111ebu;
+  return (double)((z ^ z >> 31) >> 11) * 0x1p-53;
+}
+
 static int compare_keys(const void *a, const void *b) {
   const sort_key *x = a, *y = b;
   if (x->first != y->first) return x->first > y->first ? -1 : 1;
@@ -168,7 +178,8 @@ static int compare_keys(const void *a, const void *b) {
   return x->item - y->item;
 }
 
-static void sort_items(packer *p, order_rule rule) {
+// `round` 0: exactly by the rule; above, with noise of up to half of each key.
+static void sort_items(packer *p, order_rule rule, int round) {
   sort_key *keys = fsdp_alloc((size_t)p->count * sizeof *keys);
   for (int i = 0; i < p->count; i++) {
     const fsdp_pack_item *item = &p->items[i];
@@ -178,6 +189,7 @@ static void sort_items(packer *p, order_rule rule) {
                     : rule == BY_BYTES      ? bytes
                     : rule == BY_CONTENTION ? (double)p->contention[i]
                                             : -(double)item->begin;
+    if (round) keys[i].first *= 1 + 0.5 * noise(round, i);
     keys[i].second = rule == BY_LIFETIME ? bytes : length;
     keys[i].item = i;
   }
@@ -298,7 +310,7 @@ static window join_windows(const packer *p, int center, window *windows, int *wi
 // Returns the stack's end.
 static int64_t stack_spanning(packer *p, int first, int last) {
   int64_t top = p->config->base;
-  sort_items(p, BY_LIFETIME);
+  sort_items(p, BY_LIFETIME, 0);
   for (int i = 0; i < p->count; i++) {
     const fsdp_pack_item *item = &p->items[p->order[i]];
     if (item->begin > first || item->end < last) continue;
@@ -367,17 +379,28 @@ static void search(packer *p) {
   for (int fit = 0; fit < FIT_RULE_COUNT; fit++) {
     for (int order = 0; order < ORDER_RULE_COUNT; order++) {
       int64_t before = p->best_top;
-      sort_items(p, (order_rule)order);
+      sort_items(p, (order_rule)order, 0);
       attempt(p, (fit_rule)fit);
       if (p->best_top < before) best_order = (order_rule)order, best_fit = (fit_rule)fit;
       if (p->best_top <= goal || p->spent > p->config->effort) return;
     }
   }
-  sort_items(p, best_order);
+  sort_items(p, best_order, 0);
   attempt(p, best_fit);
   for (int i = 0; i < MAX_PROMOTIONS && p->spent <= p->config->effort && promote(p, goal); i++) {
     attempt(p, best_fit);
     if (p->best_top <= goal) return;
+  }
+}
+
+// Many orders with noise, for the few programs, of a few kilobytes, in which neither rule nor search gets
+// below the limit.
+static void search_noisy_orders(packer *p) {
+  int64_t effort = p->spent + p->config->effort;
+  for (int round = 1; round <= NOISY_ROUNDS && p->spent <= effort && p->best_top > p->limit; round++) {
+    sort_items(p, (order_rule)(round % ORDER_RULE_COUNT), round);
+    for (int i = 0; i < NOISY_PROMOTIONS && attempt(p, (fit_rule)(round % FIT_RULE_COUNT)) > p->limit; i++)
+      if (!promote(p, p->limit)) break;
   }
 }
 
@@ -397,6 +420,7 @@ int64_t fsdp_pack(const fsdp_pack_config *config, fsdp_pack_item *items, int cou
   p.limit = fsdp_max_i64(config->limit, least);
   search(&p);
   if (p.best_top > p.limit && config->limit > 0) search_windows(&p);
+  if (p.best_top > p.limit && config->limit > 0) search_noisy_orders(&p);
   for (int i = 0; i < count; i++) items[i].address = p.best_addresses[i];
   for (int w = 0; w < config->window_count; w++) free(p.windows[w].entries);
   free(p.windows);

@@ -1,0 +1,92 @@
+#include "runtime/plan/program/make.h"
+
+#include "runtime/base/check.h"
+
+#include <stdio.h>
+#include <string.h>
+
+int make_tensor(step_builder *s, const char *owner, const char *what, fsdp_space space,
+                fsdp_category category, fsdp_lifetime lifetime, int unit, int module, int64_t bytes) {
+  fsdp_tensor tensor = {.space = space,
+                        .category = category,
+                        .lifetime = lifetime,
+                        .unit = unit,
+                        .module = module,
+                        .bytes = bytes};
+  int length = snprintf(tensor.name, sizeof tensor.name, "%s%s%s", owner, owner[0] ? "." : "", what);
+  FSDP_CHECK(length < FSDP_NAME_BYTES, "tensor name '%s' is cut", tensor.name);
+  return fsdp_program_tensor(s->program, &tensor);
+}
+
+int make_unit_tensor(step_builder *s, int u, const char *what, fsdp_space space, fsdp_category category,
+                     fsdp_lifetime lifetime, int64_t numel, fsdp_dtype dtype) {
+  const fsdp_unit *unit = &s->units->units[u];
+  return make_tensor(s, unit->path, what, space, category, lifetime, u, unit->module,
+                     numel * fsdp_dtype_bytes(dtype));
+}
+
+int make_scalars(step_builder *s, const char *what, fsdp_space space, fsdp_lifetime lifetime, int64_t count) {
+  return make_tensor(s, "step", what, space, FSDP_CATEGORY_INPUTS, lifetime, -1, -1, 4 * count);
+}
+
+fsdp_operand make_whole(const step_builder *s, int tensor, fsdp_dtype dtype, fsdp_access access) {
+  return (fsdp_operand){
+      .tensor = tensor, .dtype = dtype, .access = access, .size_bytes = s->program->tensors[tensor].bytes};
+}
+
+fsdp_operand make_own_slot(const step_builder *s, int u, int tensor, fsdp_dtype dtype, fsdp_access access) {
+  int64_t bytes = s->units->units[u].shard_numel * fsdp_dtype_bytes(dtype);
+  return (fsdp_operand){
+      .tensor = tensor, .dtype = dtype, .access = access, .size_bytes = bytes, .rank_stride_bytes = bytes};
+}
+
+static int make_node(step_builder *s, const fsdp_instr *instr, const fsdp_operand *operands,
+                     int operand_count) {
+  FSDP_CHECK(operand_count <= FSDP_OP_MAX_OPERANDS, "%d operands", operand_count);
+  fsdp_list_node node = {.instr = *instr, .operand_count = operand_count, .origin = -1, .block = -1};
+  node.instr.policy = -1;
+  memcpy(node.operands, operands, (size_t)operand_count * sizeof *operands);
+  return fsdp_nodes_insert(&s->nodes, &node);
+}
+
+int make_op(step_builder *s, fsdp_stream stream, fsdp_op_kind op, const fsdp_op_attrs *attrs, int unit,
+            const fsdp_operand *operands, int operand_count) {
+  fsdp_instr instr = {.kind = FSDP_INSTR_OP, .stream = stream, .op = op, .unit = unit, .module = -1};
+  if (attrs) instr.attrs = *attrs;
+  return make_node(s, &instr, operands, operand_count);
+}
+
+int make_copy(step_builder *s, fsdp_instr_kind kind, int unit, fsdp_operand from, fsdp_operand to) {
+  fsdp_instr instr = {.kind = kind,
+                      .stream = kind == FSDP_INSTR_COPY_UP ? FSDP_STREAM_COPY_UP : FSDP_STREAM_COPY_DOWN,
+                      .unit = unit,
+                      .module = -1};
+  from.access = FSDP_READ;
+  to.access = FSDP_WRITE;
+  return make_node(s, &instr, (fsdp_operand[]){from, to}, 2);
+}
+
+int make_copy_whole(step_builder *s, fsdp_instr_kind kind, int from, int to, fsdp_dtype dtype) {
+  return make_copy(s, kind, -1, make_whole(s, from, dtype, FSDP_READ), make_whole(s, to, dtype, FSDP_WRITE));
+}
+
+int make_collective(step_builder *s, fsdp_instr_kind kind, fsdp_group group, int unit,
+                    const fsdp_operand *operands, int operand_count) {
+  fsdp_instr instr = {.kind = kind,
+                      .stream = group == FSDP_GROUP_GATHER ? FSDP_STREAM_GATHER : FSDP_STREAM_REDUCE,
+                      .group = group,
+                      .unit = unit,
+                      .module = -1};
+  return make_node(s, &instr, operands, operand_count);
+}
+
+int make_host_call(step_builder *s, fsdp_instr_kind kind, const fsdp_operand *operands, int operand_count) {
+  fsdp_instr instr = {.kind = kind, .stream = FSDP_STREAM_HOST, .unit = -1, .module = -1};
+  return make_node(s, &instr, operands, operand_count);
+}
+
+void make_sum_over_world(step_builder *s, int tensor) {
+  if (s->modes.rank_count == 1) return;
+  fsdp_operand operand = make_whole(s, tensor, FSDP_F32, FSDP_UPDATE);
+  make_collective(s, FSDP_INSTR_ALL_REDUCE, FSDP_GROUP_WORLD, -1, &operand, 1);
+}

@@ -1,0 +1,31 @@
+// Makers: how passes make tensors and nodes. New nodes go to the list's cursor.
+#pragma once
+
+#include "runtime/plan/program/passes.h"
+
+// A tensor named "<owner>.<what>" (or "<what>" without an owner).
+int make_tensor(step_builder *s, const char *owner, const char *what, fsdp_space space,
+                fsdp_category category, fsdp_lifetime lifetime, int unit, int module, int64_t bytes);
+// A tensor of unit `u` with `numel` elements.
+int make_unit_tensor(step_builder *s, int u, const char *what, fsdp_space space, fsdp_category category,
+                     fsdp_lifetime lifetime, int64_t numel, fsdp_dtype dtype);
+// A small tensor of the step: `count` fp32 or int32 numbers.
+int make_scalars(step_builder *s, const char *what, fsdp_space space, fsdp_lifetime lifetime, int64_t count);
+
+// All of a tensor.
+fsdp_operand make_whole(const step_builder *s, int tensor, fsdp_dtype dtype, fsdp_access access);
+// This rank's slot of a buffer that holds unit `u` whole.
+fsdp_operand make_own_slot(const step_builder *s, int u, int tensor, fsdp_dtype dtype, fsdp_access access);
+
+// Each returns the node's index. `operands` are copied.
+int make_op(step_builder *s, fsdp_stream stream, fsdp_op_kind op, const fsdp_op_attrs *attrs, int unit,
+            const fsdp_operand *operands, int operand_count);
+// A copy between the arenas; accesses are set here.
+int make_copy(step_builder *s, fsdp_instr_kind kind, int unit, fsdp_operand from, fsdp_operand to);
+int make_copy_whole(step_builder *s, fsdp_instr_kind kind, int from, int to, fsdp_dtype dtype);
+int make_collective(step_builder *s, fsdp_instr_kind kind, fsdp_group group, int unit,
+                    const fsdp_operand *operands, int operand_count);
+// An instruction of the host stream that calls the program's user.
+int make_host_call(step_builder *s, fsdp_instr_kind kind, const fsdp_operand *operands, int operand_count);
+// The sum of an fp32 tensor over all ranks; nothing on one rank.
+void make_sum_over_world(step_builder *s, int tensor);

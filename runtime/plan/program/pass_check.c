@@ -1,0 +1,41 @@
+// Digests of the state, which replicas compare.
+#include "runtime/base/check.h"
+#include "runtime/plan/program/make.h"
+
+enum { DIGEST_BYTES = 8, PARTS = 3 };
+
+// One digest's place among them.
+static fsdp_operand digest_slot(const step_builder *s, int digests, int index) {
+  fsdp_operand slot = make_whole(s, digests, FSDP_I32, FSDP_WRITE);
+  slot.offset_bytes = (int64_t)DIGEST_BYTES * index;
+  slot.size_bytes = DIGEST_BYTES;
+  return slot;
+}
+
+// Padding is digested with the rest: it is zero from the load on, and updates by zero gradients leave it so.
+void pass_check(step_builder *s) {
+  bool offload = s->config->cpu_offload;
+  int count = PARTS * s->forward_order_count;
+  FSDP_CHECK(count == fsdp_plan_digest_count(s->plan), "%d digests of %d units", count,
+             s->forward_order_count);
+  int digests = make_tensor(s, "check", "digests", step_state_space(s), FSDP_CATEGORY_INPUTS,
+                            FSDP_LIVE_SECTION, -1, -1, DIGEST_BYTES * count);
+  for (int u = 0, next = 0; u < s->units->count; u++) {
+    const fsdp_unit_state *state = &s->plan->unit_state[u];
+    const int parts[PARTS] = {state->master, state->moment1, state->moment2};
+    for (int part = 0; part < PARTS && state->master >= 0; part++) {
+      fsdp_dtype dtype = part == 0 ? s->config->master_dtype : s->config->moment_dtype;
+      fsdp_operand operands[2] = {make_whole(s, parts[part], dtype, FSDP_READ),
+                                  digest_slot(s, digests, next++)};
+      make_op(s, offload ? FSDP_STREAM_HOST : FSDP_STREAM_COMPUTE, FSDP_OP_CHECKSUM, NULL, u, operands, 2);
+    }
+  }
+  int host = digests;
+  if (!offload) {
+    host = make_tensor(s, "check", "host_digests", FSDP_SPACE_HOST, FSDP_CATEGORY_INPUTS, FSDP_LIVE_SECTION,
+                       -1, -1, DIGEST_BYTES * count);
+    make_copy_whole(s, FSDP_INSTR_COPY_DOWN, digests, host, FSDP_I32);
+  }
+  fsdp_operand result = make_whole(s, host, FSDP_I32, FSDP_READ);
+  make_host_call(s, FSDP_INSTR_DIGESTS, &result, 1);
+}

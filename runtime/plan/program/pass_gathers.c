@@ -1,0 +1,128 @@
+// Gathers: when a unit's shards become one buffer, and which buffer each use of its weights reads.
+//
+// A unit is gathered before its first use and, unless it stays gathered, once more before its first use in
+// the backward. With prefetch depth N the gather of a unit is issued before the first use of the one N
+// gathers earlier (N = 0: before its own). The buffer is freed after its last use: the last node that names
+// it.
+#include "runtime/base/check.h"
+#include "runtime/base/size.h"
+#include "runtime/plan/program/make.h"
+
+#include <stdlib.h>
+
+typedef struct gather_event {
+  int unit;
+  int before; // the first node that comes from where the unit is used first
+} gather_event;
+
+// Fills `gathered` from the shards, at the cursor.
+static void insert_gather(step_builder *s, int u, int gathered) {
+  const fsdp_plan_config *c = s->config;
+  const fsdp_unit_state *state = &s->plan->unit_state[u];
+  int source_tensor = state->copy >= 0 ? state->copy : state->master;
+  fsdp_dtype source_dtype = state->copy >= 0 ? c->param_dtype : c->master_dtype;
+  fsdp_operand source = make_whole(s, source_tensor, source_dtype, FSDP_READ);
+  fsdp_operand slot = make_own_slot(s, u, gathered, c->param_dtype, FSDP_WRITE);
+  int first = FSDP_NO_NODE;
+  if (c->cpu_offload) {
+    first = make_copy(s, FSDP_INSTR_COPY_UP, u, source, slot);
+  } else if (source_dtype != c->param_dtype || s->modes.shard_count == 1) {
+    first = make_op(s, FSDP_STREAM_GATHER, FSDP_OP_CAST, NULL, u, (fsdp_operand[]){source, slot}, 2);
+  }
+  if (s->modes.shard_count > 1) {
+    slot.access = FSDP_READ;
+    fsdp_operand operands[2] = {first == FSDP_NO_NODE ? source : slot,
+                                make_whole(s, gathered, c->param_dtype, FSDP_WRITE)};
+    int gather = make_collective(s, FSDP_INSTR_ALL_GATHER, FSDP_GROUP_GATHER, u, operands, 2);
+    if (first == FSDP_NO_NODE) first = gather;
+  }
+  s->nodes.nodes[first].is_bounded = true;
+}
+
+static int make_buffer(step_builder *s, int u) {
+  bool spans_sections = step_stays_gathered(s, u) && s->config->accumulation > 1;
+  return make_unit_tensor(s, u, "gathered", FSDP_SPACE_DEVICE, FSDP_CATEGORY_GATHERED,
+                          spans_sections ? FSDP_LIVE_STEP : FSDP_LIVE_SECTION,
+                          s->units->units[u].padded_numel, s->config->param_dtype);
+}
+
+// Every gather of the section, in the order of first uses. `uses` are those of the units' weights.
+static int find_events(const step_builder *s, const fsdp_uses *uses, gather_event *events) {
+  const fsdp_nodes *list = &s->nodes;
+  int *seen = fsdp_alloc_zeroed((size_t)s->units->count, sizeof *seen); // uses so far, by unit
+  int count = 0, origin_begin = list->first;
+  for (int n = list->first; n != FSDP_NO_NODE; n = list->nodes[n].next) {
+    const fsdp_list_node *node = &list->nodes[n];
+    if (node->origin < 0 || node->origin != list->nodes[origin_begin].origin) origin_begin = n;
+    for (int o = 0; o < node->operand_count; o++) {
+      int u = fsdp_weights_unit(node->operands[o].tensor), use_count;
+      if (u < 0) continue;
+      const fsdp_use *use = fsdp_uses_of(uses, node->operands[o].tensor, &use_count);
+      int before = seen[u]++;
+      bool stays = step_stays_gathered(s, u);
+      bool needed = before == 0
+                        ? !stays || s->gathered[u] < 0
+                        : !stays && list->nodes[use[before - 1].node].is_backward != node->is_backward;
+      if (needed) events[count++] = (gather_event){u, origin_begin};
+    }
+  }
+  free(seen);
+  return count;
+}
+
+// Every use reads the state itself.
+static void name_resident(step_builder *s, const fsdp_uses *uses) {
+  for (int u = 0; u < s->units->count; u++) {
+    const fsdp_unit_state *state = &s->plan->unit_state[u];
+    int count;
+    const fsdp_use *use = fsdp_uses_of(uses, FSDP_UNIT_WEIGHTS(u), &count);
+    for (int i = 0; i < count; i++)
+      s->nodes.nodes[use[i].node].operands[use[i].operand].tensor =
+          state->copy >= 0 ? state->copy : state->master;
+  }
+}
+
+static void insert_events(step_builder *s, const gather_event *events, int count) {
+  int start = s->nodes.first; // the first node that comes from the graph
+  while (start != FSDP_NO_NODE && s->nodes.nodes[start].origin < 0) start = s->nodes.nodes[start].next;
+  for (int e = 0; e < count; e++) {
+    int leader = e - s->config->prefetch; // its first use opens the way
+    s->nodes.cursor = leader < 0 ? start : events[leader].before;
+    insert_gather(s, events[e].unit, make_buffer(s, events[e].unit));
+  }
+  s->nodes.cursor = FSDP_NO_NODE;
+}
+
+// Every use reads the buffer that was gathered last: the list's order decides.
+static void name_buffers(step_builder *s) {
+  for (int n = s->nodes.first; n != FSDP_NO_NODE; n = s->nodes.nodes[n].next) {
+    fsdp_list_node *node = &s->nodes.nodes[n];
+    for (int o = 0; o < node->operand_count; o++) {
+      fsdp_operand *operand = &node->operands[o];
+      int u = fsdp_weights_unit(operand->tensor);
+      if (u >= 0) {
+        FSDP_CHECK(s->gathered[u] >= 0, "unit '%s' is used before it is gathered", s->units->units[u].path);
+        operand->tensor = s->gathered[u];
+      } else if (operand->tensor >= 0 && (operand->access & FSDP_WRITE) &&
+                 s->program->tensors[operand->tensor].category == FSDP_CATEGORY_GATHERED) {
+        s->gathered[node->instr.unit] = operand->tensor;
+      }
+    }
+  }
+}
+
+void pass_gathers(step_builder *s) {
+  fsdp_uses uses = fsdp_uses_create(&s->nodes, s->program->tensor_count, s->units->count);
+  if (s->modes.resident) {
+    name_resident(s, &uses);
+  } else {
+    gather_event *events = fsdp_alloc((size_t)s->units->count * 2 * sizeof *events);
+    insert_events(s, events, find_events(s, &uses, events));
+    name_buffers(s);
+    free(events);
+  }
+  fsdp_uses_release(&uses);
+  bool step_ends = s->is_last || !s->is_training;
+  for (int u = 0; u < s->units->count; u++)
+    if (step_ends || !step_stays_gathered(s, u)) s->gathered[u] = -1;
+}

@@ -1,0 +1,44 @@
+#include "runtime/plan/program/make.h"
+
+#include <stdio.h>
+
+void pass_step_inputs(step_builder *s) {
+  fsdp_lifetime lifetime = s->is_training ? FSDP_LIVE_STEP : FSDP_LIVE_SECTION;
+  bool offload = s->config->cpu_offload;
+  s->host_scalars = make_scalars(s, "host_scalars", FSDP_SPACE_HOST, offload ? lifetime : FSDP_LIVE_SECTION,
+                                 FSDP_SCALAR_COUNT);
+  int host_count = make_scalars(s, "host_count", FSDP_SPACE_HOST, FSDP_LIVE_SECTION, 1);
+  s->count = make_scalars(s, "count", FSDP_SPACE_DEVICE, lifetime, 1);
+  s->loss = make_scalars(s, "loss", FSDP_SPACE_DEVICE, lifetime, 1);
+  fsdp_operand fed[2] = {make_whole(s, s->host_scalars, FSDP_F32, FSDP_WRITE),
+                         make_whole(s, host_count, FSDP_F32, FSDP_WRITE)};
+  make_host_call(s, FSDP_INSTR_FEED_STEP, fed, 2);
+  make_copy_whole(s, FSDP_INSTR_COPY_UP, host_count, s->count, FSDP_F32);
+  if (!s->is_training) return; // an evaluation's count is of all ranks already
+  make_sum_over_world(s, s->count);
+  s->scalars = s->host_scalars;
+  if (!offload) {
+    s->scalars = make_scalars(s, "scalars", FSDP_SPACE_DEVICE, FSDP_LIVE_STEP, FSDP_SCALAR_COUNT);
+    make_copy_whole(s, FSDP_INSTR_COPY_UP, s->host_scalars, s->scalars, FSDP_F32);
+  }
+  s->norm_partials =
+      make_scalars(s, "norm_partials", step_state_space(s), FSDP_LIVE_STEP, s->forward_order_count);
+}
+
+void pass_batch_inputs(step_builder *s) {
+  const fsdp_graph *g = s->graph;
+  const int values[2] = {g->tokens, g->targets};
+  int *const tensors[2] = {&s->tokens, &s->targets};
+  fsdp_operand fed[2];
+  int host[2];
+  for (int i = 0; i < 2; i++) {
+    const fsdp_value *v = &g->values[values[i]];
+    char name[FSDP_NAME_BYTES + 8];
+    snprintf(name, sizeof name, "host_%s", v->name);
+    host[i] = make_scalars(s, name, FSDP_SPACE_HOST, FSDP_LIVE_SECTION, v->numel);
+    *tensors[i] = make_scalars(s, v->name, FSDP_SPACE_DEVICE, FSDP_LIVE_SECTION, v->numel);
+    fed[i] = make_whole(s, host[i], FSDP_I32, FSDP_WRITE);
+  }
+  make_host_call(s, FSDP_INSTR_FEED_BATCH, fed, 2);
+  for (int i = 0; i < 2; i++) make_copy_whole(s, FSDP_INSTR_COPY_UP, host[i], *tensors[i], FSDP_I32);
+}

@@ -1,0 +1,33 @@
+// Joins matrix products of one origin whose weights (or weights' gradients) lie one after another in a unit's
+// buffer, with no padding between: their outputs are neighbouring columns, so one product serves them all.
+#include "runtime/plan/program/passes.h"
+
+// Which operand of the op is the weight or its gradient; -1: the op has none.
+static int weight_operand(fsdp_op_kind op) {
+  return op == FSDP_OP_LINEAR || op == FSDP_OP_LINEAR_BACKWARD_INPUT ? 1
+         : op == FSDP_OP_LINEAR_BACKWARD_WEIGHT                      ? 2
+                                                                     : -1;
+}
+
+static bool are_joinable(const fsdp_list_node *a, const fsdp_list_node *b) {
+  int w = weight_operand(a->instr.op);
+  if (w < 0 || a->instr.op != b->instr.op || a->origin != b->origin) return false;
+  const fsdp_operand *x = &a->operands[w], *y = &b->operands[w];
+  return x->tensor == y->tensor && x->offset_bytes + x->size_bytes == y->offset_bytes &&
+         a->instr.attrs.out_offset + a->instr.attrs.out_features == b->instr.attrs.out_offset &&
+         a->instr.attrs.in_features == b->instr.attrs.in_features;
+}
+
+void pass_join(step_builder *s) {
+  fsdp_nodes *list = &s->nodes;
+  for (int n = list->first; n != FSDP_NO_NODE; n = list->nodes[n].next) {
+    fsdp_list_node *a = &list->nodes[n];
+    while (a->next != FSDP_NO_NODE && are_joinable(a, &list->nodes[a->next])) {
+      const fsdp_list_node *b = &list->nodes[a->next];
+      int w = weight_operand(a->instr.op);
+      a->operands[w].size_bytes += b->operands[w].size_bytes;
+      a->instr.attrs.out_features += b->instr.attrs.out_features;
+      fsdp_nodes_remove(list, a->next);
+    }
+  }
+}

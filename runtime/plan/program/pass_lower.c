@@ -1,0 +1,140 @@
+// The graph's nodes as list nodes: each value that is written gets a tensor, weights and their gradients stay
+// ranges of their units, and a linear node of several weights becomes one product per weight.
+#include "runtime/base/check.h"
+#include "runtime/base/size.h"
+#include "runtime/plan/program/make.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct lowering {
+  step_builder *s;
+  int *tensor_of_value; // by graph value; -1: not made yet
+  int origin;
+  bool is_backward;
+} lowering;
+
+static fsdp_dtype value_dtype(const step_builder *s, const fsdp_value *v) {
+  return v->dtype == FSDP_VALUE_COMPUTE ? s->config->param_dtype : FSDP_F32;
+}
+
+static void note_kept(step_builder *s, int tensor, bool kept) {
+  if (tensor >= s->kept_capacity) {
+    int capacity = 2 * tensor + 64;
+    s->kept = fsdp_realloc(s->kept, (size_t)capacity * sizeof *s->kept);
+    memset(s->kept + s->kept_capacity, 0, (size_t)(capacity - s->kept_capacity) * sizeof *s->kept);
+    s->kept_capacity = capacity;
+  }
+  s->kept[tensor] = kept;
+}
+
+// A new tensor for a value that a node writes.
+static int value_tensor(step_builder *s, int value) {
+  const fsdp_value *v = &s->graph->values[value];
+  char owner[FSDP_NAME_BYTES];
+  fsdp_graph_module_path(s->graph, v->module, owner);
+  int tensor = make_tensor(s, owner, v->name, FSDP_SPACE_DEVICE, FSDP_CATEGORY_ACTIVATIONS, FSDP_LIVE_SECTION,
+                           -1, v->module, v->numel * fsdp_dtype_bytes(value_dtype(s, v)));
+  note_kept(s, tensor, v->checkpoint);
+  return tensor;
+}
+
+// The range of a parameter inside its unit's buffer, of weights or of gradients.
+static fsdp_operand param_range(const step_builder *s, const fsdp_value *v, fsdp_access access) {
+  int unit = s->units->unit_of_param[v->param];
+  bool is_weight = v->role == FSDP_VALUE_PARAM;
+  fsdp_dtype dtype = is_weight ? s->config->param_dtype : s->modes.grad_dtype;
+  int64_t width = fsdp_dtype_bytes(dtype);
+  // The first contribution of the step overwrites (or of the micro-batch, if nothing is carried over).
+  bool carried = s->modes.carries_grads && !s->is_first;
+  return (fsdp_operand){.tensor = is_weight ? FSDP_UNIT_WEIGHTS(unit) : FSDP_UNIT_GRADIENT(unit),
+                        .dtype = dtype,
+                        .access = is_weight ? FSDP_READ
+                                  : carried ? FSDP_UPDATE
+                                            : access,
+                        .offset_bytes = s->units->params[s->units->slot_of_param[v->param]].offset * width,
+                        .size_bytes = s->graph->params[v->param].numel * width};
+}
+
+static fsdp_operand operand_of(lowering *l, const fsdp_node_operand *o) {
+  step_builder *s = l->s;
+  const fsdp_value *v = &s->graph->values[o->value];
+  switch (v->role) {
+  case FSDP_VALUE_PARAM:
+  case FSDP_VALUE_PARAM_GRADIENT:
+    return param_range(s, v, o->access);
+  case FSDP_VALUE_COUNT_SCALAR:
+    return make_whole(s, s->count, FSDP_F32, FSDP_READ);
+  case FSDP_VALUE_LOSS:
+    return make_whole(s, s->loss, FSDP_F32, s->is_first ? FSDP_WRITE : FSDP_UPDATE);
+  case FSDP_VALUE_INPUT:
+    return make_whole(s, o->value == s->graph->tokens ? s->tokens : s->targets, FSDP_I32, FSDP_READ);
+  case FSDP_VALUE_ACTIVATION:
+  case FSDP_VALUE_GRADIENT:
+    break;
+  }
+  int *tensor = &l->tensor_of_value[o->value];
+  if (o->access == FSDP_WRITE) *tensor = value_tensor(s, o->value);
+  FSDP_CHECK(*tensor >= 0, "value '%s' is used before it is made", v->name);
+  return make_whole(s, *tensor, value_dtype(s, v), o->access);
+}
+
+static void insert(lowering *l, const fsdp_node *node, const fsdp_op_attrs *attrs,
+                   const fsdp_operand *operands, int count) {
+  int index = make_op(l->s, FSDP_STREAM_COMPUTE, node->kind, attrs, -1, operands, count);
+  fsdp_list_node *made = &l->s->nodes.nodes[index];
+  made->instr.module = node->module;
+  made->origin = l->origin;
+  made->block = node->block;
+  made->is_backward = l->is_backward;
+}
+
+// One product per weight. Operand order: LINEAR x, weight, y; BACKWARD_INPUT d_y, weight, d_x;
+// BACKWARD_WEIGHT d_y, x, d_weight.
+static void lower_linear(lowering *l, const fsdp_node *node) {
+  const fsdp_value *values = l->s->graph->values;
+  bool makes_weight = node->kind == FSDP_OP_LINEAR_BACKWARD_WEIGHT;
+  fsdp_operand first = operand_of(l, &node->operands[0]), other = operand_of(l, &node->operands[1]);
+  fsdp_op_attrs attrs = node->attrs;
+  for (int i = 0; i < node->weight_count; i++) attrs.out_stride += values[node->weights[i]].shape[0];
+  for (int i = 0; i < node->weight_count; i++) {
+    const fsdp_value *v = &values[node->weights[i]];
+    fsdp_operand weight = param_range(l->s, v, FSDP_WRITE);
+    attrs.out_features = v->shape[0];
+    attrs.in_features = v->shape[1];
+    fsdp_operand operands[3] = {first, makes_weight ? other : weight, makes_weight ? weight : other};
+    insert(l, node, &attrs, operands, 3);
+    attrs.out_offset += attrs.out_features;
+    if (node->kind == FSDP_OP_LINEAR_BACKWARD_INPUT)
+      other.access = FSDP_UPDATE; // the next product adds to d_x
+  }
+}
+
+static void lower_plain(lowering *l, const fsdp_node *node) {
+  fsdp_operand operands[FSDP_OP_MAX_OPERANDS];
+  for (int i = 0; i < node->operand_count; i++) operands[i] = operand_of(l, &node->operands[i]);
+  fsdp_op_attrs attrs = node->attrs;
+  if (node->kind == FSDP_OP_LINEAR_CROSS_ENTROPY_BACKWARD)
+    attrs.chunk_rows = fsdp_op_chunk_rows(attrs.batch * attrs.seq, attrs.vocabulary, operands[6].dtype);
+  insert(l, node, &attrs, operands, node->operand_count);
+}
+
+static void lower_nodes(lowering *l, const fsdp_node *nodes, int count) {
+  for (int i = 0; i < count; i++, l->origin++) {
+    if (nodes[i].weight_count)
+      lower_linear(l, &nodes[i]);
+    else
+      lower_plain(l, &nodes[i]);
+  }
+}
+
+void pass_lower(step_builder *s) {
+  const fsdp_graph *g = s->graph;
+  lowering l = {.s = s, .tensor_of_value = fsdp_alloc((size_t)g->value_count * sizeof(int))};
+  for (int v = 0; v < g->value_count; v++) l.tensor_of_value[v] = -1;
+  // In training the loss's backward computes the loss too, so the forward ends one node early.
+  lower_nodes(&l, g->forward, s->is_training ? g->forward_count - 1 : g->forward_count);
+  l.is_backward = true;
+  if (s->is_training) lower_nodes(&l, g->backward, g->backward_count);
+  free(l.tensor_of_value);
+}

@@ -1,0 +1,87 @@
+// The end of a step: gradient norm, clip factor, the updates that wait for it, and results.
+#include "runtime/plan/program/make.h"
+
+void step_unit_update(step_builder *s, int u, fsdp_stream stream) {
+  const fsdp_plan_config *c = s->config;
+  const fsdp_unit_state *state = &s->plan->unit_state[u];
+  fsdp_op_attrs attrs = {
+      .beta1 = c->beta1, .beta2 = c->beta2, .adam_eps = c->adam_eps, .weight_decay = c->weight_decay};
+  fsdp_operand factor;
+  if (c->grad_clip > 0) {
+    factor = make_whole(s, s->factor, FSDP_F32, FSDP_READ);
+  } else {
+    factor = make_whole(s, s->scalars, FSDP_F32, FSDP_READ);
+    factor.offset_bytes = 4 * FSDP_SCALAR_ONE;
+    factor.size_bytes = 4;
+  }
+  fsdp_operand operands[7] = {
+      make_whole(s, state->grad_shard, s->modes.shard_dtype, FSDP_READ),
+      make_whole(s, s->scalars, FSDP_F32, FSDP_READ),
+      factor,
+      make_whole(s, state->master, c->master_dtype, FSDP_UPDATE),
+      make_whole(s, state->moment1, c->moment_dtype, FSDP_UPDATE),
+      make_whole(s, state->moment2, c->moment_dtype, FSDP_UPDATE),
+  };
+  int count = 6;
+  if (state->copy >= 0) operands[count++] = make_whole(s, state->copy, c->param_dtype, FSDP_WRITE);
+  make_op(s, stream, FSDP_OP_ADAMW, &attrs, u, operands, count);
+}
+
+// Norm and clip factor from the units' parts. Shards are summed over all ranks; every replica holds the same
+// shards, so the sum is divided by their number. Returns the norm's tensor.
+static int norm_and_factor(step_builder *s) {
+  bool offload = s->config->cpu_offload;
+  fsdp_space space = step_state_space(s);
+  fsdp_stream stream = offload ? FSDP_STREAM_HOST : FSDP_STREAM_COMPUTE;
+  int total = make_scalars(s, "norm_total", space, FSDP_LIVE_SECTION, 1);
+  fsdp_operand sum[2] = {make_whole(s, s->norm_partials, FSDP_F32, FSDP_READ),
+                         make_whole(s, total, FSDP_F32, FSDP_WRITE)};
+  make_op(s, stream, FSDP_OP_SUM, NULL, -1, sum, 2);
+  if (offload && s->modes.rank_count > 1) { // collectives take device memory
+    int raised = make_scalars(s, "norm_raised", FSDP_SPACE_DEVICE, FSDP_LIVE_SECTION, 1);
+    make_copy_whole(s, FSDP_INSTR_COPY_UP, total, raised, FSDP_F32);
+    make_sum_over_world(s, raised);
+    total = make_scalars(s, "norm_world", space, FSDP_LIVE_SECTION, 1);
+    make_copy_whole(s, FSDP_INSTR_COPY_DOWN, raised, total, FSDP_F32);
+  } else {
+    make_sum_over_world(s, total);
+  }
+  int norm = make_scalars(s, "norm", space, FSDP_LIVE_SECTION, 1);
+  s->factor = make_scalars(s, "factor", space, FSDP_LIVE_SECTION, 1);
+  const fsdp_plan_config *c = s->config;
+  fsdp_op_attrs attrs = {.max_norm = c->grad_clip,
+                         .norm_scale = 1.0f / (float)s->modes.replica_count,
+                         .norm_limit = fsdp_plan_norm_limit(c)};
+  fsdp_operand clip[3] = {make_whole(s, total, FSDP_F32, FSDP_READ),
+                          make_whole(s, norm, FSDP_F32, FSDP_WRITE),
+                          make_whole(s, s->factor, FSDP_F32, FSDP_WRITE)};
+  make_op(s, stream, FSDP_OP_CLIP_FACTOR, &attrs, -1, clip, 3);
+  return norm;
+}
+
+// A scalar's value in host memory.
+static int bring_scalar_down(step_builder *s, int tensor, const char *name) {
+  int host = make_scalars(s, name, FSDP_SPACE_HOST, FSDP_LIVE_SECTION, 1);
+  make_copy_whole(s, FSDP_INSTR_COPY_DOWN, tensor, host, FSDP_F32);
+  return host;
+}
+
+void pass_update(step_builder *s) {
+  bool offload = s->config->cpu_offload;
+  make_sum_over_world(s, s->loss);
+  int norm = norm_and_factor(s);
+  int host_loss = bring_scalar_down(s, s->loss, "host_loss");
+  int host_norm = offload ? norm : bring_scalar_down(s, norm, "host_norm");
+  fsdp_operand results[2] = {make_whole(s, host_loss, FSDP_F32, FSDP_READ),
+                             make_whole(s, host_norm, FSDP_F32, FSDP_READ)};
+  make_host_call(s, FSDP_INSTR_PUBLISH, results, 2);
+  if (s->config->grad_clip == 0) return; // updated behind the reductions
+  for (int i = 0; i < s->forward_order_count; i++)
+    step_unit_update(s, s->forward_order[i], offload ? FSDP_STREAM_HOST : FSDP_STREAM_COMPUTE);
+}
+
+void pass_evaluation_result(step_builder *s) {
+  make_sum_over_world(s, s->loss);
+  fsdp_operand result = make_whole(s, bring_scalar_down(s, s->loss, "host_loss"), FSDP_F32, FSDP_READ);
+  make_host_call(s, FSDP_INSTR_PUBLISH, &result, 1);
+}

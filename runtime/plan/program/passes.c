@@ -1,0 +1,168 @@
+#include "runtime/plan/program/passes.h"
+
+#include "runtime/base/check.h"
+#include "runtime/base/size.h"
+#include "runtime/plan/program/make.h"
+#include "runtime/plan/program/schedule.h"
+
+#include <stdlib.h>
+
+// Micro-batches that a sum in bf16, of 8 bits, may have: of 256 alike the last would no longer change it.
+#define BF16_SUMS_MAX 128
+
+// Whether micro-batches are summed in bf16: only where the sum is the whole gradient (one rank in the shard
+// group, no offload), which in fp32 would be the largest state of all, and the user asked for bf16 in
+// everything that is made of it. Each micro-batch rounds the sum once, as a rank does in a reduction in bf16.
+static bool sums_in_bf16(const fsdp_plan_config *c, const step_modes *modes) {
+  return modes->direct_grads && c->accumulation <= BF16_SUMS_MAX && c->reduce_dtype == FSDP_BF16 &&
+         c->master_dtype == FSDP_BF16 && c->moment_dtype == FSDP_BF16;
+}
+
+static step_modes choose_modes(const fsdp_plan_config *c) {
+  bool accumulates = c->accumulation > 1, local = c->accumulate == FSDP_ACCUMULATE_LOCAL;
+  step_modes m = {.shard_count = c->mesh.size[FSDP_AXIS_FSDP],
+                  .replica_count = c->mesh.size[FSDP_AXIS_DATA],
+                  .rank_count = fsdp_mesh_ranks(&c->mesh)};
+  m.resident =
+      !c->cpu_offload && m.shard_count == 1 && (c->strategy == FSDP_NO || c->param_dtype == c->master_dtype);
+  m.keeps_gathered = c->strategy == FSDP_GRAD_OP || c->strategy == FSDP_NO;
+  m.direct_grads = m.shard_count == 1 && !c->cpu_offload;
+  m.carries_grads = accumulates && (local || m.direct_grads);
+  bool sums_in_shard = accumulates && (m.direct_grads || !local);
+  m.shard_dtype = sums_in_shard && !sums_in_bf16(c, &m) ? FSDP_F32 : c->reduce_dtype;
+  m.grad_dtype = m.direct_grads ? m.shard_dtype : m.carries_grads ? FSDP_F32 : c->reduce_dtype;
+  return m;
+}
+
+bool step_stays_gathered(const step_builder *s, int u) {
+  return s->is_training && (s->modes.keeps_gathered || u == 0);
+}
+
+fsdp_space step_state_space(const step_builder *s) {
+  return s->config->cpu_offload ? FSDP_SPACE_HOST : FSDP_SPACE_DEVICE;
+}
+
+static void make_state_tensors(step_builder *s) {
+  const fsdp_plan_config *c = s->config;
+  bool keeps_copy = c->param_dtype != c->master_dtype && (c->cpu_offload || c->strategy == FSDP_NO);
+  fsdp_space space = step_state_space(s);
+  for (int u = 0; u < s->units->count; u++) {
+    fsdp_unit_state *state = &s->plan->unit_state[u];
+    *state = (fsdp_unit_state){-1, -1, -1, -1, -1};
+    int64_t numel = s->units->units[u].shard_numel;
+    if (!numel) continue;
+    state->master = make_unit_tensor(s, u, "master", space, FSDP_CATEGORY_PARAMETERS, FSDP_LIVE_ALWAYS, numel,
+                                     c->master_dtype);
+    state->moment1 = make_unit_tensor(s, u, "moment1", space, FSDP_CATEGORY_OPTIMIZER, FSDP_LIVE_ALWAYS,
+                                      numel, c->moment_dtype);
+    state->moment2 = make_unit_tensor(s, u, "moment2", space, FSDP_CATEGORY_OPTIMIZER, FSDP_LIVE_ALWAYS,
+                                      numel, c->moment_dtype);
+    if (keeps_copy)
+      state->copy = make_unit_tensor(s, u, "copy", space, FSDP_CATEGORY_PARAMETERS, FSDP_LIVE_ALWAYS, numel,
+                                     c->param_dtype);
+  }
+}
+
+static void note_forward_use(step_builder *s, int value) {
+  const fsdp_value *v = &s->graph->values[value];
+  if (v->role != FSDP_VALUE_PARAM) return;
+  int unit = s->units->unit_of_param[v->param];
+  for (int i = 0; i < s->forward_order_count; i++)
+    if (s->forward_order[i] == unit) return;
+  s->forward_order[s->forward_order_count++] = unit;
+}
+
+// The units in the order of the next forward, in which updates run; every unit with parameters is in it.
+static void find_forward_order(step_builder *s) {
+  for (int i = 0; i < s->graph->forward_count; i++) {
+    const fsdp_node *node = &s->graph->forward[i];
+    for (int o = 0; o < node->operand_count; o++) note_forward_use(s, node->operands[o].value);
+    for (int w = 0; w < node->weight_count; w++) note_forward_use(s, node->weights[w]);
+  }
+}
+
+// The node list as instructions of a section.
+static void emit(step_builder *s, fsdp_section_kind kind) {
+  fsdp_program_begin_section(s->program, kind);
+  int last_compute = -1; // position
+  for (int n = s->nodes.first; n != FSDP_NO_NODE; n = s->nodes.nodes[n].next) {
+    fsdp_list_node *node = &s->nodes.nodes[n];
+    for (int o = 0; o < node->operand_count; o++)
+      FSDP_CHECK(node->operands[o].tensor >= 0, "operand %d of node %d has no buffer", o, n);
+    node->instr.policy = node->is_bounded ? last_compute : -1;
+    int position = fsdp_program_instr(s->program, &node->instr, node->operands, node->operand_count);
+    if (node->instr.stream == FSDP_STREAM_COMPUTE) last_compute = position;
+  }
+  fsdp_program_end_section(s->program);
+}
+
+// One micro-batch's forward (and backward).
+static void make_batch(step_builder *s, fsdp_section_kind kind) {
+  s->is_training = kind != FSDP_SECTION_EVALUATION;
+  s->is_first = kind != FSDP_SECTION_MIDDLE && kind != FSDP_SECTION_LAST;
+  s->is_last = kind == FSDP_SECTION_ONLY || kind == FSDP_SECTION_LAST;
+  fsdp_nodes_clear(&s->nodes);
+  if (s->is_first) pass_step_inputs(s);
+  pass_batch_inputs(s);
+  pass_lower(s);
+  pass_join(s);
+  pass_recompute(s);
+  pass_workspaces(s);
+  pass_gathers(s);
+  pass_gradients(s);
+  if (!s->is_training) pass_evaluation_result(s);
+  emit(s, kind);
+}
+
+// A section without a micro-batch.
+static void make_section(step_builder *s, fsdp_section_kind kind, void (*pass)(step_builder *)) {
+  fsdp_nodes_clear(&s->nodes);
+  pass(s);
+  emit(s, kind);
+}
+
+static void make_sections(step_builder *s) {
+  int accumulation = s->config->accumulation;
+  make_batch(s, accumulation > 1 ? FSDP_SECTION_FIRST : FSDP_SECTION_ONLY);
+  if (accumulation > 2) make_batch(s, FSDP_SECTION_MIDDLE);
+  if (accumulation > 1) make_batch(s, FSDP_SECTION_LAST);
+  make_section(s, FSDP_SECTION_UPDATE, pass_update);
+  if (s->config->evaluation) make_batch(s, FSDP_SECTION_EVALUATION);
+  if (s->config->check && s->modes.replica_count > 1) make_section(s, FSDP_SECTION_CHECK, pass_check);
+}
+
+static int *units_without(int count) {
+  int *tensors = fsdp_alloc((size_t)count * sizeof *tensors);
+  for (int u = 0; u < count; u++) tensors[u] = -1;
+  return tensors;
+}
+
+void fsdp_schedule(fsdp_plan *plan) {
+  int unit_count = plan->units->count;
+  plan->program = fsdp_program_create();
+  plan->program->mesh = plan->config.mesh;
+  plan->program->accumulation = plan->config.accumulation;
+  plan->unit_state = fsdp_alloc_zeroed((size_t)unit_count, sizeof *plan->unit_state);
+  step_builder s = {.plan = plan,
+                    .config = &plan->config,
+                    .graph = plan->graph,
+                    .units = plan->units,
+                    .program = plan->program,
+                    .modes = choose_modes(&plan->config),
+                    .forward_order = fsdp_alloc_zeroed((size_t)unit_count, sizeof(int)),
+                    .gathered = units_without(unit_count),
+                    .gradient = units_without(unit_count)};
+  find_forward_order(&s);
+  make_state_tensors(&s);
+  int64_t gemm_scratch = plan->config.target->gemm_workspace_bytes;
+  plan->gemm_workspace = gemm_scratch
+                             ? make_tensor(&s, "", "gemm_workspace", FSDP_SPACE_DEVICE,
+                                           FSDP_CATEGORY_WORKSPACE, FSDP_LIVE_ALWAYS, -1, -1, gemm_scratch)
+                             : -1;
+  make_sections(&s);
+  fsdp_nodes_release(&s.nodes);
+  free(s.forward_order);
+  free(s.kept);
+  free(s.gathered);
+  free(s.gradient);
+}
