@@ -168,23 +168,46 @@ static double product_rate(fsdp_pool *pool, int64_t N, int64_t in, int64_t out) 
   return best;
 }
 
+// The products of a forward that have one shape.
+typedef struct product_shape {
+  int64_t in, out, count;
+} product_shape;
+
+// The shapes of the forward's products, each once, into `shapes`; returns their number.
+static int product_shapes(const fsdp_graph *graph, int room, product_shape *shapes) {
+  int count = 0;
+  for (int i = 0; i < graph->forward_count; i++) {
+    const fsdp_node *node = &graph->forward[i];
+    product_shape shape = {node->attrs.channels, node->attrs.vocabulary, 1};
+    if (node->kind == FSDP_OP_LINEAR)
+      shape = (product_shape){graph->values[node->operands[0].value].shape[1],
+                              graph->values[node->operands[1].value].shape[1], 1};
+    else if (node->kind != FSDP_OP_LINEAR_CROSS_ENTROPY)
+      continue;
+    int same = 0;
+    while (same < count && (shapes[same].in != shape.in || shapes[same].out != shape.out)) same++;
+    FSDP_CHECK(same < room, "a model with products of more than %d shapes", room);
+    if (same == count)
+      shapes[count++] = shape;
+    else
+      shapes[same].count++;
+  }
+  return count;
+}
+
 // Milliseconds that the step's products would take at the rates that their shapes reach alone.
 static double ideal_product_ms(const bench *b, double *best_rate) {
-  const fsdp_llama_config *m = &b->setup.plan->config.model;
   const fsdp_plan_config *c = &b->setup.plan->config;
-  int64_t N = c->batch * c->seq, q = (m->num_heads + 2 * m->num_kv_heads) * m->head_dim;
-  const int64_t shapes[5][2] = {{m->hidden_size, q},
-                                {m->num_heads * m->head_dim, m->hidden_size},
-                                {m->hidden_size, 2 * m->intermediate_size},
-                                {m->intermediate_size, m->hidden_size},
-                                {m->hidden_size, m->vocab_size}};
+  int64_t N = c->batch * c->seq;
+  product_shape shapes[32];
+  int count = product_shapes(b->setup.plan->graph, 32, shapes);
   fsdp_pool *pool = fsdp_pool_create(threads_of(b));
   double ms = 0;
   *best_rate = 0;
-  for (int i = 0; i < 5; i++) {
-    int64_t layers = i < 4 ? m->num_layers : 1;
-    double rate = product_rate(pool, N, shapes[i][0], shapes[i][1]);
-    double flops = 6.0 * (double)(N * c->accumulation * layers) * (double)shapes[i][0] * (double)shapes[i][1];
+  for (int i = 0; i < count; i++) {
+    double rate = product_rate(pool, N, shapes[i].in, shapes[i].out);
+    double flops =
+        6.0 * (double)(N * c->accumulation * shapes[i].count) * (double)shapes[i].in * (double)shapes[i].out;
     ms += flops / rate * 1e-6;
     *best_rate = fmax(*best_rate, rate);
   }

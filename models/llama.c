@@ -1,270 +1,186 @@
-#include "models/llama.h"
-
+// The Llama family, as Transformers' LlamaForCausalLM.
+#include "models/family.h"
+#include "models/parts.h"
+#include "models/rope.h"
 #include "runtime/base/check.h"
-#include "runtime/base/size.h"
 
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 
-// Legend: B sequences, T tokens each, N = B*T, C hidden size, H heads, K key/value heads, D head dimension,
-// Q = (H + 2K)*D, I intermediate size, V vocabulary.
+// ---- Presets: published shapes
 
-typedef struct builder {
-  const fsdp_llama_config *config;
-  fsdp_graph *graph;
-  int64_t rows;        // N
-  fsdp_op_attrs attrs; // what every op of the model may need
-} builder;
+#define LLAMA2                                                                                               \
+  .vocab_size = 32000, .max_position_embeddings = 4096, .norm_eps = 1e-5, .rope_theta = 1e4,                 \
+  .rope_factor = 1, .initializer_range = 0.02
+#define LLAMA3 .vocab_size = 128256, .norm_eps = 1e-5, .rope_theta = 5e5, .initializer_range = 0.02
+// The 3.0 release (llama3-8b, llama3-70b) has 8k positions and plain RoPE; 405B came with 3.1 and its
+// scaling.
+#define LLAMA3_0 LLAMA3, .max_position_embeddings = 8192, .rope_factor = 1
+#define LLAMA3_1                                                                                             \
+  LLAMA3, .max_position_embeddings = 131072, .rope_scaling = FSDP_ROPE_LLAMA3, .rope_factor = 8,             \
+          .rope_low_freq_factor = 1, .rope_high_freq_factor = 4, .rope_original_max_position = 8192
+#define SHAPE(C, I, L, H, K)                                                                                 \
+  .hidden_size = (C), .intermediate_size = (I), .num_layers = (L), .num_heads = (H), .num_kv_heads = (K),    \
+  .head_dim = (C) / (H)
+
+static const fsdp_preset presets[] = {
+    {"tiny",
+     {.vocab_size = 256,
+      .max_position_embeddings = 4096,
+      .norm_eps = 1e-5,
+      .rope_theta = 1e4,
+      .rope_factor = 1,
+      .initializer_range = 0.02,
+      SHAPE(128, 352, 4, 4, 2)}},
+    {"llama-1b",
+     {.vocab_size = 32000,
+      .max_position_embeddings = 2048,
+      .norm_eps = 1e-6,
+      .rope_theta = 1e4,
+      .rope_factor = 1,
+      .initializer_range = 0.02,
+      SHAPE(4096, 11008, 4, 32, 32)}},
+    {"llama2-7b", {LLAMA2, SHAPE(4096, 11008, 32, 32, 32)}},
+    {"llama2-13b", {LLAMA2, SHAPE(5120, 13824, 40, 40, 40)}},
+    {"llama2-70b", {LLAMA2, SHAPE(8192, 28672, 80, 64, 8)}},
+    {"llama3-8b", {LLAMA3_0, SHAPE(4096, 14336, 32, 32, 8)}},
+    {"llama3-70b", {LLAMA3_0, SHAPE(8192, 28672, 80, 64, 8)}},
+    {"llama3-405b", {LLAMA3_1, SHAPE(16384, 53248, 126, 128, 8)}},
+    {NULL, {0}},
+};
+
+// ---- The configuration
+
+static const char *const keys_without_numbers[] = {
+    "max_position_embeddings", // positions are computed, and sequences as long as --seq-length
+    "initializer_range",       // new weights are drawn with it, trained ones are not
+    NULL,
+};
+
+// Sizes that Transformers has no sensible default for must be there; the rest take LlamaConfig's defaults.
+static void read_config(fsdp_fields *f, const json_t *root, fsdp_model_config *c) {
+  fsdp_fields_only_false(f, root, "attention_bias", "biases");
+  fsdp_fields_only_false(f, root, "mlp_bias", "biases");
+  fsdp_fields_only_text(f, root, "hidden_act", "silu");
+  fsdp_fields_no_dropout(f, root, "attention_dropout");
+  c->vocab_size = fsdp_fields_count(f, root, "vocab_size", 0, INT32_MAX);
+  c->hidden_size = fsdp_fields_count(f, root, "hidden_size", 0, 1 << 22);
+  c->intermediate_size = fsdp_fields_count(f, root, "intermediate_size", 0, 1 << 24);
+  c->num_layers = fsdp_fields_count(f, root, "num_hidden_layers", 0, 1 << 14);
+  fsdp_fields_heads(f, root, c);
+  c->max_position_embeddings = fsdp_fields_count(f, root, "max_position_embeddings", 2048, INT64_MAX);
+  c->norm_eps = fsdp_fields_fraction(f, root, "rms_norm_eps", 1e-6);
+  c->initializer_range = fsdp_fields_positive(f, root, "initializer_range", 0.02);
+  c->tie_word_embeddings = fsdp_fields_bool(f, root, "tie_word_embeddings", false);
+  fsdp_rope_read(f, root, c);
+}
+
+static void print_config(const fsdp_model_config *c, json_t *root) {
+  json_t *own = json_pack(
+      "{s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:f, s:f, s:o, s:f, s:b, s:b, s:b}", "hidden_act",
+      "silu", "vocab_size", (json_int_t)c->vocab_size, "hidden_size", (json_int_t)c->hidden_size,
+      "intermediate_size", (json_int_t)c->intermediate_size, "num_hidden_layers", (json_int_t)c->num_layers,
+      "num_attention_heads", (json_int_t)c->num_heads, "num_key_value_heads", (json_int_t)c->num_kv_heads,
+      "head_dim", (json_int_t)c->head_dim, "max_position_embeddings", (json_int_t)c->max_position_embeddings,
+      "rms_norm_eps", c->norm_eps, "rope_theta", c->rope_theta, "rope_scaling", fsdp_rope_print(c),
+      "initializer_range", c->initializer_range, "tie_word_embeddings", c->tie_word_embeddings,
+      "attention_bias", 0, "mlp_bias", 0);
+  FSDP_CHECK(own && json_object_update(root, own) == 0, "a configuration that is no JSON");
+  json_decref(own);
+}
+
+// ---- Sizes
+
+static int64_t parameter_count(const fsdp_model_config *c) {
+  int64_t heads = (2 * c->num_heads + 2 * c->num_kv_heads) * c->head_dim * c->hidden_size;
+  int64_t layer = heads + 3 * c->intermediate_size * c->hidden_size + 2 * c->hidden_size;
+  int64_t tables = (c->tie_word_embeddings ? 1 : 2) * c->vocab_size * c->hidden_size;
+  return c->num_layers * layer + tables + c->hidden_size;
+}
+
+// 6 N + 6 L C T, or 6 N + 12 L C T, N all parameters but the input embedding if it is not the head's too.
+static double flops_per_token(const fsdp_model_config *c, int64_t seq, fsdp_flops_convention convention) {
+  double parameters = (double)parameter_count(c);
+  if (!c->tie_word_embeddings) parameters -= (double)c->vocab_size * (double)c->hidden_size;
+  double attention = (double)c->num_layers * (double)c->hidden_size * (double)seq;
+  return 6 * parameters + (convention == FSDP_FLOPS_CAUSAL ? 6 : 12) * attention;
+}
+
+// ---- The graph
 
 // A decoder layer's modules that own parameters or ops.
 typedef struct layer_modules {
-  int layer, attention, q, k, v, o, mlp, gate, up, down, activation, input_norm, post_norm;
+  int attention, q, k, v, o, mlp, gate, up, down, input_norm, post_norm;
 } layer_modules;
 
-static int linear_module(builder *b, int parent, const char *name, int64_t in, int64_t out) {
-  char detail[FSDP_NAME_BYTES];
-  snprintf(detail, sizeof detail, "in_features=%lld, out_features=%lld, bias=False", (long long)in,
-           (long long)out);
-  int module = fsdp_graph_module(b->graph, parent, name, "Linear", detail);
-  fsdp_param_spec weight = {
-      .name = "weight", .dims = 2, .shape = {out, in}, .init_deviation = (float)b->config->initializer_range};
-  fsdp_graph_param(b->graph, module, &weight);
-  return module;
-}
-
-static int norm_module(builder *b, int parent, const char *name) {
-  // Python's repr of the eps, which is the shortest decimal that reads back as the same double.
-  char eps[40], detail[FSDP_NAME_BYTES];
-  for (int digits = 1; digits <= 17; digits++) {
-    snprintf(eps, sizeof eps, "%.*g", digits, b->config->rms_norm_eps);
-    double back = 0;
-    sscanf(eps, "%lf", &back);
-    if (back == b->config->rms_norm_eps) break;
-  }
-  snprintf(detail, sizeof detail, "(%lld,), eps=%s", (long long)b->config->hidden_size, eps);
-  int module = fsdp_graph_module(b->graph, parent, name, "LlamaRMSNorm", detail);
-  fsdp_param_spec weight = {.name = "weight", .dims = 1, .shape = {b->config->hidden_size}, .init_mean = 1};
-  fsdp_graph_param(b->graph, module, &weight);
-  return module;
-}
-
-static layer_modules layer_module_tree(builder *b, int layers, int index) {
-  const fsdp_llama_config *c = b->config;
-  fsdp_graph *g = b->graph;
+static layer_modules layer_module_tree(fsdp_parts *p, int layers, int index) {
+  const fsdp_model_config *c = p->config;
+  fsdp_graph *g = p->graph;
+  int64_t C = c->hidden_size, I = c->intermediate_size, D = c->head_dim;
   layer_modules m;
   char name[24];
   snprintf(name, sizeof name, "%d", index);
-  m.layer = fsdp_graph_module(g, layers, name, "LlamaDecoderLayer", "");
-  m.attention = fsdp_graph_module(g, m.layer, "self_attn", "LlamaSdpaAttention", "");
-  m.q = linear_module(b, m.attention, "q_proj", c->hidden_size, c->num_heads * c->head_dim);
-  m.k = linear_module(b, m.attention, "k_proj", c->hidden_size, c->num_kv_heads * c->head_dim);
-  m.v = linear_module(b, m.attention, "v_proj", c->hidden_size, c->num_kv_heads * c->head_dim);
-  m.o = linear_module(b, m.attention, "o_proj", c->num_heads * c->head_dim, c->hidden_size);
+  int layer = fsdp_graph_module(g, layers, name, g->block_class, "");
+  m.attention = fsdp_graph_module(g, layer, "self_attn", "LlamaSdpaAttention", "");
+  m.q = fsdp_parts_linear_module(p, m.attention, "q_proj", C, c->num_heads * D);
+  m.k = fsdp_parts_linear_module(p, m.attention, "k_proj", C, c->num_kv_heads * D);
+  m.v = fsdp_parts_linear_module(p, m.attention, "v_proj", C, c->num_kv_heads * D);
+  m.o = fsdp_parts_linear_module(p, m.attention, "o_proj", c->num_heads * D, C);
   fsdp_graph_module(g, m.attention, "rotary_emb", "LlamaRotaryEmbedding", "");
-  m.mlp = fsdp_graph_module(g, m.layer, "mlp", "LlamaMLP", "");
-  m.gate = linear_module(b, m.mlp, "gate_proj", c->hidden_size, c->intermediate_size);
-  m.up = linear_module(b, m.mlp, "up_proj", c->hidden_size, c->intermediate_size);
-  m.down = linear_module(b, m.mlp, "down_proj", c->intermediate_size, c->hidden_size);
-  m.activation = fsdp_graph_module(g, m.mlp, "act_fn", "SiLU", "");
-  m.input_norm = norm_module(b, m.layer, "input_layernorm");
-  m.post_norm = norm_module(b, m.layer, "post_attention_layernorm");
+  m.mlp = fsdp_graph_module(g, layer, "mlp", "LlamaMLP", "");
+  m.gate = fsdp_parts_linear_module(p, m.mlp, "gate_proj", C, I);
+  m.up = fsdp_parts_linear_module(p, m.mlp, "up_proj", C, I);
+  m.down = fsdp_parts_linear_module(p, m.mlp, "down_proj", I, C);
+  fsdp_graph_module(g, m.mlp, "act_fn", "SiLU", "");
+  m.input_norm = fsdp_parts_norm_module(p, layer, "input_layernorm", "LlamaRMSNorm");
+  m.post_norm = fsdp_parts_norm_module(p, layer, "post_attention_layernorm", "LlamaRMSNorm");
   return m;
 }
 
-// An activation of `columns` columns a row (0: one number a row).
-static int activation(builder *b, int module, const char *name, fsdp_value_dtype dtype, int64_t columns) {
-  return fsdp_graph_value(b->graph, FSDP_VALUE_ACTIVATION, dtype, module, name, columns ? 2 : 1,
-                          (int64_t[]){b->rows, columns});
-}
-
-static fsdp_node *node(builder *b, fsdp_op_kind kind, int module, int block) {
-  fsdp_node *n = fsdp_graph_forward_node(b->graph, kind, module, block);
-  n->attrs = b->attrs;
-  return n;
-}
-
-// The value of a module's weight, its own or the one that it is tied to.
-static int weight_of(const builder *b, int module) {
-  return b->graph->params[fsdp_graph_param_of(b->graph, module, "weight")].value;
-}
-
-// y = x * weight^T for one weight, or for neighbours whose outputs are side by side in y. Returns y (N, sum
-// of outs).
-static int linear(builder *b, int x, int count, const int *modules, int block, const char *name) {
-  int64_t columns = 0;
-  for (int i = 0; i < count; i++) columns += b->graph->values[weight_of(b, modules[i])].shape[0];
-  int y = activation(b, modules[0], name, FSDP_VALUE_COMPUTE, columns);
-  fsdp_node *n = node(b, FSDP_OP_LINEAR, modules[0], block);
-  for (int i = 0; i < count; i++) n->weights[n->weight_count++] = weight_of(b, modules[i]);
-  fsdp_node_operand_add(n, x, FSDP_READ);
-  fsdp_node_operand_add(n, y, FSDP_WRITE);
-  return y;
-}
-
-// The residual stream and what the last sublayer wants added to it (-1: nothing yet).
-typedef struct residual {
-  int h, delta;
-} residual;
-
-// Adds the pending delta to the stream and normalises the sum: returns y, and leaves the sum in stream->h.
-static int add_norm(builder *b, residual *stream, int module, int block, bool opens_block) {
-  int64_t C = b->config->hidden_size;
-  int weight = weight_of(b, module), h = stream->h;
-  if (stream->delta >= 0) h = activation(b, module, "h", FSDP_VALUE_COMPUTE, C);
-  int y = activation(b, module, "y", FSDP_VALUE_COMPUTE, C);
-  int rstd = activation(b, module, "rstd", FSDP_VALUE_F32, 0);
-  fsdp_node *n = node(b, stream->delta >= 0 ? FSDP_OP_ADD_RMSNORM : FSDP_OP_RMSNORM, module, block);
-  fsdp_node_operand_add(n, stream->h, FSDP_READ);
-  if (stream->delta >= 0) fsdp_node_operand_add(n, stream->delta, FSDP_READ);
-  fsdp_node_operand_add(n, weight, FSDP_READ);
-  if (stream->delta >= 0) fsdp_node_operand_add(n, h, FSDP_WRITE);
-  fsdp_node_operand_add(n, y, FSDP_WRITE);
-  fsdp_node_operand_add(n, rstd, FSDP_WRITE);
-  if (opens_block) b->graph->values[h].checkpoint = true;
-  *stream = (residual){h, -1};
-  return y;
-}
-
-// o (N, H*D) = causal attention over the rotated q|k|v (N, Q).
-static int attention(builder *b, int qkv, int module, int block) {
-  const fsdp_llama_config *c = b->config;
-  fsdp_node_operand_add(node(b, FSDP_OP_ROPE, module, block), qkv, FSDP_UPDATE);
-  int o = activation(b, module, "o", FSDP_VALUE_COMPUTE, c->num_heads * c->head_dim);
-  int64_t lse_shape[3] = {b->graph->batch, c->num_heads, b->graph->seq};
-  int lse = fsdp_graph_value(b->graph, FSDP_VALUE_ACTIVATION, FSDP_VALUE_F32, module, "lse", 3, lse_shape);
-  fsdp_node *n = node(b, FSDP_OP_ATTENTION, module, block);
-  fsdp_node_operand_add(n, qkv, FSDP_READ);
-  fsdp_node_operand_add(n, o, FSDP_WRITE);
-  fsdp_node_operand_add(n, lse, FSDP_WRITE);
-  return o;
-}
-
-static int swiglu(builder *b, int gate_up, int module, int block) {
-  int s = activation(b, module, "s", FSDP_VALUE_COMPUTE, b->config->intermediate_size);
-  fsdp_node *n = node(b, FSDP_OP_SWIGLU, module, block);
-  fsdp_node_operand_add(n, gate_up, FSDP_READ);
-  fsdp_node_operand_add(n, s, FSDP_WRITE);
-  return s;
-}
-
-static int embedding(builder *b, int module) {
-  int h = activation(b, module, "h", FSDP_VALUE_COMPUTE, b->config->hidden_size);
-  fsdp_node *n = node(b, FSDP_OP_EMBEDDING, module, -1);
-  fsdp_node_operand_add(n, b->graph->tokens, FSDP_READ);
-  fsdp_node_operand_add(n, weight_of(b, module), FSDP_READ);
-  fsdp_node_operand_add(n, h, FSDP_WRITE);
-  return h;
-}
-
-static void cross_entropy(builder *b, int y, int module) {
-  fsdp_node *n = node(b, FSDP_OP_LINEAR_CROSS_ENTROPY, module, -1);
-  fsdp_node_operand_add(n, y, FSDP_READ);
-  fsdp_node_operand_add(n, weight_of(b, module), FSDP_READ);
-  fsdp_node_operand_add(n, b->graph->targets, FSDP_READ);
-  fsdp_node_operand_add(n, b->graph->count, FSDP_READ);
-  fsdp_node_operand_add(n, b->graph->loss, FSDP_WRITE);
-}
-
 // One decoder layer over the residual stream.
-static void decoder_layer(builder *b, residual *stream, const layer_modules *m, int block) {
-  int y = add_norm(b, stream, m->input_norm, block, true);
-  int qkv = linear(b, y, 3, (int[]){m->q, m->k, m->v}, block, "qkv");
-  int o = attention(b, qkv, m->attention, block);
-  stream->delta = linear(b, o, 1, &m->o, block, "attn");
-  y = add_norm(b, stream, m->post_norm, block, false);
-  int gate_up = linear(b, y, 2, (int[]){m->gate, m->up}, block, "gate_up");
-  int s = swiglu(b, gate_up, m->mlp, block);
-  stream->delta = linear(b, s, 1, &m->down, block, "mlp");
+static void decoder_layer(fsdp_parts *p, fsdp_residual *stream, const layer_modules *m) {
+  int y = fsdp_parts_add_norm(p, stream, m->input_norm, true);
+  int qkv = fsdp_parts_linear(p, y, 3, (int[]){m->q, m->k, m->v}, "qkv");
+  int o = fsdp_parts_rope_attention(p, qkv, m->attention);
+  stream->delta = fsdp_parts_linear(p, o, 1, &m->o, "attn");
+  y = fsdp_parts_add_norm(p, stream, m->post_norm, false);
+  int gate_up = fsdp_parts_linear(p, y, 2, (int[]){m->gate, m->up}, "gate_up");
+  int s = fsdp_parts_swiglu(p, gate_up, m->mlp);
+  stream->delta = fsdp_parts_linear(p, s, 1, &m->down, "mlp");
 }
 
-static void input_values(builder *b) {
-  fsdp_graph *g = b->graph;
-  g->tokens = fsdp_graph_value(g, FSDP_VALUE_INPUT, FSDP_VALUE_I32, 0, "tokens", 1, &b->rows);
-  g->targets = fsdp_graph_value(g, FSDP_VALUE_INPUT, FSDP_VALUE_I32, 0, "targets", 1, &b->rows);
-  g->count = fsdp_graph_value(g, FSDP_VALUE_COUNT_SCALAR, FSDP_VALUE_F32, 0, "count", 1, (int64_t[]){1});
-  g->loss = fsdp_graph_value(g, FSDP_VALUE_LOSS, FSDP_VALUE_F32, 0, "loss", 1, (int64_t[]){1});
-}
-
-// Inverse frequencies of RoPE with the configuration's scaling (Transformers' modeling_rope_utils defines
-// both).
-static float *rope_inv_freq(const fsdp_llama_config *c) {
-  int64_t half = c->head_dim / 2;
-  float *inv_freq = fsdp_alloc_zeroed((size_t)half, sizeof *inv_freq);
-  for (int64_t i = 0; i < half; i++) {
-    float exponent = (float)(2 * i) / (float)c->head_dim;
-    float plain = 1.0f / powf((float)c->rope_theta, exponent);
-    if (c->rope_scaling == FSDP_ROPE_LINEAR) plain /= (float)c->rope_factor;
-    inv_freq[i] = plain;
-    if (c->rope_scaling != FSDP_ROPE_LLAMA3) continue;
-    double context = (double)c->rope_original_max_position, wavelength = 2 * 3.14159265358979323846 / plain;
-    if (wavelength > context / c->rope_low_freq_factor) {
-      inv_freq[i] = plain / (float)c->rope_factor;
-    } else if (wavelength >= context / c->rope_high_freq_factor) {
-      double smooth = (context / wavelength - c->rope_low_freq_factor) /
-                      (c->rope_high_freq_factor - c->rope_low_freq_factor);
-      inv_freq[i] = (float)((1 - smooth) * plain / c->rope_factor + smooth * plain);
-    }
-  }
-  return inv_freq;
-}
-
-static fsdp_op_attrs model_attrs(const fsdp_llama_config *c, const fsdp_graph *g) {
-  return (fsdp_op_attrs){.batch = g->batch,
-                         .seq = g->seq,
-                         .channels = c->hidden_size,
-                         .heads = c->num_heads,
-                         .kv_heads = c->num_kv_heads,
-                         .head_dim = c->head_dim,
-                         .hidden = c->intermediate_size,
-                         .vocabulary = c->vocab_size,
-                         .chunk_rows = fsdp_op_chunk_rows(g->batch * g->seq, c->vocab_size, FSDP_F32),
-                         .inv_freq = g->inv_freq,
-                         .eps = (float)c->rms_norm_eps};
-}
-
-fsdp_graph *fsdp_llama_graph(const fsdp_llama_config *config, int64_t batch, int64_t seq) {
-  fsdp_graph *g = fsdp_graph_create(batch, seq);
-  g->inv_freq = rope_inv_freq(config);
-  g->block_count = (int)config->num_layers;
-  g->block_class = "LlamaDecoderLayer";
-  builder b = {.config = config, .graph = g, .rows = batch * seq, .attrs = model_attrs(config, g)};
+static void build(const fsdp_model_config *config, fsdp_graph *g) {
+  g->inv_freq = fsdp_rope_inv_freq(config);
+  fsdp_parts p = fsdp_parts_of(config, g);
 
   // The module tree, in state-dict order.
   int root = fsdp_graph_module(g, -1, "", "LlamaForCausalLM", "");
   int model = fsdp_graph_module(g, root, "model", "LlamaModel", "");
-  char detail[FSDP_NAME_BYTES];
-  snprintf(detail, sizeof detail, "%lld, %lld", (long long)config->vocab_size,
-           (long long)config->hidden_size);
-  int embed = fsdp_graph_module(g, model, "embed_tokens", "Embedding", detail);
-  fsdp_param_spec table = {.name = "weight",
-                           .dims = 2,
-                           .shape = {config->vocab_size, config->hidden_size},
-                           .init_deviation = (float)config->initializer_range};
-  int embed_weight = fsdp_graph_param(g, embed, &table);
+  int embed = fsdp_parts_embedding_module(&p, model, "embed_tokens", config->vocab_size);
   int layers = fsdp_graph_module(g, model, "layers", "ModuleList", "");
   layer_modules *modules = fsdp_alloc_zeroed((size_t)config->num_layers, sizeof *modules);
-  for (int i = 0; i < config->num_layers; i++) modules[i] = layer_module_tree(&b, layers, i);
-  int norm = norm_module(&b, model, "norm");
+  for (int i = 0; i < config->num_layers; i++) modules[i] = layer_module_tree(&p, layers, i);
+  int norm = fsdp_parts_norm_module(&p, model, "norm", "LlamaRMSNorm");
   fsdp_graph_module(g, model, "rotary_emb", "LlamaRotaryEmbedding", "");
-  int head;
-  if (config->tie_word_embeddings) {
-    snprintf(detail, sizeof detail, "in_features=%lld, out_features=%lld, bias=False",
-             (long long)config->hidden_size, (long long)config->vocab_size);
-    head = fsdp_graph_module(g, root, "lm_head", "Linear", detail);
-    fsdp_graph_tie(g, head, "weight", embed_weight);
-  } else {
-    head = linear_module(&b, root, "lm_head", config->hidden_size, config->vocab_size);
-  }
+  int head = fsdp_parts_head_module(&p, root, "lm_head", embed);
 
   // The forward pass, top to bottom.
-  input_values(&b);
-  residual stream = {embedding(&b, embed), -1};
-  for (int i = 0; i < config->num_layers; i++) decoder_layer(&b, &stream, &modules[i], i);
-  int y = add_norm(&b, &stream, norm, -1, false);
-  cross_entropy(&b, y, head);
-
+  fsdp_parts_inputs(&p);
+  fsdp_residual stream = {fsdp_parts_embedding(&p, embed), -1};
+  for (p.block = 0; p.block < config->num_layers; p.block++) decoder_layer(&p, &stream, &modules[p.block]);
+  p.block = -1;
+  int y = fsdp_parts_add_norm(&p, &stream, norm, false);
+  fsdp_parts_cross_entropy(&p, y, head);
   free(modules);
-  fsdp_graph_backward(g);
-  return g;
 }
+
+const fsdp_family fsdp_family_llama = {
+    .block_class = "LlamaDecoderLayer",
+    .presets = presets,
+    .keys_without_numbers = keys_without_numbers,
+    .read = read_config,
+    .print = print_config,
+    .parameter_count = parameter_count,
+    .flops_per_token = flops_per_token,
+    .build = build,
+};

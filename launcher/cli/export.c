@@ -7,7 +7,6 @@
 #include "runtime/base/size.h"
 #include "runtime/checkpoint/checkpoint_file.h"
 #include "runtime/checkpoint/checkpoint_folder.h"
-#include "runtime/checkpoint/config_json.h"
 #include "runtime/checkpoint/safetensors.h"
 
 #include <errno.h>
@@ -97,7 +96,7 @@ typedef struct exporter {
 // The state dict's order is that of the model's graph.
 static void order_params(exporter *x) {
   fsdp_checkpoint *c = x->checkpoint;
-  fsdp_graph *graph = fsdp_llama_graph(&c->model, 1, 1);
+  fsdp_graph *graph = fsdp_model_graph(&c->model, 1, 1);
   x->order = fsdp_alloc((size_t)c->param_count * sizeof *x->order);
   x->file = fsdp_alloc((size_t)c->param_count * sizeof *x->file);
   int count = 0;
@@ -225,7 +224,7 @@ static fsdp_status write_config(const exporter *x, fsdp_error *error) {
   json_t *root = json_load_file(path, 0, NULL);
   if (!json_is_object(root)) {
     json_decref(root);
-    root = fsdp_config_json(&x->checkpoint->model);
+    root = fsdp_model_print(&x->checkpoint->model);
   }
   const char *name = x->dtype == FSDP_F32 ? "float32" : x->dtype == FSDP_BF16 ? "bfloat16" : "float16";
   const char *key = json_object_get(root, "dtype") ? "dtype" : "torch_dtype"; // Transformers 5, and before

@@ -1,4 +1,4 @@
-// Trains a Llama over the ranks that mpirun started.
+// Trains a language model over the ranks that mpirun started.
 #include "launcher/report/device_line.h"
 #include "launcher/train/rank_logs.h"
 #include "launcher/train/stop.h"

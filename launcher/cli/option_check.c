@@ -72,7 +72,7 @@ static fsdp_status check_mesh(const check *c) {
 
 static fsdp_status check_files(const check *c) {
   const fsdp_options *o = c->options;
-  if (o->init == FSDP_INIT_WEIGHTS && fsdp_llama_is_preset(o->model)) {
+  if (o->init == FSDP_INIT_WEIGHTS && fsdp_model_is_preset(o->model)) {
     return fsdp_fail(
         c->error, FSDP_ERR_OPTION,
         "--init weights (%s): the preset '%s' has no weights; give a model folder, or --init random",

@@ -1,7 +1,7 @@
 // --help.
 #include "launcher/cli/option_table.h"
 #include "launcher/cli/options.h"
-#include "models/llama.h"
+#include "models/model.h"
 #include "runtime/base/check.h"
 
 #include <string.h>
@@ -25,11 +25,11 @@ static void print_wrapped(const char *text, int indent, int width, FILE *out) {
 static void print_presets(FILE *out) {
   const char *name;
   fprintf(out, "\nPresets of --model, and their parameters:\n");
-  for (int i = 0; (name = fsdp_llama_preset_name(i)); i++) {
-    fsdp_llama_config config;
+  for (int i = 0; (name = fsdp_model_preset_name(i)); i++) {
+    fsdp_model_config config;
     fsdp_error error;
-    FSDP_CHECK(fsdp_llama_preset(name, &config, &error) == FSDP_OK, "preset %s", name);
-    double count = (double)fsdp_llama_parameter_count(&config);
+    FSDP_CHECK(fsdp_model_preset(name, &config, &error) == FSDP_OK, "preset %s", name);
+    double count = (double)fsdp_model_parameter_count(&config);
     bool billions = count >= 1e9;
     fprintf(out, "  %-12s %6.3g %s\n", name, count / (billions ? 1e9 : 1e6),
             billions ? "billion" : "million");
@@ -38,7 +38,9 @@ static void print_presets(FILE *out) {
 
 void fsdp_options_print_help(fsdp_program_kind program, FILE *out) {
   if (program == FSDP_PROGRAM_TRAIN) {
-    fprintf(out, "Usage: mpirun -np RANKS fsdp_train [options]\nTrains a Llama, sharded over the ranks.\n");
+    fprintf(
+        out,
+        "Usage: mpirun -np RANKS fsdp_train [options]\nTrains a language model, sharded over the ranks.\n");
   } else {
     fprintf(
         out,

@@ -17,7 +17,7 @@
 // A preset's name, or a folder: what has a slash in it or is there.
 static bool is_folder(const char *model) {
   struct stat status;
-  return strchr(model, '/') || (!fsdp_llama_is_preset(model) && stat(model, &status) == 0);
+  return strchr(model, '/') || (!fsdp_model_is_preset(model) && stat(model, &status) == 0);
 }
 
 // "org/name", as the hub names models.
@@ -44,11 +44,11 @@ static const char *folder_name(const char *path) {
   return name && name[1] ? name + 1 : path;
 }
 
-fsdp_status fsdp_setup_read_model(const fsdp_options *options, fsdp_setup *setup, fsdp_llama_config *model,
+fsdp_status fsdp_setup_read_model(const fsdp_options *options, fsdp_setup *setup, fsdp_model_config *model,
                                   fsdp_error *error) {
   setup->model_name = options->model;
   if (!is_folder(options->model)) {
-    fsdp_status status = fsdp_llama_preset(options->model, model, error);
+    fsdp_status status = fsdp_model_preset(options->model, model, error);
     if (status != FSDP_OK || options->init != FSDP_INIT_WEIGHTS) return status;
     return fsdp_fail(error, FSDP_ERR_OPTION, "--init weights: the preset '%s' has none", options->model);
   }

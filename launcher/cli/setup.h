@@ -24,7 +24,7 @@ typedef struct fsdp_setup {
 
 // Finds and reads the model alone: name, folder, whether there are weights to load, configuration.
 // FSDP_ERR_OPTION, FSDP_ERR_INPUT.
-fsdp_status fsdp_setup_read_model(const fsdp_options *options, fsdp_setup *setup, fsdp_llama_config *model,
+fsdp_status fsdp_setup_read_model(const fsdp_options *options, fsdp_setup *setup, fsdp_model_config *model,
                                   fsdp_error *error);
 
 // Reads the model, makes the plan and checks it against the limits. `options` must outlive the setup.

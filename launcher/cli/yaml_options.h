@@ -1,6 +1,6 @@
 // Options in a YAML file: a mapping of names to scalars, or to lists of scalars (handed on joined by commas).
 //
-//   model: /data/llama            ->  "model", "/data/llama"
+//   model: /data/model            ->  "model", "/data/model"
 //   data: [a.txt, b.txt]          ->  "data", "a.txt,b.txt"
 #pragma once
 

@@ -7,14 +7,6 @@
 #include <inttypes.h>
 #include <math.h>
 
-double fsdp_progress_flops_per_token(const fsdp_plan *plan, fsdp_flops_convention convention) {
-  const fsdp_llama_config *model = &plan->config.model;
-  double parameters = (double)fsdp_llama_parameter_count(model);
-  if (!model->tie_word_embeddings) parameters -= (double)model->vocab_size * (double)model->hidden_size;
-  double attention = (double)model->num_layers * (double)model->hidden_size * (double)plan->config.seq;
-  return 6 * parameters + (convention == FSDP_FLOPS_CAUSAL ? 6 : 12) * attention;
-}
-
 const char *fsdp_progress_duration(double seconds, char out[32]) {
   int64_t s = seconds < 0 || !isfinite(seconds) ? 0 : (int64_t)fmin(seconds + 0.5, 1e12);
   if (s >= 3600) {
@@ -31,7 +23,8 @@ const char *fsdp_progress_duration(double seconds, char out[32]) {
 static double mfu_of(const fsdp_step_record *record, const fsdp_plan *plan, double tokens_per_s,
                      fsdp_flops_convention convention) {
   if (record->peak_flops <= 0) return NAN;
-  return fsdp_progress_flops_per_token(plan, convention) * tokens_per_s / record->peak_flops;
+  double flops = fsdp_model_flops_per_token(&plan->config.model, plan->config.seq, convention);
+  return flops * tokens_per_s / record->peak_flops;
 }
 
 static void put(json_t *object, const char *key, json_t *value) {

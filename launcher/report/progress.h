@@ -46,13 +46,5 @@ void fsdp_progress_print(const fsdp_step_record *record, const fsdp_plan *plan,
 // The terminal's line of the evaluation after a step.
 void fsdp_progress_print_evaluation(const fsdp_step_record *record, FILE *out);
 
-// How the attention's FLOPs are counted: what causal attention computes, or, as many publish, every pair of
-// positions.
-typedef enum fsdp_flops_convention { FSDP_FLOPS_CAUSAL, FSDP_FLOPS_ALL_PAIRS } fsdp_flops_convention;
-
-// FLOPs of training on one token: 6 N + 6 L C T, or 6 N + 12 L C T, N all parameters but the input embedding
-// where it is not the head's too.
-double fsdp_progress_flops_per_token(const fsdp_plan *plan, fsdp_flops_convention convention);
-
 // "1h02m", "3m20s", "12s". Returns `out`.
 const char *fsdp_progress_duration(double seconds, char out[32]);

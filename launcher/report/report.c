@@ -232,7 +232,7 @@ static void print_head(const fsdp_plan *plan, const char *model_name, FILE *out)
   char parameters[INT_TEXT_BYTES];
   int ranks = fsdp_mesh_ranks(&config->mesh);
   fprintf(out, "%s: %s parameters, %d rank%s (data=%d, fsdp=%d), strategy %s, on %s\n", model_name,
-          fsdp_value_print_int(fsdp_llama_parameter_count(&config->model), parameters, sizeof parameters),
+          fsdp_value_print_int(fsdp_model_parameter_count(&config->model), parameters, sizeof parameters),
           ranks, ranks == 1 ? "" : "s", config->mesh.size[FSDP_AXIS_DATA], config->mesh.size[FSDP_AXIS_FSDP],
           fsdp_strategy_name(config->strategy), config->target->name);
   fprintf(out, "micro-batch of %" PRId64 " x %" PRId64 " tokens on a rank, %d a step, %s; prefetch %d%s%s\n",
@@ -324,7 +324,7 @@ static json_t *memory_json(const fsdp_plan *plan) {
 
 json_t *fsdp_report_json(const fsdp_plan *plan) {
   json_t *root = json_object(), *model = json_object(), *comm = json_object(), *program = json_object();
-  put(model, "parameters", json_integer(fsdp_llama_parameter_count(&plan->config.model)));
+  put(model, "parameters", json_integer(fsdp_model_parameter_count(&plan->config.model)));
   put(comm, "all_gather_bytes", json_integer(plan->traffic.all_gather_bytes));
   put(comm, "reduce_scatter_bytes", json_integer(plan->traffic.reduce_scatter_bytes));
   put(comm, "all_reduce_bytes", json_integer(plan->traffic.all_reduce_bytes));

@@ -1,10 +1,10 @@
 #include "launcher/train/resume.h"
 
+#include "models/model.h"
 #include "runtime/base/check.h"
 #include "runtime/base/size.h"
 #include "runtime/checkpoint/checkpoint_file.h"
 #include "runtime/checkpoint/checkpoint_folder.h"
-#include "runtime/checkpoint/config_compare.h"
 #include "runtime/checkpoint/safetensors.h"
 #include "runtime/exec/state.h"
 
@@ -28,7 +28,7 @@ struct fsdp_resume {
 // How the checkpoint's model differs from the plan's, into `out`; false where it does not. Shapes follow from
 // the configuration, and are compared all the same: another program may have written the checkpoint.
 static bool model_differs(const fsdp_checkpoint *c, const fsdp_plan *plan, char *out, size_t out_bytes) {
-  if (fsdp_config_differs(&c->model, &plan->config.model, FSDP_CONFIG_NUMBERS, out, out_bytes)) return true;
+  if (fsdp_model_differs(&c->model, &plan->config.model, FSDP_MODEL_NUMBERS, out, out_bytes)) return true;
   const fsdp_graph *graph = plan->graph;
   for (int p = 0; p < graph->param_count; p++) {
     const fsdp_param *param = &graph->params[p];

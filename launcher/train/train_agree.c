@@ -6,9 +6,10 @@
 #include "launcher/cli/option_value.h"
 #include "launcher/train/file_agreement.h"
 #include "launcher/train/trainer.h"
+#include "models/model.h"
 #include "runtime/base/check.h"
-#include "runtime/checkpoint/config_compare.h"
 
+#include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
 #include <xxhash.h>
@@ -45,22 +46,44 @@ fsdp_status fsdp_train_agree_on_options(fsdp_world *world, const fsdp_options *o
   return fsdp_world_share_error(world, error);
 }
 
+// The configuration as text, every digit of its numbers; the caller frees it.
+static char *print_model(const fsdp_model_config *model) {
+  json_t *root = fsdp_model_print(model);
+  char *text = json_dumps(root, JSON_COMPACT | JSON_REAL_PRECISION(17));
+  FSDP_CHECK(text, "a configuration that cannot be printed");
+  json_decref(root);
+  return text;
+}
+
+// How the first rank's configuration, printed, differs from this rank's.
+static void name_difference(const char *first, const fsdp_model_config *mine, char *what, size_t what_bytes) {
+  fsdp_model_config config;
+  fsdp_error error;
+  json_t *root = json_loads(first, 0, NULL);
+  FSDP_CHECK(fsdp_model_read(root, "the first rank's configuration", &config, &error) == FSDP_OK, "%s",
+             error.message);
+  json_decref(root);
+  fsdp_model_differs(&config, mine, FSDP_MODEL_ALL, what, what_bytes);
+}
+
 fsdp_status fsdp_train_agree_on_model(fsdp_world *world, const fsdp_options *options, fsdp_error *error) {
   fsdp_setup setup = {0};
-  fsdp_llama_config mine, first;
+  fsdp_model_config mine;
   error->status = FSDP_OK;
   fsdp_setup_read_model(options, &setup, &mine, error);
   if (fsdp_world_share_error(world, error) != FSDP_OK) return error->status;
-  first = mine;
-  fsdp_world_broadcast(world, &first, (int64_t)sizeof first);
+  char *text = print_model(&mine), *first = fsdp_world_broadcast_text(world, text);
   fsdp_rank_name *names = fsdp_world_rank_names(world);
-  char what[512];
-  if (fsdp_config_differs(&first, &mine, FSDP_CONFIG_ALL, what, sizeof what)) {
+  if (strcmp(text, first) != 0) {
+    char what[512];
+    name_difference(first, &mine, what, sizeof what);
     fsdp_fail(error, FSDP_ERR_INPUT,
               "%.300s%s: the ranks' configurations differ (%s → %s): %s; every rank must read the same file",
               options->model, setup.folder ? "/config.json" : "", names[0].text, names[world->rank].text,
               what);
   }
+  free(text);
+  free(first);
   free(names);
   return fsdp_world_share_error(world, error);
 }

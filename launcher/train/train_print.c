@@ -21,7 +21,7 @@ void fsdp_train_print_start(const fsdp_trainer *t) {
   fsdp_device_line_print(t->gpu, fsdp_trainer_threads(t), t->why_cpu, line, sizeof line);
   printf("device:    %s\n", line);
   printf("model:     %s, %s parameters, %s", t->setup.model_name,
-         fsdp_value_print_int(fsdp_llama_parameter_count(&made->config.model), parameters, sizeof parameters),
+         fsdp_value_print_int(fsdp_model_parameter_count(&made->config.model), parameters, sizeof parameters),
          fsdp_train_checkpoints_found(&t->checkpoints) ? "weights from the checkpoint"
          : t->weights                                  ? "weights from its folder"
                                                        : "new weights");

@@ -16,7 +16,7 @@
 //                          rank 0      rank F      rank 1      rank F+1
 #pragma once
 
-#include "models/llama.h"
+#include "models/model.h"
 #include "runtime/base/status.h"
 #include "runtime/plan/plan.h"
 
@@ -63,7 +63,7 @@ typedef struct fsdp_checkpoint_progress {
 } fsdp_checkpoint_progress;
 
 typedef struct fsdp_checkpoint {
-  fsdp_llama_config model;
+  fsdp_model_config model;
   char model_name[FSDP_CHECKPOINT_NAME_BYTES], strategy[16];
   fsdp_mesh mesh;
   fsdp_dtype dtype[FSDP_CHECKPOINT_PARTS];

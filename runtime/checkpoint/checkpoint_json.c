@@ -3,7 +3,6 @@
 #include "runtime/base/check.h"
 #include "runtime/base/size.h"
 #include "runtime/checkpoint/checkpoint.h"
-#include "runtime/checkpoint/config_json.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -73,7 +72,7 @@ char *fsdp_checkpoint_print(const fsdp_checkpoint *c) {
       json_pack("{s:s, s:i, s:I, s:o, s:s, s:o, s:s, s:{s:i, s:i}, s:{s:s, s:s, s:s}, s:o, s:o, s:o, s:O}",
                 "format", FORMAT, "version", VERSION, "sequence", (json_int_t)c->sequence, "progress",
                 print_progress(&c->progress), "model_name", c->model_name, "model",
-                fsdp_config_json(&c->model), "strategy", c->strategy, "mesh", "data",
+                fsdp_model_print(&c->model), "strategy", c->strategy, "mesh", "data",
                 c->mesh.size[FSDP_AXIS_DATA], "fsdp", c->mesh.size[FSDP_AXIS_FSDP], "dtypes", "master",
                 fsdp_dtype_name(c->dtype[0]), "moment1", fsdp_dtype_name(c->dtype[1]), "moment2",
                 fsdp_dtype_name(c->dtype[2]), "files", print_files(c->files, c->file_count), "carried",
@@ -261,7 +260,7 @@ fsdp_status fsdp_checkpoint_parse(const char *path, const char *text, fsdp_check
   fsdp_status status = check_whole(path, root, error);
   if (status == FSDP_OK) {
     c = fsdp_alloc_zeroed(1, sizeof *c);
-    status = fsdp_config_parse(json_object_get(root, "model"), path, &c->model, error);
+    status = fsdp_model_read(json_object_get(root, "model"), path, &c->model, error);
   }
   if (status == FSDP_OK) read_all(&r, root, c);
   if (r.wrong) {

@@ -101,11 +101,10 @@ static fsdp_status parse_shape(const parser *p, const char *name, const json_t *
     return BAD(p, "%s: tensor \"%.200s\" has no \"shape\"; the file is damaged, copy it again", p->path,
                name);
   if (json_array_size(shape) > FSDP_SAFETENSORS_MAX_DIMS)
-    return BAD(
-        p,
-        "%s: tensor \"%.200s\" has %zu dimensions, more than the %d that can be read; it is not a Llama "
-        "model's",
-        p->path, name, json_array_size(shape), FSDP_SAFETENSORS_MAX_DIMS);
+    return BAD(p,
+               "%s: tensor \"%.200s\" has %zu dimensions, more than the %d that can be read; it belongs to "
+               "no model that can be trained",
+               p->path, name, json_array_size(shape), FSDP_SAFETENSORS_MAX_DIMS);
   t->dims = (int)json_array_size(shape);
   t->numel = 1;
   for (int i = 0; i < t->dims; i++) {

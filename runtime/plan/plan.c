@@ -119,7 +119,7 @@ static fsdp_status check_params(const fsdp_graph *graph, fsdp_error *error) {
 // Graph, units, program and lifetimes: all that peaks in list order need.
 static fsdp_status plan_program(fsdp_plan *plan, fsdp_error *error) {
   const fsdp_plan_config *c = &plan->config;
-  plan->graph = fsdp_llama_graph(&c->model, c->batch, c->seq);
+  plan->graph = fsdp_model_graph(&c->model, c->batch, c->seq);
   fsdp_status status = check_params(plan->graph, error);
   if (!status)
     status = fsdp_units_create(plan->graph, &c->wrap, c->mesh.size[FSDP_AXIS_FSDP], &plan->units, error);

@@ -6,7 +6,7 @@
 // Pure: no device, no file, no MPI; the same input gives the same plan, and the same hash, on every rank.
 #pragma once
 
-#include "models/llama.h"
+#include "models/model.h"
 #include "runtime/plan/layout/mesh.h"
 #include "runtime/plan/layout/units.h"
 #include "runtime/plan/memory/memory.h"
@@ -32,7 +32,7 @@ const fsdp_target *fsdp_target_cpu(void);
 const fsdp_target *fsdp_target_cuda(void);
 
 typedef struct fsdp_plan_config {
-  fsdp_llama_config model;
+  fsdp_model_config model;
   int64_t batch, seq; // of a micro-batch on one rank
   int accumulation;   // micro-batches of a step
   fsdp_strategy strategy;

@@ -1,9 +1,18 @@
 """The folder of a model: whether fsdp_train trains it, and its tokenizer. The words of a refusal are those of
-fsdp_train (runtime/checkpoint/config_json.c, launcher/train/train_files.c)."""
+fsdp_train (models/model.c, launcher/train/train_files.c), and the families those of models/families.def."""
 import json
 import os
+import re
 
 from common.errors import InputError
+
+FAMILIES = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "models", "families.def")
+
+
+def families():
+    """{model_type: architecture}, as fsdp_train knows them."""
+    with open(FAMILIES, encoding="utf-8") as file:
+        return dict(re.findall(r'^FAMILY\(\w+, "([^"]+)", "([^"]+)"\)$', file.read(), re.M))
 
 
 def _config(folder):
@@ -35,12 +44,19 @@ def check(folder):
         return
     path = os.path.join(folder, "config.json")
     kind, names = config.get("model_type"), config.get("architectures")
-    if kind is not None and kind != "llama":
-        raise InputError(f'{path}: "model_type" is {_shown(kind)}, but only "llama" models can be trained; '
-                         "take a Llama model's folder")
-    if names is not None and "LlamaForCausalLM" not in (names if isinstance(names, list) else ()):
-        raise InputError(f'{path}: "architectures" is {_shown(names)}, but only ["LlamaForCausalLM"] can be '
-                         "trained; take a Llama model's folder")
+    if kind is None and names is None:
+        return
+    known, listed = families(), names if isinstance(names, list) else ()
+    if kind is None:
+        kind = next((each for each in known if known[each] in listed), None)
+    if not isinstance(kind, str) or kind not in known:
+        key, values = ("architectures", known.values()) if kind is None else ("model_type", known)
+        these = ", ".join(f'"{value}"' for value in values)
+        raise InputError(f'{path}: "{key}" is {_shown(config[key])}, but only these can be trained: {these}; '
+                         "take the folder of such a model")
+    if names is not None and known[kind] not in listed:
+        raise InputError(f'{path}: "architectures" is {_shown(names)}, but of "{kind}" only '
+                         f'["{known[kind]}"] can be trained; take the folder of such a model')
 
 
 def _has_weights(folder):

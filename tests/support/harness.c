@@ -7,6 +7,7 @@
 #include "runtime/comm/comm_nccl.h"
 #include "runtime/exec/device_config.h"
 #include "runtime/exec/state.h"
+#include "tests/support/models.h"
 
 #include <math.h>
 #include <pthread.h>
@@ -30,7 +31,8 @@ typedef struct rank_run {
 
 fsdp_plan_config harness_small_plan(int ranks) {
   return (fsdp_plan_config){
-      .model = {.vocab_size = 101,
+      .model = {.family = family_of_preset("tiny"),
+                .vocab_size = 101,
                 .hidden_size = 32,
                 .intermediate_size = 80,
                 .num_layers = 2,
@@ -38,7 +40,7 @@ fsdp_plan_config harness_small_plan(int ranks) {
                 .num_kv_heads = 2,
                 .head_dim = 8,
                 .max_position_embeddings = 64,
-                .rms_norm_eps = 1e-5,
+                .norm_eps = 1e-5,
                 .rope_theta = 10000,
                 .initializer_range = 0.05},
       .batch = 2,

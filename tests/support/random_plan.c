@@ -1,15 +1,17 @@
 #include "tests/support/random_plan.h"
+#include "tests/support/models.h"
 
 #include <stdio.h>
 
 // With a workspace small enough not to hide everything else.
 static const fsdp_target gpu_target = {.name = "gpu", .gemm_workspace_bytes = 4096};
 
-static fsdp_llama_config random_model(random_source *random) {
+static fsdp_model_config random_model(random_source *random) {
   static const int vocabularies[] = {61, 96, 257, 512};
   int kv_heads = random_int(random, 1, 2), head_dim = 8 * random_int(random, 1, 2);
   int heads = kv_heads * random_int(random, 1, 3);
-  return (fsdp_llama_config){.vocab_size = vocabularies[random_int(random, 0, 3)],
+  return (fsdp_model_config){.family = family_of_preset("tiny"),
+                             .vocab_size = vocabularies[random_int(random, 0, 3)],
                              .hidden_size =
                                  random_int(random, 0, 1) ? heads * head_dim : 8 * random_int(random, 3, 9),
                              .intermediate_size = 4 * random_int(random, 10, 40),
@@ -18,7 +20,7 @@ static fsdp_llama_config random_model(random_source *random) {
                              .num_kv_heads = kv_heads,
                              .head_dim = head_dim,
                              .max_position_embeddings = 128,
-                             .rms_norm_eps = 1e-5,
+                             .norm_eps = 1e-5,
                              .rope_theta = 1e4,
                              .initializer_range = 0.02,
                              .tie_word_embeddings = random_int(random, 0, 2) == 0};

@@ -210,9 +210,12 @@ def models_are_refused_as_the_trainer_refuses_them(work):
         assert process.returncode == 3 and theirs.endswith(message), (message, theirs)
         return message
 
-    assert '"model_type" is "mistral"' in refused(folder("mistral", model_type="mistral"))
+    message = refused(folder("mistral", model_type="mistral"))
+    assert '"model_type" is "mistral"' in message and '"llama"' in message, message
     message = refused(folder("other", architectures=["LlamaModel"]))
     assert '"architectures" is ["LlamaModel"]' in message, message
+    message = refused(folder("untyped", model_type=None, architectures=["BertModel"]))
+    assert '"architectures" is ["BertModel"]' in message and "LlamaForCausalLM" in message, message
     assert "weights and no tokenizer.json" in refused(folder("weights", weights=True, vocab_size=256))
     assert "a vocabulary of 257 and no tokenizer.json" in refused(folder("vocabulary"))
     message = error_of(prepare("--out", work / "x.tok", "--model", work / "none", data), 3)

@@ -1,5 +1,5 @@
-// config_json: both generations of keys, and every way in which a config.json can be wrong.
-#include "runtime/checkpoint/config_compare.h"
+// Files of configurations: both generations of keys, and every way in which a config.json can be wrong.
+#include "models/model.h"
 #include "runtime/checkpoint/config_json.h"
 #include "tests/support/io_files.h"
 
@@ -14,19 +14,19 @@
 #define SIZES "\"vocab_size\":128,\"hidden_size\":32,\"intermediate_size\":64,\"num_hidden_layers\":2"
 #define BASE  "\"model_type\":\"llama\"," SIZES ",\"num_attention_heads\":4"
 
-static fsdp_status read_text(const char *text, fsdp_llama_config *config, fsdp_error *error) {
+static fsdp_status read_text(const char *text, fsdp_model_config *config, fsdp_error *error) {
   memset(error, 0, sizeof *error);
   return fsdp_config_read(io_write_text("config.json", text), config, error);
 }
 
-static void read_good(const char *text, fsdp_llama_config *config) {
+static void read_good(const char *text, fsdp_model_config *config) {
   fsdp_error error;
   if (read_text(text, config, &error)) fail_msg("refused: %s", error.message);
 }
 
 static void golden_folders_are_read(void **state) {
   (void)state;
-  fsdp_llama_config c;
+  fsdp_model_config c;
   fsdp_error error;
   assert_int_equal(fsdp_config_read(FSDP_SOURCE_DIR "/tests/golden/llama3_rope/config.json", &c, &error),
                    FSDP_OK);
@@ -37,7 +37,7 @@ static void golden_folders_are_read(void **state) {
   assert_int_equal(fsdp_config_read(FSDP_SOURCE_DIR "/tests/golden/multi_query_257/config.json", &c, &error),
                    FSDP_OK);
   assert_int_equal(c.rope_scaling, FSDP_ROPE_LINEAR);
-  assert_true(c.rope_factor == 2.5 && c.rope_theta == 10000 && c.rms_norm_eps == 1e-5);
+  assert_true(c.rope_factor == 2.5 && c.rope_theta == 10000 && c.norm_eps == 1e-5);
   assert_int_equal(c.num_kv_heads, 1);
   assert_int_equal(c.head_dim, 12);
   assert_int_equal(fsdp_config_read(FSDP_SOURCE_DIR "/tests/golden/odd/config.json", &c, &error), FSDP_OK);
@@ -50,12 +50,12 @@ static void golden_folders_are_read(void **state) {
 
 static void defaults_are_those_of_transformers(void **state) {
   (void)state;
-  fsdp_llama_config c;
+  fsdp_model_config c;
   read_good("{" BASE "}", &c);
   assert_int_equal(c.num_kv_heads, 4);
   assert_int_equal(c.head_dim, 8);
   assert_int_equal(c.max_position_embeddings, 2048);
-  assert_true(c.rope_theta == 10000 && c.rms_norm_eps == 1e-6 && c.initializer_range == 0.02);
+  assert_true(c.rope_theta == 10000 && c.norm_eps == 1e-6 && c.initializer_range == 0.02);
   assert_int_equal(c.rope_scaling, FSDP_ROPE_DEFAULT);
   read_good("{" BASE
             ",\"head_dim\":null,\"num_key_value_heads\":null,\"rope_scaling\":null,\"hidden_act\":\"silu\","
@@ -68,7 +68,7 @@ static void defaults_are_those_of_transformers(void **state) {
 
 static void rope_in_every_spelling(void **state) {
   (void)state;
-  fsdp_llama_config c;
+  fsdp_model_config c;
   read_good("{" BASE ",\"rope_theta\":5e5,\"rope_scaling\":{\"rope_type\":\"llama3\",\"factor\":8,"
             "\"low_freq_factor\":1,\"high_freq_factor\":4.0,\"original_max_position_embeddings\":8192}}",
             &c);
@@ -122,6 +122,11 @@ static const bad_case bad_cases[] = {
     {"{" BASE ",\"num_key_value_heads\":3}", {"config.json", "4", "3"}},
     {"{\"model_type\":\"llama\"," SIZES ",\"num_attention_heads\":5}", {"\"hidden_size\" is 32", "5"}},
     {"{" BASE ",\"rms_norm_eps\":0}", {"\"rms_norm_eps\" is 0", "above 0"}},
+    {"{" BASE ",\"rms_norm_eps\":1.0}", {"\"rms_norm_eps\" is 1.0", "below 1"}},
+    {"{\"model_type\":\"llama\",\"vocab_size\":2147483648}", {"\"vocab_size\" is 2147483648", "2147483647"}},
+    {"{" BASE ",\"head_dim\":1025}", {"\"head_dim\" is 1025", "between 1 and 1024"}},
+    {"{" BASE ",\"head_dim\":7}", {"head_dim is 7", "even"}},
+    {"{" BASE ",\"rope_scaling\":{\"type\":\"linear\",\"factor\":0.5}}", {"\"factor\" is 0.5", "at least 1"}},
     {"{" BASE ",\"rope_theta\":\"big\"}", {"\"rope_theta\" is \"big\""}},
     {"{" BASE ",\"rope_theta\":1e999}", {"not valid JSON"}},
     {"{" BASE ",\"rope_scaling\":3}", {"\"rope_scaling\" is 3", "object"}},
@@ -144,7 +149,7 @@ static const bad_case bad_cases[] = {
 static void every_bad_file_is_refused_with_its_reason(void **state) {
   (void)state;
   for (size_t i = 0; i < sizeof bad_cases / sizeof *bad_cases; i++) {
-    fsdp_llama_config config;
+    fsdp_model_config config;
     fsdp_error error;
     fsdp_status status = read_text(bad_cases[i].text, &config, &error);
     if (status != FSDP_ERR_INPUT) fail_msg("not refused: %s", bad_cases[i].text);
@@ -156,7 +161,7 @@ static void every_bad_file_is_refused_with_its_reason(void **state) {
 
 static void missing_file_is_named(void **state) {
   (void)state;
-  fsdp_llama_config config;
+  fsdp_model_config config;
   fsdp_error error;
   IO_EXPECT(fsdp_config_read(io_path("none/config.json"), &config, &error), FSDP_ERR_INPUT, &error,
             "none/config.json", "No such file", "--model");
@@ -167,7 +172,7 @@ static void every_truncation_is_refused(void **state) {
   (void)state;
   const char *text = "{" BASE ",\"rope_scaling\":{\"type\":\"linear\",\"factor\":2.0},\"rms_norm_eps\":1e-5}";
   for (size_t length = 0; length < strlen(text); length++) {
-    fsdp_llama_config config;
+    fsdp_model_config config;
     fsdp_error error;
     assert_int_equal(fsdp_config_read(io_write("cut.json", text, (int64_t)length), &config, &error),
                      FSDP_ERR_INPUT);
@@ -178,11 +183,11 @@ static void every_truncation_is_refused(void **state) {
 static void every_field_that_changes_a_number_is_compared(void **state) {
   (void)state;
   enum { NUMBERS, NOTHING, LLAMA3_ONLY, SCALED_ONLY };
-  fsdp_llama_config base, other;
+  fsdp_model_config base, other;
   fsdp_error error;
   char out[512];
   for (int scaling = FSDP_ROPE_DEFAULT; scaling <= FSDP_ROPE_LLAMA3; scaling++) {
-    assert_int_equal(fsdp_llama_preset("llama3-405b", &base, &error), FSDP_OK);
+    assert_int_equal(fsdp_model_preset("llama3-405b", &base, &error), FSDP_OK);
     base.rope_scaling = (fsdp_rope_scaling)scaling;
 #define CHANGED(field, value, kind, key)                                                                     \
   {                                                                                                          \
@@ -190,10 +195,10 @@ static void every_field_that_changes_a_number_is_compared(void **state) {
     other.field = (value);                                                                                   \
     bool used = (kind) == NUMBERS || ((kind) == LLAMA3_ONLY && scaling == FSDP_ROPE_LLAMA3) ||               \
                 ((kind) == SCALED_ONLY && scaling != FSDP_ROPE_DEFAULT);                                     \
-    assert_int_equal(fsdp_config_differs(&base, &other, FSDP_CONFIG_NUMBERS, out, sizeof out), used);        \
+    assert_int_equal(fsdp_model_differs(&base, &other, FSDP_MODEL_NUMBERS, out, sizeof out), used);          \
     if (used && !strstr(out, key)) fail_msg("\"%s\" does not name %s", out, key);                            \
     used |= (kind) == NOTHING;                                                                               \
-    assert_int_equal(fsdp_config_differs(&base, &other, FSDP_CONFIG_ALL, out, sizeof out), used);            \
+    assert_int_equal(fsdp_model_differs(&base, &other, FSDP_MODEL_ALL, out, sizeof out), used);              \
   }
     CHANGED(vocab_size, 128257, NUMBERS, "vocab_size 128256 → 128257")
     CHANGED(hidden_size, 1, NUMBERS, "hidden_size 16384 → 1")
@@ -202,7 +207,7 @@ static void every_field_that_changes_a_number_is_compared(void **state) {
     CHANGED(num_heads, 64, NUMBERS, "num_attention_heads 128 → 64")
     CHANGED(num_kv_heads, 16, NUMBERS, "num_key_value_heads 8 → 16")
     CHANGED(head_dim, 64, NUMBERS, "head_dim 128 → 64")
-    CHANGED(rms_norm_eps, 1e-6, NUMBERS, "rms_norm_eps 1e-5 → 1e-6")
+    CHANGED(norm_eps, 1e-6, NUMBERS, "rms_norm_eps 1e-5 → 1e-6")
     CHANGED(rope_theta, 1e4, NUMBERS, "rope_theta 500000.0 → 10000.0")
     CHANGED(rope_theta, 5e5 * (1 + 0x1p-52), NUMBERS, "rope_theta 500000.0 → 500000.0000000001")
     CHANGED(rope_scaling, (fsdp_rope_scaling)((scaling + 1) % 3), NUMBERS, "rope_scaling")
@@ -215,16 +220,16 @@ static void every_field_that_changes_a_number_is_compared(void **state) {
     CHANGED(max_position_embeddings, 1, NOTHING, "")
     CHANGED(initializer_range, 1, NOTHING, "")
 #undef CHANGED
-    assert_false(fsdp_config_differs(&base, &base, FSDP_CONFIG_ALL, out, sizeof out));
+    assert_false(fsdp_model_differs(&base, &base, FSDP_MODEL_ALL, out, sizeof out));
   }
   // Every difference is listed, and a buffer that is too short is not overrun.
   other = base;
   other.rope_theta = 1e4;
   other.vocab_size = 5;
-  assert_true(fsdp_config_differs(&base, &other, FSDP_CONFIG_NUMBERS, out, sizeof out));
+  assert_true(fsdp_model_differs(&base, &other, FSDP_MODEL_NUMBERS, out, sizeof out));
   assert_string_equal(out, "vocab_size 128256 → 5, rope_theta 500000.0 → 10000.0");
   memset(out, 'x', sizeof out);
-  assert_true(fsdp_config_differs(&base, &other, FSDP_CONFIG_NUMBERS, out, 12));
+  assert_true(fsdp_model_differs(&base, &other, FSDP_MODEL_NUMBERS, out, 12));
   assert_string_equal(out, "vocab_size ");
   assert_int_equal(out[12], 'x');
 }

@@ -1,5 +1,5 @@
 // weights: a folder's tensors against the model's parameters, and random damage to a header.
-#include "models/llama.h"
+#include "models/model.h"
 #include "runtime/base/random.h"
 #include "runtime/checkpoint/config_json.h"
 #include "runtime/checkpoint/weights.h"
@@ -18,11 +18,11 @@
 
 static fsdp_graph *graph_of(const char *folder) {
   char path[512];
-  fsdp_llama_config config;
+  fsdp_model_config config;
   fsdp_error error;
   snprintf(path, sizeof path, GOLDEN "%s/config.json", folder);
   if (fsdp_config_read(path, &config, &error)) fail_msg("%s", error.message);
-  return fsdp_llama_graph(&config, 1, 8);
+  return fsdp_model_graph(&config, 1, 8);
 }
 
 static void every_golden_folder_is_matched(void **state) {

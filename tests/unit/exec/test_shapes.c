@@ -4,6 +4,7 @@
 #include "runtime/base/random.h"
 #include "tests/support/cases.h"
 #include "tests/support/harness.h"
+#include "tests/support/models.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -28,10 +29,11 @@ static int draw(draws *d, int count) {
   return (int)(words[0] % (uint32_t)count);
 }
 
-static fsdp_llama_config draw_model(draws *d) {
+static fsdp_model_config draw_model(draws *d) {
   static const int vocabularies[] = {3, 17, 101, 257, 1000};
   int kv_heads = 1 + draw(d, 3), group = 1 + draw(d, 4), head_dim = 2 * (1 + draw(d, 9));
-  fsdp_llama_config model = {.vocab_size = vocabularies[draw(d, 5)],
+  fsdp_model_config model = {.family = family_of_preset("tiny"),
+                             .vocab_size = vocabularies[draw(d, 5)],
                              .hidden_size = 1 + draw(d, 40),
                              .intermediate_size = 1 + draw(d, 70),
                              .num_layers = 1 + draw(d, 3),
@@ -39,7 +41,7 @@ static fsdp_llama_config draw_model(draws *d) {
                              .num_kv_heads = kv_heads,
                              .head_dim = head_dim,
                              .max_position_embeddings = 64,
-                             .rms_norm_eps = 1e-5,
+                             .norm_eps = 1e-5,
                              .rope_theta = 10000,
                              .rope_factor = 2,
                              .rope_low_freq_factor = 1,

@@ -218,7 +218,7 @@ static void test_rounding_depends_on_name_and_update(void **state) {
       config.plan.master_dtype = config.plan.moment_dtype = FSDP_BF16;
       config.before_update = set_gradients;
       config.after_steps = keep_moments;
-      fsdp_graph *graph = fsdp_llama_graph(&config.plan.model, 1, 1);
+      fsdp_graph *graph = fsdp_model_graph(&config.plan.model, 1, 1);
       for (int p = 0; p < graph->param_count; p++)
         for (int part = 0; part < 2; part++)
           moments[part][p] = fsdp_alloc_zeroed((size_t)graph->params[p].numel, sizeof(fsdp_bf16));

@@ -32,7 +32,7 @@ static fsdp_plan_config config_of(const char *preset, int ranks) {
                              .adam_eps = 1e-8f,
                              .target = fsdp_target_cpu()};
   fsdp_error error;
-  assert_int_equal(fsdp_llama_preset(preset, &config.model, &error), FSDP_OK);
+  assert_int_equal(fsdp_model_preset(preset, &config.model, &error), FSDP_OK);
   return config;
 }
 
@@ -56,7 +56,7 @@ static void report_as_json(void **state) {
   json_t *report = fsdp_report_json(plan), *unit, *value;
   const json_t *units = json_object_get(report, "units"), *memory = json_object_get(report, "memory");
   assert_int_equal(integer(json_object_get(report, "model"), "parameters"),
-                   fsdp_llama_parameter_count(&config.model));
+                   fsdp_model_parameter_count(&config.model));
   size_t i;
   const char *key;
   json_int_t numel = 0, sum = 0;
@@ -67,7 +67,7 @@ static void report_as_json(void **state) {
     assert_true(integer(unit, "padded_numel") >= integer(unit, "numel"));
     assert_int_equal(integer(unit, "padded_numel") % (16 * 4), 0);
   }
-  assert_int_equal(numel, fsdp_llama_parameter_count(&config.model)); // nothing is in two units or in none
+  assert_int_equal(numel, fsdp_model_parameter_count(&config.model)); // nothing is in two units or in none
   json_t *categories = json_object_get(memory, "by_category");
   json_object_foreach(categories, key, value) sum += json_integer_value(value);
   assert_int_equal(sum, integer(memory, "peak_bytes")); // the categories are the whole of the peak

@@ -38,7 +38,7 @@ static const char *const folders[] = {"grouped",         "tied", "llama3_rope",
 
 typedef struct golden {
   char folder[256];
-  fsdp_llama_config model;
+  fsdp_model_config model;
   fsdp_safetensors *file;
   int64_t batch, seq;
   int32_t *tokens, *targets;

@@ -1,5 +1,6 @@
 // Plans against the closed formulas of the strategies' memory and traffic.
 #include "runtime/plan/plan.h"
+#include "tests/support/models.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -11,15 +12,16 @@
 #include <cmocka.h>
 
 // A shape in which every parameter is a multiple of 16 * 8 elements: no padding, so the formulas are exact.
-static fsdp_llama_config even_config(void) {
-  return (fsdp_llama_config){.vocab_size = 256,
+static fsdp_model_config even_config(void) {
+  return (fsdp_model_config){.family = family_of_preset("tiny"),
+                             .vocab_size = 256,
                              .hidden_size = 128,
                              .intermediate_size = 256,
                              .num_layers = 3,
                              .num_heads = 4,
                              .num_kv_heads = 2,
                              .head_dim = 32,
-                             .rms_norm_eps = 1e-5,
+                             .norm_eps = 1e-5,
                              .rope_theta = 1e4};
 }
 
@@ -54,7 +56,7 @@ static int64_t peak(const fsdp_plan *plan) {
 static void test_valley_formulas(void **state) {
   (void)state;
   fsdp_plan_config config = base_config();
-  int64_t P = fsdp_llama_parameter_count(&config.model);
+  int64_t P = fsdp_model_parameter_count(&config.model);
   for (int ranks = 1; ranks <= 8; ranks *= 2) {
     config = base_config();
     config.mesh = (fsdp_mesh){{1, ranks}};
@@ -96,7 +98,7 @@ static void test_offload_empties_the_device(void **state) {
     int64_t shards = config.mesh.size[FSDP_AXIS_FSDP];
     assert_int_equal(valley(plan), 0);
     assert_int_equal(plan->memory.space[FSDP_SPACE_HOST].valley_bytes,
-                     12 * fsdp_llama_parameter_count(&config.model) / shards);
+                     12 * fsdp_model_parameter_count(&config.model) / shards);
     fsdp_plan_destroy(plan);
   }
 }
@@ -110,7 +112,7 @@ static void test_traffic_formulas(void **state) {
       fsdp_plan_config config = base_config();
       config.accumulation = accumulation;
       config.accumulate = local ? FSDP_ACCUMULATE_LOCAL : FSDP_ACCUMULATE_REDUCE;
-      int64_t P = fsdp_llama_parameter_count(&config.model), A = accumulation, F = 4;
+      int64_t P = fsdp_model_parameter_count(&config.model), A = accumulation, F = 4;
       int64_t table = config.model.vocab_size * config.model.hidden_size, root = config.model.hidden_size;
       int64_t reductions = local ? 1 : A;
 
@@ -184,7 +186,7 @@ static void test_traffic_of_7b(void **state) {
   (void)state;
   fsdp_plan_config config = base_config();
   fsdp_error error;
-  fsdp_llama_preset("llama2-7b", &config.model, &error);
+  fsdp_model_preset("llama2-7b", &config.model, &error);
   config.mesh = (fsdp_mesh){{1, 8}};
   config.wrap = (fsdp_wrap_policy){FSDP_WRAP_SIZE, 100000000, NULL};
   fsdp_plan *plan = plan_of(config);

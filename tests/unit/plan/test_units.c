@@ -1,6 +1,7 @@
 // Units and the printed tree against expected outputs and against counts that PyTorch's policy gives.
-#include "models/llama.h"
+#include "models/model.h"
 #include "runtime/plan/layout/units.h"
+#include "tests/support/models.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -16,17 +17,17 @@ typedef struct wrapped {
   fsdp_units *units;
 } wrapped;
 
-static wrapped wrap_config(const fsdp_llama_config *config, fsdp_wrap_policy policy, int shard_count) {
-  wrapped w = {.graph = fsdp_llama_graph(config, 1, 16)};
+static wrapped wrap_config(const fsdp_model_config *config, fsdp_wrap_policy policy, int shard_count) {
+  wrapped w = {.graph = fsdp_model_graph(config, 1, 16)};
   fsdp_error error;
   assert_int_equal(fsdp_units_create(w.graph, &policy, shard_count, &w.units, &error), FSDP_OK);
   return w;
 }
 
 static wrapped wrap_preset(const char *preset, fsdp_wrap_policy policy) {
-  fsdp_llama_config config;
+  fsdp_model_config config;
   fsdp_error error;
-  assert_int_equal(fsdp_llama_preset(preset, &config, &error), FSDP_OK);
+  assert_int_equal(fsdp_model_preset(preset, &config, &error), FSDP_OK);
   return wrap_config(&config, policy, 8);
 }
 
@@ -91,23 +92,24 @@ static void test_published_sizes(void **state) {
   assert_int_equal(w.units->units[0].numel, 0);
   assert_int_equal(w.units->units[0].padded_numel, 0);
   unwrap(w);
-  fsdp_llama_config config;
+  fsdp_model_config config;
   fsdp_error error;
-  fsdp_llama_preset("llama2-7b", &config, &error);
-  assert_int_equal(fsdp_llama_parameter_count(&config), 6738415616);
-  fsdp_llama_preset("llama-1b", &config, &error);
-  assert_int_equal(fsdp_llama_parameter_count(&config), 1071681536);
+  fsdp_model_preset("llama2-7b", &config, &error);
+  assert_int_equal(fsdp_model_parameter_count(&config), 6738415616);
+  fsdp_model_preset("llama-1b", &config, &error);
+  assert_int_equal(fsdp_model_parameter_count(&config), 1071681536);
 }
 
-static fsdp_llama_config odd_config(bool tied) {
-  return (fsdp_llama_config){.vocab_size = 321,
+static fsdp_model_config odd_config(bool tied) {
+  return (fsdp_model_config){.family = family_of_preset("tiny"),
+                             .vocab_size = 321,
                              .hidden_size = 42,
                              .intermediate_size = 101,
                              .num_layers = 2,
                              .num_heads = 3,
                              .num_kv_heads = 1,
                              .head_dim = 14,
-                             .rms_norm_eps = 1e-5,
+                             .norm_eps = 1e-5,
                              .rope_theta = 1e4,
                              .tie_word_embeddings = tied};
 }
@@ -118,7 +120,7 @@ static void test_layout_covers_parameters(void **state) {
   const char *const classes[] = {"LlamaMLP", "Linear,LlamaRMSNorm", "LlamaDecoderLayer"};
   for (int ranks = 1; ranks <= 8; ranks++) {
     for (int k = 0; k < 6; k++) {
-      fsdp_llama_config config = odd_config(k % 2 == 0);
+      fsdp_model_config config = odd_config(k % 2 == 0);
       fsdp_wrap_policy policy = {k < 3 ? FSDP_WRAP_MODULE : (fsdp_wrap_kind)(k - 3), 5000, classes[k % 3]};
       wrapped w = wrap_config(&config, policy, ranks);
       int64_t seen = 0, numel = 0;
@@ -140,7 +142,7 @@ static void test_layout_covers_parameters(void **state) {
           for (int i = 0; i < count; i++) seen += runs[i].numel;
         }
       }
-      assert_int_equal(numel, fsdp_llama_parameter_count(&config));
+      assert_int_equal(numel, fsdp_model_parameter_count(&config));
       assert_int_equal(seen, numel);
       unwrap(w);
     }
@@ -149,7 +151,7 @@ static void test_layout_covers_parameters(void **state) {
 
 static void test_tied_head_belongs_to_embedding(void **state) {
   (void)state;
-  fsdp_llama_config config = odd_config(true);
+  fsdp_model_config config = odd_config(true);
   wrapped w = wrap_config(&config, (fsdp_wrap_policy){.kind = FSDP_WRAP_BLOCK}, 2);
   assert_int_equal(w.units->count, 4); // root, embedding, two layers: no unit for the tied head
   assert_string_equal(w.graph->params[0].name, "model.embed_tokens.weight");
@@ -159,8 +161,8 @@ static void test_tied_head_belongs_to_embedding(void **state) {
 
 static void test_unknown_class_is_an_error(void **state) {
   (void)state;
-  fsdp_llama_config config = odd_config(false);
-  fsdp_graph *graph = fsdp_llama_graph(&config, 1, 16);
+  fsdp_model_config config = odd_config(false);
+  fsdp_graph *graph = fsdp_model_graph(&config, 1, 16);
   fsdp_wrap_policy policy = {.kind = FSDP_WRAP_MODULE, .classes = "LlamaMLP,GPT2Block"};
   fsdp_units *units = NULL;
   fsdp_error error;

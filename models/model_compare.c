@@ -1,29 +1,23 @@
-#include "runtime/checkpoint/config_compare.h"
+// How two configurations differ, key by key of what is printed of them.
+#include "models/family.h"
+#include "models/model.h"
 
 #include "runtime/base/check.h"
-#include "runtime/checkpoint/config_json.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-// Keys that change no number of a run that continues. Everything else does, also what is added to the
-// configuration later.
-static const char *const without_numbers[] = {
-    "max_position_embeddings", // positions are computed, and sequences as long as --seq-length
-    "initializer_range",       // new weights are drawn with it, trained ones are not
-};
-
 typedef struct listing {
-  fsdp_config_scope scope;
+  const char *const *left_out; // keys, up to NULL
   char *out;
   size_t bytes, used;
   bool differs;
 } listing;
 
 static bool is_left_out(const listing *l, const char *key) {
-  for (size_t i = 0; i < sizeof without_numbers / sizeof *without_numbers; i++)
-    if (l->scope == FSDP_CONFIG_NUMBERS && strcmp(key, without_numbers[i]) == 0) return true;
+  for (int i = 0; l->left_out[i]; i++)
+    if (strcmp(key, l->left_out[i]) == 0) return true;
   return false;
 }
 
@@ -67,10 +61,12 @@ static void compare_objects(listing *l, const char *prefix, const json_t *a, con
   }
 }
 
-bool fsdp_config_differs(const fsdp_llama_config *a, const fsdp_llama_config *b, fsdp_config_scope scope,
-                         char *out, size_t out_bytes) {
-  listing l = {.scope = scope, .out = out, .bytes = out_bytes};
-  json_t *from = fsdp_config_json(a), *to = fsdp_config_json(b);
+bool fsdp_model_differs(const fsdp_model_config *a, const fsdp_model_config *b, fsdp_model_scope scope,
+                        char *out, size_t out_bytes) {
+  static const char *const nothing[] = {NULL};
+  bool all = scope == FSDP_MODEL_ALL || a->family != b->family;
+  listing l = {.left_out = all ? nothing : a->family->keys_without_numbers, .out = out, .bytes = out_bytes};
+  json_t *from = fsdp_model_print(a), *to = fsdp_model_print(b);
   if (out_bytes) *out = 0;
   compare_objects(&l, "", from, to);
   json_decref(from);

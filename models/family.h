@@ -1,0 +1,44 @@
+// What a family of models provides: one file that defines `const fsdp_family fsdp_family_NAME`, and one line
+// in families.def. model.c does what all families have in common: it chooses the family, prints model_type
+// and architectures, checks what holds for every decoder, and emits the backward.
+//
+// Helpers: fields.h reads fields of a configuration, rope.h its rotary embedding, parts.h builds the modules
+// and ops that families share.
+#pragma once
+
+#include "models/fields.h"
+#include "models/model.h"
+
+typedef struct fsdp_preset {
+  const char *name;
+  fsdp_model_config config; // without its family
+} fsdp_preset;
+
+struct fsdp_family {
+  // The class of the decoder blocks' modules: `--wrap block` makes each a unit, `--recompute block`
+  // recomputes each as a whole.
+  const char *block_class;
+  // In the order of --help, up to one without a name.
+  const fsdp_preset *presets;
+  // Keys that change no number of a run that continues from trained weights, up to NULL. Every other key
+  // that is printed does.
+  const char *const *keys_without_numbers;
+
+  // Fills `config`, which is zero but for the family, from the configuration's object. What changes the
+  // arithmetic and is not built is refused rather than ignored; what the arithmetic does not depend on
+  // (token ids, torch_dtype, ...) is not looked at.
+  void (*read)(fsdp_fields *fields, const json_t *root, fsdp_model_config *config);
+  // Adds every key that `read` depends on to `root`, behind model_type and architectures.
+  void (*print)(const fsdp_model_config *config, json_t *root);
+  // By a closed formula, tied ones once; may be asked before the configuration is known to be sensible.
+  int64_t (*parameter_count)(const fsdp_model_config *config);
+  // As fsdp_model_flops_per_token.
+  double (*flops_per_token)(const fsdp_model_config *config, int64_t seq, fsdp_flops_convention convention);
+  // Fills an empty graph: modules and parameters in state-dict order, then the forward, block by block, from
+  // the tokens to the loss.
+  void (*build)(const fsdp_model_config *config, fsdp_graph *graph);
+};
+
+#define FAMILY(name, model_type, architecture) extern const fsdp_family fsdp_family_##name;
+#include "models/families.def"
+#undef FAMILY

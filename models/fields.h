@@ -1,0 +1,52 @@
+// The fields of a configuration's JSON object, read one by one. Once one is refused, no further one is, so
+// that a reader is a plain list of fields. Messages name `where`, the key, its value and a remedy.
+#pragma once
+
+#include "models/model.h"
+
+#include <jansson.h>
+
+typedef struct fsdp_fields {
+  const char *where; // what the object is called: a path
+  const char *model_type;
+  fsdp_status status; // FSDP_ERR_INPUT once a field is refused
+  fsdp_error *error;
+} fsdp_fields;
+
+// The key's value, NULL if it is absent or null.
+const json_t *fsdp_fields_present(const json_t *object, const char *key);
+
+// Whether the value is this string; NULL is not.
+bool fsdp_fields_is_text(const json_t *value, const char *text);
+
+// Refuses a value: "WHERE: "key" is VALUE, REMEDY".
+void fsdp_fields_refuse(fsdp_fields *fields, const char *key, const json_t *value, const char *remedy);
+
+// Refuses an object that lacks the key.
+void fsdp_fields_refuse_missing(fsdp_fields *fields, const char *key);
+
+// A whole number in [1, most]. If the key is absent, `fallback`, or a refusal if that is 0.
+int64_t fsdp_fields_count(fsdp_fields *fields, const json_t *object, const char *key, int64_t fallback,
+                          int64_t most);
+
+// A finite number above 0. If the key is absent, `fallback`, or a refusal if that is 0.
+double fsdp_fields_positive(fsdp_fields *fields, const json_t *object, const char *key, double fallback);
+
+// A number above 0 and below 1. If the key is absent, `fallback`.
+double fsdp_fields_fraction(fsdp_fields *fields, const json_t *object, const char *key, double fallback);
+
+// true or false. If the key is absent, `fallback`.
+bool fsdp_fields_bool(fsdp_fields *fields, const json_t *object, const char *key, bool fallback);
+
+// Refuses a key that is there and neither this string nor null.
+void fsdp_fields_only_text(fsdp_fields *fields, const json_t *object, const char *key, const char *text);
+
+// Refuses a key that is there and true, because `what` ("biases") are not built.
+void fsdp_fields_only_false(fsdp_fields *fields, const json_t *object, const char *key, const char *what);
+
+// Refuses a key that is there and not 0, because dropout is not built.
+void fsdp_fields_no_dropout(fsdp_fields *fields, const json_t *object, const char *key);
+
+// Fills num_heads, num_kv_heads (default: num_heads) and head_dim (default: hidden_size, read before, over
+// num_heads) from num_attention_heads, num_key_value_heads and head_dim.
+void fsdp_fields_heads(fsdp_fields *fields, const json_t *object, fsdp_model_config *config);

@@ -1,0 +1,175 @@
+#include "models/model.h"
+
+#include "models/family.h"
+#include "runtime/base/check.h"
+
+#include <stdio.h>
+#include <string.h>
+
+typedef struct row {
+  const char *model_type, *architecture;
+  const fsdp_family *family;
+} row;
+
+static const row rows[] = {
+#define FAMILY(name, model_type, architecture) {model_type, architecture, &fsdp_family_##name},
+#include "models/families.def"
+#undef FAMILY
+};
+enum { ROW_COUNT = sizeof rows / sizeof *rows };
+
+static const fsdp_family *family_of(const fsdp_model_config *config) {
+  FSDP_CHECK(config->family, "a model's configuration without a family");
+  return config->family;
+}
+
+// ---- From JSON and back
+
+// Whether `value` is, or is a list that holds, the string `text`.
+static bool names(const json_t *value, const char *text) {
+  bool found = false;
+  for (size_t i = 0; i < json_array_size(value); i++)
+    found |= fsdp_fields_is_text(json_array_get(value, i), text);
+  return found;
+}
+
+// The row of the object's family; NULL, refused, if there is none.
+static const row *choose(fsdp_fields *f, const json_t *root) {
+  const json_t *type = fsdp_fields_present(root, "model_type");
+  const json_t *architectures = fsdp_fields_present(root, "architectures");
+  char known[2][256] = {"", ""};
+  size_t used[2] = {0, 0};
+  const row *found = NULL;
+  for (int i = 0; i < ROW_COUNT && !found; i++) {
+    const char *texts[2] = {rows[i].model_type, rows[i].architecture};
+    for (int k = 0; k < 2; k++)
+      used[k] += (size_t)snprintf(known[k] + used[k], sizeof known[k] - used[k], "%s\"%s\"", i ? ", " : "",
+                                  texts[k]);
+    FSDP_CHECK(used[0] < sizeof known[0] && used[1] < sizeof known[1], "the list of families is too long");
+    if (type ? fsdp_fields_is_text(type, texts[0]) : names(architectures, texts[1])) found = &rows[i];
+  }
+  char remedy[320];
+  if (!type && !architectures) {
+    fsdp_fields_refuse_missing(f, "model_type");
+  } else if (!found) {
+    snprintf(remedy, sizeof remedy, "but only these can be trained: %s; take the folder of such a model",
+             known[type ? 0 : 1]);
+    fsdp_fields_refuse(f, type ? "model_type" : "architectures", type ? type : architectures, remedy);
+  } else if (architectures && !names(architectures, found->architecture)) {
+    snprintf(remedy, sizeof remedy,
+             "but of \"%s\" only [\"%s\"] can be trained; take the folder of such a model", found->model_type,
+             found->architecture);
+    fsdp_fields_refuse(f, "architectures", architectures, remedy);
+  }
+  return f->status ? NULL : found;
+}
+
+// What must hold between the sizes of any decoder, each of which is in its range by itself.
+static fsdp_status check(const fsdp_model_config *c, const char *where, fsdp_error *error) {
+  if (c->num_heads % c->num_kv_heads)
+    return fsdp_fail(
+        error, FSDP_ERR_INPUT,
+        "num_attention_heads %lld is not divisible by num_key_value_heads %lld in %s: each key/value head "
+        "serves an equal group of heads",
+        (long long)c->num_heads, (long long)c->num_kv_heads, where);
+  if (c->num_heads * c->head_dim > 1 << 22 || fsdp_model_parameter_count(c) > (int64_t)1 << 46)
+    return fsdp_fail(
+        error, FSDP_ERR_INPUT,
+        "the shape in %s is beyond what the runtime counts: heads times head_dim is %lld (at most 2^22), "
+        "and the parameters may number 2^46 at most",
+        where, (long long)(c->num_heads * c->head_dim));
+  if (c->rope_theta > 0 && c->head_dim % 2)
+    return fsdp_fail(error, FSDP_ERR_INPUT, "head_dim is %lld in %s: RoPE rotates pairs, so it must be even",
+                     (long long)c->head_dim, where);
+  return FSDP_OK;
+}
+
+fsdp_status fsdp_model_read(const json_t *root, const char *where, fsdp_model_config *config,
+                            fsdp_error *error) {
+  fsdp_fields f = {.where = where, .error = error};
+  *config = (fsdp_model_config){0};
+  const row *chosen = choose(&f, root);
+  if (!chosen) return f.status;
+  f.model_type = chosen->model_type;
+  config->family = chosen->family;
+  const json_t *quantised = fsdp_fields_present(root, "quantization_config");
+  if (quantised)
+    fsdp_fields_refuse(&f, "quantization_config", quantised,
+                       "but quantised weights cannot be trained; take the original ones");
+  config->family->read(&f, root, config);
+  return f.status ? f.status : check(config, where, error);
+}
+
+json_t *fsdp_model_print(const fsdp_model_config *config) {
+  const fsdp_family *family = family_of(config);
+  const row *found = rows;
+  while (found->family != family) found++;
+  json_t *root =
+      json_pack("{s:[s], s:s}", "architectures", found->architecture, "model_type", found->model_type);
+  FSDP_CHECK(root, "a family whose names are no JSON");
+  family->print(config, root);
+  return root;
+}
+
+// ---- Presets
+
+// Preset `index` of all families'; NULL behind the last.
+static const fsdp_preset *preset_at(int index, const fsdp_family **family) {
+  for (int i = 0; i < ROW_COUNT && index >= 0; i++) {
+    *family = rows[i].family;
+    for (const fsdp_preset *preset = rows[i].family->presets; preset->name; preset++)
+      if (index-- == 0) return preset;
+  }
+  return NULL;
+}
+
+const char *fsdp_model_preset_name(int index) {
+  const fsdp_family *family;
+  const fsdp_preset *preset = preset_at(index, &family);
+  return preset ? preset->name : NULL;
+}
+
+bool fsdp_model_is_preset(const char *name) {
+  const char *preset;
+  for (int i = 0; (preset = fsdp_model_preset_name(i)); i++)
+    if (!strcmp(preset, name)) return true;
+  return false;
+}
+
+fsdp_status fsdp_model_preset(const char *name, fsdp_model_config *config, fsdp_error *error) {
+  char known[512] = "";
+  size_t used = 0;
+  const fsdp_family *family;
+  const fsdp_preset *preset;
+  for (int i = 0; (preset = preset_at(i, &family)); i++) {
+    if (!strcmp(preset->name, name)) {
+      *config = preset->config;
+      config->family = family;
+      return FSDP_OK;
+    }
+    used += (size_t)snprintf(known + used, sizeof known - used, "%s%s", i ? ", " : "", preset->name);
+    FSDP_CHECK(used < sizeof known, "the list of presets is too long");
+  }
+  return fsdp_fail(error, FSDP_ERR_OPTION, "no model preset '%s': the presets are %s", name, known);
+}
+
+// ---- What it is
+
+int64_t fsdp_model_parameter_count(const fsdp_model_config *config) {
+  return family_of(config)->parameter_count(config);
+}
+
+double fsdp_model_flops_per_token(const fsdp_model_config *config, int64_t seq,
+                                  fsdp_flops_convention convention) {
+  return family_of(config)->flops_per_token(config, seq, convention);
+}
+
+fsdp_graph *fsdp_model_graph(const fsdp_model_config *config, int64_t batch, int64_t seq) {
+  const fsdp_family *family = family_of(config);
+  fsdp_graph *graph = fsdp_graph_create(batch, seq);
+  graph->block_count = (int)config->num_layers;
+  graph->block_class = family->block_class;
+  family->build(config, graph);
+  fsdp_graph_backward(graph);
+  return graph;
+}

@@ -1,0 +1,180 @@
+#include "models/parts.h"
+
+#include "runtime/base/access.h"
+#include "runtime/base/check.h"
+
+#include <stdio.h>
+
+fsdp_parts fsdp_parts_of(const fsdp_model_config *c, fsdp_graph *graph) {
+  int64_t rows = graph->batch * graph->seq;
+  return (fsdp_parts){.config = c,
+                      .graph = graph,
+                      .rows = rows,
+                      .attrs = {.batch = graph->batch,
+                                .seq = graph->seq,
+                                .channels = c->hidden_size,
+                                .heads = c->num_heads,
+                                .kv_heads = c->num_kv_heads,
+                                .head_dim = c->head_dim,
+                                .hidden = c->intermediate_size,
+                                .vocabulary = c->vocab_size,
+                                .chunk_rows = fsdp_op_chunk_rows(rows, c->vocab_size, FSDP_F32),
+                                .inv_freq = graph->inv_freq,
+                                .eps = (float)c->norm_eps},
+                      .block = -1};
+}
+
+// ---- Modules
+
+static int linear_without_weight(fsdp_parts *p, int parent, const char *name, int64_t in, int64_t out) {
+  char detail[FSDP_NAME_BYTES];
+  snprintf(detail, sizeof detail, "in_features=%lld, out_features=%lld, bias=False", (long long)in,
+           (long long)out);
+  return fsdp_graph_module(p->graph, parent, name, "Linear", detail);
+}
+
+// A matrix drawn with the configuration's deviation.
+static int add_matrix(fsdp_parts *p, int module, int64_t rows, int64_t columns) {
+  fsdp_param_spec weight = {.name = "weight",
+                            .dims = 2,
+                            .shape = {rows, columns},
+                            .init_deviation = (float)p->config->initializer_range};
+  return fsdp_graph_param(p->graph, module, &weight);
+}
+
+int fsdp_parts_linear_module(fsdp_parts *p, int parent, const char *name, int64_t in, int64_t out) {
+  int module = linear_without_weight(p, parent, name, in, out);
+  add_matrix(p, module, out, in);
+  return module;
+}
+
+int fsdp_parts_norm_module(fsdp_parts *p, int parent, const char *name, const char *class_name) {
+  // Python's repr of the eps, which is the shortest decimal that reads back as the same double.
+  char eps[40], detail[FSDP_NAME_BYTES];
+  for (int digits = 1; digits <= 17; digits++) {
+    snprintf(eps, sizeof eps, "%.*g", digits, p->config->norm_eps);
+    double back = 0;
+    sscanf(eps, "%lf", &back);
+    if (back == p->config->norm_eps) break;
+  }
+  snprintf(detail, sizeof detail, "(%lld,), eps=%s", (long long)p->config->hidden_size, eps);
+  int module = fsdp_graph_module(p->graph, parent, name, class_name, detail);
+  fsdp_param_spec weight = {.name = "weight", .dims = 1, .shape = {p->config->hidden_size}, .init_mean = 1};
+  fsdp_graph_param(p->graph, module, &weight);
+  return module;
+}
+
+int fsdp_parts_embedding_module(fsdp_parts *p, int parent, const char *name, int64_t count) {
+  char detail[FSDP_NAME_BYTES];
+  snprintf(detail, sizeof detail, "%lld, %lld", (long long)count, (long long)p->config->hidden_size);
+  int module = fsdp_graph_module(p->graph, parent, name, "Embedding", detail);
+  add_matrix(p, module, count, p->config->hidden_size);
+  return module;
+}
+
+int fsdp_parts_head_module(fsdp_parts *p, int parent, const char *name, int embedding) {
+  const fsdp_model_config *c = p->config;
+  if (!c->tie_word_embeddings)
+    return fsdp_parts_linear_module(p, parent, name, c->hidden_size, c->vocab_size);
+  int module = linear_without_weight(p, parent, name, c->hidden_size, c->vocab_size);
+  fsdp_graph_tie(p->graph, module, "weight", fsdp_graph_param_of(p->graph, embedding, "weight"));
+  return module;
+}
+
+// ---- Ops
+
+// An activation of `columns` columns a row (0: one number a row).
+static int activation(fsdp_parts *p, int module, const char *name, fsdp_value_dtype dtype, int64_t columns) {
+  return fsdp_graph_value(p->graph, FSDP_VALUE_ACTIVATION, dtype, module, name, columns ? 2 : 1,
+                          (int64_t[]){p->rows, columns});
+}
+
+static fsdp_node *add_node(fsdp_parts *p, fsdp_op_kind kind, int module) {
+  fsdp_node *node = fsdp_graph_forward_node(p->graph, kind, module, p->block);
+  node->attrs = p->attrs;
+  return node;
+}
+
+// The value of a module's weight, its own or the one that it is tied to.
+static int weight_of(const fsdp_parts *p, int module) {
+  int param = fsdp_graph_param_of(p->graph, module, "weight");
+  FSDP_CHECK(param >= 0, "module %s has no weight", p->graph->modules[module].name);
+  return p->graph->params[param].value;
+}
+
+void fsdp_parts_inputs(fsdp_parts *p) {
+  fsdp_graph *g = p->graph;
+  const int64_t one = 1;
+  g->tokens = fsdp_graph_value(g, FSDP_VALUE_INPUT, FSDP_VALUE_I32, 0, "tokens", 1, &p->rows);
+  g->targets = fsdp_graph_value(g, FSDP_VALUE_INPUT, FSDP_VALUE_I32, 0, "targets", 1, &p->rows);
+  g->count = fsdp_graph_value(g, FSDP_VALUE_COUNT_SCALAR, FSDP_VALUE_F32, 0, "count", 1, &one);
+  g->loss = fsdp_graph_value(g, FSDP_VALUE_LOSS, FSDP_VALUE_F32, 0, "loss", 1, &one);
+}
+
+int fsdp_parts_embedding(fsdp_parts *p, int module) {
+  int h = activation(p, module, "h", FSDP_VALUE_COMPUTE, p->config->hidden_size);
+  fsdp_node *n = add_node(p, FSDP_OP_EMBEDDING, module);
+  fsdp_node_operand_add(n, p->graph->tokens, FSDP_READ);
+  fsdp_node_operand_add(n, weight_of(p, module), FSDP_READ);
+  fsdp_node_operand_add(n, h, FSDP_WRITE);
+  return h;
+}
+
+int fsdp_parts_add_norm(fsdp_parts *p, fsdp_residual *stream, int module, bool opens_block) {
+  int64_t C = p->config->hidden_size;
+  int weight = weight_of(p, module), h = stream->h;
+  if (stream->delta >= 0) h = activation(p, module, "h", FSDP_VALUE_COMPUTE, C);
+  int y = activation(p, module, "y", FSDP_VALUE_COMPUTE, C);
+  int rstd = activation(p, module, "rstd", FSDP_VALUE_F32, 0);
+  fsdp_node *n = add_node(p, stream->delta >= 0 ? FSDP_OP_ADD_RMSNORM : FSDP_OP_RMSNORM, module);
+  fsdp_node_operand_add(n, stream->h, FSDP_READ);
+  if (stream->delta >= 0) fsdp_node_operand_add(n, stream->delta, FSDP_READ);
+  fsdp_node_operand_add(n, weight, FSDP_READ);
+  if (stream->delta >= 0) fsdp_node_operand_add(n, h, FSDP_WRITE);
+  fsdp_node_operand_add(n, y, FSDP_WRITE);
+  fsdp_node_operand_add(n, rstd, FSDP_WRITE);
+  if (opens_block) p->graph->values[h].checkpoint = true;
+  *stream = (fsdp_residual){h, -1};
+  return y;
+}
+
+int fsdp_parts_linear(fsdp_parts *p, int x, int count, const int *modules, const char *name) {
+  int64_t columns = 0;
+  for (int i = 0; i < count; i++) columns += p->graph->values[weight_of(p, modules[i])].shape[0];
+  int y = activation(p, modules[0], name, FSDP_VALUE_COMPUTE, columns);
+  fsdp_node *n = add_node(p, FSDP_OP_LINEAR, modules[0]);
+  for (int i = 0; i < count; i++) n->weights[n->weight_count++] = weight_of(p, modules[i]);
+  fsdp_node_operand_add(n, x, FSDP_READ);
+  fsdp_node_operand_add(n, y, FSDP_WRITE);
+  return y;
+}
+
+int fsdp_parts_rope_attention(fsdp_parts *p, int qkv, int module) {
+  const fsdp_model_config *c = p->config;
+  fsdp_node_operand_add(add_node(p, FSDP_OP_ROPE, module), qkv, FSDP_UPDATE);
+  int o = activation(p, module, "o", FSDP_VALUE_COMPUTE, c->num_heads * c->head_dim);
+  int64_t lse_shape[3] = {p->graph->batch, c->num_heads, p->graph->seq};
+  int lse = fsdp_graph_value(p->graph, FSDP_VALUE_ACTIVATION, FSDP_VALUE_F32, module, "lse", 3, lse_shape);
+  fsdp_node *n = add_node(p, FSDP_OP_ATTENTION, module);
+  fsdp_node_operand_add(n, qkv, FSDP_READ);
+  fsdp_node_operand_add(n, o, FSDP_WRITE);
+  fsdp_node_operand_add(n, lse, FSDP_WRITE);
+  return o;
+}
+
+int fsdp_parts_swiglu(fsdp_parts *p, int gate_up, int module) {
+  int s = activation(p, module, "s", FSDP_VALUE_COMPUTE, p->config->intermediate_size);
+  fsdp_node *n = add_node(p, FSDP_OP_SWIGLU, module);
+  fsdp_node_operand_add(n, gate_up, FSDP_READ);
+  fsdp_node_operand_add(n, s, FSDP_WRITE);
+  return s;
+}
+
+void fsdp_parts_cross_entropy(fsdp_parts *p, int y, int head) {
+  fsdp_node *n = add_node(p, FSDP_OP_LINEAR_CROSS_ENTROPY, head);
+  fsdp_node_operand_add(n, y, FSDP_READ);
+  fsdp_node_operand_add(n, weight_of(p, head), FSDP_READ);
+  fsdp_node_operand_add(n, p->graph->targets, FSDP_READ);
+  fsdp_node_operand_add(n, p->graph->count, FSDP_READ);
+  fsdp_node_operand_add(n, p->graph->loss, FSDP_WRITE);
+}

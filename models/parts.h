@@ -1,0 +1,61 @@
+// What families are built of: modules with their parameters, and the ops of a decoder over them.
+//
+// Legend: B sequences, T tokens each, N = B*T rows, C hidden size, H heads, K key/value heads, D head
+// dimension, Q = (H + 2K)*D, I intermediate size, V vocabulary.
+#pragma once
+
+#include "models/model.h"
+
+typedef struct fsdp_parts {
+  const fsdp_model_config *config;
+  fsdp_graph *graph;
+  int64_t rows;        // N
+  fsdp_op_attrs attrs; // what every op of the model may need
+  int block;           // decoder block that new ops belong to, -1 outside of them
+} fsdp_parts;
+
+// `graph` is empty but for inv_freq, if the family has RoPE.
+fsdp_parts fsdp_parts_of(const fsdp_model_config *config, fsdp_graph *graph);
+
+// ---- Modules; each returns its index
+
+// Linear without a bias: weight (out, in).
+int fsdp_parts_linear_module(fsdp_parts *parts, int parent, const char *name, int64_t in, int64_t out);
+
+// RMSNorm over C: weight (C).
+int fsdp_parts_norm_module(fsdp_parts *parts, int parent, const char *name, const char *class_name);
+
+// Embedding: weight (count, C).
+int fsdp_parts_embedding_module(fsdp_parts *parts, int parent, const char *name, int64_t count);
+
+// The head: Linear from C to V, with the embedding's weight if the configuration ties them.
+int fsdp_parts_head_module(fsdp_parts *parts, int parent, const char *name, int embedding);
+
+// ---- Ops, top to bottom; each returns the value that it makes
+
+// The residual stream, and what the last sublayer wants added to it (-1: nothing yet).
+typedef struct fsdp_residual {
+  int h, delta;
+} fsdp_residual;
+
+// Adds tokens, targets, count and loss. Call once, behind the modules.
+void fsdp_parts_inputs(fsdp_parts *parts);
+
+// h (N, C): the tokens' rows of the table.
+int fsdp_parts_embedding(fsdp_parts *parts, int module);
+
+// Adds the pending delta to the stream and normalises the sum: y (N, C), and the sum in stream->h.
+// `opens_block`: the sum is kept if the block is recomputed.
+int fsdp_parts_add_norm(fsdp_parts *parts, fsdp_residual *stream, int module, bool opens_block);
+
+// y = x * weight^T of one module, or of neighbours whose outputs lie side by side in y (N, sum of outs).
+int fsdp_parts_linear(fsdp_parts *parts, int x, int count, const int *modules, const char *name);
+
+// o (N, H*D): causal attention over q|k|v (N, Q), which RoPE rotates in place.
+int fsdp_parts_rope_attention(fsdp_parts *parts, int qkv, int module);
+
+// s (N, I) = silu(gate) * up, of gate|up (N, 2I).
+int fsdp_parts_swiglu(fsdp_parts *parts, int gate_up, int module);
+
+// The loss of the head's logits over y.
+void fsdp_parts_cross_entropy(fsdp_parts *parts, int y, int head);

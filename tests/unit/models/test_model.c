@@ -1,0 +1,144 @@
+// What can be asked of a model without naming its family: presets, counts, printing and reading, the graph.
+#include "models/model.h"
+
+#include <jansson.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+// Every preset, in the order of --help, with the number of parameters that its weights are published with
+// (`tiny` and `llama-1b` are counted by hand).
+static const struct {
+  const char *name;
+  int64_t parameters;
+} published[] = {
+    {"tiny", 803968},
+    {"llama-1b", 1071681536},
+    {"llama2-7b", 6738415616},
+    {"llama2-13b", 13015864320},
+    {"llama2-70b", 68976648192},
+    {"llama3-8b", 8030261248},
+    {"llama3-70b", 70553706496},
+    {"llama3-405b", 405853388800},
+};
+enum { PRESETS = sizeof published / sizeof *published };
+
+static fsdp_model_config preset(const char *name) {
+  fsdp_model_config config;
+  fsdp_error error;
+  if (fsdp_model_preset(name, &config, &error)) fail_msg("%s", error.message);
+  return config;
+}
+
+static void test_presets_are_as_published(void **state) {
+  (void)state;
+  for (int i = 0; i < PRESETS; i++) {
+    assert_string_equal(fsdp_model_preset_name(i), published[i].name);
+    assert_true(fsdp_model_is_preset(published[i].name));
+    fsdp_model_config config = preset(published[i].name);
+    assert_int_equal(fsdp_model_parameter_count(&config), published[i].parameters);
+  }
+  assert_null(fsdp_model_preset_name(PRESETS));
+  assert_null(fsdp_model_preset_name(-1));
+  assert_false(fsdp_model_is_preset("llama9"));
+  fsdp_model_config config;
+  fsdp_error error;
+  assert_int_equal(fsdp_model_preset("llama9", &config, &error), FSDP_ERR_OPTION);
+  assert_non_null(strstr(error.message, "'llama9'"));
+  for (int i = 0; i < PRESETS; i++) assert_non_null(strstr(error.message, published[i].name));
+}
+
+// The closed formula and the graph count the same parameters; a block is a module of the block's class.
+static void test_graphs_hold_what_is_counted(void **state) {
+  (void)state;
+  for (int i = 0; i < 2 * PRESETS; i++) {
+    fsdp_model_config config = preset(published[i / 2].name);
+    config.tie_word_embeddings = i % 2;
+    fsdp_graph *graph = fsdp_model_graph(&config, 1, 2);
+    int64_t numel = 0;
+    int blocks = 0;
+    for (int p = 0; p < graph->param_count; p++) numel += graph->params[p].numel;
+    for (int m = 0; m < graph->module_count; m++)
+      blocks += !strcmp(graph->modules[m].class_name, graph->block_class);
+    assert_int_equal(numel, fsdp_model_parameter_count(&config));
+    assert_int_equal(blocks, config.num_layers);
+    assert_int_equal(graph->block_count, config.num_layers);
+    assert_int_equal(graph->tie_count, i % 2);
+    fsdp_graph_destroy(graph);
+  }
+}
+
+// Every preset reads back as it was printed, also with what it leaves at its default changed.
+static void test_printed_configurations_are_read_back(void **state) {
+  (void)state;
+  for (int i = 0; i < 4 * PRESETS; i++) {
+    fsdp_model_config config = preset(published[i / 4].name), again;
+    config.tie_word_embeddings = i % 2;
+    if (i % 4 >= 2) config.initializer_range = 1.0 / 3, config.norm_eps = 2e-6 / 3;
+    json_t *root = fsdp_model_print(&config);
+    fsdp_error error;
+    char out[512];
+    if (fsdp_model_read(root, "the preset", &again, &error)) fail_msg("%s", error.message);
+    json_decref(root);
+    assert_false(fsdp_model_differs(&config, &again, FSDP_MODEL_ALL, out, sizeof out));
+    assert_ptr_equal(again.family, config.family);
+    assert_int_equal(again.head_dim, config.head_dim);
+    assert_true(again.norm_eps == config.norm_eps && again.rope_theta == config.rope_theta);
+    assert_int_equal(again.max_position_embeddings, config.max_position_embeddings);
+  }
+}
+
+// Llama 2 7B at 4096 tokens, by hand: N = 6738415616 - 32000 * 4096, L C T = 32 * 4096 * 4096.
+static void test_flops(void **state) {
+  (void)state;
+  fsdp_model_config config = preset("llama2-7b");
+  double products = 6.0 * 6607343616.0, pairs = 536870912.0;
+  assert_true(fsdp_model_flops_per_token(&config, 4096, FSDP_FLOPS_CAUSAL) == products + 6 * pairs);
+  assert_true(fsdp_model_flops_per_token(&config, 4096, FSDP_FLOPS_ALL_PAIRS) == products + 12 * pairs);
+  config.tie_word_embeddings = true; // the head's product is with the embedding, which is then counted
+  assert_true(fsdp_model_flops_per_token(&config, 4096, FSDP_FLOPS_CAUSAL) == products + 6 * pairs);
+}
+
+// What is refused before a family reads it, by the parts of its message.
+static void test_other_families_are_refused_by_name(void **state) {
+  (void)state;
+  const struct {
+    const char *text, *parts[3];
+  } cases[] = {
+      {"{\"model_type\":\"bert\"}", {"\"model_type\" is \"bert\"", "can be trained: \"llama\"", "folder"}},
+      {"{\"model_type\":7}", {"\"model_type\" is 7", "\"llama\"", ""}},
+      {"{\"architectures\":[\"BertModel\"]}",
+       {"\"architectures\" is [\"BertModel\"]", "can be trained: \"LlamaForCausalLM\"", ""}},
+      {"{\"model_type\":\"llama\",\"architectures\":[\"LlamaModel\"]}",
+       {"\"architectures\" is [\"LlamaModel\"]", "of \"llama\" only [\"LlamaForCausalLM\"]", ""}},
+      {"{\"vocab_size\":7}", {"\"model_type\" is missing", "", ""}},
+      {"{\"model_type\":\"llama\",\"vocab_size\":7}", {"\"hidden_size\" is missing", "(llama)", ""}},
+      {"{\"model_type\":\"llama\",\"quantization_config\":{}}", {"\"quantization_config\"", "original", ""}},
+  };
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    fsdp_model_config config;
+    fsdp_error error;
+    json_t *root = json_loads(cases[i].text, 0, NULL);
+    assert_non_null(root);
+    assert_int_equal(fsdp_model_read(root, "HERE", &config, &error), FSDP_ERR_INPUT);
+    json_decref(root);
+    if (strncmp(error.message, "HERE: ", 6)) fail_msg("does not begin with its place: %s", error.message);
+    for (int p = 0; p < 3; p++)
+      if (!strstr(error.message, cases[i].parts[p]))
+        fail_msg("\"%s\" lacks \"%s\"", error.message, cases[i].parts[p]);
+  }
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_presets_are_as_published),
+      cmocka_unit_test(test_graphs_hold_what_is_counted),
+      cmocka_unit_test(test_printed_configurations_are_read_back),
+      cmocka_unit_test(test_flops),
+      cmocka_unit_test(test_other_families_are_refused_by_name),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
