@@ -1,7 +1,6 @@
 #include "runtime/plan/plan.h"
 
 #include "runtime/base/check.h"
-#include "runtime/plan/program/schedule.h"
 #include "runtime/plan/proof/poison.h"
 #include "runtime/plan/proof/verify.h"
 #include "runtime/plan/proof/waits.h"
@@ -116,6 +115,36 @@ static fsdp_status check_params(const fsdp_graph *graph, fsdp_error *error) {
   return FSDP_OK;
 }
 
+static void make_program(fsdp_plan *plan) {
+  const fsdp_plan_config *c = &plan->config;
+  const fsdp_schedule_config config = {.strategy = c->strategy,
+                                       .mesh = c->mesh,
+                                       .accumulation = c->accumulation,
+                                       .prefetch = c->prefetch,
+                                       .cpu_offload = c->cpu_offload,
+                                       .recompute_block = c->recompute_block,
+                                       .accumulate = c->accumulate,
+                                       .param_dtype = c->param_dtype,
+                                       .reduce_dtype = c->reduce_dtype,
+                                       .master_dtype = c->master_dtype,
+                                       .moment_dtype = c->moment_dtype,
+                                       .grad_clip = c->grad_clip,
+                                       .norm_limit = fsdp_plan_norm_limit(c),
+                                       .beta1 = c->beta1,
+                                       .beta2 = c->beta2,
+                                       .adam_eps = c->adam_eps,
+                                       .weight_decay = c->weight_decay,
+                                       .evaluation = c->evaluation,
+                                       .check = c->check,
+                                       .device = c->target->device,
+                                       .gemm_workspace_bytes = c->target->gemm_workspace_bytes};
+  fsdp_schedule_result made;
+  fsdp_schedule(&config, plan->graph, plan->units, &made);
+  plan->program = made.program;
+  plan->unit_state = made.unit_state;
+  plan->gemm_workspace = made.gemm_workspace;
+}
+
 // Graph, units, program and lifetimes: all that peaks in list order need.
 static fsdp_status plan_program(fsdp_plan *plan, fsdp_error *error) {
   const fsdp_plan_config *c = &plan->config;
@@ -124,7 +153,7 @@ static fsdp_status plan_program(fsdp_plan *plan, fsdp_error *error) {
   if (!status)
     status = fsdp_units_create(plan->graph, &c->wrap, c->mesh.size[FSDP_AXIS_FSDP], &plan->units, error);
   if (status) return status;
-  fsdp_schedule(plan);
+  make_program(plan);
   fsdp_program_lifetimes(plan->program);
   return FSDP_OK;
 }

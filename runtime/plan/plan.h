@@ -11,9 +11,7 @@
 #include "runtime/plan/layout/units.h"
 #include "runtime/plan/memory/memory.h"
 #include "runtime/plan/program/program.h"
-
-typedef enum fsdp_strategy { FSDP_FULL, FSDP_GRAD_OP, FSDP_NO, FSDP_HYBRID } fsdp_strategy;
-typedef enum fsdp_accumulate { FSDP_ACCUMULATE_REDUCE, FSDP_ACCUMULATE_LOCAL } fsdp_accumulate;
+#include "runtime/plan/program/schedule.h"
 
 // What differs between devices and shows in a plan.
 typedef struct fsdp_target {
@@ -58,12 +56,6 @@ typedef struct fsdp_plan_config {
 typedef struct fsdp_traffic {
   int64_t all_gather_bytes, reduce_scatter_bytes, all_reduce_bytes, scalar_bytes;
 } fsdp_traffic;
-
-// Where a unit's state lies: tensors of the program, -1 where the plan has none.
-typedef struct fsdp_unit_state {
-  int master, moment1, moment2, copy; // shards; `copy` in param dtype (no with bf16, offload with bf16)
-  int grad_shard;                     // what the update reads
-} fsdp_unit_state;
 
 typedef struct fsdp_plan {
   fsdp_plan_config config;

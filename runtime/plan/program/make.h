@@ -1,7 +1,7 @@
 // Makers: how passes make tensors and nodes. New nodes go to the list's cursor.
 #pragma once
 
-#include "runtime/plan/program/passes.h"
+#include "runtime/plan/program/builder.h"
 
 // A tensor named "<owner>.<what>" (or "<what>" without an owner).
 int make_tensor(step_builder *s, const char *owner, const char *what, fsdp_space space,

@@ -1,6 +1,7 @@
 // Digests of the state, which replicas compare.
 #include "runtime/base/check.h"
 #include "runtime/plan/program/make.h"
+#include "runtime/plan/program/passes.h"
 
 enum { DIGEST_BYTES = 8, PARTS = 3 };
 
@@ -16,12 +17,11 @@ static fsdp_operand digest_slot(const step_builder *s, int digests, int index) {
 void pass_check(step_builder *s) {
   bool offload = s->config->cpu_offload;
   int count = PARTS * s->forward_order_count;
-  FSDP_CHECK(count == fsdp_plan_digest_count(s->plan), "%d digests of %d units", count,
-             s->forward_order_count);
   int digests = make_tensor(s, "check", "digests", step_state_space(s), FSDP_CATEGORY_INPUTS,
                             FSDP_LIVE_SECTION, -1, -1, DIGEST_BYTES * count);
-  for (int u = 0, next = 0; u < s->units->count; u++) {
-    const fsdp_unit_state *state = &s->plan->unit_state[u];
+  int next = 0;
+  for (int u = 0; u < s->units->count; u++) {
+    const fsdp_unit_state *state = &s->unit_state[u];
     const int parts[PARTS] = {state->master, state->moment1, state->moment2};
     for (int part = 0; part < PARTS && state->master >= 0; part++) {
       fsdp_dtype dtype = part == 0 ? s->config->master_dtype : s->config->moment_dtype;
@@ -30,6 +30,7 @@ void pass_check(step_builder *s) {
       make_op(s, offload ? FSDP_STREAM_HOST : FSDP_STREAM_COMPUTE, FSDP_OP_CHECKSUM, NULL, u, operands, 2);
     }
   }
+  FSDP_CHECK(next == count, "%d digests of %d units", next, s->forward_order_count);
   int host = digests;
   if (!offload) {
     host = make_tensor(s, "check", "host_digests", FSDP_SPACE_HOST, FSDP_CATEGORY_INPUTS, FSDP_LIVE_SECTION,

@@ -7,6 +7,7 @@
 #include "runtime/base/check.h"
 #include "runtime/base/size.h"
 #include "runtime/plan/program/make.h"
+#include "runtime/plan/program/passes.h"
 
 #include <stdlib.h>
 
@@ -17,8 +18,8 @@ typedef struct gather_event {
 
 // Fills `gathered` from the shards, at the cursor.
 static void insert_gather(step_builder *s, int u, int gathered) {
-  const fsdp_plan_config *c = s->config;
-  const fsdp_unit_state *state = &s->plan->unit_state[u];
+  const fsdp_schedule_config *c = s->config;
+  const fsdp_unit_state *state = &s->unit_state[u];
   int source_tensor = state->copy >= 0 ? state->copy : state->master;
   fsdp_dtype source_dtype = state->copy >= 0 ? c->param_dtype : c->master_dtype;
   fsdp_operand source = make_whole(s, source_tensor, source_dtype, FSDP_READ);
@@ -73,7 +74,7 @@ static int find_events(const step_builder *s, const fsdp_uses *uses, gather_even
 // Every use reads the state itself.
 static void name_resident(step_builder *s, const fsdp_uses *uses) {
   for (int u = 0; u < s->units->count; u++) {
-    const fsdp_unit_state *state = &s->plan->unit_state[u];
+    const fsdp_unit_state *state = &s->unit_state[u];
     int count;
     const fsdp_use *use = fsdp_uses_of(uses, FSDP_UNIT_WEIGHTS(u), &count);
     for (int i = 0; i < count; i++)

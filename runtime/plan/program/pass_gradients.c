@@ -5,6 +5,7 @@
 #include "runtime/base/check.h"
 #include "runtime/base/size.h"
 #include "runtime/plan/program/make.h"
+#include "runtime/plan/program/passes.h"
 
 #include <stdlib.h>
 
@@ -39,14 +40,14 @@ static int full_gradient_tensor(step_builder *s, int u) {
   s->gradient[u] =
       make_unit_tensor(s, u, direct ? "grad_shard" : "grad", FSDP_SPACE_DEVICE, FSDP_CATEGORY_GRADIENTS,
                        lifetime, s->units->units[u].padded_numel, s->modes.grad_dtype);
-  if (direct) s->plan->unit_state[u].grad_shard = s->gradient[u];
+  if (direct) s->unit_state[u].grad_shard = s->gradient[u];
   zero_pads(s, u, s->gradient[u]);
   return s->gradient[u];
 }
 
 // The gradient shard, made at its first reduction of the step.
 static int grad_shard(step_builder *s, int u) {
-  int *shard = &s->plan->unit_state[u].grad_shard;
+  int *shard = &s->unit_state[u].grad_shard;
   if (*shard < 0)
     *shard = make_unit_tensor(s, u, "grad_shard", step_state_space(s), FSDP_CATEGORY_GRADIENTS,
                               FSDP_LIVE_STEP, s->units->units[u].shard_numel, s->modes.shard_dtype);
@@ -153,11 +154,11 @@ static void sum_squares(step_builder *s, int u) {
   slot.size_bytes = 4;
   bool offload = s->config->cpu_offload;
   const fsdp_unit *unit = &s->units->units[u];
-  fsdp_operand operands[3] = {
-      make_whole(s, s->plan->unit_state[u].grad_shard, s->modes.shard_dtype, FSDP_READ), slot};
+  fsdp_operand operands[3] = {make_whole(s, s->unit_state[u].grad_shard, s->modes.shard_dtype, FSDP_READ),
+                              slot};
   int count = 2;
   // Offloaded shards are squared by the host's kernels, whatever the device.
-  fsdp_op_device device = offload ? FSDP_OP_CPU : s->config->target->device;
+  fsdp_op_device device = offload ? FSDP_OP_CPU : s->config->device;
   int64_t scratch =
       fsdp_op_workspace_bytes(device, FSDP_OP_SUM_SQUARES, &(fsdp_op_attrs){0}, unit->shard_numel);
   if (scratch) {

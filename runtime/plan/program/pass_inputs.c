@@ -1,4 +1,5 @@
 #include "runtime/plan/program/make.h"
+#include "runtime/plan/program/passes.h"
 
 #include <stdio.h>
 

@@ -3,6 +3,7 @@
 #include "runtime/base/check.h"
 #include "runtime/base/size.h"
 #include "runtime/plan/program/make.h"
+#include "runtime/plan/program/passes.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,9 +1,10 @@
 // The end of a step: gradient norm, clip factor, the updates that wait for it, and results.
 #include "runtime/plan/program/make.h"
+#include "runtime/plan/program/passes.h"
 
 void step_unit_update(step_builder *s, int u, fsdp_stream stream) {
-  const fsdp_plan_config *c = s->config;
-  const fsdp_unit_state *state = &s->plan->unit_state[u];
+  const fsdp_schedule_config *c = s->config;
+  const fsdp_unit_state *state = &s->unit_state[u];
   fsdp_op_attrs attrs = {
       .beta1 = c->beta1, .beta2 = c->beta2, .adam_eps = c->adam_eps, .weight_decay = c->weight_decay};
   fsdp_operand factor;
@@ -48,10 +49,10 @@ static int norm_and_factor(step_builder *s) {
   }
   int norm = make_scalars(s, "norm", space, FSDP_LIVE_SECTION, 1);
   s->factor = make_scalars(s, "factor", space, FSDP_LIVE_SECTION, 1);
-  const fsdp_plan_config *c = s->config;
+  const fsdp_schedule_config *c = s->config;
   fsdp_op_attrs attrs = {.max_norm = c->grad_clip,
                          .norm_scale = 1.0f / (float)s->modes.replica_count,
-                         .norm_limit = fsdp_plan_norm_limit(c)};
+                         .norm_limit = c->norm_limit};
   fsdp_operand clip[3] = {make_whole(s, total, FSDP_F32, FSDP_READ),
                           make_whole(s, norm, FSDP_F32, FSDP_WRITE),
                           make_whole(s, s->factor, FSDP_F32, FSDP_WRITE)};

@@ -13,12 +13,12 @@
 // Whether micro-batches are summed in bf16: only where the sum is the whole gradient (one rank in the shard
 // group, no offload), which in fp32 would be the largest state of all, and the user asked for bf16 in
 // everything that is made of it. Each micro-batch rounds the sum once, as a rank does in a reduction in bf16.
-static bool sums_in_bf16(const fsdp_plan_config *c, const step_modes *modes) {
+static bool sums_in_bf16(const fsdp_schedule_config *c, const step_modes *modes) {
   return modes->direct_grads && c->accumulation <= BF16_SUMS_MAX && c->reduce_dtype == FSDP_BF16 &&
          c->master_dtype == FSDP_BF16 && c->moment_dtype == FSDP_BF16;
 }
 
-static step_modes choose_modes(const fsdp_plan_config *c) {
+static step_modes choose_modes(const fsdp_schedule_config *c) {
   bool accumulates = c->accumulation > 1, local = c->accumulate == FSDP_ACCUMULATE_LOCAL;
   step_modes m = {.shard_count = c->mesh.size[FSDP_AXIS_FSDP],
                   .replica_count = c->mesh.size[FSDP_AXIS_DATA],
@@ -43,11 +43,11 @@ fsdp_space step_state_space(const step_builder *s) {
 }
 
 static void make_state_tensors(step_builder *s) {
-  const fsdp_plan_config *c = s->config;
+  const fsdp_schedule_config *c = s->config;
   bool keeps_copy = c->param_dtype != c->master_dtype && (c->cpu_offload || c->strategy == FSDP_NO);
   fsdp_space space = step_state_space(s);
   for (int u = 0; u < s->units->count; u++) {
-    fsdp_unit_state *state = &s->plan->unit_state[u];
+    fsdp_unit_state *state = &s->unit_state[u];
     *state = (fsdp_unit_state){-1, -1, -1, -1, -1};
     int64_t numel = s->units->units[u].shard_numel;
     if (!numel) continue;
@@ -137,28 +137,27 @@ static int *units_without(int count) {
   return tensors;
 }
 
-void fsdp_schedule(fsdp_plan *plan) {
-  int unit_count = plan->units->count;
-  plan->program = fsdp_program_create();
-  plan->program->mesh = plan->config.mesh;
-  plan->program->accumulation = plan->config.accumulation;
-  plan->unit_state = fsdp_alloc_zeroed((size_t)unit_count, sizeof *plan->unit_state);
-  step_builder s = {.plan = plan,
-                    .config = &plan->config,
-                    .graph = plan->graph,
-                    .units = plan->units,
-                    .program = plan->program,
-                    .modes = choose_modes(&plan->config),
+void fsdp_schedule(const fsdp_schedule_config *config, const fsdp_graph *graph, const fsdp_units *units,
+                   fsdp_schedule_result *result) {
+  int unit_count = units->count;
+  step_builder s = {.config = config,
+                    .graph = graph,
+                    .units = units,
+                    .program = fsdp_program_create(),
+                    .unit_state = fsdp_alloc_zeroed((size_t)unit_count, sizeof(fsdp_unit_state)),
+                    .modes = choose_modes(config),
                     .forward_order = fsdp_alloc_zeroed((size_t)unit_count, sizeof(int)),
                     .gathered = units_without(unit_count),
                     .gradient = units_without(unit_count)};
+  s.program->mesh = config->mesh;
+  s.program->accumulation = config->accumulation;
   find_forward_order(&s);
   make_state_tensors(&s);
-  int64_t gemm_scratch = plan->config.target->gemm_workspace_bytes;
-  plan->gemm_workspace = gemm_scratch
-                             ? make_tensor(&s, "", "gemm_workspace", FSDP_SPACE_DEVICE,
-                                           FSDP_CATEGORY_WORKSPACE, FSDP_LIVE_ALWAYS, -1, -1, gemm_scratch)
-                             : -1;
+  *result = (fsdp_schedule_result){.program = s.program, .unit_state = s.unit_state, .gemm_workspace = -1};
+  if (config->gemm_workspace_bytes > 0) {
+    result->gemm_workspace = make_tensor(&s, "", "gemm_workspace", FSDP_SPACE_DEVICE, FSDP_CATEGORY_WORKSPACE,
+                                         FSDP_LIVE_ALWAYS, -1, -1, config->gemm_workspace_bytes);
+  }
   make_sections(&s);
   fsdp_nodes_release(&s.nodes);
   free(s.forward_order);

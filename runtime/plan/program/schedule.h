@@ -3,7 +3,40 @@
 // waits (waits.h) and no addresses (memory.h); the order of the list is what both work from.
 #pragma once
 
-#include "runtime/plan/plan.h"
+#include "runtime/plan/layout/units.h"
+#include "runtime/plan/program/program.h"
 
-// Fills plan->program and plan->unit_state from plan->config, graph and units.
-void fsdp_schedule(fsdp_plan *plan);
+typedef enum fsdp_strategy { FSDP_FULL, FSDP_GRAD_OP, FSDP_NO, FSDP_HYBRID } fsdp_strategy;
+typedef enum fsdp_accumulate { FSDP_ACCUMULATE_REDUCE, FSDP_ACCUMULATE_LOCAL } fsdp_accumulate;
+
+// What decides the program, beside graph and units; plan.h says what each is.
+typedef struct fsdp_schedule_config {
+  fsdp_strategy strategy;
+  fsdp_mesh mesh;
+  int accumulation, prefetch;
+  bool cpu_offload, recompute_block;
+  fsdp_accumulate accumulate;
+  fsdp_dtype param_dtype, reduce_dtype, master_dtype, moment_dtype;
+  float grad_clip, norm_limit; // norm_limit: the greatest norm that is applied
+  double beta1, beta2;
+  float adam_eps, weight_decay;
+  bool evaluation, check;
+  fsdp_op_device device;
+  int64_t gemm_workspace_bytes;
+} fsdp_schedule_config;
+
+// Where a unit's state lies: tensors of the program, -1 where the plan has none.
+typedef struct fsdp_unit_state {
+  int master, moment1, moment2, copy; // shards; `copy` in param dtype (no with bf16, offload with bf16)
+  int grad_shard;                     // what the update reads
+} fsdp_unit_state;
+
+typedef struct fsdp_schedule_result {
+  fsdp_program *program;
+  fsdp_unit_state *unit_state; // by unit
+  int gemm_workspace;          // tensor of gemm_workspace_bytes, or -1; every product runs on one stream
+} fsdp_schedule_result;
+
+// Makes the program; the caller owns it and unit_state.
+void fsdp_schedule(const fsdp_schedule_config *config, const fsdp_graph *graph, const fsdp_units *units,
+                   fsdp_schedule_result *result);

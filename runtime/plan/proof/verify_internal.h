@@ -7,7 +7,8 @@
 //   verify_data.c         what every read finds, on every rank
 #pragma once
 
-#include "runtime/plan/proof/verify.h"
+#include "runtime/plan/program/program.h"
+#include "runtime/plan/proof/violation.h"
 
 // Runs of the seam order; so many lifetimes has a tensor at most.
 #define VERIFY_RUNS_MAX 32
