@@ -143,12 +143,13 @@ int main(int argc, char **argv) {
   fsdp_device_config device_config = {.arena_bytes = {bytes_max, 4096}, .shared = true};
   status = fsdp_device_cpu()->create(&device_config, &self.device, &error);
   FSDP_CHECK(status == FSDP_OK, "%s", error.message);
-  fsdp_mesh mesh = {{1, self.world->size}};
+  fsdp_comm_group group = {.rank = self.world->rank, .size = self.world->size};
   fsdp_comms comms;
-  fsdp_comms_config config = {.mesh = &mesh, .arenas = &self.device->arenas, .messages = messages};
+  fsdp_comms_config config = {
+      .groups = &group, .group_count = 1, .arenas = &self.device->arenas, .messages = messages};
   status = fsdp_world_comms(self.world, &config, &comms, &error);
   FSDP_CHECK(status == FSDP_OK, "%s", error.message);
-  self.comm = comms.group[FSDP_GROUP_GATHER];
+  self.comm = comms.comm[0];
   print_head(&self);
   for (int what = 0; what < OPERATION_COUNT; what++) {
     self.dtype = FSDP_F32;

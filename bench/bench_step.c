@@ -9,8 +9,8 @@
 // steps do not count.
 #include "kernels/cpu/gemm.h"
 #include "launcher/cli/setup.h"
+#include "launcher/train/binding.h"
 #include "launcher/train/feed.h"
-#include "launcher/train/placement.h"
 #include "runtime/base/random.h"
 #include "runtime/exec/device_config.h"
 #include "runtime/exec/state.h"
@@ -24,7 +24,7 @@ enum { WARM_UP_STEPS = 2, DEFAULT_STEPS = 10 };
 typedef struct bench {
   fsdp_options options;
   fsdp_world *world;
-  fsdp_placement placement;
+  fsdp_binding binding;
   fsdp_setup setup;
   fsdp_dataset *dataset;
   fsdp_device *device;
@@ -45,7 +45,7 @@ static fsdp_status draw(void *context, const fsdp_state_range *range, void *valu
 }
 
 static int threads_of(const bench *b) {
-  return b->options.threads ? (int)b->options.threads : b->placement.core_count;
+  return b->options.threads ? (int)b->options.threads : b->binding.core_count;
 }
 
 static fsdp_status open_data(bench *b, fsdp_error *error) {
@@ -75,7 +75,9 @@ static fsdp_status open_device(bench *b, fsdp_error *error) {
   config.shared = b->world->size > 1;
   fsdp_status status = fsdp_device_cpu()->create(&config, &b->device, error);
   if (status != FSDP_OK) return status;
-  fsdp_comms_config comms = {.mesh = &b->setup.plan->config.mesh, .arenas = &b->device->arenas};
+  fsdp_comm_group groups[FSDP_COMMS_MAX];
+  fsdp_comms_config comms = {.groups = groups, .arenas = &b->device->arenas};
+  comms.group_count = fsdp_executor_groups(b->setup.plan->program, b->world->rank, groups);
   status = fsdp_world_comms(b->world, &comms, &b->comms, error);
   if (status != FSDP_OK) return status;
   fsdp_executor_config executor = {
@@ -88,7 +90,7 @@ static fsdp_status open_device(bench *b, fsdp_error *error) {
                     .publish = fsdp_feed_publish},
       .profile = true,
   };
-  memcpy(executor.comms, b->comms.group, sizeof executor.comms);
+  memcpy(executor.comms, b->comms.comm, sizeof executor.comms);
   b->executor = fsdp_executor_create(&executor);
   return fsdp_state_fill(b->executor, draw, b, error);
 }
@@ -249,7 +251,7 @@ static void print_report(const bench *b) {
 }
 
 static fsdp_status run(bench *b, fsdp_error *error) {
-  fsdp_placement_bind(b->world, &(fsdp_placement_config){.bind = true}, &b->placement);
+  fsdp_binding_bind(b->world, &(fsdp_binding_config){.bind = true}, &b->binding);
   fsdp_setup_ranks ranks = {
       .ranks = b->world->size, .ranks_per_node = b->world->local_size, .even_nodes = b->world->even_nodes};
   fsdp_status status = fsdp_setup_create(&b->options, FSDP_PROGRAM_TRAIN, &ranks, &b->setup, error);

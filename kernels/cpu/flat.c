@@ -129,6 +129,7 @@ static void reduce(const fsdp_kernel_call *call, bool squares) {
     fsdp_pool_run(call->pool, blocks, sum_block, &k);
     for (int64_t i = 0; i < blocks; i++) total += k.sums[i];
   }
+  if (squares) total *= (double)call->attrs->norm_weight;
   touch(call, sum, 1);
   float *out = sum->data;
   *out = (float)(updates(sum) ? (double)*out + total : total);
@@ -151,8 +152,7 @@ void FSDP_CPU(clip_factor)(const fsdp_kernel_call *call) {
   touch(call, sum, 1);
   touch(call, norm_view, 1);
   touch(call, factor_view, 1);
-  float norm = sqrtf(*(const float *)sum->data * attrs->norm_scale),
-        factor = attrs->max_norm / (norm + 1e-6f);
+  float norm = sqrtf(*(const float *)sum->data), factor = attrs->max_norm / (norm + 1e-6f);
   *(float *)norm_view->data = norm;
   *(float *)factor_view->data = FSDP_NORM_SKIPS(norm, attrs->norm_limit) ? FSDP_FACTOR_SKIP
                                 : attrs->max_norm == 0 || factor > 1.0f  ? 1.0f

@@ -13,6 +13,7 @@ template <class T> struct range {
   const T *data;
   int64_t count;
   bool squares;
+  double weight; // of the sum
 };
 
 template <class T, int WIDTH> __device__ __forceinline__ double sum_vector(const T *data, bool squares) {
@@ -32,7 +33,7 @@ template <class T, int WIDTH> __device__ __forceinline__ double sum_part(const r
   for (int64_t v = own; v < vectors; v += stride) sum += sum_vector<T, WIDTH>(r.data + v * WIDTH, r.squares);
   for (int64_t i = vectors * WIDTH + own; i < r.count; i += stride)
     sum += sum_vector<T, 1>(r.data + i, r.squares);
-  return block_sum(sum);
+  return r.weight * block_sum(sum);
 }
 
 template <class T, int WIDTH>
@@ -64,7 +65,7 @@ void run(const fsdp_kernel_call *call, bool squares) {
   FSDP_CHECK(squares || source->dtype == FSDP_F32, "sum takes fp32");
   with_type(source->dtype, [&](auto number) {
     using T = decltype(number);
-    const range<T> r = {data_of<T>(source), count, squares};
+    const range<T> r = {data_of<T>(source), count, squares, squares ? double(call->attrs->norm_weight) : 1.0};
     const bool wide = is_aligned(r.data);
     auto *out = data_of<float>(sum);
     if (call->operand_count == 2) {
@@ -81,9 +82,8 @@ void run(const fsdp_kernel_call *call, bool squares) {
   });
 }
 
-__global__ void clip(const float *sum, float *norm, float *factor, float norm_scale, float max_norm,
-                     float norm_limit) {
-  const float n = sqrtf(global_load(sum) * norm_scale), f = max_norm / (n + 1e-6f);
+__global__ void clip(const float *sum, float *norm, float *factor, float max_norm, float norm_limit) {
+  const float n = sqrtf(global_load(sum)), f = max_norm / (n + 1e-6f);
   global_store(norm, n);
   global_store(factor, FSDP_NORM_SKIPS(n, norm_limit) ? FSDP_FACTOR_SKIP
                        : max_norm == 0 || f > 1.0f    ? 1.0f
@@ -104,6 +104,6 @@ void cuda_clip_factor(const fsdp_kernel_call *call) {
   check_count(call, 3, 3);
   launch({1, 1, call->stream}, clip, data_of<float>(operand_of(call, 0, 1, FSDP_READ, FSDP_F32)),
          data_of<float>(operand_of(call, 1, 1, FSDP_WRITE, FSDP_F32)),
-         data_of<float>(operand_of(call, 2, 1, FSDP_WRITE, FSDP_F32)), call->attrs->norm_scale,
-         call->attrs->max_norm, call->attrs->norm_limit);
+         data_of<float>(operand_of(call, 2, 1, FSDP_WRITE, FSDP_F32)), call->attrs->max_norm,
+         call->attrs->norm_limit);
 }

@@ -61,8 +61,7 @@ static bool recompute(fsdp_plan_config *config, char *text, size_t bytes) {
 
 static bool shard(fsdp_plan_config *config, char *text, size_t bytes) {
   if (config->strategy == FSDP_FULL || fsdp_mesh_ranks(&config->mesh) == 1) return false;
-  config->mesh.size[FSDP_AXIS_FSDP] = fsdp_mesh_ranks(&config->mesh);
-  config->mesh.size[FSDP_AXIS_DATA] = 1;
+  config->mesh = fsdp_mesh_of(1, fsdp_mesh_ranks(&config->mesh));
   config->strategy = FSDP_FULL;
   return say(text, bytes, "--strategy full");
 }

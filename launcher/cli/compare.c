@@ -11,15 +11,13 @@ static int64_t sent_bytes(const fsdp_plan *plan) {
   return t->all_gather_bytes + t->reduce_scatter_bytes + t->all_reduce_bytes + t->scalar_bytes;
 }
 
-static const char *print_mesh(const fsdp_plan *plan, char out[48]) {
-  snprintf(out, 48, "data=%d,fsdp=%d", plan->config.mesh.size[FSDP_AXIS_DATA],
-           plan->config.mesh.size[FSDP_AXIS_FSDP]);
-  return out;
+static const char *print_mesh(const fsdp_plan *plan, char out[FSDP_MESH_TEXT_BYTES]) {
+  return fsdp_mesh_print(&plan->config.mesh, ",", out);
 }
 
 void fsdp_compare_print(const fsdp_compare_row *rows, int count, FILE *out) {
   int name_width = 4, mesh_width = 4;
-  char mesh[48];
+  char mesh[FSDP_MESH_TEXT_BYTES];
   for (int i = 0; i < count; i++) {
     name_width = (int)fsdp_max_i64(name_width, (int64_t)strlen(rows[i].name));
     mesh_width = (int)fsdp_max_i64(mesh_width, (int64_t)strlen(print_mesh(rows[i].plan, mesh)));
@@ -48,10 +46,11 @@ json_t *fsdp_compare_json(const fsdp_compare_row *rows, int count) {
     const fsdp_memory_space_report *device = &plan->memory.space[FSDP_SPACE_DEVICE];
     json_t *entry = json_pack(
         "{s:s, s:s, s:{s:i, s:i}, s:s, s:I, s:I, s:I, s:I, s:I, s:i, s:b}", "name", rows[i].name, "strategy",
-        fsdp_strategy_name(plan->config.strategy), "mesh", "data", plan->config.mesh.size[FSDP_AXIS_DATA],
-        "fsdp", plan->config.mesh.size[FSDP_AXIS_FSDP], "device", plan->config.target->name, "valley_bytes",
-        (json_int_t)device->valley_bytes, "peak_bytes", (json_int_t)device->peak_bytes, "arena_bytes",
-        (json_int_t)device->arena_bytes, "host_bytes",
+        fsdp_strategy_name(plan->config.strategy), "mesh", "data",
+        fsdp_mesh_size(&plan->config.mesh, FSDP_AXIS_DATA), "fsdp",
+        fsdp_mesh_size(&plan->config.mesh, FSDP_AXIS_FSDP), "device", plan->config.target->name,
+        "valley_bytes", (json_int_t)device->valley_bytes, "peak_bytes", (json_int_t)device->peak_bytes,
+        "arena_bytes", (json_int_t)device->arena_bytes, "host_bytes",
         (json_int_t)plan->memory.space[FSDP_SPACE_HOST].arena_bytes, "sent_bytes",
         (json_int_t)sent_bytes(plan), "instructions", plan->program->instr_count, "fits", rows[i].fits);
     FSDP_CHECK(entry && json_array_append_new(plans, entry) == 0, "JSON of the plan %s", rows[i].name);

@@ -373,7 +373,7 @@ fsdp_status fsdp_export_inspect(const char *path, FILE *out, fsdp_error *error) 
   fprintf(out, "model:      %s, %s parameters in %d tensors\n", c->model_name,
           fsdp_value_print_int(fsdp_checkpoint_numel(c), numel, sizeof numel), c->param_count);
   fprintf(out, "layout:     strategy %s, data=%d fsdp=%d, %d units\n", c->strategy,
-          c->mesh.size[FSDP_AXIS_DATA], c->mesh.size[FSDP_AXIS_FSDP], c->unit_count);
+          fsdp_mesh_size(&c->mesh, FSDP_AXIS_DATA), fsdp_mesh_size(&c->mesh, FSDP_AXIS_FSDP), c->unit_count);
   fprintf(out, "dtypes:     parameters %s, moments %s and %s\n", fsdp_dtype_name(c->dtype[0]),
           fsdp_dtype_name(c->dtype[1]), fsdp_dtype_name(c->dtype[2]));
   print_files(c, out);

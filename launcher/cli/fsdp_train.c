@@ -46,18 +46,18 @@ static fsdp_status choose_gpu(fsdp_world *world, const fsdp_options *options, fs
 
 static fsdp_status train(fsdp_world *world, const fsdp_options *options, int *stop_signal,
                          fsdp_error *error) {
-  fsdp_status status = fsdp_placement_check_tasks(world, error);
+  fsdp_status status = fsdp_binding_check_tasks(world, error);
   if (status == FSDP_OK) status = fsdp_train_agree_on_options(world, options, error);
   if (status != FSDP_OK || answered(world, options)) return status;
   fsdp_gpu gpu;
   char why_cpu[WHY_BYTES];
   status = choose_gpu(world, options, &gpu, why_cpu, error);
   if (status != FSDP_OK) return status;
-  fsdp_placement placement;
-  fsdp_placement_config place = {.bind = options->bind, .gpu_bus = gpu.present ? gpu.bus : NULL};
-  fsdp_placement_bind(world, &place, &placement);
+  fsdp_binding binding;
+  fsdp_binding_config place = {.bind = options->bind, .gpu_bus = gpu.present ? gpu.bus : NULL};
+  fsdp_binding_bind(world, &place, &binding);
   fsdp_train_config config = {
-      .world = world, .options = options, .placement = &placement, .gpu = &gpu, .why_cpu = why_cpu};
+      .world = world, .options = options, .binding = &binding, .gpu = &gpu, .why_cpu = why_cpu};
   return fsdp_train_run(&config, stop_signal, error);
 }
 

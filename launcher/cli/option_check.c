@@ -51,21 +51,33 @@ static fsdp_status check_learning_rate(const check *c) {
 
 static fsdp_status check_mesh(const check *c) {
   const fsdp_options *o = c->options;
-  if (!o->mesh_data) return FSDP_OK;
+  if (!o->mesh_axes.count) return FSDP_OK;
+  int data = fsdp_mesh_size(&o->mesh_axes, FSDP_AXIS_DATA),
+      fsdp = fsdp_mesh_size(&o->mesh_axes, FSDP_AXIS_FSDP);
+  for (int a = 0; a < o->mesh_axes.count; a++) {
+    const fsdp_mesh_axis *axis = &o->mesh_axes.axes[a];
+    if (axis->size == 1 || !strcmp(axis->name, FSDP_AXIS_DATA) || !strcmp(axis->name, FSDP_AXIS_FSDP))
+      continue;
+    return fsdp_fail(
+        c->error, FSDP_ERR_OPTION,
+        "--mesh %s (%s): axis %s has %d ranks, but only data and fsdp may have more than one: tensor, "
+        "context and expert parallelism are not built yet",
+        o->mesh, place(c, "mesh"), axis->name, axis->size);
+  }
   bool sharded = o->strategy == FSDP_FULL || o->strategy == FSDP_GRAD_OP;
-  if (sharded && o->mesh_data != 1) {
+  if (sharded && data != 1) {
     return fsdp_fail(
         c->error, FSDP_ERR_OPTION,
         "--mesh %s (%s): --strategy %s shards over all ranks, so data must be 1; use --strategy hybrid "
         "for %d replicas",
-        o->mesh, place(c, "mesh"), fsdp_strategy_name((fsdp_strategy)o->strategy), o->mesh_data);
+        o->mesh, place(c, "mesh"), fsdp_strategy_name((fsdp_strategy)o->strategy), data);
   }
-  if (o->strategy == FSDP_NO && o->mesh_fsdp != 1) {
+  if (o->strategy == FSDP_NO && fsdp != 1) {
     return fsdp_fail(
         c->error, FSDP_ERR_OPTION,
         "--mesh %s (%s): --strategy no shards nothing, so fsdp must be 1; use --strategy hybrid for "
         "shards of %d ranks",
-        o->mesh, place(c, "mesh"), o->mesh_fsdp);
+        o->mesh, place(c, "mesh"), fsdp);
   }
   return FSDP_OK;
 }

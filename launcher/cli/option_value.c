@@ -8,8 +8,7 @@
 #include <string.h>
 #include <strings.h>
 
-#define NUMBER_BYTES  64
-#define MESH_SIZE_MAX 1000000
+#define NUMBER_BYTES 64
 
 // Copies a number without its underscores, which must stand between digits, up to the first character that no
 // decimal number has. Returns the rest of `text`, or NULL where it does not begin with a number.
@@ -128,25 +127,34 @@ bool fsdp_value_choice(const char *text, const fsdp_choice *choices, int *value)
   return false;
 }
 
-bool fsdp_value_mesh(const char *text, int *data, int *fsdp) {
-  *data = *fsdp = 0;
-  const char *at = text;
-  while (*at) {
+// Adds "NAME=SIZE" to the mesh, or a size alone, which is the next of `unnamed`.
+static bool add_axis(fsdp_mesh *mesh, char *part, const char *unnamed) {
+  char *value = strchr(part, '=');
+  const char *name = value ? part : unnamed;
+  if (value) *value++ = 0;
+  int64_t size;
+  if (!name || !fsdp_value_int(value ? value : part, &size) || size < 1 || size > FSDP_MESH_RANKS_MAX)
+    return false;
+  return fsdp_mesh_add(mesh, name, (int)size);
+}
+
+bool fsdp_value_mesh(const char *text, fsdp_mesh *mesh) {
+  static const char *const unnamed[] = {FSDP_AXIS_FSDP, FSDP_AXIS_TENSOR, NULL};
+  bool is_named = strchr(text, '=') != NULL;
+  *mesh = (fsdp_mesh){0};
+  for (const char *at = text;; at++) {
     size_t length = strcspn(at, ",");
     char part[NUMBER_BYTES];
-    if (length >= sizeof part) return false;
+    if (length >= sizeof part || mesh->count > (is_named ? FSDP_MESH_AXES_MAX : 2)) return false;
     memcpy(part, at, length);
     part[length] = 0;
-    int *axis = strncmp(part, "data=", 5) == 0 ? data : strncmp(part, "fsdp=", 5) == 0 ? fsdp : NULL;
-    int64_t size;
-    if (!axis || *axis || !fsdp_value_int(part + 5, &size) || size < 1 || size > MESH_SIZE_MAX) return false;
-    *axis = (int)size;
+    if (is_named != (strchr(part, '=') != NULL)) return false;
+    if (!add_axis(mesh, part, is_named ? NULL : unnamed[mesh->count])) return false;
     at += length;
-    if (*at == ',' && !*++at) return false;
+    if (!*at) break;
   }
-  if (!*data && !*fsdp) return false;
-  if (!*data) *data = 1;
-  if (!*fsdp) *fsdp = 1;
+  if (!is_named && mesh->count != 2) return false;
+  fsdp_mesh_complete(mesh);
   return true;
 }
 

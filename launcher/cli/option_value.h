@@ -6,6 +6,8 @@
 // fit is not a number.
 #pragma once
 
+#include "runtime/plan/layout/mesh.h"
+
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -35,8 +37,9 @@ bool fsdp_value_flag(const char *text, bool *value);
 // One of `choices`, which end with a NULL name.
 bool fsdp_value_choice(const char *text, const fsdp_choice *choices, int *value);
 
-// "data=R,fsdp=F" in any order, an axis left out being 1; sizes from 1 to 1,000,000, none named twice.
-bool fsdp_value_mesh(const char *text, int *data, int *fsdp);
+// "data=R,fsdp=F", axes in any order, the last one fastest, or "F,T": sizes of fsdp and tensor alone. Axes
+// that every mesh has are added with size 1. False if a name stands twice or a size is not above 0.
+bool fsdp_value_mesh(const char *text, fsdp_mesh *mesh);
 
 // The row of `names` (count of them) that differs least from `text` by insertions, deletions, replacements
 // and swaps of neighbours, or -1 where none is near.

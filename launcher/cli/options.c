@@ -121,7 +121,7 @@ static bool set_field(fsdp_options *options, const fsdp_option_row *row, const c
     if (!is_wrap(text)) return false;
     break;
   case FSDP_OPTION_MESH:
-    if (!fsdp_value_mesh(text, &options->mesh_data, &options->mesh_fsdp)) return false;
+    if (!fsdp_value_mesh(text, &options->mesh_axes)) return false;
     break;
   case FSDP_OPTION_TEXT:
   case FSDP_OPTION_LIST:

@@ -51,8 +51,8 @@ typedef struct fsdp_options {
   int param_dtype, reduce_dtype, master_dtype, moment_dtype;
   bool allow_shared_gpu, nccl_register, bind, verify_data;
   bool cpu_offload, measure, poison, print_model, print_program, dry_run, json, help, version;
-  int mesh_data, mesh_fsdp; // of --mesh; 0: not given
-  char aliases[512];        // "--learning-rate is --lr, ...": what was given under another trainer's name
+  fsdp_mesh mesh_axes; // of --mesh; count 0: not given
+  char aliases[512];   // "--learning-rate is --lr, ...": what was given under another trainer's name
   // By row of the table: where the value came from ("" for a default).
   char place[FSDP_OPTION_MAX][128];
 } fsdp_options;

@@ -71,20 +71,22 @@ fsdp_status fsdp_setup_read_model(const fsdp_options *options, fsdp_setup *setup
 static fsdp_status fail_mesh_product(const fsdp_options *options, int ranks, fsdp_error *error) {
   return fsdp_fail(
       error, FSDP_ERR_OPTION,
-      "--mesh %s (%s) is %lld ranks, but there %s %d: make data times fsdp %d, or start as many ranks",
-      options->mesh, fsdp_options_place(options, "mesh"), (long long)options->mesh_data * options->mesh_fsdp,
+      "--mesh %s (%s) is %d ranks, but there %s %d: make data times fsdp %d, or start as many ranks",
+      options->mesh, fsdp_options_place(options, "mesh"), fsdp_mesh_ranks(&options->mesh_axes),
       ranks == 1 ? "is" : "are", ranks, ranks);
 }
 
 static fsdp_status make_mesh(const fsdp_options *options, const fsdp_setup_ranks *ranks, fsdp_mesh *mesh,
                              fsdp_error *error) {
   int shards = ranks->ranks;
-  if (options->mesh_data) {
-    if ((int64_t)options->mesh_data * options->mesh_fsdp != ranks->ranks) {
+  if (options->mesh_axes.count) {
+    if (fsdp_mesh_ranks(&options->mesh_axes) != ranks->ranks) {
       return fail_mesh_product(options, ranks->ranks, error);
     }
-    shards = options->mesh_fsdp;
-  } else if (options->strategy == FSDP_NO) {
+    *mesh = options->mesh_axes;
+    return FSDP_OK;
+  }
+  if (options->strategy == FSDP_NO) {
     shards = 1;
   } else if (options->strategy == FSDP_HYBRID) {
     shards = ranks->ranks_per_node;
@@ -96,8 +98,7 @@ static fsdp_status make_mesh(const fsdp_options *options, const fsdp_setup_ranks
           fsdp_options_place(options, "strategy"), shards, ranks->ranks);
     }
   }
-  mesh->size[FSDP_AXIS_FSDP] = shards;
-  mesh->size[FSDP_AXIS_DATA] = ranks->ranks / shards;
+  *mesh = fsdp_mesh_of(ranks->ranks / shards, shards);
   return FSDP_OK;
 }
 
@@ -246,8 +247,8 @@ void fsdp_setup_destroy(fsdp_setup *setup) {
 
 bool fsdp_setup_note(const fsdp_options *options, const fsdp_plan *plan, char *note, size_t note_bytes) {
   int ranks = fsdp_mesh_ranks(&plan->config.mesh);
-  bool as_full = options->strategy == FSDP_HYBRID && !options->mesh_data && ranks > 1 &&
-                 plan->config.mesh.size[FSDP_AXIS_DATA] == 1;
+  bool as_full = options->strategy == FSDP_HYBRID && !options->mesh_axes.count && ranks > 1 &&
+                 fsdp_mesh_size(&plan->config.mesh, FSDP_AXIS_DATA) == 1;
   if (!as_full) return false;
   snprintf(note, note_bytes,
            "--strategy hybrid (%s) is full here: all %d ranks are on one node, so there is one replica; "

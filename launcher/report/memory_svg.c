@@ -275,7 +275,7 @@ void fsdp_memory_svg_print(const fsdp_memory_profile *profile, FILE *out) {
   bool with_host = plan->config.cpu_offload;
   int height = HEAD + (with_host ? 2 : 1) * (PLOT_HEIGHT + PANEL_GAP) + 16;
   int ranks = fsdp_mesh_ranks(&plan->config.mesh);
-  char line[LABEL_BYTES];
+  char line[LABEL_BYTES], mesh[FSDP_MESH_TEXT_BYTES];
   fprintf(
       out,
       "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%d\" "
@@ -285,13 +285,12 @@ void fsdp_memory_svg_print(const fsdp_memory_profile *profile, FILE *out) {
   snprintf(line, sizeof line, "Memory of a rank over one training step: %s", profile->model_name);
   print_text(out, LEFT, 26, "class=\"head\"", line);
   snprintf(line, sizeof line,
-           "%d rank%s (data=%d, fsdp=%d), strategy %s, %d unit%s, micro-batch %" PRId64 " x %" PRId64
-           ", %s on %s%s%s",
-           ranks, ranks == 1 ? "" : "s", plan->config.mesh.size[FSDP_AXIS_DATA],
-           plan->config.mesh.size[FSDP_AXIS_FSDP], fsdp_strategy_name(plan->config.strategy),
-           plan->units->count, plan->units->count == 1 ? "" : "s", plan->config.batch, plan->config.seq,
-           fsdp_dtype_name(plan->config.param_dtype), plan->config.target->name,
-           plan->config.recompute_block ? ", blocks recomputed" : "", with_host ? ", offloaded" : "");
+           "%d rank%s (%s), strategy %s, %d unit%s, micro-batch %" PRId64 " x %" PRId64 ", %s on %s%s%s",
+           ranks, ranks == 1 ? "" : "s", fsdp_mesh_print(&plan->config.mesh, ", ", mesh),
+           fsdp_strategy_name(plan->config.strategy), plan->units->count, plan->units->count == 1 ? "" : "s",
+           plan->config.batch, plan->config.seq, fsdp_dtype_name(plan->config.param_dtype),
+           plan->config.target->name, plan->config.recompute_block ? ", blocks recomputed" : "",
+           with_host ? ", offloaded" : "");
   print_text(out, LEFT, 46, "", line);
   int columns = (int)fsdp_min_i64(profile->position_count, PLOT_WIDTH);
   panel p = {.profile = profile,

@@ -229,11 +229,11 @@ static void print_memory(const fsdp_plan *plan, FILE *out) {
 
 static void print_head(const fsdp_plan *plan, const char *model_name, FILE *out) {
   const fsdp_plan_config *config = &plan->config;
-  char parameters[INT_TEXT_BYTES];
+  char parameters[INT_TEXT_BYTES], mesh[FSDP_MESH_TEXT_BYTES];
   int ranks = fsdp_mesh_ranks(&config->mesh);
-  fprintf(out, "%s: %s parameters, %d rank%s (data=%d, fsdp=%d), strategy %s, on %s\n", model_name,
+  fprintf(out, "%s: %s parameters, %d rank%s (%s), strategy %s, on %s\n", model_name,
           fsdp_value_print_int(fsdp_model_parameter_count(&config->model), parameters, sizeof parameters),
-          ranks, ranks == 1 ? "" : "s", config->mesh.size[FSDP_AXIS_DATA], config->mesh.size[FSDP_AXIS_FSDP],
+          ranks, ranks == 1 ? "" : "s", fsdp_mesh_print(&config->mesh, ", ", mesh),
           fsdp_strategy_name(config->strategy), config->target->name);
   fprintf(out, "micro-batch of %" PRId64 " x %" PRId64 " tokens on a rank, %d a step, %s; prefetch %d%s%s\n",
           config->batch, config->seq, config->accumulation,

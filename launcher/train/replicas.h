@@ -13,14 +13,15 @@
 // that agrees. Where no group is larger than every other, none is.
 typedef struct fsdp_drift {
   int digest;    // in the order of the check section (runtime/plan/plan.h), or -1: all agree
-  int shard;     // fsdp coordinate
-  bool *agrees;  // by replica; the caller's, of mesh->size[FSDP_AXIS_DATA]
+  int rank;      // the lowest of the ranks that should agree
+  bool *agrees;  // by replica; the caller's, of as many as there are
   int agreement; // how many agree
 } fsdp_drift;
 
-// Compares `digests` of all ranks, `count` each, in the order of ranks. Fills `drift`, whose `agrees` is
-// given.
-void fsdp_replicas_compare(const fsdp_mesh *mesh, const uint64_t *digests, int count, fsdp_drift *drift);
+// Compares `digests` of all ranks, `count` each, in the order of ranks; ranks that differ in axes[digest]
+// alone should agree on it. Fills `drift`, whose `agrees` is given.
+void fsdp_replicas_compare(const fsdp_mesh *mesh, const fsdp_axis_set *axes, const uint64_t *digests,
+                           int count, fsdp_drift *drift);
 
 // Whether the plan has replicas and a check section.
 bool fsdp_replicas_present(const fsdp_plan *plan);

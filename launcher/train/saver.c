@@ -54,7 +54,7 @@ struct fsdp_saver {
 // Where element `flat` of a unit's flat buffer lies in this rank's shard.
 static int64_t in_shard(const fsdp_saver *s, int unit, int64_t flat) {
   const fsdp_mesh *mesh = &s->checkpoint->mesh;
-  int64_t shard = s->checkpoint->units[unit].padded_numel / mesh->size[FSDP_AXIS_FSDP];
+  int64_t shard = s->checkpoint->units[unit].padded_numel / fsdp_mesh_size(mesh, FSDP_AXIS_FSDP);
   return flat - fsdp_mesh_coordinate(mesh, FSDP_AXIS_FSDP, s->rank) * shard;
 }
 

@@ -173,15 +173,17 @@ static fsdp_status create_device(fsdp_trainer *t, fsdp_error *error) {
 }
 
 static fsdp_status create_comms(fsdp_trainer *t, fsdp_error *error) {
-  const fsdp_mesh *mesh = &t->setup.plan->config.mesh;
+  fsdp_comm_group groups[FSDP_COMMS_MAX];
+  int count = fsdp_executor_groups(t->setup.plan->program, t->world->rank, groups);
   if (t->gpu->present) {
-    fsdp_nccl_config config = {.mesh = mesh,
+    fsdp_nccl_config config = {.groups = groups,
+                               .group_count = count,
                                .arenas = &t->device->arenas,
                                .timeout_s = (int)t->options->comm_timeout,
                                .registers = t->options->nccl_register};
     return fsdp_nccl_comms(t->world, &config, &t->comms, error);
   }
-  fsdp_comms_config config = {.mesh = mesh, .arenas = &t->device->arenas};
+  fsdp_comms_config config = {.groups = groups, .group_count = count, .arenas = &t->device->arenas};
   return fsdp_world_comms(t->world, &config, &t->comms, error);
 }
 
@@ -208,7 +210,7 @@ static void create_executor(fsdp_trainer *t) {
                                  .seed = (uint64_t)t->options->seed,
                                  .measure = t->measures,
                                  .profile = true};
-  memcpy(config.comms, t->comms.group, sizeof config.comms);
+  memcpy(config.comms, t->comms.comm, sizeof config.comms);
   t->executor = fsdp_executor_create(&config);
 }
 
@@ -217,7 +219,7 @@ static fsdp_status start_state(fsdp_trainer *t, fsdp_error *error) {
   if (!t->weights && t->gpu->present) {
     fsdp_state_draw(t->executor, (uint64_t)t->options->seed);
   } else {
-    t->drawers = fsdp_pool_create(t->placement->core_count);
+    t->drawers = fsdp_pool_create(t->binding->core_count);
     fsdp_state_fill_slice(t->executor, draw_or_read, t, error);
     fsdp_pool_destroy(t->drawers);
   }
@@ -280,7 +282,7 @@ static void destroy(fsdp_trainer *t) {
 fsdp_status fsdp_train_run(const fsdp_train_config *config, int *stop_signal, fsdp_error *error) {
   fsdp_trainer t = {.world = config->world,
                     .options = config->options,
-                    .placement = config->placement,
+                    .binding = config->binding,
                     .gpu = config->gpu,
                     .why_cpu = config->why_cpu};
   fsdp_stop_install();
@@ -289,7 +291,7 @@ fsdp_status fsdp_train_run(const fsdp_train_config *config, int *stop_signal, fs
   if (status == FSDP_OK && !t.options->dry_run) {
     status = prepare(&t, error);
     if (status == FSDP_OK) {
-      fsdp_placement_print(t.world, t.placement, stdout);
+      fsdp_binding_print(t.world, t.binding, stdout);
       if (fsdp_trainer_is_first(&t)) fsdp_train_print_start(&t);
       status = fsdp_train_run_steps(&t, stop_signal, error);
     }

@@ -7,14 +7,14 @@
 #pragma once
 
 #include "launcher/cli/options.h"
-#include "launcher/train/placement.h"
+#include "launcher/train/binding.h"
 #include "runtime/comm/world.h"
 #include "runtime/device/gpu.h"
 
 typedef struct fsdp_train_config {
   fsdp_world *world;
   const fsdp_options *options; // the same on every rank
-  const fsdp_placement *placement;
+  const fsdp_binding *binding;
   const fsdp_gpu *gpu; // not present: train on the CPU
   const char *why_cpu; // then (device_line.h)
 } fsdp_train_config;

@@ -49,13 +49,13 @@ static void warn_of_options(const fsdp_trainer *t) {
             o->warmup_steps, fsdp_options_place(o, "warmup-steps"), t->total_steps - rate->first_step,
             fsdp_learning_rate_at(rate, t->total_steps - 1), o->lr);
   }
-  if (o->threads > t->placement->core_count) {
+  if (o->threads > t->binding->core_count) {
     fprintf(stderr,
             "fsdp_train: warning: --threads %" PRId64
             " (%s) is more than the %d core%s of a rank: threads that "
             "wait for each other take turns, which is slow\n",
-            o->threads, fsdp_options_place(o, "threads"), t->placement->core_count,
-            t->placement->core_count == 1 ? "" : "s");
+            o->threads, fsdp_options_place(o, "threads"), t->binding->core_count,
+            t->binding->core_count == 1 ? "" : "s");
   }
 }
 

@@ -18,6 +18,7 @@ void fsdp_train_print_start(const fsdp_trainer *t) {
   const fsdp_memory_space_report *device = &made->memory.space[FSDP_SPACE_DEVICE];
   const fsdp_memory_space_report *host = &made->memory.space[FSDP_SPACE_HOST];
   char parameters[48], valley[24], peak[24], arena[24], host_arena[24], tokens[48], read[24], line[1280];
+  char mesh[FSDP_MESH_TEXT_BYTES];
   fsdp_device_line_print(t->gpu, fsdp_trainer_threads(t), t->why_cpu, line, sizeof line);
   printf("device:    %s\n", line);
   printf("model:     %s, %s parameters, %s", t->setup.model_name,
@@ -27,10 +28,9 @@ void fsdp_train_print_start(const fsdp_trainer *t) {
                                                        : "new weights");
   if (t->weights_bytes > 0) printf(", %s read", fsdp_value_print_bytes(t->weights_bytes, read, sizeof read));
   putchar('\n');
-  printf("ranks:     %d (data=%d, fsdp=%d), strategy %s, %d unit%s, parameters in %s\n", t->world->size,
-         made->config.mesh.size[FSDP_AXIS_DATA], made->config.mesh.size[FSDP_AXIS_FSDP],
-         fsdp_strategy_name(made->config.strategy), made->units->count, made->units->count == 1 ? "" : "s",
-         fsdp_dtype_name(made->config.param_dtype));
+  printf("ranks:     %d (%s), strategy %s, %d unit%s, parameters in %s\n", t->world->size,
+         fsdp_mesh_print(&made->config.mesh, ", ", mesh), fsdp_strategy_name(made->config.strategy),
+         made->units->count, made->units->count == 1 ? "" : "s", fsdp_dtype_name(made->config.param_dtype));
   printf("memory:    valley %s, peak %s, arena %s a rank, host %s; planned and verified, %d instructions\n",
          fsdp_value_print_bytes(device->valley_bytes, valley, sizeof valley),
          fsdp_value_print_bytes(device->peak_bytes, peak, sizeof peak),

@@ -17,7 +17,7 @@
 typedef struct fsdp_trainer {
   fsdp_world *world;
   const fsdp_options *options;
-  const fsdp_placement *placement;
+  const fsdp_binding *binding;
   const fsdp_gpu *gpu;
   const char *why_cpu; // where there is no GPU
   fsdp_setup setup;
@@ -53,7 +53,7 @@ static inline bool fsdp_trainer_is_first(const fsdp_trainer *t) {
 
 // CPU threads of this rank.
 static inline int fsdp_trainer_threads(const fsdp_trainer *t) {
-  return t->options->threads ? (int)t->options->threads : t->placement->core_count;
+  return t->options->threads ? (int)t->options->threads : t->binding->core_count;
 }
 
 // Whether all ranks read the same configuration, before a plan is made of it; whether their data, tokenizer

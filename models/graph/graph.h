@@ -11,6 +11,7 @@
 #pragma once
 
 #include "models/graph/op.h"
+#include "models/graph/placement.h"
 #include "runtime/base/access.h"
 #include "runtime/base/dtype.h"
 
@@ -22,8 +23,6 @@ extern "C" {
 #endif
 
 #define FSDP_NAME_BYTES       96
-#define FSDP_MAX_DIMS         4
-#define FSDP_MAX_MESH_AXES    4
 #define FSDP_PARAM_MAX_BLOCKS 4
 
 typedef enum fsdp_value_role {
@@ -43,26 +42,18 @@ typedef enum fsdp_value_dtype {
   FSDP_VALUE_REDUCE // the run's reduce dtype
 } fsdp_value_dtype;
 
-// How a value lies over one mesh axis. Today everything but parameters' flat shards is replicated; the field
-// is what tensor and sequence parallelism will write.
-typedef enum fsdp_partition_kind { FSDP_REPLICATED, FSDP_SHARDED, FSDP_PARTIAL } fsdp_partition_kind;
-typedef struct fsdp_partition {
-  fsdp_partition_kind kind;
-  int dim; // of FSDP_SHARDED
-} fsdp_partition;
-
 typedef struct fsdp_value {
   char name[FSDP_NAME_BYTES];
   fsdp_value_role role;
   fsdp_value_dtype dtype;
   int dims;
-  int64_t shape[FSDP_MAX_DIMS];
+  int64_t shape[FSDP_MAX_DIMS]; // whole, over all ranks that `placement` names
   int64_t numel;
-  fsdp_partition partition[FSDP_MAX_MESH_AXES];
-  int param;       // of PARAM and PARAM_GRADIENT, else -1
-  int gradient;    // the value that holds this one's gradient, or -1
-  int module;      // whose op makes it
-  bool checkpoint; // kept where the block it opens is recomputed
+  fsdp_placement placement; // whole on every rank until the layout's passes write it
+  int param;                // of PARAM and PARAM_GRADIENT, else -1
+  int gradient;             // the value that holds this one's gradient, or -1
+  int module;               // whose op makes it
+  bool checkpoint;          // kept where the block it opens is recomputed
 } fsdp_value;
 
 // What a new parameter is, apart from its module.
@@ -84,7 +75,7 @@ typedef struct fsdp_param {
   int dims;
   int64_t shape[FSDP_MAX_DIMS];
   int64_t numel;
-  int value;
+  int value; // has its placement
   float init_mean, init_deviation;
   bool transposed;
   bool trainable; // else it has no gradient and no optimizer state; true unless its maker says otherwise

@@ -49,7 +49,7 @@ typedef enum fsdp_op_kind {
   FSDP_OP_CAST, // r source (P)                                          -> w destination (P), any two dtypes
   FSDP_OP_ADD,  // r source (P)                                          -> u destination (P), any two dtypes
   FSDP_OP_ZERO, // w destination (P), each operand a range
-  FSDP_OP_SUM_SQUARES, // r source (P)                                          -> w sum (1) fp32
+  FSDP_OP_SUM_SQUARES, // r source (P)                              -> w norm_weight * sum of squares (1) fp32
   FSDP_OP_SUM,         // r source (P) fp32                                     -> w sum (1) fp32
   FSDP_OP_CLIP_FACTOR, // r sum of squares (1) fp32                             -> w norm (1), w factor (1)
                        // fp32
@@ -71,12 +71,17 @@ typedef struct fsdp_op_attrs {
   int64_t in_features, out_features; // of one matrix product
   int64_t out_stride, out_offset;    // row width of y (or d_y) and this product's first column, in elements
   int64_t chunk_rows;                // cross-entropy: rows of x whose logits exist at one time
-  const float *inv_freq;             // RoPE: D/2 inverse frequencies, owned by the graph
-  float eps;                         // RMSNorm
-  float max_norm, norm_scale; // clip: factor = min(1, max_norm / (norm + 1e-6)), 1 where max_norm is 0;
-                              // norm = sqrt(sum of squares * norm_scale)
-  float norm_limit;           // clip: above it, or where the norm is not a number, factor = FSDP_FACTOR_SKIP
-  double beta1, beta2;        // 1 - beta and the corrections are taken of these, then rounded
+  // Of an op that works on indices [first_index, first_index + n) of something larger, n from its shapes:
+  // where that begins, which may depend on the rank, and the real extent of the whole (0: first_index + n).
+  // What lies at or above `extent` is padding. Embedding: rows of the vocabulary, n = V. RoPE: positions,
+  // n = T; no extent.
+  int64_t first_index, extent;
+  const float *inv_freq; // RoPE: D/2 inverse frequencies, owned by the graph
+  float eps;             // RMSNorm
+  float norm_weight;     // sum of squares: its factor, so that each element counts once whatever its replicas
+  float max_norm;        // clip: factor = min(1, max_norm / (norm + 1e-6)), 1 where max_norm is 0
+  float norm_limit;      // clip: above it, or where the norm is not a number, factor = FSDP_FACTOR_SKIP
+  double beta1, beta2;   // 1 - beta and the corrections are taken of these, then rounded
   float adam_eps, weight_decay;
 } fsdp_op_attrs;
 

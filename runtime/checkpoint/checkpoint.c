@@ -71,7 +71,7 @@ static int64_t slice_begin(int64_t shard, int replicas, int slice) {
 }
 
 void fsdp_checkpoint_piece(const fsdp_checkpoint *c, int rank, int unit, int64_t *first, int64_t *elems) {
-  int shards = c->mesh.size[FSDP_AXIS_FSDP], replicas = c->mesh.size[FSDP_AXIS_DATA];
+  int shards = fsdp_mesh_size(&c->mesh, FSDP_AXIS_FSDP), replicas = fsdp_mesh_size(&c->mesh, FSDP_AXIS_DATA);
   int64_t shard = c->units[unit].padded_numel / shards;
   int slice = fsdp_mesh_coordinate(&c->mesh, FSDP_AXIS_DATA, rank);
   int64_t begin = slice_begin(shard, replicas, slice);
@@ -80,7 +80,7 @@ void fsdp_checkpoint_piece(const fsdp_checkpoint *c, int rank, int unit, int64_t
 }
 
 int fsdp_checkpoint_holder(const fsdp_checkpoint *c, int unit, int64_t element) {
-  int shards = c->mesh.size[FSDP_AXIS_FSDP], replicas = c->mesh.size[FSDP_AXIS_DATA];
+  int shards = fsdp_mesh_size(&c->mesh, FSDP_AXIS_FSDP), replicas = fsdp_mesh_size(&c->mesh, FSDP_AXIS_DATA);
   int64_t shard = c->units[unit].padded_numel / shards, within = element % shard;
   int slice = (int)fsdp_min_i64(replicas - 1, within / FSDP_UNIT_ALIGN_ELEMS /
                                                   fsdp_max_i64(1, shard / FSDP_UNIT_ALIGN_ELEMS / replicas));

@@ -68,15 +68,15 @@ static json_t *checksum_of(const json_t *root) {
 }
 
 char *fsdp_checkpoint_print(const fsdp_checkpoint *c) {
-  json_t *root =
-      json_pack("{s:s, s:i, s:I, s:o, s:s, s:o, s:s, s:{s:i, s:i}, s:{s:s, s:s, s:s}, s:o, s:o, s:o, s:O}",
-                "format", FORMAT, "version", VERSION, "sequence", (json_int_t)c->sequence, "progress",
-                print_progress(&c->progress), "model_name", c->model_name, "model",
-                fsdp_model_print(&c->model), "strategy", c->strategy, "mesh", "data",
-                c->mesh.size[FSDP_AXIS_DATA], "fsdp", c->mesh.size[FSDP_AXIS_FSDP], "dtypes", "master",
-                fsdp_dtype_name(c->dtype[0]), "moment1", fsdp_dtype_name(c->dtype[1]), "moment2",
-                fsdp_dtype_name(c->dtype[2]), "files", print_files(c->files, c->file_count), "carried",
-                print_files(c->carried, c->carried_count), "units", print_units(c), "options", c->options);
+  json_t *root = json_pack(
+      "{s:s, s:i, s:I, s:o, s:s, s:o, s:s, s:{s:i, s:i}, s:{s:s, s:s, s:s}, s:o, s:o, s:o, s:O}", "format",
+      FORMAT, "version", VERSION, "sequence", (json_int_t)c->sequence, "progress",
+      print_progress(&c->progress), "model_name", c->model_name, "model", fsdp_model_print(&c->model),
+      "strategy", c->strategy, "mesh", "data", fsdp_mesh_size(&c->mesh, FSDP_AXIS_DATA), "fsdp",
+      fsdp_mesh_size(&c->mesh, FSDP_AXIS_FSDP), "dtypes", "master", fsdp_dtype_name(c->dtype[0]), "moment1",
+      fsdp_dtype_name(c->dtype[1]), "moment2", fsdp_dtype_name(c->dtype[2]), "files",
+      print_files(c->files, c->file_count), "carried", print_files(c->carried, c->carried_count), "units",
+      print_units(c), "options", c->options);
   FSDP_CHECK(root, "a manifest that is no JSON: a name that is not UTF-8");
   json_object_set_new(root, "checksum", checksum_of(root));
   char *text = json_dumps(root, JSON_INDENT(1) | JSON_REAL_PRECISION(17));
@@ -168,7 +168,7 @@ static void read_units(reader *r, const json_t *list, fsdp_checkpoint *c) {
     params += json_array_size(json_object_get(json_array_get(list, (size_t)u), "params"));
   }
   c->params = fsdp_alloc_zeroed(params + 1, sizeof *c->params);
-  int64_t multiple = (int64_t)FSDP_UNIT_ALIGN_ELEMS * c->mesh.size[FSDP_AXIS_FSDP];
+  int64_t multiple = (int64_t)FSDP_UNIT_ALIGN_ELEMS * fsdp_mesh_size(&c->mesh, FSDP_AXIS_FSDP);
   for (int u = 0; u < c->unit_count; u++) {
     const json_t *entry = json_array_get(list, (size_t)u);
     read_text(r, entry, "path", c->units[u].path, sizeof c->units[u].path);
@@ -198,12 +198,13 @@ static void read_progress(reader *r, const json_t *object, fsdp_checkpoint_progr
 }
 
 static void read_mesh(reader *r, const json_t *object, fsdp_mesh *mesh) {
-  mesh->size[FSDP_AXIS_DATA] = (int)read_int(r, object, "data", 1, 1 << 20);
-  mesh->size[FSDP_AXIS_FSDP] = (int)read_int(r, object, "fsdp", 1, 1 << 20);
-  if ((int64_t)mesh->size[FSDP_AXIS_DATA] * mesh->size[FSDP_AXIS_FSDP] > 1 << 20 && !r->wrong) {
+  int data = (int)read_int(r, object, "data", 1, FSDP_MESH_RANKS_MAX);
+  int fsdp = (int)read_int(r, object, "fsdp", 1, FSDP_MESH_RANKS_MAX);
+  *mesh = fsdp_mesh_of(1, 1);
+  if ((int64_t)data * fsdp <= FSDP_MESH_RANKS_MAX)
+    *mesh = fsdp_mesh_of(data, fsdp);
+  else if (!r->wrong)
     r->wrong = "mesh";
-    mesh->size[FSDP_AXIS_DATA] = 1;
-  }
 }
 
 // Everything but the model's configuration.

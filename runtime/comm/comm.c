@@ -63,3 +63,7 @@ fsdp_comm *fsdp_comm_self(void) {
 void fsdp_comm_destroy(fsdp_comm *comm) {
   if (comm) comm->table->destroy(comm);
 }
+
+void fsdp_comms_destroy(fsdp_comms *comms) {
+  for (int c = 0; c < comms->count; c++) fsdp_comm_destroy(comms->comm[c]);
+}

@@ -26,6 +26,20 @@
 
 typedef struct fsdp_comm fsdp_comm;
 
+// Communicators that a process makes, at most.
+#define FSDP_COMMS_MAX 16
+
+// The group that a rank joins: its ranks, this rank's place among them, and which of the equal groups it is.
+typedef struct fsdp_comm_group {
+  int color, rank, size;
+} fsdp_comm_group;
+
+// The communicators of a process, in the order of the groups that they were made for.
+typedef struct fsdp_comms {
+  fsdp_comm *comm[FSDP_COMMS_MAX];
+  int count;
+} fsdp_comms;
+
 typedef struct fsdp_collective {
   const void *input; // all-gather: own slot; reduce-scatter: F slots; all-reduce: not used
   // all-gather: F slots (input may be the own slot in it); reduce-scatter: one slot, apart from the input or
@@ -65,3 +79,4 @@ fsdp_comm *fsdp_comm_self_with(void (*copy)(const fsdp_collective *call, int64_t
 
 // NULL is allowed.
 void fsdp_comm_destroy(fsdp_comm *comm);
+void fsdp_comms_destroy(fsdp_comms *comms);

@@ -7,25 +7,35 @@
 #include <string.h>
 
 struct fsdp_inproc {
-  fsdp_mesh mesh;
-  // By group and color; as many colors as there are ranks at most.
+  fsdp_comm_group *groups; // by rank and communicator
+  int group_count, ranks;
+  // By communicator and color; as many colors as there are ranks at most.
   fsdp_direct_control **controls;
 };
 
-static int control_index(const fsdp_mesh *mesh, fsdp_group group, int rank) {
-  return (int)group * fsdp_mesh_ranks(mesh) + fsdp_mesh_group_color(mesh, group, rank);
+static const fsdp_comm_group *group_of(const fsdp_inproc *inproc, int index, int rank) {
+  FSDP_CHECK(index >= 0 && index < inproc->group_count && rank >= 0 && rank < inproc->ranks,
+             "communicator %d of rank %d", index, rank);
+  return &inproc->groups[rank * inproc->group_count + index];
 }
 
-fsdp_inproc *fsdp_inproc_create(const fsdp_mesh *mesh) {
+static fsdp_direct_control **control_of(const fsdp_inproc *inproc, int index, int rank) {
+  return &inproc->controls[index * inproc->ranks + group_of(inproc, index, rank)->color];
+}
+
+fsdp_inproc *fsdp_inproc_create(const fsdp_comm_group *groups, int group_count, int ranks) {
   fsdp_inproc *inproc = fsdp_alloc_zeroed(1, sizeof *inproc);
-  int ranks = fsdp_mesh_ranks(mesh);
-  inproc->mesh = *mesh;
-  inproc->controls = fsdp_alloc_zeroed((size_t)(FSDP_GROUP_COUNT * ranks), sizeof(fsdp_direct_control *));
-  for (int g = 0; g < FSDP_GROUP_COUNT; g++) {
-    size_t bytes = (size_t)fsdp_direct_control_bytes(fsdp_mesh_group_size(mesh, (fsdp_group)g));
+  size_t count = (size_t)group_count * (size_t)ranks;
+  inproc->group_count = group_count;
+  inproc->ranks = ranks;
+  inproc->groups = fsdp_alloc((count + 1) * sizeof *inproc->groups);
+  if (count > 0) memcpy(inproc->groups, groups, count * sizeof *groups);
+  inproc->controls = fsdp_alloc_zeroed(count + 1, sizeof(fsdp_direct_control *));
+  for (int c = 0; c < group_count; c++) {
     for (int r = 0; r < ranks; r++) {
-      fsdp_direct_control **control = &inproc->controls[control_index(mesh, (fsdp_group)g, r)];
+      fsdp_direct_control **control = control_of(inproc, c, r);
       if (*control) continue;
+      size_t bytes = (size_t)fsdp_direct_control_bytes(group_of(inproc, c, r)->size);
       // Members are aligned to cache lines.
       *control = aligned_alloc(64, (bytes + 63) / 64 * 64);
       FSDP_CHECK(*control, "out of host memory for %zu bytes", bytes);
@@ -37,16 +47,15 @@ fsdp_inproc *fsdp_inproc_create(const fsdp_mesh *mesh) {
 
 void fsdp_inproc_destroy(fsdp_inproc *inproc) {
   if (!inproc) return;
-  for (int i = 0; i < FSDP_GROUP_COUNT * fsdp_mesh_ranks(&inproc->mesh); i++) free(inproc->controls[i]);
+  for (int i = 0; i < inproc->group_count * inproc->ranks; i++) free(inproc->controls[i]);
   free(inproc->controls);
+  free(inproc->groups);
   free(inproc);
 }
 
-fsdp_comm *fsdp_inproc_comm(fsdp_inproc *inproc, fsdp_group group, int rank) {
-  const fsdp_mesh *mesh = &inproc->mesh;
-  if (fsdp_mesh_group_size(mesh, group) == 1) return fsdp_comm_self();
-  return fsdp_direct_create(
-      &(fsdp_direct_config){.rank = fsdp_mesh_group_rank(mesh, group, rank),
-                            .size = fsdp_mesh_group_size(mesh, group),
-                            .control = inproc->controls[control_index(mesh, group, rank)]});
+fsdp_comm *fsdp_inproc_comm(fsdp_inproc *inproc, int index, int rank) {
+  const fsdp_comm_group *group = group_of(inproc, index, rank);
+  if (group->size == 1) return fsdp_comm_self();
+  return fsdp_direct_create(&(fsdp_direct_config){
+      .rank = group->rank, .size = group->size, .control = *control_of(inproc, index, rank)});
 }

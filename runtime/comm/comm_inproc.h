@@ -3,13 +3,13 @@
 #pragma once
 
 #include "runtime/comm/comm.h"
-#include "runtime/plan/layout/mesh.h"
 
 typedef struct fsdp_inproc fsdp_inproc;
 
-// The groups of `mesh`, for all its ranks. Outlives its communicators.
-fsdp_inproc *fsdp_inproc_create(const fsdp_mesh *mesh);
+// The groups of all ranks: rank r joins groups[r * group_count + c] in communicator c. Outlives its
+// communicators.
+fsdp_inproc *fsdp_inproc_create(const fsdp_comm_group *groups, int group_count, int ranks);
 void fsdp_inproc_destroy(fsdp_inproc *inproc);
 
-// The communicator of `rank` in its group; the caller owns it. A group of one rank is "self".
-fsdp_comm *fsdp_inproc_comm(fsdp_inproc *inproc, fsdp_group group, int rank);
+// Communicator `index` of `rank`; the caller owns it. A group of one rank is "self".
+fsdp_comm *fsdp_inproc_comm(fsdp_inproc *inproc, int index, int rank);

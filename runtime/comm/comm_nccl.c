@@ -24,7 +24,7 @@ typedef struct shared_part {
   // way, which two threads must not do at one time.
   pthread_mutex_t calls;
   ncclComm_t world;
-  ncclComm_t all[FSDP_GROUP_COUNT]; // whom the watchdog asks; NULL: none
+  ncclComm_t all[FSDP_COMMS_MAX]; // whom the watchdog asks; NULL: none
   int timeout_s;
   int users;
 } shared_part;
@@ -122,13 +122,13 @@ static void nccl_all_reduce(fsdp_comm *comm, const fsdp_collective *call) {
 static void look_at_comms(void *owner) {
   shared_part *shared = owner;
   if (pthread_mutex_trylock(&shared->calls) != 0) return;
-  for (int g = 0; g < FSDP_GROUP_COUNT; g++) {
+  for (int g = 0; g < FSDP_COMMS_MAX; g++) {
     ncclResult_t result = ncclSuccess;
     if (!shared->all[g]) continue;
     ncclResult_t asked = ncclCommGetAsyncError(shared->all[g], &result);
     if (asked != ncclSuccess) result = asked;
     if (result == ncclSuccess || result == ncclInProgress) continue;
-    FSDP_JOB_PEER_FAIL("ncclCommGetAsyncError", "the communicator of group %d has failed: %s (%s)", g,
+    FSDP_JOB_PEER_FAIL("ncclCommGetAsyncError", "communicator %d has failed: %s (%s)", g,
                        ncclGetErrorString(result), ncclGetLastError(shared->all[g]));
   }
   pthread_mutex_unlock(&shared->calls);
@@ -195,17 +195,15 @@ static fsdp_status join_world(fsdp_world *world, shared_part *shared, fsdp_error
   return fail_start("ncclCommInitRankConfig", shared->world, result, shared->timeout_s, error);
 }
 
-static fsdp_status split(const fsdp_world *world, const fsdp_nccl_config *config, shared_part *shared,
-                         fsdp_group group, fsdp_error *error) {
-  int color = fsdp_mesh_group_color(config->mesh, group, world->rank);
-  int key = fsdp_mesh_group_rank(config->mesh, group, world->rank);
+static fsdp_status split(const fsdp_nccl_config *config, shared_part *shared, int index, fsdp_error *error) {
+  const fsdp_comm_group *group = &config->groups[index];
   ncclConfig_t settings = NCCL_CONFIG_INITIALIZER;
   settings.blocking = 0;
   ncclComm_t made = NULL;
-  ncclResult_t result = ncclCommSplit(shared->world, color, key, &made, &settings);
+  ncclResult_t result = ncclCommSplit(shared->world, group->color, group->rank, &made, &settings);
   result = settle(shared->world, result, shared->timeout_s);
   if (result == ncclSuccess && made) result = settle(made, ncclInProgress, shared->timeout_s);
-  shared->all[group] = made;
+  shared->all[index] = made;
   if (result == ncclSuccess && made) return FSDP_OK;
   return fail_start("ncclCommSplit", shared->world, result, shared->timeout_s, error);
 }
@@ -221,24 +219,26 @@ static fsdp_status register_arena(const fsdp_nccl_config *config, nccl_comm *com
 }
 
 static fsdp_status create_group(const fsdp_world *world, const fsdp_nccl_config *config, shared_part *shared,
-                                fsdp_group group, fsdp_comm **comm, fsdp_error *error) {
+                                int index, fsdp_comm **comm, fsdp_error *error) {
   static const fsdp_comm_table table = {"nccl", nccl_all_gather, nccl_reduce_scatter, nccl_all_reduce,
                                         nccl_destroy};
-  int size = fsdp_mesh_group_size(config->mesh, group);
-  if (size == 1) {
+  const fsdp_comm_group *group = &config->groups[index];
+  if (group->size == 1) {
     *comm = fsdp_cuda_comm_self();
     return FSDP_OK;
   }
-  if (group == FSDP_GROUP_WORLD) {
-    shared->all[group] = shared->world;
+  // The first that spans the world takes the world's own: a communicator belongs to one stream.
+  bool is_taken = false;
+  for (int g = 0; g < index; g++) is_taken = is_taken || shared->all[g] == shared->world;
+  if (group->size == world->size && !is_taken) {
+    shared->all[index] = shared->world;
   } else {
-    fsdp_status status = split(world, config, shared, group, error);
+    fsdp_status status = split(config, shared, index, error);
     if (status != FSDP_OK) return status;
   }
   nccl_comm *made = fsdp_alloc_zeroed(1, sizeof *made);
-  made->base = (fsdp_comm){
-      .table = &table, .rank = fsdp_mesh_group_rank(config->mesh, group, world->rank), .size = size};
-  made->comm = shared->all[group];
+  made->base = (fsdp_comm){.table = &table, .rank = group->rank, .size = group->size};
+  made->comm = shared->all[index];
   made->shared = shared;
   shared->users++;
   *comm = &made->base;
@@ -248,12 +248,11 @@ static fsdp_status create_group(const fsdp_world *world, const fsdp_nccl_config 
 fsdp_status fsdp_nccl_comms(fsdp_world *world, const fsdp_nccl_config *config, fsdp_comms *comms,
                             fsdp_error *error) {
   memset(comms, 0, sizeof *comms);
-  if (fsdp_mesh_ranks(config->mesh) != world->size) {
-    return fsdp_fail(error, FSDP_ERR_OPTION, "the mesh has %d ranks, but the job has %d",
-                     fsdp_mesh_ranks(config->mesh), world->size);
-  }
+  FSDP_CHECK(config->group_count >= 0 && config->group_count <= FSDP_COMMS_MAX, "%d communicators",
+             config->group_count);
+  comms->count = config->group_count;
   if (world->size == 1) {
-    for (int g = 0; g < FSDP_GROUP_COUNT; g++) comms->group[g] = fsdp_cuda_comm_self();
+    for (int g = 0; g < comms->count; g++) comms->comm[g] = fsdp_cuda_comm_self();
     return FSDP_OK;
   }
   shared_part *shared = fsdp_alloc_zeroed(1, sizeof *shared);
@@ -261,8 +260,8 @@ fsdp_status fsdp_nccl_comms(fsdp_world *world, const fsdp_nccl_config *config, f
   FSDP_CHECK(pthread_mutex_init(&shared->calls, NULL) == 0, "a mutex could not be made");
   check_version(world);
   fsdp_status status = join_world(world, shared, error);
-  for (int g = 0; g < FSDP_GROUP_COUNT && status == FSDP_OK; g++) {
-    status = create_group(world, config, shared, (fsdp_group)g, &comms->group[g], error);
+  for (int g = 0; g < comms->count && status == FSDP_OK; g++) {
+    status = create_group(world, config, shared, g, &comms->comm[g], error);
   }
   // A start that failed ends the job: what it has made is left to the end of the process.
   if (status != FSDP_OK) return status;

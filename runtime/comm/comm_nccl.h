@@ -1,6 +1,6 @@
 // Communicators over NCCL, for the CUDA device, and the watchdog that looks after them.
 //
-//   unique id (rank 0) ─► world ─► world's communicator ─► split into those of the mesh's groups
+//   unique id (rank 0) ─► world ─► world's communicator ─► split into those of the groups
 //
 // A collective is enqueued and returns. Every one that is under way is known to the watchdog, a thread that
 // looks a few times a second: an asynchronous error of a communicator ends the whole job, and what is under
@@ -10,7 +10,8 @@
 #include "runtime/comm/world.h"
 
 typedef struct fsdp_nccl_config {
-  const fsdp_mesh *mesh;
+  const fsdp_comm_group *groups; // as in fsdp_comms_config
+  int group_count;
   const fsdp_arenas *arenas; // of the CUDA device; buffers of collectives lie there
   int timeout_s;             // of the start, and of a step without progress
   bool registers;            // register the arena, memory of fsdp_nccl_alloc, with every communicator

@@ -3,14 +3,14 @@
 
 fsdp_status fsdp_nccl_comms(fsdp_world *world, const fsdp_nccl_config *config, fsdp_comms *comms,
                             fsdp_error *error) {
-  (void)config;
   if (world->size > 1) {
     return fsdp_fail(
         error, FSDP_ERR_PEER,
         "this build has no NCCL, so %d ranks cannot train on GPUs: build with NCCL, or use one rank",
         world->size);
   }
-  for (int g = 0; g < FSDP_GROUP_COUNT; g++) comms->group[g] = fsdp_cuda_comm_self();
+  *comms = (fsdp_comms){.count = config->group_count};
+  for (int g = 0; g < comms->count; g++) comms->comm[g] = fsdp_cuda_comm_self();
   return FSDP_OK;
 }
 

@@ -9,7 +9,6 @@
 #include "runtime/base/status.h"
 #include "runtime/comm/comm.h"
 #include "runtime/comm/watch.h"
-#include "runtime/plan/layout/mesh.h"
 
 typedef struct fsdp_world {
   int rank, size;
@@ -66,12 +65,9 @@ fsdp_status fsdp_world_agree(fsdp_world *world, const char *what, uint64_t value
 // 0 may print it. Where rank 0 is not among those that failed, the message names the rank and its host.
 fsdp_status fsdp_world_share_error(fsdp_world *world, fsdp_error *error);
 
-typedef struct fsdp_comms {
-  fsdp_comm *group[FSDP_GROUP_COUNT];
-} fsdp_comms;
-
 typedef struct fsdp_comms_config {
-  const fsdp_mesh *mesh;
+  const fsdp_comm_group *groups; // that this rank joins; every rank names equally many, in the same order
+  int group_count;
   const fsdp_arenas *arenas; // buffers of collectives lie there
   bool messages;             // send messages even where peers could be read directly (tests, benchmarks)
   int64_t piece_bytes;       // of messages, at most; 0: the default
@@ -81,4 +77,3 @@ typedef struct fsdp_comms_config {
 // others send messages. Every rank must call it. Destroy them before the device.
 fsdp_status fsdp_world_comms(fsdp_world *world, const fsdp_comms_config *config, fsdp_comms *comms,
                              fsdp_error *error);
-void fsdp_comms_destroy(fsdp_comms *comms);

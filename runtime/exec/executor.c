@@ -5,6 +5,7 @@
 #include "runtime/base/random.h"
 #include "runtime/exec/access_trace.h"
 #include "runtime/exec/device_config.h"
+#include "runtime/plan/layout/boxes.h"
 
 #include <math.h>
 #include <string.h>
@@ -25,6 +26,7 @@ struct fsdp_executor {
   fsdp_executor_config config;
   const fsdp_program *program;
   fsdp_view *views;       // of every operand of the program
+  fsdp_op_attrs *attrs;   // of every instruction, for this rank
   segment_list *segments; // by unit
   uint64_t *issued;       // by position: ticket of its most recent issue, 0: none
   bool *awaited;          // by position: another stream waits for it
@@ -48,11 +50,12 @@ static void report_view(fsdp_access_recorder *recorder, const fsdp_view *view) {
 
 static fsdp_kernel_call make_call(const fsdp_executor *self, const fsdp_instr *instr,
                                   const fsdp_view *views) {
+  int64_t position = instr - self->program->instrs;
   const segment_list *segments = instr->unit >= 0 ? &self->segments[instr->unit] : NULL;
   bool rounds = instr->op == FSDP_OP_ADAMW && segments && segments->count > 0;
   return (fsdp_kernel_call){
       .kind = instr->op,
-      .attrs = &instr->attrs,
+      .attrs = &self->attrs[position],
       .operands = views,
       .operand_count = instr->operand_count,
       .segments = rounds ? segments->segments : NULL,
@@ -80,7 +83,7 @@ static void run_op(fsdp_executor *self, const fsdp_instr *instr, const fsdp_view
 static void run_collective(fsdp_executor *self, const fsdp_work *work, const fsdp_view *views,
                            fsdp_access_recorder *recorder, const fsdp_stream_context *context) {
   const fsdp_instr *instr = &self->program->instrs[work->item];
-  fsdp_comm *comm = self->config.comms[instr->group];
+  fsdp_comm *comm = self->config.comms[instr->comm];
   fsdp_collective call = {
       .dtype = views[0].dtype,
       .input = views[0].data,
@@ -339,13 +342,19 @@ const fsdp_executor_config *fsdp_executor_config_of(const fsdp_executor *self) {
   return &self->config;
 }
 
-static void resolve_operands(fsdp_executor *self) {
+// What depends on the rank becomes an address or a number.
+static void resolve(fsdp_executor *self) {
   const fsdp_program *program = self->program;
-  int shard_rank = fsdp_mesh_coordinate(&program->mesh, FSDP_AXIS_FSDP, self->config.rank);
+  self->attrs = fsdp_alloc((size_t)program->instr_count * sizeof *self->attrs);
+  for (int i = 0; i < program->instr_count; i++) {
+    const fsdp_instr *instr = &program->instrs[i];
+    self->attrs[i] = instr->attrs;
+    self->attrs[i].first_index = fsdp_affine_at(&instr->first_index, &program->mesh, self->config.rank);
+  }
   self->views = fsdp_alloc_zeroed((size_t)program->operand_count, sizeof *self->views);
   for (int o = 0; o < program->operand_count; o++) {
     const fsdp_operand *operand = &program->operands[o];
-    int64_t offset = operand->offset_bytes + shard_rank * operand->rank_stride_bytes;
+    int64_t offset = fsdp_affine_at(&operand->offset, &program->mesh, self->config.rank);
     self->views[o] = (fsdp_view){
         .data = (unsigned char *)fsdp_executor_tensor(self, operand->tensor) + offset,
         .numel = operand->size_bytes / fsdp_dtype_bytes(operand->dtype),
@@ -357,12 +366,10 @@ static void resolve_operands(fsdp_executor *self) {
 
 static void make_segments(fsdp_executor *self, int unit) {
   const fsdp_plan *plan = self->config.plan;
-  int capacity = plan->units->units[unit].param_count;
-  fsdp_shard_run *runs = fsdp_alloc((size_t)capacity * sizeof *runs);
-  int shard_rank = fsdp_mesh_coordinate(&self->program->mesh, FSDP_AXIS_FSDP, self->config.rank);
   segment_list *list = &self->segments[unit];
-  list->segments = fsdp_alloc((size_t)capacity * sizeof *list->segments);
-  list->count = fsdp_units_shard_runs(plan->units, plan->graph, unit, shard_rank, runs);
+  fsdp_shard_run *runs =
+      fsdp_units_shard_runs(plan->units, plan->graph, unit, self->config.rank, &list->count);
+  list->segments = fsdp_alloc((size_t)(list->count + 1) * sizeof *list->segments);
   for (int i = 0; i < list->count; i++) {
     list->segments[i] = (fsdp_segment){
         .shard_offset = runs[i].shard_offset,
@@ -391,13 +398,24 @@ static void make_all_segments(fsdp_executor *self) {
   }
 }
 
+int fsdp_executor_groups(const fsdp_program *program, int rank, fsdp_comm_group groups[FSDP_COMMS_MAX]) {
+  _Static_assert(FSDP_PROGRAM_COMMS_MAX <= FSDP_COMMS_MAX, "a program has no more than a world makes");
+  for (int c = 0; c < program->comm_count; c++) {
+    fsdp_mesh_group group = fsdp_mesh_group_of(&program->mesh, program->comms[c].axes, rank);
+    groups[c] = (fsdp_comm_group){.color = group.color, .rank = group.rank, .size = group.size};
+  }
+  return program->comm_count;
+}
+
 static void check_collectives(const fsdp_executor *self) {
   for (int i = 0; i < self->program->instr_count; i++) {
     const fsdp_instr *instr = &self->program->instrs[i];
-    if (instr->kind < FSDP_INSTR_ALL_GATHER || instr->kind > FSDP_INSTR_ALL_REDUCE) continue;
-    const fsdp_comm *comm = self->config.comms[instr->group];
-    FSDP_CHECK(comm && comm->size == fsdp_mesh_group_size(&self->program->mesh, instr->group),
-               "instruction %d needs a communicator of group %d", i, (int)instr->group);
+    if (!fsdp_instr_is_collective(instr)) continue;
+    const fsdp_comm *comm = self->config.comms[instr->comm];
+    fsdp_axis_set axes = self->program->comms[instr->comm].axes;
+    fsdp_mesh_group group = fsdp_mesh_group_of(&self->program->mesh, axes, self->config.rank);
+    FSDP_CHECK(comm && comm->size == group.size && (comm->size == 1 || comm->rank == group.rank),
+               "instruction %d needs communicator %d", i, instr->comm);
   }
 }
 
@@ -431,7 +449,7 @@ fsdp_executor *fsdp_executor_create(const fsdp_executor_config *config) {
   }
   FSDP_CHECK(config->device->table->enqueues == (config->kernels != NULL), "kernels of the device's queues");
   check_collectives(self);
-  resolve_operands(self);
+  resolve(self);
   make_all_segments(self);
   self->issued = fsdp_alloc_zeroed((size_t)self->program->instr_count, sizeof *self->issued);
   self->awaited = fsdp_alloc((size_t)self->program->instr_count * sizeof *self->awaited);
@@ -464,5 +482,6 @@ void fsdp_executor_destroy(fsdp_executor *self) {
   free(self->issued);
   free(self->segments);
   free(self->views);
+  free(self->attrs);
   free(self);
 }

@@ -38,7 +38,7 @@ typedef struct fsdp_executor_config {
   int rank;
   fsdp_device *device;                // of at least the plan's arenas
   const fsdp_kernel_backend *kernels; // of the device's queues; NULL: it has none
-  fsdp_comm *comms[FSDP_GROUP_COUNT]; // may be NULL where the program has no collective of that group
+  fsdp_comm *comms[FSDP_COMMS_MAX];   // those of the program, by its index
   fsdp_executor_callbacks callbacks;
   uint64_t seed; // of stochastic rounding
   bool measure;  // record touched bytes (fsdp_executor_figures gives valley and peak)
@@ -54,6 +54,9 @@ typedef struct fsdp_figures {
   fsdp_measurement memory;     // zero unless config.measure
   fsdp_profile_report profile; // zero unless config.profile
 } fsdp_figures;
+
+// The groups of a rank that the program's communicators join, by its index; returns their number.
+int fsdp_executor_groups(const fsdp_program *program, int rank, fsdp_comm_group groups[FSDP_COMMS_MAX]);
 
 // Resolves every operand. `config` is copied; the state is what the arenas hold (fsdp_state_fill).
 fsdp_executor *fsdp_executor_create(const fsdp_executor_config *config);

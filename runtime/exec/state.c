@@ -5,6 +5,7 @@
 #include "runtime/base/progress.h"
 #include "runtime/base/random.h"
 #include "runtime/base/size.h"
+#include "runtime/plan/layout/boxes.h"
 
 #include <sched.h>
 #include <string.h>
@@ -165,40 +166,51 @@ static fsdp_status walk_run(const walk *self, int unit, const fsdp_shard_run *ru
   return FSDP_OK;
 }
 
+// The communicator of a unit's replicas, or NULL.
+static fsdp_comm *replica_comm(const fsdp_executor *executor, int unit) {
+  const fsdp_executor_config *config = fsdp_executor_config_of(executor);
+  int comm = fsdp_program_comm_find(config->plan->program, config->plan->units->units[unit].replica_axes,
+                                    FSDP_STREAM_REDUCE);
+  return comm < 0 ? NULL : config->comms[comm];
+}
+
 // Elements of a shard that each replica loads on its own, in the order of replicas; what is left over after
 // the last is loaded by all.
 static int64_t slice_of(const fsdp_executor *executor, int unit) {
   const fsdp_executor_config *config = fsdp_executor_config_of(executor);
-  int64_t replicas = config->plan->program->mesh.size[FSDP_AXIS_DATA];
+  const fsdp_unit *u = &config->plan->units->units[unit];
   bool direct = config->device->table == fsdp_device_cpu();
-  if (!direct || replicas == 1 || !config->comms[FSDP_GROUP_REPLICA]) return 0;
-  return config->plan->units->units[unit].shard_numel / (replicas * FSDP_UNIT_ALIGN_ELEMS) *
-         FSDP_UNIT_ALIGN_ELEMS;
+  if (!direct || u->replica_count == 1 || !replica_comm(executor, unit)) return 0;
+  return u->shard_numel / ((int64_t)u->replica_count * FSDP_UNIT_ALIGN_ELEMS) * FSDP_UNIT_ALIGN_ELEMS;
 }
 
-// The part of a run in [low, high) of the shard.
-static fsdp_status walk_clipped(const walk *self, int unit, const fsdp_shard_run *run, const shard *data,
-                                const shard *copy, int64_t low, int64_t high) {
-  int64_t begin = fsdp_max_i64(low, run->shard_offset);
-  int64_t end = fsdp_min_i64(high, run->shard_offset + run->numel);
-  if (begin >= end) return FSDP_OK;
-  fsdp_shard_run clipped = *run;
-  clipped.shard_offset = begin;
-  clipped.element_index += begin - run->shard_offset;
-  clipped.numel = end - begin;
-  return walk_run(self, unit, &clipped, data, copy);
-}
-
-// What this replica loads of a run: its slice, and what no slice holds.
-static fsdp_status walk_slice(const walk *self, int unit, const fsdp_shard_run *run, const shard *data,
-                              const shard *copy) {
+// Elements [first, first + elems) of the shard.
+static fsdp_status walk_range(const walk *self, int unit, const shard *data, const shard *copy, int64_t first,
+                              int64_t elems) {
   const fsdp_executor_config *config = fsdp_executor_config_of(self->executor);
-  const fsdp_mesh *mesh = &config->plan->program->mesh;
-  int64_t slice = slice_of(self->executor, unit);
-  int64_t first = slice * fsdp_mesh_coordinate(mesh, FSDP_AXIS_DATA, config->rank);
-  fsdp_status status = walk_clipped(self, unit, run, data, copy, first, first + slice);
+  const fsdp_plan *plan = config->plan;
+  int64_t begin = fsdp_units_shard_begin(plan->units, unit, config->rank);
+  int count = 0;
+  fsdp_shard_run *runs = fsdp_units_runs(plan->units, plan->graph, unit, begin + first, elems, &count);
+  fsdp_status status = FSDP_OK;
+  for (int i = 0; i < count && status == FSDP_OK; i++) {
+    runs[i].shard_offset += first;
+    status = walk_run(self, unit, &runs[i], data, copy);
+  }
+  free(runs);
+  return status;
+}
+
+// What this replica loads of a shard: its slice, and what no slice holds.
+static fsdp_status walk_slice(const walk *self, int unit, const shard *data, const shard *copy) {
+  const fsdp_executor_config *config = fsdp_executor_config_of(self->executor);
+  const fsdp_units *units = config->plan->units;
+  const fsdp_unit *u = &units->units[unit];
+  int64_t slice = slice_of(self->executor, unit), rest = slice * u->replica_count;
+  int replica = fsdp_mesh_group_of(&units->mesh, u->replica_axes, config->rank).rank;
+  fsdp_status status = walk_range(self, unit, data, copy, slice * replica, slice);
   if (status != FSDP_OK) return status;
-  return walk_clipped(self, unit, run, data, copy, slice * mesh->size[FSDP_AXIS_DATA], data->elems);
+  return walk_range(self, unit, data, copy, rest, data->elems - rest);
 }
 
 static fsdp_status walk_unit(const walk *self, int unit) {
@@ -215,17 +227,8 @@ static fsdp_status walk_unit(const walk *self, int unit) {
     clear(&copy);
   }
   if (!self->callback && !self->draws) return FSDP_OK;
-  int capacity = plan->units->units[unit].param_count;
-  fsdp_shard_run *runs = fsdp_alloc((size_t)capacity * sizeof *runs);
-  int shard_rank = fsdp_mesh_coordinate(&plan->program->mesh, FSDP_AXIS_FSDP, config->rank);
-  int count = fsdp_units_shard_runs(plan->units, plan->graph, unit, shard_rank, runs);
-  fsdp_status status = FSDP_OK;
-  for (int i = 0; i < count && status == FSDP_OK; i++) {
-    status = self->sliced ? walk_slice(self, unit, &runs[i], &data, &copy)
-                          : walk_run(self, unit, &runs[i], &data, &copy);
-  }
-  free(runs);
-  return status;
+  return self->sliced ? walk_slice(self, unit, &data, &copy)
+                      : walk_range(self, unit, &data, &copy, 0, data.elems);
 }
 
 static fsdp_status walk_all(walk *self) {
@@ -333,13 +336,13 @@ static void refresh_copy(const shard *data, const shard *copy, const staging *s)
 void fsdp_state_exchange(fsdp_executor *executor, fsdp_state_part part) {
   const fsdp_executor_config *config = fsdp_executor_config_of(executor);
   const fsdp_plan *plan = config->plan;
-  fsdp_comm *comm = config->comms[FSDP_GROUP_REPLICA];
   staging staged = staging_create(config->device, true);
   for (int u = 0; u < plan->units->count; u++) {
     const fsdp_unit_state *state = &plan->unit_state[u];
     shard data = shard_of(executor, u, tensor_of(state, part), fsdp_state_dtype(plan, part));
     int64_t slice = slice_of(executor, u);
     if (!data.data || slice == 0) continue;
+    fsdp_comm *comm = replica_comm(executor, u);
     unsigned char *own = data.data + comm->rank * slice * fsdp_dtype_bytes(data.dtype);
     fsdp_collective call = {.dtype = data.dtype, .input = own, .output = data.data, .elems = slice};
     comm->table->all_gather(comm, &call);

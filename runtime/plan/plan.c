@@ -1,6 +1,7 @@
 #include "runtime/plan/plan.h"
 
 #include "runtime/base/check.h"
+#include "runtime/plan/layout/placement.h"
 #include "runtime/plan/proof/poison.h"
 #include "runtime/plan/proof/verify.h"
 #include "runtime/plan/proof/waits.h"
@@ -25,11 +26,7 @@ const fsdp_target *fsdp_target_cuda(void) {
 
 int64_t fsdp_plan_reserve_bytes(const fsdp_plan *plan) {
   const fsdp_target *target = plan->config.target;
-  int64_t bytes = target->reserve_bytes;
-  for (int g = 0; g < FSDP_GROUP_COUNT; g++) {
-    if (fsdp_mesh_group_size(&plan->config.mesh, (fsdp_group)g) > 1) bytes += target->comm_reserve_bytes;
-  }
-  return bytes;
+  return target->reserve_bytes + plan->program->comm_count * target->comm_reserve_bytes;
 }
 
 const char *fsdp_strategy_name(fsdp_strategy strategy) {
@@ -41,7 +38,8 @@ const char *fsdp_strategy_name(fsdp_strategy strategy) {
 // does both.
 static void count_traffic(fsdp_traffic *traffic, const fsdp_program *program, const fsdp_instr *instr) {
   const fsdp_operand *operands = &program->operands[instr->first_operand];
-  int64_t ranks = fsdp_mesh_group_size(&program->mesh, instr->group);
+  if (!fsdp_instr_is_collective(instr)) return;
+  int64_t ranks = fsdp_program_comm_size(program, instr);
   switch (instr->kind) {
   case FSDP_INSTR_ALL_GATHER:
     traffic->all_gather_bytes += operands[0].size_bytes * (ranks - 1);
@@ -50,7 +48,7 @@ static void count_traffic(fsdp_traffic *traffic, const fsdp_program *program, co
     traffic->reduce_scatter_bytes += operands[1].size_bytes * (ranks - 1);
     break;
   case FSDP_INSTR_ALL_REDUCE:
-    *(instr->group == FSDP_GROUP_WORLD ? &traffic->scalar_bytes : &traffic->all_reduce_bytes) +=
+    *(instr->unit < 0 ? &traffic->scalar_bytes : &traffic->all_reduce_bytes) +=
         2 * operands[0].size_bytes * (ranks - 1) / ranks;
     break;
   default:
@@ -78,8 +76,9 @@ static void release(fsdp_plan *plan) {
 }
 
 static fsdp_status check_config(const fsdp_plan_config *c, fsdp_error *error) {
-  int replicas = c->mesh.size[FSDP_AXIS_DATA], shards = c->mesh.size[FSDP_AXIS_FSDP];
-  FSDP_CHECK(replicas >= 1 && shards >= 1, "mesh data=%d, fsdp=%d", replicas, shards);
+  int replicas = fsdp_mesh_size(&c->mesh, FSDP_AXIS_DATA), shards = fsdp_mesh_size(&c->mesh, FSDP_AXIS_FSDP);
+  FSDP_CHECK(replicas * shards == fsdp_mesh_ranks(&c->mesh),
+             "the step has no use for axes but data and fsdp");
   FSDP_CHECK(c->batch >= 1 && c->seq >= 1 && c->accumulation >= 1 && c->prefetch >= 0, "sizes");
   if ((c->strategy == FSDP_FULL || c->strategy == FSDP_GRAD_OP) && replicas != 1)
     return fsdp_fail(
@@ -118,7 +117,6 @@ static fsdp_status check_params(const fsdp_graph *graph, fsdp_error *error) {
 static void make_program(fsdp_plan *plan) {
   const fsdp_plan_config *c = &plan->config;
   const fsdp_schedule_config config = {.strategy = c->strategy,
-                                       .mesh = c->mesh,
                                        .accumulation = c->accumulation,
                                        .prefetch = c->prefetch,
                                        .cpu_offload = c->cpu_offload,
@@ -150,8 +148,9 @@ static fsdp_status plan_program(fsdp_plan *plan, fsdp_error *error) {
   const fsdp_plan_config *c = &plan->config;
   plan->graph = fsdp_model_graph(&c->model, c->batch, c->seq);
   fsdp_status status = check_params(plan->graph, error);
-  if (!status)
-    status = fsdp_units_create(plan->graph, &c->wrap, c->mesh.size[FSDP_AXIS_FSDP], &plan->units, error);
+  if (status) return status;
+  fsdp_placement_write(plan->graph, &c->mesh);
+  status = fsdp_units_create(plan->graph, &c->wrap, &c->mesh, &plan->units, error);
   if (status) return status;
   make_program(plan);
   fsdp_program_lifetimes(plan->program);

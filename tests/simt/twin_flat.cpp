@@ -33,7 +33,9 @@ void movements(fsdp_dtype from, fsdp_dtype to, int64_t P) {
 }
 
 void sums(fsdp_op_kind kind, fsdp_dtype dtype, int64_t P, bool updates, bool workspace) {
-  twin_case c = twin_of(kind, fsdp_op_attrs(), FSDP_F32);
+  fsdp_op_attrs attrs = {};
+  attrs.norm_weight = 0.25f;
+  twin_case c = twin_of(kind, attrs, FSDP_F32);
   c.name += std::string(" of ") + fsdp_dtype_name(dtype) + " P" + std::to_string(P) +
             (updates ? " update" : "") + (workspace ? " two stages" : "");
   twin_input(&c, dtype, P);
@@ -55,7 +57,6 @@ void fills() {
 void clips(float max_norm, float sum, float limit) {
   fsdp_op_attrs attrs = {};
   attrs.max_norm = max_norm;
-  attrs.norm_scale = 0.25f;
   attrs.norm_limit = limit;
   twin_case c = twin_of(FSDP_OP_CLIP_FACTOR, attrs, FSDP_F32);
   c.name +=

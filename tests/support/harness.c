@@ -7,6 +7,7 @@
 #include "runtime/comm/comm_nccl.h"
 #include "runtime/exec/device_config.h"
 #include "runtime/exec/state.h"
+#include "runtime/plan/layout/boxes.h"
 #include "tests/support/models.h"
 
 #include <math.h>
@@ -47,7 +48,7 @@ fsdp_plan_config harness_small_plan(int ranks) {
       .seq = 12,
       .accumulation = 1,
       .strategy = FSDP_FULL,
-      .mesh = {{1, ranks}},
+      .mesh = fsdp_mesh_of(1, ranks),
       .wrap = {.kind = FSDP_WRAP_BLOCK},
       .prefetch = 1,
       .grad_clip = 1.0f,
@@ -146,10 +147,8 @@ static void observe(void *context, const fsdp_instr *instr, const fsdp_view *ope
   // A unit is updated once a step, always on the same stream.
   if (run->updates[instr->unit]++ != run->config->gradient_step) return;
   if (fsdp_mesh_coordinate(mesh, FSDP_AXIS_DATA, run->rank) != 0) return;
-  fsdp_shard_run runs[256];
-  FSDP_CHECK(plan->units->units[instr->unit].param_count <= 256, "too many parameters in a unit");
-  int shard_rank = fsdp_mesh_coordinate(mesh, FSDP_AXIS_FSDP, run->rank);
-  int count = fsdp_units_shard_runs(plan->units, plan->graph, instr->unit, shard_rank, runs);
+  int count;
+  fsdp_shard_run *runs = fsdp_units_shard_runs(plan->units, plan->graph, instr->unit, run->rank, &count);
   void *copy;
   const void *gradient = read_operand(run, &operands[0], &copy);
   for (int i = 0; i < count; i++) {
@@ -159,6 +158,7 @@ static void observe(void *context, const fsdp_instr *instr, const fsdp_view *ope
     }
   }
   free(copy);
+  free(runs);
 }
 
 static fsdp_status draw(void *context, const fsdp_state_range *range, void *values, fsdp_error *error) {
@@ -231,14 +231,16 @@ static void *run_rank(void *argument) {
   FSDP_CHECK(status == FSDP_OK, "%s", error.message);
   config.device = run->device;
   config.kernels = run->table->enqueues ? fsdp_cuda_backend() : NULL;
-  for (int g = 0; g < FSDP_GROUP_COUNT; g++) {
-    config.comms[g] = run->table->enqueues ? fsdp_cuda_comm_self()
-                                           : fsdp_inproc_comm(run->inproc, (fsdp_group)g, run->rank);
+  fsdp_comms comms = {.count = plan->program->comm_count};
+  for (int c = 0; c < comms.count; c++) {
+    comms.comm[c] =
+        run->table->enqueues ? fsdp_cuda_comm_self() : fsdp_inproc_comm(run->inproc, c, run->rank);
+    config.comms[c] = comms.comm[c];
   }
   fsdp_executor *executor = fsdp_executor_create(&config);
   train(run, executor);
   fsdp_executor_destroy(executor);
-  for (int g = 0; g < FSDP_GROUP_COUNT; g++) fsdp_comm_destroy(config.comms[g]);
+  fsdp_comms_destroy(&comms);
   run->table->destroy(config.device);
   return NULL;
 }
@@ -294,6 +296,15 @@ static void compare_ranks(harness_result *result, const rank_run *runs, int rank
   }
 }
 
+fsdp_inproc *harness_inproc(const fsdp_plan *plan) {
+  int ranks = fsdp_mesh_ranks(&plan->program->mesh), count = plan->program->comm_count;
+  fsdp_comm_group *groups = fsdp_alloc((size_t)(ranks * count + FSDP_COMMS_MAX) * sizeof *groups);
+  for (int r = 0; r < ranks; r++) fsdp_executor_groups(plan->program, r, &groups[r * count]);
+  fsdp_inproc *inproc = fsdp_inproc_create(groups, count, ranks);
+  free(groups);
+  return inproc;
+}
+
 harness_result *harness_train(const harness_config *config) {
   harness_result *result = fsdp_alloc_zeroed(1, sizeof *result);
   fsdp_error error;
@@ -310,7 +321,7 @@ harness_result *harness_train(const harness_config *config) {
   result->parameters = make_tensors(result->plan->graph);
   if (config->gradient_step >= 0) result->gradients = make_tensors(result->plan->graph);
   int ranks = fsdp_mesh_ranks(&config->plan.mesh);
-  if (plan.check && plan.mesh.size[FSDP_AXIS_DATA] > 1) {
+  if (plan.check && fsdp_mesh_size(&plan.mesh, FSDP_AXIS_DATA) > 1) {
     size_t digests = (size_t)ranks * (size_t)fsdp_plan_digest_count(result->plan);
     result->digests = fsdp_alloc_zeroed(digests, sizeof *result->digests);
   }
@@ -319,7 +330,7 @@ harness_result *harness_train(const harness_config *config) {
     fsdp_status status = fsdp_weights_open(config->weights, result->plan->graph, &weights, &error);
     FSDP_CHECK(status == FSDP_OK, "%s", error.message);
   }
-  fsdp_inproc *inproc = fsdp_inproc_create(&config->plan.mesh);
+  fsdp_inproc *inproc = harness_inproc(result->plan);
   rank_run *runs = start_ranks(config, result, inproc, weights);
   for (int r = 0; r < ranks; r++) pthread_join(runs[r].thread, NULL);
   compare_ranks(result, runs, ranks);

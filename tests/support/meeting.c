@@ -17,11 +17,11 @@ typedef struct world {
   const fsdp_program *program;
   issue *issues;
   int issue_count, ranks;
-  bool *is_done;                             // by rank and issue
-  int next[RANKS_MAX][FSDP_STREAM_COUNT];    // the stream's first issue that has not started
-  int running[RANKS_MAX][FSDP_STREAM_COUNT]; // a collective that has joined its queue, or -1
-  int *queue[RANKS_MAX][FSDP_GROUP_COUNT];   // of issues
-  int queued[RANKS_MAX][FSDP_GROUP_COUNT], left[RANKS_MAX][FSDP_GROUP_COUNT];
+  bool *is_done;                                 // by rank and issue
+  int next[RANKS_MAX][FSDP_STREAM_COUNT];        // the stream's first issue that has not started
+  int running[RANKS_MAX][FSDP_STREAM_COUNT];     // a collective that has joined its queue, or -1
+  int *queue[RANKS_MAX][FSDP_PROGRAM_COMMS_MAX]; // of issues
+  int queued[RANKS_MAX][FSDP_PROGRAM_COMMS_MAX], left[RANKS_MAX][FSDP_PROGRAM_COMMS_MAX];
 } world;
 
 static bool is_collective(const fsdp_instr *instr) {
@@ -29,10 +29,15 @@ static bool is_collective(const fsdp_instr *instr) {
          instr->kind == FSDP_INSTR_ALL_REDUCE;
 }
 
-static bool are_members(const fsdp_program *program, int group, int rank, int other) {
-  int shards = program->mesh.size[FSDP_AXIS_FSDP];
-  if (group == FSDP_GROUP_WORLD) return true;
-  return group == FSDP_GROUP_REPLICA ? rank % shards == other % shards : rank / shards == other / shards;
+// Ranks of a group differ in its axes alone.
+static bool are_members(const fsdp_program *program, int comm, int rank, int other) {
+  const fsdp_mesh *mesh = &program->mesh;
+  for (int a = mesh->count - 1; a >= 0; a--) {
+    int size = mesh->axes[a].size;
+    if (rank % size != other % size && !(program->comms[comm].axes >> a & 1)) return false;
+    rank /= size, other /= size;
+  }
+  return true;
 }
 
 // ---- Issues
@@ -54,7 +59,7 @@ static void issue_section(world *w, const fsdp_section *section, int *recent) {
 static world *world_create(const fsdp_program *program) {
   world *w = fsdp_alloc_zeroed(1, sizeof *w);
   w->program = program;
-  w->ranks = program->mesh.size[FSDP_AXIS_DATA] * program->mesh.size[FSDP_AXIS_FSDP];
+  w->ranks = fsdp_mesh_ranks(&program->mesh);
   FSDP_CHECK(w->ranks <= RANKS_MAX, "%d ranks", w->ranks);
   size_t room = 2 * (size_t)program->instr_count;
   w->issues = fsdp_alloc(room * sizeof *w->issues);
@@ -66,7 +71,7 @@ static world *world_create(const fsdp_program *program) {
   w->is_done = fsdp_alloc_zeroed((size_t)w->ranks * room, sizeof *w->is_done);
   for (int rank = 0; rank < w->ranks; rank++) {
     for (int s = 0; s < FSDP_STREAM_COUNT; s++) w->running[rank][s] = -1;
-    for (int g = 0; g < FSDP_GROUP_COUNT; g++)
+    for (int g = 0; g < program->comm_count; g++)
       w->queue[rank][g] = fsdp_alloc(room * sizeof *w->queue[rank][g]);
   }
   return w;
@@ -75,7 +80,7 @@ static world *world_create(const fsdp_program *program) {
 static void world_destroy(world *w) {
   for (int e = 0; e < w->issue_count; e++) free(w->issues[e].awaited);
   for (int rank = 0; rank < w->ranks; rank++)
-    for (int g = 0; g < FSDP_GROUP_COUNT; g++) free(w->queue[rank][g]);
+    for (int g = 0; g < w->program->comm_count; g++) free(w->queue[rank][g]);
   free(w->issues);
   free(w->is_done);
   free(w);
@@ -105,7 +110,7 @@ static bool advance(world *w, int rank, int stream) {
   const fsdp_instr *instr = &w->program->instrs[w->issues[e].position];
   if (is_collective(instr)) {
     w->running[rank][stream] = e;
-    w->queue[rank][instr->group][w->queued[rank][instr->group]++] = e;
+    w->queue[rank][instr->comm][w->queued[rank][instr->comm]++] = e;
   } else {
     finish(w, rank, e);
   }
@@ -159,7 +164,7 @@ meeting meet(const fsdp_program *program, random_source *random) {
       progress = advance(w, k / FSDP_STREAM_COUNT, k % FSDP_STREAM_COUNT);
     }
     for (int rank = 0; rank < w->ranks; rank++)
-      for (int group = 0; group < FSDP_GROUP_COUNT; group++)
+      for (int group = 0; group < program->comm_count; group++)
         if (!join_members(w, rank, group, &progress)) result = MEETING_MISMATCH;
   }
   if (result == MEETING_COMPLETE && !everything_is_done(w)) result = MEETING_STUCK;

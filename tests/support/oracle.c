@@ -17,15 +17,19 @@ struct oracle {
 #define RANKS_MAX 64
 
 static int rank_count(const fsdp_program *program) {
-  int ranks = program->mesh.size[FSDP_AXIS_DATA] * program->mesh.size[FSDP_AXIS_FSDP];
+  int ranks = 1;
+  for (int a = 0; a < program->mesh.count; a++) ranks *= program->mesh.axes[a].size;
   FSDP_CHECK(ranks <= RANKS_MAX, "%d ranks", ranks);
   return ranks;
 }
 
 static int64_t first_byte(const fsdp_program *program, const fsdp_operand *operand, int rank) {
-  int shard = rank % program->mesh.size[FSDP_AXIS_FSDP];
-  return program->tensors[operand->tensor].address + operand->offset_bytes +
-         shard * operand->rank_stride_bytes;
+  int64_t first = program->tensors[operand->tensor].address + operand->offset.base;
+  for (int a = program->mesh.count - 1; a >= 0; a--) {
+    first += rank % program->mesh.axes[a].size * operand->offset.stride[a];
+    rank /= program->mesh.axes[a].size;
+  }
+  return first;
 }
 
 static void byte_range(const fsdp_program *program, const fsdp_operand *operand, int rank, int64_t *low,
@@ -36,9 +40,12 @@ static void byte_range(const fsdp_program *program, const fsdp_operand *operand,
 
 // Whether two ranks belong to one group of an instruction.
 static bool same_group(const fsdp_program *program, const fsdp_instr *instr, int rank, int other) {
-  int f = program->mesh.size[FSDP_AXIS_FSDP];
-  if (instr->group == FSDP_GROUP_REPLICA) return rank % f == other % f;
-  return instr->group == FSDP_GROUP_WORLD || rank / f == other / f;
+  for (int a = program->mesh.count - 1; a >= 0; a--) {
+    int size = program->mesh.axes[a].size;
+    if (rank % size != other % size && !(program->comms[instr->comm].axes >> a & 1)) return false;
+    rank /= size, other /= size;
+  }
+  return true;
 }
 
 // ---- Order of sections
@@ -350,10 +357,8 @@ bool oracle_finds_bad_operands(const fsdp_program *program) {
 
 bool oracle_finds_shared_communicator(const fsdp_program *program) {
   for (int i = 0; i < program->instr_count; i++) {
-    for (int j = 0; j < i; j++) {
-      const fsdp_instr *a = &program->instrs[i], *b = &program->instrs[j];
-      if (is_collective(a) && is_collective(b) && a->group == b->group && a->stream != b->stream) return true;
-    }
+    const fsdp_instr *instr = &program->instrs[i];
+    if (is_collective(instr) && program->comms[instr->comm].stream != instr->stream) return true;
   }
   return false;
 }

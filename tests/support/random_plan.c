@@ -65,20 +65,20 @@ fsdp_plan_config random_plan_config(random_source *random) {
                              .poison = random_int(random, 0, 3) == 0,
                              .target = random_int(random, 0, 1) ? &gpu_target : fsdp_target_cpu()};
   int shards = random_int(random, 1, 9), replicas = random_int(random, 1, 4);
-  config.mesh.size[FSDP_AXIS_FSDP] = config.strategy == FSDP_NO ? 1 : shards;
-  config.mesh.size[FSDP_AXIS_DATA] =
-      config.strategy == FSDP_NO || config.strategy == FSDP_HYBRID ? replicas : 1;
+  bool replicated = config.strategy == FSDP_NO || config.strategy == FSDP_HYBRID;
+  config.mesh = fsdp_mesh_of(replicated ? replicas : 1, config.strategy == FSDP_NO ? 1 : shards);
   config.check = random_int(random, 0, 1);
   return config;
 }
 
 void describe_plan_config(const fsdp_plan_config *c, char *out, size_t out_bytes) {
+  char mesh[FSDP_MESH_TEXT_BYTES];
   snprintf(
       out, out_bytes,
-      "%s %dx%d V=%lld C=%lld I=%lld L=%lld H=%lld K=%lld D=%lld tied=%d B=%lld T=%lld "
+      "%s %s V=%lld C=%lld I=%lld L=%lld H=%lld K=%lld D=%lld tied=%d B=%lld T=%lld "
       "accumulation=%d(%s) wrap=%d "
       "(%lld %s) offload=%d recompute=%d prefetch=%d %s/%s/%s/%s clip=%g evaluation=%d check=%d poison=%d %s",
-      fsdp_strategy_name(c->strategy), c->mesh.size[0], c->mesh.size[1], (long long)c->model.vocab_size,
+      fsdp_strategy_name(c->strategy), fsdp_mesh_print(&c->mesh, ",", mesh), (long long)c->model.vocab_size,
       (long long)c->model.hidden_size, (long long)c->model.intermediate_size, (long long)c->model.num_layers,
       (long long)c->model.num_heads, (long long)c->model.num_kv_heads, (long long)c->model.head_dim,
       c->model.tie_word_embeddings, (long long)c->batch, (long long)c->seq, c->accumulation,

@@ -19,15 +19,20 @@ typedef struct generator {
   int made;
 } generator;
 
+// Slots of a tensor: ranks of a group over fsdp.
+static int shard_count(const generator *g) {
+  return fsdp_mesh_size(&g->program->mesh, FSDP_AXIS_FSDP);
+}
+
 static int make_tensor(generator *g, fsdp_lifetime lifetime) {
-  int words = 512 / 4 / g->program->mesh.size[FSDP_AXIS_FSDP]; // the oracle looks at each byte
+  int words = 512 / 4 / shard_count(g); // the oracle looks at each byte
   int slot_bytes = 4 * random_int(g->random, 1, random_int(g->random, 0, 3) == 0 && words > 8 ? 8 : words);
   fsdp_tensor tensor = {.space = random_int(g->random, 0, 3) == 0 ? FSDP_SPACE_HOST : FSDP_SPACE_DEVICE,
                         .category = (fsdp_category)random_int(g->random, 0, FSDP_CATEGORY_COUNT - 1),
                         .lifetime = lifetime,
                         .unit = random_int(g->random, -1, 3),
                         .module = random_int(g->random, -1, 5),
-                        .bytes = (int64_t)slot_bytes * g->program->mesh.size[FSDP_AXIS_FSDP]};
+                        .bytes = (int64_t)slot_bytes * shard_count(g)};
   snprintf(tensor.name, sizeof tensor.name, "t%d", g->made++);
   return fsdp_program_tensor(g->program, &tensor);
 }
@@ -39,8 +44,8 @@ static fsdp_operand whole_of(const generator *g, int tensor, fsdp_access access)
 
 static fsdp_operand slot_of(const generator *g, int tensor, fsdp_access access) {
   fsdp_operand operand = whole_of(g, tensor, access);
-  operand.size_bytes /= g->program->mesh.size[FSDP_AXIS_FSDP];
-  operand.rank_stride_bytes = operand.size_bytes;
+  operand.size_bytes /= shard_count(g);
+  operand.offset.stride[fsdp_mesh_find(&g->program->mesh, FSDP_AXIS_FSDP)] = operand.size_bytes;
   return operand;
 }
 
@@ -49,16 +54,18 @@ static fsdp_operand some_of(generator *g, int tensor, fsdp_access access) {
   fsdp_operand operand = shape == 0 ? slot_of(g, tensor, access) : whole_of(g, tensor, access);
   if (shape == 1) {
     int words = (int)(operand.size_bytes / 4), first = random_int(g->random, 0, words - 1);
-    operand.offset_bytes = 4 * first;
+    operand.offset.base = 4 * first;
     operand.size_bytes = 4 * random_int(g->random, 1, words - first);
   }
   return operand;
 }
 
 // A collective or a copy of two operands.
-static void emit_move(generator *g, fsdp_instr_kind kind, fsdp_stream stream, fsdp_group group,
+static void emit_move(generator *g, fsdp_instr_kind kind, fsdp_stream stream, const char *axes,
                       const fsdp_operand *operands, int count) {
-  fsdp_instr instr = {.kind = kind, .stream = stream, .group = group, .unit = -1, .module = -1, .policy = -1};
+  fsdp_instr instr = {.kind = kind, .stream = stream, .unit = -1, .module = -1, .policy = -1};
+  if (fsdp_instr_is_collective(&instr))
+    instr.comm = fsdp_program_comm_add(g->program, fsdp_mesh_axes(&g->program->mesh, axes), stream);
   fsdp_program_instr(g->program, &instr, operands, count);
 }
 
@@ -93,21 +100,20 @@ static void fill(generator *g, int tensor) {
     emit(g, operands, 1);
     operands[0] = slot_of(g, tensor, FSDP_READ);
     operands[1] = whole_of(g, tensor, FSDP_WRITE);
-    emit_move(g, FSDP_INSTR_ALL_GATHER, FSDP_STREAM_GATHER, FSDP_GROUP_GATHER, operands, 2);
+    emit_move(g, FSDP_INSTR_ALL_GATHER, FSDP_STREAM_GATHER, FSDP_AXIS_FSDP, operands, 2);
     break;
   case 1: // slot by slot, in any order
-    for (int i = 0, n = g->program->mesh.size[FSDP_AXIS_FSDP], first = random_int(g->random, 0, n - 1); i < n;
-         i++) {
+    for (int i = 0, n = shard_count(g), first = random_int(g->random, 0, n - 1); i < n; i++) {
       operands[0] = slot_of(g, tensor, FSDP_WRITE);
-      operands[0].rank_stride_bytes = 0;
-      operands[0].offset_bytes = (i + first) % n * operands[0].size_bytes;
+      operands[0].offset = (fsdp_affine){0};
+      operands[0].offset.base = (i + first) % n * operands[0].size_bytes;
       emit(g, operands, 1);
     }
     break;
   case 2: // piece by piece
     for (int64_t begin = 0, bytes = g->program->tensors[tensor].bytes; begin < bytes;) {
       operands[0] = whole_of(g, tensor, FSDP_WRITE);
-      operands[0].offset_bytes = begin;
+      operands[0].offset.base = begin;
       operands[0].size_bytes = 4 * (int64_t)random_int(g->random, 1, 64);
       if (begin + operands[0].size_bytes > bytes) operands[0].size_bytes = bytes - begin;
       begin += operands[0].size_bytes;
@@ -133,17 +139,16 @@ static void reduce(generator *g) {
   if (tensor < 0) return;
   fsdp_operand operands[2] = {whole_of(g, tensor, FSDP_UPDATE)};
   if (random_int(g->random, 0, 2) == 0) {
-    emit_move(g, FSDP_INSTR_ALL_REDUCE, FSDP_STREAM_REDUCE, FSDP_GROUP_WORLD, operands, 1);
+    emit_move(g, FSDP_INSTR_ALL_REDUCE, FSDP_STREAM_REDUCE, "data,fsdp", operands, 1);
     return;
   }
   operands[0].access = FSDP_READ;
   operands[1] = slot_of(g, tensor, FSDP_WRITE);
   if (random_int(g->random, 0, 1)) {
-    operands[1].rank_stride_bytes = 0;
-    operands[1].offset_bytes =
-        operands[1].size_bytes * random_int(g->random, 0, g->program->mesh.size[FSDP_AXIS_FSDP] - 1);
+    operands[1].offset = (fsdp_affine){0};
+    operands[1].offset.base = operands[1].size_bytes * random_int(g->random, 0, shard_count(g) - 1);
   }
-  emit_move(g, FSDP_INSTR_REDUCE_SCATTER, FSDP_STREAM_REDUCE, FSDP_GROUP_REDUCE, operands, 2);
+  emit_move(g, FSDP_INSTR_REDUCE_SCATTER, FSDP_STREAM_REDUCE, FSDP_AXIS_FSDP, operands, 2);
 }
 
 // Copies a filled tensor's own slot over another's in the other memory, as far as both reach.
@@ -157,7 +162,7 @@ static void copy_over(generator *g) {
   operands[0].size_bytes = operands[1].size_bytes;
   bool down = g->program->tensors[to].space == FSDP_SPACE_HOST;
   emit_move(g, down ? FSDP_INSTR_COPY_DOWN : FSDP_INSTR_COPY_UP,
-            down ? FSDP_STREAM_COPY_DOWN : FSDP_STREAM_COPY_UP, FSDP_GROUP_GATHER, operands, 2);
+            down ? FSDP_STREAM_COPY_DOWN : FSDP_STREAM_COPY_UP, FSDP_AXIS_FSDP, operands, 2);
 }
 
 static void forget_filled(generator *g, int index) {
@@ -200,9 +205,8 @@ static void generate_section(generator *g, fsdp_section_kind kind) {
 
 fsdp_program *random_program(random_source *random) {
   generator g = {.random = random, .program = fsdp_program_create()};
-  g.program->mesh.size[FSDP_AXIS_FSDP] = random_int(random, 1, random_int(random, 0, 1) ? 4 : 16);
-  g.program->mesh.size[FSDP_AXIS_DATA] =
-      random_int(random, 1, 16 / g.program->mesh.size[FSDP_AXIS_FSDP] > 2 ? 2 : 1);
+  int shards = random_int(random, 1, random_int(random, 0, 1) ? 4 : 16);
+  g.program->mesh = fsdp_mesh_of(random_int(random, 1, 16 / shards > 2 ? 2 : 1), shards);
   g.program->accumulation = random_int(random, 1, 5);
   for (int i = random_int(random, 0, 4); i > 0; i--)
     g.filled[g.filled_count++] = make_tensor(&g, FSDP_LIVE_ALWAYS);

@@ -2,6 +2,7 @@
 
 #include "runtime/base/check.h"
 #include "runtime/base/size.h"
+#include "runtime/plan/layout/placement.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -99,6 +100,24 @@ static fsdp_status apply_policy(const fsdp_graph *graph, const fsdp_wrap_policy 
   return status;
 }
 
+// Takes the axes of a unit from its parameters, which must agree; an empty unit lies over no axis.
+static void find_axes(fsdp_units *units, const fsdp_graph *graph, int unit) {
+  fsdp_unit *u = &units->units[unit];
+  fsdp_axis_set taken = 0;
+  for (int p = 0, seen = 0; p < graph->param_count; p++) {
+    if (units->unit_of_param[p] != unit) continue;
+    const fsdp_placement *placement = &graph->values[graph->params[p].value].placement;
+    FSDP_CHECK(!seen++ || u->shard_axes == placement->flat, "parameters of unit '%s' lie over several axes",
+               u->path);
+    u->shard_axes = placement->flat;
+    taken = fsdp_placement_axes(placement);
+  }
+  u->replica_axes = fsdp_mesh_all_axes(&units->mesh) & ~taken;
+  u->shard_count = fsdp_mesh_group_size(&units->mesh, u->shard_axes);
+  u->replica_count = fsdp_mesh_group_size(&units->mesh, u->replica_axes);
+  u->norm_weight = 1.0f / (float)u->replica_count;
+}
+
 // Lays the parameters of `unit` out in its flat buffer.
 static void lay_out(fsdp_units *units, const fsdp_graph *graph, int unit) {
   fsdp_unit *u = &units->units[unit];
@@ -112,8 +131,8 @@ static void lay_out(fsdp_units *units, const fsdp_graph *graph, int unit) {
     u->numel += graph->params[p].numel;
     offset = fsdp_round_up(offset + graph->params[p].numel, FSDP_UNIT_ALIGN_ELEMS);
   }
-  u->padded_numel = fsdp_round_up(offset, (int64_t)FSDP_UNIT_ALIGN_ELEMS * units->shard_count);
-  u->shard_numel = u->padded_numel / units->shard_count;
+  u->padded_numel = fsdp_round_up(offset, (int64_t)FSDP_UNIT_ALIGN_ELEMS * u->shard_count);
+  u->shard_numel = u->padded_numel / u->shard_count;
 }
 
 static void add_units(fsdp_units *units, const fsdp_graph *graph, const bool *wrapped) {
@@ -129,16 +148,19 @@ static void add_units(fsdp_units *units, const fsdp_graph *graph, const bool *wr
     while (units->unit_of_module[m] < 0) m = graph->modules[m].parent;
     units->unit_of_param[p] = units->unit_of_module[m];
   }
-  for (int u = 0; u < units->count; u++) lay_out(units, graph, u);
+  for (int u = 0; u < units->count; u++) {
+    find_axes(units, graph, u);
+    lay_out(units, graph, u);
+  }
 }
 
-fsdp_status fsdp_units_create(const fsdp_graph *graph, const fsdp_wrap_policy *policy, int shard_count,
+fsdp_status fsdp_units_create(const fsdp_graph *graph, const fsdp_wrap_policy *policy, const fsdp_mesh *mesh,
                               fsdp_units **out, fsdp_error *error) {
   bool *wrapped = fsdp_alloc_zeroed((size_t)graph->module_count, sizeof *wrapped);
   fsdp_status status = apply_policy(graph, policy, wrapped, error);
   if (!status) {
     fsdp_units *units = fsdp_alloc_zeroed(1, sizeof *units);
-    units->shard_count = shard_count;
+    units->mesh = *mesh;
     units->units = fsdp_alloc_zeroed((size_t)graph->module_count, sizeof *units->units);
     units->params = fsdp_alloc_zeroed((size_t)graph->param_count, sizeof *units->params);
     units->unit_of_param = fsdp_alloc_zeroed((size_t)graph->param_count, sizeof *units->unit_of_param);
@@ -161,17 +183,13 @@ void fsdp_units_destroy(fsdp_units *units) {
   free(units);
 }
 
-int fsdp_units_shard_runs(const fsdp_units *units, const fsdp_graph *graph, int unit, int shard_rank,
-                          fsdp_shard_run *runs) {
+bool fsdp_units_have_replicas(const fsdp_units *units) {
+  for (int u = 0; u < units->count; u++)
+    if (units->units[u].numel > 0 && units->units[u].replica_count > 1) return true;
+  return false;
+}
+
+int64_t fsdp_units_shard_begin(const fsdp_units *units, int unit, int rank) {
   const fsdp_unit *u = &units->units[unit];
-  int64_t begin = shard_rank * u->shard_numel, end = begin + u->shard_numel;
-  int count = 0;
-  for (int i = 0; i < u->param_count; i++) {
-    const fsdp_unit_param *slot = &units->params[u->first_param + i];
-    int64_t first = fsdp_max_i64(slot->offset, begin);
-    int64_t last = fsdp_min_i64(slot->offset + graph->params[slot->param].numel, end);
-    if (first < last)
-      runs[count++] = (fsdp_shard_run){slot->param, first - slot->offset, first - begin, last - first};
-  }
-  return count;
+  return fsdp_mesh_group_of(&units->mesh, u->shard_axes, rank).rank * u->shard_numel;
 }

@@ -1,15 +1,17 @@
 // Units: which parameters are gathered and freed together, and how each unit lies in one flat buffer.
 //
-//   flat buffer of a unit (elements, the same in every dtype; F ranks)
+//   flat buffer of a unit (elements, the same in every dtype; F ranks in a group over its shard axes)
 //   | q_proj      |k_proj|v_proj|pad| ... |pad to 16*F|
 //   |<-- shard 0 -->|<-- shard 1 -->|<-- shard 2 -->|        shard_numel = padded_numel / F, a multiple of 16
 //
 // Parameters lie in state-dict order, each starting at a multiple of 16 elements, and the whole is padded so
-// that each shard is a multiple of 16 elements too: nothing has to divide anything.
+// that each shard is a multiple of 16 elements too: nothing has to divide anything. Which elements of which
+// parameter a range of the flat buffer holds is in boxes.h.
 #pragma once
 
 #include "models/graph/graph.h"
 #include "runtime/base/status.h"
+#include "runtime/plan/layout/mesh.h"
 
 #include <stdio.h>
 
@@ -37,9 +39,13 @@ typedef struct fsdp_unit {
   int module; // the wrapped module
   char path[FSDP_NAME_BYTES];
   int64_t numel;        // of its parameters
-  int64_t padded_numel; // of the flat buffer; 0 where the unit holds no parameter
+  int64_t padded_numel; // of the flat buffer; 0 if the unit holds no parameter
   int64_t shard_numel;
-  int first_param, param_count; // in units->params
+  fsdp_axis_set shard_axes;       // that cut the flat buffer
+  fsdp_axis_set replica_axes;     // over which every rank holds the same shard
+  int shard_count, replica_count; // ranks of a group over these: F, R
+  float norm_weight;              // of a rank's sum of squares in the gradient norm: 1 / R
+  int first_param, param_count;   // in units->params
 } fsdp_unit;
 
 typedef struct fsdp_units {
@@ -49,27 +55,21 @@ typedef struct fsdp_units {
   int *slot_of_param;  // its index in `params`
   int *unit_of_module; // the unit that a module itself is, or -1
   int count, param_count;
-  int shard_count; // F
+  fsdp_mesh mesh;
 } fsdp_units;
 
 // Applies the policy (the root is always a unit; a ModuleList never, unless it is named) and lays every unit
-// out for F ranks. FSDP_ERR_OPTION where MODULE names a class that the model does not have.
-fsdp_status fsdp_units_create(const fsdp_graph *graph, const fsdp_wrap_policy *policy, int shard_count,
+// out over the axes that its parameters' placements name. FSDP_ERR_OPTION if MODULE names a class that the
+// model does not have.
+fsdp_status fsdp_units_create(const fsdp_graph *graph, const fsdp_wrap_policy *policy, const fsdp_mesh *mesh,
                               fsdp_units **units, fsdp_error *error);
 void fsdp_units_destroy(fsdp_units *units); // NULL is allowed
 
-// A run of a parameter's elements inside one rank's shard of a unit.
-typedef struct fsdp_shard_run {
-  int param;
-  int64_t element_index; // first element, in the parameter
-  int64_t shard_offset;  // where it lies in the shard
-  int64_t numel;
-} fsdp_shard_run;
+// Whether ranks hold the same shard of any unit.
+bool fsdp_units_have_replicas(const fsdp_units *units);
 
-// The runs of `unit` in the shard of `shard_rank`, in order, into `runs` (room for unit.param_count). Returns
-// their number.
-int fsdp_units_shard_runs(const fsdp_units *units, const fsdp_graph *graph, int unit, int shard_rank,
-                          fsdp_shard_run *runs);
+// The first element of a rank's shard in the flat buffer of a unit.
+int64_t fsdp_units_shard_begin(const fsdp_units *units, int unit, int rank);
 
 // The wrapped module tree in PyTorch's notation, neighbours of a ModuleList that print alike folded into one
 // line.

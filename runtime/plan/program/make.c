@@ -35,9 +35,13 @@ fsdp_operand make_whole(const step_builder *s, int tensor, fsdp_dtype dtype, fsd
 }
 
 fsdp_operand make_own_slot(const step_builder *s, int u, int tensor, fsdp_dtype dtype, fsdp_access access) {
-  int64_t bytes = s->units->units[u].shard_numel * fsdp_dtype_bytes(dtype);
-  return (fsdp_operand){
-      .tensor = tensor, .dtype = dtype, .access = access, .size_bytes = bytes, .rank_stride_bytes = bytes};
+  const fsdp_unit *unit = &s->units->units[u];
+  int64_t bytes = unit->shard_numel * fsdp_dtype_bytes(dtype);
+  return (fsdp_operand){.tensor = tensor,
+                        .dtype = dtype,
+                        .access = access,
+                        .offset = fsdp_affine_of_place(&s->program->mesh, unit->shard_axes, 0, bytes),
+                        .size_bytes = bytes};
 }
 
 static int make_node(step_builder *s, const fsdp_instr *instr, const fsdp_operand *operands,
@@ -70,11 +74,11 @@ int make_copy_whole(step_builder *s, fsdp_instr_kind kind, int from, int to, fsd
   return make_copy(s, kind, -1, make_whole(s, from, dtype, FSDP_READ), make_whole(s, to, dtype, FSDP_WRITE));
 }
 
-int make_collective(step_builder *s, fsdp_instr_kind kind, fsdp_group group, int unit,
+int make_collective(step_builder *s, fsdp_instr_kind kind, fsdp_axis_set axes, fsdp_stream stream, int unit,
                     const fsdp_operand *operands, int operand_count) {
   fsdp_instr instr = {.kind = kind,
-                      .stream = group == FSDP_GROUP_GATHER ? FSDP_STREAM_GATHER : FSDP_STREAM_REDUCE,
-                      .group = group,
+                      .stream = stream,
+                      .comm = fsdp_program_comm_add(s->program, axes, stream),
                       .unit = unit,
                       .module = -1};
   return make_node(s, &instr, operands, operand_count);
@@ -88,5 +92,6 @@ int make_host_call(step_builder *s, fsdp_instr_kind kind, const fsdp_operand *op
 void make_sum_over_world(step_builder *s, int tensor) {
   if (s->modes.rank_count == 1) return;
   fsdp_operand operand = make_whole(s, tensor, FSDP_F32, FSDP_UPDATE);
-  make_collective(s, FSDP_INSTR_ALL_REDUCE, FSDP_GROUP_WORLD, -1, &operand, 1);
+  make_collective(s, FSDP_INSTR_ALL_REDUCE, fsdp_mesh_all_axes(&s->program->mesh), FSDP_STREAM_REDUCE, -1,
+                  &operand, 1);
 }

@@ -8,7 +8,7 @@ enum { DIGEST_BYTES = 8, PARTS = 3 };
 // One digest's place among them.
 static fsdp_operand digest_slot(const step_builder *s, int digests, int index) {
   fsdp_operand slot = make_whole(s, digests, FSDP_I32, FSDP_WRITE);
-  slot.offset_bytes = (int64_t)DIGEST_BYTES * index;
+  slot.offset.base = (int64_t)DIGEST_BYTES * index;
   slot.size_bytes = DIGEST_BYTES;
   return slot;
 }

@@ -20,6 +20,7 @@ typedef struct gather_event {
 static void insert_gather(step_builder *s, int u, int gathered) {
   const fsdp_schedule_config *c = s->config;
   const fsdp_unit_state *state = &s->unit_state[u];
+  const fsdp_unit *unit = &s->units->units[u];
   int source_tensor = state->copy >= 0 ? state->copy : state->master;
   fsdp_dtype source_dtype = state->copy >= 0 ? c->param_dtype : c->master_dtype;
   fsdp_operand source = make_whole(s, source_tensor, source_dtype, FSDP_READ);
@@ -27,14 +28,15 @@ static void insert_gather(step_builder *s, int u, int gathered) {
   int first = FSDP_NO_NODE;
   if (c->cpu_offload) {
     first = make_copy(s, FSDP_INSTR_COPY_UP, u, source, slot);
-  } else if (source_dtype != c->param_dtype || s->modes.shard_count == 1) {
+  } else if (source_dtype != c->param_dtype || unit->shard_count == 1) {
     first = make_op(s, FSDP_STREAM_GATHER, FSDP_OP_CAST, NULL, u, (fsdp_operand[]){source, slot}, 2);
   }
-  if (s->modes.shard_count > 1) {
+  if (unit->shard_count > 1) {
     slot.access = FSDP_READ;
     fsdp_operand operands[2] = {first == FSDP_NO_NODE ? source : slot,
                                 make_whole(s, gathered, c->param_dtype, FSDP_WRITE)};
-    int gather = make_collective(s, FSDP_INSTR_ALL_GATHER, FSDP_GROUP_GATHER, u, operands, 2);
+    int gather =
+        make_collective(s, FSDP_INSTR_ALL_GATHER, unit->shard_axes, FSDP_STREAM_GATHER, u, operands, 2);
     if (first == FSDP_NO_NODE) first = gather;
   }
   s->nodes.nodes[first].is_bounded = true;

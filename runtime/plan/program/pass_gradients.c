@@ -23,7 +23,7 @@ static void zero_pads(step_builder *s, int u, int tensor) {
       pads[count++] = (fsdp_operand){.tensor = tensor,
                                      .dtype = s->modes.grad_dtype,
                                      .access = FSDP_WRITE,
-                                     .offset_bytes = begin * width,
+                                     .offset.base = begin * width,
                                      .size_bytes = (end - begin) * width};
     if (count && (count == FSDP_OP_MAX_OPERANDS || i + 1 == unit->param_count)) {
       make_op(s, FSDP_STREAM_COMPUTE, FSDP_OP_ZERO, NULL, u, pads, count);
@@ -64,7 +64,8 @@ static void cast_or_add(step_builder *s, fsdp_stream stream, fsdp_op_kind op, in
 
 static void all_reduce(step_builder *s, int u, fsdp_operand range) {
   range.access = FSDP_UPDATE;
-  make_collective(s, FSDP_INSTR_ALL_REDUCE, FSDP_GROUP_REPLICA, u, &range, 1);
+  make_collective(s, FSDP_INSTR_ALL_REDUCE, s->units->units[u].replica_axes, FSDP_STREAM_REDUCE, u, &range,
+                  1);
 }
 
 // Sums the shard over the replicas, in reduce dtype.
@@ -101,7 +102,7 @@ static void bring_down(step_builder *s, int u, fsdp_operand part, bool overwrite
 // Offload: `part` is this micro-batch's reduced shard on the device. The sum over replicas is taken once a
 // step, of the whole accumulated shard, so at the last micro-batch the host's share comes up first.
 static void reduce_to_host(step_builder *s, int u, fsdp_operand part, bool shard_is_new) {
-  bool sums_replicas = s->is_last && s->modes.replica_count > 1;
+  bool sums_replicas = s->is_last && s->units->units[u].replica_count > 1;
   fsdp_dtype dtype = s->modes.shard_dtype;
   if (sums_replicas && !shard_is_new) {
     int raised = make_unit_tensor(s, u, "grad_raised", FSDP_SPACE_DEVICE, FSDP_CATEGORY_GRADIENTS,
@@ -134,11 +135,13 @@ static void reduce_full(step_builder *s, int u) {
   bool offload = s->config->cpu_offload;
   fsdp_operand full = full_gradient(s, u);
   fsdp_operand part = full;
-  if (s->modes.shard_count > 1) {
+  const fsdp_unit *unit = &s->units->units[u];
+  if (unit->shard_count > 1) {
     part = make_own_slot(s, u, full.tensor, full.dtype, FSDP_WRITE);
     bool ends_in_shard = shard_is_new && !offload && full.dtype == s->modes.shard_dtype;
     if (ends_in_shard) part = make_whole(s, grad_shard(s, u), s->modes.shard_dtype, FSDP_WRITE);
-    make_collective(s, FSDP_INSTR_REDUCE_SCATTER, FSDP_GROUP_REDUCE, u, (fsdp_operand[]){full, part}, 2);
+    make_collective(s, FSDP_INSTR_REDUCE_SCATTER, unit->shard_axes, FSDP_STREAM_REDUCE, u,
+                    (fsdp_operand[]){full, part}, 2);
     if (ends_in_shard) return;
   }
   if (offload)
@@ -150,7 +153,7 @@ static void reduce_full(step_builder *s, int u) {
 // Unit `u`'s part of the gradient norm: the squares of its final shard.
 static void sum_squares(step_builder *s, int u) {
   fsdp_operand slot = make_whole(s, s->norm_partials, FSDP_F32, FSDP_WRITE);
-  slot.offset_bytes = 4 * s->partial_count++;
+  slot.offset.base = 4 * s->partial_count++;
   slot.size_bytes = 4;
   bool offload = s->config->cpu_offload;
   const fsdp_unit *unit = &s->units->units[u];
@@ -159,14 +162,15 @@ static void sum_squares(step_builder *s, int u) {
   int count = 2;
   // Offloaded shards are squared by the host's kernels, whatever the device.
   fsdp_op_device device = offload ? FSDP_OP_CPU : s->config->device;
-  int64_t scratch =
-      fsdp_op_workspace_bytes(device, FSDP_OP_SUM_SQUARES, &(fsdp_op_attrs){0}, unit->shard_numel);
+  fsdp_op_attrs attrs = {.norm_weight = unit->norm_weight};
+  int64_t scratch = fsdp_op_workspace_bytes(device, FSDP_OP_SUM_SQUARES, &attrs, unit->shard_numel);
   if (scratch) {
     int tensor = make_tensor(s, unit->path, "norm_workspace", FSDP_SPACE_DEVICE, FSDP_CATEGORY_WORKSPACE,
                              FSDP_LIVE_SECTION, u, unit->module, scratch);
     operands[count++] = make_whole(s, tensor, FSDP_F32, FSDP_WRITE);
   }
-  make_op(s, offload ? FSDP_STREAM_HOST : FSDP_STREAM_REDUCE, FSDP_OP_SUM_SQUARES, NULL, u, operands, count);
+  make_op(s, offload ? FSDP_STREAM_HOST : FSDP_STREAM_REDUCE, FSDP_OP_SUM_SQUARES, &attrs, u, operands,
+          count);
 }
 
 // After the last contribution to unit `u`'s gradient in this micro-batch, at the cursor.
@@ -177,7 +181,8 @@ static void reduce_unit(step_builder *s, int u) {
     s->gradient[u] = -1;
   }
   if (!s->is_last) return;
-  if (s->modes.replica_count > 1 && !s->config->cpu_offload) all_reduce_shard(s, u, grad_shard(s, u));
+  if (s->units->units[u].replica_count > 1 && !s->config->cpu_offload)
+    all_reduce_shard(s, u, grad_shard(s, u));
   sum_squares(s, u);
   if (s->config->grad_clip == 0)
     step_unit_update(s, u, s->config->cpu_offload ? FSDP_STREAM_HOST : FSDP_STREAM_REDUCE);

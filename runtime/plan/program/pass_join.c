@@ -13,7 +13,7 @@ static bool are_joinable(const fsdp_list_node *a, const fsdp_list_node *b) {
   int w = weight_operand(a->instr.op);
   if (w < 0 || a->instr.op != b->instr.op || a->origin != b->origin) return false;
   const fsdp_operand *x = &a->operands[w], *y = &b->operands[w];
-  return x->tensor == y->tensor && x->offset_bytes + x->size_bytes == y->offset_bytes &&
+  return x->tensor == y->tensor && x->offset.base + x->size_bytes == y->offset.base &&
          a->instr.attrs.out_offset + a->instr.attrs.out_features == b->instr.attrs.out_offset &&
          a->instr.attrs.in_features == b->instr.attrs.in_features;
 }

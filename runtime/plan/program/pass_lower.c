@@ -53,7 +53,7 @@ static fsdp_operand param_range(const step_builder *s, const fsdp_value *v, fsdp
                         .access = is_weight ? FSDP_READ
                                   : carried ? FSDP_UPDATE
                                             : access,
-                        .offset_bytes = s->units->params[s->units->slot_of_param[v->param]].offset * width,
+                        .offset.base = s->units->params[s->units->slot_of_param[v->param]].offset * width,
                         .size_bytes = s->graph->params[v->param].numel * width};
 }
 

@@ -12,7 +12,7 @@ void step_unit_update(step_builder *s, int u, fsdp_stream stream) {
     factor = make_whole(s, s->factor, FSDP_F32, FSDP_READ);
   } else {
     factor = make_whole(s, s->scalars, FSDP_F32, FSDP_READ);
-    factor.offset_bytes = 4 * FSDP_SCALAR_ONE;
+    factor.offset.base = 4 * FSDP_SCALAR_ONE;
     factor.size_bytes = 4;
   }
   fsdp_operand operands[7] = {
@@ -28,8 +28,8 @@ void step_unit_update(step_builder *s, int u, fsdp_stream stream) {
   make_op(s, stream, FSDP_OP_ADAMW, &attrs, u, operands, count);
 }
 
-// Norm and clip factor from the units' parts. Shards are summed over all ranks; every replica holds the same
-// shards, so the sum is divided by their number. Returns the norm's tensor.
+// Norm and clip factor from the units' parts, summed over all ranks. Each part is weighted by its unit's
+// replicas, which hold the same shard, so every element counts once. Returns the norm's tensor.
 static int norm_and_factor(step_builder *s) {
   bool offload = s->config->cpu_offload;
   fsdp_space space = step_state_space(s);
@@ -50,9 +50,7 @@ static int norm_and_factor(step_builder *s) {
   int norm = make_scalars(s, "norm", space, FSDP_LIVE_SECTION, 1);
   s->factor = make_scalars(s, "factor", space, FSDP_LIVE_SECTION, 1);
   const fsdp_schedule_config *c = s->config;
-  fsdp_op_attrs attrs = {.max_norm = c->grad_clip,
-                         .norm_scale = 1.0f / (float)s->modes.replica_count,
-                         .norm_limit = c->norm_limit};
+  fsdp_op_attrs attrs = {.max_norm = c->grad_clip, .norm_limit = c->norm_limit};
   fsdp_operand clip[3] = {make_whole(s, total, FSDP_F32, FSDP_READ),
                           make_whole(s, norm, FSDP_F32, FSDP_WRITE),
                           make_whole(s, s->factor, FSDP_F32, FSDP_WRITE)};

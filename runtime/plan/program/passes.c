@@ -18,15 +18,14 @@ static bool sums_in_bf16(const fsdp_schedule_config *c, const step_modes *modes)
          c->master_dtype == FSDP_BF16 && c->moment_dtype == FSDP_BF16;
 }
 
-static step_modes choose_modes(const fsdp_schedule_config *c) {
+static step_modes choose_modes(const fsdp_schedule_config *c, const fsdp_units *units) {
   bool accumulates = c->accumulation > 1, local = c->accumulate == FSDP_ACCUMULATE_LOCAL;
-  step_modes m = {.shard_count = c->mesh.size[FSDP_AXIS_FSDP],
-                  .replica_count = c->mesh.size[FSDP_AXIS_DATA],
-                  .rank_count = fsdp_mesh_ranks(&c->mesh)};
-  m.resident =
-      !c->cpu_offload && m.shard_count == 1 && (c->strategy == FSDP_NO || c->param_dtype == c->master_dtype);
+  step_modes m = {.rank_count = fsdp_mesh_ranks(&units->mesh)};
+  bool unsharded = true;
+  for (int u = 0; u < units->count; u++) unsharded = unsharded && units->units[u].shard_count == 1;
+  m.resident = !c->cpu_offload && unsharded && (c->strategy == FSDP_NO || c->param_dtype == c->master_dtype);
   m.keeps_gathered = c->strategy == FSDP_GRAD_OP || c->strategy == FSDP_NO;
-  m.direct_grads = m.shard_count == 1 && !c->cpu_offload;
+  m.direct_grads = unsharded && !c->cpu_offload;
   m.carries_grads = accumulates && (local || m.direct_grads);
   bool sums_in_shard = accumulates && (m.direct_grads || !local);
   m.shard_dtype = sums_in_shard && !sums_in_bf16(c, &m) ? FSDP_F32 : c->reduce_dtype;
@@ -128,7 +127,7 @@ static void make_sections(step_builder *s) {
   if (accumulation > 1) make_batch(s, FSDP_SECTION_LAST);
   make_section(s, FSDP_SECTION_UPDATE, pass_update);
   if (s->config->evaluation) make_batch(s, FSDP_SECTION_EVALUATION);
-  if (s->config->check && s->modes.replica_count > 1) make_section(s, FSDP_SECTION_CHECK, pass_check);
+  if (s->config->check && fsdp_units_have_replicas(s->units)) make_section(s, FSDP_SECTION_CHECK, pass_check);
 }
 
 static int *units_without(int count) {
@@ -145,11 +144,11 @@ void fsdp_schedule(const fsdp_schedule_config *config, const fsdp_graph *graph, 
                     .units = units,
                     .program = fsdp_program_create(),
                     .unit_state = fsdp_alloc_zeroed((size_t)unit_count, sizeof(fsdp_unit_state)),
-                    .modes = choose_modes(config),
+                    .modes = choose_modes(config, units),
                     .forward_order = fsdp_alloc_zeroed((size_t)unit_count, sizeof(int)),
                     .gathered = units_without(unit_count),
                     .gradient = units_without(unit_count)};
-  s.program->mesh = config->mesh;
+  s.program->mesh = units->mesh;
   s.program->accumulation = config->accumulation;
   find_forward_order(&s);
   make_state_tensors(&s);

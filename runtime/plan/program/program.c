@@ -9,7 +9,7 @@
 fsdp_program *fsdp_program_create(void) {
   fsdp_program *program = fsdp_alloc_zeroed(1, sizeof *program);
   program->accumulation = 1;
-  for (int axis = 0; axis < FSDP_AXIS_COUNT; axis++) program->mesh.size[axis] = 1;
+  program->mesh = fsdp_mesh_of(1, 1);
   return program;
 }
 
@@ -68,6 +68,27 @@ int fsdp_program_instr(fsdp_program *program, const fsdp_instr *instr, const fsd
   program->instrs[index].wait_count = 0;
   program->instr_count++;
   return index;
+}
+
+int fsdp_program_comm_find(const fsdp_program *program, fsdp_axis_set axes, fsdp_stream stream) {
+  for (int c = 0; c < program->comm_count; c++)
+    if (program->comms[c].axes == axes && program->comms[c].stream == stream) return c;
+  return -1;
+}
+
+int fsdp_program_comm_add(fsdp_program *program, fsdp_axis_set axes, fsdp_stream stream) {
+  int found = fsdp_program_comm_find(program, axes, stream);
+  if (found >= 0) return found;
+  FSDP_CHECK(program->comm_count < FSDP_PROGRAM_COMMS_MAX, "more than %d communicators",
+             FSDP_PROGRAM_COMMS_MAX);
+  program->comms[program->comm_count] = (fsdp_program_comm){axes, stream};
+  return program->comm_count++;
+}
+
+int fsdp_program_comm_size(const fsdp_program *program, const fsdp_instr *instr) {
+  FSDP_CHECK(instr->comm >= 0 && instr->comm < program->comm_count, "communicator %d of %d", instr->comm,
+             program->comm_count);
+  return fsdp_mesh_group_size(&program->mesh, program->comms[instr->comm].axes);
 }
 
 void fsdp_program_begin_section(fsdp_program *program, fsdp_section_kind kind) {
@@ -205,8 +226,8 @@ static void hash_attrs(hasher *h, const fsdp_op_attrs *attrs) {
   const int64_t sizes[] = {attrs->batch,       attrs->seq,          attrs->channels,   attrs->heads,
                            attrs->kv_heads,    attrs->head_dim,     attrs->hidden,     attrs->vocabulary,
                            attrs->in_features, attrs->out_features, attrs->out_stride, attrs->out_offset,
-                           attrs->chunk_rows};
-  const float factors[] = {attrs->eps,        attrs->max_norm, attrs->norm_scale,
+                           attrs->chunk_rows,  attrs->extent};
+  const float factors[] = {attrs->eps,        attrs->max_norm, attrs->norm_weight,
                            attrs->norm_limit, attrs->adam_eps, attrs->weight_decay};
   for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) hash_i64(h, sizes[i]);
   for (size_t i = 0; i < sizeof factors / sizeof factors[0]; i++) hash_f32(h, factors[i]);
@@ -217,12 +238,29 @@ static void hash_attrs(hasher *h, const fsdp_op_attrs *attrs) {
   for (int64_t i = 0; i < attrs->head_dim / 2; i++) hash_f32(h, attrs->inv_freq[i]);
 }
 
+static void hash_affine(hasher *h, const fsdp_affine *affine) {
+  hash_i64(h, affine->base);
+  for (int axis = 0; axis < FSDP_MESH_AXES_MAX; axis++) hash_i64(h, affine->stride[axis]);
+}
+
+static void hash_mesh(hasher *h, const fsdp_program *program) {
+  for (int axis = 0; axis < program->mesh.count; axis++) {
+    hash_text(h, program->mesh.axes[axis].name);
+    hash_i64(h, program->mesh.axes[axis].size);
+  }
+  for (int c = 0; c < program->comm_count; c++) {
+    hash_i64(h, program->comms[c].axes);
+    hash_i64(h, program->comms[c].stream);
+  }
+}
+
 static void hash_instr(hasher *h, const fsdp_program *program, const fsdp_instr *instr) {
   hash_i64(h, instr->kind);
   hash_i64(h, instr->stream);
   hash_i64(h, instr->op);
   hash_attrs(h, &instr->attrs);
-  hash_i64(h, instr->group);
+  hash_affine(h, &instr->first_index);
+  hash_i64(h, instr->comm);
   hash_i64(h, instr->unit);
   hash_i64(h, instr->module);
   hash_i64(h, instr->operand_count);
@@ -231,9 +269,8 @@ static void hash_instr(hasher *h, const fsdp_program *program, const fsdp_instr 
     hash_i64(h, operand->tensor);
     hash_i64(h, operand->dtype);
     hash_i64(h, operand->access);
-    hash_i64(h, operand->offset_bytes);
+    hash_affine(h, &operand->offset);
     hash_i64(h, operand->size_bytes);
-    hash_i64(h, operand->rank_stride_bytes);
   }
   hash_i64(h, instr->wait_count);
   for (int w = 0; w < instr->wait_count; w++) {
@@ -261,7 +298,7 @@ uint64_t fsdp_program_hash(const fsdp_program *program) {
   hash_i64(&h, program->instr_count);
   hash_i64(&h, program->tensor_count);
   hash_i64(&h, program->accumulation);
-  for (int axis = 0; axis < FSDP_AXIS_COUNT; axis++) hash_i64(&h, program->mesh.size[axis]);
+  hash_mesh(&h, program);
   for (int space = 0; space < FSDP_SPACE_COUNT; space++) hash_i64(&h, program->arena_bytes[space]);
   for (int s = 0; s < program->section_count; s++) {
     hash_i64(&h, program->sections[s].kind);
@@ -298,16 +335,22 @@ const char *fsdp_section_name(fsdp_section_kind kind) {
   return names[kind];
 }
 
-// "r name[begin:end]", the range only where it is not the whole tensor; "+r*stride" where it moves with the
-// rank.
+// "+fsdp*N": how far an affine number moves with each coordinate.
+static void print_moves(const fsdp_program *program, const fsdp_affine *affine, FILE *out) {
+  for (int a = 0; a < program->mesh.count; a++)
+    if (affine->stride[a] != 0)
+      fprintf(out, " +%s*%lld", program->mesh.axes[a].name, (long long)affine->stride[a]);
+}
+
+// "r name[begin:end]", the range only if it is not the whole tensor.
 static void print_operand(const fsdp_program *program, const fsdp_operand *operand, FILE *out) {
   const fsdp_tensor *tensor = &program->tensors[operand->tensor];
+  bool moves = fsdp_affine_axes(&operand->offset, &program->mesh) != 0;
   fprintf(out, " %c %s", "?rwu"[operand->access & 3], tensor -> name);
-  if (operand->size_bytes == tensor->bytes && operand->offset_bytes == 0 && operand->rank_stride_bytes == 0)
-    return;
-  fprintf(out, "[%lld:%lld", (long long)operand->offset_bytes,
-          (long long)(operand->offset_bytes + operand->size_bytes));
-  if (operand->rank_stride_bytes != 0) fprintf(out, " +rank*%lld", (long long)operand->rank_stride_bytes);
+  if (operand->size_bytes == tensor->bytes && operand->offset.base == 0 && !moves) return;
+  fprintf(out, "[%lld:%lld", (long long)operand->offset.base,
+          (long long)(operand->offset.base + operand->size_bytes));
+  print_moves(program, &operand->offset, out);
   fprintf(out, "]");
 }
 
@@ -318,6 +361,14 @@ static void print_instr(const fsdp_program *program, int position, FILE *out) {
   fprintf(out, "%6d %-9s %-29s", position, fsdp_stream_name(instr->stream),
           op ? fsdp_op_name(instr->op) : fsdp_instr_kind_name(instr->kind));
   if (instr->unit >= 0) fprintf(out, " unit=%d", instr->unit);
+  if (fsdp_instr_is_collective(instr)) {
+    char axes[FSDP_MESH_TEXT_BYTES];
+    fprintf(out, " over=%s", fsdp_mesh_print_axes(&program->mesh, program->comms[instr->comm].axes, axes));
+  }
+  if (instr->first_index.base != 0 || fsdp_affine_axes(&instr->first_index, &program->mesh) != 0) {
+    fprintf(out, " first=%lld", (long long)instr->first_index.base);
+    print_moves(program, &instr->first_index, out);
+  }
   for (int o = 0; o < instr->operand_count; o++)
     print_operand(program, &program->operands[instr->first_operand + o], out);
   for (int w = 0; w < instr->wait_count; w++) {
@@ -328,10 +379,10 @@ static void print_instr(const fsdp_program *program, int position, FILE *out) {
 }
 
 static const char legend[] =
-    "# position, stream, instruction, unit; then its operands: r read, w written, u updated (both)\n"
-    "#   [a:b] bytes a to b of the tensor, where that is not all of it; +rank*N: N bytes further on for each "
-    "rank\n"
-    "#   of the shard group\n"
+    "# position, stream, instruction, unit, axes of a collective, first index of what a kernel works on;\n"
+    "#   then its operands: r read, w written, u updated (both)\n"
+    "#   [a:b] bytes a to b of the tensor, if that is not all of it; +fsdp*N: N bytes further on for each\n"
+    "#   coordinate on that axis\n"
     "# waits P: starts when the latest issue of instruction P is done, for its data, for the reuse of its\n"
     "#   address, or by policy (how far a prefetch runs ahead)\n";
 

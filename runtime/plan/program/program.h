@@ -10,8 +10,11 @@
 // earlier section, or the step before; where it was never issued the wait is over at once. So seams between
 // sections are ordered like everything else, and every wait points back in the order of issue: no deadlock.
 //
-// The list is the same on every rank. What depends on the rank is one product: an operand starts at
-// offset_bytes + (rank in the shard group) * rank_stride_bytes.
+// The list is the same on every rank. What depends on the rank is affine in its coordinates on the mesh:
+// where an operand begins, and the first index of what a kernel works on (op.h).
+//
+// A communicator is a set of axes and a stream, and is used from that stream alone, so that gathering and
+// reducing over the same axes overlap.
 #pragma once
 
 #include "models/graph/graph.h"
@@ -67,7 +70,8 @@ typedef struct fsdp_operand {
   int tensor;
   fsdp_dtype dtype;
   fsdp_access access;
-  int64_t offset_bytes, size_bytes, rank_stride_bytes;
+  fsdp_affine offset; // bytes from the tensor's begin
+  int64_t size_bytes;
 } fsdp_operand;
 
 // Why a wait is there.
@@ -86,8 +90,9 @@ typedef struct fsdp_instr {
   fsdp_instr_kind kind;
   fsdp_stream stream;
   fsdp_op_kind op;
-  fsdp_op_attrs attrs;
-  fsdp_group group;                 // of a collective
+  fsdp_op_attrs attrs;              // without first_index
+  fsdp_affine first_index;          // evaluated into attrs.first_index
+  int comm;                         // of a collective: in program->comms
   int unit;                         // that it serves, or -1
   int module;                       // whose op it is, or -1
   int first_operand, operand_count; // in program->operands
@@ -110,7 +115,13 @@ typedef struct fsdp_section {
   int begin, end; // positions [begin, end)
 } fsdp_section;
 
-#define FSDP_MAX_SECTIONS 6
+#define FSDP_MAX_SECTIONS      6
+#define FSDP_PROGRAM_COMMS_MAX 16
+
+typedef struct fsdp_program_comm {
+  fsdp_axis_set axes; // no axis of size 1
+  fsdp_stream stream;
+} fsdp_program_comm;
 
 typedef struct fsdp_program {
   fsdp_instr *instrs;
@@ -122,6 +133,8 @@ typedef struct fsdp_program {
   int section_count;
   int accumulation; // micro-batches of a step
   fsdp_mesh mesh;
+  fsdp_program_comm comms[FSDP_PROGRAM_COMMS_MAX]; // all that it uses, each once
+  int comm_count;
   int64_t arena_bytes[FSDP_SPACE_COUNT]; // set by the memory plan
   int instr_capacity, operand_capacity, wait_capacity, tensor_capacity;
 } fsdp_program;
@@ -135,6 +148,15 @@ void fsdp_program_destroy(fsdp_program *program); // NULL is allowed
 int fsdp_program_tensor(fsdp_program *program, const fsdp_tensor *tensor);
 int fsdp_program_instr(fsdp_program *program, const fsdp_instr *instr, const fsdp_operand *operands,
                        int operand_count);
+// The communicator over `axes` of `stream`, added if there is none yet; or -1 if there is none.
+int fsdp_program_comm_add(fsdp_program *program, fsdp_axis_set axes, fsdp_stream stream);
+int fsdp_program_comm_find(const fsdp_program *program, fsdp_axis_set axes, fsdp_stream stream);
+// Ranks of the group of a collective.
+int fsdp_program_comm_size(const fsdp_program *program, const fsdp_instr *instr);
+static inline bool fsdp_instr_is_collective(const fsdp_instr *instr) {
+  return instr->kind >= FSDP_INSTR_ALL_GATHER && instr->kind <= FSDP_INSTR_ALL_REDUCE;
+}
+
 void fsdp_program_begin_section(fsdp_program *program, fsdp_section_kind kind);
 void fsdp_program_end_section(fsdp_program *program);
 

@@ -12,7 +12,6 @@ typedef enum fsdp_accumulate { FSDP_ACCUMULATE_REDUCE, FSDP_ACCUMULATE_LOCAL } f
 // What decides the program, beside graph and units; plan.h says what each is.
 typedef struct fsdp_schedule_config {
   fsdp_strategy strategy;
-  fsdp_mesh mesh;
   int accumulation, prefetch;
   bool cpu_offload, recompute_block;
   fsdp_accumulate accumulate;

@@ -1,14 +1,14 @@
 #include "runtime/plan/proof/verify_internal.h"
 
-// Whether the axis is one of those over which the group's ranks differ.
-static bool group_spans(fsdp_group group, int axis) {
-  return group == FSDP_GROUP_WORLD || (axis == FSDP_AXIS_DATA) == (group == FSDP_GROUP_REPLICA);
+// Whether the axis is one of those over which the ranks of a communicator's group differ.
+static bool group_spans(const verifier *v, int comm, int axis) {
+  return (v->program->comms[comm].axes >> axis & 1) != 0;
 }
 
-static int64_t group_ranks(const verifier *v, fsdp_group group) {
+static int64_t group_ranks(const verifier *v, int comm) {
   int64_t ranks = 1;
   for (int axis = 0; axis < VERIFY_AXES_MAX; axis++)
-    if (group_spans(group, axis)) ranks *= verify_axis_size(v, axis);
+    if (group_spans(v, comm, axis)) ranks *= verify_axis_size(v, axis);
   return ranks;
 }
 
@@ -19,7 +19,7 @@ typedef struct distance {
 } distance;
 
 static distance distance_of(const verifier *v, const fsdp_operand *whole, const fsdp_operand *part) {
-  distance d = {.base = part->offset_bytes - whole->offset_bytes};
+  distance d = {.base = part->offset.base - whole->offset.base};
   d.min = d.max = d.base;
   for (int axis = 0; axis < VERIFY_AXES_MAX; axis++) {
     d.stride[axis] = verify_stride(v, part, axis) - verify_stride(v, whole, axis);
@@ -36,12 +36,12 @@ static bool can_meet(const fsdp_operand *whole, const fsdp_operand *part, const 
 }
 
 // Whether `part` is, on every rank, the slot of the rank's place in the group (row-major over its axes).
-static bool is_own_slot(const verifier *v, fsdp_group group, const distance *d, int64_t slot_bytes) {
+static bool is_own_slot(const verifier *v, int comm, const distance *d, int64_t slot_bytes) {
   bool own = d->base == 0;
   for (int axis = VERIFY_AXES_MAX - 1; axis >= 0; axis--) {
     if (verify_axis_size(v, axis) == 1) continue;
-    own = own && d->stride[axis] == (group_spans(group, axis) ? slot_bytes : 0);
-    if (group_spans(group, axis)) slot_bytes *= verify_axis_size(v, axis);
+    own = own && d->stride[axis] == (group_spans(v, comm, axis) ? slot_bytes : 0);
+    if (group_spans(v, comm, axis)) slot_bytes *= verify_axis_size(v, axis);
   }
   return own;
 }
@@ -65,7 +65,7 @@ static const char *slots_fault(const verifier *v, const fsdp_instr *instr) {
   const fsdp_operand *input = &v->program->operands[instr->first_operand], *output = input + 1;
   bool gathers = instr->kind == FSDP_INSTR_ALL_GATHER;
   const fsdp_operand *part = gathers ? input : output, *whole = gathers ? output : input;
-  int64_t ranks = group_ranks(v, instr->group), bytes;
+  int64_t ranks = group_ranks(v, instr->comm), bytes;
   if (input->access != FSDP_READ || output->access != FSDP_WRITE)
     return "its first operand is read, its second written";
   if (__builtin_mul_overflow(part->size_bytes, ranks, &bytes) || bytes != whole->size_bytes)
@@ -73,7 +73,7 @@ static const char *slots_fault(const verifier *v, const fsdp_instr *instr) {
                    : "its input is not one output for each rank of the group";
   distance d = distance_of(v, whole, part);
   if (!can_meet(whole, part, &d)) return NULL;
-  if (gathers && !is_own_slot(v, instr->group, &d, part->size_bytes))
+  if (gathers && !is_own_slot(v, instr->comm, &d, part->size_bytes))
     return "its input lies in its output, but is not this rank's slot of it on every rank";
   if (!gathers && !starts_at_slots(&d, part->size_bytes))
     return "its output lies in its input, but not at the start of one of its slots on every rank";
@@ -105,24 +105,30 @@ static bool check_operands(const verifier *v, int position) {
   return fault ? reject_operands(v, position, operands[1].tensor, fault) : true;
 }
 
+// A communicator belongs to one stream: in the order of that stream its ranks meet.
+static bool check_communicator(const verifier *v, int position) {
+  const fsdp_program *program = v->program;
+  const fsdp_instr *instr = &program->instrs[position];
+  char who[VERIFY_WHO_BYTES];
+  fsdp_violation found = {FSDP_VIOLATION_COMMUNICATOR, position, -1, -1, -1, 0, ""};
+  if (instr->comm < 0 || instr->comm >= program->comm_count)
+    return verify_reject(v, found, "%s names communicator %d of %d", verify_describe(v, position, who),
+                         instr->comm, program->comm_count);
+  if (program->comms[instr->comm].stream == instr->stream) return true;
+  return verify_reject(v, found,
+                       "%s uses a communicator of stream %s from two streams: ranks could meet in different "
+                       "orders",
+                       verify_describe(v, position, who),
+                       fsdp_stream_name(program->comms[instr->comm].stream));
+}
+
 bool verify_collectives(const verifier *v) {
   const fsdp_program *program = v->program;
-  int first_use[FSDP_GROUP_COUNT];
-  for (int group = 0; group < FSDP_GROUP_COUNT; group++) first_use[group] = -1;
   for (int i = 0; i < program->instr_count; i++) {
     const fsdp_instr *instr = &program->instrs[i];
     if (instr->kind < FSDP_INSTR_ALL_GATHER || instr->kind > FSDP_INSTR_COPY_DOWN) continue;
+    if (fsdp_instr_is_collective(instr) && !check_communicator(v, i)) return false;
     if (!check_operands(v, i)) return false;
-    if (instr->kind > FSDP_INSTR_ALL_REDUCE) continue;
-    int *first = &first_use[instr->group];
-    if (*first < 0) *first = i;
-    if (program->instrs[*first].stream == instr->stream) continue;
-    char who[VERIFY_WHO_BYTES], whom[VERIFY_WHO_BYTES];
-    fsdp_violation found = {FSDP_VIOLATION_COMMUNICATOR, i, *first, -1, -1, 0, ""};
-    return verify_reject(v, found,
-                         "%s and %s use one communicator from two streams: ranks could meet in "
-                         "different orders",
-                         verify_describe(v, i, who), verify_describe(v, *first, whom));
   }
   return true;
 }

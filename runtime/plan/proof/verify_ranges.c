@@ -6,12 +6,11 @@
 // ---- Where operands lie
 
 int verify_axis_size(const verifier *v, int axis) {
-  return v->program->mesh.size[axis];
+  return axis < v->program->mesh.count ? v->program->mesh.axes[axis].size : 1;
 }
 
 int64_t verify_stride(const verifier *v, const fsdp_operand *operand, int axis) {
-  if (verify_axis_size(v, axis) == 1) return 0;
-  return axis == FSDP_AXIS_FSDP ? operand->rank_stride_bytes : 0;
+  return verify_axis_size(v, axis) == 1 ? 0 : operand->offset.stride[axis];
 }
 
 verify_range verify_tensor_range(const verifier *v, int tensor) {
@@ -21,7 +20,7 @@ verify_range verify_tensor_range(const verifier *v, int tensor) {
 }
 
 verify_range verify_operand_range(const verifier *v, const fsdp_operand *operand, const verify_place *place) {
-  int64_t begin = verify_tensor_range(v, operand->tensor).begin + operand->offset_bytes;
+  int64_t begin = verify_tensor_range(v, operand->tensor).begin + operand->offset.base;
   for (int axis = 0; axis < VERIFY_AXES_MAX; axis++)
     begin += verify_stride(v, operand, axis) * place->coordinate[axis];
   return (verify_range){begin, begin + operand->size_bytes};

@@ -121,10 +121,10 @@ static int coordinate_index(const inference *in, int64_t value) {
 static void operand_hull(const fsdp_program *program, const fsdp_operand *operand, int64_t *low,
                          int64_t *high) {
   const fsdp_tensor *tensor = &program->tensors[operand->tensor];
-  int64_t reach = operand->rank_stride_bytes * (program->mesh.size[FSDP_AXIS_FSDP] - 1);
   int64_t base = tensor->space == FSDP_SPACE_HOST ? program->arena_bytes[FSDP_SPACE_DEVICE] : 0;
-  *low = base + tensor->address + operand->offset_bytes + fsdp_min_i64(reach, 0);
-  *high = base + tensor->address + operand->offset_bytes + operand->size_bytes + fsdp_max_i64(reach, 0);
+  fsdp_affine_bounds(&operand->offset, &program->mesh, low, high);
+  *low += base + tensor->address;
+  *high += base + tensor->address + operand->size_bytes;
 }
 
 static void map_operands(inference *in) {

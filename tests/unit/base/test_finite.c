@@ -130,7 +130,7 @@ static fsdp_plan *plan_of(bool bf16) {
   fsdp_plan *plan;
   fsdp_error error;
   config.strategy = FSDP_HYBRID;
-  config.mesh = (fsdp_mesh){{2, 3}};
+  config.mesh = fsdp_mesh_of(2, 3);
   if (bf16) config.moment_dtype = FSDP_BF16;
   assert_int_equal(fsdp_plan_create(&config, &plan, &error), FSDP_OK);
   return plan;

@@ -162,8 +162,8 @@ static int64_t load_rank(const fsdp_plan *plan, int rank, const fsdp_checkpoint 
   fsdp_executor_config config = {.plan = plan, .rank = rank};
   fsdp_error error;
   assert_int_equal(fsdp_device_cpu()->create(&device_config, &config.device, &error), FSDP_OK);
-  fsdp_inproc *inproc = fsdp_inproc_create(&plan->program->mesh);
-  for (int g = 0; g < FSDP_GROUP_COUNT; g++) config.comms[g] = fsdp_inproc_comm(inproc, (fsdp_group)g, rank);
+  fsdp_inproc *inproc = harness_inproc(plan);
+  for (int i = 0; i < plan->program->comm_count; i++) config.comms[i] = fsdp_inproc_comm(inproc, i, rank);
   fsdp_executor *executor = fsdp_executor_create(&config);
   loader l = {.checkpoint = c, .reader = fsdp_checkpoint_reader_create(c, path)};
   for (l.part = 0; l.part < FSDP_CHECKPOINT_PARTS; l.part++) {
@@ -178,7 +178,7 @@ static int64_t load_rank(const fsdp_plan *plan, int rank, const fsdp_checkpoint 
   int64_t bytes = fsdp_checkpoint_reader_bytes(l.reader);
   fsdp_checkpoint_reader_destroy(l.reader);
   fsdp_executor_destroy(executor);
-  for (int g = 0; g < FSDP_GROUP_COUNT; g++) fsdp_comm_destroy(config.comms[g]);
+  for (int i = 0; i < plan->program->comm_count; i++) fsdp_comm_destroy(config.comms[i]);
   fsdp_inproc_destroy(inproc);
   fsdp_device_cpu()->destroy(config.device);
   return bytes;
@@ -193,7 +193,7 @@ static void load_all(const fsdp_plan_config *config, const char *path) {
   assert_int_equal(fsdp_checkpoint_check_files(c, path, &error), FSDP_OK);
   int64_t elems = 0;
   for (int r = 0; r < fsdp_mesh_ranks(&config->mesh); r++) load_rank(plan, r, c, path, &elems);
-  int64_t copies = config->mesh.size[FSDP_AXIS_DATA];
+  int64_t copies = fsdp_mesh_size(&config->mesh, FSDP_AXIS_DATA);
   assert_int_equal(elems, FSDP_CHECKPOINT_PARTS * copies * fsdp_checkpoint_numel(c));
   fsdp_checkpoint_destroy(c);
   fsdp_plan_destroy(plan);
@@ -218,8 +218,8 @@ static const fsdp_wrap_policy wraps[] = {{FSDP_WRAP_SIZE, 6000, NULL},
 static fsdp_plan_config config_of(const place *p, int wrap, bool offload) {
   fsdp_plan_config config = harness_small_plan(1);
   config.strategy = p->strategy;
-  config.mesh.size[FSDP_AXIS_DATA] = p->data;
-  config.mesh.size[FSDP_AXIS_FSDP] = p->fsdp;
+  fsdp_mesh_resize(&config.mesh, FSDP_AXIS_DATA, p->data);
+  fsdp_mesh_resize(&config.mesh, FSDP_AXIS_FSDP, p->fsdp);
   config.wrap = wraps[wrap];
   config.cpu_offload = offload;
   return config;
@@ -282,7 +282,7 @@ static void bytes_are_read_once(void **state) {
     ends += c->files[r].bytes - bytes;
   }
   for (int ranks = 1; ranks <= 8; ranks++) {
-    config.mesh.size[FSDP_AXIS_FSDP] = ranks;
+    fsdp_mesh_resize(&config.mesh, FSDP_AXIS_FSDP, ranks);
     fsdp_plan *plan;
     assert_int_equal(fsdp_plan_create(&config, &plan, &error), FSDP_OK);
     int64_t read = 0, elems = 0;
@@ -494,7 +494,7 @@ static void pieces_cover_every_element(void **state) {
   for (int shards = 1; shards <= 5; shards++) {
     for (int replicas = 1; replicas <= 7; replicas++) {
       fsdp_checkpoint_unit unit = {.padded_numel = 16 * 9 * shards};
-      fsdp_checkpoint c = {.mesh = {{replicas, shards}}, .units = &unit, .unit_count = 1};
+      fsdp_checkpoint c = {.mesh = fsdp_mesh_of(replicas, shards), .units = &unit, .unit_count = 1};
       int held[16 * 9 * 5] = {0};
       for (int r = 0; r < shards * replicas; r++) {
         int64_t first, elems;

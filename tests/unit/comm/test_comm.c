@@ -16,7 +16,7 @@
 
 typedef struct thread_run {
   fsdp_inproc *inproc;
-  fsdp_group group;
+  int index;
   int rank, repeats;
   int64_t elems;
   int64_t wrong;
@@ -26,7 +26,7 @@ typedef struct thread_run {
 
 static void *run_thread(void *argument) {
   thread_run *run = argument;
-  fsdp_comm *comm = fsdp_inproc_comm(run->inproc, run->group, run->rank);
+  fsdp_comm *comm = fsdp_inproc_comm(run->inproc, run->index, run->rank);
   void *buffer = fsdp_alloc((size_t)comm_cases_bytes(comm->size, run->elems));
   for (int i = 0; i < run->repeats; i++) {
     run->wrong += comm_cases_run(comm, run->elems, buffer, run->message, (int)sizeof run->message);
@@ -52,8 +52,9 @@ static void sums_are_exact(void **state) {
   static const int64_t sizes[] = {1, 3, 16, 17, 1000, 16385};
   static const int ranks[] = {1, 2, 3, 4, 8};
   for (size_t w = 0; w < sizeof ranks / sizeof *ranks; w++) {
-    fsdp_mesh mesh = {{1, ranks[w]}};
-    fsdp_inproc *inproc = fsdp_inproc_create(&mesh);
+    fsdp_comm_group groups[RANKS_MAX];
+    for (int r = 0; r < ranks[w]; r++) groups[r] = (fsdp_comm_group){.rank = r, .size = ranks[w]};
+    fsdp_inproc *inproc = fsdp_inproc_create(groups, 1, ranks[w]);
     for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++) {
       thread_run runs[RANKS_MAX] = {0};
       for (int r = 0; r < ranks[w]; r++) {
@@ -63,7 +64,7 @@ static void sums_are_exact(void **state) {
       for (int r = 0; r < ranks[w]; r++) finish(&runs[r]);
       // Each size makes communicators of its own.
       fsdp_inproc_destroy(inproc);
-      inproc = fsdp_inproc_create(&mesh);
+      inproc = fsdp_inproc_create(groups, 1, ranks[w]);
     }
     fsdp_inproc_destroy(inproc);
   }
@@ -72,19 +73,24 @@ static void sums_are_exact(void **state) {
 // Every rank in four groups at one time, each on a thread of its own, as streams are.
 static void groups_overlap(void **state) {
   (void)state;
-  fsdp_mesh mesh = {{2, 2}};
-  fsdp_inproc *inproc = fsdp_inproc_create(&mesh);
-  thread_run runs[4][FSDP_GROUP_COUNT];
+  enum { COMMS = 4 }; // neighbours twice, every other one, all
+  fsdp_comm_group groups[4][COMMS];
+  for (int r = 0; r < 4; r++) {
+    groups[r][0] = groups[r][1] = (fsdp_comm_group){.color = r / 2, .rank = r % 2, .size = 2};
+    groups[r][2] = (fsdp_comm_group){.color = r % 2, .rank = r / 2, .size = 2};
+    groups[r][3] = (fsdp_comm_group){.color = 0, .rank = r, .size = 4};
+  }
+  fsdp_inproc *inproc = fsdp_inproc_create(groups[0], COMMS, 4);
+  thread_run runs[4][COMMS];
   memset(runs, 0, sizeof runs);
   for (int r = 0; r < 4; r++) {
-    for (int g = 0; g < FSDP_GROUP_COUNT; g++) {
-      runs[r][g] =
-          (thread_run){.inproc = inproc, .group = (fsdp_group)g, .rank = r, .repeats = 20, .elems = 777};
+    for (int g = 0; g < COMMS; g++) {
+      runs[r][g] = (thread_run){.inproc = inproc, .index = g, .rank = r, .repeats = 20, .elems = 777};
       start(&runs[r][g]);
     }
   }
   for (int r = 0; r < 4; r++) {
-    for (int g = 0; g < FSDP_GROUP_COUNT; g++) finish(&runs[r][g]);
+    for (int g = 0; g < COMMS; g++) finish(&runs[r][g]);
   }
   fsdp_inproc_destroy(inproc);
 }

@@ -26,19 +26,24 @@ static int run_group(fsdp_world *world, fsdp_comm *comm, fsdp_device *device, co
   return wrong != 0;
 }
 
-static int run_comms(fsdp_world *world, fsdp_device *device, fsdp_mesh mesh, bool messages,
-                     int64_t piece_bytes) {
+// Groups of `size` neighbours, and of the ranks that have the same place among them.
+static int run_comms(fsdp_world *world, fsdp_device *device, int size, bool messages, int64_t piece_bytes) {
+  fsdp_comm_group groups[2] = {
+      {.color = world->rank / size, .rank = world->rank % size, .size = size},
+      {.color = world->rank % size, .rank = world->rank / size, .size = world->size / size}};
   fsdp_comms comms;
   fsdp_error error;
-  fsdp_comms_config config = {
-      .mesh = &mesh, .arenas = &device->arenas, .messages = messages, .piece_bytes = piece_bytes};
+  fsdp_comms_config config = {.groups = groups,
+                              .group_count = 2,
+                              .arenas = &device->arenas,
+                              .messages = messages,
+                              .piece_bytes = piece_bytes};
   fsdp_status status = fsdp_world_comms(world, &config, &comms, &error);
   FSDP_CHECK(status == FSDP_OK, "%s", error.message);
   int failed = 0;
-  // The other groups are made of the same ranks.
   const char *kind = messages ? "messages" : "direct";
-  failed |= run_group(world, comms.group[FSDP_GROUP_GATHER], device, kind);
-  failed |= run_group(world, comms.group[FSDP_GROUP_REPLICA], device, kind);
+  failed |= run_group(world, comms.comm[0], device, kind);
+  failed |= run_group(world, comms.comm[1], device, kind);
   fsdp_comms_destroy(&comms);
   return failed;
 }
@@ -78,15 +83,13 @@ int main(int argc, char **argv) {
   fsdp_device *device;
   status = fsdp_device_cpu()->create(&config, &device, &error);
   FSDP_CHECK(status == FSDP_OK, "%s", error.message);
-  fsdp_mesh all = {{1, world->size}};
-  failed |= run_comms(world, device, all, false, 0);
+  failed |= run_comms(world, device, world->size, false, 0);
   if (loses && world->rank == world->size - 1) _Exit(9);
-  failed |= run_comms(world, device, all, true, 0);
-  failed |= run_comms(world, device, all, true, 1000);
+  failed |= run_comms(world, device, world->size, true, 0);
+  failed |= run_comms(world, device, world->size, true, 1000);
   if (world->size % 2 == 0) {
-    fsdp_mesh hybrid = {{2, world->size / 2}};
-    failed |= run_comms(world, device, hybrid, false, 0);
-    failed |= run_comms(world, device, hybrid, true, 4096);
+    failed |= run_comms(world, device, world->size / 2, false, 0);
+    failed |= run_comms(world, device, world->size / 2, true, 4096);
   }
   fsdp_device_cpu()->destroy(device);
   fsdp_world_destroy(world);

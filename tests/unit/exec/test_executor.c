@@ -121,7 +121,7 @@ static sum_run *create_run(int64_t host_count_address) {
   fsdp_program *program = fsdp_program_create();
   run->plan.program = program;
   program->accumulation = 1;
-  program->mesh = (fsdp_mesh){{1, 1}};
+  program->mesh = fsdp_mesh_of(1, 1);
   program->arena_bytes[FSDP_SPACE_DEVICE] = program->arena_bytes[FSDP_SPACE_HOST] = 256;
   add_tensor(program, "total", FSDP_SPACE_DEVICE, 4, 0);
   add_tensor(program, "count", FSDP_SPACE_DEVICE, 4, 64);

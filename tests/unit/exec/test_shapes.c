@@ -59,9 +59,9 @@ static void draw_place(draws *d, fsdp_plan_config *plan) {
   int n = ranks[draw(d, 6)];
   const int *grid = halves[draw(d, 7)];
   plan->strategy = (fsdp_strategy)draw(d, 4);
-  plan->mesh = plan->strategy == FSDP_HYBRID ? (fsdp_mesh){{grid[0], grid[1]}}
-               : plan->strategy == FSDP_NO   ? (fsdp_mesh){{n, 1}}
-                                             : (fsdp_mesh){{1, n}};
+  plan->mesh = plan->strategy == FSDP_HYBRID ? fsdp_mesh_of(grid[0], grid[1])
+               : plan->strategy == FSDP_NO   ? fsdp_mesh_of(n, 1)
+                                             : fsdp_mesh_of(1, n);
 }
 
 static void draw_settings(draws *d, fsdp_plan_config *plan) {

@@ -5,6 +5,7 @@
 #include "runtime/base/pool.h"
 #include "runtime/base/random.h"
 #include "runtime/exec/state.h"
+#include "runtime/plan/layout/boxes.h"
 #include "tests/support/harness.h"
 
 #include <math.h>
@@ -29,14 +30,14 @@ static harness_config config_at(int place) {
   harness_config config = {
       .plan = harness_small_plan(1), .steps = 3, .lr = 1e-2f, .seed = 7, .gradient_step = -1};
   config.plan.strategy = places[place].strategy;
-  config.plan.mesh = (fsdp_mesh){{places[place].data, places[place].fsdp}};
+  config.plan.mesh = fsdp_mesh_of(places[place].data, places[place].fsdp);
   config.plan.check = true;
   return config;
 }
 
 static void expect_equal_replicas(const harness_result *result) {
   const fsdp_mesh *mesh = &result->plan->program->mesh;
-  int count = fsdp_plan_digest_count(result->plan), shards = mesh->size[FSDP_AXIS_FSDP];
+  int count = fsdp_plan_digest_count(result->plan), shards = fsdp_mesh_size(mesh, FSDP_AXIS_FSDP);
   for (int rank = shards; rank < fsdp_mesh_ranks(mesh); rank++)
     assert_memory_equal(result->digests + rank * count, result->digests + rank % shards * count,
                         (size_t)count * sizeof *result->digests);
@@ -130,15 +131,15 @@ static float gradient_of(uint64_t stream, int64_t element) {
 static void set_gradients(const harness_config *config, const fsdp_plan *plan, int rank, int unit,
                           const fsdp_view *operands) {
   (void)config;
-  fsdp_shard_run runs[256];
-  int shard = fsdp_mesh_coordinate(&plan->program->mesh, FSDP_AXIS_FSDP, rank);
-  int count = fsdp_units_shard_runs(plan->units, plan->graph, unit, shard, runs);
+  int count;
+  fsdp_shard_run *runs = fsdp_units_shard_runs(plan->units, plan->graph, unit, rank, &count);
   FSDP_CHECK(operands[0].dtype == FSDP_F32, "gradients in fp32");
   for (int i = 0; i < count; i++) {
     uint64_t stream = fsdp_random_stream(plan->graph->params[runs[i].param].name);
     for (int64_t j = 0; j < runs[i].numel; j++)
       ((float *)operands[0].data)[runs[i].shard_offset + j] = gradient_of(stream, runs[i].element_index + j);
   }
+  free(runs);
 }
 
 // The moments of the run under way, by part and parameter.

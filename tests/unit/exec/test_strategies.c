@@ -62,7 +62,7 @@ static harness_config config_of(const choice *c) {
   harness_config config = {.plan = harness_small_plan(1), .steps = STEPS, .lr = 1e-4f, .seed = 7};
   fsdp_plan_config *plan = &config.plan;
   plan->strategy = p->strategy;
-  plan->mesh = (fsdp_mesh){{p->data, p->fsdp}};
+  plan->mesh = fsdp_mesh_of(p->data, p->fsdp);
   plan->wrap = wraps[c->value[1]];
   plan->cpu_offload = c->value[2];
   plan->recompute_block = c->value[3];
@@ -309,7 +309,7 @@ static void test_micro_batches_are_summed_in_fp32(void **state) {
       config.plan.batch = 128;
       harness_result *reference = harness_train(&config);
       config.plan.strategy = sharded[i].strategy;
-      config.plan.mesh = (fsdp_mesh){{sharded[i].data, sharded[i].fsdp}};
+      config.plan.mesh = fsdp_mesh_of(sharded[i].data, sharded[i].fsdp);
       config.plan.accumulation = 32;
       config.plan.accumulate = kind ? FSDP_ACCUMULATE_LOCAL : FSDP_ACCUMULATE_REDUCE;
       config.plan.batch = 4 / (sharded[i].data * sharded[i].fsdp);

@@ -103,7 +103,7 @@ static void test_which_norms_skip(void **state) {
       {INFINITY, 4, true},  {NAN, 4, true},
   };
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-    fsdp_op_attrs attrs = {.max_norm = 1, .norm_scale = 1, .norm_limit = cases[i].limit};
+    fsdp_op_attrs attrs = {.max_norm = 1, .norm_limit = cases[i].limit};
     kernel_case c = kernel_case_of(FSDP_OP_CLIP_FACTOR, attrs, 0);
     double sum = (double)cases[i].sum;
     kernel_case_input(&c, FSDP_F32, 1, FSDP_READ, &sum);

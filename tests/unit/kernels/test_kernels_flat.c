@@ -109,13 +109,15 @@ static void test_sums(void **state) {
   for (int squares = 0; squares < 2; squares++)
     for (int d = 0; d < 1 + squares; d++)
       for (int n = 0; n < 5; n++) {
-        kernel_case c = kernel_case_of(squares ? FSDP_OP_SUM_SQUARES : FSDP_OP_SUM, (fsdp_op_attrs){0}, 1e-6);
+        fsdp_op_attrs attrs = {.norm_weight = n % 2 ? 1.0f : 0.125f * (float)(n + 1)};
+        kernel_case c = kernel_case_of(squares ? FSDP_OP_SUM_SQUARES : FSDP_OP_SUM, attrs, 1e-6);
         double *drawn = kernel_normal(3, counts[n], 1);
         for (int64_t i = 0; i < counts[n]; i++) drawn[i] += 1; // a sum that does not cancel
         double *source = kernel_case_input(&c, dtypes[d], counts[n], FSDP_READ, drawn);
         double *sum = kernel_case_output(&c, FSDP_F32, 1);
         sum[0] = 0;
         for (int64_t i = 0; i < counts[n]; i++) sum[0] += squares ? source[i] * source[i] : source[i];
+        if (squares) sum[0] *= (double)attrs.norm_weight;
         kernel_case_check(&c);
         free(drawn);
       }
@@ -127,7 +129,7 @@ static void test_sum_of_many(void **state) {
   int64_t count = 16384 * 1024 + 5000;
   double *ones = fsdp_alloc((size_t)count * sizeof *ones);
   for (int64_t i = 0; i < count; i++) ones[i] = i % 2 ? 1 : 2;
-  kernel_case c = kernel_case_of(FSDP_OP_SUM_SQUARES, (fsdp_op_attrs){0}, 1e-7);
+  kernel_case c = kernel_case_of(FSDP_OP_SUM_SQUARES, (fsdp_op_attrs){.norm_weight = 1}, 1e-7);
   kernel_case_input(&c, FSDP_BF16, count, FSDP_READ, ones);
   kernel_case_output(&c, FSDP_F32, 1)[0] = (double)count * 2.5;
   kernel_case_check(&c);
@@ -136,12 +138,11 @@ static void test_sum_of_many(void **state) {
 
 static void test_clip_factor(void **state) {
   (void)state;
-  static const float cases[][3] = {{9, 1, 1}, {9, 1, 0}, {9, 100, 1}, {0, 1, 1}, {16, 0.5f, 0.25f}};
+  static const float cases[][2] = {{9, 1}, {9, 0}, {9, 100}, {0, 1}, {4, 0.5f}};
   for (int i = 0; i < 5; i++) {
-    fsdp_op_attrs attrs = {.max_norm = cases[i][1], .norm_scale = cases[i][2], .norm_limit = 1e30f};
-    if (attrs.norm_scale == 0) attrs.max_norm = 0, attrs.norm_scale = 1; // no clipping
+    fsdp_op_attrs attrs = {.max_norm = cases[i][1], .norm_limit = 1e30f}; // 0: no clipping
     kernel_case c = kernel_case_of(FSDP_OP_CLIP_FACTOR, attrs, 1e-6);
-    double sum = (double)cases[i][0], norm = sqrt(sum * (double)attrs.norm_scale);
+    double sum = (double)cases[i][0], norm = sqrt(sum);
     kernel_case_input(&c, FSDP_F32, 1, FSDP_READ, &sum);
     kernel_case_output(&c, FSDP_F32, 1)[0] = norm;
     double *factor = kernel_case_output(&c, FSDP_F32, 1);

@@ -117,7 +117,7 @@ static void sizes(void **state) {
   }
 }
 
-static void reals_flags_meshes(void **state) {
+static void reals_flags(void **state) {
   (void)state;
   double real;
   assert_true(fsdp_value_real("3e-5", &real) && real == 3e-5);
@@ -128,14 +128,33 @@ static void reals_flags_meshes(void **state) {
   assert_true(fsdp_value_flag("ON", &flag) && flag);
   assert_true(fsdp_value_flag("no", &flag) && !flag);
   assert_false(fsdp_value_flag("maybe", &flag));
-  int data, fsdp;
-  assert_true(fsdp_value_mesh("data=2,fsdp=4", &data, &fsdp) && data == 2 && fsdp == 4);
-  assert_true(fsdp_value_mesh("fsdp=4", &data, &fsdp) && data == 1 && fsdp == 4);
-  assert_true(fsdp_value_mesh("fsdp=3,data=1", &data, &fsdp) && data == 1 && fsdp == 3);
-  const char *const meshless[] = {"",         "2,4",     "data=0",       "data=2,", "data=2,data=2",
-                                  "tensor=2", "data=-1", "data=2;fsdp=2"};
+}
+
+// What a mesh reads as, printed.
+static void meshes(void **state) {
+  (void)state;
+  static const struct {
+    const char *text, *printed;
+  } cases[] = {{"data=2,fsdp=4", "data=2,fsdp=4"},
+               {"fsdp=4", "data=1,fsdp=4"},
+               {"data=2", "data=2,fsdp=1"},
+               {"fsdp=3,data=1", "fsdp=3,data=1"},
+               {"tensor=2,fsdp=1_0,pipe=3", "data=1,tensor=2,fsdp=10,pipe=3"},
+               {"4,1", "data=1,fsdp=4"},
+               {"4,2", "data=1,fsdp=4,tensor=2"}};
+  fsdp_mesh mesh;
+  char printed[FSDP_MESH_TEXT_BYTES];
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    if (!fsdp_value_mesh(cases[i].text, &mesh)) fail_msg("'%s' is no mesh", cases[i].text);
+    assert_string_equal(fsdp_mesh_print(&mesh, ",", printed), cases[i].printed);
+    assert_int_equal(mesh.count, strstr(cases[i].text, "pipe") ? 6 : 5);
+  }
+  const char *const meshless[] = {
+      "",         "2",       "2,4,1",           "data=0",   "data=2,",  "data=2,data=2",
+      "tensor=x", "data=-1", "data=2;fsdp=2",   "2,fsdp=2", "fsdp=2,2", "=2",
+      "4,",       ",4",      "data=1e6,fsdp=2", "a name=2"};
   for (size_t i = 0; i < sizeof meshless / sizeof *meshless; i++) {
-    if (fsdp_value_mesh(meshless[i], &data, &fsdp)) fail_msg("'%s' is taken for a mesh", meshless[i]);
+    if (fsdp_value_mesh(meshless[i], &mesh)) fail_msg("'%s' is taken for a mesh", meshless[i]);
   }
 }
 
@@ -195,7 +214,7 @@ static void forms_of_the_command_line(void **state) {
   assert_true(o.lr == 1e-3);
   assert_true(o.cpu_offload && o.print_model && !o.dry_run);
   assert_int_equal(o.strategy, FSDP_HYBRID);
-  assert_int_equal(o.mesh_data, 2);
+  assert_int_equal(fsdp_mesh_size(&o.mesh_axes, "data"), 2);
   assert_int_equal(fsdp_options_wrap(&o).kind, FSDP_WRAP_MODULE);
   assert_string_equal(fsdp_options_wrap(&o).classes, "LlamaMLP,Linear");
   assert_string_equal(fsdp_options_place(&o, "batch-size"), "command line");
@@ -267,6 +286,8 @@ static void contradictions(void **state) {
   const fsdp_program_kind train = FSDP_PROGRAM_TRAIN, plan = FSDP_PROGRAM_PLAN;
   refuse(train, "--min-lr 1 --lr 0.1", FSDP_ERR_OPTION, "--min-lr|--lr");
   refuse(train, "--lr-schedule constant --min-lr 1e-6", FSDP_ERR_OPTION, "--min-lr|constant");
+  refuse(train, "--mesh 2,2", FSDP_ERR_OPTION, "axis tensor has 2 ranks|not built yet");
+  refuse(train, "--mesh context=3", FSDP_ERR_OPTION, "axis context has 3 ranks|not built yet");
   refuse(train, "--strategy full --mesh data=2,fsdp=2", FSDP_ERR_OPTION, "data=2,fsdp=2|hybrid");
   refuse(train, "--strategy zero2 --mesh data=2", FSDP_ERR_OPTION, "grad_op|hybrid");
   refuse(train, "--strategy no --mesh fsdp=2", FSDP_ERR_OPTION, "fsdp must be 1");
@@ -535,7 +556,8 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(whole_numbers),
       cmocka_unit_test(sizes),
-      cmocka_unit_test(reals_flags_meshes),
+      cmocka_unit_test(reals_flags),
+      cmocka_unit_test(meshes),
       cmocka_unit_test(text_for_people),
       cmocka_unit_test(defaults),
       cmocka_unit_test(forms_of_the_command_line),

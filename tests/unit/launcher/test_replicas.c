@@ -18,7 +18,7 @@ static harness_config config_of(fsdp_strategy strategy, int data, int fsdp, bool
   harness_config config = {
       .plan = harness_small_plan(1), .steps = 3, .lr = 1e-2f, .seed = 7, .gradient_step = -1};
   config.plan.strategy = strategy;
-  config.plan.mesh = (fsdp_mesh){{data, fsdp}};
+  config.plan.mesh = fsdp_mesh_of(data, fsdp);
   config.plan.cpu_offload = offload;
   config.plan.check = true;
   if (bf16) config.plan.master_dtype = config.plan.moment_dtype = config.plan.param_dtype = FSDP_BF16;
@@ -27,8 +27,12 @@ static harness_config config_of(fsdp_strategy strategy, int data, int fsdp, bool
 
 static fsdp_drift compare(const harness_result *result, bool agrees[8]) {
   fsdp_drift drift = {.agrees = agrees};
-  fsdp_replicas_compare(&result->plan->program->mesh, result->digests, fsdp_plan_digest_count(result->plan),
-                        &drift);
+  fsdp_axis_set axes[64];
+  const fsdp_mesh *mesh = &result->plan->program->mesh;
+  int count = fsdp_plan_digest_count(result->plan);
+  assert_true(count <= 64);
+  for (int d = 0; d < count; d++) axes[d] = fsdp_mesh_axes(mesh, "data");
+  fsdp_replicas_compare(mesh, axes, result->digests, count, &drift);
   return drift;
 }
 
@@ -49,7 +53,7 @@ static void test_replicas_agree(void **state) {
       assert_string_equal(result->failure, "");
       fsdp_drift drift = compare(result, agrees);
       if (drift.digest >= 0)
-        fail_msg("place %zu, kind %d: digest %d of shard %d differs", p, kind, drift.digest, drift.shard);
+        fail_msg("place %zu, kind %d: digest %d of rank %d differs", p, kind, drift.digest, drift.rank);
       harness_free(result);
     }
 }
@@ -84,7 +88,7 @@ static void test_one_bit_is_found(void **state) {
     assert_true(drift.digest >= 0);
     assert_int_equal(drift.digest % 3, flipped.part);
     assert_int_equal(fsdp_plan_digest_unit(result->plan, drift.digest), flipped.unit);
-    assert_int_equal(drift.shard, rank % 2);
+    assert_int_equal(drift.rank, rank % 2);
     assert_int_equal(drift.agreement, 2);
     for (int replica = 0; replica < 3; replica++) assert_int_equal(agrees[replica], replica != rank / 2);
     harness_free(result);
@@ -111,14 +115,18 @@ static void test_majority(void **state) {
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
     bool agrees[5];
     fsdp_drift drift = {.agrees = agrees};
-    fsdp_replicas_compare(&(fsdp_mesh){{cases[i].replicas, 1}}, cases[i].digests, 1, &drift);
+    fsdp_mesh mesh = fsdp_mesh_of(cases[i].replicas, 1);
+    fsdp_axis_set axes = fsdp_mesh_axes(&mesh, "data");
+    fsdp_replicas_compare(&mesh, &axes, cases[i].digests, 1, &drift);
     assert_int_equal(drift.digest, 0);
     assert_int_equal(drift.agreement, cases[i].agreement);
     assert_memory_equal(agrees, cases[i].agrees, (size_t)cases[i].replicas * sizeof *agrees);
   }
   bool agrees[2];
   fsdp_drift drift = {.agrees = agrees};
-  fsdp_replicas_compare(&(fsdp_mesh){{2, 1}}, (uint64_t[]){5, 6, 5, 6}, 2, &drift);
+  fsdp_mesh mesh = fsdp_mesh_of(2, 1);
+  fsdp_axis_set axes = fsdp_mesh_axes(&mesh, "data");
+  fsdp_replicas_compare(&mesh, (fsdp_axis_set[]){axes, axes}, (uint64_t[]){5, 6, 5, 6}, 2, &drift);
   assert_int_equal(drift.digest, -1);
 }
 

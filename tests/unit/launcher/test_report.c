@@ -19,7 +19,7 @@ static fsdp_plan_config config_of(const char *preset, int ranks) {
                              .seq = 256,
                              .accumulation = 1,
                              .strategy = FSDP_FULL,
-                             .mesh = {{1, ranks}},
+                             .mesh = fsdp_mesh_of(1, ranks),
                              .wrap = {FSDP_WRAP_BLOCK, 0, NULL},
                              .prefetch = 1,
                              .param_dtype = FSDP_F32,

@@ -221,11 +221,11 @@ static void test_sharded(void **state) {
     golden g = open_golden(folders[i]);
     harness_config config = config_of(&g);
     config.plan.batch = 1;
-    config.plan.mesh = (fsdp_mesh){{1, (int)g.batch}};
+    config.plan.mesh = fsdp_mesh_of(1, (int)g.batch);
     config.plan.recompute_block = true;
     config.plan.cpu_offload = i % 2;
     check(&g, &config, &fp32);
-    config.plan.mesh = (fsdp_mesh){{1, 1}};
+    config.plan.mesh = fsdp_mesh_of(1, 1);
     config.plan.accumulation = (int)g.batch;
     config.plan.accumulate = i % 2 ? FSDP_ACCUMULATE_LOCAL : FSDP_ACCUMULATE_REDUCE;
     check(&g, &config, &fp32);

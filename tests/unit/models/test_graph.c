@@ -104,10 +104,11 @@ static void test_units_hold_every_parameter_of_a_module(void **state) {
       {{.kind = FSDP_WRAP_MODULE, .classes = "Conv1D"}, 3, {250, 60, 60}},
       {{.kind = FSDP_WRAP_NONE}, 1, {370}},
   };
+  fsdp_mesh mesh = fsdp_mesh_of(1, 2);
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
     fsdp_units *units = NULL;
     fsdp_error error;
-    assert_int_equal(fsdp_units_create(m.graph, &cases[i].policy, 2, &units, &error), FSDP_OK);
+    assert_int_equal(fsdp_units_create(m.graph, &cases[i].policy, &mesh, &units, &error), FSDP_OK);
     assert_int_equal(units->count, cases[i].count);
     for (int u = 0; u < units->count; u++) assert_int_equal(units->units[u].numel, cases[i].numels[u]);
     fsdp_units_destroy(units);
@@ -115,7 +116,7 @@ static void test_units_hold_every_parameter_of_a_module(void **state) {
   fsdp_units *units = NULL;
   fsdp_error error;
   fsdp_wrap_policy unknown = {.kind = FSDP_WRAP_MODULE, .classes = "Conv1D,LayerNorm"};
-  assert_int_equal(fsdp_units_create(m.graph, &unknown, 2, &units, &error), FSDP_ERR_OPTION);
+  assert_int_equal(fsdp_units_create(m.graph, &unknown, &mesh, &units, &error), FSDP_ERR_OPTION);
   assert_non_null(strstr(error.message, "'LayerNorm'"));
   assert_non_null(strstr(error.message, "are Embedding, Block, Conv1D, Conv2d"));
   assert_null(strstr(error.message, "ModuleList"));

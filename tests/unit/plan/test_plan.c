@@ -31,7 +31,7 @@ static fsdp_plan_config base_config(void) {
                             .seq = 32,
                             .accumulation = 1,
                             .strategy = FSDP_FULL,
-                            .mesh = {{1, 4}},
+                            .mesh = fsdp_mesh_of(1, 4),
                             .wrap = {.kind = FSDP_WRAP_BLOCK},
                             .prefetch = 1,
                             .grad_clip = 1.0f,
@@ -59,7 +59,7 @@ static void test_valley_formulas(void **state) {
   int64_t P = fsdp_model_parameter_count(&config.model);
   for (int ranks = 1; ranks <= 8; ranks *= 2) {
     config = base_config();
-    config.mesh = (fsdp_mesh){{1, ranks}};
+    config.mesh = fsdp_mesh_of(1, ranks);
     fsdp_plan *plan = plan_of(config);
     assert_int_equal(valley(plan), 12 * P / ranks);
     fsdp_plan_destroy(plan);
@@ -74,7 +74,7 @@ static void test_valley_formulas(void **state) {
     fsdp_plan_destroy(plan);
     config = base_config();
     config.strategy = FSDP_NO;
-    config.mesh = (fsdp_mesh){{ranks, 1}};
+    config.mesh = fsdp_mesh_of(ranks, 1);
     plan = plan_of(config);
     assert_int_equal(valley(plan), 12 * P);
     fsdp_plan_destroy(plan);
@@ -90,12 +90,12 @@ static void test_offload_empties_the_device(void **state) {
   for (int strategy = FSDP_FULL; strategy <= FSDP_HYBRID; strategy++) {
     fsdp_plan_config config = base_config();
     config.strategy = (fsdp_strategy)strategy;
-    config.mesh = strategy == FSDP_NO       ? (fsdp_mesh){{4, 1}}
-                  : strategy == FSDP_HYBRID ? (fsdp_mesh){{2, 2}}
+    config.mesh = strategy == FSDP_NO       ? fsdp_mesh_of(4, 1)
+                  : strategy == FSDP_HYBRID ? fsdp_mesh_of(2, 2)
                                             : config.mesh;
     config.cpu_offload = true;
     fsdp_plan *plan = plan_of(config);
-    int64_t shards = config.mesh.size[FSDP_AXIS_FSDP];
+    int64_t shards = fsdp_mesh_size(&config.mesh, FSDP_AXIS_FSDP);
     assert_int_equal(valley(plan), 0);
     assert_int_equal(plan->memory.space[FSDP_SPACE_HOST].valley_bytes,
                      12 * fsdp_model_parameter_count(&config.model) / shards);
@@ -131,7 +131,7 @@ static void test_traffic_formulas(void **state) {
       fsdp_plan_destroy(plan);
 
       config.strategy = FSDP_NO;
-      config.mesh = (fsdp_mesh){{4, 1}};
+      config.mesh = fsdp_mesh_of(4, 1);
       config.reduce_dtype = FSDP_BF16;
       plan = plan_of(config);
       assert_int_equal(plan->traffic.all_gather_bytes, 0);
@@ -143,7 +143,7 @@ static void test_traffic_formulas(void **state) {
       config.accumulation = accumulation;
       config.accumulate = local ? FSDP_ACCUMULATE_LOCAL : FSDP_ACCUMULATE_REDUCE;
       config.strategy = FSDP_HYBRID;
-      config.mesh = (fsdp_mesh){{4, 2}};
+      config.mesh = fsdp_mesh_of(4, 2);
       plan = plan_of(config);
       assert_int_equal(plan->traffic.all_reduce_bytes, 2 * 4 * (P / 2) * 3 / 4);
       assert_int_equal(plan->traffic.reduce_scatter_bytes, reductions * 4 * P / 2);
@@ -158,7 +158,7 @@ static void test_accumulated_gradients(void **state) {
   (void)state;
   for (int i = 0; i < 8; i++) {
     fsdp_plan_config config = base_config();
-    config.mesh = (fsdp_mesh){{1, 1}};
+    config.mesh = fsdp_mesh_of(1, 1);
     config.param_dtype = FSDP_BF16;
     config.accumulation = i == 7 ? 129 : 128;
     config.reduce_dtype = i == 1 ? FSDP_F32 : FSDP_BF16;
@@ -166,7 +166,7 @@ static void test_accumulated_gradients(void **state) {
     config.moment_dtype = i == 3 ? FSDP_F32 : FSDP_BF16;
     config.accumulate = i == 4 ? FSDP_ACCUMULATE_LOCAL : FSDP_ACCUMULATE_REDUCE;
     config.strategy = i == 5 ? FSDP_NO : FSDP_FULL;
-    if (i == 6) config.mesh.size[FSDP_AXIS_FSDP] = 2; // scattered: summed in fp32 shards
+    if (i == 6) fsdp_mesh_resize(&config.mesh, FSDP_AXIS_FSDP, 2); // scattered: summed in fp32 shards
     bool bf16 = i == 0 || i == 4 || i == 5;
     fsdp_plan *plan = plan_of(config);
     int64_t bytes = 0, numel = 0;
@@ -187,7 +187,7 @@ static void test_traffic_of_7b(void **state) {
   fsdp_plan_config config = base_config();
   fsdp_error error;
   fsdp_model_preset("llama2-7b", &config.model, &error);
-  config.mesh = (fsdp_mesh){{1, 8}};
+  config.mesh = fsdp_mesh_of(1, 8);
   config.wrap = (fsdp_wrap_policy){FSDP_WRAP_SIZE, 100000000, NULL};
   fsdp_plan *plan = plan_of(config);
   int64_t P = 6738415616, table = (int64_t)32000 * 4096;
@@ -206,7 +206,7 @@ static void test_peaks_rank_by_strategy(void **state) {
     for (int i = 0; i < 3; i++) {
       fsdp_plan_config config = base_config();
       config.strategy = order[i];
-      config.mesh = order[i] == FSDP_NO ? (fsdp_mesh){{ranks, 1}} : (fsdp_mesh){{1, ranks}};
+      config.mesh = order[i] == FSDP_NO ? fsdp_mesh_of(ranks, 1) : fsdp_mesh_of(1, ranks);
       fsdp_plan *plan = plan_of(config);
       peaks[i] = peak(plan);
       fsdp_plan_destroy(plan);
@@ -250,7 +250,8 @@ static void test_strategies_refuse_meshes(void **state) {
   const struct {
     fsdp_strategy strategy;
     fsdp_mesh mesh;
-  } cases[] = {{FSDP_FULL, {{2, 2}}}, {FSDP_GRAD_OP, {{4, 1}}}, {FSDP_NO, {{1, 4}}}};
+  } cases[] = {
+      {FSDP_FULL, fsdp_mesh_of(2, 2)}, {FSDP_GRAD_OP, fsdp_mesh_of(4, 1)}, {FSDP_NO, fsdp_mesh_of(1, 4)}};
   for (int i = 0; i < 3; i++) {
     fsdp_plan_config config = base_config();
     config.strategy = cases[i].strategy;

@@ -140,7 +140,7 @@ static void test_hash(void **state) {
     void *const ints[] = {&instr->kind,
                           &instr->stream,
                           &instr->op,
-                          &instr->group,
+                          &instr->comm,
                           &instr->unit,
                           &instr->module,
                           &operand->tensor,
@@ -153,9 +153,9 @@ static void test_hash(void **state) {
                           &copy->waits[0].position,
                           &copy->waits[0].reason,
                           &copy->accumulation,
-                          &copy->mesh.size[1],
+                          &copy->mesh.axes[1].size,
                           &copy->sections[0].end};
-    int64_t *const sizes[] = {&instr->attrs.batch, &operand->offset_bytes, &operand->rank_stride_bytes,
+    int64_t *const sizes[] = {&instr->attrs.batch, &operand->offset.base, &operand->offset.stride[1],
                               &tensor->address, &copy->arena_bytes[1]};
     assert_true(fsdp_program_hash(copy) == hash);
     if (change < 18)
@@ -173,17 +173,24 @@ static void test_hash(void **state) {
 static void test_print(void **state) {
   (void)state;
   fsdp_program *program = fsdp_program_create();
-  program->mesh.size[FSDP_AXIS_FSDP] = 2;
+  fsdp_mesh_resize(&program->mesh, FSDP_AXIS_FSDP, 2);
   int unit =
       fsdp_program_tensor(program, &(fsdp_tensor){.name = "layers.0.gathered", .bytes = 256, .unit = 1});
   fsdp_program_begin_section(program, FSDP_SECTION_ONLY);
-  fsdp_operand operands[2] = {
-      {.tensor = unit, .access = FSDP_READ, .size_bytes = 128, .rank_stride_bytes = 128},
-      {.tensor = unit, .access = FSDP_WRITE, .size_bytes = 256}};
-  fsdp_instr gather = {.kind = FSDP_INSTR_ALL_GATHER, .stream = FSDP_STREAM_GATHER, .unit = 1, .policy = -1};
+  fsdp_axis_set axes = fsdp_mesh_axes(&program->mesh, FSDP_AXIS_FSDP);
+  fsdp_operand operands[2] = {{.tensor = unit,
+                               .access = FSDP_READ,
+                               .offset = fsdp_affine_of_place(&program->mesh, axes, 0, 128),
+                               .size_bytes = 128},
+                              {.tensor = unit, .access = FSDP_WRITE, .size_bytes = 256}};
+  fsdp_instr gather = {.kind = FSDP_INSTR_ALL_GATHER,
+                       .stream = FSDP_STREAM_GATHER,
+                       .comm = fsdp_program_comm_add(program, axes, FSDP_STREAM_GATHER),
+                       .unit = 1,
+                       .policy = -1};
   fsdp_program_instr(program, &gather, operands, 2);
   fsdp_instr use = {.kind = FSDP_INSTR_OP, .op = FSDP_OP_LINEAR, .unit = -1, .policy = -1};
-  operands[0] = (fsdp_operand){.tensor = unit, .access = FSDP_UPDATE, .offset_bytes = 64, .size_bytes = 64};
+  operands[0] = (fsdp_operand){.tensor = unit, .access = FSDP_UPDATE, .offset.base = 64, .size_bytes = 64};
   fsdp_program_instr(program, &use, operands, 1);
   fsdp_program_end_section(program);
   fsdp_program_set_waits(program, (fsdp_wait[]){{0, FSDP_WAIT_DATA}, {1, FSDP_WAIT_POLICY}}, (int[]){0, 2});
@@ -197,8 +204,8 @@ static void test_print(void **state) {
   assert_true(text[0] == '#' && list);
   assert_string_equal(
       list, "only:\n"
-            "     0 gather    all_gather                    unit=1 r layers.0.gathered[0:128 "
-            "+rank*128] w layers.0.gathered\n"
+            "     0 gather    all_gather                    unit=1 over=fsdp r "
+            "layers.0.gathered[0:128 +fsdp*128] w layers.0.gathered\n"
             "     1 compute   linear                        u layers.0.gathered[64:128] | waits 0(data) "
             "1(policy)\n");
   free(text);

@@ -1,6 +1,7 @@
 // Units and the printed tree against expected outputs and against counts that PyTorch's policy gives.
 #include "models/model.h"
-#include "runtime/plan/layout/units.h"
+#include "runtime/plan/layout/boxes.h"
+#include "runtime/plan/layout/placement.h"
 #include "tests/support/models.h"
 
 #include <setjmp.h>
@@ -19,8 +20,10 @@ typedef struct wrapped {
 
 static wrapped wrap_config(const fsdp_model_config *config, fsdp_wrap_policy policy, int shard_count) {
   wrapped w = {.graph = fsdp_model_graph(config, 1, 16)};
+  fsdp_mesh mesh = fsdp_mesh_of(1, shard_count);
   fsdp_error error;
-  assert_int_equal(fsdp_units_create(w.graph, &policy, shard_count, &w.units, &error), FSDP_OK);
+  fsdp_placement_write(w.graph, &mesh);
+  assert_int_equal(fsdp_units_create(w.graph, &policy, &mesh, &w.units, &error), FSDP_OK);
   return w;
 }
 
@@ -137,9 +140,10 @@ static void test_layout_covers_parameters(void **state) {
           expected_offset += (w.graph->params[slot->param].numel + 15) / 16 * 16;
         }
         for (int r = 0; r < ranks; r++) {
-          fsdp_shard_run runs[64];
-          int count = fsdp_units_shard_runs(w.units, w.graph, u, r, runs);
+          int count;
+          fsdp_shard_run *runs = fsdp_units_shard_runs(w.units, w.graph, u, r, &count);
           for (int i = 0; i < count; i++) seen += runs[i].numel;
+          free(runs);
         }
       }
       assert_int_equal(numel, fsdp_model_parameter_count(&config));
@@ -165,8 +169,9 @@ static void test_unknown_class_is_an_error(void **state) {
   fsdp_graph *graph = fsdp_model_graph(&config, 1, 16);
   fsdp_wrap_policy policy = {.kind = FSDP_WRAP_MODULE, .classes = "LlamaMLP,GPT2Block"};
   fsdp_units *units = NULL;
+  fsdp_mesh mesh = fsdp_mesh_of(1, 2);
   fsdp_error error;
-  assert_int_equal(fsdp_units_create(graph, &policy, 2, &units, &error), FSDP_ERR_OPTION);
+  assert_int_equal(fsdp_units_create(graph, &policy, &mesh, &units, &error), FSDP_ERR_OPTION);
   assert_non_null(strstr(error.message, "GPT2Block"));
   fsdp_graph_destroy(graph);
 }

@@ -166,25 +166,23 @@ static void damage(fsdp_program *program, random_source *random) {
           random_int(random, 0, program->instr_count - 1);
     break;
   case 7:
-    if (instr->operand_count > 0) program->operands[instr->first_operand].offset_bytes += 4;
+    if (instr->operand_count > 0) program->operands[instr->first_operand].offset.base += 4;
     break;
   case 10: // wrong for some ranks: an operand that moves otherwise
     if (instr->operand_count > 0)
       program->operands[instr->first_operand + random_int(random, 0, instr->operand_count - 1)]
-          .rank_stride_bytes += 4 * random_int(random, -4, 4);
+          .offset.stride[fsdp_mesh_find(&program->mesh, FSDP_AXIS_FSDP)] += 4 * random_int(random, -4, 4);
     break;
   case 11: // a piece that lies where its neighbour does, or overlaps it
     if (instr->operand_count > 0) {
       fsdp_operand *operand = &program->operands[instr->first_operand];
-      operand->offset_bytes +=
+      operand->offset.base +=
           random_int(random, 0, 1) ? operand->size_bytes : -operand->size_bytes / 2 / 4 * 4;
     }
     break;
   case 13: // the next collective from there, over another group
-    while (instr < &program->instrs[program->instr_count - 1] &&
-           (instr->kind < FSDP_INSTR_ALL_GATHER || instr->kind > FSDP_INSTR_ALL_REDUCE))
-      instr++;
-    instr->group = (fsdp_group)random_int(random, 0, FSDP_GROUP_COUNT - 1);
+    while (instr < &program->instrs[program->instr_count - 1] && !fsdp_instr_is_collective(instr)) instr++;
+    if (program->comm_count > 0) instr->comm = random_int(random, 0, program->comm_count - 1);
     break;
   case 12:
     if (instr->operand_count > 0) program->operands[instr->first_operand].size_bytes -= 4;

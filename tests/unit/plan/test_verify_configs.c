@@ -64,10 +64,8 @@ static void test_random_configs_of_many_ranks(void **state) {
   for (int seed = cases_begin(CONFIGS / 10); cases_run(__func__, seed); seed++) {
     random_source random = {.seed = 3000000 + (uint64_t)seed};
     fsdp_plan_config config = random_plan_config(&random);
-    if (config.strategy == FSDP_NO)
-      config.mesh.size[FSDP_AXIS_DATA] = shard_counts[random_int(&random, 0, 5)];
-    else
-      config.mesh.size[FSDP_AXIS_FSDP] = shard_counts[random_int(&random, 0, 5)];
+    fsdp_mesh_resize(&config.mesh, config.strategy == FSDP_NO ? FSDP_AXIS_DATA : FSDP_AXIS_FSDP,
+                     shard_counts[random_int(&random, 0, 5)]);
     fsdp_plan *plan = plan_of(&config);
     assert_true(plan->verified);
     fsdp_plan_destroy(plan);

@@ -19,8 +19,7 @@ enum { SLOT = 64 };
 
 static fsdp_program *create(int replicas, int shards) {
   fsdp_program *program = fsdp_program_create();
-  program->mesh.size[FSDP_AXIS_DATA] = replicas;
-  program->mesh.size[FSDP_AXIS_FSDP] = shards;
+  program->mesh = fsdp_mesh_of(replicas, shards);
   fsdp_program_begin_section(program, FSDP_SECTION_ONLY);
   return program;
 }
@@ -36,9 +35,8 @@ static fsdp_operand moving(int t, fsdp_access access, int64_t offset, int64_t si
   return (fsdp_operand){.tensor = t,
                         .access = access,
                         .dtype = FSDP_F32,
-                        .offset_bytes = offset,
-                        .size_bytes = size,
-                        .rank_stride_bytes = stride};
+                        .offset = {.base = offset, .stride = {0, stride}}, // data, fsdp
+                        .size_bytes = size};
 }
 
 static fsdp_operand fixed(int t, fsdp_access access, int64_t offset, int64_t size) {
@@ -51,9 +49,10 @@ static int op(fsdp_program *program, fsdp_stream stream, fsdp_operand operand) {
   return fsdp_program_instr(program, &instr, &operand, 1);
 }
 
-static int collective(fsdp_program *program, fsdp_instr_kind kind, fsdp_group group, fsdp_stream stream,
+static int collective(fsdp_program *program, fsdp_instr_kind kind, const char *axes, fsdp_stream stream,
                       fsdp_operand a, fsdp_operand b) {
-  fsdp_instr instr = {.kind = kind, .stream = stream, .group = group, .unit = -1, .module = -1, .policy = -1};
+  fsdp_instr instr = {.kind = kind, .stream = stream, .unit = -1, .module = -1, .policy = -1};
+  instr.comm = fsdp_program_comm_add(program, fsdp_mesh_axes(&program->mesh, axes), stream);
   return fsdp_program_instr(program, &instr, (fsdp_operand[]){a, b}, b.access ? 2 : 1);
 }
 
@@ -209,7 +208,7 @@ static fsdp_violation judge_gather(int shards, int64_t slot_bytes, int64_t offse
   fsdp_program *p = create(2, shards);
   int t = tensor(p, shards + 2);
   op(p, FSDP_STREAM_COMPUTE, fixed(t, FSDP_WRITE, 0, (int64_t)(shards + 2) * SLOT));
-  collective(p, FSDP_INSTR_ALL_GATHER, FSDP_GROUP_GATHER, FSDP_STREAM_GATHER,
+  collective(p, FSDP_INSTR_ALL_GATHER, "fsdp", FSDP_STREAM_GATHER,
              moving(t, FSDP_READ, offset, slot_bytes, stride),
              fixed(t, FSDP_WRITE, SLOT, (int64_t)shards * SLOT));
   return judge(p);
@@ -235,7 +234,7 @@ static fsdp_violation judge_scatter(int shards, int64_t slot_bytes, int64_t offs
   fsdp_program *p = create(1, shards);
   int t = tensor(p, shards + 1);
   op(p, FSDP_STREAM_COMPUTE, fixed(t, FSDP_WRITE, 0, (int64_t)(shards + 1) * SLOT));
-  collective(p, FSDP_INSTR_REDUCE_SCATTER, FSDP_GROUP_REDUCE, FSDP_STREAM_REDUCE,
+  collective(p, FSDP_INSTR_REDUCE_SCATTER, "fsdp", FSDP_STREAM_REDUCE,
              fixed(t, FSDP_READ, 0, (int64_t)shards * SLOT),
              moving(t, FSDP_WRITE, offset, slot_bytes, stride));
   return judge(p);
@@ -263,7 +262,7 @@ static fsdp_violation judge_instr(fsdp_instr_kind kind, fsdp_operand a, fsdp_ope
   p->tensors[host].space = FSDP_SPACE_HOST;
   op(p, FSDP_STREAM_COMPUTE, fixed(host, FSDP_WRITE, 0, 4 * SLOT));
   op(p, FSDP_STREAM_COMPUTE, fixed(device, FSDP_WRITE, 0, 4 * SLOT));
-  collective(p, kind, FSDP_GROUP_WORLD, FSDP_STREAM_REDUCE, a, b);
+  collective(p, kind, "data,fsdp", FSDP_STREAM_REDUCE, a, b);
   return judge(p);
 }
 
@@ -295,11 +294,11 @@ static void test_one_communicator_on_two_streams(void **state) {
   int t = tensor(p, 1), u = tensor(p, 1);
   op(p, FSDP_STREAM_COMPUTE, fixed(t, FSDP_WRITE, 0, SLOT));
   op(p, FSDP_STREAM_COMPUTE, fixed(u, FSDP_WRITE, 0, SLOT));
-  collective(p, FSDP_INSTR_ALL_REDUCE, FSDP_GROUP_WORLD, FSDP_STREAM_REDUCE, fixed(t, FSDP_UPDATE, 0, SLOT),
-             none);
-  collective(p, FSDP_INSTR_ALL_REDUCE, FSDP_GROUP_WORLD, FSDP_STREAM_GATHER, fixed(u, FSDP_UPDATE, 0, SLOT),
-             none);
-  assert_says(judge(p), FSDP_VIOLATION_COMMUNICATOR, "use one communicator from two streams");
+  collective(p, FSDP_INSTR_ALL_REDUCE, "data,fsdp", FSDP_STREAM_REDUCE, fixed(t, FSDP_UPDATE, 0, SLOT), none);
+  int second = collective(p, FSDP_INSTR_ALL_REDUCE, "data,fsdp", FSDP_STREAM_GATHER,
+                          fixed(u, FSDP_UPDATE, 0, SLOT), none);
+  p->instrs[second].comm = 0;
+  assert_says(judge(p), FSDP_VIOLATION_COMMUNICATOR, "from two streams");
 }
 
 int main(void) {

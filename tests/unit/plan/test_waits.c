@@ -175,14 +175,15 @@ static void test_evaluation_seams(void **state) {
 static void test_operands_that_move_with_the_rank(void **state) {
   (void)state;
   fsdp_program *p = fsdp_program_create();
-  p->mesh.size[FSDP_AXIS_FSDP] = 4;
+  fsdp_mesh_resize(&p->mesh, FSDP_AXIS_FSDP, 4);
   fsdp_program_begin_section(p, FSDP_SECTION_ONLY);
   int t = tensor(p, FSDP_LIVE_SECTION, 256);
-  fsdp_operand slot = {.tensor = t, .access = FSDP_WRITE, .size_bytes = 64, .rank_stride_bytes = 64};
+  fsdp_operand slot = {.tensor = t, .access = FSDP_WRITE, .size_bytes = 64};
+  slot.offset = fsdp_affine_of_place(&p->mesh, fsdp_mesh_axes(&p->mesh, "fsdp"), 0, 64);
   int cast = issue(p, FSDP_STREAM_COMPUTE, slot, nothing);
   slot.access = FSDP_READ;
   int gather = issue(p, FSDP_STREAM_GATHER, slot, whole(p, t, FSDP_WRITE));
-  fsdp_operand last_slot = {.tensor = t, .access = FSDP_READ, .offset_bytes = 192, .size_bytes = 64};
+  fsdp_operand last_slot = {.tensor = t, .access = FSDP_READ, .offset.base = 192, .size_bytes = 64};
   int read = issue(p, FSDP_STREAM_REDUCE, last_slot, nothing);
   finish(p, NULL);
   assert_waits(p, gather, cast, FSDP_WAIT_DATA);

@@ -1,4 +1,4 @@
-// Placement: every rank of a node bound to a fair, contiguous share of the node's allowed cores.
+// Binding: every rank of a node bound to a fair, contiguous share of the node's allowed cores.
 //
 //   allowed cores   0 1 2 3 | 4 5 6 7 | 8 9 ...        in the machine's own order, so neighbours share caches
 //   and memory local ranks        0    |    1    |  2
@@ -14,32 +14,32 @@
 #include <stdbool.h>
 #include <stdio.h>
 
-typedef struct fsdp_placement {
+typedef struct fsdp_binding {
   int core_count; // of this rank
   int node_cores; // allowed on this node
   bool bound;     // false where nothing could be bound: the rank runs where the system puts it
   char cores[48]; // "0-3", as the system numbers processors
   char gpu[32];   // PCI address of its GPU; "": none
-} fsdp_placement;
+} fsdp_binding;
 
-typedef struct fsdp_placement_config {
+typedef struct fsdp_binding_config {
   bool bind;           // false: only say where the rank may run
   const char *gpu_bus; // PCI address: of the allowed cores only those next to it count; NULL: no GPU
-} fsdp_placement_config;
+} fsdp_binding_config;
 
 // True in ranks that Open MPI's mpirun has started and pinned by its own rules, from their environment; false
 // in those of srun, which has given each what the user asked for.
-bool fsdp_placement_is_pinned_by_mpirun(void);
+bool fsdp_binding_is_pinned_by_mpirun(void);
 
 // FSDP_ERR_PEER where srun has started several tasks that do not know of each other: each would train alone.
-fsdp_status fsdp_placement_check_tasks(const fsdp_world *world, fsdp_error *error);
+fsdp_status fsdp_binding_check_tasks(const fsdp_world *world, fsdp_error *error);
 
 // Binds the calling thread, and so every thread that it starts from now on. Call before any thread is made;
 // every rank must call it.
-void fsdp_placement_bind(fsdp_world *world, const fsdp_placement_config *config, fsdp_placement *placement);
+void fsdp_binding_bind(fsdp_world *world, const fsdp_binding_config *config, fsdp_binding *binding);
 
 // Prints who runs where, in one line from rank 0; every rank must call it.
-void fsdp_placement_print(fsdp_world *world, const fsdp_placement *mine, FILE *out);
+void fsdp_binding_print(fsdp_world *world, const fsdp_binding *mine, FILE *out);
 
 // "hwloc" or "affinity": which of the two ways this build has.
-const char *fsdp_placement_method(void);
+const char *fsdp_binding_method(void);

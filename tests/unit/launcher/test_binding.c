@@ -1,7 +1,7 @@
-// What placement reads of a launcher's environment: Open MPI's mpirun, Slurm's srun --mpi=pmix, mpirun inside
+// What binding reads of a launcher's environment: Open MPI's mpirun, Slurm's srun --mpi=pmix, mpirun inside
 // a Slurm allocation, and srun without PMIx. The variables are those that the launchers set (Open MPI 4.1,
 // Slurm 23.11 with PMIx 4).
-#include "launcher/train/placement.h"
+#include "launcher/train/binding.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -58,13 +58,13 @@ static void set_environment(const variable *list) {
 static void test_who_pins(void **state) {
   (void)state;
   set_environment(mpirun);
-  assert_true(fsdp_placement_is_pinned_by_mpirun());
+  assert_true(fsdp_binding_is_pinned_by_mpirun());
   set_environment(mpirun_in_slurm);
-  assert_true(fsdp_placement_is_pinned_by_mpirun());
+  assert_true(fsdp_binding_is_pinned_by_mpirun());
   const variable *const others[] = {srun_pmix, srun_ompi, srun_alone, srun_one, nobody};
   for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
     set_environment(others[i]);
-    assert_false(fsdp_placement_is_pinned_by_mpirun());
+    assert_false(fsdp_binding_is_pinned_by_mpirun());
   }
 }
 
@@ -75,12 +75,12 @@ static void test_tasks_that_are_alone(void **state) {
   fsdp_error error = {0};
   for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
     set_environment(good[i]);
-    assert_int_equal(fsdp_placement_check_tasks(&alone, &error), FSDP_OK);
+    assert_int_equal(fsdp_binding_check_tasks(&alone, &error), FSDP_OK);
   }
   set_environment(srun_pmix);
-  assert_int_equal(fsdp_placement_check_tasks(&together, &error), FSDP_OK);
+  assert_int_equal(fsdp_binding_check_tasks(&together, &error), FSDP_OK);
   set_environment(srun_alone);
-  assert_int_equal(fsdp_placement_check_tasks(&alone, &error), FSDP_ERR_PEER);
+  assert_int_equal(fsdp_binding_check_tasks(&alone, &error), FSDP_ERR_PEER);
   assert_non_null(strstr(error.message, "srun has started 8 tasks"));
   assert_non_null(strstr(error.message, "--mpi=pmix"));
 }

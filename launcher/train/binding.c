@@ -1,4 +1,4 @@
-#include "launcher/train/placement.h"
+#include "launcher/train/binding.h"
 
 #include "runtime/base/check.h"
 
@@ -20,12 +20,12 @@ typedef struct core_list {
   cpu_set_t *cores;
 } core_list;
 
-bool fsdp_placement_is_pinned_by_mpirun(void) {
+bool fsdp_binding_is_pinned_by_mpirun(void) {
   const char *job = getenv("PMIX_NAMESPACE");
   return getenv("OMPI_COMM_WORLD_LOCAL_RANK") && !(job && strncmp(job, "slurm", 5) == 0);
 }
 
-fsdp_status fsdp_placement_check_tasks(const fsdp_world *world, fsdp_error *error) {
+fsdp_status fsdp_binding_check_tasks(const fsdp_world *world, fsdp_error *error) {
   const char *tasks = getenv("SLURM_STEP_NUM_TASKS");
   if (world->size > 1 || !tasks || atoi(tasks) <= 1 || getenv("OMPI_COMM_WORLD_SIZE")) return FSDP_OK;
   return fsdp_fail(
@@ -40,13 +40,13 @@ fsdp_status fsdp_placement_check_tasks(const fsdp_world *world, fsdp_error *erro
 // it is the rank's own.
 static void read_allowed(cpu_set_t *allowed) {
   CPU_ZERO(allowed);
-  pid_t starter = fsdp_placement_is_pinned_by_mpirun() ? getppid() : 0;
+  pid_t starter = fsdp_binding_is_pinned_by_mpirun() ? getppid() : 0;
   if (starter > 1 && sched_getaffinity(starter, sizeof *allowed, allowed) == 0) return;
   sched_getaffinity(0, sizeof *allowed, allowed);
 }
 
 #ifdef FSDP_WITH_HWLOC
-const char *fsdp_placement_method(void) {
+const char *fsdp_binding_method(void) {
   return "hwloc";
 }
 
@@ -90,7 +90,7 @@ static void list_cores(cpu_set_t *allowed, const char *bus, core_list *list) {
   hwloc_topology_destroy(topology);
 }
 #else
-const char *fsdp_placement_method(void) {
+const char *fsdp_binding_method(void) {
   return "affinity";
 }
 
@@ -150,9 +150,9 @@ static void find_sharers(fsdp_world *world, const cpu_set_t *near, int *place, i
   free(all);
 }
 
-void fsdp_placement_bind(fsdp_world *world, const fsdp_placement_config *config, fsdp_placement *placement) {
-  *placement = (fsdp_placement){.core_count = 1, .node_cores = 1};
-  if (config->gpu_bus) snprintf(placement->gpu, sizeof placement->gpu, "%s", config->gpu_bus);
+void fsdp_binding_bind(fsdp_world *world, const fsdp_binding_config *config, fsdp_binding *binding) {
+  *binding = (fsdp_binding){.core_count = 1, .node_cores = 1};
+  if (config->gpu_bus) snprintf(binding->gpu, sizeof binding->gpu, "%s", config->gpu_bus);
   cpu_set_t near, share;
   read_allowed(&near);
   core_list list = {0, NULL};
@@ -165,17 +165,17 @@ void fsdp_placement_bind(fsdp_world *world, const fsdp_placement_config *config,
     if (end == begin) end = begin + 1; // more ranks than cores
     CPU_ZERO(&share);
     for (int i = begin; i < end; i++) CPU_OR(&share, &share, &list.cores[i]);
-    placement->node_cores = list.count;
-    placement->core_count = end - begin;
-    placement->bound = config->bind && sched_setaffinity(0, sizeof share, &share) == 0;
-    print_set(&share, placement->cores, sizeof placement->cores);
+    binding->node_cores = list.count;
+    binding->core_count = end - begin;
+    binding->bound = config->bind && sched_setaffinity(0, sizeof share, &share) == 0;
+    print_set(&share, binding->cores, sizeof binding->cores);
   }
   free(list.cores);
 }
 
-void fsdp_placement_print(fsdp_world *world, const fsdp_placement *mine, FILE *out) {
+void fsdp_binding_print(fsdp_world *world, const fsdp_binding *mine, FILE *out) {
   enum { SHOWN = 16 };
-  fsdp_placement *all = fsdp_alloc((size_t)world->size * sizeof *all);
+  fsdp_binding *all = fsdp_alloc((size_t)world->size * sizeof *all);
   fsdp_world_gather(world, mine, (int64_t)sizeof *mine, all);
   if (world->rank == 0) {
     fprintf(out, "placement: %d node%s, %d core%s each; processors of rank", world->node_count,
@@ -184,7 +184,7 @@ void fsdp_placement_print(fsdp_world *world, const fsdp_placement *mine, FILE *o
       fprintf(out, "%s %d: %s", i ? "," : "", i, all[i].bound ? all[i].cores : "not bound");
       if (all[i].gpu[0]) fprintf(out, " by GPU %s", all[i].gpu);
     }
-    fprintf(out, "%s (%s)\n", world->size > SHOWN ? ", ..." : "", fsdp_placement_method());
+    fprintf(out, "%s (%s)\n", world->size > SHOWN ? ", ..." : "", fsdp_binding_method());
   }
   free(all);
 }

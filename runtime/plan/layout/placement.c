@@ -1,0 +1,71 @@
+#include "runtime/plan/layout/placement.h"
+
+#include "runtime/base/check.h"
+
+fsdp_axis_set fsdp_placement_axes(const fsdp_placement *placement) {
+  fsdp_axis_set axes = placement->partial;
+  FSDP_CHECK(!(axes & placement->flat), "a partial sum is stored whole");
+  axes |= placement->flat;
+  for (int d = 0; d < FSDP_MAX_DIMS; d++) {
+    for (int i = 0; i < placement->dim[d].count; i++) {
+      fsdp_axis_set axis = 1u << placement->dim[d].axes[i];
+      FSDP_CHECK(!(axes & axis), "axis %d stands twice in a placement", placement->dim[d].axes[i]);
+      axes |= axis;
+    }
+  }
+  return axes;
+}
+
+void fsdp_placement_cut(fsdp_placement *placement, int dim, fsdp_axis_set axes) {
+  fsdp_dim_axes *cut = &placement->dim[dim];
+  FSDP_CHECK(!(fsdp_placement_axes(placement) & axes), "an axis stands twice in a placement");
+  for (int a = 0; a < FSDP_MESH_AXES_MAX; a++)
+    if (axes >> a & 1) cut->axes[cut->count++] = (signed char)a;
+}
+
+int64_t fsdp_placement_local_shape(const fsdp_placement *placement, const fsdp_mesh *mesh, int dims,
+                                   const int64_t *shape, int64_t *local) {
+  int64_t numel = 1;
+  for (int d = 0; d < dims; d++) {
+    local[d] = shape[d];
+    for (int i = 0; i < placement->dim[d].count; i++) {
+      int64_t parts = mesh->axes[placement->dim[d].axes[i]].size;
+      local[d] = (local[d] + parts - 1) / parts;
+    }
+    numel *= local[d];
+  }
+  return numel;
+}
+
+static void print_dim(const fsdp_dim_axes *cut, const fsdp_mesh *mesh, FILE *out) {
+  if (cut->count == 0) fputs("null", out);
+  if (cut->count > 1) fputc('[', out);
+  for (int i = 0; i < cut->count; i++) fprintf(out, "%s%s", i ? "," : "", mesh->axes[cut->axes[i]].name);
+  if (cut->count > 1) fputc(']', out);
+}
+
+void fsdp_placement_print(const fsdp_placement *placement, const fsdp_mesh *mesh, int dims, FILE *out) {
+  char axes[FSDP_MESH_TEXT_BYTES];
+  fputc('[', out);
+  for (int d = 0; d < dims; d++) {
+    if (d) fputc(',', out);
+    print_dim(&placement->dim[d], mesh, out);
+  }
+  fputc(']', out);
+  if (placement->partial) fprintf(out, " partial=%s", fsdp_mesh_print_axes(mesh, placement->partial, axes));
+  if (placement->flat) fprintf(out, " flat=%s", fsdp_mesh_print_axes(mesh, placement->flat, axes));
+}
+
+void fsdp_placement_write(fsdp_graph *graph, const fsdp_mesh *mesh) {
+  fsdp_axis_set shards = fsdp_mesh_axes(mesh, FSDP_AXIS_FSDP "," FSDP_AXIS_CONTEXT);
+  fsdp_axis_set batch = fsdp_mesh_axes(mesh, FSDP_AXIS_DATA "," FSDP_AXIS_FSDP);
+  for (int p = 0; p < graph->param_count; p++) graph->values[graph->params[p].value].placement.flat = shards;
+  for (int v = 0; v < graph->value_count; v++) {
+    fsdp_value *value = &graph->values[v];
+    if (value->role != FSDP_VALUE_INPUT) continue;
+    fsdp_placement_cut(&value->placement, 0, batch);
+    int64_t ranks = fsdp_mesh_group_size(mesh, batch);
+    value->shape[0] *= ranks;
+    value->numel *= ranks;
+  }
+}
