@@ -16,25 +16,42 @@ typedef struct generator {
   random_source *random;
   fsdp_program *program;
   int filled[512], filled_count;
+  fsdp_axis_set axes[512]; // by tensor: those over which it has slots
   int made;
 } generator;
 
-// Slots of a tensor: ranks of a group over fsdp.
-static int shard_count(const generator *g) {
-  return fsdp_mesh_size(&g->program->mesh, FSDP_AXIS_FSDP);
+// Slots of a tensor: one for each rank of a group over its axes.
+static int slot_count(const generator *g, int tensor) {
+  return fsdp_mesh_group_size(&g->program->mesh, g->axes[tensor]);
+}
+
+// Some of the axes of more than one rank; the one that has most is preferred.
+static fsdp_axis_set some_axes(generator *g) {
+  fsdp_axis_set all = fsdp_mesh_all_axes(&g->program->mesh), most = 0;
+  for (int a = 0; a < g->program->mesh.count; a++)
+    if (all >> a & 1 &&
+        (!most || g->program->mesh.axes[a].size > fsdp_mesh_group_size(&g->program->mesh, most)))
+      most = 1u << a;
+  return random_int(g->random, 0, 1)
+             ? most
+             : all & (fsdp_axis_set)random_int(g->random, 0, (1 << FSDP_MESH_AXES_MAX) - 1);
 }
 
 static int make_tensor(generator *g, fsdp_lifetime lifetime) {
-  int words = 512 / 4 / shard_count(g); // the oracle looks at each byte
+  fsdp_axis_set axes = some_axes(g);
+  int slots = fsdp_mesh_group_size(&g->program->mesh, axes),
+      words = 512 / 4 / slots; // the oracle looks at all
   int slot_bytes = 4 * random_int(g->random, 1, random_int(g->random, 0, 3) == 0 && words > 8 ? 8 : words);
   fsdp_tensor tensor = {.space = random_int(g->random, 0, 3) == 0 ? FSDP_SPACE_HOST : FSDP_SPACE_DEVICE,
                         .category = (fsdp_category)random_int(g->random, 0, FSDP_CATEGORY_COUNT - 1),
                         .lifetime = lifetime,
                         .unit = random_int(g->random, -1, 3),
                         .module = random_int(g->random, -1, 5),
-                        .bytes = (int64_t)slot_bytes * shard_count(g)};
+                        .bytes = (int64_t)slot_bytes * slots};
   snprintf(tensor.name, sizeof tensor.name, "t%d", g->made++);
-  return fsdp_program_tensor(g->program, &tensor);
+  int made = fsdp_program_tensor(g->program, &tensor);
+  g->axes[made] = axes;
+  return made;
 }
 
 static fsdp_operand whole_of(const generator *g, int tensor, fsdp_access access) {
@@ -44,28 +61,29 @@ static fsdp_operand whole_of(const generator *g, int tensor, fsdp_access access)
 
 static fsdp_operand slot_of(const generator *g, int tensor, fsdp_access access) {
   fsdp_operand operand = whole_of(g, tensor, access);
-  operand.size_bytes /= shard_count(g);
-  operand.offset.stride[fsdp_mesh_find(&g->program->mesh, FSDP_AXIS_FSDP)] = operand.size_bytes;
+  operand.size_bytes /= slot_count(g, tensor);
+  operand.offset = fsdp_affine_of_place(&g->program->mesh, g->axes[tensor], 0, operand.size_bytes);
   return operand;
 }
 
 static fsdp_operand some_of(generator *g, int tensor, fsdp_access access) {
   int shape = random_int(g->random, 0, 5);
-  fsdp_operand operand = shape == 0 ? slot_of(g, tensor, access) : whole_of(g, tensor, access);
-  if (shape == 1) {
+  fsdp_operand operand = shape % 2 == 0 ? slot_of(g, tensor, access) : whole_of(g, tensor, access);
+  // Without a stride it is the same slot all along that axis.
+  if (shape == 0) operand.offset.stride[random_int(g->random, 0, FSDP_MESH_AXES_MAX - 1)] = 0;
+  if (shape <= 2) { // a piece of it
     int words = (int)(operand.size_bytes / 4), first = random_int(g->random, 0, words - 1);
-    operand.offset.base = 4 * first;
+    operand.offset.base += 4 * first;
     operand.size_bytes = 4 * random_int(g->random, 1, words - first);
   }
   return operand;
 }
 
 // A collective or a copy of two operands.
-static void emit_move(generator *g, fsdp_instr_kind kind, fsdp_stream stream, const char *axes,
+static void emit_move(generator *g, fsdp_instr_kind kind, fsdp_stream stream, fsdp_axis_set axes,
                       const fsdp_operand *operands, int count) {
   fsdp_instr instr = {.kind = kind, .stream = stream, .unit = -1, .module = -1, .policy = -1};
-  if (fsdp_instr_is_collective(&instr))
-    instr.comm = fsdp_program_comm_add(g->program, fsdp_mesh_axes(&g->program->mesh, axes), stream);
+  if (fsdp_instr_is_collective(&instr)) instr.comm = fsdp_program_comm_add(g->program, axes, stream);
   fsdp_program_instr(g->program, &instr, operands, count);
 }
 
@@ -97,13 +115,22 @@ static void fill(generator *g, int tensor) {
   switch (random_int(g->random, on_device ? 0 : 1, 5)) {
   case 0: // own slot, then the whole from everyone's
     operands[0] = slot_of(g, tensor, FSDP_WRITE);
+    if (random_int(g->random, 0, 1) && operands[0].size_bytes > 4) { // in two pieces
+      int64_t bytes = operands[0].size_bytes;
+      operands[0].size_bytes = 4 * (int64_t)random_int(g->random, 1, (int)(bytes / 4) - 1);
+      fsdp_operand rest = operands[0];
+      rest.offset.base += rest.size_bytes;
+      rest.size_bytes = bytes - rest.size_bytes;
+      emit(g, operands, 1);
+      operands[0] = rest;
+    }
     emit(g, operands, 1);
     operands[0] = slot_of(g, tensor, FSDP_READ);
     operands[1] = whole_of(g, tensor, FSDP_WRITE);
-    emit_move(g, FSDP_INSTR_ALL_GATHER, FSDP_STREAM_GATHER, FSDP_AXIS_FSDP, operands, 2);
+    emit_move(g, FSDP_INSTR_ALL_GATHER, FSDP_STREAM_GATHER, g->axes[tensor], operands, 2);
     break;
   case 1: // slot by slot, in any order
-    for (int i = 0, n = shard_count(g), first = random_int(g->random, 0, n - 1); i < n; i++) {
+    for (int i = 0, n = slot_count(g, tensor), first = random_int(g->random, 0, n - 1); i < n; i++) {
       operands[0] = slot_of(g, tensor, FSDP_WRITE);
       operands[0].offset = (fsdp_affine){0};
       operands[0].offset.base = (i + first) % n * operands[0].size_bytes;
@@ -139,16 +166,16 @@ static void reduce(generator *g) {
   if (tensor < 0) return;
   fsdp_operand operands[2] = {whole_of(g, tensor, FSDP_UPDATE)};
   if (random_int(g->random, 0, 2) == 0) {
-    emit_move(g, FSDP_INSTR_ALL_REDUCE, FSDP_STREAM_REDUCE, "data,fsdp", operands, 1);
+    emit_move(g, FSDP_INSTR_ALL_REDUCE, FSDP_STREAM_REDUCE, some_axes(g), operands, 1);
     return;
   }
   operands[0].access = FSDP_READ;
   operands[1] = slot_of(g, tensor, FSDP_WRITE);
   if (random_int(g->random, 0, 1)) {
     operands[1].offset = (fsdp_affine){0};
-    operands[1].offset.base = operands[1].size_bytes * random_int(g->random, 0, shard_count(g) - 1);
+    operands[1].offset.base = operands[1].size_bytes * random_int(g->random, 0, slot_count(g, tensor) - 1);
   }
-  emit_move(g, FSDP_INSTR_REDUCE_SCATTER, FSDP_STREAM_REDUCE, FSDP_AXIS_FSDP, operands, 2);
+  emit_move(g, FSDP_INSTR_REDUCE_SCATTER, FSDP_STREAM_REDUCE, g->axes[tensor], operands, 2);
 }
 
 // Copies a filled tensor's own slot over another's in the other memory, as far as both reach.
@@ -162,7 +189,7 @@ static void copy_over(generator *g) {
   operands[0].size_bytes = operands[1].size_bytes;
   bool down = g->program->tensors[to].space == FSDP_SPACE_HOST;
   emit_move(g, down ? FSDP_INSTR_COPY_DOWN : FSDP_INSTR_COPY_UP,
-            down ? FSDP_STREAM_COPY_DOWN : FSDP_STREAM_COPY_UP, FSDP_AXIS_FSDP, operands, 2);
+            down ? FSDP_STREAM_COPY_DOWN : FSDP_STREAM_COPY_UP, 0, operands, 2);
 }
 
 static void forget_filled(generator *g, int index) {
@@ -203,10 +230,22 @@ static void generate_section(generator *g, fsdp_section_kind kind) {
   }
 }
 
-fsdp_program *random_program(random_source *random) {
+// Three axes in any order: all their sets on two streams are as many communicators as a program may have.
+static fsdp_mesh random_mesh(random_source *random, int ranks_max) {
+  static const char *const names[] = {FSDP_AXIS_DATA, FSDP_AXIS_FSDP, FSDP_AXIS_TENSOR, "other"};
+  fsdp_mesh mesh = {0};
+  int left = random_int(random, 0, 1) ? ranks_max / 4 : ranks_max, first = random_int(random, 0, 3);
+  for (int i = 0; i < 3; i++) {
+    int size = random_int(random, 0, 2) == 0 ? 1 : random_int(random, 1, left);
+    left /= size;
+    fsdp_mesh_add(&mesh, names[(first + i) % 4], size);
+  }
+  return mesh;
+}
+
+fsdp_program *random_program(random_source *random, int ranks_max) {
   generator g = {.random = random, .program = fsdp_program_create()};
-  int shards = random_int(random, 1, random_int(random, 0, 1) ? 4 : 16);
-  g.program->mesh = fsdp_mesh_of(random_int(random, 1, 16 / shards > 2 ? 2 : 1), shards);
+  g.program->mesh = random_mesh(random, ranks_max);
   g.program->accumulation = random_int(random, 1, 5);
   for (int i = random_int(random, 0, 4); i > 0; i--)
     g.filled[g.filled_count++] = make_tensor(&g, FSDP_LIVE_ALWAYS);

@@ -13,9 +13,10 @@ int random_int(random_source *random, int low, int high);
 
 // A program without addresses and waits in which every read finds data: several streams, one to five
 // micro-batches, with or without evaluation, tensors of every lifetime, written whole, piece by piece, slot
-// by slot or own slot and gathered, updated in place, reduced, copied, operands that move with the rank, on 1
-// to 16 ranks. Lifetimes are set. The caller owns it.
-fsdp_program *random_program(random_source *random);
+// by slot or own slot and gathered, updated in place, reduced, copied, operands whose offsets are affine in
+// the coordinates, on meshes of three axes with 1 to `ranks_max` (at least 4, at most
+// 64) ranks. Lifetimes are set. The caller owns it.
+fsdp_program *random_program(random_source *random, int ranks_max);
 
 // A copy of everything; the caller owns it.
 fsdp_program *copy_program(const fsdp_program *program);

@@ -138,8 +138,8 @@ static void test_sum_of_many(void **state) {
 
 static void test_clip_factor(void **state) {
   (void)state;
-  static const float cases[][2] = {{9, 1}, {9, 0}, {9, 100}, {0, 1}, {4, 0.5f}};
-  for (int i = 0; i < 5; i++) {
+  static const float cases[][2] = {{9, 1}, {9, 0}, {9, 100}, {0, 1}, {4, 0.5f}, {16, 6}};
+  for (int i = 0; i < 6; i++) {
     fsdp_op_attrs attrs = {.max_norm = cases[i][1], .norm_limit = 1e30f}; // 0: no clipping
     kernel_case c = kernel_case_of(FSDP_OP_CLIP_FACTOR, attrs, 1e-6);
     double sum = (double)cases[i][0], norm = sqrt(sum);
@@ -277,6 +277,22 @@ static void test_adamw(void **state) {
         make_adamw(&c, kinds[kind], count, copy);
         kernel_case_check(&c);
       }
+}
+
+// A copy in fp32 of a master in bf16 is the master as stored, to the bit, not what it was before rounding.
+static void test_copy_is_of_the_stored_master(void **state) {
+  (void)state;
+  static const states kinds = {FSDP_F32, FSDP_BF16, FSDP_F32, FSDP_F32, FSDP_F32};
+  enum { COUNT = 20000 };
+  fsdp_segment segment = {0, COUNT, 0, 7};
+  kernel_case c = kernel_case_of(FSDP_OP_ADAMW, adamw_attrs, 1e-2);
+  c.segments = &segment, c.segment_count = 1, c.seed = 5;
+  make_adamw(&c, kinds, COUNT, true);
+  kernel_case_run(&c);
+  const uint16_t *master = c.operands[3].data;
+  const uint32_t *copy = c.operands[6].data;
+  for (int i = 0; i < COUNT; i++) assert_int_equal(copy[i], (uint32_t)master[i] << 16);
+  kernel_case_free(&c);
 }
 
 // Sharding must not change a draw: a range updated whole equals the same range updated in two shards,
@@ -458,6 +474,7 @@ int main(void) {
       cmocka_unit_test(test_checksum_of_zeros),
       cmocka_unit_test(test_checksum),
       cmocka_unit_test(test_adamw),
+      cmocka_unit_test(test_copy_is_of_the_stored_master),
       cmocka_unit_test(test_adamw_is_independent_of_shards),
       cmocka_unit_test(test_rounding_is_unbiased),
       cmocka_unit_test(test_philox_of_this_test),

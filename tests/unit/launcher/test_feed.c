@@ -83,10 +83,34 @@ static void test_seek(void **state) {
   free(feed);
 }
 
+// A run that continues behind step 4 reads what one that never stopped reads, micro-batch by micro-batch.
+static void test_seek_reads_on(void **state) {
+  (void)state;
+  fsdp_dataset *datasets[2];
+  fsdp_feed *whole = create_feed(&datasets[0], 0), *rest = create_feed(&datasets[1], 0);
+  whole->config.accumulation = rest->config.accumulation = 3;
+  whole->config.sampler.global_batch = rest->config.sampler.global_batch = 6;
+  fsdp_feed_seek(rest, 4, 4, 0);
+  for (int step = 0; step < 6; step++) {
+    for (int micro_batch = 0; micro_batch < 3; micro_batch++) {
+      int32_t tokens[2][32], targets[2][32];
+      fsdp_feed_batch(whole, tokens[0], targets[0]);
+      if (step < 4) continue;
+      fsdp_feed_batch(rest, tokens[1], targets[1]);
+      assert_memory_equal(tokens[0], tokens[1], sizeof tokens[0]);
+      assert_memory_equal(targets[0], targets[1], sizeof targets[0]);
+    }
+  }
+  for (int i = 0; i < 2; i++) fsdp_dataset_close(datasets[i]);
+  free(whole);
+  free(rest);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_skipped_steps_do_not_count),
       cmocka_unit_test(test_seek),
+      cmocka_unit_test(test_seek_reads_on),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -285,6 +285,7 @@ static void contradictions(void **state) {
   (void)state;
   const fsdp_program_kind train = FSDP_PROGRAM_TRAIN, plan = FSDP_PROGRAM_PLAN;
   refuse(train, "--min-lr 1 --lr 0.1", FSDP_ERR_OPTION, "--min-lr|--lr");
+  refuse(train, "--min-lr 0.11 --lr 0.1", FSDP_ERR_OPTION, "--min-lr|--lr");
   refuse(train, "--lr-schedule constant --min-lr 1e-6", FSDP_ERR_OPTION, "--min-lr|constant");
   refuse(train, "--mesh 2,2", FSDP_ERR_OPTION, "axis tensor has 2 ranks|not built yet");
   refuse(train, "--mesh context=3", FSDP_ERR_OPTION, "axis context has 3 ranks|not built yet");
@@ -297,6 +298,9 @@ static void contradictions(void **state) {
   refuse(train, "--ckpt-freq 10", FSDP_ERR_OPTION, "--ckpt-freq|-e NAME");
   refuse(train, "--ckpt-keep 2", FSDP_ERR_OPTION, "--ckpt-keep|-e NAME");
   refuse(train, "-e a/b --ckpt-freq 0", FSDP_ERR_OPTION, "'a/b'|without '/'");
+  refuse(train, "-e ..", FSDP_ERR_OPTION, "'..'|name of a folder");
+  refuse(train, "-e .", FSDP_ERR_OPTION, "'.'|name of a folder");
+  refuse(train, "--eval-split 1.5", FSDP_ERR_OPTION, "--eval-split 1.5|whole number");
   refuse(train, "-b 1000000 -s 1e6", FSDP_ERR_OPTION, "--batch-size|--seq-length");
   refuse(plan, "--json --print-model", FSDP_ERR_OPTION, "--json|--print-model");
   refuse(plan, "--ranks 2 --ranks-per-node 4", FSDP_ERR_OPTION, "--ranks-per-node|--ranks 2");

@@ -218,6 +218,7 @@ static void advice_that_fits(void **state) {
     if (options.cpu_offload) config.cpu_offload = true;
     config.master_dtype = (fsdp_dtype)options.master_dtype;
     config.moment_dtype = (fsdp_dtype)options.moment_dtype;
+    assert_int_equal(config.batch * config.accumulation, 4); // of a step, as before
     fsdp_plan *helped = make_plan(&config);
     if (helped->memory.space[FSDP_SPACE_DEVICE].arena_bytes > limit)
       fail_msg("does not fit after: %s", words);
@@ -231,10 +232,28 @@ static void advice_that_fits(void **state) {
   assert_true(fsdp_capacity_machine_bytes() > INT64_C(1) << 28);
 }
 
+// Where one memory holds both arenas, their sum counts.
+static void one_memory_for_both_arenas(void **state) {
+  (void)state;
+  fsdp_plan_config config = config_of("tiny", 2);
+  config.cpu_offload = true;
+  fsdp_plan *plan = make_plan(&config);
+  int64_t needed = plan->memory.space[FSDP_SPACE_DEVICE].arena_bytes +
+                   plan->memory.space[FSDP_SPACE_HOST].arena_bytes + fsdp_plan_reserve_bytes(plan);
+  fsdp_limits limits = {
+      .place = {"the test", "the test"}, .shared_bytes = needed, .shared_place = "the test"};
+  fsdp_error error;
+  assert_int_equal(fsdp_capacity_check(plan, &limits, &error), FSDP_OK);
+  limits.shared_bytes--;
+  assert_int_equal(fsdp_capacity_check(plan, &limits, &error), FSDP_ERR_CAPACITY);
+  fsdp_plan_destroy(plan);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(report_as_json), cmocka_unit_test(report_as_a_page), cmocka_unit_test(profile_series),
-      cmocka_unit_test(profile_files),  cmocka_unit_test(advice_that_fits),
+      cmocka_unit_test(report_as_json),   cmocka_unit_test(report_as_a_page),
+      cmocka_unit_test(profile_series),   cmocka_unit_test(profile_files),
+      cmocka_unit_test(advice_that_fits), cmocka_unit_test(one_memory_for_both_arenas),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

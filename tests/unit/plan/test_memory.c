@@ -102,7 +102,7 @@ static void test_reports_of_random_programs(void **state) {
   (void)state;
   for (int seed = cases_begin(PROGRAMS); cases_run(__func__, seed); seed++) {
     random_source random = {.seed = (uint64_t)seed};
-    fsdp_program *program = random_program(&random);
+    fsdp_program *program = random_program(&random, 16);
     fsdp_memory_report report, after;
     fsdp_memory_plan(program, &report);
     assert_false(oracle_finds_overlap(program));
@@ -124,7 +124,7 @@ static void test_poison_changes_no_sum(void **state) {
   (void)state;
   for (int seed = cases_begin(PROGRAMS); cases_run(__func__, seed); seed++) {
     random_source random = {.seed = (uint64_t)seed};
-    fsdp_program *program = random_program(&random);
+    fsdp_program *program = random_program(&random, 16);
     fsdp_memory_report before, after;
     fsdp_memory_plan(program, &before);
     fsdp_program *poisoned = copy_program(program);

@@ -91,7 +91,7 @@ static void test_lifetimes(void **state) {
   (void)state;
   for (int seed = cases_begin(200); cases_run(__func__, seed); seed++) {
     random_source random = {.seed = (uint64_t)seed};
-    fsdp_program *program = random_program(&random);
+    fsdp_program *program = random_program(&random, 16);
     for (int t = 0; t < program->tensor_count; t++) {
       int begin = -1, end = -1;
       for (int i = 0; i < program->instr_count; i++)
@@ -126,7 +126,7 @@ static void test_set_waits(void **state) {
 static void test_hash(void **state) {
   (void)state;
   random_source random = {.seed = 3};
-  fsdp_program *program = random_program(&random);
+  fsdp_program *program = random_program(&random, 16);
   fsdp_memory_report report;
   fsdp_memory_plan(program, &report);
   fsdp_waits_infer(program);

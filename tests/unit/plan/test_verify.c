@@ -24,13 +24,17 @@ enum { PROGRAMS = 40 };
 enum { PROGRAMS = 400 };
 #endif
 
-static fsdp_program *finished_program(random_source *random, bool poison) {
-  fsdp_program *program = random_program(random);
+static fsdp_program *finished_program_of(random_source *random, int ranks_max, bool poison) {
+  fsdp_program *program = random_program(random, ranks_max);
   fsdp_memory_report report;
   fsdp_memory_plan(program, &report);
   if (poison) fsdp_program_insert_poison(program);
   fsdp_waits_infer(program);
   return program;
+}
+
+static fsdp_program *finished_program(random_source *random, bool poison) {
+  return finished_program_of(random, 16, poison);
 }
 
 static void test_accepts_sound_programs(void **state) {
@@ -171,7 +175,7 @@ static void damage(fsdp_program *program, random_source *random) {
   case 10: // wrong for some ranks: an operand that moves otherwise
     if (instr->operand_count > 0)
       program->operands[instr->first_operand + random_int(random, 0, instr->operand_count - 1)]
-          .offset.stride[fsdp_mesh_find(&program->mesh, FSDP_AXIS_FSDP)] += 4 * random_int(random, -4, 4);
+          .offset.stride[random_int(random, 0, program->mesh.count - 1)] += 4 * random_int(random, -4, 4);
     break;
   case 11: // a piece that lies where its neighbour does, or overlaps it
     if (instr->operand_count > 0) {
@@ -234,12 +238,41 @@ static void test_damaged_programs(void **state) {
   for (int kind = 0; kind < FSDP_VIOLATION_UNPROVED; kind++) assert_true(found[kind] > PROGRAMS / 20);
 }
 
+// On more ranks than are looked at one by one: sound programs are accepted, and what is accepted is sound.
+static void test_many_ranks(void **state) {
+  (void)state;
+  int many = 0, accepted = 0, unproved = 0;
+  for (int seed = cases_begin(PROGRAMS / 4); cases_run(__func__, seed); seed++) {
+    random_source random = {.seed = (uint64_t)seed};
+    fsdp_program *program = finished_program_of(&random, 64, seed % 4 == 3);
+    fsdp_violation violation;
+    if (!fsdp_verify(program, &violation)) fail_msg("program %d: %s", seed, violation.message);
+    many += fsdp_mesh_ranks(&program->mesh) > 16;
+    for (int i = 0; i < 20; i++) {
+      fsdp_program *copy = copy_program(program);
+      damage(copy, &random);
+      bool sound = fsdp_verify(copy, &violation);
+      unproved += violation.kind == FSDP_VIOLATION_UNPROVED;
+      accepted += sound;
+      bool truth = oracle_accepts(copy, ORACLE_HULL);
+      if (sound != truth && violation.kind != FSDP_VIOLATION_UNPROVED)
+        fail_msg("program %d, damage %d: verifier %d (%s)", seed, i, sound, violation.message);
+      fsdp_program_destroy(copy);
+    }
+    fsdp_program_destroy(program);
+  }
+  print_message("%d programs of more than 16 ranks; of those damaged %d accepted, %d not proved\n", many,
+                accepted, unproved);
+  assert_true(many > PROGRAMS / 20 && accepted > PROGRAMS / 20);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_accepts_sound_programs),
       cmocka_unit_test(test_every_wait_deletion),
       cmocka_unit_test(test_ranks_meet),
       cmocka_unit_test(test_damaged_programs),
+      cmocka_unit_test(test_many_ranks),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

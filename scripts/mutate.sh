@@ -1,0 +1,11 @@
+#!/usr/bin/env bash
+# Applies mutants (one-line changes that a test must notice; tests/mutants/*.mutants) one at a time to a copy
+# of the sources, builds what is needed, runs the tests that should notice, and prints a table.
+#   mutate.sh [NAME...]   those mutants, or all of an area (scheduler, waits, memory, verifier, executor,
+#                         kernels, checkpoints, launcher); default: all
+#   --check               only whether every pattern still matches exactly once (no build)
+#   --again               also those whose verdict build-mutate/results.tsv has: without it a run resumes
+#   --folder DIR          for the copy, its build and the results; default: build-mutate
+#   --write FILE          the table, as Markdown
+# The exit status is 1 if a mutant survives, does not build, or no longer matches.
+exec python3 "$(dirname "${BASH_SOURCE[0]}")/../tests/mutants/mutate.py" "$@"
