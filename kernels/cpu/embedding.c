@@ -1,4 +1,6 @@
-// Token embedding: rows of the weight (V, C) by token, and the dense gradient of the weight. N tokens.
+// Token embedding: rows of the weight (V, C) by token, and the dense gradient of the weight. N tokens. The
+// weight may be V rows of a larger table, from `first` on: a token of another row gives zeros, and its
+// gradient goes nowhere.
 #include "kernels/cpu/operand.h"
 #include "kernels/cpu/ops.h"
 
@@ -7,25 +9,46 @@ typedef struct lookup {
   const fsdp_view *weight, *h;     // forward
   const fsdp_view *d_h, *d_weight; // backward
   int64_t N, V, C;
-  int64_t range_rows; // rows of d_weight that a task sums
+  int64_t first, extent; // of the table: the weight's first row, and its rows
+  int64_t range_rows;    // rows of d_weight that a task sums
 } lookup;
+
+static lookup lookup_of(const fsdp_op_attrs *attrs) {
+  lookup k = {.N = attrs->batch * attrs->seq,
+              .V = attrs->vocabulary,
+              .C = attrs->channels,
+              .first = attrs->first_index};
+  k.extent = attrs->extent ? attrs->extent : k.first + k.V;
+  return k;
+}
 
 static void check_tokens(const fsdp_kernel_call *call, const lookup *k) {
   for (int64_t n = 0; n < k->N; n++)
-    FSDP_CHECK(k->tokens[n] >= 0 && k->tokens[n] < k->V, "%s: token %d at position %lld is not in [0, %lld)",
-               fsdp_op_name(call->kind), k->tokens[n], (long long)n, (long long)k->V);
+    FSDP_CHECK(k->tokens[n] >= 0 && k->tokens[n] < k->extent,
+               "%s: token %d at position %lld is not in [0, %lld)", fsdp_op_name(call->kind), k->tokens[n],
+               (long long)n, (long long)k->extent);
+}
+
+// The row of the weight that a token names, or -1.
+static int64_t row_of(const lookup *k, int64_t n) {
+  int64_t row = k->tokens[n] - k->first;
+  return row >= 0 && row < k->V ? row : -1;
 }
 
 static void copy_row(void *argument, int64_t n, void *scratch) {
   const lookup *k = argument;
   (void)scratch;
+  int64_t row = row_of(k, n);
+  if (row < 0) {
+    memset(element(k->h, n * k->C), 0, (size_t)(k->C * fsdp_dtype_bytes(k->h->dtype)));
+    return;
+  }
   FSDP_CPU(convert)
-  (k->weight->dtype, element(k->weight, k->tokens[n] * k->C), k->h->dtype, element(k->h, n * k->C), k->C);
+  (k->weight->dtype, element(k->weight, row * k->C), k->h->dtype, element(k->h, n * k->C), k->C);
 }
 
 void FSDP_CPU(embedding)(const fsdp_kernel_call *call) {
-  const fsdp_op_attrs *attrs = call->attrs;
-  lookup k = {.N = attrs->batch * attrs->seq, .V = attrs->vocabulary, .C = attrs->channels};
+  lookup k = lookup_of(call->attrs);
   check_count(call, 3, 3);
   const fsdp_view *tokens = operand_of(call, 0, k.N, FSDP_READ, FSDP_I32);
   k.tokens = tokens->data;
@@ -34,7 +57,7 @@ void FSDP_CPU(embedding)(const fsdp_kernel_call *call) {
   check_tokens(call, &k);
   touch(call, tokens, k.N);
   for (int64_t n = 0; call->recorder && n < k.N; n++)
-    touch_part(call, k.weight, k.tokens[n] * k.C, k.C, FSDP_READ);
+    if (row_of(&k, n) >= 0) touch_part(call, k.weight, row_of(&k, n) * k.C, k.C, FSDP_READ);
   touch(call, k.h, k.N * k.C);
   fsdp_pool_run(call->pool, k.N, copy_row, &k);
 }
@@ -47,7 +70,7 @@ static void sum_range(void *argument, int64_t index, void *scratch) {
   unsigned char *used = (unsigned char *)scratch_after(sums, k->range_rows * C);
   memset(used, 0, (size_t)rows);
   for (int64_t n = 0; n < k->N; n++) {
-    int64_t row = k->tokens[n] - first;
+    int64_t row = k->tokens[n] - k->first - first;
     if (row < 0 || row >= rows) continue;
     float *sum = sums + row * C;
     const float *d_h = load(k->d_h, n * C, C, buffer);
@@ -71,8 +94,7 @@ static void sum_range(void *argument, int64_t index, void *scratch) {
 }
 
 void FSDP_CPU(embedding_backward)(const fsdp_kernel_call *call) {
-  const fsdp_op_attrs *attrs = call->attrs;
-  lookup k = {.N = attrs->batch * attrs->seq, .V = attrs->vocabulary, .C = attrs->channels};
+  lookup k = lookup_of(call->attrs);
   check_count(call, 3, 3);
   const fsdp_view *tokens = operand_of(call, 0, k.N, FSDP_READ, FSDP_I32);
   k.tokens = tokens->data;
@@ -83,7 +105,7 @@ void FSDP_CPU(embedding_backward)(const fsdp_kernel_call *call) {
   touch(call, k.d_h, k.N * k.C);
   if (!updates(k.d_weight)) touch(call, k.d_weight, k.V * k.C);
   for (int64_t n = 0; call->recorder && updates(k.d_weight) && n < k.N; n++)
-    touch_part(call, k.d_weight, k.tokens[n] * k.C, k.C, FSDP_UPDATE);
+    if (row_of(&k, n) >= 0) touch_part(call, k.d_weight, row_of(&k, n) * k.C, k.C, FSDP_UPDATE);
   // A range's sums take half of the scratch, so that they mostly stay in the cache.
   int64_t row_bytes = (k.C + 16) * (int64_t)sizeof(float) + 1;
   k.range_rows = fsdp_min_i64(k.V, (int64_t)FSDP_POOL_SCRATCH_BYTES / 2 / row_bytes);

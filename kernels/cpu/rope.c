@@ -1,6 +1,7 @@
 // Rotary position embedding (Su et al. 2021) in Hugging Face's Llama order: elements i and i + D/2 of a head
 // are a pair, rotated by position * inv_freq[i]. In place over the q and k columns of rows of q|k|v. B
-// sequences of T positions, H heads, K key/value heads, D head dimension, Q = (H + 2K) * D.
+// sequences of T positions from first_index on, H heads, K key/value heads, D head dimension,
+// Q = (H + 2K) * D.
 #include "kernels/cpu/operand.h"
 #include "kernels/cpu/ops.h"
 
@@ -33,7 +34,7 @@ static void rotate_positions(void *argument, int64_t index, void *scratch) {
   float *cosine = scratch, *sine = scratch_after(cosine, half), *buffer = scratch_after(sine, half);
   for (int64_t t = index * POSITIONS_PER_TASK; t < last; t++) {
     for (int64_t i = 0; i < half; i++) {
-      float angle = (float)t * attrs->inv_freq[i];
+      float angle = (float)(attrs->first_index + t) * attrs->inv_freq[i];
       cosine[i] = cosf(angle);
       sine[i] = r->direction * sinf(angle);
     }

@@ -1,4 +1,5 @@
-// Token embedding: h[n] = weight[tokens[n]], rows of C channels. A block is a token.
+// Token embedding: h[n] = weight[tokens[n] - first], rows of C channels; zeros for a token of a row that lies
+// outside the weight, which may be V rows of a table of `extent`. A block is a token.
 #include "kernels/cuda/operand.cuh"
 #include "kernels/cuda/ops.cuh"
 
@@ -8,12 +9,15 @@ constexpr int threads_count = 128;
 
 template <class T, int WIDTH>
 __global__ void __launch_bounds__(threads_count)
-    copy_row(const int32_t *tokens, const T *weight, T *h, int64_t V, int64_t C) {
+    copy_row(const int32_t *tokens, const T *weight, T *h, int64_t first, int64_t V, int64_t C,
+             int64_t extent) {
   const int64_t token = global_load(tokens + blockIdx.x);
-  if (token < 0 || token >= V) __trap();
+  if (token < 0 || token >= extent) __trap();
+  const int64_t row = token - first;
+  const bool held = row >= 0 && row < V;
   for (int64_t c = int64_t(threadIdx.x) * WIDTH; c < C; c += threads_count * WIDTH) {
-    float x[WIDTH];
-    load_floats<WIDTH>(weight + token * C + c, x);
+    float x[WIDTH] = {};
+    if (held) load_floats<WIDTH>(weight + row * C + c, x);
     store_floats<WIDTH>(h + int64_t(blockIdx.x) * C + c, x);
   }
 }
@@ -23,6 +27,7 @@ __global__ void __launch_bounds__(threads_count)
 void cuda_embedding(const fsdp_kernel_call *call) {
   const fsdp_op_attrs *attrs = call->attrs;
   const int64_t N = attrs->batch * attrs->seq, V = attrs->vocabulary, C = attrs->channels;
+  const int64_t first = attrs->first_index, extent = attrs->extent ? attrs->extent : first + V;
   check_count(call, 3, 3);
   const auto *tokens = data_of<int32_t>(operand_of(call, 0, N, FSDP_READ, FSDP_I32));
   const fsdp_view *weight = operand(call, 1, V * C, FSDP_READ);
@@ -32,6 +37,6 @@ void cuda_embedding(const fsdp_kernel_call *call) {
     constexpr int width = vector_numel<T>;
     const bool wide = C % width == 0 && is_aligned(weight->data) && is_aligned(h->data);
     launch({N, threads_count, call->stream}, wide ? copy_row<T, width> : copy_row<T, 1>, tokens,
-           data_of<T>(weight), data_of<T>(h), V, C);
+           data_of<T>(weight), data_of<T>(h), first, V, C, extent);
   });
 }

@@ -1,5 +1,6 @@
 // Gradient of the embedding's weight (V, C): each row is the sum of d_h over the positions of its token, in
-// the order of the positions, without atomic additions.
+// the order of the positions, without atomic additions. The weight may be V rows of a table of `extent`, from
+// `base` on: tokens of other rows are passed over.
 //
 //   sort_tokens  offsets (V + 1): where each token's positions start; positions (N), ascending per token.
 //                A block owns a range of tokens: it counts the smaller ones and its own, then lists its own.
@@ -41,16 +42,16 @@ __device__ __forceinline__ int sum_before(int x, int *total) {
 // Lists the tile's tokens in [first, first + sort_threads) in order: entry = position in the tile *
 // sort_threads
 // + row in the range. Returns how many, the same in every thread; *smaller counts this thread's tokens below.
-__device__ __forceinline__ int list_tile(const int32_t *tokens, int64_t N, int64_t V, int64_t tile,
-                                         int64_t first, const smem<int> &list, int *smaller) {
+__device__ __forceinline__ int list_tile(const int32_t *tokens, int64_t N, int64_t base, int64_t extent,
+                                         int64_t tile, int64_t first, const smem<int> &list, int *smaller) {
   int own[per_thread], count = 0, total;
 #pragma unroll
   for (int j = 0; j < per_thread; j++) {
     const int64_t n = tile + int64_t(threadIdx.x) * per_thread + j;
     own[j] = -1;
     if (n >= N) continue;
-    const int64_t token = global_load(tokens + n);
-    if (token < 0 || token >= V) __trap();
+    const int64_t id = global_load(tokens + n), token = id - base;
+    if (id < 0 || id >= extent) __trap();
     if (token < first) ++*smaller;
     if (token < first || token >= first + sort_threads) continue;
     own[j] = (int(threadIdx.x) * per_thread + j) * sort_threads + int(token - first);
@@ -65,12 +66,13 @@ __device__ __forceinline__ int list_tile(const int32_t *tokens, int64_t N, int64
 }
 
 __global__ void __launch_bounds__(sort_threads)
-    sort_tokens(const int32_t *tokens, int64_t N, int64_t V, int32_t *offsets, int32_t *positions) {
+    sort_tokens(const int32_t *tokens, int64_t N, int64_t base, int64_t extent, int64_t V, int32_t *offsets,
+                int32_t *positions) {
   FSDP_SHARED(int, list, tile_numel);
   const int64_t first = int64_t(blockIdx.x) * sort_threads, row = first + threadIdx.x;
   int smaller = 0, count = 0, total;
   for (int64_t tile = 0; tile < N; tile += tile_numel) {
-    const int listed = list_tile(tokens, N, V, tile, first, list, &smaller);
+    const int listed = list_tile(tokens, N, base, extent, tile, first, list, &smaller);
     for (int i = 0; i < listed; i++) count += int(list[i]) % sort_threads == int(threadIdx.x);
   }
   sum_before(smaller, &total);
@@ -80,7 +82,7 @@ __global__ void __launch_bounds__(sort_threads)
   if (row == V - 1) global_store(offsets + V, cursor + count);
   if (total == 0) return; // the whole block
   for (int64_t tile = 0; tile < N; tile += tile_numel) {
-    const int listed = list_tile(tokens, N, V, tile, first, list, &smaller);
+    const int listed = list_tile(tokens, N, base, extent, tile, first, list, &smaller);
     for (int i = 0; i < listed; i++) {
       const int entry = list[i];
       if (entry % sort_threads != int(threadIdx.x)) continue;
@@ -129,6 +131,7 @@ __global__ void __launch_bounds__(sum_threads, 4) sum_rows(row_sum<T> p) {
 void cuda_embedding_backward(const fsdp_kernel_call *call) {
   const fsdp_op_attrs *attrs = call->attrs;
   const int64_t N = attrs->batch * attrs->seq, V = attrs->vocabulary, C = attrs->channels;
+  const int64_t base = attrs->first_index, extent = attrs->extent ? attrs->extent : base + V;
   check_count(call, 4, 4);
   FSDP_CHECK(N < INT32_MAX, "embedding_backward: %lld positions", (long long)N);
   const auto *tokens = data_of<int32_t>(operand_of(call, 0, N, FSDP_READ, FSDP_I32));
@@ -136,8 +139,8 @@ void cuda_embedding_backward(const fsdp_kernel_call *call) {
   auto *offsets =
       data_of<int32_t>(workspace_of(call, 3, fsdp_op_workspace_bytes(FSDP_OP_CUDA, call->kind, attrs, 0)));
   auto *positions = offsets + V + 1;
-  launch({blocks_of(V, sort_threads), sort_threads, call->stream}, sort_tokens, tokens, N, V, offsets,
-         positions);
+  launch({blocks_of(V, sort_threads), sort_threads, call->stream}, sort_tokens, tokens, N, base, extent, V,
+         offsets, positions);
   with_type(d_h->dtype, [&](auto number) {
     using T = decltype(number);
     with_type(d_weight->dtype, [&](auto gradient) {

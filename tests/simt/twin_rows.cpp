@@ -85,7 +85,7 @@ struct head_shape {
 };
 const head_shape head_shapes[] = {{1, 1, 1, 1, 64}, {3, 17, 4, 1, 80}, {1, 1000, 2, 1, 128}, {1, 5, 8, 1, 6}};
 
-void ropes(fsdp_dtype dtype, const head_shape &s) {
+void ropes(fsdp_dtype dtype, const head_shape &s, int64_t first) {
   for (fsdp_op_kind kind : {FSDP_OP_ROPE, FSDP_OP_ROPE_BACKWARD}) {
     std::vector<float> inv_freq;
     for (int64_t i = 0; i < s.D / 2; i++) inv_freq.push_back(std::pow(10000.0f, float(-2 * i) / float(s.D)));
@@ -96,12 +96,14 @@ void ropes(fsdp_dtype dtype, const head_shape &s) {
     attrs.kv_heads = s.K;
     attrs.head_dim = s.D;
     attrs.inv_freq = inv_freq.data();
+    attrs.first_index = first;
     twin_case c = twin_of(kind, attrs, dtype);
     c.name += " B" + std::to_string(s.B) + " T" + std::to_string(s.T) + " H" + std::to_string(s.H) + " K" +
-              std::to_string(s.K) + " D" + std::to_string(s.D);
+              std::to_string(s.K) + " D" + std::to_string(s.D) + " from " + std::to_string(first);
     twin_update(&c, dtype, s.B * s.T * (s.H + 2 * s.K) * s.D);
-    c.operands.back().untouched = s.K * s.D;                             // v
-    if (s.T == 1) c.operands.back().untouched = c.operands.back().numel; // position 0 is not rotated
+    c.operands.back().untouched = s.K * s.D; // v
+    if (s.T == 1 && first == 0)
+      c.operands.back().untouched = c.operands.back().numel; // position 0 is not rotated
     twin_check(c);
   }
 }
@@ -115,14 +117,20 @@ std::vector<int32_t> tokens_of(int64_t N, int64_t V) {
   return tokens;
 }
 
-void embeddings(fsdp_dtype dtype, int64_t V, int64_t C, int64_t B, int64_t T) {
+// V rows of a table of `extent`, from row `first` on; the whole table where extent is 0.
+void embeddings(fsdp_dtype dtype, int64_t V, int64_t C, int64_t B, int64_t T, int64_t first = 0,
+                int64_t extent = 0) {
   fsdp_op_attrs attrs = attrs_of({B, T, C});
   attrs.vocabulary = V;
-  const std::string shape = shape_text({B, T, C}) + " V" + std::to_string(V);
+  attrs.first_index = first;
+  attrs.extent = extent;
+  const int64_t table = extent ? extent : V;
+  const std::string shape =
+      shape_text({B, T, C}) + " V" + std::to_string(V) + " from " + std::to_string(first);
   twin_case c = twin_of(FSDP_OP_EMBEDDING, attrs, dtype);
   c.name += shape;
   c.tolerance = 0;
-  twin_integers(&c, tokens_of(B * T, V));
+  twin_integers(&c, tokens_of(B * T, table));
   twin_input(&c, dtype, V * C);
   twin_output(&c, dtype, B * T * C);
   twin_check(c);
@@ -131,7 +139,7 @@ void embeddings(fsdp_dtype dtype, int64_t V, int64_t C, int64_t B, int64_t T) {
       c = twin_of(FSDP_OP_EMBEDDING_BACKWARD, attrs, dtype);
       c.name += shape + (updates ? " update" : "") + " d_weight " + fsdp_dtype_name(weight_dtype);
       if (weight_dtype == FSDP_BF16) c.tolerance = 1e-2;
-      twin_integers(&c, tokens_of(B * T, V));
+      twin_integers(&c, tokens_of(B * T, table));
       twin_input(&c, dtype, B * T * C);
       twin_result(&c, updates, weight_dtype, V * C);
       twin_workspace(&c, 0);
@@ -152,11 +160,14 @@ void twin_rows() {
     rmsnorm_backward(dtype, {3, 200, 40}, true, FSDP_F32); // more rows than blocks
     rmsnorm_backward(dtype, {1, 1030, 264}, false, dtype);
     rmsnorm_backward(dtype, {1, 513, 9}, true, dtype);
-    for (const head_shape &s : head_shapes) ropes(dtype, s);
+    for (const head_shape &s : head_shapes)
+      for (int64_t first : {0, 1000}) ropes(dtype, s, first);
     embeddings(dtype, 1, 8, 1, 1);
     embeddings(dtype, 257, 33, 3, 17);
     embeddings(dtype, 600, 24, 3, 1000);
     embeddings(dtype, 32001, 8, 1, 17);
     embeddings(dtype, 300, 12, 1, 1);
+    for (int64_t rank = 0; rank < 4; rank++) embeddings(dtype, 87, 24, 2, 100, rank * 87, 257);
+    embeddings(dtype, 5, 8, 1, 17, 20, 17); // padding alone
   }
 }

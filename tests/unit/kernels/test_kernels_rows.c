@@ -155,6 +155,57 @@ static void test_embedding_backward(void **state) {
       }
 }
 
+// Ranks that hold 0, some and only padded rows of a table of 10.
+static const int64_t first_rows[] = {0, 4, 8, 12};
+enum { TABLE_ROWS = 10, HELD_ROWS = 4 };
+
+// The weight is some rows of a table: what the ranks give sums up to what the whole table gives.
+static void test_embedding_of_some_rows(void **state) {
+  (void)state;
+  for (int d = 0; d < 2; d++)
+    for (int r = 0; r < 4; r++) {
+      int64_t N = 40, C = 19, V = HELD_ROWS, first = first_rows[r];
+      fsdp_op_attrs attrs = {
+          .batch = 2, .seq = 20, .channels = C, .vocabulary = V, .first_index = first, .extent = TABLE_ROWS};
+      kernel_case c = kernel_case_of(FSDP_OP_EMBEDDING, attrs, 0);
+      double *drawn = tokens_of(N, TABLE_ROWS),
+             *tokens = kernel_case_input(&c, FSDP_I32, N, FSDP_READ, drawn);
+      double *weight = kernel_case_input(&c, dtypes[d], V * C, FSDP_READ, NULL);
+      double *h = kernel_case_output(&c, dtypes[d], N * C);
+      for (int64_t i = 0; i < N * C; i++) {
+        int64_t row = (int64_t)tokens[i / C] - first;
+        h[i] = row >= 0 && row < V ? weight[row * C + i % C] : 0;
+      }
+      c.sparse[1] = true;
+      kernel_case_check(&c);
+      free(drawn);
+    }
+}
+
+static void test_embedding_backward_of_some_rows(void **state) {
+  (void)state;
+  for (int update = 0; update < 2; update++)
+    for (int r = 0; r < 4; r++) {
+      int64_t N = 40, C = 19, V = HELD_ROWS, first = first_rows[r];
+      fsdp_op_attrs attrs = {
+          .batch = 2, .seq = 20, .channels = C, .vocabulary = V, .first_index = first, .extent = TABLE_ROWS};
+      kernel_case c = kernel_case_of(FSDP_OP_EMBEDDING_BACKWARD, attrs, 1e-5);
+      double *drawn = tokens_of(N, TABLE_ROWS),
+             *tokens = kernel_case_input(&c, FSDP_I32, N, FSDP_READ, drawn);
+      double *d_h = kernel_case_input(&c, FSDP_F32, N * C, FSDP_READ, NULL);
+      double *d_weight = update ? kernel_case_input(&c, FSDP_F32, V * C, FSDP_UPDATE, NULL)
+                                : kernel_case_output(&c, FSDP_F32, V * C);
+      for (int64_t i = 0; !update && i < V * C; i++) d_weight[i] = 0;
+      for (int64_t i = 0; i < N * C; i++) {
+        int64_t row = (int64_t)tokens[i / C] - first;
+        if (row >= 0 && row < V) d_weight[row * C + i % C] += d_h[i];
+      }
+      c.sparse[2] = update;
+      kernel_case_check(&c);
+      free(drawn);
+    }
+}
+
 static void rotate_head(double *x, int64_t D, int64_t t, const float *inv_freq, double direction) {
   for (int64_t i = 0; i < D / 2; i++) {
     double angle = (double)((float)t * inv_freq[i]), a = x[i], b = x[i + D / 2];
@@ -176,12 +227,13 @@ static void test_rope(void **state) {
         for (int64_t i = 0; i < D / 2; i++) inv_freq[i] = powf(10000.0f, -2.0f * (float)i / (float)D);
         fsdp_op_attrs attrs = {
             .batch = B, .seq = T, .heads = H, .kv_heads = K, .head_dim = D, .inv_freq = inv_freq};
+        attrs.first_index = s % 2 ? 3 : 0;
         kernel_case c =
             kernel_case_of(direction > 0 ? FSDP_OP_ROPE : FSDP_OP_ROPE_BACKWARD, attrs, tolerance(dtypes[d]));
         double *qkv = kernel_case_input(&c, dtypes[d], B * T * Q, FSDP_UPDATE, NULL);
         for (int64_t n = 0; n < B * T; n++)
           for (int64_t head = 0; head < H + K; head++)
-            rotate_head(qkv + n * Q + head * D, D, n % T, inv_freq, direction);
+            rotate_head(qkv + n * Q + head * D, D, attrs.first_index + n % T, inv_freq, direction);
         c.sparse[0] = true; // the v columns are left alone
         kernel_case_check(&c);
       }
@@ -237,6 +289,8 @@ int main(void) {
       cmocka_unit_test(test_rmsnorm_backward),
       cmocka_unit_test(test_embedding),
       cmocka_unit_test(test_embedding_backward),
+      cmocka_unit_test(test_embedding_of_some_rows),
+      cmocka_unit_test(test_embedding_backward_of_some_rows),
       cmocka_unit_test(test_rope),
       cmocka_unit_test(test_swiglu),
       cmocka_unit_test(test_swiglu_backward),

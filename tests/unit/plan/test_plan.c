@@ -245,6 +245,27 @@ static void test_plans_are_reproducible(void **state) {
   fsdp_plan_destroy(b);
 }
 
+// Each element counts once in the norm: a unit's squares are weighted by its replicas before they are summed
+// over all ranks, and the clip factor takes the sum as it is.
+static void test_norm_weights(void **state) {
+  (void)state;
+  for (int replicas = 1; replicas <= 3; replicas++) {
+    fsdp_plan_config config = base_config();
+    config.strategy = FSDP_HYBRID;
+    config.mesh = fsdp_mesh_of(replicas, 2);
+    fsdp_plan *plan = plan_of(config);
+    int parts = 0;
+    for (int i = 0; i < plan->program->instr_count; i++) {
+      const fsdp_instr *instr = &plan->program->instrs[i];
+      if (instr->kind != FSDP_INSTR_OP || instr->op != FSDP_OP_SUM_SQUARES) continue;
+      assert_true(instr->attrs.norm_weight == 1.0f / (float)replicas);
+      parts++;
+    }
+    assert_int_equal(parts * 3, fsdp_plan_digest_count(plan));
+    fsdp_plan_destroy(plan);
+  }
+}
+
 static void test_strategies_refuse_meshes(void **state) {
   (void)state;
   const struct {
@@ -297,6 +318,7 @@ int main(void) {
       cmocka_unit_test(test_peaks_rank_by_strategy),
       cmocka_unit_test(test_recompute_and_prefetch_move_the_peak),
       cmocka_unit_test(test_plans_are_reproducible),
+      cmocka_unit_test(test_norm_weights),
       cmocka_unit_test(test_strategies_refuse_meshes),
       cmocka_unit_test(test_workspace_of_the_head),
   };
