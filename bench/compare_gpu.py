@@ -19,6 +19,8 @@ import sys
 import tempfile
 import types
 
+from compare_samples import OPTIMIZER, step_samples
+
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(HERE)
 WARM_UP_STEPS = 3
@@ -80,7 +82,6 @@ def run_torch(args, arguments):
 
 
 def torch_arguments(args, case, which):
-    from compare_torch import OPTIMIZER, step_samples
     model, seq, batch, recompute, state = CASES[case]
     data = os.path.join(ROOT, "runtime", "data", "builtin_text.txt")
     samples = (os.path.getsize(data) - 1) // seq
@@ -106,7 +107,6 @@ def plan_options(case, device="cuda"):
 
 
 def train_options(case, device, steps, log):
-    from compare_torch import OPTIMIZER
     options = [*plan_options(case, device), "--max-steps", steps, "--num-epochs", 1000000, "--lr-schedule",
                "constant", "--seed", 0, "--log", log]
     for name, value in OPTIMIZER.items():

@@ -7,7 +7,8 @@
 #pragma once
 
 #include "models/fields.h"
-#include "models/model.h"
+#include "models/graph/graph.h"
+#include "models/model_config.h"
 
 typedef struct fsdp_preset {
   const char *name;

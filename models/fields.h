@@ -2,7 +2,8 @@
 // that a reader is a plain list of fields. Messages name `where`, the key, its value and a remedy.
 #pragma once
 
-#include "models/model.h"
+#include "models/model_config.h"
+#include "runtime/base/status.h"
 
 #include <jansson.h>
 

@@ -1,8 +1,9 @@
 // The built-in matrix product: used where no library was found, and where it is the faster one.
 #pragma once
 
-#include "kernels/cpu/gemm.h"
+#include "kernels/cpu/gemm_library.h"
 #include "kernels/cpu/isa.h"
+#include "runtime/base/pool.h"
 
 // One product on the calling thread, blocked for the caches (Goto and van de Geijn, "Anatomy of
 // High-Performance Matrix Multiplication", 2008): panels of a and b are packed, and converted to fp32, in the

@@ -3,7 +3,7 @@
 #include "launcher/cli/options.h"
 #include "launcher/cli/output.h"
 #include "launcher/cli/setup.h"
-#include "launcher/report/memory_profile.h"
+#include "launcher/report/memory_file.h"
 #include "launcher/report/report.h"
 #include "runtime/base/check.h"
 #include "runtime/base/size.h"

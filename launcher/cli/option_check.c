@@ -1,4 +1,7 @@
-#include "launcher/cli/options.h"
+#include "launcher/cli/option_check.h"
+
+#include "launcher/cli/option_query.h"
+#include "models/model.h"
 
 #include <math.h>
 #include <stdint.h>
@@ -17,22 +20,6 @@ static bool given(const check *c, const char *name) {
 }
 static const char *place(const check *c, const char *name) {
   return fsdp_options_place(c->options, name);
-}
-
-bool fsdp_options_note(const fsdp_options *options, int index, char *note, int note_bytes) {
-  if (*options->aliases && index-- == 0) {
-    snprintf(note, (size_t)note_bytes, "%s", options->aliases);
-    return true;
-  }
-  bool unused = fsdp_options_given(options, "numel-to-wrap") && strcmp(options->wrap, "size") != 0;
-  if (unused && index-- == 0) {
-    snprintf(note, (size_t)note_bytes,
-             "--numel-to-wrap (%s) is the threshold of --wrap size; --wrap %s (%s) does not use it",
-             fsdp_options_place(options, "numel-to-wrap"), options->wrap,
-             fsdp_options_place(options, "wrap"));
-    return true;
-  }
-  return false;
 }
 
 static fsdp_status check_learning_rate(const check *c) {
@@ -99,10 +86,6 @@ static fsdp_status check_files(const check *c) {
     }
   }
   return FSDP_OK;
-}
-
-bool fsdp_options_evaluate(const fsdp_options *options) {
-  return options->eval_data || options->eval_split > 0;
 }
 
 static fsdp_status check_evaluation(const check *c) {
@@ -194,10 +177,6 @@ static fsdp_status check_experiment(const check *c) {
         place(c, "resume-schedule"), strcmp(o->resume, "off") == 0 ? " without --resume off" : "");
   }
   return FSDP_OK;
-}
-
-bool fsdp_options_check_replicas(const fsdp_options *options) {
-  return options->check_replicas > 0 || (options->experiment && options->ckpt_freq > 0);
 }
 
 // Without clipping an update may run before the norm is known.

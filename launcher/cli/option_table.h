@@ -1,8 +1,10 @@
 // The table of options: the one place where an option's name, type, range, default and meaning stand.
 #pragma once
 
+#include "launcher/cli/option_fields.h"
 #include "launcher/cli/option_value.h"
-#include "launcher/cli/options.h"
+
+#include <stddef.h>
 
 typedef enum fsdp_option_kind {
   FSDP_OPTION_INT,

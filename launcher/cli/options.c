@@ -1,6 +1,7 @@
 #include "launcher/cli/options.h"
 
 #include "launcher/cli/option_alias.h"
+#include "launcher/cli/option_check.h"
 #include "launcher/cli/option_table.h"
 #include "launcher/cli/yaml_options.h"
 #include "runtime/base/check.h"
@@ -461,32 +462,6 @@ void fsdp_options_destroy(fsdp_options *options) {
     free(*text);
     *text = NULL;
   }
-}
-
-// ---- Queries
-
-const char *fsdp_options_place(const fsdp_options *options, const char *name) {
-  const fsdp_option_row *row = fsdp_option_find(name);
-  FSDP_CHECK(row, "no option is called '%s'", name);
-  const char *place = options->place[row_index(row)];
-  return *place ? place : "default";
-}
-
-bool fsdp_options_given(const fsdp_options *options, const char *name) {
-  const fsdp_option_row *row = fsdp_option_find(name);
-  FSDP_CHECK(row, "no option is called '%s'", name);
-  return options->place[row_index(row)][0] != 0;
-}
-
-fsdp_wrap_policy fsdp_options_wrap(const fsdp_options *options) {
-  fsdp_wrap_policy policy = {.kind = FSDP_WRAP_SIZE, .numel = options->numel_to_wrap};
-  if (strcmp(options->wrap, "block") == 0) policy.kind = FSDP_WRAP_BLOCK;
-  if (strcmp(options->wrap, "none") == 0) policy.kind = FSDP_WRAP_NONE;
-  if (strncmp(options->wrap, "module:", 7) == 0) {
-    policy.kind = FSDP_WRAP_MODULE;
-    policy.classes = options->wrap + 7;
-  }
-  return policy;
 }
 
 char *fsdp_options_describe(const fsdp_options *options) {

@@ -1,5 +1,4 @@
-// Memory over one step: bytes live at every instruction, by category, as JSON for a program or SVG for a
-// person.
+// Memory over one step: bytes live at every instruction, by category.
 //
 //   list positions of a step's sections:  |first: forward | backward |middle ... |last ... |update|
 //
@@ -30,8 +29,3 @@ typedef struct fsdp_profile_phase {
 } fsdp_profile_phase;
 int fsdp_memory_profile_phases(const fsdp_memory_profile *profile,
                                fsdp_profile_phase out[2 * FSDP_MAX_SECTIONS]);
-
-// Writes the profile of `plan` to `path`, whose ending (.json or .svg) says as what. A file that stood there
-// is replaced only by a whole one. FSDP_ERR_INPUT where it cannot be written.
-fsdp_status fsdp_memory_profile_write(const fsdp_plan *plan, const char *model_name, const char *path,
-                                      fsdp_error *error);

@@ -1,7 +1,7 @@
 #include "launcher/train/train.h"
 
 #include "launcher/cli/capacity.h"
-#include "launcher/report/memory_profile.h"
+#include "launcher/report/memory_file.h"
 #include "launcher/train/draw.h"
 #include "launcher/train/stop.h"
 #include "launcher/train/trainer.h"

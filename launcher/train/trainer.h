@@ -7,12 +7,13 @@
 
 #include "launcher/cli/setup.h"
 #include "launcher/report/progress.h"
+#include "launcher/train/binding.h"
 #include "launcher/train/feed.h"
-#include "launcher/train/train.h"
 #include "launcher/train/train_checkpoints.h"
 #include "launcher/train/train_files.h"
 #include "launcher/train/train_log.h"
 #include "runtime/checkpoint/weights.h"
+#include "runtime/device/gpu.h"
 
 typedef struct fsdp_trainer {
   fsdp_world *world;

@@ -25,14 +25,6 @@ struct fsdp_safetensors {
   _Atomic int64_t bytes_read;
 };
 
-const char *fsdp_safetensors_shape_text(int dims, const int64_t *shape, char buffer[96]) {
-  int used = snprintf(buffer, 96, "(");
-  for (int i = 0; i < dims; i++)
-    used += snprintf(buffer + used, 96 - (size_t)used, "%s%lld", i ? ", " : "", (long long)shape[i]);
-  snprintf(buffer + used, 96 - (size_t)used, ")");
-  return buffer;
-}
-
 static char *join(const char *folder, const char *name) {
   char *path = NULL;
   int length = asprintf(&path, "%s/%s", folder, name);

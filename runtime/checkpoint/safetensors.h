@@ -10,28 +10,14 @@
 // refused, so that a read can only fail where the disk does or the file changes underneath.
 #pragma once
 
-#include "runtime/base/dtype.h"
 #include "runtime/base/status.h"
+#include "runtime/checkpoint/safetensors_tensor.h"
 
 #include <stdbool.h>
 #include <stdint.h>
 
-#define FSDP_SAFETENSORS_MAX_DIMS         4
-#define FSDP_SAFETENSORS_MAX_HEADER_BYTES 100000000 // the format's own limit
-
 typedef struct fsdp_safetensors fsdp_safetensors;
 typedef struct fsdp_safetensors_writer fsdp_safetensors_writer;
-
-typedef struct fsdp_safetensors_tensor {
-  const char *name;
-  fsdp_dtype dtype; // F32, BF16, F16 or I32
-  int dims;         // 0 is a scalar
-  int64_t shape[FSDP_SAFETENSORS_MAX_DIMS];
-  int64_t numel;
-  // Filled by opening, not read by the writer.
-  int file;            // which of the opened files
-  int64_t file_offset; // byte of that file at which the tensor begins
-} fsdp_safetensors_tensor;
 
 // Opens `path`: a .safetensors file, an index (.json), or a folder with model.safetensors or, failing that,
 // model.safetensors.index.json and its shards. Reads the headers alone. FSDP_ERR_INPUT. The caller closes
@@ -68,9 +54,6 @@ const char *fsdp_safetensors_index(const fsdp_safetensors *model);
 const char *fsdp_safetensors_path(const fsdp_safetensors *model, int index);
 const char *fsdp_safetensors_metadata(const fsdp_safetensors *model, const char *key);
 int64_t fsdp_safetensors_bytes_read(const fsdp_safetensors *model);
-
-// "(32, 16)" into `buffer`; returns it.
-const char *fsdp_safetensors_shape_text(int dims, const int64_t *shape, char buffer[96]);
 
 typedef struct fsdp_safetensors_writer_config {
   const char *path;

@@ -2,9 +2,11 @@
 // safetensors.c.
 #pragma once
 
-#include "runtime/checkpoint/safetensors.h"
+#include "runtime/base/status.h"
+#include "runtime/checkpoint/safetensors_tensor.h"
 
 #include <jansson.h>
+#include <stdbool.h>
 
 typedef struct fsdp_safetensors_list {
   fsdp_safetensors_tensor *tensors; // names are owned

@@ -2,6 +2,7 @@
 #include "runtime/base/check.h"
 #include "runtime/base/progress.h"
 #include "runtime/base/size.h"
+#include "runtime/checkpoint/safetensors.h"
 #include "runtime/checkpoint/safetensors_header.h"
 
 #include <errno.h>

@@ -29,11 +29,6 @@ int64_t fsdp_plan_reserve_bytes(const fsdp_plan *plan) {
   return target->reserve_bytes + plan->program->comm_count * target->comm_reserve_bytes;
 }
 
-const char *fsdp_strategy_name(fsdp_strategy strategy) {
-  static const char *const names[] = {"full", "grad_op", "no", "hybrid"};
-  return names[strategy];
-}
-
 // What an instruction sends: a ring all-gather or reduce-scatter passes every slot but one on, an all-reduce
 // does both.
 static void count_traffic(fsdp_traffic *traffic, const fsdp_program *program, const fsdp_instr *instr) {

@@ -92,5 +92,3 @@ int64_t fsdp_plan_check_bytes(const fsdp_plan *plan);
 
 // How messages name an instruction: "all_gather of model.layers.3"; "" where the position is none.
 void fsdp_plan_instr_name(const fsdp_plan *plan, int position, char *text, size_t bytes);
-
-const char *fsdp_strategy_name(fsdp_strategy strategy);

@@ -14,15 +14,9 @@
 // every rank finds the same addresses.
 #pragma once
 
-#include <stdint.h>
+#include "runtime/plan/memory/pack_item.h"
 
 #define FSDP_PACK_MAX_WINDOWS 8
-
-typedef struct fsdp_pack_item {
-  int begin, end;       // positions, both inclusive
-  int64_t bytes, align; // bytes > 0, align a power of two
-  int64_t address;      // the result
-} fsdp_pack_item;
 
 typedef struct fsdp_pack_config {
   const int *window_begins; // first positions of the windows, ascending; the more items lie in one window,

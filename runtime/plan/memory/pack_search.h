@@ -6,7 +6,7 @@
 // and what is still to be placed there no longer fit below the limit.
 #pragma once
 
-#include "runtime/plan/memory/pack.h"
+#include "runtime/plan/memory/pack_item.h"
 
 #include <stdbool.h>
 

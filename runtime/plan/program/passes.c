@@ -7,6 +7,11 @@
 
 #include <stdlib.h>
 
+const char *fsdp_strategy_name(fsdp_strategy strategy) {
+  static const char *const names[] = {"full", "grad_op", "no", "hybrid"};
+  return names[strategy];
+}
+
 // Micro-batches that a sum in bf16, of 8 bits, may have: of 256 alike the last would no longer change it.
 #define BF16_SUMS_MAX 128
 

@@ -39,3 +39,5 @@ typedef struct fsdp_schedule_result {
 // Makes the program; the caller owns it and unit_state.
 void fsdp_schedule(const fsdp_schedule_config *config, const fsdp_graph *graph, const fsdp_units *units,
                    fsdp_schedule_result *result);
+
+const char *fsdp_strategy_name(fsdp_strategy strategy);

@@ -60,6 +60,15 @@ clean_tree && echo '#include "runtime/data/file.h"' >runtime/plan/up.c && echo '
 expect "runtime/plan/ may not use runtime/data/"
 clean_tree && echo '#include "graph.h"' >models/relative.c && expect '"graph.h" is no path from the root'
 
+clean_tree
+printf '// A.\n#pragma once\n\n#include "models/b.h"\n' >models/a.h
+printf '// B.\n#pragma once\n' >models/b.h && echo '#include "models/a.h"' >models/b.c
+expect "models/b.c:1: a circle: models/a -> models/b -> models/a"
+clean_tree && echo 'import b' >tests/a.py && echo 'import c' >tests/b.py && echo 'import a' >tests/c.py
+expect "tests/c.py:1: a circle: tests/a.py -> tests/b.py -> tests/c.py -> tests/a.py"
+clean_tree && for ((i = 0; i < 26; i++)); do echo 'extern int x;' >kernels/$i.c; done
+expect "kernels:1: 26 modules; at most 25"
+
 clean_tree && echo 'int f(void) { return MPI_Barrier(0); }' >launcher/f.c && expect "raw MPI (MPI_Barrier)"
 clean_tree && echo '#include <mpi.h>' >runtime/exec/f.c && expect "raw MPI (mpi.h)"
 word=TO && echo "// ${word}DO: later" >models/later.c && expect "unfinished work"

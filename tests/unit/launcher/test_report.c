@@ -2,7 +2,7 @@
 // is true.
 #include "launcher/cli/capacity.h"
 #include "launcher/cli/options.h"
-#include "launcher/report/memory_profile.h"
+#include "launcher/report/memory_file.h"
 #include "launcher/report/memory_svg.h"
 #include "launcher/report/report.h"
 

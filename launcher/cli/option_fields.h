@@ -1,0 +1,52 @@
+// The options' values: one field an option.
+#pragma once
+
+#include "runtime/base/dtype.h"
+#include "runtime/plan/program/schedule.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+typedef enum fsdp_init { FSDP_INIT_AUTO, FSDP_INIT_WEIGHTS, FSDP_INIT_RANDOM } fsdp_init;
+typedef enum fsdp_lr_schedule { FSDP_LR_COSINE, FSDP_LR_LINEAR, FSDP_LR_CONSTANT } fsdp_lr_schedule;
+typedef enum fsdp_backend { FSDP_BACKEND_AUTO, FSDP_BACKEND_CPU, FSDP_BACKEND_CUDA } fsdp_backend;
+typedef enum fsdp_ckpt_async {
+  FSDP_CKPT_ASYNC_AUTO,
+  FSDP_CKPT_ASYNC_ON,
+  FSDP_CKPT_ASYNC_OFF
+} fsdp_ckpt_async;
+typedef enum fsdp_compare_files { FSDP_COMPARE_CONTENTS, FSDP_COMPARE_SIZES } fsdp_compare_files;
+typedef enum fsdp_resume_schedule { FSDP_SCHEDULE_CONTINUE, FSDP_SCHEDULE_RESTART } fsdp_resume_schedule;
+typedef enum fsdp_program_kind { FSDP_PROGRAM_TRAIN = 1, FSDP_PROGRAM_PLAN = 2 } fsdp_program_kind;
+
+#define FSDP_OPTION_MAX 96
+#define FSDP_DTYPE_AUTO (-1) // the backend's default
+
+typedef struct fsdp_options {
+  char *config, *model, *data, *tokenizer, *wrap; // owned; NULL where not given and without a default
+  char *compare;                                  // "a.yaml,b.yaml"
+  char *save_dir, *experiment, *resume, *log, *memory_profile, *mesh, *eval_data, *tensorboard, *rank_logs;
+  int64_t batch, seq, grad_accum, num_epochs, max_steps; // max_steps 0: none
+  int64_t warmup_steps, seed, numel_to_wrap, prefetch, ckpt_freq, ckpt_keep, log_freq,
+      threads;                             // threads 0: the rank's cores
+  int64_t memory_limit, host_memory_limit; // bytes, 0: not given
+  int64_t ranks, ranks_per_node;           // fsdp_plan; 0: not given
+  int64_t comm_timeout;                    // seconds
+  int64_t eval_freq;
+  double eval_split; // below 1 a part of the samples, else how many; 0: none
+  double lr, min_lr, weight_decay, beta1, beta2, eps, grad_clip;
+  double skip_grad_norm; // 0: not given
+  int64_t max_skipped;
+  int64_t check_replicas; // steps between comparisons, 0: none but at saves
+  int init, lr_schedule, strategy, accumulate, backend, ckpt_async; // the enums above and of schedule.h
+  int resume_schedule;                                              // fsdp_resume_schedule
+  int compare_files;                                                // fsdp_compare_files
+  int recompute;                                                    // 1: blocks
+  int param_dtype, reduce_dtype, master_dtype, moment_dtype;
+  bool allow_shared_gpu, nccl_register, bind, verify_data;
+  bool cpu_offload, measure, poison, print_model, print_program, dry_run, json, help, version;
+  fsdp_mesh mesh_axes; // of --mesh; count 0: not given
+  char aliases[512];   // "--learning-rate is --lr, ...": what was given under another trainer's name
+  // By row of the table: where the value came from ("" for a default).
+  char place[FSDP_OPTION_MAX][128];
+} fsdp_options;

@@ -1,0 +1,37 @@
+// The configuration of a model, of any family.
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+
+typedef struct fsdp_family fsdp_family;
+
+typedef enum fsdp_rope_scaling { FSDP_ROPE_DEFAULT, FSDP_ROPE_LINEAR, FSDP_ROPE_LLAMA3 } fsdp_rope_scaling;
+
+#define FSDP_MODEL_MAX_EXTRAS 8
+
+// A plain value: copied freely, it owns nothing. What a family does not have is 0. Two configurations are
+// compared by fsdp_model_differs; between processes one travels as what fsdp_model_print makes of it, for the
+// family is an address.
+typedef struct fsdp_model_config {
+  const fsdp_family *family; // static
+  int64_t vocab_size, hidden_size, intermediate_size, num_layers;
+  int64_t num_heads, num_kv_heads, head_dim;
+  int64_t max_position_embeddings;
+  double norm_eps;
+  double initializer_range; // standard deviation of new weights
+  bool tie_word_embeddings;
+  double rope_theta;
+  fsdp_rope_scaling rope_scaling;
+  double rope_factor, rope_low_freq_factor, rope_high_freq_factor; // linear uses the first, llama3 all
+  int64_t rope_original_max_position;
+  // What one family alone has, by indices of its own.
+  union {
+    int64_t integer;
+    double number;
+  } extra[FSDP_MODEL_MAX_EXTRAS];
+} fsdp_model_config;
+
+// How attention's FLOPs are counted: what causal attention computes, or, as many publish, every pair of
+// positions.
+typedef enum fsdp_flops_convention { FSDP_FLOPS_CAUSAL, FSDP_FLOPS_ALL_PAIRS } fsdp_flops_convention;
