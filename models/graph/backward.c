@@ -147,4 +147,7 @@ void fsdp_graph_backward(fsdp_graph *graph) {
     FSDP_CHECK(rules[node->kind], "op %s has no backward rule", fsdp_op_name(node->kind));
     rules[node->kind](graph, node);
   }
+  for (int p = 0; p < graph->param_count; p++)
+    FSDP_CHECK(graph->values[graph->params[p].value].gradient >= 0, "no op uses parameter %s",
+               graph->params[p].name);
 }

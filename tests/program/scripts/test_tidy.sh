@@ -71,6 +71,12 @@ expect "kernels:1: 26 modules; at most 25"
 
 clean_tree && echo 'int f(void) { return MPI_Barrier(0); }' >launcher/f.c && expect "raw MPI (MPI_Barrier)"
 clean_tree && echo '#include <mpi.h>' >runtime/exec/f.c && expect "raw MPI (mpi.h)"
+clean_tree && echo 'FAMILY(llama, "llama", "LlamaForCausalLM")' >models/families.def
+echo 'const char *f(void) { return "LlamaMLP"; }' >launcher/f.c
+expect "launcher/f.c:1: the family Llama outside models/"
+rm launcher/f.c && echo '// As Llama does.' >launcher/f.c && echo 'int llama;' >models/llama.c
+python3 "$tidy" "$work/tree" >"$work/output" || { cat "$work/output" && failed=1; }
+clean_tree
 word=TO && echo "// ${word}DO: later" >models/later.c && expect "unfinished work"
 clean_tree && word=FIX && echo "// ${word}ME" >models/later.c && expect "unfinished work"
 

@@ -157,6 +157,30 @@ static void add_well(model *m) {
   fsdp_graph_param(m->graph, m->head, &(fsdp_param_spec){.name = "bias", .dims = 1, .shape = {4}});
 }
 
+// The loss of the head over the table: no op uses the other parameters.
+static void build_unused(model *m) {
+  fsdp_graph *g = m->graph;
+  const int64_t one = 1, rows[2] = {8, 4};
+  int table = g->params[0].value;
+  int tokens = fsdp_graph_value(g, FSDP_VALUE_INPUT, FSDP_VALUE_I32, 0, "tokens", 1, rows);
+  int loss = fsdp_graph_value(g, FSDP_VALUE_LOSS, FSDP_VALUE_F32, 0, "loss", 1, &one);
+  int h = fsdp_graph_value(g, FSDP_VALUE_ACTIVATION, FSDP_VALUE_COMPUTE, 0, "h", 2, rows);
+  fsdp_node *n = fsdp_graph_forward_node(g, FSDP_OP_EMBEDDING, m->embedding, -1);
+  const int embedding[3] = {tokens, table, h}, head[5] = {h, table, tokens, loss, loss};
+  for (int i = 0; i < 3; i++) fsdp_node_operand_add(n, embedding[i], i < 2 ? FSDP_READ : FSDP_WRITE);
+  n = fsdp_graph_forward_node(g, FSDP_OP_LINEAR_CROSS_ENTROPY, m->head, -1);
+  for (int i = 0; i < 5; i++) fsdp_node_operand_add(n, head[i], i < 4 ? FSDP_READ : FSDP_WRITE);
+}
+static void differentiate_unused(model *m) {
+  build_unused(m);
+  fsdp_graph_backward(m->graph);
+}
+static void differentiate_used(model *m) {
+  build_unused(m);
+  m->graph->param_count = 1; // the table alone
+  fsdp_graph_backward(m->graph);
+}
+
 static void test_misuse_is_stopped(void **state) {
   (void)state;
   assert_true(stops(add_apart));
@@ -164,6 +188,8 @@ static void test_misuse_is_stopped(void **state) {
   assert_true(stops(add_transposed_blocks));
   assert_true(stops(add_five_dimensions));
   assert_false(stops(add_well));
+  assert_true(stops(differentiate_unused));
+  assert_false(stops(differentiate_used));
 }
 
 int main(void) {
