@@ -4,6 +4,7 @@
 #include "launcher/train/stop.h"
 #include "launcher/train/train.h"
 #include "runtime/base/check.h"
+#include "runtime/comm/start_timer.h"
 #include "runtime/exec/gpu_choice.h"
 
 #include <stdio.h>
@@ -20,7 +21,8 @@ static bool answered(const fsdp_world *world, const fsdp_options *options) {
   return true;
 }
 
-#define WHY_BYTES 1200
+#define WHY_BYTES     1200
+#define START_LIMIT_S 300 // if the options, of which one is this limit, are wrong
 
 // The GPU of this rank, where the backend asks for one; under `auto` the CPU where no rank is shown any, and
 // then `why_cpu`.
@@ -63,23 +65,30 @@ static fsdp_status train(fsdp_world *world, const fsdp_options *options, int *st
 
 int main(int argc, char **argv) {
   fsdp_world *world = NULL;
-  fsdp_error error = {0};
-  int stop_signal = 0;
-  fsdp_gpu_set_environment();
-  if (fsdp_world_create(&argc, &argv, &world, &error) != FSDP_OK) {
-    fprintf(stderr, "fsdp_train: error: %s\n", error.message);
-    return (int)error.status;
-  }
+  fsdp_error error = {0}, start_error = {0};
   fsdp_options options;
+  int stop_signal = 0;
+  fsdp_stop_install();
+  fsdp_gpu_set_environment();
+  // What is wrong with the options is reported when all ranks have joined; their time limit counts from now.
   fsdp_options_parse(&options, FSDP_PROGRAM_TRAIN, argc, argv, &error);
-  if (error.status == FSDP_OK) fsdp_world_set_comm_timeout(world, (int)options.comm_timeout);
+  fsdp_start_timer_begin(error.status == FSDP_OK ? (int)options.comm_timeout : START_LIMIT_S);
+  if (fsdp_world_create(&argc, &argv, &world, &start_error) != FSDP_OK) {
+    fprintf(stderr, "fsdp_train: error: %s\n", start_error.message);
+    return (int)start_error.status;
+  }
+  fsdp_start_timer_end();
+  if (error.status == FSDP_OK) {
+    fsdp_world_set_comm_timeout(world, (int)options.comm_timeout);
+    fsdp_world_set_saves(world, options.experiment && options.ckpt_freq > 0);
+  }
   fsdp_status status = fsdp_world_share_error(world, &error);
   if (status == FSDP_OK && options.rank_logs && !options.help && !options.version) {
     status = fsdp_rank_logs_open(options.rank_logs, world, &error);
   }
   if (status == FSDP_OK) status = train(world, &options, &stop_signal, &error);
-  if (status != FSDP_OK) fsdp_rank_logs_note(world, &error);
   if (status != FSDP_OK && world->rank == 0) fprintf(stderr, "fsdp_train: error: %s\n", error.message);
+  if (status != FSDP_OK) fsdp_rank_logs_note(world, &error);
   fsdp_options_destroy(&options);
   fsdp_world_destroy(world);
   if (status == FSDP_OK && stop_signal) return fsdp_stop_status(stop_signal);

@@ -1,18 +1,23 @@
 #include "launcher/train/rank_logs.h"
 
+#include "runtime/base/close_from.h"
 #include "runtime/comm/error_file.h"
 
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <poll.h>
 #include <signal.h>
+#include <stdarg.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #define PATH_BYTES  4096
 #define CHUNK_BYTES 16384
+// What the writer may be behind, and how long it has at the end.
+#define RECORDS_BYTES (1 << 20)
+#define LAST_WORDS_MS 1000
 
 // Creates the folder and those above it; false with the reason in errno.
 static bool make_folders(const char *folder) {
@@ -27,23 +32,129 @@ static bool make_folders(const char *folder) {
   return mkdir(path, 0777) == 0 || errno == EEXIST;
 }
 
-// ---- The process between a rank and its terminal; only calls that are safe after a fork among threads
+// ---- The two processes between a rank and its outputs; only calls that are safe after a fork among threads
 
-static void write_all(int file, const char *data, ssize_t bytes) {
-  for (ssize_t done = 0; done < bytes;) {
-    ssize_t count = write(file, data + done, (size_t)(bytes - done));
+// Of the rank and its two processes, before each keeps its own.
+typedef struct lines {
+  int outputs[2][2];        // from the rank's two streams to the divider
+  int records[2];           // to the writer; writing never blocks
+  int status[2];            // from the writer: the errno of its first failure; closed when it ends
+  int log, rank;            // the file
+  const char *folder;       // as given
+  const char *program_name; // for warnings
+} lines;
+
+static void write_all(int file, const char *data, size_t bytes) {
+  for (size_t done = 0; done < bytes;) {
+    ssize_t count = write(file, data + done, bytes - done);
     if (count < 0 && errno == EINTR) continue;
-    if (count <= 0) return; // a terminal that is gone, a full disk: the other copy continues
-    done += count;
+    if (count <= 0) return; // a terminal that is gone
+    done += (size_t)count;
   }
 }
 
-// Passes on what comes, until both ends are closed.
-static void pass_on(const int from[2], const int to[2], int log) {
+// Leaves the process group, which mpirun ends with the rank, and the signals that go to it, and keeps these
+// files alone, as 0, 1, ... (-1: nothing there).
+static void become_small(const int *keep, int count) {
+  setsid();
+  const int ignored[] = {SIGINT, SIGTERM, SIGHUP, SIGPIPE, SIGUSR1, SIGUSR2};
+  for (size_t i = 0; i < sizeof ignored / sizeof *ignored; i++) signal(ignored[i], SIG_IGN);
+  enum { ABOVE = 64, KEPT_MAX = 8 };
+  int high[KEPT_MAX]; // out of the way first, then to their places
+  for (int i = 0; i < count; i++) high[i] = keep[i] < 0 ? -1 : fcntl(keep[i], F_DUPFD, ABOVE);
+  for (int i = 0; i < count; i++) {
+    if (high[i] < 0)
+      close(i);
+    else
+      dup2(high[i], i);
+  }
+  fsdp_close_from(count);
+}
+
+// Writes what comes to the file, until nobody writes to it any more. A disk may hold it up for ever.
+static void run_writer(const lines *l) {
+  enum { FROM, LOG, STATUS, COUNT };
+  become_small((const int[COUNT]){l->records[0], l->log, l->status[1]}, COUNT);
   char data[CHUNK_BYTES];
-  struct pollfd ends[2] = {{.fd = from[0], .events = POLLIN}, {.fd = from[1], .events = POLLIN}};
+  bool failed = false;
+  for (ssize_t got; (got = read(FROM, data, sizeof data)) != 0;) {
+    if (got < 0 && errno != EINTR) break;
+    for (ssize_t done = 0, count; done < got; done += count) {
+      count = write(LOG, data + done, (size_t)(got - done));
+      if (count < 0 && errno == EINTR) count = 0;
+      if (count >= 0) continue;
+      int reason = errno;
+      if (!failed) write_all(STATUS, (const char *)&reason, sizeof reason);
+      failed = true; // there may be room again later
+      break;
+    }
+  }
+  _exit(0);
+}
+
+enum { TERMINAL_OUT, TERMINAL_ERROR, FROM_OUT, FROM_ERROR, RECORDS, WRITER, DIVIDER_COUNT };
+
+// What the divider knows of the writer.
+typedef struct records {
+  const lines *lines;
+  int64_t left_out, untold; // bytes that did not fit, in all and since the file's last line about it
+  bool failed;              // the writer has reported so
+} records;
+
+__attribute__((format(printf, 2, 3))) static void warn(const records *r, const char *format, ...) {
+  char text[512], line[1024];
+  va_list arguments;
+  va_start(arguments, format);
+  vsnprintf(text, sizeof text, format, arguments);
+  va_end(arguments);
+  int length = snprintf(line, sizeof line, "%s: warning: %.400s/rank-%d.log %s\n", r->lines->program_name,
+                        r->lines->folder, r->lines->rank, text);
+  write_all(TERMINAL_ERROR, line, (size_t)length);
+}
+
+// A piece that a pipe takes whole or not at all.
+static bool put(const char *data, size_t bytes) {
+  return write(RECORDS, data, bytes) == (ssize_t)bytes;
+}
+
+static void record(records *r, const char *data, size_t bytes) {
+  for (size_t done = 0, piece; done < bytes; done += piece) {
+    piece = bytes - done < PIPE_BUF ? bytes - done : PIPE_BUF;
+    // Whole lines, where there are any: the rank's own message may come between two pieces.
+    const char *newline = memrchr(data + done, '\n', piece);
+    if (newline) piece = (size_t)(newline - data) + 1 - done;
+    if (r->untold > 0) {
+      char line[96];
+      int length = snprintf(line, sizeof line, "\n[%lld bytes left out: the disk was too slow]\n",
+                            (long long)r->untold);
+      if (put(line, (size_t)length)) r->untold = 0;
+    }
+    if (r->untold == 0 && put(data + done, piece)) continue;
+    r->left_out += (int64_t)piece;
+    r->untold += (int64_t)piece;
+  }
+}
+
+// Reads the writer's report. False when the writer has ended.
+static bool hear_writer(records *r) {
+  int reason;
+  ssize_t got = read(WRITER, &reason, sizeof reason);
+  if (got == (ssize_t)sizeof reason && !r->failed) {
+    warn(r, "cannot be written (%s); the run continues without it, until there is room", strerror(reason));
+    r->failed = true;
+  }
+  return got > 0 || (got < 0 && errno == EINTR);
+}
+
+// Passes on what comes, until both ends are closed. The terminal may hold it up, the file does not.
+static void pass_on(records *r) {
+  char data[CHUNK_BYTES];
+  struct pollfd ends[] = {{.fd = FROM_OUT, .events = POLLIN},
+                          {.fd = FROM_ERROR, .events = POLLIN},
+                          {.fd = WRITER, .events = POLLIN}};
   while (ends[0].fd >= 0 || ends[1].fd >= 0) {
-    if (poll(ends, 2, -1) < 0 && errno != EINTR) return;
+    if (poll(ends, 3, -1) < 0 && errno != EINTR) return;
+    if (ends[2].fd >= 0 && ends[2].revents && !hear_writer(r)) ends[2].fd = -1;
     for (int i = 0; i < 2; i++) {
       if (ends[i].fd < 0 || !ends[i].revents) continue;
       ssize_t got = read(ends[i].fd, data, sizeof data);
@@ -52,47 +163,59 @@ static void pass_on(const int from[2], const int to[2], int log) {
         ends[i].fd = -1;
         continue;
       }
-      write_all(log, data, got); // first: the terminal may block
-      write_all(to[i], data, got);
+      record(r, data, (size_t)got); // first: the terminal may block
+      write_all(TERMINAL_OUT + i, data, (size_t)got);
     }
   }
 }
 
-static void close_from(int first) {
-  if (syscall(SYS_close_range, (unsigned)first, ~0u, 0) == 0) return;
-  for (int i = first; i < 1024; i++) close(i);
-}
-
-// In a session of its own, as mpirun ends a rank's whole group, with the five files that it needs and no
-// others: peers see a rank's connections close when it ends.
-static void run_child(const int pipes[2][2], int log) {
-  setsid();
-  const int ignored[] = {SIGINT, SIGTERM, SIGHUP, SIGPIPE, SIGUSR1, SIGUSR2};
-  for (size_t i = 0; i < sizeof ignored / sizeof *ignored; i++) signal(ignored[i], SIG_IGN);
-  enum { LOG = 3, FIRST = 4, FREE = 6, ABOVE = 64 };
-  // Out of the way first, then to their places.
-  int high[3] = {fcntl(log, F_DUPFD, ABOVE), fcntl(pipes[0][0], F_DUPFD, ABOVE),
-                 fcntl(pipes[1][0], F_DUPFD, ABOVE)};
-  for (int i = 0; i < 3; i++) dup2(high[i], LOG + i);
-  close_from(FREE);
-  pass_on((const int[2]){FIRST, FIRST + 1}, (const int[2]){STDOUT_FILENO, STDERR_FILENO}, LOG);
+static void run_divider(const lines *l) {
+  become_small((const int[DIVIDER_COUNT]){STDOUT_FILENO, STDERR_FILENO, l->outputs[0][0], l->outputs[1][0],
+                                          l->records[1], l->status[0]},
+               DIVIDER_COUNT);
+  records r = {.lines = l};
+  pass_on(&r);
+  close(RECORDS);
+  // So that the file is whole when the job has ended; mpirun waits for whoever holds its terminal.
+  struct pollfd writer = {.fd = WRITER, .events = POLLIN};
+  bool writes = true;
+  while (writes && poll(&writer, 1, LAST_WORDS_MS) > 0) writes = hear_writer(&r);
+  if (r.left_out > 0) warn(&r, "lacks %lld bytes: its disk was too slow", (long long)r.left_out);
+  if (writes && !r.failed) warn(&r, "may lack its end: its disk hangs");
   _exit(0);
 }
 
-static fsdp_status divide_output(int log, fsdp_error *error) {
-  int pipes[2][2];
+static void close_pair(const int ends[2]) {
+  if (ends[0] >= 0) close(ends[0]);
+  if (ends[1] >= 0) close(ends[1]);
+}
+
+static fsdp_status divide_output(lines *l, fsdp_error *error) {
+  for (int i = 0; i < 2; i++) l->outputs[0][i] = l->outputs[1][i] = l->records[i] = l->status[i] = -1;
   fflush(NULL);
-  bool made = pipe2(pipes[0], O_CLOEXEC) == 0 && pipe2(pipes[1], O_CLOEXEC) == 0;
-  pid_t child = made ? fork() : -1;
-  if (child < 0) return fsdp_fail(error, FSDP_ERR_INPUT, "--rank-logs: %s", strerror(errno));
-  if (child == 0) run_child(pipes, log);
-  for (int i = 0; i < 2; i++) {
-    dup2(pipes[i][1], STDOUT_FILENO + i);
-    close(pipes[i][0]);
-    close(pipes[i][1]);
+  bool made = pipe2(l->outputs[0], O_CLOEXEC) == 0 && pipe2(l->outputs[1], O_CLOEXEC) == 0 &&
+              pipe2(l->records, O_CLOEXEC) == 0 && pipe2(l->status, O_CLOEXEC) == 0;
+  // Of the writing end alone; a larger pipe only helps, and may be refused.
+  made = made && fcntl(l->records[1], F_SETFL, O_NONBLOCK) == 0;
+  if (made) fcntl(l->records[1], F_SETPIPE_SZ, RECORDS_BYTES);
+  int terminal = made ? fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 0) : -1;
+  pid_t writer = terminal >= 0 ? fork() : -1;
+  if (writer == 0) run_writer(l);
+  pid_t divider = writer > 0 ? fork() : -1;
+  if (divider == 0) run_divider(l);
+  fsdp_status status = FSDP_OK;
+  if (divider < 0) {
+    status = fsdp_fail(error, FSDP_ERR_INPUT, "--rank-logs: %s", strerror(errno));
+    close_pair(l->records);
+    if (terminal >= 0) close(terminal);
+  } else {
+    for (int i = 0; i < 2; i++) dup2(l->outputs[i][1], STDOUT_FILENO + i);
+    close(l->records[0]);
+    fsdp_job_set_outputs(terminal, l->records[1]);
+    setvbuf(stdout, NULL, _IOLBF, 0); // as on a terminal
   }
-  setvbuf(stdout, NULL, _IOLBF, 0); // as on a terminal
-  return FSDP_OK;
+  close_pair(l->outputs[0]), close_pair(l->outputs[1]), close_pair(l->status);
+  return status;
 }
 
 fsdp_status fsdp_rank_logs_open(const char *folder, fsdp_world *world, fsdp_error *error) {
@@ -106,9 +229,12 @@ fsdp_status fsdp_rank_logs_open(const char *folder, fsdp_world *world, fsdp_erro
     fsdp_fail(error, FSDP_ERR_INPUT, "--rank-logs %.400s cannot be written (%s): give another folder", folder,
               strerror(errno));
   } else {
-    divide_output(log, error);
+    lines l = {
+        .log = log, .rank = world->rank, .folder = folder, .program_name = program_invocation_short_name};
+    divide_output(&l, error);
     close(log);
   }
+  fsdp_world_set_error_folder(world, folder);
   // Everyone after rank 0, which clears the error file.
   if (world->rank == 0) fsdp_error_file_open(folder, 0, world->host, true);
   if (fsdp_world_share_error(world, error) != FSDP_OK) return error->status;

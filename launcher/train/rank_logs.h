@@ -1,9 +1,13 @@
 // --rank-logs: every rank's output in a file of its own, beside the terminal, and the error file of the job.
 //
-//   stdout ─► pipe ─┬► the terminal (what mpirun reads)
-//   stderr ─► pipe ─┴► FOLDER/rank-N.log       by a small process of its own, which ends at the end of both:
-//                                               what a rank printed before it was killed is in its file
-//   first failure ──► FOLDER/error.json         (runtime/comm/error_file.h)
+//   stdout ─► pipe ─┐           ┌─► the terminal (what mpirun reads)
+//   stderr ─► pipe ─┴► divider ─┴─► pipe ─► writer ─► FOLDER/rank-N.log
+//   fault messages ──► the terminal, and the same pipe (runtime/base/job.h)
+//   first failure ───► FOLDER/error.json               (runtime/comm/error_file.h)
+//
+// Divider and writer are small processes of their own, so that what a rank printed before it was killed is in
+// its file. The writer alone touches the disk, and nobody waits for it: what a slow disk does not take is
+// left out of the file, which says so. A disk that is full is one warning on the terminal.
 #pragma once
 
 #include "runtime/comm/world.h"

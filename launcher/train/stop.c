@@ -17,9 +17,12 @@ static void remember(int signal_number) {
 }
 
 void fsdp_stop_install(void) {
-  const int signals[] = {SIGINT, SIGTERM, SIGUSR1};
+  const int signals[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1};
   for (size_t i = 0; i < sizeof signals / sizeof *signals; i++) {
     struct sigaction action;
+    // What nohup ignores stays ignored.
+    if (signals[i] == SIGHUP && sigaction(SIGHUP, NULL, &action) == 0 && action.sa_handler == SIG_IGN)
+      continue;
     memset(&action, 0, sizeof action);
     action.sa_handler = remember;
     action.sa_flags = SA_RESTART; // a write to the log is not to fail because of it
@@ -42,5 +45,14 @@ const char *fsdp_stop_name(int signal_number) {
   if (signal_number == SIGTERM && getenv("OMPI_COMM_WORLD_RANK")) {
     return "SIGTERM (which mpirun sends for SIGINT and SIGHUP too)";
   }
-  return signal_number == SIGINT ? "SIGINT" : signal_number == SIGTERM ? "SIGTERM" : "SIGUSR1";
+  switch (signal_number) {
+  case SIGINT:
+    return "SIGINT";
+  case SIGTERM:
+    return "SIGTERM";
+  case SIGHUP:
+    return "SIGHUP";
+  default:
+    return "SIGUSR1";
+  }
 }

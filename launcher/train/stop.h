@@ -1,7 +1,8 @@
-// Stopping between two steps: SIGINT, SIGTERM and SIGUSR1 are remembered and looked at when a step is done.
+// Stopping between two steps: SIGINT, SIGTERM, SIGHUP and SIGUSR1 are remembered and looked at when a step is
+// done.
 #pragma once
 
-// Remembers the signals from now on; a second SIGINT or SIGTERM ends the process at once.
+// Remembers the signals from now on; a second one, but of SIGUSR1, ends the process at once.
 void fsdp_stop_install(void);
 
 // The signal that came first, or 0.

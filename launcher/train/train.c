@@ -3,7 +3,6 @@
 #include "launcher/cli/capacity.h"
 #include "launcher/report/memory_file.h"
 #include "launcher/train/draw.h"
-#include "launcher/train/stop.h"
 #include "launcher/train/trainer.h"
 #include "runtime/base/size.h"
 #include "runtime/comm/comm_nccl.h"
@@ -285,7 +284,6 @@ fsdp_status fsdp_train_run(const fsdp_train_config *config, int *stop_signal, fs
                     .binding = config->binding,
                     .gpu = config->gpu,
                     .why_cpu = config->why_cpu};
-  fsdp_stop_install();
   fsdp_status status = plan(&t, error);
   if (status == FSDP_OK && fsdp_trainer_is_first(&t)) fsdp_train_print_asked_for(&t);
   if (status == FSDP_OK && !t.options->dry_run) {

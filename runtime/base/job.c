@@ -1,12 +1,21 @@
 #include "runtime/base/job.h"
 
+#include "runtime/base/close_from.h"
 #include "runtime/base/status.h"
 
 #include <errno.h>
+#include <poll.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <string.h>
+#include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
+
+// For a terminal that takes nothing, and for the error file's disk.
+#define TERMINAL_MS    1000
+#define RECORD_MS      1000
+#define RECORD_TICK_MS 5
 
 static struct {
   int rank;
@@ -15,6 +24,7 @@ static struct {
 } identity;
 
 static void (*record)(int rank, const char *host, int process, const char *message);
+static struct { int terminal, log; } outputs = {STDERR_FILENO, -1};
 
 static _Atomic bool asked_to_end;
 
@@ -50,12 +60,48 @@ bool fsdp_job_is_asked_to_end(void) {
   return atomic_load_explicit(&asked_to_end, memory_order_relaxed);
 }
 
-// In one write, which no other rank's line can divide, and past stdio, whose lock a stuck thread may hold.
-void fsdp_job_report(int rank, const char *host, int process, const char *message) {
+void fsdp_job_set_outputs(int terminal, int log) {
+  outputs.terminal = terminal;
+  outputs.log = log;
+}
+
+void fsdp_job_say(const char *message) {
   char line[2048];
   int length = snprintf(line, sizeof line, "%s: error: %.1900s\n", program_invocation_short_name, message);
-  if (write(STDERR_FILENO, line, (size_t)length) != length) return;
-  if (record) record(rank, host, process, message);
+  // The file first: it never blocks. A descriptor that cannot be waited for, such as a file's, is ready.
+  if (outputs.log >= 0 && write(outputs.log, line, (size_t)length) < 0) outputs.log = -1;
+  struct pollfd terminal = {.fd = outputs.terminal, .events = POLLOUT};
+  if (poll(&terminal, 1, TERMINAL_MS) == 0) return;
+  if (write(outputs.terminal, line, (size_t)length) < 0) return; // it is gone
+}
+
+// A fork without the handlers of libraries, which may wait for a lock that a stuck thread holds.
+static pid_t fork_plainly(void) {
+#if __GLIBC_PREREQ(2, 34)
+  return _Fork();
+#else
+  return fork();
+#endif
+}
+
+int fsdp_job_record(int rank, const char *host, int process, const char *message) {
+  if (!record) return -1;
+  pid_t child = fork_plainly();
+  if (child == 0) {
+    // What starts ranks ends their group, and waits for whoever holds their output.
+    setsid();
+    fsdp_close_from(0);
+    record(rank, host, process, message);
+    _exit(0);
+  }
+  return child;
+}
+
+void fsdp_job_record_wait(int record) {
+  if (record <= 0) return;
+  for (int waited = 0; waitpid(record, NULL, WNOHANG) == 0 && waited < RECORD_MS; waited += RECORD_TICK_MS) {
+    nanosleep(&(struct timespec){.tv_nsec = RECORD_TICK_MS * 1000000}, NULL);
+  }
 }
 
 FSDP_NORETURN void fsdp_job_failed(bool follows, const char *call, const char *format, ...) {
@@ -69,6 +115,9 @@ FSDP_NORETURN void fsdp_job_failed(bool follows, const char *call, const char *f
   if (identity.fail) identity.fail(message, follows);
   // Several streams may fail at one time; the first one speaks.
   static atomic_flag spoken = ATOMIC_FLAG_INIT;
-  if (!atomic_flag_test_and_set(&spoken)) fsdp_job_report(identity.rank, host_name(), getpid(), message);
+  if (!atomic_flag_test_and_set(&spoken)) {
+    fsdp_job_say(message);
+    fsdp_job_record_wait(fsdp_job_record(identity.rank, host_name(), getpid(), message));
+  }
   _Exit(FSDP_ERR_PEER);
 }

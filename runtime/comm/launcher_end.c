@@ -38,34 +38,44 @@ static bool is_launcher(const char *name) {
   return false;
 }
 
-static int find_launcher(void) {
+fsdp_launcher fsdp_launcher_find(void) {
+  fsdp_launcher none = {.process = -1, .handle = -1};
   int process = getppid();
   for (int i = 0; i < ANCESTORS_MAX && process > 1; i++) {
     char name[32];
     int parent;
-    if (!read_status(process, name, &parent)) return -1;
-    if (is_launcher(name)) return process;
+    if (!read_status(process, name, &parent)) return none;
+    if (is_launcher(name)) {
+      // The handle is opened before the question is asked again: the number cannot be another process's then.
+      int handle = (int)syscall(SYS_pidfd_open, process, 0);
+      if (handle < 0) return none;
+      fsdp_launcher found = {.process = process,
+                             .handle = handle,
+                             .is_parent = i == 0,
+                             .is_daemon = strcmp(name, "orted") == 0 || strcmp(name, "prted") == 0};
+      if (read_status(process, name, &parent) && is_launcher(name)) return found;
+      close(handle);
+      return none;
+    }
     process = parent;
   }
-  return -1;
+  return none;
 }
 
-bool fsdp_launcher_is_there(void) {
-  return find_launcher() > 0;
+void fsdp_launcher_close(fsdp_launcher *launcher) {
+  if (launcher->handle >= 0) close(launcher->handle);
+  launcher->handle = -1;
 }
 
-void fsdp_launcher_end(void) {
-  int process = find_launcher();
-  if (process < 0) return;
-  // The handle is opened before the question is asked again: the number cannot be another process's then.
-  int handle = (int)syscall(SYS_pidfd_open, process, 0);
-  if (handle < 0) return;
+bool fsdp_launcher_has_ended(const fsdp_launcher *launcher, int ms) {
+  struct pollfd end = {.fd = launcher->handle, .events = POLLIN};
+  return launcher->handle < 0 || poll(&end, 1, ms) > 0;
+}
+
+void fsdp_launcher_end(const fsdp_launcher *launcher) {
   const int signals[] = {SIGTERM, SIGTERM, SIGKILL};
   const int after_ms[] = {LEFT_ALONE_MS, BETWEEN_MS, 5 * BETWEEN_MS};
-  for (int i = 0; i < 3 && find_launcher() == process; i++) {
-    struct pollfd launcher = {.fd = handle, .events = POLLIN};
-    if (poll(&launcher, 1, after_ms[i]) != 0) break;
-    syscall(SYS_pidfd_send_signal, handle, signals[i], NULL, 0);
+  for (int i = 0; i < 3 && !fsdp_launcher_has_ended(launcher, after_ms[i]); i++) {
+    syscall(SYS_pidfd_send_signal, launcher->handle, signals[i], NULL, 0);
   }
-  close(handle);
 }

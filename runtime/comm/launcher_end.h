@@ -1,13 +1,23 @@
-// The end of what started this process, where it can no longer do its work: Open MPI's mpirun, which waits
+// The end of what started this process, if it can no longer do its work: Open MPI's mpirun, which waits
 // without a limit for daemons that it cannot reach, and its daemon orted, which waits for mpirun.
 #pragma once
 
 #include <stdbool.h>
 
-// Finds the nearest of them among this process's ancestors and ends it, within a second: SIGTERM twice, on
-// which mpirun leaves with status 1 without waiting for anyone. Does nothing under another launcher, which
-// has its own time limits.
-void fsdp_launcher_end(void);
+// The nearest mpirun or orted above this process; a handle of it, so that it stays the same process.
+typedef struct fsdp_launcher {
+  int process, handle; // handle: a pidfd; -1: there is none
+  bool is_parent;      // of this process itself
+  bool is_daemon;      // orted
+} fsdp_launcher;
 
-// Whether an mpirun or orted is above this process.
-bool fsdp_launcher_is_there(void);
+// fsdp_launcher_close when done.
+fsdp_launcher fsdp_launcher_find(void);
+void fsdp_launcher_close(fsdp_launcher *launcher);
+
+// Ends it within a second: SIGTERM twice, on which mpirun leaves with status 1 without waiting for anyone.
+// Does nothing under another launcher, which has its own time limits.
+void fsdp_launcher_end(const fsdp_launcher *launcher);
+
+// Waits for its end for `ms`, 0: just asks. True where there is none.
+bool fsdp_launcher_has_ended(const fsdp_launcher *launcher, int ms);

@@ -15,8 +15,9 @@
 #include <time.h>
 #include <unistd.h>
 
-#define TICK_MS 200
-#define MAIL_MS 500
+#define LIMIT_MS 300000 // until it is set
+#define TICK_MS  200
+#define MAIL_MS  500
 // Nodes that get a mail at a time; of more, each gets its turn.
 #define MAILS_MAX 64
 // A thread that slept so long beyond its tick was stopped, and its process with it.
@@ -97,6 +98,16 @@ int64_t fsdp_watch_memory_bytes(int size) {
 
 int fsdp_watch_mail_bytes(int size) {
   return (int)(sizeof(letter) + (size_t)size * sizeof(struct entry));
+}
+
+fsdp_board_slot *fsdp_watch_slots(void *memory) {
+  return (fsdp_board_slot *)((fsdp_watch_node *)memory + 1);
+}
+
+const char *fsdp_watch_advice(const fsdp_watch_node *node) {
+  return atomic_load(&node->saves)
+             ? "Start again with -e NAME to resume from the newest checkpoint"
+             : "Nothing of this run was saved; with -e NAME it saves checkpoints, from which a start resumes";
 }
 
 // ---- Mail
@@ -277,6 +288,8 @@ static int64_t courtesy_ms(const fsdp_watch *self, verdict why, int64_t now) {
 
 static void explain(fsdp_watch *self, verdict why, int64_t now, char *text, size_t bytes, int *failed_rank) {
   char who[1024];
+  const char *advice = fsdp_watch_advice(self->shared);
+  long long limit_s = self->limit_ms / 1000;
   *failed_rank = self->rank;
   for (int r = self->size - 1; r >= 0; r--) {
     fsdp_rank_state state = state_of(self, r, now);
@@ -284,18 +297,17 @@ static void explain(fsdp_watch *self, verdict why, int64_t now, char *text, size
     if (state != FSDP_RANK_ALIVE && state != FSDP_RANK_LEFT) *failed_rank = r;
   }
   fsdp_board_explain(self->explained, self->size, self->rank, who, sizeof who);
-  if (why == VERDICT_ENDED) {
+  if (self->leaving) {
     snprintf(
         text, bytes,
-        "a rank has ended: %s. What it or the system's log says is the cause; start again with -e NAME to "
-        "resume from the newest checkpoint",
-        who);
+        "the run is complete, but rank %d (host %s) could not leave the job for %lld s (--comm-timeout): "
+        "another rank or its node cannot be reached",
+        self->rank, self->ranks[self->rank].host, limit_s);
+  } else if (why == VERDICT_ENDED) {
+    snprintf(text, bytes, "a rank has ended: %s. What it or the system's log says is the cause. %s", who,
+             advice);
   } else {
-    snprintf(
-        text, bytes,
-        "no progress for %lld s (--comm-timeout): %s. Start again with -e NAME to resume from the newest "
-        "checkpoint",
-        (long long)(self->limit_ms / 1000), who);
+    snprintf(text, bytes, "no progress for %lld s (--comm-timeout): %s. %s", limit_s, who, advice);
   }
 }
 
@@ -332,21 +344,35 @@ static void wait_ms(int64_t ms) {
   nanosleep(&(struct timespec){.tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000}, NULL);
 }
 
-// The speaker's end: tells everyone, and leaves when nobody else of its node is there any more.
-static void end_node(fsdp_watch *self) {
-  bool unreachable = false;
-  int64_t now = now_ms();
+// Whether mpirun cannot reach all of its daemons: nothing is heard of a node, or it has left while this rank
+// is still held up.
+static bool is_cut_off(const fsdp_watch *self, verdict why, int64_t now) {
   for (int r = 0; r < self->size; r++) {
-    if (state_of(self, r, now) == FSDP_RANK_UNREACHABLE) unreachable = true;
+    fsdp_rank_state state = state_of(self, r, now);
+    if (state == FSDP_RANK_UNREACHABLE) return true;
+    if (why == VERDICT_STUCK && state == FSDP_RANK_LEFT && !is_local(self, r)) return true;
   }
+  return false;
+}
+
+// Tells everyone.
+static void tell(fsdp_watch *self, bool cut_off) {
   for (int i = 0; self->has_mail && i < 3; i++) {
     post_over(self); // again where the one before was still under way
     take_mail(self);
     wait_ms(20);
   }
   // While its ranks are there: mpirun that is busy with their end already is not ended cleanly.
-  if (unreachable) fsdp_launcher_end();
+  if (cut_off) {
+    fsdp_launcher launcher = fsdp_launcher_find();
+    fsdp_launcher_end(&launcher);
+    fsdp_launcher_close(&launcher);
+  }
   atomic_store(&self->shared->over, 1);
+}
+
+// Waits until nobody else of the speaker's node is there any more, and ends who is.
+static void end_node(fsdp_watch *self, bool cut_off, int64_t now) {
   // The job's exit status is that of the rank that mpirun sees end first: one that leaves, not one that was
   // stopped and is ended. Where this rank is the only one to leave, what was stopped is left to mpirun, if
   // there is one.
@@ -355,7 +381,8 @@ static void end_node(fsdp_watch *self) {
     wait_ms(50);
     count = count_peers(self, now);
   }
-  if (unreachable || count.left > 0 || count.remaining > 0 || !fsdp_launcher_is_there()) {
+  fsdp_launcher launcher = fsdp_launcher_find();
+  if (cut_off || count.left > 0 || count.remaining > 0 || fsdp_launcher_has_ended(&launcher, 0)) {
     wait_ms(50);
     end_peers(self);
   }
@@ -364,15 +391,21 @@ static void end_node(fsdp_watch *self) {
 static void speak(fsdp_watch *self, verdict why, int64_t now) {
   uint32_t nobody = 0;
   if (!atomic_compare_exchange_strong(&self->shared->claimed, &nobody, (uint32_t)self->rank + 1)) return;
-  if (why == VERDICT_FAILED) {
-    fsdp_job_report(self->rank, self->ranks[self->rank].host, getpid(), self->failure);
-  } else {
-    char text[1600];
-    int failed_rank;
+  char text[1600];
+  const char *message = self->failure;
+  int failed_rank = self->rank;
+  if (why != VERDICT_FAILED) {
     explain(self, why, now, text, sizeof text, &failed_rank);
-    fsdp_job_report(failed_rank, self->ranks[failed_rank].host, self->ranks[failed_rank].view.process, text);
+    message = text;
   }
-  end_node(self);
+  const seen *failed = &self->ranks[failed_rank];
+  bool cut_off = is_cut_off(self, why, now);
+  fsdp_job_say(message);
+  atomic_store(&self->shared->said, 1);
+  int record = fsdp_job_record(failed_rank, failed->host, failed->view.process, message);
+  tell(self, cut_off);
+  end_node(self, cut_off, now);
+  fsdp_job_record_wait(record);
   _exit(FSDP_ERR_PEER);
 }
 
@@ -397,6 +430,7 @@ static void tick(fsdp_watch *self) {
   beat();
   if (self->has_mail) take_mail(self);
   if (atomic_load(&self->shared->over)) _exit(FSDP_ERR_PEER);
+  if (fsdp_job_is_asked_to_end()) atomic_store(&self->shared->asked, 1);
   observe(self, now);
   look_for_ended(self);
   if (self->has_mail && now - self->mailed_ms >= MAIL_MS && is_speaker(self, now)) {
@@ -428,7 +462,8 @@ static void wake(fsdp_watch *self) {
 static void fail(const char *message, bool follows) {
   fsdp_watch *self = the_watch;
   if (pthread_equal(pthread_self(), self->thread)) {
-    fsdp_job_report(self->rank, self->ranks[self->rank].host, getpid(), message);
+    fsdp_job_say(message);
+    fsdp_job_record_wait(fsdp_job_record(self->rank, self->ranks[self->rank].host, getpid(), message));
     _exit(FSDP_ERR_PEER);
   }
   pthread_mutex_lock(&self->mutex);
@@ -457,11 +492,12 @@ fsdp_watch *fsdp_watch_start(const fsdp_watch_config *config) {
   self->size = config->size;
   self->first_local = config->node[config->rank];
   self->shared = config->memory;
-  self->slots = (fsdp_board_slot *)(self->shared + 1);
+  self->slots = fsdp_watch_slots(config->memory);
   self->speakers = (_Atomic int32_t *)(self->slots + config->size);
   self->has_mail = config->mail != NULL;
   if (config->mail) self->mail = *config->mail;
-  self->limit_ms = 300000;
+  self->limit_ms = LIMIT_MS;
+  atomic_store(&self->shared->limit_ms, LIMIT_MS);
   self->started_ms = self->ticked_ms = now_ms();
   size_t count = (size_t)config->size;
   self->ranks = fsdp_alloc_zeroed(count, sizeof *self->ranks);
@@ -494,7 +530,18 @@ fsdp_watch *fsdp_watch_start(const fsdp_watch_config *config) {
 void fsdp_watch_set_limit(fsdp_watch *self, int seconds) {
   pthread_mutex_lock(&self->mutex);
   self->limit_ms = (int64_t)seconds * 1000;
+  atomic_store(&self->shared->limit_ms, self->limit_ms);
   pthread_mutex_unlock(&self->mutex);
+}
+
+void fsdp_watch_set_saves(fsdp_watch *self, bool saves) {
+  atomic_store(&self->shared->saves, saves);
+}
+
+void fsdp_watch_set_folder(fsdp_watch *self, const char *folder) {
+  if (self->first_local != self->rank) return; // one writer
+  snprintf(self->shared->folder, sizeof self->shared->folder, "%s", folder);
+  atomic_store(&self->shared->has_folder, 1);
 }
 
 void fsdp_watch_leave(fsdp_watch *self) {

@@ -29,11 +29,19 @@ typedef struct fsdp_mail {
   int (*take)(void *owner, void *data, int capacity, int *from);
 } fsdp_mail;
 
+#define FSDP_WATCH_FOLDER_BYTES 2048
+
 // What the processes of a node share; behind it lie a slot for every rank of the job, and whom to send mail
 // to on every node.
 typedef struct fsdp_watch_node {
   _Alignas(64) _Atomic uint32_t claimed; // 1 + the rank that speaks
-  _Atomic uint32_t over;                 // that it has spoken: everyone leaves
+  _Atomic uint32_t said;                 // that its message is out
+  _Atomic uint32_t over;                 // that it has told all others: everyone leaves
+  _Atomic uint32_t asked;                // a rank of the node was asked to end (job.h)
+  _Atomic uint32_t saves;                // the run saves checkpoints
+  _Atomic int64_t limit_ms;
+  _Atomic uint32_t has_folder; // of error files
+  char folder[FSDP_WATCH_FOLDER_BYTES];
 } fsdp_watch_node;
 
 typedef struct fsdp_watch_config {
@@ -50,12 +58,23 @@ typedef struct fsdp_watch fsdp_watch;
 int64_t fsdp_watch_memory_bytes(int size);
 int fsdp_watch_mail_bytes(int size);
 
+// The slots behind `memory`, by rank.
+fsdp_board_slot *fsdp_watch_slots(void *memory);
+
+// What a message says about starting again.
+const char *fsdp_watch_advice(const fsdp_watch_node *node);
+
 // Makes this rank's slot fsdp_board_mine and starts the thread. Every rank of the node must have its slot
 // before anyone waits for another (the caller's exchange sees to that).
 fsdp_watch *fsdp_watch_start(const fsdp_watch_config *config);
 
 // Seconds without a sign of life or of progress; 300 at first.
 void fsdp_watch_set_limit(fsdp_watch *watch, int seconds);
+
+// What the node's messages and its guard (guard.h) need to know: that there is something to resume from, and
+// where the error file is.
+void fsdp_watch_set_saves(fsdp_watch *watch, bool saves);
+void fsdp_watch_set_folder(fsdp_watch *watch, const char *folder);
 
 // From here on no mail is used and nobody is missed: every rank has come to the end. What is still watched is
 // that this process gets through it within the limit.

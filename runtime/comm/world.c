@@ -70,3 +70,11 @@ fsdp_status fsdp_world_share_error(fsdp_world *world, fsdp_error *error) {
 void fsdp_world_set_comm_timeout(fsdp_world *world, int seconds) {
   if (world->watch) fsdp_watch_set_limit(world->watch, seconds);
 }
+
+void fsdp_world_set_saves(fsdp_world *world, bool saves) {
+  if (world->watch) fsdp_watch_set_saves(world->watch, saves);
+}
+
+void fsdp_world_set_error_folder(fsdp_world *world, const char *folder) {
+  if (world->watch) fsdp_watch_set_folder(world->watch, folder);
+}

@@ -30,6 +30,10 @@ fsdp_status fsdp_world_create(int *argc, char ***argv, fsdp_world **world, fsdp_
 // Seconds without progress after which the job ends (--comm-timeout); 300 until then.
 void fsdp_world_set_comm_timeout(fsdp_world *world, int seconds);
 
+// What messages about a failure say: that there is a checkpoint to resume from, and where the error file is.
+void fsdp_world_set_saves(fsdp_world *world, bool saves);
+void fsdp_world_set_error_folder(fsdp_world *world, const char *folder);
+
 // Leaves it; every rank must come. NULL is allowed.
 void fsdp_world_destroy(fsdp_world *world);
 

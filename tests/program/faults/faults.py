@@ -85,9 +85,10 @@ class Run:
             raise Lost(f"the log of {name} has steps {[line['global_step'] for line in lines]}")
         return [line["loss"] for line in lines]
 
-    def start(self, name):
+    def start(self, name, keeps_logs=False):
         logs = self.work / "logs"
-        shutil.rmtree(logs, ignore_errors=True)
+        if not keeps_logs:
+            shutil.rmtree(logs, ignore_errors=True)
         with (self.work / "out").open("w") as out, (self.work / "err").open("w") as err:
             return subprocess.Popen(self.command(name, logs), stdout=out, stderr=err)
 
@@ -131,7 +132,24 @@ def wait_end(run, process, limit_s):
         time.sleep(0.02)
     left = processes_of(run.work / "logs")
     raise Lost(f"still there after {limit_s} s: mpirun {process.poll()}, ranks {left}; {run.text('err')}; "
-               f"{run.text('out')[-200:]}; {run.work} keeps its files")
+               f"{run.text('out')[-200:]}; {run.work} keeps its files\n{evidence(process.pid, left)}")
+
+
+def evidence(launcher, ranks):
+    """What every thread of mpirun, its daemons and the ranks left waits for."""
+    told = []
+    processes = {launcher, *ranks.values()}
+    for path in pathlib.Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if (path / "comm").read_text().strip() in ("mpirun", "orted", "fsdp_train"):
+                processes.add(int(path.name))
+    for pid in sorted(processes):
+        for task in sorted(pathlib.Path(f"/proc/{pid}/task").glob("*")):
+            with contextlib.suppress(OSError):
+                state = (task / "stat").read_text().rsplit(")", 1)[1].split()[:2]
+                name, waits = (task / "comm").read_text().strip(), (task / "wchan").read_text()
+                told.append(f"{pid}/{task.name} {name} {state} {waits}")
+    return "\n".join(told)
 
 
 def messages(text):

@@ -2,9 +2,12 @@
 message that names the rank, and the restart continues the undisturbed curve. FSDP_TEST_ALL=1 takes more.
 And --rank-logs: what every rank printed, and the error file of other failures."""
 
+import contextlib
 import json
 import os
 import shutil
+import signal
+import time
 
 import faults
 import programs
@@ -38,6 +41,49 @@ def rank_logs(work):
     assert "--rank-logs" in programs.errors(process, "fsdp_train")[0], process.stderr
 
 
+def logs_on_a_full_disk(work):
+    """One warning, on the terminal; the run is as it would be."""
+    logs = work / "full"
+    logs.mkdir()
+    (logs / "rank-0.log").symlink_to("/dev/full")
+    process = programs.run("fsdp_train", "-s", 32, "-b", 2, "--max-steps", 3, "--rank-logs", logs)
+    assert process.returncode == 0 and "done:" in process.stdout, (process.returncode, process.stdout)
+    (line,) = process.stderr.splitlines()
+    assert line.startswith(f"fsdp_train: warning: {logs}/rank-0.log cannot be written (No space left"), line
+
+
+def logs_on_a_disk_that_hangs(work):
+    """A file that takes nothing, not a byte, holds back neither the output nor the message of a fault."""
+    logs = work / "logs"
+    run = faults.Run(None, work, 3)
+    run.folder = work / "hanging"
+    logs.mkdir()
+    held = []
+    for rank in range(faults.RANKS):
+        os.mkfifo(logs / f"rank-{rank}.log")
+        held.append(os.open(logs / f"rank-{rank}.log", os.O_RDWR | os.O_NONBLOCK))
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                os.write(held[rank], bytes(4096))
+    (logs / "error.json").mkdir()  # a name that is taken: nothing is written there
+    process = run.start("hanging", keeps_logs=True)
+    assert run.wait_joined(process), run.text("err")
+    while run.text("out").count("\nstep ") < 3:
+        time.sleep(0.01)
+    os.kill(faults.processes_of(logs)[1], signal.SIGSTOP)
+    faults.wait_end(run, process, 3 + faults.GRACE_S)
+    (message,) = faults.messages(run.text("err"))
+    assert "rank 1 (host " in message and "no sign of life" in message, message
+    for file in held[1:]:
+        os.close(file)
+    shutil.rmtree(logs / "error.json")
+    process = programs.run("fsdp_train", "-s", 32, "-b", 2, "--max-steps", 3, "--rank-logs", logs)
+    assert process.returncode == 0 and "done:" in process.stdout, (process.returncode, process.stdout)
+    assert "rank-0.log may lack its end: its disk hangs" in process.stderr, process.stderr
+    os.close(held[0])
+    shutil.rmtree(logs)
+
+
 def main():
     work, rows = faults.make_folder("fsdp_faults_"), []
     rank_logs(work)
@@ -45,6 +91,9 @@ def main():
         print("built without MPI, or with a sanitizer: nothing to run")
         shutil.rmtree(work)
         return
+    logs_on_a_full_disk(work)
+    os.environ.update(programs.MPI_ENVIRONMENT)
+    logs_on_a_disk_that_hangs(work)
     faults.faults(None, FAULTS, work, rows.append, timeout_s=5)
     faults.report(rows)
     stopped = [row["status"] for row in rows if row.get("kind") == "stop"]

@@ -1,0 +1,91 @@
+"""What is left when nobody can speak: all ranks of a node killed or stopped at one time, a rank that never
+joins, a link that is cut when the run is over. Every job ends by itself within the time limit, with one
+message."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+import faults
+import hosts
+import programs
+
+LIMIT_S = 5
+CUTS = 8 if os.environ.get("FSDP_TEST_ALL") else 2
+work = faults.make_folder("fsdp_guard_")
+
+
+def start(two=None):
+    run = faults.Run(two, work, LIMIT_S)
+    shutil.rmtree(run.folder, ignore_errors=True)
+    process = run.start("wild")
+    assert run.wait_joined(process), run.text("err")
+    return run, process
+
+
+def struck_all_at_once(number, expected):
+    run, process = start()
+    ranks = faults.processes_of(work / "logs")
+    for each in (signal.SIGSTOP, number):  # stopped first, so that none sees another's end
+        for pid in ranks.values():
+            os.kill(pid, each)
+    faults.wait_end(run, process, LIMIT_S + faults.GRACE_S)
+    (message,) = faults.messages(run.text("err"))
+    assert expected in message and process.returncode != 0, (process.returncode, message)
+    assert all(f"rank {rank} (host " in message for rank in ranks), message
+    failure = json.loads(run.text("logs/error.json"))
+    assert failure["rank"] == 0 and failure["process"] == ranks[0], failure
+
+
+def never_joins():
+    began = time.monotonic()
+    train = [str(programs.BIN / "fsdp_train"), "--comm-timeout", "3"]
+    command = ["mpirun", "--quiet", "-np", "2", *train, ":", "-np", "1", "sleep", "60"]
+    process = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    (message,) = programs.errors(process, "fsdp_train")
+    assert "rank 0 (host " in message and "could not join the job for 3 s" in message, message
+    assert process.returncode == 5 and time.monotonic() - began < 3 + faults.GRACE_S, process
+
+
+def cut_when_done(two):
+    """mpirun would wait for its daemon without a limit, whatever of the run's end the cut is in."""
+    run, process = start(two)
+    try:
+        while process.poll() is None and "done:" not in run.text("out"):
+            time.sleep(0.001)
+        two.cut()
+        faults.wait_end(run, process, LIMIT_S + faults.GRACE_S)
+        told = faults.messages(run.text("err"))
+        assert len(told) == (process.returncode != 0), (process.returncode, told)
+        if told:
+            assert "the run is complete" in told[0] or "cannot be reached" in told[0], told
+        return told
+    finally:
+        two.mend()
+
+
+def main():
+    if not programs.WITH_MPI or programs.SLOW:
+        print("built without MPI, or with a sanitizer: nothing to run")
+        return
+    os.environ.update(programs.MPI_ENVIRONMENT)
+    struck_all_at_once(signal.SIGKILL, "a rank has ended")
+    struck_all_at_once(signal.SIGSTOP, "no sign of life")
+    never_joins()
+    print("nobody could speak: the guard did")
+    reason = hosts.why_not()
+    if reason:
+        print(f"not tested over two hosts: {reason}")
+    else:
+        with hosts.Hosts() as two:
+            told = [message for _ in range(CUTS) for message in cut_when_done(two)]
+        assert told, "no cut fell before mpirun's end"
+        print(f"links cut at the end of {CUTS} runs: {len(told)} of them held mpirun up, and it was ended")
+    shutil.rmtree(work)
+
+
+sys.exit(main())
