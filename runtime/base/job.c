@@ -97,9 +97,9 @@ int fsdp_job_record(int rank, const char *host, int process, const char *message
   return child;
 }
 
-void fsdp_job_record_wait(int record) {
-  if (record <= 0) return;
-  for (int waited = 0; waitpid(record, NULL, WNOHANG) == 0 && waited < RECORD_MS; waited += RECORD_TICK_MS) {
+void fsdp_job_record_wait(int writer) {
+  if (writer <= 0) return;
+  for (int waited = 0; waitpid(writer, NULL, WNOHANG) == 0 && waited < RECORD_MS; waited += RECORD_TICK_MS) {
     nanosleep(&(struct timespec){.tv_nsec = RECORD_TICK_MS * 1000000}, NULL);
   }
 }

@@ -25,8 +25,8 @@ FSDP_NORETURN void fsdp_job_failed(bool follows, const char *call, const char *f
 // One line on standard error, "<program>: note: rank R (host HOST): <message>", and the job continues.
 void fsdp_job_note(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
-// Who writes down what fsdp_job_record is given (the error file, runtime/comm/error_file.h); nobody at first. It
-// is called in a child of this process, and must do with what is safe in a signal handler.
+// Who writes down what fsdp_job_record is given (the error file, runtime/comm/error_file.h); nobody at first.
+// It is called in a child of this process, and must do with what is safe in a signal handler.
 void fsdp_job_set_recorder(void (*recorder)(int rank, const char *host, int process, const char *message));
 
 // Where messages go from now on: `terminal` in place of standard error, and `log` too, whose descriptor must
@@ -37,10 +37,10 @@ void fsdp_job_set_outputs(int terminal, int log);
 // stuck thread may hold. A terminal that takes nothing for a second is left out.
 void fsdp_job_say(const char *message);
 
-// Hands the message to the recorder in a process of its own, which may hang on a disk. `rank` is the one that failed. Returns what fsdp_job_record_wait takes, which waits for a
-// second.
+// Hands the message to the recorder in a process of its own, which may hang on a disk. `rank` is the one that
+// failed. Returns that process, or -1; fsdp_job_record_wait waits for it for a second.
 int fsdp_job_record(int rank, const char *host, int process, const char *message);
-void fsdp_job_record_wait(int record);
+void fsdp_job_record_wait(int writer);
 
 // Called by signal handlers: this process was asked to end, so that the end of others is no surprise.
 void fsdp_job_asked_to_end(void);

@@ -1,8 +1,8 @@
 #include "runtime/comm/guard.h"
 
+#include "runtime/base/close_from.h"
 #include "runtime/base/size.h"
 #include "runtime/base/status.h"
-#include "runtime/base/close_from.h"
 #include "runtime/comm/error_file.h"
 #include "runtime/comm/launcher_end.h"
 
@@ -124,6 +124,27 @@ static bool is_settled(const guard *self) {
   return atomic_load(&self->shared->said) || atomic_load(&self->shared->over) || self->was_asked;
 }
 
+// ---- mpirun
+
+// mpirun's own standard output or error: -1 where it cannot be opened, as a socket cannot.
+static int open_output(const guard *self, int number) {
+  char path[64];
+  snprintf(path, sizeof path, "/proc/%d/fd/%d", self->launcher.process, number);
+  return open(path, O_WRONLY | O_APPEND | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
+}
+
+// Whether mpirun may be there only because nobody reads what it prints.
+static bool launcher_prints(const guard *self) {
+  bool blocked = false;
+  for (int i = STDOUT_FILENO; i <= STDERR_FILENO; i++) {
+    int file = open_output(self, i);
+    struct pollfd output = {.fd = file, .events = POLLOUT};
+    if (file >= 0 && poll(&output, 1, 0) == 0) blocked = true;
+    if (file >= 0) close(file);
+  }
+  return blocked;
+}
+
 // ---- Speaking
 
 typedef bool(is_meant)(const guard *self, const member *m, int64_t now);
@@ -197,25 +218,6 @@ static void give_terminal_back(guard *self) {
   self->has_terminal = false;
 }
 
-// mpirun's own standard output or error: -1 where it cannot be opened, as a socket cannot.
-static int open_output(const guard *self, int number) {
-  char path[64];
-  snprintf(path, sizeof path, "/proc/%d/fd/%d", self->launcher.process, number);
-  return open(path, O_WRONLY | O_APPEND | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
-}
-
-// Whether mpirun may be there only because nobody reads what it prints.
-static bool launcher_prints(const guard *self) {
-  bool blocked = false;
-  for (int i = STDOUT_FILENO; i <= STDERR_FILENO; i++) {
-    int file = open_output(self, i);
-    struct pollfd output = {.fd = file, .events = POLLOUT};
-    if (file >= 0 && poll(&output, 1, 0) == 0) blocked = true;
-    if (file >= 0) close(file);
-  }
-  return blocked;
-}
-
 // After a run without failures: on several nodes mpirun waits without a limit for a daemon that it cannot
 // reach, and the daemon for mpirun.
 static bool end_launcher_of_finished(guard *self, int64_t now) {
@@ -253,8 +255,7 @@ static bool tick(guard *self) {
   forgive_pause(self, now);
   look(self, now);
   bool launched = self->launcher.handle < 0 || !fsdp_launcher_has_ended(&self->launcher, 0);
-  if (self->lost_ms && !is_settled(self) && launched &&
-      (self->alive == 0 || now - self->lost_ms >= SPEAK_MS)) {
+  if (self->lost_ms && !is_settled(self) && (self->alive == 0 || now - self->lost_ms >= SPEAK_MS)) {
     speak(self, is_lost, now);
   }
   bool silent = false;
@@ -288,6 +289,13 @@ static void run(guard *self) {
   close(STDIN_FILENO), close(STDOUT_FILENO);
   fsdp_close_from(STDERR_FILENO + 1);
   self->launcher = fsdp_launcher_find();
+  // mpirun that ends a failed job reads no more of what its processes say.
+  int terminal =
+      self->launcher.handle >= 0 && !self->launcher.is_daemon ? open_output(self, STDERR_FILENO) : -1;
+  if (terminal >= 0) {
+    dup2(terminal, STDERR_FILENO);
+    close(terminal);
+  }
   self->ticked_ms = now_ms();
   for (int i = 0; i < self->count; i++) {
     member *m = &self->members[i];

@@ -1,7 +1,7 @@
 #include "runtime/comm/start_timer.h"
 
-#include "runtime/base/status.h"
 #include "runtime/base/job.h"
+#include "runtime/base/status.h"
 #include "runtime/comm/launcher_end.h"
 
 #include <pthread.h>
