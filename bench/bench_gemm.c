@@ -2,7 +2,7 @@
 //
 //   bench_gemm [--threads N] [--rows N] [--bf16] [--seconds S]
 //
-// For each shape of a 100M Llama's training step (forward y = x w^T, d_x = d_y w, d_w = d_y^T x) prints
+// For each shape of a 100M model's training step (forward y = x w^T, d_x = d_y w, d_w = d_y^T x) prints
 // GFLOP/s of each library and of fsdp_gemm_run, and ours over the best library. The libraries are opened when
 // the program runs, so one run compares them all; runs of the candidates alternate, and the best of each
 // counts, so that a neighbour's load on the machine hits them alike.

@@ -3,8 +3,8 @@
 //   bench_kernels [--threads N] [--seq T] [--batch B] [--bf16] [--seconds S]
 //
 // Prints milliseconds of the best run, GFLOP/s of matrix products (attention counted causally) and GB/s of
-// operands read and written once. The model is a 100M Llama: C 768, 12 heads of 64 over 4 key/value heads, I
-// 2048, V 32000.
+// operands read and written once. The model has 100M parameters: C 768, 12 heads of 64 over 4 key/value
+// heads, I 2048, V 32000.
 #include "kernels/cpu/gemm.h"
 #include "kernels/kernels.h"
 #include "runtime/base/check.h"

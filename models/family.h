@@ -24,6 +24,14 @@ struct fsdp_family {
   // Keys that change no number of a run that continues from trained weights, up to NULL. Every other key
   // that is printed does.
   const char *const *keys_without_numbers;
+  // Endings of the names of tensors that stand in files of weights and are no parameters (buffers of old
+  // conversions), up to NULL. NULL: there are none.
+  const char *const *buffers;
+  // What begins the names of all parameters but the head's, and may be left out in files of weights (GPT-2's
+  // "transformer."). NULL: nothing.
+  const char *base_prefix;
+  // Positions are parameters: no sequence may be longer than max_position_embeddings.
+  bool learned_positions;
 
   // Fills `config`, which is zero but for the family, from the configuration's object. What changes the
   // arithmetic and is not built is refused rather than ignored; what the arithmetic does not depend on
@@ -35,6 +43,9 @@ struct fsdp_family {
   int64_t (*parameter_count)(const fsdp_model_config *config);
   // As fsdp_model_flops_per_token.
   double (*flops_per_token)(const fsdp_model_config *config, int64_t seq, fsdp_flops_convention convention);
+  // What a user should know of this configuration before it trains, as a sentence; false: nothing. NULL:
+  // never anything.
+  bool (*note)(const fsdp_model_config *config, char *out, size_t out_bytes);
   // Fills an empty graph: modules and parameters in state-dict order, then the forward, block by block, from
   // the tokens to the loss.
   void (*build)(const fsdp_model_config *config, fsdp_graph *graph);

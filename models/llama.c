@@ -57,6 +57,9 @@ static const char *const keys_without_numbers[] = {
     NULL,
 };
 
+// Old conversions left the inverse frequencies among the weights.
+static const char *const buffers[] = {"rotary_emb.inv_freq", NULL};
+
 // Sizes that Transformers has no sensible default for must be there; the rest take LlamaConfig's defaults.
 static void read_config(fsdp_fields *f, const json_t *root, fsdp_model_config *c) {
   fsdp_fields_only_false(f, root, "attention_bias", "biases");
@@ -178,6 +181,7 @@ const fsdp_family fsdp_family_llama = {
     .block_class = "LlamaDecoderLayer",
     .presets = presets,
     .keys_without_numbers = keys_without_numbers,
+    .buffers = buffers,
     .read = read_config,
     .print = print_config,
     .parameter_count = parameter_count,

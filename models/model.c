@@ -103,12 +103,25 @@ fsdp_status fsdp_model_read(const json_t *root, const char *where, fsdp_model_co
 json_t *fsdp_model_print(const fsdp_model_config *config) {
   const fsdp_family *family = family_of(config);
   const row *found = rows;
-  while (found->family != family) found++;
+  while (found < rows + ROW_COUNT && found->family != family) found++;
+  FSDP_CHECK(found < rows + ROW_COUNT, "a family that is not in families.def");
   json_t *root =
       json_pack("{s:[s], s:s}", "architectures", found->architecture, "model_type", found->model_type);
   FSDP_CHECK(root, "a family whose names are no JSON");
   family->print(config, root);
   return root;
+}
+
+bool fsdp_model_is_buffer(const char *name) {
+  size_t length = strlen(name);
+  for (int i = 0; i < ROW_COUNT; i++) {
+    const char *const *ending = rows[i].family->buffers;
+    for (; ending && *ending; ending++) {
+      size_t tail = strlen(*ending);
+      if (length >= tail && !strcmp(name + length - tail, *ending)) return true;
+    }
+  }
+  return false;
 }
 
 // ---- Presets
@@ -164,11 +177,24 @@ double fsdp_model_flops_per_token(const fsdp_model_config *config, int64_t seq,
   return family_of(config)->flops_per_token(config, seq, convention);
 }
 
+fsdp_status fsdp_model_check_seq(const fsdp_model_config *config, int64_t seq, fsdp_error *error) {
+  if (!family_of(config)->learned_positions || seq <= config->max_position_embeddings) return FSDP_OK;
+  return fsdp_fail(error, FSDP_ERR_OPTION,
+                   "--seq-length %lld: the model has learned %lld positions, and no more; lower --seq-length",
+                   (long long)seq, (long long)config->max_position_embeddings);
+}
+
+bool fsdp_model_note(const fsdp_model_config *config, char *out, size_t out_bytes) {
+  const fsdp_family *family = family_of(config);
+  return family->note && family->note(config, out, out_bytes);
+}
+
 fsdp_graph *fsdp_model_graph(const fsdp_model_config *config, int64_t batch, int64_t seq) {
   const fsdp_family *family = family_of(config);
   fsdp_graph *graph = fsdp_graph_create(batch, seq);
   graph->block_count = (int)config->num_layers;
   graph->block_class = family->block_class;
+  if (family->base_prefix) graph->base_prefix = family->base_prefix;
   family->build(config, graph);
   fsdp_graph_backward(graph);
   return graph;

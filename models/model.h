@@ -40,6 +40,9 @@ typedef enum fsdp_model_scope {
 bool fsdp_model_differs(const fsdp_model_config *a, const fsdp_model_config *b, fsdp_model_scope scope,
                         char *out, size_t out_bytes);
 
+// Whether a tensor of that name, in a file of weights of any family, is a buffer and no parameter.
+bool fsdp_model_is_buffer(const char *name);
+
 // ---- Presets
 
 // Fills `config` with the preset of that name. FSDP_ERR_OPTION, with the list of names, if there is none.
@@ -59,6 +62,12 @@ int64_t fsdp_model_parameter_count(const fsdp_model_config *config);
 // FLOPs of training on one token of a sequence of `seq`, nothing recomputed.
 double fsdp_model_flops_per_token(const fsdp_model_config *config, int64_t seq,
                                   fsdp_flops_convention convention);
+
+// FSDP_ERR_OPTION if the model has no positions for a sequence of `seq` tokens.
+fsdp_status fsdp_model_check_seq(const fsdp_model_config *config, int64_t seq, fsdp_error *error);
+
+// What a user should know of the model before it trains, as a sentence. False: nothing.
+bool fsdp_model_note(const fsdp_model_config *config, char *out, size_t out_bytes);
 
 // The graph of one micro-batch of `batch` sequences of `seq` tokens: module tree with Hugging Face's names,
 // parameters, forward ops, and their backward. The caller owns it (fsdp_graph_destroy).

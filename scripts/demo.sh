@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Installs what is missing, builds, and trains a small Llama on the built-in text, sharded over several ranks.
+# Installs what is missing, builds, and trains a small model on the built-in text, sharded over several ranks.
 # DEMO_RANKS and DEMO_STEPS change its size; further arguments go to fsdp_train.
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 

@@ -1,4 +1,4 @@
-// RMSNorm (Zhang and Sennrich 2019) as Hugging Face's LlamaRMSNorm: y = weight * (h * rstd),
+// RMSNorm (Zhang and Sennrich 2019) as in Hugging Face's models: y = weight * (h * rstd),
 // rstd = 1 / sqrt(mean(h^2) + eps). N rows of C channels.
 #include "kernels/cpu/operand.h"
 #include "kernels/cpu/ops.h"

@@ -1,4 +1,4 @@
-// Rotary position embedding (Su et al. 2021) in Hugging Face's Llama order: elements i and i + D/2 of a head
+// Rotary position embedding (Su et al. 2021) in Hugging Face's order: elements i and i + D/2 of a head
 // are a pair, rotated by position * inv_freq[i]. In place over the q and k columns of rows of q|k|v. B
 // sequences of T positions from first_index on, H heads, K key/value heads, D head dimension,
 // Q = (H + 2K) * D.

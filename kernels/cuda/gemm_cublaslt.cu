@@ -26,7 +26,7 @@
 
 namespace {
 
-constexpr int plans_max = 1024; // shapes of a program; a step of Llama has about twenty, times alignments
+constexpr int plans_max = 1024; // shapes of a program; a step has about twenty, times alignments
 // An address counts as aligned to 256 bytes, or to this at most: finer steps would only make more plans.
 constexpr uint32_t alignment_great = 256, alignment_usual = 16;
 constexpr int candidates_max = 8;

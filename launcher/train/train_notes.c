@@ -68,6 +68,7 @@ void fsdp_train_print_notes(const fsdp_trainer *t) {
              t->feed.config.rate.first_step);
     print_note(text);
   }
+  if (fsdp_model_note(&made->config.model, text, sizeof text)) print_note(text);
   if (made->config.seq > made->config.model.max_position_embeddings) {
     snprintf(text, sizeof text,
              "sequences of %" PRId64 " tokens are longer than the %" PRId64

@@ -17,7 +17,7 @@ fsdp_graph *fsdp_graph_create(int64_t batch, int64_t seq) {
   fsdp_graph *graph = fsdp_alloc_zeroed(1, sizeof *graph);
   graph->batch = batch;
   graph->seq = seq;
-  graph->block_class = "";
+  graph->block_class = graph->base_prefix = "";
   return graph;
 }
 

@@ -131,6 +131,7 @@ typedef struct fsdp_graph {
   int value_count, param_count, module_count, tie_count, forward_count, backward_count;
   int block_count;         // decoder layers
   const char *block_class; // of their modules, static
+  const char *base_prefix; // begins parameters' names, and may be left out in files of weights; "" or static
   int64_t batch, seq;
   int tokens, targets, count, loss; // values
   float *inv_freq;                  // RoPE's D/2 inverse frequencies, owned

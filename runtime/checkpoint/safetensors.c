@@ -1,5 +1,6 @@
 #include "runtime/checkpoint/safetensors.h"
 
+#include "models/model.h"
 #include "runtime/base/check.h"
 #include "runtime/base/progress.h"
 #include "runtime/checkpoint/safetensors_header.h"
@@ -109,7 +110,7 @@ static fsdp_status check_index(const fsdp_safetensors *model, const char *path, 
                        path, list->tensors[i].name, shard, model->paths[list->tensors[i].file]);
   }
   json_object_foreach((json_t *)map, name, value) {
-    if (fsdp_safetensors_is_stray(name)) continue;
+    if (fsdp_model_is_buffer(name)) continue;
     bool found = false;
     for (int i = 0; i < list->count && !found; i++) found = !strcmp(list->tensors[i].name, name);
     if (!found)

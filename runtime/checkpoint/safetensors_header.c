@@ -1,5 +1,6 @@
 #include "runtime/checkpoint/safetensors_header.h"
 
+#include "models/model.h"
 #include "runtime/base/check.h"
 #include "runtime/base/size.h"
 
@@ -15,12 +16,6 @@ static const char *const dtype_names[FSDP_DTYPE_COUNT] = {
 
 const char *fsdp_safetensors_dtype_name(fsdp_dtype dtype) {
   return dtype_names[dtype];
-}
-
-bool fsdp_safetensors_is_stray(const char *name) {
-  static const char suffix[] = "rotary_emb.inv_freq";
-  size_t length = strlen(name), tail = sizeof suffix - 1;
-  return length >= tail && !strcmp(name + length - tail, suffix);
 }
 
 // What parsing one file carries along.
@@ -129,8 +124,8 @@ static fsdp_status parse_tensor(const parser *p, const char *name, const json_t 
                p->path, name);
   fsdp_status status = parse_offsets(p, name, info, range);
   t->file_offset = p->data_begin + range[0];
-  // A stray buffer counts as bytes of the file alone; what it is made of does not matter.
-  if (!status && fsdp_safetensors_is_stray(name)) {
+  // A buffer counts as bytes of the file alone; what it is made of does not matter.
+  if (!status && fsdp_model_is_buffer(name)) {
     t->numel = range[1] - range[0];
     return FSDP_OK;
   }
@@ -148,7 +143,7 @@ static fsdp_status parse_tensor(const parser *p, const char *name, const json_t 
 }
 
 static int64_t tensor_bytes(const fsdp_safetensors_tensor *t) {
-  return fsdp_safetensors_is_stray(t->name) ? t->numel : t->numel * fsdp_dtype_bytes(t->dtype);
+  return fsdp_model_is_buffer(t->name) ? t->numel : t->numel * fsdp_dtype_bytes(t->dtype);
 }
 
 static int compare_offsets(const void *left, const void *right) {
@@ -182,10 +177,10 @@ static fsdp_status check_layout(const parser *p, const fsdp_safetensors_tensor *
   return FSDP_OK;
 }
 
-static void drop_stray(fsdp_safetensors_list *list, int first) {
+static void drop_buffers(fsdp_safetensors_list *list, int first) {
   int kept = first;
   for (int i = first; i < list->count; i++) {
-    if (fsdp_safetensors_is_stray(list->tensors[i].name))
+    if (fsdp_model_is_buffer(list->tensors[i].name))
       free((void *)list->tensors[i].name);
     else
       list->tensors[kept++] = list->tensors[i];
@@ -235,7 +230,7 @@ static fsdp_status parse_tensors(const parser *p, json_t *root, int file, fsdp_s
   fsdp_safetensors_tensor *tensors = list->tensors + first;
   qsort(tensors, (size_t)(list->count - first), sizeof *tensors, compare_offsets);
   status = check_layout(p, tensors, list->count - first);
-  if (!status) drop_stray(list, first);
+  if (!status) drop_buffers(list, first);
   return status;
 }
 

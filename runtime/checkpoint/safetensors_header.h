@@ -19,13 +19,10 @@ typedef struct fsdp_safetensors_source {
 } fsdp_safetensors_source;
 
 // Appends the file's tensors to `list`, in the order of their bytes; *metadata is its __metadata__ or NULL (a
-// new reference), *header_bytes what was read. Tensors that no model has (fsdp_safetensors_is_stray) are left
-// out. FSDP_ERR_INPUT; what was appended until then stays in the list.
+// new reference), *header_bytes what was read. Buffers (fsdp_model_is_buffer) are left out.
+// FSDP_ERR_INPUT; what was appended until then stays in the list.
 fsdp_status fsdp_safetensors_header_read(const fsdp_safetensors_source *source, fsdp_safetensors_list *list,
                                          json_t **metadata, int64_t *header_bytes, fsdp_error *error);
-
-// A buffer that old conversions left among the weights: rotary_emb.inv_freq.
-bool fsdp_safetensors_is_stray(const char *name);
 
 // "F32", ... as the format names it.
 const char *fsdp_safetensors_dtype_name(fsdp_dtype dtype);

@@ -64,12 +64,20 @@ static fsdp_status check_tied(const fsdp_weights *w, const fsdp_param *param, in
   return status;
 }
 
+// The stored tensor of a parameter; files of the model without its head leave the prefix out. -1: none.
+static int tensor_of(const fsdp_weights *w, const fsdp_graph *graph, const char *name) {
+  int tensor = fsdp_safetensors_find(w->model, name);
+  size_t prefix = strlen(graph->base_prefix);
+  if (tensor >= 0 || !prefix || strncmp(name, graph->base_prefix, prefix) != 0) return tensor;
+  return fsdp_safetensors_find(w->model, name + prefix);
+}
+
 static fsdp_status match_all(fsdp_weights *w, const char *path, const fsdp_graph *graph, fsdp_error *error) {
   int count = fsdp_safetensors_count(w->model);
   bool *wanted = fsdp_alloc_zeroed((size_t)count, sizeof *wanted);
   fsdp_status status = FSDP_OK;
   for (int i = 0; i < graph->param_count && !status; i++) {
-    int tensor = fsdp_safetensors_find(w->model, graph->params[i].name);
+    int tensor = tensor_of(w, graph, graph->params[i].name);
     w->tensor_of_param[i] = tensor;
     status = match_param(w, &graph->params[i], tensor, path, error);
     if (!status) wanted[tensor] = true;

@@ -9,7 +9,7 @@ typedef struct fsdp_weights fsdp_weights;
 // Opens `path` (as fsdp_safetensors_open) and finds the tensor of every parameter of `graph`, which must
 // outlive the result. FSDP_ERR_INPUT, with names, expected and found, where one is missing, has another shape
 // or holds integers, or where the files hold a tensor that the model has no place for (a tied module's own
-// weight is allowed where it is the same).
+// weight is allowed where it is the same). The graph's base_prefix may be missing in stored names.
 fsdp_status fsdp_weights_open(const char *path, const fsdp_graph *graph, fsdp_weights **weights,
                               fsdp_error *error);
 void fsdp_weights_close(fsdp_weights *weights); // NULL is allowed

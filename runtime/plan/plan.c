@@ -87,6 +87,8 @@ static fsdp_status check_config(const fsdp_plan_config *c, fsdp_error *error) {
         "--strategy no with --mesh data=%d,fsdp=%d: nothing is sharded, so fsdp must be 1 (use --strategy "
         "hybrid, full or grad_op to shard)",
         replicas, shards);
+  fsdp_status status = fsdp_model_check_seq(&c->model, c->seq, error);
+  if (status) return status;
   // Positions and rows are ints in kernels and lists; more rows than this would not fit any device.
   if (c->batch > INT32_MAX / c->seq)
     return fsdp_fail(

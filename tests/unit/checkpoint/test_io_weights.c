@@ -59,6 +59,7 @@ static void every_golden_folder_is_matched(void **state) {
 // of 4 numbers, or of the shape of parameter `like`, whose last element is `last`.
 typedef struct variant {
   const char *skip, *extra, *odd_shape, *integers, *like;
+  const char *without; // begins names that are written without it
   float last;
 } variant;
 
@@ -72,6 +73,7 @@ static const char *write_variant(const fsdp_graph *graph, const variant *v) {
     fsdp_safetensors_tensor *t = &tensors[count++];
     *t = (fsdp_safetensors_tensor){.name = param->name, .dims = param->dims};
     memcpy(t->shape, param->shape, sizeof param->shape);
+    if (v->without && !strncmp(t->name, v->without, strlen(v->without))) t->name += strlen(v->without);
     bool odd = v->odd_shape && !strcmp(param->name, v->odd_shape);
     if (odd) t->shape[0]++;
     if (v->integers && !strcmp(param->name, v->integers)) t->dtype = FSDP_I32;
@@ -136,6 +138,24 @@ static void what_does_not_belong_together_is_named(void **state) {
   fsdp_graph_destroy(graph);
 }
 
+// Files of the model without its head name their tensors without its prefix.
+static void a_prefix_may_be_left_out(void **state) {
+  (void)state;
+  fsdp_error error;
+  fsdp_graph *graph = graph_of("tied");
+  const variant bare = {.without = "model."};
+  IO_EXPECT(match(graph, bare, &error), FSDP_ERR_INPUT, &error, "model.embed_tokens.weight", "missing");
+  graph->base_prefix = "model.";
+  assert_int_equal(match(graph, bare, &error), FSDP_OK);
+  assert_int_equal(match(graph, (variant){0}, &error), FSDP_OK);
+  IO_EXPECT(match(graph, (variant){.without = "model.layers."}, &error), FSDP_ERR_INPUT, &error,
+            "model.layers.0", "missing");
+  // What lies under the bare name is this parameter, and its shape is checked.
+  IO_EXPECT(match(graph, (variant){.without = "model.", .odd_shape = "model.norm.weight"}, &error),
+            FSDP_ERR_INPUT, &error, "\"norm.weight\"", "(33)");
+  fsdp_graph_destroy(graph);
+}
+
 // Whatever the bytes are, opening either succeeds or names a reason; the sanitizers see that nothing else
 // happens.
 static void a_damaged_header_never_crashes(void **state) {
@@ -189,6 +209,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(every_golden_folder_is_matched),
       cmocka_unit_test(what_does_not_belong_together_is_named),
+      cmocka_unit_test(a_prefix_may_be_left_out),
       cmocka_unit_test(a_damaged_header_never_crashes),
   };
   return cmocka_run_group_tests(tests, set_up, tear_down);

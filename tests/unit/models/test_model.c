@@ -1,10 +1,11 @@
 // What can be asked of a model without naming its family: presets, counts, printing and reading, the graph.
-#include "models/model.h"
+#include "models/family.h"
 
 #include <jansson.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
+#include <stdio.h>
 #include <string.h>
 
 #include <cmocka.h>
@@ -132,6 +133,35 @@ static void test_other_families_are_refused_by_name(void **state) {
   }
 }
 
+static bool note_layers(const fsdp_model_config *config, char *out, size_t out_bytes) {
+  if (config->num_layers == 4) return false;
+  return snprintf(out, out_bytes, "%d layers", (int)config->num_layers) > 0;
+}
+
+// What a family may leave out, and what of it reaches its users.
+static void test_notes_buffers_and_prefixes(void **state) {
+  (void)state;
+  char out[64] = "";
+  fsdp_model_config config = preset("tiny");
+  assert_false(fsdp_model_note(&config, out, sizeof out));
+  fsdp_family family = *config.family;
+  family.note = note_layers;
+  family.base_prefix = "model.";
+  family.block_class = "Linear";
+  config.family = &family;
+  assert_false(fsdp_model_note(&config, out, sizeof out));
+  config.num_layers = 3;
+  assert_true(fsdp_model_note(&config, out, sizeof out));
+  assert_string_equal(out, "3 layers");
+  fsdp_graph *graph = fsdp_model_graph(&config, 1, 2);
+  assert_string_equal(graph->base_prefix, "model.");
+  assert_string_equal(graph->block_class, "Linear");
+  fsdp_graph_destroy(graph);
+  assert_true(fsdp_model_is_buffer("model.layers.3.self_attn.rotary_emb.inv_freq"));
+  assert_false(fsdp_model_is_buffer("model.layers.3.self_attn.q_proj.weight"));
+  assert_false(fsdp_model_is_buffer("inv_freq"));
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_presets_are_as_published),
@@ -139,6 +169,7 @@ int main(void) {
       cmocka_unit_test(test_printed_configurations_are_read_back),
       cmocka_unit_test(test_flops),
       cmocka_unit_test(test_other_families_are_refused_by_name),
+      cmocka_unit_test(test_notes_buffers_and_prefixes),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,4 +1,5 @@
 // Plans against the closed formulas of the strategies' memory and traffic.
+#include "models/family.h"
 #include "runtime/plan/plan.h"
 #include "tests/support/models.h"
 
@@ -284,6 +285,46 @@ static void test_strategies_refuse_meshes(void **state) {
   }
 }
 
+// The family of the other tests, with one thing more that its graph or its configuration says.
+static const fsdp_family *base_family;
+static void build_frozen(const fsdp_model_config *config, fsdp_graph *graph) {
+  base_family->build(config, graph);
+  graph->params[2].trainable = false;
+}
+static void build_transposed(const fsdp_model_config *config, fsdp_graph *graph) {
+  base_family->build(config, graph);
+  graph->params[3].transposed = true;
+}
+
+static void test_what_no_op_can_do_is_refused(void **state) {
+  (void)state;
+  fsdp_plan_config config = base_config();
+  base_family = config.model.family;
+  fsdp_family frozen = *base_family, transposed = *base_family, learned = *base_family;
+  frozen.build = build_frozen;
+  transposed.build = build_transposed;
+  learned.learned_positions = true;
+  config.model.max_position_embeddings = config.seq - 1;
+  const struct {
+    const fsdp_family *family;
+    fsdp_status status;
+    const char *parts[2];
+  } cases[] = {{base_family, FSDP_OK, {"", ""}},
+               {&frozen, FSDP_ERR_INPUT, {"model.layers.0.self_attn.k_proj.weight", "frozen"}},
+               {&transposed, FSDP_ERR_INPUT, {"model.layers.0.self_attn.v_proj.weight", "transposed"}},
+               {&learned, FSDP_ERR_OPTION, {"--seq-length 32", "31 positions"}}};
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    fsdp_plan *plan = NULL;
+    fsdp_error error = {0};
+    config.model.family = cases[i].family;
+    assert_int_equal(fsdp_plan_create(&config, &plan, &error), cases[i].status);
+    for (int p = 0; p < 2; p++) assert_non_null(strstr(error.message, cases[i].parts[p]));
+    fsdp_plan_destroy(plan);
+  }
+  config.model.max_position_embeddings = config.seq;
+  fsdp_plan_destroy(plan_of(config)); // as many positions as tokens
+}
+
 // The head's chunks follow the dtype of its weight's gradient, and the planned workspace follows the chunks.
 static void test_workspace_of_the_head(void **state) {
   (void)state;
@@ -320,6 +361,7 @@ int main(void) {
       cmocka_unit_test(test_plans_are_reproducible),
       cmocka_unit_test(test_norm_weights),
       cmocka_unit_test(test_strategies_refuse_meshes),
+      cmocka_unit_test(test_what_no_op_can_do_is_refused),
       cmocka_unit_test(test_workspace_of_the_head),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
