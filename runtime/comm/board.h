@@ -57,7 +57,7 @@ typedef struct fsdp_board_slot {
   _Atomic uint64_t exchanges;         // of the world, that this rank has come to
   _Atomic int64_t first_step;         // step of the run before this process's first
   _Atomic int32_t activity;
-  _Atomic int32_t process; // its id on its node; 0: not there yet
+  _Atomic int32_t process; // its id on its node; 0: not there yet, or not any more
   fsdp_board_lane lanes[FSDP_LANE_COUNT];
 } fsdp_board_slot;
 

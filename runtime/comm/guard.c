@@ -37,7 +37,7 @@
 // A rank of this node.
 typedef struct member {
   int rank, process, handle; // handle: a pidfd; -1: it has ended
-  bool left;
+  bool left, out;            // it has come to the end of the run, and has left the job
   uint64_t beat;
   int64_t beat_ms;
 } member;
@@ -47,7 +47,7 @@ typedef struct guard {
   fsdp_board_slot *slots;
   member *members;
   struct pollfd *polls;
-  int count, alive, left;
+  int count, alive, out;
   bool several_nodes, owns_launcher, has_terminal;
   char host[FSDP_HOST_NAME_BYTES];
   fsdp_launcher launcher;
@@ -85,7 +85,7 @@ static void forgive_pause(guard *self, int64_t now) {
 
 static void look(guard *self, int64_t now) {
   bool asked = atomic_load(&self->shared->asked) != 0;
-  self->alive = self->left = 0;
+  self->alive = self->out = 0;
   for (int i = 0; i < self->count; i++) {
     member *m = &self->members[i];
     const fsdp_board_slot *slot = &self->slots[m->rank];
@@ -94,14 +94,16 @@ static void look(guard *self, int64_t now) {
     m->beat = beat;
     struct pollfd end = {.fd = m->handle, .events = POLLIN};
     bool ends = m->handle >= 0 && poll(&end, 1, 0) > 0;
-    m->left = atomic_load(&slot->activity) == FSDP_ACTIVITY_LEFT; // its last word: asked after its end
+    // Its last words: asked after its end.
+    m->left = atomic_load(&slot->activity) == FSDP_ACTIVITY_LEFT;
+    m->out = m->left && atomic_load(&slot->process) == 0;
     if (ends) {
       close(m->handle);
       m->handle = -1;
     }
     self->alive += m->handle >= 0;
-    self->left += m->left;
-    if (m->handle < 0 && !m->left && !self->lost_ms) {
+    self->out += m->out;
+    if (m->handle < 0 && !m->out && !self->lost_ms) {
       self->lost_ms = now;
       self->was_asked = asked;
     }
@@ -151,7 +153,7 @@ typedef bool(is_meant)(const guard *self, const member *m, int64_t now);
 
 static bool is_lost(const guard *self, const member *m, int64_t now) {
   (void)self, (void)now;
-  return m->handle < 0 && !m->left;
+  return m->handle < 0 && !m->out;
 }
 
 // "rank 2 (host b, process 77), rank 3 (host b, process 78)"; the first one.
@@ -186,6 +188,9 @@ static void speak(guard *self, is_meant *meant, int64_t now) {
              "no progress for %lld s (--comm-timeout): no sign of life of %s: it is stopped, or its machine "
              "hangs. %s",
              (long long)(atomic_load(&self->shared->limit_ms) / 1000), who, fsdp_watch_advice(self->shared));
+  } else if (first && first->left) {
+    snprintf(text, sizeof text, "the run is complete, but %s was killed or crashed while it left the job",
+             who);
   } else {
     snprintf(text, sizeof text,
              "a rank has ended: %s was killed or crashed. What it or the system's log says is the cause. %s",
@@ -263,7 +268,7 @@ static bool tick(guard *self) {
   if (silent && !is_settled(self)) speak(self, is_quiet, now);
   if (self->claimed_ms && now - self->claimed_ms >= self->patience_ms) end_members(self);
   if (self->alive > 0) return false;
-  bool failed = self->left < self->count;
+  bool failed = self->out < self->count;
   if (failed && launched && !is_settled(self)) return false;
   give_terminal_back(self);
   if (self->launcher.handle < 0 || !launched) return true;

@@ -562,6 +562,7 @@ void fsdp_watch_stop(fsdp_watch *self) {
   pthread_join(self->thread, NULL);
   fsdp_job_identify(self->rank, self->ranks[self->rank].host, NULL);
   the_watch = NULL;
+  atomic_store(&fsdp_board_mine->process, 0); // its end is no failure any more
   fsdp_board_mine = &fsdp_board_nobody;
   for (int r = 0; r < self->size; r++) {
     if (self->ranks[r].handle >= 0) close(self->ranks[r].handle);
