@@ -1,5 +1,6 @@
 // What can be asked of a model without naming its family: presets, counts, printing and reading, the graph.
 #include "models/family.h"
+#include "models/model.h"
 
 #include <jansson.h>
 #include <setjmp.h>
