@@ -1,8 +1,8 @@
 // Gradients of attention in blocks (Dao, "FlashAttention-2", 2023, algorithm 2), the scores computed again
 // from lse:
 //
-//   P = exp(S - lse)   d_V = P^T d_O   d_P = d_O V^T   d_S = P * (d_P - delta)   d_Q = d_S K * scale   d_K =
-//   d_S^T Q * scale
+//   P   = exp(S - lse)        d_V = P^T d_O          d_P = d_O V^T
+//   d_S = P * (d_P - delta)   d_Q = d_S K * scale    d_K = d_S^T Q * scale
 //
 // A task is one key/value head of one sequence: it alone adds to that head's d_K and d_V, in a fixed order.
 // It holds them in fp32 in its scratch for as many keys as fit there (all of a usual sequence). See

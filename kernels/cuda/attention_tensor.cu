@@ -2,8 +2,9 @@
 // attention.cuh.
 //
 //   block    128 queries of one head, 4 warps of 32 queries; walks the tiles of 64 keys up to the diagonal
-//   scores   S = Q K^T in registers; running maximum and sum (base 2); P rounded to bf16 is the next
-//   product's left out      O = P V in registers, divided by the sums at the end
+//   scores   S = Q K^T in registers; running maximum and sum (base 2); P rounded to bf16 is the left factor
+//            of the next product
+//   out      O = P V in registers, divided by the sums at the end
 //
 // One K and one V tile: K of the next tile is copied while P V runs, V while Q K^T runs. Blocks of the
 // longest rows start first.

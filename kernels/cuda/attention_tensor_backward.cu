@@ -1,8 +1,8 @@
 // Attention's gradients on tensor cores: bf16, head dimensions that are multiples of 8 up to 128. See
 // attention.cuh.
 //
-//   P = exp(S - lse)   d_P = d_O V^T   d_S = P * (d_P - delta)   d_V = P^T d_O   d_K = d_S^T Q scale   d_Q =
-//   d_S K scale
+//   P   = exp(S - lse)   d_P = d_O V^T          d_S = P * (d_P - delta)
+//   d_V = P^T d_O        d_K = d_S^T Q scale    d_Q = d_S K scale
 //
 // Two kernels, each of which sums its results in registers in a fixed order, so that no result depends on
 // which block runs first: one owns keys (S and d_P transposed, so that P^T and d_S^T are left factors as they

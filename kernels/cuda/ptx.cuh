@@ -3,9 +3,10 @@
 //
 //   FSDP_SHARED(float, sums, 32);         a static array of the block: smem<float> sums
 //   FSDP_SHARED_DYNAMIC(bytes);           the launch's dynamic bytes, 256-byte aligned: smem<unsigned char>
-//   bytes bytes.part<bf16>(offset, count)       a piece of it as another type sums[i] = x; y = sums[i]; plain
-//   accesses on the device sums.address(i)                       the shared address that cp.async and
-//   ldmatrix take
+//                                         bytes
+//   bytes.part<bf16>(offset, count)       a piece of it as another type
+//   sums[i] = x; y = sums[i];             plain accesses on the device
+//   sums.address(i)                       the shared address that cp.async and ldmatrix take
 //
 // Fragments of mma.m16n8k16 (PTX ISA 9.7.13.4.8), with g = lane / 4 and t = lane % 4:
 //   a (16,16): a[0] row g, columns 2t 2t+1; a[1] row g+8; a[2] row g, columns 2t+8 2t+9; a[3] row g+8

@@ -1,7 +1,7 @@
 // Binding: every rank of a node bound to a fair, contiguous share of the node's allowed cores.
 //
-//   allowed cores   0 1 2 3 | 4 5 6 7 | 8 9 ...        in the machine's own order, so neighbours share caches
-//   and memory local ranks        0    |    1    |  2
+//   allowed cores   0 1 2 3 | 4 5 6 7 | 8 9 ...     in the machine's own order, so that neighbours share
+//   local ranks        0    |    1    |  2          caches and memory
 //
 // mpirun pins a lone rank to one core; so what is allowed is read from the process that started the ranks
 // (its affinity, inside the control group's), not from the rank. Where a launcher has divided the node

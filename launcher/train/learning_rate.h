@@ -1,11 +1,10 @@
 // The learning rate of each step.
 //
-//   s < W        lr * (s + 1) / W                                    warm-up over W steps, the last of them
-//   at lr else         p = (s - W) / (S - W), the share of the remaining steps that is done before this one
-//   (0 at first)
-//     cosine     min + (lr - min) * (1 + cos(pi p)) / 2
-//     linear     lr + (min - lr) * p
-//     constant   lr
+//   s < W          lr * (s + 1) / W      warm-up over W steps, the last of them at lr
+//   else           p = (s - W) / (S - W): the part of the remaining steps that is done, 0 at first
+//     cosine       min + (lr - min) * (1 + cos(pi p)) / 2
+//     linear       lr + (min - lr) * p
+//     constant     lr
 //
 // s counts from 0, S is the number of steps of the run: lr would be min at step S, the one after the last. A
 // schedule that begins at a later step counts both from there.

@@ -1,7 +1,8 @@
 // Training: from a plan to the last step, on every rank of the world.
 //
-//   agree on options ─► plan ─► agree on the program ─► data, weights, log ─► device ─► state ─► steps ─►
-//   summary
+//   options ─► plan ─► program ─► data, weights, log ─► device ─► state ─► steps ─► summary
+//
+// Ranks agree on options, program and files before they act on them.
 //
 // Whatever fails on one rank is shared before any rank goes on, so all leave together with one message.
 #pragma once

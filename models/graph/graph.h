@@ -3,8 +3,7 @@
 //   module tree ── owns ──► parameters            values: what ops read and write (inputs, parameters,
 //        ▲                      ▲                         activations, gradients); one buffer each
 //        └── each node belongs ─┘
-//   forward nodes (written by the model, top to bottom) ──► backward nodes (fsdp_graph_backward, from each
-//   op's rule)
+//   forward nodes (written by the model, top to bottom) ──► backward nodes (fsdp_graph_backward, by op)
 //
 // A value is a buffer, not a single assignment: a node may update one in place (RoPE, the gradient of the
 // residual stream). The order of nodes is the order of execution.

@@ -127,8 +127,8 @@ int64_t fsdp_op_chunk_rows(int64_t rows, int64_t vocabulary, fsdp_dtype gradient
 //
 //                                CPU             CUDA
 //   attention_backward           4*B*H*T         4*B*H*T                 rowsum(d_o * o)
-//   linear_cross_entropy(_b.)    4*chunk*V       4*(chunk*V + N)         logits of a chunk; the loss of each
-//   row embedding_backward           0               4*(V + 1 + N)           positions sorted by token
+//   linear_cross_entropy(_b.)    4*chunk*V       4*(chunk*V + N)         logits of a chunk; each row's loss
+//   embedding_backward           0               4*(V + 1 + N)           positions sorted by token
 //   rmsnorm_backward             0               4*C*min(N, 512)         partial sums of d_weight
 //   sum_squares                  0               8*min(1024, P/8192 up)  partial sums, fp64
 int64_t fsdp_op_workspace_bytes(fsdp_op_device device, fsdp_op_kind kind, const fsdp_op_attrs *attrs,

@@ -1,18 +1,18 @@
 // What a checkpoint is: its manifest, and where every element of every part lies.
 //
 //   FOLDER/step-00000500/
-//     checkpoint.json               this manifest: layout, mesh, progress, options, a checksum a file, its
-//     own rank-00000.safetensors ...    one a rank (checkpoint_file.h) model/config.json ...         small
-//     files of the model's folder, carried along
+//     checkpoint.json               this manifest: layout, mesh, progress, options, a checksum of each file
+//                                   and its own
+//     rank-00000.safetensors ...    one per rank (checkpoint_file.h)
+//     model/config.json ...         small files of the model's folder, carried along
 //
 // Parts (masters, first and second moments) are kept as the flat buffers of the run's units
 // (units.h), so that a rank's file is its shards as they lie in memory. With F ranks in a shard
 // group and R replicas the file of rank (f, d) holds slice d of shard f of every unit: every element is
 // written once, by one rank.
 //
-//   unit's flat buffer   |        shard 0        |        shard 1        | ...    F shards of padded_numel /
-//   F
-//                        | slice 0   | slice 1   | slice 0   | slice 1   |        R slices a shard
+//   unit's flat buffer   |        shard 0        |        shard 1        | ...    F shards
+//                        | slice 0   | slice 1   | slice 0   | slice 1   |        R slices per shard
 //                          rank 0      rank F      rank 1      rank F+1
 #pragma once
 

@@ -1,13 +1,13 @@
 // Weights in the safetensors format (github.com/huggingface/safetensors): reading any range of any tensor as
 // fp32 without reading anything else, and writing a file piece by piece.
 //
-//   8 bytes: N, little-endian │ N bytes: JSON {"name": {"dtype", "shape", "data_offsets": [begin, end]}, ...}
-//   │ data
+//   N, 8 bytes │ N bytes of JSON: {"name": {"dtype", "shape", "data_offsets": [begin, end]}, ...} │ data
 //
-// The data is the tensors' bytes without a gap, row-major, little-endian; offsets count from its start. Every
-// file is checked in full when it is opened: a header that lies about its length, offsets that overlap, leave
-// a gap or pass the end, a size that is not shape times dtype, a name that occurs twice, an unknown dtype are
-// refused, so that a read can only fail where the disk does or the file changes underneath.
+// N and the data are little-endian. The data is the tensors' bytes without a gap, row-major; offsets count
+// from its start. Every file is checked in full when it is opened: a header that lies about its length,
+// offsets that overlap, leave a gap or pass the end, a size that is not shape times dtype, a name that occurs
+// twice, an unknown dtype are refused, so that a read can only fail if the disk does or the file changes
+// underneath.
 #pragma once
 
 #include "runtime/base/status.h"

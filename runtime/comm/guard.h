@@ -8,7 +8,7 @@
 //   ranks have ended without a word, or none shows a sign of life      it speaks for them
 //   whoever speaks is still there seconds later                        it ends the node's ranks
 //   all have ended after a failure, but mpirun or orted stays          it ends that
-//   all have finished, but on several nodes mpirun or orted stays for the time limit    it ends that
+//   all have finished on several nodes, but mpirun or orted stays      it ends that, after the time limit
 //
 // It calls no library that can wait, holds none of a rank's connections, and gives its terminal back when the
 // ranks have ended, as mpirun waits for that.

@@ -1,12 +1,10 @@
 // Tokens as training samples of T tokens and the targets that they shall foretell, each the token after.
 //
 //   packed (text, .bin, .tok by default): files and documents one after the other, nothing put between them
-//     t0 t1 t2 ... t(n-1)                   sample i: tokens  t[iT] .. t[iT+T-1]
-//                                                     targets t[iT+1] .. t[iT+T], so there are (n-1)/T
-//                                                     samples
+//     t0 t1 t2 ... t(n-1)      sample i: tokens  t[iT] .. t[iT+T-1]
+//                                        targets t[iT+1] .. t[iT+T], so there are (n-1)/T samples
 //   not packed (.tok prepared with --packing off): a sample is one document
-//     d0 d1 ... d(m-1)                      tokens  d0 .. d(m-2) and zeros, targets d1 .. d(m-1), cut off at
-//     T
+//     d0 d1 ... d(m-1)         tokens d0 .. d(m-2) and zeros, targets d1 .. d(m-1), cut off at T
 //
 // A target that the loss does not count (a prompt's, one past a document's end, a document's first token) is
 // FSDP_TARGET_IGNORED. Samples of which no target counts are left out, so that every step has one.

@@ -2,12 +2,12 @@
 // begin.
 //
 //   tokens   t0 t1 t2 | t3 t4 | t5 ...     unsigned integers of 1, 2 or 4 bytes, little-endian
-//   mask      0  1  1 |  0  1 |  0 ...     bit i % 8 of byte i / 8: whether token i counts where it is
-//   foretold starts    0         3       5          index of each document's first token; ends with the next
-//   one's start
+//   mask      0  1  1 |  0  1 |  0 ...     bit i % 8 of byte i / 8: whether token i counts as a target
+//   starts    0         3       5          index of each document's first token; a document ends where the
+//                                          next one starts
 //
-// The first token of a document has no document before it to be foretold from, so its bit is 0. Nothing here
-// is owned.
+// The first token of a document follows nothing that it could be predicted from, so its bit is 0. Nothing
+// here is owned.
 #pragma once
 
 #include <stdbool.h>

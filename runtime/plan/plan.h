@@ -1,7 +1,7 @@
 // The plan: from a model, a mesh and a strategy to a proved step program with every tensor at an address.
 //
-//   config ─► graph ─► units ─► program (schedule.h) ─► memory plan (memory.h) ─► waits (waits.h) ─► verify
-//   (verify.h)
+//   config ─► graph ─► units ─► program ─► memory plan ─► waits ─► verify
+//                            (schedule.h)   (memory.h)  (waits.h) (verify.h)
 //
 // Pure: no device, no file, no MPI; the same input gives the same plan, and the same hash, on every rank.
 #pragma once

@@ -69,6 +69,7 @@ std::string expect_error(const std::function<void()> &action);
 [[noreturn]] void fail(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
 // ---- Kernels and what a launch may ask for (simt_kernel.cpp)
+
 // `__launch_bounds__(n)` puts n one-byte instructions before the kernel's first, which are counted.
 int launch_bounds(const void *kernel); // 1024 where the kernel has none
 std::string kernel_name(const void *kernel);
@@ -206,6 +207,7 @@ const allocation *memory_near(const void *address);
 std::string memory_damage();
 
 // ---- Kernels as the runtime knows them (simt_runtime.cpp)
+
 // A cudaError_t: not 0 where the program is said to hold no code for this GPU.
 int kernel_load(const void *kernel);
 
@@ -219,6 +221,7 @@ void global_begin_block();
 void global_free_records(allocation *a);
 
 // ---- Streams (simt_queue.cpp)
+
 // Work is done when a thread waits for it, as late as possible, and of the streams whose next piece can be
 // done a random one goes first: whatever the program does not order happens in the wrong order. The calls may
 // come from several threads.
@@ -246,6 +249,7 @@ void streams_clear(); // drops all work
 void between_work(const std::function<void()> &action);
 
 // ---- Sums of a ring (simt_ring.cpp)
+
 // The sum of `values[rank]`, of an element in chunk `chunk`, as a ring of `ranks` makes it: from rank
 // chunk + 1 on, around to rank `chunk`, rounded to the type at every hop.
 float ring_sum(const float *values, int ranks, int chunk, bool is_bf16);

@@ -1,9 +1,10 @@
 // The step program: a training step as a flat list of instructions on streams, with waits.
 //
 //   sections   micro-batch sections (only | first last | first middle... last), update, [evaluation], [check]
-//   a run      first, middle x (accumulation - 2), last, update, and again from the start: no barrier between
-//   them tensors    ranges of one of two arenas (device, pinned host), each live over a range of list
-//   positions positions  an instruction's index in the whole list; sections lie in it one after another
+//   a run      first, middle x (accumulation - 2), last, update, and again from the start, with no barrier
+//              between them
+//   tensors    ranges of one of two arenas (device, pinned host), each live over a range of list positions
+//   positions  an instruction's index in the whole list; sections lie in it one after another
 //
 // Within a stream order is program order; across streams only a wait orders. A wait names an instruction and
 // means its most recent issue before the waiting one (as a CUDA event does), in this run of the section, an

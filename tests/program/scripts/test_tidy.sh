@@ -14,7 +14,8 @@ clean_tree() {
   printf '// Sizes.\n#pragma once\n\n// The sum.\nint fsdp_size_add(int a, int b);\n' >runtime/base/size.h
   echo '#include "runtime/base/size.h"' >runtime/base/size.c
   printf '// Graphs.\n#pragma once\n\n#include "runtime/base/size.h"\n' >models/graph/graph.h
-  printf '// Plans.\n#pragma once\n\n#include "models/graph/graph.h"\n' >runtime/plan/plan.h
+  printf '// Models.\n#pragma once\n\n#include "models/graph/graph.h"\n' >models/model.h
+  printf '// Plans.\n#pragma once\n\n#include "models/model.h"\n' >runtime/plan/plan.h
   echo '#include "runtime/plan/plan.h"' >runtime/exec/run.c
   printf '// Comm.\n#include "runtime/base/size.h"\n\nint x(void) { return MPI_Init(0, 0); }\n' \
     >runtime/comm/comm_mpi.c
@@ -58,6 +59,13 @@ clean_tree && echo '// IO.' >runtime/data/file.h && echo '#include "runtime/data
 expect "runtime/exec/ may not use runtime/data/"
 clean_tree && echo '#include "runtime/data/file.h"' >runtime/plan/up.c && echo '// IO.' >runtime/data/file.h
 expect "runtime/plan/ may not use runtime/data/"
+for pair in device:comm comm:device device:kernels comm:kernels comm:plan device:plan plan:exec; do
+  from=${pair%:*} to=${pair#*:}
+  [ "$to" = kernels ] || to=runtime/$to
+  clean_tree && mkdir -p "runtime/$from" "$to" && echo '// A.' >"$to/a.h"
+  echo "#include \"$to/a.h\"" >"runtime/$from/up.c"
+  expect "runtime/$from/ may not use $to/"
+done
 clean_tree && echo '#include "graph.h"' >models/relative.c && expect '"graph.h" is no path from the root'
 
 clean_tree
@@ -77,6 +85,26 @@ expect "launcher/f.c:1: the family Llama outside models/"
 rm launcher/f.c && echo '// As Llama does.' >launcher/f.c && echo 'int llama;' >models/llama.c
 python3 "$tidy" "$work/tree" >"$work/output" || { cat "$work/output" && failed=1; }
 clean_tree
+clean_tree && echo 'int f(void) { return ncclGetUniqueId(0); }' >runtime/exec/f.c
+expect "raw NCCL (ncclGetUniqueId) outside runtime/comm/comm_nccl.c"
+clean_tree && echo '#include <nccl.h>' >launcher/f.c && expect "raw NCCL (nccl.h)"
+clean_tree && echo 'int f(void) { return cudaDeviceSynchronize(); }' >runtime/exec/f.c
+expect "raw CUDA (cudaDeviceSynchronize)"
+clean_tree && mkdir runtime/device
+echo 'int f(void) { return cudaMallocHost(0, 1); }' >runtime/device/device_cuda.c
+expect "CUDA memory (cudaMallocHost) outside runtime/device/memory_cuda.c"
+clean_tree && mkdir kernels/cuda
+echo 'int f(void) { return cublasLtCreate(0); }' >kernels/cuda/linear.cu
+expect "raw cuBLASLt (cublasLtCreate)"
+
+clean_tree && printf '// ---- Streams They are queues.\n// Of work.\n' >models/a.c
+expect "models/a.c:1: a torn heading: it runs into"
+clean_tree && printf '// They end. ---- Streams\n' >models/a.c
+expect "models/a.c:1: a torn heading: it stands in"
+clean_tree
+printf '//   sections   parts of a\n//   a run      all of\n//   them tensors    ranges\n' >models/a.c
+expect "models/a.c:3: a torn table"
+
 word=TO && echo "// ${word}DO: later" >models/later.c && expect "unfinished work"
 clean_tree && word=FIX && echo "// ${word}ME" >models/later.c && expect "unfinished work"
 
