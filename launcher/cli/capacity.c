@@ -223,8 +223,10 @@ fsdp_status fsdp_capacity_check(const fsdp_plan *plan, const fsdp_limits *limits
              print_both(needs.bytes[FSDP_SPACE_DEVICE] + needs.bytes[FSDP_SPACE_HOST], needed),
              limits->shared_place, print_both(limits->shared_bytes, limit));
   }
-  const char *more =
-      by_option ? "raise that to what is needed" : "use fewer ranks per machine, or a larger machine";
+  bool several = limits->ranks_per_machine > 1;
+  const char *more = by_option ? "raise that to what is needed"
+                     : several ? "use fewer ranks per machine, or a larger machine"
+                               : "lower --seq-length or --batch-size, or use a larger machine";
   bool found = find_remedy(plan, limits, advice, &helped);
   fsdp_value_print_bytes(helped.bytes[FSDP_SPACE_DEVICE], device, sizeof device);
   fsdp_value_print_bytes(helped.bytes[FSDP_SPACE_HOST], host, sizeof host);

@@ -10,6 +10,7 @@ typedef struct fsdp_limits {
                                        // memory ..."
   int64_t shared_bytes;                // of both together, where one memory holds them; 0: none
   const char *shared_place;
+  int ranks_per_machine; // which share that memory
 } fsdp_limits;
 
 // FSDP_OK where `plan` fits. Otherwise FSDP_ERR_CAPACITY with what it needs, the limit, and an option (or a

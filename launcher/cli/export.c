@@ -4,6 +4,7 @@
 #include "launcher/cli/options.h"
 #include "runtime/base/check.h"
 #include "runtime/base/finite.h"
+#include "runtime/base/plural.h"
 #include "runtime/base/size.h"
 #include "runtime/checkpoint/checkpoint_file.h"
 #include "runtime/checkpoint/checkpoint_folder.h"
@@ -365,15 +366,17 @@ fsdp_status fsdp_export_inspect(const char *path, FILE *out, fsdp_error *error) 
   const fsdp_checkpoint_progress *p = &c->progress;
   fprintf(out, "checkpoint: %s (number %" PRId64 " of its experiment)\n", folder, c->sequence);
   fprintf(out,
-          "progress:   %" PRId64 " steps, %" PRId64 " of them skipped; epoch %" PRId64 ", %" PRId64
+          "progress:   %" PRId64 " step%s, %" PRId64 " of them skipped; epoch %" PRId64 ", %" PRId64
           " of its samples; seed %" PRId64 "\n",
-          p->step, p->step - p->updates, p->epoch, p->epoch_samples, p->seed);
-  fprintf(out, "data:       %" PRId64 " samples, %" PRId64 " held out, %" PRId64 " a step\n", p->sample_count,
-          p->held_out, p->global_batch);
-  fprintf(out, "model:      %s, %s parameters in %d tensors\n", c->model_name,
-          fsdp_value_print_int(fsdp_checkpoint_numel(c), numel, sizeof numel), c->param_count);
-  fprintf(out, "layout:     strategy %s, data=%d fsdp=%d, %d units\n", c->strategy,
-          fsdp_mesh_size(&c->mesh, FSDP_AXIS_DATA), fsdp_mesh_size(&c->mesh, FSDP_AXIS_FSDP), c->unit_count);
+          p->step, fsdp_plural(p->step), p->step - p->updates, p->epoch, p->epoch_samples, p->seed);
+  fprintf(out, "data:       %" PRId64 " sample%s, %" PRId64 " held out, %" PRId64 " a step\n",
+          p->sample_count, fsdp_plural(p->sample_count), p->held_out, p->global_batch);
+  fprintf(out, "model:      %s, %s parameters in %d tensor%s\n", c->model_name,
+          fsdp_value_print_int(fsdp_checkpoint_numel(c), numel, sizeof numel), c->param_count,
+          fsdp_plural(c->param_count));
+  fprintf(out, "layout:     strategy %s, data=%d fsdp=%d, %d unit%s\n", c->strategy,
+          fsdp_mesh_size(&c->mesh, FSDP_AXIS_DATA), fsdp_mesh_size(&c->mesh, FSDP_AXIS_FSDP), c->unit_count,
+          fsdp_plural(c->unit_count));
   fprintf(out, "dtypes:     parameters %s, moments %s and %s\n", fsdp_dtype_name(c->dtype[0]),
           fsdp_dtype_name(c->dtype[1]), fsdp_dtype_name(c->dtype[2]));
   print_files(c, out);

@@ -2,6 +2,7 @@
 #include "launcher/cli/export.h"
 #include "launcher/cli/option_value.h"
 #include "launcher/cli/output.h"
+#include "runtime/base/plural.h"
 
 #include <getopt.h>
 #include <inttypes.h>
@@ -96,7 +97,7 @@ static fsdp_status run(const arguments *a, fsdp_error *error) {
          " to %s: %s parameters in %s, %s in %d file%s, %d other file%s carried along\n",
          done.step, a->config.to, fsdp_value_print_int(done.parameters, numel, sizeof numel),
          fsdp_dtype_name(done.dtype), fsdp_value_print_bytes(done.bytes, bytes, sizeof bytes), done.files,
-         done.files == 1 ? "" : "s", done.carried, done.carried == 1 ? "" : "s");
+         fsdp_plural(done.files), done.carried, fsdp_plural(done.carried));
   return FSDP_OK;
 }
 

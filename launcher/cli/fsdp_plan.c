@@ -8,7 +8,9 @@
 #include "runtime/base/check.h"
 #include "runtime/base/size.h"
 
+#include <errno.h>
 #include <string.h>
+#include <unistd.h>
 
 // A node of a machine made for training has eight GPUs.
 #define RANKS_PER_NODE_DEFAULT 8
@@ -72,7 +74,24 @@ static fsdp_status make(const fsdp_options *options, fsdp_setup *setup, fsdp_err
   return fsdp_setup_create(options, FSDP_PROGRAM_PLAN, &planned, setup, error);
 }
 
+// A plan does not depend on the data, but what is asked for with it should be there.
+static fsdp_status find_data(const fsdp_options *options, fsdp_error *error) {
+  char path[4096];
+  for (const char *at = options->data; at && *at; at += strspn(at, ",")) {
+    size_t length = strcspn(at, ",");
+    snprintf(path, sizeof path, "%.*s", (int)length, at);
+    if (access(path, R_OK) != 0) {
+      return fsdp_fail(error, FSDP_ERR_INPUT,
+                       "--data %.600s (%s) cannot be read (%s): give a file that is there", path,
+                       fsdp_options_place(options, "data"), strerror(errno));
+    }
+    at += length;
+  }
+  return FSDP_OK;
+}
+
 static fsdp_status run(const fsdp_options *options, fsdp_setup *setup, fsdp_error *error) {
+  if (find_data(options, error) != FSDP_OK) return error->status;
   fsdp_status status = make(options, setup, error);
   if (status != FSDP_OK && !(status == FSDP_ERR_CAPACITY && setup->plan)) return status;
   print_notes(options, setup);

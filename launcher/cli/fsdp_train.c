@@ -1,4 +1,5 @@
 // Trains a language model over the ranks that mpirun started.
+#include "launcher/cli/output.h"
 #include "launcher/report/device_line.h"
 #include "launcher/train/rank_logs.h"
 #include "launcher/train/stop.h"
@@ -63,6 +64,17 @@ static fsdp_status train(fsdp_world *world, const fsdp_options *options, int *st
   return fsdp_train_run(&config, stop_signal, error);
 }
 
+// What was asked for is the standard output itself, and not a run.
+static bool is_answer(const fsdp_options *options) {
+  return options->help || options->version || options->dry_run;
+}
+
+// Such an answer is written whole or the program fails, on all ranks alike.
+static fsdp_status finish_answer(fsdp_world *world, fsdp_error *error) {
+  if (world->rank == 0) error->status = fsdp_output_finish(error->status, error);
+  return fsdp_world_share_error(world, error);
+}
+
 int main(int argc, char **argv) {
   fsdp_world *world = NULL;
   fsdp_error error = {0}, start_error = {0};
@@ -87,6 +99,7 @@ int main(int argc, char **argv) {
     status = fsdp_rank_logs_open(options.rank_logs, world, &error);
   }
   if (status == FSDP_OK) status = train(world, &options, &stop_signal, &error);
+  if (is_answer(&options)) status = finish_answer(world, &error);
   if (status != FSDP_OK && world->rank == 0) fprintf(stderr, "fsdp_train: error: %s\n", error.message);
   if (status != FSDP_OK) fsdp_rank_logs_note(world, &error);
   fsdp_options_destroy(&options);

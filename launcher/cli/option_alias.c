@@ -7,6 +7,8 @@
 #define INSTEAD(theirs, clause)                                                                              \
   { .alias = (theirs), .advice = (clause) }
 
+#define SHAPE "the shape is the model's: --model takes a preset or a folder, whose config.json holds it"
+
 // The names of Transformers' and TRL's trainers, Accelerate, DeepSpeed, Megatron, torchtitan, nanoGPT and
 // litgpt. A row is SAME only where each value means the same in both.
 static const fsdp_option_alias table[] = {
@@ -15,6 +17,11 @@ static const fsdp_option_alias table[] = {
     SAME("model-path", "model"),
     SAME("model-name-or-path", "model"),
     SAME("pretrained-model-name-or-path", "model"),
+    INSTEAD("num-layers", SHAPE),
+    INSTEAD("hidden-size", SHAPE),
+    INSTEAD("ffn-hidden-size", SHAPE),
+    INSTEAD("num-attention-heads", SHAPE),
+    INSTEAD("max-position-embeddings", SHAPE),
     SAME("tokenizer-path", "tokenizer"),
     SAME("tokenizer-file", "tokenizer"),
     SAME("data-path", "data"),
@@ -48,6 +55,8 @@ static const fsdp_option_alias table[] = {
     SAME("max-iters", "max-steps"),
     SAME("train-iters", "max-steps"),
     // The optimizer.
+    INSTEAD("optim", "the optimizer is AdamW, as PyTorch's: leave it out"),
+    INSTEAD("optimizer", "the optimizer is AdamW, as PyTorch's: leave it out"),
     SAME("learning-rate", "lr"),
     SAME("min-learning-rate", "min-lr"),
     SAME("lr-scheduler", "lr-schedule"),
@@ -67,6 +76,13 @@ static const fsdp_option_alias table[] = {
     SAME("clip-grad-norm", "grad-clip"),
     SAME("gradient-clipping", "grad-clip"),
     // Sharding.
+    INSTEAD("tensor-model-parallel-size",
+            "tensor parallelism is not built yet: --strategy shards every layer"),
+    INSTEAD("tensor-parallel-size", "tensor parallelism is not built yet: --strategy shards every layer"),
+    INSTEAD("pipeline-model-parallel-size",
+            "pipeline parallelism is not built yet: --strategy shards every layer"),
+    INSTEAD("context-parallel-size", "context parallelism is not built yet: use --recompute block for long "
+                                     "sequences"),
     SAME("sharding-strategy", "strategy"),
     SAME("fsdp-sharding-strategy", "strategy"),
     SAME("min-num-params", "numel-to-wrap"),
@@ -96,6 +112,7 @@ static const fsdp_option_alias table[] = {
             "use --param-dtype bf16|fp32; master weights are in fp32 unless --master-dtype bf16"),
     // Files.
     INSTEAD("output-dir", "use -e NAME for a run's folder and --save-dir DIR for the one that holds it"),
+    INSTEAD("overwrite-output-dir", "-e NAME resumes its newest checkpoint: use --resume off to begin again"),
     SAME("exp-name", "experiment-name"),
     INSTEAD("run-name", "use -e NAME, which names the run's folder below --save-dir"),
     SAME("save-steps", "ckpt-freq"),

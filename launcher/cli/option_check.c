@@ -195,6 +195,11 @@ static fsdp_status check_skipping(const check *c) {
 
 static fsdp_status check_sizes(const check *c) {
   const fsdp_options *o = c->options;
+  if (o->nccl_register && o->backend == FSDP_BACKEND_CPU) {
+    return fsdp_fail(c->error, FSDP_ERR_OPTION,
+                     "--nccl-register (%s) is for GPUs, and --backend cpu (%s) uses none: leave one out",
+                     place(c, "nccl-register"), place(c, "backend"));
+  }
   if (o->batch * o->seq > INT32_MAX) {
     return fsdp_fail(
         c->error, FSDP_ERR_OPTION,

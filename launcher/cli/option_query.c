@@ -56,5 +56,13 @@ bool fsdp_options_note(const fsdp_options *options, int index, char *note, int n
              fsdp_options_place(options, "wrap"));
     return true;
   }
+  bool nothing_to_add = fsdp_options_given(options, "accumulate") &&
+                        options->accumulate == FSDP_ACCUMULATE_LOCAL && options->grad_accum == 1;
+  if (nothing_to_add && index-- == 0) {
+    snprintf(note, (size_t)note_bytes,
+             "--accumulate local (%s) changes nothing: there is one micro-batch a step (--grad-accum 1)",
+             fsdp_options_place(options, "accumulate"));
+    return true;
+  }
   return false;
 }

@@ -208,9 +208,17 @@ fsdp_status fsdp_options_set(fsdp_options *options, fsdp_program_kind program, c
   bool on;
   const char *value = text;
   if (alias && alias->on && fsdp_value_flag(text, &on)) value = on ? alias->on : alias->off;
-  if (!set_field(options, row, value)) return fail_value(row, name, text, place, error);
+  if (!set_field(options, row, value)) {
+    char both[2 * NAME_BYTES];
+    snprintf(both, sizeof both, "%.60s (--%.60s)", name, row->name);
+    return fail_value(row, alias ? both : name, text, place, error);
+  }
   if (alias) note_alias(options, alias);
-  snprintf(options->place[row_index(row)], sizeof options->place[0], "%s", place);
+  char *kept = options->place[row_index(row)]; // messages name ours, and here what was typed
+  if (alias)
+    snprintf(kept, sizeof options->place[0], "given as --%.40s, %.70s", name, place);
+  else
+    snprintf(kept, sizeof options->place[0], "%s", place);
   return FSDP_OK;
 }
 
@@ -270,10 +278,12 @@ static const char *replace_word(arguments *read, int index, int *skip) {
     equals = "=";
     rest = has_value ? next : "on";
   }
+  // The name as it was typed lies behind the word.
   size_t bytes = strlen(row->name) + strlen(rest) + 4;
-  read->words[index] = read->made[index] = fsdp_alloc(bytes);
-  snprintf(read->made[index], bytes, "--%s%s%s", row->name, equals, rest);
-  return alias ? alias->alias : row->name;
+  char *made = read->words[index] = read->made[index] = fsdp_alloc(bytes + length + 1);
+  snprintf(made, bytes, "--%s%s%s", row->name, equals, rest);
+  snprintf(made + bytes, length + 1, "%s", name);
+  return alias ? made + bytes : row->name;
 }
 
 // What stood wrong, from getopt's answer and the word it was reading.

@@ -3,6 +3,7 @@
 #include "launcher/cli/capacity.h"
 #include "launcher/cli/option_value.h"
 #include "launcher/train/saver.h"
+#include "runtime/base/plural.h"
 #include "runtime/base/size.h"
 #include "runtime/checkpoint/config_json.h"
 #include "runtime/checkpoint/safetensors.h"
@@ -202,7 +203,8 @@ static fsdp_status check_memory(const fsdp_options *options, const fsdp_setup_ra
            fsdp_value_print_bytes(options->host_memory_limit, limit[1], sizeof limit[1]),
            fsdp_options_place(options, "host-memory-limit"));
   fsdp_limits limits = {.bytes = {options->memory_limit, options->host_memory_limit},
-                        .place = {device, host}};
+                        .place = {device, host},
+                        .ranks_per_machine = ranks->ranks_per_node};
   if (ranks->gpu) {
     limit_by_gpu(ranks, &limits);
     return check_with_snapshot(options, plan, &limits, snapshot_bytes, error);
@@ -211,7 +213,7 @@ static fsdp_status check_memory(const fsdp_options *options, const fsdp_setup_ra
   if (ranks->machine_bytes && free_to_grow) {
     // On the CPU both arenas are in the machine's memory, which the ranks of a node share.
     snprintf(machine, sizeof machine, "this machine's memory over %d rank%s", ranks->ranks_per_node,
-             ranks->ranks_per_node == 1 ? "" : "s");
+             fsdp_plural(ranks->ranks_per_node));
     limits.shared_bytes = ranks->machine_bytes / ranks->ranks_per_node;
     limits.shared_place = machine;
   }

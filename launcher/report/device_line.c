@@ -1,6 +1,7 @@
 #include "launcher/report/device_line.h"
 
 #include "launcher/cli/option_value.h"
+#include "runtime/base/plural.h"
 
 #include <glob.h>
 #include <stdlib.h>
@@ -71,7 +72,7 @@ void fsdp_device_line_print(const fsdp_gpu *gpu, int threads, const char *why_cp
                             size_t out_bytes) {
   char memory[24];
   if (!gpu->present) {
-    snprintf(out, out_bytes, "cpu, %d thread%s a rank; %s", threads, threads == 1 ? "" : "s", why_cpu);
+    snprintf(out, out_bytes, "cpu, %d thread%s a rank; %s", threads, fsdp_plural(threads), why_cpu);
     return;
   }
   int used = snprintf(out, out_bytes, "%s, %s, compute capability %d.%d", gpu->name,

@@ -2,6 +2,7 @@
 
 #include "launcher/cli/option_value.h"
 #include "launcher/report/report.h"
+#include "runtime/base/plural.h"
 #include "runtime/base/size.h"
 
 #include <inttypes.h>
@@ -286,8 +287,8 @@ void fsdp_memory_svg_print(const fsdp_memory_profile *profile, FILE *out) {
   print_text(out, LEFT, 26, "class=\"head\"", line);
   snprintf(line, sizeof line,
            "%d rank%s (%s), strategy %s, %d unit%s, micro-batch %" PRId64 " x %" PRId64 ", %s on %s%s%s",
-           ranks, ranks == 1 ? "" : "s", fsdp_mesh_print(&plan->config.mesh, ", ", mesh),
-           fsdp_strategy_name(plan->config.strategy), plan->units->count, plan->units->count == 1 ? "" : "s",
+           ranks, fsdp_plural(ranks), fsdp_mesh_print(&plan->config.mesh, ", ", mesh),
+           fsdp_strategy_name(plan->config.strategy), plan->units->count, fsdp_plural(plan->units->count),
            plan->config.batch, plan->config.seq, fsdp_dtype_name(plan->config.param_dtype),
            plan->config.target->name, plan->config.recompute_block ? ", blocks recomputed" : "",
            with_host ? ", offloaded" : "");

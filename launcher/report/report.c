@@ -2,6 +2,7 @@
 
 #include "launcher/cli/option_value.h"
 #include "runtime/base/check.h"
+#include "runtime/base/plural.h"
 
 #include <ctype.h>
 #include <inttypes.h>
@@ -233,7 +234,7 @@ static void print_head(const fsdp_plan *plan, const char *model_name, FILE *out)
   int ranks = fsdp_mesh_ranks(&config->mesh);
   fprintf(out, "%s: %s parameters, %d rank%s (%s), strategy %s, on %s\n", model_name,
           fsdp_value_print_int(fsdp_model_parameter_count(&config->model), parameters, sizeof parameters),
-          ranks, ranks == 1 ? "" : "s", fsdp_mesh_print(&config->mesh, ", ", mesh),
+          ranks, fsdp_plural(ranks), fsdp_mesh_print(&config->mesh, ", ", mesh),
           fsdp_strategy_name(config->strategy), config->target->name);
   fprintf(out, "micro-batch of %" PRId64 " x %" PRId64 " tokens on a rank, %d a step, %s; prefetch %d%s%s\n",
           config->batch, config->seq, config->accumulation,

@@ -1,6 +1,7 @@
 #include "launcher/train/binding.h"
 
 #include "runtime/base/check.h"
+#include "runtime/base/plural.h"
 
 #include <sched.h>
 #include <stdlib.h>
@@ -179,7 +180,7 @@ void fsdp_binding_print(fsdp_world *world, const fsdp_binding *mine, FILE *out) 
   fsdp_world_gather(world, mine, (int64_t)sizeof *mine, all);
   if (world->rank == 0) {
     fprintf(out, "placement: %d node%s, %d core%s each; processors of rank", world->node_count,
-            world->node_count == 1 ? "" : "s", mine->node_cores, mine->node_cores == 1 ? "" : "s");
+            fsdp_plural(world->node_count), mine->node_cores, fsdp_plural(mine->node_cores));
     for (int i = 0; i < world->size && i < SHOWN; i++) {
       fprintf(out, "%s %d: %s", i ? "," : "", i, all[i].bound ? all[i].cores : "not bound");
       if (all[i].gpu[0]) fprintf(out, " by GPU %s", all[i].gpu);

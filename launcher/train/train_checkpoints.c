@@ -4,6 +4,7 @@
 #include "launcher/train/resume_changes.h"
 #include "launcher/train/train_files.h"
 #include "runtime/base/check.h"
+#include "runtime/base/plural.h"
 #include "runtime/base/size.h"
 #include "runtime/checkpoint/checkpoint_folder.h"
 #include "runtime/exec/profile.h"
@@ -88,9 +89,9 @@ static void print_resumed(const fsdp_train_checkpoints *self, const char *note, 
   const fsdp_checkpoint *c = fsdp_resume_checkpoint(self->resume);
   char bytes[24];
   printf("resumed:   %s, step %" PRId64 ", saved by %d rank%s under %s; %s read by %d rank%s%s\n",
-         fsdp_resume_path(self->resume), c->progress.step, c->file_count, c->file_count == 1 ? "" : "s",
+         fsdp_resume_path(self->resume), c->progress.step, c->file_count, fsdp_plural(c->file_count),
          c->strategy, fsdp_value_print_bytes(fsdp_resume_bytes_read(self->resume), bytes, sizeof bytes),
-         self->world->size, self->world->size == 1 ? "" : "s", note);
+         self->world->size, fsdp_plural(self->world->size), note);
   if (*changes) printf("changed:   %s\n", changes);
   fflush(stdout);
 }

@@ -2,6 +2,7 @@
 #include "launcher/report/report.h"
 #include "launcher/train/replicas.h"
 #include "launcher/train/trainer.h"
+#include "runtime/base/plural.h"
 #include "runtime/base/size.h"
 
 #include <inttypes.h>
@@ -34,9 +35,9 @@ static void warn_of_ended_schedule(const fsdp_trainer *t) {
   if (greatest >= t->options->lr / 100) return;
   fprintf(stderr,
           "fsdp_train: warning: the learning rate of the remaining %" PRId64
-          " steps is at most %.3g, below 1%% "
+          " step%s is at most %.3g, below 1%% "
           "of --lr %g: the schedule is near its end; --resume-schedule restart begins a new one\n",
-          t->total_steps - first, greatest, t->options->lr);
+          t->total_steps - first, fsdp_plural(t->total_steps - first), greatest, t->options->lr);
 }
 
 static void warn_of_options(const fsdp_trainer *t) {
@@ -45,9 +46,10 @@ static void warn_of_options(const fsdp_trainer *t) {
   if (o->warmup_steps > t->total_steps - rate->first_step) {
     fprintf(stderr,
             "fsdp_train: warning: --warmup-steps %" PRId64 " (%s) is longer than the run's %" PRId64
-            " steps: the learning rate only rises and ends at %.3g, below --lr %g\n",
+            " step%s: the learning rate only rises and ends at %.3g, below --lr %g\n",
             o->warmup_steps, fsdp_options_place(o, "warmup-steps"), t->total_steps - rate->first_step,
-            fsdp_learning_rate_at(rate, t->total_steps - 1), o->lr);
+            fsdp_plural(t->total_steps - rate->first_step), fsdp_learning_rate_at(rate, t->total_steps - 1),
+            o->lr);
   }
   if (o->threads > t->binding->core_count) {
     fprintf(stderr,
@@ -55,7 +57,7 @@ static void warn_of_options(const fsdp_trainer *t) {
             " (%s) is more than the %d core%s of a rank: threads that "
             "wait for each other take turns, which is slow\n",
             o->threads, fsdp_options_place(o, "threads"), t->binding->core_count,
-            t->binding->core_count == 1 ? "" : "s");
+            fsdp_plural(t->binding->core_count));
   }
 }
 
@@ -80,6 +82,11 @@ void fsdp_train_print_notes(const fsdp_trainer *t) {
     snprintf(text, sizeof text,
              "memory is not measured: a trace of --grad-accum %" PRId64 " (%s) would be too large",
              t->options->grad_accum, fsdp_options_place(t->options, "grad-accum"));
+    print_note(text);
+  }
+  if (t->options->nccl_register && !t->gpu->present) {
+    snprintf(text, sizeof text, "--nccl-register (%s) changes nothing: there is no GPU",
+             fsdp_options_place(t->options, "nccl-register"));
     print_note(text);
   }
   if (fsdp_setup_note(t->options, made, text, sizeof text)) print_note(text);

@@ -2,6 +2,7 @@
 #include "launcher/report/device_line.h"
 #include "launcher/report/report.h"
 #include "launcher/train/trainer.h"
+#include "runtime/base/plural.h"
 
 #include <inttypes.h>
 
@@ -30,7 +31,7 @@ void fsdp_train_print_start(const fsdp_trainer *t) {
   putchar('\n');
   printf("ranks:     %d (%s), strategy %s, %d unit%s, parameters in %s\n", t->world->size,
          fsdp_mesh_print(&made->config.mesh, ", ", mesh), fsdp_strategy_name(made->config.strategy),
-         made->units->count, made->units->count == 1 ? "" : "s", fsdp_dtype_name(made->config.param_dtype));
+         made->units->count, fsdp_plural(made->units->count), fsdp_dtype_name(made->config.param_dtype));
   printf("memory:    valley %s, peak %s, arena %s a rank, host %s; planned and verified, %d instructions\n",
          fsdp_value_print_bytes(device->valley_bytes, valley, sizeof valley),
          fsdp_value_print_bytes(device->peak_bytes, peak, sizeof peak),
@@ -44,13 +45,15 @@ void fsdp_train_print_start(const fsdp_trainer *t) {
            made->config.model.vocab_size);
   }
   if (t->feed.config.eval_dataset) {
-    printf("evaluate:  on %s samples%s%s\n",
+    printf("evaluate:  on %s sample%s%s%s\n",
            fsdp_value_print_int(t->feed.config.eval_sampler.held_out, tokens, sizeof tokens),
+           fsdp_plural(t->feed.config.eval_sampler.held_out),
            t->eval_dataset ? " of " : " held out of the data",
            t->eval_dataset ? fsdp_dataset_description(t->eval_dataset) : "");
   }
-  printf("steps:     %" PRId64 " of %s tokens, %" PRId64 " an epoch\n", t->total_steps,
-         fsdp_value_print_int(t->step_tokens, tokens, sizeof tokens), t->steps_per_epoch);
+  printf("steps:     %" PRId64 " of %s token%s, %" PRId64 " an epoch\n", t->total_steps,
+         fsdp_value_print_int(t->step_tokens, tokens, sizeof tokens), fsdp_plural(t->step_tokens),
+         t->steps_per_epoch);
   fsdp_train_print_notes(t);
 }
 
@@ -60,10 +63,11 @@ void fsdp_train_print_summary(const fsdp_trainer *t, const fsdp_step_record *las
   char speed[48], time[32], planned[2][48], measured[2][48];
   int64_t steps = last->step - t->feed.first_step;
   double tokens_per_s = (double)(steps * t->step_tokens) / (sum->run_ms / 1e3);
-  printf("done:      %" PRId64 " steps in %s, loss %.4f, %s tokens/s\n", steps,
+  printf("done:      %" PRId64 " step%s in %s, loss %.4f, %s tokens/s\n", steps, fsdp_plural(steps),
          fsdp_progress_duration(sum->run_ms / 1e3, time), last->loss,
          fsdp_value_print_int((int64_t)tokens_per_s, speed, sizeof speed));
-  if (t->skipped > 0) printf("skipped:   the updates of %" PRId64 " steps\n", t->skipped);
+  if (t->skipped > 0)
+    printf("skipped:   the updates of %" PRId64 " step%s\n", t->skipped, fsdp_plural(t->skipped));
   printf("memory:    planned valley %s, peak %s bytes a rank",
          fsdp_value_print_int(device->valley_bytes, planned[0], sizeof planned[0]),
          fsdp_value_print_int(device->peak_bytes, planned[1], sizeof planned[1]));

@@ -2,6 +2,7 @@
 #include "launcher/train/stop.h"
 #include "launcher/train/trainer.h"
 #include "runtime/base/check.h"
+#include "runtime/base/plural.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -132,14 +133,14 @@ static fsdp_status fail_not_finite(const fsdp_trainer *t, const fsdp_step_record
                      ", %s), so its weights have most likely diverged already; "
                      "resume from an earlier one with --resume PATH, or restart with --resume off; if "
                      "it diverges again, %s, or look at the data",
-                     what, t->skipped_in_row, t->skipped_in_row == 1 ? "" : "s", t->feed.first_step,
+                     what, t->skipped_in_row, fsdp_plural(t->skipped_in_row), t->feed.first_step,
                      o->max_skipped, fsdp_options_place(o, "max-skipped"), lr);
   }
   return fsdp_fail(error, FSDP_ERR_NOT_FINITE,
                    "%s: %" PRId64 " step%s in a row skipped (--max-skipped %" PRId64
                    ", %s); %s%s, or look at "
                    "the data",
-                   what, t->skipped_in_row, t->skipped_in_row == 1 ? "" : "s", o->max_skipped,
+                   what, t->skipped_in_row, fsdp_plural(t->skipped_in_row), o->max_skipped,
                    fsdp_options_place(o, "max-skipped"), lr,
                    isfinite(record->grad_norm) ? ", raise --skip-grad-norm" : "");
 }
@@ -232,7 +233,9 @@ fsdp_status fsdp_train_run_steps(fsdp_trainer *t, int *stop_signal, fsdp_error *
   }
   fsdp_executor_drain(t->executor);
   if (record.step == 0) {
-    if (fsdp_trainer_is_first(t)) printf("done:      already finished: %" PRId64 " steps\n", t->total_steps);
+    if (fsdp_trainer_is_first(t))
+      printf("done:      already finished: %" PRId64 " step%s\n", t->total_steps,
+             fsdp_plural(t->total_steps));
     return FSDP_OK;
   }
   int64_t took_ns = 0;

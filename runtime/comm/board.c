@@ -1,4 +1,5 @@
 #include "runtime/comm/board.h"
+#include "runtime/base/plural.h"
 
 #include <inttypes.h>
 #include <pthread.h>
@@ -237,6 +238,6 @@ void fsdp_board_explain(const fsdp_board_rank *ranks, int count, int self, char 
     say_awaited(&s, ranks, r, waiting);
     separator = "; ";
   }
-  if (left_out > 0) say(&s, "; and %d more rank%s like it", left_out, left_out == 1 ? "" : "s");
+  if (left_out > 0) say(&s, "; and %d more rank%s like it", left_out, fsdp_plural(left_out));
   pthread_mutex_unlock(&namer_mutex);
 }

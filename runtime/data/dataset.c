@@ -2,6 +2,7 @@
 
 #include "models/graph/op.h"
 #include "runtime/base/check.h"
+#include "runtime/base/plural.h"
 #include "runtime/base/progress.h"
 #include "runtime/base/size.h"
 #include "runtime/data/token_source.h"
@@ -214,15 +215,16 @@ static fsdp_status check_size(const fsdp_dataset *dataset, const fsdp_dataset_co
     needed = INT64_MAX;
   if (dataset->packed && dataset->token_count < needed)
     return fsdp_fail(error, FSDP_ERR_INPUT,
-                     "%.300s: has %" PRId64 " tokens, but one step needs %" PRId64 " (%" PRId64
-                     " sequences of %" PRId64 ", and one more); %s",
-                     where, dataset->token_count, needed, config->global_batch, config->seq, remedy);
+                     "%.300s: has %" PRId64 " token%s, but one step needs %" PRId64 " (%" PRId64
+                     " sequence%s of %" PRId64 ", and one more); %s",
+                     where, dataset->token_count, fsdp_plural(dataset->token_count), needed,
+                     config->global_batch, fsdp_plural(config->global_batch), config->seq, remedy);
   if (dataset->sample_count >= config->global_batch) return FSDP_OK;
   if (dataset->raw_count >= config->global_batch) return fail_masked(dataset, config, error);
   return fsdp_fail(error, FSDP_ERR_INPUT,
-                   "%.300s: has %" PRId64 " documents, each a sample, but one step needs %" PRId64
+                   "%.300s: has %" PRId64 " document%s, each a sample, but one step needs %" PRId64
                    "; give more, or lower --batch-size or --grad-accum",
-                   where, dataset->raw_count, config->global_batch);
+                   where, dataset->raw_count, fsdp_plural(dataset->raw_count), config->global_batch);
 }
 
 static void describe(fsdp_dataset *dataset, const char *paths) {
@@ -230,18 +232,20 @@ static void describe(fsdp_dataset *dataset, const char *paths) {
   const char *how = dataset->sources[0].tokens.how;
   bool alike = true;
   for (int i = 1; i < dataset->source_count; i++) alike &= dataset->sources[i].tokens.how == how;
-  out += snprintf(out, (size_t)(end - out), "%.180s, %s: %" PRId64 " tokens",
+  out += snprintf(out, (size_t)(end - out), "%.180s, %s: %" PRId64 " token%s",
                   dataset->builtin ? "built-in text (Northanger Abbey)" : paths,
-                  alike ? how : "prepared in several ways", dataset->token_count);
+                  alike ? how : "prepared in several ways", dataset->token_count,
+                  fsdp_plural(dataset->token_count));
   if (dataset->document_count)
-    out += snprintf(out, (size_t)(end - out), ", %" PRId64 " documents%s", dataset->document_count,
-                    dataset->packed ? "" : ", each a sample");
+    out += snprintf(out, (size_t)(end - out), ", %" PRId64 " document%s%s", dataset->document_count,
+                    fsdp_plural(dataset->document_count), dataset->packed ? "" : ", each a sample");
   if (dataset->cut_count)
-    out += snprintf(out, (size_t)(end - out), ", %" PRId64 " cut off at %" PRId64 " tokens",
-                    dataset->cut_count, dataset->seq);
+    out += snprintf(out, (size_t)(end - out), ", %" PRId64 " cut off at %" PRId64 " token%s",
+                    dataset->cut_count, dataset->seq, fsdp_plural(dataset->seq));
   if (dataset->kept)
-    snprintf(out, (size_t)(end - out), ", %" PRId64 " samples left out of which no target counts",
-             dataset->raw_count - dataset->sample_count);
+    snprintf(out, (size_t)(end - out), ", %" PRId64 " sample%s left out of which no target counts",
+             dataset->raw_count - dataset->sample_count,
+             fsdp_plural(dataset->raw_count - dataset->sample_count));
 }
 
 fsdp_status fsdp_dataset_open(const fsdp_dataset_config *config, fsdp_dataset **dataset, fsdp_error *error) {

@@ -156,6 +156,14 @@ def messages(text):
     return [line for line in text.splitlines() if line.startswith(ERROR)]
 
 
+def comes_into_being(path):
+    """Within a second: mpirun does not wait for the process that writes it."""
+    deadline = time.monotonic() + 1
+    while not path.exists() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return path.exists()
+
+
 def check_messages(run, kind, victim):
     """One message in all, one a side of a cut link, and the rank in it; the first one."""
     told = messages(run.text("err"))
@@ -169,7 +177,7 @@ def check_messages(run, kind, victim):
     elif len(told) != 1 or f"rank {victim} (host " not in told[0]:
         raise Lost(f"not one message that names rank {victim}: {told}; {run.text('err')}")
     crashed = [text for text in (run.text("err"), *logs) if "Process received signal" in text]
-    if crashed or not (run.work / "logs" / "error.json").exists():
+    if crashed or not comes_into_being(run.work / "logs" / "error.json"):
         raise Lost(f"a survivor crashed, or wrote no error.json: {crashed}")
     return told[0]
 

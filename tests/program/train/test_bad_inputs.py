@@ -273,6 +273,22 @@ for name, arguments, status, parts in (
 ):
     later(name, lambda a=arguments: programs.run("fsdp_plan", *a), status, parts, "fsdp_plan")
 
+later("plan: no such data", lambda: programs.run("fsdp_plan", "--data", str(work / "none.txt")), 3,
+      ["--data", "none.txt", "No such file"], "fsdp_plan")  # fmt: skip
+# One rank that needs more than the machine has: nothing about fewer ranks.
+bad("a sequence beyond the machine", ["-s", "1e6", "-b", "64", "--recompute", "block"], 4, "--seq-length")
+
+
+def into_a_full_disk(program, *arguments):
+    with open("/dev/full", "w") as full:
+        return subprocess.run([str(programs.BIN / program), *arguments], stdout=full, stderr=subprocess.PIPE,
+                              text=True, timeout=240, check=False)  # fmt: skip
+
+
+for arguments in (["--help"], ["--version"], ["--dry-run", "--print-program"]):
+    later(f"full disk: {arguments[0]}", lambda a=arguments: into_a_full_disk("fsdp_train", *a), 3,
+          ["standard output cannot be written"])  # fmt: skip
+
 if programs.WITH_MPI:
     # One message from one rank, and every rank leaves.
     bad("2 ranks: unknown strategy", ["--strategy", "zero4"], 2, "'zero4'", ranks=2)
@@ -283,6 +299,7 @@ if programs.WITH_MPI:
         "data=3,fsdp=1",
         ranks=2,
     )
+    bad("2 ranks: registered", ["--nccl-register", "--backend", "cpu"], 2, "--nccl-register", ranks=2)
     bad("3 ranks: missing folder", ["--model", str(work / "none")], 3, "none", ranks=3)
     bad("2 ranks: truncated weights", ["--model", str(short.parent)], 3, "model.safetensors", ranks=2)
     bad("2 ranks: text too short", ["--data", str(work / "short.txt")], 3, "short.txt", ranks=2)

@@ -67,6 +67,12 @@ def options_that_look_like_a_mistake():
     assert not warnings(train("--max-steps", 4, "--warmup-steps", 4))
     (warning,) = warnings(train("--max-steps", 1, "--threads", 4000))
     assert "--threads 4000 (command line)" in warning and "core" in warning, warning
+    _, note = notes(train("--max-steps", 1, "--accumulate", "local"))
+    assert "--accumulate local (command line) changes nothing" in note, note
+    assert len(notes(train("--max-steps", 1, "--accumulate", "local", "--grad-accum", 2))) == 1
+    shown = train("--max-steps", 1, "--wrap", "none").stdout
+    for part in ("done:      1 step in ", ", 1 unit, ", "steps:     1 of 32 tokens, "):
+        assert part in shown, (part, shown)
     if not RANKS:
         return
     _, note = notes(train("--max-steps", 1, "--strategy", "hybrid", ranks=2))

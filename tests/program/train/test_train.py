@@ -176,6 +176,7 @@ def a_lone_rank_has_the_whole_node():
 def signals_end_the_run_after_a_step():
     for number, status, ranks in (
         (signal.SIGTERM, 143, None),
+        (signal.SIGHUP, 143, None),
         (signal.SIGINT, 130, None),
         (signal.SIGUSR1, 143, RANKS),
     ):

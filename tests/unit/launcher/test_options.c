@@ -414,7 +414,19 @@ static void flags_of_other_trainers(void **state) {
   assert_string_equal(o.resume, "outputs/a");
   fsdp_options_destroy(&o);
   const fsdp_program_kind train = FSDP_PROGRAM_TRAIN;
-  refuse(train, "--learning-rate x", FSDP_ERR_OPTION, "--learning-rate 'x' (command line): use a number");
+  refuse(train, "--learning-rate x", FSDP_ERR_OPTION,
+         "--learning-rate (--lr) 'x' (command line): use a number");
+  // What was typed, where only what it means is named.
+  refuse(train, "--save_steps 5", FSDP_ERR_OPTION,
+         "--ckpt-freq (given as --save_steps, command line)|without -e");
+  refuse(train, "--save_total_limit -1 -e x", FSDP_ERR_OPTION, "--save_total_limit (--ckpt-keep) '-1'");
+  refuse(train, "--resume_from_checkpoint=a/b", FSDP_ERR_OPTION,
+         "--resume 'a/b' (given as --resume_from_checkpoint, command line)");
+  // What there is in place of other trainers' options.
+  refuse(train, "--optim adamw_torch", FSDP_ERR_OPTION, "unknown option '--optim'|AdamW");
+  refuse(train, "--overwrite_output_dir", FSDP_ERR_OPTION, "'--overwrite_output_dir'|--resume off");
+  refuse(train, "--num-layers 4", FSDP_ERR_OPTION, "'--num-layers'|--model");
+  refuse(train, "--tensor-model-parallel-size 2", FSDP_ERR_OPTION, "not built yet");
   refuse(train, "--learning-rate", FSDP_ERR_OPTION, "--learning-rate (command line)");
   refuse(train, "--learning-rat 1", FSDP_ERR_OPTION, "'--learning-rat'|did you mean --lr?");
   // What means something else here is answered with what to use.

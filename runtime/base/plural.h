@@ -1,0 +1,9 @@
+// "1 step", "2 steps".
+#pragma once
+
+#include <stdint.h>
+
+// What follows a noun behind the number `count`.
+static inline const char *fsdp_plural(int64_t count) {
+  return count == 1 ? "" : "s";
+}
