@@ -114,6 +114,9 @@ static bool check_communicator(const verifier *v, int position) {
   if (instr->comm < 0 || instr->comm >= program->comm_count)
     return verify_reject(v, found, "%s names communicator %d of %d", verify_describe(v, position, who),
                          instr->comm, program->comm_count);
+  if (program->comms[instr->comm].axes >> program->mesh.count)
+    return verify_reject(v, found, "%s runs over an axis that the mesh of %d does not have",
+                         verify_describe(v, position, who), program->mesh.count);
   if (program->comms[instr->comm].stream == instr->stream) return true;
   return verify_reject(v, found,
                        "%s uses a communicator of stream %s from two streams: ranks could meet in different "

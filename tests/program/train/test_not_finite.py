@@ -152,6 +152,32 @@ def spikes_are_skipped():
         assert manifest["progress"]["updates"] == log[resumed_after - 1]["updates"], manifest["progress"]
 
 
+def longest_run(flags):
+    longest = run = 0
+    for flag in flags:
+        run = run + 1 if flag else 0
+        longest = max(longest, run)
+    return longest
+
+
+def only_skips_in_a_row_end_the_run():
+    """At a rate that changes no weight the norms are known; more steps are skipped than --max-skipped, but
+    never so many in a row."""
+    still = ["-b", "1", "--lr", "1e-12", "--lr-schedule", "constant", "--max-steps", "14"]
+    train(*still, "-e", "still")
+    norms = [line["grad_norm"] for line in lines("still")]
+    limits = [(a + b) / 2 for a, b in zip(sorted(norms), sorted(norms)[1:])]
+    for limit in limits:
+        skipped = [norm > limit for norm in norms]
+        if sum(skipped) > longest_run(skipped) + 1:
+            break
+    else:
+        raise AssertionError(f"no limit skips steps apart from each other: {norms}")
+    train(*still, "--skip-grad-norm", limit, "--max-skipped", longest_run(skipped) + 1, "-e", "apart")
+    assert [line["skipped"] for line in lines("apart")] == skipped
+    train(*still, "--skip-grad-norm", limit, "--max-skipped", longest_run(skipped), "-e", "row", status=6)
+
+
 def bad_weights_are_refused():
     model = programs.make_model(work / "model")
     tokens = work / "tokens.bin"
@@ -196,6 +222,7 @@ def evaluation_that_is_not_finite():
 if __name__ == "__main__":
     try:
         spikes_are_skipped()
+        only_skips_in_a_row_end_the_run()
         bad_weights_are_refused()
         evaluation_that_is_not_finite()
         without_clipping_it_ends_at_once()

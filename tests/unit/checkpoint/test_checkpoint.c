@@ -93,15 +93,22 @@ static unsigned char *make_all(maker *m, int rank) {
   return data;
 }
 
+// An empty checkpoint of step `step`, whose values `m` makes; the caller destroys both.
+static fsdp_checkpoint *create(const fsdp_plan_config *config, int64_t step, maker *m, fsdp_plan **plan) {
+  fsdp_error error;
+  if (fsdp_plan_create(config, plan, &error) != FSDP_OK) fail_msg("%s", error.message);
+  fsdp_checkpoint *c = fsdp_checkpoint_create(*plan, "small");
+  c->progress = (fsdp_checkpoint_progress){.step = step, .global_batch = 8, .sample_count = 100};
+  m->checkpoint = c;
+  return c;
+}
+
 // Saves step `step` of `plan` into `folder`, every rank after the other, each in another way.
 static void save(const fsdp_plan_config *config, const char *folder, int64_t step) {
   static maker m;
   fsdp_plan *plan;
   fsdp_error error;
-  assert_int_equal(fsdp_plan_create(config, &plan, &error), FSDP_OK);
-  fsdp_checkpoint *c = fsdp_checkpoint_create(plan, "small");
-  m.checkpoint = c;
-  c->progress = (fsdp_checkpoint_progress){.step = step, .global_batch = 8, .sample_count = 100};
+  fsdp_checkpoint *c = create(config, step, &m, &plan);
   char temporary[FSDP_CHECKPOINT_PATH_BYTES], final[FSDP_CHECKPOINT_PATH_BYTES];
   fsdp_checkpoint_paths(folder, step, temporary, final);
   if (fsdp_checkpoint_begin(folder, step, &error) != FSDP_OK) fail_msg("%s", error.message);
@@ -383,6 +390,73 @@ static void every_flipped_bit_is_found(void **state) {
   io_folder_remove();
 }
 
+// As make_range, but the value before the last one of the last range of second moments is not a number.
+static const void *make_bad_range(void *context, const fsdp_checkpoint_range *range) {
+  maker *m = context;
+  make_range(context, range);
+  fsdp_dtype dtype = m->checkpoint->dtype[range->part];
+  int64_t first, elems;
+  int last = m->checkpoint->unit_count - 1;
+  fsdp_checkpoint_piece(m->checkpoint, 0, last, &first, &elems);
+  if (range->part == FSDP_CHECKPOINT_MOMENT2 && range->unit == last &&
+      range->first_elem + range->elems == first + elems)
+    put_value(m->values, range->elems - 2, 0x7fc00000u, dtype);
+  return m->values;
+}
+
+// From a snapshot and straight from the state; without the value both are written.
+static void no_value_that_is_not_finite_is_saved(void **state) {
+  (void)state;
+  static maker m;
+  const place one = {FSDP_FULL, 1, 1};
+  for (int dtype = 0; dtype < 2; dtype++) {
+    const char *folder = io_folder_make();
+    fsdp_plan_config config = config_of(&one, 1, false);
+    config.moment_dtype = dtype ? FSDP_BF16 : FSDP_F32;
+    fsdp_plan *plan;
+    fsdp_error error;
+    fsdp_checkpoint *c = create(&config, 7, &m, &plan);
+    unsigned char *data = make_all(&m, 0), *end = data + fsdp_checkpoint_data_bytes(c, 0);
+    fsdp_checkpoint_file_config file = {.checkpoint = c, .folder = folder, .context = &m};
+    for (int way = 0; way < 4; way++) {
+      file.data = way < 2 ? data : NULL;
+      file.source = way == 3 ? make_bad_range : make_range;
+      if (way == 1)
+        put_value(end - 2 * fsdp_dtype_bytes(config.moment_dtype), 0, 0x7fc00000u, config.moment_dtype);
+      assert_int_equal(fsdp_checkpoint_file_write(&file, &c->files[0], &error),
+                       way % 2 ? FSDP_ERR_NOT_FINITE : FSDP_OK);
+    }
+    free(data);
+    fsdp_checkpoint_destroy(c);
+    fsdp_plan_destroy(plan);
+    io_folder_remove();
+  }
+}
+
+// As in a folder that ranks do not share: rank 1's file is not where rank 0 completes the checkpoint.
+static void a_missing_file_is_no_checkpoint(void **state) {
+  (void)state;
+  static maker m;
+  const place two = {FSDP_FULL, 1, 2};
+  const char *folder = io_folder_make();
+  fsdp_plan_config config = config_of(&two, 1, false);
+  fsdp_plan *plan;
+  fsdp_error error;
+  fsdp_checkpoint *c = create(&config, 7, &m, &plan);
+  assert_int_equal(fsdp_checkpoint_begin(folder, 7, &error), FSDP_OK);
+  for (int r = 0; r < 2; r++) {
+    fsdp_checkpoint_file_config file = {c, r, io_path("step-00000007.tmp"), NULL, make_range, &m, 0};
+    assert_int_equal(fsdp_checkpoint_file_write(&file, &c->files[r], &error), FSDP_OK);
+  }
+  unlink(io_path("step-00000007.tmp/rank-00001.safetensors"));
+  IO_EXPECT(fsdp_checkpoint_commit(folder, NULL, c, &error), FSDP_ERR_INPUT, &error, "rank-00001");
+  fsdp_checkpoint_entry *entries;
+  assert_int_equal(fsdp_checkpoint_list(folder, &entries), 0);
+  fsdp_checkpoint_destroy(c);
+  fsdp_plan_destroy(plan);
+  io_folder_remove();
+}
+
 // Version 3 draws AdamW's random bits in another way, so that a run of version 2 would not go on to the bit.
 static void older_versions_are_refused(void **state) {
   (void)state;
@@ -511,10 +585,16 @@ static void pieces_cover_every_element(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(pieces_cover_every_element),    cmocka_unit_test(saved_on_four_loads_everywhere),
-      cmocka_unit_test(saved_anywhere_loads_on_three), cmocka_unit_test(bytes_are_read_once),
-      cmocka_unit_test(every_flipped_bit_is_found),    cmocka_unit_test(folder_keeps_the_newest),
-      cmocka_unit_test(folder_has_one_writer),         cmocka_unit_test(older_versions_are_refused),
+      cmocka_unit_test(pieces_cover_every_element),
+      cmocka_unit_test(saved_on_four_loads_everywhere),
+      cmocka_unit_test(saved_anywhere_loads_on_three),
+      cmocka_unit_test(bytes_are_read_once),
+      cmocka_unit_test(every_flipped_bit_is_found),
+      cmocka_unit_test(no_value_that_is_not_finite_is_saved),
+      cmocka_unit_test(folder_keeps_the_newest),
+      cmocka_unit_test(folder_has_one_writer),
+      cmocka_unit_test(a_missing_file_is_no_checkpoint),
+      cmocka_unit_test(older_versions_are_refused),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -139,6 +139,7 @@ static void swap_instrs(fsdp_program *program, random_source *random) {
 
 // One random damage; some do no harm.
 static void damage(fsdp_program *program, random_source *random) {
+  if (program->tensor_count == 0) return;
   fsdp_instr *instr = &program->instrs[random_int(random, 0, program->instr_count - 1)];
   fsdp_tensor *tensor = &program->tensors[random_int(random, 0, program->tensor_count - 1)];
   const fsdp_tensor *other = &program->tensors[random_int(random, 0, program->tensor_count - 1)];

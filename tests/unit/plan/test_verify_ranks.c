@@ -301,6 +301,30 @@ static void test_one_communicator_on_two_streams(void **state) {
   assert_says(judge(p), FSDP_VIOLATION_COMMUNICATOR, "from two streams");
 }
 
+static void test_communicators_that_do_not_exist(void **state) {
+  (void)state;
+  for (int which = 0; which < 3; which++) {
+    fsdp_program *p = create(2, 2);
+    int t = tensor(p, 1);
+    op(p, FSDP_STREAM_COMPUTE, fixed(t, FSDP_WRITE, 0, SLOT));
+    int sum = collective(p, FSDP_INSTR_ALL_REDUCE, "data,fsdp", FSDP_STREAM_REDUCE,
+                         fixed(t, FSDP_UPDATE, 0, SLOT), none);
+    if (which == 0) p->instrs[sum].comm = -1;
+    if (which == 1) p->instrs[sum].comm = 1;
+    if (which == 2) p->comms[0].axes |= 1u << p->mesh.count;
+    fsdp_program_end_section(p);
+    fsdp_program_begin_section(p, FSDP_SECTION_UPDATE);
+    fsdp_program_end_section(p);
+    fsdp_program_lifetimes(p);
+    p->arena_bytes[FSDP_SPACE_DEVICE] = SLOT;
+    fsdp_waits_infer(p);
+    fsdp_violation violation;
+    assert_false(fsdp_verify(p, &violation));
+    assert_says(violation, FSDP_VIOLATION_COMMUNICATOR, which == 2 ? "an axis" : "communicator");
+    fsdp_program_destroy(p);
+  }
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_ranks_in_the_middle_read_nothing),
@@ -313,6 +337,7 @@ int main(void) {
       cmocka_unit_test(test_reduce_scatter_operands),
       cmocka_unit_test(test_copies_and_sums),
       cmocka_unit_test(test_one_communicator_on_two_streams),
+      cmocka_unit_test(test_communicators_that_do_not_exist),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
