@@ -10,7 +10,7 @@
 
 static json_t *op_json(const step_op *op) {
   char label[STEP_OP_LABEL_BYTES];
-  const step_op_work work = step_op_cost(op);
+  const fsdp_op_work work = step_op_work(op);
   return json_pack("{s:s, s:s, s:I, s:f, s:f, s:f}", "label", step_op_label(op, label), "op",
                    fsdp_op_name(op->instr->op), "count", (json_int_t)op->count, "flops", work.flops, "bytes",
                    work.bytes, "row_bytes", work.row_bytes);

@@ -200,7 +200,7 @@ static double median_s(const bench *b, fsdp_kernel_call *call, const launch_set 
 
 // ---- Results
 
-static void write_json(const bench *b, const char *label, int64_t count, double s, const step_op_work *work) {
+static void write_json(const bench *b, const char *label, int64_t count, double s, const fsdp_op_work *work) {
   if (!b->json) return;
   const double ceiling = work->flops > 0 ? b->flops_ceiling : b->bytes_ceiling;
   const double rate = (work->flops > 0 ? work->flops : work->bytes) / s;
@@ -213,7 +213,7 @@ static void write_json(const bench *b, const char *label, int64_t count, double 
   json_decref(line);
 }
 
-static void report(bench *b, const char *label, int64_t count, double s, const step_op_work *work) {
+static void report(bench *b, const char *label, int64_t count, double s, const fsdp_op_work *work) {
   const bool products = work->flops > 0;
   const double rate = (products ? work->flops : work->bytes) / s;
   const double ceiling = products ? b->flops_ceiling : b->bytes_ceiling;
@@ -262,7 +262,7 @@ static void measure_product(bench *b) {
                                     {.dtype = FSDP_BF16, .access = FSDP_READ, .size_bytes = 2 * n * n},
                                     {.dtype = FSDP_BF16, .access = FSDP_WRITE, .size_bytes = 2 * n * n}};
   const step_op op = {.instr = &instr, .operands = operands, .count = 1};
-  const step_op_work work = step_op_cost(&op);
+  const fsdp_op_work work = step_op_work(&op);
   const double s = run(b, &op);
   report(b, "ceiling: product of 8192^3, bf16", 1, s, &work);
   b->flops_ceiling = work.flops / s;
@@ -287,7 +287,7 @@ static void measure_copy(bench *b) {
   }
   CALL_CUDA(cudaFree(from));
   CALL_CUDA(cudaFree(to));
-  const step_op_work work = {.bytes = 2 * (double)COPY_BYTES};
+  const fsdp_op_work work = {.bytes = 2 * (double)COPY_BYTES};
   report(b, "ceiling: copy from device to device, read and written", 1, (double)best_ms / 1e3, &work);
   b->bytes_ceiling = work.bytes / ((double)best_ms / 1e3);
 }
@@ -297,7 +297,7 @@ static void measure_copy(bench *b) {
 static void bench_step(bench *b, const fsdp_plan *plan) {
   step_ops list = step_ops_create(plan);
   for (int i = 0; i < list.count; i++) {
-    const step_op_work work = step_op_cost(&list.ops[i]);
+    const fsdp_op_work work = step_op_work(&list.ops[i]);
     const double s = run(b, &list.ops[i]);
     char label[STEP_OP_LABEL_BYTES];
     report(b, step_op_label(&list.ops[i], label), list.ops[i].count, s, &work);

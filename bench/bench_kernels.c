@@ -46,7 +46,7 @@ static void bench(const options *o, fsdp_pool *pool, fsdp_op_kind kind, fsdp_op_
   fsdp_kernel_call call = {
       .kind = kind, .attrs = &attrs, .operands = views, .operand_count = count, .pool = pool};
   attrs.batch = o->batch, attrs.seq = o->seq, attrs.channels = C, attrs.vocabulary = V;
-  attrs.heads = H, attrs.kv_heads = K, attrs.head_dim = D, attrs.hidden = I;
+  attrs.heads = H, attrs.kv_heads = K, attrs.head_dim = D, attrs.intermediate = I;
   double best_s = 1e30, bytes = 0;
   for (int i = 0; i < count; i++) {
     double once = (double)(views[i].numel * fsdp_dtype_bytes(views[i].dtype));

@@ -125,11 +125,6 @@ static int median_step(const bench *b) {
 
 // ---- Matrix products
 
-static bool is_product(fsdp_op_kind op) {
-  return op == FSDP_OP_LINEAR || op == FSDP_OP_LINEAR_BACKWARD_INPUT ||
-         op == FSDP_OP_LINEAR_BACKWARD_WEIGHT || op == FSDP_OP_LINEAR_CROSS_ENTROPY_BACKWARD;
-}
-
 static double step_flops(const fsdp_plan *plan, fsdp_op_kind op) {
   double flops = 0;
   int order[1024];
@@ -234,7 +229,7 @@ static void print_report(const bench *b) {
     printf("%-32s %10.2f %6.1f%%", fsdp_op_name((fsdp_op_kind)op), r->op_ms[op], 100 * r->op_ms[op] / ms);
     if (flops > 0) printf(" %9.1f", flops / r->op_ms[op] * 1e-6);
     putchar('\n');
-    if (!is_product((fsdp_op_kind)op)) continue;
+    if (!fsdp_op_makes_gemms((fsdp_op_kind)op)) continue;
     product_ms += r->op_ms[op];
     product_flops += flops;
   }

@@ -1,6 +1,5 @@
 #include "bench/step_ops.h"
 
-#include "kernels/kernels.h"
 #include "runtime/base/check.h"
 
 #include <stdio.h>
@@ -11,7 +10,7 @@
 
 static bool same_attrs(const fsdp_op_attrs *a, const fsdp_op_attrs *b) {
   return a->batch == b->batch && a->seq == b->seq && a->channels == b->channels && a->heads == b->heads &&
-         a->kv_heads == b->kv_heads && a->head_dim == b->head_dim && a->hidden == b->hidden &&
+         a->kv_heads == b->kv_heads && a->head_dim == b->head_dim && a->intermediate == b->intermediate &&
          a->vocabulary == b->vocabulary && a->in_features == b->in_features &&
          a->out_features == b->out_features && a->out_stride == b->out_stride &&
          a->chunk_rows == b->chunk_rows;
@@ -58,89 +57,27 @@ void step_ops_destroy(step_ops *list) {
   *list = (step_ops){0};
 }
 
-// ---- Names
+// ---- What the op table says of them
 
-static int64_t operand_elems(const fsdp_operand *o) {
-  return o->size_bytes / fsdp_dtype_bytes(o->dtype);
-}
-
-// The widest operand's element type and what tells the shapes of one op apart.
-static void describe_shape(const step_op *op, char *out, size_t bytes) {
-  const fsdp_op_attrs *a = &op->instr->attrs;
-  const fsdp_operand *first = &op->operands[0], *last = &op->operands[op->instr->operand_count - 1];
-  switch (op->instr->op) {
-  case FSDP_OP_LINEAR:
-  case FSDP_OP_LINEAR_BACKWARD_INPUT:
-  case FSDP_OP_LINEAR_BACKWARD_WEIGHT:
-    snprintf(out, bytes, " %lld -> %lld%s%s", (long long)a->in_features, (long long)a->out_features,
-             last->dtype == FSDP_F32 && first->dtype != FSDP_F32 ? " to fp32" : "",
-             last->access == FSDP_UPDATE ? ", added" : "");
-    return;
-  case FSDP_OP_LINEAR_CROSS_ENTROPY:
-  case FSDP_OP_LINEAR_CROSS_ENTROPY_BACKWARD:
-    snprintf(out, bytes, " %lld -> %lld, chunks of %lld", (long long)a->channels, (long long)a->vocabulary,
-             (long long)a->chunk_rows);
-    return;
-  case FSDP_OP_ATTENTION:
-  case FSDP_OP_ATTENTION_BACKWARD:
-    snprintf(out, bytes, " %lld/%lld heads of %lld", (long long)a->heads, (long long)a->kv_heads,
-             (long long)a->head_dim);
-    return;
-  case FSDP_OP_CAST:
-  case FSDP_OP_ADD:
-    snprintf(out, bytes, " %lld %s to %s", (long long)operand_elems(first), fsdp_dtype_name(first->dtype),
-             fsdp_dtype_name(last->dtype));
-    return;
-  case FSDP_OP_ADAMW:
-    snprintf(out, bytes, " %lld %s, moments %s", (long long)operand_elems(first),
-             fsdp_dtype_name(op->operands[3].dtype), fsdp_dtype_name(op->operands[4].dtype));
-    return;
-  case FSDP_OP_ZERO:
-  case FSDP_OP_SUM_SQUARES:
-    snprintf(out, bytes, " %lld %s", (long long)operand_elems(first), fsdp_dtype_name(first->dtype));
-    return;
-  default:
-    out[0] = '\0';
-    for (int i = 0; i < op->instr->operand_count; i++)
-      if (op->operands[i].access == FSDP_UPDATE && op->instr->operand_count > 1)
-        snprintf(out, bytes, ", added");
+static const fsdp_op_extent *extents_of(const step_op *op, fsdp_op_extent extents[FSDP_OP_MAX_OPERANDS]) {
+  FSDP_CHECK(op->instr->operand_count <= FSDP_OP_MAX_OPERANDS, "%d operands", op->instr->operand_count);
+  for (int i = 0; i < op->instr->operand_count; i++) {
+    const fsdp_operand *o = &op->operands[i];
+    extents[i] = (fsdp_op_extent){.dtype = o->dtype, .access = o->access, .bytes = o->size_bytes};
   }
+  return extents;
 }
 
 const char *step_op_label(const step_op *op, char out[STEP_OP_LABEL_BYTES]) {
   char shape[STEP_OP_LABEL_BYTES / 2];
-  describe_shape(op, shape, sizeof shape);
+  fsdp_op_extent extents[FSDP_OP_MAX_OPERANDS];
+  fsdp_op_describe(op->instr->op, &op->instr->attrs, extents_of(op, extents), op->instr->operand_count, shape,
+                   sizeof shape);
   snprintf(out, STEP_OP_LABEL_BYTES, "%s%s", fsdp_op_name(op->instr->op), shape);
   return out;
 }
 
-// ---- Work
-
-// Every chunk but the first adds to the weight's gradient, so it is read and written once more for each.
-static void add_head_work(const step_op *op, step_op_work *work) {
-  const fsdp_op_attrs *a = &op->instr->attrs;
-  const double logits = (double)(a->batch * a->seq) * (double)a->vocabulary;
-  const int64_t chunks = (a->batch * a->seq + a->chunk_rows - 1) / a->chunk_rows;
-  // The row's maximum and sum, then its gradients in place of the logits.
-  work->row_bytes = 4 * logits;
-  if (op->instr->op != FSDP_OP_LINEAR_CROSS_ENTROPY_BACKWARD) return;
-  work->row_bytes += (4 + (double)fsdp_dtype_bytes(op->operands[0].dtype)) * logits;
-  work->bytes += 2 * (double)(chunks - 1) * (double)op->operands[6].size_bytes;
-}
-
-step_op_work step_op_cost(const step_op *op) {
-  step_op_work work = {.flops = fsdp_op_flops(op->instr->op, &op->instr->attrs)};
-  const fsdp_operand *last = &op->operands[op->instr->operand_count - 1];
-  const int64_t workspace = fsdp_op_workspace_bytes(FSDP_OP_CUDA, op->instr->op, &op->instr->attrs,
-                                                    operand_elems(&op->operands[0]));
-  for (const fsdp_operand *o = op->operands; o <= last; o++) {
-    if (o == last && workspace > 0) break; // the kernel's own scratch
-    work.bytes += (o->access == FSDP_UPDATE ? 2.0 : 1.0) * (double)o->size_bytes;
-  }
-  // An embedding reads one row of its table for each token, not the table.
-  if (op->instr->op == FSDP_OP_EMBEDDING)
-    work.bytes += (double)op->operands[2].size_bytes - (double)op->operands[1].size_bytes;
-  if (op->instr->op == FSDP_OP_LINEAR_CROSS_ENTROPY || op->instr->op == FSDP_OP_LINEAR_CROSS_ENTROPY_BACKWARD)
-    add_head_work(op, &work);
-  return work;
+fsdp_op_work step_op_work(const step_op *op) {
+  fsdp_op_extent extents[FSDP_OP_MAX_OPERANDS];
+  return fsdp_op_work_of(op->instr->op, &op->instr->attrs, extents_of(op, extents), op->instr->operand_count);
 }

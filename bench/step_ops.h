@@ -7,8 +7,8 @@
 
 #define STEP_OP_LABEL_BYTES 96
 
-// Operands are those of op.h. A copy or a collective among the ranks is no kernel of ours and not
-// here.
+// Operands are those of models/graph/ops.def. A copy or a collective among the ranks is no kernel of ours and
+// not here.
 typedef struct step_op {
   const fsdp_instr *instr; // the first of its kind, in the plan's program
   const fsdp_operand *operands;
@@ -29,10 +29,4 @@ void step_ops_destroy(step_ops *list);
 const char *step_op_label(const step_op *op, char out[STEP_OP_LABEL_BYTES]);
 
 // What a launch must do at least.
-typedef struct step_op_work {
-  double flops; // of its matrix products, attention counted causally
-  double bytes; // operands read once and written once; for the head also each chunk's turn of the weight's
-                // gradient, which is read and written by the products themselves
-  double row_bytes; // moved by a kernel that runs between products and not under them: the rows of logits
-} step_op_work;
-step_op_work step_op_cost(const step_op *op);
+fsdp_op_work step_op_work(const step_op *op);

@@ -1,6 +1,6 @@
-// One table of ops per device: the kernel of every op kind in models/graph/op.h.
+// One table of ops per device: the kernel of every row of models/graph/ops.def.
 //
-// A kernel receives its operands resolved to addresses, in the order of its row in op.h, and does its
+// A kernel receives its operands resolved to addresses, in the order of its row, and does its
 // work on the stream it is given (CPU: the calling thread plus the pool's; CUDA: call->stream). It allocates
 // nothing, waits for nothing, and touches nothing outside its operands. Under an access trace it reports each
 // byte range that it really reads or writes (runtime/base/access.h); the trace checks that against the

@@ -16,7 +16,7 @@ fsdp_parts fsdp_parts_of(const fsdp_model_config *c, fsdp_graph *graph) {
                                 .heads = c->num_heads,
                                 .kv_heads = c->num_kv_heads,
                                 .head_dim = c->head_dim,
-                                .hidden = c->intermediate_size,
+                                .intermediate = c->intermediate_size,
                                 .vocabulary = c->vocab_size,
                                 .chunk_rows = fsdp_op_chunk_rows(rows, c->vocab_size, FSDP_F32),
                                 .inv_freq = graph->inv_freq,

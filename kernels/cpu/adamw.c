@@ -132,29 +132,16 @@ static void update_block(void *argument, int64_t index, void *scratch) {
   }
 }
 
-static void touch_operands(const update *k, const fsdp_view *scalars, const fsdp_view *factor) {
-  touch(k->call, k->grad, k->count);
-  touch(k->call, scalars, FSDP_SCALAR_COUNT);
-  touch(k->call, factor, 1);
-  for (int s = 0; s < STATES; s++) touch(k->call, k->state[s], k->count);
-  if (k->copy) touch(k->call, k->copy, k->count);
-}
-
 void FSDP_CPU(adamw)(const fsdp_kernel_call *call) {
   const fsdp_op_attrs *attrs = call->attrs;
-  check_count(call, 6, 7);
-  update k = {.call = call, .count = call->operands[0].numel};
-  k.grad = operand(call, 0, k.count, FSDP_READ);
-  const fsdp_view *scalars_view = operand_of(call, 1, FSDP_SCALAR_COUNT, FSDP_READ, FSDP_F32);
-  const fsdp_view *factor = operand_of(call, 2, 1, FSDP_READ, FSDP_F32);
-  for (int s = 0; s < STATES; s++) {
-    k.state[s] = operand(call, 3 + s, k.count, FSDP_UPDATE);
-    FSDP_CHECK(k.state[s]->access == FSDP_UPDATE, "adamw updates operand %d", 3 + s);
-  }
-  if (call->operand_count == 7) k.copy = operand(call, 6, k.count, FSDP_WRITE);
-  const float *scalars = scalars_view->data;
+  // A step that is skipped reports its operands like one that is not: the list is the same.
+  const fsdp_view *o = open_operands(call, 0);
+  update k = {.call = call, .grad = &o[0], .count = o[0].numel};
+  for (int s = 0; s < STATES; s++) k.state[s] = &o[3 + s];
+  if (call->operand_count == 7) k.copy = &o[6];
+  const float *scalars = o[1].data;
   k.key = call->seed ^ (uint64_t)scalars[FSDP_SCALAR_STEP];
-  k.factor = *(const float *)factor->data;
+  k.factor = *(const float *)o[2].data;
   k.decay = 1.0f - scalars[FSDP_SCALAR_LR] * attrs->weight_decay;
   k.step_size = scalars[FSDP_SCALAR_LR] / scalars[FSDP_SCALAR_CORRECTION1];
   k.root_correction2 = sqrtf(scalars[FSDP_SCALAR_CORRECTION2]);
@@ -162,8 +149,6 @@ void FSDP_CPU(adamw)(const fsdp_kernel_call *call) {
   k.beta2 = (float)attrs->beta2;
   k.rest2 = (float)(1 - attrs->beta2);
   k.eps = attrs->adam_eps;
-  // A step that is skipped holds its operands as long as one that is not: the list is the same.
-  touch_operands(&k, scalars_view, factor);
   if (k.factor == FSDP_FACTOR_SKIP) return;
   fsdp_pool_run(call->pool, blocks_of(k.count, BLOCK), update_block, &k);
 }

@@ -136,13 +136,8 @@ static void attend(void *argument, int64_t index, void *scratch) {
 }
 
 void FSDP_CPU(attention)(const fsdp_kernel_call *call) {
-  check_count(call, 3, 3);
   attention k = attention_shape(call);
-  k.qkv = operand(call, 0, k.B * k.T * k.Q, FSDP_READ);
-  k.o = operand(call, 1, k.B * k.T * k.H * k.D, FSDP_WRITE);
-  k.lse = operand_of(call, 2, k.B * k.H * k.T, FSDP_WRITE, FSDP_F32);
-  touch(call, k.qkv, k.B * k.T * k.Q);
-  touch(call, k.o, k.B * k.T * k.H * k.D);
-  touch(call, k.lse, k.B * k.H * k.T);
+  const fsdp_view *o = open_operands(call, 0);
+  k.qkv = &o[0], k.o = &o[1], k.lse = &o[2];
   fsdp_pool_run(call->pool, k.B * k.H * blocks_of(k.T, QUERIES), attend, &k);
 }

@@ -162,27 +162,14 @@ static void sum_delta(void *argument, int64_t n, void *scratch) {
 }
 
 void FSDP_CPU(attention_backward)(const fsdp_kernel_call *call) {
-  check_count(call, 6, 6);
   attention k = attention_shape(call);
-  int64_t N = k.B * k.T, statistics = k.B * k.H * k.T;
-  k.qkv = operand(call, 0, N * k.Q, FSDP_READ);
-  k.o = operand(call, 1, N * k.H * k.D, FSDP_READ);
-  k.lse = operand_of(call, 2, statistics, FSDP_READ, FSDP_F32);
-  k.d_o = operand(call, 3, N * k.H * k.D, FSDP_READ);
-  k.d_qkv = operand(call, 4, N * k.Q, FSDP_WRITE);
-  const fsdp_view *delta = operand_of(call, 5, statistics, FSDP_UPDATE, FSDP_F32);
-  k.delta = delta->data;
+  const fsdp_view *o = open_operands(call, 0);
+  k.qkv = &o[0], k.o = &o[1], k.lse = &o[2], k.d_o = &o[3], k.d_qkv = &o[4];
+  k.delta = fsdp_kernel_workspace(call)->data;
   int64_t range =
       ((int64_t)(FSDP_POOL_SCRATCH_BYTES / sizeof(float)) - fixed_floats(&k) - 64) / (4 * k.padded_D);
   k.key_range = fsdp_min_i64(fsdp_round_up(k.T, KEYS), range / KEYS * KEYS);
   FSDP_CHECK(k.key_range > 0, "head dimension %lld exceeds the scratch", (long long)k.D);
-  touch(call, k.o, N * k.H * k.D);
-  touch(call, k.d_o, N * k.H * k.D);
-  touch_part(call, delta, 0, statistics, FSDP_WRITE);
-  touch_part(call, delta, 0, statistics, FSDP_READ);
-  touch(call, k.lse, statistics);
-  touch(call, k.qkv, N * k.Q);
-  touch(call, k.d_qkv, N * k.Q);
-  fsdp_pool_run(call->pool, N, sum_delta, &k);
+  fsdp_pool_run(call->pool, k.B * k.T, sum_delta, &k);
   fsdp_pool_run(call->pool, k.B * k.K, differentiate, &k);
 }

@@ -143,19 +143,6 @@ static void backward_products(const loss_head *k, int64_t first, int64_t rows) {
   fsdp_gemm_run(k->call->pool, &d_weight);
 }
 
-static void touch_chunk(const loss_head *k, int64_t first, int64_t rows) {
-  const fsdp_kernel_call *call = k->call;
-  touch_part(call, k->x, first * k->C, rows * k->C, FSDP_READ);
-  touch(call, k->weight, k->V * k->C);
-  touch_part(call, k->workspace, 0, rows * k->V, FSDP_WRITE);
-  touch_part(call, k->workspace, 0, rows * k->V, FSDP_READ);
-  touch_part(call, k->targets, first, rows, FSDP_READ);
-  if (!k->backward) return;
-  touch_part(call, k->d_x, first * k->C, rows * k->C, FSDP_WRITE);
-  fsdp_access access = first > 0 || updates(k->d_weight) ? FSDP_UPDATE : FSDP_WRITE;
-  touch_part(call, k->d_weight, 0, k->V * k->C, access);
-}
-
 static void check_targets(const loss_head *k) {
   const int32_t *targets = k->targets->data;
   for (int64_t n = 0; n < k->N; n++)
@@ -164,23 +151,20 @@ static void check_targets(const loss_head *k) {
                (long long)n, (long long)k->V);
 }
 
-// Fills in what forward and backward share: operands 0 to 4 and the workspace, which is the last.
-static loss_head open_head(const fsdp_kernel_call *call, int operands) {
+// Fills in what forward and backward share.
+static loss_head open_head(const fsdp_kernel_call *call) {
   const fsdp_op_attrs *attrs = call->attrs;
   loss_head k = {.call = call, .N = attrs->batch * attrs->seq, .C = attrs->channels, .V = attrs->vocabulary};
   k.chunk_rows = attrs->chunk_rows;
-  check_count(call, operands, operands);
   FSDP_CHECK(k.chunk_rows > 0, "a chunk of %lld rows", (long long)k.chunk_rows);
-  k.x = operand(call, 0, k.N * k.C, FSDP_READ);
-  k.weight = operand_of(call, 1, k.V * k.C, FSDP_READ, k.x->dtype);
-  k.targets = operand_of(call, 2, k.N, FSDP_READ, FSDP_I32);
-  k.count = operand_of(call, 3, 1, FSDP_READ, FSDP_F32);
-  k.loss = operand_of(call, 4, 1, FSDP_UPDATE, FSDP_F32);
-  k.workspace = operand_of(call, operands - 1, k.chunk_rows * k.V, FSDP_UPDATE, FSDP_F32);
+  const fsdp_view *o = open_operands(call, 0);
+  k.x = &o[0], k.weight = &o[1], k.targets = &o[2], k.count = &o[3], k.loss = &o[4];
+  k.workspace = fsdp_kernel_workspace(call);
+  FSDP_CHECK(k.x->dtype == k.weight->dtype, "%s multiplies %s with %s", fsdp_op_name(call->kind),
+             fsdp_dtype_name(k.x->dtype), fsdp_dtype_name(k.weight->dtype));
   float count = *(const float *)k.count->data;
   k.scale = 1.0f / (count > 1.0f ? count : 1.0f);
   check_targets(&k);
-  touch(call, k.count, 1);
   return k;
 }
 
@@ -188,7 +172,6 @@ static void run_chunks(loss_head *k) {
   double total = 0;
   for (int64_t first = 0; first < k->N; first += k->chunk_rows) {
     int64_t rows = fsdp_min_i64(k->chunk_rows, k->N - first);
-    touch_chunk(k, first, rows);
     fsdp_gemm logits = logits_product(k, first, rows);
     fsdp_gemm_run(k->call->pool, &logits);
     const fsdp_view *workspace = k->workspace;
@@ -206,19 +189,18 @@ static void run_chunks(loss_head *k) {
     if (k->backward) backward_products(k, first, rows);
   }
   float *loss = k->loss->data, old = updates(k->loss) ? *loss : 0;
-  touch(k->call, k->loss, 1);
   *loss = (float)((double)old + total * (double)k->scale);
 }
 
 void FSDP_CPU(linear_cross_entropy)(const fsdp_kernel_call *call) {
-  loss_head k = open_head(call, 6);
+  loss_head k = open_head(call);
   run_chunks(&k);
 }
 
 void FSDP_CPU(linear_cross_entropy_backward)(const fsdp_kernel_call *call) {
-  loss_head k = open_head(call, 8);
+  loss_head k = open_head(call);
   k.backward = true;
-  k.d_x = operand(call, 5, k.N * k.C, FSDP_WRITE);
-  k.d_weight = operand(call, 6, k.V * k.C, FSDP_UPDATE);
+  k.d_x = &call->operands[5];
+  k.d_weight = &call->operands[6];
   run_chunks(&k);
 }

@@ -49,16 +49,13 @@ static void copy_row(void *argument, int64_t n, void *scratch) {
 
 void FSDP_CPU(embedding)(const fsdp_kernel_call *call) {
   lookup k = lookup_of(call->attrs);
-  check_count(call, 3, 3);
-  const fsdp_view *tokens = operand_of(call, 0, k.N, FSDP_READ, FSDP_I32);
-  k.tokens = tokens->data;
-  k.weight = operand(call, 1, k.V * k.C, FSDP_READ);
-  k.h = operand(call, 2, k.N * k.C, FSDP_WRITE);
+  const fsdp_view *o = open_operands(call, PART(1));
+  k.tokens = o[0].data;
+  k.weight = &o[1];
+  k.h = &o[2];
   check_tokens(call, &k);
-  touch(call, tokens, k.N);
   for (int64_t n = 0; call->recorder && n < k.N; n++)
-    if (row_of(&k, n) >= 0) touch_part(call, k.weight, row_of(&k, n) * k.C, k.C, FSDP_READ);
-  touch(call, k.h, k.N * k.C);
+    if (row_of(&k, n) >= 0) fsdp_kernel_report(call, 1, row_of(&k, n) * k.C, k.C, FSDP_READ);
   fsdp_pool_run(call->pool, k.N, copy_row, &k);
 }
 
@@ -95,17 +92,14 @@ static void sum_range(void *argument, int64_t index, void *scratch) {
 
 void FSDP_CPU(embedding_backward)(const fsdp_kernel_call *call) {
   lookup k = lookup_of(call->attrs);
-  check_count(call, 3, 3);
-  const fsdp_view *tokens = operand_of(call, 0, k.N, FSDP_READ, FSDP_I32);
-  k.tokens = tokens->data;
-  k.d_h = operand(call, 1, k.N * k.C, FSDP_READ);
-  k.d_weight = operand(call, 2, k.V * k.C, FSDP_UPDATE);
+  bool adds = call->operand_count == 3 && updates(&call->operands[2]); // to the rows of these tokens alone
+  const fsdp_view *o = open_operands(call, adds ? PART(2) : 0);
+  k.tokens = o[0].data;
+  k.d_h = &o[1];
+  k.d_weight = &o[2];
   check_tokens(call, &k);
-  touch(call, tokens, k.N);
-  touch(call, k.d_h, k.N * k.C);
-  if (!updates(k.d_weight)) touch(call, k.d_weight, k.V * k.C);
-  for (int64_t n = 0; call->recorder && updates(k.d_weight) && n < k.N; n++)
-    if (row_of(&k, n) >= 0) touch_part(call, k.d_weight, row_of(&k, n) * k.C, k.C, FSDP_UPDATE);
+  for (int64_t n = 0; call->recorder && adds && n < k.N; n++)
+    if (row_of(&k, n) >= 0) fsdp_kernel_report(call, 2, row_of(&k, n) * k.C, k.C, FSDP_UPDATE);
   // A range's sums take half of the scratch, so that they mostly stay in the cache.
   int64_t row_bytes = (k.C + 16) * (int64_t)sizeof(float) + 1;
   k.range_rows = fsdp_min_i64(k.V, (int64_t)FSDP_POOL_SCRATCH_BYTES / 2 / row_bytes);

@@ -27,12 +27,8 @@ static void cast_block(void *argument, int64_t index, void *scratch) {
 }
 
 void FSDP_CPU(cast)(const fsdp_kernel_call *call) {
-  check_count(call, 2, 2);
-  flat k = {.count = call->operands[0].numel};
-  k.source = operand(call, 0, k.count, FSDP_READ);
-  k.destination = operand(call, 1, k.count, FSDP_WRITE);
-  touch(call, k.source, k.count);
-  touch(call, k.destination, k.count);
+  const fsdp_view *o = open_operands(call, 0);
+  flat k = {.source = &o[0], .destination = &o[1], .count = o[0].numel};
   fsdp_pool_run(call->pool, blocks_of(k.count, BLOCK), cast_block, &k);
 }
 
@@ -51,13 +47,8 @@ static void add_block(void *argument, int64_t index, void *scratch) {
 }
 
 void FSDP_CPU(add)(const fsdp_kernel_call *call) {
-  check_count(call, 2, 2);
-  flat k = {.count = call->operands[0].numel};
-  k.source = operand(call, 0, k.count, FSDP_READ);
-  k.destination = operand(call, 1, k.count, FSDP_UPDATE);
-  FSDP_CHECK(updates(k.destination), "add: the destination is updated");
-  touch(call, k.source, k.count);
-  touch(call, k.destination, k.count);
+  const fsdp_view *o = open_operands(call, 0);
+  flat k = {.source = &o[0], .destination = &o[1], .count = o[0].numel};
   fsdp_pool_run(call->pool, blocks_of(k.count, BLOCK), add_block, &k);
 }
 
@@ -69,10 +60,9 @@ static void zero_block(void *argument, int64_t index, void *scratch) {
 }
 
 void FSDP_CPU(zero)(const fsdp_kernel_call *call) {
+  const fsdp_view *o = open_operands(call, 0);
   for (int i = 0; i < call->operand_count; i++) {
-    flat k = {.count = call->operands[i].numel};
-    k.destination = operand(call, i, k.count, FSDP_WRITE);
-    touch(call, k.destination, k.count);
+    flat k = {.destination = &o[i], .count = o[i].numel};
     fsdp_pool_run(call->pool, blocks_of(k.count, BLOCK), zero_block, &k);
   }
 }
@@ -93,10 +83,9 @@ static void poison_block(void *argument, int64_t index, void *scratch) {
 }
 
 void FSDP_CPU(poison)(const fsdp_kernel_call *call) {
+  const fsdp_view *o = open_operands(call, 0);
   for (int i = 0; i < call->operand_count; i++) {
-    flat k = {.count = call->operands[i].numel};
-    k.destination = operand(call, i, k.count, FSDP_WRITE);
-    touch(call, k.destination, k.count);
+    flat k = {.destination = &o[i], .count = o[i].numel};
     fsdp_pool_run(call->pool, blocks_of(k.count, BLOCK), poison_block, &k);
   }
 }
@@ -117,12 +106,8 @@ static void sum_block(void *argument, int64_t index, void *scratch) {
 }
 
 static void reduce(const fsdp_kernel_call *call, bool squares) {
-  check_count(call, 2, 2);
-  flat k = {.count = call->operands[0].numel, .squares = squares};
-  k.source = operand(call, 0, k.count, FSDP_READ);
-  FSDP_CHECK(squares || k.source->dtype == FSDP_F32, "sum takes fp32");
-  const fsdp_view *sum = operand_of(call, 1, 1, FSDP_UPDATE, FSDP_F32);
-  touch(call, k.source, k.count);
+  const fsdp_view *o = open_operands(call, 0), *sum = &o[1];
+  flat k = {.source = &o[0], .count = o[0].numel, .squares = squares};
   double total = 0;
   for (k.first = 0; k.first < k.count; k.first += (int64_t)BLOCK * SUMS_MAX) {
     int64_t blocks = fsdp_min_i64(SUMS_MAX, blocks_of(k.count - k.first, BLOCK));
@@ -130,7 +115,6 @@ static void reduce(const fsdp_kernel_call *call, bool squares) {
     for (int64_t i = 0; i < blocks; i++) total += k.sums[i];
   }
   if (squares) total *= (double)call->attrs->norm_weight;
-  touch(call, sum, 1);
   float *out = sum->data;
   *out = (float)(updates(sum) ? (double)*out + total : total);
 }
@@ -145,16 +129,10 @@ void FSDP_CPU(sum)(const fsdp_kernel_call *call) {
 
 void FSDP_CPU(clip_factor)(const fsdp_kernel_call *call) {
   const fsdp_op_attrs *attrs = call->attrs;
-  check_count(call, 3, 3);
-  const fsdp_view *sum = operand_of(call, 0, 1, FSDP_READ, FSDP_F32);
-  const fsdp_view *norm_view = operand_of(call, 1, 1, FSDP_WRITE, FSDP_F32);
-  const fsdp_view *factor_view = operand_of(call, 2, 1, FSDP_WRITE, FSDP_F32);
-  touch(call, sum, 1);
-  touch(call, norm_view, 1);
-  touch(call, factor_view, 1);
-  float norm = sqrtf(*(const float *)sum->data), factor = attrs->max_norm / (norm + 1e-6f);
-  *(float *)norm_view->data = norm;
-  *(float *)factor_view->data = FSDP_NORM_SKIPS(norm, attrs->norm_limit) ? FSDP_FACTOR_SKIP
-                                : attrs->max_norm == 0 || factor > 1.0f  ? 1.0f
-                                                                         : factor;
+  const fsdp_view *o = open_operands(call, 0);
+  float norm = sqrtf(*(const float *)o[0].data), factor = attrs->max_norm / (norm + 1e-6f);
+  *(float *)o[1].data = norm;
+  *(float *)o[2].data = FSDP_NORM_SKIPS(norm, attrs->norm_limit) ? FSDP_FACTOR_SKIP
+                        : attrs->max_norm == 0 || factor > 1.0f  ? 1.0f
+                                                                 : factor;
 }

@@ -1,8 +1,8 @@
-// What kernels do with their operands: check them, report touches, and see rows of any dtype as fp32.
+// What kernels do with their operands: open them, and see rows of any dtype as fp32.
 #pragma once
 
 #include "kernels/cpu/isa.h"
-#include "kernels/kernels.h"
+#include "kernels/operand.h"
 #include "runtime/base/check.h"
 #include "runtime/base/pool.h"
 #include "runtime/base/size.h"
@@ -10,31 +10,12 @@
 void FSDP_CPU(convert)(fsdp_dtype source_dtype, const void *source, fsdp_dtype destination_dtype,
                        void *destination, int64_t count);
 
-static inline void check_count(const fsdp_kernel_call *call, int least, int most) {
-  FSDP_CHECK(call->operand_count >= least && call->operand_count <= most,
-             "%s takes %d to %d operands, not %d", fsdp_op_name(call->kind), least, most,
-             call->operand_count);
-}
+// Bit i of what is opened in part.
+#define PART(index) (1u << (index))
 
-// Operand `index`, which must hold `numel` elements and be accessed as the op's row in op.h says.
-static inline const fsdp_view *operand(const fsdp_kernel_call *call, int index, int64_t numel,
-                                       fsdp_access access) {
-  const fsdp_view *view = &call->operands[index];
-  FSDP_CHECK(index < call->operand_count && view->numel == numel,
-             "%s: operand %d has %lld elements, not %lld", fsdp_op_name(call->kind), index,
-             (long long)view->numel, (long long)numel);
-  // Where an op may write, its row allows both an overwrite and an update unless the kernel narrows it.
-  FSDP_CHECK((view->access & ~access) == 0 && view->access != 0, "%s: operand %d is accessed as %d, not %d",
-             fsdp_op_name(call->kind), index, view->access, access);
-  return view;
-}
-
-static inline const fsdp_view *operand_of(const fsdp_kernel_call *call, int index, int64_t numel,
-                                          fsdp_access access, fsdp_dtype dtype) {
-  const fsdp_view *view = operand(call, index, numel, access);
-  FSDP_CHECK(view->dtype == dtype, "%s: operand %d is %s, not %s", fsdp_op_name(call->kind), index,
-             fsdp_dtype_name(view->dtype), fsdp_dtype_name(dtype));
-  return view;
+// The call's operands, checked and reported, but for what `in_part` names (kernels/operand.h).
+static inline const fsdp_view *open_operands(const fsdp_kernel_call *call, unsigned in_part) {
+  return fsdp_kernel_open(call, FSDP_OP_CPU, in_part);
 }
 
 static inline void *element(const fsdp_view *view, int64_t index) {
@@ -43,18 +24,6 @@ static inline void *element(const fsdp_view *view, int64_t index) {
 
 static inline bool updates(const fsdp_view *view) {
   return (view->access & FSDP_READ) != 0;
-}
-
-// Reports `count` elements from `first` on, a read before the write of an update.
-static inline void touch_part(const fsdp_kernel_call *call, const fsdp_view *view, int64_t first,
-                              int64_t count, fsdp_access access) {
-  int64_t bytes = count * fsdp_dtype_bytes(view->dtype);
-  if (access & FSDP_READ) fsdp_access_report(call->recorder, element(view, first), bytes, FSDP_READ);
-  if (access & FSDP_WRITE) fsdp_access_report(call->recorder, element(view, first), bytes, FSDP_WRITE);
-}
-
-static inline void touch(const fsdp_kernel_call *call, const fsdp_view *view, int64_t count) {
-  touch_part(call, view, 0, count, view->access);
 }
 
 // `count` elements as fp32: in place where they are, else converted into `buffer`.

@@ -56,38 +56,20 @@ static void forward_rows(void *argument, int64_t index, void *scratch) {
 void FSDP_CPU(rmsnorm)(const fsdp_kernel_call *call) {
   const fsdp_op_attrs *attrs = call->attrs;
   int64_t N = attrs->batch * attrs->seq, C = attrs->channels;
-  check_count(call, 4, 4);
   check_width(C);
+  const fsdp_view *o = open_operands(call, 0);
   norm k = {.call = call, .N = N, .C = C, .eps = attrs->eps};
-  k.h = operand(call, 0, N * C, FSDP_READ);
-  k.weight = operand(call, 1, C, FSDP_READ);
-  k.y = operand(call, 2, N * C, FSDP_WRITE);
-  k.rstd = operand_of(call, 3, N, FSDP_WRITE, FSDP_F32);
-  touch(call, k.h, N * C);
-  touch(call, k.weight, C);
-  touch(call, k.y, N * C);
-  touch(call, k.rstd, N);
+  k.h = &o[0], k.weight = &o[1], k.y = &o[2], k.rstd = &o[3];
   fsdp_pool_run(call->pool, blocks_of(N, ROWS_PER_TASK), forward_rows, &k);
 }
 
 void FSDP_CPU(add_rmsnorm)(const fsdp_kernel_call *call) {
   const fsdp_op_attrs *attrs = call->attrs;
   int64_t N = attrs->batch * attrs->seq, C = attrs->channels;
-  check_count(call, 6, 6);
   check_width(C);
+  const fsdp_view *o = open_operands(call, 0);
   norm k = {.call = call, .N = N, .C = C, .eps = attrs->eps};
-  k.x = operand(call, 0, N * C, FSDP_READ);
-  k.delta = operand(call, 1, N * C, FSDP_READ);
-  k.weight = operand(call, 2, C, FSDP_READ);
-  k.h = operand(call, 3, N * C, FSDP_WRITE);
-  k.y = operand(call, 4, N * C, FSDP_WRITE);
-  k.rstd = operand_of(call, 5, N, FSDP_WRITE, FSDP_F32);
-  touch(call, k.x, N * C);
-  touch(call, k.delta, N * C);
-  touch(call, k.weight, C);
-  touch(call, k.h, N * C);
-  touch(call, k.y, N * C);
-  touch(call, k.rstd, N);
+  k.x = &o[0], k.delta = &o[1], k.weight = &o[2], k.h = &o[3], k.y = &o[4], k.rstd = &o[5];
   fsdp_pool_run(call->pool, blocks_of(N, ROWS_PER_TASK), forward_rows, &k);
 }
 
@@ -140,21 +122,10 @@ static void backward_rows(void *argument, int64_t index, void *scratch) {
 void FSDP_CPU(rmsnorm_backward)(const fsdp_kernel_call *call) {
   const fsdp_op_attrs *attrs = call->attrs;
   int64_t N = attrs->batch * attrs->seq, C = attrs->channels;
-  check_count(call, 6, 6);
   check_width(C);
+  const fsdp_view *o = open_operands(call, 0);
   norm k = {.call = call, .N = N, .C = C, .eps = attrs->eps};
-  k.h = operand(call, 0, N * C, FSDP_READ);
-  k.rstd = operand_of(call, 1, N, FSDP_READ, FSDP_F32);
-  k.weight = operand(call, 2, C, FSDP_READ);
-  k.d_y = operand(call, 3, N * C, FSDP_READ);
-  k.d_h = operand(call, 4, N * C, FSDP_UPDATE);
-  k.d_weight = operand(call, 5, C, FSDP_UPDATE);
-  touch(call, k.h, N * C);
-  touch(call, k.rstd, N);
-  touch(call, k.d_y, N * C);
-  touch(call, k.d_weight, C);
-  touch(call, k.weight, C);
-  touch(call, k.d_h, N * C);
+  k.h = &o[0], k.rstd = &o[1], k.weight = &o[2], k.d_y = &o[3], k.d_h = &o[4], k.d_weight = &o[5];
   // The weight's gradient first: d_h may lie where d_y was.
   fsdp_pool_run(call->pool, blocks_of(C, COLUMNS_PER_TASK), backward_weight, &k);
   fsdp_pool_run(call->pool, blocks_of(N, ROWS_PER_TASK), backward_rows, &k);

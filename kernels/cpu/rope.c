@@ -52,12 +52,11 @@ static void rotate_positions(void *argument, int64_t index, void *scratch) {
 static void run_rope(const fsdp_kernel_call *call, float direction) {
   const fsdp_op_attrs *attrs = call->attrs;
   int64_t D = attrs->head_dim, N = attrs->batch * attrs->seq, Q = (attrs->heads + 2 * attrs->kv_heads) * D;
-  check_count(call, 1, 1);
   FSDP_CHECK(D % 2 == 0 && D / 2 <= HALF_MAX && attrs->inv_freq, "RoPE over head dimension %lld",
              (long long)D);
-  rotation r = {operand(call, 0, N * Q, FSDP_UPDATE), attrs, direction};
-  // The v columns are not touched: of the last row only q and k belong to the range.
-  if (N > 0) touch_part(call, r.qkv, 0, N * Q - attrs->kv_heads * D, FSDP_UPDATE);
+  rotation r = {open_operands(call, PART(0)), attrs, direction};
+  // The v columns stay: of the last row only q and k belong to the range.
+  if (N > 0) fsdp_kernel_report(call, 0, 0, N * Q - attrs->kv_heads * D, FSDP_UPDATE);
   fsdp_pool_run(call->pool, blocks_of(attrs->seq, POSITIONS_PER_TASK), rotate_positions, &r);
 }
 

@@ -67,12 +67,9 @@ static void forward_row(void *argument, int64_t n, void *scratch) {
 }
 
 void FSDP_CPU(swiglu)(const fsdp_kernel_call *call) {
-  int64_t N = call->attrs->batch * call->attrs->seq, I = call->attrs->hidden;
-  check_count(call, 2, 2);
-  gated k = {
-      .I = I, .gate_up = operand(call, 0, N * 2 * I, FSDP_READ), .s = operand(call, 1, N * I, FSDP_WRITE)};
-  touch(call, k.gate_up, N * 2 * I);
-  touch(call, k.s, N * I);
+  int64_t N = call->attrs->batch * call->attrs->seq, I = call->attrs->intermediate;
+  const fsdp_view *o = open_operands(call, 0);
+  gated k = {.I = I, .gate_up = &o[0], .s = &o[1]};
   fsdp_pool_run(call->pool, N, forward_row, &k);
 }
 
@@ -93,14 +90,8 @@ static void backward_row(void *argument, int64_t n, void *scratch) {
 }
 
 void FSDP_CPU(swiglu_backward)(const fsdp_kernel_call *call) {
-  int64_t N = call->attrs->batch * call->attrs->seq, I = call->attrs->hidden;
-  check_count(call, 3, 3);
-  gated k = {.I = I,
-             .gate_up = operand(call, 0, N * 2 * I, FSDP_READ),
-             .d_s = operand(call, 1, N * I, FSDP_READ),
-             .d_gate_up = operand(call, 2, N * 2 * I, FSDP_WRITE)};
-  touch(call, k.gate_up, N * 2 * I);
-  touch(call, k.d_s, N * I);
-  touch(call, k.d_gate_up, N * 2 * I);
+  int64_t N = call->attrs->batch * call->attrs->seq, I = call->attrs->intermediate;
+  const fsdp_view *o = open_operands(call, 0);
+  gated k = {.I = I, .gate_up = &o[0], .d_s = &o[1], .d_gate_up = &o[2]};
   fsdp_pool_run(call->pool, N, backward_row, &k);
 }

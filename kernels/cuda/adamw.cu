@@ -8,6 +8,7 @@
 // another over the shard.
 #include "kernels/cuda/operand.cuh"
 #include "kernels/cuda/ops.cuh"
+#include "runtime/base/random_math.h"
 
 namespace {
 
@@ -31,25 +32,6 @@ template <class G, class P, class M> struct update {
   float rest1, beta2, rest2, eps, weight_decay; // rest: 1 - beta
   bool copy_is_bf16;
 };
-
-struct words {
-  uint32_t word[4];
-};
-
-// Philox-4x32-10.
-__device__ __forceinline__ words draw(uint64_t key, uint64_t stream, uint64_t index) {
-  uint32_t c0 = uint32_t(index), c1 = uint32_t(index >> 32), c2 = uint32_t(stream),
-           c3 = uint32_t(stream >> 32);
-  uint32_t k0 = uint32_t(key), k1 = uint32_t(key >> 32);
-#pragma unroll
-  for (int round = 0; round < 10; round++) {
-    const uint32_t high0 = __umulhi(0xD2511F53u, c0), low0 = 0xD2511F53u * c0;
-    const uint32_t high1 = __umulhi(0xCD9E8D57u, c2), low1 = 0xCD9E8D57u * c2;
-    c0 = high1 ^ c1 ^ k0, c1 = low1, c2 = high0 ^ c3 ^ k1, c3 = low0;
-    k0 += 0x9E3779B9u, k1 += 0xBB67AE85u;
-  }
-  return {{c0, c1, c2, c3}};
-}
 
 // Up with the probability of the part that is cut off; the result as the float that bf16 holds exactly.
 __device__ __forceinline__ float round_stochastically(float value, uint32_t lane) {
@@ -99,18 +81,19 @@ template <int WIDTH>
 __device__ __forceinline__ void round_state(float (&x)[WIDTH], uint64_t key, const random_source &source,
                                             int state) {
   static_assert(WIDTH == 1 || WIDTH == lanes, "one block");
-  const words random = draw(key, source.stream, 3 * (source.element / lanes) + unsigned(state));
+  uint32_t random[4];
+  fsdp_philox(key, source.stream, 3 * (source.element / lanes) + unsigned(state), random);
   if constexpr (WIDTH == 1) {
     const unsigned lane = unsigned(source.element % lanes);
-    uint32_t word = random.word[0];
+    uint32_t word = random[0];
 #pragma unroll
-    for (unsigned w = 1; w < 4; w++) word = lane / 2 == w ? random.word[w] : word;
+    for (unsigned w = 1; w < 4; w++) word = lane / 2 == w ? random[w] : word;
     x[0] = round_stochastically(x[0], lane % 2 ? word >> 16 : word & 0xffffu);
   } else {
 #pragma unroll
     for (int i = 0; i < WIDTH; i += 2) {
-      x[i] = round_stochastically(x[i], random.word[i / 2] & 0xffffu);
-      x[i + 1] = round_stochastically(x[i + 1], random.word[i / 2] >> 16);
+      x[i] = round_stochastically(x[i], random[i / 2] & 0xffffu);
+      x[i + 1] = round_stochastically(x[i + 1], random[i / 2] >> 16);
     }
   }
 }
@@ -218,31 +201,25 @@ template <class G, class P, class M> void launch_updates(const fsdp_kernel_call 
 
 void cuda_adamw(const fsdp_kernel_call *call) {
   const fsdp_op_attrs *attrs = call->attrs;
-  const int64_t count = call->operands[0].numel;
-  check_count(call, 6, 7);
-  const fsdp_view *grad = operand(call, 0, count, FSDP_READ), *state[3];
-  for (int s = 0; s < 3; s++) {
-    state[s] = operand(call, 3 + s, count, FSDP_UPDATE);
-    FSDP_CHECK(state[s]->access == FSDP_UPDATE, "adamw updates operand %d", 3 + s);
-  }
-  FSDP_CHECK(state[1]->dtype == state[2]->dtype, "adamw: both moments have one dtype");
-  const fsdp_view *copy = call->operand_count == 7 ? operand(call, 6, count, FSDP_WRITE) : nullptr;
+  const fsdp_view *o = open_operands(call), *grad = &o[0], *state = &o[3];
+  FSDP_CHECK(state[1].dtype == state[2].dtype, "adamw: both moments have one dtype");
+  const fsdp_view *copy = call->operand_count == 7 ? &o[6] : nullptr;
   FSDP_CHECK(!copy || copy->dtype == FSDP_BF16 || copy->dtype == FSDP_F32, "adamw: the copy is bf16 or fp32");
   with_type(grad->dtype, [&](auto gradient) {
     using G = decltype(gradient);
-    with_type(state[0]->dtype, [&](auto parameter) {
+    with_type(state[0].dtype, [&](auto parameter) {
       using P = decltype(parameter);
-      with_type(state[1]->dtype, [&](auto moment) {
+      with_type(state[1].dtype, [&](auto moment) {
         using M = decltype(moment);
         update<G, P, M> p = {};
         p.grad = data_of<G>(grad);
-        p.master = data_of<P>(state[0]);
-        p.m = data_of<M>(state[1]);
-        p.v = data_of<M>(state[2]);
+        p.master = data_of<P>(&state[0]);
+        p.m = data_of<M>(&state[1]);
+        p.v = data_of<M>(&state[2]);
         p.copy = copy ? copy->data : nullptr;
         p.copy_is_bf16 = copy && copy->dtype == FSDP_BF16;
-        p.scalars = data_of<float>(operand_of(call, 1, FSDP_SCALAR_COUNT, FSDP_READ, FSDP_F32));
-        p.factor = data_of<float>(operand_of(call, 2, 1, FSDP_READ, FSDP_F32));
+        p.scalars = data_of<float>(&o[1]);
+        p.factor = data_of<float>(&o[2]);
         p.seed = call->seed;
         p.rest1 = float(1 - attrs->beta1);
         p.beta2 = float(attrs->beta2);

@@ -62,15 +62,12 @@ __global__ void __launch_bounds__(threads_count)
 } // namespace
 
 void cuda_attention(const fsdp_kernel_call *call) {
-  check_count(call, 3, 3);
+  const fsdp_view *views = open_operands(call), *qkv = &views[0];
   const attention_shape s = shape_of(call);
-  const int64_t N = int64_t(s.B) * s.T;
-  const fsdp_view *qkv = operand(call, 0, N * s.Q, FSDP_READ);
-  const fsdp_view *o = operand_of(call, 1, N * s.H * s.D, FSDP_WRITE, qkv->dtype);
-  auto *lse = data_of<float>(operand_of(call, 2, N * s.H, FSDP_WRITE, FSDP_F32));
+  auto *lse = data_of<float>(&views[2]);
   with_type(qkv->dtype, [&](auto number) {
     using T = decltype(number);
-    const attention_forward<T> p = {s, data_of<T>(qkv), data_of<T>(o), lse};
+    const attention_forward<T> p = {s, data_of<T>(qkv), numbers_of<T>(call, 1), lse};
     if constexpr (sizeof(T) == 2) {
       if (fits_tensor_cores(s, p.qkv, p.o, nullptr, nullptr)) {
         attention_tensor_forward(p, call->stream);
@@ -82,22 +79,18 @@ void cuda_attention(const fsdp_kernel_call *call) {
 }
 
 void cuda_attention_backward(const fsdp_kernel_call *call) {
-  check_count(call, 6, 6);
+  const fsdp_view *views = open_operands(call), *qkv = &views[0];
   const attention_shape s = shape_of(call);
   const int64_t N = int64_t(s.B) * s.T;
-  const fsdp_view *qkv = operand(call, 0, N * s.Q, FSDP_READ);
-  const fsdp_view *o = operand_of(call, 1, N * s.H * s.D, FSDP_READ, qkv->dtype);
-  const auto *lse = data_of<float>(operand_of(call, 2, N * s.H, FSDP_READ, FSDP_F32));
-  const fsdp_view *d_o = operand_of(call, 3, N * s.H * s.D, FSDP_READ, qkv->dtype);
-  const fsdp_view *d_qkv = operand_of(call, 4, N * s.Q, FSDP_WRITE, qkv->dtype);
-  auto *delta = data_of<float>(
-      workspace_of(call, 5, fsdp_op_workspace_bytes(FSDP_OP_CUDA, call->kind, call->attrs, 0)));
+  const auto *lse = data_of<float>(&views[2]);
+  auto *delta = data_of<float>(fsdp_kernel_workspace(call));
   with_type(qkv->dtype, [&](auto number) {
     using T = decltype(number);
-    const bool wide = s.D % 4 == 0 && is_aligned(o->data) && is_aligned(d_o->data);
+    const T *o = numbers_of<T>(call, 1), *d_o = numbers_of<T>(call, 3);
+    const bool wide = s.D % 4 == 0 && is_aligned(o) && is_aligned(d_o);
     launch({blocks_of(N * s.H, warps), threads_count, call->stream}, wide ? sum_delta<T, 4> : sum_delta<T, 1>,
-           s, data_of<T>(o), data_of<T>(d_o), delta);
-    const attention_gradient<T> p = {s, data_of<T>(qkv), data_of<T>(d_o), lse, delta, data_of<T>(d_qkv)};
+           s, o, d_o, delta);
+    const attention_gradient<T> p = {s, data_of<T>(qkv), d_o, lse, delta, numbers_of<T>(call, 4)};
     if constexpr (sizeof(T) == 2) {
       if (fits_tensor_cores(s, p.qkv, nullptr, p.d_o, p.d_qkv)) {
         attention_tensor_backward(p, call->stream);

@@ -58,9 +58,7 @@ __global__ void __launch_bounds__(threads_count)
 } // namespace
 
 void cuda_checksum(const fsdp_kernel_call *call) {
-  check_count(call, 2, 2);
-  const fsdp_view *source = operand(call, 0, call->operands[0].numel, FSDP_READ);
-  const fsdp_view *out = operand_of(call, 1, 2, FSDP_WRITE, FSDP_I32);
+  const fsdp_view *source = &open_operands(call)[0], *out = &call->operands[1];
   const int64_t halves = source->numel * fsdp_dtype_bytes(source->dtype) / 2;
   FSDP_CHECK(reinterpret_cast<uintptr_t>(out->data) % 8 == 0, "checksum: the digest is one 64-bit number");
   CUDA_CHECK(cudaMemsetAsync(out->data, 0, 8, static_cast<cudaStream_t>(call->stream)));

@@ -130,7 +130,7 @@ struct loss_head {
   int64_t N, C, V, chunk_rows;
 };
 
-loss_head open_head(const fsdp_kernel_call *call, int operands) {
+loss_head open_head(const fsdp_kernel_call *call) {
   const fsdp_op_attrs *attrs = call->attrs;
   loss_head k = {};
   k.call = call;
@@ -138,19 +138,14 @@ loss_head open_head(const fsdp_kernel_call *call, int operands) {
   k.C = attrs->channels;
   k.V = attrs->vocabulary;
   k.chunk_rows = attrs->chunk_rows;
-  check_count(call, operands, operands);
   FSDP_CHECK(k.chunk_rows > 0, "a chunk of %lld rows", (long long)k.chunk_rows);
   FSDP_CHECK(k.V <= 1 << 30, "cross-entropy over a vocabulary of %lld", (long long)k.V);
-  k.x = operand(call, 0, k.N * k.C, FSDP_READ);
-  k.weight = operand_of(call, 1, k.V * k.C, FSDP_READ, k.x->dtype);
-  k.targets = operand_of(call, 2, k.N, FSDP_READ, FSDP_I32);
-  k.count = operand_of(call, 3, 1, FSDP_READ, FSDP_F32);
-  k.loss = operand_of(call, 4, 1, FSDP_UPDATE, FSDP_F32);
-  if (operands == 8) {
-    k.d_x = operand(call, 5, k.N * k.C, FSDP_WRITE);
-    k.d_weight = operand(call, 6, k.V * k.C, FSDP_UPDATE);
-  }
-  k.workspace = workspace_of(call, operands - 1, fsdp_op_workspace_bytes(FSDP_OP_CUDA, call->kind, attrs, 0));
+  const fsdp_view *o = open_operands(call);
+  k.x = &o[0], k.weight = &o[1], k.targets = &o[2], k.count = &o[3], k.loss = &o[4];
+  FSDP_CHECK(k.x->dtype == k.weight->dtype, "%s multiplies %s with %s", fsdp_op_name(call->kind),
+             fsdp_dtype_name(k.x->dtype), fsdp_dtype_name(k.weight->dtype));
+  if (call->kind == FSDP_OP_LINEAR_CROSS_ENTROPY_BACKWARD) k.d_x = &o[5], k.d_weight = &o[6];
+  k.workspace = fsdp_kernel_workspace(call);
   return k;
 }
 
@@ -213,11 +208,11 @@ void run(const loss_head *k) {
 } // namespace
 
 void cuda_linear_cross_entropy(const fsdp_kernel_call *call) {
-  const loss_head k = open_head(call, 6);
+  const loss_head k = open_head(call);
   run(&k);
 }
 
 void cuda_linear_cross_entropy_backward(const fsdp_kernel_call *call) {
-  const loss_head k = open_head(call, 8);
+  const loss_head k = open_head(call);
   run(&k);
 }

@@ -2,7 +2,7 @@
 // plan is sealed.
 //
 // A kernel enqueues on call->stream and returns; nothing is allocated, nothing waits. Failures of CUDA abort
-// with the call's name. Operands are those of op.h, with a workspace as one more, last operand (fp32,
+// with the call's name. Operands are those of ops.def, with a workspace as one more, last operand (fp32,
 // written) where fsdp_op_workspace_bytes says so.
 #pragma once
 

@@ -28,15 +28,13 @@ void cuda_embedding(const fsdp_kernel_call *call) {
   const fsdp_op_attrs *attrs = call->attrs;
   const int64_t N = attrs->batch * attrs->seq, V = attrs->vocabulary, C = attrs->channels;
   const int64_t first = attrs->first_index, extent = attrs->extent ? attrs->extent : first + V;
-  check_count(call, 3, 3);
-  const auto *tokens = data_of<int32_t>(operand_of(call, 0, N, FSDP_READ, FSDP_I32));
-  const fsdp_view *weight = operand(call, 1, V * C, FSDP_READ);
-  const fsdp_view *h = operand_of(call, 2, N * C, FSDP_WRITE, weight->dtype);
+  const fsdp_view *o = open_operands(call), *weight = &o[1], *h = &o[2];
+  const auto *tokens = data_of<int32_t>(&o[0]);
   with_type(weight->dtype, [&](auto number) {
     using T = decltype(number);
     constexpr int width = vector_numel<T>;
     const bool wide = C % width == 0 && is_aligned(weight->data) && is_aligned(h->data);
     launch({N, threads_count, call->stream}, wide ? copy_row<T, width> : copy_row<T, 1>, tokens,
-           data_of<T>(weight), data_of<T>(h), first, V, C, extent);
+           data_of<T>(weight), numbers_of<T>(call, 2), first, V, C, extent);
   });
 }

@@ -132,12 +132,10 @@ void cuda_embedding_backward(const fsdp_kernel_call *call) {
   const fsdp_op_attrs *attrs = call->attrs;
   const int64_t N = attrs->batch * attrs->seq, V = attrs->vocabulary, C = attrs->channels;
   const int64_t base = attrs->first_index, extent = attrs->extent ? attrs->extent : base + V;
-  check_count(call, 4, 4);
   FSDP_CHECK(N < INT32_MAX, "embedding_backward: %lld positions", (long long)N);
-  const auto *tokens = data_of<int32_t>(operand_of(call, 0, N, FSDP_READ, FSDP_I32));
-  const fsdp_view *d_h = operand(call, 1, N * C, FSDP_READ), *d_weight = operand(call, 2, V * C, FSDP_UPDATE);
-  auto *offsets =
-      data_of<int32_t>(workspace_of(call, 3, fsdp_op_workspace_bytes(FSDP_OP_CUDA, call->kind, attrs, 0)));
+  const fsdp_view *o = open_operands(call), *d_h = &o[1], *d_weight = &o[2];
+  const auto *tokens = data_of<int32_t>(&o[0]);
+  auto *offsets = data_of<int32_t>(fsdp_kernel_workspace(call));
   auto *positions = offsets + V + 1;
   launch({blocks_of(V, sort_threads), sort_threads, call->stream}, sort_tokens, tokens, N, base, extent, V,
          offsets, positions);

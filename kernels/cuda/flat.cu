@@ -32,11 +32,8 @@ __global__ void __launch_bounds__(threads_count) move_range(const S *source, D *
 }
 
 template <bool ADDS> void run(const fsdp_kernel_call *call) {
-  check_count(call, 2, 2);
-  const int64_t count = call->operands[0].numel;
-  const fsdp_view *source = operand(call, 0, count, FSDP_READ);
-  const fsdp_view *destination = operand(call, 1, count, ADDS ? FSDP_UPDATE : FSDP_WRITE);
-  FSDP_CHECK(!ADDS || updates(destination), "add: the destination is updated");
+  const fsdp_view *source = &open_operands(call)[0], *destination = &call->operands[1];
+  const int64_t count = source->numel;
   with_type(source->dtype, [&](auto from) {
     using S = decltype(from);
     with_type(destination->dtype, [&](auto to) {
@@ -65,8 +62,8 @@ void cuda_add(const fsdp_kernel_call *call) {
 }
 
 void cuda_zero(const fsdp_kernel_call *call) {
-  for (int i = 0; i < call->operand_count; i++) {
-    const fsdp_view *view = operand(call, i, call->operands[i].numel, FSDP_WRITE);
+  const fsdp_view *o = open_operands(call);
+  for (const fsdp_view *view = o; view < o + call->operand_count; view++) {
     if (prepares_only) continue;
     CUDA_CHECK(cudaMemsetAsync(view->data, 0, size_t(view->numel * fsdp_dtype_bytes(view->dtype)),
                                static_cast<cudaStream_t>(call->stream)));
@@ -75,8 +72,8 @@ void cuda_zero(const fsdp_kernel_call *call) {
 
 // Signalling NaN: the quiet bit is clear and another bit of the fraction is set.
 void cuda_poison(const fsdp_kernel_call *call) {
-  for (int i = 0; i < call->operand_count; i++) {
-    const fsdp_view *view = operand(call, i, call->operands[i].numel, FSDP_WRITE);
+  const fsdp_view *o = open_operands(call);
+  for (const fsdp_view *view = o; view < o + call->operand_count; view++) {
     const launch_shape shape = {blocks_of(view->numel, threads_count), threads_count, call->stream};
     if (fsdp_dtype_bytes(view->dtype) == 4) {
       launch(shape, fill<uint32_t>, data_of<uint32_t>(view), view->numel, 0x7fa0deadu);

@@ -18,8 +18,7 @@ void check_same(const fsdp_kernel_call *call, const fsdp_view *a, const fsdp_vie
 fsdp_cuda_product forward_product(const fsdp_kernel_call *call, int64_t N) {
   const fsdp_op_attrs *attrs = call->attrs;
   const int64_t in = attrs->in_features, out = attrs->out_features;
-  const fsdp_view *x = operand(call, 0, N * in, FSDP_READ), *weight = operand(call, 1, out * in, FSDP_READ);
-  const fsdp_view *y = operand(call, 2, N * attrs->out_stride, FSDP_UPDATE);
+  const fsdp_view *o = call->operands, *x = &o[0], *weight = &o[1], *y = &o[2];
   check_same(call, x, weight);
   fsdp_cuda_product p = {};
   p.m = N, p.n = out, p.k = in;
@@ -33,9 +32,7 @@ fsdp_cuda_product forward_product(const fsdp_kernel_call *call, int64_t N) {
 fsdp_cuda_product input_product(const fsdp_kernel_call *call, int64_t N) {
   const fsdp_op_attrs *attrs = call->attrs;
   const int64_t in = attrs->in_features, out = attrs->out_features;
-  const fsdp_view *d_y = operand(call, 0, N * attrs->out_stride, FSDP_READ);
-  const fsdp_view *weight = operand(call, 1, out * in, FSDP_READ),
-                  *d_x = operand(call, 2, N * in, FSDP_UPDATE);
+  const fsdp_view *o = call->operands, *d_y = &o[0], *weight = &o[1], *d_x = &o[2];
   check_same(call, d_y, weight);
   fsdp_cuda_product p = {};
   p.m = N, p.n = in, p.k = out;
@@ -49,9 +46,7 @@ fsdp_cuda_product input_product(const fsdp_kernel_call *call, int64_t N) {
 fsdp_cuda_product weight_product(const fsdp_kernel_call *call, int64_t N) {
   const fsdp_op_attrs *attrs = call->attrs;
   const int64_t in = attrs->in_features, out = attrs->out_features;
-  const fsdp_view *d_y = operand(call, 0, N * attrs->out_stride, FSDP_READ);
-  const fsdp_view *x = operand(call, 1, N * in, FSDP_READ),
-                  *d_weight = operand(call, 2, out * in, FSDP_UPDATE);
+  const fsdp_view *o = call->operands, *d_y = &o[0], *x = &o[1], *d_weight = &o[2];
   check_same(call, d_y, x);
   fsdp_cuda_product p = {};
   p.m = out, p.n = in, p.k = N;
@@ -65,10 +60,7 @@ fsdp_cuda_product weight_product(const fsdp_kernel_call *call, int64_t N) {
 fsdp_cuda_product product_of(const fsdp_kernel_call *call) {
   const fsdp_op_attrs *attrs = call->attrs;
   const int64_t N = attrs->batch * attrs->seq;
-  check_count(call, 3, 3);
-  FSDP_CHECK(attrs->out_offset >= 0 && attrs->out_offset + attrs->out_features <= attrs->out_stride,
-             "columns %lld + %lld of rows of %lld", (long long)attrs->out_offset,
-             (long long)attrs->out_features, (long long)attrs->out_stride);
+  open_operands(call);
   if (call->kind == FSDP_OP_LINEAR) return forward_product(call, N);
   return call->kind == FSDP_OP_LINEAR_BACKWARD_INPUT ? input_product(call, N) : weight_product(call, N);
 }

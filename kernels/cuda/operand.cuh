@@ -1,10 +1,9 @@
-// What launchers do with their operands: check and report them as the CPU's kernels do
-// (kernels/cpu/operand.h), choose how wide accesses may be, and launch.
+// What launchers do with their operands: open them, choose how wide accesses may be, and launch.
 #pragma once
 
 #include "kernels/cuda/gemm.cuh"
 #include "kernels/cuda/vector.cuh"
-#include "kernels/kernels.h"
+#include "kernels/operand.h"
 #include "runtime/base/check.h"
 #include "runtime/base/size.h"
 
@@ -14,35 +13,10 @@
     FSDP_CHECK(cuda_status == cudaSuccess, "%s: %s", #call, cudaGetErrorString(cuda_status));                \
   } while (0)
 
-inline void check_count(const fsdp_kernel_call *call, int least_count, int most) {
-  FSDP_CHECK(call->operand_count >= least_count && call->operand_count <= most,
-             "%s takes %d to %d operands, not %d", fsdp_op_name(call->kind), least_count, most,
-             call->operand_count);
-}
-
-// Operand `index`, which must hold `numel` elements and be accessed as the op's row in op.h says.
-inline const fsdp_view *operand(const fsdp_kernel_call *call, int index, int64_t numel, fsdp_access access) {
-  FSDP_CHECK(index < call->operand_count, "%s has no operand %d", fsdp_op_name(call->kind), index);
-  const fsdp_view *view = &call->operands[index];
-  FSDP_CHECK(view->numel == numel, "%s: operand %d has %lld elements, not %lld", fsdp_op_name(call->kind),
-             index, (long long)view->numel, (long long)numel);
-  FSDP_CHECK((view->access & ~access) == 0 && view->access != 0, "%s: operand %d is accessed as %d, not %d",
-             fsdp_op_name(call->kind), index, view->access, access);
-  fsdp_access_report(call->recorder, view->data, numel * fsdp_dtype_bytes(view->dtype), view->access);
-  return view;
-}
-
-inline const fsdp_view *operand_of(const fsdp_kernel_call *call, int index, int64_t numel, fsdp_access access,
-                                   fsdp_dtype dtype) {
-  const fsdp_view *view = operand(call, index, numel, access);
-  FSDP_CHECK(view->dtype == dtype, "%s: operand %d is %s, not %s", fsdp_op_name(call->kind), index,
-             fsdp_dtype_name(view->dtype), fsdp_dtype_name(dtype));
-  return view;
-}
-
-// The workspace that fsdp_op_workspace_bytes asks for, as fp32, last of the operands.
-inline const fsdp_view *workspace_of(const fsdp_kernel_call *call, int index, int64_t bytes) {
-  return operand_of(call, index, (bytes + 3) / 4, FSDP_UPDATE, FSDP_F32);
+// The call's operands, checked and reported (kernels/operand.h). A launch cannot know which rows a kernel
+// reads by token, so all of an embedding's weight counts; `in_part` is for what the launch does know.
+inline const fsdp_view *open_operands(const fsdp_kernel_call *call, unsigned in_part = 0) {
+  return fsdp_kernel_open(call, FSDP_OP_CUDA, in_part);
 }
 
 inline bool updates(const fsdp_view *view) {
@@ -55,6 +29,16 @@ inline bool is_aligned(const void *address) {
 
 template <class T> inline T *data_of(const fsdp_view *view) {
   return static_cast<T *>(view->data);
+}
+
+template <class T> constexpr fsdp_dtype dtype_of = sizeof(T) == 4 ? FSDP_F32 : FSDP_BF16;
+
+// Operand `index`, whose elements must be of type T: float or bf16.
+template <class T> inline T *numbers_of(const fsdp_kernel_call *call, int index) {
+  const fsdp_view *view = &call->operands[index];
+  FSDP_CHECK(view->dtype == dtype_of<T>, "%s: operand %d is %s, not %s", fsdp_op_name(call->kind), index,
+             fsdp_dtype_name(view->dtype), fsdp_dtype_name(dtype_of<T>));
+  return data_of<T>(view);
 }
 
 inline int64_t blocks_of(int64_t count, int64_t block) {

@@ -75,19 +75,18 @@ template <class T> void launch_norm(const fsdp_kernel_call *call, const norm<T> 
 
 void run(const fsdp_kernel_call *call, bool adds) {
   const fsdp_op_attrs *attrs = call->attrs;
-  const int64_t N = attrs->batch * attrs->seq, C = attrs->channels;
+  const int64_t C = attrs->channels;
   const int after = adds ? 1 : 0; // operands shift by delta, and again by h
-  check_count(call, 4 + 2 * after, 4 + 2 * after);
-  const fsdp_view *x = operand(call, 0, N * C, FSDP_READ);
-  with_type(x->dtype, [&](auto number) {
+  const fsdp_view *o = open_operands(call);
+  with_type(o[0].dtype, [&](auto number) {
     using T = decltype(number);
     norm<T> p = {};
-    p.x = data_of<T>(x);
-    if (adds) p.delta = data_of<T>(operand_of(call, 1, N * C, FSDP_READ, x->dtype));
-    p.weight = data_of<T>(operand_of(call, 1 + after, C, FSDP_READ, x->dtype));
-    if (adds) p.h = data_of<T>(operand_of(call, 3, N * C, FSDP_WRITE, x->dtype));
-    p.y = data_of<T>(operand_of(call, 2 + 2 * after, N * C, FSDP_WRITE, x->dtype));
-    p.rstd = data_of<float>(operand_of(call, 3 + 2 * after, N, FSDP_WRITE, FSDP_F32));
+    p.x = numbers_of<T>(call, 0);
+    if (adds) p.delta = numbers_of<T>(call, 1);
+    p.weight = numbers_of<T>(call, 1 + after);
+    if (adds) p.h = numbers_of<T>(call, 3);
+    p.y = numbers_of<T>(call, 2 + 2 * after);
+    p.rstd = data_of<float>(&o[3 + 2 * after]);
     p.C = C;
     p.eps = attrs->eps;
     launch_norm(call, p);

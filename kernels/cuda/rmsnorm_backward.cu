@@ -11,7 +11,7 @@
 namespace {
 
 constexpr int threads_max = 512;
-constexpr int64_t parts_max = 512; // as in fsdp_op_workspace_bytes
+constexpr int64_t parts_max = 512; // as in models/graph/op_rmsnorm.c
 constexpr int sum_columns = 32, sum_rows = 8;
 
 template <class T> struct norm_gradient {
@@ -175,21 +175,17 @@ void cuda_rmsnorm_backward(const fsdp_kernel_call *call) {
   const fsdp_op_attrs *attrs = call->attrs;
   const int64_t N = attrs->batch * attrs->seq, C = attrs->channels;
   const int64_t parts = fsdp_min_i64(N, parts_max);
-  check_count(call, 7, 7);
   FSDP_CHECK(C <= INT32_MAX, "rmsnorm_backward: rows of %lld channels are too long", (long long)C);
-  const fsdp_view *h = operand(call, 0, N * C, FSDP_READ);
-  const fsdp_view *d_h = operand_of(call, 4, N * C, FSDP_UPDATE, h->dtype);
-  const fsdp_view *d_weight = operand(call, 5, C, FSDP_UPDATE);
-  float *workspace =
-      data_of<float>(workspace_of(call, 6, fsdp_op_workspace_bytes(FSDP_OP_CUDA, call->kind, attrs, 0)));
-  with_type(h->dtype, [&](auto number) {
+  const fsdp_view *o = open_operands(call), *d_h = &o[4], *d_weight = &o[5];
+  float *workspace = data_of<float>(fsdp_kernel_workspace(call));
+  with_type(o[0].dtype, [&](auto number) {
     using T = decltype(number);
     norm_gradient<T> p = {};
-    p.h = data_of<T>(h);
-    p.rstd = data_of<float>(operand_of(call, 1, N, FSDP_READ, FSDP_F32));
-    p.weight = data_of<T>(operand_of(call, 2, C, FSDP_READ, h->dtype));
-    p.d_y = data_of<T>(operand_of(call, 3, N * C, FSDP_READ, h->dtype));
-    p.d_h = data_of<T>(d_h);
+    p.h = numbers_of<T>(call, 0);
+    p.rstd = data_of<float>(&o[1]);
+    p.weight = numbers_of<T>(call, 2);
+    p.d_y = numbers_of<T>(call, 3);
+    p.d_h = numbers_of<T>(call, 4);
     p.parts = workspace;
     p.N = N;
     p.C = int(C);

@@ -64,10 +64,11 @@ void run(const fsdp_kernel_call *call, float direction) {
   const fsdp_op_attrs *attrs = call->attrs;
   const int64_t D = attrs->head_dim, N = attrs->batch * attrs->seq,
                 Q = (attrs->heads + 2 * attrs->kv_heads) * D;
-  check_count(call, 1, 1);
   FSDP_CHECK(D % 2 == 0 && D / 2 <= half_max && attrs->inv_freq, "RoPE over head dimension %lld",
              (long long)D);
-  const fsdp_view *qkv = operand(call, 0, N * Q, FSDP_UPDATE);
+  const fsdp_view *qkv = open_operands(call, 1);
+  // The v columns stay: of the last row only q and k belong to the range.
+  fsdp_kernel_report(call, 0, 0, N * Q - attrs->kv_heads * D, FSDP_UPDATE);
   with_type(qkv->dtype, [&](auto number) {
     using T = decltype(number);
     constexpr int width = vector_numel<T>;

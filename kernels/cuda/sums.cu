@@ -58,11 +58,8 @@ __global__ void __launch_bounds__(threads_count) sum_at_once(range<T> r, float *
 }
 
 void run(const fsdp_kernel_call *call, bool squares) {
-  check_count(call, 2, squares ? 3 : 2);
-  const int64_t count = call->operands[0].numel;
-  const fsdp_view *source = operand(call, 0, count, FSDP_READ);
-  const fsdp_view *sum = operand_of(call, 1, 1, FSDP_UPDATE, FSDP_F32);
-  FSDP_CHECK(squares || source->dtype == FSDP_F32, "sum takes fp32");
+  const fsdp_view *source = &open_operands(call)[0], *sum = &call->operands[1];
+  const int64_t count = source->numel;
   with_type(source->dtype, [&](auto number) {
     using T = decltype(number);
     const range<T> r = {data_of<T>(source), count, squares, squares ? double(call->attrs->norm_weight) : 1.0};
@@ -73,9 +70,9 @@ void run(const fsdp_kernel_call *call, bool squares) {
              updates(sum));
       return;
     }
-    const int64_t bytes = fsdp_op_workspace_bytes(FSDP_OP_CUDA, call->kind, call->attrs, count);
-    auto *parts = reinterpret_cast<double *>(data_of<float>(workspace_of(call, 2, bytes)));
-    const int64_t blocks = bytes / 8;
+    const fsdp_view *workspace = fsdp_kernel_workspace(call);
+    auto *parts = reinterpret_cast<double *>(data_of<float>(workspace));
+    const int64_t blocks = workspace->numel / 2;
     launch({blocks, threads_count, call->stream}, wide ? sum_parts<T, width> : sum_parts<T, 1>, r, parts);
     launch({1, threads_count, call->stream}, sum_up, static_cast<const double *>(parts), int(blocks), out,
            updates(sum));
@@ -101,9 +98,7 @@ void cuda_sum(const fsdp_kernel_call *call) {
 }
 
 void cuda_clip_factor(const fsdp_kernel_call *call) {
-  check_count(call, 3, 3);
-  launch({1, 1, call->stream}, clip, data_of<float>(operand_of(call, 0, 1, FSDP_READ, FSDP_F32)),
-         data_of<float>(operand_of(call, 1, 1, FSDP_WRITE, FSDP_F32)),
-         data_of<float>(operand_of(call, 2, 1, FSDP_WRITE, FSDP_F32)), call->attrs->max_norm,
-         call->attrs->norm_limit);
+  const fsdp_view *o = open_operands(call);
+  launch({1, 1, call->stream}, clip, data_of<float>(&o[0]), data_of<float>(&o[1]), data_of<float>(&o[2]),
+         call->attrs->max_norm, call->attrs->norm_limit);
 }

@@ -63,15 +63,14 @@ template <class T> bool is_wide(const gated<T> &p) {
 } // namespace
 
 void cuda_swiglu(const fsdp_kernel_call *call) {
-  const int64_t N = call->attrs->batch * call->attrs->seq, I = call->attrs->hidden;
-  check_count(call, 2, 2);
-  const fsdp_view *gate_up = operand(call, 0, N * 2 * I, FSDP_READ);
-  with_type(gate_up->dtype, [&](auto number) {
+  const int64_t I = call->attrs->intermediate;
+  const fsdp_view *o = open_operands(call);
+  with_type(o[0].dtype, [&](auto number) {
     using T = decltype(number);
     constexpr int width = vector_numel<T>;
     gated<T> p = {};
-    p.gate_up = data_of<T>(gate_up);
-    p.s = data_of<T>(operand_of(call, 1, N * I, FSDP_WRITE, gate_up->dtype));
+    p.gate_up = numbers_of<T>(call, 0);
+    p.s = numbers_of<T>(call, 1);
     p.I = I;
     if (is_wide(p)) {
       launch_width<T, width>(call, p, activate<T, width>);
@@ -82,16 +81,15 @@ void cuda_swiglu(const fsdp_kernel_call *call) {
 }
 
 void cuda_swiglu_backward(const fsdp_kernel_call *call) {
-  const int64_t N = call->attrs->batch * call->attrs->seq, I = call->attrs->hidden;
-  check_count(call, 3, 3);
-  const fsdp_view *gate_up = operand(call, 0, N * 2 * I, FSDP_READ);
-  with_type(gate_up->dtype, [&](auto number) {
+  const int64_t I = call->attrs->intermediate;
+  const fsdp_view *o = open_operands(call);
+  with_type(o[0].dtype, [&](auto number) {
     using T = decltype(number);
     constexpr int width = vector_numel<T>;
     gated<T> p = {};
-    p.gate_up = data_of<T>(gate_up);
-    p.d_s = data_of<T>(operand_of(call, 1, N * I, FSDP_READ, gate_up->dtype));
-    p.d_gate_up = data_of<T>(operand_of(call, 2, N * 2 * I, FSDP_WRITE, gate_up->dtype));
+    p.gate_up = numbers_of<T>(call, 0);
+    p.d_s = numbers_of<T>(call, 1);
+    p.d_gate_up = numbers_of<T>(call, 2);
     p.I = I;
     if (is_wide(p)) {
       launch_width<T, width>(call, p, differentiate<T, width>);

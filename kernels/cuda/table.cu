@@ -2,39 +2,12 @@
 #include "kernels/cuda/operand.cuh"
 #include "kernels/cuda/ops.cuh"
 
-// In the order of fsdp_op_kind, which C++17 cannot name here; the assertion below holds it to the enum's
-// length.
+// In the order of the rows, which is that of fsdp_op_kind.
+#define FSDP_OP(KIND, name, PHASE, operands, RULES) cuda_##name,
 static const fsdp_kernel_table table = {"cuda",
-                                        {cuda_embedding,
-                                         cuda_rmsnorm,
-                                         cuda_add_rmsnorm,
-                                         cuda_linear,
-                                         cuda_rope,
-                                         cuda_attention,
-                                         cuda_swiglu,
-                                         cuda_linear_cross_entropy,
-                                         cuda_embedding_backward,
-                                         cuda_rmsnorm_backward,
-                                         cuda_linear_backward_input,
-                                         cuda_linear_backward_weight,
-                                         cuda_rope_backward,
-                                         cuda_attention_backward,
-                                         cuda_swiglu_backward,
-                                         cuda_linear_cross_entropy_backward,
-                                         cuda_cast,
-                                         cuda_add,
-                                         cuda_zero,
-                                         cuda_sum_squares,
-                                         cuda_sum,
-                                         cuda_clip_factor,
-                                         cuda_adamw,
-                                         cuda_checksum,
-                                         cuda_poison}};
-
-static_assert(FSDP_OP_EMBEDDING == 0 && FSDP_OP_LINEAR_CROSS_ENTROPY == 7 &&
-                  FSDP_OP_EMBEDDING_BACKWARD == 8 && FSDP_OP_CAST == 16 && FSDP_OP_POISON == 24 &&
-                  FSDP_OP_KIND_COUNT == 25,
-              "the table above follows models/graph/op.h");
+                                        {
+#include "models/graph/ops.def"
+                                        }};
 
 static __global__ void probe() {}
 

@@ -36,9 +36,7 @@ const char *fsdp_report_instr(const fsdp_plan *plan, int position, char *out, si
 int fsdp_report_backward_begin(const fsdp_program *program, const fsdp_section *section) {
   for (int i = section->begin; i < section->end; i++) {
     const fsdp_instr *instr = &program->instrs[i];
-    bool backward = instr->kind == FSDP_INSTR_OP && instr->op >= FSDP_OP_EMBEDDING_BACKWARD &&
-                    instr->op <= FSDP_OP_LINEAR_CROSS_ENTROPY_BACKWARD;
-    if (backward) return i;
+    if (instr->kind == FSDP_INSTR_OP && fsdp_op_phase_of(instr->op) == FSDP_OP_IN_BACKWARD) return i;
   }
   return section->end;
 }

@@ -107,7 +107,7 @@ typedef struct fsdp_node_operand {
 typedef struct fsdp_node {
   fsdp_op_kind kind;
   fsdp_op_attrs attrs;
-  // In the order of op.h, but that a linear product may stand for up to three weights (q|k|v, gate|up)
+  // In the order of ops.def, but that a linear product may stand for up to three weights (q|k|v, gate|up)
   // whose outputs are neighbouring columns of one y: `weights` are values of parameters (forward, backward
   // input) or of parameters' gradients (backward weight), and the operands leave the weight out. Workspaces
   // are left out too.
@@ -169,8 +169,8 @@ fsdp_node *fsdp_graph_backward_node(fsdp_graph *graph, fsdp_op_kind kind, int mo
 // Adds an operand to a node.
 void fsdp_node_operand_add(fsdp_node *node, int value, fsdp_access access);
 
-// Emits the backward of the whole forward, from each op's rule (models/graph/backward.c). Call once, when the
-// forward is whole.
+// Emits the backward of the whole forward, from each op's rule (models/graph/op_<family>.c). Call once, when
+// the forward is whole.
 void fsdp_graph_backward(fsdp_graph *graph);
 
 // The dotted path of a module ("model.layers.0.self_attn"; "" for the root) into out[FSDP_NAME_BYTES].

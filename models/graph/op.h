@@ -1,82 +1,43 @@
-// The op table: one row an op. What an op reads and writes, which kernel runs it, and how its backward is
-// emitted.
+// The op table: what an op reads and writes, what it costs, which letters its dimensions have.
 //
-// A forward op's row also says how its backward is emitted into a graph (backward.c) and by which op
-// it is recomputed where its first output was kept. Kernels (kernels/kernels.h) receive the operands in the
-// order that stands beside each kind below. An output that is written is overwritten; one that is "updated"
-// is read and written (an accumulation or an in-place op): the access of the operand says which, there is no
-// other flag.
-//
-// Dimensions: B sequences, T tokens each, N = B*T rows, C hidden size, H heads, K key/value heads, D head
-// dimension, Q = (H + 2K)*D columns of the q|k|v buffer, I intermediate size, V vocabulary, P elements of a
-// flat range.
+// ops.def has one row an op; this is what the rows answer. A forward op's row also names the rule that emits
+// its backward into a graph (backward.h) and, in models/graph/op_<family>.c, everything else that is known of
+// it. Kernels (kernels/kernels.h) receive the operands in the row's order.
 #pragma once
 
+#include "runtime/base/access.h"
 #include "runtime/base/dtype.h"
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
-// r: read, w: written, u: updated in place, w/u: either. All matrices row-major.
 typedef enum fsdp_op_kind {
-  // Forward.
-  FSDP_OP_EMBEDDING,   // r tokens (N) i32, r weight (V,C)             -> w h (N,C)
-  FSDP_OP_RMSNORM,     // r h (N,C), r weight (C)                      -> w y (N,C), w rstd (N) fp32
-  FSDP_OP_ADD_RMSNORM, // r x (N,C), r delta (N,C), r weight (C)       -> w h = x + delta (N,C), w y, w rstd
-  FSDP_OP_LINEAR,      // r x (N,in), r weight (out,in)                -> w y columns [offset, offset+out)
-  FSDP_OP_ROPE,        // u qkv (N,Q)
-  FSDP_OP_ATTENTION,   // r qkv (N,Q)                                  -> w o (N,H*D), w lse (B,H,T) fp32
-  FSDP_OP_SWIGLU,      // r gate|up (N,2I)                             -> w s (N,I)
-  FSDP_OP_LINEAR_CROSS_ENTROPY, // r x (N,C), r weight (V,C), r targets (N) i32, r count (1) fp32
-                                //                                -> w/u loss (1) fp32, w workspace
-  // Backward. d_x is the gradient of x.
-  FSDP_OP_EMBEDDING_BACKWARD, // r tokens (N), r d_h (N,C)                  -> w/u d_weight (V,C)
-  FSDP_OP_RMSNORM_BACKWARD,   // r h, r rstd, r weight, r d_y               -> w/u d_h (N,C), w/u d_weight (C)
-  FSDP_OP_LINEAR_BACKWARD_INPUT,  // r d_y columns (N,out), r weight (out,in)   -> w/u d_x (N,in)
-  FSDP_OP_LINEAR_BACKWARD_WEIGHT, // r d_y columns (N,out), r x (N,in)          -> w/u d_weight (out,in)
-  FSDP_OP_ROPE_BACKWARD,          // u d_qkv (N,Q)
-  FSDP_OP_ATTENTION_BACKWARD,     // r qkv, r o, r lse, r d_o (N,H*D)           -> w d_qkv (N,Q), w workspace
-  FSDP_OP_SWIGLU_BACKWARD,        // r gate|up, r d_s (N,I)                     -> w d_gate|up (N,2I)
-  FSDP_OP_LINEAR_CROSS_ENTROPY_BACKWARD, // r x, r weight, r targets, r count   -> w/u loss (1), w d_x (N,C),
-                                         //                                        w/u d_weight (V,C), w
-                                         //                                        workspace
-                                         // (forward and backward at once: the loss's scale is known)
-  // Movement and state, over flat ranges of P elements.
-  FSDP_OP_CAST, // r source (P)                                          -> w destination (P), any two dtypes
-  FSDP_OP_ADD,  // r source (P)                                          -> u destination (P), any two dtypes
-  FSDP_OP_ZERO, // w destination (P), each operand a range
-  FSDP_OP_SUM_SQUARES, // r source (P)                              -> w norm_weight * sum of squares (1) fp32
-  FSDP_OP_SUM,         // r source (P) fp32                                     -> w sum (1) fp32
-  FSDP_OP_CLIP_FACTOR, // r sum of squares (1) fp32                             -> w norm (1), w factor (1)
-                       // fp32
-  FSDP_OP_ADAMW,       // r grad (P), r scalars (FSDP_SCALAR_COUNT) fp32, r factor (1) fp32
-  //                                          -> u master (P), u m (P), u v (P), [w copy (P)]
-  FSDP_OP_CHECKSUM, // r source (P) any dtype                                 -> w digest (2) i32: the range's
-                    // bytes as 64-bit words, each mixed with its index, summed modulo 2^64
-  FSDP_OP_POISON,   // w destination: fills every operand with signalling NaNs (tests only)
+#define FSDP_OP(KIND, name, PHASE, operands, RULES) FSDP_OP_##KIND,
+#include "models/graph/ops.def"
   FSDP_OP_KIND_COUNT
 } fsdp_op_kind;
 
-// What an op must know beside its operands. Fields that an op does not name in its row are zero.
+// What an op must know beside its operands. Fields that an op does not use are zero.
 typedef struct fsdp_op_attrs {
-  int64_t batch, seq;                // B, T; N = batch * seq
-  int64_t channels;                  // C
-  int64_t heads, kv_heads, head_dim; // H, K, D
-  int64_t hidden;                    // I
-  int64_t vocabulary;                // V
-  int64_t in_features, out_features; // of one matrix product
-  int64_t out_stride, out_offset;    // row width of y (or d_y) and this product's first column, in elements
+  int64_t batch, seq;                // b, t; n = batch * seq
+  int64_t channels;                  // c
+  int64_t heads, kv_heads, head_dim; // h, g, d
+  int64_t intermediate;              // f
+  int64_t vocabulary;                // v
+  int64_t in_features, out_features; // i, o: of one gemm
+  int64_t out_stride, out_offset;    // row width of y (or d_y) and this gemm's first column, in elements
   int64_t chunk_rows;                // cross-entropy: rows of x whose logits exist at one time
   // Of an op that works on indices [first_index, first_index + n) of something larger, n from its shapes:
   // where that begins, which may depend on the rank, and the real extent of the whole (0: first_index + n).
-  // What lies at or above `extent` is padding. Embedding: rows of the vocabulary, n = V. RoPE: positions,
-  // n = T; no extent.
+  // What lies at or above `extent` is padding. Embedding: rows of the vocabulary, n = v. RoPE: positions,
+  // n = t; no extent.
   int64_t first_index, extent;
-  const float *inv_freq; // RoPE: D/2 inverse frequencies, owned by the graph
+  const float *inv_freq; // RoPE: d/2 inverse frequencies, owned by the graph
   float eps;             // RMSNorm
   float norm_weight;     // sum of squares: its factor, so that each element counts once whatever its replicas
   float max_norm;        // clip: factor = min(1, max_norm / (norm + 1e-6)), 1 where max_norm is 0
@@ -105,34 +66,145 @@ enum {
 #define FSDP_OP_MAX_OPERANDS 8
 #define FSDP_TARGET_IGNORED  (-100) // a target that the loss does not count
 
+// ---- Letters: the operands of an op as data (op_letters.c)
+
+#define FSDP_OP_MAX_LETTERS 8
+#define FSDP_OP_MAX_DIMS    3
+#define FSDP_OP_MAX_BLOCKS  3
+
+// Part of a dimension: a product of letters ("hd": the first is the slowest) or, without letters, a constant.
+typedef struct fsdp_op_block {
+  char letters[4];
+  int64_t constant; // where there is no letter
+} fsdp_op_block;
+
+// A dimension: its blocks side by side (q|k|v).
+typedef struct fsdp_op_dim {
+  fsdp_op_block blocks[FSDP_OP_MAX_BLOCKS];
+  int block_count;
+  bool is_slice; // columns [out_offset, out_offset + size) of a row of out_stride
+} fsdp_op_dim;
+
+typedef struct fsdp_op_operand {
+  char name[16];
+  fsdp_access access; // READ, WRITE or UPDATE
+  bool may_add;       // WRITE, but UPDATE is allowed too
+  bool optional;
+  bool repeated;  // stands for any number of operands, each with a p of its own
+  bool has_dtype; // else any
+  fsdp_dtype dtype;
+  fsdp_op_dim dims[FSDP_OP_MAX_DIMS];
+  int dim_count;
+} fsdp_op_operand;
+
+typedef struct fsdp_op_letter {
+  char name;
+  bool is_whole; // no mesh axis may shard it
+  char with;     // the letter that it is sharded together with, or 0
+} fsdp_op_letter;
+
+typedef struct fsdp_op_letters {
+  fsdp_op_operand operands[FSDP_OP_MAX_OPERANDS];
+  int operand_count; // workspaces are not among them
+  fsdp_op_letter letters[FSDP_OP_MAX_LETTERS];
+  int letter_count;
+} fsdp_op_letters;
+
+// The row's operands, parsed; valid for ever.
+const fsdp_op_letters *fsdp_op_letters_of(fsdp_op_kind kind);
+
+// NULL: the op has no such letter.
+const fsdp_op_letter *fsdp_op_letter_find(const fsdp_op_letters *op, char letter);
+
+// Whether the operand has the letter in one of its dimensions.
+bool fsdp_op_operand_has(const fsdp_op_operand *operand, char letter);
+
+// Whether the op sums over the letter on its way to output `operand`: if the letter is sharded, that output
+// is a partial sum. False for a letter that is whole, and for inputs.
+bool fsdp_op_contracts(const fsdp_op_letters *op, int operand, char letter);
+
+// Of an op that works on a slice of columns: the operand whose rows these columns come from (the weight of a
+// linear layer, or its gradient). -1: the op has no slice.
+int fsdp_op_slice_weight(const fsdp_op_letters *op);
+
+// Items of a letter; `flat_elems` is p's.
+int64_t fsdp_op_letter_size(const fsdp_op_attrs *attrs, char letter, int64_t flat_elems);
+
+// Elements of a dimension, and of an operand as a kernel receives it: where it is a slice, of the whole rows.
+int64_t fsdp_op_dim_size(const fsdp_op_attrs *attrs, const fsdp_op_dim *dim, int64_t flat_elems);
+int64_t fsdp_op_operand_numel(const fsdp_op_attrs *attrs, const fsdp_op_operand *operand, int64_t flat_elems);
+
+// ---- What the rows say
+
 // "linear", "attention_backward", ...
 const char *fsdp_op_name(fsdp_op_kind kind);
 
-// Multiply-add work of the op's matrix products as 2*m*n*k FLOPs (attention counted causally), for rates and
-// prices.
+// The phase of a step that an op belongs to.
+typedef enum fsdp_op_phase {
+  FSDP_OP_IN_FORWARD,
+  FSDP_OP_IN_BACKWARD,
+  FSDP_OP_IN_UPDATE,
+  FSDP_OP_IN_ANY // moves state
+} fsdp_op_phase;
+fsdp_op_phase fsdp_op_phase_of(fsdp_op_kind kind);
+
+// Whether the op makes gemms through the device's library, and so uses that one's scratch.
+bool fsdp_op_makes_gemms(fsdp_op_kind kind);
+
+// Whether the kernel reports an access for each of n rows: the access trace needs room for them.
+bool fsdp_op_reports_rows(fsdp_op_kind kind);
+
+// Multiply-add work of the op's gemms as 2*m*n*k FLOPs (attention counted causally), for rates and prices.
 double fsdp_op_flops(fsdp_op_kind kind, const fsdp_op_attrs *attrs);
 
-// Whether the op makes matrix products through the device's library, and so uses that one's scratch.
-bool fsdp_op_has_products(fsdp_op_kind kind);
+// What is known of an operand of one launch.
+typedef struct fsdp_op_extent {
+  fsdp_dtype dtype;
+  fsdp_access access;
+  int64_t bytes;
+} fsdp_op_extent;
+
+// What a launch must do at least.
+typedef struct fsdp_op_work {
+  double flops; // of its gemms, attention counted causally
+  double bytes; // operands read once and written once; for the head also each chunk's turn of the weight's
+                // gradient, which is read and written by the gemms themselves
+  double row_bytes; // moved by a kernel that runs between gemms and not under them: the rows of logits
+} fsdp_op_work;
+
+// `operands` in the row's order; a workspace at their end does not count.
+fsdp_op_work fsdp_op_work_of(fsdp_op_kind kind, const fsdp_op_attrs *attrs, const fsdp_op_extent *operands,
+                             int operand_count);
+
+// What tells two launches of one op apart: " 4096 -> 6144", ", added", or nothing. Returns `out`.
+const char *fsdp_op_describe(fsdp_op_kind kind, const fsdp_op_attrs *attrs, const fsdp_op_extent *operands,
+                             int operand_count, char *out, size_t out_bytes);
 
 // Whose kernels run an op: what differs between devices in the list of instructions.
-typedef enum fsdp_op_device { FSDP_OP_CPU, FSDP_OP_CUDA } fsdp_op_device;
+typedef enum fsdp_op_device { FSDP_OP_CPU, FSDP_OP_CUDA, FSDP_OP_DEVICE_COUNT } fsdp_op_device;
+
+// Bytes of the workspace that the device's kernel takes as one more, last operand (written, fp32), a multiple
+// of 4; 0: it takes none. A function of the shape alone; `flat_elems` is p.
+int64_t fsdp_op_workspace_bytes(fsdp_op_device device, fsdp_op_kind kind, const fsdp_op_attrs *attrs,
+                                int64_t flat_elems);
+
+// A lesser op that makes what is still needed of another: its operands are some of that one's.
+typedef struct fsdp_op_remainder {
+  fsdp_op_kind kind;
+  int operands[FSDP_OP_MAX_OPERANDS]; // which of the other op's; a kept one is read
+  int operand_count;
+} fsdp_op_remainder;
+
+// What remains to do of an op that is recomputed. kept[i]: its operand i is an output that was kept. False:
+// all of it.
+bool fsdp_op_remainder_of(fsdp_op_kind kind, const bool *kept, fsdp_op_remainder *remainder);
+
+// Sets the attributes that depend on the dtypes of the op's operands.
+void fsdp_op_complete_attrs(fsdp_op_kind kind, fsdp_op_attrs *attrs, const fsdp_dtype *dtypes);
 
 // Rows whose logits exist at one time (attrs.chunk_rows) where the head's weight gradient is of this dtype;
 // FSDP_F32 where there is none.
 int64_t fsdp_op_chunk_rows(int64_t rows, int64_t vocabulary, fsdp_dtype gradient);
-
-// Bytes of the workspace that the device's kernel takes as one more, last operand (written, fp32), a multiple
-// of 4; 0: it takes none. A function of the shape alone; `flat_elems` is P of ops over flat ranges.
-//
-//                                CPU             CUDA
-//   attention_backward           4*B*H*T         4*B*H*T                 rowsum(d_o * o)
-//   linear_cross_entropy(_b.)    4*chunk*V       4*(chunk*V + N)         logits of a chunk; each row's loss
-//   embedding_backward           0               4*(V + 1 + N)           positions sorted by token
-//   rmsnorm_backward             0               4*C*min(N, 512)         partial sums of d_weight
-//   sum_squares                  0               8*min(1024, P/8192 up)  partial sums, fp64
-int64_t fsdp_op_workspace_bytes(fsdp_op_device device, fsdp_op_kind kind, const fsdp_op_attrs *attrs,
-                                int64_t flat_elems);
 
 #ifdef __cplusplus
 }

@@ -97,10 +97,8 @@ static void count_ranges(const fsdp_program *program, int64_t capacity[FSDP_STRE
     for (int i = section->begin; i < section->end; i++) {
       const fsdp_instr *instr = &program->instrs[i];
       capacity[instr->stream] += EVENTS_PER_INSTR + EVENTS_PER_OPERAND * instr->operand_count;
-      // An embedding reports a range for every token's row.
-      bool by_row = instr->kind == FSDP_INSTR_OP &&
-                    (instr->op == FSDP_OP_EMBEDDING || instr->op == FSDP_OP_EMBEDDING_BACKWARD);
-      if (by_row) capacity[instr->stream] += instr->attrs.batch * instr->attrs.seq;
+      if (instr->kind == FSDP_INSTR_OP && fsdp_op_reports_rows(instr->op))
+        capacity[instr->stream] += instr->attrs.batch * instr->attrs.seq;
     }
   }
   free(order);

@@ -74,7 +74,7 @@ static void run_op(fsdp_executor *self, const fsdp_instr *instr, const fsdp_view
   table->kernels[instr->op](&call);
   // The scratch of a library's products is nobody's operand.
   int workspace = self->config.plan->gemm_workspace;
-  if (recorder && workspace >= 0 && context->native && fsdp_op_has_products(instr->op)) {
+  if (recorder && workspace >= 0 && context->native && fsdp_op_makes_gemms(instr->op)) {
     recorder->range(recorder, fsdp_executor_tensor(self, workspace), self->program->tensors[workspace].bytes,
                     FSDP_UPDATE);
   }

@@ -25,8 +25,7 @@ struct fsdp_profile {
 };
 
 static bool is_backward(const fsdp_instr *instr) {
-  return instr->kind == FSDP_INSTR_OP && instr->op >= FSDP_OP_EMBEDDING_BACKWARD &&
-         instr->op <= FSDP_OP_LINEAR_CROSS_ENTROPY_BACKWARD;
+  return instr->kind == FSDP_INSTR_OP && fsdp_op_phase_of(instr->op) == FSDP_OP_IN_BACKWARD;
 }
 
 // The first and the last compute instruction of each phase.

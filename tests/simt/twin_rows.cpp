@@ -22,7 +22,7 @@ fsdp_op_attrs attrs_of(const row_shape &s) {
   fsdp_op_attrs attrs = {};
   attrs.batch = s.B;
   attrs.seq = s.T;
-  attrs.channels = attrs.hidden = s.C;
+  attrs.channels = attrs.intermediate = s.C;
   attrs.eps = 1e-5f;
   return attrs;
 }

@@ -2,14 +2,12 @@
 // buffer, with no padding between: their outputs are neighbouring columns, so one product serves them all.
 #include "runtime/plan/program/passes.h"
 
-// Which operand of the op is the weight or its gradient; -1: the op has none.
 static int weight_operand(fsdp_op_kind op) {
-  return op == FSDP_OP_LINEAR || op == FSDP_OP_LINEAR_BACKWARD_INPUT ? 1
-         : op == FSDP_OP_LINEAR_BACKWARD_WEIGHT                      ? 2
-                                                                     : -1;
+  return fsdp_op_slice_weight(fsdp_op_letters_of(op));
 }
 
 static bool are_joinable(const fsdp_list_node *a, const fsdp_list_node *b) {
+  if (a->instr.kind != FSDP_INSTR_OP || b->instr.kind != FSDP_INSTR_OP) return false;
   int w = weight_operand(a->instr.op);
   if (w < 0 || a->instr.op != b->instr.op || a->origin != b->origin) return false;
   const fsdp_operand *x = &a->operands[w], *y = &b->operands[w];

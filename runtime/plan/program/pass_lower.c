@@ -90,11 +90,12 @@ static void insert(lowering *l, const fsdp_node *node, const fsdp_op_attrs *attr
   made->is_backward = l->is_backward;
 }
 
-// One product per weight. Operand order: LINEAR x, weight, y; BACKWARD_INPUT d_y, weight, d_x;
-// BACKWARD_WEIGHT d_y, x, d_weight.
+// One gemm per weight, which takes its place among the operands.
 static void lower_linear(lowering *l, const fsdp_node *node) {
   const fsdp_value *values = l->s->graph->values;
-  bool makes_weight = node->kind == FSDP_OP_LINEAR_BACKWARD_WEIGHT;
+  const fsdp_op_letters *op = fsdp_op_letters_of(node->kind);
+  int weight_index = fsdp_op_slice_weight(op), output = op->operand_count - 1;
+  bool makes_weight = weight_index == output;
   fsdp_operand first = operand_of(l, &node->operands[0]), other = operand_of(l, &node->operands[1]);
   fsdp_op_attrs attrs = node->attrs;
   for (int i = 0; i < node->weight_count; i++) attrs.out_stride += values[node->weights[i]].shape[0];
@@ -106,8 +107,9 @@ static void lower_linear(lowering *l, const fsdp_node *node) {
     fsdp_operand operands[3] = {first, makes_weight ? other : weight, makes_weight ? weight : other};
     insert(l, node, &attrs, operands, 3);
     attrs.out_offset += attrs.out_features;
-    if (node->kind == FSDP_OP_LINEAR_BACKWARD_INPUT)
-      other.access = FSDP_UPDATE; // the next product adds to d_x
+    // An output that sums over the slices' columns: the next gemm adds to it.
+    if (fsdp_op_contracts(op, output, op->operands[weight_index].dims[0].blocks[0].letters[0]))
+      other.access = FSDP_UPDATE;
   }
 }
 
@@ -115,8 +117,9 @@ static void lower_plain(lowering *l, const fsdp_node *node) {
   fsdp_operand operands[FSDP_OP_MAX_OPERANDS];
   for (int i = 0; i < node->operand_count; i++) operands[i] = operand_of(l, &node->operands[i]);
   fsdp_op_attrs attrs = node->attrs;
-  if (node->kind == FSDP_OP_LINEAR_CROSS_ENTROPY_BACKWARD)
-    attrs.chunk_rows = fsdp_op_chunk_rows(attrs.batch * attrs.seq, attrs.vocabulary, operands[6].dtype);
+  fsdp_dtype dtypes[FSDP_OP_MAX_OPERANDS] = {0};
+  for (int i = 0; i < node->operand_count; i++) dtypes[i] = operands[i].dtype;
+  fsdp_op_complete_attrs(node->kind, &attrs, dtypes);
   insert(l, node, &attrs, operands, node->operand_count);
 }
 

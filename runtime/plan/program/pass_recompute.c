@@ -28,18 +28,24 @@ static bool is_dropped(const recomputation *r, int tensor, int block) {
   return node != FSDP_NO_NODE && s->nodes.nodes[node].block == block && !s->nodes.nodes[node].is_backward;
 }
 
-// The node that recomputes `node`. Where the sum that it adds and normalises is kept, only the norm is left.
+// The node that recomputes `node`, or what is left of it where it made something that was kept.
 static fsdp_list_node recomputing(const recomputation *r, const fsdp_list_node *node) {
-  const step_builder *s = r->s;
   fsdp_list_node again = *node;
   again.is_backward = true;
   again.origin += r->origin_count;
-  if (node->instr.op != FSDP_OP_ADD_RMSNORM || !s->kept[node->operands[3].tensor]) return again;
-  again.instr.op = FSDP_OP_RMSNORM;
-  again.operands[0] = node->operands[3];
-  again.operands[0].access = FSDP_READ;
-  for (int o = 1; o < 4; o++) again.operands[o] = node->operands[o == 1 ? 2 : o + 2];
-  again.operand_count = 4;
+  bool kept[FSDP_OP_MAX_OPERANDS] = {false};
+  for (int o = 0; o < node->operand_count; o++) {
+    const fsdp_operand *operand = &node->operands[o];
+    kept[o] = operand->access == FSDP_WRITE && operand->tensor >= 0 && r->s->kept[operand->tensor];
+  }
+  fsdp_op_remainder left;
+  if (!fsdp_op_remainder_of(node->instr.op, kept, &left)) return again;
+  again.instr.op = left.kind;
+  again.operand_count = left.operand_count;
+  for (int o = 0; o < left.operand_count; o++) {
+    again.operands[o] = node->operands[left.operands[o]];
+    if (kept[left.operands[o]]) again.operands[o].access = FSDP_READ;
+  }
   return again;
 }
 

@@ -223,9 +223,9 @@ static void hash_text(hasher *h, const char *text) {
 }
 
 static void hash_attrs(hasher *h, const fsdp_op_attrs *attrs) {
-  const int64_t sizes[] = {attrs->batch,       attrs->seq,          attrs->channels,   attrs->heads,
-                           attrs->kv_heads,    attrs->head_dim,     attrs->hidden,     attrs->vocabulary,
-                           attrs->in_features, attrs->out_features, attrs->out_stride, attrs->out_offset,
+  const int64_t sizes[] = {attrs->batch,       attrs->seq,          attrs->channels,     attrs->heads,
+                           attrs->kv_heads,    attrs->head_dim,     attrs->intermediate, attrs->vocabulary,
+                           attrs->in_features, attrs->out_features, attrs->out_stride,   attrs->out_offset,
                            attrs->chunk_rows,  attrs->extent};
   const float factors[] = {attrs->eps,        attrs->max_norm, attrs->norm_weight,
                            attrs->norm_limit, attrs->adam_eps, attrs->weight_decay};

@@ -249,7 +249,7 @@ static void test_swiglu(void **state) {
   for (int d = 0; d < 2; d++)
     for (int w = 0; w < 4; w++) {
       int64_t N = 5, I = widths[w];
-      fsdp_op_attrs attrs = {.batch = 1, .seq = N, .hidden = I};
+      fsdp_op_attrs attrs = {.batch = 1, .seq = N, .intermediate = I};
       kernel_case c = kernel_case_of(FSDP_OP_SWIGLU, attrs, tolerance(dtypes[d]));
       double *wide = kernel_normal(3, N * 2 * I, 10); // reaches where silu saturates
       double *gate_up = kernel_case_input(&c, dtypes[d], N * 2 * I, FSDP_READ, wide);
@@ -267,7 +267,7 @@ static void test_swiglu_backward(void **state) {
   for (int d = 0; d < 2; d++)
     for (int w = 0; w < 4; w++) {
       int64_t N = 5, I = widths[w];
-      fsdp_op_attrs attrs = {.batch = 1, .seq = N, .hidden = I};
+      fsdp_op_attrs attrs = {.batch = 1, .seq = N, .intermediate = I};
       kernel_case c = kernel_case_of(FSDP_OP_SWIGLU_BACKWARD, attrs, tolerance(dtypes[d]));
       double *gate_up = kernel_case_input(&c, dtypes[d], N * 2 * I, FSDP_READ, NULL);
       double *d_s = kernel_case_input(&c, dtypes[d], N * I, FSDP_READ, NULL);

@@ -1,0 +1,49 @@
+// Causal attention over rows of q|k|v, and the rotation of q and k before it.
+#include "models/graph/backward.h"
+#include "models/graph/op_row.h"
+
+#include <stdio.h>
+
+void fsdp_op_rope_emit(fsdp_graph *graph, const fsdp_node *f) {
+  int d_qkv = fsdp_backward_gradient(graph, f->operands[0].value);
+  fsdp_node_operand_add(fsdp_backward_node(graph, FSDP_OP_ROPE_BACKWARD, f), d_qkv, FSDP_UPDATE);
+}
+
+// One of attention's gemms over the T (T + 1) / 2 pairs that the causal mask leaves.
+static double gemm_flops(const fsdp_op_attrs *attrs) {
+  double T = (double)attrs->seq, N = (double)attrs->batch * T;
+  return N * (T + 1.0) * (double)(attrs->heads * attrs->head_dim);
+}
+
+// q k^T and p v
+double fsdp_op_attention_flops(const fsdp_op_attrs *attrs) {
+  return 2.0 * gemm_flops(attrs);
+}
+
+// The scores again, d_p, d_q, d_k and d_v
+double fsdp_op_attention_backward_flops(const fsdp_op_attrs *attrs) {
+  return 5.0 * gemm_flops(attrs);
+}
+
+void fsdp_op_attention_emit(fsdp_graph *graph, const fsdp_node *f) {
+  int qkv = f->operands[0].value, o = f->operands[1].value, lse = f->operands[2].value;
+  fsdp_node *n = fsdp_backward_node(graph, FSDP_OP_ATTENTION_BACKWARD, f);
+  fsdp_node_operand_add(n, qkv, FSDP_READ);
+  fsdp_node_operand_add(n, o, FSDP_READ);
+  fsdp_node_operand_add(n, lse, FSDP_READ);
+  fsdp_node_operand_add(n, fsdp_backward_gradient(graph, o), FSDP_READ);
+  fsdp_backward_output(graph, n, qkv);
+}
+
+// rowsum(d_o * o)
+int64_t fsdp_op_attention_backward_bytes(const fsdp_op_attrs *attrs, int64_t flat_elems) {
+  (void)flat_elems;
+  return 4 * attrs->batch * attrs->heads * attrs->seq;
+}
+
+void fsdp_op_attention_describe(const fsdp_op_attrs *attrs, const fsdp_op_extent *operands, int operand_count,
+                                char *out, size_t out_bytes) {
+  (void)operands, (void)operand_count;
+  snprintf(out, out_bytes, " %lld/%lld heads of %lld", (long long)attrs->heads, (long long)attrs->kv_heads,
+           (long long)attrs->head_dim);
+}

@@ -1,0 +1,84 @@
+// The linear head with cross-entropy, over chunks of rows whose logits exist at one time.
+#include "models/graph/backward.h"
+#include "models/graph/op_row.h"
+#include "runtime/base/size.h"
+
+#include <stdio.h>
+
+// About 64 MiB of fp32 logits, at least 64 rows, and at least a sixteenth of all (every chunk reads and
+// writes the head's whole weight gradient: 126 of them would take 8% of an 8B model's step from a GPU's
+// memory), 1024 at most.
+//
+// A bf16 gradient is rounded after every chunk, so there a quarter of all rows, in whole tiles of a gemm,
+// within 2 GiB of logits: as many bytes as an fp32 copy of an 8B model's gradient would take, with a fourth
+// of its traffic. Four roundings are 1.6 times as far off as one, sixteen 2.9 times.
+int64_t fsdp_op_chunk_rows(int64_t rows, int64_t vocabulary, fsdp_dtype gradient) {
+  const int64_t tile = 128, logits_max = ((int64_t)2 << 30) / 4;
+  int64_t chunk = fsdp_max_i64(64, ((int64_t)16 << 20) / vocabulary);
+  chunk = fsdp_min_i64(fsdp_max_i64(chunk, rows / 16), 1024);
+  if (gradient != FSDP_F32) {
+    int64_t quarter = fsdp_round_up((rows + 3) / 4, tile);
+    chunk = fsdp_max_i64(chunk, fsdp_min_i64(quarter, logits_max / vocabulary / tile * tile));
+  }
+  return fsdp_min_i64(rows, chunk);
+}
+
+void fsdp_op_cross_entropy_backward_attrs(fsdp_op_attrs *attrs, const fsdp_dtype *dtypes) {
+  attrs->chunk_rows = fsdp_op_chunk_rows(attrs->batch * attrs->seq, attrs->vocabulary, dtypes[6]);
+}
+
+void fsdp_op_cross_entropy_emit(fsdp_graph *graph, const fsdp_node *f) {
+  fsdp_node *n = fsdp_backward_node(graph, FSDP_OP_LINEAR_CROSS_ENTROPY_BACKWARD, f);
+  for (int i = 0; i < 4; i++) fsdp_node_operand_add(n, f->operands[i].value, FSDP_READ);
+  fsdp_node_operand_add(n, f->operands[4].value, FSDP_WRITE);
+  fsdp_backward_output(graph, n, f->operands[0].value);
+  fsdp_backward_output(graph, n, f->operands[1].value);
+}
+
+double fsdp_op_cross_entropy_flops(const fsdp_op_attrs *attrs) {
+  double N = (double)attrs->batch * (double)attrs->seq;
+  return 2.0 * N * (double)attrs->channels * (double)attrs->vocabulary;
+}
+
+// The logits, d_x and d_weight.
+double fsdp_op_cross_entropy_backward_flops(const fsdp_op_attrs *attrs) {
+  return 3.0 * fsdp_op_cross_entropy_flops(attrs);
+}
+
+static double logits_numel(const fsdp_op_attrs *attrs) {
+  return (double)(attrs->batch * attrs->seq) * (double)attrs->vocabulary;
+}
+
+// The row's maximum and sum.
+void fsdp_op_cross_entropy_work(const fsdp_op_attrs *attrs, const fsdp_op_extent *operands,
+                                fsdp_op_work *work) {
+  (void)operands;
+  work->row_bytes = 4 * logits_numel(attrs);
+}
+
+// Also the row's gradients in place of the logits. Every chunk but the first adds to the weight's gradient,
+// which is read and written once more for each.
+void fsdp_op_cross_entropy_backward_work(const fsdp_op_attrs *attrs, const fsdp_op_extent *operands,
+                                         fsdp_op_work *work) {
+  const int64_t chunks = (attrs->batch * attrs->seq + attrs->chunk_rows - 1) / attrs->chunk_rows;
+  work->row_bytes = (8 + (double)fsdp_dtype_bytes(operands[0].dtype)) * logits_numel(attrs);
+  work->bytes += 2 * (double)(chunks - 1) * (double)operands[6].bytes;
+}
+
+// The logits of a chunk.
+int64_t fsdp_op_cross_entropy_cpu_bytes(const fsdp_op_attrs *attrs, int64_t flat_elems) {
+  (void)flat_elems;
+  return 4 * attrs->chunk_rows * attrs->vocabulary;
+}
+
+// And the loss of each row.
+int64_t fsdp_op_cross_entropy_cuda_bytes(const fsdp_op_attrs *attrs, int64_t flat_elems) {
+  return fsdp_op_cross_entropy_cpu_bytes(attrs, flat_elems) + 4 * attrs->batch * attrs->seq;
+}
+
+void fsdp_op_cross_entropy_describe(const fsdp_op_attrs *attrs, const fsdp_op_extent *operands,
+                                    int operand_count, char *out, size_t out_bytes) {
+  (void)operands, (void)operand_count;
+  snprintf(out, out_bytes, " %lld -> %lld, chunks of %lld", (long long)attrs->channels,
+           (long long)attrs->vocabulary, (long long)attrs->chunk_rows);
+}

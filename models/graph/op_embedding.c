@@ -1,0 +1,22 @@
+// Token embedding: rows of the weight by token.
+#include "models/graph/backward.h"
+#include "models/graph/op_row.h"
+
+// It reads one row of its table for each token, not the table.
+void fsdp_op_embedding_work(const fsdp_op_attrs *attrs, const fsdp_op_extent *operands, fsdp_op_work *work) {
+  (void)attrs;
+  work->bytes += (double)operands[2].bytes - (double)operands[1].bytes;
+}
+
+void fsdp_op_embedding_emit(fsdp_graph *graph, const fsdp_node *f) {
+  fsdp_node *n = fsdp_backward_node(graph, FSDP_OP_EMBEDDING_BACKWARD, f);
+  fsdp_node_operand_add(n, f->operands[0].value, FSDP_READ);
+  fsdp_node_operand_add(n, fsdp_backward_gradient(graph, f->operands[2].value), FSDP_READ);
+  fsdp_backward_output(graph, n, f->operands[1].value);
+}
+
+// Positions sorted by token.
+int64_t fsdp_op_embedding_backward_cuda_bytes(const fsdp_op_attrs *attrs, int64_t flat_elems) {
+  (void)flat_elems;
+  return 4 * (attrs->vocabulary + 1 + attrs->batch * attrs->seq);
+}

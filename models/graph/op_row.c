@@ -1,0 +1,90 @@
+#include "models/graph/op.h"
+
+#include "models/graph/op_row.h"
+#include "runtime/base/check.h"
+
+#include <stdio.h>
+
+#define FLOPS(f)             .flops = (f),
+#define WORK(f)              .work = (f),
+#define WORKSPACE(DEVICE, f) .workspace[FSDP_OP_##DEVICE] = (f),
+#define BACKWARD(f)          .backward = (f),
+#define RECOMPUTE(f)         .recompute = (f),
+#define ATTRS(f)             .attrs = (f),
+#define DESCRIBE(f)          .describe = (f),
+#define GEMMS                .makes_gemms = true,
+#define BY_ROW               .reports_rows = true,
+#define FSDP_OP(KIND, op_name, PHASE, op_operands, RULES)                                                    \
+  [FSDP_OP_##KIND] = {.name = #op_name, .operands = (op_operands), .phase = FSDP_OP_IN_##PHASE, RULES},
+
+static const fsdp_op_row rows[FSDP_OP_KIND_COUNT] = {
+#include "models/graph/ops.def"
+};
+
+const fsdp_op_row *fsdp_op_row_of(fsdp_op_kind kind) {
+  FSDP_CHECK((unsigned)kind < FSDP_OP_KIND_COUNT, "op kind %d has no row", (int)kind);
+  return &rows[kind];
+}
+
+const char *fsdp_op_name(fsdp_op_kind kind) {
+  return fsdp_op_row_of(kind)->name;
+}
+
+fsdp_op_phase fsdp_op_phase_of(fsdp_op_kind kind) {
+  return fsdp_op_row_of(kind)->phase;
+}
+
+bool fsdp_op_makes_gemms(fsdp_op_kind kind) {
+  return fsdp_op_row_of(kind)->makes_gemms;
+}
+
+bool fsdp_op_reports_rows(fsdp_op_kind kind) {
+  return fsdp_op_row_of(kind)->reports_rows;
+}
+
+double fsdp_op_flops(fsdp_op_kind kind, const fsdp_op_attrs *attrs) {
+  const fsdp_op_row *row = fsdp_op_row_of(kind);
+  return row->flops ? row->flops(attrs) : 0;
+}
+
+fsdp_op_work fsdp_op_work_of(fsdp_op_kind kind, const fsdp_op_attrs *attrs, const fsdp_op_extent *operands,
+                             int operand_count) {
+  const fsdp_op_row *row = fsdp_op_row_of(kind);
+  const fsdp_op_letters *op = fsdp_op_letters_of(kind);
+  bool repeated = op->operands[op->operand_count - 1].repeated;
+  fsdp_op_work work = {.flops = fsdp_op_flops(kind, attrs)};
+  for (int i = 0; i < operand_count && (repeated || i < op->operand_count); i++)
+    work.bytes += (operands[i].access == FSDP_UPDATE ? 2.0 : 1.0) * (double)operands[i].bytes;
+  if (row->work) row->work(attrs, operands, &work);
+  return work;
+}
+
+const char *fsdp_op_describe(fsdp_op_kind kind, const fsdp_op_attrs *attrs, const fsdp_op_extent *operands,
+                             int operand_count, char *out, size_t out_bytes) {
+  const fsdp_op_row *row = fsdp_op_row_of(kind);
+  snprintf(out, out_bytes, "%s", "");
+  if (row->describe) {
+    row->describe(attrs, operands, operand_count, out, out_bytes);
+    return out;
+  }
+  for (int i = 0; operand_count > 1 && i < operand_count; i++)
+    if (operands[i].access == FSDP_UPDATE) snprintf(out, out_bytes, ", added");
+  return out;
+}
+
+int64_t fsdp_op_workspace_bytes(fsdp_op_device device, fsdp_op_kind kind, const fsdp_op_attrs *attrs,
+                                int64_t flat_elems) {
+  FSDP_CHECK((unsigned)device < FSDP_OP_DEVICE_COUNT, "op device %d", (int)device);
+  fsdp_op_workspace_rule *rule = fsdp_op_row_of(kind)->workspace[device];
+  return rule ? rule(attrs, flat_elems) : 0;
+}
+
+bool fsdp_op_remainder_of(fsdp_op_kind kind, const bool *kept, fsdp_op_remainder *remainder) {
+  const fsdp_op_row *row = fsdp_op_row_of(kind);
+  return row->recompute && row->recompute(kept, remainder);
+}
+
+void fsdp_op_complete_attrs(fsdp_op_kind kind, fsdp_op_attrs *attrs, const fsdp_dtype *dtypes) {
+  const fsdp_op_row *row = fsdp_op_row_of(kind);
+  if (row->attrs) row->attrs(attrs, dtypes);
+}

@@ -1,0 +1,68 @@
+// A row of ops.def as C sees it: the functions that it names, declared here so that an op's file
+// (op_<family>.c) is held to their types, and the table of rows.
+#pragma once
+
+#include "models/graph/op.h"
+
+// models/graph/graph.h
+typedef struct fsdp_graph fsdp_graph;
+typedef struct fsdp_node fsdp_node;
+
+typedef double fsdp_op_flops_rule(const fsdp_op_attrs *attrs);
+
+// Corrects `work`, which counts every operand once, and twice where it is updated.
+typedef void fsdp_op_work_rule(const fsdp_op_attrs *attrs, const fsdp_op_extent *operands,
+                               fsdp_op_work *work);
+
+// Bytes; `flat_elems` is p.
+typedef int64_t fsdp_op_workspace_rule(const fsdp_op_attrs *attrs, int64_t flat_elems);
+
+// Appends the backward of `forward` to the graph, by the functions of backward.h.
+typedef void fsdp_op_backward_rule(fsdp_graph *graph, const fsdp_node *forward);
+
+// What remains of it where `kept` says which of its operands are outputs that were kept; false: all of it.
+typedef bool fsdp_op_recompute_rule(const bool *kept, fsdp_op_remainder *remainder);
+
+// Sets the attributes that depend on the operands' dtypes, in the row's order.
+typedef void fsdp_op_attrs_rule(fsdp_op_attrs *attrs, const fsdp_dtype *dtypes);
+
+// Writes what tells two launches apart; `out` holds an empty string.
+typedef void fsdp_op_describe_rule(const fsdp_op_attrs *attrs, const fsdp_op_extent *operands,
+                                   int operand_count, char *out, size_t out_bytes);
+
+typedef struct fsdp_op_row {
+  const char *name, *operands;
+  fsdp_op_phase phase;
+  bool makes_gemms, reports_rows;
+  fsdp_op_flops_rule *flops;
+  fsdp_op_work_rule *work;
+  fsdp_op_workspace_rule *workspace[FSDP_OP_DEVICE_COUNT];
+  fsdp_op_backward_rule *backward;
+  fsdp_op_recompute_rule *recompute;
+  fsdp_op_attrs_rule *attrs;
+  fsdp_op_describe_rule *describe;
+} fsdp_op_row;
+
+// The row of an op; aborts on what is no op.
+const fsdp_op_row *fsdp_op_row_of(fsdp_op_kind kind);
+
+#define FLOPS(f)             fsdp_op_flops_rule f;
+#define WORK(f)              fsdp_op_work_rule f;
+#define WORKSPACE(DEVICE, f) fsdp_op_workspace_rule f;
+#define BACKWARD(f)          fsdp_op_backward_rule f;
+#define RECOMPUTE(f)         fsdp_op_recompute_rule f;
+#define ATTRS(f)             fsdp_op_attrs_rule f;
+#define DESCRIBE(f)          fsdp_op_describe_rule f;
+#define GEMMS
+#define BY_ROW
+#define FSDP_OP(KIND, name, PHASE, operands, RULES) RULES
+#include "models/graph/ops.def"
+#undef FLOPS
+#undef WORK
+#undef WORKSPACE
+#undef BACKWARD
+#undef RECOMPUTE
+#undef ATTRS
+#undef DESCRIBE
+#undef GEMMS
+#undef BY_ROW

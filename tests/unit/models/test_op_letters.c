@@ -1,0 +1,215 @@
+// The operands of the op table as data, against what was written down by hand and against a model's graph.
+#include "models/model.h"
+#include "tests/support/models.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+// ---- The rows, written out again as the parsed form has them
+
+static const fsdp_op_operand *named(fsdp_op_kind kind, const char *name) {
+  const fsdp_op_letters *op = fsdp_op_letters_of(kind);
+  for (int i = 0; i < op->operand_count; i++)
+    if (strcmp(op->operands[i].name, name) == 0) return &op->operands[i];
+  fail_msg("%s has no operand %s", fsdp_op_name(kind), name);
+  return NULL;
+}
+
+static void expect_whole(fsdp_op_kind kind, const char *letters, const char *whole) {
+  const fsdp_op_letters *op = fsdp_op_letters_of(kind);
+  assert_int_equal(op->letter_count, strlen(letters));
+  for (int i = 0; i < op->letter_count; i++) {
+    assert_non_null(strchr(letters, op->letters[i].name));
+    assert_int_equal(op->letters[i].is_whole, strchr(whole, op->letters[i].name) != NULL);
+  }
+}
+
+static void test_attention(void **state) {
+  (void)state;
+  const fsdp_op_letters *op = fsdp_op_letters_of(FSDP_OP_ATTENTION);
+  assert_int_equal(op->operand_count, 3);
+  expect_whole(FSDP_OP_ATTENTION, "bthgd", "td");
+  expect_whole(FSDP_OP_ROPE, "bthgd", "d");
+  expect_whole(FSDP_OP_EMBEDDING, "nvc", "");
+  expect_whole(FSDP_OP_LINEAR_CROSS_ENTROPY, "ncv", "cv");
+  assert_int_equal(fsdp_op_letter_find(op, 'h')->with, 'g');
+  assert_int_equal(fsdp_op_letter_find(op, 'g')->with, 0);
+  assert_null(fsdp_op_letter_find(op, 'c'));
+  const fsdp_op_operand *qkv = named(FSDP_OP_ATTENTION, "qkv"), *lse = named(FSDP_OP_ATTENTION, "lse");
+  assert_int_equal(qkv->access, FSDP_READ);
+  assert_int_equal(qkv->dim_count, 2);
+  assert_string_equal(qkv->dims[0].blocks[0].letters, "bt");
+  assert_int_equal(qkv->dims[1].block_count, 3);
+  const char *const blocks[3] = {"hd", "gd", "gd"};
+  for (int b = 0; b < 3; b++) assert_string_equal(qkv->dims[1].blocks[b].letters, blocks[b]);
+  assert_false(qkv->has_dtype);
+  assert_int_equal(lse->access, FSDP_WRITE);
+  assert_int_equal(lse->dim_count, 3);
+  assert_true(lse->has_dtype && lse->dtype == FSDP_F32);
+  fsdp_op_attrs attrs = {.batch = 2, .seq = 3, .heads = 4, .kv_heads = 2, .head_dim = 5};
+  assert_int_equal(fsdp_op_operand_numel(&attrs, qkv, 0), 2 * 3 * (4 * 5 + 2 * 5 + 2 * 5));
+  assert_int_equal(fsdp_op_operand_numel(&attrs, lse, 0), 2 * 4 * 3);
+}
+
+static void test_linear(void **state) {
+  (void)state;
+  expect_whole(FSDP_OP_LINEAR, "nio", "");
+  const fsdp_op_operand *y = named(FSDP_OP_LINEAR, "y"), *x = named(FSDP_OP_LINEAR, "x");
+  assert_true(y->may_add && y->dims[1].is_slice && !y->dims[0].is_slice && !x->dims[1].is_slice);
+  fsdp_op_attrs attrs = {.batch = 2, .seq = 3, .in_features = 5, .out_features = 7, .out_stride = 11};
+  assert_int_equal(fsdp_op_operand_numel(&attrs, x, 0), 6 * 5);
+  assert_int_equal(fsdp_op_operand_numel(&attrs, y, 0), 6 * 11);
+  assert_int_equal(fsdp_op_dim_size(&attrs, &y->dims[1], 0), 7);
+  assert_int_equal(fsdp_op_slice_weight(fsdp_op_letters_of(FSDP_OP_LINEAR)), 1);
+  assert_int_equal(fsdp_op_slice_weight(fsdp_op_letters_of(FSDP_OP_LINEAR_BACKWARD_INPUT)), 1);
+  assert_int_equal(fsdp_op_slice_weight(fsdp_op_letters_of(FSDP_OP_LINEAR_BACKWARD_WEIGHT)), 2);
+  assert_int_equal(fsdp_op_slice_weight(fsdp_op_letters_of(FSDP_OP_SWIGLU)), -1);
+}
+
+static void test_flat_ops(void **state) {
+  (void)state;
+  const fsdp_op_letters *adamw = fsdp_op_letters_of(FSDP_OP_ADAMW);
+  assert_int_equal(adamw->operand_count, 7);
+  for (int i = 0; i < 7; i++) {
+    assert_int_equal(adamw->operands[i].access, i < 3 ? FSDP_READ : i < 6 ? FSDP_UPDATE : FSDP_WRITE);
+    assert_int_equal(adamw->operands[i].optional, i == 6);
+  }
+  fsdp_op_attrs none = {0};
+  assert_int_equal(fsdp_op_operand_numel(&none, &adamw->operands[1], 100), FSDP_SCALAR_COUNT);
+  assert_int_equal(fsdp_op_operand_numel(&none, &adamw->operands[2], 100), 1);
+  assert_int_equal(fsdp_op_operand_numel(&none, &adamw->operands[3], 100), 100);
+  assert_true(named(FSDP_OP_ZERO, "destination")->repeated);
+  assert_int_equal(fsdp_op_operand_numel(&none, named(FSDP_OP_CHECKSUM, "digest"), 100), 2);
+}
+
+// Which letters each output sums over; no other letter of the op is contracted for that output.
+static void test_contractions(void **state) {
+  (void)state;
+  static const struct {
+    fsdp_op_kind kind;
+    const char *output, *letters;
+  } rows[] = {
+      {FSDP_OP_EMBEDDING, "h", "v"},
+      {FSDP_OP_RMSNORM, "y", ""},
+      {FSDP_OP_RMSNORM, "rstd", ""},
+      {FSDP_OP_LINEAR, "y", "i"},
+      {FSDP_OP_LINEAR_BACKWARD_INPUT, "d_x", "o"},
+      {FSDP_OP_LINEAR_BACKWARD_WEIGHT, "d_weight", "n"},
+      {FSDP_OP_ROPE, "qkv", ""},
+      {FSDP_OP_ATTENTION, "o", ""},
+      {FSDP_OP_ATTENTION, "lse", ""},
+      {FSDP_OP_ATTENTION_BACKWARD, "d_qkv", ""},
+      {FSDP_OP_SWIGLU, "s", ""},
+      {FSDP_OP_EMBEDDING_BACKWARD, "d_weight", "n"},
+      {FSDP_OP_RMSNORM_BACKWARD, "d_h", ""},
+      {FSDP_OP_RMSNORM_BACKWARD, "d_weight", "n"},
+      {FSDP_OP_LINEAR_CROSS_ENTROPY, "loss", "n"},
+      {FSDP_OP_LINEAR_CROSS_ENTROPY_BACKWARD, "loss", "n"},
+      {FSDP_OP_LINEAR_CROSS_ENTROPY_BACKWARD, "d_x", ""},
+      {FSDP_OP_LINEAR_CROSS_ENTROPY_BACKWARD, "d_weight", "n"},
+      {FSDP_OP_SUM_SQUARES, "sum", "p"},
+      {FSDP_OP_ADAMW, "master", ""},
+      {FSDP_OP_CHECKSUM, "digest", ""},
+  };
+  for (size_t r = 0; r < sizeof rows / sizeof rows[0]; r++) {
+    const fsdp_op_letters *op = fsdp_op_letters_of(rows[r].kind);
+    int output = (int)(named(rows[r].kind, rows[r].output) - op->operands);
+    for (int i = 0; i < op->letter_count; i++) {
+      char letter = op->letters[i].name;
+      bool contracted = strchr(rows[r].letters, letter) != NULL;
+      if (fsdp_op_contracts(op, output, letter) != contracted)
+        fail_msg("%s: %s and letter %c", fsdp_op_name(rows[r].kind), rows[r].output, letter);
+    }
+  }
+  assert_false(fsdp_op_contracts(fsdp_op_letters_of(FSDP_OP_LINEAR), 0, 'o')); // of an input
+}
+
+// ---- The rows and a graph
+
+static void check_value(const fsdp_graph *g, const fsdp_node *node, const fsdp_op_attrs *attrs, int row,
+                        int value) {
+  const fsdp_op_operand *operand = &fsdp_op_letters_of(node->kind)->operands[row];
+  const fsdp_value *v = &g->values[value];
+  if (v->dims != operand->dim_count)
+    fail_msg("%s: %s has %d dimensions, not %d", fsdp_op_name(node->kind), operand->name, v->dims,
+             operand->dim_count);
+  for (int d = 0; d < v->dims; d++) {
+    int64_t size =
+        operand->dims[d].is_slice ? attrs->out_stride : fsdp_op_dim_size(attrs, &operand->dims[d], 0);
+    if (v->shape[d] != size)
+      fail_msg("%s: dimension %d of %s is %lld, not %lld", fsdp_op_name(node->kind), d, operand->name,
+               (long long)v->shape[d], (long long)size);
+  }
+  if (operand->has_dtype)
+    assert_int_equal(v->dtype, operand->dtype == FSDP_I32 ? FSDP_VALUE_I32 : FSDP_VALUE_F32);
+}
+
+static void check_access(const fsdp_node *node, int row, fsdp_access access) {
+  const fsdp_op_operand *operand = &fsdp_op_letters_of(node->kind)->operands[row];
+  if (access != operand->access && !(operand->may_add && access == FSDP_UPDATE))
+    fail_msg("%s: %s is accessed as %d", fsdp_op_name(node->kind), operand->name, (int)access);
+}
+
+// A node's operands leave the weight out where it has a list of weights; they are columns of y side by side.
+static void check_node(const fsdp_graph *g, const fsdp_node *node, bool seen[FSDP_OP_KIND_COUNT]) {
+  fsdp_op_attrs attrs = node->attrs;
+  int weight_row = fsdp_op_slice_weight(fsdp_op_letters_of(node->kind));
+  for (int i = 0; i < node->weight_count; i++) attrs.out_stride += g->values[node->weights[i]].shape[0];
+  for (int i = 0; i < node->weight_count; i++) {
+    attrs.out_features = g->values[node->weights[i]].shape[0];
+    attrs.in_features = g->values[node->weights[i]].shape[1];
+    check_value(g, node, &attrs, weight_row, node->weights[i]);
+  }
+  for (int i = 0; i < node->operand_count; i++) {
+    int row = node->weight_count && i >= weight_row ? i + 1 : i;
+    check_value(g, node, &attrs, row, node->operands[i].value);
+    check_access(node, row, node->operands[i].access);
+  }
+  int rows = fsdp_op_letters_of(node->kind)->operand_count;
+  assert_int_equal(node->operand_count + (node->weight_count > 0), rows);
+  seen[node->kind] = true;
+}
+
+// A graph of every family, no two of whose dimensions agree.
+static void test_letters_fit_graphs(void **state) {
+  (void)state;
+  bool seen[FSDP_OP_KIND_COUNT] = {false};
+  const fsdp_family *last = NULL;
+  for (int i = 0; fsdp_model_preset_name(i); i++) {
+    const fsdp_family *family = family_of_preset(fsdp_model_preset_name(i));
+    if (family == last) continue;
+    last = family;
+    const fsdp_model_config config = {.family = family,
+                                      .vocab_size = 257,
+                                      .hidden_size = 96,
+                                      .intermediate_size = 250,
+                                      .num_layers = 2,
+                                      .num_heads = 6,
+                                      .num_kv_heads = 2,
+                                      .head_dim = 10,
+                                      .max_position_embeddings = 64,
+                                      .norm_eps = 1e-5,
+                                      .rope_theta = 10000,
+                                      .initializer_range = 0.02};
+    fsdp_graph *g = fsdp_model_graph(&config, 3, 5);
+    for (int n = 0; n < g->forward_count; n++) check_node(g, &g->forward[n], seen);
+    for (int n = 0; n < g->backward_count; n++) check_node(g, &g->backward[n], seen);
+    fsdp_graph_destroy(g);
+  }
+  assert_true(seen[FSDP_OP_EMBEDDING] && seen[FSDP_OP_ATTENTION] && seen[FSDP_OP_LINEAR_BACKWARD_WEIGHT] &&
+              seen[FSDP_OP_LINEAR_CROSS_ENTROPY_BACKWARD]);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_attention),          cmocka_unit_test(test_linear),
+      cmocka_unit_test(test_flat_ops),           cmocka_unit_test(test_contractions),
+      cmocka_unit_test(test_letters_fit_graphs),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
