@@ -71,6 +71,9 @@ typedef struct fsdp_device_table {
   void (*synchronize)(fsdp_device *device, fsdp_stream stream, uint64_t ticket);
   // Copies in the stream's order, between any two places in the arenas.
   void (*copy)(const fsdp_stream_context *context, void *destination, const void *source, int64_t bytes);
+  // Calls `function` when what is before it in the stream's order is complete, maybe on a thread of the
+  // driver's: it returns soon and does not call the device.
+  void (*notify)(const fsdp_stream_context *context, void (*function)(void *), void *argument);
   // Where the device enqueues: marks a time in the stream's order under the number `slot`, in place of what
   // it marked before; the milliseconds between two marks that are over.
   void (*stamp)(fsdp_device *device, const fsdp_stream_context *context, int slot);

@@ -46,6 +46,11 @@ static void cpu_copy(const fsdp_stream_context *context, void *destination, cons
   memcpy(destination, source, (size_t)bytes);
 }
 
+static void cpu_notify(const fsdp_stream_context *context, void (*function)(void *), void *argument) {
+  (void)context;
+  function(argument);
+}
+
 static void cpu_read(fsdp_device *device, void *destination, const void *source, int64_t bytes) {
   (void)device;
   memcpy(destination, source, (size_t)bytes);
@@ -137,6 +142,7 @@ const fsdp_device_table *fsdp_device_cpu(void) {
       .wait = cpu_wait,
       .synchronize = cpu_synchronize,
       .copy = cpu_copy,
+      .notify = cpu_notify,
       .read = cpu_read,
       .write = cpu_write,
       .clear = cpu_clear,

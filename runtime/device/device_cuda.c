@@ -136,6 +136,13 @@ static void cuda_copy(const fsdp_stream_context *context, void *destination, con
       cudaMemcpyAsync(destination, source, (size_t)bytes, cudaMemcpyDefault, (cudaStream_t)context->native));
 }
 
+static void cuda_notify(const fsdp_stream_context *context, void (*function)(void *), void *argument) {
+  if (context->native)
+    CALL_CUDA(cudaLaunchHostFunc((cudaStream_t)context->native, function, argument));
+  else
+    function(argument);
+}
+
 static void cuda_stamp(fsdp_device *device, const fsdp_stream_context *context, int slot) {
   cuda_device *self = (cuda_device *)device;
   if (slot >= self->stamp_count) {
@@ -323,6 +330,7 @@ const fsdp_device_table *fsdp_device_cuda(void) {
       .wait = cuda_wait,
       .synchronize = cuda_synchronize,
       .copy = cuda_copy,
+      .notify = cuda_notify,
       .stamp = cuda_stamp,
       .stamp_ms = cuda_stamp_ms,
       .read = cuda_read,

@@ -31,7 +31,8 @@ typedef struct recorder {
 struct fsdp_access_trace {
   const fsdp_program *program;
   const fsdp_device *device;
-  int common; // tensor, or -1
+  int common;                             // tensor, or -1
+  int64_t beside_bytes[FSDP_SPACE_COUNT]; // of tensors that live always and that no step touches
   recorder *streams;
   fsdp_measure_event *merged;
 };
@@ -111,12 +112,32 @@ int64_t fsdp_access_trace_bytes(const fsdp_program *program) {
   return 3 * total * (int64_t)sizeof(fsdp_measure_event); // two steps, and one of them merged
 }
 
+// A snapshot lies in memory whatever a step does, and no step touches it.
+static void count_beside(fsdp_access_trace *trace) {
+  const fsdp_program *program = trace->program;
+  bool *touched = fsdp_alloc_zeroed((size_t)program->tensor_count, sizeof *touched);
+  if (trace->common >= 0) touched[trace->common] = true;
+  for (int s = 0; s < program->section_count; s++) {
+    const fsdp_section *section = &program->sections[s];
+    for (int i = section->begin; i < section->end && section->kind < FSDP_SECTION_EVALUATION; i++)
+      for (int o = 0; o < program->instrs[i].operand_count; o++)
+        touched[program->operands[program->instrs[i].first_operand + o].tensor] = true;
+  }
+  for (int t = 0; t < program->tensor_count; t++) {
+    const fsdp_tensor *tensor = &program->tensors[t];
+    if (tensor->lifetime == FSDP_LIVE_ALWAYS && !touched[t])
+      trace->beside_bytes[tensor->space] += tensor->bytes;
+  }
+  free(touched);
+}
+
 fsdp_access_trace *fsdp_access_trace_create(const fsdp_program *program, const fsdp_device *device,
                                             int common) {
   fsdp_access_trace *trace = fsdp_alloc_zeroed(1, sizeof *trace);
   trace->program = program;
   trace->device = device;
   trace->common = common;
+  count_beside(trace);
   trace->streams = aligned_alloc(64, FSDP_STREAM_COUNT * sizeof *trace->streams);
   FSDP_CHECK(trace->streams, "out of host memory for the trace");
   memset(trace->streams, 0, FSDP_STREAM_COUNT * sizeof *trace->streams);
@@ -190,5 +211,11 @@ bool fsdp_access_trace_measure(fsdp_access_trace *trace, int64_t step, int64_t i
     snprintf(message, (size_t)message_bytes, "%s", error);
     return false;
   }
-  return fsdp_measure(trace->merged, merge(trace, step), issue_count, measurement, message, message_bytes);
+  if (!fsdp_measure(trace->merged, merge(trace, step), issue_count, measurement, message, message_bytes))
+    return false;
+  for (int s = 0; s < FSDP_SPACE_COUNT; s++) {
+    measurement->valley_bytes[s] += trace->beside_bytes[s];
+    measurement->peak_bytes[s] += trace->beside_bytes[s];
+  }
+  return true;
 }

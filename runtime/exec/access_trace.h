@@ -30,7 +30,8 @@ void fsdp_access_trace_begin_step(fsdp_access_trace *trace, int64_t step);
 fsdp_access_recorder *fsdp_access_trace_instr(fsdp_access_trace *trace, int64_t step, int64_t issue,
                                               int position, const fsdp_view *views);
 
-// Valley and peak of the step, whose instructions must be complete. False with a message for an access
+// Valley and peak of the step, whose instructions must be complete; memory that only sections beside steps
+// touch (a snapshot) is added as planned. False with a message for an access
 // outside the operands, a write to one that is only read, more ranges than there is room for, or buffers
 // that collide.
 bool fsdp_access_trace_measure(fsdp_access_trace *trace, int64_t step, int64_t issue_count,

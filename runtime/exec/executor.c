@@ -154,6 +154,10 @@ static void run_kind(fsdp_executor *self, const fsdp_work *work, const fsdp_view
   case FSDP_INSTR_DIGESTS:
     run_host_call(self, instr, views, recorder);
     break;
+  case FSDP_INSTR_SNAPSHOT:
+    if (self->config.callbacks.snapshot)
+      context->table->notify(context, self->config.callbacks.snapshot, self->config.callbacks.context);
+    break;
   case FSDP_INSTR_KIND_COUNT:
     FSDP_CHECK(false, "an instruction of no kind");
   }
@@ -288,24 +292,37 @@ void fsdp_executor_run_step(fsdp_executor *self, fsdp_step_result *result) {
   *result = (fsdp_step_result){.step = step, .loss = self->published[0], .grad_norm = self->published[1]};
 }
 
-// A section that belongs to no step, once.
-static void run_beside(fsdp_executor *self, fsdp_section_kind kind) {
+// Issues a section that belongs to no step, once. False if the program has none of the kind.
+static bool issue_beside(fsdp_executor *self, fsdp_section_kind kind) {
   fsdp_work work = {.run = run_instr, .owner = self};
+  bool found = false;
   self->publish_position = -1;
   for (int s = 0; s < self->program->section_count; s++) {
-    if (self->program->sections[s].kind == kind) issue_section(self, s, &work);
+    if (self->program->sections[s].kind != kind) continue;
+    issue_section(self, s, &work);
+    found = true;
   }
-  wait_published(self);
+  return found;
+}
+
+void fsdp_executor_begin_snapshot(fsdp_executor *self) {
+  FSDP_CHECK(issue_beside(self, FSDP_SECTION_SNAPSHOT), "the plan has no snapshot");
+}
+
+void fsdp_executor_run_exchange(fsdp_executor *self) {
+  if (issue_beside(self, FSDP_SECTION_EXCHANGE)) fsdp_executor_drain(self);
 }
 
 void fsdp_executor_run_evaluation(fsdp_executor *self, float *loss) {
-  run_beside(self, FSDP_SECTION_EVALUATION);
+  issue_beside(self, FSDP_SECTION_EVALUATION);
+  wait_published(self);
   *loss = self->published[0];
 }
 
 void fsdp_executor_run_check(fsdp_executor *self, uint64_t *digests) {
   self->digests = digests;
-  run_beside(self, FSDP_SECTION_CHECK);
+  issue_beside(self, FSDP_SECTION_CHECK);
+  wait_published(self);
   self->digests = NULL;
 }
 

@@ -28,6 +28,8 @@ typedef struct fsdp_executor_callbacks {
   void (*feed_batch)(void *context, int32_t *tokens, int32_t *targets);
   // The step's results; grad_norm is NaN where the program has none (evaluation). May be NULL.
   void (*publish)(void *context, float loss, float grad_norm);
+  // The snapshot that was begun last is in host memory. Returns soon and calls no device. May be NULL.
+  void (*snapshot)(void *context);
   // Before an instruction that is not poison, on its stream's thread, with its operands' addresses (tests
   // look at gradients here). May be NULL.
   void (*observe)(void *context, const fsdp_instr *instr, const fsdp_view *operands);
@@ -71,6 +73,15 @@ void fsdp_executor_run_evaluation(fsdp_executor *executor, float *loss);
 // Issues the check section once and returns when `digests` (fsdp_plan_digest_count of them) are there. The
 // plan must have it.
 void fsdp_executor_run_check(fsdp_executor *executor, uint64_t *digests);
+
+// Issues the snapshot section once and returns at once: the copies run beside what is issued next, and updates
+// wait for them. The callback `snapshot` says when they are complete; they stay as they are until the next
+// snapshot is begun. The plan must have the section.
+void fsdp_executor_begin_snapshot(fsdp_executor *executor);
+
+// Runs the exchange section once, after every rank has loaded its slices; returns when the streams are idle.
+// Nothing if the plan has none.
+void fsdp_executor_run_exchange(fsdp_executor *executor);
 
 // Waits until every stream is idle.
 void fsdp_executor_drain(fsdp_executor *executor);

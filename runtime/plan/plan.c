@@ -131,6 +131,8 @@ static void make_program(fsdp_plan *plan) {
                                        .weight_decay = c->weight_decay,
                                        .evaluation = c->evaluation,
                                        .check = c->check,
+                                       .snapshot = c->snapshot,
+                                       .exchange = c->exchange,
                                        .device = c->target->device,
                                        .gemm_workspace_bytes = c->target->gemm_workspace_bytes};
   fsdp_schedule_result made;

@@ -136,9 +136,10 @@ static const void *read_operand(const rank_run *run, const fsdp_view *view, void
   return *copy;
 }
 
-// Before an update: its first operand is the unit's gradient shard.
+// The first operand of an update is the unit's gradient shard.
 static void observe(void *context, const fsdp_instr *instr, const fsdp_view *operands) {
   rank_run *run = context;
+  if (run->config->before_instr) run->config->before_instr(run->config, run->rank, instr);
   if (instr->kind != FSDP_INSTR_OP || instr->op != FSDP_OP_ADAMW) return;
   const fsdp_plan *plan = run->result->plan;
   const fsdp_mesh *mesh = &plan->program->mesh;
@@ -197,6 +198,7 @@ static void train(rank_run *run, fsdp_executor *executor) {
     fsdp_executor_run_step(executor, &result);
     run->loss[step] = result.loss;
     run->grad_norm[step] = result.grad_norm;
+    if (config->after_step) config->after_step(config, executor, run->rank, step);
     // The figures of the step before: asking for them does not wait for this one, so that steps overlap.
     if (step > 0 && !take_figures(run, executor, step - 1)) return;
   }
@@ -225,7 +227,9 @@ static void *run_rank(void *argument) {
       .seed = run->config->seed,
       .measure = true,
   };
-  if (run->config->gradient_step >= 0 || run->config->before_update) config.callbacks.observe = observe;
+  const harness_config *asked = run->config;
+  if (asked->gradient_step >= 0 || asked->before_update || asked->before_instr)
+    config.callbacks.observe = observe;
   fsdp_error error;
   fsdp_status status = run->table->create(&device_config, &run->device, &error);
   FSDP_CHECK(status == FSDP_OK, "%s", error.message);

@@ -30,6 +30,10 @@ struct harness_config {
   // one sequence of plan.seq after another.
   const char *weights;
   const int32_t *tokens, *targets;
+  // Called on every rank behind each step, from 0, while its streams still run. May be NULL.
+  void (*after_step)(const harness_config *config, fsdp_executor *executor, int rank, int step);
+  // Called on every rank before an instruction, on its stream's thread. May be NULL.
+  void (*before_instr)(const harness_config *config, int rank, const fsdp_instr *instr);
   // Called on every rank when its last step is over, before a check section runs. May be NULL.
   void (*after_steps)(const harness_config *config, fsdp_executor *executor, int rank);
   // Called on every rank before each update, with its operands. May be NULL.

@@ -71,13 +71,15 @@ static int one_step(const fsdp_program *program, int *out) {
   return count;
 }
 
-#define RUNS_MAX 96
+#define RUNS_MAX 512
 
-// Steps with every sequence of up to two evaluations and checks between two of them.
+// Steps with every sequence of up to two sections that lie beside steps between two of them.
 static int run_order(const fsdp_program *program, int out[RUNS_MAX]) {
-  int beside[2], kinds = 0, count = one_step(program, out);
+  int beside[4], kinds = 0, count = one_step(program, out);
   kinds += has_section(program, FSDP_SECTION_EVALUATION, &beside[kinds]);
   kinds += has_section(program, FSDP_SECTION_CHECK, &beside[kinds]);
+  kinds += has_section(program, FSDP_SECTION_SNAPSHOT, &beside[kinds]);
+  kinds += has_section(program, FSDP_SECTION_EXCHANGE, &beside[kinds]);
   count += one_step(program, out + count);
   for (int a = 0; a < kinds; a++) {
     out[count++] = beside[a];

@@ -183,6 +183,14 @@ void fsdp_units_destroy(fsdp_units *units) {
   free(units);
 }
 
+int64_t fsdp_unit_slice(const fsdp_unit *unit) {
+  return unit->shard_numel / unit->replica_count / FSDP_UNIT_ALIGN_ELEMS * FSDP_UNIT_ALIGN_ELEMS;
+}
+
+int64_t fsdp_unit_last_slice(const fsdp_unit *unit) {
+  return unit->shard_numel - (unit->replica_count - 1) * fsdp_unit_slice(unit);
+}
+
 bool fsdp_units_have_replicas(const fsdp_units *units) {
   for (int u = 0; u < units->count; u++)
     if (units->units[u].numel > 0 && units->units[u].replica_count > 1) return true;

@@ -71,6 +71,11 @@ bool fsdp_units_have_replicas(const fsdp_units *units);
 // The first element of a rank's shard in the flat buffer of a unit.
 int64_t fsdp_units_shard_begin(const fsdp_units *units, int unit, int rank);
 
+// Replicas share the loading and saving of a shard: each has the elements from `fsdp_unit_slice` * (its place)
+// on, as many as that, and the last one what is left over too (`fsdp_unit_last_slice` in all).
+int64_t fsdp_unit_slice(const fsdp_unit *unit);
+int64_t fsdp_unit_last_slice(const fsdp_unit *unit);
+
 // The wrapped module tree in PyTorch's notation, neighbours of a ModuleList that print alike folded into one
 // line.
 void fsdp_units_print_tree(const fsdp_units *units, const fsdp_graph *graph, FILE *out);

@@ -44,12 +44,22 @@ fsdp_operand make_own_slot(const step_builder *s, int u, int tensor, fsdp_dtype 
                         .size_bytes = bytes};
 }
 
+fsdp_operand make_slice(const step_builder *s, int u, int tensor, fsdp_dtype dtype, fsdp_access access,
+                        int64_t slice_numel, int64_t numel) {
+  int64_t width = fsdp_dtype_bytes(dtype);
+  fsdp_operand operand = make_whole(s, tensor, dtype, access);
+  operand.offset =
+      fsdp_affine_of_place(&s->program->mesh, s->units->units[u].replica_axes, 0, slice_numel * width);
+  operand.size_bytes = numel * width;
+  return operand;
+}
+
 static int make_node(step_builder *s, const fsdp_instr *instr, const fsdp_operand *operands,
                      int operand_count) {
   FSDP_CHECK(operand_count <= FSDP_OP_MAX_OPERANDS, "%d operands", operand_count);
   fsdp_list_node node = {.instr = *instr, .operand_count = operand_count, .origin = -1, .block = -1};
   node.instr.policy = -1;
-  memcpy(node.operands, operands, (size_t)operand_count * sizeof *operands);
+  if (operand_count) memcpy(node.operands, operands, (size_t)operand_count * sizeof *operands);
   return fsdp_nodes_insert(&s->nodes, &node);
 }
 
@@ -87,6 +97,12 @@ int make_collective(step_builder *s, fsdp_instr_kind kind, fsdp_axis_set axes, f
 int make_host_call(step_builder *s, fsdp_instr_kind kind, const fsdp_operand *operands, int operand_count) {
   fsdp_instr instr = {.kind = kind, .stream = FSDP_STREAM_HOST, .unit = -1, .module = -1};
   return make_node(s, &instr, operands, operand_count);
+}
+
+int make_snapshot_notice(step_builder *s) {
+  fsdp_instr instr = {
+      .kind = FSDP_INSTR_SNAPSHOT, .stream = FSDP_STREAM_COPY_DOWN, .comm = -1, .unit = -1, .module = -1};
+  return make_node(s, &instr, NULL, 0);
 }
 
 void make_sum_over_world(step_builder *s, int tensor) {

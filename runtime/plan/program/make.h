@@ -17,6 +17,10 @@ fsdp_operand make_whole(const step_builder *s, int tensor, fsdp_dtype dtype, fsd
 // This rank's slot of a buffer that holds unit `u` whole.
 fsdp_operand make_own_slot(const step_builder *s, int u, int tensor, fsdp_dtype dtype, fsdp_access access);
 
+// This rank's slice of its shard of unit `u`, which starts at `slice` * (place among the replicas) elements.
+fsdp_operand make_slice(const step_builder *s, int u, int tensor, fsdp_dtype dtype, fsdp_access access,
+                        int64_t slice_numel, int64_t numel);
+
 // Each returns the node's index. `operands` are copied.
 int make_op(step_builder *s, fsdp_stream stream, fsdp_op_kind op, const fsdp_op_attrs *attrs, int unit,
             const fsdp_operand *operands, int operand_count);
@@ -28,5 +32,7 @@ int make_collective(step_builder *s, fsdp_instr_kind kind, fsdp_axis_set axes, f
                     const fsdp_operand *operands, int operand_count);
 // An instruction of the host stream that calls the program's user.
 int make_host_call(step_builder *s, fsdp_instr_kind kind, const fsdp_operand *operands, int operand_count);
+// The call of the program's user behind the copies of a snapshot.
+int make_snapshot_notice(step_builder *s);
 // The sum of an fp32 tensor over all ranks; nothing on one rank.
 void make_sum_over_world(step_builder *s, int tensor);

@@ -52,7 +52,7 @@ static void make_state_tensors(step_builder *s) {
   fsdp_space space = step_state_space(s);
   for (int u = 0; u < s->units->count; u++) {
     fsdp_unit_state *state = &s->unit_state[u];
-    *state = (fsdp_unit_state){-1, -1, -1, -1, -1};
+    *state = (fsdp_unit_state){-1, -1, -1, -1, -1, {-1, -1, -1}};
     int64_t numel = s->units->units[u].shard_numel;
     if (!numel) continue;
     state->master = make_unit_tensor(s, u, "master", space, FSDP_CATEGORY_PARAMETERS, FSDP_LIVE_ALWAYS, numel,
@@ -125,6 +125,13 @@ static void make_section(step_builder *s, fsdp_section_kind kind, void (*pass)(s
   emit(s, kind);
 }
 
+// Whether anything is to be done after a load: replicas that load slices, or low-precision copies.
+static bool has_exchange(const step_builder *s) {
+  for (int u = 0; u < s->units->count; u++)
+    if (s->unit_state[u].copy >= 0) return true;
+  return fsdp_units_have_replicas(s->units);
+}
+
 static void make_sections(step_builder *s) {
   int accumulation = s->config->accumulation;
   make_batch(s, accumulation > 1 ? FSDP_SECTION_FIRST : FSDP_SECTION_ONLY);
@@ -133,6 +140,8 @@ static void make_sections(step_builder *s) {
   make_section(s, FSDP_SECTION_UPDATE, pass_update);
   if (s->config->evaluation) make_batch(s, FSDP_SECTION_EVALUATION);
   if (s->config->check && fsdp_units_have_replicas(s->units)) make_section(s, FSDP_SECTION_CHECK, pass_check);
+  if (s->config->snapshot) make_section(s, FSDP_SECTION_SNAPSHOT, pass_snapshot);
+  if (s->config->exchange && has_exchange(s)) make_section(s, FSDP_SECTION_EXCHANGE, pass_exchange);
 }
 
 static int *units_without(int count) {

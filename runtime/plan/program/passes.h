@@ -9,6 +9,8 @@
 //   gradients   buffers of gradients, their reductions, updates behind them        pass_gradients.c
 //   update      norm, clipping, updates that wait for it, results                  pass_update.c
 //   check       digests of the state, which replicas compare                       pass_check.c
+//   snapshot    this rank's slices of the state to host memory                     pass_state.c
+//   exchange    slices between replicas after a load, and low-precision copies     pass_state.c
 //
 // A pass reads the node list (nodes.h) and the decisions of the builder (builder.h), and changes the list;
 // what it keeps from one section to the next is a field of its own. Passes make no waits and no addresses:
@@ -33,6 +35,8 @@ void pass_gradients(step_builder *s);
 void pass_update(step_builder *s);
 void pass_evaluation_result(step_builder *s);
 void pass_check(step_builder *s);
+void pass_snapshot(step_builder *s);
+void pass_exchange(step_builder *s);
 
 // The update of unit `u` from its gradient shard: in pass_update, or behind its reduction.
 void step_unit_update(step_builder *s, int u, fsdp_stream stream);

@@ -169,18 +169,22 @@ int fsdp_program_step_order(const fsdp_program *program, int *out) {
   return step_order(program, program->accumulation, out);
 }
 
-int fsdp_program_seam_order(const fsdp_program *program, int out[32]) {
-  int evaluation = section_of_kind(program, FSDP_SECTION_EVALUATION);
-  int check = section_of_kind(program, FSDP_SECTION_CHECK);
-  int count = step_order(program, 3, out);
-  count += step_order(program, 3, out + count);
-  if (evaluation >= 0) out[count++] = evaluation, out[count++] = evaluation;
-  if (check >= 0) out[count++] = check, out[count++] = check;
-  if (evaluation < 0 && check < 0) return count;
-  if (evaluation >= 0 && check >= 0) {
-    out[count++] = evaluation;
-    count += step_order(program, 3, out + count);
-    out[count++] = check;
+// Every ordered pair of (step, evaluation, check, snapshot, exchange) stands side by side: a de Bruijn sequence
+// of order 2, from its Lyndon words 0, 01, 02, ..., 1, 12, ..., closed by its first symbol.
+int fsdp_program_seam_order(const fsdp_program *program, int out[FSDP_SEAM_RUNS_MAX]) {
+  int symbols[FSDP_SECTION_KIND_COUNT], count = 0, symbol_count = 1; // symbol 0: a step
+  for (int kind = FSDP_SECTION_EVALUATION; kind < FSDP_SECTION_KIND_COUNT; kind++) {
+    int section = section_of_kind(program, (fsdp_section_kind)kind);
+    if (section >= 0) symbols[symbol_count++] = section;
+  }
+  for (int a = 0; a < symbol_count; a++) {
+    for (int b = a; b < symbol_count; b++) {
+      if (a == 0)
+        count += step_order(program, 3, out + count);
+      else
+        out[count++] = symbols[a];
+      if (b > a) out[count++] = symbols[b];
+    }
   }
   return count + step_order(program, 3, out + count);
 }
@@ -323,15 +327,17 @@ const char *fsdp_category_name(fsdp_category category) {
 }
 
 const char *fsdp_instr_kind_name(fsdp_instr_kind kind) {
-  static const char *const names[] = {"op",        "all_gather", "reduce_scatter", "all_reduce", "copy_up",
-                                      "copy_down", "feed_step",  "feed_batch",     "publish",    "digests"};
+  static const char *const names[] = {"op",      "all_gather", "reduce_scatter", "all_reduce",
+                                      "copy_up", "copy_down",  "feed_step",      "feed_batch",
+                                      "publish", "digests",    "snapshot"};
   FSDP_CHECK((unsigned)kind < FSDP_INSTR_KIND_COUNT, "instruction kind %d", (int)kind);
   return names[kind];
 }
 
 const char *fsdp_section_name(fsdp_section_kind kind) {
-  static const char *const names[] = {"only", "first", "middle", "last", "update", "evaluation", "check"};
-  FSDP_CHECK((unsigned)kind <= FSDP_SECTION_CHECK, "section kind %d", (int)kind);
+  static const char *const names[] = {"only",       "first", "middle",   "last",    "update",
+                                      "evaluation", "check", "snapshot", "exchange"};
+  FSDP_CHECK((unsigned)kind < FSDP_SECTION_KIND_COUNT, "section kind %d", (int)kind);
   return names[kind];
 }
 

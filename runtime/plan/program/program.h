@@ -1,8 +1,8 @@
 // The step program: a training step as a flat list of instructions on streams, with waits.
 //
-//   sections   micro-batch sections (only | first last | first middle... last), update, [evaluation], [check]
-//   a run      first, middle x (accumulation - 2), last, update, and again from the start, with no barrier
-//              between them
+//   sections   micro-batch sections (only | first last | first middle... last), update; beside steps, if used,
+//              evaluation, check, snapshot and exchange
+//   a run      first, middle x (accumulation - 2), last, update, and again from the start, without a barrier
 //   tensors    ranges of one of two arenas (device, pinned host), each live over a range of list positions
 //   positions  an instruction's index in the whole list; sections lie in it one after another
 //
@@ -59,11 +59,12 @@ typedef enum fsdp_instr_kind {
   FSDP_INSTR_REDUCE_SCATTER, // r the whole, w the sum of own slots (inside the input: in place)
   FSDP_INSTR_ALL_REDUCE,     // u
   FSDP_INSTR_COPY_UP,        // r host, w device, same dtype and size
-  FSDP_INSTR_COPY_DOWN,      // r device, w host
+  FSDP_INSTR_COPY_DOWN,      // r device (a snapshot: or host), w host
   FSDP_INSTR_FEED_STEP,      // w host scalars, w host target count: asks the caller for the step's numbers
   FSDP_INSTR_FEED_BATCH,     // w host tokens, w host targets: asks the caller for the next micro-batch
   FSDP_INSTR_PUBLISH,        // r host results (fp32 loss[, gradient norm]): hands them to the caller
   FSDP_INSTR_DIGESTS,        // r host digests (64 bits each): hands them to the caller
+  FSDP_INSTR_SNAPSHOT, // no operand: tells the caller that the copies before it on its stream are complete
   FSDP_INSTR_KIND_COUNT
 } fsdp_instr_kind;
 
@@ -109,6 +110,9 @@ typedef enum fsdp_section_kind {
   FSDP_SECTION_UPDATE,
   FSDP_SECTION_EVALUATION, // of no step from here on
   FSDP_SECTION_CHECK,      // digests of every shard of the state, for replicas to compare
+  FSDP_SECTION_SNAPSHOT,   // this rank's slices of the state to host memory, for a checkpoint
+  FSDP_SECTION_EXCHANGE,   // after a load: slices of the state between replicas, and low-precision copies
+  FSDP_SECTION_KIND_COUNT
 } fsdp_section_kind;
 
 typedef struct fsdp_section {
@@ -116,7 +120,7 @@ typedef struct fsdp_section {
   int begin, end; // positions [begin, end)
 } fsdp_section;
 
-#define FSDP_MAX_SECTIONS      6
+#define FSDP_MAX_SECTIONS      8
 #define FSDP_PROGRAM_COMMS_MAX 16
 
 typedef struct fsdp_program_comm {
@@ -171,10 +175,12 @@ void fsdp_program_lifetimes(fsdp_program *program);
 // at least accumulation + 1. Evaluation and check are not in it.
 int fsdp_program_step_order(const fsdp_program *program, int *out);
 
-// A sequence of section indices that contains every seam there is: two whole steps with three middles at most
-// in each (what is proved of k and k+1 holds for k+1 and k+2), an evaluation twice, a check twice, each after
-// the other, and steps again. Returns the length (< 32).
-int fsdp_program_seam_order(const fsdp_program *program, int out[32]);
+#define FSDP_SEAM_RUNS_MAX 64
+
+// A sequence of section indices that contains every seam there is: whole steps with three middles at most in
+// each (what is proved of k and k+1 holds for k+1 and k+2) and the sections beside steps, each after itself
+// and after every other. Returns the length.
+int fsdp_program_seam_order(const fsdp_program *program, int out[FSDP_SEAM_RUNS_MAX]);
 
 // XXH3 of everything that every rank must agree on: instructions, operands, waits, tensors with their
 // addresses.

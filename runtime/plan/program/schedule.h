@@ -19,15 +19,19 @@ typedef struct fsdp_schedule_config {
   float grad_clip, norm_limit; // norm_limit: the greatest norm that is applied
   double beta1, beta2;
   float adam_eps, weight_decay;
-  bool evaluation, check;
+  bool evaluation, check, snapshot, exchange; // sections beside steps
   fsdp_op_device device;
   int64_t gemm_workspace_bytes;
 } fsdp_schedule_config;
+
+#define FSDP_STATE_SLOTS 3 // master and the moments
 
 // Where a unit's state lies: tensors of the program, -1 where the plan has none.
 typedef struct fsdp_unit_state {
   int master, moment1, moment2, copy; // shards; `copy` in param dtype (no with bf16, offload with bf16)
   int grad_shard;                     // what the update reads
+  // This rank's slices of master, moment1 and moment2 in host memory, which a snapshot fills.
+  int snapshot[FSDP_STATE_SLOTS];
 } fsdp_unit_state;
 
 typedef struct fsdp_schedule_result {

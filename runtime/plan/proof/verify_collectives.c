@@ -91,6 +91,7 @@ static bool check_operands(const verifier *v, int position) {
   for (int o = 0; o < instr->operand_count; o++) {
     const fsdp_operand *operand = &operands[o];
     bool on_host = copies && (instr->kind == FSDP_INSTR_COPY_UP) == (o == 0);
+    if (instr->kind == FSDP_INSTR_COPY_DOWN && o == 0) continue; // a snapshot's may lie on the host too
     if ((program->tensors[operand->tensor].space == FSDP_SPACE_HOST) != on_host)
       return reject_operands(v, position, operand->tensor, "it lies in the wrong memory");
     if (operand->dtype != operands[0].dtype || operand->size_bytes % fsdp_dtype_bytes(operand->dtype))

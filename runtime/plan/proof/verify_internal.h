@@ -11,7 +11,7 @@
 #include "runtime/plan/proof/violation.h"
 
 // Runs of the seam order; so many lifetimes has a tensor at most.
-#define VERIFY_RUNS_MAX 32
+#define VERIFY_RUNS_MAX FSDP_SEAM_RUNS_MAX
 #define VERIFY_AXES_MAX FSDP_MESH_AXES_MAX
 // Ranks whose operands may lie at different places and that are still looked at one by one.
 #define VERIFY_EXACT_RANKS 16

@@ -30,7 +30,7 @@ typedef struct wait_node {
 
 typedef struct inference {
   fsdp_program *program;
-  int order[32], run_count; // sections as they are issued
+  int order[FSDP_SEAM_RUNS_MAX], run_count; // sections as they are issued
   // Ranges that operands touch, as indices into the sorted coordinates; intervals start where a bit is set.
   int *operand_low, *operand_high;
   int64_t *coordinates;

@@ -14,26 +14,25 @@
 
 #include <cmocka.h>
 
-static fsdp_program *sections_program(int accumulation, bool evaluation, bool check) {
+// The sections of a step, and those of the kinds from FSDP_SECTION_EVALUATION on whose bit is in `beside`.
+static fsdp_program *sections_program(int accumulation, unsigned beside) {
   fsdp_program *program = fsdp_program_create();
   program->accumulation = accumulation;
-  const fsdp_section_kind kinds[] = {FSDP_SECTION_ONLY, FSDP_SECTION_FIRST,  FSDP_SECTION_MIDDLE,
-                                     FSDP_SECTION_LAST, FSDP_SECTION_UPDATE, FSDP_SECTION_EVALUATION,
-                                     FSDP_SECTION_CHECK};
-  const bool present[] = {
-      accumulation == 1, accumulation > 1, accumulation > 2, accumulation > 1, true, evaluation, check};
-  for (int i = 0; i < 7; i++) {
-    if (!present[i]) continue;
-    fsdp_program_begin_section(program, kinds[i]);
+  const bool of_step[] = {accumulation == 1, accumulation > 1, accumulation > 2, accumulation > 1, true};
+  for (int kind = 0; kind < FSDP_SECTION_KIND_COUNT; kind++) {
+    if (kind < FSDP_SECTION_EVALUATION ? !of_step[kind] : !(beside >> (kind - FSDP_SECTION_EVALUATION) & 1))
+      continue;
+    fsdp_program_begin_section(program, (fsdp_section_kind)kind);
     fsdp_program_instr(program, &(fsdp_instr){.unit = -1, .module = -1, .policy = -1}, NULL, 0);
     fsdp_program_end_section(program);
   }
   return program;
 }
 
-// The order as letters: o f m l u e c.
+// The order as letters: o f m l u; E C S X beside steps.
 static void spell(const fsdp_program *program, const int *order, int count, char *out) {
-  for (int i = 0; i < count; i++) out[i] = fsdp_section_name(program->sections[order[i]].kind)[0];
+  static const char letters[FSDP_SECTION_KIND_COUNT + 1] = "ofmluECSX";
+  for (int i = 0; i < count; i++) out[i] = letters[program->sections[order[i]].kind];
   out[count] = 0;
 }
 
@@ -44,7 +43,7 @@ static void test_step_order(void **state) {
     const char *order;
   } cases[] = {{1, "ou"}, {2, "flu"}, {3, "fmlu"}, {4, "fmmlu"}, {7, "fmmmmmlu"}};
   for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-    fsdp_program *program = sections_program(cases[i].accumulation, true, true);
+    fsdp_program *program = sections_program(cases[i].accumulation, 15);
     int order[16];
     char text[16];
     spell(program, order, fsdp_program_step_order(program, order), text);
@@ -53,35 +52,37 @@ static void test_step_order(void **state) {
   }
 }
 
+// Every seam of a step with itself, and every two of (step, sections beside it) one after the other.
 static void test_seam_order(void **state) {
   (void)state;
   for (int accumulation = 1; accumulation <= 9; accumulation++) {
-    for (int beside = 0; beside < 4; beside++) {
-      bool evaluation = beside % 2 == 1, check = beside / 2 == 1;
-      fsdp_program *program = sections_program(accumulation, evaluation, check);
-      int order[32], count = fsdp_program_seam_order(program, order);
-      assert_true(count < 32);
-      char text[33];
+    for (unsigned beside = 0; beside < 16; beside++) {
+      fsdp_program *program = sections_program(accumulation, beside);
+      int order[FSDP_SEAM_RUNS_MAX], count = fsdp_program_seam_order(program, order);
+      assert_true(count < FSDP_SEAM_RUNS_MAX);
+      char text[FSDP_SEAM_RUNS_MAX + 1];
       spell(program, order, count, text);
-      const char *seams[] = {accumulation == 1 ? "uo" : "uf",
+      const char *seams[] = {accumulation == 1 ? "ouou" : "luf",
                              accumulation == 1 ? "ou" : "lu",
                              accumulation == 2 ? "fl" : "",
                              accumulation > 2 ? "fm" : "",
                              accumulation > 3 ? "mm" : "",
                              accumulation > 4 ? "mmm" : "",
-                             accumulation > 2 ? "ml" : "",
-                             evaluation ? "uee" : "",
-                             check ? "cc" : "",
-                             check && !evaluation ? "ucc" : "",
-                             check && evaluation ? "ec" : "",
-                             check && evaluation ? "ce" : "",
-                             check && evaluation ? "uc" : "",
-                             check ? accumulation == 1 ? "cou" : "cf" : "",
-                             evaluation ? accumulation == 1 ? "eou" : "ef" : ""};
+                             accumulation > 2 ? "ml" : ""};
       for (size_t i = 0; i < sizeof seams / sizeof seams[0]; i++) assert_non_null(strstr(text, seams[i]));
       if (accumulation == 3) assert_null(strstr(text, "mm"));
-      if (!evaluation) assert_null(strchr(text, 'e'));
-      if (!check) assert_null(strchr(text, 'c'));
+      const char first = accumulation == 1 ? 'o' : 'f', letters[] = "ECSX";
+      for (int a = 0; a < 4; a++) {
+        bool present = beside >> a & 1;
+        assert_int_equal(strchr(text, letters[a]) != NULL, present);
+        if (!present) continue;
+        assert_non_null(strstr(text, (char[]){'u', letters[a], 0}));
+        assert_non_null(strstr(text, (char[]){letters[a], first, 0}));
+        for (int b = 0; b < 4; b++)
+          if (beside >> b & 1) assert_non_null(strstr(text, (char[]){letters[a], letters[b], 0}));
+      }
+      assert_int_equal(text[0], first);
+      assert_int_equal(text[count - 1], 'u');
       fsdp_program_destroy(program);
     }
   }
@@ -111,7 +112,7 @@ static void test_lifetimes(void **state) {
 
 static void test_set_waits(void **state) {
   (void)state;
-  fsdp_program *program = sections_program(1, true, false);
+  fsdp_program *program = sections_program(1, 1);
   const fsdp_wait waits[] = {{2, FSDP_WAIT_DATA}, {1, FSDP_WAIT_REUSE}, {0, FSDP_WAIT_POLICY}};
   fsdp_program_set_waits(program, waits, (int[]){1, 0, 2});
   assert_int_equal(program->wait_count, 3);
@@ -220,6 +221,8 @@ static void test_names(void **state) {
   assert_string_equal(fsdp_instr_kind_name(FSDP_INSTR_PUBLISH), "publish");
   assert_string_equal(fsdp_section_name(FSDP_SECTION_EVALUATION), "evaluation");
   assert_string_equal(fsdp_section_name(FSDP_SECTION_CHECK), "check");
+  assert_string_equal(fsdp_section_name(FSDP_SECTION_SNAPSHOT), "snapshot");
+  assert_string_equal(fsdp_section_name(FSDP_SECTION_EXCHANGE), "exchange");
   assert_string_equal(fsdp_instr_kind_name(FSDP_INSTR_DIGESTS), "digests");
 }
 

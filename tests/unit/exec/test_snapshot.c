@@ -1,0 +1,145 @@
+// A snapshot holds the state as it was when it was begun, though steps go on beside slow copies; an exchange
+// completes what replicas loaded by slices, and the low-precision copies.
+#include "runtime/base/check.h"
+#include "runtime/exec/state.h"
+#include "tests/support/harness.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include <cmocka.h>
+
+enum { RANKS_MAX = 6, UNITS_MAX = 16, SNAPSHOT_STEP = 1 };
+
+static const struct {
+  fsdp_strategy strategy;
+  int data, fsdp;
+} places[] = {
+    {FSDP_FULL, 1, 2}, {FSDP_GRAD_OP, 1, 3}, {FSDP_NO, 3, 1}, {FSDP_HYBRID, 2, 2}, {FSDP_HYBRID, 3, 2}};
+
+static harness_config config_of(size_t place, bool offload, bool bf16) {
+  harness_config config = {
+      .plan = harness_small_plan(1), .steps = 4, .lr = 1e-2f, .seed = 7, .gradient_step = -1};
+  config.plan.strategy = places[place].strategy;
+  config.plan.mesh = fsdp_mesh_of(places[place].data, places[place].fsdp);
+  config.plan.cpu_offload = offload;
+  if (bf16) config.plan.param_dtype = config.plan.moment_dtype = FSDP_BF16;
+  return config;
+}
+
+// What each rank's state and its snapshot hold, by unit and slot.
+typedef struct copies {
+  unsigned char *bytes[RANKS_MAX][UNITS_MAX][FSDP_STATE_SLOTS];
+  int64_t counts[RANKS_MAX][UNITS_MAX][FSDP_STATE_SLOTS];
+} copies;
+static copies taken, expected;
+
+static void free_copies(copies *all) {
+  for (int r = 0; r < RANKS_MAX; r++)
+    for (int u = 0; u < UNITS_MAX; u++)
+      for (int slot = 0; slot < FSDP_STATE_SLOTS; slot++) free(all->bytes[r][u][slot]);
+  memset(all, 0, sizeof *all);
+}
+
+static void begin_snapshot(const harness_config *config, fsdp_executor *executor, int rank, int step) {
+  (void)config;
+  (void)rank;
+  if (step == SNAPSHOT_STEP) fsdp_executor_begin_snapshot(executor);
+}
+
+// Slow copies: updates that did not wait for them would change what they read.
+static void delay_copies(const harness_config *config, int rank, const fsdp_instr *instr) {
+  (void)config;
+  (void)rank;
+  if (instr->kind == FSDP_INSTR_COPY_DOWN && instr->unit >= 0)
+    nanosleep(&(struct timespec){.tv_nsec = 2000000}, NULL);
+}
+
+static void keep_snapshot(const harness_config *config, fsdp_executor *executor, int rank) {
+  (void)config;
+  const fsdp_plan *plan = fsdp_executor_config_of(executor)->plan;
+  assert_true(plan->units->count <= UNITS_MAX);
+  for (int u = 0; u < plan->units->count; u++) {
+    for (int slot = 0; slot < FSDP_STATE_SLOTS; slot++) {
+      int tensor = plan->unit_state[u].snapshot[slot];
+      if (tensor < 0) continue;
+      int64_t bytes = plan->program->tensors[tensor].bytes;
+      taken.counts[rank][u][slot] = bytes;
+      taken.bytes[rank][u][slot] = fsdp_alloc((size_t)bytes);
+      memcpy(taken.bytes[rank][u][slot], fsdp_executor_tensor(executor, tensor), (size_t)bytes);
+    }
+  }
+}
+
+// The slices that the snapshot should have: read from the state when no stream runs.
+static void keep_slices(const harness_config *config, fsdp_executor *executor, int rank) {
+  (void)config;
+  const fsdp_plan *plan = fsdp_executor_config_of(executor)->plan;
+  for (int u = 0; u < plan->units->count; u++) {
+    const fsdp_unit *unit = &plan->units->units[u];
+    if (unit->shard_numel == 0) continue;
+    int place = fsdp_mesh_group_of(&plan->program->mesh, unit->replica_axes, rank).rank;
+    int64_t slice = unit->shard_numel / 16 / unit->replica_count * 16;
+    int64_t numel = unit->shard_numel - (unit->replica_count - 1) * slice;
+    for (int slot = 0; slot < FSDP_STATE_SLOTS; slot++) {
+      int64_t bytes = numel * fsdp_dtype_bytes(fsdp_state_dtype(plan, (fsdp_state_part)slot));
+      expected.counts[rank][u][slot] = bytes;
+      expected.bytes[rank][u][slot] = fsdp_alloc((size_t)bytes);
+      fsdp_state_read_shard(executor, (fsdp_state_part)slot, u, place * slice, numel,
+                            expected.bytes[rank][u][slot]);
+    }
+  }
+}
+
+static void compare_copies(size_t place) {
+  for (int r = 0; r < RANKS_MAX; r++)
+    for (int u = 0; u < UNITS_MAX; u++)
+      for (int slot = 0; slot < FSDP_STATE_SLOTS; slot++) {
+        int64_t bytes = expected.counts[r][u][slot];
+        assert_int_equal(taken.counts[r][u][slot], bytes);
+        if (bytes && memcmp(taken.bytes[r][u][slot], expected.bytes[r][u][slot], (size_t)bytes) != 0)
+          fail_msg("place %zu, rank %d, unit %d, slot %d: not the state after step %d", place, r, u, slot,
+                   SNAPSHOT_STEP);
+      }
+}
+
+static void train(const harness_config *config) {
+  harness_result *result = harness_train(config);
+  assert_string_equal(result->failure, "");
+  char message[256];
+  if (!harness_memory_as_planned(result, message, sizeof message)) fail_msg("%s", message);
+  harness_free(result);
+}
+
+static void test_a_snapshot_is_of_one_step(void **state) {
+  (void)state;
+  for (size_t place = 0; place < sizeof places / sizeof *places; place++) {
+    for (int kind = 0; kind < 4; kind++) {
+      harness_config config = config_of(place, kind % 2, kind / 2);
+      config.plan.snapshot = true;
+      config.after_step = begin_snapshot;
+      config.before_instr = delay_copies;
+      config.after_steps = keep_snapshot;
+      train(&config);
+      config = config_of(place, kind % 2, kind / 2);
+      config.steps = SNAPSHOT_STEP + 1;
+      config.after_steps = keep_slices;
+      train(&config);
+      compare_copies(place);
+      free_copies(&taken);
+      free_copies(&expected);
+    }
+  }
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_a_snapshot_is_of_one_step),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
