@@ -49,8 +49,8 @@ typedef struct fsdp_plan_config {
   bool evaluation; // plan an evaluation section too
   bool check;      // plan a check section too, where there are replicas to compare
   bool snapshot;   // plan a snapshot section too, and host memory for it
-  bool exchange;   // plan an exchange section too, where replicas load slices or low-precision copies are kept
-  bool poison;     // fill memory that is free, or not yet written, with signalling NaNs (tests)
+  bool exchange; // plan an exchange section too, where replicas load slices or low-precision copies are kept
+  bool poison;   // fill memory that is free, or not yet written, with signalling NaNs (tests)
   const fsdp_target *target;
 } fsdp_plan_config;
 

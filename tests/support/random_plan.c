@@ -75,19 +75,19 @@ fsdp_plan_config random_plan_config(random_source *random) {
 
 void describe_plan_config(const fsdp_plan_config *c, char *out, size_t out_bytes) {
   char mesh[FSDP_MESH_TEXT_BYTES];
-  snprintf(
-      out, out_bytes,
-      "%s %s V=%lld C=%lld I=%lld L=%lld H=%lld K=%lld D=%lld tied=%d B=%lld T=%lld "
-      "accumulation=%d(%s) wrap=%d "
-      "(%lld %s) offload=%d recompute=%d prefetch=%d %s/%s/%s/%s clip=%g evaluation=%d check=%d "
-      "snapshot=%d exchange=%d poison=%d %s",
-      fsdp_strategy_name(c->strategy), fsdp_mesh_print(&c->mesh, ",", mesh), (long long)c->model.vocab_size,
-      (long long)c->model.hidden_size, (long long)c->model.intermediate_size, (long long)c->model.num_layers,
-      (long long)c->model.num_heads, (long long)c->model.num_kv_heads, (long long)c->model.head_dim,
-      c->model.tie_word_embeddings, (long long)c->batch, (long long)c->seq, c->accumulation,
-      c->accumulate == FSDP_ACCUMULATE_LOCAL ? "local" : "reduce", (int)c->wrap.kind,
-      (long long)c->wrap.numel, c->wrap.classes ? c->wrap.classes : "", c->cpu_offload, c->recompute_block,
-      c->prefetch, fsdp_dtype_name(c->param_dtype), fsdp_dtype_name(c->reduce_dtype),
-      fsdp_dtype_name(c->master_dtype), fsdp_dtype_name(c->moment_dtype), (double)c->grad_clip, c->evaluation,
-      c->check, c->snapshot, c->exchange, c->poison, c->target->name);
+  snprintf(out, out_bytes,
+           "%s %s V=%lld C=%lld I=%lld L=%lld H=%lld K=%lld D=%lld tied=%d B=%lld T=%lld "
+           "accumulation=%d(%s) wrap=%d "
+           "(%lld %s) offload=%d recompute=%d prefetch=%d %s/%s/%s/%s clip=%g evaluation=%d check=%d "
+           "snapshot=%d exchange=%d poison=%d %s",
+           fsdp_strategy_name(c->strategy), fsdp_mesh_print(&c->mesh, ",", mesh),
+           (long long)c->model.vocab_size, (long long)c->model.hidden_size,
+           (long long)c->model.intermediate_size, (long long)c->model.num_layers,
+           (long long)c->model.num_heads, (long long)c->model.num_kv_heads, (long long)c->model.head_dim,
+           c->model.tie_word_embeddings, (long long)c->batch, (long long)c->seq, c->accumulation,
+           c->accumulate == FSDP_ACCUMULATE_LOCAL ? "local" : "reduce", (int)c->wrap.kind,
+           (long long)c->wrap.numel, c->wrap.classes ? c->wrap.classes : "", c->cpu_offload,
+           c->recompute_block, c->prefetch, fsdp_dtype_name(c->param_dtype), fsdp_dtype_name(c->reduce_dtype),
+           fsdp_dtype_name(c->master_dtype), fsdp_dtype_name(c->moment_dtype), (double)c->grad_clip,
+           c->evaluation, c->check, c->snapshot, c->exchange, c->poison, c->target->name);
 }

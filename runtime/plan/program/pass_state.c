@@ -33,8 +33,8 @@ void pass_snapshot(step_builder *s) {
   make_snapshot_notice(s);
 }
 
-// The equal slices of a shard from every replica to every other. Collectives take device memory, so those of a
-// shard on the host go through it.
+// The equal slices of a shard from every replica to every other. Collectives take device memory, so those
+// of a shard on the host go through it.
 static void exchange_slices(step_builder *s, int u, int tensor, fsdp_dtype dtype) {
   const fsdp_unit *unit = &s->units->units[u];
   int64_t slice = fsdp_unit_slice(unit);

@@ -169,8 +169,8 @@ int fsdp_program_step_order(const fsdp_program *program, int *out) {
   return step_order(program, program->accumulation, out);
 }
 
-// Every ordered pair of (step, evaluation, check, snapshot, exchange) stands side by side: a de Bruijn sequence
-// of order 2, from its Lyndon words 0, 01, 02, ..., 1, 12, ..., closed by its first symbol.
+// Every ordered pair of (step, evaluation, check, snapshot, exchange) stands side by side: a de Bruijn
+// sequence of order 2, from its Lyndon words 0, 01, 02, ..., 1, 12, ..., closed by its first symbol.
 int fsdp_program_seam_order(const fsdp_program *program, int out[FSDP_SEAM_RUNS_MAX]) {
   int symbols[FSDP_SECTION_KIND_COUNT], count = 0, symbol_count = 1; // symbol 0: a step
   for (int kind = FSDP_SECTION_EVALUATION; kind < FSDP_SECTION_KIND_COUNT; kind++) {

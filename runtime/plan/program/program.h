@@ -1,7 +1,7 @@
 // The step program: a training step as a flat list of instructions on streams, with waits.
 //
-//   sections   micro-batch sections (only | first last | first middle... last), update; beside steps, if used,
-//              evaluation, check, snapshot and exchange
+//   sections   micro-batch sections (only | first last | first middle... last), update; beside steps, if
+//              used, evaluation, check, snapshot and exchange
 //   a run      first, middle x (accumulation - 2), last, update, and again from the start, without a barrier
 //   tensors    ranges of one of two arenas (device, pinned host), each live over a range of list positions
 //   positions  an instruction's index in the whole list; sections lie in it one after another

@@ -62,12 +62,9 @@ static void test_seam_order(void **state) {
       assert_true(count < FSDP_SEAM_RUNS_MAX);
       char text[FSDP_SEAM_RUNS_MAX + 1];
       spell(program, order, count, text);
-      const char *seams[] = {accumulation == 1 ? "ouou" : "luf",
-                             accumulation == 1 ? "ou" : "lu",
-                             accumulation == 2 ? "fl" : "",
-                             accumulation > 2 ? "fm" : "",
-                             accumulation > 3 ? "mm" : "",
-                             accumulation > 4 ? "mmm" : "",
+      const char *seams[] = {accumulation == 1 ? "ouou" : "luf", accumulation == 1 ? "ou" : "lu",
+                             accumulation == 2 ? "fl" : "",      accumulation > 2 ? "fm" : "",
+                             accumulation > 3 ? "mm" : "",       accumulation > 4 ? "mmm" : "",
                              accumulation > 2 ? "ml" : ""};
       for (size_t i = 0; i < sizeof seams / sizeof seams[0]; i++) assert_non_null(strstr(text, seams[i]));
       if (accumulation == 3) assert_null(strstr(text, "mm"));
