@@ -4,7 +4,7 @@
 #   mutate.sh [NAME...]   those mutants, or all of an area (scheduler, waits, memory, verifier, executor,
 #                         kernels, checkpoints, launcher); default: all
 #   --check               only whether every pattern still matches exactly once (no build)
-#   --again               also those whose verdict build-mutate/results.tsv has: without it a run resumes
+#   --again               also those that build-mutate/results.tsv knows as killed: without it a run resumes
 #   --folder DIR          for the copy, its build and the results; default: build-mutate
 #   --write FILE          the table, as Markdown
 # The exit status is 1 if a mutant survives, does not build, or no longer matches.

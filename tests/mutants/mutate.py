@@ -199,10 +199,11 @@ def key_of(m):
 
 
 def read_results(path):
+    """Who was killed: the others are tried again, since tests may have become better."""
     if not os.path.exists(path):
         return {}
     with open(path) as lines:
-        return dict(line.rstrip("\n").split("\t", 1) for line in lines if "\t" in line)
+        return dict(line.rstrip("\n").split("\t", 1) for line in lines if "\tkilled by" in line)
 
 
 def run_mutants(mutants, folder, again):
@@ -236,7 +237,7 @@ def main():
     parser = argparse.ArgumentParser(prog="mutate.sh", description="Runs mutants and prints who noticed.")
     parser.add_argument("names", nargs="*", metavar="NAME", help="mutants or areas (default: all)")
     parser.add_argument("--check", action="store_true", help="only whether every pattern still matches once")
-    parser.add_argument("--again", action="store_true", help="also what the results file has already")
+    parser.add_argument("--again", action="store_true", help="also those that were killed before")
     parser.add_argument("--folder", default=os.path.join(ROOT, "build-mutate"), help="default: build-mutate")
     parser.add_argument("--write", metavar="FILE", help="write the table there too")
     options = parser.parse_args()

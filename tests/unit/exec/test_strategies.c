@@ -324,12 +324,33 @@ static void test_micro_batches_are_summed_in_fp32(void **state) {
   }
 }
 
+// A limit that nothing reaches clips nothing: the same bits as without clipping, where updates follow their
+// reductions and take the scalar 1 for the factor.
+static void test_clipping_nothing_changes_nothing(void **state) {
+  (void)state;
+  for (int offload = 0; offload < 2; offload++) {
+    harness_result *results[2];
+    for (int clips = 0; clips < 2; clips++) {
+      harness_config config = {.plan = harness_small_plan(2), .steps = STEPS, .lr = 1e-3f, .seed = 3};
+      config.plan.cpu_offload = offload;
+      config.plan.grad_clip = clips ? 1e30f : 0;
+      config.gradient_step = -1;
+      results[clips] = harness_train(&config);
+      assert_string_equal(results[clips]->failure, "");
+    }
+    compare_tensors("clipping nothing", "value", results[0]->parameters, results[1]->parameters,
+                    results[0]->param_count, 0);
+    for (int clips = 0; clips < 2; clips++) harness_free(results[clips]);
+  }
+}
+
 int main(int count, char **arguments) {
   const char *variable = getenv("FSDP_TEST_ALL");
   bool all = (count > 1 && !strcmp(arguments[1], "--all")) || (variable && !strcmp(variable, "1"));
   const struct CMUnitTest tests[] = {
       cmocka_unit_test_prestate(test_agree, all ? &all : NULL),
       cmocka_unit_test(test_initial_weights),
+      cmocka_unit_test(test_clipping_nothing_changes_nothing),
       cmocka_unit_test(test_bf16_stays_close),
       cmocka_unit_test(test_sums_in_bf16),
       cmocka_unit_test(test_micro_batches_are_summed_in_fp32),
