@@ -112,13 +112,28 @@ static void look(guard *self, int64_t now) {
   if (!self->over_ms && self->alive == 0) self->over_ms = now;
 }
 
+// Without a heartbeat for the time limit.
 static bool is_silent(const guard *self, const member *m, int64_t now) {
-  return m->handle >= 0 && now - m->beat_ms >= atomic_load(&self->shared->limit_ms) + SILENT_MS;
+  return m->handle >= 0 && now - m->beat_ms >= atomic_load(&self->shared->limit_ms);
 }
 
-// Of those that a message names when one of them is silent: they stopped at nearly the same time.
-static bool is_quiet(const guard *self, const member *m, int64_t now) {
-  return m->handle >= 0 && now - m->beat_ms >= atomic_load(&self->shared->limit_ms);
+static int count_silent(const guard *self, int64_t now) {
+  int count = 0;
+  for (int i = 0; i < self->count; i++) count += is_silent(self, &self->members[i], now);
+  return count;
+}
+
+// Whether a rank is silent and no other is left to speak of it, or has not in its time: all are stopped, or
+// all others have left the job.
+static bool nobody_speaks(const guard *self, int64_t now) {
+  int silent = count_silent(self, now);
+  if (silent == 0 || silent == self->alive) return silent > 0;
+  int64_t longest_ms = 0;
+  for (int i = 0; i < self->count; i++) {
+    const member *m = &self->members[i];
+    if (m->handle >= 0) longest_ms = fsdp_max_i64(longest_ms, now - m->beat_ms);
+  }
+  return longest_ms >= atomic_load(&self->shared->limit_ms) + SILENT_MS;
 }
 
 // Whether someone has spoken for this node, or need not.
@@ -183,7 +198,7 @@ static void speak(guard *self, is_meant *meant, int64_t now) {
   if (!claims && (!self->claimed_ms || now - self->claimed_ms < SAY_MS)) return;
   char who[512], text[1200];
   const member *first = name_members(self, meant, now, who, sizeof who);
-  if (meant == is_quiet) {
+  if (meant == is_silent) {
     snprintf(text, sizeof text,
              "no progress for %lld s (--comm-timeout): no sign of life of %s: it is stopped, or its machine "
              "hangs. %s",
@@ -200,7 +215,7 @@ static void speak(guard *self, is_meant *meant, int64_t now) {
   atomic_store(&self->shared->said, 1);
   atomic_store(&self->shared->over, 1);
   if (!self->claimed_ms) self->claimed_ms = now;
-  self->patience_ms = TOLD_MS;
+  self->patience_ms = count_silent(self, now) == self->alive ? 0 : TOLD_MS;
   if (!first || !atomic_load(&self->shared->has_folder)) return;
   fsdp_error_file_open(self->shared->folder, first->rank, self->host, false);
   fsdp_board_mine = &self->slots[first->rank]; // whose step it is
@@ -263,9 +278,7 @@ static bool tick(guard *self) {
   if (self->lost_ms && !is_settled(self) && (self->alive == 0 || now - self->lost_ms >= SPEAK_MS)) {
     speak(self, is_lost, now);
   }
-  bool silent = false;
-  for (int i = 0; i < self->count; i++) silent = silent || is_silent(self, &self->members[i], now);
-  if (silent && !is_settled(self)) speak(self, is_quiet, now);
+  if (!is_settled(self) && nobody_speaks(self, now)) speak(self, is_silent, now);
   if (self->claimed_ms && now - self->claimed_ms >= self->patience_ms) end_members(self);
   if (self->alive > 0) return false;
   bool failed = self->out < self->count;
@@ -330,6 +343,7 @@ void fsdp_guard_start(const fsdp_guard_config *config) {
   int probe = (int)syscall(SYS_pidfd_open, getpid(), 0);
   if (probe >= 0) {
     close(probe);
+    atomic_store(&self.shared->limit_ms, FSDP_WATCH_LIMIT_MS); // no watch of the node has begun
     fflush(NULL);
     if (fork() == 0) run(&self);
   }

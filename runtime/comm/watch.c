@@ -15,9 +15,8 @@
 #include <time.h>
 #include <unistd.h>
 
-#define LIMIT_MS 300000 // until it is set
-#define TICK_MS  200
-#define MAIL_MS  500
+#define TICK_MS 200
+#define MAIL_MS 500
 // Nodes that get a mail at a time; of more, each gets its turn.
 #define MAILS_MAX 64
 // A thread that slept so long beyond its tick was stopped, and its process with it.
@@ -268,12 +267,23 @@ static verdict judge(const fsdp_watch *self, int64_t now) {
   return waits && now - moved_ms >= self->limit_ms ? VERDICT_STUCK : VERDICT_NONE;
 }
 
+// Of this node's ranks that are still to leave, one without a heartbeat; -1: none.
+static int find_stopped(const fsdp_watch *self, int64_t now) {
+  for (int r = self->first_local; r < self->size; r++) {
+    const seen *rank = &self->ranks[r];
+    if (!is_local(self, r) || r == self->rank || rank->ended || rank->view.process == 0) continue;
+    if (now - rank->beat_ms >= silent_ms(self)) return r;
+  }
+  return -1;
+}
+
 // A node speaks of its own ranks at once. Of others it does where their node cannot, which it knows only
 // after a while; of ranks that merely wait for each other the first node speaks.
 static int64_t courtesy_ms(const fsdp_watch *self, verdict why, int64_t now) {
   if (why == VERDICT_FAILED) return self->follows ? GIVE_WAY_MS : 0;
   int64_t asked_ms = fsdp_job_is_asked_to_end() ? ASKED_MS : 0;
   if (why == VERDICT_ENDED) return asked_ms;
+  if (self->leaving) return asked_ms + (find_stopped(self, now) < 0 ? GIVE_WAY_MS : 0);
   bool others = false;
   for (int r = 0; r < self->size; r++) {
     fsdp_rank_state state = state_of(self, r, now);
@@ -297,12 +307,19 @@ static void explain(fsdp_watch *self, verdict why, int64_t now, char *text, size
     if (state != FSDP_RANK_ALIVE && state != FSDP_RANK_LEFT) *failed_rank = r;
   }
   fsdp_board_explain(self->explained, self->size, self->rank, who, sizeof who);
-  if (self->leaving) {
-    snprintf(
-        text, bytes,
-        "the run is complete, but rank %d (host %s) could not leave the job for %lld s (--comm-timeout): "
-        "another rank or its node cannot be reached",
-        self->rank, self->ranks[self->rank].host, limit_s);
+  int stopped = find_stopped(self, now);
+  if (self->leaving && stopped >= 0) {
+    *failed_rank = stopped;
+    snprintf(text, bytes,
+             "the run is complete, but rank %d (host %s) cannot leave the job (--comm-timeout %lld): rank %d "
+             "(host %s) shows no sign of life: its process %d is stopped",
+             self->rank, self->ranks[self->rank].host, limit_s, stopped, self->ranks[stopped].host,
+             self->ranks[stopped].view.process);
+  } else if (self->leaving) {
+    snprintf(text, bytes,
+             "the run is complete, but rank %d (host %s) cannot leave the job (--comm-timeout %lld): another "
+             "rank was stopped, or its node cannot be reached",
+             self->rank, self->ranks[self->rank].host, limit_s);
   } else if (why == VERDICT_ENDED) {
     snprintf(text, bytes, "a rank has ended: %s. What it or the system's log says is the cause. %s", who,
              advice);
@@ -496,8 +513,8 @@ fsdp_watch *fsdp_watch_start(const fsdp_watch_config *config) {
   self->speakers = (_Atomic int32_t *)(self->slots + config->size);
   self->has_mail = config->mail != NULL;
   if (config->mail) self->mail = *config->mail;
-  self->limit_ms = LIMIT_MS;
-  atomic_store(&self->shared->limit_ms, LIMIT_MS);
+  self->limit_ms = FSDP_WATCH_LIMIT_MS;
+  atomic_store(&self->shared->limit_ms, FSDP_WATCH_LIMIT_MS);
   self->started_ms = self->ticked_ms = now_ms();
   size_t count = (size_t)config->size;
   self->ranks = fsdp_alloc_zeroed(count, sizeof *self->ranks);

@@ -29,6 +29,7 @@ typedef struct fsdp_mail {
   int (*take)(void *owner, void *data, int capacity, int *from);
 } fsdp_mail;
 
+#define FSDP_WATCH_LIMIT_MS     300000 // until it is set
 #define FSDP_WATCH_FOLDER_BYTES 2048
 
 // What the processes of a node share; behind it lie a slot for every rank of the job, and whom to send mail
