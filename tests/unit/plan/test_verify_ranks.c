@@ -202,6 +202,36 @@ static void test_a_write_between(void **state) {
   }
 }
 
+// A tensor of the step is written first and read in the middle section; later in that section another takes
+// its bytes. The first run of the middle section reads what it should, the second the other's data.
+static void test_a_write_before_the_next_micro_batch(void **state) {
+  (void)state;
+  for (int shards = 8; shards <= 40; shards += 32) {
+    for (int accumulation = 3; accumulation <= 4; accumulation++) {
+      for (int moves = 0; moves < 2; moves++) {
+        fsdp_program *p = create(1, shards);
+        p->accumulation = accumulation;
+        p->sections[0].kind = FSDP_SECTION_FIRST;
+        int t = tensor(p, shards), u = tensor(p, shards);
+        p->tensors[t].lifetime = FSDP_LIVE_STEP;
+        op(p, FSDP_STREAM_COMPUTE, moving(t, FSDP_WRITE, 0, SLOT, SLOT));
+        fsdp_program_end_section(p);
+        fsdp_program_begin_section(p, FSDP_SECTION_MIDDLE);
+        op(p, FSDP_STREAM_REDUCE, moving(t, FSDP_READ, 0, SLOT, SLOT));
+        op(p, FSDP_STREAM_COMPUTE,
+           moves ? moving(u, FSDP_WRITE, 0, SLOT, SLOT) : fixed(u, FSDP_WRITE, 0, (int64_t)shards * SLOT));
+        fsdp_program_end_section(p);
+        fsdp_program_begin_section(p, FSDP_SECTION_LAST);
+        fsdp_violation violation = judge(p);
+        if (accumulation == 3)
+          assert_int_equal(violation.kind, FSDP_VIOLATION_NONE); // one middle micro-batch
+        else
+          assert_says(violation, FSDP_VIOLATION_STALE_READ, "where t1 lies");
+      }
+    }
+  }
+}
+
 // ---- Collectives
 
 static fsdp_violation judge_gather(int shards, int64_t slot_bytes, int64_t offset, int64_t stride) {
@@ -333,6 +363,7 @@ int main(void) {
       cmocka_unit_test(test_pieces_of_a_slot),
       cmocka_unit_test(test_many_ranks_are_not_guessed),
       cmocka_unit_test(test_a_write_between),
+      cmocka_unit_test(test_a_write_before_the_next_micro_batch),
       cmocka_unit_test(test_all_gather_operands),
       cmocka_unit_test(test_reduce_scatter_operands),
       cmocka_unit_test(test_copies_and_sums),
