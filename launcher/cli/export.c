@@ -151,9 +151,9 @@ static fsdp_status write_tensors(const exporter *x, int file, fsdp_safetensors_w
     int64_t numel = x->checkpoint->params[x->order[i]].numel;
     for (int64_t done = 0, now; done < numel && status == FSDP_OK; done += now) {
       now = fsdp_min_i64(PIECE_ELEMS, numel - done);
-      status = fsdp_checkpoint_read(x->reader, FSDP_CHECKPOINT_MASTER, x->order[i], done, now, values, error);
+      status = fsdp_checkpoint_read(x->reader, FSDP_SLOT_MASTER, x->order[i], done, now, values, error);
       if (status != FSDP_OK) break;
-      convert(values, x->checkpoint->dtype[FSDP_CHECKPOINT_MASTER], x->dtype, now);
+      convert(values, x->checkpoint->slots[FSDP_SLOT_MASTER].dtype, x->dtype, now);
       status = check_range(x, i, done, now, values, error);
       if (status != FSDP_OK) break;
       status = fsdp_safetensors_writer_append(writer, values, now * fsdp_dtype_bytes(x->dtype), error);
@@ -291,7 +291,7 @@ fsdp_status fsdp_export_run(const fsdp_export_config *config, fsdp_export_result
   }
   fsdp_status status = open_checkpoint(config->checkpoint, x.source, &x.checkpoint, error);
   if (status != FSDP_OK) return status;
-  x.dtype = config->dtype < 0 ? x.checkpoint->dtype[FSDP_CHECKPOINT_MASTER] : (fsdp_dtype)config->dtype;
+  x.dtype = config->dtype < 0 ? x.checkpoint->slots[FSDP_SLOT_MASTER].dtype : (fsdp_dtype)config->dtype;
   x.reader = fsdp_checkpoint_reader_create(x.checkpoint, x.source);
   if (mkdir(x.folder, 0777) != 0) {
     status = fsdp_fail(error, FSDP_ERR_INPUT,
@@ -374,11 +374,13 @@ fsdp_status fsdp_export_inspect(const char *path, FILE *out, fsdp_error *error) 
   fprintf(out, "model:      %s, %s parameters in %d tensor%s\n", c->model_name,
           fsdp_value_print_int(fsdp_checkpoint_numel(c), numel, sizeof numel), c->param_count,
           fsdp_plural(c->param_count));
-  fprintf(out, "layout:     strategy %s, data=%d fsdp=%d, %d unit%s\n", c->strategy,
-          fsdp_mesh_size(&c->mesh, FSDP_AXIS_DATA), fsdp_mesh_size(&c->mesh, FSDP_AXIS_FSDP), c->unit_count,
-          fsdp_plural(c->unit_count));
-  fprintf(out, "dtypes:     parameters %s, moments %s and %s\n", fsdp_dtype_name(c->dtype[0]),
-          fsdp_dtype_name(c->dtype[1]), fsdp_dtype_name(c->dtype[2]));
+  char mesh[FSDP_MESH_TEXT_BYTES];
+  fprintf(out, "layout:     strategy %s, %s, %d unit%s\n", c->strategy, fsdp_mesh_print(&c->mesh, " ", mesh),
+          c->unit_count, fsdp_plural(c->unit_count));
+  fprintf(out, "optimizer:  %s, ", c->optimizer);
+  for (int i = 0; i < c->slot_count; i++)
+    fprintf(out, "%s%s in %s", i ? ", " : "", c->slots[i].name, fsdp_dtype_name(c->slots[i].dtype));
+  fputc('\n', out);
   print_files(c, out);
   print_options(c, out);
   fsdp_checkpoint_destroy(c);

@@ -109,7 +109,8 @@ static const fsdp_option_row table[] = {
     {"numel-to-wrap", 0, INT(numel_to_wrap, 1, INT64_MAX), .fallback = "100_000_000",
      .help = "threshold of --wrap size"},
     {"mesh", 0, .kind = FSDP_OPTION_MESH, FIELD(mesh), .argument = "data=R,fsdp=F",
-     .help = "replicas and ranks of a shard group (default: from the strategy)"},
+     .help = "axes with sizes, the last one fastest, or sizes of fsdp and tensor alone (default: from the "
+             "strategy)"},
     {"cpu-offload", 0, FLAG(cpu_offload),
      .help = "keep parameters, gradients and optimizer state in host memory"},
     {"recompute", 0, CHOICE(recompute, recomputes), .fallback = "none", .argument = "none|block",

@@ -98,7 +98,7 @@ static int list_ranks(const fsdp_units *units, const fsdp_unit *unit, const fsdp
 
 static fsdp_status fail_drift(fsdp_world *world, const fsdp_plan *plan, const fsdp_drift *drift, int64_t step,
                               fsdp_error *error) {
-  static const char *const parts[] = {"master parameters", "first moment (m)", "second moment (v)"};
+  const fsdp_optimizer *optimizer = plan->optimizer;
   const fsdp_units *units = plan->units;
   const fsdp_unit *unit = &units->units[fsdp_plan_digest_unit(plan, drift->digest)];
   char *hosts = fsdp_alloc((size_t)world->size * FSDP_HOST_NAME_BYTES), ranks[512] = "";
@@ -115,7 +115,8 @@ static fsdp_status fail_drift(fsdp_world *world, const fsdp_plan *plan, const fs
       "replicas differ after step %" PRId64
       ": %s of unit %s, shard %d of %d: %s %s; nothing of this step is saved: check that host's memory "
       "and network, and restart from the last checkpoint",
-      step, parts[drift->digest % 3], *unit->path ? unit->path : "(root)",
+      step, optimizer->slots[drift->digest % optimizer->slot_count].title,
+      *unit->path ? unit->path : "(root)",
       fsdp_mesh_group_of(&units->mesh, unit->shard_axes, drift->rank).rank, unit->shard_count, ranks, others);
 }
 

@@ -107,9 +107,23 @@ static fsdp_status take_candidate(fsdp_resume *r, fsdp_error *error) {
   return fsdp_world_share_error(world, error);
 }
 
+// Every slot of the run's optimizer must be there; dtypes may differ.
+static fsdp_status check_slots(const fsdp_resume *r, fsdp_error *error) {
+  const fsdp_optimizer *optimizer = r->config.plan->optimizer;
+  for (int i = 0; i < optimizer->slot_count; i++) {
+    if (fsdp_checkpoint_find_slot(r->checkpoint, optimizer->slots[i].name) >= 0) continue;
+    return fsdp_fail(
+        error, FSDP_ERR_INPUT,
+        "%s was saved by optimizer %s, which keeps no '%s'; %s needs it: export its weights with "
+        "fsdp_export and start from them with --model",
+        r->path, r->checkpoint->optimizer, optimizer->slots[i].name, optimizer->name);
+  }
+  return FSDP_OK;
+}
+
 static fsdp_status check_model(fsdp_resume *r, fsdp_error *error) {
   char what[512];
-  if (!model_differs(r->checkpoint, r->config.plan, what, sizeof what)) return FSDP_OK;
+  if (!model_differs(r->checkpoint, r->config.plan, what, sizeof what)) return check_slots(r, error);
   return fsdp_fail(
       error, FSDP_ERR_INPUT,
       "%s is a checkpoint of another model (its configuration → this run's: %s); take its --model, "
@@ -162,8 +176,8 @@ void fsdp_resume_destroy(fsdp_resume *r) {
 typedef struct loading {
   const fsdp_resume *resume;
   fsdp_checkpoint_reader *reader;
-  int part;
-  void *scratch; // values as saved, where they are converted
+  int saved_slot; // of the checkpoint
+  void *scratch;  // values as saved, where they are converted
   int64_t scratch_bytes;
 } loading;
 
@@ -181,15 +195,16 @@ static void convert(const void *from, fsdp_dtype from_dtype, void *to, fsdp_dtyp
 static fsdp_status read_range(void *context, const fsdp_state_range *range, void *values, fsdp_error *error) {
   loading *l = context;
   const fsdp_resume *r = l->resume;
-  fsdp_dtype saved = r->checkpoint->dtype[l->part];
+  fsdp_dtype saved = r->checkpoint->slots[l->saved_slot].dtype;
   int param = r->params[range->param];
   if (saved == range->dtype) {
-    return fsdp_checkpoint_read(l->reader, l->part, param, range->first_elem, range->elems, values, error);
+    return fsdp_checkpoint_read(l->reader, l->saved_slot, param, range->first_elem, range->elems, values,
+                                error);
   }
   int64_t bytes = range->elems * fsdp_dtype_bytes(saved);
   if (bytes > l->scratch_bytes) l->scratch = fsdp_realloc(l->scratch, (size_t)(l->scratch_bytes = bytes));
-  fsdp_status status =
-      fsdp_checkpoint_read(l->reader, l->part, param, range->first_elem, range->elems, l->scratch, error);
+  fsdp_status status = fsdp_checkpoint_read(l->reader, l->saved_slot, param, range->first_elem, range->elems,
+                                            l->scratch, error);
   if (status == FSDP_OK) convert(l->scratch, saved, values, range->dtype, range->elems);
   return status;
 }
@@ -207,15 +222,16 @@ static fsdp_status load_one(fsdp_resume *r, fsdp_executor *executor, fsdp_error 
   map_params(r);
   loading l = {.resume = r, .reader = fsdp_checkpoint_reader_create(r->checkpoint, r->path)};
   fsdp_status status = FSDP_OK;
-  for (; l.part < FSDP_CHECKPOINT_PARTS && status == FSDP_OK; l.part++) {
-    status = fsdp_state_load_slice(executor, (fsdp_state_part)l.part, read_range, &l, error);
+  const fsdp_optimizer *optimizer = r->config.plan->optimizer;
+  for (int slot = 0; slot < optimizer->slot_count && status == FSDP_OK; slot++) {
+    l.saved_slot = fsdp_checkpoint_find_slot(r->checkpoint, optimizer->slots[slot].name);
+    status = fsdp_state_load_slice(executor, slot, read_range, &l, error);
   }
   r->bytes_read = fsdp_world_sum(world, fsdp_checkpoint_reader_bytes(l.reader));
   free(l.scratch);
   fsdp_checkpoint_reader_destroy(l.reader);
   if (fsdp_world_share_error(world, error) != FSDP_OK) return error->status;
-  for (int part = 0; part < FSDP_CHECKPOINT_PARTS; part++)
-    fsdp_state_exchange(executor, (fsdp_state_part)part);
+  for (int slot = 0; slot < optimizer->slot_count; slot++) fsdp_state_exchange(executor, slot);
   return FSDP_OK;
 }
 

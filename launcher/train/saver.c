@@ -53,14 +53,13 @@ struct fsdp_saver {
 
 // Where element `flat` of a unit's flat buffer lies in this rank's shard.
 static int64_t in_shard(const fsdp_saver *s, int unit, int64_t flat) {
-  const fsdp_mesh *mesh = &s->checkpoint->mesh;
-  int64_t shard = s->checkpoint->units[unit].padded_numel / fsdp_mesh_size(mesh, FSDP_AXIS_FSDP);
-  return flat - fsdp_mesh_coordinate(mesh, FSDP_AXIS_FSDP, s->rank) * shard;
+  const fsdp_plan *plan = fsdp_executor_config_of(s->config.executor)->plan;
+  return flat - fsdp_units_shard_begin(plan->units, unit, s->rank);
 }
 
 static const void *from_state(void *context, const fsdp_checkpoint_range *range) {
   fsdp_saver *s = context;
-  fsdp_state_read_shard(s->config.executor, (fsdp_state_part)range->part, range->unit,
+  fsdp_state_read_shard(s->config.executor, range->slot, range->unit,
                         in_shard(s, range->unit, range->first_elem), range->elems, s->staging);
   return s->staging;
 }
@@ -74,14 +73,14 @@ static void delay_for_tests(void) {
 static void take_snapshot(fsdp_saver *s) {
   const fsdp_checkpoint *c = s->checkpoint;
   unsigned char *to = s->snapshot;
-  for (int part = 0; part < FSDP_CHECKPOINT_PARTS; part++) {
+  for (int slot = 0; slot < c->slot_count; slot++) {
     for (int u = 0; u < c->unit_count; u++) {
       int64_t first, elems;
       fsdp_checkpoint_piece(c, s->rank, u, &first, &elems);
       if (elems == 0) continue;
       delay_for_tests();
-      fsdp_state_read_shard(s->config.executor, (fsdp_state_part)part, u, in_shard(s, u, first), elems, to);
-      to += elems * fsdp_dtype_bytes(c->dtype[part]);
+      fsdp_state_read_shard(s->config.executor, slot, u, in_shard(s, u, first), elems, to);
+      to += elems * fsdp_dtype_bytes(c->slots[slot].dtype);
     }
   }
 }

@@ -223,7 +223,7 @@ static fsdp_status start_state(fsdp_trainer *t, fsdp_error *error) {
     fsdp_pool_destroy(t->drawers);
   }
   if (fsdp_world_share_error(t->world, error) != FSDP_OK) return error->status;
-  fsdp_state_exchange(t->executor, FSDP_STATE_MASTER);
+  fsdp_state_exchange(t->executor, FSDP_SLOT_MASTER);
   if (t->weights) t->weights_bytes = fsdp_world_sum(t->world, fsdp_weights_bytes_read(t->weights));
   return FSDP_OK;
 }

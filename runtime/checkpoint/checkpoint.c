@@ -6,11 +6,6 @@
 #include <stdio.h>
 #include <string.h>
 
-const char *fsdp_checkpoint_part_name(int part) {
-  static const char *const names[] = {"master", "moment1", "moment2"};
-  return names[part];
-}
-
 // ---- From a plan
 
 static void take_units(fsdp_checkpoint *c, const fsdp_plan *plan) {
@@ -21,7 +16,8 @@ static void take_units(fsdp_checkpoint *c, const fsdp_plan *plan) {
   for (int u = 0; u < units->count; u++) {
     const fsdp_unit *unit = &units->units[u];
     memcpy(c->units[u].path, unit->path, sizeof unit->path);
-    c->units[u].padded_numel = unit->padded_numel;
+    c->units[u].shard_axes = unit->shard_axes;
+    c->units[u].replica_axes = unit->replica_axes;
     for (int i = 0; i < unit->param_count; i++) {
       const fsdp_unit_param *slot = &units->params[unit->first_param + i];
       const fsdp_param *param = &plan->graph->params[slot->param];
@@ -31,7 +27,6 @@ static void take_units(fsdp_checkpoint *c, const fsdp_plan *plan) {
       p->dims = param->dims;
       p->numel = param->numel;
       p->unit = u;
-      p->offset = slot->offset;
     }
   }
 }
@@ -40,11 +35,21 @@ fsdp_checkpoint *fsdp_checkpoint_create(const fsdp_plan *plan, const char *model
   fsdp_checkpoint *c = fsdp_alloc_zeroed(1, sizeof *c);
   c->model = plan->config.model;
   c->mesh = plan->program->mesh;
-  c->dtype[FSDP_CHECKPOINT_MASTER] = plan->config.master_dtype;
-  c->dtype[FSDP_CHECKPOINT_MOMENT1] = c->dtype[FSDP_CHECKPOINT_MOMENT2] = plan->config.moment_dtype;
+  snprintf(c->optimizer, sizeof c->optimizer, "%s", plan->optimizer->name);
+  c->slot_count = plan->optimizer->slot_count;
+  for (int i = 0; i < c->slot_count; i++) {
+    snprintf(c->slots[i].name, sizeof c->slots[i].name, "%s", plan->optimizer->slots[i].name);
+    c->slots[i].dtype = fsdp_plan_slot_dtype(plan, i);
+  }
   snprintf(c->model_name, sizeof c->model_name, "%s", model_name);
   snprintf(c->strategy, sizeof c->strategy, "%s", fsdp_strategy_name(plan->config.strategy));
   take_units(c, plan);
+  FSDP_CHECK(fsdp_checkpoint_lay_out(c), "a unit of a plan is too large");
+  for (int u = 0; u < c->unit_count; u++)
+    FSDP_CHECK(c->units[u].padded_numel == plan->units->units[u].padded_numel, "unit '%s' lies differently",
+               c->units[u].path);
+  for (int p = 0; p < c->param_count; p++)
+    FSDP_CHECK(c->params[p].offset == plan->units->params[p].offset, "%s lies elsewhere", c->params[p].name);
   c->file_count = fsdp_mesh_ranks(&c->mesh);
   c->files = fsdp_alloc_zeroed((size_t)c->file_count, sizeof *c->files);
   c->options = json_object();
@@ -63,39 +68,72 @@ void fsdp_checkpoint_destroy(fsdp_checkpoint *c) {
 
 // ---- Where elements lie
 
-// The first element of slice `slice` of a shard of `shard` elements; slices are whole aligned groups.
+// Elements of a checkpoint; no memory holds more, and a manifest may say anything.
+#define NUMEL_MAX (INT64_C(1) << 56)
+
+// The first element of slice `slice` of a shard of `shard` elements; the last one has what is left over.
 static int64_t slice_begin(int64_t shard, int replicas, int slice) {
-  int64_t groups = shard / FSDP_UNIT_ALIGN_ELEMS;
-  // groups * slice would overflow for no shard that memory holds, but a manifest may say anything.
-  return (groups / replicas * slice + groups % replicas * slice / replicas) * FSDP_UNIT_ALIGN_ELEMS;
+  return slice == replicas ? shard : fsdp_slice_elems(shard, replicas) * slice;
+}
+
+bool fsdp_checkpoint_lay_out(fsdp_checkpoint *c) {
+  int64_t left = NUMEL_MAX; // for all units together
+  for (int u = 0, p = 0; u < c->unit_count; u++) {
+    int64_t offset = 0;
+    for (; p < c->param_count && c->params[p].unit == u; p++) {
+      c->params[p].offset = offset;
+      if (c->params[p].numel > left) return false;
+      left -= c->params[p].numel;
+      offset = fsdp_round_up(offset + c->params[p].numel, FSDP_UNIT_ALIGN_ELEMS);
+    }
+    int64_t shards = fsdp_mesh_group_size(&c->mesh, c->units[u].shard_axes);
+    c->units[u].padded_numel = fsdp_round_up(offset, FSDP_UNIT_ALIGN_ELEMS * shards);
+  }
+  return true;
 }
 
 void fsdp_checkpoint_piece(const fsdp_checkpoint *c, int rank, int unit, int64_t *first, int64_t *elems) {
-  int shards = fsdp_mesh_size(&c->mesh, FSDP_AXIS_FSDP), replicas = fsdp_mesh_size(&c->mesh, FSDP_AXIS_DATA);
-  int64_t shard = c->units[unit].padded_numel / shards;
-  int slice = fsdp_mesh_coordinate(&c->mesh, FSDP_AXIS_DATA, rank);
-  int64_t begin = slice_begin(shard, replicas, slice);
-  *first = fsdp_mesh_coordinate(&c->mesh, FSDP_AXIS_FSDP, rank) * shard + begin;
-  *elems = slice_begin(shard, replicas, slice + 1) - begin;
+  const fsdp_checkpoint_unit *u = &c->units[unit];
+  fsdp_mesh_group shards = fsdp_mesh_group_of(&c->mesh, u->shard_axes, rank);
+  fsdp_mesh_group replicas = fsdp_mesh_group_of(&c->mesh, u->replica_axes, rank);
+  int64_t shard = u->padded_numel / shards.size, begin = slice_begin(shard, replicas.size, replicas.rank);
+  *first = shards.rank * shard + begin;
+  *elems = slice_begin(shard, replicas.size, replicas.rank + 1) - begin;
 }
 
 int fsdp_checkpoint_holder(const fsdp_checkpoint *c, int unit, int64_t element) {
-  int shards = fsdp_mesh_size(&c->mesh, FSDP_AXIS_FSDP), replicas = fsdp_mesh_size(&c->mesh, FSDP_AXIS_DATA);
-  int64_t shard = c->units[unit].padded_numel / shards, within = element % shard;
-  int slice = (int)fsdp_min_i64(replicas - 1, within / FSDP_UNIT_ALIGN_ELEMS /
-                                                  fsdp_max_i64(1, shard / FSDP_UNIT_ALIGN_ELEMS / replicas));
-  while (slice > 0 && slice_begin(shard, replicas, slice) > within) slice--;
-  while (slice_begin(shard, replicas, slice + 1) <= within) slice++;
-  return slice * shards + (int)(element / shard);
+  const fsdp_checkpoint_unit *u = &c->units[unit];
+  int replicas = fsdp_mesh_group_size(&c->mesh, u->replica_axes);
+  int64_t shard = u->padded_numel / fsdp_mesh_group_size(&c->mesh, u->shard_axes), within = element % shard;
+  int64_t equal = fsdp_slice_elems(shard, replicas);
+  int slice = equal > 0 ? (int)fsdp_min_i64(replicas - 1, within / equal) : replicas - 1;
+  int rank = fsdp_mesh_group_member(&c->mesh, u->shard_axes, 0, (int)(element / shard));
+  return fsdp_mesh_group_member(&c->mesh, u->replica_axes, rank, slice);
 }
 
-int64_t fsdp_checkpoint_part_bytes(const fsdp_checkpoint *c, int rank, int part) {
+int fsdp_checkpoint_boxes(const fsdp_checkpoint *c, int param, int rank, fsdp_box boxes[FSDP_BOXES_MAX]) {
+  const fsdp_checkpoint_param *p = &c->params[param];
+  int64_t first, elems;
+  fsdp_checkpoint_piece(c, rank, p->unit, &first, &elems);
+  int64_t begin = fsdp_max_i64(first, p->offset), end = fsdp_min_i64(first + elems, p->offset + p->numel);
+  if (begin >= end) return 0;
+  return fsdp_boxes_cut(p->dims, p->shape, begin - p->offset, end - begin, begin - first, boxes);
+}
+
+int64_t fsdp_checkpoint_slot_bytes(const fsdp_checkpoint *c, int rank, int slot) {
   int64_t total = 0, first, elems;
   for (int u = 0; u < c->unit_count; u++) {
     fsdp_checkpoint_piece(c, rank, u, &first, &elems);
     total += elems;
   }
-  return total * fsdp_dtype_bytes(c->dtype[part]);
+  return total * fsdp_dtype_bytes(c->slots[slot].dtype);
+}
+
+int fsdp_checkpoint_find_slot(const fsdp_checkpoint *c, const char *name) {
+  for (int i = 0; i < c->slot_count; i++) {
+    if (strcmp(c->slots[i].name, name) == 0) return i;
+  }
+  return -1;
 }
 
 int64_t fsdp_checkpoint_numel(const fsdp_checkpoint *c) {

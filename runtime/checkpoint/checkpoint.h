@@ -1,23 +1,25 @@
-// What a checkpoint is: its manifest, and where every element of every part lies.
+// What a checkpoint is: its manifest, and where every element of every slot lies.
 //
 //   FOLDER/step-00000500/
-//     checkpoint.json               this manifest: layout, mesh, progress, options, a checksum of each file
-//                                   and its own
+//     checkpoint.json               this manifest: mesh, units, slots, progress, options, a checksum of each
+//                                   file and its own
 //     rank-00000.safetensors ...    one per rank (checkpoint_file.h)
 //     model/config.json ...         small files of the model's folder, carried along
 //
-// Parts (masters, first and second moments) are kept as the flat buffers of the run's units
-// (units.h), so that a rank's file is its shards as they lie in memory. With F ranks in a shard
-// group and R replicas the file of rank (f, d) holds slice d of shard f of every unit: every element is
-// written once, by one rank.
+// A checkpoint's parts are named (parameter, slot of the optimizer) and stored as boxes in the parameter's
+// own coordinates. No box is listed: which ones a rank's file holds follows from the stored mesh and units by
+// the rule of boxes.h, so whoever loads, on any mesh and with any units, intersects what it needs with them.
+// With F ranks over a unit's shard axes and R over its replica axes, the rank at place f of the first and d
+// of the second holds slice d of shard f of the unit's flat buffer: every element is written once, by one
+// rank.
 //
 //   unit's flat buffer   |        shard 0        |        shard 1        | ...    F shards
 //                        | slice 0   | slice 1   | slice 0   | slice 1   |        R slices per shard
-//                          rank 0      rank F      rank 1      rank F+1
 #pragma once
 
 #include "models/model.h"
 #include "runtime/base/status.h"
+#include "runtime/plan/layout/boxes.h"
 #include "runtime/plan/plan.h"
 
 #include <jansson.h>
@@ -26,8 +28,11 @@
 #define FSDP_CHECKPOINT_CARRIED    "model" // folder of the carried files
 #define FSDP_CHECKPOINT_NAME_BYTES 96
 
-// In the order of fsdp_state_part (runtime/exec/state.h) and of the bytes of a file.
-enum { FSDP_CHECKPOINT_MASTER, FSDP_CHECKPOINT_MOMENT1, FSDP_CHECKPOINT_MOMENT2, FSDP_CHECKPOINT_PARTS };
+// A slot of the optimizer that saved; the bytes of a file are in the order of slots.
+typedef struct fsdp_checkpoint_slot {
+  char name[16];
+  fsdp_dtype dtype;
+} fsdp_checkpoint_slot;
 
 typedef struct fsdp_checkpoint_param {
   char name[FSDP_NAME_BYTES];
@@ -40,6 +45,7 @@ typedef struct fsdp_checkpoint_param {
 
 typedef struct fsdp_checkpoint_unit {
   char path[FSDP_NAME_BYTES];
+  fsdp_axis_set shard_axes, replica_axes;
   int64_t padded_numel; // a multiple of 16 F
 } fsdp_checkpoint_unit;
 
@@ -66,7 +72,9 @@ typedef struct fsdp_checkpoint {
   fsdp_model_config model;
   char model_name[FSDP_CHECKPOINT_NAME_BYTES], strategy[16];
   fsdp_mesh mesh;
-  fsdp_dtype dtype[FSDP_CHECKPOINT_PARTS];
+  char optimizer[16];
+  fsdp_checkpoint_slot slots[FSDP_SLOTS_MAX]; // the parameters first
+  int slot_count;
   fsdp_checkpoint_unit *units;
   fsdp_checkpoint_param *params; // units in order, parameters in the order of their offsets
   int unit_count, param_count;
@@ -102,8 +110,13 @@ void fsdp_checkpoint_piece(const fsdp_checkpoint *checkpoint, int rank, int unit
 // The piece that holds element `element` of the unit's flat buffer: its rank.
 int fsdp_checkpoint_holder(const fsdp_checkpoint *checkpoint, int unit, int64_t element);
 
-// Bytes of all pieces of one part of a rank.
-int64_t fsdp_checkpoint_part_bytes(const fsdp_checkpoint *checkpoint, int rank, int part);
+// The boxes of a parameter in a rank's piece of its unit, in order; their offsets count from the piece's
+// begin. Returns their number.
+int fsdp_checkpoint_boxes(const fsdp_checkpoint *checkpoint, int param, int rank,
+                          fsdp_box boxes[FSDP_BOXES_MAX]);
+
+// Bytes of all pieces of one slot of a rank.
+int64_t fsdp_checkpoint_slot_bytes(const fsdp_checkpoint *checkpoint, int rank, int slot);
 
 // Elements of all parameters together.
 int64_t fsdp_checkpoint_numel(const fsdp_checkpoint *checkpoint);
@@ -111,5 +124,9 @@ int64_t fsdp_checkpoint_numel(const fsdp_checkpoint *checkpoint);
 // The parameter's index, or -1.
 int fsdp_checkpoint_find(const fsdp_checkpoint *checkpoint, const char *name);
 
-// "master", "moment1", "moment2".
-const char *fsdp_checkpoint_part_name(int part);
+// The slot's index, or -1.
+int fsdp_checkpoint_find_slot(const fsdp_checkpoint *checkpoint, const char *name);
+
+// Lays the parameters of each unit out in its flat buffer: sets offsets and padded sizes from mesh, axes and
+// shapes. False if a size does not fit.
+bool fsdp_checkpoint_lay_out(fsdp_checkpoint *checkpoint);

@@ -21,7 +21,7 @@
 
 int64_t fsdp_checkpoint_data_bytes(const fsdp_checkpoint *c, int rank) {
   int64_t total = 0;
-  for (int part = 0; part < FSDP_CHECKPOINT_PARTS; part++) total += fsdp_checkpoint_part_bytes(c, rank, part);
+  for (int slot = 0; slot < c->slot_count; slot++) total += fsdp_checkpoint_slot_bytes(c, rank, slot);
   return total;
 }
 
@@ -37,7 +37,7 @@ typedef struct stream {
   XXH3_state_t *hash; // of the chunk that is not full yet
   int64_t chunk_fill, chunks;
   uint64_t *sums;
-  int part, unit; // of the next value
+  int slot, unit; // of the next value
   int64_t done;   // of its piece
 } stream;
 
@@ -57,17 +57,17 @@ static fsdp_status check_finite(stream *s, const fsdp_checkpoint_file_config *co
                                 const unsigned char *data, int64_t bytes, fsdp_error *error) {
   const fsdp_checkpoint *c = config->checkpoint;
   while (bytes > 0) {
-    int64_t first, elems, width = fsdp_dtype_bytes(c->dtype[s->part]);
+    int64_t first, elems, width = fsdp_dtype_bytes(c->slots[s->slot].dtype);
     fsdp_checkpoint_piece(c, config->rank, s->unit, &first, &elems);
     int64_t now = fsdp_min_i64(bytes / width, elems - s->done);
-    int64_t found = fsdp_first_not_finite(c->dtype[s->part], data, now), index;
+    int64_t found = fsdp_first_not_finite(c->slots[s->slot].dtype, data, now), index;
     if (found >= 0) {
       const char *owner = owner_of(c, s->unit, first + s->done + found, &index);
       return fsdp_fail(error, FSDP_ERR_NOT_FINITE,
                        "%s of %s is %s at element %" PRId64
                        ": the state is not saved; lower --lr, raise --warmup-steps, or look at the data",
-                       fsdp_checkpoint_part_name(s->part), owner,
-                       fsdp_not_finite_name(c->dtype[s->part], data, found), index);
+                       c->slots[s->slot].name, owner,
+                       fsdp_not_finite_name(c->slots[s->slot].dtype, data, found), index);
     }
     data += now * width;
     bytes -= now * width;
@@ -76,7 +76,7 @@ static fsdp_status check_finite(stream *s, const fsdp_checkpoint_file_config *co
     s->done = 0;
     if (++s->unit < c->unit_count) continue;
     s->unit = 0;
-    s->part++;
+    s->slot++;
   }
   return FSDP_OK;
 }
@@ -118,14 +118,14 @@ static fsdp_status append_memory(stream *s, const fsdp_checkpoint_file_config *c
 static fsdp_status append_ranges(stream *s, const fsdp_checkpoint_file_config *config, fsdp_error *error) {
   const fsdp_checkpoint *c = config->checkpoint;
   int64_t limit = config->piece_bytes ? config->piece_bytes : PIECE_BYTES, offset = 0;
-  for (int part = 0; part < FSDP_CHECKPOINT_PARTS; part++) {
-    int64_t width = fsdp_dtype_bytes(c->dtype[part]);
+  for (int slot = 0; slot < c->slot_count; slot++) {
+    int64_t width = fsdp_dtype_bytes(c->slots[slot].dtype);
     for (int u = 0; u < c->unit_count; u++) {
       int64_t first, elems;
       fsdp_checkpoint_piece(c, config->rank, u, &first, &elems);
       for (int64_t done = 0, now; done < elems; done += now) {
         now = fsdp_min_i64(limit / width, elems - done);
-        fsdp_checkpoint_range range = {part, u, first + done, now, offset};
+        fsdp_checkpoint_range range = {slot, u, first + done, now, offset};
         const void *values = config->source(config->context, &range);
         fsdp_status status = check_finite(s, config, values, now * width, error);
         if (status == FSDP_OK) status = append(s, values, now * width, error);
@@ -137,23 +137,23 @@ static fsdp_status append_ranges(stream *s, const fsdp_checkpoint_file_config *c
   return FSDP_OK;
 }
 
-// Names are shared by all units of a part through `names`, which the caller frees.
+// Names are shared by all units of a slot through `names`, which the caller frees.
 static fsdp_safetensors_tensor *declare(const fsdp_checkpoint *c, int rank, int64_t chunks, char **names,
                                         int *count) {
   enum { BYTES = FSDP_NAME_BYTES + 16 };
-  size_t capacity = (size_t)c->unit_count * FSDP_CHECKPOINT_PARTS + 1;
+  size_t capacity = (size_t)(c->unit_count * c->slot_count) + 1;
   fsdp_safetensors_tensor *tensors = fsdp_alloc_zeroed(capacity, sizeof *tensors);
   *names = fsdp_alloc(capacity * BYTES);
   *count = 0;
-  for (int part = 0; part < FSDP_CHECKPOINT_PARTS; part++) {
+  for (int slot = 0; slot < c->slot_count; slot++) {
     for (int u = 0; u < c->unit_count; u++) {
       int64_t first, elems;
       fsdp_checkpoint_piece(c, rank, u, &first, &elems);
       if (elems == 0) continue;
       char *name = *names + *count * BYTES;
-      snprintf(name, BYTES, "%s/%s", fsdp_checkpoint_part_name(part), c->units[u].path);
+      snprintf(name, BYTES, "%s/%s", c->slots[slot].name, c->units[u].path);
       tensors[(*count)++] =
-          (fsdp_safetensors_tensor){.name = name, .dtype = c->dtype[part], .dims = 1, .shape = {elems}};
+          (fsdp_safetensors_tensor){.name = name, .dtype = c->slots[slot].dtype, .dims = 1, .shape = {elems}};
     }
   }
   tensors[(*count)++] =
@@ -266,7 +266,7 @@ struct fsdp_checkpoint_reader {
   char *folder;
   source_file *files;
   int64_t bytes_read;
-  int64_t **offsets; // by rank once opened: data offset of every (part, unit)
+  int64_t **offsets; // by rank once opened: data offset of every (slot, unit)
   // The chunks that were read last.
   int window_file;
   int64_t window_chunk, window_count;
@@ -343,13 +343,13 @@ static fsdp_status fail_damaged(const fsdp_checkpoint_reader *r, int rank, const
 static void make_offsets(fsdp_checkpoint_reader *r, int rank) {
   const fsdp_checkpoint *c = r->checkpoint;
   int64_t offset = 0;
-  r->offsets[rank] = fsdp_alloc((size_t)(c->unit_count * FSDP_CHECKPOINT_PARTS) * sizeof(int64_t));
-  for (int part = 0; part < FSDP_CHECKPOINT_PARTS; part++) {
+  r->offsets[rank] = fsdp_alloc((size_t)(c->unit_count * c->slot_count) * sizeof(int64_t));
+  for (int slot = 0; slot < c->slot_count; slot++) {
     for (int u = 0; u < c->unit_count; u++) {
       int64_t first, elems;
       fsdp_checkpoint_piece(c, rank, u, &first, &elems);
-      r->offsets[rank][part * c->unit_count + u] = offset;
-      offset += elems * fsdp_dtype_bytes(c->dtype[part]);
+      r->offsets[rank][slot * c->unit_count + u] = offset;
+      offset += elems * fsdp_dtype_bytes(c->slots[slot].dtype);
     }
   }
   r->files[rank].data_bytes = offset;
@@ -443,32 +443,108 @@ static fsdp_status read_data(fsdp_checkpoint_reader *r, int rank, int64_t begin,
   return FSDP_OK;
 }
 
-fsdp_status fsdp_checkpoint_read(fsdp_checkpoint_reader *r, int part, int param, int64_t first, int64_t elems,
+// A run of elements under way from a file's data to the caller's memory.
+typedef struct transfer {
+  fsdp_checkpoint_reader *reader;
+  int rank;
+  int64_t begin, bytes; // in the file's data
+  unsigned char *to;
+} transfer;
+
+static fsdp_status flush(transfer *t, fsdp_error *error) {
+  int64_t bytes = t->bytes;
+  t->bytes = 0;
+  return bytes > 0 ? read_data(t->reader, t->rank, t->begin, bytes, t->to, error) : FSDP_OK;
+}
+
+// Adds a run; one that follows the last on both sides is read together with it.
+static fsdp_status transfer_run(transfer *t, int rank, int64_t begin, int64_t bytes, unsigned char *to,
+                                fsdp_error *error) {
+  if (t->bytes > 0 && t->rank == rank && t->begin + t->bytes == begin && t->to + t->bytes == to) {
+    t->bytes += bytes;
+    return FSDP_OK;
+  }
+  fsdp_status status = flush(t, error);
+  t->rank = rank, t->begin = begin, t->bytes = bytes, t->to = to;
+  return status;
+}
+
+// Where the box of a slot lies that is asked for, and its data.
+typedef struct request {
+  const fsdp_box *wanted; // its offsets count from `out`
+  int slot, param;
+  int64_t width;
+  unsigned char *out;
+} request;
+
+// Reads what the wanted box shares with a box of `rank`'s piece, row by row.
+static fsdp_status read_shared(transfer *t, const request *q, int rank, const fsdp_box *stored,
+                               fsdp_error *error) {
+  const fsdp_checkpoint *c = t->reader->checkpoint;
+  fsdp_box from, to;
+  if (!fsdp_box_intersect(stored, q->wanted, &from) || !fsdp_box_intersect(q->wanted, stored, &to))
+    return FSDP_OK;
+  int64_t base = t->reader->offsets[rank][q->slot * c->unit_count + c->params[q->param].unit];
+  int64_t row_elems = from.extent[from.dims - 1], rows = fsdp_box_numel(&from) / row_elems;
+  fsdp_status status = FSDP_OK;
+  for (int64_t row = 0; row < rows && status == FSDP_OK; row++) {
+    int64_t at[FSDP_MAX_DIMS], left = row;
+    memcpy(at, from.start, sizeof at);
+    for (int d = from.dims - 2; d >= 0; d--) {
+      at[d] += left % from.extent[d];
+      left /= from.extent[d];
+    }
+    status = transfer_run(t, rank, base + fsdp_box_offset_of(&from, at) * q->width, row_elems * q->width,
+                          q->out + fsdp_box_offset_of(&to, at) * q->width, error);
+  }
+  return status;
+}
+
+// Reads one box of a parameter from the files of all ranks whose pieces have a part of it.
+static fsdp_status read_box(transfer *t, const request *q, fsdp_error *error) {
+  fsdp_checkpoint_reader *r = t->reader;
+  const fsdp_checkpoint *c = r->checkpoint;
+  const fsdp_checkpoint_param *p = &c->params[q->param];
+  int64_t low = 0, high = 0; // the box's first and last element, flattened
+  for (int d = 0; d < p->dims; d++) {
+    low = low * p->shape[d] + q->wanted->start[d];
+    high = high * p->shape[d] + q->wanted->start[d] + q->wanted->extent[d] - 1;
+  }
+  for (int64_t at = p->offset + low; at <= p->offset + high;) {
+    int rank = fsdp_checkpoint_holder(c, p->unit, at);
+    fsdp_status status = r->files[rank].verified ? FSDP_OK : open_file(r, rank, error);
+    fsdp_box stored[FSDP_BOXES_MAX];
+    int count = fsdp_checkpoint_boxes(c, q->param, rank, stored);
+    for (int b = 0; b < count && status == FSDP_OK; b++) status = read_shared(t, q, rank, &stored[b], error);
+    if (status != FSDP_OK) return status;
+    int64_t first, elems;
+    fsdp_checkpoint_piece(c, rank, p->unit, &first, &elems);
+    at = first + elems;
+  }
+  return FSDP_OK;
+}
+
+fsdp_status fsdp_checkpoint_read(fsdp_checkpoint_reader *r, int slot, int param, int64_t first, int64_t elems,
                                  void *out, fsdp_error *error) {
   const fsdp_checkpoint *c = r->checkpoint;
   const fsdp_checkpoint_param *p = &c->params[param];
   FSDP_CHECK(first >= 0 && elems >= 0 && first <= p->numel - elems, "elements %lld + %lld of %s",
              (long long)first, (long long)elems, p->name);
-  int64_t width = fsdp_dtype_bytes(c->dtype[part]);
-  unsigned char *to = out;
-  for (int64_t at = p->offset + first, end = at + elems; at < end;) {
-    int rank = fsdp_checkpoint_holder(c, p->unit, at);
-    int64_t piece_first, piece_elems;
-    fsdp_checkpoint_piece(c, rank, p->unit, &piece_first, &piece_elems);
-    int64_t now = fsdp_min_i64(end, piece_first + piece_elems) - at;
-    fsdp_status status = r->files[rank].verified ? FSDP_OK : open_file(r, rank, error);
-    if (status != FSDP_OK) return status;
-    int64_t offset = r->offsets[rank][part * c->unit_count + p->unit] + (at - piece_first) * width;
-    status = read_data(r, rank, offset, now * width, to, error);
-    if (status != FSDP_OK) return status;
-    to += now * width;
-    at += now;
+  fsdp_box wanted[FSDP_BOXES_MAX];
+  int count = fsdp_boxes_cut(p->dims, p->shape, first, elems, 0, wanted);
+  transfer t = {.reader = r};
+  fsdp_status status = FSDP_OK;
+  for (int b = 0; b < count && status == FSDP_OK; b++) {
+    request q = {&wanted[b], slot, param, fsdp_dtype_bytes(c->slots[slot].dtype), out};
+    status = read_box(&t, &q, error);
   }
-  int64_t found = fsdp_first_not_finite(c->dtype[part], out, elems);
+  if (status == FSDP_OK) status = flush(&t, error);
+  if (status != FSDP_OK) return status;
+  int64_t found = fsdp_first_not_finite(c->slots[slot].dtype, out, elems);
   if (found < 0) return FSDP_OK;
   return fsdp_fail(error, FSDP_ERR_INPUT,
                    "%s: %s of %s is %s at element %" PRId64
                    ": the run that saved it had diverged; use another checkpoint",
-                   r->folder, fsdp_checkpoint_part_name(part), p->name,
-                   fsdp_not_finite_name(c->dtype[part], out, found), first + found);
+                   r->folder, c->slots[slot].name, p->name,
+                   fsdp_not_finite_name(c->slots[slot].dtype, out, found), first + found);
 }

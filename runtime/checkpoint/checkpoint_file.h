@@ -1,7 +1,7 @@
 // A rank's file of a checkpoint, written as a stream and read by ranges, every byte read verified.
 //
-//   safetensors: "master/<unit>" ... "moment1/<unit>" ... "moment2/<unit>" ... "checksums"
-//                |<---- data: parts in order, units in order, this rank's piece of each ---->|
+//   safetensors: "master/<unit>" ... "m/<unit>" ... "v/<unit>" ... "checksums"
+//                |<- data: slots in order, units in order, this rank's piece of each ->|
 //                |  chunk 0  |  chunk 1  | ...  of 16 KiB; "checksums" holds XXH3-64 of each, little-endian
 //
 // The file's checksum in the manifest is XXH3-128 of the header's bytes followed by those of "checksums": it
@@ -17,7 +17,7 @@ typedef struct fsdp_checkpoint_reader fsdp_checkpoint_reader;
 
 // Elements [first_elem, first_elem + elems) of a unit's flat buffer.
 typedef struct fsdp_checkpoint_range {
-  int part, unit;
+  int slot, unit;
   int64_t first_elem, elems;
   int64_t data_offset; // of its first byte in the file's data
 } fsdp_checkpoint_range;
@@ -41,7 +41,7 @@ typedef struct fsdp_checkpoint_file_config {
 int64_t fsdp_checkpoint_data_bytes(const fsdp_checkpoint *checkpoint, int rank);
 
 // Writes the file into the folder and makes it durable; `file` says what the manifest shall say of it.
-// FSDP_ERR_INPUT where the disk is full or fails; FSDP_ERR_NOT_FINITE, naming part and parameter, where a
+// FSDP_ERR_INPUT where the disk is full or fails; FSDP_ERR_NOT_FINITE, naming slot and parameter, where a
 // value is not finite. The file is not there then.
 fsdp_status fsdp_checkpoint_file_write(const fsdp_checkpoint_file_config *config, fsdp_checkpoint_file *file,
                                        fsdp_error *error);
@@ -56,9 +56,10 @@ fsdp_status fsdp_checkpoint_check_files(const fsdp_checkpoint *checkpoint, const
 fsdp_checkpoint_reader *fsdp_checkpoint_reader_create(const fsdp_checkpoint *checkpoint, const char *folder);
 void fsdp_checkpoint_reader_destroy(fsdp_checkpoint_reader *reader); // NULL is allowed
 
-// Reads elements [first, first + elems) of a parameter of one part, in the checkpoint's dtype of that part.
+// Reads elements [first, first + elems) of one slot of a parameter, flattened row-major, in the
+// checkpoint's dtype of that slot, from whichever files hold boxes of them.
 // FSDP_ERR_INPUT, naming the file, where a byte of it is not what was written or a value is not finite.
-fsdp_status fsdp_checkpoint_read(fsdp_checkpoint_reader *reader, int part, int param, int64_t first,
+fsdp_status fsdp_checkpoint_read(fsdp_checkpoint_reader *reader, int slot, int param, int64_t first,
                                  int64_t elems, void *out, fsdp_error *error);
 
 // Bytes read so far, headers and checksums included.

@@ -10,7 +10,7 @@
 #include <xxhash.h>
 
 #define FORMAT  "fsdp checkpoint"
-#define VERSION 3
+#define VERSION 4
 // No manifest of a real run is larger; one that is has been damaged.
 #define MANIFEST_BYTES_MAX (INT64_C(1) << 28)
 
@@ -20,21 +20,48 @@ static json_t *hex128(const uint64_t checksum[2]) {
   return json_sprintf("%016" PRIx64 "%016" PRIx64, checksum[0], checksum[1]);
 }
 
+// The names of the axes in a set.
+static json_t *print_axes(const fsdp_mesh *mesh, fsdp_axis_set axes) {
+  json_t *names = json_array();
+  for (int a = 0; a < mesh->count; a++)
+    if (axes >> a & 1) json_array_append_new(names, json_string(mesh->axes[a].name));
+  return names;
+}
+
+// Units with the parameters in them; where these lie is computed (fsdp_checkpoint_lay_out).
 static json_t *print_units(const fsdp_checkpoint *c) {
   json_t *units = json_array();
   for (int u = 0, p = 0; u < c->unit_count; u++) {
+    const fsdp_checkpoint_unit *unit = &c->units[u];
     json_t *params = json_array();
     for (; p < c->param_count && c->params[p].unit == u; p++) {
       const fsdp_checkpoint_param *param = &c->params[p];
       json_t *shape = json_array();
       for (int d = 0; d < param->dims; d++) json_array_append_new(shape, json_integer(param->shape[d]));
-      json_array_append_new(params, json_pack("{s:s, s:o, s:I}", "name", param->name, "shape", shape,
-                                              "offset", (json_int_t)param->offset));
+      json_array_append_new(params, json_pack("{s:s, s:o}", "name", param->name, "shape", shape));
     }
-    json_array_append_new(units, json_pack("{s:s, s:I, s:o}", "path", c->units[u].path, "padded_numel",
-                                           (json_int_t)c->units[u].padded_numel, "params", params));
+    json_array_append_new(units, json_pack("{s:s, s:o, s:o, s:o}", "path", unit->path, "shard_axes",
+                                           print_axes(&c->mesh, unit->shard_axes), "replica_axes",
+                                           print_axes(&c->mesh, unit->replica_axes), "params", params));
   }
   return units;
+}
+
+// The axes in their order, the last one fastest.
+static json_t *print_mesh(const fsdp_mesh *mesh) {
+  json_t *axes = json_array();
+  for (int a = 0; a < mesh->count; a++)
+    json_array_append_new(axes,
+                          json_pack("{s:s, s:i}", "name", mesh->axes[a].name, "size", mesh->axes[a].size));
+  return axes;
+}
+
+static json_t *print_slots(const fsdp_checkpoint *c) {
+  json_t *slots = json_array();
+  for (int i = 0; i < c->slot_count; i++)
+    json_array_append_new(slots, json_pack("{s:s, s:s}", "name", c->slots[i].name, "dtype",
+                                           fsdp_dtype_name(c->slots[i].dtype)));
+  return slots;
 }
 
 static json_t *print_files(const fsdp_checkpoint_file *files, int count) {
@@ -69,12 +96,10 @@ static json_t *checksum_of(const json_t *root) {
 
 char *fsdp_checkpoint_print(const fsdp_checkpoint *c) {
   json_t *root = json_pack(
-      "{s:s, s:i, s:I, s:o, s:s, s:o, s:s, s:{s:i, s:i}, s:{s:s, s:s, s:s}, s:o, s:o, s:o, s:O}", "format",
-      FORMAT, "version", VERSION, "sequence", (json_int_t)c->sequence, "progress",
-      print_progress(&c->progress), "model_name", c->model_name, "model", fsdp_model_print(&c->model),
-      "strategy", c->strategy, "mesh", "data", fsdp_mesh_size(&c->mesh, FSDP_AXIS_DATA), "fsdp",
-      fsdp_mesh_size(&c->mesh, FSDP_AXIS_FSDP), "dtypes", "master", fsdp_dtype_name(c->dtype[0]), "moment1",
-      fsdp_dtype_name(c->dtype[1]), "moment2", fsdp_dtype_name(c->dtype[2]), "files",
+      "{s:s, s:i, s:I, s:o, s:s, s:o, s:s, s:o, s:s, s:o, s:o, s:o, s:o, s:O}", "format", FORMAT, "version",
+      VERSION, "sequence", (json_int_t)c->sequence, "progress", print_progress(&c->progress), "model_name",
+      c->model_name, "model", fsdp_model_print(&c->model), "strategy", c->strategy, "mesh",
+      print_mesh(&c->mesh), "optimizer", c->optimizer, "slots", print_slots(c), "files",
       print_files(c->files, c->file_count), "carried", print_files(c->carried, c->carried_count), "units",
       print_units(c), "options", c->options);
   FSDP_CHECK(root, "a manifest that is no JSON: a name that is not UTF-8");
@@ -120,13 +145,21 @@ static void read_hex(reader *r, const json_t *object, const char *key, uint64_t 
   if (!good && !r->wrong) r->wrong = key;
 }
 
-static void read_dtypes(reader *r, const json_t *object, fsdp_checkpoint *c) {
-  for (int part = 0; part < FSDP_CHECKPOINT_PARTS; part++) {
-    char name[8] = "";
-    read_text(r, object, fsdp_checkpoint_part_name(part), name, sizeof name);
-    c->dtype[part] = strcmp(name, "bf16") == 0 ? FSDP_BF16 : FSDP_F32;
-    if (strcmp(name, fsdp_dtype_name(c->dtype[part])) != 0 && !r->wrong) r->wrong = "dtypes";
+static void read_slots(reader *r, const json_t *list, fsdp_checkpoint *c) {
+  size_t count = json_array_size(list);
+  bool good = count >= 1 && count <= FSDP_SLOTS_MAX;
+  for (size_t i = 0; good && i < count; i++) {
+    const json_t *entry = json_array_get(list, i);
+    fsdp_checkpoint_slot *slot = &c->slots[i];
+    char dtype[8] = "";
+    read_text(r, entry, "name", slot->name, sizeof slot->name);
+    read_text(r, entry, "dtype", dtype, sizeof dtype);
+    good = *slot->name && !strchr(slot->name, '/') && fsdp_checkpoint_find_slot(c, slot->name) < 0;
+    slot->dtype = strcmp(dtype, "bf16") == 0 ? FSDP_BF16 : FSDP_F32;
+    good = good && strcmp(dtype, fsdp_dtype_name(slot->dtype)) == 0;
+    c->slot_count = (int)i + 1;
   }
+  if (!good && !r->wrong) r->wrong = "slots";
 }
 
 // A file's name is one below its folder and nothing else.
@@ -150,14 +183,28 @@ static void read_param(reader *r, const json_t *entry, fsdp_checkpoint *c, int u
   read_text(r, entry, "name", p->name, sizeof p->name);
   p->unit = unit;
   p->dims = (int)json_array_size(shape);
-  p->offset = read_int(r, entry, "offset", 0, c->units[unit].padded_numel);
   p->numel = 1;
   bool good = p->dims >= 1 && p->dims <= FSDP_MAX_DIMS;
   for (int d = 0; good && d < p->dims; d++) {
     p->shape[d] = json_integer_value(json_array_get(shape, (size_t)d));
     good = p->shape[d] > 0 && fsdp_mul_checked(p->numel, p->shape[d], &p->numel);
   }
-  if ((!good || p->numel > c->units[unit].padded_numel - p->offset) && !r->wrong) r->wrong = "shape";
+  if (!good && !r->wrong) r->wrong = "shape";
+}
+
+// Axes of the mesh with more than one rank, in any order, each once.
+static fsdp_axis_set read_axes(reader *r, const json_t *entry, const char *key, const fsdp_mesh *mesh) {
+  const json_t *list = json_object_get(entry, key);
+  fsdp_axis_set axes = 0;
+  bool good = json_is_array(list);
+  for (size_t i = 0; good && i < json_array_size(list); i++) {
+    const char *name = json_string_value(json_array_get(list, i));
+    int axis = name ? fsdp_mesh_find(mesh, name) : -1;
+    good = axis >= 0 && mesh->axes[axis].size > 1 && !(axes >> axis & 1);
+    if (good) axes |= 1u << axis;
+  }
+  if (!good && !r->wrong) r->wrong = key;
+  return axes;
 }
 
 static void read_units(reader *r, const json_t *list, fsdp_checkpoint *c) {
@@ -168,12 +215,15 @@ static void read_units(reader *r, const json_t *list, fsdp_checkpoint *c) {
     params += json_array_size(json_object_get(json_array_get(list, (size_t)u), "params"));
   }
   c->params = fsdp_alloc_zeroed(params + 1, sizeof *c->params);
-  int64_t multiple = (int64_t)FSDP_UNIT_ALIGN_ELEMS * fsdp_mesh_size(&c->mesh, FSDP_AXIS_FSDP);
   for (int u = 0; u < c->unit_count; u++) {
     const json_t *entry = json_array_get(list, (size_t)u);
     read_text(r, entry, "path", c->units[u].path, sizeof c->units[u].path);
-    c->units[u].padded_numel = read_int(r, entry, "padded_numel", 0, INT64_C(1) << 56);
-    if (c->units[u].padded_numel % multiple != 0 && !r->wrong) r->wrong = "padded_numel";
+    c->units[u].shard_axes = read_axes(r, entry, "shard_axes", &c->mesh);
+    c->units[u].replica_axes = read_axes(r, entry, "replica_axes", &c->mesh);
+    // Each axis cuts the unit or repeats it: a rank's file holds one slice, and all files every element.
+    fsdp_axis_set both = c->units[u].shard_axes & c->units[u].replica_axes;
+    fsdp_axis_set all = c->units[u].shard_axes | c->units[u].replica_axes;
+    if ((both || all != fsdp_mesh_all_axes(&c->mesh)) && !r->wrong) r->wrong = "replica_axes";
     const json_t *list_of_params = json_object_get(entry, "params");
     for (size_t i = 0; i < json_array_size(list_of_params); i++) {
       read_param(r, json_array_get(list_of_params, i), c, u);
@@ -197,14 +247,16 @@ static void read_progress(reader *r, const json_t *object, fsdp_checkpoint_progr
   p->seed = read_int(r, json_object_get(object, "random"), "seed", 0, INT64_MAX);
 }
 
-static void read_mesh(reader *r, const json_t *object, fsdp_mesh *mesh) {
-  int data = (int)read_int(r, object, "data", 1, FSDP_MESH_RANKS_MAX);
-  int fsdp = (int)read_int(r, object, "fsdp", 1, FSDP_MESH_RANKS_MAX);
-  *mesh = fsdp_mesh_of(1, 1);
-  if ((int64_t)data * fsdp <= FSDP_MESH_RANKS_MAX)
-    *mesh = fsdp_mesh_of(data, fsdp);
-  else if (!r->wrong)
-    r->wrong = "mesh";
+static void read_mesh(reader *r, const json_t *list, fsdp_mesh *mesh) {
+  bool good = json_is_array(list);
+  *mesh = (fsdp_mesh){0};
+  for (size_t i = 0; good && i < json_array_size(list); i++) {
+    const json_t *entry = json_array_get(list, i);
+    char name[FSDP_AXIS_NAME_BYTES] = "";
+    read_text(r, entry, "name", name, sizeof name);
+    good = fsdp_mesh_add(mesh, name, (int)read_int(r, entry, "size", 1, FSDP_MESH_RANKS_MAX));
+  }
+  if (!good && !r->wrong) r->wrong = "mesh";
 }
 
 // Everything but the model's configuration.
@@ -214,10 +266,12 @@ static void read_all(reader *r, const json_t *root, fsdp_checkpoint *c) {
   read_text(r, root, "model_name", c->model_name, sizeof c->model_name);
   read_text(r, root, "strategy", c->strategy, sizeof c->strategy);
   read_mesh(r, json_object_get(root, "mesh"), &c->mesh);
-  read_dtypes(r, json_object_get(root, "dtypes"), c);
+  read_text(r, root, "optimizer", c->optimizer, sizeof c->optimizer);
+  read_slots(r, json_object_get(root, "slots"), c);
   read_files(r, json_object_get(root, "files"), &c->files, &c->file_count);
   read_files(r, json_object_get(root, "carried"), &c->carried, &c->carried_count);
   read_units(r, json_object_get(root, "units"), c);
+  if (!r->wrong && !fsdp_checkpoint_lay_out(c)) r->wrong = "shape";
   if (c->file_count != fsdp_mesh_ranks(&c->mesh) && !r->wrong) r->wrong = "files";
   c->options = json_deep_copy(json_object_get(root, "options"));
   if (!json_is_object(c->options) && !r->wrong) r->wrong = "options";
@@ -232,7 +286,9 @@ static fsdp_status check_whole(const char *path, json_t *root, fsdp_error *error
   }
   if (json_integer_value(json_object_get(root, "version")) != VERSION) {
     return fsdp_fail(error, FSDP_ERR_INPUT,
-                     "%s: is of format version %lld, this program reads %d; use the version that wrote it",
+                     "%s: is of format version %lld, this program reads %d; resume it with the version that "
+                     "wrote it, or export it with that version's fsdp_export and start from its weights with "
+                     "--model",
                      path, (long long)json_integer_value(json_object_get(root, "version")), VERSION);
   }
   json_t *said = json_incref(json_object_get(root, "checksum"));

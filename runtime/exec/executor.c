@@ -48,11 +48,16 @@ static void report_view(fsdp_access_recorder *recorder, const fsdp_view *view) {
   fsdp_access_report(recorder, view->data, view->numel * fsdp_dtype_bytes(view->dtype), view->access);
 }
 
+static bool is_update(const fsdp_executor *self, const fsdp_instr *instr) {
+  const fsdp_optimizer *optimizer = self->config.plan->optimizer;
+  return optimizer && instr->kind == FSDP_INSTR_OP && instr->op == optimizer->update && instr->unit >= 0;
+}
+
 static fsdp_kernel_call make_call(const fsdp_executor *self, const fsdp_instr *instr,
                                   const fsdp_view *views) {
   int64_t position = instr - self->program->instrs;
   const segment_list *segments = instr->unit >= 0 ? &self->segments[instr->unit] : NULL;
-  bool rounds = instr->op == FSDP_OP_ADAMW && segments && segments->count > 0;
+  bool rounds = is_update(self, instr) && segments && segments->count > 0;
   return (fsdp_kernel_call){
       .kind = instr->op,
       .attrs = &self->attrs[position],
@@ -408,9 +413,12 @@ static void make_all_segments(fsdp_executor *self) {
   self->segments = fsdp_alloc_zeroed((size_t)units, sizeof *self->segments);
   for (int i = 0; i < program->instr_count; i++) {
     const fsdp_instr *instr = &program->instrs[i];
-    if (instr->kind != FSDP_INSTR_OP || instr->op != FSDP_OP_ADAMW || instr->unit < 0) continue;
+    if (!is_update(self, instr)) continue;
+    const fsdp_operand *slots = &program->operands[instr->first_operand + FSDP_UPDATE_FIRST_SLOT];
+    const fsdp_optimizer *optimizer = self->config.plan->optimizer;
     bool rounds = false;
-    for (int o = 3; o < 6; o++) rounds |= program->operands[instr->first_operand + o].dtype == FSDP_BF16;
+    for (int k = 0; k < optimizer->slot_count; k++)
+      rounds = rounds || (optimizer->slots[k].rounds && slots[k].dtype == FSDP_BF16);
     if (rounds && !self->segments[instr->unit].segments) make_segments(self, instr->unit);
   }
 }

@@ -17,7 +17,7 @@
 // Threads that convert what is handed over: more than saturate memory would gain nothing.
 #define THREADS_MAX 8
 
-// One unit's shard of one part.
+// One unit's shard of one slot.
 typedef struct shard {
   fsdp_device *device;
   unsigned char *data;
@@ -31,16 +31,6 @@ static shard shard_of(const fsdp_executor *executor, int unit, int tensor, fsdp_
                  .data = tensor < 0 ? NULL : fsdp_executor_tensor(executor, tensor),
                  .elems = config->plan->units->units[unit].shard_numel,
                  .dtype = dtype};
-}
-
-static int tensor_of(const fsdp_unit_state *state, fsdp_state_part part) {
-  return part == FSDP_STATE_MASTER    ? state->master
-         : part == FSDP_STATE_MOMENT1 ? state->moment1
-                                      : state->moment2;
-}
-
-fsdp_dtype fsdp_state_dtype(const fsdp_plan *plan, fsdp_state_part part) {
-  return part == FSDP_STATE_MASTER ? plan->config.master_dtype : plan->config.moment_dtype;
 }
 
 // What is handed over at a time, in two dtypes.
@@ -90,11 +80,10 @@ static void clear(const shard *to) {
   if (to->data) to->device->table->clear(to->device, to->data, to->elems * fsdp_dtype_bytes(to->dtype));
 }
 
-void fsdp_state_read_shard(fsdp_executor *executor, fsdp_state_part part, int unit, int64_t first_elem,
-                           int64_t elems, void *out) {
+void fsdp_state_read_shard(fsdp_executor *executor, int slot, int unit, int64_t first_elem, int64_t elems,
+                           void *out) {
   const fsdp_plan *plan = fsdp_executor_config_of(executor)->plan;
-  shard from =
-      shard_of(executor, unit, tensor_of(&plan->unit_state[unit], part), fsdp_state_dtype(plan, part));
+  shard from = shard_of(executor, unit, plan->unit_state[unit].slot[slot], fsdp_plan_slot_dtype(plan, slot));
   FSDP_CHECK(from.data && first_elem >= 0 && elems >= 0 && first_elem <= from.elems - elems,
              "elements %lld + %lld of a shard of unit %d", (long long)first_elem, (long long)elems, unit);
   int64_t width = fsdp_dtype_bytes(from.dtype);
@@ -107,10 +96,10 @@ void fsdp_state_read_shard(fsdp_executor *executor, fsdp_state_part part, int un
   }
 }
 
-// What a walk over a part does with each piece of a run.
+// What a walk over a slot does with each piece of a run.
 typedef struct walk {
   fsdp_executor *executor;
-  fsdp_state_part part;
+  int slot;
   fsdp_dtype dtype; // of the values handed over
   bool writes, sliced;
   bool draws; // the device draws the values, by `seed`; there is no callback then
@@ -181,7 +170,7 @@ static int64_t slice_of(const fsdp_executor *executor, int unit) {
   const fsdp_unit *u = &config->plan->units->units[unit];
   bool direct = config->device->table == fsdp_device_cpu();
   if (!direct || u->replica_count == 1 || !replica_comm(executor, unit)) return 0;
-  return u->shard_numel / ((int64_t)u->replica_count * FSDP_UNIT_ALIGN_ELEMS) * FSDP_UNIT_ALIGN_ELEMS;
+  return fsdp_unit_slice(u);
 }
 
 // Elements [first, first + elems) of the shard.
@@ -218,8 +207,8 @@ static fsdp_status walk_unit(const walk *self, int unit) {
   const fsdp_plan *plan = config->plan;
   const fsdp_unit_state *state = &plan->unit_state[unit];
   shard data =
-      shard_of(self->executor, unit, tensor_of(state, self->part), fsdp_state_dtype(plan, self->part));
-  bool copies = self->part == FSDP_STATE_MASTER;
+      shard_of(self->executor, unit, state->slot[self->slot], fsdp_plan_slot_dtype(plan, self->slot));
+  bool copies = self->slot == FSDP_SLOT_MASTER;
   shard copy = shard_of(self->executor, unit, copies ? state->copy : -1, plan->config.param_dtype);
   if (!data.data) return FSDP_OK;
   if (self->writes) {
@@ -244,12 +233,14 @@ static fsdp_status walk_all(walk *self) {
   return status;
 }
 
-// Moments of a new start.
-static fsdp_status clear_moments(fsdp_executor *executor, fsdp_error *error) {
+// The slots that a new run begins with zeros in.
+static fsdp_status clear_slots(fsdp_executor *executor, fsdp_error *error) {
+  const fsdp_optimizer *optimizer = fsdp_executor_config_of(executor)->plan->optimizer;
   fsdp_status status = FSDP_OK;
-  for (int part = FSDP_STATE_MOMENT1; part <= FSDP_STATE_MOMENT2 && status == FSDP_OK; part++) {
-    walk moments = {.executor = executor, .part = (fsdp_state_part)part, .writes = true, .error = error};
-    status = walk_all(&moments);
+  for (int slot = 0; slot < optimizer->slot_count && status == FSDP_OK; slot++) {
+    if (optimizer->slots[slot].start != FSDP_SLOT_FROM_ZERO) continue;
+    walk zeros = {.executor = executor, .slot = slot, .writes = true, .error = error};
+    status = walk_all(&zeros);
   }
   return status;
 }
@@ -257,7 +248,7 @@ static fsdp_status clear_moments(fsdp_executor *executor, fsdp_error *error) {
 static fsdp_status fill(fsdp_executor *executor, bool sliced, fsdp_state_callback source, void *context,
                         fsdp_error *error) {
   walk masters = {.executor = executor,
-                  .part = FSDP_STATE_MASTER,
+                  .slot = FSDP_SLOT_MASTER,
                   .dtype = FSDP_F32,
                   .writes = true,
                   .sliced = sliced,
@@ -265,19 +256,19 @@ static fsdp_status fill(fsdp_executor *executor, bool sliced, fsdp_state_callbac
                   .context = context,
                   .error = error};
   fsdp_status status = walk_all(&masters);
-  return status == FSDP_OK ? clear_moments(executor, error) : status;
+  return status == FSDP_OK ? clear_slots(executor, error) : status;
 }
 
 void fsdp_state_draw(fsdp_executor *executor, uint64_t seed) {
   fsdp_error none = {0};
   walk masters = {.executor = executor,
-                  .part = FSDP_STATE_MASTER,
+                  .slot = FSDP_SLOT_MASTER,
                   .writes = true,
                   .draws = true,
                   .seed = seed,
                   .error = &none};
   walk_all(&masters);
-  clear_moments(executor, &none);
+  clear_slots(executor, &none);
 }
 
 fsdp_status fsdp_state_fill(fsdp_executor *executor, fsdp_state_callback source, void *context,
@@ -290,32 +281,32 @@ fsdp_status fsdp_state_fill_slice(fsdp_executor *executor, fsdp_state_callback s
   return fill(executor, true, source, context, error);
 }
 
-// A walk over a part in its own dtype.
-static fsdp_status walk_part(walk all) {
-  all.dtype = fsdp_state_dtype(fsdp_executor_config_of(all.executor)->plan, all.part);
+// A walk over a slot in its own dtype.
+static fsdp_status walk_slot(walk all) {
+  all.dtype = fsdp_plan_slot_dtype(fsdp_executor_config_of(all.executor)->plan, all.slot);
   return walk_all(&all);
 }
 
-fsdp_status fsdp_state_save(fsdp_executor *executor, fsdp_state_part part, fsdp_state_callback sink,
-                            void *context, fsdp_error *error) {
-  return walk_part(
-      (walk){.executor = executor, .part = part, .callback = sink, .context = context, .error = error});
+fsdp_status fsdp_state_save(fsdp_executor *executor, int slot, fsdp_state_callback sink, void *context,
+                            fsdp_error *error) {
+  return walk_slot(
+      (walk){.executor = executor, .slot = slot, .callback = sink, .context = context, .error = error});
 }
 
-fsdp_status fsdp_state_load(fsdp_executor *executor, fsdp_state_part part, fsdp_state_callback source,
-                            void *context, fsdp_error *error) {
-  return walk_part((walk){.executor = executor,
-                          .part = part,
+fsdp_status fsdp_state_load(fsdp_executor *executor, int slot, fsdp_state_callback source, void *context,
+                            fsdp_error *error) {
+  return walk_slot((walk){.executor = executor,
+                          .slot = slot,
                           .writes = true,
                           .callback = source,
                           .context = context,
                           .error = error});
 }
 
-fsdp_status fsdp_state_load_slice(fsdp_executor *executor, fsdp_state_part part, fsdp_state_callback source,
+fsdp_status fsdp_state_load_slice(fsdp_executor *executor, int slot, fsdp_state_callback source,
                                   void *context, fsdp_error *error) {
-  return walk_part((walk){.executor = executor,
-                          .part = part,
+  return walk_slot((walk){.executor = executor,
+                          .slot = slot,
                           .writes = true,
                           .sliced = true,
                           .callback = source,
@@ -333,21 +324,20 @@ static void refresh_copy(const shard *data, const shard *copy, const staging *s)
   }
 }
 
-void fsdp_state_exchange(fsdp_executor *executor, fsdp_state_part part) {
+void fsdp_state_exchange(fsdp_executor *executor, int slot) {
   const fsdp_executor_config *config = fsdp_executor_config_of(executor);
   const fsdp_plan *plan = config->plan;
   staging staged = staging_create(config->device, true);
   for (int u = 0; u < plan->units->count; u++) {
     const fsdp_unit_state *state = &plan->unit_state[u];
-    shard data = shard_of(executor, u, tensor_of(state, part), fsdp_state_dtype(plan, part));
+    shard data = shard_of(executor, u, state->slot[slot], fsdp_plan_slot_dtype(plan, slot));
     int64_t slice = slice_of(executor, u);
     if (!data.data || slice == 0) continue;
     fsdp_comm *comm = replica_comm(executor, u);
     unsigned char *own = data.data + comm->rank * slice * fsdp_dtype_bytes(data.dtype);
     fsdp_collective call = {.dtype = data.dtype, .input = own, .output = data.data, .elems = slice};
     comm->table->all_gather(comm, &call);
-    shard copy =
-        shard_of(executor, u, part == FSDP_STATE_MASTER ? state->copy : -1, plan->config.param_dtype);
+    shard copy = shard_of(executor, u, slot == FSDP_SLOT_MASTER ? state->copy : -1, plan->config.param_dtype);
     refresh_copy(&data, &copy, &staged);
   }
   staging_destroy(&staged);

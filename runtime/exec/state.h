@@ -1,4 +1,5 @@
-// State: this rank's shards of parameters and optimizer moments, by parameter name, to fill, save and load.
+// State: this rank's shards of the optimizer's slots (runtime/plan/program/optimizer.h), by parameter name,
+// to fill, save and load.
 //
 //   unit's flat shard   | run of p | run of q |pad| ... |     a run: consecutive elements of one parameter
 //
@@ -7,13 +8,6 @@
 
 #include "runtime/base/status.h"
 #include "runtime/exec/executor.h"
-
-typedef enum fsdp_state_part {
-  FSDP_STATE_MASTER, // parameters
-  FSDP_STATE_MOMENT1,
-  FSDP_STATE_MOMENT2,
-  FSDP_STATE_PART_COUNT
-} fsdp_state_part;
 
 // Elements [first_elem, first_elem + elems) of a parameter, flattened row-major.
 typedef struct fsdp_state_range {
@@ -37,29 +31,26 @@ fsdp_status fsdp_state_fill(fsdp_executor *executor, fsdp_state_callback source,
 // are those of fsdp_random_normal by parameter name and element index, as fsdp_draw_param gives them.
 void fsdp_state_draw(fsdp_executor *executor, uint64_t seed);
 
-// Hands every run of a part to `sink`, in its own dtype, units in order and runs in order.
-fsdp_status fsdp_state_save(fsdp_executor *executor, fsdp_state_part part, fsdp_state_callback sink,
-                            void *context, fsdp_error *error);
+// Hands every run of a slot to `sink`, in its own dtype, units in order and runs in order.
+fsdp_status fsdp_state_save(fsdp_executor *executor, int slot, fsdp_state_callback sink, void *context,
+                            fsdp_error *error);
 
-// Fills every run of a part from `source`, in its own dtype, in the same order; masters' copies follow, pads
+// Fills every run of a slot from `source`, in its own dtype, in the same order; masters' copies follow, pads
 // become zero.
-fsdp_status fsdp_state_load(fsdp_executor *executor, fsdp_state_part part, fsdp_state_callback source,
-                            void *context, fsdp_error *error);
+fsdp_status fsdp_state_load(fsdp_executor *executor, int slot, fsdp_state_callback source, void *context,
+                            fsdp_error *error);
 
 // The same in two calls, so that what replicas share is read once: each of the R that hold a shard loads 1/R
 // of it, and all ranks, once all have loaded without an error, exchange the rest. Where the device's
 // communicators need streams of their own (CUDA), load_slice loads all and exchange does nothing.
-fsdp_status fsdp_state_load_slice(fsdp_executor *executor, fsdp_state_part part, fsdp_state_callback source,
+fsdp_status fsdp_state_load_slice(fsdp_executor *executor, int slot, fsdp_state_callback source,
                                   void *context, fsdp_error *error);
 // fsdp_state_fill, with masters by slices.
 fsdp_status fsdp_state_fill_slice(fsdp_executor *executor, fsdp_state_callback source, void *context,
                                   fsdp_error *error);
-void fsdp_state_exchange(fsdp_executor *executor, fsdp_state_part part);
+void fsdp_state_exchange(fsdp_executor *executor, int slot);
 
 // Copies elements [first_elem, first_elem + elems) of this rank's flat shard of a unit, pads included, in the
-// part's dtype. The part must be kept by the plan.
-void fsdp_state_read_shard(fsdp_executor *executor, fsdp_state_part part, int unit, int64_t first_elem,
-                           int64_t elems, void *out);
-
-// The dtype in which a part is kept.
-fsdp_dtype fsdp_state_dtype(const fsdp_plan *plan, fsdp_state_part part);
+// slot's dtype. The slot must be kept by the plan.
+void fsdp_state_read_shard(fsdp_executor *executor, int slot, int unit, int64_t first_elem, int64_t elems,
+                           void *out);

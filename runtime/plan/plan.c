@@ -133,6 +133,7 @@ static void make_program(fsdp_plan *plan) {
                                        .check = c->check,
                                        .snapshot = c->snapshot,
                                        .exchange = c->exchange,
+                                       .optimizer = plan->optimizer,
                                        .device = c->target->device,
                                        .gemm_workspace_bytes = c->target->gemm_workspace_bytes};
   fsdp_schedule_result made;
@@ -207,7 +208,7 @@ static void find_hint(fsdp_plan *plan) {
     if (larger && spans_layers(plan, unit)) plan->hint_unit = u;
   }
   if (plan->hint_unit < 0) return;
-  fsdp_plan block = {.config = plan->config};
+  fsdp_plan block = {.config = plan->config, .optimizer = plan->optimizer};
   block.config.wrap = (fsdp_wrap_policy){.kind = FSDP_WRAP_BLOCK};
   FSDP_CHECK(plan_program(&block, NULL) == FSDP_OK, "the block policy fits every model");
   plan->hint_saved_bytes = device->peak_bytes - device_peak(block.program);
@@ -227,16 +228,22 @@ float fsdp_plan_norm_limit(const fsdp_plan_config *config) {
 
 int fsdp_plan_digest_count(const fsdp_plan *plan) {
   int count = 0;
-  for (int u = 0; u < plan->units->count; u++) count += plan->units->units[u].shard_numel > 0 ? 3 : 0;
+  for (int u = 0; u < plan->units->count; u++)
+    count += plan->units->units[u].shard_numel > 0 ? plan->optimizer->slot_count : 0;
   return count;
 }
 
 int fsdp_plan_digest_unit(const fsdp_plan *plan, int digest) {
   int unit = 0;
-  for (int left = digest / 3;; unit++) {
+  for (int left = digest / plan->optimizer->slot_count;; unit++) {
     FSDP_CHECK(unit < plan->units->count, "digest %d of %d", digest, fsdp_plan_digest_count(plan));
     if (plan->units->units[unit].shard_numel > 0 && left-- == 0) return unit;
   }
+}
+
+fsdp_dtype fsdp_plan_slot_dtype(const fsdp_plan *plan, int slot) {
+  return fsdp_slot_dtype_of(&plan->optimizer->slots[slot], plan->config.master_dtype,
+                            plan->config.moment_dtype);
 }
 
 int64_t fsdp_plan_check_bytes(const fsdp_plan *plan) {
@@ -270,6 +277,7 @@ fsdp_status fsdp_plan_create(const fsdp_plan_config *config, fsdp_plan **out, fs
   if (status) return status;
   fsdp_plan *plan = fsdp_alloc_zeroed(1, sizeof *plan);
   plan->config = *config;
+  plan->optimizer = fsdp_optimizer_adamw();
   status = plan_program(plan, error);
   if (status) {
     fsdp_plan_destroy(plan);

@@ -63,6 +63,7 @@ typedef struct fsdp_plan {
   fsdp_plan_config config;
   fsdp_graph *graph;
   fsdp_units *units;
+  const fsdp_optimizer *optimizer;
   fsdp_program *program;
   fsdp_memory_report memory;
   fsdp_traffic traffic;
@@ -85,10 +86,12 @@ int64_t fsdp_plan_reserve_bytes(const fsdp_plan *plan);
 // The greatest norm that is applied (FSDP_NORM_SKIPS): the plan's limit or, without one, the greatest number.
 float fsdp_plan_norm_limit(const fsdp_plan_config *config);
 
-// The digests of a check section, in its order: masters, first and second moments of each unit that has any.
-// Digest i is of part i % 3 of unit fsdp_plan_digest_unit(i).
+// The digests of a check section, in its order: the optimizer's slots of each unit that has any. Digest i is
+// of slot i % slot_count of unit fsdp_plan_digest_unit(i).
 int fsdp_plan_digest_count(const fsdp_plan *plan);
 int fsdp_plan_digest_unit(const fsdp_plan *plan, int digest);
+// The dtype in which a slot of the state is kept.
+fsdp_dtype fsdp_plan_slot_dtype(const fsdp_plan *plan, int slot);
 // Bytes that the check section reads on a rank; 0 where the plan has none.
 int64_t fsdp_plan_check_bytes(const fsdp_plan *plan);
 

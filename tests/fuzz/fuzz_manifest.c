@@ -42,6 +42,15 @@ static void walk(const fsdp_checkpoint *c) {
     }
     FSDP_CHECK(ranks > 64 || covered == c->units[u].padded_numel, "pieces do not cover the unit");
   }
+  for (int p = 0; p < c->param_count; p++) {
+    int64_t covered = 0;
+    for (int r = 0; r < ranks && ranks <= 64; r++) {
+      fsdp_box boxes[FSDP_BOXES_MAX];
+      int count = fsdp_checkpoint_boxes(c, p, r, boxes);
+      for (int b = 0; b < count; b++) covered += fsdp_box_numel(&boxes[b]);
+    }
+    FSDP_CHECK(ranks > 64 || covered == c->params[p].numel, "boxes do not cover the parameter");
+  }
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {

@@ -210,7 +210,7 @@ static void train(rank_run *run, fsdp_executor *executor) {
     fsdp_executor_run_check(executor, run->result->digests + run->rank * count);
   }
   if (fsdp_mesh_coordinate(&config->plan.mesh, FSDP_AXIS_DATA, run->rank) != 0) return;
-  FSDP_CHECK(fsdp_state_save(executor, FSDP_STATE_MASTER, keep, run, &error) == FSDP_OK,
+  FSDP_CHECK(fsdp_state_save(executor, FSDP_SLOT_MASTER, keep, run, &error) == FSDP_OK,
              "weights were refused");
 }
 

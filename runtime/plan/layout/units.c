@@ -183,8 +183,12 @@ void fsdp_units_destroy(fsdp_units *units) {
   free(units);
 }
 
+int64_t fsdp_slice_elems(int64_t shard, int replicas) {
+  return shard / replicas / FSDP_UNIT_ALIGN_ELEMS * FSDP_UNIT_ALIGN_ELEMS;
+}
+
 int64_t fsdp_unit_slice(const fsdp_unit *unit) {
-  return unit->shard_numel / unit->replica_count / FSDP_UNIT_ALIGN_ELEMS * FSDP_UNIT_ALIGN_ELEMS;
+  return fsdp_slice_elems(unit->shard_numel, unit->replica_count);
 }
 
 int64_t fsdp_unit_last_slice(const fsdp_unit *unit) {

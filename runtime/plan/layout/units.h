@@ -73,6 +73,7 @@ int64_t fsdp_units_shard_begin(const fsdp_units *units, int unit, int rank);
 
 // Replicas share the loading and saving of a shard: each has the elements from `fsdp_unit_slice` * (its
 // place) on, as many as that, and the last one what is left over too (`fsdp_unit_last_slice` in all).
+int64_t fsdp_slice_elems(int64_t shard, int replicas);
 int64_t fsdp_unit_slice(const fsdp_unit *unit);
 int64_t fsdp_unit_last_slice(const fsdp_unit *unit);
 

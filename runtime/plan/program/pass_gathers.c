@@ -21,7 +21,7 @@ static void insert_gather(step_builder *s, int u, int gathered) {
   const fsdp_schedule_config *c = s->config;
   const fsdp_unit_state *state = &s->unit_state[u];
   const fsdp_unit *unit = &s->units->units[u];
-  int source_tensor = state->copy >= 0 ? state->copy : state->master;
+  int source_tensor = state->copy >= 0 ? state->copy : state->slot[FSDP_SLOT_MASTER];
   fsdp_dtype source_dtype = state->copy >= 0 ? c->param_dtype : c->master_dtype;
   fsdp_operand source = make_whole(s, source_tensor, source_dtype, FSDP_READ);
   fsdp_operand slot = make_own_slot(s, u, gathered, c->param_dtype, FSDP_WRITE);
@@ -81,7 +81,7 @@ static void name_resident(step_builder *s, const fsdp_uses *uses) {
     const fsdp_use *use = fsdp_uses_of(uses, FSDP_UNIT_WEIGHTS(u), &count);
     for (int i = 0; i < count; i++)
       s->nodes.nodes[use[i].node].operands[use[i].operand].tensor =
-          state->copy >= 0 ? state->copy : state->master;
+          state->copy >= 0 ? state->copy : state->slot[FSDP_SLOT_MASTER];
   }
 }
 

@@ -5,25 +5,24 @@
 //   snapshot  each replica copies as many elements as the last slice has, from its own slice on
 #include "runtime/plan/program/make.h"
 
-// The state's part `slot`: its tensor, or -1, and dtype.
-static int state_slot(const step_builder *s, int u, int slot, fsdp_dtype *dtype) {
-  const fsdp_unit_state *state = &s->unit_state[u];
-  const int tensors[FSDP_STATE_SLOTS] = {state->master, state->moment1, state->moment2};
-  *dtype = slot == 0 ? s->config->master_dtype : s->config->moment_dtype;
-  return tensors[slot];
+#include <stdio.h>
+
+static fsdp_dtype slot_dtype(const step_builder *s, int slot) {
+  const fsdp_schedule_config *c = s->config;
+  return fsdp_slot_dtype_of(&c->optimizer->slots[slot], c->master_dtype, c->moment_dtype);
 }
 
 void pass_snapshot(step_builder *s) {
-  static const char *const names[FSDP_STATE_SLOTS] = {"snapshot_master", "snapshot_moment1",
-                                                      "snapshot_moment2"};
-  for (int slot = 0; slot < FSDP_STATE_SLOTS; slot++) {
+  const fsdp_optimizer *optimizer = s->config->optimizer;
+  for (int slot = 0; slot < optimizer->slot_count; slot++) {
+    char name[FSDP_NAME_BYTES];
+    snprintf(name, sizeof name, "snapshot_%s", optimizer->slots[slot].name);
     for (int u = 0; u < s->units->count; u++) {
-      fsdp_dtype dtype;
-      int from = state_slot(s, u, slot, &dtype);
+      fsdp_dtype dtype = slot_dtype(s, slot);
+      int from = s->unit_state[u].slot[slot];
       if (from < 0) continue;
       int64_t slice = fsdp_unit_slice(&s->units->units[u]), last = fsdp_unit_last_slice(&s->units->units[u]);
-      int to = make_unit_tensor(s, u, names[slot], FSDP_SPACE_HOST,
-                                slot == 0 ? FSDP_CATEGORY_PARAMETERS : FSDP_CATEGORY_OPTIMIZER,
+      int to = make_unit_tensor(s, u, name, FSDP_SPACE_HOST, optimizer->slots[slot].category,
                                 FSDP_LIVE_ALWAYS, last, dtype);
       make_copy(s, FSDP_INSTR_COPY_DOWN, u, make_slice(s, u, from, dtype, FSDP_READ, slice, last),
                 make_whole(s, to, dtype, FSDP_WRITE));
@@ -61,14 +60,11 @@ static void exchange_slices(step_builder *s, int u, int tensor, fsdp_dtype dtype
 void pass_exchange(step_builder *s) {
   fsdp_stream stream = s->config->cpu_offload ? FSDP_STREAM_HOST : FSDP_STREAM_REDUCE;
   for (int u = 0; u < s->units->count; u++) {
-    for (int slot = 0; slot < FSDP_STATE_SLOTS; slot++) {
-      fsdp_dtype dtype;
-      int tensor = state_slot(s, u, slot, &dtype);
-      if (tensor >= 0) exchange_slices(s, u, tensor, dtype);
-    }
     const fsdp_unit_state *state = &s->unit_state[u];
+    for (int slot = 0; slot < s->config->optimizer->slot_count; slot++)
+      if (state->slot[slot] >= 0) exchange_slices(s, u, state->slot[slot], slot_dtype(s, slot));
     if (state->copy < 0) continue;
-    fsdp_operand cast[2] = {make_whole(s, state->master, s->config->master_dtype, FSDP_READ),
+    fsdp_operand cast[2] = {make_whole(s, state->slot[FSDP_SLOT_MASTER], s->config->master_dtype, FSDP_READ),
                             make_whole(s, state->copy, s->config->param_dtype, FSDP_WRITE)};
     make_op(s, stream, FSDP_OP_CAST, NULL, u, cast, 2);
   }

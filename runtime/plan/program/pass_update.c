@@ -15,17 +15,19 @@ void step_unit_update(step_builder *s, int u, fsdp_stream stream) {
     factor.offset.base = 4 * FSDP_SCALAR_ONE;
     factor.size_bytes = 4;
   }
-  fsdp_operand operands[7] = {
+  const fsdp_optimizer *optimizer = c->optimizer;
+  fsdp_operand operands[FSDP_UPDATE_FIRST_SLOT + FSDP_SLOTS_MAX + 1] = {
       make_whole(s, state->grad_shard, s->modes.shard_dtype, FSDP_READ),
       make_whole(s, s->scalars, FSDP_F32, FSDP_READ),
       factor,
-      make_whole(s, state->master, c->master_dtype, FSDP_UPDATE),
-      make_whole(s, state->moment1, c->moment_dtype, FSDP_UPDATE),
-      make_whole(s, state->moment2, c->moment_dtype, FSDP_UPDATE),
   };
-  int count = 6;
+  int count = FSDP_UPDATE_FIRST_SLOT;
+  for (int i = 0; i < optimizer->slot_count; i++) {
+    fsdp_dtype dtype = fsdp_slot_dtype_of(&optimizer->slots[i], c->master_dtype, c->moment_dtype);
+    operands[count++] = make_whole(s, state->slot[i], dtype, FSDP_UPDATE);
+  }
   if (state->copy >= 0) operands[count++] = make_whole(s, state->copy, c->param_dtype, FSDP_WRITE);
-  make_op(s, stream, FSDP_OP_ADAMW, &attrs, u, operands, count);
+  make_op(s, stream, optimizer->update, &attrs, u, operands, count);
 }
 
 // Norm and clip factor from the units' parts, summed over all ranks. Each part is weighted by its unit's

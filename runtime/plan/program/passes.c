@@ -52,15 +52,15 @@ static void make_state_tensors(step_builder *s) {
   fsdp_space space = step_state_space(s);
   for (int u = 0; u < s->units->count; u++) {
     fsdp_unit_state *state = &s->unit_state[u];
-    *state = (fsdp_unit_state){-1, -1, -1, -1, -1, {-1, -1, -1}};
+    *state = (fsdp_unit_state){.copy = -1, .grad_shard = -1};
+    for (int i = 0; i < FSDP_SLOTS_MAX; i++) state->slot[i] = state->snapshot[i] = -1;
     int64_t numel = s->units->units[u].shard_numel;
     if (!numel) continue;
-    state->master = make_unit_tensor(s, u, "master", space, FSDP_CATEGORY_PARAMETERS, FSDP_LIVE_ALWAYS, numel,
-                                     c->master_dtype);
-    state->moment1 = make_unit_tensor(s, u, "moment1", space, FSDP_CATEGORY_OPTIMIZER, FSDP_LIVE_ALWAYS,
-                                      numel, c->moment_dtype);
-    state->moment2 = make_unit_tensor(s, u, "moment2", space, FSDP_CATEGORY_OPTIMIZER, FSDP_LIVE_ALWAYS,
-                                      numel, c->moment_dtype);
+    for (int i = 0; i < c->optimizer->slot_count; i++) {
+      const fsdp_slot *slot = &c->optimizer->slots[i];
+      state->slot[i] = make_unit_tensor(s, u, slot->name, space, slot->category, FSDP_LIVE_ALWAYS, numel,
+                                        fsdp_slot_dtype_of(slot, c->master_dtype, c->moment_dtype));
+    }
     if (keeps_copy)
       state->copy = make_unit_tensor(s, u, "copy", space, FSDP_CATEGORY_PARAMETERS, FSDP_LIVE_ALWAYS, numel,
                                      c->param_dtype);

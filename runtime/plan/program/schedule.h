@@ -4,6 +4,7 @@
 #pragma once
 
 #include "runtime/plan/layout/units.h"
+#include "runtime/plan/program/optimizer.h"
 #include "runtime/plan/program/program.h"
 
 typedef enum fsdp_strategy { FSDP_FULL, FSDP_GRAD_OP, FSDP_NO, FSDP_HYBRID } fsdp_strategy;
@@ -20,18 +21,17 @@ typedef struct fsdp_schedule_config {
   double beta1, beta2;
   float adam_eps, weight_decay;
   bool evaluation, check, snapshot, exchange; // sections beside steps
+  const fsdp_optimizer *optimizer;
   fsdp_op_device device;
   int64_t gemm_workspace_bytes;
 } fsdp_schedule_config;
 
-#define FSDP_STATE_SLOTS 3 // master and the moments
-
 // Where a unit's state lies: tensors of the program, -1 where the plan has none.
 typedef struct fsdp_unit_state {
-  int master, moment1, moment2, copy; // shards; `copy` in param dtype (no with bf16, offload with bf16)
-  int grad_shard;                     // what the update reads
-  // This rank's slices of master, moment1 and moment2 in host memory, which a snapshot fills.
-  int snapshot[FSDP_STATE_SLOTS];
+  int slot[FSDP_SLOTS_MAX];     // the optimizer's, shards
+  int copy;                     // of slot 0 in param dtype (no with bf16, offload with bf16)
+  int grad_shard;               // what the update reads
+  int snapshot[FSDP_SLOTS_MAX]; // this rank's slices of the slots in host memory, which a snapshot fills
 } fsdp_unit_state;
 
 typedef struct fsdp_schedule_result {

@@ -69,7 +69,7 @@ static void test_every_place(void **state) {
 // ---- A checkpoint with one bad value
 
 typedef struct bad {
-  int part, param;
+  int slot, param;
   int64_t element;
   const fsdp_checkpoint *checkpoint;
   unsigned char values[4 << 20];
@@ -78,14 +78,14 @@ typedef struct bad {
 static const void *make_range(void *context, const fsdp_checkpoint_range *range) {
   bad *b = context;
   const fsdp_checkpoint *c = b->checkpoint;
-  bool bf16 = c->dtype[range->part] == FSDP_BF16;
+  bool bf16 = c->slots[range->slot].dtype == FSDP_BF16;
   for (int64_t i = 0; i < range->elems; i++) {
     if (bf16)
       ((uint16_t *)b->values)[i] = 0x3f80;
     else
       ((uint32_t *)b->values)[i] = 0x3f800000;
   }
-  if (b->param < 0 || range->part != b->part || c->params[b->param].unit != range->unit) return b->values;
+  if (b->param < 0 || range->slot != b->slot || c->params[b->param].unit != range->unit) return b->values;
   int64_t at = c->params[b->param].offset + b->element - range->first_elem;
   if (at < 0 || at >= range->elems) return b->values;
   if (bf16)
@@ -99,11 +99,11 @@ static unsigned char *make_all(bad *b, int rank) {
   const fsdp_checkpoint *c = b->checkpoint;
   size_t bytes = (size_t)fsdp_checkpoint_data_bytes(c, rank);
   unsigned char *data = aligned_alloc(4096, (bytes / 4096 + 1) * 4096), *to = data;
-  for (int part = 0; part < FSDP_CHECKPOINT_PARTS; part++)
+  for (int slot = 0; slot < c->slot_count; slot++)
     for (int u = 0; u < c->unit_count; u++) {
-      fsdp_checkpoint_range range = {.part = part, .unit = u};
+      fsdp_checkpoint_range range = {.slot = slot, .unit = u};
       fsdp_checkpoint_piece(c, rank, u, &range.first_elem, &range.elems);
-      size_t unit_bytes = (size_t)(range.elems * fsdp_dtype_bytes(c->dtype[part]));
+      size_t unit_bytes = (size_t)(range.elems * fsdp_dtype_bytes(c->slots[slot].dtype));
       memcpy(to, make_range(b, &range), unit_bytes);
       to += unit_bytes;
     }
@@ -144,14 +144,13 @@ static void test_save_refuses(void **state) {
     fsdp_plan *plan = plan_of(i % 2);
     fsdp_checkpoint *c = fsdp_checkpoint_create(plan, "small");
     b.checkpoint = c;
-    b.part = i % 3;
+    b.slot = i % 3;
     b.param = i * 5 % c->param_count;
     b.element = i % 4 ? c->params[b.param].numel - 1 - i : i;
     const char *folder = io_folder_make();
     char expected[256], path[1024];
-    snprintf(expected, sizeof expected,
-             "%s of %s is -inf at element %lld:", fsdp_checkpoint_part_name(b.part), c->params[b.param].name,
-             (long long)b.element);
+    snprintf(expected, sizeof expected, "%s of %s is -inf at element %lld:", c->slots[b.slot].name,
+             c->params[b.param].name, (long long)b.element);
     int refused = 0;
     for (int rank = 0; rank < c->file_count; rank++) {
       fsdp_error error = {0};

@@ -51,15 +51,15 @@ static void expect_untouched(const harness_config *config, fsdp_executor *execut
   const fsdp_plan *plan = fsdp_executor_config_of(executor)->plan;
   for (int u = 0; u < plan->units->count; u++) {
     const fsdp_unit_state *state = &plan->unit_state[u];
-    if (state->master < 0) continue;
-    for (int part = 0; part < 2; part++) {
-      int tensor = part ? state->moment2 : state->moment1;
+    if (state->slot[FSDP_SLOT_MASTER] < 0) continue;
+    for (int slot = 1; slot < plan->optimizer->slot_count; slot++) {
+      int tensor = state->slot[slot];
       const unsigned char *bytes = fsdp_executor_tensor(executor, tensor);
       for (int64_t i = 0; i < plan->program->tensors[tensor].bytes; i++)
         FSDP_CHECK(bytes[i] == 0, "unit %d: a moment has been touched", u);
     }
     if (state->copy < 0) continue;
-    const float *master = fsdp_executor_tensor(executor, state->master);
+    const float *master = fsdp_executor_tensor(executor, state->slot[FSDP_SLOT_MASTER]);
     const fsdp_bf16 *copy = fsdp_executor_tensor(executor, state->copy);
     for (int64_t i = 0; config->plan.master_dtype == FSDP_F32 && i < plan->units->units[u].shard_numel; i++)
       FSDP_CHECK(copy[i] == fsdp_bf16_from_f32(master[i]), "unit %d: the copy has been touched", u);
@@ -156,8 +156,8 @@ static fsdp_status keep_moment(void *context, const fsdp_state_range *range, voi
 static void keep_moments(const harness_config *config, fsdp_executor *executor, int rank) {
   fsdp_error error;
   if (fsdp_mesh_coordinate(&config->plan.mesh, FSDP_AXIS_DATA, rank) != 0) return;
-  fsdp_state_save(executor, FSDP_STATE_MOMENT1, keep_moment, moments[0], &error);
-  fsdp_state_save(executor, FSDP_STATE_MOMENT2, keep_moment, moments[1], &error);
+  fsdp_state_save(executor, 1, keep_moment, moments[0], &error);
+  fsdp_state_save(executor, 2, keep_moment, moments[1], &error);
 }
 
 // What the kernel makes of the whole parameter in `steps` updates.

@@ -34,15 +34,15 @@ static harness_config config_of(size_t place, bool offload, bool bf16) {
 
 // What each rank's state and its snapshot hold, by unit and slot.
 typedef struct copies {
-  unsigned char *bytes[RANKS_MAX][UNITS_MAX][FSDP_STATE_SLOTS];
-  int64_t counts[RANKS_MAX][UNITS_MAX][FSDP_STATE_SLOTS];
+  unsigned char *bytes[RANKS_MAX][UNITS_MAX][FSDP_SLOTS_MAX];
+  int64_t counts[RANKS_MAX][UNITS_MAX][FSDP_SLOTS_MAX];
 } copies;
 static copies taken, expected;
 
 static void free_copies(copies *all) {
   for (int r = 0; r < RANKS_MAX; r++)
     for (int u = 0; u < UNITS_MAX; u++)
-      for (int slot = 0; slot < FSDP_STATE_SLOTS; slot++) free(all->bytes[r][u][slot]);
+      for (int slot = 0; slot < FSDP_SLOTS_MAX; slot++) free(all->bytes[r][u][slot]);
   memset(all, 0, sizeof *all);
 }
 
@@ -65,7 +65,7 @@ static void keep_snapshot(const harness_config *config, fsdp_executor *executor,
   const fsdp_plan *plan = fsdp_executor_config_of(executor)->plan;
   assert_true(plan->units->count <= UNITS_MAX);
   for (int u = 0; u < plan->units->count; u++) {
-    for (int slot = 0; slot < FSDP_STATE_SLOTS; slot++) {
+    for (int slot = 0; slot < FSDP_SLOTS_MAX; slot++) {
       int tensor = plan->unit_state[u].snapshot[slot];
       if (tensor < 0) continue;
       int64_t bytes = plan->program->tensors[tensor].bytes;
@@ -86,12 +86,11 @@ static void keep_slices(const harness_config *config, fsdp_executor *executor, i
     int place = fsdp_mesh_group_of(&plan->program->mesh, unit->replica_axes, rank).rank;
     int64_t slice = unit->shard_numel / 16 / unit->replica_count * 16;
     int64_t numel = unit->shard_numel - (unit->replica_count - 1) * slice;
-    for (int slot = 0; slot < FSDP_STATE_SLOTS; slot++) {
-      int64_t bytes = numel * fsdp_dtype_bytes(fsdp_state_dtype(plan, (fsdp_state_part)slot));
+    for (int slot = 0; slot < plan->optimizer->slot_count; slot++) {
+      int64_t bytes = numel * fsdp_dtype_bytes(fsdp_plan_slot_dtype(plan, slot));
       expected.counts[rank][u][slot] = bytes;
       expected.bytes[rank][u][slot] = fsdp_alloc((size_t)bytes);
-      fsdp_state_read_shard(executor, (fsdp_state_part)slot, u, place * slice, numel,
-                            expected.bytes[rank][u][slot]);
+      fsdp_state_read_shard(executor, slot, u, place * slice, numel, expected.bytes[rank][u][slot]);
     }
   }
 }
@@ -99,7 +98,7 @@ static void keep_slices(const harness_config *config, fsdp_executor *executor, i
 static void compare_copies(size_t place) {
   for (int r = 0; r < RANKS_MAX; r++)
     for (int u = 0; u < UNITS_MAX; u++)
-      for (int slot = 0; slot < FSDP_STATE_SLOTS; slot++) {
+      for (int slot = 0; slot < FSDP_SLOTS_MAX; slot++) {
         int64_t bytes = expected.counts[r][u][slot];
         assert_int_equal(taken.counts[r][u][slot], bytes);
         if (bytes && memcmp(taken.bytes[r][u][slot], expected.bytes[r][u][slot], (size_t)bytes) != 0)

@@ -70,7 +70,7 @@ static void flip_bit(const harness_config *config, fsdp_executor *executor, int 
   if (rank != flipped.rank) return;
   const fsdp_plan *plan = fsdp_executor_config_of(executor)->plan;
   const fsdp_unit_state *state = &plan->unit_state[flipped.unit];
-  int tensor = flipped.part == 0 ? state->master : flipped.part == 1 ? state->moment1 : state->moment2;
+  int tensor = state->slot[flipped.part];
   unsigned char *bytes = fsdp_executor_tensor(executor, tensor);
   bytes[plan->program->tensors[tensor].bytes / 2] ^= 0x10;
 }
