@@ -6,9 +6,7 @@
 // all-reduce. Inputs are small integers, so that every sum is exact, and results are checked. Without
 // --messages ranks of one node read each other directly.
 #include "runtime/base/check.h"
-#include "runtime/comm/world.h"
-#include "runtime/device/device.h"
-#include "runtime/exec/profile.h"
+#include "runtime/exec/session.h"
 
 #include <string.h>
 #include <time.h>
@@ -140,16 +138,17 @@ int main(int argc, char **argv) {
   }
   fsdp_status status = fsdp_world_create(&argc, &argv, &self.world, &error);
   FSDP_CHECK(status == FSDP_OK, "%s", error.message);
-  fsdp_device_config device_config = {.arena_bytes = {bytes_max, 4096}, .shared = true};
-  status = fsdp_device_cpu()->create(&device_config, &self.device, &error);
-  FSDP_CHECK(status == FSDP_OK, "%s", error.message);
   fsdp_comm_group group = {.rank = self.world->rank, .size = self.world->size};
-  fsdp_comms comms;
-  fsdp_comms_config config = {
-      .groups = &group, .group_count = 1, .arenas = &self.device->arenas, .messages = messages};
-  status = fsdp_world_comms(self.world, &config, &comms, &error);
+  fsdp_session session;
+  fsdp_session_config config = {.world = self.world,
+                                .arena_bytes = {bytes_max, 4096},
+                                .groups = &group,
+                                .group_count = 1,
+                                .messages = messages};
+  status = fsdp_session_create(&config, &session, &error);
   FSDP_CHECK(status == FSDP_OK, "%s", error.message);
-  self.comm = comms.comm[0];
+  self.device = session.device;
+  self.comm = session.comms.comm[0];
   print_head(&self);
   for (int what = 0; what < OPERATION_COUNT; what++) {
     self.dtype = FSDP_F32;
@@ -158,8 +157,7 @@ int main(int argc, char **argv) {
     self.dtype = FSDP_BF16;
     measure(&self, (operation)what, bytes_max);
   }
-  fsdp_comms_destroy(&comms);
-  fsdp_device_cpu()->destroy(self.device);
+  fsdp_session_destroy(&session);
   fsdp_world_destroy(self.world);
   return self.wrong == 0 ? 0 : 1;
 }

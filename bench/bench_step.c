@@ -12,7 +12,7 @@
 #include "launcher/train/binding.h"
 #include "launcher/train/feed.h"
 #include "runtime/base/random.h"
-#include "runtime/exec/device_config.h"
+#include "runtime/exec/session.h"
 #include "runtime/exec/state.h"
 
 #include <math.h>
@@ -27,9 +27,7 @@ typedef struct bench {
   fsdp_binding binding;
   fsdp_setup setup;
   fsdp_dataset *dataset;
-  fsdp_device *device;
-  fsdp_comms comms;
-  fsdp_executor *executor;
+  fsdp_session session;
   fsdp_feed feed;
   int steps;
   double *step_ms;
@@ -69,42 +67,31 @@ static fsdp_status open_data(bench *b, fsdp_error *error) {
   return FSDP_OK;
 }
 
-static fsdp_status open_device(bench *b, fsdp_error *error) {
-  fsdp_device_config config = {.shared = false};
-  fsdp_device_configure(b->setup.plan->program, threads_of(b), &config);
-  config.shared = b->world->size > 1;
-  fsdp_status status = fsdp_device_cpu()->create(&config, &b->device, error);
-  if (status != FSDP_OK) return status;
-  fsdp_comm_group groups[FSDP_COMMS_MAX];
-  fsdp_comms_config comms = {.groups = groups, .arenas = &b->device->arenas};
-  comms.group_count = fsdp_executor_groups(b->setup.plan->program, b->world->rank, groups);
-  status = fsdp_world_comms(b->world, &comms, &b->comms, error);
-  if (status != FSDP_OK) return status;
-  fsdp_executor_config executor = {
+static fsdp_status open_session(bench *b, fsdp_error *error) {
+  fsdp_session_config config = {
       .plan = b->setup.plan,
-      .rank = b->world->rank,
-      .device = b->device,
+      .world = b->world,
+      .threads = threads_of(b),
       .callbacks = {.context = &b->feed,
                     .feed_step = fsdp_feed_step,
                     .feed_batch = fsdp_feed_batch,
                     .publish = fsdp_feed_publish},
       .profile = true,
   };
-  memcpy(executor.comms, b->comms.comm, sizeof executor.comms);
-  b->executor = fsdp_executor_create(&executor);
-  return fsdp_state_fill(b->executor, draw, b, error);
+  fsdp_status status = fsdp_session_create(&config, &b->session, error);
+  return status == FSDP_OK ? fsdp_state_fill(b->session.executor, draw, b, error) : status;
 }
 
 static void run_steps(bench *b) {
   for (int s = 0; s < WARM_UP_STEPS + b->steps; s++) {
     int64_t start_ns = fsdp_profile_now_ns();
     fsdp_step_result result;
-    fsdp_executor_run_step(b->executor, &result);
-    fsdp_executor_drain(b->executor);
+    fsdp_executor_run_step(b->session.executor, &result);
+    fsdp_executor_drain(b->session.executor);
     if (s < WARM_UP_STEPS) continue;
     fsdp_figures figures;
     char message[256];
-    fsdp_executor_figures(b->executor, result.step, &figures, message, (int)sizeof message);
+    fsdp_executor_figures(b->session.executor, result.step, &figures, message, (int)sizeof message);
     b->step_ms[s - WARM_UP_STEPS] = (double)(fsdp_profile_now_ns() - start_ns) * 1e-6;
     b->reports[s - WARM_UP_STEPS] = figures.profile;
   }
@@ -255,14 +242,12 @@ static fsdp_status run(bench *b, fsdp_error *error) {
   b->step_ms = fsdp_alloc_zeroed((size_t)b->steps, sizeof *b->step_ms);
   b->reports = fsdp_alloc_zeroed((size_t)b->steps, sizeof *b->reports);
   if ((status = open_data(b, error)) != FSDP_OK) return status;
-  if ((status = open_device(b, error)) != FSDP_OK) return status;
+  if ((status = open_session(b, error)) != FSDP_OK) return status;
   run_steps(b);
-  fsdp_executor_destroy(b->executor);
   fsdp_world_barrier(b->world);
   if (b->world->rank == 0) print_report(b);
   fsdp_world_barrier(b->world);
-  fsdp_comms_destroy(&b->comms);
-  fsdp_device_cpu()->destroy(b->device);
+  fsdp_session_destroy(&b->session);
   return FSDP_OK;
 }
 

@@ -5,6 +5,7 @@
 // does.
 #include "launcher/cli/option_value.h"
 #include "launcher/train/file_agreement.h"
+#include "launcher/train/train.h"
 #include "launcher/train/trainer.h"
 #include "models/model.h"
 #include "runtime/base/check.h"
@@ -66,7 +67,9 @@ static void name_difference(const char *first, const fsdp_model_config *mine, ch
   fsdp_model_differs(&config, mine, FSDP_MODEL_ALL, what, what_bytes);
 }
 
-fsdp_status fsdp_train_agree_on_model(fsdp_world *world, const fsdp_options *options, fsdp_error *error) {
+fsdp_status fsdp_train_agree_on_model(fsdp_trainer *t, fsdp_error *error) {
+  fsdp_world *world = t->world;
+  const fsdp_options *options = t->options;
   fsdp_setup setup = {0};
   fsdp_model_config mine;
   error->status = FSDP_OK;

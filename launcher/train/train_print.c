@@ -57,14 +57,15 @@ void fsdp_train_print_start(const fsdp_trainer *t) {
   fsdp_train_print_notes(t);
 }
 
-void fsdp_train_print_summary(const fsdp_trainer *t, const fsdp_step_record *last,
-                              const fsdp_train_tally *sum) {
+void fsdp_train_print_summary(const fsdp_trainer *t) {
+  const fsdp_step_record *last = &t->record;
+  double run_s = t->tally.run_ms / 1e3;
   const fsdp_memory_space_report *device = &t->setup.plan->memory.space[FSDP_SPACE_DEVICE];
   char speed[48], time[32], planned[2][48], measured[2][48];
   int64_t steps = last->step - t->feed.first_step;
-  double tokens_per_s = (double)(steps * t->step_tokens) / (sum->run_ms / 1e3);
+  double tokens_per_s = (double)(steps * t->step_tokens) / run_s;
   printf("done:      %" PRId64 " step%s in %s, loss %.4f, %s tokens/s\n", steps, fsdp_plural(steps),
-         fsdp_progress_duration(sum->run_ms / 1e3, time), last->loss,
+         fsdp_progress_duration(run_s, time), last->loss,
          fsdp_value_print_int((int64_t)tokens_per_s, speed, sizeof speed));
   if (t->skipped > 0)
     printf("skipped:   the updates of %" PRId64 " step%s\n", t->skipped, fsdp_plural(t->skipped));

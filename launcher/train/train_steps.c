@@ -15,8 +15,9 @@
 // The driver's count, asked for in the first steps, by when libraries have taken what they keep, and then
 // from time to time.
 static int64_t count_device_bytes(fsdp_trainer *t, int64_t local) {
-  const fsdp_device_table *table = t->device->table;
-  if (table->used_bytes && (local <= 3 || local % 100 == 0)) t->used_bytes = table->used_bytes(t->device);
+  fsdp_device *device = t->session.device;
+  bool due = device->table->used_bytes && (local <= 3 || local % 100 == 0);
+  if (due) t->used_bytes = device->table->used_bytes(device);
   return t->used_bytes;
 }
 
@@ -30,11 +31,14 @@ static double peak_flops(const fsdp_trainer *t) {
 // Completes the record of a step that is over and hands it out. Its figures are asked for one step late, when
 // they cost no waiting (runtime/exec/executor.h), but before a save of that step: what is resumed from a
 // checkpoint goes on behind its step's line, whenever the run was killed.
-static void finish_step(fsdp_trainer *t, fsdp_step_record *record, fsdp_train_tally *sum) {
+static void finish_step(fsdp_trainer *t) {
+  fsdp_step_record *record = &t->record;
+  fsdp_train_tally *sum = &t->tally;
   char message[512];
   int64_t local = record->step - t->feed.first_step; // the executor counts its own
-  bool sound = fsdp_executor_figures(t->executor, local, &record->figures, message, sizeof message);
+  bool sound = fsdp_executor_figures(t->session.executor, local, &record->figures, message, sizeof message);
   FSDP_CHECK(sound, "step %" PRId64 ": %s", record->step, message);
+  t->recorded = true;
   record->measured = t->measures;
   record->peak_flops = peak_flops(t);
   record->device_used_bytes = count_device_bytes(t, local);
@@ -80,8 +84,8 @@ static fsdp_step_record make_record(fsdp_trainer *t, const fsdp_step_result *res
 // exchange, so that all stop after the same step; as it costs up to a millisecond where ranks share cores, it
 // is made a few times a second and not in every short step. FSDP_ERR_PEER where ranks have skipped different
 // steps: their sums of the norm are not the same bits.
-static fsdp_status agree_to_stop(fsdp_trainer *t, const fsdp_step_record *record, int *stop_signal,
-                                 bool *written, fsdp_error *error) {
+static fsdp_status agree_to_stop(fsdp_trainer *t, bool *written, fsdp_error *error) {
+  const fsdp_step_record *record = &t->record;
   *written = false;
   if (record->step < t->next_agreement) return FSDP_OK;
   struct {
@@ -96,7 +100,7 @@ static fsdp_status agree_to_stop(fsdp_trainer *t, const fsdp_step_record *record
   int other = 0;
   *written = true;
   for (int i = 0; i < t->world->size; i++) {
-    if (all[i].signal_number > *stop_signal) *stop_signal = all[i].signal_number;
+    if (all[i].signal_number > t->stop_signal) t->stop_signal = all[i].signal_number;
     *written = *written && all[i].written;
     longest_ms = fmax(longest_ms, all[i].step_ms);
     if (all[i].updates != all[0].updates) other = i;
@@ -112,7 +116,8 @@ static fsdp_status agree_to_stop(fsdp_trainer *t, const fsdp_step_record *record
 }
 
 // How the run ends over numbers that are not finite, or too large.
-static fsdp_status fail_not_finite(const fsdp_trainer *t, const fsdp_step_record *record, fsdp_error *error) {
+static fsdp_status fail_not_finite(const fsdp_trainer *t, fsdp_error *error) {
+  const fsdp_step_record *record = &t->record;
   const fsdp_options *o = t->options;
   char what[256], lr[96];
   snprintf(lr, sizeof lr, "lower --lr %g (%s), raise --warmup-steps", o->lr, fsdp_options_place(o, "lr"));
@@ -148,24 +153,25 @@ static fsdp_status fail_not_finite(const fsdp_trainer *t, const fsdp_step_record
 // A step whose norm is not finite, or above --skip-grad-norm, has updated nothing: so many in a row end the
 // run.
 // What is not finite elsewhere, or without clipping, is in the state already: the run ends at once.
-static fsdp_status judge(fsdp_trainer *t, const fsdp_step_record *record, fsdp_error *error) {
+static fsdp_status judge(fsdp_trainer *t, fsdp_error *error) {
+  const fsdp_step_record *record = &t->record;
   if (record->skipped) {
     t->skipped++;
     t->skipped_in_row++;
-    return t->skipped_in_row < t->options->max_skipped ? FSDP_OK : fail_not_finite(t, record, error);
+    return t->skipped_in_row < t->options->max_skipped ? FSDP_OK : fail_not_finite(t, error);
   }
   t->skipped_in_row = 0;
   bool finite = isfinite(record->loss) && isfinite(record->grad_norm);
-  return finite ? FSDP_OK : fail_not_finite(t, record, error);
+  return finite ? FSDP_OK : fail_not_finite(t, error);
 }
 
 // Compares replicas after the record's step; returns the time it took, which is no step's.
-static fsdp_status check_replicas(fsdp_trainer *t, fsdp_step_record *record, int64_t *took_ns,
-                                  fsdp_error *error) {
+static fsdp_status check_replicas(fsdp_trainer *t, int64_t *took_ns, fsdp_error *error) {
+  fsdp_step_record *record = &t->record;
   if (t->checked_step == record->step || !fsdp_replicas_present(t->setup.plan)) return FSDP_OK;
-  fsdp_executor_drain(t->executor); // the updates' time is the step's
+  fsdp_executor_drain(t->session.executor); // the updates' time is the step's
   int64_t began_ns = fsdp_profile_now_ns();
-  fsdp_status status = fsdp_replicas_check(t->world, t->executor, record->step, error);
+  fsdp_status status = fsdp_replicas_check(t->world, t->session.executor, record->step, error);
   t->checked_step = record->step;
   record->checked = true;
   *took_ns = fsdp_profile_now_ns() - began_ns;
@@ -174,13 +180,14 @@ static fsdp_status check_replicas(fsdp_trainer *t, fsdp_step_record *record, int
 }
 
 // Evaluates where it is due after the record's step; returns the time it took, which is no step's.
-static int64_t evaluate(fsdp_trainer *t, fsdp_step_record *record) {
+static int64_t evaluate(fsdp_trainer *t) {
+  fsdp_step_record *record = &t->record;
   int64_t frequency = t->options->eval_freq;
   bool due = record->step == t->total_steps || (frequency > 0 && record->step % frequency == 0);
   if (!t->feed.config.eval_dataset || !due) return 0;
   int64_t began_ns = fsdp_profile_now_ns();
   fsdp_board_enter(FSDP_ACTIVITY_EVALUATING);
-  record->eval_loss = fsdp_feed_evaluate(&t->feed, t->executor);
+  record->eval_loss = fsdp_feed_evaluate(&t->feed, t->session.executor);
   fsdp_board_enter(FSDP_ACTIVITY_TRAINING);
   record->evaluated = true;
   // It changes nothing: the steps decide how the run ends.
@@ -194,60 +201,61 @@ static int64_t evaluate(fsdp_trainer *t, fsdp_step_record *record) {
 }
 
 // What follows a step that counts: evaluation, the comparison of replicas, a save. Adds what they took to
-// *before_ns. *finished: the record is handed out.
-static fsdp_status after_step(fsdp_trainer *t, fsdp_step_record *record, fsdp_train_tally *sum, bool written,
-                              int64_t *before_ns, bool *finished, fsdp_error *error) {
-  int64_t every = t->options->check_replicas, took_ns = 0;
-  *before_ns += evaluate(t, record);
-  bool due = fsdp_train_checkpoints_is_due(&t->checkpoints, record->step, record->skipped);
+// *before_ns.
+static fsdp_status after_step(fsdp_trainer *t, bool written, int64_t *before_ns, fsdp_error *error) {
+  int64_t every = t->options->check_replicas, step = t->record.step, took_ns = 0;
+  *before_ns += evaluate(t);
+  bool due = fsdp_train_checkpoints_is_due(&t->checkpoints, step, t->record.skipped);
   fsdp_status status = FSDP_OK;
-  if (due || (every > 0 && record->step % every == 0)) status = check_replicas(t, record, &took_ns, error);
+  if (due || (every > 0 && step % every == 0)) status = check_replicas(t, &took_ns, error);
   *before_ns += took_ns;
   if (status != FSDP_OK) return status;
-  if (due) finish_step(t, record, sum);
-  *finished = due;
-  return fsdp_train_checkpoints_after_step(&t->checkpoints, t->executor, &t->feed, record->step, written,
+  if (due) finish_step(t);
+  return fsdp_train_checkpoints_after_step(&t->checkpoints, t->session.executor, &t->feed, step, written,
                                            error);
 }
 
-fsdp_status fsdp_train_run_steps(fsdp_trainer *t, int *stop_signal, fsdp_error *error) {
-  fsdp_step_record record = {0};
-  fsdp_train_tally sum = {0};
+fsdp_status fsdp_train_run_steps(fsdp_trainer *t, fsdp_error *error) {
   int64_t before_ns = fsdp_profile_now_ns(), first = t->feed.first_step + 1;
-  bool finished = true;
   fsdp_status status = FSDP_OK;
   fsdp_board_start_steps(t->feed.first_step);
-  for (int64_t step = first; step <= t->total_steps && status == FSDP_OK && !*stop_signal; step++) {
+  t->recorded = true;
+  for (int64_t step = first; step <= t->total_steps && status == FSDP_OK && !t->stop_signal; step++) {
     fsdp_step_result result;
     bool written;
-    fsdp_executor_run_step(t->executor, &result);
+    fsdp_executor_run_step(t->session.executor, &result);
     int64_t now_ns = fsdp_profile_now_ns();
-    if (!finished) finish_step(t, &record, &sum);
-    record = make_record(t, &result, (double)(now_ns - before_ns) / 1e6);
+    if (!t->recorded) finish_step(t);
+    t->record = make_record(t, &result, (double)(now_ns - before_ns) / 1e6);
+    t->recorded = false;
     before_ns = now_ns;
-    finished = false;
-    status = agree_to_stop(t, &record, stop_signal, &written, error);
-    if (status == FSDP_OK) status = judge(t, &record, error);
-    if (status == FSDP_OK && !*stop_signal)
-      status = after_step(t, &record, &sum, written, &before_ns, &finished, error);
+    status = agree_to_stop(t, &written, error);
+    if (status == FSDP_OK) status = judge(t, error);
+    if (status == FSDP_OK && !t->stop_signal) status = after_step(t, written, &before_ns, error);
   }
-  fsdp_executor_drain(t->executor);
-  if (record.step == 0) {
+  fsdp_executor_drain(t->session.executor);
+  if (status != FSDP_OK && !t->recorded) finish_step(t);
+  return status;
+}
+
+fsdp_status fsdp_train_finish(fsdp_trainer *t, fsdp_error *error) {
+  if (t->record.step == 0) {
     if (fsdp_trainer_is_first(t))
       printf("done:      already finished: %" PRId64 " step%s\n", t->total_steps,
              fsdp_plural(t->total_steps));
     return FSDP_OK;
   }
   int64_t took_ns = 0;
-  if (status == FSDP_OK && fsdp_train_checkpoints_saves(&t->checkpoints))
-    status = check_replicas(t, &record, &took_ns, error);
-  if (!finished) finish_step(t, &record, &sum);
+  fsdp_status status = FSDP_OK;
+  if (fsdp_train_checkpoints_saves(&t->checkpoints)) status = check_replicas(t, &took_ns, error);
+  if (!t->recorded) finish_step(t);
   if (status != FSDP_OK) return status;
-  status = fsdp_train_checkpoints_finish(&t->checkpoints, t->executor, &t->feed, record.step, error);
+  status =
+      fsdp_train_checkpoints_finish(&t->checkpoints, t->session.executor, &t->feed, t->record.step, error);
   if (fsdp_trainer_is_first(t)) {
-    if (*stop_signal)
-      printf("stopped by %s after step %" PRId64 "\n", fsdp_stop_name(*stop_signal), record.step);
-    fsdp_train_print_summary(t, &record, &sum);
+    if (t->stop_signal)
+      printf("stopped by %s after step %" PRId64 "\n", fsdp_stop_name(t->stop_signal), t->record.step);
+    fsdp_train_print_summary(t);
   }
   return status;
 }

@@ -1,7 +1,8 @@
 // What the parts of the trainer share: its state, and what each part does with it.
 //
-//   train.c        plans, prepares, and runs       train_steps.c   the loop of steps
-//   train_print.c  what a person sees              train_agree.c   what ranks compare first
+//   train.c        the run as a list of stages     train_agree.c   what ranks compare first
+//   train_data.c   what is read and written        train_state.c   the state that a run starts from
+//   train_steps.c  the loop of steps               train_print.c   what a person sees
 //   train_log.c    what a program reads            train_notes.c   what is worth knowing at the start
 #pragma once
 
@@ -13,7 +14,13 @@
 #include "launcher/train/train_files.h"
 #include "launcher/train/train_log.h"
 #include "runtime/checkpoint/weights.h"
-#include "runtime/device/gpu.h"
+#include "runtime/exec/session.h"
+
+// What the steps since the last line on the terminal have added up to.
+typedef struct fsdp_train_tally {
+  double line_loss, line_ms, run_ms;
+  int64_t line_steps, line_losses; // of which those with a loss that is finite
+} fsdp_train_tally;
 
 typedef struct fsdp_trainer {
   fsdp_world *world;
@@ -26,10 +33,7 @@ typedef struct fsdp_trainer {
   fsdp_train_tokenizer tokenizer;
   fsdp_weights *weights;
   fsdp_train_log log; // of rank 0
-  fsdp_device *device;
-  fsdp_comms comms;
-  bool has_comms;
-  fsdp_executor *executor;
+  fsdp_session session;
   fsdp_pool *drawers;    // while the first weights are drawn
   int64_t used_bytes;    // of the device, when last asked
   int64_t weights_bytes; // read of the folder's weights, by all ranks
@@ -40,13 +44,11 @@ typedef struct fsdp_trainer {
   int64_t checked_step;            // after which replicas were last compared
   bool measures;                   // --measure, where there is room for what it records
   int64_t next_agreement;          // the step after which ranks next ask each other whether to stop
+  int stop_signal;                 // that ended the run early, or 0
+  fsdp_step_record record;         // of the newest step of this run; step 0: none
+  bool recorded;                   // it is handed out
+  fsdp_train_tally tally;
 } fsdp_trainer;
-
-// What the steps since the last line on the terminal have added up to.
-typedef struct fsdp_train_tally {
-  double line_loss, line_ms, run_ms;
-  int64_t line_steps, line_losses; // of which those with a loss that is finite
-} fsdp_train_tally;
 
 static inline bool fsdp_trainer_is_first(const fsdp_trainer *t) {
   return t->world->rank == 0;
@@ -60,7 +62,7 @@ static inline int fsdp_trainer_threads(const fsdp_trainer *t) {
 // Whether all ranks read the same configuration, before a plan is made of it; whether their data, tokenizer
 // and weights are the same files, before any of them is acted on; whether the same samples and steps came of
 // them. FSDP_ERR_INPUT (the last: FSDP_ERR_OPTION, for the programs differ), naming two ranks, on every rank.
-fsdp_status fsdp_train_agree_on_model(fsdp_world *world, const fsdp_options *options, fsdp_error *error);
+fsdp_status fsdp_train_agree_on_model(fsdp_trainer *t, fsdp_error *error);
 fsdp_status fsdp_train_agree_on_files(fsdp_trainer *t, fsdp_error *error);
 fsdp_status fsdp_train_agree_on_schedule(fsdp_trainer *t, fsdp_error *error);
 
@@ -73,10 +75,24 @@ void fsdp_train_print_start(const fsdp_trainer *t);
 // Notes and warnings behind the header. Called on rank 0 alone.
 void fsdp_train_print_notes(const fsdp_trainer *t);
 
-// The last lines. `last` is the record of the last step. Called on rank 0 alone.
-void fsdp_train_print_summary(const fsdp_trainer *t, const fsdp_step_record *last,
-                              const fsdp_train_tally *sum);
+// The last lines. Called on rank 0 alone.
+void fsdp_train_print_summary(const fsdp_trainer *t);
 
-// Trains from the feed's position to the last step, or to a signal, which *stop_signal then is. Every rank
-// returns the same status.
-fsdp_status fsdp_train_run_steps(fsdp_trainer *t, int *stop_signal, fsdp_error *error);
+// What the run reads and writes, so that what is missing is known before memory is taken: the model's folder;
+// data, logs and other files. They may fail on one rank alone.
+fsdp_status fsdp_train_open_model(fsdp_trainer *t, fsdp_error *error);
+fsdp_status fsdp_train_open_files(fsdp_trainer *t, fsdp_error *error);
+
+// Sets the number of steps and of those in an epoch, from the feed's position in the data on.
+fsdp_status fsdp_train_count_steps(fsdp_trainer *t, fsdp_error *error);
+
+// New weights or the folder's, each of which is drawn or read by one of the ranks that share it; nothing if
+// there is a checkpoint. Then the checkpoint, if there is one: state, feed, log and number of steps are where
+// the run continues. Every rank returns the same status.
+fsdp_status fsdp_train_start_state(fsdp_trainer *t, fsdp_error *error);
+fsdp_status fsdp_train_resume(fsdp_trainer *t, fsdp_error *error);
+
+// Trains from the feed's position to the last step, or to a signal. Then the last comparison of replicas, the
+// last save and the summary. Every rank returns the same status.
+fsdp_status fsdp_train_run_steps(fsdp_trainer *t, fsdp_error *error);
+fsdp_status fsdp_train_finish(fsdp_trainer *t, fsdp_error *error);

@@ -3,9 +3,7 @@
 #include "runtime/base/check.h"
 #include "runtime/base/random.h"
 #include "runtime/checkpoint/weights.h"
-#include "runtime/comm/comm_inproc.h"
-#include "runtime/comm/comm_nccl.h"
-#include "runtime/exec/device_config.h"
+#include "runtime/exec/session.h"
 #include "runtime/exec/state.h"
 #include "runtime/plan/layout/boxes.h"
 #include "tests/support/models.h"
@@ -19,8 +17,7 @@ typedef struct rank_run {
   harness_result *result;
   fsdp_inproc *inproc;
   fsdp_weights *weights; // NULL: drawn
-  const fsdp_device_table *table;
-  fsdp_device *device;
+  fsdp_session session;
   int rank;
   int64_t step, micro_batch; // that is being fed
   int64_t *updates;          // by unit: how many have been observed
@@ -129,10 +126,11 @@ static const void *read_operand(const rank_run *run, const fsdp_view *view, void
   int64_t bytes = view->numel * fsdp_dtype_bytes(view->dtype), offset;
   fsdp_space space = FSDP_SPACE_HOST;
   *copy = NULL;
-  fsdp_arenas_locate(&run->device->arenas, view->data, bytes, &space, &offset);
-  if (!run->table->enqueues || space == FSDP_SPACE_HOST) return view->data;
+  fsdp_device *device = run->session.device;
+  fsdp_arenas_locate(&device->arenas, view->data, bytes, &space, &offset);
+  if (!device->table->enqueues || space == FSDP_SPACE_HOST) return view->data;
   *copy = fsdp_alloc((size_t)bytes);
-  run->table->read(run->device, *copy, view->data, bytes);
+  device->table->read(device, *copy, view->data, bytes);
   return *copy;
 }
 
@@ -216,36 +214,25 @@ static void train(rank_run *run, fsdp_executor *executor) {
 
 static void *run_rank(void *argument) {
   rank_run *run = argument;
-  const fsdp_plan *plan = run->result->plan;
-  fsdp_device_config device_config = {.shared = false};
-  int threads = run->config->kernel_threads > 0 ? run->config->kernel_threads : 1;
-  fsdp_device_configure(plan->program, threads, &device_config);
-  fsdp_executor_config config = {
-      .plan = plan,
+  const harness_config *asked = run->config;
+  fsdp_gpu gpu = {.present = wants_cuda(asked)};
+  fsdp_session_config config = {
+      .plan = run->result->plan,
+      .inproc = gpu.present ? NULL : run->inproc,
       .rank = run->rank,
+      .gpu = &gpu,
+      .threads = asked->kernel_threads > 0 ? asked->kernel_threads : 1,
       .callbacks = {.context = run, .feed_step = feed_step, .feed_batch = feed_batch},
-      .seed = run->config->seed,
+      .seed = asked->seed,
       .measure = true,
   };
-  const harness_config *asked = run->config;
   if (asked->gradient_step >= 0 || asked->before_update || asked->before_instr)
     config.callbacks.observe = observe;
   fsdp_error error;
-  fsdp_status status = run->table->create(&device_config, &run->device, &error);
+  fsdp_status status = fsdp_session_create(&config, &run->session, &error);
   FSDP_CHECK(status == FSDP_OK, "%s", error.message);
-  config.device = run->device;
-  config.kernels = run->table->enqueues ? fsdp_cuda_backend() : NULL;
-  fsdp_comms comms = {.count = plan->program->comm_count};
-  for (int c = 0; c < comms.count; c++) {
-    comms.comm[c] =
-        run->table->enqueues ? fsdp_cuda_comm_self() : fsdp_inproc_comm(run->inproc, c, run->rank);
-    config.comms[c] = comms.comm[c];
-  }
-  fsdp_executor *executor = fsdp_executor_create(&config);
-  train(run, executor);
-  fsdp_executor_destroy(executor);
-  fsdp_comms_destroy(&comms);
-  run->table->destroy(config.device);
+  train(run, run->session.executor);
+  fsdp_session_destroy(&run->session);
   return NULL;
 }
 
@@ -272,7 +259,6 @@ static rank_run *start_ranks(const harness_config *config, harness_result *resul
   for (int r = 0; r < ranks; r++) {
     rank_run *run = &runs[r];
     *run = (rank_run){.config = config, .result = result, .inproc = inproc, .weights = weights, .rank = r};
-    run->table = wants_cuda(config) ? fsdp_device_cuda() : fsdp_device_cpu();
     run->updates = fsdp_alloc_zeroed((size_t)result->plan->units->count, sizeof(int64_t));
     run->loss = fsdp_alloc_zeroed(steps, sizeof(float));
     run->grad_norm = fsdp_alloc_zeroed(steps, sizeof(float));
@@ -300,15 +286,6 @@ static void compare_ranks(harness_result *result, const rank_run *runs, int rank
   }
 }
 
-fsdp_inproc *harness_inproc(const fsdp_plan *plan) {
-  int ranks = fsdp_mesh_ranks(&plan->program->mesh), count = plan->program->comm_count;
-  fsdp_comm_group *groups = fsdp_alloc((size_t)(ranks * count + FSDP_COMMS_MAX) * sizeof *groups);
-  for (int r = 0; r < ranks; r++) fsdp_executor_groups(plan->program, r, &groups[r * count]);
-  fsdp_inproc *inproc = fsdp_inproc_create(groups, count, ranks);
-  free(groups);
-  return inproc;
-}
-
 harness_result *harness_train(const harness_config *config) {
   harness_result *result = fsdp_alloc_zeroed(1, sizeof *result);
   fsdp_error error;
@@ -334,7 +311,7 @@ harness_result *harness_train(const harness_config *config) {
     fsdp_status status = fsdp_weights_open(config->weights, result->plan->graph, &weights, &error);
     FSDP_CHECK(status == FSDP_OK, "%s", error.message);
   }
-  fsdp_inproc *inproc = harness_inproc(result->plan);
+  fsdp_inproc *inproc = fsdp_session_inproc(result->plan);
   rank_run *runs = start_ranks(config, result, inproc, weights);
   for (int r = 0; r < ranks; r++) pthread_join(runs[r].thread, NULL);
   compare_ranks(result, runs, ranks);

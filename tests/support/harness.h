@@ -14,8 +14,7 @@
 // (batch * accumulation * ranks) see the same data whatever the mesh.
 #pragma once
 
-#include "runtime/comm/comm_inproc.h"
-#include "runtime/exec/executor.h"
+#include "runtime/exec/session.h"
 
 typedef struct harness_config harness_config;
 
@@ -69,9 +68,6 @@ fsdp_plan_config harness_small_plan(int ranks);
 // Never NULL; a plan that cannot be made, or ranks that disagree, are in result->failure.
 harness_result *harness_train(const harness_config *config);
 void harness_free(harness_result *result);
-
-// The communicators of all ranks of a plan, which are threads of this process.
-fsdp_inproc *harness_inproc(const fsdp_plan *plan);
 
 // Norm of a - b over norm of b, all elements together; 0 where both are 0.
 double harness_difference(const harness_tensor *a, const harness_tensor *b);

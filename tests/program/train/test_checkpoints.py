@@ -357,7 +357,7 @@ def to_hugging_face_and_back():
     assert gathered == tensors and index["metadata"]["total_size"] == total
     train("--model", pieces, "-b", 1, "--max-steps", 1, "-e", "again", "--ckpt-freq", 0)
     process = programs.run("fsdp_export", work / "idle", "--inspect")
-    assert "1 steps" in process.stdout and "strategy full" in process.stdout, process
+    assert "1 step," in process.stdout and "strategy full" in process.stdout, process
     given = {"model": str(folder), "lr": "0", "weight-decay": "0", "max-steps": "1",
              "experiment-name": "idle", "seq-length": "32", "seed": "3", "tokenizer": "bytes",
              "log-freq": "100", "save-dir": str(work)}  # fmt: skip

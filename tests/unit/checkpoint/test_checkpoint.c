@@ -10,8 +10,7 @@
 #include "runtime/base/random.h"
 #include "runtime/checkpoint/checkpoint_file.h"
 #include "runtime/checkpoint/checkpoint_folder.h"
-#include "runtime/comm/comm_inproc.h"
-#include "runtime/exec/device_config.h"
+#include "runtime/exec/session.h"
 #include "runtime/exec/state.h"
 
 #include <setjmp.h>
@@ -164,14 +163,14 @@ static fsdp_status compare_range(void *context, const fsdp_state_range *range, v
 // holds to *elems.
 static int64_t load_rank(const fsdp_plan *plan, int rank, const fsdp_checkpoint *c, const char *path,
                          int64_t *elems) {
-  fsdp_device_config device_config = {0};
-  fsdp_device_configure(plan->program, 1, &device_config);
-  fsdp_executor_config config = {.plan = plan, .rank = rank};
+  fsdp_inproc *inproc = fsdp_session_inproc(plan);
+  fsdp_session session;
   fsdp_error error;
-  assert_int_equal(fsdp_device_cpu()->create(&device_config, &config.device, &error), FSDP_OK);
-  fsdp_inproc *inproc = harness_inproc(plan);
-  for (int i = 0; i < plan->program->comm_count; i++) config.comms[i] = fsdp_inproc_comm(inproc, i, rank);
-  fsdp_executor *executor = fsdp_executor_create(&config);
+  assert_int_equal(
+      fsdp_session_create(&(fsdp_session_config){.plan = plan, .inproc = inproc, .rank = rank, .threads = 1},
+                          &session, &error),
+      FSDP_OK);
+  fsdp_executor *executor = session.executor;
   loader l = {.checkpoint = c, .reader = fsdp_checkpoint_reader_create(c, path)};
   for (l.slot = 0; l.slot < c->slot_count; l.slot++) {
     if (fsdp_state_load(executor, l.slot, load_range, &l, &error) != FSDP_OK) {
@@ -184,10 +183,8 @@ static int64_t load_rank(const fsdp_plan *plan, int rank, const fsdp_checkpoint 
   *elems += l.seen;
   int64_t bytes = fsdp_checkpoint_reader_bytes(l.reader);
   fsdp_checkpoint_reader_destroy(l.reader);
-  fsdp_executor_destroy(executor);
-  for (int i = 0; i < plan->program->comm_count; i++) fsdp_comm_destroy(config.comms[i]);
+  fsdp_session_destroy(&session);
   fsdp_inproc_destroy(inproc);
-  fsdp_device_cpu()->destroy(config.device);
   return bytes;
 }
 

@@ -1,12 +1,10 @@
 // What depends on the rank, end to end: an embedding whose table is cut over a named axis of odd size, with
 // padded rows at its end. Each rank looks up what it holds; the sum over the axis is the whole table's rows.
 #include "runtime/base/check.h"
-#include "runtime/exec/device_config.h"
-#include "runtime/exec/executor.h"
+#include "runtime/exec/session.h"
 #include "runtime/plan/memory/memory.h"
 #include "runtime/plan/proof/verify.h"
 #include "runtime/plan/proof/waits.h"
-#include "tests/support/harness.h"
 
 #include <math.h>
 #include <pthread.h>
@@ -132,18 +130,17 @@ static void feed_batch(void *context, int32_t *tokens, int32_t *targets) {
 
 static void *run_rank(void *argument) {
   rank_run *run = argument;
-  const fsdp_program *p = run->plan->program;
-  fsdp_device_config device_config = {.shared = false};
-  fsdp_device_configure(p, 1, &device_config);
-  fsdp_executor_config config = {
+  fsdp_session_config config = {
       .plan = run->plan,
+      .inproc = run->inproc,
       .rank = run->rank,
+      .threads = 1,
       .callbacks = {.context = run, .feed_step = feed_step, .feed_batch = feed_batch},
       .measure = true};
   fsdp_error error;
-  FSDP_CHECK(fsdp_device_cpu()->create(&device_config, &config.device, &error) == FSDP_OK, "no device");
-  config.comms[0] = fsdp_inproc_comm(run->inproc, 0, run->rank);
-  fsdp_executor *executor = fsdp_executor_create(&config);
+  fsdp_session session;
+  FSDP_CHECK(fsdp_session_create(&config, &session, &error) == FSDP_OK, "%s", error.message);
+  fsdp_executor *executor = session.executor;
   float *weight = fsdp_executor_tensor(executor, WEIGHT), *own = fsdp_executor_tensor(executor, OWN);
   for (int i = 0; i < HELD * C; i++) {
     int row = run->place * HELD + i / C;
@@ -159,16 +156,14 @@ static void *run_rank(void *argument) {
   FSDP_CHECK(clean, "%s", message);
   memcpy(run->h, fsdp_executor_tensor(executor, H), sizeof run->h);
   memcpy(run->own, own, sizeof run->own);
-  fsdp_executor_destroy(executor);
-  fsdp_comm_destroy(config.comms[0]);
-  config.device->table->destroy(config.device);
+  fsdp_session_destroy(&session);
   return NULL;
 }
 
 static void test_table_over_an_axis(void **state) {
   (void)state;
   fsdp_plan plan = {.program = make_program(), .gemm_workspace = -1};
-  fsdp_inproc *inproc = harness_inproc(&plan);
+  fsdp_inproc *inproc = fsdp_session_inproc(&plan);
   rank_run runs[RANKS];
   for (int r = 0; r < RANKS; r++) {
     // tensor before data: the last axis is the fastest.

@@ -3,8 +3,7 @@
 #include "runtime/base/check.h"
 #include "runtime/base/random.h"
 #include "runtime/exec/access_trace.h"
-#include "runtime/exec/device_config.h"
-#include "runtime/exec/executor.h"
+#include "runtime/exec/session.h"
 
 #include <math.h>
 #include <pthread.h>
@@ -31,8 +30,7 @@ enum {
 
 typedef struct sum_run {
   fsdp_plan plan;
-  fsdp_device *device;
-  fsdp_executor *executor;
+  fsdp_session session;
   int64_t fed;
   uint64_t pauses[FSDP_STREAM_COUNT]; // made on each stream
 } sum_run;
@@ -130,23 +128,22 @@ static sum_run *create_run(int64_t host_count_address) {
   add_tensor(program, "result", FSDP_SPACE_HOST, 4, 128);
   add_instrs(program);
   add_waits(program);
-  fsdp_device_config device_config = {.shared = false};
-  fsdp_device_configure(program, 1, &device_config);
   fsdp_error error;
-  assert_int_equal(fsdp_device_cpu()->create(&device_config, &run->device, &error), FSDP_OK);
-  run->device->table->clear(run->device, run->device->arenas.memory[FSDP_SPACE_DEVICE], 4); // the total
-  run->executor = fsdp_executor_create(&(fsdp_executor_config){
-      .plan = &run->plan,
-      .device = run->device,
-      .callbacks = {.context = run, .feed_step = feed_step, .observe = pause_randomly},
-      .measure = true,
-      .profile = true});
+  fsdp_status status = fsdp_session_create(
+      &(fsdp_session_config){.plan = &run->plan,
+                             .threads = 1,
+                             .callbacks = {.context = run, .feed_step = feed_step, .observe = pause_randomly},
+                             .measure = true,
+                             .profile = true},
+      &run->session, &error);
+  assert_int_equal(status, FSDP_OK);
+  fsdp_device *device = run->session.device;
+  device->table->clear(device, device->arenas.memory[FSDP_SPACE_DEVICE], 4); // the total
   return run;
 }
 
 static void destroy_run(sum_run *run) {
-  fsdp_executor_destroy(run->executor);
-  run->device->table->destroy(run->device);
+  fsdp_session_destroy(&run->session);
   fsdp_program_destroy(run->plan.program);
   free(run);
 }
@@ -157,17 +154,17 @@ static void steps_follow_each_other(void **state) {
   float total = 0, evaluated;
   for (int step = 1; step <= 200; step++) {
     fsdp_step_result result;
-    fsdp_executor_run_step(run->executor, &result);
+    fsdp_executor_run_step(run->session.executor, &result);
     total += (float)run->fed;
     assert_int_equal(result.step, step);
     assert_true(result.loss == total);
     assert_true(isnan(result.grad_norm));
     if (step % 10 != 0) continue;
     // Feeds a number too, but adds it to nothing.
-    fsdp_executor_run_evaluation(run->executor, &evaluated);
+    fsdp_executor_run_evaluation(run->session.executor, &evaluated);
     assert_true(evaluated == total);
   }
-  assert_true(*(float *)fsdp_executor_tensor(run->executor, TOTAL) == total);
+  assert_true(*(float *)fsdp_executor_tensor(run->session.executor, TOTAL) == total);
   destroy_run(run);
 }
 
@@ -177,9 +174,9 @@ static void figures_are_measured(void **state) {
   fsdp_step_result result;
   fsdp_figures figures;
   char message[256] = "";
-  for (int step = 1; step <= 3; step++) fsdp_executor_run_step(run->executor, &result);
+  for (int step = 1; step <= 3; step++) fsdp_executor_run_step(run->session.executor, &result);
   for (int step = 2; step <= 3; step++) {
-    assert_true(fsdp_executor_figures(run->executor, step, &figures, message, (int)sizeof message));
+    assert_true(fsdp_executor_figures(run->session.executor, step, &figures, message, (int)sizeof message));
     assert_int_equal(figures.memory.valley_bytes[FSDP_SPACE_DEVICE], 4);
     assert_int_equal(figures.memory.peak_bytes[FSDP_SPACE_DEVICE], 8);
     assert_int_equal(figures.memory.valley_bytes[FSDP_SPACE_HOST], 0);
@@ -197,8 +194,8 @@ static void collisions_are_reported(void **state) {
   fsdp_step_result result;
   fsdp_figures figures;
   char message[256] = "";
-  fsdp_executor_run_step(run->executor, &result);
-  assert_false(fsdp_executor_figures(run->executor, 1, &figures, message, (int)sizeof message));
+  fsdp_executor_run_step(run->session.executor, &result);
+  assert_false(fsdp_executor_figures(run->session.executor, 1, &figures, message, (int)sizeof message));
   assert_non_null(strstr(message, "buffers 2 and 3 both need byte 0 of space 1"));
   destroy_run(run);
 }
@@ -208,8 +205,8 @@ static void collisions_are_reported(void **state) {
 static void touches_are_checked(void **state) {
   (void)state;
   sum_run *run = create_run(64);
-  fsdp_access_trace *trace = fsdp_access_trace_create(run->plan.program, run->device, -1);
-  unsigned char *arena = run->device->arenas.memory[FSDP_SPACE_DEVICE];
+  fsdp_access_trace *trace = fsdp_access_trace_create(run->plan.program, run->session.device, -1);
+  unsigned char *arena = run->session.device->arenas.memory[FSDP_SPACE_DEVICE];
   const fsdp_view views[2] = {{arena + 64, 1, FSDP_F32, FSDP_READ}, {arena, 1, FSDP_F32, FSDP_UPDATE}};
   static const struct {
     int64_t offset, bytes;

@@ -1,0 +1,116 @@
+// What a run reads and writes: the model's folder, data, logs.
+#include "launcher/report/memory_file.h"
+#include "launcher/train/trainer.h"
+#include "runtime/base/size.h"
+
+#include <inttypes.h>
+
+// Steps are counted in fp32 on the device, which is exact up to here.
+#define STEPS_MAX (INT64_C(1) << 24)
+
+fsdp_status fsdp_train_count_steps(fsdp_trainer *t, fsdp_error *error) {
+  const fsdp_options *o = t->options;
+  t->steps_per_epoch = fsdp_sampler_steps_per_epoch(&t->feed.config.sampler);
+  int64_t steps;
+  if (!fsdp_mul_checked(t->steps_per_epoch, o->num_epochs, &steps)) steps = INT64_MAX;
+  if (steps < INT64_MAX) steps -= t->feed.sample_shift;
+  if (o->max_steps && o->max_steps < steps) steps = o->max_steps;
+  if (steps > STEPS_MAX) {
+    return fsdp_fail(error, FSDP_ERR_OPTION,
+                     "--num-epochs %" PRId64 " (%s) is more than %" PRId64
+                     " steps: end sooner with --max-steps",
+                     o->num_epochs, fsdp_options_place(o, "num-epochs"), STEPS_MAX);
+  }
+  t->total_steps = t->feed.config.rate.total_steps = steps;
+  return FSDP_OK;
+}
+
+// What to evaluate on: data of its own, all of it, or a part of the training data.
+static fsdp_status open_evaluation(fsdp_trainer *t, const fsdp_dataset_config *training,
+                                   fsdp_feed_config *feed, fsdp_error *error) {
+  const fsdp_options *o = t->options;
+  if (!fsdp_options_evaluate(o)) return FSDP_OK;
+  fsdp_status status;
+  feed->eval_sampler = feed->sampler;
+  feed->eval_sampler.global_batch = feed->batch * feed->ranks;
+  if (o->eval_data) {
+    fsdp_dataset_config data = *training;
+    data.paths = o->eval_data;
+    data.global_batch = 1;
+    status = fsdp_dataset_open(&data, &t->eval_dataset, error);
+    if (status != FSDP_OK) return status;
+    feed->eval_dataset = t->eval_dataset;
+    feed->eval_sampler.sample_count = feed->eval_sampler.held_out =
+        fsdp_dataset_sample_count(t->eval_dataset);
+    return FSDP_OK;
+  }
+  fsdp_error why;
+  status = fsdp_sampler_hold_out(&feed->sampler, o->eval_split, &why);
+  if (status != FSDP_OK) {
+    return fsdp_fail(error, status, "--eval-split %g (%s): %.600s", o->eval_split,
+                     fsdp_options_place(o, "eval-split"), why.message);
+  }
+  feed->eval_dataset = t->dataset;
+  feed->eval_sampler.held_out = feed->sampler.held_out;
+  return FSDP_OK;
+}
+
+static fsdp_status open_data(fsdp_trainer *t, fsdp_error *error) {
+  const fsdp_options *o = t->options;
+  const fsdp_plan_config *config = &t->setup.plan->config;
+  int64_t ranks = t->world->size;
+  int64_t global_batch = config->batch * config->accumulation * ranks;
+  fsdp_dataset_config data = {.paths = o->data,
+                              .tokenizer = t->tokenizer.path,
+                              .only_bytes = t->tokenizer.asked_bytes,
+                              .no_bytes = *t->tokenizer.no_bytes ? t->tokenizer.no_bytes : NULL,
+                              .seq = config->seq,
+                              .global_batch = global_batch,
+                              .vocab_size = config->model.vocab_size,
+                              .verify = o->verify_data && t->world->local_rank == 0};
+  fsdp_status status = fsdp_dataset_open(&data, &t->dataset, error);
+  if (status != FSDP_OK) return status;
+  t->step_tokens = global_batch * config->seq;
+  fsdp_feed_config feed = {.dataset = t->dataset,
+                           .sampler = {.seed = (uint64_t)o->seed,
+                                       .sample_count = fsdp_dataset_sample_count(t->dataset),
+                                       .global_batch = global_batch},
+                           .ranks = ranks,
+                           .rank = t->world->rank,
+                           .batch = config->batch,
+                           .seq = config->seq,
+                           .accumulation = config->accumulation,
+                           .beta1 = o->beta1,
+                           .beta2 = o->beta2,
+                           .norm_limit = config->grad_clip > 0 ? fsdp_plan_norm_limit(config) : 0};
+  feed.rate = (fsdp_learning_rate){.schedule = (fsdp_lr_schedule)o->lr_schedule,
+                                   .lr = o->lr,
+                                   .min_lr = o->min_lr,
+                                   .warmup_steps = o->warmup_steps};
+  status = open_evaluation(t, &data, &feed, error);
+  if (status != FSDP_OK) return status;
+  fsdp_feed_create(&t->feed, &feed);
+  return fsdp_train_count_steps(t, error);
+}
+
+fsdp_status fsdp_train_open_model(fsdp_trainer *t, fsdp_error *error) {
+  fsdp_status status = fsdp_train_find_tokenizer(t->options, &t->setup, &t->tokenizer, error);
+  if (status == FSDP_OK && t->setup.load_weights) {
+    status = fsdp_weights_open(t->setup.folder, t->setup.plan->graph, &t->weights, error);
+  }
+  return status;
+}
+
+fsdp_status fsdp_train_open_files(fsdp_trainer *t, fsdp_error *error) {
+  fsdp_status status = open_data(t, error);
+  bool fresh = !fsdp_train_checkpoints_found(&t->checkpoints);
+  if (status == FSDP_OK && fsdp_trainer_is_first(t))
+    status = fsdp_train_open_log(t->options, fresh, &t->log.log, error);
+  if (status == FSDP_OK && fsdp_trainer_is_first(t) && t->options->tensorboard) {
+    status = fsdp_event_file_open(t->options->tensorboard, &t->log.events, error);
+  }
+  if (status == FSDP_OK && fsdp_trainer_is_first(t) && t->options->memory_profile) {
+    status = fsdp_memory_profile_write(t->setup.plan, t->setup.model_name, t->options->memory_profile, error);
+  }
+  return status;
+}

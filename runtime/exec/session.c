@@ -1,0 +1,117 @@
+#include "runtime/exec/session.h"
+
+#include "runtime/base/check.h"
+#include "runtime/comm/comm_nccl.h"
+#include "runtime/exec/device_config.h"
+
+#include <string.h>
+
+static bool is_cuda(const fsdp_session_config *config) {
+  return config->gpu && config->gpu->present;
+}
+
+static int rank_of(const fsdp_session_config *config) {
+  return config->world ? config->world->rank : config->rank;
+}
+
+// What went wrong on any rank, on all of them.
+static fsdp_status settle(const fsdp_session_config *config, fsdp_error *error) {
+  return config->world ? fsdp_world_share_error(config->world, error) : error->status;
+}
+
+static void create_device(const fsdp_session_config *config, fsdp_session *session, fsdp_error *error) {
+  bool has_peers = config->world && config->world->size > 1;
+  fsdp_device_config device = {.shared = has_peers};
+  if (is_cuda(config)) device.ordinal = config->gpu->ordinal;
+  if (is_cuda(config) && has_peers && config->nccl_register) {
+    device.allocate = fsdp_nccl_alloc;
+    device.release = fsdp_nccl_free;
+  }
+  if (config->plan) {
+    fsdp_device_configure(config->plan->program, config->threads, &device);
+  } else {
+    memcpy(device.arena_bytes, config->arena_bytes, sizeof device.arena_bytes);
+  }
+  const fsdp_device_table *table = is_cuda(config) ? fsdp_device_cuda() : fsdp_device_cpu();
+  FSDP_CHECK(table, "a GPU in a build without CUDA");
+  table->create(&device, &session->device, error);
+}
+
+// The communicators of threads, or of a rank that is the only one.
+static void create_local_comms(const fsdp_session_config *config, int count, fsdp_comms *comms) {
+  comms->count = count;
+  for (int c = 0; c < count; c++) {
+    comms->comm[c] = config->inproc    ? fsdp_inproc_comm(config->inproc, c, config->rank)
+                     : is_cuda(config) ? fsdp_cuda_comm_self()
+                                       : fsdp_comm_self();
+  }
+}
+
+static void create_comms(const fsdp_session_config *config, fsdp_session *session, fsdp_error *error) {
+  fsdp_comm_group own[FSDP_COMMS_MAX];
+  const fsdp_comm_group *groups = config->plan ? own : config->groups;
+  int count = config->group_count;
+  if (config->plan) count = fsdp_executor_groups(config->plan->program, rank_of(config), own);
+  fsdp_comms made = {.count = 0};
+  fsdp_status status = FSDP_OK;
+  if (!config->world) {
+    create_local_comms(config, count, &made);
+  } else if (is_cuda(config)) {
+    status = fsdp_nccl_comms(config->world,
+                             &(fsdp_nccl_config){.groups = groups,
+                                                 .group_count = count,
+                                                 .arenas = &session->device->arenas,
+                                                 .timeout_s = config->comm_timeout_s,
+                                                 .registers = config->nccl_register},
+                             &made, error);
+  } else {
+    status = fsdp_world_comms(config->world,
+                              &(fsdp_comms_config){.groups = groups,
+                                                   .group_count = count,
+                                                   .arenas = &session->device->arenas,
+                                                   .messages = config->messages},
+                              &made, error);
+  }
+  // What a start that failed has made is left to the end of the process.
+  if (status == FSDP_OK) session->comms = made;
+}
+
+static void create_executor(const fsdp_session_config *config, fsdp_session *session) {
+  fsdp_executor_config executor = {.plan = config->plan,
+                                   .rank = rank_of(config),
+                                   .device = session->device,
+                                   .kernels = is_cuda(config) ? fsdp_cuda_backend() : NULL,
+                                   .callbacks = config->callbacks,
+                                   .seed = config->seed,
+                                   .measure = config->measure,
+                                   .profile = config->profile};
+  memcpy(executor.comms, session->comms.comm, sizeof executor.comms);
+  session->executor = fsdp_executor_create(&executor);
+}
+
+fsdp_status fsdp_session_create(const fsdp_session_config *config, fsdp_session *session, fsdp_error *error) {
+  memset(session, 0, sizeof *session);
+  error->status = FSDP_OK;
+  create_device(config, session, error);
+  if (settle(config, error) != FSDP_OK) return error->status;
+  create_comms(config, session, error);
+  if (settle(config, error) != FSDP_OK) return error->status;
+  if (config->plan) create_executor(config, session);
+  return FSDP_OK;
+}
+
+void fsdp_session_destroy(fsdp_session *session) {
+  fsdp_executor_destroy(session->executor);
+  fsdp_comms_destroy(&session->comms);
+  if (session->device) session->device->table->destroy(session->device);
+  memset(session, 0, sizeof *session);
+}
+
+fsdp_inproc *fsdp_session_inproc(const fsdp_plan *plan) {
+  int ranks = fsdp_mesh_ranks(&plan->program->mesh), count = plan->program->comm_count;
+  fsdp_comm_group *groups = fsdp_alloc((size_t)(ranks * count + FSDP_COMMS_MAX) * sizeof *groups);
+  for (int r = 0; r < ranks; r++) fsdp_executor_groups(plan->program, r, &groups[r * count]);
+  fsdp_inproc *inproc = fsdp_inproc_create(groups, count, ranks);
+  free(groups);
+  return inproc;
+}
