@@ -19,7 +19,7 @@ elif ! clang-tidy --version | grep -q 'version 14\.'; then
   echo "clang-tidy is not the reference, 14, and others have other checks: skipped"
   exit 0
 fi
-find kernels models runtime launcher bench tests -name '*.c' -print0 |
+find kernels models runtime launcher bench examples tests -name '*.c' -print0 |
   xargs -0 -n 4 -P "$(cores)" clang-tidy -p "$folder" --quiet "${checks[@]}" 2> >(
     grep -vE '^[0-9]+ warnings? |^Suppressed|^Use -header-filter' >&2)
 echo "clang-tidy: no finding"

@@ -1,0 +1,40 @@
+#!/usr/bin/env bash
+# What `cmake --install` leaves is enough: an example is configured, built and run with the installed library
+# alone, through find_package, and says what the one in the build folder says.
+set -euo pipefail
+build=$(cd "$FSDP_BIN_DIR/.." && pwd)
+source=$(cd "${FSDP_SOURCE_DIR:-.}" && pwd)
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+
+cmake --install "$build" --prefix "$work/prefix" >"$work/log" || { cat "$work/log"; exit 1; }
+for program in fsdp_train fsdp_plan fsdp_export; do
+  [ ! -e "$build/bin/$program" ] || "$work/prefix/bin/$program" --version
+done
+
+# A copy, which has none of the project's headers above it.
+cp -r "$source/examples" "$work/examples"
+cmake -S "$work/examples" -B "$work/build" -DCMAKE_PREFIX_PATH="$work/prefix" >"$work/log" 2>&1 &&
+  cmake --build "$work/build" >>"$work/log" 2>&1 || { cat "$work/log"; exit 1; }
+for list in "llama2-7b 8" "tiny 3"; do
+  read -ra arguments <<<"$list"
+  "$work/build/plan_step" "${arguments[@]}" >"$work/installed"
+  "$build/bin/plan_step" "${arguments[@]}" >"$work/built"
+  diff "$work/built" "$work/installed"
+done
+
+# 6,738,415,616 parameters over 8 ranks, 12 bytes each for fp32 masters and two moments, nothing padded, and
+# 32 MiB of scratch for matrix products, which are kept.
+valley=$((6738415616 / 8 * 12 + 32 * 1024 * 1024))
+"$work/build/plan_step" llama2-7b 8 >"$work/out"
+if ! grep -q "^valley $valley bytes, " "$work/out"; then
+  cat "$work/out"
+  echo "expected a valley of $valley bytes"
+  exit 1
+fi
+if "$work/build/plan_step" no-such-model 2>"$work/err"; then
+  echo "an unknown preset is planned"
+  exit 1
+fi
+grep -q "no model preset 'no-such-model'" "$work/err"
+echo "the installed library plans what the built one does"
