@@ -1,6 +1,6 @@
 """What README.md, CONTRIBUTING.md and docs/ name is there: files, options, environment variables. And what
-there is, they name: every option of the programs, every environment variable that code reads, every folder of
-tests/tidy's arrows."""
+there is, they name: every option of the programs, every environment variable that code reads, and the arrows
+of tests/tidy."""
 
 import fnmatch
 import importlib.machinery
@@ -137,14 +137,20 @@ def check_variables(sources):
 
 
 def check_folders():
-    """Each folder of tests/tidy's arrows has a row in CONTRIBUTING.md."""
-    loader = importlib.machinery.SourceFileLoader("tidy", str(ROOT / "tests" / "tidy"))
+    """CONTRIBUTING.md's table of folders has the arrows of tests/tidy."""
     sys.dont_write_bytecode = True
-    tidy = loader.load_module()
-    table = re.findall(r"^\| (`.*?) \|", (ROOT / "CONTRIBUTING.md").read_text(), re.M)
-    rows = {name.rstrip("/") for row in table for name in re.findall(r"`([^`]+)`", row)}
-    return [f"CONTRIBUTING.md: no row for {folder}/, which tests/tidy has"
-            for folder in sorted(set(tidy.MAY_INCLUDE) - rows)], len(rows)
+    tidy = importlib.machinery.SourceFileLoader("tidy", str(ROOT / "tests" / "tidy")).load_module()
+    table = re.findall(r"^\| (`.*?) \| .* \| (.*)\|$", (ROOT / "CONTRIBUTING.md").read_text(), re.M)
+    rows = {name.rstrip("/"): uses for names, uses in table for name in re.findall(r"`([^`]+)/`", names)}
+    bad = []
+    for folder, allowed in tidy.MAY_INCLUDE.items():
+        named = {name.rstrip("/") for name in re.findall(r"`([^`]+)`", rows.get(folder, ""))}
+        named |= tidy.PLAN if "runtime/plan" in named else set()
+        if folder not in rows:
+            bad.append(f"CONTRIBUTING.md: no row for {folder}/")
+        elif folder in tidy.LIBRARY and named - {folder} != allowed - {folder, "runtime/base"}:
+            bad.append(f"CONTRIBUTING.md: {folder}/ may use {sorted(allowed - {folder})}, says tests/tidy")
+    return bad, len(rows)
 
 
 def main():
