@@ -30,7 +30,7 @@ int main(int argc, char **argv) {
   if (fsdp_model_preset(argc > 1 ? argv[1] : "llama2-7b", &config.model, &error) != FSDP_OK ||
       fsdp_plan_create(&config, &plan, &error) != FSDP_OK) {
     fprintf(stderr, "plan_step: %s\n", error.message);
-    return error.status;
+    return (int)error.status;
   }
   const fsdp_memory_space_report *memory = &plan->memory.space[FSDP_SPACE_DEVICE];
   char owner[256];
