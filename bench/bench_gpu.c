@@ -7,9 +7,9 @@
 // plan (bench/step_ops.h), with the plan's own shapes, chunks and element types: launches of a step,
 // microseconds, TFLOP/s of matrix products (attention counted causally) or GB/s of operands read and written
 // once, the share of the ceiling, and milliseconds of a step. Operands are random numbers of the sizes that
-// training has, never zeros: a GPU that multiplies zeros draws less power and runs 13% faster. Small ones are
-// rotated, so that they do not lie in the cache. The time is the median of N measurements by events, each of
-// several launches, after a warm-up. --json writes a line a kernel, as soon as it is known.
+// training has, never zeros: a GPU that multiplies zeros draws less power and, others report, is faster.
+// Small ones are rotated, so that they do not lie in the cache. The time is the median of N measurements by
+// events, each of several launches, after a warm-up. --json writes a line a kernel, as soon as it is known.
 #include "bench/step_ops.h"
 #include "kernels/cuda/cuda_kernels.h"
 #include "launcher/cli/setup.h"

@@ -231,8 +231,8 @@ void poison(const matrix_span &m, cudaStream_t stream) {
   CUDA_CHECK(cudaMemsetAsync(m.data, 0xff, size_t(m.elems * fsdp_dtype_bytes(m.dtype)), stream));
 }
 
-// The first candidate, or a later one that is faster by the margin. On random numbers, since a GPU multiplies
-// zeros 13% faster and not by the same algorithms.
+// The first candidate, or a later one that is faster by the margin. On random numbers, since others report
+// that a GPU multiplies zeros faster, and not by the same algorithms.
 void choose_by_time(product_plan *plan, const fsdp_cuda_product *product) {
   cublasLtMatmulHeuristicResult_t results[candidates_max];
   const int found = find_candidates(plan, wanted_candidates(), results);
