@@ -22,6 +22,8 @@
 // each rule is shown to fire, beside a correct program that passes, in test_detectors*.cpp.
 #pragma once
 
+#include "runtime/base/dtype.h"
+
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -248,11 +250,18 @@ void streams_clear(); // drops all work
 // Runs `action` while no work is done.
 void between_work(const std::function<void()> &action);
 
-// ---- Sums of a ring (simt_ring.cpp)
+// ---- Sums of a ring
 
 // The sum of `values[rank]`, of an element in chunk `chunk`, as a ring of `ranks` makes it: from rank
 // chunk + 1 on, around to rank `chunk`, rounded to the type at every hop.
-float ring_sum(const float *values, int ranks, int chunk, bool is_bf16);
+inline float ring_sum(const float *values, int ranks, int chunk, bool is_bf16) {
+  float sum = values[(chunk + 1) % ranks];
+  for (int hop = 2; hop <= ranks; hop++) {
+    sum += values[(chunk + hop) % ranks];
+    if (is_bf16) sum = fsdp_bf16_to_f32(fsdp_bf16_from_f32(sum));
+  }
+  return sum;
+}
 
 // ---- Between the harness's files
 void shared_begin_block(uint32_t dynamic_bytes);

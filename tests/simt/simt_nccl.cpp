@@ -1,5 +1,5 @@
 // NCCL on the CPU, over MPI: everyone gathers what everyone sent, and sums the part that is its own as a ring
-// does, rounded at every hop (simt_ring.cpp; a tree or NVLS sums in another order, with other rounding).
+// does, rounded at every hop (ring_sum; a tree or NVLS sums in another order, with other rounding).
 //
 // On a communicator that does not block, a call may be "in progress": each collective is, for up to three
 // questions (drawn by FSDP_SIMT_SEED), before it is enqueued. Until ncclCommGetAsyncError says ncclSuccess,

@@ -402,6 +402,17 @@ void twin_choose(twin_choice now) {
   choice = now;
 }
 
+twin_choice twin_chosen() {
+  return choice;
+}
+
+std::set<int> twin_noted() {
+  std::set<int> kinds;
+  for (const auto &noted : greatest)
+    if (noted.second.size > 0) kinds.insert(noted.first.first);
+  return kinds;
+}
+
 void twin_compare(const std::string &what, fsdp_dtype dtype, const bytes &result, fsdp_dtype expected_dtype,
                   const bytes &expected, double tolerance) {
   double error = 0, size = 0;

@@ -9,6 +9,7 @@
 
 #include "kernels/kernels.h"
 
+#include <set>
 #include <string>
 #include <vector>
 
@@ -58,6 +59,9 @@ void twin_workspace(twin_case *c, int64_t cpu_numel);
 // written, which must be noticed.
 enum twin_choice { TWIN_ALL, TWIN_NOTE, TWIN_GREATEST, TWIN_MUTATE };
 void twin_choose(twin_choice choice);
+twin_choice twin_chosen();
+// The kinds of the cases that TWIN_NOTE has seen.
+std::set<int> twin_noted();
 
 // Runs and compares; prints one line; counts failures. Returns the operands as the CPU left them (or, of a
 // case that is not chosen, as they began).
@@ -79,5 +83,6 @@ void twin_flat();
 void twin_products();
 void twin_attention_fp32();
 void twin_attention_bf16();
+void twin_rest();
 // A production shape in bf16 against the general kernels in fp32, on the CUDA device alone; not among `all`.
 void twin_attention_production();

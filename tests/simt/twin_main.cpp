@@ -20,6 +20,7 @@ int main(int argc, char **argv) {
                 {"products", twin_products},
                 {"attention_fp32", twin_attention_fp32},
                 {"attention_bf16", twin_attention_bf16},
+                {"rest", twin_rest},
                 {"production", twin_attention_production}};
   int devices = 0;
   if (cudaGetDeviceCount(&devices) != cudaSuccess || devices == 0) {
@@ -46,7 +47,8 @@ int main(int argc, char **argv) {
   fsdp_cuda_gemm_close();
   cudaFree(workspace);
   if (ran < argc - first) {
-    fprintf(stderr, "unknown group: use rows, flat, products, attention_fp32, attention_bf16, production\n");
+    fprintf(stderr,
+            "unknown group: use rows, flat, products, attention_fp32, attention_bf16, rest, production\n");
     return 2;
   }
   printf("%d failed\n", twin_failures());
