@@ -116,15 +116,15 @@ typedef struct brute {
 } brute;
 
 // The first access of each instruction to one byte of one buffer.
-static int first_access(const fsdp_measure_event *events, int64_t count, int buffer, int64_t byte,
-                        int64_t issue) {
+static fsdp_access first_access(const fsdp_measure_event *events, int64_t count, int buffer, int64_t byte,
+                                int64_t issue) {
   for (int64_t i = 0; i < count; i++) {
     if (events[i].issue == issue && events[i].buffer == buffer && events[i].begin <= byte &&
         byte < events[i].end) {
       return events[i].access;
     }
   }
-  return 0;
+  return (fsdp_access)0; // none
 }
 
 static void live_of_byte(brute *all, const fsdp_measure_event *events, int64_t count, int buffer, int byte) {
