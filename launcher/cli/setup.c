@@ -2,7 +2,6 @@
 
 #include "launcher/cli/capacity.h"
 #include "launcher/cli/option_value.h"
-#include "launcher/train/saver.h"
 #include "runtime/base/plural.h"
 #include "runtime/base/size.h"
 #include "runtime/checkpoint/config_json.h"
@@ -118,6 +117,18 @@ static fsdp_status choose_target(const fsdp_options *options, fsdp_program_kind 
       fsdp_options_place(options, "backend"));
 }
 
+static bool saves_from_snapshot(const fsdp_options *options) {
+  return options->experiment && options->ckpt_freq > 0 && options->ckpt_async != FSDP_CKPT_ASYNC_OFF;
+}
+
+// Whether replicas may share the reading of weights or of a checkpoint, or the drawing of new weights, which a
+// GPU does by itself.
+static bool loads_slices(const fsdp_options *options, const fsdp_setup *setup, bool gpu) {
+  bool resumes = strcmp(options->resume, "auto") == 0 ? options->experiment != NULL
+                                                      : strcmp(options->resume, "off") != 0;
+  return !gpu || setup->load_weights || resumes;
+}
+
 static fsdp_plan_config make_config(const fsdp_options *options, const fsdp_target *target) {
   bool gpu = target == fsdp_target_cuda();
   int param_dtype =
@@ -145,40 +156,9 @@ static fsdp_plan_config make_config(const fsdp_options *options, const fsdp_targ
       .poison = options->poison,
       .evaluation = fsdp_options_evaluate(options),
       .check = fsdp_options_check_replicas(options),
+      .snapshot = saves_from_snapshot(options),
       .target = target,
   };
-}
-
-// Checks plan and snapshot; `*snapshot_bytes` becomes 0 where there is room for the plan alone and the user
-// leaves it open.
-static fsdp_status check_with_snapshot(const fsdp_options *options, const fsdp_plan *plan,
-                                       const fsdp_limits *limits, int64_t *snapshot_bytes,
-                                       fsdp_error *error) {
-  int64_t snapshot = *snapshot_bytes;
-  fsdp_limits left = *limits;
-  // At least a byte: 0 would be no limit.
-  if (left.bytes[FSDP_SPACE_HOST]) {
-    left.bytes[FSDP_SPACE_HOST] = fsdp_max_i64(1, left.bytes[FSDP_SPACE_HOST] - snapshot);
-  }
-  if (left.shared_bytes) left.shared_bytes = fsdp_max_i64(1, left.shared_bytes - snapshot);
-  fsdp_status status = fsdp_capacity_check(plan, limits, error);
-  if (status != FSDP_OK || snapshot == 0) return status;
-  fsdp_error ignored;
-  bool over = limits->bytes[FSDP_SPACE_HOST] && snapshot > limits->bytes[FSDP_SPACE_HOST];
-  if (!over && fsdp_capacity_check(plan, &left, &ignored) == FSDP_OK) return FSDP_OK;
-  *snapshot_bytes = 0;
-  if (options->ckpt_async == FSDP_CKPT_ASYNC_AUTO) return FSDP_OK;
-  char bytes[64];
-  return fsdp_fail(error, FSDP_ERR_CAPACITY,
-                   "--ckpt-async on (%s) needs %s a rank for the snapshot, for which there is no room beside "
-                   "the rest: use --ckpt-async off, which saves straight from the state",
-                   fsdp_options_place(options, "ckpt-async"),
-                   fsdp_value_print_bytes(snapshot, bytes, sizeof bytes));
-}
-
-static int64_t snapshot_bytes_of(const fsdp_options *options, const fsdp_plan *plan) {
-  bool saves = options->experiment && options->ckpt_freq > 0 && options->ckpt_async != FSDP_CKPT_ASYNC_OFF;
-  return saves ? fsdp_saver_snapshot_bytes(plan) : 0;
 }
 
 // A GPU has its own memory; the host's is the machine's, which the ranks of a node share.
@@ -194,7 +174,7 @@ static void limit_by_gpu(const fsdp_setup_ranks *ranks, fsdp_limits *limits) {
 }
 
 static fsdp_status check_memory(const fsdp_options *options, const fsdp_setup_ranks *ranks,
-                                const fsdp_plan *plan, int64_t *snapshot_bytes, fsdp_error *error) {
+                                const fsdp_plan *plan, fsdp_error *error) {
   char machine[128], limit[2][64], device[192], host[192];
   snprintf(device, sizeof device, "--memory-limit %s (%s)",
            fsdp_value_print_bytes(options->memory_limit, limit[0], sizeof limit[0]),
@@ -207,7 +187,7 @@ static fsdp_status check_memory(const fsdp_options *options, const fsdp_setup_ra
                         .ranks_per_machine = ranks->ranks_per_node};
   if (ranks->gpu) {
     limit_by_gpu(ranks, &limits);
-    return check_with_snapshot(options, plan, &limits, snapshot_bytes, error);
+    return fsdp_capacity_check(plan, &limits, error);
   }
   bool free_to_grow = !options->memory_limit || !options->host_memory_limit;
   if (ranks->machine_bytes && free_to_grow) {
@@ -217,7 +197,25 @@ static fsdp_status check_memory(const fsdp_options *options, const fsdp_setup_ra
     limits.shared_bytes = ranks->machine_bytes / ranks->ranks_per_node;
     limits.shared_place = machine;
   }
-  return check_with_snapshot(options, plan, &limits, snapshot_bytes, error);
+  return fsdp_capacity_check(plan, &limits, error);
+}
+
+// Plans, and compares with the limits. *plan is made unless the options make no sense.
+static fsdp_status plan_within_limits(const fsdp_options *options, const fsdp_setup_ranks *ranks,
+                                      const fsdp_plan_config *config, fsdp_plan **plan, fsdp_error *error) {
+  fsdp_status status = fsdp_plan_create(config, plan, error);
+  return status == FSDP_OK ? check_memory(options, ranks, *plan, error) : status;
+}
+
+static int64_t snapshot_bytes(const fsdp_plan *plan) {
+  int64_t bytes = 0;
+  for (int u = 0; u < plan->units->count; u++) {
+    for (int slot = 0; slot < plan->optimizer->slot_count; slot++) {
+      int tensor = plan->unit_state[u].snapshot[slot];
+      if (tensor >= 0) bytes += plan->program->tensors[tensor].bytes;
+    }
+  }
+  return bytes;
 }
 
 fsdp_status fsdp_setup_create(const fsdp_options *options, fsdp_program_kind program,
@@ -234,12 +232,23 @@ fsdp_status fsdp_setup_create(const fsdp_options *options, fsdp_program_kind pro
                      fsdp_options_place(options, "reduce-dtype"), fsdp_options_place(options, "param-dtype"));
   }
   status = fsdp_setup_read_model(options, setup, &config.model, error);
+  config.exchange = loads_slices(options, setup, target == fsdp_target_cuda());
   if (status == FSDP_OK) status = make_mesh(options, ranks, &config.mesh, error);
-  if (status == FSDP_OK) status = fsdp_plan_create(&config, &setup->plan, error);
   if (status != FSDP_OK) return status;
-  setup->snapshot_bytes = snapshot_bytes_of(options, setup->plan);
-  status = check_memory(options, ranks, setup->plan, &setup->snapshot_bytes, error);
-  return status;
+  status = plan_within_limits(options, ranks, &config, &setup->plan, error);
+  if (status != FSDP_ERR_CAPACITY || !config.snapshot) return status;
+  // Saving needs no snapshot: it can wait for the disk.
+  int64_t snapshot = snapshot_bytes(setup->plan);
+  fsdp_plan_destroy(setup->plan);
+  config.snapshot = false;
+  status = plan_within_limits(options, ranks, &config, &setup->plan, error);
+  if (status != FSDP_OK || options->ckpt_async == FSDP_CKPT_ASYNC_AUTO) return status;
+  char bytes[64];
+  return fsdp_fail(error, FSDP_ERR_CAPACITY,
+                   "--ckpt-async on (%s) needs %s a rank for the snapshot, for which there is no room beside "
+                   "the rest: use --ckpt-async off, which saves straight from the state",
+                   fsdp_options_place(options, "ckpt-async"),
+                   fsdp_value_print_bytes(snapshot, bytes, sizeof bytes));
 }
 
 void fsdp_setup_destroy(fsdp_setup *setup) {

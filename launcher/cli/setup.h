@@ -18,7 +18,6 @@ typedef struct fsdp_setup {
   const char *model_name; // what to call the model: the preset's name or the folder's (in `options`)
   const char *folder;     // of config.json and weights (in `options`); NULL for a preset
   bool load_weights;      // from the folder
-  int64_t snapshot_bytes; // of host memory for asynchronous checkpoints, beside the arenas; 0: none
   fsdp_plan *plan;        // owned
 } fsdp_setup;
 

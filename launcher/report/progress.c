@@ -51,8 +51,7 @@ static void put_memory(json_t *line, const fsdp_step_record *record, const fsdp_
   put(line, "arena_bytes", json_integer(device->arena_bytes));
   put(line, "device_used_bytes",
       record->device_used_bytes > 0 ? json_integer(record->device_used_bytes) : json_null());
-  put(line, "host_bytes",
-      json_integer(plan->memory.space[FSDP_SPACE_HOST].arena_bytes + record->snapshot_bytes));
+  put(line, "host_bytes", json_integer(plan->memory.space[FSDP_SPACE_HOST].arena_bytes));
   const fsdp_memory_space_report *host = &plan->memory.space[FSDP_SPACE_HOST];
   put(line, "host_valley_bytes",
       record->measured ? json_integer(memory->valley_bytes[FSDP_SPACE_HOST]) : json_null());

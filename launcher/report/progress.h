@@ -15,11 +15,10 @@ typedef struct fsdp_step_record {
   bool skipped;    // its update was left out
   int64_t updates; // made so far, of earlier runs too
   double total_ms, data_ms;
-  bool checked;           // replicas were compared after it:
-  double check_ms;        // how long that took
-  double checkpoint_ms;   // that the step waited for a checkpoint to be taken
-  int64_t snapshot_bytes; // host memory of checkpoints, beside the arenas
-  int64_t tokens;         // of the step, all ranks together
+  bool checked;         // replicas were compared after it:
+  double check_ms;      // how long that took
+  double checkpoint_ms; // that the step waited for a checkpoint to be taken
+  int64_t tokens;       // of the step, all ranks together
   fsdp_figures figures;
   bool evaluated;            // after this step:
   double eval_loss, eval_ms; // the mean over the evaluation's targets, and how long it took

@@ -6,7 +6,6 @@
 
 void fsdp_feed_create(fsdp_feed *feed, const fsdp_feed_config *config) {
   feed->config = *config;
-  feed->gate = (fsdp_feed_gate){0};
   feed->steps_fed = feed->micro_batches_fed = feed->first_step = feed->sample_shift = feed->updates = 0;
   feed->eval_step = -1;
   for (int i = 0; i < FSDP_FEED_STEPS_KEPT; i++) atomic_init(&feed->busy_ns[i], 0);
@@ -115,14 +114,6 @@ void fsdp_feed_publish(void *context, float loss, float grad_norm) {
   fsdp_feed *feed = context;
   (void)loss;
   if (feed->eval_step < 0 && !fsdp_feed_skips(feed, grad_norm)) feed->updates++;
-}
-
-void fsdp_feed_observe(void *context, const fsdp_instr *instr, const fsdp_view *operands) {
-  fsdp_feed *feed = context;
-  (void)operands;
-  if (instr->kind == FSDP_INSTR_OP && instr->op == FSDP_OP_ADAMW && feed->gate.pass) {
-    feed->gate.pass(feed->gate.context);
-  }
 }
 
 double fsdp_feed_take_ms(fsdp_feed *feed, int64_t step) {

@@ -29,12 +29,6 @@ typedef struct fsdp_feed_config {
 
 #define FSDP_FEED_STEPS_KEPT 4
 
-// Called before each update, on its stream's thread; it may wait.
-typedef struct fsdp_feed_gate {
-  void (*pass)(void *context); // NULL: none
-  void *context;
-} fsdp_feed_gate;
-
 typedef struct fsdp_feed {
   fsdp_feed_config config;
   int64_t steps_fed, micro_batches_fed; // steps done before this run included
@@ -43,7 +37,6 @@ typedef struct fsdp_feed {
   int64_t sample_shift;      // the sampler's step (epochs one after the other) less the optimizer's
   int64_t eval_step;         // of the evaluation that is under way, or -1
   int64_t eval_target_count; // of its batch, all ranks together
-  fsdp_feed_gate gate;       // set while no step runs
   _Atomic int64_t busy_ns[FSDP_FEED_STEPS_KEPT]; // time spent in the callbacks, by step
 } fsdp_feed;
 
@@ -64,9 +57,6 @@ void fsdp_feed_publish(void *feed, float loss, float grad_norm);
 
 // Whether a step with this norm is skipped: the rule by which the clip factor's kernel decided.
 bool fsdp_feed_skips(const fsdp_feed *feed, float grad_norm);
-
-// fsdp_executor_callbacks.observe: passes the gate before an update.
-void fsdp_feed_observe(void *feed, const fsdp_instr *instr, const fsdp_view *operands);
 
 // Between steps: evaluates on every sample of the evaluation's data, each once. The result is the mean over
 // all their targets that count, whatever the number of ranks; training goes on as if it had not happened.

@@ -231,7 +231,7 @@ static fsdp_status load_one(fsdp_resume *r, fsdp_executor *executor, fsdp_error 
   free(l.scratch);
   fsdp_checkpoint_reader_destroy(l.reader);
   if (fsdp_world_share_error(world, error) != FSDP_OK) return error->status;
-  for (int slot = 0; slot < optimizer->slot_count; slot++) fsdp_state_exchange(executor, slot);
+  fsdp_executor_run_exchange(executor);
   return FSDP_OK;
 }
 

@@ -11,11 +11,8 @@
 #include <inttypes.h>
 #include <pthread.h>
 #include <signal.h>
-#include <stdatomic.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/resource.h>
-#include <time.h>
 
 #define STAGING_BYTES ((int64_t)4 << 20)
 
@@ -27,8 +24,7 @@ struct fsdp_saver {
   fsdp_checkpoint *checkpoint; // layout always; progress and files of the save under way
   int rank;
   int keep;
-  unsigned char *snapshot; // the data of this rank's file; NULL: written straight from the state
-  int64_t snapshot_bytes;
+  bool snapshots;         // the plan keeps a snapshot; else files are written straight from the state
   unsigned char *staging; // without a snapshot
   // All ranks alike.
   bool writing, committing; // a file is being written, or was and is not settled; rank 0 completes it
@@ -43,8 +39,7 @@ struct fsdp_saver {
   pthread_mutex_t mutex;
   pthread_cond_t changed;
   job todo;
-  _Atomic bool copying; // the snapshot is being taken; cleared under the mutex
-  _Atomic int64_t gate_ns;
+  bool copying; // the snapshot is being taken; under the mutex
   fsdp_error job_error;
   fsdp_checkpoint_file file;
 };
@@ -64,45 +59,34 @@ static const void *from_state(void *context, const fsdp_checkpoint_range *range)
   return s->staging;
 }
 
-// FSDP_SNAPSHOT_DELAY_MS makes the copy of each unit slow, so that a test sees whether updates wait for it.
-static void delay_for_tests(void) {
-  const char *delay_ms = getenv("FSDP_SNAPSHOT_DELAY_MS");
-  if (delay_ms) nanosleep(&(struct timespec){.tv_nsec = atol(delay_ms) % 1000 * 1000000L}, NULL);
+// A range of this rank's slice, in the snapshot.
+static const void *from_snapshot(void *context, const fsdp_checkpoint_range *range) {
+  fsdp_saver *s = context;
+  const fsdp_plan *plan = fsdp_executor_config_of(s->config.executor)->plan;
+  const fsdp_unit *unit = &plan->units->units[range->unit];
+  int place = fsdp_mesh_group_of(&plan->units->mesh, unit->replica_axes, s->rank).rank;
+  int64_t first = in_shard(s, range->unit, range->first_elem) - place * fsdp_unit_slice(unit);
+  int64_t width = fsdp_dtype_bytes(fsdp_plan_slot_dtype(plan, range->slot));
+  int tensor = plan->unit_state[range->unit].snapshot[range->slot];
+  FSDP_CHECK(first >= 0 && (first + range->elems) * width <= plan->program->tensors[tensor].bytes,
+             "elements %" PRId64 " + %" PRId64 " of the snapshot of unit %d", first, range->elems,
+             range->unit);
+  return (const unsigned char *)fsdp_executor_tensor(s->config.executor, tensor) + first * width;
 }
 
-static void take_snapshot(fsdp_saver *s) {
-  const fsdp_checkpoint *c = s->checkpoint;
-  unsigned char *to = s->snapshot;
-  for (int slot = 0; slot < c->slot_count; slot++) {
-    for (int u = 0; u < c->unit_count; u++) {
-      int64_t first, elems;
-      fsdp_checkpoint_piece(c, s->rank, u, &first, &elems);
-      if (elems == 0) continue;
-      delay_for_tests();
-      fsdp_state_read_shard(s->config.executor, slot, u, in_shard(s, u, first), elems, to);
-      to += elems * fsdp_dtype_bytes(c->slots[slot].dtype);
-    }
-  }
-}
-
-static void end_copying(fsdp_saver *s) {
+// On the device's thread, when the copies are complete.
+static void end_copying(void *saver) {
+  fsdp_saver *s = saver;
   pthread_mutex_lock(&s->mutex);
-  atomic_store(&s->copying, false);
+  s->copying = false;
   pthread_cond_broadcast(&s->changed);
   pthread_mutex_unlock(&s->mutex);
 }
 
-void fsdp_saver_gate(fsdp_saver *s) {
-  if (!atomic_load(&s->copying)) return;
-  int64_t began_ns = fsdp_profile_now_ns();
+static void wait_for_copies(fsdp_saver *s) {
   pthread_mutex_lock(&s->mutex);
-  while (atomic_load(&s->copying)) pthread_cond_wait(&s->changed, &s->mutex);
+  while (s->copying) pthread_cond_wait(&s->changed, &s->mutex);
   pthread_mutex_unlock(&s->mutex);
-  atomic_fetch_add(&s->gate_ns, fsdp_profile_now_ns() - began_ns);
-}
-
-double fsdp_saver_take_gate_ms(fsdp_saver *s) {
-  return (double)atomic_exchange(&s->gate_ns, 0) / 1e6;
 }
 
 // From here on this thread rather takes the time in which its rank would wait: a thread that computes holds
@@ -114,18 +98,16 @@ static void give_way(void) {
 
 // Writes this rank's file.
 static void run_write(fsdp_saver *s) {
-  if (atomic_load(&s->copying)) {
-    take_snapshot(s); // an update may be waiting
-    end_copying(s);
+  if (s->snapshots) {
+    give_way();
+    wait_for_copies(s);
   }
-  if (s->snapshot) give_way();
   char temporary[FSDP_CHECKPOINT_PATH_BYTES], final[FSDP_CHECKPOINT_PATH_BYTES];
   fsdp_checkpoint_paths(s->folder, s->step, temporary, final);
   fsdp_checkpoint_file_config config = {.checkpoint = s->checkpoint,
                                         .rank = s->rank,
                                         .folder = temporary,
-                                        .data = s->snapshot,
-                                        .source = from_state,
+                                        .source = s->snapshots ? from_snapshot : from_state,
                                         .context = s,
                                         .piece_bytes = STAGING_BYTES};
   s->job_error.status = FSDP_OK;
@@ -178,7 +160,7 @@ static void join_thread(fsdp_saver *s) {
 }
 
 static void post(fsdp_saver *s, job which) {
-  if (!s->snapshot) {
+  if (!s->snapshots) {
     run_job(s, which);
     return;
   }
@@ -209,15 +191,6 @@ static bool is_idle(fsdp_saver *s) {
 
 // ---- Creation
 
-int64_t fsdp_saver_snapshot_bytes(const fsdp_plan *plan) {
-  fsdp_checkpoint *layout = fsdp_checkpoint_create(plan, "");
-  int64_t most = 0;
-  for (int r = 0; r < layout->file_count; r++)
-    most = fsdp_max_i64(most, fsdp_checkpoint_data_bytes(layout, r));
-  fsdp_checkpoint_destroy(layout);
-  return most;
-}
-
 // "name=value\n" ... as an object.
 static void take_options(json_t *object, const char *options) {
   while (*options) {
@@ -231,25 +204,8 @@ static void take_options(json_t *object, const char *options) {
   }
 }
 
-static fsdp_status make_snapshot(fsdp_saver *s, fsdp_error *error) {
-  s->snapshot_bytes = fsdp_checkpoint_data_bytes(s->checkpoint, s->rank);
-  void *memory =
-      mmap(NULL, (size_t)s->snapshot_bytes + 1, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (memory == MAP_FAILED) {
-    return fsdp_fail(error, FSDP_ERR_CAPACITY,
-                     "%" PRId64 " bytes for the snapshot of a checkpoint could not be allocated; use "
-                     "--ckpt-async off, which needs none",
-                     s->snapshot_bytes);
-  }
-  madvise(memory, (size_t)s->snapshot_bytes + 1, MADV_HUGEPAGE);
-  memset(memory, 0, (size_t)s->snapshot_bytes + 1); // its pages are there before the first step
-  s->snapshot = memory;
-  return FSDP_OK;
-}
-
-fsdp_status fsdp_saver_create(const fsdp_saver_config *config, fsdp_saver **saver, fsdp_error *error) {
+fsdp_saver *fsdp_saver_create(const fsdp_saver_config *config) {
   fsdp_saver *s = fsdp_alloc_zeroed(1, sizeof *s);
-  *saver = NULL;
   s->config = *config;
   s->rank = config->world->rank;
   s->keep = config->keep;
@@ -260,14 +216,9 @@ fsdp_status fsdp_saver_create(const fsdp_saver_config *config, fsdp_saver **save
   take_options(s->checkpoint->options, config->options);
   pthread_mutex_init(&s->mutex, NULL);
   pthread_cond_init(&s->changed, NULL);
-  if (!config->async) {
-    s->staging = fsdp_alloc((size_t)STAGING_BYTES);
-  } else if (make_snapshot(s, error) != FSDP_OK) {
-    fsdp_saver_destroy(s);
-    return error->status;
-  }
-  *saver = s;
-  return FSDP_OK;
+  s->snapshots = fsdp_executor_config_of(config->executor)->plan->config.snapshot;
+  if (!s->snapshots) s->staging = fsdp_alloc((size_t)STAGING_BYTES);
+  return s;
 }
 
 void fsdp_saver_destroy(fsdp_saver *s) {
@@ -278,7 +229,6 @@ void fsdp_saver_destroy(fsdp_saver *s) {
     fsdp_saver_warn(s);
   }
   join_thread(s);
-  if (s->snapshot) munmap(s->snapshot, (size_t)s->snapshot_bytes + 1);
   pthread_cond_destroy(&s->changed);
   pthread_mutex_destroy(&s->mutex);
   fsdp_checkpoint_destroy(s->checkpoint);
@@ -364,13 +314,14 @@ fsdp_status fsdp_saver_begin(fsdp_saver *s, const fsdp_checkpoint_progress *prog
     *error = s->last_error;
     return error->status;
   }
-  bool beside = fsdp_executor_config_of(s->config.executor)->device->table == fsdp_device_cpu();
-  if (s->snapshot && !beside) take_snapshot(s);
-  if (s->snapshot && beside) atomic_store(&s->copying, true);
+  if (s->snapshots) {
+    s->copying = true; // no thread of the saver runs now
+    fsdp_executor_begin_snapshot(s->config.executor, end_copying, s);
+  }
   s->writing = true;
   post(s, JOB_WRITE);
   // Without a snapshot the file is written by now.
-  return s->snapshot ? FSDP_OK : fsdp_saver_finish(s, error);
+  return s->snapshots ? FSDP_OK : fsdp_saver_finish(s, error);
 }
 
 fsdp_status fsdp_saver_not_finite(const fsdp_saver *s, fsdp_error *error) {

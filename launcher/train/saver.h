@@ -1,15 +1,15 @@
-// Saving checkpoints while training goes on.
+// Saving checkpoints while training continues.
 //
-//   begin ─► writer thread: snapshot, then this rank's file ─► settle: all ranks are told
-//                              │              ─► rank 0's writer thread: manifest, rename, old ones removed
-//   next step: forward, backward ... gate: its first update waits until the snapshot is taken
+//   begin ─► snapshot section ─► writer thread: this rank's file ─► settle: all ranks are told
+//               │                               ─► rank 0's writer thread: manifest, rename, old ones removed
+//   next step: forward, backward, updates: each waits for the copies of what it changes
 //
-// A step changes masters and moments in its updates alone, so all before them runs beside the copying. Where
-// the device cannot be read while it works (CUDA), begin takes the snapshot itself.
+// The snapshot is part of the plan (fsdp_plan_config.snapshot): copies on a stream of their own, into host
+// memory that the plan keeps for them, behind which waits for updates are proved.
 //
-// Without a snapshot buffer all of it happens in begin. Rank 0 prints a line for each complete checkpoint. A
-// save that fails leaves nothing behind; the run continues, and the next one may succeed. Functions marked
-// "all ranks" are called by all of them after the same step.
+// If the plan has none, all of it happens in begin. Rank 0 prints a line for each complete checkpoint. A save
+// that fails leaves nothing behind; the run continues, and the next one may succeed. Functions marked "all
+// ranks" are called by all of them after the same step.
 #pragma once
 
 #include "runtime/checkpoint/checkpoint.h"
@@ -26,30 +26,18 @@ typedef struct fsdp_saver_config {
   const char *model_name;
   const char *options; // fsdp_options_describe
   int keep;            // newest checkpoints that stay, 0: all
-  bool async;
 } fsdp_saver_config;
 
-// What a snapshot of a rank's state takes: its shards, over the replicas that share them. The greatest of all
-// ranks.
-int64_t fsdp_saver_snapshot_bytes(const fsdp_plan *plan);
-
-// Allocates the snapshot (and touches it) where `config->async`; strings are copied. FSDP_ERR_CAPACITY where
-// there is no memory for it.
-fsdp_status fsdp_saver_create(const fsdp_saver_config *config, fsdp_saver **saver, fsdp_error *error);
+// Strings are copied. Never NULL.
+fsdp_saver *fsdp_saver_create(const fsdp_saver_config *config);
 
 // All ranks; ends what is under way. NULL is allowed.
 void fsdp_saver_destroy(fsdp_saver *saver);
 
 // All ranks. Finishes a save under way, warning where it failed, then starts to write the state after
-// `progress->step`, which may change again behind fsdp_saver_gate. FSDP_ERR_INPUT, on every rank alike, where
+// `progress->step`, which the next step may change. FSDP_ERR_INPUT, on every rank alike, where
 // the folder cannot be written; without a snapshot, where the save failed.
 fsdp_status fsdp_saver_begin(fsdp_saver *saver, const fsdp_checkpoint_progress *progress, fsdp_error *error);
-
-// Before an update, on any thread: waits until the snapshot is taken.
-void fsdp_saver_gate(fsdp_saver *saver);
-
-// Milliseconds that updates have waited there since the last call.
-double fsdp_saver_take_gate_ms(fsdp_saver *saver);
 
 // Whether this rank's file is on the disk and nobody was told; false too while nothing is under way.
 bool fsdp_saver_is_written(fsdp_saver *saver);

@@ -54,8 +54,7 @@ static fsdp_status create_session(fsdp_trainer *t, fsdp_error *error) {
                                 .callbacks = {.context = &t->feed,
                                               .feed_step = fsdp_feed_step,
                                               .feed_batch = fsdp_feed_batch,
-                                              .publish = fsdp_feed_publish,
-                                              .observe = fsdp_feed_observe},
+                                              .publish = fsdp_feed_publish},
                                 .seed = (uint64_t)t->options->seed,
                                 .measure = t->measures,
                                 .profile = true};

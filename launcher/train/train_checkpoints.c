@@ -123,10 +123,6 @@ static fsdp_status load(fsdp_train_checkpoints *self, fsdp_executor *executor, f
   return FSDP_OK;
 }
 
-static void pass_gate(void *saver) {
-  fsdp_saver_gate(saver);
-}
-
 fsdp_status fsdp_train_checkpoints_restore(fsdp_train_checkpoints *self, fsdp_executor *executor,
                                            fsdp_feed *feed, fsdp_error *error) {
   bool found = fsdp_train_checkpoints_found(self);
@@ -143,11 +139,8 @@ fsdp_status fsdp_train_checkpoints_restore(fsdp_train_checkpoints *self, fsdp_ex
                               .model_folder = self->setup->folder,
                               .model_name = self->setup->model_name,
                               .options = options,
-                              .keep = (int)self->options->ckpt_keep,
-                              .async = self->setup->snapshot_bytes > 0};
-  if (fsdp_saver_create(&config, &self->saver, error) == FSDP_OK) {
-    feed->gate = (fsdp_feed_gate){.pass = pass_gate, .context = self->saver};
-  }
+                              .keep = (int)self->options->ckpt_keep};
+  self->saver = fsdp_saver_create(&config);
   free(options);
   return fsdp_world_share_error(self->world, error);
 }
@@ -234,7 +227,7 @@ fsdp_status fsdp_train_checkpoints_finish(fsdp_train_checkpoints *self, fsdp_exe
 }
 
 double fsdp_train_checkpoints_take_ms(fsdp_train_checkpoints *self) {
-  double lost_ms = self->lost_ms + (self->saver ? fsdp_saver_take_gate_ms(self->saver) : 0);
+  double lost_ms = self->lost_ms;
   self->lost_ms = 0;
   return lost_ms;
 }

@@ -36,7 +36,7 @@ void fsdp_train_print_start(const fsdp_trainer *t) {
          fsdp_value_print_bytes(device->valley_bytes, valley, sizeof valley),
          fsdp_value_print_bytes(device->peak_bytes, peak, sizeof peak),
          fsdp_value_print_bytes(device->arena_bytes, arena, sizeof arena),
-         fsdp_value_print_bytes(host->arena_bytes + t->setup.snapshot_bytes, host_arena, sizeof host_arena),
+         fsdp_value_print_bytes(host->arena_bytes, host_arena, sizeof host_arena),
          made->program->instr_count);
   printf("data:      %s\n", fsdp_dataset_description(t->dataset));
   if (t->tokenizer.notes_bytes) {

@@ -24,7 +24,7 @@ fsdp_status fsdp_train_start_state(fsdp_trainer *t, fsdp_error *error) {
     fsdp_pool_destroy(t->drawers);
   }
   if (fsdp_world_share_error(t->world, error) != FSDP_OK) return error->status;
-  fsdp_state_exchange(executor, FSDP_SLOT_MASTER);
+  fsdp_executor_run_exchange(executor);
   if (t->weights) t->weights_bytes = fsdp_world_sum(t->world, fsdp_weights_bytes_read(t->weights));
   return FSDP_OK;
 }

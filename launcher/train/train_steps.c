@@ -75,7 +75,6 @@ static fsdp_step_record make_record(fsdp_trainer *t, const fsdp_step_result *res
                             .updates = t->feed.updates,
                             .total_ms = total_ms,
                             .checkpoint_ms = fsdp_train_checkpoints_take_ms(&t->checkpoints),
-                            .snapshot_bytes = t->setup.snapshot_bytes,
                             .tokens = t->step_tokens};
 }
 

@@ -31,6 +31,8 @@ struct fsdp_executor {
   uint64_t *issued;       // by position: ticket of its most recent issue, 0: none
   bool *awaited;          // by position: another stream waits for it
   uint64_t last_ticket[FSDP_STREAM_COUNT];
+  void (*snapshot_complete)(void *argument); // of the snapshot begun last
+  void *snapshot_argument;
   int *order; // sections of a step
   int order_count;
   int64_t step; // the newest issued
@@ -160,8 +162,7 @@ static void run_kind(fsdp_executor *self, const fsdp_work *work, const fsdp_view
     run_host_call(self, instr, views, recorder);
     break;
   case FSDP_INSTR_SNAPSHOT:
-    if (self->config.callbacks.snapshot)
-      context->table->notify(context, self->config.callbacks.snapshot, self->config.callbacks.context);
+    context->table->notify(context, self->snapshot_complete, self->snapshot_argument);
     break;
   case FSDP_INSTR_KIND_COUNT:
     FSDP_CHECK(false, "an instruction of no kind");
@@ -310,7 +311,9 @@ static bool issue_beside(fsdp_executor *self, fsdp_section_kind kind) {
   return found;
 }
 
-void fsdp_executor_begin_snapshot(fsdp_executor *self) {
+void fsdp_executor_begin_snapshot(fsdp_executor *self, void (*complete)(void *argument), void *argument) {
+  self->snapshot_complete = complete;
+  self->snapshot_argument = argument;
   FSDP_CHECK(issue_beside(self, FSDP_SECTION_SNAPSHOT), "the plan has no snapshot");
 }
 

@@ -28,8 +28,6 @@ typedef struct fsdp_executor_callbacks {
   void (*feed_batch)(void *context, int32_t *tokens, int32_t *targets);
   // The step's results; grad_norm is NaN where the program has none (evaluation). May be NULL.
   void (*publish)(void *context, float loss, float grad_norm);
-  // The snapshot that was begun last is in host memory. Returns soon and calls no device. May be NULL.
-  void (*snapshot)(void *context);
   // Before an instruction that is not poison, on its stream's thread, with its operands' addresses (tests
   // look at gradients here). May be NULL.
   void (*observe)(void *context, const fsdp_instr *instr, const fsdp_view *operands);
@@ -74,10 +72,11 @@ void fsdp_executor_run_evaluation(fsdp_executor *executor, float *loss);
 // plan must have it.
 void fsdp_executor_run_check(fsdp_executor *executor, uint64_t *digests);
 
-// Issues the snapshot section once and returns at once: the copies run beside what is issued next, and
-// updates wait for them. The callback `snapshot` says when they are complete; they stay as they are until
-// the next snapshot is begun. The plan must have the section.
-void fsdp_executor_begin_snapshot(fsdp_executor *executor);
+// Issues the snapshot section once and returns at once: the copies run beside what is issued next, and updates
+// wait for them. When they are complete `complete` is called, maybe on a thread of the driver's: it returns
+// soon and calls no device. They stay as they are until the next snapshot is begun. The plan must have the
+// section.
+void fsdp_executor_begin_snapshot(fsdp_executor *executor, void (*complete)(void *argument), void *argument);
 
 // Runs the exchange section once, after every rank has loaded its slices; returns when the streams are idle.
 // Nothing if the plan has none.

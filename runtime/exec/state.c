@@ -155,22 +155,12 @@ static fsdp_status walk_run(const walk *self, int unit, const fsdp_shard_run *ru
   return FSDP_OK;
 }
 
-// The communicator of a unit's replicas, or NULL.
-static fsdp_comm *replica_comm(const fsdp_executor *executor, int unit) {
-  const fsdp_executor_config *config = fsdp_executor_config_of(executor);
-  int comm = fsdp_program_comm_find(config->plan->program, config->plan->units->units[unit].replica_axes,
-                                    FSDP_STREAM_REDUCE);
-  return comm < 0 ? NULL : config->comms[comm];
-}
-
 // Elements of a shard that each replica loads on its own, in the order of replicas; what is left over after
 // the last is loaded by all.
 static int64_t slice_of(const fsdp_executor *executor, int unit) {
-  const fsdp_executor_config *config = fsdp_executor_config_of(executor);
-  const fsdp_unit *u = &config->plan->units->units[unit];
-  bool direct = config->device->table == fsdp_device_cpu();
-  if (!direct || u->replica_count == 1 || !replica_comm(executor, unit)) return 0;
-  return fsdp_unit_slice(u);
+  const fsdp_plan *plan = fsdp_executor_config_of(executor)->plan;
+  const fsdp_unit *u = &plan->units->units[unit];
+  return plan->config.exchange && u->replica_count > 1 ? fsdp_unit_slice(u) : 0;
 }
 
 // Elements [first, first + elems) of the shard.
@@ -208,7 +198,7 @@ static fsdp_status walk_unit(const walk *self, int unit) {
   const fsdp_unit_state *state = &plan->unit_state[unit];
   shard data =
       shard_of(self->executor, unit, state->slot[self->slot], fsdp_plan_slot_dtype(plan, self->slot));
-  bool copies = self->slot == FSDP_SLOT_MASTER;
+  bool copies = self->slot == FSDP_SLOT_MASTER && !(self->sliced && plan->config.exchange);
   shard copy = shard_of(self->executor, unit, copies ? state->copy : -1, plan->config.param_dtype);
   if (!data.data) return FSDP_OK;
   if (self->writes) {
@@ -312,33 +302,4 @@ fsdp_status fsdp_state_load_slice(fsdp_executor *executor, int slot, fsdp_state_
                           .callback = source,
                           .context = context,
                           .error = error});
-}
-
-// A low-precision copy from the whole shard that it is of.
-static void refresh_copy(const shard *data, const shard *copy, const staging *s) {
-  int64_t piece = s->bytes / (int64_t)sizeof(float), width = fsdp_dtype_bytes(data->dtype);
-  for (int64_t at = 0; copy->data && at < data->elems; at += piece) {
-    int64_t elems = fsdp_min_i64(piece, data->elems - at);
-    data->device->table->read(data->device, s->values, data->data + at * width, elems * width);
-    put_values(copy, at, elems, data->dtype, s);
-  }
-}
-
-void fsdp_state_exchange(fsdp_executor *executor, int slot) {
-  const fsdp_executor_config *config = fsdp_executor_config_of(executor);
-  const fsdp_plan *plan = config->plan;
-  staging staged = staging_create(config->device, true);
-  for (int u = 0; u < plan->units->count; u++) {
-    const fsdp_unit_state *state = &plan->unit_state[u];
-    shard data = shard_of(executor, u, state->slot[slot], fsdp_plan_slot_dtype(plan, slot));
-    int64_t slice = slice_of(executor, u);
-    if (!data.data || slice == 0) continue;
-    fsdp_comm *comm = replica_comm(executor, u);
-    unsigned char *own = data.data + comm->rank * slice * fsdp_dtype_bytes(data.dtype);
-    fsdp_collective call = {.dtype = data.dtype, .input = own, .output = data.data, .elems = slice};
-    comm->table->all_gather(comm, &call);
-    shard copy = shard_of(executor, u, slot == FSDP_SLOT_MASTER ? state->copy : -1, plan->config.param_dtype);
-    refresh_copy(&data, &copy, &staged);
-  }
-  staging_destroy(&staged);
 }

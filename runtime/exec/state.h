@@ -40,15 +40,14 @@ fsdp_status fsdp_state_save(fsdp_executor *executor, int slot, fsdp_state_callba
 fsdp_status fsdp_state_load(fsdp_executor *executor, int slot, fsdp_state_callback source, void *context,
                             fsdp_error *error);
 
-// The same in two calls, so that what replicas share is read once: each of the R that hold a shard loads 1/R
-// of it, and all ranks, once all have loaded without an error, exchange the rest. Where the device's
-// communicators need streams of their own (CUDA), load_slice loads all and exchange does nothing.
+// The same before an exchange (fsdp_executor_run_exchange): what replicas share is read once, each of the R
+// that hold a shard loads 1/R of it, and the masters' copies follow in the exchange. All ranks run it once
+// all have loaded without an error. If the plan has no exchange section, all is loaded here.
 fsdp_status fsdp_state_load_slice(fsdp_executor *executor, int slot, fsdp_state_callback source,
                                   void *context, fsdp_error *error);
 // fsdp_state_fill, with masters by slices.
 fsdp_status fsdp_state_fill_slice(fsdp_executor *executor, fsdp_state_callback source, void *context,
                                   fsdp_error *error);
-void fsdp_state_exchange(fsdp_executor *executor, int slot);
 
 // Copies elements [first_elem, first_elem + elems) of this rank's flat shard of a unit, pads included, in the
 // slot's dtype. The slot must be kept by the plan.

@@ -190,7 +190,10 @@ static bool take_figures(rank_run *run, fsdp_executor *executor, int step) {
 static void train(rank_run *run, fsdp_executor *executor) {
   const harness_config *config = run->config;
   fsdp_error error;
-  FSDP_CHECK(fsdp_state_fill(executor, draw, run, &error) == FSDP_OK, "no weights: %s", error.message);
+  fsdp_status status = config->plan.exchange ? fsdp_state_fill_slice(executor, draw, run, &error)
+                                             : fsdp_state_fill(executor, draw, run, &error);
+  FSDP_CHECK(status == FSDP_OK, "no weights: %s", error.message);
+  fsdp_executor_run_exchange(executor);
   for (int step = 0; step < config->steps; step++) {
     fsdp_step_result result;
     fsdp_executor_run_step(executor, &result);

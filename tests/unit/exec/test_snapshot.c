@@ -6,6 +6,7 @@
 
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -46,10 +47,17 @@ static void free_copies(copies *all) {
   memset(all, 0, sizeof *all);
 }
 
+static atomic_int snapshot_count;
+
+static void count_snapshot(void *argument) {
+  (void)argument;
+  snapshot_count++;
+}
+
 static void begin_snapshot(const harness_config *config, fsdp_executor *executor, int rank, int step) {
   (void)config;
   (void)rank;
-  if (step == SNAPSHOT_STEP) fsdp_executor_begin_snapshot(executor);
+  if (step == SNAPSHOT_STEP) fsdp_executor_begin_snapshot(executor, count_snapshot, NULL);
 }
 
 // Slow copies: updates that did not wait for them would change what they read.
@@ -124,7 +132,9 @@ static void test_a_snapshot_is_of_one_step(void **state) {
       config.after_step = begin_snapshot;
       config.before_instr = delay_copies;
       config.after_steps = keep_snapshot;
+      snapshot_count = 0;
       train(&config);
+      assert_int_equal(snapshot_count, places[place].data * places[place].fsdp);
       config = config_of(place, kind % 2, kind / 2);
       config.steps = SNAPSHOT_STEP + 1;
       config.after_steps = keep_slices;
@@ -136,9 +146,31 @@ static void test_a_snapshot_is_of_one_step(void **state) {
   }
 }
 
+// What replicas load by slices and exchange trains as what each of them loads whole, copies included.
+static void test_slices_are_completed(void **state) {
+  (void)state;
+  for (size_t place = 0; place < sizeof places / sizeof *places; place++) {
+    for (int kind = 0; kind < 4; kind++) {
+      harness_config config = config_of(place, kind % 2, kind / 2);
+      harness_result *whole = harness_train(&config);
+      config.plan.exchange = true;
+      harness_result *sliced = harness_train(&config);
+      assert_string_equal(whole->failure, "");
+      assert_string_equal(sliced->failure, "");
+      assert_memory_equal(sliced->loss, whole->loss, (size_t)whole->steps * sizeof *whole->loss);
+      for (int p = 0; p < whole->param_count; p++)
+        assert_memory_equal(sliced->parameters[p].values, whole->parameters[p].values,
+                            (size_t)whole->parameters[p].numel * sizeof(float));
+      harness_free(whole);
+      harness_free(sliced);
+    }
+  }
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_a_snapshot_is_of_one_step),
+      cmocka_unit_test(test_slices_are_completed),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
