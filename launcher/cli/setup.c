@@ -121,8 +121,8 @@ static bool saves_from_snapshot(const fsdp_options *options) {
   return options->experiment && options->ckpt_freq > 0 && options->ckpt_async != FSDP_CKPT_ASYNC_OFF;
 }
 
-// Whether replicas may share the reading of weights or of a checkpoint, or the drawing of new weights, which a
-// GPU does by itself.
+// Whether replicas may share the reading of weights or of a checkpoint, or the drawing of new weights,
+// which a GPU does by itself.
 static bool loads_slices(const fsdp_options *options, const fsdp_setup *setup, bool gpu) {
   bool resumes = strcmp(options->resume, "auto") == 0 ? options->experiment != NULL
                                                       : strcmp(options->resume, "off") != 0;

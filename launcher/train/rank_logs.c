@@ -10,6 +10,7 @@
 #include <signal.h>
 #include <stdarg.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -200,9 +201,9 @@ static fsdp_status divide_output(lines *l, fsdp_error *error) {
   if (made) fcntl(l->records[1], F_SETPIPE_SZ, RECORDS_BYTES);
   int terminal = made ? fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 0) : -1;
   pid_t writer = terminal >= 0 ? fork() : -1;
-  if (writer == 0) run_writer(l);
+  if (writer == 0) prctl(PR_SET_NAME, "fsdp_log"), run_writer(l);
   pid_t divider = writer > 0 ? fork() : -1;
-  if (divider == 0) run_divider(l);
+  if (divider == 0) prctl(PR_SET_NAME, "fsdp_log"), run_divider(l);
   fsdp_status status = FSDP_OK;
   if (divider < 0) {
     status = fsdp_fail(error, FSDP_ERR_INPUT, "--rank-logs: %s", strerror(errno));

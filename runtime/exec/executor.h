@@ -72,10 +72,10 @@ void fsdp_executor_run_evaluation(fsdp_executor *executor, float *loss);
 // plan must have it.
 void fsdp_executor_run_check(fsdp_executor *executor, uint64_t *digests);
 
-// Issues the snapshot section once and returns at once: the copies run beside what is issued next, and updates
-// wait for them. When they are complete `complete` is called, maybe on a thread of the driver's: it returns
-// soon and calls no device. They stay as they are until the next snapshot is begun. The plan must have the
-// section.
+// Issues the snapshot section once and returns at once: the copies run beside what is issued next, and
+// updates wait for them. When they are complete `complete` is called, maybe on a thread of the driver's: it
+// returns soon and calls no device. They stay as they are until the next snapshot is begun. The plan must
+// have the section.
 void fsdp_executor_begin_snapshot(fsdp_executor *executor, void (*complete)(void *argument), void *argument);
 
 // Runs the exchange section once, after every rank has loaded its slices; returns when the streams are idle.

@@ -58,7 +58,7 @@ process = train("same", "--data", first, "--log-freq", 1, "--wrap", "block", "--
 assert not process.changed and not process.warnings, process.stdout + process.stderr
 assert close(rates("same"), rates("first"))
 process = train("same", "--data", first)
-assert not process.changed and f"of {SAVED} steps" in process.stdout, process.stdout
+assert not process.changed and f"already finished: {SAVED} steps" in process.stdout, process.stdout
 
 # Other data, of two steps an epoch: the rest of the schedule is below a hundredth of --lr.
 copy("data")
