@@ -23,7 +23,7 @@ static void print_plan(const fsdp_plan *plan, const char *model) {
   for (int i = 0; i < list.count; i++) json_array_append_new(ops, op_json(&list.ops[i]));
   json_t *report =
       json_pack("{s:s, s:I, s:I, s:I, s:f, s:I, s:o}", "model", model, "batch", (json_int_t)c->batch, "seq",
-                (json_int_t)c->seq, "tokens", (json_int_t)(c->batch * c->seq * c->accumulation),
+                (json_int_t)c->seq, "tokens", (json_int_t)(c->batch * c->seq * c->micro_batches),
                 "flops_per_token", fsdp_model_flops_per_token(&c->model, c->seq, FSDP_FLOPS_CAUSAL),
                 "arena_bytes", (json_int_t)plan->program->arena_bytes[FSDP_SPACE_DEVICE], "ops", ops);
   json_dumpf(report, stdout, JSON_INDENT(1));

@@ -45,11 +45,11 @@ static float get(const bench *self, int64_t index) {
 }
 
 // Everything in place, as training does.
-static void run(const bench *self, operation what, int64_t elems) {
-  int64_t slot = elems / self->comm->size;
+static void run(const bench *self, operation what, int64_t numel) {
+  int64_t slot = numel / self->comm->size;
   char *buffer = (char *)self->device->arenas.memory[FSDP_SPACE_DEVICE];
   char *own = buffer + self->comm->rank * slot * fsdp_dtype_bytes(self->dtype);
-  fsdp_collective call = {.dtype = self->dtype, .elems = what == ALL_REDUCE ? elems : slot};
+  fsdp_collective call = {.dtype = self->dtype, .numel = what == ALL_REDUCE ? numel : slot};
   call.input = what == ALL_GATHER ? own : buffer;
   call.output = what == REDUCE_SCATTER ? own : buffer;
   if (what == ALL_GATHER) self->comm->table->all_gather(self->comm, &call);
@@ -57,13 +57,13 @@ static void run(const bench *self, operation what, int64_t elems) {
   if (what == ALL_REDUCE) self->comm->table->all_reduce(self->comm, &call);
 }
 
-static void check(bench *self, operation what, int64_t elems) {
+static void check(bench *self, operation what, int64_t numel) {
   int size = self->comm->size, rank = self->comm->rank;
-  int64_t slot = elems / size;
-  for (int64_t i = 0; i < elems; i++) put(self, i, value_of(rank, i));
-  run(self, what, elems);
+  int64_t slot = numel / size;
+  for (int64_t i = 0; i < numel; i++) put(self, i, value_of(rank, i));
+  run(self, what, numel);
   int64_t begin = what == REDUCE_SCATTER ? rank * slot : 0;
-  int64_t end = what == REDUCE_SCATTER ? begin + slot : elems;
+  int64_t end = what == REDUCE_SCATTER ? begin + slot : numel;
   for (int64_t i = begin; i < end; i++) {
     float wanted = 0;
     if (what == ALL_GATHER)
@@ -80,13 +80,13 @@ static double cpu_seconds(void) {
   return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
 }
 
-static double seconds_per_call(const bench *self, operation what, int64_t elems, double *cpu) {
+static double seconds_per_call(const bench *self, operation what, int64_t numel, double *cpu) {
   int64_t calls = 1;
   for (;;) {
     fsdp_world_barrier(self->world);
     int64_t start_ns = fsdp_profile_now_ns();
     double cpu_start = cpu_seconds();
-    for (int64_t i = 0; i < calls; i++) run(self, what, elems);
+    for (int64_t i = 0; i < calls; i++) run(self, what, numel);
     *cpu = (cpu_seconds() - cpu_start) / (double)calls;
     fsdp_world_barrier(self->world);
     double seconds = (double)(fsdp_profile_now_ns() - start_ns) * 1e-9;
@@ -100,15 +100,15 @@ static double seconds_per_call(const bench *self, operation what, int64_t elems,
 
 static void measure(bench *self, operation what, int64_t bytes) {
   int size = self->comm->size;
-  int64_t unit = (int64_t)size * 16, elems = bytes / fsdp_dtype_bytes(self->dtype) / unit * unit;
-  if (elems == 0) return;
-  check(self, what, elems);
-  double cpu, seconds = seconds_per_call(self, what, elems, &cpu);
-  double rate = (double)(elems * fsdp_dtype_bytes(self->dtype)) / seconds * 1e-9;
+  int64_t unit = (int64_t)size * 16, numel = bytes / fsdp_dtype_bytes(self->dtype) / unit * unit;
+  if (numel == 0) return;
+  check(self, what, numel);
+  double cpu, seconds = seconds_per_call(self, what, numel, &cpu);
+  double rate = (double)(numel * fsdp_dtype_bytes(self->dtype)) / seconds * 1e-9;
   double bus = rate * (size - 1) / size * (what == ALL_REDUCE ? 2 : 1);
   if (self->world->rank != 0) return;
   printf("%-15s %-5s %12lld %12.1f %12.1f %9.3f %9.3f %8lld\n", operation_names[what],
-         fsdp_dtype_name(self->dtype), (long long)(elems * fsdp_dtype_bytes(self->dtype)), seconds * 1e6,
+         fsdp_dtype_name(self->dtype), (long long)(numel * fsdp_dtype_bytes(self->dtype)), seconds * 1e6,
          cpu * 1e6, rate, bus, (long long)self->wrong);
   fflush(stdout);
 }

@@ -88,18 +88,18 @@ static draw draw_of(const step_op *op, int operand) {
 
 // Fills device memory: a pattern from the host, then copies of it. Operands differ by `stream`.
 static void fill(const fsdp_view *v, const draw *d, uint64_t stream) {
-  int64_t elems = fsdp_min_i64(v->numel, PATTERN), width = fsdp_dtype_bytes(v->dtype);
-  unsigned char *pattern = fsdp_alloc((size_t)(elems * width));
-  float *drawn = fsdp_alloc((size_t)elems * sizeof *drawn);
-  fsdp_random_normal(1, stream, 0, elems, d->mean, d->deviation, drawn);
-  for (int64_t i = 0; i < elems; i++) {
+  int64_t numel = fsdp_min_i64(v->numel, PATTERN), width = fsdp_dtype_bytes(v->dtype);
+  unsigned char *pattern = fsdp_alloc((size_t)(numel * width));
+  float *drawn = fsdp_alloc((size_t)numel * sizeof *drawn);
+  fsdp_random_normal(1, stream, 0, numel, d->mean, d->deviation, drawn);
+  for (int64_t i = 0; i < numel; i++) {
     float value = d->magnitude ? fabsf(drawn[i]) : drawn[i];
     if (v->dtype == FSDP_F32) ((float *)pattern)[i] = value;
     if (v->dtype == FSDP_BF16) ((fsdp_bf16 *)pattern)[i] = fsdp_bf16_from_f32(value);
     if (v->dtype == FSDP_I32) ((int32_t *)pattern)[i] = (int32_t)(i * 7919 % d->below);
   }
-  for (int64_t done = 0; done < v->numel; done += elems) {
-    int64_t count = fsdp_min_i64(elems, v->numel - done);
+  for (int64_t done = 0; done < v->numel; done += numel) {
+    int64_t count = fsdp_min_i64(numel, v->numel - done);
     CALL_CUDA(cudaMemcpy((unsigned char *)v->data + done * width, done ? v->data : (void *)pattern,
                          (size_t)(count * width), cudaMemcpyDefault));
   }
@@ -234,7 +234,7 @@ static double run(bench *b, const step_op *op) {
   launch_set sets[SETS_MAX];
   for (int s = 0; s < set_count; s++) make_set(&sets[s], op);
   CALL_CUDA(cudaDeviceSynchronize());
-  const fsdp_segment segment = {.numel = sets[0].views[0].numel, .random_stream = 1};
+  const fsdp_rounding_run segment = {.numel = sets[0].views[0].numel, .random_stream = 1};
   fsdp_kernel_call call = {.kind = instr->op,
                            .attrs = &instr->attrs,
                            .operands = sets[0].views,
@@ -306,7 +306,7 @@ static void bench_step(bench *b, const fsdp_plan *plan) {
   step_ops_destroy(&list);
   const fsdp_plan_config *c = &plan->config;
   printf("all kernels of a step: %.1f ms, %.0f tokens/s were they all there is\n", 1e3 * b->step_s,
-         (double)(c->batch * c->seq * c->accumulation) / b->step_s);
+         (double)(c->batch * c->seq * c->micro_batches) / b->step_s);
 }
 
 // Ours are taken out; the rest plans the step, for a GPU.

@@ -37,7 +37,7 @@ typedef struct bench {
 static fsdp_status draw(void *context, const fsdp_state_range *range, void *values, fsdp_error *error) {
   (void)error;
   const fsdp_param *param = &((bench *)context)->setup.plan->graph->params[range->param];
-  fsdp_random_normal(0, fsdp_random_stream(range->name), range->first_elem, range->elems, param->init_mean,
+  fsdp_random_normal(0, fsdp_random_stream(range->name), range->first_elem, range->numel, param->init_mean,
                      param->init_deviation, values);
   return FSDP_OK;
 }
@@ -48,7 +48,7 @@ static int threads_of(const bench *b) {
 
 static fsdp_status open_data(bench *b, fsdp_error *error) {
   const fsdp_plan_config *c = &b->setup.plan->config;
-  int64_t global_batch = c->batch * c->accumulation * b->world->size;
+  int64_t global_batch = c->batch * c->micro_batches * b->world->size;
   fsdp_dataset_config data = {.seq = c->seq, .global_batch = global_batch, .vocab_size = c->model.vocab_size};
   fsdp_status status = fsdp_dataset_open(&data, &b->dataset, error);
   if (status != FSDP_OK) return status;
@@ -59,7 +59,7 @@ static fsdp_status open_data(bench *b, fsdp_error *error) {
       .rank = b->world->rank,
       .batch = c->batch,
       .seq = c->seq,
-      .accumulation = c->accumulation,
+      .micro_batches = c->micro_batches,
       .rate = {.lr = 1e-4, .total_steps = b->steps + WARM_UP_STEPS},
       .beta1 = c->beta1,
       .beta2 = c->beta2};
@@ -89,11 +89,11 @@ static void run_steps(bench *b) {
     fsdp_executor_run_step(b->session.executor, &result);
     fsdp_executor_drain(b->session.executor);
     if (s < WARM_UP_STEPS) continue;
-    fsdp_figures figures;
+    fsdp_step_stats stats;
     char message[256];
-    fsdp_executor_figures(b->session.executor, result.step, &figures, message, (int)sizeof message);
+    fsdp_executor_step_stats(b->session.executor, result.step, &stats, message, (int)sizeof message);
     b->step_ms[s - WARM_UP_STEPS] = (double)(fsdp_profile_now_ns() - start_ns) * 1e-6;
-    b->reports[s - WARM_UP_STEPS] = figures.profile;
+    b->reports[s - WARM_UP_STEPS] = stats.profile;
   }
 }
 
@@ -115,7 +115,7 @@ static int median_step(const bench *b) {
 static double step_flops(const fsdp_plan *plan, fsdp_op_kind op) {
   double flops = 0;
   int order[1024];
-  int count = plan->program->accumulation < 1000 ? fsdp_program_step_order(plan->program, order) : 0;
+  int count = plan->program->micro_batches < 1000 ? fsdp_program_step_order(plan->program, order) : 0;
   for (int s = 0; s < count; s++) {
     const fsdp_section *section = &plan->program->sections[order[s]];
     for (int i = section->begin; i < section->end; i++) {
@@ -191,7 +191,7 @@ static double ideal_product_ms(const bench *b, double *best_rate) {
   for (int i = 0; i < count; i++) {
     double rate = product_rate(pool, N, shapes[i].in, shapes[i].out);
     double flops =
-        6.0 * (double)(N * c->accumulation * shapes[i].count) * (double)shapes[i].in * (double)shapes[i].out;
+        6.0 * (double)(N * c->micro_batches * shapes[i].count) * (double)shapes[i].in * (double)shapes[i].out;
     ms += flops / rate * 1e-6;
     *best_rate = fmax(*best_rate, rate);
   }
@@ -205,7 +205,7 @@ static void print_report(const bench *b) {
   const fsdp_profile_report *r = &b->reports[median];
   double ms = b->step_ms[median], product_ms = 0, product_flops = 0, best_rate = 0;
   double tokens =
-      (double)(plan->config.batch * plan->config.seq * plan->config.accumulation * b->world->size);
+      (double)(plan->config.batch * plan->config.seq * plan->config.micro_batches * b->world->size);
   printf("%s, %d ranks of %d threads, %.0f tokens a step, %s\n", b->setup.model_name, b->world->size,
          threads_of(b), tokens, fsdp_gemm_library());
   printf("median step %.1f ms, %.0f tokens/s\n\n%-32s %10s %7s %9s\n", ms, tokens / ms * 1e3, "op of rank 0",

@@ -39,7 +39,7 @@ static void add_instr(step_ops *list, const fsdp_program *program, const fsdp_in
 step_ops step_ops_create(const fsdp_plan *plan) {
   const fsdp_program *program = plan->program;
   step_ops list = {.ops = fsdp_alloc((size_t)program->instr_count * sizeof *list.ops)};
-  int *order = fsdp_alloc((size_t)(program->accumulation + 1) * sizeof *order);
+  int *order = fsdp_alloc((size_t)(program->micro_batches + 1) * sizeof *order);
   const int sections = fsdp_program_step_order(program, order);
   for (int s = 0; s < sections; s++) {
     const fsdp_section *section = &program->sections[order[s]];

@@ -12,7 +12,7 @@ int main(int argc, char **argv) {
   fsdp_plan_config config = {
       .batch = 1,
       .seq = 1024,
-      .accumulation = 1,
+      .micro_batches = 1,
       .prefetch = 1,
       .strategy = FSDP_FULL,
       .wrap = {.kind = FSDP_WRAP_BLOCK},
@@ -25,7 +25,7 @@ int main(int argc, char **argv) {
       .beta1 = 0.9,
       .beta2 = 0.999,
       .adam_eps = 1e-8F,
-      .target = fsdp_target_cuda(),
+      .backend = fsdp_plan_backend_cuda(),
   };
   if (fsdp_model_preset(argc > 1 ? argv[1] : "llama2-7b", &config.model, &error) != FSDP_OK ||
       fsdp_plan_create(&config, &plan, &error) != FSDP_OK) {

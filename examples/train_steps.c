@@ -39,7 +39,7 @@ static void feed_batch(void *context, int32_t *tokens, int32_t *targets) {
 static fsdp_status draw(void *context, const fsdp_state_range *range, void *values, fsdp_error *error) {
   (void)error;
   const fsdp_param *param = &((trainer *)context)->plan->graph->params[range->param];
-  fsdp_random_normal(0, fsdp_random_stream(range->name), range->first_elem, range->elems, param->init_mean,
+  fsdp_random_normal(0, fsdp_random_stream(range->name), range->first_elem, range->numel, param->init_mean,
                      param->init_deviation, values);
   return FSDP_OK;
 }
@@ -50,7 +50,7 @@ int main(int argc, char **argv) {
   fsdp_session session = {0};
   fsdp_plan_config config = {.batch = 2,
                              .seq = 128,
-                             .accumulation = 1,
+                             .micro_batches = 1,
                              .mesh = fsdp_mesh_of(1, 1),
                              .wrap = {.kind = FSDP_WRAP_BLOCK},
                              .prefetch = 1,
@@ -58,7 +58,7 @@ int main(int argc, char **argv) {
                              .beta1 = 0.9,
                              .beta2 = 0.999,
                              .adam_eps = 1e-8F,
-                             .target = fsdp_target_cpu()};
+                             .backend = fsdp_plan_backend_cpu()};
   if (fsdp_model_preset("tiny", &config.model, &error) || fsdp_plan_create(&config, &plan, &error))
     goto failed;
   trainer t = {.plan = plan};
@@ -70,14 +70,14 @@ int main(int argc, char **argv) {
   if (fsdp_state_fill(session.executor, draw, &t, &error)) goto failed;
   for (int step = 0; step < (argc > 1 ? atoi(argv[1]) : 2); step++) {
     fsdp_step_result result;
-    fsdp_figures figures;
+    fsdp_step_stats stats;
     char message[256] = "";
     fsdp_executor_run_step(session.executor, &result);
-    if (!fsdp_executor_figures(session.executor, result.step, &figures, message, sizeof message))
+    if (!fsdp_executor_step_stats(session.executor, result.step, &stats, message, sizeof message))
       puts(message);
     printf("step %" PRId64 "  loss %.4f  norm %.3f  peak %" PRId64 " bytes, planned %" PRId64 "\n",
            result.step, (double)result.loss, (double)result.grad_norm,
-           figures.memory.peak_bytes[FSDP_SPACE_DEVICE], plan->memory.space[FSDP_SPACE_DEVICE].peak_bytes);
+           stats.memory.peak_bytes[FSDP_SPACE_DEVICE], plan->memory.space[FSDP_SPACE_DEVICE].peak_bytes);
   }
   fsdp_session_destroy(&session);
   fsdp_plan_destroy(plan);

@@ -26,17 +26,17 @@ typedef struct fsdp_view {
 
 // A run of one parameter's elements inside a flat shard, so that stochastic rounding draws by name and
 // element index.
-typedef struct fsdp_segment {
+typedef struct fsdp_rounding_run {
   int64_t shard_offset;   // first element in the shard
   int64_t numel;          // elements of the run
   int64_t element_index;  // index, in the parameter, of the run's first element
   uint64_t random_stream; // fsdp_random_stream(parameter name)
-} fsdp_segment;
+} fsdp_rounding_run;
 
 // Elements [first, first + elems) of a parameter's initialisation: mean + deviation * the stream's normals.
 typedef struct fsdp_drawing {
   uint64_t seed, stream; // fsdp_random_stream(parameter name)
-  int64_t first, elems;
+  int64_t first, numel;
   float mean, deviation;
 } fsdp_drawing;
 
@@ -47,7 +47,7 @@ typedef struct fsdp_kernel_call {
   const fsdp_op_attrs *attrs;
   const fsdp_view *operands;
   int operand_count;
-  const fsdp_segment *segments; // FSDP_OP_ADAMW with a bf16 state; else NULL
+  const fsdp_rounding_run *segments; // FSDP_OP_ADAMW with a bf16 state; else NULL
   int segment_count;
   uint64_t seed;                  // of stochastic rounding
   fsdp_pool *pool;                // CPU: threads to use; never NULL there

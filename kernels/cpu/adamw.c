@@ -97,7 +97,7 @@ static void store_states(const update *k, int64_t first, int64_t count, float *c
          call->segments[*segment].shard_offset + call->segments[*segment].numel <= first)
     ++*segment;
   for (int i = *segment; i < call->segment_count && call->segments[i].shard_offset < first + count; i++) {
-    const fsdp_segment *run = &call->segments[i];
+    const fsdp_rounding_run *run = &call->segments[i];
     int64_t from = fsdp_max_i64(first, run->shard_offset);
     int64_t n = fsdp_min_i64(first + count, run->shard_offset + run->numel) - from;
     if (n <= 0) continue;

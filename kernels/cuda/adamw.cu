@@ -17,7 +17,7 @@ constexpr int width = 8, lanes = 8; // of a thread; 16-bit lanes of a Philox blo
 constexpr int segments_max = 64;    // of a launch: 2 KiB of its parameters
 
 struct segment_list {
-  fsdp_segment run[segments_max];
+  fsdp_rounding_run run[segments_max];
   int count; // 0: nothing is rounded stochastically
 };
 
@@ -68,7 +68,7 @@ __device__ __forceinline__ bool find_source(const segment_list &list, int64_t at
   if (list.count == 0) return true;
   const int segment = find_segment(list, at);
   if (segment == list.count || list.run[segment].shard_offset >= at + WIDTH) return true;
-  const fsdp_segment &run = list.run[segment];
+  const fsdp_rounding_run &run = list.run[segment];
   source->rounds = true;
   source->stream = run.random_stream;
   source->element = uint64_t(run.element_index + (at - run.shard_offset));

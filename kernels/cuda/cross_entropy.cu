@@ -154,7 +154,7 @@ char *row_at(const fsdp_view *view, int64_t element) {
 }
 
 void logits_product(const loss_head *k, int64_t first, int64_t rows) {
-  fsdp_cuda_product p = {};
+  fsdp_cuda_gemm_run p = {};
   p.m = rows, p.n = k->V, p.k = k->C;
   p.a = row_at(k->x, first * k->C), p.a_stride = k->C;
   p.b = k->weight->data, p.b_stride = k->C, p.b_transposed = true;
@@ -165,7 +165,7 @@ void logits_product(const loss_head *k, int64_t first, int64_t rows) {
 
 void gradient_products(const loss_head *k, int64_t first, int64_t rows) {
   const int64_t gradient_stride = k->V * 4 / fsdp_dtype_bytes(k->x->dtype);
-  fsdp_cuda_product p = {};
+  fsdp_cuda_gemm_run p = {};
   p.m = rows, p.n = k->C, p.k = k->V;
   p.a = k->workspace->data, p.a_stride = gradient_stride;
   p.b = k->weight->data, p.b_stride = k->C;

@@ -20,7 +20,7 @@ __global__ void __launch_bounds__(threads_count)
 #pragma unroll
   for (int i = 0; i < block_numel; i++) {
     const int64_t at = index * block_numel + i - d.first;
-    if (at < 0 || at >= d.elems) continue;
+    if (at < 0 || at >= d.numel) continue;
     global_store(out + at, from_float<T>(fsdp_scale_shift(normals[i], d.deviation, d.mean)));
   }
 }
@@ -28,8 +28,8 @@ __global__ void __launch_bounds__(threads_count)
 } // namespace
 
 extern "C" void fsdp_cuda_draw(const fsdp_drawing *drawing, void *out, fsdp_dtype dtype, void *stream) {
-  if (drawing->elems == 0) return;
-  const int64_t last = drawing->first + drawing->elems - 1;
+  if (drawing->numel == 0) return;
+  const int64_t last = drawing->first + drawing->numel - 1;
   const int64_t blocks = last / block_numel - drawing->first / block_numel + 1;
   with_type(dtype, [&](auto number) {
     using T = decltype(number);

@@ -7,7 +7,7 @@
 
 #include <stdint.h>
 
-struct fsdp_cuda_product {
+struct fsdp_cuda_gemm_run {
   int64_t m, n, k;
   const void *a, *b;                    // (m,k), (k,n), or their transposes
   void *c;                              // (m,n)
@@ -17,8 +17,8 @@ struct fsdp_cuda_product {
 };
 
 // Enqueues the product on a stream. A shape that was not prepared is prepared now.
-void fsdp_cuda_gemm(const fsdp_cuda_product *product, void *stream);
+void fsdp_cuda_gemm(const fsdp_cuda_gemm_run *product, void *stream);
 
 // Chooses the algorithm for products of this shape, strides, dtypes and alignment, by making the product a
 // few times: c is written, so a, b and c are memory that nobody has filled yet.
-void fsdp_cuda_gemm_prepare(const fsdp_cuda_product *product);
+void fsdp_cuda_gemm_prepare(const fsdp_cuda_gemm_run *product);

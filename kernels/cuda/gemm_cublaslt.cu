@@ -73,7 +73,7 @@ cudaDataType_t type_of(fsdp_dtype dtype) {
   return dtype == FSDP_F32 ? CUDA_R_32F : CUDA_R_16BF;
 }
 
-product_key key_of(const fsdp_cuda_product *p) {
+product_key key_of(const fsdp_cuda_gemm_run *p) {
   product_key key;
   memset(&key, 0, sizeof key);
   key.m = p->m, key.n = p->n, key.k = p->k;
@@ -135,7 +135,7 @@ int find_candidates(const product_plan *plan, int wanted, cublasLtMatmulHeuristi
 }
 
 cublasStatus_t multiply(const product_plan *plan, const cublasLtMatmulAlgo_t *algorithm,
-                        const fsdp_cuda_product *product, cudaStream_t stream) {
+                        const fsdp_cuda_gemm_run *product, cudaStream_t stream) {
   const float one = 1, beta = product->accumulate ? 1 : 0;
   return cublasLtMatmul(lt.handle, plan->operation, &one, product->b, plan->left, product->a, plan->right,
                         &beta, product->c, plan->out, product->c, plan->out, algorithm, lt.workspace,
@@ -165,7 +165,7 @@ void destroy_stopwatch(const stopwatch *w) {
 
 // Milliseconds of one product; infinity where the algorithm cannot make it.
 float time_runs(const product_plan *plan, const cublasLtMatmulAlgo_t *algorithm,
-                const fsdp_cuda_product *product, const stopwatch *w, int runs) {
+                const fsdp_cuda_gemm_run *product, const stopwatch *w, int runs) {
   CUDA_CHECK(cudaEventRecord(w->begin, w->stream));
   for (int i = 0; i < runs; i++)
     if (multiply(plan, algorithm, product, w->stream) != CUBLAS_STATUS_SUCCESS) return INFINITY;
@@ -177,7 +177,7 @@ float time_runs(const product_plan *plan, const cublasLtMatmulAlgo_t *algorithm,
 }
 
 float time_candidate(const product_plan *plan, const cublasLtMatmulAlgo_t *algorithm,
-                     const fsdp_cuda_product *product, const stopwatch *w, float best) {
+                     const fsdp_cuda_gemm_run *product, const stopwatch *w, float best) {
   if (time_runs(plan, algorithm, product, w, 1) == INFINITY) return INFINITY; // loads the kernel
   float once = time_runs(plan, algorithm, product, w, 1);
   if (once > 1.5f * best) return once;
@@ -197,7 +197,7 @@ int wanted_candidates() {
 struct matrix_span {
   void *data;
   fsdp_dtype dtype;
-  int64_t elems;
+  int64_t numel;
 };
 
 matrix_span span_of(const void *data, fsdp_dtype dtype, int64_t rows, int64_t columns, int64_t stride) {
@@ -205,8 +205,8 @@ matrix_span span_of(const void *data, fsdp_dtype dtype, int64_t rows, int64_t co
 }
 
 // Numbers of 0.5 to 2 with random signs and fractions: the bits of a hashed index (splitmix64).
-template <class T> __global__ void fill_random(T *data, int64_t elems) {
-  for (int64_t i = int64_t(blockIdx.x) * blockDim.x + threadIdx.x; i < elems;
+template <class T> __global__ void fill_random(T *data, int64_t numel) {
+  for (int64_t i = int64_t(blockIdx.x) * blockDim.x + threadIdx.x; i < numel;
        i += int64_t(gridDim.x) * blockDim.x) {
     uint64_t bits = (uint64_t(i) + 1) * 0x9e3779b97f4a7c15;
     bits = (bits ^ bits >> 30) * 0xbf58476d1ce4e5b9;
@@ -217,23 +217,23 @@ template <class T> __global__ void fill_random(T *data, int64_t elems) {
 }
 
 void fill(const matrix_span &m, cudaStream_t stream) {
-  const int64_t blocks = fsdp_min_i64((m.elems + 1023) / 1024, 4096);
+  const int64_t blocks = fsdp_min_i64((m.numel + 1023) / 1024, 4096);
   if (m.dtype == FSDP_F32) {
-    fill_random<<<int(blocks), 1024, 0, stream>>>(static_cast<uint32_t *>(m.data), m.elems);
+    fill_random<<<int(blocks), 1024, 0, stream>>>(static_cast<uint32_t *>(m.data), m.numel);
   } else {
-    fill_random<<<int(blocks), 1024, 0, stream>>>(static_cast<uint16_t *>(m.data), m.elems);
+    fill_random<<<int(blocks), 1024, 0, stream>>>(static_cast<uint16_t *>(m.data), m.numel);
   }
   CUDA_CHECK(cudaGetLastError());
 }
 
 // NaNs, so that whoever reads what is not written yet finds them.
 void poison(const matrix_span &m, cudaStream_t stream) {
-  CUDA_CHECK(cudaMemsetAsync(m.data, 0xff, size_t(m.elems * fsdp_dtype_bytes(m.dtype)), stream));
+  CUDA_CHECK(cudaMemsetAsync(m.data, 0xff, size_t(m.numel * fsdp_dtype_bytes(m.dtype)), stream));
 }
 
 // The first candidate, or a later one that is faster by the margin. On random numbers, since others report
 // that a GPU multiplies zeros faster, and not by the same algorithms.
-void choose_by_time(product_plan *plan, const fsdp_cuda_product *product) {
+void choose_by_time(product_plan *plan, const fsdp_cuda_gemm_run *product) {
   cublasLtMatmulHeuristicResult_t results[candidates_max];
   const int found = find_candidates(plan, wanted_candidates(), results);
   plan->algorithm = results[0].algo;
@@ -262,7 +262,7 @@ void choose_by_time(product_plan *plan, const fsdp_cuda_product *product) {
   destroy_stopwatch(&w);
 }
 
-product_plan *plan_of(const fsdp_cuda_product *product) {
+product_plan *plan_of(const fsdp_cuda_gemm_run *product) {
   FSDP_CHECK(lt.handle, "fsdp_cuda_gemm_open comes first");
   const product_key key = key_of(product);
   for (int i = 0; i < lt.count; i++)
@@ -300,12 +300,12 @@ extern "C" void fsdp_cuda_gemm_close(void) {
   lt.count = 0;
 }
 
-void fsdp_cuda_gemm_prepare(const fsdp_cuda_product *product) {
+void fsdp_cuda_gemm_prepare(const fsdp_cuda_gemm_run *product) {
   product_plan *plan = plan_of(product);
   if (!plan->measured) choose_by_time(plan, product);
 }
 
-void fsdp_cuda_gemm(const fsdp_cuda_product *product, void *stream) {
+void fsdp_cuda_gemm(const fsdp_cuda_gemm_run *product, void *stream) {
   const product_plan *plan = plan_of(product);
   LT_CHECK(multiply(plan, &plan->algorithm, product, static_cast<cudaStream_t>(stream)));
 }

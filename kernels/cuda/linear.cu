@@ -15,12 +15,12 @@ void check_same(const fsdp_kernel_call *call, const fsdp_view *a, const fsdp_vie
              fsdp_dtype_name(a->dtype), fsdp_dtype_name(b->dtype));
 }
 
-fsdp_cuda_product forward_product(const fsdp_kernel_call *call, int64_t N) {
+fsdp_cuda_gemm_run forward_product(const fsdp_kernel_call *call, int64_t N) {
   const fsdp_op_attrs *attrs = call->attrs;
   const int64_t in = attrs->in_features, out = attrs->out_features;
   const fsdp_view *o = call->operands, *x = &o[0], *weight = &o[1], *y = &o[2];
   check_same(call, x, weight);
-  fsdp_cuda_product p = {};
+  fsdp_cuda_gemm_run p = {};
   p.m = N, p.n = out, p.k = in;
   p.a = x->data, p.a_stride = in;
   p.b = weight->data, p.b_stride = in, p.b_transposed = true;
@@ -29,12 +29,12 @@ fsdp_cuda_product forward_product(const fsdp_kernel_call *call, int64_t N) {
   return p;
 }
 
-fsdp_cuda_product input_product(const fsdp_kernel_call *call, int64_t N) {
+fsdp_cuda_gemm_run input_product(const fsdp_kernel_call *call, int64_t N) {
   const fsdp_op_attrs *attrs = call->attrs;
   const int64_t in = attrs->in_features, out = attrs->out_features;
   const fsdp_view *o = call->operands, *d_y = &o[0], *weight = &o[1], *d_x = &o[2];
   check_same(call, d_y, weight);
-  fsdp_cuda_product p = {};
+  fsdp_cuda_gemm_run p = {};
   p.m = N, p.n = in, p.k = out;
   p.a = columns_of(d_y, attrs), p.a_stride = attrs->out_stride;
   p.b = weight->data, p.b_stride = in;
@@ -43,12 +43,12 @@ fsdp_cuda_product input_product(const fsdp_kernel_call *call, int64_t N) {
   return p;
 }
 
-fsdp_cuda_product weight_product(const fsdp_kernel_call *call, int64_t N) {
+fsdp_cuda_gemm_run weight_product(const fsdp_kernel_call *call, int64_t N) {
   const fsdp_op_attrs *attrs = call->attrs;
   const int64_t in = attrs->in_features, out = attrs->out_features;
   const fsdp_view *o = call->operands, *d_y = &o[0], *x = &o[1], *d_weight = &o[2];
   check_same(call, d_y, x);
-  fsdp_cuda_product p = {};
+  fsdp_cuda_gemm_run p = {};
   p.m = out, p.n = in, p.k = N;
   p.a = columns_of(d_y, attrs), p.a_stride = attrs->out_stride, p.a_transposed = true;
   p.b = x->data, p.b_stride = in;
@@ -57,7 +57,7 @@ fsdp_cuda_product weight_product(const fsdp_kernel_call *call, int64_t N) {
   return p;
 }
 
-fsdp_cuda_product product_of(const fsdp_kernel_call *call) {
+fsdp_cuda_gemm_run product_of(const fsdp_kernel_call *call) {
   const fsdp_op_attrs *attrs = call->attrs;
   const int64_t N = attrs->batch * attrs->seq;
   open_operands(call);
@@ -66,7 +66,7 @@ fsdp_cuda_product product_of(const fsdp_kernel_call *call) {
 }
 
 void run(const fsdp_kernel_call *call) {
-  const fsdp_cuda_product p = product_of(call);
+  const fsdp_cuda_gemm_run p = product_of(call);
   multiply(&p, call->stream);
 }
 

@@ -60,7 +60,7 @@ template <class Body> inline void with_type(fsdp_dtype dtype, const Body &body) 
 // run nothing.
 inline bool prepares_only = false;
 
-inline void multiply(const fsdp_cuda_product *product, void *stream) {
+inline void multiply(const fsdp_cuda_gemm_run *product, void *stream) {
   if (prepares_only) {
     fsdp_cuda_gemm_prepare(product);
   } else {

@@ -80,10 +80,10 @@ static bool no_prefetch(fsdp_plan_config *config, char *text, size_t bytes) {
 
 // Half the sequences of a micro-batch and twice as many of them, so that the step stays the same.
 static bool halve_batch(fsdp_plan_config *config, char *text, size_t bytes) {
-  if (config->batch % 2 || config->accumulation > 1 << 20) return false;
+  if (config->batch % 2 || config->micro_batches > 1 << 20) return false;
   config->batch /= 2;
-  config->accumulation *= 2;
-  snprintf(text, bytes, "--batch-size %" PRId64 " --grad-accum %d", config->batch, config->accumulation);
+  config->micro_batches *= 2;
+  snprintf(text, bytes, "--batch-size %" PRId64 " --grad-accum %d", config->batch, config->micro_batches);
   return true;
 }
 

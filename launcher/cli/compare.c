@@ -30,7 +30,7 @@ void fsdp_compare_print(const fsdp_compare_row *rows, int count, FILE *out) {
     char valley[24], peak[24], arena[24], host[24], sent[24];
     fprintf(out, "%-*s  %-8s  %-*s  %-6s  %9s  %9s  %9s  %9s  %9s  %12d  %s\n", name_width, rows[i].name,
             fsdp_strategy_name(plan->config.strategy), mesh_width, print_mesh(plan, mesh),
-            plan->config.target->name, fsdp_value_print_bytes(device->valley_bytes, valley, sizeof valley),
+            plan->config.backend->name, fsdp_value_print_bytes(device->valley_bytes, valley, sizeof valley),
             fsdp_value_print_bytes(device->peak_bytes, peak, sizeof peak),
             fsdp_value_print_bytes(device->arena_bytes, arena, sizeof arena),
             fsdp_value_print_bytes(plan->memory.space[FSDP_SPACE_HOST].arena_bytes, host, sizeof host),
@@ -48,7 +48,7 @@ json_t *fsdp_compare_json(const fsdp_compare_row *rows, int count) {
         "{s:s, s:s, s:{s:i, s:i}, s:s, s:I, s:I, s:I, s:I, s:I, s:i, s:b}", "name", rows[i].name, "strategy",
         fsdp_strategy_name(plan->config.strategy), "mesh", "data",
         fsdp_mesh_size(&plan->config.mesh, FSDP_AXIS_DATA), "fsdp",
-        fsdp_mesh_size(&plan->config.mesh, FSDP_AXIS_FSDP), "device", plan->config.target->name,
+        fsdp_mesh_size(&plan->config.mesh, FSDP_AXIS_FSDP), "device", plan->config.backend->name,
         "valley_bytes", (json_int_t)device->valley_bytes, "peak_bytes", (json_int_t)device->peak_bytes,
         "arena_bytes", (json_int_t)device->arena_bytes, "host_bytes",
         (json_int_t)plan->memory.space[FSDP_SPACE_HOST].arena_bytes, "sent_bytes",

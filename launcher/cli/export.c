@@ -69,15 +69,15 @@ static uint16_t f16_from_f32(float value) {
 
 // In place; `values` has room for fp32. Widening goes downward and narrowing upward, so that no element is
 // overwritten before it is read.
-static void convert(void *values, fsdp_dtype from, fsdp_dtype to, int64_t elems) {
+static void convert(void *values, fsdp_dtype from, fsdp_dtype to, int64_t numel) {
   if (from == to) return;
   float *floats = values;
   uint16_t *halves = values;
   if (from == FSDP_BF16) {
-    for (int64_t i = elems - 1; i >= 0; i--) floats[i] = fsdp_bf16_to_f32(halves[i]);
+    for (int64_t i = numel - 1; i >= 0; i--) floats[i] = fsdp_bf16_to_f32(halves[i]);
   }
   if (to == FSDP_F32) return;
-  for (int64_t i = 0; i < elems; i++) {
+  for (int64_t i = 0; i < numel; i++) {
     float value = floats[i];
     halves[i] = to == FSDP_BF16 ? fsdp_bf16_from_f32(value) : f16_from_f32(value);
   }
@@ -133,9 +133,9 @@ static const char *file_name(const exporter *x, int file, char name[64]) {
 }
 
 // What is finite in the checkpoint may be too large for another dtype.
-static fsdp_status check_range(const exporter *x, int i, int64_t first, int64_t elems, const void *values,
+static fsdp_status check_range(const exporter *x, int i, int64_t first, int64_t numel, const void *values,
                                fsdp_error *error) {
-  int64_t found = fsdp_first_not_finite(x->dtype, values, elems);
+  int64_t found = fsdp_first_not_finite(x->dtype, values, numel);
   if (found < 0) return FSDP_OK;
   return fsdp_fail(
       error, FSDP_ERR_INPUT, "%s: element %" PRId64 " of %s is too large for %s: export it with --dtype fp32",

@@ -35,7 +35,7 @@ static json_t *report_json(const fsdp_setup *setup, bool fits) {
   json_t *report = fsdp_report_json(setup->plan);
   int failed = json_object_set_new(report, "fits", json_boolean(fits));
   failed |= json_object_set_new(report, "planned_for",
-                                json_pack("{s:s, s:s}", "device", config->target->name, "param_dtype",
+                                json_pack("{s:s, s:s}", "device", config->backend->name, "param_dtype",
                                           fsdp_dtype_name(config->param_dtype)));
   FSDP_CHECK(failed == 0, "JSON of the plan");
   return report;
@@ -43,7 +43,7 @@ static json_t *report_json(const fsdp_setup *setup, bool fits) {
 
 // A plan for the wrong kind of device is wrong by its dtype's bytes.
 static void print_target(const fsdp_options *options, const fsdp_plan *plan) {
-  bool gpu = plan->config.target == fsdp_target_cuda(), given = fsdp_options_given(options, "backend");
+  bool gpu = plan->config.backend == fsdp_plan_backend_cuda(), given = fsdp_options_given(options, "backend");
   printf("planned for a %s, parameters in %s%s\n", gpu ? "GPU" : "CPU",
          fsdp_dtype_name(plan->config.param_dtype), given ? "" : "; for a GPU add --backend cuda");
 }

@@ -104,11 +104,11 @@ static fsdp_status make_mesh(const fsdp_options *options, const fsdp_setup_ranks
 
 // ---- The plan
 
-static fsdp_status choose_target(const fsdp_options *options, fsdp_program_kind program,
-                                 const fsdp_setup_ranks *ranks, const fsdp_target **target,
-                                 fsdp_error *error) {
+static fsdp_status choose_backend(const fsdp_options *options, fsdp_program_kind program,
+                                  const fsdp_setup_ranks *ranks, const fsdp_plan_backend **backend,
+                                  fsdp_error *error) {
   bool wanted = options->backend == FSDP_BACKEND_CUDA;
-  *target = wanted || ranks->gpu ? fsdp_target_cuda() : fsdp_target_cpu();
+  *backend = wanted || ranks->gpu ? fsdp_plan_backend_cuda() : fsdp_plan_backend_cpu();
   if (program == FSDP_PROGRAM_PLAN || !wanted || ranks->gpu) return FSDP_OK;
   return fsdp_fail(
       error, FSDP_ERR_PEER,
@@ -129,14 +129,14 @@ static bool loads_slices(const fsdp_options *options, const fsdp_setup *setup, b
   return !gpu || setup->load_weights || resumes;
 }
 
-static fsdp_plan_config make_config(const fsdp_options *options, const fsdp_target *target) {
-  bool gpu = target == fsdp_target_cuda();
+static fsdp_plan_config make_config(const fsdp_options *options, const fsdp_plan_backend *backend) {
+  bool gpu = backend == fsdp_plan_backend_cuda();
   int param_dtype =
       options->param_dtype == FSDP_DTYPE_AUTO ? (gpu ? FSDP_BF16 : FSDP_F32) : options->param_dtype;
   return (fsdp_plan_config){
       .batch = options->batch,
       .seq = options->seq,
-      .accumulation = (int)options->grad_accum,
+      .micro_batches = (int)options->grad_accum,
       .strategy = (fsdp_strategy)options->strategy,
       .wrap = fsdp_options_wrap(options),
       .cpu_offload = options->cpu_offload,
@@ -157,7 +157,7 @@ static fsdp_plan_config make_config(const fsdp_options *options, const fsdp_targ
       .evaluation = fsdp_options_evaluate(options),
       .check = fsdp_options_check_replicas(options),
       .snapshot = saves_from_snapshot(options),
-      .target = target,
+      .backend = backend,
   };
 }
 
@@ -221,18 +221,19 @@ static int64_t snapshot_bytes(const fsdp_plan *plan) {
 fsdp_status fsdp_setup_create(const fsdp_options *options, fsdp_program_kind program,
                               const fsdp_setup_ranks *ranks, fsdp_setup *setup, fsdp_error *error) {
   *setup = (fsdp_setup){0};
-  const fsdp_target *target;
-  fsdp_status status = choose_target(options, program, ranks, &target, error);
+  const fsdp_plan_backend *backend;
+  fsdp_status status = choose_backend(options, program, ranks, &backend, error);
   if (status != FSDP_OK) return status;
-  fsdp_plan_config config = make_config(options, target);
-  if (target == fsdp_target_cuda() && config.param_dtype == FSDP_F32 && config.reduce_dtype == FSDP_BF16) {
+  fsdp_plan_config config = make_config(options, backend);
+  if (backend == fsdp_plan_backend_cuda() && config.param_dtype == FSDP_F32 &&
+      config.reduce_dtype == FSDP_BF16) {
     return fsdp_fail(error, FSDP_ERR_OPTION,
                      "--reduce-dtype bf16 (%s) with --param-dtype fp32 (%s): a GPU's products of fp32 give "
                      "fp32 gradients; use --param-dtype bf16, or --reduce-dtype fp32",
                      fsdp_options_place(options, "reduce-dtype"), fsdp_options_place(options, "param-dtype"));
   }
   status = fsdp_setup_read_model(options, setup, &config.model, error);
-  config.exchange = loads_slices(options, setup, target == fsdp_target_cuda());
+  config.exchange = loads_slices(options, setup, backend == fsdp_plan_backend_cuda());
   if (status == FSDP_OK) status = make_mesh(options, ranks, &config.mesh, error);
   if (status != FSDP_OK) return status;
   status = plan_within_limits(options, ranks, &config, &setup->plan, error);

@@ -40,7 +40,7 @@ static json_t *space_json(const fsdp_memory_profile *profile, fsdp_space space) 
 
 static void print_json(const fsdp_memory_profile *profile, FILE *out) {
   json_t *root = json_object(), *phases = json_array(), *instructions = json_array();
-  fsdp_profile_phase phase[2 * FSDP_MAX_SECTIONS];
+  fsdp_phase phase[2 * FSDP_MAX_SECTIONS];
   int count = fsdp_memory_profile_phases(profile, phase);
   for (int i = 0; i < count; i++) {
     json_t *entry = json_object();

@@ -22,10 +22,9 @@ void fsdp_memory_profile_destroy(fsdp_memory_profile *profile);
 
 // A span of the step that is forward, backward or update. Returns how many there are (at most 2 *
 // FSDP_MAX_SECTIONS).
-typedef struct fsdp_profile_phase {
+typedef struct fsdp_phase {
   const char *name;
   int begin, end;
   int times; // that it runs in a step: more than once in the section of the middle micro-batches
-} fsdp_profile_phase;
-int fsdp_memory_profile_phases(const fsdp_memory_profile *profile,
-                               fsdp_profile_phase out[2 * FSDP_MAX_SECTIONS]);
+} fsdp_phase;
+int fsdp_memory_profile_phases(const fsdp_memory_profile *profile, fsdp_phase out[2 * FSDP_MAX_SECTIONS]);

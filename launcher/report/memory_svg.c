@@ -169,7 +169,7 @@ static void print_axes(const panel *p) {
 }
 
 static void print_phases(const panel *p) {
-  fsdp_profile_phase phases[2 * FSDP_MAX_SECTIONS];
+  fsdp_phase phases[2 * FSDP_MAX_SECTIONS];
   int count = fsdp_memory_profile_phases(p->profile, phases);
   for (int i = 0; i < count; i++) {
     double left = x_of(p, phases[i].begin), right = x_of(p, phases[i].end);
@@ -180,7 +180,7 @@ static void print_phases(const panel *p) {
 
 // Names stand above the areas, and a line parts each phase from the next, over them.
 static void print_phase_names(const panel *p) {
-  fsdp_profile_phase phases[2 * FSDP_MAX_SECTIONS];
+  fsdp_phase phases[2 * FSDP_MAX_SECTIONS];
   int count = fsdp_memory_profile_phases(p->profile, phases);
   for (int i = 0; i < count; i++) {
     double left = x_of(p, phases[i].begin), right = x_of(p, phases[i].end);
@@ -290,7 +290,7 @@ void fsdp_memory_svg_print(const fsdp_memory_profile *profile, FILE *out) {
            ranks, fsdp_plural(ranks), fsdp_mesh_print(&plan->config.mesh, ", ", mesh),
            fsdp_strategy_name(plan->config.strategy), plan->units->count, fsdp_plural(plan->units->count),
            plan->config.batch, plan->config.seq, fsdp_dtype_name(plan->config.param_dtype),
-           plan->config.target->name, plan->config.recompute_block ? ", blocks recomputed" : "",
+           plan->config.backend->name, plan->config.recompute_block ? ", blocks recomputed" : "",
            with_host ? ", offloaded" : "");
   print_text(out, LEFT, 46, "", line);
   int columns = (int)fsdp_min_i64(profile->position_count, PLOT_WIDTH);

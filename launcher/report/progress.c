@@ -36,7 +36,7 @@ static void put_number(json_t *object, const char *key, double value) {
 
 static void put_memory(json_t *line, const fsdp_step_record *record, const fsdp_plan *plan) {
   const fsdp_memory_space_report *device = &plan->memory.space[FSDP_SPACE_DEVICE];
-  const fsdp_measurement *memory = &record->figures.memory;
+  const fsdp_measurement *memory = &record->stats.memory;
   int64_t valley = memory->valley_bytes[FSDP_SPACE_DEVICE], peak = memory->peak_bytes[FSDP_SPACE_DEVICE];
   // The arena is reserved as a whole from the first step on; of it, what is live counts as allocated.
   double reserved = (double)device->arena_bytes / 1e9;
@@ -62,7 +62,7 @@ static void put_memory(json_t *line, const fsdp_step_record *record, const fsdp_
 }
 
 json_t *fsdp_progress_json(const fsdp_step_record *record, const fsdp_plan *plan) {
-  const fsdp_profile_report *profile = &record->figures.profile;
+  const fsdp_profile_report *profile = &record->stats.profile;
   double tokens_per_s = (double)record->tokens / (record->total_ms / 1e3);
   json_t *line = json_object();
   put(line, "global_step", json_integer(record->step));
@@ -122,7 +122,7 @@ void fsdp_progress_print(const fsdp_step_record *record, const fsdp_plan *plan,
             100 * mfu_of(record, plan, rate->tokens_per_s, FSDP_FLOPS_ALL_PAIRS));
   }
   if (record->measured) {
-    const fsdp_measurement *memory = &record->figures.memory;
+    const fsdp_measurement *memory = &record->stats.memory;
     fprintf(out, "  valley %s  peak %s",
             fsdp_value_print_bytes(memory->valley_bytes[FSDP_SPACE_DEVICE], valley, sizeof valley),
             fsdp_value_print_bytes(memory->peak_bytes[FSDP_SPACE_DEVICE], peak, sizeof peak));

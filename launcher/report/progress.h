@@ -19,7 +19,7 @@ typedef struct fsdp_step_record {
   double check_ms;      // how long that took
   double checkpoint_ms; // that the step waited for a checkpoint to be taken
   int64_t tokens;       // of the step, all ranks together
-  fsdp_figures figures;
+  fsdp_step_stats stats;
   bool evaluated;            // after this step:
   double eval_loss, eval_ms; // the mean over the evaluation's targets, and how long it took
   bool measured;             // figures.memory holds what the trace found

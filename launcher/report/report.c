@@ -233,9 +233,9 @@ static void print_head(const fsdp_plan *plan, const char *model_name, FILE *out)
   fprintf(out, "%s: %s parameters, %d rank%s (%s), strategy %s, on %s\n", model_name,
           fsdp_value_print_int(fsdp_model_parameter_count(&config->model), parameters, sizeof parameters),
           ranks, fsdp_plural(ranks), fsdp_mesh_print(&config->mesh, ", ", mesh),
-          fsdp_strategy_name(config->strategy), config->target->name);
+          fsdp_strategy_name(config->strategy), config->backend->name);
   fprintf(out, "micro-batch of %" PRId64 " x %" PRId64 " tokens on a rank, %d a step, %s; prefetch %d%s%s\n",
-          config->batch, config->seq, config->accumulation,
+          config->batch, config->seq, config->micro_batches,
           config->accumulate == FSDP_ACCUMULATE_LOCAL ? "accumulated whole" : "each reduced",
           config->prefetch, config->recompute_block ? ", blocks recomputed" : "",
           config->cpu_offload ? ", offloaded to the host" : "");

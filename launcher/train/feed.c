@@ -13,7 +13,7 @@ void fsdp_feed_create(fsdp_feed *feed, const fsdp_feed_config *config) {
 
 void fsdp_feed_seek(fsdp_feed *feed, int64_t step, int64_t updates, int64_t sample_shift) {
   feed->steps_fed = feed->first_step = step;
-  feed->micro_batches_fed = step * feed->config.accumulation;
+  feed->micro_batches_fed = step * feed->config.micro_batches;
   feed->updates = updates;
   feed->sample_shift = sample_shift;
 }
@@ -81,7 +81,7 @@ void fsdp_feed_step(void *context, float scalars[FSDP_SCALAR_COUNT], float *targ
   scalars[FSDP_SCALAR_STEP] = (float)t;
   scalars[FSDP_SCALAR_ONE] = 1;
   int64_t count = 0;
-  for (int64_t m = 0; m < feed->config.accumulation; m++) {
+  for (int64_t m = 0; m < feed->config.micro_batches; m++) {
     for (int64_t i = 0; i < feed->config.batch; i++) {
       count += fsdp_dataset_target_count(feed->config.dataset, sample_of(feed, step, m, i));
     }
@@ -97,7 +97,7 @@ void fsdp_feed_batch(void *context, int32_t *tokens, int32_t *targets) {
     return;
   }
   int64_t began_ns = fsdp_profile_now_ns(), fed = feed->micro_batches_fed++;
-  int64_t step = fed / feed->config.accumulation, micro_batch = fed % feed->config.accumulation;
+  int64_t step = fed / feed->config.micro_batches, micro_batch = fed % feed->config.micro_batches;
   for (int64_t i = 0; i < feed->config.batch; i++) {
     int64_t offset = i * feed->config.seq;
     fsdp_dataset_fill(feed->config.dataset, sample_of(feed, step, micro_batch, i), tokens + offset,

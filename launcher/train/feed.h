@@ -19,7 +19,7 @@ typedef struct fsdp_feed_config {
   const fsdp_dataset *dataset; // outlives the feed
   fsdp_sampler sampler;
   int64_t ranks, rank; // data-parallel
-  int64_t batch, seq, accumulation;
+  int64_t batch, seq, micro_batches;
   fsdp_learning_rate rate;
   double beta1, beta2;
   float norm_limit;                 // a step with a norm above it (FSDP_NORM_SKIPS) is skipped; 0: none is

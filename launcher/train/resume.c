@@ -181,8 +181,8 @@ typedef struct loading {
   int64_t scratch_bytes;
 } loading;
 
-static void convert(const void *from, fsdp_dtype from_dtype, void *to, fsdp_dtype to_dtype, int64_t elems) {
-  for (int64_t i = 0; i < elems; i++) {
+static void convert(const void *from, fsdp_dtype from_dtype, void *to, fsdp_dtype to_dtype, int64_t numel) {
+  for (int64_t i = 0; i < numel; i++) {
     float value =
         from_dtype == FSDP_F32 ? ((const float *)from)[i] : fsdp_bf16_to_f32(((const fsdp_bf16 *)from)[i]);
     if (to_dtype == FSDP_F32)
@@ -198,14 +198,14 @@ static fsdp_status read_range(void *context, const fsdp_state_range *range, void
   fsdp_dtype saved = r->checkpoint->slots[l->saved_slot].dtype;
   int param = r->params[range->param];
   if (saved == range->dtype) {
-    return fsdp_checkpoint_read(l->reader, l->saved_slot, param, range->first_elem, range->elems, values,
+    return fsdp_checkpoint_read(l->reader, l->saved_slot, param, range->first_elem, range->numel, values,
                                 error);
   }
-  int64_t bytes = range->elems * fsdp_dtype_bytes(saved);
+  int64_t bytes = range->numel * fsdp_dtype_bytes(saved);
   if (bytes > l->scratch_bytes) l->scratch = fsdp_realloc(l->scratch, (size_t)(l->scratch_bytes = bytes));
-  fsdp_status status = fsdp_checkpoint_read(l->reader, l->saved_slot, param, range->first_elem, range->elems,
+  fsdp_status status = fsdp_checkpoint_read(l->reader, l->saved_slot, param, range->first_elem, range->numel,
                                             l->scratch, error);
-  if (status == FSDP_OK) convert(l->scratch, saved, values, range->dtype, range->elems);
+  if (status == FSDP_OK) convert(l->scratch, saved, values, range->dtype, range->numel);
   return status;
 }
 

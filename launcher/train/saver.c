@@ -55,7 +55,7 @@ static int64_t in_shard(const fsdp_saver *s, int unit, int64_t flat) {
 static const void *from_state(void *context, const fsdp_checkpoint_range *range) {
   fsdp_saver *s = context;
   fsdp_state_read_shard(s->config.executor, range->slot, range->unit,
-                        in_shard(s, range->unit, range->first_elem), range->elems, s->staging);
+                        in_shard(s, range->unit, range->first_elem), range->numel, s->staging);
   return s->staging;
 }
 
@@ -68,8 +68,8 @@ static const void *from_snapshot(void *context, const fsdp_checkpoint_range *ran
   int64_t first = in_shard(s, range->unit, range->first_elem) - place * fsdp_unit_slice(unit);
   int64_t width = fsdp_dtype_bytes(fsdp_plan_slot_dtype(plan, range->slot));
   int tensor = plan->unit_state[range->unit].snapshot[range->slot];
-  FSDP_CHECK(first >= 0 && (first + range->elems) * width <= plan->program->tensors[tensor].bytes,
-             "elements %" PRId64 " + %" PRId64 " of the snapshot of unit %d", first, range->elems,
+  FSDP_CHECK(first >= 0 && (first + range->numel) * width <= plan->program->tensors[tensor].bytes,
+             "elements %" PRId64 " + %" PRId64 " of the snapshot of unit %d", first, range->numel,
              range->unit);
   return (const unsigned char *)fsdp_executor_tensor(s->config.executor, tensor) + first * width;
 }

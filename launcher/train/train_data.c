@@ -59,7 +59,7 @@ static fsdp_status open_data(fsdp_trainer *t, fsdp_error *error) {
   const fsdp_options *o = t->options;
   const fsdp_plan_config *config = &t->setup.plan->config;
   int64_t ranks = t->world->size;
-  int64_t global_batch = config->batch * config->accumulation * ranks;
+  int64_t global_batch = config->batch * config->micro_batches * ranks;
   fsdp_dataset_config data = {.paths = o->data,
                               .tokenizer = t->tokenizer.path,
                               .only_bytes = t->tokenizer.asked_bytes,
@@ -79,7 +79,7 @@ static fsdp_status open_data(fsdp_trainer *t, fsdp_error *error) {
                            .rank = t->world->rank,
                            .batch = config->batch,
                            .seq = config->seq,
-                           .accumulation = config->accumulation,
+                           .micro_batches = config->micro_batches,
                            .beta1 = o->beta1,
                            .beta2 = o->beta2,
                            .norm_limit = config->grad_clip > 0 ? fsdp_plan_norm_limit(config) : 0};

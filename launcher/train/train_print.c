@@ -73,7 +73,7 @@ void fsdp_train_print_summary(const fsdp_trainer *t) {
          fsdp_value_print_int(device->valley_bytes, planned[0], sizeof planned[0]),
          fsdp_value_print_int(device->peak_bytes, planned[1], sizeof planned[1]));
   if (last->measured) {
-    const fsdp_measurement *memory = &last->figures.memory;
+    const fsdp_measurement *memory = &last->stats.memory;
     printf("; measured valley %s, peak %s",
            fsdp_value_print_int(memory->valley_bytes[FSDP_SPACE_DEVICE], measured[0], sizeof measured[0]),
            fsdp_value_print_int(memory->peak_bytes[FSDP_SPACE_DEVICE], measured[1], sizeof measured[1]));

@@ -1,5 +1,5 @@
 // The state that a run starts from: new weights, the model folder's, or a checkpoint's.
-#include "launcher/train/draw.h"
+#include "launcher/train/init_weights.h"
 #include "launcher/train/trainer.h"
 #include "runtime/exec/state.h"
 
@@ -7,9 +7,9 @@ static fsdp_status draw_or_read(void *context, const fsdp_state_range *range, vo
                                 fsdp_error *error) {
   fsdp_trainer *t = context;
   if (t->weights)
-    return fsdp_weights_read(t->weights, range->param, range->first_elem, range->elems, values, error);
-  fsdp_draw_param(t->drawers, &t->setup.plan->graph->params[range->param], (uint64_t)t->options->seed,
-                  range->first_elem, range->elems, values);
+    return fsdp_weights_read(t->weights, range->param, range->first_elem, range->numel, values, error);
+  fsdp_init_param(t->init_pool, &t->setup.plan->graph->params[range->param], (uint64_t)t->options->seed,
+                  range->first_elem, range->numel, values);
   return FSDP_OK;
 }
 
@@ -19,9 +19,9 @@ fsdp_status fsdp_train_start_state(fsdp_trainer *t, fsdp_error *error) {
   if (!t->weights && t->gpu->present) {
     fsdp_state_draw(executor, (uint64_t)t->options->seed);
   } else {
-    t->drawers = fsdp_pool_create(t->binding->core_count);
+    t->init_pool = fsdp_pool_create(t->binding->core_count);
     fsdp_state_fill_slice(executor, draw_or_read, t, error);
-    fsdp_pool_destroy(t->drawers);
+    fsdp_pool_destroy(t->init_pool);
   }
   if (fsdp_world_share_error(t->world, error) != FSDP_OK) return error->status;
   fsdp_executor_run_exchange(executor);

@@ -36,7 +36,7 @@ static void finish_step(fsdp_trainer *t) {
   fsdp_train_tally *sum = &t->tally;
   char message[512];
   int64_t local = record->step - t->feed.first_step; // the executor counts its own
-  bool sound = fsdp_executor_figures(t->session.executor, local, &record->figures, message, sizeof message);
+  bool sound = fsdp_executor_step_stats(t->session.executor, local, &record->stats, message, sizeof message);
   FSDP_CHECK(sound, "step %" PRId64 ": %s", record->step, message);
   t->recorded = true;
   record->measured = t->measures;

@@ -34,7 +34,7 @@ typedef struct fsdp_trainer {
   fsdp_weights *weights;
   fsdp_train_log log; // of rank 0
   fsdp_session session;
-  fsdp_pool *drawers;    // while the first weights are drawn
+  fsdp_pool *init_pool;  // while the first weights are drawn
   int64_t used_bytes;    // of the device, when last asked
   int64_t weights_bytes; // read of the folder's weights, by all ranks
   fsdp_feed feed;

@@ -28,11 +28,11 @@ static uint32_t bits_of(fsdp_dtype dtype, const void *values, int64_t index) {
   return dtype == FSDP_F32 ? ((const uint32_t *)values)[index] : ((const uint16_t *)values)[index];
 }
 
-int64_t fsdp_first_not_finite(fsdp_dtype dtype, const void *values, int64_t elems) {
+int64_t fsdp_first_not_finite(fsdp_dtype dtype, const void *values, int64_t numel) {
   if (dtype == FSDP_I32) return -1;
   uint32_t mask = exponent_mask(dtype);
-  for (int64_t at = 0; at < elems; at += BLOCK) {
-    int64_t count = elems - at < BLOCK ? elems - at : BLOCK;
+  for (int64_t at = 0; at < numel; at += BLOCK) {
+    int64_t count = numel - at < BLOCK ? numel - at : BLOCK;
     bool any = dtype == FSDP_F32 ? any_in_words((const uint32_t *)values + at, count, mask)
                                  : any_in_halves((const uint16_t *)values + at, count, (uint16_t)mask);
     for (int64_t i = at; any && i < at + count; i++)

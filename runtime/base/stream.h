@@ -5,8 +5,8 @@ typedef enum fsdp_stream {
   FSDP_STREAM_COMPUTE,
   FSDP_STREAM_GATHER,
   FSDP_STREAM_REDUCE,
-  FSDP_STREAM_COPY_UP,
-  FSDP_STREAM_COPY_DOWN,
+  FSDP_STREAM_H2D,
+  FSDP_STREAM_D2H,
   FSDP_STREAM_HOST, // runs on the CPU whatever the device
   FSDP_STREAM_COUNT
 } fsdp_stream;

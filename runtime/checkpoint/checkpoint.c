@@ -92,13 +92,13 @@ bool fsdp_checkpoint_lay_out(fsdp_checkpoint *c) {
   return true;
 }
 
-void fsdp_checkpoint_piece(const fsdp_checkpoint *c, int rank, int unit, int64_t *first, int64_t *elems) {
+void fsdp_checkpoint_piece(const fsdp_checkpoint *c, int rank, int unit, int64_t *first, int64_t *numel) {
   const fsdp_checkpoint_unit *u = &c->units[unit];
   fsdp_mesh_group shards = fsdp_mesh_group_of(&c->mesh, u->shard_axes, rank);
   fsdp_mesh_group replicas = fsdp_mesh_group_of(&c->mesh, u->replica_axes, rank);
   int64_t shard = u->padded_numel / shards.size, begin = slice_begin(shard, replicas.size, replicas.rank);
   *first = shards.rank * shard + begin;
-  *elems = slice_begin(shard, replicas.size, replicas.rank + 1) - begin;
+  *numel = slice_begin(shard, replicas.size, replicas.rank + 1) - begin;
 }
 
 int fsdp_checkpoint_holder(const fsdp_checkpoint *c, int unit, int64_t element) {
@@ -113,18 +113,18 @@ int fsdp_checkpoint_holder(const fsdp_checkpoint *c, int unit, int64_t element) 
 
 int fsdp_checkpoint_boxes(const fsdp_checkpoint *c, int param, int rank, fsdp_box boxes[FSDP_BOXES_MAX]) {
   const fsdp_checkpoint_param *p = &c->params[param];
-  int64_t first, elems;
-  fsdp_checkpoint_piece(c, rank, p->unit, &first, &elems);
-  int64_t begin = fsdp_max_i64(first, p->offset), end = fsdp_min_i64(first + elems, p->offset + p->numel);
+  int64_t first, numel;
+  fsdp_checkpoint_piece(c, rank, p->unit, &first, &numel);
+  int64_t begin = fsdp_max_i64(first, p->offset), end = fsdp_min_i64(first + numel, p->offset + p->numel);
   if (begin >= end) return 0;
   return fsdp_boxes_cut(p->dims, p->shape, begin - p->offset, end - begin, begin - first, boxes);
 }
 
 int64_t fsdp_checkpoint_slot_bytes(const fsdp_checkpoint *c, int rank, int slot) {
-  int64_t total = 0, first, elems;
+  int64_t total = 0, first, numel;
   for (int u = 0; u < c->unit_count; u++) {
-    fsdp_checkpoint_piece(c, rank, u, &first, &elems);
-    total += elems;
+    fsdp_checkpoint_piece(c, rank, u, &first, &numel);
+    total += numel;
   }
   return total * fsdp_dtype_bytes(c->slots[slot].dtype);
 }

@@ -105,7 +105,7 @@ fsdp_status fsdp_checkpoint_read_manifest(const char *folder, fsdp_checkpoint **
 
 // A rank's piece of a unit: elements [*first, *first + *elems) of the flat buffer.
 void fsdp_checkpoint_piece(const fsdp_checkpoint *checkpoint, int rank, int unit, int64_t *first,
-                           int64_t *elems);
+                           int64_t *numel);
 
 // The piece that holds element `element` of the unit's flat buffer: its rank.
 int fsdp_checkpoint_holder(const fsdp_checkpoint *checkpoint, int unit, int64_t element);

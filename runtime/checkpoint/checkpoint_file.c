@@ -57,9 +57,9 @@ static fsdp_status check_finite(stream *s, const fsdp_checkpoint_file_config *co
                                 const unsigned char *data, int64_t bytes, fsdp_error *error) {
   const fsdp_checkpoint *c = config->checkpoint;
   while (bytes > 0) {
-    int64_t first, elems, width = fsdp_dtype_bytes(c->slots[s->slot].dtype);
-    fsdp_checkpoint_piece(c, config->rank, s->unit, &first, &elems);
-    int64_t now = fsdp_min_i64(bytes / width, elems - s->done);
+    int64_t first, numel, width = fsdp_dtype_bytes(c->slots[s->slot].dtype);
+    fsdp_checkpoint_piece(c, config->rank, s->unit, &first, &numel);
+    int64_t now = fsdp_min_i64(bytes / width, numel - s->done);
     int64_t found = fsdp_first_not_finite(c->slots[s->slot].dtype, data, now), index;
     if (found >= 0) {
       const char *owner = owner_of(c, s->unit, first + s->done + found, &index);
@@ -72,7 +72,7 @@ static fsdp_status check_finite(stream *s, const fsdp_checkpoint_file_config *co
     data += now * width;
     bytes -= now * width;
     s->done += now;
-    if (s->done < elems) continue;
+    if (s->done < numel) continue;
     s->done = 0;
     if (++s->unit < c->unit_count) continue;
     s->unit = 0;
@@ -121,10 +121,10 @@ static fsdp_status append_ranges(stream *s, const fsdp_checkpoint_file_config *c
   for (int slot = 0; slot < c->slot_count; slot++) {
     int64_t width = fsdp_dtype_bytes(c->slots[slot].dtype);
     for (int u = 0; u < c->unit_count; u++) {
-      int64_t first, elems;
-      fsdp_checkpoint_piece(c, config->rank, u, &first, &elems);
-      for (int64_t done = 0, now; done < elems; done += now) {
-        now = fsdp_min_i64(limit / width, elems - done);
+      int64_t first, numel;
+      fsdp_checkpoint_piece(c, config->rank, u, &first, &numel);
+      for (int64_t done = 0, now; done < numel; done += now) {
+        now = fsdp_min_i64(limit / width, numel - done);
         fsdp_checkpoint_range range = {slot, u, first + done, now, offset};
         const void *values = config->source(config->context, &range);
         fsdp_status status = check_finite(s, config, values, now * width, error);
@@ -147,13 +147,13 @@ static fsdp_safetensors_tensor *declare(const fsdp_checkpoint *c, int rank, int6
   *count = 0;
   for (int slot = 0; slot < c->slot_count; slot++) {
     for (int u = 0; u < c->unit_count; u++) {
-      int64_t first, elems;
-      fsdp_checkpoint_piece(c, rank, u, &first, &elems);
-      if (elems == 0) continue;
+      int64_t first, numel;
+      fsdp_checkpoint_piece(c, rank, u, &first, &numel);
+      if (numel == 0) continue;
       char *name = *names + *count * BYTES;
       snprintf(name, BYTES, "%s/%s", c->slots[slot].name, c->units[u].path);
       tensors[(*count)++] =
-          (fsdp_safetensors_tensor){.name = name, .dtype = c->slots[slot].dtype, .dims = 1, .shape = {elems}};
+          (fsdp_safetensors_tensor){.name = name, .dtype = c->slots[slot].dtype, .dims = 1, .shape = {numel}};
     }
   }
   tensors[(*count)++] =
@@ -346,10 +346,10 @@ static void make_offsets(fsdp_checkpoint_reader *r, int rank) {
   r->offsets[rank] = fsdp_alloc((size_t)(c->unit_count * c->slot_count) * sizeof(int64_t));
   for (int slot = 0; slot < c->slot_count; slot++) {
     for (int u = 0; u < c->unit_count; u++) {
-      int64_t first, elems;
-      fsdp_checkpoint_piece(c, rank, u, &first, &elems);
+      int64_t first, numel;
+      fsdp_checkpoint_piece(c, rank, u, &first, &numel);
       r->offsets[rank][slot * c->unit_count + u] = offset;
-      offset += elems * fsdp_dtype_bytes(c->slots[slot].dtype);
+      offset += numel * fsdp_dtype_bytes(c->slots[slot].dtype);
     }
   }
   r->files[rank].data_bytes = offset;
@@ -517,21 +517,21 @@ static fsdp_status read_box(transfer *t, const request *q, fsdp_error *error) {
     int count = fsdp_checkpoint_boxes(c, q->param, rank, stored);
     for (int b = 0; b < count && status == FSDP_OK; b++) status = read_shared(t, q, rank, &stored[b], error);
     if (status != FSDP_OK) return status;
-    int64_t first, elems;
-    fsdp_checkpoint_piece(c, rank, p->unit, &first, &elems);
-    at = first + elems;
+    int64_t first, numel;
+    fsdp_checkpoint_piece(c, rank, p->unit, &first, &numel);
+    at = first + numel;
   }
   return FSDP_OK;
 }
 
-fsdp_status fsdp_checkpoint_read(fsdp_checkpoint_reader *r, int slot, int param, int64_t first, int64_t elems,
+fsdp_status fsdp_checkpoint_read(fsdp_checkpoint_reader *r, int slot, int param, int64_t first, int64_t numel,
                                  void *out, fsdp_error *error) {
   const fsdp_checkpoint *c = r->checkpoint;
   const fsdp_checkpoint_param *p = &c->params[param];
-  FSDP_CHECK(first >= 0 && elems >= 0 && first <= p->numel - elems, "elements %lld + %lld of %s",
-             (long long)first, (long long)elems, p->name);
+  FSDP_CHECK(first >= 0 && numel >= 0 && first <= p->numel - numel, "elements %lld + %lld of %s",
+             (long long)first, (long long)numel, p->name);
   fsdp_box wanted[FSDP_BOXES_MAX];
-  int count = fsdp_boxes_cut(p->dims, p->shape, first, elems, 0, wanted);
+  int count = fsdp_boxes_cut(p->dims, p->shape, first, numel, 0, wanted);
   transfer t = {.reader = r};
   fsdp_status status = FSDP_OK;
   for (int b = 0; b < count && status == FSDP_OK; b++) {
@@ -540,7 +540,7 @@ fsdp_status fsdp_checkpoint_read(fsdp_checkpoint_reader *r, int slot, int param,
   }
   if (status == FSDP_OK) status = flush(&t, error);
   if (status != FSDP_OK) return status;
-  int64_t found = fsdp_first_not_finite(c->slots[slot].dtype, out, elems);
+  int64_t found = fsdp_first_not_finite(c->slots[slot].dtype, out, numel);
   if (found < 0) return FSDP_OK;
   return fsdp_fail(error, FSDP_ERR_INPUT,
                    "%s: %s of %s is %s at element %" PRId64

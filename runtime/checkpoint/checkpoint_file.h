@@ -18,7 +18,7 @@ typedef struct fsdp_checkpoint_reader fsdp_checkpoint_reader;
 // Elements [first_elem, first_elem + elems) of a unit's flat buffer.
 typedef struct fsdp_checkpoint_range {
   int slot, unit;
-  int64_t first_elem, elems;
+  int64_t first_elem, numel;
   int64_t data_offset; // of its first byte in the file's data
 } fsdp_checkpoint_range;
 
@@ -60,7 +60,7 @@ void fsdp_checkpoint_reader_destroy(fsdp_checkpoint_reader *reader); // NULL is 
 // checkpoint's dtype of that slot, from whichever files hold boxes of them.
 // FSDP_ERR_INPUT, naming the file, where a byte of it is not what was written or a value is not finite.
 fsdp_status fsdp_checkpoint_read(fsdp_checkpoint_reader *reader, int slot, int param, int64_t first,
-                                 int64_t elems, void *out, fsdp_error *error);
+                                 int64_t numel, void *out, fsdp_error *error);
 
 // Bytes read so far, headers and checksums included.
 int64_t fsdp_checkpoint_reader_bytes(const fsdp_checkpoint_reader *reader);

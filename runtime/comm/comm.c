@@ -5,7 +5,7 @@
 #include <string.h>
 
 void fsdp_all_gather_report(const fsdp_comm *comm, const fsdp_collective *call) {
-  int64_t slot = call->elems * fsdp_dtype_bytes(call->dtype);
+  int64_t slot = call->numel * fsdp_dtype_bytes(call->dtype);
   fsdp_access_report(call->recorder, call->input, slot, FSDP_READ);
   for (int r = 0; r < comm->size; r++) {
     const char *place = (const char *)call->output + r * slot;
@@ -14,13 +14,13 @@ void fsdp_all_gather_report(const fsdp_comm *comm, const fsdp_collective *call) 
 }
 
 void fsdp_reduce_scatter_report(const fsdp_comm *comm, const fsdp_collective *call) {
-  int64_t slot = call->elems * fsdp_dtype_bytes(call->dtype);
+  int64_t slot = call->numel * fsdp_dtype_bytes(call->dtype);
   fsdp_access_report(call->recorder, call->input, comm->size * slot, FSDP_READ);
   fsdp_access_report(call->recorder, call->output, slot, FSDP_WRITE);
 }
 
 void fsdp_all_reduce_report(const fsdp_collective *call) {
-  fsdp_access_report(call->recorder, call->output, call->elems * fsdp_dtype_bytes(call->dtype), FSDP_UPDATE);
+  fsdp_access_report(call->recorder, call->output, call->numel * fsdp_dtype_bytes(call->dtype), FSDP_UPDATE);
 }
 
 typedef struct self_comm {
@@ -33,7 +33,7 @@ static void copy_at_once(const fsdp_collective *call, int64_t bytes) {
 }
 
 static void self_move(fsdp_comm *comm, const fsdp_collective *call) {
-  int64_t bytes = call->elems * fsdp_dtype_bytes(call->dtype);
+  int64_t bytes = call->numel * fsdp_dtype_bytes(call->dtype);
   fsdp_access_report(call->recorder, call->input, bytes, FSDP_READ);
   if (call->output == call->input) return;
   ((self_comm *)comm)->copy(call, bytes);

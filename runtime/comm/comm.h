@@ -45,7 +45,7 @@ typedef struct fsdp_collective {
   // all-gather: F slots (input may be the own slot in it); reduce-scatter: one slot, apart from the input or
   // anywhere inside it at a slot's start; all-reduce: read and written
   void *output;
-  int64_t elems;                  // of one slot; all-reduce: of the whole
+  int64_t numel;                  // of one slot; all-reduce: of the whole
   fsdp_dtype dtype;               // sums: fp32 or bf16
   fsdp_access_recorder *recorder; // NULL unless traced
   void *stream;                   // CUDA stream, NULL on the CPU

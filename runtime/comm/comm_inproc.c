@@ -1,7 +1,7 @@
 #include "runtime/comm/comm_inproc.h"
 
 #include "runtime/base/check.h"
-#include "runtime/comm/comm_direct.h"
+#include "runtime/comm/comm_shared.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -10,7 +10,7 @@ struct fsdp_inproc {
   fsdp_comm_group *groups; // by rank and communicator
   int group_count, ranks;
   // By communicator and color; as many colors as there are ranks at most.
-  fsdp_direct_control **controls;
+  fsdp_shared_control **controls;
 };
 
 static const fsdp_comm_group *group_of(const fsdp_inproc *inproc, int index, int rank) {
@@ -19,7 +19,7 @@ static const fsdp_comm_group *group_of(const fsdp_inproc *inproc, int index, int
   return &inproc->groups[rank * inproc->group_count + index];
 }
 
-static fsdp_direct_control **control_of(const fsdp_inproc *inproc, int index, int rank) {
+static fsdp_shared_control **control_of(const fsdp_inproc *inproc, int index, int rank) {
   return &inproc->controls[index * inproc->ranks + group_of(inproc, index, rank)->color];
 }
 
@@ -30,12 +30,12 @@ fsdp_inproc *fsdp_inproc_create(const fsdp_comm_group *groups, int group_count, 
   inproc->ranks = ranks;
   inproc->groups = fsdp_alloc((count + 1) * sizeof *inproc->groups);
   if (count > 0) memcpy(inproc->groups, groups, count * sizeof *groups);
-  inproc->controls = fsdp_alloc_zeroed(count + 1, sizeof(fsdp_direct_control *));
+  inproc->controls = fsdp_alloc_zeroed(count + 1, sizeof(fsdp_shared_control *));
   for (int c = 0; c < group_count; c++) {
     for (int r = 0; r < ranks; r++) {
-      fsdp_direct_control **control = control_of(inproc, c, r);
+      fsdp_shared_control **control = control_of(inproc, c, r);
       if (*control) continue;
-      size_t bytes = (size_t)fsdp_direct_control_bytes(group_of(inproc, c, r)->size);
+      size_t bytes = (size_t)fsdp_shared_control_bytes(group_of(inproc, c, r)->size);
       // Members are aligned to cache lines.
       *control = aligned_alloc(64, (bytes + 63) / 64 * 64);
       FSDP_CHECK(*control, "out of host memory for %zu bytes", bytes);
@@ -56,6 +56,6 @@ void fsdp_inproc_destroy(fsdp_inproc *inproc) {
 fsdp_comm *fsdp_inproc_comm(fsdp_inproc *inproc, int index, int rank) {
   const fsdp_comm_group *group = group_of(inproc, index, rank);
   if (group->size == 1) return fsdp_comm_self();
-  return fsdp_direct_create(&(fsdp_direct_config){
+  return fsdp_shared_create(&(fsdp_shared_config){
       .rank = group->rank, .size = group->size, .control = *control_of(inproc, index, rank)});
 }

@@ -83,16 +83,16 @@ typedef struct message_comm {
 
 // The part of a slot that a round covers.
 static int64_t part_of(const message_comm *self, const slots *data, int slot, int64_t round, int64_t *first) {
-  int64_t elems = self->piece_bytes / fsdp_dtype_bytes(data->dtype);
+  int64_t numel = self->piece_bytes / fsdp_dtype_bytes(data->dtype);
   int64_t begin = slot * data->slot_elems;
   int64_t end = fsdp_min_i64(begin + data->slot_elems, data->total_elems);
-  *first = begin + round * elems;
-  return fsdp_max_i64(0, fsdp_min_i64(elems, end - *first));
+  *first = begin + round * numel;
+  return fsdp_max_i64(0, fsdp_min_i64(numel, end - *first));
 }
 
 static int64_t round_count(const message_comm *self, const slots *data) {
-  int64_t elems = self->piece_bytes / fsdp_dtype_bytes(data->dtype);
-  return (data->slot_elems + elems - 1) / elems;
+  int64_t numel = self->piece_bytes / fsdp_dtype_bytes(data->dtype);
+  return (data->slot_elems + numel - 1) / numel;
 }
 
 static MPI_Request receive(message_comm *self, int peer, void *data, int64_t bytes) {
@@ -115,8 +115,8 @@ static void start_gather_round(message_comm *self, const slots *data, const void
   MPI_Request *requests = self->requests[round % 2];
   for (int k = 1; k < size; k++) {
     int from = (rank + size - k) % size, to = (rank + k) % size;
-    int64_t first, elems = part_of(self, data, from, round, &first);
-    requests[2 * k] = receive(self, from, data->data + first * width, elems * width);
+    int64_t first, numel = part_of(self, data, from, round, &first);
+    requests[2 * k] = receive(self, from, data->data + first * width, numel * width);
     requests[2 * k + 1] = post(self, to, own_part, own_elems * width);
   }
 }
@@ -142,20 +142,20 @@ static void start_reduce_round(message_comm *self, const slots *data, int64_t ro
   MPI_Request *requests = self->requests[round % 2];
   for (int k = 1; k < size; k++) {
     int from = (rank + size - k) % size, to = (rank + k) % size;
-    int64_t first, elems = part_of(self, data, to, round, &first);
+    int64_t first, numel = part_of(self, data, to, round, &first);
     requests[2 * k] = receive(self, from, piece_of(self, from, round), own_elems * width);
-    requests[2 * k + 1] = post(self, to, data->data + first * width, elems * width);
+    requests[2 * k + 1] = post(self, to, data->data + first * width, numel * width);
   }
 }
 
 // Sums the round's part of the own slot over ranks, in their order.
 static void sum_round(message_comm *self, const slots *data, int64_t round, char *output) {
   int64_t width = fsdp_dtype_bytes(data->dtype), first;
-  int64_t elems = part_of(self, data, self->base.rank, round, &first);
+  int64_t numel = part_of(self, data, self->base.rank, round, &first);
   const char *own = data->data + first * width;
   output += (first - self->base.rank * data->slot_elems) * width;
-  for (int64_t done = 0; done < elems; done += FSDP_COMM_SUM_TILE_ELEMS) {
-    int64_t count = fsdp_min_i64(FSDP_COMM_SUM_TILE_ELEMS, elems - done);
+  for (int64_t done = 0; done < numel; done += FSDP_COMM_SUM_TILE_ELEMS) {
+    int64_t count = fsdp_min_i64(FSDP_COMM_SUM_TILE_ELEMS, numel - done);
     for (int r = 0; r < self->base.size; r++) {
       const char *values = r == self->base.rank ? own : piece_of(self, r, round);
       fsdp_comm_sum_add(self->sum, r == 0, values + done * width, count, data->dtype);
@@ -179,8 +179,8 @@ static void reduce_slots(message_comm *self, const slots *data, void *output) {
 static void message_all_gather(fsdp_comm *comm, const fsdp_collective *call) {
   message_comm *self = (message_comm *)comm;
   self->lane = call->lane;
-  int64_t slot = call->elems * fsdp_dtype_bytes(call->dtype);
-  slots data = {call->output, call->elems, call->elems * comm->size, call->dtype};
+  int64_t slot = call->numel * fsdp_dtype_bytes(call->dtype);
+  slots data = {call->output, call->numel, call->numel * comm->size, call->dtype};
   char *own = data.data + comm->rank * slot;
   gather_slots(self, &data, call->input);
   if (own != call->input) memcpy(own, call->input, (size_t)slot);
@@ -190,7 +190,7 @@ static void message_all_gather(fsdp_comm *comm, const fsdp_collective *call) {
 static void message_reduce_scatter(fsdp_comm *comm, const fsdp_collective *call) {
   message_comm *self = (message_comm *)comm;
   self->lane = call->lane;
-  slots data = {(char *)(uintptr_t)call->input, call->elems, call->elems * comm->size, call->dtype};
+  slots data = {(char *)(uintptr_t)call->input, call->numel, call->numel * comm->size, call->dtype};
   reduce_slots(self, &data, call->output);
   fsdp_reduce_scatter_report(comm, call);
 }
@@ -203,23 +203,23 @@ static void small_all_reduce(message_comm *self, const fsdp_collective *call, in
            self->comm, &request);
   wait_one(&request, self->lane);
   for (int r = 0; r < self->base.size; r++) {
-    fsdp_comm_sum_add(self->sum, r == 0, self->pieces[0] + r * bytes, call->elems, call->dtype);
+    fsdp_comm_sum_add(self->sum, r == 0, self->pieces[0] + r * bytes, call->numel, call->dtype);
   }
-  fsdp_comm_sum_store(self->sum, call->output, call->elems, call->dtype);
+  fsdp_comm_sum_store(self->sum, call->output, call->numel, call->dtype);
 }
 
 static void message_all_reduce(fsdp_comm *comm, const fsdp_collective *call) {
   message_comm *self = (message_comm *)comm;
   self->lane = call->lane;
-  int64_t width = fsdp_dtype_bytes(call->dtype), bytes = call->elems * width;
+  int64_t width = fsdp_dtype_bytes(call->dtype), bytes = call->numel * width;
   fsdp_all_reduce_report(call);
   if (bytes <= fsdp_min_i64(SMALL_BYTES, self->piece_bytes)) {
     small_all_reduce(self, call, bytes);
     return;
   }
-  int64_t slot = fsdp_round_up((call->elems + comm->size - 1) / comm->size, 16);
-  slots data = {call->output, slot, call->elems, call->dtype};
-  char *own = data.data + fsdp_min_i64(comm->rank * slot, call->elems) * width;
+  int64_t slot = fsdp_round_up((call->numel + comm->size - 1) / comm->size, 16);
+  slots data = {call->output, slot, call->numel, call->dtype};
+  char *own = data.data + fsdp_min_i64(comm->rank * slot, call->numel) * width;
   reduce_slots(self, &data, own);
   gather_slots(self, &data, own);
 }

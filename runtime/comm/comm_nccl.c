@@ -84,7 +84,7 @@ static ncclDataType_t type_of(fsdp_dtype dtype) {
 
 static void nccl_all_gather(fsdp_comm *comm, const fsdp_collective *call) {
   nccl_comm *self = (nccl_comm *)comm;
-  CALL_NCCL(self, ncclAllGather, call->input, call->output, (size_t)call->elems, type_of(call->dtype),
+  CALL_NCCL(self, ncclAllGather, call->input, call->output, (size_t)call->numel, type_of(call->dtype),
             self->comm, (cudaStream_t)call->stream);
   fsdp_all_gather_report(comm, call);
   fsdp_watchdog_post(self->shared->watchdog, call->stream, call->lane, call->place);
@@ -92,13 +92,13 @@ static void nccl_all_gather(fsdp_comm *comm, const fsdp_collective *call) {
 
 static void nccl_reduce_scatter(fsdp_comm *comm, const fsdp_collective *call) {
   nccl_comm *self = (nccl_comm *)comm;
-  int64_t slot = call->elems * fsdp_dtype_bytes(call->dtype);
+  int64_t slot = call->numel * fsdp_dtype_bytes(call->dtype);
   uintptr_t input = (uintptr_t)call->input, output = (uintptr_t)call->output;
   bool inside = output >= input && output < input + (uintptr_t)(slot * comm->size);
   // In place means the own slot to the library; an output elsewhere in the input gets its copy afterwards.
   void *own = (void *)(input + (uintptr_t)(slot * comm->rank));
   void *target = inside ? own : call->output;
-  CALL_NCCL(self, ncclReduceScatter, call->input, target, (size_t)call->elems, type_of(call->dtype), ncclSum,
+  CALL_NCCL(self, ncclReduceScatter, call->input, target, (size_t)call->numel, type_of(call->dtype), ncclSum,
             self->comm, (cudaStream_t)call->stream);
   if (target != call->output) {
     CALL_CUDA(cudaMemcpyAsync(call->output, target, (size_t)slot, cudaMemcpyDeviceToDevice,
@@ -110,7 +110,7 @@ static void nccl_reduce_scatter(fsdp_comm *comm, const fsdp_collective *call) {
 
 static void nccl_all_reduce(fsdp_comm *comm, const fsdp_collective *call) {
   nccl_comm *self = (nccl_comm *)comm;
-  CALL_NCCL(self, ncclAllReduce, call->output, call->output, (size_t)call->elems, type_of(call->dtype),
+  CALL_NCCL(self, ncclAllReduce, call->output, call->output, (size_t)call->numel, type_of(call->dtype),
             ncclSum, self->comm, (cudaStream_t)call->stream);
   fsdp_all_reduce_report(call);
   fsdp_watchdog_post(self->shared->watchdog, call->stream, call->lane, call->place);

@@ -22,21 +22,21 @@ void fsdp_comm_sum_destroy(fsdp_comm_sum *sum) {
   free(sum);
 }
 
-LEVELS static void set_bf16(float *restrict sums, const fsdp_bf16 *restrict values, int64_t elems) {
-  for (int64_t i = 0; i < elems; i++) sums[i] = fsdp_bf16_to_f32(values[i]);
+LEVELS static void set_bf16(float *restrict sums, const fsdp_bf16 *restrict values, int64_t numel) {
+  for (int64_t i = 0; i < numel; i++) sums[i] = fsdp_bf16_to_f32(values[i]);
 }
 
-LEVELS static void add_bf16(float *restrict sums, const fsdp_bf16 *restrict values, int64_t elems) {
-  for (int64_t i = 0; i < elems; i++) sums[i] += fsdp_bf16_to_f32(values[i]);
+LEVELS static void add_bf16(float *restrict sums, const fsdp_bf16 *restrict values, int64_t numel) {
+  for (int64_t i = 0; i < numel; i++) sums[i] += fsdp_bf16_to_f32(values[i]);
 }
 
-LEVELS static void add_f32(float *restrict sums, const float *restrict values, int64_t elems) {
-  for (int64_t i = 0; i < elems; i++) sums[i] += values[i];
+LEVELS static void add_f32(float *restrict sums, const float *restrict values, int64_t numel) {
+  for (int64_t i = 0; i < numel; i++) sums[i] += values[i];
 }
 
 // As fsdp_bf16_from_f32, without a branch so that it becomes vector code.
-LEVELS static void store_bf16(const float *restrict sums, fsdp_bf16 *restrict output, int64_t elems) {
-  for (int64_t i = 0; i < elems; i++) {
+LEVELS static void store_bf16(const float *restrict sums, fsdp_bf16 *restrict output, int64_t numel) {
+  for (int64_t i = 0; i < numel; i++) {
     uint32_t bits;
     memcpy(&bits, sums + i, sizeof bits);
     uint32_t rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16, quiet = bits >> 16 | 0x40u;
@@ -44,27 +44,27 @@ LEVELS static void store_bf16(const float *restrict sums, fsdp_bf16 *restrict ou
   }
 }
 
-static void check(int64_t elems, fsdp_dtype dtype) {
-  FSDP_CHECK(elems <= FSDP_COMM_SUM_TILE_ELEMS, "%lld elements in a tile", (long long)elems);
+static void check(int64_t numel, fsdp_dtype dtype) {
+  FSDP_CHECK(numel <= FSDP_COMM_SUM_TILE_ELEMS, "%lld elements in a tile", (long long)numel);
   FSDP_CHECK(dtype == FSDP_F32 || dtype == FSDP_BF16, "a sum of %s", fsdp_dtype_name(dtype));
 }
 
-void fsdp_comm_sum_add(fsdp_comm_sum *sum, bool first, const void *values, int64_t elems, fsdp_dtype dtype) {
-  check(elems, dtype);
+void fsdp_comm_sum_add(fsdp_comm_sum *sum, bool first, const void *values, int64_t numel, fsdp_dtype dtype) {
+  check(numel, dtype);
   if (dtype == FSDP_BF16) {
-    (first ? set_bf16 : add_bf16)(sum->sums, values, elems);
+    (first ? set_bf16 : add_bf16)(sum->sums, values, numel);
   } else if (first) {
-    memcpy(sum->sums, values, (size_t)elems * sizeof *sum->sums);
+    memcpy(sum->sums, values, (size_t)numel * sizeof *sum->sums);
   } else {
-    add_f32(sum->sums, values, elems);
+    add_f32(sum->sums, values, numel);
   }
 }
 
-void fsdp_comm_sum_store(fsdp_comm_sum *sum, void *output, int64_t elems, fsdp_dtype dtype) {
-  check(elems, dtype);
+void fsdp_comm_sum_store(fsdp_comm_sum *sum, void *output, int64_t numel, fsdp_dtype dtype) {
+  check(numel, dtype);
   if (dtype == FSDP_BF16) {
-    store_bf16(sum->sums, output, elems);
+    store_bf16(sum->sums, output, numel);
   } else {
-    memcpy(output, sum->sums, (size_t)elems * sizeof *sum->sums);
+    memcpy(output, sum->sums, (size_t)numel * sizeof *sum->sums);
   }
 }

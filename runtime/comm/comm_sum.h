@@ -16,7 +16,7 @@ fsdp_comm_sum *fsdp_comm_sum_create(void);
 void fsdp_comm_sum_destroy(fsdp_comm_sum *sum); // NULL is allowed
 
 // sums[0 .. elems) = values where `first`, else += values; elems is at most a tile.
-void fsdp_comm_sum_add(fsdp_comm_sum *sum, bool first, const void *values, int64_t elems, fsdp_dtype dtype);
+void fsdp_comm_sum_add(fsdp_comm_sum *sum, bool first, const void *values, int64_t numel, fsdp_dtype dtype);
 
 // output[0 .. elems) = sums, rounded to `dtype`.
-void fsdp_comm_sum_store(fsdp_comm_sum *sum, void *output, int64_t elems, fsdp_dtype dtype);
+void fsdp_comm_sum_store(fsdp_comm_sum *sum, void *output, int64_t numel, fsdp_dtype dtype);

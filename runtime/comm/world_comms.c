@@ -1,7 +1,7 @@
 // Which communicator a group gets: direct where all its ranks are on one node and can open each other's
 // arenas.
 #include "runtime/base/check.h"
-#include "runtime/comm/comm_direct.h"
+#include "runtime/comm/comm_shared.h"
 #include "runtime/comm/shared_file.h"
 #include "runtime/comm/world_internal.h"
 
@@ -21,15 +21,15 @@ typedef struct builder {
   fsdp_world *world;
   const fsdp_comms_config *config;
   introduction *ranks; // everyone's
-  fsdp_direct_control *controls[FSDP_COMMS_MAX];
+  fsdp_shared_control *controls[FSDP_COMMS_MAX];
   int *peer_files[FSDP_COMMS_MAX]; // by rank in the group and space
 } builder;
 
 static int64_t control_bytes(const fsdp_comms_config *config, int group) {
-  return fsdp_direct_control_bytes(config->groups[group].size);
+  return fsdp_shared_control_bytes(config->groups[group].size);
 }
 
-static void release_control(fsdp_direct_control *control, void *owner) {
+static void release_control(fsdp_shared_control *control, void *owner) {
   munmap(control, *(size_t *)owner);
   free(owner);
 }
@@ -77,7 +77,7 @@ static void close_group(builder *self, int group) {
 static fsdp_comm *create_direct(builder *self, int group) {
   size_t *bytes = fsdp_alloc(sizeof *bytes);
   *bytes = (size_t)control_bytes(self->config, group);
-  return fsdp_direct_create(&(fsdp_direct_config){.rank = self->config->groups[group].rank,
+  return fsdp_shared_create(&(fsdp_shared_config){.rank = self->config->groups[group].rank,
                                                   .size = self->config->groups[group].size,
                                                   .control = self->controls[group],
                                                   .arenas = self->config->arenas,

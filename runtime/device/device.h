@@ -76,8 +76,8 @@ typedef struct fsdp_device_table {
   void (*notify)(const fsdp_stream_context *context, void (*function)(void *), void *argument);
   // Where the device enqueues: marks a time in the stream's order under the number `slot`, in place of what
   // it marked before; the milliseconds between two marks that are over.
-  void (*stamp)(fsdp_device *device, const fsdp_stream_context *context, int slot);
-  double (*stamp_ms)(fsdp_device *device, int from, int to);
+  void (*timestamp)(fsdp_device *device, const fsdp_stream_context *context, int slot);
+  double (*timestamp_ms)(fsdp_device *device, int from, int to);
   // Copies between an arena and memory of the caller; the streams must be idle. What is written (copied,
   // set to zero) is in place after `flush`, NULL where it is at once; the caller's memory may be
   // used again on return. `piece_bytes` at a time move best, 0: any number.

@@ -37,8 +37,8 @@ typedef struct cuda_device {
   gpu_stream streams[FSDP_STREAM_COUNT];
   fsdp_worker *host;
   fsdp_transfer *transfer;
-  cudaEvent_t *stamps; // by slot
-  int stamp_count;
+  cudaEvent_t *timestamps; // by slot
+  int timestamp_count;
   _Atomic uint64_t *host_over; // pinned: tickets of the host stream that are over
   wait_value_function wait_value;
 } cuda_device;
@@ -143,20 +143,21 @@ static void cuda_notify(const fsdp_stream_context *context, void (*function)(voi
     function(argument);
 }
 
-static void cuda_stamp(fsdp_device *device, const fsdp_stream_context *context, int slot) {
+static void cuda_timestamp(fsdp_device *device, const fsdp_stream_context *context, int slot) {
   cuda_device *self = (cuda_device *)device;
-  if (slot >= self->stamp_count) {
-    self->stamps = fsdp_realloc(self->stamps, (size_t)(slot + 1) * sizeof *self->stamps);
-    for (int i = self->stamp_count; i <= slot; i++) CALL_CUDA(cudaEventCreateWithFlags(&self->stamps[i], 0));
-    self->stamp_count = slot + 1;
+  if (slot >= self->timestamp_count) {
+    self->timestamps = fsdp_realloc(self->timestamps, (size_t)(slot + 1) * sizeof *self->timestamps);
+    for (int i = self->timestamp_count; i <= slot; i++)
+      CALL_CUDA(cudaEventCreateWithFlags(&self->timestamps[i], 0));
+    self->timestamp_count = slot + 1;
   }
-  CALL_CUDA(cudaEventRecord(self->stamps[slot], (cudaStream_t)context->native));
+  CALL_CUDA(cudaEventRecord(self->timestamps[slot], (cudaStream_t)context->native));
 }
 
-static double cuda_stamp_ms(fsdp_device *device, int from, int to) {
+static double cuda_timestamp_ms(fsdp_device *device, int from, int to) {
   const cuda_device *self = (const cuda_device *)device;
   float ms = 0;
-  CALL_CUDA(cudaEventElapsedTime(&ms, self->stamps[from], self->stamps[to]));
+  CALL_CUDA(cudaEventElapsedTime(&ms, self->timestamps[from], self->timestamps[to]));
   return (double)ms;
 }
 
@@ -276,8 +277,8 @@ static void cuda_destroy(fsdp_device *device) {
     if (stream->native) CALL_CUDA(cudaStreamDestroy(stream->native));
     free(stream->events);
   }
-  for (int i = 0; i < self->stamp_count; i++) CALL_CUDA(cudaEventDestroy(self->stamps[i]));
-  free(self->stamps);
+  for (int i = 0; i < self->timestamp_count; i++) CALL_CUDA(cudaEventDestroy(self->timestamps[i]));
+  free(self->timestamps);
   void *arena = device->arenas.memory[FSDP_SPACE_DEVICE];
   if (arena) self->release(arena);
   fsdp_cuda_free_pinned(device->arenas.memory[FSDP_SPACE_HOST]);
@@ -331,8 +332,8 @@ const fsdp_device_table *fsdp_device_cuda(void) {
       .synchronize = cuda_synchronize,
       .copy = cuda_copy,
       .notify = cuda_notify,
-      .stamp = cuda_stamp,
-      .stamp_ms = cuda_stamp_ms,
+      .timestamp = cuda_timestamp,
+      .timestamp_ms = cuda_timestamp_ms,
       .read = cuda_read,
       .write = cuda_write,
       .clear = cuda_clear,

@@ -90,7 +90,7 @@ static void record_range(fsdp_access_recorder *base, const void *address, int64_
 
 // Ranges for which one step needs room, by stream.
 static void count_ranges(const fsdp_program *program, int64_t capacity[FSDP_STREAM_COUNT]) {
-  int *order = fsdp_alloc((size_t)(FSDP_MAX_SECTIONS + program->accumulation) * sizeof *order);
+  int *order = fsdp_alloc((size_t)(FSDP_MAX_SECTIONS + program->micro_batches) * sizeof *order);
   int runs = fsdp_program_step_order(program, order);
   for (int s = 0; s < FSDP_STREAM_COUNT; s++) capacity[s] = 0;
   for (int r = 0; r < runs; r++) {

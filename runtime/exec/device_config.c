@@ -39,7 +39,7 @@ static void count_events(const fsdp_program *program, fsdp_device_config *config
   fsdp_device_mark_awaited(program, awaited);
   for (int s = 0; s < program->section_count; s++) {
     const fsdp_section *section = &program->sections[s];
-    int64_t runs = section->kind == FSDP_SECTION_MIDDLE ? program->accumulation : 1;
+    int64_t runs = section->kind == FSDP_SECTION_MIDDLE ? program->micro_batches : 1;
     for (int i = section->begin; i < section->end; i++) {
       if (awaited[i]) counts[program->instrs[i].stream] += 3 * runs;
     }

@@ -12,7 +12,7 @@
 
 // The runs of parameters in the shard that an update works on, where it rounds stochastically.
 typedef struct segment_list {
-  fsdp_segment *segments;
+  fsdp_rounding_run *segments;
   int count;
 } segment_list;
 
@@ -95,7 +95,7 @@ static void run_collective(fsdp_executor *self, const fsdp_work *work, const fsd
       .dtype = views[0].dtype,
       .input = views[0].data,
       .output = views[instr->operand_count - 1].data,
-      .elems = views[instr->kind == FSDP_INSTR_REDUCE_SCATTER ? 1 : 0].numel,
+      .numel = views[instr->kind == FSDP_INSTR_REDUCE_SCATTER ? 1 : 0].numel,
       .recorder = recorder,
       .stream = context->native,
       .lane = &fsdp_board_mine->lanes[instr->stream],
@@ -151,8 +151,8 @@ static void run_kind(fsdp_executor *self, const fsdp_work *work, const fsdp_view
   case FSDP_INSTR_ALL_REDUCE:
     run_collective(self, work, views, recorder, context);
     break;
-  case FSDP_INSTR_COPY_UP:
-  case FSDP_INSTR_COPY_DOWN:
+  case FSDP_INSTR_H2D:
+  case FSDP_INSTR_D2H:
     run_copy(views, recorder, context);
     break;
   case FSDP_INSTR_FEED_STEP:
@@ -185,17 +185,18 @@ static void dispatch(fsdp_executor *self, const fsdp_work *work, const fsdp_view
 }
 
 // The slot of a stamp at the start or end of a phase, in one section of one of the two steps that are kept.
-static int stamp_slot(int64_t step, int section_run, int phase, bool ends) {
+static int timestamp_slot(int64_t step, int section_run, int phase, bool ends) {
   return (((section_run * 2 + (int)(step % 2)) * FSDP_PHASE_COUNT) + phase) * 2 + ends;
 }
 
 // Where a phase begins or ends in a queue of the device, its time is marked there.
-static void stamp(const fsdp_executor *self, const fsdp_work *work, const fsdp_stream_context *context,
-                  bool ends) {
+static void timestamp(const fsdp_executor *self, const fsdp_work *work, const fsdp_stream_context *context,
+                      bool ends) {
   int phase = ends ? fsdp_profile_phase_ends(self->profile, work->item)
                    : fsdp_profile_phase_begins(self->profile, work->item);
   if (phase < 0) return;
-  context->table->stamp(self->config.device, context, stamp_slot(work->round, work->part, phase, ends));
+  context->table->timestamp(self->config.device, context,
+                            timestamp_slot(work->round, work->part, phase, ends));
 }
 
 // The times of phases that stamps tell. An update may run in the device's queues and on the host beside them.
@@ -207,8 +208,8 @@ static void add_stamped(const fsdp_executor *self, int64_t step, fsdp_profile_re
     for (int i = section->begin; i < section->end; i++) {
       int phase = fsdp_profile_phase_ends(self->profile, i);
       if (phase < 0) continue;
-      double ms = device->table->stamp_ms(device, stamp_slot(step, run, phase, false),
-                                          stamp_slot(step, run, phase, true));
+      double ms = device->table->timestamp_ms(device, timestamp_slot(step, run, phase, false),
+                                              timestamp_slot(step, run, phase, true));
       double *sum = &report->phase_ms[phase];
       *sum = phase == FSDP_PHASE_UPDATE ? fmax(*sum, ms) : *sum + ms;
     }
@@ -231,9 +232,9 @@ static void run_instr(const fsdp_work *work, const fsdp_stream_context *context)
   if (callbacks->observe && !is_poison) callbacks->observe(callbacks->context, instr, views);
   bool timed = self->profile && in_step;
   if (!timed || context->native) {
-    if (timed) stamp(self, work, context, false);
+    if (timed) timestamp(self, work, context, false);
     dispatch(self, work, views, recorder, context);
-    if (timed) stamp(self, work, context, true);
+    if (timed) timestamp(self, work, context, true);
     return;
   }
   int64_t start_ns = fsdp_profile_now_ns();
@@ -340,19 +341,19 @@ void fsdp_executor_drain(fsdp_executor *self) {
   wait_step_end(self, &all);
 }
 
-bool fsdp_executor_figures(fsdp_executor *self, int64_t step, fsdp_figures *figures, char *message,
-                           int message_bytes) {
+bool fsdp_executor_step_stats(fsdp_executor *self, int64_t step, fsdp_step_stats *stats, char *message,
+                              int message_bytes) {
   FSDP_CHECK(step >= 1 && step <= self->step && step > self->step - 2, "figures of step %lld after step %lld",
              (long long)step, (long long)self->step);
   const step_end *end = &self->ends[step % 2];
   wait_step_end(self, end);
-  memset(figures, 0, sizeof *figures);
+  memset(stats, 0, sizeof *stats);
   if (self->profile) {
-    fsdp_profile_report_step(self->profile, step, &figures->profile);
-    add_stamped(self, step, &figures->profile);
+    fsdp_profile_report_step(self->profile, step, &stats->profile);
+    add_stamped(self, step, &stats->profile);
   }
   if (!self->trace) return true;
-  return fsdp_access_trace_measure(self->trace, step, end->issue_count, &figures->memory, message,
+  return fsdp_access_trace_measure(self->trace, step, end->issue_count, &stats->memory, message,
                                    message_bytes);
 }
 
@@ -396,7 +397,7 @@ static void make_segments(fsdp_executor *self, int unit) {
       fsdp_units_shard_runs(plan->units, plan->graph, unit, self->config.rank, &list->count);
   list->segments = fsdp_alloc((size_t)(list->count + 1) * sizeof *list->segments);
   for (int i = 0; i < list->count; i++) {
-    list->segments[i] = (fsdp_segment){
+    list->segments[i] = (fsdp_rounding_run){
         .shard_offset = runs[i].shard_offset,
         .numel = runs[i].numel,
         .element_index = runs[i].element_index,
@@ -482,7 +483,7 @@ fsdp_executor *fsdp_executor_create(const fsdp_executor_config *config) {
   self->issued = fsdp_alloc_zeroed((size_t)self->program->instr_count, sizeof *self->issued);
   self->awaited = fsdp_alloc((size_t)self->program->instr_count * sizeof *self->awaited);
   fsdp_device_mark_awaited(self->program, self->awaited);
-  self->order = fsdp_alloc((size_t)(self->program->accumulation + FSDP_MAX_SECTIONS) * sizeof *self->order);
+  self->order = fsdp_alloc((size_t)(self->program->micro_batches + FSDP_MAX_SECTIONS) * sizeof *self->order);
   self->order_count = fsdp_program_step_order(self->program, self->order);
   open_kernels(self);
   fsdp_board_set_namer(name_instr, config->plan);

@@ -41,7 +41,7 @@ typedef struct fsdp_executor_config {
   fsdp_comm *comms[FSDP_COMMS_MAX];   // those of the program, by its index
   fsdp_executor_callbacks callbacks;
   uint64_t seed; // of stochastic rounding
-  bool measure;  // record touched bytes (fsdp_executor_figures gives valley and peak)
+  bool measure;  // record touched bytes (fsdp_executor_step_stats gives valley and peak)
   bool profile;  // record times
 } fsdp_executor_config;
 
@@ -50,10 +50,10 @@ typedef struct fsdp_step_result {
   float loss, grad_norm;
 } fsdp_step_result;
 
-typedef struct fsdp_figures {
+typedef struct fsdp_step_stats {
   fsdp_measurement memory;     // zero unless config.measure
   fsdp_profile_report profile; // zero unless config.profile
-} fsdp_figures;
+} fsdp_step_stats;
 
 // The groups of a rank that the program's communicators join, by its index; returns their number.
 int fsdp_executor_groups(const fsdp_program *program, int rank, fsdp_comm_group groups[FSDP_COMMS_MAX]);
@@ -88,8 +88,8 @@ void fsdp_executor_drain(fsdp_executor *executor);
 // Figures of a step, the newest or the one before (1: none other is kept); sleeps until its last instruction
 // is over. Asking for step k after step k + 1 has run costs no waiting. False with a message where the trace
 // found a broken rule (a touch outside the operands, two live buffers on the same bytes).
-bool fsdp_executor_figures(fsdp_executor *executor, int64_t step, fsdp_figures *figures, char *message,
-                           int message_bytes);
+bool fsdp_executor_step_stats(fsdp_executor *executor, int64_t step, fsdp_step_stats *stats, char *message,
+                              int message_bytes);
 
 // Where a tensor of the program lies (its own bytes begin there). The streams must be idle to look at it.
 void *fsdp_executor_tensor(const fsdp_executor *executor, int tensor);

@@ -47,7 +47,7 @@ static void find_ends(fsdp_profile *profile, const fsdp_section *section) {
 
 fsdp_profile *fsdp_profile_create(const fsdp_program *program) {
   fsdp_profile *profile = fsdp_alloc_zeroed(1, sizeof *profile);
-  profile->runs = program->accumulation + FSDP_MAX_SECTIONS;
+  profile->runs = program->micro_batches + FSDP_MAX_SECTIONS;
   profile->phase = fsdp_alloc_zeroed((size_t)program->instr_count, 1);
   profile->begins = fsdp_alloc((size_t)program->instr_count);
   profile->ends = fsdp_alloc((size_t)program->instr_count);

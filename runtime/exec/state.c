@@ -21,7 +21,7 @@
 typedef struct shard {
   fsdp_device *device;
   unsigned char *data;
-  int64_t elems;
+  int64_t numel;
   fsdp_dtype dtype;
 } shard;
 
@@ -29,7 +29,7 @@ static shard shard_of(const fsdp_executor *executor, int unit, int tensor, fsdp_
   const fsdp_executor_config *config = fsdp_executor_config_of(executor);
   return (shard){.device = config->device,
                  .data = tensor < 0 ? NULL : fsdp_executor_tensor(executor, tensor),
-                 .elems = config->plan->units->units[unit].shard_numel,
+                 .numel = config->plan->units->units[unit].shard_numel,
                  .dtype = dtype};
 }
 
@@ -58,13 +58,13 @@ static void staging_destroy(staging *s) {
 }
 
 // Writes `elems` staged values of `from` to a shard, rounded to its dtype, from element `first` on.
-static void put_values(const shard *to, int64_t first, int64_t elems, fsdp_dtype from, const staging *s) {
+static void put_values(const shard *to, int64_t first, int64_t numel, fsdp_dtype from, const staging *s) {
   int64_t width = fsdp_dtype_bytes(to->dtype);
   const void *values = s->values;
   if (!to->data) return;
   if (from != to->dtype) {
-    fsdp_view views[2] = {{.data = s->values, .numel = elems, .dtype = from, .access = FSDP_READ},
-                          {.data = s->converted, .numel = elems, .dtype = to->dtype, .access = FSDP_WRITE}};
+    fsdp_view views[2] = {{.data = s->values, .numel = numel, .dtype = from, .access = FSDP_READ},
+                          {.data = s->converted, .numel = numel, .dtype = to->dtype, .access = FSDP_WRITE}};
     fsdp_kernel_call call = {.kind = FSDP_OP_CAST,
                              .attrs = &(fsdp_op_attrs){0},
                              .operands = views,
@@ -73,23 +73,23 @@ static void put_values(const shard *to, int64_t first, int64_t elems, fsdp_dtype
     fsdp_cpu_kernels()->kernels[FSDP_OP_CAST](&call);
     values = s->converted;
   }
-  to->device->table->write(to->device, to->data + first * width, values, elems * width);
+  to->device->table->write(to->device, to->data + first * width, values, numel * width);
 }
 
 static void clear(const shard *to) {
-  if (to->data) to->device->table->clear(to->device, to->data, to->elems * fsdp_dtype_bytes(to->dtype));
+  if (to->data) to->device->table->clear(to->device, to->data, to->numel * fsdp_dtype_bytes(to->dtype));
 }
 
-void fsdp_state_read_shard(fsdp_executor *executor, int slot, int unit, int64_t first_elem, int64_t elems,
+void fsdp_state_read_shard(fsdp_executor *executor, int slot, int unit, int64_t first_elem, int64_t numel,
                            void *out) {
   const fsdp_plan *plan = fsdp_executor_config_of(executor)->plan;
   shard from = shard_of(executor, unit, plan->unit_state[unit].slot[slot], fsdp_plan_slot_dtype(plan, slot));
-  FSDP_CHECK(from.data && first_elem >= 0 && elems >= 0 && first_elem <= from.elems - elems,
-             "elements %lld + %lld of a shard of unit %d", (long long)first_elem, (long long)elems, unit);
+  FSDP_CHECK(from.data && first_elem >= 0 && numel >= 0 && first_elem <= from.numel - numel,
+             "elements %lld + %lld of a shard of unit %d", (long long)first_elem, (long long)numel, unit);
   int64_t width = fsdp_dtype_bytes(from.dtype);
   // In pieces, each of them a sign of progress to the peers that wait meanwhile.
-  for (int64_t done = 0; done < elems; done += READ_ELEMS) {
-    int64_t piece = fsdp_min_i64(READ_ELEMS, elems - done);
+  for (int64_t done = 0; done < numel; done += READ_ELEMS) {
+    int64_t piece = fsdp_min_i64(READ_ELEMS, numel - done);
     from.device->table->read(from.device, (char *)out + done * width, from.data + (first_elem + done) * width,
                              piece * width);
     fsdp_progress_mark();
@@ -116,7 +116,7 @@ static void draw_run(const walk *self, const fsdp_shard_run *run, const shard *t
   fsdp_drawing drawing = {.seed = self->seed,
                           .stream = fsdp_random_stream(param->name),
                           .first = run->element_index,
-                          .elems = run->numel,
+                          .numel = run->numel,
                           .mean = param->init_mean,
                           .deviation = param->init_deviation};
   const fsdp_kernel_backend *kernels = fsdp_executor_config_of(self->executor)->kernels;
@@ -138,19 +138,19 @@ static fsdp_status walk_run(const walk *self, int unit, const fsdp_shard_run *ru
                               .param = run->param,
                               .name = plan->graph->params[run->param].name,
                               .first_elem = run->element_index + done,
-                              .elems = fsdp_min_i64(piece, run->numel - done),
+                              .numel = fsdp_min_i64(piece, run->numel - done),
                               .dtype = self->dtype};
     int64_t at = run->shard_offset + done;
     fsdp_progress_mark();
     if (!self->writes) {
       data->device->table->read(data->device, self->staging.values, data->data + at * width,
-                                range.elems * width);
+                                range.numel * width);
     }
     fsdp_status status = self->callback(self->context, &range, self->staging.values, self->error);
     if (status != FSDP_OK) return status;
     if (!self->writes) continue;
-    put_values(data, at, range.elems, self->dtype, &self->staging);
-    put_values(copy, at, range.elems, self->dtype, &self->staging);
+    put_values(data, at, range.numel, self->dtype, &self->staging);
+    put_values(copy, at, range.numel, self->dtype, &self->staging);
   }
   return FSDP_OK;
 }
@@ -165,12 +165,12 @@ static int64_t slice_of(const fsdp_executor *executor, int unit) {
 
 // Elements [first, first + elems) of the shard.
 static fsdp_status walk_range(const walk *self, int unit, const shard *data, const shard *copy, int64_t first,
-                              int64_t elems) {
+                              int64_t numel) {
   const fsdp_executor_config *config = fsdp_executor_config_of(self->executor);
   const fsdp_plan *plan = config->plan;
   int64_t begin = fsdp_units_shard_begin(plan->units, unit, config->rank);
   int count = 0;
-  fsdp_shard_run *runs = fsdp_units_runs(plan->units, plan->graph, unit, begin + first, elems, &count);
+  fsdp_shard_run *runs = fsdp_units_runs(plan->units, plan->graph, unit, begin + first, numel, &count);
   fsdp_status status = FSDP_OK;
   for (int i = 0; i < count && status == FSDP_OK; i++) {
     runs[i].shard_offset += first;
@@ -189,7 +189,7 @@ static fsdp_status walk_slice(const walk *self, int unit, const shard *data, con
   int replica = fsdp_mesh_group_of(&units->mesh, u->replica_axes, config->rank).rank;
   fsdp_status status = walk_range(self, unit, data, copy, slice * replica, slice);
   if (status != FSDP_OK) return status;
-  return walk_range(self, unit, data, copy, rest, data->elems - rest);
+  return walk_range(self, unit, data, copy, rest, data->numel - rest);
 }
 
 static fsdp_status walk_unit(const walk *self, int unit) {
@@ -207,7 +207,7 @@ static fsdp_status walk_unit(const walk *self, int unit) {
   }
   if (!self->callback && !self->draws) return FSDP_OK;
   return self->sliced ? walk_slice(self, unit, &data, &copy)
-                      : walk_range(self, unit, &data, &copy, 0, data.elems);
+                      : walk_range(self, unit, &data, &copy, 0, data.numel);
 }
 
 static fsdp_status walk_all(walk *self) {

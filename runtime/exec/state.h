@@ -14,7 +14,7 @@ typedef struct fsdp_state_range {
   int unit;
   int param; // in the plan's graph
   const char *name;
-  int64_t first_elem, elems;
+  int64_t first_elem, numel;
   fsdp_dtype dtype; // of the values handed over
 } fsdp_state_range;
 
@@ -28,7 +28,7 @@ fsdp_status fsdp_state_fill(fsdp_executor *executor, fsdp_state_callback source,
                             fsdp_error *error);
 
 // The same with new weights that the device draws itself, where it can (fsdp_kernel_backend.draw): the values
-// are those of fsdp_random_normal by parameter name and element index, as fsdp_draw_param gives them.
+// are those of fsdp_random_normal by parameter name and element index, as fsdp_init_param gives them.
 void fsdp_state_draw(fsdp_executor *executor, uint64_t seed);
 
 // Hands every run of a slot to `sink`, in its own dtype, units in order and runs in order.
@@ -51,5 +51,5 @@ fsdp_status fsdp_state_fill_slice(fsdp_executor *executor, fsdp_state_callback s
 
 // Copies elements [first_elem, first_elem + elems) of this rank's flat shard of a unit, pads included, in the
 // slot's dtype. The slot must be kept by the plan.
-void fsdp_state_read_shard(fsdp_executor *executor, int slot, int unit, int64_t first_elem, int64_t elems,
+void fsdp_state_read_shard(fsdp_executor *executor, int slot, int unit, int64_t first_elem, int64_t numel,
                            void *out);

@@ -10,23 +10,23 @@
 #include <stdlib.h>
 #include <string.h>
 
-const fsdp_target *fsdp_target_cpu(void) {
-  static const fsdp_target target = {.name = "cpu", .device = FSDP_OP_CPU};
-  return &target;
+const fsdp_plan_backend *fsdp_plan_backend_cpu(void) {
+  static const fsdp_plan_backend backend = {.name = "cpu", .device = FSDP_OP_CPU};
+  return &backend;
 }
 
-const fsdp_target *fsdp_target_cuda(void) {
-  static const fsdp_target target = {.name = "cuda",
-                                     .device = FSDP_OP_CUDA,
-                                     .gemm_workspace_bytes = (int64_t)32 << 20,
-                                     .reserve_bytes = 1000000000,      // not measured
-                                     .comm_reserve_bytes = 300000000}; // not measured
-  return &target;
+const fsdp_plan_backend *fsdp_plan_backend_cuda(void) {
+  static const fsdp_plan_backend backend = {.name = "cuda",
+                                            .device = FSDP_OP_CUDA,
+                                            .gemm_workspace_bytes = (int64_t)32 << 20,
+                                            .reserve_bytes = 1000000000,      // not measured
+                                            .comm_reserve_bytes = 300000000}; // not measured
+  return &backend;
 }
 
 int64_t fsdp_plan_reserve_bytes(const fsdp_plan *plan) {
-  const fsdp_target *target = plan->config.target;
-  return target->reserve_bytes + plan->program->comm_count * target->comm_reserve_bytes;
+  const fsdp_plan_backend *backend = plan->config.backend;
+  return backend->reserve_bytes + plan->program->comm_count * backend->comm_reserve_bytes;
 }
 
 // What an instruction sends: a ring all-gather or reduce-scatter passes every slot but one on, an all-reduce
@@ -53,7 +53,7 @@ static void count_traffic(fsdp_traffic *traffic, const fsdp_program *program, co
 
 static fsdp_traffic step_traffic(const fsdp_program *program) {
   fsdp_traffic traffic = {0};
-  int *order = fsdp_alloc((size_t)(program->accumulation + 1) * sizeof *order);
+  int *order = fsdp_alloc((size_t)(program->micro_batches + 1) * sizeof *order);
   int count = fsdp_program_step_order(program, order);
   for (int i = 0; i < count; i++) {
     const fsdp_section *section = &program->sections[order[i]];
@@ -74,7 +74,7 @@ static fsdp_status check_config(const fsdp_plan_config *c, fsdp_error *error) {
   int replicas = fsdp_mesh_size(&c->mesh, FSDP_AXIS_DATA), shards = fsdp_mesh_size(&c->mesh, FSDP_AXIS_FSDP);
   FSDP_CHECK(replicas * shards == fsdp_mesh_ranks(&c->mesh),
              "the step has no use for axes but data and fsdp");
-  FSDP_CHECK(c->batch >= 1 && c->seq >= 1 && c->accumulation >= 1 && c->prefetch >= 0, "sizes");
+  FSDP_CHECK(c->batch >= 1 && c->seq >= 1 && c->micro_batches >= 1 && c->prefetch >= 0, "sizes");
   if ((c->strategy == FSDP_FULL || c->strategy == FSDP_GRAD_OP) && replicas != 1)
     return fsdp_fail(
         error, FSDP_ERR_OPTION,
@@ -114,7 +114,7 @@ static fsdp_status check_params(const fsdp_graph *graph, fsdp_error *error) {
 static void make_program(fsdp_plan *plan) {
   const fsdp_plan_config *c = &plan->config;
   const fsdp_schedule_config config = {.strategy = c->strategy,
-                                       .accumulation = c->accumulation,
+                                       .micro_batches = c->micro_batches,
                                        .prefetch = c->prefetch,
                                        .cpu_offload = c->cpu_offload,
                                        .recompute_block = c->recompute_block,
@@ -134,8 +134,8 @@ static void make_program(fsdp_plan *plan) {
                                        .snapshot = c->snapshot,
                                        .exchange = c->exchange,
                                        .optimizer = plan->optimizer,
-                                       .device = c->target->device,
-                                       .gemm_workspace_bytes = c->target->gemm_workspace_bytes};
+                                       .device = c->backend->device,
+                                       .gemm_workspace_bytes = c->backend->gemm_workspace_bytes};
   fsdp_schedule_result made;
   fsdp_schedule(&config, plan->graph, plan->units, &made);
   plan->program = made.program;

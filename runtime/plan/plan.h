@@ -14,7 +14,7 @@
 #include "runtime/plan/program/schedule.h"
 
 // What differs between devices and shows in a plan.
-typedef struct fsdp_target {
+typedef struct fsdp_plan_backend {
   const char *name; // "cpu", "cuda"
   fsdp_op_device device;
   // Scratch of the library of matrix products, kept for the whole run, 0 on the CPU.
@@ -22,17 +22,17 @@ typedef struct fsdp_target {
   // What lies beside the arena: the driver's context, modules and the library of matrix products, and what
   // each communicator of more than one rank keeps.
   int64_t reserve_bytes, comm_reserve_bytes;
-} fsdp_target;
+} fsdp_plan_backend;
 
 // The two targets that there are; static, not to be freed.
-const fsdp_target *fsdp_target_cpu(void);
+const fsdp_plan_backend *fsdp_plan_backend_cpu(void);
 // Needs no GPU and no toolkit.
-const fsdp_target *fsdp_target_cuda(void);
+const fsdp_plan_backend *fsdp_plan_backend_cuda(void);
 
 typedef struct fsdp_plan_config {
   fsdp_model_config model;
   int64_t batch, seq; // of a micro-batch on one rank
-  int accumulation;   // micro-batches of a step
+  int micro_batches;  // micro-batches of a step
   fsdp_strategy strategy;
   fsdp_mesh mesh;
   fsdp_wrap_policy wrap;
@@ -51,7 +51,7 @@ typedef struct fsdp_plan_config {
   bool snapshot;   // plan a snapshot section too, and host memory for it
   bool exchange; // plan an exchange section too, where replicas load slices or low-precision copies are kept
   bool poison;   // fill memory that is free, or not yet written, with signalling NaNs (tests)
-  const fsdp_target *target;
+  const fsdp_plan_backend *backend;
 } fsdp_plan_config;
 
 // Bytes that one rank sends in one step, by collective (ring algorithms' counts; scalars apart).
@@ -68,7 +68,7 @@ typedef struct fsdp_plan {
   fsdp_memory_report memory;
   fsdp_traffic traffic;
   fsdp_unit_state *unit_state; // by unit
-  int gemm_workspace; // tensor of target->gemm_workspace_bytes, or -1; every product runs on one stream
+  int gemm_workspace; // tensor of backend->gemm_workspace_bytes, or -1; every product runs on one stream
   int64_t hint_unit;  // a unit that stays gathered through the whole step and would not under `block`, or -1
   int64_t hint_saved_bytes; // what `--wrap block` would save at the peak, where hint_unit >= 0
   bool verified;

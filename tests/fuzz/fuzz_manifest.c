@@ -34,11 +34,11 @@ static void walk(const fsdp_checkpoint *c) {
   for (int u = 0; u < c->unit_count; u++) {
     int64_t covered = 0;
     for (int r = 0; r < ranks && ranks <= 64; r++) {
-      int64_t first, elems;
-      fsdp_checkpoint_piece(c, r, u, &first, &elems);
-      FSDP_CHECK(first >= 0 && elems >= 0 && first + elems <= c->units[u].padded_numel, "a piece outside");
-      if (elems > 0) FSDP_CHECK(fsdp_checkpoint_holder(c, u, first) == r, "a piece of another rank");
-      covered += elems;
+      int64_t first, numel;
+      fsdp_checkpoint_piece(c, r, u, &first, &numel);
+      FSDP_CHECK(first >= 0 && numel >= 0 && first + numel <= c->units[u].padded_numel, "a piece outside");
+      if (numel > 0) FSDP_CHECK(fsdp_checkpoint_holder(c, u, first) == r, "a piece of another rank");
+      covered += numel;
     }
     FSDP_CHECK(ranks > 64 || covered == c->units[u].padded_numel, "pieces do not cover the unit");
   }

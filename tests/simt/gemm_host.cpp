@@ -33,7 +33,7 @@ std::vector<float> unpack(const void *data, fsdp_dtype dtype, int64_t stride, bo
   return out;
 }
 
-void multiply(const fsdp_cuda_product *p) {
+void multiply(const fsdp_cuda_gemm_run *p) {
   const std::vector<float> a = unpack(p->a, p->ab_dtype, p->a_stride, p->a_transposed, p->m, p->k);
   const std::vector<float> b = unpack(p->b, p->ab_dtype, p->b_stride, p->b_transposed, p->k, p->n);
   const int64_t last = (p->m - 1) * p->c_stride + p->n;
@@ -55,13 +55,13 @@ void multiply(const fsdp_cuda_product *p) {
 
 } // namespace
 
-void fsdp_cuda_gemm(const fsdp_cuda_product *p, void *stream) {
+void fsdp_cuda_gemm(const fsdp_cuda_gemm_run *p, void *stream) {
   simt::enqueue(stream, [product = *p] {
     multiply(&product);
     return true;
   });
 }
 
-void fsdp_cuda_gemm_prepare(const fsdp_cuda_product *) {}
+void fsdp_cuda_gemm_prepare(const fsdp_cuda_gemm_run *) {}
 extern "C" void fsdp_cuda_gemm_open(void *) {}
 extern "C" void fsdp_cuda_gemm_close(void) {}

@@ -31,7 +31,7 @@ struct twin_case {
   fsdp_op_attrs attrs;
   double tolerance; // of ||cuda - cpu|| / ||cpu||, each operand
   std::vector<twin_operand> operands;
-  std::vector<fsdp_segment> segments;
+  std::vector<fsdp_rounding_run> segments;
   uint64_t seed = 0;
   double bits_equal_least = 0; // share of bf16 elements that must have the CPU's very bits
 };

@@ -69,16 +69,16 @@ void clips(float max_norm, float sum, float limit) {
 }
 
 // New weights: the very bits that the host draws, wherever a range begins and ends, and nothing beside it.
-template <class T> void draws(fsdp_dtype dtype, int64_t first, int64_t elems) {
+template <class T> void draws(fsdp_dtype dtype, int64_t first, int64_t numel) {
   constexpr int64_t beside = 3; // so that the range is not aligned either
   const fsdp_drawing d = {
-      0x123456789abcdefULL, fsdp_random_stream("model.norm.weight"), first, elems, 0.5f, 0.02f};
-  std::vector<float> drawn(static_cast<size_t>(elems));
-  fsdp_random_normal(d.seed, d.stream, first, elems, d.mean, d.deviation, drawn.data());
-  std::vector<T> expected(static_cast<size_t>(elems + 2 * beside)), mine(expected.size());
+      0x123456789abcdefULL, fsdp_random_stream("model.norm.weight"), first, numel, 0.5f, 0.02f};
+  std::vector<float> drawn(static_cast<size_t>(numel));
+  fsdp_random_normal(d.seed, d.stream, first, numel, d.mean, d.deviation, drawn.data());
+  std::vector<T> expected(static_cast<size_t>(numel + 2 * beside)), mine(expected.size());
   memset(expected.data(), 0x5a, expected.size() * sizeof(T));
   mine = expected;
-  for (int64_t i = 0; i < elems; i++) {
+  for (int64_t i = 0; i < numel; i++) {
     T *to = &expected[size_t(i + beside)];
     const float x = drawn[size_t(i)];
     const fsdp_bf16 low = fsdp_bf16_from_f32(x);
@@ -93,7 +93,7 @@ template <class T> void draws(fsdp_dtype dtype, int64_t first, int64_t elems) {
   cudaFree(memory);
   twin_report(good && memcmp(mine.data(), expected.data(), bytes) == 0,
               std::string("draw ") + fsdp_dtype_name(dtype) + " elements " + std::to_string(first) + " + " +
-                  std::to_string(elems));
+                  std::to_string(numel));
 }
 
 // Whole numbers: the digest is the same bits on both devices, whatever the length and its last word.
@@ -111,8 +111,8 @@ struct states {
 };
 
 // Parameters of odd lengths, each at a multiple of 16, so that there is padding between them.
-std::vector<fsdp_segment> segments_of(int64_t P, int64_t length) {
-  std::vector<fsdp_segment> segments;
+std::vector<fsdp_rounding_run> segments_of(int64_t P, int64_t length) {
+  std::vector<fsdp_rounding_run> segments;
   for (int64_t at = 0; at < P; at += (length + 15) / 16 * 16)
     segments.push_back(
         {at, std::min(length, P - at), int64_t(segments.size()) * 5000000000, segments.size() * 977 + 3});
@@ -219,9 +219,9 @@ void exact_adamw(int64_t P, int64_t step, fsdp_dtype master, fsdp_dtype moment) 
 
 void twin_flat() {
   for (int64_t first : {int64_t(0), int64_t(5), (int64_t(1) << 40) + 3}) {
-    for (int64_t elems : {int64_t(0), int64_t(1), int64_t(6), int64_t(40009)}) {
-      draws<uint32_t>(FSDP_F32, first, elems);
-      draws<uint16_t>(FSDP_BF16, first, elems);
+    for (int64_t numel : {int64_t(0), int64_t(1), int64_t(6), int64_t(40009)}) {
+      draws<uint32_t>(FSDP_F32, first, numel);
+      draws<uint16_t>(FSDP_BF16, first, numel);
     }
   }
   for (fsdp_dtype from : dtypes)

@@ -7,7 +7,7 @@
 
 typedef struct cases {
   fsdp_comm *comm;
-  int64_t elems;
+  int64_t numel;
   fsdp_dtype dtype;
   unsigned char *input, *output; // of `size` slots each
   int64_t wrong;
@@ -15,8 +15,8 @@ typedef struct cases {
   int message_bytes;
 } cases;
 
-int64_t comm_cases_bytes(int size, int64_t elems) {
-  return 2 * (size * elems * 4 + 64);
+int64_t comm_cases_bytes(int size, int64_t numel) {
+  return 2 * (size * numel * 4 + 64);
 }
 
 // Small integers: sums of up to 16 ranks are exact in bf16, whose integers are exact up to 256.
@@ -42,7 +42,7 @@ static void expect(cases *self, const char *what, const void *data, int64_t inde
   if (self->wrong++ > 0) return;
   snprintf(self->message, (size_t)self->message_bytes,
            "%s of %s, %d ranks, slots of %lld: element %lld is %g, not %g", what,
-           fsdp_dtype_name(self->dtype), self->comm->size, (long long)self->elems, (long long)index,
+           fsdp_dtype_name(self->dtype), self->comm->size, (long long)self->numel, (long long)index,
            (double)got, (double)wanted);
 }
 
@@ -53,46 +53,46 @@ static float sum_of(const cases *self, int64_t index) {
 }
 
 static unsigned char *slot_of(const cases *self, unsigned char *whole, int slot) {
-  return whole + slot * self->elems * fsdp_dtype_bytes(self->dtype);
+  return whole + slot * self->numel * fsdp_dtype_bytes(self->dtype);
 }
 
-static fsdp_collective call_of(const cases *self, void *input, void *output, int64_t elems) {
-  return (fsdp_collective){.input = input, .output = output, .elems = elems, .dtype = self->dtype};
+static fsdp_collective call_of(const cases *self, void *input, void *output, int64_t numel) {
+  return (fsdp_collective){.input = input, .output = output, .numel = numel, .dtype = self->dtype};
 }
 
 static void gather(cases *self, bool in_place) {
   int rank = self->comm->rank;
   unsigned char *own = in_place ? slot_of(self, self->output, rank) : self->input;
-  for (int64_t i = 0; i < self->elems * self->comm->size; i++) put(self, self->output, i, -1);
-  for (int64_t i = 0; i < self->elems; i++) put(self, own, i, value_of(rank, i));
-  fsdp_collective call = call_of(self, own, self->output, self->elems);
+  for (int64_t i = 0; i < self->numel * self->comm->size; i++) put(self, self->output, i, -1);
+  for (int64_t i = 0; i < self->numel; i++) put(self, own, i, value_of(rank, i));
+  fsdp_collective call = call_of(self, own, self->output, self->numel);
   self->comm->table->all_gather(self->comm, &call);
-  for (int64_t i = 0; i < self->elems * self->comm->size; i++) {
-    float wanted = value_of((int)(i / self->elems), i % self->elems);
+  for (int64_t i = 0; i < self->numel * self->comm->size; i++) {
+    float wanted = value_of((int)(i / self->numel), i % self->numel);
     expect(self, in_place ? "all-gather in place" : "all-gather", self->output, i, wanted);
   }
 }
 
 // `slot`: where in the input the result goes; negative: to the output.
 static void reduce(cases *self, int slot) {
-  for (int64_t i = 0; i < self->elems * self->comm->size; i++) {
+  for (int64_t i = 0; i < self->numel * self->comm->size; i++) {
     put(self, self->input, i, value_of(self->comm->rank, i));
   }
   unsigned char *result = slot < 0 ? self->output : slot_of(self, self->input, slot);
-  fsdp_collective call = call_of(self, self->input, result, self->elems);
+  fsdp_collective call = call_of(self, self->input, result, self->numel);
   self->comm->table->reduce_scatter(self->comm, &call);
-  for (int64_t i = 0; i < self->elems; i++) {
-    float wanted = sum_of(self, self->comm->rank * self->elems + i);
+  for (int64_t i = 0; i < self->numel; i++) {
+    float wanted = sum_of(self, self->comm->rank * self->numel + i);
     expect(self, slot < 0 ? "reduce-scatter" : "reduce-scatter in place", result, i, wanted);
   }
 }
 
 static void reduce_all(cases *self) {
-  int64_t elems = self->elems * self->comm->size - (self->elems > 1 ? 1 : 0);
-  for (int64_t i = 0; i < elems; i++) put(self, self->output, i, value_of(self->comm->rank, i));
-  fsdp_collective call = call_of(self, NULL, self->output, elems);
+  int64_t numel = self->numel * self->comm->size - (self->numel > 1 ? 1 : 0);
+  for (int64_t i = 0; i < numel; i++) put(self, self->output, i, value_of(self->comm->rank, i));
+  fsdp_collective call = call_of(self, NULL, self->output, numel);
   self->comm->table->all_reduce(self->comm, &call);
-  for (int64_t i = 0; i < elems; i++) expect(self, "all-reduce", self->output, i, sum_of(self, i));
+  for (int64_t i = 0; i < numel; i++) expect(self, "all-reduce", self->output, i, sum_of(self, i));
 }
 
 // Values whose sum depends on the order and on where it is rounded: in fp32 the small ones vanish beside a
@@ -111,30 +111,30 @@ static void expect_order(cases *self, const char *what, const void *data, int64_
   expect(self, what, data, at, sum);
 }
 
-static void sum_in_order(cases *self, int64_t elems) {
+static void sum_in_order(cases *self, int64_t numel) {
   int rank = self->comm->rank;
-  for (int64_t i = 0; i < elems; i++) put(self, self->output, i, ordered_value(self, rank, i));
-  fsdp_collective call = call_of(self, NULL, self->output, elems);
+  for (int64_t i = 0; i < numel; i++) put(self, self->output, i, ordered_value(self, rank, i));
+  fsdp_collective call = call_of(self, NULL, self->output, numel);
   self->comm->table->all_reduce(self->comm, &call);
-  for (int64_t i = 0; i < elems; i++) expect_order(self, "all-reduce in order", self->output, i, i);
+  for (int64_t i = 0; i < numel; i++) expect_order(self, "all-reduce in order", self->output, i, i);
 }
 
 static void scatter_in_order(cases *self) {
-  int64_t first = self->comm->rank * self->elems;
-  for (int64_t i = 0; i < self->elems * self->comm->size; i++) {
+  int64_t first = self->comm->rank * self->numel;
+  for (int64_t i = 0; i < self->numel * self->comm->size; i++) {
     put(self, self->input, i, ordered_value(self, self->comm->rank, i));
   }
-  fsdp_collective call = call_of(self, self->input, self->output, self->elems);
+  fsdp_collective call = call_of(self, self->input, self->output, self->numel);
   self->comm->table->reduce_scatter(self->comm, &call);
-  for (int64_t i = 0; i < self->elems; i++) {
+  for (int64_t i = 0; i < self->numel; i++) {
     expect_order(self, "reduce-scatter in order", self->output, first + i, i);
   }
 }
 
-int64_t comm_cases_run(fsdp_comm *comm, int64_t elems, void *buffer, char *message, int message_bytes) {
-  cases self = {.comm = comm, .elems = elems, .message = message, .message_bytes = message_bytes};
+int64_t comm_cases_run(fsdp_comm *comm, int64_t numel, void *buffer, char *message, int message_bytes) {
+  cases self = {.comm = comm, .numel = numel, .message = message, .message_bytes = message_bytes};
   self.input = buffer;
-  self.output = (unsigned char *)buffer + comm_cases_bytes(comm->size, elems) / 2;
+  self.output = (unsigned char *)buffer + comm_cases_bytes(comm->size, numel) / 2;
   static const fsdp_dtype dtypes[] = {FSDP_F32, FSDP_BF16};
   for (int d = 0; d < 2; d++) {
     self.dtype = dtypes[d];
@@ -145,7 +145,7 @@ int64_t comm_cases_run(fsdp_comm *comm, int64_t elems, void *buffer, char *messa
     reduce(&self, comm->rank);
     reduce_all(&self);
     sum_in_order(&self, 1);
-    sum_in_order(&self, elems * comm->size);
+    sum_in_order(&self, numel * comm->size);
     scatter_in_order(&self);
   }
   return self.wrong;

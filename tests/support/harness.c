@@ -43,7 +43,7 @@ fsdp_plan_config harness_small_plan(int ranks) {
                 .initializer_range = 0.05},
       .batch = 2,
       .seq = 12,
-      .accumulation = 1,
+      .micro_batches = 1,
       .strategy = FSDP_FULL,
       .mesh = fsdp_mesh_of(1, ranks),
       .wrap = {.kind = FSDP_WRAP_BLOCK},
@@ -53,7 +53,7 @@ fsdp_plan_config harness_small_plan(int ranks) {
       .beta2 = 0.999,
       .adam_eps = 1e-8f,
       .weight_decay = 0.01f,
-      .target = fsdp_target_cpu(),
+      .backend = fsdp_plan_backend_cpu(),
   };
 }
 
@@ -76,7 +76,7 @@ static int32_t target_of(const rank_run *run, int64_t sequence, int64_t position
 static int64_t first_sequence(const rank_run *run, int64_t step, int64_t micro_batch) {
   const fsdp_plan_config *plan = &run->config->plan;
   int64_t ranks = fsdp_mesh_ranks(&plan->mesh);
-  return ((step * plan->accumulation + micro_batch) * ranks + run->rank) * plan->batch;
+  return ((step * plan->micro_batches + micro_batch) * ranks + run->rank) * plan->batch;
 }
 
 static void feed_step(void *context, float scalars[FSDP_SCALAR_COUNT], float *target_count) {
@@ -88,7 +88,7 @@ static void feed_step(void *context, float scalars[FSDP_SCALAR_COUNT], float *ta
   scalars[FSDP_SCALAR_CORRECTION2] = (float)(1 - pow(plan->beta2, t));
   scalars[FSDP_SCALAR_STEP] = (float)t;
   *target_count = 0;
-  for (int64_t m = 0; m < plan->accumulation; m++) {
+  for (int64_t m = 0; m < plan->micro_batches; m++) {
     for (int64_t i = 0; i < plan->batch * plan->seq; i++) {
       int64_t sequence = first_sequence(run, run->step, m) + i / plan->seq;
       if (target_of(run, sequence, i % plan->seq) != FSDP_TARGET_IGNORED) *target_count += 1;
@@ -106,7 +106,7 @@ static void feed_batch(void *context, int32_t *tokens, int32_t *targets) {
     tokens[i] = token_of(run, sequence, position);
     targets[i] = target_of(run, sequence, position);
   }
-  if (++run->micro_batch == plan->accumulation) run->step++;
+  if (++run->micro_batch == plan->micro_batches) run->step++;
 }
 
 static float value_at(const void *values, fsdp_dtype dtype, int64_t index) {
@@ -163,9 +163,9 @@ static void observe(void *context, const fsdp_instr *instr, const fsdp_view *ope
 static fsdp_status draw(void *context, const fsdp_state_range *range, void *values, fsdp_error *error) {
   const rank_run *run = context;
   if (run->weights)
-    return fsdp_weights_read(run->weights, range->param, range->first_elem, range->elems, values, error);
+    return fsdp_weights_read(run->weights, range->param, range->first_elem, range->numel, values, error);
   const fsdp_param *param = &run->result->plan->graph->params[range->param];
-  fsdp_random_normal(run->config->seed, fsdp_random_stream(range->name), range->first_elem, range->elems,
+  fsdp_random_normal(run->config->seed, fsdp_random_stream(range->name), range->first_elem, range->numel,
                      param->init_mean, param->init_deviation, values);
   return FSDP_OK;
 }
@@ -174,16 +174,16 @@ static fsdp_status keep(void *context, const fsdp_state_range *range, void *valu
   (void)error;
   const rank_run *run = context;
   float *whole = run->result->parameters[range->param].values + range->first_elem;
-  for (int64_t i = 0; i < range->elems; i++) whole[i] = value_at(values, range->dtype, i);
+  for (int64_t i = 0; i < range->numel; i++) whole[i] = value_at(values, range->dtype, i);
   return FSDP_OK;
 }
 
 static bool take_figures(rank_run *run, fsdp_executor *executor, int step) {
-  fsdp_figures figures;
-  bool clean = fsdp_executor_figures(executor, step + 1, &figures, run->failure, (int)sizeof run->failure);
+  fsdp_step_stats stats;
+  bool clean = fsdp_executor_step_stats(executor, step + 1, &stats, run->failure, (int)sizeof run->failure);
   int64_t *valley = &run->valley[step * FSDP_SPACE_COUNT], *peak = &run->peak[step * FSDP_SPACE_COUNT];
-  memcpy(valley, figures.memory.valley_bytes, sizeof figures.memory.valley_bytes);
-  memcpy(peak, figures.memory.peak_bytes, sizeof figures.memory.peak_bytes);
+  memcpy(valley, stats.memory.valley_bytes, sizeof stats.memory.valley_bytes);
+  memcpy(peak, stats.memory.peak_bytes, sizeof stats.memory.peak_bytes);
   return clean;
 }
 
@@ -293,7 +293,7 @@ harness_result *harness_train(const harness_config *config) {
   harness_result *result = fsdp_alloc_zeroed(1, sizeof *result);
   fsdp_error error;
   fsdp_plan_config plan = config->plan;
-  if (wants_cuda(config)) plan.target = fsdp_target_cuda();
+  if (wants_cuda(config)) plan.backend = fsdp_plan_backend_cuda();
   if (fsdp_plan_create(&plan, &result->plan, &error) != FSDP_OK) {
     snprintf(result->failure, sizeof result->failure, "%.500s", error.message);
     return result;

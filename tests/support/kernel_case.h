@@ -18,7 +18,7 @@ typedef struct kernel_case {
   void *initial[FSDP_OP_MAX_OPERANDS];
   bool sparse[FSDP_OP_MAX_OPERANDS]; // touches need not cover the operand
   int operand_count;
-  const fsdp_segment *segments;
+  const fsdp_rounding_run *segments;
   int segment_count;
   uint64_t seed;
   double tolerance; // of ||result - expected|| / ||expected||

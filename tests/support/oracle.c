@@ -65,7 +65,7 @@ static int one_step(const fsdp_program *program, int *out) {
   if (has_section(program, FSDP_SECTION_ONLY, &section)) out[count++] = section;
   if (has_section(program, FSDP_SECTION_FIRST, &section)) out[count++] = section;
   if (has_section(program, FSDP_SECTION_MIDDLE, &section))
-    for (int i = 2; i < program->accumulation && i < 6; i++) out[count++] = section;
+    for (int i = 2; i < program->micro_batches && i < 6; i++) out[count++] = section;
   if (has_section(program, FSDP_SECTION_LAST, &section)) out[count++] = section;
   if (has_section(program, FSDP_SECTION_UPDATE, &section)) out[count++] = section;
   return count;
@@ -333,13 +333,13 @@ static bool slots_are_bad(const fsdp_program *program, const fsdp_instr *instr) 
 
 static bool operands_are_bad(const fsdp_program *program, const fsdp_instr *instr) {
   const fsdp_operand *operands = &program->operands[instr->first_operand];
-  bool copies = instr->kind == FSDP_INSTR_COPY_UP || instr->kind == FSDP_INSTR_COPY_DOWN;
+  bool copies = instr->kind == FSDP_INSTR_H2D || instr->kind == FSDP_INSTR_D2H;
   if (!is_collective(instr) && !copies) return false;
   if (instr->operand_count != (instr->kind == FSDP_INSTR_ALL_REDUCE ? 1 : 2)) return true;
   for (int o = 0; o < instr->operand_count; o++) {
     fsdp_space space = program->tensors[operands[o].tensor].space;
-    bool from_host = instr->kind == FSDP_INSTR_COPY_UP && o == 0;
-    bool to_host = instr->kind == FSDP_INSTR_COPY_DOWN && o == 1;
+    bool from_host = instr->kind == FSDP_INSTR_H2D && o == 0;
+    bool to_host = instr->kind == FSDP_INSTR_D2H && o == 1;
     if (space != (from_host || to_host ? FSDP_SPACE_HOST : FSDP_SPACE_DEVICE)) return true;
     if (operands[o].dtype != operands[0].dtype) return true;
     if (operands[o].size_bytes % (operands[o].dtype == FSDP_BF16 ? 2 : 4) != 0) return true;

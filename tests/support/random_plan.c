@@ -4,7 +4,7 @@
 #include <stdio.h>
 
 // With a workspace small enough not to hide everything else.
-static const fsdp_target gpu_target = {.name = "gpu", .gemm_workspace_bytes = 4096};
+static const fsdp_plan_backend gpu_target = {.name = "gpu", .gemm_workspace_bytes = 4096};
 
 static fsdp_model_config random_model(random_source *random) {
   static const int vocabularies[] = {61, 96, 257, 512};
@@ -45,7 +45,7 @@ fsdp_plan_config random_plan_config(random_source *random) {
   fsdp_plan_config config = {.model = random_model(random),
                              .batch = random_int(random, 1, 2),
                              .seq = random_int(random, 4, 48),
-                             .accumulation = random_int(random, 1, 4),
+                             .micro_batches = random_int(random, 1, 4),
                              .strategy = (fsdp_strategy)random_int(random, 0, 3),
                              .wrap = random_wrap(random),
                              .cpu_offload = random_int(random, 0, 1),
@@ -63,7 +63,7 @@ fsdp_plan_config random_plan_config(random_source *random) {
                              .weight_decay = 0.01f,
                              .evaluation = random_int(random, 0, 1),
                              .poison = random_int(random, 0, 3) == 0,
-                             .target = random_int(random, 0, 1) ? &gpu_target : fsdp_target_cpu()};
+                             .backend = random_int(random, 0, 1) ? &gpu_target : fsdp_plan_backend_cpu()};
   int shards = random_int(random, 1, 9), replicas = random_int(random, 1, 4);
   bool replicated = config.strategy == FSDP_NO || config.strategy == FSDP_HYBRID;
   config.mesh = fsdp_mesh_of(replicated ? replicas : 1, config.strategy == FSDP_NO ? 1 : shards);
@@ -84,10 +84,10 @@ void describe_plan_config(const fsdp_plan_config *c, char *out, size_t out_bytes
            (long long)c->model.vocab_size, (long long)c->model.hidden_size,
            (long long)c->model.intermediate_size, (long long)c->model.num_layers,
            (long long)c->model.num_heads, (long long)c->model.num_kv_heads, (long long)c->model.head_dim,
-           c->model.tie_word_embeddings, (long long)c->batch, (long long)c->seq, c->accumulation,
+           c->model.tie_word_embeddings, (long long)c->batch, (long long)c->seq, c->micro_batches,
            c->accumulate == FSDP_ACCUMULATE_LOCAL ? "local" : "reduce", (int)c->wrap.kind,
            (long long)c->wrap.numel, c->wrap.classes ? c->wrap.classes : "", c->cpu_offload,
            c->recompute_block, c->prefetch, fsdp_dtype_name(c->param_dtype), fsdp_dtype_name(c->reduce_dtype),
            fsdp_dtype_name(c->master_dtype), fsdp_dtype_name(c->moment_dtype), (double)c->grad_clip,
-           c->evaluation, c->check, c->snapshot, c->exchange, c->poison, c->target->name);
+           c->evaluation, c->check, c->snapshot, c->exchange, c->poison, c->backend->name);
 }

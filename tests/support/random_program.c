@@ -188,8 +188,8 @@ static void copy_over(generator *g) {
   if (operands[0].size_bytes < operands[1].size_bytes) operands[1].size_bytes = operands[0].size_bytes;
   operands[0].size_bytes = operands[1].size_bytes;
   bool down = g->program->tensors[to].space == FSDP_SPACE_HOST;
-  emit_move(g, down ? FSDP_INSTR_COPY_DOWN : FSDP_INSTR_COPY_UP,
-            down ? FSDP_STREAM_COPY_DOWN : FSDP_STREAM_COPY_UP, 0, operands, 2);
+  emit_move(g, down ? FSDP_INSTR_D2H : FSDP_INSTR_H2D, down ? FSDP_STREAM_D2H : FSDP_STREAM_H2D, 0, operands,
+            2);
 }
 
 static void forget_filled(generator *g, int index) {
@@ -246,13 +246,13 @@ static fsdp_mesh random_mesh(random_source *random, int ranks_max) {
 fsdp_program *random_program(random_source *random, int ranks_max) {
   generator g = {.random = random, .program = fsdp_program_create()};
   g.program->mesh = random_mesh(random, ranks_max);
-  g.program->accumulation = random_int(random, 1, 5);
+  g.program->micro_batches = random_int(random, 1, 5);
   for (int i = random_int(random, 0, 4); i > 0; i--)
     g.filled[g.filled_count++] = make_tensor(&g, FSDP_LIVE_ALWAYS);
-  if (g.program->accumulation == 1) generate_section(&g, FSDP_SECTION_ONLY);
-  if (g.program->accumulation > 1) generate_section(&g, FSDP_SECTION_FIRST);
-  if (g.program->accumulation > 2) generate_section(&g, FSDP_SECTION_MIDDLE);
-  if (g.program->accumulation > 1) generate_section(&g, FSDP_SECTION_LAST);
+  if (g.program->micro_batches == 1) generate_section(&g, FSDP_SECTION_ONLY);
+  if (g.program->micro_batches > 1) generate_section(&g, FSDP_SECTION_FIRST);
+  if (g.program->micro_batches > 2) generate_section(&g, FSDP_SECTION_MIDDLE);
+  if (g.program->micro_batches > 1) generate_section(&g, FSDP_SECTION_LAST);
   generate_section(&g, FSDP_SECTION_UPDATE);
   int beside = 0; // at most two, since the oracle tries every sequence of them
   for (int kind = FSDP_SECTION_EVALUATION; kind < FSDP_SECTION_KIND_COUNT && beside < 2; kind++) {

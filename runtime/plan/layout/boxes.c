@@ -53,13 +53,13 @@ static void cut(cutter *c, fsdp_box box, int dim, int64_t begin, int64_t end) {
   if (end % inner > 0) cut(c, box, dim + 1, 0, end % inner);
 }
 
-int fsdp_boxes_cut(int dims, const int64_t *shape, int64_t first, int64_t elems, int64_t offset,
+int fsdp_boxes_cut(int dims, const int64_t *shape, int64_t first, int64_t numel, int64_t offset,
                    fsdp_box boxes[FSDP_BOXES_MAX]) {
   FSDP_CHECK(dims >= 1 && dims <= FSDP_MAX_DIMS, "a tensor of %d dimensions", dims);
-  FSDP_CHECK(first >= 0 && elems >= 0 && first + elems <= product(shape, 0, dims), "elements %lld + %lld",
-             (long long)first, (long long)elems);
+  FSDP_CHECK(first >= 0 && numel >= 0 && first + numel <= product(shape, 0, dims), "elements %lld + %lld",
+             (long long)first, (long long)numel);
   cutter c = {.dims = dims, .shape = shape, .boxes = boxes, .offset = offset};
-  cut(&c, (fsdp_box){0}, 0, first, first + elems);
+  cut(&c, (fsdp_box){0}, 0, first, first + numel);
   return c.count;
 }
 
@@ -87,7 +87,7 @@ bool fsdp_box_intersect(const fsdp_box *a, const fsdp_box *b, fsdp_box *shared) 
 
 // ---- Units
 
-int fsdp_units_boxes(const fsdp_units *units, const fsdp_graph *graph, int unit, int64_t first, int64_t elems,
+int fsdp_units_boxes(const fsdp_units *units, const fsdp_graph *graph, int unit, int64_t first, int64_t numel,
                      fsdp_box *boxes) {
   const fsdp_unit *u = &units->units[unit];
   int count = 0;
@@ -95,7 +95,7 @@ int fsdp_units_boxes(const fsdp_units *units, const fsdp_graph *graph, int unit,
     const fsdp_unit_param *slot = &units->params[u->first_param + i];
     const fsdp_param *param = &graph->params[slot->param];
     int64_t begin = fsdp_max_i64(slot->offset, first);
-    int64_t end = fsdp_min_i64(slot->offset + param->numel, first + elems);
+    int64_t end = fsdp_min_i64(slot->offset + param->numel, first + numel);
     if (begin >= end) continue;
     int made = fsdp_boxes_cut(param->dims, param->shape, begin - slot->offset, end - begin, begin - first,
                               &boxes[count]);
@@ -146,10 +146,10 @@ static void add_box_runs(run_list *list, const fsdp_box *box, const int64_t *sha
 }
 
 fsdp_shard_run *fsdp_units_runs(const fsdp_units *units, const fsdp_graph *graph, int unit, int64_t first,
-                                int64_t elems, int *count) {
+                                int64_t numel, int *count) {
   size_t capacity = (size_t)units->units[unit].param_count * FSDP_BOXES_MAX;
   fsdp_box *boxes = fsdp_alloc((capacity + 1) * sizeof *boxes);
-  int box_count = fsdp_units_boxes(units, graph, unit, first, elems, boxes);
+  int box_count = fsdp_units_boxes(units, graph, unit, first, numel, boxes);
   run_list list = {0};
   for (int b = 0; b < box_count; b++) add_box_runs(&list, &boxes[b], graph->params[boxes[b].param].shape);
   free(boxes);

@@ -34,7 +34,7 @@ typedef struct fsdp_shard_run {
 
 // Cuts elements [first, first + elems) of a tensor of `shape`, flattened row-major, into boxes in order;
 // element `first` lies at `offset` of the range. Returns their number.
-int fsdp_boxes_cut(int dims, const int64_t *shape, int64_t first, int64_t elems, int64_t offset,
+int fsdp_boxes_cut(int dims, const int64_t *shape, int64_t first, int64_t numel, int64_t offset,
                    fsdp_box boxes[FSDP_BOXES_MAX]);
 
 // Elements of a box.
@@ -48,12 +48,12 @@ int64_t fsdp_box_offset_of(const fsdp_box *box, const int64_t *at);
 
 // The boxes of elements [first, first + elems) of a unit's flat buffer, pads left out, in order; `boxes` has
 // room for FSDP_BOXES_MAX a parameter of the unit. Returns their number.
-int fsdp_units_boxes(const fsdp_units *units, const fsdp_graph *graph, int unit, int64_t first, int64_t elems,
+int fsdp_units_boxes(const fsdp_units *units, const fsdp_graph *graph, int unit, int64_t first, int64_t numel,
                      fsdp_box *boxes);
 
 // The runs of the same range, as few as there can be, in order. The caller frees them.
 fsdp_shard_run *fsdp_units_runs(const fsdp_units *units, const fsdp_graph *graph, int unit, int64_t first,
-                                int64_t elems, int *count);
+                                int64_t numel, int *count);
 
 // The runs of the shard of `rank`.
 fsdp_shard_run *fsdp_units_shard_runs(const fsdp_units *units, const fsdp_graph *graph, int unit, int rank,

@@ -72,7 +72,7 @@ int make_op(step_builder *s, fsdp_stream stream, fsdp_op_kind op, const fsdp_op_
 
 int make_copy(step_builder *s, fsdp_instr_kind kind, int unit, fsdp_operand from, fsdp_operand to) {
   fsdp_instr instr = {.kind = kind,
-                      .stream = kind == FSDP_INSTR_COPY_UP ? FSDP_STREAM_COPY_UP : FSDP_STREAM_COPY_DOWN,
+                      .stream = kind == FSDP_INSTR_H2D ? FSDP_STREAM_H2D : FSDP_STREAM_D2H,
                       .unit = unit,
                       .module = -1};
   from.access = FSDP_READ;
@@ -101,7 +101,7 @@ int make_host_call(step_builder *s, fsdp_instr_kind kind, const fsdp_operand *op
 
 int make_snapshot_notice(step_builder *s) {
   fsdp_instr instr = {
-      .kind = FSDP_INSTR_SNAPSHOT, .stream = FSDP_STREAM_COPY_DOWN, .comm = -1, .unit = -1, .module = -1};
+      .kind = FSDP_INSTR_SNAPSHOT, .stream = FSDP_STREAM_D2H, .comm = -1, .unit = -1, .module = -1};
   return make_node(s, &instr, NULL, 0);
 }
 

@@ -35,7 +35,7 @@ void pass_check(step_builder *s) {
   if (!offload) {
     host = make_tensor(s, "check", "host_digests", FSDP_SPACE_HOST, FSDP_CATEGORY_INPUTS, FSDP_LIVE_SECTION,
                        -1, -1, DIGEST_BYTES * count);
-    make_copy_whole(s, FSDP_INSTR_COPY_DOWN, digests, host, FSDP_I32);
+    make_copy_whole(s, FSDP_INSTR_D2H, digests, host, FSDP_I32);
   }
   fsdp_operand result = make_whole(s, host, FSDP_I32, FSDP_READ);
   make_host_call(s, FSDP_INSTR_DIGESTS, &result, 1);

@@ -27,7 +27,7 @@ static void insert_gather(step_builder *s, int u, int gathered) {
   fsdp_operand slot = make_own_slot(s, u, gathered, c->param_dtype, FSDP_WRITE);
   int first = FSDP_NO_NODE;
   if (c->cpu_offload) {
-    first = make_copy(s, FSDP_INSTR_COPY_UP, u, source, slot);
+    first = make_copy(s, FSDP_INSTR_H2D, u, source, slot);
   } else if (source_dtype != c->param_dtype || unit->shard_count == 1) {
     first = make_op(s, FSDP_STREAM_GATHER, FSDP_OP_CAST, NULL, u, (fsdp_operand[]){source, slot}, 2);
   }
@@ -43,7 +43,7 @@ static void insert_gather(step_builder *s, int u, int gathered) {
 }
 
 static int make_buffer(step_builder *s, int u) {
-  bool spans_sections = step_stays_gathered(s, u) && s->config->accumulation > 1;
+  bool spans_sections = step_stays_gathered(s, u) && s->config->micro_batches > 1;
   return make_unit_tensor(s, u, "gathered", FSDP_SPACE_DEVICE, FSDP_CATEGORY_GATHERED,
                           spans_sections ? FSDP_LIVE_STEP : FSDP_LIVE_SECTION,
                           s->units->units[u].padded_numel, s->config->param_dtype);

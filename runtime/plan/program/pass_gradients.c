@@ -89,12 +89,12 @@ static void bring_down(step_builder *s, int u, fsdp_operand part, bool overwrite
   int shard = grad_shard(s, u);
   part.access = FSDP_READ;
   if (overwrite && part.dtype == s->modes.shard_dtype) {
-    make_copy(s, FSDP_INSTR_COPY_DOWN, u, part, make_whole(s, shard, s->modes.shard_dtype, FSDP_WRITE));
+    make_copy(s, FSDP_INSTR_D2H, u, part, make_whole(s, shard, s->modes.shard_dtype, FSDP_WRITE));
     return;
   }
   int staging = make_unit_tensor(s, u, "grad_staging", FSDP_SPACE_HOST, FSDP_CATEGORY_GRADIENTS,
                                  FSDP_LIVE_SECTION, s->units->units[u].shard_numel, part.dtype);
-  make_copy(s, FSDP_INSTR_COPY_DOWN, u, part, make_whole(s, staging, part.dtype, FSDP_WRITE));
+  make_copy(s, FSDP_INSTR_D2H, u, part, make_whole(s, staging, part.dtype, FSDP_WRITE));
   cast_or_add(s, FSDP_STREAM_HOST, overwrite ? FSDP_OP_CAST : FSDP_OP_ADD, u,
               make_whole(s, staging, part.dtype, FSDP_READ), shard);
 }
@@ -107,7 +107,7 @@ static void reduce_to_host(step_builder *s, int u, fsdp_operand part, bool shard
   if (sums_replicas && !shard_is_new) {
     int raised = make_unit_tensor(s, u, "grad_raised", FSDP_SPACE_DEVICE, FSDP_CATEGORY_GRADIENTS,
                                   FSDP_LIVE_SECTION, s->units->units[u].shard_numel, dtype);
-    make_copy(s, FSDP_INSTR_COPY_UP, u, make_whole(s, grad_shard(s, u), dtype, FSDP_READ),
+    make_copy(s, FSDP_INSTR_H2D, u, make_whole(s, grad_shard(s, u), dtype, FSDP_READ),
               make_whole(s, raised, dtype, FSDP_WRITE));
     part.access = FSDP_UPDATE;
     fsdp_operand sum[2] = {make_whole(s, raised, dtype, FSDP_READ), part};

@@ -15,13 +15,13 @@ void pass_step_inputs(step_builder *s) {
   fsdp_operand fed[2] = {make_whole(s, s->host_scalars, FSDP_F32, FSDP_WRITE),
                          make_whole(s, host_count, FSDP_F32, FSDP_WRITE)};
   make_host_call(s, FSDP_INSTR_FEED_STEP, fed, 2);
-  make_copy_whole(s, FSDP_INSTR_COPY_UP, host_count, s->count, FSDP_F32);
+  make_copy_whole(s, FSDP_INSTR_H2D, host_count, s->count, FSDP_F32);
   if (!s->is_training) return; // an evaluation's count is of all ranks already
   make_sum_over_world(s, s->count);
   s->scalars = s->host_scalars;
   if (!offload) {
     s->scalars = make_scalars(s, "scalars", FSDP_SPACE_DEVICE, FSDP_LIVE_STEP, FSDP_SCALAR_COUNT);
-    make_copy_whole(s, FSDP_INSTR_COPY_UP, s->host_scalars, s->scalars, FSDP_F32);
+    make_copy_whole(s, FSDP_INSTR_H2D, s->host_scalars, s->scalars, FSDP_F32);
   }
   s->norm_partials =
       make_scalars(s, "norm_partials", step_state_space(s), FSDP_LIVE_STEP, s->forward_order_count);
@@ -44,5 +44,5 @@ void pass_batch_inputs(step_builder *s) {
     fed[i] = make_whole(s, host[i], FSDP_I32, FSDP_WRITE);
   }
   make_host_call(s, FSDP_INSTR_FEED_BATCH, fed, 2);
-  for (int i = 0; i < 2; i++) make_copy_whole(s, FSDP_INSTR_COPY_UP, host[i], *tensors[i], FSDP_I32);
+  for (int i = 0; i < 2; i++) make_copy_whole(s, FSDP_INSTR_H2D, host[i], *tensors[i], FSDP_I32);
 }

@@ -24,7 +24,7 @@ void pass_snapshot(step_builder *s) {
       int64_t slice = fsdp_unit_slice(&s->units->units[u]), last = fsdp_unit_last_slice(&s->units->units[u]);
       int to = make_unit_tensor(s, u, name, FSDP_SPACE_HOST, optimizer->slots[slot].category,
                                 FSDP_LIVE_ALWAYS, last, dtype);
-      make_copy(s, FSDP_INSTR_COPY_DOWN, u, make_slice(s, u, from, dtype, FSDP_READ, slice, last),
+      make_copy(s, FSDP_INSTR_D2H, u, make_slice(s, u, from, dtype, FSDP_READ, slice, last),
                 make_whole(s, to, dtype, FSDP_WRITE));
       s->unit_state[u].snapshot[slot] = to;
     }
@@ -43,7 +43,7 @@ static void exchange_slices(step_builder *s, int u, int tensor, fsdp_dtype dtype
   if (s->config->cpu_offload) {
     on_device = make_unit_tensor(s, u, "exchanged", FSDP_SPACE_DEVICE, FSDP_CATEGORY_WORKSPACE,
                                  FSDP_LIVE_SECTION, numel, dtype);
-    make_copy(s, FSDP_INSTR_COPY_UP, u, make_slice(s, u, tensor, dtype, FSDP_READ, slice, slice),
+    make_copy(s, FSDP_INSTR_H2D, u, make_slice(s, u, tensor, dtype, FSDP_READ, slice, slice),
               make_slice(s, u, on_device, dtype, FSDP_WRITE, slice, slice));
   }
   fsdp_operand all = make_whole(s, on_device, dtype, FSDP_WRITE);
@@ -54,7 +54,7 @@ static void exchange_slices(step_builder *s, int u, int tensor, fsdp_dtype dtype
   all.access = FSDP_READ;
   fsdp_operand back = make_whole(s, tensor, dtype, FSDP_WRITE);
   back.size_bytes = all.size_bytes;
-  make_copy(s, FSDP_INSTR_COPY_DOWN, u, all, back);
+  make_copy(s, FSDP_INSTR_D2H, u, all, back);
 }
 
 void pass_exchange(step_builder *s) {

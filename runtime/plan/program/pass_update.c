@@ -42,10 +42,10 @@ static int norm_and_factor(step_builder *s) {
   make_op(s, stream, FSDP_OP_SUM, NULL, -1, sum, 2);
   if (offload && s->modes.rank_count > 1) { // collectives take device memory
     int raised = make_scalars(s, "norm_raised", FSDP_SPACE_DEVICE, FSDP_LIVE_SECTION, 1);
-    make_copy_whole(s, FSDP_INSTR_COPY_UP, total, raised, FSDP_F32);
+    make_copy_whole(s, FSDP_INSTR_H2D, total, raised, FSDP_F32);
     make_sum_over_world(s, raised);
     total = make_scalars(s, "norm_world", space, FSDP_LIVE_SECTION, 1);
-    make_copy_whole(s, FSDP_INSTR_COPY_DOWN, raised, total, FSDP_F32);
+    make_copy_whole(s, FSDP_INSTR_D2H, raised, total, FSDP_F32);
   } else {
     make_sum_over_world(s, total);
   }
@@ -63,7 +63,7 @@ static int norm_and_factor(step_builder *s) {
 // A scalar's value in host memory.
 static int bring_scalar_down(step_builder *s, int tensor, const char *name) {
   int host = make_scalars(s, name, FSDP_SPACE_HOST, FSDP_LIVE_SECTION, 1);
-  make_copy_whole(s, FSDP_INSTR_COPY_DOWN, tensor, host, FSDP_F32);
+  make_copy_whole(s, FSDP_INSTR_D2H, tensor, host, FSDP_F32);
   return host;
 }
 

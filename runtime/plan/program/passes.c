@@ -19,12 +19,12 @@ const char *fsdp_strategy_name(fsdp_strategy strategy) {
 // group, no offload), which in fp32 would be the largest state of all, and the user asked for bf16 in
 // everything that is made of it. Each micro-batch rounds the sum once, as a rank does in a reduction in bf16.
 static bool sums_in_bf16(const fsdp_schedule_config *c, const step_modes *modes) {
-  return modes->direct_grads && c->accumulation <= BF16_SUMS_MAX && c->reduce_dtype == FSDP_BF16 &&
+  return modes->direct_grads && c->micro_batches <= BF16_SUMS_MAX && c->reduce_dtype == FSDP_BF16 &&
          c->master_dtype == FSDP_BF16 && c->moment_dtype == FSDP_BF16;
 }
 
 static step_modes choose_modes(const fsdp_schedule_config *c, const fsdp_units *units) {
-  bool accumulates = c->accumulation > 1, local = c->accumulate == FSDP_ACCUMULATE_LOCAL;
+  bool accumulates = c->micro_batches > 1, local = c->accumulate == FSDP_ACCUMULATE_LOCAL;
   step_modes m = {.rank_count = fsdp_mesh_ranks(&units->mesh)};
   bool unsharded = true;
   for (int u = 0; u < units->count; u++) unsharded = unsharded && units->units[u].shard_count == 1;
@@ -133,10 +133,10 @@ static bool has_exchange(const step_builder *s) {
 }
 
 static void make_sections(step_builder *s) {
-  int accumulation = s->config->accumulation;
-  make_batch(s, accumulation > 1 ? FSDP_SECTION_FIRST : FSDP_SECTION_ONLY);
-  if (accumulation > 2) make_batch(s, FSDP_SECTION_MIDDLE);
-  if (accumulation > 1) make_batch(s, FSDP_SECTION_LAST);
+  int micro_batches = s->config->micro_batches;
+  make_batch(s, micro_batches > 1 ? FSDP_SECTION_FIRST : FSDP_SECTION_ONLY);
+  if (micro_batches > 2) make_batch(s, FSDP_SECTION_MIDDLE);
+  if (micro_batches > 1) make_batch(s, FSDP_SECTION_LAST);
   make_section(s, FSDP_SECTION_UPDATE, pass_update);
   if (s->config->evaluation) make_batch(s, FSDP_SECTION_EVALUATION);
   if (s->config->check && fsdp_units_have_replicas(s->units)) make_section(s, FSDP_SECTION_CHECK, pass_check);
@@ -163,7 +163,7 @@ void fsdp_schedule(const fsdp_schedule_config *config, const fsdp_graph *graph, 
                     .gathered = units_without(unit_count),
                     .gradient = units_without(unit_count)};
   s.program->mesh = units->mesh;
-  s.program->accumulation = config->accumulation;
+  s.program->micro_batches = config->micro_batches;
   find_forward_order(&s);
   make_state_tensors(&s);
   *result = (fsdp_schedule_result){.program = s.program, .unit_state = s.unit_state, .gemm_workspace = -1};

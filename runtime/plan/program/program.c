@@ -8,7 +8,7 @@
 
 fsdp_program *fsdp_program_create(void) {
   fsdp_program *program = fsdp_alloc_zeroed(1, sizeof *program);
-  program->accumulation = 1;
+  program->micro_batches = 1;
   program->mesh = fsdp_mesh_of(1, 1);
   return program;
 }
@@ -150,10 +150,10 @@ static int section_of_kind(const fsdp_program *program, fsdp_section_kind kind) 
 // One step with at most `max_middles` runs of the middle section.
 static int step_order(const fsdp_program *program, int max_middles, int *out) {
   int count = 0;
-  if (program->accumulation == 1) {
+  if (program->micro_batches == 1) {
     out[count++] = section_of_kind(program, FSDP_SECTION_ONLY);
   } else {
-    int middles = program->accumulation - 2;
+    int middles = program->micro_batches - 2;
     if (middles > max_middles) middles = max_middles;
     out[count++] = section_of_kind(program, FSDP_SECTION_FIRST);
     for (int i = 0; i < middles; i++) out[count++] = section_of_kind(program, FSDP_SECTION_MIDDLE);
@@ -161,12 +161,12 @@ static int step_order(const fsdp_program *program, int max_middles, int *out) {
   }
   out[count++] = section_of_kind(program, FSDP_SECTION_UPDATE);
   for (int i = 0; i < count; i++)
-    FSDP_CHECK(out[i] >= 0, "a step of %d micro-batches lacks a section", program->accumulation);
+    FSDP_CHECK(out[i] >= 0, "a step of %d micro-batches lacks a section", program->micro_batches);
   return count;
 }
 
 int fsdp_program_step_order(const fsdp_program *program, int *out) {
-  return step_order(program, program->accumulation, out);
+  return step_order(program, program->micro_batches, out);
 }
 
 // Every ordered pair of (step, evaluation, check, snapshot, exchange) stands side by side: a de Bruijn
@@ -301,7 +301,7 @@ uint64_t fsdp_program_hash(const fsdp_program *program) {
   FSDP_CHECK(h.state && XXH3_64bits_reset(h.state) == XXH_OK, "XXH3 has no state");
   hash_i64(&h, program->instr_count);
   hash_i64(&h, program->tensor_count);
-  hash_i64(&h, program->accumulation);
+  hash_i64(&h, program->micro_batches);
   hash_mesh(&h, program);
   for (int space = 0; space < FSDP_SPACE_COUNT; space++) hash_i64(&h, program->arena_bytes[space]);
   for (int s = 0; s < program->section_count; s++) {
@@ -328,7 +328,7 @@ const char *fsdp_category_name(fsdp_category category) {
 
 const char *fsdp_instr_kind_name(fsdp_instr_kind kind) {
   static const char *const names[] = {"op",      "all_gather", "reduce_scatter", "all_reduce",
-                                      "copy_up", "copy_down",  "feed_step",      "feed_batch",
+                                      "h2d",     "d2h",        "feed_step",      "feed_batch",
                                       "publish", "digests",    "snapshot"};
   FSDP_CHECK((unsigned)kind < FSDP_INSTR_KIND_COUNT, "instruction kind %d", (int)kind);
   return names[kind];

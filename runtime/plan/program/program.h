@@ -58,8 +58,8 @@ typedef enum fsdp_instr_kind {
   FSDP_INSTR_ALL_GATHER, // r own shard (in its slot of the output, or elsewhere), w the whole; F equal slots
   FSDP_INSTR_REDUCE_SCATTER, // r the whole, w the sum of own slots (inside the input: in place)
   FSDP_INSTR_ALL_REDUCE,     // u
-  FSDP_INSTR_COPY_UP,        // r host, w device, same dtype and size
-  FSDP_INSTR_COPY_DOWN,      // r device (a snapshot: or host), w host
+  FSDP_INSTR_H2D,            // r host, w device, same dtype and size
+  FSDP_INSTR_D2H,            // r device (a snapshot: or host), w host
   FSDP_INSTR_FEED_STEP,      // w host scalars, w host target count: asks the caller for the step's numbers
   FSDP_INSTR_FEED_BATCH,     // w host tokens, w host targets: asks the caller for the next micro-batch
   FSDP_INSTR_PUBLISH,        // r host results (fp32 loss[, gradient norm]): hands them to the caller
@@ -136,7 +136,7 @@ typedef struct fsdp_program {
   int instr_count, operand_count, wait_count, tensor_count;
   fsdp_section sections[FSDP_MAX_SECTIONS];
   int section_count;
-  int accumulation; // micro-batches of a step
+  int micro_batches; // micro-batches of a step
   fsdp_mesh mesh;
   fsdp_program_comm comms[FSDP_PROGRAM_COMMS_MAX]; // all that it uses, each once
   int comm_count;

@@ -13,7 +13,7 @@ typedef enum fsdp_accumulate { FSDP_ACCUMULATE_REDUCE, FSDP_ACCUMULATE_LOCAL } f
 // What decides the program, beside graph and units; plan.h says what each is.
 typedef struct fsdp_schedule_config {
   fsdp_strategy strategy;
-  int accumulation, prefetch;
+  int micro_batches, prefetch;
   bool cpu_offload, recompute_block;
   fsdp_accumulate accumulate;
   fsdp_dtype param_dtype, reduce_dtype, master_dtype, moment_dtype;

@@ -85,13 +85,13 @@ static bool check_operands(const verifier *v, int position) {
   const fsdp_instr *instr = &program->instrs[position];
   const fsdp_operand *operands = &program->operands[instr->first_operand];
   bool reduces_all = instr->kind == FSDP_INSTR_ALL_REDUCE;
-  bool copies = instr->kind == FSDP_INSTR_COPY_UP || instr->kind == FSDP_INSTR_COPY_DOWN;
+  bool copies = instr->kind == FSDP_INSTR_H2D || instr->kind == FSDP_INSTR_D2H;
   if (instr->operand_count != (reduces_all ? 1 : 2))
     return reject_operands(v, position, -1, "it does not have the operands that it needs");
   for (int o = 0; o < instr->operand_count; o++) {
     const fsdp_operand *operand = &operands[o];
-    bool on_host = copies && (instr->kind == FSDP_INSTR_COPY_UP) == (o == 0);
-    if (instr->kind == FSDP_INSTR_COPY_DOWN && o == 0) continue; // a snapshot's may lie on the host too
+    bool on_host = copies && (instr->kind == FSDP_INSTR_H2D) == (o == 0);
+    if (instr->kind == FSDP_INSTR_D2H && o == 0) continue; // a snapshot's may lie on the host too
     if ((program->tensors[operand->tensor].space == FSDP_SPACE_HOST) != on_host)
       return reject_operands(v, position, operand->tensor, "it lies in the wrong memory");
     if (operand->dtype != operands[0].dtype || operand->size_bytes % fsdp_dtype_bytes(operand->dtype))
@@ -130,7 +130,7 @@ bool verify_collectives(const verifier *v) {
   const fsdp_program *program = v->program;
   for (int i = 0; i < program->instr_count; i++) {
     const fsdp_instr *instr = &program->instrs[i];
-    if (instr->kind < FSDP_INSTR_ALL_GATHER || instr->kind > FSDP_INSTR_COPY_DOWN) continue;
+    if (instr->kind < FSDP_INSTR_ALL_GATHER || instr->kind > FSDP_INSTR_D2H) continue;
     if (fsdp_instr_is_collective(instr) && !check_communicator(v, i)) return false;
     if (!check_operands(v, i)) return false;
   }

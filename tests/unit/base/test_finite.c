@@ -79,7 +79,7 @@ static const void *make_range(void *context, const fsdp_checkpoint_range *range)
   bad *b = context;
   const fsdp_checkpoint *c = b->checkpoint;
   bool bf16 = c->slots[range->slot].dtype == FSDP_BF16;
-  for (int64_t i = 0; i < range->elems; i++) {
+  for (int64_t i = 0; i < range->numel; i++) {
     if (bf16)
       ((uint16_t *)b->values)[i] = 0x3f80;
     else
@@ -87,7 +87,7 @@ static const void *make_range(void *context, const fsdp_checkpoint_range *range)
   }
   if (b->param < 0 || range->slot != b->slot || c->params[b->param].unit != range->unit) return b->values;
   int64_t at = c->params[b->param].offset + b->element - range->first_elem;
-  if (at < 0 || at >= range->elems) return b->values;
+  if (at < 0 || at >= range->numel) return b->values;
   if (bf16)
     ((uint16_t *)b->values)[at] = 0xff80;
   else
@@ -102,8 +102,8 @@ static unsigned char *make_all(bad *b, int rank) {
   for (int slot = 0; slot < c->slot_count; slot++)
     for (int u = 0; u < c->unit_count; u++) {
       fsdp_checkpoint_range range = {.slot = slot, .unit = u};
-      fsdp_checkpoint_piece(c, rank, u, &range.first_elem, &range.elems);
-      size_t unit_bytes = (size_t)(range.elems * fsdp_dtype_bytes(c->slots[slot].dtype));
+      fsdp_checkpoint_piece(c, rank, u, &range.first_elem, &range.numel);
+      size_t unit_bytes = (size_t)(range.numel * fsdp_dtype_bytes(c->slots[slot].dtype));
       memcpy(to, make_range(b, &range), unit_bytes);
       to += unit_bytes;
     }
@@ -224,8 +224,8 @@ static void test_load_and_export_refuse(void **state) {
   const fsdp_checkpoint_param *param = &c->params[0];
   assert_true(param->unit == 0 && param->offset == 0);
   int holder = fsdp_checkpoint_holder(c, 0, 3);
-  int64_t first, elems;
-  fsdp_checkpoint_piece(c, holder, 0, &first, &elems);
+  int64_t first, numel;
+  fsdp_checkpoint_piece(c, holder, 0, &first, &numel);
   patch(c, temporary, holder, 4 * (3 - first), 0x7fc00000);
   assert_int_equal(fsdp_checkpoint_commit(folder, NULL, c, &error), FSDP_OK);
 

@@ -59,11 +59,11 @@ static const void *make_range(void *context, const fsdp_checkpoint_range *range)
   maker *m = context;
   const fsdp_checkpoint *c = m->checkpoint;
   fsdp_dtype dtype = c->slots[range->slot].dtype;
-  memset(m->values, 0, (size_t)(range->elems * fsdp_dtype_bytes(dtype)));
+  memset(m->values, 0, (size_t)(range->numel * fsdp_dtype_bytes(dtype)));
   for (int p = 0; p < c->param_count; p++) {
     const fsdp_checkpoint_param *param = &c->params[p];
     if (param->unit != range->unit) continue;
-    for (int64_t i = 0; i < range->elems; i++) {
+    for (int64_t i = 0; i < range->numel; i++) {
       int64_t element = range->first_elem + i - param->offset;
       if (element < 0 || element >= param->numel) continue;
       put_value(m->values, i, bits_of(range->slot, param->name, element, dtype), dtype);
@@ -81,8 +81,8 @@ static unsigned char *make_all(maker *m, int rank) {
   for (int slot = 0; slot < c->slot_count; slot++) {
     for (int u = 0; u < c->unit_count; u++) {
       fsdp_checkpoint_range range = {.slot = slot, .unit = u};
-      fsdp_checkpoint_piece(c, rank, u, &range.first_elem, &range.elems);
-      size_t unit_bytes = (size_t)(range.elems * fsdp_dtype_bytes(c->slots[slot].dtype));
+      fsdp_checkpoint_piece(c, rank, u, &range.first_elem, &range.numel);
+      size_t unit_bytes = (size_t)(range.numel * fsdp_dtype_bytes(c->slots[slot].dtype));
       assert_true(unit_bytes <= sizeof m->values);
       memcpy(to, make_range(m, &range), unit_bytes);
       to += unit_bytes;
@@ -140,14 +140,14 @@ typedef struct loader {
 static fsdp_status load_range(void *context, const fsdp_state_range *range, void *values, fsdp_error *error) {
   loader *l = context;
   int param = fsdp_checkpoint_find(l->checkpoint, range->name);
-  return fsdp_checkpoint_read(l->reader, l->slot, param, range->first_elem, range->elems, values, error);
+  return fsdp_checkpoint_read(l->reader, l->slot, param, range->first_elem, range->numel, values, error);
 }
 
 static fsdp_status compare_range(void *context, const fsdp_state_range *range, void *values,
                                  fsdp_error *error) {
   loader *l = context;
   (void)error;
-  for (int64_t i = 0; i < range->elems; i++) {
+  for (int64_t i = 0; i < range->numel; i++) {
     uint32_t wanted = bits_of(l->slot, range->name, range->first_elem + i, range->dtype);
     uint32_t found = get_value(values, i, range->dtype);
     if (found != wanted) {
@@ -155,14 +155,14 @@ static fsdp_status compare_range(void *context, const fsdp_state_range *range, v
                (long long)(range->first_elem + i), found, wanted);
     }
   }
-  l->seen += range->elems;
+  l->seen += range->numel;
   return FSDP_OK;
 }
 
 // One rank of a plan loads its shards and finds what was saved. Returns the bytes that it read; adds what it
 // holds to *elems.
 static int64_t load_rank(const fsdp_plan *plan, int rank, const fsdp_checkpoint *c, const char *path,
-                         int64_t *elems) {
+                         int64_t *numel) {
   fsdp_inproc *inproc = fsdp_session_inproc(plan);
   fsdp_session session;
   fsdp_error error;
@@ -180,7 +180,7 @@ static int64_t load_rank(const fsdp_plan *plan, int rank, const fsdp_checkpoint 
   for (l.slot = 0; l.slot < c->slot_count; l.slot++) {
     assert_int_equal(fsdp_state_save(executor, l.slot, compare_range, &l, &error), FSDP_OK);
   }
-  *elems += l.seen;
+  *numel += l.seen;
   int64_t bytes = fsdp_checkpoint_reader_bytes(l.reader);
   fsdp_checkpoint_reader_destroy(l.reader);
   fsdp_session_destroy(&session);
@@ -195,10 +195,10 @@ static void load_all(const fsdp_plan_config *config, const char *path) {
   assert_int_equal(fsdp_plan_create(config, &plan, &error), FSDP_OK);
   if (fsdp_checkpoint_read_manifest(path, &c, &error) != FSDP_OK) fail_msg("%s", error.message);
   assert_int_equal(fsdp_checkpoint_check_files(c, path, &error), FSDP_OK);
-  int64_t elems = 0;
-  for (int r = 0; r < fsdp_mesh_ranks(&config->mesh); r++) load_rank(plan, r, c, path, &elems);
+  int64_t numel = 0;
+  for (int r = 0; r < fsdp_mesh_ranks(&config->mesh); r++) load_rank(plan, r, c, path, &numel);
   int64_t copies = fsdp_mesh_size(&config->mesh, FSDP_AXIS_DATA);
-  assert_int_equal(elems, c->slot_count * copies * fsdp_checkpoint_numel(c));
+  assert_int_equal(numel, c->slot_count * copies * fsdp_checkpoint_numel(c));
   fsdp_checkpoint_destroy(c);
   fsdp_plan_destroy(plan);
 }
@@ -317,8 +317,8 @@ static void bytes_are_read_once(void **state) {
     fsdp_mesh_resize(&config.mesh, FSDP_AXIS_FSDP, ranks);
     fsdp_plan *plan;
     assert_int_equal(fsdp_plan_create(&config, &plan, &error), FSDP_OK);
-    int64_t read = 0, elems = 0;
-    for (int r = 0; r < ranks; r++) read += load_rank(plan, r, c, io_path("step-00000007"), &elems);
+    int64_t read = 0, numel = 0;
+    for (int r = 0; r < ranks; r++) read += load_rank(plan, r, c, io_path("step-00000007"), &numel);
     // A rank's shard lies in at most ceil(4 / ranks) + 1 files.
     int files = (3 + ranks) / ranks + 1;
     int64_t bound = data + ranks * (ends + files * 3 * 2 * FSDP_CHECKPOINT_CHUNK_BYTES);
@@ -420,11 +420,11 @@ static const void *make_bad_range(void *context, const fsdp_checkpoint_range *ra
   maker *m = context;
   make_range(context, range);
   fsdp_dtype dtype = m->checkpoint->slots[range->slot].dtype;
-  int64_t first, elems;
+  int64_t first, numel;
   int last = m->checkpoint->unit_count - 1;
-  fsdp_checkpoint_piece(m->checkpoint, 0, last, &first, &elems);
-  if (range->slot == 2 && range->unit == last && range->first_elem + range->elems == first + elems)
-    put_value(m->values, range->elems - 2, 0x7fc00000u, dtype);
+  fsdp_checkpoint_piece(m->checkpoint, 0, last, &first, &numel);
+  if (range->slot == 2 && range->unit == last && range->first_elem + range->numel == first + numel)
+    put_value(m->values, range->numel - 2, 0x7fc00000u, dtype);
   return m->values;
 }
 

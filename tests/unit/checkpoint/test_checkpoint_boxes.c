@@ -38,9 +38,9 @@ static void boxes_hold_every_element(void **state) {
       int *holders = fsdp_alloc_zeroed((size_t)param->numel, sizeof *holders);
       for (int r = 0; r < c->file_count; r++) {
         fsdp_box boxes[FSDP_BOXES_MAX];
-        int64_t first, elems, columns = param->shape[param->dims - 1];
+        int64_t first, numel, columns = param->shape[param->dims - 1];
         int count = fsdp_checkpoint_boxes(c, p, r, boxes);
-        fsdp_checkpoint_piece(c, r, param->unit, &first, &elems);
+        fsdp_checkpoint_piece(c, r, param->unit, &first, &numel);
         for (int b = 0; b < count; b++) {
           for (int64_t e = 0; e < fsdp_box_numel(&boxes[b]); e++) {
             int64_t width = boxes[b].extent[param->dims - 1], row = e / width;
@@ -48,7 +48,7 @@ static void boxes_hold_every_element(void **state) {
             if (param->dims == 1) at[0] = at[1];
             int64_t element = param->dims == 1 ? at[0] : at[0] * columns + at[1];
             int64_t offset = fsdp_box_offset_of(&boxes[b], at);
-            assert_true(offset >= 0 && offset < elems);
+            assert_true(offset >= 0 && offset < numel);
             assert_int_equal(first + offset, param->offset + element);
             holders[element]++;
           }
@@ -73,9 +73,9 @@ static void pieces_cover_every_element(void **state) {
       unit.replica_axes = fsdp_mesh_axes(&c.mesh, FSDP_AXIS_DATA);
       int held[16 * 9 * 5] = {0};
       for (int r = 0; r < shards * replicas; r++) {
-        int64_t first, elems;
-        fsdp_checkpoint_piece(&c, r, 0, &first, &elems);
-        for (int64_t e = first; e < first + elems; e++) {
+        int64_t first, numel;
+        fsdp_checkpoint_piece(&c, r, 0, &first, &numel);
+        for (int64_t e = first; e < first + numel; e++) {
           held[e]++;
           assert_int_equal(fsdp_checkpoint_holder(&c, 0, e), r);
         }

@@ -18,7 +18,7 @@ typedef struct thread_run {
   fsdp_inproc *inproc;
   int index;
   int rank, repeats;
-  int64_t elems;
+  int64_t numel;
   int64_t wrong;
   char message[256];
   pthread_t thread;
@@ -27,9 +27,9 @@ typedef struct thread_run {
 static void *run_thread(void *argument) {
   thread_run *run = argument;
   fsdp_comm *comm = fsdp_inproc_comm(run->inproc, run->index, run->rank);
-  void *buffer = fsdp_alloc((size_t)comm_cases_bytes(comm->size, run->elems));
+  void *buffer = fsdp_alloc((size_t)comm_cases_bytes(comm->size, run->numel));
   for (int i = 0; i < run->repeats; i++) {
-    run->wrong += comm_cases_run(comm, run->elems, buffer, run->message, (int)sizeof run->message);
+    run->wrong += comm_cases_run(comm, run->numel, buffer, run->message, (int)sizeof run->message);
   }
   free(buffer);
   fsdp_comm_destroy(comm);
@@ -58,7 +58,7 @@ static void sums_are_exact(void **state) {
     for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++) {
       thread_run runs[RANKS_MAX] = {0};
       for (int r = 0; r < ranks[w]; r++) {
-        runs[r] = (thread_run){.inproc = inproc, .rank = r, .repeats = 1, .elems = sizes[s]};
+        runs[r] = (thread_run){.inproc = inproc, .rank = r, .repeats = 1, .numel = sizes[s]};
         start(&runs[r]);
       }
       for (int r = 0; r < ranks[w]; r++) finish(&runs[r]);
@@ -85,7 +85,7 @@ static void groups_overlap(void **state) {
   memset(runs, 0, sizeof runs);
   for (int r = 0; r < 4; r++) {
     for (int g = 0; g < COMMS; g++) {
-      runs[r][g] = (thread_run){.inproc = inproc, .index = g, .rank = r, .repeats = 20, .elems = 777};
+      runs[r][g] = (thread_run){.inproc = inproc, .index = g, .rank = r, .repeats = 20, .numel = 777};
       start(&runs[r][g]);
     }
   }
@@ -114,7 +114,7 @@ static void alone_nothing_moves(void **state) {
   float values[4] = {1, 2, 3, 4}, copy[4] = {0};
   touched seen = {.base = {count_bytes}};
   fsdp_collective call = {
-      .input = values, .output = values, .elems = 4, .dtype = FSDP_F32, .recorder = &seen.base};
+      .input = values, .output = values, .numel = 4, .dtype = FSDP_F32, .recorder = &seen.base};
   comm->table->all_gather(comm, &call);
   assert_int_equal(seen.written, 0);
   call.output = copy;

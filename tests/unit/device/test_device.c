@@ -79,7 +79,7 @@ static void a_full_queue_waits(void **state) {
   free(log);
 }
 
-static void copy_up(const fsdp_work *work, const fsdp_stream_context *context) {
+static void h2d(const fsdp_work *work, const fsdp_stream_context *context) {
   fsdp_device *device = work->owner;
   context->table->copy(context, device->arenas.memory[FSDP_SPACE_DEVICE] + 64,
                        device->arenas.memory[FSDP_SPACE_HOST], 128);
@@ -91,9 +91,8 @@ static void copies_cross_arenas(void **state) {
   unsigned char values[128], back[128];
   for (int i = 0; i < 128; i++) values[i] = (unsigned char)(i * 3);
   device->table->write(device, device->arenas.memory[FSDP_SPACE_HOST], values, 128);
-  uint64_t ticket =
-      device->table->launch(device, FSDP_STREAM_COPY_UP, &(fsdp_work){.run = copy_up, .owner = device});
-  device->table->synchronize(device, FSDP_STREAM_COPY_UP, ticket);
+  uint64_t ticket = device->table->launch(device, FSDP_STREAM_H2D, &(fsdp_work){.run = h2d, .owner = device});
+  device->table->synchronize(device, FSDP_STREAM_H2D, ticket);
   device->table->read(device, back, device->arenas.memory[FSDP_SPACE_DEVICE] + 64, 128);
   assert_memory_equal(values, back, 128);
   device->table->destroy(device);

@@ -44,7 +44,7 @@ static void add_tensors(fsdp_program *p) {
   const struct {
     const char *name;
     fsdp_space space;
-    int64_t elems;
+    int64_t numel;
   } tensors[TENSORS] = {
       {"weight", FSDP_SPACE_DEVICE, HELD * C}, {"h", FSDP_SPACE_DEVICE, N * C},
       {"tokens", FSDP_SPACE_DEVICE, N},        {"host_tokens", FSDP_SPACE_HOST, N},
@@ -57,7 +57,7 @@ static void add_tensors(fsdp_program *p) {
                           .lifetime = stays ? FSDP_LIVE_ALWAYS : FSDP_LIVE_STEP,
                           .unit = -1,
                           .module = -1,
-                          .bytes = 4 * tensors[t].elems};
+                          .bytes = 4 * tensors[t].numel};
     snprintf(tensor.name, sizeof tensor.name, "%s", tensors[t].name);
     fsdp_program_tensor(p, &tensor);
   }
@@ -75,7 +75,7 @@ static fsdp_program *make_program(void) {
       (fsdp_operand[]){whole(p, SCALARS, FSDP_WRITE), whole(p, HOST_COUNT, FSDP_WRITE)}, 2);
   add(p, (fsdp_instr){.kind = FSDP_INSTR_FEED_BATCH, .stream = FSDP_STREAM_HOST},
       (fsdp_operand[]){whole(p, HOST_TOKENS, FSDP_WRITE), whole(p, HOST_TARGETS, FSDP_WRITE)}, 2);
-  add(p, (fsdp_instr){.kind = FSDP_INSTR_COPY_UP, .stream = FSDP_STREAM_COPY_UP},
+  add(p, (fsdp_instr){.kind = FSDP_INSTR_H2D, .stream = FSDP_STREAM_H2D},
       (fsdp_operand[]){whole(p, HOST_TOKENS, FSDP_READ), whole(p, TOKENS, FSDP_WRITE)}, 2);
   fsdp_instr *lookup = add(
       p, (fsdp_instr){.kind = FSDP_INSTR_OP, .op = FSDP_OP_EMBEDDING, .stream = FSDP_STREAM_COMPUTE},
@@ -96,7 +96,7 @@ static fsdp_program *make_program(void) {
   fsdp_program_begin_section(p, FSDP_SECTION_UPDATE);
   fsdp_operand first = whole(p, H, FSDP_READ);
   first.size_bytes = 4;
-  add(p, (fsdp_instr){.kind = FSDP_INSTR_COPY_DOWN, .stream = FSDP_STREAM_COPY_DOWN},
+  add(p, (fsdp_instr){.kind = FSDP_INSTR_D2H, .stream = FSDP_STREAM_D2H},
       (fsdp_operand[]){first, whole(p, RESULT, FSDP_WRITE)}, 2);
   add(p, (fsdp_instr){.kind = FSDP_INSTR_PUBLISH, .stream = FSDP_STREAM_HOST},
       (fsdp_operand[]){whole(p, RESULT, FSDP_READ)}, 1);
@@ -150,9 +150,9 @@ static void *run_rank(void *argument) {
   fsdp_step_result result;
   fsdp_executor_run_step(executor, &result);
   fsdp_executor_drain(executor);
-  fsdp_figures figures;
+  fsdp_step_stats stats;
   char message[256] = "";
-  bool clean = fsdp_executor_figures(executor, 1, &figures, message, (int)sizeof message);
+  bool clean = fsdp_executor_step_stats(executor, 1, &stats, message, (int)sizeof message);
   FSDP_CHECK(clean, "%s", message);
   memcpy(run->h, fsdp_executor_tensor(executor, H), sizeof run->h);
   memcpy(run->own, own, sizeof run->own);

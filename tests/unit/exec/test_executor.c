@@ -61,16 +61,16 @@ static void add_instrs(fsdp_program *p) {
   fsdp_operand total = whole(p, TOTAL, FSDP_UPDATE), result = whole(p, RESULT, FSDP_WRITE);
   fsdp_program_begin_section(p, FSDP_SECTION_ONLY);
   add_instr(p, FSDP_INSTR_FEED_STEP, FSDP_STREAM_HOST, whole(p, SCALARS, FSDP_WRITE), &fed);
-  add_instr(p, FSDP_INSTR_COPY_UP, FSDP_STREAM_COPY_UP, whole(p, HOST_COUNT, FSDP_READ), &raised);
+  add_instr(p, FSDP_INSTR_H2D, FSDP_STREAM_H2D, whole(p, HOST_COUNT, FSDP_READ), &raised);
   add_instr(p, FSDP_INSTR_OP, FSDP_STREAM_COMPUTE, whole(p, COUNT, FSDP_READ), &total);
   fsdp_program_end_section(p);
   fsdp_program_begin_section(p, FSDP_SECTION_UPDATE);
-  add_instr(p, FSDP_INSTR_COPY_DOWN, FSDP_STREAM_COPY_DOWN, whole(p, TOTAL, FSDP_READ), &result);
+  add_instr(p, FSDP_INSTR_D2H, FSDP_STREAM_D2H, whole(p, TOTAL, FSDP_READ), &result);
   add_instr(p, FSDP_INSTR_PUBLISH, FSDP_STREAM_HOST, whole(p, RESULT, FSDP_READ), NULL);
   fsdp_program_end_section(p);
   fsdp_program_begin_section(p, FSDP_SECTION_EVALUATION);
   add_instr(p, FSDP_INSTR_FEED_STEP, FSDP_STREAM_HOST, whole(p, SCALARS, FSDP_WRITE), &fed);
-  add_instr(p, FSDP_INSTR_COPY_DOWN, FSDP_STREAM_COPY_DOWN, whole(p, TOTAL, FSDP_READ), &result);
+  add_instr(p, FSDP_INSTR_D2H, FSDP_STREAM_D2H, whole(p, TOTAL, FSDP_READ), &result);
   add_instr(p, FSDP_INSTR_PUBLISH, FSDP_STREAM_HOST, whole(p, RESULT, FSDP_READ), NULL);
   fsdp_program_end_section(p);
 }
@@ -118,7 +118,7 @@ static sum_run *create_run(int64_t host_count_address) {
   sum_run *run = fsdp_alloc_zeroed(1, sizeof *run);
   fsdp_program *program = fsdp_program_create();
   run->plan.program = program;
-  program->accumulation = 1;
+  program->micro_batches = 1;
   program->mesh = fsdp_mesh_of(1, 1);
   program->arena_bytes[FSDP_SPACE_DEVICE] = program->arena_bytes[FSDP_SPACE_HOST] = 256;
   add_tensor(program, "total", FSDP_SPACE_DEVICE, 4, 0);
@@ -172,17 +172,17 @@ static void figures_are_measured(void **state) {
   (void)state;
   sum_run *run = create_run(64);
   fsdp_step_result result;
-  fsdp_figures figures;
+  fsdp_step_stats stats;
   char message[256] = "";
   for (int step = 1; step <= 3; step++) fsdp_executor_run_step(run->session.executor, &result);
   for (int step = 2; step <= 3; step++) {
-    assert_true(fsdp_executor_figures(run->session.executor, step, &figures, message, (int)sizeof message));
-    assert_int_equal(figures.memory.valley_bytes[FSDP_SPACE_DEVICE], 4);
-    assert_int_equal(figures.memory.peak_bytes[FSDP_SPACE_DEVICE], 8);
-    assert_int_equal(figures.memory.valley_bytes[FSDP_SPACE_HOST], 0);
-    assert_int_equal(figures.memory.peak_bytes[FSDP_SPACE_HOST], 4 * FSDP_SCALAR_COUNT + 4);
-    assert_true(figures.profile.busy_ms[FSDP_STREAM_COMPUTE] > 0);
-    assert_true(figures.profile.busy_ms[FSDP_STREAM_GATHER] == 0);
+    assert_true(fsdp_executor_step_stats(run->session.executor, step, &stats, message, (int)sizeof message));
+    assert_int_equal(stats.memory.valley_bytes[FSDP_SPACE_DEVICE], 4);
+    assert_int_equal(stats.memory.peak_bytes[FSDP_SPACE_DEVICE], 8);
+    assert_int_equal(stats.memory.valley_bytes[FSDP_SPACE_HOST], 0);
+    assert_int_equal(stats.memory.peak_bytes[FSDP_SPACE_HOST], 4 * FSDP_SCALAR_COUNT + 4);
+    assert_true(stats.profile.busy_ms[FSDP_STREAM_COMPUTE] > 0);
+    assert_true(stats.profile.busy_ms[FSDP_STREAM_GATHER] == 0);
   }
   destroy_run(run);
 }
@@ -192,10 +192,10 @@ static void collisions_are_reported(void **state) {
   (void)state;
   sum_run *run = create_run(0);
   fsdp_step_result result;
-  fsdp_figures figures;
+  fsdp_step_stats stats;
   char message[256] = "";
   fsdp_executor_run_step(run->session.executor, &result);
-  assert_false(fsdp_executor_figures(run->session.executor, 1, &figures, message, (int)sizeof message));
+  assert_false(fsdp_executor_step_stats(run->session.executor, 1, &stats, message, (int)sizeof message));
   assert_non_null(strstr(message, "buffers 2 and 3 both need byte 0 of space 1"));
   destroy_run(run);
 }
@@ -269,7 +269,7 @@ static void *create_trace(void *program) {
 static void many_micro_batches(void **state) {
   (void)state;
   fsdp_program *program = fsdp_program_create();
-  program->accumulation = 300000;
+  program->micro_batches = 300000;
   for (int kind = FSDP_SECTION_FIRST; kind <= FSDP_SECTION_UPDATE; kind++) {
     fsdp_program_begin_section(program, (fsdp_section_kind)kind);
     fsdp_program_end_section(program);

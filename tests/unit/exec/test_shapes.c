@@ -72,7 +72,7 @@ static void draw_settings(draws *d, fsdp_plan_config *plan) {
   plan->cpu_offload = draw(d, 2);
   plan->recompute_block = draw(d, 2);
   plan->prefetch = draw(d, 4);
-  plan->accumulation = accumulations[draw(d, 4)];
+  plan->micro_batches = accumulations[draw(d, 4)];
   plan->accumulate = (fsdp_accumulate)draw(d, 2);
   plan->grad_clip = draw(d, 2) ? 0.5f : 0;
   plan->poison = true;
@@ -119,7 +119,7 @@ static void check_run(int run) {
   draw_place(&d, &config.plan);
   draw_settings(&d, &config.plan);
   config.kernel_threads = 1 + draw(&d, 2);
-  int64_t parts = fsdp_mesh_ranks(&config.plan.mesh) * config.plan.accumulation;
+  int64_t parts = fsdp_mesh_ranks(&config.plan.mesh) * config.plan.micro_batches;
   int64_t batch = (GLOBAL_BATCH + parts - 1) / parts;
   config.plan.batch = batch;
   plain.plan.batch = batch * parts;

@@ -94,7 +94,7 @@ static void check_skipped(int place, int mode) {
   config.plan.cpu_offload = mode & OFFLOAD;
   if (mode & STATES_BF16) config.plan.master_dtype = config.plan.moment_dtype = FSDP_BF16;
   if (mode & PARAMS_BF16) config.plan.param_dtype = FSDP_BF16;
-  if (mode & ACCUMULATES) config.plan.accumulation = 3;
+  if (mode & ACCUMULATES) config.plan.micro_batches = 3;
   if (mode & LOCAL) config.plan.accumulate = FSDP_ACCUMULATE_LOCAL;
   // Either activations overflow, or every norm is above the limit.
   if (mode & OVERFLOWS) config.plan.model.initializer_range = 1e18;
@@ -149,7 +149,7 @@ static fsdp_status keep_moment(void *context, const fsdp_state_range *range, voi
                                fsdp_error *error) {
   fsdp_bf16 **kept = context;
   (void)error;
-  memcpy(kept[range->param] + range->first_elem, values, (size_t)range->elems * sizeof **kept);
+  memcpy(kept[range->param] + range->first_elem, values, (size_t)range->numel * sizeof **kept);
   return FSDP_OK;
 }
 
@@ -187,7 +187,7 @@ static void expect_updated(const harness_result *result, const harness_config *c
                                {states[0], param->numel, FSDP_BF16, FSDP_UPDATE},
                                {states[1], param->numel, FSDP_BF16, FSDP_UPDATE},
                                {states[2], param->numel, FSDP_BF16, FSDP_UPDATE}};
-    const fsdp_segment whole = {0, param->numel, 0, stream};
+    const fsdp_rounding_run whole = {0, param->numel, 0, stream};
     fsdp_kernel_call call = {.kind = FSDP_OP_ADAMW,
                              .attrs = &attrs,
                              .operands = views,

@@ -64,7 +64,7 @@ static void begin_snapshot(const harness_config *config, fsdp_executor *executor
 static void delay_copies(const harness_config *config, int rank, const fsdp_instr *instr) {
   (void)config;
   (void)rank;
-  if (instr->kind == FSDP_INSTR_COPY_DOWN && instr->unit >= 0)
+  if (instr->kind == FSDP_INSTR_D2H && instr->unit >= 0)
     nanosleep(&(struct timespec){.tv_nsec = 2000000}, NULL);
 }
 

@@ -67,9 +67,9 @@ static harness_config config_of(const choice *c) {
   plan->cpu_offload = c->value[2];
   plan->recompute_block = c->value[3];
   plan->prefetch = c->value[4];
-  plan->accumulation = accumulations[c->value[5]].count;
+  plan->micro_batches = accumulations[c->value[5]].count;
   plan->accumulate = accumulations[c->value[5]].kind;
-  plan->batch = GLOBAL_BATCH / (p->data * p->fsdp * plan->accumulation);
+  plan->batch = GLOBAL_BATCH / (p->data * p->fsdp * plan->micro_batches);
   plan->seq = 5;
   return config;
 }
@@ -272,7 +272,7 @@ static void test_sums_in_bf16(void **state) {
   for (int count = 2; count <= 32; count *= 2) {
     choice c = {{count == 8 ? 10 : 0, 1, 0, 0, 1, 1}}; // full, or no
     harness_config config = config_of(&c);
-    config.plan.accumulation = count;
+    config.plan.micro_batches = count;
     config.plan.batch = GLOBAL_BATCH / count;
     config.plan.param_dtype = config.plan.master_dtype = config.plan.moment_dtype = FSDP_BF16;
     config.steps = 2;
@@ -310,7 +310,7 @@ static void test_micro_batches_are_summed_in_fp32(void **state) {
       harness_result *reference = harness_train(&config);
       config.plan.strategy = sharded[i].strategy;
       config.plan.mesh = fsdp_mesh_of(sharded[i].data, sharded[i].fsdp);
-      config.plan.accumulation = 32;
+      config.plan.micro_batches = 32;
       config.plan.accumulate = kind ? FSDP_ACCUMULATE_LOCAL : FSDP_ACCUMULATE_REDUCE;
       config.plan.batch = 4 / (sharded[i].data * sharded[i].fsdp);
       config.plan.reduce_dtype = FSDP_BF16;

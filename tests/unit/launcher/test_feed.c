@@ -26,7 +26,7 @@ static fsdp_feed *create_feed(fsdp_dataset **dataset, float norm_limit) {
       .ranks = 1,
       .batch = 2,
       .seq = 16,
-      .accumulation = 1,
+      .micro_batches = 1,
       .beta1 = beta1,
       .beta2 = beta2,
       .norm_limit = norm_limit,
@@ -88,7 +88,7 @@ static void test_seek_reads_on(void **state) {
   (void)state;
   fsdp_dataset *datasets[2];
   fsdp_feed *whole = create_feed(&datasets[0], 0), *rest = create_feed(&datasets[1], 0);
-  whole->config.accumulation = rest->config.accumulation = 3;
+  whole->config.micro_batches = rest->config.micro_batches = 3;
   whole->config.sampler.global_batch = rest->config.sampler.global_batch = 6;
   fsdp_feed_seek(rest, 4, 4, 0);
   for (int step = 0; step < 6; step++) {

@@ -156,7 +156,7 @@ static void test_section(void **state) {
         const fsdp_operand *operand = &program->operands[instr->first_operand + o];
         bool always = program->tensors[operand->tensor].lifetime == FSDP_LIVE_ALWAYS;
         assert_true(!always || operand->access == FSDP_READ);
-        assert_true(instr->kind != FSDP_INSTR_COPY_DOWN || !always); // nothing of the state is copied
+        assert_true(instr->kind != FSDP_INSTR_D2H || !always); // nothing of the state is copied
       }
     }
     fsdp_plan_destroy(plan);

@@ -17,7 +17,7 @@
 static fsdp_plan_config config_of(const char *preset, int ranks) {
   fsdp_plan_config config = {.batch = 1,
                              .seq = 256,
-                             .accumulation = 1,
+                             .micro_batches = 1,
                              .strategy = FSDP_FULL,
                              .mesh = fsdp_mesh_of(1, ranks),
                              .wrap = {FSDP_WRAP_BLOCK, 0, NULL},
@@ -30,7 +30,7 @@ static fsdp_plan_config config_of(const char *preset, int ranks) {
                              .beta1 = 0.9,
                              .beta2 = 0.999,
                              .adam_eps = 1e-8f,
-                             .target = fsdp_target_cpu()};
+                             .backend = fsdp_plan_backend_cpu()};
   fsdp_error error;
   assert_int_equal(fsdp_model_preset(preset, &config.model, &error), FSDP_OK);
   return config;
@@ -127,7 +127,7 @@ static void report_as_a_page(void **state) {
 static void profile_series(void **state) {
   (void)state;
   fsdp_plan_config config = config_of("tiny", 4);
-  config.accumulation = 4;
+  config.micro_batches = 4;
   config.cpu_offload = true;
   fsdp_plan *plan = make_plan(&config);
   fsdp_memory_profile profile = fsdp_memory_profile_create(plan, "tiny");
@@ -145,7 +145,7 @@ static void profile_series(void **state) {
     assert_int_equal(most, plan->memory.space[space].peak_bytes);
     assert_int_equal(at, plan->memory.space[space].peak_position);
   }
-  fsdp_profile_phase phases[2 * FSDP_MAX_SECTIONS];
+  fsdp_phase phases[2 * FSDP_MAX_SECTIONS];
   int count = fsdp_memory_profile_phases(&profile, phases), next = 0;
   assert_int_equal(count, 7); // forward and backward of first, middle and last; update
   for (int i = 0; i < count; i++) {
@@ -210,7 +210,7 @@ static void advice_that_fits(void **state) {
     assert_int_equal(fsdp_options_parse(&options, FSDP_PROGRAM_PLAN, argc, argv, &error), FSDP_OK);
     if (fsdp_options_given(&options, "wrap")) config.wrap = fsdp_options_wrap(&options);
     if (fsdp_options_given(&options, "batch-size")) config.batch = options.batch;
-    if (fsdp_options_given(&options, "grad-accum")) config.accumulation = (int)options.grad_accum;
+    if (fsdp_options_given(&options, "grad-accum")) config.micro_batches = (int)options.grad_accum;
     if (fsdp_options_given(&options, "seq-length")) config.seq = options.seq;
     if (fsdp_options_given(&options, "prefetch")) config.prefetch = (int)options.prefetch;
     if (options.param_dtype != FSDP_DTYPE_AUTO) config.param_dtype = (fsdp_dtype)options.param_dtype;
@@ -218,7 +218,7 @@ static void advice_that_fits(void **state) {
     if (options.cpu_offload) config.cpu_offload = true;
     config.master_dtype = (fsdp_dtype)options.master_dtype;
     config.moment_dtype = (fsdp_dtype)options.moment_dtype;
-    assert_int_equal(config.batch * config.accumulation, 4); // of a step, as before
+    assert_int_equal(config.batch * config.micro_batches, 4); // of a step, as before
     fsdp_plan *helped = make_plan(&config);
     if (helped->memory.space[FSDP_SPACE_DEVICE].arena_bytes > limit)
       fail_msg("does not fit after: %s", words);

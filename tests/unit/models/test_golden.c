@@ -226,7 +226,7 @@ static void test_sharded(void **state) {
     config.plan.cpu_offload = i % 2;
     check(&g, &config, &fp32);
     config.plan.mesh = fsdp_mesh_of(1, 1);
-    config.plan.accumulation = (int)g.batch;
+    config.plan.micro_batches = (int)g.batch;
     config.plan.accumulate = i % 2 ? FSDP_ACCUMULATE_LOCAL : FSDP_ACCUMULATE_REDUCE;
     check(&g, &config, &fp32);
     close_golden(&g);

@@ -234,18 +234,18 @@ static void test_boxes_of_a_range(void **state) {
   for (int seed = 0; seed < 2000; seed++) {
     random_source random = {.seed = (uint64_t)seed};
     int dims = random_int(&random, 1, FSDP_MAX_DIMS);
-    int64_t shape[FSDP_MAX_DIMS], numel = 1;
-    for (int d = 0; d < dims; d++) numel *= shape[d] = random_int(&random, 1, 9);
-    int64_t first = random_int(&random, 0, (int)numel), elems = random_int(&random, 0, (int)(numel - first));
+    int64_t shape[FSDP_MAX_DIMS], whole = 1;
+    for (int d = 0; d < dims; d++) whole *= shape[d] = random_int(&random, 1, 9);
+    int64_t first = random_int(&random, 0, (int)whole), numel = random_int(&random, 0, (int)(whole - first));
     fsdp_box boxes[FSDP_BOXES_MAX];
-    int count = fsdp_boxes_cut(dims, shape, first, elems, 100, boxes);
+    int count = fsdp_boxes_cut(dims, shape, first, numel, 100, boxes);
     assert_true(count <= 2 * dims - 1);
-    for (int64_t e = 0; e < numel; e++) at[e] = -1;
+    for (int64_t e = 0; e < whole; e++) at[e] = -1;
     int64_t marked = 0;
     for (int b = 0; b < count; b++) marked += mark(&boxes[b], shape, at);
-    assert_int_equal(marked, elems);
-    for (int64_t e = 0; e < numel; e++)
-      assert_int_equal(at[e], e >= first && e < first + elems ? 100 + e - first : -1);
+    assert_int_equal(marked, numel);
+    for (int64_t e = 0; e < whole; e++)
+      assert_int_equal(at[e], e >= first && e < first + numel ? 100 + e - first : -1);
   }
 }
 

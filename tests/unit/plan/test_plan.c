@@ -30,13 +30,13 @@ static fsdp_plan_config base_config(void) {
   return (fsdp_plan_config){.model = even_config(),
                             .batch = 1,
                             .seq = 32,
-                            .accumulation = 1,
+                            .micro_batches = 1,
                             .strategy = FSDP_FULL,
                             .mesh = fsdp_mesh_of(1, 4),
                             .wrap = {.kind = FSDP_WRAP_BLOCK},
                             .prefetch = 1,
                             .grad_clip = 1.0f,
-                            .target = fsdp_target_cpu()};
+                            .backend = fsdp_plan_backend_cpu()};
 }
 
 static fsdp_plan *plan_of(fsdp_plan_config config) {
@@ -108,12 +108,12 @@ static void test_offload_empties_the_device(void **state) {
 // again by the backward; the root holds the final norm.
 static void test_traffic_formulas(void **state) {
   (void)state;
-  for (int accumulation = 1; accumulation <= 4; accumulation++) {
+  for (int micro_batches = 1; micro_batches <= 4; micro_batches++) {
     for (int local = 0; local <= 1; local++) {
       fsdp_plan_config config = base_config();
-      config.accumulation = accumulation;
+      config.micro_batches = micro_batches;
       config.accumulate = local ? FSDP_ACCUMULATE_LOCAL : FSDP_ACCUMULATE_REDUCE;
-      int64_t P = fsdp_model_parameter_count(&config.model), A = accumulation, F = 4;
+      int64_t P = fsdp_model_parameter_count(&config.model), A = micro_batches, F = 4;
       int64_t table = config.model.vocab_size * config.model.hidden_size, root = config.model.hidden_size;
       int64_t reductions = local ? 1 : A;
 
@@ -141,7 +141,7 @@ static void test_traffic_formulas(void **state) {
       fsdp_plan_destroy(plan);
 
       config = base_config();
-      config.accumulation = accumulation;
+      config.micro_batches = micro_batches;
       config.accumulate = local ? FSDP_ACCUMULATE_LOCAL : FSDP_ACCUMULATE_REDUCE;
       config.strategy = FSDP_HYBRID;
       config.mesh = fsdp_mesh_of(4, 2);
@@ -161,7 +161,7 @@ static void test_accumulated_gradients(void **state) {
     fsdp_plan_config config = base_config();
     config.mesh = fsdp_mesh_of(1, 1);
     config.param_dtype = FSDP_BF16;
-    config.accumulation = i == 7 ? 129 : 128;
+    config.micro_batches = i == 7 ? 129 : 128;
     config.reduce_dtype = i == 1 ? FSDP_F32 : FSDP_BF16;
     config.master_dtype = i == 2 ? FSDP_F32 : FSDP_BF16;
     config.moment_dtype = i == 3 ? FSDP_F32 : FSDP_BF16;

@@ -15,10 +15,10 @@
 #include <cmocka.h>
 
 // The sections of a step, and those of the kinds from FSDP_SECTION_EVALUATION on whose bit is in `beside`.
-static fsdp_program *sections_program(int accumulation, unsigned beside) {
+static fsdp_program *sections_program(int micro_batches, unsigned beside) {
   fsdp_program *program = fsdp_program_create();
-  program->accumulation = accumulation;
-  const bool of_step[] = {accumulation == 1, accumulation > 1, accumulation > 2, accumulation > 1, true};
+  program->micro_batches = micro_batches;
+  const bool of_step[] = {micro_batches == 1, micro_batches > 1, micro_batches > 2, micro_batches > 1, true};
   for (int kind = 0; kind < FSDP_SECTION_KIND_COUNT; kind++) {
     if (kind < FSDP_SECTION_EVALUATION ? !of_step[kind] : !(beside >> (kind - FSDP_SECTION_EVALUATION) & 1))
       continue;
@@ -39,11 +39,11 @@ static void spell(const fsdp_program *program, const int *order, int count, char
 static void test_step_order(void **state) {
   (void)state;
   const struct {
-    int accumulation;
+    int micro_batches;
     const char *order;
   } cases[] = {{1, "ou"}, {2, "flu"}, {3, "fmlu"}, {4, "fmmlu"}, {7, "fmmmmmlu"}};
   for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-    fsdp_program *program = sections_program(cases[i].accumulation, 15);
+    fsdp_program *program = sections_program(cases[i].micro_batches, 15);
     int order[16];
     char text[16];
     spell(program, order, fsdp_program_step_order(program, order), text);
@@ -55,20 +55,20 @@ static void test_step_order(void **state) {
 // Every seam of a step with itself, and every two of (step, sections beside it) one after the other.
 static void test_seam_order(void **state) {
   (void)state;
-  for (int accumulation = 1; accumulation <= 9; accumulation++) {
+  for (int micro_batches = 1; micro_batches <= 9; micro_batches++) {
     for (unsigned beside = 0; beside < 16; beside++) {
-      fsdp_program *program = sections_program(accumulation, beside);
+      fsdp_program *program = sections_program(micro_batches, beside);
       int order[FSDP_SEAM_RUNS_MAX], count = fsdp_program_seam_order(program, order);
       assert_true(count < FSDP_SEAM_RUNS_MAX);
       char text[FSDP_SEAM_RUNS_MAX + 1];
       spell(program, order, count, text);
-      const char *seams[] = {accumulation == 1 ? "ouou" : "luf", accumulation == 1 ? "ou" : "lu",
-                             accumulation == 2 ? "fl" : "",      accumulation > 2 ? "fm" : "",
-                             accumulation > 3 ? "mm" : "",       accumulation > 4 ? "mmm" : "",
-                             accumulation > 2 ? "ml" : ""};
+      const char *seams[] = {micro_batches == 1 ? "ouou" : "luf", micro_batches == 1 ? "ou" : "lu",
+                             micro_batches == 2 ? "fl" : "",      micro_batches > 2 ? "fm" : "",
+                             micro_batches > 3 ? "mm" : "",       micro_batches > 4 ? "mmm" : "",
+                             micro_batches > 2 ? "ml" : ""};
       for (size_t i = 0; i < sizeof seams / sizeof seams[0]; i++) assert_non_null(strstr(text, seams[i]));
-      if (accumulation == 3) assert_null(strstr(text, "mm"));
-      const char first = accumulation == 1 ? 'o' : 'f', letters[] = "ECSX";
+      if (micro_batches == 3) assert_null(strstr(text, "mm"));
+      const char first = micro_batches == 1 ? 'o' : 'f', letters[] = "ECSX";
       for (int a = 0; a < 4; a++) {
         bool present = beside >> a & 1;
         assert_int_equal(strchr(text, letters[a]) != NULL, present);
@@ -150,7 +150,7 @@ static void test_hash(void **state) {
                           &tensor->end,
                           &copy->waits[0].position,
                           &copy->waits[0].reason,
-                          &copy->accumulation,
+                          &copy->micro_batches,
                           &copy->mesh.axes[1].size,
                           &copy->sections[0].end};
     int64_t *const sizes[] = {&instr->attrs.batch, &operand->offset.base, &operand->offset.stride[1],
@@ -212,7 +212,7 @@ static void test_print(void **state) {
 
 static void test_names(void **state) {
   (void)state;
-  assert_string_equal(fsdp_stream_name(FSDP_STREAM_COPY_DOWN), "copy_down");
+  assert_string_equal(fsdp_stream_name(FSDP_STREAM_D2H), "d2h");
   assert_string_equal(fsdp_stream_name(FSDP_STREAM_HOST), "host");
   assert_string_equal(fsdp_category_name(FSDP_CATEGORY_INPUTS), "inputs");
   assert_string_equal(fsdp_instr_kind_name(FSDP_INSTR_PUBLISH), "publish");

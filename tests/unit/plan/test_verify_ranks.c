@@ -207,10 +207,10 @@ static void test_a_write_between(void **state) {
 static void test_a_write_before_the_next_micro_batch(void **state) {
   (void)state;
   for (int shards = 8; shards <= 40; shards += 32) {
-    for (int accumulation = 3; accumulation <= 4; accumulation++) {
+    for (int micro_batches = 3; micro_batches <= 4; micro_batches++) {
       for (int moves = 0; moves < 2; moves++) {
         fsdp_program *p = create(1, shards);
-        p->accumulation = accumulation;
+        p->micro_batches = micro_batches;
         p->sections[0].kind = FSDP_SECTION_FIRST;
         int t = tensor(p, shards), u = tensor(p, shards);
         p->tensors[t].lifetime = FSDP_LIVE_STEP;
@@ -223,7 +223,7 @@ static void test_a_write_before_the_next_micro_batch(void **state) {
         fsdp_program_end_section(p);
         fsdp_program_begin_section(p, FSDP_SECTION_LAST);
         fsdp_violation violation = judge(p);
-        if (accumulation == 3)
+        if (micro_batches == 3)
           assert_int_equal(violation.kind, FSDP_VIOLATION_NONE); // one middle micro-batch
         else
           assert_says(violation, FSDP_VIOLATION_STALE_READ, "where t1 lies");
@@ -300,13 +300,13 @@ static void test_copies_and_sums(void **state) {
   (void)state;
   enum { HOST, DEVICE };
   fsdp_operand from = fixed(HOST, FSDP_READ, 0, SLOT), to = fixed(DEVICE, FSDP_WRITE, SLOT, SLOT);
-  assert_int_equal(judge_instr(FSDP_INSTR_COPY_UP, from, to).kind, FSDP_VIOLATION_NONE);
-  assert_says(judge_instr(FSDP_INSTR_COPY_DOWN, from, to), FSDP_VIOLATION_OPERANDS, "the wrong memory");
+  assert_int_equal(judge_instr(FSDP_INSTR_H2D, from, to).kind, FSDP_VIOLATION_NONE);
+  assert_says(judge_instr(FSDP_INSTR_D2H, from, to), FSDP_VIOLATION_OPERANDS, "the wrong memory");
   to.size_bytes += 4;
-  assert_says(judge_instr(FSDP_INSTR_COPY_UP, from, to), FSDP_VIOLATION_OPERANDS, "differ in size");
+  assert_says(judge_instr(FSDP_INSTR_H2D, from, to), FSDP_VIOLATION_OPERANDS, "differ in size");
   to.size_bytes = SLOT, to.dtype = FSDP_BF16;
-  assert_says(judge_instr(FSDP_INSTR_COPY_UP, from, to), FSDP_VIOLATION_OPERANDS, "one dtype");
-  assert_says(judge_instr(FSDP_INSTR_COPY_UP, from, none), FSDP_VIOLATION_OPERANDS, "the operands");
+  assert_says(judge_instr(FSDP_INSTR_H2D, from, to), FSDP_VIOLATION_OPERANDS, "one dtype");
+  assert_says(judge_instr(FSDP_INSTR_H2D, from, none), FSDP_VIOLATION_OPERANDS, "the operands");
   fsdp_operand sum = fixed(DEVICE, FSDP_UPDATE, 0, SLOT);
   assert_int_equal(judge_instr(FSDP_INSTR_ALL_REDUCE, sum, none).kind, FSDP_VIOLATION_NONE);
   assert_says(judge_instr(FSDP_INSTR_ALL_REDUCE, sum, sum), FSDP_VIOLATION_OPERANDS, "the operands");

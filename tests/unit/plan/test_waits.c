@@ -129,7 +129,7 @@ static void test_implied_waits_are_left_out(void **state) {
 static void test_middle_runs_into_itself(void **state) {
   (void)state;
   fsdp_program *p = fsdp_program_create();
-  p->accumulation = 3;
+  p->micro_batches = 3;
   int sum = tensor(p, FSDP_LIVE_STEP, 64), positions[3][2];
   for (int i = 0; i < 3; i++) {
     fsdp_program_begin_section(p, (fsdp_section_kind)(FSDP_SECTION_FIRST + i));
@@ -145,7 +145,7 @@ static void test_middle_runs_into_itself(void **state) {
   assert_waits(p, positions[2][0], positions[1][1], FSDP_WAIT_REUSE);
   assert_waits(p, positions[0][0], positions[2][1], FSDP_WAIT_REUSE);
   assert_null(wait_on(p, positions[1][0], positions[1][1])); // one middle only, so never after itself
-  p->accumulation = 4;
+  p->micro_batches = 4;
   fsdp_waits_infer(p);
   assert_waits(p, positions[1][0], positions[1][1], FSDP_WAIT_DATA);
   assert_true(fsdp_verify(p, NULL));

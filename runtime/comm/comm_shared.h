@@ -13,22 +13,22 @@
 #include "runtime/base/arenas.h"
 #include "runtime/comm/comm.h"
 
-typedef struct fsdp_direct_control fsdp_direct_control;
+typedef struct fsdp_shared_control fsdp_shared_control;
 
-typedef struct fsdp_direct_config {
+typedef struct fsdp_shared_config {
   int rank, size;
-  // Zeroed memory of fsdp_direct_control_bytes(size), the same for all ranks of the group.
-  fsdp_direct_control *control;
+  // Zeroed memory of fsdp_shared_control_bytes(size), the same for all ranks of the group.
+  fsdp_shared_control *control;
   // Processes: this rank's arenas and by peer the descriptors of its arenas, size * FSDP_SPACE_COUNT of them,
   // owned by the communicator from now on (-1 where there is none). Threads: NULL.
   const fsdp_arenas *arenas;
   const int *peer_files;
-  void (*release)(fsdp_direct_control *control, void *owner); // at destruction; may be NULL
+  void (*release)(fsdp_shared_control *control, void *owner); // at destruction; may be NULL
   void *owner;
-} fsdp_direct_config;
+} fsdp_shared_config;
 
 // Bytes of the control block of `size` ranks.
-int64_t fsdp_direct_control_bytes(int size);
+int64_t fsdp_shared_control_bytes(int size);
 
 // The communicator of one rank; the caller owns it. `config` is copied, peer_files too.
-fsdp_comm *fsdp_direct_create(const fsdp_direct_config *config);
+fsdp_comm *fsdp_shared_create(const fsdp_shared_config *config);

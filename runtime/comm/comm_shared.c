@@ -1,4 +1,4 @@
-#include "runtime/comm/comm_direct.h"
+#include "runtime/comm/comm_shared.h"
 
 #include "runtime/base/check.h"
 #include "runtime/base/job.h"
@@ -33,7 +33,7 @@ typedef struct member {
   unsigned char small[2][SMALL_BYTES]; // by turn, as a slow peer may still read the call before
 } member;
 
-struct fsdp_direct_control {
+struct fsdp_shared_control {
   _Atomic uint64_t arrivals;
   _Atomic uint32_t generation; // meetings that are complete; what sleepers sleep on
   member members[];
@@ -41,7 +41,7 @@ struct fsdp_direct_control {
 
 typedef struct direct_comm {
   fsdp_comm base;
-  fsdp_direct_control *control;
+  fsdp_shared_control *control;
   const fsdp_arenas *arenas; // NULL: threads
   int *peer_files;
   uint32_t meetings;     // that this rank has come to
@@ -49,17 +49,17 @@ typedef struct direct_comm {
   fsdp_board_lane *lane; // of the call under way
   fsdp_comm_sum *sum;
   unsigned char *values; // one tile of a peer's
-  void (*release)(fsdp_direct_control *control, void *owner);
+  void (*release)(fsdp_shared_control *control, void *owner);
   void *owner;
 } direct_comm;
 
-int64_t fsdp_direct_control_bytes(int size) {
-  return (int64_t)(sizeof(fsdp_direct_control) + (size_t)size * sizeof(member));
+int64_t fsdp_shared_control_bytes(int size) {
+  return (int64_t)(sizeof(fsdp_shared_control) + (size_t)size * sizeof(member));
 }
 
 // Waits until every rank of the group has come.
 static void meet(direct_comm *self) {
-  fsdp_direct_control *control = self->control;
+  fsdp_shared_control *control = self->control;
   uint32_t mine = ++self->meetings;
   uint64_t arrived = atomic_fetch_add(&control->arrivals, 1) + 1;
   int private_flag = self->arenas ? 0 : FUTEX_PRIVATE_FLAG;
@@ -123,10 +123,10 @@ static const void *view_of(direct_comm *self, int peer, int64_t offset, int64_t 
 
 // output[0 .. elems) = sum over ranks, in their order, of elements [first, first + elems) of what they
 // published. `output` may be this rank's own part of it.
-static void sum_ranks(direct_comm *self, int64_t first, int64_t elems, fsdp_dtype dtype, void *output) {
+static void sum_ranks(direct_comm *self, int64_t first, int64_t numel, fsdp_dtype dtype, void *output) {
   int64_t width = fsdp_dtype_bytes(dtype);
-  for (int64_t done = 0; done < elems; done += FSDP_COMM_SUM_TILE_ELEMS) {
-    int64_t count = fsdp_min_i64(FSDP_COMM_SUM_TILE_ELEMS, elems - done);
+  for (int64_t done = 0; done < numel; done += FSDP_COMM_SUM_TILE_ELEMS) {
+    int64_t count = fsdp_min_i64(FSDP_COMM_SUM_TILE_ELEMS, numel - done);
     for (int r = 0; r < self->base.size; r++) {
       const void *values = view_of(self, r, (first + done) * width, count * width);
       fsdp_comm_sum_add(self->sum, r == 0, values, count, dtype);
@@ -138,7 +138,7 @@ static void sum_ranks(direct_comm *self, int64_t first, int64_t elems, fsdp_dtyp
 static void direct_all_gather(fsdp_comm *comm, const fsdp_collective *call) {
   direct_comm *self = (direct_comm *)comm;
   self->lane = call->lane;
-  int64_t slot = call->elems * fsdp_dtype_bytes(call->dtype);
+  int64_t slot = call->numel * fsdp_dtype_bytes(call->dtype);
   char *whole = call->output;
   publish(self, call->input, slot);
   meet(self);
@@ -160,14 +160,14 @@ static void direct_all_gather(fsdp_comm *comm, const fsdp_collective *call) {
 static void direct_reduce_scatter(fsdp_comm *comm, const fsdp_collective *call) {
   direct_comm *self = (direct_comm *)comm;
   self->lane = call->lane;
-  int64_t slot = call->elems * fsdp_dtype_bytes(call->dtype);
+  int64_t slot = call->numel * fsdp_dtype_bytes(call->dtype);
   const char *whole = call->input;
   char *own = (char *)(uintptr_t)whole + comm->rank * slot, *output = call->output;
   // Peers read their slots of my input: until they have, the sum can only go to my own slot or outside.
   bool later = output != own && output >= whole && output < whole + comm->size * slot;
   publish(self, whole, comm->size * slot);
   meet(self);
-  sum_ranks(self, comm->rank * call->elems, call->elems, call->dtype, later ? own : output);
+  sum_ranks(self, comm->rank * call->numel, call->numel, call->dtype, later ? own : output);
   meet(self);
   if (later) memmove(output, own, (size_t)slot);
   fsdp_reduce_scatter_report(comm, call);
@@ -181,34 +181,34 @@ static void small_all_reduce(direct_comm *self, const fsdp_collective *call, int
   memcpy(members[self->base.rank].small[self->turn], call->output, (size_t)bytes);
   meet(self);
   for (int r = 0; r < self->base.size; r++) {
-    fsdp_comm_sum_add(self->sum, r == 0, members[r].small[self->turn], call->elems, call->dtype);
+    fsdp_comm_sum_add(self->sum, r == 0, members[r].small[self->turn], call->numel, call->dtype);
   }
-  fsdp_comm_sum_store(self->sum, call->output, call->elems, call->dtype);
+  fsdp_comm_sum_store(self->sum, call->output, call->numel, call->dtype);
 }
 
 // Every rank sums its own segment, then reads the others'.
 static void direct_all_reduce(fsdp_comm *comm, const fsdp_collective *call) {
   direct_comm *self = (direct_comm *)comm;
   self->lane = call->lane;
-  int64_t width = fsdp_dtype_bytes(call->dtype), bytes = call->elems * width;
+  int64_t width = fsdp_dtype_bytes(call->dtype), bytes = call->numel * width;
   fsdp_all_reduce_report(call);
   if (bytes <= SMALL_BYTES) {
     small_all_reduce(self, call, bytes);
     return;
   }
-  int64_t segment = fsdp_round_up((call->elems + comm->size - 1) / comm->size, 16);
+  int64_t segment = fsdp_round_up((call->numel + comm->size - 1) / comm->size, 16);
   publish(self, call->output, bytes);
   meet(self);
   for (int k = 0; k < comm->size; k++) {
     int peer = (comm->rank + k) % comm->size;
-    int64_t first = fsdp_min_i64(call->elems, peer * segment);
-    int64_t elems = fsdp_min_i64(call->elems - first, segment);
+    int64_t first = fsdp_min_i64(call->numel, peer * segment);
+    int64_t numel = fsdp_min_i64(call->numel - first, segment);
     char *place_in_mine = (char *)call->output + first * width;
     if (k == 0) {
-      sum_ranks(self, first, elems, call->dtype, place_in_mine);
+      sum_ranks(self, first, numel, call->dtype, place_in_mine);
       meet(self);
     } else {
-      copy_from(self, peer, first * width, place_in_mine, elems * width);
+      copy_from(self, peer, first * width, place_in_mine, numel * width);
     }
   }
   meet(self);
@@ -226,7 +226,7 @@ static void direct_destroy(fsdp_comm *comm) {
   free(self);
 }
 
-fsdp_comm *fsdp_direct_create(const fsdp_direct_config *config) {
+fsdp_comm *fsdp_shared_create(const fsdp_shared_config *config) {
   static const fsdp_comm_table table = {"direct", direct_all_gather, direct_reduce_scatter, direct_all_reduce,
                                         direct_destroy};
   FSDP_CHECK(config->size >= 2 && config->rank >= 0 && config->rank < config->size, "rank %d of %d",

@@ -6,5 +6,5 @@
 
 // Fills out[elems] with elements [first, first + elems) of a parameter's initialisation, the same values
 // whatever the number of threads.
-void fsdp_draw_param(fsdp_pool *pool, const fsdp_param *param, uint64_t seed, int64_t first, int64_t elems,
+void fsdp_init_param(fsdp_pool *pool, const fsdp_param *param, uint64_t seed, int64_t first, int64_t numel,
                      float *out);

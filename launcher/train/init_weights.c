@@ -1,4 +1,4 @@
-#include "launcher/train/draw.h"
+#include "launcher/train/init_weights.h"
 
 #include "runtime/base/random.h"
 #include "runtime/base/size.h"
@@ -9,25 +9,25 @@
 typedef struct drawing {
   const fsdp_param *param;
   uint64_t seed, stream;
-  int64_t first, elems;
+  int64_t first, numel;
   float *out;
 } drawing;
 
 static void draw_part(void *argument, int64_t index, void *scratch) {
   const drawing *d = argument;
   (void)scratch;
-  int64_t begin = index * PART_ELEMS, count = fsdp_min_i64(PART_ELEMS, d->elems - begin);
+  int64_t begin = index * PART_ELEMS, count = fsdp_min_i64(PART_ELEMS, d->numel - begin);
   fsdp_random_normal(d->seed, d->stream, d->first + begin, count, d->param->init_mean,
                      d->param->init_deviation, d->out + begin);
 }
 
-void fsdp_draw_param(fsdp_pool *pool, const fsdp_param *param, uint64_t seed, int64_t first, int64_t elems,
+void fsdp_init_param(fsdp_pool *pool, const fsdp_param *param, uint64_t seed, int64_t first, int64_t numel,
                      float *out) {
   drawing d = {.param = param,
                .seed = seed,
                .stream = fsdp_random_stream(param->name),
                .first = first,
-               .elems = elems,
+               .numel = numel,
                .out = out};
-  fsdp_pool_run(pool, (elems + PART_ELEMS - 1) / PART_ELEMS, draw_part, &d);
+  fsdp_pool_run(pool, (numel + PART_ELEMS - 1) / PART_ELEMS, draw_part, &d);
 }
