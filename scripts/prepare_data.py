@@ -3,7 +3,7 @@
 
 Inputs, in the order given:
   .txt           one document
-  .jsonl, .json  an object a line, or a list of objects. By their keys:
+  .jsonl, .json  an object per line, or a list of objects. By their keys:
                    text                        all of it is learned
                    instruction, input, output  Stanford Alpaca's prompt; the output is learned
                    messages                    a conversation of {role, content}, by the tokenizer's chat

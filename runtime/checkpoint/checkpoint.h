@@ -8,7 +8,7 @@
 //
 // A checkpoint's parts are named (parameter, slot of the optimizer) and stored as boxes in the parameter's
 // own coordinates. No box is listed: which ones a rank's file holds follows from the stored mesh and units by
-// the rule of boxes.h, so whoever loads, on any mesh and with any units, intersects what it needs with them.
+// the rule of boxes.h, so a loading rank, on any mesh and with any units, intersects what it needs with them.
 // With F ranks over a unit's shard axes and R over its replica axes, the rank at place f of the first and d
 // of the second holds slice d of shard f of the unit's flat buffer: every element is written once, by one
 // rank.
@@ -56,10 +56,10 @@ typedef struct fsdp_checkpoint_file {
   uint64_t checksum[2]; // XXH3-128, upper half first
 } fsdp_checkpoint_file;
 
-// How far the run was.
+// The progress of the run.
 typedef struct fsdp_checkpoint_progress {
   int64_t step;                 // steps done
-  int64_t updates;              // of them not skipped: the optimizer's t
+  int64_t updates;              // updates not skipped: the optimizer's t
   int64_t epoch, epoch_samples; // where the next step starts: whole epochs, samples of this one
   int64_t seed; // of data order and stochastic rounding, whose counters are the numbers of the
                 // step and of the update
@@ -103,11 +103,11 @@ fsdp_status fsdp_checkpoint_parse(const char *path, const char *text, fsdp_check
 fsdp_status fsdp_checkpoint_read_manifest(const char *folder, fsdp_checkpoint **checkpoint,
                                           fsdp_error *error);
 
-// A rank's piece of a unit: elements [*first, *first + *elems) of the flat buffer.
+// A rank's piece of a unit: elements [*first, *first + *numel) of the flat buffer.
 void fsdp_checkpoint_piece(const fsdp_checkpoint *checkpoint, int rank, int unit, int64_t *first,
                            int64_t *numel);
 
-// The piece that holds element `element` of the unit's flat buffer: its rank.
+// The rank whose piece holds element `element` of the unit's flat buffer.
 int fsdp_checkpoint_holder(const fsdp_checkpoint *checkpoint, int unit, int64_t element);
 
 // The boxes of a parameter in a rank's piece of its unit, in order; their offsets count from the piece's

@@ -204,7 +204,7 @@ fsdp_status fsdp_checkpoint_lock(const char *folder, int wait_ms, fsdp_checkpoin
     read_holder(folder, holder);
     return fsdp_fail(
         error, FSDP_ERR_INPUT,
-        "%s: another run writes into this experiment (%s); end it, or give this one another name "
+        "%s: another run writes into this experiment (%s); end it, or give this one a different name "
         "with -e",
         folder, holder);
   }

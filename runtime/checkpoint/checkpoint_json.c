@@ -286,7 +286,7 @@ static fsdp_status check_whole(const char *path, json_t *root, fsdp_error *error
   }
   if (json_integer_value(json_object_get(root, "version")) != VERSION) {
     return fsdp_fail(error, FSDP_ERR_INPUT,
-                     "%s: is of format version %lld, this program reads %d; resume it with the version that "
+                     "%s: is of format version %lld, this build reads %d; resume it with the version that "
                      "wrote it, or export it with that version's fsdp_export and start from its weights with "
                      "--model",
                      path, (long long)json_integer_value(json_object_get(root, "version")), VERSION);

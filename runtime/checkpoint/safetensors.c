@@ -133,7 +133,7 @@ static fsdp_status add_shards(fsdp_safetensors *model, const char *path, const j
     const char *shard = json_string_value(value);
     if (!shard || !*shard || strchr(shard, '/')) {
       status = fsdp_fail(error, FSDP_ERR_INPUT,
-                         "%s: tensor \"%.200s\" is not sent to a file beside the index; copy the "
+                         "%s: tensor \"%.200s\" is not mapped to a file beside the index; copy the "
                          "index again",
                          path, name);
       break;

@@ -3,11 +3,10 @@
 //
 //   N, 8 bytes │ N bytes of JSON: {"name": {"dtype", "shape", "data_offsets": [begin, end]}, ...} │ data
 //
-// N and the data are little-endian. The data is the tensors' bytes without a gap, row-major; offsets count
-// from its start. Every file is checked in full when it is opened: a header that lies about its length,
-// offsets that overlap, leave a gap or pass the end, a size that is not shape times dtype, a name that occurs
-// twice, an unknown dtype are refused, so that a read can only fail if the disk does or the file changes
-// underneath.
+// N and the data are little-endian. The data is the tensors' bytes without gaps, row-major; offsets count
+// from its start. Opening a file checks its whole header. Refused are a wrong header length, offsets that
+// overlap, leave a gap or pass the end, a size that is not shape times dtype, a duplicate name and an unknown
+// dtype. A later read can fail only if the disk fails or the file changes.
 #pragma once
 
 #include "runtime/base/status.h"
@@ -20,31 +19,31 @@ typedef struct fsdp_safetensors fsdp_safetensors;
 typedef struct fsdp_safetensors_writer fsdp_safetensors_writer;
 
 // Opens `path`: a .safetensors file, an index (.json), or a folder with model.safetensors or, failing that,
-// model.safetensors.index.json and its shards. Reads the headers alone. FSDP_ERR_INPUT. The caller closes
+// model.safetensors.index.json and its shards. Reads only the headers. FSDP_ERR_INPUT. The caller closes
 // *model.
 fsdp_status fsdp_safetensors_open(const char *path, fsdp_safetensors **model, fsdp_error *error);
 void fsdp_safetensors_close(fsdp_safetensors *model); // NULL is allowed
 
-// Whether a folder holds weights, also such as fsdp_safetensors_open refuses (shards without their index,
-// pytorch_model.bin): a model that has weights is never taken for one that has none.
+// Whether a folder holds weights, including those that fsdp_safetensors_open refuses (shards without their
+// index, pytorch_model.bin), so that a model with weights is never taken for one without.
 bool fsdp_safetensors_is_present(const char *folder);
 
 // Reads elements [first, first + count) of tensor `index`, in row-major order, converted to fp32 (F32, BF16,
-// F16). One pread of just those bytes. May be called by several threads at once. FSDP_ERR_INPUT where the
-// disk fails.
+// F16). One pread of just those bytes. May be called by several threads at once. FSDP_ERR_INPUT if the disk
+// fails.
 fsdp_status fsdp_safetensors_read(fsdp_safetensors *model, int index, int64_t first, int64_t count,
                                   float *out, fsdp_error *error);
 
-// As it stands in the file, without conversion: `out` holds count * fsdp_dtype_bytes(dtype) bytes.
+// As stored in the file, without conversion: `out` holds count * fsdp_dtype_bytes(dtype) bytes.
 fsdp_status fsdp_safetensors_read_raw(fsdp_safetensors *model, int index, int64_t first, int64_t count,
                                       void *out, fsdp_error *error);
 
 // Tensors, in order of their names.
 int fsdp_safetensors_count(const fsdp_safetensors *model);
 const fsdp_safetensors_tensor *fsdp_safetensors_at(const fsdp_safetensors *model, int index);
-int fsdp_safetensors_find(const fsdp_safetensors *model, const char *name); // -1 where there is none
+int fsdp_safetensors_find(const fsdp_safetensors *model, const char *name); // -1: none
 
-// The opened files, and the index that named them (NULL where there was none).
+// The opened files, and the index that named them (NULL: none).
 int fsdp_safetensors_file_count(const fsdp_safetensors *model);
 const char *fsdp_safetensors_file(const fsdp_safetensors *model, int file);
 const char *fsdp_safetensors_index(const fsdp_safetensors *model);
@@ -60,20 +59,19 @@ typedef struct fsdp_safetensors_writer_config {
   const fsdp_safetensors_tensor *tensors; // name, dtype, dims, shape of each, in the order of their bytes
   int tensor_count;
   const char *const *metadata; // key, value, key, value, ..., NULL; or NULL for none
-  // Past the page cache where the file system can: for large files that nobody reads soon, written beside
-  // work that wants the cores and the memory's bandwidth.
+  // Bypasses the page cache if the file system can: for large files that are not read soon, written while
+  // other work needs the cores and the memory bandwidth.
   bool direct;
 } fsdp_safetensors_writer_config;
 
-// Declares the tensors and begins to write `path` under a temporary name beside it. Nothing is kept of
-// `config`.
+// Declares the tensors and begins to write `path` under a temporary name beside it. `config` is not kept.
 fsdp_status fsdp_safetensors_writer_create(const fsdp_safetensors_writer_config *config,
                                            fsdp_safetensors_writer **writer, fsdp_error *error);
-// Appends the data's next bytes, across tensors as they come.
+// Appends the data's next bytes, which may span tensors.
 fsdp_status fsdp_safetensors_writer_append(fsdp_safetensors_writer *writer, const void *data, int64_t bytes,
                                            fsdp_error *error);
-// All bytes must have been appended. Makes the file durable, then gives it its name, so that `path` is either
-// what it was or the whole new file. Destroys the writer in any case.
+// All bytes must have been appended. Makes the file durable, then renames it, so that `path` is either the
+// old file or the whole new one. Destroys the writer in any case.
 fsdp_status fsdp_safetensors_writer_finish(fsdp_safetensors_writer *writer, fsdp_error *error);
 // Removes what was written and destroys the writer; NULL is allowed.
 void fsdp_safetensors_writer_abandon(fsdp_safetensors_writer *writer);

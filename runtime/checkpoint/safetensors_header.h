@@ -1,5 +1,4 @@
-// The header of one safetensors file: reading it and checking everything that it says. Private to
-// safetensors.c.
+// The header of one safetensors file: reading it and checking all of it. Private to safetensors.c.
 #pragma once
 
 #include "runtime/base/status.h"
@@ -19,8 +18,8 @@ typedef struct fsdp_safetensors_source {
 } fsdp_safetensors_source;
 
 // Appends the file's tensors to `list`, in the order of their bytes; *metadata is its __metadata__ or NULL (a
-// new reference), *header_bytes what was read. Buffers (fsdp_model_is_buffer) are left out.
-// FSDP_ERR_INPUT; what was appended until then stays in the list.
+// new reference), *header_bytes the bytes read. Buffers (fsdp_model_is_buffer) are left out. FSDP_ERR_INPUT;
+// what was appended until then stays in the list.
 fsdp_status fsdp_safetensors_header_read(const fsdp_safetensors_source *source, fsdp_safetensors_list *list,
                                          json_t **metadata, int64_t *header_bytes, fsdp_error *error);
 

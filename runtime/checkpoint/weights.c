@@ -22,7 +22,7 @@ static fsdp_status match_param(const fsdp_weights *w, const fsdp_param *param, i
   if (t->dims != param->dims || memcmp(t->shape, param->shape, (size_t)t->dims * sizeof *t->shape) != 0)
     return fsdp_fail(
         error, FSDP_ERR_INPUT,
-        "%s: tensor \"%s\" has shape %s, but the model wants %s; take the weights that belong to this "
+        "%s: tensor \"%s\" has shape %s, but the model requires %s; take the weights that belong to this "
         "config.json",
         fsdp_safetensors_path(w->model, tensor), t->name,
         fsdp_safetensors_shape_text(t->dims, t->shape, found),
@@ -56,10 +56,11 @@ static fsdp_status check_tied(const fsdp_weights *w, const fsdp_param *param, in
     status = fsdp_safetensors_read(w->model, owner, first, count, own, error);
     if (!status) status = fsdp_safetensors_read(w->model, tensor, first, count, stored, error);
     if (!status && memcmp(own, stored, (size_t)count * sizeof *own) != 0)
-      status = fsdp_fail(error, FSDP_ERR_INPUT,
-                         "%s: tensor \"%s\" has other values than \"%s\", to which config.json ties it; set "
-                         "tie_word_embeddings to false, or take the weights that belong to this config.json",
-                         fsdp_safetensors_path(w->model, tensor), t->name, param->name);
+      status =
+          fsdp_fail(error, FSDP_ERR_INPUT,
+                    "%s: tensor \"%s\" has different values than \"%s\", to which config.json ties it; set "
+                    "tie_word_embeddings to false, or take the weights that belong to this config.json",
+                    fsdp_safetensors_path(w->model, tensor), t->name, param->name);
   }
   return status;
 }

@@ -7,9 +7,9 @@
 typedef struct fsdp_weights fsdp_weights;
 
 // Opens `path` (as fsdp_safetensors_open) and finds the tensor of every parameter of `graph`, which must
-// outlive the result. FSDP_ERR_INPUT, with names, expected and found, where one is missing, has another shape
-// or holds integers, or where the files hold a tensor that the model has no place for (a tied module's own
-// weight is allowed where it is the same). The graph's base_prefix may be missing in stored names.
+// outlive the result. FSDP_ERR_INPUT, with names, expected and found, if one is missing, has a different
+// shape or holds integers, or if the files hold a tensor that the model does not have (a tied module's own
+// weight is allowed if it is equal). The graph's base_prefix may be missing in stored names.
 fsdp_status fsdp_weights_open(const char *path, const fsdp_graph *graph, fsdp_weights **weights,
                               fsdp_error *error);
 void fsdp_weights_close(fsdp_weights *weights); // NULL is allowed
@@ -19,7 +19,7 @@ void fsdp_weights_close(fsdp_weights *weights); // NULL is allowed
 fsdp_status fsdp_weights_read(fsdp_weights *weights, int param, int64_t first, int64_t count, float *out,
                               fsdp_error *error);
 
-// The files: the index's path (NULL where there is none), and those that hold the tensors.
+// The files: the index's path (NULL: none), and those that hold the tensors.
 const char *fsdp_weights_index(const fsdp_weights *weights);
 int fsdp_weights_file_count(const fsdp_weights *weights);
 const char *fsdp_weights_file(const fsdp_weights *weights, int file);

@@ -1,12 +1,12 @@
-// The progress board: where every rank of the job is, so that a rank that waits can say for whom.
+// The progress board: where every rank of the job is, so that a waiting rank can report whom it waits for.
 //
 //   streams, main thread ──► own slot ─┐
 //   peers of this node ────► slots ────┴─ shared memory of the node ──► watch (watch.h): reads, decides
 //   ranks of other nodes ──► messages between nodes ────────────────────┘
 //
 // A slot has one writer per cache line and readers in other processes; everything is a relaxed atomic, since
-// a reader asks "has it moved?" and never orders memory by it. Where there is no board (one rank, ranks as
-// threads) writers write to a slot that nobody reads, so that they need not ask.
+// a reader asks "has it moved?" and never orders memory by it. Without a board (one rank, ranks as threads)
+// writers write to a slot that nobody reads, which saves them the check.
 #pragma once
 
 #include "runtime/base/stream.h"
@@ -24,11 +24,11 @@ typedef enum fsdp_activity {
   FSDP_ACTIVITY_EVALUATING,
   FSDP_ACTIVITY_SAVING,
   FSDP_ACTIVITY_FINISHING,
-  FSDP_ACTIVITY_LEFT, // nobody waits for it any more
+  FSDP_ACTIVITY_LEFT, // no longer waited for
   FSDP_ACTIVITY_COUNT
 } fsdp_activity;
 
-// One lane a stream, and one for the main thread, which takes part in the world's exchanges.
+// One lane per stream, and one for the main thread, which takes part in the world's exchanges.
 #define FSDP_LANE_MAIN  FSDP_STREAM_COUNT
 #define FSDP_LANE_COUNT (FSDP_STREAM_COUNT + 1)
 
@@ -46,18 +46,18 @@ static inline int fsdp_place_position(fsdp_place place) {
 
 typedef struct fsdp_board_lane {
   _Alignas(64) _Atomic uint64_t current; // place of the instruction under way
-  _Atomic uint64_t finished;             // place of the last one that is over
-  _Atomic uint32_t progress;             // changes with whatever moves on this lane
+  _Atomic uint64_t finished;             // place of the last complete one
+  _Atomic uint32_t progress;             // changes with any progress of this lane
   _Atomic uint32_t waits;                // for peers, asleep
 } fsdp_board_lane;
 
 typedef struct fsdp_board_slot {
   _Alignas(64) _Atomic uint64_t beat; // of the watch thread
   _Atomic uint64_t marks;             // fsdp_progress_count
-  _Atomic uint64_t exchanges;         // of the world, that this rank has come to
+  _Atomic uint64_t exchanges;         // exchanges of the world that this rank has reached
   _Atomic int64_t first_step;         // step of the run before this process's first
   _Atomic int32_t activity;
-  _Atomic int32_t process; // its id on its node; 0: not there yet, or not any more
+  _Atomic int32_t process; // its id on its node; 0: not started, or ended
   fsdp_board_lane lanes[FSDP_LANE_COUNT];
 } fsdp_board_slot;
 
@@ -122,7 +122,7 @@ int fsdp_board_waiting_lane(const fsdp_board_view *view);
 typedef enum fsdp_rank_state {
   FSDP_RANK_ALIVE,
   FSDP_RANK_SILENT,      // no heartbeat for the time limit: stopped, or its machine hangs
-  FSDP_RANK_UNREACHABLE, // nothing heard of any rank of its node
+  FSDP_RANK_UNREACHABLE, // no message from any rank of its node
   FSDP_RANK_ENDED,       // its process is gone
   FSDP_RANK_LEFT
 } fsdp_rank_state;
@@ -137,10 +137,10 @@ typedef struct fsdp_board_rank {
 // have the same list.
 typedef void (*fsdp_board_namer)(const void *owner, int position, char *text, size_t bytes);
 
-// Sets it; NULL before `owner` goes, and numbers are all that is told.
+// Sets it; NULL before `owner` is destroyed: messages then give numbers only.
 void fsdp_board_set_namer(fsdp_board_namer namer, const void *owner);
 
 // Who waits for whom and where, as part of a sentence: "rank 3 (host b) waits at instruction 412, all_gather
-// of model.layers.3, step 17; rank 1 (host a) last finished 398, ...". `self` is the rank that speaks; where
-// it does not wait, another's waiting is told.
+// of model.layers.3, step 17; rank 1 (host a) last finished 398, ...". `self` is the rank that reports; if it
+// does not wait, another rank's wait is reported.
 void fsdp_board_explain(const fsdp_board_rank *ranks, int count, int self, char *text, size_t bytes);

@@ -4,20 +4,20 @@
 //   reduce-scatter  sum over ranks of own slot of in:     out = sum of slots `rank`
 //   all-reduce      sum over ranks, everywhere:           in place
 //
-// A call is work in the order of its stream: what follows it there finds its buffers free and its output
-// complete. Where the calling thread is the stream (a CPU's worker) that is when the call returns; where the
-// device has queues (`stream` is set) the call only enqueues. Every rank of the group makes the same calls in
-// the same order; a communicator is used by one thread at a time. Nothing is allocated in a call.
+// A call is work in its stream's order: what follows it there finds its buffers free and its output complete.
+// If the calling thread is the stream (a CPU worker), that is when the call returns; if the device has queues
+// (`stream` is set), the call only enqueues. Every rank of the group makes the same calls in the same order;
+// a communicator is used by one thread at a time. Nothing is allocated in a call.
 //
 //   communicator   returns    how it sums                                     the same call again
 //   self           at once    it copies                                       the same bits
-//   shared memory  when over  in fp32, in the order of ranks, rounded once    the same bits
-//   messages       when over  in fp32, in the order of ranks, rounded once    the same bits
+//   shared memory  complete  in fp32, in the order of ranks, rounded once    the same bits
+//   messages       complete  in fp32, in the order of ranks, rounded once    the same bits
 //   NCCL           enqueued   as the algorithm does that the library chooses  the same bits with the same
 //                             (order, and where bf16 is rounded)              ranks, links and NCCL settings
 //
-// After an all-reduce all ranks hold the same bits. Nobody waits for ever: the watch (watch.h) ends a job
-// whose ranks do not come.
+// After an all-reduce all ranks hold the same bits. No rank waits forever: the watch (watch.h) ends a job
+// whose ranks do not arrive.
 #pragma once
 
 #include "runtime/base/access.h"
@@ -49,7 +49,7 @@ typedef struct fsdp_collective {
   fsdp_dtype dtype;               // sums: fp32 or bf16
   fsdp_access_recorder *recorder; // NULL unless traced
   void *stream;                   // CUDA stream, NULL on the CPU
-  // Of whom messages speak: the stream's lane of the board and the instruction's place; NULL and 0: nobody.
+  // What messages name: the stream's lane of the board and the instruction's place; NULL and 0: none.
   fsdp_board_lane *lane;
   fsdp_place place;
 } fsdp_collective;
@@ -67,13 +67,13 @@ struct fsdp_comm {
   int rank, size; // in the group
 };
 
-// Report what each of them reads and writes to the access trace; those of several ranks.
+// Report what each collective reads and writes to the access trace; for groups of several ranks.
 void fsdp_all_gather_report(const fsdp_comm *comm, const fsdp_collective *call);
 void fsdp_reduce_scatter_report(const fsdp_comm *comm, const fsdp_collective *call);
 void fsdp_all_reduce_report(const fsdp_collective *call);
 
-// A group of one rank: copies where input and output differ, nothing else. `copy` copies `bytes` from the
-// call's input to its output, in the order of its stream.
+// A group of one rank: copies if input and output differ, nothing else. `copy` copies `bytes` from the call's
+// input to its output, in the order of its stream.
 fsdp_comm *fsdp_comm_self(void);
 fsdp_comm *fsdp_comm_self_with(void (*copy)(const fsdp_collective *call, int64_t bytes));
 

@@ -359,7 +359,7 @@ static void number_nodes(fsdp_world *world, int node_leader) {
 fsdp_status fsdp_world_create(int *argc, char ***argv, fsdp_world **world, fsdp_error *error) {
   int provided = 0;
   if (MPI_Init_thread(argc, argv, MPI_THREAD_MULTIPLE, &provided) != MPI_SUCCESS) {
-    return fsdp_fail(error, FSDP_ERR_PEER, "MPI could not be started; start the program with mpirun");
+    return fsdp_fail(error, FSDP_ERR_PEER, "MPI could not be started; start the command with mpirun");
   }
   if (provided < MPI_THREAD_MULTIPLE) {
     MPI_Finalize();

@@ -157,10 +157,11 @@ static void nccl_destroy(fsdp_comm *comm) {
 static fsdp_status fail_start(const char *call, ncclComm_t comm, ncclResult_t result, int timeout_s,
                               fsdp_error *error) {
   if (result == ncclInProgress) {
-    return fsdp_fail(error, FSDP_ERR_PEER,
-                     "%s was not over after %d s: a peer or the network does not answer (--comm-timeout sets "
-                     "the limit; NCCL_DEBUG=INFO says more)",
-                     call, timeout_s);
+    return fsdp_fail(
+        error, FSDP_ERR_PEER,
+        "%s did not complete within %d s: a peer or the network does not answer (--comm-timeout sets "
+        "the limit; NCCL_DEBUG=INFO says more)",
+        call, timeout_s);
   }
   return fsdp_fail(error, FSDP_ERR_PEER, "%s failed: %s (%s); NCCL_DEBUG=INFO says more", call,
                    ncclGetErrorString(result), comm ? ncclGetLastError(comm) : "no communicator");
@@ -173,7 +174,7 @@ static void check_version(const fsdp_world *world) {
   if (world->rank > 0 || ncclGetVersion(&version) != ncclSuccess || version >= ORDERS) return;
   fsdp_job_note(
       "NCCL %d.%d.%d cannot order the collectives of several communicators, so that they may wait for "
-      "each other for ever; use NCCL 2.26 or later",
+      "each other forever; use NCCL 2.26 or later",
       version / 10000, version % 10000 / 100, version % 100);
 }
 

@@ -3,8 +3,8 @@
 //   unique id (rank 0) ─► world ─► world's communicator ─► split into those of the groups
 //
 // A collective is enqueued and returns. Every one that is under way is known to the watchdog, a thread that
-// looks a few times a second: an asynchronous error of a communicator ends the whole job, and what is under
-// way is shown on the board, so that no progress for the time limit does too (watch.h).
+// looks a few times a second: an asynchronous error of a communicator ends the whole job. What is under way
+// is shown on the board, so that the watch ends a job without progress for the time limit (watch.h).
 #pragma once
 
 #include "runtime/comm/world.h"
@@ -18,14 +18,14 @@ typedef struct fsdp_nccl_config {
 } fsdp_nccl_config;
 
 // The communicators of this rank's groups; every rank must call it. A group of one rank copies and nothing
-// else. FSDP_ERR_PEER with NCCL's reason, or in a build without NCCL where there is more than one rank.
-// Destroy them (fsdp_comms_destroy) before the device.
+// else. FSDP_ERR_PEER with NCCL's reason, or in a build without NCCL if there is more than one rank. Destroy
+// them (fsdp_comms_destroy) before the device.
 fsdp_status fsdp_nccl_comms(fsdp_world *world, const fsdp_nccl_config *config, fsdp_comms *comms,
                             fsdp_error *error);
 
 // A group of one rank on the CUDA device.
 fsdp_comm *fsdp_cuda_comm_self(void);
 
-// Memory that communicators can register; NULL where there is none.
+// Memory that communicators can register; NULL if none is left.
 void *fsdp_nccl_alloc(int64_t bytes);
 void fsdp_nccl_free(void *memory);

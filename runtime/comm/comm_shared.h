@@ -20,7 +20,7 @@ typedef struct fsdp_shared_config {
   // Zeroed memory of fsdp_shared_control_bytes(size), the same for all ranks of the group.
   fsdp_shared_control *control;
   // Processes: this rank's arenas and by peer the descriptors of its arenas, size * FSDP_SPACE_COUNT of them,
-  // owned by the communicator from now on (-1 where there is none). Threads: NULL.
+  // owned by the communicator from now on (-1: none). Threads: NULL.
   const fsdp_arenas *arenas;
   const int *peer_files;
   void (*release)(fsdp_shared_control *control, void *owner); // at destruction; may be NULL

@@ -1,5 +1,5 @@
-// Sums of several ranks' values: a tile of fp32 sums, into which tiles of fp32 or bf16 are added one after
-// another, and which is rounded once at the end.
+// Sums of several ranks' values: a tile of fp32 sums. Tiles of fp32 or bf16 are added one after another; the
+// sums are rounded once, at the end.
 #pragma once
 
 #include "runtime/base/dtype.h"
@@ -15,8 +15,8 @@ typedef struct fsdp_comm_sum fsdp_comm_sum;
 fsdp_comm_sum *fsdp_comm_sum_create(void);
 void fsdp_comm_sum_destroy(fsdp_comm_sum *sum); // NULL is allowed
 
-// sums[0 .. elems) = values where `first`, else += values; elems is at most a tile.
+// sums[0 .. numel) = values if `first`, else += values; numel is at most a tile.
 void fsdp_comm_sum_add(fsdp_comm_sum *sum, bool first, const void *values, int64_t numel, fsdp_dtype dtype);
 
-// output[0 .. elems) = sums, rounded to `dtype`.
+// output[0 .. numel) = sums, rounded to `dtype`.
 void fsdp_comm_sum_store(fsdp_comm_sum *sum, void *output, int64_t numel, fsdp_dtype dtype);

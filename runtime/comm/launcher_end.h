@@ -19,5 +19,5 @@ void fsdp_launcher_close(fsdp_launcher *launcher);
 // Does nothing under another launcher, which has its own time limits.
 void fsdp_launcher_end(const fsdp_launcher *launcher);
 
-// Waits for its end for `ms`, 0: just asks. True where there is none.
+// Waits up to `ms` for its end; 0 only checks. True if there is none.
 bool fsdp_launcher_has_ended(const fsdp_launcher *launcher, int ms);

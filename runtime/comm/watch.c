@@ -106,7 +106,7 @@ fsdp_board_slot *fsdp_watch_slots(void *memory) {
 const char *fsdp_watch_advice(const fsdp_watch_node *node) {
   return atomic_load(&node->saves)
              ? "Start again with -e NAME to resume from the newest checkpoint"
-             : "Nothing of this run was saved; with -e NAME it saves checkpoints, from which a start resumes";
+             : "Nothing of this run was saved; -e NAME saves checkpoints to resume from";
 }
 
 // ---- Mail

@@ -1,20 +1,20 @@
-// The watch: a thread of every process that knows how all ranks stand, and ends the job where it cannot
+// The watch: a thread of every process that knows the state of all ranks, and ends the job if it cannot
 // continue.
 //
 //   each tick       own heartbeat to the board; which processes of this node have ended; who has moved
 //   twice a second  one rank of each node sends the node's part of the board to the other nodes
 //
-//   ends the job    where a process of this node has ended · where a rank gives no sign of life for the time
-//                   limit · where this rank waits and nothing in the job has moved for the time limit
+//   ends the job    if a process of this node has ended · if a rank gives no sign of life for the time
+//                   limit · if this rank waits and nothing in the job has moved for the time limit
 //
-// A rank that works is never timed out by those that wait for it, as long as it moves: an instruction that is
-// over, a piece of a message, a chunk of a file (fsdp_progress_mark). The time in which this process itself
-// was stopped does not count.
+// A rank that works is never timed out by those that wait for it, as long as it moves: a complete
+// instruction, a piece of a message, a chunk of a file (fsdp_progress_mark). The time in which this process
+// itself was stopped does not count.
 //
-// One rank of a node speaks: it prints one message, tells the other nodes, and all ranks leave with
-// FSDP_ERR_PEER by themselves, as what started the job may be out of reach. Where ranks of the node are
-// stopped it kills them, and where other nodes cannot be reached the node's mpirun or orted, which would wait
-// for ever.
+// One rank per node reports: it prints one message and notifies the other nodes. All ranks then leave with
+// FSDP_ERR_PEER by themselves, as the launcher may be out of reach. The reporting rank kills stopped ranks of
+// its node. If other nodes cannot be reached, it also ends the node's mpirun or orted, which would wait
+// forever.
 #pragma once
 
 #include "runtime/base/job.h"
@@ -23,9 +23,10 @@
 // Messages to single ranks, that neither block nor fail; used by the watch's thread alone.
 typedef struct fsdp_mail {
   void *owner;
-  // Sends a copy; false where the one before to that rank is still under way.
+  // Sends a copy; false if the previous one to that rank is still under way.
   bool (*post)(void *owner, int rank, const void *data, int bytes);
-  // The next message that has come, of at most `capacity` bytes; its bytes, or 0: none. *from is its sender.
+  // The next received message, of at most `capacity` bytes; returns its bytes, or 0: none. *from is its
+  // sender.
   int (*take)(void *owner, void *data, int capacity, int *from);
 } fsdp_mail;
 
@@ -35,9 +36,9 @@ typedef struct fsdp_mail {
 // What the processes of a node share; behind it lie a slot for every rank of the job, and whom to send mail
 // to on every node.
 typedef struct fsdp_watch_node {
-  _Alignas(64) _Atomic uint32_t claimed; // 1 + the rank that speaks
+  _Alignas(64) _Atomic uint32_t claimed; // 1 + the rank that reports
   _Atomic uint32_t said;                 // that its message is out
-  _Atomic uint32_t over;                 // that it has told all others: everyone leaves
+  _Atomic uint32_t over;                 // all others are notified: every rank leaves
   _Atomic uint32_t asked;                // a rank of the node was asked to end (job.h)
   _Atomic uint32_t saves;                // the run saves checkpoints
   _Atomic int64_t limit_ms;
@@ -62,7 +63,7 @@ int fsdp_watch_mail_bytes(int size);
 // The slots behind `memory`, by rank.
 fsdp_board_slot *fsdp_watch_slots(void *memory);
 
-// What a message says about starting again.
+// What a message says about restarting.
 const char *fsdp_watch_advice(const fsdp_watch_node *node);
 
 // Makes this rank's slot fsdp_board_mine and starts the thread. Every rank of the node must have its slot
@@ -77,7 +78,7 @@ void fsdp_watch_set_limit(fsdp_watch *watch, int seconds);
 void fsdp_watch_set_saves(fsdp_watch *watch, bool saves);
 void fsdp_watch_set_folder(fsdp_watch *watch, const char *folder);
 
-// From here on no mail is used and nobody is missed: every rank has come to the end. What is still watched is
-// that this process gets through it within the limit.
+// From here on no mail is used and no rank is missed: every rank has reached the end. The watch still checks
+// that this process leaves within the limit.
 void fsdp_watch_leave(fsdp_watch *watch);
 void fsdp_watch_stop(fsdp_watch *watch); // NULL is allowed

@@ -15,7 +15,7 @@ fsdp_status fsdp_world_agree(fsdp_world *world, const char *what, uint64_t value
   fsdp_rank_name *names = fsdp_world_rank_names(world);
   fsdp_status status = fsdp_fail(error, FSDP_ERR_OPTION,
                                  "%s differs between %s (%016llx) and %s (%016llx); start every rank with "
-                                 "the same program, options and files",
+                                 "the same executable, options and files",
                                  what, names[0].text, (unsigned long long)first, names[differs].text,
                                  (unsigned long long)other);
   free(names);

@@ -24,7 +24,7 @@ typedef struct fsdp_world {
   int64_t board_bytes;
 } fsdp_world;
 
-// Joins the job. FSDP_ERR_PEER where MPI gives no thread support. One world a process.
+// Joins the job. FSDP_ERR_PEER if MPI gives no thread support. One world per process.
 fsdp_status fsdp_world_create(int *argc, char ***argv, fsdp_world **world, fsdp_error *error);
 
 // Seconds without progress after which the job ends (--comm-timeout); 300 until then.
@@ -34,10 +34,10 @@ void fsdp_world_set_comm_timeout(fsdp_world *world, int seconds);
 void fsdp_world_set_saves(fsdp_world *world, bool saves);
 void fsdp_world_set_error_folder(fsdp_world *world, const char *folder);
 
-// Leaves it; every rank must come. NULL is allowed.
+// Leaves the job; every rank must call it. NULL is allowed.
 void fsdp_world_destroy(fsdp_world *world);
 
-// Waits, asleep, until every rank has come.
+// Waits, asleep, until every rank has called it.
 void fsdp_world_barrier(fsdp_world *world);
 
 // `bytes` of every rank, in the order of ranks, into out[size * bytes].
@@ -49,7 +49,7 @@ int64_t fsdp_world_sum(fsdp_world *world, int64_t mine);
 // Replaces *data on every rank by rank 0's.
 void fsdp_world_broadcast(fsdp_world *world, void *data, int64_t bytes);
 
-// Rank 0's text, on every rank; the caller frees it. The others' text is not looked at.
+// Rank 0's text, on every rank; the caller frees it. The others' text is ignored.
 char *fsdp_world_broadcast_text(fsdp_world *world, const char *text);
 
 // How messages name a rank: "rank 3 (host b)".
@@ -60,13 +60,13 @@ typedef struct fsdp_rank_name {
 // The names of all ranks. Every rank must call it; the caller frees the result.
 fsdp_rank_name *fsdp_world_rank_names(fsdp_world *world);
 
-// Whether every rank has come with the same value (a hash of options, of the program, ...), on every rank
-// alike. FSDP_ERR_OPTION with a message that names `what` and the first rank that differs, where not.
+// Checks that every rank passes the same value (a hash of options, of the program, ...). If not, all ranks
+// return FSDP_ERR_OPTION with a message that names `what` and the first rank that differs.
 fsdp_status fsdp_world_agree(fsdp_world *world, const char *what, uint64_t value, fsdp_error *error);
 
-// Shares what went wrong: every rank passes its own status (FSDP_OK: nothing) and message, and all return the
-// status of the lowest rank that failed, with that rank's message in `error`; so all leave together, and rank
-// 0 may print it. Where rank 0 is not among those that failed, the message names the rank and its host.
+// Shares what went wrong: every rank passes its own status (FSDP_OK: nothing) and message. All return the
+// status of the lowest rank that failed, with that rank's message in `error`, so all leave together, and rank
+// 0 may print it. If rank 0 has not failed, the message names the rank and its host.
 fsdp_status fsdp_world_share_error(fsdp_world *world, fsdp_error *error);
 
 typedef struct fsdp_comms_config {

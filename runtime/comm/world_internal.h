@@ -10,7 +10,7 @@ fsdp_comm *fsdp_world_split_messages(fsdp_world *world, int color, int key, int6
 
 // Makes the node's board and starts the watch; every rank must call it.
 void fsdp_world_watch_start(fsdp_world *world);
-void fsdp_world_watch_stop(fsdp_world *world); // where there is none: nothing
+void fsdp_world_watch_stop(fsdp_world *world); // without a watch: nothing
 
 // Fills world->mail; every rank must call it. The world closes it.
 void fsdp_world_open_mail(fsdp_world *world);

@@ -1,5 +1,5 @@
 // The text that a run trains on when it is given none: Jane Austen, Northanger Abbey (1817), in the public
-// domain; 432,978 bytes of ASCII. It is part of the program, so that a program alone suffices.
+// domain; 432,978 bytes of ASCII. It is part of the executable, which needs no file for it.
 #pragma once
 
 #include <stdint.h>

@@ -52,14 +52,14 @@ static fsdp_status check_source(const fsdp_dataset *dataset, const fsdp_dataset_
     return fsdp_fail(error, FSDP_ERR_INPUT,
                      "%.300s: its tokens need a vocabulary of at least %" PRId64
                      ", but the model has %" PRId64
-                     "; take another model, or data prepared with this model's tokenizer",
+                     "; use a different model, or data prepared with this model's tokenizer",
                      path, view->vocab_size, dataset->vocab_size);
   if (added->bytes && config->no_bytes)
     return fsdp_fail(error, FSDP_ERR_INPUT, "%.300s: would be trained as raw bytes, but %s", path,
                      config->no_bytes);
   if (!added->bytes && config->only_bytes)
     return fsdp_fail(error, FSDP_ERR_INPUT,
-                     "%.300s: holds tokens of a tokenizer, but --tokenizer bytes asks for bytes; leave that "
+                     "%.300s: holds tokens of a tokenizer, but --tokenizer bytes requires bytes; leave that "
                      "out, or give text",
                      path);
   if (dataset->source_count && view->packed != dataset->sources[0].tokens.view.packed)

@@ -1,4 +1,4 @@
-// Tokens as training samples of T tokens and the targets that they shall foretell, each the token after.
+// Tokens as training samples: T tokens and their next-token targets.
 //
 //   packed (text, .bin, .tok by default): files and documents one after the other, nothing put between them
 //     t0 t1 t2 ... t(n-1)      sample i: tokens  t[iT] .. t[iT+T-1]
@@ -8,7 +8,7 @@
 //
 // A target that the loss does not count (a prompt's, one past a document's end, a document's first token) is
 // FSDP_TARGET_IGNORED. Samples of which no target counts are left out, so that every step has one.
-// Files are mapped, not read: a rank touches the pages of its own samples only, and filling copies from them.
+// Files are mapped, not read: a rank reads the pages of its own samples only, and filling copies from them.
 #pragma once
 
 #include "runtime/base/status.h"
@@ -21,23 +21,23 @@ typedef struct fsdp_dataset fsdp_dataset;
 typedef struct fsdp_dataset_config {
   const char
       *paths; // separated by commas: .txt, .jsonl, .json, .tok, .bin; NULL or empty is the built-in text
-  const char *tokenizer; // path of the model's tokenizer.json; NULL where it has none, and text is bytes
+  const char *tokenizer; // path of the model's tokenizer.json; NULL if it has none: text is then bytes
   bool only_bytes;       // the user asked for bytes: tokens of a tokenizer are refused
   const char
-      *no_bytes; // why bytes are refused, and what to do: "the model ...; do ..."; NULL where they are not
+      *no_bytes; // why bytes are refused, and what to do: "the model ...; do ..."; NULL if they are not
   int64_t seq;   // tokens of a sample
-  int64_t global_batch; // samples of a step, which the data must suffice for; 1 for evaluation data
+  int64_t global_batch; // samples per step; the data must hold at least one step; 1 for evaluation data
   int64_t vocab_size;   // of the model; every token must be below it
   bool verify;          // read prepared files whole and compare them with their checksums
 } fsdp_dataset_config;
 
-// A sample that is none: all padding, nothing counted. It fills a last batch of evaluation.
+// No sample: all padding, nothing counted. It fills the last batch of an evaluation.
 #define FSDP_DATASET_NO_SAMPLE (-1)
 
-// Opens and maps the files. FSDP_ERR_INPUT where one is missing, malformed, of no known kind, or made for
-// another tokenizer or a larger vocabulary than the model's (token_source.h), where bytes are all that may be
-// read or must not be, where packed and unpacked ones
-// are mixed, or where all are too short for one step. The caller closes *dataset.
+// Opens and maps the files. FSDP_ERR_INPUT if one is missing, malformed, of unknown kind, or made for a
+// different tokenizer or a larger vocabulary than the model's (token_source.h). Also if bytes are required or
+// refused, if packed and unpacked files are mixed, or if all are too short for one step. The caller closes
+// *dataset.
 fsdp_status fsdp_dataset_open(const fsdp_dataset_config *config, fsdp_dataset **dataset, fsdp_error *error);
 void fsdp_dataset_close(fsdp_dataset *dataset); // NULL is allowed
 
@@ -49,7 +49,7 @@ void fsdp_dataset_fill(const fsdp_dataset *dataset, int64_t sample, int32_t *tok
 // How many of the sample's targets the loss counts: at least one, or none of FSDP_DATASET_NO_SAMPLE.
 int64_t fsdp_dataset_target_count(const fsdp_dataset *dataset, int64_t sample);
 
-// Samples of an epoch, with those that a last partial batch would hold.
+// Samples per epoch, including those of a last partial batch.
 int64_t fsdp_dataset_sample_count(const fsdp_dataset *dataset);
 // Tokens of all files.
 int64_t fsdp_dataset_token_count(const fsdp_dataset *dataset);
@@ -57,6 +57,6 @@ int64_t fsdp_dataset_token_count(const fsdp_dataset *dataset);
 // One line for a person: where the tokens come from, how they were made, what is left out or cut off.
 const char *fsdp_dataset_description(const fsdp_dataset *dataset);
 
-// A hash of what the data is (names do not count), by which a resumed run knows that it continues on the
-// same. It reads text and .bin whole, of .tok only the header.
+// A hash of the data's content (not of file names), by which a resumed run detects changed data. It reads
+// text and .bin files whole, and only the header of .tok files.
 uint64_t fsdp_dataset_fingerprint(const fsdp_dataset *dataset);

@@ -72,7 +72,7 @@ static fsdp_status add_alpaca(fsdp_json_text *text, const json_t *record, const 
   const json_t *input = json_object_get(record, "input"), *output = json_object_get(record, "output");
   if (!json_is_string(instruction) || !json_is_string(output) ||
       (input && !json_is_string(input) && !json_is_null(input)))
-    return fault(where, error, "\"instruction\", \"input\" and \"output\" must be strings; mend the record");
+    return fault(where, error, "\"instruction\", \"input\" and \"output\" must be strings; fix the record");
   bool has_input = json_string_length(input) > 0;
   add_string(text, has_input ? WITH_INPUT INSTRUCTION : WITHOUT_INPUT INSTRUCTION, false);
   add_value(text, instruction, false);
@@ -98,9 +98,9 @@ static const turn_format messages_format = {
     .speaker = "role",
     .content = "content",
     .malformed =
-        "a message needs a \"role\" (system, user, assistant or tool) and a string \"content\"; mend the "
+        "a message needs a \"role\" (system, user, assistant or tool) and a string \"content\"; fix the "
         "record",
-    .empty = "\"messages\" must be a list of messages; mend the record",
+    .empty = "\"messages\" must be a list of messages; fix the record",
     .names = {{"system", "system"}, {"user", "user"}, {"assistant", "assistant"}, {"tool", "tool"}}};
 
 static const turn_format sharegpt_format = {
@@ -110,7 +110,7 @@ static const turn_format sharegpt_format = {
     .malformed =
         "a turn of \"conversations\" needs a \"from\" (system, human or gpt) and a string \"value\"; mend "
         "the record",
-    .empty = "\"conversations\" must be a list of turns; mend the record",
+    .empty = "\"conversations\" must be a list of turns; fix the record",
     .names = {{"system", "system"},
               {"human", "user"},
               {"gpt", "assistant"},
@@ -155,7 +155,7 @@ static fsdp_status add_completion(fsdp_json_text *text, const json_t *record, co
   const json_t *prompt = json_object_get(record, "prompt");
   const json_t *completion = json_object_get(record, "completion");
   if (!json_is_string(prompt) || !json_is_string(completion))
-    return fault(where, error, "\"prompt\" and \"completion\" must be strings; mend the record");
+    return fault(where, error, "\"prompt\" and \"completion\" must be strings; fix the record");
   add_value(text, prompt, false);
   add_value(text, completion, true);
   add_bytes(text, &(char){END_OF_TEXT}, 1, true);
@@ -171,11 +171,11 @@ static fsdp_status add_record(fsdp_json_text *text, const json_t *record, const 
   const json_t *plain = json_object_get(record, "text");
   int64_t begin = text->byte_count;
   fsdp_status status = FSDP_OK;
-  if (!json_is_object(record)) return fault(where, error, "a record must be an object {..}; mend it");
+  if (!json_is_object(record)) return fault(where, error, "a record must be an object {..}; fix it");
   if (spoken) {
     status = add_turns(text, spoken, json_object_get(record, spoken->list), where, error);
   } else if (plain) {
-    if (!json_is_string(plain)) return fault(where, error, "\"text\" must be a string; mend the record");
+    if (!json_is_string(plain)) return fault(where, error, "\"text\" must be a string; fix the record");
     if (!json_string_length(plain)) return FSDP_OK;
     add_value(text, plain, true);
     add_bytes(text, &(char){END_OF_TEXT}, 1, true);
@@ -199,7 +199,7 @@ static fsdp_status read_record(fsdp_json_text *text, const char **at, const char
   json_t *record = json_loadb(*at, (size_t)(end - *at),
                               JSON_DISABLE_EOF_CHECK | JSON_ALLOW_NUL | JSON_DECODE_ANY, &reason);
   if (!record)
-    return fsdp_fail(error, FSDP_ERR_INPUT, "%s:%lld: not valid JSON (%s); mend it", where->path,
+    return fsdp_fail(error, FSDP_ERR_INPUT, "%s:%lld: not valid JSON (%s); fix it", where->path,
                      (long long)where->line + reason.line - 1, reason.text);
   *at += reason.position;
   fsdp_status status = add_record(text, record, where, error);
@@ -233,7 +233,7 @@ static fsdp_status read_array(fsdp_json_text *text, const char *path, const char
   at = skip_space(at, end, &where.line);
   if (at == end || *at != '[')
     return fault(&where, error,
-                 "a .json file is a list [..] of records; call one of an object a line .jsonl");
+                 "a .json file is a list [..] of records; name one with an object per line .jsonl");
   at = skip_space(at + 1, end, &where.line);
   bool closed = at < end && *at == ']', first = true;
   while (!closed) {
@@ -246,7 +246,7 @@ static fsdp_status read_array(fsdp_json_text *text, const char *path, const char
     at = skip_space(at, end, &where.line);
     closed = at < end && *at == ']';
     if (!closed && (at == end || *at != ','))
-      return fault(&where, error, "a record must be followed by , or ]; the file is cut off or malformed");
+      return fault(&where, error, "a record must be followed by , or ]; the file is truncated or malformed");
   }
   if (skip_space(at + 1, end, &where.line) != end)
     return fault(&where, error, "something follows the end of the list; remove it");

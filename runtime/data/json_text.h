@@ -1,4 +1,4 @@
-// Records of `.jsonl` (an object a line) and `.json` (an array of objects) as bytes, for models without a
+// Records of `.jsonl` (one object per line) and `.json` (an array of objects) as bytes, for models without a
 // tokenizer. scripts/prepare_data.py makes the same tokens of the same file.
 //
 // A record is, by its keys (others are not looked at):
@@ -26,8 +26,7 @@ typedef struct fsdp_json_text {
 } fsdp_json_text;
 
 // Reads the file at `path` record by record; the tokens stay in host memory, about 9/8 of their number.
-// FSDP_ERR_INPUT as `file:line: ...` where a record is malformed, and where there is none. The caller closes
-// *text.
+// FSDP_ERR_INPUT, as `file:line: ...`, if a record is malformed or if there is none. The caller closes *text.
 fsdp_status fsdp_json_text_open(const char *path, fsdp_json_text *text, fsdp_error *error);
 void fsdp_json_text_close(fsdp_json_text *text); // one of zeros is allowed
 

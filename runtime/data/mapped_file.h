@@ -1,5 +1,4 @@
-// A file's bytes, mapped read-only: what nobody touches is never read, and ranks of one machine share what
-// they do.
+// A file's bytes, mapped read-only: only accessed pages are read, and ranks of one machine share them.
 #pragma once
 
 #include "runtime/base/status.h"
@@ -11,7 +10,7 @@ typedef struct fsdp_mapped_file {
   int64_t count;
 } fsdp_mapped_file;
 
-// Maps the file at `path`. FSDP_ERR_INPUT where it is missing, empty, a folder or no regular file. The caller
+// Maps the file at `path`. FSDP_ERR_INPUT if it is missing, empty, a folder or not a regular file. The caller
 // closes *file.
 fsdp_status fsdp_mapped_file_open(const char *path, fsdp_mapped_file *file, fsdp_error *error);
 void fsdp_mapped_file_close(fsdp_mapped_file *file); // one of zeros is allowed

@@ -46,11 +46,11 @@ static bool lay_out(const header *h, int64_t *mask, int64_t *starts) {
 
 // What is wrong with the header itself, or NULL.
 static const char *header_fault(const header *h) {
-  if (h->header_bytes != sizeof *h) return "its header is not of 128 bytes";
-  if (h->hash != XXH64(h, offsetof(header, hash), 0)) return "its header does not have the checksum it tells";
+  if (h->header_bytes != sizeof *h) return "its header is not 128 bytes long";
+  if (h->hash != XXH64(h, offsetof(header, hash), 0)) return "its header does not match its checksum";
   if (h->token_bytes != 1 && h->token_bytes != 2 && h->token_bytes != 4)
-    return "its tokens are not of 1, 2 or 4 bytes";
-  if (h->flags & ~(FLAG_PACKED | FLAG_BYTES)) return "it has flags that this version does not know";
+    return "its tokens are not 1, 2 or 4 bytes long";
+  if (h->flags & ~(FLAG_PACKED | FLAG_BYTES)) return "it has unknown flags";
   if (h->vocab_size < 1 || h->vocab_size > (int64_t)1 << (h->token_bytes == 4 ? 31 : 8 * h->token_bytes))
     return "its vocabulary does not fit its tokens";
   if (h->token_count < 1 || h->document_count < 1 || h->document_count > h->token_count ||
@@ -80,13 +80,13 @@ static fsdp_status read_prepared(const char *path, fsdp_token_file *out, fsdp_er
                      path);
   if (h.version != VERSION)
     return fsdp_fail(error, FSDP_ERR_INPUT,
-                     "%s: has version %u of the format, but this program reads version %d; " PREPARE_AGAIN,
+                     "%s: has version %u of the format, but this build reads version %d; " PREPARE_AGAIN,
                      path, h.version, VERSION);
   const char *fault = header_fault(&h);
   int64_t mask = 0, starts = 0;
   if (!fault && h.file_bytes != out->file.count)
     return fsdp_fail(error, FSDP_ERR_INPUT,
-                     "%s: has %lld bytes instead of the %lld that its header tells: it is cut off or "
+                     "%s: has %lld bytes instead of the %lld that its header declares: it is truncated or "
                      "damaged; copy it again, or " PREPARE_AGAIN,
                      path, (long long)out->file.count, (long long)h.file_bytes);
   if (!fault && !lay_out(&h, &mask, &starts)) fault = "its counts do not add up to its size";
@@ -120,10 +120,11 @@ static fsdp_status read_llmc(const char *path, const int32_t *words, fsdp_token_
                      words[0], words[1], version);
   int64_t expected = LLMC_HEADER_BYTES + token_bytes * (int64_t)words[2];
   if (words[2] < 1 || out->file.count != expected)
-    return fsdp_fail(error, FSDP_ERR_INPUT,
-                     "%s: its llm.c header tells of %d tokens, so %lld bytes, but it has %lld: it is cut off "
-                     "or damaged; copy it again",
-                     path, words[2], (long long)expected, (long long)out->file.count);
+    return fsdp_fail(
+        error, FSDP_ERR_INPUT,
+        "%s: its llm.c header declares %d tokens, so %lld bytes, but it has %lld: it is truncated "
+        "or damaged; copy it again",
+        path, words[2], (long long)expected, (long long)out->file.count);
   out->format = FSDP_TOKENS_LLMC;
   out->view = (fsdp_token_view){.tokens = out->file.bytes + LLMC_HEADER_BYTES,
                                 .token_bytes = (int)token_bytes,
@@ -183,11 +184,11 @@ fsdp_status fsdp_token_file_verify(const char *path, const fsdp_token_file *file
   memcpy(&h, file->file.bytes, sizeof h);
   const char *damaged = NULL;
   if (crc_of(view->tokens, view->token_count * view->token_bytes) != h.checksums[0])
-    damaged = "its tokens do not have their checksum";
+    damaged = "its tokens do not match their checksum";
   else if (crc_of(view->mask, (view->token_count + 7) / 8) != h.checksums[1])
-    damaged = "its mask does not have its checksum";
+    damaged = "its mask does not match its checksum";
   else if (crc_of(view->starts, 8 * view->document_count) != h.checksums[2])
-    damaged = "its starts of documents do not have their checksum";
+    damaged = "its starts of documents do not match their checksum";
   else if ((int64_t)fsdp_token_view_max(view) >= view->vocab_size)
     damaged = "a token is outside its vocabulary";
   else if (fsdp_token_view_counted(view, 0, view->token_count) != h.target_count)

@@ -8,7 +8,7 @@
 //        8     4  version: 1
 //       12     4  bytes of this header: 128
 //       16     4  bytes of a token: 1, 2 or 4
-//       20     4  flags: 1 packed (samples run over the ends of documents), 2 tokens are bytes (no tokenizer)
+//       20     4  flags: 1 packed (samples cross document boundaries), 2 tokens are bytes (no tokenizer)
 //       24     8  vocabulary size: every token is below it
 //       32     8  number of tokens
 //       40     8  number of documents
@@ -21,12 +21,12 @@
 //       96     8  bytes of the whole file
 //      104    16  0
 //      120     8  XXH64 (seed 0) of the 120 bytes above
-//      128        tokens; mask, a bit a token, lowest bit first; starts, 8 bytes a document
+//      128        tokens; mask, one bit per token, lowest bit first; starts, 8 bytes per document
 //
 // Also read as they are: llm.c's `.bin` (256 int32, of which the first three are magic 20240520, version 1
 // and the number of uint16 tokens behind them; Llama 3's has magic 20240801, version 7 and uint32 tokens) and
 // nanoGPT's `.bin` (uint16 tokens and no header at all). They say nothing of documents, masks, vocabulary or
-// tokenizer: every token counts, and the vocabulary is the greatest token and one, for which they are read
+// tokenizer: every token counts, and the vocabulary is the greatest token plus one, for which they are read
 // whole.
 #pragma once
 
@@ -42,12 +42,12 @@ typedef struct fsdp_token_file {
   fsdp_token_view view; // into `file`
   bool bytes;           // made without a tokenizer
   uint64_t tokenizer_hash;
-  uint64_t identity; // of header and, through its checksums, of all content; 0 where there is no such header
+  uint64_t identity; // of header and, through its checksums, of all content; 0 if there is no such header
 } fsdp_token_file;
 
 // Maps and checks the file: a `.tok` by its ending, a `.bin` by its first bytes. FSDP_ERR_INPUT, naming what
-// was found and expected, where it is missing or malformed. Sizes, header and documents are checked, the
-// tokens themselves are not read (`scripts/prepare_data.py --verify` does). The caller closes *file.
+// was found and expected, if it is missing or malformed. Sizes, header and documents are checked, the tokens
+// themselves are not read (`scripts/prepare_data.py --verify` does). The caller closes *file.
 fsdp_status fsdp_token_file_open(const char *path, fsdp_token_file *file, fsdp_error *error);
 void fsdp_token_file_close(fsdp_token_file *file); // one of zeros is allowed
 
@@ -56,6 +56,6 @@ void fsdp_token_file_close(fsdp_token_file *file); // one of zeros is allowed
 // a `.bin`, which has no checksum, and for a file that is not open.
 fsdp_status fsdp_token_file_verify(const char *path, const fsdp_token_file *file, fsdp_error *error);
 
-// XXH64 of the file at `path`, as token files hold it of their tokenizer.json. FSDP_ERR_INPUT where it cannot
-// be read.
+// XXH64 of the file at `path`, as token files hold it of their tokenizer.json. FSDP_ERR_INPUT if it cannot be
+// read.
 fsdp_status fsdp_token_file_hash_tokenizer(const char *path, uint64_t *hash, fsdp_error *error);

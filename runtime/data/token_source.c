@@ -41,7 +41,7 @@ static fsdp_status check_tokenizer(const char *path, const char *tokenizer, cons
                      path, tokenizer);
   if (file->tokenizer_hash != wanted)
     return fsdp_fail(error, FSDP_ERR_INPUT,
-                     "%s: was prepared with another tokenizer (its hash is %016llx) than %s (%016llx); "
+                     "%s: was prepared with a different tokenizer (its hash is %016llx) than %s (%016llx); "
                      "prepare it again with scripts/prepare_data.py --tokenizer, or name the right one with "
                      "--tokenizer",
                      path, (unsigned long long)file->tokenizer_hash, tokenizer, (unsigned long long)wanted);

@@ -20,16 +20,16 @@ typedef struct fsdp_token_view {
   int token_bytes;    // 1, 2 or 4
   int64_t token_count;
   const uint8_t *mask;    // NULL: every token counts
-  const uint64_t *starts; // NULL: no documents are told apart
+  const uint64_t *starts; // NULL: documents are not distinguished
   int64_t document_count;
   int64_t vocab_size; // every token is below it
-  bool packed;        // samples run over the ends of documents; otherwise a sample is one document
+  bool packed;        // samples cross document boundaries; otherwise a sample is one document
 } fsdp_token_view;
 
-// Widens tokens [first, first + count) into `out` and returns the greatest of them (0 where count is 0).
+// Widens tokens [first, first + count) into `out` and returns the greatest of them (0 if count is 0).
 uint32_t fsdp_token_view_read(const fsdp_token_view *view, int64_t first, int64_t count, int32_t *out);
 
-// The greatest token of all (0 where there is none).
+// The greatest token of all (0 if there is none).
 uint32_t fsdp_token_view_max(const fsdp_token_view *view);
 
 // How many of tokens [first, first + count) the loss counts.

@@ -33,15 +33,15 @@ bool fsdp_gpu_is_built(void);
 void fsdp_gpu_set_environment(void);
 
 // The GPU of this process, the one of `local_rank` on its node, among those that it is shown. FSDP_ERR_PEER
-// where there is no driver, one older than the runtime, no GPU, or one that the kernels were not built for.
+// if there is no driver, one older than the runtime, no GPU, or one that the kernels were not built for.
 // Creates no context on any GPU.
 fsdp_status fsdp_gpu_find(int local_rank, fsdp_gpu *gpu, fsdp_error *error);
 
 // Bytes that are free on the GPU now, divided by its sharers; creates this process's context there.
-// FSDP_ERR_PEER where the program holds no code that this GPU can run, which `probe` finds out: it loads a
-// kernel on the current device and returns the error, 0 for none.
+// FSDP_ERR_PEER if the executable holds no code that this GPU can run. `probe` checks that: it loads a kernel
+// on the current device and returns the error, 0 for none.
 fsdp_status fsdp_gpu_free_bytes(const fsdp_gpu *gpu, int (*probe)(void), int64_t *bytes, fsdp_error *error);
 
-// FLOP/s that a GPU of this name can reach in products of `dtype` by its maker's data sheet, what MFU is a
-// share of; 0 where the name is not in the list (gpu_peak.c).
+// FLOP/s that a GPU of this name reaches in gemms of `dtype` by its data sheet: the peak that MFU is relative
+// to. 0 if the name is not in the list (gpu_peak.c).
 double fsdp_gpu_peak_flops(const char *name, fsdp_dtype dtype);

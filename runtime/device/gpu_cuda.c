@@ -44,7 +44,7 @@ static fsdp_status fail_driver(cudaError_t status, fsdp_error *error) {
   if (status == cudaErrorInsufficientDriver) {
     return fsdp_fail(
         error, FSDP_ERR_PEER,
-        "the NVIDIA driver serves CUDA %s, but this program was built with %s; update the driver, "
+        "the NVIDIA driver serves CUDA %s, but this executable was built with %s; update the driver, "
         "build with an older toolkit, or use --backend cpu",
         have, wanted);
   }
@@ -99,14 +99,14 @@ static fsdp_status check_code(const fsdp_gpu *gpu, int (*probe)(void), fsdp_erro
     print_version(driver, have);
     return fsdp_fail(
         error, FSDP_ERR_PEER,
-        "GPU %d (%s) has compute capability %d.%d, for which this program (built for %s) has PTX "
+        "GPU %d (%s) has compute capability %d.%d, for which this executable (built for %s) has PTX "
         "alone, and the driver (CUDA %s) is too old to translate it: update the driver, build with "
         "-DCMAKE_CUDA_ARCHITECTURES=%d%d, or use --backend cpu",
         gpu->ordinal, gpu->name, major, minor, FSDP_CUDA_ARCHITECTURES, have, major, minor);
   }
   return fsdp_fail(
       error, FSDP_ERR_PEER,
-      "GPU %d (%s) has compute capability %d.%d, for which this program (built for %s) has no code "
+      "GPU %d (%s) has compute capability %d.%d, for which this executable (built for %s) has no code "
       "(%s): build with -DCMAKE_CUDA_ARCHITECTURES=%d%d, or use --backend cpu",
       gpu->ordinal, gpu->name, major, minor, FSDP_CUDA_ARCHITECTURES, cudaGetErrorString(status), major,
       minor);

@@ -4,8 +4,8 @@
 #include <cuda_runtime_api.h>
 #include <stdint.h>
 
-// Device memory, and pinned host memory that the device can read; NULL where there is none, with the reason
-// in *status.
+// Device memory, and pinned host memory that the device can read; NULL if none is left, with the reason in
+// *status.
 void *fsdp_cuda_alloc(int64_t bytes, cudaError_t *status);
 void *fsdp_cuda_alloc_pinned(int64_t bytes, cudaError_t *status);
 

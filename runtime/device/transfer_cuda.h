@@ -22,5 +22,5 @@ void fsdp_transfer_put(fsdp_transfer *transfer, void *destination, const void *s
 void fsdp_transfer_clear(fsdp_transfer *transfer, void *destination, int64_t bytes);
 // The stream, to enqueue a kernel on.
 void *fsdp_transfer_stream(fsdp_transfer *transfer);
-// Waits for all of it, and gives the pinned memory back.
+// Waits for all of it, and frees the pinned memory.
 void fsdp_transfer_flush(fsdp_transfer *transfer);

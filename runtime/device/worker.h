@@ -13,11 +13,10 @@ typedef struct fsdp_worker_config {
   fsdp_stream_context context; // what the work sees; its pool is made by the worker
   int threads;                 // of kernels, the worker's own included
   int queue_capacity;          // entries, work and waits; at least 2 are made
-  // Called by the worker at its place in the queue; returns when `ticket` of stream `awaited` is over.
+  // Called by the worker at its place in the queue; returns when `ticket` of stream `awaited` is complete.
   void (*wait)(void *owner, fsdp_stream awaited, uint64_t ticket);
   void *owner;
-  // Where the counter of tickets that are over is to be written too, for a device that polls it; NULL:
-  // nowhere.
+  // A second place for the counter of complete tickets, for a device that polls it; may be NULL.
   _Atomic uint64_t *published;
 } fsdp_worker_config;
 

@@ -72,7 +72,7 @@ static void record_range(fsdp_access_recorder *base, const void *address, int64_
   recorder *self = (recorder *)base;
   const fsdp_program *program = self->trace->program;
   const fsdp_instr *instr = &program->instrs[self->position];
-  const char *wrong = "touches bytes outside its operands";
+  const char *wrong = "accesses bytes outside its operands";
   for (int o = 0; o < instr->operand_count; o++) {
     const fsdp_operand *operand = &program->operands[instr->first_operand + o];
     const char *begin = self->views[o].data, *at = address;
@@ -80,7 +80,7 @@ static void record_range(fsdp_access_recorder *base, const void *address, int64_
     wrong = "writes an operand that it should only read";
     if ((access & FSDP_WRITE) && !(operand->access & FSDP_WRITE)) continue;
     if (add_event(self, operand->tensor, at, bytes, access)) return;
-    wrong = "reports more ranges than there is room for";
+    wrong = "reports more ranges than fit";
     break;
   }
   int common = self->trace->common;

@@ -13,15 +13,15 @@
 
 typedef struct fsdp_access_trace fsdp_access_trace;
 
-// Bytes that a trace of the program takes: they grow with the micro-batches of a step.
+// Bytes that an access trace of the program takes; they grow with the micro-batches per step.
 int64_t fsdp_access_trace_bytes(const fsdp_program *program);
 
-// Both outlive the trace. `common` is a tensor that every instruction may touch, or -1.
+// Both outlive the trace. `common` is a tensor that every instruction may access, or -1.
 fsdp_access_trace *fsdp_access_trace_create(const fsdp_program *program, const fsdp_device *device,
                                             int common);
 void fsdp_access_trace_destroy(fsdp_access_trace *trace); // NULL is allowed
 
-// Starts recording step `step`, in the place of the one two before; no stream may be recording that any more.
+// Starts recording step `step` in the buffers of the step two before, which no stream may still record.
 void fsdp_access_trace_begin_step(fsdp_access_trace *trace, int64_t step);
 
 // The recorder for one instruction, on its stream's thread: `issue` is its place in the step's order of
@@ -31,8 +31,7 @@ fsdp_access_recorder *fsdp_access_trace_instr(fsdp_access_trace *trace, int64_t 
                                               int position, const fsdp_view *views);
 
 // Valley and peak of the step, whose instructions must be complete; memory that only sections beside steps
-// touch (a snapshot) is added as planned. False with a message for an access
-// outside the operands, a write to one that is only read, more ranges than there is room for, or buffers
-// that collide.
+// access (a snapshot) is added as planned. False with a message for an access outside the operands, a write
+// to a read-only operand, more ranges than fit, or buffers that collide.
 bool fsdp_access_trace_measure(fsdp_access_trace *trace, int64_t step, int64_t issue_count,
                                fsdp_measurement *measurement, char *message, int message_bytes);

@@ -165,7 +165,7 @@ static void run_kind(fsdp_executor *self, const fsdp_work *work, const fsdp_view
     context->table->notify(context, self->snapshot_complete, self->snapshot_argument);
     break;
   case FSDP_INSTR_KIND_COUNT:
-    FSDP_CHECK(false, "an instruction of no kind");
+    FSDP_CHECK(false, "an instruction of unknown kind");
   }
 }
 
@@ -343,8 +343,8 @@ void fsdp_executor_drain(fsdp_executor *self) {
 
 bool fsdp_executor_step_stats(fsdp_executor *self, int64_t step, fsdp_step_stats *stats, char *message,
                               int message_bytes) {
-  FSDP_CHECK(step >= 1 && step <= self->step && step > self->step - 2, "figures of step %lld after step %lld",
-             (long long)step, (long long)self->step);
+  FSDP_CHECK(step >= 1 && step <= self->step && step > self->step - 2,
+             "statistics of step %lld after step %lld", (long long)step, (long long)self->step);
   const step_end *end = &self->ends[step % 2];
   wait_step_end(self, end);
   memset(stats, 0, sizeof *stats);

@@ -20,13 +20,12 @@ typedef struct fsdp_executor fsdp_executor;
 // What the program asks of the caller, in the order of the program, on the host stream's thread.
 typedef struct fsdp_executor_callbacks {
   void *context;
-  // The step's scalars (learning rate, ...; FSDP_SCALAR_ONE is set already) and this rank's number of targets
-  // that count, all micro-batches together; in an evaluation, that of all ranks' batches together.
+  // The step's scalars (learning rate, ...; FSDP_SCALAR_ONE is already set) and this rank's number of counted
+  // targets over all micro-batches. In an evaluation, the number of all ranks' batches.
   void (*feed_step)(void *context, float scalars[FSDP_SCALAR_COUNT], float *target_count);
-  // The next micro-batch: batch * seq tokens and targets (FSDP_TARGET_IGNORED where the loss does not count
-  // it).
+  // The next micro-batch: batch * seq tokens and targets (FSDP_TARGET_IGNORED if the loss does not count it).
   void (*feed_batch)(void *context, int32_t *tokens, int32_t *targets);
-  // The step's results; grad_norm is NaN where the program has none (evaluation). May be NULL.
+  // The step's results; grad_norm is NaN if the program has none (evaluation). May be NULL.
   void (*publish)(void *context, float loss, float grad_norm);
   // Before an instruction that is not poison, on its stream's thread, with its operands' addresses (tests
   // look at gradients here). May be NULL.
@@ -41,7 +40,7 @@ typedef struct fsdp_executor_config {
   fsdp_comm *comms[FSDP_COMMS_MAX];   // those of the program, by its index
   fsdp_executor_callbacks callbacks;
   uint64_t seed; // of stochastic rounding
-  bool measure;  // record touched bytes (fsdp_executor_step_stats gives valley and peak)
+  bool measure;  // record accessed bytes (fsdp_executor_step_stats gives valley and peak)
   bool profile;  // record times
 } fsdp_executor_config;
 
@@ -68,30 +67,30 @@ void fsdp_executor_run_step(fsdp_executor *executor, fsdp_step_result *result);
 // Issues the evaluation section once and returns when its loss is published. The plan must have it.
 void fsdp_executor_run_evaluation(fsdp_executor *executor, float *loss);
 
-// Issues the check section once and returns when `digests` (fsdp_plan_digest_count of them) are there. The
+// Issues the check section once and returns when `digests` (fsdp_plan_digest_count of them) are filled. The
 // plan must have it.
 void fsdp_executor_run_check(fsdp_executor *executor, uint64_t *digests);
 
-// Issues the snapshot section once and returns at once: the copies run beside what is issued next, and
-// updates wait for them. When they are complete `complete` is called, maybe on a thread of the driver's: it
-// returns soon and calls no device. They stay as they are until the next snapshot is begun. The plan must
-// have the section.
+// Issues the snapshot section once and returns immediately. The copies overlap with later instructions;
+// updates wait for them. When they are complete, `complete` is called, possibly on a driver thread; it must
+// return soon and not call the device. The copies stay unchanged until the next snapshot begins. The plan
+// must have the section.
 void fsdp_executor_begin_snapshot(fsdp_executor *executor, void (*complete)(void *argument), void *argument);
 
 // Runs the exchange section once, after every rank has loaded its slices; returns when the streams are idle.
-// Nothing if the plan has none.
+// Does nothing if the plan has none.
 void fsdp_executor_run_exchange(fsdp_executor *executor);
 
 // Waits until every stream is idle.
 void fsdp_executor_drain(fsdp_executor *executor);
 
-// Figures of a step, the newest or the one before (1: none other is kept); sleeps until its last instruction
-// is over. Asking for step k after step k + 1 has run costs no waiting. False with a message where the trace
-// found a broken rule (a touch outside the operands, two live buffers on the same bytes).
+// Statistics of the newest step or the one before; older ones are not kept. Sleeps until the step's last
+// instruction is complete; asking for step k after step k + 1 has run does not wait. False with a message if
+// the access trace found an error (an access outside the operands, two live buffers on the same bytes).
 bool fsdp_executor_step_stats(fsdp_executor *executor, int64_t step, fsdp_step_stats *stats, char *message,
                               int message_bytes);
 
-// Where a tensor of the program lies (its own bytes begin there). The streams must be idle to look at it.
+// The address of a tensor of the program. The streams must be idle when its bytes are read.
 void *fsdp_executor_tensor(const fsdp_executor *executor, int tensor);
 
 // What the executor was created with.

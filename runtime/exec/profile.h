@@ -1,5 +1,5 @@
-// Where a step's time goes, from timestamps at the start and end of instructions; of streams that are queues
-// of a device, whose instructions the host only enqueues, from stamps at the ends of phases.
+// Where a step's time goes, from timestamps at the start and end of instructions; for streams that are device
+// queues, whose instructions the host only enqueues, from timestamps at the ends of phases.
 //
 // Phases of a step: the forward of each micro-batch (up to the first backward op), its backward, the update
 // section.
@@ -24,11 +24,11 @@ typedef struct fsdp_profile_report {
 
 typedef struct fsdp_profile fsdp_profile;
 
-// Books for two steps of the program.
+// Records two steps of the program.
 fsdp_profile *fsdp_profile_create(const fsdp_program *program);
 void fsdp_profile_destroy(fsdp_profile *profile); // NULL is allowed
 
-// Starts step `step`, in the place of the one two before.
+// Starts step `step` in the records of the step two before.
 void fsdp_profile_begin_step(fsdp_profile *profile, int64_t step);
 
 // One instruction that ran.
@@ -40,14 +40,14 @@ typedef struct fsdp_profile_sample {
   int64_t start_ns, end_ns;
 } fsdp_profile_sample;
 
-// Books an instruction, on its stream's thread.
+// Records an instruction, on its stream's thread.
 void fsdp_profile_instr(fsdp_profile *profile, const fsdp_profile_sample *sample);
 
 // The phase that begins, or ends, with the compute instruction at `position` of its section; -1: none.
 int fsdp_profile_phase_begins(const fsdp_profile *profile, int position);
 int fsdp_profile_phase_ends(const fsdp_profile *profile, int position);
 
-// The step's report; its instructions must be over.
+// The step's report; its instructions must be complete.
 void fsdp_profile_report_step(const fsdp_profile *profile, int64_t step, fsdp_profile_report *report);
 
 // Monotonic clock.

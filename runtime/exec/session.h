@@ -12,7 +12,7 @@
 
 typedef struct fsdp_session_config {
   const fsdp_plan *plan; // outlives the session; NULL: communicators alone
-  // Who the ranks are: processes of a world, or threads of this process; neither: this rank is the only one.
+  // The ranks: processes of a world, or threads of this process; if both are NULL, this rank is the only one.
   fsdp_world *world;
   fsdp_inproc *inproc; // fsdp_session_inproc
   int rank;            // of inproc; a world has its own

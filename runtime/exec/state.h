@@ -9,7 +9,7 @@
 #include "runtime/base/status.h"
 #include "runtime/exec/executor.h"
 
-// Elements [first_elem, first_elem + elems) of a parameter, flattened row-major.
+// Elements [first_elem, first_elem + numel) of a parameter, flattened row-major.
 typedef struct fsdp_state_range {
   int unit;
   int param; // in the plan's graph
@@ -18,7 +18,7 @@ typedef struct fsdp_state_range {
   fsdp_dtype dtype; // of the values handed over
 } fsdp_state_range;
 
-// Reads or writes `values` (range->elems of range->dtype). A long run comes in pieces.
+// Reads or writes `values` (range->numel of range->dtype). A long run comes in pieces.
 typedef fsdp_status (*fsdp_state_callback)(void *context, const fsdp_state_range *range, void *values,
                                            fsdp_error *error);
 
@@ -27,8 +27,8 @@ typedef fsdp_status (*fsdp_state_callback)(void *context, const fsdp_state_range
 fsdp_status fsdp_state_fill(fsdp_executor *executor, fsdp_state_callback source, void *context,
                             fsdp_error *error);
 
-// The same with new weights that the device draws itself, where it can (fsdp_kernel_backend.draw): the values
-// are those of fsdp_random_normal by parameter name and element index, as fsdp_init_param gives them.
+// The same with new weights that the device draws itself if it can (fsdp_kernel_backend.draw). The values are
+// those of fsdp_random_normal by parameter name and element index, as fsdp_init_param gives them.
 void fsdp_state_draw(fsdp_executor *executor, uint64_t seed);
 
 // Hands every run of a slot to `sink`, in its own dtype, units in order and runs in order.
@@ -40,16 +40,16 @@ fsdp_status fsdp_state_save(fsdp_executor *executor, int slot, fsdp_state_callba
 fsdp_status fsdp_state_load(fsdp_executor *executor, int slot, fsdp_state_callback source, void *context,
                             fsdp_error *error);
 
-// The same before an exchange (fsdp_executor_run_exchange): what replicas share is read once, each of the R
-// that hold a shard loads 1/R of it, and the masters' copies follow in the exchange. All ranks run it once
-// all have loaded without an error. If the plan has no exchange section, all is loaded here.
+// The same before an exchange (fsdp_executor_run_exchange): each of the R replicas of a shard reads 1/R of
+// it, and the exchange completes masters and their copies. All ranks run the exchange once all have loaded
+// without an error. If the plan has no exchange section, everything is loaded here.
 fsdp_status fsdp_state_load_slice(fsdp_executor *executor, int slot, fsdp_state_callback source,
                                   void *context, fsdp_error *error);
 // fsdp_state_fill, with masters by slices.
 fsdp_status fsdp_state_fill_slice(fsdp_executor *executor, fsdp_state_callback source, void *context,
                                   fsdp_error *error);
 
-// Copies elements [first_elem, first_elem + elems) of this rank's flat shard of a unit, pads included, in the
+// Copies elements [first_elem, first_elem + numel) of this rank's flat shard of a unit, pads included, in the
 // slot's dtype. The slot must be kept by the plan.
 void fsdp_state_read_shard(fsdp_executor *executor, int slot, int unit, int64_t first_elem, int64_t numel,
                            void *out);

@@ -257,6 +257,6 @@ def _template(settings, beside):
             return template.render(messages=messages, add_generation_prompt=answer, **special)
         except (TemplateError, TypeError) as error:
             raise InputError(f"{place}: the tokenizer's chat template refuses this conversation ({error}); "
-                             "mend it, or use --chat-template plain") from None
+                             "fix it, or use --chat-template plain") from None
 
     return render

@@ -116,23 +116,23 @@ class _ArrayReader:
                 self.move(end)
                 return line, value
             except RecursionError:
-                self.fail("not valid JSON (nested too deeply); mend it")
+                self.fail("not valid JSON (nested too deeply); fix it")
             except ValueError as error:
                 if self.ended or len(self.text) - self.at > RECORD_CHARS_MAX:
                     line = self.line + self.text.count("\n", self.at, getattr(error, "pos", self.at))
-                    self.fail(f"not valid JSON ({getattr(error, 'msg', error)}); mend it", line)
+                    self.fail(f"not valid JSON ({getattr(error, 'msg', error)}); fix it", line)
             self.read_more()
 
     def values(self):
         if self.next_mark() != "[":
-            self.fail("a .json file is a list [..] of records; call one of an object a line .jsonl")
+            self.fail("a .json file is a list [..] of records; name one with an object per line .jsonl")
         self.at += 1
         mark = self.next_mark()
         while mark != "]":
             yield self.value()
             mark = self.next_mark()
             if mark not in (",", "]"):
-                self.fail("a record must be followed by , or ]; the file is cut off or malformed")
+                self.fail("a record must be followed by , or ]; the file is truncated or malformed")
             self.at += mark == ","
         self.at += 1
         if self.next_mark():
@@ -170,8 +170,8 @@ def token_layout(path):
         if version != wanted:
             raise InputError(f"{path}: is llm.c's (magic {magic}) of version {version}, but {wanted} is read")
         if count < 1 or size != LLMC_HEADER_BYTES + count * token_bytes:
-            raise InputError(f"{path}: its llm.c header tells of {count} tokens, which its {size} bytes are "
-                             "not: it is cut off or damaged; copy it again")
+            raise InputError(f"{path}: its llm.c header declares {count} tokens, which its {size} bytes are "
+                             "not: it is truncated or damaged; copy it again")
         return LLMC_HEADER_BYTES, token_bytes, count
     if size % 2:
         raise InputError(f"{path}: has neither llm.c's header nor, with {size} bytes, whole uint16 tokens "

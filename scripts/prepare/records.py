@@ -34,11 +34,11 @@ class Document:
 
 def _check_string(value, place, names):
     if not isinstance(value, str):
-        raise InputError(f"{place}: {names} must be strings; mend the record")
+        raise InputError(f"{place}: {names} must be strings; fix the record")
     try:
         value.encode("utf-8")
     except UnicodeEncodeError:
-        raise InputError(f"{place}: a string has half of a surrogate pair; mend the record") from None
+        raise InputError(f"{place}: a string has half of a surrogate pair; fix the record") from None
 
 
 def _alpaca(record, place):
@@ -53,12 +53,12 @@ def _alpaca(record, place):
 
 def _check_messages(messages, place):
     if not isinstance(messages, list) or not messages:
-        raise InputError(f'{place}: "messages" must be a list of messages; mend the record')
+        raise InputError(f'{place}: "messages" must be a list of messages; fix the record')
     for message in messages:
         if (not isinstance(message, dict) or message.get("role") not in ROLES or
                 not isinstance(message.get("content"), str)):
             raise InputError(f'{place}: a message needs a "role" (system, user, assistant or tool) and a '
-                             'string "content"; mend the record')
+                             'string "content"; fix the record')
         _check_string(message["content"], place, '"content"')
 
 
@@ -69,14 +69,14 @@ SPEAKERS = {"system": "system", "human": "user", "gpt": "assistant", "user": "us
 def _sharegpt_messages(turns, place):
     """ShareGPT's turns as messages."""
     if not isinstance(turns, list) or not turns:
-        raise InputError(f'{place}: "conversations" must be a list of turns; mend the record')
+        raise InputError(f'{place}: "conversations" must be a list of turns; fix the record')
     messages = []
     for turn in turns:
         speaker = turn.get("from") if isinstance(turn, dict) else None
         if (not isinstance(speaker, str) or speaker not in SPEAKERS or
                 not isinstance(turn.get("value"), str)):
             raise InputError(f'{place}: a turn of "conversations" needs a "from" (system, human or gpt) and '
-                             'a string "value"; mend the record')
+                             'a string "value"; fix the record')
         _check_string(turn["value"], place, '"value"')
         messages.append({"role": SPEAKERS[speaker], "content": turn["value"]})
     return messages
@@ -130,7 +130,7 @@ def _templated_chat(messages, template, place):
 def parse(record, place, options):
     """The document of one record, or None where it has no text. options: mask_prompt, template (or None)."""
     if not isinstance(record, dict):
-        raise InputError(f"{place}: a record must be an object {{..}}; mend it")
+        raise InputError(f"{place}: a record must be an object {{..}}; fix it")
     if "messages" in record:
         _check_messages(record["messages"], place)
         document = _chat(record["messages"], place, options)
@@ -158,9 +158,9 @@ def decode(text, place):
     try:
         value, end = DECODER.raw_decode(text)
     except RecursionError:
-        raise InputError(f"{place}: not valid JSON (nested too deeply); mend it") from None
+        raise InputError(f"{place}: not valid JSON (nested too deeply); fix it") from None
     except ValueError as error:
-        raise InputError(f"{place}: not valid JSON ({getattr(error, 'msg', error)}); mend it") from None
+        raise InputError(f"{place}: not valid JSON ({getattr(error, 'msg', error)}); fix it") from None
     if text[end:].strip(" \t\r\n"):
         raise InputError(f"{place}: a line holds one record, but something follows it; break the line there")
     return value

@@ -178,11 +178,11 @@ def verify(path):
         if h["version"] != VERSION:
             raise InputError(f"{path}: has version {h['version']} of the format, not {VERSION}")
         if struct.unpack("<Q", head[HEADER.size:])[0] != xxh64(head[:HEADER.size]):
-            raise damaged("its header does not have the checksum it tells")
+            raise damaged("its header does not match its checksum")
         if os.fstat(file.fileno()).st_size != h["file_bytes"]:
-            raise damaged("its size is not the one that its header tells")
+            raise damaged("its size is not the one that its header declares")
         for name, size in (("tokens", h["tokens"] * h["token_bytes"]), ("mask", (h["tokens"] + 7) // 8),
                            ("starts", h["documents"] * 8)):
             if _checksum(file, size) != h[f"crc_{name}"]:
-                raise damaged(f"its {name} do not have the checksum that the header tells")
+                raise damaged(f"its {name} do not have the checksum that the header declares")
     return h

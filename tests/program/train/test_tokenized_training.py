@@ -59,7 +59,7 @@ def tokens_and_models_must_belong_together(work):
     assert "holds bytes" in message and "prepare_data.py --tokenizer" in message, message
     other = make_model(work / "other")
     message = refused("--model", other, "--data", FIXTURES / "alpaca.tok", "-s", 8)
-    assert "another tokenizer" in message and str(other / "tokenizer.json") in message, message
+    assert "a different tokenizer" in message and str(other / "tokenizer.json") in message, message
     # A model without a tokenizer takes bytes where its vocabulary holds them, and says so; one with weights,
     # which were trained on something, only where that is asked for.
     bare = make_model(work / "bare", 256, None)

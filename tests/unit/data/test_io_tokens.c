@@ -365,7 +365,7 @@ static void data_and_model_must_belong_together(void **state) {
   IO_EXPECT(open_bad(path, tokenizer, vocab_size, &error), FSDP_ERR_INPUT, &error, __VA_ARGS__)
   assert_int_equal(open_bad(tokens, other, 60000, &error), FSDP_OK);
   assert_int_equal(open_bad(tokens, NULL, 60000, &error), FSDP_OK);
-  REFUSED(tokens, TOKENIZER, 60000, "t.tok", "another tokenizer", "tests/golden/prepare/tokenizer.json");
+  REFUSED(tokens, TOKENIZER, 60000, "t.tok", "a different tokenizer", "tests/golden/prepare/tokenizer.json");
   REFUSED(tokens, other, 59999, "t.tok", "60000", "59999");
   REFUSED(tokens, io_path("none.json"), 60000, "none.json", "tokenizer");
   assert_int_equal(open_bad(bytes, NULL, 256, &error), FSDP_OK);

@@ -215,8 +215,8 @@ static void touches_are_checked(void **state) {
   } cases[] = {
       {64, 4, FSDP_READ, NULL},
       {0, 4, FSDP_UPDATE, NULL},
-      {2, 4, FSDP_READ, "instruction 2 (add on compute) touches bytes outside its operands: 4 bytes"},
-      {128, 1, FSDP_READ, "touches bytes outside its operands"},
+      {2, 4, FSDP_READ, "instruction 2 (add on compute) accesses bytes outside its operands: 4 bytes"},
+      {128, 1, FSDP_READ, "accesses bytes outside its operands"},
       {64, 4, FSDP_WRITE, "instruction 2 (add on compute) writes an operand that it should only read"}};
   for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
     fsdp_access_trace_begin_step(trace, 1);
