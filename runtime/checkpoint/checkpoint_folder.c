@@ -298,7 +298,7 @@ fsdp_status fsdp_checkpoint_commit(const char *folder, const char *model_folder,
   char temporary[FSDP_CHECKPOINT_PATH_BYTES], final[FSDP_CHECKPOINT_PATH_BYTES], path[PATH_BYTES];
   fsdp_checkpoint_paths(folder, c->progress.step, temporary, final);
   fsdp_status status = carry(model_folder, temporary, c, error);
-  // Also tells a folder that the ranks do not share.
+  // Also detects a folder that the ranks do not share.
   if (status == FSDP_OK) status = fsdp_checkpoint_check_files(c, temporary, error);
   if (status == FSDP_OK) {
     c->sequence = next_sequence(folder);

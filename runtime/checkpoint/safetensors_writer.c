@@ -30,8 +30,7 @@ static fsdp_status fail_write(const fsdp_safetensors_writer *w, const char *what
 // Made durable at a time, so that the end of a large file on a slow disk is no long silence.
 #define SYNC_BYTES ((int64_t)256 << 20)
 
-// From here on through the page cache: for the file's end, and where a file system takes the flag but no
-// writes.
+// From here on through the page cache: for the file's end, and if a file system takes the flag but no writes.
 static bool stop_direct(const fsdp_safetensors_writer *w) {
   int flags = fcntl(w->descriptor, F_GETFL);
   return flags >= 0 && (flags & O_DIRECT) && fcntl(w->descriptor, F_SETFL, flags & ~O_DIRECT) == 0;

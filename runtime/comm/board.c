@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
-// Ranks that a message names at most.
+// Most ranks that a message names.
 #define NAMED_MAX 4
 
 fsdp_board_slot fsdp_board_nobody;
@@ -178,7 +178,8 @@ static void say_awaited(sentence *s, const fsdp_board_rank *ranks, int rank, con
   }
 }
 
-// How much blame a rank deserves: the worst state first, then whoever does not wait, then whoever is behind.
+// How likely a rank is the cause: the worst state first, then ranks that do not wait, then ranks that are
+// behind.
 static int suspicion(const fsdp_board_rank *rank) {
   switch (rank->state) {
   case FSDP_RANK_ENDED:
@@ -195,7 +196,7 @@ static int suspicion(const fsdp_board_rank *rank) {
   return 0;
 }
 
-// Of ranks that all wait, the one that has come least far.
+// Of ranks that all wait, the one with the least progress.
 static int furthest_behind(const fsdp_board_rank *ranks, int count, int waiter) {
   int behind = -1;
   for (int r = 0; r < count; r++) {

@@ -1,9 +1,9 @@
 // The world and the communicators over MPI: the only file that calls it.
 //
-// Collectives are own exchanges of pieces between every pair of ranks: each rank sends what a ring would
-// send, nothing is buffered but two rounds of pieces, and counts never exceed an int. MPI's own collectives
-// would take temporary memory of the size of the data, and its blocking calls burn the core that computes:
-// here whoever waits polls and sleeps.
+// Collectives exchange pieces between every pair of ranks. Each rank sends as much as in a ring, only two
+// rounds of pieces are buffered, and counts never exceed an int. MPI's own collectives would take temporary
+// memory of the data's size, and its blocking calls spin on the core that computes: here a waiting rank polls
+// and sleeps.
 #include "runtime/base/check.h"
 #include "runtime/base/size.h"
 #include "runtime/comm/board.h"
@@ -20,7 +20,7 @@
 #define POLLS_BEFORE_SLEEP 64
 #define SLEEP_US_MIN       20
 #define SLEEP_US_MAX       200
-// Pieces of a round, all peers together, and one piece at most.
+// Bytes of a round's pieces over all peers, and of one piece, at most.
 #define ROUND_BYTES ((int64_t)16 << 20)
 #define PIECE_BYTES ((int64_t)1 << 20)
 // An all-reduce of so few bytes is latency, not bandwidth: the library's gather takes log W rounds.
@@ -36,7 +36,7 @@ static void check_mpi(int code, const char *call) {
 #define CALL_MPI(name, ...) check_mpi(name(__VA_ARGS__), #name)
 
 // Waits for all requests, asleep after a moment. MPI moves data only while it is called, so it is polled.
-// `indices` has room for one a request. Every one that is over is progress of `lane` (NULL: nobody's).
+// `indices` holds one per request. Every complete one is progress of `lane` (NULL: none).
 static void wait_all(MPI_Request *requests, int *indices, int count, fsdp_board_lane *lane) {
   long sleep_us = SLEEP_US_MIN;
   for (int polls = 0;; polls++) {
@@ -195,8 +195,8 @@ static void message_reduce_scatter(fsdp_comm *comm, const fsdp_collective *call)
   fsdp_reduce_scatter_report(comm, call);
 }
 
-// Few values: everyone's to everyone, who all sum them in the order of ranks. The library's own all-reduce
-// sums in an order that depends on how many ranks there are and where.
+// Few values: all-gathered, then summed by every rank in the order of ranks. The library's own all-reduce
+// sums in an order that depends on the number and placement of ranks.
 static void small_all_reduce(message_comm *self, const fsdp_collective *call, int64_t bytes) {
   MPI_Request request;
   CALL_MPI(MPI_Iallgather, call->output, (int)bytes, MPI_BYTE, self->pieces[0], (int)bytes, MPI_BYTE,
@@ -262,8 +262,8 @@ fsdp_comm *fsdp_world_split_messages(fsdp_world *world, int color, int key, int6
 
 // ---- Mail of the watch
 
-// On a communicator of its own, so that nothing waits behind a step's messages for a match. Errors are not
-// its business: who cannot be reached is missed by the watch.
+// On a communicator of its own, so that nothing waits behind a step's messages for a match. Errors are
+// ignored: the watch detects ranks that cannot be reached.
 typedef struct mail {
   MPI_Comm comm;
   int size, bytes_max;
@@ -323,7 +323,7 @@ void fsdp_world_open_mail(fsdp_world *world) {
   world->mail = (fsdp_mail){.owner = self, .post = mail_post, .take = mail_take};
 }
 
-// What is still under way is given up: everyone has left.
+// Messages still under way are dropped: every rank has left.
 static void close_mail(fsdp_world *world) {
   mail *self = world->mail.owner;
   if (!self) return;
@@ -350,7 +350,7 @@ static void number_nodes(fsdp_world *world, int node_leader) {
     if (leaders[r] != first) world->even_nodes = false;
   }
   free(leaders);
-  // Another node may be of another size: everyone must see the same answer.
+  // Nodes may differ in size: all ranks must get the same answer.
   int even = world->even_nodes, all_even = 0;
   CALL_MPI(MPI_Allreduce, &even, &all_even, 1, MPI_INT, MPI_MIN, MPI_COMM_WORLD);
   world->even_nodes = all_even != 0;
@@ -389,7 +389,7 @@ fsdp_status fsdp_world_create(int *argc, char ***argv, fsdp_world **world, fsdp_
 
 void fsdp_world_destroy(fsdp_world *world) {
   if (!world) return;
-  // When all have come nobody is missed any more; who has not is waited for under the watch's eyes.
+  // Once all have arrived no rank is missed; until then the watch still guards the wait.
   fsdp_board_enter(FSDP_ACTIVITY_FINISHING);
   fsdp_world_barrier(world);
   if (world->watch) fsdp_watch_leave(world->watch);
@@ -399,7 +399,7 @@ void fsdp_world_destroy(fsdp_world *world) {
   free(world);
 }
 
-// What every rank takes part in, counted, so that whoever waits can say who has not come.
+// Counts the exchanges of all ranks, so that a waiting rank can report which ranks have not arrived.
 static fsdp_board_lane *begin_exchange(void) {
   fsdp_board_slot *mine = fsdp_board_mine;
   uint64_t count = atomic_load_explicit(&mine->exchanges, memory_order_relaxed);

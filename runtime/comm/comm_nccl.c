@@ -42,8 +42,8 @@ static void fail_call(const char *call, ncclComm_t comm, ncclResult_t result) {
   FSDP_JOB_PEER_FAIL(call, "%s: %s", ncclGetErrorString(result), comm ? ncclGetLastError(comm) : "");
 }
 
-// Waits for a call on a communicator that does not block. The collectives' own enqueueing is over at once but
-// for the first time, when connections are made.
+// Waits for a call on a communicator that does not block. The collectives' own enqueueing completes at once
+// but for the first time, when connections are made.
 static ncclResult_t settle(ncclComm_t comm, ncclResult_t result, int timeout_s) {
   struct timespec now;
   clock_gettime(CLOCK_MONOTONIC, &now);

@@ -111,7 +111,7 @@ static void copy_from(direct_comm *self, int peer, int64_t offset, void *destina
   }
 }
 
-// The same bytes where they can be read: in place where possible, else copied to the tile of values.
+// The same bytes at a readable address: in place if possible, else copied to the tile of values.
 static const void *view_of(direct_comm *self, int peer, int64_t offset, int64_t bytes) {
   const place *source = &self->control->members[peer].place;
   uintptr_t at = source->at + (uintptr_t)offset;
@@ -121,7 +121,7 @@ static const void *view_of(direct_comm *self, int peer, int64_t offset, int64_t 
   return self->values;
 }
 
-// output[0 .. elems) = sum over ranks, in their order, of elements [first, first + elems) of what they
+// output[0 .. numel) = sum over ranks, in their order, of elements [first, first + numel) of what they
 // published. `output` may be this rank's own part of it.
 static void sum_ranks(direct_comm *self, int64_t first, int64_t numel, fsdp_dtype dtype, void *output) {
   int64_t width = fsdp_dtype_bytes(dtype);
@@ -174,7 +174,7 @@ static void direct_reduce_scatter(fsdp_comm *comm, const fsdp_collective *call) 
 }
 
 // Few values: everyone's lie in the control block, and everyone sums them. One meeting, as the next call uses
-// the other turn, and nobody can be two calls ahead.
+// the other turn, and no rank can be two calls ahead.
 static void small_all_reduce(direct_comm *self, const fsdp_collective *call, int64_t bytes) {
   member *members = self->control->members;
   self->turn = 1 - self->turn;

@@ -105,7 +105,7 @@ void fsdp_error_file_write(const fsdp_error_report *report) {
   if (descriptor < 0) return;
   bool written = write(descriptor, t.data, t.used) == (ssize_t)t.used && fsync(descriptor) == 0;
   close(descriptor);
-  // A link is refused where the name is taken. Some file systems have none.
+  // A link is refused if the name is taken. Some file systems have no links.
   if (written && link(file.temporary, file.path) != 0 && access(file.path, F_OK) != 0) {
     rename(file.temporary, file.path);
   }

@@ -19,15 +19,15 @@
 #include <unistd.h>
 
 #define TICK_MS 200
-// A guard that slept so long beyond its tick was stopped, and the ranks maybe with it.
+// If the guard sleeps longer than this beyond its tick it was stopped, and possibly the ranks too.
 #define PAUSE_MS 1500
-// What the ranks' own watches get: to speak of one that has ended, and of one without a heartbeat beyond the
-// limit; to say a message, and to be gone.
+// The time that the ranks' own watches get: to report a rank that has ended, or one without a heartbeat
+// beyond the limit; to print a message, and to leave.
 #define SPEAK_MS  1500
 #define SILENT_MS 1500
 #define SAY_MS    2000
 #define LEAVE_MS  4000
-// For ranks that were told to leave by the guard itself.
+// For ranks that the guard itself asked to leave.
 #define TOLD_MS 1000
 // mpirun takes two seconds to end what is left of a job, twice odls_base_sigkill_timeout; its daemons follow.
 #define LAUNCHER_MS  1500
@@ -70,7 +70,7 @@ static void wait_ms(int64_t ms) {
 
 // ---- Looking
 
-// While the guard was stopped nobody can be blamed for silence.
+// Silence does not count while the guard itself was stopped.
 static void forgive_pause(guard *self, int64_t now) {
   int64_t gap = now - self->ticked_ms - TICK_MS;
   self->ticked_ms = now;
@@ -95,7 +95,7 @@ static void look(guard *self, int64_t now) {
     m->beat = beat;
     struct pollfd end = {.fd = m->handle, .events = POLLIN};
     bool ends = m->handle >= 0 && poll(&end, 1, 0) > 0;
-    // Its last words: asked after its end.
+    // Its last state: read after its end.
     m->left = atomic_load(&slot->activity) == FSDP_ACTIVITY_LEFT;
     m->out = m->left && atomic_load(&slot->process) == 0;
     if (ends) {
@@ -124,8 +124,8 @@ static int count_silent(const guard *self, int64_t now) {
   return count;
 }
 
-// Whether a rank is silent and no other is left to speak of it, or has not in its time: all are stopped, or
-// all others have left the job.
+// Whether a rank is silent and no other rank is left to report it, or has not done so in time: all are
+// stopped, or all others have left the job.
 static bool nobody_speaks(const guard *self, int64_t now) {
   int silent = count_silent(self, now);
   if (silent == 0 || silent == self->alive) return silent > 0;
@@ -137,21 +137,21 @@ static bool nobody_speaks(const guard *self, int64_t now) {
   return longest_ms >= atomic_load(&self->shared->limit_ms) + SILENT_MS;
 }
 
-// Whether someone has spoken for this node, or need not.
+// Whether this node's end has been reported, or need not be.
 static bool is_settled(const guard *self) {
   return atomic_load(&self->shared->said) || atomic_load(&self->shared->over) || self->was_asked;
 }
 
 // ---- mpirun
 
-// mpirun's own standard output or error: -1 where it cannot be opened, as a socket cannot.
+// mpirun's own standard output or error: -1 if it cannot be opened, for example a socket.
 static int open_output(const guard *self, int number) {
   char path[64];
   snprintf(path, sizeof path, "/proc/%d/fd/%d", self->launcher.process, number);
   return open(path, O_WRONLY | O_APPEND | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
 }
 
-// Whether mpirun may be there only because nobody reads what it prints.
+// Whether mpirun may still be running only because its output is not read.
 static bool launcher_prints(const guard *self) {
   bool blocked = false;
   for (int i = STDOUT_FILENO; i <= STDERR_FILENO; i++) {
@@ -195,7 +195,7 @@ static const member *name_members(const guard *self, is_meant *meant, int64_t no
 static void speak(guard *self, is_meant *meant, int64_t now) {
   uint32_t nobody = 0;
   bool claims = atomic_compare_exchange_strong(&self->shared->claimed, &nobody, GUARD_SPEAKS);
-  // Whoever claimed it and said nothing for so long never will.
+  // The rank that claimed it and reported nothing for so long never will.
   if (!claims && (!self->claimed_ms || now - self->claimed_ms < SAY_MS)) return;
   char who[512], text[1200];
   const member *first = name_members(self, meant, now, who, sizeof who);
@@ -309,7 +309,7 @@ static void run(guard *self) {
   close(STDIN_FILENO), close(STDOUT_FILENO);
   fsdp_close_from(STDERR_FILENO + 1);
   self->launcher = fsdp_launcher_find();
-  // mpirun that ends a failed job reads no more of what its processes say.
+  // An mpirun that ends a failed job no longer reads its processes' output.
   int terminal =
       self->launcher.handle >= 0 && !self->launcher.is_daemon ? open_output(self, STDERR_FILENO) : -1;
   if (terminal >= 0) {
@@ -322,7 +322,7 @@ static void run(guard *self) {
     m->handle = (int)syscall(SYS_pidfd_open, m->process, 0);
     m->beat_ms = self->ticked_ms;
   }
-  // Where there are no handles of processes there is no guard, as every rank would look ended.
+  // Without process handles there is no guard, as every rank would look ended.
   while (!tick(self)) sleep_a_tick(self);
   _exit(0);
 }

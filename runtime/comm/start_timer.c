@@ -15,7 +15,7 @@
 #include <time.h>
 #include <unistd.h>
 
-// How long the rank that speaks for its node keeps the others from it, whose time is over a little later.
+// How long the rank that reports for its node holds back the others, whose timers end a little later.
 #define SPEAKER_MS 1000
 
 static struct {

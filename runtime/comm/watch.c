@@ -17,21 +17,21 @@
 
 #define TICK_MS 200
 #define MAIL_MS 500
-// Nodes that get a mail at a time; of more, each gets its turn.
+// Nodes that get a mail per tick; if there are more, they take turns.
 #define MAILS_MAX 64
-// A thread that slept so long beyond its tick was stopped, and its process with it.
+// If the thread sleeps longer than this beyond its tick, its process was stopped.
 #define PAUSE_MS 1500
-// Without a heartbeat for so long a rank is called silent in a message, and another one speaks for the node.
+// A rank without a heartbeat for this long is reported as silent, and another rank reports for the node.
 #define SILENT_MS  3000
 #define SPEAKER_MS 1000
-// How long a node that would speak gives way to the one that knows better, and a rank that was asked to end
-// to whoever ends the rest of the job.
+// How long a node that would report gives way to the one that knows more, and a rank that was asked to end to
+// the process that ends the rest of the job.
 #define GIVE_WAY_MS 1000
 #define ASKED_MS    2000
-// For peers that were told to leave; then they are ended.
+// For peers that were asked to leave; then they are ended.
 #define LEAVE_MS 2000
 
-// What this process has seen of a rank.
+// What this process has observed of a rank.
 typedef struct seen {
   fsdp_board_view view;
   int64_t beat_ms, moved_ms; // when they last changed
@@ -64,7 +64,7 @@ struct fsdp_watch {
   char failure[1200];
 };
 
-// One mail: what the sender's node knows of itself.
+// One mail: the state of the sender's node.
 typedef struct letter {
   int32_t kind, count; // count views, each behind its rank
   struct entry {
@@ -111,7 +111,7 @@ const char *fsdp_watch_advice(const fsdp_watch_node *node) {
 
 // ---- Mail
 
-// The lowest rank of the node that lives sends its mail.
+// The node's lowest live rank sends its mail.
 static bool is_speaker(const fsdp_watch *self, int64_t now) {
   for (int r = self->first_local; r < self->rank; r++) {
     const seen *other = &self->ranks[r];
@@ -121,7 +121,7 @@ static bool is_speaker(const fsdp_watch *self, int64_t now) {
   return true;
 }
 
-// Tells the nodes whose turn it is how this one stands.
+// Sends this node's state to the nodes whose turn it is.
 static void post_board(fsdp_watch *self) {
   letter *mine = (letter *)self->letter;
   mine->kind = LETTER_BOARD;
@@ -142,7 +142,7 @@ static void post_board(fsdp_watch *self) {
   }
 }
 
-// Tells every rank of the other nodes to leave: who speaks for them may be stopped.
+// Asks every rank of the other nodes to leave: the rank that reports for them may be stopped.
 static void post_over(fsdp_watch *self) {
   letter over = {.kind = LETTER_OVER};
   for (int r = 0; r < self->size; r++) {
@@ -166,7 +166,7 @@ static void take_mail(fsdp_watch *self) {
 
 // ---- Looking
 
-// While this process was stopped nobody else can be blamed for silence.
+// Others' silence does not count while this process itself was stopped.
 static void forgive_pause(fsdp_watch *self, int64_t now) {
   int64_t gap = now - self->ticked_ms - TICK_MS;
   self->ticked_ms = now;
@@ -196,7 +196,7 @@ static void observe(fsdp_watch *self, int64_t now) {
   }
 }
 
-// A process that is gone, asked of the kernel: at once through its handle.
+// Whether a process has ended, from the kernel: at once through its handle.
 static void look_for_ended(fsdp_watch *self) {
   for (int r = self->first_local; r < self->size; r++) {
     seen *rank = &self->ranks[r];
@@ -277,8 +277,8 @@ static int find_stopped(const fsdp_watch *self, int64_t now) {
   return -1;
 }
 
-// A node speaks of its own ranks at once. Of others it does where their node cannot, which it knows only
-// after a while; of ranks that merely wait for each other the first node speaks.
+// A node reports its own ranks at once. It reports others if their node cannot, which it knows only after a
+// while; of ranks that merely wait for each other the first node speaks.
 static int64_t courtesy_ms(const fsdp_watch *self, verdict why, int64_t now) {
   if (why == VERDICT_FAILED) return self->follows ? GIVE_WAY_MS : 0;
   int64_t asked_ms = fsdp_job_is_asked_to_end() ? ASKED_MS : 0;
@@ -361,8 +361,8 @@ static void wait_ms(int64_t ms) {
   nanosleep(&(struct timespec){.tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000}, NULL);
 }
 
-// Whether mpirun cannot reach all of its daemons: nothing is heard of a node, or it has left while this rank
-// is still held up.
+// Whether mpirun cannot reach all of its daemons: a node sends nothing, or it has left while this rank is
+// still blocked.
 static bool is_cut_off(const fsdp_watch *self, verdict why, int64_t now) {
   for (int r = 0; r < self->size; r++) {
     fsdp_rank_state state = state_of(self, r, now);
@@ -372,14 +372,14 @@ static bool is_cut_off(const fsdp_watch *self, verdict why, int64_t now) {
   return false;
 }
 
-// Tells everyone.
+// Notifies every rank.
 static void tell(fsdp_watch *self, bool cut_off) {
   for (int i = 0; self->has_mail && i < 3; i++) {
-    post_over(self); // again where the one before was still under way
+    post_over(self); // again if the previous one was still under way
     take_mail(self);
     wait_ms(20);
   }
-  // While its ranks are there: mpirun that is busy with their end already is not ended cleanly.
+  // Before its ranks end: an mpirun that already ends them cannot be ended cleanly.
   if (cut_off) {
     fsdp_launcher launcher = fsdp_launcher_find();
     fsdp_launcher_end(&launcher);
@@ -388,11 +388,10 @@ static void tell(fsdp_watch *self, bool cut_off) {
   atomic_store(&self->shared->over, 1);
 }
 
-// Waits until nobody else of the speaker's node is there any more, and ends who is.
+// Waits until all other ranks of the reporting rank's node have left, and ends those that have not.
 static void end_node(fsdp_watch *self, bool cut_off, int64_t now) {
-  // The job's exit status is that of the rank that mpirun sees end first: one that leaves, not one that was
-  // stopped and is ended. Where this rank is the only one to leave, what was stopped is left to mpirun, if
-  // there is one.
+  // The job's exit status is that of the rank that mpirun sees end first: one that leaves, not a stopped one
+  // that is killed. If this rank is the only one to leave, stopped ranks are left to mpirun, if there is one.
   peers count = count_peers(self, now);
   for (int64_t waited = 0; waited < LEAVE_MS && count.remaining > 0; waited += 50) {
     wait_ms(50);
@@ -435,7 +434,7 @@ static void decide(fsdp_watch *self, int64_t now) {
   if (self->suspect_ms == 0) self->suspect_ms = now;
   int64_t waited = now - self->suspect_ms;
   if (waited >= courtesy_ms(self, why, now)) speak(self, why, now);
-  // Whoever claimed it has had the time to speak, and may have been ended since.
+  // The rank that claimed it has had time to report, and may have ended since.
   if (waited > courtesy_ms(self, why, now) + LEAVE_MS) _exit(FSDP_ERR_PEER);
 }
 
@@ -475,7 +474,7 @@ static void wake(fsdp_watch *self) {
   if (write(self->wake, &one, sizeof one) < 0) return; // it ticks anyway
 }
 
-// Of any thread: hands the message to the watch's thread and stays until that has ended the process.
+// Called on any thread: hands the message to the watch's thread and waits until that ends the process.
 static void fail(const char *message, bool follows) {
   fsdp_watch *self = the_watch;
   if (pthread_equal(pthread_self(), self->thread)) {

@@ -10,9 +10,9 @@
 #include <time.h>
 
 #define LOOK_MS 250
-// Beyond the time limit, for a look that does not come back.
+// Added to the time limit, for a look that does not return.
 #define GUARD_MS 10000
-// A collective that has been the oldest for so long waits, as far as anyone can tell.
+// A collective that has been the oldest for so long counts as waiting.
 #define WAITS_MS 1000
 // Collectives that can be under way at one time; more go unnamed.
 #define POSTS_MAX 512
@@ -61,9 +61,9 @@ static queue *queue_of(fsdp_watchdog *self, void *stream) {
   return added;
 }
 
-// One thread posts, and nobody else touches the place after the newest. The event is recorded outside the
-// lock: a queue of the GPU that is full, for a peer has stopped, blocks the thread there, and the watchdog
-// must go on.
+// One thread posts; no other accesses the place after the newest. The event is recorded outside the lock: a
+// queue of the GPU that is full because a peer has stopped blocks the thread there, and the watchdog must
+// continue.
 void fsdp_watchdog_post(fsdp_watchdog *self, void *stream, fsdp_board_lane *lane, fsdp_place place) {
   if (!self) return;
   pthread_mutex_lock(&self->mutex);
@@ -82,7 +82,7 @@ void fsdp_watchdog_post(fsdp_watchdog *self, void *stream, fsdp_board_lane *lane
   pthread_mutex_unlock(&self->mutex);
 }
 
-// Takes out what is over, and shows on the board where the stream is.
+// Removes complete collectives, and shows the stream's place on the board.
 static void look(queue *mine) {
   while (mine->head < mine->tail) {
     const post *oldest = &mine->posts[mine->head % POSTS_MAX];
@@ -117,7 +117,7 @@ static void *watch(void *argument) {
   while (sleep_between(self)) {
     atomic_store(&self->looked_ms, now_ms());
     for (int i = 0; i < self->queue_count; i++) look(&self->queues[i]);
-    // Not under the lock: the library may take its time, and collectives go on being posted.
+    // Not under the lock: the library may take its time, and collectives are posted meanwhile.
     pthread_mutex_unlock(&self->mutex);
     self->config.look(self->config.owner);
     pthread_mutex_lock(&self->mutex);
@@ -127,8 +127,8 @@ static void *watch(void *argument) {
   return NULL;
 }
 
-// Watches the watchdog, whose questions to the driver may wait for a thread that is stuck in it: calls
-// nothing but the clock.
+// Watches the watchdog, whose driver calls may wait for a thread that is stuck in the driver. Calls nothing
+// but the clock.
 static void *keep_guard(void *argument) {
   fsdp_watchdog *self = argument;
   const int64_t limit_ms = (int64_t)self->config.timeout_s * 1000 + GUARD_MS;

@@ -46,7 +46,7 @@ int64_t fsdp_world_sum(fsdp_world *world, int64_t mine) {
   return sum;
 }
 
-// Appends who it was, where the message does not say so.
+// Appends the rank's name if the message lacks it.
 static void name_failed_rank(fsdp_world *world, int rank, fsdp_error *error) {
   fsdp_rank_name *names = fsdp_world_rank_names(world);
   size_t used = strlen(error->message);

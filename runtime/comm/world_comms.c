@@ -9,7 +9,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-// What ranks tell each other to begin with.
+// What ranks exchange first.
 typedef struct introduction {
   int process, node;
   fsdp_shared_file arena[FSDP_SPACE_COUNT];
@@ -39,7 +39,7 @@ static bool is_member(const builder *self, int group, int peer) {
   return self->ranks[peer].group[group].color == self->config->groups[group].color;
 }
 
-// Maps the group's control block and opens every peer's arenas. False where any of it is not possible.
+// Maps the group's control block and opens every peer's arenas. False if any of it is not possible.
 static bool open_group(builder *self, int group) {
   int rank = self->world->rank, size = self->config->groups[group].size;
   if (size == 1) return true;

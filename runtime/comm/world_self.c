@@ -44,7 +44,7 @@ void fsdp_world_open_mail(fsdp_world *world) {
 
 #else
 
-// ISO C wants something in every file.
+// ISO C requires a declaration in every file.
 typedef int fsdp_world_self_unused;
 
 #endif

@@ -9,7 +9,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-// What ranks tell each other to begin with.
+// What ranks exchange first.
 typedef struct introduction {
   int process, node;
   bool launched;          // a child of mpirun or orted
@@ -36,7 +36,7 @@ void fsdp_world_watch_start(fsdp_world *world) {
   introduction *ranks = fsdp_alloc((size_t)size * sizeof *ranks);
   fsdp_world_gather(world, &mine, (int64_t)sizeof mine, ranks);
 
-  // A rank that cannot open its node's board is a node of its own to the watch.
+  // To the watch, a rank that cannot open its node's board is a separate node.
   const introduction *first = &ranks[first_of_node(ranks, world->node_index)];
   int opened = fsdp_shared_file_open(first->process, &first->board);
   world->board = fsdp_shared_file_map(opened, world->board_bytes);

@@ -1,8 +1,8 @@
 #include "runtime/data/builtin_text.h"
 
 // C11 has no #embed. The build names the file, and rebuilds this one when that changes. The text has a type
-// and a size, since a program that links the shared library may move it into its own memory; the length is
-// taken here.
+// and a size, since an executable that links the shared library may move it into its own memory; the length
+// is taken here.
 __asm__(".pushsection .rodata\n"
         ".global fsdp_builtin_text\n"
         ".type fsdp_builtin_text, %object\n"

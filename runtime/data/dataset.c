@@ -25,8 +25,8 @@ struct fsdp_dataset {
   bool packed, builtin;
   int64_t raw_count;    // samples, with those of which no target counts
   int64_t sample_count; // without them
-  int64_t *kept;        // raw number of each sample; NULL where every one is kept
-  int64_t cut_count;    // documents longer than a sample, where not packed
+  int64_t *kept;        // raw number of each sample; NULL if all are kept
+  int64_t cut_count;    // documents longer than a sample, if not packed
   char description[640];
 };
 
@@ -168,7 +168,7 @@ static void keep_samples(fsdp_dataset *dataset) {
     dataset->kept = kept;
 }
 
-// Tokens that a document's sample must have for a target of it to count; INT64_MAX where none ever does.
+// Tokens that a document's sample must have for a target of it to count; INT64_MAX if none does.
 static int64_t needed_seq(const fsdp_dataset *dataset, int64_t document) {
   const source *s = source_at(dataset, document, true);
   const fsdp_token_view *view = &s->tokens.view;

@@ -34,7 +34,7 @@ static void add_bytes(fsdp_json_text *text, const char *bytes, size_t length, bo
     text->mask = fsdp_realloc(text->mask, (size_t)text->byte_capacity / 8);
   }
   if (length) memcpy(text->bytes + begin, bytes, length);
-  // Bits past the end are always 0, so that only bits to set are written where a byte is shared.
+  // Bits past the end are always 0, so that a shared byte needs only its new bits set.
   int64_t shared = (begin + 7) / 8;
   if (end > 8 * shared) memset(text->mask + shared, counts ? 0xff : 0, (size_t)((end + 7) / 8 - shared));
   if (counts && end % 8 && end > 8 * shared) text->mask[end / 8] = (uint8_t)((1u << (end % 8)) - 1);

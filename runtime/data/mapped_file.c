@@ -9,7 +9,7 @@
 
 fsdp_status fsdp_mapped_file_open(const char *path, fsdp_mapped_file *file, fsdp_error *error) {
   struct stat information;
-  // A pipe is refused below; without O_NONBLOCK opening one that nobody writes to would wait for ever.
+  // A pipe is refused below; without O_NONBLOCK, opening one without a writer would wait forever.
   int descriptor = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   *file = (fsdp_mapped_file){0};
   if (descriptor < 0 || fstat(descriptor, &information)) {

@@ -41,7 +41,8 @@ int64_t fsdp_sampler_position(const fsdp_sampler_part *part, int64_t i) {
   return (part->micro_batch * part->ranks + part->rank) * part->batch + i;
 }
 
-// The sample at `index` of the permutation that tells held-out samples, which come first, from the others.
+// The sample at `index` of the permutation that separates held-out samples, which come first, from the
+// others.
 static int64_t divided(const fsdp_sampler *sampler, int64_t index) {
   return fsdp_random_permute(sampler->seed, fsdp_random_stream("validation"), sampler->sample_count, index);
 }

@@ -32,7 +32,7 @@ _Static_assert(sizeof(header) == 128 && offsetof(header, hash) == 120, "the head
 
 #define PREPARE_AGAIN "prepare it again with scripts/prepare_data.py"
 
-// Whether the sections that the header tells of fill the file; their offsets where they do.
+// Whether the sections that the header declares fill the file; their offsets if so.
 static bool lay_out(const header *h, int64_t *mask, int64_t *starts) {
   int64_t tokens, documents, end;
   if (h->token_count > INT64_MAX - 8 || !fsdp_mul_checked(h->token_count, h->token_bytes, &tokens) ||

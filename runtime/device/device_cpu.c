@@ -30,7 +30,7 @@ static uint64_t cpu_launch(fsdp_device *device, fsdp_stream stream, const fsdp_w
 }
 
 static void cpu_wait(fsdp_device *device, fsdp_stream stream, fsdp_stream awaited, uint64_t ticket) {
-  // A stream's own order is its queue's, and what is over needs no entry.
+  // A stream's own order is its queue's, and complete work needs no entry.
   if (stream == awaited || ticket == 0) return;
   if (fsdp_worker_is_over(stream_of(device, awaited), ticket)) return;
   fsdp_worker_launch_wait(stream_of(device, stream), awaited, ticket);
@@ -71,8 +71,8 @@ static fsdp_status create_arena(fsdp_device *device, int space, const fsdp_devic
   static const char *const names[FSDP_SPACE_COUNT] = {"fsdp-device", "fsdp-host"};
   int64_t bytes = config->arena_bytes[space];
   if (bytes == 0) return FSDP_OK;
-  // A file without a name: peers open it through this process, and it goes when the last one closes it. Where
-  // the system has none, the memory is private, and peers must send messages.
+  // A file without a name: peers open it through this process, and it is freed when the last one closes it.
+  // If the system has no such files, the memory is private, and peers must send messages.
   int file = config->shared ? memfd_create(names[space], MFD_CLOEXEC) : -1;
   void *memory = MAP_FAILED;
   device->arenas.file[space] = file;
@@ -88,7 +88,7 @@ static fsdp_status create_arena(fsdp_device *device, int space, const fsdp_devic
                      space == FSDP_SPACE_DEVICE ? "device" : "host", (long long)bytes, strerror(errno));
   }
   if (config->poisoned) memset(memory, 0xff, (size_t)bytes); // NaNs
-  // Only a hint: fewer page faults and translations where the system grants it.
+  // Only a hint: fewer page faults and translations if the system grants it.
   madvise(memory, (size_t)bytes, MADV_HUGEPAGE);
   device->arenas.memory[space] = memory;
   device->arenas.bytes[space] = bytes;

@@ -1,12 +1,12 @@
 // The CUDA device. Compute, gather, reduce and copies are streams of the GPU; the host stream is a worker
 // thread (worker.h). Launching enqueues at once, on the calling thread.
 //
-//   ticket t of a GPU stream   is over when its event t is: events are a ring, made once and recorded where
-//                              another stream waits; what lies between two of them gets the next one's
+//   ticket t of a GPU stream   is complete when its event t is: events are a ring, made once and recorded
+//                              for awaited work; tickets between two of them get the next one's
 //   GPU waits for GPU          cudaStreamWaitEvent
 //   host stream waits for GPU  cudaEventSynchronize on its thread, at its place in the queue
 //   GPU waits for host stream  a wait on the worker's counter, which is pinned memory that the GPU reads;
-//                              where the driver has none or refuses it, and until the end of the first step
+//                              if the driver has none or refuses it, and until the end of the first step
 //                              (in which libraries may allocate and load, which may wait for the streams),
 //                              the launching thread waits in its place
 #include "runtime/base/check.h"
@@ -69,14 +69,14 @@ static uint64_t cuda_launch(fsdp_device *device, fsdp_stream stream, const fsdp_
   return work->awaited ? record(target) : target->recorded + 1;
 }
 
-// Has the GPU's stream wait for the counter; false where it cannot, now or ever.
+// Makes the GPU's stream wait for the counter; false if the driver cannot.
 static bool wait_on_gpu(cuda_device *self, gpu_stream *waiting, uint64_t ticket) {
   if (!self->warm || !self->wait_value) return false;
   // The low half of the counter, compared cyclically.
   CUresult result = self->wait_value((CUstream)waiting->native, (CUdeviceptr)(uintptr_t)self->host_over,
                                      (cuuint32_t)ticket, CU_STREAM_WAIT_VALUE_GEQ);
   if (result == CUDA_SUCCESS) return true;
-  // An earlier failure that shows here only shows again, by its own name, in the next call.
+  // An earlier failure that appears here appears again, under its own name, in the next call.
   fsdp_job_note("cuStreamWaitValue32 is refused (driver error %d): the launching thread waits for the host's "
                 "stream instead, and overlaps less with it",
                 (int)result);
@@ -205,8 +205,7 @@ static fsdp_status fail_memory(cudaError_t status, const char *space, int64_t by
                    space, (long long)bytes, cudaGetErrorString(status), (long long)unused, (long long)total);
 }
 
-// Its bytes are left as they are: zeroing all of it would take time and hide reads of unwritten memory from
-// compute-sanitizer's initcheck.
+// Not zeroed: that would take time and hide reads of unwritten memory from compute-sanitizer's initcheck.
 static fsdp_status create_device_arena(cuda_device *self, const fsdp_device_config *config,
                                        fsdp_error *error) {
   int64_t bytes = config->arena_bytes[FSDP_SPACE_DEVICE];

@@ -15,12 +15,12 @@ bool fsdp_gpu_is_built(void) {
 }
 
 void fsdp_gpu_set_environment(void) {
-  // A stream that waits for the host must not hold up another that was given the same hardware queue.
+  // A stream that waits for the host must not block another one that shares its hardware queue.
   setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
-  // Of cuBLASLt and NCCL only what is used is worth its memory; ours are loaded ahead by fsdp_cuda_prepare.
+  // Load only used kernels of cuBLASLt and NCCL, to save memory; fsdp_cuda_prepare preloads ours.
   setenv("CUDA_MODULE_LOADING", "LAZY", 0);
-  // Collectives of several communicators wait for each other's peers on the GPU, and deadlock where two GPUs
-  // start them in another order. NCCL then starts them in the order of the calls, the same on every rank.
+  // Collectives of several communicators wait for each other's peers on the GPU, and deadlock if two GPUs
+  // start them in different orders. NCCL then starts them in the order of the calls, the same on every rank.
   setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", 0);
 }
 
@@ -82,12 +82,12 @@ fsdp_status fsdp_gpu_find(int local_rank, fsdp_gpu *gpu, fsdp_error *error) {
   cudaError_t status = cudaGetDeviceCount(&count);
   if (status != cudaSuccess || count == 0) return fail_driver(status, error);
   gpu->shown = count;
-  // Ranks that are each shown two GPUs of their own are more than two: whether any share is seen later.
+  // With more local ranks than shown GPUs each rank may still have its own: sharing is detected later.
   gpu->ordinal = local_rank % count;
   return describe(gpu, error);
 }
 
-// Whether the kernels have code for this GPU, which is else first noticed in the middle of the first step.
+// Whether the kernels have code for this GPU; otherwise this would show only within the first step.
 static fsdp_status check_code(const fsdp_gpu *gpu, int (*probe)(void), fsdp_error *error) {
   const cudaError_t status = (cudaError_t)probe();
   if (status == cudaSuccess) return FSDP_OK;

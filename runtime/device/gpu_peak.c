@@ -3,8 +3,8 @@
 #include <ctype.h>
 #include <string.h>
 
-// NVIDIA's data sheets: dense products of bf16 with fp32 sums on tensor cores, and of fp32 without them, in
-// TFLOP/s. Of two names that a GPU's has, the earlier counts.
+// NVIDIA's data sheets: dense bf16 gemms with fp32 sums on tensor cores, and of fp32 without them, in
+// TFLOP/s. If two names match a GPU, the earlier counts.
 static const struct {
   const char *name;
   double bf16, fp32;

@@ -20,7 +20,7 @@ struct fsdp_worker {
   pthread_mutex_t mutex;
   pthread_cond_t arrived;  // for the worker: an entry, or stop
   pthread_cond_t room;     // for the launching thread: the ring is no longer full
-  pthread_cond_t finished; // for whoever waits for a ticket
+  pthread_cond_t finished; // for threads that wait for a ticket
   // Under the mutex.
   entry *ring;
   uint64_t head, tail; // entries taken, entries put
@@ -47,7 +47,7 @@ void fsdp_worker_synchronize(fsdp_worker *worker, uint64_t ticket) {
   pthread_mutex_unlock(&worker->mutex);
 }
 
-// Waits for the next entry and copies it; it stays in the ring until it is over. False at the end.
+// Waits for the next entry and copies it; it stays in the ring until it is complete. False at the end.
 static bool take(fsdp_worker *self, entry *next) {
   while (self->head == self->tail && !self->stop) pthread_cond_wait(&self->arrived, &self->mutex);
   if (self->head == self->tail) return false;

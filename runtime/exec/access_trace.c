@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
-// Ranges for which there is room, for an instruction and for each of its operands.
+// Capacity in ranges, per instruction and per operand.
 #define EVENTS_PER_INSTR   8
 #define EVENTS_PER_OPERAND 8
 #define ERROR_BYTES        512
@@ -17,7 +17,7 @@ typedef struct record {
   char error[ERROR_BYTES]; // the first one; empty: none
 } record;
 
-// The stream's running instruction. Apart from other streams' by cache lines.
+// The stream's running instruction, on cache lines of its own.
 typedef struct recorder {
   _Alignas(64) fsdp_access_recorder base; // the first member, which the report is made to
   fsdp_access_trace *trace;
@@ -32,7 +32,7 @@ struct fsdp_access_trace {
   const fsdp_program *program;
   const fsdp_device *device;
   int common;                             // tensor, or -1
-  int64_t beside_bytes[FSDP_SPACE_COUNT]; // of tensors that live always and that no step touches
+  int64_t beside_bytes[FSDP_SPACE_COUNT]; // of tensors that are always live and that no step accesses
   recorder *streams;
   fsdp_measure_event *merged;
 };
@@ -54,7 +54,7 @@ static bool is_in(const fsdp_access_trace *trace, int tensor, const char *at, in
   return at >= begin && at + bytes <= begin + t->bytes;
 }
 
-// False where there is no room.
+// False if the buffer is full.
 static bool add_event(recorder *self, int tensor, const char *at, int64_t bytes, fsdp_access access) {
   if (self->current->count == self->current->capacity) return false;
   fsdp_space space = self->trace->program->tensors[tensor].space;
@@ -88,7 +88,7 @@ static void record_range(fsdp_access_recorder *base, const void *address, int64_
   fail(self, instr, address, bytes, wrong);
 }
 
-// Ranges for which one step needs room, by stream.
+// Ranges that one step needs, by stream.
 static void count_ranges(const fsdp_program *program, int64_t capacity[FSDP_STREAM_COUNT]) {
   int *order = fsdp_alloc((size_t)(FSDP_MAX_SECTIONS + program->micro_batches) * sizeof *order);
   int runs = fsdp_program_step_order(program, order);
@@ -112,7 +112,7 @@ int64_t fsdp_access_trace_bytes(const fsdp_program *program) {
   return 3 * total * (int64_t)sizeof(fsdp_measure_event); // two steps, and one of them merged
 }
 
-// A snapshot lies in memory whatever a step does, and no step touches it.
+// A snapshot stays in memory throughout a step, and no step accesses it.
 static void count_beside(fsdp_access_trace *trace) {
   const fsdp_program *program = trace->program;
   bool *touched = fsdp_alloc_zeroed((size_t)program->tensor_count, sizeof *touched);

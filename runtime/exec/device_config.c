@@ -10,7 +10,7 @@
 static const int queue_capacity = 1024;
 // Of a stream; more than a full queue of the host stream ever waits for.
 static const int64_t event_capacity_max = 1 << 16;
-// Casts are bound by memory: a few threads saturate it, and more would take cores from the matrix products.
+// Casts are bound by memory: a few threads saturate it, and more would take cores from the gemms.
 static const int cast_threads_max = 4;
 
 void fsdp_device_mark_awaited(const fsdp_program *program, bool *awaited) {
@@ -22,7 +22,7 @@ void fsdp_device_mark_awaited(const fsdp_program *program, bool *awaited) {
       if (program->instrs[position].stream != instr->stream) awaited[position] = true;
     }
   }
-  // The end of a section on each stream is waited for too, when its books are taken over.
+  // The end of a section on each stream is also waited for, before its records are reused.
   for (int s = 0; s < program->section_count; s++) {
     bool seen[FSDP_STREAM_COUNT] = {false};
     for (int i = program->sections[s].end - 1; i >= program->sections[s].begin; i--) {
@@ -32,7 +32,7 @@ void fsdp_device_mark_awaited(const fsdp_program *program, bool *awaited) {
   }
 }
 
-// Two steps are under way at most, and an evaluation; three leave room.
+// At most two steps and an evaluation are under way; three leave a margin.
 static void count_events(const fsdp_program *program, fsdp_device_config *config) {
   bool *awaited = fsdp_alloc((size_t)program->instr_count * sizeof *awaited);
   int64_t counts[FSDP_STREAM_COUNT] = {0}, most = 0;

@@ -10,13 +10,13 @@
 #include <math.h>
 #include <string.h>
 
-// The runs of parameters in the shard that an update works on, where it rounds stochastically.
+// The runs of parameters in an update's shard, if it rounds stochastically.
 typedef struct segment_list {
   fsdp_rounding_run *segments;
   int count;
 } segment_list;
 
-// What has been issued of a step: when these are over, its instructions are.
+// What has been issued of a step: when these are complete, so are its instructions.
 typedef struct step_end {
   uint64_t ticket[FSDP_STREAM_COUNT];
   int64_t issue_count;
@@ -79,7 +79,7 @@ static void run_op(fsdp_executor *self, const fsdp_instr *instr, const fsdp_view
   call.stream = context->native;
   const fsdp_kernel_table *table = context->native ? self->config.kernels->table : fsdp_cpu_kernels();
   table->kernels[instr->op](&call);
-  // The scratch of a library's products is nobody's operand.
+  // The scratch of a library's gemms is no operand.
   int workspace = self->config.plan->gemm_workspace;
   if (recorder && workspace >= 0 && context->native && fsdp_op_makes_gemms(instr->op)) {
     recorder->range(recorder, fsdp_executor_tensor(self, workspace), self->program->tensors[workspace].bytes,
@@ -169,8 +169,8 @@ static void run_kind(fsdp_executor *self, const fsdp_work *work, const fsdp_view
   }
 }
 
-// Runs the instruction, and shows on the board where its stream is. What only enqueues here is shown by the
-// device's watchdog when it is over.
+// Runs the instruction, and shows its stream's place on the board. For work that is only enqueued here, the
+// device's watchdog shows its completion.
 static void dispatch(fsdp_executor *self, const fsdp_work *work, const fsdp_view *views,
                      fsdp_access_recorder *recorder, const fsdp_stream_context *context) {
   if (context->native) {
@@ -184,12 +184,12 @@ static void dispatch(fsdp_executor *self, const fsdp_work *work, const fsdp_view
   fsdp_lane_end(lane, place);
 }
 
-// The slot of a stamp at the start or end of a phase, in one section of one of the two steps that are kept.
+// The slot of a timestamp at the start or end of a phase, in one section of one of the two kept steps.
 static int timestamp_slot(int64_t step, int section_run, int phase, bool ends) {
   return (((section_run * 2 + (int)(step % 2)) * FSDP_PHASE_COUNT) + phase) * 2 + ends;
 }
 
-// Where a phase begins or ends in a queue of the device, its time is marked there.
+// If a phase begins or ends in a queue of the device, its timestamp is taken there.
 static void timestamp(const fsdp_executor *self, const fsdp_work *work, const fsdp_stream_context *context,
                       bool ends) {
   int phase = ends ? fsdp_profile_phase_ends(self->profile, work->item)
@@ -199,7 +199,7 @@ static void timestamp(const fsdp_executor *self, const fsdp_work *work, const fs
                             timestamp_slot(work->round, work->part, phase, ends));
 }
 
-// The times of phases that stamps tell. An update may run in the device's queues and on the host beside them.
+// The phases' times from timestamps. An update may run in the device's queues and on the host beside them.
 static void add_stamped(const fsdp_executor *self, int64_t step, fsdp_profile_report *report) {
   fsdp_device *device = self->config.device;
   if (!device->table->enqueues) return;
@@ -286,7 +286,7 @@ static void wait_step_end(fsdp_executor *self, const step_end *end) {
 void fsdp_executor_run_step(fsdp_executor *self, fsdp_step_result *result) {
   int64_t step = ++self->step;
   step_end *end = &self->ends[step % 2];
-  // The books of the step two before are taken over: it must have ended.
+  // The records of the step two before are reused: it must be complete.
   wait_step_end(self, end);
   if (self->trace) fsdp_access_trace_begin_step(self->trace, step);
   if (self->profile) fsdp_profile_begin_step(self->profile, step);
@@ -448,7 +448,7 @@ static void check_collectives(const fsdp_executor *self) {
   }
 }
 
-// What a device decides once the operands are known: its scratch, and how each product is made.
+// What a device decides once the operands are known: its scratch, and the algorithm of each gemm.
 static void open_kernels(fsdp_executor *self) {
   const fsdp_kernel_backend *kernels = self->config.kernels;
   if (!kernels) return;
@@ -459,7 +459,7 @@ static void open_kernels(fsdp_executor *self) {
     if (instr->kind != FSDP_INSTR_OP || instr->stream == FSDP_STREAM_HOST) continue;
     fsdp_kernel_call call = make_call(self, instr, self->views + instr->first_operand);
     kernels->prepare(&call);
-    fsdp_progress_mark(); // products are measured, which takes a while
+    fsdp_progress_mark(); // gemm algorithms are measured, which takes a while
   }
 }
 

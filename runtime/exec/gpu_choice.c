@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-// Counts who shares this rank's GPU.
+// Counts the ranks that share this rank's GPU.
 static fsdp_status find_sharers(fsdp_world *world, bool allow_shared, fsdp_gpu *gpu, fsdp_error *error) {
   fsdp_gpu *all = fsdp_alloc((size_t)world->size * sizeof *all);
   fsdp_world_gather(world, gpu, (int64_t)sizeof *gpu, all);

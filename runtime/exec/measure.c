@@ -169,7 +169,7 @@ static void measure_buffer(measurer *self, const fsdp_measure_event *const *even
   bool carries = false;
   for (int64_t s = 0; s < segments; s++) {
     const segment *bytes = &self->segments[s];
-    if (bytes->last < 0) continue; // a gap between touched ranges
+    if (bytes->last < 0) continue; // a gap between accessed ranges
     close_lifetime(self, bytes, events[0], bytes->carried ? self->issue_count - 1 : bytes->last);
     touched += bytes->end - bytes->begin;
     carries = carries || bytes->carried;
@@ -213,7 +213,7 @@ static int compare_components(const void *a, const void *b) {
 
 // Components are swept by their first issue.
 static bool find_collision(measurer *self, char *message, int message_bytes) {
-  if (self->component_count == 0) return false; // qsort wants an array
+  if (self->component_count == 0) return false; // qsort requires an array
   qsort(self->components, (size_t)self->component_count, sizeof *self->components, compare_components);
   const component **active = fsdp_alloc((size_t)self->component_count * sizeof(component *));
   int64_t active_count = 0;

@@ -9,7 +9,7 @@ typedef struct span {
   int64_t first_ns, last_ns; // 0, 0: nothing yet
 } span;
 
-// One stream's books, apart from other streams' by cache lines.
+// One stream's records, on cache lines of their own.
 typedef struct book {
   _Alignas(64) int64_t busy_ns[2];
   int64_t op_ns[2][FSDP_OP_KIND_COUNT];
@@ -20,7 +20,7 @@ struct fsdp_profile {
   book *streams;
   unsigned char *phase;       // by position
   signed char *begins, *ends; // by position: the phase, or -1
-  int *op;                    // by position: its op, -1 where it is no kernel
+  int *op;                    // by position: its op, -1 if it is not a kernel
   int runs;                   // sections of a step
 };
 

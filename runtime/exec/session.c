@@ -14,7 +14,7 @@ static int rank_of(const fsdp_session_config *config) {
   return config->world ? config->world->rank : config->rank;
 }
 
-// What went wrong on any rank, on all of them.
+// Makes an error of any rank known to all of them.
 static fsdp_status settle(const fsdp_session_config *config, fsdp_error *error) {
   return config->world ? fsdp_world_share_error(config->world, error) : error->status;
 }
@@ -72,7 +72,7 @@ static void create_comms(const fsdp_session_config *config, fsdp_session *sessio
                                                    .messages = config->messages},
                               &made, error);
   }
-  // What a start that failed has made is left to the end of the process.
+  // After a failed start, what it made is left to the process's end.
   if (status == FSDP_OK) session->comms = made;
 }
 

@@ -10,7 +10,7 @@
 #include <sched.h>
 #include <string.h>
 
-// Bytes that are handed over at a time, where the device has no better number.
+// Bytes that are handed over at a time if the device prefers no number.
 #define PIECE_BYTES ((int64_t)1 << 20)
 // Elements that are read at a time for a snapshot: a few milliseconds from a GPU to pageable memory.
 #define READ_ELEMS ((int64_t)16 << 20)
@@ -33,7 +33,7 @@ static shard shard_of(const fsdp_executor *executor, int unit, int tensor, fsdp_
                  .dtype = dtype};
 }
 
-// What is handed over at a time, in two dtypes.
+// One piece, in two dtypes.
 typedef struct staging {
   int64_t bytes; // of each
   void *values, *converted;
@@ -57,7 +57,7 @@ static void staging_destroy(staging *s) {
   free(s->values);
 }
 
-// Writes `elems` staged values of `from` to a shard, rounded to its dtype, from element `first` on.
+// Writes `numel` staged values of `from` to a shard, rounded to its dtype, from element `first` on.
 static void put_values(const shard *to, int64_t first, int64_t numel, fsdp_dtype from, const staging *s) {
   int64_t width = fsdp_dtype_bytes(to->dtype);
   const void *values = s->values;
@@ -163,7 +163,7 @@ static int64_t slice_of(const fsdp_executor *executor, int unit) {
   return plan->config.exchange && u->replica_count > 1 ? fsdp_unit_slice(u) : 0;
 }
 
-// Elements [first, first + elems) of the shard.
+// Elements [first, first + numel) of the shard.
 static fsdp_status walk_range(const walk *self, int unit, const shard *data, const shard *copy, int64_t first,
                               int64_t numel) {
   const fsdp_executor_config *config = fsdp_executor_config_of(self->executor);
@@ -223,7 +223,7 @@ static fsdp_status walk_all(walk *self) {
   return status;
 }
 
-// The slots that a new run begins with zeros in.
+// The slots that begin a new run with zeros.
 static fsdp_status clear_slots(fsdp_executor *executor, fsdp_error *error) {
   const fsdp_optimizer *optimizer = fsdp_executor_config_of(executor)->plan->optimizer;
   fsdp_status status = FSDP_OK;

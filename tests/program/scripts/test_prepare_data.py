@@ -114,7 +114,7 @@ def tokens_of_others_pass_through(work):
     tokens = prepare_good(work / "b.tok", work / "c.bin", work / "llama.bin")
     assert tokens.documents() == [small, large] and tokens.width == 4 and tokens.vocabulary == 70303
     (work / "cut.bin").write_bytes((work / "llama.bin").read_bytes()[:-4])
-    assert "cut off" in error_of(prepare("--out", work / "x.tok", work / "cut.bin"), 3)
+    assert "truncated" in error_of(prepare("--out", work / "x.tok", work / "cut.bin"), 3)
     (work / "odd.bin").write_bytes(b"abc")
     assert "3 bytes" in error_of(prepare("--out", work / "x.tok", work / "odd.bin"), 3)
     message = error_of(prepare("--out", work / "x.tok", "--packing", "off", work / "raw.bin"), 2)
@@ -145,7 +145,7 @@ BAD = [
     ("a.json", b"[]", "a.json: ", "no record"),
     ("a.json", b'[{"text": "x"},\n\n{"instruction": "x"}]', "a.json:3: ", "output"),
     ("a.json", b'[{"text": "x"}\n{"text": "x"}]', "a.json:2: ", "followed by"),
-    ("a.json", b'[{"text": "x"},\n{"text": "x"}', "a.json:2: ", "cut off"),
+    ("a.json", b'[{"text": "x"},\n{"text": "x"}', "a.json:2: ", "truncated"),
     ("a.json", b'[{"text": "x"},\n{"text":\n"x', "a.json:3: ", "not valid JSON"),
     ("a.json", b'[{"text": "x"},\n]', "a.json:2: ", "not valid JSON"),
     ("a.json", b'[{"text": "x"}]\n]', "a.json:2: ", "follows the end"),

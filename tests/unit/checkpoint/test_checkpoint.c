@@ -26,7 +26,7 @@
 
 // ---- Values
 
-// A finite number that bf16 holds exactly where `dtype` is bf16, as bits.
+// A finite number, as bits; exact in bf16 if `dtype` is bf16.
 static uint32_t bits_of(int part, const char *name, int64_t element, fsdp_dtype dtype) {
   uint64_t x = fsdp_random_stream(name) + (uint64_t)part * 77 + (uint64_t)element * 0x9e3779b97f4a7c15u;
   x = (x ^ (x >> 31)) * 0xbf58476d1ce4e5b9u;
@@ -54,7 +54,7 @@ typedef struct maker {
   unsigned char values[4 << 20];
 } maker;
 
-// A range of a unit's flat buffer: parameters where there are some, zeros between.
+// A range of a unit's flat buffer: parameters, and zeros between them.
 static const void *make_range(void *context, const fsdp_checkpoint_range *range) {
   maker *m = context;
   const fsdp_checkpoint *c = m->checkpoint;
@@ -102,7 +102,7 @@ static fsdp_checkpoint *create(const fsdp_plan_config *config, int64_t step, mak
   return c;
 }
 
-// Saves step `step` of `plan` into `folder`, every rank after the other, each in another way.
+// Saves step `step` of `plan` into `folder`, one rank after the other, each in a different way.
 static void save(const fsdp_plan_config *config, const char *folder, int64_t step) {
   static maker m;
   fsdp_plan *plan;
@@ -160,7 +160,7 @@ static fsdp_status compare_range(void *context, const fsdp_state_range *range, v
 }
 
 // One rank of a plan loads its shards and finds what was saved. Returns the bytes that it read; adds what it
-// holds to *elems.
+// holds to *numel.
 static int64_t load_rank(const fsdp_plan *plan, int rank, const fsdp_checkpoint *c, const char *path,
                          int64_t *numel) {
   fsdp_inproc *inproc = fsdp_session_inproc(plan);
@@ -277,7 +277,7 @@ static void saved_on_any_mesh_loads_on_any(void **state) {
     configs[m].strategy = FSDP_HYBRID;
     configs[m].wrap = wraps[m];
     configs[m].mesh = (fsdp_mesh){0};
-    assert_true(fsdp_mesh_add(&configs[m].mesh, "first", 1)); // another axis before all
+    assert_true(fsdp_mesh_add(&configs[m].mesh, "first", 1)); // a further axis before all
     assert_true(fsdp_mesh_add(&configs[m].mesh, meshes[m].slow, meshes[m].sizes[0]));
     assert_true(fsdp_mesh_add(&configs[m].mesh, meshes[m].fast, meshes[m].sizes[1]));
     fsdp_mesh_complete(&configs[m].mesh);
@@ -457,7 +457,7 @@ static void no_value_that_is_not_finite_is_saved(void **state) {
   }
 }
 
-// As in a folder that ranks do not share: rank 1's file is not where rank 0 completes the checkpoint.
+// As in a folder that ranks do not share: rank 1's file is missing where rank 0 completes the checkpoint.
 static void a_missing_file_is_no_checkpoint(void **state) {
   (void)state;
   static maker m;

@@ -94,8 +94,7 @@ static void what_is_written_is_read(void **state) {
   fsdp_safetensors_close(model);
 }
 
-// Every finite half against the definition of binary16: (1 + f/1024) * 2^(e-15), or f/1024 * 2^-14 where e is
-// 0.
+// Every finite half against the definition of binary16: (1 + f/1024) * 2^(e-15), or f/1024 * 2^-14 if e is 0.
 static void every_half_is_widened_exactly(void **state) {
   (void)state;
   uint16_t *halves = malloc(65536 * sizeof *halves);

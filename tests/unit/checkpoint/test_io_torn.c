@@ -23,7 +23,7 @@ typedef struct samples {
   int32_t tokens[SAMPLES][SEQ], targets[SAMPLES][SEQ];
 } samples;
 
-// All samples of a data set of one file; FSDP_ERR_INPUT where it is refused.
+// All samples of a data set of one file; FSDP_ERR_INPUT if it is refused.
 static fsdp_status read_samples(const char *path, samples *out) {
   fsdp_dataset_config config = {
       .paths = path, .seq = SEQ, .global_batch = 1, .vocab_size = VOCAB, .verify = true};

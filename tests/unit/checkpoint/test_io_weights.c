@@ -119,7 +119,7 @@ static void what_does_not_belong_together_is_named(void **state) {
   assert_int_equal(match(graph, (variant){0}, &error), FSDP_OK);
   IO_EXPECT(match(graph, (variant){.skip = norm}, &error), FSDP_ERR_INPUT, &error, norm, "(32)", "missing");
   IO_EXPECT(match(graph, (variant){.odd_shape = norm}, &error), FSDP_ERR_INPUT, &error, norm, "(33)",
-            "wants (32)");
+            "requires (32)");
   IO_EXPECT(match(graph, (variant){.integers = norm}, &error), FSDP_ERR_INPUT, &error, norm, "I32");
   IO_EXPECT(match(graph, (variant){.extra = "model.layers.2.q"}, &error), FSDP_ERR_INPUT, &error,
             "model.layers.2.q", "no place");
@@ -128,7 +128,7 @@ static void what_does_not_belong_together_is_named(void **state) {
   assert_int_equal(match(graph, (variant){.extra = head, .like = embedding}, &error), FSDP_OK);
   IO_EXPECT(match(graph, (variant){.extra = head}, &error), FSDP_ERR_INPUT, &error, head, "(4)");
   IO_EXPECT(match(graph, (variant){.extra = head, .like = embedding, .last = 1}, &error), FSDP_ERR_INPUT,
-            &error, head, "other values", "tie_word_embeddings");
+            &error, head, "different values", "tie_word_embeddings");
   assert_int_equal(match(graph, (variant){.extra = "model.layers.0.self_attn.rotary_emb.inv_freq"}, &error),
                    FSDP_OK);
   fsdp_graph_destroy(graph);

@@ -62,7 +62,7 @@ static void sums_are_exact(void **state) {
         start(&runs[r]);
       }
       for (int r = 0; r < ranks[w]; r++) finish(&runs[r]);
-      // Each size makes communicators of its own.
+      // Each size makes its own communicators.
       fsdp_inproc_destroy(inproc);
       inproc = fsdp_inproc_create(groups, 1, ranks[w]);
     }
@@ -70,7 +70,7 @@ static void sums_are_exact(void **state) {
   }
 }
 
-// Every rank in four groups at one time, each on a thread of its own, as streams are.
+// Every rank in four groups at one time, each on its own thread, as streams are.
 static void groups_overlap(void **state) {
   (void)state;
   enum { COMMS = 4 }; // neighbours twice, every other one, all

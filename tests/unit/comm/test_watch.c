@@ -43,7 +43,7 @@ static void test_who_waits_for_whom(void **state) {
   ranks[1].view.lanes[FSDP_STREAM_GATHER].current = fsdp_place_of(17, 412);
   ranks[2].view.lanes[FSDP_STREAM_COMPUTE].finished = fsdp_place_of(17, 398);
   ranks[2].view.lanes[FSDP_STREAM_GATHER].finished = fsdp_place_of(17, 390);
-  // Whoever speaks tells of itself; who does not wait is waited for.
+  // The reporting rank reports its own wait; a rank that does not wait is waited for.
   explain(ranks, 3, 1,
           "rank 1 (host a) waits at instruction 412, step 117; rank 2 (host b) last finished 398, step 117");
   // A rank without a heartbeat is worse than one that does not wait.
@@ -127,7 +127,7 @@ static void test_places(void **state) {
 // What the test does to all of them.
 typedef struct strings {
   _Atomic int cut;    // mail between nodes is lost
-  _Atomic int frozen; // nobody moves any more
+  _Atomic int frozen; // no rank makes progress any more
 } strings;
 
 // Mail between the ranks: datagrams.
@@ -279,7 +279,7 @@ static void test_a_killed_rank(void **state) {
   }
 }
 
-// The one that speaks for its node to others is stopped: another one does.
+// The rank that reports for its node is stopped: another rank takes over.
 static void test_a_stopped_rank(void **state) {
   (void)state;
   job j;

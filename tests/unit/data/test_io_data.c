@@ -71,7 +71,7 @@ static void samples_run_over_the_ends_of_files(void **state) {
     }
     assert_int_equal(fsdp_dataset_target_count(dataset, sample), 4);
   }
-  // The same tokens in one file have the same fingerprint, others another.
+  // The same tokens in one file have the same fingerprint, other tokens a different one.
   fsdp_dataset *one = open_good(io_write_text("all.TXT", all), 4, 2);
   assert_true(fsdp_dataset_fingerprint(one) == fsdp_dataset_fingerprint(dataset));
   fsdp_dataset *other = open_good(io_write_text("other.txt", all + 1), 4, 2);

@@ -262,7 +262,7 @@ static void tokens_of_others_are_read_as_they_are(void **state) {
     IO_EXPECT(open_bad(path, NULL, vocab_size - 1, &error), FSDP_ERR_INPUT, &error, "x.bin", wanted);
     if (kind == 2) break;
     IO_EXPECT(open_bad(io_write("x.bin", file, header + count * width - 1), NULL, 100000, &error),
-              FSDP_ERR_INPUT, &error, "x.bin", "100 tokens", "cut off");
+              FSDP_ERR_INPUT, &error, "x.bin", "100 tokens", "truncated");
     file[4]++;
     IO_EXPECT(open_bad(io_write("x.bin", file, header + count * width), NULL, 100000, &error), FSDP_ERR_INPUT,
               &error, "x.bin", "version");
@@ -326,7 +326,7 @@ static void bad_records_are_named_by_line(void **state) {
       {"a.json", "[]", "a.json", "no record"},
       {"a.json", "[{\"text\": \"x\"},\n\n{\"instruction\": \"x\"}]", "a.json:3", "output"},
       {"a.json", "[{\"text\": \"x\"}\n{\"text\": \"x\"}]", "a.json:2", "followed by"},
-      {"a.json", "[{\"text\": \"x\"},\n{\"text\": \"x\"}", "a.json:2", "cut off"},
+      {"a.json", "[{\"text\": \"x\"},\n{\"text\": \"x\"}", "a.json:2", "truncated"},
       {"a.json", "[{\"text\": \"x\"},\n{\"text\":\n\"x", "a.json:3", "not valid JSON"},
       {"a.json", "[{\"text\": \"x\"},\n]", "a.json:2", "not valid JSON"},
       {"a.json", "[{\"text\": \"x\"}]\n]", "a.json:2", "follows the end"},
@@ -533,7 +533,7 @@ static void held_out_samples_are_never_trained_on(void **state) {
       }
     }
   }
-  // The same ones for every global batch, others for another seed.
+  // The same ones for every global batch, others for a different seed.
   fsdp_sampler a = {.seed = 1, .sample_count = 1000, .global_batch = 100, .held_out = 100}, b = a, c = a;
   b.global_batch = 1, c.seed = 2;
   int same = 0;

@@ -1,4 +1,4 @@
-// The executor on a program made by hand: waits over streams and steps, results, evaluation, and the books
+// The executor on a program made by hand: waits over streams and steps, results, evaluation, and the records
 // (trace and profile) that it keeps. Real plans run in test_strategies.c.
 #include "runtime/base/check.h"
 #include "runtime/base/random.h"

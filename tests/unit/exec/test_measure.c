@@ -27,7 +27,7 @@ static void nothing_costs_nothing(void **state) {
   assert_int_equal(m.valley_bytes[0] + m.peak_bytes[0] + m.valley_bytes[1] + m.peak_bytes[1], 0);
 }
 
-// Two buffers that follow each other at one address share it; where they meet, both count.
+// Two buffers that follow each other at one address share it; if they meet, both count.
 static void lifetimes_follow_each_other(void **state) {
   (void)state;
   const fsdp_measure_event apart[] = {{0, 0, 0, FSDP_WRITE, 0, 100},
@@ -154,7 +154,7 @@ static int64_t bytes_at(const brute *all, int buffer, int now) {
   for (int b = 0; b < BYTES; b++) {
     for (int t = 0; t < ISSUES; t++) {
       any[t] |= all->live[buffer][b][t];
-      // Consecutive issues are one stretch only where some byte lives over both.
+      // Consecutive issues are one stretch only if some byte lives over both.
       if (t > 0) joined[t] |= all->live[buffer][b][t] && all->live[buffer][b][t - 1];
     }
   }
@@ -177,9 +177,9 @@ static int64_t draw(uint64_t seed, uint64_t index, int64_t below) {
   return (int64_t)(words[0] % (uint32_t)below);
 }
 
-// A random trace. In a byte no lifetime touches the one before at the next issue: the brute force above,
-// which keeps no lifetimes apart, could not tell them from one. So a buffer is accessed at every other issue
-// only.
+// A random trace. In a byte no lifetime is adjacent to the one before at the next issue: the brute force
+// above, which keeps no lifetimes apart, could not tell them from one. So a buffer is accessed at every other
+// issue only.
 static int64_t random_events(uint64_t seed, fsdp_measure_event *events) {
   int64_t count = 0;
   for (int issue = 0; issue < ISSUES; issue++) {

@@ -1,5 +1,5 @@
-// A snapshot holds the state as it was when it was begun, though steps go on beside slow copies; an exchange
-// completes what replicas loaded by slices, and the low-precision copies.
+// A snapshot holds the state as it was when it was begun, though steps continue beside slow copies; an
+// exchange completes what replicas loaded by slices, and the low-precision copies.
 #include "runtime/base/check.h"
 #include "runtime/exec/state.h"
 #include "tests/support/harness.h"

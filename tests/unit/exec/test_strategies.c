@@ -100,7 +100,7 @@ static void check_memory(const char *run, const harness_result *result) {
              (long long)device->peak_bytes);
 }
 
-// 1e-5 for losses, norms and gradients and 1e-4 for parameters: fp32 sums in another order.
+// 1e-5 for losses, norms and gradients and 1e-4 for parameters: fp32 sums in a different order.
 static void check_run(const choice *c, const harness_result *reference, bool poisoned) {
   char run[256];
   describe(c, run, sizeof run);
@@ -236,7 +236,7 @@ static void test_initial_weights(void **state) {
   harness_free(reference);
 }
 
-// bf16 parameters, gradients and states: another rounding, but the same training within its precision.
+// bf16 parameters, gradients and states: different rounding, but the same training within its precision.
 static void test_bf16_stays_close(void **state) {
   (void)state;
   harness_result *reference = reference_run();
@@ -296,8 +296,8 @@ static void test_sums_in_bf16(void **state) {
   }
 }
 
-// Micro-batches are summed in fp32 even where each is reduced in bf16. Two or three roundings to bf16, 2^-9
-// each of a micro-batch's gradient, leave 2.9e-3 to 4.0e-3 of the sum; a sum that is itself kept in bf16 is
+// Micro-batches are summed in fp32 even if each is reduced in bf16. Two or three roundings to bf16, 2^-9 each
+// of a micro-batch's gradient, leave 2.9e-3 to 4.0e-3 of the sum; a sum that is itself kept in bf16 is
 // rounded 31 times more and is off by 6.7e-3 or more.
 static void test_micro_batches_are_summed_in_fp32(void **state) {
   (void)state;
