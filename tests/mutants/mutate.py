@@ -143,20 +143,16 @@ class Copy:
             sys.exit(f"{name} was not run:\n{result.stdout[-2000:]}")
         return result.returncode == 0
 
-    def check_sound(self, tests):
+    def is_sound(self, test):
         """The sources as they are must pass, or a failing test means nothing."""
-        todo = [test for test in tests if test not in self.sound]
-        if todo and not self.make(todo):
-            sys.exit("the sources do not build without a mutant")
-        for test in todo:
-            if not self.test(test):
-                sys.exit(f"{test} fails without a mutant")
+        if test not in self.sound and self.make([test]) and self.test(test):
             self.sound.add(test)
+        return test in self.sound
 
     def verdict(self, m):
-        """"killed by TEST", "SURVIVED" or "does not build"."""
+        """"killed by TEST", "SURVIVED", "does not build" or "TEST fails without it too"."""
         path, tests = os.path.join(self.source, m["file"]), m["tests"].split()
-        self.check_sound(tests)
+        killer = None
         with open(path) as source:
             text = source.read()
         with open(path, "w") as source:
@@ -164,13 +160,13 @@ class Copy:
         try:
             if not self.make(tests):
                 return "does not build"
-            for test in tests:
-                if not self.test(test):
-                    return f"killed by {test}"
-            return "SURVIVED"
+            killer = next((test for test in tests if not self.test(test)), None)
         finally:
             with open(path, "w") as source:
                 source.write(text)
+        if not killer:
+            return "SURVIVED"
+        return f"killed by {killer}" if self.is_sound(killer) else f"{killer} fails without it too"
 
 
 def copy_if_changed(source, target):
@@ -255,9 +251,9 @@ def main():
     chosen = [m for m in mutants if not names or m["name"] in names or m["area"] in names]
     verdicts = run_mutants(chosen, options.folder, options.again)
     text = table(chosen, verdicts)
-    bad = sum(verdict in ("SURVIVED", "does not build") for verdict in verdicts.values())
+    killed = sum(verdict.startswith("killed by") for verdict in verdicts.values())
     equivalent = sum(verdict.startswith("equivalent") for verdict in verdicts.values())
-    killed = len(chosen) - bad - equivalent
+    bad = len(chosen) - killed - equivalent
     summary = f"{len(chosen)} mutants: {killed} killed, {equivalent} equivalent, {bad} not killed"
     print(text + "\n\n" + summary)
     if options.write:
