@@ -1,9 +1,9 @@
-// What does a training step have to do, kernel by kernel?
+// What work does a training step have, kernel by kernel?
 //
 //   bench_budget [options of fsdp_plan]
 //
-// Plans the step and prints, as JSON, every distinct kernel of it with launches, FLOPs and bytes: what
-// bench/budget.py prices. Needs no GPU.
+// Plans the step and prints, as JSON, each distinct kernel with its launches, FLOPs and bytes, for
+// bench/budget.py to price. Needs no GPU.
 #include "bench/step_ops.h"
 #include "launcher/cli/setup.h"
 #include "launcher/report/progress.h"

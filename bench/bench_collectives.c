@@ -1,6 +1,6 @@
 // How fast are the collectives? usage: mpirun -np N bench_collectives [--messages] [--max BYTES]
 //
-// For each collective and size: time of a call, CPU time that rank 0 spends on it (which computing loses),
+// For each collective and size: time per call, CPU time that rank 0 spends on it (lost to computing),
 // algorithm bandwidth (bytes / time; `bytes` is the whole buffer) and bus bandwidth, which is what the
 // slowest link must have carried (nccl-tests, doc/PERFORMANCE.md): bytes / time * (n-1)/n, twice that for an
 // all-reduce. Inputs are small integers, so that every sum is exact, and results are checked. Without

@@ -1,4 +1,4 @@
-// How fast are our matrix products, beside every BLAS that this machine has?
+// How fast are our gemms, compared with every BLAS that this machine has?
 //
 //   bench_gemm [--threads N] [--rows N] [--bf16] [--seconds S]
 //
@@ -105,7 +105,7 @@ static void *operand(int64_t count, fsdp_dtype dtype, uint64_t stream) {
   return rounded;
 }
 
-// A product of a shape with operands of its own.
+// A gemm of one shape with its own operands.
 static fsdp_gemm prepare(fsdp_gemm g, fsdp_dtype dtype) {
   g.ab_dtype = g.c_dtype = dtype;
   g.a = operand(g.m * g.k, dtype, 1), g.b = operand(g.k * g.n, dtype, 2), g.c = operand(g.m * g.n, dtype, 3);
@@ -117,7 +117,7 @@ static void release(fsdp_gemm *g) {
   free((void *)(uintptr_t)g->a), free((void *)(uintptr_t)g->b), free(g->c);
 }
 
-// Prints one line; returns ours over the best library, 0 where there is none. The libraries multiply fp32 in
+// Prints one line; returns ours over the best library, 0 if there is none. The libraries multiply fp32 in
 // any case.
 static double compare(const libraries *l, const options *o, const char *kind, fsdp_gemm g) {
   fsdp_gemm ours = prepare(g, o->bf16 ? FSDP_BF16 : FSDP_F32), theirs = prepare(g, FSDP_F32);

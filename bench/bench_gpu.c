@@ -2,14 +2,16 @@
 //
 //   bench_gpu [--ceilings] [--repeat N] [--json FILE] [options of fsdp_plan]
 //
-// First the ceilings: a bf16 product of 8192^3 (cuBLASLt, by the algorithm measured fastest) and a copy of 1
-// GiB from device to device; --ceilings stops there. Then every distinct kernel of the step that the options
-// plan (bench/step_ops.h), with the plan's own shapes, chunks and element types: launches of a step,
-// microseconds, TFLOP/s of matrix products (attention counted causally) or GB/s of operands read and written
-// once, the share of the ceiling, and milliseconds of a step. Operands are random numbers of the sizes that
-// training has, never zeros: a GPU that multiplies zeros draws less power and, others report, is faster.
-// Small ones are rotated, so that they do not lie in the cache. The time is the median of N measurements by
-// events, each of several launches, after a warm-up. --json writes a line a kernel, as soon as it is known.
+// First the ceilings: a bf16 gemm of 8192^3 (cuBLASLt, by the algorithm measured fastest) and a copy of 1 GiB
+// from device to device; --ceilings stops there. Then every distinct kernel of the step that the options plan
+// (bench/step_ops.h), with the plan's own shapes, chunks and element types. Per kernel it prints launches per
+// step, microseconds, TFLOP/s of gemms (attention counted causally) or GB/s of operands read and written
+// once, the share of the ceiling, and milliseconds per step.
+//
+// Operands are random numbers of the magnitudes that training has, never zeros: a GPU that multiplies zeros
+// draws less power and, others report, is faster. Small operands are rotated, so that they do not stay in the
+// cache. The time is the median of N measurements by events, each of several launches, after a warm-up.
+// --json writes one line per kernel, as soon as it is known.
 #include "bench/step_ops.h"
 #include "kernels/cuda/cuda_kernels.h"
 #include "launcher/cli/setup.h"
@@ -118,8 +120,7 @@ static void fill_scalars(const fsdp_view *v) {
   CALL_CUDA(cudaMemcpy(v->data, scalars, sizeof scalars, cudaMemcpyDefault));
 }
 
-// What attention's backward reads of the forward must be the forward's: exp(score - lse) of any other
-// overflows.
+// Attention's backward must read the forward's real results: exp(score - lse) of other values overflows.
 static void fill_by_forward(const bench *b, const step_op *op, fsdp_view *views) {
   fsdp_view forward[3] = {views[0], views[1], views[2]};
   forward[1].access = forward[2].access = FSDP_WRITE;
@@ -144,7 +145,7 @@ static void fill_set(const bench *b, const step_op *op, launch_set *set) {
   if (op->instr->op == FSDP_OP_ATTENTION_BACKWARD) fill_by_forward(b, op, set->views);
 }
 
-// One allocation for all operands, each on 256 bytes, zero.
+// One zeroed allocation for all operands, each aligned to 256 bytes.
 static void make_set(launch_set *set, const step_op *op) {
   int64_t bytes = 0;
   for (int i = 0; i < op->instr->operand_count; i++) bytes += fsdp_round_up(op->operands[i].size_bytes, 256);
@@ -219,13 +220,13 @@ static void report(bench *b, const char *label, int64_t count, double s, const f
   const double ceiling = products ? b->flops_ceiling : b->bytes_ceiling;
   printf("%-66s %4lld x %10.1f us %8.1f %-7s", label, (long long)count, 1e6 * s,
          rate / (products ? 1e12 : 1e9), products ? "TFLOP/s" : "GB/s");
-  if (ceiling > 0) printf(" %5.1f%% %8.2f ms a step", 100 * rate / ceiling, 1e3 * (double)count * s);
+  if (ceiling > 0) printf(" %5.1f%% %8.2f ms per step", 100 * rate / ceiling, 1e3 * (double)count * s);
   putchar('\n');
   fflush(stdout);
   write_json(b, label, count, s, work);
 }
 
-// Measures one kernel; seconds of a launch.
+// Measures one kernel; returns seconds per launch.
 static double run(bench *b, const step_op *op) {
   const fsdp_instr *instr = op->instr;
   int64_t set_bytes = 0;
@@ -305,11 +306,11 @@ static void bench_step(bench *b, const fsdp_plan *plan) {
   }
   step_ops_destroy(&list);
   const fsdp_plan_config *c = &plan->config;
-  printf("all kernels of a step: %.1f ms, %.0f tokens/s were they all there is\n", 1e3 * b->step_s,
+  printf("all kernels of a step: %.1f ms, %.0f tokens/s with nothing between them\n", 1e3 * b->step_s,
          (double)(c->batch * c->seq * c->micro_batches) / b->step_s);
 }
 
-// Ours are taken out; the rest plans the step, for a GPU.
+// Removes our own options; the rest plans the step, for a GPU.
 static arguments parse(int argc, char **argv) {
   arguments a = {.repeats = 5, .plan_argv = fsdp_alloc((size_t)(argc + 3) * sizeof *a.plan_argv)};
   static char backend[] = "--backend", cuda[] = "cuda";
@@ -375,7 +376,7 @@ int main(int argc, char **argv) {
   if (status != FSDP_OK) fprintf(stderr, "bench_gpu: error: %s\n", error.message);
   int exit_status = (int)status, count = 0;
   if (status == FSDP_OK && (cudaGetDeviceCount(&count) != cudaSuccess || count == 0)) {
-    fprintf(stderr, "bench_gpu: there is no GPU here\n");
+    fprintf(stderr, "bench_gpu: this machine has no GPU\n");
     exit_status = 77;
   } else if (status == FSDP_OK) {
     run_all(&a, &setup);

@@ -2,7 +2,7 @@
 //
 //   bench_kernels [--threads N] [--seq T] [--batch B] [--bf16] [--seconds S]
 //
-// Prints milliseconds of the best run, GFLOP/s of matrix products (attention counted causally) and GB/s of
+// Prints milliseconds of the best run, GFLOP/s of gemms (attention counted causally) and GB/s of
 // operands read and written once. The model has 100M parameters: C 768, 12 heads of 64 over 4 key/value
 // heads, I 2048, V 32000.
 #include "kernels/cpu/gemm.h"
@@ -182,8 +182,8 @@ static options parse(int argc, char **argv) {
 int main(int argc, char **argv) {
   options o = parse(argc, argv);
   fsdp_pool *pool = fsdp_pool_create(o.threads);
-  printf("# batch %lld, sequence %lld, %s, %d threads, matrix products: %s\n", (long long)o.batch,
-         (long long)o.seq, fsdp_dtype_name(o.dtype), o.threads, fsdp_gemm_library());
+  printf("# batch %lld, sequence %lld, %s, %d threads, gemm: %s\n", (long long)o.batch, (long long)o.seq,
+         fsdp_dtype_name(o.dtype), o.threads, fsdp_gemm_library());
   bench_rows(&o, pool);
   bench_products(&o, pool);
   bench_flat(&o, pool);

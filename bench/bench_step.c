@@ -2,11 +2,11 @@
 //
 //   [mpirun -np N] bench_step [options of fsdp_train] [--max-steps N]
 //
-// Trains on the built-in text from new weights and prints, for the median step of rank 0: tokens/s of all
-// ranks, time by op and stream, each matrix product's GFLOP/s, and the rate of all products together beside
-// the best rate that single products of the same shapes reach alone on this rank's cores (fsdp_gemm_run;
+// Trains on the built-in text from new weights and prints results of rank 0's median step: tokens/s of all
+// ranks, time by op and stream, each gemm's GFLOP/s, and the rate of all gemms together. Beside that rate it
+// prints the best rate that single gemms of the same shapes reach alone on this rank's cores (fsdp_gemm_run;
 // bench_gemm compares that with every library). Collectives' time includes waiting for peers. The first two
-// steps do not count.
+// steps are not counted.
 #include "kernels/cpu/gemm.h"
 #include "launcher/cli/setup.h"
 #include "launcher/train/binding.h"
@@ -152,12 +152,12 @@ static double product_rate(fsdp_pool *pool, int64_t N, int64_t in, int64_t out) 
   return best;
 }
 
-// The products of a forward that have one shape.
+// The gemms of a forward that have one shape.
 typedef struct product_shape {
   int64_t in, out, count;
 } product_shape;
 
-// The shapes of the forward's products, each once, into `shapes`; returns their number.
+// The shapes of the forward's gemms, each once, into `shapes`; returns their number.
 static int product_shapes(const fsdp_graph *graph, int room, product_shape *shapes) {
   int count = 0;
   for (int i = 0; i < graph->forward_count; i++) {
@@ -179,7 +179,7 @@ static int product_shapes(const fsdp_graph *graph, int room, product_shape *shap
   return count;
 }
 
-// Milliseconds that the step's products would take at the rates that their shapes reach alone.
+// Milliseconds that the step's gemms would take at the rates that their shapes reach alone.
 static double ideal_product_ms(const bench *b, double *best_rate) {
   const fsdp_plan_config *c = &b->setup.plan->config;
   int64_t N = c->batch * c->seq;
@@ -206,7 +206,7 @@ static void print_report(const bench *b) {
   double ms = b->step_ms[median], product_ms = 0, product_flops = 0, best_rate = 0;
   double tokens =
       (double)(plan->config.batch * plan->config.seq * plan->config.micro_batches * b->world->size);
-  printf("%s, %d ranks of %d threads, %.0f tokens a step, %s\n", b->setup.model_name, b->world->size,
+  printf("%s, %d ranks of %d threads, %.0f tokens per step, %s\n", b->setup.model_name, b->world->size,
          threads_of(b), tokens, fsdp_gemm_library());
   printf("median step %.1f ms, %.0f tokens/s\n\n%-32s %10s %7s %9s\n", ms, tokens / ms * 1e3, "op of rank 0",
          "ms", "share", "GFLOP/s");

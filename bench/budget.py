@@ -28,13 +28,13 @@ PEAK_FLOPS = 989.4e12
 
 
 def rate_of(op):
-    """Which rate an op with products is held to."""
+    """The rate by which an op with FLOPs is priced."""
     return op["op"] if op["op"] in RATES else "product"
 
 
 def price_s(op):
-    """Seconds of a launch: products at their rate or, where greater, their operands at the memory's; beside
-    them what kernels between the products move."""
+    """Seconds per launch: the greater of FLOPs at their rate and operands at the memory's rate, plus what
+    kernels between the gemms move."""
     moved = op["bytes"] / RATES["bytes"][0]
     computed = op["flops"] / RATES[rate_of(op)][0]
     return max(moved, computed) + op["row_bytes"] / RATES["bytes"][0]
@@ -46,7 +46,7 @@ def read_plan(build, case):
 
 
 def read_measured(path):
-    """Microseconds of a launch by label; a file that was cut off holds fewer."""
+    """Microseconds per launch by label; a truncated file holds fewer."""
     with open(path, encoding="utf-8") as file:
         lines = [json.loads(line) for line in file if line.endswith("\n")]
     return {line["label"]: line["us"] for line in lines}
@@ -68,7 +68,7 @@ def op_row(op, measured):
 
 def total_text(plan, seconds):
     rate = plan["tokens"] / seconds
-    return (f"{1e3 * seconds:.1f} ms a step, {rate:,.0f} tokens/s, MFU "
+    return (f"{1e3 * seconds:.1f} ms per step, {rate:,.0f} tokens/s, MFU "
             f"{100 * rate * plan['flops_per_token'] / PEAK_FLOPS:.1f}% of {PEAK_FLOPS / 1e12:.1f} TFLOP/s")
 
 
@@ -77,7 +77,7 @@ def case_text(case, plan, measured):
     priced = sum(price_s(op) * op["count"] for op in ops)
     lines = [f"## `{case}`: {plan['model']}, {plan['batch']} x {plan['seq']} tokens", "",
              f"`{' '.join(compare_gpu.plan_options(case))}`", "",
-             "| kernel | launches | GFLOP | MB | rate assumed | us a launch | ms a step | measured, ms |",
+             "| kernel | launches | GFLOP | MB | rate assumed | us per launch | ms per step | measured, ms |",
              "| --- | ---: | ---: | ---: | --- | ---: | ---: | --- |",
              *[op_row(op, measured) for op in ops], "", f"Budget: {total_text(plan, priced)}.", ""]
     if all(op["label"] in measured for op in ops):
@@ -112,9 +112,9 @@ def main():
     args = parser.parse_args()
     unknown = [case for case in args.cases if case not in compare_gpu.CASES]
     if unknown:
-        parser.error(f"there is no case {', '.join(unknown)}; there are {', '.join(compare_gpu.CASES)}")
+        parser.error(f"no such case: {', '.join(unknown)}; the cases are {', '.join(compare_gpu.CASES)}")
     if args.measured and len(args.cases) != 1:
-        parser.error("--measured belongs to one case; give it with --cases")
+        parser.error("--measured requires a single --cases")
     measured = {args.cases[0]: read_measured(args.measured)} if args.measured else {}
     text = document(args.build, args.cases, measured)
     if not args.out:

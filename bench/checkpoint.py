@@ -40,7 +40,7 @@ def arguments():
     parser.add_argument("--layers", type=int, default=8)
     parser.add_argument("--hidden", type=int, default=768)
     parser.add_argument("--seq-length", type=int, default=32)
-    parser.add_argument("--folder", default=None, help="where to save (default: a temporary one)")
+    parser.add_argument("--folder", default=None, help="folder to save in (default: a temporary one)")
     return parser.parse_args()
 
 
@@ -61,7 +61,7 @@ def make_model(folder, options):
 
 
 def measure(work, mode, options):
-    """The log's steps of a run in which every step but the first has a like."""
+    """The log's steps of a run in which every step but the first is comparable."""
     steps = options.saves * options.steps_between + options.steps_between - 1
     # fmt: off
     command = ["mpirun", "-np", str(options.ranks), str(BIN / "fsdp_train"), "--model", str(work / "model"),
@@ -82,8 +82,8 @@ def measure(work, mode, options):
 
 
 def summarize(lines, saves):
-    """Milliseconds a save that steps waited, and by how much they took longer. A record's time/checkpoint is
-    what the step before it left behind: it is part of this record's time/total."""
+    """Milliseconds per save that steps waited, and by how much they took longer. A record's time/checkpoint
+    was caused by the step before it and is part of this record's time/total."""
     steps = lines[1:]
     quiet = statistics.median(s["time/total"] for s in steps if s["time/checkpoint"] < 1)
     waited = sum(s["time/checkpoint"] for s in steps) / saves
@@ -114,7 +114,7 @@ def main():
             for mode, found in rounds.items():
                 lines, size, parameters = measure(work, mode, options)
                 found.append(summarize(lines, options.saves))
-        report(rounds, f"{parameters}, {size / 1e9:.2f} GB a checkpoint", options)
+        report(rounds, f"{parameters}, {size / 1e9:.2f} GB per checkpoint", options)
     finally:
         shutil.rmtree(work)
 

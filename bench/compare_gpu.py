@@ -4,7 +4,7 @@ for --device cuda.
     bench/compare_torch.py --device cuda [--cases llama-1b-6,llama3-8b-4-block] [--steps 10] [--rounds 1]
 
 Both sides start from the same numbers (drawn, not loaded) and see the same tokens, keep every state in the
-same precision, compute in bf16, recompute alike, and look at the loss in every step. The table has, for each
+same precision, compute in bf16, recompute alike, and read the loss in every step. The table has, for each
 side, tokens/s (the median step after the warm-up), MFU by the rate of an 8192^3 bf16 product that is measured
 first, the peak of memory (ours: the arena; PyTorch's: allocated at most, and reserved; both: what the driver
 counts), and the losses. Nothing is downloaded; --python names the interpreter that has PyTorch.
@@ -77,7 +77,7 @@ def run_torch(args, arguments):
     process = subprocess.run(torch_command(args.python, args.device, arguments), stdout=subprocess.PIPE,
                              text=True, timeout=args.limit, env=torch_environment(os.environ), check=False)
     if process.returncode != 0:
-        raise RuntimeError(f"PyTorch's side ended with status {process.returncode}")
+        raise RuntimeError(f"PyTorch ended with status {process.returncode}")
     return last_json(process.stdout)
 
 
@@ -97,7 +97,7 @@ def torch_arguments(args, case, which):
 
 
 def plan_options(case, device="cuda"):
-    """What fsdp_train, fsdp_plan and bench_gpu plan for a case."""
+    """Options by which fsdp_train, fsdp_plan and bench_gpu plan a case."""
     model, seq, batch, recompute, state = CASES[case]
     compute = "bf16" if device == "cuda" or state == "bf16" else "fp32"
     options = ["--backend", device, "--model", model, "--strategy", "full", "--wrap", "block", "--batch-size",
@@ -115,7 +115,7 @@ def train_options(case, device, steps, log):
 
 
 def read_log(log):
-    """Ours as the comparison sees it; a run that was ended early has fewer steps."""
+    """Our side's results; a run that was ended early has fewer steps."""
     with open(log, encoding="utf-8") as file:
         lines = [json.loads(line) for line in file if line.endswith("\n")]
     last = lines[-1] if lines else {}
@@ -139,7 +139,7 @@ def run_ours(args, case):
 
 
 def summary(case, rounds, flops):
-    """Rates of a side over all its rounds; `flops` a second of this GPU's products, None where not known."""
+    """Rates of a side over all its rounds; `flops`: per second of this GPU's gemms, None if not known."""
     model, seq, batch, _, _ = CASES[case]
     steps = [s for one in rounds for s in one["seconds"][WARM_UP_STEPS:]]
     rate = seq * batch / statistics.median(steps)

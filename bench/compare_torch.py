@@ -4,12 +4,12 @@ same cores, in alternating rounds of one run.
 
     bench/compare_torch.py [--build build] [--ranks 2] [--rounds 3] [--steps 6] [--venv DIR]
 
-Both sides: one thread a rank on a core of its own, fp32, one shard group over all ranks, each decoder layer
+Both sides: one thread per rank on its own core, fp32, one shard group over all ranks, each decoder layer
 (and the embedding and the head) a unit, AdamW, gradients clipped to 1. It prints the loss sequences,
 tokens/s (the median step and the fastest, of all but a round's first two), the peak resident set per rank
 (VmHWM of the whole process, whatever is in it) and the ratios to the fastest and to the smallest of
 PyTorch's two, FSDP1 and FSDP2. PyTorch, Transformers and safetensors come from PyPI, into --venv, when they
-are not there yet. With --device cuda it compares on a GPU instead (compare_gpu.py, with options of its own).
+are not there yet. With --device cuda it compares on a GPU instead (compare_gpu.py, with its own options).
 """
 import argparse
 import functools
@@ -268,7 +268,7 @@ def compare(args):
     python = prepare_venv(args.venv)
     cores = sorted(os.sched_getaffinity(0))
     if len(cores) < args.ranks:
-        sys.exit(f"compare_torch: {args.ranks} ranks want a core each and this machine gives {len(cores)}")
+        sys.exit(f"compare_torch: {args.ranks} ranks need one core each and this machine has {len(cores)}")
     cores = cores[:args.ranks]
     args.model = os.path.join(args.work, "model")
     args.data = os.path.join(ROOT, "runtime", "data", "builtin_text.txt")

@@ -1,18 +1,18 @@
-// The kernels that one training step launches, as the plan's own list says: each distinct one once, with how
-// often it runs. What bench_gpu times and bench_budget prices is read from here, so that neither has shapes,
-// chunks or element types of its own.
+// The kernels that one training step launches, from the plan's own list: each distinct one once, with its
+// count. bench_gpu times these and bench_budget prices them, so neither has its own shapes, chunks or element
+// types.
 #pragma once
 
 #include "runtime/plan/plan.h"
 
 #define STEP_OP_LABEL_BYTES 96
 
-// Operands are those of models/graph/ops.def. A copy or a collective among the ranks is no kernel of ours and
-// not here.
+// Operands are those of models/graph/ops.def. Copies and collectives are not kernels of
+// ours and not listed.
 typedef struct step_op {
   const fsdp_instr *instr; // the first of its kind, in the plan's program
   const fsdp_operand *operands;
-  int64_t count; // launches of a step
+  int64_t count; // launches per step
 } step_op;
 
 typedef struct step_ops {
@@ -28,5 +28,5 @@ void step_ops_destroy(step_ops *list);
 // "linear 4096 -> 6144", "adamw 218112000 bf16": unique among a step's kernels. Returns `out`.
 const char *step_op_label(const step_op *op, char out[STEP_OP_LABEL_BYTES]);
 
-// What a launch must do at least.
+// The least work that a launch must do.
 fsdp_op_work step_op_work(const step_op *op);

@@ -1,13 +1,13 @@
 """PyTorch's side of bench/compare_gpu.py: a Llama in plain PyTorch under FSDP2, trained for a few steps on
-one GPU (or, to try it out, on a CPU), from the very weights and tokens that fsdp_train draws.
+one GPU (or, to try it out, on a CPU), from the same weights and tokens that fsdp_train draws.
 
 Each decoder layer is compiled by itself and is one unit of fully_shard, as is the head with the final norm;
 attention is scaled-dot-product attention, AdamW is fused, the loss is compiled.
 Prints one JSON object: losses, seconds of each step, bytes at the peak.
 
-With --staged it shares the GPU with whoever started it: it prints {"stage": "imported"}, having touched no
-GPU, and waits for a line; then makes the model and runs the first steps, in which all is compiled, prints
-{"stage": "compiled"}, and waits for another before the steps that are timed.
+With --staged it shares the GPU with its caller. It prints {"stage": "imported"} before it uses the GPU, and
+waits for a line. Then it makes the model, runs the first steps, in which everything is compiled, prints
+{"stage": "compiled"}, and waits for a second line before the timed steps.
 """
 import argparse
 import importlib
@@ -247,7 +247,7 @@ def stage(args, name):
     if args.staged:
         print(json.dumps({"stage": name}), flush=True)
         if not sys.stdin.readline():
-            sys.exit("whoever started this is gone")
+            sys.exit("the caller has ended")
 
 
 def train(args):

@@ -1,5 +1,5 @@
 # oneDNN by header and library. Its own package file asks for OpenCL's headers, which the C API for CPUs
-# needs not.
+# does not need.
 find_path(DNNL_INCLUDE_DIR oneapi/dnnl/dnnl.h)
 find_library(DNNL_LIBRARY dnnl)
 include(FindPackageHandleStandardArgs)

@@ -1,8 +1,8 @@
-# Finds the CUDA toolkit as FSDP_CUDA asks (auto, on, off) and sets FSDP_WITH_CUDA. Included by the top-level
-# list, whose directory the language must belong to. Code for sm_80 and 90, with toolkit 12.8 or later for
-# sm_100 and 120 too, each of which serves the later GPUs of its major number. The driver translates PTX for
-# the rest: of compute_100 for sm_110, of the last for what comes after. -DCMAKE_CUDA_ARCHITECTURES=... says
-# otherwise; -real alone leaves the PTX out.
+# Finds the CUDA toolkit as FSDP_CUDA says (auto, on, off) and sets FSDP_WITH_CUDA. Included by the top-level
+# list, because the language must belong to its directory. The default is code for sm_80 and 90, and with
+# toolkit 12.8 or later also for sm_100 and 120; each serves the later GPUs of its major number. The driver
+# translates PTX for the rest: of compute_100 for sm_110, of the last for later ones.
+# -DCMAKE_CUDA_ARCHITECTURES=... overrides this; -real alone leaves the PTX out.
 set(FSDP_WITH_CUDA OFF)
 set(fsdp_cuda_least 12.4)
 

@@ -1,4 +1,4 @@
-// What a build without CUDA answers in place of table.cu.
+// Replaces table.cu in a build without CUDA.
 #include "kernels/kernels.h"
 
 const fsdp_kernel_backend *fsdp_cuda_backend(void) {

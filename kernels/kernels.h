@@ -1,10 +1,9 @@
 // One table of ops per device: the kernel of every row of models/graph/ops.def.
 //
-// A kernel receives its operands resolved to addresses, in the order of its row, and does its
-// work on the stream it is given (CPU: the calling thread plus the pool's; CUDA: call->stream). It allocates
-// nothing, waits for nothing, and touches nothing outside its operands. Under an access trace it reports each
-// byte range that it really reads or writes (runtime/base/access.h); the trace checks that against the
-// program.
+// A kernel receives its operands resolved to addresses, in the order of its row, and works on the stream it
+// is given (CPU: the calling thread plus the pool's; CUDA: call->stream). It allocates nothing, waits for
+// nothing, and accesses nothing outside its operands. Under an access trace it reports each byte range that
+// it really reads or writes (runtime/base/access.h). The trace checks those ranges against the program.
 #pragma once
 
 #include "models/graph/op.h"
@@ -63,18 +62,18 @@ typedef struct fsdp_kernel_table {
   fsdp_kernel kernels[FSDP_OP_KIND_COUNT];
 } fsdp_kernel_table;
 
-// The kernels of a device with queues of its own, and what they ask of whoever launches them.
+// The kernels of a device with its own queues, and the calls that its launcher must make.
 typedef struct fsdp_kernel_backend {
   const fsdp_kernel_table *table;
-  // Before the first launch, once the operands are known: `workspace` is the planned scratch of the matrix
-  // products, or NULL. Then, for every call that the program will make, what there is to decide. At the end,
-  // when the streams are idle, close.
+  // Call order: open before the first launch, once the operands are known (`workspace`: the planned scratch
+  // of the gemms, or NULL); prepare for every call that the program will make; close when the streams are
+  // idle.
   void (*open)(void *workspace);
   void (*prepare)(const fsdp_kernel_call *call);
   void (*close)(void);
-  // New weights, as fsdp_random_normal draws them, where they are to lie; enqueues on `stream`.
+  // Writes new weights, as fsdp_random_normal draws them, to `out`; enqueues on `stream`.
   void (*draw)(const fsdp_drawing *drawing, void *out, fsdp_dtype dtype, void *stream);
-  // The error of loading a kernel on the current device; 0: it can run there.
+  // The error of loading a kernel on the current device; 0 if it can run there.
   int (*probe)(void);
 } fsdp_kernel_backend;
 

@@ -8,13 +8,13 @@
 extern "C" {
 #endif
 
-// Aborts unless the call has the operands that the row names, with their elements, accesses and dtypes, and
-// after them this device's workspace or nothing. Reports the accesses: all of each operand, of a slice its
-// columns. Operands in `in_part` (bit i: operand i) are left out: of these the kernel touches less than all,
-// and reports that itself. Returns the operands.
+// Aborts unless the call has the operands that the row names, with their element counts, accesses and dtypes,
+// and after them this device's workspace or nothing. Reports the accesses: all of each operand, and of a
+// slice its columns. Operands in `in_part` (bit i: operand i) are not reported: the kernel accesses only part
+// of them and reports that part itself. Returns the operands.
 const fsdp_view *fsdp_kernel_open(const fsdp_kernel_call *call, fsdp_op_device device, unsigned in_part);
 
-// The workspace, which is the last operand; aborts where the call has none.
+// The workspace, which is the last operand; aborts if the call has none.
 const fsdp_view *fsdp_kernel_workspace(const fsdp_kernel_call *call);
 
 // Reports elements [first, first + count) of operand `index`.

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # build.sh [FOLDER] [-DNAME=VALUE ...]: configures and builds, into build/ unless told otherwise. Warnings
 # are errors only with -DFSDP_WERROR=ON, so that a newer compiler's new warning stops nobody from using the
-# programs. BUILD_TARGETS names what is wanted, where that is less than all. Says how far it is: on a terminal
-# in one line, else every BUILD_STATUS_S seconds (10).
+# programs. BUILD_TARGETS names the targets, if not all. Shows its progress: on a terminal in one line,
+# else every BUILD_STATUS_S seconds (10).
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
 folder=build

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # clang_tidy.sh [--analyze] [FOLDER]: clang-tidy over every C file of a configured build folder; with
-# --analyze also clang's static analyzer, but for what it gets wrong here: copies with checked sizes, va_list,
-# loops over a picture's ticks.
+# --analyze also clang's static analyzer, except for checks with false findings here: copies with
+# checked sizes, va_list, loops over a picture's ticks.
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
 checks=()
@@ -16,7 +16,7 @@ if ! command -v clang-tidy >/dev/null; then
   echo "clang-tidy is not installed: skipped"
   exit 0
 elif ! clang-tidy --version | grep -q 'version 14\.'; then
-  echo "clang-tidy is not the reference, 14, and others have other checks: skipped"
+  echo "clang-tidy is not version 14, the reference, and others have different checks: skipped"
   exit 0
 fi
 find kernels models runtime launcher bench examples tests -name '*.c' -print0 |

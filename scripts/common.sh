@@ -1,9 +1,9 @@
-# Sourced by the scripts: moves to the project's root and sets what Open MPI wants of whoever runs it.
+# Sourced by the scripts: moves to the project's root and sets the environment that Open MPI needs.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-# Open MPI refuses root, and more ranks than cores, unless told. Its copy between processes by CMA is
-# forbidden in most containers, where it would only print a warning per rank.
+# Open MPI refuses root, and more ranks than cores, by default. Most containers forbid its copy between
+# processes by CMA, which would then only print a warning per rank.
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 export OMPI_MCA_rmaps_base_oversubscribe=1 OMPI_MCA_btl_vader_single_copy_mechanism=none
 

@@ -10,8 +10,8 @@ out=outputs/demo
 say "What is missing"
 scripts/install_deps.sh
 say "Build"
-# The CUDA device is minutes of compiling, of use only where there is a GPU. A folder of its own, so that this
-# choice is not found in build/ by later builds.
+# The CUDA device takes minutes to compile and is of use only with a GPU. It has its own folder, so that later
+# builds do not find this choice in build/.
 cuda=off
 if compgen -G "/dev/nvidia[0-9]*" >/dev/null; then cuda=auto; fi
 build=build-demo

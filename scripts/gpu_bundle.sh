@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
-# gpu_bundle.sh [FOLDER] [ARCHITECTURE] [--no-build]: builds for a GPU here (build-gpu, 90), with no GPU
-# needed, and gathers in FOLDER/bundle what a machine needs that has a GPU, its driver, the CUDA toolkit or
-# PyTorch with its CUDA libraries, Python and a C library no older than this one, but no package manager and
-# none of this project's packages: programs, tests, their libraries, and Open MPI. There, scripts/gpu_check.sh
-# FOLDER builds nothing and uses it. bundle/machine.txt names the libraries that are the machine's own. It
-# fails where the bundle is larger than 64 MiB (FSDP_BUNDLE_MIB_MAX). --no-build gathers what FOLDER holds.
+# gpu_bundle.sh [FOLDER] [ARCHITECTURE] [--no-build]: builds for a GPU (default: into build-gpu, for 90) on a
+# machine that needs no GPU, and gathers programs, tests, their libraries and Open MPI in FOLDER/bundle. The
+# machine that runs them needs a GPU, its driver, the CUDA toolkit or PyTorch with its CUDA libraries, Python,
+# and a C library no older than this one. It needs no package manager and none of this project's packages.
+# There, scripts/gpu_check.sh FOLDER builds nothing and uses the bundle. bundle/machine.txt names the
+# libraries that the machine must have. Fails if the bundle is larger than 64 MiB (FSDP_BUNDLE_MIB_MAX).
+# --no-build gathers what FOLDER holds.
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
 build=1

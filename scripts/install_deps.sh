@@ -1,17 +1,17 @@
 #!/usr/bin/env bash
-# Installs what building, testing and running want, from the distribution's packages (Debian 12, Ubuntu
-# 24.04). Does nothing, quickly, where everything is there. FSDP_SKIP_INSTALL=1 skips it.
+# Installs what building, testing and running need, from the distribution's packages (Debian 12, Ubuntu
+# 24.04). Does nothing, quickly, if everything is installed. FSDP_SKIP_INSTALL=1 skips it.
 set -euo pipefail
 
 required=(gcc g++ cmake ninja-build pkg-config python3 libjansson-dev libyaml-dev libxxhash-dev zlib1g-dev
   libcmocka-dev libopenmpi-dev openmpi-bin libhwloc-dev libopenblas-dev)
-# Better products, the checks of style, the fuzzers, and two hosts on one machine for tests; a build and its
-# tests do without them.
+# Faster gemms, the checks of style, the fuzzers, and two hosts on one machine for tests. A build and its
+# tests work without them.
 optional=(libdnnl-dev clang-format clang-tidy clang libclang-rt-dev iproute2)
 
 if [ "${FSDP_SKIP_INSTALL:-0}" = 1 ]; then exit 0; fi
 if ! command -v apt-get >/dev/null || ! command -v dpkg-query >/dev/null; then
-  echo "install_deps.sh: this machine has no apt; install what stands for" >&2
+  echo "install_deps.sh: this machine has no apt; install the equivalents of" >&2
   echo "  ${required[*]} ${optional[*]}" >&2
   echo "and run again with FSDP_SKIP_INSTALL=1" >&2
   exit 1
@@ -42,5 +42,5 @@ if [ ${#wanted[@]} -gt 0 ]; then apt install -y -qq --no-install-recommends "${w
 mapfile -t wanted < <(missing "${optional[@]}")
 for package in "${wanted[@]}"; do
   apt install -y -qq --no-install-recommends "$package" ||
-    echo "install_deps.sh: going on without $package" >&2
+    echo "install_deps.sh: continuing without $package" >&2
 done

@@ -2,9 +2,9 @@
 """Draws the logs of one or several runs: loss, throughput and memory over the steps.
 
 A LOG is the JSON log of fsdp_train (--log FILE), or the folder of an experiment, which holds log.jsonl.
-Evaluation losses are points. Where a log's steps go back, as when a run goes on from an older checkpoint,
-what was written later counts. matplotlib is installed from PyPI into an environment of its own on first use,
-where the machine has none.
+Evaluation losses are points. If a log's steps go back, as when a run resumes from an older checkpoint, the
+later lines count. If the machine has no matplotlib, it is installed from PyPI into an environment of its own
+on first use.
 """
 import argparse
 import os

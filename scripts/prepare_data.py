@@ -7,16 +7,16 @@ Inputs, in the order given:
                    text                        all of it is learned
                    instruction, input, output  Stanford Alpaca's prompt; the output is learned
                    messages                    a conversation of {role, content}, by the tokenizer's chat
-                                               template; what the assistant says is learned
-                   conversations               ShareGPT's, of {from, value}: the same, human being the user
-                                               and gpt the assistant
+                                               template; the assistant's messages are learned
+                   conversations               ShareGPT's, of {from, value}: the same; human is the user,
+                                               gpt the assistant
                    prompt, completion          one directly behind the other, without a template; the
                                                completion is learned
-  .bin           tokens of llm.c or nanoGPT, as they are
+  .bin           tokens of llm.c or nanoGPT, unchanged
 
 The tokenizer's packages are installed from PyPI into an environment of their own on first use. Without a
-tokenizer, bytes are tokens and nothing is installed; a --model that has weights, or a vocabulary other than
-256, and no tokenizer.json is refused unless --tokenizer bytes asks for them. The same inputs and options give
+tokenizer, bytes are tokens and nothing is installed. A --model without tokenizer.json that has weights, or a
+vocabulary other than 256, is refused unless --tokenizer bytes is given. The same inputs and options give
 the same bytes, whatever the number of processes. The format is described in runtime/data/token_file.h.
 """
 import argparse
@@ -50,16 +50,16 @@ def parser():
     p.add_argument("--mask-prompt", choices=("on", "off"), default="on",
                    help="off: prompts are learned too (default: on)")
     p.add_argument("--chat-template", choices=("auto", "plain"), default="auto",
-                   help='plain: "<|role|>", a line break and the content, even where the tokenizer has a '
+                   help='plain: "<|role|>", a line break and the content, even if the tokenizer has a '
                    "template (default: auto, the tokenizer's if there is one)")
     p.add_argument("--special-tokens", choices=("on", "off"), default="on",
-                   help="off: a special token's name within a text is text like any other (default: on)")
+                   help="off: a special token's name within a text is ordinary text (default: on)")
     p.add_argument("--bos", metavar="TOKEN", help="begins each document: token, number or none "
                    "(default: as the tokenizer says)")
     p.add_argument("--eos", metavar="TOKEN", help="ends each document: token, number or none (default: as "
                    "the tokenizer says)")
     p.add_argument("--procs", type=int, default=len(os.sched_getaffinity(0)), metavar="N",
-                   help="processes (default: one a core)")
+                   help="processes (default: one per core)")
     p.add_argument("--venv", metavar="DIR", default=TOKENIZERS.default_folder(),
                    help="where the tokenizer's packages are installed (default: %(default)s)")
     return p
@@ -79,7 +79,7 @@ def tokenizer_of(options):
     if path and os.path.isdir(path):
         path = os.path.join(path, "tokenizer.json")
     if path and not os.path.isfile(path):
-        raise InputError(f"{path}: there is no such file; give a tokenizer.json")
+        raise InputError(f"{path}: no such file; give a tokenizer.json")
     return path
 
 
@@ -98,7 +98,7 @@ def check(options):
     binary = [path for path in options.inputs if inputs.kind_of(path) == ".bin"]
     tokenizer = tokenizer_of(options)
     if binary and options.packing == "off":
-        raise OptionError(f"{binary[0]}: does not tell documents apart, which --packing off needs")
+        raise OptionError(f"{binary[0]}: does not separate documents, which --packing off requires")
     if binary and not tokenizer and len(binary) < len(options.inputs):
         raise OptionError(f"{binary[0]}: holds tokens, but the other files' text has no tokenizer; give "
                           "--tokenizer")
@@ -131,7 +131,7 @@ def run(arguments):
     show(options.out, {"documents": writer.documents, "tokens": writer.tokens, "targets": writer.targets,
                        "vocabulary": vocabulary, "flags": flags})
     if left_out:
-        print(f"records left out, for they have no text: {left_out:,}")
+        print(f"records left out because they have no text: {left_out:,}")
 
 
 if __name__ == "__main__":

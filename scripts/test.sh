@@ -7,7 +7,7 @@
 #   --quick  the plain build and the checks of style alone
 #   --all    also every product of settings that the suites otherwise cover by pairs, the static analyzer,
 #            and the CUDA kernels' sources under AddressSanitizer
-# The last line is "N passed, N failed"; the exit status is 0 where none failed.
+# The last line is "N passed, N failed"; the exit status is 0 if none failed.
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
 quick=0
@@ -15,7 +15,7 @@ analyze=()
 names=()
 sanitizer=
 fuzz_seconds=2
-# The kernels' harness on the CPU finds by itself what AddressSanitizer would, and takes minutes under it.
+# The kernels' harness on the CPU finds what AddressSanitizer would, and takes minutes under it.
 simt_sanitized=OFF
 for argument in "$@"; do
   case $argument in
@@ -45,7 +45,7 @@ failed=0
 failures=()
 notes=()
 
-# check NAME COMMAND...: one result; 77 is a check whose tool is not here.
+# check NAME COMMAND...: one result; 77: the check's tool is not installed.
 check() {
   local name=$1 status=0
   shift
@@ -93,7 +93,7 @@ suite() {
   total=$(sed -E 's/.* out of ([0-9]+).*/\1/' <<<"$results")
   bad=$(sed -E 's/.*, ([0-9]+) tests? failed.*/\1/' <<<"$results")
   if [ -z "$total" ] || [ "$total" -eq 0 ]; then
-    [ ${#names[@]} -eq 0 ] || return 0 # another kind of check has the name, or none: the end says so
+    [ ${#names[@]} -eq 0 ] || return 0 # the end reports a name that no check has
     failed=$((failed + 1))
     failures+=("$folder: ctest ran nothing")
     return

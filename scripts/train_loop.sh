@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
 # train_loop.sh [--max-failures N] [--wait SECONDS] [--folder DIR] -- COMMAND...
-# Runs COMMAND, a training command with -e NAME, and starts it again where it fails, as long as it makes
+# Runs COMMAND, a training command with -e NAME, and restarts it after a failure, as long as it makes
 # progress: after N failures (3) in a row without a new checkpoint it gives up with the last status. It does
-# not start again after 0 (done), 2, 3, 4 and 6 (what is wrong is wrong the next time too: an option, a file,
-# memory, the numbers), 126 and 127 (no such program), 130 and 143 (stopped by a signal).
+# not restart after 0 (done), 2, 3, 4 and 6 (errors that would repeat: an option, a file, memory, the
+# numbers), 126 and 127 (no such program), 130 and 143 (stopped by a signal).
 #   SIGTERM and SIGINT to the loop end the run's step, save, and end the loop with 143 and 130: it sends
 #   SIGUSR1 to COMMAND, which mpirun passes on with no deadline. A second signal kills.
-#   --folder is the experiment's, where -e and --save-dir do not stand in COMMAND itself (--config).
+#   --folder is the experiment's, if COMMAND itself lacks -e and --save-dir (--config).
 #   --wait is the time between a failure and the next start (5).
 set -uo pipefail
 
@@ -53,7 +53,7 @@ find_folder() {
 [ -n "$folder" ] ||
   fail "without -e NAME nothing is saved, and a restart would begin anew; name it, or give --folder"
 
-# What tells progress: the complete checkpoints and their times.
+# The measure of progress: the complete checkpoints and their times.
 checkpoints() { stat -c '%n %Y' "$folder"/step-????????/checkpoint.json 2>/dev/null; }
 
 stopping=0

@@ -3,10 +3,10 @@
 // A state kept in bf16 is rounded stochastically: up with the probability of the part that is cut off, so
 // that small updates are not lost on average. State s (0 master, 1 m, 2 v) of the parameter's element e takes
 // 16 random bits: lane e mod 8 of the Philox block (seed ^ step, the parameter's stream, 3 * floor(e / 8) +
-// s), whose word w holds lane 2w in its low and lane 2w + 1 in its high half. So the result does not depend
-// on how the parameter is sharded. Padding between parameters rounds to nearest.
+// s). Word w of that block holds lane 2w in its low half and lane 2w + 1 in its high half. So the result does
+// not depend on how the parameter is sharded. Padding between parameters rounds to nearest.
 //
-// A factor of FSDP_FACTOR_SKIP leaves everything as it is.
+// A factor of FSDP_FACTOR_SKIP leaves everything unchanged.
 #include "kernels/cpu/operand.h"
 #include "kernels/cpu/ops.h"
 #include "runtime/base/random.h"
@@ -14,7 +14,7 @@
 #include <math.h>
 
 enum { BLOCK = 16384, CHUNK = 512, STATES = 3 };
-enum { LANES = 8, WIDTH = 16 }; // 16-bit lanes of a Philox block; blocks that are drawn side by side
+enum { LANES = 8, WIDTH = 16 }; // 16-bit lanes of a Philox block; blocks drawn side by side
 // Blocks of a chunk, which may begin inside one, and of what is drawn beyond its end.
 enum { CHUNK_BLOCKS = CHUNK / LANES + 1 + WIDTH - 1 };
 
@@ -81,8 +81,7 @@ static void round_stochastically(const float *restrict values, const uint16_t *r
   }
 }
 
-// Stores elements [first, first + count) of the states, of which those in segments are rounded
-// stochastically.
+// Stores elements [first, first + count) of the states; those in segments are rounded stochastically.
 static void store_states(const update *k, int64_t first, int64_t count, float *const values[STATES],
                          int *segment) {
   uint16_t lanes[CHUNK_BLOCKS * LANES];
@@ -134,7 +133,7 @@ static void update_block(void *argument, int64_t index, void *scratch) {
 
 void FSDP_CPU(adamw)(const fsdp_kernel_call *call) {
   const fsdp_op_attrs *attrs = call->attrs;
-  // A step that is skipped reports its operands like one that is not: the list is the same.
+  // A skipped step reports the same operands as any other.
   const fsdp_view *o = open_operands(call, 0);
   update k = {.call = call, .grad = &o[0], .count = o[0].numel};
   for (int s = 0; s < STATES; s++) k.state[s] = &o[3 + s];

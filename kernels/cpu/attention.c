@@ -11,7 +11,7 @@
 typedef struct query_block {
   float *q;                         // Q^T (D, QUERIES), scaled
   float *scores;                    // S^T, then P^T (KEYS, QUERIES)
-  float *key_buffer, *value_buffer; // (KEYS, D), where q|k|v is not fp32
+  float *key_buffer, *value_buffer; // (KEYS, D), if q|k|v is not fp32
   const float *keys, *values;       // the block's rows, key_stride apart
   int64_t key_stride;
   float *out;  // O^T (D, QUERIES), not yet divided by the sums
@@ -92,7 +92,7 @@ static void store_queries(const attention *k, query_block *s, int64_t b, int64_t
   }
 }
 
-// Both are broadcast element by element, so fp32 rows are used where they lie.
+// Both are broadcast element by element, so fp32 rows are used in place.
 static void load_keys(const attention *k, query_block *s, int64_t b, int64_t key, int64_t keys,
                       int64_t kv_head) {
   int64_t key_first = key_at(k, b, key, kv_head), value_first = value_at(k, b, key, kv_head);
@@ -105,8 +105,8 @@ static void load_keys(const attention *k, query_block *s, int64_t b, int64_t key
   copy_rows(k->qkv, value_first, k->Q, keys, k->D, 1, s->value_buffer, k->D);
 }
 
-// Calls the next block's keys and values into the second-level cache: rows of q|k|v are too far apart for the
-// core to foresee them, and would otherwise be waited for one by one.
+// Prefetches the next block's keys and values into the second-level cache. Rows of q|k|v are too far apart
+// for the core's prefetcher, so each would cost a wait.
 static void prefetch_keys(const attention *k, int64_t b, int64_t key, int64_t keys, int64_t kv_head) {
   int64_t bytes = k->D * fsdp_dtype_bytes(k->qkv->dtype);
   for (int64_t i = 0; i < keys; i++)
@@ -119,7 +119,7 @@ static void prefetch_keys(const attention *k, int64_t b, int64_t key, int64_t ke
 static void attend(void *argument, int64_t index, void *scratch) {
   const attention *k = argument;
   int64_t blocks = blocks_of(k->T, QUERIES), head = index / blocks % k->H, b = index / blocks / k->H;
-  // The longest rows of the triangle first, so that threads end together.
+  // The longest rows of the triangle first, so that threads finish together.
   int64_t t = (blocks - 1 - index % blocks) * QUERIES, count = fsdp_min_i64(QUERIES, k->T - t);
   query_block s = divide_scratch(k, scratch);
   copy_rows(k->qkv, query_at(k, b, t, head), k->Q, count, k->D, k->scale, s.rows, k->D);

@@ -1,8 +1,8 @@
-// What attention's forward and backward share: operands, the cut into blocks, and products of blocks.
+// Shared by attention's forward and backward: operands, the cut into blocks, and gemms of blocks.
 //
 // Scores are kept transposed, S^T[key][query]: queries are the lanes of vectors, so the running softmax needs
-// no sum across lanes, and every product of a block (S^T = K Q^T, O^T = V^T P^T, d_V = P^T d_O, d_Q = d_S K,
-// ...) has its left factor broadcast in whatever order it lies and its right factor in rows of vectors
+// no sum across lanes. Every gemm of a block (S^T = K Q^T, O^T = V^T P^T, d_V = P^T d_O, d_Q = d_S K, ...)
+// broadcasts its left factor, which may have any layout, and reads its right factor as rows of vectors
 // (tile.h).
 //
 // B sequences of T positions, H heads, K key/value heads, G = H / K, D head dimension, Q = (H + 2K) * D.
@@ -13,7 +13,7 @@
 #include "kernels/cpu/transpose.h"
 
 enum {
-  QUERIES = 64, // of a block; a multiple of TILE_COLUMNS
+  QUERIES = 64, // per block; a multiple of TILE_COLUMNS
   KEYS = 64,
 };
 
@@ -78,8 +78,8 @@ FSDP_INLINE void transpose_queries(const float *in, int64_t in_stride, int64_t r
   }
 }
 
-// First column of the block that key `key` (counted from the block's first query) is seen by, down to a whole
-// tile.
+// First column of the block that sees key `key` (counted from the block's first query), rounded down to a
+// whole tile.
 FSDP_INLINE int64_t first_column(int64_t key) {
   return key <= 0 ? 0 : key / TILE_COLUMNS * TILE_COLUMNS;
 }

@@ -41,7 +41,7 @@ static head_block divide_scratch(const attention *k, void *scratch) {
   return s;
 }
 
-// P^T from S^T, and d_S^T from d_P^T, both in place; what a query does not see becomes zero.
+// P^T from S^T, and d_S^T from d_P^T, both in place; keys that a query does not see become zero.
 static void differentiate_softmax(head_block *s, int64_t keys, int64_t first_key) {
   for (int64_t i = 0; i < keys; i++) {
     float *p = s->p + i * QUERIES, *d_s = s->d_s + i * QUERIES;

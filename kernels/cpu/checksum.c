@@ -1,6 +1,6 @@
-// The digest of a range: its bytes as 64-bit words (the last one filled up with zeros), each mixed with its
+// The digest of a range: its bytes as 64-bit words (the last one padded with zeros), each mixed with its
 // index and summed modulo 2^64. Integers, so any order and any number of threads give the same digest; a mix
-// is a bijection of its word, so a range that differs in one word always has another digest.
+// is a bijection of its word, so a range that differs in one word always has a different digest.
 //
 // The mix is the output function of SplitMix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number
 // generators", 2014), of word + (index + 1) times its constant.

@@ -1,8 +1,7 @@
 #include "kernels/cpu/operand.h"
 #include "kernels/cpu/vector.h"
 
-// fp16, bit by bit: what the core has for it differs between levels, and it only occurs when weights are
-// read.
+// fp16, bit by bit: hardware support differs between levels, and fp16 only occurs when weights are read.
 static float half_to_float(uint16_t half) {
   uint32_t sign = (uint32_t)(half & 0x8000u) << 16, exponent = (half >> 10) & 0x1fu, fraction = half & 0x3ffu;
   float magnitude;
@@ -53,7 +52,7 @@ static void to_f32(fsdp_dtype dtype, const void *source, float *destination, int
   } else if (dtype == FSDP_BF16) {
     bf16_to_f32(source, destination, count);
   } else {
-    FSDP_CHECK(dtype == FSDP_F16, "%s is not a number that kernels convert", fsdp_dtype_name(dtype));
+    FSDP_CHECK(dtype == FSDP_F16, "kernels do not convert %s", fsdp_dtype_name(dtype));
     for (int64_t i = 0; i < count; i++) destination[i] = half_to_float(((const uint16_t *)source)[i]);
   }
 }
@@ -62,7 +61,7 @@ static void from_f32(fsdp_dtype dtype, const float *source, void *destination, i
   if (dtype == FSDP_BF16) {
     bf16_from_f32(source, destination, count);
   } else {
-    FSDP_CHECK(dtype == FSDP_F16, "%s is not a number that kernels convert", fsdp_dtype_name(dtype));
+    FSDP_CHECK(dtype == FSDP_F16, "kernels do not convert %s", fsdp_dtype_name(dtype));
     for (int64_t i = 0; i < count; i++) ((uint16_t *)destination)[i] = half_from_float(source[i]);
   }
 }

@@ -37,8 +37,8 @@ static float greatest(const float *x, int64_t count) {
   return most;
 }
 
-// The exponential of x[0 .. count) - shift into out (may be x, or NULL where only the sum is wanted); the
-// sum.
+// The exponential of x[0 .. count) - shift into out (may be x, or NULL if only the sum is needed);
+// returns the sum.
 FSDP_INLINE float exponentials(const float *x, int64_t count, float shift, float factor, float *out) {
   fsdp_vf sum = {0};
   int64_t i = 0;
@@ -75,7 +75,7 @@ static void store_gradients(const loss_head *k, float *logits, int64_t target, f
     } else {
       memset(buffer, 0, (size_t)n * sizeof *buffer);
     }
-    // Gradients never reach past the logits that are read already.
+    // Gradients never reach past the logits that are already read.
     FSDP_CPU(convert)(FSDP_F32, buffer, k->x->dtype, out + v * fsdp_dtype_bytes(k->x->dtype), n);
   }
 }
@@ -151,7 +151,7 @@ static void check_targets(const loss_head *k) {
                (long long)n, (long long)k->V);
 }
 
-// Fills in what forward and backward share.
+// Fills in the fields that forward and backward share.
 static loss_head open_head(const fsdp_kernel_call *call) {
   const fsdp_op_attrs *attrs = call->attrs;
   loss_head k = {.call = call, .N = attrs->batch * attrs->seq, .C = attrs->channels, .V = attrs->vocabulary};

@@ -1,6 +1,6 @@
 // Token embedding: rows of the weight (V, C) by token, and the dense gradient of the weight. N tokens. The
-// weight may be V rows of a larger table, from `first` on: a token of another row gives zeros, and its
-// gradient goes nowhere.
+// weight may be V rows of a larger table, from `first` on: a token of a row outside them gives
+// zeros, and its gradient is dropped.
 #include "kernels/cpu/operand.h"
 #include "kernels/cpu/ops.h"
 

@@ -8,7 +8,7 @@
 
 #include <string.h>
 
-// How c is cut into tasks, one or more a thread.
+// How c is cut into tasks, one or more per thread.
 typedef struct grid {
   int64_t rows, columns;           // of a task
   int64_t row_tasks, column_tasks; // tasks along m and along n
@@ -22,8 +22,7 @@ typedef struct run {
 
 enum {
   // Tasks are whole multiples of these, so that register tiles (6 or 14 rows, up to 32 columns; a library's
-  // are alike)
-  // are full.
+  // are similar) are full.
   ROW_UNIT = 42,
   COLUMN_UNIT = 64,
   // A bf16 result is summed in fp32 in the scratch, in pieces of at most this.
@@ -35,9 +34,9 @@ static int64_t part_of(int64_t count, int64_t parts, int64_t unit) {
   return fsdp_round_up((count + parts - 1) / parts, unit);
 }
 
-// Every task packs its rows of a and columns of b anew, so of the grids that occupy all threads this takes
-// the one whose slowest thread has least to do. Costs are in vector instructions per contraction index: a
-// multiply-add covers some 16 elements, and to pack an element costs about as much as two of them.
+// Every task packs its rows of a and columns of b again. Of the grids that occupy all threads, this takes the
+// one whose slowest thread has the least work. Costs are in vector instructions per contraction index: a
+// multiply-add covers about 16 elements, and packing one element costs about two of them.
 static grid divide(const fsdp_gemm *g, int64_t threads) {
   grid best = {0};
   double least = 0;
@@ -54,9 +53,9 @@ static grid divide(const fsdp_gemm *g, int64_t threads) {
   return best;
 }
 
-// A library's order of summation can depend on the shape that it is given, so what it gets follows from the
-// product alone: a power of two of tasks, each with enough work and a large enough part of c to run at the
-// library's full rate.
+// A library's order of summation can depend on the shape that it is given. So the shapes follow from the gemm
+// alone: a power of two of tasks, each with enough work and a large enough part of c to run at the library's
+// full rate.
 static int64_t blas_tasks(const fsdp_gemm *g) {
   double results = (double)g->m * (double)g->n, flops = 2.0 * results * (double)g->k;
   int64_t tasks = 1;
@@ -68,7 +67,7 @@ static void *moved(const void *data, fsdp_dtype dtype, int64_t elements) {
   return (char *)(uintptr_t)data + elements * fsdp_dtype_bytes(dtype);
 }
 
-// The part of a product that gives c's rows [m, m + rows) and columns [n, n + columns), cut off at c's end.
+// The part of a gemm that computes c's rows [m, m + rows) and columns [n, n + columns), cut off at c's end.
 static fsdp_gemm part(const fsdp_gemm *g, int64_t m, int64_t n, int64_t rows, int64_t columns) {
   fsdp_gemm p = *g;
   p.m = fsdp_min_i64(rows, g->m - m);
@@ -79,7 +78,7 @@ static fsdp_gemm part(const fsdp_gemm *g, int64_t m, int64_t n, int64_t rows, in
   return p;
 }
 
-// A bf16 result of the built-in product, which sums in fp32 and is rounded once.
+// A bf16 result of the built-in gemm: summed in fp32 and rounded once.
 static void multiply_rounded(const fsdp_gemm *g, void *scratch) {
   const fsdp_cpu_isa *isa = fsdp_cpu_isa_current();
   float *sums = (float *)((char *)scratch + FSDP_PRODUCT_SCRATCH_BYTES);
@@ -104,7 +103,7 @@ static void run_task(void *argument, int64_t index, void *scratch) {
   int64_t m = index / r->grid.column_tasks * r->grid.rows, n = index % r->grid.column_tasks * r->grid.columns;
   fsdp_gemm task = part(r->gemm, m, n, r->grid.rows, r->grid.columns);
   bool is_whole = task.ab_dtype == FSDP_F32;
-  // The library has no product of fp32 into bf16: gradients of fp32 parameters that are reduced in bf16.
+  // The library has no gemm of fp32 into bf16: gradients of fp32 parameters that are reduced in bf16.
   if (r->by_blas && is_whole && task.c_dtype == FSDP_F32) {
     fsdp_gemm_library_fp32(&task);
     return;
@@ -117,8 +116,8 @@ static void run_task(void *argument, int64_t index, void *scratch) {
   }
 }
 
-// Measured with bench_gemm: at the AVX2 level the built-in product is level with the best library at each
-// shape of training and gives the same bits on any number of threads; wider cores are left to the library.
+// Measured with bench_gemm: at the AVX2 level the built-in gemm matches the best library at each training
+// shape and gives the same bits on any number of threads. Wider cores use the library.
 static bool prefers_builtin(void) {
 #ifdef FSDP_BLAS_AUTO
   return strcmp(fsdp_cpu_isa_current()->name, "avx2") == 0;

@@ -1,8 +1,8 @@
-// Matrix products on the CPU: one interface over the library chosen at build time (FSDP_BLAS) and the
-// built-in product, which FSDP_BLAS=auto prefers where it was measured to be the faster (bench/bench_gemm.c).
+// Gemms on the CPU: one interface over the library chosen at build time (FSDP_BLAS) and the built-in gemm.
+// FSDP_BLAS=auto prefers the built-in one where bench/bench_gemm.c measured it to be faster.
 //
-// The pool's threads share the rows and columns of c, never k, and each calls the library single-threaded;
-// the result is the same to the bit on any number of threads.
+// The pool's threads share the rows and columns of c, never k, and each calls the library single-threaded.
+// The result has the same bits on any number of threads.
 #pragma once
 
 #include "kernels/cpu/gemm_library.h"
@@ -10,8 +10,7 @@
 
 #include <stdbool.h>
 
-// Runs the product on the pool's threads and returns when c is whole. Where c is overwritten it is never
-// read.
+// Runs the gemm on the pool's threads and returns when c is complete. Without `accumulate`, c is never read.
 void fsdp_gemm_run(fsdp_pool *pool, const fsdp_gemm *gemm);
 
 // "oneDNN 2.6.3", "OpenBLAS 0.3.21", "built-in".

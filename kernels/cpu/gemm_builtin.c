@@ -11,7 +11,7 @@ enum {
   BLOCK_K = 512,
   BLOCK_M = TILE_ROWS * (TILE_ROWS == 6 ? 20 : 10),
   BLOCK_N = 1024,
-  AHEAD = 8, // rows that are fetched before they are packed
+  AHEAD = 8, // rows prefetched ahead of packing
 };
 
 typedef struct packed {
@@ -68,14 +68,14 @@ FSDP_INLINE void pack_rows(matrix m, range items, range depth, const int width, 
   }
 }
 
-// Rows of a large matrix are on different pages, where the core does not fetch ahead by itself.
+// Rows of a large matrix are on different pages, and the core does not prefetch across pages.
 FSDP_INLINE void prefetch_row(matrix m, int64_t row, range items) {
   int64_t width = fsdp_dtype_bytes(m.dtype);
   const char *first = (const char *)m.data + (row * m.stride + items.first) * width;
   for (int64_t at = 0; at < items.count * width; at += 64) __builtin_prefetch(first + at);
 }
 
-// The same where the matrix's columns are items.
+// The same with the matrix's columns as items.
 FSDP_INLINE void pack_columns(matrix m, range items, range depth, const int width, float *buffer,
                               float *out) {
   const int vectors = (width + FSDP_LANES - 1) / FSDP_LANES * FSDP_LANES;

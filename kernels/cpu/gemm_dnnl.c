@@ -8,14 +8,14 @@
 #include <stdio.h>
 #include <string.h>
 
-// What a matrix-product primitive depends on.
+// The key of a gemm primitive.
 typedef struct shape {
   int64_t m, n, k, a_stride, b_stride, c_stride;
   int32_t ab_dtype, c_dtype, flags, unused; // no padding: keys are compared as bytes
 } shape;
 
-// Primitives are made at the first product of their shape, which happens while a step runs for the first
-// time, and are kept as long as the process.
+// Primitives are made at the first gemm of their shape, while the first step runs, and are kept as long as
+// the process.
 typedef struct primitive {
   shape shape;
   dnnl_primitive_t product; // NULL: the library has none for this shape and core
@@ -27,7 +27,7 @@ enum { PRIMITIVES_MAX = 1024 };
 static char name[64];
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static bool native_bf16;
-static void (*set_openmp_threads)(int); // NULL where the library was built without OpenMP
+static void (*set_openmp_threads)(int); // NULL if the library was built without OpenMP
 static dnnl_engine_t engine;
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER; // over `primitives` and `primitive_count`
 static primitive primitives[PRIMITIVES_MAX];
@@ -101,8 +101,8 @@ static void start(void) {
   native_bf16 =
       (dnnl_get_effective_cpu_isa() & dnnl_cpu_isa_avx512_core_bf16) == dnnl_cpu_isa_avx512_core_bf16;
   CHECK_DNNL(dnnl_engine_create(&engine, dnnl_cpu, 0));
-  // Asked of the process, which has the OpenMP that the library was linked with: a compiler's own may be
-  // another.
+  // Looked up in the process, which has the OpenMP that the library was linked with: the compiler's may be a
+  // different one.
   void *symbol = dlsym(RTLD_DEFAULT, "omp_set_num_threads");
   memcpy(&set_openmp_threads, &symbol, sizeof symbol);
 }
@@ -110,8 +110,7 @@ static void start(void) {
 static void ready(void) {
   FSDP_CHECK(pthread_once(&once, start) == 0, "starting oneDNN failed");
   // The library takes its number of threads from the calling thread's OpenMP setting. The pool's threads
-  // share a product, so each wants one; with one there is no parallel region, and no OpenMP worker is ever
-  // made.
+  // share a gemm, so each needs one. With one there is no parallel region, and no OpenMP worker is ever made.
   static _Thread_local bool single;
   if (!single && set_openmp_threads) set_openmp_threads(1);
   single = true;
@@ -142,7 +141,7 @@ static dnnl_memory_desc_t describe(int64_t rows, int64_t columns, int64_t stride
   return d;
 }
 
-// Leaves p->product NULL where the library declines.
+// Leaves p->product NULL if the library does not support the shape.
 static void make(primitive *p, const fsdp_gemm *g) {
   dnnl_primitive_attr_t attr;
   dnnl_primitive_desc_t made;
@@ -170,7 +169,7 @@ static void make(primitive *p, const fsdp_gemm *g) {
   CHECK_DNNL(dnnl_primitive_attr_destroy(attr));
 }
 
-// The primitive of a shape, made where it is new; NULL where there is none. Entries never move or change.
+// The primitive of a shape, made if it is new; NULL if there is none. Entries never move or change.
 static const primitive *find(const fsdp_gemm *g) {
   shape key = {.m = g->m, .n = g->n, .k = g->k, .a_stride = g->a_stride, .b_stride = g->b_stride};
   key.c_stride = g->c_stride, key.ab_dtype = (int32_t)g->ab_dtype, key.c_dtype = (int32_t)g->c_dtype;

@@ -9,7 +9,7 @@
 static char name[64];
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
-// OpenBLAS's own threads are switched off for the whole process: the pool's threads call it side by side.
+// OpenBLAS's own threads are off for the whole process, because the pool's threads call it concurrently.
 static void start(void) {
   openblas_set_num_threads(1);
   snprintf(name, sizeof name, "%.60s", openblas_get_config());

@@ -1,5 +1,5 @@
-// CPU kernels are compiled once for each instruction set level (base, AVX2 + FMA, AVX-512); the level is
-// chosen when the program starts, so one binary runs on every x86-64 and uses what the core has.
+// CPU kernels are compiled once for each instruction set level (base, AVX2 + FMA, AVX-512). The level is
+// chosen at startup, so one binary runs on every x86-64 and uses what the core has.
 //
 //   rmsnorm.c ──► fsdp_cpu_rmsnorm_base, fsdp_cpu_rmsnorm_avx2, fsdp_cpu_rmsnorm_avx512
 //   table.c   ──► fsdp_cpu_isa_base, fsdp_cpu_isa_avx2, fsdp_cpu_isa_avx512 ──► dispatch.c picks
@@ -9,7 +9,7 @@
 
 #include "kernels/kernels.h"
 
-// The build sets it for every level; a lone compilation (an editor, clang-tidy) sees the base.
+// The build sets it for every level; a compilation without it (an editor, clang-tidy) sees the base.
 #ifndef FSDP_ISA
 #define FSDP_ISA base
 #endif
@@ -25,7 +25,7 @@ struct fsdp_gemm;
 typedef struct fsdp_cpu_isa {
   const char *name; // "base", "avx2", "avx512"
   fsdp_kernel_table table;
-  // The built-in matrix product of one task (fp32 or bf16 operands), on the calling thread.
+  // The built-in gemm of one task (fp32 or bf16 operands), on the calling thread.
   void (*product)(const struct fsdp_gemm *gemm, void *scratch);
   // Conversion of `count` elements between any two of fp32, bf16 and fp16; to a narrower type rounds to
   // nearest even.

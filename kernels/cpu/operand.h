@@ -1,4 +1,4 @@
-// What kernels do with their operands: open them, and see rows of any dtype as fp32.
+// How kernels use their operands: open them, and read rows of any dtype as fp32.
 #pragma once
 
 #include "kernels/cpu/isa.h"
@@ -10,10 +10,10 @@
 void FSDP_CPU(convert)(fsdp_dtype source_dtype, const void *source, fsdp_dtype destination_dtype,
                        void *destination, int64_t count);
 
-// Bit i of what is opened in part.
+// Operand i, as a bit of `in_part`.
 #define PART(index) (1u << (index))
 
-// The call's operands, checked and reported, but for what `in_part` names (kernels/operand.h).
+// The call's operands, checked, and reported except those in `in_part` (kernels/operand.h).
 static inline const fsdp_view *open_operands(const fsdp_kernel_call *call, unsigned in_part) {
   return fsdp_kernel_open(call, FSDP_OP_CPU, in_part);
 }
@@ -26,7 +26,7 @@ static inline bool updates(const fsdp_view *view) {
   return (view->access & FSDP_READ) != 0;
 }
 
-// `count` elements as fp32: in place where they are, else converted into `buffer`.
+// `count` elements as fp32: in place if they are stored so, else converted into `buffer`.
 static inline const float *load(const fsdp_view *view, int64_t first, int64_t count, float *buffer) {
   if (view->dtype == FSDP_F32) return (const float *)view->data + first;
   FSDP_CPU(convert)(view->dtype, element(view, first), FSDP_F32, buffer, count);
@@ -37,8 +37,8 @@ static inline void load_into(const fsdp_view *view, int64_t first, int64_t count
   FSDP_CPU(convert)(view->dtype, element(view, first), FSDP_F32, buffer, count);
 }
 
-// Where to compute `count` elements of a result: in place where it is fp32, else in `buffer`, from where
-// store() then rounds them.
+// Where to compute `count` elements of a result: in place if it is fp32, else in `buffer`, from which
+// store() rounds them.
 static inline float *result(const fsdp_view *view, int64_t first, float *buffer) {
   return view->dtype == FSDP_F32 ? (float *)view->data + first : buffer;
 }

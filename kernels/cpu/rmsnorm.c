@@ -14,7 +14,7 @@ enum {
 
 typedef struct norm {
   const fsdp_kernel_call *call;
-  const fsdp_view *x, *delta, *weight, *h, *y, *rstd; // delta and x are NULL where nothing is added
+  const fsdp_view *x, *delta, *weight, *h, *y, *rstd; // delta and x are NULL if nothing is added
   const fsdp_view *d_y, *d_h, *d_weight;
   int64_t N, C;
   float eps;

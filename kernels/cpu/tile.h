@@ -1,5 +1,5 @@
-// The vectorised inner product that the built-in matrix product and attention are made of: a register tile of
-// TILE_ROWS x TILE_COLUMNS results stays in vector registers while the contraction index runs.
+// The vectorised inner loop of the built-in gemm and of attention: a register tile of TILE_ROWS x
+// TILE_COLUMNS results stays in vector registers while the contraction index runs.
 //
 //   c (rows, TILE_COLUMNS) (+)= sum over p < depth of a[i*a_row + p*a_depth] * b[p*b_stride + j]
 //

@@ -1,4 +1,4 @@
-// fp32 vectors of the width that the instruction set level has, and the functions on them that kernels share.
+// fp32 vectors as wide as the instruction set level's registers, and functions on them.
 #pragma once
 
 #include <stdint.h>
@@ -67,7 +67,7 @@ FSDP_INLINE fsdp_vf vf_exp(fsdp_vf x) {
   fsdp_vi vanishes = (fsdp_vi)(x < vf_set(-87.3f));
   x = vf_select((fsdp_vi)(x > high), high, x);
   fsdp_vf shifted = x * 1.44269504f + magic, n = shifted - magic;
-  fsdp_vu scale_bits = ((fsdp_vu)shifted << 23) + 0x3f800000u; // wraps where x vanishes
+  fsdp_vu scale_bits = ((fsdp_vu)shifted << 23) + 0x3f800000u; // wraps if x vanishes
   fsdp_vf r = x - n * 0.693359375f;
   r = r + n * 2.12194440e-4f;
   fsdp_vf p = r * 1.9875691500e-4f + 1.3981999507e-3f;

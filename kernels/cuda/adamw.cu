@@ -1,11 +1,11 @@
-// AdamW (Loshchilov and Hutter 2019) as torch.optim.AdamW, on flat shards; the CPU's kernel
-// (kernels/cpu/adamw.c) says how a bf16 state is rounded stochastically, and the random bits are the same
-// here: a thread's eight elements take the eight lanes of one Philox block a state. A vector that is not such
-// an eighth (a parameter begins or ends in it, or its index is no multiple of 8) goes element by element;
-// shards and parameters begin at multiples of 16, so these are few.
+// AdamW (Loshchilov and Hutter 2019) as torch.optim.AdamW, on flat shards. kernels/cpu/adamw.c describes the
+// stochastic rounding of a bf16 state; the random bits are the same here. A thread's eight elements take the
+// eight lanes of one Philox block per state. A vector that is not aligned so (a parameter begins or ends in
+// it, or its index is not a multiple of 8) is processed element by element. Shards and parameters begin at
+// multiples of 16, so these are few.
 //
-// The segments of a launch travel with it, so a shard of many parameters takes several launches, one after
-// another over the shard.
+// The segments are a parameter of the launch, so a shard of many parameters takes several consecutive
+// launches.
 #include "kernels/cuda/operand.cuh"
 #include "kernels/cuda/ops.cuh"
 #include "runtime/base/random_math.h"
@@ -18,7 +18,7 @@ constexpr int segments_max = 64;    // of a launch: 2 KiB of its parameters
 
 struct segment_list {
   fsdp_rounding_run run[segments_max];
-  int count; // 0: nothing is rounded stochastically
+  int count; // 0: nothing is processed stochastically
 };
 
 template <class G, class P, class M> struct update {
@@ -41,7 +41,7 @@ __device__ __forceinline__ float round_stochastically(float value, uint32_t lane
   return __uint_as_float((bits + lane) & 0xffff0000u);
 }
 
-// The segment that holds element `at` or, where none does, the next one.
+// The segment that holds element `at` or, if none does, the next one.
 __device__ __forceinline__ int find_segment(const segment_list &list, int64_t at) {
   int low = 0, high = list.count;
   while (low < high) {
@@ -55,13 +55,13 @@ __device__ __forceinline__ int find_segment(const segment_list &list, int64_t at
   return low;
 }
 
-// Where the random bits of a vector come from.
+// The source of a vector's random bits.
 struct random_source {
   uint64_t stream, element; // of the vector's first element
   bool rounds;              // else padding
 };
 
-// The source of WIDTH elements from `at` on; false where they do not share one.
+// The source of WIDTH elements from `at` on; false if they do not share one.
 template <int WIDTH>
 __device__ __forceinline__ bool find_source(const segment_list &list, int64_t at, random_source *source) {
   source->rounds = false;
@@ -119,8 +119,8 @@ template <class Update> __device__ __forceinline__ step_numbers read_step(const 
   return s;
 }
 
-// WIDTH elements from `at` on. A state that is fp32 is stored as it is; bf16 rounds on the way to memory, and
-// what was rounded stochastically already is not changed by that.
+// WIDTH elements from `at` on. An fp32 state is stored unchanged. A bf16 state is processed by the store,
+// which does not change a value that was already rounded stochastically.
 template <int WIDTH, class G, class P, class M>
 __device__ __forceinline__ void advance(const update<G, P, M> &p, const random_source &source,
                                         const step_numbers &s, int64_t at) {

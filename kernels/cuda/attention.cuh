@@ -1,5 +1,5 @@
-// Causal attention with grouped key/value heads, forward and backward (Dao, "FlashAttention-2", 2023): what
-// the two implementations share.
+// Causal attention with grouped key/value heads, forward and backward (Dao, "FlashAttention-2", 2023): shared
+// by the two implementations.
 //
 //   attention_tensor*.cu   bf16, D a multiple of 8 up to 128: tensor cores
 //   attention_general.cu   fp32, and bf16 of any other D up to 256

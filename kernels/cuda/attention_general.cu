@@ -1,9 +1,10 @@
-// Attention for what the tensor cores' kernels do not take: fp32, and head dimensions up to 256 that are no
+// Attention that the tensor-core kernels do not support: fp32, and head dimensions up to 256 that are not a
 // multiple of 8 or exceed 128. Tiles lie in shared memory as fp32; sums are plain fp32. See attention.cuh.
 //
-// A block has ROWS rows of its result (queries, or keys for d_k and d_v), eight neighbouring threads a row:
-// of the row's scores with a tile each thread computes every eighth, and it accumulates every eighth column
-// of the result. d_q and d_k, d_v are made by separate kernels, each element by one thread in a fixed order.
+// A block has ROWS rows of its result (queries, or keys for d_k and d_v), with eight neighbouring threads per
+// row. Each thread computes every eighth of the row's scores with a tile, and accumulates every eighth column
+// of the result. Separate kernels compute d_q and d_k, d_v; one thread computes each element, in a fixed
+// order.
 #include "kernels/cuda/attention.cuh"
 
 #include <math.h>
@@ -113,7 +114,7 @@ __global__ void __launch_bounds__(threads_count) attend(attention_forward<T> p) 
   float out[COLUMNS] = {}, most = -INFINITY, sum = 0;
   for (int key = 0; key < first + valid; key += keys) {
     const int keys_valid = least(keys, s.T - key);
-    __syncthreads(); // the tile before this one is done with
+    __syncthreads(); // all reads of the previous tile are done
     load_tile(t.other[0], keys, p.qkv + key_at(s, b, key, kv), s.Q, keys_valid, s.D, 1.0f);
     load_tile(t.other[1], keys, p.qkv + value_at(s, b, key, kv), s.Q, keys_valid, s.D, 1.0f);
     __syncthreads();

@@ -22,7 +22,7 @@ constexpr int queries = warps * warp_rows;
 template <int WIDTH> constexpr int tile_keys = WIDTH <= 64 ? 64 : 32;
 template <int WIDTH> constexpr int shared_bytes = (queries + 2 * tile_keys<WIDTH>)*WIDTH * 2;
 
-// What a thread knows of its rows: g and g + 8 of each tile of 16.
+// A thread's state of its rows: g and g + 8 of each tile of 16.
 struct row_statistics {
   float most[row_tiles][2],
       sum[row_tiles][2]; // in units of log2(e) / sqrt(D); the sum of this thread's columns
@@ -129,13 +129,13 @@ template <int WIDTH> __global__ void __launch_bounds__(threads_count) attend(att
   for (int key = 0; key < end; key += keys) {
     float scores[row_tiles][keys / 8][4];
     cp_async_wait<0>();
-    __syncthreads(); // K is there, and the last V is done with
+    __syncthreads(); // K has arrived, and all reads of the last V are done
     copy_tile<WIDTH, keys, threads_count>(v, p.qkv + value_at(s, b, key, kv), s.Q, s.T - key, s.D);
     cp_async_commit();
-    const bool sees = key < warp_first + warp_rows; // of this warp, some query some key
+    const bool sees = key < warp_first + warp_rows; // whether any query of this warp sees any key
     if (sees) multiply_rows<WIDTH>(q_lanes, k_lanes, scores);
     cp_async_wait<0>();
-    __syncthreads(); // V is there, and K is done with
+    __syncthreads(); // V has arrived, and all reads of K are done
     if (key + keys < end)
       copy_tile<WIDTH, keys, threads_count>(k, p.qkv + key_at(s, b, key + keys, kv), s.Q, s.T - key - keys,
                                             s.D);

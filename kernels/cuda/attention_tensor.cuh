@@ -1,4 +1,4 @@
-// What the tensor cores' attention kernels share: tiles of bf16 rows in shared memory and products of them.
+// Shared by the tensor-core attention kernels: tiles of bf16 rows in shared memory and gemms of them.
 //
 // A tile has rows of WIDTH elements (the head dimension padded to 64 or 128 with zeros). Chunks of 8 elements
 // are swizzled, chunk c of row r at c ^ (r % 8), so that neither cp.async's writes nor ldmatrix's reads of
@@ -20,7 +20,7 @@ template <int WIDTH, int ROWS, int THREADS>
 __device__ __forceinline__ void copy_tile(const smem<bf16> &tile, const bf16 *source, int64_t stride,
                                           int valid, int D) {
   constexpr int chunks = WIDTH / chunk_numel, rows_at_once = THREADS / chunks;
-  static_assert(THREADS % chunks == 0 && ROWS % rows_at_once == 0, "each thread keeps to one column");
+  static_assert(THREADS % chunks == 0 && ROWS % rows_at_once == 0, "each thread copies one column of chunks");
   const int chunk = int(threadIdx.x) % chunks, first = int(threadIdx.x) / chunks;
   const bool has_column = chunk * chunk_numel < D;
   const bf16 *at = source + first * stride + chunk * chunk_numel;
@@ -127,7 +127,7 @@ __device__ __forceinline__ void store_rows(const smem<bf16> &tile, int row, cons
   constexpr int chunks = WIDTH / chunk_numel, rows_at_once = warp_lanes / chunks;
   const int lane = int(threadIdx.x) % warp_lanes, g = lane / 4, t = lane % 4;
   const smem<uint32_t> words = tile.template part<uint32_t>(row * WIDTH * 2, 16 * WIDTH / 2);
-  __syncwarp(); // what the tile held is done with
+  __syncwarp(); // all reads of the tile are done
 #pragma unroll
   for (int n = 0; n < WIDTH / 8; n++) {
     words[tile_at<WIDTH>(g, n) / 2 + t] = pack_bf16(d[n][0] * factor[0], d[n][1] * factor[0]);

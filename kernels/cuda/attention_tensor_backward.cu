@@ -4,10 +4,10 @@
 //   P   = exp(S - lse)   d_P = d_O V^T          d_S = P * (d_P - delta)
 //   d_V = P^T d_O        d_K = d_S^T Q scale    d_Q = d_S K scale
 //
-// Two kernels, each of which sums its results in registers in a fixed order, so that no result depends on
-// which block runs first: one owns keys (S and d_P transposed, so that P^T and d_S^T are left factors as they
-// come out of the tensor cores) and walks the queries of the group's heads, one owns queries and walks keys.
-// The price is that S and d_P are computed twice. Tiles of the other side are copied one ahead.
+// Two kernels sum their results in registers in a fixed order, so no result depends on which block runs
+// first. One owns keys and walks the queries of the group's heads; S and d_P are transposed there, so that
+// P^T and d_S^T come out of the tensor cores as left factors. The other owns queries and walks keys. The
+// price is that S and d_P are computed twice. Tiles of the other side are copied one ahead.
 #include "kernels/cuda/attention_tensor.cuh"
 
 namespace {
@@ -24,7 +24,7 @@ template <int WIDTH>
 constexpr int keys_shared_bytes = 2 * own_keys *WIDTH * 2 + 2 * (2 * tile_queries<WIDTH> * WIDTH * 2) +
                                   2 * 2 * tile_queries<WIDTH> * 4;
 
-// Where the walk over the queries of the group's heads stands.
+// The position of the walk over the queries of the group's heads.
 struct query_walk {
   int head, query;
 };
@@ -128,7 +128,7 @@ __global__ void __launch_bounds__(threads_count) make_d_k_d_v(attention_gradient
     if (next.query >= s.T) next = {at.head + 1, first};
     const bool has_next = next.head < (kv + 1) * s.G;
     cp_async_wait<0>();
-    __syncthreads(); // this tile is there, and the other stage is done with
+    __syncthreads(); // this tile has arrived, and all reads of the other stage are done
     query_statistics statistics;
     if (has_next) {
       copy_queries<WIDTH>(p, other, b, next);
@@ -216,7 +216,7 @@ template <int WIDTH> __global__ void __launch_bounds__(threads_count) make_d_q(a
     const smem<bf16> k = bytes.part<bf16>(tiles, keys * WIDTH);
     const smem<bf16> v = bytes.part<bf16>(tiles + tile_bytes, keys * WIDTH);
     cp_async_wait<0>();
-    __syncthreads(); // this tile is there, and the other stage is done with
+    __syncthreads(); // this tile has arrived, and all reads of the other stage are done
     if (key + keys < end) copy_keys(1 - stage, key + keys);
     cp_async_commit();
     if (key >= first + row + 16 * M) continue; // no query of this warp sees a key

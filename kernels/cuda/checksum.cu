@@ -1,5 +1,5 @@
-// The digest of a range; the CPU's kernel (kernels/cpu/checksum.c) says what it is. Blocks add their parts to
-// it with atomics, which for integers give the same bits in any order.
+// The digest of a range, as defined in kernels/cpu/checksum.c. Blocks add their parts to it with atomics,
+// which for integers give the same bits in any order.
 #include "kernels/cuda/operand.cuh"
 #include "kernels/cuda/ops.cuh"
 

@@ -1,7 +1,7 @@
 // Linear layer and cross-entropy in one, over chunks of rows, so that the logits of only chunk_rows rows ever
 // exist; definitions as in kernels/cpu/cross_entropy.c.
 //
-//   for each chunk: logits (rows, V) fp32 = x weight^T          matrix product, into the workspace
+//   for each chunk: logits (rows, V) fp32 = x weight^T          gemm, into the workspace
 //                   row_of_logits: losses[n], and in place of the logits their gradients (backward)
 //                   d_x = d_logits weight; d_weight (+)= d_logits^T x
 //   sum_losses:     loss (+)= sum of losses in order / max(count, 1)

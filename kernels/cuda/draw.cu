@@ -1,6 +1,6 @@
-// New weights: normal numbers by parameter name and element index, the CPU's very bits
-// (runtime/base/random_math.h). A thread draws one Philox block, four numbers; the first and last block of
-// a range may lie in it in part.
+// New weights: normal numbers by parameter name and element index, with the CPU's bits
+// (runtime/base/random_math.h). A thread draws one Philox block of four numbers. The first and last block may
+// lie only partly in the range.
 #include "kernels/cuda/cuda_kernels.h"
 #include "kernels/cuda/operand.cuh"
 #include "runtime/base/random_math.h"
@@ -33,7 +33,7 @@ extern "C" void fsdp_cuda_draw(const fsdp_drawing *drawing, void *out, fsdp_dtyp
   const int64_t blocks = last / block_numel - drawing->first / block_numel + 1;
   with_type(dtype, [&](auto number) {
     using T = decltype(number);
-    for (bool only : {true, false}) { // loaded first, as every kernel is
+    for (bool only : {true, false}) { // both are loaded first, like every kernel
       prepares_only = only;
       launch({blocks_of(blocks, threads_count), threads_count, stream}, draw_range<T>, *drawing,
              static_cast<T *>(out), blocks);

@@ -1,5 +1,5 @@
 // Token embedding: h[n] = weight[tokens[n] - first], rows of C channels; zeros for a token of a row that lies
-// outside the weight, which may be V rows of a table of `extent`. A block is a token.
+// outside the weight, which may be V rows of a table of `extent`. One block per token.
 #include "kernels/cuda/operand.cuh"
 #include "kernels/cuda/ops.cuh"
 

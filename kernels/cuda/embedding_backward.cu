@@ -1,10 +1,10 @@
 // Gradient of the embedding's weight (V, C): each row is the sum of d_h over the positions of its token, in
 // the order of the positions, without atomic additions. The weight may be V rows of a table of `extent`, from
-// `base` on: tokens of other rows are passed over.
+// `base` on: tokens of other rows are skipped.
 //
 //   sort_tokens  offsets (V + 1): where each token's positions start; positions (N), ascending per token.
 //                A block owns a range of tokens: it counts the smaller ones and its own, then lists its own.
-//   sum_rows     a block is a row of d_weight (part of it, where C is large)
+//   sum_rows     one block per row of d_weight (or part of it, if C is large)
 #include "kernels/cuda/operand.cuh"
 #include "kernels/cuda/ops.cuh"
 
@@ -40,8 +40,8 @@ __device__ __forceinline__ int sum_before(int x, int *total) {
 }
 
 // Lists the tile's tokens in [first, first + sort_threads) in order: entry = position in the tile *
-// sort_threads
-// + row in the range. Returns how many, the same in every thread; *smaller counts this thread's tokens below.
+// sort_threads + row in the range. Returns their number, the same in every thread; *smaller counts this
+// thread's tokens below.
 __device__ __forceinline__ int list_tile(const int32_t *tokens, int64_t N, int64_t base, int64_t extent,
                                          int64_t tile, int64_t first, const smem<int> &list, int *smaller) {
   int own[per_thread], count = 0, total;
@@ -57,7 +57,7 @@ __device__ __forceinline__ int list_tile(const int32_t *tokens, int64_t N, int64
     own[j] = (int(threadIdx.x) * per_thread + j) * sort_threads + int(token - first);
     count++;
   }
-  int at = sum_before(count, &total); // its barriers also end the use of the list of the tile before
+  int at = sum_before(count, &total); // its barriers also end the use of the previous tile's list
 #pragma unroll
   for (int j = 0; j < per_thread; j++)
     if (own[j] >= 0) list[at++] = own[j];

@@ -1,6 +1,6 @@
-// Matrix products on the CUDA device: c (m,n) = a (m,k) * b (k,n), or c += with `accumulate`; row-major with
-// row strides in elements; a and b may be stored transposed. Sums are fp32; a and b have one dtype, c its
-// own.
+// Gemms on the CUDA device: c (m,n) = a (m,k) * b (k,n), or c += with `accumulate`; row-major with row
+// strides in elements. a and b may be stored transposed. Sums are fp32. a and b share one dtype; c may have a
+// different one.
 #pragma once
 
 #include "runtime/base/dtype.h"
@@ -16,9 +16,9 @@ struct fsdp_cuda_gemm_run {
   bool a_transposed, b_transposed, accumulate;
 };
 
-// Enqueues the product on a stream. A shape that was not prepared is prepared now.
+// Enqueues the gemm on a stream. A shape that was not prepared is prepared now.
 void fsdp_cuda_gemm(const fsdp_cuda_gemm_run *product, void *stream);
 
-// Chooses the algorithm for products of this shape, strides, dtypes and alignment, by making the product a
-// few times: c is written, so a, b and c are memory that nobody has filled yet.
+// Chooses the algorithm for gemms of this shape, strides, dtypes and alignment, by running a few candidates.
+// c is written, so a, b and c must be memory that is not filled yet.
 void fsdp_cuda_gemm_prepare(const fsdp_cuda_gemm_run *product);

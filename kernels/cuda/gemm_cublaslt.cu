@@ -1,7 +1,7 @@
-// Matrix products through cuBLASLt. Its matrices are column-major, so c^T (n,m) = b^T a^T is what it
-// computes: the same bytes. An algorithm is chosen once per shape and kept, with its descriptors, until the
-// library is closed: of the first that the library's heuristic names the fastest here. Sums of a product that
-// is split are fp32 whatever its result is.
+// Gemms through cuBLASLt. Its matrices are column-major, so it computes c^T (n,m) = b^T a^T: the same bytes.
+// Each shape's algorithm is chosen once and kept, with its descriptors, until the library is closed: the
+// fastest measured here of the first candidates of the library's heuristic. Sums of a split gemm are fp32
+// whatever the dtype of its result.
 #include "kernels/cuda/cuda_kernels.h"
 #include "kernels/cuda/gemm.cuh"
 #include "runtime/base/check.h"
@@ -30,7 +30,7 @@ constexpr int plans_max = 1024; // shapes of a program; a step has about twenty,
 // An address counts as aligned to 256 bytes, or to this at most: finer steps would only make more plans.
 constexpr uint32_t alignment_great = 256, alignment_usual = 16;
 constexpr int candidates_max = 8;
-// A candidate takes the place of an earlier one only where it is clearly faster, so that most choices repeat.
+// A candidate replaces an earlier one only if it is clearly faster, so that most choices repeat.
 constexpr float margin = 0.97f;
 
 // What an algorithm is chosen by. All of its bytes are compared, so it has no padding.
@@ -52,13 +52,13 @@ struct product_plan {
 
 struct library {
   cublasLtHandle_t handle;
-  void *workspace; // on 256 bytes, as cuBLAS asks for its own
+  void *workspace; // aligned to 256 bytes, as cuBLAS requires
   uint64_t workspace_bytes;
   product_plan plans[plans_max];
   int count;
 };
 
-library lt; // one device a process
+library lt; // one device per process
 
 uint32_t alignment_of(const void *address) {
   const uint64_t bits = reinterpret_cast<uintptr_t>(address);
@@ -68,7 +68,7 @@ uint32_t alignment_of(const void *address) {
 }
 
 cudaDataType_t type_of(fsdp_dtype dtype) {
-  FSDP_CHECK(dtype == FSDP_F32 || dtype == FSDP_BF16, "products take fp32 and bf16, not %s",
+  FSDP_CHECK(dtype == FSDP_F32 || dtype == FSDP_BF16, "a gemm takes fp32 and bf16, not %s",
              fsdp_dtype_name(dtype));
   return dtype == FSDP_F32 ? CUDA_R_32F : CUDA_R_16BF;
 }
@@ -129,7 +129,7 @@ int find_candidates(const product_plan *plan, int wanted, cublasLtMatmulHeuristi
   LT_CHECK(cublasLtMatmulPreferenceDestroy(preference));
   for (int i = 0; i < found; i++)
     if (results[i].state == CUBLAS_STATUS_SUCCESS) results[usable++] = results[i];
-  FSDP_CHECK(usable > 0, "cuBLASLt has no algorithm for a product of %lld x %lld x %lld", (long long)key->m,
+  FSDP_CHECK(usable > 0, "cuBLASLt has no algorithm for a gemm of %lld x %lld x %lld", (long long)key->m,
              (long long)key->n, (long long)key->k);
   return usable;
 }
@@ -163,7 +163,7 @@ void destroy_stopwatch(const stopwatch *w) {
   CUDA_CHECK(cudaStreamDestroy(w->stream));
 }
 
-// Milliseconds of one product; infinity where the algorithm cannot make it.
+// Milliseconds of one gemm; infinity if the algorithm does not support it.
 float time_runs(const product_plan *plan, const cublasLtMatmulAlgo_t *algorithm,
                 const fsdp_cuda_gemm_run *product, const stopwatch *w, int runs) {
   CUDA_CHECK(cudaEventRecord(w->begin, w->stream));
@@ -186,7 +186,7 @@ float time_candidate(const product_plan *plan, const cublasLtMatmulAlgo_t *algor
   return once;
 }
 
-// How many candidates are measured: FSDP_GEMM_CANDIDATES, 1 takes the heuristic's first.
+// The number of candidates to measure: FSDP_GEMM_CANDIDATES; 1 takes the heuristic's first.
 int wanted_candidates() {
   const char *text = getenv("FSDP_GEMM_CANDIDATES");
   const int number = text ? atoi(text) : candidates_max;
@@ -226,13 +226,13 @@ void fill(const matrix_span &m, cudaStream_t stream) {
   CUDA_CHECK(cudaGetLastError());
 }
 
-// NaNs, so that whoever reads what is not written yet finds them.
+// NaNs, so that a read of data not yet written yields them.
 void poison(const matrix_span &m, cudaStream_t stream) {
   CUDA_CHECK(cudaMemsetAsync(m.data, 0xff, size_t(m.numel * fsdp_dtype_bytes(m.dtype)), stream));
 }
 
-// The first candidate, or a later one that is faster by the margin. On random numbers, since others report
-// that a GPU multiplies zeros faster, and not by the same algorithms.
+// The first candidate, or a later one that is faster by the margin. Measured on random numbers: others
+// report that a GPU multiplies zeros faster, and that different algorithms then win.
 void choose_by_time(product_plan *plan, const fsdp_cuda_gemm_run *product) {
   cublasLtMatmulHeuristicResult_t results[candidates_max];
   const int found = find_candidates(plan, wanted_candidates(), results);
@@ -263,11 +263,11 @@ void choose_by_time(product_plan *plan, const fsdp_cuda_gemm_run *product) {
 }
 
 product_plan *plan_of(const fsdp_cuda_gemm_run *product) {
-  FSDP_CHECK(lt.handle, "fsdp_cuda_gemm_open comes first");
+  FSDP_CHECK(lt.handle, "call fsdp_cuda_gemm_open first");
   const product_key key = key_of(product);
   for (int i = 0; i < lt.count; i++)
     if (memcmp(&lt.plans[i].key, &key, sizeof key) == 0) return &lt.plans[i];
-  FSDP_CHECK(lt.count < plans_max, "more than %d shapes of matrix products", plans_max);
+  FSDP_CHECK(lt.count < plans_max, "more than %d gemm shapes", plans_max);
   product_plan *plan = &lt.plans[lt.count++];
   plan->key = key;
   plan->measured = false;
@@ -281,7 +281,7 @@ product_plan *plan_of(const fsdp_cuda_gemm_run *product) {
 } // namespace
 
 extern "C" void fsdp_cuda_gemm_open(void *workspace) {
-  FSDP_CHECK(!lt.handle, "the library of matrix products is open already");
+  FSDP_CHECK(!lt.handle, "the gemm library is already open");
   LT_CHECK(cublasLtCreate(&lt.handle));
   const uintptr_t skipped = -reinterpret_cast<uintptr_t>(workspace) % alignment_great;
   lt.workspace = static_cast<char *>(workspace) + skipped;

@@ -1,4 +1,4 @@
-// What launchers do with their operands: open them, choose how wide accesses may be, and launch.
+// How launchers use their operands: open them, choose the width of accesses, and launch.
 #pragma once
 
 #include "kernels/cuda/gemm.cuh"
@@ -14,7 +14,7 @@
   } while (0)
 
 // The call's operands, checked and reported (kernels/operand.h). A launch cannot know which rows a kernel
-// reads by token, so all of an embedding's weight counts; `in_part` is for what the launch does know.
+// reads by token, so it reports all of an embedding's weight. `in_part` is for what the launch does know.
 inline const fsdp_view *open_operands(const fsdp_kernel_call *call, unsigned in_part = 0) {
   return fsdp_kernel_open(call, FSDP_OP_CUDA, in_part);
 }
@@ -51,13 +51,13 @@ template <class Body> inline void with_type(fsdp_dtype dtype, const Body &body) 
   if (dtype == FSDP_F32) {
     body(float());
   } else {
-    FSDP_CHECK(dtype == FSDP_BF16, "%s is not a number that these kernels take", fsdp_dtype_name(dtype));
+    FSDP_CHECK(dtype == FSDP_BF16, "these kernels do not take %s", fsdp_dtype_name(dtype));
     body(bf16());
   }
 }
 
-// Set while a call is prepared (fsdp_cuda_prepare): launchers then choose and load what they would run, and
-// run nothing.
+// Set while a call is prepared (fsdp_cuda_prepare): launchers then choose and load kernels without running
+// them.
 inline bool prepares_only = false;
 
 inline void multiply(const fsdp_cuda_gemm_run *product, void *stream) {

@@ -1,10 +1,10 @@
 // Shared memory and the PTX instructions that kernels use, behind small names with two implementations: the
-// device's, here, and a CPU's with every access checked (a header of the tests, for FSDP_SIMT).
+// device's, here, and one for the CPU that checks every access (a header of the tests, for FSDP_SIMT).
 //
 //   FSDP_SHARED(float, sums, 32);         a static array of the block: smem<float> sums
 //   FSDP_SHARED_DYNAMIC(bytes);           the launch's dynamic bytes, 256-byte aligned: smem<unsigned char>
 //                                         bytes
-//   bytes.part<bf16>(offset, count)       a piece of it as another type
+//   bytes.part<bf16>(offset, count)       a piece of it as a different type
 //   sums[i] = x; y = sums[i];             plain accesses on the device
 //   sums.address(i)                       the shared address that cp.async and ldmatrix take
 //
@@ -59,7 +59,7 @@ template <class T> __device__ __forceinline__ void global_store(T *address, cons
     *address = value;
   }
 }
-// Adds to a number that other threads add to as well.
+// Adds atomically.
 __device__ __forceinline__ void global_add(unsigned long long *address, unsigned long long value) {
   atomicAdd(address, value);
 }
@@ -71,7 +71,8 @@ __device__ __forceinline__ float exp2_approx(float x) {
   return y;
 }
 
-// 16 bytes from device to shared memory, zeros where not `valid`; there after cp_async_wait and a barrier.
+// Copies 16 bytes from device to shared memory, zeros unless `valid`; complete after cp_async_wait and a
+// barrier.
 __device__ __forceinline__ void cp_async16(uint32_t address, const void *source, bool valid) {
   int bytes = valid ? 16 : 0;
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(address), "l"(source), "r"(bytes)

@@ -1,12 +1,13 @@
 // RMSNorm: y = weight * (h * rstd), rstd = 1 / sqrt(mean(h^2) + eps), where h may be x + delta, stored too.
-// A block is a row of C channels, which stays in registers between the sum and its use: one pass over memory.
+// One block per row of C channels. The row stays in registers between the sum and its use: one pass over
+// memory.
 #include "kernels/cuda/operand.cuh"
 #include "kernels/cuda/ops.cuh"
 
 namespace {
 
 template <class T> struct norm {
-  const T *x, *delta, *weight; // delta is NULL where nothing is added
+  const T *x, *delta, *weight; // delta is NULL if nothing is added
   T *h, *y;
   float *rstd;
   int64_t C;

@@ -1,10 +1,10 @@
 // Gradients of RMSNorm. With g = d_y * weight: d_h = rstd * (g - h * rstd^2 * mean(g * h)), and
 // d_weight = sum over rows of d_y * h * rstd.
 //
-// One pass over h and d_y: a block walks rows that lie a grid apart, of which the next is loaded while one is
-// summed; each thread keeps its columns' part of d_weight in registers, and the blocks' parts (workspace,
-// (P, C)) are summed by a second kernel in the order of the blocks. How many blocks there are follows from N
-// alone, so the result does too.
+// One pass over h and d_y: a block walks rows that lie a grid apart and loads the next while it sums one.
+// Each thread keeps its columns' part of d_weight in registers. A second kernel sums the blocks' parts
+// (workspace, (P, C)) in the order of the blocks. The number of blocks follows from N alone, so the result
+// does too.
 #include "kernels/cuda/operand.cuh"
 #include "kernels/cuda/ops.cuh"
 
@@ -100,8 +100,8 @@ __device__ __forceinline__ void store_row(const norm_gradient<T> &p, int64_t n, 
   }
 }
 
-// AHEAD: while a row is summed, what it is added to and the next row are on their way. Needs more registers,
-// so it is for 16 elements a thread in whole vectors.
+// AHEAD: while a row is summed, the row it is added to and the next row are being loaded. Needs more
+// registers, so it is for 16 elements per thread in whole vectors.
 template <class T, int WIDTH, int CHUNKS, bool AHEAD>
 __global__ void __launch_bounds__(threads_max) backward_rows(norm_gradient<T> p) {
   float sums[CHUNKS][WIDTH] = {}, g[CHUNKS][WIDTH];

@@ -1,5 +1,5 @@
 // Rotary position embedding in place over the q and k columns of rows of q|k|v: elements i and i + D/2 of a
-// head are a pair, rotated by position * inv_freq[i]. A block is a row; its angles serve every head.
+// head are a pair, rotated by position * inv_freq[i]. One block per row; its angles serve every head.
 // B sequences of T positions, H heads, K key/value heads, D head dimension, Q = (H + 2K) * D.
 #include "kernels/cuda/operand.cuh"
 #include "kernels/cuda/ops.cuh"

@@ -1,6 +1,6 @@
 // Sums over flat ranges, in fp64 beyond eight elements, in an order that follows from the range's length
-// alone; and the clip factor. A long range is summed in two stages: blocks' parts in the workspace, then
-// those.
+// alone; and the clip factor. A long range is summed in two stages: each block writes its part to the
+// workspace, then one block sums the parts.
 #include "kernels/cuda/operand.cuh"
 #include "kernels/cuda/ops.cuh"
 

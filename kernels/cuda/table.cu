@@ -27,7 +27,7 @@ extern "C" void fsdp_cuda_prepare(const fsdp_kernel_call *call) {
   prepares_only = false;
 }
 
-// Every kernel is compiled for the same architectures, so that one stands for all.
+// Every kernel is compiled for the same architectures, so one represents all.
 extern "C" int fsdp_cuda_probe(void) {
   cudaFuncAttributes unused;
   const cudaError_t status = cudaFuncGetAttributes(&unused, probe);

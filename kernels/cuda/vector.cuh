@@ -1,5 +1,5 @@
 // Elements of fp32 or bf16 as floats in registers, in accesses of up to 16 bytes, and sums over warps and
-// blocks in an order that never changes.
+// blocks in a fixed order.
 #pragma once
 
 #include "kernels/cuda/ptx.cuh"
@@ -46,8 +46,8 @@ template <> __device__ __forceinline__ bf16 from_float<bf16>(float x) {
   return __float2bfloat16_rn(x);
 }
 
-// N elements from `source`, which is aligned to 16 bytes or to all of them where they are fewer; N = 1 for
-// any place.
+// N elements from `source`, which is aligned to the smaller of 16 bytes and their size. N = 1 has no
+// alignment requirement.
 template <int N> __device__ __forceinline__ void load_floats(const float *source, float (&x)[N]) {
   if constexpr (N == 1) {
     x[0] = global_load(source);
@@ -103,7 +103,7 @@ template <int N> __device__ __forceinline__ void store_floats(bf16 *destination,
   }
 }
 
-// One access's elements as they lie in memory, in registers: half the room of floats where T is bf16.
+// One access's elements as they lie in memory, in registers: half the size of floats if T is bf16.
 template <class T, int N> struct packed;
 template <class T> struct packed<T, 1> { T value; };
 template <> struct packed<float, 4> { float4 value; };
@@ -143,6 +143,6 @@ template <class T> __device__ __forceinline__ T block_sum(T x) {
   __syncthreads();
   x = lane < int(blockDim.x) / warp_lanes ? T(partial[lane]) : T(0);
   x = warp_sum(x);
-  __syncthreads(); // the next sum may use the array again
+  __syncthreads(); // the next sum may reuse the array
   return x;
 }

@@ -32,7 +32,7 @@ class Machine:
         return os.path.join(self.root, path)
 
     def build_command(self):
-        """NCCL of PyTorch's packages, where the toolkit has none."""
+        """NCCL of PyTorch's packages, if the toolkit has none."""
         hints = []
         headers = ["/usr/include/nccl.h"]
         headers += [os.path.join(place, "include", "nccl.h")
@@ -46,8 +46,8 @@ class Machine:
                 f"-DCMAKE_CUDA_ARCHITECTURES={self.gpus[0][2]}", *hints]
 
     def set_environment(self):
-        """PyTorch finds its libraries by itself, without what is added here for our programs; the toolkit's
-        and its own come last in our path, for what nothing else has."""
+        """PyTorch finds its libraries by itself, without those added here for our executables. In our path
+        the toolkit's and PyTorch's come last, for libraries found nowhere else."""
         ours = self.environment
         ours["FSDP_PEER_LIBRARY_PATH"] = ours.get("LD_LIBRARY_PATH", "")
         ours.update(FSDP_SOURCE_DIR=self.root, FSDP_TEST_BACKEND="cuda", PYTHONUNBUFFERED="1")

@@ -76,7 +76,7 @@ def main(arguments):
             print(f"{step.limit_s:4} s  {step.name}")
         return 0
     if not machine.gpus:
-        print("gpu_check.sh: there is no NVIDIA GPU here (nvidia-smi shows none)", file=sys.stderr)
+        print("gpu_check.sh: this machine has no NVIDIA GPU (nvidia-smi shows none)", file=sys.stderr)
         return NO_GPU
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     signal.signal(signal.SIGINT, lambda number, _: sys.exit(128 + number))

@@ -1,4 +1,4 @@
-"""Running a step's command with a limit: its lines as they come, and nothing left behind."""
+"""Running a step's command with a time limit: its lines as they arrive, and no process left behind."""
 import os
 import pathlib
 import queue
@@ -8,8 +8,8 @@ import threading
 import time
 
 OVER_LIMIT = 124
-TERM_S = 2  # that a command has to end by itself
-live = []  # commands under way, for end_all
+TERM_S = 2  # seconds that a command has to end by itself
+live = []  # running commands, for end_all
 
 
 def in_session(session):
@@ -51,8 +51,7 @@ def end_all():
 
 
 def start(command, environment, stdin=subprocess.DEVNULL):
-    """A command in a process group of its own; its lines arrive in the queue that is returned with it, then
-    None."""
+    """Starts a command in its own process group; its lines arrive in the returned queue, then None."""
     process = subprocess.Popen([str(part) for part in command], stdin=stdin, stdout=subprocess.PIPE,
                                stderr=subprocess.STDOUT, text=True, errors="replace", env=environment,
                                start_new_session=True)
@@ -76,8 +75,8 @@ def finish(process):
 
 
 def run(command, environment, limit_s, on_line):
-    """Calls on_line for every line as it comes. Returns the exit status, OVER_LIMIT where it had to be
-    ended."""
+    """Calls on_line for every line as it arrives. Returns the exit status, or OVER_LIMIT if the command had
+    to be ended."""
     try:
         process, lines = start(command, environment)
     except OSError as error:

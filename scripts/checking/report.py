@@ -1,6 +1,6 @@
-"""What a check has learnt, on the terminal and in files, at every moment.
+"""The results of a check so far, on the terminal and in files.
 
-  gpu_check.txt    the table: a row a step, then what was measured
+  gpu_check.txt    the table: one row per step, then the measurements
   gpu_check.json   the same for programs
   gpu_check.log    everything that the steps printed, as they did
 

@@ -94,7 +94,7 @@ class Runner:
     # ---- What steps found
 
     def figures(self, step, note):
-        """Reads what the step has written, also where it was ended early. Returns the row's note."""
+        """Reads what the step has written, even if it was ended early. Returns the row's note."""
         if step.kind == "ceilings":
             return self.ceilings(step, note)
         if step.kind == "train":
@@ -123,7 +123,7 @@ class Runner:
         side = compare_gpu.summary(step.case, [ours], self.ceiling_flops)
         peak = side["peak"]
         if peak["driver"] and before is not None:
-            peak["driver"] -= before  # what others use
+            peak["driver"] -= before  # used by other processes
         self.train[step.case] = side
         facts = {**side, "seconds": ours["seconds"]}
         self.report.facts.setdefault("train", {})[step.case] = facts

@@ -36,12 +36,12 @@ def kernels(case, limit_s, machine):
     json_file = os.path.join(machine.work, f"kernels-{case}.jsonl")
     command = [machine.program("bench_gpu"), "--json", json_file, "--repeat", "3",
                *compare_gpu.plan_options(case)]
-    return Step(f"kernels of {case}", limit_s, command, show=r" ms a step|^all kernels|error", case=case,
+    return Step(f"kernels of {case}", limit_s, command, show=r" ms per step|^all kernels|error", case=case,
                 kind="kernels")
 
 
 def sanitized(tool, limit_s, machine, *arguments):
-    """Of the kernels' own tests. Choosing products by time is nothing that these look at, and takes long."""
+    """Of the kernels' own tests. They do not depend on gemms chosen by time, which takes long."""
     sanitizer = machine.tools["compute-sanitizer"] or "compute-sanitizer"
     command = [sanitizer, "--tool", tool, "--error-exitcode", "1", machine.test("gpu_kernels"), *arguments]
     return Step(f"{tool} of the kernels", limit_s, command, show=r"ERROR SUMMARY|=== .*(Error|hazard)|FAILED",

@@ -1,4 +1,4 @@
-"""What a machine with a GPU has: CUDA's tools wherever they lie, libraries, a bundle's environment."""
+"""What a machine with a GPU has: CUDA's tools wherever they are, libraries, a bundle's environment."""
 import glob
 import importlib.metadata
 import importlib.util
@@ -7,7 +7,7 @@ import re
 import shutil
 import subprocess
 
-# What is looked for, and what is left out without it.
+# The tools to look for, and what is skipped without them.
 TOOLS = {
     "nvidia-smi": "names of the GPU and its driver",
     "nvcc": "building here",
@@ -48,7 +48,7 @@ def find_tool(name, environment):
 
 
 def output_of(command, environment, limit_s=20):
-    """What it prints, or None where it fails or hangs."""
+    """What it prints, or None if it fails or hangs."""
     try:
         result = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
                                 env=environment, timeout=limit_s, stdin=subprocess.DEVNULL, check=False)
@@ -58,7 +58,7 @@ def output_of(command, environment, limit_s=20):
 
 
 def describe_gpus(environment):
-    """[(name, driver, architecture as "90", memory)], empty where there is no GPU."""
+    """[(name, driver, architecture as "90", memory)], empty if there is no GPU."""
     smi = find_tool("nvidia-smi", environment)
     query = "--query-gpu=name,driver_version,compute_cap,memory.total"
     listed = output_of([smi, query, "--format=csv,noheader"], environment) if smi else None
@@ -67,7 +67,7 @@ def describe_gpus(environment):
 
 
 def used_bytes(environment):
-    """Bytes in use on the first GPU, by everybody; None where that cannot be read."""
+    """Bytes in use on the first GPU, by all processes; None if that cannot be read."""
     smi = find_tool("nvidia-smi", environment)
     query = [smi, "--query-gpu=memory.used", "--format=csv,noheader,nounits"]
     listed = output_of(query, environment) if smi else None

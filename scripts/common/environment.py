@@ -26,7 +26,7 @@ def _install_venv_module(remedy):
     command = ["apt-get", "install", "-y", "-qq", "--no-install-recommends", "python3-venv"]
     as_root = [] if os.geteuid() == 0 else ["sudo", "-n"]
     if not shutil.which("apt-get") or (as_root and not shutil.which("sudo")):
-        raise EnvironmentFailure("this Python makes no virtual environments; install python3-venv")
+        raise EnvironmentFailure("this Python cannot make virtual environments; install python3-venv")
     print("installing: python3-venv", file=sys.stderr)
     subprocess.run(as_root + ["apt-get", "update", "-qq"], stdout=subprocess.DEVNULL, check=False)
     _run(as_root + command, "python3-venv could not be installed", remedy)
@@ -34,7 +34,7 @@ def _install_venv_module(remedy):
 
 class Packages:
     """What a script needs of PyPI. `requirements` are pip's, of the `modules` that are imported; `otherwise`
-    says what else can be done where they cannot be had."""
+    names an alternative if they are not available."""
 
     def __init__(self, name, requirements, modules, otherwise=None):
         self.name, self.requirements, self.modules = name, requirements, modules
@@ -54,18 +54,18 @@ class Packages:
             os.makedirs(os.path.dirname(folder) or ".", exist_ok=True)
             lock = open(folder + ".lock", "w", encoding="utf-8")
         except OSError as error:
-            raise EnvironmentFailure(f"{folder}: cannot be made ({error.strerror}); use another "
+            raise EnvironmentFailure(f"{folder}: cannot be made ({error.strerror}); use a different "
                                      "--venv") from None
         with lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             if os.path.exists(mark) and open(mark, encoding="utf-8").read() == wanted:
                 return
             if os.path.exists(folder) and not os.path.exists(os.path.join(folder, "pyvenv.cfg")):
-                raise EnvironmentFailure(f"{folder}: is there and no virtual environment; give another "
+                raise EnvironmentFailure(f"{folder}: exists and is not a virtual environment; give another "
                                          "--venv")
             print(f"installing {self.named} into {folder}", file=sys.stderr)
             _install_venv_module(self.remedy)
-            # Over an unfinished one, or one of the user's, which loses nothing by it.
+            # May be an unfinished one, or one of the user's, which stays intact.
             _run([sys.executable, "-m", "venv", folder], f"{folder} could not be made", self.remedy)
             pip = [os.path.join(folder, "bin", "python"), "-m", "pip", "install", "--quiet", "--retries", "1"]
             _run(pip + list(self.requirements), "the packages could not be installed from PyPI", self.remedy)
@@ -73,8 +73,7 @@ class Packages:
                 file.write(wanted)
 
     def ensure(self, folder):
-        """Returns where the packages can be imported; else makes `folder` and starts the program anew in
-        it."""
+        """Returns if the packages can be imported; else makes `folder` and restarts the script in it."""
         if all(importlib.util.find_spec(module) for module in self.modules):
             return
         if os.environ.get(INSIDE) == self.name:

@@ -59,7 +59,7 @@ def _draw_memory(axes, runs, xs, colours):
             if run.has(field):
                 _curve(axes, run, x, field, size, color=colour, linestyle=style, linewidth=1.2)
                 shown.append((name, style))
-    axes.set_ylabel(f"memory a rank ({unit})")
+    axes.set_ylabel(f"memory per rank ({unit})")
     axes.set_ylim(bottom=0)
     kinds = [Line2D([], [], color="0.3", linestyle=style) for _, style in dict.fromkeys(shown)]
     if kinds:

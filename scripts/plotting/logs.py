@@ -7,19 +7,19 @@ import sys
 
 from common.errors import InputError
 
-# What is drawn, where a log has it.
+# The fields drawn, if a log has them.
 FIELDS = ("loss", "tokens_per_s", "valley_bytes", "peak_bytes", "arena_bytes", "host_bytes", "eval_loss",
           "time/total", "time/evaluation")
 
 
 class Run:
-    """A log's steps, rising, and a list each of the fields: floats, NaN where a step has none."""
+    """A log's steps, ascending, and one list per field: floats, NaN if a step has none."""
 
     def __init__(self, name):
         self.name, self.steps, self.fields = name, [], {field: [] for field in FIELDS}
 
     def append(self, step, record):
-        # The run went on from an older checkpoint: what followed that one is void.
+        # The run resumed from an older checkpoint: the later steps are void.
         keep = bisect.bisect_left(self.steps, step)
         if keep < len(self.steps):
             del self.steps[keep:]
@@ -79,8 +79,8 @@ def read_run(path, name):
             for number, line in enumerate(file, 1):
                 place = f"{file_path}:{number}: "
                 if not line.endswith(b"\n"):
-                    print(f"plot.py: note: {place}left out, for it has no end: it is being written, or a "
-                          "crash cut it off", file=sys.stderr)
+                    print(f"plot.py: note: {place}left out, because it is incomplete: it is being written, "
+                          "or a crash cut it off", file=sys.stderr)
                 elif line.strip():
                     run.append(*_parse(line, place))
     except OSError as error:
@@ -92,7 +92,7 @@ def read_run(path, name):
 
 
 def default_names(paths):
-    """Short names that tell the runs apart."""
+    """Short names that distinguish the runs."""
     parts = [os.path.normpath(path).split(os.sep) for path in paths]
     parts = [part[:-1] if part[-1] == "log.jsonl" and len(part) > 1 else part for part in parts]
     for count in range(1, max(map(len, parts)) + 1):

@@ -1,4 +1,4 @@
-"""Documents as tokens with a digit each: 1 where the loss counts the token, 0 where not.
+"""Documents as tokens with one digit each: 1 if the loss counts the token, else 0.
 
 The first token of a document has nothing of it before, and is never counted.
 """
@@ -22,7 +22,7 @@ class Bytes:
         self.end_of_text = settings.end_id(None, None)
         for token in (self.begin, self.end):
             if token is not None and token > 255:
-                raise OptionError(f"token {token} is no byte; --bos and --eos take 0 to 255, or none")
+                raise OptionError(f"token {token} is not a byte; --bos and --eos take 0 to 255, or none")
 
     def documents(self, documents):
         for document in documents:
@@ -60,7 +60,7 @@ class Pretrained:
         try:
             self.tokenizer = tokenizers.Tokenizer.from_str(data.decode("utf-8"))
         except Exception as error:  # the package raises nothing narrower
-            raise InputError(f"{self.path}: is no tokenizer.json that can be read ({error})") from None
+            raise InputError(f"{self.path}: is not a readable tokenizer.json ({error})") from None
         self.tokenizer.no_truncation()
         self.tokenizer.no_padding()
         self.special_tokens = settings.special_tokens
@@ -161,8 +161,8 @@ def _runs(document):
 
 
 def _digits(encoding, spans):
-    """A token counts where one of its characters does: an answer's first word may begin with the prompt's
-    last space, and must be learned."""
+    """A token counts if one of its characters does: an answer's first word may begin with the prompt's last
+    space, and must be learned."""
     count = len(encoding.ids)
     if len(spans) <= 1:
         return ("1" if spans and spans[0][1] else "0") * count
@@ -228,7 +228,7 @@ class _Beside:
 
 
 def _template(settings, beside):
-    """A function (messages, whether to begin the answer, place) -> text, or None where chats are plain."""
+    """A function (messages, whether to begin the answer, place) -> text, or None if chats are plain."""
     source = None if settings.chat_template == "plain" else beside.chat_template()
     if source is None:
         return None
@@ -238,7 +238,7 @@ def _template(settings, beside):
     def refuse(message):
         raise TemplateError(message)
 
-    # Marks of what the assistant says, which are found another way.
+    # Marks around the assistant's text, which is found in a different way.
     source = re.sub(r"{%(-?)\s*generation\s*(-?)%}", r"{%\1 if true \2%}", source)
     source = re.sub(r"{%(-?)\s*endgeneration\s*(-?)%}", r"{%\1 endif \2%}", source)
     environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True,

@@ -153,7 +153,7 @@ def _array_chunks(path, file):
             at = file.buffer.tell()
             yield Chunk("objects", path, 0, batch, at - before)
             batch, before = [], at
-        if fault:  # what was read before may have a fault of its own, to be told first
+        if fault:  # earlier input may have its own fault, to be reported first
             raise fault
         if not item:
             return

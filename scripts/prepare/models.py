@@ -16,7 +16,7 @@ def families():
 
 
 def _config(folder):
-    """config.json, or None where there is none: a folder with a tokenizer alone will do."""
+    """config.json, or None if there is none: a folder with only a tokenizer is enough."""
     path = os.path.join(folder, "config.json")
     if not os.path.exists(path):
         return None
@@ -66,7 +66,7 @@ def _has_weights(folder):
 
 
 def tokenizer_of(folder):
-    """The path of the folder's tokenizer.json; None where bytes are the model's tokens."""
+    """The path of the folder's tokenizer.json; None if bytes are the model's tokens."""
     path = os.path.join(folder, "tokenizer.json")
     if os.path.exists(path):
         return path

@@ -41,8 +41,8 @@ class Settings:
             return int(value)
         token = tokenizer.token_to_id(value) if tokenizer else None
         if token is None:
-            raise OptionError(f'{option} "{value}": is no token of the vocabulary; give a token, a number or '
-                              "none")
+            raise OptionError(f'{option} "{value}": is not a token of the vocabulary; give a token, a number '
+                              "or none")
         return token
 
     def begin_id(self, default, tokenizer):
@@ -158,7 +158,7 @@ def _signals_wait():
 
 
 def _in_order(chunks, processes, worker, settings):
-    """(chunk, its result) in the chunks' order, with a bounded number under way."""
+    """(chunk, its result) in the chunks' order, with a bounded number in progress."""
     if processes == 1:
         for chunk in chunks:
             yield chunk, worker.encode(chunk)
@@ -170,7 +170,7 @@ def _in_order(chunks, processes, worker, settings):
             while more or under_way:
                 try:
                     chunk = next(chunks, None) if more else None
-                except Failure as error:  # chunks under way may have a fault of their own, to be told first
+                except Failure as error:  # earlier chunks may have their own fault, to be reported first
                     chunk, fault = None, error
                 more = chunk is not None
                 if more:
@@ -182,7 +182,7 @@ def _in_order(chunks, processes, worker, settings):
             if fault:
                 raise fault
         except BrokenProcessPool:
-            raise Failure("a process died, perhaps for want of memory; give fewer --procs") from None
+            raise Failure("a process died, perhaps out of memory; give fewer --procs") from None
         finally:
             for _, future in under_way:
                 future.cancel()

@@ -128,7 +128,7 @@ def _templated_chat(messages, template, place):
 
 
 def parse(record, place, options):
-    """The document of one record, or None where it has no text. options: mask_prompt, template (or None)."""
+    """The document of one record, or None if it has no text. options: mask_prompt, template (or None)."""
     if not isinstance(record, dict):
         raise InputError(f"{place}: a record must be an object {{..}}; fix it")
     if "messages" in record:

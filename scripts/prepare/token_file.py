@@ -171,7 +171,7 @@ def verify(path):
     with file:
         head = file.read(HEADER_BYTES)
         if len(head) < HEADER_BYTES or head[:8] != MAGIC:
-            raise InputError(f"{path}: is no file of tokens of this program")
+            raise InputError(f"{path}: is not a .tok file")
         names = ("magic version header_bytes token_bytes flags vocabulary tokens documents targets "
                  "tokenizer_hash first last crc_tokens crc_mask crc_starts zero file_bytes zero zero").split()
         h = dict(zip(names, HEADER.unpack(head[:HEADER.size])))

@@ -12,7 +12,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   fsdp_status status = fsdp_model_read(first, "the printed configuration", &again, &error);
   FSDP_CHECK(status == FSDP_OK, "refused as printed: %s", error.message);
   json_t *second = fsdp_model_print(&again);
-  FSDP_CHECK(json_equal(first, second), "another configuration after printing and reading");
+  FSDP_CHECK(json_equal(first, second), "the configuration changed by printing and reading");
   FSDP_CHECK(fsdp_model_parameter_count(&config) > 0, "a model without parameters");
   json_decref(first);
   json_decref(second);

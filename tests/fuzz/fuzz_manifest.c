@@ -7,7 +7,7 @@
 #include <string.h>
 #include <xxhash.h>
 
-// The text with a right checksum, or NULL where it is no JSON object. The caller frees it.
+// The text with a right checksum, or NULL if it is not a JSON object. The caller frees it.
 static char *seal(const char *text) {
   json_t *root = json_loads(text, 0, NULL);
   if (!json_is_object(root)) {
@@ -37,7 +37,7 @@ static void walk(const fsdp_checkpoint *c) {
       int64_t first, numel;
       fsdp_checkpoint_piece(c, r, u, &first, &numel);
       FSDP_CHECK(first >= 0 && numel >= 0 && first + numel <= c->units[u].padded_numel, "a piece outside");
-      if (numel > 0) FSDP_CHECK(fsdp_checkpoint_holder(c, u, first) == r, "a piece of another rank");
+      if (numel > 0) FSDP_CHECK(fsdp_checkpoint_holder(c, u, first) == r, "a piece of a different rank");
       covered += numel;
     }
     FSDP_CHECK(ranks > 64 || covered == c->units[u].padded_numel, "pieces do not cover the unit");
@@ -66,7 +66,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     fsdp_status status = fsdp_checkpoint_parse("the printed manifest", printed, &second, &error);
     FSDP_CHECK(status == FSDP_OK, "refused as printed: %s", error.message);
     char *again = fsdp_checkpoint_print(second);
-    FSDP_CHECK(strcmp(printed, again) == 0, "another manifest after printing and reading");
+    FSDP_CHECK(strcmp(printed, again) == 0, "the manifest changed by printing and reading");
     fsdp_checkpoint_destroy(first);
     fsdp_checkpoint_destroy(second);
     free(printed);

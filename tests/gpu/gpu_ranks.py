@@ -1,11 +1,11 @@
 """On a GPU: one global batch gives the same losses on 1, 2 and 4 ranks and by every strategy, as on the CPU;
-a job ends when a rank is killed, or stopped; what does not fit is refused. Ranks share GPUs where there are
+a job ends when a rank is killed, or stopped; what does not fit is refused. Ranks share GPUs if there are
 fewer.
 
-    gpu_ranks.py [PART...]    agree, kill, stop, refuse; all of them where none is named
+    gpu_ranks.py [PART...]    agree, kill, stop, refuse; all if none is named
 
 Run by scripts/gpu_check.sh, and, smaller, as a test with the device that runs on the CPU (simt/). The exit
-status is 77 where a part needs mpirun and there is none.
+status is 77 if a part needs mpirun and there is none.
 """
 
 import json
@@ -26,7 +26,7 @@ work = pathlib.Path(tempfile.mkdtemp(prefix="fsdp_gpu_", dir=MEMORY))
 ON_CPU = "FSDP_SIMT" in os.environ
 STEPS, GLOBAL_BATCH, SEQ = (2, 4, 12) if ON_CPU else (5, 8, 64)
 SHARED = ("--backend", "cuda", "--allow-shared-gpu", "on")
-# Relative differences of a loss: sums in another order; in bf16 every activation is rounded to 8 bits.
+# Relative differences of a loss: sums in a different order; in bf16 every activation is rounded to 8 bits.
 TOLERANCE = {"fp32": 1e-4, "bf16": 1e-2}
 SETTINGS = (
     (1, "full", ()),
@@ -79,7 +79,7 @@ def agree():
             worst = max(abs(a - b) / abs(b) for a, b in zip(mine, reference))
             assert len(mine) == len(reference) and worst <= tolerance, (name, worst, mine, reference)
             print(f"{name}: losses differ by {worst:.1e} at most", flush=True)
-    print(f"ranks agree; {left_out} left out for want of mpirun" if left_out else "ranks agree", flush=True)
+    print(f"ranks agree; {left_out} left out: no mpirun" if left_out else "ranks agree", flush=True)
     return 77 if left_out else 0
 
 
@@ -120,7 +120,7 @@ def a_rank_gets(signal, limit_s, words, *arguments):
         _, errors = process.communicate(timeout=limit_s)
     except subprocess.TimeoutExpired as late:
         end_all(process, ranks)
-        raise AssertionError(f"the job goes on {limit_s} s after a rank got {signal}") from late
+        raise AssertionError(f"the job still runs {limit_s} s after a rank got {signal}") from late
     assert process.returncode != 0 and words in errors, errors
     print(f"{signal} to a rank ends the job after {time.monotonic() - begin:.1f} s", flush=True)
 

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""What the compiler made of each kernel. usage: check_resources.py NVCC [--markdown FILE] [ARCHITECTURE...]
+"""Resources of each kernel as compiled. usage: check_resources.py NVCC [--markdown FILE] [ARCHITECTURE...]
 
-Compiles each kernels/cuda/*.cu for 80 and 90 (with FSDP_TEST_ALL=1 also for 100 and 120) and prints a line a
-kernel: registers, stack, spills, static shared memory, and its stores to device memory by width. It fails
-where registers are spilled, and where a vector is stored in pieces of 4 bytes: neighbouring ones from one
-address register, which a memory bus takes four times as long over as one store of 16. Dynamic shared memory
-is held to every limit where kernels run on the CPU (simt.h).
+Compiles each kernels/cuda/*.cu for 80 and 90 (with FSDP_TEST_ALL=1 also for 100 and 120) and prints one line
+per kernel: registers, stack, spills, static shared memory, and its stores to device memory by width. It
+fails if registers are spilled, or if a vector is stored in pieces of 4 bytes: neighbouring ones from one
+address register, which take the memory bus four times as long as one store of 16. Dynamic shared memory
+is checked against every limit when kernels run on the CPU (simt.h).
 
 Widths are read from the disassembly, by the toolkit's nvdisasm or that of PyPI's nvidia-cuda-nvdisasm.
 Without either the rest is checked, and the last line says what was not.
@@ -33,7 +33,7 @@ SECTION = re.compile(r"^\.text\.(\w+):", re.M)
 ACCESS = re.compile(r"^(\.L\w*):|"
                     r"\b(STG|LDG)((?:\.\w+)*) (?:\w+, )?(?:desc\[\w+\])?\[(R\w+)?(?:\.64)?([^\]]*)\]", re.M)
 ALL = ["80", "90", "100", "120"]
-# All 255 registers that there are, with the largest tiles; 4 bytes go out and come back once a block.
+# All 255 registers that there are, with the largest tiles; 4 bytes are spilled and reloaded once per block.
 KNOWN_SPILLS = {("120", "attend<128>"): 8}
 WIDTHS = {"U8": 1, "S8": 1, "U16": 2, "S16": 2, "64": 8, "128": 16, "256": 32}
 SPLIT_LEAST = 4  # neighbouring stores that a vector of 16 bytes falls into
@@ -129,7 +129,7 @@ def demangle(name):
 
 
 class Kernel:
-    """A kernel of one architecture; the verdict is "ok" where nothing is wrong with it."""
+    """A kernel of one architecture; the verdict is "ok" if nothing is wrong with it."""
 
     def __init__(self, source, architecture, found, stores):
         name, stack, stored, loaded, registers, rest = found
@@ -154,12 +154,12 @@ class Kernel:
 
 
 def markdown(kernels, architectures):
-    """A row a kernel, a column an architecture."""
+    """One row per kernel, one column per architecture."""
     cells = {}
     for kernel in kernels:
         cells.setdefault((kernel.source, kernel.name), {})[kernel.architecture] = kernel.cell()
-    lines = ["# Kernels as they are compiled", "",
-             "Registers, spilled bytes where there are any, and stores to device memory in the code by",
+    lines = ["# Kernels as compiled", "",
+             "Registers, spilled bytes if there are any, and stores to device memory in the code by",
              "width: `2x16` are two of 16 bytes. Those of 4 and 2 bytes beside wide ones are ends of ranges.",
              "Made with nvcc 13.0 by `tests/simt/check_resources.py --markdown FILE NVCC 80 90 100 120`.", "",
              "| file | kernel | " + " | ".join(f"sm_{name}" for name in architectures) + " |",

@@ -1,4 +1,4 @@
-// Stands for gemm_cublaslt.cu where kernels run on the CPU: the same interface, three loops.
+// Replaces gemm_cublaslt.cu when kernels run on the CPU: the same interface, three loops.
 #include "kernels/cuda/cuda_kernels.h"
 #include "kernels/cuda/gemm.cuh"
 

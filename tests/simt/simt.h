@@ -1,8 +1,8 @@
-// A CUDA device on one CPU core: kernels are C++ functions, a thread is a fiber, and what a kernel or its
-// caller does wrong is an error that names the place.
+// A CUDA device on one CPU core: kernels are C++ functions, a thread is a fiber, and a mistake of a
+// kernel or its caller is an error that names the place.
 //
-//   launch ─► refused as a GPU refuses it: threads, grid, __launch_bounds__, shared memory (simt_kernel.cpp)
-//        └─► for each block, in the chosen order: a fiber a thread
+//   launch ─► refused as on a GPU: threads, grid, __launch_bounds__, shared memory (simt_kernel.cpp)
+//        └─► for each block, in the chosen order: one fiber per thread
 //               __syncthreads       waits for the block        different calls or early returns: error
 //               warp functions      wait for the mask's lanes  different functions or missing lanes: error
 //               smem<T>             every access is checked (simt_shared.cpp)
@@ -15,9 +15,9 @@
 // Fibers switch only at barriers and warp functions, so which of two threads goes first is decided by the
 // order alone: forward, reverse or random (over blocks too). A kernel whose result depends on it is wrong.
 //
-// Limits. Blocks run one after another, so a block that waits for another one never ends. Accesses to device
+// Limits. Blocks run one after another, so a block that waits for a later one never ends. Accesses to device
 // memory through plain pointers are seen only in their results and in the red zones. Threads of one block
-// that race through device memory are seen only where the order changes a result. Caches, the order in which
+// that race through device memory are seen only if the order changes a result. Caches, the order in which
 // stores arrive, precision of fast intrinsics, speed, and sizes in registers are not modelled. Test code:
 // each rule is shown to fire, beside a correct program that passes, in test_detectors*.cpp.
 #pragma once
@@ -62,8 +62,8 @@ struct launch_shape {
 // it is expected.
 void launch(const launch_shape &shape, const std::function<void()> &body);
 
-// Runs `action`, which does something wrong, on streams that are idle; returns the message, "" where nothing
-// was found. After an error, work that is left on streams is dropped, and memory made in `action` is freed.
+// Runs `action`, which does something wrong, on streams that are idle; returns the message, "" if nothing
+// was found. After an error, pending work on streams is dropped, and memory allocated in `action` is freed.
 std::string expect_error(const std::function<void()> &action);
 
 // Ends the kernel (or, outside one, the action that is expected to fail, or the program) with a message, to
@@ -73,20 +73,20 @@ std::string expect_error(const std::function<void()> &action);
 // ---- Kernels and what a launch may ask for (simt_kernel.cpp)
 
 // `__launch_bounds__(n)` puts n one-byte instructions before the kernel's first, which are counted.
-int launch_bounds(const void *kernel); // 1024 where the kernel has none
+int launch_bounds(const void *kernel); // 1024 if the kernel has none
 std::string kernel_name(const void *kernel);
 // Without opt-in, 48 KiB of dynamic and static shared memory together; with it, as much as the architecture
 // has: 8.0 and 8.7 163 KiB, 9.0 to 11.0 227, others 99 (FSDP_SIMT_CAPABILITY, 90 for 9.0).
 constexpr uint32_t shared_bytes_default = 48 * 1024;
 uint32_t shared_bytes_device();
 int capability();
-// cudaFuncSetAttribute(MaxDynamicSharedMemorySize): false where the architecture has less.
+// cudaFuncSetAttribute(MaxDynamicSharedMemorySize): false if the architecture has less.
 bool allow_shared(const void *kernel, int bytes);
 uint32_t shared_bytes_allowed(const void *kernel); // dynamic and static
 void note_static_shared(const void *kernel, uint32_t bytes);
-// The cudaError_t of a launch, with what is wrong on standard error; cudaSuccess (0) where it may run.
+// The cudaError_t of a launch, with what is wrong on standard error; cudaSuccess (0) if it may run.
 int check_launch(const launch_shape &shape);
-// Why the last launch was refused, "" where none was.
+// Why the last launch was refused, "" if none was.
 const std::string &last_refusal();
 // True on the first call: on a GPU the kernel's module is then loaded.
 bool is_first_use(const void *kernel);
@@ -113,11 +113,11 @@ struct place {
 };
 const std::set<place> &places_passed();
 void leave_out(const place *mutant); // NULL: none
-// Notes the place; true where it is left out.
+// Records the place; true if it is left out.
 bool is_left_out(const char *what, const char *file, int line);
 
 // A function of a warp: the last of the mask's lanes to arrive runs `run` with every lane's argument
-// (arguments[lane], NULL for lanes outside the mask), then all go on.
+// (arguments[lane], NULL for lanes outside the mask), then all resume.
 typedef void (*warp_body)(void *const arguments[warp_size], uint32_t mask);
 void warp_together(const char *name, uint32_t mask, void *argument, warp_body run);
 void warp_barrier(uint32_t mask, const char *file, int line);
@@ -130,7 +130,7 @@ uint32_t shared_static(const void *site, uint32_t bytes);
 // The place of the dynamic array, which has grid->shared_bytes bytes.
 uint32_t shared_dynamic();
 // cp.async: 16 bytes, of which the first `valid` come from `source` and the rest are zero. They land when the
-// thread waits for the group; until then nobody may look.
+// thread waits for the group; until then nobody may access them.
 void async_copy(uint32_t address, const void *source, uint32_t valid);
 void async_commit();
 void async_wait(int groups_left);
@@ -193,7 +193,7 @@ size_t memory_count();
 void memory_free_beyond(size_t count);
 // The allocation that holds [address, address + bytes), aligned: anything else ends with a message.
 allocation *memory_search(const void *address, size_t bytes, size_t alignment);
-extern allocation *memory_last; // found; NULL where the list has changed since
+extern allocation *memory_last; // found; NULL if the list has changed since
 inline allocation *memory_find(const void *address, size_t bytes, size_t alignment) {
   const auto *at = static_cast<const unsigned char *>(address);
   const bool again = memory_last && at >= memory_last->data &&
@@ -204,13 +204,13 @@ inline allocation *memory_find(const void *address, size_t bytes, size_t alignme
 void memory_check(const void *address, size_t bytes, size_t alignment);
 // The allocation that an address lies in or beside, NULL: none, so pageable memory of the host.
 const allocation *memory_near(const void *address);
-// Bytes beside the allocations that were written to since the last call, "" where none were. Asked after
+// Bytes beside the allocations that were written to since the last call, "" if none were. Checked after
 // every launch, at every synchronisation and when memory is freed.
 std::string memory_damage();
 
 // ---- Kernels as the runtime knows them (simt_runtime.cpp)
 
-// A cudaError_t: not 0 where the program is said to hold no code for this GPU.
+// A cudaError_t: not 0 if the executable is said to hold no code for this GPU.
 int kernel_load(const void *kernel);
 
 // ---- Races between blocks (simt_global.cpp)
@@ -224,21 +224,21 @@ void global_free_records(allocation *a);
 
 // ---- Streams (simt_queue.cpp)
 
-// Work is done when a thread waits for it, as late as possible, and of the streams whose next piece can be
-// done a random one goes first: whatever the program does not order happens in the wrong order. The calls may
+// Work is done when a thread waits for it, as late as possible. Of the streams whose next piece can run, a
+// random one goes first, so whatever the program does not order happens in the wrong order. The calls may
 // come from several threads.
 //
 // The stream NULL is CUDA's legacy default stream: a piece of it waits for everything that blocking streams
 // were given before, and theirs for it. Non-blocking streams and it do not know each other.
 struct stream;
-// A piece of work: true when it is over, false where it cannot be yet, to be asked again.
+// A piece of work: true when it is complete, false if it cannot be yet and must be called again.
 typedef std::function<bool()> work;
 // `what`: for messages, kept as a pointer. `is_remote`: it may wait for another process.
 void enqueue(void *stream, work piece, const char *what = "work", bool is_remote = false);
 stream *stream_create(bool is_blocking);
-void stream_destroy(stream *s); // when what it has is done
-// Does work of any stream until `over` says so. Ends with a message where that can never be: nothing moves
-// and no other thread or process could change it, or none has for FSDP_SIMT_STUCK_S seconds (60).
+void stream_destroy(stream *s); // once its work is done
+// Does work of any stream until `over` returns true. Ends with a message if that can never happen: nothing
+// moves and no other thread or process could change it, or none has for FSDP_SIMT_STUCK_S seconds (60).
 void work_until(const std::function<bool()> &over, const char *what);
 bool streams_are_idle();
 bool stream_is_idle(void *stream); // NULL: and all blocking streams

@@ -1,4 +1,4 @@
-// Blocks and threads: who runs, who waits, and what it means when nobody can go on.
+// Blocks and threads: who runs, who waits, and what it means when nobody can resume.
 #include "tests/simt/simt.h"
 #include "tests/simt/simt_fiber.h"
 
@@ -49,7 +49,7 @@ const std::function<void()> *body;
 order chosen = order::forward;
 uint64_t random_state = 0x9E3779B97F4A7C15u;
 std::vector<int> thread_order(threads_max), place_of_thread(threads_max);
-uint64_t runnable[threads_max / 64]; // bit r: the thread of rank r in the order can go on
+uint64_t runnable[threads_max / 64]; // bit r: the thread of rank r in the order can resume
 
 std::set<place> places;
 const place *left_out;
@@ -84,7 +84,7 @@ void set_runnable(int thread, bool value) {
   runnable[rank / 64] = value ? runnable[rank / 64] | bit : runnable[rank / 64] & ~bit;
 }
 
-// The rank whose thread goes on, -1 where there is none: in random order the next one around, so that warps
+// The rank whose thread resumes, -1 if there is none: in random order the next one around, so that warps
 // take turns; else the lowest, so that a warp goes as far as it can, whose stacks are then in the cache.
 int next_rank() {
   int word = 0;
@@ -104,10 +104,10 @@ int next_rank() {
 [[noreturn]] void leave_block() {
   thread_state *current = &threads[thread_order[size_t(rank_of_current)]];
   fiber_switch(&current->own, &host);
-  abort(); // nobody comes back to a block that has failed
+  abort(); // nobody returns to a block that has failed
 }
 
-// Nobody can go on, though somebody has not ended.
+// Nobody can resume, though a thread has not ended.
 [[noreturn]] void report_stuck() {
   for (int w = 0; w < (thread_count + warp_size - 1) / warp_size; w++)
     for (const gathering &g : warps[w].open)
@@ -191,7 +191,7 @@ void run_block(const launch_shape &shape) {
   self = nullptr;
 }
 
-// On the host's stack: the program ends, or what expects the failure goes on.
+// On the host's stack: the program ends, or the caller that expects the failure resumes.
 void finish_failure() {
   if (failure_expected) throw expected_failure();
   fprintf(stderr, "simt: %s\n", failure.c_str());

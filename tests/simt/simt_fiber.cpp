@@ -14,8 +14,8 @@
 namespace simt {
 
 namespace {
-constexpr size_t stack_bytes = size_t(256) << 10; // touched only as far as it is used
-// Stacks begin at different offsets in their pages: at the same one, those of a warp would all want the same
+constexpr size_t stack_bytes = size_t(256) << 10; // resident only as far as it is used
+// Stacks begin at different offsets in their pages: at the same one, those of a warp would all need the same
 // few lines of the cache.
 constexpr size_t colors = 16, color_bytes = 256;
 size_t made;

@@ -1,4 +1,4 @@
-// A fiber: a stack of its own and a place to go on from. Switching costs a few nanoseconds on x86-64 (six
+// A fiber: its own stack and the place to resume from. Switching costs a few nanoseconds on x86-64 (six
 // registers and the stack pointer), and a system call or two elsewhere (ucontext).
 #pragma once
 
@@ -17,7 +17,7 @@ struct fiber {
 
 // Prepares the fiber, whose stack is allocated on the first call, to start at `entry`, which never returns.
 void fiber_prepare(fiber *f, void (*entry)());
-// Saves the caller in `from` and goes on in `to`.
+// Saves the caller in `from` and resumes `to`.
 void fiber_switch(fiber *from, fiber *to);
 // The first thing that `entry` does. `from`: the fiber that switched to it.
 void fiber_arrived(fiber *self, fiber *from);

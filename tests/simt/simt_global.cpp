@@ -1,7 +1,7 @@
 // Races between the blocks of a launch through device memory, with a record beside every two bytes: which
 // block wrote and which read them last.
 //
-// Blocks run one after another, so whichever of two comes later sees what the other did. It is an error
+// Blocks run one after another, so the later of two sees what the other did. It is an error
 // unless it is ordered after it:
 //
 //   release   a thread's atomic operation, when every store that the block has made to device memory was
@@ -11,10 +11,10 @@
 //             others of its block after a __syncthreads
 //
 // so the pattern of CUDA's programming guide passes: store, __threadfence, atomic counter, and the last block
-// reads what all have stored. Atomic operations never race with each other. Of a block's releases the first
-// 30 are told apart; of several blocks that read a place it is only known that they are several, and a block
-// that writes there must then be ordered after all that came before. What a block that wrote atomically
-// overwrote is forgotten. __syncwarp orders nothing here.
+// reads what all have stored. Atomic operations never race with each other. Limits: only the first 30
+// releases of a block are distinguished. If several blocks read a place, it is only known that they are
+// several; a block that writes there must then be ordered after all earlier ones. What a block that wrote
+// atomically overwrote is forgotten. __syncwarp orders nothing here.
 #include "tests/simt/simt.h"
 
 #include <cstdio>
@@ -29,7 +29,7 @@ namespace {
 constexpr uint16_t atomic_bit = 1 << 15, thread_mask = 0x3ff;
 constexpr int clock_shift = 10, clock_max = 31; // the last one is never released
 
-// What a block knows of another one: its operations up to `clock`, by thread `thread` at barrier `epoch`.
+// What a block knows of a different one: its operations up to `clock`, by thread `thread` at barrier `epoch`.
 struct knowledge {
   int clock, thread;
   uint32_t epoch;
@@ -126,7 +126,7 @@ void make_records(allocation *a) {
     perror("simt: records of device memory");
     abort();
   }
-  madvise(memory, bytes, MADV_HUGEPAGE); // fewer faults, where the system has them
+  madvise(memory, bytes, MADV_HUGEPAGE); // fewer faults, if the system has them
   a->records = static_cast<global_record *>(memory);
   a->details = reinterpret_cast<global_detail *>(a->records + a->record_count);
 }
@@ -214,7 +214,7 @@ void global_atomic(const void *address, uint32_t bytes, const std::function<void
   for (const auto &other : acquired)
     if (knows(other.first, 0)) place[other.first] = std::max(place[other.first], other.second.clock);
   place[current] = block_clock++;
-  fast = UINT32_MAX; // what the block does from here on belongs to another clock
+  fast = UINT32_MAX; // what the block does from here on belongs to a different clock
 }
 
 void global_begin_launch(const dim3 &grid, const std::vector<int> &blocks) {

@@ -13,7 +13,7 @@
 #include <map>
 #include <mutex>
 
-// Where each kernel's one-byte instructions begin, by the linker; absent where no kernel has bounds.
+// Where each kernel's one-byte instructions begin, by the linker; absent if no kernel has bounds.
 extern "C" {
 extern const char *__start___patchable_function_entries[] __attribute__((weak));
 extern const char *__stop___patchable_function_entries[] __attribute__((weak));

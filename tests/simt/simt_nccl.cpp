@@ -1,5 +1,5 @@
 // NCCL on the CPU, over MPI: everyone gathers what everyone sent, and sums the part that is its own as a ring
-// does, rounded at every hop (ring_sum; a tree or NVLS sums in another order, with other rounding).
+// does, rounded at every hop (ring_sum; a tree or NVLS sums in a different order, with other rounding).
 //
 // On a communicator that does not block, a call may be "in progress": each collective is, for up to three
 // questions (drawn by FSDP_SIMT_SEED), before it is enqueued. Until ncclCommGetAsyncError says ncclSuccess,
@@ -22,7 +22,7 @@ struct ncclComm {
   int rank, size;
   bool is_blocking;
   const char *call = nullptr; // in progress
-  int polls_left = 0;         // until it is over
+  int polls_left = 0;         // until it is complete
   cudaStream_t stream = nullptr;
   std::function<void()> enqueue; // what is then done, if anything
 };

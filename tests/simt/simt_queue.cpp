@@ -57,7 +57,7 @@ bool may_begin(const stream &s) {
   return true;
 }
 
-// The piece leaves the queue before it runs where it ends in an error that is expected.
+// The piece leaves the queue before it runs if it ends in an expected error.
 bool work_on(stream *s) {
   if (s->queue.empty() || !may_begin(*s) || !s->queue.front().run()) return false;
   s->queue.pop_front();
@@ -73,7 +73,7 @@ void forget(stream *s) {
   }
 }
 
-// The next piece of one stream; false where none can be done now.
+// The next piece of one stream; false if none can be done now.
 bool work_once() {
   const size_t count = streams.size() + 1, first = draws()() % count;
   for (size_t i = 0; i < count; i++) {
@@ -86,7 +86,7 @@ bool work_once() {
   return false;
 }
 
-// What the streams wait for; true where another process may end it.
+// What the streams wait for; true if a different process may end it.
 bool describe(std::string *text) {
   bool is_remote = false;
   for (size_t i = 0; i <= streams.size(); i++) {
@@ -164,7 +164,7 @@ void work_until(const std::function<bool()> &over, const char *what) {
       check_patience(&own, what);
     }
     if (own.turns < 100) {
-      sched_yield(); // another thread's turn: the host's, or a peer's process
+      sched_yield(); // yield to another thread: the host's, or a peer's process
     } else {
       const timespec pause = {0, own.turns < 1000 ? 50000 : 1000000};
       nanosleep(&pause, nullptr);

@@ -4,20 +4,20 @@
 //   FSDP_SIMT_GPU_BYTES  the memory of each (8 GiB)
 //   FSDP_SIMT_DRIVER     the CUDA version that the driver serves, 13000 for 13.0; 0: there is no driver
 //   FSDP_SIMT_CAPABILITY of the GPUs, 90 for 9.0
-//   FSDP_SIMT_SEED       of the order in which streams go on, and of NCCL's answers
+//   FSDP_SIMT_SEED       of the order in which streams resume, and of NCCL's results
 //   FSDP_SIMT_STUCK_S    seconds without any progress after which a wait is reported as a deadlock (60)
 //   FSDP_SIMT_WAITS      off: streams do not wait for each other, to see that this is noticed
 //   FSDP_SIMT_WAIT_VALUE off: a stream cannot wait for a value in memory, as the driver says of some GPUs
 //   FSDP_SIMT_LOADING    ahead: a kernel that is launched must have been loaded
 //   FSDP_SIMT_SLOW_COPY  RANK:MS, what each blocking copy of a rank takes longer
-//   FSDP_SIMT_CODE       the cudaError_t of loading a kernel (0): 209 where the program has none for the GPU
+//   FSDP_SIMT_CODE       the cudaError_t of loading a kernel (0): 209 if the executable has none for the GPU
 //
 // Which calls block, by CUDA's documents (API synchronization behavior; Stream synchronization behavior):
 //
 //   cudaDeviceSynchronize, cudaFree, cudaFreeHost   wait for all work of the device
 //   cudaMalloc, cudaHostAlloc, the first launch     may do so, and do here: a program must not need that
 //     of a kernel that was not loaded before        they do not
-//   cudaMemcpy                                      of pinned memory, or to pageable memory: until it is over;
+//   cudaMemcpy                                      of pinned memory, or to pageable memory: until done;
 //                                                   from pageable memory: until the source is copied aside,
 //                                                   and it arrives later; within the device: does not block
 //   cudaMemset                                      of device memory: does not block

@@ -198,7 +198,7 @@ void shared_begin_block(uint32_t dynamic_bytes) {
   std::fill(std::begin(warp_epochs), std::end(warp_epochs), 0u);
   for (; copiers > 0; copiers--) {
     thread_copies &own = copies_of[copiers - 1];
-    for (const copy_in_flight &copy : own.copies) // left by a block that failed
+    for (const copy_in_flight &copy : own.copies) // left by a failed block
       for (uint32_t i = 0; i < 16 / granule_bytes; i++)
         shared_records[copy.address / granule_bytes + i].in_flight = false;
     own.copies.clear();

@@ -1,4 +1,4 @@
-// The product of a warp, mma.m16n8k16: out of its lanes' fragments, multiplied, and back.
+// A warp's gemm, mma.m16n8k16: gathered from its lanes' fragments, multiplied, and scattered back.
 #include <simt_language.h>
 
 namespace simt {
@@ -13,7 +13,7 @@ float high_half(uint32_t pair) {
   return __uint_as_float(pair & 0xffff0000u);
 }
 
-// Most of the time of a test of attention; vectors where the core has them.
+// Most of the time of a test of attention; so it uses vectors if the core has them.
 #if defined(__x86_64__) && !defined(FSDP_SANITIZE_ADDRESS)
 __attribute__((target_clones("avx2", "default")))
 #endif

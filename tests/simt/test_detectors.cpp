@@ -16,7 +16,7 @@ struct planted {
   unsigned *count; // zero
 };
 
-// A value goes from every thread to its neighbour in another warp.
+// A value goes from every thread to its neighbour in a different warp.
 void missing_barrier(planted p) {
   FSDP_SHARED(float, values, threads);
   values[int(threadIdx.x)] = 0;
@@ -26,7 +26,7 @@ void missing_barrier(planted p) {
   p.out[threadIdx.x] = values[(int(threadIdx.x) + 32) % threads];
 }
 
-// The array is used again while another warp may still read it.
+// The array is reused while a different warp may still read it.
 void missing_barrier_before_reuse(planted p) {
   FSDP_SHARED(float, values, threads);
   values[int(threadIdx.x)] = 1;
@@ -310,7 +310,7 @@ void check(size_t index, const buffers &b) {
         expect(message.find(plant.finding) != std::string::npos, "is not found", plant.name, message);
         if (order == 0) printf("%-50s %s\n", plant.name, message.c_str());
       } else {
-        expect(message.empty(), "is found where it is not", plant.name, message);
+        expect(message.empty(), "is reported in a correct program", plant.name, message);
         for (int t = 0; t < threads; t++) expect(b.out[t] == 1.0f, "wrong result", plant.name, message);
       }
     }

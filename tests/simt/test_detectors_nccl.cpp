@@ -46,7 +46,7 @@ job start(int blocking) {
   return j;
 }
 
-// Collectives until one is in progress; the right caller then asks until it is over.
+// Collectives until one is in progress; the right caller then asks until it is complete.
 void gather_in_progress(const job &j) {
   ncclResult_t result = ncclSuccess;
   for (int tries = 0; tries < 64 && result == ncclSuccess; tries++)
@@ -107,11 +107,11 @@ void check_rules() {
       for (int i = 0; i < elements; i++)
         if (j.out[i] != float(i)) simt::fail("element %d is %g", i, double(j.out[i]));
     });
-    expect(nothing.empty(), rule.name, "is found where it is not", nothing);
+    expect(nothing.empty(), rule.name, "is reported in a correct program", nothing);
   }
 }
 
-// A communicator that blocks answers ncclSuccess, always; one that does not, both.
+// A blocking communicator always returns ncclSuccess; a non-blocking one returns both.
 void check_answers() {
   for (int blocking = 0; blocking < 2; blocking++) {
     const job j = start(blocking);
@@ -123,7 +123,7 @@ void check_answers() {
     cudaDeviceSynchronize();
     printf("%-40s %d of 64 calls are enqueued at once\n",
            blocking ? "a blocking communicator" : "one that does not block", at_once);
-    expect(blocking ? at_once == 64 : at_once > 0 && at_once < 64, "answers", "are not drawn", "");
+    expect(blocking ? at_once == 64 : at_once > 0 && at_once < 64, "results", "are not drawn", "");
   }
 }
 

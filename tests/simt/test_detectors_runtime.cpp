@@ -98,7 +98,7 @@ void check_launches() {
            "is not the last error", refusal);
     printf("%-50s %s: %s\n", rule.name, cudaGetErrorName(wrong), refusal.c_str());
     const std::string nothing = simt::expect_error([&] { right = launch(rule.right); });
-    expect(right == cudaSuccess && nothing.empty(), rule.name, "is refused where it is right", nothing);
+    expect(right == cudaSuccess && nothing.empty(), rule.name, "is refused in a correct program", nothing);
   }
 }
 
@@ -120,7 +120,7 @@ void check_opt_in() {
     expect(launch({store_one<1>, {1}, {1}, size_t(most) + 1}) == cudaErrorInvalidValue, limit.sm,
            "more than the opt-in passes", simt::last_refusal());
     expect(launch({store_one<2>, {1}, {1}, 49 * KIB}) == cudaErrorInvalidValue, limit.sm,
-           "the opt-in of another kernel counts", simt::last_refusal());
+           "the opt-in of a different kernel counts", simt::last_refusal());
     printf("sm_%-47s at most %d KiB, with opt-in\n", limit.sm, limit.kib);
   }
   unsetenv("FSDP_SIMT_CAPABILITY");
@@ -303,7 +303,7 @@ void check_rules() {
     printf("%-50s %s\n", rule.name, message.c_str());
     is_wrong = false;
     const std::string nothing = simt::expect_error(rule.run);
-    expect(nothing.empty(), rule.name, "is found where it is not", nothing);
+    expect(nothing.empty(), rule.name, "is reported in a correct program", nothing);
     unsetenv("FSDP_SIMT_LOADING");
     cudaDeviceSynchronize();
     simt::memory_free_beyond(0);

@@ -1,10 +1,10 @@
 // A CUDA kernel beside its CPU twin: the same operands, bits at the start and interface; results compared.
 //
 // The sources of these tests are compiled twice: for the CPU (tests/simt, every kernel under three orders of
-// its threads and blocks) and for a GPU (the same runs, three times over). In both, each operand has an
-// allocation of its own, in the first run of exactly its size with nothing in outputs (for memcheck and
-// initcheck), then between red zones with signalling NaNs in outputs. What is only read must keep its bits,
-// what lies beside an operand must stay, and results must be the same bits each time.
+// its threads and blocks) and for a GPU (the same runs, three times over). In both, each operand has its own
+// allocation. In the first run that has exactly its size, with nothing in outputs (for memcheck and
+// initcheck). In later runs it lies between red zones, with signalling NaNs in outputs. Operands that are
+// only read must keep their bits, red zones must not change, and results must have the same bits each time.
 #pragma once
 
 #include "kernels/kernels.h"
@@ -21,7 +21,7 @@ struct twin_operand {
   bool is_compared = true;
   bool is_cuda_only = false; // workspace
   bool is_unwritten = false; // before the kernel: holds NaNs, or whatever it held
-  int64_t cuda_numel = 0;    // where it differs
+  int64_t cuda_numel = 0;    // if it differs
   int64_t untouched = 0;     // elements at the end that the op leaves alone
 };
 
@@ -29,14 +29,14 @@ struct twin_case {
   std::string name;
   fsdp_op_kind kind;
   fsdp_op_attrs attrs;
-  double tolerance; // of ||cuda - cpu|| / ||cpu||, each operand
+  double tolerance; // of ||cuda - cpu|| / ||cpu||, per operand
   std::vector<twin_operand> operands;
   std::vector<fsdp_rounding_run> segments;
   uint64_t seed = 0;
-  double bits_equal_least = 0; // share of bf16 elements that must have the CPU's very bits
+  double bits_equal_least = 0; // share of bf16 elements that must have exactly the CPU's bits
 };
 
-// bf16 keeps 8 bits; fp32 sums of a few thousand terms in another order.
+// bf16 keeps 8 bits; fp32 sums of a few thousand terms in a different order.
 double twin_tolerance(fsdp_dtype dtype);
 
 twin_case twin_of(fsdp_op_kind kind, const fsdp_op_attrs &attrs, fsdp_dtype dtype);
@@ -54,7 +54,7 @@ void twin_floats(twin_case *c, const std::vector<float> &values, fsdp_access acc
 // A workspace that both twins have (`cpu_numel` > 0) or the CUDA device alone.
 void twin_workspace(twin_case *c, int64_t cpu_numel);
 
-// Which cases twin_check runs: all; none, while it notes the greatest of each op and element type; or those.
+// Which cases twin_check runs: all; none, while it records the largest of each op and element type; or those.
 // TWIN_MUTATE runs small ones with one operand after the other one element too short, or read before it is
 // written, which must be noticed.
 enum twin_choice { TWIN_ALL, TWIN_NOTE, TWIN_GREATEST, TWIN_MUTATE };

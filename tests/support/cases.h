@@ -1,4 +1,4 @@
-// Random cases of a test, by number: one that fails is named at the end with the command that repeats it.
+// Random cases of a test, by number. A case that fails is named at the end, with the command that repeats it.
 //
 //   for (int n = cases_begin(COUNT); cases_run(__func__, n); n++) { ... the case of seed n ... }
 //
@@ -10,5 +10,5 @@
 // The first of `count` cases. One loop at a time.
 int cases_begin(int count);
 
-// Whether case `number` is to run; records it for `test`, a string that outlives the process' tests.
+// Whether to run case `number`; records it for `test`, a string that outlives the process' tests.
 bool cases_run(const char *test, int number);

@@ -8,7 +8,7 @@
 Marks of a `sh` block, which test_documents.py runs unless one says otherwise:
 
     not run: REASON           cannot be run here, and why
-    run by: TEST              another test runs it
+    run by: TEST              a different test runs it
     needs: NAME ...           Python packages that its scripts install; left out if they cannot be had
     makes: FILE               the command makes a file of this name, equal to FILE of the project
     options in the test: ...  appended to each fsdp_train of the block, to shorten it

@@ -121,7 +121,7 @@ static bool wants_cuda(const harness_config *config) {
   return true;
 }
 
-// The bytes of an operand where the host can read them: its own, or a copy for the caller to free.
+// The bytes of an operand in host memory: its own, or a copy for the caller to free.
 static const void *read_operand(const rank_run *run, const fsdp_view *view, void **copy) {
   int64_t bytes = view->numel * fsdp_dtype_bytes(view->dtype), offset;
   fsdp_space space = FSDP_SPACE_HOST;
@@ -143,7 +143,7 @@ static void observe(void *context, const fsdp_instr *instr, const fsdp_view *ope
   const fsdp_mesh *mesh = &plan->program->mesh;
   const harness_config *asked = run->config;
   if (asked->before_update) asked->before_update(asked, plan, run->rank, instr->unit, operands);
-  // A unit is updated once a step, always on the same stream.
+  // A unit is updated once per step, always on the same stream.
   if (run->updates[instr->unit]++ != run->config->gradient_step) return;
   if (fsdp_mesh_coordinate(mesh, FSDP_AXIS_DATA, run->rank) != 0) return;
   int count;
@@ -282,7 +282,8 @@ static void compare_ranks(harness_result *result, const rank_run *runs, int rank
     if (memcmp(runs[r].grad_norm, runs[0].grad_norm, floats) != 0) what = "gradient norm";
     if (memcmp(runs[r].valley, runs[0].valley, sizes) != 0) what = "measured valley";
     if (memcmp(runs[r].peak, runs[0].peak, sizes) != 0) what = "measured peak";
-    if (what) snprintf(result->failure, sizeof result->failure, "rank %d: another %s than rank 0's", r, what);
+    if (what)
+      snprintf(result->failure, sizeof result->failure, "rank %d: its %s differs from rank 0's", r, what);
     if (runs[r].failure[0]) {
       snprintf(result->failure, sizeof result->failure, "rank %d: %.480s", r, runs[r].failure);
     }

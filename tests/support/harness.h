@@ -1,5 +1,4 @@
-// Trains a plan on as many ranks as its mesh has, all of them threads of the test, and hands out what came of
-// it.
+// Trains a plan on as many ranks as its mesh has, each a thread of the test, and returns the results.
 //
 //   harness_config config = {.steps = 3, .lr = 1e-3f};
 //   ... fill config.plan (harness_small_plan gives a start) ...
@@ -7,11 +6,11 @@
 //   ... result->loss[0], harness_find(result->gradients, ...), ...
 //   harness_free(result);
 //
-// With FSDP_TEST_BACKEND=cuda in the environment plans of one rank run on the GPU; those of more ranks stay
+// With FSDP_TEST_BACKEND=cuda in the environment, plans of one rank run on the GPU; plans of more ranks stay
 // on the CPU.
 //
-// Weights depend on seed and names alone, tokens on seed, step and sequence alone: runs of one global batch
-// (batch * accumulation * ranks) see the same data whatever the mesh.
+// Weights depend on seed and names alone; tokens on seed, step and sequence alone. So runs with one global
+// batch (batch * accumulation * ranks) see the same data on any mesh.
 #pragma once
 
 #include "runtime/exec/session.h"
@@ -23,17 +22,17 @@ struct harness_config {
   int steps;
   float lr;
   uint64_t seed;
-  int gradient_step;  // whose gradients are kept, from 0; negative: none
+  int gradient_step;  // the step whose gradients are kept, from 0; negative: none
   int kernel_threads; // of each rank; 0: one
-  // In place of drawn ones: a model folder's weights; the tokens and targets of all sequences of all steps,
-  // one sequence of plan.seq after another.
+  // Instead of drawn ones: a model folder's weights; the tokens and targets of all sequences of all steps,
+  // consecutive sequences of plan.seq.
   const char *weights;
   const int32_t *tokens, *targets;
-  // Called on every rank behind each step, from 0, while its streams still run. May be NULL.
+  // Called on every rank after each step, from 0, while its streams still run. May be NULL.
   void (*after_step)(const harness_config *config, fsdp_executor *executor, int rank, int step);
   // Called on every rank before an instruction, on its stream's thread. May be NULL.
   void (*before_instr)(const harness_config *config, int rank, const fsdp_instr *instr);
-  // Called on every rank when its last step is over, before a check section runs. May be NULL.
+  // Called on every rank when its last step is complete, before a check section runs. May be NULL.
   void (*after_steps)(const harness_config *config, fsdp_executor *executor, int rank);
   // Called on every rank before each update, with its operands. May be NULL.
   void (*before_update)(const harness_config *config, const fsdp_plan *plan, int rank, int unit,
@@ -57,7 +56,7 @@ typedef struct harness_result {
   fsdp_memory_report planned;
   fsdp_traffic traffic;
   uint64_t *digests; // with plan.check and replicas: of all ranks, in their order; NULL: none
-  char failure[512]; // what the trace found wrong, or a rank that differs from rank 0; empty: nothing
+  char failure[512]; // a mismatch in the trace, or a rank that differs from rank 0; empty: none
   fsdp_plan *plan;
 } harness_result;
 
@@ -65,12 +64,12 @@ typedef struct harness_result {
 // everything else as the programs' defaults, in fp32, on `ranks` shards.
 fsdp_plan_config harness_small_plan(int ranks);
 
-// Never NULL; a plan that cannot be made, or ranks that disagree, are in result->failure.
+// Never NULL; a plan that cannot be made, or ranks that disagree, set result->failure.
 harness_result *harness_train(const harness_config *config);
 void harness_free(harness_result *result);
 
-// Norm of a - b over norm of b, all elements together; 0 where both are 0.
+// Norm of a - b over norm of b, all elements together; 0 if both are 0.
 double harness_difference(const harness_tensor *a, const harness_tensor *b);
 
-// True where every step measured what was planned, in both spaces; otherwise `message` says where it did not.
+// True if every step measured what was planned, in both spaces; otherwise `message` names the difference.
 bool harness_memory_as_planned(const harness_result *result, char *message, int message_bytes);

@@ -33,7 +33,7 @@ def why_not():
         with Hosts() as two:
             probe = subprocess.run(two.on_first(["hostname"]), capture_output=True, text=True, timeout=20)
             if probe.stdout.strip() != "a":
-                return f"a host of another name cannot be made: {probe.stderr.strip()}"
+                return f"a host with a different name cannot be made: {probe.stderr.strip()}"
             subprocess.run(two.command(1, ["true"]), capture_output=True, check=True, timeout=60)
     except subprocess.CalledProcessError as failure:
         return f"network namespaces cannot be made: {(failure.stderr or str(failure)).strip()}"

@@ -1,5 +1,4 @@
-// What the tests of files share: a folder of their own, files with given bytes, and looking at a
-// message.
+// Shared by tests of files: a temporary folder, files with given bytes, and checks of messages.
 #pragma once
 
 #include "runtime/base/status.h"
@@ -10,7 +9,7 @@
 const char *io_folder_make(void);
 void io_folder_remove(void);
 
-// The path of `name` in that folder, in one of eight buffers that are used in turn.
+// The path of `name` in that folder, in one of eight buffers used in rotation.
 const char *io_path(const char *name);
 
 // Writes a file of these bytes, or of this text, into the folder; returns its path.
@@ -20,7 +19,7 @@ const char *io_write_text(const char *name, const char *text);
 // Writes a safetensors file: the header's length as `length` says (-1: as it is), the header, zeros as data.
 const char *io_write_safetensors(const char *name, const char *header, int64_t length, int64_t data_bytes);
 
-// Fails the test unless `status` is `wanted` and the message holds every one of the strings (NULL ends them).
+// Fails the test unless `status` is `wanted` and the message contains all of the strings (NULL ends them).
 void io_expect(fsdp_status status, fsdp_status wanted, const fsdp_error *error, const char *const *parts);
 #define IO_EXPECT(status, wanted, error, ...)                                                                \
   io_expect(status, wanted, error, (const char *const[]){__VA_ARGS__, NULL})

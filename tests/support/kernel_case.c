@@ -111,7 +111,7 @@ static void record(fsdp_access_recorder *self, const void *address, int64_t byte
     }
     return;
   }
-  fail_msg("%s touches %p, which is in no operand", fsdp_op_name(c->kind), address);
+  fail_msg("%s accesses %p, which is in no operand", fsdp_op_name(c->kind), address);
 }
 
 static void check_touches(const recorder *r) {
@@ -124,7 +124,7 @@ static void check_touches(const recorder *r) {
   }
 }
 
-// Recording goes element by element, which a case of many millions has no need of.
+// Recording is per element, which a case of many millions does not need.
 static bool worth_tracing(const kernel_case *c) {
   for (int i = 0; i < c->operand_count; i++)
     if (c->operands[i].numel > 4000000) return false;

@@ -16,7 +16,7 @@ typedef struct kernel_case {
   fsdp_view operands[FSDP_OP_MAX_OPERANDS];
   double *expected[FSDP_OP_MAX_OPERANDS]; // NULL: not compared
   void *initial[FSDP_OP_MAX_OPERANDS];
-  bool sparse[FSDP_OP_MAX_OPERANDS]; // touches need not cover the operand
+  bool sparse[FSDP_OP_MAX_OPERANDS]; // accesses need not cover the operand
   int operand_count;
   const fsdp_rounding_run *segments;
   int segment_count;
@@ -32,7 +32,7 @@ kernel_case kernel_case_of(fsdp_op_kind kind, fsdp_op_attrs attrs, double tolera
 double *kernel_case_input(kernel_case *c, fsdp_dtype dtype, int64_t numel, fsdp_access access,
                           const double *values);
 
-// Adds an operand that is overwritten; returns room for what is expected of it, NaN (not compared) at first.
+// Adds an operand that is overwritten; returns space for its expected values, NaN (not compared) at first.
 // Fill it in before kernel_case_check.
 double *kernel_case_output(kernel_case *c, fsdp_dtype dtype, int64_t numel);
 

@@ -154,7 +154,7 @@ meeting meet(const fsdp_program *program, random_source *random) {
   meeting result = MEETING_COMPLETE;
   for (bool progress = true; progress && result == MEETING_COMPLETE;) {
     progress = false;
-    // A few streams of a few ranks at random, then each in turn, so that what can go on does.
+    // A few streams of a few ranks at random, then each in turn, so that every ready instruction starts.
     for (int i = 0; i < 4 * w->ranks; i++)
       progress |=
           advance(w, random_int(random, 0, w->ranks - 1), random_int(random, 0, FSDP_STREAM_COUNT - 1));

@@ -1,6 +1,6 @@
-// The oracle: what the verifier must say, found by brute force. It calls no function of runtime/plan: which
-// bytes an operand covers on a rank, who meets in a collective and in which order sections run are written
-// down here again, from the definitions.
+// The oracle: the verifier's expected verdicts, found by brute force. It calls no function of runtime/plan.
+// It computes again, from the definitions, which bytes an operand covers on a rank, who meets in a
+// collective, and in which order sections run.
 //
 // Steps, evaluations and checks are unrolled into events, with every sequence of up to two of the latter
 // between two steps. "Comes before" is the transitive closure of stream order and waits, one bit per pair of
@@ -10,7 +10,7 @@
 
 #include "runtime/plan/program/program.h"
 
-// Which bytes an operand that moves with the rank stands for when two are compared.
+// Which bytes are compared for an operand whose offset depends on the rank.
 typedef enum oracle_ranks {
   ORACLE_EACH_RANK, // its own on each rank: the truth
   ORACLE_HULL       // those of all ranks: the rule that waits and verifier state
@@ -18,8 +18,8 @@ typedef enum oracle_ranks {
 
 typedef struct oracle oracle;
 
-// Events and conflicts of the program with its present addresses; the program may not change but for its
-// waits.
+// Events and conflicts of the program with its current addresses. Only the program's waits may change
+// afterwards.
 oracle *oracle_create(const fsdp_program *program, oracle_ranks ranks);
 void oracle_destroy(oracle *o);
 
@@ -30,10 +30,10 @@ bool oracle_finds_race(oracle *o, int *position, int *other);
 // Whether an operand lies outside its tensor or lifetime, or a tensor outside its arena.
 bool oracle_finds_out_of_range(const fsdp_program *program);
 
-// Whether two tensors that live at one time overlap.
+// Whether two tensors that are live at the same time overlap.
 bool oracle_finds_overlap(const fsdp_program *program);
 
-// Whether a read finds a byte without data of its tensor's present lifetime, on any rank.
+// Whether a read finds a byte without data of its tensor's current lifetime, on any rank.
 bool oracle_finds_stale_read(const fsdp_program *program);
 
 // Whether operands of a collective or a copy have the wrong number, sizes, dtypes, memory, accesses, or

@@ -44,7 +44,7 @@ def error_of(process, status):
 
 
 class Tokens:
-    """A `.tok` file: ids, a bool each of whether it is learned, and where documents start."""
+    """A `.tok` file: ids, one bool per id (learned or not), and where documents start."""
 
     def __init__(self, path):
         data = pathlib.Path(path).read_bytes()
@@ -97,7 +97,7 @@ def run_tests(tests, work):
 
 
 def run_tests_with(packages, what, tests):
-    """run_tests where `packages` of PyPI (scripts/common/environment.py) can be had; else SKIPPED."""
+    """run_tests if `packages` of PyPI (scripts/common/environment.py) are available; else SKIPPED."""
     from common.errors import EnvironmentFailure
     try:
         packages.ensure(packages.default_folder())  # may start the program anew in the environment

@@ -39,7 +39,7 @@ CONFIG = {
 
 
 def run(program, *arguments, ranks=None, timeout=240, **options):
-    """Runs a program, under mpirun where `ranks` is given; the finished process with its output."""
+    """Runs an executable, under mpirun if `ranks` is given; returns the finished process with its output."""
     command = [str(BIN / program), *map(str, arguments)]
     if ranks:
         command = ["mpirun", "-np", str(ranks), *command]

@@ -7,5 +7,5 @@
 // A configuration that fsdp_plan_create accepts.
 fsdp_plan_config random_plan_config(random_source *random);
 
-// One line that says what it is, for messages.
+// One line that describes it, for messages.
 void describe_plan_config(const fsdp_plan_config *config, char *out, size_t out_bytes);

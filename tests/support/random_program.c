@@ -11,7 +11,7 @@ int random_int(random_source *random, int low, int high) {
   return low + (int)(words[0] % (uint32_t)(high - low + 1));
 }
 
-// Tensors that hold data where the generator stands.
+// Tensors that hold data at the generator's position.
 typedef struct generator {
   random_source *random;
   fsdp_program *program;

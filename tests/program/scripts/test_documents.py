@@ -28,7 +28,7 @@ PROBES = {
     "matplotlib": "echo '{\"global_step\": 1, \"loss\": 1}' >probe.jsonl; "
                   "scripts/plot.py probe.jsonl --out probe.svg",
 }
-UNAVAILABLE = re.compile(r"could not be installed|could not be made|makes no virtual environments")
+UNAVAILABLE = re.compile(r"could not be installed|could not be made|cannot make virtual environments")
 TRAIN = """#!/bin/sh
 exec {program} "$@" $OPTIONS_IN_THE_TEST
 """

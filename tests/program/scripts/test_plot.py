@@ -95,7 +95,7 @@ def points_are_the_logs(work):
     check_curve(found.pop("eval_loss/one"), *zip(*points))
     assert not found, list(found)
     shown = texts(work / "x.svg")
-    for text in ("one", "two", "evaluation", "loss", "tokens/s", "memory a rank (MB)", "step", "peak",
+    for text in ("one", "two", "evaluation", "loss", "tokens/s", "memory per rank (MB)", "step", "peak",
                  "valley", "arena", "host"):  # fmt: skip
         assert text in shown, (text, shown)
     before = (work / "x.svg").read_bytes()

@@ -187,7 +187,7 @@ def bad_options_are_refused(work):
             (["--out", work / "x.tok", work / "none.txt"], 3, "none.txt: cannot be opened"),
             (["--out", work / "x.tok", work], 3, "folder"),
             (["--out", work / "x.tok", "--procs", "0", data], 2, "0"),
-            (["--out", work / "x.tok", "--eos", "256", data], 2, "no byte"),
+            (["--out", work / "x.tok", "--eos", "256", data], 2, "not a byte"),
             (["--out", work / "x.tok", "--eos", "</s>", data], 2, "</s>"),
             (["--out", work / "x.tok", "--tokenizer", work / "t.json", data], 3, "t.json"),
             (["--out", work / "x.tok", "--packing", "maybe", data], 2, "maybe")]:

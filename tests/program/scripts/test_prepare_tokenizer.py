@@ -209,7 +209,7 @@ def bad_tokenizers_are_refused(work):
     (folder / "tokenizer.model").write_bytes(b"x")
     assert "tokenizer.model only" in error_of(prepare(*command), 3)
     (folder / "tokenizer.json").write_text("{}")
-    assert "m/tokenizer.json: is no tokenizer.json" in error_of(prepare(*command), 3)
+    assert "m/tokenizer.json: is not a readable tokenizer.json" in error_of(prepare(*command), 3)
     shutil.copy(FIXTURES / "tokenizer.json", folder)
     (folder / "tokenizer_config.json").write_text("{")
     assert "tokenizer_config.json: cannot be read" in error_of(prepare(*command), 3)

@@ -1,4 +1,4 @@
-// Stands for CUDA's cuda.h where the CUDA device runs on the CPU: what it asks of the driver by name.
+// Replaces CUDA's cuda.h when the CUDA device runs on the CPU: what it asks of the driver by name.
 #pragma once
 
 #include <stdint.h>

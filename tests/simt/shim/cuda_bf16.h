@@ -1,4 +1,4 @@
-// Stands for CUDA's cuda_bf16.h where kernels are compiled for the CPU.
+// Replaces CUDA's cuda_bf16.h when kernels are compiled for the CPU.
 #pragma once
 
 #include "runtime/base/dtype.h"

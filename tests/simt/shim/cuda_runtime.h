@@ -1,4 +1,4 @@
-// Stands for CUDA's cuda_runtime.h where kernels are compiled for the CPU: the language's words, the vector
+// Replaces CUDA's cuda_runtime.h when kernels are compiled for the CPU: the language's words, the vector
 // types, the functions that kernels call and the part of the runtime that their launchers call.
 #pragma once
 

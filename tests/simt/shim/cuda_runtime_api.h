@@ -1,4 +1,4 @@
-// Stands for CUDA's cuda_runtime_api.h where the CUDA device runs on the CPU: the part of the runtime that it
+// Replaces CUDA's cuda_runtime_api.h when the CUDA device runs on the CPU: the part of the runtime that it
 // calls, made by simt_runtime.cpp. For C and C++.
 #pragma once
 

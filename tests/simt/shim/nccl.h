@@ -1,4 +1,4 @@
-// Stands for NCCL's nccl.h where the CUDA device runs on the CPU: the calls of comm_nccl.c, made over MPI by
+// Replaces NCCL's nccl.h when the CUDA device runs on the CPU: the calls of comm_nccl.c, made over MPI by
 // simt_nccl.cpp.
 #pragma once
 

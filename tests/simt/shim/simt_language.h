@@ -1,4 +1,4 @@
-// What kernels/cuda/shared.cuh and ptx.cuh are where kernels are compiled for the CPU: shared memory with
+// Replaces kernels/cuda/ptx.cuh when kernels are compiled for the CPU: shared memory with
 // every access checked, and the meaning of the PTX instructions by their documented layouts (PTX ISA 8.0,
 // sections 9.7.8.24 cp.async, 9.7.13.4.8 and .15 mma.m16n8k16 and ldmatrix).
 #pragma once
