@@ -1,6 +1,6 @@
 // What a family of models provides: one file that defines `const fsdp_family fsdp_family_NAME`, and one line
 // in families.def. model.c does what all families have in common: it chooses the family, prints model_type
-// and architectures, checks what holds for every decoder, and emits the backward.
+// and architectures, checks what holds for every decoder, and builds the backward.
 //
 // Helpers: fields.h reads fields of a configuration, rope.h its rotary embedding, parts.h builds the modules
 // and ops that families share.
@@ -19,32 +19,32 @@ struct fsdp_family {
   // The class of the decoder blocks' modules: `--wrap block` makes each a unit, `--recompute block`
   // recomputes each as a whole.
   const char *block_class;
-  // In the order of --help, up to one without a name.
+  // In the order of --help; ends with one without a name.
   const fsdp_preset *presets;
-  // Keys that change no number of a run that continues from trained weights, up to NULL. Every other key
-  // that is printed does.
+  // Keys that change no number of a run that continues from trained weights; ends with NULL. Every other
+  // printed key does change some.
   const char *const *keys_without_numbers;
-  // Endings of the names of tensors that stand in files of weights and are no parameters (buffers of old
-  // conversions), up to NULL. NULL: there are none.
+  // Suffixes of the names of tensors in weight files that are not parameters (buffers of old conversions);
+  // ends with NULL. NULL: there are none.
   const char *const *buffers;
-  // What begins the names of all parameters but the head's, and may be left out in files of weights (GPT-2's
-  // "transformer."). NULL: nothing.
+  // The prefix of all parameters' names but the head's, which weight files may omit (GPT-2's "transformer.").
+  // NULL: no prefix.
   const char *base_prefix;
   // Positions are parameters: no sequence may be longer than max_position_embeddings.
   bool learned_positions;
 
-  // Fills `config`, which is zero but for the family, from the configuration's object. What changes the
-  // arithmetic and is not built is refused rather than ignored; what the arithmetic does not depend on
-  // (token ids, torch_dtype, ...) is not looked at.
+  // Fills `config`, which is zero but for the family, from the configuration's object. Keys that change the
+  // arithmetic and are not supported are refused rather than ignored. Keys that the arithmetic does not
+  // depend on (token ids, torch_dtype, ...) are not read.
   void (*read)(fsdp_fields *fields, const json_t *root, fsdp_model_config *config);
-  // Adds every key that `read` depends on to `root`, behind model_type and architectures.
+  // Adds every key that `read` depends on to `root`, after model_type and architectures.
   void (*print)(const fsdp_model_config *config, json_t *root);
-  // By a closed formula, tied ones once; may be asked before the configuration is known to be sensible.
+  // By a closed formula, tied ones counted once. May be called before the configuration has been checked.
   int64_t (*parameter_count)(const fsdp_model_config *config);
   // As fsdp_model_flops_per_token.
   double (*flops_per_token)(const fsdp_model_config *config, int64_t seq, fsdp_flops_convention convention);
-  // What a user should know of this configuration before it trains, as a sentence; false: nothing. NULL:
-  // never anything.
+  // What a user should know about this configuration before training, as a sentence. False: nothing. NULL:
+  // no configuration of the family has a note.
   bool (*note)(const fsdp_model_config *config, char *out, size_t out_bytes);
   // Fills an empty graph: modules and parameters in state-dict order, then the forward, block by block, from
   // the tokens to the loss.

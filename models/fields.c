@@ -88,20 +88,20 @@ bool fsdp_fields_bool(fsdp_fields *f, const json_t *object, const char *key, boo
 void fsdp_fields_only_text(fsdp_fields *f, const json_t *object, const char *key, const char *text) {
   const json_t *value = fsdp_fields_present(object, key);
   char remedy[128];
-  snprintf(remedy, sizeof remedy, "but only \"%s\" is built; take a model that has that", text);
+  snprintf(remedy, sizeof remedy, "but only \"%s\" is supported; use a model that has it", text);
   if (value && !fsdp_fields_is_text(value, text)) fsdp_fields_refuse(f, key, value, remedy);
 }
 
 void fsdp_fields_only_false(fsdp_fields *f, const json_t *object, const char *key, const char *what) {
   char remedy[128];
-  snprintf(remedy, sizeof remedy, "but %s are not built; take a model without them", what);
+  snprintf(remedy, sizeof remedy, "but %s are not supported; use a model without them", what);
   if (fsdp_fields_bool(f, object, key, false)) fsdp_fields_refuse(f, key, json_true(), remedy);
 }
 
 void fsdp_fields_no_dropout(fsdp_fields *f, const json_t *object, const char *key) {
   const json_t *value = fsdp_fields_present(object, key);
   if (value && (!json_is_number(value) || json_number_value(value) != 0))
-    fsdp_fields_refuse(f, key, value, "but dropout is not built; set it to 0.0");
+    fsdp_fields_refuse(f, key, value, "but dropout is not supported; set it to 0.0");
 }
 
 void fsdp_fields_heads(fsdp_fields *f, const json_t *object, fsdp_model_config *config) {
@@ -121,7 +121,7 @@ void fsdp_fields_heads(fsdp_fields *f, const json_t *object, fsdp_model_config *
   else if (config->head_dim > HEAD_DIM_MAX)
     f->status = fsdp_fail(f->error, FSDP_ERR_INPUT,
                           "%s: \"hidden_size\" %lld over \"num_attention_heads\" %lld gives heads of %lld "
-                          "elements, but they may have %d at most; correct them",
+                          "elements, but they may have at most %d; correct them",
                           f->where, (long long)config->hidden_size, (long long)config->num_heads,
                           (long long)config->head_dim, HEAD_DIM_MAX);
 }

@@ -1,5 +1,5 @@
-// The fields of a configuration's JSON object, read one by one. Once one is refused, no further one is, so
-// that a reader is a plain list of fields. Messages name `where`, the key, its value and a remedy.
+// The fields of a configuration's JSON object, read one by one. Only the first bad one is reported, so a
+// reader is a plain list of fields. Messages name `where`, the key, its value and a remedy.
 #pragma once
 
 #include "models/model_config.h"
@@ -39,13 +39,13 @@ double fsdp_fields_fraction(fsdp_fields *fields, const json_t *object, const cha
 // true or false. If the key is absent, `fallback`.
 bool fsdp_fields_bool(fsdp_fields *fields, const json_t *object, const char *key, bool fallback);
 
-// Refuses a key that is there and neither this string nor null.
+// Refuses a key that is present and neither this string nor null.
 void fsdp_fields_only_text(fsdp_fields *fields, const json_t *object, const char *key, const char *text);
 
-// Refuses a key that is there and true, because `what` ("biases") are not built.
+// Refuses a key that is present and true, because `what` ("biases") are not supported.
 void fsdp_fields_only_false(fsdp_fields *fields, const json_t *object, const char *key, const char *what);
 
-// Refuses a key that is there and not 0, because dropout is not built.
+// Refuses a key that is present and not 0, because dropout is not supported.
 void fsdp_fields_no_dropout(fsdp_fields *fields, const json_t *object, const char *key);
 
 // Fills num_heads, num_kv_heads (default: num_heads) and head_dim (default: hidden_size, read before, over

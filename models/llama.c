@@ -57,10 +57,10 @@ static const char *const keys_without_numbers[] = {
     NULL,
 };
 
-// Old conversions left the inverse frequencies among the weights.
+// Old conversions stored the inverse frequencies among the weights.
 static const char *const buffers[] = {"rotary_emb.inv_freq", NULL};
 
-// Sizes that Transformers has no sensible default for must be there; the rest take LlamaConfig's defaults.
+// Sizes without a sensible default in Transformers are required; the rest take LlamaConfig's defaults.
 static void read_config(fsdp_fields *f, const json_t *root, fsdp_model_config *c) {
   fsdp_fields_only_false(f, root, "attention_bias", "biases");
   fsdp_fields_only_false(f, root, "mlp_bias", "biases");
@@ -88,7 +88,7 @@ static void print_config(const fsdp_model_config *c, json_t *root) {
       "rms_norm_eps", c->norm_eps, "rope_theta", c->rope_theta, "rope_scaling", fsdp_rope_print(c),
       "initializer_range", c->initializer_range, "tie_word_embeddings", c->tie_word_embeddings,
       "attention_bias", 0, "mlp_bias", 0);
-  FSDP_CHECK(own && json_object_update(root, own) == 0, "a configuration that is no JSON");
+  FSDP_CHECK(own && json_object_update(root, own) == 0, "a configuration that is not valid JSON");
   json_decref(own);
 }
 
@@ -101,7 +101,8 @@ static int64_t parameter_count(const fsdp_model_config *c) {
   return c->num_layers * layer + tables + c->hidden_size;
 }
 
-// 6 N + 6 L C T, or 6 N + 12 L C T, N all parameters but the input embedding if it is not the head's too.
+// 6 N + 6 L C T, or 6 N + 12 L C T. N counts all parameters but an
+// input embedding that the head does not share.
 static double flops_per_token(const fsdp_model_config *c, int64_t seq, fsdp_flops_convention convention) {
   double parameters = (double)parameter_count(c);
   if (!c->tie_word_embeddings) parameters -= (double)c->vocab_size * (double)c->hidden_size;

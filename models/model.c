@@ -33,7 +33,7 @@ static bool names(const json_t *value, const char *text) {
   return found;
 }
 
-// The row of the object's family; NULL, refused, if there is none.
+// The row of the object's family; NULL, after a refusal, if there is none.
 static const row *choose(fsdp_fields *f, const json_t *root) {
   const json_t *type = fsdp_fields_present(root, "model_type");
   const json_t *architectures = fsdp_fields_present(root, "architectures");
@@ -64,7 +64,7 @@ static const row *choose(fsdp_fields *f, const json_t *root) {
   return f->status ? NULL : found;
 }
 
-// What must hold between the sizes of any decoder, each of which is in its range by itself.
+// Checks how the sizes of a decoder relate to each other; each is in its range already.
 static fsdp_status check(const fsdp_model_config *c, const char *where, fsdp_error *error) {
   if (c->num_heads % c->num_kv_heads)
     return fsdp_fail(
@@ -76,7 +76,7 @@ static fsdp_status check(const fsdp_model_config *c, const char *where, fsdp_err
     return fsdp_fail(
         error, FSDP_ERR_INPUT,
         "the shape in %s is beyond what the runtime counts: heads times head_dim is %lld (at most 2^22), "
-        "and the parameters may number 2^46 at most",
+        "and there may be at most 2^46 parameters",
         where, (long long)(c->num_heads * c->head_dim));
   if (c->rope_theta > 0 && c->head_dim % 2)
     return fsdp_fail(error, FSDP_ERR_INPUT, "head_dim is %lld in %s: RoPE rotates pairs, so it must be even",
@@ -107,7 +107,7 @@ json_t *fsdp_model_print(const fsdp_model_config *config) {
   FSDP_CHECK(found < rows + ROW_COUNT, "a family that is not in families.def");
   json_t *root =
       json_pack("{s:[s], s:s}", "architectures", found->architecture, "model_type", found->model_type);
-  FSDP_CHECK(root, "a family whose names are no JSON");
+  FSDP_CHECK(root, "a family whose names are not valid JSON");
   family->print(config, root);
   return root;
 }
@@ -126,7 +126,7 @@ bool fsdp_model_is_buffer(const char *name) {
 
 // ---- Presets
 
-// Preset `index` of all families'; NULL behind the last.
+// Preset `index`, counted over all families; NULL after the last.
 static const fsdp_preset *preset_at(int index, const fsdp_family **family) {
   for (int i = 0; i < ROW_COUNT && index >= 0; i++) {
     *family = rows[i].family;
@@ -180,7 +180,7 @@ double fsdp_model_flops_per_token(const fsdp_model_config *config, int64_t seq,
 fsdp_status fsdp_model_check_seq(const fsdp_model_config *config, int64_t seq, fsdp_error *error) {
   if (!family_of(config)->learned_positions || seq <= config->max_position_embeddings) return FSDP_OK;
   return fsdp_fail(error, FSDP_ERR_OPTION,
-                   "--seq-length %lld: the model has learned %lld positions, and no more; lower --seq-length",
+                   "--seq-length %lld: the model has only %lld learned positions; lower --seq-length",
                    (long long)seq, (long long)config->max_position_embeddings);
 }
 

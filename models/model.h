@@ -3,7 +3,7 @@
 //   config.json, as JSON ──read──► fsdp_model_config ──graph──► fsdp_graph
 //   a preset's name ────preset──►   │ │ └─ print ──► config.json, a checkpoint's manifest
 //                                   │ └─ differs ──► "rope_theta 10000.0 → 500000.0"
-//                                   └─ parameter count, FLOPs a token
+//                                   └─ parameter count, FLOPs per token
 //
 // The families are listed in families.def; family.h is what one of them provides.
 #pragma once
@@ -17,12 +17,13 @@ extern "C" {
 #endif
 
 typedef struct json_t json_t; // jansson's
+
 // ---- From JSON and back
 
 // Reads a Hugging Face configuration: `model_type` and `architectures` choose the family, which reads and
 // checks the rest. FSDP_ERR_INPUT, with `where` (what the object is called), key, value and remedy, if a
-// field is missing or malformed, the family is not known, or something is asked for that is not built;
-// `config` is then unspecified.
+// field is missing or malformed, the family is unknown, or a requested feature is not supported. `config` is
+// then unspecified.
 fsdp_status fsdp_model_read(const json_t *root, const char *where, fsdp_model_config *config,
                             fsdp_error *error);
 
@@ -40,7 +41,7 @@ typedef enum fsdp_model_scope {
 bool fsdp_model_differs(const fsdp_model_config *a, const fsdp_model_config *b, fsdp_model_scope scope,
                         char *out, size_t out_bytes);
 
-// Whether a tensor of that name, in a file of weights of any family, is a buffer and no parameter.
+// Whether a tensor of that name, in a weight file of any family, is a buffer rather than a parameter.
 bool fsdp_model_is_buffer(const char *name);
 
 // ---- Presets
@@ -51,22 +52,22 @@ fsdp_status fsdp_model_preset(const char *name, fsdp_model_config *config, fsdp_
 // Whether `name` is a preset's.
 bool fsdp_model_is_preset(const char *name);
 
-// The name of preset `index` of all families', NULL behind the last.
+// The name of preset `index`, counted over all families; NULL after the last.
 const char *fsdp_model_preset_name(int index);
 
 // ---- What it is
 
-// The parameters' total number, a tied one counted once.
+// The total number of parameters, tied ones counted once.
 int64_t fsdp_model_parameter_count(const fsdp_model_config *config);
 
-// FLOPs of training on one token of a sequence of `seq`, nothing recomputed.
+// FLOPs of training on one token of a sequence of `seq`, without recomputation.
 double fsdp_model_flops_per_token(const fsdp_model_config *config, int64_t seq,
                                   fsdp_flops_convention convention);
 
 // FSDP_ERR_OPTION if the model has no positions for a sequence of `seq` tokens.
 fsdp_status fsdp_model_check_seq(const fsdp_model_config *config, int64_t seq, fsdp_error *error);
 
-// What a user should know of the model before it trains, as a sentence. False: nothing.
+// What a user should know about the model before training, as a sentence. False: nothing.
 bool fsdp_model_note(const fsdp_model_config *config, char *out, size_t out_bytes);
 
 // The graph of one micro-batch of `batch` sequences of `seq` tokens: module tree with Hugging Face's names,

@@ -9,7 +9,7 @@
 #include <string.h>
 
 typedef struct listing {
-  const char *const *left_out; // keys, up to NULL
+  const char *const *left_out; // keys; ends with NULL
   char *out;
   size_t bytes, used;
   bool differs;

@@ -10,9 +10,9 @@ typedef enum fsdp_rope_scaling { FSDP_ROPE_DEFAULT, FSDP_ROPE_LINEAR, FSDP_ROPE_
 
 #define FSDP_MODEL_MAX_EXTRAS 8
 
-// A plain value: copied freely, it owns nothing. What a family does not have is 0. Two configurations are
-// compared by fsdp_model_differs; between processes one travels as what fsdp_model_print makes of it, for the
-// family is an address.
+// A plain value: it is copied freely and owns nothing. What a family does not have is 0. Compare two
+// configurations by fsdp_model_differs. Between processes one travels as the JSON of fsdp_model_print, since
+// the family is an address.
 typedef struct fsdp_model_config {
   const fsdp_family *family; // static
   int64_t vocab_size, hidden_size, intermediate_size, num_layers;
@@ -25,13 +25,13 @@ typedef struct fsdp_model_config {
   fsdp_rope_scaling rope_scaling;
   double rope_factor, rope_low_freq_factor, rope_high_freq_factor; // linear uses the first, llama3 all
   int64_t rope_original_max_position;
-  // What one family alone has, by indices of its own.
+  // Fields that one family alone has, by its own indices.
   union {
     int64_t integer;
     double number;
   } extra[FSDP_MODEL_MAX_EXTRAS];
 } fsdp_model_config;
 
-// How attention's FLOPs are counted: what causal attention computes, or, as many publish, every pair of
+// How attention's FLOPs are counted: what causal attention computes, or, as often published, every pair of
 // positions.
 typedef enum fsdp_flops_convention { FSDP_FLOPS_CAUSAL, FSDP_FLOPS_ALL_PAIRS } fsdp_flops_convention;

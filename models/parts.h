@@ -33,12 +33,12 @@ int fsdp_parts_head_module(fsdp_parts *parts, int parent, const char *name, int 
 
 // ---- Ops, top to bottom; each returns the value that it makes
 
-// The residual stream, and what the last sublayer wants added to it (-1: nothing yet).
+// The residual stream, and the last sublayer's output, which is still to be added to it (-1: none yet).
 typedef struct fsdp_residual {
   int h, delta;
 } fsdp_residual;
 
-// Adds tokens, targets, count and loss. Call once, behind the modules.
+// Adds tokens, targets, count and loss. Call once, after the modules.
 void fsdp_parts_inputs(fsdp_parts *parts);
 
 // h (N, C): the tokens' rows of the table.

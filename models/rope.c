@@ -16,7 +16,7 @@ static void read_kind(fsdp_fields *f, const json_t *rope, fsdp_model_config *con
   } else {
     fsdp_fields_refuse(
         f, "rope_type", kind,
-        "but only \"default\", \"linear\" and \"llama3\" are built; take a model with one of these");
+        "but only \"default\", \"linear\" and \"llama3\" are supported; use a model with one of these");
     return;
   }
   config->rope_factor = fsdp_fields_positive(f, rope, "factor", 0);
@@ -46,7 +46,7 @@ void fsdp_rope_read(fsdp_fields *f, const json_t *root, fsdp_model_config *confi
       fsdp_fields_refuse(f, "partial_rotary_factor", partial,
                          "but only whole heads are rotated; it must be 1.0");
   }
-  // The innermost one counts; 10000 is what Transformers takes for files older than the key.
+  // The innermost one counts; 10000 is Transformers' value for files older than the key.
   double outer = fsdp_fields_positive(f, root, "rope_theta", 10000.0);
   config->rope_theta = rope ? fsdp_fields_positive(f, rope, "rope_theta", outer) : outer;
   if (!rope) return;

@@ -40,7 +40,7 @@ void fsdp_backward_output(fsdp_graph *graph, fsdp_node *node, int value) {
 }
 
 void fsdp_graph_backward(fsdp_graph *graph) {
-  FSDP_CHECK(graph->backward_count == 0, "the backward was emitted before");
+  FSDP_CHECK(graph->backward_count == 0, "the graph already has a backward");
   for (int i = graph->forward_count - 1; i >= 0; i--) {
     const fsdp_node *node = &graph->forward[i];
     fsdp_op_backward_rule *rule = fsdp_op_row_of(node->kind)->backward;

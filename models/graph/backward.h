@@ -1,9 +1,9 @@
-// What the rules that emit an op's backward build with (op_row.h): nodes, and the gradients of values.
+// The functions with which an op's backward rule builds (op_row.h): nodes, and the gradients of values.
 //
 // A value's gradient is one buffer. The residual stream's gradient is a single value for the whole backward:
 // both inputs of `h = x + delta` have h's gradient, so the rule of ADD_RMSNORM lets all three share it, and
-// every norm adds its own part to it in place. That is safe because nodes run in order: what reads the
-// gradient of `delta` comes before the next update.
+// every norm adds its own part to it in place. That is safe because nodes run in order: the readers of the
+// gradient of `delta` come before the next update.
 #pragma once
 
 #include "models/graph/graph.h"
@@ -15,8 +15,8 @@ fsdp_node *fsdp_backward_node(fsdp_graph *graph, fsdp_op_kind kind, const fsdp_n
 // The gradient of `value`, which a later op of the forward has already written.
 int fsdp_backward_gradient(const fsdp_graph *graph, int value);
 
-// The gradient of `value` as an output: made on first use. *access is WRITE then, and UPDATE, which adds to
-// it, on every later one.
+// The gradient of `value` as an output, made on first use. *access is WRITE then, and UPDATE (which adds to
+// it) on every later use.
 int fsdp_backward_gradient_made(fsdp_graph *graph, int value, fsdp_access *access);
 
 // Adds the gradient of `value` as an output of `node`.

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-// Grows *array to hold one item more than `count`.
+// Grows *array to hold `count` + 1 items.
 static void *reserve(void *array, int count, int *capacity, size_t item_bytes) {
   if (count < *capacity) return array;
   *capacity = *capacity ? 2 * *capacity : 64;
@@ -91,7 +91,7 @@ static void param_name(const fsdp_graph *graph, int module, const char *name, ch
   FSDP_CHECK(length < FSDP_NAME_BYTES, "parameter name longer than %d bytes", FSDP_NAME_BYTES);
 }
 
-// The blocks' outputs are all outputs: the last dimension of a transposed matrix, the first of any other.
+// The blocks must cover all outputs: the last dimension of a transposed matrix, the first of any other.
 static void check_blocks(const fsdp_param *param) {
   int64_t outputs = 0;
   for (int i = 0; i < param->block_count; i++) outputs += param->block_sizes[i];

@@ -52,18 +52,18 @@ typedef struct fsdp_value {
   int param;                // of PARAM and PARAM_GRADIENT, else -1
   int gradient;             // the value that holds this one's gradient, or -1
   int module;               // whose op makes it
-  bool checkpoint;          // kept where the block it opens is recomputed
+  bool checkpoint;          // kept if the block that it opens is recomputed
 } fsdp_value;
 
 // What a new parameter is, apart from its module.
 typedef struct fsdp_param_spec {
-  const char *name; // behind its module's path: "weight", "bias"
+  const char *name; // after its module's path: "weight", "bias"
   int dims;
   int64_t shape[FSDP_MAX_DIMS]; // as stored
   float init_mean, init_deviation;
   bool transposed; // a matrix stored (in, out), as GPT-2's Conv1D; a Linear's is stored (out, in)
-  // Where the outputs of several products lie side by side in one parameter (GPT-2's c_attn: q, k and v), the
-  // outputs of each, in order; a placement cuts each block by itself. None: one block.
+  // If one parameter holds the weights of several gemms side by side (GPT-2's c_attn: q, k and v): the number
+  // of outputs of each, in order. A placement cuts each block by itself. None: one block.
   int block_count;
   int64_t block_sizes[FSDP_PARAM_MAX_BLOCKS];
 } fsdp_param_spec;
@@ -107,10 +107,9 @@ typedef struct fsdp_node_operand {
 typedef struct fsdp_node {
   fsdp_op_kind kind;
   fsdp_op_attrs attrs;
-  // In the order of ops.def, but that a linear product may stand for up to three weights (q|k|v, gate|up)
-  // whose outputs are neighbouring columns of one y: `weights` are values of parameters (forward, backward
-  // input) or of parameters' gradients (backward weight), and the operands leave the weight out. Workspaces
-  // are left out too.
+  // In the order of ops.def, without weights of linear ops and without workspaces. A linear node may have up
+  // to three weights (q|k|v, gate|up) whose outputs are neighbouring columns of one y. `weights` are values
+  // of parameters (forward, backward input) or of parameters' gradients (backward weight).
   fsdp_node_operand operands[FSDP_OP_MAX_OPERANDS];
   int operand_count;
   int weights[FSDP_NODE_MAX_WEIGHTS];
@@ -130,7 +129,7 @@ typedef struct fsdp_graph {
   int value_count, param_count, module_count, tie_count, forward_count, backward_count;
   int block_count;         // decoder layers
   const char *block_class; // of their modules, static
-  const char *base_prefix; // begins parameters' names, and may be left out in files of weights; "" or static
+  const char *base_prefix; // prefix of parameters' names, which weight files may omit; "" or static
   int64_t batch, seq;
   int tokens, targets, count, loss; // values
   float *inv_freq;                  // RoPE's D/2 inverse frequencies, owned
@@ -147,7 +146,7 @@ int fsdp_graph_module(fsdp_graph *graph, int parent, const char *name, const cha
                       const char *detail);
 
 // Adds a parameter named "<path of the module>.<name>" and its value. A module's parameters are added one
-// after the other, before those of any module behind it. Returns the parameter's index.
+// after the other, before those of any later module. Returns the parameter's index.
 int fsdp_graph_param(fsdp_graph *graph, int module, const fsdp_param_spec *spec);
 
 // Lets `module` use a parameter that another module owns as its `name` (tied embeddings).
@@ -169,8 +168,8 @@ fsdp_node *fsdp_graph_backward_node(fsdp_graph *graph, fsdp_op_kind kind, int mo
 // Adds an operand to a node.
 void fsdp_node_operand_add(fsdp_node *node, int value, fsdp_access access);
 
-// Emits the backward of the whole forward, from each op's rule (models/graph/op_<family>.c). Call once, when
-// the forward is whole.
+// Builds the backward of the whole forward from each op's rule (models/graph/op_<family>.c). Call once, when
+// the forward is complete.
 void fsdp_graph_backward(fsdp_graph *graph);
 
 // The dotted path of a module ("model.layers.0.self_attn"; "" for the root) into out[FSDP_NAME_BYTES].

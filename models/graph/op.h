@@ -1,8 +1,8 @@
 // The op table: what an op reads and writes, what it costs, which letters its dimensions have.
 //
-// ops.def has one row an op; this is what the rows answer. A forward op's row also names the rule that emits
-// its backward into a graph (backward.h) and, in models/graph/op_<family>.c, everything else that is known of
-// it. Kernels (kernels/kernels.h) receive the operands in the row's order.
+// ops.def has one row per op; these are the queries on the rows. A forward op's row also names the rule that
+// builds its backward in a graph (backward.h); an op's rules are in models/graph/op_<family>.c. Kernels
+// (kernels/kernels.h) receive the operands in the row's order.
 #pragma once
 
 #include "runtime/base/access.h"
@@ -32,25 +32,25 @@ typedef struct fsdp_op_attrs {
   int64_t in_features, out_features; // i, o: of one gemm
   int64_t out_stride, out_offset;    // row width of y (or d_y) and this gemm's first column, in elements
   int64_t chunk_rows;                // cross-entropy: rows of x whose logits exist at one time
-  // Of an op that works on indices [first_index, first_index + n) of something larger, n from its shapes:
-  // where that begins, which may depend on the rank, and the real extent of the whole (0: first_index + n).
-  // What lies at or above `extent` is padding. Embedding: rows of the vocabulary, n = v. RoPE: positions,
-  // n = t; no extent.
+  // Of an op that works on indices [first_index, first_index + n) of a larger range, n from its shapes. The
+  // first index may depend on the rank. `extent` is the real end of the whole range (0: first_index + n);
+  // indices at or above it are padding. Embedding: rows of the vocabulary, n = v. RoPE: positions, n = t; no
+  // extent.
   int64_t first_index, extent;
   const float *inv_freq; // RoPE: d/2 inverse frequencies, owned by the graph
   float eps;             // RMSNorm
   float norm_weight;     // sum of squares: its factor, so that each element counts once whatever its replicas
-  float max_norm;        // clip: factor = min(1, max_norm / (norm + 1e-6)), 1 where max_norm is 0
-  float norm_limit;      // clip: above it, or where the norm is not a number, factor = FSDP_FACTOR_SKIP
+  float max_norm;        // clip: factor = min(1, max_norm / (norm + 1e-6)), 1 if max_norm is 0
+  float norm_limit;      // clip: above it, or if the norm is NaN, factor = FSDP_FACTOR_SKIP
   double beta1, beta2;   // 1 - beta and the corrections are taken of these, then rounded
   float adam_eps, weight_decay;
 } fsdp_op_attrs;
 
-// The factor that says: this step updates nothing. AdamW leaves master, m, v and the copy as they are.
+// The factor of a skipped step: AdamW leaves master, m, v and the copy as they are.
 #define FSDP_FACTOR_SKIP (-1.0f)
 
 // The rule by which a step is skipped, for the clip factor on the device and for the host, which sees the
-// same norm: infinity and NaN are above every limit. `limit` is FLT_MAX where none is given.
+// same norm: infinity and NaN are above every limit. `limit` is FLT_MAX if none is given.
 #define FSDP_NORM_SKIPS(norm, limit) (!((norm) <= (limit)))
 
 // Indices into the fp32 step scalars that a step receives from the host (FSDP_OP_ADAMW's second operand).
@@ -75,7 +75,7 @@ enum {
 // Part of a dimension: a product of letters ("hd": the first is the slowest) or, without letters, a constant.
 typedef struct fsdp_op_block {
   char letters[4];
-  int64_t constant; // where there is no letter
+  int64_t constant; // if there is no letter
 } fsdp_op_block;
 
 // A dimension: its blocks side by side (q|k|v).
@@ -110,7 +110,7 @@ typedef struct fsdp_op_letters {
   int letter_count;
 } fsdp_op_letters;
 
-// The row's operands, parsed; valid for ever.
+// The row's operands, parsed; static.
 const fsdp_op_letters *fsdp_op_letters_of(fsdp_op_kind kind);
 
 // NULL: the op has no such letter.
@@ -130,7 +130,7 @@ int fsdp_op_slice_weight(const fsdp_op_letters *op);
 // Items of a letter; `flat_elems` is p's.
 int64_t fsdp_op_letter_size(const fsdp_op_attrs *attrs, char letter, int64_t flat_elems);
 
-// Elements of a dimension, and of an operand as a kernel receives it: where it is a slice, of the whole rows.
+// Elements of a dimension, and of an operand as a kernel receives it: a slice counts as the whole rows.
 int64_t fsdp_op_dim_size(const fsdp_op_attrs *attrs, const fsdp_op_dim *dim, int64_t flat_elems);
 int64_t fsdp_op_operand_numel(const fsdp_op_attrs *attrs, const fsdp_op_operand *operand, int64_t flat_elems);
 
@@ -148,7 +148,7 @@ typedef enum fsdp_op_phase {
 } fsdp_op_phase;
 fsdp_op_phase fsdp_op_phase_of(fsdp_op_kind kind);
 
-// Whether the op makes gemms through the device's library, and so uses that one's scratch.
+// Whether the op runs gemms through the device's library, and so uses that library's scratch.
 bool fsdp_op_makes_gemms(fsdp_op_kind kind);
 
 // Whether the kernel reports an access for each of n rows: the access trace needs room for them.
@@ -157,18 +157,18 @@ bool fsdp_op_reports_rows(fsdp_op_kind kind);
 // Multiply-add work of the op's gemms as 2*m*n*k FLOPs (attention counted causally), for rates and prices.
 double fsdp_op_flops(fsdp_op_kind kind, const fsdp_op_attrs *attrs);
 
-// What is known of an operand of one launch.
+// What is known about an operand of one launch.
 typedef struct fsdp_op_extent {
   fsdp_dtype dtype;
   fsdp_access access;
   int64_t bytes;
 } fsdp_op_extent;
 
-// What a launch must do at least.
+// The least work of a launch.
 typedef struct fsdp_op_work {
   double flops; // of its gemms, attention counted causally
-  double bytes; // operands read once and written once; for the head also each chunk's turn of the weight's
-                // gradient, which is read and written by the gemms themselves
+  double bytes; // operands read once and written once; for the head also each chunk's pass over the weight's
+                // gradient, which the gemms themselves read and write
   double row_bytes; // moved by a kernel that runs between gemms and not under them: the rows of logits
 } fsdp_op_work;
 
@@ -176,34 +176,33 @@ typedef struct fsdp_op_work {
 fsdp_op_work fsdp_op_work_of(fsdp_op_kind kind, const fsdp_op_attrs *attrs, const fsdp_op_extent *operands,
                              int operand_count);
 
-// What tells two launches of one op apart: " 4096 -> 6144", ", added", or nothing. Returns `out`.
+// What distinguishes two launches of one op: " 4096 -> 6144", ", added", or nothing. Returns `out`.
 const char *fsdp_op_describe(fsdp_op_kind kind, const fsdp_op_attrs *attrs, const fsdp_op_extent *operands,
                              int operand_count, char *out, size_t out_bytes);
 
-// Whose kernels run an op: what differs between devices in the list of instructions.
+// The device whose kernels run an op. Instruction lists differ between devices only by this.
 typedef enum fsdp_op_device { FSDP_OP_CPU, FSDP_OP_CUDA, FSDP_OP_DEVICE_COUNT } fsdp_op_device;
 
-// Bytes of the workspace that the device's kernel takes as one more, last operand (written, fp32), a multiple
-// of 4; 0: it takes none. A function of the shape alone; `flat_elems` is p.
+// Bytes of the workspace that the device's kernel takes as an additional last operand (written, fp32): a
+// multiple of 4; 0: it takes none. A function of the shape alone; `flat_elems` is p.
 int64_t fsdp_op_workspace_bytes(fsdp_op_device device, fsdp_op_kind kind, const fsdp_op_attrs *attrs,
                                 int64_t flat_elems);
 
-// A lesser op that makes what is still needed of another: its operands are some of that one's.
+// A smaller op that makes what is still needed of a recomputed op. Its operands are some of that op's.
 typedef struct fsdp_op_remainder {
   fsdp_op_kind kind;
-  int operands[FSDP_OP_MAX_OPERANDS]; // which of the other op's; a kept one is read
+  int operands[FSDP_OP_MAX_OPERANDS]; // indices into the recomputed op's; a kept one is read
   int operand_count;
 } fsdp_op_remainder;
 
-// What remains to do of an op that is recomputed. kept[i]: its operand i is an output that was kept. False:
-// all of it.
+// What remains to do of a recomputed op. kept[i]: its operand i is an output that was kept. False: all of it.
 bool fsdp_op_remainder_of(fsdp_op_kind kind, const bool *kept, fsdp_op_remainder *remainder);
 
 // Sets the attributes that depend on the dtypes of the op's operands.
 void fsdp_op_complete_attrs(fsdp_op_kind kind, fsdp_op_attrs *attrs, const fsdp_dtype *dtypes);
 
-// Rows whose logits exist at one time (attrs.chunk_rows) where the head's weight gradient is of this dtype;
-// FSDP_F32 where there is none.
+// Rows whose logits exist at one time (attrs.chunk_rows). `gradient` is the dtype of the head's weight
+// gradient; FSDP_F32 if there is none.
 int64_t fsdp_op_chunk_rows(int64_t rows, int64_t vocabulary, fsdp_dtype gradient);
 
 #ifdef __cplusplus

@@ -9,7 +9,7 @@ void fsdp_op_rope_emit(fsdp_graph *graph, const fsdp_node *f) {
   fsdp_node_operand_add(fsdp_backward_node(graph, FSDP_OP_ROPE_BACKWARD, f), d_qkv, FSDP_UPDATE);
 }
 
-// One of attention's gemms over the T (T + 1) / 2 pairs that the causal mask leaves.
+// FLOPs of one of attention's gemms, over the T (T + 1) / 2 pairs that the causal mask leaves.
 static double gemm_flops(const fsdp_op_attrs *attrs) {
   double T = (double)attrs->seq, N = (double)attrs->batch * T;
   return N * (T + 1.0) * (double)(attrs->heads * attrs->head_dim);

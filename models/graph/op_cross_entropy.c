@@ -5,13 +5,13 @@
 
 #include <stdio.h>
 
-// About 64 MiB of fp32 logits, at least 64 rows, and at least a sixteenth of all (every chunk reads and
-// writes the head's whole weight gradient: 126 of them would take 8% of an 8B model's step from a GPU's
-// memory), 1024 at most.
+// With an fp32 gradient: about 64 MiB of fp32 logits, at least 64 rows, at least a sixteenth of all rows, and
+// at most 1024. Every chunk reads and writes the head's whole weight gradient: for 126 chunks that memory
+// traffic would take 8% of an 8B model's step on a GPU.
 //
-// A bf16 gradient is rounded after every chunk, so there a quarter of all rows, in whole tiles of a gemm,
-// within 2 GiB of logits: as many bytes as an fp32 copy of an 8B model's gradient would take, with a fourth
-// of its traffic. Four roundings are 1.6 times as far off as one, sixteen 2.9 times.
+// A bf16 gradient is rounded after every chunk. So a chunk is then a quarter of all rows, in whole tiles of a
+// gemm, within 2 GiB of logits: as many bytes as an fp32 copy of an 8B model's gradient would take, with a
+// fourth of its traffic. The error of four roundings is 1.6 times that of one, of sixteen 2.9 times.
 int64_t fsdp_op_chunk_rows(int64_t rows, int64_t vocabulary, fsdp_dtype gradient) {
   const int64_t tile = 128, logits_max = ((int64_t)2 << 30) / 4;
   int64_t chunk = fsdp_max_i64(64, ((int64_t)16 << 20) / vocabulary);
@@ -56,7 +56,7 @@ void fsdp_op_cross_entropy_work(const fsdp_op_attrs *attrs, const fsdp_op_extent
   work->row_bytes = 4 * logits_numel(attrs);
 }
 
-// Also the row's gradients in place of the logits. Every chunk but the first adds to the weight's gradient,
+// Also writes the row's gradients over the logits. Every chunk but the first adds to the weight's gradient,
 // which is read and written once more for each.
 void fsdp_op_cross_entropy_backward_work(const fsdp_op_attrs *attrs, const fsdp_op_extent *operands,
                                          fsdp_op_work *work) {

@@ -1,5 +1,5 @@
-// The operands of ops.def's rows, parsed. A row that cannot be read aborts at its first use: the rows are
-// part of the program.
+// The operands of ops.def's rows, parsed. A malformed row is a broken invariant: it aborts at the first use
+// of the table.
 #include "models/graph/op_row.h"
 #include "runtime/base/check.h"
 

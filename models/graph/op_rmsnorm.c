@@ -27,7 +27,7 @@ void fsdp_op_add_rmsnorm_emit(fsdp_graph *graph, const fsdp_node *f) {
   graph->values[x].gradient = graph->values[delta].gradient = fsdp_backward_gradient(graph, h);
 }
 
-// Where the sum was kept, only its norm is left to do.
+// If the sum was kept, only its norm remains to be done.
 bool fsdp_op_add_rmsnorm_recompute(const bool *kept, fsdp_op_remainder *remainder) {
   enum { WEIGHT = 2, H, Y, RSTD };
   if (!kept[H]) return false;

@@ -10,7 +10,7 @@ typedef struct fsdp_node fsdp_node;
 
 typedef double fsdp_op_flops_rule(const fsdp_op_attrs *attrs);
 
-// Corrects `work`, which counts every operand once, and twice where it is updated.
+// Corrects `work`, which counts every operand once, and an updated one twice.
 typedef void fsdp_op_work_rule(const fsdp_op_attrs *attrs, const fsdp_op_extent *operands,
                                fsdp_op_work *work);
 
@@ -20,13 +20,13 @@ typedef int64_t fsdp_op_workspace_rule(const fsdp_op_attrs *attrs, int64_t flat_
 // Appends the backward of `forward` to the graph, by the functions of backward.h.
 typedef void fsdp_op_backward_rule(fsdp_graph *graph, const fsdp_node *forward);
 
-// What remains of it where `kept` says which of its operands are outputs that were kept; false: all of it.
+// What remains of it if the operands that `kept` names are outputs that were kept. False: all of it.
 typedef bool fsdp_op_recompute_rule(const bool *kept, fsdp_op_remainder *remainder);
 
 // Sets the attributes that depend on the operands' dtypes, in the row's order.
 typedef void fsdp_op_attrs_rule(fsdp_op_attrs *attrs, const fsdp_dtype *dtypes);
 
-// Writes what tells two launches apart; `out` holds an empty string.
+// Writes what distinguishes two launches; `out` holds an empty string.
 typedef void fsdp_op_describe_rule(const fsdp_op_attrs *attrs, const fsdp_op_extent *operands,
                                    int operand_count, char *out, size_t out_bytes);
 
@@ -43,7 +43,7 @@ typedef struct fsdp_op_row {
   fsdp_op_describe_rule *describe;
 } fsdp_op_row;
 
-// The row of an op; aborts on what is no op.
+// The row of an op; aborts if `kind` is not an op.
 const fsdp_op_row *fsdp_op_row_of(fsdp_op_kind kind);
 
 #define FLOPS(f)             fsdp_op_flops_rule f;

@@ -5,8 +5,8 @@
 //   partial             axes over which every rank holds a summand; the value is their sum
 //   flat                axes over which the flat storage of what `dim` leaves is cut (a parameter's shards)
 //
-// An axis stands in one place at most. Axes are indices into the mesh (runtime/plan/layout/mesh.h), which
-// knows their names and sizes.
+// An axis appears at most once. Axes are indices into the mesh (runtime/plan/layout/mesh.h), which knows
+// their names and sizes.
 #pragma once
 
 #define FSDP_MAX_DIMS      4

@@ -13,14 +13,14 @@ typedef enum fsdp_access {
   FSDP_UPDATE = FSDP_READ | FSDP_WRITE, // both: accumulated, or changed in place
 } fsdp_access;
 
-// Of an access trace (runtime/exec/access_trace.h), or of a test.
+// Implemented by an access trace (runtime/exec/access_trace.h) and by tests.
 typedef struct fsdp_access_recorder fsdp_access_recorder;
 
 struct fsdp_access_recorder {
   void (*range)(fsdp_access_recorder *self, const void *address, int64_t bytes, fsdp_access access);
 };
 
-// Reports `bytes` bytes from `address` on; nothing where there is no recorder or no byte.
+// Reports `bytes` bytes starting at `address`. Does nothing without a recorder or without bytes.
 static inline void fsdp_access_report(fsdp_access_recorder *recorder, const void *address, int64_t bytes,
                                       fsdp_access access) {
   if (recorder && bytes > 0) recorder->range(recorder, address, bytes, access);

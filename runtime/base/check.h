@@ -15,7 +15,7 @@ extern "C" {
 FSDP_NORETURN void fsdp_check_failed(const char *file, int line, const char *condition, const char *format,
                                      ...) __attribute__((format(printf, 4, 5)));
 
-// What fsdp_check_failed printed, or "": for whoever handles SIGABRT.
+// What fsdp_check_failed printed, or "": for a handler of SIGABRT.
 const char *fsdp_check_message(void);
 
 #define FSDP_CHECK(condition, ...)                                                                           \

@@ -1,4 +1,4 @@
-// Results of CUDA's calls: those made once steps run end the job with rank, host, call and place.
+// Checks of CUDA calls: a call that fails once steps run ends the job and names rank, host, call and place.
 #pragma once
 
 #include "runtime/base/job.h"

@@ -5,9 +5,9 @@
 #include <stdbool.h>
 #include <string.h>
 
-enum { BLOCK = 1024 }; // values that are looked at together
+enum { BLOCK = 1024 }; // values that are checked together
 
-// Sign, exponent and fraction of a value, all ones in the exponent where it is not finite.
+// The exponent's bits: all ones in a value that is not finite.
 static uint32_t exponent_mask(fsdp_dtype dtype) {
   return dtype == FSDP_F32 ? 0x7f800000u : dtype == FSDP_BF16 ? 0x7f80u : 0x7c00u;
 }

@@ -12,7 +12,7 @@
 #include <time.h>
 #include <unistd.h>
 
-// For a terminal that takes nothing, and for the error file's disk.
+// For a terminal that accepts nothing, and for the error file's disk.
 #define TERMINAL_MS    1000
 #define RECORD_MS      1000
 #define RECORD_TICK_MS 5
@@ -68,14 +68,14 @@ void fsdp_job_set_outputs(int terminal, int log) {
 void fsdp_job_say(const char *message) {
   char line[2048];
   int length = snprintf(line, sizeof line, "%s: error: %.1900s\n", program_invocation_short_name, message);
-  // The file first: it never blocks. A descriptor that cannot be waited for, such as a file's, is ready.
+  // The log first: it never blocks. A descriptor that cannot be polled, such as a file's, counts as ready.
   if (outputs.log >= 0 && write(outputs.log, line, (size_t)length) < 0) outputs.log = -1;
   struct pollfd terminal = {.fd = outputs.terminal, .events = POLLOUT};
   if (poll(&terminal, 1, TERMINAL_MS) == 0) return;
-  if (write(outputs.terminal, line, (size_t)length) < 0) return; // it is gone
+  if (write(outputs.terminal, line, (size_t)length) < 0) return; // the terminal is gone
 }
 
-// A fork without the handlers of libraries, which may wait for a lock that a stuck thread holds.
+// A fork without the libraries' fork handlers, which may wait for a lock that a stuck thread holds.
 static pid_t fork_plainly(void) {
 #if __GLIBC_PREREQ(2, 34)
   return _Fork();
@@ -88,7 +88,7 @@ int fsdp_job_record(int rank, const char *host, int process, const char *message
   if (!record) return -1;
   pid_t child = fork_plainly();
   if (child == 0) {
-    // What starts ranks ends their group, and waits for whoever holds their output.
+    // What starts ranks ends their process group, and waits for every process that holds their output.
     setsid();
     fsdp_close_from(0);
     record(rank, host, process, message);
@@ -113,7 +113,7 @@ FSDP_NORETURN void fsdp_job_failed(bool follows, const char *call, const char *f
   snprintf(message, sizeof message, "rank %d (host %s): %s failed: %s", identity.rank, host_name(), call,
            reason);
   if (identity.fail) identity.fail(message, follows);
-  // Several streams may fail at one time; the first one speaks.
+  // Several streams may fail at once; the first one reports.
   static atomic_flag spoken = ATOMIC_FLAG_INIT;
   if (!atomic_flag_test_and_set(&spoken)) {
     fsdp_job_say(message);

@@ -3,7 +3,7 @@
 
 #include <stdint.h>
 
-// What follows a noun behind the number `count`.
+// The ending of a noun after the number `count`.
 static inline const char *fsdp_plural(int64_t count) {
   return count == 1 ? "" : "s";
 }

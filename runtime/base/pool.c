@@ -24,7 +24,7 @@ struct fsdp_pool {
   bool stop;
 
   // Of the region; written by the caller under the mutex while no worker is inside.
-  void (*body)(void *argument, int64_t index, void *scratch); // NULL between regions: a late worker stays out
+  void (*body)(void *argument, int64_t index, void *scratch); // NULL between regions: late workers skip it
   void *argument;
   int64_t count;
   atomic_int_fast64_t next;

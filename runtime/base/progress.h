@@ -1,5 +1,5 @@
-// Signs of progress of work that no peer sees: reading, writing and hashing files, drawing weights. Long
-// loops mark it now and then, so that whoever waits for this process can tell slow from stuck.
+// Signs of progress in work that no peer sees: reading, writing and hashing files, drawing weights. Long
+// loops mark their progress regularly, so that those who wait for this process can tell slow from stuck.
 #pragma once
 
 #include <stdint.h>
@@ -8,7 +8,7 @@
 extern "C" {
 #endif
 
-// Any thread's; costs an atomic addition, so once per chunk of work and not per element.
+// Callable from any thread. Costs an atomic addition, so call it per chunk of work, not per element.
 void fsdp_progress_mark(void);
 
 // Marks of this process so far.

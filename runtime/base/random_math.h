@@ -1,10 +1,10 @@
 // The generator's arithmetic, in C and in CUDA C++: random.c's functions are loops over these, and the
 // kernel that draws weights on a GPU calls the same ones.
 //
-// The same bits everywhere: whole numbers, and IEEE doubles with one rounding an operation. No function of
-// a mathematical library, whose last bit differs from one to the next, and nothing fused: an operation is a
-// function of its own, which compilers do not contract (GCC in ISO C, clang across expressions), and on a
-// GPU its intrinsic.
+// The same bits everywhere: integers, and IEEE doubles with one rounding per operation. No function of a
+// mathematical library is used, since these differ in the last bit. Nothing is fused: each operation is a
+// function of its own, which compilers do not contract (GCC in ISO C, clang across expressions). On a GPU it
+// is the intrinsic.
 #pragma once
 
 #include <math.h>
@@ -70,7 +70,7 @@ FSDP_RANDOM_CODE void fsdp_philox(uint64_t seed, uint64_t stream, uint64_t index
   words[0] = c0, words[1] = c1, words[2] = c2, words[3] = c3;
 }
 
-// One term less of a polynomial by Horner's rule.
+// One step of Horner's rule.
 FSDP_RANDOM_CODE double fsdp_horner(double sum, double x, double coefficient) {
   return fsdp_plus(fsdp_times(sum, x), coefficient);
 }
@@ -105,8 +105,8 @@ FSDP_RANDOM_CODE double fsdp_log_uniform(uint32_t word) {
                    fsdp_times(fsdp_times(2.0, s), sum));
 }
 
-// Cosine and sine of 2 pi word / 2^32: the nearest quarter turn is whole numbers' work, and the rest,
-// within pi/4 of it, a Taylor polynomial (of x^16 and x^17, whose next terms are below 2^-55).
+// Cosine and sine of 2 pi word / 2^32. Integers give the nearest quarter turn; a Taylor polynomial gives the
+// rest, which is within pi/4 (up to x^16 and x^17; the next terms are below 2^-55).
 FSDP_RANDOM_CODE void fsdp_turn(uint32_t word, double *cosine, double *sine) {
   const uint32_t shifted = word + ((uint32_t)1 << 29), quarter = shifted >> 30;
   const double part = (double)((int32_t)(shifted & 0x3fffffffu) - (1 << 29));

@@ -17,7 +17,7 @@ static inline int64_t fsdp_round_up(int64_t value, int64_t unit) {
   return (value + unit - 1) / unit * unit;
 }
 
-// *result = a * b or a + b; false where that overflows.
+// *result = a * b or a + b; false if that overflows.
 static inline bool fsdp_mul_checked(int64_t a, int64_t b, int64_t *result) {
   return !__builtin_mul_overflow(a, b, result);
 }

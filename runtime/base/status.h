@@ -15,7 +15,7 @@ typedef enum fsdp_status {
   FSDP_OK = 0,
   FSDP_ERR_OPTION = 2,    // a bad option or combination of options
   FSDP_ERR_INPUT = 3,     // a bad or missing input file
-  FSDP_ERR_CAPACITY = 4,  // does not fit the memory there is
+  FSDP_ERR_CAPACITY = 4,  // does not fit in memory
   FSDP_ERR_PEER = 5,      // a device, a communicator or a peer failed
   FSDP_ERR_NOT_FINITE = 6 // the loss or the gradient's norm is not finite, or the state
 } fsdp_status;

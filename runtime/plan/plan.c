@@ -29,8 +29,8 @@ int64_t fsdp_plan_reserve_bytes(const fsdp_plan *plan) {
   return backend->reserve_bytes + plan->program->comm_count * backend->comm_reserve_bytes;
 }
 
-// What an instruction sends: a ring all-gather or reduce-scatter passes every slot but one on, an all-reduce
-// does both.
+// What an instruction sends: a ring all-gather or reduce-scatter sends every slot but one, an all-reduce does
+// both.
 static void count_traffic(fsdp_traffic *traffic, const fsdp_program *program, const fsdp_instr *instr) {
   const fsdp_operand *operands = &program->operands[instr->first_operand];
   if (!fsdp_instr_is_collective(instr)) return;
@@ -99,14 +99,13 @@ static fsdp_status check_config(const fsdp_plan_config *c, fsdp_error *error) {
   return FSDP_OK;
 }
 
-// What a graph can say of a parameter and no op can do yet.
+// Refuses what a graph can say about a parameter and no op supports yet.
 static fsdp_status check_params(const fsdp_graph *graph, fsdp_error *error) {
   for (int p = 0; p < graph->param_count; p++) {
     const fsdp_param *param = &graph->params[p];
     if (param->trainable && !param->transposed) continue;
-    return fsdp_fail(error, FSDP_ERR_INPUT, "parameter %s %s, which is not built: take a model without",
-                     param->name,
-                     param->trainable ? "is stored transposed (in, out)" : "is frozen and does not train");
+    return fsdp_fail(error, FSDP_ERR_INPUT, "parameter %s %s, which is not supported: use a model without",
+                     param->name, param->trainable ? "is stored transposed (in, out)" : "is frozen");
   }
   return FSDP_OK;
 }
@@ -143,7 +142,7 @@ static void make_program(fsdp_plan *plan) {
   plan->gemm_workspace = made.gemm_workspace;
 }
 
-// Graph, units, program and lifetimes: all that peaks in list order need.
+// Makes graph, units, program and lifetimes: what computing the peaks requires.
 static fsdp_status plan_program(fsdp_plan *plan, fsdp_error *error) {
   const fsdp_plan_config *c = &plan->config;
   plan->graph = fsdp_model_graph(&c->model, c->batch, c->seq);
@@ -165,8 +164,8 @@ static int layer_of_param(const fsdp_graph *graph, int param) {
   return module;
 }
 
-// Whether the unit holds matrices of two decoder layers or more, so that it stays gathered through all
-// between.
+// Whether the unit holds matrices of two or more decoder layers, so that it stays gathered through all layers
+// between them.
 static bool spans_layers(const fsdp_plan *plan, const fsdp_unit *unit) {
   int first_layer = -1;
   for (int i = 0; i < unit->param_count; i++) {

@@ -17,14 +17,14 @@
 typedef struct fsdp_plan_backend {
   const char *name; // "cpu", "cuda"
   fsdp_op_device device;
-  // Scratch of the library of matrix products, kept for the whole run, 0 on the CPU.
+  // Scratch of the gemm library, kept for the whole run; 0 on the CPU.
   int64_t gemm_workspace_bytes;
-  // What lies beside the arena: the driver's context, modules and the library of matrix products, and what
-  // each communicator of more than one rank keeps.
+  // Memory beside the arena: the driver's context, modules and the gemm library; and what each communicator
+  // of more than one rank keeps.
   int64_t reserve_bytes, comm_reserve_bytes;
 } fsdp_plan_backend;
 
-// The two targets that there are; static, not to be freed.
+// The two backends; static, not to be freed.
 const fsdp_plan_backend *fsdp_plan_backend_cpu(void);
 // Needs no GPU and no toolkit.
 const fsdp_plan_backend *fsdp_plan_backend_cuda(void);
@@ -41,16 +41,15 @@ typedef struct fsdp_plan_config {
   int prefetch;
   fsdp_accumulate accumulate;
   fsdp_dtype param_dtype, reduce_dtype, master_dtype, moment_dtype;
-  float grad_clip; // 0: off
-  float
-      norm_limit; // with clipping: a step whose norm is above it updates nothing; 0: none but not-finite ones
+  float grad_clip;  // 0: off
+  float norm_limit; // with clipping: a step with a norm above it is skipped; 0: only one that is not finite
   double beta1, beta2;
   float adam_eps, weight_decay;
   bool evaluation; // plan an evaluation section too
-  bool check;      // plan a check section too, where there are replicas to compare
+  bool check;      // plan a check section too, if there are replicas to compare
   bool snapshot;   // plan a snapshot section too, and host memory for it
-  bool exchange; // plan an exchange section too, where replicas load slices or low-precision copies are kept
-  bool poison;   // fill memory that is free, or not yet written, with signalling NaNs (tests)
+  bool exchange;   // plan an exchange section too, if replicas load slices or low-precision copies are kept
+  bool poison;     // fill memory that is free, or not yet written, with signalling NaNs (tests)
   const fsdp_plan_backend *backend;
 } fsdp_plan_config;
 
@@ -68,9 +67,9 @@ typedef struct fsdp_plan {
   fsdp_memory_report memory;
   fsdp_traffic traffic;
   fsdp_unit_state *unit_state; // by unit
-  int gemm_workspace; // tensor of backend->gemm_workspace_bytes, or -1; every product runs on one stream
+  int gemm_workspace; // tensor of backend->gemm_workspace_bytes, or -1; every gemm runs on one stream
   int64_t hint_unit;  // a unit that stays gathered through the whole step and would not under `block`, or -1
-  int64_t hint_saved_bytes; // what `--wrap block` would save at the peak, where hint_unit >= 0
+  int64_t hint_saved_bytes; // what `--wrap block` would save at the peak, if hint_unit >= 0
   bool verified;
 } fsdp_plan;
 
@@ -79,8 +78,8 @@ typedef struct fsdp_plan {
 fsdp_status fsdp_plan_create(const fsdp_plan_config *config, fsdp_plan **plan, fsdp_error *error);
 void fsdp_plan_destroy(fsdp_plan *plan); // NULL is allowed
 
-// Device memory that a rank needs beside the arena: counted where a plan is compared with a limit, never part
-// of it.
+// Device memory that a rank needs beside the arena: counted when a plan is compared with a limit, but no part
+// of the plan.
 int64_t fsdp_plan_reserve_bytes(const fsdp_plan *plan);
 
 // The greatest norm that is applied (FSDP_NORM_SKIPS): the plan's limit or, without one, the greatest number.
@@ -92,8 +91,8 @@ int fsdp_plan_digest_count(const fsdp_plan *plan);
 int fsdp_plan_digest_unit(const fsdp_plan *plan, int digest);
 // The dtype in which a slot of the state is kept.
 fsdp_dtype fsdp_plan_slot_dtype(const fsdp_plan *plan, int slot);
-// Bytes that the check section reads on a rank; 0 where the plan has none.
+// Bytes that the check section reads on a rank; 0 if the plan has none.
 int64_t fsdp_plan_check_bytes(const fsdp_plan *plan);
 
-// How messages name an instruction: "all_gather of model.layers.3"; "" where the position is none.
+// How messages name an instruction: "all_gather of model.layers.3"; "" if there is none at the position.
 void fsdp_plan_instr_name(const fsdp_plan *plan, int position, char *text, size_t bytes);

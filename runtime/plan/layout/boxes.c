@@ -21,7 +21,7 @@ static int64_t product(const int64_t *shape, int begin, int end) {
   return numel;
 }
 
-// Adds the box of which the first dimensions up to `dim` are set in `box`, and that is whole behind it.
+// Adds `box`, whose dimensions up to `dim` are set; the later ones are whole.
 static void add_box(cutter *c, fsdp_box box, int dim) {
   for (int d = dim + 1; d < c->dims; d++) box.start[d] = 0, box.extent[d] = c->shape[d];
   box.dims = c->dims;
@@ -111,7 +111,7 @@ typedef struct run_list {
   int count, capacity;
 } run_list;
 
-// Adds a run, to the last one where they are neighbours on both sides.
+// Adds a run; extends the last one if both are neighbours in parameter and range.
 static void add_run(run_list *list, fsdp_shard_run run) {
   fsdp_shard_run *last = list->count ? &list->runs[list->count - 1] : NULL;
   if (last && last->param == run.param && last->element_index + last->numel == run.element_index &&

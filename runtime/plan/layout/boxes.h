@@ -1,5 +1,5 @@
-// Boxes: which elements of which parameter lie in a range of a unit's flat buffer. The one rule by which a
-// rank loads, saves, hashes, exports, draws and rounds what it holds.
+// Boxes: which elements of which parameter lie in a range of a unit's flat buffer. By this one rule a rank
+// loads, saves, hashes, exports, draws and rounds what it holds.
 //
 //   a matrix, 4 x 6                     the range of elements 3 to 20 as boxes in the matrix's coordinates
 //   | .  .  .  3  4  5 |    box 0: start (0,3) extent (1,3)
@@ -7,8 +7,8 @@
 //   |12 13 14 15 16 17 |
 //   |18 19  .  .  .  . |    box 2: start (3,0) extent (1,2)
 //
-// A step in dimension d is `stride[d]` elements in the range, so that a box may be part of something wider;
-// in the last dimension elements are neighbours.
+// A step in dimension d is `stride[d]` elements in the range, so a box may be part of something wider. In the
+// last dimension elements are neighbours.
 #pragma once
 
 #include "runtime/plan/layout/units.h"
@@ -21,7 +21,7 @@ typedef struct fsdp_box {
   int dims;
   int64_t start[FSDP_MAX_DIMS], extent[FSDP_MAX_DIMS]; // in the whole parameter
   int64_t offset;                                      // of its first element, in the range
-  int64_t stride[FSDP_MAX_DIMS];                       // in the range; of the last dimension 1
+  int64_t stride[FSDP_MAX_DIMS];                       // in the range; 1 in the last dimension
 } fsdp_box;
 
 // A run of elements that are neighbours in the parameter (flattened row-major) and in the range.
@@ -32,7 +32,7 @@ typedef struct fsdp_shard_run {
   int64_t numel;
 } fsdp_shard_run;
 
-// Cuts elements [first, first + elems) of a tensor of `shape`, flattened row-major, into boxes in order;
+// Cuts elements [first, first + numel) of a tensor of `shape`, flattened row-major, into boxes in order;
 // element `first` lies at `offset` of the range. Returns their number.
 int fsdp_boxes_cut(int dims, const int64_t *shape, int64_t first, int64_t numel, int64_t offset,
                    fsdp_box boxes[FSDP_BOXES_MAX]);
@@ -40,18 +40,18 @@ int fsdp_boxes_cut(int dims, const int64_t *shape, int64_t first, int64_t numel,
 // Elements of a box.
 int64_t fsdp_box_numel(const fsdp_box *box);
 
-// What two boxes of one tensor share, as `a` lies in its range; false where that is nothing.
+// What two boxes of one tensor share, as `a` lies in its range; false if they share nothing.
 bool fsdp_box_intersect(const fsdp_box *a, const fsdp_box *b, fsdp_box *shared);
 
 // Where element `at` (coordinates in the whole parameter) of a box lies in the range.
 int64_t fsdp_box_offset_of(const fsdp_box *box, const int64_t *at);
 
-// The boxes of elements [first, first + elems) of a unit's flat buffer, pads left out, in order; `boxes` has
-// room for FSDP_BOXES_MAX a parameter of the unit. Returns their number.
+// The boxes of elements [first, first + numel) of a unit's flat buffer, without padding, in order; `boxes`
+// has room for FSDP_BOXES_MAX per parameter of the unit. Returns their number.
 int fsdp_units_boxes(const fsdp_units *units, const fsdp_graph *graph, int unit, int64_t first, int64_t numel,
                      fsdp_box *boxes);
 
-// The runs of the same range, as few as there can be, in order. The caller frees them.
+// The runs of such a range, as few as possible, in order. The caller frees them.
 fsdp_shard_run *fsdp_units_runs(const fsdp_units *units, const fsdp_graph *graph, int unit, int64_t first,
                                 int64_t numel, int *count);
 

@@ -38,7 +38,7 @@ typedef struct fsdp_mesh {
 // The mesh data=`data`, fsdp=`fsdp`; the other axes have size 1.
 fsdp_mesh fsdp_mesh_of(int data, int fsdp);
 
-// Appends an axis. False where the mesh is full, has an axis of this name, or the name or size is none.
+// Appends an axis. False if the mesh is full, has an axis of this name, or the name or size is invalid.
 bool fsdp_mesh_add(fsdp_mesh *mesh, const char *name, int size);
 // Adds the axes that every mesh has and this one lacks: data and fsdp before the others.
 void fsdp_mesh_complete(fsdp_mesh *mesh);
@@ -47,15 +47,15 @@ void fsdp_mesh_resize(fsdp_mesh *mesh, const char *name, int size);
 
 // Index of an axis, or -1.
 int fsdp_mesh_find(const fsdp_mesh *mesh, const char *name);
-// Size of an axis; 1 where the mesh lacks it.
+// Size of an axis; 1 if the mesh lacks it.
 int fsdp_mesh_size(const fsdp_mesh *mesh, const char *name);
 // The product of all sizes.
 int fsdp_mesh_ranks(const fsdp_mesh *mesh);
 
-// Where a rank lies: on one axis (0 where the mesh lacks it), or on all of them.
+// Where a rank lies: on one axis (0 if the mesh lacks it), or on all of them.
 int fsdp_mesh_coordinate(const fsdp_mesh *mesh, const char *name, int rank);
 void fsdp_mesh_coordinates(const fsdp_mesh *mesh, int rank, int coordinates[FSDP_MESH_AXES_MAX]);
-// The rank that lies there.
+// The rank at these coordinates.
 int fsdp_mesh_rank(const fsdp_mesh *mesh, const int coordinates[FSDP_MESH_AXES_MAX]);
 
 // The axes named in `names` (separated by commas), or all, without those of size 1.
@@ -68,13 +68,13 @@ typedef struct fsdp_mesh_group {
   int size, rank, color;
 } fsdp_mesh_group;
 
-// Ranks of every group over `axes`; the group of one rank.
+// The number of ranks in every group over `axes`; the group of one rank.
 int fsdp_mesh_group_size(const fsdp_mesh *mesh, fsdp_axis_set axes);
 fsdp_mesh_group fsdp_mesh_group_of(const fsdp_mesh *mesh, fsdp_axis_set axes, int rank);
 // The rank at `place` of the group of `rank`.
 int fsdp_mesh_group_member(const fsdp_mesh *mesh, fsdp_axis_set axes, int rank, int place);
 
-// "data=2,fsdp=4", with `separator` between; axes of size 1 but data and fsdp are left out. Returns `out`.
+// "data=2,fsdp=4", with `separator` between; axes of size 1 except data and fsdp are omitted. Returns `out`.
 const char *fsdp_mesh_print(const fsdp_mesh *mesh, const char *separator, char out[FSDP_MESH_TEXT_BYTES]);
 // "fsdp" or "data+fsdp"; "-" for none. Returns `out`.
 const char *fsdp_mesh_print_axes(const fsdp_mesh *mesh, fsdp_axis_set axes, char out[FSDP_MESH_TEXT_BYTES]);

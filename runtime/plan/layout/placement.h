@@ -1,4 +1,4 @@
-// Placements on a mesh: local shapes, text, and the first pass of a plan, which writes those of ZeRO.
+// Placements on a mesh: local shapes, text, and the first pass of a plan, which writes ZeRO's placements.
 #pragma once
 
 #include "models/graph/graph.h"
@@ -6,10 +6,10 @@
 
 #include <stdio.h>
 
-// All axes that a placement names. An axis that stands in two places is a broken invariant.
+// All axes that a placement names. An axis that appears twice is a broken invariant.
 fsdp_axis_set fsdp_placement_axes(const fsdp_placement *placement);
 
-// Lets `axes` cut a dimension, the axis of the lowest index outermost, behind those that cut it already.
+// Lets `axes` cut a dimension, inside those that cut it already; the axis with the lowest index is outermost.
 void fsdp_placement_cut(fsdp_placement *placement, int dim, fsdp_axis_set axes);
 
 // The shape of what one rank holds: each dimension divided by the axes that cut it, rounded up. `flat` does
@@ -17,10 +17,10 @@ void fsdp_placement_cut(fsdp_placement *placement, int dim, fsdp_axis_set axes);
 int64_t fsdp_placement_local_shape(const fsdp_placement *placement, const fsdp_mesh *mesh, int dims,
                                    const int64_t *shape, int64_t *local);
 
-// "[[data,fsdp],null] partial=tensor flat=fsdp": an entry a dimension; what is empty is left out.
+// "[[data,fsdp],null] partial=tensor flat=fsdp": an entry per dimension; empty parts are omitted.
 void fsdp_placement_print(const fsdp_placement *placement, const fsdp_mesh *mesh, int dims, FILE *out);
 
-// Writes the placements that follow from the mesh alone into a graph whose shapes are one rank's: parameters
-// lie flat over fsdp (and context); the batch's inputs lie over data and fsdp, and their shapes become the
-// global batch's.
+// Writes the placements that follow from the mesh alone into a graph with the shapes of one rank. Parameters
+// lie flat over fsdp (and context). The batch's inputs lie over data and fsdp, and their shapes become those
+// of the global batch.
 void fsdp_placement_write(fsdp_graph *graph, const fsdp_mesh *mesh);

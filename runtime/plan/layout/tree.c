@@ -16,7 +16,7 @@ static void put_indented(FILE *out, const char *text) {
 
 static char *module_repr(const fsdp_units *units, const fsdp_graph *graph, int module);
 
-// The children of a module, one "(name): repr" a line; in a ModuleList, neighbours that print alike as one
+// The children of a module, one "(name): repr" per line; in a ModuleList, neighbours that print alike as one
 // range.
 static void put_children(FILE *out, const fsdp_units *units, const fsdp_graph *graph,
                          const fsdp_module *module) {

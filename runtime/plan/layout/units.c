@@ -100,7 +100,7 @@ static fsdp_status apply_policy(const fsdp_graph *graph, const fsdp_wrap_policy 
   return status;
 }
 
-// Takes the axes of a unit from its parameters, which must agree; an empty unit lies over no axis.
+// Derives the axes of a unit from its parameters, which must agree; an empty unit lies over no axis.
 static void find_axes(fsdp_units *units, const fsdp_graph *graph, int unit) {
   fsdp_unit *u = &units->units[unit];
   fsdp_axis_set taken = 0;

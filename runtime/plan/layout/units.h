@@ -4,9 +4,9 @@
 //   | q_proj      |k_proj|v_proj|pad| ... |pad to 16*F|
 //   |<-- shard 0 -->|<-- shard 1 -->|<-- shard 2 -->|        shard_numel = padded_numel / F, a multiple of 16
 //
-// Parameters lie in state-dict order, each starting at a multiple of 16 elements, and the whole is padded so
-// that each shard is a multiple of 16 elements too: nothing has to divide anything. Which elements of which
-// parameter a range of the flat buffer holds is in boxes.h.
+// Parameters lie in state-dict order, each starting at a multiple of 16 elements. The whole is padded so that
+// each shard is a multiple of 16 elements too: no size has to be divisible by another. boxes.h says which
+// elements of which parameter a range of the flat buffer holds.
 #pragma once
 
 #include "models/graph/graph.h"
@@ -26,7 +26,7 @@ typedef enum fsdp_wrap_kind {
 
 typedef struct fsdp_wrap_policy {
   fsdp_wrap_kind kind;
-  int64_t numel;       // SIZE: wrap a module when what its children have left of it is >= numel
+  int64_t numel;       // SIZE: wrap a module if the elements that its children left unwrapped are >= numel
   const char *classes; // MODULE: class names separated by commas
 } fsdp_wrap_policy;
 
@@ -42,7 +42,7 @@ typedef struct fsdp_unit {
   int64_t padded_numel; // of the flat buffer; 0 if the unit holds no parameter
   int64_t shard_numel;
   fsdp_axis_set shard_axes;       // that cut the flat buffer
-  fsdp_axis_set replica_axes;     // over which every rank holds the same shard
+  fsdp_axis_set replica_axes;     // over which all ranks hold the same shard
   int shard_count, replica_count; // ranks of a group over these: F, R
   float norm_weight;              // of a rank's sum of squares in the gradient norm: 1 / R
   int first_param, param_count;   // in units->params
@@ -58,25 +58,24 @@ typedef struct fsdp_units {
   fsdp_mesh mesh;
 } fsdp_units;
 
-// Applies the policy (the root is always a unit; a ModuleList never, unless it is named) and lays every unit
-// out over the axes that its parameters' placements name. FSDP_ERR_OPTION if MODULE names a class that the
-// model does not have.
+// Applies the policy (the root is always a unit; a ModuleList only if it is named) and lays every unit out
+// over the axes that its parameters' placements name. FSDP_ERR_OPTION if MODULE names a class that the model
+// does not have.
 fsdp_status fsdp_units_create(const fsdp_graph *graph, const fsdp_wrap_policy *policy, const fsdp_mesh *mesh,
                               fsdp_units **units, fsdp_error *error);
 void fsdp_units_destroy(fsdp_units *units); // NULL is allowed
 
-// Whether ranks hold the same shard of any unit.
+// Whether several ranks hold the same shard of any unit.
 bool fsdp_units_have_replicas(const fsdp_units *units);
 
 // The first element of a rank's shard in the flat buffer of a unit.
 int64_t fsdp_units_shard_begin(const fsdp_units *units, int unit, int rank);
 
-// Replicas share the loading and saving of a shard: each has the elements from `fsdp_unit_slice` * (its
-// place) on, as many as that, and the last one what is left over too (`fsdp_unit_last_slice` in all).
+// Replicas share the loading and saving of a shard. Each has `fsdp_unit_slice` elements, starting at
+// `fsdp_unit_slice` * (its place). The last one also has the remainder (`fsdp_unit_last_slice` in all).
 int64_t fsdp_slice_elems(int64_t shard, int replicas);
 int64_t fsdp_unit_slice(const fsdp_unit *unit);
 int64_t fsdp_unit_last_slice(const fsdp_unit *unit);
 
-// The wrapped module tree in PyTorch's notation, neighbours of a ModuleList that print alike folded into one
-// line.
+// The wrapped module tree in PyTorch's notation. Neighbours in a ModuleList that print alike become one line.
 void fsdp_units_print_tree(const fsdp_units *units, const fsdp_graph *graph, FILE *out);

@@ -6,8 +6,8 @@
 
 #include <string.h>
 
-// Factors of the peak: where greedy packing stops trying, what a packing with extended lifetimes may cost at
-// most, and what no packing should exceed.
+// Factors of the peak: the target of greedy packing, the most that a packing with extended lifetimes may
+// cost, and what no packing should exceed.
 #define PACK_TARGET    1.004
 #define EXTENDED_LIMIT 1.01
 #define ARENA_LIMIT    1.02
@@ -119,7 +119,7 @@ int fsdp_memory_owners(const fsdp_program *program, fsdp_space space, int positi
 
 // ---- Addresses
 
-// What lives always lies at the bottom in the order of tensors, the small ones after the others (no gaps
+// Tensors that always live lie at the bottom in their order, the small ones after the others (no gaps
 // between).
 static int64_t place_always(fsdp_program *program, fsdp_space space) {
   int64_t top = 0;
@@ -135,8 +135,8 @@ static int64_t place_always(fsdp_program *program, fsdp_space space) {
   return top;
 }
 
-// The last position up to which bytes last touched at `position` had better stay untouched: another stream
-// than compute is still busy with them there, and is through when it turns to another unit.
+// By position: up to where bytes last accessed there should preferably stay unused. A stream other than
+// compute is still busy with them, and has finished when it turns to a different unit.
 static int *quiet_positions(const fsdp_program *program) {
   int *quiet = fsdp_alloc((size_t)program->instr_count * sizeof *quiet);
   for (int s = 0; s < program->section_count; s++) {
@@ -158,7 +158,7 @@ static int *quiet_positions(const fsdp_program *program) {
   return quiet;
 }
 
-// Lets items end later where that does not raise the greatest sum of live bytes.
+// Lets items end later if that does not raise the greatest sum of live bytes.
 static void extend_lifetimes(const fsdp_program *program, fsdp_pack_item *items, int count) {
   int64_t *live = fsdp_alloc_zeroed((size_t)program->instr_count + 1, sizeof *live), greatest = 0;
   int *quiet = quiet_positions(program);
@@ -206,8 +206,8 @@ static packing collect_items(fsdp_program *program, fsdp_space space, int window
   return p;
 }
 
-// Lifetimes as they are; `items` are overwritten where that ends lower than `top`. Returns the end of the
-// highest.
+// Packs lifetimes as they are; overwrites `items` if that ends lower than `top`. Returns the end of the
+// highest item.
 static int64_t pack_strictly(const fsdp_program *program, packing *p, int64_t top, int64_t limit) {
   fsdp_pack_item *items = fsdp_alloc((size_t)p->count * sizeof *items);
   for (int i = 0; i < p->count; i++) {

@@ -1,14 +1,15 @@
-// The memory plan: every tensor an address in one of two arenas, and what that costs, to the byte.
+// The memory plan: an address for every tensor in one of two arenas, and what that costs, to the byte.
 //
 // Valley: bytes live between steps. Peak: the greatest sum of live tensors' bytes over list positions. Arena:
-// what is allocated; addresses by best fit over lifetimes, at most 2% above the peak for the device.
+// what is allocated. Addresses are packed over lifetimes (pack.h): the device's arena is at most 2% above its
+// peak.
 #pragma once
 
 #include "runtime/plan/program/program.h"
 
-// A tensor of 4096 bytes or more lies at a multiple of 64. Smaller ones lie at multiples of 32 (from 2048 on)
-// or 16, and those under 16 bytes at a multiple of the least power of two that holds them (4 at least): in a
-// model of a few kilobytes the gaps would else cost percents of the peak.
+// A tensor of 4096 bytes or more lies at a multiple of 64, smaller ones at multiples of 32 (from 2048 bytes)
+// or 16. One under 16 bytes lies at a multiple of the least power of two that holds it (at least 4).
+// Otherwise the gaps would cost a few percent of the peak in a model of a few kilobytes.
 #define FSDP_TENSOR_ALIGN_BYTES       64
 #define FSDP_TENSOR_SMALL_ALIGN_BYTES 16
 
@@ -26,8 +27,8 @@ typedef struct fsdp_memory_report {
 // Who holds memory at a position: live bytes of one category summed over one unit or module.
 typedef struct fsdp_memory_owner {
   fsdp_category category;
-  int unit;   // whose tensors they are, or -1 ...
-  int module; // ... then the module whose op makes them, or -1
+  int unit;   // whose tensors they are, or -1
+  int module; // if there is no unit: the module whose op makes them, or -1
   int64_t bytes;
   int tensor_count, largest_tensor;
 } fsdp_memory_owner;
@@ -40,7 +41,7 @@ void fsdp_memory_plan(fsdp_program *program, fsdp_memory_report *report);
 // instr_count * FSDP_CATEGORY_COUNT entries.
 void fsdp_memory_timeline(const fsdp_program *program, fsdp_space space, int64_t *out);
 
-// The owners of what is live at `position`, greatest first, ties in the order of tensors. Fills at most `max`
-// of them and returns how many there are in all.
+// The owners of what is live at `position`, greatest first, ties in the order of tensors. Fills in at most
+// `max` of them and returns their total number.
 int fsdp_memory_owners(const fsdp_program *program, fsdp_space space, int position, fsdp_memory_owner *out,
                        int max);

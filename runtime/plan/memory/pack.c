@@ -42,8 +42,7 @@ typedef struct packer {
   int64_t *solved;     // by item: its address in the search of a window, or -1
   int positions;
   int64_t best_top, lower_bound, spent;
-  int64_t
-      limit; // config's, or a little above the lower bound where that is greater (alignment in a tiny arena)
+  int64_t limit; // config's, or a little above the lower bound if that is greater (alignment in a tiny arena)
 } packer;
 
 typedef enum order_rule {
@@ -84,7 +83,7 @@ static int window_of(const fsdp_pack_config *config, int position) {
   return window;
 }
 
-// The next entry at or after `index` that lives while `item` does.
+// The next entry at or after `index` that is live at the same time as `item`.
 static int next_together(const entry_list *list, int index, const fsdp_pack_item *item) {
   while (index < list->count &&
          (list->entries[index].begin > item->end || list->entries[index].end < item->begin))
@@ -92,8 +91,8 @@ static int next_together(const entry_list *list, int index, const fsdp_pack_item
   return index;
 }
 
-// The placed items that could stand in the way of `item`, by address: those of its window, or a merger of its
-// windows'.
+// The placed items that could conflict with `item`, by address: those of its window, or of its windows
+// merged.
 static const entry_list *candidates(packer *p, const fsdp_pack_item *item) {
   int first = window_of(p->config, item->begin), last = window_of(p->config, item->end);
   if (first == last) return &p->windows[first];
@@ -198,7 +197,7 @@ static void sort_items(packer *p, order_rule rule, int round) {
   free(keys);
 }
 
-// Moves the items that stick out above `goal` to the front of the order. False where there is none.
+// Moves the items that end above `goal` to the front of the order. False if there is none.
 static bool promote(packer *p, int64_t goal) {
   int *moved = fsdp_alloc((size_t)p->count * sizeof *moved);
   int moved_count = 0;
@@ -250,7 +249,7 @@ static void measure_load(packer *p) {
 #define WINDOW_ITEMS  64 // that begin or end in a window at first
 #define WINDOW_ROUNDS 24
 
-// The item above the limit that lives where most do, or -1.
+// The item above the limit with the greatest contention, or -1.
 static int worst_item(const packer *p) {
   int worst = -1;
   for (int i = 0; i < p->count; i++) {
@@ -286,7 +285,7 @@ static void widen(const packer *p, int wanted, window *w) {
 }
 
 // The window around `center`, joined with those of `windows` that it meets or comes close to: neighbours that
-// are solved apart disturb one another. Takes those out of the list.
+// are solved separately disturb one another. Removes those from the list.
 static window join_windows(const packer *p, int center, window *windows, int *window_count) {
   window w = {center, center};
   widen(p, WINDOW_ITEMS, &w);
@@ -306,7 +305,7 @@ static window join_windows(const packer *p, int center, window *windows, int *wi
   return w;
 }
 
-// Stacks the items that live through all of [first, last] on the base, those that live longest at the bottom.
+// Stacks the items that live through all of [first, last] on the base, the longest-lived at the bottom.
 // Returns the stack's end.
 static int64_t stack_spanning(packer *p, int first, int last) {
   int64_t top = p->config->base;
@@ -320,7 +319,7 @@ static int64_t stack_spanning(packer *p, int first, int last) {
   return top;
 }
 
-// Searches for addresses of the items that live in [first, last] as if nothing were outside.
+// Searches for addresses of the items that live in [first, last], ignoring everything outside.
 static bool solve_window(packer *p, int first, int last) {
   fsdp_pack_item *inside = fsdp_alloc((size_t)p->count * sizeof *inside);
   int *indices = fsdp_alloc((size_t)p->count * sizeof *indices), count = 0;
@@ -356,7 +355,7 @@ static void order_solved_first(packer *p) {
   free(keys);
 }
 
-// Solves the windows in which items stick out above the limit, and places everything around their solutions.
+// Solves the windows in which items end above the limit, and places everything around their solutions.
 static void search_windows(packer *p) {
   window windows[WINDOW_ROUNDS];
   int window_count = 0;
@@ -393,7 +392,7 @@ static void search(packer *p) {
   }
 }
 
-// Many orders with noise, for the few programs, of a few kilobytes, in which neither rule nor search gets
+// Many orders with noise: for the few programs (of a few kilobytes) in which neither rule nor search gets
 // below the limit.
 static void search_noisy_orders(packer *p) {
   int64_t effort = p->spent + p->config->effort;

@@ -8,10 +8,10 @@
 //           +-------------------------------------> list position
 //
 // Greedy by an order of the items (lifetime, area, bytes), several orders in turn, then "squeaky wheel"
-// search: items that stick out above the goal go first in the next attempt (Joslin and Clements 1999). The
-// problem is NP-hard; the greatest sum of live bytes is a lower bound, and programs of training steps come
-// within a percent of it in few attempts. Deterministic: the effort is counted in steps, never in seconds, so
-// every rank finds the same addresses.
+// search: items that end above the goal go first in the next attempt (Joslin and Clements 1999). The problem
+// is NP-hard. The greatest sum of live bytes is a lower bound, and programs of training steps come within a
+// percent of it in few attempts. Deterministic: the effort is counted in steps, never in seconds, so every
+// rank finds the same addresses.
 #pragma once
 
 #include "runtime/plan/memory/pack_item.h"
@@ -23,11 +23,11 @@ typedef struct fsdp_pack_config {
                             // the faster
   int window_count;
   int64_t base;   // no address below it
-  double target;  // stop where the top is within this factor of base plus the lower bound ...
-  int64_t limit;  // where the top stays above it, windows are searched thoroughly (pack_search.h); 0: never
+  double target;  // stop when the top is within this factor of base plus the lower bound ...
+  int64_t limit;  // if the top stays above it, windows are searched thoroughly (pack_search.h); 0: never
   int64_t effort; // ... or after so many comparisons of two items (whole attempts; at least one)
 } fsdp_pack_config;
 
-// Sets every item's address so that items live at one time do not overlap. Returns the end of the highest
-// item (base where there is none).
+// Sets every item's address so that items live at the same time do not overlap. Returns the end of the
+// highest item, or base if there is none.
 int64_t fsdp_pack(const fsdp_pack_config *config, fsdp_pack_item *items, int count);

@@ -59,8 +59,8 @@ static double noise(int attempt, int item) {
   return (double)((z ^ z >> 31) >> 11) * 0x1p-53;
 }
 
-// The first attempts sort as they say, later ones with noise: how long a search takes varies so wildly with
-// the order that many short attempts find what one long one does not.
+// The first attempts sort by a rule, later ones with noise. How long a search takes varies so much with the
+// order that many short attempts find what one long attempt does not.
 static void sort_blocks(search *s, int attempt) {
   preference order = (preference)(attempt % PREFERENCE_COUNT);
   double spread = attempt < PREFERENCE_COUNT ? 0 : 0.5;
@@ -76,7 +76,7 @@ static void sort_blocks(search *s, int attempt) {
   qsort(s->blocks, (size_t)s->count, sizeof *s->blocks, compare_blocks);
 }
 
-// Whether what is left can still fit over every segment, when nothing comes below `lowest` any more.
+// Whether the remaining items can still fit over every segment, if nothing may lie below `lowest` any more.
 static bool can_fit(search *s, int64_t lowest) {
   s->effort_left -= s->segment_count / 4;
   for (int x = 0; x < s->segment_count; x++) {
@@ -106,7 +106,7 @@ static void take_back(search *s, int index) {
   }
 }
 
-// Raises the floors of those that the block just placed lies under onto it.
+// Raises the floors of unplaced blocks that overlap the one just placed in time: they must lie above it.
 static void raise_floors(search *s, int index) {
   int64_t top = s->addresses[index] + s->blocks[index].bytes;
   if (s->raised_count + s->count > s->raised_capacity) {
@@ -130,8 +130,8 @@ static void lower_floors(search *s, int64_t raised_count) {
   }
 }
 
-// The unplaced block that comes next after (address, index) by its floor and index, or -1. Blocks whose floor
-// is not below `limit` are left out.
+// The unplaced block that comes next after (address, index) by floor and index, or -1. Blocks whose floor is
+// not below `limit` do not count.
 static int next_candidate(search *s, int64_t address, int index, int64_t limit) {
   const int64_t *floors = s->floors;
   int best = -1;

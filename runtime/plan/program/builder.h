@@ -4,7 +4,7 @@
 #include "runtime/plan/program/nodes.h"
 #include "runtime/plan/program/schedule.h"
 
-// What strategy, precision and accumulation come to.
+// What follows from strategy, precision and accumulation.
 typedef struct step_modes {
   int rank_count;
   fsdp_dtype grad_dtype;  // of full gradients
@@ -12,7 +12,7 @@ typedef struct step_modes {
   bool resident;          // compute reads the masters or kept copies in place: nothing is ever gathered
   bool keeps_gathered;    // a gathered unit stays so from its first forward to its last backward of the step
   bool direct_grads;  // gradients are written into the shard itself (one rank in the shard group, no offload)
-  bool carries_grads; // full gradients are kept over the micro-batches of a step
+  bool carries_grads; // full gradients are kept across the micro-batches of a step
 } step_modes;
 
 typedef struct step_builder {
@@ -32,7 +32,7 @@ typedef struct step_builder {
   // Tensors of a step that several passes name.
   int scalars, host_scalars, count, loss; // inputs
   int tokens, targets;                    // inputs, of this micro-batch
-  int norm_partials;                      // inputs; one number a unit, filled by gradients
+  int norm_partials;                      // inputs; one number per unit, filled by gradients
   int factor;                             // update
 
   bool *kept; // lower: activations, by tensor, that a recomputed block keeps

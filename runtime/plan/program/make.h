@@ -32,7 +32,7 @@ int make_collective(step_builder *s, fsdp_instr_kind kind, fsdp_axis_set axes, f
                     const fsdp_operand *operands, int operand_count);
 // An instruction of the host stream that calls the program's user.
 int make_host_call(step_builder *s, fsdp_instr_kind kind, const fsdp_operand *operands, int operand_count);
-// The call of the program's user behind the copies of a snapshot.
+// The call of the program's user after the copies of a snapshot.
 int make_snapshot_notice(step_builder *s);
 // The sum of an fp32 tensor over all ranks; nothing on one rank.
 void make_sum_over_world(step_builder *s, int tensor);

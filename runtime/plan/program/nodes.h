@@ -2,21 +2,21 @@
 //
 //   graph ─► nodes ─► pass ─► nodes ─► pass ─► ... ─► instructions
 //
-// A node is an instruction to be: kind, stream and op, and operands that are ranges of tensors. Until a
-// pass has chosen a buffer, an operand names what it needs instead (FSDP_UNIT_WEIGHTS, FSDP_UNIT_GRADIENT):
-// the whole flat buffer of a unit's parameters in compute dtype, or of their gradients. Passes insert,
-// change and remove nodes; each finds what it needs through the list's definitions and uses (fsdp_uses_*),
-// and knows no other pass.
+// A node is a future instruction: kind, stream and op, and operands that are ranges of tensors. Until a pass
+// has chosen a buffer, an operand names what it needs instead (FSDP_UNIT_WEIGHTS, FSDP_UNIT_GRADIENT): the
+// whole flat buffer of a unit's parameters in compute dtype, or of their gradients. Passes insert, change and
+// remove nodes. Each finds what it needs through the list's definitions and uses (fsdp_uses_*), and knows no
+// other pass.
 #pragma once
 
 #include "runtime/base/access.h"
 #include "runtime/plan/program/program.h"
 
-// What an operand names in place of a tensor.
+// What an operand names instead of a tensor.
 #define FSDP_UNIT_WEIGHTS(unit)  (-2 - 2 * (unit))
 #define FSDP_UNIT_GRADIENT(unit) (-3 - 2 * (unit))
 
-// The unit that an operand names the weights (or the gradient) of, or -1.
+// The unit whose weights (or gradient) an operand names, or -1.
 static inline int fsdp_weights_unit(int tensor) {
   return tensor <= -2 && tensor % 2 == 0 ? (-2 - tensor) / 2 : -1;
 }
@@ -53,7 +53,7 @@ void fsdp_nodes_release(fsdp_nodes *list);
 int fsdp_nodes_insert(fsdp_nodes *list, const fsdp_list_node *node);
 void fsdp_nodes_remove(fsdp_nodes *list, int node);
 
-// The next node of another origin than `node`'s, or FSDP_NO_NODE.
+// The next node with a different origin than `node`'s, or FSDP_NO_NODE.
 int fsdp_nodes_after_origin(const fsdp_nodes *list, int node);
 
 // One operand of one node.
@@ -61,10 +61,10 @@ typedef struct fsdp_use {
   int node, operand;
 } fsdp_use;
 
-// Definitions and uses of every tensor (or unit's weights, or gradient) of a list as it is now; changing the
-// list makes it stale.
+// Definitions and uses of every tensor (or unit's weights, or gradient) of a list. Stale once the list
+// changes.
 typedef struct fsdp_uses {
-  int *first; // by key: of its uses in `uses`; one more at the end
+  int *first; // by key: index in `uses` of its first use; one more entry at the end
   fsdp_use *uses;
   int tensor_count, key_count;
 } fsdp_uses;
@@ -72,7 +72,7 @@ typedef struct fsdp_uses {
 fsdp_uses fsdp_uses_create(const fsdp_nodes *list, int tensor_count, int unit_count);
 void fsdp_uses_release(fsdp_uses *uses);
 
-// The uses of `tensor`, in the order of the list; *count of them.
+// The uses of `tensor`, in list order; their number in *count.
 const fsdp_use *fsdp_uses_of(const fsdp_uses *uses, int tensor, int *count);
 
 // The first node that writes `tensor`, or FSDP_NO_NODE.

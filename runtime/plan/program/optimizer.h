@@ -1,9 +1,9 @@
-// Optimizers as tables: what state an element of a parameter has, and the op that updates it.
+// Optimizers as tables: the state of each element of a parameter, and the op that updates it.
 //
 //   optimizer   slot 0, the parameter   further slots
 //   adamw       master                  m, v
 //
-// Every slot is flat and lies as its unit's shard does. Plans, executors, checkpoints and comparisons of
+// Every slot is flat and has the layout of its unit's shard. Plans, executors, checkpoints and comparisons of
 // replicas read this table; none of them knows an optimizer's name.
 #pragma once
 
@@ -25,7 +25,7 @@ typedef struct fsdp_slot {
   fsdp_category category;
   fsdp_slot_dtype dtype;
   fsdp_slot_start start;
-  bool rounds; // in bf16 it is rounded stochastically
+  bool rounds; // stochastically rounded in bf16
 } fsdp_slot;
 
 typedef struct fsdp_optimizer {
@@ -36,7 +36,7 @@ typedef struct fsdp_optimizer {
   fsdp_slot slots[FSDP_SLOTS_MAX];
 } fsdp_optimizer;
 
-#define FSDP_UPDATE_FIRST_SLOT 3 // operand of the update
+#define FSDP_UPDATE_FIRST_SLOT 3 // index of slot 0 among the update's operands
 
 // Static, not to be freed.
 const fsdp_optimizer *fsdp_optimizer_adamw(void);

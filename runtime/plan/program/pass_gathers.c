@@ -1,9 +1,8 @@
 // Gathers: when a unit's shards become one buffer, and which buffer each use of its weights reads.
 //
-// A unit is gathered before its first use and, unless it stays gathered, once more before its first use in
-// the backward. With prefetch depth N the gather of a unit is issued before the first use of the one N
-// gathers earlier (N = 0: before its own). The buffer is freed after its last use: the last node that names
-// it.
+// A unit is gathered before its first use and, unless it stays gathered, again before its first use in the
+// backward. With prefetch depth N, a gather is issued before the first use of what was gathered N gathers
+// earlier (N = 0: before its own first use). The buffer is freed after the last node that names it.
 #include "runtime/base/check.h"
 #include "runtime/base/size.h"
 #include "runtime/plan/program/make.h"
@@ -13,7 +12,7 @@
 
 typedef struct gather_event {
   int unit;
-  int before; // the first node that comes from where the unit is used first
+  int before; // the first node of the origin that uses the unit first
 } gather_event;
 
 // Fills `gathered` from the shards, at the cursor.
@@ -96,7 +95,7 @@ static void insert_events(step_builder *s, const gather_event *events, int count
   s->nodes.cursor = FSDP_NO_NODE;
 }
 
-// Every use reads the buffer that was gathered last: the list's order decides.
+// Every use reads the unit's last gathered buffer before it in the list.
 static void name_buffers(step_builder *s) {
   for (int n = s->nodes.first; n != FSDP_NO_NODE; n = s->nodes.nodes[n].next) {
     fsdp_list_node *node = &s->nodes.nodes[n];

@@ -1,7 +1,7 @@
-// Gradients: the buffer that holds a unit's full gradient, and its reduction to this rank's shard once the
-// last node has contributed: reduce-scatter over the shard group, all-reduce over replicas, the sum over
-// micro-batches, the copy to the host under offload, the unit's part of the norm, and the update if none
-// waits for the norm.
+// Gradients: the buffer that holds a unit's full gradient, and its reduction to this rank's shard after the
+// last contribution. That is: reduce-scatter over the shard group, all-reduce over replicas, the sum over
+// micro-batches, the copy to the host under offload, the unit's part of the norm, and, without clipping, the
+// update.
 #include "runtime/base/check.h"
 #include "runtime/base/size.h"
 #include "runtime/plan/program/make.h"
@@ -9,7 +9,7 @@
 
 #include <stdlib.h>
 
-// Zeroes what lies between and after the parameters: a reduction and an update read the whole buffer.
+// Zeroes the padding between and after the parameters: reductions and updates read the whole buffer.
 static void zero_pads(step_builder *s, int u, int tensor) {
   const fsdp_unit *unit = &s->units->units[u];
   int64_t width = fsdp_dtype_bytes(s->modes.grad_dtype);
@@ -99,8 +99,9 @@ static void bring_down(step_builder *s, int u, fsdp_operand part, bool overwrite
               make_whole(s, staging, part.dtype, FSDP_READ), shard);
 }
 
-// Offload: `part` is this micro-batch's reduced shard on the device. The sum over replicas is taken once a
-// step, of the whole accumulated shard, so at the last micro-batch the host's share comes up first.
+// Offload: `part` is this micro-batch's reduced shard on the device. The sum over replicas is taken once per
+// step, of the whole accumulated shard, so at the last micro-batch the host's part is copied to the device
+// first.
 static void reduce_to_host(step_builder *s, int u, fsdp_operand part, bool shard_is_new) {
   bool sums_replicas = s->is_last && s->units->units[u].replica_count > 1;
   fsdp_dtype dtype = s->modes.shard_dtype;
@@ -117,7 +118,7 @@ static void reduce_to_host(step_builder *s, int u, fsdp_operand part, bool shard
   bring_down(s, u, part, shard_is_new || sums_replicas);
 }
 
-// The full gradient in reduce dtype: itself, or a narrow copy where it was accumulated in fp32.
+// The full gradient in reduce dtype: itself, or a narrower copy if it was accumulated in fp32.
 static fsdp_operand full_gradient(step_builder *s, int u) {
   fsdp_operand full = make_whole(s, s->gradient[u], s->modes.grad_dtype, FSDP_READ);
   if (s->modes.grad_dtype == s->config->reduce_dtype) return full;

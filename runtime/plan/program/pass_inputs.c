@@ -16,7 +16,7 @@ void pass_step_inputs(step_builder *s) {
                          make_whole(s, host_count, FSDP_F32, FSDP_WRITE)};
   make_host_call(s, FSDP_INSTR_FEED_STEP, fed, 2);
   make_copy_whole(s, FSDP_INSTR_H2D, host_count, s->count, FSDP_F32);
-  if (!s->is_training) return; // an evaluation's count is of all ranks already
+  if (!s->is_training) return; // an evaluation's count covers all ranks already
   make_sum_over_world(s, s->count);
   s->scalars = s->host_scalars;
   if (!offload) {

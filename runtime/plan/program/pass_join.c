@@ -1,5 +1,5 @@
-// Joins matrix products of one origin whose weights (or weights' gradients) lie one after another in a unit's
-// buffer, with no padding between: their outputs are neighbouring columns, so one product serves them all.
+// Joins gemms of one origin whose weights (or weights' gradients) lie one after the other in a unit's buffer,
+// with no padding between: their outputs are neighbouring columns, so one gemm computes them all.
 #include "runtime/plan/program/passes.h"
 
 static int weight_operand(fsdp_op_kind op) {

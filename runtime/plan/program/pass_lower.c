@@ -1,5 +1,5 @@
 // The graph's nodes as list nodes: each value that is written gets a tensor, weights and their gradients stay
-// ranges of their units, and a linear node of several weights becomes one product per weight.
+// ranges of their units, and a linear node with several weights becomes one gemm per weight.
 #include "runtime/base/check.h"
 #include "runtime/base/size.h"
 #include "runtime/plan/program/make.h"
@@ -46,7 +46,7 @@ static fsdp_operand param_range(const step_builder *s, const fsdp_value *v, fsdp
   bool is_weight = v->role == FSDP_VALUE_PARAM;
   fsdp_dtype dtype = is_weight ? s->config->param_dtype : s->modes.grad_dtype;
   int64_t width = fsdp_dtype_bytes(dtype);
-  // The first contribution of the step overwrites (or of the micro-batch, if nothing is carried over).
+  // The first contribution of the step (or of the micro-batch, if nothing is carried over) overwrites.
   bool carried = s->modes.carries_grads && !s->is_first;
   return (fsdp_operand){.tensor = is_weight ? FSDP_UNIT_WEIGHTS(unit) : FSDP_UNIT_GRADIENT(unit),
                         .dtype = dtype,

@@ -1,7 +1,6 @@
 // What a block's forward saves for its backward. Without recomputation every activation is kept until its
-// last use. With it, a block keeps what its graph marks (its input); the rest is dropped after the forward,
-// and the nodes that made what the backward reads run once more, in order, before the block's first
-// backward node.
+// last use. With it, a block keeps what its graph marks (its input); the rest is dropped after the forward.
+// The nodes that made what the backward reads are repeated, in order, before the block's first backward node.
 #include "runtime/base/check.h"
 #include "runtime/base/size.h"
 #include "runtime/plan/program/make.h"
@@ -16,7 +15,7 @@ typedef struct recomputation {
   int tensor_count; // when the pass began
   int origin_count;
   bool *needed; // by tensor: dropped, and read by the block's backward
-  int *again;   // by tensor: the tensor that holds it once more, or -1
+  int *again;   // by tensor: the tensor that holds it recomputed, or -1
 } recomputation;
 
 // Whether a tensor is made by the forward of `block` and dropped after it.
@@ -28,7 +27,7 @@ static bool is_dropped(const recomputation *r, int tensor, int block) {
   return node != FSDP_NO_NODE && s->nodes.nodes[node].block == block && !s->nodes.nodes[node].is_backward;
 }
 
-// The node that recomputes `node`, or what is left of it where it made something that was kept.
+// The node that recomputes `node`, or only what remains of it if it made something that was kept.
 static fsdp_list_node recomputing(const recomputation *r, const fsdp_list_node *node) {
   fsdp_list_node again = *node;
   again.is_backward = true;
@@ -62,7 +61,7 @@ static void need_inputs(recomputation *r, const fsdp_list_node *node, int block)
     if (is_dropped(r, node->operands[o].tensor, block)) r->needed[node->operands[o].tensor] = true;
 }
 
-// What reads a dropped tensor reads the one that holds it once more.
+// Readers of a dropped tensor now read the recomputed one.
 static void rename_reads(const recomputation *r, fsdp_list_node *node) {
   for (int o = 0; o < node->operand_count; o++) {
     int tensor = node->operands[o].tensor;
@@ -71,14 +70,14 @@ static void rename_reads(const recomputation *r, fsdp_list_node *node) {
   }
 }
 
-// Runs a forward node once more, at the cursor: what it writes lies in new tensors.
+// Repeats a forward node at the cursor; it writes new tensors.
 static void insert_again(recomputation *r, const fsdp_list_node *node) {
   fsdp_program *program = r->s->program;
   fsdp_list_node again = recomputing(r, node);
   for (int o = 0; o < again.operand_count; o++) {
     const fsdp_operand *operand = &again.operands[o];
     if (operand->access != FSDP_WRITE || r->again[operand->tensor] >= 0) continue;
-    FSDP_CHECK(!r->s->kept[operand->tensor], "%s is kept and made again",
+    FSDP_CHECK(!r->s->kept[operand->tensor], "%s is kept and recomputed",
                program->tensors[operand->tensor].name);
     fsdp_tensor copy = program->tensors[operand->tensor];
     r->again[operand->tensor] = fsdp_program_tensor(program, &copy);

@@ -2,7 +2,7 @@
 //
 //   shard of a unit, R replicas      | slice 0 | slice 1 | ... | slice R-1      |
 //   load      each replica reads its slice; what lies behind R equal slices is read by all
-//   snapshot  each replica copies as many elements as the last slice has, from its own slice on
+//   snapshot  each replica copies as many elements as the last slice has, starting at its own slice
 #include "runtime/plan/program/make.h"
 
 #include <stdio.h>
@@ -32,7 +32,7 @@ void pass_snapshot(step_builder *s) {
   make_snapshot_notice(s);
 }
 
-// The equal slices of a shard from every replica to every other. Collectives take device memory, so those
+// The equal slices of a shard from every replica to every other. Collectives require device memory, so slices
 // of a shard on the host go through it.
 static void exchange_slices(step_builder *s, int u, int tensor, fsdp_dtype dtype) {
   const fsdp_unit *unit = &s->units->units[u];

@@ -40,7 +40,7 @@ static int norm_and_factor(step_builder *s) {
   fsdp_operand sum[2] = {make_whole(s, s->norm_partials, FSDP_F32, FSDP_READ),
                          make_whole(s, total, FSDP_F32, FSDP_WRITE)};
   make_op(s, stream, FSDP_OP_SUM, NULL, -1, sum, 2);
-  if (offload && s->modes.rank_count > 1) { // collectives take device memory
+  if (offload && s->modes.rank_count > 1) { // collectives require device memory
     int raised = make_scalars(s, "norm_raised", FSDP_SPACE_DEVICE, FSDP_LIVE_SECTION, 1);
     make_copy_whole(s, FSDP_INSTR_H2D, total, raised, FSDP_F32);
     make_sum_over_world(s, raised);
@@ -76,7 +76,7 @@ void pass_update(step_builder *s) {
   fsdp_operand results[2] = {make_whole(s, host_loss, FSDP_F32, FSDP_READ),
                              make_whole(s, host_norm, FSDP_F32, FSDP_READ)};
   make_host_call(s, FSDP_INSTR_PUBLISH, results, 2);
-  if (s->config->grad_clip == 0) return; // updated behind the reductions
+  if (s->config->grad_clip == 0) return; // units are updated right after their reductions
   for (int i = 0; i < s->forward_order_count; i++)
     step_unit_update(s, s->forward_order[i], offload ? FSDP_STREAM_HOST : FSDP_STREAM_COMPUTE);
 }

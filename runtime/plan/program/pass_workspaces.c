@@ -1,4 +1,4 @@
-// Scratch that a kernel takes as one more, last operand.
+// Scratch that a kernel takes as an additional last operand.
 #include "runtime/base/check.h"
 #include "runtime/plan/program/make.h"
 #include "runtime/plan/program/passes.h"

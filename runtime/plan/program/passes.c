@@ -12,12 +12,13 @@ const char *fsdp_strategy_name(fsdp_strategy strategy) {
   return names[strategy];
 }
 
-// Micro-batches that a sum in bf16, of 8 bits, may have: of 256 alike the last would no longer change it.
+// The most micro-batches that are summed in bf16, which has 8 bits: the last of 256 equal ones would no
+// longer change the sum.
 #define BF16_SUMS_MAX 128
 
-// Whether micro-batches are summed in bf16: only where the sum is the whole gradient (one rank in the shard
-// group, no offload), which in fp32 would be the largest state of all, and the user asked for bf16 in
-// everything that is made of it. Each micro-batch rounds the sum once, as a rank does in a reduction in bf16.
+// Whether micro-batches are summed in bf16. The sum must be the whole gradient (one rank in the shard group,
+// no offload), which in fp32 would be the largest state of all. And the user must have asked for bf16 in
+// everything that is made from it. Each micro-batch rounds the sum once, as a rank does in a bf16 reduction.
 static bool sums_in_bf16(const fsdp_schedule_config *c, const step_modes *modes) {
   return modes->direct_grads && c->micro_batches <= BF16_SUMS_MAX && c->reduce_dtype == FSDP_BF16 &&
          c->master_dtype == FSDP_BF16 && c->moment_dtype == FSDP_BF16;
@@ -125,7 +126,7 @@ static void make_section(step_builder *s, fsdp_section_kind kind, void (*pass)(s
   emit(s, kind);
 }
 
-// Whether anything is to be done after a load: replicas that load slices, or low-precision copies.
+// Whether a load leaves anything to do: replicas load slices, or there are low-precision copies.
 static bool has_exchange(const step_builder *s) {
   for (int u = 0; u < s->units->count; u++)
     if (s->unit_state[u].copy >= 0) return true;

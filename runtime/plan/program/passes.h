@@ -1,31 +1,31 @@
 // The passes that make a step program: from graph and units to the list of instructions.
 //
 //   inputs      step scalars, tokens and targets                                   pass_inputs.c
-//   lower       graph nodes, one matrix product per weight                         pass_lower.c
-//   join        products whose weights are neighbours in a unit become one         pass_join.c
-//   recompute   what a block saves for its backward, and what is computed again    pass_recompute.c
+//   lower       graph nodes, one gemm per weight                                   pass_lower.c
+//   join        gemms whose weights are neighbours in a unit become one            pass_join.c
+//   recompute   what a block saves for its backward, and what is recomputed        pass_recompute.c
 //   workspaces  scratch of kernels                                                 pass_workspaces.c
 //   gathers     buffers of whole units, and when they are filled                   pass_gathers.c
-//   gradients   buffers of gradients, their reductions, updates behind them        pass_gradients.c
+//   gradients   buffers of gradients, their reductions, the updates after them     pass_gradients.c
 //   update      norm, clipping, updates that wait for it, results                  pass_update.c
 //   check       digests of the state, which replicas compare                       pass_check.c
 //   snapshot    this rank's slices of the state to host memory                     pass_state.c
 //   exchange    slices between replicas after a load, and low-precision copies     pass_state.c
 //
-// A pass reads the node list (nodes.h) and the decisions of the builder (builder.h), and changes the list;
-// what it keeps from one section to the next is a field of its own. Passes make no waits and no addresses:
-// the order of the list is what both are inferred from. Only these files include this header.
+// A pass reads the node list (nodes.h) and the decisions of the builder (builder.h), and changes the list.
+// What it keeps from one section to the next is a field of its own. Passes make no waits and no addresses:
+// both are inferred from the order of the list. Only these files include this header.
 #pragma once
 
 #include "runtime/plan/program/builder.h"
 
-// Whether unit `u` stays gathered from its first use to its last one of the step.
+// Whether unit `u` stays gathered from its first to its last use in the step.
 bool step_stays_gathered(const step_builder *s, int u);
 // Where the state lies: the device, or the host if offloaded.
 fsdp_space step_state_space(const step_builder *s);
 
-void pass_step_inputs(step_builder *s);  // once a step, and once an evaluation
-void pass_batch_inputs(step_builder *s); // once a micro-batch
+void pass_step_inputs(step_builder *s);  // once per step, and once per evaluation
+void pass_batch_inputs(step_builder *s); // once per micro-batch
 void pass_lower(step_builder *s);
 void pass_join(step_builder *s);
 void pass_recompute(step_builder *s);
@@ -38,5 +38,5 @@ void pass_check(step_builder *s);
 void pass_snapshot(step_builder *s);
 void pass_exchange(step_builder *s);
 
-// The update of unit `u` from its gradient shard: in pass_update, or behind its reduction.
+// The update of unit `u` from its gradient shard: in pass_update, or right after its reduction.
 void step_unit_update(step_builder *s, int u, fsdp_stream stream);

@@ -96,7 +96,7 @@ void fsdp_program_begin_section(fsdp_program *program, fsdp_section_kind kind) {
   FSDP_CHECK(index < FSDP_MAX_SECTIONS, "more than %d sections", FSDP_MAX_SECTIONS);
   FSDP_CHECK(index == 0 || program->sections[index - 1].end >= 0, "section %s lies inside section %s",
              fsdp_section_name(kind), fsdp_section_name(program->sections[index - 1].kind));
-  // The order of the kinds is the order of issue, which lifetimes over sections rely on.
+  // The order of the kinds is the order of issue; lifetimes across sections rely on it.
   FSDP_CHECK(index == 0 || program->sections[index - 1].kind < kind, "section %s follows section %s",
              fsdp_section_name(kind), fsdp_section_name(program->sections[index - 1].kind));
   program->sections[index] = (fsdp_section){.kind = kind, .begin = program->instr_count, .end = -1};
@@ -169,7 +169,7 @@ int fsdp_program_step_order(const fsdp_program *program, int *out) {
   return step_order(program, program->micro_batches, out);
 }
 
-// Every ordered pair of (step, evaluation, check, snapshot, exchange) stands side by side: a de Bruijn
+// Every ordered pair of (step, evaluation, check, snapshot, exchange) appears side by side: a de Bruijn
 // sequence of order 2, from its Lyndon words 0, 01, 02, ..., 1, 12, ..., closed by its first symbol.
 int fsdp_program_seam_order(const fsdp_program *program, int out[FSDP_SEAM_RUNS_MAX]) {
   int symbols[FSDP_SECTION_KIND_COUNT], count = 0, symbol_count = 1; // symbol 0: a step
@@ -191,7 +191,7 @@ int fsdp_program_seam_order(const fsdp_program *program, int out[FSDP_SEAM_RUNS_
 
 // ---- Hash
 
-// Numbers on their way into the hash: field by field, so that padding and pointers never count.
+// Numbers to hash: field by field, so that padding and pointers never count.
 typedef struct hasher {
   XXH3_state_t *state;
   int64_t words[64];

@@ -6,10 +6,11 @@
 //   tensors    ranges of one of two arenas (device, pinned host), each live over a range of list positions
 //   positions  an instruction's index in the whole list; sections lie in it one after another
 //
-// Within a stream order is program order; across streams only a wait orders. A wait names an instruction and
-// means its most recent issue before the waiting one (as a CUDA event does), in this run of the section, an
-// earlier section, or the step before; where it was never issued the wait is over at once. So seams between
-// sections are ordered like everything else, and every wait points back in the order of issue: no deadlock.
+// Within a stream, instructions run in program order; across streams only a wait orders. A wait names an
+// instruction and means its most recent issue before the waiting one (as a CUDA event does): in this run of
+// the section, an earlier section, or the previous step. If it was never issued, the wait ends at once. So
+// seams between sections are ordered like everything else, and every wait points back in the order of issue:
+// no deadlock.
 //
 // The list is the same on every rank. What depends on the rank is affine in its coordinates on the mesh:
 // where an operand begins, and the first index of what a kernel works on (op.h).
@@ -46,10 +47,10 @@ typedef struct fsdp_tensor {
   fsdp_space space;
   fsdp_category category;
   fsdp_lifetime lifetime;
-  int unit;        // whose parameters, gradients or state it holds, or -1
-  int module;      // whose op makes it (activations, workspaces), or -1
-  int64_t bytes;   // what the program touches, no alignment in it
-  int begin, end;  // list positions of the first and last instruction that touches it; ALWAYS: the whole list
+  int unit;       // whose parameters, gradients or state it holds, or -1
+  int module;     // whose op makes it (activations, workspaces), or -1
+  int64_t bytes;  // what the program accesses, without alignment
+  int begin, end; // list positions of the first and last instruction that accesses it; ALWAYS: the whole list
   int64_t address; // offset in its space's arena, set by the memory plan
 } fsdp_tensor;
 
@@ -62,9 +63,9 @@ typedef enum fsdp_instr_kind {
   FSDP_INSTR_D2H,            // r device (a snapshot: or host), w host
   FSDP_INSTR_FEED_STEP,      // w host scalars, w host target count: asks the caller for the step's numbers
   FSDP_INSTR_FEED_BATCH,     // w host tokens, w host targets: asks the caller for the next micro-batch
-  FSDP_INSTR_PUBLISH,        // r host results (fp32 loss[, gradient norm]): hands them to the caller
-  FSDP_INSTR_DIGESTS,        // r host digests (64 bits each): hands them to the caller
-  FSDP_INSTR_SNAPSHOT, // no operand: tells the caller that the copies before it on its stream are complete
+  FSDP_INSTR_PUBLISH,        // r host results (fp32 loss[, gradient norm]): passes them to the caller
+  FSDP_INSTR_DIGESTS,        // r host digests (64 bits each): passes them to the caller
+  FSDP_INSTR_SNAPSHOT, // no operand: notifies the caller that the earlier copies on its stream are complete
   FSDP_INSTR_KIND_COUNT
 } fsdp_instr_kind;
 
@@ -72,14 +73,14 @@ typedef struct fsdp_operand {
   int tensor;
   fsdp_dtype dtype;
   fsdp_access access;
-  fsdp_affine offset; // bytes from the tensor's begin
+  fsdp_affine offset; // in bytes from the start of the tensor
   int64_t size_bytes;
 } fsdp_operand;
 
-// Why a wait is there.
+// The reason for a wait.
 typedef enum fsdp_wait_reason {
   FSDP_WAIT_DATA,  // the bytes are the same tensor's
-  FSDP_WAIT_REUSE, // the bytes are another tensor's at the same address
+  FSDP_WAIT_REUSE, // the bytes belong to a different tensor at the same address
   FSDP_WAIT_POLICY // bounds how far a prefetch runs ahead; nothing breaks without it
 } fsdp_wait_reason;
 
@@ -108,7 +109,7 @@ typedef enum fsdp_section_kind {
   FSDP_SECTION_MIDDLE,
   FSDP_SECTION_LAST,
   FSDP_SECTION_UPDATE,
-  FSDP_SECTION_EVALUATION, // of no step from here on
+  FSDP_SECTION_EVALUATION, // this and the following kinds are no part of a step
   FSDP_SECTION_CHECK,      // digests of every shard of the state, for replicas to compare
   FSDP_SECTION_SNAPSHOT,   // this rank's slices of the state to host memory, for a checkpoint
   FSDP_SECTION_EXCHANGE,   // after a load: slices of the state between replicas, and low-precision copies
@@ -138,7 +139,7 @@ typedef struct fsdp_program {
   int section_count;
   int micro_batches; // micro-batches of a step
   fsdp_mesh mesh;
-  fsdp_program_comm comms[FSDP_PROGRAM_COMMS_MAX]; // all that it uses, each once
+  fsdp_program_comm comms[FSDP_PROGRAM_COMMS_MAX]; // every one that it uses, once
   int comm_count;
   int64_t arena_bytes[FSDP_SPACE_COUNT]; // set by the memory plan
   int instr_capacity, operand_capacity, wait_capacity, tensor_capacity;
@@ -153,7 +154,7 @@ void fsdp_program_destroy(fsdp_program *program); // NULL is allowed
 int fsdp_program_tensor(fsdp_program *program, const fsdp_tensor *tensor);
 int fsdp_program_instr(fsdp_program *program, const fsdp_instr *instr, const fsdp_operand *operands,
                        int operand_count);
-// The communicator over `axes` of `stream`, added if there is none yet; or -1 if there is none.
+// The communicator over `axes` on `stream`: added if there is none yet; found, or -1 if there is none.
 int fsdp_program_comm_add(fsdp_program *program, fsdp_axis_set axes, fsdp_stream stream);
 int fsdp_program_comm_find(const fsdp_program *program, fsdp_axis_set axes, fsdp_stream stream);
 // Ranks of the group of a collective.
@@ -165,7 +166,7 @@ static inline bool fsdp_instr_is_collective(const fsdp_instr *instr) {
 void fsdp_program_begin_section(fsdp_program *program, fsdp_section_kind kind);
 void fsdp_program_end_section(fsdp_program *program);
 
-// Replaces every instruction's waits: waits[] of instruction i are counts[i] entries, in order.
+// Replaces every instruction's waits: counts[i] entries of waits[] for instruction i, in order.
 void fsdp_program_set_waits(fsdp_program *program, const fsdp_wait *waits, const int *counts);
 
 // Sets begin and end of every tensor from the instructions (POISON ops do not count).
@@ -177,16 +178,16 @@ int fsdp_program_step_order(const fsdp_program *program, int *out);
 
 #define FSDP_SEAM_RUNS_MAX 64
 
-// A sequence of section indices that contains every seam there is: whole steps with three middles at most in
-// each (what is proved of k and k+1 holds for k+1 and k+2) and the sections beside steps, each after itself
-// and after every other. Returns the length.
+// A sequence of section indices that contains every seam: whole steps with at most three middles each (what
+// is proved for k and k+1 holds for k+1 and k+2), and the sections beside steps, each after itself and after
+// every other. Returns the length.
 int fsdp_program_seam_order(const fsdp_program *program, int out[FSDP_SEAM_RUNS_MAX]);
 
 // XXH3 of everything that every rank must agree on: instructions, operands, waits, tensors with their
 // addresses.
 uint64_t fsdp_program_hash(const fsdp_program *program);
 
-// One line an instruction, as --print-program shows it.
+// One line per instruction, as --print-program shows it.
 void fsdp_program_print(const fsdp_program *program, FILE *out);
 
 const char *fsdp_category_name(fsdp_category category);

@@ -1,6 +1,6 @@
 // The scheduler: from graph, units and strategy to the list of instructions. All policy is here: when a unit
 // is gathered and freed, prefetch depth, recomputation, accumulation, offload, when updates run. It makes no
-// waits (waits.h) and no addresses (memory.h); the order of the list is what both work from.
+// waits (waits.h) and no addresses (memory.h); both are inferred from the order of the list.
 #pragma once
 
 #include "runtime/plan/layout/units.h"
@@ -10,7 +10,7 @@
 typedef enum fsdp_strategy { FSDP_FULL, FSDP_GRAD_OP, FSDP_NO, FSDP_HYBRID } fsdp_strategy;
 typedef enum fsdp_accumulate { FSDP_ACCUMULATE_REDUCE, FSDP_ACCUMULATE_LOCAL } fsdp_accumulate;
 
-// What decides the program, beside graph and units; plan.h says what each is.
+// What determines the program beside graph and units; plan.h describes each field.
 typedef struct fsdp_schedule_config {
   fsdp_strategy strategy;
   int micro_batches, prefetch;
@@ -26,7 +26,7 @@ typedef struct fsdp_schedule_config {
   int64_t gemm_workspace_bytes;
 } fsdp_schedule_config;
 
-// Where a unit's state lies: tensors of the program, -1 where the plan has none.
+// Where a unit's state lies: tensors of the program, -1 if the plan has none.
 typedef struct fsdp_unit_state {
   int slot[FSDP_SLOTS_MAX];     // the optimizer's, shards
   int copy;                     // of slot 0 in param dtype (no with bf16, offload with bf16)
@@ -37,7 +37,7 @@ typedef struct fsdp_unit_state {
 typedef struct fsdp_schedule_result {
   fsdp_program *program;
   fsdp_unit_state *unit_state; // by unit
-  int gemm_workspace;          // tensor of gemm_workspace_bytes, or -1; every product runs on one stream
+  int gemm_workspace;          // tensor of gemm_workspace_bytes, or -1; every gemm runs on one stream
 } fsdp_schedule_result;
 
 // Makes the program; the caller owns it and unit_state.

@@ -1,6 +1,6 @@
 // Poison: a transformation of a program for tests. Before a tensor's first instruction and after its last, an
-// instruction fills its bytes with signalling NaNs, so that a lifetime that was planned too short shows in
-// the results.
+// instruction fills its bytes with signalling NaNs. So a lifetime that was planned too short shows in the
+// results.
 #pragma once
 
 #include "runtime/plan/program/program.h"

@@ -2,7 +2,7 @@
 
 #include "runtime/base/check.h"
 
-#define MIXED (-2) // the children know
+#define MIXED (-2) // the children's tags count
 
 static int compare_cuts(const void *a, const void *b) {
   int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;

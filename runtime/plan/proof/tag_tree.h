@@ -17,7 +17,7 @@ typedef struct fsdp_cuts {
   int count;
 } fsdp_cuts;
 
-// Sorts `at` in place and drops what is there twice; the result owns it.
+// Sorts `at` in place and drops duplicates; the result owns it.
 fsdp_cuts fsdp_cuts_create(int64_t *at, int count);
 // The segment that begins at a cut, or that holds the coordinate.
 int fsdp_cuts_segment(const fsdp_cuts *cuts, int64_t coordinate);
@@ -35,8 +35,9 @@ void fsdp_tag_tree_destroy(fsdp_tag_tree *tree);
 
 // Gives [begin, end) the tag, which is FSDP_NOBODY or not negative.
 void fsdp_tag_tree_set(fsdp_tag_tree *tree, int64_t begin, int64_t end, int tag);
-// Takes every tag but `tag` from [begin, end).
+// Removes every tag but `tag` from [begin, end).
 void fsdp_tag_tree_keep(fsdp_tag_tree *tree, int64_t begin, int64_t end, int tag);
-// Whether all of [begin, end) carries `tag`; otherwise *where is the first coordinate of another tag, *found.
+// Whether all of [begin, end) carries `tag`; otherwise *where is the first coordinate with a different tag,
+// and *found that tag.
 bool fsdp_tag_tree_all(const fsdp_tag_tree *tree, int64_t begin, int64_t end, int tag, int64_t *where,
                        int *found);

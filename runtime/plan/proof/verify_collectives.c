@@ -12,8 +12,8 @@ static int64_t group_ranks(const verifier *v, int comm) {
   return ranks;
 }
 
-// How far `part` lies behind the start of `whole`, an operand of the same tensor: on the rank with every
-// coordinate 0, by axis, and at least and at most.
+// The distance of `part` from the start of `whole`, an operand of the same tensor: on the rank with every
+// coordinate 0, its stride per axis, and its least and greatest value.
 typedef struct distance {
   int64_t base, stride[VERIFY_AXES_MAX], min, max;
 } distance;
@@ -29,7 +29,7 @@ static distance distance_of(const verifier *v, const fsdp_operand *whole, const 
   return d;
 }
 
-// Whether the two can have a byte in common: on one rank, or between the least and the greatest distance.
+// Whether the two can share a byte, judged by the least and the greatest distance.
 static bool can_meet(const fsdp_operand *whole, const fsdp_operand *part, const distance *d) {
   return whole->tensor == part->tensor && part->size_bytes > 0 && d->min < whole->size_bytes &&
          d->max > -part->size_bytes;
@@ -46,7 +46,7 @@ static bool is_own_slot(const verifier *v, int comm, const distance *d, int64_t 
   return own;
 }
 
-// Whether `part`, on every rank, starts where a slot of `whole` does or would, were there more of them.
+// Whether `part`, on every rank, starts at a multiple of the slot size from the start of `whole`.
 static bool starts_at_slots(const distance *d, int64_t slot_bytes) {
   bool starts = d->base % slot_bytes == 0;
   for (int axis = 0; axis < VERIFY_AXES_MAX; axis++) starts = starts && d->stride[axis] % slot_bytes == 0;
@@ -87,7 +87,7 @@ static bool check_operands(const verifier *v, int position) {
   bool reduces_all = instr->kind == FSDP_INSTR_ALL_REDUCE;
   bool copies = instr->kind == FSDP_INSTR_H2D || instr->kind == FSDP_INSTR_D2H;
   if (instr->operand_count != (reduces_all ? 1 : 2))
-    return reject_operands(v, position, -1, "it does not have the operands that it needs");
+    return reject_operands(v, position, -1, "it lacks the operands that it requires");
   for (int o = 0; o < instr->operand_count; o++) {
     const fsdp_operand *operand = &operands[o];
     bool on_host = copies && (instr->kind == FSDP_INSTR_H2D) == (o == 0);

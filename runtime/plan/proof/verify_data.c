@@ -1,10 +1,10 @@
 // What reads find. The list is walked over the seam order; a tree keeps whose data each byte holds.
 //
 // For one rank that is exact. For all ranks at once the tree holds a byte's tag only if the byte carries it
-// on every rank. A write that moves with the rank says nothing of that kind, so it is remembered as a
-// moving write: on every rank r, the bytes [begin, end) + offset(r) carry the tag. A later write of another
-// tag anywhere in its hull ends that. A read is proved by the tree, or by moving writes that move exactly
-// as it does and cover it.
+// on every rank. A write that moves with the rank does not show that, so it is remembered as a moving write:
+// on every rank r, the bytes [begin, end) + offset(r) carry the tag. A later write of a different tag
+// anywhere in its hull ends that. A read is proved by the tree, or by moving writes that move exactly as it
+// does and cover it.
 #include "runtime/base/check.h"
 #include "runtime/plan/proof/tag_tree.h"
 #include "runtime/plan/proof/verify_internal.h"
@@ -86,7 +86,7 @@ static bool inside(verify_range inner, verify_range outer) {
   return outer.begin <= inner.begin && inner.end <= outer.end;
 }
 
-// Forgets what `write` ends, and what is known without it now: from the tree if the write does not move.
+// Forgets the moving writes that `write` ends or makes redundant.
 static void forget_moving(data_walk *w, const moving_write *write, bool is_moving) {
   int kept = 0;
   for (int i = 0; i < w->moving_count; i++) {

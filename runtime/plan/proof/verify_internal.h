@@ -1,5 +1,5 @@
-// What the parts of the verifier share; see verify.h for what they prove. All that is known about how an
-// operand moves from rank to rank stands here and in verify_ranges.c.
+// What the parts of the verifier share; see verify.h for what they prove. Only this file and verify_ranges.c
+// know how an operand moves from rank to rank.
 //
 //   verify_ranges.c       where operands lie; operands in tensors, tensors in arenas, live tensors apart
 //   verify_collectives.c  operands of collectives and copies, communicators
@@ -10,10 +10,10 @@
 #include "runtime/plan/program/program.h"
 #include "runtime/plan/proof/violation.h"
 
-// Runs of the seam order; so many lifetimes has a tensor at most.
+// Runs of the seam order: a tensor has at most so many lifetimes.
 #define VERIFY_RUNS_MAX FSDP_SEAM_RUNS_MAX
 #define VERIFY_AXES_MAX FSDP_MESH_AXES_MAX
-// Ranks whose operands may lie at different places and that are still looked at one by one.
+// The most ranks with operands at different places that are checked one by one.
 #define VERIFY_EXACT_RANKS 16
 
 typedef struct verifier {
@@ -60,7 +60,7 @@ __attribute__((format(printf, 3, 4))) bool verify_reject(const verifier *v, fsdp
 // "linear on stream compute at 12"
 const char *verify_describe(const verifier *v, int position, char out[VERIFY_WHO_BYTES]);
 
-// The parts, each false after a violation. Those that follow rely on what those before have proved.
+// The parts, each false after a violation. Each relies on what the earlier ones have proved.
 bool verify_ranges(const verifier *v);
 bool verify_collectives(const verifier *v);
 bool verify_overlap(const verifier *v);

@@ -7,13 +7,13 @@
 
 #define MIXED (-2)
 
-// An instruction issued once: the how-manieth of its stream, and how many of each stream come before it.
+// One issue of an instruction: its number on its stream, and how many of each stream come before it.
 typedef struct occurrence {
   int position, stream, number;
   int before[FSDP_STREAM_COUNT];
 } occurrence;
 
-// The accesses to a node's bytes that later ones must come after; MIXED writer: the children know.
+// The accesses to a node's bytes that later ones must come after; a MIXED writer refers to the children.
 typedef struct access_node {
   int writer;
   int readers[FSDP_STREAM_COUNT]; // since the write, the last of each stream
@@ -125,7 +125,7 @@ static occurrence occur(const race_check *r, int position, int previous, const i
   return result;
 }
 
-// A tensor that `position` touches in segments [begin, end), for the message.
+// A tensor that `position` accesses in segments [begin, end), for the message.
 static int tensor_touched(const race_check *r, int position, int begin, int end) {
   const fsdp_instr *instr = &r->v->program->instrs[position];
   for (int o = instr->first_operand; o < instr->first_operand + instr->operand_count; o++)

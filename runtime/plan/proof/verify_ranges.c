@@ -49,11 +49,11 @@ static bool check_operand(const verifier *v, int position, const fsdp_operand *o
   verify_range whole = verify_tensor_range(v, operand->tensor), hull = verify_operand_hull(v, operand);
   found.address = tensor->address + (hull.begin - whole.begin);
   if (operand->size_bytes < 0 || hull.begin < whole.begin || hull.end > whole.end)
-    return verify_reject(v, found, "%s touches bytes %lld to %lld of %s, which has %lld",
+    return verify_reject(v, found, "%s accesses bytes %lld to %lld of %s, which has %lld",
                          verify_describe(v, position, who), (long long)(hull.begin - whole.begin),
                          (long long)(hull.end - whole.begin), tensor->name, (long long)tensor->bytes);
   if (!verify_is_poison(&program->instrs[position]) && (position < tensor->begin || position > tensor->end))
-    return verify_reject(v, found, "%s touches %s, which lives from %d to %d",
+    return verify_reject(v, found, "%s accesses %s, which lives from %d to %d",
                          verify_describe(v, position, who), tensor->name, tensor->begin, tensor->end);
   return true;
 }
@@ -138,7 +138,7 @@ static bool take_bytes(const verifier *v, fsdp_tag_tree *owners, int position, i
   if (!is_free) {
     where -= v->space_base[t->space];
     fsdp_violation found = {FSDP_VIOLATION_OVERLAP, position, -1, tensor, other, where, ""};
-    return verify_reject(v, found, "%s and %s live at one time at %s address %lld", t->name,
+    return verify_reject(v, found, "%s and %s live at the same time at %s address %lld", t->name,
                          v->program->tensors[other].name, t->space == FSDP_SPACE_HOST ? "host" : "device",
                          (long long)where);
   }
@@ -146,7 +146,7 @@ static bool take_bytes(const verifier *v, fsdp_tag_tree *owners, int position, i
   return true;
 }
 
-// A sweep over the list: every byte belongs to one live tensor at most.
+// A sweep over the list: every byte belongs to at most one live tensor.
 bool verify_overlap(const verifier *v) {
   const fsdp_program *program = v->program;
   fsdp_tag_tree owners = create_owners(v);

@@ -14,14 +14,14 @@ typedef struct access_state {
   int readers[FSDP_STREAM_COUNT]; // since the write
 } access_state;
 
-// An instruction issued once. `clock` holds, per stream, how many of its events come before this one or are
+// One issue of an instruction. `clock` holds, per stream, how many of its events come before this one or are
 // this one.
 typedef struct event {
   int position, stream;
   int clock[FSDP_STREAM_COUNT];
 } event;
 
-// A wait on its way into the program; those of one instruction form a list.
+// A wait that is not yet in the program; those of one instruction form a list.
 typedef struct wait_node {
   int position, next;
   fsdp_wait_reason reason;
@@ -31,7 +31,7 @@ typedef struct wait_node {
 typedef struct inference {
   fsdp_program *program;
   int order[FSDP_SEAM_RUNS_MAX], run_count; // sections as they are issued
-  // Ranges that operands touch, as indices into the sorted coordinates; intervals start where a bit is set.
+  // Ranges that operands access, as indices into the sorted coordinates; intervals start where a bit is set.
   int *operand_low, *operand_high;
   int64_t *coordinates;
   int coordinate_count;
@@ -117,7 +117,7 @@ static int coordinate_index(const inference *in, int64_t value) {
   return low;
 }
 
-// First and last byte + 1 that any rank touches; the host arena lies behind the device's.
+// First and last byte + 1 that any rank accesses; the host arena lies behind the device's.
 static void operand_hull(const fsdp_program *program, const fsdp_operand *operand, int64_t *low,
                          int64_t *high) {
   const fsdp_tensor *tensor = &program->tensors[operand->tensor];
@@ -262,7 +262,7 @@ static void join_waits(const inference *in, int position, int *clock) {
   }
 }
 
-// Adds the waits that the needs ask for and nothing implies yet.
+// Adds the waits that the needs require and nothing implies yet.
 static void add_missing(inference *in, int position, int *need, int *clock) {
   for (int s = 0; s < FSDP_STREAM_COUNT; s++)
     if (need[s] >= 0 && covers(in, clock, need[s])) need[s] = NONE;
@@ -271,7 +271,7 @@ static void add_missing(inference *in, int position, int *need, int *clock) {
     for (int other = 0; other < FSDP_STREAM_COUNT && !implied; other++)
       implied = other != s && need[other] >= 0 && covers(in, in->events[need[other]].clock, need[s]);
     if (implied) continue;
-    // An instruction touches the same bytes in each of its runs, so it is the most recent run that matters.
+    // An instruction accesses the same bytes in each of its runs, so only the most recent run matters.
     int awaited = in->events[need[s]].position;
     FSDP_CHECK(in->latest[awaited] == need[s], "position %d waits for an earlier run of %d", position,
                awaited);
@@ -280,7 +280,7 @@ static void add_missing(inference *in, int position, int *need, int *clock) {
   }
 }
 
-// Issues the whole seam order and adds every wait that it asks for.
+// Issues the whole seam order and adds every wait that it requires.
 static void find_waits(inference *in) {
   begin_walk(in);
   set_start(in, 0);
@@ -304,9 +304,9 @@ static void find_waits(inference *in) {
 
 // ---- Leaving out what others imply
 
-// Marks the waits of `reason` (or of the others, where `policy` is false) that some run of the program needs:
-// those that neither the stream's order nor the instruction's other waits imply. In a directed acyclic graph
-// all edges that are implied may go at once and every order stays.
+// Marks the policy waits (or the others, if `policy` is false) that some run of the program needs: those that
+// neither the stream's order nor the instruction's other waits imply. In a directed acyclic graph all implied
+// edges may be removed at once and every order stays.
 static void mark_needed(inference *in, int position, int index, bool policy) {
   int *clock = in->events[index].clock;
   int own_clock[FSDP_STREAM_COUNT];
@@ -348,7 +348,7 @@ static void drop_implied(inference *in, bool policy) {
   }
 }
 
-// A policy never stands in for a wait that the bytes ask for, so policies come after those are complete.
+// A policy never replaces a wait that the bytes require, so policies come after those are complete.
 static void add_policies(inference *in) {
   const fsdp_program *program = in->program;
   for (int i = 0; i < program->instr_count; i++) {

@@ -47,7 +47,7 @@ typedef struct meeting {
   void *scratch[3];
 } meeting;
 
-// Returns only where as many threads as indices are in the region at one time.
+// Returns only if as many threads as indices are in the region at the same time.
 static void meet(void *argument, int64_t index, void *scratch) {
   meeting *m = argument;
   m->scratch[index] = scratch;

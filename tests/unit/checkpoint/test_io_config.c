@@ -110,7 +110,7 @@ static const bad_case bad_cases[] = {
     {"{" BASE ",\"architectures\":\"LlamaForCausalLM\"}", {"architectures"}},
     {"{\"model_type\":\"llama\"," SIZES "}", {"\"num_attention_heads\" is missing"}},
     {"{\"model_type\":\"llama\",\"vocab_size\":1,\"hidden_size\":null}", {"\"hidden_size\" is missing"}},
-    {"{" BASE ",\"attention_bias\":true}", {"\"attention_bias\" is true", "not built"}},
+    {"{" BASE ",\"attention_bias\":true}", {"\"attention_bias\" is true", "not supported"}},
     {"{" BASE ",\"mlp_bias\":true}", {"\"mlp_bias\" is true"}},
     {"{" BASE ",\"mlp_bias\":\"no\"}", {"\"mlp_bias\" is \"no\"", "true or false"}},
     {"{" BASE ",\"hidden_act\":\"gelu\"}", {"\"hidden_act\" is \"gelu\"", "silu"}},

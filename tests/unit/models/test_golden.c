@@ -1,8 +1,8 @@
 // The whole runtime against Transformers' LlamaForCausalLM: tests/golden/make_golden.py says what each folder
 // holds.
 //
-// Tolerances: both sides compute in fp32 with sums in another order. Over these sizes that is a few 1e-7 of a
-// loss and a few 1e-6 of a gradient; ten AdamW steps amplify it where a gradient is near zero and m/sqrt(v)
+// Tolerances: both sides compute in fp32, with sums in a different order. Over these sizes that is a few 1e-7
+// of a loss and a few 1e-6 of a gradient. Ten AdamW steps amplify it if a gradient is near zero and m/sqrt(v)
 // is all sign.
 #include "runtime/checkpoint/config_json.h"
 #include "runtime/checkpoint/safetensors.h"

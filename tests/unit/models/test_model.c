@@ -100,7 +100,7 @@ static void test_flops(void **state) {
   double products = 6.0 * 6607343616.0, pairs = 536870912.0;
   assert_true(fsdp_model_flops_per_token(&config, 4096, FSDP_FLOPS_CAUSAL) == products + 6 * pairs);
   assert_true(fsdp_model_flops_per_token(&config, 4096, FSDP_FLOPS_ALL_PAIRS) == products + 12 * pairs);
-  config.tie_word_embeddings = true; // the head's product is with the embedding, which is then counted
+  config.tie_word_embeddings = true; // the head's gemm is with the embedding, which is then counted
   assert_true(fsdp_model_flops_per_token(&config, 4096, FSDP_FLOPS_CAUSAL) == products + 6 * pairs);
 }
 

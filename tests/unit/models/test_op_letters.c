@@ -155,7 +155,7 @@ static void check_access(const fsdp_node *node, int row, fsdp_access access) {
     fail_msg("%s: %s is accessed as %d", fsdp_op_name(node->kind), operand->name, (int)access);
 }
 
-// A node's operands leave the weight out where it has a list of weights; they are columns of y side by side.
+// If a node has a list of weights, its operands omit the weight; the outputs are columns of y side by side.
 static void check_node(const fsdp_graph *g, const fsdp_node *node, bool seen[FSDP_OP_KIND_COUNT]) {
   fsdp_op_attrs attrs = node->attrs;
   int weight_row = fsdp_op_slice_weight(fsdp_op_letters_of(node->kind));

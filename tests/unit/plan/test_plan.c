@@ -312,7 +312,7 @@ static void test_what_no_op_can_do_is_refused(void **state) {
   } cases[] = {{base_family, FSDP_OK, {"", ""}},
                {&frozen, FSDP_ERR_INPUT, {"model.layers.0.self_attn.k_proj.weight", "frozen"}},
                {&transposed, FSDP_ERR_INPUT, {"model.layers.0.self_attn.v_proj.weight", "transposed"}},
-               {&learned, FSDP_ERR_OPTION, {"--seq-length 32", "31 positions"}}};
+               {&learned, FSDP_ERR_OPTION, {"--seq-length 32", "31 learned positions"}}};
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
     fsdp_plan *plan = NULL;
     fsdp_error error = {0};

@@ -185,7 +185,7 @@ static void damage(fsdp_program *program, random_source *random) {
           random_int(random, 0, 1) ? operand->size_bytes : -operand->size_bytes / 2 / 4 * 4;
     }
     break;
-  case 13: // the next collective from there, over another group
+  case 13: // the next collective from there, over a different group
     while (instr < &program->instrs[program->instr_count - 1] && !fsdp_instr_is_collective(instr)) instr++;
     if (program->comm_count > 0) instr->comm = random_int(random, 0, program->comm_count - 1);
     break;
@@ -196,7 +196,7 @@ static void damage(fsdp_program *program, random_source *random) {
     if (instr->operand_count > 0)
       program->operands[instr->first_operand].access = (fsdp_access)random_int(random, 1, 3);
     break;
-  default: // an instruction works on another tensor of the same size
+  default: // an instruction works on a different tensor of the same size
     for (int o = 0; o < instr->operand_count; o++) {
       fsdp_operand *operand = &program->operands[instr->first_operand + o];
       if (other->bytes == program->tensors[operand->tensor].bytes)

@@ -121,7 +121,7 @@ static void test_every_wait_deletion(void **state) {
   assert_true(counts.races > 0 && counts.policies > 0);
 }
 
-// The first instruction of `section` at or after `from` that touches `tensor`, or -1.
+// The first instruction of `section` at or after `from` that accesses `tensor`, or -1.
 static int next_touch(const fsdp_program *program, int tensor, int from, int end) {
   for (int i = from; i < end; i++)
     for (int o = 0; o < program->instrs[i].operand_count; o++)
