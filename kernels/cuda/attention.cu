@@ -39,7 +39,7 @@ bool fits_tensor_cores(const attention_shape &s, const void *qkv, const void *o,
          is_aligned(d_qkv);
 }
 
-// A warp is a row of o of one head.
+// One warp per row of o of one head.
 template <class T, int WIDTH>
 __global__ void __launch_bounds__(threads_count)
     sum_delta(attention_shape s, const T *o, const T *d_o, float *delta) {

@@ -15,7 +15,7 @@ constexpr int threads_count = 128;
 constexpr int rows = 16;
 constexpr int sharers = threads_count / rows; // of a row: lanes 8i to 8i + 7 of one warp
 
-// Columns of the result a thread has at most (D <= 8 * COLUMNS), and what of the other side a tile holds.
+// Most columns of the result that a thread has (D <= 8 * COLUMNS), and what of the other side a tile holds.
 template <int COLUMNS> constexpr int tile_rows = COLUMNS <= 16 ? 32 : 16;
 
 // Rows of tiles are an odd number of words apart, so that eight threads read eight banks.

@@ -15,7 +15,7 @@
 #define SIZE_OFFSET 96
 #define HASH_OFFSET 120
 
-// The checksums of the sections, where they lie within the file by token_file.h's description.
+// The checksums of the sections, if they lie within the file as token_file.h describes it.
 static void seal_sections(unsigned char *bytes, size_t size) {
   uint32_t width, crc[3];
   uint64_t tokens, documents;

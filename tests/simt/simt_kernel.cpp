@@ -183,7 +183,7 @@ int check_launch(const launch_shape &shape) {
                   "no device takes a grid of (%u,%u,%u) blocks of (%u,%u,%u)", grid.x, grid.y, grid.z,
                   block.x, block.y, block.z);
   if (count > uint64_t(launch_bounds(kernel)))
-    return refuse(cudaErrorInvalidValue, kernel, "%u threads a block, but __launch_bounds__(%d)",
+    return refuse(cudaErrorInvalidValue, kernel, "%u threads per block, but __launch_bounds__(%d)",
                   unsigned(count), launch_bounds(kernel));
   std::lock_guard<std::mutex> lock(gate);
   const kernel_limits &own = limits[kernel];

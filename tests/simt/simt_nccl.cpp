@@ -67,7 +67,7 @@ int draw_polls() {
 
 void check_settled(const ncclComm *comm, const char *call) {
   if (comm->call)
-    simt::fail("%s on a communicator whose %s is in progress: ask ncclCommGetAsyncError until it is over",
+    simt::fail("%s on a communicator whose %s is in progress: ask ncclCommGetAsyncError until it is complete",
                call, comm->call);
 }
 

@@ -9,7 +9,7 @@
 //   FSDP_SIMT_WAITS      off: streams do not wait for each other, to see that this is noticed
 //   FSDP_SIMT_WAIT_VALUE off: a stream cannot wait for a value in memory, as the driver says of some GPUs
 //   FSDP_SIMT_LOADING    ahead: a kernel that is launched must have been loaded
-//   FSDP_SIMT_SLOW_COPY  RANK:MS, what each blocking copy of a rank takes longer
+//   FSDP_SIMT_SLOW_COPY  RANK:MS, added to each blocking copy of a rank
 //   FSDP_SIMT_CODE       the cudaError_t of loading a kernel (0): 209 if the executable has none for the GPU
 //
 // Which calls block, by CUDA's documents (API synchronization behavior; Stream synchronization behavior):

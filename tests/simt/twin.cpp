@@ -151,7 +151,7 @@ void write_memory(const device_memory &m, const bytes &data) {
   must(cudaMemcpy(m.start, all.data(), all.size(), cudaMemcpyHostToDevice));
 }
 
-// Reads the operand back, and says which byte of its zones changed first ("" where none did).
+// Reads the operand back, and says which byte of its zones changed first ("" if none did).
 std::string read_memory(const device_memory &m, size_t operand, bytes *data) {
   bytes all(m.bytes + 2 * m.zone);
   must(cudaMemcpy(all.data(), m.start, all.size(), cudaMemcpyDeviceToHost));
@@ -182,7 +182,7 @@ struct device_run {
   std::string damage;      // what was written beside them
 };
 
-// `shortened` (or -1) is an operand whose memory lacks the last element that the op touches.
+// `shortened` (or -1) is an operand whose memory lacks the last element that the op accesses.
 device_run run_on_cuda(const twin_case &c, int run, int shortened = -1) {
   device_run result;
   std::vector<device_memory> memory;
@@ -349,7 +349,7 @@ bool is_chosen(const twin_case &c) {
   return choice == TWIN_GREATEST && noted.name == c.name;
 }
 
-// What shows that operand `i` was one element too short: "" where nothing does.
+// What shows that operand `i` was one element too short; "" if nothing does.
 std::string notice_short(const twin_case &c, size_t i) {
   for (int run = 1; run < runs; run++) {
     const std::vector<bytes> whole = run_on_cuda(c, run).data;
@@ -376,7 +376,7 @@ std::string notice_unwritten(const twin_case &c, size_t i) {
   return run_on_cuda(adds, 1).data[i] == run_on_cuda(c, 1).data[i] ? "" : "its NaNs spoil the result";
 }
 
-// Of each op and element type a few small cases, each operand in turn one element short; false where this is
+// Of each op and element type a few small cases, each operand in turn one element short; false if this is
 // not one of them. Integers are left out (an invalid token ends the job), and AdamW's scalars, of which it
 // does not read the last.
 bool mutate(const twin_case &c) {

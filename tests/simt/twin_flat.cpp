@@ -153,7 +153,7 @@ void adamw(const states &s, int64_t P, int64_t segment_length, double beta2 = 0.
   }
   if (s.has_copy) twin_output(&c, s.copy, P);
   if (rounds) {
-    // The same random words round the same way, but where the two computed values differ in their last bits.
+    // The same random words round the same way, except if the two computed values differ in their last bits.
     c.segments = segments_of(P, segment_length);
     c.bits_equal_least = 0.99;
     c.seed = 0x123456789abcdefULL;

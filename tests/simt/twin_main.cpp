@@ -1,5 +1,5 @@
 // usage: simt_kernels [--each|--mutate] GROUP... (or gpu_kernels): the groups of cases below; all but `production`
-// where none is named. --each runs of every op, in fp32 and in bf16, its greatest case alone; --mutate runs small
+// if none is named. --each runs of every op, in fp32 and in bf16, its greatest case alone; --mutate runs small
 // cases with each operand in turn one element too short, which must be noticed.
 #include "tests/simt/twin.h"
 

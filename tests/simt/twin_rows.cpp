@@ -10,7 +10,7 @@ const fsdp_dtype dtypes[] = {FSDP_F32, FSDP_BF16};
 struct row_shape {
   int64_t B, T, C;
 };
-// Rows below a warp's width, odd ones (scalar accesses), ones that fill several vectors a thread.
+// Rows below a warp's width, odd ones (scalar accesses), ones that fill several vectors per thread.
 const row_shape shapes[] = {{1, 1, 1},    {1, 1, 12},   {1, 17, 80}, {3, 5, 257},
                             {3, 17, 512}, {1, 3, 4096}, {1, 2, 8200}};
 
@@ -117,7 +117,7 @@ std::vector<int32_t> tokens_of(int64_t N, int64_t V) {
   return tokens;
 }
 
-// V rows of a table of `extent`, from row `first` on; the whole table where extent is 0.
+// V rows of a table of `extent`, from row `first` on; the whole table if extent is 0.
 void embeddings(fsdp_dtype dtype, int64_t V, int64_t C, int64_t B, int64_t T, int64_t first = 0,
                 int64_t extent = 0) {
   fsdp_op_attrs attrs = attrs_of({B, T, C});

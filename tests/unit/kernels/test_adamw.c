@@ -1,4 +1,4 @@
-// AdamW's numbers where they are hard: decay rates near 1, and steps that are skipped. Sums and roundings of
+// AdamW's hard cases: decay rates near 1, and skipped steps. Sums and roundings of
 // an ordinary step are in test_kernels_flat.c.
 #include "runtime/base/check.h"
 #include "runtime/base/random.h"

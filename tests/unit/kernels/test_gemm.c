@@ -1,5 +1,5 @@
 // Matrix products: every layout, stride and dtype against sums in double, bits on any number of threads, and
-// nothing touched beside c's own columns.
+// nothing written beside c's own columns.
 #include "kernels/cpu/gemm.h"
 #include "kernels/cpu/gemm_builtin.h"
 #include "kernels/cpu/gemm_library.h"
@@ -38,7 +38,7 @@ static void *fill(int64_t count, fsdp_dtype dtype, uint64_t stream) {
   return rounded;
 }
 
-// Rows of a, b and c are `gap` longer than they need to be; where c is overwritten all of it is poisoned.
+// Rows of a, b and c are `gap` longer than they need to be; if c is overwritten, all of it is poisoned first.
 static product make(int64_t m, int64_t n, int64_t k, int layout, fsdp_dtype ab, fsdp_dtype c, bool accumulate,
                     int64_t gap) {
   product p = {.gemm = {.m = m, .n = n, .k = k, .ab_dtype = ab, .c_dtype = c, .accumulate = accumulate}};

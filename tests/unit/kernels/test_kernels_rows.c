@@ -251,7 +251,7 @@ static void test_swiglu(void **state) {
       int64_t N = 5, I = widths[w];
       fsdp_op_attrs attrs = {.batch = 1, .seq = N, .intermediate = I};
       kernel_case c = kernel_case_of(FSDP_OP_SWIGLU, attrs, tolerance(dtypes[d]));
-      double *wide = kernel_normal(3, N * 2 * I, 10); // reaches where silu saturates
+      double *wide = kernel_normal(3, N * 2 * I, 10); // large enough that silu saturates
       double *gate_up = kernel_case_input(&c, dtypes[d], N * 2 * I, FSDP_READ, wide);
       double *s = kernel_case_output(&c, dtypes[d], N * I);
       for (int64_t i = 0; i < N * I; i++)
