@@ -68,10 +68,10 @@ void fsdp_checkpoint_destroy(fsdp_checkpoint *c) {
 
 // ---- Where elements lie
 
-// Elements of a checkpoint; no memory holds more, and a manifest may say anything.
+// Elements of a checkpoint, at most; bounds what a damaged manifest can declare.
 #define NUMEL_MAX (INT64_C(1) << 56)
 
-// The first element of slice `slice` of a shard of `shard` elements; the last one has what is left over.
+// The first element of slice `slice` of a shard of `shard` elements; the last one has the remainder.
 static int64_t slice_begin(int64_t shard, int replicas, int slice) {
   return slice == replicas ? shard : fsdp_slice_elems(shard, replicas) * slice;
 }

@@ -31,7 +31,7 @@ static int64_t chunk_count(int64_t data_bytes) {
 
 // ---- Writing
 
-// The data passes through here: appended to the file, and hashed chunk by chunk.
+// The data stream: appended to the file, and hashed chunk by chunk.
 typedef struct stream {
   fsdp_safetensors_writer *writer;
   XXH3_state_t *hash; // of the chunk that is not full yet
@@ -52,7 +52,7 @@ static const char *owner_of(const fsdp_checkpoint *c, int unit, int64_t element,
   return "the padding";
 }
 
-// Looks through the next `bytes` of the data, whole values, which follow the last ones.
+// Checks the next `bytes` of the data (whole values) for values that are not finite.
 static fsdp_status check_finite(stream *s, const fsdp_checkpoint_file_config *config,
                                 const unsigned char *data, int64_t bytes, fsdp_error *error) {
   const fsdp_checkpoint *c = config->checkpoint;
@@ -187,7 +187,7 @@ static void hash_ends(const void *header, int64_t header_bytes, const uint64_t *
   checksum[1] = hash.low64;
 }
 
-// What the manifest says of the file that is now at `path`; its header comes out of the page cache.
+// The manifest's entry for the file that is now at `path`; its header is read from the page cache.
 static fsdp_status describe(const char *path, const stream *s, int64_t data_bytes, fsdp_checkpoint_file *file,
                             fsdp_error *error) {
   struct stat information;
@@ -360,7 +360,7 @@ static fsdp_status open_file(fsdp_checkpoint_reader *r, int rank, fsdp_error *er
   source_file *file = &r->files[rank];
   char path[PATH_BYTES];
   struct stat information;
-  // A reader that has found damage reads no further.
+  // A reader that has found damage must not read on.
   FSDP_CHECK(file->descriptor < 0, "%s: read again after it failed", path_of(r, rank, path));
   make_offsets(r, rank);
   int64_t chunks = chunk_count(file->data_bytes), table_bytes = chunks * (int64_t)sizeof *file->sums;
@@ -469,7 +469,7 @@ static fsdp_status transfer_run(transfer *t, int rank, int64_t begin, int64_t by
   return status;
 }
 
-// Where the box of a slot lies that is asked for, and its data.
+// The requested box of a slot, and where its data goes.
 typedef struct request {
   const fsdp_box *wanted; // its offsets count from `out`
   int slot, param;

@@ -117,7 +117,7 @@ void fsdp_checkpoint_clean(const char *folder) {
     if (!parse_name(entry->d_name, &step, &rest)) continue;
     if (strcmp(rest, ".tmp") != 0 && strcmp(rest, ".old") != 0) continue;
     snprintf(path, sizeof path, "%s/%s", folder, entry->d_name);
-    // A complete one that was set aside for its successor, which then did not come.
+    // A complete one that was set aside for a successor that was never completed.
     char whole[PATH_BYTES];
     snprintf(whole, sizeof whole, "%.*s", (int)(strlen(path) - strlen(rest)), path);
     bool saved = strcmp(rest, ".old") == 0 && access(whole, F_OK) != 0 && rename(path, whole) == 0;
@@ -161,7 +161,7 @@ static void holder_path(const char *folder, char path[PATH_BYTES]) {
   snprintf(path, PATH_BYTES, "%.4095s/.lock", folder);
 }
 
-// Says in the folder who has it; the lock does not depend on it.
+// Records the folder's holder in it; the lock does not depend on it.
 static void write_holder(const char *folder) {
   char path[PATH_BYTES], host[256] = "?";
   holder_path(folder, path);
@@ -323,7 +323,7 @@ void fsdp_checkpoint_prune(const char *folder, int keep) {
     if (entries[i].sequence && kept++ < keep) continue;
     // An unreadable one stays while there are not enough others.
     if (!entries[i].sequence && count <= keep) continue;
-    // Half removed it must not come back: what is temporary never does.
+    // Renamed first, as a half-removed folder must not count as complete; temporary ones never do.
     char aside[PATH_BYTES];
     snprintf(aside, sizeof aside, "%s.tmp", entries[i].path);
     fsdp_checkpoint_remove_tree(aside);

@@ -11,7 +11,7 @@
 
 #define FORMAT  "fsdp checkpoint"
 #define VERSION 4
-// No manifest of a real run is larger; one that is has been damaged.
+// Larger than the manifest of any real run; a larger file is damaged.
 #define MANIFEST_BYTES_MAX (INT64_C(1) << 28)
 
 // ---- Printing
@@ -85,7 +85,7 @@ static json_t *print_progress(const fsdp_checkpoint_progress *p) {
                    "philox-4x32-10", "seed", (json_int_t)p->seed, "counter", (json_int_t)p->updates);
 }
 
-// The checksum of the object as it stands.
+// The checksum of the object.
 static json_t *checksum_of(const json_t *root) {
   char *text = json_dumps(root, JSON_COMPACT | JSON_SORT_KEYS | JSON_REAL_PRECISION(17));
   FSDP_CHECK(text, "a manifest that cannot be printed");
@@ -259,7 +259,7 @@ static void read_mesh(reader *r, const json_t *list, fsdp_mesh *mesh) {
   if (!good && !r->wrong) r->wrong = "mesh";
 }
 
-// Everything but the model's configuration.
+// Reads everything but the model's configuration.
 static void read_all(reader *r, const json_t *root, fsdp_checkpoint *c) {
   c->sequence = read_int(r, root, "sequence", 1, INT64_MAX - 1);
   read_progress(r, json_object_get(root, "progress"), &c->progress);
@@ -277,7 +277,7 @@ static void read_all(reader *r, const json_t *root, fsdp_checkpoint *c) {
   if (!json_is_object(c->options) && !r->wrong) r->wrong = "options";
 }
 
-// Whether the object is whole: FORMAT, VERSION and its own checksum, which it loses.
+// Checks FORMAT, VERSION and the object's checksum, which it removes.
 static fsdp_status check_whole(const char *path, json_t *root, fsdp_error *error) {
   const char *format = json_string_value(json_object_get(root, "format"));
   if (!format || strcmp(format, FORMAT) != 0) {

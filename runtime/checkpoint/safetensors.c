@@ -90,7 +90,7 @@ static int find_file(const fsdp_safetensors *model, const char *name) {
   return -1;
 }
 
-// Each tensor that a shard holds must be the one that the index sends there, and the reverse.
+// Each tensor that a shard holds must be the one that the index maps there, and the reverse.
 static fsdp_status check_index(const fsdp_safetensors *model, const char *path, const json_t *map,
                                fsdp_error *error) {
   const fsdp_safetensors_list *list = &model->list;

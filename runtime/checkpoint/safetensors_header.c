@@ -18,7 +18,7 @@ const char *fsdp_safetensors_dtype_name(fsdp_dtype dtype) {
   return dtype_names[dtype];
 }
 
-// What parsing one file carries along.
+// The state of parsing one file.
 typedef struct parser {
   const char *path;
   int64_t data_begin, data_bytes;
@@ -124,7 +124,7 @@ static fsdp_status parse_tensor(const parser *p, const char *name, const json_t 
                p->path, name);
   fsdp_status status = parse_offsets(p, name, info, range);
   t->file_offset = p->data_begin + range[0];
-  // A buffer counts as bytes of the file alone; what it is made of does not matter.
+  // Of a buffer only its bytes count; its dtype and shape do not matter.
   if (!status && fsdp_model_is_buffer(name)) {
     t->numel = range[1] - range[0];
     return FSDP_OK;

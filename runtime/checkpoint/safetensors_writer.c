@@ -27,7 +27,7 @@ static fsdp_status fail_write(const fsdp_safetensors_writer *w, const char *what
 // What is written directly goes out in whole blocks, from an aligned address.
 #define BLOCK_BYTES ((int64_t)4 << 20)
 #define BLOCK_ALIGN 4096
-// Made durable at a time, so that the end of a large file on a slow disk is no long silence.
+// Bytes made durable at a time, so that the end of a large file on a slow disk does not look like a stall.
 #define SYNC_BYTES ((int64_t)256 << 20)
 
 // From here on through the page cache: for the file's end, and if a file system takes the flag but no writes.
@@ -78,7 +78,7 @@ static fsdp_status write_all(fsdp_safetensors_writer *w, const void *data, int64
   return status;
 }
 
-// The end is no whole block.
+// The last block is partial.
 static fsdp_status flush_block(fsdp_safetensors_writer *w, fsdp_error *error) {
   if (!w->block || w->block_fill == 0) return FSDP_OK;
   stop_direct(w);

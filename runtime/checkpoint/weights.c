@@ -42,8 +42,8 @@ static int tied_param(const fsdp_graph *graph, const char *name) {
   return -1;
 }
 
-// A tied weight that is stored all the same must be the one that it is tied to: its shape, and, as reading it
-// all would take the time of another embedding, samples spread over it.
+// A tied weight that is nevertheless stored must equal the one that it is tied to. Its shape and samples
+// spread over it are compared, as reading it all would take as long as a second embedding.
 static fsdp_status check_tied(const fsdp_weights *w, const fsdp_param *param, int owner, int tensor,
                               fsdp_error *error) {
   enum { SAMPLES = 64, SAMPLE_NUMEL = 256 };

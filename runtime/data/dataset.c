@@ -23,7 +23,7 @@ struct fsdp_dataset {
   int source_count;
   int64_t token_count, document_count, seq, vocab_size;
   bool packed, builtin;
-  int64_t raw_count;    // samples, with those of which no target counts
+  int64_t raw_count;    // samples, including those without a counted target
   int64_t sample_count; // without them
   int64_t *kept;        // raw number of each sample; NULL if all are kept
   int64_t cut_count;    // documents longer than a sample, if not packed
@@ -127,7 +127,7 @@ static span span_of(const fsdp_dataset *dataset, int64_t raw) {
   return (span){.begin = begin, .end = end - begin > dataset->seq ? begin + dataset->seq + 1 : end};
 }
 
-// What of `at` lies in `s`, from `at.begin` on and counted from the source's own first token.
+// The part of `at` in `s`, from `at.begin` on, relative to the source's first token.
 static span within(const source *s, span at) {
   return (span){.begin = fsdp_max_i64(at.begin - s->first, 0),
                 .end = fsdp_min_i64(at.end - s->first, s->tokens.view.token_count)};
@@ -184,7 +184,7 @@ static int compare_lengths(const void *left, const void *right) {
   return (a > b) - (a < b);
 }
 
-// There are samples enough, but in too many of them no target counts.
+// There are enough samples, but too many of them have no counted target.
 static fsdp_status fail_masked(const fsdp_dataset *dataset, const fsdp_dataset_config *config,
                                fsdp_error *error) {
   char remedy[128] = "give more data, or lower --batch-size or --grad-accum";
@@ -305,7 +305,7 @@ void fsdp_dataset_fill(const fsdp_dataset *dataset, int64_t sample, int32_t *tok
   span at = {0}, target_at;
   if (sample != FSDP_DATASET_NO_SAMPLE) at = sample_span(dataset, sample);
   target_at = (span){.begin = at.begin + 1, .end = at.end};
-  // A document's last token foretells nothing, so it is no input either.
+  // A document's last token predicts nothing, so it is no input.
   int64_t filled = fsdp_max_i64(at.end - at.begin - 1, 0);
   at.end = at.begin + filled;
   for (int64_t i = filled; i < dataset->seq; i++) tokens[i] = 0, targets[i] = FSDP_TARGET_IGNORED;
@@ -331,7 +331,7 @@ const char *fsdp_dataset_description(const fsdp_dataset *dataset) {
   return dataset->description;
 }
 
-// Hashed between two signs of progress.
+// Bytes hashed between two progress marks.
 #define HASH_BYTES ((int64_t)16 << 20)
 
 static void hash_bytes(void *state, const void *bytes, int64_t count) {
@@ -342,7 +342,7 @@ static void hash_bytes(void *state, const void *bytes, int64_t count) {
   }
 }
 
-// Text is hashed as one stream, so that cutting it into other files changes nothing.
+// Text is hashed as one stream, so that splitting it into different files changes nothing.
 uint64_t fsdp_dataset_fingerprint(const fsdp_dataset *dataset) {
   XXH64_state_t *state = XXH64_createState();
   FSDP_CHECK(state, "out of host memory for a hash");

@@ -52,7 +52,7 @@ static void add_value(fsdp_json_text *text, const json_t *value, bool counts) {
   add_bytes(text, json_string_value(value), json_string_length(value), counts);
 }
 
-// Begins a document at `begin`, which has been written; its first byte counts nowhere.
+// Begins a document at `begin`, which has been written; its first byte never counts.
 static void add_document(fsdp_json_text *text, int64_t begin) {
   if (text->document_count == text->document_capacity) {
     text->document_capacity = fsdp_max_i64(1024, 2 * text->document_capacity);
@@ -86,7 +86,7 @@ static fsdp_status add_alpaca(fsdp_json_text *text, const json_t *record, const 
   return FSDP_OK;
 }
 
-// How a list of turns names its parts, and its speakers as the roles that they are.
+// The keys of a list of turns, and the role of each speaker's name.
 typedef struct turn_format {
   const char *list, *speaker, *content; // keys
   const char *malformed, *empty;        // what is wrong with a turn, with a list
@@ -259,7 +259,8 @@ fsdp_status fsdp_json_text_open(const char *path, fsdp_json_text *text, fsdp_err
   fsdp_status status = fsdp_mapped_file_open(path, &file, error);
   if (status) return status;
   const char *at = (const char *)file.bytes, *end = at + file.count, *dot = strrchr(path, '.');
-  if (file.count >= 3 && !memcmp(at, "\xef\xbb\xbf", 3)) at += 3; // a byte order mark, which JSON has not
+  if (file.count >= 3 && !memcmp(at, "\xef\xbb\xbf", 3))
+    at += 3; // a byte order mark, which JSON does not have
   bool lines = dot && !strcasecmp(dot, ".jsonl");
   status = lines ? read_lines(text, path, at, end, error) : read_array(text, path, at, end, error);
   fsdp_mapped_file_close(&file);

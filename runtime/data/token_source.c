@@ -87,7 +87,7 @@ static char *shell_word(const char *text, int count) {
   return word;
 }
 
-// The message holds the very command that prepares the file; `kind` is the path's ending.
+// The message holds the command that prepares the file; `kind` is the path's ending.
 static fsdp_status refuse_text(const char *path, const char *kind, const char *tokenizer, fsdp_error *error) {
   char *with = shell_word(tokenizer, (int)strlen(tokenizer)), *from = shell_word(path, (int)strlen(path));
   char *prepared;
@@ -120,7 +120,7 @@ fsdp_status fsdp_token_source_open(const char *path, const char *tokenizer, fsdp
   else if (!strcasecmp(kind, ".tok") || !strcasecmp(kind, ".bin"))
     status = open_tokens(path, tokenizer, source, error);
   else {
-    // A path that leads nowhere, or to a folder, is the likelier slip.
+    // A missing path or a folder is the likelier mistake.
     status = fsdp_mapped_file_open(path, &source->text, error);
     if (!status)
       status =

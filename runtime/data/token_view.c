@@ -7,8 +7,8 @@
 
 #define BLOCK 64
 
-// One function per width. The blocks are of fixed size, which is what compilers make vector code of at -O2;
-// to find the greatest token of a file is then a matter of reading it.
+// One function per width. The blocks are of fixed size, which compilers vectorize at -O2; finding the
+// greatest token of a file is then bound by reading it.
 #define DEFINE_WIDEN(type)                                                                                   \
   static uint32_t widen_##type(const type *tokens, int64_t count, int32_t *out) {                            \
     type greatest = 0;                                                                                       \

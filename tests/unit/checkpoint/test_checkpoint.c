@@ -481,7 +481,7 @@ static void a_missing_file_is_no_checkpoint(void **state) {
   io_folder_remove();
 }
 
-// Version 4 stores boxes that follow from mesh and units; what older versions stored lies otherwise.
+// Version 4 stores boxes that follow from mesh and units; older versions stored a different layout.
 static void older_versions_are_refused(void **state) {
   (void)state;
   const place one = {FSDP_FULL, 1, 1};
@@ -564,7 +564,7 @@ static void folder_has_one_writer(void **state) {
   assert_int_equal(fsdp_checkpoint_lock(folder, 0, NULL, &first, &error), FSDP_OK);
   IO_EXPECT(fsdp_checkpoint_lock(folder, 200, remember_wait, &second, &error), FSDP_ERR_INPUT, &error,
             "another run", "-e");
-  // Said once, and by whom it is held.
+  // Reported once, with the holder.
   snprintf(wanted, sizeof wanted, "process %ld on host %s, 200 ms", (long)getpid(), host);
   assert_string_equal(waited_for, wanted);
   assert_int_equal(waits, 1);

@@ -167,7 +167,7 @@ static void missing_file_is_named(void **state) {
             "none/config.json", "No such file", "--model");
 }
 
-// Cuts of a good file are errors, never a crash (the sanitizers look on).
+// Cuts of a good file are errors, never a crash (sanitizers check that).
 static void every_truncation_is_refused(void **state) {
   (void)state;
   const char *text = "{" BASE ",\"rope_scaling\":{\"type\":\"linear\",\"factor\":2.0},\"rms_norm_eps\":1e-5}";

@@ -156,7 +156,7 @@ static void a_prefix_may_be_left_out(void **state) {
   fsdp_graph_destroy(graph);
 }
 
-// Whatever the bytes are, opening either succeeds or names a reason; the sanitizers see that nothing else
+// Whatever the bytes are, opening either succeeds or names a reason; the sanitizers check that nothing else
 // happens.
 static void a_damaged_header_never_crashes(void **state) {
   (void)state;

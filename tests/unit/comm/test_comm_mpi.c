@@ -48,7 +48,7 @@ static int run_comms(fsdp_world *world, fsdp_device *device, int size, bool mess
   return failed;
 }
 
-// What differs is named, on every rank alike; what was wrong on one rank is known to all.
+// A difference is named on every rank; an error on one rank is known to all.
 static int run_agreement(fsdp_world *world) {
   fsdp_error error = {FSDP_OK, ""};
   int failed = fsdp_world_agree(world, "the plan", 42, &error) != FSDP_OK;

@@ -229,7 +229,7 @@ static void start(job *j, int slow) {
   }
   close(ends[1]);
   j->errors = ends[0];
-  // All beat before anything happens to one of them.
+  // All have a heartbeat before anything happens to one of them.
   for (int r = 0; r < RANKS; r++) {
     const fsdp_board_slot *slots = (const fsdp_board_slot *)((const fsdp_watch_node *)j->memory[r / 2] + 1);
     while (atomic_load(&slots[r].beat) < 4) sleep_ms(10);

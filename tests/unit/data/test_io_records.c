@@ -1,5 +1,5 @@
-// Records of conversations and completions as bytes, against the bytes written by hand, and what is said of
-// data whose prompts leave nothing to learn.
+// Records of conversations and completions as bytes, against bytes written by hand, and the messages for data
+// whose prompts leave nothing to learn.
 #include "runtime/data/dataset.h"
 #include "runtime/data/token_source.h"
 #include "tests/support/io_files.h"

@@ -272,7 +272,7 @@ static void tokens_of_others_are_read_as_they_are(void **state) {
             "3 bytes");
 }
 
-// The same file of records through the program's own reader and through scripts/prepare_data.py.
+// The same file of records through the built-in reader and through scripts/prepare_data.py.
 static void records_are_the_prepared_bytes(void **state) {
   (void)state;
   fsdp_token_source a, b;
@@ -395,7 +395,7 @@ static void data_and_model_must_belong_together(void **state) {
 #undef REFUSED
 }
 
-// What a file says of itself, changed in one place and given the right checksum.
+// A file's header, changed in one place and given the right checksum.
 static void contradictions_are_refused(void **state) {
   (void)state;
   static const struct {
@@ -466,7 +466,7 @@ static void damage_is_found(void **state) {
   free(file);
 }
 
-// A token past the vocabulary would read past the embedding, so filling such a sample ends the program.
+// A token past the vocabulary would read past the embedding, so filling such a sample aborts.
 static void a_damaged_token_is_not_trained_on(void **state) {
   (void)state;
   static stream s;

@@ -15,7 +15,7 @@
 
 #include <cmocka.h>
 
-// 10 rows over 3 ranks: 4 each, the last with 2 of padding. Two replicas see other tokens.
+// 10 rows over 3 ranks: 4 each, the last with 2 of padding. Two replicas see different tokens.
 enum { ROWS = 10, HELD = 4, CUT = 3, REPLICAS = 2, RANKS = CUT * REPLICAS, N = 12, C = 5 };
 enum { WEIGHT, H, TOKENS, HOST_TOKENS, HOST_TARGETS, SCALARS, HOST_COUNT, RESULT, OWN, TENSORS };
 

@@ -75,7 +75,7 @@ static void add_instrs(fsdp_program *p) {
   fsdp_program_end_section(p);
 }
 
-// Each wait by hand, those on the step before too.
+// Each wait by hand, including those on the step before.
 static void add_waits(fsdp_program *program) {
   static const int waits[][3] = {
       [FEED] = {RAISE, -1},
@@ -265,7 +265,7 @@ static void *create_trace(void *program) {
   return NULL;
 }
 
-// The order of a step's sections is as long as its micro-batches are many: it does not lie on the stack.
+// The order of a step's sections is as long as its micro-batches are many: it is not on the stack.
 static void many_micro_batches(void **state) {
   (void)state;
   fsdp_program *program = fsdp_program_create();

@@ -77,7 +77,7 @@ static void carried_bytes_are_the_valley(void **state) {
   assert_int_equal(m.peak_bytes[1], 24);
 }
 
-// Within one instruction only the first access decides: written and then read is no carrying.
+// Within one instruction only the first access decides: bytes written and then read are not carried.
 static void an_instruction_reads_what_it_wrote(void **state) {
   (void)state;
   const fsdp_measure_event own[] = {

@@ -9,7 +9,7 @@
 //   prefetch           0, 1, 2
 //   accumulation       1; 4 reduced each; 4 local
 // By default a set of runs in which every pair of values of two settings occurs; with --all (or
-// FSDP_TEST_ALL=1) the whole product. The global batch is 96 sequences, which any of these numbers of ranks
+// FSDP_TEST_ALL=1) all combinations. The global batch is 96 sequences, which any of these numbers of ranks
 // and micro-batches divides. The reference is one rank, plain.
 //
 // Each run is made with poison off; every pairwise run once more with poison on, equal to the bit.
