@@ -1,5 +1,5 @@
-// Which communicator a group gets: direct where all its ranks are on one node and can open each other's
-// arenas.
+// Which communicator a group gets: shared memory if all its ranks are on one node and can open each other's
+// arenas, else messages.
 #include "runtime/base/check.h"
 #include "runtime/comm/comm_shared.h"
 #include "runtime/comm/shared_file.h"
