@@ -25,7 +25,7 @@ static need need_of(const fsdp_plan *plan) {
   return result;
 }
 
-// How far the need is above the limits: 0 where it fits.
+// How far the need is above the limits: 0 if it fits.
 static int64_t excess(const need *n, const fsdp_limits *limits) {
   int64_t most = 0, sum = 0;
   for (int i = 0; i < FSDP_SPACE_COUNT; i++) {
@@ -39,7 +39,7 @@ static int64_t excess(const need *n, const fsdp_limits *limits) {
 // ---- What would help
 
 // A change of the configuration that may need less memory: applies itself to `config` and says how a user
-// asks for it. False where the configuration has it already.
+// asks for it. False if the configuration has it already.
 typedef bool (*remedy)(fsdp_plan_config *config, char *text, size_t bytes);
 
 static bool say(char *text, size_t bytes, const char *option) {
@@ -125,7 +125,7 @@ static const remedy remedies[] = {wrap_block,
                                   halve_sequence};
 enum { REMEDY_COUNT = sizeof remedies / sizeof *remedies };
 
-// Plans `config`; false where it makes no plan.
+// Plans `config`; false if it makes no plan.
 static bool try_config(const fsdp_plan_config *config, need *result) {
   fsdp_plan *plan;
   fsdp_error ignored;
@@ -135,7 +135,7 @@ static bool try_config(const fsdp_plan_config *config, need *result) {
   return true;
 }
 
-// Applies a remedy, halvings repeated until it fits; `text` is what to type. False where it does not apply.
+// Applies a remedy, halvings repeated until it fits; `text` is what to type. False if it does not apply.
 static bool apply(int index, const fsdp_limits *limits, fsdp_plan_config *config, need *result, char *text,
                   size_t bytes) {
   bool repeats = remedies[index] == halve_batch || remedies[index] == halve_sequence;
@@ -153,7 +153,7 @@ static bool apply(int index, const fsdp_limits *limits, fsdp_plan_config *config
   return applied;
 }
 
-// Looks for one change that is enough, then for several together. False where nothing found is; `text` and
+// Looks for one change that is enough, then for several together. False if nothing found is; `text` and
 // `result` are then the least that was found.
 static bool find_remedy(const fsdp_plan *plan, const fsdp_limits *limits, char text[ADVICE_BYTES],
                         need *result) {
@@ -224,7 +224,7 @@ fsdp_status fsdp_capacity_check(const fsdp_plan *plan, const fsdp_limits *limits
              limits->shared_place, print_both(limits->shared_bytes, limit));
   }
   bool several = limits->ranks_per_machine > 1;
-  const char *more = by_option ? "raise that to what is needed"
+  const char *more = by_option ? "raise that limit"
                      : several ? "use fewer ranks per machine, or a larger machine"
                                : "lower --seq-length or --batch-size, or use a larger machine";
   bool found = find_remedy(plan, limits, advice, &helped);
@@ -244,7 +244,7 @@ fsdp_status fsdp_capacity_check(const fsdp_plan *plan, const fsdp_limits *limits
 
 // ---- The machine
 
-// The number in a control group's file, or INT64_MAX where there is none ("max", no such file).
+// The number in a control group's file, or INT64_MAX if there is none ("max", no such file).
 static int64_t read_limit(const char *path) {
   FILE *file = fopen(path, "r");
   if (!file) return INT64_MAX;

@@ -8,12 +8,12 @@ typedef struct fsdp_limits {
   int64_t bytes[FSDP_SPACE_COUNT];
   const char *place[FSDP_SPACE_COUNT]; // what sets it: "--memory-limit 8GB (command line)", "this machine's
                                        // memory ..."
-  int64_t shared_bytes;                // of both together, where one memory holds them; 0: none
+  int64_t shared_bytes;                // of both together, if one memory holds them; 0: none
   const char *shared_place;
   int ranks_per_machine; // which share that memory
 } fsdp_limits;
 
-// FSDP_OK where `plan` fits. Otherwise FSDP_ERR_CAPACITY with what it needs, the limit, and an option (or a
+// FSDP_OK if `plan` fits. Otherwise FSDP_ERR_CAPACITY with what it needs, the limit, and an option (or a
 // few) with which it would fit, found by planning again with each.
 fsdp_status fsdp_capacity_check(const fsdp_plan *plan, const fsdp_limits *limits, fsdp_error *error);
 

@@ -34,7 +34,7 @@ static fsdp_status open_checkpoint(const char *path, char folder[FSDP_CHECKPOINT
     free(entries);
     if (count == 0) {
       return fsdp_fail(error, FSDP_ERR_INPUT,
-                       "%s: holds no checkpoint; give the folder of one (step-...), or of an experiment",
+                       "%s: holds no checkpoint; give a checkpoint's folder (step-...), or an experiment's",
                        path);
     }
   }
@@ -132,7 +132,7 @@ static const char *file_name(const exporter *x, int file, char name[64]) {
   return name;
 }
 
-// What is finite in the checkpoint may be too large for another dtype.
+// What is finite in the checkpoint may be too large for a different dtype.
 static fsdp_status check_range(const exporter *x, int i, int64_t first, int64_t numel, const void *values,
                                fsdp_error *error) {
   int64_t found = fsdp_first_not_finite(x->dtype, values, numel);
@@ -199,7 +199,7 @@ static fsdp_status write_json(const exporter *x, const char *name, const json_t 
   int reason = errno;
   if (file) fclose(file);
   if (good) return FSDP_OK;
-  return fsdp_fail(error, FSDP_ERR_INPUT, "%s: writing failed (%s); make room there or give another --to",
+  return fsdp_fail(error, FSDP_ERR_INPUT, "%s: writing failed (%s); make room there or give a different --to",
                    path, strerror(reason));
 }
 
@@ -271,7 +271,7 @@ static fsdp_status write_all(exporter *x, fsdp_export_result *result, fsdp_error
   return status == FSDP_OK ? write_index(x, result->bytes, error) : status;
 }
 
-// Gives the folder its name, where there is nothing or an empty folder.
+// Gives the folder its name, if that is free or an empty folder's.
 static fsdp_status rename_folder(const exporter *x, fsdp_error *error) {
   if (fsdp_checkpoint_sync_folder(x->folder) && rename(x->folder, x->config->to) == 0) return FSDP_OK;
   return fsdp_fail(error, FSDP_ERR_INPUT,
@@ -287,7 +287,8 @@ fsdp_status fsdp_export_run(const fsdp_export_config *config, fsdp_export_result
   for (size_t n = strlen(to); n > 1 && to[n - 1] == '/'; n--) to[n - 1] = 0;
   snprintf(x.folder, sizeof x.folder, "%.4000s.tmp-%ld", to, (long)getpid());
   if (access(to, F_OK) == 0 && rmdir(to) != 0) {
-    return fsdp_fail(error, FSDP_ERR_INPUT, "--to '%s' exists already: give a folder that does not", to);
+    return fsdp_fail(error, FSDP_ERR_INPUT, "--to '%s' already exists: give a folder that does not exist yet",
+                     to);
   }
   fsdp_status status = open_checkpoint(config->checkpoint, x.source, &x.checkpoint, error);
   if (status != FSDP_OK) return status;
@@ -330,7 +331,7 @@ static bool has_line(const char *text, const char *line) {
   return false;
 }
 
-// The options of the run that saved, where they are not the defaults.
+// The options of the run that saved, if they are not the defaults.
 static void print_options(const fsdp_checkpoint *c, FILE *out) {
   fsdp_options defaults;
   fsdp_error error;
@@ -353,7 +354,7 @@ static void print_options(const fsdp_checkpoint *c, FILE *out) {
     fprintf(out, "option:     --%s %s\n", name, text);
     printed++;
   }
-  if (!printed) fprintf(out, "options:    all are the defaults\n");
+  if (!printed) fprintf(out, "options:    all defaults\n");
   free(described);
   fsdp_options_destroy(&defaults);
 }
@@ -369,7 +370,7 @@ fsdp_status fsdp_export_inspect(const char *path, FILE *out, fsdp_error *error) 
           "progress:   %" PRId64 " step%s, %" PRId64 " of them skipped; epoch %" PRId64 ", %" PRId64
           " of its samples; seed %" PRId64 "\n",
           p->step, fsdp_plural(p->step), p->step - p->updates, p->epoch, p->epoch_samples, p->seed);
-  fprintf(out, "data:       %" PRId64 " sample%s, %" PRId64 " held out, %" PRId64 " a step\n",
+  fprintf(out, "data:       %" PRId64 " sample%s, %" PRId64 " held out, %" PRId64 " per step\n",
           p->sample_count, fsdp_plural(p->sample_count), p->held_out, p->global_batch);
   fprintf(out, "model:      %s, %s parameters in %d tensor%s\n", c->model_name,
           fsdp_value_print_int(fsdp_checkpoint_numel(c), numel, sizeof numel), c->param_count,

@@ -26,7 +26,7 @@ typedef struct fsdp_export_result {
   fsdp_dtype dtype;
 } fsdp_export_result;
 
-// FSDP_ERR_INPUT where the checkpoint is damaged, or the folder is there already or cannot be written.
+// FSDP_ERR_INPUT if the checkpoint is damaged, or the folder is there already or cannot be written.
 fsdp_status fsdp_export_run(const fsdp_export_config *config, fsdp_export_result *result, fsdp_error *error);
 
 // Prints step, model, layout, files, and the options that are not defaults. FSDP_ERR_INPUT.

@@ -17,12 +17,12 @@ static const char help[] =
     "Usage: fsdp_export CHECKPOINT --to DIR [--dtype fp32|bf16|fp16] [--max-shard-size SIZE]\n"
     "       fsdp_export CHECKPOINT --inspect\n"
     "\n"
-    "CHECKPOINT is the folder of one (step-...), or of an experiment, whose newest is taken.\n"
+    "CHECKPOINT is a checkpoint's folder (step-...), or an experiment's, whose newest one is used.\n"
     "\n"
     "  --to DIR               write a Hugging Face folder: config.json, *.safetensors, their index,\n"
-    "                         tokenizer files; DIR must not be there yet\n"
+    "                         tokenizer files; DIR must not exist yet\n"
     "  --dtype TYPE           fp32, bf16 or fp16 (default: that of the checkpoint's parameters)\n"
-    "  --max-shard-size SIZE  start another file above it (default: 5GB)\n"
+    "  --max-shard-size SIZE  start a new file above it (default: 5GB)\n"
     "  --inspect              print what the checkpoint holds\n"
     "  --help, --version\n"
     "\n"
@@ -93,8 +93,7 @@ static fsdp_status run(const arguments *a, fsdp_error *error) {
   fsdp_status status = fsdp_export_run(&a->config, &done, error);
   if (status != FSDP_OK) return status;
   char numel[48], bytes[24];
-  printf("exported:   step %" PRId64
-         " to %s: %s parameters in %s, %s in %d file%s, %d other file%s carried along\n",
+  printf("exported:   step %" PRId64 " to %s: %s parameters in %s, %s in %d file%s, %d other file%s copied\n",
          done.step, a->config.to, fsdp_value_print_int(done.parameters, numel, sizeof numel),
          fsdp_dtype_name(done.dtype), fsdp_value_print_bytes(done.bytes, bytes, sizeof bytes), done.files,
          fsdp_plural(done.files), done.carried, fsdp_plural(done.carried));

@@ -64,7 +64,7 @@ static void print_plan(const fsdp_options *options, const fsdp_setup *setup, boo
   fsdp_report_print(setup->plan, setup->model_name, stdout);
 }
 
-// FSDP_ERR_CAPACITY with the plan where it is made but does not fit.
+// FSDP_ERR_CAPACITY with the plan if it is made but does not fit.
 static fsdp_status make(const fsdp_options *options, fsdp_setup *setup, fsdp_error *error) {
   int ranks = (int)options->ranks;
   int per_node = options->ranks_per_node ? (int)options->ranks_per_node

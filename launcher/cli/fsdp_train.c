@@ -10,7 +10,7 @@
 
 #include <stdio.h>
 
-// --help and --version, once a job.
+// --help and --version, once per job.
 static bool answered(const fsdp_world *world, const fsdp_options *options) {
   if (!options->help && !options->version) return false;
   if (world->rank == 0) {
@@ -25,7 +25,7 @@ static bool answered(const fsdp_world *world, const fsdp_options *options) {
 #define WHY_BYTES     1200
 #define START_LIMIT_S 300 // if the options, of which one is this limit, are wrong
 
-// The GPU of this rank, where the backend asks for one; under `auto` the CPU where no rank is shown any, and
+// The GPU of this rank, if the backend requires one; under `auto` the CPU if no rank sees any, and
 // then `why_cpu`.
 static fsdp_status choose_gpu(fsdp_world *world, const fsdp_options *options, fsdp_gpu *gpu,
                               char why_cpu[WHY_BYTES], fsdp_error *error) {

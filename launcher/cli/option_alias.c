@@ -10,7 +10,7 @@
 #define SHAPE "the shape is the model's: --model takes a preset or a folder, whose config.json holds it"
 
 // The names of Transformers' and TRL's trainers, Accelerate, DeepSpeed, Megatron, torchtitan, nanoGPT and
-// litgpt. A row is SAME only where each value means the same in both.
+// litgpt. A row is SAME only if each value means the same in both.
 static const fsdp_option_alias table[] = {
     // Model and data.
     SAME("model-name", "model"),

@@ -1,4 +1,4 @@
-// Options as other trainers call them: accepted where they mean the same as one of ours, and otherwise
+// Options as other trainers call them: accepted if they mean the same as one of ours, and otherwise
 // answered with what to use instead.
 #pragma once
 
@@ -12,7 +12,7 @@ typedef struct fsdp_option_alias {
   const char *advice; // what to use instead, as a clause
 } fsdp_option_alias;
 
-// The alias of that name, which is written with dashes; NULL where there is none.
+// The alias of that name, which is written with dashes; NULL if there is none.
 const fsdp_option_alias *fsdp_option_alias_find(const char *name);
 
 // All of them.

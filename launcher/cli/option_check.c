@@ -130,7 +130,7 @@ static fsdp_status check_outputs(const check *c) {
   if (o->json && (o->print_model || o->print_program)) {
     const char *other = o->print_model ? "print-model" : "print-program";
     return fsdp_fail(c->error, FSDP_ERR_OPTION,
-                     "--json (%s) and --%s (%s) would both fill the standard output: ask for one at a time",
+                     "--json (%s) and --%s (%s) would both fill the standard output: use one at a time",
                      place(c, "json"), other, place(c, other));
   }
   if (o->ranks_per_node > 0 && o->ranks_per_node > o->ranks) {

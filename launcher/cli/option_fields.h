@@ -1,4 +1,4 @@
-// The options' values: one field an option.
+// The options' values: one field per option.
 #pragma once
 
 #include "runtime/base/dtype.h"
@@ -23,7 +23,7 @@ typedef enum fsdp_program_kind { FSDP_PROGRAM_TRAIN = 1, FSDP_PROGRAM_PLAN = 2 }
 #define FSDP_DTYPE_AUTO (-1) // the backend's default
 
 typedef struct fsdp_options {
-  char *config, *model, *data, *tokenizer, *wrap; // owned; NULL where not given and without a default
+  char *config, *model, *data, *tokenizer, *wrap; // owned; NULL if not given and without a default
   char *compare;                                  // "a.yaml,b.yaml"
   char *save_dir, *experiment, *resume, *log, *memory_profile, *mesh, *eval_data, *tensorboard, *rank_logs;
   int64_t batch, seq, grad_accum, num_epochs, max_steps; // max_steps 0: none
@@ -33,7 +33,7 @@ typedef struct fsdp_options {
   int64_t ranks, ranks_per_node;           // fsdp_plan; 0: not given
   int64_t comm_timeout;                    // seconds
   int64_t eval_freq;
-  double eval_split; // below 1 a part of the samples, else how many; 0: none
+  double eval_split; // a fraction of the samples if below 1, else a number; 0: none
   double lr, min_lr, weight_decay, beta1, beta2, eps, grad_clip;
   double skip_grad_norm; // 0: not given
   int64_t max_skipped;

@@ -73,12 +73,11 @@ void fsdp_options_print_help(fsdp_program_kind program, FILE *out) {
 
   fprintf(out,
           "\nNames may be written with underscores (--batch_size), and those of other trainers are accepted "
-          "where they mean\nthe same (--learning-rate, --num_train_epochs, --gradient-checkpointing). The "
+          "if they mean\nthe same (--learning-rate, --num_train_epochs, --gradient-checkpointing). The "
           "same holds "
           "in YAML files.\n");
-  fprintf(out,
-          "\nExit status: 0 done, 2 a bad option, 3 a bad input file, 4 does not fit, 5 a device or "
-          "peer failed,\n"
-          "6 the loss or the gradient's norm is not finite, 130 or 143 stopped by a signal and saved.\n"
-          "mpirun returns a rank's status, but 1 where it is sent SIGINT or SIGTERM: send it SIGUSR1.\n");
+  fprintf(out, "\nExit status: 0 done, 2 a bad option, 3 a bad input file, 4 does not fit, 5 a device or "
+               "peer failed,\n"
+               "6 the loss or the gradient's norm is not finite, 130 or 143 stopped by a signal and saved.\n"
+               "mpirun returns a rank's status, but 1 if it is sent SIGINT or SIGTERM: send it SIGUSR1.\n");
 }

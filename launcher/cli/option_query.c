@@ -60,7 +60,7 @@ bool fsdp_options_note(const fsdp_options *options, int index, char *note, int n
                         options->accumulate == FSDP_ACCUMULATE_LOCAL && options->grad_accum == 1;
   if (nothing_to_add && index-- == 0) {
     snprintf(note, (size_t)note_bytes,
-             "--accumulate local (%s) changes nothing: there is one micro-batch a step (--grad-accum 1)",
+             "--accumulate local (%s) has no effect: there is one micro-batch per step (--grad-accum 1)",
              fsdp_options_place(options, "accumulate"));
     return true;
   }

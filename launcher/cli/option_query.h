@@ -1,4 +1,4 @@
-// What the options come to: what was given and where, and what follows from several of them.
+// Questions about the options: what was given and where, and what follows from several of them.
 #pragma once
 
 #include "launcher/cli/option_fields.h"

@@ -1,4 +1,4 @@
-// The table of options: the one place where an option's name, type, range, default and meaning stand.
+// The table of options: the one place that holds an option's name, type, range, default and meaning.
 #pragma once
 
 #include "launcher/cli/option_fields.h"
@@ -36,7 +36,7 @@ typedef struct fsdp_option_row {
 // The rows, in the order of the help. Lives as long as the program.
 const fsdp_option_row *fsdp_option_table(int *count);
 
-// The row of that name, NULL where there is none.
+// The row of that name, NULL if there is none.
 const fsdp_option_row *fsdp_option_find(const char *name);
 
 // Whether the program has the option.

@@ -11,7 +11,7 @@
 #define NUMBER_BYTES 64
 
 // Copies a number without its underscores, which must stand between digits, up to the first character that no
-// decimal number has. Returns the rest of `text`, or NULL where it does not begin with a number.
+// decimal number has. Returns the rest of `text`, or NULL if it does not begin with a number.
 static const char *copy_number(const char *text, char out[NUMBER_BYTES]) {
   size_t used = 0;
   const char *at = text;
@@ -34,7 +34,7 @@ static const char *copy_number(const char *text, char out[NUMBER_BYTES]) {
   return at;
 }
 
-// The number as a real; false where it is not one or is beyond a double.
+// The number as a real; false if it is not one or is beyond a double.
 static bool to_real(const char *number, double *value) {
   char *end;
   errno = 0;

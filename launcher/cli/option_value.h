@@ -1,7 +1,7 @@
 // Option values as text: numbers with 1e8 and 100_000_000, sizes with units, on/off, choices with aliases,
 // meshes.
 //
-// Every parser takes the text and gives the value, or false where the text is not of its form; what is
+// Every parser takes the text and gives the value, or false if the text is not of its form; what is
 // allowed, and the message, are the caller's (options.h). Nothing is silently clipped: a number that does not
 // fit is not a number.
 #pragma once
@@ -38,11 +38,11 @@ bool fsdp_value_flag(const char *text, bool *value);
 bool fsdp_value_choice(const char *text, const fsdp_choice *choices, int *value);
 
 // "data=R,fsdp=F", axes in any order, the last one fastest, or "F,T": sizes of fsdp and tensor alone. Axes
-// that every mesh has are added with size 1. False if a name stands twice or a size is not above 0.
+// that every mesh has are added with size 1. False if a name occurs twice or a size is not above 0.
 bool fsdp_value_mesh(const char *text, fsdp_mesh *mesh);
 
 // The row of `names` (count of them) that differs least from `text` by insertions, deletions, replacements
-// and swaps of neighbours, or -1 where none is near.
+// and swaps of neighbours, or -1 if none is near.
 int fsdp_value_nearest(const char *text, const char *const *names, int count);
 
 // Bytes for people, with three figures: "913 B", "1.50 GB" (powers of 1000). Returns `out`.

@@ -97,7 +97,7 @@ static void keep_text(fsdp_options *options, const fsdp_option_row *row, const c
   *kept = copy;
 }
 
-// Sets the row's field from `text`; false where the row does not allow it.
+// Sets the row's field from `text`; false if the row does not allow it.
 static bool set_field(fsdp_options *options, const fsdp_option_row *row, const char *text) {
   int64_t whole = 0;
   double real = 0;
@@ -142,7 +142,7 @@ static const char *with_dashes(const char *name, char out[NAME_BYTES]) {
   return out;
 }
 
-// The option meant by `name`, which may be another trainer's; *alias is NULL where it is ours. NULL where
+// The option meant by `name`, which may be another trainer's; *alias is NULL if it is ours. NULL if
 // there is none.
 static const fsdp_option_row *find_meant(const char *name, const fsdp_option_alias **alias) {
   char dashed[NAME_BYTES];
@@ -151,7 +151,7 @@ static const fsdp_option_row *find_meant(const char *name, const fsdp_option_ali
   return *alias && (*alias)->name ? fsdp_option_find((*alias)->name) : row;
 }
 
-// The nearest name of an option, NULL where none is near.
+// The nearest name of an option, NULL if none is near.
 static const char *nearest_name(fsdp_program_kind program, const char *name) {
   enum { NAMES_MAX = 256 };
   const char *names[NAMES_MAX], *meant[NAMES_MAX];
@@ -190,7 +190,7 @@ static fsdp_status fail_unknown(fsdp_program_kind program, const char *name, con
                    program_name(program));
 }
 
-// Remembers, once each, what stood for what.
+// Records each alias that was used, once.
 static void note_alias(fsdp_options *options, const fsdp_option_alias *alias) {
   char entry[160];
   snprintf(entry, sizeof entry, "--%s is --%s%s%s", alias->alias, alias->name, alias->on ? " " : "",
@@ -235,7 +235,7 @@ static void set_defaults(fsdp_options *options) {
 
 // ---- Command line
 
-// One option and its value as they stood on the command line.
+// One option and its value as given on the command line.
 typedef struct argument {
   const char *name, *text;
 } argument;
@@ -257,7 +257,7 @@ static void destroy_arguments(arguments *read) {
   free(read->items);
 }
 
-// Replaces the word at `index`, where it is an option under another name, by one that getopt knows. Returns
+// Replaces the word at `index`, if it is an option under a different name, by one that getopt knows. Returns
 // the name to go by (NULL: the word stays as it is); *skip is the number of words that follow and belong to
 // it.
 static const char *replace_word(arguments *read, int index, int *skip) {
@@ -286,7 +286,7 @@ static const char *replace_word(arguments *read, int index, int *skip) {
   return alias ? made + bytes : row->name;
 }
 
-// What stood wrong, from getopt's answer and the word it was reading.
+// What is wrong, from getopt's answer and the word it was reading.
 static fsdp_status fail_argument(int answer, const char *word, fsdp_program_kind program, fsdp_error *error) {
   if (answer == ':') {
     return fsdp_fail(error, FSDP_ERR_OPTION, "%s (command line) needs a value: see %s --help", word,
@@ -406,16 +406,15 @@ static fsdp_status set_from_yaml(void *context, const char *name, const char *te
   for (size_t i = 0; i < sizeof never / sizeof *never; i++) {
     if (strcmp(name, never[i]) == 0) {
       return fsdp_fail(error, FSDP_ERR_OPTION,
-                       "'%s' (%s) cannot stand in a configuration file: give it on the command line", name,
+                       "'%s' (%s) is not allowed in a configuration file: give it on the command line", name,
                        place);
     }
   }
   const fsdp_option_alias *alias;
   const fsdp_option_row *row = find_meant(name, &alias);
-  if (row && target->options->place[row_index(row)][0]) { // under another name: the reader knows its own
-    return fsdp_fail(error, FSDP_ERR_OPTION,
-                     "'%s' (%s) is --%s, which %s has set already: remove one of them", name, place,
-                     row->name, target->options->place[row_index(row)]);
+  if (row && target->options->place[row_index(row)][0]) { // under a different name: the reader knows its own
+    return fsdp_fail(error, FSDP_ERR_OPTION, "'%s' (%s) is --%s, which %s already sets: remove one of them",
+                     name, place, row->name, target->options->place[row_index(row)]);
   }
   bool flag = row && (row->kind == FSDP_OPTION_FLAG || (alias && alias->on));
   bool bare_flag = flag && !*text; // "cpu-offload:" is on, as on the command line
@@ -484,7 +483,7 @@ char *fsdp_options_describe(const fsdp_options *options) {
   const fsdp_option_row *table = fsdp_option_table(&count);
   for (int i = 0; i < count; i++) {
     const void *value = (const char *)options + table[i].offset;
-    if (strcmp(table[i].name, "config") == 0) continue; // what it says counts, not where it stands
+    if (strcmp(table[i].name, "config") == 0) continue; // its contents count, not its path
     fprintf(stream, "%s=", table[i].name);
     switch (table[i].kind) {
     case FSDP_OPTION_INT:

@@ -31,5 +31,5 @@ fsdp_status fsdp_options_set(fsdp_options *options, fsdp_program_kind program, c
 // Every option but --config as "name=value\n", defaults included: what ranks compare. The caller frees it.
 char *fsdp_options_describe(const fsdp_options *options);
 
-// One entry an option that `program` has, and the exit statuses.
+// One entry per option that `program` has, and the exit statuses.
 void fsdp_options_print_help(fsdp_program_kind program, FILE *out);

@@ -3,6 +3,6 @@
 
 #include "runtime/base/status.h"
 
-// Writes out what is buffered. `status`, or FSDP_ERR_INPUT where that is FSDP_OK and something of the output
+// Writes out what is buffered. `status`, or FSDP_ERR_INPUT if that is FSDP_OK and something of the output
 // was lost, on a full disk for example.
 fsdp_status fsdp_output_finish(fsdp_status status, fsdp_error *error);

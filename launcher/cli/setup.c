@@ -33,8 +33,8 @@ static fsdp_status fail_not_downloaded(const fsdp_options *options, fsdp_error *
   const char *name = strchr(options->model, '/') + 1;
   return fsdp_fail(
       error, FSDP_ERR_INPUT,
-      "--model '%s' (%s): there is no such folder, and models are not downloaded; if it is one of "
-      "the Hugging Face hub, run: hf download %s --local-dir %s (or: huggingface-cli download %s "
+      "--model '%s' (%s): no such folder, and models are not downloaded; if it is a model of the Hugging "
+      "Face hub, run: hf download %s --local-dir %s (or: huggingface-cli download %s "
       "--local-dir %s), then give --model ./%s",
       options->model, fsdp_options_place(options, "model"), options->model, name, options->model, name, name);
 }
@@ -91,11 +91,10 @@ static fsdp_status make_mesh(const fsdp_options *options, const fsdp_setup_ranks
   } else if (options->strategy == FSDP_HYBRID) {
     shards = ranks->ranks_per_node;
     if (!ranks->even_nodes || ranks->ranks % shards != 0) {
-      return fsdp_fail(
-          error, FSDP_ERR_OPTION,
-          "--strategy hybrid (%s): the nodes do not have equally many neighbouring ranks (%d of %d ranks "
-          "on this one); say how to divide them with --mesh data=R,fsdp=F",
-          fsdp_options_place(options, "strategy"), shards, ranks->ranks);
+      return fsdp_fail(error, FSDP_ERR_OPTION,
+                       "--strategy hybrid (%s): the nodes do not have the same number of neighbouring ranks "
+                       "(%d of %d ranks on this one); set the mesh with --mesh data=R,fsdp=F",
+                       fsdp_options_place(options, "strategy"), shards, ranks->ranks);
     }
   }
   *mesh = fsdp_mesh_of(ranks->ranks / shards, shards);
@@ -228,8 +227,8 @@ fsdp_status fsdp_setup_create(const fsdp_options *options, fsdp_program_kind pro
   if (backend == fsdp_plan_backend_cuda() && config.param_dtype == FSDP_F32 &&
       config.reduce_dtype == FSDP_BF16) {
     return fsdp_fail(error, FSDP_ERR_OPTION,
-                     "--reduce-dtype bf16 (%s) with --param-dtype fp32 (%s): a GPU's products of fp32 give "
-                     "fp32 gradients; use --param-dtype bf16, or --reduce-dtype fp32",
+                     "--reduce-dtype bf16 (%s) with --param-dtype fp32 (%s): a GPU's fp32 gemms give fp32 "
+                     "gradients; use --param-dtype bf16, or --reduce-dtype fp32",
                      fsdp_options_place(options, "reduce-dtype"), fsdp_options_place(options, "param-dtype"));
   }
   status = fsdp_setup_read_model(options, setup, &config.model, error);
@@ -246,8 +245,8 @@ fsdp_status fsdp_setup_create(const fsdp_options *options, fsdp_program_kind pro
   if (status != FSDP_OK || options->ckpt_async == FSDP_CKPT_ASYNC_AUTO) return status;
   char bytes[64];
   return fsdp_fail(error, FSDP_ERR_CAPACITY,
-                   "--ckpt-async on (%s) needs %s a rank for the snapshot, for which there is no room beside "
-                   "the rest: use --ckpt-async off, which saves straight from the state",
+                   "--ckpt-async on (%s) needs %s per rank for the snapshot, which does not fit beside the "
+                   "rest: use --ckpt-async off, which saves directly from the state",
                    fsdp_options_place(options, "ckpt-async"),
                    fsdp_value_print_bytes(snapshot, bytes, sizeof bytes));
 }
@@ -263,8 +262,8 @@ bool fsdp_setup_note(const fsdp_options *options, const fsdp_plan *plan, char *n
                  fsdp_mesh_size(&plan->config.mesh, FSDP_AXIS_DATA) == 1;
   if (!as_full) return false;
   snprintf(note, note_bytes,
-           "--strategy hybrid (%s) is full here: all %d ranks are on one node, so there is one replica; "
-           "--mesh data=R,fsdp=F divides them otherwise",
+           "--strategy hybrid (%s) is the same as full here: all %d ranks are on one node, so there is one "
+           "replica; --mesh data=R,fsdp=F divides them differently",
            fsdp_options_place(options, "strategy"), ranks);
   return true;
 }

@@ -27,11 +27,11 @@ fsdp_status fsdp_setup_read_model(const fsdp_options *options, fsdp_setup *setup
                                   fsdp_error *error);
 
 // Reads the model, makes the plan and checks it against the limits. `options` must outlive the setup.
-// FSDP_ERR_OPTION, FSDP_ERR_INPUT, FSDP_ERR_CAPACITY; FSDP_ERR_PEER where the program trains and the backend
+// FSDP_ERR_OPTION, FSDP_ERR_INPUT, FSDP_ERR_CAPACITY; FSDP_ERR_PEER if the program trains and the backend
 // is not there. The caller destroys `setup` in either case.
 fsdp_status fsdp_setup_create(const fsdp_options *options, fsdp_program_kind program,
                               const fsdp_setup_ranks *ranks, fsdp_setup *setup, fsdp_error *error);
 void fsdp_setup_destroy(fsdp_setup *setup);
 
-// What the plan makes of an option that its user may not expect, as a sentence. False where there is nothing.
+// What the plan makes of an option that its user may not expect, as a sentence. False if there is nothing.
 bool fsdp_setup_note(const fsdp_options *options, const fsdp_plan *plan, char *note, size_t note_bytes);

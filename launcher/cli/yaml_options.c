@@ -18,15 +18,16 @@ static int line_of(const yaml_node_t *node) {
 }
 
 static fsdp_status fail_at(const reader *r, const yaml_node_t *node, const char *what) {
-  return fsdp_fail(r->error, FSDP_ERR_OPTION, "%s:%d: %s; write one `name: value` a line, or `name: [a, b]`",
-                   r->path, line_of(node), what);
+  return fsdp_fail(r->error, FSDP_ERR_OPTION,
+                   "%s:%d: %s; write one `name: value` per line, or `name: [a, b]`", r->path, line_of(node),
+                   what);
 }
 
 static const char *scalar(const yaml_node_t *node) {
   return (const char *)node->data.scalar.value;
 }
 
-// libyaml hands on the length beside the text, which may hold a NUL that a C string would be cut at.
+// libyaml passes the length beside the text, which may hold a NUL that a C string would be cut at.
 static bool is_scalar(const yaml_node_t *node) {
   return node->type == YAML_SCALAR_NODE && strlen(scalar(node)) == node->data.scalar.length;
 }
@@ -37,7 +38,7 @@ static const char *scalar_value(const yaml_node_t *node) {
   return plain && (!strcmp(scalar(node), "~") || !strcmp(scalar(node), "null")) ? "" : scalar(node);
 }
 
-// The list's items joined by commas; NULL, with the error written, where one is no scalar or holds a comma
+// The list's items joined by commas; NULL, with the error written, if one is no scalar or holds a comma
 // itself.
 static char *join_items(const reader *r, const yaml_node_t *list) {
   size_t length = 0;
@@ -66,7 +67,7 @@ static fsdp_status check_new(const reader *r, const yaml_node_t *root, const yam
     const yaml_node_t *earlier = yaml_document_get_node(r->document, other->key);
     if (!strcmp(scalar(earlier), scalar(key)))
       return fsdp_fail(r->error, FSDP_ERR_OPTION,
-                       "%s:%d: \"%.100s\" stands in line %d already; remove one of them", r->path,
+                       "%s:%d: \"%.100s\" is already set in line %d; remove one of them", r->path,
                        line_of(key), scalar(key), line_of(earlier));
   }
   return FSDP_OK;

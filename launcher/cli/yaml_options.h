@@ -1,4 +1,4 @@
-// Options in a YAML file: a mapping of names to scalars, or to lists of scalars (handed on joined by commas).
+// Options in a YAML file: a mapping of names to scalars, or to lists of scalars (passed on joined by commas).
 //
 //   model: /data/model            ->  "model", "/data/model"
 //   data: [a.txt, b.txt]          ->  "data", "a.txt,b.txt"
@@ -6,12 +6,12 @@
 
 #include "runtime/base/status.h"
 
-// Called once an option, in the file's order. Strings live during the call only; an empty value
+// Called once per option, in the file's order. Strings live during the call only; an empty value
 // ("cpu-offload:") is
-// "". Anything but FSDP_OK ends the reading and is handed on, with what the callee wrote in `error`.
+// "". Anything but FSDP_OK ends the reading and is returned, with what the callee wrote in `error`.
 typedef fsdp_status (*fsdp_yaml_option)(void *context, const char *name, const char *value, int line,
                                         fsdp_error *error);
 
-// Reads the file at `path`. FSDP_ERR_INPUT where it is missing; FSDP_ERR_OPTION, with file and line, where it
-// is not YAML, holds anything else than such a mapping, or gives a name twice.
+// Reads the file at `path`. FSDP_ERR_INPUT if it is missing; FSDP_ERR_OPTION, with file and line, if it
+// is not YAML, holds anything but such a mapping, or gives a name twice.
 fsdp_status fsdp_yaml_read(const char *path, fsdp_yaml_option option, void *context, fsdp_error *error);

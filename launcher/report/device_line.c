@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-// The first line of a file; false where it cannot be read.
+// The first line of a file; false if it cannot be read.
 static bool read_line(const char *path, char *line, int line_bytes) {
   FILE *file = fopen(path, "r");
   bool read = file && fgets(line, line_bytes, file);
@@ -62,8 +62,8 @@ void fsdp_device_line_why_cpu(const fsdp_options *options, const char *failure, 
     snprintf(out, out_bytes, "this machine has an NVIDIA GPU (%s), but it cannot be used: %s", sign,
              failure ? failure : "no reason is known");
   } else {
-    const char *reason = failure ? failure : "none is shown to this process";
-    // No remedy where there is nothing to mend.
+    const char *reason = failure ? failure : "none is visible to this process";
+    // No remedy if there is nothing to mend.
     snprintf(out, out_bytes, "no GPU: %.*s", (int)strcspn(reason, ";"), reason);
   }
 }
@@ -72,7 +72,7 @@ void fsdp_device_line_print(const fsdp_gpu *gpu, int threads, const char *why_cp
                             size_t out_bytes) {
   char memory[24];
   if (!gpu->present) {
-    snprintf(out, out_bytes, "cpu, %d thread%s a rank; %s", threads, fsdp_plural(threads), why_cpu);
+    snprintf(out, out_bytes, "cpu, %d thread%s per rank; %s", threads, fsdp_plural(threads), why_cpu);
     return;
   }
   int used = snprintf(out, out_bytes, "%s, %s, compute capability %d.%d", gpu->name,

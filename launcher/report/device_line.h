@@ -1,4 +1,4 @@
-// What a run trains on, in words, and why that is not a GPU where there seems to be one.
+// What a run trains on, in words, and why that is not a GPU although there seems to be one.
 #pragma once
 
 #include "launcher/cli/options.h"

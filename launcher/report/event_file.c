@@ -87,8 +87,9 @@ static uint32_t masked_crc(const void *data, int64_t count) {
 }
 
 static fsdp_status fail_io(const char *path, const char *what, fsdp_error *error) {
-  return fsdp_fail(error, FSDP_ERR_INPUT, "%.600s: %s failed (%s); give another place with --tensorboard",
-                   path, what, strerror(errno));
+  return fsdp_fail(error, FSDP_ERR_INPUT,
+                   "%.600s: %s failed (%s); name a different folder with --tensorboard", path, what,
+                   strerror(errno));
 }
 
 static fsdp_status write_record(fsdp_event_file *file, const bytes *event, fsdp_error *error) {
@@ -107,7 +108,7 @@ static fsdp_status write_record(fsdp_event_file *file, const bytes *event, fsdp_
     file->bytes += written;
     return FSDP_OK;
   }
-  int reason = written >= 0 ? ENOSPC : errno; // what a part of a write stands for
+  int reason = written >= 0 ? ENOSPC : errno; // what a partial write means
   if (written > 0) file->torn = ftruncate(file->descriptor, (off_t)file->bytes) != 0;
   return fsdp_fail(error, FSDP_ERR_INPUT, "%.600s: writing failed (%s)", file->path, strerror(reason));
 }
@@ -129,7 +130,8 @@ fsdp_status fsdp_event_file_open(const char *folder, fsdp_event_file **file, fsd
     put_bytes(&event, 3, "brain.Event:2", strlen("brain.Event:2"));
     fsdp_error why;
     if (write_record(opened, &event, &why) != FSDP_OK) {
-      status = fsdp_fail(error, why.status, "%.700s; name another folder with --tensorboard", why.message);
+      status =
+          fsdp_fail(error, why.status, "%.700s; name a different folder with --tensorboard", why.message);
     }
     free(event.data);
   }

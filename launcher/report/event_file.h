@@ -14,14 +14,14 @@ typedef struct fsdp_event_file fsdp_event_file;
 
 typedef struct fsdp_event_scalar {
   const char *tag;
-  double value; // left out where it is not finite
+  double value; // left out if it is not finite
 } fsdp_event_scalar;
 
 // Creates FOLDER (its parents must be there) and a new file in it. FSDP_ERR_INPUT. The caller closes *file.
 fsdp_status fsdp_event_file_open(const char *folder, fsdp_event_file **file, fsdp_error *error);
 void fsdp_event_file_close(fsdp_event_file *file); // NULL is allowed
 
-// Appends the scalars of `step` as one record, in one write. FSDP_ERR_INPUT where the disk is full or fails;
+// Appends the scalars of `step` as one record, in one write. FSDP_ERR_INPUT if the disk is full or fails;
 // nothing of the record is left then, and later ones may succeed.
 fsdp_status fsdp_event_file_write(fsdp_event_file *file, int64_t step, const fsdp_event_scalar *scalars,
                                   int count, fsdp_error *error);

@@ -12,7 +12,7 @@
 typedef struct fsdp_memory_profile {
   const fsdp_plan *plan;
   const char *model_name;
-  int position_count;               // of the step; evaluation, which stands behind, is left out
+  int position_count;               // of the step; evaluation, which follows, is left out
   int64_t *bytes[FSDP_SPACE_COUNT]; // position * FSDP_CATEGORY_COUNT + category
 } fsdp_memory_profile;
 

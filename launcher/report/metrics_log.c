@@ -9,7 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-// More than this is not kept for a disk that stays full: a day of one line a second.
+// More than this is not kept for a disk that stays full: a day of one line per second.
 #define KEPT_BYTES_MAX ((size_t)64 << 20)
 
 struct fsdp_metrics_log {
@@ -22,8 +22,8 @@ struct fsdp_metrics_log {
 };
 
 static fsdp_status fail_io(const fsdp_metrics_log *log, const char *what, fsdp_error *error) {
-  return fsdp_fail(error, FSDP_ERR_INPUT, "%s: %s failed (%s); name another file with --log", log->path, what,
-                   strerror(errno));
+  return fsdp_fail(error, FSDP_ERR_INPUT, "%s: %s failed (%s); name a different file with --log", log->path,
+                   what, strerror(errno));
 }
 
 // The length of the file up to the end of its last whole line, or -1.
@@ -81,7 +81,7 @@ static void drop_kept(fsdp_metrics_log *log, size_t bytes) {
   memmove(log->kept, log->kept + bytes, log->kept_bytes);
 }
 
-// Writes the kept lines. False, with the reason in errno, where not all of them are in the file; those that
+// Writes the kept lines. False, with the reason in errno, if not all of them are in the file; those that
 // are not stay, and no part of a line is left.
 static bool write_kept(fsdp_metrics_log *log) {
   if (log->torn && !cut_unfinished(log)) return false;
@@ -95,7 +95,7 @@ static bool write_kept(fsdp_metrics_log *log) {
     const char *newline = memrchr(log->kept, '\n', (size_t)put);
     drop_kept(log, newline ? (size_t)(newline - log->kept) + 1 : 0);
     log->torn = !cut_unfinished(log);
-    errno = ENOSPC; // what a part of a write stands for
+    errno = ENOSPC; // what a partial write means
     return false;
   }
   log->kept_bytes = 0;

@@ -1,4 +1,4 @@
-// A log of JSON objects, one a line ("JSON lines"), that another program may read while it grows.
+// A log of JSON objects, one per line ("JSON lines"), that another program may read while it grows.
 //
 // Lines are written whole, in append mode, so a reader sees complete lines only, whatever happens to the
 // writer. A last line that a crash of the machine left unfinished is cut off when the log is opened again.
@@ -13,20 +13,20 @@
 
 typedef struct fsdp_metrics_log fsdp_metrics_log;
 
-// Opens `path` for appending, creating it where it is not there; with `fresh` it is emptied first.
+// Opens `path` for appending, creating it if it does not exist; with `fresh` it is emptied first.
 // FSDP_ERR_INPUT. The caller closes *log.
 fsdp_status fsdp_metrics_log_open(const char *path, bool fresh, fsdp_metrics_log **log, fsdp_error *error);
 
-// Writes what is still kept. FSDP_ERR_INPUT, with their number, where lines were lost. NULL is allowed.
+// Writes what is still kept. FSDP_ERR_INPUT, with their number, if lines were lost. NULL is allowed.
 fsdp_status fsdp_metrics_log_close(fsdp_metrics_log *log, fsdp_error *error);
 
 // Drops every line whose integer member `key` is above `last`, and all that follow: a run resumed from a
 // checkpoint writes these steps again.
 fsdp_status fsdp_metrics_log_rewind(fsdp_metrics_log *log, const char *key, int64_t last, fsdp_error *error);
 
-// Appends `record` as one line. FSDP_ERR_INPUT where the disk is full or fails: nothing of the line is in the
+// Appends `record` as one line. FSDP_ERR_INPUT if the disk is full or fails: nothing of the line is in the
 // file then, and it is kept for the next call.
 fsdp_status fsdp_metrics_log_write(fsdp_metrics_log *log, const json_t *record, fsdp_error *error);
 
-// A number as JSON; null where it is NaN or infinite, which JSON does not have. A new reference.
+// A number as JSON; null if it is NaN or infinite, which JSON does not have. A new reference.
 json_t *fsdp_metrics_number(double value);

@@ -19,7 +19,7 @@ const char *fsdp_progress_duration(double seconds, char out[32]) {
   return out;
 }
 
-// NaN where the peak is not known.
+// NaN if the peak is not known.
 static double mfu_of(const fsdp_step_record *record, const fsdp_plan *plan, double tokens_per_s,
                      fsdp_flops_convention convention) {
   if (record->peak_flops <= 0) return NAN;

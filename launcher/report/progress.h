@@ -22,7 +22,7 @@ typedef struct fsdp_step_record {
   fsdp_step_stats stats;
   bool evaluated;            // after this step:
   double eval_loss, eval_ms; // the mean over the evaluation's targets, and how long it took
-  bool measured;             // figures.memory holds what the trace found
+  bool measured;             // stats.memory holds what the trace found
   double peak_flops;         // of all devices together, by their data sheet; 0: not known, and MFU neither
   int64_t device_used_bytes; // as the GPU's driver counts, everybody there together; 0: there is no driver
 } fsdp_step_record;

@@ -85,7 +85,7 @@ typedef struct unit_group {
   int64_t first, last; // the numbers
 } unit_group;
 
-// Replaces the first path component that is a number by '#'. Returns the number, or -1 where there is none.
+// Replaces the first path component that is a number by '#'. Returns the number, or -1 if there is none.
 static int64_t make_pattern(const char *path, char pattern[FSDP_NAME_BYTES]) {
   snprintf(pattern, FSDP_NAME_BYTES, "%s", path);
   for (const char *at = path; *at;) {
@@ -234,7 +234,7 @@ static void print_head(const fsdp_plan *plan, const char *model_name, FILE *out)
           fsdp_value_print_int(fsdp_model_parameter_count(&config->model), parameters, sizeof parameters),
           ranks, fsdp_plural(ranks), fsdp_mesh_print(&config->mesh, ", ", mesh),
           fsdp_strategy_name(config->strategy), config->backend->name);
-  fprintf(out, "micro-batch of %" PRId64 " x %" PRId64 " tokens on a rank, %d a step, %s; prefetch %d%s%s\n",
+  fprintf(out, "micro-batch of %" PRId64 " x %" PRId64 " tokens per rank, %d per step, %s; prefetch %d%s%s\n",
           config->batch, config->seq, config->micro_batches,
           config->accumulate == FSDP_ACCUMULATE_LOCAL ? "accumulated whole" : "each reduced",
           config->prefetch, config->recompute_block ? ", blocks recomputed" : "",

@@ -32,7 +32,7 @@ fsdp_status fsdp_binding_check_tasks(const fsdp_world *world, fsdp_error *error)
   return fsdp_fail(
       error, FSDP_ERR_PEER,
       "srun has started %s tasks (SLURM_STEP_NUM_TASKS), but MPI in this one sees no other: start "
-      "them with srun --mpi=pmix (srun --mpi=list says what this Slurm has), or with mpirun",
+      "them with srun --mpi=pmix (srun --mpi=list shows what this Slurm supports), or with mpirun",
       tasks);
 }
 
@@ -51,7 +51,7 @@ const char *fsdp_binding_method(void) {
   return "hwloc";
 }
 
-// Leaves the allowed processors that are nearest to a PCI device; all of them where none is, or it is not
+// Leaves the allowed processors that are nearest to a PCI device; all of them if none is, or it is not
 // known.
 static void keep_near(hwloc_topology_t topology, const char *bus, cpu_set_t *allowed) {
   hwloc_obj_t device = hwloc_get_pcidev_by_busidstring(topology, bus);
@@ -108,7 +108,7 @@ static void list_cores(cpu_set_t *allowed, const char *bus, core_list *list) {
 }
 #endif
 
-// "0-3,8" into out, with "..." where it does not fit.
+// "0-3,8" into out, with "..." if it does not fit.
 static void print_set(const cpu_set_t *set, char *out, size_t bytes) {
   size_t used = 0;
   out[0] = 0;
@@ -129,8 +129,8 @@ static void print_set(const cpu_set_t *set, char *out, size_t bytes) {
   }
 }
 
-// Which of the ranks of this node that may run on the same processors this one is, and of how many: those
-// are left to us to divide.
+// This rank's place among the ranks of its node that may run on the same processors, and their number: these
+// processors are divided among them.
 static void find_sharers(fsdp_world *world, const cpu_set_t *near, int *place, int *count) {
   typedef struct entry {
     int node_index;

@@ -4,9 +4,10 @@
 //   local ranks        0    |    1    |  2          caches and memory
 //
 // mpirun pins a lone rank to one core; so what is allowed is read from the process that started the ranks
-// (its affinity, inside the control group's), not from the rank. Where a launcher has divided the node
-// already, each rank keeps what it was given. More ranks than cores share them, one core a rank. With GPUs a
-// rank has its share of the cores that are nearest to its own; memory that it touches first lies there too.
+// (its affinity, inside the control group's), not from the rank. If a launcher has divided the node already,
+// each rank keeps what it was given. More ranks than cores share them, one core per rank. With GPUs a rank
+// has its share of the cores that are nearest to its own; memory that it touches first is allocated there
+// too.
 #pragma once
 
 #include "runtime/comm/world.h"
@@ -17,7 +18,7 @@
 typedef struct fsdp_binding {
   int core_count; // of this rank
   int node_cores; // allowed on this node
-  bool bound;     // false where nothing could be bound: the rank runs where the system puts it
+  bool bound;     // false if nothing could be bound: the rank runs where the system puts it
   char cores[48]; // "0-3", as the system numbers processors
   char gpu[32];   // PCI address of its GPU; "": none
 } fsdp_binding;
@@ -31,7 +32,7 @@ typedef struct fsdp_binding_config {
 // in those of srun, which has given each what the user asked for.
 bool fsdp_binding_is_pinned_by_mpirun(void);
 
-// FSDP_ERR_PEER where srun has started several tasks that do not know of each other: each would train alone.
+// FSDP_ERR_PEER if srun has started several tasks that do not know of each other: each would train alone.
 fsdp_status fsdp_binding_check_tasks(const fsdp_world *world, fsdp_error *error);
 
 // Binds the calling thread, and so every thread that it starts from now on. Call before any thread is made;

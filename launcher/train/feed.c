@@ -55,7 +55,7 @@ static void fill_eval_batch(const fsdp_feed *feed, int32_t *tokens, int32_t *tar
 double fsdp_feed_evaluate(fsdp_feed *feed, fsdp_executor *executor) {
   int64_t steps = fsdp_sampler_validation_steps(&feed->config.eval_sampler), count = 0;
   double sum = 0;
-  // The callbacks see eval_step: they run while run_evaluation waits, and those of steps are over.
+  // The callbacks see eval_step: they run while run_evaluation waits, and those of steps are complete.
   for (feed->eval_step = 0; feed->eval_step < steps; feed->eval_step++) {
     float loss;
     fsdp_executor_run_evaluation(executor, &loss);

@@ -59,9 +59,9 @@ void fsdp_feed_publish(void *feed, float loss, float grad_norm);
 bool fsdp_feed_skips(const fsdp_feed *feed, float grad_norm);
 
 // Between steps: evaluates on every sample of the evaluation's data, each once. The result is the mean over
-// all their targets that count, whatever the number of ranks; training goes on as if it had not happened.
+// all their targets that count, whatever the number of ranks; training continues as if it had not happened.
 // Called by all ranks.
 double fsdp_feed_evaluate(fsdp_feed *feed, fsdp_executor *executor);
 
-// Milliseconds that the data of step `step` (from 0) took; ask once, when the step is over.
+// Milliseconds that the data of step `step` (from 0) took; ask once, when the step is complete.
 double fsdp_feed_take_ms(fsdp_feed *feed, int64_t step);

@@ -23,7 +23,7 @@
 // What a rank sees of a file.
 typedef struct sighting {
   int64_t bytes;  // -1: cannot be read
-  int32_t reason; // errno, or 0 where it is no regular file
+  int32_t reason; // errno, or 0 if it is no regular file
   int32_t node;
   uint64_t device, inode;
   int64_t modified_ns, changed_ns;
@@ -157,7 +157,7 @@ static fsdp_status fail_missing(const comparison *c, int file, int without, int 
   int reason = seen_by(c, without, file)->reason;
   fsdp_status status = fsdp_fail(
       c->error, FSDP_ERR_INPUT, "%s: %s cannot read this %s file (%s), but %s can; " REMEDY, f->path,
-      names[without].text, f->what, reason ? strerror(reason) : "it is no regular file", names[with].text);
+      names[without].text, f->what, reason ? strerror(reason) : "it is not a regular file", names[with].text);
   free(names);
   return status;
 }
@@ -262,17 +262,16 @@ static fsdp_status fail_contents(const comparison *c, int file, int rank) {
   const fsdp_listed_file *f = &c->list->files[file];
   fsdp_rank_name *names = fsdp_world_rank_names(c->world);
   char(*paths)[SHOWN_BYTES] = full_paths(c->world, f->path);
-  fsdp_status status =
-      fsdp_fail(c->error, FSDP_ERR_INPUT,
-                "the ranks' %s files differ: %s on %s and %s on %s are of the same size, but not of the "
-                "same contents; " REMEDY,
-                f->what, paths[0], names[0].text, paths[rank], names[rank].text);
+  fsdp_status status = fsdp_fail(
+      c->error, FSDP_ERR_INPUT,
+      "the ranks' %s files differ: %s on %s and %s on %s have the same size but different contents; " REMEDY,
+      f->what, paths[0], names[0].text, paths[rank], names[rank].text);
   free(paths);
   free(names);
   return status;
 }
 
-// The first rank whose class hashed the file to another value than rank 0's; -1 where there is none. `sums`
+// The first rank whose class hashed the file to a value different from rank 0's; -1 if there is none. `sums`
 // are by rank, then file.
 static int find_other(const comparison *c, int file, const classes *k, const digest *sums) {
   int size = c->world->size, other = -1;

@@ -1,8 +1,9 @@
 // Whether all ranks read the same files, before any of them acts on what they hold.
 //
-// A path means another file on another node, or in another working directory. Ranks of one node that see the
-// same file (device, inode, size, times) form a class, which needs no comparison. Where a file has several
-// classes, each class hashes the contents once, its ranks sharing the work, and the hashes are compared:
+// A path may name a different file on a different node, or in a different working directory. Ranks of one
+// node that see the same file (device, inode, size, times) form a class, which needs no comparison. If a file
+// has several classes, each class hashes the contents once, its ranks sharing the work, and the hashes are
+// compared:
 //
 //   file      | slice 0 | slice 1 | slice 2 | slice 3 | ...     16 MiB each, XXH3-128 seeded with its number
 //   class A     rank 0    rank 1    rank 0    rank 1            node 0
@@ -37,7 +38,7 @@ void fsdp_file_list_destroy(fsdp_file_list *list);
 
 // Compares the lists, then the files. `sizes_only`: of each file the size and the first slice alone, which
 // holds the header of weights and of prepared tokens. Called by all ranks; every rank returns the same.
-// FSDP_ERR_INPUT, naming the file and two ranks with their hosts, where they differ or where only some ranks
+// FSDP_ERR_INPUT, naming the file and two ranks with their hosts, if they differ or if only some ranks
 // can read one; a file that no rank can read is left for its reader to report.
 fsdp_status fsdp_file_list_agree(const fsdp_file_list *list, fsdp_world *world, bool sizes_only,
                                  fsdp_file_agreement *cost, fsdp_error *error);

@@ -72,7 +72,7 @@ static void become_small(const int *keep, int count) {
   fsdp_close_from(count);
 }
 
-// Writes what comes to the file, until nobody writes to it any more. A disk may hold it up for ever.
+// Writes what comes to the file, until nobody writes to it. A disk may block it for ever.
 static void run_writer(const lines *l) {
   enum { FROM, LOG, STATUS, COUNT };
   become_small((const int[COUNT]){l->records[0], l->log, l->status[1]}, COUNT);
@@ -121,7 +121,7 @@ static bool put(const char *data, size_t bytes) {
 static void record(records *r, const char *data, size_t bytes) {
   for (size_t done = 0, piece; done < bytes; done += piece) {
     piece = bytes - done < PIPE_BUF ? bytes - done : PIPE_BUF;
-    // Whole lines, where there are any: the rank's own message may come between two pieces.
+    // Whole lines, if there are any: the rank's own message may come between two pieces.
     const char *newline = memrchr(data + done, '\n', piece);
     if (newline) piece = (size_t)(newline - data) + 1 - done;
     if (r->untold > 0) {
@@ -147,7 +147,7 @@ static bool hear_writer(records *r) {
   return got > 0 || (got < 0 && errno == EINTR);
 }
 
-// Passes on what comes, until both ends are closed. The terminal may hold it up, the file does not.
+// Passes on what comes, until both ends are closed. The terminal may block it, the file does not.
 static void pass_on(records *r) {
   char data[CHUNK_BYTES];
   struct pollfd ends[] = {{.fd = FROM_OUT, .events = POLLIN},
@@ -227,8 +227,8 @@ fsdp_status fsdp_rank_logs_open(const char *folder, fsdp_world *world, fsdp_erro
                 ? open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666)
                 : -1;
   if (log < 0) {
-    fsdp_fail(error, FSDP_ERR_INPUT, "--rank-logs %.400s cannot be written (%s): give another folder", folder,
-              strerror(errno));
+    fsdp_fail(error, FSDP_ERR_INPUT, "--rank-logs %.400s cannot be written (%s): name a different folder",
+              folder, strerror(errno));
   } else {
     lines l = {
         .log = log, .rank = world->rank, .folder = folder, .program_name = program_invocation_short_name};

@@ -13,7 +13,7 @@
 #include "runtime/comm/world.h"
 
 // From here on. Files are appended to, so that a restarted run keeps them; error.json of an earlier run is
-// removed. Every rank must call it; FSDP_ERR_INPUT, on every rank alike, where the folder cannot be written.
+// removed. Every rank must call it; FSDP_ERR_INPUT, on every rank alike, if the folder cannot be written.
 fsdp_status fsdp_rank_logs_open(const char *folder, fsdp_world *world, fsdp_error *error);
 
 // Before the end of a run that failed with `error`, on every rank: the one that failed writes the error file.

@@ -22,7 +22,7 @@ static uint64_t digest_of(const comparison *c, int digest, int rank, int replica
   return c->digests[(int64_t)owner * c->count + digest];
 }
 
-// Marks the replicas of the largest group that agrees on a digest; none where two groups are as large.
+// Marks the replicas of the largest group that agrees on a digest; none if two groups are as large.
 static void find_agreement(const comparison *c, fsdp_drift *drift) {
   int replicas = fsdp_mesh_group_size(c->mesh, c->axes[drift->digest]), largest = -1, rivals = 0;
   drift->agreement = 0;
@@ -47,7 +47,7 @@ static void find_agreement(const comparison *c, fsdp_drift *drift) {
   if (rivals > 0) drift->agreement = 0;
 }
 
-// Whether `rank` is the first of its group and another of the group has other bits.
+// Whether `rank` is the first of its group and some rank of the group has different bits.
 static bool differs(const comparison *c, int digest, int rank) {
   if (fsdp_mesh_group_of(c->mesh, c->axes[digest], rank).rank != 0) return false;
   int replicas = fsdp_mesh_group_size(c->mesh, c->axes[digest]);
@@ -78,7 +78,7 @@ bool fsdp_replicas_present(const fsdp_plan *plan) {
   return plan->config.check && fsdp_units_have_replicas(plan->units);
 }
 
-// "rank 5 (host b), rank 9 (host c)": those that do not agree, or all where none does. Returns their number.
+// "rank 5 (host b), rank 9 (host c)": those that do not agree, or all if none does. Returns their number.
 static int list_ranks(const fsdp_units *units, const fsdp_unit *unit, const fsdp_drift *drift,
                       const char *hosts, char *out, size_t bytes) {
   enum { SHOWN = 8 };
@@ -105,7 +105,7 @@ static fsdp_status fail_drift(fsdp_world *world, const fsdp_plan *plan, const fs
   fsdp_world_gather(world, world->host, FSDP_HOST_NAME_BYTES, hosts);
   int listed = list_ranks(units, unit, drift, hosts, ranks, sizeof ranks);
   free(hosts);
-  char others[64] = "each have other bits";
+  char others[64] = "each have different bits";
   if (drift->agreement > 0) {
     snprintf(others, sizeof others, "differ%s from the %d that agree", listed == 1 ? "s" : "",
              drift->agreement);

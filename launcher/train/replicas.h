@@ -10,7 +10,7 @@
 #include "runtime/exec/executor.h"
 
 // Where replicas differ: the first digest that does, and for each replica whether it is in the largest group
-// that agrees. Where no group is larger than every other, none is.
+// that agrees. If no group is larger than every other, none is.
 typedef struct fsdp_drift {
   int digest;    // in the order of the check section (runtime/plan/plan.h), or -1: all agree
   int rank;      // the lowest of the ranks that should agree
@@ -26,6 +26,6 @@ void fsdp_replicas_compare(const fsdp_mesh *mesh, const fsdp_axis_set *axes, con
 // Whether the plan has replicas and a check section.
 bool fsdp_replicas_present(const fsdp_plan *plan);
 
-// Called by all ranks between steps, after step `step`. FSDP_ERR_PEER, on all ranks alike, where replicas
+// Called by all ranks between steps, after step `step`. FSDP_ERR_PEER, on all ranks alike, if replicas
 // differ: it names the unit, the part, the shard and the ranks with their hosts.
 fsdp_status fsdp_replicas_check(fsdp_world *world, fsdp_executor *executor, int64_t step, fsdp_error *error);

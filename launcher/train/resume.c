@@ -25,7 +25,7 @@ struct fsdp_resume {
 
 // ---- The same model
 
-// How the checkpoint's model differs from the plan's, into `out`; false where it does not. Shapes follow from
+// How the checkpoint's model differs from the plan's, into `out`; false if it does not. Shapes follow from
 // the configuration, and are compared all the same: another program may have written the checkpoint.
 static bool model_differs(const fsdp_checkpoint *c, const fsdp_plan *plan, char *out, size_t out_bytes) {
   if (fsdp_model_differs(&c->model, &plan->config.model, FSDP_MODEL_NUMBERS, out, out_bytes)) return true;
@@ -68,15 +68,14 @@ static void find_candidates(fsdp_resume *r, fsdp_error *error) {
   }
   r->count = fsdp_checkpoint_list(folder, &r->entries);
   if (r->named && r->count == 0) {
-    fsdp_fail(
-        error, FSDP_ERR_INPUT,
-        "--resume '%s' holds no checkpoint: give the folder of one (step-...), or of an experiment that "
-        "has some",
-        path);
+    fsdp_fail(error, FSDP_ERR_INPUT,
+              "--resume '%s' holds no checkpoint: give a checkpoint's folder (step-...), or an experiment's "
+              "that has one",
+              path);
   }
 }
 
-// Rank 0: the manifest of the candidate, where it and all its files are there. The caller frees it.
+// Rank 0: the manifest of the candidate, if it and all its files exist. The caller frees it.
 static char *read_candidate(fsdp_resume *r, fsdp_error *error) {
   fsdp_checkpoint *c;
   snprintf(r->path, sizeof r->path, "%s", r->entries[r->index].path);
@@ -87,7 +86,7 @@ static char *read_candidate(fsdp_resume *r, fsdp_error *error) {
   return text;
 }
 
-// Takes the manifest that rank 0 has read; FSDP_ERR_INPUT where it could not.
+// Takes the manifest that rank 0 has read; FSDP_ERR_INPUT if it could not.
 static fsdp_status take_candidate(fsdp_resume *r, fsdp_error *error) {
   fsdp_world *world = r->config.world;
   error->status = FSDP_OK;
@@ -124,14 +123,13 @@ static fsdp_status check_slots(const fsdp_resume *r, fsdp_error *error) {
 static fsdp_status check_model(fsdp_resume *r, fsdp_error *error) {
   char what[512];
   if (!model_differs(r->checkpoint, r->config.plan, what, sizeof what)) return check_slots(r, error);
-  return fsdp_fail(
-      error, FSDP_ERR_INPUT,
-      "%s is a checkpoint of another model (its configuration → this run's: %s); take its --model, "
-      "another experiment with -e, or --resume off",
-      r->path, what);
+  return fsdp_fail(error, FSDP_ERR_INPUT,
+                   "%s is a checkpoint of a different model (its configuration → this run's: %s); use its "
+                   "--model, a different -e, or --resume off",
+                   r->path, what);
 }
 
-// The next candidate that can be used, from r->index on; a damaged one is told and passed over.
+// The next candidate that can be used, from r->index on; a damaged one is reported and skipped.
 static fsdp_status choose(fsdp_resume *r, fsdp_error *error) {
   fsdp_error wrong = {0};
   for (; r->index < r->count; r->index++) {
@@ -144,11 +142,10 @@ static fsdp_status choose(fsdp_resume *r, fsdp_error *error) {
       fprintf(stderr, "fsdp_train: warning: %s\n", wrong.message);
     }
   }
-  return fsdp_fail(
-      error, FSDP_ERR_INPUT,
-      "%s: none of its %d checkpoints can be used (the last: %.600s); start afresh with --resume "
-      "off or another -e",
-      r->named ? r->config.path : r->config.folder, r->count, wrong.message);
+  return fsdp_fail(error, FSDP_ERR_INPUT,
+                   "%s: none of its %d checkpoints can be used (the last: %.600s); start over with --resume "
+                   "off or a different -e",
+                   r->named ? r->config.path : r->config.folder, r->count, wrong.message);
 }
 
 fsdp_status fsdp_resume_create(const fsdp_resume_config *config, fsdp_resume **resume, fsdp_error *error) {
@@ -177,7 +174,7 @@ typedef struct loading {
   const fsdp_resume *resume;
   fsdp_checkpoint_reader *reader;
   int saved_slot; // of the checkpoint
-  void *scratch;  // values as saved, where they are converted
+  void *scratch;  // values as saved, if they are converted
   int64_t scratch_bytes;
 } loading;
 
@@ -244,11 +241,10 @@ fsdp_status fsdp_resume_load(fsdp_resume *r, fsdp_executor *executor, fsdp_error
     char last[600];
     snprintf(last, sizeof last, "%.599s", error->message);
     if (r->index == r->count) {
-      return fsdp_fail(
-          error, FSDP_ERR_INPUT,
-          "%s: none of its %d checkpoints can be used (the last: %s); start afresh with --resume "
-          "off or another -e",
-          r->named ? r->config.path : r->config.folder, r->count, last);
+      return fsdp_fail(error, FSDP_ERR_INPUT,
+                       "%s: none of its %d checkpoints can be used (the last: %s); start over with --resume "
+                       "off or a different -e",
+                       r->named ? r->config.path : r->config.folder, r->count, last);
     }
     error->status = FSDP_OK;
     if (choose(r, error) != FSDP_OK) return error->status;

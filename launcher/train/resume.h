@@ -1,7 +1,7 @@
-// Going on from a checkpoint: which one, and its state into this run's shards.
+// Resuming from a checkpoint: which one, and its state into this run's shards.
 //
 //   create ─► next ─► load ──► ok
-//              ▲        │ damaged: said aloud, the next older one
+//              ▲        │ damaged: reported, the next older one
 //              └────────┘ (named by --resume PATH, or none left: FSDP_ERR_INPUT)
 //
 // Ranks, strategy, wrapping, offload and dtypes may differ from those of the run that saved; the model may
@@ -22,16 +22,16 @@ typedef struct fsdp_resume_config {
 } fsdp_resume_config;
 
 // Looks for the newest checkpoint whose manifest and files are there, before memory is taken.
-// fsdp_resume_checkpoint is NULL afterwards where "auto" finds no checkpoint at all. FSDP_ERR_INPUT where
-// checkpoints are there but none can be used, the named one is damaged, or it is of another model.
+// fsdp_resume_checkpoint is NULL afterwards if "auto" finds no checkpoint at all. FSDP_ERR_INPUT if
+// checkpoints are there but none can be used, the named one is damaged, or it is of a different model.
 fsdp_status fsdp_resume_create(const fsdp_resume_config *config, fsdp_resume **resume, fsdp_error *error);
 void fsdp_resume_destroy(fsdp_resume *resume); // NULL is allowed
 
 // Fills masters and moments from the checkpoint (there must be one), reading only what this rank's shards
-// need; falls back to older ones as above. Converts where dtypes differ, rounding to nearest.
+// need; falls back to older ones as above. Converts if dtypes differ, rounding to nearest.
 fsdp_status fsdp_resume_load(fsdp_resume *resume, fsdp_executor *executor, fsdp_error *error);
 
-// What is gone on from: NULL where there is none; its folder; bytes that all ranks together have read.
+// The checkpoint resumed from: NULL if there is none; its folder; bytes that all ranks together have read.
 const fsdp_checkpoint *fsdp_resume_checkpoint(const fsdp_resume *resume);
 const char *fsdp_resume_path(const fsdp_resume *resume);
 int64_t fsdp_resume_bytes_read(const fsdp_resume *resume);

@@ -63,7 +63,7 @@ static void compare(listing *l, const char *name, const char *from, const char *
   if (!data)
     add(l, name, was, is, "");
   else if (same)
-    add(l, name, *to ? is : "of the program", "", " has other contents");
+    add(l, name, *to ? is : "of the program", "", " has different contents");
   else
     add(l, name, was, is, data_differs ? "" : " (the same contents)");
 }

@@ -5,10 +5,10 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-// "--lr 0.002 → 0.001, --data a.txt → b.txt" into `out`, cut off where it is too short; false where nothing
+// "--lr 0.002 → 0.001, --data a.txt → b.txt" into `out`, cut off if it is too short; false if nothing
 // of consequence differs. `saved` is the checkpoint's object of options, `current` fsdp_options_describe's
-// text; `data_differs` says whether the contents of --data are others. An option that one side does not have
-// (a program of another version) is not compared.
+// text; `data_differs` says whether the contents of --data differ. An option that one side does not have
+// (a different version of the program) is not compared.
 bool fsdp_resume_changes(const json_t *saved, const char *current, bool data_differs, char *out,
                          size_t out_bytes);
 

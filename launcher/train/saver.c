@@ -30,7 +30,7 @@ struct fsdp_saver {
   bool writing, committing; // a file is being written, or was and is not settled; rank 0 completes it
   int64_t step;
   fsdp_error not_finite; // what a save found, if any did
-  fsdp_error last_error; // of the last save; FSDP_OK where it is complete
+  fsdp_error last_error; // of the last save; FSDP_OK if it is complete
   bool warned;           // of last_error
   int64_t began_ns;      // the save under way
   // The writer thread does `todo` and clears it; one for every job, for none could raise its priority again.
@@ -91,7 +91,7 @@ static void wait_for_copies(fsdp_saver *s) {
 
 // From here on this thread rather takes the time in which its rank would wait: a thread that computes holds
 // up all ranks when it is held up, so that what each rank's writer takes adds up. The lowest priority would
-// starve it where no core is ever idle.
+// starve it if no core is ever idle.
 static void give_way(void) {
   setpriority(PRIO_PROCESS, 0, 10); // of the calling thread alone, on Linux
 }

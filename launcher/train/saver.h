@@ -1,6 +1,6 @@
 // Saving checkpoints while training continues.
 //
-//   begin ─► snapshot section ─► writer thread: this rank's file ─► settle: all ranks are told
+//   begin ─► snapshot section ─► writer thread: this rank's file ─► settle: all ranks learn of it
 //               │                               ─► rank 0's writer thread: manifest, rename, old ones removed
 //   next step: forward, backward, updates: each waits for the copies of what it changes
 //
@@ -22,10 +22,10 @@ typedef struct fsdp_saver_config {
   fsdp_world *world;
   fsdp_executor *executor;  // its streams are idle in begin
   const char *folder;       // of the experiment; it is there
-  const char *model_folder; // whose small files are carried along, or NULL
+  const char *model_folder; // whose small files are copied, or NULL
   const char *model_name;
   const char *options; // fsdp_options_describe
-  int keep;            // newest checkpoints that stay, 0: all
+  int keep;            // newest checkpoints to keep (0: all)
 } fsdp_saver_config;
 
 // Strings are copied. Never NULL.
@@ -34,28 +34,28 @@ fsdp_saver *fsdp_saver_create(const fsdp_saver_config *config);
 // All ranks; ends what is under way. NULL is allowed.
 void fsdp_saver_destroy(fsdp_saver *saver);
 
-// All ranks. Finishes a save under way, warning where it failed, then starts to write the state after
-// `progress->step`, which the next step may change. FSDP_ERR_INPUT, on every rank alike, where
-// the folder cannot be written; without a snapshot, where the save failed.
+// All ranks. Finishes a save under way, warning if it failed, then starts to write the state after
+// `progress->step`, which the next step may change. FSDP_ERR_INPUT, on every rank alike, if
+// the folder cannot be written; without a snapshot, if the save failed.
 fsdp_status fsdp_saver_begin(fsdp_saver *saver, const fsdp_checkpoint_progress *progress, fsdp_error *error);
 
-// Whether this rank's file is on the disk and nobody was told; false too while nothing is under way.
+// Whether this rank's file is on the disk and not yet announced; false too while nothing is under way.
 bool fsdp_saver_is_written(fsdp_saver *saver);
 
 // All ranks, and only if fsdp_saver_is_written on every one: exchanges what was written and lets rank 0
-// complete the checkpoint. Warns where a rank's file could not be written.
+// complete the checkpoint. Warns if a rank's file could not be written.
 void fsdp_saver_settle(fsdp_saver *saver);
 
-// Warns on standard error, once and from rank 0, where the last save failed.
+// Warns on standard error, once and from rank 0, if the last save failed.
 void fsdp_saver_warn(fsdp_saver *saver);
 
-// All ranks. Waits until what is under way is complete; FSDP_ERR_INPUT, on every rank alike, where the last
+// All ranks. Waits until what is under way is complete; FSDP_ERR_INPUT, on every rank alike, if the last
 // save failed.
 fsdp_status fsdp_saver_finish(fsdp_saver *saver, fsdp_error *error);
 
-// FSDP_ERR_NOT_FINITE, on all ranks alike once they have exchanged it, where a save found a value of the
+// FSDP_ERR_NOT_FINITE, on all ranks alike once they have exchanged it, if a save found a value of the
 // state that is not finite: no later one would be any better.
 fsdp_status fsdp_saver_not_finite(const fsdp_saver *saver, fsdp_error *error);
 
-// The step of the last save that was begun, 0 where none was.
+// The step of the last save that was begun, 0 if none was.
 int64_t fsdp_saver_step(const fsdp_saver *saver);

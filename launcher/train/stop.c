@@ -12,7 +12,7 @@ static volatile sig_atomic_t received;
 static void remember(int signal_number) {
   if (!received) received = signal_number;
   if (signal_number != SIGUSR1) fsdp_job_asked_to_end();
-  // Asked twice: whoever asks does not want to wait for the step.
+  // A second signal: its sender does not want to wait for the step.
   if (signal_number != SIGUSR1) signal(signal_number, SIG_DFL);
 }
 
@@ -29,7 +29,7 @@ void fsdp_stop_install(void) {
     sigemptyset(&action.sa_mask);
     sigaction(signals[i], &action, NULL);
   }
-  signal(SIGXFSZ, SIG_IGN); // a limit on file sizes is an error of the write, to be told
+  signal(SIGXFSZ, SIG_IGN); // a limit on file sizes is an error of the write, to be reported
 }
 
 int fsdp_stop_signal(void) {

@@ -6,10 +6,11 @@
 
 #include <inttypes.h>
 
-// What a trace of a step may take; more only stands for very many micro-batches, which repeat each other.
+// What a trace of a step may take; more would only come from very many micro-batches, which repeat each
+// other.
 #define TRACE_BYTES_MAX (INT64_C(8) << 30)
 
-// A trace grows with the micro-batches of a step: where it would be too large there is none.
+// A trace grows with the micro-batches of a step: if it would be too large there is none.
 static fsdp_status choose_trace(fsdp_trainer *t, fsdp_error *error) {
   int64_t bytes = fsdp_access_trace_bytes(t->setup.plan->program);
   t->measures = t->options->measure && bytes <= TRACE_BYTES_MAX;
@@ -70,7 +71,7 @@ static fsdp_status print_start(fsdp_trainer *t, fsdp_error *error) {
 
 // ---- The run
 
-// One thing that a run does. What is local may fail on one rank alone, which all learn before they go on;
+// One thing that a run does. What is local may fail on one rank alone, which all learn before they continue;
 // everything else returns alike on all of them.
 typedef struct stage {
   fsdp_status (*run)(fsdp_trainer *t, fsdp_error *error);

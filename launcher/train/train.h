@@ -4,7 +4,7 @@
 //
 // Ranks agree on options, program and files before they act on them.
 //
-// Whatever fails on one rank is shared before any rank goes on, so all leave together with one message.
+// Whatever fails on one rank is shared before any rank continues, so all leave together with one message.
 #pragma once
 
 #include "launcher/cli/options.h"

@@ -1,8 +1,8 @@
 // What every rank must have found before the first step: options, model, files.
 //
 // Each comparison is made at a place that every rank reaches, whatever it found: what went wrong on a rank
-// alone is shared before anything is compared, and whatever decides how a rank goes on is compared before it
-// does.
+// alone is shared before anything is compared, and whatever decides how a rank continues is compared before
+// it does.
 #include "launcher/cli/option_value.h"
 #include "launcher/train/file_agreement.h"
 #include "launcher/train/train.h"

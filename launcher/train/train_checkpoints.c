@@ -59,14 +59,14 @@ bool fsdp_train_checkpoints_found(const fsdp_train_checkpoints *self) {
   return fsdp_resume_checkpoint(self->resume) != NULL;
 }
 
-// ---- Going on
+// ---- Resuming
 
 static bool is_other_data(const fsdp_train_checkpoints *self, const fsdp_checkpoint_progress *p,
                           const fsdp_sampler *sampler) {
   return p->data_fingerprint != self->data_fingerprint || p->sample_count != sampler->sample_count;
 }
 
-// Where the order of samples goes on: in steps of this run's global batch since the data's start. `note` says
+// Where the order of samples resumes: in steps of this run's global batch since the data's start. `note` says
 // what is not as it was, or is empty.
 static int64_t find_position(const fsdp_train_checkpoints *self, const fsdp_checkpoint_progress *p,
                              const fsdp_sampler *sampler, char *note, size_t note_bytes) {
@@ -77,7 +77,7 @@ static int64_t find_position(const fsdp_train_checkpoints *self, const fsdp_chec
     return 0;
   }
   if (p->seed != (int64_t)sampler->seed || p->held_out != sampler->held_out) {
-    snprintf(note, note_bytes, "; --seed or the held-out part is another, so the order of samples changes");
+    snprintf(note, note_bytes, "; --seed or the held-out part changed, so the order of samples changes");
   } else if (p->global_batch != sampler->global_batch) {
     snprintf(note, note_bytes, "; the global batch was %" PRId64 " and is %" PRId64, p->global_batch,
              sampler->global_batch);

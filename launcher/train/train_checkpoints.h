@@ -1,4 +1,4 @@
-// A training run's checkpoints: its folder, where it goes on from, and when it saves.
+// A training run's checkpoints: its folder, which checkpoint it resumes from, and when it saves.
 //
 //   open ─► (device, executor) ─► restore ─► [ step ─► after_step ] ... ─► close
 //
@@ -16,7 +16,7 @@ typedef struct fsdp_train_checkpoints {
   fsdp_world *world;
   const fsdp_options *options;
   const fsdp_setup *setup;
-  char folder[2048]; // of the experiment, "" where there is none
+  char folder[2048]; // of the experiment, "" if there is none
   int lock;          // rank 0's, or -1
   bool saves;
   fsdp_resume *resume;
@@ -27,38 +27,38 @@ typedef struct fsdp_train_checkpoints {
   double lost_ms;      // by the steps since they were last asked for, waiting for saves
 } fsdp_train_checkpoints;
 
-// Makes and locks the experiment's folder and looks for the checkpoint to go on from. FSDP_ERR_INPUT. Close
+// Makes and locks the experiment's folder and looks for the checkpoint to resume from. FSDP_ERR_INPUT. Close
 // it in either case.
 fsdp_status fsdp_train_checkpoints_open(fsdp_train_checkpoints *self, fsdp_error *error);
 void fsdp_train_checkpoints_close(fsdp_train_checkpoints *self);
 
-// Whether there is a checkpoint to go on from.
+// Whether there is a checkpoint to resume from.
 bool fsdp_train_checkpoints_found(const fsdp_train_checkpoints *self);
 
 // Once the executor is there: fills its state from the checkpoint, sets the feed behind its last step, and
-// prints what was resumed. Leaves the state alone where there is nothing to go on from. Then gets ready to
-// save.
+// prints what was resumed. Leaves the state alone if there is nothing to resume from. Then prepares to save.
 fsdp_status fsdp_train_checkpoints_restore(fsdp_train_checkpoints *self, fsdp_executor *executor,
                                            fsdp_feed *feed, fsdp_error *error);
 
-// Whether this rank's part of a save is on the disk, for the ranks to tell each other after each step.
+// Whether this rank's part of a save is on the disk; ranks exchange this after each step.
 bool fsdp_train_checkpoints_is_written(fsdp_train_checkpoints *self);
 
 // Whether anything is saved at all.
 bool fsdp_train_checkpoints_saves(const fsdp_train_checkpoints *self);
 
-// Whether step `step` is saved when it is over; asked once after each. A save that is due after a skipped
+// Whether step `step` is saved when it is complete; asked once after each. A save that is due after a skipped
 // step waits for one that counts: what is kept are states from which a step could be made.
 bool fsdp_train_checkpoints_is_due(fsdp_train_checkpoints *self, int64_t step, bool skipped);
 
-// After step `step`: completes a save that `all_written` ranks have written, and starts one where --ckpt-freq
+// After step `step`: completes a save that `all_written` ranks have written, and starts one if --ckpt-freq
 // says so, but for the run's last step. A save that fails is warned of, and the run continues; but
-// FSDP_ERR_NOT_FINITE, on all ranks alike, where a save found the state to be not finite.
+// FSDP_ERR_NOT_FINITE, on all ranks alike, if a save found the state to be not finite.
 fsdp_status fsdp_train_checkpoints_after_step(fsdp_train_checkpoints *self, fsdp_executor *executor,
                                               const fsdp_feed *feed, int64_t step, bool all_written,
                                               fsdp_error *error);
 
-// At the end of the run: saves where the last step is not saved yet, and waits until it is. FSDP_ERR_INPUT.
+// At the end of the run: saves the last step unless it is saved already, and waits until it is.
+// FSDP_ERR_INPUT.
 fsdp_status fsdp_train_checkpoints_finish(fsdp_train_checkpoints *self, fsdp_executor *executor,
                                           const fsdp_feed *feed, int64_t step, fsdp_error *error);
 

@@ -25,7 +25,7 @@ fsdp_status fsdp_train_count_steps(fsdp_trainer *t, fsdp_error *error) {
   return FSDP_OK;
 }
 
-// What to evaluate on: data of its own, all of it, or a part of the training data.
+// What to evaluate on: separate data, all of it, or a part of the training data.
 static fsdp_status open_evaluation(fsdp_trainer *t, const fsdp_dataset_config *training,
                                    fsdp_feed_config *feed, fsdp_error *error) {
   const fsdp_options *o = t->options;

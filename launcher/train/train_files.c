@@ -31,9 +31,10 @@ fsdp_status fsdp_train_make_folder(const fsdp_options *options, char *path, size
                      options->save_dir);
   }
   if (make_folders(path)) return FSDP_OK;
-  return fsdp_fail(error, FSDP_ERR_INPUT,
-                   "the experiment's folder '%s' cannot be made (%s): use a --save-dir that is yours", path,
-                   strerror(errno));
+  return fsdp_fail(
+      error, FSDP_ERR_INPUT,
+      "the experiment's folder '%s' cannot be created (%s): use a --save-dir that you may write to", path,
+      strerror(errno));
 }
 
 fsdp_status fsdp_train_open_log(const fsdp_options *options, bool fresh, fsdp_metrics_log **log,
@@ -48,7 +49,7 @@ fsdp_status fsdp_train_open_log(const fsdp_options *options, bool fresh, fsdp_me
   return fsdp_metrics_log_open(path, fresh, log, error);
 }
 
-// FOLDER/NAME where that is there, else NULL. The caller frees it.
+// FOLDER/NAME if that exists, else NULL. The caller frees it.
 static char *find_in(const char *folder, const char *name) {
   size_t bytes = strlen(folder) + strlen(name) + 2;
   char *path = fsdp_alloc(bytes);
@@ -86,11 +87,11 @@ static void judge_bytes(const fsdp_options *options, const fsdp_setup *setup,
   if (setup->folder) {
     snprintf(tokenizer->no_bytes, sizeof tokenizer->no_bytes,
              "the model %.300s has %s and no tokenizer.json; if its download is not complete, add that file; "
-             "else name one with --tokenizer FILE, or say --tokenizer bytes",
+             "else name one with --tokenizer FILE, or use --tokenizer bytes",
              setup->folder, why);
   } else {
     snprintf(tokenizer->no_bytes, sizeof tokenizer->no_bytes,
-             "the preset %s has %s; prepare the data with scripts/prepare_data.py --tokenizer FILE, or say "
+             "the preset %s has %s; prepare the data with scripts/prepare_data.py --tokenizer FILE, or use "
              "--tokenizer bytes",
              setup->model_name, why);
   }

@@ -23,7 +23,7 @@ static void note_saving(const fsdp_trainer *t) {
   }
 }
 
-// A schedule that a change has left at its end, where it was not meant to be: the last steps of an unchanged
+// A schedule that a change has unintentionally left at its end: the last steps of an unchanged
 // run have rates as low.
 static void warn_of_ended_schedule(const fsdp_trainer *t) {
   const fsdp_learning_rate *rate = &t->feed.config.rate;
@@ -85,7 +85,7 @@ void fsdp_train_print_notes(const fsdp_trainer *t) {
     print_note(text);
   }
   if (t->options->nccl_register && !t->gpu->present) {
-    snprintf(text, sizeof text, "--nccl-register (%s) changes nothing: there is no GPU",
+    snprintf(text, sizeof text, "--nccl-register (%s) has no effect: there is no GPU",
              fsdp_options_place(t->options, "nccl-register"));
     print_note(text);
   }

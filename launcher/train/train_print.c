@@ -32,7 +32,7 @@ void fsdp_train_print_start(const fsdp_trainer *t) {
   printf("ranks:     %d (%s), strategy %s, %d unit%s, parameters in %s\n", t->world->size,
          fsdp_mesh_print(&made->config.mesh, ", ", mesh), fsdp_strategy_name(made->config.strategy),
          made->units->count, fsdp_plural(made->units->count), fsdp_dtype_name(made->config.param_dtype));
-  printf("memory:    valley %s, peak %s, arena %s a rank, host %s; planned and verified, %d instructions\n",
+  printf("memory:    valley %s, peak %s, arena %s per rank, host %s; planned and verified, %d instructions\n",
          fsdp_value_print_bytes(device->valley_bytes, valley, sizeof valley),
          fsdp_value_print_bytes(device->peak_bytes, peak, sizeof peak),
          fsdp_value_print_bytes(device->arena_bytes, arena, sizeof arena),
@@ -51,7 +51,7 @@ void fsdp_train_print_start(const fsdp_trainer *t) {
            t->eval_dataset ? " of " : " held out of the data",
            t->eval_dataset ? fsdp_dataset_description(t->eval_dataset) : "");
   }
-  printf("steps:     %" PRId64 " of %s token%s, %" PRId64 " an epoch\n", t->total_steps,
+  printf("steps:     %" PRId64 " of %s token%s, %" PRId64 " per epoch\n", t->total_steps,
          fsdp_value_print_int(t->step_tokens, tokens, sizeof tokens), fsdp_plural(t->step_tokens),
          t->steps_per_epoch);
   fsdp_train_print_notes(t);
@@ -69,7 +69,7 @@ void fsdp_train_print_summary(const fsdp_trainer *t) {
          fsdp_value_print_int((int64_t)tokens_per_s, speed, sizeof speed));
   if (t->skipped > 0)
     printf("skipped:   the updates of %" PRId64 " step%s\n", t->skipped, fsdp_plural(t->skipped));
-  printf("memory:    planned valley %s, peak %s bytes a rank",
+  printf("memory:    planned valley %s, peak %s bytes per rank",
          fsdp_value_print_int(device->valley_bytes, planned[0], sizeof planned[0]),
          fsdp_value_print_int(device->peak_bytes, planned[1], sizeof planned[1]));
   if (last->measured) {

@@ -12,7 +12,7 @@
 // How often ranks ask each other whether to stop.
 #define AGREEMENT_MS 200
 
-// The driver's count, asked for in the first steps, by when libraries have taken what they keep, and then
+// The driver's count, asked for in the first steps, until after the libraries' lasting allocations, and then
 // from time to time.
 static int64_t count_device_bytes(fsdp_trainer *t, int64_t local) {
   fsdp_device *device = t->session.device;
@@ -21,16 +21,16 @@ static int64_t count_device_bytes(fsdp_trainer *t, int64_t local) {
   return t->used_bytes;
 }
 
-// Of all ranks' GPUs together; 0 where it is not known.
+// Of all ranks' GPUs together; 0 if it is not known.
 static double peak_flops(const fsdp_trainer *t) {
   if (!t->gpu->present) return 0;
   double one = fsdp_gpu_peak_flops(t->gpu->name, t->setup.plan->config.param_dtype);
   return one * t->world->size / t->gpu->sharers;
 }
 
-// Completes the record of a step that is over and hands it out. Its figures are asked for one step late, when
+// Completes the record of a completed step and hands it out. Its figures are asked for one step late, when
 // they cost no waiting (runtime/exec/executor.h), but before a save of that step: what is resumed from a
-// checkpoint goes on behind its step's line, whenever the run was killed.
+// checkpoint continues after its step's line, whenever the run was killed.
 static void finish_step(fsdp_trainer *t) {
   fsdp_step_record *record = &t->record;
   fsdp_train_tally *sum = &t->tally;
@@ -80,8 +80,8 @@ static fsdp_step_record make_record(fsdp_trainer *t, const fsdp_step_result *res
 
 // After step `step`: what every rank knows then is the greatest of the signals that ranks have received (0:
 // none), whether all have written their part of a checkpoint, and after which step to ask again. One
-// exchange, so that all stop after the same step; as it costs up to a millisecond where ranks share cores, it
-// is made a few times a second and not in every short step. FSDP_ERR_PEER where ranks have skipped different
+// exchange, so that all stop after the same step; as it costs up to a millisecond if ranks share cores, it
+// is made a few times a second and not in every short step. FSDP_ERR_PEER if ranks have skipped different
 // steps: their sums of the norm are not the same bits.
 static fsdp_status agree_to_stop(fsdp_trainer *t, bool *written, fsdp_error *error) {
   const fsdp_step_record *record = &t->record;
@@ -125,7 +125,7 @@ static fsdp_status fail_not_finite(const fsdp_trainer *t, fsdp_error *error) {
            fabs(record->grad_norm), record->loss, record->step, record->lr);
   if (!record->skipped) {
     return fsdp_fail(error, FSDP_ERR_NOT_FINITE,
-                     "%s, and the step was applied: nothing of it is saved; %s%s, or look at the data", what,
+                     "%s, and the step was applied: nothing of it is saved; %s%s, or check the data", what,
                      lr, o->grad_clip > 0 ? "" : ", give a --grad-clip, with which such a step is skipped");
   }
   // The first norm after a checkpoint depends on its weights and the data alone, not on the learning rate.
@@ -136,22 +136,21 @@ static fsdp_status fail_not_finite(const fsdp_trainer *t, fsdp_error *error) {
                      " skipped (--max-skipped %" PRId64
                      ", %s), so its weights have most likely diverged already; "
                      "resume from an earlier one with --resume PATH, or restart with --resume off; if "
-                     "it diverges again, %s, or look at the data",
+                     "it diverges again, %s, or check the data",
                      what, t->skipped_in_row, fsdp_plural(t->skipped_in_row), t->feed.first_step,
                      o->max_skipped, fsdp_options_place(o, "max-skipped"), lr);
   }
   return fsdp_fail(error, FSDP_ERR_NOT_FINITE,
                    "%s: %" PRId64 " step%s in a row skipped (--max-skipped %" PRId64
-                   ", %s); %s%s, or look at "
-                   "the data",
+                   ", %s); %s%s, or check the data",
                    what, t->skipped_in_row, fsdp_plural(t->skipped_in_row), o->max_skipped,
                    fsdp_options_place(o, "max-skipped"), lr,
                    isfinite(record->grad_norm) ? ", raise --skip-grad-norm" : "");
 }
 
-// A step whose norm is not finite, or above --skip-grad-norm, has updated nothing: so many in a row end the
-// run.
-// What is not finite elsewhere, or without clipping, is in the state already: the run ends at once.
+// A step whose norm is not finite, or above --skip-grad-norm, has updated nothing: --max-skipped of them in a
+// row end the run. What is not finite elsewhere, or without clipping, is in the state already: the run ends
+// at once.
 static fsdp_status judge(fsdp_trainer *t, fsdp_error *error) {
   const fsdp_step_record *record = &t->record;
   if (record->skipped) {
@@ -178,7 +177,7 @@ static fsdp_status check_replicas(fsdp_trainer *t, int64_t *took_ns, fsdp_error 
   return status;
 }
 
-// Evaluates where it is due after the record's step; returns the time it took, which is no step's.
+// Evaluates if it is due after the record's step; returns the time it took, which is no step's.
 static int64_t evaluate(fsdp_trainer *t) {
   fsdp_step_record *record = &t->record;
   int64_t frequency = t->options->eval_freq;

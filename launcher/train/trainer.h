@@ -27,7 +27,7 @@ typedef struct fsdp_trainer {
   const fsdp_options *options;
   const fsdp_binding *binding;
   const fsdp_gpu *gpu;
-  const char *why_cpu; // where there is no GPU
+  const char *why_cpu; // if there is no GPU
   fsdp_setup setup;
   fsdp_dataset *dataset, *eval_dataset; // the latter NULL without --eval-data
   fsdp_train_tokenizer tokenizer;
@@ -42,11 +42,11 @@ typedef struct fsdp_trainer {
   int64_t total_steps, steps_per_epoch, step_tokens;
   int64_t skipped, skipped_in_row; // steps of this run, and up to the newest one
   int64_t checked_step;            // after which replicas were last compared
-  bool measures;                   // --measure, where there is room for what it records
+  bool measures;                   // --measure, if there is room for what it records
   int64_t next_agreement;          // the step after which ranks next ask each other whether to stop
   int stop_signal;                 // that ended the run early, or 0
   fsdp_step_record record;         // of the newest step of this run; step 0: none
-  bool recorded;                   // it is handed out
+  bool recorded;                   // it is written to the log
   fsdp_train_tally tally;
 } fsdp_trainer;
 

@@ -80,4 +80,4 @@ def tokenizer_of(folder):
     if what == "a vocabulary of 256":
         return None
     raise InputError(f"the model {folder} has {what} and no tokenizer.json; if its download is not complete, "
-                     "add that file; else name one with --tokenizer FILE, or say --tokenizer bytes")
+                     "add that file; else name one with --tokenizer FILE, or use --tokenizer bytes")

@@ -39,7 +39,7 @@ def make_folder(prefix):
 
 
 class Lost(Exception):
-    """A job that did not end, said nothing, or did not continue."""
+    """A job that did not end, printed no message, or did not continue."""
 
 
 def processes_of(folder):

@@ -27,7 +27,7 @@ def rank_logs(work):
     logs, process = run(0)
     assert "done:" in process.stdout and "done:" in (logs / "rank-0.log").read_text(), process.stdout
     assert not (logs / "error.json").exists()
-    # Another start adds to it; a failure that all know of is the one's that found it.
+    # A second start appends to it; a failure known to all belongs to the rank that found it.
     for status, options in ((3, ["--data", work / "none.txt"]), (4, ["--memory-limit", "1MB"])):
         logs, process = run(status, *options)
         failure = json.loads((logs / "error.json").read_text())

@@ -31,7 +31,7 @@ def start(two=None):
 def struck_all_at_once(number, expected):
     run, process = start()
     ranks = faults.processes_of(work / "logs")
-    for each in (signal.SIGSTOP, number):  # stopped first, so that none sees another's end
+    for each in (signal.SIGSTOP, number):  # stopped first, so that none sees a different one end
         for pid in ranks.values():
             os.kill(pid, each)
     faults.wait_end(run, process, LIMIT_S + faults.GRACE_S)

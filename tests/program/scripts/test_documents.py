@@ -1,4 +1,4 @@
-"""Every command in README.md, CONTRIBUTING.md and docs/ runs as it stands there, or says why not or which
+"""Every command in README.md, CONTRIBUTING.md and docs/ runs unchanged, or says why not or which
 other test runs it; and quoted lines of a program's output are what it prints (tests/support/documents.py).
 
 The blocks of a document run in one shell, in a folder of its own that looks like the project's root, with
@@ -90,7 +90,7 @@ def why_not(block, missing):
 
 
 def run_blocks(path, missing):
-    """Runs a document's commands; (how many blocks ran, what is said of the others)."""
+    """Runs a document's commands; (how many blocks ran, the marks of the others)."""
     wanted = [block for block in documents.blocks(path) if block.language == "sh"]
     left_out = [f"{block}: {why_not(block, missing)}" for block in wanted if why_not(block, missing)]
     wanted = [block for block in wanted if not why_not(block, missing)]

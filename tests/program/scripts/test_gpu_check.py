@@ -37,7 +37,7 @@ echo "ceiling: product of 8192^3, bf16 700 TFLOP/s"
 echo '{"label":"ceiling: product of 8192^3, bf16","count":1,"us":1,"flops":1,"bytes":1,"rate":7e14}' >"$json"
 echo '{"label":"rmsnorm","count":1,"us":50.0,"flops":0,"bytes":1,"rate":1}' >>"$json"
 """
-# Speaks as bench/torch_llama.py --staged does, and notes when it was let go on.
+# Speaks as bench/torch_llama.py --staged does, and notes when it was allowed to continue.
 TORCH = r"""echo '{"stage": "imported"}'; read -r line; date +%s.%N >"$marks/compiles"
 echo '{"stage": "compiled"}'; read -r line; date +%s.%N >"$marks/timed"
 echo '{"losses": [9.5,9.5,9.5,9.5,9.5,'"${last:-9.45}"'],'\

@@ -39,7 +39,7 @@ fi
 grep -q "no model preset 'no-such-model'" "$work/err"
 
 # A model that knows nothing has the loss ln 256 on bytes; twelve steps on one batch lower it by more than 1.
-# What the kernels touched is what was planned, in every step.
+# What the kernels accessed is what was planned, in every step.
 for folder in "$build/bin" "$work/build"; do
   "$folder/train_steps" 12 >"$work/out"
   awk '{ gsub(",", ""); if ($NF != $(NF - 3)) exit 1; loss[NR] = $4 }

@@ -127,7 +127,7 @@ def logs_may_go_back(work):
     kept = records[:2] + records[12:]
     check_curve(found[f"loss/{work.name}"], *zip(*((r["global_step"], r["loss"]) for r in kept)))
     assert f"peak_bytes/{work.name}" not in found and "peak" not in texts(work / "x.svg")
-    # A gap where a loss is no number.
+    # A gap if a loss is not a number.
     records = [record(step, draw) for step in range(1, 11)]
     records[4]["loss"] = None
     plot_good(write(log, records), "--out", work / "x.svg")

@@ -224,7 +224,7 @@ def models_are_refused_as_the_trainer_refuses_them(work):
     message = error_of(prepare("--out", work / "x.tok", "--model", work / "empty", data), 3)
     assert "neither tokenizer.json nor config.json" in message, message
     assert not (work / "x.tok").exists()
-    # Bytes where nothing else can be meant, and where they are asked for.
+    # Bytes if nothing else can be meant, or if they are requested.
     for arguments in (["--model", folder("small", vocab_size=256)],
                       ["--model", work / "weights", "--tokenizer", "bytes"], ["--tokenizer", "bytes"]):
         assert prepare_good(work / "x.tok", *arguments, data).bytes

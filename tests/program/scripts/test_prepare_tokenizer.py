@@ -10,7 +10,7 @@ from prepared import FIXTURES, ROOT, error_of, prepare, prepare_good
 
 TEXT = ROOT / "runtime" / "data" / "builtin_text.txt"
 
-# tests/golden/prepare/alpaca.json, by hand; what is learned stands after the bar.
+# tests/golden/prepare/alpaca.json, by hand; what is learned follows the bar.
 PROMPT = "Write a response that appropriately completes the request . ### Instruction : "
 ALPACA = [
     "<s> Below is an instruction that describes a task . " + PROMPT + "Name a bird . ### Response : "
@@ -32,7 +32,7 @@ def alpaca_is_as_written_by_hand(work):
     for ids, learned, wanted in zip(tokens.documents(), tokens.learned_ids(), ALPACA, strict=True):
         assert [words[i] for i in ids] == wanted.replace("| ", "").split()
         assert [words[i] for i in learned] == wanted.split("| ")[1].split()
-        # What is learned is what stands at the end.
+        # What is learned is at the end.
         assert ids[-len(learned):] == learned
 
 
@@ -186,7 +186,7 @@ def special_tokens_are_as_said(work):
     assert tokenizer.decode(apart[:-1], skip_special_tokens=False) == "one<|endoftext|>two"
     assert made("--eos", "none") == one + [0] + two
     assert made("--eos", "17", "--bos", "<|endoftext|>") == [0] + one + [0] + two + [17]
-    # The other places where a folder may say how a text ends.
+    # The other places in which a folder may say how a text ends.
     config = work / "gpt" / "tokenizer_config.json"
     config.unlink()
     command = ["--out", work / "y.tok", "--model", work / "gpt", work / "a.jsonl"]

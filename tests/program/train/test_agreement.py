@@ -76,7 +76,7 @@ def data_of_two_sizes():
     refused("data missing on one", pair, ["--data", "d.txt"], "d.txt", "cannot read this data file",
             "No such file")  # fmt: skip
     os.mkfifo(pair[1] / "d.txt")
-    refused("data a pipe on one", pair, ["--data", "d.txt"], "d.txt", "no regular file")
+    refused("data a pipe on one", pair, ["--data", "d.txt"], "d.txt", "not a regular file")
 
 
 def data_of_one_size():

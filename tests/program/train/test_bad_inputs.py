@@ -86,7 +86,7 @@ bad(
     "--resume",
     "holds no checkpoint",
 )
-# Bytes are taken for tokens where nothing else can be meant, or where they are asked for.
+# Bytes are taken for tokens if nothing else can be meant, or if they are requested.
 bare = str(programs.make_model(work / "no_tokenizer", CONFIG | {"vocab_size": 256}))
 words = work / "words.txt"
 words.write_text("words " * 1000)
@@ -325,7 +325,7 @@ if programs.WITH_MPI:
     )
 
     def apart(name, first, second, status, *parts, folders=(".", ".")):
-        """Rank 0 with other arguments, or in another folder, than two more ranks."""
+        """Rank 0 with different arguments, or in a different folder, than two more ranks."""
         command = ["mpirun"]
         for ranks, folder, arguments in ((1, folders[0], first), (2, folders[1], second)):
             command += [":"] if ranks == 2 else []
@@ -352,7 +352,7 @@ if programs.WITH_MPI:
     for where, text in (("one", other), ("two", json.dumps(CONFIG))):
         (work / where / "m").mkdir()
         (work / where / "m" / "config.json").write_text(text)
-    # The same options, but the relative path is another folder.
+    # The same options, but the relative path is a different folder.
     folders = (work / "one", work / "two")
     here = ["--model", "./m"]
     apart("ranks with other model files", here, here, 3, "num_hidden_layers 1 → 2", "rank 1", "config.json",

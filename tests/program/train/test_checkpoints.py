@@ -177,9 +177,9 @@ def damage_is_told():
 def other_models_are_refused():
     folder = programs.make_model(work / "model")
     process = train("--model", folder, "-b", 1, "--max-steps", 13, "-e", "base", status=3)
-    assert "another model" in process.stderr and "vocab_size 256 → 257" in process.stderr, process.stderr
+    assert "a different model" in process.stderr and "vocab_size 256 → 257" in process.stderr, process.stderr
     assert steps("base") == [6, 12] and len(losses("base")) == 12
-    # The same shapes, but another rotary embedding: every key that differs is named, with both values.
+    # The same shapes, but a different rotary embedding: every key that differs is named, with both values.
     scaling = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
                "original_max_position_embeddings": 64}
     config = programs.CONFIG | {"vocab_size": 256, "rope_scaling": scaling}
@@ -252,7 +252,7 @@ def snapshots_are_of_their_step():
 
 
 def copies_follow_a_load():
-    """Where bf16 copies of the masters are kept between steps, they are made anew from what was loaded: the
+    """If bf16 copies of the masters are kept between steps, they are made again from what was loaded: the
     first loss after a load is the undisturbed run's, to the bit."""
     setups = [("no", None, ["--strategy", "no"]), ("offload", None, ["--cpu-offload"])]
     if MPI:

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# --backend cuda where it cannot work: one message that says why, exit status 5, and nothing else; --backend
-# auto goes on with the CPU. A driver that is too old, or shows no GPU, is played by a library of that name.
+# --backend cuda if it cannot work: one message that says why, exit status 5, and nothing else; --backend
+# auto uses the CPU. A driver that is too old, or shows no GPU, is played by a library of that name.
 set -euo pipefail
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT

@@ -72,7 +72,7 @@ def run_and_flip(name, ranks, rank, *options):
         while not (log.exists() and len(log.read_text().splitlines()) > 12):
             assert process.poll() is None and time.monotonic() < deadline, process.communicate()
             time.sleep(0.1)
-        # An update that is under way may overwrite what is flipped beneath it: then another element.
+        # An update that is under way may overwrite what is flipped beneath it: then a different element.
         while process.poll() is None:
             assert time.monotonic() < deadline, "the drift was not noticed"
             pids = processes(process.pid)

@@ -73,7 +73,7 @@ for data, seq in ((text, 32), (tokens, 256)):
     _, lines = train("cut", "-b", "2", "--grad-accum", "3", "--eval-data", data, seq=seq)
     assert abs(evaluated(lines)[0][1] - results[0]) <= 1e-5 * results[0], (lines, results)
 
-# A part held out of the training data: fewer steps an epoch, the same samples on any number of ranks.
+# A part held out of the training data: fewer steps per epoch, the same samples on any number of ranks.
 whole = train("whole", "-b", "6")[1][0]["num_batches_remaining"]
 results = []
 for ranks in RANKS:

@@ -83,7 +83,7 @@ def divergence_ends_the_run():
         measured_as_planned(name)
         newest = (work / name / f"step-{applied:08d}" / "checkpoint.json").read_bytes()
         again = train(*DIVERGES, *options, "--max-steps", 20, "-e", name, ranks=ranks, status=6)
-        # Another learning rate alone would not help.
+        # A different learning rate alone would not help.
         message = programs.errors(again, "fsdp_train")[0]
         assert f"since the checkpoint of step {applied} skipped" in message, message
         assert "--resume off" in message, message

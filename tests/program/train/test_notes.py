@@ -32,12 +32,12 @@ def warnings(process):
 
 def the_device():
     process = train("--max-steps", 1, "--threads", 1, ranks=RANKS)
-    line = "\ndevice:    cpu, 1 thread a rank; --backend cpu (command line)\n"
+    line = "\ndevice:    cpu, 1 thread per rank; --backend cpu (command line)\n"
     assert process.stdout.count(line) == 1, process.stdout
     if os.environ.get("FSDP_WITH_CUDA") == "ON" or list(pathlib.Path("/dev").glob("nvidia[0-9]*")):
         return
     process = programs.run("fsdp_train", "-s", "32", "--max-steps", "1")
-    assert re.search(r"^device:    cpu, \d+ threads? a rank; this ", process.stdout, re.M), process.stdout
+    assert re.search(r"^device:    cpu, \d+ threads? per rank; this ", process.stdout, re.M), process.stdout
     assert "this build has no CUDA" in process.stdout
 
 
@@ -68,7 +68,7 @@ def options_that_look_like_a_mistake():
     (warning,) = warnings(train("--max-steps", 1, "--threads", 4000))
     assert "--threads 4000 (command line)" in warning and "core" in warning, warning
     _, note = notes(train("--max-steps", 1, "--accumulate", "local"))
-    assert "--accumulate local (command line) changes nothing" in note, note
+    assert "--accumulate local (command line) has no effect" in note, note
     assert len(notes(train("--max-steps", 1, "--accumulate", "local", "--grad-accum", 2))) == 1
     shown = train("--max-steps", 1, "--wrap", "none").stdout
     for part in ("done:      1 step in ", ", 1 unit, ", "steps:     1 of 32 tokens, "):
@@ -76,11 +76,11 @@ def options_that_look_like_a_mistake():
     if not RANKS:
         return
     _, note = notes(train("--max-steps", 1, "--strategy", "hybrid", ranks=2))
-    assert "hybrid" in note and "is full here" in note and "2 ranks" in note and "--mesh" in note, note
+    assert "hybrid" in note and "is the same as full here" in note and "2 ranks" in note and "--mesh" in note, note
     shown = train("--max-steps", 1, "--strategy", "hybrid", "--mesh", "data=2,fsdp=1", ranks=2).stdout
-    assert "is full here" not in shown
+    assert "is the same as full here" not in shown
     process = programs.run("fsdp_plan", "--strategy", "hybrid", "--ranks", "8")
-    assert "is full here" in process.stderr and "8 ranks" in process.stderr, process.stderr
+    assert "is the same as full here" in process.stderr and "8 ranks" in process.stderr, process.stderr
     assert not programs.run("fsdp_plan", "--strategy", "hybrid", "--ranks", "16").stderr
 
 

@@ -1,4 +1,4 @@
-"""fsdp_plan end to end: what stands on which stream, counts that users know, speed, formulas, pictures."""
+"""fsdp_plan end to end: what is on which stream, counts that users know, speed, formulas, pictures."""
 
 import json
 import pathlib
@@ -44,7 +44,7 @@ def streams():
 
 
 def legend_of_the_program():
-    """Whatever stands in the list is explained above it."""
+    """Whatever is in the list is explained above it."""
     options = ["--print-program", "--ranks", "2", "--wrap", "block", "--param-dtype", "bf16"]
     shown = plan(*options).stdout.splitlines()
     legend = " ".join(line for line in shown if line.startswith("# "))
@@ -128,7 +128,7 @@ def output_is_whole_or_fails():
 
 
 def takes_every_option_of_training():
-    """A training command, or its file of options, is planned as it stands."""
+    """A training command, or its file of options, is planned unchanged."""
     names = {program: set(re.findall(r"--[a-z][a-z0-9-]+", programs.run(program, "--help").stdout))
              for program in ("fsdp_train", "fsdp_plan")}  # fmt: skip
     assert len(names["fsdp_train"]) > 40 and names["fsdp_train"] <= names["fsdp_plan"]
@@ -204,7 +204,7 @@ def formulas():
         offload["memory"]["valley_bytes"] < 1e6 and offload["memory"]["host_bytes"] > 12 * padded // ranks
     )
     hybrid = plan_json("--model", "llama2-7b", "--ranks", "16", "--wrap", "block", "--strategy", "hybrid")
-    assert hybrid["memory"]["valley_bytes"] == full["memory"]["valley_bytes"]  # 8 ranks a node unless told
+    assert hybrid["memory"]["valley_bytes"] == full["memory"]["valley_bytes"]  # 8 ranks per node by default
     assert hybrid["comm"]["all_reduce_bytes"] > 0
 
 

@@ -22,7 +22,7 @@ def peaks(ranks, *arguments, model=("--model", work, "--init", "random"), steps=
     """The greatest resident set of every rank in bytes, and the last line of rank 0's log."""
     log = work / "log.jsonl"
     log.unlink(missing_ok=True)
-    # A rank's parent is told its peak when it ends.
+    # A rank's parent learns its peak when it ends.
     watch = ("import resource, subprocess, sys; code = subprocess.call(sys.argv[1:]); "
              "print(f'<peak {resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss}>'); sys.exit(code)")
     command = [sys.executable, "-c", watch, str(programs.BIN / "fsdp_train"), *map(str, model), "-s", "128",
@@ -59,7 +59,7 @@ if programs.WITH_MPI:
           "--grad-accum", "2")
     check(2, "--strategy", "grad_op", "--wrap", "block", "--param-dtype", "bf16", "--recompute", "block")
     # Saved by four ranks from snapshots, which the plan's host memory holds; then eight ranks load the
-    # weights of an export, and go on from the checkpoint and save without a snapshot.
+    # weights of an export, and resume from the checkpoint and save without a snapshot.
     saved = ("--wrap", "block", "--save-dir", str(work), "-e", "saved")
     check(4, *saved)
     exported = work / "exported"

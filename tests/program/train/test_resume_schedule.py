@@ -51,7 +51,7 @@ second.write_bytes(TEXT[-(2 * STEP_BYTES + 1) :])
 train("first", "--data", first, "--ckpt-freq", SAVED // 2)
 assert close(rates("first"), [cosine(step, SAVED) for step in range(SAVED)])
 
-# Nothing changed: nothing is reported, also where the last steps of the schedule have rates of nearly 0.
+# Nothing changed: nothing is reported, even if the last steps of the schedule have rates of nearly 0.
 copy("same")
 shutil.rmtree(work / "same" / f"step-{SAVED:08d}")
 process = train("same", "--data", first, "--log-freq", 1, "--wrap", "block", "--ckpt-freq", SAVED - 1)
@@ -60,7 +60,7 @@ assert close(rates("same"), rates("first"))
 process = train("same", "--data", first)
 assert not process.changed and f"already finished: {SAVED} steps" in process.stdout, process.stdout
 
-# Other data, of two steps an epoch: the rest of the schedule is below a hundredth of --lr.
+# Different data, of two steps per epoch: the rest of the schedule is below a hundredth of --lr.
 copy("data")
 process = train("data", "--data", second)
 assert process.changed == [f"--data {first} → {second}"], process.changed
@@ -68,14 +68,14 @@ assert len(process.warnings) == 1 and "below 1% of --lr 0.002" in process.warnin
 assert "remaining 2 steps" in process.warnings[0] and "--resume-schedule restart" in process.warnings[0]
 assert close(rates("data")[SAVED:], [cosine(SAVED + step, SAVED + 2) for step in range(2)])
 
-# The same path with other contents.
+# The same path with different contents.
 copy("contents")
 other = work / "other.txt"
 other.write_bytes(first.read_bytes())
 train("contents", "--data", other, "--max-steps", SAVED + 1, "--num-epochs", 2)
 other.write_bytes(second.read_bytes())
 process = train("contents", "--data", other, "--max-steps", SAVED + 2, "--num-epochs", 2)
-assert process.changed == [f"--data {other} has other contents, --max-steps {SAVED + 1} → {SAVED + 2}"]
+assert process.changed == [f"--data {other} has different contents, --max-steps {SAVED + 1} → {SAVED + 2}"]
 
 # A new schedule over the remaining steps, with its warm-up.
 more = ["--data", second, "--num-epochs", 5, "--warmup-steps", 4, "--ckpt-freq", 3, "--ckpt-keep", 0]

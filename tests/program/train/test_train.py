@@ -98,7 +98,7 @@ def epochs_end_the_run():
     text.write_text("".join(chr(97 + i % 26) for i in range(64 * 10 + 1)))
     path = work / "epochs.jsonl"
     train("--data", text, "-s", "64", "-b", "3", "--num-epochs", "2", "--log", path)
-    lines = log_of(path)  # 10 samples, 3 steps of 3 an epoch
+    lines = log_of(path)  # 10 samples, 3 steps of 3 per epoch
     assert [line["epoch"] for line in lines] == [0, 0, 0, 1, 1, 1]
     assert [line["num_batches_remaining"] for line in lines] == [2, 1, 0, 2, 1, 0]
 

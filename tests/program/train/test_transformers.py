@@ -20,7 +20,7 @@ SOURCE = pathlib.Path(os.environ.get("FSDP_SOURCE_DIR", "."))
 TEXT = SOURCE / "runtime/data/builtin_text.txt"
 SEQ, HELD_OUT = 64, 24
 
-# Runs where Transformers is: `make FOLDER TEXT`, or `loss TOKENS SEQ FOLDER...` (tokens as JSON), which
+# Requires Transformers: `make FOLDER TEXT`, or `loss TOKENS SEQ FOLDER...` (tokens as JSON), which
 # prints each folder's.
 HELPER = """
 import json, sys, torch, transformers

@@ -1,4 +1,4 @@
-// Signs of a GPU, in folders made for it, and what is said of the device.
+// Signs of a GPU, in folders made for it, and how the device is described.
 #include "launcher/report/device_line.h"
 #include "tests/support/io_files.h"
 
@@ -30,7 +30,7 @@ static void signs_of_a_gpu(void **state) {
   make_folders(folders, (int)(sizeof folders / sizeof *folders));
   io_write_text("dev/nvidiactl", ""); // of a driver, no GPU
   io_write_text("dev/nvidia-uvm", "");
-  io_write_text("sys/bus/pci/devices/0000:00:01.0/vendor", "0x8086\n"); // another maker's display
+  io_write_text("sys/bus/pci/devices/0000:00:01.0/vendor", "0x8086\n"); // a display of a different vendor
   io_write_text("sys/bus/pci/devices/0000:00:01.0/class", "0x030000\n");
   io_write_text("sys/bus/pci/devices/0000:00:02.0/vendor", "0x10de\n"); // NVIDIA's sound and network
   io_write_text("sys/bus/pci/devices/0000:00:02.0/class", "0x040300\n");
@@ -50,7 +50,7 @@ static void lines(void **state) {
   char line[512];
   fsdp_gpu gpu = {.present = false};
   fsdp_device_line_print(&gpu, 1, "why", line, sizeof line);
-  assert_string_equal(line, "cpu, 1 thread a rank; why");
+  assert_string_equal(line, "cpu, 1 thread per rank; why");
   gpu = (fsdp_gpu){.present = true, .name = "NVIDIA H200", .capability = 90, .total_bytes = 150000000000};
   fsdp_device_line_print(&gpu, 8, "why", line, sizeof line);
   assert_string_equal(line, "NVIDIA H200, 150 GB, compute capability 9.0");

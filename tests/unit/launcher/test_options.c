@@ -230,7 +230,7 @@ static void forms_of_the_command_line(void **state) {
     assert_int_equal(o.strategy, FSDP_FULL);
     fsdp_options_destroy(&o);
   }
-  o = accept(FSDP_PROGRAM_TRAIN, "--batch-size 0 --help"); // help is answered whatever else stands there
+  o = accept(FSDP_PROGRAM_TRAIN, "--batch-size 0 --help"); // help is printed whatever else is given
   assert_true(o.help);
   fsdp_options_destroy(&o);
 }
@@ -266,7 +266,7 @@ static void wrong_values(void **state) {
   refuse(train, "--ranks 8", FSDP_ERR_OPTION, "--ranks|fsdp_plan|mpirun");
 }
 
-// A threshold beside a policy that does not use it is said, not refused: the hint's `--wrap block` can be
+// A threshold beside a policy that does not use it is reported, not refused: the hint's `--wrap block` can be
 // added to a command.
 static void unused_threshold_is_noted(void **state) {
   (void)state;
@@ -325,7 +325,7 @@ static void configuration_file(void **state) {
   snprintf(line, sizeof line, "--lr 2e-4 --config %s", path);
   fsdp_options o = accept(FSDP_PROGRAM_TRAIN, line);
   assert_int_equal(o.strategy, FSDP_GRAD_OP);
-  assert_true(o.lr == 2e-4); // the command line wins, wherever --config stands
+  assert_true(o.lr == 2e-4); // the command line wins, wherever --config is
   assert_true(o.cpu_offload);
   assert_int_equal(o.batch, 4);
   assert_int_equal(o.numel_to_wrap, 50000000);
@@ -379,7 +379,7 @@ static void names_of_other_trainers(void **state) {
   assert_string_equal(o.model, "tiny");
   assert_true(o.num_epochs == 2 && o.ckpt_freq == 50 && o.log_freq == 5);
   fsdp_options_destroy(&o);
-  // Underscores alone need no note; the name's value is not touched.
+  // Underscores alone need no note; the name's value is not changed.
   o = accept(FSDP_PROGRAM_TRAIN, "--batch_size 3 --data a_b.txt --param_dtype=fp32 --cpu_offload");
   assert_true(o.batch == 3 && o.param_dtype == FSDP_F32 && o.cpu_offload);
   assert_string_equal(o.data, "a_b.txt");
@@ -416,7 +416,7 @@ static void flags_of_other_trainers(void **state) {
   const fsdp_program_kind train = FSDP_PROGRAM_TRAIN;
   refuse(train, "--learning-rate x", FSDP_ERR_OPTION,
          "--learning-rate (--lr) 'x' (command line): use a number");
-  // What was typed, where only what it means is named.
+  // What was typed, if only its meaning is named.
   refuse(train, "--save_steps 5", FSDP_ERR_OPTION,
          "--ckpt-freq (given as --save_steps, command line)|without -e");
   refuse(train, "--save_total_limit -1 -e x", FSDP_ERR_OPTION, "--save_total_limit (--ckpt-keep) '-1'");
@@ -438,7 +438,7 @@ static void flags_of_other_trainers(void **state) {
   refuse(train, "--ranks_per_node 8", FSDP_ERR_OPTION, "--ranks_per_node|fsdp_plan");
 }
 
-// No name of another trainer hides one of ours; each that stands for an option names one, and the values of a
+// No name of another trainer hides one of ours; each alias of an option names one, and the values of a
 // flag are values of it; the others say what to use.
 static void table_of_aliases(void **state) {
   (void)state;
@@ -512,7 +512,7 @@ static void description_tells_options_apart(void **state) {
   fsdp_options_destroy(&c);
 }
 
-// Every option stands in the help of its program, its name is not another's, and its default is of its own
+// Every option is in the help of its program, its name is unique, and its default is of its own
 // kind.
 static void table_and_help(void **state) {
   (void)state;

@@ -132,7 +132,8 @@ static void test_majority(void **state) {
 
 // ---- The section
 
-// Present where there are replicas and somebody asks; it reads every byte of the state once and writes none.
+// Present if there are replicas and a comparison is requested; it reads every byte of the state once and
+// writes none.
 static void test_section(void **state) {
   (void)state;
   for (int i = 0; i < 8; i++) {

@@ -1,4 +1,4 @@
-// What is said of options that changed since a checkpoint was saved.
+// How options are reported that changed since a checkpoint was saved.
 #include "launcher/cli/option_table.h"
 #include "launcher/train/resume_changes.h"
 
@@ -27,7 +27,7 @@ static void changes_are_listed_with_both_values(void **state) {
   const char *same = "lr=0.002\ndata=a.txt\nmax-steps=0\nweight-decay=0.050000000000000003\n"
                      "strategy=full\nlog-freq=10\neval-data=\n";
   expect(saved, same, false, "");
-  expect(saved, same, true, "--data a.txt has other contents");
+  expect(saved, same, true, "--data a.txt has different contents");
   expect(saved, "", true, "");
   // Options that change no number, and those that the saved run did not know.
   expect(saved, "lr=0.002\nstrategy=hybrid\nlog-freq=1\nnew-option=5\n", false, "");
@@ -39,7 +39,7 @@ static void changes_are_listed_with_both_values(void **state) {
   expect(saved, "data=b.txt\n", false, "--data a.txt → b.txt (the same contents)");
   expect(saved, "data=\n", true, "--data a.txt → none");
   json_object_set_new(saved, "data", json_string(""));
-  expect(saved, "data=\n", true, "--data of the program has other contents");
+  expect(saved, "data=\n", true, "--data of the program has different contents");
   char out[8];
   memset(out, 'x', sizeof out);
   assert_true(fsdp_resume_changes(saved, "lr=5\nseed=7\n", false, out, 6));
