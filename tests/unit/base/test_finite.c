@@ -1,4 +1,4 @@
-// No file of ours holds a value that is not finite: a save that meets one fails and names it; a checkpoint or
+// No written file holds a value that is not finite: a save that finds one fails and names it. A checkpoint or
 // weights that hold one are refused, by loading and by export.
 #include "launcher/cli/export.h"
 #include "runtime/base/check.h"
@@ -136,7 +136,7 @@ static fsdp_plan *plan_of(bool bf16) {
   return plan;
 }
 
-// Some rank's file fails and names the value; it is not there then. The other ranks' are written.
+// One rank's file fails and names the value, and is then not there. The other ranks' files are written.
 static void test_save_refuses(void **state) {
   (void)state;
   static bad b;
@@ -169,7 +169,7 @@ static void test_save_refuses(void **state) {
   }
 }
 
-// ---- A file that was written before such values were looked for
+// ---- A file that was written before such values were checked
 
 static void hash_ends(const unsigned char *file, const fsdp_checkpoint_file *f, int64_t data_bytes,
                       uint64_t checksum[2]) {

@@ -1,5 +1,5 @@
-// Parameters of a graph made by hand: several a module, biases, transposed matrices, four dimensions, a tie,
-// and the units over them.
+// Parameters of a graph made by hand: several per module, biases, transposed matrices, four dimensions, a
+// tie, and the units over them.
 #include "models/graph/graph.h"
 #include "runtime/plan/layout/units.h"
 

@@ -109,8 +109,8 @@ static void test_targets_are_checked(void **state) {
   expect_abort(&c);
 }
 
-// Chunks of the head: those of an fp32 gradient as they always were; a bf16 gradient has at most four, unless
-// their logits would take more than 2 GiB.
+// Chunks of the head, for an fp32 gradient and for a bf16 one, which has at most four unless their logits
+// would take more than 2 GiB.
 static void test_chunks_of_the_head(void **state) {
   (void)state;
   static const struct {

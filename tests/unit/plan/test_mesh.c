@@ -277,7 +277,7 @@ static void test_shared_boxes(void **state) {
   }
 }
 
-// Runs say the same as boxes, and a flat shard has one a parameter.
+// Runs agree with boxes, and a flat shard has one run per parameter.
 static void test_shards_of_units(void **state) {
   (void)state;
   static const char *const classes[] = {"LlamaMLP", "Linear", "LlamaDecoderLayer"};

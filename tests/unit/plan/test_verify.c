@@ -1,5 +1,5 @@
-// The verifier against the oracle: on random programs as they are, without each of their waits, and damaged
-// in every way.
+// The verifier against the oracle: on random programs as they are, without each of their waits, and with
+// every kind of damage.
 #include "runtime/plan/memory/memory.h"
 #include "runtime/plan/proof/poison.h"
 #include "runtime/plan/proof/verify.h"
@@ -239,7 +239,7 @@ static void test_damaged_programs(void **state) {
   for (int kind = 0; kind < FSDP_VIOLATION_UNPROVED; kind++) assert_true(found[kind] > PROGRAMS / 20);
 }
 
-// On more ranks than are looked at one by one: sound programs are accepted, and what is accepted is sound.
+// On more ranks than are checked one by one: sound programs are accepted, and what is accepted is sound.
 static void test_many_ranks(void **state) {
   (void)state;
   int many = 0, accepted = 0, unproved = 0;

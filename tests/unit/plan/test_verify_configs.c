@@ -1,5 +1,5 @@
-// Plans of thousands of random configurations: all proved, all within the arena's bound; and, without each of
-// their waits, judged like the oracle does.
+// Plans of thousands of random configurations: all proved, and all within the arena's bound. Without each of
+// their waits, they are judged as the oracle judges them.
 #include "runtime/plan/proof/verify.h"
 #include "runtime/plan/proof/waits.h"
 #include "tests/support/cases.h"
@@ -57,7 +57,7 @@ static void test_random_configs(void **state) {
   assert_int_equal(over, 0);
 }
 
-// The same, over more ranks than are looked at one by one.
+// The same, over more ranks than are checked one by one.
 static void test_random_configs_of_many_ranks(void **state) {
   (void)state;
   const int shard_counts[] = {17, 18, 31, 64, 100, 1000};
@@ -72,7 +72,7 @@ static void test_random_configs_of_many_ranks(void **state) {
   }
 }
 
-// Counts of what deleting waits one at a time did.
+// What deleting each wait did, as counts.
 typedef struct deletions {
   int waits, races, superfluous, policies;
 } deletions;

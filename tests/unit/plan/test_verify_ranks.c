@@ -1,5 +1,5 @@
 // Programs small enough to judge by hand: what every rank reads, on few ranks and on many; collectives and
-// communicators. Where there are few enough ranks the oracle has its say too.
+// communicators. If there are few enough ranks, the oracle judges them too.
 #include "runtime/base/check.h"
 #include "runtime/plan/memory/memory.h"
 #include "runtime/plan/proof/verify.h"

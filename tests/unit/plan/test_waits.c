@@ -56,8 +56,8 @@ static void assert_waits(const fsdp_program *program, int position, int awaited,
   assert_int_equal(wait->reason, reason);
 }
 
-// Ends the section where one is open, adds an empty update, sets lifetimes and addresses as given (NULL:
-// planned), infers and verifies.
+// Ends the section if one is open, adds an empty update, sets lifetimes and addresses as given (NULL:
+// planned), infers waits and verifies.
 static void finish(fsdp_program *program, const int64_t *addresses) {
   if (program->sections[program->section_count - 1].end < 0) fsdp_program_end_section(program);
   if (program->sections[program->section_count - 1].kind < FSDP_SECTION_UPDATE) {
