@@ -286,6 +286,7 @@ void fsdp_saver_settle(fsdp_saver *s) {
 
 fsdp_status fsdp_saver_finish(fsdp_saver *s, fsdp_error *error) {
   if (s->writing) {
+    if (s->snapshots) fsdp_executor_end_snapshot(s->config.executor);
     wait_for_job(s);
     settle(s);
   }

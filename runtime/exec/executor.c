@@ -33,6 +33,7 @@ struct fsdp_executor {
   uint64_t last_ticket[FSDP_STREAM_COUNT];
   void (*snapshot_complete)(void *argument); // of the snapshot begun last
   void *snapshot_argument;
+  uint64_t snapshot_ticket;
   int *order; // sections of a step
   int order_count;
   int64_t step; // the newest issued
@@ -316,6 +317,12 @@ void fsdp_executor_begin_snapshot(fsdp_executor *self, void (*complete)(void *ar
   self->snapshot_complete = complete;
   self->snapshot_argument = argument;
   FSDP_CHECK(issue_beside(self, FSDP_SECTION_SNAPSHOT), "the plan has no snapshot");
+  self->snapshot_ticket = self->last_ticket[FSDP_STREAM_D2H];
+}
+
+void fsdp_executor_end_snapshot(fsdp_executor *self) {
+  fsdp_device *device = self->config.device;
+  device->table->synchronize(device, FSDP_STREAM_D2H, self->snapshot_ticket);
 }
 
 void fsdp_executor_run_exchange(fsdp_executor *self) {

@@ -77,6 +77,9 @@ void fsdp_executor_run_check(fsdp_executor *executor, uint64_t *digests);
 // must have the section.
 void fsdp_executor_begin_snapshot(fsdp_executor *executor, void (*complete)(void *argument), void *argument);
 
+// Waits until the snapshot that was begun last is complete; nothing if none was.
+void fsdp_executor_end_snapshot(fsdp_executor *executor);
+
 // Runs the exchange section once, after every rank has loaded its slices; returns when the streams are idle.
 // Does nothing if the plan has none.
 void fsdp_executor_run_exchange(fsdp_executor *executor);

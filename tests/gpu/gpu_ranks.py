@@ -144,7 +144,8 @@ def save():
     if not ON_CPU or not has_launcher():
         return 77
     os.environ["FSDP_SIMT_SLOW_COPY"] = "1:300"  # times three for each of about ten units
-    saving = ("-e", "saved", "--save-dir", work, "--ckpt-freq", 1, "--comm-timeout", 2, "--wrap", "block")
+    saving = ("-e", "saved", "--save-dir", work, "--ckpt-freq", 1, "--comm-timeout", 2, "--wrap", "block",
+              "--ckpt-async", "off")
     process = programs.run("fsdp_train", "--model", "tiny", "-s", SEQ, "-b", 1, "--max-steps", 2, *SHARED,
                            *saving, ranks=2)  # fmt: skip
     assert process.returncode == 0, (process.stdout, process.stderr)
