@@ -88,7 +88,8 @@ suite() {
   fi
   log=$folder/ctest.log
   # One more than there are cores: tests of faults mostly wait.
-  (cd "$folder" && "${fixed_addresses[@]}" ctest --parallel $(($(cores) + 1)) --output-on-failure "${chosen[@]}") \
+  local jobs=$(($(cores) + 1))
+  (cd "$folder" && "${fixed_addresses[@]}" ctest --parallel $jobs --output-on-failure "${chosen[@]}") \
     2>&1 | tee "$log" || true
   results=$(grep -E 'tests passed, [0-9]+ tests? failed out of' "$log" || true)
   total=$(sed -E 's/.* out of ([0-9]+).*/\1/' <<<"$results")
