@@ -133,7 +133,7 @@ int fsdp_parts_add_norm(fsdp_parts *p, fsdp_residual *stream, int module, bool o
   if (stream->delta >= 0) fsdp_node_operand_add(n, h, FSDP_WRITE);
   fsdp_node_operand_add(n, y, FSDP_WRITE);
   fsdp_node_operand_add(n, rstd, FSDP_WRITE);
-  if (opens_block) p->graph->values[h].checkpoint = true;
+  if (opens_block) p->graph->values[h].kept = true;
   *stream = (fsdp_residual){h, -1};
   return y;
 }

@@ -52,7 +52,7 @@ typedef struct fsdp_value {
   int param;                // of PARAM and PARAM_GRADIENT, else -1
   int gradient;             // the value that holds this one's gradient, or -1
   int module;               // whose op makes it
-  bool checkpoint;          // kept if the block that it opens is recomputed
+  bool kept;                // if the block that it opens is recomputed
 } fsdp_value;
 
 // What a new parameter is, apart from its module.

@@ -36,7 +36,7 @@ static int value_tensor(step_builder *s, int value) {
   fsdp_graph_module_path(s->graph, v->module, owner);
   int tensor = make_tensor(s, owner, v->name, FSDP_SPACE_DEVICE, FSDP_CATEGORY_ACTIVATIONS, FSDP_LIVE_SECTION,
                            -1, v->module, v->numel * fsdp_dtype_bytes(value_dtype(s, v)));
-  note_kept(s, tensor, v->checkpoint);
+  note_kept(s, tensor, v->kept);
   return tensor;
 }
 
