@@ -87,8 +87,8 @@ suite() {
     return
   fi
   log=$folder/ctest.log
-  # One more than there are cores: tests of faults mostly wait.
-  local jobs=$(($(cores) + 1))
+  # More than there are cores: tests of faults, and of several ranks, spend much of their time waiting.
+  local jobs=$((2 * $(cores)))
   (cd "$folder" && "${fixed_addresses[@]}" ctest --parallel $jobs --output-on-failure "${chosen[@]}") \
     2>&1 | tee "$log" || true
   results=$(grep -E 'tests passed, [0-9]+ tests? failed out of' "$log" || true)
