@@ -6,7 +6,7 @@
 // GFLOP/s of each library and of fsdp_gemm_run, and ours over the best library. The libraries are opened when
 // the program runs, so one run compares them all; runs of the candidates alternate, and the best of each
 // counts, so that a neighbour's load on the machine hits them alike.
-#include "kernels/cpu/gemm.h"
+#include "kernels/cpu/gemm/gemm.h"
 #include "runtime/base/check.h"
 #include "runtime/base/random.h"
 

@@ -5,7 +5,7 @@
 // Prints milliseconds of the best run, GFLOP/s of gemms (attention counted causally) and GB/s of
 // operands read and written once. The model has 100M parameters: C 768, 12 heads of 64 over 4 key/value
 // heads, I 2048, V 32000.
-#include "kernels/cpu/gemm.h"
+#include "kernels/cpu/gemm/gemm.h"
 #include "kernels/kernels.h"
 #include "runtime/base/check.h"
 #include "runtime/base/random.h"

@@ -7,7 +7,7 @@
 // prints the best rate that single gemms of the same shapes reach alone on this rank's cores (fsdp_gemm_run;
 // bench_gemm compares that with every library). Collectives' time includes waiting for peers. The first two
 // steps are not counted.
-#include "kernels/cpu/gemm.h"
+#include "kernels/cpu/gemm/gemm.h"
 #include "launcher/cli/setup.h"
 #include "launcher/train/binding.h"
 #include "launcher/train/feed.h"

@@ -6,7 +6,7 @@
 //
 // N rows, C channels, V vocabulary. A chunk's logits lie in the workspace, fp32 (chunk_rows, V); with bf16
 // operands the gradients of the logits then take their place as bf16, at the start of each row.
-#include "kernels/cpu/gemm.h"
+#include "kernels/cpu/gemm/gemm.h"
 #include "kernels/cpu/operand.h"
 #include "kernels/cpu/ops.h"
 #include "kernels/cpu/vector.h"

@@ -8,7 +8,7 @@
 //
 // N rows, C channels, V vocabulary. Workspace: chunk_rows * V floats of logits, then N floats of losses. With
 // bf16 operands the gradients of a row lie, as bf16, at the start of its logits.
-#include "kernels/cuda/gemm.cuh"
+#include "kernels/cuda/gemm/gemm.cuh"
 #include "kernels/cuda/operand.cuh"
 #include "kernels/cuda/ops.cuh"
 

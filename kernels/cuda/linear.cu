@@ -1,6 +1,6 @@
 // Products with a weight (out, in): y = x * weight^T and its two gradients. y (and d_y) are columns
 // [out_offset, out_offset + out) of rows that are out_stride wide. N rows.
-#include "kernels/cuda/gemm.cuh"
+#include "kernels/cuda/gemm/gemm.cuh"
 #include "kernels/cuda/operand.cuh"
 #include "kernels/cuda/ops.cuh"
 

@@ -1,7 +1,7 @@
 // How launchers use their operands: open them, choose the width of accesses, and launch.
 #pragma once
 
-#include "kernels/cuda/gemm.cuh"
+#include "kernels/cuda/gemm/gemm.cuh"
 #include "kernels/cuda/vector.cuh"
 #include "kernels/operand.h"
 #include "runtime/base/check.h"

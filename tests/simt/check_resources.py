@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Resources of each kernel as compiled. usage: check_resources.py NVCC [--markdown FILE] [ARCHITECTURE...]
 
-Compiles each kernels/cuda/*.cu for 80 and 90 (with FSDP_TEST_ALL=1 also for 100 and 120) and prints one line
-per kernel: registers, stack, spills, static shared memory, and its stores to device memory by width. It
+Compiles each .cu of kernels/cuda for 80 and 90 (with FSDP_TEST_ALL=1 also for 100 and 120) and prints one
+line per kernel: registers, stack, spills, static shared memory, and its stores to device memory by width. It
 fails if registers are spilled, or if a vector is stored in pieces of 4 bytes: neighbouring ones from one
 address register, which take the memory bus four times as long as one store of 16. Dynamic shared memory
 is checked against every limit when kernels run on the CPU (simt.h).
@@ -178,7 +178,7 @@ def main():
     parser.add_argument("--markdown", help="write a table here")
     args = parser.parse_args()
     disassembler, why = find_disassembler(args.nvcc)
-    sources = sorted(glob.glob("kernels/cuda/*.cu"))
+    sources = sorted(glob.glob("kernels/cuda/**/*.cu", recursive=True))
     jobs = [(args.nvcc, disassembler, source, name) for name in args.architectures for source in sources]
     kernels, failed = [], 0
     with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:

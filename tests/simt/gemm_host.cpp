@@ -1,6 +1,6 @@
 // Replaces gemm_cublaslt.cu when kernels run on the CPU: the same interface, three loops.
 #include "kernels/cuda/cuda_kernels.h"
-#include "kernels/cuda/gemm.cuh"
+#include "kernels/cuda/gemm/gemm.cuh"
 
 #include <cuda_runtime.h>
 

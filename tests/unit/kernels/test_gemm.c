@@ -1,8 +1,8 @@
 // Matrix products: every layout, stride and dtype against sums in double, bits on any number of threads, and
 // nothing written beside c's own columns.
-#include "kernels/cpu/gemm.h"
-#include "kernels/cpu/gemm_builtin.h"
-#include "kernels/cpu/gemm_library.h"
+#include "kernels/cpu/gemm/gemm.h"
+#include "kernels/cpu/gemm/gemm_builtin.h"
+#include "kernels/cpu/gemm/gemm_library.h"
 #include "runtime/base/check.h"
 #include "runtime/base/random.h"
 

@@ -146,7 +146,7 @@ static void test_attention_backward(void **state) {
     for (int s = 0; s < SHAPES; s++) check_backward(heads_of(shapes[s]), dtypes[d]);
 }
 
-// More keys than a task holds gradients of at a time (kernels/cpu/attention_backward.c).
+// More keys than a task holds gradients of at a time (kernels/cpu/attention/attention_backward.c).
 static void test_attention_backward_ranges(void **state) {
   (void)state;
   static const int64_t wide[] = {1, 300, 1, 1, 640};

@@ -3,7 +3,7 @@
 // fastest measured here of the first candidates of the library's heuristic. Sums of a split gemm are fp32
 // whatever the dtype of its result.
 #include "kernels/cuda/cuda_kernels.h"
-#include "kernels/cuda/gemm.cuh"
+#include "kernels/cuda/gemm/gemm.cuh"
 #include "runtime/base/check.h"
 #include "runtime/base/size.h"
 

@@ -1,7 +1,7 @@
 // Causal attention with grouped key/value heads in blocks with a running softmax (Dao, "FlashAttention-2",
 // 2023): o = softmax(q k^T / sqrt(D)) v, and lse = log(sum(exp(q k^T / sqrt(D)))) for the backward. See
 // attention.h.
-#include "kernels/cpu/attention.h"
+#include "kernels/cpu/attention/attention.h"
 
 #include "kernels/cpu/ops.h"
 

@@ -5,7 +5,7 @@
 // row. Each thread computes every eighth of the row's scores with a tile, and accumulates every eighth column
 // of the result. Separate kernels compute d_q and d_k, d_v; one thread computes each element, in a fixed
 // order.
-#include "kernels/cuda/attention.cuh"
+#include "kernels/cuda/attention/attention.cuh"
 
 #include <math.h>
 

@@ -7,7 +7,7 @@
 // A task is one key/value head of one sequence: it alone adds to that head's d_K and d_V, in a fixed order.
 // It holds them in fp32 in its scratch for as many keys as fit there (all of a usual sequence). See
 // attention.h for names.
-#include "kernels/cpu/attention.h"
+#include "kernels/cpu/attention/attention.h"
 
 #include "kernels/cpu/ops.h"
 

@@ -5,7 +5,7 @@
 // eight rows meet in a bank. Tiles start on 256 bytes. Fragments are ptx.cuh's.
 #pragma once
 
-#include "kernels/cuda/attention.cuh"
+#include "kernels/cuda/attention/attention.cuh"
 
 constexpr float log2_e = 1.44269504088896340736f;
 constexpr int chunk_numel = 8; // 16 bytes

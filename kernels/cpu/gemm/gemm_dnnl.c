@@ -1,4 +1,4 @@
-#include "kernels/cpu/gemm_library.h"
+#include "kernels/cpu/gemm/gemm_library.h"
 
 #include "runtime/base/check.h"
 

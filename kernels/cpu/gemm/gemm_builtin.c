@@ -1,4 +1,4 @@
-#include "kernels/cpu/gemm_builtin.h"
+#include "kernels/cpu/gemm/gemm_builtin.h"
 
 #include "kernels/cpu/operand.h"
 #include "kernels/cpu/tile.h"

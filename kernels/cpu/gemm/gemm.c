@@ -1,7 +1,7 @@
-#include "kernels/cpu/gemm.h"
+#include "kernels/cpu/gemm/gemm.h"
 
-#include "kernels/cpu/gemm_builtin.h"
-#include "kernels/cpu/gemm_library.h"
+#include "kernels/cpu/gemm/gemm_builtin.h"
+#include "kernels/cpu/gemm/gemm_library.h"
 #include "kernels/cpu/isa.h"
 #include "runtime/base/check.h"
 #include "runtime/base/size.h"

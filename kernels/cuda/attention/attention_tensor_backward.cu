@@ -8,7 +8,7 @@
 // first. One owns keys and walks the queries of the group's heads; S and d_P are transposed there, so that
 // P^T and d_S^T come out of the tensor cores as left factors. The other owns queries and walks keys. The
 // price is that S and d_P are computed twice. Tiles of the other side are copied one ahead.
-#include "kernels/cuda/attention_tensor.cuh"
+#include "kernels/cuda/attention/attention_tensor.cuh"
 
 namespace {
 

@@ -1,5 +1,5 @@
 // Attention's launchers: operands, rowsum(d_o * o), and which of the implementations runs.
-#include "kernels/cuda/attention.cuh"
+#include "kernels/cuda/attention/attention.cuh"
 #include "kernels/cuda/ops.cuh"
 
 #include <math.h>

@@ -1,7 +1,7 @@
 // The built-in gemm: used if no library was found, or if it is the faster one.
 #pragma once
 
-#include "kernels/cpu/gemm_library.h"
+#include "kernels/cpu/gemm/gemm_library.h"
 #include "kernels/cpu/isa.h"
 #include "runtime/base/pool.h"
 

@@ -8,7 +8,7 @@
 //
 // One K and one V tile: K of the next tile is copied while P V runs, V while Q K^T runs. Blocks of the
 // longest rows start first.
-#include "kernels/cuda/attention_tensor.cuh"
+#include "kernels/cuda/attention/attention_tensor.cuh"
 
 #include <math.h>
 

@@ -5,7 +5,7 @@
 // The result has the same bits on any number of threads.
 #pragma once
 
-#include "kernels/cpu/gemm_library.h"
+#include "kernels/cpu/gemm/gemm_library.h"
 #include "runtime/base/pool.h"
 
 #include <stdbool.h>
