@@ -3,7 +3,7 @@
 // and architectures, checks what holds for every decoder, and builds the backward.
 //
 // Helpers: fields.h reads fields of a configuration, rope.h its rotary embedding, parts.h builds the modules
-// and ops that families share.
+// and ops that families share, decoder.h is all of a decoder of Llama's kind.
 #pragma once
 
 #include "models/fields.h"
@@ -30,6 +30,8 @@ struct fsdp_family {
   // The prefix of all parameters' names but the head's, which weight files may omit (GPT-2's "transformer.").
   // NULL: no prefix.
   const char *base_prefix;
+  // What the functions of decoder.h must know of the family. NULL: it does not use them.
+  const struct fsdp_decoder *decoder;
   // Positions are parameters: no sequence may be longer than max_position_embeddings.
   bool learned_positions;
 

@@ -104,12 +104,14 @@ void fsdp_fields_no_dropout(fsdp_fields *f, const json_t *object, const char *ke
     fsdp_fields_refuse(f, key, value, "but dropout is not supported; set it to 0.0");
 }
 
-void fsdp_fields_heads(fsdp_fields *f, const json_t *object, fsdp_model_config *config) {
+void fsdp_fields_heads(fsdp_fields *f, const json_t *object, int64_t kv_heads, int64_t head_dim,
+                       fsdp_model_config *config) {
   enum { HEADS_MAX = 1 << 16, HEAD_DIM_MAX = 1024 };
   config->num_heads = fsdp_fields_count(f, object, "num_attention_heads", 0, HEADS_MAX);
-  config->num_kv_heads =
-      fsdp_fields_count(f, object, "num_key_value_heads", f->status ? 1 : config->num_heads, HEADS_MAX);
-  config->head_dim = fsdp_fields_count(f, object, "head_dim", -1, HEAD_DIM_MAX);
+  bool is_null = json_is_null(json_object_get(object, "num_key_value_heads"));
+  if (!kv_heads || is_null) kv_heads = f->status ? 1 : config->num_heads;
+  config->num_kv_heads = fsdp_fields_count(f, object, "num_key_value_heads", kv_heads, HEADS_MAX);
+  config->head_dim = fsdp_fields_count(f, object, "head_dim", head_dim ? head_dim : -1, HEAD_DIM_MAX);
   if (config->head_dim > 0 || f->status) return;
   config->head_dim = config->hidden_size / config->num_heads;
   if (config->hidden_size % config->num_heads)

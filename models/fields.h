@@ -48,6 +48,8 @@ void fsdp_fields_only_false(fsdp_fields *fields, const json_t *object, const cha
 // Refuses a key that is present and not 0, because dropout is not supported.
 void fsdp_fields_no_dropout(fsdp_fields *fields, const json_t *object, const char *key);
 
-// Fills num_heads, num_kv_heads (default: num_heads) and head_dim (default: hidden_size, read before, over
-// num_heads) from num_attention_heads, num_key_value_heads and head_dim.
-void fsdp_fields_heads(fsdp_fields *fields, const json_t *object, fsdp_model_config *config);
+// Fills num_heads, num_kv_heads and head_dim from num_attention_heads, num_key_value_heads and head_dim. An
+// absent num_key_value_heads is `kv_heads`; if that is 0, or the key is null, num_heads. An absent head_dim
+// is `head_dim`; if that is 0, hidden_size (read before) over num_heads.
+void fsdp_fields_heads(fsdp_fields *fields, const json_t *object, int64_t kv_heads, int64_t head_dim,
+                       fsdp_model_config *config);

@@ -1,11 +1,5 @@
 // The Llama family, as Transformers' LlamaForCausalLM.
-#include "models/family.h"
-#include "models/parts.h"
-#include "models/rope.h"
-#include "runtime/base/check.h"
-
-#include <stdio.h>
-#include <stdlib.h>
+#include "models/decoder.h"
 
 // ---- Presets: published shapes
 
@@ -60,132 +54,34 @@ static const char *const keys_without_numbers[] = {
 // Old conversions stored the inverse frequencies among the weights.
 static const char *const buffers[] = {"rotary_emb.inv_freq", NULL};
 
-// Sizes without a sensible default in Transformers are required; the rest take LlamaConfig's defaults.
 static void read_config(fsdp_fields *f, const json_t *root, fsdp_model_config *c) {
   fsdp_fields_only_false(f, root, "attention_bias", "biases");
   fsdp_fields_only_false(f, root, "mlp_bias", "biases");
-  fsdp_fields_only_text(f, root, "hidden_act", "silu");
-  fsdp_fields_no_dropout(f, root, "attention_dropout");
-  c->vocab_size = fsdp_fields_count(f, root, "vocab_size", 0, INT32_MAX);
-  c->hidden_size = fsdp_fields_count(f, root, "hidden_size", 0, 1 << 22);
-  c->intermediate_size = fsdp_fields_count(f, root, "intermediate_size", 0, 1 << 24);
-  c->num_layers = fsdp_fields_count(f, root, "num_hidden_layers", 0, 1 << 14);
-  fsdp_fields_heads(f, root, c);
-  c->max_position_embeddings = fsdp_fields_count(f, root, "max_position_embeddings", 2048, INT64_MAX);
-  c->norm_eps = fsdp_fields_fraction(f, root, "rms_norm_eps", 1e-6);
-  c->initializer_range = fsdp_fields_positive(f, root, "initializer_range", 0.02);
-  c->tie_word_embeddings = fsdp_fields_bool(f, root, "tie_word_embeddings", false);
-  fsdp_rope_read(f, root, c);
+  fsdp_decoder_read(f, root, c);
 }
 
 static void print_config(const fsdp_model_config *c, json_t *root) {
-  json_t *own = json_pack(
-      "{s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:f, s:f, s:o, s:f, s:b, s:b, s:b}", "hidden_act",
-      "silu", "vocab_size", (json_int_t)c->vocab_size, "hidden_size", (json_int_t)c->hidden_size,
-      "intermediate_size", (json_int_t)c->intermediate_size, "num_hidden_layers", (json_int_t)c->num_layers,
-      "num_attention_heads", (json_int_t)c->num_heads, "num_key_value_heads", (json_int_t)c->num_kv_heads,
-      "head_dim", (json_int_t)c->head_dim, "max_position_embeddings", (json_int_t)c->max_position_embeddings,
-      "rms_norm_eps", c->norm_eps, "rope_theta", c->rope_theta, "rope_scaling", fsdp_rope_print(c),
-      "initializer_range", c->initializer_range, "tie_word_embeddings", c->tie_word_embeddings,
-      "attention_bias", 0, "mlp_bias", 0);
-  FSDP_CHECK(own && json_object_update(root, own) == 0, "a configuration that is not valid JSON");
-  json_decref(own);
+  fsdp_decoder_print(c, root);
+  json_object_set_new(root, "attention_bias", json_false());
+  json_object_set_new(root, "mlp_bias", json_false());
 }
 
-// ---- Sizes
-
-static int64_t parameter_count(const fsdp_model_config *c) {
-  int64_t heads = (2 * c->num_heads + 2 * c->num_kv_heads) * c->head_dim * c->hidden_size;
-  int64_t layer = heads + 3 * c->intermediate_size * c->hidden_size + 2 * c->hidden_size;
-  int64_t tables = (c->tie_word_embeddings ? 1 : 2) * c->vocab_size * c->hidden_size;
-  return c->num_layers * layer + tables + c->hidden_size;
-}
-
-// 6 N + 6 L C T, or 6 N + 12 L C T. N counts all parameters but an
-// input embedding that the head does not share.
-static double flops_per_token(const fsdp_model_config *c, int64_t seq, fsdp_flops_convention convention) {
-  double parameters = (double)parameter_count(c);
-  if (!c->tie_word_embeddings) parameters -= (double)c->vocab_size * (double)c->hidden_size;
-  double attention = (double)c->num_layers * (double)c->hidden_size * (double)seq;
-  return 6 * parameters + (convention == FSDP_FLOPS_CAUSAL ? 6 : 12) * attention;
-}
-
-// ---- The graph
-
-// A decoder layer's modules that own parameters or ops.
-typedef struct layer_modules {
-  int attention, q, k, v, o, mlp, gate, up, down, input_norm, post_norm;
-} layer_modules;
-
-static layer_modules layer_module_tree(fsdp_parts *p, int layers, int index) {
-  const fsdp_model_config *c = p->config;
-  fsdp_graph *g = p->graph;
-  int64_t C = c->hidden_size, I = c->intermediate_size, D = c->head_dim;
-  layer_modules m;
-  char name[24];
-  snprintf(name, sizeof name, "%d", index);
-  int layer = fsdp_graph_module(g, layers, name, g->block_class, "");
-  m.attention = fsdp_graph_module(g, layer, "self_attn", "LlamaSdpaAttention", "");
-  m.q = fsdp_parts_linear_module(p, m.attention, "q_proj", C, c->num_heads * D);
-  m.k = fsdp_parts_linear_module(p, m.attention, "k_proj", C, c->num_kv_heads * D);
-  m.v = fsdp_parts_linear_module(p, m.attention, "v_proj", C, c->num_kv_heads * D);
-  m.o = fsdp_parts_linear_module(p, m.attention, "o_proj", c->num_heads * D, C);
-  fsdp_graph_module(g, m.attention, "rotary_emb", "LlamaRotaryEmbedding", "");
-  m.mlp = fsdp_graph_module(g, layer, "mlp", "LlamaMLP", "");
-  m.gate = fsdp_parts_linear_module(p, m.mlp, "gate_proj", C, I);
-  m.up = fsdp_parts_linear_module(p, m.mlp, "up_proj", C, I);
-  m.down = fsdp_parts_linear_module(p, m.mlp, "down_proj", I, C);
-  fsdp_graph_module(g, m.mlp, "act_fn", "SiLU", "");
-  m.input_norm = fsdp_parts_norm_module(p, layer, "input_layernorm", "LlamaRMSNorm");
-  m.post_norm = fsdp_parts_norm_module(p, layer, "post_attention_layernorm", "LlamaRMSNorm");
-  return m;
-}
-
-// One decoder layer over the residual stream.
-static void decoder_layer(fsdp_parts *p, fsdp_residual *stream, const layer_modules *m) {
-  int y = fsdp_parts_add_norm(p, stream, m->input_norm, true);
-  int qkv = fsdp_parts_linear(p, y, 3, (int[]){m->q, m->k, m->v}, "qkv");
-  int o = fsdp_parts_rope_attention(p, qkv, m->attention);
-  stream->delta = fsdp_parts_linear(p, o, 1, &m->o, "attn");
-  y = fsdp_parts_add_norm(p, stream, m->post_norm, false);
-  int gate_up = fsdp_parts_linear(p, y, 2, (int[]){m->gate, m->up}, "gate_up");
-  int s = fsdp_parts_swiglu(p, gate_up, m->mlp);
-  stream->delta = fsdp_parts_linear(p, s, 1, &m->down, "mlp");
-}
-
-static void build(const fsdp_model_config *config, fsdp_graph *g) {
-  g->inv_freq = fsdp_rope_inv_freq(config);
-  fsdp_parts p = fsdp_parts_of(config, g);
-
-  // The module tree, in state-dict order.
-  int root = fsdp_graph_module(g, -1, "", "LlamaForCausalLM", "");
-  int model = fsdp_graph_module(g, root, "model", "LlamaModel", "");
-  int embed = fsdp_parts_embedding_module(&p, model, "embed_tokens", config->vocab_size);
-  int layers = fsdp_graph_module(g, model, "layers", "ModuleList", "");
-  layer_modules *modules = fsdp_alloc_zeroed((size_t)config->num_layers, sizeof *modules);
-  for (int i = 0; i < config->num_layers; i++) modules[i] = layer_module_tree(&p, layers, i);
-  int norm = fsdp_parts_norm_module(&p, model, "norm", "LlamaRMSNorm");
-  fsdp_graph_module(g, model, "rotary_emb", "LlamaRotaryEmbedding", "");
-  int head = fsdp_parts_head_module(&p, root, "lm_head", embed);
-
-  // The forward pass, top to bottom.
-  fsdp_parts_inputs(&p);
-  fsdp_residual stream = {fsdp_parts_embedding(&p, embed), -1};
-  for (p.block = 0; p.block < config->num_layers; p.block++) decoder_layer(&p, &stream, &modules[p.block]);
-  p.block = -1;
-  int y = fsdp_parts_add_norm(&p, &stream, norm, false);
-  fsdp_parts_cross_entropy(&p, y, head);
-  free(modules);
-}
+// The class names are those of the releases in which SDPA was a class of its own.
+static const fsdp_decoder decoder = {.prefix = "Llama",
+                                     .attention = "LlamaSdpaAttention",
+                                     .activation = "SiLU",
+                                     .rotary_in_attention = true,
+                                     .positions_default = 2048};
 
 const fsdp_family fsdp_family_llama = {
     .block_class = "LlamaDecoderLayer",
     .presets = presets,
     .keys_without_numbers = keys_without_numbers,
     .buffers = buffers,
+    .decoder = &decoder,
     .read = read_config,
     .print = print_config,
-    .parameter_count = parameter_count,
-    .flops_per_token = flops_per_token,
-    .build = build,
+    .parameter_count = fsdp_decoder_parameter_count,
+    .flops_per_token = fsdp_decoder_flops_per_token,
+    .build = fsdp_decoder_build,
 };

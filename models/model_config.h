@@ -25,6 +25,9 @@ typedef struct fsdp_model_config {
   fsdp_rope_scaling rope_scaling;
   double rope_factor, rope_low_freq_factor, rope_high_freq_factor; // linear uses the first, llama3 all
   int64_t rope_original_max_position;
+  // In layers from `first_window_layer` on, a position attends to itself and the window - 1 before it. 0: to
+  // all before it, in every layer.
+  int64_t window, first_window_layer;
   // Fields that one family alone has, by its own indices.
   union {
     int64_t integer;

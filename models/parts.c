@@ -24,6 +24,18 @@ fsdp_parts fsdp_parts_of(const fsdp_model_config *c, fsdp_graph *graph) {
                       .block = -1};
 }
 
+// ---- Counts
+
+double fsdp_parts_attention_flops_per_token(const fsdp_model_config *c, int64_t seq,
+                                            fsdp_flops_convention convention) {
+  double T = (double)seq, W = (double)c->window, full = (double)c->num_layers, windowed = 0;
+  if (c->window && c->window < seq) windowed = (double)(c->num_layers - c->first_window_layer);
+  full -= windowed;
+  double positions = convention == FSDP_FLOPS_ALL_PAIRS ? (full + windowed) * T
+                                                        : full * T / 2 + windowed * (W - W * W / (2 * T));
+  return 12 * (double)(c->num_heads * c->head_dim) * positions;
+}
+
 // ---- Modules
 
 static int linear_without_weight(fsdp_parts *p, int parent, const char *name, int64_t in, int64_t out) {

@@ -17,6 +17,14 @@ typedef struct fsdp_parts {
 // `graph` is empty but for inv_freq, if the family has RoPE.
 fsdp_parts fsdp_parts_of(const fsdp_model_config *config, fsdp_graph *graph);
 
+// ---- Counts
+
+// FLOPs of attention's gemms, forward and backward, for one token of a sequence of `seq`: 12 H D for each
+// position that it attends to. By the causal convention these are T/2 on average, w - w^2/(2T) with a window
+// of w < T.
+double fsdp_parts_attention_flops_per_token(const fsdp_model_config *config, int64_t seq,
+                                            fsdp_flops_convention convention);
+
 // ---- Modules; each returns its index
 
 // Linear without a bias: weight (out, in).

@@ -1,0 +1,24 @@
+// The decoder that Llama and its relatives share: RMSNorm, attention with RoPE over grouped heads, SwiGLU.
+// What differs between them stands in fsdp_decoder (family.decoder); a family's file holds this, its presets
+// and the keys that it alone has.
+#pragma once
+
+#include "models/family.h"
+
+typedef struct fsdp_decoder {
+  // Names of module classes: the prefix of most ("Llama" of LlamaModel, LlamaMLP, ...), and two in full.
+  const char *prefix, *attention, *activation;
+  bool rotary_in_attention; // each attention prints a rotary_emb too
+  // What an absent key means in Transformers; 0: num_attention_heads, and hidden_size over these.
+  int64_t kv_heads_default, head_dim_default;
+  int64_t positions_default; // of max_position_embeddings
+} fsdp_decoder;
+
+// Functions of a family (family.h) that read `decoder` from it. Sizes without a sensible default in
+// Transformers are required; a family's own `read` and `print` call these and do the rest.
+void fsdp_decoder_read(fsdp_fields *fields, const json_t *root, fsdp_model_config *config);
+void fsdp_decoder_print(const fsdp_model_config *config, json_t *root);
+int64_t fsdp_decoder_parameter_count(const fsdp_model_config *config);
+double fsdp_decoder_flops_per_token(const fsdp_model_config *config, int64_t seq,
+                                    fsdp_flops_convention convention);
+void fsdp_decoder_build(const fsdp_model_config *config, fsdp_graph *graph);
