@@ -54,8 +54,8 @@ static bool wrap_block(fsdp_plan_config *config, char *text, size_t bytes) {
 }
 
 static bool recompute(fsdp_plan_config *config, char *text, size_t bytes) {
-  if (config->recompute_block) return false;
-  config->recompute_block = true;
+  if (config->saving.count) return false;
+  config->saving = fsdp_saving_of_blocks();
   return say(text, bytes, "--recompute block");
 }
 

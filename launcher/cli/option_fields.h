@@ -25,6 +25,7 @@ typedef enum fsdp_program_kind { FSDP_PROGRAM_TRAIN = 1, FSDP_PROGRAM_PLAN = 2 }
 typedef struct fsdp_options {
   char *config, *model, *data, *tokenizer, *wrap; // owned; NULL if not given and without a default
   char *compare;                                  // "a.yaml,b.yaml"
+  char *recompute, *offload_activations;          // as saving.h reads them, or "auto"
   char *save_dir, *experiment, *resume, *log, *memory_profile, *mesh, *eval_data, *tensorboard, *rank_logs;
   int64_t batch, seq, grad_accum, num_epochs, max_steps; // max_steps 0: none
   int64_t warmup_steps, seed, numel_to_wrap, prefetch, ckpt_freq, ckpt_keep, log_freq,
@@ -41,7 +42,6 @@ typedef struct fsdp_options {
   int init, lr_schedule, strategy, accumulate, backend, ckpt_async; // the enums above and of schedule.h
   int resume_schedule;                                              // fsdp_resume_schedule
   int compare_files;                                                // fsdp_compare_files
-  int recompute;                                                    // 1: blocks
   int param_dtype, reduce_dtype, master_dtype, moment_dtype;
   bool allow_shared_gpu, nccl_register, bind, verify_data;
   bool cpu_offload, measure, poison, print_model, print_program, dry_run, json, help, version;

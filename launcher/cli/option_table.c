@@ -14,7 +14,6 @@ static const fsdp_choice strategies[] = {{"full", FSDP_FULL, "FULL_SHARD zero3"}
                                          {"no", FSDP_NO, "NO_SHARD ddp zero0"},
                                          {"hybrid", FSDP_HYBRID, "HYBRID_SHARD hsdp"},
                                          {NULL, 0, NULL}};
-static const fsdp_choice recomputes[] = {{"none", 0, "off"}, {"block", 1, NULL}, {NULL, 0, NULL}};
 static const fsdp_choice accumulates[] = {
     {"reduce", FSDP_ACCUMULATE_REDUCE, NULL}, {"local", FSDP_ACCUMULATE_LOCAL, NULL}, {NULL, 0, NULL}};
 static const fsdp_choice dtypes[] = {
@@ -112,8 +111,11 @@ static const fsdp_option_row table[] = {
          "strategy)"},
     {"cpu-offload", 0, FLAG(cpu_offload),
      .help = "keep parameters, gradients and optimizer state in host memory"},
-    {"recompute", 0, CHOICE(recompute, recomputes), .fallback = "none", .argument = "none|block",
-     .help = "recompute decoder layers' activations in the backward"},
+    {"recompute", 0, TEXT(recompute), .fallback = "none", .argument = "none|block|block:K|OPS|auto",
+     .help = "what the backward computes again: layers, the first K of them, or ops such as rmsnorm,swiglu"},
+    {"offload-activations", 0, TEXT(offload_activations), .fallback = "none",
+     .argument = "none|block_inputs|OPS|auto",
+     .help = "saved activations that wait in host memory until their backward"},
     {"prefetch", 0, INT(prefetch, 0, 1000), .fallback = "1", .help = "units gathered ahead (0: off)"},
     {"accumulate", 0, CHOICE(accumulate, accumulates), .fallback = "reduce", .argument = "reduce|local",
      .help = "reduce every micro-batch's gradients, or keep them whole until the last"},

@@ -128,6 +128,22 @@ static bool loads_slices(const fsdp_options *options, const fsdp_setup *setup, b
   return !gpu || setup->load_weights || resumes;
 }
 
+// What layers recompute and offload, but for what is chosen automatically.
+static fsdp_status read_saving(const fsdp_options *options, fsdp_saving *saving, fsdp_error *error) {
+  const struct {
+    const char *name, *text;
+    fsdp_fate fate;
+  } lists[] = {{"recompute", options->recompute, FSDP_FATE_RECOMPUTE},
+               {"offload-activations", options->offload_activations, FSDP_FATE_OFFLOAD}};
+  fsdp_status status = FSDP_OK;
+  for (int i = 0; i < 2 && !status; i++) {
+    char option[192];
+    snprintf(option, sizeof option, "--%s (%s)", lists[i].name, fsdp_options_place(options, lists[i].name));
+    status = fsdp_saving_parse(lists[i].text, option, lists[i].fate, saving, error);
+  }
+  return status;
+}
+
 static fsdp_plan_config make_config(const fsdp_options *options, const fsdp_plan_backend *backend) {
   bool gpu = backend == fsdp_plan_backend_cuda();
   int param_dtype =
@@ -139,7 +155,6 @@ static fsdp_plan_config make_config(const fsdp_options *options, const fsdp_plan
       .strategy = (fsdp_strategy)options->strategy,
       .wrap = fsdp_options_wrap(options),
       .cpu_offload = options->cpu_offload,
-      .recompute_block = options->recompute != 0,
       .prefetch = (int)options->prefetch,
       .accumulate = (fsdp_accumulate)options->accumulate,
       .param_dtype = (fsdp_dtype)param_dtype,
@@ -231,7 +246,8 @@ fsdp_status fsdp_setup_create(const fsdp_options *options, fsdp_program_kind pro
                      "gradients; use --param-dtype bf16, or --reduce-dtype fp32",
                      fsdp_options_place(options, "reduce-dtype"), fsdp_options_place(options, "param-dtype"));
   }
-  status = fsdp_setup_read_model(options, setup, &config.model, error);
+  status = read_saving(options, &config.saving, error);
+  if (status == FSDP_OK) status = fsdp_setup_read_model(options, setup, &config.model, error);
   config.exchange = loads_slices(options, setup, backend == fsdp_plan_backend_cuda());
   if (status == FSDP_OK) status = make_mesh(options, ranks, &config.mesh, error);
   if (status != FSDP_OK) return status;

@@ -286,12 +286,11 @@ void fsdp_memory_svg_print(const fsdp_memory_profile *profile, FILE *out) {
   snprintf(line, sizeof line, "Memory of a rank over one training step: %s", profile->model_name);
   print_text(out, LEFT, 26, "class=\"head\"", line);
   snprintf(line, sizeof line,
-           "%d rank%s (%s), strategy %s, %d unit%s, micro-batch %" PRId64 " x %" PRId64 ", %s on %s%s%s",
-           ranks, fsdp_plural(ranks), fsdp_mesh_print(&plan->config.mesh, ", ", mesh),
+           "%d rank%s (%s), strategy %s, %d unit%s, micro-batch %" PRId64 " x %" PRId64 ", %s on %s%s", ranks,
+           fsdp_plural(ranks), fsdp_mesh_print(&plan->config.mesh, ", ", mesh),
            fsdp_strategy_name(plan->config.strategy), plan->units->count, fsdp_plural(plan->units->count),
            plan->config.batch, plan->config.seq, fsdp_dtype_name(plan->config.param_dtype),
-           plan->config.backend->name, plan->config.recompute_block ? ", blocks recomputed" : "",
-           with_host ? ", offloaded" : "");
+           plan->config.backend->name, with_host ? ", offloaded" : "");
   print_text(out, LEFT, 46, "", line);
   int columns = (int)fsdp_min_i64(profile->position_count, PLOT_WIDTH);
   panel p = {.profile = profile,

@@ -234,11 +234,15 @@ static void print_head(const fsdp_plan *plan, const char *model_name, FILE *out)
           fsdp_value_print_int(fsdp_model_parameter_count(&config->model), parameters, sizeof parameters),
           ranks, fsdp_plural(ranks), fsdp_mesh_print(&config->mesh, ", ", mesh),
           fsdp_strategy_name(config->strategy), config->backend->name);
-  fprintf(out, "micro-batch of %" PRId64 " x %" PRId64 " tokens per rank, %d per step, %s; prefetch %d%s%s\n",
+  fprintf(out, "micro-batch of %" PRId64 " x %" PRId64 " tokens per rank, %d per step, %s; prefetch %d%s\n",
           config->batch, config->seq, config->micro_batches,
           config->accumulate == FSDP_ACCUMULATE_LOCAL ? "accumulated whole" : "each reduced",
-          config->prefetch, config->recompute_block ? ", blocks recomputed" : "",
-          config->cpu_offload ? ", offloaded to the host" : "");
+          config->prefetch, config->cpu_offload ? ", offloaded to the host" : "");
+  char recomputed[FSDP_SAVING_TEXT_BYTES], offloaded[FSDP_SAVING_TEXT_BYTES];
+  if (config->saving.count)
+    fprintf(out, "activations recomputed: %s; offloaded: %s\n",
+            fsdp_saving_print(&config->saving, FSDP_FATE_RECOMPUTE, recomputed),
+            fsdp_saving_print(&config->saving, FSDP_FATE_OFFLOAD, offloaded));
   fprintf(out, "parameters in %s, reduced in %s, master %s, moments %s\n",
           fsdp_dtype_name(config->param_dtype), fsdp_dtype_name(config->reduce_dtype),
           fsdp_dtype_name(config->master_dtype), fsdp_dtype_name(config->moment_dtype));

@@ -7,6 +7,8 @@ typedef enum fsdp_stream {
   FSDP_STREAM_REDUCE,
   FSDP_STREAM_H2D,
   FSDP_STREAM_D2H,
+  FSDP_STREAM_SAVE, // offloaded activations to the host
+  FSDP_STREAM_LOAD, // and back
   FSDP_STREAM_HOST, // runs on the CPU whatever the device
   FSDP_STREAM_COUNT
 } fsdp_stream;

@@ -68,6 +68,7 @@ static void release(fsdp_plan *plan) {
   fsdp_units_destroy(plan->units);
   fsdp_graph_destroy(plan->graph);
   free(plan->unit_state);
+  free(plan->fates);
 }
 
 static fsdp_status check_config(const fsdp_plan_config *c, fsdp_error *error) {
@@ -116,7 +117,7 @@ static void make_program(fsdp_plan *plan) {
                                        .micro_batches = c->micro_batches,
                                        .prefetch = c->prefetch,
                                        .cpu_offload = c->cpu_offload,
-                                       .recompute_block = c->recompute_block,
+                                       .fates = plan->fates,
                                        .accumulate = c->accumulate,
                                        .param_dtype = c->param_dtype,
                                        .reduce_dtype = c->reduce_dtype,
@@ -150,6 +151,9 @@ static fsdp_status plan_program(fsdp_plan *plan, fsdp_error *error) {
   if (status) return status;
   fsdp_placement_write(plan->graph, &c->mesh);
   status = fsdp_units_create(plan->graph, &c->wrap, &c->mesh, &plan->units, error);
+  if (status) return status;
+  plan->fates = fsdp_alloc((size_t)plan->graph->value_count * sizeof *plan->fates);
+  status = fsdp_saving_resolve(&c->saving, plan->graph, c->prefetch, plan->fates, error);
   if (status) return status;
   make_program(plan);
   fsdp_program_lifetimes(plan->program);

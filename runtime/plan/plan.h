@@ -37,7 +37,7 @@ typedef struct fsdp_plan_config {
   fsdp_mesh mesh;
   fsdp_wrap_policy wrap;
   bool cpu_offload;
-  bool recompute_block;
+  fsdp_saving saving; // what layers recompute and offload; empty: all is kept
   int prefetch;
   fsdp_accumulate accumulate;
   fsdp_dtype param_dtype, reduce_dtype, master_dtype, moment_dtype;
@@ -67,6 +67,7 @@ typedef struct fsdp_plan {
   fsdp_memory_report memory;
   fsdp_traffic traffic;
   fsdp_unit_state *unit_state; // by unit
+  fsdp_fate *fates;            // by value of the graph
   int gemm_workspace; // tensor of backend->gemm_workspace_bytes, or -1; every gemm runs on one stream
   int64_t hint_unit;  // a unit that stays gathered through the whole step and would not under `block`, or -1
   int64_t hint_saved_bytes; // what `--wrap block` would save at the peak, if hint_unit >= 0

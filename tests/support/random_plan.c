@@ -41,6 +41,22 @@ static fsdp_wrap_policy random_wrap(random_source *random) {
   }
 }
 
+// What a Llama's layers save, and rules for some of it.
+static fsdp_saving random_saving(random_source *random, int64_t layers) {
+  static const char *const names[] = {"block",     "block_inputs", "residual",      "rmsnorm",
+                                      "attention", "swiglu",       "linear:q_proj", "linear:up_proj"};
+  enum { NAMES = sizeof names / sizeof *names };
+  fsdp_saving saving = {0};
+  for (int i = 0; i < NAMES; i++) {
+    fsdp_saving_rule rule = {.fate = (fsdp_fate)random_int(random, FSDP_FATE_NONE, FSDP_FATE_OFFLOAD + 2)};
+    if (rule.fate == FSDP_FATE_RECOMPUTE ? i == 1 : rule.fate != FSDP_FATE_OFFLOAD) continue;
+    snprintf(rule.name, sizeof rule.name, "%s", names[i]);
+    if (random_int(random, 0, 1)) rule.layers = (int)random_int(random, 1, (int)layers);
+    saving.rules[saving.count++] = rule;
+  }
+  return saving;
+}
+
 fsdp_plan_config random_plan_config(random_source *random) {
   fsdp_plan_config config = {.model = random_model(random),
                              .batch = random_int(random, 1, 2),
@@ -49,7 +65,6 @@ fsdp_plan_config random_plan_config(random_source *random) {
                              .strategy = (fsdp_strategy)random_int(random, 0, 3),
                              .wrap = random_wrap(random),
                              .cpu_offload = random_int(random, 0, 1),
-                             .recompute_block = random_int(random, 0, 1),
                              .prefetch = random_int(random, 0, 3),
                              .accumulate = (fsdp_accumulate)random_int(random, 0, 1),
                              .param_dtype = (fsdp_dtype)random_int(random, 0, 1),
@@ -67,6 +82,7 @@ fsdp_plan_config random_plan_config(random_source *random) {
   int shards = random_int(random, 1, 9), replicas = random_int(random, 1, 4);
   bool replicated = config.strategy == FSDP_NO || config.strategy == FSDP_HYBRID;
   config.mesh = fsdp_mesh_of(replicated ? replicas : 1, config.strategy == FSDP_NO ? 1 : shards);
+  config.saving = random_saving(random, config.model.num_layers);
   config.check = random_int(random, 0, 1);
   config.snapshot = random_int(random, 0, 2) == 0;
   config.exchange = random_int(random, 0, 2) == 0;
@@ -74,11 +90,12 @@ fsdp_plan_config random_plan_config(random_source *random) {
 }
 
 void describe_plan_config(const fsdp_plan_config *c, char *out, size_t out_bytes) {
-  char mesh[FSDP_MESH_TEXT_BYTES];
+  char mesh[FSDP_MESH_TEXT_BYTES], saving[2][FSDP_SAVING_TEXT_BYTES];
   snprintf(out, out_bytes,
            "%s %s V=%lld C=%lld I=%lld L=%lld H=%lld K=%lld D=%lld tied=%d B=%lld T=%lld "
            "accumulation=%d(%s) wrap=%d "
-           "(%lld %s) offload=%d recompute=%d prefetch=%d %s/%s/%s/%s clip=%g evaluation=%d check=%d "
+           "(%lld %s) offload=%d recompute=%s offload-activations=%s prefetch=%d %s/%s/%s/%s clip=%g "
+           "evaluation=%d check=%d "
            "snapshot=%d exchange=%d poison=%d %s",
            fsdp_strategy_name(c->strategy), fsdp_mesh_print(&c->mesh, ",", mesh),
            (long long)c->model.vocab_size, (long long)c->model.hidden_size,
@@ -87,7 +104,9 @@ void describe_plan_config(const fsdp_plan_config *c, char *out, size_t out_bytes
            c->model.tie_word_embeddings, (long long)c->batch, (long long)c->seq, c->micro_batches,
            c->accumulate == FSDP_ACCUMULATE_LOCAL ? "local" : "reduce", (int)c->wrap.kind,
            (long long)c->wrap.numel, c->wrap.classes ? c->wrap.classes : "", c->cpu_offload,
-           c->recompute_block, c->prefetch, fsdp_dtype_name(c->param_dtype), fsdp_dtype_name(c->reduce_dtype),
+           fsdp_saving_print(&c->saving, FSDP_FATE_RECOMPUTE, saving[0]),
+           fsdp_saving_print(&c->saving, FSDP_FATE_OFFLOAD, saving[1]), c->prefetch,
+           fsdp_dtype_name(c->param_dtype), fsdp_dtype_name(c->reduce_dtype),
            fsdp_dtype_name(c->master_dtype), fsdp_dtype_name(c->moment_dtype), (double)c->grad_clip,
            c->evaluation, c->check, c->snapshot, c->exchange, c->poison, c->backend->name);
 }

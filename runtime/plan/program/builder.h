@@ -35,8 +35,8 @@ typedef struct step_builder {
   int norm_partials;                      // inputs; one number per unit, filled by gradients
   int factor;                             // update
 
-  bool *kept; // lower: activations, by tensor, that a recomputed block keeps
-  int kept_capacity;
+  fsdp_fate *fate; // lower: of activations, by tensor
+  int fate_capacity;
   int *gathered;     // gathers, by unit: the buffer that holds it whole now, -1: none
   int *gradient;     // gradients, by unit: its full gradient, -1: none
   int partial_count; // gradients: numbers of norm_partials that are made

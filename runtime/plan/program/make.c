@@ -84,6 +84,12 @@ int make_copy_whole(step_builder *s, fsdp_instr_kind kind, int from, int to, fsd
   return make_copy(s, kind, -1, make_whole(s, from, dtype, FSDP_READ), make_whole(s, to, dtype, FSDP_WRITE));
 }
 
+int make_copy_saved(step_builder *s, fsdp_instr_kind kind, int from, int to, fsdp_dtype dtype) {
+  int node = make_copy_whole(s, kind, from, to, dtype);
+  s->nodes.nodes[node].instr.stream = kind == FSDP_INSTR_H2D ? FSDP_STREAM_LOAD : FSDP_STREAM_SAVE;
+  return node;
+}
+
 int make_collective(step_builder *s, fsdp_instr_kind kind, fsdp_axis_set axes, fsdp_stream stream, int unit,
                     const fsdp_operand *operands, int operand_count) {
   fsdp_instr instr = {.kind = kind,

@@ -27,6 +27,8 @@ int make_op(step_builder *s, fsdp_stream stream, fsdp_op_kind op, const fsdp_op_
 // A copy between the arenas; accesses are set here.
 int make_copy(step_builder *s, fsdp_instr_kind kind, int unit, fsdp_operand from, fsdp_operand to);
 int make_copy_whole(step_builder *s, fsdp_instr_kind kind, int from, int to, fsdp_dtype dtype);
+// The same on a stream of its own: a saved activation to the host, or back.
+int make_copy_saved(step_builder *s, fsdp_instr_kind kind, int from, int to, fsdp_dtype dtype);
 // Over `axes`, which are more than one rank.
 int make_collective(step_builder *s, fsdp_instr_kind kind, fsdp_axis_set axes, fsdp_stream stream, int unit,
                     const fsdp_operand *operands, int operand_count);

@@ -33,7 +33,7 @@ typedef struct fsdp_list_node {
   // The graph node that it comes from, counted along the section, or -1. Nodes of one origin are neighbours;
   // gathers and reductions go before and after all of them.
   int origin;
-  int block;        // whose layer is recomputed as a whole, or -1
+  int block;        // decoder layer, or -1
   bool is_backward; // of the backward, recomputation included
   bool is_bounded;  // runs ahead of the compute stream by what the passes allow: a POLICY wait
   int previous, next;

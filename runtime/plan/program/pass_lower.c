@@ -6,7 +6,6 @@
 #include "runtime/plan/program/passes.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 typedef struct lowering {
   step_builder *s;
@@ -19,14 +18,14 @@ static fsdp_dtype value_dtype(const step_builder *s, const fsdp_value *v) {
   return v->dtype == FSDP_VALUE_COMPUTE ? s->config->param_dtype : FSDP_F32;
 }
 
-static void note_kept(step_builder *s, int tensor, bool kept) {
-  if (tensor >= s->kept_capacity) {
+static void note_fate(step_builder *s, int tensor, fsdp_fate fate) {
+  if (tensor >= s->fate_capacity) {
     int capacity = 2 * tensor + 64;
-    s->kept = fsdp_realloc(s->kept, (size_t)capacity * sizeof *s->kept);
-    memset(s->kept + s->kept_capacity, 0, (size_t)(capacity - s->kept_capacity) * sizeof *s->kept);
-    s->kept_capacity = capacity;
+    s->fate = fsdp_realloc(s->fate, (size_t)capacity * sizeof *s->fate);
+    for (int t = s->fate_capacity; t < capacity; t++) s->fate[t] = FSDP_FATE_NONE;
+    s->fate_capacity = capacity;
   }
-  s->kept[tensor] = kept;
+  s->fate[tensor] = fate;
 }
 
 // A new tensor for a value that a node writes.
@@ -36,7 +35,7 @@ static int value_tensor(step_builder *s, int value) {
   fsdp_graph_module_path(s->graph, v->module, owner);
   int tensor = make_tensor(s, owner, v->name, FSDP_SPACE_DEVICE, FSDP_CATEGORY_ACTIVATIONS, FSDP_LIVE_SECTION,
                            -1, v->module, v->numel * fsdp_dtype_bytes(value_dtype(s, v)));
-  note_kept(s, tensor, v->kept);
+  note_fate(s, tensor, s->config->fates[value]);
   return tensor;
 }
 

@@ -112,6 +112,7 @@ static void make_batch(step_builder *s, fsdp_section_kind kind) {
   pass_lower(s);
   pass_join(s);
   pass_recompute(s);
+  pass_offload(s);
   pass_workspaces(s);
   pass_gathers(s);
   pass_gradients(s);
@@ -175,7 +176,7 @@ void fsdp_schedule(const fsdp_schedule_config *config, const fsdp_graph *graph, 
   make_sections(&s);
   fsdp_nodes_release(&s.nodes);
   free(s.forward_order);
-  free(s.kept);
+  free(s.fate);
   free(s.gathered);
   free(s.gradient);
 }

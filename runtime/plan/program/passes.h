@@ -3,7 +3,8 @@
 //   inputs      step scalars, tokens and targets                                   pass_inputs.c
 //   lower       graph nodes, one gemm per weight                                   pass_lower.c
 //   join        gemms whose weights are neighbours in a unit become one            pass_join.c
-//   recompute   what a block saves for its backward, and what is recomputed        pass_recompute.c
+//   recompute   what the backward reads and the forward did not save               pass_recompute.c
+//   offload     saved activations to the host and back                             pass_offload.c
 //   workspaces  scratch of kernels                                                 pass_workspaces.c
 //   gathers     buffers of whole units, and when they are filled                   pass_gathers.c
 //   gradients   buffers of gradients, their reductions, the updates after them     pass_gradients.c
@@ -29,6 +30,7 @@ void pass_batch_inputs(step_builder *s); // once per micro-batch
 void pass_lower(step_builder *s);
 void pass_join(step_builder *s);
 void pass_recompute(step_builder *s);
+void pass_offload(step_builder *s);
 void pass_workspaces(step_builder *s);
 void pass_gathers(step_builder *s);
 void pass_gradients(step_builder *s);

@@ -6,6 +6,7 @@
 #include "runtime/plan/layout/units.h"
 #include "runtime/plan/program/optimizer.h"
 #include "runtime/plan/program/program.h"
+#include "runtime/plan/program/saving.h"
 
 typedef enum fsdp_strategy { FSDP_FULL, FSDP_GRAD_OP, FSDP_NO, FSDP_HYBRID } fsdp_strategy;
 typedef enum fsdp_accumulate { FSDP_ACCUMULATE_REDUCE, FSDP_ACCUMULATE_LOCAL } fsdp_accumulate;
@@ -14,7 +15,8 @@ typedef enum fsdp_accumulate { FSDP_ACCUMULATE_REDUCE, FSDP_ACCUMULATE_LOCAL } f
 typedef struct fsdp_schedule_config {
   fsdp_strategy strategy;
   int micro_batches, prefetch;
-  bool cpu_offload, recompute_block;
+  bool cpu_offload;
+  const fsdp_fate *fates; // of the graph's values
   fsdp_accumulate accumulate;
   fsdp_dtype param_dtype, reduce_dtype, master_dtype, moment_dtype;
   float grad_clip, norm_limit; // norm_limit: the greatest norm that is applied

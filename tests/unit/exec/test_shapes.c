@@ -70,7 +70,7 @@ static void draw_settings(draws *d, fsdp_plan_config *plan) {
   static const int accumulations[] = {1, 1, 2, 4};
   plan->wrap = (fsdp_wrap_policy){(fsdp_wrap_kind)draw(d, 4), 1 + draw(d, 4000), classes[draw(d, 4)]};
   plan->cpu_offload = draw(d, 2);
-  plan->recompute_block = draw(d, 2);
+  if (draw(d, 2)) plan->saving = fsdp_saving_of_blocks();
   plan->prefetch = draw(d, 4);
   plan->micro_batches = accumulations[draw(d, 4)];
   plan->accumulate = (fsdp_accumulate)draw(d, 2);

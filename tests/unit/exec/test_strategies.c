@@ -65,7 +65,7 @@ static harness_config config_of(const choice *c) {
   plan->mesh = fsdp_mesh_of(p->data, p->fsdp);
   plan->wrap = wraps[c->value[1]];
   plan->cpu_offload = c->value[2];
-  plan->recompute_block = c->value[3];
+  if (c->value[3]) plan->saving = fsdp_saving_of_blocks();
   plan->prefetch = c->value[4];
   plan->micro_batches = accumulations[c->value[5]].count;
   plan->accumulate = accumulations[c->value[5]].kind;

@@ -341,7 +341,7 @@ static void configuration_file(void **state) {
   refuse(FSDP_PROGRAM_TRAIN, line, FSDP_ERR_OPTION, "batch_sizes|:2|--batch-size");
   write_file(path, "learning_rate: 1e-4\ngradient_checkpointing: true\nbatch_size: 2\n");
   fsdp_options other = accept(FSDP_PROGRAM_TRAIN, line);
-  assert_true(other.lr == 1e-4 && other.recompute == 1);
+  assert_true(other.lr == 1e-4 && strcmp(other.recompute, "block") == 0);
   fsdp_options_destroy(&other);
   write_file(path, "lr: 1e-4\nlearning_rate: 1e-3\n"); // which of them?
   refuse(FSDP_PROGRAM_TRAIN, line, FSDP_ERR_OPTION, "'learning_rate'|:2|--lr|:1");
@@ -397,16 +397,16 @@ static void flags_of_other_trainers(void **state) {
   (void)state;
   const struct {
     const char *line;
-    int recompute;
-  } cases[] = {{"--gradient_checkpointing --seed 1", 1},
-               {"--seed 1 --gradient-checkpointing", 1},
-               {"--gradient_checkpointing True --seed 1", 1},
-               {"--gradient_checkpointing=false --seed 1", 0},
-               {"--gradient_checkpointing off --seed 1", 0}};
+    const char *recompute;
+  } cases[] = {{"--gradient_checkpointing --seed 1", "block"},
+               {"--seed 1 --gradient-checkpointing", "block"},
+               {"--gradient_checkpointing True --seed 1", "block"},
+               {"--gradient_checkpointing=false --seed 1", "none"},
+               {"--gradient_checkpointing off --seed 1", "none"}};
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
     fsdp_options o = accept(FSDP_PROGRAM_TRAIN, cases[i].line);
-    if (o.recompute != cases[i].recompute || o.seed != 1) {
-      fail_msg("'%s': recompute %d, seed %d", cases[i].line, o.recompute, (int)o.seed);
+    if (strcmp(o.recompute, cases[i].recompute) != 0 || o.seed != 1) {
+      fail_msg("'%s': recompute %s, seed %d", cases[i].line, o.recompute, (int)o.seed);
     }
     fsdp_options_destroy(&o);
   }

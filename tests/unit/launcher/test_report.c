@@ -214,7 +214,7 @@ static void advice_that_fits(void **state) {
     if (fsdp_options_given(&options, "seq-length")) config.seq = options.seq;
     if (fsdp_options_given(&options, "prefetch")) config.prefetch = (int)options.prefetch;
     if (options.param_dtype != FSDP_DTYPE_AUTO) config.param_dtype = (fsdp_dtype)options.param_dtype;
-    if (options.recompute) config.recompute_block = true;
+    if (strcmp(options.recompute, "block") == 0) config.saving = fsdp_saving_of_blocks();
     if (options.cpu_offload) config.cpu_offload = true;
     config.master_dtype = (fsdp_dtype)options.master_dtype;
     config.moment_dtype = (fsdp_dtype)options.moment_dtype;

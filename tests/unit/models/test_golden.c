@@ -222,7 +222,7 @@ static void test_sharded(void **state) {
     harness_config config = config_of(&g);
     config.plan.batch = 1;
     config.plan.mesh = fsdp_mesh_of(1, (int)g.batch);
-    config.plan.recompute_block = true;
+    config.plan.saving = fsdp_saving_of_blocks();
     config.plan.cpu_offload = i % 2;
     check(&g, &config, &fp32);
     config.plan.mesh = fsdp_mesh_of(1, 1);

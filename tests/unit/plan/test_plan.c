@@ -222,7 +222,7 @@ static void test_recompute_and_prefetch_move_the_peak(void **state) {
   fsdp_plan_config config = base_config();
   config.model.num_layers = 8;
   fsdp_plan *plain = plan_of(config);
-  config.recompute_block = true;
+  config.saving = fsdp_saving_of_blocks();
   fsdp_plan *recomputed = plan_of(config);
   config.prefetch = 0;
   fsdp_plan *lazy = plan_of(config);

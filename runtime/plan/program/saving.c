@@ -1,0 +1,198 @@
+#include "runtime/plan/program/saving.h"
+
+#include "runtime/base/check.h"
+#include "runtime/plan/program/saved.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const char BLOCK[] = "block", BLOCK_INPUTS[] = "block_inputs";
+
+static const char *option_of(fsdp_fate fate) {
+  return fate == FSDP_FATE_OFFLOAD ? "--offload-activations" : "--recompute";
+}
+
+fsdp_saving fsdp_saving_of_blocks(void) {
+  return (fsdp_saving){.rules = {{.name = "block", .fate = FSDP_FATE_RECOMPUTE}}, .count = 1};
+}
+
+// ---- Text
+
+// The number after a rule's "@" (or "block:"), 0 if it is not a whole number of at least 1.
+static int read_layers(const char *text) {
+  char *end;
+  long number = strtol(text, &end, 10);
+  return *text >= '0' && *text <= '9' && !*end && number >= 1 && number <= INT32_MAX ? (int)number : 0;
+}
+
+static bool is_name(const char *text, size_t length) {
+  static const char letters[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_";
+  return length > 0 && strspn(text, letters) >= length;
+}
+
+// One item, which is changed: "NAME", "NAME:MODULE", "block:K", with "@K". False if it is none of these.
+static bool read_item(char *item, fsdp_saving_rule *rule) {
+  char *layers = strchr(item, '@');
+  if (layers) *layers++ = 0;
+  if (!layers && strncmp(item, "block:", 6) == 0) {
+    layers = item + 6;
+    item[5] = 0;
+  }
+  if (layers) {
+    rule->layers = read_layers(layers);
+    if (!rule->layers) return false;
+  }
+  size_t length = strlen(item), name = strcspn(item, ":");
+  if (!is_name(item, name) || length >= sizeof rule->name) return false;
+  if (item[name] && (!is_name(item + name + 1, length - name - 1) || strcmp(item, "block:") == 0))
+    return false;
+  memcpy(rule->name, item, length + 1);
+  return true;
+}
+
+fsdp_status fsdp_saving_parse(const char *text, const char *option, fsdp_fate fate, fsdp_saving *saving,
+                              fsdp_error *error) {
+  if (!*text || strcmp(text, "none") == 0 || strcmp(text, "off") == 0) return FSDP_OK;
+  for (const char *at = text;; at++) {
+    size_t length = strcspn(at, ",");
+    char item[2 * FSDP_SAVING_NAME_BYTES];
+    fsdp_saving_rule rule = {.fate = fate};
+    snprintf(item, sizeof item, "%.*s", (int)length, at);
+    if (length >= sizeof item || !read_item(item, &rule))
+      return fsdp_fail(error, FSDP_ERR_OPTION,
+                       "%s: '%.*s' is not an item of its list: write NAME or NAME:MODULE, with @K for the "
+                       "first K layers, such as rmsnorm,swiglu@8,linear:up_proj",
+                       option, (int)(length < 80 ? length : 80), at);
+    if (saving->count == FSDP_SAVING_RULES_MAX)
+      return fsdp_fail(error, FSDP_ERR_OPTION, "%s: more than %d items together; use block, or fewer names",
+                       option, FSDP_SAVING_RULES_MAX);
+    saving->rules[saving->count++] = rule;
+    at += length;
+    if (!*at) return FSDP_OK;
+  }
+}
+
+const char *fsdp_saving_print(const fsdp_saving *saving, fsdp_fate fate, char out[FSDP_SAVING_TEXT_BYTES]) {
+  size_t used = 0;
+  out[0] = 0;
+  for (int i = 0; i < saving->count; i++) {
+    const fsdp_saving_rule *rule = &saving->rules[i];
+    if (rule->fate != fate) continue;
+    char layers[16] = "";
+    const char *mark = strcmp(rule->name, BLOCK) == 0 ? ":" : "@";
+    if (rule->layers) snprintf(layers, sizeof layers, "%s%d", mark, rule->layers);
+    used += (size_t)snprintf(out + used, FSDP_SAVING_TEXT_BYTES - used, "%s%s%s", used ? "," : "", rule->name,
+                             layers);
+    FSDP_CHECK(used < FSDP_SAVING_TEXT_BYTES, "rules of more than %d bytes", FSDP_SAVING_TEXT_BYTES);
+  }
+  if (!used) snprintf(out, FSDP_SAVING_TEXT_BYTES, "none");
+  return out;
+}
+
+// ---- Fates
+
+// Whether the rule names the value in the layers that it takes. Recomputing what enters a layer would repeat
+// the layers before it, so no rule does that.
+static bool covers(const fsdp_saving_rule *rule, const fsdp_graph *graph, const fsdp_saved_value *value) {
+  if (rule->layers && value->layer >= rule->layers) return false;
+  if (rule->fate == FSDP_FATE_RECOMPUTE && value->is_layer_input) return false;
+  if (strcmp(rule->name, BLOCK) == 0) return !value->is_layer_input;
+  if (strcmp(rule->name, BLOCK_INPUTS) == 0) return value->is_layer_input;
+  size_t length = strcspn(rule->name, ":");
+  if (strlen(value->name) != length || strncmp(rule->name, value->name, length) != 0) return false;
+  return !rule->name[length] || fsdp_saved_is_of(graph, value, rule->name + length + 1);
+}
+
+// Later ranks win.
+static int rank_of(const fsdp_saving_rule *rule) {
+  if (rule->fate == FSDP_FATE_OFFLOAD) return 1;
+  return strcmp(rule->name, BLOCK) == 0 ? 0 : 2;
+}
+
+// The names that rules may have, as a list: "attention, linear, residual, ...".
+static void list_names(const fsdp_saved *saved, char *out, size_t bytes) {
+  size_t used = (size_t)snprintf(out, bytes, "block, block_inputs");
+  for (int i = 0; i < saved->count; i++) {
+    bool known = false;
+    for (int k = 0; k < i && !known; k++) known = strcmp(saved->values[k].name, saved->values[i].name) == 0;
+    if (!known && used < bytes)
+      used += (size_t)snprintf(out + used, bytes - used, ", %s", saved->values[i].name);
+  }
+}
+
+static fsdp_status check_rule(const fsdp_saving *saving, int index, const fsdp_saved *saved,
+                              const fsdp_graph *graph, fsdp_error *error) {
+  const fsdp_saving_rule *rule = &saving->rules[index];
+  const char *option = option_of(rule->fate);
+  if (rule->layers > graph->block_count)
+    return fsdp_fail(error, FSDP_ERR_OPTION, "%s: %s in %d layers, but the model has %d", option, rule->name,
+                     rule->layers, graph->block_count);
+  for (int i = 0; i < index; i++) {
+    const fsdp_saving_rule *other = &saving->rules[i];
+    if (strcmp(rule->name, other->name) != 0) continue;
+    if (rule->fate == other->fate)
+      return fsdp_fail(error, FSDP_ERR_OPTION, "%s names %s twice; name it once", option, rule->name);
+    const fsdp_saving_rule *again = rule->fate == FSDP_FATE_RECOMPUTE ? rule : other;
+    if (strcmp(rule->name, BLOCK) != 0 && !again->layers)
+      return fsdp_fail(error, FSDP_ERR_OPTION,
+                       "--recompute and --offload-activations both name %s: what is recomputed in every "
+                       "layer is not offloaded; name it once",
+                       rule->name);
+  }
+  for (int i = 0; i < saved->count; i++)
+    if (covers(rule, graph, &saved->values[i])) return FSDP_OK;
+  char names[256];
+  list_names(saved, names, sizeof names);
+  if (strcmp(rule->name, BLOCK_INPUTS) == 0)
+    return fsdp_fail(error, FSDP_ERR_OPTION,
+                     "%s block_inputs: what enters a layer can be offloaded (--offload-activations "
+                     "block_inputs), not recomputed, as that would repeat the layers before it",
+                     option);
+  return fsdp_fail(error, FSDP_ERR_OPTION,
+                   "%s: a layer of this model saves nothing named '%s' for its backward; it saves %s (one "
+                   "of several: linear:MODULE)",
+                   option, rule->name, names);
+}
+
+// Where a node must be repeated whole for one of its outputs, the others are made again too: nothing is
+// gained by saving them.
+static void recompute_together(const fsdp_graph *graph, const fsdp_saved_value *value, fsdp_fate *fates) {
+  const fsdp_node *node = &graph->forward[value->maker];
+  bool saved[FSDP_OP_MAX_OPERANDS] = {false};
+  for (int o = 0; o < node->operand_count; o++) {
+    fsdp_fate fate = fates[node->operands[o].value];
+    saved[o] =
+        node->operands[o].access == FSDP_WRITE && fate != FSDP_FATE_NONE && fate != FSDP_FATE_RECOMPUTE;
+  }
+  fsdp_op_remainder left;
+  if (fsdp_op_remainder_of(node->kind, saved, &left)) return;
+  for (int o = 0; o < node->operand_count; o++)
+    if (saved[o]) fates[node->operands[o].value] = FSDP_FATE_RECOMPUTE;
+}
+
+fsdp_status fsdp_saving_resolve(const fsdp_saving *saving, const fsdp_graph *graph, int ahead,
+                                fsdp_fate *fates, fsdp_error *error) {
+  fsdp_saved saved = fsdp_saved_create(graph);
+  fsdp_status status = FSDP_OK;
+  for (int i = 0; i < saving->count && !status; i++) status = check_rule(saving, i, &saved, graph, error);
+  for (int v = 0; v < graph->value_count; v++) fates[v] = FSDP_FATE_NONE;
+  for (int i = 0; i < saved.count && !status; i++) {
+    fsdp_fate *fate = &fates[saved.values[i].value];
+    int best = -1;
+    *fate = FSDP_FATE_KEEP;
+    for (int r = 0; r < saving->count; r++) {
+      const fsdp_saving_rule *rule = &saving->rules[r];
+      if (rank_of(rule) <= best || !covers(rule, graph, &saved.values[i])) continue;
+      best = rank_of(rule);
+      *fate = rule->fate;
+    }
+    if (*fate == FSDP_FATE_OFFLOAD && saved.values[i].layer + ahead >= graph->block_count && ahead > 0)
+      *fate = FSDP_FATE_KEEP;
+  }
+  for (int i = 0; i < saved.count && !status; i++)
+    if (fates[saved.values[i].value] == FSDP_FATE_RECOMPUTE)
+      recompute_together(graph, &saved.values[i], fates);
+  fsdp_saved_release(&saved);
+  return status;
+}
