@@ -33,7 +33,6 @@ static void forward_rows(void *argument, int64_t index, void *scratch) {
         *x_buffer = scratch_after(h_buffer, C);
   const float *weight = load(k->weight, 0, C, weight_buffer);
   for (int64_t n = index * ROWS_PER_TASK; n < last; n++) {
-    const float *h;
     if (k->delta) {
       const float *x = load(k->x, n * C, C, x_buffer);
       float *sum = result(k->h, n * C, h_buffer);
@@ -41,10 +40,8 @@ static void forward_rows(void *argument, int64_t index, void *scratch) {
       const float *delta = load(k->delta, n * C, C, delta_buffer);
       for (int64_t c = 0; c < C; c++) sum[c] = x[c] + delta[c];
       store(k->h, n * C, C, sum);
-      h = sum;
-    } else {
-      h = load(k->h, n * C, C, h_buffer);
     }
+    const float *h = load(k->h, n * C, C, h_buffer); // a sum as it is stored
     float rstd = 1.0f / sqrtf(vf_dot(h, h, C) / (float)C + k->eps);
     float *y = result(k->y, n * C, x_buffer);
     for (int64_t c = 0; c < C; c++) y[c] = weight[c] * (h[c] * rstd);
