@@ -94,6 +94,17 @@ double *kernel_case_output(kernel_case *c, fsdp_dtype dtype, int64_t numel) {
   return c->expected[index];
 }
 
+double *kernel_case_result(kernel_case *c, bool update, fsdp_dtype dtype, int64_t numel) {
+  if (update) return kernel_case_input(c, dtype, numel, FSDP_UPDATE, NULL);
+  double *expected = kernel_case_output(c, dtype, numel);
+  for (int64_t i = 0; i < numel; i++) expected[i] = 0;
+  return expected;
+}
+
+double kernel_tolerance(fsdp_dtype dtype) {
+  return dtype == FSDP_F32 ? 1e-5 : 1e-2;
+}
+
 static void record(fsdp_access_recorder *self, const void *address, int64_t bytes, fsdp_access access) {
   recorder *r = (recorder *)self;
   const kernel_case *c = r->test;
@@ -117,9 +128,14 @@ static void record(fsdp_access_recorder *self, const void *address, int64_t byte
 static void check_touches(const recorder *r) {
   const kernel_case *c = r->test;
   for (int i = 0; i < c->operand_count; i++) {
-    for (int64_t e = 0; !c->sparse[i] && e < c->operands[i].numel; e++)
-      if ((r->seen[i][e] & c->operands[i].access) != c->operands[i].access)
-        fail_msg("%s: element %lld of operand %d is not reported", fsdp_op_name(c->kind), (long long)e, i);
+    kernel_range part = c->parts[i].numel ? c->parts[i] : (kernel_range){0, c->operands[i].numel};
+    for (int64_t e = 0; !c->sparse[i] && e < c->operands[i].numel; e++) {
+      bool in_part = e >= part.first && e < part.first + part.numel;
+      int expected = in_part ? (int)c->operands[i].access : 0;
+      if (in_part ? (r->seen[i][e] & expected) != expected : r->seen[i][e] != 0)
+        fail_msg("%s: element %lld of operand %d is reported as %d", fsdp_op_name(c->kind), (long long)e, i,
+                 r->seen[i][e]);
+    }
     free(r->seen[i]);
   }
 }

@@ -10,13 +10,18 @@
 
 #include <stdbool.h>
 
+typedef struct kernel_range {
+  int64_t first, numel;
+} kernel_range;
+
 typedef struct kernel_case {
   fsdp_op_kind kind;
   fsdp_op_attrs attrs;
   fsdp_view operands[FSDP_OP_MAX_OPERANDS];
   double *expected[FSDP_OP_MAX_OPERANDS]; // NULL: not compared
   void *initial[FSDP_OP_MAX_OPERANDS];
-  bool sparse[FSDP_OP_MAX_OPERANDS]; // accesses need not cover the operand
+  bool sparse[FSDP_OP_MAX_OPERANDS];        // accesses need not cover the operand
+  kernel_range parts[FSDP_OP_MAX_OPERANDS]; // if it has elements: accesses cover this range and nothing else
   int operand_count;
   const fsdp_rounding_run *segments;
   int segment_count;
@@ -35,6 +40,13 @@ double *kernel_case_input(kernel_case *c, fsdp_dtype dtype, int64_t numel, fsdp_
 // Adds an operand that is overwritten; returns space for its expected values, NaN (not compared) at first.
 // Fill it in before kernel_case_check.
 double *kernel_case_output(kernel_case *c, fsdp_dtype dtype, int64_t numel);
+
+// Adds an operand that is added to (`update`) or overwritten; returns its values before what the kernel adds:
+// zeros if it is overwritten. Add to them before kernel_case_check.
+double *kernel_case_result(kernel_case *c, bool update, fsdp_dtype dtype, int64_t numel);
+
+// fp32 sums of a few thousand terms; bf16 keeps 8 bits, and results are rounded to it.
+double kernel_tolerance(fsdp_dtype dtype);
 
 // Runs and compares everything; frees the case.
 void kernel_case_check(kernel_case *c);

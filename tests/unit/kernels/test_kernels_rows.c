@@ -9,11 +9,6 @@
 
 #include <cmocka.h>
 
-// fp32 sums of a few thousand terms; bf16 keeps 8 bits, and results are rounded to it.
-static double tolerance(fsdp_dtype dtype) {
-  return dtype == FSDP_F32 ? 1e-5 : 1e-2;
-}
-
 static const fsdp_dtype dtypes[] = {FSDP_F32, FSDP_BF16};
 static const int64_t shapes[][3] = {{1, 1, 1}, {1, 17, 80}, {3, 5, 257}, {2, 33, 512}}; // B, T, C
 
@@ -36,7 +31,7 @@ static void test_rmsnorm(void **state) {
   for (int d = 0; d < 2; d++)
     for (int s = 0; s < 4; s++) {
       int64_t N = shapes[s][0] * shapes[s][1], C = shapes[s][2];
-      kernel_case c = kernel_case_of(FSDP_OP_RMSNORM, rows_attrs(shapes[s]), tolerance(dtypes[d]));
+      kernel_case c = kernel_case_of(FSDP_OP_RMSNORM, rows_attrs(shapes[s]), kernel_tolerance(dtypes[d]));
       double *h = kernel_case_input(&c, dtypes[d], N * C, FSDP_READ, NULL);
       double *weight = kernel_case_input(&c, dtypes[d], C, FSDP_READ, NULL);
       double *y = kernel_case_output(&c, dtypes[d], N * C), *rstd = kernel_case_output(&c, FSDP_F32, N);
@@ -50,7 +45,7 @@ static void test_add_rmsnorm(void **state) {
   for (int d = 0; d < 2; d++)
     for (int s = 0; s < 4; s++) {
       int64_t N = shapes[s][0] * shapes[s][1], C = shapes[s][2];
-      kernel_case c = kernel_case_of(FSDP_OP_ADD_RMSNORM, rows_attrs(shapes[s]), tolerance(dtypes[d]));
+      kernel_case c = kernel_case_of(FSDP_OP_ADD_RMSNORM, rows_attrs(shapes[s]), kernel_tolerance(dtypes[d]));
       double *x = kernel_case_input(&c, dtypes[d], N * C, FSDP_READ, NULL);
       double *delta = kernel_case_input(&c, dtypes[d], N * C, FSDP_READ, NULL);
       double *weight = kernel_case_input(&c, dtypes[d], C, FSDP_READ, NULL);
@@ -84,9 +79,9 @@ static void test_rmsnorm_backward(void **state) {
       for (int s = 0; s < 3; s++) {
         int64_t N = shapes[s][0] * shapes[s][1], C = shapes[s][2];
         if (C == 1) continue; // the gradient of a single normalised channel cancels to rounding
-        fsdp_access access = update ? FSDP_UPDATE : FSDP_WRITE;
         fsdp_dtype weight_dtype = update ? FSDP_F32 : dtypes[d]; // both are allowed
-        kernel_case c = kernel_case_of(FSDP_OP_RMSNORM_BACKWARD, rows_attrs(shapes[s]), tolerance(dtypes[d]));
+        kernel_case c =
+            kernel_case_of(FSDP_OP_RMSNORM_BACKWARD, rows_attrs(shapes[s]), kernel_tolerance(dtypes[d]));
         double *h = kernel_case_input(&c, dtypes[d], N * C, FSDP_READ, NULL);
         double *rstd_values = kernel_normal(1, N, 1), *y = kernel_normal(1, N * C, 1),
                *ones = kernel_normal(1, C, 1);
@@ -94,14 +89,11 @@ static void test_rmsnorm_backward(void **state) {
         double *rstd = kernel_case_input(&c, FSDP_F32, N, FSDP_READ, rstd_values);
         double *weight = kernel_case_input(&c, dtypes[d], C, FSDP_READ, NULL);
         double *d_y = kernel_case_input(&c, dtypes[d], N * C, FSDP_READ, NULL);
-        double *d_h = update ? kernel_case_input(&c, dtypes[d], N * C, access, NULL)
-                             : kernel_case_output(&c, dtypes[d], N * C);
-        double *d_weight = update ? kernel_case_input(&c, weight_dtype, C, access, NULL)
-                                  : kernel_case_output(&c, weight_dtype, C);
-        for (int64_t i = 0; !update && i < C; i++) d_weight[i] = 0;
+        double *d_h = kernel_case_result(&c, update, dtypes[d], N * C);
+        double *d_weight = kernel_case_result(&c, update, weight_dtype, C);
         for (int64_t i = 0; i < N * C; i++) {
           int64_t row = i / C * C;
-          d_h[i] = (update ? d_h[i] : 0) + rmsnorm_slope(h + row, weight, d_y + row, C, i % C);
+          d_h[i] += rmsnorm_slope(h + row, weight, d_y + row, C, i % C);
           d_weight[i % C] += d_y[i] * h[i] * rstd[i / C];
         }
         kernel_case_check(&c);
@@ -142,12 +134,10 @@ static void test_embedding_backward(void **state) {
       for (int v = 0; v < 3; v++) {
         int64_t N = 3 * 17, C = 33, V = vocabularies[v];
         fsdp_op_attrs attrs = {.batch = 3, .seq = 17, .channels = C, .vocabulary = V};
-        kernel_case c = kernel_case_of(FSDP_OP_EMBEDDING_BACKWARD, attrs, tolerance(dtypes[d > 0]));
+        kernel_case c = kernel_case_of(FSDP_OP_EMBEDDING_BACKWARD, attrs, kernel_tolerance(dtypes[d > 0]));
         double *drawn = tokens_of(N, V), *tokens = kernel_case_input(&c, FSDP_I32, N, FSDP_READ, drawn);
         double *d_h = kernel_case_input(&c, dtypes[d / 2], N * C, FSDP_READ, NULL);
-        double *d_weight = update ? kernel_case_input(&c, dtypes[d % 2], V * C, FSDP_UPDATE, NULL)
-                                  : kernel_case_output(&c, dtypes[d % 2], V * C);
-        for (int64_t i = 0; !update && i < V * C; i++) d_weight[i] = 0;
+        double *d_weight = kernel_case_result(&c, update, dtypes[d % 2], V * C);
         for (int64_t i = 0; i < N * C; i++) d_weight[(int64_t)tokens[i / C] * C + i % C] += d_h[i];
         c.sparse[2] = update;
         kernel_case_check(&c);
@@ -193,9 +183,7 @@ static void test_embedding_backward_of_some_rows(void **state) {
       double *drawn = tokens_of(N, TABLE_ROWS),
              *tokens = kernel_case_input(&c, FSDP_I32, N, FSDP_READ, drawn);
       double *d_h = kernel_case_input(&c, FSDP_F32, N * C, FSDP_READ, NULL);
-      double *d_weight = update ? kernel_case_input(&c, FSDP_F32, V * C, FSDP_UPDATE, NULL)
-                                : kernel_case_output(&c, FSDP_F32, V * C);
-      for (int64_t i = 0; !update && i < V * C; i++) d_weight[i] = 0;
+      double *d_weight = kernel_case_result(&c, update, FSDP_F32, V * C);
       for (int64_t i = 0; i < N * C; i++) {
         int64_t row = (int64_t)tokens[i / C] - first;
         if (row >= 0 && row < V) d_weight[row * C + i % C] += d_h[i];
@@ -228,8 +216,8 @@ static void test_rope(void **state) {
         fsdp_op_attrs attrs = {
             .batch = B, .seq = T, .heads = H, .kv_heads = K, .head_dim = D, .inv_freq = inv_freq};
         attrs.first_index = s % 2 ? 3 : 0;
-        kernel_case c =
-            kernel_case_of(direction > 0 ? FSDP_OP_ROPE : FSDP_OP_ROPE_BACKWARD, attrs, tolerance(dtypes[d]));
+        kernel_case c = kernel_case_of(direction > 0 ? FSDP_OP_ROPE : FSDP_OP_ROPE_BACKWARD, attrs,
+                                       kernel_tolerance(dtypes[d]));
         double *qkv = kernel_case_input(&c, dtypes[d], B * T * Q, FSDP_UPDATE, NULL);
         for (int64_t n = 0; n < B * T; n++)
           for (int64_t head = 0; head < H + K; head++)
@@ -250,7 +238,7 @@ static void test_swiglu(void **state) {
     for (int w = 0; w < 4; w++) {
       int64_t N = 5, I = widths[w];
       fsdp_op_attrs attrs = {.batch = 1, .seq = N, .intermediate = I};
-      kernel_case c = kernel_case_of(FSDP_OP_SWIGLU, attrs, tolerance(dtypes[d]));
+      kernel_case c = kernel_case_of(FSDP_OP_SWIGLU, attrs, kernel_tolerance(dtypes[d]));
       double *wide = kernel_normal(3, N * 2 * I, 10); // large enough that silu saturates
       double *gate_up = kernel_case_input(&c, dtypes[d], N * 2 * I, FSDP_READ, wide);
       double *s = kernel_case_output(&c, dtypes[d], N * I);
@@ -268,7 +256,7 @@ static void test_swiglu_backward(void **state) {
     for (int w = 0; w < 4; w++) {
       int64_t N = 5, I = widths[w];
       fsdp_op_attrs attrs = {.batch = 1, .seq = N, .intermediate = I};
-      kernel_case c = kernel_case_of(FSDP_OP_SWIGLU_BACKWARD, attrs, tolerance(dtypes[d]));
+      kernel_case c = kernel_case_of(FSDP_OP_SWIGLU_BACKWARD, attrs, kernel_tolerance(dtypes[d]));
       double *gate_up = kernel_case_input(&c, dtypes[d], N * 2 * I, FSDP_READ, NULL);
       double *d_s = kernel_case_input(&c, dtypes[d], N * I, FSDP_READ, NULL);
       double *d_gate_up = kernel_case_output(&c, dtypes[d], N * 2 * I);
