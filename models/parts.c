@@ -60,7 +60,9 @@ int fsdp_parts_linear_module(fsdp_parts *p, int parent, const char *name, int64_
   return module;
 }
 
-int fsdp_parts_norm_module(fsdp_parts *p, int parent, const char *name, const char *class_name) {
+// A norm's module, with a weight of ones. `rest`: what its detail has after C and eps.
+static int norm_module(fsdp_parts *p, int parent, const char *name, const char *class_name,
+                       const char *rest) {
   // Python's repr of the eps, which is the shortest decimal that reads back as the same double.
   char eps[40], detail[FSDP_NAME_BYTES];
   for (int digits = 1; digits <= 17; digits++) {
@@ -69,10 +71,21 @@ int fsdp_parts_norm_module(fsdp_parts *p, int parent, const char *name, const ch
     sscanf(eps, "%lf", &back);
     if (back == p->config->norm_eps) break;
   }
-  snprintf(detail, sizeof detail, "(%lld,), eps=%s", (long long)p->config->hidden_size, eps);
+  snprintf(detail, sizeof detail, "(%lld,), eps=%s%s", (long long)p->config->hidden_size, eps, rest);
   int module = fsdp_graph_module(p->graph, parent, name, class_name, detail);
   fsdp_param_spec weight = {.name = "weight", .dims = 1, .shape = {p->config->hidden_size}, .init_mean = 1};
   fsdp_graph_param(p->graph, module, &weight);
+  return module;
+}
+
+int fsdp_parts_norm_module(fsdp_parts *p, int parent, const char *name, const char *class_name) {
+  return norm_module(p, parent, name, class_name, "");
+}
+
+int fsdp_parts_layernorm_module(fsdp_parts *p, int parent, const char *name) {
+  int module = norm_module(p, parent, name, "LayerNorm", ", elementwise_affine=True");
+  fsdp_param_spec bias = {.name = "bias", .dims = 1, .shape = {p->config->hidden_size}};
+  fsdp_graph_param(p->graph, module, &bias);
   return module;
 }
 
@@ -132,18 +145,32 @@ int fsdp_parts_embedding(fsdp_parts *p, int module) {
   return h;
 }
 
+void fsdp_parts_add_positions(fsdp_parts *p, int h, int module) {
+  fsdp_node *n = add_node(p, FSDP_OP_ADD_POSITIONS, module);
+  int weight = weight_of(p, module);
+  n->attrs.positions = p->graph->values[weight].shape[0];
+  fsdp_node_operand_add(n, weight, FSDP_READ);
+  fsdp_node_operand_add(n, h, FSDP_UPDATE);
+}
+
 int fsdp_parts_add_norm(fsdp_parts *p, fsdp_residual *stream, int module, bool opens_block) {
   int64_t C = p->config->hidden_size;
-  int weight = weight_of(p, module), h = stream->h;
-  if (stream->delta >= 0) h = activation(p, module, "h", FSDP_VALUE_COMPUTE, C);
+  int bias = fsdp_graph_param_of(p->graph, module, "bias"), h = stream->h;
+  bool adds = stream->delta >= 0, centred = bias >= 0;
+  if (adds) h = activation(p, module, "h", FSDP_VALUE_COMPUTE, C);
   int y = activation(p, module, "y", FSDP_VALUE_COMPUTE, C);
+  int mean = centred ? activation(p, module, "mean", FSDP_VALUE_F32, 0) : -1;
   int rstd = activation(p, module, "rstd", FSDP_VALUE_F32, 0);
-  fsdp_node *n = add_node(p, stream->delta >= 0 ? FSDP_OP_ADD_RMSNORM : FSDP_OP_RMSNORM, module);
+  fsdp_op_kind kind = centred ? FSDP_OP_LAYERNORM : FSDP_OP_RMSNORM;
+  if (adds) kind = centred ? FSDP_OP_ADD_LAYERNORM : FSDP_OP_ADD_RMSNORM;
+  fsdp_node *n = add_node(p, kind, module);
   fsdp_node_operand_add(n, stream->h, FSDP_READ);
-  if (stream->delta >= 0) fsdp_node_operand_add(n, stream->delta, FSDP_READ);
-  fsdp_node_operand_add(n, weight, FSDP_READ);
-  if (stream->delta >= 0) fsdp_node_operand_add(n, h, FSDP_WRITE);
+  if (adds) fsdp_node_operand_add(n, stream->delta, FSDP_READ);
+  fsdp_node_operand_add(n, weight_of(p, module), FSDP_READ);
+  if (centred) fsdp_node_operand_add(n, p->graph->params[bias].value, FSDP_READ);
+  if (adds) fsdp_node_operand_add(n, h, FSDP_WRITE);
   fsdp_node_operand_add(n, y, FSDP_WRITE);
+  if (centred) fsdp_node_operand_add(n, mean, FSDP_WRITE);
   fsdp_node_operand_add(n, rstd, FSDP_WRITE);
   if (opens_block) p->graph->values[h].kept = true;
   *stream = (fsdp_residual){h, -1};
@@ -180,6 +207,14 @@ int fsdp_parts_swiglu(fsdp_parts *p, int gate_up, int module) {
   fsdp_node_operand_add(n, gate_up, FSDP_READ);
   fsdp_node_operand_add(n, s, FSDP_WRITE);
   return s;
+}
+
+int fsdp_parts_gelu(fsdp_parts *p, int x, int module) {
+  int y = activation(p, module, "gelu", FSDP_VALUE_COMPUTE, p->config->intermediate_size);
+  fsdp_node *n = add_node(p, FSDP_OP_GELU, module);
+  fsdp_node_operand_add(n, x, FSDP_READ);
+  fsdp_node_operand_add(n, y, FSDP_WRITE);
+  return y;
 }
 
 void fsdp_parts_cross_entropy(fsdp_parts *p, int y, int head) {

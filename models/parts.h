@@ -33,6 +33,9 @@ int fsdp_parts_linear_module(fsdp_parts *parts, int parent, const char *name, in
 // RMSNorm over C: weight (C).
 int fsdp_parts_norm_module(fsdp_parts *parts, int parent, const char *name, const char *class_name);
 
+// LayerNorm over C: weight (C) of ones, bias (C) of zeros.
+int fsdp_parts_layernorm_module(fsdp_parts *parts, int parent, const char *name);
+
 // Embedding: weight (count, C).
 int fsdp_parts_embedding_module(fsdp_parts *parts, int parent, const char *name, int64_t count);
 
@@ -52,8 +55,11 @@ void fsdp_parts_inputs(fsdp_parts *parts);
 // h (N, C): the tokens' rows of the table.
 int fsdp_parts_embedding(fsdp_parts *parts, int module);
 
-// Adds the pending delta to the stream and normalises the sum: y (N, C), and the sum in stream->h.
-// `opens_block`: the sum is kept if the block is recomputed.
+// Adds a table's row of each position to h (N, C), in place. The table, an Embedding's, has at least T rows.
+void fsdp_parts_add_positions(fsdp_parts *parts, int h, int module);
+
+// Adds the pending delta to the stream and normalises the sum: y (N, C), and the sum in stream->h. A module
+// with a bias is a LayerNorm, else an RMSNorm. `opens_block`: the sum is kept if the block is recomputed.
 int fsdp_parts_add_norm(fsdp_parts *parts, fsdp_residual *stream, int module, bool opens_block);
 
 // y = x * weight^T of one module, or of neighbours whose outputs lie side by side in y (N, sum of outs).
@@ -64,6 +70,9 @@ int fsdp_parts_rope_attention(fsdp_parts *parts, int qkv, int module);
 
 // s (N, I) = silu(gate) * up, of gate|up (N, 2I).
 int fsdp_parts_swiglu(fsdp_parts *parts, int gate_up, int module);
+
+// y (N, I) = gelu(x), x (N, I), in the form with tanh.
+int fsdp_parts_gelu(fsdp_parts *parts, int x, int module);
 
 // The loss of the head's logits over y.
 void fsdp_parts_cross_entropy(fsdp_parts *parts, int y, int head);

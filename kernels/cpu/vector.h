@@ -79,6 +79,18 @@ FSDP_INLINE fsdp_vf vf_exp(fsdp_vf x) {
   return (fsdp_vf)(~vanishes & (fsdp_vi)(p * (fsdp_vf)scale_bits));
 }
 
+// Sum of x[i] over four independent accumulators.
+FSDP_INLINE float vf_total(const float *x, int64_t count) {
+  fsdp_vf sums[4] = {{0}, {0}, {0}, {0}};
+  int64_t i = 0;
+  for (; i + 4 * FSDP_LANES <= count; i += 4 * FSDP_LANES)
+    for (int lane = 0; lane < 4; lane++) sums[lane] += vf_load(x + i + lane * FSDP_LANES);
+  for (; i + FSDP_LANES <= count; i += FSDP_LANES) sums[0] += vf_load(x + i);
+  float rest = 0;
+  for (; i < count; i++) rest += x[i];
+  return vf_sum((sums[0] + sums[1]) + (sums[2] + sums[3])) + rest;
+}
+
 // Sum of x[i] * y[i] over four independent accumulators.
 FSDP_INLINE float vf_dot(const float *x, const float *y, int64_t count) {
   fsdp_vf sums[4] = {{0}, {0}, {0}, {0}};

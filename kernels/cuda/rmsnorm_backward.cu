@@ -2,17 +2,14 @@
 // d_weight = sum over rows of d_y * h * rstd.
 //
 // One pass over h and d_y: a block walks rows that lie a grid apart and loads the next while it sums one.
-// Each thread keeps its columns' part of d_weight in registers. A second kernel sums the blocks' parts
-// (workspace, (P, C)) in the order of the blocks. The number of blocks follows from N alone, so the result
-// does too.
-#include "kernels/cuda/operand.cuh"
+// Each thread keeps its columns' part of d_weight in registers, which the blocks leave in the workspace
+// (norm.cuh).
+#include "kernels/cuda/norm.cuh"
 #include "kernels/cuda/ops.cuh"
 
 namespace {
 
 constexpr int threads_max = 512;
-constexpr int64_t parts_max = 512; // as in models/graph/op_rmsnorm.c
-constexpr int sum_columns = 32, sum_rows = 8;
 
 template <class T> struct norm_gradient {
   const T *h, *weight, *d_y;
@@ -131,24 +128,6 @@ __global__ void __launch_bounds__(threads_max) backward_rows(norm_gradient<T> p)
   }
 }
 
-// d_weight[c] (+)= sum over P of parts[P][c]: a warp's lanes are neighbouring columns, warps share the parts.
-template <class T>
-__global__ void __launch_bounds__(sum_columns *sum_rows)
-    sum_parts(const float *parts, int64_t count, int64_t C, T *d_weight, bool adds) {
-  FSDP_SHARED(float, sums, sum_columns *sum_rows);
-  const int lane = int(threadIdx.x) % sum_columns, row = int(threadIdx.x) / sum_columns;
-  const int64_t c = int64_t(blockIdx.x) * sum_columns + lane;
-  float sum = 0;
-  if (c < C)
-    for (int64_t part = row; part < count; part += sum_rows) sum += global_load(parts + part * C + c);
-  sums[row * sum_columns + lane] = sum;
-  __syncthreads();
-  if (row > 0 || c >= C) return;
-  for (int other = 1; other < sum_rows; other++) sum += sums[other * sum_columns + lane];
-  if (adds) sum += to_float(global_load(d_weight + c));
-  global_store(d_weight + c, from_float<T>(sum));
-}
-
 template <class T, int WIDTH, int CHUNKS, bool AHEAD>
 bool launch_width(const fsdp_kernel_call *call, const norm_gradient<T> &p, int64_t parts) {
   const int64_t vectors = blocks_of(p.C, WIDTH);
@@ -174,7 +153,7 @@ template <class T> void launch_rows(const fsdp_kernel_call *call, const norm_gra
 void cuda_rmsnorm_backward(const fsdp_kernel_call *call) {
   const fsdp_op_attrs *attrs = call->attrs;
   const int64_t N = attrs->batch * attrs->seq, C = attrs->channels;
-  const int64_t parts = fsdp_min_i64(N, parts_max);
+  const int64_t parts = fsdp_min_i64(N, norm_parts_max);
   FSDP_CHECK(C <= INT32_MAX, "rmsnorm_backward: rows of %lld channels are too long", (long long)C);
   const fsdp_view *o = open_operands(call), *d_h = &o[4], *d_weight = &o[5];
   float *workspace = data_of<float>(fsdp_kernel_workspace(call));
@@ -192,9 +171,5 @@ void cuda_rmsnorm_backward(const fsdp_kernel_call *call) {
     p.adds = updates(d_h);
     launch_rows(call, p, parts);
   });
-  with_type(d_weight->dtype, [&](auto number) {
-    using T = decltype(number);
-    launch({blocks_of(C, sum_columns), sum_columns * sum_rows, call->stream}, sum_parts<T>, workspace, parts,
-           C, data_of<T>(d_weight), updates(d_weight));
-  });
+  launch_sum_parts(call, workspace, parts, d_weight);
 }

@@ -29,16 +29,17 @@ typedef struct fsdp_op_attrs {
   int64_t heads, kv_heads, head_dim; // h, g, d
   int64_t intermediate;              // f
   int64_t vocabulary;                // v
+  int64_t positions;                 // m
   int64_t in_features, out_features; // i, o: of one gemm
   int64_t out_stride, out_offset;    // row width of y (or d_y) and this gemm's first column, in elements
   int64_t chunk_rows;                // cross-entropy: rows of x whose logits exist at one time
   // Of an op that works on indices [first_index, first_index + n) of a larger range, n from its shapes. The
   // first index may depend on the rank. `extent` is the real end of the whole range (0: first_index + n);
-  // indices at or above it are padding. Embedding: rows of the vocabulary, n = v. RoPE: positions, n = t; no
-  // extent.
+  // indices at or above it are padding. Embedding: rows of the vocabulary, n = v. RoPE and learned positions:
+  // positions, n = t; no extent.
   int64_t first_index, extent;
   const float *inv_freq; // RoPE: d/2 inverse frequencies, owned by the graph
-  float eps;             // RMSNorm
+  float eps;             // RMSNorm, LayerNorm
   float norm_weight;     // sum of squares: its factor, so that each element counts once whatever its replicas
   float max_norm;        // clip: factor = min(1, max_norm / (norm + 1e-6)), 1 if max_norm is 0
   float norm_limit;      // clip: above it, or if the norm is NaN, factor = FSDP_FACTOR_SKIP
@@ -63,7 +64,7 @@ enum {
   FSDP_SCALAR_COUNT
 };
 
-#define FSDP_OP_MAX_OPERANDS 8
+#define FSDP_OP_MAX_OPERANDS 10
 #define FSDP_TARGET_IGNORED  (-100) // a target that the loss does not count
 
 // ---- Letters: the operands of an op as data (op_letters.c)

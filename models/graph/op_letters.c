@@ -178,6 +178,8 @@ int64_t fsdp_op_letter_size(const fsdp_op_attrs *attrs, char letter, int64_t fla
     return attrs->intermediate;
   case 'v':
     return attrs->vocabulary;
+  case 'm':
+    return attrs->positions;
   case 'i':
     return attrs->in_features;
   case 'o':

@@ -390,6 +390,7 @@ bool mutate(const twin_case &c) {
     report_mutant(c, i, "one element short", notice_short(c, i));
     if (o.is_unwritten && o.is_compared &&
         (c.kind == FSDP_OP_LINEAR_BACKWARD_WEIGHT || c.kind == FSDP_OP_RMSNORM_BACKWARD ||
+         c.kind == FSDP_OP_LAYERNORM_BACKWARD || c.kind == FSDP_OP_POSITIONS_BACKWARD ||
          (c.kind == FSDP_OP_LINEAR_CROSS_ENTROPY_BACKWARD && i == 6)))
       report_mutant(c, i, "read before it is written", notice_unwritten(c, i));
   }

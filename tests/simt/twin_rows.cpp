@@ -1,4 +1,4 @@
-// Embedding, RMSNorm, RoPE and SwiGLU. B sequences, T tokens each, C channels.
+// Embedding, learned positions, norms, RoPE, SwiGLU and GELU. B sequences, T tokens each, C channels.
 #include "tests/simt/twin.h"
 
 #include <cmath>
@@ -63,6 +63,87 @@ void rmsnorm_backward(fsdp_dtype dtype, const row_shape &s, bool updates, fsdp_d
   twin_result(&c, updates, weight_dtype, s.C);
   twin_workspace(&c, 0);
   twin_check(c);
+}
+
+void layernorms(fsdp_dtype dtype, const row_shape &s, double mean = 0) {
+  const int64_t N = s.B * s.T;
+  for (bool adds : {false, true}) {
+    twin_case c = twin_of(adds ? FSDP_OP_ADD_LAYERNORM : FSDP_OP_LAYERNORM, attrs_of(s), dtype);
+    c.name += shape_text(s) + (mean != 0 ? " of mean " + std::to_string(mean) : "");
+    std::vector<float> h(static_cast<size_t>(N * s.C));
+    for (size_t i = 0; i < h.size(); i++) h[i] = float(mean + std::sin(0.37 * double(i) + 0.2));
+    twin_values(&c, dtype, h, FSDP_READ);
+    if (adds) twin_input(&c, dtype, N * s.C);
+    twin_input(&c, dtype, s.C);
+    twin_input(&c, dtype, s.C);
+    if (adds) twin_output(&c, dtype, N * s.C);
+    twin_output(&c, dtype, N * s.C);
+    twin_output(&c, FSDP_F32, N);
+    twin_output(&c, FSDP_F32, N);
+    twin_check(c);
+  }
+}
+
+void layernorm_backward(fsdp_dtype dtype, const row_shape &s, bool updates, fsdp_dtype param_dtype) {
+  const int64_t N = s.B * s.T;
+  twin_case c = twin_of(FSDP_OP_LAYERNORM_BACKWARD, attrs_of(s), dtype);
+  c.name += shape_text(s) + (updates ? " update" : "") + " d_weight " + fsdp_dtype_name(param_dtype);
+  if (param_dtype == FSDP_BF16) c.tolerance = 1e-2;
+  twin_input(&c, dtype, N * s.C);
+  std::vector<float> mean(static_cast<size_t>(N)), rstd(static_cast<size_t>(N));
+  for (size_t n = 0; n < rstd.size(); n++)
+    mean[n] = 0.3f - 0.02f * float(n), rstd[n] = 0.7f + 0.01f * float(n);
+  twin_floats(&c, mean);
+  twin_floats(&c, rstd);
+  twin_input(&c, dtype, s.C);
+  twin_input(&c, dtype, N * s.C);
+  twin_result(&c, updates, dtype, N * s.C);
+  twin_result(&c, updates, param_dtype, s.C);
+  twin_result(&c, updates, param_dtype, s.C);
+  twin_workspace(&c, 0);
+  twin_check(c);
+}
+
+void gelus(fsdp_dtype dtype, const row_shape &s) {
+  const int64_t numel = s.B * s.T * s.C;
+  for (double deviation : {1.0, 10.0}) {     // of 10: tanh saturates
+    if (s.C == 1 && deviation > 1) continue; // a single value, and its gelu is a denormal
+    twin_case c = twin_of(FSDP_OP_GELU, attrs_of(s), dtype);
+    c.name += shape_text(s) + " deviation " + std::to_string(deviation);
+    twin_input(&c, dtype, numel, deviation);
+    twin_output(&c, dtype, numel);
+    twin_check(c);
+    c = twin_of(FSDP_OP_GELU_BACKWARD, attrs_of(s), dtype);
+    c.name += shape_text(s) + " deviation " + std::to_string(deviation);
+    twin_input(&c, dtype, numel, deviation);
+    twin_input(&c, dtype, numel);
+    twin_output(&c, dtype, numel);
+    twin_check(c);
+  }
+}
+
+// Positions [first, first + T) of a table of M.
+void positions(fsdp_dtype dtype, const row_shape &s, int64_t M, int64_t first) {
+  fsdp_op_attrs attrs = attrs_of(s);
+  attrs.positions = M;
+  attrs.first_index = first;
+  const std::string shape = shape_text(s) + " M" + std::to_string(M) + " from " + std::to_string(first);
+  twin_case c = twin_of(FSDP_OP_ADD_POSITIONS, attrs, dtype);
+  c.name += shape;
+  twin_input(&c, dtype, M * s.C);
+  c.operands.back().untouched = (M - first - s.T) * s.C;
+  twin_update(&c, dtype, s.B * s.T * s.C);
+  twin_check(c);
+  for (fsdp_dtype weight_dtype : dtypes)
+    for (bool updates : {false, true}) {
+      c = twin_of(FSDP_OP_POSITIONS_BACKWARD, attrs, dtype);
+      c.name += shape + (updates ? " update" : "") + " d_weight " + fsdp_dtype_name(weight_dtype);
+      c.tolerance = twin_tolerance(weight_dtype);
+      twin_input(&c, dtype, s.B * s.T * s.C);
+      twin_result(&c, updates, weight_dtype, M * s.C);
+      if (updates) c.operands.back().untouched = (M - first - s.T) * s.C;
+      twin_check(c);
+    }
 }
 
 void swiglus(fsdp_dtype dtype, const row_shape &s) {
@@ -155,11 +236,21 @@ void twin_rows() {
       rmsnorms(dtype, s);
       rmsnorm_backward(dtype, s, false, dtype);
       rmsnorm_backward(dtype, s, true, FSDP_F32);
+      layernorms(dtype, s);
+      layernorm_backward(dtype, s, false, dtype);
+      layernorm_backward(dtype, s, true, FSDP_F32);
       swiglus(dtype, s);
+      gelus(dtype, s);
+      positions(dtype, s, s.T, 0);
+      positions(dtype, s, s.T + 5, 3);
     }
     rmsnorm_backward(dtype, {3, 200, 40}, true, FSDP_F32); // more rows than blocks
     rmsnorm_backward(dtype, {1, 1030, 264}, false, dtype);
     rmsnorm_backward(dtype, {1, 513, 9}, true, dtype);
+    layernorms(dtype, {1, 5, 768}, 100);
+    layernorm_backward(dtype, {3, 200, 40}, true, FSDP_F32);
+    layernorm_backward(dtype, {1, 1030, 264}, false, dtype);
+    layernorm_backward(dtype, {1, 513, 9}, true, dtype);
     for (const head_shape &s : head_shapes)
       for (int64_t first : {0, 1000}) ropes(dtype, s, first);
     embeddings(dtype, 1, 8, 1, 1);

@@ -1,0 +1,93 @@
+// GELU (Hendrycks and Gimpel 2016) in GPT-2's form: y = x/2 * (1 + tanh(u)),
+// u = sqrt(2/pi) * (x + 0.044715 x^3). As 1 + tanh(u) = 2 * sigmoid(2u), y = x * sigmoid(2u): nothing
+// overflows or cancels.
+#include "kernels/cpu/operand.h"
+#include "kernels/cpu/ops.h"
+#include "kernels/cpu/vector.h"
+
+enum { CHUNK = 1024 }; // elements at a time, so that a converted chunk stays in the first-level cache
+
+#define CUBIC  0.044715f
+#define DOUBLE 1.5957691216f // 2 * sqrt(2/pi)
+#define FAR    16.0f         // beyond it the sigmoid is 0 or 1 in fp32, and x^2 would overflow at last
+
+typedef struct activation {
+  const fsdp_view *x, *y, *d_y, *d_x;
+  int64_t numel;
+} activation;
+
+FSDP_INLINE fsdp_vf clamp(fsdp_vf x) {
+  const fsdp_vf far = vf_set(FAR);
+  return vf_max(vf_select((fsdp_vi)(x > far), far, x), -far);
+}
+
+FSDP_INLINE fsdp_vf sigmoid(fsdp_vf near) {
+  return 1.0f / (1.0f + vf_exp(near * -DOUBLE * (1.0f + CUBIC * (near * near))));
+}
+
+FSDP_INLINE fsdp_vf activate_vector(fsdp_vf x) {
+  return x * sigmoid(clamp(x));
+}
+
+// d/dx of x * s, s = sigmoid(2u): s + x * s * (1 - s) * 2u'.
+FSDP_INLINE fsdp_vf slope(fsdp_vf x) {
+  fsdp_vf near = clamp(x), s = sigmoid(near);
+  return s + near * s * (1.0f - s) * DOUBLE * (1.0f + 3 * CUBIC * (near * near));
+}
+
+// Runs a vector function over `count` elements; the last lanes go through a padded copy.
+static void activate(const float *x, float *y, int64_t count) {
+  int64_t i = 0;
+  for (; i + FSDP_LANES <= count; i += FSDP_LANES) vf_store(y + i, activate_vector(vf_load(x + i)));
+  if (i == count) return;
+  float rest[FSDP_LANES] = {0};
+  size_t bytes = (size_t)(count - i) * sizeof(float);
+  memcpy(rest, x + i, bytes);
+  vf_store(rest, activate_vector(vf_load(rest)));
+  memcpy(y + i, rest, bytes);
+}
+
+static void differentiate(const float *x, const float *d_y, float *d_x, int64_t count) {
+  int64_t i = 0;
+  for (; i + FSDP_LANES <= count; i += FSDP_LANES)
+    vf_store(d_x + i, vf_load(d_y + i) * slope(vf_load(x + i)));
+  if (i == count) return;
+  float rest[2][FSDP_LANES] = {{0}};
+  size_t bytes = (size_t)(count - i) * sizeof(float);
+  memcpy(rest[0], x + i, bytes);
+  memcpy(rest[1], d_y + i, bytes);
+  vf_store(rest[0], vf_load(rest[1]) * slope(vf_load(rest[0])));
+  memcpy(d_x + i, rest[0], bytes);
+}
+
+static void forward_chunk(void *argument, int64_t index, void *scratch) {
+  const activation *k = argument;
+  int64_t first = index * CHUNK, count = fsdp_min_i64(CHUNK, k->numel - first);
+  float *buffer = scratch;
+  const float *x = load(k->x, first, count, buffer);
+  float *y = result(k->y, first, buffer + CHUNK);
+  activate(x, y, count);
+  store(k->y, first, count, y);
+}
+
+void FSDP_CPU(gelu)(const fsdp_kernel_call *call) {
+  const fsdp_view *o = open_operands(call, 0);
+  activation k = {.x = &o[0], .y = &o[1], .numel = o[0].numel};
+  fsdp_pool_run(call->pool, blocks_of(k.numel, CHUNK), forward_chunk, &k);
+}
+
+static void backward_chunk(void *argument, int64_t index, void *scratch) {
+  const activation *k = argument;
+  int64_t first = index * CHUNK, count = fsdp_min_i64(CHUNK, k->numel - first);
+  float *buffer = scratch;
+  const float *x = load(k->x, first, count, buffer), *d_y = load(k->d_y, first, count, buffer + CHUNK);
+  float *d_x = result(k->d_x, first, buffer + 2 * CHUNK);
+  differentiate(x, d_y, d_x, count);
+  store(k->d_x, first, count, d_x);
+}
+
+void FSDP_CPU(gelu_backward)(const fsdp_kernel_call *call) {
+  const fsdp_view *o = open_operands(call, 0);
+  activation k = {.x = &o[0], .d_y = &o[1], .d_x = &o[2], .numel = o[0].numel};
+  fsdp_pool_run(call->pool, blocks_of(k.numel, CHUNK), backward_chunk, &k);
+}
