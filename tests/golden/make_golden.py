@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""Makes the golden data beside this file with Transformers' LlamaForCausalLM in fp32 on a CPU.
+"""Makes the golden data beside this file with Transformers in fp32 on a CPU: of the cases that are named, or
+of those that have no folder yet.
 
     python3 -m venv /tmp/golden && /tmp/golden/bin/pip install torch transformers safetensors numpy
-    /tmp/golden/bin/python tests/golden/make_golden.py
+    /tmp/golden/bin/python tests/golden/make_golden.py [CASE...]
 
 Each folder is a small Hugging Face model (config.json and safetensors) with golden.safetensors beside it:
 
@@ -15,18 +16,20 @@ Each folder is a small Hugging Face model (config.json and safetensors) with gol
     after.NAME         of some small parameters, their values after those steps: the losses alone would hardly
                        show a wrong beta
 
-The models differ in what can go wrong: see CASES. Weights are rounded so that the dtype they are stored in
+The models differ in what can go wrong: see cases.py. Weights are rounded so that the dtype they are stored in
 holds them.
 """
 
+import copy
 import json
 import os
 import shutil
 import sys
 
 import torch
+from cases import CASES
 from safetensors.torch import save_file
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM
 
 STEPS = 10
 OPTIMIZER = dict(lr=1e-3, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.1)
@@ -35,139 +38,39 @@ IGNORED = -100
 LARGE = 100_000  # elements above which only part of a gradient is kept
 DTYPES = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
 
-# `style`: which generation of config.json keys; `omit`: keys left out of it; `shards`: files of the weights.
-CASES = {
-    "grouped": dict(  # grouped-query attention, untied
-        config=dict(
-            vocab_size=128,
-            hidden_size=32,
-            intermediate_size=64,
-            num_hidden_layers=2,
-            num_attention_heads=4,
-            num_key_value_heads=2,
-            head_dim=8,
-            rms_norm_eps=1e-5,
-            max_position_embeddings=64,
-        ),
-        dtype="BF16",
-        style="new",
-        batch=3,
-        seq=24,
-        whole_sequence_ignored=True,
-    ),
-    "tied": dict(
-        config=dict(
-            vocab_size=256,
-            hidden_size=32,
-            intermediate_size=56,
-            num_hidden_layers=2,
-            num_attention_heads=2,
-            num_key_value_heads=2,
-            head_dim=16,
-            rms_norm_eps=1e-6,
-            max_position_embeddings=64,
-            tie_word_embeddings=True,
-        ),
-        dtype="F32",
-        style="old",
-        batch=2,
-        seq=32,
-    ),
-    "llama3_rope": dict(  # all three regions of the scaling, positions beyond the original ones
-        config=dict(
-            vocab_size=96,
-            hidden_size=32,
-            intermediate_size=48,
-            num_hidden_layers=2,
-            num_attention_heads=2,
-            num_key_value_heads=1,
-            head_dim=16,
-            rms_norm_eps=1e-5,
-            max_position_embeddings=256,
-            rope=dict(
-                rope_type="llama3",
-                rope_theta=10000.0,
-                factor=8.0,
-                low_freq_factor=1.0,
-                high_freq_factor=4.0,
-                original_max_position_embeddings=32,
-            ),
-        ),
-        dtype="BF16",
-        style="new",
-        batch=2,
-        seq=64,
-        shards=2,
-        stray=True,
-    ),
-    "multi_query_257": dict(  # one key/value head, head_dim != hidden / heads, linear scaling, odd vocabulary
-        config=dict(
-            vocab_size=257,
-            hidden_size=40,
-            intermediate_size=56,
-            num_hidden_layers=2,
-            num_attention_heads=4,
-            num_key_value_heads=1,
-            head_dim=12,
-            rms_norm_eps=1e-5,
-            max_position_embeddings=128,
-            rope=dict(rope_type="linear", rope_theta=10000.0, factor=2.5),
-        ),
-        dtype="F16",
-        style="old",
-        batch=2,
-        seq=29,
-    ),
-    "odd": dict(  # sizes that no vector width or rank count divides
-        config=dict(
-            vocab_size=321,
-            hidden_size=48,
-            intermediate_size=100,
-            num_hidden_layers=1,
-            num_attention_heads=3,
-            num_key_value_heads=3,
-            head_dim=16,
-            rms_norm_eps=1e-6,
-            max_position_embeddings=64,
-        ),
-        dtype="BF16",
-        style="old",
-        batch=3,
-        seq=17,
-        omit=["num_key_value_heads", "head_dim"],
-    ),
-    "wide_32001": dict(  # a real vocabulary's size plus one
-        config=dict(
-            vocab_size=32001,
-            hidden_size=8,
-            intermediate_size=20,
-            num_hidden_layers=1,
-            num_attention_heads=2,
-            num_key_value_heads=1,
-            head_dim=4,
-            rms_norm_eps=1e-5,
-            max_position_embeddings=64,
-            tie_word_embeddings=True,
-        ),
-        dtype="BF16",
-        style="new",
-        batch=2,
-        seq=16,
-    ),
-}
+# What config.json files had beside the sizes when the first models of a family were published.
+OLD_KEYS = {
+    "llama": dict(hidden_act="silu", attention_bias=False, bos_token_id=1, eos_token_id=2, pad_token_id=None,
+                  pretraining_tp=1, use_cache=True, initializer_range=0.02, rope_theta=10000.0,
+                  rope_scaling=None, attention_dropout=0.0, tie_word_embeddings=False,
+                  transformers_version="4.37.0"),
+}  # fmt: skip
+
+
+def family_of(case):
+    return case.get("family", "llama")
+
+
+def has_rope(case):
+    return family_of(case) != "gpt2"
 
 
 def make_model(case, generator):
     keys = dict(case["config"])
-    rope = keys.pop("rope", dict(rope_type="default", rope_theta=10000.0))
-    config = LlamaConfig(**keys, rope_parameters=rope, attn_implementation="eager")
-    model = LlamaForCausalLM(config).float().eval()
+    if has_rope(case):
+        keys["rope_parameters"] = keys.pop("rope", dict(rope_type="default", rope_theta=10000.0))
+    config = AutoConfig.for_model(family_of(case), **keys)
+    model = AutoModelForCausalLM.from_config(config, attn_implementation="eager").float().eval()
     stored = DTYPES[case["dtype"]]
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             noise = torch.randn(parameter.shape, generator=generator)
             # Larger than a new model's, so that attention is far from uniform and no gradient near zero.
-            value = 1 + 0.2 * noise if "norm" in name else noise * 1.2 / parameter.shape[-1] ** 0.5
+            if parameter.dim() == 1:
+                value = 0.2 * noise if name.endswith("bias") else 1 + 0.2 * noise
+            else:
+                inputs = parameter.shape[0 if ".c_" in name else -1]  # a Conv1D is stored (in, out)
+                value = noise * 1.2 / inputs**0.5
             parameter.copy_(value.bfloat16().to(stored).float())
     return model
 
@@ -211,10 +114,10 @@ def gradients_of(model, tokens, targets):
     return out
 
 
-def train(model, tokens, targets):
+def train(model, tokens, targets, gradients):
     optimizer = torch.optim.AdamW(model.parameters(), **OPTIMIZER)
     losses, norms = [], []
-    for step in range(STEPS):
+    for step in range(len(tokens)):
         loss = loss_of(model, tokens[step], targets[step])
         loss.backward()
         norms.append(torch.nn.utils.clip_grad_norm_(model.parameters(), CLIP).item())
@@ -223,43 +126,36 @@ def train(model, tokens, targets):
         losses.append(loss.item())
     out = {"losses": torch.tensor(losses), "grad_norms": torch.tensor(norms)}
     for name, parameter in model.named_parameters():
-        if parameter.dim() == 1 or "layers.0.self_attn.k_proj" in name:
+        if is_watched(name, parameter, gradients):
             out["after." + name] = parameter.detach().clone()
     return out
 
 
+def is_watched(name, parameter, gradients):
+    """Whether ten steps move it by more than rounding. The same number added to all scores changes no
+    softmax, so keys without RoPE have biases without a gradient; with one visible position neither queries
+    nor keys have any."""
+    gradient = gradients.get("grad." + name)
+    if name.endswith("c_attn.bias") or gradient is None or gradient.norm() < 1e-6:
+        return False
+    return parameter.dim() == 1 or "layers.0.self_attn.k_proj" in name or "h.0.attn.c_proj" in name
+
+
 def config_json(case, model):
-    keys = dict(case["config"])
+    architectures, dtype = [type(model).__name__], str(DTYPES[case["dtype"]]).removeprefix("torch.")
     if case["style"] == "new":
         text = model.config.to_diff_dict()
         text.pop("_name_or_path", None)
         text.pop("transformers_version", None)
-        text.update(
-            architectures=["LlamaForCausalLM"], dtype=str(DTYPES[case["dtype"]]).removeprefix("torch.")
-        )
+        text.update(architectures=architectures, dtype=dtype)
         for key in case["config"]:  # a difference to the defaults alone would leave fields out
             if key != "rope":
                 text[key] = case["config"][key]
         return text
+    keys = dict(OLD_KEYS[family_of(case)], architectures=architectures, model_type=family_of(case),
+                torch_dtype=dtype)  # fmt: skip
+    keys.update(case["config"])
     rope = keys.pop("rope", None)
-    keys.update(
-        architectures=["LlamaForCausalLM"],
-        model_type="llama",
-        hidden_act="silu",
-        attention_bias=False,
-        bos_token_id=1,
-        eos_token_id=2,
-        pad_token_id=None,
-        pretraining_tp=1,
-        use_cache=True,
-        initializer_range=0.02,
-        rope_theta=10000.0,
-        rope_scaling=None,
-        attention_dropout=0.0,
-        torch_dtype=str(DTYPES[case["dtype"]]).removeprefix("torch."),
-        transformers_version="4.37.0",
-    )
-    keys.setdefault("tie_word_embeddings", False)
     if rope:
         keys["rope_scaling"] = {"type": rope["rope_type"], "factor": rope["factor"]}
     for key in case.get("omit", []):
@@ -272,10 +168,16 @@ def save_weights(case, model, folder):
         n: p.detach().to(DTYPES[case["dtype"]]).contiguous().clone() for n, p in model.named_parameters()
     }
     shards = case.get("shards", 1)
-    if case.get("stray"):
+    if case.get("bare"):
+        weights = {name.removeprefix(model.base_model_prefix + "."): t for name, t in weights.items()}
+    if case.get("stray") and has_rope(case):
         weights["model.layers.0.self_attn.rotary_emb.inv_freq"] = torch.ones(
             case["config"]["head_dim"] // 2
         )
+    elif case.get("stray"):
+        positions = case["config"]["n_positions"]
+        weights["h.0.attn.bias"] = torch.ones(positions, positions).tril()[None, None]
+        weights["h.0.attn.masked_bias"] = torch.tensor(-1e4)
     if shards == 1:
         save_file(weights, os.path.join(folder, "model.safetensors"), metadata={"format": "pt"})
         return
@@ -293,42 +195,52 @@ def save_weights(case, model, folder):
 
 def check_reads_back(folder, model, tokens, targets):
     """The folder must mean the model that the numbers are of, by Transformers' own reading of it."""
-    again = LlamaForCausalLM.from_pretrained(
+    again = AutoModelForCausalLM.from_pretrained(
         folder, dtype=torch.float32, attn_implementation="eager"
     ).eval()
     with torch.no_grad():
         assert torch.equal(loss_of(again, tokens, targets), loss_of(model, tokens, targets)), folder
 
 
-def make_case(name, seed, root):
-    case = CASES[name]
-    folder = os.path.join(root, name)
+def make_case(case, folder, seed):
+    """Writes the folder; returns the golden tensors and the model after its ten steps."""
     shutil.rmtree(folder, ignore_errors=True)
     os.makedirs(folder)
     generator = torch.Generator().manual_seed(seed)
     model = make_model(case, generator)
     tokens, targets = make_batches(case, generator)
-    with open(os.path.join(folder, "config.json"), "w") as out:
-        json.dump(config_json(case, model), out, indent=2)
-        out.write("\n")
-    save_weights(case, model, folder)
+    if case["style"] == "saved":
+        stored = copy.deepcopy(model).to(DTYPES[case["dtype"]])
+        stored.save_pretrained(folder, max_shard_size=case["shard_size"])
+    else:
+        with open(os.path.join(folder, "config.json"), "w") as out:
+            json.dump(config_json(case, model), out, indent=2)
+            out.write("\n")
+        save_weights(case, model, folder)
     check_reads_back(folder, model, tokens[0], targets[0])
     golden = {"tokens": tokens.int(), "targets": targets.int()}
     golden.update(gradients_of(model, tokens[0], targets[0]))
-    golden.update(train(model, tokens, targets))
+    golden.update(train(model, tokens, targets, golden))
     save_file({n: t.contiguous() for n, t in golden.items()}, os.path.join(folder, "golden.safetensors"))
-    size = sum(os.path.getsize(os.path.join(folder, f)) for f in os.listdir(folder))
-    print(
-        f"{name}: {size} bytes, loss {golden['loss'].item():.6f}, "
-        f"losses {golden['losses'][0]:.4f} to {golden['losses'][-1]:.4f}, "
-        f"norms {golden['grad_norms'].min():.2f} to {golden['grad_norms'].max():.2f}"
-    )
+    return golden, model
+
+
+def main(names):
+    root = os.path.dirname(os.path.abspath(__file__))
+    torch.set_num_threads(1)
+    torch.use_deterministic_algorithms(True)
+    for index, (name, case) in enumerate(CASES.items()):
+        folder = os.path.join(root, name)
+        if name not in names and (names or os.path.exists(folder)):
+            continue
+        golden, _ = make_case(case, folder, 1000 + index)
+        size = sum(os.path.getsize(os.path.join(folder, f)) for f in os.listdir(folder))
+        print(
+            f"{name}: {size} bytes, loss {golden['loss'].item():.6f}, "
+            f"losses {golden['losses'][0]:.4f} to {golden['losses'][-1]:.4f}, "
+            f"norms {golden['grad_norms'].min():.2f} to {golden['grad_norms'].max():.2f}"
+        )
 
 
 if __name__ == "__main__":
-    torch.set_num_threads(1)
-    torch.use_deterministic_algorithms(True)
-    for index, case_name in enumerate(CASES):
-        make_case(
-            case_name, 1000 + index, sys.argv[1] if len(sys.argv) > 1 else os.path.dirname(__file__) or "."
-        )
+    main(sys.argv[1:])

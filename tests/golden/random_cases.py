@@ -1,0 +1,64 @@
+"""Cases like those of cases.py, drawn at random: odd sizes, few and many heads, any rotation. Their folders
+are saved by Transformers itself."""
+
+
+def draw_rope(rng, head_dim):
+    theta = rng.choice([10000.0, 10000.0, 500000.0, 40.0])
+    kind = rng.choice(["default", "default", "linear", "llama3"])
+    if kind == "linear":
+        return dict(rope_type=kind, rope_theta=theta, factor=rng.choice([1.0, 2.5, 4.0]))
+    if kind == "llama3":
+        return dict(
+            rope_type=kind,
+            rope_theta=theta,
+            factor=8.0,
+            low_freq_factor=1.0,
+            high_freq_factor=rng.choice([2.0, 4.0]),
+            original_max_position_embeddings=rng.choice([16, 32]),
+        )
+    return dict(rope_type=kind, rope_theta=theta)
+
+
+def draw_decoder(rng):
+    """What families of Llama's kind have in common."""
+    kv_heads = rng.choice([1, 1, 2, 3])
+    heads = kv_heads * rng.randint(1, 4)
+    head_dim = 2 * rng.randint(1, 13)
+    return dict(
+        vocab_size=rng.choice([257, 257, 83, 1009, 32001]),
+        hidden_size=heads * rng.choice([head_dim, rng.randint(3, 17)]),  # Transformers requires a multiple
+        intermediate_size=rng.randint(7, 90),
+        num_hidden_layers=rng.randint(1, 3),
+        num_attention_heads=heads,
+        num_key_value_heads=kv_heads,
+        head_dim=head_dim,
+        rms_norm_eps=rng.choice([1e-5, 1e-6]),
+        max_position_embeddings=128,
+        tie_word_embeddings=rng.random() < 0.5,
+        rope=draw_rope(rng, head_dim),
+    )
+
+
+DRAW = {"llama": draw_decoder}  # the configuration of a family
+
+
+def draw(family, rng):
+    batch = rng.choice([2, 3, 4, 6])
+    return dict(
+        family=family,
+        config=DRAW[family](rng),
+        dtype=rng.choice(["F32", "BF16", "F16"]),
+        style="saved",
+        shard_size=rng.choice(["1GB", "20KB"]),
+        batch=batch,
+        seq=rng.randint(-(-12 // batch), 40),
+    )
+
+
+def describe(case):
+    """One line of a case, without what its family has always."""
+    rope = case["config"].get("rope", {})
+    keys = {name: value for name, value in case["config"].items() if name != "rope"}
+    keys |= {name: value for name, value in rope.items() if value != "default"}
+    sizes = " ".join(f"{name}={value}" for name, value in keys.items())
+    return f"{case['family']} {sizes} batch={case['batch']}x{case['seq']} {case['dtype']}"

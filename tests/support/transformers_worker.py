@@ -1,0 +1,78 @@
+"""Does what test_transformers.py asks of Transformers, one JSON object per line: {"do": NAME, ...} on
+standard input, the answer on standard output. It runs where torch, transformers and tokenizers are."""
+
+import json
+import os
+import pathlib
+import random
+import sys
+
+import torch
+import transformers
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "golden"))
+import make_golden  # noqa: E402
+import random_cases  # noqa: E402
+
+PROGRAM_STEPS = 3
+
+
+def load(folder):
+    return transformers.AutoModelForCausalLM.from_pretrained(
+        folder, dtype=torch.float32, attn_implementation="eager"
+    ).eval()
+
+
+def families():
+    return list(random_cases.DRAW)
+
+
+def case(folder, family, seed):
+    """A random case with its golden data; and for fsdp_train steps over one batch, the file tokens.bin, with
+    their losses, and the loss and logits after them."""
+    rng = random.Random(f"{family} {seed}")
+    drawn = random_cases.draw(family, rng)
+    make_golden.make_case(drawn, folder, seed)
+    model, rows = load(folder), (drawn["batch"], drawn["seq"])
+    numbers = [rng.randrange(drawn["config"]["vocab_size"]) for _ in range(rows[0] * rows[1] + 1)]
+    pathlib.Path(folder, "tokens.bin").write_bytes(b"".join(n.to_bytes(2, "little") for n in numbers))
+    stream = torch.tensor(numbers)
+    tokens, targets = stream[:-1].view(rows), stream[1:].view(rows)
+    text = str(model)
+    repeated = [[part] * PROGRAM_STEPS for part in (tokens, targets)]
+    trained = make_golden.train(model, *repeated, {})
+    with torch.no_grad():
+        logits = model(input_ids=tokens, use_cache=False).logits
+        last = make_golden.loss_of(model, tokens, targets).item()
+    torch.save((tokens, logits), os.path.join(folder, "logits.pt"))
+    return {
+        "about": random_cases.describe(drawn),
+        "tree": text,
+        "batch": rows[0],
+        "seq": rows[1],
+        "losses": trained["losses"].tolist(),
+        "norms": trained["grad_norms"].tolist(),
+        "last_loss": last,
+    }
+
+
+def logits_difference(folder, exported):
+    """Of the exported model's logits from those after the steps of `case`, relative."""
+    tokens, expected = torch.load(os.path.join(folder, "logits.pt"))
+    with torch.no_grad():
+        logits = load(exported)(input_ids=tokens, use_cache=False).logits
+    return ((logits - expected).norm() / expected.norm()).item()
+
+
+def main():
+    torch.set_num_threads(1)
+    transformers.utils.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
+    answers = {"families": families, "case": case, "logits": logits_difference}
+    for line in sys.stdin:
+        request = json.loads(line)
+        answer = answers[request.pop("do")](**request)
+        print(json.dumps(answer), flush=True)
+
+
+main()
