@@ -79,16 +79,20 @@ static layer_modules layer_module_tree(fsdp_parts *p, int layers, int index) {
   snprintf(name, sizeof name, "%d", index);
   int layer = fsdp_graph_module(g, layers, name, g->block_class, "");
   m.attention = fsdp_graph_module(g, layer, "self_attn", d->attention, "");
-  m.q = fsdp_parts_linear_module(p, m.attention, "q_proj", C, c->num_heads * D);
-  m.k = fsdp_parts_linear_module(p, m.attention, "k_proj", C, c->num_kv_heads * D);
-  m.v = fsdp_parts_linear_module(p, m.attention, "v_proj", C, c->num_kv_heads * D);
-  m.o = fsdp_parts_linear_module(p, m.attention, "o_proj", c->num_heads * D, C);
+  m.q = fsdp_parts_linear_module(p, m.attention, "q_proj",
+                                 &(fsdp_linear_spec){.in = C, .out = c->num_heads * D});
+  m.k = fsdp_parts_linear_module(p, m.attention, "k_proj",
+                                 &(fsdp_linear_spec){.in = C, .out = c->num_kv_heads * D});
+  m.v = fsdp_parts_linear_module(p, m.attention, "v_proj",
+                                 &(fsdp_linear_spec){.in = C, .out = c->num_kv_heads * D});
+  m.o = fsdp_parts_linear_module(p, m.attention, "o_proj",
+                                 &(fsdp_linear_spec){.in = c->num_heads * D, .out = C});
   if (d->rotary_in_attention)
     fsdp_graph_module(g, m.attention, "rotary_emb", class_of(c, "RotaryEmbedding", name), "");
   m.mlp = fsdp_graph_module(g, layer, "mlp", class_of(c, "MLP", name), "");
-  m.gate = fsdp_parts_linear_module(p, m.mlp, "gate_proj", C, I);
-  m.up = fsdp_parts_linear_module(p, m.mlp, "up_proj", C, I);
-  m.down = fsdp_parts_linear_module(p, m.mlp, "down_proj", I, C);
+  m.gate = fsdp_parts_linear_module(p, m.mlp, "gate_proj", &(fsdp_linear_spec){.in = C, .out = I});
+  m.up = fsdp_parts_linear_module(p, m.mlp, "up_proj", &(fsdp_linear_spec){.in = C, .out = I});
+  m.down = fsdp_parts_linear_module(p, m.mlp, "down_proj", &(fsdp_linear_spec){.in = I, .out = C});
   fsdp_graph_module(g, m.mlp, "act_fn", d->activation, "");
   class_of(c, "RMSNorm", name);
   m.input_norm = fsdp_parts_norm_module(p, layer, "input_layernorm", name);

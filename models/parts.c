@@ -4,6 +4,7 @@
 #include "runtime/base/check.h"
 
 #include <stdio.h>
+#include <string.h>
 
 fsdp_parts fsdp_parts_of(const fsdp_model_config *c, fsdp_graph *graph) {
   int64_t rows = graph->batch * graph->seq;
@@ -38,10 +39,10 @@ double fsdp_parts_attention_flops_per_token(const fsdp_model_config *c, int64_t 
 
 // ---- Modules
 
-static int linear_without_weight(fsdp_parts *p, int parent, const char *name, int64_t in, int64_t out) {
+static int linear_without_params(fsdp_parts *p, int parent, const char *name, const fsdp_linear_spec *spec) {
   char detail[FSDP_NAME_BYTES];
-  snprintf(detail, sizeof detail, "in_features=%lld, out_features=%lld, bias=False", (long long)in,
-           (long long)out);
+  snprintf(detail, sizeof detail, "in_features=%lld, out_features=%lld, bias=%s", (long long)spec->in,
+           (long long)spec->out, spec->bias ? "True" : "False");
   return fsdp_graph_module(p->graph, parent, name, "Linear", detail);
 }
 
@@ -54,9 +55,30 @@ static int add_matrix(fsdp_parts *p, int module, int64_t rows, int64_t columns) 
   return fsdp_graph_param(p->graph, module, &weight);
 }
 
-int fsdp_parts_linear_module(fsdp_parts *p, int parent, const char *name, int64_t in, int64_t out) {
-  int module = linear_without_weight(p, parent, name, in, out);
-  add_matrix(p, module, out, in);
+static void add_bias(fsdp_parts *p, int module, int64_t out) {
+  fsdp_graph_param(p->graph, module, &(fsdp_param_spec){.name = "bias", .dims = 1, .shape = {out}});
+}
+
+int fsdp_parts_linear_module(fsdp_parts *p, int parent, const char *name, const fsdp_linear_spec *spec) {
+  int module = linear_without_params(p, parent, name, spec);
+  add_matrix(p, module, spec->out, spec->in);
+  if (spec->bias) add_bias(p, module, spec->out);
+  return module;
+}
+
+int fsdp_parts_conv1d_module(fsdp_parts *p, int parent, const char *name, const fsdp_conv1d_spec *spec) {
+  char detail[FSDP_NAME_BYTES];
+  snprintf(detail, sizeof detail, "nf=%lld, nx=%lld", (long long)spec->out, (long long)spec->in);
+  int module = fsdp_graph_module(p->graph, parent, name, "Conv1D", detail);
+  fsdp_param_spec weight = {.name = "weight",
+                            .dims = 2,
+                            .shape = {spec->in, spec->out},
+                            .init_deviation = spec->init_deviation,
+                            .transposed = true,
+                            .block_count = spec->block_count};
+  memcpy(weight.block_sizes, spec->block_sizes, sizeof weight.block_sizes);
+  fsdp_graph_param(p->graph, module, &weight);
+  add_bias(p, module, spec->out);
   return module;
 }
 
@@ -99,9 +121,9 @@ int fsdp_parts_embedding_module(fsdp_parts *p, int parent, const char *name, int
 
 int fsdp_parts_head_module(fsdp_parts *p, int parent, const char *name, int embedding) {
   const fsdp_model_config *c = p->config;
-  if (!c->tie_word_embeddings)
-    return fsdp_parts_linear_module(p, parent, name, c->hidden_size, c->vocab_size);
-  int module = linear_without_weight(p, parent, name, c->hidden_size, c->vocab_size);
+  const fsdp_linear_spec spec = {.in = c->hidden_size, .out = c->vocab_size};
+  if (!c->tie_word_embeddings) return fsdp_parts_linear_module(p, parent, name, &spec);
+  int module = linear_without_params(p, parent, name, &spec);
   fsdp_graph_tie(p->graph, module, "weight", fsdp_graph_param_of(p->graph, embedding, "weight"));
   return module;
 }
@@ -179,10 +201,16 @@ int fsdp_parts_add_norm(fsdp_parts *p, fsdp_residual *stream, int module, bool o
 
 int fsdp_parts_linear(fsdp_parts *p, int x, int count, const int *modules, const char *name) {
   int64_t columns = 0;
-  for (int i = 0; i < count; i++) columns += p->graph->values[weight_of(p, modules[i])].shape[0];
+  bool biased = fsdp_graph_param_of(p->graph, modules[0], "bias") >= 0;
+  for (int i = 0; i < count; i++) columns += fsdp_graph_outputs(p->graph, weight_of(p, modules[i]));
   int y = activation(p, modules[0], name, FSDP_VALUE_COMPUTE, columns);
-  fsdp_node *n = add_node(p, FSDP_OP_LINEAR, modules[0]);
-  for (int i = 0; i < count; i++) n->weights[n->weight_count++] = weight_of(p, modules[i]);
+  fsdp_node *n = add_node(p, biased ? FSDP_OP_LINEAR_BIAS : FSDP_OP_LINEAR, modules[0]);
+  for (int i = 0; i < count; i++) {
+    int bias = fsdp_graph_param_of(p->graph, modules[i], "bias");
+    FSDP_CHECK((bias >= 0) == biased, "%s: all of these modules have a bias, or none", name);
+    n->weights[n->weight_count++] = weight_of(p, modules[i]);
+    if (biased) n->biases[n->bias_count++] = p->graph->params[bias].value;
+  }
   fsdp_node_operand_add(n, x, FSDP_READ);
   fsdp_node_operand_add(n, y, FSDP_WRITE);
   return y;

@@ -27,8 +27,24 @@ double fsdp_parts_attention_flops_per_token(const fsdp_model_config *config, int
 
 // ---- Modules; each returns its index
 
-// Linear without a bias: weight (out, in).
-int fsdp_parts_linear_module(fsdp_parts *parts, int parent, const char *name, int64_t in, int64_t out);
+typedef struct fsdp_linear_spec {
+  int64_t in, out;
+  bool bias;
+} fsdp_linear_spec;
+
+// Linear: weight (out, in), drawn with the configuration's deviation; bias (out), drawn as zeros.
+int fsdp_parts_linear_module(fsdp_parts *parts, int parent, const char *name, const fsdp_linear_spec *spec);
+
+typedef struct fsdp_conv1d_spec {
+  int64_t in, out;
+  float init_deviation; // of the weight
+  // Outputs of each of the gemms whose weights this one holds side by side (q, k and v); none: one gemm.
+  int block_count;
+  int64_t block_sizes[FSDP_PARAM_MAX_BLOCKS];
+} fsdp_conv1d_spec;
+
+// Transformers' Conv1D, a linear layer: weight (in, out), bias (out), drawn as zeros.
+int fsdp_parts_conv1d_module(fsdp_parts *parts, int parent, const char *name, const fsdp_conv1d_spec *spec);
 
 // RMSNorm over C: weight (C).
 int fsdp_parts_norm_module(fsdp_parts *parts, int parent, const char *name, const char *class_name);
@@ -62,7 +78,8 @@ void fsdp_parts_add_positions(fsdp_parts *parts, int h, int module);
 // with a bias is a LayerNorm, else an RMSNorm. `opens_block`: the sum is kept if the block is recomputed.
 int fsdp_parts_add_norm(fsdp_parts *parts, fsdp_residual *stream, int module, bool opens_block);
 
-// y = x * weight^T of one module, or of neighbours whose outputs lie side by side in y (N, sum of outs).
+// y = x * weight^T (+ bias, if the modules own one) of one module, or of neighbours whose outputs lie side by
+// side in y (N, sum of outs).
 int fsdp_parts_linear(fsdp_parts *parts, int x, int count, const int *modules, const char *name);
 
 // o (N, H*D): causal attention over q|k|v (N, Q), which RoPE rotates in place.

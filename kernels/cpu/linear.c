@@ -1,19 +1,22 @@
-// Products with a weight (out, in): y = x * weight^T and its two gradients. y (and d_y) are columns
-// [out_offset, out_offset + out) of rows that are out_stride wide. N rows.
+// Products with a weight (out, in), which may be stored transposed, (in, out): y = x * weight^T (+ bias) and
+// the gradients of x and weight. y (and d_y) are columns [out_offset, out_offset + out) of rows that are
+// out_stride wide. N rows.
 #include "kernels/cpu/gemm/gemm.h"
 #include "kernels/cpu/operand.h"
 #include "kernels/cpu/ops.h"
+
+#include <string.h>
 
 static void check_same(const fsdp_view *a, const fsdp_view *b, const fsdp_kernel_call *call) {
   FSDP_CHECK(a->dtype == b->dtype, "%s multiplies %s with %s", fsdp_op_name(call->kind),
              fsdp_dtype_name(a->dtype), fsdp_dtype_name(b->dtype));
 }
 
-void FSDP_CPU(linear)(const fsdp_kernel_call *call) {
+// y = x * weight^T, or y += with `accumulate`.
+static void multiply_forward(const fsdp_kernel_call *call, const fsdp_view *x, const fsdp_view *weight,
+                             const fsdp_view *y, bool accumulate) {
   const fsdp_op_attrs *attrs = call->attrs;
   int64_t N = attrs->batch * attrs->seq, in = attrs->in_features, out = attrs->out_features;
-  const fsdp_view *o = open_operands(call, 0);
-  const fsdp_view *x = &o[0], *weight = &o[1], *y = &o[2];
   check_same(x, weight, call);
   fsdp_gemm gemm = {.m = N,
                     .n = out,
@@ -21,14 +24,43 @@ void FSDP_CPU(linear)(const fsdp_kernel_call *call) {
                     .a = x->data,
                     .a_stride = in,
                     .b = weight->data,
-                    .b_stride = in,
-                    .b_transposed = true,
+                    .b_stride = attrs->weight_transposed ? out : in,
+                    .b_transposed = !attrs->weight_transposed,
                     .c = element(y, attrs->out_offset),
                     .c_stride = attrs->out_stride,
                     .ab_dtype = x->dtype,
                     .c_dtype = y->dtype,
-                    .accumulate = updates(y)};
+                    .accumulate = accumulate};
   fsdp_gemm_run(call->pool, &gemm);
+}
+
+void FSDP_CPU(linear)(const fsdp_kernel_call *call) {
+  const fsdp_view *o = open_operands(call, 0);
+  multiply_forward(call, &o[0], &o[1], &o[2], updates(&o[2]));
+}
+
+enum { ROWS_PER_TASK = 16 };
+
+// The bias in every row of y.
+static void copy_bias(void *argument, int64_t index, void *scratch) {
+  const fsdp_kernel_call *call = argument;
+  const fsdp_op_attrs *attrs = call->attrs;
+  const fsdp_view *bias = &call->operands[2], *y = &call->operands[3];
+  int64_t last = fsdp_min_i64(attrs->batch * attrs->seq, (index + 1) * ROWS_PER_TASK);
+  (void)scratch;
+  for (int64_t n = index * ROWS_PER_TASK; n < last; n++)
+    memcpy(element(y, n * attrs->out_stride + attrs->out_offset), bias->data,
+           (size_t)(attrs->out_features * fsdp_dtype_bytes(y->dtype)));
+}
+
+// The gemm adds to the bias, so that the sum is rounded once.
+void FSDP_CPU(linear_bias)(const fsdp_kernel_call *call) {
+  const fsdp_view *o = open_operands(call, 0), *bias = &o[2], *y = &o[3];
+  FSDP_CHECK(bias->dtype == y->dtype, "linear_bias: a bias of %s beside a result of %s",
+             fsdp_dtype_name(bias->dtype), fsdp_dtype_name(y->dtype));
+  int64_t N = call->attrs->batch * call->attrs->seq;
+  fsdp_pool_run(call->pool, blocks_of(N, ROWS_PER_TASK), copy_bias, (void *)(uintptr_t)call);
+  multiply_forward(call, &o[0], &o[1], y, true);
 }
 
 void FSDP_CPU(linear_backward_input)(const fsdp_kernel_call *call) {
@@ -43,7 +75,8 @@ void FSDP_CPU(linear_backward_input)(const fsdp_kernel_call *call) {
                     .a = element(d_y, attrs->out_offset),
                     .a_stride = attrs->out_stride,
                     .b = weight->data,
-                    .b_stride = in,
+                    .b_stride = attrs->weight_transposed ? out : in,
+                    .b_transposed = attrs->weight_transposed,
                     .c = d_x->data,
                     .c_stride = in,
                     .ab_dtype = d_y->dtype,
@@ -58,16 +91,19 @@ void FSDP_CPU(linear_backward_weight)(const fsdp_kernel_call *call) {
   const fsdp_view *o = open_operands(call, 0);
   const fsdp_view *d_y = &o[0], *x = &o[1], *d_weight = &o[2];
   check_same(d_y, x, call);
-  fsdp_gemm gemm = {.m = out,
-                    .n = in,
+  // d_y^T * x, or x^T * d_y for a transposed weight.
+  const void *columns = element(d_y, attrs->out_offset);
+  bool turned = attrs->weight_transposed;
+  fsdp_gemm gemm = {.m = turned ? in : out,
+                    .n = turned ? out : in,
                     .k = N,
-                    .a = element(d_y, attrs->out_offset),
-                    .a_stride = attrs->out_stride,
+                    .a = turned ? x->data : columns,
+                    .a_stride = turned ? in : attrs->out_stride,
                     .a_transposed = true,
-                    .b = x->data,
-                    .b_stride = in,
+                    .b = turned ? columns : x->data,
+                    .b_stride = turned ? attrs->out_stride : in,
                     .c = d_weight->data,
-                    .c_stride = in,
+                    .c_stride = turned ? out : in,
                     .ab_dtype = d_y->dtype,
                     .c_dtype = d_weight->dtype,
                     .accumulate = updates(d_weight)};

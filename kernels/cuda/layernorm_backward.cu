@@ -2,9 +2,10 @@
 // d_h = rstd * (g - mean(g) - z * mean(g * z)); d_weight is the sum over rows of d_y * z, d_bias that of d_y.
 //
 // A block walks rows that lie a grid apart. Each thread keeps its columns' parts of d_weight and d_bias in
-// registers, which the blocks leave in the workspace: those of all d_weight, then those of d_bias (norm.cuh).
-#include "kernels/cuda/norm.cuh"
+// registers, which the blocks leave in the workspace: those of all d_weight, then those of d_bias
+// (sum_parts.cuh).
 #include "kernels/cuda/ops.cuh"
+#include "kernels/cuda/sum_parts.cuh"
 
 namespace {
 
@@ -155,10 +156,11 @@ template <class T> void launch_rows(const fsdp_kernel_call *call, const norm_gra
 void cuda_layernorm_backward(const fsdp_kernel_call *call) {
   const fsdp_op_attrs *attrs = call->attrs;
   const int64_t N = attrs->batch * attrs->seq, C = attrs->channels;
-  const int64_t parts = fsdp_min_i64(N, norm_parts_max);
   FSDP_CHECK(C <= INT32_MAX, "layernorm_backward: rows of %lld channels are too long", (long long)C);
   const fsdp_view *o = open_operands(call);
-  float *workspace = data_of<float>(fsdp_kernel_workspace(call));
+  const fsdp_view *workspace = fsdp_kernel_workspace(call);
+  const int64_t parts = workspace->numel / (2 * C);
+  float *weight_parts = data_of<float>(workspace), *bias_parts = weight_parts + parts * C;
   with_type(o[0].dtype, [&](auto number) {
     using T = decltype(number);
     norm_gradient<T> p = {};
@@ -168,13 +170,13 @@ void cuda_layernorm_backward(const fsdp_kernel_call *call) {
     p.weight = numbers_of<T>(call, 3);
     p.d_y = numbers_of<T>(call, 4);
     p.d_h = numbers_of<T>(call, 5);
-    p.weight_parts = workspace;
-    p.bias_parts = workspace + parts * C;
+    p.weight_parts = weight_parts;
+    p.bias_parts = bias_parts;
     p.N = N;
     p.C = int(C);
     p.adds = updates(&o[5]);
     launch_rows(call, p, parts);
   });
-  launch_sum_parts(call, workspace, parts, &o[6]);
-  launch_sum_parts(call, workspace + parts * C, parts, &o[7]);
+  launch_sum_parts(call, weight_parts, parts, &o[6]);
+  launch_sum_parts(call, bias_parts, parts, &o[7]);
 }

@@ -1,8 +1,11 @@
-// Products with a weight (out, in): y = x * weight^T and its two gradients. y (and d_y) are columns
-// [out_offset, out_offset + out) of rows that are out_stride wide. N rows.
+// Products with a weight (out, in), which may be stored transposed, (in, out): y = x * weight^T (+ bias) and
+// the gradients of x and weight. y (and d_y) are columns [out_offset, out_offset + out) of rows that are
+// out_stride wide. N rows.
 #include "kernels/cuda/gemm/gemm.cuh"
 #include "kernels/cuda/operand.cuh"
 #include "kernels/cuda/ops.cuh"
+
+#include <utility>
 
 namespace {
 
@@ -15,17 +18,27 @@ void check_same(const fsdp_kernel_call *call, const fsdp_view *a, const fsdp_vie
              fsdp_dtype_name(a->dtype), fsdp_dtype_name(b->dtype));
 }
 
-fsdp_cuda_gemm_run forward_product(const fsdp_kernel_call *call, int64_t N) {
+fsdp_cuda_gemm_run forward_product(const fsdp_kernel_call *call, int64_t N, const fsdp_view *y) {
   const fsdp_op_attrs *attrs = call->attrs;
   const int64_t in = attrs->in_features, out = attrs->out_features;
-  const fsdp_view *o = call->operands, *x = &o[0], *weight = &o[1], *y = &o[2];
+  const fsdp_view *o = call->operands, *x = &o[0], *weight = &o[1];
   check_same(call, x, weight);
   fsdp_cuda_gemm_run p = {};
   p.m = N, p.n = out, p.k = in;
   p.a = x->data, p.a_stride = in;
-  p.b = weight->data, p.b_stride = in, p.b_transposed = true;
+  p.b = weight->data, p.b_stride = attrs->weight_transposed ? out : in;
+  p.b_transposed = !attrs->weight_transposed;
   p.c = columns_of(y, attrs), p.c_stride = attrs->out_stride;
   p.ab_dtype = x->dtype, p.c_dtype = y->dtype, p.accumulate = updates(y);
+  return p;
+}
+
+fsdp_cuda_gemm_run bias_product(const fsdp_kernel_call *call, int64_t N) {
+  const fsdp_view *bias = &call->operands[2], *y = &call->operands[3];
+  FSDP_CHECK(bias->dtype == y->dtype, "linear_bias: a bias of %s beside a result of %s",
+             fsdp_dtype_name(bias->dtype), fsdp_dtype_name(y->dtype));
+  fsdp_cuda_gemm_run p = forward_product(call, N, y);
+  p.bias = bias->data;
   return p;
 }
 
@@ -37,12 +50,14 @@ fsdp_cuda_gemm_run input_product(const fsdp_kernel_call *call, int64_t N) {
   fsdp_cuda_gemm_run p = {};
   p.m = N, p.n = in, p.k = out;
   p.a = columns_of(d_y, attrs), p.a_stride = attrs->out_stride;
-  p.b = weight->data, p.b_stride = in;
+  p.b = weight->data, p.b_stride = attrs->weight_transposed ? out : in;
+  p.b_transposed = attrs->weight_transposed;
   p.c = d_x->data, p.c_stride = in;
   p.ab_dtype = d_y->dtype, p.c_dtype = d_x->dtype, p.accumulate = updates(d_x);
   return p;
 }
 
+// d_y^T * x, or x^T * d_y for a transposed weight.
 fsdp_cuda_gemm_run weight_product(const fsdp_kernel_call *call, int64_t N) {
   const fsdp_op_attrs *attrs = call->attrs;
   const int64_t in = attrs->in_features, out = attrs->out_features;
@@ -50,36 +65,40 @@ fsdp_cuda_gemm_run weight_product(const fsdp_kernel_call *call, int64_t N) {
   check_same(call, d_y, x);
   fsdp_cuda_gemm_run p = {};
   p.m = out, p.n = in, p.k = N;
-  p.a = columns_of(d_y, attrs), p.a_stride = attrs->out_stride, p.a_transposed = true;
+  p.a = columns_of(d_y, attrs), p.a_stride = attrs->out_stride;
   p.b = x->data, p.b_stride = in;
-  p.c = d_weight->data, p.c_stride = in;
+  if (attrs->weight_transposed) {
+    std::swap(p.m, p.n);
+    std::swap(p.a, p.b);
+    std::swap(p.a_stride, p.b_stride);
+  }
+  p.a_transposed = true;
+  p.c = d_weight->data, p.c_stride = p.n;
   p.ab_dtype = d_y->dtype, p.c_dtype = d_weight->dtype, p.accumulate = updates(d_weight);
   return p;
 }
 
-fsdp_cuda_gemm_run product_of(const fsdp_kernel_call *call) {
-  const fsdp_op_attrs *attrs = call->attrs;
-  const int64_t N = attrs->batch * attrs->seq;
+void run(const fsdp_kernel_call *call,
+         fsdp_cuda_gemm_run (*product_of)(const fsdp_kernel_call *call, int64_t N)) {
   open_operands(call);
-  if (call->kind == FSDP_OP_LINEAR) return forward_product(call, N);
-  return call->kind == FSDP_OP_LINEAR_BACKWARD_INPUT ? input_product(call, N) : weight_product(call, N);
-}
-
-void run(const fsdp_kernel_call *call) {
-  const fsdp_cuda_gemm_run p = product_of(call);
+  const fsdp_cuda_gemm_run p = product_of(call, call->attrs->batch * call->attrs->seq);
   multiply(&p, call->stream);
 }
 
 } // namespace
 
 void cuda_linear(const fsdp_kernel_call *call) {
-  run(call);
+  run(call, [](const fsdp_kernel_call *c, int64_t N) { return forward_product(c, N, &c->operands[2]); });
+}
+
+void cuda_linear_bias(const fsdp_kernel_call *call) {
+  run(call, bias_product);
 }
 
 void cuda_linear_backward_input(const fsdp_kernel_call *call) {
-  run(call);
+  run(call, input_product);
 }
 
 void cuda_linear_backward_weight(const fsdp_kernel_call *call) {
-  run(call);
+  run(call, weight_product);
 }

@@ -3,9 +3,9 @@
 //
 // One pass over h and d_y: a block walks rows that lie a grid apart and loads the next while it sums one.
 // Each thread keeps its columns' part of d_weight in registers, which the blocks leave in the workspace
-// (norm.cuh).
-#include "kernels/cuda/norm.cuh"
+// (sum_parts.cuh).
 #include "kernels/cuda/ops.cuh"
+#include "kernels/cuda/sum_parts.cuh"
 
 namespace {
 
@@ -153,10 +153,10 @@ template <class T> void launch_rows(const fsdp_kernel_call *call, const norm_gra
 void cuda_rmsnorm_backward(const fsdp_kernel_call *call) {
   const fsdp_op_attrs *attrs = call->attrs;
   const int64_t N = attrs->batch * attrs->seq, C = attrs->channels;
-  const int64_t parts = fsdp_min_i64(N, norm_parts_max);
   FSDP_CHECK(C <= INT32_MAX, "rmsnorm_backward: rows of %lld channels are too long", (long long)C);
   const fsdp_view *o = open_operands(call), *d_h = &o[4], *d_weight = &o[5];
-  float *workspace = data_of<float>(fsdp_kernel_workspace(call));
+  const fsdp_view *workspace = fsdp_kernel_workspace(call);
+  const int64_t parts = workspace->numel / C;
   with_type(o[0].dtype, [&](auto number) {
     using T = decltype(number);
     norm_gradient<T> p = {};
@@ -165,11 +165,11 @@ void cuda_rmsnorm_backward(const fsdp_kernel_call *call) {
     p.weight = numbers_of<T>(call, 2);
     p.d_y = numbers_of<T>(call, 3);
     p.d_h = numbers_of<T>(call, 4);
-    p.parts = workspace;
+    p.parts = data_of<float>(workspace);
     p.N = N;
     p.C = int(C);
     p.adds = updates(d_h);
     launch_rows(call, p, parts);
   });
-  launch_sum_parts(call, workspace, parts, d_weight);
+  launch_sum_parts(call, data_of<float>(workspace), parts, d_weight);
 }

@@ -166,6 +166,22 @@ fsdp_node *fsdp_graph_backward_node(fsdp_graph *graph, fsdp_op_kind kind, int mo
   return append(&graph->backward, &graph->backward_count, &graph->backward_capacity, kind, module, block);
 }
 
+static bool is_transposed(const fsdp_graph *graph, const fsdp_value *value) {
+  FSDP_CHECK(value->param >= 0, "'%s' is no parameter", value->name);
+  return graph->params[value->param].transposed;
+}
+
+int64_t fsdp_graph_outputs(const fsdp_graph *graph, int value) {
+  const fsdp_value *v = &graph->values[value];
+  return v->shape[is_transposed(graph, v) ? v->dims - 1 : 0];
+}
+
+int64_t fsdp_graph_inputs(const fsdp_graph *graph, int weight) {
+  const fsdp_value *v = &graph->values[weight];
+  FSDP_CHECK(v->dims == 2, "'%s' is no matrix", v->name);
+  return v->shape[!is_transposed(graph, v)];
+}
+
 void fsdp_node_operand_add(fsdp_node *node, int value, fsdp_access access) {
   FSDP_CHECK(node->operand_count < FSDP_OP_MAX_OPERANDS, "too many operands of %s", fsdp_op_name(node->kind));
   node->operands[node->operand_count++] = (fsdp_node_operand){value, access};

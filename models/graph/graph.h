@@ -107,13 +107,15 @@ typedef struct fsdp_node_operand {
 typedef struct fsdp_node {
   fsdp_op_kind kind;
   fsdp_op_attrs attrs;
-  // In the order of ops.def, without weights of linear ops and without workspaces. A linear node may have up
-  // to three weights (q|k|v, gate|up) whose outputs are neighbouring columns of one y. `weights` are values
-  // of parameters (forward, backward input) or of parameters' gradients (backward weight).
+  // In the order of ops.def, without weights and biases of linear ops and without workspaces. A linear node
+  // may have up to three weights (q|k|v, gate|up) whose outputs are neighbouring columns of one y. `weights`
+  // are values of parameters (forward, backward input) or of parameters' gradients (backward weight), and so
+  // are `biases`: as many as there are weights, alone (bias backward), or none.
   fsdp_node_operand operands[FSDP_OP_MAX_OPERANDS];
   int operand_count;
   int weights[FSDP_NODE_MAX_WEIGHTS];
-  int weight_count; // 0 for every op but the linear ones
+  int biases[FSDP_NODE_MAX_WEIGHTS];
+  int weight_count, bias_count; // 0 for every op but the linear ones
   int module;
   int block; // decoder layer that is recomputed as a whole, or -1
 } fsdp_node;
@@ -164,6 +166,11 @@ fsdp_node *fsdp_graph_forward_node(fsdp_graph *graph, fsdp_op_kind kind, int mod
 
 // The same for the backward; used by the ops' rules.
 fsdp_node *fsdp_graph_backward_node(fsdp_graph *graph, fsdp_op_kind kind, int module, int block);
+
+// Outputs of a linear layer by its weight or its bias (the value of a parameter or of its gradient), and its
+// inputs by the weight.
+int64_t fsdp_graph_outputs(const fsdp_graph *graph, int value);
+int64_t fsdp_graph_inputs(const fsdp_graph *graph, int weight);
 
 // Adds an operand to a node.
 void fsdp_node_operand_add(fsdp_node *node, int value, fsdp_access access);

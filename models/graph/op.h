@@ -32,6 +32,7 @@ typedef struct fsdp_op_attrs {
   int64_t positions;                 // m
   int64_t in_features, out_features; // i, o: of one gemm
   int64_t out_stride, out_offset;    // row width of y (or d_y) and this gemm's first column, in elements
+  bool weight_transposed;            // of a linear op: its weight (and d_weight) is stored (in, out)
   int64_t chunk_rows;                // cross-entropy: rows of x whose logits exist at one time
   // Of an op that works on indices [first_index, first_index + n) of a larger range, n from its shapes. The
   // first index may depend on the rank. `extent` is the real end of the whole range (0: first_index + n);
@@ -91,8 +92,9 @@ typedef struct fsdp_op_operand {
   fsdp_access access; // READ, WRITE or UPDATE
   bool may_add;       // WRITE, but UPDATE is allowed too
   bool optional;
-  bool repeated;  // stands for any number of operands, each with a p of its own
-  bool has_dtype; // else any
+  bool transposable; // its dimensions are stored in reverse if attrs.weight_transposed
+  bool repeated;     // stands for any number of operands, each with a p of its own
+  bool has_dtype;    // else any
   fsdp_dtype dtype;
   fsdp_op_dim dims[FSDP_OP_MAX_DIMS];
   int dim_count;
@@ -125,8 +127,11 @@ bool fsdp_op_operand_has(const fsdp_op_operand *operand, char letter);
 bool fsdp_op_contracts(const fsdp_op_letters *op, int operand, char letter);
 
 // Of an op that works on a slice of columns: the operand whose rows these columns come from (the weight of a
-// linear layer, or its gradient). -1: the op has no slice.
+// linear layer, or its gradient). -1: the op has no weight.
 int fsdp_op_slice_weight(const fsdp_op_letters *op);
+
+// The operand with one number for each of these columns (the bias, or its gradient). -1: the op has none.
+int fsdp_op_slice_bias(const fsdp_op_letters *op);
 
 // Items of a letter; `flat_elems` is p's.
 int64_t fsdp_op_letter_size(const fsdp_op_attrs *attrs, char letter, int64_t flat_elems);

@@ -72,6 +72,7 @@ static void read_operand(reader *r, bool is_output) {
   if (take(r, "~")) operand->access = FSDP_UPDATE;
   operand->optional = take(r, "?");
   operand->repeated = take(r, "*");
+  operand->transposable = take(r, "^");
   size_t length = strcspn(r->at, "[");
   FSDP_CHECK(length > 0 && length < sizeof operand->name, "operands '%s': no name at '%s'", r->text, r->at);
   memcpy(operand->name, r->at, length);
@@ -146,16 +147,26 @@ bool fsdp_op_contracts(const fsdp_op_letters *op, int operand, char letter) {
   return false;
 }
 
-int fsdp_op_slice_weight(const fsdp_op_letters *op) {
+// The operand of `dims` dimensions whose first one has the letters of the op's slice, or -1.
+static int slice_operand(const fsdp_op_letters *op, int dims) {
   const fsdp_op_dim *slice = NULL;
   for (int i = 0; i < op->operand_count; i++)
     for (int d = 0; d < op->operands[i].dim_count; d++)
       if (op->operands[i].dims[d].is_slice) slice = &op->operands[i].dims[d];
   for (int i = 0; slice && i < op->operand_count; i++) {
-    const fsdp_op_dim *rows = &op->operands[i].dims[0];
-    if (!rows->is_slice && strcmp(rows->blocks[0].letters, slice->blocks[0].letters) == 0) return i;
+    const fsdp_op_dim *first = &op->operands[i].dims[0];
+    bool same = !first->is_slice && strcmp(first->blocks[0].letters, slice->blocks[0].letters) == 0;
+    if (same && op->operands[i].dim_count == dims) return i;
   }
   return -1;
+}
+
+int fsdp_op_slice_weight(const fsdp_op_letters *op) {
+  return slice_operand(op, 2);
+}
+
+int fsdp_op_slice_bias(const fsdp_op_letters *op) {
+  return slice_operand(op, 1);
 }
 
 int64_t fsdp_op_letter_size(const fsdp_op_attrs *attrs, char letter, int64_t flat_elems) {

@@ -1,7 +1,9 @@
-// Linear layers: y = x * weight^T and its two gradients, a gemm each.
+// Linear layers: y = x * weight^T, with or without a bias, and the gradients: a gemm each, and for the bias a
+// sum over rows.
 #include "models/graph/backward.h"
 #include "models/graph/op_row.h"
 #include "runtime/base/check.h"
+#include "runtime/base/size.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -9,6 +11,15 @@
 double fsdp_op_linear_flops(const fsdp_op_attrs *attrs) {
   double N = (double)attrs->batch * (double)attrs->seq;
   return 2.0 * N * (double)attrs->in_features * (double)attrs->out_features;
+}
+
+// The gradients of `count` parameters, which this node overwrites, into `gradients`.
+static void make_gradients(fsdp_graph *graph, int count, const int *params, int *gradients) {
+  for (int i = 0; i < count; i++) {
+    fsdp_access access;
+    gradients[i] = fsdp_backward_gradient_made(graph, params[i], &access);
+    FSDP_CHECK(access == FSDP_WRITE, "a linear layer's parameter with two uses needs a rule of its own");
+  }
 }
 
 void fsdp_op_linear_emit(fsdp_graph *graph, const fsdp_node *f) {
@@ -22,17 +33,46 @@ void fsdp_op_linear_emit(fsdp_graph *graph, const fsdp_node *f) {
   n = fsdp_backward_node(graph, FSDP_OP_LINEAR_BACKWARD_WEIGHT, f);
   fsdp_node_operand_add(n, d_y, FSDP_READ);
   fsdp_node_operand_add(n, x, FSDP_READ);
-  for (int i = 0; i < f->weight_count; i++) {
-    fsdp_access access;
-    n->weights[n->weight_count++] = fsdp_backward_gradient_made(graph, f->weights[i], &access);
-    FSDP_CHECK(access == FSDP_WRITE, "a linear weight with two uses needs a rule of its own");
-  }
+  n->weight_count = f->weight_count;
+  make_gradients(graph, f->weight_count, f->weights, n->weights);
+}
+
+void fsdp_op_linear_bias_emit(fsdp_graph *graph, const fsdp_node *f) {
+  fsdp_op_linear_emit(graph, f);
+  fsdp_node *n = fsdp_backward_node(graph, FSDP_OP_BIAS_BACKWARD, f);
+  fsdp_node_operand_add(n, fsdp_backward_gradient(graph, f->operands[1].value), FSDP_READ);
+  n->bias_count = f->bias_count;
+  make_gradients(graph, f->bias_count, f->biases, n->biases);
 }
 
 void fsdp_op_linear_describe(const fsdp_op_attrs *attrs, const fsdp_op_extent *operands, int operand_count,
                              char *out, size_t out_bytes) {
   const fsdp_op_extent *first = &operands[0], *last = &operands[operand_count - 1];
-  snprintf(out, out_bytes, " %lld -> %lld%s%s", (long long)attrs->in_features, (long long)attrs->out_features,
+  snprintf(out, out_bytes, " %lld -> %lld%s%s%s", (long long)attrs->in_features,
+           (long long)attrs->out_features, attrs->weight_transposed ? " transposed" : "",
            last->dtype == FSDP_F32 && first->dtype != FSDP_F32 ? " to fp32" : "",
            last->access == FSDP_UPDATE ? ", added" : "");
+}
+
+// The operand d_y is whole rows, of which only this slice's columns are read.
+void fsdp_op_bias_work(const fsdp_op_attrs *attrs, const fsdp_op_extent *operands, fsdp_op_work *work) {
+  int64_t rows = attrs->batch * attrs->seq, others = attrs->out_stride - attrs->out_features;
+  work->bytes -= (double)(rows * others * fsdp_dtype_bytes(operands[0].dtype));
+}
+
+// Parts of d_bias, each the sum of some rows: enough for a GPU's blocks, which take 256 columns each.
+int64_t fsdp_op_bias_backward_cuda_bytes(const fsdp_op_attrs *attrs, int64_t flat_elems) {
+  (void)flat_elems;
+  int64_t rows = attrs->batch * attrs->seq, blocks = (attrs->out_features + 255) / 256;
+  int64_t parts = fsdp_min_i64((rows + 63) / 64, fsdp_max_i64(1024 / blocks, 1));
+  return 4 * attrs->out_features * parts;
+}
+
+void fsdp_op_bias_describe(const fsdp_op_attrs *attrs, const fsdp_op_extent *operands, int operand_count,
+                           char *out, size_t out_bytes) {
+  (void)operand_count; // a workspace may follow
+  const fsdp_op_extent *d_y = &operands[0], *d_bias = &operands[1];
+  snprintf(out, out_bytes, " %lld of %lld%s%s", (long long)attrs->out_features, (long long)attrs->out_stride,
+           d_bias->dtype == FSDP_F32 && d_y->dtype != FSDP_F32 ? " to fp32" : "",
+           d_bias->access == FSDP_UPDATE ? ", added" : "");
 }

@@ -104,9 +104,9 @@ static fsdp_status check_config(const fsdp_plan_config *c, fsdp_error *error) {
 static fsdp_status check_params(const fsdp_graph *graph, fsdp_error *error) {
   for (int p = 0; p < graph->param_count; p++) {
     const fsdp_param *param = &graph->params[p];
-    if (param->trainable && !param->transposed) continue;
-    return fsdp_fail(error, FSDP_ERR_INPUT, "parameter %s %s, which is not supported: use a model without",
-                     param->name, param->trainable ? "is stored transposed (in, out)" : "is frozen");
+    if (!param->trainable)
+      return fsdp_fail(error, FSDP_ERR_INPUT,
+                       "parameter %s is frozen, which is not supported: use a model without", param->name);
   }
   return FSDP_OK;
 }

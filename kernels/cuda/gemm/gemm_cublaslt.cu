@@ -37,10 +37,10 @@ constexpr float margin = 0.97f;
 struct product_key {
   int64_t m, n, k, a_stride, b_stride, c_stride;
   int32_t ab_dtype, c_dtype;
-  uint32_t a_alignment, b_alignment, c_alignment;
-  uint8_t a_transposed, b_transposed, accumulate, unused;
+  uint32_t a_alignment, b_alignment, c_alignment, bias_alignment; // 0: no bias
+  uint8_t a_transposed, b_transposed, accumulate, unused[5];
 };
-static_assert(sizeof(product_key) == 6 * 8 + 2 * 4 + 3 * 4 + 4, "no padding");
+static_assert(sizeof(product_key) == 6 * 8 + 2 * 4 + 4 * 4 + 8, "no padding");
 
 struct product_plan {
   product_key key;
@@ -80,7 +80,7 @@ product_key key_of(const fsdp_cuda_gemm_run *p) {
   key.a_stride = p->a_stride, key.b_stride = p->b_stride, key.c_stride = p->c_stride;
   key.ab_dtype = int32_t(p->ab_dtype), key.c_dtype = int32_t(p->c_dtype);
   key.a_alignment = alignment_of(p->a), key.b_alignment = alignment_of(p->b),
-  key.c_alignment = alignment_of(p->c);
+  key.c_alignment = alignment_of(p->c), key.bias_alignment = p->bias ? alignment_of(p->bias) : 0;
   key.a_transposed = p->a_transposed, key.b_transposed = p->b_transposed, key.accumulate = p->accumulate;
   return key;
 }
@@ -92,15 +92,27 @@ cublasLtMatrixLayout_t layout_of(fsdp_dtype dtype, int64_t rows, int64_t columns
   return layout;
 }
 
+template <class T> void set(const product_plan *plan, cublasLtMatmulDescAttributes_t name, const T &value) {
+  LT_CHECK(cublasLtMatmulDescSetAttribute(plan->operation, name, &value, sizeof value));
+}
+
+// The rows of the column-major product are c's columns: a bias for each row, as the library adds it. The
+// heuristic takes the pointer's alignment from its value alone; each run sets its own.
+void describe_bias(const product_plan *plan) {
+  set(plan, CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
+  set(plan, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, type_of(fsdp_dtype(plan->key.c_dtype)));
+  set(plan, CUBLASLT_MATMUL_DESC_BIAS_POINTER, uintptr_t(plan->key.bias_alignment));
+}
+
 void describe(product_plan *plan) {
   const product_key *key = &plan->key;
   const cublasOperation_t left = key->b_transposed ? CUBLAS_OP_T : CUBLAS_OP_N;
   const cublasOperation_t right = key->a_transposed ? CUBLAS_OP_T : CUBLAS_OP_N;
   const auto ab = fsdp_dtype(key->ab_dtype), c = fsdp_dtype(key->c_dtype);
   LT_CHECK(cublasLtMatmulDescCreate(&plan->operation, CUBLAS_COMPUTE_32F, CUDA_R_32F));
-  LT_CHECK(cublasLtMatmulDescSetAttribute(plan->operation, CUBLASLT_MATMUL_DESC_TRANSA, &left, sizeof left));
-  LT_CHECK(
-      cublasLtMatmulDescSetAttribute(plan->operation, CUBLASLT_MATMUL_DESC_TRANSB, &right, sizeof right));
+  set(plan, CUBLASLT_MATMUL_DESC_TRANSA, left);
+  set(plan, CUBLASLT_MATMUL_DESC_TRANSB, right);
+  if (key->bias_alignment) describe_bias(plan);
   plan->left = key->b_transposed ? layout_of(ab, key->n, key->k, key->b_stride)
                                  : layout_of(ab, key->k, key->n, key->b_stride);
   plan->right = key->a_transposed ? layout_of(ab, key->k, key->m, key->a_stride)
@@ -137,6 +149,7 @@ int find_candidates(const product_plan *plan, int wanted, cublasLtMatmulHeuristi
 cublasStatus_t multiply(const product_plan *plan, const cublasLtMatmulAlgo_t *algorithm,
                         const fsdp_cuda_gemm_run *product, cudaStream_t stream) {
   const float one = 1, beta = product->accumulate ? 1 : 0;
+  if (product->bias) set(plan, CUBLASLT_MATMUL_DESC_BIAS_POINTER, product->bias);
   return cublasLtMatmul(lt.handle, plan->operation, &one, product->b, plan->left, product->a, plan->right,
                         &beta, product->c, plan->out, product->c, plan->out, algorithm, lt.workspace,
                         lt.workspace_bytes, stream);
@@ -247,9 +260,11 @@ void choose_by_time(product_plan *plan, const fsdp_cuda_gemm_run *product) {
       k->b_transposed ? span_of(product->b, ab, k->n, k->k, k->b_stride)
                       : span_of(product->b, ab, k->k, k->n, k->b_stride),
       span_of(product->c, c, k->m, k->n, k->c_stride),
+      span_of(product->bias, c, 1, k->n, k->n),
   };
+  const int span_count = product->bias ? 4 : 3;
   const stopwatch w = make_stopwatch();
-  for (const matrix_span &span : spans) fill(span, w.stream);
+  for (int i = 0; i < span_count; i++) fill(spans[i], w.stream);
   float best = INFINITY;
   for (int i = 0; i < found; i++) {
     const float ms = time_candidate(plan, &results[i].algo, product, &w, best);
@@ -257,7 +272,7 @@ void choose_by_time(product_plan *plan, const fsdp_cuda_gemm_run *product) {
     best = ms;
     plan->algorithm = results[i].algo;
   }
-  for (const matrix_span &span : spans) poison(span, w.stream);
+  for (int i = 0; i < span_count; i++) poison(spans[i], w.stream);
   CUDA_CHECK(cudaStreamSynchronize(w.stream));
   destroy_stopwatch(&w);
 }

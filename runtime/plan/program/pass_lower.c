@@ -1,5 +1,6 @@
 // The graph's nodes as list nodes: each value that is written gets a tensor, weights and their gradients stay
-// ranges of their units, and a linear node with several weights becomes one gemm per weight.
+// ranges of their units, and a linear node with several weights becomes one gemm per weight (or, of biases
+// alone, one sum per bias).
 #include "runtime/base/check.h"
 #include "runtime/base/size.h"
 #include "runtime/plan/program/make.h"
@@ -89,26 +90,33 @@ static void insert(lowering *l, const fsdp_node *node, const fsdp_op_attrs *attr
   made->is_backward = l->is_backward;
 }
 
-// One gemm per weight, which takes its place among the operands.
-static void lower_linear(lowering *l, const fsdp_node *node) {
-  const fsdp_value *values = l->s->graph->values;
+// The op once per slice: of each weight, each bias, or both together. They take their places among the
+// operands.
+static void lower_slices(lowering *l, const fsdp_node *node) {
+  const fsdp_graph *graph = l->s->graph;
   const fsdp_op_letters *op = fsdp_op_letters_of(node->kind);
-  int weight_index = fsdp_op_slice_weight(op), output = op->operand_count - 1;
-  bool makes_weight = weight_index == output;
-  fsdp_operand first = operand_of(l, &node->operands[0]), other = operand_of(l, &node->operands[1]);
+  int weight = fsdp_op_slice_weight(op), bias = fsdp_op_slice_bias(op), output = op->operand_count - 1;
+  const int *slices = node->weight_count ? node->weights : node->biases;
+  int count = node->weight_count ? node->weight_count : node->bias_count, taken = 0;
+  fsdp_operand operands[FSDP_OP_MAX_OPERANDS];
+  for (int row = 0; row < op->operand_count; row++)
+    if (row != weight && row != bias) operands[row] = operand_of(l, &node->operands[taken++]);
   fsdp_op_attrs attrs = node->attrs;
-  for (int i = 0; i < node->weight_count; i++) attrs.out_stride += values[node->weights[i]].shape[0];
-  for (int i = 0; i < node->weight_count; i++) {
-    const fsdp_value *v = &values[node->weights[i]];
-    fsdp_operand weight = param_range(l->s, v, FSDP_WRITE);
-    attrs.out_features = v->shape[0];
-    attrs.in_features = v->shape[1];
-    fsdp_operand operands[3] = {first, makes_weight ? other : weight, makes_weight ? weight : other};
-    insert(l, node, &attrs, operands, 3);
+  for (int i = 0; i < count; i++) attrs.out_stride += fsdp_graph_outputs(graph, slices[i]);
+  for (int i = 0; i < count; i++) {
+    attrs.out_features = fsdp_graph_outputs(graph, slices[i]);
+    if (weight >= 0) {
+      const fsdp_value *v = &graph->values[node->weights[i]];
+      operands[weight] = param_range(l->s, v, FSDP_WRITE);
+      attrs.in_features = fsdp_graph_inputs(graph, node->weights[i]);
+      attrs.weight_transposed = graph->params[v->param].transposed;
+    }
+    if (bias >= 0) operands[bias] = param_range(l->s, &graph->values[node->biases[i]], FSDP_WRITE);
+    insert(l, node, &attrs, operands, op->operand_count);
     attrs.out_offset += attrs.out_features;
     // An output that sums over the slices' columns: the next gemm adds to it.
-    if (fsdp_op_contracts(op, output, op->operands[weight_index].dims[0].blocks[0].letters[0]))
-      other.access = FSDP_UPDATE;
+    if (weight >= 0 && fsdp_op_contracts(op, output, op->operands[weight].dims[0].blocks[0].letters[0]))
+      operands[output].access = FSDP_UPDATE;
   }
 }
 
@@ -124,8 +132,8 @@ static void lower_plain(lowering *l, const fsdp_node *node) {
 
 static void lower_nodes(lowering *l, const fsdp_node *nodes, int count) {
   for (int i = 0; i < count; i++, l->origin++) {
-    if (nodes[i].weight_count)
-      lower_linear(l, &nodes[i]);
+    if (nodes[i].weight_count || nodes[i].bias_count)
+      lower_slices(l, &nodes[i]);
     else
       lower_plain(l, &nodes[i]);
   }

@@ -83,6 +83,7 @@ static void find_forward_order(step_builder *s) {
     const fsdp_node *node = &s->graph->forward[i];
     for (int o = 0; o < node->operand_count; o++) note_forward_use(s, node->operands[o].value);
     for (int w = 0; w < node->weight_count; w++) note_forward_use(s, node->weights[w]);
+    for (int b = 0; b < node->bias_count; b++) note_forward_use(s, node->biases[b]);
   }
 }
 

@@ -1,7 +1,7 @@
 // The passes that make a step program: from graph and units to the list of instructions.
 //
 //   inputs      step scalars, tokens and targets                                   pass_inputs.c
-//   lower       graph nodes, one gemm per weight                                   pass_lower.c
+//   lower       graph nodes, one gemm per weight, one sum per bias                 pass_lower.c
 //   join        gemms whose weights are neighbours in a unit become one            pass_join.c
 //   recompute   what the backward reads and the forward did not save               pass_recompute.c
 //   offload     saved activations to the host and back                             pass_offload.c

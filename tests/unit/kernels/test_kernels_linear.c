@@ -21,13 +21,39 @@ static const int64_t linears[][6] = {
     {2, 300, 40, 530, 600, 61}, {1, 7, 300, 129, 130, 1},
 };
 
-static fsdp_op_attrs linear_attrs(const int64_t *s) {
-  return (fsdp_op_attrs){.batch = s[0],
-                         .seq = s[1],
-                         .in_features = s[2],
-                         .out_features = s[3],
-                         .out_stride = s[4],
-                         .out_offset = s[5]};
+typedef struct layer {
+  int64_t N, in, out, stride, offset;
+  bool transposed;
+} layer;
+
+// Where a weight has the element of output o and input i.
+static int64_t at(const layer *l, int64_t o, int64_t i) {
+  return l->transposed ? i * l->out + o : o * l->in + i;
+}
+
+static kernel_case layer_case(const layer *l, int shape, fsdp_op_kind kind, fsdp_dtype dtype) {
+  fsdp_op_attrs attrs = {.batch = linears[shape][0],
+                         .seq = linears[shape][1],
+                         .in_features = l->in,
+                         .out_features = l->out,
+                         .out_stride = l->stride,
+                         .out_offset = l->offset,
+                         .weight_transposed = l->transposed};
+  return kernel_case_of(kind, attrs, tolerance(dtype));
+}
+
+// Runs `check` on all shapes and ways to store the weight, with fp32, with bf16 operands and an fp32 result,
+// and with bf16; overwriting and adding.
+static void for_layers(void (*check)(const layer *l, int shape, fsdp_dtype dtype, fsdp_dtype result,
+                                     bool update)) {
+  for (int d = 0; d < 3; d++)
+    for (int update = 0; update < 2; update++)
+      for (int shape = 0; shape < 5; shape++)
+        for (int transposed = 0; transposed < 2; transposed++) {
+          const int64_t *s = linears[shape];
+          const layer l = {s[0] * s[1], s[2], s[3], s[4], s[5], transposed};
+          check(&l, shape, dtypes[d > 0], dtypes[d == 2], update);
+        }
 }
 
 // An operand that is accumulated into, or overwritten and then expected to start from zero.
@@ -38,68 +64,120 @@ static double *accumulator(kernel_case *c, fsdp_dtype dtype, int64_t numel, bool
   return expected;
 }
 
+// y, of which the op writes some columns; the others keep what they hold.
+static double *columns(kernel_case *c, const layer *l, fsdp_dtype dtype, bool update) {
+  c->sparse[c->operand_count] = l->stride > l->out;
+  return update ? kernel_case_input(c, dtype, l->N * l->stride, FSDP_UPDATE, NULL)
+                : kernel_case_output(c, dtype, l->N * l->stride);
+}
+
+// y (+)= x * weight^T + bias; no bias if NULL.
+static void add_products(const layer *l, const double *x, const double *weight, const double *bias,
+                         bool update, double *y) {
+  for (int64_t n = 0; n < l->N; n++)
+    for (int64_t o = 0; o < l->out; o++) {
+      double sum = (update ? y[n * l->stride + l->offset + o] : 0) + (bias ? bias[o] : 0);
+      for (int64_t i = 0; i < l->in; i++) sum += x[n * l->in + i] * weight[at(l, o, i)];
+      y[n * l->stride + l->offset + o] = sum;
+    }
+}
+
+static void check_linear(const layer *l, int shape, fsdp_dtype dtype, fsdp_dtype result, bool update) {
+  kernel_case c = layer_case(l, shape, FSDP_OP_LINEAR, dtype);
+  double *x = kernel_case_input(&c, dtype, l->N * l->in, FSDP_READ, NULL);
+  double *weight = kernel_case_input(&c, dtype, l->out * l->in, FSDP_READ, NULL);
+  add_products(l, x, weight, NULL, update, columns(&c, l, result, update));
+  kernel_case_check(&c);
+}
+
 static void test_linear(void **state) {
   (void)state;
-  for (int d = 0; d < 3; d++) // bf16 operands may give an fp32 result
-    for (int update = 0; update < 2; update++)
-      for (int l = 0; l < 5; l++) {
-        const int64_t *s = linears[l];
-        int64_t N = s[0] * s[1], in = s[2], out = s[3], stride = s[4], offset = s[5];
-        kernel_case c = kernel_case_of(FSDP_OP_LINEAR, linear_attrs(s), tolerance(dtypes[d > 0]));
-        double *x = kernel_case_input(&c, dtypes[d > 0], N * in, FSDP_READ, NULL);
-        double *weight = kernel_case_input(&c, dtypes[d > 0], out * in, FSDP_READ, NULL);
-        double *y = update ? kernel_case_input(&c, dtypes[d == 1], N * stride, FSDP_UPDATE, NULL)
-                           : kernel_case_output(&c, dtypes[d == 1], N * stride);
-        c.sparse[2] = stride > out;
-        for (int64_t n = 0; n < N; n++)
-          for (int64_t o = 0; o < out; o++) {
-            double sum = update ? y[n * stride + offset + o] : 0;
-            for (int64_t i = 0; i < in; i++) sum += x[n * in + i] * weight[o * in + i];
-            y[n * stride + offset + o] = sum;
-          }
-        kernel_case_check(&c);
-      }
+  for_layers(check_linear);
+}
+
+static void check_linear_bias(const layer *l, int shape, fsdp_dtype dtype, fsdp_dtype result, bool update) {
+  if (update) return; // it never adds
+  kernel_case c = layer_case(l, shape, FSDP_OP_LINEAR_BIAS, dtype);
+  double *x = kernel_case_input(&c, dtype, l->N * l->in, FSDP_READ, NULL);
+  double *weight = kernel_case_input(&c, dtype, l->out * l->in, FSDP_READ, NULL);
+  double *large = kernel_normal(9, l->out, 30); // as large as the products
+  double *bias = kernel_case_input(&c, result, l->out, FSDP_READ, large);
+  add_products(l, x, weight, bias, false, columns(&c, l, result, false));
+  kernel_case_check(&c);
+  free(large);
+}
+
+static void test_linear_bias(void **state) {
+  (void)state;
+  for_layers(check_linear_bias);
+}
+
+// 16 * 16 + 1 * 1 + 1 = 258, which bf16 has; of 257 it keeps 256, and of 256 + 1 too.
+static void test_bias_is_rounded_once(void **state) {
+  (void)state;
+  enum { IN = 2 };
+  const double x[IN] = {16, 1}, bias = 1;
+  fsdp_op_attrs attrs = {.batch = 1, .seq = 1, .in_features = IN, .out_features = 1, .out_stride = 1};
+  kernel_case c = kernel_case_of(FSDP_OP_LINEAR_BIAS, attrs, 0);
+  kernel_case_input(&c, FSDP_BF16, IN, FSDP_READ, x);
+  kernel_case_input(&c, FSDP_BF16, IN, FSDP_READ, x);
+  kernel_case_input(&c, FSDP_BF16, 1, FSDP_READ, &bias);
+  kernel_case_output(&c, FSDP_BF16, 1)[0] = 258;
+  kernel_case_check(&c);
+}
+
+static void check_backward_input(const layer *l, int shape, fsdp_dtype dtype, fsdp_dtype result,
+                                 bool update) {
+  if (result != dtype) return;
+  kernel_case c = layer_case(l, shape, FSDP_OP_LINEAR_BACKWARD_INPUT, dtype);
+  double *d_y = columns(&c, l, dtype, true);
+  c.operands[0].access = FSDP_READ;
+  double *weight = kernel_case_input(&c, dtype, l->out * l->in, FSDP_READ, NULL);
+  double *d_x = accumulator(&c, dtype, l->N * l->in, update);
+  for (int64_t n = 0; n < l->N; n++)
+    for (int64_t o = 0; o < l->out; o++)
+      for (int64_t i = 0; i < l->in; i++)
+        d_x[n * l->in + i] += d_y[n * l->stride + l->offset + o] * weight[at(l, o, i)];
+  kernel_case_check(&c);
 }
 
 static void test_linear_backward_input(void **state) {
   (void)state;
-  for (int d = 0; d < 2; d++)
-    for (int update = 0; update < 2; update++)
-      for (int l = 0; l < 5; l++) {
-        const int64_t *s = linears[l];
-        int64_t N = s[0] * s[1], in = s[2], out = s[3], stride = s[4], offset = s[5];
-        kernel_case c = kernel_case_of(FSDP_OP_LINEAR_BACKWARD_INPUT, linear_attrs(s), tolerance(dtypes[d]));
-        double *d_y = kernel_case_input(&c, dtypes[d], N * stride, FSDP_READ, NULL);
-        double *weight = kernel_case_input(&c, dtypes[d], out * in, FSDP_READ, NULL);
-        double *d_x = accumulator(&c, dtypes[d], N * in, update);
-        c.sparse[0] = stride > out;
-        for (int64_t n = 0; n < N; n++)
-          for (int64_t o = 0; o < out; o++)
-            for (int64_t i = 0; i < in; i++)
-              d_x[n * in + i] += d_y[n * stride + offset + o] * weight[o * in + i];
-        kernel_case_check(&c);
-      }
+  for_layers(check_backward_input);
+}
+
+static void check_backward_weight(const layer *l, int shape, fsdp_dtype dtype, fsdp_dtype result,
+                                  bool update) {
+  kernel_case c = layer_case(l, shape, FSDP_OP_LINEAR_BACKWARD_WEIGHT, dtype);
+  double *d_y = columns(&c, l, dtype, true);
+  c.operands[0].access = FSDP_READ;
+  double *x = kernel_case_input(&c, dtype, l->N * l->in, FSDP_READ, NULL);
+  double *d_weight = accumulator(&c, result, l->out * l->in, update);
+  for (int64_t n = 0; n < l->N; n++)
+    for (int64_t o = 0; o < l->out; o++)
+      for (int64_t i = 0; i < l->in; i++)
+        d_weight[at(l, o, i)] += d_y[n * l->stride + l->offset + o] * x[n * l->in + i];
+  kernel_case_check(&c);
 }
 
 static void test_linear_backward_weight(void **state) {
   (void)state;
-  for (int d = 0; d < 3; d++) // the weight's gradient may be fp32 beside bf16 activations
-    for (int update = 0; update < 2; update++)
-      for (int l = 0; l < 5; l++) {
-        const int64_t *s = linears[l];
-        int64_t N = s[0] * s[1], in = s[2], out = s[3], stride = s[4], offset = s[5];
-        kernel_case c =
-            kernel_case_of(FSDP_OP_LINEAR_BACKWARD_WEIGHT, linear_attrs(s), tolerance(dtypes[d > 0]));
-        double *d_y = kernel_case_input(&c, dtypes[d > 0], N * stride, FSDP_READ, NULL);
-        double *x = kernel_case_input(&c, dtypes[d > 0], N * in, FSDP_READ, NULL);
-        double *d_weight = accumulator(&c, dtypes[d == 1], out * in, update);
-        c.sparse[0] = stride > out;
-        for (int64_t n = 0; n < N; n++)
-          for (int64_t o = 0; o < out; o++)
-            for (int64_t i = 0; i < in; i++)
-              d_weight[o * in + i] += d_y[n * stride + offset + o] * x[n * in + i];
-        kernel_case_check(&c);
-      }
+  for_layers(check_backward_weight);
+}
+
+static void check_bias_backward(const layer *l, int shape, fsdp_dtype dtype, fsdp_dtype result, bool update) {
+  kernel_case c = layer_case(l, shape, FSDP_OP_BIAS_BACKWARD, dtype);
+  double *d_y = columns(&c, l, dtype, true);
+  c.operands[0].access = FSDP_READ;
+  double *d_bias = accumulator(&c, result, l->out, update);
+  for (int64_t n = 0; n < l->N; n++)
+    for (int64_t o = 0; o < l->out; o++) d_bias[o] += d_y[n * l->stride + l->offset + o];
+  kernel_case_check(&c);
+}
+
+static void test_bias_backward(void **state) {
+  (void)state;
+  for_layers(check_bias_backward);
 }
 
 // N, C, V, rows of a chunk.
@@ -252,8 +330,11 @@ static void test_chunks_of_a_bf16_gradient(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_linear),
+      cmocka_unit_test(test_linear_bias),
+      cmocka_unit_test(test_bias_is_rounded_once),
       cmocka_unit_test(test_linear_backward_input),
       cmocka_unit_test(test_linear_backward_weight),
+      cmocka_unit_test(test_bias_backward),
       cmocka_unit_test(test_linear_cross_entropy),
       cmocka_unit_test(test_linear_cross_entropy_backward),
       cmocka_unit_test(test_chunks_of_a_bf16_gradient),

@@ -291,18 +291,13 @@ static void build_frozen(const fsdp_model_config *config, fsdp_graph *graph) {
   base_family->build(config, graph);
   graph->params[2].trainable = false;
 }
-static void build_transposed(const fsdp_model_config *config, fsdp_graph *graph) {
-  base_family->build(config, graph);
-  graph->params[3].transposed = true;
-}
 
 static void test_what_no_op_can_do_is_refused(void **state) {
   (void)state;
   fsdp_plan_config config = base_config();
   base_family = config.model.family;
-  fsdp_family frozen = *base_family, transposed = *base_family, learned = *base_family;
+  fsdp_family frozen = *base_family, learned = *base_family;
   frozen.build = build_frozen;
-  transposed.build = build_transposed;
   learned.learned_positions = true;
   config.model.max_position_embeddings = config.seq - 1;
   const struct {
@@ -311,7 +306,6 @@ static void test_what_no_op_can_do_is_refused(void **state) {
     const char *parts[2];
   } cases[] = {{base_family, FSDP_OK, {"", ""}},
                {&frozen, FSDP_ERR_INPUT, {"model.layers.0.self_attn.k_proj.weight", "frozen"}},
-               {&transposed, FSDP_ERR_INPUT, {"model.layers.0.self_attn.v_proj.weight", "transposed"}},
                {&learned, FSDP_ERR_OPTION, {"--seq-length 32", "31 learned positions"}}};
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
     fsdp_plan *plan = NULL;

@@ -1,0 +1,68 @@
+// The gradient of a linear layer's bias: the sum of d_y's rows. d_y is columns [out_offset, out_offset + out)
+// of N rows that are out_stride wide.
+//
+// A block takes 32 * WIDTH neighbouring columns of some consecutive rows, which its warps share; a thread
+// keeps the sums of its WIDTH columns in registers. The block adds its warps' sums in their order and leaves
+// the result in the workspace, (P, out), whose parts sum_parts adds in their order. P follows from N and out
+// alone, so the order of all sums does too.
+#include "kernels/cuda/operand.cuh"
+#include "kernels/cuda/ops.cuh"
+#include "kernels/cuda/sum_parts.cuh"
+
+namespace {
+
+constexpr int warps = 8, threads_count = warps * warp_lanes;
+
+template <class T> struct slice {
+  const T *data;        // the first row's first column
+  int64_t stride;       // from row to row
+  int64_t N, out;       // rows and columns
+  int64_t rows_of_part; // of a block
+};
+
+template <class T, int WIDTH>
+__global__ void __launch_bounds__(threads_count) sum_rows(slice<T> d_y, float *parts) {
+  constexpr int columns = warp_lanes * WIDTH;
+  static_assert(columns <= threads_count, "a thread for each column");
+  FSDP_SHARED(float, sums, warps *columns);
+  const int lane = int(threadIdx.x) % warp_lanes, warp = int(threadIdx.x) / warp_lanes;
+  const int64_t first = int64_t(blockIdx.x) * columns;
+  const int64_t begin = blockIdx.y * d_y.rows_of_part, end = least(begin + d_y.rows_of_part, d_y.N);
+  float own[WIDTH] = {};
+  if (first + lane * WIDTH < d_y.out) {
+#pragma unroll 4
+    for (int64_t n = begin + warp; n < end; n += warps) {
+      float x[WIDTH];
+      load_floats<WIDTH>(d_y.data + n * d_y.stride + first + lane * WIDTH, x);
+#pragma unroll
+      for (int i = 0; i < WIDTH; i++) own[i] += x[i];
+    }
+  }
+#pragma unroll
+  for (int i = 0; i < WIDTH; i++) sums[warp * columns + lane * WIDTH + i] = own[i];
+  __syncthreads();
+  const int column = int(threadIdx.x);
+  if (column >= columns || first + column >= d_y.out) return;
+  float sum = 0;
+#pragma unroll
+  for (int w = 0; w < warps; w++) sum += sums[w * columns + column];
+  global_store(parts + blockIdx.y * d_y.out + first + column, sum);
+}
+
+} // namespace
+
+void cuda_bias_backward(const fsdp_kernel_call *call) {
+  const fsdp_op_attrs *attrs = call->attrs;
+  const fsdp_view *o = open_operands(call), *workspace = fsdp_kernel_workspace(call);
+  const int64_t out = attrs->out_features, N = attrs->batch * attrs->seq, parts = workspace->numel / out;
+  with_type(o[0].dtype, [&](auto number) {
+    using T = decltype(number);
+    constexpr int width = vector_numel<T>;
+    const slice<T> d_y = {data_of<T>(&o[0]) + attrs->out_offset, attrs->out_stride, N, out,
+                          blocks_of(N, parts)};
+    const bool wide = is_aligned(d_y.data) && d_y.stride % width == 0 && out % width == 0;
+    launch({blocks_of(out, warp_lanes * (wide ? width : 1)), threads_count, call->stream, parts},
+           wide ? sum_rows<T, width> : sum_rows<T, 1>, d_y, data_of<float>(workspace));
+  });
+  launch_sum_parts(call, data_of<float>(workspace), parts, &o[1]);
+}
