@@ -7,6 +7,7 @@
 #include "launcher/report/report.h"
 #include "runtime/base/check.h"
 #include "runtime/base/size.h"
+#include "runtime/data/data_paths.h"
 
 #include <errno.h>
 #include <string.h>
@@ -75,23 +76,24 @@ static fsdp_status make(const fsdp_options *options, fsdp_setup *setup, fsdp_err
 }
 
 // A plan does not depend on the data, but what is asked for with it should be there.
-static fsdp_status find_data(const fsdp_options *options, fsdp_error *error) {
-  char path[4096];
-  for (const char *at = options->data; at && *at; at += strspn(at, ",")) {
-    size_t length = strcspn(at, ",");
-    snprintf(path, sizeof path, "%.*s", (int)length, at);
-    if (access(path, R_OK) != 0) {
-      return fsdp_fail(error, FSDP_ERR_INPUT,
-                       "--data %.600s (%s) cannot be read (%s): give a file that is there", path,
-                       fsdp_options_place(options, "data"), strerror(errno));
-    }
-    at += length;
+static fsdp_status find_data(const fsdp_options *options, const char *option, const char *list,
+                             fsdp_error *error) {
+  fsdp_data_paths paths;
+  fsdp_status status = fsdp_data_paths_find(option, list, &paths, error);
+  for (int i = 0; i < paths.count && status == FSDP_OK; i++) {
+    if (access(paths.files[i], R_OK) != 0)
+      status =
+          fsdp_fail(error, FSDP_ERR_INPUT, "--%s %.600s (%s) cannot be read (%s): give a file that is there",
+                    option, paths.files[i], fsdp_options_place(options, option), strerror(errno));
   }
-  return FSDP_OK;
+  fsdp_data_paths_destroy(&paths);
+  return status;
 }
 
 static fsdp_status run(const fsdp_options *options, fsdp_setup *setup, fsdp_error *error) {
-  if (find_data(options, error) != FSDP_OK) return error->status;
+  if (find_data(options, "data", options->data, error) != FSDP_OK ||
+      find_data(options, "eval-data", options->eval_data, error) != FSDP_OK)
+    return error->status;
   fsdp_status status = make(options, setup, error);
   if (status != FSDP_OK && !(status == FSDP_ERR_CAPACITY && setup->plan)) return status;
   print_notes(options, setup);

@@ -36,6 +36,7 @@ static const fsdp_choice resume_schedules[] = {
 
 #define FIELD(field) .offset = offsetof(fsdp_options, field)
 #define TEXT(field)  .kind = FSDP_OPTION_TEXT, FIELD(field)
+#define LIST(field)  .kind = FSDP_OPTION_LIST, FIELD(field)
 #define INT(field, from, to)                                                                                 \
   .kind = FSDP_OPTION_INT, FIELD(field), .low = (from), .high = (to), .argument = "N"
 #define SIZE(field)                                                                                          \
@@ -54,15 +55,16 @@ static const fsdp_option_row table[] = {
      .help = "a preset, or a Hugging Face folder (config.json, *.safetensors)"},
     {"init", 0, CHOICE(init, inits), .argument = "weights|random",
      .help = "load the folder's weights or draw new ones (default: weights if present)"},
-    {"data", 0, TEXT(data), .argument = "PATH[,PATH]",
-     .help = "text, .jsonl, Alpaca .json, or prepared tokens (default: a built-in text)"},
+    {"data", 0, LIST(data), .argument = "PATH ...",
+     .help = "text, .jsonl, Alpaca .json, or tokens: paths or patterns (\"train_*.bin\"), also separated by "
+             "commas (default: a built-in text)"},
     {"tokenizer", 0, TEXT(tokenizer), .argument = "FILE|bytes",
      .help =
          "tokenizer.json (default: the model folder's; bytes if it has none, no weights, and a vocabulary "
          "of 256)"},
     {"verify-data", 0, FLAG(verify_data), .fallback = "on",
-     .help = "read and check all prepared tokens before the first step, on one rank per node"},
-    {"eval-data", 0, TEXT(eval_data), .argument = "PATH[,PATH]",
+     .help = "read and check all tokens before the first step; the ranks of a node share the work"},
+    {"eval-data", 0, LIST(eval_data), .argument = "PATH ...",
      .help = "separate evaluation data, used in full each time"},
     {"eval-split", 0, .kind = FSDP_OPTION_REAL, FIELD(eval_split), .real_low = 0, .real_high = 1e15,
      .argument = "FRACTION|COUNT",
@@ -180,8 +182,8 @@ static const fsdp_option_row table[] = {
     {"ranks-per-node", 0, INT(ranks_per_node, 1, RANKS_MAX), .programs = FSDP_PROGRAM_PLAN,
      .help = "ranks per node (default: at most 8)"},
     {"json", 0, FLAG(json), .programs = FSDP_PROGRAM_PLAN, .help = "print the plan as one JSON object"},
-    {"compare", 0, .kind = FSDP_OPTION_LIST, FIELD(compare), .programs = FSDP_PROGRAM_PLAN,
-     .argument = "FILE ...", .help = "plan each of these YAML files of options and print one table"},
+    {"compare", 0, LIST(compare), .programs = FSDP_PROGRAM_PLAN, .argument = "FILE ...",
+     .help = "plan each of these YAML files of options and print one table"},
     {"config", 0, TEXT(config), .argument = "FILE", .help = "YAML file of options; the command line wins"},
     {"help", 'h', FLAG(help), .help = "print this and stop"},
     {"version", 0, FLAG(version), .help = "print the version and stop"},

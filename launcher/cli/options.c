@@ -339,17 +339,17 @@ static bool is_whole_name(const char *word, const char *name) {
          (strncmp(word + 2, name, length) == 0 && (!word[2 + length] || word[2 + length] == '='));
 }
 
-// Adds the words that follow a list's first one to it.
+// The list's first word and those that follow it, joined by commas.
 static const char *take_list(arguments *read, const char *first) {
-  char *joined = NULL;
-  for (int at = optind; at < read->word_count && read->words[at][0] != '-'; at = ++optind) {
-    const char *before = joined ? joined : first, *word = read->words[at];
-    size_t bytes = strlen(before) + strlen(word) + 2;
-    char *longer = fsdp_alloc(bytes);
-    snprintf(longer, bytes, "%s,%s", before, word);
-    joined = read->made[at] = longer; // the words' places own them
-  }
-  return joined ? joined : first;
+  int begin = optind;
+  size_t bytes = strlen(first) + 1;
+  for (; optind < read->word_count && read->words[optind][0] != '-'; optind++)
+    bytes += strlen(read->words[optind]) + 1;
+  if (optind == begin) return first;
+  char *joined = read->made[begin] = fsdp_alloc(bytes),
+       *to = stpcpy(joined, first); // the word's place owns it
+  for (int at = begin; at < optind; at++) to = stpcpy(stpcpy(to, ","), read->words[at]);
+  return joined;
 }
 
 static fsdp_status read_arguments(arguments *read, fsdp_program_kind program, int argc, char **argv,

@@ -102,8 +102,10 @@ static fsdp_status read_document(const reader *r, fsdp_yaml_option option, void 
 }
 
 static fsdp_status fail_parse(const char *path, const yaml_parser_t *parser, fsdp_error *error) {
-  return fsdp_fail(error, FSDP_ERR_OPTION, "%s:%zu: not valid YAML: %s; correct it there", path,
-                   parser->problem_mark.line + 1, parser->problem ? parser->problem : "cannot be read");
+  return fsdp_fail(
+      error, FSDP_ERR_OPTION,
+      "%s:%zu: not valid YAML: %s; correct it there, or put quotes around a value with *, & or brackets",
+      path, parser->problem_mark.line + 1, parser->problem ? parser->problem : "cannot be read");
 }
 
 fsdp_status fsdp_yaml_read(const char *path, fsdp_yaml_option option, void *context, fsdp_error *error) {

@@ -57,14 +57,6 @@ void fsdp_file_list_add(fsdp_file_list *list, const char *what, const char *path
   list->files[list->count++] = (fsdp_listed_file){what, copy};
 }
 
-void fsdp_file_list_add_all(fsdp_file_list *list, const char *what, const char *paths) {
-  char *copy = strdup(paths), *rest = copy, *path;
-  FSDP_CHECK(copy, "out of host memory for a path");
-  while ((path = strsep(&rest, ",")))
-    if (*path) fsdp_file_list_add(list, what, path);
-  free(copy);
-}
-
 void fsdp_file_list_destroy(fsdp_file_list *list) {
   for (int i = 0; i < list->count; i++) free(list->files[i].path);
   free(list->files);

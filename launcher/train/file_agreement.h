@@ -31,9 +31,8 @@ typedef struct fsdp_file_agreement {
   double seconds;
 } fsdp_file_agreement;
 
-// Appends a copy of `path`, or of each of several paths separated by commas.
+// Appends a copy of `path`.
 void fsdp_file_list_add(fsdp_file_list *list, const char *what, const char *path);
-void fsdp_file_list_add_all(fsdp_file_list *list, const char *what, const char *paths);
 void fsdp_file_list_destroy(fsdp_file_list *list);
 
 // Compares the lists, then the files. `sizes_only`: of each file the size and the first slice alone, which

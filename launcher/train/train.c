@@ -85,17 +85,12 @@ static const stage planning[] = {
 };
 
 static const stage training[] = {
-    {find_checkpoint, false},
-    {fsdp_train_open_model, true},
-    {fsdp_train_agree_on_files, false},
-    {fsdp_train_open_files, true},
-    {fsdp_train_agree_on_schedule, false},
-    {create_session, false},
-    {fsdp_train_start_state, false},
-    {fsdp_train_resume, false},
-    {print_start, false},
-    {fsdp_train_run_steps, false},
-    {fsdp_train_finish, false},
+    {find_checkpoint, false},      {fsdp_train_open_model, true},
+    {fsdp_train_find_data, true},  {fsdp_train_agree_on_files, false},
+    {fsdp_train_open_files, true}, {fsdp_train_agree_on_schedule, false},
+    {create_session, false},       {fsdp_train_start_state, false},
+    {fsdp_train_resume, false},    {print_start, false},
+    {fsdp_train_run_steps, false}, {fsdp_train_finish, false},
 };
 
 static fsdp_status run_stages(fsdp_trainer *t, const stage *stages, size_t count, fsdp_error *error) {
@@ -115,6 +110,8 @@ static void destroy(fsdp_trainer *t) {
   fsdp_weights_close(t->weights);
   fsdp_dataset_close(t->dataset);
   fsdp_dataset_close(t->eval_dataset);
+  fsdp_data_paths_destroy(&t->data_paths);
+  fsdp_data_paths_destroy(&t->eval_paths);
   fsdp_train_tokenizer_destroy(&t->tokenizer);
   fsdp_setup_destroy(&t->setup);
 }

@@ -103,8 +103,9 @@ fsdp_status fsdp_train_agree_on_files(fsdp_trainer *t, fsdp_error *error) {
   fsdp_file_list list = {0};
   fsdp_file_agreement cost;
   if (t->tokenizer.path) fsdp_file_list_add(&list, "tokenizer", t->tokenizer.path);
-  if (o->data) fsdp_file_list_add_all(&list, "data", o->data);
-  if (o->eval_data) fsdp_file_list_add_all(&list, "evaluation data", o->eval_data);
+  for (int i = 0; i < t->data_paths.count; i++) fsdp_file_list_add(&list, "data", t->data_paths.files[i]);
+  for (int i = 0; i < t->eval_paths.count; i++)
+    fsdp_file_list_add(&list, "evaluation data", t->eval_paths.files[i]);
   // A checkpoint's files have their checksums in its manifest, which rank 0 hands out.
   if (t->weights && !fsdp_train_checkpoints_found(&t->checkpoints)) list_weights(t, &list);
   fsdp_status status =

@@ -2,8 +2,12 @@
 #include "launcher/report/memory_file.h"
 #include "launcher/train/trainer.h"
 #include "runtime/base/size.h"
+#include "runtime/exec/profile.h"
 
 #include <inttypes.h>
+
+// Opening the data is reported if it takes longer.
+#define REPORTED_S 5
 
 // Steps are counted in fp32 on the device, which is exact up to here.
 #define STEPS_MAX (INT64_C(1) << 24)
@@ -35,7 +39,7 @@ static fsdp_status open_evaluation(fsdp_trainer *t, const fsdp_dataset_config *t
   feed->eval_sampler.global_batch = feed->batch * feed->ranks;
   if (o->eval_data) {
     fsdp_dataset_config data = *training;
-    data.paths = o->eval_data;
+    data.files = &t->eval_paths;
     data.global_batch = 1;
     status = fsdp_dataset_open(&data, &t->eval_dataset, error);
     if (status != FSDP_OK) return status;
@@ -60,14 +64,16 @@ static fsdp_status open_data(fsdp_trainer *t, fsdp_error *error) {
   const fsdp_plan_config *config = &t->setup.plan->config;
   int64_t ranks = t->world->size;
   int64_t global_batch = config->batch * config->micro_batches * ranks;
-  fsdp_dataset_config data = {.paths = o->data,
+  fsdp_dataset_config data = {.files = &t->data_paths,
                               .tokenizer = t->tokenizer.path,
                               .only_bytes = t->tokenizer.asked_bytes,
                               .no_bytes = *t->tokenizer.no_bytes ? t->tokenizer.no_bytes : NULL,
                               .seq = config->seq,
                               .global_batch = global_batch,
                               .vocab_size = config->model.vocab_size,
-                              .verify = o->verify_data && t->world->local_rank == 0};
+                              .verify = o->verify_data,
+                              .share = t->world->local_rank,
+                              .shares = t->world->local_size};
   fsdp_status status = fsdp_dataset_open(&data, &t->dataset, error);
   if (status != FSDP_OK) return status;
   t->step_tokens = global_batch * config->seq;
@@ -101,8 +107,20 @@ fsdp_status fsdp_train_open_model(fsdp_trainer *t, fsdp_error *error) {
   return status;
 }
 
+fsdp_status fsdp_train_find_data(fsdp_trainer *t, fsdp_error *error) {
+  const fsdp_options *o = t->options;
+  fsdp_status status = fsdp_data_paths_find("data", o->data, &t->data_paths, error);
+  if (status == FSDP_OK) status = fsdp_data_paths_find("eval-data", o->eval_data, &t->eval_paths, error);
+  return status;
+}
+
 fsdp_status fsdp_train_open_files(fsdp_trainer *t, fsdp_error *error) {
+  int64_t began_ns = fsdp_profile_now_ns();
   fsdp_status status = open_data(t, error);
+  double seconds = (double)(fsdp_profile_now_ns() - began_ns) / 1e9;
+  if (status == FSDP_OK && fsdp_trainer_is_first(t) && seconds > REPORTED_S)
+    printf("data:      opened%s in %.0f s\n",
+           t->options->verify_data ? " and read (--verify-data off would not read it first)" : "", seconds);
   bool fresh = !fsdp_train_checkpoints_found(&t->checkpoints);
   if (status == FSDP_OK && fsdp_trainer_is_first(t))
     status = fsdp_train_open_log(t->options, fresh, &t->log.log, error);

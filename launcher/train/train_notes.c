@@ -40,6 +40,18 @@ static void warn_of_ended_schedule(const fsdp_trainer *t) {
           t->total_steps - first, fsdp_plural(t->total_steps - first), greatest, t->options->lr);
 }
 
+// A pattern of --data easily matches the files of --eval-data too.
+static void warn_of_trained_evaluation(const fsdp_trainer *t) {
+  const char *first;
+  int common = fsdp_data_paths_common(&t->eval_paths, &t->data_paths, &first);
+  if (common == 0) return;
+  fprintf(
+      stderr,
+      "fsdp_train: warning: %d file%s of --eval-data (%s%s) %s in --data too: they are trained on, so the "
+      "evaluation says little\n",
+      common, fsdp_plural(common), first, common > 1 ? ", ..." : "", common > 1 ? "are" : "is");
+}
+
 static void warn_of_options(const fsdp_trainer *t) {
   const fsdp_options *o = t->options;
   const fsdp_learning_rate *rate = &t->feed.config.rate;
@@ -98,6 +110,7 @@ void fsdp_train_print_notes(const fsdp_trainer *t) {
   }
   if (fsdp_report_hint(made, text, sizeof text)) printf("hint: %s\n", text);
   fflush(stdout);
+  warn_of_trained_evaluation(t);
   warn_of_options(t);
   warn_of_ended_schedule(t);
 }

@@ -29,7 +29,8 @@ typedef struct fsdp_trainer {
   const fsdp_gpu *gpu;
   const char *why_cpu; // if there is no GPU
   fsdp_setup setup;
-  fsdp_dataset *dataset, *eval_dataset; // the latter NULL without --eval-data
+  fsdp_data_paths data_paths, eval_paths; // of --data and --eval-data
+  fsdp_dataset *dataset, *eval_dataset;   // the latter NULL without --eval-data
   fsdp_train_tokenizer tokenizer;
   fsdp_weights *weights;
   fsdp_train_log log; // of rank 0
@@ -79,8 +80,9 @@ void fsdp_train_print_notes(const fsdp_trainer *t);
 void fsdp_train_print_summary(const fsdp_trainer *t);
 
 // What the run reads and writes, so that what is missing is known before memory is taken: the model's folder;
-// data, logs and other files. They may fail on one rank alone.
+// the names of the data's files; data, logs and other files. They may fail on one rank alone.
 fsdp_status fsdp_train_open_model(fsdp_trainer *t, fsdp_error *error);
+fsdp_status fsdp_train_find_data(fsdp_trainer *t, fsdp_error *error);
 fsdp_status fsdp_train_open_files(fsdp_trainer *t, fsdp_error *error);
 
 // Sets the number of steps and of those in an epoch, from the feed's position in the data on.

@@ -2,6 +2,7 @@
 
 #include "models/graph/op.h"
 #include "runtime/base/check.h"
+#include "runtime/base/job.h"
 #include "runtime/base/plural.h"
 #include "runtime/base/progress.h"
 #include "runtime/base/size.h"
@@ -14,6 +15,7 @@
 
 typedef struct source {
   fsdp_token_source tokens;
+  char *path;             // for messages; NULL: the built-in text
   int64_t first;          // index of its first token among all
   int64_t first_document; // of its first document
 } source;
@@ -35,12 +37,18 @@ typedef struct span {
   int64_t begin, end;
 } span;
 
-static void add_source(fsdp_dataset *dataset, fsdp_token_source tokens) {
+static char *copy_path(const char *path) {
+  char *copy = strdup(path);
+  FSDP_CHECK(copy, "out of host memory for a path");
+  return copy;
+}
+
+static void add_source(fsdp_dataset *dataset, fsdp_token_source tokens, const char *path) {
   FSDP_CHECK(tokens.view.token_count <= INT64_MAX - dataset->token_count, "more than 2^63 tokens");
-  size_t count = (size_t)dataset->source_count;
-  dataset->sources = fsdp_realloc(dataset->sources, (count + 1) * sizeof *dataset->sources);
-  dataset->sources[dataset->source_count++] =
-      (source){.tokens = tokens, .first = dataset->token_count, .first_document = dataset->document_count};
+  dataset->sources[dataset->source_count++] = (source){.tokens = tokens,
+                                                       .path = path ? copy_path(path) : NULL,
+                                                       .first = dataset->token_count,
+                                                       .first_document = dataset->document_count};
   dataset->token_count += tokens.view.token_count;
   dataset->document_count += tokens.view.document_count;
 }
@@ -69,24 +77,51 @@ static fsdp_status check_source(const fsdp_dataset *dataset, const fsdp_dataset_
   return FSDP_OK;
 }
 
+// Says which token of a file the model does not have.
+static fsdp_status fail_token(const fsdp_dataset *dataset, const fsdp_token_view *view, const char *path,
+                              int64_t at, fsdp_error *error) {
+  int32_t token;
+  fsdp_token_view_read(view, at, 1, &token);
+  return fsdp_fail(error, FSDP_ERR_INPUT,
+                   "%.300s: token %" PRId64 " (from 0) of its %" PRId64 " is %" PRIu32
+                   ", but the model has a "
+                   "vocabulary of %" PRId64 "; use the model that these tokens were made for, or other data",
+                   path, at, view->token_count, (uint32_t)token, dataset->vocab_size);
+}
+
+// This caller's share of reading all tokens of the file.
+static fsdp_status verify_source(const fsdp_dataset *dataset, const fsdp_dataset_config *config,
+                                 const fsdp_token_source *added, const char *path, fsdp_error *error) {
+  const fsdp_token_view *view = &added->view;
+  int64_t shares = fsdp_max_i64(config->shares, 1), share = config->share;
+  if (!config->verify) return FSDP_OK;
+  if (view->vocab_size) // a checksum is of a whole file
+    return dataset->source_count % shares == share ? fsdp_token_file_verify(path, &added->file, error)
+                                                   : FSDP_OK;
+  int64_t each = view->token_count / shares, more = view->token_count % shares;
+  int64_t begin = each * share + fsdp_min_i64(share, more), count = each + (share < more);
+  int64_t at = fsdp_token_view_find(view, begin, count, dataset->vocab_size);
+  if (at < 0) return FSDP_OK;
+  return fail_token(dataset, view, path, at, error);
+}
+
 static fsdp_status add_files(fsdp_dataset *dataset, const fsdp_dataset_config *config, fsdp_error *error) {
-  char *copy = strdup(config->paths), *rest = copy, *path;
+  const fsdp_data_paths *files = config->files;
   fsdp_status status = FSDP_OK;
-  FSDP_CHECK(copy, "out of host memory for a path");
-  while (!status && (path = strsep(&rest, ","))) {
+  uint64_t tokenizer_hash = 0;
+  if (config->tokenizer) status = fsdp_token_file_hash_tokenizer(config->tokenizer, &tokenizer_hash, error);
+  dataset->sources = fsdp_alloc((size_t)files->count * sizeof *dataset->sources);
+  for (int i = 0; i < files->count && !status; i++) {
+    const char *path = files->files[i];
     fsdp_token_source added = {0};
-    status =
-        *path ? fsdp_token_source_open(path, config->tokenizer, &added, error)
-              : fsdp_fail(error, FSDP_ERR_INPUT,
-                          "--data \"%s\": a path between the commas is empty; remove a comma", config->paths);
+    status = fsdp_token_source_open(path, config->tokenizer, tokenizer_hash, &added, error);
     if (!status) status = check_source(dataset, config, &added, path, error);
-    if (!status && config->verify) status = fsdp_token_file_verify(path, &added.file, error);
+    if (!status) status = verify_source(dataset, config, &added, path, error);
     if (status)
       fsdp_token_source_close(&added);
     else
-      add_source(dataset, added);
+      add_source(dataset, added, path);
   }
-  free(copy);
   return status;
 }
 
@@ -98,7 +133,8 @@ static fsdp_status add_builtin(fsdp_dataset *dataset, const fsdp_dataset_config 
                      "prepared with scripts/prepare_data.py",
                      config->tokenizer);
   fsdp_status status = check_source(dataset, config, &tokens, "the built-in text", error);
-  if (!status) add_source(dataset, tokens);
+  dataset->sources = fsdp_alloc(sizeof *dataset->sources);
+  if (!status) add_source(dataset, tokens, NULL);
   dataset->builtin = true;
   return status;
 }
@@ -201,14 +237,14 @@ static fsdp_status fail_masked(const fsdp_dataset *dataset, const fsdp_dataset_c
                    "%.300s: only %" PRId64 " of its %" PRId64 " %s have a target that counts among their "
                    "%s%" PRId64 " tokens: prompts, which are not learned, fill the others; one step needs "
                    "%" PRId64 "; %s, or prepare the data with --mask-prompt off",
-                   config->paths, dataset->sample_count, dataset->raw_count,
+                   config->files->list, dataset->sample_count, dataset->raw_count,
                    dataset->packed ? "sequences" : "documents", dataset->packed ? "" : "first ", config->seq,
                    config->global_batch, remedy);
 }
 
 static fsdp_status check_size(const fsdp_dataset *dataset, const fsdp_dataset_config *config,
                               fsdp_error *error) {
-  const char *where = dataset->builtin ? "the built-in text" : config->paths;
+  const char *where = dataset->builtin ? "the built-in text" : config->files->list;
   const char *remedy = "give more, or lower --seq-length, --batch-size or --grad-accum";
   int64_t needed;
   if (!fsdp_mul_checked(config->seq, config->global_batch, &needed) || !fsdp_add_checked(needed, 1, &needed))
@@ -227,13 +263,26 @@ static fsdp_status check_size(const fsdp_dataset *dataset, const fsdp_dataset_co
                    where, dataset->raw_count, fsdp_plural(dataset->raw_count), config->global_batch);
 }
 
-static void describe(fsdp_dataset *dataset, const char *paths) {
+// "built-in text", "a.txt" or "fineweb_train_*.bin (103 files)".
+static void name_data(const fsdp_dataset *dataset, const char *list, char *out, size_t out_bytes) {
+  int length = 180;
+  if (dataset->builtin)
+    snprintf(out, out_bytes, "built-in text (Northanger Abbey)");
+  else if (dataset->source_count == 1)
+    snprintf(out, out_bytes, "%.*s", length, list);
+  else
+    snprintf(out, out_bytes, "%.*s%s (%d files)", length, list, (int)strlen(list) > length ? "..." : "",
+             dataset->source_count);
+}
+
+static void describe(fsdp_dataset *dataset, const char *list) {
   char *out = dataset->description, *end = out + sizeof dataset->description;
   const char *how = dataset->sources[0].tokens.how;
+  char name[224];
   bool alike = true;
+  name_data(dataset, list, name, sizeof name);
   for (int i = 1; i < dataset->source_count; i++) alike &= dataset->sources[i].tokens.how == how;
-  out += snprintf(out, (size_t)(end - out), "%.180s, %s: %" PRId64 " token%s",
-                  dataset->builtin ? "built-in text (Northanger Abbey)" : paths,
+  out += snprintf(out, (size_t)(end - out), "%s, %s: %" PRId64 " token%s", name,
                   alike ? how : "prepared in several ways", dataset->token_count,
                   fsdp_plural(dataset->token_count));
   if (dataset->document_count)
@@ -255,8 +304,8 @@ fsdp_status fsdp_dataset_open(const fsdp_dataset_config *config, fsdp_dataset **
   *dataset = NULL;
   opened->seq = config->seq;
   opened->vocab_size = config->vocab_size;
-  fsdp_status status =
-      config->paths && *config->paths ? add_files(opened, config, error) : add_builtin(opened, config, error);
+  fsdp_status status = config->files && config->files->count ? add_files(opened, config, error)
+                                                             : add_builtin(opened, config, error);
   if (!status) {
     opened->packed = opened->sources[0].tokens.view.packed;
     opened->raw_count = opened->packed ? (opened->token_count - 1) / config->seq : opened->document_count;
@@ -267,14 +316,17 @@ fsdp_status fsdp_dataset_open(const fsdp_dataset_config *config, fsdp_dataset **
     fsdp_dataset_close(opened);
     return status;
   }
-  describe(opened, config->paths);
+  describe(opened, config->files ? config->files->list : NULL);
   *dataset = opened;
   return FSDP_OK;
 }
 
 void fsdp_dataset_close(fsdp_dataset *dataset) {
   if (!dataset) return;
-  for (int i = 0; i < dataset->source_count; i++) fsdp_token_source_close(&dataset->sources[i].tokens);
+  for (int i = 0; i < dataset->source_count; i++) {
+    fsdp_token_source_close(&dataset->sources[i].tokens);
+    free(dataset->sources[i].path);
+  }
   free(dataset->sources);
   free(dataset->kept);
   free(dataset);
@@ -286,16 +338,18 @@ static span sample_span(const fsdp_dataset *dataset, int64_t sample) {
   return span_of(dataset, dataset->kept ? dataset->kept[sample] : sample);
 }
 
-// Copies tokens [part.begin, part.end) of `view`, checks them, and marks those that do not count.
-static void copy_part(const fsdp_dataset *dataset, const fsdp_token_view *view, span part, bool targets,
-                      int32_t *out) {
+// Copies tokens [part.begin, part.end) of `s`, checks them, and marks those that do not count.
+static void copy_part(const fsdp_dataset *dataset, const source *s, span part, bool targets, int32_t *out) {
+  const fsdp_token_view *view = &s->tokens.view;
   int64_t count = part.end - part.begin;
   if (count <= 0) return;
   uint32_t greatest = fsdp_token_view_read(view, part.begin, count, out);
-  FSDP_CHECK(greatest < dataset->vocab_size,
-             "token %" PRIu32 " of a vocabulary of %" PRId64 ": the data was damaged after it was prepared; "
-             "prepare it again",
-             greatest, dataset->vocab_size);
+  if (greatest >= dataset->vocab_size) {
+    fsdp_error error;
+    int64_t at = fsdp_token_view_find(view, part.begin, count, dataset->vocab_size);
+    fail_token(dataset, view, s->path ? s->path : "the built-in text", fsdp_max_i64(at, part.begin), &error);
+    FSDP_JOB_FAIL("reading the data", "%s", error.message);
+  }
   if (!targets || !view->mask) return;
   for (int64_t i = 0; i < count; i++)
     if (!fsdp_token_view_counts(view, part.begin + i)) out[i] = FSDP_TARGET_IGNORED;
@@ -312,8 +366,8 @@ void fsdp_dataset_fill(const fsdp_dataset *dataset, int64_t sample, int32_t *tok
   const source *end = dataset->sources + dataset->source_count;
   for (const source *s = source_at(dataset, at.begin, false); s < end && s->first < target_at.end; s++) {
     span input = within(s, at), target = within(s, target_at);
-    copy_part(dataset, &s->tokens.view, input, false, tokens + (s->first + input.begin - at.begin));
-    copy_part(dataset, &s->tokens.view, target, true, targets + (s->first + target.begin - target_at.begin));
+    copy_part(dataset, s, input, false, tokens + (s->first + input.begin - at.begin));
+    copy_part(dataset, s, target, true, targets + (s->first + target.begin - target_at.begin));
   }
 }
 
@@ -333,6 +387,8 @@ const char *fsdp_dataset_description(const fsdp_dataset *dataset) {
 
 // Bytes hashed between two progress marks.
 #define HASH_BYTES ((int64_t)16 << 20)
+// Of `.bin` files of more bytes in all, only the ends of each are hashed.
+#define HASH_WHOLE_BYTES_MAX ((int64_t)1 << 30)
 
 static void hash_bytes(void *state, const void *bytes, int64_t count) {
   for (int64_t done = 0, now; done < count; done += now) {
@@ -347,8 +403,13 @@ uint64_t fsdp_dataset_fingerprint(const fsdp_dataset *dataset) {
   XXH64_state_t *state = XXH64_createState();
   FSDP_CHECK(state, "out of host memory for a hash");
   XXH64_reset(state, 0);
+  int64_t bytes = 0;
+  for (int i = 0; i < dataset->source_count; i++) {
+    const fsdp_token_file *file = &dataset->sources[i].tokens.file;
+    if (!file->identity) bytes += file->file.count;
+  }
   for (int i = 0; i < dataset->source_count; i++)
-    fsdp_token_source_identity(&dataset->sources[i].tokens, hash_bytes, state);
+    fsdp_token_source_identity(&dataset->sources[i].tokens, bytes <= HASH_WHOLE_BYTES_MAX, hash_bytes, state);
   uint64_t hash = XXH64_digest(state);
   XXH64_freeState(state);
   return hash;

@@ -12,6 +12,7 @@
 #pragma once
 
 #include "runtime/base/status.h"
+#include "runtime/data/data_paths.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -19,31 +20,32 @@
 typedef struct fsdp_dataset fsdp_dataset;
 
 typedef struct fsdp_dataset_config {
-  const char
-      *paths; // separated by commas: .txt, .jsonl, .json, .tok, .bin; NULL or empty is the built-in text
-  const char *tokenizer; // path of the model's tokenizer.json; NULL if it has none: text is then bytes
-  bool only_bytes;       // the user asked for bytes: tokens of a tokenizer are refused
+  const fsdp_data_paths *files; // .txt, .jsonl, .json, .tok, .bin; NULL or without a list: the built-in text
+  const char *tokenizer;        // path of the model's tokenizer.json; NULL if it has none: text is then bytes
+  bool only_bytes;              // the user asked for bytes: tokens of a tokenizer are refused
   const char
       *no_bytes; // why bytes are refused, and what to do: "the model ...; do ..."; NULL if they are not
   int64_t seq;   // tokens of a sample
   int64_t global_batch; // samples per step; the data must hold at least one step; 1 for evaluation data
   int64_t vocab_size;   // of the model; every token must be below it
-  bool verify;          // read prepared files whole and compare them with their checksums
+  bool verify; // read all tokens first: .tok are compared with their checksums, .bin with the vocabulary
+  int share, shares; // of that, this caller does part `share` of `shares` equal ones; 0 of 0: all of it
 } fsdp_dataset_config;
 
 // No sample: all padding, nothing counted. It fills the last batch of an evaluation.
 #define FSDP_DATASET_NO_SAMPLE (-1)
 
-// Opens and maps the files. FSDP_ERR_INPUT if one is missing, malformed, of unknown kind, or made for a
-// different tokenizer or a larger vocabulary than the model's (token_source.h). Also if bytes are required or
-// refused, if packed and unpacked files are mixed, or if all are too short for one step. The caller closes
-// *dataset.
+// Opens and maps the files, which need no handles from then on. FSDP_ERR_INPUT if one is missing, malformed,
+// of unknown kind, or made for a different tokenizer or a larger vocabulary than the model's
+// (token_source.h). Also if bytes are required or refused, if packed and unpacked files are mixed, or if all
+// are too short for one step. The configuration is not kept. The caller closes *dataset.
 fsdp_status fsdp_dataset_open(const fsdp_dataset_config *config, fsdp_dataset **dataset, fsdp_error *error);
 void fsdp_dataset_close(fsdp_dataset *dataset); // NULL is allowed
 
 // Writes sample `sample` (or FSDP_DATASET_NO_SAMPLE): `seq` tokens and as many targets, in which
 // FSDP_TARGET_IGNORED (op.h) marks those that the loss must not count. A token that is not below the
-// vocabulary (the file was damaged) aborts. May be called by several threads at once.
+// vocabulary (it was not verified, or the file has changed) ends the job. May be called by several threads at
+// once.
 void fsdp_dataset_fill(const fsdp_dataset *dataset, int64_t sample, int32_t *tokens, int32_t *targets);
 
 // How many of the sample's targets the loss counts: at least one, or none of FSDP_DATASET_NO_SAMPLE.
@@ -58,5 +60,6 @@ int64_t fsdp_dataset_token_count(const fsdp_dataset *dataset);
 const char *fsdp_dataset_description(const fsdp_dataset *dataset);
 
 // A hash of the data's content (not of file names), by which a resumed run detects changed data. It reads
-// text and .bin files whole, and only the header of .tok files.
+// text whole, of a .tok only the header, and .bin files whole if all together have at most 1 GiB, else the
+// number of tokens, the first and the last 64 KiB of each.
 uint64_t fsdp_dataset_fingerprint(const fsdp_dataset *dataset);

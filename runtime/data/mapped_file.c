@@ -16,13 +16,14 @@ fsdp_status fsdp_mapped_file_open(const char *path, fsdp_mapped_file *file, fsdp
     int reason = errno;
     if (descriptor >= 0) close(descriptor);
     return fsdp_fail(error, FSDP_ERR_INPUT,
-                     "%s: cannot be opened (%s); --data takes files separated by commas", path,
+                     "%s: cannot be opened (%s); --data takes files separated by commas, or patterns", path,
                      strerror(reason));
   }
   fsdp_status status = FSDP_OK;
   if (S_ISDIR(information.st_mode))
     status =
-        fsdp_fail(error, FSDP_ERR_INPUT, "%s: is a folder; give the files in it, separated by commas", path);
+        fsdp_fail(error, FSDP_ERR_INPUT,
+                  "%s: is a folder; give the files in it, as a pattern such as \"%s/*.bin\"", path, path);
   else if (!S_ISREG(information.st_mode))
     status = fsdp_fail(error, FSDP_ERR_INPUT, "%s: is not a regular file; give one that is", path);
   else if (information.st_size == 0)
@@ -30,8 +31,9 @@ fsdp_status fsdp_mapped_file_open(const char *path, fsdp_mapped_file *file, fsdp
   if (!status) {
     void *bytes = mmap(NULL, (size_t)information.st_size, PROT_READ, MAP_PRIVATE, descriptor, 0);
     if (bytes == MAP_FAILED)
-      status = fsdp_fail(error, FSDP_ERR_INPUT, "%s: cannot be mapped (%s); give a smaller file", path,
-                         strerror(errno));
+      status =
+          fsdp_fail(error, FSDP_ERR_INPUT, "%s: cannot be mapped (%s); give a smaller file, or fewer of them",
+                    path, strerror(errno));
     else
       *file = (fsdp_mapped_file){.bytes = bytes, .count = information.st_size};
   }

@@ -25,10 +25,19 @@ typedef struct header {
 
 _Static_assert(sizeof(header) == 128 && offsetof(header, hash) == 120, "the header is a record of the file");
 
-// llm.c: 256 int32, then tokens.
+// llm.c: 256 int32, then tokens. Its other files (weights, optimizer, tokenizer, HellaSwag) have magics that
+// are dates of the same year.
 #define LLMC_HEADER_BYTES 1024
 #define LLMC_MAGIC_16     20240520
 #define LLMC_MAGIC_32     20240801
+#define LLMC_MAGIC_FIRST  20240301
+#define LLMC_MAGIC_LAST   20241231
+
+// Tokens of 4 or 8 bytes, read as uint16, have a small number in every second place. How many pairs of them
+// are looked at, at most and at least.
+#define WIDE_PAIRS_MAX 4096
+#define WIDE_PAIRS_MIN 16
+#define WIDE_HALF_MAX  3 // the upper half of a token below 2^18
 
 #define PREPARE_AGAIN "prepare it again with scripts/prepare_data.py"
 
@@ -132,30 +141,56 @@ static fsdp_status read_llmc(const char *path, const int32_t *words, fsdp_token_
   return FSDP_OK;
 }
 
+// Whether the bytes look like tokens wider than uint16.
+static bool looks_wide(const uint16_t *halves, int64_t count) {
+  int64_t pairs = fsdp_min_i64(count / 2, WIDE_PAIRS_MAX);
+  int64_t large = 0;
+  for (int64_t i = 0; i < pairs; i++) {
+    if (halves[2 * i + 1] > WIDE_HALF_MAX) return false;
+    large += halves[2 * i] > WIDE_HALF_MAX;
+  }
+  return pairs >= WIDE_PAIRS_MIN && large > pairs / 4;
+}
+
+// nanoGPT's `.bin`: nothing in it says that it is one, so what is likely something else is refused.
+static fsdp_status read_raw(const char *path, fsdp_token_file *out, fsdp_error *error) {
+  const unsigned char *bytes = out->file.bytes;
+  if (out->file.count >= 4 && memcmp(bytes, "PK\3\4", 4) == 0)
+    return fsdp_fail(error, FSDP_ERR_INPUT,
+                     "%s: is a ZIP archive, as PyTorch's weights are, and holds no tokens; give a file of "
+                     "tokens",
+                     path);
+  if (out->file.count % 2)
+    return fsdp_fail(error, FSDP_ERR_INPUT,
+                     "%s: has neither llm.c's header nor, with %lld bytes, whole uint16 tokens like "
+                     "nanoGPT's; give one of these, or a .tok of scripts/prepare_data.py",
+                     path, (long long)out->file.count);
+  if (looks_wide((const uint16_t *)(const void *)bytes, out->file.count / 2))
+    return fsdp_fail(error, FSDP_ERR_INPUT,
+                     "%s: has no header, so it would be read as uint16 tokens like nanoGPT's, but they look "
+                     "like tokens of 4 or 8 bytes; write them as uint16, or as uint32 behind llm.c's header "
+                     "(magic %d, version 7)",
+                     path, LLMC_MAGIC_32);
+  out->format = FSDP_TOKENS_RAW;
+  out->view = (fsdp_token_view){.tokens = bytes, .token_bytes = 2, .token_count = out->file.count / 2};
+  return FSDP_OK;
+}
+
 static fsdp_status read_bin(const char *path, fsdp_token_file *out, fsdp_error *error) {
   int32_t words[3] = {0};
-  fsdp_status status = FSDP_OK;
+  fsdp_status status;
   if (out->file.count >= LLMC_HEADER_BYTES) memcpy(words, out->file.bytes, sizeof words);
-  if (words[0] == LLMC_MAGIC_16 || words[0] == LLMC_MAGIC_32) {
+  if (words[0] == LLMC_MAGIC_16 || words[0] == LLMC_MAGIC_32)
     status = read_llmc(path, words, out, error);
-  } else if (out->file.count % 2) {
+  else if (words[0] >= LLMC_MAGIC_FIRST && words[0] <= LLMC_MAGIC_LAST)
     status = fsdp_fail(error, FSDP_ERR_INPUT,
-                       "%s: has neither llm.c's header nor, with %lld bytes, whole uint16 tokens like "
-                       "nanoGPT's; give one of these, or a .tok of scripts/prepare_data.py",
-                       path, (long long)out->file.count);
-  } else {
-    out->format = FSDP_TOKENS_RAW;
-    out->view =
-        (fsdp_token_view){.tokens = out->file.bytes, .token_bytes = 2, .token_count = out->file.count / 2};
-  }
-  if (status) return status;
-  uint32_t greatest = fsdp_token_view_max(&out->view);
-  if (greatest >= INT32_MAX)
-    return fsdp_fail(error, FSDP_ERR_INPUT, "%s: has a token %u, so it is damaged; copy it again", path,
-                     greatest);
+                       "%s: is llm.c's (magic %d), but holds no tokens to train on, which have magic %d "
+                       "(uint16) or %d (uint32); give such a file",
+                       path, words[0], LLMC_MAGIC_16, LLMC_MAGIC_32);
+  else
+    status = read_raw(path, out, error);
   out->view.packed = true;
-  out->view.vocab_size = (int64_t)greatest + 1;
-  return FSDP_OK;
+  return status;
 }
 
 fsdp_status fsdp_token_file_open(const char *path, fsdp_token_file *file, fsdp_error *error) {
@@ -189,7 +224,7 @@ fsdp_status fsdp_token_file_verify(const char *path, const fsdp_token_file *file
     damaged = "its mask does not match its checksum";
   else if (crc_of(view->starts, 8 * view->document_count) != h.checksums[2])
     damaged = "its starts of documents do not match their checksum";
-  else if ((int64_t)fsdp_token_view_max(view) >= view->vocab_size)
+  else if (fsdp_token_view_find(view, 0, view->token_count, view->vocab_size) >= 0)
     damaged = "a token is outside its vocabulary";
   else if (fsdp_token_view_counted(view, 0, view->token_count) != h.target_count)
     damaged = "its mask does not count as many tokens as its header";

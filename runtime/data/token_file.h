@@ -26,8 +26,8 @@
 // Also read as they are: llm.c's `.bin` (256 int32, of which the first three are magic 20240520, version 1
 // and the number of uint16 tokens behind them; Llama 3's has magic 20240801, version 7 and uint32 tokens) and
 // nanoGPT's `.bin` (uint16 tokens and no header at all). They say nothing of documents, masks, vocabulary or
-// tokenizer: every token counts, and the vocabulary is the greatest token plus one, for which they are read
-// whole.
+// tokenizer: every token counts, samples run over what ends a document (GPT-2's token 50256), and whether
+// the model has all of their tokens is known by reading them (fsdp_token_view_find).
 #pragma once
 
 #include "runtime/base/status.h"
@@ -46,8 +46,8 @@ typedef struct fsdp_token_file {
 } fsdp_token_file;
 
 // Maps and checks the file: a `.tok` by its ending, a `.bin` by its first bytes. FSDP_ERR_INPUT, naming what
-// was found and expected, if it is missing or malformed. Sizes, header and documents are checked, the tokens
-// themselves are not read (`scripts/prepare_data.py --verify` does). The caller closes *file.
+// was found and expected, if it is missing or malformed, or if a `.bin` is likely not of tokens. Sizes,
+// header and documents are checked, the tokens themselves are not read. The caller closes *file.
 fsdp_status fsdp_token_file_open(const char *path, fsdp_token_file *file, fsdp_error *error);
 void fsdp_token_file_close(fsdp_token_file *file); // one of zeros is allowed
 

@@ -7,6 +7,8 @@
 #include <string.h>
 #include <strings.h>
 
+#define END_BYTES ((int64_t)64 << 10) // of a large `.bin`, hashed
+
 static fsdp_token_view view_of_bytes(const unsigned char *bytes, int64_t count) {
   return (fsdp_token_view){
       .tokens = bytes, .token_bytes = 1, .token_count = count, .vocab_size = 256, .packed = true};
@@ -28,12 +30,9 @@ static fsdp_status open_json(const char *path, fsdp_token_source *source, fsdp_e
   return status;
 }
 
-static fsdp_status check_tokenizer(const char *path, const char *tokenizer, const fsdp_token_file *file,
-                                   fsdp_error *error) {
-  uint64_t wanted;
+static fsdp_status check_tokenizer(const char *path, const char *tokenizer, uint64_t wanted,
+                                   const fsdp_token_file *file, fsdp_error *error) {
   if (!tokenizer || file->format != FSDP_TOKENS_PREPARED) return FSDP_OK;
-  fsdp_status status = fsdp_token_file_hash_tokenizer(tokenizer, &wanted, error);
-  if (status) return status;
   if (file->bytes)
     return fsdp_fail(error, FSDP_ERR_INPUT,
                      "%s: holds bytes, but the model has a tokenizer; prepare it again with "
@@ -48,10 +47,10 @@ static fsdp_status check_tokenizer(const char *path, const char *tokenizer, cons
   return FSDP_OK;
 }
 
-static fsdp_status open_tokens(const char *path, const char *tokenizer, fsdp_token_source *source,
-                               fsdp_error *error) {
+static fsdp_status open_tokens(const char *path, const char *tokenizer, uint64_t tokenizer_hash,
+                               fsdp_token_source *source, fsdp_error *error) {
   fsdp_status status = fsdp_token_file_open(path, &source->file, error);
-  if (!status) status = check_tokenizer(path, tokenizer, &source->file, error);
+  if (!status) status = check_tokenizer(path, tokenizer, tokenizer_hash, &source->file, error);
   if (status) return status;
   source->view = source->file.view;
   source->bytes = source->file.bytes;
@@ -62,7 +61,9 @@ static fsdp_status open_tokens(const char *path, const char *tokenizer, fsdp_tok
                                      : "prepared with a tokenizer that the model does not name";
     break;
   case FSDP_TOKENS_LLMC:
-    source->how = "llm.c's tokens, of a tokenizer that they do not name";
+    source->how = source->view.token_bytes == 2
+                      ? "llm.c's uint16 tokens, of a tokenizer that they do not name"
+                      : "llm.c's uint32 tokens, of a tokenizer that they do not name";
     break;
   case FSDP_TOKENS_RAW:
     source->how =
@@ -105,8 +106,8 @@ static fsdp_status refuse_text(const char *path, const char *kind, const char *t
   return status;
 }
 
-fsdp_status fsdp_token_source_open(const char *path, const char *tokenizer, fsdp_token_source *source,
-                                   fsdp_error *error) {
+fsdp_status fsdp_token_source_open(const char *path, const char *tokenizer, uint64_t tokenizer_hash,
+                                   fsdp_token_source *source, fsdp_error *error) {
   const char *dot = strrchr(path, '.'), *slash = strrchr(path, '/');
   const char *kind = dot && (!slash || dot > slash) ? dot : "";
   bool text = !strcasecmp(kind, ".txt"), json = !strcasecmp(kind, ".jsonl") || !strcasecmp(kind, ".json");
@@ -118,7 +119,7 @@ fsdp_status fsdp_token_source_open(const char *path, const char *tokenizer, fsdp
   else if (json)
     status = open_json(path, source, error);
   else if (!strcasecmp(kind, ".tok") || !strcasecmp(kind, ".bin"))
-    status = open_tokens(path, tokenizer, source, error);
+    status = open_tokens(path, tokenizer, tokenizer_hash, source, error);
   else {
     // A missing path or a folder is the likelier mistake.
     status = fsdp_mapped_file_open(path, &source->text, error);
@@ -145,13 +146,18 @@ void fsdp_token_source_close(fsdp_token_source *source) {
   *source = (fsdp_token_source){0};
 }
 
-void fsdp_token_source_identity(const fsdp_token_source *source, void (*add)(void *, const void *, int64_t),
-                                void *context) {
+void fsdp_token_source_identity(const fsdp_token_source *source, bool whole,
+                                void (*add)(void *, const void *, int64_t), void *context) {
   const fsdp_token_view *view = &source->view;
+  int64_t bytes = view->token_count * view->token_bytes;
   if (source->file.identity) {
     add(context, &source->file.identity, sizeof source->file.identity);
-    return;
+  } else if (source->file.file.bytes && !whole && bytes > 2 * END_BYTES) {
+    add(context, &view->token_count, sizeof view->token_count);
+    add(context, view->tokens, END_BYTES);
+    add(context, (const unsigned char *)view->tokens + bytes - END_BYTES, END_BYTES);
+  } else {
+    add(context, view->tokens, bytes);
+    if (view->mask) add(context, view->mask, (view->token_count + 7) / 8);
   }
-  add(context, view->tokens, view->token_count * view->token_bytes);
-  if (view->mask) add(context, view->mask, (view->token_count + 7) / 8);
 }

@@ -14,15 +14,16 @@ typedef struct fsdp_token_source {
   bool bytes;      // its tokens are bytes
 } fsdp_token_source;
 
-// Opens `path` for a model whose tokenizer.json is at `tokenizer` (NULL: it has none). FSDP_ERR_INPUT if the
-// file is of unknown kind or malformed, if it is text but the model has a tokenizer, or if it was prepared
-// with a different tokenizer. The caller closes *source.
-fsdp_status fsdp_token_source_open(const char *path, const char *tokenizer, fsdp_token_source *source,
-                                   fsdp_error *error);
+// Opens `path` for a model whose tokenizer.json is at `tokenizer` (NULL: it has none) and has the hash
+// `tokenizer_hash` (token_file.h). FSDP_ERR_INPUT if the file is of unknown kind or malformed, if it is text
+// but the model has a tokenizer, or if it was prepared with a different tokenizer. The caller closes *source.
+fsdp_status fsdp_token_source_open(const char *path, const char *tokenizer, uint64_t tokenizer_hash,
+                                   fsdp_token_source *source, fsdp_error *error);
 // The built-in text, as bytes; for a model without a tokenizer.
 fsdp_token_source fsdp_token_source_builtin(void);
 void fsdp_token_source_close(fsdp_token_source *source); // one of zeros is allowed
 
-// Adds the source's content to a hash: the header of a prepared file, else all tokens and the mask.
-void fsdp_token_source_identity(const fsdp_token_source *source, void (*add)(void *, const void *, int64_t),
-                                void *context);
+// Adds the source's content to a hash: the header of a prepared file, else all tokens and the mask; but of a
+// `.bin`, unless `whole`, the number of tokens and the first and last 64 KiB of them.
+void fsdp_token_source_identity(const fsdp_token_source *source, bool whole,
+                                void (*add)(void *, const void *, int64_t), void *context);

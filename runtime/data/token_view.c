@@ -1,11 +1,13 @@
 #include "runtime/data/token_view.h"
 
 #include "runtime/base/check.h"
+#include "runtime/base/progress.h"
 #include "runtime/base/size.h"
 
 #include <string.h>
 
-#define BLOCK 64
+#define BLOCK       64
+#define FIND_TOKENS ((int64_t)1 << 22) // looked through between two progress marks
 
 // One function per width. The blocks are of fixed size, which compilers vectorize at -O2; finding the
 // greatest token of a file is then bound by reading it.
@@ -47,8 +49,18 @@ uint32_t fsdp_token_view_read(const fsdp_token_view *view, int64_t first, int64_
   return widen(view, first, count, out);
 }
 
-uint32_t fsdp_token_view_max(const fsdp_token_view *view) {
-  return widen(view, 0, view->token_count, NULL);
+int64_t fsdp_token_view_find(const fsdp_token_view *view, int64_t first, int64_t count, int64_t limit) {
+  FSDP_CHECK(first >= 0 && count >= 0 && first <= view->token_count - count, "tokens %lld + %lld of %lld",
+             (long long)first, (long long)count, (long long)view->token_count);
+  if (view->token_bytes < 4 && limit >= (int64_t)1 << (8 * view->token_bytes)) return -1;
+  for (int64_t at = first, end = first + count; at < end; at += FIND_TOKENS) {
+    int64_t now = fsdp_min_i64(FIND_TOKENS, end - at);
+    fsdp_progress_mark();
+    if ((int64_t)widen(view, at, now, NULL) < limit) continue;
+    while ((int64_t)widen(view, at, 1, NULL) < limit) at++;
+    return at;
+  }
+  return -1;
 }
 
 int64_t fsdp_token_view_counted(const fsdp_token_view *view, int64_t first, int64_t count) {

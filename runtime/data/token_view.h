@@ -22,15 +22,16 @@ typedef struct fsdp_token_view {
   const uint8_t *mask;    // NULL: every token counts
   const uint64_t *starts; // NULL: documents are not distinguished
   int64_t document_count;
-  int64_t vocab_size; // every token is below it
+  int64_t vocab_size; // every token is below it; 0: not known
   bool packed;        // samples cross document boundaries; otherwise a sample is one document
 } fsdp_token_view;
 
 // Widens tokens [first, first + count) into `out` and returns the greatest of them (0 if count is 0).
 uint32_t fsdp_token_view_read(const fsdp_token_view *view, int64_t first, int64_t count, int32_t *out);
 
-// The greatest token of all (0 if there is none).
-uint32_t fsdp_token_view_max(const fsdp_token_view *view);
+// The first of tokens [first, first + count) that is not below `limit`; -1 if there is none. It reads nothing
+// if no token of this width can be.
+int64_t fsdp_token_view_find(const fsdp_token_view *view, int64_t first, int64_t count, int64_t limit);
 
 // How many of tokens [first, first + count) the loss counts.
 int64_t fsdp_token_view_counted(const fsdp_token_view *view, int64_t first, int64_t count);

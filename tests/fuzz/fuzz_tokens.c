@@ -69,9 +69,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   fsdp_token_file file;
   fsdp_error error = {0};
   if (fsdp_token_file_open(path, &file, &error) != FSDP_OK) return 0;
-  int64_t vocab_size = file.view.vocab_size;
+  int64_t vocab_size = is_bin ? INT32_MAX : file.view.vocab_size;
   fsdp_token_file_close(&file);
-  fsdp_dataset_config config = {.paths = path,
+  fsdp_data_paths paths = {.list = (char *)path, .files = (char *[]){(char *)path}, .count = 1};
+  fsdp_dataset_config config = {.files = &paths,
                                 .seq = 1 + (mode >> 2 & 31),
                                 .global_batch = 1,
                                 .vocab_size = vocab_size,

@@ -61,6 +61,17 @@ const char *io_write_safetensors(const char *name, const char *header, int64_t l
   return path;
 }
 
+fsdp_status io_open_dataset(const char *list, fsdp_dataset_config config, fsdp_dataset **dataset,
+                            fsdp_error *error) {
+  fsdp_data_paths paths;
+  *dataset = NULL;
+  fsdp_status status = fsdp_data_paths_find("data", list, &paths, error);
+  config.files = &paths;
+  if (!status) status = fsdp_dataset_open(&config, dataset, error);
+  fsdp_data_paths_destroy(&paths);
+  return status;
+}
+
 void io_expect(fsdp_status status, fsdp_status wanted, const fsdp_error *error, const char *const *parts) {
   if (status != wanted) fail_msg("status %d instead of %d: %s", status, wanted, error->message);
   for (; *parts; parts++)

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "runtime/base/status.h"
+#include "runtime/data/dataset.h"
 
 #include <stdint.h>
 
@@ -18,6 +19,10 @@ const char *io_write_text(const char *name, const char *text);
 
 // Writes a safetensors file: the header's length as `length` says (-1: as it is), the header, zeros as data.
 const char *io_write_safetensors(const char *name, const char *header, int64_t length, int64_t data_bytes);
+
+// Opens a data set as `config` says, of the files that `list` names (data_paths.h; NULL: the built-in text).
+fsdp_status io_open_dataset(const char *list, fsdp_dataset_config config, fsdp_dataset **dataset,
+                            fsdp_error *error);
 
 // Fails the test unless `status` is `wanted` and the message contains all of the strings (NULL ends them).
 void io_expect(fsdp_status status, fsdp_status wanted, const fsdp_error *error, const char *const *parts);

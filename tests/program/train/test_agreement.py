@@ -112,6 +112,30 @@ def data_of_one_size():
     assert good.returncode == 0, good.stderr
 
 
+def patterns():
+    """What a pattern matches is compared before anything is read."""
+    pair = folders("patterns")
+    for folder in pair:
+        for i in range(3):
+            (folder / f"d_{i}.txt").write_bytes(TEXT[i * 3_000 : i * 3_000 + 3_000])
+    both = ["--data", "d_*.txt", "--eval-data", "d_[02].txt"]
+    good = start((1, 1), pair, [*both, "--max-steps", 1])
+    assert good.returncode == 0 and "d_*.txt (3 files), as bytes: 9000 tokens" in good.stdout, good.stderr
+    assert "2 files of --eval-data (d_0.txt, ...) are in --data too" in good.stderr, good.stderr
+    (pair[1] / "d_1.txt").unlink()
+    refused("a file less on one", pair, both, "reads data d_1.txt", "reads data d_2.txt")
+    (pair[1] / "d_1.txt").write_bytes(TEXT[:2_999])
+    refused("a shorter file on one", pair, both, "data files differ", "d_1.txt", "has 2999 on")
+    (pair[0] / "d_3.txt").write_bytes(TEXT[:3_000])
+    refused("a file more on one", pair, ["--data", "d_*.txt"], "reads data d_3.txt", "reads no further file")
+    (pair[1] / "d_2.txt").unlink()
+    refused("evaluation data of two lists", pair, ["--eval-data", "d_[02].txt"],
+            "reads evaluation data d_2.txt", "reads no further file")  # fmt: skip
+    (pair[1] / "d_0.txt").unlink()
+    (pair[1] / "d_1.txt").unlink()
+    refused_alone("no file at all on one", pair, ["--data", "d_*.txt"], "no file matches", str(pair[1]))
+
+
 def weights():
     pair = folders("weights")
     for folder in pair:
@@ -204,7 +228,8 @@ def main():
     if not programs.WITH_MPI:
         print("SKIPPED: built without MPI, so that there is one rank")
         return SKIPPED
-    cases = [data_of_two_sizes, data_of_one_size, weights, configurations_and_tokenizers, checkpoints]
+    cases = [data_of_two_sizes, data_of_one_size, patterns, weights, configurations_and_tokenizers,
+             checkpoints]  # fmt: skip
     with concurrent.futures.ThreadPoolExecutor(3) as pool:
         for case, result in [(case, pool.submit(case)) for case in cases]:
             result.result()

@@ -4,6 +4,7 @@ import concurrent.futures
 import json
 import os
 import pathlib
+import struct
 import subprocess
 import sys
 import tempfile
@@ -206,12 +207,28 @@ os.mkfifo(work / "pipe.txt")  # nobody writes to it: opening it must not wait
 bad("text from a pipe", ["--data", str(work / "pipe.txt")], 3, "pipe.txt", "regular file")
 os.mkfifo(programs.make_model(work / "piped", weights=False) / "model.safetensors")
 bad("weights from a pipe", ["--model", str(work / "piped")], 3, "model.safetensors", "regular file")
+bad("pattern without a match", ["--data", str(work / "shorts*.txt")], 3, "shorts*.txt", "(short.txt, ",
+    "correct the pattern")  # fmt: skip
+bad("evaluation pattern without a match", ["--eval-data", str(work / "none*.tok")], 3, "--eval-data",
+    "has no files that end in .tok")  # fmt: skip
+# One token in the second half, which the second of two ranks reads.
+tokens = [i % 250 for i in range(20_000)]
+tokens[17_000] = 300
+(work / "large_token.bin").write_bytes(
+    struct.pack("<3i", 20240520, 1, len(tokens)) + bytes(1012) + struct.pack(f"<{len(tokens)}H", *tokens))
+large = ["--data", str(work / "large_t*.bin")]
+said = ("large_token.bin: token 17000 (from 0) of its 20000 is 300", "a vocabulary of 256")
+bad("a token that the model has not", large, 3, *said)
+bad("a token that the model has not, when it is used", [*large, "--verify-data", "off", "--max-steps", "400"],
+    5, *said, "rank 0 (host ")  # fmt: skip
 (work / "data.xyz").write_text("words " * 1000)
 bad("text of another kind", ["--data", str(work / "data.xyz")], 3, "data.xyz", ".txt")
 (work / "run.yaml").write_text("lr: 1e-3\nbatch-size: none\n")
 bad("value in a file", ["--config", str(work / "run.yaml")], 2, "run.yaml:2", "--batch-size", "'none'")
 (work / "odd.yaml").write_text("lr: [1e-3\n")
 bad("malformed configuration file", ["--config", str(work / "odd.yaml")], 2, "odd.yaml")
+(work / "star.yaml").write_text("lr: 1e-3\ndata: *.bin\n")
+bad("a pattern without quotes", ["--config", str(work / "star.yaml")], 2, "star.yaml:2", "quotes")
 bad("no such configuration file", ["--config", str(work / "none.yaml")], 3, "none.yaml")
 bad("log that cannot be written", ["--log", str(work / "none" / "log.jsonl")], 3, "log.jsonl")
 bad(
@@ -303,6 +320,8 @@ if programs.WITH_MPI:
     bad("3 ranks: missing folder", ["--model", str(work / "none")], 3, "none", ranks=3)
     bad("2 ranks: truncated weights", ["--model", str(short.parent)], 3, "model.safetensors", ranks=2)
     bad("2 ranks: text too short", ["--data", str(work / "short.txt")], 3, "short.txt", ranks=2)
+    bad("2 ranks: a token that the model has not", large, 3, *said, "(rank 1 (host ", ranks=2)
+    bad("2 ranks: pattern", ["--data", str(work / "shorts*.txt")], 3, "shorts*.txt", ranks=2)
     bad("2 ranks: memory", ["--memory-limit", "1MB"], 4, "--memory-limit", ranks=2)
     bad("2 ranks: log", ["--log", str(work / "none" / "log.jsonl")], 3, "log.jsonl", ranks=2)
     bad(

@@ -25,11 +25,10 @@ typedef struct samples {
 
 // All samples of a data set of one file; FSDP_ERR_INPUT if it is refused.
 static fsdp_status read_samples(const char *path, samples *out) {
-  fsdp_dataset_config config = {
-      .paths = path, .seq = SEQ, .global_batch = 1, .vocab_size = VOCAB, .verify = true};
+  fsdp_dataset_config config = {.seq = SEQ, .global_batch = 1, .vocab_size = VOCAB, .verify = true};
   fsdp_dataset *dataset;
   fsdp_error error;
-  fsdp_status status = fsdp_dataset_open(&config, &dataset, &error);
+  fsdp_status status = io_open_dataset(path, config, &dataset, &error);
   if (status != FSDP_OK) return status;
   assert_int_equal(fsdp_dataset_sample_count(dataset), SAMPLES);
   for (int i = 0; i < SAMPLES; i++) fsdp_dataset_fill(dataset, i, out->tokens[i], out->targets[i]);

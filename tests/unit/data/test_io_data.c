@@ -19,15 +19,15 @@
 static fsdp_dataset *open_good(const char *paths, int64_t seq, int64_t global_batch) {
   fsdp_dataset *dataset;
   fsdp_error error;
-  fsdp_dataset_config config = {.paths = paths, .seq = seq, .global_batch = global_batch, .vocab_size = 256};
-  if (fsdp_dataset_open(&config, &dataset, &error)) fail_msg("refused: %s", error.message);
+  fsdp_dataset_config config = {.seq = seq, .global_batch = global_batch, .vocab_size = 256};
+  if (io_open_dataset(paths, config, &dataset, &error)) fail_msg("refused: %s", error.message);
   return dataset;
 }
 
-static fsdp_status open_bad(const fsdp_dataset_config *config, fsdp_error *error) {
+static fsdp_status open_bad(const char *paths, const fsdp_dataset_config *config, fsdp_error *error) {
   fsdp_dataset *dataset;
   memset(error, 0, sizeof *error);
-  fsdp_status status = fsdp_dataset_open(config, &dataset, error);
+  fsdp_status status = io_open_dataset(paths, *config, &dataset, error);
   fsdp_dataset_close(dataset);
   return status;
 }
@@ -89,39 +89,40 @@ static void a_text_of_just_one_batch_suffices(void **state) {
   assert_int_equal(fsdp_dataset_sample_count(dataset), 2);
   fsdp_dataset_close(dataset);
   path = io_write_text("eight.txt", "12345678");
-  fsdp_dataset_config config = {.paths = path, .seq = 4, .global_batch = 2, .vocab_size = 256};
-  IO_EXPECT(open_bad(&config, &error), FSDP_ERR_INPUT, &error, "eight.txt", "8 tokens", "needs 9",
+  fsdp_dataset_config config = {.seq = 4, .global_batch = 2, .vocab_size = 256};
+  IO_EXPECT(open_bad(path, &config, &error), FSDP_ERR_INPUT, &error, "eight.txt", "8 tokens", "needs 9",
             "--seq-length");
   config.seq = INT64_MAX / 2, config.global_batch = 3;
-  IO_EXPECT(open_bad(&config, &error), FSDP_ERR_INPUT, &error, "8 tokens");
+  IO_EXPECT(open_bad(path, &config, &error), FSDP_ERR_INPUT, &error, "8 tokens");
 }
 
 static void bad_paths_are_named(void **state) {
   (void)state;
   fsdp_error error;
+  const char *paths;
   char good[512], both[1100];
   snprintf(good, sizeof good, "%s", io_write_text("good.txt", "some text that is long enough"));
   fsdp_dataset_config config = {.seq = 2, .global_batch = 1, .vocab_size = 256};
-#define REFUSED(...) IO_EXPECT(open_bad(&config, &error), FSDP_ERR_INPUT, &error, __VA_ARGS__)
-  config.paths = io_path("absent.txt");
+#define REFUSED(...) IO_EXPECT(open_bad(paths, &config, &error), FSDP_ERR_INPUT, &error, __VA_ARGS__)
+  paths = io_path("absent.txt");
   REFUSED("absent.txt", "No such file", "--data");
-  config.paths = io_write("empty.txt", "", 0);
+  paths = io_write("empty.txt", "", 0);
   REFUSED("empty.txt", "is empty");
   mkdir(io_path("sub.txt"), 0700);
-  config.paths = io_path("sub.txt");
+  paths = io_path("sub.txt");
   REFUSED("sub.txt", "folder");
-  config.paths = "/dev/null";
+  paths = "/dev/null";
   REFUSED("/dev/null", "regular file");
-  config.paths = io_write_text("book.pdf", "x");
+  paths = io_write_text("book.pdf", "x");
   REFUSED("book.pdf", "\".pdf\"", ".txt", ".tok");
-  config.paths = io_write_text("book", "x");
+  paths = io_write_text("book", "x");
   REFUSED("book", "\"\"", ".txt");
   snprintf(both, sizeof both, "%s,,%s", good, good);
-  config.paths = both;
+  paths = both;
   REFUSED("empty", "comma");
   snprintf(both, sizeof both, "%s,%s", good, io_path("absent.txt"));
   REFUSED("absent.txt");
-  config.paths = good, config.vocab_size = 255;
+  paths = good, config.vocab_size = 255;
   REFUSED("good.txt", "256", "255");
 #undef REFUSED
 }

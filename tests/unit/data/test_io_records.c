@@ -28,7 +28,7 @@ static void conversations_and_completions_are_bytes(void **state) {
   static const uint64_t wanted_starts[] = {0, 53, 66, 86};
   fsdp_token_source source;
   fsdp_error error;
-  if (fsdp_token_source_open(CHATS, NULL, &source, &error)) fail_msg("%s", error.message);
+  if (fsdp_token_source_open(CHATS, NULL, 0, &source, &error)) fail_msg("%s", error.message);
   const fsdp_token_view *view = &source.view;
   assert_int_equal(view->token_count, sizeof wanted);
   assert_memory_equal(view->tokens, wanted, sizeof wanted);
@@ -45,9 +45,9 @@ static void conversations_and_completions_are_bytes(void **state) {
 
 static fsdp_status open_with(const char *path, int64_t seq, int64_t global_batch, fsdp_error *error) {
   fsdp_dataset *dataset;
-  fsdp_dataset_config config = {.paths = path, .seq = seq, .global_batch = global_batch, .vocab_size = 60000};
+  fsdp_dataset_config config = {.seq = seq, .global_batch = global_batch, .vocab_size = 60000};
   memset(error, 0, sizeof *error);
-  fsdp_status status = fsdp_dataset_open(&config, &dataset, error);
+  fsdp_status status = io_open_dataset(path, config, &dataset, error);
   fsdp_dataset_close(dataset);
   return status;
 }

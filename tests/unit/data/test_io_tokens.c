@@ -27,20 +27,20 @@
 #define IGNORED       FSDP_TARGET_IGNORED
 #define LENGTH(array) ((int64_t)(sizeof(array) / sizeof *(array)))
 
-static fsdp_dataset *open_good(fsdp_dataset_config config) {
+static fsdp_dataset *open_good(const char *paths, fsdp_dataset_config config) {
   fsdp_dataset *dataset;
   fsdp_error error;
   if (!config.global_batch) config.global_batch = 1;
-  if (fsdp_dataset_open(&config, &dataset, &error)) fail_msg("refused: %s", error.message);
+  if (io_open_dataset(paths, config, &dataset, &error)) fail_msg("refused: %s", error.message);
   return dataset;
 }
 
 static fsdp_status open_bad(const char *path, const char *tokenizer, int64_t vocab_size, fsdp_error *error) {
   fsdp_dataset *dataset;
   fsdp_dataset_config config = {
-      .paths = path, .tokenizer = tokenizer, .seq = 2, .global_batch = 1, .vocab_size = vocab_size};
+      .tokenizer = tokenizer, .seq = 2, .global_batch = 1, .vocab_size = vocab_size, .verify = true};
   memset(error, 0, sizeof *error);
-  fsdp_status status = fsdp_dataset_open(&config, &dataset, error);
+  fsdp_status status = io_open_dataset(path, config, &dataset, error);
   fsdp_dataset_close(dataset);
   return status;
 }
@@ -69,7 +69,9 @@ static void prompts_are_not_learned(void **state) {
   (void)state;
   fsdp_token_source source;
   fsdp_error error;
-  assert_int_equal(fsdp_token_source_open(ALPACA, TOKENIZER, &source, &error), FSDP_OK);
+  uint64_t hash;
+  assert_int_equal(fsdp_token_file_hash_tokenizer(TOKENIZER, &hash, &error), FSDP_OK);
+  assert_int_equal(fsdp_token_source_open(ALPACA, TOKENIZER, hash, &source, &error), FSDP_OK);
   const fsdp_token_view *view = &source.view;
   assert_int_equal(view->token_count, LENGTH(alpaca_tokens));
   assert_int_equal(view->document_count, LENGTH(alpaca_starts));
@@ -84,7 +86,7 @@ static void prompts_are_not_learned(void **state) {
   fsdp_token_source_close(&source);
 
   fsdp_dataset *dataset =
-      open_good((fsdp_dataset_config){.paths = ALPACA, .tokenizer = TOKENIZER, .seq = 8, .vocab_size = 42});
+      open_good(ALPACA, (fsdp_dataset_config){.tokenizer = TOKENIZER, .seq = 8, .vocab_size = 42});
   // Thirteen samples of eight, of which three have targets that count: 24..32 (the last of them 32), 72..80,
   // 96..104.
   static const int64_t begins[] = {24, 72, 96};
@@ -185,7 +187,7 @@ static void packed_samples_run_over_documents_and_files(void **state) {
     total += parts[i].file.count;
   }
   for (int64_t T = 1; T < 60; T += 7) {
-    fsdp_dataset *dataset = open_good((fsdp_dataset_config){.paths = paths, .seq = T, .vocab_size = 200000});
+    fsdp_dataset *dataset = open_good(paths, (fsdp_dataset_config){.seq = T, .vocab_size = 200000});
     assert_int_equal(fsdp_dataset_token_count(dataset), total);
     int64_t sample = 0;
     for (int64_t begin = 0; begin + T < total; begin += T) {
@@ -206,7 +208,7 @@ static void an_unpacked_sample_is_one_document(void **state) {
   snprintf(paths, sizeof paths, "%s", write_stream("a.tok", &parts[0]));
   sprintf(paths + strlen(paths), ",%s", write_stream("b.tok", &parts[1]));
   for (int64_t T = 1; T < 60; T += 6) {
-    fsdp_dataset *dataset = open_good((fsdp_dataset_config){.paths = paths, .seq = T, .vocab_size = 200000});
+    fsdp_dataset *dataset = open_good(paths, (fsdp_dataset_config){.seq = T, .vocab_size = 200000});
     int64_t sample = 0, cut = 0;
     for (int part = 0; part < 2; part++) {
       const stream *s = &parts[part];
@@ -231,54 +233,13 @@ static void an_unpacked_sample_is_one_document(void **state) {
   }
 }
 
-static void tokens_of_others_are_read_as_they_are(void **state) {
-  (void)state;
-  static const int32_t magics[] = {20240520, 20240801, 0}, versions[] = {1, 7, 0};
-  for (int kind = 0; kind < 3; kind++) {
-    unsigned char file[1024 + 400] = {0};
-    int width = kind == 1 ? 4 : 2;
-    int64_t header = kind == 2 ? 0 : 1024, count = 100;
-    int32_t words[3] = {magics[kind], versions[kind], (int32_t)count};
-    memcpy(file, words, sizeof words);
-    for (int64_t i = 0; i < count; i++) {
-      uint32_t token = (uint32_t)(i * 7 + (kind == 1 ? 70000 : 0));
-      memcpy(file + header + i * width, &token, (size_t)width);
-    }
-    const char *path = io_write("x.bin", file, header + count * width);
-    int64_t vocab_size = 99 * 7 + 1 + (kind == 1 ? 70000 : 0);
-    fsdp_dataset *dataset = open_good((fsdp_dataset_config){
-        .paths = path, .tokenizer = kind ? TOKENIZER : NULL, .seq = 9, .vocab_size = vocab_size});
-    assert_int_equal(fsdp_dataset_sample_count(dataset), 11);
-    int32_t tokens[9], targets[9];
-    fsdp_dataset_fill(dataset, 10, tokens, targets);
-    assert_int_equal(tokens[8], 98 * 7 + (kind == 1 ? 70000 : 0));
-    assert_int_equal(targets[8], 99 * 7 + (kind == 1 ? 70000 : 0));
-    assert_int_equal(fsdp_dataset_target_count(dataset, 10), 9);
-    assert_non_null(strstr(fsdp_dataset_description(dataset), kind == 2 ? "without a header" : "llm.c"));
-    fsdp_dataset_close(dataset);
-    fsdp_error error;
-    char wanted[32];
-    snprintf(wanted, sizeof wanted, "%lld", (long long)vocab_size);
-    IO_EXPECT(open_bad(path, NULL, vocab_size - 1, &error), FSDP_ERR_INPUT, &error, "x.bin", wanted);
-    if (kind == 2) break;
-    IO_EXPECT(open_bad(io_write("x.bin", file, header + count * width - 1), NULL, 100000, &error),
-              FSDP_ERR_INPUT, &error, "x.bin", "100 tokens", "truncated");
-    file[4]++;
-    IO_EXPECT(open_bad(io_write("x.bin", file, header + count * width), NULL, 100000, &error), FSDP_ERR_INPUT,
-              &error, "x.bin", "version");
-  }
-  fsdp_error error;
-  IO_EXPECT(open_bad(io_write("odd.bin", "abc", 3), NULL, 100000, &error), FSDP_ERR_INPUT, &error, "odd.bin",
-            "3 bytes");
-}
-
 // The same file of records through the built-in reader and through scripts/prepare_data.py.
 static void records_are_the_prepared_bytes(void **state) {
   (void)state;
   fsdp_token_source a, b;
   fsdp_error error;
-  if (fsdp_token_source_open(RECORDS, NULL, &a, &error)) fail_msg("%s", error.message);
-  if (fsdp_token_source_open(RECORDS_TOK, NULL, &b, &error)) fail_msg("%s", error.message);
+  if (fsdp_token_source_open(RECORDS, NULL, 0, &a, &error)) fail_msg("%s", error.message);
+  if (fsdp_token_source_open(RECORDS_TOK, NULL, 0, &b, &error)) fail_msg("%s", error.message);
   static const char wanted[] =
       "A wren is a bird.\0"
       "Below is an instruction that describes a task, paired with an input that provides further context. "
@@ -337,10 +298,9 @@ static void bad_records_are_named_by_line(void **state) {
     const char *path = io_write_text(cases[i].file, cases[i].content);
     IO_EXPECT(open_bad(path, NULL, 256, &error), FSDP_ERR_INPUT, &error, cases[i].place, cases[i].what);
   }
-  fsdp_dataset *dataset = open_good((fsdp_dataset_config){
-      .paths = io_write_text("good.json", "\xef\xbb\xbf [ {\"text\": \"ab\"} ,\r\n{\"text\": \"c\"}]\n"),
-      .seq = 4,
-      .vocab_size = 256});
+  fsdp_dataset *dataset =
+      open_good(io_write_text("good.json", "\xef\xbb\xbf [ {\"text\": \"ab\"} ,\r\n{\"text\": \"c\"}]\n"),
+                (fsdp_dataset_config){.seq = 4, .vocab_size = 256});
   int32_t tokens[4], targets[4], wanted_tokens[] = {'a', 'b', 0, 'c'},
                                  wanted_targets[] = {'b', 0, IGNORED, 0};
   fsdp_dataset_fill(dataset, 0, tokens, targets);
@@ -474,7 +434,7 @@ static void a_damaged_token_is_not_trained_on(void **state) {
   s.tokens[100] = 60000;
   s.counts[101] = 1;
   fsdp_dataset *dataset =
-      open_good((fsdp_dataset_config){.paths = write_stream("x.tok", &s), .seq = 50, .vocab_size = 60000});
+      open_good(write_stream("x.tok", &s), (fsdp_dataset_config){.seq = 50, .vocab_size = 60000});
   pid_t child = fork();
   assert_true(child >= 0);
   if (!child) {
@@ -495,8 +455,8 @@ static void fingerprints_tell_data_apart(void **state) {
   uint64_t prints[3];
   for (int i = 0; i < 3; i++) {
     draw(&s, 2, true, i == 1 ? 3 : 4);
-    fsdp_dataset *dataset = open_good((fsdp_dataset_config){
-        .paths = write_stream(i == 2 ? "again.tok" : "x.tok", &s), .seq = 50, .vocab_size = 60000});
+    fsdp_dataset *dataset = open_good(write_stream(i == 2 ? "again.tok" : "x.tok", &s),
+                                      (fsdp_dataset_config){.seq = 50, .vocab_size = 60000});
     prints[i] = fsdp_dataset_fingerprint(dataset);
     fsdp_dataset_close(dataset);
   }
@@ -577,7 +537,6 @@ int main(void) {
       cmocka_unit_test(prompts_are_not_learned),
       cmocka_unit_test(packed_samples_run_over_documents_and_files),
       cmocka_unit_test(an_unpacked_sample_is_one_document),
-      cmocka_unit_test(tokens_of_others_are_read_as_they_are),
       cmocka_unit_test(records_are_the_prepared_bytes),
       cmocka_unit_test(bad_records_are_named_by_line),
       cmocka_unit_test(data_and_model_must_belong_together),

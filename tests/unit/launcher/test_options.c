@@ -483,7 +483,7 @@ static void presets_in_the_help(void **state) {
 }
 
 // The words of a list end at the next option; it may stand anywhere.
-static void files_to_compare(void **state) {
+static void lists_of_words(void **state) {
   (void)state;
   fsdp_options o = accept(FSDP_PROGRAM_PLAN, "--ranks 4 --compare a.yaml b.yaml c_d.yaml --json");
   assert_string_equal(o.compare, "a.yaml,b.yaml,c_d.yaml");
@@ -497,6 +497,11 @@ static void files_to_compare(void **state) {
   refuse(plan, "--compare a.yaml --print-model", FSDP_ERR_OPTION, "--compare|--print-model");
   refuse(plan, "--compare a.yaml --memory-profile a.svg", FSDP_ERR_OPTION, "--compare|--memory-profile");
   refuse(FSDP_PROGRAM_TRAIN, "--compare a.yaml", FSDP_ERR_OPTION, "--compare|fsdp_plan");
+  // As a shell passes a pattern without quotes.
+  o = accept(FSDP_PROGRAM_TRAIN, "--train-file=a.bin b,c_*.bin --eval-data d.bin e.bin -b 3");
+  assert_string_equal(o.data, "a.bin,b,c_*.bin");
+  assert_string_equal(o.eval_data, "d.bin,e.bin");
+  fsdp_options_destroy(&o);
 }
 
 static void description_tells_options_apart(void **state) {
@@ -585,7 +590,7 @@ int main(void) {
       cmocka_unit_test(flags_of_other_trainers),
       cmocka_unit_test(table_of_aliases),
       cmocka_unit_test(presets_in_the_help),
-      cmocka_unit_test(files_to_compare),
+      cmocka_unit_test(lists_of_words),
       cmocka_unit_test(description_tells_options_apart),
       cmocka_unit_test(table_and_help),
       cmocka_unit_test(learning_rates),

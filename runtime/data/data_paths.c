@@ -1,0 +1,233 @@
+#include "runtime/data/data_paths.h"
+
+#include "runtime/base/check.h"
+#include "runtime/base/plural.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <glob.h>
+#include <stdbool.h>
+#include <string.h>
+#include <unistd.h>
+
+#define SHOWN 3 // files that a message suggests
+
+static void add_file(fsdp_data_paths *paths, const char *path) {
+  // Doubled at each power of two.
+  if ((paths->count & (paths->count - 1)) == 0) {
+    size_t capacity = paths->count ? 2 * (size_t)paths->count : 1;
+    paths->files = fsdp_realloc(paths->files, capacity * sizeof *paths->files);
+  }
+  char *copy = strdup(path);
+  FSDP_CHECK(copy, "out of host memory for a path");
+  paths->files[paths->count++] = copy;
+}
+
+static int compare_paths(const void *left, const void *right) {
+  return strcmp(*(char *const *)left, *(char *const *)right);
+}
+
+// ---- What a pattern that matches nothing may have meant
+
+typedef struct candidate {
+  char *name;
+  int alike; // letters that it begins with as the pattern does
+} candidate;
+
+typedef struct candidates {
+  candidate *list;
+  int count;
+} candidates;
+
+static int compare_candidates(const void *left, const void *right) {
+  const candidate *a = left, *b = right;
+  return a->alike != b->alike ? b->alike - a->alike : strcmp(a->name, b->name);
+}
+
+// What every match must end in: ".bin" of "train_*.bin", "" of "train_*".
+static const char *ending_of(const char *pattern) {
+  const char *tail = pattern + strlen(pattern);
+  while (tail > pattern && !strchr("*?]/", tail[-1])) tail--;
+  const char *dot = strrchr(tail, '.');
+  return dot ? dot : "";
+}
+
+static bool ends_in(const char *name, const char *ending) {
+  size_t length = strlen(name), tail = strlen(ending);
+  return length >= tail && strcmp(name + length - tail, ending) == 0;
+}
+
+// The visible names in `folder` with this ending, those first that begin like `pattern`. Returns 0, or errno
+// if it cannot be read.
+static int list_candidates(const char *folder, const char *pattern, const char *ending, candidates *found) {
+  DIR *stream = opendir(folder);
+  *found = (candidates){0};
+  if (!stream) return errno;
+  for (const struct dirent *entry; (entry = readdir(stream));) {
+    const char *name = entry->d_name;
+    if (name[0] == '.' || !ends_in(name, ending)) continue;
+    found->list = fsdp_realloc(found->list, (size_t)(found->count + 1) * sizeof *found->list);
+    candidate *added = &found->list[found->count++];
+    *added = (candidate){.name = strdup(name)};
+    FSDP_CHECK(added->name, "out of host memory for a name");
+    while (name[added->alike] && name[added->alike] == pattern[added->alike]) added->alike++;
+  }
+  closedir(stream);
+  qsort(found->list, (size_t)found->count, sizeof *found->list, compare_candidates);
+  return 0;
+}
+
+// "a.bin, b.bin, c.bin, ..."
+static void print_candidates(const candidates *found, char *out, size_t out_bytes) {
+  size_t used = 0;
+  for (int i = 0; i < found->count && i < SHOWN && used < out_bytes; i++)
+    used += (size_t)snprintf(out + used, out_bytes - used, "%s%.80s", i ? ", " : "", found->list[i].name);
+  if (found->count > SHOWN && used < out_bytes) snprintf(out + used, out_bytes - used, ", ...");
+}
+
+// The absolute path of `folder`, whether it is there or not. The caller frees it.
+static char *full_path(const char *folder) {
+  char *full = realpath(folder, NULL), *here = full ? NULL : getcwd(NULL, 0);
+  if (!full && (folder[0] == '/' || !here || asprintf(&full, "%s/%s", here, folder) < 0))
+    full = strdup(folder);
+  FSDP_CHECK(full, "out of host memory for a path");
+  free(here);
+  return full;
+}
+
+static fsdp_status fail_unmatched(const char *option, const char *pattern, fsdp_error *error) {
+  const char *slash = strrchr(pattern, '/'), *last = slash ? slash + 1 : pattern, *ending = ending_of(last);
+  char *folder = slash ? strndup(pattern, slash > pattern ? (size_t)(slash - pattern) : 1) : strdup(".");
+  FSDP_CHECK(folder, "out of host memory for a path");
+  char *shown = full_path(folder), names[280], ends[72] = "";
+  candidates found;
+  int reason = list_candidates(folder, last, ending, &found);
+  if (*ending) snprintf(ends, sizeof ends, " that end%s in %.40s", found.count == 1 ? "s" : "", ending);
+  if (reason) {
+    fsdp_fail(error, FSDP_ERR_INPUT,
+              "--%s \"%.250s\": no file matches this pattern: the folder %.250s cannot be read (%s); correct "
+              "the path",
+              option, pattern, shown, strerror(reason));
+  } else if (found.count == 0) {
+    fsdp_fail(error, FSDP_ERR_INPUT,
+              "--%s \"%.250s\": no file matches this pattern: the folder %.250s has no files%s; correct the "
+              "path",
+              option, pattern, shown, ends);
+  } else {
+    print_candidates(&found, names, sizeof names);
+    fsdp_fail(
+        error, FSDP_ERR_INPUT,
+        "--%s \"%.250s\": no file matches this pattern: the folder %.250s has %d file%s%s (%s); correct "
+        "the pattern",
+        option, pattern, shown, found.count, fsdp_plural(found.count), ends, names);
+  }
+  for (int i = 0; i < found.count; i++) free(found.list[i].name);
+  free(found.list);
+  free(shown);
+  free(folder);
+  return error->status;
+}
+
+// ---- The list
+
+// `item` for glob, with its folder's letters as they are if there is such a folder. The caller frees it.
+static char *glob_of(const char *item) {
+  const char *slash = strrchr(item, '/');
+  size_t folder_bytes = slash ? (size_t)(slash - item) : 0;
+  char *pattern = fsdp_alloc(2 * strlen(item) + 1), *to = pattern;
+  char *folder = strndup(item, folder_bytes);
+  FSDP_CHECK(folder, "out of host memory for a path");
+  bool literal = folder_bytes && access(folder, F_OK) == 0;
+  for (size_t i = 0; item[i]; i++) {
+    if (literal && i < folder_bytes && strchr("*?[\\", item[i])) *to++ = '\\';
+    *to++ = item[i];
+  }
+  *to = 0;
+  free(folder);
+  return pattern;
+}
+
+// Adds the files that one item of the list stands for.
+static fsdp_status add_item(const char *option, const char *item, fsdp_data_paths *paths, bool *is_pattern,
+                            fsdp_error *error) {
+  *is_pattern = strpbrk(item, "*?[") && access(item, F_OK) != 0;
+  if (!*is_pattern) {
+    add_file(paths, item);
+    return FSDP_OK;
+  }
+  glob_t found;
+  // With GLOB_ERR a folder that cannot be read is not taken for an empty one. strcmp, unlike glob's own
+  // order, is the same in every locale.
+  char *pattern = glob_of(item);
+  int answer = glob(pattern, GLOB_ERR | GLOB_NOSORT, NULL, &found);
+  free(pattern);
+  FSDP_CHECK(answer != GLOB_NOSPACE, "out of host memory for the files of a pattern");
+  if (answer != 0) return fail_unmatched(option, item, error);
+  qsort(found.gl_pathv, found.gl_pathc, sizeof *found.gl_pathv, compare_paths);
+  for (size_t i = 0; i < found.gl_pathc; i++) add_file(paths, found.gl_pathv[i]);
+  globfree(&found);
+  return FSDP_OK;
+}
+
+// The files sorted; the caller frees the array, but not the paths.
+static char **sorted_files(const fsdp_data_paths *paths) {
+  char **sorted = fsdp_alloc((size_t)paths->count * sizeof *sorted);
+  if (paths->count) memcpy(sorted, paths->files, (size_t)paths->count * sizeof *sorted);
+  qsort(sorted, (size_t)paths->count, sizeof *sorted, compare_paths);
+  return sorted;
+}
+
+static fsdp_status check_unique(const char *option, const fsdp_data_paths *paths, fsdp_error *error) {
+  char **sorted = sorted_files(paths);
+  fsdp_status status = FSDP_OK;
+  for (int i = 1; i < paths->count && status == FSDP_OK; i++) {
+    if (strcmp(sorted[i - 1], sorted[i]) == 0)
+      status = fsdp_fail(error, FSDP_ERR_INPUT, "--%s \"%.300s\": has %.300s twice; remove one of the two",
+                         option, paths->list, sorted[i]);
+  }
+  free(sorted);
+  return status;
+}
+
+fsdp_status fsdp_data_paths_find(const char *option, const char *list, fsdp_data_paths *paths,
+                                 fsdp_error *error) {
+  *paths = (fsdp_data_paths){0};
+  if (!list || !*list) return FSDP_OK;
+  char *copy = strdup(list), *rest = copy, *item;
+  paths->list = strdup(list);
+  FSDP_CHECK(copy && paths->list, "out of host memory for a list of paths");
+  fsdp_status status = FSDP_OK;
+  bool is_pattern, patterns = false;
+  while (status == FSDP_OK && (item = strsep(&rest, ","))) {
+    if (!*item) {
+      status = fsdp_fail(error, FSDP_ERR_INPUT,
+                         "--%s \"%.300s\": a path between the commas is empty; remove a comma", option, list);
+    } else {
+      status = add_item(option, item, paths, &is_pattern, error);
+      patterns |= is_pattern;
+    }
+  }
+  free(copy);
+  // Without patterns, a file that is there twice was written twice, to weigh twice as much.
+  return status == FSDP_OK && patterns ? check_unique(option, paths, error) : status;
+}
+
+void fsdp_data_paths_destroy(fsdp_data_paths *paths) {
+  for (int i = 0; i < paths->count; i++) free(paths->files[i]);
+  free(paths->files);
+  free(paths->list);
+  *paths = (fsdp_data_paths){0};
+}
+
+int fsdp_data_paths_common(const fsdp_data_paths *paths, const fsdp_data_paths *others, const char **first) {
+  char **sorted = sorted_files(others);
+  int count = 0;
+  *first = NULL;
+  for (int i = 0; i < paths->count; i++) {
+    bool known = bsearch(&paths->files[i], sorted, (size_t)others->count, sizeof *sorted, compare_paths);
+    if (known && !*first) *first = paths->files[i];
+    count += known;
+  }
+  free(sorted);
+  return count;
+}

@@ -1,0 +1,203 @@
+// `.bin` files of tokens, of llm.c and nanoGPT: how they are read, what only has their name, how their tokens
+// are checked and told apart.
+#include "runtime/base/random.h"
+#include "runtime/data/dataset.h"
+#include "runtime/data/token_view.h"
+#include "tests/support/io_files.h"
+
+#include <fcntl.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#define TOKENIZER     FSDP_SOURCE_DIR "/tests/golden/prepare/tokenizer.json"
+#define LENGTH(array) ((int64_t)(sizeof(array) / sizeof *(array)))
+
+static fsdp_dataset *open_good(const char *path, const char *tokenizer, int64_t seq, int64_t vocab_size) {
+  fsdp_dataset *dataset;
+  fsdp_error error;
+  fsdp_dataset_config config = {
+      .tokenizer = tokenizer, .seq = seq, .global_batch = 1, .vocab_size = vocab_size};
+  if (io_open_dataset(path, config, &dataset, &error)) fail_msg("refused: %s", error.message);
+  return dataset;
+}
+
+static fsdp_status open_verified(const char *path, int64_t vocab_size, fsdp_error *error) {
+  fsdp_dataset *dataset;
+  fsdp_dataset_config config = {.seq = 2, .global_batch = 1, .vocab_size = vocab_size, .verify = true};
+  memset(error, 0, sizeof *error);
+  fsdp_status status = io_open_dataset(path, config, &dataset, error);
+  fsdp_dataset_close(dataset);
+  return status;
+}
+
+static void tokens_of_others_are_read_as_they_are(void **state) {
+  (void)state;
+  static const int32_t magics[] = {20240520, 20240801, 0}, versions[] = {1, 7, 0};
+  for (int kind = 0; kind < 3; kind++) {
+    unsigned char file[1024 + 400] = {0};
+    int width = kind == 1 ? 4 : 2;
+    int64_t header = kind == 2 ? 0 : 1024, count = 100;
+    int32_t words[3] = {magics[kind], versions[kind], (int32_t)count};
+    memcpy(file, words, sizeof words);
+    for (int64_t i = 0; i < count; i++) {
+      uint32_t token = (uint32_t)(i * 7 + (kind == 1 ? 70000 : 0));
+      memcpy(file + header + i * width, &token, (size_t)width);
+    }
+    const char *path = io_write("x.bin", file, header + count * width);
+    int64_t vocab_size = 99 * 7 + 1 + (kind == 1 ? 70000 : 0);
+    fsdp_dataset *dataset = open_good(path, kind ? TOKENIZER : NULL, 9, vocab_size);
+    assert_int_equal(fsdp_dataset_sample_count(dataset), 11);
+    int32_t tokens[9], targets[9];
+    fsdp_dataset_fill(dataset, 10, tokens, targets);
+    assert_int_equal(tokens[8], 98 * 7 + (kind == 1 ? 70000 : 0));
+    assert_int_equal(targets[8], 99 * 7 + (kind == 1 ? 70000 : 0));
+    assert_int_equal(fsdp_dataset_target_count(dataset, 10), 9);
+    assert_non_null(strstr(fsdp_dataset_description(dataset), kind == 2 ? "without a header" : "llm.c"));
+    fsdp_dataset_close(dataset);
+    fsdp_error error;
+    char wanted[64];
+    snprintf(wanted, sizeof wanted, "token 99 (from 0) of its 100 is %lld", (long long)vocab_size - 1);
+    IO_EXPECT(open_verified(path, vocab_size - 1, &error), FSDP_ERR_INPUT, &error, "x.bin", wanted);
+    if (kind == 2) break;
+    IO_EXPECT(open_verified(io_write("x.bin", file, header + count * width - 1), 100000, &error),
+              FSDP_ERR_INPUT, &error, "x.bin", "100 tokens", "truncated");
+    file[4]++;
+    IO_EXPECT(open_verified(io_write("x.bin", file, header + count * width), 100000, &error), FSDP_ERR_INPUT,
+              &error, "x.bin", "version");
+  }
+  fsdp_error error;
+  IO_EXPECT(open_verified(io_write("odd.bin", "abc", 3), 100000, &error), FSDP_ERR_INPUT, &error, "odd.bin",
+            "3 bytes");
+}
+
+// What is called .bin and is not tokens, or not of the width that it would be read with.
+static void what_is_no_bin_of_tokens_is_refused(void **state) {
+  (void)state;
+  fsdp_error error;
+  int32_t header[300] = {20240522, 1, 40};
+  IO_EXPECT(open_verified(io_write("hellaswag.bin", header, sizeof header), 65536, &error), FSDP_ERR_INPUT,
+            &error, "hellaswag.bin", "20240522", "20240520");
+  IO_EXPECT(open_verified(io_write("w.bin", "PK\3\4 weights", 12), 65536, &error), FSDP_ERR_INPUT, &error,
+            "w.bin", "ZIP");
+  uint32_t narrow[100];
+  uint64_t wide[100];
+  uint16_t small[200];
+  for (uint32_t i = 0; i < 100; i++) {
+    narrow[i] = i * 1279 % 128256, wide[i] = narrow[i];
+    small[2 * i] = small[2 * i + 1] = i % 4;
+  }
+  IO_EXPECT(open_verified(io_write("x.bin", narrow, sizeof narrow), 65536, &error), FSDP_ERR_INPUT, &error,
+            "x.bin", "4 or 8 bytes", "20240801");
+  IO_EXPECT(open_verified(io_write("x.bin", wide, sizeof wide), 65536, &error), FSDP_ERR_INPUT, &error,
+            "x.bin", "4 or 8 bytes");
+  assert_int_equal(open_verified(io_write("x.bin", small, sizeof small), 4, &error), FSDP_OK);
+  narrow[50] |= 4 << 16; // no vocabulary in use has such a token
+  assert_int_equal(open_verified(io_write("x.bin", narrow, sizeof narrow), 65536, &error), FSDP_OK);
+}
+
+// The first token that is too large, against a loop.
+static void a_token_is_found(void **state) {
+  (void)state;
+  enum { COUNT = 1000 };
+  static const int64_t limits[] = {1, 200, 255, 256, 60000, 65535, 65536, 200000, 1LL << 31};
+  for (int width = 1; width <= 4; width *= 2) {
+    static union {
+      uint8_t of1[COUNT];
+      uint16_t of2[COUNT];
+      uint32_t of4[COUNT];
+    } file;
+    static uint32_t tokens[COUNT];
+    for (int i = 0; i < COUNT; i++) {
+      uint32_t words[4];
+      fsdp_random_words(7, (uint64_t)width, (uint64_t)i, words);
+      // Most are small, so that the first large one lies anywhere.
+      tokens[i] = words[0] >> (words[1] % 60 ? 25 : 32 - 8 * width);
+      if (width == 1) file.of1[i] = (uint8_t)tokens[i];
+      if (width == 2) file.of2[i] = (uint16_t)tokens[i];
+      if (width == 4) file.of4[i] = tokens[i];
+    }
+    fsdp_token_view view = {.tokens = &file, .token_bytes = width, .token_count = COUNT};
+    for (int64_t k = 0; k < LENGTH(limits); k++) {
+      for (int64_t first = 0; first < COUNT; first += 37) {
+        int64_t count = COUNT - first < 300 ? COUNT - first : 300, at = first;
+        while (at < first + count && tokens[at] < limits[k]) at++;
+        if (at == first + count) at = -1;
+        assert_int_equal(fsdp_token_view_find(&view, first, count, limits[k]), at);
+      }
+    }
+  }
+}
+
+// Shares of the reading: each token too large is found by just one of them.
+static void shares_read_everything_once(void **state) {
+  (void)state;
+  enum { COUNT = 23 };
+  for (int64_t bad = 0; bad < COUNT; bad++) {
+    uint16_t tokens[COUNT];
+    for (int i = 0; i < COUNT; i++) tokens[i] = i == bad ? 77 : 5;
+    const char *path = io_write("x.bin", tokens, sizeof tokens);
+    for (int shares = 1; shares < 30; shares++) {
+      int found = 0;
+      for (int share = 0; share < shares; share++) {
+        fsdp_dataset_config config = {
+            .seq = 2, .global_batch = 1, .vocab_size = 77, .verify = true, .share = share, .shares = shares};
+        fsdp_dataset *dataset;
+        fsdp_error error;
+        found += io_open_dataset(path, config, &dataset, &error) == FSDP_ERR_INPUT;
+        fsdp_dataset_close(dataset);
+      }
+      assert_int_equal(found, 1);
+    }
+  }
+}
+
+// Of `.bin` files above 1 GiB only the ends are read. The file is sparse.
+static void a_large_file_has_the_fingerprint_of_its_ends(void **state) {
+  (void)state;
+  static const int64_t size = (1LL << 30) + 4096;
+  static const int64_t places[] = {-1, 0, 65535, (1LL << 29), (1LL << 30) + 4096 - 65536, (1LL << 30) + 4095};
+  uint64_t prints[LENGTH(places)];
+  const char *path = io_path("large.bin");
+  for (int64_t i = 0; i < LENGTH(places); i++) {
+    int file = open(path, O_RDWR | O_CREAT | O_TRUNC, 0600);
+    assert_true(file >= 0);
+    assert_int_equal(ftruncate(file, size), 0);
+    if (places[i] >= 0) assert_int_equal(pwrite(file, "x", 1, places[i]), 1);
+    close(file);
+    fsdp_dataset *dataset = open_good(path, NULL, 50, 65536);
+    prints[i] = fsdp_dataset_fingerprint(dataset);
+    fsdp_dataset_close(dataset);
+    for (int64_t k = 0; k < i; k++)
+      assert_int_equal(prints[i] == prints[k], places[k] < 0 && places[i] == 1LL << 29);
+  }
+  unlink(path);
+}
+
+static int set_up(void **state) {
+  (void)state;
+  return !io_folder_make();
+}
+
+static int tear_down(void **state) {
+  (void)state;
+  io_folder_remove();
+  return 0;
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(tokens_of_others_are_read_as_they_are),
+      cmocka_unit_test(what_is_no_bin_of_tokens_is_refused),
+      cmocka_unit_test(a_token_is_found),
+      cmocka_unit_test(shares_read_everything_once),
+      cmocka_unit_test(a_large_file_has_the_fingerprint_of_its_ends),
+  };
+  return cmocka_run_group_tests(tests, set_up, tear_down);
+}

@@ -1,0 +1,184 @@
+// The files that --data names: patterns and what is literal, their order, what is refused; and a data set of
+// many files.
+#include "runtime/data/data_paths.h"
+#include "tests/support/io_files.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+// Every test runs in an empty folder of its own.
+static int set_up(void **state) {
+  (void)state;
+  return chdir(io_folder_make());
+}
+
+static int tear_down(void **state) {
+  (void)state;
+  io_folder_remove();
+  return chdir(FSDP_SOURCE_DIR);
+}
+
+static void make_files(const char *names) {
+  char *copy = strdup(names), *rest = copy, *name;
+  while ((name = strsep(&rest, " "))) io_write_text(name, "x");
+  free(copy);
+}
+
+// `list` stands for these files, which are written with blanks between them.
+static void expect(const char *list, const char *wanted) {
+  fsdp_data_paths paths;
+  fsdp_error error;
+  char found[2048] = "";
+  if (fsdp_data_paths_find("data", list, &paths, &error)) fail_msg("%s: %s", list, error.message);
+  for (int i = 0; i < paths.count; i++) {
+    if (i) strcat(found, " ");
+    strcat(found, paths.files[i]);
+  }
+  assert_string_equal(found, wanted);
+  assert_string_equal(paths.list, list);
+  fsdp_data_paths_destroy(&paths);
+}
+
+#define REFUSED(list, ...)                                                                                   \
+  do {                                                                                                       \
+    fsdp_data_paths refused;                                                                                 \
+    fsdp_error error;                                                                                        \
+    IO_EXPECT(fsdp_data_paths_find("eval-data", list, &refused, &error), FSDP_ERR_INPUT, &error,             \
+              "--eval-data", __VA_ARGS__);                                                                   \
+    fsdp_data_paths_destroy(&refused);                                                                       \
+  } while (0)
+
+static void patterns_are_the_files_they_match(void **state) {
+  (void)state;
+  make_files("t_10.bin t_2.bin t_1.bin v_1.bin T_1.bin t_1.tok .t_3.bin");
+  expect("t_*.bin", "t_1.bin t_10.bin t_2.bin");
+  expect("t_?.bin", "t_1.bin t_2.bin");
+  expect("[tv]_1.bin", "t_1.bin v_1.bin");
+  expect("[!t]_1.*", "T_1.bin v_1.bin");
+  expect("v_*.bin,none.txt,t_?.bin", "v_1.bin none.txt t_1.bin t_2.bin");
+  expect("*", "T_1.bin t_1.bin t_1.tok t_10.bin t_2.bin v_1.bin");
+  char absolute[600], wanted[600];
+  snprintf(absolute, sizeof absolute, "%s", io_path("*.tok"));
+  snprintf(wanted, sizeof wanted, "%s", io_path("t_1.tok"));
+  expect(absolute, wanted);
+  fsdp_data_paths none;
+  assert_int_equal(fsdp_data_paths_find("data", NULL, &none, NULL), FSDP_OK);
+  assert_true(none.count == 0 && !none.list);
+}
+
+static void names_with_letters_of_patterns_are_names(void **state) {
+  (void)state;
+  mkdir("d[1]", 0700), mkdir("d1", 0700), mkdir("e[1]", 0700), mkdir("e1", 0700);
+  make_files("a[1].txt a1.txt b[1] d[1]/x.bin d1/y.bin e1/z.bin");
+  expect("a[1].txt", "a[1].txt");
+  expect("a[1].tx?", "a1.txt");
+  expect("a[[]1].tx?", "a[1].txt");
+  expect("d[1]/*", "d[1]/x.bin");
+  expect("d?/*", "d1/y.bin");
+  expect("d*/*", "d1/y.bin d[1]/x.bin");
+  REFUSED("e[1]/*", "no files");
+  rmdir("e[1]");
+  expect("e[1]/*", "e1/z.bin");
+}
+
+static void a_pattern_without_a_match_is_explained(void **state) {
+  (void)state;
+  mkdir("sub", 0700);
+  make_files("train_1.bin train_2.bin train_3.bin val_1.bin a.txt sub/x.tok");
+  REFUSED("trains_*.bin", "\"trains_*.bin\"",
+          "4 files that end in .bin (train_1.bin, train_2.bin, train_3.bin, ...)");
+  REFUSED("valid*.bin", "(val_1.bin, train_1.bin, train_2.bin, ...)");
+  REFUSED("sub/y*.tok", "/sub has 1 file that ends in .tok (x.tok)");
+  REFUSED("sub/y*", "/sub has 1 file (x.tok)");
+  REFUSED("sub/*.bin", "/sub has no files that end in .bin");
+  REFUSED("absent/*.bin", io_path("absent"), "No such file");
+  REFUSED("a.txt/*.bin", "a.txt cannot be read", "Not a directory");
+  REFUSED("a.txt,b*.txt", "\"b*.txt\"", "1 file that ends in .txt (a.txt)");
+}
+
+static void other_bad_lists_are_refused(void **state) {
+  (void)state;
+  make_files("a_1.bin a_2.bin");
+  REFUSED("a_*.bin,,", "comma");
+  REFUSED(",a", "comma");
+  REFUSED("a_*.bin,a_2.bin", "a_2.bin twice");
+  REFUSED("a_?.bin,a_*.bin", "a_1.bin twice");
+  expect("a_1.bin,a_1.bin", "a_1.bin a_1.bin");
+}
+
+static void common_files_are_counted(void **state) {
+  (void)state;
+  make_files("t_1.bin t_2.bin v_1.bin");
+  fsdp_data_paths all, some, none;
+  fsdp_error error;
+  const char *first;
+  assert_int_equal(fsdp_data_paths_find("data", "*.bin", &all, &error), FSDP_OK);
+  assert_int_equal(fsdp_data_paths_find("data", "x,v_1.bin,t_*.bin", &some, &error), FSDP_OK);
+  assert_int_equal(fsdp_data_paths_find("data", NULL, &none, &error), FSDP_OK);
+  assert_int_equal(fsdp_data_paths_common(&some, &all, &first), 3);
+  assert_string_equal(first, "v_1.bin");
+  assert_int_equal(fsdp_data_paths_common(&none, &all, &first), 0);
+  assert_null(first);
+  assert_int_equal(fsdp_data_paths_common(&all, &none, &first), 0);
+  fsdp_data_paths_destroy(&all);
+  fsdp_data_paths_destroy(&some);
+  fsdp_data_paths_destroy(&none);
+}
+
+// More files than handles that may be open; the samples are those of the tokens one after the other.
+static void a_data_set_of_many_files(void **state) {
+  (void)state;
+  enum { FILES = 1100, EACH = 7, SEQ = 16 };
+  struct rlimit before, few;
+  for (int i = 0; i < FILES; i++) {
+    char name[32];
+    uint16_t tokens[EACH];
+    for (int k = 0; k < EACH; k++) tokens[k] = (uint16_t)((i * EACH + k) * 31 % 50257);
+    snprintf(name, sizeof name, "train_%06d.bin", i);
+    io_write(name, tokens, sizeof tokens);
+  }
+  assert_int_equal(getrlimit(RLIMIT_NOFILE, &before), 0);
+  few = (struct rlimit){.rlim_cur = 32, .rlim_max = before.rlim_max};
+  assert_int_equal(setrlimit(RLIMIT_NOFILE, &few), 0);
+  fsdp_dataset *dataset;
+  fsdp_error error;
+  fsdp_dataset_config config = {.seq = SEQ, .global_batch = 1, .vocab_size = 50257, .verify = true};
+  fsdp_status status = io_open_dataset("train_*.bin", config, &dataset, &error);
+  assert_int_equal(setrlimit(RLIMIT_NOFILE, &before), 0);
+  if (status) fail_msg("%s", error.message);
+  assert_int_equal(fsdp_dataset_token_count(dataset), FILES * EACH);
+  assert_int_equal(fsdp_dataset_sample_count(dataset), (FILES * EACH - 1) / SEQ);
+  assert_non_null(strstr(fsdp_dataset_description(dataset), "train_*.bin (1100 files)"));
+  for (int64_t i = 0; i < fsdp_dataset_sample_count(dataset); i++) {
+    int32_t tokens[SEQ], targets[SEQ];
+    fsdp_dataset_fill(dataset, i, tokens, targets);
+    for (int64_t k = 0; k < SEQ; k++) {
+      assert_int_equal(tokens[k], (i * SEQ + k) * 31 % 50257);
+      assert_int_equal(targets[k], (i * SEQ + k + 1) * 31 % 50257);
+    }
+  }
+  fsdp_dataset_close(dataset);
+}
+
+int main(void) {
+#define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
+  const struct CMUnitTest tests[] = {
+      TEST(patterns_are_the_files_they_match),
+      TEST(names_with_letters_of_patterns_are_names),
+      TEST(a_pattern_without_a_match_is_explained),
+      TEST(other_bad_lists_are_refused),
+      TEST(common_files_are_counted),
+      TEST(a_data_set_of_many_files),
+  };
+#undef TEST
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
