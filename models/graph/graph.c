@@ -182,6 +182,24 @@ int64_t fsdp_graph_inputs(const fsdp_graph *graph, int weight) {
   return v->shape[!is_transposed(graph, v)];
 }
 
+fsdp_dtype fsdp_graph_dtype(const fsdp_graph *graph, int value, fsdp_dtype compute) {
+  switch (graph->values[value].dtype) {
+  case FSDP_VALUE_COMPUTE:
+    return compute;
+  case FSDP_VALUE_F32:
+    return FSDP_F32;
+  case FSDP_VALUE_I32:
+    return FSDP_I32;
+  case FSDP_VALUE_REDUCE:
+    break;
+  }
+  FSDP_CHECK(false, "value '%s' has the reduce dtype", graph->values[value].name);
+}
+
+int64_t fsdp_graph_bytes(const fsdp_graph *graph, int value, fsdp_dtype compute) {
+  return graph->values[value].numel * fsdp_dtype_bytes(fsdp_graph_dtype(graph, value, compute));
+}
+
 void fsdp_node_operand_add(fsdp_node *node, int value, fsdp_access access) {
   FSDP_CHECK(node->operand_count < FSDP_OP_MAX_OPERANDS, "too many operands of %s", fsdp_op_name(node->kind));
   node->operands[node->operand_count++] = (fsdp_node_operand){value, access};

@@ -172,6 +172,10 @@ fsdp_node *fsdp_graph_backward_node(fsdp_graph *graph, fsdp_op_kind kind, int mo
 int64_t fsdp_graph_outputs(const fsdp_graph *graph, int value);
 int64_t fsdp_graph_inputs(const fsdp_graph *graph, int weight);
 
+// The dtype, and the bytes, of a value that is no parameter's gradient, in a run that computes in `compute`.
+fsdp_dtype fsdp_graph_dtype(const fsdp_graph *graph, int value, fsdp_dtype compute);
+int64_t fsdp_graph_bytes(const fsdp_graph *graph, int value, fsdp_dtype compute);
+
 // Adds an operand to a node.
 void fsdp_node_operand_add(fsdp_node *node, int value, fsdp_access access);
 

@@ -11,16 +11,25 @@
 #include <string.h>
 
 const fsdp_plan_backend *fsdp_plan_backend_cpu(void) {
-  static const fsdp_plan_backend backend = {.name = "cpu", .device = FSDP_OP_CPU};
+  // A core multiplies and adds in vectors while it waits for memory; a copy to the host is one of memory.
+  static const fsdp_plan_backend backend = {
+      .name = "cpu", .device = FSDP_OP_CPU, .flops_per_byte = 8, .link_ratio = 1};
   return &backend;
 }
+
+// The data sheet of an H100 SXM: dense bf16 gemms, its memory, and PCIe 5 x16 less what protocols take.
+#define H100_FLOPS_PER_S        990e12
+#define H100_MEMORY_BYTES_PER_S 3.35e12
+#define H100_LINK_BYTES_PER_S   55e9
 
 const fsdp_plan_backend *fsdp_plan_backend_cuda(void) {
   static const fsdp_plan_backend backend = {.name = "cuda",
                                             .device = FSDP_OP_CUDA,
                                             .gemm_workspace_bytes = (int64_t)32 << 20,
-                                            .reserve_bytes = 1000000000,      // not measured
-                                            .comm_reserve_bytes = 300000000}; // not measured
+                                            .reserve_bytes = 1000000000,     // not measured
+                                            .comm_reserve_bytes = 300000000, // not measured
+                                            .flops_per_byte = H100_FLOPS_PER_S / H100_MEMORY_BYTES_PER_S,
+                                            .link_ratio = H100_MEMORY_BYTES_PER_S / H100_LINK_BYTES_PER_S};
   return &backend;
 }
 

@@ -22,6 +22,10 @@ typedef struct fsdp_plan_backend {
   // Memory beside the arena: the driver's context, modules and the gemm library; and what each communicator
   // of more than one rank keeps.
   int64_t reserve_bytes, comm_reserve_bytes;
+  // Nominal rates, for choices between recomputing, offloading and keeping: FLOPs of a gemm in the time in
+  // which one byte of device memory is read or written, and bytes of device memory in the time in which one
+  // crosses the link to the host.
+  double flops_per_byte, link_ratio;
 } fsdp_plan_backend;
 
 // The two backends; static, not to be freed.

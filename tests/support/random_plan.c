@@ -4,7 +4,8 @@
 #include <stdio.h>
 
 // With a workspace small enough not to hide everything else.
-static const fsdp_plan_backend gpu_target = {.name = "gpu", .gemm_workspace_bytes = 4096};
+static const fsdp_plan_backend gpu_target = {
+    .name = "gpu", .gemm_workspace_bytes = 4096, .flops_per_byte = 100, .link_ratio = 10};
 
 static fsdp_model_config random_model(random_source *random) {
   static const int vocabularies[] = {61, 96, 257, 512};

@@ -15,10 +15,6 @@ typedef struct lowering {
   bool is_backward;
 } lowering;
 
-static fsdp_dtype value_dtype(const step_builder *s, const fsdp_value *v) {
-  return v->dtype == FSDP_VALUE_COMPUTE ? s->config->param_dtype : FSDP_F32;
-}
-
 static void note_fate(step_builder *s, int tensor, fsdp_fate fate) {
   if (tensor >= s->fate_capacity) {
     int capacity = 2 * tensor + 64;
@@ -35,7 +31,7 @@ static int value_tensor(step_builder *s, int value) {
   char owner[FSDP_NAME_BYTES];
   fsdp_graph_module_path(s->graph, v->module, owner);
   int tensor = make_tensor(s, owner, v->name, FSDP_SPACE_DEVICE, FSDP_CATEGORY_ACTIVATIONS, FSDP_LIVE_SECTION,
-                           -1, v->module, v->numel * fsdp_dtype_bytes(value_dtype(s, v)));
+                           -1, v->module, fsdp_graph_bytes(s->graph, value, s->config->param_dtype));
   note_fate(s, tensor, s->config->fates[value]);
   return tensor;
 }
@@ -77,7 +73,7 @@ static fsdp_operand operand_of(lowering *l, const fsdp_node_operand *o) {
   int *tensor = &l->tensor_of_value[o->value];
   if (o->access == FSDP_WRITE) *tensor = value_tensor(s, o->value);
   FSDP_CHECK(*tensor >= 0, "value '%s' is used before it is made", v->name);
-  return make_whole(s, *tensor, value_dtype(s, v), o->access);
+  return make_whole(s, *tensor, fsdp_graph_dtype(s->graph, o->value, s->config->param_dtype), o->access);
 }
 
 static void insert(lowering *l, const fsdp_node *node, const fsdp_op_attrs *attrs,
