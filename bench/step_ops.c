@@ -12,7 +12,7 @@ static bool same_attrs(const fsdp_op_attrs *a, const fsdp_op_attrs *b) {
   return a->batch == b->batch && a->seq == b->seq && a->channels == b->channels && a->heads == b->heads &&
          a->kv_heads == b->kv_heads && a->head_dim == b->head_dim && a->intermediate == b->intermediate &&
          a->vocabulary == b->vocabulary && a->in_features == b->in_features &&
-         a->out_features == b->out_features && a->out_stride == b->out_stride &&
+         a->out_features == b->out_features && a->out_stride == b->out_stride && a->window == b->window &&
          a->chunk_rows == b->chunk_rows;
 }
 

@@ -33,6 +33,7 @@ typedef struct fsdp_op_attrs {
   int64_t in_features, out_features; // i, o: of one gemm
   int64_t out_stride, out_offset;    // row width of y (or d_y) and this gemm's first column, in elements
   bool weight_transposed;            // of a linear op: its weight (and d_weight) is stored (in, out)
+  int64_t window;                    // attention: query q sees keys k with q - window < k <= q; 0: all k <= q
   int64_t chunk_rows;                // cross-entropy: rows of x whose logits exist at one time
   // Of an op that works on indices [first_index, first_index + n) of a larger range, n from its shapes. The
   // first index may depend on the rank. `extent` is the real end of the whole range (0: first_index + n);

@@ -9,10 +9,17 @@ void fsdp_op_rope_emit(fsdp_graph *graph, const fsdp_node *f) {
   fsdp_node_operand_add(fsdp_backward_node(graph, FSDP_OP_ROPE_BACKWARD, f), d_qkv, FSDP_UPDATE);
 }
 
-// FLOPs of one of attention's gemms, over the T (T + 1) / 2 pairs that the causal mask leaves.
+// A window as long as the sequence hides nothing.
+static bool has_window(const fsdp_op_attrs *attrs) {
+  return attrs->window > 0 && attrs->window < attrs->seq;
+}
+
+// FLOPs of one of attention's gemms, over the pairs that the causal mask and the window leave: query q sees
+// min(q + 1, window) keys.
 static double gemm_flops(const fsdp_op_attrs *attrs) {
-  double T = (double)attrs->seq, N = (double)attrs->batch * T;
-  return N * (T + 1.0) * (double)(attrs->heads * attrs->head_dim);
+  double T = (double)attrs->seq, W = has_window(attrs) ? (double)attrs->window : T;
+  double pairs = W * (W + 1.0) / 2.0 + (T - W) * W;
+  return 2.0 * (double)attrs->batch * pairs * (double)(attrs->heads * attrs->head_dim);
 }
 
 // q k^T and p v
@@ -44,6 +51,8 @@ int64_t fsdp_op_attention_backward_bytes(const fsdp_op_attrs *attrs, int64_t fla
 void fsdp_op_attention_describe(const fsdp_op_attrs *attrs, const fsdp_op_extent *operands, int operand_count,
                                 char *out, size_t out_bytes) {
   (void)operands, (void)operand_count;
-  snprintf(out, out_bytes, " %lld/%lld heads of %lld", (long long)attrs->heads, (long long)attrs->kv_heads,
-           (long long)attrs->head_dim);
+  char window[40] = "";
+  if (has_window(attrs)) snprintf(window, sizeof window, ", window %lld", (long long)attrs->window);
+  snprintf(out, out_bytes, " %lld/%lld heads of %lld%s", (long long)attrs->heads, (long long)attrs->kv_heads,
+           (long long)attrs->head_dim, window);
 }

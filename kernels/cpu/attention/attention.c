@@ -5,6 +5,7 @@
 
 #include "kernels/cpu/ops.h"
 
+#include <float.h>
 #include <math.h>
 
 // One block of queries of one head, in a thread's scratch.
@@ -39,10 +40,17 @@ static void mask(float *scores, int64_t keys, int64_t first_key) {
       scores[i * QUERIES + c] = -INFINITY;
 }
 
-// One vector of queries: the running maximum and sum, P^T in place of S^T, and the factor for what was summed
-// before.
-FSDP_INLINE fsdp_vf soften(query_block *s, int64_t column, int64_t keys) {
-  float *scores = s->scores + column;
+// Hides the keys that lie before a query's window, in tiles that see some of these keys.
+static void mask_before_window(const attention *k, float *scores, int64_t keys, int64_t first_key) {
+  for (int64_t i = 0; i < keys; i++) {
+    int64_t end = end_column(k, first_key + i);
+    for (int64_t c = end; c < fsdp_round_up(end, TILE_COLUMNS); c++) scores[i * QUERIES + c] = -INFINITY;
+  }
+}
+
+// One vector of queries over `keys` keys: the running maximum and sum, P^T in place of S^T, and the factor
+// for what was summed before. The maximum is finite even if all keys so far are hidden from a query.
+FSDP_INLINE fsdp_vf soften(query_block *s, float *scores, int64_t column, int64_t keys) {
   fsdp_vf old = vf_load(s->most + column), most = old, sum = {0};
   for (int64_t i = 0; i < keys; i++) most = vf_max(most, vf_load(scores + i * QUERIES));
   for (int64_t i = 0; i < keys; i++) {
@@ -57,22 +65,25 @@ FSDP_INLINE fsdp_vf soften(query_block *s, int64_t column, int64_t keys) {
 }
 
 static void attend_to_keys(const attention *k, query_block *s, int64_t keys, int64_t first_key) {
-  product_of_keys(s->keys, s->key_stride, s->q, s->scores, keys, first_key, k->D);
+  product_of_keys(k, s->keys, s->key_stride, s->q, s->scores, keys, first_key);
   if (first_key + keys > 1) mask(s->scores, keys, first_key);
+  if (end_column(k, first_key) < QUERIES) mask_before_window(k, s->scores, keys, first_key);
   for (int64_t n = 0; n < QUERIES; n += TILE_COLUMNS) {
-    // A query of this tile sees no key past the tile's last column.
-    int64_t seen = fsdp_min_i64(keys, n + TILE_COLUMNS - first_key);
+    // A query of this tile sees no key past the tile's last column, nor before its first column's window.
+    int64_t end = fsdp_min_i64(keys, n + TILE_COLUMNS - first_key);
+    int64_t begin = fsdp_max_i64(0, n - k->window + 1 - first_key), seen = end - begin;
     if (seen <= 0) continue;
+    float *scores = s->scores + begin * QUERIES;
     for (int64_t c = n; c < n + TILE_COLUMNS; c += FSDP_LANES) {
-      fsdp_vf correction = soften(s, c, seen);
+      fsdp_vf correction = soften(s, scores + c, c, seen);
       for (int64_t d = 0; d < k->D; d++) {
         float *out = s->out + d * QUERIES + c;
         vf_store(out, vf_load(out) * correction);
       }
     }
     for (int64_t d = 0; d < k->D; d += TILE_ROWS)
-      tile(fsdp_min_i64(TILE_ROWS, k->D - d), seen, s->values + d, s->scores + n, s->out + d * QUERIES + n,
-           (tile_strides){1, s->key_stride, QUERIES, QUERIES}, true);
+      tile(fsdp_min_i64(TILE_ROWS, k->D - d), seen, s->values + begin * s->key_stride + d, scores + n,
+           s->out + d * QUERIES + n, (tile_strides){1, s->key_stride, QUERIES, QUERIES}, true);
   }
 }
 
@@ -125,8 +136,8 @@ static void attend(void *argument, int64_t index, void *scratch) {
   copy_rows(k->qkv, query_at(k, b, t, head), k->Q, count, k->D, k->scale, s.rows, k->D);
   transpose_queries(s.rows, k->D, count, k->D, s.q);
   memset(s.out, 0, (size_t)(k->D * QUERIES) * sizeof *s.out);
-  for (int i = 0; i < QUERIES; i++) s.most[i] = -INFINITY, s.sums[i] = 0;
-  for (int64_t key = 0; key < t + count; key += KEYS) {
+  for (int i = 0; i < QUERIES; i++) s.most[i] = -FLT_MAX, s.sums[i] = 0;
+  for (int64_t key = first_seen(k, t) / KEYS * KEYS; key < t + count; key += KEYS) {
     int64_t keys = fsdp_min_i64(KEYS, t + count - key), next = key + KEYS;
     load_keys(k, &s, b, key, keys, head / k->G);
     if (next < t + count) prefetch_keys(k, b, next, fsdp_min_i64(KEYS, t + count - next), head / k->G);

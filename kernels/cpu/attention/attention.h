@@ -6,6 +6,7 @@
 // (tile.h).
 //
 // B sequences of T positions, H heads, K key/value heads, G = H / K, D head dimension, Q = (H + 2K) * D.
+// Query q sees the keys k with q - window < k <= q.
 #pragma once
 
 #include "kernels/cpu/operand.h"
@@ -23,6 +24,7 @@ typedef struct attention {
   float *delta; // (B, H, T): sum over D of d_o * o
   int64_t B, T, H, K, G, D, Q;
   float scale;
+  int64_t window;    // without one: past every key, from every row of a block
   int64_t padded_D;  // D rounded up to TILE_COLUMNS
   int64_t key_range; // backward: keys whose gradients a task holds at a time
 } attention;
@@ -33,6 +35,8 @@ FSDP_INLINE attention attention_shape(const fsdp_kernel_call *call) {
   k.D = attrs->head_dim;
   FSDP_CHECK(k.K > 0 && k.H % k.K == 0 && k.D > 0, "%lld heads over %lld key/value heads of %lld",
              (long long)k.H, (long long)k.K, (long long)k.D);
+  FSDP_CHECK(attrs->window >= 0, "a window of %lld keys", (long long)attrs->window);
+  k.window = attrs->window > 0 && attrs->window < k.T ? attrs->window : k.T + QUERIES;
   k.G = k.H / k.K;
   k.Q = (k.H + 2 * k.K) * k.D;
   k.scale = (float)(1.0 / __builtin_sqrt((double)k.D));
@@ -84,12 +88,24 @@ FSDP_INLINE int64_t first_column(int64_t key) {
   return key <= 0 ? 0 : key / TILE_COLUMNS * TILE_COLUMNS;
 }
 
-// c (keys, QUERIES) = a (keys, depth) * b (depth, QUERIES), only the columns that see a key: `first_key` is
-// the block's first key counted from its first query.
-FSDP_INLINE void product_of_keys(const float *a, int64_t a_stride, const float *b, float *c, int64_t keys,
-                                 int64_t first_key, int64_t depth) {
-  for (int64_t i = 0; i < keys; i += TILE_ROWS)
-    for (int64_t n = first_column(first_key + i); n < QUERIES; n += TILE_COLUMNS)
-      tile(fsdp_min_i64(TILE_ROWS, keys - i), depth, a + i * a_stride, b + n, c + i * QUERIES + n,
+// One past the last column of the block that sees key `key`; 0: no column does, the window has moved on.
+FSDP_INLINE int64_t end_column(const attention *k, int64_t key) {
+  return fsdp_min_i64(QUERIES, fsdp_max_i64(0, key + k->window));
+}
+
+// First key that query t sees.
+FSDP_INLINE int64_t first_seen(const attention *k, int64_t t) {
+  return fsdp_max_i64(0, t - k->window + 1);
+}
+
+// c (keys, QUERIES) = a (keys, D) * b (D, QUERIES), only the columns that see a key, in whole tiles:
+// `first_key` is the block's first key counted from its first query.
+FSDP_INLINE void product_of_keys(const attention *k, const float *a, int64_t a_stride, const float *b,
+                                 float *c, int64_t keys, int64_t first_key) {
+  for (int64_t i = 0; i < keys; i += TILE_ROWS) {
+    int64_t rows = fsdp_min_i64(TILE_ROWS, keys - i), end = end_column(k, first_key + i + rows - 1);
+    for (int64_t n = first_column(first_key + i); n < end; n += TILE_COLUMNS)
+      tile(rows, k->D, a + i * a_stride, b + n, c + i * QUERIES + n,
            (tile_strides){a_stride, 1, QUERIES, QUERIES}, false);
+  }
 }

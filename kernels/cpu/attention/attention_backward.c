@@ -42,17 +42,19 @@ static head_block divide_scratch(const attention *k, void *scratch) {
 }
 
 // P^T from S^T, and d_S^T from d_P^T, both in place; keys that a query does not see become zero.
-static void differentiate_softmax(head_block *s, int64_t keys, int64_t first_key) {
+static void differentiate_softmax(const attention *k, head_block *s, int64_t keys, int64_t first_key) {
   for (int64_t i = 0; i < keys; i++) {
     float *p = s->p + i * QUERIES, *d_s = s->d_s + i * QUERIES;
-    int64_t hidden = first_key + i; // queries before this column do not see the key
-    for (int64_t c = first_column(hidden); c < QUERIES; c += FSDP_LANES) {
+    int64_t hidden = first_key + i;      // queries before this column do not see the key,
+    int64_t end = end_column(k, hidden); // nor from this one on
+    for (int64_t c = first_column(hidden); c < end; c += FSDP_LANES) {
       fsdp_vf probability = vf_exp(vf_load(p + c) - vf_load(s->lse + c));
       vf_store(p + c, probability);
       vf_store(d_s + c, probability * (vf_load(d_s + c) - vf_load(s->delta + c)));
     }
-    // The products below take whole tiles of keys and of queries, which reach this far to the left.
+    // The products below take whole tiles of keys and of queries, which reach this far to both sides.
     for (int64_t c = first_column(hidden - TILE_ROWS + 1); c < hidden; c++) p[c] = d_s[c] = 0;
+    for (int64_t c = end; c < end_column(k, hidden + TILE_ROWS - 1); c++) p[c] = d_s[c] = 0;
   }
 }
 
@@ -60,11 +62,12 @@ static void differentiate_softmax(head_block *s, int64_t keys, int64_t first_key
 static void add_to_keys(const attention *k, const float *a, const float *b, float *out, int64_t keys,
                         int64_t first_key) {
   for (int64_t i = 0; i < keys; i += TILE_ROWS) {
-    int64_t from = first_column(first_key + i), rows = fsdp_min_i64(TILE_ROWS, keys - i);
-    if (from >= QUERIES) continue;
+    int64_t rows = fsdp_min_i64(TILE_ROWS, keys - i);
+    int64_t from = first_column(first_key + i), end = end_column(k, first_key + i + rows - 1);
+    if (from >= end) continue;
     for (int64_t n = 0; n < k->padded_D; n += TILE_COLUMNS)
-      tile(rows, QUERIES - from, a + i * QUERIES + from, b + from * k->padded_D + n,
-           out + i * k->padded_D + n, (tile_strides){QUERIES, 1, k->padded_D, k->padded_D}, true);
+      tile(rows, end - from, a + i * QUERIES + from, b + from * k->padded_D + n, out + i * k->padded_D + n,
+           (tile_strides){QUERIES, 1, k->padded_D, k->padded_D}, true);
   }
 }
 
@@ -73,11 +76,12 @@ static void add_to_queries(const attention *k, head_block *s, const float *keys_
                            int64_t first_key) {
   for (int64_t i = 0; i < QUERIES; i += TILE_ROWS) {
     int64_t rows = fsdp_min_i64(TILE_ROWS, QUERIES - i);
-    int64_t seen = fsdp_min_i64(keys, i + rows - first_key); // by the last query of these
-    if (seen <= 0) continue;
+    int64_t end = fsdp_min_i64(keys, i + rows - first_key);         // for the last query of these
+    int64_t begin = fsdp_max_i64(0, i - k->window + 1 - first_key); // for the first
+    if (begin >= end) continue;
     for (int64_t n = 0; n < k->padded_D; n += TILE_COLUMNS)
-      tile(rows, seen, s->d_s + i, keys_block + n, s->d_q + i * k->padded_D + n,
-           (tile_strides){1, QUERIES, k->padded_D, k->padded_D}, true);
+      tile(rows, end - begin, s->d_s + begin * QUERIES + i, keys_block + begin * k->padded_D + n,
+           s->d_q + i * k->padded_D + n, (tile_strides){1, QUERIES, k->padded_D, k->padded_D}, true);
   }
 }
 
@@ -113,22 +117,23 @@ static void store_d_q(const attention *k, head_block *s, int64_t b, int64_t head
 // Everything between `keys` keys from `first` on and the queries that see them.
 static void differentiate_range(const attention *k, head_block *s, int64_t b, int64_t kv_head, int64_t first,
                                 int64_t range) {
-  int64_t width = k->padded_D;
+  int64_t width = k->padded_D, end_query = fsdp_min_i64(k->T, first + range - 1 + k->window);
   for (int64_t head = kv_head * k->G; head < (kv_head + 1) * k->G; head++)
-    for (int64_t t = first / QUERIES * QUERIES; t < k->T; t += QUERIES) {
+    for (int64_t t = first / QUERIES * QUERIES; t < end_query; t += QUERIES) {
       int64_t count = fsdp_min_i64(QUERIES, k->T - t);
+      int64_t skipped = fsdp_max_i64(0, first_seen(k, t) - first) / KEYS * KEYS;
       load_queries(k, s, b, head, t, count);
-      for (int64_t key = first; key < fsdp_min_i64(first + range, t + count); key += KEYS) {
+      for (int64_t key = first + skipped; key < fsdp_min_i64(first + range, t + count); key += KEYS) {
         int64_t keys = fsdp_min_i64(KEYS, fsdp_min_i64(first + range, t + count) - key);
         int64_t at = (key - first) * width, first_key = key - t;
-        product_of_keys(s->k + at, width, s->q_t, s->p, keys, first_key, k->D);
-        product_of_keys(s->v + at, width, s->d_o_t, s->d_s, keys, first_key, k->D);
-        differentiate_softmax(s, keys, first_key);
+        product_of_keys(k, s->k + at, width, s->q_t, s->p, keys, first_key);
+        product_of_keys(k, s->v + at, width, s->d_o_t, s->d_s, keys, first_key);
+        differentiate_softmax(k, s, keys, first_key);
         add_to_keys(k, s->p, s->d_o, s->d_v + at, keys, first_key);
         add_to_keys(k, s->d_s, s->q, s->d_k + at, keys, first_key);
         add_to_queries(k, s, s->k + at, keys, first_key);
       }
-      store_d_q(k, s, b, head, t, count, first > 0);
+      store_d_q(k, s, b, head, t, count, first_seen(k, t) < first);
     }
 }
 

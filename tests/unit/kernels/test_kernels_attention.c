@@ -23,16 +23,26 @@ static const int64_t shapes[][5] = {
 };
 enum { SHAPES = sizeof shapes / sizeof *shapes };
 
+// For windows: a sequence of a block and a bit, of several blocks, and of few tasks.
+static const int64_t window_shapes[][5] = {{2, 66, 4, 2, 5}, {1, 200, 2, 1, 16}, {1, 321, 1, 1, 64}};
+enum { WINDOW_SHAPES = sizeof window_shapes / sizeof *window_shapes };
+
 typedef struct heads {
-  int64_t B, T, H, K, D, Q;
+  int64_t B, T, H, K, D, Q, window;
 } heads;
 
 static heads heads_of(const int64_t *s) {
-  return (heads){s[0], s[1], s[2], s[3], s[4], (s[2] + 2 * s[3]) * s[4]};
+  return (heads){s[0], s[1], s[2], s[3], s[4], (s[2] + 2 * s[3]) * s[4], 0};
 }
 
 static fsdp_op_attrs attrs_of(heads h) {
-  return (fsdp_op_attrs){.batch = h.B, .seq = h.T, .heads = h.H, .kv_heads = h.K, .head_dim = h.D};
+  return (fsdp_op_attrs){
+      .batch = h.B, .seq = h.T, .heads = h.H, .kv_heads = h.K, .head_dim = h.D, .window = h.window};
+}
+
+// First key that query t sees; t is the last.
+static int64_t first_seen(heads h, int64_t t) {
+  return h.window > 0 && t >= h.window ? t - h.window + 1 : 0;
 }
 
 // Offsets in q|k|v of position t, head or key/value head `head`; in o.
@@ -55,15 +65,15 @@ static double dot(const double *a, const double *b, int64_t D) {
   return sum;
 }
 
-// Probabilities of query t over keys 0 .. t; returns lse.
+// Probabilities of query t over the keys that it sees; returns lse.
 static double probabilities(heads h, const double *qkv, int64_t b, int64_t t, int64_t head, double *p) {
   double most = -1e300, sum = 0;
-  for (int64_t s = 0; s <= t; s++) {
+  for (int64_t s = first_seen(h, t); s <= t; s++) {
     p[s] = dot(qkv + q_at(h, b, t, head), qkv + k_at(h, b, s, head), h.D) / sqrt((double)h.D);
     most = fmax(most, p[s]);
   }
-  for (int64_t s = 0; s <= t; s++) sum += p[s] = exp(p[s] - most);
-  for (int64_t s = 0; s <= t; s++) p[s] /= sum;
+  for (int64_t s = first_seen(h, t); s <= t; s++) sum += p[s] = exp(p[s] - most);
+  for (int64_t s = first_seen(h, t); s <= t; s++) p[s] /= sum;
   return most + log(sum);
 }
 
@@ -75,7 +85,7 @@ static void forward(heads h, const double *qkv, double *o, double *lse) {
         lse[(b * h.H + head) * h.T + t] = probabilities(h, qkv, b, t, head, p);
         double *out = o + o_at(h, b, t, head);
         for (int64_t d = 0; d < h.D; d++) out[d] = 0;
-        for (int64_t s = 0; s <= t; s++)
+        for (int64_t s = first_seen(h, t); s <= t; s++)
           for (int64_t d = 0; d < h.D; d++) out[d] += p[s] * qkv[v_at(h, b, s, head) + d];
       }
   free(p);
@@ -90,11 +100,11 @@ static void backward(heads h, const double *qkv, const double *d_o, double *d_qk
         const double *d_out = d_o + o_at(h, b, t, head);
         double mean = 0;
         probabilities(h, qkv, b, t, head, p);
-        for (int64_t s = 0; s <= t; s++) {
+        for (int64_t s = first_seen(h, t); s <= t; s++) {
           d_p[s] = dot(d_out, qkv + v_at(h, b, s, head), h.D);
           mean += p[s] * d_p[s];
         }
-        for (int64_t s = 0; s <= t; s++) {
+        for (int64_t s = first_seen(h, t); s <= t; s++) {
           double d_score = p[s] * (d_p[s] - mean) / sqrt((double)h.D);
           int64_t q = q_at(h, b, t, head), k = k_at(h, b, s, head), v = v_at(h, b, s, head);
           for (int64_t d = 0; d < h.D; d++) {
@@ -107,20 +117,21 @@ static void backward(heads h, const double *qkv, const double *d_o, double *d_qk
   free(p), free(d_p);
 }
 
+static void check_forward(heads h, fsdp_dtype dtype) {
+  kernel_case c = kernel_case_of(FSDP_OP_ATTENTION, attrs_of(h), tolerance(dtype));
+  double *wide = kernel_normal(9, h.B * h.T * h.Q, 1.5); // some rows are nearly one-hot
+  double *qkv = kernel_case_input(&c, dtype, h.B * h.T * h.Q, FSDP_READ, wide);
+  double *o = kernel_case_output(&c, dtype, h.B * h.T * h.H * h.D);
+  double *lse = kernel_case_output(&c, FSDP_F32, h.B * h.H * h.T);
+  forward(h, qkv, o, lse);
+  kernel_case_check(&c);
+  free(wide);
+}
+
 static void test_attention(void **state) {
   (void)state;
   for (int d = 0; d < 2; d++)
-    for (int s = 0; s < SHAPES; s++) {
-      heads h = heads_of(shapes[s]);
-      kernel_case c = kernel_case_of(FSDP_OP_ATTENTION, attrs_of(h), tolerance(dtypes[d]));
-      double *wide = kernel_normal(9, h.B * h.T * h.Q, 1.5); // some rows are nearly one-hot
-      double *qkv = kernel_case_input(&c, dtypes[d], h.B * h.T * h.Q, FSDP_READ, wide);
-      double *o = kernel_case_output(&c, dtypes[d], h.B * h.T * h.H * h.D);
-      double *lse = kernel_case_output(&c, FSDP_F32, h.B * h.H * h.T);
-      forward(h, qkv, o, lse);
-      kernel_case_check(&c);
-      free(wide);
-    }
+    for (int s = 0; s < SHAPES; s++) check_forward(heads_of(shapes[s]), dtypes[d]);
 }
 
 static void check_backward(heads h, fsdp_dtype dtype) {
@@ -154,10 +165,110 @@ static void test_attention_backward_ranges(void **state) {
   check_backward(heads_of(wide), FSDP_BF16);
 }
 
-// The reference's backward by central differences of its forward.
-static void test_reference_slope(void **state) {
+// Windows below, at and above a block, and around the length of the sequence.
+static void test_windows(void **state) {
   (void)state;
+  for (int s = 0; s < WINDOW_SHAPES; s++) {
+    heads h = heads_of(window_shapes[s]);
+    const int64_t windows[] = {1, 2, 20, 63, 64, 65, 130, h.T - 1, h.T, h.T + 1};
+    for (size_t w = 0; w < sizeof windows / sizeof *windows; w++)
+      for (int d = 0; d < 2; d++) {
+        h.window = windows[w];
+        check_forward(h, dtypes[d]);
+        check_backward(h, dtypes[d]);
+      }
+  }
+}
+
+// Gradients of more keys than a task holds at a time: a query's first range of keys need not be the first.
+static void test_window_ranges(void **state) {
+  (void)state;
+  static const int64_t windows[] = {1, 64, 65, 200, 299};
+  heads h = heads_of((const int64_t[]){1, 300, 1, 1, 640});
+  for (size_t w = 0; w < sizeof windows / sizeof *windows; w++) {
+    h.window = windows[w];
+    check_backward(h, FSDP_F32);
+    check_backward(h, FSDP_BF16);
+  }
+}
+
+typedef struct results {
+  kernel_case forward, backward;
+} results;
+
+// Both directions in fp32. With `poisoned` >= 0, the key and value of that position and d_o of the last
+// `unknown` positions are NaN.
+static results run_both(heads h, int64_t poisoned, int64_t unknown) {
+  int64_t N = h.T, width = h.H * h.D;
+  double *qkv = kernel_normal(1, N * h.Q, 1), *d_o = kernel_normal(2, N * width, 1);
+  if (poisoned >= 0)
+    for (int64_t i = h.H * h.D; i < h.Q; i++) qkv[poisoned * h.Q + i] = NAN;
+  for (int64_t i = (N - unknown) * width; i < N * width; i++) d_o[i] = NAN;
+  results r = {kernel_case_of(FSDP_OP_ATTENTION, attrs_of(h), 0),
+               kernel_case_of(FSDP_OP_ATTENTION_BACKWARD, attrs_of(h), 0)};
+  kernel_case_input(&r.forward, FSDP_F32, N * h.Q, FSDP_READ, qkv);
+  kernel_case_output(&r.forward, FSDP_F32, N * width);
+  kernel_case_output(&r.forward, FSDP_F32, N * h.H);
+  kernel_case_run(&r.forward);
+  double *made[2];
+  for (int i = 0; i < 2; i++) {
+    const fsdp_view *view = &r.forward.operands[1 + i];
+    made[i] = fsdp_alloc((size_t)view->numel * sizeof(double));
+    for (int64_t e = 0; e < view->numel; e++) made[i][e] = kernel_value(view, e);
+  }
+  kernel_case_input(&r.backward, FSDP_F32, N * h.Q, FSDP_READ, qkv);
+  kernel_case_input(&r.backward, FSDP_F32, N * width, FSDP_READ, made[0]);
+  kernel_case_input(&r.backward, FSDP_F32, N * h.H, FSDP_READ, made[1]);
+  kernel_case_input(&r.backward, FSDP_F32, N * width, FSDP_READ, d_o);
+  kernel_case_output(&r.backward, FSDP_F32, N * h.Q);
+  kernel_case_output(&r.backward, FSDP_F32, N * h.H);
+  kernel_case_run(&r.backward);
+  free(qkv), free(d_o), free(made[0]), free(made[1]);
+  return r;
+}
+
+static void free_results(results *r) {
+  kernel_case_free(&r->forward), kernel_case_free(&r->backward);
+}
+
+// A window that hides nothing: the bits of none.
+static void test_window_of_all(void **state) {
+  (void)state;
+  heads h = heads_of((const int64_t[]){1, 100, 2, 1, 20});
+  results none = run_both(h, -1, 0);
+  for (h.window = h.T; h.window <= h.T + 1; h.window++) {
+    results all = run_both(h, -1, 0);
+    for (int i = 1; i < 3; i++)
+      assert_memory_equal(all.forward.operands[i].data, none.forward.operands[i].data,
+                          (size_t)none.forward.operands[i].numel * 4);
+    assert_memory_equal(all.backward.operands[4].data, none.backward.operands[4].data,
+                        (size_t)(h.T * h.Q) * 4);
+    free_results(&all);
+  }
+  free_results(&none);
+}
+
+// Tiles out of the window are not computed: a NaN in a key or a query's gradient spreads over the tiles that
+// see some of it, and no further.
+static void test_tiles_before_window(void **state) {
+  (void)state;
+  heads h = heads_of((const int64_t[]){1, 512, 2, 1, 20});
+  h.window = 70;
+  int64_t far = 64 + h.window + 64, width = h.H * h.D; // tiles of 64 queries, of 64 keys
+  results r = run_both(h, 0, 1);
+  const fsdp_view *o = &r.forward.operands[1], *d_qkv = &r.backward.operands[4];
+  assert_true(isnan(kernel_value(o, 0)));
+  for (int64_t t = far; t < h.T; t++)
+    for (int64_t i = 0; i < width; i++) assert_true(isfinite(kernel_value(o, t * width + i)));
+  for (int64_t t = far; t < h.T - far; t++)
+    for (int64_t i = 0; i < h.Q; i++) assert_true(isfinite(kernel_value(d_qkv, t * h.Q + i)));
+  free_results(&r);
+}
+
+// The reference's backward by central differences of its forward.
+static void check_reference(int64_t window) {
   heads h = heads_of((const int64_t[]){1, 5, 4, 2, 3});
+  h.window = window;
   int64_t size = h.B * h.T * h.Q, out = h.B * h.T * h.H * h.D;
   double *qkv = kernel_normal(1, size, 1), *d_o = kernel_normal(2, out, 1), *o = kernel_normal(3, out, 1);
   double *lse = kernel_normal(4, h.B * h.H * h.T, 1), *d_qkv = kernel_normal(5, size, 1);
@@ -175,11 +286,21 @@ static void test_reference_slope(void **state) {
   free(qkv), free(d_o), free(o), free(lse), free(d_qkv);
 }
 
+static void test_reference_slope(void **state) {
+  (void)state;
+  check_reference(0);
+  check_reference(2);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_attention),
       cmocka_unit_test(test_attention_backward),
       cmocka_unit_test(test_attention_backward_ranges),
+      cmocka_unit_test(test_windows),
+      cmocka_unit_test(test_window_ranges),
+      cmocka_unit_test(test_window_of_all),
+      cmocka_unit_test(test_tiles_before_window),
       cmocka_unit_test(test_reference_slope),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

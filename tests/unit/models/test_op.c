@@ -48,7 +48,28 @@ static void test_flops(void **state) {
   assert_true(fsdp_op_flops(FSDP_OP_LINEAR_CROSS_ENTROPY_BACKWARD, &attrs) == 3 * head);
   assert_true(fsdp_op_flops(FSDP_OP_ATTENTION, &attrs) == 2 * product);
   assert_true(fsdp_op_flops(FSDP_OP_ATTENTION_BACKWARD, &attrs) == 5 * product);
+  attrs.window = 2; // pairs of query 0, 1 and 2: 1, 2, 2
+  product = 2 * (2 * 7 * (1 + 2 + 2)) * 11;
+  assert_true(fsdp_op_flops(FSDP_OP_ATTENTION, &attrs) == 2 * product);
+  assert_true(fsdp_op_flops(FSDP_OP_ATTENTION_BACKWARD, &attrs) == 5 * product);
+  attrs.window = 4; // hides nothing
+  assert_true(fsdp_op_flops(FSDP_OP_ATTENTION, &attrs) == 2 * (2 * 2 * 7 * (1 + 2 + 3) * 11));
   assert_true(fsdp_op_flops(FSDP_OP_ADAMW, &attrs) == 0);
+}
+
+// A window shows where it hides something.
+static void test_attention_described(void **state) {
+  (void)state;
+  fsdp_op_attrs attrs = {.seq = 5000, .heads = 32, .kv_heads = 8, .head_dim = 128};
+  char text[80];
+  assert_string_equal(fsdp_op_describe(FSDP_OP_ATTENTION, &attrs, NULL, 0, text, sizeof text),
+                      " 32/8 heads of 128");
+  attrs.window = 4096;
+  assert_string_equal(fsdp_op_describe(FSDP_OP_ATTENTION_BACKWARD, &attrs, NULL, 0, text, sizeof text),
+                      " 32/8 heads of 128, window 4096");
+  attrs.seq = 4096;
+  assert_string_equal(fsdp_op_describe(FSDP_OP_ATTENTION, &attrs, NULL, 0, text, sizeof text),
+                      " 32/8 heads of 128");
 }
 
 static kernel_case lookup(double token) {
@@ -136,6 +157,7 @@ int main(void) {
       cmocka_unit_test(test_names),
       cmocka_unit_test(test_every_op_has_a_kernel),
       cmocka_unit_test(test_flops),
+      cmocka_unit_test(test_attention_described),
       cmocka_unit_test(test_kernels_refuse),
       cmocka_unit_test(test_targets_are_checked),
       cmocka_unit_test(test_chunks_of_the_head),
