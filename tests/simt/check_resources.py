@@ -33,8 +33,6 @@ SECTION = re.compile(r"^\.text\.(\w+):", re.M)
 ACCESS = re.compile(r"^(\.L\w*):|"
                     r"\b(STG|LDG)((?:\.\w+)*) (?:\w+, )?(?:desc\[\w+\])?\[(R\w+)?(?:\.64)?([^\]]*)\]", re.M)
 ALL = ["80", "90", "100", "120"]
-# All 255 registers that there are, with the largest tiles; 4 bytes are spilled and reloaded once per block.
-KNOWN_SPILLS = {("120", "attend<128>"): 8}
 WIDTHS = {"U8": 1, "S8": 1, "U16": 2, "S16": 2, "64": 8, "128": 16, "256": 32}
 SPLIT_LEAST = 4  # neighbouring stores that a vector of 16 bytes falls into
 
@@ -140,8 +138,7 @@ class Kernel:
         widths, split = (stores or {}).get(name, (None, False))
         self.stores = "not read" if widths is None else " ".join(
             f"{widths[width]}x{width}" for width in sorted(widths, reverse=True))
-        spills = self.spilled > KNOWN_SPILLS.get((architecture, self.name), 0)
-        self.verdict = "SPILLS" if spills else "SPLITS" if split else "ok"
+        self.verdict = "SPILLS" if self.spilled else "SPLITS" if split else "ok"
 
     def line(self):
         return (f"{self.verdict:6} sm_{self.architecture:<3} {self.source:29} {self.registers:>3} registers, "

@@ -6,17 +6,28 @@
 namespace {
 
 struct heads {
-  int64_t B, T, H, K, D;
+  int64_t B, T, H, K, D, window;
 };
 
 // Groups of 1, 4 and 8; sequences below, at and above a tile; head dimensions that fill a tile and that do
 // not.
-const heads shapes[] = {{1, 1, 1, 1, 64},   {3, 17, 4, 1, 64},   {1, 128, 8, 8, 64}, {1, 1000, 1, 1, 64},
-                        {1, 1, 8, 1, 80},   {1, 128, 4, 1, 80},  {3, 17, 8, 1, 80},  {1, 1000, 1, 1, 80},
-                        {1, 17, 8, 8, 128}, {1, 128, 8, 1, 128}, {3, 65, 4, 1, 128}, {1, 1000, 1, 1, 128}};
+const heads shapes[] = {{1, 1, 1, 1, 64, 0},    {3, 17, 4, 1, 64, 0},   {1, 128, 8, 8, 64, 0},
+                        {1, 1000, 1, 1, 64, 0}, {1, 1, 8, 1, 80, 0},    {1, 128, 4, 1, 80, 0},
+                        {3, 17, 8, 1, 80, 0},   {1, 1000, 1, 1, 80, 0}, {1, 17, 8, 8, 128, 0},
+                        {1, 128, 8, 1, 128, 0}, {3, 65, 4, 1, 128, 0},  {1, 1000, 1, 1, 128, 0}};
 // Taken by the general kernels alone.
-const heads odd_shapes[] = {
-    {1, 33, 2, 1, 20}, {2, 17, 2, 2, 2}, {1, 40, 1, 1, 160}, {1, 19, 4, 1, 256}, {1, 9, 1, 1, 7}};
+const heads odd_shapes[] = {{1, 33, 2, 1, 20, 0},
+                            {2, 17, 2, 2, 2, 0},
+                            {1, 40, 1, 1, 160, 0},
+                            {1, 19, 4, 1, 256, 0},
+                            {1, 9, 1, 1, 7, 0}};
+// Windows below, at and above tiles of 32, 64 and 128, whose ends fall inside tiles; that of the sequence's
+// length is none.
+const heads windowed_shapes[] = {{1, 131, 2, 1, 64, 1},    {1, 193, 1, 1, 64, 2},    {1, 193, 2, 1, 64, 63},
+                                 {1, 193, 1, 1, 64, 64},   {1, 263, 1, 1, 64, 65},   {1, 263, 1, 1, 64, 128},
+                                 {2, 131, 4, 2, 128, 1},   {1, 193, 1, 1, 128, 31},  {1, 193, 2, 1, 128, 64},
+                                 {1, 263, 1, 1, 128, 100}, {1, 131, 1, 1, 128, 130}, {1, 131, 1, 1, 128, 131},
+                                 {1, 97, 4, 1, 80, 33},    {1, 67, 2, 1, 20, 5},     {1, 67, 1, 1, 160, 17}};
 
 void forward_and_backward(fsdp_dtype dtype, const heads &s) {
   const int64_t N = s.B * s.T, Q = (s.H + 2 * s.K) * s.D;
@@ -26,9 +37,11 @@ void forward_and_backward(fsdp_dtype dtype, const heads &s) {
   attrs.heads = s.H;
   attrs.kv_heads = s.K;
   attrs.head_dim = s.D;
+  attrs.window = s.window;
   twin_case c = twin_of(FSDP_OP_ATTENTION, attrs, dtype);
-  const std::string shape = " B" + std::to_string(s.B) + " T" + std::to_string(s.T) + " H" +
-                            std::to_string(s.H) + " K" + std::to_string(s.K) + " D" + std::to_string(s.D);
+  std::string shape = " B" + std::to_string(s.B) + " T" + std::to_string(s.T) + " H" + std::to_string(s.H) +
+                      " K" + std::to_string(s.K) + " D" + std::to_string(s.D);
+  if (s.window > 0) shape += " window " + std::to_string(s.window);
   c.name += shape;
   twin_input(&c, dtype, N * Q, 1.5); // some rows are nearly one-hot
   twin_output(&c, dtype, N * s.H * s.D);
@@ -56,6 +69,7 @@ void run(fsdp_dtype dtype) {
     forward_and_backward(dtype, s);
   }
   for (const heads &s : odd_shapes) forward_and_backward(dtype, s);
+  for (const heads &s : windowed_shapes) forward_and_backward(dtype, s);
 }
 
 // The operand in fp32, holding the same numbers.
@@ -88,9 +102,9 @@ std::vector<std::vector<unsigned char>> against_fp32(const twin_case &c, const s
 
 void twin_attention_production() {
 #if defined(FSDP_SIMT)
-  const heads s = {1, 96, 4, 1, 128};
+  const heads s = {1, 96, 4, 1, 128, 0};
 #else
-  const heads s = {1, 4096, 32, 8, 128};
+  const heads s = {1, 4096, 32, 8, 128, 0};
 #endif
   fsdp_op_attrs attrs = {};
   attrs.batch = s.B;

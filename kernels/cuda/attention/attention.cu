@@ -20,6 +20,8 @@ attention_shape shape_of(const fsdp_kernel_call *call) {
   FSDP_CHECK(attrs->seq < INT32_MAX / 4 && attrs->batch * H <= 65535,
              "%s: %lld sequences of %lld, %lld heads", fsdp_op_name(call->kind), (long long)attrs->batch,
              (long long)attrs->seq, (long long)H);
+  FSDP_CHECK(attrs->window >= 0, "%s: a window of %lld keys", fsdp_op_name(call->kind),
+             (long long)attrs->window);
   attention_shape s = {};
   s.B = int(attrs->batch);
   s.T = int(attrs->seq);
@@ -27,6 +29,7 @@ attention_shape shape_of(const fsdp_kernel_call *call) {
   s.K = int(K);
   s.G = int(H / K);
   s.D = int(D);
+  s.window = attrs->window > 0 && attrs->window < attrs->seq ? int(attrs->window) : INT32_MAX / 2;
   s.Q = (H + 2 * K) * D;
   s.scale = float(1.0 / sqrt(double(D)));
   return s;

@@ -6,7 +6,7 @@
 //
 // B sequences of T positions, H heads, K key/value heads, G = H / K, D head dimension, Q = (H + 2K) * D
 // columns of q|k|v, o and d_o (B*T, H*D), lse and delta (B, H, T). lse = log(sum(exp(q k / sqrt(D)))), delta
-// = rowsum(d_o * o).
+// = rowsum(d_o * o). Query q sees the keys k with q - window < k <= q.
 #pragma once
 
 #include "kernels/cuda/operand.cuh"
@@ -15,6 +15,7 @@ struct attention_shape {
   int64_t Q;
   int B, T, H, K, G, D;
   float scale; // 1 / sqrt(D)
+  int window;  // without one: past every key, from every row of a tile
 };
 
 // First element of a head's row in q|k|v, and in o.
@@ -32,6 +33,15 @@ __device__ __host__ inline int64_t output_at(const attention_shape &s, int b, in
 }
 __device__ __host__ inline int64_t statistic_at(const attention_shape &s, int b, int head, int t) {
   return (int64_t(b) * s.H + head) * s.T + t;
+}
+
+// First key of the tile (of TILE keys) that holds the first key that `query` sees.
+template <int TILE> __device__ __forceinline__ int first_tile(const attention_shape &s, int query) {
+  return query < s.window ? 0 : (query - s.window + 1) / TILE * TILE;
+}
+// One past the last query that sees key `key`.
+__device__ __forceinline__ int end_query(const attention_shape &s, int key) {
+  return least(s.T, key + s.window);
 }
 
 template <class T> struct attention_forward {

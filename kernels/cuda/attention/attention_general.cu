@@ -7,6 +7,7 @@
 // order.
 #include "kernels/cuda/attention/attention.cuh"
 
+#include <float.h>
 #include <math.h>
 
 namespace {
@@ -67,6 +68,11 @@ __device__ __forceinline__ void store_row(T *destination, int lane, int D, float
       global_store(destination + lane + sharers * j, from_float<T>(factor * sums[j]));
 }
 
+// Whether a query sees a key: one comparison for both ends of its window.
+__device__ __forceinline__ bool sees(const attention_shape &s, int query, int key) {
+  return unsigned(query - key) < unsigned(s.window);
+}
+
 // The greatest or the sum over the threads of a row.
 __device__ __forceinline__ float row_greatest(float x) {
 #pragma unroll
@@ -111,8 +117,9 @@ __global__ void __launch_bounds__(threads_count) attend(attention_forward<T> p) 
   const int row = int(threadIdx.x) / sharers, lane = int(threadIdx.x) % sharers;
   const tiles t = cut_shared<COLUMNS>(s.D, 1, 2, 1);
   load_tile(t.own[0], rows, p.qkv + query_at(s, b, first, head), s.Q, valid, s.D, s.scale);
-  float out[COLUMNS] = {}, most = -INFINITY, sum = 0;
-  for (int key = 0; key < first + valid; key += keys) {
+  // The maximum is finite even if a tile hides all its keys from the row.
+  float out[COLUMNS] = {}, most = -FLT_MAX, sum = 0;
+  for (int key = first_tile<keys>(s, first); key < first + valid; key += keys) {
     const int keys_valid = least(keys, s.T - key);
     __syncthreads(); // all reads of the previous tile are done
     load_tile(t.other[0], keys, p.qkv + key_at(s, b, key, kv), s.Q, keys_valid, s.D, 1.0f);
@@ -122,7 +129,7 @@ __global__ void __launch_bounds__(threads_count) attend(attention_forward<T> p) 
     dot_rows(t.own[0], row, t.other[0], lane, s.D, scores);
 #pragma unroll
     for (int i = 0; i < count; i++) {
-      if (key + lane + sharers * i > first + row) scores[i] = -INFINITY;
+      if (!sees(s, first + row, key + lane + sharers * i)) scores[i] = -INFINITY;
       greatest = fmaxf(greatest, scores[i]);
     }
     greatest = row_greatest(greatest);
@@ -160,7 +167,7 @@ __global__ void __launch_bounds__(threads_count, 2) differentiate_queries(attent
   const float lse = exists ? global_load(p.lse + statistic_at(s, b, head, first + row)) : 0.0f;
   const float delta = exists ? global_load(p.delta + statistic_at(s, b, head, first + row)) : 0.0f;
   float d_q[COLUMNS] = {};
-  for (int key = 0; key < first + valid; key += keys) {
+  for (int key = first_tile<keys>(s, first); key < first + valid; key += keys) {
     const int keys_valid = least(keys, s.T - key);
     __syncthreads();
     load_tile(t.other[0], keys, p.qkv + key_at(s, b, key, kv), s.Q, keys_valid, s.D, 1.0f);
@@ -171,9 +178,9 @@ __global__ void __launch_bounds__(threads_count, 2) differentiate_queries(attent
     dot_rows(t.own[1], row, t.other[1], lane, s.D, d_p);
 #pragma unroll
     for (int i = 0; i < count; i++) {
-      const bool sees = key + lane + sharers * i <= first + row;
+      const bool seen = sees(s, first + row, key + lane + sharers * i);
       t.weights[0][row * (keys + 1) + lane + sharers * i] =
-          sees ? expf(scores[i] - lse) * (d_p[i] - delta) : 0.0f;
+          seen ? expf(scores[i] - lse) * (d_p[i] - delta) : 0.0f;
     }
     __syncwarp();
     add_rows<COLUMNS, keys>(t.weights[0], row, t.other[0], lane, s.D, d_q);
@@ -193,9 +200,10 @@ __global__ void __launch_bounds__(threads_count, 2) differentiate_keys(attention
   const tiles t = cut_shared<COLUMNS>(s.D, 2, 2, 2);
   load_tile(t.own[0], rows, p.qkv + key_at(s, b, first, kv), s.Q, valid, s.D, 1.0f);
   load_tile(t.own[1], rows, p.qkv + value_at(s, b, first, kv), s.Q, valid, s.D, 1.0f);
+  const int end = end_query(s, first + rows - 1);
   float d_k[COLUMNS] = {}, d_v[COLUMNS] = {};
   for (int head = kv * s.G; head < (kv + 1) * s.G; head++)
-    for (int query = first / queries * queries; query < s.T; query += queries) {
+    for (int query = first / queries * queries; query < end; query += queries) {
       const int queries_valid = least(queries, s.T - query);
       __syncthreads();
       load_tile(t.other[0], queries, p.qkv + query_at(s, b, query, head), s.Q, queries_valid, s.D, s.scale);
@@ -209,7 +217,7 @@ __global__ void __launch_bounds__(threads_count, 2) differentiate_keys(attention
       for (int i = 0; i < count; i++) {
         const int q = query + lane + sharers * i, at = row * (queries + 1) + lane + sharers * i;
         float weight = 0, d_s = 0;
-        if (q < s.T && first + row <= q) {
+        if (q < s.T && sees(s, q, first + row)) {
           weight = expf(scores[i] - global_load(p.lse + statistic_at(s, b, head, q)));
           d_s = weight * (d_p[i] - global_load(p.delta + statistic_at(s, b, head, q)));
         }

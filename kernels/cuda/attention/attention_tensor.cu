@@ -1,7 +1,7 @@
 // Attention's forward on tensor cores: bf16, head dimensions that are multiples of 8 up to 128. See
 // attention.cuh.
 //
-//   block    128 queries of one head, 4 warps of 32 queries; walks the tiles of 64 keys up to the diagonal
+//   block    128 queries of one head, 4 warps of 32 queries; walks the tiles of keys up to the diagonal
 //   scores   S = Q K^T in registers; running maximum and sum (base 2); P rounded to bf16 is the left factor
 //            of the next product
 //   out      O = P V in registers, divided by the sums at the end
@@ -10,6 +10,7 @@
 // longest rows start first.
 #include "kernels/cuda/attention/attention_tensor.cuh"
 
+#include <float.h>
 #include <math.h>
 
 namespace {
@@ -27,21 +28,6 @@ struct row_statistics {
   float most[row_tiles][2],
       sum[row_tiles][2]; // in units of log2(e) / sqrt(D); the sum of this thread's columns
 };
-
-// Hides the keys after a query. `first_key`: of the tile, counted from the warp's first query.
-template <int KEYS>
-__device__ __forceinline__ void mask(float (&scores)[row_tiles][KEYS / 8][4], int first_key) {
-  const int lane = int(threadIdx.x) % warp_lanes;
-#pragma unroll
-  for (int m = 0; m < row_tiles; m++)
-#pragma unroll
-    for (int n = 0; n < KEYS / 8; n++)
-#pragma unroll
-      for (int i = 0; i < 4; i++) {
-        const int key = first_key + n * 8 + lane % 4 * 2 + i % 2, query = m * 16 + lane / 4 + i / 2 * 8;
-        if (key > query) scores[m][n][i] = -INFINITY;
-      }
-}
 
 // P in place of S, and what was summed before scaled to the new maximum.
 template <int WIDTH, int KEYS>
@@ -113,7 +99,8 @@ template <int WIDTH> __global__ void __launch_bounds__(threads_count) attend(att
   const int first = int(gridDim.x - 1 - blockIdx.x) * queries, end = least(s.T, first + queries);
   const int warp_first = first + int(threadIdx.x) / warp_lanes * warp_rows;
   copy_tile<WIDTH, queries, threads_count>(q, p.qkv + query_at(s, b, first, head), s.Q, s.T - first, s.D);
-  copy_tile<WIDTH, keys, threads_count>(k, p.qkv + key_at(s, b, 0, kv), s.Q, s.T, s.D);
+  const int first_key = first_tile<keys>(s, first);
+  copy_tile<WIDTH, keys, threads_count>(k, p.qkv + key_at(s, b, first_key, kv), s.Q, s.T - first_key, s.D);
   cp_async_commit();
   const uint32_t q_lanes = lanes_of_a<WIDTH>(q, warp_first - first),
                  k_lanes = lanes_of_b_transposed<WIDTH>(k, 0);
@@ -122,17 +109,18 @@ template <int WIDTH> __global__ void __launch_bounds__(threads_count) attend(att
   row_statistics rows;
 #pragma unroll
   for (int m = 0; m < row_tiles; m++) {
-    rows.most[m][0] = rows.most[m][1] = -INFINITY;
+    rows.most[m][0] = rows.most[m][1] = -FLT_MAX; // finite even if a tile hides all its keys from a row
     rows.sum[m][0] = rows.sum[m][1] = 0;
   }
   const float scale = s.scale * log2_e;
-  for (int key = 0; key < end; key += keys) {
+  for (int key = first_key; key < end; key += keys) {
     float scores[row_tiles][keys / 8][4];
     cp_async_wait<0>();
     __syncthreads(); // K has arrived, and all reads of the last V are done
     copy_tile<WIDTH, keys, threads_count>(v, p.qkv + value_at(s, b, key, kv), s.Q, s.T - key, s.D);
     cp_async_commit();
-    const bool sees = key < warp_first + warp_rows; // whether any query of this warp sees any key
+    // Whether any query of this warp sees any key.
+    const bool sees = key < warp_first + warp_rows && key + keys > warp_first + 1 - s.window;
     if (sees) multiply_rows<WIDTH>(q_lanes, k_lanes, scores);
     cp_async_wait<0>();
     __syncthreads(); // V has arrived, and all reads of K are done
@@ -141,7 +129,8 @@ template <int WIDTH> __global__ void __launch_bounds__(threads_count) attend(att
                                             s.D);
     cp_async_commit();
     if (!sees) continue;
-    if (key + keys > warp_first) mask<keys>(scores, key - warp_first);
+    if (key + keys > warp_first) hide_right(scores, key - warp_first);
+    if (key < warp_first + warp_rows - s.window) hide_left(scores, key + s.window - warp_first);
     soften<WIDTH, keys>(scores, &rows, out, scale);
     add_product<WIDTH>(scores, v_lanes, out);
   }

@@ -7,6 +7,8 @@
 
 #include "kernels/cuda/attention/attention.cuh"
 
+#include <math.h>
+
 constexpr float log2_e = 1.44269504088896340736f;
 constexpr int chunk_numel = 8; // 16 bytes
 
@@ -84,6 +86,28 @@ __device__ __forceinline__ void multiply_rows(uint32_t left, uint32_t right, flo
       }
     }
   }
+}
+
+// Hides scores of rows r and columns c of a warp's tile: to the right those with offset + c > r, to the left
+// those with offset + c <= r.
+template <bool RIGHT, int M, int N>
+__device__ __forceinline__ void hide(float (&scores)[M][N][4], int offset) {
+  const int lane = int(threadIdx.x) % warp_lanes;
+#pragma unroll
+  for (int m = 0; m < M; m++)
+#pragma unroll
+    for (int n = 0; n < N; n++)
+#pragma unroll
+      for (int i = 0; i < 4; i++) {
+        const int column = offset + n * 8 + lane % 4 * 2 + i % 2, row = m * 16 + lane / 4 + i / 2 * 8;
+        if ((column > row) == RIGHT) scores[m][n][i] = -INFINITY;
+      }
+}
+template <int M, int N> __device__ __forceinline__ void hide_right(float (&scores)[M][N][4], int offset) {
+  hide<true>(scores, offset);
+}
+template <int M, int N> __device__ __forceinline__ void hide_left(float (&scores)[M][N][4], int offset) {
+  hide<false>(scores, offset);
 }
 
 // The a fragment that two neighbouring results of a product make: columns [16 step, 16 step + 16) of d.

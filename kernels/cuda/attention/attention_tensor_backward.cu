@@ -102,7 +102,8 @@ differentiate_keys(float (&p)[1][tile_queries<WIDTH> / 8][4], float (&d_s)[1][ti
     }
 }
 
-template <int WIDTH>
+// WINDOWED: with a window shorter than the sequence.
+template <int WIDTH, bool WINDOWED>
 __global__ void __launch_bounds__(threads_count) make_d_k_d_v(attention_gradient<bf16> p) {
   constexpr int queries = tile_queries<WIDTH>;
   FSDP_SHARED_DYNAMIC(bytes);
@@ -113,6 +114,7 @@ __global__ void __launch_bounds__(threads_count) make_d_k_d_v(attention_gradient
   const int first = int(blockIdx.x) * own_keys, row = int(threadIdx.x) / warp_lanes * 16;
   copy_tile<WIDTH, own_keys, threads_count>(k, p.qkv + key_at(s, b, first, kv), s.Q, s.T - first, s.D);
   copy_tile<WIDTH, own_keys, threads_count>(v, p.qkv + value_at(s, b, first, kv), s.Q, s.T - first, s.D);
+  const int end = WINDOWED ? end_query(s, first + own_keys - 1) : s.T;
   query_walk at = {kv * s.G, first}, next = at;
   const uint32_t k_lanes = lanes_of_a<WIDTH>(k, row), v_lanes = lanes_of_a<WIDTH>(v, row);
   const query_stage<WIDTH> first_stage = query_stage_of<WIDTH>(bytes, 0);
@@ -125,7 +127,7 @@ __global__ void __launch_bounds__(threads_count) make_d_k_d_v(attention_gradient
     const query_stage<WIDTH> stage = query_stage_of<WIDTH>(bytes, i % 2),
                              other = query_stage_of<WIDTH>(bytes, 1 - i % 2);
     next.query += queries;
-    if (next.query >= s.T) next = {at.head + 1, first};
+    if (next.query >= end) next = {at.head + 1, first};
     const bool has_next = next.head < (kv + 1) * s.G;
     cp_async_wait<0>();
     __syncthreads(); // this tile has arrived, and all reads of the other stage are done
@@ -138,6 +140,8 @@ __global__ void __launch_bounds__(threads_count) make_d_k_d_v(attention_gradient
     float weights[1][queries / 8][4], d_s[1][queries / 8][4];
     multiply_rows<WIDTH>(k_lanes, lanes_of_b_transposed<WIDTH>(stage.q, 0), weights);
     multiply_rows<WIDTH>(v_lanes, lanes_of_b_transposed<WIDTH>(stage.d_o, 0), d_s);
+    if (WINDOWED && at.query + queries - 1 >= first + row + s.window)
+      hide_right(weights, at.query + 1 - first - row - s.window);
     differentiate_keys<WIDTH>(weights, d_s, stage, scale, at.query - first - row);
     add_product<WIDTH>(weights, lanes_of_b<WIDTH>(stage.d_o, 0), d_v);
     add_product<WIDTH>(d_s, lanes_of_b<WIDTH>(stage.q, 0), d_k);
@@ -177,7 +181,8 @@ differentiate_queries(const float (&scores)[M][KEYS / 8][4], float (&d_s)[M][KEY
       }
 }
 
-template <int WIDTH> __global__ void __launch_bounds__(threads_count) make_d_q(attention_gradient<bf16> p) {
+template <int WIDTH, bool WINDOWED>
+__global__ void __launch_bounds__(threads_count) make_d_q(attention_gradient<bf16> p) {
   constexpr int M = row_tiles<WIDTH>, queries = own_queries<WIDTH>, keys = tile_keys<WIDTH>;
   constexpr int tile_bytes = keys * WIDTH * 2;
   FSDP_SHARED_DYNAMIC(bytes);
@@ -197,7 +202,8 @@ template <int WIDTH> __global__ void __launch_bounds__(threads_count) make_d_q(a
   copy_tile<WIDTH, queries, threads_count>(q, p.qkv + query_at(s, b, first, head), s.Q, s.T - first, s.D);
   copy_tile<WIDTH, queries, threads_count>(d_o, p.d_o + output_at(s, b, first, head), int64_t(s.H) * s.D,
                                            s.T - first, s.D);
-  copy_keys(0, 0);
+  const int first_key = WINDOWED ? first_tile<keys>(s, first) : 0;
+  copy_keys(0, first_key);
   cp_async_commit();
   float lse[M][2], delta[M][2], d_q[M][WIDTH / 8][4] = {};
 #pragma unroll
@@ -211,7 +217,7 @@ template <int WIDTH> __global__ void __launch_bounds__(threads_count) make_d_q(a
     }
   const uint32_t q_lanes = lanes_of_a<WIDTH>(q, row), d_o_lanes = lanes_of_a<WIDTH>(d_o, row);
   const float scale = s.scale * log2_e;
-  for (int key = 0, stage = 0; key < end; key += keys, stage = 1 - stage) {
+  for (int key = first_key, stage = 0; key < end; key += keys, stage = 1 - stage) {
     const int tiles = 2 * queries * WIDTH * 2 + stage * 2 * tile_bytes;
     const smem<bf16> k = bytes.part<bf16>(tiles, keys * WIDTH);
     const smem<bf16> v = bytes.part<bf16>(tiles + tile_bytes, keys * WIDTH);
@@ -219,10 +225,12 @@ template <int WIDTH> __global__ void __launch_bounds__(threads_count) make_d_q(a
     __syncthreads(); // this tile has arrived, and all reads of the other stage are done
     if (key + keys < end) copy_keys(1 - stage, key + keys);
     cp_async_commit();
-    if (key >= first + row + 16 * M) continue; // no query of this warp sees a key
+    // No query of this warp sees a key.
+    if (key >= first + row + 16 * M || (WINDOWED && key + keys + s.window - 1 <= first + row)) continue;
     float scores[M][keys / 8][4], d_s[M][keys / 8][4];
     multiply_rows<WIDTH>(q_lanes, lanes_of_b_transposed<WIDTH>(k, 0), scores);
     multiply_rows<WIDTH>(d_o_lanes, lanes_of_b_transposed<WIDTH>(v, 0), d_s);
+    if (WINDOWED && key + s.window < first + row + 16 * M) hide_left(scores, key + s.window - first - row);
     differentiate_queries<M, keys>(scores, d_s, lse, delta, scale, key - first - row);
     add_product<WIDTH>(d_s, lanes_of_b<WIDTH>(k, 0), d_q);
   }
@@ -235,21 +243,22 @@ template <int WIDTH> __global__ void __launch_bounds__(threads_count) make_d_q(a
   }
 }
 
-template <int WIDTH> void run(const attention_gradient<bf16> &p, void *stream) {
+template <int WIDTH, bool WINDOWED> void run(const attention_gradient<bf16> &p, void *stream) {
   const attention_shape &s = p.shape;
   launch({blocks_of(s.T, own_keys), threads_count, stream, int64_t(s.B) * s.K, keys_shared_bytes<WIDTH>},
-         make_d_k_d_v<WIDTH>, p);
+         make_d_k_d_v<WIDTH, WINDOWED>, p);
   launch({blocks_of(s.T, own_queries<WIDTH>), threads_count, stream, int64_t(s.B) * s.H,
           queries_shared_bytes<WIDTH>},
-         make_d_q<WIDTH>, p);
+         make_d_q<WIDTH, WINDOWED>, p);
 }
 
 } // namespace
 
 void attention_tensor_backward(const attention_gradient<bf16> &p, void *stream) {
+  const bool windowed = p.shape.window < p.shape.T;
   if (p.shape.D <= 64) {
-    run<64>(p, stream);
+    windowed ? run<64, true>(p, stream) : run<64, false>(p, stream);
   } else {
-    run<128>(p, stream);
+    windowed ? run<128, true>(p, stream) : run<128, false>(p, stream);
   }
 }
