@@ -1,12 +1,16 @@
-// Replaces gemm_cublaslt.cu when kernels run on the CPU: the same interface, three loops.
+// Replaces gemm_cublaslt.cu when kernels run on the CPU: the same interface, three loops. Long sums are cut as
+// a GPU's kernels cut them: one after the other, 32000 terms lose three digits.
 #include "kernels/cuda/cuda_kernels.h"
 #include "kernels/cuda/gemm/gemm.cuh"
 
 #include <cuda_runtime.h>
 
+#include <algorithm>
 #include <vector>
 
 namespace {
+
+constexpr int64_t terms_of_sum = 256;
 
 float load(const void *data, fsdp_dtype dtype, int64_t i) {
   return dtype == FSDP_F32 ? static_cast<const float *>(data)[i]
@@ -38,13 +42,17 @@ void multiply(const fsdp_cuda_gemm_run *p) {
   const std::vector<float> b = unpack(p->b, p->ab_dtype, p->b_stride, p->b_transposed, p->k, p->n);
   const int64_t last = (p->m - 1) * p->c_stride + p->n;
   simt::memory_check(p->c, size_t(last * fsdp_dtype_bytes(p->c_dtype)), size_t(fsdp_dtype_bytes(p->c_dtype)));
-  std::vector<float> bias(size_t(p->n), 0.0f), row(size_t(p->n));
+  std::vector<float> bias(size_t(p->n), 0.0f), row(size_t(p->n)), sums(size_t(p->n));
   if (p->bias) bias = unpack(p->bias, p->c_dtype, p->n, false, 1, p->n);
   for (int64_t i = 0; i < p->m; i++) {
     row.assign(size_t(p->n), 0.0f);
-    for (int64_t q = 0; q < p->k; q++) {
-      const float x = a[size_t(i * p->k + q)], *factor = &b[size_t(q * p->n)];
-      for (int64_t j = 0; j < p->n; j++) row[size_t(j)] += x * factor[j];
+    for (int64_t first = 0; first < p->k; first += terms_of_sum) {
+      sums.assign(size_t(p->n), 0.0f);
+      for (int64_t q = first; q < std::min(p->k, first + terms_of_sum); q++) {
+        const float x = a[size_t(i * p->k + q)], *factor = &b[size_t(q * p->n)];
+        for (int64_t j = 0; j < p->n; j++) sums[size_t(j)] += x * factor[j];
+      }
+      for (int64_t j = 0; j < p->n; j++) row[size_t(j)] += sums[size_t(j)];
     }
     for (int64_t j = 0; j < p->n; j++) {
       const int64_t at = i * p->c_stride + j;

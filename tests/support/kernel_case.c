@@ -69,7 +69,8 @@ double *kernel_case_input(kernel_case *c, fsdp_dtype dtype, int64_t numel, fsdp_
                           const double *values) {
   int index = add(c, dtype, numel, access);
   fsdp_view *view = &c->operands[index];
-  double *drawn = values ? NULL : kernel_normal((uint64_t)index + 16 * (uint64_t)c->kind, numel, 1);
+  double *drawn =
+      values ? NULL : kernel_normal(fsdp_random_stream(fsdp_op_name(c->kind)) + (uint64_t)index, numel, 1);
   for (int64_t i = 0; i < numel; i++) {
     set_value(view, i, values ? values[i] : drawn[i]);
     c->expected[index][i] = kernel_value(view, i);

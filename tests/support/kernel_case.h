@@ -33,7 +33,7 @@ kernel_case kernel_case_of(fsdp_op_kind kind, fsdp_op_attrs attrs, double tolera
 
 // Adds an operand and returns its elements in double, as the kernel sees them (rounded to dtype); owned by
 // the case. An operand that is read or updated starts with `values` (NULL: normal numbers, keyed by operand
-// and kind).
+// and the name of the op).
 double *kernel_case_input(kernel_case *c, fsdp_dtype dtype, int64_t numel, fsdp_access access,
                           const double *values);
 
