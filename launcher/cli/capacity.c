@@ -2,6 +2,7 @@
 
 #include "launcher/cli/option_value.h"
 #include "runtime/base/size.h"
+#include "runtime/plan/saving_choice.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -9,8 +10,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#define SAID_BYTES   96
-#define ADVICE_BYTES (SAID_BYTES * 10)
+#define SAID_BYTES   (FSDP_SAVING_TEXT_BYTES + 32)
+#define ADVICE_BYTES (SAID_BYTES * 2)
 
 // ---- What fits
 
@@ -36,11 +37,23 @@ static int64_t excess(const need *n, const fsdp_limits *limits) {
   return most;
 }
 
+bool fsdp_capacity_fits(const fsdp_plan *plan, const fsdp_limits *limits) {
+  need needs = need_of(plan);
+  return excess(&needs, limits) == 0;
+}
+
+static bool fits(const fsdp_plan *plan, void *limits) {
+  return fsdp_capacity_fits(plan, limits);
+}
+
 // ---- What would help
 
-// A change of the configuration that may need less memory: applies itself to `config` and says how a user
-// asks for it. False if the configuration has it already.
-typedef bool (*remedy)(fsdp_plan_config *config, char *text, size_t bytes);
+// A change of the configuration that may need less memory. `apply` changes `config` and says how a user asks
+// for it, or returns false if the configuration has it already. Without it, rules of `fate` are chosen.
+typedef struct remedy {
+  bool (*apply)(fsdp_plan_config *config, char *text, size_t bytes);
+  fsdp_fate fate;
+} remedy;
 
 static bool say(char *text, size_t bytes, const char *option) {
   snprintf(text, bytes, "%s", option);
@@ -53,10 +66,23 @@ static bool wrap_block(fsdp_plan_config *config, char *text, size_t bytes) {
   return say(text, bytes, "--wrap block");
 }
 
-static bool recompute(fsdp_plan_config *config, char *text, size_t bytes) {
-  if (config->saving.count) return false;
-  config->saving = fsdp_saving_of_blocks();
-  return say(text, bytes, "--recompute block");
+// The cheapest rules of one fate with which the plan fits; if it does not with any, those that save most.
+static bool choose(fsdp_plan_config *config, const fsdp_limits *limits, fsdp_fate fate, char *text,
+                   size_t bytes) {
+  fsdp_saving_choice choice = {.recompute = fate == FSDP_FATE_RECOMPUTE,
+                               .offload = fate == FSDP_FATE_OFFLOAD,
+                               .fits = fits,
+                               .context = (void *)(uintptr_t)limits};
+  fsdp_saving before = config->saving;
+  char rules[FSDP_SAVING_TEXT_BYTES];
+  bool found;
+  for (int i = 0; i < before.count; i++)
+    if (before.rules[i].fate == fate) return false;
+  if (fsdp_saving_choose(&choice, config, &found, NULL) != FSDP_OK) return false;
+  if (!found && fate == FSDP_FATE_RECOMPUTE && !before.count) config->saving = fsdp_saving_of_blocks();
+  fsdp_saving_print(&config->saving, fate, rules);
+  snprintf(text, bytes, "--%s %s", fate == FSDP_FATE_RECOMPUTE ? "recompute" : "offload-activations", rules);
+  return config->saving.count > before.count;
 }
 
 static bool shard(fsdp_plan_config *config, char *text, size_t bytes) {
@@ -113,16 +139,17 @@ static bool low_precision_gradients(fsdp_plan_config *config, char *text, size_t
 }
 
 // In the order in which one would rather have them: those that change no result first.
-static const remedy remedies[] = {wrap_block,
-                                  no_prefetch,
-                                  recompute,
-                                  shard,
-                                  halve_batch,
-                                  offload,
-                                  low_precision_compute,
-                                  low_precision_state,
-                                  low_precision_gradients,
-                                  halve_sequence};
+static const remedy remedies[] = {{.apply = wrap_block},
+                                  {.apply = no_prefetch},
+                                  {.fate = FSDP_FATE_RECOMPUTE},
+                                  {.apply = shard},
+                                  {.fate = FSDP_FATE_OFFLOAD},
+                                  {.apply = halve_batch},
+                                  {.apply = offload},
+                                  {.apply = low_precision_compute},
+                                  {.apply = low_precision_state},
+                                  {.apply = low_precision_gradients},
+                                  {.apply = halve_sequence}};
 enum { REMEDY_COUNT = sizeof remedies / sizeof *remedies };
 
 // Plans `config`; false if it makes no plan.
@@ -138,13 +165,16 @@ static bool try_config(const fsdp_plan_config *config, need *result) {
 // Applies a remedy, halvings repeated until it fits; `text` is what to type. False if it does not apply.
 static bool apply(int index, const fsdp_limits *limits, fsdp_plan_config *config, need *result, char *text,
                   size_t bytes) {
-  bool repeats = remedies[index] == halve_batch || remedies[index] == halve_sequence;
+  const remedy *r = &remedies[index];
+  bool repeats = r->apply == halve_batch || r->apply == halve_sequence;
   bool applied = false;
   do {
     fsdp_plan_config changed = *config;
     char said[SAID_BYTES];
     need least;
-    if (!remedies[index](&changed, said, sizeof said) || !try_config(&changed, &least)) return applied;
+    bool changes = r->apply ? r->apply(&changed, said, sizeof said)
+                            : choose(&changed, limits, r->fate, said, sizeof said);
+    if (!changes || !try_config(&changed, &least)) return applied;
     *config = changed;
     *result = least;
     snprintf(text, bytes, "%s", said);

@@ -17,6 +17,9 @@ typedef struct fsdp_limits {
 // few) with which it would fit, found by planning again with each.
 fsdp_status fsdp_capacity_check(const fsdp_plan *plan, const fsdp_limits *limits, fsdp_error *error);
 
+// Whether `plan` fits.
+bool fsdp_capacity_fits(const fsdp_plan *plan, const fsdp_limits *limits);
+
 // Memory of this machine that a process may use: what is installed, or what its control groups allow if that
 // is less.
 int64_t fsdp_capacity_machine_bytes(void);

@@ -6,6 +6,7 @@
 #include "runtime/base/size.h"
 #include "runtime/checkpoint/config_json.h"
 #include "runtime/checkpoint/safetensors.h"
+#include "runtime/plan/saving_choice.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -139,7 +140,8 @@ static fsdp_status read_saving(const fsdp_options *options, fsdp_saving *saving,
   for (int i = 0; i < 2 && !status; i++) {
     char option[192];
     snprintf(option, sizeof option, "--%s (%s)", lists[i].name, fsdp_options_place(options, lists[i].name));
-    status = fsdp_saving_parse(lists[i].text, option, lists[i].fate, saving, error);
+    if (strcmp(lists[i].text, "auto") != 0)
+      status = fsdp_saving_parse(lists[i].text, option, lists[i].fate, saving, error);
   }
   return status;
 }
@@ -179,7 +181,7 @@ static fsdp_plan_config make_config(const fsdp_options *options, const fsdp_plan
 static void limit_by_gpu(const fsdp_setup_ranks *ranks, fsdp_limits *limits) {
   if (!limits->bytes[FSDP_SPACE_DEVICE]) {
     limits->bytes[FSDP_SPACE_DEVICE] = ranks->gpu_bytes;
-    limits->place[FSDP_SPACE_DEVICE] = "what is free on this rank's GPU";
+    limits->place[FSDP_SPACE_DEVICE] = "the least that is free on a rank's GPU";
   }
   if (!limits->bytes[FSDP_SPACE_HOST]) {
     limits->bytes[FSDP_SPACE_HOST] = ranks->machine_bytes / ranks->ranks_per_node;
@@ -187,38 +189,69 @@ static void limit_by_gpu(const fsdp_setup_ranks *ranks, fsdp_limits *limits) {
   }
 }
 
-static fsdp_status check_memory(const fsdp_options *options, const fsdp_setup_ranks *ranks,
-                                const fsdp_plan *plan, fsdp_error *error) {
-  char machine[128], limit[2][64], device[192], host[192];
-  snprintf(device, sizeof device, "--memory-limit %s (%s)",
+// The limits and the texts that their places point to.
+typedef struct memory_limits {
+  fsdp_limits limits;
+  char machine[128], device[192], host[192];
+} memory_limits;
+
+static void find_limits(const fsdp_options *options, const fsdp_setup_ranks *ranks, memory_limits *m) {
+  char limit[2][64];
+  snprintf(m->device, sizeof m->device, "--memory-limit %s (%s)",
            fsdp_value_print_bytes(options->memory_limit, limit[0], sizeof limit[0]),
            fsdp_options_place(options, "memory-limit"));
-  snprintf(host, sizeof host, "--host-memory-limit %s (%s)",
+  snprintf(m->host, sizeof m->host, "--host-memory-limit %s (%s)",
            fsdp_value_print_bytes(options->host_memory_limit, limit[1], sizeof limit[1]),
            fsdp_options_place(options, "host-memory-limit"));
-  fsdp_limits limits = {.bytes = {options->memory_limit, options->host_memory_limit},
-                        .place = {device, host},
-                        .ranks_per_machine = ranks->ranks_per_node};
-  if (ranks->gpu) {
-    limit_by_gpu(ranks, &limits);
-    return fsdp_capacity_check(plan, &limits, error);
-  }
+  m->limits = (fsdp_limits){.bytes = {options->memory_limit, options->host_memory_limit},
+                            .place = {m->device, m->host},
+                            .ranks_per_machine = ranks->ranks_per_node};
   bool free_to_grow = !options->memory_limit || !options->host_memory_limit;
-  if (ranks->machine_bytes && free_to_grow) {
+  if (ranks->gpu) {
+    limit_by_gpu(ranks, &m->limits);
+  } else if (ranks->machine_bytes && free_to_grow) {
     // On the CPU both arenas are in the machine's memory, which the ranks of a node share.
-    snprintf(machine, sizeof machine, "this machine's memory over %d rank%s", ranks->ranks_per_node,
+    snprintf(m->machine, sizeof m->machine, "this machine's memory over %d rank%s", ranks->ranks_per_node,
              fsdp_plural(ranks->ranks_per_node));
-    limits.shared_bytes = ranks->machine_bytes / ranks->ranks_per_node;
-    limits.shared_place = machine;
+    m->limits.shared_bytes = ranks->machine_bytes / ranks->ranks_per_node;
+    m->limits.shared_place = m->machine;
   }
-  return fsdp_capacity_check(plan, &limits, error);
+}
+
+static bool is_auto(const char *text) {
+  return strcmp(text, "auto") == 0;
+}
+
+static bool fits(const fsdp_plan *plan, void *limits) {
+  return fsdp_capacity_fits(plan, limits);
+}
+
+// Chooses what --recompute auto and --offload-activations auto leave open. If nothing fits, the plan that is
+// made then is refused by the limit.
+static fsdp_status choose_saving(const fsdp_options *options, const fsdp_limits *limits,
+                                 fsdp_plan_config *config, fsdp_error *error) {
+  fsdp_saving_choice choice = {.recompute = is_auto(options->recompute),
+                               .offload = is_auto(options->offload_activations),
+                               .fits = fits,
+                               .context = (void *)(uintptr_t)limits};
+  const char *name = choice.recompute ? "recompute" : "offload-activations";
+  bool limited = limits->bytes[FSDP_SPACE_DEVICE] || limits->shared_bytes, found;
+  if (!choice.recompute && !choice.offload) return FSDP_OK;
+  if (!limited)
+    return fsdp_fail(error, FSDP_ERR_OPTION,
+                     "--%s auto (%s) makes the plan fit a limit, and none is given: add --memory-limit SIZE",
+                     name, fsdp_options_place(options, name));
+  return fsdp_saving_choose(&choice, config, &found, error);
 }
 
 // Plans, and compares with the limits. *plan is made unless the options make no sense.
 static fsdp_status plan_within_limits(const fsdp_options *options, const fsdp_setup_ranks *ranks,
-                                      const fsdp_plan_config *config, fsdp_plan **plan, fsdp_error *error) {
-  fsdp_status status = fsdp_plan_create(config, plan, error);
-  return status == FSDP_OK ? check_memory(options, ranks, *plan, error) : status;
+                                      fsdp_plan_config config, fsdp_plan **plan, fsdp_error *error) {
+  memory_limits m = {.machine = ""};
+  find_limits(options, ranks, &m);
+  fsdp_status status = choose_saving(options, &m.limits, &config, error);
+  if (status == FSDP_OK) status = fsdp_plan_create(&config, plan, error);
+  return status == FSDP_OK ? fsdp_capacity_check(*plan, &m.limits, error) : status;
 }
 
 static int64_t snapshot_bytes(const fsdp_plan *plan) {
@@ -251,13 +284,13 @@ fsdp_status fsdp_setup_create(const fsdp_options *options, fsdp_program_kind pro
   config.exchange = loads_slices(options, setup, backend == fsdp_plan_backend_cuda());
   if (status == FSDP_OK) status = make_mesh(options, ranks, &config.mesh, error);
   if (status != FSDP_OK) return status;
-  status = plan_within_limits(options, ranks, &config, &setup->plan, error);
+  status = plan_within_limits(options, ranks, config, &setup->plan, error);
   if (status != FSDP_ERR_CAPACITY || !config.snapshot) return status;
   // Saving needs no snapshot: it can wait for the disk.
   int64_t snapshot = snapshot_bytes(setup->plan);
   fsdp_plan_destroy(setup->plan);
   config.snapshot = false;
-  status = plan_within_limits(options, ranks, &config, &setup->plan, error);
+  status = plan_within_limits(options, ranks, config, &setup->plan, error);
   if (status != FSDP_OK || options->ckpt_async == FSDP_CKPT_ASYNC_AUTO) return status;
   char bytes[64];
   return fsdp_fail(error, FSDP_ERR_CAPACITY,

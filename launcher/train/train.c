@@ -2,9 +2,11 @@
 
 #include "launcher/cli/capacity.h"
 #include "launcher/train/trainer.h"
+#include "runtime/base/size.h"
 #include "runtime/exec/access_trace.h"
 
 #include <inttypes.h>
+#include <stdlib.h>
 
 // What a trace of a step may take; more would only come from very many micro-batches, which repeat each
 // other.
@@ -21,15 +23,33 @@ static fsdp_status choose_trace(fsdp_trainer *t, fsdp_error *error) {
                    fsdp_options_place(t->options, "measure"), t->options->grad_accum, bytes);
 }
 
+static fsdp_status find_memory(fsdp_trainer *t, fsdp_error *error) {
+  t->ranks = (fsdp_setup_ranks){.ranks = t->world->size,
+                                .ranks_per_node = t->world->local_size,
+                                .even_nodes = t->world->even_nodes,
+                                .machine_bytes = fsdp_capacity_machine_bytes(),
+                                .gpu = t->gpu->present};
+  if (!t->ranks.gpu) return FSDP_OK;
+  return fsdp_gpu_free_bytes(t->gpu, fsdp_cuda_backend()->probe, &t->ranks.gpu_bytes, error);
+}
+
+// Every rank plans for the least memory that one of them has: what is chosen to fit is the same on all.
+static fsdp_status agree_on_memory(fsdp_trainer *t, fsdp_error *error) {
+  (void)error;
+  enum { MACHINE_SHARE, GPU, COUNT };
+  int64_t mine[COUNT] = {t->ranks.machine_bytes / t->world->local_size, t->ranks.gpu_bytes};
+  int64_t *all = fsdp_alloc((size_t)t->world->size * sizeof mine);
+  fsdp_world_gather(t->world, mine, (int64_t)sizeof mine, all);
+  for (int r = 0; r < t->world->size; r++)
+    for (int i = 0; i < COUNT; i++) mine[i] = fsdp_min_i64(mine[i], all[r * COUNT + i]);
+  free(all);
+  t->ranks.machine_bytes = mine[MACHINE_SHARE] * t->world->local_size;
+  t->ranks.gpu_bytes = mine[GPU];
+  return FSDP_OK;
+}
+
 static fsdp_status plan(fsdp_trainer *t, fsdp_error *error) {
-  fsdp_setup_ranks ranks = {.ranks = t->world->size,
-                            .ranks_per_node = t->world->local_size,
-                            .even_nodes = t->world->even_nodes,
-                            .machine_bytes = fsdp_capacity_machine_bytes(),
-                            .gpu = t->gpu->present};
-  fsdp_status status = FSDP_OK;
-  if (ranks.gpu) status = fsdp_gpu_free_bytes(t->gpu, fsdp_cuda_backend()->probe, &ranks.gpu_bytes, error);
-  if (status == FSDP_OK) status = fsdp_setup_create(t->options, FSDP_PROGRAM_TRAIN, &ranks, &t->setup, error);
+  fsdp_status status = fsdp_setup_create(t->options, FSDP_PROGRAM_TRAIN, &t->ranks, &t->setup, error);
   return status == FSDP_OK ? choose_trace(t, error) : status;
 }
 
@@ -79,8 +99,7 @@ typedef struct stage {
 } stage;
 
 static const stage planning[] = {
-    {fsdp_train_agree_on_model, false},
-    {plan, true},
+    {fsdp_train_agree_on_model, false}, {find_memory, true}, {agree_on_memory, false}, {plan, true},
     {agree_on_program, false},
 };
 

@@ -27,7 +27,8 @@ typedef struct fsdp_trainer {
   const fsdp_options *options;
   const fsdp_binding *binding;
   const fsdp_gpu *gpu;
-  const char *why_cpu; // if there is no GPU
+  const char *why_cpu;    // if there is no GPU
+  fsdp_setup_ranks ranks; // with the least memory that any of them has
   fsdp_setup setup;
   fsdp_data_paths data_paths, eval_paths; // of --data and --eval-data
   fsdp_dataset *dataset, *eval_dataset;   // the latter NULL without --eval-data

@@ -94,7 +94,7 @@ def what_cannot_be_is_said():
         (5, "no NVIDIA driver", {"FSDP_SIMT_DRIVER": "0"}),
         (5, "serves CUDA 12.2", {"FSDP_SIMT_DRIVER": "12020"}),
         (5, "shows this process no GPU", {"FSDP_SIMT_GPUS": "0"}),
-        (4, "what is free on this rank's GPU", {"FSDP_SIMT_GPU_BYTES": "34000000"}),
+        (4, "the least that is free on a rank's GPU", {"FSDP_SIMT_GPU_BYTES": "34000000"}),
         # The arena would fit, but not with what libraries take beside it.
         (4, "1.00 GB of it beside the arena", {"FSDP_SIMT_GPU_BYTES": "1020000000"}),
         (5, "compute capability 7.5, but the kernels need 8.0", {"FSDP_SIMT_CAPABILITY": "75"}),

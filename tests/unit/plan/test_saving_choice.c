@@ -1,0 +1,169 @@
+// What `auto` recomputes and offloads: it fits, it takes no more than it must, and it is the cheapest of the
+// choices that a search without its order finds.
+#include "runtime/plan/program/saving_cost.h"
+#include "runtime/plan/saving_choice.h"
+#include "tests/support/models.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#define LAYERS 6
+
+static fsdp_plan_config base_config(void) {
+  return (fsdp_plan_config){.model = {.family = family_of_preset("tiny"),
+                                      .vocab_size = 64,
+                                      .hidden_size = 64,
+                                      .intermediate_size = 192,
+                                      .num_layers = LAYERS,
+                                      .num_heads = 4,
+                                      .num_kv_heads = 2,
+                                      .head_dim = 16,
+                                      .norm_eps = 1e-5,
+                                      .rope_theta = 1e4},
+                            .batch = 4,
+                            .seq = 64,
+                            .micro_batches = 1,
+                            .mesh = fsdp_mesh_of(1, 2),
+                            .wrap = {.kind = FSDP_WRAP_BLOCK},
+                            .prefetch = 1,
+                            .grad_clip = 1.0f,
+                            .backend = fsdp_plan_backend_cpu()};
+}
+
+static int64_t arena_of(fsdp_plan_config config, const fsdp_saving *saving) {
+  fsdp_plan *plan = NULL;
+  fsdp_error error = {0};
+  config.saving = *saving;
+  if (fsdp_plan_create(&config, &plan, &error) != FSDP_OK) fail_msg("%s", error.message);
+  int64_t arena = plan->memory.space[FSDP_SPACE_DEVICE].arena_bytes;
+  fsdp_plan_destroy(plan);
+  return arena;
+}
+
+static bool fits(const fsdp_plan *plan, void *limit) {
+  return plan->memory.space[FSDP_SPACE_DEVICE].arena_bytes <= *(int64_t *)limit;
+}
+
+static bool choose(int64_t limit, bool recompute, bool offload, fsdp_saving *saving) {
+  fsdp_saving_choice choice = {.recompute = recompute, .offload = offload, .fits = fits, .context = &limit};
+  fsdp_plan_config config = base_config();
+  fsdp_error error = {0};
+  bool found = false;
+  config.saving = *saving;
+  if (fsdp_saving_choose(&choice, &config, &found, &error) != FSDP_OK) fail_msg("%s", error.message);
+  *saving = config.saving;
+  return found;
+}
+
+static fsdp_saving parse(const char *recomputed, const char *offloaded) {
+  fsdp_saving saving = {0};
+  assert_int_equal(fsdp_saving_parse(recomputed, "-", FSDP_FATE_RECOMPUTE, &saving, NULL), FSDP_OK);
+  assert_int_equal(fsdp_saving_parse(offloaded, "-", FSDP_FATE_OFFLOAD, &saving, NULL), FSDP_OK);
+  return saving;
+}
+
+// The time that its recomputation takes.
+static double cost_of(const fsdp_saving *saving) {
+  fsdp_plan_config config = base_config();
+  fsdp_graph *graph = fsdp_model_graph(&config.model, config.batch, config.seq);
+  fsdp_fate *fates = calloc((size_t)graph->value_count, sizeof *fates);
+  assert_int_equal(fsdp_saving_resolve(saving, graph, config.prefetch, fates, NULL), FSDP_OK);
+  double time =
+      fsdp_saving_repeated_work(graph, fates, -1, config.param_dtype, config.backend->flops_per_byte).time;
+  free(fates);
+  fsdp_graph_destroy(graph);
+  return time;
+}
+
+// Of every limit between keeping all and recomputing all: the choice fits; one layer less of a rule that
+// takes a part of the layers does not; a lower limit never costs less.
+static void test_no_more_than_needed(void **state) {
+  (void)state;
+  fsdp_saving none = {0}, all = fsdp_saving_of_blocks();
+  int64_t most = arena_of(base_config(), &none), least = arena_of(base_config(), &all);
+  double cost = 0;
+  int partial = 0;
+  assert_true(least < most);
+  for (int i = 0; i <= 24; i++) {
+    int64_t limit = most - (most - least) * i / 24;
+    fsdp_saving chosen = {0};
+    assert_true(choose(limit, true, false, &chosen));
+    assert_true(arena_of(base_config(), &chosen) <= limit);
+    assert_true(i > 0 || chosen.count == 0);
+    assert_true(cost_of(&chosen) >= cost);
+    cost = cost_of(&chosen);
+    fsdp_saving_rule *last = &chosen.rules[0];
+    int parts = 0;
+    for (int r = 0; r < chosen.count; r++)
+      if (chosen.rules[r].layers) last = &chosen.rules[r], parts++;
+    if (parts != 1 || last->layers == 1) continue;
+    last->layers--;
+    assert_true(arena_of(base_config(), &chosen) > limit);
+    partial++;
+  }
+  assert_true(partial >= 5);
+}
+
+// All sets of what a layer saves, recomputed in all layers or in half of them: none that fits is cheaper by
+// more than what one layer of one value costs.
+static void test_cheapest(void **state) {
+  (void)state;
+  static const char *const names[] = {"rmsnorm", "linear:q_proj", "attention", "linear:gate_proj", "swiglu"};
+  enum { NAMES = sizeof names / sizeof *names, CHOICES = 3 * 3 * 3 * 3 * 3 };
+  int64_t arenas[CHOICES];
+  double costs[CHOICES];
+  for (int c = 0; c < CHOICES; c++) {
+    fsdp_saving saving = {0};
+    for (int n = 0, digits = c; n < NAMES; n++, digits /= 3) {
+      fsdp_saving_rule rule = {.fate = FSDP_FATE_RECOMPUTE, .layers = digits % 3 == 1 ? LAYERS / 2 : 0};
+      strcpy(rule.name, names[n]);
+      if (digits % 3) saving.rules[saving.count++] = rule;
+    }
+    arenas[c] = arena_of(base_config(), &saving);
+    costs[c] = cost_of(&saving);
+  }
+  fsdp_saving all = fsdp_saving_of_blocks(), none = {0};
+  int64_t most = arena_of(base_config(), &none), least = arena_of(base_config(), &all);
+  double layer = cost_of(&all) / LAYERS;
+  for (int i = 1; i < 16; i++) {
+    int64_t limit = most - (most - least) * i / 16;
+    fsdp_saving chosen = {0};
+    assert_true(choose(limit, true, false, &chosen));
+    double cost = cost_of(&chosen);
+    for (int c = 0; c < CHOICES; c++)
+      if (arenas[c] <= limit && costs[c] + layer < cost)
+        fail_msg("limit %lld: choice %d costs %g, auto %g", (long long)limit, c, costs[c], cost);
+  }
+}
+
+static void test_rules_that_stay(void **state) {
+  (void)state;
+  fsdp_saving none = {0}, offloaded = parse("none", "attention,block_inputs@3");
+  int64_t limit = arena_of(base_config(), &offloaded) - 20000;
+  fsdp_saving chosen = offloaded;
+  assert_true(choose(limit, true, false, &chosen));
+  char text[FSDP_SAVING_TEXT_BYTES];
+  assert_string_equal(fsdp_saving_print(&chosen, FSDP_FATE_OFFLOAD, text), "attention,block_inputs@3");
+  assert_string_not_equal(fsdp_saving_print(&chosen, FSDP_FATE_RECOMPUTE, text), "none");
+  assert_null(strstr(text, "attention"));
+  // What enters a layer can only be offloaded; all that can be, is, if the limit is out of reach.
+  chosen = none;
+  assert_false(choose(1, false, true, &chosen));
+  assert_non_null(strstr(fsdp_saving_print(&chosen, FSDP_FATE_OFFLOAD, text), "block_inputs"));
+  assert_string_equal(fsdp_saving_print(&chosen, FSDP_FATE_RECOMPUTE, text), "none");
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_no_more_than_needed),
+      cmocka_unit_test(test_cheapest),
+      cmocka_unit_test(test_rules_that_stay),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
