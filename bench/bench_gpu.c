@@ -77,6 +77,8 @@ static draw draw_of(const step_op *op, int operand) {
     return operand == 1 ? weight : usual;
   case FSDP_OP_RMSNORM_BACKWARD:
     return operand == 1 ? (draw){.mean = 1, .deviation = 0.1f, .magnitude = true} : usual;
+  case FSDP_OP_LAYERNORM_BACKWARD: // mean and reciprocal deviation
+    return operand == 2 ? (draw){.mean = 1, .deviation = 0.1f, .magnitude = true} : usual;
   case FSDP_OP_CLIP_FACTOR:
     return (draw){.mean = 1, .magnitude = true};
   case FSDP_OP_ADAMW: // gradient, scalars, factor, master, first and second moment

@@ -75,7 +75,8 @@ static void bench_rows(const options *o, fsdp_pool *pool) {
   fsdp_dtype d = o->dtype;
   float inv_freq[32];
   for (int i = 0; i < 32; i++) inv_freq[i] = 1.0f / (float)(1 + i * i);
-  fsdp_op_attrs norm = {.eps = 1e-5f}, rope = {.inv_freq = inv_freq}, none = {0};
+  fsdp_op_attrs norm = {.eps = 1e-5f}, rope = {.inv_freq = inv_freq}, learned = {.positions = o->seq},
+                none = {0};
   bench(o, pool, FSDP_OP_EMBEDDING, none,
         (fsdp_view[]){make(N, FSDP_I32, FSDP_READ), make(V * C, d, FSDP_READ), make(N * C, d, FSDP_WRITE)},
         3);
@@ -91,6 +92,23 @@ static void bench_rows(const options *o, fsdp_pool *pool) {
         (fsdp_view[]){make(N * C, d, FSDP_READ), make(N, FSDP_F32, FSDP_READ), make(C, d, FSDP_READ),
                       make(N * C, d, FSDP_READ), make(N * C, d, FSDP_WRITE), make(C, FSDP_F32, FSDP_WRITE)},
         6);
+  bench(o, pool, FSDP_OP_ADD_POSITIONS, learned,
+        (fsdp_view[]){make(o->seq * C, d, FSDP_READ), make(N * C, d, FSDP_UPDATE)}, 2);
+  bench(o, pool, FSDP_OP_POSITIONS_BACKWARD, learned,
+        (fsdp_view[]){make(N * C, d, FSDP_READ), make(o->seq * C, FSDP_F32, FSDP_WRITE)}, 2);
+  bench(o, pool, FSDP_OP_ADD_LAYERNORM, norm,
+        (fsdp_view[]){make(N * C, d, FSDP_READ), make(N * C, d, FSDP_READ), make(C, d, FSDP_READ),
+                      make(C, d, FSDP_READ), make(N * C, d, FSDP_WRITE), make(N * C, d, FSDP_WRITE),
+                      make(N, FSDP_F32, FSDP_WRITE), make(N, FSDP_F32, FSDP_WRITE)},
+        8);
+  bench(o, pool, FSDP_OP_LAYERNORM_BACKWARD, norm,
+        (fsdp_view[]){make(N * C, d, FSDP_READ), make(N, FSDP_F32, FSDP_READ), make(N, FSDP_F32, FSDP_READ),
+                      make(C, d, FSDP_READ), make(N * C, d, FSDP_READ), make(N * C, d, FSDP_WRITE),
+                      make(C, FSDP_F32, FSDP_WRITE), make(C, FSDP_F32, FSDP_WRITE)},
+        8);
+  bench(o, pool, FSDP_OP_GELU, none, (fsdp_view[]){make(N * I, d, FSDP_READ), make(N * I, d, FSDP_WRITE)}, 2);
+  bench(o, pool, FSDP_OP_GELU_BACKWARD, none,
+        (fsdp_view[]){make(N * I, d, FSDP_READ), make(N * I, d, FSDP_READ), make(N * I, d, FSDP_WRITE)}, 3);
   bench(o, pool, FSDP_OP_ROPE, rope, (fsdp_view[]){make(N * Q, d, FSDP_UPDATE)}, 1);
   bench(o, pool, FSDP_OP_SWIGLU, none,
         (fsdp_view[]){make(N * 2 * I, d, FSDP_READ), make(N * I, d, FSDP_WRITE)}, 2);

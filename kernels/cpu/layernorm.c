@@ -29,14 +29,15 @@ static norm norm_of(const fsdp_kernel_call *call) {
   return (norm){.N = attrs->batch * attrs->seq, .C = C, .eps = attrs->eps};
 }
 
-// Row n of h: as it is, or x + delta, rounded to what is stored.
+// Row n of h; a sum as it is stored.
 static const float *row_of(const norm *k, int64_t n, float *h_buffer, float *x_buffer, float *delta_buffer) {
   int64_t C = k->C;
-  if (!k->delta) return load(k->h, n * C, C, h_buffer);
-  const float *x = load(k->x, n * C, C, x_buffer), *delta = load(k->delta, n * C, C, delta_buffer);
-  float *sum = result(k->h, n * C, h_buffer);
-  for (int64_t c = 0; c < C; c++) sum[c] = x[c] + delta[c];
-  store(k->h, n * C, C, sum);
+  if (k->delta) {
+    const float *x = load(k->x, n * C, C, x_buffer), *delta = load(k->delta, n * C, C, delta_buffer);
+    float *sum = result(k->h, n * C, h_buffer);
+    for (int64_t c = 0; c < C; c++) sum[c] = x[c] + delta[c];
+    store(k->h, n * C, C, sum);
+  }
   return load(k->h, n * C, C, h_buffer);
 }
 

@@ -91,7 +91,7 @@ __device__ __forceinline__ void store_row(const norm_gradient<T> &p, int64_t n, 
 // AHEAD: the row stays in registers, and while it is summed, the row that it is added to and the next one are
 // being loaded. Else it is read again from the cache, which takes fewer registers for longer rows.
 template <class T, int WIDTH, int CHUNKS, bool AHEAD>
-__global__ void __launch_bounds__(threads_max) backward_rows(norm_gradient<T> p) {
+__global__ void __launch_bounds__(threads_max, 1) backward_rows(norm_gradient<T> p) {
   float weight_sums[CHUNKS][WIDTH] = {}, bias_sums[CHUNKS][WIDTH] = {};
   row_part<T, WIDTH, CHUNKS> part, next;
   packed<T, WIDTH> old[CHUNKS];

@@ -1,4 +1,5 @@
-// vf_exp over the whole range of floats, against the C library's exp in double precision.
+// vf_exp over the whole range of floats, against the C library's exp in double precision; and sums, of
+// integers, which are exact.
 #include "kernels/cpu/vector.h"
 
 #include <math.h>
@@ -37,7 +38,18 @@ static void ends_of_the_range(void **state) {
   assert_true(isnan(exp_of(NAN)) && isnan(exp_of(-NAN)));
 }
 
+static void sums_of_every_length(void **state) {
+  (void)state;
+  float x[200], total = 0, dot = 0;
+  for (int count = 0; count < 200; count++) {
+    assert_true(vf_total(x, count) == total && vf_dot(x, x, count) == dot);
+    x[count] = (float)(count % 7 - 2);
+    total += x[count], dot += x[count] * x[count];
+  }
+}
+
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(within_two_units), cmocka_unit_test(ends_of_the_range)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(within_two_units), cmocka_unit_test(ends_of_the_range),
+                                     cmocka_unit_test(sums_of_every_length)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

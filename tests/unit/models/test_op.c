@@ -116,6 +116,40 @@ static void test_kernels_refuse(void **state) {
   expect_abort(&few);
 }
 
+// Positions past a table's end, or before its beginning.
+static void test_positions_are_checked(void **state) {
+  (void)state;
+  const int64_t firsts[] = {0, 1, -1}; // of four positions in a table of four
+  for (int i = 0; i < 3; i++)
+    for (int backward = 0; backward < 2; backward++) {
+      fsdp_op_attrs attrs = {.batch = 1, .seq = 4, .channels = 2, .positions = 4, .first_index = firsts[i]};
+      kernel_case c = kernel_case_of(backward ? FSDP_OP_POSITIONS_BACKWARD : FSDP_OP_ADD_POSITIONS, attrs, 0);
+      kernel_case_input(&c, FSDP_F32, 8, FSDP_READ, NULL);
+      kernel_case_input(&c, FSDP_F32, 8, FSDP_UPDATE, NULL);
+      if (i > 0) {
+        expect_abort(&c);
+        continue;
+      }
+      kernel_case_run(&c);
+      kernel_case_free(&c);
+    }
+}
+
+// A table of ten positions, of which three are read, or added to; the rest is touched if it is zeroed.
+static void test_work_of_positions(void **state) {
+  (void)state;
+  fsdp_op_attrs attrs = {.batch = 2, .seq = 3, .channels = 4, .positions = 10};
+  fsdp_op_extent table = {FSDP_F32, FSDP_READ, 10 * 4 * 4}, h = {FSDP_F32, FSDP_UPDATE, 6 * 4 * 4};
+  assert_true(fsdp_op_work_of(FSDP_OP_ADD_POSITIONS, &attrs, (fsdp_op_extent[]){table, h}, 2).bytes ==
+              3 * 16 + 2 * 96);
+  h.access = FSDP_READ;
+  for (int adds = 0; adds < 2; adds++) {
+    table.access = adds ? FSDP_UPDATE : FSDP_WRITE;
+    assert_true(fsdp_op_work_of(FSDP_OP_POSITIONS_BACKWARD, &attrs, (fsdp_op_extent[]){h, table}, 2).bytes ==
+                96 + (adds ? 2 * 3 * 16 : 160));
+  }
+}
+
 static void test_targets_are_checked(void **state) {
   (void)state;
   fsdp_op_attrs attrs = {.batch = 1, .seq = 1, .channels = 4, .vocabulary = 10, .chunk_rows = 1};
@@ -159,6 +193,8 @@ int main(void) {
       cmocka_unit_test(test_flops),
       cmocka_unit_test(test_attention_described),
       cmocka_unit_test(test_kernels_refuse),
+      cmocka_unit_test(test_positions_are_checked),
+      cmocka_unit_test(test_work_of_positions),
       cmocka_unit_test(test_targets_are_checked),
       cmocka_unit_test(test_chunks_of_the_head),
   };

@@ -36,6 +36,8 @@ static void test_attention(void **state) {
   expect_whole(FSDP_OP_ATTENTION, "bthgd", "td");
   expect_whole(FSDP_OP_ROPE, "bthgd", "d");
   expect_whole(FSDP_OP_EMBEDDING, "nvc", "");
+  expect_whole(FSDP_OP_ADD_POSITIONS, "mcbt", "m");
+  expect_whole(FSDP_OP_LAYERNORM, "nc", "c");
   expect_whole(FSDP_OP_LINEAR_CROSS_ENTROPY, "ncv", "cv");
   assert_int_equal(fsdp_op_letter_find(op, 'h')->with, 'g');
   assert_int_equal(fsdp_op_letter_find(op, 'g')->with, 0);
@@ -97,6 +99,10 @@ static void test_contractions(void **state) {
       {FSDP_OP_EMBEDDING, "h", "v"},
       {FSDP_OP_RMSNORM, "y", ""},
       {FSDP_OP_RMSNORM, "rstd", ""},
+      {FSDP_OP_ADD_LAYERNORM, "h", ""},
+      {FSDP_OP_ADD_LAYERNORM, "mean", ""},
+      {FSDP_OP_ADD_POSITIONS, "h", ""},
+      {FSDP_OP_GELU, "y", ""},
       {FSDP_OP_LINEAR, "y", "i"},
       {FSDP_OP_LINEAR_BACKWARD_INPUT, "d_x", "o"},
       {FSDP_OP_LINEAR_BACKWARD_WEIGHT, "d_weight", "n"},
@@ -108,6 +114,10 @@ static void test_contractions(void **state) {
       {FSDP_OP_EMBEDDING_BACKWARD, "d_weight", "n"},
       {FSDP_OP_RMSNORM_BACKWARD, "d_h", ""},
       {FSDP_OP_RMSNORM_BACKWARD, "d_weight", "n"},
+      {FSDP_OP_LAYERNORM_BACKWARD, "d_h", ""},
+      {FSDP_OP_LAYERNORM_BACKWARD, "d_weight", "n"},
+      {FSDP_OP_LAYERNORM_BACKWARD, "d_bias", "n"},
+      {FSDP_OP_POSITIONS_BACKWARD, "d_weight", "bt"},
       {FSDP_OP_LINEAR_CROSS_ENTROPY, "loss", "n"},
       {FSDP_OP_LINEAR_CROSS_ENTROPY_BACKWARD, "loss", "n"},
       {FSDP_OP_LINEAR_CROSS_ENTROPY_BACKWARD, "d_x", ""},

@@ -130,7 +130,7 @@ static void test_hash(void **state) {
   fsdp_waits_infer(program);
   assert_true(program->wait_count > 0 && program->operand_count > 0);
   uint64_t hash = fsdp_program_hash(program);
-  for (int change = 0; change < 25; change++) {
+  for (int change = 0; change < 26; change++) {
     fsdp_program *copy = copy_program(program);
     fsdp_instr *instr = &copy->instrs[copy->instr_count / 2];
     fsdp_operand *operand = &copy->operands[copy->operand_count / 2];
@@ -153,12 +153,13 @@ static void test_hash(void **state) {
                           &copy->micro_batches,
                           &copy->mesh.axes[1].size,
                           &copy->sections[0].end};
-    int64_t *const sizes[] = {&instr->attrs.batch,        &instr->attrs.window, &operand->offset.base,
-                              &operand->offset.stride[1], &tensor->address,     &copy->arena_bytes[1]};
+    int64_t *const sizes[] = {&instr->attrs.batch,   &instr->attrs.positions,    &instr->attrs.window,
+                              &operand->offset.base, &operand->offset.stride[1], &tensor->address,
+                              &copy->arena_bytes[1]};
     assert_true(fsdp_program_hash(copy) == hash);
     if (change < 18)
       *(int *)ints[change] ^= 1;
-    else if (change < 24)
+    else if (change < 25)
       (*sizes[change - 18])++;
     else
       instr->attrs.eps += 1e-6f;
