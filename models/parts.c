@@ -106,8 +106,7 @@ int fsdp_parts_norm_module(fsdp_parts *p, int parent, const char *name, const ch
 
 int fsdp_parts_layernorm_module(fsdp_parts *p, int parent, const char *name) {
   int module = norm_module(p, parent, name, "LayerNorm", ", elementwise_affine=True");
-  fsdp_param_spec bias = {.name = "bias", .dims = 1, .shape = {p->config->hidden_size}};
-  fsdp_graph_param(p->graph, module, &bias);
+  add_bias(p, module, p->config->hidden_size);
   return module;
 }
 

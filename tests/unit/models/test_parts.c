@@ -1,5 +1,5 @@
-// A small model of LayerNorm, GELU, learned positions and linear layers: its graph as written down by hand,
-// and its gradients against central differences of its loss in double.
+// A small model of LayerNorm, GELU, learned positions, and linear layers with biases of both layouts: its
+// graph as written down by hand, and its gradients against central differences of its loss in double.
 #include "models/family.h"
 #include "models/parts.h"
 #include "runtime/base/check.h"
@@ -21,6 +21,8 @@ enum { B = 4, T = 3, C = 5, I = 7, V = 11, M = 6, L = 2, STEPS = 2 };
 static void build(const fsdp_model_config *config, fsdp_graph *g) {
   fsdp_parts p = fsdp_parts_of(config, g);
   int norms[L], ups[L], downs[L];
+  const fsdp_linear_spec up_spec = {.in = C, .out = I, .bias = true};
+  const fsdp_conv1d_spec down_spec = {.in = I, .out = C, .init_deviation = 0.5f};
   int root = fsdp_graph_module(g, -1, "", "Model", "");
   int wte = fsdp_parts_embedding_module(&p, root, "wte", V);
   int wpe = fsdp_parts_embedding_module(&p, root, "wpe", M);
@@ -28,8 +30,8 @@ static void build(const fsdp_model_config *config, fsdp_graph *g) {
   for (int i = 0; i < L; i++) {
     int layer = fsdp_graph_module(g, layers, i ? "1" : "0", g->block_class, "");
     norms[i] = fsdp_parts_layernorm_module(&p, layer, "ln");
-    ups[i] = fsdp_parts_linear_module(&p, layer, "up", C, I);
-    downs[i] = fsdp_parts_linear_module(&p, layer, "down", I, C);
+    ups[i] = fsdp_parts_linear_module(&p, layer, "up", &up_spec);
+    downs[i] = fsdp_parts_conv1d_module(&p, layer, "down", &down_spec);
   }
   int norm = fsdp_parts_layernorm_module(&p, root, "ln_f");
   int head = fsdp_parts_head_module(&p, root, "lm_head", wte);
@@ -49,7 +51,7 @@ static void build(const fsdp_model_config *config, fsdp_graph *g) {
 
 static int64_t parameter_count(const fsdp_model_config *config) {
   (void)config;
-  return 2 * V * C + M * C + L * 2 * I * C + (L + 1) * 2 * C;
+  return 2 * V * C + M * C + L * (2 * I * C + I + C) + (L + 1) * 2 * C;
 }
 
 static double flops_per_token(const fsdp_model_config *config, int64_t seq,
@@ -89,9 +91,9 @@ static void test_graph(void **state) {
   const fsdp_model_config config = model();
   fsdp_graph *g = fsdp_model_graph(&config, B, T);
   static const fsdp_op_kind forward[] = {
-      FSDP_OP_EMBEDDING, FSDP_OP_ADD_POSITIONS, FSDP_OP_LAYERNORM,     FSDP_OP_LINEAR,
-      FSDP_OP_GELU,      FSDP_OP_LINEAR,        FSDP_OP_ADD_LAYERNORM, FSDP_OP_LINEAR,
-      FSDP_OP_GELU,      FSDP_OP_LINEAR,        FSDP_OP_ADD_LAYERNORM, FSDP_OP_LINEAR_CROSS_ENTROPY};
+      FSDP_OP_EMBEDDING, FSDP_OP_ADD_POSITIONS, FSDP_OP_LAYERNORM,     FSDP_OP_LINEAR_BIAS,
+      FSDP_OP_GELU,      FSDP_OP_LINEAR_BIAS,   FSDP_OP_ADD_LAYERNORM, FSDP_OP_LINEAR_BIAS,
+      FSDP_OP_GELU,      FSDP_OP_LINEAR_BIAS,   FSDP_OP_ADD_LAYERNORM, FSDP_OP_LINEAR_CROSS_ENTROPY};
   expect_kinds(g->forward, g->forward_count, forward, sizeof forward / sizeof *forward);
   const fsdp_node *positions = &g->forward[1], *last = &g->backward[g->backward_count - 2];
   assert_int_equal(positions->attrs.positions, M);
@@ -122,13 +124,13 @@ static void test_modules(void **state) {
   (void)state;
   const fsdp_model_config config = model();
   fsdp_graph *g = fsdp_model_graph(&config, B, T);
-  static const char *const names[] = {"wte.weight",    "wpe.weight",      "h.0.ln.weight", "h.0.ln.bias",
-                                      "h.0.up.weight", "h.0.down.weight", "h.1.ln.weight", "h.1.ln.bias",
-                                      "h.1.up.weight", "h.1.down.weight", "ln_f.weight",   "ln_f.bias",
-                                      "lm_head.weight"};
-  assert_int_equal(g->param_count, 13);
-  for (int p = 0; p < 13; p++) assert_string_equal(g->params[p].name, names[p]);
-  const fsdp_param *weight = &g->params[10], *bias = &g->params[11], *wpe = &g->params[1];
+  static const char *const names[] = {
+      "wte.weight",      "wpe.weight",    "h.0.ln.weight", "h.0.ln.bias", "h.0.up.weight", "h.0.up.bias",
+      "h.0.down.weight", "h.0.down.bias", "h.1.ln.weight", "h.1.ln.bias", "h.1.up.weight", "h.1.up.bias",
+      "h.1.down.weight", "h.1.down.bias", "ln_f.weight",   "ln_f.bias",   "lm_head.weight"};
+  assert_int_equal(g->param_count, 17);
+  for (int p = 0; p < 17; p++) assert_string_equal(g->params[p].name, names[p]);
+  const fsdp_param *weight = &g->params[14], *bias = &g->params[15], *wpe = &g->params[1];
   assert_true(weight->init_mean == 1 && weight->init_deviation == 0 && weight->numel == C);
   assert_true(bias->init_mean == 0 && bias->init_deviation == 0 && bias->numel == C);
   assert_true(wpe->shape[0] == M && wpe->shape[1] == C && wpe->init_deviation == 0.5f);
@@ -167,10 +169,12 @@ static void layernorm(const double *h, const double *weight, const double *bias,
   for (int c = 0; c < C; c++) y[c] = weight[c] * (h[c] - mean) / sqrt(variance + 1e-5) + bias[c];
 }
 
-static void linear(const double *weight, const double *x, int in, int out, double *y) {
+// The weight is (out, in) or, transposed, (in, out); bias may be NULL.
+static void linear(const double *weight, bool transposed, const double *bias, const double *x, int in,
+                   int out, double *y) {
   for (int o = 0; o < out; o++) {
-    y[o] = 0;
-    for (int i = 0; i < in; i++) y[o] += weight[o * in + i] * x[i];
+    y[o] = bias ? bias[o] : 0;
+    for (int i = 0; i < in; i++) y[o] += weight[transposed ? i * out + o : o * in + i] * x[i];
   }
 }
 
@@ -179,15 +183,18 @@ static double loss_of(const double *params, int token, int position, int target)
   const double *wte = params, *wpe = wte + V * C, *at = wpe + M * C;
   double h[C], y[C], up[I], delta[C], logits[V], sum = 0;
   for (int c = 0; c < C; c++) h[c] = wte[token * C + c] + wpe[position * C + c];
-  for (int layer = 0; layer < L; layer++, at += 2 * C + 2 * I * C) {
+  for (int layer = 0; layer < L; layer++) {
+    const double *up_weight = at + 2 * C, *up_bias = up_weight + I * C;
+    const double *down_weight = up_bias + I, *down_bias = down_weight + I * C;
     layernorm(h, at, at + C, y);
-    linear(at + 2 * C, y, C, I, up);
+    linear(up_weight, false, up_bias, y, C, I, up);
     for (int i = 0; i < I; i++) up[i] = gelu(up[i]);
-    linear(at + 2 * C + I * C, up, I, C, delta);
+    linear(down_weight, true, down_bias, up, I, C, delta);
+    at = down_bias + C;
     for (int c = 0; c < C; c++) h[c] += delta[c];
   }
   layernorm(h, at, at + C, y);
-  linear(at + 2 * C, y, C, V, logits);
+  linear(at + 2 * C, false, NULL, y, C, V, logits);
   for (int v = 0; v < V; v++) sum += exp(logits[v]);
   return log(sum) - logits[target];
 }
