@@ -1,6 +1,5 @@
 #include "launcher/report/memory_profile.h"
 
-#include "launcher/report/report.h"
 #include "runtime/base/check.h"
 
 #include <stdlib.h>
@@ -36,7 +35,7 @@ int fsdp_memory_profile_phases(const fsdp_memory_profile *profile, fsdp_phase ou
       continue;
     }
     int times = section->kind == FSDP_SECTION_MIDDLE ? program->micro_batches - 2 : 1;
-    int backward = fsdp_report_backward_begin(program, section);
+    int backward = fsdp_program_backward_begin(program, section);
     if (backward > section->begin) out[count++] = (fsdp_phase){"forward", section->begin, backward, times};
     if (backward < section->end) out[count++] = (fsdp_phase){"backward", backward, section->end, times};
   }

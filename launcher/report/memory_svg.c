@@ -266,6 +266,12 @@ static const char style[] =
     ".level{stroke:#111;stroke-width:1;stroke-dasharray:6 3}.mark{stroke:#111;stroke-width:1}"
     ".dot{fill:#fff;stroke:#111;stroke-width:2}";
 
+// The host holds only a step's inputs and results otherwise.
+static bool shows_host(const fsdp_plan *plan) {
+  return plan->config.cpu_offload ||
+         plan->memory.space[FSDP_SPACE_HOST].peak_by_category[FSDP_CATEGORY_ACTIVATIONS] > 0;
+}
+
 static double headroom(int64_t bytes) {
   return fmax(1, (double)bytes) * 1.2;
 }
@@ -273,7 +279,7 @@ static double headroom(int64_t bytes) {
 void fsdp_memory_svg_print(const fsdp_memory_profile *profile, FILE *out) {
   const fsdp_plan *plan = profile->plan;
   const fsdp_memory_report *memory = &plan->memory;
-  bool with_host = plan->config.cpu_offload;
+  bool with_host = shows_host(plan);
   int height = HEAD + (with_host ? 2 : 1) * (PLOT_HEIGHT + PANEL_GAP) + 16;
   int ranks = fsdp_mesh_ranks(&plan->config.mesh);
   char line[LABEL_BYTES], mesh[FSDP_MESH_TEXT_BYTES];
@@ -290,7 +296,7 @@ void fsdp_memory_svg_print(const fsdp_memory_profile *profile, FILE *out) {
            fsdp_plural(ranks), fsdp_mesh_print(&plan->config.mesh, ", ", mesh),
            fsdp_strategy_name(plan->config.strategy), plan->units->count, fsdp_plural(plan->units->count),
            plan->config.batch, plan->config.seq, fsdp_dtype_name(plan->config.param_dtype),
-           plan->config.backend->name, with_host ? ", offloaded" : "");
+           plan->config.backend->name, plan->config.cpu_offload ? ", offloaded" : "");
   print_text(out, LEFT, 46, "", line);
   int columns = (int)fsdp_min_i64(profile->position_count, PLOT_WIDTH);
   panel p = {.profile = profile,

@@ -1,6 +1,7 @@
 #include "launcher/report/report.h"
 
 #include "launcher/cli/option_value.h"
+#include "launcher/report/activations.h"
 #include "runtime/base/check.h"
 #include "runtime/base/plural.h"
 
@@ -33,14 +34,6 @@ const char *fsdp_report_instr(const fsdp_plan *plan, int position, char *out, si
   return out;
 }
 
-int fsdp_report_backward_begin(const fsdp_program *program, const fsdp_section *section) {
-  for (int i = section->begin; i < section->end; i++) {
-    const fsdp_instr *instr = &program->instrs[i];
-    if (instr->kind == FSDP_INSTR_OP && fsdp_op_phase_of(instr->op) == FSDP_OP_IN_BACKWARD) return i;
-  }
-  return section->end;
-}
-
 const char *fsdp_report_position(const fsdp_plan *plan, int position, char *out, size_t out_bytes) {
   char instr[LABEL_BYTES], phase[64] = "";
   const fsdp_program *program = plan->program;
@@ -49,7 +42,7 @@ const char *fsdp_report_position(const fsdp_plan *plan, int position, char *out,
     if (position < section->begin || position >= section->end) continue;
     const char *name = fsdp_section_name(section->kind);
     bool update = section->kind >= FSDP_SECTION_UPDATE;
-    bool backward = position >= fsdp_report_backward_begin(program, section);
+    bool backward = position >= fsdp_program_backward_begin(program, section);
     if (update) {
       snprintf(phase, sizeof phase, " (%s)", name);
     } else {
@@ -258,6 +251,7 @@ void fsdp_report_print(const fsdp_plan *plan, const char *model_name, FILE *out)
   print_head(plan, model_name, out);
   print_units(plan, out);
   print_memory(plan, out);
+  fsdp_activations_print(plan, out);
   fprintf(out, "\nBytes that a rank sends in a step\n");
   print_traffic_row("all-gather", plan->traffic.all_gather_bytes, out);
   print_traffic_row("reduce-scatter", plan->traffic.reduce_scatter_bytes, out);
@@ -341,6 +335,7 @@ json_t *fsdp_report_json(const fsdp_plan *plan) {
   put(root, "model", model);
   put(root, "units", units_json(plan));
   put(root, "memory", memory_json(plan));
+  put(root, "activations", fsdp_activations_json(plan));
   put(root, "comm", comm);
   put(root, "program", program);
   put(root, "verified", json_boolean(plan->verified));

@@ -21,9 +21,5 @@ const char *fsdp_report_instr(const fsdp_plan *plan, int position, char *out, si
 // `out`.
 const char *fsdp_report_position(const fsdp_plan *plan, int position, char *out, size_t out_bytes);
 
-// The first position in [section.begin, section.end) where the backward has begun; section.end if none
-// has.
-int fsdp_report_backward_begin(const fsdp_program *program, const fsdp_section *section);
-
 // One line of advice if a very large unit stays gathered, into `out`; false if there is nothing to say.
 bool fsdp_report_hint(const fsdp_plan *plan, char *out, size_t out_bytes);

@@ -1,4 +1,5 @@
 #include "launcher/cli/option_value.h"
+#include "launcher/report/activations.h"
 #include "launcher/report/device_line.h"
 #include "launcher/report/report.h"
 #include "launcher/train/trainer.h"
@@ -38,6 +39,7 @@ void fsdp_train_print_start(const fsdp_trainer *t) {
          fsdp_value_print_bytes(device->arena_bytes, arena, sizeof arena),
          fsdp_value_print_bytes(host->arena_bytes, host_arena, sizeof host_arena),
          made->program->instr_count);
+  if (fsdp_activations_line(made, line, sizeof line)) printf("saved:     %s\n", line);
   printf("data:      %s\n", fsdp_dataset_description(t->dataset));
   if (t->tokenizer.notes_bytes) {
     printf("note:      the built-in text is read as bytes, 256 of the model's %" PRId64

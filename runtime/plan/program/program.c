@@ -165,6 +165,14 @@ static int step_order(const fsdp_program *program, int max_middles, int *out) {
   return count;
 }
 
+int fsdp_program_backward_begin(const fsdp_program *program, const fsdp_section *section) {
+  for (int i = section->begin; i < section->end; i++) {
+    const fsdp_instr *instr = &program->instrs[i];
+    if (instr->kind == FSDP_INSTR_OP && fsdp_op_phase_of(instr->op) == FSDP_OP_IN_BACKWARD) return i;
+  }
+  return section->end;
+}
+
 int fsdp_program_step_order(const fsdp_program *program, int *out) {
   return step_order(program, program->micro_batches, out);
 }

@@ -172,6 +172,10 @@ void fsdp_program_set_waits(fsdp_program *program, const fsdp_wait *waits, const
 // Sets begin and end of every tensor from the instructions (POISON ops do not count).
 void fsdp_program_lifetimes(fsdp_program *program);
 
+// The first position in [section.begin, section.end) where the backward has begun; section.end if none
+// has.
+int fsdp_program_backward_begin(const fsdp_program *program, const fsdp_section *section);
+
 // The order in which sections are issued in one step, as section indices; returns their number. `out` holds
 // at least accumulation + 1. Evaluation and check are not in it.
 int fsdp_program_step_order(const fsdp_program *program, int *out);
