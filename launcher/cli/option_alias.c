@@ -9,6 +9,9 @@
 
 #define SHAPE "the shape is the model's: --model takes a preset or a folder, whose config.json holds it"
 
+#define OFFLOADS                                                                                             \
+  "use --offload-activations NAMES, such as residual,attention@8 for the first 8 layers, or auto"
+
 // The names of Transformers' and TRL's trainers, Accelerate, DeepSpeed, Megatron, torchtitan, nanoGPT and
 // litgpt. A row is SAME only if each value means the same in both.
 static const fsdp_option_alias table[] = {
@@ -98,6 +101,19 @@ static const fsdp_option_alias table[] = {
     // Memory and precision.
     {.alias = "gradient-checkpointing", .name = "recompute", .on = "block", .off = "none"},
     {.alias = "activation-checkpointing", .name = "recompute", .on = "block", .off = "none"},
+    {.alias = "fsdp-activation-checkpointing", .name = "recompute", .on = "block", .off = "none"},
+    {.alias = "enable-activation-checkpointing", .name = "recompute", .on = "block", .off = "none"},
+    INSTEAD("recompute-activations", "use --recompute OPS, such as rmsnorm,swiglu; attention's scores are "
+                                     "never saved"),
+    INSTEAD("recompute-granularity", "use --recompute block for full, --recompute OPS for selective"),
+    INSTEAD("recompute-method", "use --recompute block:K for the first K layers"),
+    INSTEAD("recompute-num-layers", "use --recompute block:K for the first K layers"),
+    INSTEAD("recompute-modules", "use --recompute OPS, such as rmsnorm,swiglu"),
+    INSTEAD("cpu-checkpointing", "use --recompute block --offload-activations block_inputs"),
+    INSTEAD("activation-offloading", OFFLOADS),
+    INSTEAD("enable-activation-offloading", OFFLOADS),
+    INSTEAD("cpu-offloading", OFFLOADS),
+    INSTEAD("cpu-offloading-num-layers", OFFLOADS),
     INSTEAD("bf16",
             "use --param-dtype bf16, the default on a GPU: compute in bf16 with master weights in fp32"),
     INSTEAD("fp16", "fp16 needs loss scaling, which is not implemented: use --param-dtype bf16"),

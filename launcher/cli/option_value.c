@@ -158,44 +158,6 @@ bool fsdp_value_mesh(const char *text, fsdp_mesh *mesh) {
   return true;
 }
 
-// The optimal string alignment distance (Damerau-Levenshtein without overlapping swaps); -1 for over-long
-// words.
-static int distance(const char *a, const char *b) {
-  enum { LONGEST = 48 };
-  int row[3][LONGEST + 1];
-  int length_a = (int)strlen(a), length_b = (int)strlen(b);
-  if (length_a > LONGEST || length_b > LONGEST) return -1;
-  for (int j = 0; j <= length_b; j++) row[0][j] = j;
-  for (int i = 1; i <= length_a; i++) {
-    int *now = row[i % 3], *before = row[(i + 2) % 3], *older = row[(i + 1) % 3];
-    now[0] = i;
-    for (int j = 1; j <= length_b; j++) {
-      int best = before[j - 1] + (a[i - 1] != b[j - 1]);
-      if (before[j] + 1 < best) best = before[j] + 1;
-      if (now[j - 1] + 1 < best) best = now[j - 1] + 1;
-      bool swapped = i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1];
-      if (swapped && older[j - 2] + 1 < best) best = older[j - 2] + 1;
-      now[j] = best;
-    }
-  }
-  return row[length_a % 3][length_b];
-}
-
-int fsdp_value_nearest(const char *text, const char *const *names, int count) {
-  int best = -1, best_distance = 0;
-  for (int i = 0; i < count; i++) {
-    int apart = distance(text, names[i]);
-    size_t length = strlen(text);
-    // A word cut short ("--strat") is near whatever was cut off.
-    if (length >= 3 && strncmp(text, names[i], length) == 0) apart = 1;
-    if (apart < 0 || apart > 1 + (int)length / 4) continue;
-    if (best >= 0 && apart >= best_distance) continue;
-    best = i;
-    best_distance = apart;
-  }
-  return best;
-}
-
 const char *fsdp_value_print_bytes(int64_t bytes, char *out, size_t out_bytes) {
   static const char *const units[] = {"B", "kB", "MB", "GB", "TB", "PB", "EB"};
   double value = (double)bytes;

@@ -41,10 +41,6 @@ bool fsdp_value_choice(const char *text, const fsdp_choice *choices, int *value)
 // that every mesh has are added with size 1. False if a name occurs twice or a size is not above 0.
 bool fsdp_value_mesh(const char *text, fsdp_mesh *mesh);
 
-// The row of `names` (count of them) that differs least from `text` by insertions, deletions, replacements
-// and swaps of neighbours, or -1 if none is near.
-int fsdp_value_nearest(const char *text, const char *const *names, int count);
-
 // Bytes for people, with three figures: "913 B", "1.50 GB" (powers of 1000). Returns `out`.
 const char *fsdp_value_print_bytes(int64_t bytes, char *out, size_t out_bytes);
 

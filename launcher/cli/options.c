@@ -5,6 +5,7 @@
 #include "launcher/cli/option_table.h"
 #include "launcher/cli/yaml_options.h"
 #include "runtime/base/check.h"
+#include "runtime/base/nearest.h"
 
 #include <getopt.h>
 #include <stdlib.h>
@@ -165,7 +166,7 @@ static const char *nearest_name(fsdp_program_kind program, const char *name) {
   for (int i = 0; i < alias_count; i++) {
     if (aliases[i].name) names[known] = aliases[i].alias, meant[known++] = aliases[i].name;
   }
-  int nearest = fsdp_value_nearest(name, names, known);
+  int nearest = fsdp_nearest_word(name, names, known);
   return nearest >= 0 ? meant[nearest] : NULL;
 }
 

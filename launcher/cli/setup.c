@@ -138,7 +138,7 @@ static fsdp_status read_saving(const fsdp_options *options, fsdp_saving *saving,
                {"offload-activations", options->offload_activations, FSDP_FATE_OFFLOAD}};
   fsdp_status status = FSDP_OK;
   for (int i = 0; i < 2 && !status; i++) {
-    char option[192];
+    char option[FSDP_SAVING_OPTION_BYTES];
     snprintf(option, sizeof option, "--%s (%s)", lists[i].name, fsdp_options_place(options, lists[i].name));
     if (strcmp(lists[i].text, "auto") != 0)
       status = fsdp_saving_parse(lists[i].text, option, lists[i].fate, saving, error);

@@ -1,6 +1,7 @@
 #include "runtime/plan/program/saving.h"
 
 #include "runtime/base/check.h"
+#include "runtime/base/nearest.h"
 #include "runtime/plan/program/saved.h"
 
 #include <stdio.h>
@@ -8,9 +9,12 @@
 #include <string.h>
 
 static const char BLOCK[] = "block", BLOCK_INPUTS[] = "block_inputs";
+static const char RECOMPUTE[] = "--recompute", OFFLOAD[] = "--offload-activations";
 
-static const char *option_of(fsdp_fate fate) {
-  return fate == FSDP_FATE_OFFLOAD ? "--offload-activations" : "--recompute";
+// How messages name the option that gave the rules of this fate.
+static const char *option_of(const fsdp_saving *saving, fsdp_fate fate) {
+  if (fate == FSDP_FATE_OFFLOAD) return *saving->offload_option ? saving->offload_option : OFFLOAD;
+  return *saving->recompute_option ? saving->recompute_option : RECOMPUTE;
 }
 
 fsdp_saving fsdp_saving_of_blocks(void) {
@@ -53,8 +57,11 @@ static bool read_item(char *item, fsdp_saving_rule *rule) {
 
 fsdp_status fsdp_saving_parse(const char *text, const char *option, fsdp_fate fate, fsdp_saving *saving,
                               fsdp_error *error) {
+  snprintf(fate == FSDP_FATE_OFFLOAD ? saving->offload_option : saving->recompute_option,
+           FSDP_SAVING_OPTION_BYTES, "%s", option);
   if (!*text || strcmp(text, "none") == 0 || strcmp(text, "off") == 0) return FSDP_OK;
   for (const char *at = text;; at++) {
+    at += strspn(at, " ");
     size_t length = strcspn(at, ",");
     char item[2 * FSDP_SAVING_NAME_BYTES];
     fsdp_saving_rule rule = {.fate = fate};
@@ -64,6 +71,9 @@ fsdp_status fsdp_saving_parse(const char *text, const char *option, fsdp_fate fa
                        "%s: '%.*s' is not an item of its list: write NAME or NAME:MODULE, with @K for the "
                        "first K layers, such as rmsnorm,swiglu@8,linear:up_proj",
                        option, (int)(length < 80 ? length : 80), at);
+    if (strcmp(rule.name, "auto") == 0 || strcmp(rule.name, "none") == 0)
+      return fsdp_fail(error, FSDP_ERR_OPTION, "%s: '%s' in a list of names: give it alone, or the names",
+                       option, rule.name);
     if (saving->count == FSDP_SAVING_RULES_MAX)
       return fsdp_fail(error, FSDP_ERR_OPTION, "%s: more than %d items together; use block, or fewer names",
                        option, FSDP_SAVING_RULES_MAX);
@@ -110,24 +120,64 @@ static int rank_of(const fsdp_saving_rule *rule) {
   return strcmp(rule->name, BLOCK) == 0 ? 0 : 2;
 }
 
-// The names that rules may have, as a list: "attention, linear, residual, ...".
-static void list_names(const fsdp_saved *saved, char *out, size_t bytes) {
-  size_t used = (size_t)snprintf(out, bytes, "block, block_inputs");
+// The items that rules may have, each once: names first, then with their modules.
+#define ITEMS_MAX 64
+
+typedef struct item_list {
+  char text[ITEMS_MAX][FSDP_SAVING_NAME_BYTES];
+  int count, name_count;
+} item_list;
+
+static void add_item(item_list *list, const char *name, const char *module) {
+  char item[FSDP_SAVING_NAME_BYTES];
+  snprintf(item, sizeof item, "%.20s%s%.40s", name, *module ? ":" : "", module);
+  for (int i = 0; i < list->count; i++)
+    if (strcmp(list->text[i], item) == 0) return;
+  if (list->count < ITEMS_MAX) memcpy(list->text[list->count++], item, sizeof item);
+}
+
+static item_list items_of(const fsdp_graph *graph, const fsdp_saved *saved) {
+  item_list list = {.count = 0};
+  add_item(&list, BLOCK, "");
+  add_item(&list, BLOCK_INPUTS, "");
+  for (int i = 0; i < saved->count; i++) add_item(&list, saved->values[i].name, "");
+  list.name_count = list.count;
   for (int i = 0; i < saved->count; i++) {
-    bool known = false;
-    for (int k = 0; k < i && !known; k++) known = strcmp(saved->values[k].name, saved->values[i].name) == 0;
-    if (!known && used < bytes)
-      used += (size_t)snprintf(out + used, bytes - used, ", %s", saved->values[i].name);
+    const fsdp_node *node = &graph->forward[saved->values[i].maker];
+    if (saved->values[i].is_layer_input) continue;
+    add_item(&list, saved->values[i].name, graph->modules[node->module].name);
+    for (int w = 0; w < node->weight_count; w++)
+      add_item(&list, saved->values[i].name,
+               graph->modules[graph->params[graph->values[node->weights[w]].param].module].name);
   }
+  return list;
+}
+
+// The rule names nothing that a layer saves.
+static fsdp_status fail_unknown(const fsdp_saving_rule *rule, const char *option, const fsdp_saved *saved,
+                                const fsdp_graph *graph, fsdp_error *error) {
+  item_list items = items_of(graph, saved);
+  const char *texts[ITEMS_MAX];
+  char names[320] = "", meant[FSDP_SAVING_NAME_BYTES + 24] = "";
+  size_t used = 0;
+  for (int i = 0; i < items.count; i++) texts[i] = items.text[i];
+  for (int i = 0; i < items.name_count && used < sizeof names; i++)
+    used += (size_t)snprintf(names + used, sizeof names - used, "%s%s", i ? ", " : "", items.text[i]);
+  int nearest = fsdp_nearest_word(rule->name, texts, items.count);
+  if (nearest >= 0) snprintf(meant, sizeof meant, "; did you mean %s?", items.text[nearest]);
+  return fsdp_fail(error, FSDP_ERR_OPTION,
+                   "%s: a layer of this model saves nothing named '%s' for its backward%s It saves %s; of "
+                   "several one is NAME:MODULE, such as %s",
+                   option, rule->name, *meant ? meant : ".", names, items.text[items.name_count]);
 }
 
 static fsdp_status check_rule(const fsdp_saving *saving, int index, const fsdp_saved *saved,
                               const fsdp_graph *graph, fsdp_error *error) {
   const fsdp_saving_rule *rule = &saving->rules[index];
-  const char *option = option_of(rule->fate);
+  const char *option = option_of(saving, rule->fate);
   if (rule->layers > graph->block_count)
-    return fsdp_fail(error, FSDP_ERR_OPTION, "%s: %s in %d layers, but the model has %d", option, rule->name,
-                     rule->layers, graph->block_count);
+    return fsdp_fail(error, FSDP_ERR_OPTION, "%s: %s in %d layers, but the model has %d; give at most that",
+                     option, rule->name, rule->layers, graph->block_count);
   for (int i = 0; i < index; i++) {
     const fsdp_saving_rule *other = &saving->rules[i];
     if (strcmp(rule->name, other->name) != 0) continue;
@@ -136,23 +186,19 @@ static fsdp_status check_rule(const fsdp_saving *saving, int index, const fsdp_s
     const fsdp_saving_rule *again = rule->fate == FSDP_FATE_RECOMPUTE ? rule : other;
     if (strcmp(rule->name, BLOCK) != 0 && !again->layers)
       return fsdp_fail(error, FSDP_ERR_OPTION,
-                       "--recompute and --offload-activations both name %s: what is recomputed in every "
-                       "layer is not offloaded; name it once",
+                       "%s and %s both name %s: what is recomputed in every layer is not offloaded; name it "
+                       "once",
+                       option_of(saving, FSDP_FATE_RECOMPUTE), option_of(saving, FSDP_FATE_OFFLOAD),
                        rule->name);
   }
   for (int i = 0; i < saved->count; i++)
     if (covers(rule, graph, &saved->values[i])) return FSDP_OK;
-  char names[256];
-  list_names(saved, names, sizeof names);
   if (strcmp(rule->name, BLOCK_INPUTS) == 0)
     return fsdp_fail(error, FSDP_ERR_OPTION,
-                     "%s block_inputs: what enters a layer can be offloaded (--offload-activations "
+                     "%s: block_inputs: what enters a layer can be offloaded (--offload-activations "
                      "block_inputs), not recomputed, as that would repeat the layers before it",
                      option);
-  return fsdp_fail(error, FSDP_ERR_OPTION,
-                   "%s: a layer of this model saves nothing named '%s' for its backward; it saves %s (one "
-                   "of several: linear:MODULE)",
-                   option, rule->name, names);
+  return fail_unknown(rule, option, saved, graph, error);
 }
 
 // Where a node must be repeated whole for one of its outputs, the others are made again too: nothing is

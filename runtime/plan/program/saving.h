@@ -18,9 +18,10 @@ typedef enum fsdp_fate {
   FSDP_FATE_OFFLOAD
 } fsdp_fate;
 
-#define FSDP_SAVING_RULES_MAX  24
-#define FSDP_SAVING_NAME_BYTES 64
-#define FSDP_SAVING_TEXT_BYTES 512
+#define FSDP_SAVING_RULES_MAX    24
+#define FSDP_SAVING_NAME_BYTES   64
+#define FSDP_SAVING_TEXT_BYTES   2048 // that of as many rules as there may be
+#define FSDP_SAVING_OPTION_BYTES 192
 
 typedef struct fsdp_saving_rule {
   // "block": all that a layer saves but what enters it. "block_inputs": what enters it. Else a name of
@@ -33,14 +34,17 @@ typedef struct fsdp_saving_rule {
 typedef struct fsdp_saving {
   fsdp_saving_rule rules[FSDP_SAVING_RULES_MAX];
   int count;
+  // How messages name the options that gave the rules: "--recompute (command line)"; "": by name alone.
+  char recompute_option[FSDP_SAVING_OPTION_BYTES], offload_option[FSDP_SAVING_OPTION_BYTES];
 } fsdp_saving;
 
 // Every layer recomputed whole: `--recompute block`.
 fsdp_saving fsdp_saving_of_blocks(void);
 
 // Appends the rules of `text`: items "NAME", "NAME:MODULE" or "block:K", each with "@K" for the first K
-// layers, separated by commas; "none" and "" are no rule. FSDP_ERR_OPTION, naming `option`, if an item is
-// malformed. Names are checked against a model by fsdp_saving_resolve.
+// layers, separated by commas, with or without spaces after them; "none" and "" are no rule.
+// FSDP_ERR_OPTION, naming `option`, if an item is malformed. Names are checked against a model by
+// fsdp_saving_resolve, which names `option` too.
 fsdp_status fsdp_saving_parse(const char *text, const char *option, fsdp_fate fate, fsdp_saving *saving,
                               fsdp_error *error);
 

@@ -77,6 +77,26 @@ bad("unknown class to wrap", ["--wrap", "module:NoSuchLayer"], 2, "NoSuchLayer")
 # Combinations.
 bad("full over replicas", ["--strategy", "full", "--mesh", "data=2,fsdp=1"], 2, "data=2,fsdp=1", "hybrid")
 bad("no with shards", ["--strategy", "no", "--mesh", "fsdp=2"], 2, "fsdp=2", "hybrid")
+# Names of what a layer saves.
+for option in ("--recompute", "--offload-activations"):
+    where = f"{option} (command line)"
+    bad(f"{option}: a misspelt name", [option, "rmsnrom,swiglu"], 2, where, "'rmsnrom'",
+        "did you mean rmsnorm?", "attention, swiglu")
+    bad(f"{option}: a misspelt module", [option, "linear:up_prj@2"], 2, where, "'linear:up_prj'",
+        "did you mean linear:up_proj?")
+    bad(f"{option}: nothing like it", [option, "embedding"], 2, where, "'embedding'",
+        "block_inputs, residual")
+    bad(f"{option}: no such item", [option, "swiglu@0"], 2, where, "'swiglu@0'", "@K")
+    bad(f"{option}: layers", [option, "block:9"], 2, where, "9 layers", "has 4")
+    bad(f"{option}: twice", [option, "swiglu,swiglu@2"], 2, where, "swiglu twice")
+    bad(f"{option}: auto and names", [option, "auto,swiglu"], 2, where, "'auto'", "alone")
+bad("what enters a layer, recomputed", ["--recompute", "block_inputs"], 2, "--recompute (command line)",
+    "--offload-activations block_inputs")
+bad("recomputed and offloaded", ["--recompute", "swiglu", "--offload-activations", "swiglu"], 2,
+    "--recompute (command line) and --offload-activations (command line) both name swiglu")
+saving = work / "saving.yaml"
+saving.write_text("batch-size: 1\nrecompute: [swiglu, rmsnrom]\n")
+bad("a misspelt name in a file", ["--config", str(saving)], 2, "saving.yaml:2", "did you mean rmsnorm?")
 bad("least rate above the rate", ["--lr", "1e-5", "--min-lr", "1e-4"], 2, "--min-lr", "--lr")
 bad("weights of a preset", ["--init", "weights"], 2, "--init", "tiny")
 bad("resume without a name", ["--resume", "outputs/x"], 2, "--resume", "-e NAME")

@@ -436,6 +436,7 @@ static void flags_of_other_trainers(void **state) {
   refuse(train, "--dataset-name tatsu-lab/alpaca", FSDP_ERR_OPTION, "'--dataset-name'|--data");
   refuse(train, "--warmup_ratio 0.1", FSDP_ERR_OPTION, "'--warmup_ratio'|--warmup-steps");
   refuse(train, "--ranks_per_node 8", FSDP_ERR_OPTION, "--ranks_per_node|fsdp_plan");
+  refuse(train, "--cpu_checkpointing", FSDP_ERR_OPTION, "--offload-activations block_inputs");
 }
 
 // No name of another trainer hides one of ours; each alias of an option names one, and the values of a

@@ -31,6 +31,9 @@ static void changes_are_listed_with_both_values(void **state) {
   expect(saved, "", true, "");
   // Options that change no number, and those that the saved run did not know.
   expect(saved, "lr=0.002\nstrategy=hybrid\nlog-freq=1\nnew-option=5\n", false, "");
+  json_t *offload = json_pack("{s:s, s:s}", "recompute", "none", "offload-activations", "none");
+  expect(offload, "recompute=block\noffload-activations=block_inputs\n", false, "");
+  json_decref(offload);
   expect(saved, "lr=0.00030000000000000003\nweight-decay=0\nmax-steps=7\neval-data=e.txt\n", false,
          "--lr 0.002 → 0.00030000000000000003, --weight-decay 0.05 → 0, --max-steps none → 7, "
          "--eval-data none → e.txt");
