@@ -40,6 +40,19 @@ static fsdp_status fail_not_downloaded(const fsdp_options *options, fsdp_error *
       options->model, fsdp_options_place(options, "model"), options->model, name, options->model, name, name);
 }
 
+// A preset of the name of a model's folder that is here: one of them would be taken unseen for the other.
+static fsdp_status check_preset(const fsdp_options *options, fsdp_error *error) {
+  char path[4096];
+  struct stat status;
+  int length = snprintf(path, sizeof path, "%s/config.json", options->model);
+  if (!fsdp_model_is_preset(options->model) || length >= (int)sizeof path || stat(path, &status) != 0)
+    return FSDP_OK;
+  return fsdp_fail(error, FSDP_ERR_OPTION,
+                   "--model %s (%s): is a preset, but also a model's folder here; write ./%s for the folder, "
+                   "or rename it for the preset",
+                   options->model, fsdp_options_place(options, "model"), options->model);
+}
+
 static const char *folder_name(const char *path) {
   const char *name = strrchr(path, '/');
   return name && name[1] ? name + 1 : path;
@@ -49,7 +62,8 @@ fsdp_status fsdp_setup_read_model(const fsdp_options *options, fsdp_setup *setup
                                   fsdp_error *error) {
   setup->model_name = options->model;
   if (!is_folder(options->model)) {
-    fsdp_status status = fsdp_model_preset(options->model, model, error);
+    fsdp_status status = check_preset(options, error);
+    if (status == FSDP_OK) status = fsdp_model_preset(options->model, model, error);
     if (status != FSDP_OK || options->init != FSDP_INIT_WEIGHTS) return status;
     return fsdp_fail(error, FSDP_ERR_OPTION, "--init weights: the preset '%s' has none", options->model);
   }

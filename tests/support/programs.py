@@ -9,7 +9,7 @@ import subprocess
 import sys
 
 ROOT = pathlib.Path(os.environ.get("FSDP_SOURCE_DIR", pathlib.Path(__file__).resolve().parents[2]))
-BIN = pathlib.Path(os.environ.get("FSDP_BIN_DIR", "build/bin"))
+BIN = pathlib.Path(os.environ.get("FSDP_BIN_DIR", "build/bin")).resolve()
 WITH_MPI = os.environ.get("FSDP_WITH_MPI", "ON").upper() in ("ON", "1", "TRUE")
 SLOW = bool(os.environ.get("FSDP_SANITIZE"))
 # What Open MPI requires of root and of more ranks than cores (ctest sets it too).

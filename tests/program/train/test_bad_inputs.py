@@ -134,6 +134,9 @@ bad("cuda", ["--backend", "cuda"], 5, "--backend cuda", "--backend cpu")
 bad("no such preset", ["--model", "llama9"], 2, "llama9", "tiny")
 bad("a name of the hub", ["--model", "meta-llama/Llama-2-7b-hf"], 3,
     "hf download meta-llama/Llama-2-7b-hf --local-dir Llama-2-7b-hf", "--model ./Llama-2-7b-hf")
+programs.make_model(work / "llama-1b", weights=False)
+later("a preset and a folder", lambda: programs.run("fsdp_train", "--model", "llama-1b", cwd=work), 2,
+      ["llama-1b", "./llama-1b"])  # fmt: skip
 bad("no such folder below another", ["--model", "./none/model"], 3, "none/model/config.json", "No such file")
 bad("no such folder", ["--model", str(work / "none")], 3, "none", "config.json")
 (work / "empty").mkdir()
