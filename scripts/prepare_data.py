@@ -28,7 +28,7 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # processes are how th
 
 from common import program  # noqa: E402
 from common.errors import InputError, OptionError  # noqa: E402
-from prepare import inputs, models, token_file  # noqa: E402
+from prepare import inputs, models, token_file, vocab_merges  # noqa: E402
 from prepare.environment import TOKENIZERS  # noqa: E402
 from prepare.pipeline import Settings, prepare  # noqa: E402
 
@@ -78,9 +78,14 @@ def tokenizer_of(options):
         path = models.tokenizer_of(options.model)
     if path and os.path.isdir(path):
         path = os.path.join(path, "tokenizer.json")
-    if path and not os.path.isfile(path):
+    if path and not os.path.isfile(path) and not must_be_made(path):
         raise InputError(f"{path}: no such file; give a tokenizer.json")
     return path
+
+
+def must_be_made(tokenizer):
+    """Whether the tokenizer.json of a folder is not there, but can be made."""
+    return not os.path.exists(tokenizer) and vocab_merges.can_be_read(os.path.dirname(tokenizer))
 
 
 def check(options):
@@ -123,6 +128,8 @@ def run(arguments):
     tokenizer, copy = check(options)
     if tokenizer:
         TOKENIZERS.ensure(options.venv)
+        if must_be_made(tokenizer):
+            print(f"{vocab_merges.make(os.path.dirname(tokenizer))}: made of vocab.json and merges.txt")
     settings = Settings(tokenizer=tokenizer, copy=copy, packing=options.packing == "on",
                         mask_prompt=options.mask_prompt == "on", chat_template=options.chat_template,
                         special_tokens=options.special_tokens == "on", bos=options.bos, eos=options.eos)

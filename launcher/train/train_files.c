@@ -73,6 +73,12 @@ static fsdp_status find_named(const fsdp_options *options, fsdp_train_tokenizer 
   return FSDP_OK;
 }
 
+static bool has(const char *folder, const char *name) {
+  char *path = find_in(folder, name);
+  free(path);
+  return path != NULL;
+}
+
 // Whether bytes may be the tokens of a model that names no tokenizer.
 static void judge_bytes(const fsdp_options *options, const fsdp_setup *setup,
                         fsdp_train_tokenizer *tokenizer) {
@@ -84,7 +90,13 @@ static void judge_bytes(const fsdp_options *options, const fsdp_setup *setup,
   }
   char why[64] = "weights";
   if (!setup->load_weights) snprintf(why, sizeof why, "a vocabulary of %lld", (long long)vocab_size);
-  if (setup->folder) {
+  if (setup->folder && has(setup->folder, "vocab.json") && has(setup->folder, "merges.txt")) {
+    snprintf(tokenizer->no_bytes, sizeof tokenizer->no_bytes,
+             "the model %.300s has a tokenizer, vocab.json and merges.txt; prepare the data with "
+             "scripts/prepare_data.py --model %.300s, which also makes tokenizer.json of them, or use "
+             "--tokenizer bytes",
+             setup->folder, setup->folder);
+  } else if (setup->folder) {
     snprintf(tokenizer->no_bytes, sizeof tokenizer->no_bytes,
              "the model %.300s has %s and no tokenizer.json; if its download is not complete, add that file; "
              "else name one with --tokenizer FILE, or use --tokenizer bytes",

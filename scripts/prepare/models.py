@@ -5,6 +5,7 @@ import os
 import re
 
 from common.errors import InputError
+from prepare import vocab_merges
 
 FAMILIES = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "models", "families.def")
 
@@ -66,13 +67,15 @@ def _has_weights(folder):
 
 
 def tokenizer_of(folder):
-    """The path of the folder's tokenizer.json; None if bytes are the model's tokens."""
+    """The path of the folder's tokenizer.json, which vocab_merges.py may have to make; None if bytes are the
+    model's tokens."""
     path = os.path.join(folder, "tokenizer.json")
-    if os.path.exists(path):
+    if os.path.exists(path) or vocab_merges.can_be_read(folder):
         return path
-    if os.path.exists(os.path.join(folder, "tokenizer.model")):
-        raise InputError(f"{folder}: has a tokenizer.model only; load the tokenizer with Transformers and "
-                         "save it again, which writes tokenizer.json")
+    for names in (["tokenizer.model"], vocab_merges.FILES):
+        if all(os.path.exists(os.path.join(folder, name)) for name in names):
+            raise InputError(f"{folder}: has a {' and a '.join(names)} only; load the tokenizer with "
+                             "Transformers and save it again, which writes tokenizer.json")
     config = _config(folder)
     if config is None:
         raise InputError(f"{folder}: has neither tokenizer.json nor config.json; give a model's folder")

@@ -6,7 +6,7 @@ import shutil
 import sys
 
 import prepared
-from prepared import FIXTURES, ROOT, error_of, prepare, prepare_good
+from prepared import FIXTURES, ROOT, Tokens, error_of, prepare, prepare_good
 
 TEXT = ROOT / "runtime" / "data" / "builtin_text.txt"
 
@@ -202,6 +202,43 @@ def special_tokens_are_as_said(work):
     assert "900" in error_of(prepare(*command[:-1], "--eos", "900", work / "a.jsonl"), 2)
 
 
+def an_older_form_becomes_tokenizer_json(work):
+    """vocab.json and merges.txt of the same tokenizer; test_tokenized_training has a model with them."""
+    from prepare.token_file import xxh64
+    tokenizer, folder = train(work / "gpt", "gpt"), work / "gpt"
+    made, tokens = folder / "tokenizer.json", work / "x.tok"
+    tokenizer.model.save(str(folder))
+    made.unlink()
+    (folder / "added_tokens.json").write_text('{"<two>": 901, "<one>": 900}')
+    (folder / "tokenizer_config.json").write_text('{"tokenizer_class": "GPT2Tokenizer"}')
+    (folder / "special_tokens_map.json").write_text('{"eos_token": "<|endoftext|>"}')
+    text = "We'll see.\n\n 12 <two>Ä 🐦<|endoftext|> and <one>"
+    (work / "a.txt").write_text(text)
+    process = prepare("--out", tokens, "--model", folder, work / "a.txt")
+    assert process.returncode == 0, process.stderr
+    assert process.stdout.startswith(f"{made}: made of vocab.json and merges.txt\n"), process.stdout
+    encode = lambda part: tokenizer.encode(part, add_special_tokens=False).ids
+    wanted = encode("We'll see.\n\n 12 ") + [901] + encode("Ä 🐦") + [0] + encode(" and ") + [900, 0]
+    assert Tokens(tokens).ids == wanted
+    assert Tokens(tokens).hash == xxh64(made.read_bytes())
+    again = prepare("--out", tokens, "--tokenizer", folder, work / "a.txt")
+    assert "made of" not in again.stdout and Tokens(tokens).ids == wanted
+    # Numbers that do not follow, another kind of tokenizer, damaged files.
+    made.unlink()
+    refused = lambda option: error_of(prepare("--out", tokens, option, folder, work / "a.txt"), 3)
+    (folder / "added_tokens.json").write_text('{"<two>": 950}')
+    message = refused("--tokenizer")
+    assert '"<two>" is number 950, but follows as 900' in message, message
+    (folder / "tokenizer_config.json").write_text('{"tokenizer_class": "RobertaTokenizer"}')
+    assert "tokenizer.json: no such file" in refused("--tokenizer")
+    assert "has a vocab.json and a merges.txt only" in refused("--model")
+    (folder / "tokenizer_config.json").unlink()
+    (folder / "config.json").write_text('{"model_type": "gpt2"}')
+    (folder / "merges.txt").write_text("#version: 0.2\nqqqq zzzz\n")
+    assert "merges.txt: are not a readable tokenizer" in refused("--tokenizer")
+    assert not made.exists()
+
+
 def bad_tokenizers_are_refused(work):
     folder = work / "m"
     folder.mkdir()
@@ -225,7 +262,7 @@ def main():
     return prepared.run_tests_with(TOKENIZERS, "prepare_data.py with tokenizers", [
         alpaca_is_as_written_by_hand, a_long_text_is_as_if_encoded_whole,
         records_are_as_encoded_one_by_one, conversations_follow_the_template,
-        special_tokens_are_as_said, bad_tokenizers_are_refused])
+        special_tokens_are_as_said, an_older_form_becomes_tokenizer_json, bad_tokenizers_are_refused])
 
 
 if __name__ == "__main__":

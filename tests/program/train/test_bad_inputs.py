@@ -117,6 +117,11 @@ for data in ([], ["--data", str(words)]):
 large = ["--model", str(programs.make_model(work / "large", weights=False))]
 bad("a vocabulary without a tokenizer", large, 3, "a vocabulary of 257 and no tokenizer.json",
     "--tokenizer bytes")
+older = programs.make_model(work / "older")
+for file in ("vocab.json", "merges.txt"):
+    (older / file).write_text("{}")
+bad("an older form of tokenizer", ["--model", str(older), "--data", str(words)], 3, "raw bytes",
+    "vocab.json and merges.txt", f"scripts/prepare_data.py --model {older}")  # fmt: skip
 preset = ["--model", "llama-1b", "--memory-limit", "80GB", "--host-memory-limit", "80GB"]
 for option in ("--data", "--eval-data"):
     bad(f"a preset's vocabulary: {option}", [*preset, option, str(words)], 3, "raw bytes",
