@@ -104,7 +104,8 @@ static layer_modules layer_module_tree(fsdp_parts *p, int layers, int index) {
 static void decoder_layer(fsdp_parts *p, fsdp_residual *stream, const layer_modules *m) {
   int y = fsdp_parts_add_norm(p, stream, m->input_norm, true);
   int qkv = fsdp_parts_linear(p, y, 3, (int[]){m->q, m->k, m->v}, "qkv");
-  int o = fsdp_parts_rope_attention(p, qkv, m->attention);
+  fsdp_parts_rope(p, qkv, m->attention);
+  int o = fsdp_parts_attention(p, qkv, m->attention);
   stream->delta = fsdp_parts_linear(p, o, 1, &m->o, "attn");
   y = fsdp_parts_add_norm(p, stream, m->post_norm, false);
   int gate_up = fsdp_parts_linear(p, y, 2, (int[]){m->gate, m->up}, "gate_up");

@@ -55,6 +55,18 @@ int64_t fsdp_fields_count(fsdp_fields *f, const json_t *object, const char *key,
   return 1;
 }
 
+int64_t fsdp_fields_whole(fsdp_fields *f, const json_t *object, const char *key, int64_t fallback,
+                          int64_t most) {
+  const json_t *value = fsdp_fields_present(object, key);
+  if (!value) return fallback;
+  json_int_t number = json_integer_value(value);
+  if (json_is_integer(value) && number >= 0 && number <= most) return number;
+  char remedy[96];
+  snprintf(remedy, sizeof remedy, "but must be a whole number from 0 to %lld", (long long)most);
+  fsdp_fields_refuse(f, key, value, remedy);
+  return fallback;
+}
+
 static bool is_positive(const json_t *value) {
   return json_is_number(value) && isfinite(json_number_value(value)) && json_number_value(value) > 0;
 }
@@ -78,6 +90,15 @@ double fsdp_fields_fraction(fsdp_fields *f, const json_t *object, const char *ke
   return fallback;
 }
 
+double fsdp_fields_probability(fsdp_fields *f, const json_t *object, const char *key, double fallback) {
+  const json_t *value = fsdp_fields_present(object, key);
+  if (!value) return fallback;
+  double number = json_number_value(value);
+  if (json_is_number(value) && number >= 0 && number <= 1) return number;
+  fsdp_fields_refuse(f, key, value, "but must be a number from 0 to 1");
+  return fallback;
+}
+
 bool fsdp_fields_bool(fsdp_fields *f, const json_t *object, const char *key, bool fallback) {
   const json_t *value = fsdp_fields_present(object, key);
   if (!value) return fallback;
@@ -98,6 +119,12 @@ void fsdp_fields_only_false(fsdp_fields *f, const json_t *object, const char *ke
   if (fsdp_fields_bool(f, object, key, false)) fsdp_fields_refuse(f, key, json_true(), remedy);
 }
 
+void fsdp_fields_only_true(fsdp_fields *f, const json_t *object, const char *key, const char *what) {
+  char remedy[128];
+  snprintf(remedy, sizeof remedy, "but %s are not supported; use a model without them", what);
+  if (!fsdp_fields_bool(f, object, key, true)) fsdp_fields_refuse(f, key, json_false(), remedy);
+}
+
 void fsdp_fields_no_dropout(fsdp_fields *f, const json_t *object, const char *key) {
   const json_t *value = fsdp_fields_present(object, key);
   if (value && (!json_is_number(value) || json_number_value(value) != 0))
@@ -106,7 +133,7 @@ void fsdp_fields_no_dropout(fsdp_fields *f, const json_t *object, const char *ke
 
 void fsdp_fields_heads(fsdp_fields *f, const json_t *object, int64_t kv_heads, int64_t head_dim,
                        fsdp_model_config *config) {
-  enum { HEADS_MAX = 1 << 16, HEAD_DIM_MAX = 1024 };
+  enum { HEADS_MAX = 1 << 16, HEAD_DIM_MAX = FSDP_FIELDS_HEAD_DIM_MAX };
   config->num_heads = fsdp_fields_count(f, object, "num_attention_heads", 0, HEADS_MAX);
   bool is_null = json_is_null(json_object_get(object, "num_key_value_heads"));
   if (!kv_heads || is_null) kv_heads = f->status ? 1 : config->num_heads;

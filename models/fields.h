@@ -30,11 +30,18 @@ void fsdp_fields_refuse_missing(fsdp_fields *fields, const char *key);
 int64_t fsdp_fields_count(fsdp_fields *fields, const json_t *object, const char *key, int64_t fallback,
                           int64_t most);
 
+// A whole number in [0, most]. If the key is absent, `fallback`.
+int64_t fsdp_fields_whole(fsdp_fields *fields, const json_t *object, const char *key, int64_t fallback,
+                          int64_t most);
+
 // A finite number above 0. If the key is absent, `fallback`, or a refusal if that is 0.
 double fsdp_fields_positive(fsdp_fields *fields, const json_t *object, const char *key, double fallback);
 
 // A number above 0 and below 1. If the key is absent, `fallback`.
 double fsdp_fields_fraction(fsdp_fields *fields, const json_t *object, const char *key, double fallback);
+
+// A number in [0, 1]. If the key is absent, `fallback`.
+double fsdp_fields_probability(fsdp_fields *fields, const json_t *object, const char *key, double fallback);
 
 // true or false. If the key is absent, `fallback`.
 bool fsdp_fields_bool(fsdp_fields *fields, const json_t *object, const char *key, bool fallback);
@@ -42,11 +49,14 @@ bool fsdp_fields_bool(fsdp_fields *fields, const json_t *object, const char *key
 // Refuses a key that is present and neither this string nor null.
 void fsdp_fields_only_text(fsdp_fields *fields, const json_t *object, const char *key, const char *text);
 
-// Refuses a key that is present and true, because `what` ("biases") are not supported.
+// Refuses a key that is present and not as given; `what` ("biases") are not supported.
 void fsdp_fields_only_false(fsdp_fields *fields, const json_t *object, const char *key, const char *what);
+void fsdp_fields_only_true(fsdp_fields *fields, const json_t *object, const char *key, const char *what);
 
 // Refuses a key that is present and not 0, because dropout is not supported.
 void fsdp_fields_no_dropout(fsdp_fields *fields, const json_t *object, const char *key);
+
+#define FSDP_FIELDS_HEAD_DIM_MAX 1024
 
 // Fills num_heads, num_kv_heads and head_dim from num_attention_heads, num_key_value_heads and head_dim. An
 // absent num_key_value_heads is `kv_heads`; if that is 0, or the key is null, num_heads. An absent head_dim

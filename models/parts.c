@@ -82,18 +82,24 @@ int fsdp_parts_conv1d_module(fsdp_parts *p, int parent, const char *name, const 
   return module;
 }
 
+// Python's repr of a number: the shortest decimal that reads back as the same double.
+static const char *python_float(double number, char out[32]) {
+  for (int digits = 1; digits <= 17; digits++) {
+    snprintf(out, 32, "%.*g", digits, number);
+    double back = 0;
+    sscanf(out, "%lf", &back);
+    if (back == number) break;
+  }
+  if (!strpbrk(out, ".e")) strcat(out, ".0");
+  return out;
+}
+
 // A norm's module, with a weight of ones. `rest`: what its detail has after C and eps.
 static int norm_module(fsdp_parts *p, int parent, const char *name, const char *class_name,
                        const char *rest) {
-  // Python's repr of the eps, which is the shortest decimal that reads back as the same double.
-  char eps[40], detail[FSDP_NAME_BYTES];
-  for (int digits = 1; digits <= 17; digits++) {
-    snprintf(eps, sizeof eps, "%.*g", digits, p->config->norm_eps);
-    double back = 0;
-    sscanf(eps, "%lf", &back);
-    if (back == p->config->norm_eps) break;
-  }
-  snprintf(detail, sizeof detail, "(%lld,), eps=%s%s", (long long)p->config->hidden_size, eps, rest);
+  char eps[32], detail[FSDP_NAME_BYTES];
+  snprintf(detail, sizeof detail, "(%lld,), eps=%s%s", (long long)p->config->hidden_size,
+           python_float(p->config->norm_eps, eps), rest);
   int module = fsdp_graph_module(p->graph, parent, name, class_name, detail);
   fsdp_param_spec weight = {.name = "weight", .dims = 1, .shape = {p->config->hidden_size}, .init_mean = 1};
   fsdp_graph_param(p->graph, module, &weight);
@@ -105,7 +111,7 @@ int fsdp_parts_norm_module(fsdp_parts *p, int parent, const char *name, const ch
 }
 
 int fsdp_parts_layernorm_module(fsdp_parts *p, int parent, const char *name) {
-  int module = norm_module(p, parent, name, "LayerNorm", ", elementwise_affine=True");
+  int module = norm_module(p, parent, name, "LayerNorm", ", elementwise_affine=True, bias=True");
   add_bias(p, module, p->config->hidden_size);
   return module;
 }
@@ -116,6 +122,12 @@ int fsdp_parts_embedding_module(fsdp_parts *p, int parent, const char *name, int
   int module = fsdp_graph_module(p->graph, parent, name, "Embedding", detail);
   add_matrix(p, module, count, p->config->hidden_size);
   return module;
+}
+
+void fsdp_parts_dropout_module(fsdp_parts *p, int parent, const char *name, double probability) {
+  char number[32], detail[FSDP_NAME_BYTES];
+  snprintf(detail, sizeof detail, "p=%s, inplace=False", python_float(probability, number));
+  fsdp_graph_module(p->graph, parent, name, "Dropout", detail);
 }
 
 int fsdp_parts_head_module(fsdp_parts *p, int parent, const char *name, int embedding) {
@@ -215,9 +227,12 @@ int fsdp_parts_linear(fsdp_parts *p, int x, int count, const int *modules, const
   return y;
 }
 
-int fsdp_parts_rope_attention(fsdp_parts *p, int qkv, int module) {
-  const fsdp_model_config *c = p->config;
+void fsdp_parts_rope(fsdp_parts *p, int qkv, int module) {
   fsdp_node_operand_add(add_node(p, FSDP_OP_ROPE, module), qkv, FSDP_UPDATE);
+}
+
+int fsdp_parts_attention(fsdp_parts *p, int qkv, int module) {
+  const fsdp_model_config *c = p->config;
   int o = activation(p, module, "o", FSDP_VALUE_COMPUTE, c->num_heads * c->head_dim);
   int64_t lse_shape[3] = {p->graph->batch, c->num_heads, p->graph->seq};
   int lse = fsdp_graph_value(p->graph, FSDP_VALUE_ACTIVATION, FSDP_VALUE_F32, module, "lse", 3, lse_shape);

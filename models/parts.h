@@ -55,6 +55,9 @@ int fsdp_parts_layernorm_module(fsdp_parts *parts, int parent, const char *name)
 // Embedding: weight (count, C).
 int fsdp_parts_embedding_module(fsdp_parts *parts, int parent, const char *name, int64_t count);
 
+// Dropout, which no op applies: it is there to be printed.
+void fsdp_parts_dropout_module(fsdp_parts *parts, int parent, const char *name, double probability);
+
 // The head: Linear from C to V, with the embedding's weight if the configuration ties them.
 int fsdp_parts_head_module(fsdp_parts *parts, int parent, const char *name, int embedding);
 
@@ -82,8 +85,11 @@ int fsdp_parts_add_norm(fsdp_parts *parts, fsdp_residual *stream, int module, bo
 // side in y (N, sum of outs).
 int fsdp_parts_linear(fsdp_parts *parts, int x, int count, const int *modules, const char *name);
 
-// o (N, H*D): causal attention over q|k|v (N, Q), which RoPE rotates in place.
-int fsdp_parts_rope_attention(fsdp_parts *parts, int qkv, int module);
+// Rotates q and k of q|k|v (N, Q), in place.
+void fsdp_parts_rope(fsdp_parts *parts, int qkv, int module);
+
+// o (N, H*D): causal attention over q|k|v (N, Q).
+int fsdp_parts_attention(fsdp_parts *parts, int qkv, int module);
 
 // s (N, I) = silu(gate) * up, of gate|up (N, 2I).
 int fsdp_parts_swiglu(fsdp_parts *parts, int gate_up, int module);

@@ -1,10 +1,85 @@
 #include "tests/support/models.h"
 
 #include "runtime/base/check.h"
+#include "runtime/plan/layout/units.h"
+
+#include <jansson.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
 
 const fsdp_family *family_of_preset(const char *name) {
   fsdp_model_config config;
   fsdp_error error;
   FSDP_CHECK(fsdp_model_preset(name, &config, &error) == FSDP_OK, "%s", error.message);
   return config.family;
+}
+
+static fsdp_status read_json(const char *json, fsdp_model_config *config, fsdp_error *error) {
+  json_error_t at;
+  json_t *root = json_loads(json, JSON_REJECT_DUPLICATES, &at);
+  if (!root) fail_msg("%s: %s", at.text, json);
+  fsdp_status status = fsdp_model_read(root, "HERE", config, error);
+  json_decref(root);
+  return status;
+}
+
+fsdp_model_config model_of_json(const char *json) {
+  fsdp_model_config config;
+  fsdp_error error;
+  if (read_json(json, &config, &error)) fail_msg("refused: %s", error.message);
+  return config;
+}
+
+void expect_models_refused(const refused_model *models, int count) {
+  for (int i = 0; i < count; i++) {
+    fsdp_model_config config;
+    fsdp_error error;
+    fsdp_status status = read_json(models[i].json, &config, &error);
+    if (status != FSDP_ERR_INPUT) fail_msg("not refused: %s", models[i].json);
+    if (!strstr(error.message, "HERE")) fail_msg("\"%s\" does not name the place", error.message);
+    for (int p = 0; p < 3 && models[i].parts[p]; p++)
+      if (!strstr(error.message, models[i].parts[p]))
+        fail_msg("\"%s\" lacks \"%s\"", error.message, models[i].parts[p]);
+  }
+}
+
+char *json_of_model(const fsdp_model_config *config) {
+  json_t *root = fsdp_model_print(config);
+  char *text = json_dumps(root, JSON_COMPACT | JSON_SORT_KEYS | JSON_REAL_PRECISION(17));
+  json_decref(root);
+  assert_non_null(text);
+  return text;
+}
+
+void expect_model_read_back(const fsdp_model_config *config) {
+  char out[512], *text = json_of_model(config);
+  fsdp_model_config again = model_of_json(text);
+  if (fsdp_model_differs(config, &again, FSDP_MODEL_ALL, out, sizeof out)) fail_msg("%s", out);
+  assert_ptr_equal(again.family, config->family);
+  free(text);
+}
+
+char *tree_of_model(const fsdp_model_config *config) {
+  fsdp_graph *graph = fsdp_model_graph(config, 1, 2);
+  fsdp_mesh mesh = fsdp_mesh_of(1, 1);
+  fsdp_units *units;
+  fsdp_error error;
+  fsdp_status status =
+      fsdp_units_create(graph, &(fsdp_wrap_policy){.kind = FSDP_WRAP_NONE}, &mesh, &units, &error);
+  assert_int_equal(status, FSDP_OK);
+  units->unit_of_module[0] = -1; // the root's wrapper
+  char *text = NULL;
+  size_t bytes = 0;
+  FILE *out = open_memstream(&text, &bytes);
+  FSDP_CHECK(out, "out of host memory");
+  fsdp_units_print_tree(units, graph, out);
+  fclose(out);
+  fsdp_units_destroy(units);
+  fsdp_graph_destroy(graph);
+  return text;
 }

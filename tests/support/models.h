@@ -1,7 +1,27 @@
-// Configurations of models that a test makes field by field.
+// Models for tests: made field by field, or read from the text of a configuration.
 #pragma once
 
 #include "models/model.h"
 
 // The family of the preset `name`.
 const fsdp_family *family_of_preset(const char *name);
+
+// The configuration that `json` is; the test fails if it is refused.
+fsdp_model_config model_of_json(const char *json);
+
+typedef struct refused_model {
+  const char *json;
+  const char *parts[3]; // of the message
+} refused_model;
+
+// Fails the test unless every one is refused with all parts of its message.
+void expect_models_refused(const refused_model *models, int count);
+
+// What `fsdp_model_print` makes of it, on one line with sorted keys; the caller frees it.
+char *json_of_model(const fsdp_model_config *config);
+
+// Reads what is printed of the model and fails the test if that differs.
+void expect_model_read_back(const fsdp_model_config *config);
+
+// The module tree as PyTorch prints it; the caller frees it.
+char *tree_of_model(const fsdp_model_config *config);
