@@ -166,6 +166,10 @@ fsdp_status fsdp_model_preset(const char *name, fsdp_model_config *config, fsdp_
   return fsdp_fail(error, FSDP_ERR_OPTION, "no model preset '%s': the presets are %s", name, known);
 }
 
+const char *fsdp_model_type(int index) {
+  return index >= 0 && index < ROW_COUNT ? rows[index].model_type : NULL;
+}
+
 // ---- What it is
 
 int64_t fsdp_model_parameter_count(const fsdp_model_config *config) {

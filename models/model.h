@@ -55,6 +55,11 @@ bool fsdp_model_is_preset(const char *name);
 // The name of preset `index`, counted over all families; NULL after the last.
 const char *fsdp_model_preset_name(int index);
 
+// ---- Families
+
+// "llama", "gpt2", ...: the model_type of family `index`; NULL after the last.
+const char *fsdp_model_type(int index);
+
 // ---- What it is
 
 // The total number of parameters, tied ones counted once.

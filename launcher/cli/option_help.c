@@ -34,6 +34,9 @@ static void print_presets(FILE *out) {
     fprintf(out, "  %-12s %6.3g %s\n", name, count / (billions ? 1e9 : 1e6),
             billions ? "billion" : "million");
   }
+  fprintf(out, "It also takes Hugging Face folders of these model types:");
+  for (int i = 0; (name = fsdp_model_type(i)); i++) fprintf(out, "%s %s", i ? "," : "", name);
+  fputc('\n', out);
 }
 
 void fsdp_options_print_help(fsdp_program_kind program, FILE *out) {

@@ -1,4 +1,5 @@
 #include "tests/support/random_plan.h"
+#include "models/family.h"
 #include "tests/support/models.h"
 
 #include <stdio.h>
@@ -6,6 +7,25 @@
 // With a workspace small enough not to hide everything else.
 static const fsdp_plan_backend gpu_target = {
     .name = "gpu", .gemm_workspace_bytes = 4096, .flops_per_byte = 100, .link_ratio = 10};
+
+// A family, and what its modules and saved values are called.
+typedef struct family_names {
+  const char *preset;
+  const char *classes[5]; // for wrapping
+  const char *saved[8];
+} family_names;
+
+#define DECODER(prefix, attention)                                                                           \
+  {prefix "DecoderLayer", attention "," prefix "MLP", "Linear", prefix "Model",                              \
+   "Embedding," prefix "DecoderLayer"},                                                                      \
+  {                                                                                                          \
+    "block", "block_inputs", "residual", "rmsnorm", "attention", "swiglu", "linear:q_proj", "linear:up_proj" \
+  }
+
+static const family_names families[] = {
+    {"tiny", DECODER("Llama", "LlamaSdpaAttention")},
+};
+enum { FAMILIES = sizeof families / sizeof *families };
 
 static fsdp_model_config random_model(random_source *random) {
   static const int vocabularies[] = {61, 96, 257, 512};
@@ -27,31 +47,40 @@ static fsdp_model_config random_model(random_source *random) {
                              .tie_word_embeddings = random_int(random, 0, 2) == 0};
 }
 
-static fsdp_wrap_policy random_wrap(random_source *random) {
-  static const char *const classes[] = {"LlamaDecoderLayer", "LlamaSdpaAttention,LlamaMLP", "Linear",
-                                        "LlamaModel", "Embedding,LlamaDecoderLayer"};
+// Makes a Llama one of `names`' family; some get a window.
+static void change_family(random_source *random, const family_names *names, fsdp_model_config *config) {
+  config->family = family_of_preset(names->preset);
+  if (!config->family->decoder) { // GPT-2
+    config->num_kv_heads = config->num_heads;
+    config->hidden_size = config->num_heads * config->head_dim;
+    config->rope_theta = 0;
+  } else if (random_int(random, 0, 2) == 0) {
+    config->window = random_int(random, 1, 50);
+    config->first_window_layer = random_int(random, 0, (int)config->num_layers - 1);
+  }
+}
+
+static fsdp_wrap_policy random_wrap(random_source *random, const family_names *names) {
   switch (random_int(random, 0, 3)) {
   case 0:
     return (fsdp_wrap_policy){.kind = FSDP_WRAP_BLOCK};
   case 1:
     return (fsdp_wrap_policy){.kind = FSDP_WRAP_NONE};
   case 2:
-    return (fsdp_wrap_policy){.kind = FSDP_WRAP_MODULE, .classes = classes[random_int(random, 0, 4)]};
+    return (fsdp_wrap_policy){.kind = FSDP_WRAP_MODULE, .classes = names->classes[random_int(random, 0, 4)]};
   default:
     return (fsdp_wrap_policy){.kind = FSDP_WRAP_SIZE, .numel = 1 << random_int(random, 8, 16)};
   }
 }
 
-// What a Llama's layers save, and rules for some of it.
-static fsdp_saving random_saving(random_source *random, int64_t layers) {
-  static const char *const names[] = {"block",     "block_inputs", "residual",      "rmsnorm",
-                                      "attention", "swiglu",       "linear:q_proj", "linear:up_proj"};
-  enum { NAMES = sizeof names / sizeof *names };
+// Rules for some of what the layers save.
+static fsdp_saving random_saving(random_source *random, const family_names *names, int64_t layers) {
+  enum { NAMES = sizeof names->saved / sizeof *names->saved };
   fsdp_saving saving = {0};
   for (int i = 0; i < NAMES; i++) {
     fsdp_saving_rule rule = {.fate = (fsdp_fate)random_int(random, FSDP_FATE_NONE, FSDP_FATE_OFFLOAD + 2)};
     if (rule.fate == FSDP_FATE_RECOMPUTE ? i == 1 : rule.fate != FSDP_FATE_OFFLOAD) continue;
-    snprintf(rule.name, sizeof rule.name, "%s", names[i]);
+    snprintf(rule.name, sizeof rule.name, "%s", names->saved[i]);
     if (random_int(random, 0, 1)) rule.layers = (int)random_int(random, 1, (int)layers);
     saving.rules[saving.count++] = rule;
   }
@@ -59,12 +88,14 @@ static fsdp_saving random_saving(random_source *random, int64_t layers) {
 }
 
 fsdp_plan_config random_plan_config(random_source *random) {
+  random_source apart = {.seed = random->seed, .next = (uint64_t)1 << 32}; // a new family changes no Llama
+  const family_names *names = &families[random_int(&apart, 0, FAMILIES - 1)];
   fsdp_plan_config config = {.model = random_model(random),
                              .batch = random_int(random, 1, 2),
                              .seq = random_int(random, 4, 48),
                              .micro_batches = random_int(random, 1, 4),
                              .strategy = (fsdp_strategy)random_int(random, 0, 3),
-                             .wrap = random_wrap(random),
+                             .wrap = random_wrap(random, names),
                              .cpu_offload = random_int(random, 0, 1),
                              .prefetch = random_int(random, 0, 3),
                              .accumulate = (fsdp_accumulate)random_int(random, 0, 1),
@@ -83,25 +114,27 @@ fsdp_plan_config random_plan_config(random_source *random) {
   int shards = random_int(random, 1, 9), replicas = random_int(random, 1, 4);
   bool replicated = config.strategy == FSDP_NO || config.strategy == FSDP_HYBRID;
   config.mesh = fsdp_mesh_of(replicated ? replicas : 1, config.strategy == FSDP_NO ? 1 : shards);
-  config.saving = random_saving(random, config.model.num_layers);
+  config.saving = random_saving(random, names, config.model.num_layers);
   config.check = random_int(random, 0, 1);
   config.snapshot = random_int(random, 0, 2) == 0;
   config.exchange = random_int(random, 0, 2) == 0;
+  change_family(&apart, names, &config.model);
   return config;
 }
 
 void describe_plan_config(const fsdp_plan_config *c, char *out, size_t out_bytes) {
   char mesh[FSDP_MESH_TEXT_BYTES], saving[2][FSDP_SAVING_TEXT_BYTES];
   snprintf(out, out_bytes,
-           "%s %s V=%lld C=%lld I=%lld L=%lld H=%lld K=%lld D=%lld tied=%d B=%lld T=%lld "
+           "%s %s %s V=%lld C=%lld I=%lld L=%lld H=%lld K=%lld D=%lld W=%lld@%lld tied=%d B=%lld T=%lld "
            "accumulation=%d(%s) wrap=%d "
            "(%lld %s) offload=%d recompute=%s offload-activations=%s prefetch=%d %s/%s/%s/%s clip=%g "
            "evaluation=%d check=%d "
            "snapshot=%d exchange=%d poison=%d %s",
-           fsdp_strategy_name(c->strategy), fsdp_mesh_print(&c->mesh, ",", mesh),
-           (long long)c->model.vocab_size, (long long)c->model.hidden_size,
-           (long long)c->model.intermediate_size, (long long)c->model.num_layers,
-           (long long)c->model.num_heads, (long long)c->model.num_kv_heads, (long long)c->model.head_dim,
+           c->model.family->block_class, fsdp_strategy_name(c->strategy),
+           fsdp_mesh_print(&c->mesh, ",", mesh), (long long)c->model.vocab_size,
+           (long long)c->model.hidden_size, (long long)c->model.intermediate_size,
+           (long long)c->model.num_layers, (long long)c->model.num_heads, (long long)c->model.num_kv_heads,
+           (long long)c->model.head_dim, (long long)c->model.window, (long long)c->model.first_window_layer,
            c->model.tie_word_embeddings, (long long)c->batch, (long long)c->seq, c->micro_batches,
            c->accumulate == FSDP_ACCUMULATE_LOCAL ? "local" : "reduce", (int)c->wrap.kind,
            (long long)c->wrap.numel, c->wrap.classes ? c->wrap.classes : "", c->cpu_offload,

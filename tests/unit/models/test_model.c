@@ -43,6 +43,9 @@ static void test_presets_are_as_published(void **state) {
     fsdp_model_config config = preset(published[i].name);
     assert_int_equal(fsdp_model_parameter_count(&config), published[i].parameters);
   }
+  assert_string_equal(fsdp_model_type(0), "llama");
+  assert_null(fsdp_model_type(-1));
+  assert_null(fsdp_model_type(1000));
   assert_null(fsdp_model_preset_name(PRESETS));
   assert_null(fsdp_model_preset_name(-1));
   assert_false(fsdp_model_is_preset("llama9"));
