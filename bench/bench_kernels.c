@@ -108,14 +108,12 @@ static void bench_rows(const options *o, fsdp_pool *pool) {
         8);
   bench(o, pool, FSDP_OP_GELU, none, (fsdp_view[]){make(N * I, d, FSDP_READ), make(N * I, d, FSDP_WRITE)}, 2);
   bench(o, pool, FSDP_OP_GELU_BACKWARD, none,
-        (fsdp_view[]){make(N * I, d, FSDP_READ), make(N * I, d, FSDP_READ), make(N * I, d, FSDP_WRITE)}, 3);
+        (fsdp_view[]){make(N * I, d, FSDP_READ), make(N * I, d, FSDP_UPDATE)}, 2);
   bench(o, pool, FSDP_OP_ROPE, rope, (fsdp_view[]){make(N * Q, d, FSDP_UPDATE)}, 1);
   bench(o, pool, FSDP_OP_SWIGLU, none,
         (fsdp_view[]){make(N * 2 * I, d, FSDP_READ), make(N * I, d, FSDP_WRITE)}, 2);
-  bench(
-      o, pool, FSDP_OP_SWIGLU_BACKWARD, none,
-      (fsdp_view[]){make(N * 2 * I, d, FSDP_READ), make(N * I, d, FSDP_READ), make(N * 2 * I, d, FSDP_WRITE)},
-      3);
+  bench(o, pool, FSDP_OP_SWIGLU_BACKWARD, none,
+        (fsdp_view[]){make(N * I, d, FSDP_READ), make(N * 2 * I, d, FSDP_UPDATE)}, 2);
 }
 
 static void bench_products(const options *o, fsdp_pool *pool) {

@@ -12,7 +12,7 @@ enum { CHUNK = 1024 }; // elements at a time, so that a converted chunk stays in
 #define FAR    16.0f         // beyond it the sigmoid is 0 or 1 in fp32, and x^2 would overflow at last
 
 typedef struct activation {
-  const fsdp_view *x, *y, *d_y, *d_x;
+  const fsdp_view *x, *y, *d_y; // backward: x's gradient takes its place
   int64_t numel;
 } activation;
 
@@ -81,13 +81,13 @@ static void backward_chunk(void *argument, int64_t index, void *scratch) {
   int64_t first = index * CHUNK, count = fsdp_min_i64(CHUNK, k->numel - first);
   float *buffer = scratch;
   const float *x = load(k->x, first, count, buffer), *d_y = load(k->d_y, first, count, buffer + CHUNK);
-  float *d_x = result(k->d_x, first, buffer + 2 * CHUNK);
+  float *d_x = result(k->x, first, buffer + 2 * CHUNK);
   differentiate(x, d_y, d_x, count);
-  store(k->d_x, first, count, d_x);
+  store(k->x, first, count, d_x);
 }
 
 void FSDP_CPU(gelu_backward)(const fsdp_kernel_call *call) {
   const fsdp_view *o = open_operands(call, 0);
-  activation k = {.x = &o[0], .d_y = &o[1], .d_x = &o[2], .numel = o[0].numel};
+  activation k = {.d_y = &o[0], .x = &o[1], .numel = o[0].numel};
   fsdp_pool_run(call->pool, blocks_of(k.numel, CHUNK), backward_chunk, &k);
 }

@@ -6,7 +6,7 @@
 enum { CHUNK = 1024 }; // columns at a time, so that a converted chunk stays in the first-level cache
 
 typedef struct gated {
-  const fsdp_view *gate_up, *s, *d_s, *d_gate_up;
+  const fsdp_view *gate_up, *s, *d_s; // backward: gate_up's gradient takes its place
   int64_t I;
 } gated;
 
@@ -81,17 +81,17 @@ static void backward_row(void *argument, int64_t n, void *scratch) {
     const float *gate = load(k->gate_up, at_gate, count, buffer);
     const float *up = load(k->gate_up, at_up, count, buffer + CHUNK);
     const float *d_s = load(k->d_s, n * k->I + c, count, buffer + 2 * CHUNK);
-    float *d_gate = result(k->d_gate_up, at_gate, buffer + 3 * CHUNK);
-    float *d_up = result(k->d_gate_up, at_up, buffer + 4 * CHUNK);
+    float *d_gate = result(k->gate_up, at_gate, buffer + 3 * CHUNK);
+    float *d_up = result(k->gate_up, at_up, buffer + 4 * CHUNK);
     differentiate(gate, up, d_s, d_gate, d_up, count);
-    store(k->d_gate_up, at_gate, count, d_gate);
-    store(k->d_gate_up, at_up, count, d_up);
+    store(k->gate_up, at_gate, count, d_gate);
+    store(k->gate_up, at_up, count, d_up);
   }
 }
 
 void FSDP_CPU(swiglu_backward)(const fsdp_kernel_call *call) {
   int64_t N = call->attrs->batch * call->attrs->seq, I = call->attrs->intermediate;
   const fsdp_view *o = open_operands(call, 0);
-  gated k = {.I = I, .gate_up = &o[0], .d_s = &o[1], .d_gate_up = &o[2]};
+  gated k = {.I = I, .d_s = &o[0], .gate_up = &o[1]};
   fsdp_pool_run(call->pool, N, backward_row, &k);
 }

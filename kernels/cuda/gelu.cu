@@ -11,8 +11,9 @@ constexpr float twice = 1.5957691216f; // 2 * sqrt(2/pi)
 constexpr float far = 16.0f;           // beyond it the sigmoid is 0 or 1, and x^2 would overflow at last
 
 template <class T> struct activation {
-  const T *x, *d_y;
-  T *y, *d_x;
+  T *x; // backward: its gradient takes its place
+  const T *d_y;
+  T *y;
   int64_t vectors;
 };
 
@@ -50,7 +51,7 @@ __global__ void __launch_bounds__(threads_count) differentiate(activation<T> p) 
   load_floats<WIDTH>(p.d_y + vector * WIDTH, d_y);
 #pragma unroll
   for (int i = 0; i < WIDTH; i++) x[i] = d_y[i] * slope(x[i]);
-  store_floats<WIDTH>(p.d_x + vector * WIDTH, x);
+  store_floats<WIDTH>(p.x + vector * WIDTH, x);
 }
 
 template <class T, int WIDTH>
@@ -61,7 +62,7 @@ void launch_width(const fsdp_kernel_call *call, activation<T> p, void (*kernel)(
 
 template <class T> bool is_wide(const fsdp_kernel_call *call, const activation<T> &p) {
   return call->operands[0].numel % vector_numel<T> == 0 && is_aligned(p.x) && is_aligned(p.d_y) &&
-         is_aligned(p.y) && is_aligned(p.d_x);
+         is_aligned(p.y);
 }
 
 } // namespace
@@ -88,9 +89,8 @@ void cuda_gelu_backward(const fsdp_kernel_call *call) {
     using T = decltype(number);
     constexpr int width = vector_numel<T>;
     activation<T> p = {};
-    p.x = numbers_of<T>(call, 0);
-    p.d_y = numbers_of<T>(call, 1);
-    p.d_x = numbers_of<T>(call, 2);
+    p.d_y = numbers_of<T>(call, 0);
+    p.x = numbers_of<T>(call, 1);
     if (is_wide(call, p)) {
       launch_width<T, width>(call, p, differentiate<T, width>);
     } else {

@@ -8,8 +8,9 @@ namespace {
 constexpr int threads_count = 256;
 
 template <class T> struct gated {
-  const T *gate_up, *d_s;
-  T *s, *d_gate_up;
+  T *gate_up; // backward: its gradient takes its place
+  const T *d_s;
+  T *s;
   int64_t I;
   int blocks_per_row;
 };
@@ -44,8 +45,8 @@ template <class T, int WIDTH> __global__ void __launch_bounds__(threads_count) d
     gate[i] = d_s[i] * up[i] * sig * (1.0f + g * (1.0f - sig));
     up[i] = d_s[i] * g * sig;
   }
-  store_floats<WIDTH>(p.d_gate_up + n * 2 * p.I + c, gate);
-  store_floats<WIDTH>(p.d_gate_up + (n * 2 + 1) * p.I + c, up);
+  store_floats<WIDTH>(p.gate_up + n * 2 * p.I + c, gate);
+  store_floats<WIDTH>(p.gate_up + (n * 2 + 1) * p.I + c, up);
 }
 
 template <class T, int WIDTH>
@@ -56,8 +57,7 @@ void launch_width(const fsdp_kernel_call *call, gated<T> p, void (*kernel)(gated
 }
 
 template <class T> bool is_wide(const gated<T> &p) {
-  return p.I % vector_numel<T> == 0 && is_aligned(p.gate_up) && is_aligned(p.d_s) && is_aligned(p.s) &&
-         is_aligned(p.d_gate_up);
+  return p.I % vector_numel<T> == 0 && is_aligned(p.gate_up) && is_aligned(p.d_s) && is_aligned(p.s);
 }
 
 } // namespace
@@ -87,9 +87,8 @@ void cuda_swiglu_backward(const fsdp_kernel_call *call) {
     using T = decltype(number);
     constexpr int width = vector_numel<T>;
     gated<T> p = {};
-    p.gate_up = numbers_of<T>(call, 0);
-    p.d_s = numbers_of<T>(call, 1);
-    p.d_gate_up = numbers_of<T>(call, 2);
+    p.d_s = numbers_of<T>(call, 0);
+    p.gate_up = numbers_of<T>(call, 1);
     p.I = I;
     if (is_wide(p)) {
       launch_width<T, width>(call, p, differentiate<T, width>);

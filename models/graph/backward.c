@@ -33,6 +33,12 @@ int fsdp_backward_gradient_made(fsdp_graph *graph, int value, fsdp_access *acces
   return gradient;
 }
 
+void fsdp_backward_in_place(fsdp_graph *graph, fsdp_node *node, int value) {
+  FSDP_CHECK(graph->values[value].gradient < 0, "'%s' has a gradient already", graph->values[value].name);
+  graph->values[value].gradient = value;
+  fsdp_node_operand_add(node, value, FSDP_UPDATE);
+}
+
 void fsdp_backward_output(fsdp_graph *graph, fsdp_node *node, int value) {
   fsdp_access access;
   int gradient = fsdp_backward_gradient_made(graph, value, &access);

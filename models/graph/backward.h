@@ -19,5 +19,8 @@ int fsdp_backward_gradient(const fsdp_graph *graph, int value);
 // it) on every later use.
 int fsdp_backward_gradient_made(fsdp_graph *graph, int value, fsdp_access *access);
 
+// Adds `value` as an operand that `node` replaces by its gradient. The node must be the last to read it.
+void fsdp_backward_in_place(fsdp_graph *graph, fsdp_node *node, int value);
+
 // Adds the gradient of `value` as an output of `node`.
 void fsdp_backward_output(fsdp_graph *graph, fsdp_node *node, int value);

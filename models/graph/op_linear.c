@@ -22,27 +22,39 @@ static void make_gradients(fsdp_graph *graph, int count, const int *params, int 
   }
 }
 
-void fsdp_op_linear_emit(fsdp_graph *graph, const fsdp_node *f) {
-  int x = f->operands[0].value, d_y = fsdp_backward_gradient(graph, f->operands[1].value);
-  fsdp_node *n = fsdp_backward_node(graph, FSDP_OP_LINEAR_BACKWARD_INPUT, f);
-  n->weight_count = f->weight_count;
-  memcpy(n->weights, f->weights, sizeof n->weights);
-  fsdp_node_operand_add(n, d_y, FSDP_READ);
-  fsdp_backward_output(graph, n, x);
-
-  n = fsdp_backward_node(graph, FSDP_OP_LINEAR_BACKWARD_WEIGHT, f);
-  fsdp_node_operand_add(n, d_y, FSDP_READ);
-  fsdp_node_operand_add(n, x, FSDP_READ);
+static void emit_weight(fsdp_graph *graph, const fsdp_node *f) {
+  fsdp_node *n = fsdp_backward_node(graph, FSDP_OP_LINEAR_BACKWARD_WEIGHT, f);
+  fsdp_node_operand_add(n, fsdp_backward_gradient(graph, f->operands[1].value), FSDP_READ);
+  fsdp_node_operand_add(n, f->operands[0].value, FSDP_READ);
   n->weight_count = f->weight_count;
   make_gradients(graph, f->weight_count, f->weights, n->weights);
 }
 
-void fsdp_op_linear_bias_emit(fsdp_graph *graph, const fsdp_node *f) {
-  fsdp_op_linear_emit(graph, f);
+static void emit_bias(fsdp_graph *graph, const fsdp_node *f) {
   fsdp_node *n = fsdp_backward_node(graph, FSDP_OP_BIAS_BACKWARD, f);
   fsdp_node_operand_add(n, fsdp_backward_gradient(graph, f->operands[1].value), FSDP_READ);
   n->bias_count = f->bias_count;
   make_gradients(graph, f->bias_count, f->biases, n->biases);
+}
+
+static void emit_input(fsdp_graph *graph, const fsdp_node *f) {
+  fsdp_node *n = fsdp_backward_node(graph, FSDP_OP_LINEAR_BACKWARD_INPUT, f);
+  n->weight_count = f->weight_count;
+  memcpy(n->weights, f->weights, sizeof n->weights);
+  fsdp_node_operand_add(n, fsdp_backward_gradient(graph, f->operands[1].value), FSDP_READ);
+  fsdp_backward_output(graph, n, f->operands[0].value);
+}
+
+// The input's gradient comes last: the input, which the weight's needs, makes room for it.
+void fsdp_op_linear_emit(fsdp_graph *graph, const fsdp_node *f) {
+  emit_weight(graph, f);
+  emit_input(graph, f);
+}
+
+void fsdp_op_linear_bias_emit(fsdp_graph *graph, const fsdp_node *f) {
+  emit_weight(graph, f);
+  emit_bias(graph, f);
+  emit_input(graph, f);
 }
 
 void fsdp_op_linear_describe(const fsdp_op_attrs *attrs, const fsdp_op_extent *operands, int operand_count,

@@ -115,9 +115,8 @@ void gelus(fsdp_dtype dtype, const row_shape &s) {
     twin_check(c);
     c = twin_of(FSDP_OP_GELU_BACKWARD, attrs_of(s), dtype);
     c.name += shape_text(s) + " deviation " + std::to_string(deviation);
-    twin_input(&c, dtype, numel, deviation);
     twin_input(&c, dtype, numel);
-    twin_output(&c, dtype, numel);
+    twin_update(&c, dtype, numel, deviation);
     twin_check(c);
   }
 }
@@ -155,9 +154,8 @@ void swiglus(fsdp_dtype dtype, const row_shape &s) {
   twin_check(c);
   c = twin_of(FSDP_OP_SWIGLU_BACKWARD, attrs_of(s), dtype);
   c.name += shape_text(s);
-  twin_input(&c, dtype, N * 2 * s.C, 3);
   twin_input(&c, dtype, N * s.C);
-  twin_output(&c, dtype, N * 2 * s.C);
+  twin_update(&c, dtype, N * 2 * s.C, 3);
   twin_check(c);
 }
 

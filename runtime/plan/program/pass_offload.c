@@ -80,10 +80,7 @@ static void insert_copies(offloading *f, const journey *j) {
   s->nodes.nodes[load].is_backward = s->nodes.nodes[load].is_bounded = true;
   for (int i = 0; i < count; i++) {
     fsdp_list_node *node = &s->nodes.nodes[use[i].node];
-    if (!node->is_backward) continue;
-    FSDP_CHECK(node->operands[use[i].operand].access == FSDP_READ,
-               "%s is offloaded and written in the backward", back.name);
-    node->operands[use[i].operand].tensor = again;
+    if (node->is_backward) node->operands[use[i].operand].tensor = again;
   }
 }
 

@@ -13,7 +13,8 @@ typedef struct recomputation {
   fsdp_uses uses;
   int tensor_count; // when the pass began
   int origin_count;
-  int *again; // by tensor: the tensor that holds it recomputed, or -1
+  int *again;  // by tensor: the tensor that holds it recomputed, or -1
+  bool *spent; // by tensor: a backward node has put something else (a gradient) in its place
 } recomputation;
 
 static bool is_saved(const step_builder *s, int tensor) {
@@ -64,9 +65,13 @@ static void remake(recomputation *r, int tensor);
 static void repeat(recomputation *r, int n) {
   fsdp_program *program = r->s->program;
   fsdp_list_node again = recomputing(r, &r->s->nodes.nodes[n]);
-  for (int o = 0; o < again.operand_count; o++)
-    if (again.operands[o].access == FSDP_READ && is_dropped(r, again.operands[o].tensor))
-      remake(r, again.operands[o].tensor);
+  for (int o = 0; o < again.operand_count; o++) {
+    int tensor = again.operands[o].tensor;
+    if (again.operands[o].access != FSDP_READ || tensor < 0) continue;
+    FSDP_CHECK(!r->spent[tensor], "%s is recomputed from what is no longer there",
+               program->tensors[tensor].name);
+    if (is_dropped(r, tensor)) remake(r, tensor);
+  }
   for (int o = 0; o < again.operand_count; o++) {
     int tensor = again.operands[o].tensor;
     if (again.operands[o].access != FSDP_WRITE || r->again[tensor] >= 0) continue;
@@ -91,6 +96,10 @@ static void remake(recomputation *r, int tensor) {
   }
 }
 
+static bool is_overwritten(const recomputation *r, const fsdp_operand *operand) {
+  return operand->tensor >= 0 && operand->tensor < r->tensor_count && operand->access == FSDP_UPDATE;
+}
+
 // Remakes what nodes [begin, end) of one origin read, before all of them.
 static void serve_origin(recomputation *r, int begin, int end) {
   fsdp_nodes *list = &r->s->nodes;
@@ -98,6 +107,8 @@ static void serve_origin(recomputation *r, int begin, int end) {
   for (int n = begin; n != end; n = list->nodes[n].next) {
     for (int o = 0; o < list->nodes[n].operand_count; o++)
       if (is_dropped(r, list->nodes[n].operands[o].tensor)) remake(r, list->nodes[n].operands[o].tensor);
+    for (int o = 0; o < list->nodes[n].operand_count; o++)
+      if (is_overwritten(r, &list->nodes[n].operands[o])) r->spent[list->nodes[n].operands[o].tensor] = true;
     rename_operands(r, &list->nodes[n]);
   }
   list->cursor = FSDP_NO_NODE;
@@ -109,7 +120,8 @@ void pass_recompute(step_builder *s) {
   recomputation r = {.s = s,
                      .uses = fsdp_uses_create(list, s->program->tensor_count, s->units->count),
                      .tensor_count = s->program->tensor_count,
-                     .again = fsdp_alloc((size_t)s->program->tensor_count * sizeof(int))};
+                     .again = fsdp_alloc((size_t)s->program->tensor_count * sizeof(int)),
+                     .spent = fsdp_alloc_zeroed((size_t)s->program->tensor_count, sizeof(bool))};
   for (int t = 0; t < r.tensor_count; t++) r.again[t] = -1;
   for (int n = list->first; n != FSDP_NO_NODE; n = list->nodes[n].next)
     if (list->nodes[n].origin >= r.origin_count) r.origin_count = list->nodes[n].origin + 1;
@@ -120,4 +132,5 @@ void pass_recompute(step_builder *s) {
   }
   fsdp_uses_release(&r.uses);
   free(r.again);
+  free(r.spent);
 }

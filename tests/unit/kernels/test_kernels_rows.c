@@ -257,14 +257,13 @@ static void test_swiglu_backward(void **state) {
       int64_t N = 5, I = widths[w];
       fsdp_op_attrs attrs = {.batch = 1, .seq = N, .intermediate = I};
       kernel_case c = kernel_case_of(FSDP_OP_SWIGLU_BACKWARD, attrs, kernel_tolerance(dtypes[d]));
-      double *gate_up = kernel_case_input(&c, dtypes[d], N * 2 * I, FSDP_READ, NULL);
       double *d_s = kernel_case_input(&c, dtypes[d], N * I, FSDP_READ, NULL);
-      double *d_gate_up = kernel_case_output(&c, dtypes[d], N * 2 * I);
+      double *gate_up = kernel_case_input(&c, dtypes[d], N * 2 * I, FSDP_UPDATE, NULL);
       for (int64_t i = 0; i < N * I; i++) {
         int64_t at = i / I * 2 * I + i % I;
-        d_gate_up[at] =
-            d_s[i] * gate_up[at + I] * (silu(gate_up[at] + 1e-5) - silu(gate_up[at] - 1e-5)) / 2e-5;
-        d_gate_up[at + I] = d_s[i] * silu(gate_up[at]);
+        double gate = gate_up[at], up = gate_up[at + I];
+        gate_up[at] = d_s[i] * up * (silu(gate + 1e-5) - silu(gate - 1e-5)) / 2e-5;
+        gate_up[at + I] = d_s[i] * silu(gate);
       }
       kernel_case_check(&c);
     }
