@@ -185,21 +185,47 @@ static void set_changes(search *s, int count) {
   for (int c = 0; c < count; c++) apply(s, &s->changes[c]);
 }
 
-// Whether the plan with the items' fates fits; its rules are config's then.
-static bool try_items(search *s) {
+// Whether the plan with these rules fits, which are config's then.
+static bool try_rules(search *s, const fsdp_saving *rules) {
   fsdp_plan *plan;
-  s->config->saving = rules_of(s);
+  s->config->saving = *rules;
   if (fsdp_plan_create(s->config, &plan, NULL) != FSDP_OK) return false;
   bool fits = s->choice->fits(plan, s->choice->context);
   fsdp_plan_destroy(plan);
   return fits;
 }
 
+static bool try_items(search *s) {
+  fsdp_saving rules = rules_of(s);
+  return try_rules(s, &rules);
+}
+
+// What is offloaded comes back before it is used. If that is too much where gradients have piled up, in the
+// backward of the first layers, whole layers recomputed from little need less.
+static bool try_whole_layers(search *s) {
+  static const char *const offloaded[] = {"none", "block_inputs", "residual"};
+  if (s->given.count) return false;
+  for (int i = 0; i < (s->choice->offload ? 3 : 1); i++) {
+    fsdp_saving rules = {0};
+    fsdp_status status =
+        fsdp_saving_parse(s->choice->recompute ? "block" : "none", "", FSDP_FATE_RECOMPUTE, &rules, NULL);
+    if (!status) status = fsdp_saving_parse(offloaded[i], "", FSDP_FATE_OFFLOAD, &rules, NULL);
+    FSDP_CHECK(status == FSDP_OK, "malformed rules");
+    if (try_rules(s, &rules)) return true;
+  }
+  return false;
+}
+
 // The least number of changes with which the plan fits, of which the last takes no more layers than needed.
 static bool find_least(search *s) {
   int low = 0, high = s->change_count; // high fits
   set_changes(s, high);
-  if (!try_items(s)) return false;
+  if (!try_items(s)) {
+    fsdp_saving most = s->config->saving;
+    if (try_whole_layers(s)) return true;
+    s->config->saving = most;
+    return false;
+  }
   while (low < high) {
     int middle = low + (high - low) / 2;
     set_changes(s, middle);

@@ -4,11 +4,12 @@
 //     compute   makes it
 //     save       copies it to the host .......| the device's memory is free from here
 //   backward   | layer i + N | ... | layer i |
-//     load      |copies it back into new device memory
-//     compute                         reads that
+//     load         |copies it back into new device memory
+//     compute                           |reads that
 //
-// The copy down may take the time of N layers without stopping anyone, and so may the copy up. What the last
-// N layers save would have to come back before it has left: it is kept (saving.h).
+// The copy down may take the time of N layers without stopping anyone, and so may the copy up, which begins
+// where layer i + N is as far as layer i is at the first reader. What the last N layers save would have to
+// come back before it has left: it is kept (saving.h).
 #include "runtime/base/check.h"
 #include "runtime/plan/program/make.h"
 #include "runtime/plan/program/passes.h"
@@ -18,10 +19,10 @@
 typedef struct offloading {
   step_builder *s;
   fsdp_uses uses;
-  int *place;          // by node: its place in the list, when the pass began
-  int *forward_begin;  // by layer: its first node in the forward, and in the backward
-  int *backward_begin; // (recomputation included)
-  int first_backward;  // node
+  int *place, *node_at; // by node: its place in the list when the pass began; and the node of each place
+  int *forward_begin;   // by layer: its first node in the forward, and in the backward
+  int *backward_begin;  // (recomputation included)
+  int first_backward;   // node
 } offloading;
 
 // What one value's way to the host and back is made of.
@@ -30,6 +31,15 @@ typedef struct journey {
   int save, load; // nodes before which the copies go
   int read;       // the place of its first reader in the backward
 } journey;
+
+// The node at which the backward of `layer` is as far as that of its own layer is at `node`.
+static int same_progress(const offloading *f, int node, int layer) {
+  const fsdp_nodes *list = &f->s->nodes;
+  int begin = f->place[f->backward_begin[list->nodes[node].block]];
+  int place = f->place[f->backward_begin[layer]], steps = f->place[node] - begin;
+  while (steps-- > 0 && list->nodes[f->node_at[place + 1]].block == layer) place++;
+  return f->node_at[place];
+}
 
 // The nodes around which tensor `t` travels.
 static journey plan_journey(const offloading *f, int t) {
@@ -50,7 +60,7 @@ static journey plan_journey(const offloading *f, int t) {
   journey j = {.tensor = t, .read = f->place[first_read]};
   j.save = next < s->graph->block_count ? f->forward_begin[next] : f->first_backward;
   if (f->place[j.save] <= f->place[last_forward]) j.save = fsdp_nodes_after_origin(list, last_forward);
-  j.load = ahead > 0 ? f->backward_begin[layer + ahead] : first_read;
+  j.load = ahead > 0 ? same_progress(f, first_read, layer + ahead) : first_read;
   return j;
 }
 
@@ -90,6 +100,7 @@ static offloading survey(step_builder *s) {
   offloading f = {.s = s,
                   .uses = fsdp_uses_create(list, s->program->tensor_count, s->units->count),
                   .place = fsdp_alloc((size_t)list->count * sizeof(int)),
+                  .node_at = fsdp_alloc((size_t)list->count * sizeof(int)),
                   .forward_begin = fsdp_alloc(layers * sizeof(int)),
                   .backward_begin = fsdp_alloc(layers * sizeof(int)),
                   .first_backward = FSDP_NO_NODE};
@@ -97,6 +108,7 @@ static offloading survey(step_builder *s) {
   int place = 0;
   for (int n = list->first; n != FSDP_NO_NODE; n = list->nodes[n].next) {
     const fsdp_list_node *node = &list->nodes[n];
+    f.node_at[place] = n;
     f.place[n] = place++;
     if (node->is_backward && f.first_backward == FSDP_NO_NODE) f.first_backward = n;
     if (node->block < 0) continue;
@@ -125,6 +137,6 @@ void pass_offload(step_builder *s) {
   qsort(journeys, (size_t)count, sizeof *journeys, by_read);
   for (int i = 0; i < count; i++) insert_copies(&f, &journeys[i]);
   fsdp_uses_release(&f.uses);
-  free(f.place), free(f.forward_begin), free(f.backward_begin);
+  free(f.place), free(f.node_at), free(f.forward_begin), free(f.backward_begin);
   free(journeys);
 }
