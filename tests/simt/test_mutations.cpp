@@ -65,6 +65,16 @@ twin_case rmsnorm_backward() {
   return c;
 }
 
+twin_case bias_backward() {
+  fsdp_op_attrs attrs = row_attrs(200, 0);
+  attrs.out_features = attrs.out_stride = 300;
+  twin_case c = twin_of(FSDP_OP_BIAS_BACKWARD, attrs, FSDP_F32);
+  twin_input(&c, FSDP_F32, 200 * 300);
+  twin_output(&c, FSDP_F32, 300);
+  twin_workspace(&c, 0);
+  return c;
+}
+
 twin_case embedding_backward() {
   const int64_t N = 5000, V = 300, C = 8;
   fsdp_op_attrs attrs = row_attrs(N, C);
@@ -119,6 +129,7 @@ int main() {
                                         attention(FSDP_F32, head_attrs(40, 2, 1, 20)),
                                         attention_backward(FSDP_F32, head_attrs(40, 2, 1, 20)),
                                         rmsnorm_backward(),
+                                        bias_backward(),
                                         embedding_backward(),
                                         cross_entropy(),
                                         rope(inv_freq)};

@@ -392,7 +392,7 @@ bool mutate(const twin_case &c) {
     if (o.is_unwritten && o.is_compared &&
         (c.kind == FSDP_OP_LINEAR_BACKWARD_WEIGHT || c.kind == FSDP_OP_RMSNORM_BACKWARD ||
          c.kind == FSDP_OP_LAYERNORM_BACKWARD || c.kind == FSDP_OP_POSITIONS_BACKWARD ||
-         (c.kind == FSDP_OP_LINEAR_CROSS_ENTROPY_BACKWARD && i == 6)))
+         c.kind == FSDP_OP_BIAS_BACKWARD || (c.kind == FSDP_OP_LINEAR_CROSS_ENTROPY_BACKWARD && i == 6)))
       report_mutant(c, i, "read before it is written", notice_unwritten(c, i));
   }
   return true;
