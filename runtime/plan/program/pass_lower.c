@@ -59,6 +59,8 @@ static fsdp_operand operand_of(lowering *l, const fsdp_node_operand *o) {
   switch (v->role) {
   case FSDP_VALUE_PARAM:
   case FSDP_VALUE_PARAM_GRADIENT:
+    FSDP_CHECK(!s->graph->params[v->param].transposed, "'%s' is transposed, but not a linear layer's weight",
+               v->name);
     return param_range(s, v, o->access);
   case FSDP_VALUE_COUNT_SCALAR:
     return make_whole(s, s->count, FSDP_F32, FSDP_READ);

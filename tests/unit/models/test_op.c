@@ -44,6 +44,8 @@ static void test_flops(void **state) {
   assert_true(fsdp_op_flops(FSDP_OP_LINEAR, &attrs) == linear);
   assert_true(fsdp_op_flops(FSDP_OP_LINEAR_BACKWARD_INPUT, &attrs) == linear);
   assert_true(fsdp_op_flops(FSDP_OP_LINEAR_BACKWARD_WEIGHT, &attrs) == linear);
+  assert_true(fsdp_op_flops(FSDP_OP_LINEAR_BIAS, &attrs) == linear);
+  assert_true(fsdp_op_flops(FSDP_OP_BIAS_BACKWARD, &attrs) == 0);
   assert_true(fsdp_op_flops(FSDP_OP_LINEAR_CROSS_ENTROPY, &attrs) == head);
   assert_true(fsdp_op_flops(FSDP_OP_LINEAR_CROSS_ENTROPY_BACKWARD, &attrs) == 3 * head);
   assert_true(fsdp_op_flops(FSDP_OP_ATTENTION, &attrs) == 2 * product);
@@ -55,6 +57,37 @@ static void test_flops(void **state) {
   attrs.window = 4; // hides nothing
   assert_true(fsdp_op_flops(FSDP_OP_ATTENTION, &attrs) == 2 * (2 * 2 * 7 * (1 + 2 + 3) * 11));
   assert_true(fsdp_op_flops(FSDP_OP_ADAMW, &attrs) == 0);
+}
+
+static void test_linear_described(void **state) {
+  (void)state;
+  fsdp_op_attrs attrs = {.batch = 1, .seq = 100, .in_features = 768, .out_features = 512, .out_stride = 2304};
+  fsdp_op_extent operands[] = {
+      {FSDP_BF16, FSDP_READ, 100 * 2304 * 2}, {FSDP_F32, FSDP_UPDATE, 512 * 4}, {FSDP_F32, FSDP_WRITE, 4096}};
+  char text[80];
+  assert_string_equal(fsdp_op_describe(FSDP_OP_LINEAR, &attrs, operands, 2, text, sizeof text),
+                      " 768 -> 512 to fp32, added");
+  attrs.weight_transposed = true;
+  assert_string_equal(fsdp_op_describe(FSDP_OP_LINEAR_BIAS, &attrs, operands, 1, text, sizeof text),
+                      " 768 -> 512 transposed");
+  // Its operands, and its work, with a workspace behind them.
+  assert_string_equal(fsdp_op_describe(FSDP_OP_BIAS_BACKWARD, &attrs, operands, 3, text, sizeof text),
+                      " 512 of 2304 to fp32, added");
+  fsdp_op_work work = fsdp_op_work_of(FSDP_OP_BIAS_BACKWARD, &attrs, operands, 3);
+  assert_true(work.flops == 0 && work.bytes == 100 * 512 * 2 + 2 * 512 * 4); // of d_y these columns alone
+}
+
+// Parts of 64 rows, fewer if there are enough columns for 1024 blocks of 256.
+static void test_parts_of_a_bias(void **state) {
+  (void)state;
+  static const int64_t shapes[][3] = {{1, 1, 1},          {64, 300, 1},      {65, 300, 2},
+                                      {65537, 256, 1024}, {65537, 257, 512}, {8192, 400000, 1}};
+  for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
+    fsdp_op_attrs attrs = {.batch = 1, .seq = shapes[i][0], .out_features = shapes[i][1]};
+    assert_int_equal(fsdp_op_workspace_bytes(FSDP_OP_CUDA, FSDP_OP_BIAS_BACKWARD, &attrs, 0),
+                     4 * shapes[i][1] * shapes[i][2]);
+    assert_int_equal(fsdp_op_workspace_bytes(FSDP_OP_CPU, FSDP_OP_BIAS_BACKWARD, &attrs, 0), 0);
+  }
 }
 
 // A window shows where it hides something.
@@ -150,6 +183,26 @@ static void test_work_of_positions(void **state) {
   }
 }
 
+// The bias must have y's dtype.
+static void test_biases_are_checked(void **state) {
+  (void)state;
+  for (int narrow = 0; narrow < 2; narrow++) {
+    fsdp_op_attrs attrs = {
+        .batch = 1, .seq = 2, .in_features = 3, .out_features = 5, .out_stride = 5, .out_offset = 0};
+    kernel_case c = kernel_case_of(FSDP_OP_LINEAR_BIAS, attrs, 0);
+    kernel_case_input(&c, FSDP_F32, 6, FSDP_READ, NULL);
+    kernel_case_input(&c, FSDP_F32, 15, FSDP_READ, NULL);
+    kernel_case_input(&c, narrow ? FSDP_BF16 : FSDP_F32, 5, FSDP_READ, NULL);
+    kernel_case_output(&c, FSDP_F32, 10);
+    if (narrow) {
+      expect_abort(&c);
+    } else {
+      kernel_case_run(&c);
+      kernel_case_free(&c);
+    }
+  }
+}
+
 static void test_targets_are_checked(void **state) {
   (void)state;
   fsdp_op_attrs attrs = {.batch = 1, .seq = 1, .channels = 4, .vocabulary = 10, .chunk_rows = 1};
@@ -191,10 +244,13 @@ int main(void) {
       cmocka_unit_test(test_names),
       cmocka_unit_test(test_every_op_has_a_kernel),
       cmocka_unit_test(test_flops),
+      cmocka_unit_test(test_linear_described),
+      cmocka_unit_test(test_parts_of_a_bias),
       cmocka_unit_test(test_attention_described),
       cmocka_unit_test(test_kernels_refuse),
       cmocka_unit_test(test_positions_are_checked),
       cmocka_unit_test(test_work_of_positions),
+      cmocka_unit_test(test_biases_are_checked),
       cmocka_unit_test(test_targets_are_checked),
       cmocka_unit_test(test_chunks_of_the_head),
   };

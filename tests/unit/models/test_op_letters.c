@@ -71,6 +71,28 @@ static void test_linear(void **state) {
   assert_int_equal(fsdp_op_slice_weight(fsdp_op_letters_of(FSDP_OP_LINEAR_BACKWARD_INPUT)), 1);
   assert_int_equal(fsdp_op_slice_weight(fsdp_op_letters_of(FSDP_OP_LINEAR_BACKWARD_WEIGHT)), 2);
   assert_int_equal(fsdp_op_slice_weight(fsdp_op_letters_of(FSDP_OP_SWIGLU)), -1);
+  assert_int_equal(fsdp_op_slice_bias(fsdp_op_letters_of(FSDP_OP_LINEAR)), -1);
+  assert_int_equal(fsdp_op_slice_bias(fsdp_op_letters_of(FSDP_OP_LINEAR_BACKWARD_WEIGHT)), -1);
+}
+
+static void test_linear_bias(void **state) {
+  (void)state;
+  expect_whole(FSDP_OP_LINEAR_BIAS, "nio", "i"); // a partial sum must not have the bias added
+  expect_whole(FSDP_OP_BIAS_BACKWARD, "no", "");
+  assert_int_equal(fsdp_op_slice_weight(fsdp_op_letters_of(FSDP_OP_LINEAR_BIAS)), 1);
+  assert_int_equal(fsdp_op_slice_bias(fsdp_op_letters_of(FSDP_OP_LINEAR_BIAS)), 2);
+  assert_int_equal(fsdp_op_slice_weight(fsdp_op_letters_of(FSDP_OP_BIAS_BACKWARD)), -1);
+  assert_int_equal(fsdp_op_slice_bias(fsdp_op_letters_of(FSDP_OP_BIAS_BACKWARD)), 1);
+  assert_int_equal(named(FSDP_OP_LINEAR_BIAS, "y")->access, FSDP_WRITE);
+  assert_true(!named(FSDP_OP_LINEAR_BIAS, "y")->may_add && named(FSDP_OP_BIAS_BACKWARD, "d_bias")->may_add);
+  // Stored in reverse if an attribute says so: the weights, and nothing else of any op.
+  for (int kind = 0; kind < FSDP_OP_KIND_COUNT; kind++) {
+    const fsdp_op_letters *op = fsdp_op_letters_of((fsdp_op_kind)kind);
+    for (int i = 0; i < op->operand_count; i++)
+      assert_int_equal(op->operands[i].transposable, i == fsdp_op_slice_weight(op));
+  }
+  const fsdp_op_operand *d_weight = named(FSDP_OP_LINEAR_BACKWARD_WEIGHT, "d_weight");
+  assert_true(d_weight->may_add && d_weight->transposable && d_weight->access == FSDP_WRITE);
 }
 
 static void test_flat_ops(void **state) {
@@ -104,6 +126,8 @@ static void test_contractions(void **state) {
       {FSDP_OP_ADD_POSITIONS, "h", ""},
       {FSDP_OP_GELU, "y", ""},
       {FSDP_OP_LINEAR, "y", "i"},
+      {FSDP_OP_LINEAR_BIAS, "y", ""},
+      {FSDP_OP_BIAS_BACKWARD, "d_bias", "n"},
       {FSDP_OP_LINEAR_BACKWARD_INPUT, "d_x", "o"},
       {FSDP_OP_LINEAR_BACKWARD_WEIGHT, "d_weight", "n"},
       {FSDP_OP_ROPE, "qkv", ""},
@@ -149,8 +173,9 @@ static void check_value(const fsdp_graph *g, const fsdp_node *node, const fsdp_o
     fail_msg("%s: %s has %d dimensions, not %d", fsdp_op_name(node->kind), operand->name, v->dims,
              operand->dim_count);
   for (int d = 0; d < v->dims; d++) {
-    int64_t size =
-        operand->dims[d].is_slice ? attrs->out_stride : fsdp_op_dim_size(attrs, &operand->dims[d], 0);
+    bool reversed = operand->transposable && attrs->weight_transposed;
+    const fsdp_op_dim *dim = &operand->dims[reversed ? v->dims - 1 - d : d];
+    int64_t size = dim->is_slice ? attrs->out_stride : fsdp_op_dim_size(attrs, dim, 0);
     if (v->shape[d] != size)
       fail_msg("%s: dimension %d of %s is %lld, not %lld", fsdp_op_name(node->kind), d, operand->name,
                (long long)v->shape[d], (long long)size);
@@ -165,23 +190,31 @@ static void check_access(const fsdp_node *node, int row, fsdp_access access) {
     fail_msg("%s: %s is accessed as %d", fsdp_op_name(node->kind), operand->name, (int)access);
 }
 
-// If a node has a list of weights, its operands omit the weight; the outputs are columns of y side by side.
+// If a node has lists of weights and biases, its operands omit these; the outputs are columns of y side by
+// side.
 static void check_node(const fsdp_graph *g, const fsdp_node *node, bool seen[FSDP_OP_KIND_COUNT]) {
   fsdp_op_attrs attrs = node->attrs;
-  int weight_row = fsdp_op_slice_weight(fsdp_op_letters_of(node->kind));
-  for (int i = 0; i < node->weight_count; i++) attrs.out_stride += g->values[node->weights[i]].shape[0];
-  for (int i = 0; i < node->weight_count; i++) {
-    attrs.out_features = g->values[node->weights[i]].shape[0];
-    attrs.in_features = g->values[node->weights[i]].shape[1];
-    check_value(g, node, &attrs, weight_row, node->weights[i]);
+  const fsdp_op_letters *op = fsdp_op_letters_of(node->kind);
+  int weight_row = fsdp_op_slice_weight(op), bias_row = fsdp_op_slice_bias(op), i = 0;
+  assert_int_equal(node->weight_count > 0, weight_row >= 0);
+  assert_int_equal(node->bias_count > 0, bias_row >= 0);
+  for (int w = 0; w < node->weight_count; w++) {
+    const fsdp_value *v = &g->values[node->weights[w]];
+    attrs.weight_transposed = g->params[v->param].transposed;
+    attrs.out_features = v->shape[attrs.weight_transposed];
+    attrs.in_features = v->shape[!attrs.weight_transposed];
+    attrs.out_stride += attrs.out_features;
+    check_value(g, node, &attrs, weight_row, node->weights[w]);
+    if (node->bias_count) check_value(g, node, &attrs, bias_row, node->biases[w]);
   }
-  for (int i = 0; i < node->operand_count; i++) {
-    int row = node->weight_count && i >= weight_row ? i + 1 : i;
+  for (int b = 0; b < node->bias_count && !node->weight_count; b++)
+    attrs.out_stride += g->values[node->biases[b]].shape[0];
+  for (int row = 0; row < op->operand_count; row++) {
+    if (row == weight_row || row == bias_row) continue;
     check_value(g, node, &attrs, row, node->operands[i].value);
-    check_access(node, row, node->operands[i].access);
+    check_access(node, row, node->operands[i++].access);
   }
-  int rows = fsdp_op_letters_of(node->kind)->operand_count;
-  assert_int_equal(node->operand_count + (node->weight_count > 0), rows);
+  assert_int_equal(node->operand_count, i);
   seen[node->kind] = true;
 }
 
@@ -217,9 +250,9 @@ static void test_letters_fit_graphs(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_attention),          cmocka_unit_test(test_linear),
-      cmocka_unit_test(test_flat_ops),           cmocka_unit_test(test_contractions),
-      cmocka_unit_test(test_letters_fit_graphs),
+      cmocka_unit_test(test_attention),    cmocka_unit_test(test_linear),
+      cmocka_unit_test(test_linear_bias),  cmocka_unit_test(test_flat_ops),
+      cmocka_unit_test(test_contractions), cmocka_unit_test(test_letters_fit_graphs),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -130,7 +130,7 @@ static void test_hash(void **state) {
   fsdp_waits_infer(program);
   assert_true(program->wait_count > 0 && program->operand_count > 0);
   uint64_t hash = fsdp_program_hash(program);
-  for (int change = 0; change < 26; change++) {
+  for (int change = 0; change < 27; change++) {
     fsdp_program *copy = copy_program(program);
     fsdp_instr *instr = &copy->instrs[copy->instr_count / 2];
     fsdp_operand *operand = &copy->operands[copy->operand_count / 2];
@@ -161,8 +161,10 @@ static void test_hash(void **state) {
       *(int *)ints[change] ^= 1;
     else if (change < 25)
       (*sizes[change - 18])++;
-    else
+    else if (change < 26)
       instr->attrs.eps += 1e-6f;
+    else
+      instr->attrs.weight_transposed = !instr->attrs.weight_transposed;
     if (fsdp_program_hash(copy) == hash) fail_msg("change %d does not show in the hash", change);
     fsdp_program_destroy(copy);
   }
