@@ -69,6 +69,7 @@ static draw draw_of(const step_op *op, int operand) {
   const draw weight = {.deviation = 0.02f}, tiny = {.deviation = 1e-3f};
   switch (op->instr->op) {
   case FSDP_OP_LINEAR:
+  case FSDP_OP_LINEAR_BIAS:
   case FSDP_OP_LINEAR_BACKWARD_INPUT:
     return operand == 1 ? weight : usual;
   case FSDP_OP_LINEAR_CROSS_ENTROPY:

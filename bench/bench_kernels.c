@@ -134,6 +134,10 @@ static void bench_products(const options *o, fsdp_pool *pool) {
       o, pool, FSDP_OP_LINEAR, linear,
       (fsdp_view[]){make(N * C, d, FSDP_READ), make(2 * I * C, d, FSDP_READ), make(N * 2 * I, d, FSDP_WRITE)},
       3);
+  bench(o, pool, FSDP_OP_LINEAR_BIAS, linear,
+        (fsdp_view[]){make(N * C, d, FSDP_READ), make(2 * I * C, d, FSDP_READ), make(2 * I, d, FSDP_READ),
+                      make(N * 2 * I, d, FSDP_WRITE)},
+        4);
   bench(
       o, pool, FSDP_OP_LINEAR_BACKWARD_INPUT, linear,
       (fsdp_view[]){make(N * 2 * I, d, FSDP_READ), make(2 * I * C, d, FSDP_READ), make(N * C, d, FSDP_WRITE)},
@@ -142,6 +146,8 @@ static void bench_products(const options *o, fsdp_pool *pool) {
         (fsdp_view[]){make(N * 2 * I, d, FSDP_READ), make(N * C, d, FSDP_READ),
                       make(2 * I * C, FSDP_F32, FSDP_WRITE)},
         3);
+  bench(o, pool, FSDP_OP_BIAS_BACKWARD, linear,
+        (fsdp_view[]){make(N * 2 * I, d, FSDP_READ), make(2 * I, FSDP_F32, FSDP_WRITE)}, 2);
   bench(o, pool, FSDP_OP_LINEAR_CROSS_ENTROPY_BACKWARD, head,
         (fsdp_view[]){make(N * C, d, FSDP_READ), make(V * C, d, FSDP_READ), make(N, FSDP_I32, FSDP_READ),
                       make(1, FSDP_F32, FSDP_READ), make(1, FSDP_F32, FSDP_WRITE), make(N * C, d, FSDP_WRITE),

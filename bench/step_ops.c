@@ -13,7 +13,7 @@ static bool same_attrs(const fsdp_op_attrs *a, const fsdp_op_attrs *b) {
          a->kv_heads == b->kv_heads && a->head_dim == b->head_dim && a->intermediate == b->intermediate &&
          a->vocabulary == b->vocabulary && a->in_features == b->in_features &&
          a->out_features == b->out_features && a->out_stride == b->out_stride && a->window == b->window &&
-         a->chunk_rows == b->chunk_rows;
+         a->chunk_rows == b->chunk_rows && a->weight_transposed == b->weight_transposed;
 }
 
 static bool same_op(const step_op *a, const step_op *b) {

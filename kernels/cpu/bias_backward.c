@@ -4,7 +4,7 @@
 #include "kernels/cpu/ops.h"
 
 enum {
-  COLUMNS_PER_TASK = 64,
+  COLUMNS_PER_TASK = 256,
   ROWS_PER_SUM = 128, // partial sums over rows stay short, so that fp32 is enough
 };
 

@@ -1,5 +1,5 @@
-// Several linear layers that write neighbouring columns of one y, as q, k and v do: which gemms and sums become
-// of them, depending on how their weights and biases are stored, and their gradients against central
+// Several linear layers that write neighbouring columns of one y, as q, k and v do: the gemms and sums that
+// they become, depending on how their weights and biases are stored, and their gradients against central
 // differences of the loss in double.
 #include "models/family.h"
 #include "models/parts.h"
