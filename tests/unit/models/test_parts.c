@@ -136,7 +136,7 @@ static void test_modules(void **state) {
   assert_true(wpe->shape[0] == M && wpe->shape[1] == C && wpe->init_deviation == 0.5f);
   const fsdp_module *norm = &g->modules[weight->module];
   assert_string_equal(norm->class_name, "LayerNorm");
-  assert_string_equal(norm->detail, "(5,), eps=1e-05, elementwise_affine=True"); // as PyTorch prints it
+  assert_string_equal(norm->detail, "(5,), eps=1e-05, elementwise_affine=True, bias=True"); // as PyTorch
   fsdp_graph_destroy(g);
 }
 
