@@ -3,13 +3,13 @@
 
 Inputs, in the order given:
   .txt           one document
-  .jsonl, .json  an object per line, or a list of objects. By their keys:
-                   text                        all of it is learned
-                   instruction, input, output  Stanford Alpaca's prompt; the output is learned
+  .jsonl, .json  an object per line, or a list of objects. By their keys, the first that fit:
                    messages                    a conversation of {role, content}, by the tokenizer's chat
                                                template; the assistant's messages are learned
                    conversations               ShareGPT's, of {from, value}: the same; human is the user,
                                                gpt the assistant
+                   instruction, input, output  Stanford Alpaca's prompt; the output is learned
+                   text                        all of it is learned
                    prompt, completion          one directly behind the other, without a template; the
                                                completion is learned
   .bin           tokens of llm.c or nanoGPT, unchanged

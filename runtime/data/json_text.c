@@ -108,7 +108,7 @@ static const turn_format sharegpt_format = {
     .speaker = "from",
     .content = "value",
     .malformed =
-        "a turn of \"conversations\" needs a \"from\" (system, human or gpt) and a string \"value\"; mend "
+        "a turn of \"conversations\" needs a \"from\" (system, human or gpt) and a string \"value\"; fix "
         "the record",
     .empty = "\"conversations\" must be a list of turns; fix the record",
     .names = {{"system", "system"},
@@ -168,19 +168,19 @@ static fsdp_status add_record(fsdp_json_text *text, const json_t *record, const 
   const turn_format *spoken = NULL;
   for (int i = 0; i < 2 && !spoken; i++)
     if (json_object_get(record, formats[i]->list)) spoken = formats[i];
-  const json_t *plain = json_object_get(record, "text");
+  const json_t *plain = json_object_get(record, "text"), *asked = json_object_get(record, "instruction");
   int64_t begin = text->byte_count;
   fsdp_status status = FSDP_OK;
   if (!json_is_object(record)) return fault(where, error, "a record must be an object {..}; fix it");
   if (spoken) {
     status = add_turns(text, spoken, json_object_get(record, spoken->list), where, error);
+  } else if (asked && (!plain || json_object_get(record, "output"))) {
+    status = add_alpaca(text, record, where, error);
   } else if (plain) {
     if (!json_is_string(plain)) return fault(where, error, "\"text\" must be a string; fix the record");
     if (!json_string_length(plain)) return FSDP_OK;
     add_value(text, plain, true);
     add_bytes(text, &(char){END_OF_TEXT}, 1, true);
-  } else if (json_object_get(record, "instruction")) {
-    status = add_alpaca(text, record, where, error);
   } else if (json_object_get(record, "prompt")) {
     status = add_completion(text, record, where, error);
   } else {

@@ -136,13 +136,13 @@ def parse(record, place, options):
         document = _chat(record["messages"], place, options)
     elif "conversations" in record:
         document = _chat(_sharegpt_messages(record["conversations"], place), place, options)
+    elif "instruction" in record and ("output" in record or "text" not in record):
+        document = _alpaca(record, place)
     elif "text" in record:
         _check_string(record["text"], place, '"text"')
         if not record["text"]:
             return None
         document = Document([(record["text"], True), (None, True)])
-    elif "instruction" in record:
-        document = _alpaca(record, place)
     elif "prompt" in record:
         document = _completion(record, place)
     else:

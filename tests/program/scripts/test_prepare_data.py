@@ -37,6 +37,15 @@ def conversations_and_completions_are_plain(work):
     assert [bytes(ids) for ids in tokens.learned_ids()] == [b"Two.\0", b"", b" a bird.\0", b"y\0"]
 
 
+def alpaca_with_a_text_is_alpaca(work):
+    """As tatsu-lab/alpaca has it on the hub. test_io_records has the same for the trainer."""
+    record = {"instruction": "Say.", "input": "", "output": "It.", "text": "Say. It."}
+    (work / "a.jsonl").write_text(json.dumps(record) + '\n{"text": "xyz", "instruction": "Say."}\n')
+    tokens = prepare_good(work / "x.tok", work / "a.jsonl")
+    assert [bytes(ids) for ids in tokens.learned_ids()] == [b"It.\0", b"yz\0"]
+    assert bytes(tokens.documents()[0]).endswith(b"### Response:It.\0")
+
+
 def options_change_what_they_say(work):
     data = FIXTURES / "alpaca.json"
     plain = prepare_good(work / "a.tok", data)
@@ -282,6 +291,7 @@ if __name__ == "__main__":
     with tempfile.TemporaryDirectory(prefix="fsdp_prepare_") as folder:
         sys.exit(prepared.run_tests(
             [committed_bytes_come_again, conversations_and_completions_are_plain,
+             alpaca_with_a_text_is_alpaca,
              options_change_what_they_say, processes_change_nothing,
              tokens_of_others_pass_through, bad_files_are_refused_and_nothing_is_written,
              bad_options_are_refused, models_are_refused_as_the_trainer_refuses_them,

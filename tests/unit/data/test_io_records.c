@@ -43,6 +43,25 @@ static void conversations_and_completions_are_bytes(void **state) {
   fsdp_token_source_close(&source);
 }
 
+// The prompt that Stanford Alpaca's records have is not learned, though a "text" repeats it.
+static void alpaca_with_a_text_is_alpaca(void **state) {
+  (void)state;
+  static const char *const records[] = {
+      "{\"instruction\": \"Say.\", \"input\": \"\", \"output\": \"It.\", \"text\": \"Say. It.\"}",
+      "{\"text\": \"Say. It.\", \"instruction\": \"Say.\"}"};
+  for (int i = 0; i < 2; i++) {
+    fsdp_token_source source;
+    fsdp_error error;
+    const char *path = io_write_text("both.jsonl", records[i]);
+    if (fsdp_token_source_open(path, NULL, 0, &source, &error)) fail_msg("%s", error.message);
+    const fsdp_token_view *view = &source.view;
+    // "It." and the end of text, or all of the text but its first byte.
+    assert_int_equal(fsdp_token_view_counted(view, 0, view->token_count), i ? 8 : 4);
+    assert_true((memmem(view->tokens, (size_t)view->token_count, "### Response:It.", 16) != NULL) == !i);
+    fsdp_token_source_close(&source);
+  }
+}
+
 static fsdp_status open_with(const char *path, int64_t seq, int64_t global_batch, fsdp_error *error) {
   fsdp_dataset *dataset;
   fsdp_dataset_config config = {.seq = seq, .global_batch = global_batch, .vocab_size = 60000};
@@ -114,6 +133,7 @@ static int remove_folder(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(conversations_and_completions_are_bytes),
+      cmocka_unit_test(alpaca_with_a_text_is_alpaca),
       cmocka_unit_test(bad_records_are_named_by_line),
       cmocka_unit_test(prompts_that_fill_the_sequence_are_reported),
   };
