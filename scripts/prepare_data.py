@@ -12,6 +12,7 @@ Inputs, in the order given:
                    text                        all of it is learned
                    prompt, completion          one directly behind the other, without a template; the
                                                completion is learned
+  .parquet       a table with columns of these names: a row is such an object
   .bin           tokens of llm.c or nanoGPT, unchanged
 
 The tokenizer's packages are installed from PyPI into an environment of their own on first use. Without a
@@ -29,14 +30,14 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # processes are how th
 from common import program  # noqa: E402
 from common.errors import InputError, OptionError  # noqa: E402
 from prepare import inputs, models, token_file, vocab_merges  # noqa: E402
-from prepare.environment import TOKENIZERS  # noqa: E402
+from prepare.environment import TABLES, TOKENIZERS  # noqa: E402
 from prepare.pipeline import Settings, prepare  # noqa: E402
 
 
 def parser():
     p = program.Parser(prog="prepare_data.py", description=__doc__,
                        formatter_class=argparse.RawDescriptionHelpFormatter)
-    p.add_argument("inputs", nargs="+", metavar="INPUT", help=".txt, .jsonl, .json or .bin")
+    p.add_argument("inputs", nargs="+", metavar="INPUT", help=".txt, .jsonl, .json, .parquet or .bin")
     p.add_argument("--tokenizer", metavar="FILE|bytes", help="a tokenizer.json, or bytes (default: the one "
                    "of --model, else bytes)")
     p.add_argument("--model", metavar="DIR", help="a Hugging Face folder, whose tokenizer.json to take; one "
@@ -60,8 +61,8 @@ def parser():
                    "the tokenizer says)")
     p.add_argument("--procs", type=int, default=len(os.sched_getaffinity(0)), metavar="N",
                    help="processes (default: one per core)")
-    p.add_argument("--venv", metavar="DIR", default=TOKENIZERS.default_folder(),
-                   help="where the tokenizer's packages are installed (default: %(default)s)")
+    p.add_argument("--venv", metavar="DIR", help="where packages for tokenizers and tables are installed "
+                   f"(default: {TOKENIZERS.default_folder()}, {TABLES.default_folder()})")
     return p
 
 
@@ -126,10 +127,12 @@ def run(arguments):
             show(path, token_file.verify(path))
         return
     tokenizer, copy = check(options)
-    if tokenizer:
-        TOKENIZERS.ensure(options.venv)
-        if must_be_made(tokenizer):
-            print(f"{vocab_merges.make(os.path.dirname(tokenizer))}: made of vocab.json and merges.txt")
+    tables = any(inputs.kind_of(path) == ".parquet" for path in options.inputs)
+    if tokenizer or tables:
+        packages = TABLES if tables else TOKENIZERS
+        packages.ensure(options.venv or packages.default_folder())
+    if tokenizer and must_be_made(tokenizer):
+        print(f"{vocab_merges.make(os.path.dirname(tokenizer))}: made of vocab.json and merges.txt")
     settings = Settings(tokenizer=tokenizer, copy=copy, packing=options.packing == "on",
                         mask_prompt=options.mask_prompt == "on", chat_template=options.chat_template,
                         special_tokens=options.special_tokens == "on", bos=options.bos, eos=options.eos)

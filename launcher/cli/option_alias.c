@@ -7,6 +7,10 @@
 #define INSTEAD(theirs, clause)                                                                              \
   { .alias = (theirs), .advice = (clause) }
 
+#define DATASET                                                                                              \
+  "--data takes files: download them (hf download NAME --repo-type dataset --local-dir DIR) and prepare "    \
+  "them "                                                                                                    \
+  "with scripts/prepare_data.py"
 #define SHAPE "the shape is the model's: --model takes a preset or a folder, whose config.json holds it"
 
 #define OFFLOADS                                                                                             \
@@ -32,8 +36,8 @@ static const fsdp_option_alias table[] = {
     SAME("train-file", "data"),
     SAME("eval-file", "eval-data"),
     SAME("validation-file", "eval-data"),
-    INSTEAD("dataset-name", "--data takes files: download the data set and give its .jsonl, .json or .txt"),
-    INSTEAD("dataset", "--data takes files: download the data set and give its .jsonl, .json or .txt"),
+    INSTEAD("dataset-name", DATASET),
+    INSTEAD("dataset", DATASET),
     // The batch.
     SAME("micro-batch-size", "batch-size"),
     SAME("per-device-batch-size", "batch-size"),

@@ -88,17 +88,19 @@ static char *shell_word(const char *text, int count) {
   return word;
 }
 
-// The message holds the command that prepares the file; `kind` is the path's ending.
-static fsdp_status refuse_text(const char *path, const char *kind, const char *tokenizer, fsdp_error *error) {
-  char *with = shell_word(tokenizer, (int)strlen(tokenizer)), *from = shell_word(path, (int)strlen(path));
-  char *prepared;
+// The message holds the command that prepares the file; `kind` is the path's ending, `tokenizer` may be NULL.
+static fsdp_status refuse_unprepared(const char *path, const char *kind, const char *why,
+                                     const char *tokenizer, fsdp_error *error) {
+  char *with = tokenizer ? shell_word(tokenizer, (int)strlen(tokenizer)) : NULL;
+  char *from = shell_word(path, (int)strlen(path)), *prepared;
   int length = asprintf(&prepared, "%.*s.tok", (int)(kind - path), path);
   FSDP_CHECK(length >= 0, "out of host memory for a path");
   char *to = shell_word(prepared, length);
-  fsdp_status status = fsdp_fail(error, FSDP_ERR_INPUT,
-                                 "%s: is text, but the model has a tokenizer; run scripts/prepare_data.py "
-                                 "--tokenizer %s --out %s %s and give --data what it wrote",
-                                 path, with, to, from);
+  fsdp_status status =
+      fsdp_fail(error, FSDP_ERR_INPUT,
+                "%s: is %s; run scripts/prepare_data.py %s%s%s--out %s %s and give --data "
+                "what it wrote",
+                path, why, with ? "--tokenizer " : "", with ? with : "", with ? " " : "", to, from);
   free(with);
   free(from);
   free(prepared);
@@ -113,7 +115,9 @@ fsdp_status fsdp_token_source_open(const char *path, const char *tokenizer, uint
   bool text = !strcasecmp(kind, ".txt"), json = !strcasecmp(kind, ".jsonl") || !strcasecmp(kind, ".json");
   fsdp_status status;
   *source = (fsdp_token_source){0};
-  if ((text || json) && tokenizer) return refuse_text(path, kind, tokenizer, error);
+  if ((text || json) && tokenizer)
+    return refuse_unprepared(path, kind, "text, but the model has a tokenizer", tokenizer, error);
+  if (!strcasecmp(kind, ".parquet")) return refuse_unprepared(path, kind, "a table", tokenizer, error);
   if (text)
     status = open_text(path, source, error);
   else if (json)

@@ -7,9 +7,10 @@ import re
 import struct
 
 from common.errors import InputError
-from prepare.records import DECODER
+from prepare.records import DECODER, KEYS
 
 CHUNK_BYTES = 1 << 20
+BATCH_RECORDS = 512
 PIECE_BYTES = 1 << 18
 CUT_SEARCH_BYTES = 1 << 18
 RECORD_CHARS_MAX = 1 << 26
@@ -149,7 +150,7 @@ def _array_chunks(path, file):
             item, fault = None, error
         if item:
             batch.append(item)
-        if len(batch) == 512 or not item:
+        if len(batch) == BATCH_RECORDS or not item:
             at = file.buffer.tell()
             yield Chunk("objects", path, 0, batch, at - before)
             batch, before = [], at
@@ -157,6 +158,28 @@ def _array_chunks(path, file):
             raise fault
         if not item:
             return
+
+
+def _table_chunks(path, file):
+    """Rows as records of the columns that records have keys for. A value that is null is not there. pyarrow
+    is a package (environment.py)."""
+    from pyarrow import ArrowException, parquet
+    size, row = os.path.getsize(path), 1
+    try:
+        table = parquet.ParquetFile(file)
+        names = table.schema_arrow.names
+        columns = [name for name in names if name in KEYS]
+        if not columns:
+            raise InputError(f"{path}: has the columns {', '.join(names)}, of which none is a record's "
+                             f"({', '.join(KEYS)}); rename its columns")
+        for batch in table.iter_batches(batch_size=BATCH_RECORDS, columns=columns):
+            records = [{name: value for name, value in record.items() if value is not None}
+                       for record in batch.to_pylist()]
+            yield Chunk("objects", path, 0, list(enumerate(records, row)),
+                        size * len(records) // table.metadata.num_rows)
+            row += len(records)
+    except ArrowException as error:
+        raise InputError(f"{path}: is not a readable Parquet file ({error})") from None
 
 
 def token_layout(path):
@@ -188,7 +211,8 @@ def _token_chunks(path, file):
         first = False
 
 
-READERS = {".jsonl": _line_chunks, ".json": _array_chunks, ".txt": _text_chunks, ".bin": _token_chunks}
+READERS = {".jsonl": _line_chunks, ".json": _array_chunks, ".parquet": _table_chunks, ".txt": _text_chunks,
+           ".bin": _token_chunks}
 
 
 def kind_of(path):
@@ -201,7 +225,7 @@ def check(path):
         raise InputError(f"{path}: is a folder; give the files in it")
     if kind_of(path) not in READERS:
         raise InputError(f'{path}: the ending "{kind_of(path)}" is not one that can be prepared; give .txt, '
-                         ".jsonl, .json or .bin")
+                         ".jsonl, .json, .parquet or .bin")
     try:
         with open(path, "rb") as file:
             empty = not file.read(1)

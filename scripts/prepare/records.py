@@ -15,6 +15,7 @@ WITH_INPUT = ("Below is an instruction that describes a task, paired with an inp
 WITHOUT_INPUT = ("Below is an instruction that describes a task. "
                  "Write a response that appropriately completes the request.\n\n"
                  "### Instruction:\n{instruction}\n\n### Response:")
+KEYS = ("messages", "conversations", "instruction", "input", "output", "text", "prompt", "completion")
 ROLES = ("system", "user", "assistant", "tool")
 
 

@@ -1,0 +1,59 @@
+"""scripts/prepare_data.py with .parquet files, as data sets of the hub are: the tokens are those of the same
+records as .jsonl. Skipped where pyarrow and tokenizers cannot be had from PyPI."""
+
+import json
+import sys
+
+import prepared
+from prepared import FIXTURES, error_of, prepare, prepare_good
+
+ALPACA = [{"instruction": f"Add {i}.", "input": "" if i % 3 else f"to {i}", "output": f"three {i}",
+           "text": "all of it", "number": i} for i in range(1300)]
+CHATS = [{"messages": [{"role": "user", "content": "One?"}, {"role": "assistant", "content": f"Two {i}."}],
+          "text": None} for i in range(3)]
+ENDS = [{"prompt": "The", "completion": " wren."}, {"prompt": "A", "completion": " bird."}]
+
+
+def rows_are_records(work):
+    import pyarrow
+    from pyarrow import parquet
+    for records in (ALPACA, CHATS, ENDS):
+        parquet.write_table(pyarrow.Table.from_pylist(records), work / "x.parquet", row_group_size=700)
+        lines = [{key: value for key, value in record.items() if value is not None} for record in records]
+        (work / "x.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+        for options in (["--model", FIXTURES], [], ["--packing", "off", "--procs", 3]):
+            prepare_good(work / "a.tok", *options, work / "x.parquet", work / "x.jsonl")
+            prepare_good(work / "b.tok", *options, work / "x.jsonl", work / "x.parquet")
+            tokens = prepare_good(work / "c.tok", *options, work / "x.jsonl", work / "x.jsonl")
+            assert len(tokens.starts) == 2 * len(records)
+            assert len({(work / name).read_bytes() for name in ("a.tok", "b.tok", "c.tok")}) == 1
+
+
+def bad_tables_are_refused(work):
+    import pyarrow
+    from pyarrow import parquet
+
+    def refused(records):
+        parquet.write_table(pyarrow.Table.from_pylist(records), work / "x.parquet")
+        return error_of(prepare("--out", work / "x.tok", work / "x.parquet"), 3)
+
+    assert "has the columns a, b, of which none is a record's" in refused([{"a": "x", "b": "y"}])
+    assert "x.parquet:2: " in refused([{"text": "x"}, {"text": None}])
+    assert "x.parquet:1: " in refused([{"text": 5}])
+    assert "no record with text" in refused([{"text": ""}])
+    whole = (work / "x.parquet").read_bytes()
+    for data in (b"PAR1" + bytes(100), whole[:-9], b"text"):
+        (work / "x.parquet").write_bytes(data)
+        message = error_of(prepare("--out", work / "x.tok", work / "x.parquet"), 3)
+        assert "x.parquet: is not a readable Parquet file" in message, message
+    assert not (work / "x.tok").exists()
+
+
+def main():
+    from prepare.environment import TABLES
+    return prepared.run_tests_with(TABLES, "prepare_data.py with tables",
+                                   [rows_are_records, bad_tables_are_refused])
+
+
+if __name__ == "__main__":
+    sys.exit(main())
