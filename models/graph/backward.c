@@ -9,6 +9,7 @@
 fsdp_node *fsdp_backward_node(fsdp_graph *graph, fsdp_op_kind kind, const fsdp_node *forward) {
   fsdp_node *node = fsdp_graph_backward_node(graph, kind, forward->module, forward->block);
   node->attrs = forward->attrs;
+  node->forward = (int)(forward - graph->forward);
   return node;
 }
 

@@ -117,7 +117,8 @@ typedef struct fsdp_node {
   int biases[FSDP_NODE_MAX_WEIGHTS];
   int weight_count, bias_count; // 0 for every op but the linear ones
   int module;
-  int block; // decoder layer that is recomputed as a whole, or -1
+  int block;   // decoder layer, or -1
+  int forward; // of a backward node: the forward node whose backward it belongs to
 } fsdp_node;
 
 typedef struct fsdp_graph {

@@ -30,8 +30,8 @@ typedef struct fsdp_list_node {
   fsdp_instr instr; // without operands, waits and policy
   fsdp_operand operands[FSDP_OP_MAX_OPERANDS];
   int operand_count;
-  // The graph node that it comes from, counted along the section, or -1. Nodes of one origin are neighbours;
-  // gathers and reductions go before and after all of them.
+  // The forward node that it (or whose backward) comes from, counted along the section, or -1. Nodes of one
+  // origin are neighbours; gathers and reductions go before and after all of them.
   int origin;
   int block;        // decoder layer, or -1
   bool is_backward; // of the backward, recomputation included

@@ -2,7 +2,8 @@
 //
 // A unit is gathered before its first use and, unless it stays gathered, again before its first use in the
 // backward. With prefetch depth N, a gather is issued before the first use of what was gathered N gathers
-// earlier (N = 0: before its own first use). The buffer is freed after the last node that names it.
+// earlier (N = 0: before its own first use). If that is before the unit's last use in the forward, the unit
+// stays gathered instead. The buffer is freed after the last node that names it.
 #include "runtime/base/check.h"
 #include "runtime/base/size.h"
 #include "runtime/plan/program/make.h"
@@ -13,6 +14,7 @@
 typedef struct gather_event {
   int unit;
   int before; // the first node of the origin that uses the unit first
+  int last;   // the unit's last use before that, or FSDP_NO_NODE
 } gather_event;
 
 // Fills `gathered` from the shards, at the cursor.
@@ -65,7 +67,8 @@ static int find_events(const step_builder *s, const fsdp_uses *uses, gather_even
       bool needed = before == 0
                         ? !stays || s->gathered[u] < 0
                         : !stays && list->nodes[use[before - 1].node].is_backward != node->is_backward;
-      if (needed) events[count++] = (gather_event){u, origin_begin};
+      if (needed)
+        events[count++] = (gather_event){u, origin_begin, before ? use[before - 1].node : FSDP_NO_NODE};
     }
   }
   free(seen);
@@ -85,14 +88,19 @@ static void name_resident(step_builder *s, const fsdp_uses *uses) {
 }
 
 static void insert_events(step_builder *s, const gather_event *events, int count) {
+  int *place = fsdp_alloc((size_t)s->nodes.count * sizeof *place), places = 0;
+  for (int n = s->nodes.first; n != FSDP_NO_NODE; n = s->nodes.nodes[n].next) place[n] = places++;
   int start = s->nodes.first; // the first node that comes from the graph
   while (start != FSDP_NO_NODE && s->nodes.nodes[start].origin < 0) start = s->nodes.nodes[start].next;
   for (int e = 0; e < count; e++) {
     int leader = e - s->config->prefetch; // its first use opens the way
-    s->nodes.cursor = leader < 0 ? start : events[leader].before;
+    int cursor = leader < 0 ? start : events[leader].before, last = events[e].last;
+    if (last != FSDP_NO_NODE && place[cursor] <= place[last]) continue;
+    s->nodes.cursor = cursor;
     insert_gather(s, events[e].unit, make_buffer(s, events[e].unit));
   }
   s->nodes.cursor = FSDP_NO_NODE;
+  free(place);
 }
 
 // Every use reads the unit's last gathered buffer before it in the list.

@@ -128,8 +128,11 @@ static void lower_plain(lowering *l, const fsdp_node *node) {
   insert(l, node, &attrs, operands, node->operand_count);
 }
 
+// The backward of one forward node has one origin: an update after its last gradient must not change a weight
+// that another of its nodes still reads.
 static void lower_nodes(lowering *l, const fsdp_node *nodes, int count) {
-  for (int i = 0; i < count; i++, l->origin++) {
+  for (int i = 0; i < count; i++) {
+    l->origin += i == 0 || !l->is_backward || nodes[i].forward != nodes[i - 1].forward;
     if (nodes[i].weight_count || nodes[i].bias_count)
       lower_slices(l, &nodes[i]);
     else

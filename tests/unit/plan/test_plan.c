@@ -233,6 +233,27 @@ static void test_recompute_and_prefetch_move_the_peak(void **state) {
   fsdp_plan_destroy(lazy);
 }
 
+// If the whole step is within reach, a unit that is gathered once for its forward is still there for its
+// backward: each is gathered once. At depth 1 every unit but the embedding, which the backward does not read,
+// and the head, whose forward is its backward, is gathered twice; so is the root, which stays gathered.
+static void test_deep_prefetch_gathers_once(void **state) {
+  (void)state;
+  fsdp_plan_config config = base_config();
+  fsdp_plan *shallow = plan_of(config);
+  config.prefetch = 2 * shallow->units->count;
+  fsdp_plan *deep = plan_of(config);
+  int64_t all = 0, layers = 0;
+  for (int u = 0; u < deep->units->count; u++) {
+    int64_t sent = 3 * deep->units->units[u].shard_numel * 4; // fp32, to the other three ranks
+    all += sent;
+    if (strstr(deep->units->units[u].path, ".layers.")) layers += sent;
+  }
+  assert_int_equal(deep->traffic.all_gather_bytes, all);
+  assert_int_equal(shallow->traffic.all_gather_bytes, all + layers);
+  fsdp_plan_destroy(shallow);
+  fsdp_plan_destroy(deep);
+}
+
 static void test_plans_are_reproducible(void **state) {
   (void)state;
   fsdp_plan_config config = base_config();
@@ -352,6 +373,7 @@ int main(void) {
       cmocka_unit_test(test_traffic_of_7b),
       cmocka_unit_test(test_peaks_rank_by_strategy),
       cmocka_unit_test(test_recompute_and_prefetch_move_the_peak),
+      cmocka_unit_test(test_deep_prefetch_gathers_once),
       cmocka_unit_test(test_plans_are_reproducible),
       cmocka_unit_test(test_norm_weights),
       cmocka_unit_test(test_strategies_refuse_meshes),
