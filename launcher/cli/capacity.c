@@ -1,6 +1,7 @@
 #include "launcher/cli/capacity.h"
 
 #include "launcher/cli/option_value.h"
+#include "runtime/base/print_int.h"
 #include "runtime/base/size.h"
 #include "runtime/plan/saving_choice.h"
 
@@ -214,7 +215,7 @@ static bool find_remedy(const fsdp_plan *plan, const fsdp_limits *limits, char t
 // "1,234 bytes (1.23 kB)".
 static const char *print_both(int64_t bytes, char out[96]) {
   char whole[48], human[24];
-  snprintf(out, 96, "%s bytes (%s)", fsdp_value_print_int(bytes, whole, sizeof whole),
+  snprintf(out, 96, "%s bytes (%s)", fsdp_print_int(bytes, whole, sizeof whole),
            fsdp_value_print_bytes(bytes, human, sizeof human));
   return out;
 }

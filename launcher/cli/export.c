@@ -5,6 +5,7 @@
 #include "runtime/base/check.h"
 #include "runtime/base/finite.h"
 #include "runtime/base/plural.h"
+#include "runtime/base/print_int.h"
 #include "runtime/base/size.h"
 #include "runtime/checkpoint/checkpoint_file.h"
 #include "runtime/checkpoint/checkpoint_folder.h"
@@ -315,8 +316,7 @@ static void print_files(const fsdp_checkpoint *c, FILE *out) {
   int64_t total = 0;
   for (int i = 0; i < c->file_count; i++) total += c->files[i].bytes;
   fprintf(out, "files:      %d of ranks, %s (%s bytes)", c->file_count,
-          fsdp_value_print_bytes(total, bytes, sizeof bytes),
-          fsdp_value_print_int(total, whole, sizeof whole));
+          fsdp_value_print_bytes(total, bytes, sizeof bytes), fsdp_print_int(total, whole, sizeof whole));
   for (int i = 0; i < c->carried_count; i++) fprintf(out, "%s%s", i ? ", " : "; ", c->carried[i].name);
   fputc('\n', out);
 }
@@ -373,7 +373,7 @@ fsdp_status fsdp_export_inspect(const char *path, FILE *out, fsdp_error *error) 
   fprintf(out, "data:       %" PRId64 " sample%s, %" PRId64 " held out, %" PRId64 " per step\n",
           p->sample_count, fsdp_plural(p->sample_count), p->held_out, p->global_batch);
   fprintf(out, "model:      %s, %s parameters in %d tensor%s\n", c->model_name,
-          fsdp_value_print_int(fsdp_checkpoint_numel(c), numel, sizeof numel), c->param_count,
+          fsdp_print_int(fsdp_checkpoint_numel(c), numel, sizeof numel), c->param_count,
           fsdp_plural(c->param_count));
   char mesh[FSDP_MESH_TEXT_BYTES];
   fprintf(out, "layout:     strategy %s, %s, %d unit%s\n", c->strategy, fsdp_mesh_print(&c->mesh, " ", mesh),

@@ -3,6 +3,7 @@
 #include "launcher/cli/option_value.h"
 #include "launcher/cli/output.h"
 #include "runtime/base/plural.h"
+#include "runtime/base/print_int.h"
 
 #include <getopt.h>
 #include <inttypes.h>
@@ -94,7 +95,7 @@ static fsdp_status run(const arguments *a, fsdp_error *error) {
   if (status != FSDP_OK) return status;
   char numel[48], bytes[24];
   printf("exported:   step %" PRId64 " to %s: %s parameters in %s, %s in %d file%s, %d other file%s copied\n",
-         done.step, a->config.to, fsdp_value_print_int(done.parameters, numel, sizeof numel),
+         done.step, a->config.to, fsdp_print_int(done.parameters, numel, sizeof numel),
          fsdp_dtype_name(done.dtype), fsdp_value_print_bytes(done.bytes, bytes, sizeof bytes), done.files,
          fsdp_plural(done.files), done.carried, fsdp_plural(done.carried));
   return FSDP_OK;

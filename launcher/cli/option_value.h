@@ -44,8 +44,5 @@ bool fsdp_value_mesh(const char *text, fsdp_mesh *mesh);
 // Bytes for people, with three figures: "913 B", "1.50 GB" (powers of 1000). Returns `out`.
 const char *fsdp_value_print_bytes(int64_t bytes, char *out, size_t out_bytes);
 
-// Whole numbers for people, with commas: "1,318,912". Returns `out`.
-const char *fsdp_value_print_int(int64_t value, char *out, size_t out_bytes);
-
 // The shortest decimal that reads back as the same double, at most 31 characters. Returns `out`.
 const char *fsdp_value_print_real(double value, char *out, size_t out_bytes);

@@ -3,6 +3,7 @@
 #include "launcher/cli/option_value.h"
 #include "launcher/report/metrics_log.h"
 #include "runtime/base/check.h"
+#include "runtime/base/print_int.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -113,7 +114,7 @@ void fsdp_progress_print(const fsdp_step_record *record, const fsdp_plan *plan,
       out, "step %*" PRId64 "/%" PRId64 " %5.1f%%  loss %.4f  lr %.2e  norm %.3f  %s tokens/s  left %s",
       width, record->step, record->total_steps, 100 * (double)record->step / (double)record->total_steps,
       record->loss, record->lr, fabs(record->grad_norm),
-      fsdp_value_print_int((int64_t)rate->tokens_per_s, speed, sizeof speed),
+      fsdp_print_int((int64_t)rate->tokens_per_s, speed, sizeof speed),
       fsdp_progress_duration((double)(record->total_steps - record->step) * rate->ms_per_step / 1e3, left));
   if (record->skipped) fprintf(out, "  skipped");
   if (record->peak_flops > 0) {

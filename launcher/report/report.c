@@ -4,6 +4,7 @@
 #include "launcher/report/activations.h"
 #include "runtime/base/check.h"
 #include "runtime/base/plural.h"
+#include "runtime/base/print_int.h"
 
 #include <ctype.h>
 #include <inttypes.h>
@@ -144,8 +145,7 @@ static void print_units(const fsdp_plan *plan, FILE *out) {
     int64_t param_bytes = fsdp_dtype_bytes(plan->config.param_dtype);
     int64_t master_bytes = fsdp_dtype_bytes(plan->config.master_dtype);
     fprintf(out, "  %-36s %5d  %-22s %18s %12s %12s\n", group_name(&groups[i], name), groups[i].count,
-            plan->graph->modules[unit->module].class_name,
-            fsdp_value_print_int(unit->numel, numel, sizeof numel),
+            plan->graph->modules[unit->module].class_name, fsdp_print_int(unit->numel, numel, sizeof numel),
             fsdp_value_print_bytes(unit->padded_numel * param_bytes, gathered, sizeof gathered),
             fsdp_value_print_bytes(unit->shard_numel * master_bytes, shard, sizeof shard));
   }
@@ -188,11 +188,10 @@ static void print_largest(const fsdp_plan *plan, int position, FILE *out) {
 
 static void print_memory_row(const char *name, int64_t device, int64_t host, FILE *out) {
   char text[2][BYTES_TEXT_BYTES], whole[2][INT_TEXT_BYTES];
-  fprintf(out, "  %-22s %10s %20s   %10s %20s\n", name,
-          fsdp_value_print_bytes(device, text[0], sizeof text[0]),
-          fsdp_value_print_int(device, whole[0], sizeof whole[0]),
-          fsdp_value_print_bytes(host, text[1], sizeof text[1]),
-          fsdp_value_print_int(host, whole[1], sizeof whole[1]));
+  fprintf(
+      out, "  %-22s %10s %20s   %10s %20s\n", name, fsdp_value_print_bytes(device, text[0], sizeof text[0]),
+      fsdp_print_int(device, whole[0], sizeof whole[0]),
+      fsdp_value_print_bytes(host, text[1], sizeof text[1]), fsdp_print_int(host, whole[1], sizeof whole[1]));
 }
 
 static void print_memory(const fsdp_plan *plan, FILE *out) {
@@ -224,8 +223,8 @@ static void print_head(const fsdp_plan *plan, const char *model_name, FILE *out)
   char parameters[INT_TEXT_BYTES], mesh[FSDP_MESH_TEXT_BYTES];
   int ranks = fsdp_mesh_ranks(&config->mesh);
   fprintf(out, "%s: %s parameters, %d rank%s (%s), strategy %s, on %s\n", model_name,
-          fsdp_value_print_int(fsdp_model_parameter_count(&config->model), parameters, sizeof parameters),
-          ranks, fsdp_plural(ranks), fsdp_mesh_print(&config->mesh, ", ", mesh),
+          fsdp_print_int(fsdp_model_parameter_count(&config->model), parameters, sizeof parameters), ranks,
+          fsdp_plural(ranks), fsdp_mesh_print(&config->mesh, ", ", mesh),
           fsdp_strategy_name(config->strategy), config->backend->name);
   fprintf(out, "micro-batch of %" PRId64 " x %" PRId64 " tokens per rank, %d per step, %s; prefetch %d%s\n",
           config->batch, config->seq, config->micro_batches,
@@ -244,7 +243,7 @@ static void print_head(const fsdp_plan *plan, const char *model_name, FILE *out)
 static void print_traffic_row(const char *name, int64_t bytes, FILE *out) {
   char text[BYTES_TEXT_BYTES], whole[INT_TEXT_BYTES];
   fprintf(out, "  %-22s %10s %20s\n", name, fsdp_value_print_bytes(bytes, text, sizeof text),
-          fsdp_value_print_int(bytes, whole, sizeof whole));
+          fsdp_print_int(bytes, whole, sizeof whole));
 }
 
 void fsdp_report_print(const fsdp_plan *plan, const char *model_name, FILE *out) {

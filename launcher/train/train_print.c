@@ -4,6 +4,7 @@
 #include "launcher/report/report.h"
 #include "launcher/train/trainer.h"
 #include "runtime/base/plural.h"
+#include "runtime/base/print_int.h"
 
 #include <inttypes.h>
 
@@ -24,7 +25,7 @@ void fsdp_train_print_start(const fsdp_trainer *t) {
   fsdp_device_line_print(t->gpu, fsdp_trainer_threads(t), t->why_cpu, line, sizeof line);
   printf("device:    %s\n", line);
   printf("model:     %s, %s parameters, %s", t->setup.model_name,
-         fsdp_value_print_int(fsdp_model_parameter_count(&made->config.model), parameters, sizeof parameters),
+         fsdp_print_int(fsdp_model_parameter_count(&made->config.model), parameters, sizeof parameters),
          fsdp_train_checkpoints_found(&t->checkpoints) ? "weights from the checkpoint"
          : t->weights                                  ? "weights from its folder"
                                                        : "new weights");
@@ -48,13 +49,13 @@ void fsdp_train_print_start(const fsdp_trainer *t) {
   }
   if (t->feed.config.eval_dataset) {
     printf("evaluate:  on %s sample%s%s%s\n",
-           fsdp_value_print_int(t->feed.config.eval_sampler.held_out, tokens, sizeof tokens),
+           fsdp_print_int(t->feed.config.eval_sampler.held_out, tokens, sizeof tokens),
            fsdp_plural(t->feed.config.eval_sampler.held_out),
            t->eval_dataset ? " of " : " held out of the data",
            t->eval_dataset ? fsdp_dataset_description(t->eval_dataset) : "");
   }
   printf("steps:     %" PRId64 " of %s token%s, %" PRId64 " per epoch\n", t->total_steps,
-         fsdp_value_print_int(t->step_tokens, tokens, sizeof tokens), fsdp_plural(t->step_tokens),
+         fsdp_print_int(t->step_tokens, tokens, sizeof tokens), fsdp_plural(t->step_tokens),
          t->steps_per_epoch);
   fsdp_train_print_notes(t);
 }
@@ -68,17 +69,17 @@ void fsdp_train_print_summary(const fsdp_trainer *t) {
   double tokens_per_s = (double)(steps * t->step_tokens) / run_s;
   printf("done:      %" PRId64 " step%s in %s, loss %.4f, %s tokens/s\n", steps, fsdp_plural(steps),
          fsdp_progress_duration(run_s, time), last->loss,
-         fsdp_value_print_int((int64_t)tokens_per_s, speed, sizeof speed));
+         fsdp_print_int((int64_t)tokens_per_s, speed, sizeof speed));
   if (t->skipped > 0)
     printf("skipped:   the updates of %" PRId64 " step%s\n", t->skipped, fsdp_plural(t->skipped));
   printf("memory:    planned valley %s, peak %s bytes per rank",
-         fsdp_value_print_int(device->valley_bytes, planned[0], sizeof planned[0]),
-         fsdp_value_print_int(device->peak_bytes, planned[1], sizeof planned[1]));
+         fsdp_print_int(device->valley_bytes, planned[0], sizeof planned[0]),
+         fsdp_print_int(device->peak_bytes, planned[1], sizeof planned[1]));
   if (last->measured) {
     const fsdp_measurement *memory = &last->stats.memory;
     printf("; measured valley %s, peak %s",
-           fsdp_value_print_int(memory->valley_bytes[FSDP_SPACE_DEVICE], measured[0], sizeof measured[0]),
-           fsdp_value_print_int(memory->peak_bytes[FSDP_SPACE_DEVICE], measured[1], sizeof measured[1]));
+           fsdp_print_int(memory->valley_bytes[FSDP_SPACE_DEVICE], measured[0], sizeof measured[0]),
+           fsdp_print_int(memory->peak_bytes[FSDP_SPACE_DEVICE], measured[1], sizeof measured[1]));
   }
   putchar('\n');
 }

@@ -4,11 +4,13 @@
 #include "runtime/base/check.h"
 #include "runtime/base/job.h"
 #include "runtime/base/plural.h"
+#include "runtime/base/print_int.h"
 #include "runtime/base/progress.h"
 #include "runtime/base/size.h"
 #include "runtime/data/token_source.h"
 
 #include <inttypes.h>
+#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 #include <xxhash.h>
@@ -263,38 +265,52 @@ static fsdp_status check_size(const fsdp_dataset *dataset, const fsdp_dataset_co
                    where, dataset->raw_count, fsdp_plural(dataset->raw_count), config->global_batch);
 }
 
-// "built-in text", "a.txt" or "fineweb_train_*.bin (103 files)".
-static void name_data(const fsdp_dataset *dataset, const char *list, char *out, size_t out_bytes) {
-  int length = 180;
-  if (dataset->builtin)
-    snprintf(out, out_bytes, "built-in text (Northanger Abbey)");
-  else if (dataset->source_count == 1)
-    snprintf(out, out_bytes, "%.*s", length, list);
-  else
-    snprintf(out, out_bytes, "%.*s%s (%d files)", length, list, (int)strlen(list) > length ? "..." : "",
-             dataset->source_count);
+// Appends to the description.
+static void say(fsdp_dataset *dataset, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+static void say(fsdp_dataset *dataset, const char *format, ...) {
+  size_t used = strlen(dataset->description);
+  va_list arguments;
+  va_start(arguments, format);
+  vsnprintf(dataset->description + used, sizeof dataset->description - used, format, arguments);
+  va_end(arguments);
+}
+
+// " 1,024 tokens".
+static void say_count(fsdp_dataset *dataset, int64_t count, const char *what) {
+  char number[32];
+  say(dataset, " %s %s%s", fsdp_print_int(count, number, sizeof number), what, fsdp_plural(count));
 }
 
 static void describe(fsdp_dataset *dataset, const char *list) {
-  char *out = dataset->description, *end = out + sizeof dataset->description;
   const char *how = dataset->sources[0].tokens.how;
-  char name[224];
   bool alike = true;
-  name_data(dataset, list, name, sizeof name);
   for (int i = 1; i < dataset->source_count; i++) alike &= dataset->sources[i].tokens.how == how;
-  out += snprintf(out, (size_t)(end - out), "%s, %s: %" PRId64 " token%s", name,
-                  alike ? how : "prepared in several ways", dataset->token_count,
-                  fsdp_plural(dataset->token_count));
-  if (dataset->document_count)
-    out += snprintf(out, (size_t)(end - out), ", %" PRId64 " document%s%s", dataset->document_count,
-                    fsdp_plural(dataset->document_count), dataset->packed ? "" : ", each a sample");
-  if (dataset->cut_count)
-    out += snprintf(out, (size_t)(end - out), ", %" PRId64 " cut off at %" PRId64 " token%s",
-                    dataset->cut_count, dataset->seq, fsdp_plural(dataset->seq));
-  if (dataset->kept)
-    snprintf(out, (size_t)(end - out), ", %" PRId64 " sample%s left out of which no target counts",
-             dataset->raw_count - dataset->sample_count,
-             fsdp_plural(dataset->raw_count - dataset->sample_count));
+  if (dataset->builtin)
+    say(dataset, "built-in text (Northanger Abbey),");
+  else
+    say(dataset, "%.180s%s,", list, strlen(list) > 180 ? "..." : "");
+  if (dataset->source_count > 1) {
+    say_count(dataset, dataset->source_count, "file");
+    say(dataset, ",");
+  }
+  say(dataset, " %s:", alike ? how : "prepared in several ways");
+  say_count(dataset, dataset->token_count, "token");
+  if (dataset->document_count) {
+    say(dataset, ",");
+    say_count(dataset, dataset->document_count, "document");
+    if (!dataset->packed) say(dataset, ", each a sample");
+  }
+  if (dataset->cut_count) {
+    char number[32];
+    say(dataset, ", %s cut off at", fsdp_print_int(dataset->cut_count, number, sizeof number));
+    say_count(dataset, dataset->seq, "token");
+  }
+  if (dataset->kept) {
+    say(dataset, ",");
+    say_count(dataset, dataset->raw_count - dataset->sample_count, "sample");
+    say(dataset, " left out of which no target counts");
+  }
 }
 
 fsdp_status fsdp_dataset_open(const fsdp_dataset_config *config, fsdp_dataset **dataset, fsdp_error *error) {

@@ -120,7 +120,7 @@ def patterns():
             (folder / f"d_{i}.txt").write_bytes(TEXT[i * 3_000 : i * 3_000 + 3_000])
     both = ["--data", "d_*.txt", "--eval-data", "d_[02].txt"]
     good = start((1, 1), pair, [*both, "--max-steps", 1])
-    assert good.returncode == 0 and "d_*.txt (3 files), as bytes: 9000 tokens" in good.stdout, good.stderr
+    assert good.returncode == 0 and "d_*.txt, 3 files, as bytes: 9,000 tokens" in good.stdout, good.stderr
     assert "2 files of --eval-data (d_0.txt, ...) are in --data too" in good.stderr, good.stderr
     (pair[1] / "d_1.txt").unlink()
     refused("a file less on one", pair, both, "reads data d_1.txt", "reads data d_2.txt")

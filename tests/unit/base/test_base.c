@@ -2,6 +2,7 @@
 // exhaustive and brute-force versions.
 #include "runtime/base/check.h"
 #include "runtime/base/dtype.h"
+#include "runtime/base/print_int.h"
 #include "runtime/base/random.h"
 #include "runtime/base/random_math.h"
 #include "runtime/base/size.h"
@@ -227,6 +228,25 @@ static void sizes_are_checked_for_overflow(void **state) {
   }
 }
 
+static void numbers_have_commas(void **state) {
+  (void)state;
+  static const struct {
+    int64_t value;
+    const char *text;
+  } cases[] = {{0, "0"},
+               {12, "12"},
+               {-999, "-999"},
+               {-1000, "-1,000"},
+               {12345, "12,345"},
+               {1318912, "1,318,912"},
+               {100000, "100,000"},
+               {INT64_MIN, "-9,223,372,036,854,775,808"}};
+  char out[32];
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+    assert_string_equal(fsdp_print_int(cases[i].value, out, sizeof out), cases[i].text);
+  assert_string_equal(fsdp_print_int(1318912, out, 6), "1,318");
+}
+
 static void a_failure_carries_its_status_and_sentence(void **state) {
   (void)state;
   fsdp_error error = {0};
@@ -268,6 +288,7 @@ int main(void) {
       cmocka_unit_test(bf16_keeps_infinities_and_nans),
       cmocka_unit_test(dtypes_have_their_widths_and_names),
       cmocka_unit_test(sizes_are_checked_for_overflow),
+      cmocka_unit_test(numbers_have_commas),
       cmocka_unit_test(a_failure_carries_its_status_and_sentence),
       cmocka_unit_test(memory_comes_zeroed_and_grows),
   };
