@@ -52,6 +52,17 @@ static void warn_of_trained_evaluation(const fsdp_trainer *t) {
       common, fsdp_plural(common), first, common > 1 ? ", ..." : "", common > 1 ? "are" : "is");
 }
 
+// Nobody sees which tokenizer made a .bin, but some it cannot have been.
+static void warn_of_narrow_tokens(const fsdp_trainer *t) {
+  const char *path = fsdp_dataset_narrow_file(t->dataset);
+  if (!path && t->eval_dataset) path = fsdp_dataset_narrow_file(t->eval_dataset);
+  if (!path) return;
+  fprintf(stderr,
+          "fsdp_train: warning: %s: has uint16 tokens, but the model has %" PRId64
+          ": it was made with another tokenizer, or tokens above 65535 were cut off\n",
+          path, t->setup.plan->config.model.vocab_size);
+}
+
 static void warn_of_options(const fsdp_trainer *t) {
   const fsdp_options *o = t->options;
   const fsdp_learning_rate *rate = &t->feed.config.rate;
@@ -111,6 +122,7 @@ void fsdp_train_print_notes(const fsdp_trainer *t) {
   if (fsdp_report_hint(made, text, sizeof text)) printf("hint: %s\n", text);
   fflush(stdout);
   warn_of_trained_evaluation(t);
+  warn_of_narrow_tokens(t);
   warn_of_options(t);
   warn_of_ended_schedule(t);
 }

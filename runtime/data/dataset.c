@@ -401,6 +401,15 @@ const char *fsdp_dataset_description(const fsdp_dataset *dataset) {
   return dataset->description;
 }
 
+const char *fsdp_dataset_narrow_file(const fsdp_dataset *dataset) {
+  for (int i = 0; i < dataset->source_count; i++) {
+    const fsdp_token_view *view = &dataset->sources[i].tokens.view;
+    if (!view->vocab_size && view->token_bytes == 2 && dataset->vocab_size > UINT16_MAX + 1)
+      return dataset->sources[i].path;
+  }
+  return NULL;
+}
+
 // Bytes hashed between two progress marks.
 #define HASH_BYTES ((int64_t)16 << 20)
 // Of `.bin` files of more bytes in all, only the ends of each are hashed.

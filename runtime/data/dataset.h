@@ -59,6 +59,10 @@ int64_t fsdp_dataset_token_count(const fsdp_dataset *dataset);
 // One line for a person: where the tokens come from, how they were made, what is left out or cut off.
 const char *fsdp_dataset_description(const fsdp_dataset *dataset);
 
+// The first `.bin` of uint16 if the model's vocabulary has more tokens than these can tell apart; NULL if
+// there is none. It is of another tokenizer, or its writer has cut off large tokens. Owned by the data set.
+const char *fsdp_dataset_narrow_file(const fsdp_dataset *dataset);
+
 // A hash of the data's content (not of file names), by which a resumed run detects changed data. It reads
 // text whole, of a .tok only the header, and .bin files whole if all together have at most 1 GiB, else the
 // number of tokens, the first and the last 64 KiB of each.

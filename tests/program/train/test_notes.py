@@ -41,6 +41,25 @@ def the_device():
     assert "this build has no CUDA" in process.stdout
 
 
+def data_that_looks_like_a_mistake():
+    """Evaluation data that is trained on; uint16 tokens for a model with more tokens."""
+    text = b"It is a truth universally acknowledged. " * 20
+    for name in ("a_1.txt", "a_2.txt", "b.txt"):
+        (work / name).write_bytes(text)
+    (work / "x.bin").write_bytes(text)
+    data = ["--max-steps", 1, "--data", work / "a_*.txt"]
+    assert not warnings(train(*data, "--eval-data", work / "b.txt"))
+    for name, said in (("a_2.txt", f"1 file of --eval-data ({work}/a_2.txt) is in --data too"),
+                       ("?_*.txt", f"2 files of --eval-data ({work}/a_1.txt, ...) are in --data too")):
+        found = warnings(train(*data, "--eval-data", work / name, ranks=RANKS))
+        assert len(found) == 1 and said in found[0], found
+    for vocabulary in (65536, 65537):
+        model = programs.make_model(work / str(vocabulary), programs.CONFIG | {"vocab_size": vocabulary},
+                                    weights=False)  # fmt: skip
+        found = warnings(train("--model", model, "--data", work / "x.bin", "--max-steps", 1))
+        assert len(found) == vocabulary - 65536 and all("uint16" in line for line in found), found
+
+
 def what_is_saved():
     process = train("--max-steps", 1, ranks=RANKS)
     assert notes(process).count("nothing will be saved: name the experiment with -e NAME") == 1
@@ -105,6 +124,7 @@ def whom_it_waits_for():
 
 for test in (
     the_device,
+    data_that_looks_like_a_mistake,
     what_is_saved,
     options_that_look_like_a_mistake,
     whom_it_waits_for,

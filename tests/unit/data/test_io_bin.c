@@ -60,7 +60,14 @@ static void tokens_of_others_are_read_as_they_are(void **state) {
     assert_int_equal(targets[8], 99 * 7 + (kind == 1 ? 70000 : 0));
     assert_int_equal(fsdp_dataset_target_count(dataset, 10), 9);
     assert_non_null(strstr(fsdp_dataset_description(dataset), kind == 2 ? "without a header" : "llm.c"));
+    assert_null(fsdp_dataset_narrow_file(dataset));
     fsdp_dataset_close(dataset);
+    // More tokens than a uint16 can tell apart.
+    for (int64_t more = 0; more < 2; more++) {
+      dataset = open_good(path, NULL, 9, (kind == 1 ? 1 << 20 : 65536) + more);
+      assert_int_equal(fsdp_dataset_narrow_file(dataset) != NULL, kind != 1 && more);
+      fsdp_dataset_close(dataset);
+    }
     fsdp_error error;
     char wanted[64];
     snprintf(wanted, sizeof wanted, "token 99 (from 0) of its 100 is %lld", (long long)vocab_size - 1);
