@@ -229,6 +229,61 @@ def recomputed_blocks_keep_one_value():
         assert by_layers[dtype, 12] - by_layers[dtype, 8] == 4, by_layers
 
 
+def saved_activations():
+    """What layers save, by closed formulas in bytes of a token, and what is gained by not keeping it."""
+    heads, C, F, layers, rows = 32, 4096, 11008, 32, 10 * 1024
+    a_token = {"block_inputs": 2 * C, "rmsnorm": 2 * (2 * C + 4), "linear": 2 * 3 * C + 2 * 2 * F,
+               "attention": 2 * C + 4 * heads, "residual": 2 * C, "swiglu": 2 * F}  # fmt: skip
+    model = ["--model", "llama2-7b", "--backend", "cuda", "--ranks", "8", "-b", "10", "-s", "1024",
+             "--wrap", "block"]
+    whole = sum(a_token.values()) * rows * layers
+    report = plan_json(*model)
+    saved = report["activations"]
+    assert report["memory"]["arena_bytes"] <= 55.6e9 and saved["kept_bytes"] == whole
+    assert saved["layers"][0]["kept"] == list(a_token) and saved["recomputed_flops"] == 0
+    # Norms and activations again: no gemm, and no layer kept more than its gemms and attention made.
+    dropped = (a_token["rmsnorm"] + a_token["swiglu"]) * rows * layers
+    few = ["--recompute", "rmsnorm,swiglu"]
+    report = plan_json(*model, *few)
+    saved = report["activations"]
+    assert report["memory"]["arena_bytes"] <= 43.5e9 and saved["recomputed_flops"] == 0
+    assert (saved["kept_bytes"], saved["recomputed_bytes"]) == (whole - dropped, dropped)
+    # The first 8 layers whole.
+    report = plan_json(*model, "--recompute", "rmsnorm,swiglu,block:8")
+    first = (sum(a_token.values()) - a_token["block_inputs"]) * rows * 8
+    assert report["memory"]["arena_bytes"] <= 37e9
+    assert report["activations"]["recomputed_bytes"] == first + dropped * (layers - 8) // layers
+    assert 0.06 < report["activations"]["recomputed_share"] < 0.07
+    # The residual stream and attention to the host, but for the last layer, which would have no time.
+    report = plan_json(*model, *few, "--offload-activations", "residual,attention")
+    away = (a_token["block_inputs"] + a_token["residual"] + a_token["attention"]) * rows * (layers - 1)
+    assert report["memory"]["arena_bytes"] <= 37e9
+    assert report["activations"]["offloaded_bytes"] == away
+    assert away <= report["memory"]["host_bytes"] < away + 1e6
+    # A fetch over PCIe takes longer than all but the gemms; the residual stream enters a layer.
+    cheaper = report["activations"]["layers"][0]["cheaper_recomputed"]
+    assert "attention:self_attn" in cheaper and all(0 < ratio < 1 for ratio in cheaper.values())
+    assert report["activations"]["layers"][-1]["offloaded"] == []
+    # The figures of docs/usage.md are those of this plan.
+    page = (programs.ROOT / "docs" / "usage.md").read_text()
+    rows = re.findall(r"^\| `(\S+)` \| `(\S+)` \| (\S+ GB) \| ", page, re.M)
+    assert len(rows) == 5
+    for recomputed, offloaded, arena in rows:
+        page = plan(*model, "--recompute", recomputed, "--offload-activations", offloaded).stdout
+        planned = re.search(r"arena, allocated +(\S+ GB)", page).group(1)
+        assert planned == arena, f"docs/usage.md: {recomputed}, {offloaded}: {arena}, but planned {planned}"
+    # 70 billion parameters on 80 GB, with the states in bf16.
+    large = ["--model", "llama2-70b", "--backend", "cuda", "--ranks", "8", "-b", "4", "-s", "4096",
+             "--master-dtype", "bf16", "--moment-dtype", "bf16", "--reduce-dtype", "bf16",
+             "--recompute", "block"]  # fmt: skip
+    kept = plan_json(*large)["memory"]
+    report = plan_json(*large, "--offload-activations", "block_inputs")
+    inputs = 2 * 8192 * 4 * 4096 * 79
+    assert report["memory"]["arena_bytes"] <= 78e9 < kept["arena_bytes"]
+    assert report["activations"]["offloaded_bytes"] == inputs
+    assert inputs <= report["memory"]["host_bytes"] < inputs + 1e6
+
+
 def a_gpu_needs_none():
     report = plan_json("--model", "llama2-7b", "--ranks", "8", "--backend", "cuda", "--wrap", "block")
     cpu = plan_json("--model", "llama2-7b", "--ranks", "8", "--wrap", "block", "--param-dtype", "bf16")
@@ -259,7 +314,11 @@ def large_plans_are_quick():
 
 
 def pictures():
-    for name, arguments in (("one", []), ("many", ["--cpu-offload", "--grad-accum", "4"])):
+    for name, arguments in (
+        ("one", []),
+        ("many", ["--cpu-offload", "--grad-accum", "4"]),
+        ("away", ["--offload-activations", "attention"]),
+    ):
         model = ["--model", "llama2-7b", "--ranks", "8", "--wrap", "block", *arguments]
         picture, series = work / f"{name}.svg", work / f"{name}.json"
         page = plan(*model, "--memory-profile", picture).stdout
@@ -282,6 +341,9 @@ def pictures():
         peak, position = profile["device"]["peak_bytes"], profile["device"]["peak_position"]
         assert sum(bytes_at[position] for bytes_at in profile["device"]["bytes"].values()) == peak
         assert f"{peak:,}" in page
+        assert ("bytes live on the host" in texts) == (name != "one"), name
+        held = profile["host"]["bytes"]["activations"]
+        assert (max(held) > 0) == (name == "away") and held[0] == held[-1] == 0
         # Halos are texts of their own: not every renderer knows paint-order.
         drawn = picture.read_text()
         assert "paint-order" not in drawn
@@ -306,6 +368,7 @@ for test in (
     shape_of_the_json,
     formulas,
     recomputed_blocks_keep_one_value,
+    saved_activations,
     a_gpu_needs_none,
     large_plans_are_quick,
     pictures,
