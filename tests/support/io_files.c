@@ -19,6 +19,12 @@ const char *io_folder_make(void) {
   return folder;
 }
 
+int io_set_up(void **state) {
+  (void)state;
+  io_folder_make();
+  return 0;
+}
+
 static int remove_one(const char *path, const struct stat *information, int kind, struct FTW *place) {
   (void)information, (void)kind, (void)place;
   return remove(path);
@@ -26,6 +32,12 @@ static int remove_one(const char *path, const struct stat *information, int kind
 
 void io_folder_remove(void) {
   nftw(folder, remove_one, 16, FTW_DEPTH | FTW_PHYS);
+}
+
+int io_tear_down(void **state) {
+  (void)state;
+  io_folder_remove();
+  return 0;
 }
 
 const char *io_path(const char *name) {
@@ -61,14 +73,30 @@ const char *io_write_safetensors(const char *name, const char *header, int64_t l
   return path;
 }
 
-fsdp_status io_open_dataset(const char *list, fsdp_dataset_config config, fsdp_dataset **dataset,
-                            fsdp_error *error) {
+static fsdp_status open_dataset(const char *list, fsdp_dataset_config config, fsdp_dataset **dataset,
+                                fsdp_error *error) {
   fsdp_data_paths paths;
   *dataset = NULL;
+  memset(error, 0, sizeof *error);
   fsdp_status status = fsdp_data_paths_find("data", list, &paths, error);
   config.files = &paths;
+  if (!config.global_batch) config.global_batch = 1;
   if (!status) status = fsdp_dataset_open(&config, dataset, error);
   fsdp_data_paths_destroy(&paths);
+  return status;
+}
+
+fsdp_dataset *io_dataset(const char *list, fsdp_dataset_config config) {
+  fsdp_dataset *dataset;
+  fsdp_error error;
+  IO_OK(open_dataset(list, config, &dataset, &error), &error);
+  return dataset;
+}
+
+fsdp_status io_dataset_status(const char *list, fsdp_dataset_config config, fsdp_error *error) {
+  fsdp_dataset *dataset;
+  fsdp_status status = open_dataset(list, config, &dataset, error);
+  fsdp_dataset_close(dataset);
   return status;
 }
 

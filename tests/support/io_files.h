@@ -10,6 +10,10 @@
 const char *io_folder_make(void);
 void io_folder_remove(void);
 
+// The same around a group of tests: cmocka_run_group_tests(tests, io_set_up, io_tear_down).
+int io_set_up(void **state);
+int io_tear_down(void **state);
+
 // The path of `name` in that folder, in one of eight buffers used in rotation.
 const char *io_path(const char *name);
 
@@ -20,11 +24,14 @@ const char *io_write_text(const char *name, const char *text);
 // Writes a safetensors file: the header's length as `length` says (-1: as it is), the header, zeros as data.
 const char *io_write_safetensors(const char *name, const char *header, int64_t length, int64_t data_bytes);
 
-// Opens a data set as `config` says, of the files that `list` names (data_paths.h; NULL: the built-in text).
-fsdp_status io_open_dataset(const char *list, fsdp_dataset_config config, fsdp_dataset **dataset,
-                            fsdp_error *error);
+// A data set as `config` says (with a global batch of 1 if it has none) of the files that `list` names
+// (data_paths.h; NULL: the built-in text). The test fails if it is refused.
+fsdp_dataset *io_dataset(const char *list, fsdp_dataset_config config);
+// What opening such a data set returns. It is closed again.
+fsdp_status io_dataset_status(const char *list, fsdp_dataset_config config, fsdp_error *error);
 
 // Fails the test unless `status` is `wanted` and the message contains all of the strings (NULL ends them).
 void io_expect(fsdp_status status, fsdp_status wanted, const fsdp_error *error, const char *const *parts);
 #define IO_EXPECT(status, wanted, error, ...)                                                                \
   io_expect(status, wanted, error, (const char *const[]){__VA_ARGS__, NULL})
+#define IO_OK(status, error) io_expect(status, FSDP_OK, error, (const char *const[]){NULL})

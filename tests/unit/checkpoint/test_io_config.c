@@ -28,23 +28,21 @@ static void golden_folders_are_read(void **state) {
   (void)state;
   fsdp_model_config c;
   fsdp_error error;
-  assert_int_equal(fsdp_config_read(FSDP_SOURCE_DIR "/tests/golden/llama3_rope/config.json", &c, &error),
-                   FSDP_OK);
+  IO_OK(fsdp_config_read(FSDP_SOURCE_DIR "/tests/golden/llama3_rope/config.json", &c, &error), &error);
   assert_int_equal(c.rope_scaling, FSDP_ROPE_LLAMA3);
   assert_true(c.rope_factor == 8 && c.rope_low_freq_factor == 1 && c.rope_high_freq_factor == 4);
   assert_int_equal(c.rope_original_max_position, 32);
   assert_int_equal(c.max_position_embeddings, 256);
-  assert_int_equal(fsdp_config_read(FSDP_SOURCE_DIR "/tests/golden/multi_query_257/config.json", &c, &error),
-                   FSDP_OK);
+  IO_OK(fsdp_config_read(FSDP_SOURCE_DIR "/tests/golden/multi_query_257/config.json", &c, &error), &error);
   assert_int_equal(c.rope_scaling, FSDP_ROPE_LINEAR);
   assert_true(c.rope_factor == 2.5 && c.rope_theta == 10000 && c.norm_eps == 1e-5);
   assert_int_equal(c.num_kv_heads, 1);
   assert_int_equal(c.head_dim, 12);
-  assert_int_equal(fsdp_config_read(FSDP_SOURCE_DIR "/tests/golden/odd/config.json", &c, &error), FSDP_OK);
+  IO_OK(fsdp_config_read(FSDP_SOURCE_DIR "/tests/golden/odd/config.json", &c, &error), &error);
   assert_int_equal(c.num_kv_heads, 3);
   assert_int_equal(c.head_dim, 16);
   assert_false(c.tie_word_embeddings);
-  assert_int_equal(fsdp_config_read(FSDP_SOURCE_DIR "/tests/golden/tied/config.json", &c, &error), FSDP_OK);
+  IO_OK(fsdp_config_read(FSDP_SOURCE_DIR "/tests/golden/tied/config.json", &c, &error), &error);
   assert_true(c.tie_word_embeddings);
 }
 
@@ -94,7 +92,7 @@ static void rope_in_every_spelling(void **state) {
 
 typedef struct bad_case {
   const char *text;
-  const char *parts[3];
+  const char *parts[4]; // of the message; NULL ends them
 } bad_case;
 
 static const bad_case bad_cases[] = {
@@ -153,9 +151,8 @@ static void every_bad_file_is_refused_with_its_reason(void **state) {
     fsdp_error error;
     fsdp_status status = read_text(bad_cases[i].text, &config, &error);
     if (status != FSDP_ERR_INPUT) fail_msg("not refused: %s", bad_cases[i].text);
-    const char *parts[4] = {bad_cases[i].parts[0], bad_cases[i].parts[1], bad_cases[i].parts[2], NULL};
-    io_expect(status, FSDP_ERR_INPUT, &error, parts);
-    io_expect(status, FSDP_ERR_INPUT, &error, (const char *const[]){"config.json", NULL});
+    io_expect(status, FSDP_ERR_INPUT, &error, bad_cases[i].parts);
+    IO_EXPECT(status, FSDP_ERR_INPUT, &error, "config.json");
   }
 }
 
@@ -187,7 +184,7 @@ static void every_field_that_changes_a_number_is_compared(void **state) {
   fsdp_error error;
   char out[512];
   for (int scaling = FSDP_ROPE_DEFAULT; scaling <= FSDP_ROPE_LLAMA3; scaling++) {
-    assert_int_equal(fsdp_model_preset("llama3-405b", &base, &error), FSDP_OK);
+    IO_OK(fsdp_model_preset("llama3-405b", &base, &error), &error);
     base.rope_scaling = (fsdp_rope_scaling)scaling;
 #define CHANGED(field, value, kind, key)                                                                     \
   {                                                                                                          \
@@ -234,17 +231,6 @@ static void every_field_that_changes_a_number_is_compared(void **state) {
   assert_int_equal(out[12], 'x');
 }
 
-static int set_up(void **state) {
-  (void)state;
-  return !io_folder_make();
-}
-
-static int tear_down(void **state) {
-  (void)state;
-  io_folder_remove();
-  return 0;
-}
-
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(golden_folders_are_read),
@@ -255,5 +241,5 @@ int main(void) {
       cmocka_unit_test(every_truncation_is_refused),
       cmocka_unit_test(every_field_that_changes_a_number_is_compared),
   };
-  return cmocka_run_group_tests(tests, set_up, tear_down);
+  return cmocka_run_group_tests(tests, io_set_up, io_tear_down);
 }

@@ -18,7 +18,7 @@
 static fsdp_safetensors *open_good(const char *path) {
   fsdp_safetensors *model;
   fsdp_error error;
-  if (fsdp_safetensors_open(path, &model, &error)) fail_msg("refused: %s", error.message);
+  IO_OK(fsdp_safetensors_open(path, &model, &error), &error);
   return model;
 }
 
@@ -54,10 +54,10 @@ static const char *write_four(void) {
   fsdp_error error;
   const char *path = io_path("four.safetensors");
   fsdp_safetensors_writer_config config = {path, tensors, 6, metadata, false};
-  assert_int_equal(fsdp_safetensors_writer_create(&config, &writer, &error), FSDP_OK);
+  IO_OK(fsdp_safetensors_writer_create(&config, &writer, &error), &error);
   for (size_t done = 0; done < sizeof all; done += 20)
-    assert_int_equal(fsdp_safetensors_writer_append(writer, all + done, 20, &error), FSDP_OK);
-  assert_int_equal(fsdp_safetensors_writer_finish(writer, &error), FSDP_OK);
+    IO_OK(fsdp_safetensors_writer_append(writer, all + done, 20, &error), &error);
+  IO_OK(fsdp_safetensors_writer_finish(writer, &error), &error);
   return path;
 }
 
@@ -71,24 +71,19 @@ static void what_is_written_is_read(void **state) {
   assert_null(fsdp_safetensors_metadata(model, "none"));
   int index = fsdp_safetensors_find(model, "w.f32");
   assert_int_equal(fsdp_safetensors_at(model, index)->dims, 2);
-  assert_int_equal(fsdp_safetensors_read(model, index, 1, 4, out, &error), FSDP_OK);
+  IO_OK(fsdp_safetensors_read(model, index, 1, 4, out, &error), &error);
   for (int i = 0; i < 4; i++) assert_true(out[i] == (float)(i + 1));
-  assert_int_equal(fsdp_safetensors_read(model, fsdp_safetensors_find(model, "w.bf16"), 0, 5, out, &error),
-                   FSDP_OK);
+  IO_OK(fsdp_safetensors_read(model, fsdp_safetensors_find(model, "w.bf16"), 0, 5, out, &error), &error);
   assert_true(out[0] == 1 && out[1] == -2 && out[2] == 0 && isinf(out[3]) && out[4] == 0x1p-133f);
-  assert_int_equal(fsdp_safetensors_read(model, fsdp_safetensors_find(model, "w.f16"), 0, 7, out, &error),
-                   FSDP_OK);
+  IO_OK(fsdp_safetensors_read(model, fsdp_safetensors_find(model, "w.f16"), 0, 7, out, &error), &error);
   assert_true(out[0] == 1 && out[1] == -2 && out[2] == 0x1p-24f && out[3] == 1023 * 0x1p-24f &&
               out[4] == 65504);
   assert_true(isinf(out[5]) && out[6] == 0 && signbit(out[6]));
-  assert_int_equal(fsdp_safetensors_read(model, fsdp_safetensors_find(model, "scalar"), 0, 1, out, &error),
-                   FSDP_OK);
+  IO_OK(fsdp_safetensors_read(model, fsdp_safetensors_find(model, "scalar"), 0, 1, out, &error), &error);
   assert_true(out[0] == 42);
-  assert_int_equal(fsdp_safetensors_read(model, fsdp_safetensors_find(model, "empty"), 0, 0, out, &error),
-                   FSDP_OK);
+  IO_OK(fsdp_safetensors_read(model, fsdp_safetensors_find(model, "empty"), 0, 0, out, &error), &error);
   int32_t ints[2];
-  assert_int_equal(fsdp_safetensors_read_raw(model, fsdp_safetensors_find(model, "ints"), 0, 2, ints, &error),
-                   FSDP_OK);
+  IO_OK(fsdp_safetensors_read_raw(model, fsdp_safetensors_find(model, "ints"), 0, 2, ints, &error), &error);
   assert_true(ints[0] == -100 && ints[1] == 7);
   assert_int_equal(fsdp_safetensors_find(model, "nothing"), -1);
   fsdp_safetensors_close(model);
@@ -104,11 +99,11 @@ static void every_half_is_widened_exactly(void **state) {
   fsdp_safetensors_writer *writer;
   fsdp_error error;
   for (int i = 0; i < 65536; i++) halves[i] = (uint16_t)i;
-  assert_int_equal(fsdp_safetensors_writer_create(&config, &writer, &error), FSDP_OK);
-  assert_int_equal(fsdp_safetensors_writer_append(writer, halves, 131072, &error), FSDP_OK);
-  assert_int_equal(fsdp_safetensors_writer_finish(writer, &error), FSDP_OK);
+  IO_OK(fsdp_safetensors_writer_create(&config, &writer, &error), &error);
+  IO_OK(fsdp_safetensors_writer_append(writer, halves, 131072, &error), &error);
+  IO_OK(fsdp_safetensors_writer_finish(writer, &error), &error);
   fsdp_safetensors *model = open_good(io_path("halves.safetensors"));
-  assert_int_equal(fsdp_safetensors_read(model, 0, 0, 65536, out, &error), FSDP_OK);
+  IO_OK(fsdp_safetensors_read(model, 0, 0, 65536, out, &error), &error);
   for (int i = 0; i < 65536; i++) {
     int exponent = (i >> 10) & 31, fraction = i & 1023;
     double value = exponent ? ldexp(1 + fraction / 1024.0, exponent - 15) : ldexp(fraction / 1024.0, -14);
@@ -129,8 +124,7 @@ static void only_what_is_asked_for_is_read(void **state) {
   fsdp_safetensors *model = open_good(write_four());
   int64_t before = fsdp_safetensors_bytes_read(model);
   assert_int_equal(before % 64, 0); // the header alone, padded
-  assert_int_equal(fsdp_safetensors_read(model, fsdp_safetensors_find(model, "w.f16"), 3, 2, out, &error),
-                   FSDP_OK);
+  IO_OK(fsdp_safetensors_read(model, fsdp_safetensors_find(model, "w.f16"), 3, 2, out, &error), &error);
   assert_int_equal(fsdp_safetensors_bytes_read(model) - before, 4);
   fsdp_safetensors_close(model);
 }
@@ -143,8 +137,8 @@ static void an_abandoned_file_leaves_nothing(void **state) {
   fsdp_safetensors_tensor tensor = {.name = "a", .dtype = FSDP_F32, .dims = 1, .shape = {4}};
   fsdp_safetensors_writer_config config = {io_path("kept.safetensors"), &tensor, 1, NULL, false};
   fsdp_safetensors_writer *writer;
-  assert_int_equal(fsdp_safetensors_writer_create(&config, &writer, &error), FSDP_OK);
-  assert_int_equal(fsdp_safetensors_writer_append(writer, "12345678", 8, &error), FSDP_OK);
+  IO_OK(fsdp_safetensors_writer_create(&config, &writer, &error), &error);
+  IO_OK(fsdp_safetensors_writer_append(writer, "12345678", 8, &error), &error);
   fsdp_safetensors_writer_abandon(writer);
   assert_int_equal(stat(io_path("kept.safetensors"), &information), 0);
   assert_int_equal(information.st_size, 11);
@@ -156,7 +150,7 @@ static void an_abandoned_file_leaves_nothing(void **state) {
 typedef struct bad_case {
   const char *header;
   int64_t length, data_bytes; // length -1: true
-  const char *parts[3];
+  const char *parts[4];       // of the message; NULL ends them
 } bad_case;
 
 #define ONE(dtype, shape, offsets)                                                                           \
@@ -210,8 +204,7 @@ static void every_malformed_file_is_refused_with_its_reason(void **state) {
     const char *path = io_write_safetensors("bad.safetensors", c->header, c->length, c->data_bytes);
     fsdp_status status = open_bad(path, &error);
     if (status != FSDP_ERR_INPUT) fail_msg("not refused: %s", c->header);
-    const char *parts[4] = {c->parts[0], c->parts[1], c->parts[2], NULL};
-    io_expect(status, FSDP_ERR_INPUT, &error, parts);
+    io_expect(status, FSDP_ERR_INPUT, &error, c->parts);
     IO_EXPECT(status, FSDP_ERR_INPUT, &error, "bad.safetensors");
   }
 }
@@ -293,17 +286,6 @@ static void a_file_that_shrinks_is_an_error(void **state) {
   fsdp_safetensors_close(model);
 }
 
-static int set_up(void **state) {
-  (void)state;
-  return !io_folder_make();
-}
-
-static int tear_down(void **state) {
-  (void)state;
-  io_folder_remove();
-  return 0;
-}
-
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(what_is_written_is_read),
@@ -316,5 +298,5 @@ int main(void) {
       cmocka_unit_test(shards_and_their_index),
       cmocka_unit_test(a_file_that_shrinks_is_an_error),
   };
-  return cmocka_run_group_tests(tests, set_up, tear_down);
+  return cmocka_run_group_tests(tests, io_set_up, io_tear_down);
 }

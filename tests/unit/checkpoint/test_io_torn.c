@@ -26,10 +26,9 @@ typedef struct samples {
 // All samples of a data set of one file; FSDP_ERR_INPUT if it is refused.
 static fsdp_status read_samples(const char *path, samples *out) {
   fsdp_dataset_config config = {.seq = SEQ, .global_batch = 1, .vocab_size = VOCAB, .verify = true};
-  fsdp_dataset *dataset;
   fsdp_error error;
-  fsdp_status status = io_open_dataset(path, config, &dataset, &error);
-  if (status != FSDP_OK) return status;
+  if (io_dataset_status(path, config, &error) != FSDP_OK) return error.status;
+  fsdp_dataset *dataset = io_dataset(path, config);
   assert_int_equal(fsdp_dataset_sample_count(dataset), SAMPLES);
   for (int i = 0; i < SAMPLES; i++) fsdp_dataset_fill(dataset, i, out->tokens[i], out->targets[i]);
   fsdp_dataset_close(dataset);
@@ -99,7 +98,7 @@ static void a_damaged_manifest_is_found(void **state) {
   made->sequence = made->progress.step = made->progress.global_batch = made->progress.sample_count = 1;
   strcpy(made->files[0].name, "rank-00000.safetensors");
   char *text = fsdp_checkpoint_print(made);
-  assert_int_equal(fsdp_checkpoint_parse("good", text, &read, &error), FSDP_OK);
+  IO_OK(fsdp_checkpoint_parse("good", text, &read, &error), &error);
   fsdp_checkpoint_destroy(read);
   size_t length = strlen(text);
   for (size_t bit = 0; bit < 8 * length; bit += 3) {
@@ -121,22 +120,11 @@ static void a_damaged_manifest_is_found(void **state) {
   fsdp_plan_destroy(plan);
 }
 
-static int make_folder(void **state) {
-  (void)state;
-  return io_folder_make() ? 0 : 1;
-}
-
-static int remove_folder(void **state) {
-  (void)state;
-  io_folder_remove();
-  return 0;
-}
-
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(a_flipped_bit_of_tokens_is_found),
       cmocka_unit_test(a_file_of_tokens_that_is_cut_off_is_found),
       cmocka_unit_test(a_damaged_manifest_is_found),
   };
-  return cmocka_run_group_tests(tests, make_folder, remove_folder);
+  return cmocka_run_group_tests(tests, io_set_up, io_tear_down);
 }

@@ -21,7 +21,7 @@ static fsdp_graph *graph_of(const char *folder) {
   fsdp_model_config config;
   fsdp_error error;
   snprintf(path, sizeof path, GOLDEN "%s/config.json", folder);
-  if (fsdp_config_read(path, &config, &error)) fail_msg("%s", error.message);
+  IO_OK(fsdp_config_read(path, &config, &error), &error);
   return fsdp_model_graph(&config, 1, 8);
 }
 
@@ -35,17 +35,17 @@ static void every_golden_folder_is_matched(void **state) {
     fsdp_error error;
     fsdp_graph *graph = graph_of(folders[i]);
     snprintf(path, sizeof path, GOLDEN "%s", folders[i]);
-    if (fsdp_weights_open(path, graph, &weights, &error)) fail_msg("%s", error.message);
+    IO_OK(fsdp_weights_open(path, graph, &weights, &error), &error);
     for (int p = 0; p < graph->param_count; p++) {
       // In two parts that together are the whole: the same numbers as in one.
       int64_t numel = graph->params[p].numel, cut = numel / 3;
       float *whole = malloc((size_t)numel * sizeof *whole), *parts = malloc((size_t)numel * sizeof *parts);
       int64_t before = fsdp_weights_bytes_read(weights);
-      assert_int_equal(fsdp_weights_read(weights, p, 0, numel, whole, &error), FSDP_OK);
+      IO_OK(fsdp_weights_read(weights, p, 0, numel, whole, &error), &error);
       int64_t read = fsdp_weights_bytes_read(weights) - before;
       assert_true(read == 2 * numel || read == 4 * numel);
-      assert_int_equal(fsdp_weights_read(weights, p, cut, numel - cut, parts + cut, &error), FSDP_OK);
-      assert_int_equal(fsdp_weights_read(weights, p, 0, cut, parts, &error), FSDP_OK);
+      IO_OK(fsdp_weights_read(weights, p, cut, numel - cut, parts + cut, &error), &error);
+      IO_OK(fsdp_weights_read(weights, p, 0, cut, parts, &error), &error);
       assert_memory_equal(whole, parts, (size_t)numel * sizeof *whole);
       free(whole);
       free(parts);
@@ -95,9 +95,9 @@ static const char *write_variant(const fsdp_graph *graph, const variant *v) {
   fsdp_error error;
   char *zeros = calloc(1, (size_t)bytes);
   memcpy(zeros + bytes - 4, &v->last, 4);
-  assert_int_equal(fsdp_safetensors_writer_create(&config, &writer, &error), FSDP_OK);
-  assert_int_equal(fsdp_safetensors_writer_append(writer, zeros, bytes, &error), FSDP_OK);
-  assert_int_equal(fsdp_safetensors_writer_finish(writer, &error), FSDP_OK);
+  IO_OK(fsdp_safetensors_writer_create(&config, &writer, &error), &error);
+  IO_OK(fsdp_safetensors_writer_append(writer, zeros, bytes, &error), &error);
+  IO_OK(fsdp_safetensors_writer_finish(writer, &error), &error);
   free(zeros);
   free(tensors);
   return path;
@@ -194,17 +194,6 @@ static void a_damaged_header_never_crashes(void **state) {
   fsdp_graph_destroy(graph);
 }
 
-static int set_up(void **state) {
-  (void)state;
-  return !io_folder_make();
-}
-
-static int tear_down(void **state) {
-  (void)state;
-  io_folder_remove();
-  return 0;
-}
-
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(every_golden_folder_is_matched),
@@ -212,5 +201,5 @@ int main(void) {
       cmocka_unit_test(a_prefix_may_be_left_out),
       cmocka_unit_test(a_damaged_header_never_crashes),
   };
-  return cmocka_run_group_tests(tests, set_up, tear_down);
+  return cmocka_run_group_tests(tests, io_set_up, io_tear_down);
 }

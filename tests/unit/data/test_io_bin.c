@@ -19,22 +19,9 @@
 #define TOKENIZER     FSDP_SOURCE_DIR "/tests/golden/prepare/tokenizer.json"
 #define LENGTH(array) ((int64_t)(sizeof(array) / sizeof *(array)))
 
-static fsdp_dataset *open_good(const char *path, const char *tokenizer, int64_t seq, int64_t vocab_size) {
-  fsdp_dataset *dataset;
-  fsdp_error error;
-  fsdp_dataset_config config = {
-      .tokenizer = tokenizer, .seq = seq, .global_batch = 1, .vocab_size = vocab_size};
-  if (io_open_dataset(path, config, &dataset, &error)) fail_msg("refused: %s", error.message);
-  return dataset;
-}
-
 static fsdp_status open_verified(const char *path, int64_t vocab_size, fsdp_error *error) {
-  fsdp_dataset *dataset;
-  fsdp_dataset_config config = {.seq = 2, .global_batch = 1, .vocab_size = vocab_size, .verify = true};
-  memset(error, 0, sizeof *error);
-  fsdp_status status = io_open_dataset(path, config, &dataset, error);
-  fsdp_dataset_close(dataset);
-  return status;
+  return io_dataset_status(path, (fsdp_dataset_config){.seq = 2, .vocab_size = vocab_size, .verify = true},
+                           error);
 }
 
 static void tokens_of_others_are_read_as_they_are(void **state) {
@@ -52,7 +39,9 @@ static void tokens_of_others_are_read_as_they_are(void **state) {
     }
     const char *path = io_write("x.bin", file, header + count * width);
     int64_t vocab_size = 99 * 7 + 1 + (kind == 1 ? 70000 : 0);
-    fsdp_dataset *dataset = open_good(path, kind ? TOKENIZER : NULL, 9, vocab_size);
+    fsdp_dataset *dataset = io_dataset(
+        path,
+        (fsdp_dataset_config){.tokenizer = kind ? TOKENIZER : NULL, .seq = 9, .vocab_size = vocab_size});
     assert_int_equal(fsdp_dataset_sample_count(dataset), 11);
     int32_t tokens[9], targets[9];
     fsdp_dataset_fill(dataset, 10, tokens, targets);
@@ -64,7 +53,8 @@ static void tokens_of_others_are_read_as_they_are(void **state) {
     fsdp_dataset_close(dataset);
     // More tokens than a uint16 can tell apart.
     for (int64_t more = 0; more < 2; more++) {
-      dataset = open_good(path, NULL, 9, (kind == 1 ? 1 << 20 : 65536) + more);
+      dataset = io_dataset(
+          path, (fsdp_dataset_config){.seq = 9, .vocab_size = (kind == 1 ? 1 << 20 : 65536) + more});
       assert_int_equal(fsdp_dataset_narrow_file(dataset) != NULL, kind != 1 && more);
       fsdp_dataset_close(dataset);
     }
@@ -154,11 +144,9 @@ static void shares_read_everything_once(void **state) {
       int found = 0;
       for (int share = 0; share < shares; share++) {
         fsdp_dataset_config config = {
-            .seq = 2, .global_batch = 1, .vocab_size = 77, .verify = true, .share = share, .shares = shares};
-        fsdp_dataset *dataset;
+            .seq = 2, .vocab_size = 77, .verify = true, .share = share, .shares = shares};
         fsdp_error error;
-        found += io_open_dataset(path, config, &dataset, &error) == FSDP_ERR_INPUT;
-        fsdp_dataset_close(dataset);
+        found += io_dataset_status(path, config, &error) == FSDP_ERR_INPUT;
       }
       assert_int_equal(found, 1);
     }
@@ -178,24 +166,13 @@ static void a_large_file_has_the_fingerprint_of_its_ends(void **state) {
     assert_int_equal(ftruncate(file, size), 0);
     if (places[i] >= 0) assert_int_equal(pwrite(file, "x", 1, places[i]), 1);
     close(file);
-    fsdp_dataset *dataset = open_good(path, NULL, 50, 65536);
+    fsdp_dataset *dataset = io_dataset(path, (fsdp_dataset_config){.seq = 50, .vocab_size = 65536});
     prints[i] = fsdp_dataset_fingerprint(dataset);
     fsdp_dataset_close(dataset);
     for (int64_t k = 0; k < i; k++)
       assert_int_equal(prints[i] == prints[k], places[k] < 0 && places[i] == 1LL << 29);
   }
   unlink(path);
-}
-
-static int set_up(void **state) {
-  (void)state;
-  return !io_folder_make();
-}
-
-static int tear_down(void **state) {
-  (void)state;
-  io_folder_remove();
-  return 0;
 }
 
 int main(void) {
@@ -206,5 +183,5 @@ int main(void) {
       cmocka_unit_test(shares_read_everything_once),
       cmocka_unit_test(a_large_file_has_the_fingerprint_of_its_ends),
   };
-  return cmocka_run_group_tests(tests, set_up, tear_down);
+  return cmocka_run_group_tests(tests, io_set_up, io_tear_down);
 }

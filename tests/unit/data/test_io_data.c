@@ -17,19 +17,8 @@
 #include <cmocka.h>
 
 static fsdp_dataset *open_good(const char *paths, int64_t seq, int64_t global_batch) {
-  fsdp_dataset *dataset;
-  fsdp_error error;
-  fsdp_dataset_config config = {.seq = seq, .global_batch = global_batch, .vocab_size = 256};
-  if (io_open_dataset(paths, config, &dataset, &error)) fail_msg("refused: %s", error.message);
-  return dataset;
-}
-
-static fsdp_status open_bad(const char *paths, const fsdp_dataset_config *config, fsdp_error *error) {
-  fsdp_dataset *dataset;
-  memset(error, 0, sizeof *error);
-  fsdp_status status = io_open_dataset(paths, *config, &dataset, error);
-  fsdp_dataset_close(dataset);
-  return status;
+  return io_dataset(paths,
+                    (fsdp_dataset_config){.seq = seq, .global_batch = global_batch, .vocab_size = 256});
 }
 
 static void the_builtin_text_is_real(void **state) {
@@ -90,10 +79,10 @@ static void a_text_of_just_one_batch_suffices(void **state) {
   fsdp_dataset_close(dataset);
   path = io_write_text("eight.txt", "12345678");
   fsdp_dataset_config config = {.seq = 4, .global_batch = 2, .vocab_size = 256};
-  IO_EXPECT(open_bad(path, &config, &error), FSDP_ERR_INPUT, &error, "eight.txt", "8 tokens", "needs 9",
-            "--seq-length");
+  IO_EXPECT(io_dataset_status(path, config, &error), FSDP_ERR_INPUT, &error, "eight.txt", "8 tokens",
+            "needs 9", "--seq-length");
   config.seq = INT64_MAX / 2, config.global_batch = 3;
-  IO_EXPECT(open_bad(path, &config, &error), FSDP_ERR_INPUT, &error, "8 tokens");
+  IO_EXPECT(io_dataset_status(path, config, &error), FSDP_ERR_INPUT, &error, "8 tokens");
 }
 
 static void bad_paths_are_named(void **state) {
@@ -103,7 +92,7 @@ static void bad_paths_are_named(void **state) {
   char good[512], both[1100];
   snprintf(good, sizeof good, "%s", io_write_text("good.txt", "some text that is long enough"));
   fsdp_dataset_config config = {.seq = 2, .global_batch = 1, .vocab_size = 256};
-#define REFUSED(...) IO_EXPECT(open_bad(paths, &config, &error), FSDP_ERR_INPUT, &error, __VA_ARGS__)
+#define REFUSED(...) IO_EXPECT(io_dataset_status(paths, config, &error), FSDP_ERR_INPUT, &error, __VA_ARGS__)
   paths = io_path("absent.txt");
   REFUSED("absent.txt", "No such file", "--data");
   paths = io_write("empty.txt", "", 0);
@@ -181,17 +170,6 @@ static void no_split_changes_a_step(void **state) {
   assert_int_equal(fsdp_sampler_position(&part, 1), (2 * 4 + 3) * 5 + 1);
 }
 
-static int set_up(void **state) {
-  (void)state;
-  return !io_folder_make();
-}
-
-static int tear_down(void **state) {
-  (void)state;
-  io_folder_remove();
-  return 0;
-}
-
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(the_builtin_text_is_real),
@@ -201,5 +179,5 @@ int main(void) {
       cmocka_unit_test(an_epoch_is_a_permutation),
       cmocka_unit_test(no_split_changes_a_step),
   };
-  return cmocka_run_group_tests(tests, set_up, tear_down);
+  return cmocka_run_group_tests(tests, io_set_up, io_tear_down);
 }

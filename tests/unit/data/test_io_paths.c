@@ -121,9 +121,9 @@ static void common_files_are_counted(void **state) {
   fsdp_data_paths all, some, none;
   fsdp_error error;
   const char *first;
-  assert_int_equal(fsdp_data_paths_find("data", "*.bin", &all, &error), FSDP_OK);
-  assert_int_equal(fsdp_data_paths_find("data", "x,v_1.bin,t_*.bin", &some, &error), FSDP_OK);
-  assert_int_equal(fsdp_data_paths_find("data", NULL, &none, &error), FSDP_OK);
+  IO_OK(fsdp_data_paths_find("data", "*.bin", &all, &error), &error);
+  IO_OK(fsdp_data_paths_find("data", "x,v_1.bin,t_*.bin", &some, &error), &error);
+  IO_OK(fsdp_data_paths_find("data", NULL, &none, &error), &error);
   assert_int_equal(fsdp_data_paths_common(&some, &all, &first), 3);
   assert_string_equal(first, "v_1.bin");
   assert_int_equal(fsdp_data_paths_common(&none, &all, &first), 0);
@@ -149,12 +149,9 @@ static void a_data_set_of_many_files(void **state) {
   assert_int_equal(getrlimit(RLIMIT_NOFILE, &before), 0);
   few = (struct rlimit){.rlim_cur = 32, .rlim_max = before.rlim_max};
   assert_int_equal(setrlimit(RLIMIT_NOFILE, &few), 0);
-  fsdp_dataset *dataset;
-  fsdp_error error;
-  fsdp_dataset_config config = {.seq = SEQ, .global_batch = 1, .vocab_size = 50257, .verify = true};
-  fsdp_status status = io_open_dataset("train_*.bin", config, &dataset, &error);
+  fsdp_dataset_config config = {.seq = SEQ, .vocab_size = 50257, .verify = true};
+  fsdp_dataset *dataset = io_dataset("train_*.bin", config);
   assert_int_equal(setrlimit(RLIMIT_NOFILE, &before), 0);
-  if (status) fail_msg("%s", error.message);
   assert_int_equal(fsdp_dataset_token_count(dataset), FILES * EACH);
   assert_int_equal(fsdp_dataset_sample_count(dataset), (FILES * EACH - 1) / SEQ);
   assert_non_null(strstr(fsdp_dataset_description(dataset), "train_*.bin, 1,100 files, taken for"));

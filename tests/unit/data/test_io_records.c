@@ -28,7 +28,7 @@ static void conversations_and_completions_are_bytes(void **state) {
   static const uint64_t wanted_starts[] = {0, 53, 66, 86};
   fsdp_token_source source;
   fsdp_error error;
-  if (fsdp_token_source_open(CHATS, NULL, 0, &source, &error)) fail_msg("%s", error.message);
+  IO_OK(fsdp_token_source_open(CHATS, NULL, 0, &source, &error), &error);
   const fsdp_token_view *view = &source.view;
   assert_int_equal(view->token_count, sizeof wanted);
   assert_memory_equal(view->tokens, wanted, sizeof wanted);
@@ -53,7 +53,7 @@ static void alpaca_with_a_text_is_alpaca(void **state) {
     fsdp_token_source source;
     fsdp_error error;
     const char *path = io_write_text("both.jsonl", records[i]);
-    if (fsdp_token_source_open(path, NULL, 0, &source, &error)) fail_msg("%s", error.message);
+    IO_OK(fsdp_token_source_open(path, NULL, 0, &source, &error), &error);
     const fsdp_token_view *view = &source.view;
     // "It." and the end of text, or all of the text but its first byte.
     assert_int_equal(fsdp_token_view_counted(view, 0, view->token_count), i ? 8 : 4);
@@ -63,12 +63,8 @@ static void alpaca_with_a_text_is_alpaca(void **state) {
 }
 
 static fsdp_status open_with(const char *path, int64_t seq, int64_t global_batch, fsdp_error *error) {
-  fsdp_dataset *dataset;
   fsdp_dataset_config config = {.seq = seq, .global_batch = global_batch, .vocab_size = 60000};
-  memset(error, 0, sizeof *error);
-  fsdp_status status = io_open_dataset(path, config, &dataset, error);
-  fsdp_dataset_close(dataset);
-  return status;
+  return io_dataset_status(path, config, error);
 }
 
 static void bad_records_are_named_by_line(void **state) {
@@ -118,18 +114,6 @@ static void prompts_that_fill_the_sequence_are_reported(void **state) {
             "one step needs 8", "--mask-prompt off");
 }
 
-static int make_folder(void **state) {
-  (void)state;
-  io_folder_make();
-  return 0;
-}
-
-static int remove_folder(void **state) {
-  (void)state;
-  io_folder_remove();
-  return 0;
-}
-
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(conversations_and_completions_are_bytes),
@@ -137,5 +121,5 @@ int main(void) {
       cmocka_unit_test(bad_records_are_named_by_line),
       cmocka_unit_test(prompts_that_fill_the_sequence_are_reported),
   };
-  return cmocka_run_group_tests(tests, make_folder, remove_folder);
+  return cmocka_run_group_tests(tests, io_set_up, io_tear_down);
 }

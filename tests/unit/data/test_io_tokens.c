@@ -27,22 +27,9 @@
 #define IGNORED       FSDP_TARGET_IGNORED
 #define LENGTH(array) ((int64_t)(sizeof(array) / sizeof *(array)))
 
-static fsdp_dataset *open_good(const char *paths, fsdp_dataset_config config) {
-  fsdp_dataset *dataset;
-  fsdp_error error;
-  if (!config.global_batch) config.global_batch = 1;
-  if (io_open_dataset(paths, config, &dataset, &error)) fail_msg("refused: %s", error.message);
-  return dataset;
-}
-
 static fsdp_status open_bad(const char *path, const char *tokenizer, int64_t vocab_size, fsdp_error *error) {
-  fsdp_dataset *dataset;
-  fsdp_dataset_config config = {
-      .tokenizer = tokenizer, .seq = 2, .global_batch = 1, .vocab_size = vocab_size, .verify = true};
-  memset(error, 0, sizeof *error);
-  fsdp_status status = io_open_dataset(path, config, &dataset, error);
-  fsdp_dataset_close(dataset);
-  return status;
+  fsdp_dataset_config config = {.tokenizer = tokenizer, .seq = 2, .vocab_size = vocab_size, .verify = true};
+  return io_dataset_status(path, config, error);
 }
 
 // tests/golden/prepare/alpaca.json in the words of its tokenizer.json, written by hand: <s> is 1, </s> 2.
@@ -70,8 +57,8 @@ static void prompts_are_not_learned(void **state) {
   fsdp_token_source source;
   fsdp_error error;
   uint64_t hash;
-  assert_int_equal(fsdp_token_file_hash_tokenizer(TOKENIZER, &hash, &error), FSDP_OK);
-  assert_int_equal(fsdp_token_source_open(ALPACA, TOKENIZER, hash, &source, &error), FSDP_OK);
+  IO_OK(fsdp_token_file_hash_tokenizer(TOKENIZER, &hash, &error), &error);
+  IO_OK(fsdp_token_source_open(ALPACA, TOKENIZER, hash, &source, &error), &error);
   const fsdp_token_view *view = &source.view;
   assert_int_equal(view->token_count, LENGTH(alpaca_tokens));
   assert_int_equal(view->document_count, LENGTH(alpaca_starts));
@@ -86,7 +73,7 @@ static void prompts_are_not_learned(void **state) {
   fsdp_token_source_close(&source);
 
   fsdp_dataset *dataset =
-      open_good(ALPACA, (fsdp_dataset_config){.tokenizer = TOKENIZER, .seq = 8, .vocab_size = 42});
+      io_dataset(ALPACA, (fsdp_dataset_config){.tokenizer = TOKENIZER, .seq = 8, .vocab_size = 42});
   // Thirteen samples of eight, of which three have targets that count: 24..32 (the last of them 32), 72..80,
   // 96..104.
   static const int64_t begins[] = {24, 72, 96};
@@ -187,7 +174,7 @@ static void packed_samples_run_over_documents_and_files(void **state) {
     total += parts[i].file.count;
   }
   for (int64_t T = 1; T < 60; T += 7) {
-    fsdp_dataset *dataset = open_good(paths, (fsdp_dataset_config){.seq = T, .vocab_size = 200000});
+    fsdp_dataset *dataset = io_dataset(paths, (fsdp_dataset_config){.seq = T, .vocab_size = 200000});
     assert_int_equal(fsdp_dataset_token_count(dataset), total);
     int64_t sample = 0;
     for (int64_t begin = 0; begin + T < total; begin += T) {
@@ -208,7 +195,7 @@ static void an_unpacked_sample_is_one_document(void **state) {
   snprintf(paths, sizeof paths, "%s", write_stream("a.tok", &parts[0]));
   sprintf(paths + strlen(paths), ",%s", write_stream("b.tok", &parts[1]));
   for (int64_t T = 1; T < 60; T += 6) {
-    fsdp_dataset *dataset = open_good(paths, (fsdp_dataset_config){.seq = T, .vocab_size = 200000});
+    fsdp_dataset *dataset = io_dataset(paths, (fsdp_dataset_config){.seq = T, .vocab_size = 200000});
     int64_t sample = 0, cut = 0;
     for (int part = 0; part < 2; part++) {
       const stream *s = &parts[part];
@@ -238,8 +225,8 @@ static void records_are_the_prepared_bytes(void **state) {
   (void)state;
   fsdp_token_source a, b;
   fsdp_error error;
-  if (fsdp_token_source_open(RECORDS, NULL, 0, &a, &error)) fail_msg("%s", error.message);
-  if (fsdp_token_source_open(RECORDS_TOK, NULL, 0, &b, &error)) fail_msg("%s", error.message);
+  IO_OK(fsdp_token_source_open(RECORDS, NULL, 0, &a, &error), &error);
+  IO_OK(fsdp_token_source_open(RECORDS_TOK, NULL, 0, &b, &error), &error);
   static const char wanted[] =
       "A wren is a bird.\0"
       "Below is an instruction that describes a task, paired with an input that provides further context. "
@@ -299,8 +286,8 @@ static void bad_records_are_named_by_line(void **state) {
     IO_EXPECT(open_bad(path, NULL, 256, &error), FSDP_ERR_INPUT, &error, cases[i].place, cases[i].what);
   }
   fsdp_dataset *dataset =
-      open_good(io_write_text("good.json", "\xef\xbb\xbf [ {\"text\": \"ab\"} ,\r\n{\"text\": \"c\"}]\n"),
-                (fsdp_dataset_config){.seq = 4, .vocab_size = 256});
+      io_dataset(io_write_text("good.json", "\xef\xbb\xbf [ {\"text\": \"ab\"} ,\r\n{\"text\": \"c\"}]\n"),
+                 (fsdp_dataset_config){.seq = 4, .vocab_size = 256});
   int32_t tokens[4], targets[4], wanted_tokens[] = {'a', 'b', 0, 'c'},
                                  wanted_targets[] = {'b', 0, IGNORED, 0};
   fsdp_dataset_fill(dataset, 0, tokens, targets);
@@ -437,7 +424,7 @@ static void a_damaged_token_is_not_trained_on(void **state) {
   s.tokens[100] = 60000;
   s.counts[101] = 1;
   fsdp_dataset *dataset =
-      open_good(write_stream("x.tok", &s), (fsdp_dataset_config){.seq = 50, .vocab_size = 60000});
+      io_dataset(write_stream("x.tok", &s), (fsdp_dataset_config){.seq = 50, .vocab_size = 60000});
   pid_t child = fork();
   assert_true(child >= 0);
   if (!child) {
@@ -458,8 +445,8 @@ static void fingerprints_tell_data_apart(void **state) {
   uint64_t prints[3];
   for (int i = 0; i < 3; i++) {
     draw(&s, 2, true, i == 1 ? 3 : 4);
-    fsdp_dataset *dataset = open_good(write_stream(i == 2 ? "again.tok" : "x.tok", &s),
-                                      (fsdp_dataset_config){.seq = 50, .vocab_size = 60000});
+    fsdp_dataset *dataset = io_dataset(write_stream(i == 2 ? "again.tok" : "x.tok", &s),
+                                       (fsdp_dataset_config){.seq = 50, .vocab_size = 60000});
     prints[i] = fsdp_dataset_fingerprint(dataset);
     fsdp_dataset_close(dataset);
   }
@@ -524,17 +511,6 @@ static void the_part_to_hold_out_is_checked(void **state) {
   }
 }
 
-static int set_up(void **state) {
-  (void)state;
-  return !io_folder_make();
-}
-
-static int tear_down(void **state) {
-  (void)state;
-  io_folder_remove();
-  return 0;
-}
-
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(prompts_are_not_learned),
@@ -550,5 +526,5 @@ int main(void) {
       cmocka_unit_test(held_out_samples_are_never_trained_on),
       cmocka_unit_test(the_part_to_hold_out_is_checked),
   };
-  return cmocka_run_group_tests(tests, set_up, tear_down);
+  return cmocka_run_group_tests(tests, io_set_up, io_tear_down);
 }

@@ -91,7 +91,7 @@ static char *contents(const char *path) {
 static fsdp_metrics_log *open_log(const char *path, bool fresh) {
   fsdp_metrics_log *log;
   fsdp_error error;
-  if (fsdp_metrics_log_open(path, fresh, &log, &error)) fail_msg("%s", error.message);
+  IO_OK(fsdp_metrics_log_open(path, fresh, &log, &error), &error);
   return log;
 }
 
@@ -215,17 +215,6 @@ static void lines_wait_for_room(void **state) {
   }
 }
 
-static int set_up(void **state) {
-  (void)state;
-  return !io_folder_make();
-}
-
-static int tear_down(void **state) {
-  (void)state;
-  io_folder_remove();
-  return 0;
-}
-
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(options_come_in_order),      cmocka_unit_test(bad_yaml_is_refused_with_its_line),
@@ -233,5 +222,5 @@ int main(void) {
       cmocka_unit_test(resuming_drops_later_steps), cmocka_unit_test(places_that_cannot_be_written),
       cmocka_unit_test(lines_wait_for_room),
   };
-  return cmocka_run_group_tests(tests, set_up, tear_down);
+  return cmocka_run_group_tests(tests, io_set_up, io_tear_down);
 }
