@@ -7,13 +7,10 @@
 // prints the best rate that single gemms of the same shapes reach alone on this rank's cores (fsdp_gemm_run;
 // bench_gemm compares that with every library). Collectives' time includes waiting for peers. The first two
 // steps are not counted.
+#include "bench/step_session.h"
 #include "kernels/cpu/gemm/gemm.h"
-#include "launcher/cli/setup.h"
 #include "launcher/train/binding.h"
-#include "launcher/train/feed.h"
 #include "runtime/base/random.h"
-#include "runtime/exec/session.h"
-#include "runtime/exec/state.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -25,73 +22,26 @@ typedef struct bench {
   fsdp_options options;
   fsdp_world *world;
   fsdp_binding binding;
-  fsdp_setup setup;
-  fsdp_dataset *dataset;
-  fsdp_session session;
-  fsdp_feed feed;
+  step_session run;
   int steps;
   double *step_ms;
   fsdp_profile_report *reports;
 } bench;
 
-static fsdp_status draw(void *context, const fsdp_state_range *range, void *values, fsdp_error *error) {
-  (void)error;
-  const fsdp_param *param = &((bench *)context)->setup.plan->graph->params[range->param];
-  fsdp_random_normal(0, fsdp_random_stream(range->name), range->first_elem, range->numel, param->init_mean,
-                     param->init_deviation, values);
-  return FSDP_OK;
-}
-
 static int threads_of(const bench *b) {
   return b->options.threads ? (int)b->options.threads : b->binding.core_count;
-}
-
-static fsdp_status open_data(bench *b, fsdp_error *error) {
-  const fsdp_plan_config *c = &b->setup.plan->config;
-  int64_t global_batch = c->batch * c->micro_batches * b->world->size;
-  fsdp_dataset_config data = {.seq = c->seq, .global_batch = global_batch, .vocab_size = c->model.vocab_size};
-  fsdp_status status = fsdp_dataset_open(&data, &b->dataset, error);
-  if (status != FSDP_OK) return status;
-  fsdp_feed_config feed = {
-      .dataset = b->dataset,
-      .sampler = {.sample_count = fsdp_dataset_sample_count(b->dataset), .global_batch = global_batch},
-      .ranks = b->world->size,
-      .rank = b->world->rank,
-      .batch = c->batch,
-      .seq = c->seq,
-      .micro_batches = c->micro_batches,
-      .rate = {.lr = 1e-4, .total_steps = b->steps + WARM_UP_STEPS},
-      .beta1 = c->beta1,
-      .beta2 = c->beta2};
-  fsdp_feed_create(&b->feed, &feed);
-  return FSDP_OK;
-}
-
-static fsdp_status open_session(bench *b, fsdp_error *error) {
-  fsdp_session_config config = {
-      .plan = b->setup.plan,
-      .world = b->world,
-      .threads = threads_of(b),
-      .callbacks = {.context = &b->feed,
-                    .feed_step = fsdp_feed_step,
-                    .feed_batch = fsdp_feed_batch,
-                    .publish = fsdp_feed_publish},
-      .profile = true,
-  };
-  fsdp_status status = fsdp_session_create(&config, &b->session, error);
-  return status == FSDP_OK ? fsdp_state_fill(b->session.executor, draw, b, error) : status;
 }
 
 static void run_steps(bench *b) {
   for (int s = 0; s < WARM_UP_STEPS + b->steps; s++) {
     int64_t start_ns = fsdp_profile_now_ns();
     fsdp_step_result result;
-    fsdp_executor_run_step(b->session.executor, &result);
-    fsdp_executor_drain(b->session.executor);
+    fsdp_executor_run_step(b->run.session.executor, &result);
+    fsdp_executor_drain(b->run.session.executor);
     if (s < WARM_UP_STEPS) continue;
     fsdp_step_stats stats;
     char message[256];
-    fsdp_executor_step_stats(b->session.executor, result.step, &stats, message, (int)sizeof message);
+    fsdp_executor_step_stats(b->run.session.executor, result.step, &stats, message, (int)sizeof message);
     b->step_ms[s - WARM_UP_STEPS] = (double)(fsdp_profile_now_ns() - start_ns) * 1e-6;
     b->reports[s - WARM_UP_STEPS] = stats.profile;
   }
@@ -181,10 +131,10 @@ static int product_shapes(const fsdp_graph *graph, int room, product_shape *shap
 
 // Milliseconds that the step's gemms would take at the rates that their shapes reach alone.
 static double ideal_product_ms(const bench *b, double *best_rate) {
-  const fsdp_plan_config *c = &b->setup.plan->config;
+  const fsdp_plan_config *c = &b->run.setup.plan->config;
   int64_t N = c->batch * c->seq;
   product_shape shapes[32];
-  int count = product_shapes(b->setup.plan->graph, 32, shapes);
+  int count = product_shapes(b->run.setup.plan->graph, 32, shapes);
   fsdp_pool *pool = fsdp_pool_create(threads_of(b));
   double ms = 0;
   *best_rate = 0;
@@ -200,13 +150,12 @@ static double ideal_product_ms(const bench *b, double *best_rate) {
 }
 
 static void print_report(const bench *b) {
-  const fsdp_plan *plan = b->setup.plan;
+  const fsdp_plan *plan = b->run.setup.plan;
   int median = median_step(b);
   const fsdp_profile_report *r = &b->reports[median];
   double ms = b->step_ms[median], product_ms = 0, product_flops = 0, best_rate = 0;
-  double tokens =
-      (double)(plan->config.batch * plan->config.seq * plan->config.micro_batches * b->world->size);
-  printf("%s, %d ranks of %d threads, %.0f tokens per step, %s\n", b->setup.model_name, b->world->size,
+  double tokens = (double)step_session_tokens(&b->run);
+  printf("%s, %d ranks of %d threads, %.0f tokens per step, %s\n", b->run.setup.model_name, b->world->size,
          threads_of(b), tokens, fsdp_gemm_library());
   printf("median step %.1f ms, %.0f tokens/s\n\n%-32s %10s %7s %9s\n", ms, tokens / ms * 1e3, "op of rank 0",
          "ms", "share", "GFLOP/s");
@@ -234,20 +183,16 @@ static void print_report(const bench *b) {
 
 static fsdp_status run(bench *b, fsdp_error *error) {
   fsdp_binding_bind(b->world, &(fsdp_binding_config){.bind = true}, &b->binding);
-  fsdp_setup_ranks ranks = {
-      .ranks = b->world->size, .ranks_per_node = b->world->local_size, .even_nodes = b->world->even_nodes};
-  fsdp_status status = fsdp_setup_create(&b->options, FSDP_PROGRAM_TRAIN, &ranks, &b->setup, error);
-  if (status != FSDP_OK) return status;
   b->steps = b->options.max_steps ? (int)b->options.max_steps : DEFAULT_STEPS;
   b->step_ms = fsdp_alloc_zeroed((size_t)b->steps, sizeof *b->step_ms);
   b->reports = fsdp_alloc_zeroed((size_t)b->steps, sizeof *b->reports);
-  if ((status = open_data(b, error)) != FSDP_OK) return status;
-  if ((status = open_session(b, error)) != FSDP_OK) return status;
+  fsdp_status status =
+      step_session_open(&b->options, b->world, threads_of(b), b->steps + WARM_UP_STEPS, &b->run, error);
+  if (status != FSDP_OK) return status;
   run_steps(b);
   fsdp_world_barrier(b->world);
   if (b->world->rank == 0) print_report(b);
   fsdp_world_barrier(b->world);
-  fsdp_session_destroy(&b->session);
   return FSDP_OK;
 }
 
@@ -259,8 +204,7 @@ int main(int argc, char **argv) {
   if (status == FSDP_OK) status = run(&b, &error);
   if (status != FSDP_OK) fprintf(stderr, "bench_step: error: %s\n", error.message);
   free(b.step_ms), free(b.reports);
-  fsdp_dataset_close(b.dataset);
-  fsdp_setup_destroy(&b.setup);
+  step_session_close(&b.run);
   fsdp_options_destroy(&b.options);
   fsdp_world_destroy(b.world);
   return (int)status;

@@ -1,0 +1,67 @@
+#include "bench/step_session.h"
+
+#include "runtime/base/random.h"
+#include "runtime/exec/state.h"
+
+static fsdp_status draw(void *context, const fsdp_state_range *range, void *values, fsdp_error *error) {
+  (void)error;
+  const fsdp_param *param = &((step_session *)context)->setup.plan->graph->params[range->param];
+  fsdp_random_normal(0, fsdp_random_stream(range->name), range->first_elem, range->numel, param->init_mean,
+                     param->init_deviation, values);
+  return FSDP_OK;
+}
+
+static fsdp_status open_data(step_session *s, const fsdp_world *world, int64_t steps, fsdp_error *error) {
+  const fsdp_plan_config *c = &s->setup.plan->config;
+  int64_t global_batch = c->batch * c->micro_batches * world->size;
+  fsdp_dataset_config data = {.seq = c->seq, .global_batch = global_batch, .vocab_size = c->model.vocab_size};
+  fsdp_status status = fsdp_dataset_open(&data, &s->dataset, error);
+  if (status != FSDP_OK) return status;
+  fsdp_feed_config feed = {
+      .dataset = s->dataset,
+      .sampler = {.sample_count = fsdp_dataset_sample_count(s->dataset), .global_batch = global_batch},
+      .ranks = world->size,
+      .rank = world->rank,
+      .batch = c->batch,
+      .seq = c->seq,
+      .micro_batches = c->micro_batches,
+      .rate = {.lr = 1e-4, .total_steps = steps},
+      .beta1 = c->beta1,
+      .beta2 = c->beta2};
+  fsdp_feed_create(&s->feed, &feed);
+  return FSDP_OK;
+}
+
+fsdp_status step_session_open(const fsdp_options *options, fsdp_world *world, int threads, int64_t steps,
+                              step_session *s, fsdp_error *error) {
+  *s = (step_session){0};
+  fsdp_setup_ranks ranks = {
+      .ranks = world->size, .ranks_per_node = world->local_size, .even_nodes = world->even_nodes};
+  fsdp_status status = fsdp_setup_create(options, FSDP_PROGRAM_TRAIN, &ranks, &s->setup, error);
+  if (status != FSDP_OK) return status;
+  status = open_data(s, world, steps, error);
+  if (status != FSDP_OK) return status;
+  fsdp_session_config config = {
+      .plan = s->setup.plan,
+      .world = world,
+      .threads = threads,
+      .callbacks = {.context = &s->feed,
+                    .feed_step = fsdp_feed_step,
+                    .feed_batch = fsdp_feed_batch,
+                    .publish = fsdp_feed_publish},
+      .profile = true,
+  };
+  status = fsdp_session_create(&config, &s->session, error);
+  return status == FSDP_OK ? fsdp_state_fill(s->session.executor, draw, s, error) : status;
+}
+
+void step_session_close(step_session *s) {
+  fsdp_session_destroy(&s->session);
+  fsdp_dataset_close(s->dataset);
+  fsdp_setup_destroy(&s->setup);
+}
+
+int64_t step_session_tokens(const step_session *s) {
+  const fsdp_plan_config *c = &s->setup.plan->config;
+  return c->batch * c->seq * c->micro_batches * s->feed.config.ranks;
+}
