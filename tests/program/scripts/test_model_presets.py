@@ -1,5 +1,5 @@
-"""The table of presets in docs/usage.md is what fsdp_plan says: parameters, units, and peaks within 3%. Rows
-that differ are printed as they should be."""
+"""The tables of presets and of published runs in docs/usage.md are what fsdp_plan says: parameters, units,
+and memory within 3%. Rows that differ are printed as they should be."""
 
 import json
 import re
@@ -27,14 +27,24 @@ def row(name):
     return "| " + " | ".join(map(str, cells)) + " |"
 
 
+def published_row(line):
+    """The row of a published run as it should be."""
+    cells = [cell.strip() for cell in line.split("|")[1:-1]]
+    name, offload, batch = (cell.strip("`") for cell in cells[:3])
+    states = ["--master-dtype", "bf16", "--moment-dtype", "bf16", "--reduce-dtype", "bf16"]
+    for index, wrap in ((4, ["--numel-to-wrap", "1e8"]), (5, ["--wrap", "block"])):
+        memory = plan(name, "-s", 1024, "-b", batch, "--cpu-offload", offload, *states, *wrap)["memory"]
+        cells[index] = f"{size(memory['valley_bytes'])} / {size(memory['peak_bytes'])}"
+    return "| " + " | ".join(cells) + " |"
+
+
 def agree(line, expected):
     """Whether two rows agree; whoever saves a percent of memory need not correct a document."""
-    cells, wanted = ([cell.strip() for cell in row.split("|")[1:-1]] for row in (line, expected))
-    for cell, right in zip(cells[3:], wanted[3:]):
-        (number, unit), (right_number, right_unit) = cell.split(), right.split()
-        if unit != right_unit or abs(float(number) / float(right_number) - 1) > 0.03:
-            return False
-    return cells[:3] == wanted[:3]
+    sizes = re.compile(r"([0-9.]+) ([kMGT]?B)\b")
+    if sizes.sub("SIZE", line) != sizes.sub("SIZE", expected):
+        return False
+    pairs = zip(sizes.findall(line), sizes.findall(expected))
+    return all(a[1] == b[1] and abs(float(a[0]) / float(b[0]) - 1) <= 0.03 for a, b in pairs)
 
 
 def main():
@@ -43,7 +53,11 @@ def main():
     document = (programs.ROOT / "docs/usage.md").read_text()
     table = document.partition("| preset | parameters |")[2].partition("\n\n")[0].splitlines()[2:]
     rows, wrong = [row(name) for name in names], len(table) - len(names)
-    for line, expected in zip(table + ["| none | 0 | 0 | 0 B | 0 B |"] * len(rows), rows):
+    published = document.partition("| published valley")[2].partition("\n\n")[0].splitlines()[2:]
+    wrong += len(published) != 3
+    table = (table + ["| none |"] * len(rows))[: len(rows)] + published
+    rows += [published_row(line) for line in published]
+    for line, expected in zip(table, rows):
         if not agree(line, expected):
             print(f"docs/usage.md has: {line}\n        but it is: {expected}")
             wrong += 1
