@@ -73,7 +73,7 @@ static int list_candidates(const char *folder, const char *pattern, const char *
     while (name[added->alike] && name[added->alike] == pattern[added->alike]) added->alike++;
   }
   closedir(stream);
-  qsort(found->list, (size_t)found->count, sizeof *found->list, compare_candidates);
+  if (found->count) qsort(found->list, (size_t)found->count, sizeof *found->list, compare_candidates);
   return 0;
 }
 
@@ -156,10 +156,9 @@ static fsdp_status add_item(const char *option, const char *item, fsdp_data_path
     return FSDP_OK;
   }
   glob_t found;
-  // With GLOB_ERR a folder that cannot be read is not taken for an empty one. strcmp, unlike glob's own
-  // order, is the same in every locale.
+  // strcmp, unlike glob's own order, is the same in every locale.
   char *pattern = glob_of(item);
-  int answer = glob(pattern, GLOB_ERR | GLOB_NOSORT, NULL, &found);
+  int answer = glob(pattern, GLOB_NOSORT, NULL, &found);
   free(pattern);
   FSDP_CHECK(answer != GLOB_NOSPACE, "out of host memory for the files of a pattern");
   if (answer != 0) return fail_unmatched(option, item, error);

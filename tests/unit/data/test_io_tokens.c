@@ -416,6 +416,36 @@ static void damage_is_found(void **state) {
   free(file);
 }
 
+// Shares of the reading: each prepared file is compared with its checksums by just one of them.
+static void a_file_is_verified_by_one_share(void **state) {
+  (void)state;
+  enum { FILES = 5 };
+  static stream s;
+  int64_t length;
+  draw(&s, 2, true, 0);
+  unsigned char *file = token_bytes_make(&s.file, &length);
+  for (int bad = 0; bad < FILES; bad++) {
+    char list[4096] = "", name[16];
+    for (int i = 0; i < FILES; i++) {
+      file[200] ^= i == bad; // of a token
+      snprintf(name, sizeof name, "%d.tok", i);
+      sprintf(list + strlen(list), "%s%s", i ? "," : "", io_write(name, file, length));
+      file[200] ^= i == bad;
+    }
+    for (int shares = 1; shares < 8; shares++) {
+      int found = 0;
+      for (int share = 0; share < shares; share++) {
+        fsdp_dataset_config config = {
+            .seq = 2, .vocab_size = 60000, .verify = true, .share = share, .shares = shares};
+        fsdp_error error;
+        found += io_dataset_status(list, config, &error) == FSDP_ERR_INPUT;
+      }
+      assert_int_equal(found, 1);
+    }
+  }
+  free(file);
+}
+
 // A token past the vocabulary would read past the embedding, so filling such a sample aborts.
 static void a_damaged_token_is_not_trained_on(void **state) {
   (void)state;
@@ -521,6 +551,7 @@ int main(void) {
       cmocka_unit_test(data_and_model_must_belong_together),
       cmocka_unit_test(contradictions_are_refused),
       cmocka_unit_test(damage_is_found),
+      cmocka_unit_test(a_file_is_verified_by_one_share),
       cmocka_unit_test(a_damaged_token_is_not_trained_on),
       cmocka_unit_test(fingerprints_tell_data_apart),
       cmocka_unit_test(held_out_samples_are_never_trained_on),
