@@ -44,6 +44,11 @@ OLD_KEYS = {
                   pretraining_tp=1, use_cache=True, initializer_range=0.02, rope_theta=10000.0,
                   rope_scaling=None, attention_dropout=0.0, tie_word_embeddings=False,
                   transformers_version="4.37.0"),
+    "gpt2": dict(activation_function="gelu_new", attn_pdrop=0.1, bos_token_id=50256, embd_pdrop=0.1,
+                 eos_token_id=50256, initializer_range=0.02, layer_norm_epsilon=1e-5, n_ctx=1024,
+                 resid_pdrop=0.1, summary_activation=None, summary_first_dropout=0.1,
+                 summary_proj_to_labels=True, summary_type="cls_index", summary_use_proj=True,
+                 task_specific_params={"text-generation": {"do_sample": True, "max_length": 50}}),
 }  # fmt: skip
 
 

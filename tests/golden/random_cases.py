@@ -39,7 +39,24 @@ def draw_decoder(rng):
     )
 
 
-DRAW = {"llama": draw_decoder}  # the configuration of a family
+def draw_gpt2(rng):
+    heads = rng.randint(1, 6)
+    return dict(
+        vocab_size=rng.choice([257, 257, 83, 1009, 32001]),
+        n_embd=heads * rng.randint(1, 17),
+        n_inner=rng.choice([None, rng.randint(7, 90)]),
+        n_layer=rng.randint(1, 3),
+        n_head=heads,
+        n_positions=rng.choice([40, 41, 128]),
+        layer_norm_epsilon=rng.choice([1e-5, 1e-6]),
+        resid_pdrop=rng.choice([0.0, 0.1]),
+        attn_pdrop=rng.choice([0.0, 0.1]),
+        reorder_and_upcast_attn=rng.random() < 0.2,
+        tie_word_embeddings=rng.random() < 0.7,
+    )
+
+
+DRAW = {"llama": draw_decoder, "gpt2": draw_gpt2}  # the configuration of a family
 
 
 def draw(family, rng):

@@ -25,6 +25,10 @@ static const struct {
     {"llama3-8b", 8030261248},
     {"llama3-70b", 70553706496},
     {"llama3-405b", 405853388800},
+    {"gpt2", 124439808},
+    {"gpt2-medium", 354823168},
+    {"gpt2-large", 774030080},
+    {"gpt2-xl", 1557611200},
 };
 enum { PRESETS = sizeof published / sizeof *published };
 
