@@ -9,6 +9,12 @@
 
 // ---- The configuration
 
+const char *const fsdp_decoder_keys_without_numbers[] = {
+    "max_position_embeddings", // positions are computed, and sequences as long as --seq-length
+    "initializer_range",       // new weights are drawn with it, trained ones are not
+    NULL,
+};
+
 void fsdp_decoder_read(fsdp_fields *f, const json_t *root, fsdp_model_config *c) {
   const fsdp_decoder *d = c->family->decoder;
   fsdp_fields_only_text(f, root, "hidden_act", "silu");

@@ -14,6 +14,9 @@ typedef struct fsdp_decoder {
   int64_t positions_default; // of max_position_embeddings
 } fsdp_decoder;
 
+// Keys of what fsdp_decoder_print adds that change no number (family.h).
+extern const char *const fsdp_decoder_keys_without_numbers[];
+
 // Functions of a family (family.h) that read `decoder` from it. Sizes without a sensible default in
 // Transformers are required; a family's own `read` and `print` call these and do the rest.
 void fsdp_decoder_read(fsdp_fields *fields, const json_t *root, fsdp_model_config *config);

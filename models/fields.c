@@ -55,6 +55,13 @@ int64_t fsdp_fields_count(fsdp_fields *f, const json_t *object, const char *key,
   return 1;
 }
 
+int64_t fsdp_fields_count_or_none(fsdp_fields *f, const json_t *object, const char *key, int64_t fallback,
+                                  int64_t most) {
+  const json_t *value = json_object_get(object, key);
+  if (!value) return fallback;
+  return json_is_null(value) ? 0 : fsdp_fields_count(f, object, key, fallback, most);
+}
+
 int64_t fsdp_fields_whole(fsdp_fields *f, const json_t *object, const char *key, int64_t fallback,
                           int64_t most) {
   const json_t *value = fsdp_fields_present(object, key);

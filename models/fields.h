@@ -30,6 +30,10 @@ void fsdp_fields_refuse_missing(fsdp_fields *fields, const char *key);
 int64_t fsdp_fields_count(fsdp_fields *fields, const json_t *object, const char *key, int64_t fallback,
                           int64_t most);
 
+// The same, but null is 0: there is none. If the key is absent, `fallback`.
+int64_t fsdp_fields_count_or_none(fsdp_fields *fields, const json_t *object, const char *key,
+                                  int64_t fallback, int64_t most);
+
 // A whole number in [0, most]. If the key is absent, `fallback`.
 int64_t fsdp_fields_whole(fsdp_fields *fields, const json_t *object, const char *key, int64_t fallback,
                           int64_t most);

@@ -45,12 +45,6 @@ static const fsdp_preset presets[] = {
 
 // ---- The configuration
 
-static const char *const keys_without_numbers[] = {
-    "max_position_embeddings", // positions are computed, and sequences as long as --seq-length
-    "initializer_range",       // new weights are drawn with it, trained ones are not
-    NULL,
-};
-
 // Old conversions stored the inverse frequencies among the weights.
 static const char *const buffers[] = {"rotary_emb.inv_freq", NULL};
 
@@ -76,7 +70,7 @@ static const fsdp_decoder decoder = {.prefix = "Llama",
 const fsdp_family fsdp_family_llama = {
     .block_class = "LlamaDecoderLayer",
     .presets = presets,
-    .keys_without_numbers = keys_without_numbers,
+    .keys_without_numbers = fsdp_decoder_keys_without_numbers,
     .buffers = buffers,
     .decoder = &decoder,
     .read = read_config,

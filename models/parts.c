@@ -237,6 +237,7 @@ int fsdp_parts_attention(fsdp_parts *p, int qkv, int module) {
   int64_t lse_shape[3] = {p->graph->batch, c->num_heads, p->graph->seq};
   int lse = fsdp_graph_value(p->graph, FSDP_VALUE_ACTIVATION, FSDP_VALUE_F32, module, "lse", 3, lse_shape);
   fsdp_node *n = add_node(p, FSDP_OP_ATTENTION, module);
+  if (p->block >= c->first_window_layer) n->attrs.window = c->window;
   fsdp_node_operand_add(n, qkv, FSDP_READ);
   fsdp_node_operand_add(n, o, FSDP_WRITE);
   fsdp_node_operand_add(n, lse, FSDP_WRITE);

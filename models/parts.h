@@ -88,7 +88,7 @@ int fsdp_parts_linear(fsdp_parts *parts, int x, int count, const int *modules, c
 // Rotates q and k of q|k|v (N, Q), in place.
 void fsdp_parts_rope(fsdp_parts *parts, int qkv, int module);
 
-// o (N, H*D): causal attention over q|k|v (N, Q).
+// o (N, H*D): causal attention over q|k|v (N, Q), within the layer's window.
 int fsdp_parts_attention(fsdp_parts *parts, int qkv, int module);
 
 // s (N, I) = silu(gate) * up, of gate|up (N, 2I).

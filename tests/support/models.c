@@ -48,6 +48,21 @@ void expect_models_refused(const refused_model *models, int count) {
   }
 }
 
+void expect_keys_compared(const char *base, const compared_key *keys, int count) {
+  char json[1024], out[512];
+  snprintf(json, sizeof json, "%s}", base);
+  const fsdp_model_config one = model_of_json(json);
+  assert_false(fsdp_model_differs(&one, &one, FSDP_MODEL_ALL, out, sizeof out));
+  for (int i = 0; i < count; i++) {
+    snprintf(json, sizeof json, "%s,\"%s\":%s}", base, keys[i].key, keys[i].value);
+    const fsdp_model_config other = model_of_json(json);
+    bool found = fsdp_model_differs(&one, &other, FSDP_MODEL_ALL, out, sizeof out);
+    if (!found || strncmp(out, keys[i].key, strlen(keys[i].key)) != 0) fail_msg("%s: '%s'", keys[i].key, out);
+    found = fsdp_model_differs(&one, &other, FSDP_MODEL_NUMBERS, out, sizeof out);
+    if (found != keys[i].is_number) fail_msg("%s: '%s' of numbers", keys[i].key, out);
+  }
+}
+
 char *json_of_model(const fsdp_model_config *config) {
   json_t *root = fsdp_model_print(config);
   char *text = json_dumps(root, JSON_COMPACT | JSON_SORT_KEYS | JSON_REAL_PRECISION(17));
@@ -62,6 +77,20 @@ void expect_model_read_back(const fsdp_model_config *config) {
   if (fsdp_model_differs(config, &again, FSDP_MODEL_ALL, out, sizeof out)) fail_msg("%s", out);
   assert_ptr_equal(again.family, config->family);
   free(text);
+}
+
+void windows_of_model(const fsdp_model_config *config, int64_t *windows) {
+  fsdp_graph *graph = fsdp_model_graph(config, 1, 2);
+  int seen = 0;
+  for (int i = 0; i < graph->forward_count; i++)
+    if (graph->forward[i].kind == FSDP_OP_ATTENTION)
+      windows[graph->forward[i].block] = graph->forward[i].attrs.window, seen++;
+  for (int i = 0; i < graph->backward_count; i++) {
+    const fsdp_node *node = &graph->backward[i];
+    if (node->kind == FSDP_OP_ATTENTION_BACKWARD) assert_int_equal(node->attrs.window, windows[node->block]);
+  }
+  assert_int_equal(seen, config->num_layers);
+  fsdp_graph_destroy(graph);
 }
 
 char *tree_of_model(const fsdp_model_config *config) {

@@ -17,11 +17,23 @@ typedef struct refused_model {
 // Fails the test unless every one is refused with all parts of its message.
 void expect_models_refused(const refused_model *models, int count);
 
+typedef struct compared_key {
+  const char *key, *value;
+  bool is_number; // FSDP_MODEL_NUMBERS
+} compared_key;
+
+// Fails the test unless a change of each key alone is found in its scopes and named first. `base` is a
+// configuration without its closing brace.
+void expect_keys_compared(const char *base, const compared_key *keys, int count);
+
 // What `fsdp_model_print` makes of it, on one line with sorted keys; the caller frees it.
 char *json_of_model(const fsdp_model_config *config);
 
 // Reads what is printed of the model and fails the test if that differs.
 void expect_model_read_back(const fsdp_model_config *config);
+
+// The window of each layer, as its attention has it in both directions.
+void windows_of_model(const fsdp_model_config *config, int64_t *windows);
 
 // The module tree as PyTorch prints it; the caller frees it.
 char *tree_of_model(const fsdp_model_config *config);

@@ -102,7 +102,7 @@ static const bad_case bad_cases[] = {
     {"[1, 2]", {"not a JSON object"}},
     {"{" BASE ",\"vocab_size\":3}", {"not valid JSON", "duplicate", "vocab_size"}},
     {"{" SIZES ",\"num_attention_heads\":4}", {"\"model_type\" is missing"}},
-    {"{\"model_type\":\"mistral\"," SIZES "}", {"\"model_type\" is \"mistral\"", "llama"}},
+    {"{\"model_type\":\"mixtral\"," SIZES "}", {"\"model_type\" is \"mixtral\"", "llama"}},
     {"{" BASE ",\"architectures\":[\"LlamaForSequenceClassification\"]}",
      {"architectures", "LlamaForCausalLM"}},
     {"{" BASE ",\"architectures\":\"LlamaForCausalLM\"}", {"architectures"}},

@@ -7,7 +7,6 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -84,31 +83,18 @@ static void test_refused(void **state) {
   expect_models_refused(models, (int)(sizeof models / sizeof *models));
 }
 
-// Each key changed by itself: which of them are compared, and which change a number.
 static void test_differences(void **state) {
   (void)state;
-  static const struct {
-    const char *key, *value;
-    bool is_number;
-  } keys[] = {{"n_inner", "49", true},
-              {"n_positions", "512", true},
-              {"layer_norm_epsilon", "1e-6", true},
-              {"tie_word_embeddings", "false", true},
-              {"initializer_range", "0.5", false},
-              {"resid_pdrop", "0.2", false},
-              {"embd_pdrop", "0.2", false},
-              {"attn_pdrop", "0.2", false},
-              {"reorder_and_upcast_attn", "true", false}};
-  const fsdp_model_config base = model_of_json("{" BASE "}");
-  for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
-    char json[256], out[256];
-    snprintf(json, sizeof json, "{" BASE ",\"%s\":%s}", keys[i].key, keys[i].value);
-    fsdp_model_config other = model_of_json(json);
-    assert_true(fsdp_model_differs(&base, &other, FSDP_MODEL_ALL, out, sizeof out));
-    if (strncmp(out, keys[i].key, strlen(keys[i].key)) != 0) fail_msg("%s: %s", keys[i].key, out);
-    assert_int_equal(fsdp_model_differs(&base, &other, FSDP_MODEL_NUMBERS, out, sizeof out),
-                     keys[i].is_number);
-  }
+  static const compared_key keys[] = {{"n_inner", "49", true},
+                                      {"n_positions", "512", true},
+                                      {"layer_norm_epsilon", "1e-6", true},
+                                      {"tie_word_embeddings", "false", true},
+                                      {"initializer_range", "0.5", false},
+                                      {"resid_pdrop", "0.2", false},
+                                      {"embd_pdrop", "0.2", false},
+                                      {"attn_pdrop", "0.2", false},
+                                      {"reorder_and_upcast_attn", "true", false}};
+  expect_keys_compared("{" BASE, keys, (int)(sizeof keys / sizeof *keys));
 }
 
 static void test_dropout_is_announced(void **state) {
