@@ -55,6 +55,10 @@ static void print_plan(const fsdp_options *options, const fsdp_setup *setup, boo
     print_json(report_json(setup, fits));
     return;
   }
+  if (options->print_sharding) {
+    fsdp_specs_print(setup->plan->specs, setup->plan->graph, &setup->plan->config.mesh, stdout);
+    return;
+  }
   if (options->print_model) fsdp_units_print_tree(setup->plan->units, setup->plan->graph, stdout);
   if (options->print_program) {
     if (options->print_model) putchar('\n');

@@ -38,7 +38,7 @@ static fsdp_status check_learning_rate(const check *c) {
 
 static fsdp_status check_mesh(const check *c) {
   const fsdp_options *o = c->options;
-  if (!o->mesh_axes.count) return FSDP_OK;
+  if (!o->mesh_axes.count || o->sharding) return FSDP_OK; // a sharding file says what lies over which axis
   int data = fsdp_mesh_size(&o->mesh_axes, FSDP_AXIS_DATA),
       fsdp = fsdp_mesh_size(&o->mesh_axes, FSDP_AXIS_FSDP);
   for (int a = 0; a < o->mesh_axes.count; a++) {
@@ -47,9 +47,10 @@ static fsdp_status check_mesh(const check *c) {
       continue;
     return fsdp_fail(
         c->error, FSDP_ERR_OPTION,
-        "--mesh %s (%s): axis %s has %d ranks, but only data and fsdp may have more than one: tensor, "
-        "context and expert parallelism are not built yet",
-        o->mesh, place(c, "mesh"), axis->name, axis->size);
+        "--mesh %s (%s): axis %s has %d ranks, but without --sharding only data and fsdp may have more than "
+        "one (tensor, context and expert parallelism are not built yet): cut the batch over it, as in "
+        "--sharding fsdp --extra-data-axis %s",
+        o->mesh, place(c, "mesh"), axis->name, axis->size, axis->name);
   }
   bool sharded = o->strategy == FSDP_FULL || o->strategy == FSDP_GRAD_OP;
   if (sharded && data != 1) {
@@ -66,6 +67,24 @@ static fsdp_status check_mesh(const check *c) {
         "shards of %d ranks",
         o->mesh, place(c, "mesh"), fsdp);
   }
+  return FSDP_OK;
+}
+
+static fsdp_status check_sharding(const check *c) {
+  const fsdp_options *o = c->options;
+  bool preset = o->sharding && (!strcmp(o->sharding, "fsdp") || !strcmp(o->sharding, "fsdpv2"));
+  if (o->shard && !o->sharding)
+    return fsdp_fail(c->error, FSDP_ERR_OPTION,
+                     "--shard %.300s (%s) changes a line of --sharding, which is not given: add --sharding "
+                     "fsdp, or a file",
+                     o->shard, place(c, "shard"));
+  if (o->extra_data_axis && !preset)
+    return fsdp_fail(
+        c->error, FSDP_ERR_OPTION, "--extra-data-axis %s (%s) is for --sharding fsdp and fsdpv2: %s",
+        o->extra_data_axis, place(c, "extra-data-axis"),
+        o->sharding ? "the file says itself what the batch lies over, as in input: [[data, fsdp], "
+                      "null]; leave one out"
+                    : "add one of them, or leave it out");
   return FSDP_OK;
 }
 
@@ -114,7 +133,7 @@ static fsdp_status check_evaluation(const check *c) {
 
 // Each of the files to compare is checked by itself; here only what does not go with several of them.
 static fsdp_status check_comparison(const check *c) {
-  const char *const alone[] = {"config", "print-model", "print-program", "memory-profile"};
+  const char *const alone[] = {"config", "print-model", "print-program", "print-sharding", "memory-profile"};
   for (size_t i = 0; i < sizeof alone / sizeof *alone; i++) {
     if (!given(c, alone[i])) continue;
     return fsdp_fail(c->error, FSDP_ERR_OPTION,
@@ -127,11 +146,21 @@ static fsdp_status check_comparison(const check *c) {
 static fsdp_status check_outputs(const check *c) {
   const fsdp_options *o = c->options;
   if (c->program != FSDP_PROGRAM_PLAN) return FSDP_OK;
-  if (o->json && (o->print_model || o->print_program)) {
-    const char *other = o->print_model ? "print-model" : "print-program";
-    return fsdp_fail(c->error, FSDP_ERR_OPTION,
-                     "--json (%s) and --%s (%s) would both fill the standard output: use one at a time",
-                     place(c, "json"), other, place(c, other));
+  const struct {
+    const char *name;
+    bool on;
+  } printed[] = {{"json", o->json},
+                 {"print-sharding", o->print_sharding},
+                 {"print-model", o->print_model},
+                 {"print-program", o->print_program}};
+  for (int one = 0; one < 2; one++) { // those that are read by programs are printed alone
+    for (int other = one + 1; other < 4 && printed[one].on; other++) {
+      if (!printed[other].on) continue;
+      return fsdp_fail(c->error, FSDP_ERR_OPTION,
+                       "--%s (%s) and --%s (%s) would both fill the standard output: use one at a time",
+                       printed[one].name, place(c, printed[one].name), printed[other].name,
+                       place(c, printed[other].name));
+    }
   }
   if (o->ranks_per_node > 0 && o->ranks_per_node > o->ranks) {
     return fsdp_fail(c->error, FSDP_ERR_OPTION, "--ranks-per-node %lld (%s) is more than --ranks %lld (%s)",
@@ -210,9 +239,9 @@ static fsdp_status check_sizes(const check *c) {
 }
 
 fsdp_status fsdp_options_check(const fsdp_options *options, fsdp_program_kind program, fsdp_error *error) {
-  static fsdp_status (*const rules[])(const check *) = {check_learning_rate, check_mesh,    check_files,
-                                                        check_evaluation,    check_outputs, check_experiment,
-                                                        check_sizes,         check_skipping};
+  static fsdp_status (*const rules[])(const check *) = {
+      check_learning_rate, check_mesh,       check_sharding, check_files,   check_evaluation,
+      check_outputs,       check_experiment, check_sizes,    check_skipping};
   const check c = {options, program, error};
   if (options->compare) return check_comparison(&c);
   for (size_t i = 0; i < sizeof rules / sizeof *rules; i++) {

@@ -111,6 +111,14 @@ static const fsdp_option_row table[] = {
      .help =
          "axes with sizes, the last one fastest, or the sizes of fsdp and tensor alone (default: from the "
          "strategy)"},
+    {"sharding", 0, TEXT(sharding), .argument = "FILE|fsdp|fsdpv2",
+     .help =
+         "placements of weights and module outputs by name: a YAML file, or every weight's first (fsdp) or "
+         "largest (fsdpv2) dimension on fsdp (default: from the strategy)"},
+    {"shard", 0, .kind = FSDP_OPTION_REPEAT, FIELD(shard), .argument = "NAME=SPEC",
+     .help = "one more line of --sharding, or another one for its name; several times, or separated by ;"},
+    {"extra-data-axis", 0, TEXT(extra_data_axis), .argument = "AXIS",
+     .help = "with --sharding fsdp or fsdpv2: cut the batch over this axis too"},
     {"cpu-offload", 0, FLAG(cpu_offload),
      .help = "keep parameters, gradients and optimizer state in host memory"},
     {"recompute", 0, TEXT(recompute), .fallback = "none", .argument = "none|block|block:K|OPS|auto",
@@ -176,6 +184,8 @@ static const fsdp_option_row table[] = {
     {"poison", 0, FLAG(poison), .help = "fill free memory with signalling NaNs (checks the plan)"},
     {"print-model", 0, FLAG(print_model), .help = "print the wrapped module tree"},
     {"print-program", 0, FLAG(print_program), .help = "print the step program"},
+    {"print-sharding", 0, FLAG(print_sharding),
+     .help = "print every placement as a file for --sharding (fsdp_plan: nothing else)"},
     {"dry-run", 0, FLAG(dry_run), .help = "stop after planning"},
     {"ranks", 0, INT(ranks, 1, RANKS_MAX), .programs = FSDP_PROGRAM_PLAN, .fallback = "1",
      .help = "ranks to plan for"},

@@ -13,9 +13,10 @@ typedef enum fsdp_option_kind {
   FSDP_OPTION_FLAG,
   FSDP_OPTION_CHOICE,
   FSDP_OPTION_TEXT,
-  FSDP_OPTION_LIST, // text: all words up to the next option, joined by commas
-  FSDP_OPTION_WRAP, // text of the form size|block|none|module:NAME,...
-  FSDP_OPTION_MESH  // text, and the two sizes that it says
+  FSDP_OPTION_LIST,   // text: all words up to the next option, joined by commas
+  FSDP_OPTION_REPEAT, // text: may be given several times; joined by semicolons
+  FSDP_OPTION_WRAP,   // text of the form size|block|none|module:NAME,...
+  FSDP_OPTION_MESH    // text, and the axes that it says
 } fsdp_option_kind;
 
 typedef struct fsdp_option_row {

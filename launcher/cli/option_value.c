@@ -153,9 +153,7 @@ bool fsdp_value_mesh(const char *text, fsdp_mesh *mesh) {
     at += length;
     if (!*at) break;
   }
-  if (!is_named && mesh->count != 2) return false;
-  fsdp_mesh_complete(mesh);
-  return true;
+  return is_named || mesh->count == 2;
 }
 
 const char *fsdp_value_print_bytes(int64_t bytes, char *out, size_t out_bytes) {

@@ -37,8 +37,8 @@ bool fsdp_value_flag(const char *text, bool *value);
 // One of `choices`, which end with a NULL name.
 bool fsdp_value_choice(const char *text, const fsdp_choice *choices, int *value);
 
-// "data=R,fsdp=F", axes in any order, the last one fastest, or "F,T": sizes of fsdp and tensor alone. Axes
-// that every mesh has are added with size 1. False if a name occurs twice or a size is not above 0.
+// "data=R,fsdp=F", axes in any order, the last one fastest, or "F,T": sizes of fsdp and tensor alone. No axes
+// are added. False if a name occurs twice or a size is not above 0.
 bool fsdp_value_mesh(const char *text, fsdp_mesh *mesh);
 
 // Bytes for people, with three figures: "913 B", "1.50 GB" (powers of 1000). Returns `out`.

@@ -51,13 +51,16 @@ static void describe_allowed(const fsdp_option_row *row, char *out, size_t bytes
     return;
   case FSDP_OPTION_TEXT:
   case FSDP_OPTION_LIST:
+  case FSDP_OPTION_REPEAT:
     snprintf(out, bytes, "a non-empty value");
     return;
   case FSDP_OPTION_WRAP:
     snprintf(out, bytes, "size, block, none or module:NAME,... (class names)");
     return;
   case FSDP_OPTION_MESH:
-    snprintf(out, bytes, "data=R,fsdp=F with R and F from 1 to 1000000");
+    snprintf(out, bytes,
+             "data=R,fsdp=F: names, each once, with sizes from 1 (at most 1048576 ranks, and three names "
+             "besides data, fsdp, tensor, context and expert), or two sizes, of fsdp and tensor");
     return;
   case FSDP_OPTION_CHOICE:
     break;
@@ -98,6 +101,16 @@ static void keep_text(fsdp_options *options, const fsdp_option_row *row, const c
   *kept = copy;
 }
 
+// Adds to what is there: a later text comes behind.
+static void add_text(fsdp_options *options, const fsdp_option_row *row, const char *text) {
+  const char *before = *(char **)field(options, row);
+  size_t bytes = strlen(before) + strlen(text) + 2;
+  char *both = fsdp_alloc(bytes);
+  snprintf(both, bytes, "%s;%s", before, text);
+  keep_text(options, row, both);
+  free(both);
+}
+
 // Sets the row's field from `text`; false if the row does not allow it.
 static bool set_field(fsdp_options *options, const fsdp_option_row *row, const char *text) {
   int64_t whole = 0;
@@ -127,8 +140,13 @@ static bool set_field(fsdp_options *options, const fsdp_option_row *row, const c
     break;
   case FSDP_OPTION_TEXT:
   case FSDP_OPTION_LIST:
+  case FSDP_OPTION_REPEAT:
     if (!*text) return false;
     break;
+  }
+  if (row->kind == FSDP_OPTION_REPEAT && *(char **)field(options, row)) {
+    add_text(options, row, text);
+    return true;
   }
   keep_text(options, row, text);
   return true;
@@ -466,7 +484,8 @@ void fsdp_options_destroy(fsdp_options *options) {
   const fsdp_option_row *table = fsdp_option_table(&count);
   for (int i = 0; i < count; i++) {
     bool owned = table[i].kind == FSDP_OPTION_TEXT || table[i].kind == FSDP_OPTION_LIST ||
-                 table[i].kind == FSDP_OPTION_WRAP || table[i].kind == FSDP_OPTION_MESH;
+                 table[i].kind == FSDP_OPTION_REPEAT || table[i].kind == FSDP_OPTION_WRAP ||
+                 table[i].kind == FSDP_OPTION_MESH;
     if (!owned) continue;
     char **text = field(options, &table[i]);
     free(*text);

@@ -2,6 +2,8 @@
 
 #include "launcher/cli/capacity.h"
 #include "launcher/cli/option_value.h"
+#include "launcher/cli/sharding_file.h"
+#include "models/family.h"
 #include "runtime/base/plural.h"
 #include "runtime/base/size.h"
 #include "runtime/checkpoint/config_json.h"
@@ -86,7 +88,7 @@ fsdp_status fsdp_setup_read_model(const fsdp_options *options, fsdp_setup *setup
 static fsdp_status fail_mesh_product(const fsdp_options *options, int ranks, fsdp_error *error) {
   return fsdp_fail(
       error, FSDP_ERR_OPTION,
-      "--mesh %s (%s) is %d ranks, but there %s %d: make data times fsdp %d, or start as many ranks",
+      "--mesh %s (%s) is %d ranks, but there %s %d: make the product of its sizes %d, or start as many ranks",
       options->mesh, fsdp_options_place(options, "mesh"), fsdp_mesh_ranks(&options->mesh_axes),
       ranks == 1 ? "is" : "are", ranks, ranks);
 }
@@ -99,6 +101,7 @@ static fsdp_status make_mesh(const fsdp_options *options, const fsdp_setup_ranks
       return fail_mesh_product(options, ranks->ranks, error);
     }
     *mesh = options->mesh_axes;
+    fsdp_mesh_complete(mesh);
     return FSDP_OK;
   }
   if (options->strategy == FSDP_NO) {
@@ -129,6 +132,14 @@ static fsdp_status choose_backend(const fsdp_options *options, fsdp_program_kind
       "--backend cuda (%s): this build has no CUDA device; use --backend cpu, or fsdp_plan --backend cuda "
       "to plan for a GPU",
       fsdp_options_place(options, "backend"));
+}
+
+// fsdpv2 wraps each decoder layer and leaves the rest to the root.
+static fsdp_wrap_policy find_wrap(const fsdp_options *options, const fsdp_sharding *sharding,
+                                  const fsdp_model_config *model) {
+  if (sharding && sharding->preset == FSDP_SHARDING_FSDPV2 && !fsdp_options_given(options, "wrap"))
+    return (fsdp_wrap_policy){.kind = FSDP_WRAP_MODULE, .classes = model->family->block_class};
+  return fsdp_options_wrap(options);
 }
 
 static bool saves_from_snapshot(const fsdp_options *options) {
@@ -169,7 +180,6 @@ static fsdp_plan_config make_config(const fsdp_options *options, const fsdp_plan
       .seq = options->seq,
       .micro_batches = (int)options->grad_accum,
       .strategy = (fsdp_strategy)options->strategy,
-      .wrap = fsdp_options_wrap(options),
       .cpu_offload = options->cpu_offload,
       .prefetch = (int)options->prefetch,
       .accumulate = (fsdp_accumulate)options->accumulate,
@@ -297,6 +307,9 @@ fsdp_status fsdp_setup_create(const fsdp_options *options, fsdp_program_kind pro
   if (status == FSDP_OK) status = fsdp_setup_read_model(options, setup, &config.model, error);
   config.exchange = loads_slices(options, setup, backend == fsdp_plan_backend_cuda());
   if (status == FSDP_OK) status = make_mesh(options, ranks, &config.mesh, error);
+  if (status == FSDP_OK) status = fsdp_sharding_read(options, &setup->sharding, error);
+  config.sharding = setup->sharding;
+  config.wrap = find_wrap(options, setup->sharding, &config.model);
   if (status != FSDP_OK) return status;
   status = plan_within_limits(options, ranks, config, &setup->plan, error);
   if (status != FSDP_ERR_CAPACITY || !config.snapshot) return status;
@@ -316,7 +329,9 @@ fsdp_status fsdp_setup_create(const fsdp_options *options, fsdp_program_kind pro
 
 void fsdp_setup_destroy(fsdp_setup *setup) {
   fsdp_plan_destroy(setup->plan);
+  fsdp_sharding_destroy(setup->sharding);
   setup->plan = NULL;
+  setup->sharding = NULL;
 }
 
 bool fsdp_setup_note(const fsdp_options *options, const fsdp_plan *plan, char *note, size_t note_bytes) {

@@ -15,10 +15,11 @@ typedef struct fsdp_setup_ranks {
 } fsdp_setup_ranks;
 
 typedef struct fsdp_setup {
-  const char *model_name; // what to call the model: the preset's name or the folder's (in `options`)
-  const char *folder;     // of config.json and weights (in `options`); NULL for a preset
-  bool load_weights;      // from the folder
-  fsdp_plan *plan;        // owned
+  const char *model_name;  // what to call the model: the preset's name or the folder's (in `options`)
+  const char *folder;      // of config.json and weights (in `options`); NULL for a preset
+  bool load_weights;       // from the folder
+  fsdp_sharding *sharding; // owned; NULL without --sharding
+  fsdp_plan *plan;         // owned
 } fsdp_setup;
 
 // Finds and reads the model alone: name, folder, whether there are weights to load, configuration.

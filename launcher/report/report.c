@@ -79,13 +79,14 @@ typedef struct unit_group {
   int64_t first, last; // the numbers
 } unit_group;
 
-// Replaces the first path component that is a number by '#'. Returns the number, or -1 if there is none.
+// Replaces the first path component that is a number, axes behind it aside, by '#'. Returns the number, or -1
+// if there is none.
 static int64_t make_pattern(const char *path, char pattern[FSDP_NAME_BYTES]) {
   snprintf(pattern, FSDP_NAME_BYTES, "%s", path);
   for (const char *at = path; *at;) {
     size_t length = strcspn(at, "."), digits = strspn(at, "0123456789");
-    if (length > 0 && digits == length) {
-      snprintf(pattern, FSDP_NAME_BYTES, "%.*s#%s", (int)(at - path), path, at + length);
+    if (digits > 0 && (digits == length || at[digits] == ' ')) {
+      snprintf(pattern, FSDP_NAME_BYTES, "%.*s#%s", (int)(at - path), path, at + digits);
       return strtoll(at, NULL, 10);
     }
     at += length + (at[length] == '.');
@@ -246,16 +247,27 @@ static void print_traffic_row(const char *name, int64_t bytes, FILE *out) {
           fsdp_print_int(bytes, whole, sizeof whole));
 }
 
-void fsdp_report_print(const fsdp_plan *plan, const char *model_name, FILE *out) {
-  print_head(plan, model_name, out);
-  print_units(plan, out);
-  print_memory(plan, out);
-  fsdp_activations_print(plan, out);
+// By collective, then by the axes of the mesh that they are sent over.
+static void print_traffic(const fsdp_plan *plan, FILE *out) {
   fprintf(out, "\nBytes that a rank sends in a step\n");
   print_traffic_row("all-gather", plan->traffic.all_gather_bytes, out);
   print_traffic_row("reduce-scatter", plan->traffic.reduce_scatter_bytes, out);
   print_traffic_row("all-reduce", plan->traffic.all_reduce_bytes, out);
   print_traffic_row("scalars", plan->traffic.scalar_bytes, out);
+  for (fsdp_axis_set axes = 1; axes < 1u << FSDP_MESH_AXES_MAX; axes++) {
+    char names[FSDP_MESH_TEXT_BYTES], name[FSDP_MESH_TEXT_BYTES + 8];
+    if (!plan->traffic.by_axes[axes]) continue;
+    snprintf(name, sizeof name, "over %s", fsdp_mesh_print_axes(&plan->config.mesh, axes, names));
+    print_traffic_row(name, plan->traffic.by_axes[axes], out);
+  }
+}
+
+void fsdp_report_print(const fsdp_plan *plan, const char *model_name, FILE *out) {
+  print_head(plan, model_name, out);
+  print_units(plan, out);
+  print_memory(plan, out);
+  fsdp_activations_print(plan, out);
+  print_traffic(plan, out);
   if (fsdp_plan_check_bytes(plan) > 0) {
     fprintf(out, "\nBytes that a rank reads to compare replicas\n");
     print_traffic_row("check", fsdp_plan_check_bytes(plan), out);
@@ -318,13 +330,25 @@ static json_t *memory_json(const fsdp_plan *plan) {
   return memory;
 }
 
-json_t *fsdp_report_json(const fsdp_plan *plan) {
-  json_t *root = json_object(), *model = json_object(), *comm = json_object(), *program = json_object();
-  put(model, "parameters", json_integer(fsdp_model_parameter_count(&plan->config.model)));
+static json_t *traffic_json(const fsdp_plan *plan) {
+  json_t *comm = json_object(), *by_axis = json_object();
   put(comm, "all_gather_bytes", json_integer(plan->traffic.all_gather_bytes));
   put(comm, "reduce_scatter_bytes", json_integer(plan->traffic.reduce_scatter_bytes));
   put(comm, "all_reduce_bytes", json_integer(plan->traffic.all_reduce_bytes));
   put(comm, "scalar_bytes", json_integer(plan->traffic.scalar_bytes));
+  for (fsdp_axis_set axes = 1; axes < 1u << FSDP_MESH_AXES_MAX; axes++) {
+    char names[FSDP_MESH_TEXT_BYTES];
+    if (!plan->traffic.by_axes[axes]) continue;
+    put(by_axis, fsdp_mesh_print_axes(&plan->config.mesh, axes, names),
+        json_integer(plan->traffic.by_axes[axes]));
+  }
+  put(comm, "by_axis", by_axis);
+  return comm;
+}
+
+json_t *fsdp_report_json(const fsdp_plan *plan) {
+  json_t *root = json_object(), *model = json_object(), *program = json_object();
+  put(model, "parameters", json_integer(fsdp_model_parameter_count(&plan->config.model)));
   char hash[24], hint[512];
   snprintf(hash, sizeof hash, "%016" PRIx64, fsdp_program_hash(plan->program));
   put(program, "instructions", json_integer(plan->program->instr_count));
@@ -335,7 +359,7 @@ json_t *fsdp_report_json(const fsdp_plan *plan) {
   put(root, "units", units_json(plan));
   put(root, "memory", memory_json(plan));
   put(root, "activations", fsdp_activations_json(plan));
-  put(root, "comm", comm);
+  put(root, "comm", traffic_json(plan));
   put(root, "program", program);
   put(root, "verified", json_boolean(plan->verified));
   put(root, "hint", fsdp_report_hint(plan, hint, sizeof hint) ? json_string(hint) : json_null());

@@ -7,6 +7,7 @@
 
 #include <inttypes.h>
 #include <stdlib.h>
+#include <xxhash.h>
 
 // What a trace of a step may take; more would only come from very many micro-batches, which repeat each
 // other.
@@ -54,7 +55,12 @@ static fsdp_status plan(fsdp_trainer *t, fsdp_error *error) {
 }
 
 static fsdp_status agree_on_program(fsdp_trainer *t, fsdp_error *error) {
-  return fsdp_world_agree(t->world, "the step program", fsdp_program_hash(t->setup.plan->program), error);
+  const fsdp_plan *plan = t->setup.plan;
+  fsdp_status status =
+      fsdp_world_agree(t->world, "the step program", fsdp_program_hash(plan->program), error);
+  const fsdp_dim_axes *batch = &plan->specs->input.dim[0]; // is in no instruction
+  uint64_t order = XXH64(batch->axes, (size_t)batch->count, 0);
+  return status ? status : fsdp_world_agree(t->world, "the order of the batch's axes", order, error);
 }
 
 static fsdp_status find_checkpoint(fsdp_trainer *t, fsdp_error *error) {

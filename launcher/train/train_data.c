@@ -1,8 +1,10 @@
 // What a run reads and writes: the model's folder, data, logs.
 #include "launcher/report/memory_file.h"
 #include "launcher/train/trainer.h"
+#include "runtime/base/check.h"
 #include "runtime/base/size.h"
 #include "runtime/exec/profile.h"
+#include "runtime/plan/layout/placement.h"
 
 #include <inttypes.h>
 
@@ -59,6 +61,15 @@ static fsdp_status open_evaluation(fsdp_trainer *t, const fsdp_dataset_config *t
   return FSDP_OK;
 }
 
+// Which part of a micro-batch this rank has: the axes that cut the batch need not be in the order of ranks.
+static int64_t batch_part(const fsdp_trainer *t) {
+  const fsdp_plan *plan = t->setup.plan;
+  const fsdp_placement *batch = &plan->graph->values[plan->graph->tokens].placement;
+  int parts, part = fsdp_placement_part(batch, &plan->config.mesh, 0, t->world->rank, &parts);
+  FSDP_CHECK(parts == t->world->size, "the batch lies over %d of %d ranks", parts, t->world->size);
+  return part;
+}
+
 static fsdp_status open_data(fsdp_trainer *t, fsdp_error *error) {
   const fsdp_options *o = t->options;
   const fsdp_plan_config *config = &t->setup.plan->config;
@@ -82,7 +93,7 @@ static fsdp_status open_data(fsdp_trainer *t, fsdp_error *error) {
                                        .sample_count = fsdp_dataset_sample_count(t->dataset),
                                        .global_batch = global_batch},
                            .ranks = ranks,
-                           .rank = t->world->rank,
+                           .rank = batch_part(t),
                            .batch = config->batch,
                            .seq = config->seq,
                            .micro_batches = config->micro_batches,

@@ -12,8 +12,22 @@ void fsdp_train_print_asked_for(const fsdp_trainer *t) {
   const fsdp_plan *made = t->setup.plan;
   if (t->options->print_model) fsdp_units_print_tree(made->units, made->graph, stdout);
   if (t->options->print_program) fsdp_program_print(made->program, stdout);
-  if (t->options->dry_run) fsdp_report_print(made, t->setup.model_name, stdout);
+  if (t->options->print_sharding) fsdp_specs_print(made->specs, made->graph, &made->config.mesh, stdout);
+  if (t->options->dry_run && !t->options->print_sharding)
+    fsdp_report_print(made, t->setup.model_name, stdout);
   fflush(stdout);
+}
+
+// "data=2, fsdp=8; data across nodes"
+static const char *print_mesh(const fsdp_trainer *t, char out[2 * FSDP_MESH_TEXT_BYTES]) {
+  const fsdp_mesh *mesh = &t->setup.plan->config.mesh;
+  char axes[FSDP_MESH_TEXT_BYTES], sizes[FSDP_MESH_TEXT_BYTES];
+  fsdp_axis_set across = t->ranks.even_nodes && t->world->node_count > 1
+                             ? fsdp_mesh_axes_across(mesh, t->ranks.ranks_per_node)
+                             : 0;
+  snprintf(out, 2 * FSDP_MESH_TEXT_BYTES, "%s%s%s%s", fsdp_mesh_print(mesh, ", ", sizes), across ? "; " : "",
+           across ? fsdp_mesh_print_axes(mesh, across, axes) : "", across ? " across nodes" : "");
+  return out;
 }
 
 void fsdp_train_print_start(const fsdp_trainer *t) {
@@ -21,7 +35,8 @@ void fsdp_train_print_start(const fsdp_trainer *t) {
   const fsdp_memory_space_report *device = &made->memory.space[FSDP_SPACE_DEVICE];
   const fsdp_memory_space_report *host = &made->memory.space[FSDP_SPACE_HOST];
   char parameters[48], valley[24], peak[24], arena[24], host_arena[24], tokens[48], read[24], line[1280];
-  char mesh[FSDP_MESH_TEXT_BYTES];
+  char mesh[2 * FSDP_MESH_TEXT_BYTES];
+  const char *sharding = t->options->sharding;
   fsdp_device_line_print(t->gpu, fsdp_trainer_threads(t), t->why_cpu, line, sizeof line);
   printf("device:    %s\n", line);
   printf("model:     %s, %s parameters, %s", t->setup.model_name,
@@ -31,9 +46,10 @@ void fsdp_train_print_start(const fsdp_trainer *t) {
                                                        : "new weights");
   if (t->weights_bytes > 0) printf(", %s read", fsdp_value_print_bytes(t->weights_bytes, read, sizeof read));
   putchar('\n');
-  printf("ranks:     %d (%s), strategy %s, %d unit%s, parameters in %s\n", t->world->size,
-         fsdp_mesh_print(&made->config.mesh, ", ", mesh), fsdp_strategy_name(made->config.strategy),
-         made->units->count, fsdp_plural(made->units->count), fsdp_dtype_name(made->config.param_dtype));
+  printf("ranks:     %d (%s), strategy %s, %s%s%s%d unit%s, parameters in %s\n", t->world->size,
+         print_mesh(t, mesh), fsdp_strategy_name(made->config.strategy), sharding ? "sharding " : "",
+         sharding ? sharding : "", sharding ? ", " : "", made->units->count, fsdp_plural(made->units->count),
+         fsdp_dtype_name(made->config.param_dtype));
   printf("memory:    valley %s, peak %s, arena %s per rank, host %s; planned and verified, %d instructions\n",
          fsdp_value_print_bytes(device->valley_bytes, valley, sizeof valley),
          fsdp_value_print_bytes(device->peak_bytes, peak, sizeof peak),

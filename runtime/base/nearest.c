@@ -6,7 +6,7 @@
 // The optimal string alignment distance (Damerau-Levenshtein without overlapping swaps); -1 for over-long
 // words.
 static int distance(const char *a, const char *b) {
-  enum { LONGEST = 48 };
+  enum { LONGEST = 96 };
   int row[3][LONGEST + 1];
   int length_a = (int)strlen(a), length_b = (int)strlen(b);
   if (length_a > LONGEST || length_b > LONGEST) return -1;
@@ -32,7 +32,7 @@ int fsdp_nearest_word(const char *text, const char *const *names, int count) {
     int apart = distance(text, names[i]);
     size_t length = strlen(text);
     // A word cut short ("--strat") is near whatever was cut off.
-    if (length >= 3 && strncmp(text, names[i], length) == 0) apart = 1;
+    if (apart != 0 && length >= 3 && strncmp(text, names[i], length) == 0) apart = 1;
     if (apart < 0 || apart > 1 + (int)length / 4) continue;
     if (best >= 0 && apart >= best_distance) continue;
     best = i;

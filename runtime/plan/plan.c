@@ -1,7 +1,6 @@
 #include "runtime/plan/plan.h"
 
 #include "runtime/base/check.h"
-#include "runtime/plan/layout/placement.h"
 #include "runtime/plan/proof/poison.h"
 #include "runtime/plan/proof/verify.h"
 #include "runtime/plan/proof/waits.h"
@@ -43,21 +42,25 @@ int64_t fsdp_plan_reserve_bytes(const fsdp_plan *plan) {
 static void count_traffic(fsdp_traffic *traffic, const fsdp_program *program, const fsdp_instr *instr) {
   const fsdp_operand *operands = &program->operands[instr->first_operand];
   if (!fsdp_instr_is_collective(instr)) return;
-  int64_t ranks = fsdp_program_comm_size(program, instr);
+  int64_t ranks = fsdp_program_comm_size(program, instr), bytes = 0, *kind = NULL;
   switch (instr->kind) {
   case FSDP_INSTR_ALL_GATHER:
-    traffic->all_gather_bytes += operands[0].size_bytes * (ranks - 1);
+    kind = &traffic->all_gather_bytes;
+    bytes = operands[0].size_bytes * (ranks - 1);
     break;
   case FSDP_INSTR_REDUCE_SCATTER:
-    traffic->reduce_scatter_bytes += operands[1].size_bytes * (ranks - 1);
+    kind = &traffic->reduce_scatter_bytes;
+    bytes = operands[1].size_bytes * (ranks - 1);
     break;
   case FSDP_INSTR_ALL_REDUCE:
-    *(instr->unit < 0 ? &traffic->scalar_bytes : &traffic->all_reduce_bytes) +=
-        2 * operands[0].size_bytes * (ranks - 1) / ranks;
+    kind = instr->unit < 0 ? &traffic->scalar_bytes : &traffic->all_reduce_bytes;
+    bytes = 2 * operands[0].size_bytes * (ranks - 1) / ranks;
     break;
   default:
-    break;
+    return;
   }
+  *kind += bytes;
+  traffic->by_axes[program->comms[instr->comm].axes] += bytes;
 }
 
 static fsdp_traffic step_traffic(const fsdp_program *program) {
@@ -75,16 +78,17 @@ static fsdp_traffic step_traffic(const fsdp_program *program) {
 static void release(fsdp_plan *plan) {
   fsdp_program_destroy(plan->program);
   fsdp_units_destroy(plan->units);
+  fsdp_specs_destroy(plan->specs);
   fsdp_graph_destroy(plan->graph);
   free(plan->unit_state);
   free(plan->fates);
 }
 
-static fsdp_status check_config(const fsdp_plan_config *c, fsdp_error *error) {
+// Without rules the strategy says what is sharded over the mesh.
+static fsdp_status check_strategy(const fsdp_plan_config *c, fsdp_error *error) {
   int replicas = fsdp_mesh_size(&c->mesh, FSDP_AXIS_DATA), shards = fsdp_mesh_size(&c->mesh, FSDP_AXIS_FSDP);
   FSDP_CHECK(replicas * shards == fsdp_mesh_ranks(&c->mesh),
              "the step has no use for axes but data and fsdp");
-  FSDP_CHECK(c->batch >= 1 && c->seq >= 1 && c->micro_batches >= 1 && c->prefetch >= 0, "sizes");
   if ((c->strategy == FSDP_FULL || c->strategy == FSDP_GRAD_OP) && replicas != 1)
     return fsdp_fail(
         error, FSDP_ERR_OPTION,
@@ -97,7 +101,14 @@ static fsdp_status check_config(const fsdp_plan_config *c, fsdp_error *error) {
         "--strategy no with --mesh data=%d,fsdp=%d: nothing is sharded, so fsdp must be 1 (use --strategy "
         "hybrid, full or grad_op to shard)",
         replicas, shards);
-  fsdp_status status = fsdp_model_check_seq(&c->model, c->seq, error);
+  return FSDP_OK;
+}
+
+static fsdp_status check_config(const fsdp_plan_config *c, fsdp_error *error) {
+  FSDP_CHECK(c->batch >= 1 && c->seq >= 1 && c->micro_batches >= 1 && c->prefetch >= 0, "sizes");
+  fsdp_status status = c->sharding ? FSDP_OK : check_strategy(c, error);
+  if (status) return status;
+  status = fsdp_model_check_seq(&c->model, c->seq, error);
   if (status) return status;
   // Positions and rows are ints in kernels and lists; more rows than this would not fit any device.
   if (c->batch > INT32_MAX / c->seq)
@@ -158,7 +169,12 @@ static fsdp_status plan_program(fsdp_plan *plan, fsdp_error *error) {
   plan->graph = fsdp_model_graph(&c->model, c->batch, c->seq);
   fsdp_status status = check_params(plan->graph, error);
   if (status) return status;
-  fsdp_placement_write(plan->graph, &c->mesh);
+  if (c->sharding)
+    status = fsdp_sharding_resolve(c->sharding, plan->graph, &c->mesh, &plan->specs, error);
+  else
+    plan->specs = fsdp_specs_default(plan->graph, &c->mesh);
+  if (status) return status;
+  fsdp_specs_write(plan->specs, plan->graph, &c->mesh);
   status = fsdp_units_create(plan->graph, &c->wrap, &c->mesh, &plan->units, error);
   if (status) return status;
   plan->fates = fsdp_alloc((size_t)plan->graph->value_count * sizeof *plan->fates);

@@ -8,6 +8,7 @@
 
 #include "models/model.h"
 #include "runtime/plan/layout/mesh.h"
+#include "runtime/plan/layout/sharding.h"
 #include "runtime/plan/layout/units.h"
 #include "runtime/plan/memory/memory.h"
 #include "runtime/plan/program/program.h"
@@ -39,6 +40,7 @@ typedef struct fsdp_plan_config {
   int micro_batches;  // micro-batches of a step
   fsdp_strategy strategy;
   fsdp_mesh mesh;
+  const fsdp_sharding *sharding; // must outlive the plan; NULL: as strategy and mesh say
   fsdp_wrap_policy wrap;
   bool cpu_offload;
   fsdp_saving saving; // what layers recompute and offload; empty: all is kept
@@ -57,14 +59,17 @@ typedef struct fsdp_plan_config {
   const fsdp_plan_backend *backend;
 } fsdp_plan_config;
 
-// Bytes that one rank sends in one step, by collective (ring algorithms' counts; scalars apart).
+// Bytes that one rank sends in one step (ring algorithms' counts), by collective, scalars apart; and the same
+// bytes by the set of mesh axes that they are sent over.
 typedef struct fsdp_traffic {
   int64_t all_gather_bytes, reduce_scatter_bytes, all_reduce_bytes, scalar_bytes;
+  int64_t by_axes[1 << FSDP_MESH_AXES_MAX]; // by fsdp_axis_set
 } fsdp_traffic;
 
 typedef struct fsdp_plan {
   fsdp_plan_config config;
   fsdp_graph *graph;
+  fsdp_specs *specs;
   fsdp_units *units;
   const fsdp_optimizer *optimizer;
   fsdp_program *program;

@@ -134,18 +134,23 @@ static const void *read_operand(const rank_run *run, const fsdp_view *view, void
   return *copy;
 }
 
+// Whether this rank hands out its shard of a unit: one of those that hold the same.
+static bool hands_out(const rank_run *run, int unit) {
+  const fsdp_units *units = run->result->plan->units;
+  return fsdp_mesh_group_of(&units->mesh, units->units[unit].replica_axes, run->rank).rank == 0;
+}
+
 // The first operand of an update is the unit's gradient shard.
 static void observe(void *context, const fsdp_instr *instr, const fsdp_view *operands) {
   rank_run *run = context;
   if (run->config->before_instr) run->config->before_instr(run->config, run->rank, instr);
   if (instr->kind != FSDP_INSTR_OP || instr->op != FSDP_OP_ADAMW) return;
   const fsdp_plan *plan = run->result->plan;
-  const fsdp_mesh *mesh = &plan->program->mesh;
   const harness_config *asked = run->config;
   if (asked->before_update) asked->before_update(asked, plan, run->rank, instr->unit, operands);
   // A unit is updated once per step, always on the same stream.
   if (run->updates[instr->unit]++ != run->config->gradient_step) return;
-  if (fsdp_mesh_coordinate(mesh, FSDP_AXIS_DATA, run->rank) != 0) return;
+  if (!hands_out(run, instr->unit)) return;
   int count;
   fsdp_shard_run *runs = fsdp_units_shard_runs(plan->units, plan->graph, instr->unit, run->rank, &count);
   void *copy;
@@ -173,6 +178,7 @@ static fsdp_status draw(void *context, const fsdp_state_range *range, void *valu
 static fsdp_status keep(void *context, const fsdp_state_range *range, void *values, fsdp_error *error) {
   (void)error;
   const rank_run *run = context;
+  if (!hands_out(run, run->result->plan->units->unit_of_param[range->param])) return FSDP_OK;
   float *whole = run->result->parameters[range->param].values + range->first_elem;
   for (int64_t i = 0; i < range->numel; i++) whole[i] = value_at(values, range->dtype, i);
   return FSDP_OK;
@@ -210,7 +216,6 @@ static void train(rank_run *run, fsdp_executor *executor) {
     int count = fsdp_plan_digest_count(run->result->plan);
     fsdp_executor_run_check(executor, run->result->digests + run->rank * count);
   }
-  if (fsdp_mesh_coordinate(&config->plan.mesh, FSDP_AXIS_DATA, run->rank) != 0) return;
   FSDP_CHECK(fsdp_state_save(executor, FSDP_SLOT_MASTER, keep, run, &error) == FSDP_OK,
              "weights were refused");
 }

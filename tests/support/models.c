@@ -1,6 +1,7 @@
 #include "tests/support/models.h"
 
 #include "runtime/base/check.h"
+#include "runtime/plan/layout/sharding.h"
 #include "runtime/plan/layout/units.h"
 
 #include <jansson.h>
@@ -91,6 +92,12 @@ void windows_of_model(const fsdp_model_config *config, int64_t *windows) {
   }
   assert_int_equal(seen, config->num_layers);
   fsdp_graph_destroy(graph);
+}
+
+void place_by_default(fsdp_graph *graph, const fsdp_mesh *mesh) {
+  fsdp_specs *specs = fsdp_specs_default(graph, mesh);
+  fsdp_specs_write(specs, graph, mesh);
+  fsdp_specs_destroy(specs);
 }
 
 char *tree_of_model(const fsdp_model_config *config) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "models/model.h"
+#include "runtime/plan/layout/mesh.h"
 
 // The family of the preset `name`.
 const fsdp_family *family_of_preset(const char *name);
@@ -34,6 +35,9 @@ void expect_model_read_back(const fsdp_model_config *config);
 
 // The window of each layer, as its attention has it in both directions.
 void windows_of_model(const fsdp_model_config *config, int64_t *windows);
+
+// Writes the placements that the mesh has without rules into the graph.
+void place_by_default(fsdp_graph *graph, const fsdp_mesh *mesh);
 
 // The module tree as PyTorch prints it; the caller frees it.
 char *tree_of_model(const fsdp_model_config *config);

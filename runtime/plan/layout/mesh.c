@@ -9,6 +9,7 @@
 // In the order in which they are added.
 static const char *const always[] = {FSDP_AXIS_DATA, FSDP_AXIS_FSDP, FSDP_AXIS_TENSOR, FSDP_AXIS_CONTEXT,
                                      FSDP_AXIS_EXPERT};
+#define ALWAYS_COUNT (int)(sizeof always / sizeof always[0])
 
 // ---- Axes
 
@@ -36,15 +37,29 @@ static void insert_axis(fsdp_mesh *mesh, int index, const char *name, int size) 
   mesh->count++;
 }
 
+static bool is_always(const char *name) {
+  for (int i = 0; i < ALWAYS_COUNT; i++)
+    if (!strcmp(always[i], name)) return true;
+  return false;
+}
+
+// Whether the axes that every mesh has still fit beside `name`.
+static bool leaves_room(const fsdp_mesh *mesh, const char *name) {
+  int others = is_always(name) ? 0 : 1;
+  for (int a = 0; a < mesh->count; a++) others += !is_always(mesh->axes[a].name);
+  return others <= FSDP_MESH_AXES_MAX - ALWAYS_COUNT;
+}
+
 bool fsdp_mesh_add(fsdp_mesh *mesh, const char *name, int size) {
-  if (mesh->count == FSDP_MESH_AXES_MAX || !is_name(name) || size < 1) return false;
+  if (!is_name(name) || size < 1) return false;
+  if (!leaves_room(mesh, name)) return false;
   if (fsdp_mesh_find(mesh, name) >= 0 || fsdp_mesh_ranks(mesh) > FSDP_MESH_RANKS_MAX / size) return false;
   insert_axis(mesh, mesh->count, name, size);
   return true;
 }
 
 void fsdp_mesh_complete(fsdp_mesh *mesh) {
-  for (size_t i = 0; i < sizeof always / sizeof always[0]; i++) {
+  for (int i = 0; i < ALWAYS_COUNT; i++) {
     if (fsdp_mesh_find(mesh, always[i]) >= 0) continue;
     int data = fsdp_mesh_find(mesh, FSDP_AXIS_DATA);
     insert_axis(mesh, i == 0 ? 0 : i == 1 ? data + 1 : mesh->count, always[i], 1);
@@ -146,6 +161,20 @@ int fsdp_mesh_group_member(const fsdp_mesh *mesh, fsdp_axis_set axes, int rank, 
     place /= mesh->axes[a].size;
   }
   return fsdp_mesh_rank(mesh, coordinates);
+}
+
+fsdp_axis_set fsdp_mesh_axes_across(const fsdp_mesh *mesh, int ranks_per_node) {
+  fsdp_axis_set across = 0;
+  int ranks = fsdp_mesh_ranks(mesh), step = 1; // between neighbours on the axis
+  for (int a = mesh->count - 1; a >= 0; a--) {
+    int size = mesh->axes[a].size, reach = (size - 1) * step;
+    for (int first = 0; first < ranks; first++) {
+      bool begins = first / step % size == 0;
+      if (begins && first / ranks_per_node != (first + reach) / ranks_per_node) across |= 1u << a;
+    }
+    step *= size;
+  }
+  return across;
 }
 
 // ---- Text

@@ -38,7 +38,8 @@ typedef struct fsdp_mesh {
 // The mesh data=`data`, fsdp=`fsdp`; the other axes have size 1.
 fsdp_mesh fsdp_mesh_of(int data, int fsdp);
 
-// Appends an axis. False if the mesh is full, has an axis of this name, or the name or size is invalid.
+// Appends an axis. False if the mesh has an axis of this name, has no room for it beside those that every
+// mesh has, or the name or size is invalid.
 bool fsdp_mesh_add(fsdp_mesh *mesh, const char *name, int size);
 // Adds the axes that every mesh has and this one lacks: data and fsdp before the others.
 void fsdp_mesh_complete(fsdp_mesh *mesh);
@@ -73,6 +74,9 @@ int fsdp_mesh_group_size(const fsdp_mesh *mesh, fsdp_axis_set axes);
 fsdp_mesh_group fsdp_mesh_group_of(const fsdp_mesh *mesh, fsdp_axis_set axes, int rank);
 // The rank at `place` of the group of `rank`.
 int fsdp_mesh_group_member(const fsdp_mesh *mesh, fsdp_axis_set axes, int rank, int place);
+
+// The axes whose groups span nodes of `ranks_per_node` neighbouring ranks.
+fsdp_axis_set fsdp_mesh_axes_across(const fsdp_mesh *mesh, int ranks_per_node);
 
 // "data=2,fsdp=4", with `separator` between; axes of size 1 except data and fsdp are omitted. Returns `out`.
 const char *fsdp_mesh_print(const fsdp_mesh *mesh, const char *separator, char out[FSDP_MESH_TEXT_BYTES]);

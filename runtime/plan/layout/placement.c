@@ -56,16 +56,15 @@ void fsdp_placement_print(const fsdp_placement *placement, const fsdp_mesh *mesh
   if (placement->flat) fprintf(out, " flat=%s", fsdp_mesh_print_axes(mesh, placement->flat, axes));
 }
 
-void fsdp_placement_write(fsdp_graph *graph, const fsdp_mesh *mesh) {
-  fsdp_axis_set shards = fsdp_mesh_axes(mesh, FSDP_AXIS_FSDP "," FSDP_AXIS_CONTEXT);
-  fsdp_axis_set batch = fsdp_mesh_axes(mesh, FSDP_AXIS_DATA "," FSDP_AXIS_FSDP);
-  for (int p = 0; p < graph->param_count; p++) graph->values[graph->params[p].value].placement.flat = shards;
-  for (int v = 0; v < graph->value_count; v++) {
-    fsdp_value *value = &graph->values[v];
-    if (value->role != FSDP_VALUE_INPUT) continue;
-    fsdp_placement_cut(&value->placement, 0, batch);
-    int64_t ranks = fsdp_mesh_group_size(mesh, batch);
-    value->shape[0] *= ranks;
-    value->numel *= ranks;
+int fsdp_placement_part(const fsdp_placement *placement, const fsdp_mesh *mesh, int dim, int rank,
+                        int *parts) {
+  int coordinates[FSDP_MESH_AXES_MAX], part = 0;
+  fsdp_mesh_coordinates(mesh, rank, coordinates);
+  *parts = 1;
+  for (int i = 0; i < placement->dim[dim].count; i++) {
+    int axis = placement->dim[dim].axes[i], size = mesh->axes[axis].size;
+    part = part * size + coordinates[axis];
+    *parts *= size;
   }
+  return part;
 }

@@ -1,4 +1,4 @@
-// Placements on a mesh: local shapes, text, and the first pass of a plan, which writes ZeRO's placements.
+// Placements on a mesh: local shapes, parts, text.
 #pragma once
 
 #include "models/graph/graph.h"
@@ -20,7 +20,6 @@ int64_t fsdp_placement_local_shape(const fsdp_placement *placement, const fsdp_m
 // "[[data,fsdp],null] partial=tensor flat=fsdp": an entry per dimension; empty parts are omitted.
 void fsdp_placement_print(const fsdp_placement *placement, const fsdp_mesh *mesh, int dims, FILE *out);
 
-// Writes the placements that follow from the mesh alone into a graph with the shapes of one rank. Parameters
-// lie flat over fsdp (and context). The batch's inputs lie over data and fsdp, and their shapes become those
-// of the global batch.
-void fsdp_placement_write(fsdp_graph *graph, const fsdp_mesh *mesh);
+// Which part of dimension `dim` a rank holds, counted along the dimension, and of how many.
+int fsdp_placement_part(const fsdp_placement *placement, const fsdp_mesh *mesh, int dim, int rank,
+                        int *parts);

@@ -100,19 +100,8 @@ static fsdp_status apply_policy(const fsdp_graph *graph, const fsdp_wrap_policy 
   return status;
 }
 
-// Derives the axes of a unit from its parameters, which must agree; an empty unit lies over no axis.
-static void find_axes(fsdp_units *units, const fsdp_graph *graph, int unit) {
+static void count_ranks(fsdp_units *units, int unit) {
   fsdp_unit *u = &units->units[unit];
-  fsdp_axis_set taken = 0;
-  for (int p = 0, seen = 0; p < graph->param_count; p++) {
-    if (units->unit_of_param[p] != unit) continue;
-    const fsdp_placement *placement = &graph->values[graph->params[p].value].placement;
-    FSDP_CHECK(!seen++ || u->shard_axes == placement->flat, "parameters of unit '%s' lie over several axes",
-               u->path);
-    u->shard_axes = placement->flat;
-    taken = fsdp_placement_axes(placement);
-  }
-  u->replica_axes = fsdp_mesh_all_axes(&units->mesh) & ~taken;
   u->shard_count = fsdp_mesh_group_size(&units->mesh, u->shard_axes);
   u->replica_count = fsdp_mesh_group_size(&units->mesh, u->replica_axes);
   u->norm_weight = 1.0f / (float)u->replica_count;
@@ -135,23 +124,66 @@ static void lay_out(fsdp_units *units, const fsdp_graph *graph, int unit) {
   u->shard_numel = u->padded_numel / u->shard_count;
 }
 
-static void add_units(fsdp_units *units, const fsdp_graph *graph, const bool *wrapped) {
-  for (int m = 0; m < graph->module_count; m++) {
-    units->unit_of_module[m] = wrapped[m] ? units->count : -1;
-    if (!wrapped[m]) continue;
-    fsdp_unit *unit = &units->units[units->count++];
-    unit->module = m;
-    fsdp_graph_module_path(graph, m, unit->path);
+// The axes of the mesh that do not cut a parameter hold replicas of it.
+static fsdp_axis_set replica_axes_of(const fsdp_units *units, const fsdp_placement *placement) {
+  return fsdp_mesh_all_axes(&units->mesh) & ~fsdp_placement_axes(placement);
+}
+
+static void add_unit(fsdp_units *units, const fsdp_graph *graph, int module,
+                     const fsdp_placement *placement) {
+  fsdp_unit *unit = &units->units[units->count++];
+  unit->module = module;
+  unit->shard_axes = placement->flat;
+  unit->replica_axes = replica_axes_of(units, placement);
+  fsdp_graph_module_path(graph, module, unit->path);
+}
+
+static bool fits(const fsdp_units *units, const fsdp_unit *unit, const fsdp_placement *placement) {
+  return unit->shard_axes == placement->flat && unit->replica_axes == replica_axes_of(units, placement);
+}
+
+// Tells the units of one module apart: "model.layers.0 (fsdp)", "model.layers.0 (replicated)".
+static void name_apart(fsdp_units *units, int first) {
+  for (int u = first; u < units->count && units->count - first > 1; u++) {
+    fsdp_unit *unit = &units->units[u];
+    char axes[FSDP_MESH_TEXT_BYTES];
+    size_t length = strlen(unit->path);
+    fsdp_mesh_print_axes(&units->mesh, unit->shard_axes, axes);
+    snprintf(unit->path + length, sizeof unit->path - length, "%s(%.20s)", length ? " " : "",
+             unit->shard_axes ? axes : "replicated");
   }
+}
+
+// The units of a wrapped module: one for each set of axes that its parameters lie over, in their order.
+static void add_module_units(fsdp_units *units, const fsdp_graph *graph, int module, const int *wrapper) {
+  int first = units->unit_of_module[module] = units->count;
   for (int p = 0; p < graph->param_count; p++) {
-    int m = graph->params[p].module;
-    while (units->unit_of_module[m] < 0) m = graph->modules[m].parent;
-    units->unit_of_param[p] = units->unit_of_module[m];
+    if (wrapper[p] != module) continue;
+    const fsdp_placement *placement = &graph->values[graph->params[p].value].placement;
+    int unit = first;
+    while (unit < units->count && !fits(units, &units->units[unit], placement)) unit++;
+    if (unit == units->count) add_unit(units, graph, module, placement);
+    units->unit_of_param[p] = unit;
+  }
+  if (units->count == first) add_unit(units, graph, module, &(fsdp_placement){0});
+  name_apart(units, first);
+}
+
+static void add_units(fsdp_units *units, const fsdp_graph *graph, const bool *wrapped) {
+  int *wrapper = fsdp_alloc((size_t)(graph->param_count + 1) * sizeof *wrapper); // modules, by parameter
+  for (int p = 0; p < graph->param_count; p++) {
+    wrapper[p] = graph->params[p].module;
+    while (!wrapped[wrapper[p]]) wrapper[p] = graph->modules[wrapper[p]].parent;
+  }
+  for (int m = 0; m < graph->module_count; m++) {
+    units->unit_of_module[m] = -1;
+    if (wrapped[m]) add_module_units(units, graph, m, wrapper);
   }
   for (int u = 0; u < units->count; u++) {
-    find_axes(units, graph, u);
+    count_ranks(units, u);
     lay_out(units, graph, u);
   }
+  free(wrapper);
 }
 
 fsdp_status fsdp_units_create(const fsdp_graph *graph, const fsdp_wrap_policy *policy, const fsdp_mesh *mesh,
@@ -161,7 +193,8 @@ fsdp_status fsdp_units_create(const fsdp_graph *graph, const fsdp_wrap_policy *p
   if (!status) {
     fsdp_units *units = fsdp_alloc_zeroed(1, sizeof *units);
     units->mesh = *mesh;
-    units->units = fsdp_alloc_zeroed((size_t)graph->module_count, sizeof *units->units);
+    size_t most = (size_t)(graph->module_count + graph->param_count);
+    units->units = fsdp_alloc_zeroed(most, sizeof *units->units);
     units->params = fsdp_alloc_zeroed((size_t)graph->param_count, sizeof *units->params);
     units->unit_of_param = fsdp_alloc_zeroed((size_t)graph->param_count, sizeof *units->unit_of_param);
     units->slot_of_param = fsdp_alloc_zeroed((size_t)graph->param_count, sizeof *units->slot_of_param);

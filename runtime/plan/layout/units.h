@@ -1,4 +1,5 @@
-// Units: which parameters are gathered and freed together, and how each unit lies in one flat buffer.
+// Units: which parameters are gathered and freed together, and how each unit lies in one flat buffer. A
+// wrapped module is one unit, or one for each set of axes that its parameters lie over.
 //
 //   flat buffer of a unit (elements, the same in every dtype; F ranks in a group over its shard axes)
 //   | q_proj      |k_proj|v_proj|pad| ... |pad to 16*F|
@@ -36,10 +37,10 @@ typedef struct fsdp_unit_param {
 } fsdp_unit_param;
 
 typedef struct fsdp_unit {
-  int module; // the wrapped module
-  char path[FSDP_NAME_BYTES];
-  int64_t numel;        // of its parameters
-  int64_t padded_numel; // of the flat buffer; 0 if the unit holds no parameter
+  int module;                 // the wrapped module
+  char path[FSDP_NAME_BYTES]; // of the module; if it is several units, "model.norm (fsdp)"
+  int64_t numel;              // of its parameters
+  int64_t padded_numel;       // of the flat buffer; 0 if the unit holds no parameter
   int64_t shard_numel;
   fsdp_axis_set shard_axes;       // that cut the flat buffer
   fsdp_axis_set replica_axes;     // over which all ranks hold the same shard
@@ -53,7 +54,7 @@ typedef struct fsdp_units {
   fsdp_unit_param *params;
   int *unit_of_param;  // by the graph's parameter index
   int *slot_of_param;  // its index in `params`
-  int *unit_of_module; // the unit that a module itself is, or -1
+  int *unit_of_module; // the first unit that a module itself is, or -1
   int count, param_count;
   fsdp_mesh mesh;
 } fsdp_units;

@@ -40,7 +40,7 @@ static step_modes choose_modes(const fsdp_schedule_config *c, const fsdp_units *
 }
 
 bool step_stays_gathered(const step_builder *s, int u) {
-  return s->is_training && (s->modes.keeps_gathered || u == 0);
+  return s->is_training && (s->modes.keeps_gathered || s->units->units[u].module == 0);
 }
 
 fsdp_space step_state_space(const step_builder *s) {

@@ -103,7 +103,7 @@ def several_in_one_table():
         memory = alone["memory"]
         for key in ("valley_bytes", "peak_bytes", "arena_bytes", "host_bytes"):
             assert entry[key] == memory[key], (file, key)
-        assert entry["sent_bytes"] == sum(alone["comm"].values())
+        assert entry["sent_bytes"] == sum(alone["comm"]["by_axis"].values())
         assert entry["instructions"] == alone["program"]["instructions"]
         assert entry["fits"] == (memory["arena_bytes"] <= 80e9) and entry["name"] == file.stem
     files[1].write_text("strategy: zero9\n")
@@ -176,7 +176,7 @@ def shape_of_the_json():
     assert set(report["units"][0]) == {"path", "class", "numel", "padded_numel"}
     memory = {"valley_bytes", "peak_bytes", "arena_bytes", "peak_at", "host_bytes", "by_category"}
     assert memory <= set(report["memory"])
-    comm = {"all_gather_bytes", "reduce_scatter_bytes", "all_reduce_bytes", "scalar_bytes"}
+    comm = {"all_gather_bytes", "reduce_scatter_bytes", "all_reduce_bytes", "scalar_bytes", "by_axis"}
     assert comm == set(report["comm"])
     assert {"instructions", "hash"} <= set(report["program"])
     assert report["verified"] is True
@@ -197,6 +197,10 @@ def formulas():
     padded = sum(unit["padded_numel"] for unit in no["units"])
     assert no["comm"]["all_reduce_bytes"] == 2 * 4 * padded * (ranks - 1) // ranks
     assert no["comm"]["all_gather_bytes"] == no["comm"]["reduce_scatter_bytes"] == 0
+    hybrid = plan_json(*model, "--strategy", "hybrid", "--mesh", "data=2,fsdp=4")["comm"]
+    by_axis = hybrid.pop("by_axis")
+    assert set(by_axis) == {"fsdp", "data", "data+fsdp"} and sum(by_axis.values()) == sum(hybrid.values())
+    assert by_axis["data"] == hybrid["all_reduce_bytes"] and by_axis["data+fsdp"] == hybrid["scalar_bytes"]
     peaks = [report["memory"]["peak_bytes"] for report in (full, grad_op, no)]
     assert peaks == sorted(peaks) and len(set(peaks)) == 3
     offload = plan_json(*model, "--cpu-offload")

@@ -78,6 +78,9 @@ static void report_as_json(void **state) {
   assert_true(integer(comm, "all_gather_bytes") > 0 && integer(comm, "reduce_scatter_bytes") > 0);
   assert_int_equal(integer(comm, "all_reduce_bytes"), 0);
   assert_true(integer(comm, "scalar_bytes") > 0);
+  assert_int_equal(integer(json_object_get(comm, "by_axis"), "fsdp"),
+                   integer(comm, "all_gather_bytes") + integer(comm, "reduce_scatter_bytes") +
+                       integer(comm, "scalar_bytes"));
   assert_int_equal(integer(json_object_get(report, "program"), "instructions"), plan->program->instr_count);
   assert_int_equal(json_string_length(json_object_get(json_object_get(report, "program"), "hash")), 16);
   assert_true(json_is_true(json_object_get(report, "verified")));
@@ -106,6 +109,7 @@ static void report_as_a_page(void **state) {
       "valley, between steps",
       "Verified: yes",
       "all-gather",
+      "over fsdp",
       "the device's peak is at instruction"};
   for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++) {
     if (!strstr(page, wanted[i])) fail_msg("no '%s' in:\n%s", wanted[i], page);

@@ -3,6 +3,7 @@
 #include "runtime/plan/layout/boxes.h"
 #include "runtime/plan/layout/placement.h"
 #include "tests/support/harness.h"
+#include "tests/support/models.h"
 #include "tests/support/random_program.h"
 
 #include <setjmp.h>
@@ -177,7 +178,7 @@ static void test_written_placements(void **state) {
   fsdp_mesh_complete(&mesh);
   fsdp_model_config config = harness_small_plan(1).model;
   fsdp_graph *graph = fsdp_model_graph(&config, 2, 8);
-  fsdp_placement_write(graph, &mesh);
+  place_by_default(graph, &mesh);
   const fsdp_value *tokens = &graph->values[graph->tokens];
   int64_t local[FSDP_MAX_DIMS];
   assert_int_equal(tokens->shape[0], 6 * 16);
@@ -277,6 +278,17 @@ static void test_shared_boxes(void **state) {
   }
 }
 
+// Nodes of neighbouring ranks: the fastest axes lie inside them.
+static void test_axes_across_nodes(void **state) {
+  (void)state;
+  fsdp_mesh mesh = fsdp_mesh_of(2, 4);
+  assert_int_equal(fsdp_mesh_axes_across(&mesh, 8), 0);
+  assert_int_equal(fsdp_mesh_axes_across(&mesh, 4), fsdp_mesh_axes(&mesh, "data"));
+  assert_int_equal(fsdp_mesh_axes_across(&mesh, 2), fsdp_mesh_axes(&mesh, "data,fsdp"));
+  mesh = fsdp_mesh_of(4, 3); // groups of three over nodes of four: some span two
+  assert_int_equal(fsdp_mesh_axes_across(&mesh, 4), fsdp_mesh_axes(&mesh, "data,fsdp"));
+}
+
 // Runs agree with boxes, and a flat shard has one run per parameter.
 static void test_shards_of_units(void **state) {
   (void)state;
@@ -285,7 +297,7 @@ static void test_shards_of_units(void **state) {
   for (int k = 0; k < 3 * 7; k++) {
     fsdp_mesh mesh = fsdp_mesh_of(k % 2 + 1, k / 3 + 1);
     fsdp_graph *graph = fsdp_model_graph(&config, 1, 4);
-    fsdp_placement_write(graph, &mesh);
+    place_by_default(graph, &mesh);
     fsdp_wrap_policy policy = {.kind = FSDP_WRAP_MODULE, .classes = classes[k % 3]};
     fsdp_units *units;
     fsdp_error error;
@@ -323,6 +335,7 @@ int main(void) {
       cmocka_unit_test(test_written_placements),
       cmocka_unit_test(test_boxes_of_a_range),
       cmocka_unit_test(test_shared_boxes),
+      cmocka_unit_test(test_axes_across_nodes),
       cmocka_unit_test(test_shards_of_units),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -199,6 +199,30 @@ static void test_traffic_of_7b(void **state) {
   fsdp_plan_destroy(plan);
 }
 
+// 7B on two replicas of four shards, by the axes that the bytes are sent over: shards and their gradients
+// over fsdp, the shards' sums over data, and count, loss and norm over both.
+static void test_traffic_of_7b_by_axes(void **state) {
+  (void)state;
+  fsdp_plan_config config = base_config();
+  fsdp_error error;
+  fsdp_model_preset("llama2-7b", &config.model, &error);
+  config.strategy = FSDP_HYBRID;
+  config.mesh = fsdp_mesh_of(2, 4);
+  fsdp_plan *plan = plan_of(config);
+  int64_t P = 6738415616, table = (int64_t)32000 * 4096, norm = 4096;
+  int64_t gathered = 2 * (P - 2 * table - norm) + 2 * table + norm, sum = 0;
+  const fsdp_traffic *traffic = &plan->traffic;
+  fsdp_axis_set data = fsdp_mesh_axes(&config.mesh, "data"), fsdp = fsdp_mesh_axes(&config.mesh, "fsdp");
+  assert_int_equal(traffic->by_axes[fsdp], gathered * 4 / 4 * 3 + P * 4 / 4 * 3);
+  assert_int_equal(traffic->by_axes[data], 2 * (P * 4 / 4) / 2);
+  assert_int_equal(traffic->by_axes[data | fsdp], 3 * (2 * 4 * 7 / 8));
+  for (size_t axes = 0; axes < sizeof traffic->by_axes / sizeof *traffic->by_axes; axes++)
+    sum += traffic->by_axes[axes];
+  assert_int_equal(sum, traffic->all_gather_bytes + traffic->reduce_scatter_bytes +
+                            traffic->all_reduce_bytes + traffic->scalar_bytes);
+  fsdp_plan_destroy(plan);
+}
+
 static void test_peaks_rank_by_strategy(void **state) {
   (void)state;
   for (int ranks = 2; ranks <= 8; ranks *= 2) {
@@ -371,6 +395,7 @@ int main(void) {
       cmocka_unit_test(test_traffic_formulas),
       cmocka_unit_test(test_accumulated_gradients),
       cmocka_unit_test(test_traffic_of_7b),
+      cmocka_unit_test(test_traffic_of_7b_by_axes),
       cmocka_unit_test(test_peaks_rank_by_strategy),
       cmocka_unit_test(test_recompute_and_prefetch_move_the_peak),
       cmocka_unit_test(test_deep_prefetch_gathers_once),

@@ -22,7 +22,7 @@ static wrapped wrap_config(const fsdp_model_config *config, fsdp_wrap_policy pol
   wrapped w = {.graph = fsdp_model_graph(config, 1, 16)};
   fsdp_mesh mesh = fsdp_mesh_of(1, shard_count);
   fsdp_error error;
-  fsdp_placement_write(w.graph, &mesh);
+  place_by_default(w.graph, &mesh);
   assert_int_equal(fsdp_units_create(w.graph, &policy, &mesh, &w.units, &error), FSDP_OK);
   return w;
 }

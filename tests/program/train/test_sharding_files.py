@@ -1,0 +1,192 @@
+"""--sharding, --shard and --extra-data-axis end to end: the same training as on one rank, the same plans as
+the strategies', files that read back, checkpoints across placements, and one clear message for what is
+wrong."""
+
+import json
+import pathlib
+import tempfile
+
+import programs
+
+work = pathlib.Path(tempfile.mkdtemp(prefix="fsdp_sharding_"))
+FILES = programs.ROOT / "tests" / "golden" / "accept" / "sharding"
+FSDP, FSDP_TP, FSDP_TP_CP, SHORT = (
+    str(FILES / f"llama-{name}.yaml") for name in ("fsdp", "fsdp-tp", "fsdp-tp-cp", "fsdp-tp-short")
+)
+
+
+def run(program, *arguments, ranks=None):
+    process = programs.run(program, *arguments, ranks=ranks)
+    assert process.returncode == 0, (arguments, process.stdout, process.stderr)
+    return process.stdout
+
+
+def plan(*arguments, ranks=4):
+    return run("fsdp_plan", "--ranks", ranks, *arguments)
+
+
+def plan_json(*arguments, ranks=4):
+    return json.loads(plan("--json", *arguments, ranks=ranks))
+
+
+def losses(name, ranks, *arguments):
+    """Of a global batch of 24 sequences."""
+    path = work / f"{name}.jsonl"
+    size = ["-s", "32", "-b", 24 // (ranks or 1), "--max-steps", "4", "--lr", "1e-2", "--threads", "1"]
+    out = run("fsdp_train", *size, "--log", path, *arguments, ranks=ranks)
+    return [json.loads(line)["loss"] for line in path.read_text().splitlines()], out
+
+
+def close(found, expected):
+    # fp32 sums in another order.
+    return len(found) == len(expected) and all(abs(a - b) <= 2e-5 * b for a, b in zip(found, expected))
+
+
+def plans_as_strategies():
+    """Nothing but the names differs: the program is the strategy's, to the hash."""
+    model = ["--model", "llama2-7b", "--wrap", "block"]
+    full, hybrid = plan_json(*model), plan_json(*model, "--strategy", "hybrid", "--mesh", "data=2,fsdp=2")
+    same = [
+        (full, ["--sharding", FSDP, "--mesh", "fsdp=4"]),
+        (full, ["--sharding", FSDP]),
+        (full, ["--sharding", FSDP_TP, "--mesh", "4,1"]),
+        (full, ["--sharding", FSDP_TP_CP, "--mesh", "fsdp=4,tensor=1,context=1"]),
+        (full, ["--sharding", "fsdp"]),
+        (full, ["--sharding", "fsdpv2"]),
+        (hybrid, ["--sharding", FSDP, "--mesh", "data=2,fsdp=2,tensor=1"]),
+        (hybrid, ["--sharding", FSDP_TP_CP, "--mesh", "data=2,fsdp=2"]),
+        (hybrid, ["--sharding", "fsdp", "--mesh", "data=2,fsdp=2"]),
+        (hybrid, ["--sharding", "fsdpv2", "--mesh", "data=2,fsdp=2", "--extra-data-axis", "data"]),
+    ]
+    for expected, arguments in same:
+        assert plan_json(*model, *arguments) == expected, arguments
+    grad_op = plan_json(*model, "--strategy", "grad_op")
+    assert plan_json(*model, "--strategy", "grad_op", "--sharding", FSDP) == grad_op
+    short = plan_json(*model, "--sharding", SHORT, "--mesh", "data=2,fsdp=2")
+    assert len(short["units"]) == len(hybrid["units"]) + 32  # the norms of each layer are replicated
+    assert short["comm"]["by_axis"]["data+fsdp"] > hybrid["comm"]["by_axis"]["data+fsdp"]
+    wrapped = plan_json("--model", "llama2-7b", "--sharding", "fsdpv2")
+    assert len(wrapped["units"]) == 33  # layers, and the root with the rest
+
+
+def prints_read_back():
+    cases = [
+        [],
+        ["--strategy", "no"],
+        ["--strategy", "hybrid", "--mesh", "data=2,fsdp=2"],
+        ["--sharding", FSDP, "--mesh", "data=2,fsdp=2"],
+        ["--sharding", SHORT, "--mesh", "a=1,data=2,fsdp=2", "--shard", "lm_head.weight=[[1, 2], null]"],
+        ["--sharding", "fsdpv2", "--mesh", "replica=2,fsdp=2", "--extra-data-axis", "replica"],
+        ["--sharding", "fsdp", "--shard", "model.layers.1.mlp=[fsdp, ~, ~]; model.norm.weight=[~]"],
+        ["--sharding", "fsdp", "--shard", "lm_head.weight=[~, fsdp]", "--shard", "model.norm.weight=[~]"],
+    ]
+    for i, arguments in enumerate(cases):
+        text = plan("--wrap", "block", *arguments, "--print-sharding")
+        (work / f"printed{i}.yaml").write_text(text)
+        mesh = arguments[arguments.index("--mesh") :][:2] if "--mesh" in arguments else []
+        keeps = arguments[:2] if arguments[:1] == ["--strategy"] else []
+        again = ["--wrap", "block", *mesh, *keeps, "--sharding", work / f"printed{i}.yaml"]
+        assert plan("--print-sharding", *again) == text, text
+        assert plan_json(*again) == plan_json("--wrap", "block", *arguments), arguments
+    if programs.WITH_MPI:
+        printed = run("fsdp_train", "--dry-run", "--print-sharding", "--sharding", "fsdp", ranks=2)
+        assert printed == plan("--print-sharding", "--sharding", "fsdp", ranks=2)
+
+
+def trains_as_one_rank():
+    expected, _ = losses("one", None)
+    cases = [
+        (4, ["--sharding", FSDP, "--mesh", "data=2,fsdp=2,tensor=1", "--wrap", "block"]),
+        (6, ["--sharding", FSDP, "--mesh", "fsdp=3,data=2", "--strategy", "grad_op"]),
+        (4, ["--sharding", FSDP_TP, "--mesh", "4,1"]),
+        (6, ["--sharding", FSDP_TP_CP, "--mesh", "data=3,fsdp=2", "--wrap", "block", "--cpu-offload"]),
+        (8, ["--sharding", SHORT, "--mesh", "data=2,fsdp=4", "--wrap", "block", "--strategy", "no"]),
+        (6, ["--sharding", "fsdpv2", "--mesh", "replica=3,fsdp=2", "--extra-data-axis", "replica"]),
+    ]
+    for i, (ranks, arguments) in enumerate(cases):
+        found, out = losses(f"case{i}", ranks, *arguments)
+        assert close(found, expected), (arguments, found, expected)
+        assert f"sharding {arguments[1]}, " in out, out
+
+
+def checkpoints_go_anywhere():
+    """Saved with units of one module over different axes; resumed by a strategy, and exported."""
+    expected, _ = losses("plain", None)
+    save = ["--save-dir", work, "-e", "run", "--wrap", "block"]
+    losses("saved", 4, *save, "--ckpt-freq", "2", "--sharding", SHORT, "--mesh", "data=2,fsdp=2")
+    newest = max((work / "run").rglob("checkpoint.json"), key=lambda path: path.stat().st_mtime)
+    manifest = json.loads(newest.read_text())
+    assert {"model.layers.0 (fsdp)", "model.layers.0 (replicated)"} <= {u["path"] for u in manifest["units"]}
+    oldest = min((work / "run").rglob("checkpoint.json"), key=lambda path: path.stat().st_mtime)
+    hybrid = ["--sharding", FSDP, "--mesh", "data=2,fsdp=2"]
+    for name, ranks, arguments in (("a", None, []), ("b", 4, hybrid)):
+        resumed = ["--save-dir", work, "-e", name, "--resume", oldest.parent, *arguments]
+        found, _ = losses(f"resumed-{name}", ranks, *resumed)
+        assert close(found, expected[2:]), (name, found, expected)
+    run("fsdp_export", newest.parent, "--to", work / "exported")
+    tensors = programs.read_safetensors(work / "exported" / "model.safetensors")
+    assert tensors["model.layers.0.input_layernorm.weight"][1] == [128]
+
+
+def refused(status, parts, *arguments, ranks=4):
+    process = programs.run("fsdp_plan", "--ranks", ranks, *arguments)
+    messages = programs.errors(process, "fsdp_plan")
+    assert process.returncode == status and len(messages) == 1, (arguments, process.stderr)
+    for part in parts:
+        assert part in messages[0], (part, messages[0])
+
+
+def written(name, text):
+    (work / name).write_text(text)
+    return str(work / name)
+
+
+def what_is_wrong_is_named():
+    names = written(
+        "names.yaml",
+        "model.layers.*.self_attn.o_proj_weight: [fsdp, null]\nmodel.norm.weight: [fsdp]\nnonsense: [fsdp]\n",
+    )
+    hint = "did you mean model.layers.*.self_attn.o_proj.weight?"
+    refused(3, ["names.yaml:1", hint, '"nonsense"', "names.yaml:3", "lists all names"], "--sharding", names)
+    for name, text, parts in (
+        ("syntax", "model.norm.weight: [fsdp\nx: 1\n", ["syntax.yaml:2", "not valid YAML"]),
+        ("nested", "\nlm_head.weight: [[fsdp, [data]], null]\n", ["nested.yaml:2", "another list"]),
+        ("scalar", "lm_head.weight: fsdp\n", ["scalar.yaml:1", "not a list"]),
+        ("rank", "lm_head.weight: [fsdp]\n", ["rank.yaml:1", "1 entry", "2 dimensions"]),
+        ("axis", "lm_head.weight: [model, null]\n", ["axis.yaml:1", '"model"', "data, fsdp, tensor"]),
+        ("twice", "lm_head.weight: [fsdp, fsdp]\n", ["twice.yaml:1", "fsdp twice"]),
+        ("number", "lm_head.weight: [7, null]\n", ["number.yaml:1", "index 7"]),
+        ("again", "lm_head.weight: [fsdp, null]\nlm_head.weight: [null, null]\n", ["again.yaml:2", "line 1"]),
+        ("index", "'model.layers.*[1]': [fsdp, null, null]\n", ["index.yaml:1", "out of range"]),
+        ("both", "lm_head: [0, null, null]\n'lm_head[0]': [0, null, null]\n", ["both.yaml:2", "both.yaml:1"]),
+        ("list", "- lm_head.weight\n", ["list.yaml:1", "not a list of rules"]),
+        ("two", "lm_head.weight: [fsdp, null]\n---\na: 1\n", ["two.yaml:3", "second document"]),
+    ):
+        refused(3, parts, "--sharding", written(f"{name}.yaml", text))
+    refused(3, ["nowhere.yaml", "cannot be opened", "fsdpv2"], "--sharding", work / "nowhere.yaml")
+    tensor = ["axis tensor of 2 ranks", "tensor=1"]
+    refused(3, ["llama-fsdp-tp.yaml:20", *tensor], "--sharding", FSDP_TP, "--mesh", "2,2")
+    refused(3, ["llama-fsdp-tp-short.yaml:1", *tensor], "--sharding", SHORT, "--mesh", "2,2")
+    context = ["llama-fsdp-tp-cp.yaml:13", "context of 2 ranks", "context=1"]
+    refused(3, context, "--sharding", FSDP_TP_CP, "--mesh", "fsdp=2,context=2")
+    refused(2, ["axis data has 2 ranks", "data=1"], "--sharding", FSDP_TP, "--mesh", "data=2,fsdp=2")
+    refused(2, ["needs a mesh with an axis fsdp"], "--sharding", "fsdpv2", "--mesh", "data=4")
+    refused(2, ["6 ranks", "there are 4"], "--sharding", "fsdp", "--mesh", "fsdp=3,data=2")
+    refused(2, ["--extra-data-axis data"], "--sharding", FSDP, "--extra-data-axis", "data")
+    refused(3, ["--extra-data-axis", '"x"'], "--sharding", "fsdp", "--extra-data-axis", "x")
+    refused(2, ["batch lies over it already"], "--sharding", "fsdp", "--extra-data-axis", "fsdp")
+    refused(2, ["--shard", "not given"], "--shard", "lm_head.weight=[fsdp, null]")
+    refused(2, ["--shard", "NAME=SPEC"], "--sharding", "fsdp", "--shard", "lm_head.weight")
+    refused(2, ["--shard", "not a list"], "--sharding", "fsdp", "--shard", "lm_head.weight=fsdp")
+    refused(2, ["--shard", "is empty"], "--sharding", "fsdp", "--shard", "lm_head.weight=")
+    refused(2, ["axis replica has 2 ranks", "--extra-data-axis replica"], "--mesh", "replica=2,fsdp=2")
+    refused(2, ["--print-sharding", "--print-model"], "--print-sharding", "--print-model")
+
+
+plans_as_strategies()
+prints_read_back()
+what_is_wrong_is_named()
+if programs.WITH_MPI:
+    trains_as_one_rank()
+    checkpoints_go_anywhere()
+print("sharding by names: as strategies, as one rank, read back, and refused by name")

@@ -1,0 +1,106 @@
+// Weights of one module over different axes: losses, norms, gradients and parameters as on one rank, and
+// memory as planned, whatever is freed, offloaded, accumulated or wrapped together.
+#include "tests/support/harness.h"
+
+#include "runtime/base/size.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+enum { STEPS = 3, GLOBAL_BATCH = 48 };
+
+#define WHOLE                                                                                                \
+  { 0 }
+#define ON(axis)                                                                                             \
+  {                                                                                                          \
+    .count = 1, .axes = { axis }                                                                             \
+  }
+#define ON_BOTH(outer, inner)                                                                                \
+  {                                                                                                          \
+    .count = 2, .axes = { outer, inner }                                                                     \
+  }
+
+// Over data and fsdp, over one of them, and over none; what is not named is replicated.
+static fsdp_shard_rule rules[] = {
+    {.name = "input", .output = -1, .dims = 2, .dim = {ON_BOTH("fsdp", "data")}},
+    {.name = "model.embed_tokens.weight", .output = -1, .dims = 2, .dim = {ON("fsdp")}},
+    {.name = "model.layers.*.self_attn.q_proj.weight", .output = -1, .dims = 2, .dim = {WHOLE, ON("data")}},
+    {.name = "model.layers.*.self_attn.k_proj.weight", .output = -1, .dims = 2, .dim = {ON("fsdp")}},
+    {.name = "model.layers.*.mlp.up_proj.weight", .output = -1, .dims = 2, .dim = {ON("fsdp"), ON("data")}},
+    {.name = "model.layers.1.mlp.down_proj.weight", .output = -1, .dims = 2, .dim = {ON("1")}},
+    {.name = "lm_head.weight", .output = -1, .dims = 2, .dim = {ON("tensor"), ON("data")}},
+};
+
+static void expect_near(const char *what, double found, double expected) {
+  if (!(fabs(found - expected) <= 1e-5 * fabs(expected)))
+    fail_msg("%s: %.8g for %.8g", what, found, expected);
+}
+
+static harness_config config_of(int data, int fsdp) {
+  harness_config config = {.plan = harness_small_plan(1), .steps = STEPS, .lr = 1e-4f, .seed = 7};
+  config.plan.mesh = fsdp_mesh_of(data, fsdp);
+  config.plan.seq = 5;
+  config.plan.batch = GLOBAL_BATCH / (data * fsdp);
+  return config;
+}
+
+static void compare(const char *run, const harness_result *result, const harness_result *reference) {
+  char message[256];
+  if (result->failure[0]) fail_msg("%s: %s", run, result->failure);
+  for (int s = 0; s < STEPS; s++) {
+    expect_near(run, (double)result->loss[s], (double)reference->loss[s]);
+    expect_near(run, (double)result->grad_norm[s], (double)reference->grad_norm[s]);
+  }
+  for (int p = 0; p < result->param_count; p++) {
+    double gradient = harness_difference(&result->gradients[p], &reference->gradients[p]);
+    double value = harness_difference(&result->parameters[p], &reference->parameters[p]);
+    if (!(gradient <= 1e-5 && value <= 1e-4))
+      fail_msg("%s: %s: gradient differs by %.2g, value by %.2g", run, result->parameters[p].name, gradient,
+               value);
+  }
+  if (!harness_memory_as_planned(result, message, sizeof message)) fail_msg("%s: %s", run, message);
+}
+
+static void test_mixed_units(void **state) {
+  (void)state;
+  const fsdp_wrap_policy wraps[] = {
+      {.kind = FSDP_WRAP_BLOCK}, {.kind = FSDP_WRAP_NONE}, {FSDP_WRAP_SIZE, 6000, NULL}};
+  const fsdp_strategy strategies[] = {FSDP_FULL, FSDP_GRAD_OP, FSDP_NO, FSDP_HYBRID};
+  const int places[][2] = {{2, 2}, {2, 3}, {1, 4}, {4, 1}};
+  harness_config plain = config_of(1, 1);
+  harness_result *reference = harness_train(&plain);
+  for (int i = 0; i < 24; i++) {
+    const int *place = places[i % 4];
+    harness_config config = config_of(place[0], place[1]);
+    fsdp_plan_config *plan = &config.plan;
+    fsdp_sharding sharding = {.rules = rules, .rule_count = sizeof rules / sizeof *rules};
+    plan->sharding = &sharding;
+    plan->strategy = strategies[i / 2 % 4];
+    plan->wrap = wraps[i % 3];
+    plan->cpu_offload = i / 3 % 2;
+    plan->prefetch = i % 3;
+    plan->micro_batches = i / 4 % 2 ? 4 : 1;
+    plan->accumulate = i / 8 % 2 ? FSDP_ACCUMULATE_LOCAL : FSDP_ACCUMULATE_REDUCE;
+    plan->batch /= plan->micro_batches;
+    plan->exchange = i % 5 != 0;
+    plan->poison = i % 2;
+    char run[64];
+    snprintf(run, sizeof run, "run %d on data=%d,fsdp=%d", i, place[0], place[1]);
+    harness_result *result = harness_train(&config);
+    compare(run, result, reference);
+    harness_free(result);
+  }
+  harness_free(reference);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_mixed_units)};
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
