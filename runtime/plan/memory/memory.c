@@ -6,15 +6,14 @@
 
 #include <string.h>
 
-// Factors of the peak: the target of greedy packing, the most that a packing with extended lifetimes may
-// cost, and what no packing should exceed.
+// Factors of the greatest sum of live bytes: the target of greedy packing, the most that a packing with
+// extended lifetimes may cost, and what no packing should exceed.
 #define PACK_TARGET    1.004
 #define EXTENDED_LIMIT 1.01
 #define ARENA_LIMIT    1.02
 // Comparisons of two items, about a nanosecond each.
 #define EXTENDED_EFFORT INT64_C(30000000)
 #define PACK_EFFORT     INT64_C(60000000)
-#define SEARCH_EFFORT   INT64_C(120000000)
 
 static int64_t tensor_align(int64_t bytes) {
   int64_t align = FSDP_TENSOR_ALIGN_BYTES;
@@ -61,11 +60,12 @@ static void report_space(const fsdp_program *program, fsdp_space space, fsdp_mem
   }
   int64_t *timeline = fsdp_alloc((size_t)program->instr_count * FSDP_CATEGORY_COUNT * sizeof *timeline);
   fsdp_memory_timeline(program, space, timeline);
-  for (int i = 0, end = training_end(program); i < end; i++) {
+  for (int i = 0, end = training_end(program); i < program->instr_count; i++) {
     const int64_t *row = timeline + (int64_t)i * FSDP_CATEGORY_COUNT;
     int64_t live = 0;
     for (int c = 0; c < FSDP_CATEGORY_COUNT; c++) live += row[c];
-    if (i > 0 && live <= report->peak_bytes) continue;
+    report->greatest_bytes = fsdp_max_i64(report->greatest_bytes, live);
+    if (i >= end || (i > 0 && live <= report->peak_bytes)) continue;
     report->peak_bytes = live;
     report->peak_position = i;
     memcpy(report->peak_by_category, row, sizeof report->peak_by_category);
@@ -230,8 +230,8 @@ static void pack_space(fsdp_program *program, fsdp_space space) {
   p.config.effort = EXTENDED_EFFORT;
   extend_lifetimes(program, p.items, p.count);
   int64_t top = fsdp_pack(&p.config, p.items, p.count);
-  if ((double)top > (double)report.peak_bytes * EXTENDED_LIMIT)
-    top = pack_strictly(program, &p, top, (int64_t)((double)report.peak_bytes * ARENA_LIMIT));
+  if ((double)top > (double)report.greatest_bytes * EXTENDED_LIMIT)
+    top = pack_strictly(program, &p, top, (int64_t)((double)report.greatest_bytes * ARENA_LIMIT));
   for (int i = 0; i < p.count; i++) program->tensors[p.tensors[i]].address = p.items[i].address;
   program->arena_bytes[space] = top;
   free(p.tensors);

@@ -1,8 +1,9 @@
 // The memory plan: an address for every tensor in one of two arenas, and what that costs, to the byte.
 //
-// Valley: bytes live between steps. Peak: the greatest sum of live tensors' bytes over list positions. Arena:
-// what is allocated. Addresses are packed over lifetimes (pack.h): the device's arena is at most 2% above its
-// peak.
+// Valley: bytes live between steps. Peak: the greatest sum of live tensors' bytes over the positions of a
+// training step. Arena: what is allocated. Addresses are packed over lifetimes (pack.h): the device's arena
+// is at most 2% above the greatest sum of all sections. That is the peak but in small models, where an
+// evaluation may need more than a step: gathers run far ahead, and the step's activations are offloaded.
 #pragma once
 
 #include "runtime/plan/program/program.h"
@@ -15,6 +16,7 @@
 
 typedef struct fsdp_memory_space_report {
   int64_t valley_bytes, peak_bytes, arena_bytes;
+  int64_t greatest_bytes;                        // as peak_bytes, over all sections
   int peak_position;                             // of the first instruction at the peak
   int64_t peak_by_category[FSDP_CATEGORY_COUNT]; // of the bytes live there
   int64_t valley_by_category[FSDP_CATEGORY_COUNT];

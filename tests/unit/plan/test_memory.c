@@ -40,7 +40,7 @@ static void check_report(const fsdp_program *program, fsdp_space space,
                          const fsdp_memory_space_report *report) {
   int64_t *timeline = fsdp_alloc((size_t)program->instr_count * FSDP_CATEGORY_COUNT * sizeof *timeline);
   fsdp_memory_timeline(program, space, timeline);
-  int64_t peak = 0, valley = 0, always[FSDP_CATEGORY_COUNT] = {0};
+  int64_t peak = 0, greatest = 0, valley = 0, always[FSDP_CATEGORY_COUNT] = {0};
   int peak_position = 0;
   for (int i = 0; i < program->instr_count; i++) {
     int64_t sum = 0;
@@ -52,11 +52,13 @@ static void check_report(const fsdp_program *program, fsdp_space space,
     for (int s = 0; s < program->section_count; s++)
       in_step = in_step || (program->sections[s].kind == FSDP_SECTION_UPDATE && i < program->sections[s].end);
     if (in_step && sum > peak) peak = sum, peak_position = i;
+    if (sum > greatest) greatest = sum;
   }
   for (int t = 0; t < program->tensor_count; t++)
     if (program->tensors[t].space == space && program->tensors[t].lifetime == FSDP_LIVE_ALWAYS)
       valley += program->tensors[t].bytes, always[program->tensors[t].category] += program->tensors[t].bytes;
   assert_int_equal(report->peak_bytes, peak);
+  assert_int_equal(report->greatest_bytes, greatest);
   if (peak > 0) assert_int_equal(report->peak_position, peak_position);
   assert_int_equal(report->valley_bytes, valley);
   assert_int_equal(report->arena_bytes, program->arena_bytes[space]);
