@@ -33,7 +33,7 @@ static fsdp_plan *plan_of(const fsdp_plan_config *config) {
 static void test_random_configs(void **state) {
   (void)state;
   double worst = 0, sum = 0;
-  int over = 0, over_with_copies = 0;
+  int over = 0;
   for (int seed = cases_begin(CONFIGS); cases_run(__func__, seed); seed++) {
     random_source random = {.seed = (uint64_t)seed};
     fsdp_plan_config config = random_plan_config(&random);
@@ -44,9 +44,7 @@ static void test_random_configs(void **state) {
     sum += ratio;
     if (ratio > worst) worst = ratio;
     if (ratio > 1.02) {
-      char offloaded[FSDP_SAVING_TEXT_BYTES];
-      fsdp_saving_print(&config.saving, FSDP_FATE_OFFLOAD, offloaded);
-      *(strcmp(offloaded, "none") ? &over_with_copies : &over) += 1;
+      over++;
       char text[512];
       describe_plan_config(&config, text, sizeof text);
       print_message("%d: arena %lld for %lld live (%.4f): %s\n", seed, (long long)device->arena_bytes,
@@ -56,9 +54,7 @@ static void test_random_configs(void **state) {
   }
   print_message("%d configurations: arena / peak %.5f on average, %.5f at worst\n", CONFIGS, sum / CONFIGS,
                 worst);
-  // Where activations leave and come back, a few small programs are packed less well.
   assert_int_equal(over, 0);
-  assert_true(over_with_copies <= CONFIGS / 1000);
 }
 
 // The same, over more ranks than are checked one by one.
