@@ -119,8 +119,8 @@ def gradients_of(model, tokens, targets):
     return out
 
 
-def train(model, tokens, targets, gradients):
-    optimizer = torch.optim.AdamW(model.parameters(), **OPTIMIZER)
+def train(model, tokens, targets, gradients, **options):
+    optimizer = torch.optim.AdamW(model.parameters(), **(OPTIMIZER | options))
     losses, norms = [], []
     for step in range(len(tokens)):
         loss = loss_of(model, tokens[step], targets[step])

@@ -145,8 +145,8 @@ def check_program(worker, folder, case, number):
     process = programs.run(
         "fsdp_train", "--model", folder, "--data", tokens, "--eval-data", tokens, "-s", case["seq"],
         "-b", case["batch"] // ranks, "--num-epochs", 3, "--lr", "1e-3", "--lr-schedule", "constant",
-        "--beta2", 0.95, "--weight-decay", 0.1, "--save-dir", work, "-e", f"run{number}", *options,
-        ranks=ranks if ranks > 1 else None)  # fmt: skip
+        "--beta2", 0.95, "--eps", "1e-3", "--weight-decay", 0.1, "--save-dir", work, "-e", f"run{number}",
+        *options, ranks=ranks if ranks > 1 else None)  # fmt: skip
     assert process.returncode == 0, (options, process.stdout, process.stderr)
     log = (work / f"run{number}/log.jsonl").read_text()
     lines = [json.loads(line) for line in log.splitlines()]
