@@ -49,6 +49,9 @@ OLD_KEYS = {
                  resid_pdrop=0.1, summary_activation=None, summary_first_dropout=0.1,
                  summary_proj_to_labels=True, summary_type="cls_index", summary_use_proj=True,
                  task_specific_params={"text-generation": {"do_sample": True, "max_length": 50}}),
+    "mistral": dict(hidden_act="silu", bos_token_id=1, eos_token_id=2, use_cache=True,
+                    initializer_range=0.02, rope_theta=10000.0, sliding_window=4096,
+                    tie_word_embeddings=False, transformers_version="4.34.0.dev0"),
 }  # fmt: skip
 
 

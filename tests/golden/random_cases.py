@@ -56,7 +56,19 @@ def draw_gpt2(rng):
     )
 
 
-DRAW = {"llama": draw_decoder, "gpt2": draw_gpt2}  # the configuration of a family
+def draw_window(rng):
+    return rng.choice([None, 1, 2, rng.randint(3, 39), 4096])
+
+
+def draw_mistral(rng):
+    return dict(draw_decoder(rng), sliding_window=draw_window(rng))
+
+
+DRAW = {  # the configuration of a family
+    "llama": draw_decoder,
+    "gpt2": draw_gpt2,
+    "mistral": draw_mistral,
+}
 
 
 def draw(family, rng):

@@ -29,6 +29,7 @@ static const struct {
     {"gpt2-medium", 354823168},
     {"gpt2-large", 774030080},
     {"gpt2-xl", 1557611200},
+    {"mistral-7b", 7241732096},
 };
 enum { PRESETS = sizeof published / sizeof *published };
 
