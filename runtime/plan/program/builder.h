@@ -9,7 +9,6 @@ typedef struct step_modes {
   int rank_count;
   fsdp_dtype grad_dtype;  // of full gradients
   fsdp_dtype shard_dtype; // of gradient shards
-  bool resident;          // compute reads the masters or kept copies in place: nothing is ever gathered
   bool keeps_gathered;    // a gathered unit stays so from its first forward to its last backward of the step
   bool direct_grads;  // gradients are written into the shard itself (one rank in the shard group, no offload)
   bool carries_grads; // full gradients are kept across the micro-batches of a step

@@ -60,7 +60,7 @@ static int find_events(const step_builder *s, const fsdp_uses *uses, gather_even
     if (node->origin < 0 || node->origin != list->nodes[origin_begin].origin) origin_begin = n;
     for (int o = 0; o < node->operand_count; o++) {
       int u = fsdp_weights_unit(node->operands[o].tensor), use_count;
-      if (u < 0) continue;
+      if (u < 0 || step_is_resident(s, u)) continue;
       const fsdp_use *use = fsdp_uses_of(uses, node->operands[o].tensor, &use_count);
       int before = seen[u]++;
       bool stays = step_stays_gathered(s, u);
@@ -75,10 +75,11 @@ static int find_events(const step_builder *s, const fsdp_uses *uses, gather_even
   return count;
 }
 
-// Every use reads the state itself.
+// Every use of a resident unit reads the state itself.
 static void name_resident(step_builder *s, const fsdp_uses *uses) {
   for (int u = 0; u < s->units->count; u++) {
     const fsdp_unit_state *state = &s->unit_state[u];
+    if (!step_is_resident(s, u)) continue;
     int count;
     const fsdp_use *use = fsdp_uses_of(uses, FSDP_UNIT_WEIGHTS(u), &count);
     for (int i = 0; i < count; i++)
@@ -123,14 +124,11 @@ static void name_buffers(step_builder *s) {
 
 void pass_gathers(step_builder *s) {
   fsdp_uses uses = fsdp_uses_create(&s->nodes, s->program->tensor_count, s->units->count);
-  if (s->modes.resident) {
-    name_resident(s, &uses);
-  } else {
-    gather_event *events = fsdp_alloc((size_t)s->units->count * 2 * sizeof *events);
-    insert_events(s, events, find_events(s, &uses, events));
-    name_buffers(s);
-    free(events);
-  }
+  gather_event *events = fsdp_alloc((size_t)s->units->count * 2 * sizeof *events);
+  insert_events(s, events, find_events(s, &uses, events));
+  name_resident(s, &uses);
+  name_buffers(s);
+  free(events);
   fsdp_uses_release(&uses);
   bool step_ends = s->is_last || !s->is_training;
   for (int u = 0; u < s->units->count; u++)

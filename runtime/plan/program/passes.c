@@ -29,7 +29,6 @@ static step_modes choose_modes(const fsdp_schedule_config *c, const fsdp_units *
   step_modes m = {.rank_count = fsdp_mesh_ranks(&units->mesh)};
   bool unsharded = true;
   for (int u = 0; u < units->count; u++) unsharded = unsharded && units->units[u].shard_count == 1;
-  m.resident = !c->cpu_offload && unsharded && (c->strategy == FSDP_NO || c->param_dtype == c->master_dtype);
   m.keeps_gathered = c->strategy == FSDP_GRAD_OP || c->strategy == FSDP_NO;
   m.direct_grads = unsharded && !c->cpu_offload;
   m.carries_grads = accumulates && (local || m.direct_grads);
@@ -37,6 +36,12 @@ static step_modes choose_modes(const fsdp_schedule_config *c, const fsdp_units *
   m.shard_dtype = sums_in_shard && !sums_in_bf16(c, &m) ? FSDP_F32 : c->reduce_dtype;
   m.grad_dtype = m.direct_grads ? m.shard_dtype : m.carries_grads ? FSDP_F32 : c->reduce_dtype;
   return m;
+}
+
+bool step_is_resident(const step_builder *s, int u) {
+  const fsdp_schedule_config *c = s->config;
+  bool readable = c->strategy == FSDP_NO || c->param_dtype == c->master_dtype;
+  return !c->cpu_offload && readable && s->units->units[u].shard_count == 1;
 }
 
 bool step_stays_gathered(const step_builder *s, int u) {

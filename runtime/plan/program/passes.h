@@ -20,6 +20,8 @@
 
 #include "runtime/plan/program/builder.h"
 
+// Whether compute reads the masters, or kept copies, of unit `u` in place: it is never gathered.
+bool step_is_resident(const step_builder *s, int u);
 // Whether unit `u` stays gathered from its first to its last use in the step.
 bool step_stays_gathered(const step_builder *s, int u);
 // Where the state lies: the device, or the host if offloaded.

@@ -100,7 +100,63 @@ static void test_mixed_units(void **state) {
   harness_free(reference);
 }
 
+// In bf16 there are low-precision copies of some units and casts of others: the same training within its
+// precision.
+static void test_mixed_units_in_bf16(void **state) {
+  (void)state;
+  harness_config plain = config_of(1, 1);
+  harness_result *reference = harness_train(&plain);
+  for (int i = 0; i < 8; i++) {
+    harness_config config = config_of(2, i % 2 + 1);
+    fsdp_plan_config *plan = &config.plan;
+    fsdp_sharding sharding = {.rules = rules, .rule_count = sizeof rules / sizeof *rules};
+    plan->sharding = &sharding;
+    plan->strategy = i / 2 % 2 ? FSDP_NO : FSDP_FULL;
+    plan->cpu_offload = i / 4;
+    plan->param_dtype = FSDP_BF16;
+    plan->reduce_dtype = i % 3 ? FSDP_BF16 : FSDP_F32;
+    plan->master_dtype = plan->moment_dtype = i % 4 ? FSDP_F32 : FSDP_BF16;
+    plan->micro_batches = i % 3 + 1;
+    plan->batch /= plan->micro_batches;
+    plan->exchange = plan->poison = true;
+    harness_result *result = harness_train(&config);
+    if (result->failure[0]) fail_msg("run %d in bf16: %s", i, result->failure);
+    for (int s = 0; s < STEPS; s++) {
+      double expected = (double)reference->loss[s];
+      if (!(fabs((double)result->loss[s] - expected) <= 1e-2 * expected))
+        fail_msg("run %d in bf16: loss %.8g for %.8g", i, (double)result->loss[s], expected);
+    }
+    for (int t = 0; t < result->param_count; t++)
+      if (!(harness_difference(&result->gradients[t], &reference->gradients[t]) <= 3e-2))
+        fail_msg("run %d in bf16: gradient of %s", i, result->gradients[t].name);
+    harness_free(result);
+  }
+  harness_free(reference);
+}
+
+// A replicated unit beside sharded ones is read where its state is, as if none were sharded.
+static void test_replicated_units_are_not_gathered(void **state) {
+  (void)state;
+  harness_config config = config_of(2, 2);
+  fsdp_sharding sharding = {.rules = rules, .rule_count = sizeof rules / sizeof *rules};
+  config.plan.sharding = &sharding;
+  fsdp_plan *plan;
+  fsdp_error error;
+  assert_int_equal(fsdp_plan_create(&config.plan, &plan, &error), FSDP_OK);
+  int gathered = 0;
+  for (int t = 0; t < plan->program->tensor_count; t++) {
+    const fsdp_tensor *tensor = &plan->program->tensors[t];
+    if (tensor->category != FSDP_CATEGORY_GATHERED) continue;
+    assert_true(plan->units->units[tensor->unit].shard_count > 1);
+    gathered++;
+  }
+  assert_true(gathered > 0);
+  fsdp_plan_destroy(plan);
+}
+
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_mixed_units)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_mixed_units),
+                                     cmocka_unit_test(test_mixed_units_in_bf16),
+                                     cmocka_unit_test(test_replicated_units_are_not_gathered)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
