@@ -255,7 +255,7 @@ static fsdp_status check_activation(const resolver *r, const fsdp_shard_rule *ru
                    fsdp_spec_print(&first, r->mesh, batch));
 }
 
-// The batch lies over what `input` says, else the first rule for an output, else the preset.
+// The batch lies over what `input` says, else the preset, else the first rule for an output of a file.
 static fsdp_status place_batch(resolver *r) {
   const fsdp_sharding *s = r->sharding;
   int first = s->rule_count;
@@ -264,7 +264,7 @@ static fsdp_status place_batch(resolver *r) {
       first = r->targets[t].rule;
   if (r->targets[0].rule >= 0)
     r->out->input = r->specs[r->targets[0].rule];
-  else if (first < s->rule_count)
+  else if (s->preset == FSDP_SHARDING_FILE && first < s->rule_count)
     r->out->input.dim[0] = without_ones(&r->specs[first].dim[0], r->mesh);
   const fsdp_shard_rule *rule = rule_of(r, r->targets[0].rule);
   return rule ? check_activation(r, rule, &r->out->input) : FSDP_OK;

@@ -36,7 +36,7 @@ def same_losses():
     programs.make_model(work / "model", weights=False)
     with hosts.Hosts() as two:
         out = train(two, "two", "--strategy", "hybrid")
-        assert "placement: 2 nodes" in out and "(data=2, fsdp=2)" in out, out
+        assert "placement: 2 nodes" in out and "(data=2, fsdp=2; data across nodes)" in out, out
         train(None, "one", "--strategy", "hybrid", "--mesh", "data=2,fsdp=2")
         assert len(losses("one")) == 6 and losses("two") == losses("one"), (losses("two"), losses("one"))
         # Shards across both hosts, too.

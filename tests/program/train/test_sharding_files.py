@@ -178,6 +178,8 @@ def what_is_wrong_is_named():
     refused(2, ["--shard", "not given"], "--shard", "lm_head.weight=[fsdp, null]")
     refused(2, ["--shard", "NAME=SPEC"], "--sharding", "fsdp", "--shard", "lm_head.weight")
     refused(2, ["--shard", "not a list"], "--sharding", "fsdp", "--shard", "lm_head.weight=fsdp")
+    refused(3, ["--shard", "differs from the batch", "[[data, fsdp]]"], "--mesh", "data=2,fsdp=2",
+            "--sharding", "fsdp", "--shard", "lm_head=[null, null, null]")
     refused(2, ["--shard", "is empty"], "--sharding", "fsdp", "--shard", "lm_head.weight=")
     refused(2, ["axis replica has 2 ranks", "--extra-data-axis replica"], "--mesh", "replica=2,fsdp=2")
     refused(2, ["--print-sharding", "--print-model"], "--print-sharding", "--print-model")
