@@ -1,15 +1,16 @@
 // What a run reads and writes: the model's folder, data, logs.
+#include "launcher/cli/option_value.h"
 #include "launcher/report/memory_file.h"
 #include "launcher/train/trainer.h"
 #include "runtime/base/check.h"
 #include "runtime/base/size.h"
-#include "runtime/exec/profile.h"
 #include "runtime/plan/layout/placement.h"
 
 #include <inttypes.h>
+#include <sys/stat.h>
 
-// Opening the data is reported if it takes longer.
-#define REPORTED_S 5
+// Reading more of the data than this before the first step is announced.
+#define ANNOUNCED_BYTES (INT64_C(4) << 30)
 
 // Steps are counted in fp32 on the device, which is exact up to here.
 #define STEPS_MAX (INT64_C(1) << 24)
@@ -125,13 +126,28 @@ fsdp_status fsdp_train_find_data(fsdp_trainer *t, fsdp_error *error) {
   return status;
 }
 
+static int64_t bytes_of(const fsdp_data_paths *paths) {
+  int64_t bytes = 0;
+  for (int i = 0; i < paths->count; i++) {
+    struct stat information;
+    if (stat(paths->files[i], &information) == 0) bytes += information.st_size;
+  }
+  return bytes;
+}
+
+// Why nothing seems to happen for a while.
+static void announce_reading(const fsdp_trainer *t) {
+  int64_t bytes = bytes_of(&t->data_paths) + bytes_of(&t->eval_paths);
+  char text[24];
+  if (!t->options->verify_data || bytes <= ANNOUNCED_BYTES) return;
+  printf("data:      checking all tokens, %s, once; --verify-data off leaves it out\n",
+         fsdp_value_print_bytes(bytes, text, sizeof text));
+  fflush(stdout);
+}
+
 fsdp_status fsdp_train_open_files(fsdp_trainer *t, fsdp_error *error) {
-  int64_t began_ns = fsdp_profile_now_ns();
+  if (fsdp_trainer_is_first(t)) announce_reading(t);
   fsdp_status status = open_data(t, error);
-  double seconds = (double)(fsdp_profile_now_ns() - began_ns) / 1e9;
-  if (status == FSDP_OK && fsdp_trainer_is_first(t) && seconds > REPORTED_S)
-    printf("data:      opened%s in %.0f s\n",
-           t->options->verify_data ? " and read (--verify-data off would not read it first)" : "", seconds);
   bool fresh = !fsdp_train_checkpoints_found(&t->checkpoints);
   if (status == FSDP_OK && fsdp_trainer_is_first(t))
     status = fsdp_train_open_log(t->options, fresh, &t->log.log, error);
