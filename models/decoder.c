@@ -50,6 +50,7 @@ void fsdp_decoder_print(const fsdp_model_config *c, json_t *root) {
 int64_t fsdp_decoder_parameter_count(const fsdp_model_config *c) {
   int64_t heads = (2 * c->num_heads + 2 * c->num_kv_heads) * c->head_dim * c->hidden_size;
   int64_t layer = heads + 3 * c->intermediate_size * c->hidden_size + 2 * c->hidden_size;
+  if (c->family->decoder->qkv_bias) layer += (c->num_heads + 2 * c->num_kv_heads) * c->head_dim;
   int64_t tables = (c->tie_word_embeddings ? 1 : 2) * c->vocab_size * c->hidden_size;
   return c->num_layers * layer + tables + c->hidden_size;
 }
@@ -79,26 +80,25 @@ static layer_modules layer_module_tree(fsdp_parts *p, int layers, int index) {
   const fsdp_model_config *c = p->config;
   const fsdp_decoder *d = c->family->decoder;
   fsdp_graph *g = p->graph;
-  int64_t C = c->hidden_size, I = c->intermediate_size, D = c->head_dim;
+  int64_t C = c->hidden_size, I = c->intermediate_size, width = c->num_heads * c->head_dim;
+  const fsdp_linear_spec q = {.in = C, .out = width, .bias = d->qkv_bias}, o = {.in = width, .out = C};
+  const fsdp_linear_spec kv = {.in = C, .out = c->num_kv_heads * c->head_dim, .bias = d->qkv_bias};
+  const fsdp_linear_spec up = {.in = C, .out = I}, down = {.in = I, .out = C};
   layer_modules m;
   char name[FSDP_NAME_BYTES];
   snprintf(name, sizeof name, "%d", index);
   int layer = fsdp_graph_module(g, layers, name, g->block_class, "");
   m.attention = fsdp_graph_module(g, layer, "self_attn", d->attention, "");
-  m.q = fsdp_parts_linear_module(p, m.attention, "q_proj",
-                                 &(fsdp_linear_spec){.in = C, .out = c->num_heads * D});
-  m.k = fsdp_parts_linear_module(p, m.attention, "k_proj",
-                                 &(fsdp_linear_spec){.in = C, .out = c->num_kv_heads * D});
-  m.v = fsdp_parts_linear_module(p, m.attention, "v_proj",
-                                 &(fsdp_linear_spec){.in = C, .out = c->num_kv_heads * D});
-  m.o = fsdp_parts_linear_module(p, m.attention, "o_proj",
-                                 &(fsdp_linear_spec){.in = c->num_heads * D, .out = C});
+  m.q = fsdp_parts_linear_module(p, m.attention, "q_proj", &q);
+  m.k = fsdp_parts_linear_module(p, m.attention, "k_proj", &kv);
+  m.v = fsdp_parts_linear_module(p, m.attention, "v_proj", &kv);
+  m.o = fsdp_parts_linear_module(p, m.attention, "o_proj", &o);
   if (d->rotary_in_attention)
     fsdp_graph_module(g, m.attention, "rotary_emb", class_of(c, "RotaryEmbedding", name), "");
   m.mlp = fsdp_graph_module(g, layer, "mlp", class_of(c, "MLP", name), "");
-  m.gate = fsdp_parts_linear_module(p, m.mlp, "gate_proj", &(fsdp_linear_spec){.in = C, .out = I});
-  m.up = fsdp_parts_linear_module(p, m.mlp, "up_proj", &(fsdp_linear_spec){.in = C, .out = I});
-  m.down = fsdp_parts_linear_module(p, m.mlp, "down_proj", &(fsdp_linear_spec){.in = I, .out = C});
+  m.gate = fsdp_parts_linear_module(p, m.mlp, "gate_proj", &up);
+  m.up = fsdp_parts_linear_module(p, m.mlp, "up_proj", &up);
+  m.down = fsdp_parts_linear_module(p, m.mlp, "down_proj", &down);
   fsdp_graph_module(g, m.mlp, "act_fn", d->activation, "");
   class_of(c, "RMSNorm", name);
   m.input_norm = fsdp_parts_norm_module(p, layer, "input_layernorm", name);

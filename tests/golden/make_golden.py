@@ -49,6 +49,10 @@ OLD_KEYS = {
                  resid_pdrop=0.1, summary_activation=None, summary_first_dropout=0.1,
                  summary_proj_to_labels=True, summary_type="cls_index", summary_use_proj=True,
                  task_specific_params={"text-generation": {"do_sample": True, "max_length": 50}}),
+    "qwen2": dict(hidden_act="silu", attention_dropout=0.0, bos_token_id=151643, eos_token_id=151643,
+                  initializer_range=0.02, max_window_layers=28, rope_theta=10000.0, sliding_window=131072,
+                  tie_word_embeddings=False, use_cache=True, use_mrope=False, use_sliding_window=False,
+                  transformers_version="4.40.1"),
     "mistral": dict(hidden_act="silu", bos_token_id=1, eos_token_id=2, use_cache=True,
                     initializer_range=0.02, rope_theta=10000.0, sliding_window=4096,
                     tie_word_embeddings=False, transformers_version="4.34.0.dev0"),
@@ -141,10 +145,10 @@ def train(model, tokens, targets, gradients, **options):
 
 def is_watched(name, parameter, gradients):
     """Whether ten steps move it by more than rounding. The same number added to all scores changes no
-    softmax, so keys without RoPE have biases without a gradient; with one visible position neither queries
-    nor keys have any."""
+    softmax, so biases of keys have no gradient without RoPE, and little where it rotates slowly; with one
+    visible position neither queries nor keys have any."""
     gradient = gradients.get("grad." + name)
-    if name.endswith("c_attn.bias") or gradient is None or gradient.norm() < 1e-6:
+    if name.endswith(("c_attn.bias", "k_proj.bias")) or gradient is None or gradient.norm() < 1e-6:
         return False
     return parameter.dim() == 1 or "layers.0.self_attn.k_proj" in name or "h.0.attn.c_proj" in name
 

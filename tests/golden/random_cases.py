@@ -64,10 +64,23 @@ def draw_mistral(rng):
     return dict(draw_decoder(rng), sliding_window=draw_window(rng))
 
 
+def draw_layer_windows(rng, config):
+    """Windows from some layer on, as Qwen's configurations say."""
+    used = rng.random() < 0.8
+    first = rng.choice([0, rng.randint(0, 2), min(1, config["num_hidden_layers"] - 1), 28])
+    return dict(use_sliding_window=used, sliding_window=draw_window(rng), max_window_layers=first)
+
+
+def draw_qwen2(rng):
+    config = draw_decoder(rng)
+    return config | draw_layer_windows(rng, config)
+
+
 DRAW = {  # the configuration of a family
     "llama": draw_decoder,
     "gpt2": draw_gpt2,
     "mistral": draw_mistral,
+    "qwen2": draw_qwen2,
 }
 
 

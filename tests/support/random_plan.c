@@ -25,6 +25,7 @@ typedef struct family_names {
 static const family_names families[] = {
     {"tiny", DECODER("Llama", "LlamaSdpaAttention")},
     {"mistral-7b", DECODER("Mistral", "MistralAttention")},
+    {"qwen2.5-7b", DECODER("Qwen2", "Qwen2Attention")},
     {"gpt2",
      {"GPT2Block", "GPT2Attention,GPT2MLP", "Conv1D", "GPT2Model", "Embedding,GPT2Block"},
      {"block", "block_inputs", "residual", "layernorm", "attention", "gelu", "linear:c_attn", "linear:c_fc"}},

@@ -36,9 +36,9 @@ static const tolerances drawn = {1e-5, 1e-4, 1e-4, 1e-3, 2e-2};
 // is lost is not random; the loss is a mean. AdamW makes a sign of a gradient near zero.
 static const tolerances bf16 = {4e-3, 6e-2, 4e-3, 3e-2, 0.2};
 
-static const char *const folders[] = {"gpt2_hub",       "gpt2_odd",        "grouped", "tied",
-                                      "llama3_rope",    "multi_query_257", "odd",     "wide_32001",
-                                      "mistral_window", "mistral_257"};
+static const char *const folders[] = {"gpt2_hub",       "gpt2_odd",        "grouped",    "tied",
+                                      "llama3_rope",    "multi_query_257", "odd",        "wide_32001",
+                                      "mistral_window", "mistral_257",     "qwen2_tied", "qwen2_window"};
 
 typedef struct golden {
   char folder[256];

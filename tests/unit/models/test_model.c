@@ -30,6 +30,8 @@ static const struct {
     {"gpt2-large", 774030080},
     {"gpt2-xl", 1557611200},
     {"mistral-7b", 7241732096},
+    {"qwen2.5-7b", 7615616512},
+    {"qwen2.5-14b", 14770033664},
 };
 enum { PRESETS = sizeof published / sizeof *published };
 
