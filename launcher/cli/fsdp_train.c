@@ -102,6 +102,7 @@ int main(int argc, char **argv) {
   if (is_answer(&options)) status = finish_answer(world, &error);
   if (status != FSDP_OK && world->rank == 0) fprintf(stderr, "fsdp_train: error: %s\n", error.message);
   if (status != FSDP_OK) fsdp_rank_logs_note(world, &error);
+  if (status != FSDP_OK) fsdp_world_set_failed(world);
   fsdp_options_destroy(&options);
   fsdp_world_destroy(world);
   if (status == FSDP_OK && stop_signal) return fsdp_stop_status(stop_signal);

@@ -554,6 +554,10 @@ void fsdp_watch_set_saves(fsdp_watch *self, bool saves) {
   atomic_store(&self->shared->saves, saves);
 }
 
+void fsdp_watch_set_said(fsdp_watch *self) {
+  atomic_store(&self->shared->said, 1);
+}
+
 void fsdp_watch_set_folder(fsdp_watch *self, const char *folder) {
   if (self->first_local != self->rank) return; // one writer
   snprintf(self->shared->folder, sizeof self->shared->folder, "%s", folder);

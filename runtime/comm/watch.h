@@ -77,6 +77,8 @@ void fsdp_watch_set_limit(fsdp_watch *watch, int seconds);
 // where the error file is.
 void fsdp_watch_set_saves(fsdp_watch *watch, bool saves);
 void fsdp_watch_set_folder(fsdp_watch *watch, const char *folder);
+// Why the run ends is reported already: how a rank then ends is no news.
+void fsdp_watch_set_said(fsdp_watch *watch);
 
 // From here on no mail is used and no rank is missed: every rank has reached the end. The watch still checks
 // that this process leaves within the limit.

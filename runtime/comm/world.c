@@ -75,6 +75,10 @@ void fsdp_world_set_saves(fsdp_world *world, bool saves) {
   if (world->watch) fsdp_watch_set_saves(world->watch, saves);
 }
 
+void fsdp_world_set_failed(fsdp_world *world) {
+  if (world->watch) fsdp_watch_set_said(world->watch);
+}
+
 void fsdp_world_set_error_folder(fsdp_world *world, const char *folder) {
   if (world->watch) fsdp_watch_set_folder(world->watch, folder);
 }

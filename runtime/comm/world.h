@@ -34,6 +34,10 @@ void fsdp_world_set_comm_timeout(fsdp_world *world, int seconds);
 void fsdp_world_set_saves(fsdp_world *world, bool saves);
 void fsdp_world_set_error_folder(fsdp_world *world, const char *folder);
 
+// Rank 0 prints why the run fails, and every rank leaves with that status. mpirun then kills ranks that are
+// slower than the first, which is not to be reported. Every rank calls it before fsdp_world_destroy.
+void fsdp_world_set_failed(fsdp_world *world);
+
 // Leaves the job; every rank must call it. NULL is allowed.
 void fsdp_world_destroy(fsdp_world *world);
 
