@@ -51,6 +51,7 @@ int64_t fsdp_decoder_parameter_count(const fsdp_model_config *c) {
   int64_t heads = (2 * c->num_heads + 2 * c->num_kv_heads) * c->head_dim * c->hidden_size;
   int64_t layer = heads + 3 * c->intermediate_size * c->hidden_size + 2 * c->hidden_size;
   if (c->family->decoder->qkv_bias) layer += (c->num_heads + 2 * c->num_kv_heads) * c->head_dim;
+  if (c->family->decoder->qk_norm) layer += 2 * c->head_dim;
   int64_t tables = (c->tie_word_embeddings ? 1 : 2) * c->vocab_size * c->hidden_size;
   return c->num_layers * layer + tables + c->hidden_size;
 }
@@ -67,7 +68,7 @@ double fsdp_decoder_flops_per_token(const fsdp_model_config *c, int64_t seq,
 
 // A decoder layer's modules that own parameters or ops.
 typedef struct layer_modules {
-  int attention, q, k, v, o, mlp, gate, up, down, input_norm, post_norm;
+  int attention, q, k, v, o, q_norm, k_norm, mlp, gate, up, down, input_norm, post_norm;
 } layer_modules;
 
 // "LlamaModel" of "Model", in the caller's buffer.
@@ -93,6 +94,11 @@ static layer_modules layer_module_tree(fsdp_parts *p, int layers, int index) {
   m.k = fsdp_parts_linear_module(p, m.attention, "k_proj", &kv);
   m.v = fsdp_parts_linear_module(p, m.attention, "v_proj", &kv);
   m.o = fsdp_parts_linear_module(p, m.attention, "o_proj", &o);
+  class_of(c, "RMSNorm", name);
+  if (d->qk_norm) {
+    m.q_norm = fsdp_parts_head_norm_module(p, m.attention, "q_norm", name);
+    m.k_norm = fsdp_parts_head_norm_module(p, m.attention, "k_norm", name);
+  }
   if (d->rotary_in_attention)
     fsdp_graph_module(g, m.attention, "rotary_emb", class_of(c, "RotaryEmbedding", name), "");
   m.mlp = fsdp_graph_module(g, layer, "mlp", class_of(c, "MLP", name), "");
@@ -110,6 +116,7 @@ static layer_modules layer_module_tree(fsdp_parts *p, int layers, int index) {
 static void decoder_layer(fsdp_parts *p, fsdp_residual *stream, const layer_modules *m) {
   int y = fsdp_parts_add_norm(p, stream, m->input_norm, true);
   int qkv = fsdp_parts_linear(p, y, 3, (int[]){m->q, m->k, m->v}, "qkv");
+  if (p->config->family->decoder->qk_norm) qkv = fsdp_parts_qk_norm(p, qkv, m->q_norm, m->k_norm);
   fsdp_parts_rope(p, qkv, m->attention);
   int o = fsdp_parts_attention(p, qkv, m->attention);
   stream->delta = fsdp_parts_linear(p, o, 1, &m->o, "attn");

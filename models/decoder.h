@@ -10,6 +10,7 @@ typedef struct fsdp_decoder {
   const char *prefix, *attention, *activation;
   bool rotary_in_attention; // each attention prints a rotary_emb too
   bool qkv_bias;            // q_proj, k_proj and v_proj have biases
+  bool qk_norm;             // RMSNorm of each head of q and of k, before RoPE
   // What an absent key means in Transformers; 0: num_attention_heads, and hidden_size over these.
   int64_t kv_heads_default, head_dim_default;
   int64_t positions_default; // of max_position_embeddings

@@ -94,24 +94,34 @@ static const char *python_float(double number, char out[32]) {
   return out;
 }
 
-// A norm's module, with a weight of ones. `rest`: what its detail has after C and eps.
-static int norm_module(fsdp_parts *p, int parent, const char *name, const char *class_name,
-                       const char *rest) {
+typedef struct norm_spec {
+  const char *class_name;
+  int64_t width;    // of what is normalised
+  const char *rest; // what its detail has after width and eps
+} norm_spec;
+
+// A norm's module, with a weight of ones.
+static int norm_module(fsdp_parts *p, int parent, const char *name, norm_spec spec) {
   char eps[32], detail[FSDP_NAME_BYTES];
-  snprintf(detail, sizeof detail, "(%lld,), eps=%s%s", (long long)p->config->hidden_size,
-           python_float(p->config->norm_eps, eps), rest);
-  int module = fsdp_graph_module(p->graph, parent, name, class_name, detail);
-  fsdp_param_spec weight = {.name = "weight", .dims = 1, .shape = {p->config->hidden_size}, .init_mean = 1};
+  snprintf(detail, sizeof detail, "(%lld,), eps=%s%s", (long long)spec.width,
+           python_float(p->config->norm_eps, eps), spec.rest);
+  int module = fsdp_graph_module(p->graph, parent, name, spec.class_name, detail);
+  fsdp_param_spec weight = {.name = "weight", .dims = 1, .shape = {spec.width}, .init_mean = 1};
   fsdp_graph_param(p->graph, module, &weight);
   return module;
 }
 
 int fsdp_parts_norm_module(fsdp_parts *p, int parent, const char *name, const char *class_name) {
-  return norm_module(p, parent, name, class_name, "");
+  return norm_module(p, parent, name, (norm_spec){class_name, p->config->hidden_size, ""});
+}
+
+int fsdp_parts_head_norm_module(fsdp_parts *p, int parent, const char *name, const char *class_name) {
+  return norm_module(p, parent, name, (norm_spec){class_name, p->config->head_dim, ""});
 }
 
 int fsdp_parts_layernorm_module(fsdp_parts *p, int parent, const char *name) {
-  int module = norm_module(p, parent, name, "LayerNorm", ", elementwise_affine=True, bias=True");
+  const norm_spec spec = {"LayerNorm", p->config->hidden_size, ", elementwise_affine=True, bias=True"};
+  int module = norm_module(p, parent, name, spec);
   add_bias(p, module, p->config->hidden_size);
   return module;
 }
@@ -224,6 +234,21 @@ int fsdp_parts_linear(fsdp_parts *p, int x, int count, const int *modules, const
   }
   fsdp_node_operand_add(n, x, FSDP_READ);
   fsdp_node_operand_add(n, y, FSDP_WRITE);
+  return y;
+}
+
+int fsdp_parts_qk_norm(fsdp_parts *p, int qkv, int q_norm, int k_norm) {
+  const fsdp_model_config *c = p->config;
+  int64_t heads = c->num_heads + c->num_kv_heads;
+  int module = p->graph->modules[q_norm].parent;
+  int y = activation(p, module, "qk_norm", FSDP_VALUE_COMPUTE, (heads + c->num_kv_heads) * c->head_dim);
+  int rstd = activation(p, module, "rstd", FSDP_VALUE_F32, heads);
+  fsdp_node *n = add_node(p, FSDP_OP_QK_NORM, module);
+  fsdp_node_operand_add(n, qkv, FSDP_READ);
+  fsdp_node_operand_add(n, weight_of(p, q_norm), FSDP_READ);
+  fsdp_node_operand_add(n, weight_of(p, k_norm), FSDP_READ);
+  fsdp_node_operand_add(n, y, FSDP_WRITE);
+  fsdp_node_operand_add(n, rstd, FSDP_WRITE);
   return y;
 }
 

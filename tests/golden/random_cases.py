@@ -71,7 +71,7 @@ def draw_layer_windows(rng, config):
     return dict(use_sliding_window=used, sliding_window=draw_window(rng), max_window_layers=first)
 
 
-def draw_qwen2(rng):
+def draw_qwen(rng):
     config = draw_decoder(rng)
     return config | draw_layer_windows(rng, config)
 
@@ -80,7 +80,8 @@ DRAW = {  # the configuration of a family
     "llama": draw_decoder,
     "gpt2": draw_gpt2,
     "mistral": draw_mistral,
-    "qwen2": draw_qwen2,
+    "qwen2": draw_qwen,
+    "qwen3": draw_qwen,
 }
 
 

@@ -164,21 +164,62 @@ struct head_shape {
 };
 const head_shape head_shapes[] = {{1, 1, 1, 1, 64}, {3, 17, 4, 1, 80}, {1, 1000, 2, 1, 128}, {1, 5, 8, 1, 6}};
 
+fsdp_op_attrs heads_attrs(const head_shape &s) {
+  fsdp_op_attrs attrs = {};
+  attrs.batch = s.B;
+  attrs.seq = s.T;
+  attrs.heads = s.H;
+  attrs.kv_heads = s.K;
+  attrs.head_dim = s.D;
+  attrs.eps = 1e-5f;
+  return attrs;
+}
+
+std::string heads_text(const head_shape &s) {
+  return " B" + std::to_string(s.B) + " T" + std::to_string(s.T) + " H" + std::to_string(s.H) + " K" +
+         std::to_string(s.K) + " D" + std::to_string(s.D);
+}
+
+void qk_norms(fsdp_dtype dtype, const head_shape &s) {
+  const int64_t N = s.B * s.T, Q = (s.H + 2 * s.K) * s.D, normed = s.H + s.K;
+  twin_case c = twin_of(FSDP_OP_QK_NORM, heads_attrs(s), dtype);
+  c.name += heads_text(s);
+  twin_input(&c, dtype, N * Q);
+  twin_input(&c, dtype, s.D);
+  twin_input(&c, dtype, s.D);
+  twin_output(&c, dtype, N * Q);
+  twin_output(&c, FSDP_F32, N * normed);
+  twin_check(c);
+  for (fsdp_dtype weight_dtype : dtypes)
+    for (bool updates : {false, true}) {
+      c = twin_of(FSDP_OP_QK_NORM_BACKWARD, heads_attrs(s), dtype);
+      c.name += heads_text(s) + (updates ? " update" : "") + " d_weight " + fsdp_dtype_name(weight_dtype);
+      if (weight_dtype == FSDP_BF16) c.tolerance = 1e-2;
+      twin_input(&c, dtype, N * Q);
+      c.operands.back().untouched = s.K * s.D; // v
+      std::vector<float> rstd(size_t(N * normed));
+      for (size_t i = 0; i < rstd.size(); i++) rstd[i] = 0.7f + 0.01f * float(i % 53);
+      twin_floats(&c, rstd);
+      twin_input(&c, dtype, s.D);
+      twin_input(&c, dtype, s.D);
+      twin_update(&c, dtype, N * Q);
+      c.operands.back().untouched = s.K * s.D;
+      twin_result(&c, updates, weight_dtype, s.D);
+      twin_result(&c, updates, weight_dtype, s.D);
+      twin_workspace(&c, fsdp_op_workspace_bytes(FSDP_OP_CPU, c.kind, &c.attrs, 0) / 4);
+      twin_check(c);
+    }
+}
+
 void ropes(fsdp_dtype dtype, const head_shape &s, int64_t first) {
   for (fsdp_op_kind kind : {FSDP_OP_ROPE, FSDP_OP_ROPE_BACKWARD}) {
     std::vector<float> inv_freq;
     for (int64_t i = 0; i < s.D / 2; i++) inv_freq.push_back(std::pow(10000.0f, float(-2 * i) / float(s.D)));
-    fsdp_op_attrs attrs = {};
-    attrs.batch = s.B;
-    attrs.seq = s.T;
-    attrs.heads = s.H;
-    attrs.kv_heads = s.K;
-    attrs.head_dim = s.D;
+    fsdp_op_attrs attrs = heads_attrs(s);
     attrs.inv_freq = inv_freq.data();
     attrs.first_index = first;
     twin_case c = twin_of(kind, attrs, dtype);
-    c.name += " B" + std::to_string(s.B) + " T" + std::to_string(s.T) + " H" + std::to_string(s.H) + " K" +
-              std::to_string(s.K) + " D" + std::to_string(s.D) + " from " + std::to_string(first);
+    c.name += heads_text(s) + " from " + std::to_string(first);
     twin_update(&c, dtype, s.B * s.T * (s.H + 2 * s.K) * s.D);
     c.operands.back().untouched = s.K * s.D; // v
     if (s.T == 1 && first == 0)
@@ -251,6 +292,10 @@ void twin_rows() {
     layernorm_backward(dtype, {1, 513, 9}, true, dtype);
     for (const head_shape &s : head_shapes)
       for (int64_t first : {0, 1000}) ropes(dtype, s, first);
+    for (const head_shape &s : head_shapes) qk_norms(dtype, s);
+    qk_norms(dtype, {1, 7, 11, 9, 256}); // more heads than a block has at a time
+    qk_norms(dtype, {1, 4, 33, 3, 2});
+    qk_norms(dtype, {1, 600, 3, 1, 24});
     embeddings(dtype, 1, 8, 1, 1);
     embeddings(dtype, 257, 33, 3, 17);
     embeddings(dtype, 600, 24, 3, 1000);

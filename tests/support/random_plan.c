@@ -26,6 +26,7 @@ static const family_names families[] = {
     {"tiny", DECODER("Llama", "LlamaSdpaAttention")},
     {"mistral-7b", DECODER("Mistral", "MistralAttention")},
     {"qwen2.5-7b", DECODER("Qwen2", "Qwen2Attention")},
+    {"qwen3-8b", DECODER("Qwen3", "Qwen3Attention")},
     {"gpt2",
      {"GPT2Block", "GPT2Attention,GPT2MLP", "Conv1D", "GPT2Model", "Embedding,GPT2Block"},
      {"block", "block_inputs", "residual", "layernorm", "attention", "gelu", "linear:c_attn", "linear:c_fc"}},

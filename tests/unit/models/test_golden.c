@@ -38,7 +38,8 @@ static const tolerances bf16 = {4e-3, 6e-2, 4e-3, 4e-2, 0.2};
 
 static const char *const folders[] = {"gpt2_hub",       "gpt2_odd",        "grouped",    "tied",
                                       "llama3_rope",    "multi_query_257", "odd",        "wide_32001",
-                                      "mistral_window", "mistral_257",     "qwen2_tied", "qwen2_window"};
+                                      "mistral_window", "mistral_257",     "qwen2_tied", "qwen2_window",
+                                      "qwen3_heads",    "qwen3_window"};
 
 typedef struct golden {
   char folder[256];

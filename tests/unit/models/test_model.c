@@ -32,6 +32,7 @@ static const struct {
     {"mistral-7b", 7241732096},
     {"qwen2.5-7b", 7615616512},
     {"qwen2.5-14b", 14770033664},
+    {"qwen3-8b", 8190735360},
 };
 enum { PRESETS = sizeof published / sizeof *published };
 

@@ -130,6 +130,8 @@ static void test_contractions(void **state) {
       {FSDP_OP_BIAS_BACKWARD, "d_bias", "n"},
       {FSDP_OP_LINEAR_BACKWARD_INPUT, "d_x", "o"},
       {FSDP_OP_LINEAR_BACKWARD_WEIGHT, "d_weight", "n"},
+      {FSDP_OP_QK_NORM, "y", ""},
+      {FSDP_OP_QK_NORM, "rstd", ""},
       {FSDP_OP_ROPE, "qkv", ""},
       {FSDP_OP_ATTENTION, "o", ""},
       {FSDP_OP_ATTENTION, "lse", ""},
@@ -141,6 +143,9 @@ static void test_contractions(void **state) {
       {FSDP_OP_LAYERNORM_BACKWARD, "d_h", ""},
       {FSDP_OP_LAYERNORM_BACKWARD, "d_weight", "n"},
       {FSDP_OP_LAYERNORM_BACKWARD, "d_bias", "n"},
+      {FSDP_OP_QK_NORM_BACKWARD, "d_qkv", ""},
+      {FSDP_OP_QK_NORM_BACKWARD, "d_q_weight", "nhg"}, // ranks with different heads share the weights
+      {FSDP_OP_QK_NORM_BACKWARD, "d_k_weight", "nhg"},
       {FSDP_OP_POSITIONS_BACKWARD, "d_weight", "bt"},
       {FSDP_OP_LINEAR_CROSS_ENTROPY, "loss", "n"},
       {FSDP_OP_LINEAR_CROSS_ENTROPY_BACKWARD, "loss", "n"},
