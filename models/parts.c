@@ -77,8 +77,10 @@ int fsdp_parts_conv1d_module(fsdp_parts *p, int parent, const char *name, const 
                             .transposed = true,
                             .block_count = spec->block_count};
   memcpy(weight.block_sizes, spec->block_sizes, sizeof weight.block_sizes);
+  fsdp_param_spec bias = {.name = "bias", .dims = 1, .shape = {spec->out}, .block_count = spec->block_count};
+  memcpy(bias.block_sizes, spec->block_sizes, sizeof bias.block_sizes);
   fsdp_graph_param(p->graph, module, &weight);
-  add_bias(p, module, spec->out);
+  fsdp_graph_param(p->graph, module, &bias);
   return module;
 }
 

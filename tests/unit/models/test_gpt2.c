@@ -145,9 +145,10 @@ static void test_parameters(void **state) {
   expect_param(g, "transformer.h.0.mlp.c_fc.bias", 1, (int64_t[]){20}, 0);
   expect_param(g, "transformer.h.0.mlp.c_proj.weight", 2, (int64_t[]){20, 12}, residual);
   expect_param(g, "transformer.ln_f.bias", 1, (int64_t[]){12}, 0);
-  const fsdp_param *qkv = find_param(g, "transformer.h.1.attn.c_attn.weight");
-  assert_int_equal(qkv->block_count, 3);
-  for (int i = 0; i < 3; i++) assert_int_equal(qkv->block_sizes[i], 12);
+  const fsdp_param *qkv[2] = {find_param(g, "transformer.h.1.attn.c_attn.weight"),
+                              find_param(g, "transformer.h.1.attn.c_attn.bias")};
+  for (int i = 0; i < 6; i++) assert_int_equal(qkv[i % 2]->block_sizes[i / 2], 12);
+  assert_true(qkv[0]->block_count == 3 && qkv[1]->block_count == 3);
   assert_int_equal(g->tie_count, 1);
   assert_string_equal(g->ties[0].name, "lm_head.weight");
   assert_string_equal(g->params[g->ties[0].param].name, "transformer.wte.weight");
