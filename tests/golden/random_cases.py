@@ -24,9 +24,12 @@ def draw_decoder(rng):
     kv_heads = rng.choice([1, 1, 2, 3])
     heads = kv_heads * rng.randint(1, 4)
     head_dim = 2 * rng.randint(1, 13)
+    vocabulary = rng.choice([257, 257, 83, 1009, 32001])
+    width = rng.choice([head_dim, rng.randint(3, 17)])
+    width = max(width, 8 // heads)  # the norm of a few channels is mostly rounding
     return dict(
-        vocab_size=rng.choice([257, 257, 83, 1009, 32001]),
-        hidden_size=heads * rng.choice([head_dim, rng.randint(3, 17)]),  # Transformers requires a multiple
+        vocab_size=vocabulary,
+        hidden_size=heads * width,  # Transformers requires a multiple
         intermediate_size=rng.randint(7, 90),
         num_hidden_layers=rng.randint(1, 3),
         num_attention_heads=heads,

@@ -489,7 +489,7 @@ static void climb_window(climb *c, int w, int64_t effort) {
   c->window_index = w;
   c->fixed_count = p->windows[w].count;
   c->fixed = fsdp_realloc(c->fixed, (size_t)c->fixed_count * sizeof *c->fixed);
-  memcpy(c->fixed, p->windows[w].entries, (size_t)c->fixed_count * sizeof *c->fixed);
+  if (c->fixed_count > 0) memcpy(c->fixed, p->windows[w].entries, (size_t)c->fixed_count * sizeof *c->fixed);
   c->count = 0;
   for (int i = 0; i < p->count; i++)
     if (home_of(p, p->order[i]) == w) c->changed[c->count++] = p->order[i];
