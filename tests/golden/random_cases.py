@@ -26,7 +26,7 @@ def draw_decoder(rng):
     head_dim = 2 * rng.randint(1, 13)
     vocabulary = rng.choice([257, 257, 83, 1009, 32001])
     width = rng.choice([head_dim, rng.randint(3, 17)])
-    width = max(width, 8 // heads)  # the norm of a few channels is mostly rounding
+    width = max(width, -(-8 // heads))  # the norm of a few channels is mostly rounding
     return dict(
         vocab_size=vocabulary,
         hidden_size=heads * width,  # Transformers requires a multiple
