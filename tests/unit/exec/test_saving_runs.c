@@ -16,7 +16,12 @@
 
 #include <cmocka.h>
 
-enum { DRAWS = 120, STEPS = 2, RANKS_MAX = 6 };
+#if defined FSDP_SANITIZE_ADDRESS || defined FSDP_SANITIZE_THREAD
+enum { DRAWS = 30 };
+#else
+enum { DRAWS = 120 };
+#endif
+enum { STEPS = 2, RANKS_MAX = 6 };
 
 static int draws(void) {
   const char *wanted = getenv("FSDP_TEST_DRAWS");
