@@ -7,9 +7,10 @@
 
 constexpr int parts_columns = 32, parts_rows = 8;
 
-// sum[c] (+)= sum over P of parts[P][c]: a warp's lanes are neighbouring columns, warps share the parts.
+// sum[c] (+)= sum over P of parts[P][c]: a warp's lanes are neighbouring columns, warps share the parts. Each
+// source has its own: linkers merge no kernels that stand in the tests' list of them.
 template <class T>
-__global__ void __launch_bounds__(parts_columns *parts_rows)
+static __global__ void __launch_bounds__(parts_columns *parts_rows)
     sum_parts(const float *parts, int64_t count, int64_t C, T *out, bool adds) {
   FSDP_SHARED(float, sums, parts_columns *parts_rows);
   const int lane = int(threadIdx.x) % parts_columns, row = int(threadIdx.x) / parts_columns;
@@ -25,8 +26,8 @@ __global__ void __launch_bounds__(parts_columns *parts_rows)
   global_store(out + c, from_float<T>(sum));
 }
 
-inline void launch_sum_parts(const fsdp_kernel_call *call, const float *parts, int64_t count,
-                             const fsdp_view *out) {
+static inline void launch_sum_parts(const fsdp_kernel_call *call, const float *parts, int64_t count,
+                                    const fsdp_view *out) {
   with_type(out->dtype, [&](auto number) {
     using T = decltype(number);
     launch({blocks_of(out->numel, parts_columns), parts_columns * parts_rows, call->stream}, sum_parts<T>,
