@@ -110,7 +110,7 @@ static void run_rounds(bench *b) {
       b->cpu_ms[run][round] = cpu_now_ms() - cpu;
     }
     for (int run = 1; run < RUNS; run++)
-      FSDP_CHECK(memcmp(&losses[0], &losses[run], sizeof *losses) == 0,
+      FSDP_CHECK(losses[0] == losses[run],
                  "round %d: loss %.9g with --recompute %s --offload-activations %s, but %.9g with all kept",
                  round, (double)losses[run], b->recomputed[run], choices[run].offloaded, (double)losses[0]);
   }
