@@ -193,13 +193,18 @@ bool fsdp_model_note(const fsdp_model_config *config, char *out, size_t out_byte
   return family->note && family->note(config, out, out_bytes);
 }
 
-fsdp_graph *fsdp_model_graph(const fsdp_model_config *config, int64_t batch, int64_t seq) {
+fsdp_graph *fsdp_model_forward(const fsdp_model_config *config, int64_t batch, int64_t seq) {
   const fsdp_family *family = family_of(config);
   fsdp_graph *graph = fsdp_graph_create(batch, seq);
   graph->block_count = (int)config->num_layers;
   graph->block_class = family->block_class;
   if (family->base_prefix) graph->base_prefix = family->base_prefix;
   family->build(config, graph);
+  return graph;
+}
+
+fsdp_graph *fsdp_model_graph(const fsdp_model_config *config, int64_t batch, int64_t seq) {
+  fsdp_graph *graph = fsdp_model_forward(config, batch, seq);
   fsdp_graph_backward(graph);
   return graph;
 }

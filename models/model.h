@@ -76,7 +76,9 @@ fsdp_status fsdp_model_check_seq(const fsdp_model_config *config, int64_t seq, f
 bool fsdp_model_note(const fsdp_model_config *config, char *out, size_t out_bytes);
 
 // The graph of one micro-batch of `batch` sequences of `seq` tokens: module tree with Hugging Face's names,
-// parameters, forward ops, and their backward. The caller owns it (fsdp_graph_destroy).
+// parameters and forward ops. The caller owns it (fsdp_graph_destroy).
+fsdp_graph *fsdp_model_forward(const fsdp_model_config *config, int64_t batch, int64_t seq);
+// The same with the backward.
 fsdp_graph *fsdp_model_graph(const fsdp_model_config *config, int64_t batch, int64_t seq);
 
 #ifdef __cplusplus

@@ -5,10 +5,13 @@
 #include "runtime/base/check.h"
 
 #include <stdio.h>
+#include <string.h>
 
 fsdp_node *fsdp_backward_node(fsdp_graph *graph, fsdp_op_kind kind, const fsdp_node *forward) {
   fsdp_node *node = fsdp_graph_backward_node(graph, kind, forward->module, forward->block);
   node->attrs = forward->attrs;
+  node->first_index = forward->first_index;
+  node->second_index = forward->second_index;
   node->forward = (int)(forward - graph->forward);
   return node;
 }
@@ -30,6 +33,8 @@ int fsdp_backward_gradient_made(fsdp_graph *graph, int value, fsdp_access *acces
   int gradient = fsdp_graph_value(graph, param ? FSDP_VALUE_PARAM_GRADIENT : FSDP_VALUE_GRADIENT,
                                   param ? FSDP_VALUE_REDUCE : of.dtype, of.module, name, of.dims, of.shape);
   graph->values[gradient].param = of.param;
+  memcpy(graph->values[gradient].local, of.local, sizeof of.local);
+  graph->values[gradient].local_numel = of.local_numel;
   graph->values[value].gradient = gradient;
   return gradient;
 }

@@ -77,9 +77,10 @@ int fsdp_graph_value(fsdp_graph *graph, fsdp_value_role role, fsdp_value_dtype d
       .role = role, .dtype = dtype, .dims = dims, .numel = 1, .param = -1, .gradient = -1, .module = module};
   snprintf(value->name, sizeof value->name, "%s", name);
   for (int d = 0; d < dims; d++) {
-    value->shape[d] = shape[d];
+    value->shape[d] = value->local[d] = shape[d];
     value->numel *= shape[d];
   }
+  value->local_numel = value->numel;
   return index;
 }
 
@@ -173,13 +174,13 @@ static bool is_transposed(const fsdp_graph *graph, const fsdp_value *value) {
 
 int64_t fsdp_graph_outputs(const fsdp_graph *graph, int value) {
   const fsdp_value *v = &graph->values[value];
-  return v->shape[is_transposed(graph, v) ? v->dims - 1 : 0];
+  return v->local[is_transposed(graph, v) ? v->dims - 1 : 0];
 }
 
 int64_t fsdp_graph_inputs(const fsdp_graph *graph, int weight) {
   const fsdp_value *v = &graph->values[weight];
   FSDP_CHECK(v->dims == 2, "'%s' is no matrix", v->name);
-  return v->shape[!is_transposed(graph, v)];
+  return v->local[!is_transposed(graph, v)];
 }
 
 fsdp_dtype fsdp_graph_dtype(const fsdp_graph *graph, int value, fsdp_dtype compute) {
@@ -197,7 +198,7 @@ fsdp_dtype fsdp_graph_dtype(const fsdp_graph *graph, int value, fsdp_dtype compu
 }
 
 int64_t fsdp_graph_bytes(const fsdp_graph *graph, int value, fsdp_dtype compute) {
-  return graph->values[value].numel * fsdp_dtype_bytes(fsdp_graph_dtype(graph, value, compute));
+  return graph->values[value].local_numel * fsdp_dtype_bytes(fsdp_graph_dtype(graph, value, compute));
 }
 
 void fsdp_node_operand_add(fsdp_node *node, int value, fsdp_access access) {

@@ -22,7 +22,7 @@ extern "C" {
 #endif
 
 #define FSDP_NAME_BYTES       96
-#define FSDP_PARAM_MAX_BLOCKS 4
+#define FSDP_PARAM_MAX_BLOCKS FSDP_CUT_MAX_BLOCKS
 
 typedef enum fsdp_value_role {
   FSDP_VALUE_INPUT,         // tokens, targets: int32, filled by the data source
@@ -48,6 +48,8 @@ typedef struct fsdp_value {
   int dims;
   int64_t shape[FSDP_MAX_DIMS]; // whole, over all ranks that `placement` names
   int64_t numel;
+  int64_t local[FSDP_MAX_DIMS]; // what one rank holds, padding included
+  int64_t local_numel;
   fsdp_placement placement; // whole on every rank until the layout's passes write it
   int param;                // of PARAM and PARAM_GRADIENT, else -1
   int gradient;             // the value that holds this one's gradient, or -1
@@ -80,6 +82,7 @@ typedef struct fsdp_param {
   bool trainable; // else it has no gradient and no optimizer state; true unless its maker says otherwise
   int block_count;
   int64_t block_sizes[FSDP_PARAM_MAX_BLOCKS];
+  fsdp_cut cut; // what of `shape` a rank holds (the value's `local`), before that is cut into flat shards
 } fsdp_param;
 
 typedef struct fsdp_module {
@@ -106,7 +109,8 @@ typedef struct fsdp_node_operand {
 
 typedef struct fsdp_node {
   fsdp_op_kind kind;
-  fsdp_op_attrs attrs;
+  fsdp_op_attrs attrs;                   // of one rank, without first_index and second_index
+  fsdp_affine first_index, second_index; // evaluated into those of attrs
   // In the order of ops.def, without weights and biases of linear ops and without workspaces. A linear node
   // may have up to three weights (q|k|v, gate|up) whose outputs are neighbouring columns of one y. `weights`
   // are values of parameters (forward, backward input) or of parameters' gradients (backward weight), and so
@@ -168,12 +172,13 @@ fsdp_node *fsdp_graph_forward_node(fsdp_graph *graph, fsdp_op_kind kind, int mod
 // The same for the backward; used by the ops' rules.
 fsdp_node *fsdp_graph_backward_node(fsdp_graph *graph, fsdp_op_kind kind, int module, int block);
 
-// Outputs of a linear layer by its weight or its bias (the value of a parameter or of its gradient), and its
-// inputs by the weight.
+// Outputs that a rank has of a linear layer, by its weight or its bias (the value of a parameter or of its
+// gradient), and its inputs by the weight.
 int64_t fsdp_graph_outputs(const fsdp_graph *graph, int value);
 int64_t fsdp_graph_inputs(const fsdp_graph *graph, int weight);
 
-// The dtype, and the bytes, of a value that is no parameter's gradient, in a run that computes in `compute`.
+// The dtype, and a rank's bytes, of a value that is no parameter's gradient, in a run that computes in
+// `compute`.
 fsdp_dtype fsdp_graph_dtype(const fsdp_graph *graph, int value, fsdp_dtype compute);
 int64_t fsdp_graph_bytes(const fsdp_graph *graph, int value, fsdp_dtype compute);
 

@@ -40,6 +40,17 @@ typedef struct fsdp_op_attrs {
   // indices at or above it are padding. Embedding: rows of the vocabulary, n = v. RoPE and learned positions:
   // positions, n = t; no extent.
   int64_t first_index, extent;
+  // Rows of activations. `seq` rows of each of `batch` sequences lie in pieces of `piece` rows (0: seq), all
+  // sequences' first pieces before their second: index l of sequence b is row
+  // (l / piece * batch + b) * piece + l % piece. Of positions, the first `chunk` indices (0: all) have those
+  // from first_index on, the others those from second_index on.
+  int64_t piece, chunk, second_index;
+  // Keys and values with rows of their own (context_attention): kv_seq of each sequence, positions 0 to
+  // kv_seq - 1. They lie in kv_parts parts one after the other, each in pieces of kv_piece rows as above. One
+  // part (0 or 1) has the positions in order. Of C parts, part c has chunks c and 2C - 1 - c of the 2C equal
+  // chunks of positions.
+  int64_t kv_seq, kv_parts, kv_piece;
+  int64_t ranks;         // r: ranks whose parts lie one after the other
   const float *inv_freq; // RoPE: d/2 inverse frequencies, owned by the graph
   float eps;             // RMSNorm, LayerNorm
   float norm_weight;     // sum of squares: its factor, so that each element counts once whatever its replicas

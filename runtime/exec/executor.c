@@ -383,6 +383,7 @@ static void resolve(fsdp_executor *self) {
     const fsdp_instr *instr = &program->instrs[i];
     self->attrs[i] = instr->attrs;
     self->attrs[i].first_index = fsdp_affine_at(&instr->first_index, &program->mesh, self->config.rank);
+    self->attrs[i].second_index = fsdp_affine_at(&instr->second_index, &program->mesh, self->config.rank);
   }
   self->views = fsdp_alloc_zeroed((size_t)program->operand_count, sizeof *self->views);
   for (int o = 0; o < program->operand_count; o++) {

@@ -83,11 +83,7 @@ const char *fsdp_mesh_print(const fsdp_mesh *mesh, const char *separator, char o
 // "fsdp" or "data+fsdp"; "-" for none. Returns `out`.
 const char *fsdp_mesh_print_axes(const fsdp_mesh *mesh, fsdp_axis_set axes, char out[FSDP_MESH_TEXT_BYTES]);
 
-// A number that depends on the rank: base + sum over axes of coordinate * stride.
-typedef struct fsdp_affine {
-  int64_t base;
-  int64_t stride[FSDP_MESH_AXES_MAX];
-} fsdp_affine;
+// ---- Numbers that depend on the rank
 
 // base + (place in the group over `axes`) * step.
 fsdp_affine fsdp_affine_of_place(const fsdp_mesh *mesh, fsdp_axis_set axes, int64_t base, int64_t step);

@@ -107,6 +107,10 @@ static void count_ranks(fsdp_units *units, int unit) {
   u->norm_weight = 1.0f / (float)u->replica_count;
 }
 
+int64_t fsdp_units_local_numel(const fsdp_graph *graph, int param) {
+  return graph->values[graph->params[param].value].local_numel;
+}
+
 // Lays the parameters of `unit` out in its flat buffer.
 static void lay_out(fsdp_units *units, const fsdp_graph *graph, int unit) {
   fsdp_unit *u = &units->units[unit];
@@ -118,7 +122,7 @@ static void lay_out(fsdp_units *units, const fsdp_graph *graph, int unit) {
     units->params[units->param_count++] = (fsdp_unit_param){p, offset};
     u->param_count++;
     u->numel += graph->params[p].numel;
-    offset = fsdp_round_up(offset + graph->params[p].numel, FSDP_UNIT_ALIGN_ELEMS);
+    offset = fsdp_round_up(offset + fsdp_units_local_numel(graph, p), FSDP_UNIT_ALIGN_ELEMS);
   }
   u->padded_numel = fsdp_round_up(offset, (int64_t)FSDP_UNIT_ALIGN_ELEMS * u->shard_count);
   u->shard_numel = u->padded_numel / u->shard_count;

@@ -66,6 +66,9 @@ fsdp_status fsdp_units_create(const fsdp_graph *graph, const fsdp_wrap_policy *p
                               fsdp_units **units, fsdp_error *error);
 void fsdp_units_destroy(fsdp_units *units); // NULL is allowed
 
+// Elements of a parameter that a rank holds in the flat buffer, padding included: the parameter's cut piece.
+int64_t fsdp_units_local_numel(const fsdp_graph *graph, int param);
+
 // Whether several ranks hold the same shard of any unit.
 bool fsdp_units_have_replicas(const fsdp_units *units);
 

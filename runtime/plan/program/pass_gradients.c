@@ -17,7 +17,7 @@ static void zero_pads(step_builder *s, int u, int tensor) {
   int count = 0;
   for (int i = 0; i < unit->param_count; i++) {
     const fsdp_unit_param *slot = &s->units->params[unit->first_param + i];
-    int64_t begin = slot->offset + s->graph->params[slot->param].numel;
+    int64_t begin = slot->offset + fsdp_units_local_numel(s->graph, slot->param);
     int64_t end = i + 1 < unit->param_count ? slot[1].offset : unit->padded_numel;
     if (begin < end)
       pads[count++] = (fsdp_operand){.tensor = tensor,

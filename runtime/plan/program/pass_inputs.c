@@ -1,4 +1,3 @@
-#include "runtime/plan/layout/placement.h"
 #include "runtime/plan/program/make.h"
 #include "runtime/plan/program/passes.h"
 
@@ -35,12 +34,10 @@ void pass_batch_inputs(step_builder *s) {
   int host[2];
   for (int i = 0; i < 2; i++) {
     const fsdp_value *v = &g->values[values[i]];
-    int64_t local[FSDP_MAX_DIMS];
-    int64_t numel = fsdp_placement_local_shape(&v->placement, &s->program->mesh, v->dims, v->shape, local);
     char name[FSDP_NAME_BYTES + 8];
     snprintf(name, sizeof name, "host_%s", v->name);
-    host[i] = make_scalars(s, name, FSDP_SPACE_HOST, FSDP_LIVE_SECTION, numel);
-    *tensors[i] = make_scalars(s, v->name, FSDP_SPACE_DEVICE, FSDP_LIVE_SECTION, numel);
+    host[i] = make_scalars(s, name, FSDP_SPACE_HOST, FSDP_LIVE_SECTION, v->local_numel);
+    *tensors[i] = make_scalars(s, v->name, FSDP_SPACE_DEVICE, FSDP_LIVE_SECTION, v->local_numel);
     fed[i] = make_whole(s, host[i], FSDP_I32, FSDP_WRITE);
   }
   make_host_call(s, FSDP_INSTR_FEED_BATCH, fed, 2);

@@ -50,7 +50,7 @@ static fsdp_operand param_range(const step_builder *s, const fsdp_value *v, fsdp
                                   : carried ? FSDP_UPDATE
                                             : access,
                         .offset.base = s->units->params[s->units->slot_of_param[v->param]].offset * width,
-                        .size_bytes = s->graph->params[v->param].numel * width};
+                        .size_bytes = v->local_numel * width};
 }
 
 static fsdp_operand operand_of(lowering *l, const fsdp_node_operand *o) {
@@ -83,6 +83,8 @@ static void insert(lowering *l, const fsdp_node *node, const fsdp_op_attrs *attr
   int index = make_op(l->s, FSDP_STREAM_COMPUTE, node->kind, attrs, -1, operands, count);
   fsdp_list_node *made = &l->s->nodes.nodes[index];
   made->instr.module = node->module;
+  made->instr.first_index = node->first_index;
+  made->instr.second_index = node->second_index;
   made->origin = l->origin;
   made->block = node->block;
   made->is_backward = l->is_backward;

@@ -235,23 +235,13 @@ static void hash_text(hasher *h, const char *text) {
 }
 
 static void hash_attrs(hasher *h, const fsdp_op_attrs *attrs) {
-  const int64_t sizes[] = {attrs->batch,
-                           attrs->seq,
-                           attrs->channels,
-                           attrs->heads,
-                           attrs->kv_heads,
-                           attrs->head_dim,
-                           attrs->intermediate,
-                           attrs->vocabulary,
-                           attrs->in_features,
-                           attrs->out_features,
-                           attrs->out_stride,
-                           attrs->out_offset,
-                           attrs->chunk_rows,
-                           attrs->extent,
-                           attrs->positions,
-                           attrs->window,
-                           attrs->weight_transposed};
+  const int64_t sizes[] = {
+      attrs->batch,       attrs->seq,          attrs->channels,         attrs->heads,
+      attrs->kv_heads,    attrs->head_dim,     attrs->intermediate,     attrs->vocabulary,
+      attrs->in_features, attrs->out_features, attrs->out_stride,       attrs->out_offset,
+      attrs->chunk_rows,  attrs->extent,       attrs->positions,        attrs->window,
+      attrs->piece,       attrs->chunk,        attrs->kv_seq,           attrs->kv_parts,
+      attrs->kv_piece,    attrs->ranks,        attrs->weight_transposed};
   const float factors[] = {attrs->eps,        attrs->max_norm, attrs->norm_weight,
                            attrs->norm_limit, attrs->adam_eps, attrs->weight_decay};
   for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) hash_i64(h, sizes[i]);
@@ -285,6 +275,7 @@ static void hash_instr(hasher *h, const fsdp_program *program, const fsdp_instr 
   hash_i64(h, instr->op);
   hash_attrs(h, &instr->attrs);
   hash_affine(h, &instr->first_index);
+  hash_affine(h, &instr->second_index);
   hash_i64(h, instr->comm);
   hash_i64(h, instr->unit);
   hash_i64(h, instr->module);
@@ -395,6 +386,10 @@ static void print_instr(const fsdp_program *program, int position, FILE *out) {
   if (instr->first_index.base != 0 || fsdp_affine_axes(&instr->first_index, &program->mesh) != 0) {
     fprintf(out, " first=%lld", (long long)instr->first_index.base);
     print_moves(program, &instr->first_index, out);
+  }
+  if (instr->attrs.chunk > 0) {
+    fprintf(out, " second=%lld", (long long)instr->second_index.base);
+    print_moves(program, &instr->second_index, out);
   }
   for (int o = 0; o < instr->operand_count; o++)
     print_operand(program, &program->operands[instr->first_operand + o], out);

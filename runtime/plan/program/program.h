@@ -93,8 +93,9 @@ typedef struct fsdp_instr {
   fsdp_instr_kind kind;
   fsdp_stream stream;
   fsdp_op_kind op;
-  fsdp_op_attrs attrs;              // without first_index
+  fsdp_op_attrs attrs;              // without first_index and second_index
   fsdp_affine first_index;          // evaluated into attrs.first_index
+  fsdp_affine second_index;         // evaluated into attrs.second_index
   int comm;                         // of a collective: in program->comms
   int unit;                         // that it serves, or -1
   int module;                       // whose op it is, or -1
