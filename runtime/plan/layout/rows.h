@@ -6,10 +6,10 @@
 //   sequence 1            0 1 | 6 7                     2 3 | 4 5
 //   rows of part 0        0 1  0 1 | 6 7  6 7           piece 0 of both sequences, then piece 1 of both
 //
-// Context parallelism gives each rank a chunk of the sequence's head and the mirrored one of its tail, so that
-// causal work is balanced. Sequence parallelism cuts what a rank has into pieces, one a rank: all sequences'
-// first pieces come before their second, so a piece is one range of rows, and gathering pieces moves none.
-// Sequences are padded at their end, in positions that no real one sees.
+// Context parallelism gives each rank a chunk of the sequence's head and the mirrored one of its tail, so
+// that causal work is balanced. Sequence parallelism cuts what a rank has into pieces, one a rank: all
+// sequences' first pieces come before their second, so a piece is one range of rows, and gathering pieces
+// moves none. Sequences are padded at their end, in positions that no real one sees.
 #pragma once
 
 #include "runtime/plan/layout/mesh.h"
