@@ -197,6 +197,10 @@ int64_t fsdp_op_letter_size(const fsdp_op_attrs *attrs, char letter, int64_t fla
     return attrs->out_features;
   case 'k':
     return FSDP_SCALAR_COUNT;
+  case 'r':
+    return attrs->ranks;
+  case 's':
+    return attrs->kv_seq;
   case 'p':
     return flat_elems;
   default:

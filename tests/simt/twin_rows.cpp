@@ -1,6 +1,7 @@
-// Embedding, learned positions, norms, RoPE, SwiGLU and GELU. B sequences, T tokens each, C channels.
+// Embedding, learned positions, norms, RoPE, SwiGLU, GELU and columns. B sequences, T tokens each, C channels.
 #include "tests/simt/twin.h"
 
+#include <algorithm>
 #include <cmath>
 
 namespace {
@@ -267,6 +268,52 @@ void embeddings(fsdp_dtype dtype, int64_t V, int64_t C, int64_t B, int64_t T, in
     }
 }
 
+// Rows of `stride` columns, of which `slice` from `offset` on are meant; parts of `part` columns.
+struct column_shape {
+  int64_t B, T, stride, offset, slice, first, part, ranks;
+};
+// Scalar accesses, wide ones, parts with padding, padding alone, several rows a block and several blocks a row.
+const column_shape column_shapes[] = {{1, 1, 1, 0, 1, 0, 1, 1},      {3, 17, 41, 3, 29, 13, 10, 3},
+                                      {2, 5, 64, 8, 48, 16, 16, 3},  {2, 50, 96, 16, 40, 32, 16, 3},
+                                      {2, 5, 64, 8, 48, 48, 16, 4},  {1, 3, 6000, 8, 5600, 8, 2800, 2},
+                                      {1, 3, 640, 0, 600, 5, 600, 1}};
+
+void columns(fsdp_op_kind kind, fsdp_dtype dtype, const column_shape &s, bool adds) {
+  const bool out = kind == FSDP_OP_TAKE_COLUMNS || kind == FSDP_OP_SPLIT_COLUMNS;
+  const bool one = kind == FSDP_OP_TAKE_COLUMNS || kind == FSDP_OP_PUT_COLUMNS;
+  const int64_t N = s.B * s.T, ranks = one ? 1 : s.ranks;
+  fsdp_op_attrs attrs = {};
+  attrs.batch = s.B;
+  attrs.seq = s.T;
+  attrs.in_features = kind == FSDP_OP_PUT_COLUMNS ? s.slice : s.part;
+  attrs.out_features = s.slice;
+  attrs.out_stride = s.stride;
+  attrs.out_offset = s.offset;
+  attrs.ranks = ranks;
+  if (kind == FSDP_OP_TAKE_COLUMNS) attrs.first_index = s.first;
+  // Of the last row of each, the elements that are not accessed.
+  const int64_t real = std::min(s.slice - attrs.first_index, ranks * attrs.in_features);
+  const int64_t wide = N * s.stride, parts = ranks * N * attrs.in_features;
+  const int64_t beside = real > 0 ? s.stride - s.offset - attrs.first_index - real : wide;
+  const int64_t last = (s.slice - 1) / attrs.in_features; // the last part that is not padding alone
+  const int64_t unread =
+      parts - ((last + 1) * N - 1) * attrs.in_features - (s.slice - last * attrs.in_features);
+  twin_case c = twin_of(kind, attrs, dtype);
+  c.name += shape_text({s.B, s.T, s.slice}) + " of " + std::to_string(s.stride) + ", " +
+            std::to_string(ranks) + " of " + std::to_string(attrs.in_features) + (adds ? " update" : "");
+  c.tolerance = adds ? c.tolerance : 0;
+  twin_input(&c, dtype, out ? wide : parts);
+  c.operands.back().untouched = out ? beside : unread;
+  if (out) {
+    twin_output(&c, dtype, parts);
+  } else {
+    twin_update(&c, dtype, wide); // if it is written, its other columns still stay
+    c.operands.back().access = adds ? FSDP_UPDATE : FSDP_WRITE;
+    c.operands.back().untouched = beside;
+  }
+  twin_check(c);
+}
+
 } // namespace
 
 void twin_rows() {
@@ -296,6 +343,14 @@ void twin_rows() {
     qk_norms(dtype, {1, 7, 11, 9, 256}); // more heads than a block has at a time
     qk_norms(dtype, {1, 4, 33, 3, 2});
     qk_norms(dtype, {1, 600, 3, 1, 24});
+    for (const column_shape &s : column_shapes) {
+      columns(FSDP_OP_TAKE_COLUMNS, dtype, s, false);
+      columns(FSDP_OP_SPLIT_COLUMNS, dtype, s, false);
+      for (bool adds : {false, true}) {
+        columns(FSDP_OP_PUT_COLUMNS, dtype, s, adds);
+        columns(FSDP_OP_JOIN_COLUMNS, dtype, s, adds);
+      }
+    }
     embeddings(dtype, 1, 8, 1, 1);
     embeddings(dtype, 257, 33, 3, 17);
     embeddings(dtype, 600, 24, 3, 1000);

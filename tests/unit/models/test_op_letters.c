@@ -95,6 +95,31 @@ static void test_linear_bias(void **state) {
   assert_true(d_weight->may_add && d_weight->transposable && d_weight->access == FSDP_WRITE);
 }
 
+// Parts of several ranks are rows of one operand; nothing is summed over them.
+static void test_columns(void **state) {
+  (void)state;
+  expect_whole(FSDP_OP_TAKE_COLUMNS, "noi", "oi");
+  expect_whole(FSDP_OP_PUT_COLUMNS, "nio", "oi");
+  expect_whole(FSDP_OP_JOIN_COLUMNS, "rnio", "roi");
+  expect_whole(FSDP_OP_SPLIT_COLUMNS, "nori", "roi");
+  fsdp_op_attrs attrs = {
+      .batch = 2, .seq = 3, .in_features = 5, .out_features = 7, .out_stride = 11, .ranks = 13, .kv_seq = 17};
+  assert_int_equal(fsdp_op_operand_numel(&attrs, named(FSDP_OP_JOIN_COLUMNS, "x"), 0), 13 * 6 * 5);
+  assert_int_equal(fsdp_op_operand_numel(&attrs, named(FSDP_OP_JOIN_COLUMNS, "y"), 0), 6 * 11);
+  assert_int_equal(fsdp_op_operand_numel(&attrs, named(FSDP_OP_SPLIT_COLUMNS, "y"), 0), 13 * 6 * 5);
+  assert_int_equal(fsdp_op_operand_numel(&attrs, named(FSDP_OP_TAKE_COLUMNS, "y"), 0), 6 * 5);
+  assert_int_equal(fsdp_op_letter_size(&attrs, 's', 0), 17);
+  for (int kind = FSDP_OP_TAKE_COLUMNS; kind <= FSDP_OP_SPLIT_COLUMNS; kind++) {
+    const fsdp_op_letters *op = fsdp_op_letters_of((fsdp_op_kind)kind);
+    bool is_put = kind == FSDP_OP_PUT_COLUMNS || kind == FSDP_OP_JOIN_COLUMNS;
+    assert_int_equal(op->operands[1].may_add, is_put);
+    assert_int_equal(op->operands[is_put].dims[1].is_slice, true);
+    assert_int_equal(fsdp_op_slice_weight(op), -1);
+    assert_int_equal(fsdp_op_slice_bias(op), -1);
+    for (int i = 0; i < op->letter_count; i++) assert_false(fsdp_op_contracts(op, 1, op->letters[i].name));
+  }
+}
+
 static void test_flat_ops(void **state) {
   (void)state;
   const fsdp_op_letters *adamw = fsdp_op_letters_of(FSDP_OP_ADAMW);
@@ -256,9 +281,10 @@ static void test_letters_fit_graphs(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_attention),    cmocka_unit_test(test_linear),
-      cmocka_unit_test(test_linear_bias),  cmocka_unit_test(test_flat_ops),
-      cmocka_unit_test(test_contractions), cmocka_unit_test(test_letters_fit_graphs),
+      cmocka_unit_test(test_attention),          cmocka_unit_test(test_linear),
+      cmocka_unit_test(test_linear_bias),        cmocka_unit_test(test_columns),
+      cmocka_unit_test(test_flat_ops),           cmocka_unit_test(test_contractions),
+      cmocka_unit_test(test_letters_fit_graphs),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,33 @@
+// Columns of wider rows, copied out of them and into them.
+#include "models/graph/op_row.h"
+#include "runtime/base/size.h"
+
+#include <stdio.h>
+
+// Of an operand with whole rows of out_stride, only `columns` are accessed.
+static double other_bytes(const fsdp_op_attrs *attrs, const fsdp_op_extent *rows, int64_t columns) {
+  int64_t others = attrs->batch * attrs->seq * (attrs->out_stride - columns);
+  return (rows->access == FSDP_UPDATE ? 2.0 : 1.0) * (double)(others * fsdp_dtype_bytes(rows->dtype));
+}
+
+void fsdp_op_take_columns_work(const fsdp_op_attrs *attrs, const fsdp_op_extent *operands,
+                               fsdp_op_work *work) {
+  int64_t taken = fsdp_min_i64(attrs->in_features, attrs->out_features - attrs->first_index);
+  work->bytes -= other_bytes(attrs, &operands[0], fsdp_max_i64(taken, 0));
+}
+
+void fsdp_op_split_columns_work(const fsdp_op_attrs *attrs, const fsdp_op_extent *operands,
+                                fsdp_op_work *work) {
+  work->bytes -= other_bytes(attrs, &operands[0], attrs->out_features);
+}
+
+void fsdp_op_join_columns_work(const fsdp_op_attrs *attrs, const fsdp_op_extent *operands,
+                               fsdp_op_work *work) {
+  work->bytes -= other_bytes(attrs, &operands[1], attrs->out_features);
+}
+
+void fsdp_op_columns_describe(const fsdp_op_attrs *attrs, const fsdp_op_extent *operands, int operand_count,
+                              char *out, size_t out_bytes) {
+  snprintf(out, out_bytes, " %lld of %lld%s", (long long)attrs->in_features, (long long)attrs->out_stride,
+           operands[operand_count - 1].access == FSDP_UPDATE ? ", added" : "");
+}
