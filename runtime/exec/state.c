@@ -169,8 +169,9 @@ static fsdp_status walk_range(const walk *self, int unit, const shard *data, con
   const fsdp_executor_config *config = fsdp_executor_config_of(self->executor);
   const fsdp_plan *plan = config->plan;
   int64_t begin = fsdp_units_shard_begin(plan->units, unit, config->rank);
+  const fsdp_unit_range range = {.unit = unit, .rank = config->rank, .first = begin + first, .numel = numel};
   int count = 0;
-  fsdp_shard_run *runs = fsdp_units_runs(plan->units, plan->graph, unit, begin + first, numel, &count);
+  fsdp_shard_run *runs = fsdp_units_runs(plan->units, plan->graph, &range, &count);
   fsdp_status status = FSDP_OK;
   for (int i = 0; i < count && status == FSDP_OK; i++) {
     runs[i].shard_offset += first;

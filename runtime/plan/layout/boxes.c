@@ -85,23 +85,72 @@ bool fsdp_box_intersect(const fsdp_box *a, const fsdp_box *b, fsdp_box *shared) 
   return true;
 }
 
-// ---- Units
+// ---- Pieces
 
-int fsdp_units_boxes(const fsdp_units *units, const fsdp_graph *graph, int unit, int64_t first, int64_t numel,
-                     fsdp_box *boxes) {
-  const fsdp_unit *u = &units->units[unit];
-  int count = 0;
+void fsdp_box_list_free(fsdp_box_list *list) {
+  free(list->boxes);
+  *list = (fsdp_box_list){0};
+}
+
+static void append(fsdp_box_list *list, const fsdp_box *box) {
+  if (list->count == list->capacity) {
+    list->capacity = 2 * list->capacity + FSDP_BOXES_MAX;
+    list->boxes = fsdp_realloc(list->boxes, (size_t)list->capacity * sizeof *list->boxes);
+  }
+  list->boxes[list->count++] = *box;
+}
+
+// Appends what a box in the piece's own coordinates is in the parameter's.
+static void append_runs(const fsdp_piece *piece, const fsdp_box *local, fsdp_box_list *list) {
+  int d = piece->cut->dim;
+  int64_t begin = local->start[d], end = begin + local->extent[d];
+  for (int64_t at = begin; at < end;) {
+    fsdp_cut_run run = fsdp_cut_run_at(piece->cut, piece->mesh, piece->rank, at);
+    int64_t count = fsdp_min_i64(run.count, end - at);
+    if (run.index >= 0) {
+      fsdp_box box = *local;
+      box.start[d] = run.index;
+      box.extent[d] = count;
+      box.offset += (at - begin) * local->stride[d];
+      append(list, &box);
+    }
+    at += count;
+  }
+}
+
+void fsdp_piece_boxes(const fsdp_piece *piece, int64_t first, int64_t numel, int64_t offset,
+                      fsdp_box_list *list) {
+  int64_t shape[FSDP_MAX_DIMS];
+  fsdp_box boxes[FSDP_BOXES_MAX];
+  fsdp_cut_local_shape(piece->cut, piece->mesh, piece->dims, piece->shape, shape);
+  int count = fsdp_boxes_cut(piece->dims, shape, first, numel, offset, boxes);
+  for (int b = 0; b < count; b++) {
+    boxes[b].param = piece->param;
+    if (piece->cut->block_count > 0)
+      append_runs(piece, &boxes[b], list);
+    else
+      append(list, &boxes[b]);
+  }
+}
+
+void fsdp_units_boxes(const fsdp_units *units, const fsdp_graph *graph, const fsdp_unit_range *range,
+                      fsdp_box_list *list) {
+  const fsdp_unit *u = &units->units[range->unit];
   for (int i = 0; i < u->param_count; i++) {
     const fsdp_unit_param *slot = &units->params[u->first_param + i];
     const fsdp_param *param = &graph->params[slot->param];
-    int64_t begin = fsdp_max_i64(slot->offset, first);
-    int64_t end = fsdp_min_i64(slot->offset + param->numel, first + numel);
+    int64_t begin = fsdp_max_i64(slot->offset, range->first);
+    int64_t end =
+        fsdp_min_i64(slot->offset + fsdp_units_local_numel(graph, slot->param), range->first + range->numel);
     if (begin >= end) continue;
-    int made = fsdp_boxes_cut(param->dims, param->shape, begin - slot->offset, end - begin, begin - first,
-                              &boxes[count]);
-    for (int b = 0; b < made; b++) boxes[count++].param = slot->param;
+    fsdp_piece piece = {.param = slot->param,
+                        .dims = param->dims,
+                        .shape = param->shape,
+                        .cut = &param->cut,
+                        .mesh = &units->mesh,
+                        .rank = range->rank};
+    fsdp_piece_boxes(&piece, begin - slot->offset, end - begin, begin - range->first, list);
   }
-  return count;
 }
 
 // ---- Runs
@@ -111,14 +160,7 @@ typedef struct run_list {
   int count, capacity;
 } run_list;
 
-// Adds a run; extends the last one if both are neighbours in parameter and range.
 static void add_run(run_list *list, fsdp_shard_run run) {
-  fsdp_shard_run *last = list->count ? &list->runs[list->count - 1] : NULL;
-  if (last && last->param == run.param && last->element_index + last->numel == run.element_index &&
-      last->shard_offset + last->numel == run.shard_offset) {
-    last->numel += run.numel;
-    return;
-  }
   if (list->count == list->capacity) {
     list->capacity = 2 * list->capacity + 8;
     list->runs = fsdp_realloc(list->runs, (size_t)list->capacity * sizeof *list->runs);
@@ -145,20 +187,46 @@ static void add_box_runs(run_list *list, const fsdp_box *box, const int64_t *sha
   }
 }
 
-fsdp_shard_run *fsdp_units_runs(const fsdp_units *units, const fsdp_graph *graph, int unit, int64_t first,
-                                int64_t numel, int *count) {
-  size_t capacity = (size_t)units->units[unit].param_count * FSDP_BOXES_MAX;
-  fsdp_box *boxes = fsdp_alloc((capacity + 1) * sizeof *boxes);
-  int box_count = fsdp_units_boxes(units, graph, unit, first, numel, boxes);
+static int compare_offsets(const void *a, const void *b) {
+  int64_t x = ((const fsdp_shard_run *)a)->shard_offset, y = ((const fsdp_shard_run *)b)->shard_offset;
+  return x < y ? -1 : x > y;
+}
+
+// Joins runs that are neighbours in both parameter and range.
+static void join_runs(run_list *list) {
+  int kept = 0;
+  for (int i = 0; i < list->count; i++) {
+    const fsdp_shard_run *run = &list->runs[i];
+    fsdp_shard_run *last = kept > 0 ? &list->runs[kept - 1] : NULL;
+    if (last && last->param == run->param && last->element_index + last->numel == run->element_index &&
+        last->shard_offset + last->numel == run->shard_offset)
+      last->numel += run->numel;
+    else
+      list->runs[kept++] = *run;
+  }
+  list->count = kept;
+}
+
+fsdp_shard_run *fsdp_units_runs(const fsdp_units *units, const fsdp_graph *graph,
+                                const fsdp_unit_range *range, int *count) {
+  fsdp_box_list boxes = {0};
   run_list list = {0};
-  for (int b = 0; b < box_count; b++) add_box_runs(&list, &boxes[b], graph->params[boxes[b].param].shape);
-  free(boxes);
+  fsdp_units_boxes(units, graph, range, &boxes);
+  for (int b = 0; b < boxes.count; b++)
+    add_box_runs(&list, &boxes.boxes[b], graph->params[boxes.boxes[b].param].shape);
+  fsdp_box_list_free(&boxes);
+  // Boxes beside each other in rows have runs that take turns.
+  if (list.count > 0) qsort(list.runs, (size_t)list.count, sizeof *list.runs, compare_offsets);
+  join_runs(&list);
   *count = list.count;
   return list.runs;
 }
 
 fsdp_shard_run *fsdp_units_shard_runs(const fsdp_units *units, const fsdp_graph *graph, int unit, int rank,
                                       int *count) {
-  return fsdp_units_runs(units, graph, unit, fsdp_units_shard_begin(units, unit, rank),
-                         units->units[unit].shard_numel, count);
+  const fsdp_unit_range shard = {.unit = unit,
+                                 .rank = rank,
+                                 .first = fsdp_units_shard_begin(units, unit, rank),
+                                 .numel = units->units[unit].shard_numel};
+  return fsdp_units_runs(units, graph, &shard, count);
 }

@@ -9,11 +9,16 @@
 //
 // A step in dimension d is `stride[d]` elements in the range, so a box may be part of something wider. In the
 // last dimension elements are neighbours.
+//
+// The flat buffer holds the rank's piece of each parameter. Of a parameter that tensor parallelism cuts
+// (cut.h), a box in the piece becomes one for each run of the cut dimension, in coordinates of the whole
+// parameter; padding has none. So a rank's element is known by parameter and index, wherever it lies.
 #pragma once
 
+#include "runtime/plan/layout/cut.h"
 #include "runtime/plan/layout/units.h"
 
-// Of one parameter in one range.
+// Of one range of elements.
 #define FSDP_BOXES_MAX (2 * FSDP_MAX_DIMS - 1)
 
 typedef struct fsdp_box {
@@ -46,14 +51,42 @@ bool fsdp_box_intersect(const fsdp_box *a, const fsdp_box *b, fsdp_box *shared);
 // Where element `at` (coordinates in the whole parameter) of a box lies in the range.
 int64_t fsdp_box_offset_of(const fsdp_box *box, const int64_t *at);
 
-// The boxes of elements [first, first + numel) of a unit's flat buffer, without padding, in order; `boxes`
-// has room for FSDP_BOXES_MAX per parameter of the unit. Returns their number.
-int fsdp_units_boxes(const fsdp_units *units, const fsdp_graph *graph, int unit, int64_t first, int64_t numel,
-                     fsdp_box *boxes);
+typedef struct fsdp_box_list {
+  fsdp_box *boxes; // owned
+  int count, capacity;
+} fsdp_box_list;
 
-// The runs of such a range, as few as possible, in order. The caller frees them.
-fsdp_shard_run *fsdp_units_runs(const fsdp_units *units, const fsdp_graph *graph, int unit, int64_t first,
-                                int64_t numel, int *count);
+// Frees the boxes and empties the list.
+void fsdp_box_list_free(fsdp_box_list *list);
+
+// A rank's piece of a parameter.
+typedef struct fsdp_piece {
+  int param; // the caller's number
+  int dims;
+  const int64_t *shape; // whole
+  const fsdp_cut *cut;  // nothing cut: the whole parameter
+  const fsdp_mesh *mesh;
+  int rank;
+} fsdp_piece;
+
+// Appends the boxes of elements [first, first + numel) of the piece, flattened row-major; element `first`
+// lies at `offset` of the range.
+void fsdp_piece_boxes(const fsdp_piece *piece, int64_t first, int64_t numel, int64_t offset,
+                      fsdp_box_list *list);
+
+// Elements [first, first + numel) of the flat buffer that `rank` has of a unit.
+typedef struct fsdp_unit_range {
+  int unit, rank;
+  int64_t first, numel;
+} fsdp_unit_range;
+
+// Appends the boxes of a range, in the order of parameters.
+void fsdp_units_boxes(const fsdp_units *units, const fsdp_graph *graph, const fsdp_unit_range *range,
+                      fsdp_box_list *list);
+
+// The runs of a range, as few as possible, in the order of the range. The caller frees them.
+fsdp_shard_run *fsdp_units_runs(const fsdp_units *units, const fsdp_graph *graph,
+                                const fsdp_unit_range *range, int *count);
 
 // The runs of the shard of `rank`.
 fsdp_shard_run *fsdp_units_shard_runs(const fsdp_units *units, const fsdp_graph *graph, int unit, int rank,

@@ -2,6 +2,7 @@
 
 #include "runtime/base/check.h"
 #include "runtime/base/size.h"
+#include "runtime/plan/layout/cut.h"
 #include "runtime/plan/layout/placement.h"
 
 #include <stdlib.h>
@@ -111,6 +112,16 @@ int64_t fsdp_units_local_numel(const fsdp_graph *graph, int param) {
   return graph->values[graph->params[param].value].local_numel;
 }
 
+// What a rank holds of a parameter is what its cut says.
+static void check_piece(const fsdp_units *units, const fsdp_graph *graph, int param) {
+  const fsdp_param *p = &graph->params[param];
+  int64_t local[FSDP_MAX_DIMS];
+  int64_t numel = fsdp_cut_local_shape(&p->cut, &units->mesh, p->dims, p->shape, local);
+  FSDP_CHECK(numel == fsdp_units_local_numel(graph, param),
+             "a rank holds %lld elements of %s, but its cut leaves %lld",
+             (long long)fsdp_units_local_numel(graph, param), p->name, (long long)numel);
+}
+
 // Lays the parameters of `unit` out in its flat buffer.
 static void lay_out(fsdp_units *units, const fsdp_graph *graph, int unit) {
   fsdp_unit *u = &units->units[unit];
@@ -122,6 +133,7 @@ static void lay_out(fsdp_units *units, const fsdp_graph *graph, int unit) {
     units->params[units->param_count++] = (fsdp_unit_param){p, offset};
     u->param_count++;
     u->numel += graph->params[p].numel;
+    check_piece(units, graph, p);
     offset = fsdp_round_up(offset + fsdp_units_local_numel(graph, p), FSDP_UNIT_ALIGN_ELEMS);
   }
   u->padded_numel = fsdp_round_up(offset, (int64_t)FSDP_UNIT_ALIGN_ELEMS * u->shard_count);
@@ -146,15 +158,17 @@ static bool fits(const fsdp_units *units, const fsdp_unit *unit, const fsdp_plac
   return unit->shard_axes == placement->flat && unit->replica_axes == replica_axes_of(units, placement);
 }
 
-// Tells the units of one module apart: "model.layers.0 (fsdp)", "model.layers.0 (replicated)".
+// Tells the units of one module apart: "model.layers.0 (fsdp)", "model.layers.0 (tensor, replicated)".
 static void name_apart(fsdp_units *units, int first) {
   for (int u = first; u < units->count && units->count - first > 1; u++) {
     fsdp_unit *unit = &units->units[u];
-    char axes[FSDP_MESH_TEXT_BYTES];
+    char shards[FSDP_MESH_TEXT_BYTES], cuts[FSDP_MESH_TEXT_BYTES];
+    fsdp_axis_set cut = fsdp_mesh_all_axes(&units->mesh) & ~unit->shard_axes & ~unit->replica_axes;
     size_t length = strlen(unit->path);
-    fsdp_mesh_print_axes(&units->mesh, unit->shard_axes, axes);
-    snprintf(unit->path + length, sizeof unit->path - length, "%s(%.20s)", length ? " " : "",
-             unit->shard_axes ? axes : "replicated");
+    fsdp_mesh_print_axes(&units->mesh, unit->shard_axes, shards);
+    fsdp_mesh_print_axes(&units->mesh, cut, cuts);
+    snprintf(unit->path + length, sizeof unit->path - length, "%s(%.20s%s%.20s)", length ? " " : "",
+             cut ? cuts : "", cut ? ", " : "", unit->shard_axes ? shards : "replicated");
   }
 }
 

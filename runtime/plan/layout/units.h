@@ -1,13 +1,14 @@
 // Units: which parameters are gathered and freed together, and how each unit lies in one flat buffer. A
 // wrapped module is one unit, or one for each set of axes that its parameters lie over.
 //
-//   flat buffer of a unit (elements, the same in every dtype; F ranks in a group over its shard axes)
+//   flat buffer of a unit on a rank (elements; F ranks in a group over its shard axes)
 //   | q_proj      |k_proj|v_proj|pad| ... |pad to 16*F|
 //   |<-- shard 0 -->|<-- shard 1 -->|<-- shard 2 -->|        shard_numel = padded_numel / F, a multiple of 16
 //
-// Parameters lie in state-dict order, each starting at a multiple of 16 elements. The whole is padded so that
-// each shard is a multiple of 16 elements too: no size has to be divisible by another. boxes.h says which
-// elements of which parameter a range of the flat buffer holds.
+// Parameters lie in state-dict order, each starting at a multiple of 16 elements; of one that tensor
+// parallelism cuts, there is the rank's piece. The whole is padded so that each shard is a multiple of 16
+// elements too: no size has to be divisible by another. boxes.h says which elements of which parameter a
+// range of the flat buffer holds, which is the same in every dtype.
 #pragma once
 
 #include "models/graph/graph.h"
@@ -39,11 +40,11 @@ typedef struct fsdp_unit_param {
 typedef struct fsdp_unit {
   int module;                 // the wrapped module
   char path[FSDP_NAME_BYTES]; // of the module; if it is several units, "model.norm (fsdp)"
-  int64_t numel;              // of its parameters
+  int64_t numel;              // of its parameters, whole
   int64_t padded_numel;       // of the flat buffer; 0 if the unit holds no parameter
   int64_t shard_numel;
   fsdp_axis_set shard_axes;       // that cut the flat buffer
-  fsdp_axis_set replica_axes;     // over which all ranks hold the same shard
+  fsdp_axis_set replica_axes;     // over which all ranks hold the same shard; the others cut parameters
   int shard_count, replica_count; // ranks of a group over these: F, R
   float norm_weight;              // of a rank's sum of squares in the gradient norm: 1 / R
   int first_param, param_count;   // in units->params
