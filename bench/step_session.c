@@ -13,17 +13,19 @@ static fsdp_status draw(void *context, const fsdp_state_range *range, void *valu
 
 static fsdp_status open_data(step_session *s, const fsdp_world *world, int64_t steps, fsdp_error *error) {
   const fsdp_plan_config *c = &s->setup.plan->config;
-  int64_t global_batch = c->batch * c->micro_batches * world->size;
+  int rank, ranks = fsdp_plan_batch_part(s->setup.plan, world->rank, &rank);
+  int64_t global_batch = c->batch * c->micro_batches * ranks;
   fsdp_dataset_config data = {.seq = c->seq, .global_batch = global_batch, .vocab_size = c->model.vocab_size};
   fsdp_status status = fsdp_dataset_open(&data, &s->dataset, error);
   if (status != FSDP_OK) return status;
   fsdp_feed_config feed = {
       .dataset = s->dataset,
       .sampler = {.sample_count = fsdp_dataset_sample_count(s->dataset), .global_batch = global_batch},
-      .ranks = world->size,
-      .rank = world->rank,
-      .batch = c->batch,
-      .seq = c->seq,
+      .ranks = ranks,
+      .rank = rank,
+      .rows = s->setup.plan->rows,
+      .mesh = c->mesh,
+      .world_rank = world->rank,
       .micro_batches = c->micro_batches,
       .rate = {.lr = 1e-4, .total_steps = steps},
       .beta1 = c->beta1,

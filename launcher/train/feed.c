@@ -1,5 +1,6 @@
 #include "launcher/train/feed.h"
 
+#include "runtime/base/size.h"
 #include "runtime/exec/profile.h"
 
 #include <math.h>
@@ -27,9 +28,44 @@ static int64_t sample_of(const fsdp_feed *feed, int64_t step, int64_t micro_batc
   const fsdp_feed_config *config = &feed->config;
   int64_t steps = fsdp_sampler_steps_per_epoch(&config->sampler);
   fsdp_sampler_part part = {
-      .ranks = config->ranks, .rank = config->rank, .micro_batch = micro_batch, .batch = config->batch};
+      .ranks = config->ranks, .rank = config->rank, .micro_batch = micro_batch, .batch = config->rows.batch};
   int64_t position = fsdp_sampler_position(&part, sequence), at = step + feed->sample_shift;
   return fsdp_sampler_sample(&config->sampler, at / steps, at % steps, position);
+}
+
+// The part of `sample` at index `index` of a rank's rows and on: as many positions as are neighbours both in
+// the sequence and in the rows.
+static fsdp_dataset_part part_at(const fsdp_feed *feed, int64_t sample, int64_t index) {
+  const fsdp_rows *rows = &feed->config.rows;
+  int64_t end = fsdp_min_i64((index / rows->piece + 1) * rows->piece, rows->local_seq);
+  if (index < rows->chunk) end = fsdp_min_i64(end, rows->chunk);
+  return (fsdp_dataset_part){.sample = sample,
+                             .first =
+                                 fsdp_rows_position(rows, &feed->config.mesh, feed->config.world_rank, index),
+                             .count = end - index};
+}
+
+// Fills the rows of sequence `sequence` of a micro-batch.
+static void fill_sequence(const fsdp_feed *feed, const fsdp_dataset *dataset, int64_t sample,
+                          int64_t sequence, int32_t *tokens, int32_t *targets) {
+  const fsdp_rows *rows = &feed->config.rows;
+  fsdp_dataset_part part;
+  for (int64_t index = 0; index < rows->local_seq; index += part.count) {
+    int64_t row = fsdp_rows_row(rows, sequence, index);
+    part = part_at(feed, sample, index);
+    fsdp_dataset_fill_part(dataset, &part, tokens + row, targets + row);
+  }
+}
+
+// How many targets of a sample this rank has.
+static int64_t count_targets(const fsdp_feed *feed, int64_t sample) {
+  fsdp_dataset_part part;
+  int64_t count = 0;
+  for (int64_t index = 0; index < feed->config.rows.local_seq; index += part.count) {
+    part = part_at(feed, sample, index);
+    count += fsdp_dataset_part_target_count(feed->config.dataset, &part);
+  }
+  return count;
 }
 
 static int64_t count_eval_targets(const fsdp_feed *feed) {
@@ -44,11 +80,11 @@ static int64_t count_eval_targets(const fsdp_feed *feed) {
 
 static void fill_eval_batch(const fsdp_feed *feed, int32_t *tokens, int32_t *targets) {
   const fsdp_feed_config *config = &feed->config;
-  fsdp_sampler_part part = {.ranks = config->ranks, .rank = config->rank, .batch = config->batch};
-  for (int64_t i = 0; i < config->batch; i++) {
-    int64_t position = fsdp_sampler_position(&part, i), offset = i * config->seq;
+  fsdp_sampler_part part = {.ranks = config->ranks, .rank = config->rank, .batch = config->rows.batch};
+  for (int64_t i = 0; i < config->rows.batch; i++) {
+    int64_t position = fsdp_sampler_position(&part, i);
     int64_t sample = fsdp_sampler_validation_sample(&config->eval_sampler, feed->eval_step, position);
-    fsdp_dataset_fill(config->eval_dataset, sample, tokens + offset, targets + offset);
+    fill_sequence(feed, config->eval_dataset, sample, i, tokens, targets);
   }
 }
 
@@ -82,9 +118,8 @@ void fsdp_feed_step(void *context, float scalars[FSDP_SCALAR_COUNT], float *targ
   scalars[FSDP_SCALAR_ONE] = 1;
   int64_t count = 0;
   for (int64_t m = 0; m < feed->config.micro_batches; m++) {
-    for (int64_t i = 0; i < feed->config.batch; i++) {
-      count += fsdp_dataset_target_count(feed->config.dataset, sample_of(feed, step, m, i));
-    }
+    for (int64_t i = 0; i < feed->config.rows.batch; i++)
+      count += count_targets(feed, sample_of(feed, step, m, i));
   }
   *target_count = (float)count;
   book(feed, step, began_ns);
@@ -98,10 +133,9 @@ void fsdp_feed_batch(void *context, int32_t *tokens, int32_t *targets) {
   }
   int64_t began_ns = fsdp_profile_now_ns(), fed = feed->micro_batches_fed++;
   int64_t step = fed / feed->config.micro_batches, micro_batch = fed % feed->config.micro_batches;
-  for (int64_t i = 0; i < feed->config.batch; i++) {
-    int64_t offset = i * feed->config.seq;
-    fsdp_dataset_fill(feed->config.dataset, sample_of(feed, step, micro_batch, i), tokens + offset,
-                      targets + offset);
+  for (int64_t i = 0; i < feed->config.rows.batch; i++) {
+    int64_t sample = sample_of(feed, step, micro_batch, i);
+    fill_sequence(feed, feed->config.dataset, sample, i, tokens, targets);
   }
   book(feed, step, began_ns);
 }

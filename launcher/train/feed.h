@@ -1,6 +1,10 @@
 // What the running program asks the launcher for: a step's scalars and micro-batches' tokens, in the
 // program's order.
 //
+// Ranks that differ in axes that cut neither batch nor sequence (tensor) are fed the same; those that differ
+// in an axis of the sequence (context) have other positions of the same sequences. A rank counts the targets
+// of its own positions; the program sums the counts.
+//
 // The functions below are the executor's callbacks, with a feed as their context; they run on the host
 // stream's thread, ahead of the compute stream, and only copy.
 #pragma once
@@ -11,6 +15,7 @@
 #include "runtime/data/dataset.h"
 #include "runtime/data/sampler.h"
 #include "runtime/exec/executor.h"
+#include "runtime/plan/layout/rows.h"
 #include "runtime/plan/program/program.h"
 
 #include <stdatomic.h>
@@ -18,8 +23,11 @@
 typedef struct fsdp_feed_config {
   const fsdp_dataset *dataset; // outlives the feed
   fsdp_sampler sampler;
-  int64_t ranks, rank; // data-parallel
-  int64_t batch, seq, micro_batches;
+  int64_t ranks, rank; // those that have different sequences, and this rank's place among them
+  fsdp_rows rows;      // which position of its sequences each of a rank's rows is
+  fsdp_mesh mesh;
+  int world_rank;
+  int64_t micro_batches;
   fsdp_learning_rate rate;
   double beta1, beta2;
   float norm_limit;                 // a step with a norm above it (FSDP_NORM_SKIPS) is skipped; 0: none is

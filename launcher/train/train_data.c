@@ -2,9 +2,7 @@
 #include "launcher/cli/option_value.h"
 #include "launcher/report/memory_file.h"
 #include "launcher/train/trainer.h"
-#include "runtime/base/check.h"
 #include "runtime/base/size.h"
-#include "runtime/plan/layout/placement.h"
 
 #include <inttypes.h>
 #include <sys/stat.h>
@@ -39,7 +37,7 @@ static fsdp_status open_evaluation(fsdp_trainer *t, const fsdp_dataset_config *t
   if (!fsdp_options_evaluate(o)) return FSDP_OK;
   fsdp_status status;
   feed->eval_sampler = feed->sampler;
-  feed->eval_sampler.global_batch = feed->batch * feed->ranks;
+  feed->eval_sampler.global_batch = feed->rows.batch * feed->ranks;
   if (o->eval_data) {
     fsdp_dataset_config data = *training;
     data.files = &t->eval_paths;
@@ -62,19 +60,10 @@ static fsdp_status open_evaluation(fsdp_trainer *t, const fsdp_dataset_config *t
   return FSDP_OK;
 }
 
-// Which part of a micro-batch this rank has: the axes that cut the batch need not be in the order of ranks.
-static int64_t batch_part(const fsdp_trainer *t) {
-  const fsdp_plan *plan = t->setup.plan;
-  const fsdp_placement *batch = &plan->graph->values[plan->graph->tokens].placement;
-  int parts, part = fsdp_placement_part(batch, &plan->config.mesh, 0, t->world->rank, &parts);
-  FSDP_CHECK(parts == t->world->size, "the batch lies over %d of %d ranks", parts, t->world->size);
-  return part;
-}
-
 static fsdp_status open_data(fsdp_trainer *t, fsdp_error *error) {
   const fsdp_options *o = t->options;
   const fsdp_plan_config *config = &t->setup.plan->config;
-  int64_t ranks = t->world->size;
+  int rank, ranks = fsdp_plan_batch_part(t->setup.plan, t->world->rank, &rank);
   int64_t global_batch = config->batch * config->micro_batches * ranks;
   fsdp_dataset_config data = {.files = &t->data_paths,
                               .tokenizer = t->tokenizer.path,
@@ -94,9 +83,10 @@ static fsdp_status open_data(fsdp_trainer *t, fsdp_error *error) {
                                        .sample_count = fsdp_dataset_sample_count(t->dataset),
                                        .global_batch = global_batch},
                            .ranks = ranks,
-                           .rank = batch_part(t),
-                           .batch = config->batch,
-                           .seq = config->seq,
+                           .rank = rank,
+                           .rows = t->setup.plan->rows,
+                           .mesh = config->mesh,
+                           .world_rank = t->world->rank,
                            .micro_batches = config->micro_batches,
                            .beta1 = o->beta1,
                            .beta2 = o->beta2,

@@ -371,14 +371,22 @@ static void copy_part(const fsdp_dataset *dataset, const source *s, span part, b
     if (!fsdp_token_view_counts(view, part.begin + i)) out[i] = FSDP_TARGET_IGNORED;
 }
 
-void fsdp_dataset_fill(const fsdp_dataset *dataset, int64_t sample, int32_t *tokens, int32_t *targets) {
-  span at = {0}, target_at;
-  if (sample != FSDP_DATASET_NO_SAMPLE) at = sample_span(dataset, sample);
-  target_at = (span){.begin = at.begin + 1, .end = at.end};
+// What of the data the inputs of a part are, empty if it is all padding. Its targets lie one token on.
+static span part_span(const fsdp_dataset *dataset, const fsdp_dataset_part *part) {
+  span whole = {0};
+  if (part->sample != FSDP_DATASET_NO_SAMPLE) whole = sample_span(dataset, part->sample);
+  FSDP_CHECK(part->first >= 0 && part->count >= 0, "position %" PRId64, part->first);
   // A document's last token predicts nothing, so it is no input.
-  int64_t filled = fsdp_max_i64(at.end - at.begin - 1, 0);
-  at.end = at.begin + filled;
-  for (int64_t i = filled; i < dataset->seq; i++) tokens[i] = 0, targets[i] = FSDP_TARGET_IGNORED;
+  int64_t filled = fsdp_max_i64(whole.end - 1 - whole.begin - part->first, 0);
+  int64_t begin = whole.begin + part->first;
+  return (span){.begin = begin, .end = begin + fsdp_min_i64(filled, part->count)};
+}
+
+void fsdp_dataset_fill_part(const fsdp_dataset *dataset, const fsdp_dataset_part *part, int32_t *tokens,
+                            int32_t *targets) {
+  span at = part_span(dataset, part), target_at = {.begin = at.begin + 1, .end = at.end + 1};
+  for (int64_t i = at.end - at.begin; i < part->count; i++) tokens[i] = 0, targets[i] = FSDP_TARGET_IGNORED;
+  if (at.end == at.begin) return;
   const source *end = dataset->sources + dataset->source_count;
   for (const source *s = source_at(dataset, at.begin, false); s < end && s->first < target_at.end; s++) {
     span input = within(s, at), target = within(s, target_at);
@@ -387,8 +395,19 @@ void fsdp_dataset_fill(const fsdp_dataset *dataset, int64_t sample, int32_t *tok
   }
 }
 
+int64_t fsdp_dataset_part_target_count(const fsdp_dataset *dataset, const fsdp_dataset_part *part) {
+  span at = part_span(dataset, part);
+  return at.end == at.begin ? 0 : count_targets(dataset, (span){.begin = at.begin, .end = at.end + 1});
+}
+
+void fsdp_dataset_fill(const fsdp_dataset *dataset, int64_t sample, int32_t *tokens, int32_t *targets) {
+  const fsdp_dataset_part whole = {.sample = sample, .count = dataset->seq};
+  fsdp_dataset_fill_part(dataset, &whole, tokens, targets);
+}
+
 int64_t fsdp_dataset_target_count(const fsdp_dataset *dataset, int64_t sample) {
-  return sample == FSDP_DATASET_NO_SAMPLE ? 0 : count_targets(dataset, sample_span(dataset, sample));
+  const fsdp_dataset_part whole = {.sample = sample, .count = dataset->seq};
+  return fsdp_dataset_part_target_count(dataset, &whole);
 }
 
 int64_t fsdp_dataset_sample_count(const fsdp_dataset *dataset) {

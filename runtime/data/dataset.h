@@ -51,6 +51,18 @@ void fsdp_dataset_fill(const fsdp_dataset *dataset, int64_t sample, int32_t *tok
 // How many of the sample's targets the loss counts: at least one, or none of FSDP_DATASET_NO_SAMPLE.
 int64_t fsdp_dataset_target_count(const fsdp_dataset *dataset, int64_t sample);
 
+// Neighbouring positions of a sample. Those that it does not have are padding: token 0, target
+// FSDP_TARGET_IGNORED.
+typedef struct fsdp_dataset_part {
+  int64_t sample;       // or FSDP_DATASET_NO_SAMPLE
+  int64_t first, count; // positions
+} fsdp_dataset_part;
+
+// The same of these positions alone: `count` tokens and as many targets.
+void fsdp_dataset_fill_part(const fsdp_dataset *dataset, const fsdp_dataset_part *part, int32_t *tokens,
+                            int32_t *targets);
+int64_t fsdp_dataset_part_target_count(const fsdp_dataset *dataset, const fsdp_dataset_part *part);
+
 // Samples per epoch, including those of a last partial batch.
 int64_t fsdp_dataset_sample_count(const fsdp_dataset *dataset);
 // Tokens of all files.

@@ -1,6 +1,7 @@
 #include "runtime/plan/plan.h"
 
 #include "runtime/base/check.h"
+#include "runtime/plan/layout/placement.h"
 #include "runtime/plan/proof/poison.h"
 #include "runtime/plan/proof/verify.h"
 #include "runtime/plan/proof/waits.h"
@@ -131,9 +132,23 @@ static fsdp_status check_params(const fsdp_graph *graph, fsdp_error *error) {
   return FSDP_OK;
 }
 
+int fsdp_plan_batch_part(const fsdp_plan *plan, int rank, int *part) {
+  const fsdp_placement batch = {.dim = {plan->specs->input.dim[0]}};
+  int parts;
+  *part = fsdp_placement_part(&batch, &plan->config.mesh, 0, rank, &parts);
+  return parts;
+}
+
+// The axes that cut the batch, and those that cut every sequence.
+static fsdp_axis_set token_axes(const fsdp_plan *plan) {
+  const fsdp_spec batch = {.dim = {plan->specs->input.dim[0]}};
+  return fsdp_spec_axes(&batch, &plan->config.mesh) | plan->rows.part_axes;
+}
+
 static void make_program(fsdp_plan *plan) {
   const fsdp_plan_config *c = &plan->config;
   const fsdp_schedule_config config = {.strategy = c->strategy,
+                                       .token_axes = token_axes(plan),
                                        .micro_batches = c->micro_batches,
                                        .prefetch = c->prefetch,
                                        .cpu_offload = c->cpu_offload,
@@ -175,6 +190,7 @@ static fsdp_status plan_program(fsdp_plan *plan, fsdp_error *error) {
     plan->specs = fsdp_specs_default(plan->graph, &c->mesh);
   if (status) return status;
   fsdp_specs_write(plan->specs, plan->graph, &c->mesh);
+  plan->rows = fsdp_rows_of(&c->mesh, c->batch, c->seq, 0, 0);
   status = fsdp_units_create(plan->graph, &c->wrap, &c->mesh, &plan->units, error);
   if (status) return status;
   plan->fates = fsdp_alloc((size_t)plan->graph->value_count * sizeof *plan->fates);

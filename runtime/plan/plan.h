@@ -8,6 +8,7 @@
 
 #include "models/model.h"
 #include "runtime/plan/layout/mesh.h"
+#include "runtime/plan/layout/rows.h"
 #include "runtime/plan/layout/sharding.h"
 #include "runtime/plan/layout/units.h"
 #include "runtime/plan/memory/memory.h"
@@ -70,6 +71,7 @@ typedef struct fsdp_plan {
   fsdp_plan_config config;
   fsdp_graph *graph;
   fsdp_specs *specs;
+  fsdp_rows rows; // of tokens, targets and activations
   fsdp_units *units;
   const fsdp_optimizer *optimizer;
   fsdp_program *program;
@@ -87,6 +89,10 @@ typedef struct fsdp_plan {
 // rejects is a broken invariant (assertion). The caller owns *plan.
 fsdp_status fsdp_plan_create(const fsdp_plan_config *config, fsdp_plan **plan, fsdp_error *error);
 void fsdp_plan_destroy(fsdp_plan *plan); // NULL is allowed
+
+// The number of parts of the global batch, each some ranks' sequences, and in *part that of `rank`. The axes
+// that cut the batch need not be in the order of ranks.
+int fsdp_plan_batch_part(const fsdp_plan *plan, int rank, int *part);
 
 // Device memory that a rank needs beside the arena: counted when a plan is compared with a limit, but no part
 // of the plan.

@@ -73,10 +73,19 @@ static int32_t target_of(const rank_run *run, int64_t sequence, int64_t position
   return words[0] % 8 != 0 ? token_of(run, sequence, position + 1) : FSDP_TARGET_IGNORED;
 }
 
-static int64_t first_sequence(const rank_run *run, int64_t step, int64_t micro_batch) {
+// Sequence `row / local_seq` of the rank's part of a micro-batch, at the position of index `row % local_seq`.
+typedef struct place {
+  int64_t sequence, position;
+  bool padding;
+} place;
+
+static place place_at(const rank_run *run, int64_t micro_batch, int64_t row) {
   const fsdp_plan_config *plan = &run->config->plan;
-  int64_t ranks = fsdp_mesh_ranks(&plan->mesh);
-  return ((step * plan->micro_batches + micro_batch) * ranks + run->rank) * plan->batch;
+  const fsdp_rows *rows = &run->result->plan->rows;
+  int part, parts = fsdp_plan_batch_part(run->result->plan, run->rank, &part);
+  int64_t first = ((run->step * plan->micro_batches + micro_batch) * parts + part) * plan->batch;
+  int64_t position = fsdp_rows_position(rows, &plan->mesh, run->rank, row % rows->local_seq);
+  return (place){first + row / rows->local_seq, position, position >= plan->seq};
 }
 
 static void feed_step(void *context, float scalars[FSDP_SCALAR_COUNT], float *target_count) {
@@ -89,9 +98,9 @@ static void feed_step(void *context, float scalars[FSDP_SCALAR_COUNT], float *ta
   scalars[FSDP_SCALAR_STEP] = (float)t;
   *target_count = 0;
   for (int64_t m = 0; m < plan->micro_batches; m++) {
-    for (int64_t i = 0; i < plan->batch * plan->seq; i++) {
-      int64_t sequence = first_sequence(run, run->step, m) + i / plan->seq;
-      if (target_of(run, sequence, i % plan->seq) != FSDP_TARGET_IGNORED) *target_count += 1;
+    for (int64_t i = 0; i < plan->batch * run->result->plan->rows.local_seq; i++) {
+      place at = place_at(run, m, i);
+      if (!at.padding && target_of(run, at.sequence, at.position) != FSDP_TARGET_IGNORED) *target_count += 1;
     }
   }
   run->micro_batch = 0;
@@ -100,11 +109,12 @@ static void feed_step(void *context, float scalars[FSDP_SCALAR_COUNT], float *ta
 static void feed_batch(void *context, int32_t *tokens, int32_t *targets) {
   rank_run *run = context;
   const fsdp_plan_config *plan = &run->config->plan;
-  for (int64_t i = 0; i < plan->batch * plan->seq; i++) {
-    int64_t sequence = first_sequence(run, run->step, run->micro_batch) + i / plan->seq;
-    int64_t position = i % plan->seq;
-    tokens[i] = token_of(run, sequence, position);
-    targets[i] = target_of(run, sequence, position);
+  const fsdp_rows *rows = &run->result->plan->rows;
+  for (int64_t i = 0; i < plan->batch * rows->local_seq; i++) {
+    place at = place_at(run, run->micro_batch, i);
+    int64_t row = fsdp_rows_row(rows, i / rows->local_seq, i % rows->local_seq);
+    tokens[row] = at.padding ? 0 : token_of(run, at.sequence, at.position);
+    targets[row] = at.padding ? FSDP_TARGET_IGNORED : target_of(run, at.sequence, at.position);
   }
   if (++run->micro_batch == plan->micro_batches) run->step++;
 }
@@ -311,7 +321,7 @@ harness_result *harness_train(const harness_config *config) {
   result->parameters = make_tensors(result->plan->graph);
   if (config->gradient_step >= 0) result->gradients = make_tensors(result->plan->graph);
   int ranks = fsdp_mesh_ranks(&config->plan.mesh);
-  if (plan.check && fsdp_mesh_size(&plan.mesh, FSDP_AXIS_DATA) > 1) {
+  if (plan.check && fsdp_units_have_replicas(result->plan->units)) {
     size_t digests = (size_t)ranks * (size_t)fsdp_plan_digest_count(result->plan);
     result->digests = fsdp_alloc_zeroed(digests, sizeof *result->digests);
   }

@@ -10,7 +10,7 @@
 // on the CPU.
 //
 // Weights depend on seed and names alone; tokens on seed, step and sequence alone. So runs with one global
-// batch (batch * accumulation * ranks) see the same data on any mesh.
+// batch (batch * accumulation * parts of the batch) see the same data on any mesh.
 #pragma once
 
 #include "runtime/exec/session.h"

@@ -111,9 +111,16 @@ int make_snapshot_notice(step_builder *s) {
   return make_node(s, &instr, NULL, 0);
 }
 
-void make_sum_over_world(step_builder *s, int tensor) {
-  if (s->modes.rank_count == 1) return;
+static void make_sum(step_builder *s, int tensor, fsdp_axis_set axes) {
+  if (!axes) return;
   fsdp_operand operand = make_whole(s, tensor, FSDP_F32, FSDP_UPDATE);
-  make_collective(s, FSDP_INSTR_ALL_REDUCE, fsdp_mesh_all_axes(&s->program->mesh), FSDP_STREAM_REDUCE, -1,
-                  &operand, 1);
+  make_collective(s, FSDP_INSTR_ALL_REDUCE, axes, FSDP_STREAM_REDUCE, -1, &operand, 1);
+}
+
+void make_sum_over_tokens(step_builder *s, int tensor) {
+  make_sum(s, tensor, s->config->token_axes);
+}
+
+void make_sum_over_world(step_builder *s, int tensor) {
+  make_sum(s, tensor, fsdp_mesh_all_axes(&s->program->mesh));
 }

@@ -16,7 +16,7 @@ void pass_step_inputs(step_builder *s) {
   make_host_call(s, FSDP_INSTR_FEED_STEP, fed, 2);
   make_copy_whole(s, FSDP_INSTR_H2D, host_count, s->count, FSDP_F32);
   if (!s->is_training) return; // an evaluation's count covers all ranks already
-  make_sum_over_world(s, s->count);
+  make_sum_over_tokens(s, s->count);
   s->scalars = s->host_scalars;
   if (!offload) {
     s->scalars = make_scalars(s, "scalars", FSDP_SPACE_DEVICE, FSDP_LIVE_STEP, FSDP_SCALAR_COUNT);

@@ -69,7 +69,7 @@ static int bring_scalar_down(step_builder *s, int tensor, const char *name) {
 
 void pass_update(step_builder *s) {
   bool offload = s->config->cpu_offload;
-  make_sum_over_world(s, s->loss);
+  make_sum_over_tokens(s, s->loss);
   int norm = norm_and_factor(s);
   int host_loss = bring_scalar_down(s, s->loss, "host_loss");
   int host_norm = offload ? norm : bring_scalar_down(s, norm, "host_norm");
@@ -82,7 +82,7 @@ void pass_update(step_builder *s) {
 }
 
 void pass_evaluation_result(step_builder *s) {
-  make_sum_over_world(s, s->loss);
+  make_sum_over_tokens(s, s->loss);
   fsdp_operand result = make_whole(s, bring_scalar_down(s, s->loss, "host_loss"), FSDP_F32, FSDP_READ);
   make_host_call(s, FSDP_INSTR_PUBLISH, &result, 1);
 }

@@ -14,6 +14,7 @@ typedef enum fsdp_accumulate { FSDP_ACCUMULATE_REDUCE, FSDP_ACCUMULATE_LOCAL } f
 // What determines the program beside graph and units; plan.h describes each field.
 typedef struct fsdp_schedule_config {
   fsdp_strategy strategy;
+  fsdp_axis_set token_axes; // over which ranks have different tokens, whose losses and counts add up
   int micro_batches, prefetch;
   bool cpu_offload;
   const fsdp_fate *fates; // of the graph's values

@@ -154,6 +154,23 @@ static void compare(const fsdp_dataset *dataset, int64_t sample, int64_t T, int6
   assert_int_equal(fsdp_dataset_target_count(dataset, sample), counted);
   assert_int_equal(tokens[T], 0x55555555);
   assert_int_equal(targets[T], 0x55555555);
+  // In parts, also beyond the sample's end, where all is padding.
+  for (int64_t first = 0, count = 1 + (sample + 1) % 7; first < 2 * T; first += count) {
+    const fsdp_dataset_part part = {.sample = sample, .first = first, .count = count};
+    memset(tokens, 0x55, sizeof tokens);
+    fsdp_dataset_fill_part(dataset, &part, tokens, targets);
+    for (int64_t i = 0; i < count; i++) {
+      bool inside = first + i < T;
+      assert_int_equal(tokens[i], inside ? wanted_tokens[first + i] : 0);
+      assert_int_equal(targets[i], inside ? wanted_targets[first + i] : IGNORED);
+      counted -= targets[i] != IGNORED;
+    }
+    assert_int_equal(tokens[count], 0x55555555);
+    int64_t left = counted + fsdp_dataset_part_target_count(dataset, &part);
+    for (int64_t i = 0; i < count; i++) left -= targets[i] != IGNORED;
+    assert_int_equal(left, counted);
+  }
+  assert_int_equal(counted, 0);
 }
 
 static void packed_samples_run_over_documents_and_files(void **state) {

@@ -1,5 +1,5 @@
 // The numbers that a step is fed: its learning rate by the step, corrections and random counter by the
-// update, in which a skipped step does not count.
+// update, in which a skipped step does not count. The rows of tokens that it is fed on a mesh.
 #include "launcher/train/feed.h"
 #include "runtime/base/check.h"
 
@@ -24,13 +24,13 @@ static fsdp_feed *create_feed(fsdp_dataset **dataset, float norm_limit) {
       .dataset = *dataset,
       .sampler = {.sample_count = fsdp_dataset_sample_count(*dataset), .global_batch = 2},
       .ranks = 1,
-      .batch = 2,
-      .seq = 16,
+      .mesh = fsdp_mesh_of(1, 1),
       .micro_batches = 1,
       .beta1 = beta1,
       .beta2 = beta2,
       .norm_limit = norm_limit,
       .rate = {.schedule = FSDP_LR_LINEAR, .lr = 1, .total_steps = 100}};
+  config.rows = fsdp_rows_of(&config.mesh, 2, 16, 0, 0);
   fsdp_feed_create(feed, &config);
   return feed;
 }
@@ -106,11 +106,104 @@ static void test_seek_reads_on(void **state) {
   free(rest);
 }
 
+// ---- Several ranks
+
+enum { SEQ = 11, BATCH = 3, MICRO_BATCHES = 2, ROWS_MAX = BATCH * 2 * SEQ };
+
+static const fsdp_mesh_axis axes[] = {{"context", 2}, {"fsdp", 2}, {"tensor", 3}, {"data", 2}};
+
+static fsdp_mesh mesh_of_axes(void) {
+  fsdp_mesh mesh = {0};
+  for (int a = 0; a < 4; a++) assert_true(fsdp_mesh_add(&mesh, axes[a].name, axes[a].size));
+  return mesh;
+}
+
+// The batch lies over fsdp and data, the sequence over context, its pieces over tensor.
+static void create_of_rank(fsdp_feed *feed, const fsdp_dataset *dataset, int rank) {
+  const int64_t ranks = 4, samples = fsdp_dataset_sample_count(dataset);
+  fsdp_feed_config config = {
+      .dataset = dataset,
+      .eval_dataset = dataset,
+      .sampler = {.sample_count = samples, .global_batch = BATCH * MICRO_BATCHES * ranks, .seed = 5},
+      .eval_sampler = {.sample_count = samples, .global_batch = BATCH * ranks, .held_out = BATCH * ranks + 1},
+      .ranks = ranks,
+      .mesh = mesh_of_axes(),
+      .world_rank = rank,
+      .micro_batches = MICRO_BATCHES};
+  fsdp_mesh *mesh = &config.mesh;
+  config.rank = fsdp_mesh_coordinate(mesh, "fsdp", rank) * 2 + fsdp_mesh_coordinate(mesh, "data", rank);
+  config.rows =
+      fsdp_rows_of(mesh, BATCH, SEQ, fsdp_mesh_axes(mesh, "context"), fsdp_mesh_axes(mesh, "tensor"));
+  fsdp_feed_create(feed, &config);
+}
+
+// A rank's rows are those of its sequences at the positions that rows.h says. Returns how many targets count.
+static int64_t expect_rows(const fsdp_feed *feed, const fsdp_dataset *dataset, const int64_t *samples,
+                           const int32_t *tokens, const int32_t *targets) {
+  const fsdp_rows *rows = &feed->config.rows;
+  int64_t counted = 0;
+  for (int64_t i = 0; i < BATCH; i++) {
+    int32_t whole_tokens[SEQ], whole_targets[SEQ];
+    fsdp_dataset_fill(dataset, samples[i], whole_tokens, whole_targets);
+    for (int64_t index = 0; index < rows->local_seq; index++) {
+      int64_t row = fsdp_rows_row(rows, i, index);
+      int64_t position = fsdp_rows_position(rows, &feed->config.mesh, feed->config.world_rank, index);
+      assert_int_equal(tokens[row], position < SEQ ? whole_tokens[position] : 0);
+      assert_int_equal(targets[row], position < SEQ ? whole_targets[position] : FSDP_TARGET_IGNORED);
+      counted += targets[row] != FSDP_TARGET_IGNORED;
+    }
+  }
+  return counted;
+}
+
+// Over the ranks that have different tokens the counts add up to all targets of the step.
+static void test_rows_of_ranks(void **state) {
+  (void)state;
+  fsdp_error error;
+  fsdp_dataset *dataset;
+  const fsdp_dataset_config data = {.seq = SEQ, .global_batch = 1, .vocab_size = 256};
+  if (fsdp_dataset_open(&data, &dataset, &error) != FSDP_OK) fail_msg("%s", error.message);
+  const fsdp_mesh mesh = mesh_of_axes();
+  int32_t tokens[ROWS_MAX], targets[ROWS_MAX];
+  double step_count = 0;
+  for (int rank = 0; rank < 24; rank++) {
+    fsdp_feed *feed = fsdp_alloc_zeroed(1, sizeof *feed);
+    create_of_rank(feed, dataset, rank);
+    assert_true(feed->config.rows.local_seq * 2 >= SEQ && feed->config.rows.local_seq * BATCH <= ROWS_MAX);
+    float scalars[FSDP_SCALAR_COUNT], count;
+    fsdp_feed_step(feed, scalars, &count);
+    int64_t counted = 0, samples[BATCH];
+    for (int64_t m = 0; m < MICRO_BATCHES; m++) {
+      for (int64_t i = 0; i < BATCH; i++)
+        samples[i] =
+            fsdp_sampler_sample(&feed->config.sampler, 0, 0, (m * 4 + feed->config.rank) * BATCH + i);
+      fsdp_feed_batch(feed, tokens, targets);
+      counted += expect_rows(feed, dataset, samples, tokens, targets);
+    }
+    assert_true(count == (float)counted);
+    if (fsdp_mesh_coordinate(&mesh, "tensor", rank) == 0) step_count += count;
+    // An evaluation counts all targets of its batch on every rank. Its second batch has one sample.
+    for (feed->eval_step = 0; feed->eval_step < 2; feed->eval_step++) {
+      fsdp_feed_step(feed, scalars, &count);
+      assert_true(count == (feed->eval_step == 0 ? BATCH * 4 * SEQ : SEQ));
+      for (int64_t i = 0; i < BATCH; i++)
+        samples[i] = fsdp_sampler_validation_sample(&feed->config.eval_sampler, feed->eval_step,
+                                                    feed->config.rank * BATCH + i);
+      fsdp_feed_batch(feed, tokens, targets);
+      expect_rows(feed, dataset, samples, tokens, targets);
+    }
+    free(feed);
+  }
+  assert_true(step_count == BATCH * MICRO_BATCHES * 4 * SEQ); // every target of the built-in text counts
+  fsdp_dataset_close(dataset);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_skipped_steps_do_not_count),
       cmocka_unit_test(test_seek),
       cmocka_unit_test(test_seek_reads_on),
+      cmocka_unit_test(test_rows_of_ranks),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
