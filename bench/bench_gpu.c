@@ -76,6 +76,13 @@ static draw draw_of(const step_op *op, int operand) {
   case FSDP_OP_LINEAR_CROSS_ENTROPY_BACKWARD: // operand 3: how many targets count
     if (operand == 3) return (draw){.mean = (float)(op->instr->attrs.batch * op->instr->attrs.seq)};
     return operand == 1 ? weight : usual;
+  case FSDP_OP_HEAD_LOSS:
+  case FSDP_OP_HEAD_BACKWARD: // statistics of the rows: maxima, sums, logits of the targets
+    if (operand == 0) return (draw){.mean = 5, .deviation = 0.1f, .magnitude = true};
+    if (operand == 2) return (draw){.mean = (float)(op->instr->attrs.batch * op->instr->attrs.seq)};
+    return operand == 4 ? weight : usual;
+  case FSDP_OP_HEAD_LOGITS:
+    return operand == 1 ? weight : usual;
   case FSDP_OP_RMSNORM_BACKWARD:
     return operand == 1 ? (draw){.mean = 1, .deviation = 0.1f, .magnitude = true} : usual;
   case FSDP_OP_LAYERNORM_BACKWARD: // mean and reciprocal deviation

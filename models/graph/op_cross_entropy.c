@@ -1,4 +1,5 @@
-// The linear head with cross-entropy, over chunks of rows whose logits exist at one time.
+// The linear head with cross-entropy, over chunks of rows whose logits exist at one time: of the whole
+// vocabulary, or of a shard of it (head_*).
 #include "models/graph/backward.h"
 #include "models/graph/op_row.h"
 #include "runtime/base/size.h"
@@ -81,4 +82,34 @@ void fsdp_op_cross_entropy_describe(const fsdp_op_attrs *attrs, const fsdp_op_ex
   (void)operands, (void)operand_count;
   snprintf(out, out_bytes, " %lld -> %lld, chunks of %lld", (long long)attrs->channels,
            (long long)attrs->vocabulary, (long long)attrs->chunk_rows);
+}
+
+// ---- On a shard of the vocabulary, the rows of one chunk a call
+
+// d_x and d_weight.
+double fsdp_op_head_backward_flops(const fsdp_op_attrs *attrs) {
+  return 2.0 * fsdp_op_cross_entropy_flops(attrs);
+}
+
+// The row's maximum and sum.
+void fsdp_op_head_logits_work(const fsdp_op_attrs *attrs, const fsdp_op_extent *operands,
+                              fsdp_op_work *work) {
+  (void)operands;
+  work->row_bytes = 4 * logits_numel(attrs);
+}
+
+// Reads the row's logits and writes their gradients over them; the gemms read the gradients.
+void fsdp_op_head_backward_work(const fsdp_op_attrs *attrs, const fsdp_op_extent *operands,
+                                fsdp_op_work *work) {
+  const double width = (double)fsdp_dtype_bytes(operands[3].dtype);
+  work->row_bytes = (4 + width) * logits_numel(attrs);
+  work->bytes += width * logits_numel(attrs) - 2 * (double)operands[6].bytes;
+}
+
+void fsdp_op_head_describe(const fsdp_op_attrs *attrs, const fsdp_op_extent *operands, int operand_count,
+                           char *out, size_t out_bytes) {
+  bool adds = false; // to a gradient; the logits are always updated
+  for (int i = 7; i < operand_count; i++) adds = adds || operands[i].access == FSDP_UPDATE;
+  snprintf(out, out_bytes, " %lld -> %lld, %lld rows%s", (long long)attrs->channels,
+           (long long)attrs->vocabulary, (long long)(attrs->batch * attrs->seq), adds ? ", added" : "");
 }

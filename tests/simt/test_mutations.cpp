@@ -106,6 +106,20 @@ twin_case cross_entropy() {
   return c;
 }
 
+twin_case head_logits() {
+  const int64_t N = 2, V = 5001, C = 4;
+  fsdp_op_attrs attrs = row_attrs(N, C);
+  attrs.vocabulary = V;
+  attrs.extent = V - 5;
+  twin_case c = twin_of(FSDP_OP_HEAD_LOGITS, attrs, FSDP_F32);
+  twin_input(&c, FSDP_F32, N * C);
+  twin_input(&c, FSDP_F32, V * C);
+  twin_integers(&c, {7, 4995});
+  twin_output(&c, FSDP_F32, N * V);
+  twin_output(&c, FSDP_F32, N * 3);
+  return c;
+}
+
 twin_case rope(const std::vector<float> &inv_freq) {
   fsdp_op_attrs attrs = head_attrs(3, 2, 1, 128);
   attrs.inv_freq = inv_freq.data();
@@ -132,6 +146,7 @@ int main() {
                                         bias_backward(),
                                         embedding_backward(),
                                         cross_entropy(),
+                                        head_logits(),
                                         rope(inv_freq)};
   std::map<simt::place, std::string> findings; // "" until a case has found it missing
   for (const twin_case &c : cases) {

@@ -1,5 +1,8 @@
-// Linear layers with and without a bias, and the fused linear + cross-entropy.
+// Linear layers with and without a bias, the fused linear + cross-entropy, and the head on a shard.
 #include "tests/simt/twin.h"
+
+#include <algorithm>
+#include <cmath>
 
 namespace {
 
@@ -107,6 +110,100 @@ void losses(fsdp_dtype dtype, int64_t N, int64_t C, int64_t V, int64_t chunk_row
   }
 }
 
+// A shard of the vocabulary: N rows, C channels, V columns for the entries from `first` on, of `extent` that
+// are real; statistics of `ranks` shards.
+struct shard {
+  int64_t N, C, V, first, extent, ranks;
+  bool is_large; // logits near 30000 and -30000, which are integers
+};
+
+twin_case shard_case(fsdp_op_kind kind, fsdp_dtype dtype, const shard &s, bool updates) {
+  fsdp_op_attrs attrs = {};
+  attrs.batch = 1;
+  attrs.seq = s.N;
+  attrs.channels = s.C;
+  attrs.vocabulary = s.V;
+  attrs.first_index = s.first;
+  attrs.extent = s.extent;
+  attrs.ranks = s.ranks;
+  twin_case c = twin_of(kind, attrs, dtype);
+  c.name += " N" + std::to_string(s.N) + " C" + std::to_string(s.C) + " V" + std::to_string(s.V) + " at " +
+            std::to_string(s.first) + " of " + std::to_string(s.extent) + (s.is_large ? " large" : "") +
+            (updates ? " update" : "");
+  return c;
+}
+
+void shard_inputs(twin_case *c, fsdp_dtype dtype, const shard &s) {
+  std::vector<float> x, weight;
+  for (int64_t n = 0; n < s.N; n++)
+    for (int64_t i = 0; i < s.C; i++) x.push_back(i > 0 ? 1.0f : n % 2 ? -29952.0f : 29952.0f);
+  for (int64_t v = 0; v < s.V; v++)
+    for (int64_t i = 0; i < s.C; i++) weight.push_back(i > 0 ? float((v * 7 + i) % 5) : 1.0f);
+  if (s.is_large) {
+    twin_values(c, dtype, x, FSDP_READ);
+    twin_values(c, dtype, weight, FSDP_READ);
+  } else {
+    twin_input(c, dtype, s.N * s.C);
+    twin_input(c, dtype, s.V * s.C);
+  }
+}
+
+// Of the shard's entries (the last real one first), of other shards', and ignored.
+std::vector<int32_t> shard_targets(const shard &s) {
+  std::vector<int32_t> targets;
+  const int64_t end = std::min(s.extent, s.first + s.V);
+  for (int64_t n = 0; n < s.N; n++)
+    targets.push_back(n % 4 == 3   ? FSDP_TARGET_IGNORED
+                      : n % 4 == 2 ? int32_t(n * 7919 % s.extent)
+                                   : int32_t(std::max<int64_t>(0, end - 1 - n)));
+  return targets;
+}
+
+// Of several ranks, the last but one has padding alone. The last row's target is the last rank's.
+void shard_stats(twin_case *c, const shard &s) {
+  std::vector<float> stats;
+  for (int64_t rank = 0; rank < s.ranks; rank++)
+    for (int64_t n = 0; n < s.N; n++) {
+      const bool is_padding = rank == s.ranks - 2;
+      const int64_t back = s.N - 1 - n, holder = back % 2 && s.ranks > 2 ? 0 : s.ranks - 1;
+      stats.push_back(is_padding ? -INFINITY : 2 + 0.5f * float((rank + n) % 7));
+      stats.push_back(is_padding ? 0 : 30 + float(n));
+      stats.push_back(rank == holder ? 1.25f : -INFINITY);
+    }
+  twin_floats(c, stats);
+}
+
+void shard_losses(fsdp_dtype dtype, const shard &s, bool updates) {
+  if (!updates) {
+    twin_case c = shard_case(FSDP_OP_HEAD_LOGITS, dtype, s, updates);
+    shard_inputs(&c, dtype, s);
+    twin_integers(&c, shard_targets(s));
+    twin_output(&c, FSDP_F32, s.N * s.V);
+    twin_output(&c, FSDP_F32, s.N * 3);
+    twin_check(c);
+  }
+  twin_case c = shard_case(FSDP_OP_HEAD_LOSS, FSDP_F32, s, updates);
+  shard_stats(&c, s);
+  twin_integers(&c, shard_targets(s));
+  twin_floats(&c, {float(s.N - s.N / 4)});
+  twin_result(&c, updates, FSDP_F32, 1);
+  if (dtype == FSDP_F32) twin_check(c);
+  c = shard_case(FSDP_OP_HEAD_BACKWARD, dtype, s, updates);
+  shard_stats(&c, s);
+  twin_integers(&c, shard_targets(s));
+  twin_floats(&c, {float(s.N - s.N / 4)});
+  shard_inputs(&c, dtype, s);
+  twin_result(&c, updates, FSDP_F32, 1);
+  std::vector<float> logits;
+  for (int64_t i = 0; i < s.N * s.V; i++)
+    logits.push_back(s.first + i % s.V < s.extent ? float(i * 31 % 64) / 16 : -INFINITY);
+  twin_floats(&c, logits, FSDP_UPDATE);
+  c.operands.back().is_compared = dtype == FSDP_F32; // else the gradients lie in half of each row
+  twin_result(&c, updates, dtype, s.N * s.C);
+  twin_result(&c, updates, updates ? FSDP_F32 : dtype, s.V * s.C);
+  twin_check(c);
+}
+
 } // namespace
 
 void twin_products() {
@@ -130,5 +227,16 @@ void twin_products() {
     losses(dtype, 4, 4, 3076, 4, true); // a tile of 768 fours and one more
     losses(dtype, 17, 12, 64, 8, true);
     losses(dtype, 9, 5, 3, 4, false);
+    for (bool updates : {false, true}) {
+      shard_losses(dtype, {9, 12, 64, 64, 257, 5, false}, updates);
+      shard_losses(dtype, {6, 5, 67, 67, 257, 3, false}, updates);  // rows of odd length
+      shard_losses(dtype, {2, 8, 5, 0, 5, 1, false}, updates);      // all of a small vocabulary
+      shard_losses(dtype, {6, 5, 67, 201, 257, 3, false}, updates); // 56 entries and padding
+      shard_losses(dtype, {5, 4, 64, 192, 253, 4, false}, updates); // 61 entries in fours
+      shard_losses(dtype, {5, 8, 16, 272, 257, 6, false}, updates); // padding alone
+      shard_losses(dtype, {4, 2, 64, 64, 128, 3, true}, updates);
+    }
+    shard_losses(dtype, {3, 4, 3076, 3076, 6150, 2, false}, true); // a tile of 768 fours and one more
+    shard_losses(dtype, {2, 4, 8001, 24003, 32001, 4, false}, false);
   }
 }

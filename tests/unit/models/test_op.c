@@ -48,6 +48,9 @@ static void test_flops(void **state) {
   assert_true(fsdp_op_flops(FSDP_OP_BIAS_BACKWARD, &attrs) == 0);
   assert_true(fsdp_op_flops(FSDP_OP_LINEAR_CROSS_ENTROPY, &attrs) == head);
   assert_true(fsdp_op_flops(FSDP_OP_LINEAR_CROSS_ENTROPY_BACKWARD, &attrs) == 3 * head);
+  assert_true(fsdp_op_flops(FSDP_OP_HEAD_LOGITS, &attrs) == head);
+  assert_true(fsdp_op_flops(FSDP_OP_HEAD_LOSS, &attrs) == 0);
+  assert_true(fsdp_op_flops(FSDP_OP_HEAD_BACKWARD, &attrs) == 2 * head);
   assert_true(fsdp_op_flops(FSDP_OP_ATTENTION, &attrs) == 2 * product);
   assert_true(fsdp_op_flops(FSDP_OP_ATTENTION_BACKWARD, &attrs) == 5 * product);
   attrs.window = 2; // pairs of query 0, 1 and 2: 1, 2, 2
@@ -217,6 +220,56 @@ static void test_targets_are_checked(void **state) {
   expect_abort(&c);
 }
 
+// Of a shard with entries 4 and 5 of six and two of padding: entries of padding are not in the vocabulary,
+// those of other shards are.
+static void test_targets_of_a_shard_are_checked(void **state) {
+  (void)state;
+  const double targets[] = {0, 5, FSDP_TARGET_IGNORED, 6, -1};
+  for (int i = 0; i < 5; i++) {
+    fsdp_op_attrs attrs = {
+        .batch = 1, .seq = 1, .channels = 4, .vocabulary = 4, .first_index = 4, .extent = 6, .ranks = 2};
+    kernel_case c = kernel_case_of(FSDP_OP_HEAD_LOGITS, attrs, 0);
+    kernel_case_input(&c, FSDP_F32, 4, FSDP_READ, NULL);
+    kernel_case_input(&c, FSDP_F32, 16, FSDP_READ, NULL);
+    kernel_case_input(&c, FSDP_I32, 1, FSDP_READ, &targets[i]);
+    kernel_case_output(&c, FSDP_F32, 4);
+    kernel_case_output(&c, FSDP_F32, 3);
+    if (i >= 3) {
+      expect_abort(&c);
+      continue;
+    }
+    kernel_case_run(&c);
+    kernel_case_free(&c);
+  }
+}
+
+// Two rows of five channels, seven columns, bf16: the kernels between the gemms read the logits, and write
+// their gradients.
+static void test_work_of_a_shard(void **state) {
+  (void)state;
+  fsdp_op_attrs attrs = {.batch = 1, .seq = 2, .channels = 5, .vocabulary = 7, .ranks = 3};
+  fsdp_op_extent x = {FSDP_BF16, FSDP_READ, 20}, weight = {FSDP_BF16, FSDP_READ, 70},
+                 targets = {FSDP_I32, FSDP_READ, 8}, logits = {FSDP_F32, FSDP_WRITE, 56},
+                 stats = {FSDP_F32, FSDP_WRITE, 24}, all = {FSDP_F32, FSDP_READ, 72},
+                 one = {FSDP_F32, FSDP_READ, 4};
+  fsdp_op_extent forward[] = {x, weight, targets, logits, stats};
+  fsdp_op_work work = fsdp_op_work_of(FSDP_OP_HEAD_LOGITS, &attrs, forward, 5);
+  assert_true(work.bytes == 20 + 70 + 8 + 56 + 24 && work.row_bytes == 56);
+  fsdp_op_extent backward[] = {all, targets, one, x, weight, one, logits, x, weight};
+  backward[5].access = backward[7].access = FSDP_WRITE;
+  backward[6].access = backward[8].access = FSDP_UPDATE;
+  work = fsdp_op_work_of(FSDP_OP_HEAD_BACKWARD, &attrs, backward, 9);
+  assert_true(work.bytes == 72 + 8 + 4 + 20 + 70 + 4 + 28 + 20 + 2 * 70 && work.row_bytes == 56 + 28);
+  char text[80];
+  assert_string_equal(fsdp_op_describe(FSDP_OP_HEAD_LOGITS, &attrs, forward, 5, text, sizeof text),
+                      " 5 -> 7, 2 rows");
+  assert_string_equal(fsdp_op_describe(FSDP_OP_HEAD_BACKWARD, &attrs, backward, 9, text, sizeof text),
+                      " 5 -> 7, 2 rows, added");
+  backward[8].access = FSDP_WRITE;
+  assert_string_equal(fsdp_op_describe(FSDP_OP_HEAD_BACKWARD, &attrs, backward, 9, text, sizeof text),
+                      " 5 -> 7, 2 rows");
+}
+
 // Chunks of the head, for an fp32 gradient and for a bf16 one, which has at most four unless their logits
 // would take more than 2 GiB.
 static void test_chunks_of_the_head(void **state) {
@@ -252,6 +305,8 @@ int main(void) {
       cmocka_unit_test(test_work_of_positions),
       cmocka_unit_test(test_biases_are_checked),
       cmocka_unit_test(test_targets_are_checked),
+      cmocka_unit_test(test_targets_of_a_shard_are_checked),
+      cmocka_unit_test(test_work_of_a_shard),
       cmocka_unit_test(test_chunks_of_the_head),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -39,6 +39,8 @@ static void test_attention(void **state) {
   expect_whole(FSDP_OP_ADD_POSITIONS, "mcbt", "m");
   expect_whole(FSDP_OP_LAYERNORM, "nc", "c");
   expect_whole(FSDP_OP_LINEAR_CROSS_ENTROPY, "ncv", "cv");
+  expect_whole(FSDP_OP_HEAD_LOGITS, "ncv", "c");
+  expect_whole(FSDP_OP_HEAD_BACKWARD, "rncv", "c");
   assert_int_equal(fsdp_op_letter_find(op, 'h')->with, 'g');
   assert_int_equal(fsdp_op_letter_find(op, 'g')->with, 0);
   assert_null(fsdp_op_letter_find(op, 'c'));
