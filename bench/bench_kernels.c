@@ -153,6 +153,17 @@ static void bench_products(const options *o, fsdp_pool *pool) {
                       make(1, FSDP_F32, FSDP_READ), make(1, FSDP_F32, FSDP_WRITE), make(N * C, d, FSDP_WRITE),
                       make(V * C, FSDP_F32, FSDP_WRITE), make(chunk * V, FSDP_F32, FSDP_WRITE)},
         8);
+  head.ranks = 2; // their statistics; the shard here has the vocabulary's V entries
+  bench(o, pool, FSDP_OP_HEAD_LOGITS, head,
+        (fsdp_view[]){make(N * C, d, FSDP_READ), make(V * C, d, FSDP_READ), make(N, FSDP_I32, FSDP_READ),
+                      make(N * V, FSDP_F32, FSDP_WRITE), make(N * 3, FSDP_F32, FSDP_WRITE)},
+        5);
+  bench(o, pool, FSDP_OP_HEAD_BACKWARD, head,
+        (fsdp_view[]){make(2 * N * 3, FSDP_F32, FSDP_READ), make(N, FSDP_I32, FSDP_READ),
+                      make(1, FSDP_F32, FSDP_READ), make(N * C, d, FSDP_READ), make(V * C, d, FSDP_READ),
+                      make(1, FSDP_F32, FSDP_WRITE), make(N * V, FSDP_F32, FSDP_UPDATE),
+                      make(N * C, d, FSDP_WRITE), make(V * C, FSDP_F32, FSDP_WRITE)},
+        9);
 }
 
 static void bench_flat(const options *o, fsdp_pool *pool) {
