@@ -72,7 +72,8 @@ static fsdp_status check_mesh(const check *c) {
 
 static fsdp_status check_sharding(const check *c) {
   const fsdp_options *o = c->options;
-  bool preset = o->sharding && (!strcmp(o->sharding, "fsdp") || !strcmp(o->sharding, "fsdpv2"));
+  bool preset = o->sharding && (!strcmp(o->sharding, "fsdp") || !strcmp(o->sharding, "fsdp-tp") ||
+                                !strcmp(o->sharding, "fsdpv2"));
   if (o->shard && !o->sharding)
     return fsdp_fail(c->error, FSDP_ERR_OPTION,
                      "--shard %.300s (%s) changes a line of --sharding, which is not given: add --sharding "
@@ -80,7 +81,7 @@ static fsdp_status check_sharding(const check *c) {
                      o->shard, place(c, "shard"));
   if (o->extra_data_axis && !preset)
     return fsdp_fail(
-        c->error, FSDP_ERR_OPTION, "--extra-data-axis %s (%s) is for --sharding fsdp and fsdpv2: %s",
+        c->error, FSDP_ERR_OPTION, "--extra-data-axis %s (%s) is for --sharding fsdp, fsdp-tp and fsdpv2: %s",
         o->extra_data_axis, place(c, "extra-data-axis"),
         o->sharding ? "the file says itself what the batch lies over, as in input: [[data, fsdp], "
                       "null]; leave one out"

@@ -111,14 +111,14 @@ static const fsdp_option_row table[] = {
      .help =
          "axes with sizes, the last one fastest, or the sizes of fsdp and tensor alone (default: from the "
          "strategy)"},
-    {"sharding", 0, TEXT(sharding), .argument = "FILE|fsdp|fsdpv2",
-     .help =
-         "placements of weights and module outputs by name: a YAML file, or every weight's first (fsdp) or "
-         "largest (fsdpv2) dimension on fsdp (default: from the strategy)"},
+    {"sharding", 0, TEXT(sharding), .argument = "FILE|fsdp|fsdp-tp|fsdpv2",
+     .help = "placements of weights and module outputs by name: a YAML file, every weight's first (fsdp) or "
+             "largest (fsdpv2) dimension on fsdp, or tensor parallelism as well (fsdp-tp) (default: from the "
+             "strategy)"},
     {"shard", 0, .kind = FSDP_OPTION_REPEAT, FIELD(shard), .argument = "NAME=SPEC",
      .help = "one more line of --sharding, or another one for its name; several times, or separated by ;"},
     {"extra-data-axis", 0, TEXT(extra_data_axis), .argument = "AXIS",
-     .help = "with --sharding fsdp or fsdpv2: cut the batch over this axis too"},
+     .help = "with --sharding fsdp, fsdp-tp or fsdpv2: cut the batch over this axis too"},
     {"cpu-offload", 0, FLAG(cpu_offload),
      .help = "keep parameters, gradients and optimizer state in host memory"},
     {"recompute", 0, TEXT(recompute), .fallback = "none", .argument = "none|block|block:K|OPS|auto",

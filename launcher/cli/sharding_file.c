@@ -169,16 +169,20 @@ fsdp_status fsdp_sharding_read(const fsdp_options *options, fsdp_sharding **shar
   fsdp_sharding *s = *sharding = fsdp_alloc_zeroed(1, sizeof *s);
   fsdp_status status = FSDP_OK;
   s->given = options->mesh_axes;
+  s->sequence_parallel = true;
   if (options->extra_data_axis) snprintf(s->data_axis, sizeof s->data_axis, "%s", options->extra_data_axis);
   if (!strcmp(options->sharding, "fsdp")) {
     s->preset = FSDP_SHARDING_FSDP;
+  } else if (!strcmp(options->sharding, "fsdp-tp")) {
+    s->preset = FSDP_SHARDING_FSDP_TP;
   } else if (!strcmp(options->sharding, "fsdpv2")) {
     s->preset = FSDP_SHARDING_FSDPV2;
   } else {
     reader r = {.sharding = s, .place = options->sharding, .bad = FSDP_ERR_INPUT, .has_lines = true};
-    const fsdp_yaml_source source = {.path = options->sharding,
-                                     .what = "a YAML file of rules, or one of the presets fsdp and fsdpv2",
-                                     .bad = FSDP_ERR_INPUT};
+    const fsdp_yaml_source source = {
+        .path = options->sharding,
+        .what = "a YAML file of rules, or one of the presets fsdp, fsdp-tp and fsdpv2",
+        .bad = FSDP_ERR_INPUT};
     status = fsdp_yaml_visit(&source, read_document, &r, error);
   }
   return !status && options->shard ? read_assignments(s, options, error) : status;

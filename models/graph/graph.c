@@ -43,12 +43,20 @@ int fsdp_graph_module(fsdp_graph *graph, int parent, const char *name, const cha
   snprintf(module->name, sizeof module->name, "%s", name);
   snprintf(module->class_name, sizeof module->class_name, "%s", class_name);
   snprintf(module->detail, sizeof module->detail, "%s", detail);
+  if (strcmp(class_name, "ModuleList") != 0) fsdp_graph_module_output(graph, index, FSDP_OUTPUT_DIMS);
   if (parent >= 0) {
     int *link = &graph->modules[parent].first_child;
     while (*link >= 0) link = &graph->modules[*link].next_sibling;
     *link = index;
   }
   return index;
+}
+
+void fsdp_graph_module_output(fsdp_graph *graph, int module, int dims) {
+  fsdp_module *m = &graph->modules[module];
+  FSDP_CHECK(m->output_count < FSDP_MODULE_MAX_OUTPUTS && dims >= 0 && dims <= FSDP_MAX_DIMS,
+             "output %d of %s has %d dimensions", m->output_count, m->name, dims);
+  m->output_dims[m->output_count++] = dims;
 }
 
 void fsdp_graph_module_path(const fsdp_graph *graph, int module, char out[FSDP_NAME_BYTES]) {

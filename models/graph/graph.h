@@ -24,6 +24,9 @@ extern "C" {
 #define FSDP_NAME_BYTES       96
 #define FSDP_PARAM_MAX_BLOCKS FSDP_CUT_MAX_BLOCKS
 
+#define FSDP_OUTPUT_DIMS        3 // of a module's output: (batch, sequence, channels)
+#define FSDP_MODULE_MAX_OUTPUTS 4
+
 typedef enum fsdp_value_role {
   FSDP_VALUE_INPUT,         // tokens, targets: int32, filled by the data source
   FSDP_VALUE_COUNT_SCALAR,  // the global count of unmasked targets
@@ -92,6 +95,9 @@ typedef struct fsdp_module {
   int parent;                       // -1 for the root
   int first_child, next_sibling;    // -1 at the end; in state-dict order
   int first_param, param_count;     // those that it owns itself: neighbours in the graph's list
+  // The tensors that its forward returns: none (a ModuleList), one, or several, of which the first is the one
+  // that the model goes on with.
+  int output_count, output_dims[FSDP_MODULE_MAX_OUTPUTS];
 } fsdp_module;
 
 // A module's use of a parameter that another module owns.
@@ -151,6 +157,9 @@ void fsdp_graph_destroy(fsdp_graph *graph); // NULL is allowed
 // Returns its index.
 int fsdp_graph_module(fsdp_graph *graph, int parent, const char *name, const char *class_name,
                       const char *detail);
+
+// Lets the module return one more tensor, of `dims` dimensions.
+void fsdp_graph_module_output(fsdp_graph *graph, int module, int dims);
 
 // Adds a parameter named "<path of the module>.<name>" and its value. A module's parameters are added one
 // after the other, before those of any later module. Returns the parameter's index.

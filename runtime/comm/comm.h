@@ -27,7 +27,7 @@
 typedef struct fsdp_comm fsdp_comm;
 
 // Communicators that a process makes, at most.
-#define FSDP_COMMS_MAX 16
+#define FSDP_COMMS_MAX 32
 
 // The group that a rank joins: its ranks, this rank's place among them, and which of the equal groups it is.
 typedef struct fsdp_comm_group {

@@ -141,8 +141,45 @@ int fsdp_plan_batch_part(const fsdp_plan *plan, int rank, int *part) {
 
 // The axes that cut the batch, and those that cut every sequence.
 static fsdp_axis_set token_axes(const fsdp_plan *plan) {
-  const fsdp_spec batch = {.dim = {plan->specs->input.dim[0]}};
-  return fsdp_spec_axes(&batch, &plan->config.mesh) | plan->rows.part_axes;
+  return fsdp_dim_axis_set(&plan->specs->input.dim[0], &plan->config.mesh) | plan->rows.part_axes;
+}
+
+// Refuses what specs can say and no program does yet: axes outside the batch, and a batch that moves.
+static fsdp_status check_specs(const fsdp_specs *specs, const fsdp_graph *graph, const fsdp_mesh *mesh,
+                               fsdp_error *error) {
+  fsdp_axis_set batch = fsdp_dim_axis_set(&specs->input.dim[0], mesh);
+  char text[FSDP_SPEC_TEXT_BYTES], axes[FSDP_MESH_TEXT_BYTES], path[FSDP_NAME_BYTES];
+  for (int p = 0; p < graph->param_count; p++) {
+    const fsdp_spec *spec = &specs->params[p];
+    fsdp_axis_set outside = fsdp_spec_axes(spec, mesh) & ~batch;
+    if (outside)
+      return fsdp_fail(
+          error, FSDP_ERR_INPUT,
+          "%s: %s: %s cuts a weight over %s, over which the batch does not lie: tensor parallelism "
+          "is not built yet; use size 1 for this axis in --mesh, or cut the batch over it",
+          spec->place, graph->params[p].name, fsdp_spec_print(spec, mesh, text),
+          fsdp_mesh_print_axes(mesh, outside, axes));
+  }
+  for (int m = -1; m < graph->module_count; m++) {
+    const fsdp_spec *spec = m < 0 ? &specs->input : &specs->modules[m];
+    fsdp_axis_set outside = fsdp_spec_axes(spec, mesh) & ~fsdp_dim_axis_set(&spec->dim[0], mesh);
+    if (!spec->place[0]) continue;
+    snprintf(path, sizeof path, "input");
+    if (m >= 0) fsdp_graph_module_path(graph, m, path);
+    if (outside)
+      return fsdp_fail(
+          error, FSDP_ERR_INPUT,
+          "%s: \"%s\": %s cuts a dimension after the first over %s: only the batch can be cut yet "
+          "(no tensor, sequence or context parallelism); use size 1 for this axis in --mesh",
+          spec->place, path, fsdp_spec_print(spec, mesh, text), fsdp_mesh_print_axes(mesh, outside, axes));
+    if (!fsdp_dim_axes_equal(&spec->dim[0], &specs->input.dim[0], mesh))
+      return fsdp_fail(error, FSDP_ERR_INPUT,
+                       "%s: \"%s\": %s differs from the batch, which lies over %s: activations are not moved "
+                       "between ranks yet; use the batch's axes, in its order, for dimension 0",
+                       spec->place, path, fsdp_spec_print(spec, mesh, text),
+                       fsdp_mesh_print_axes(mesh, batch, axes));
+  }
+  return FSDP_OK;
 }
 
 static void make_program(fsdp_plan *plan) {
@@ -188,6 +225,7 @@ static fsdp_status plan_program(fsdp_plan *plan, fsdp_error *error) {
     status = fsdp_sharding_resolve(c->sharding, plan->graph, &c->mesh, &plan->specs, error);
   else
     plan->specs = fsdp_specs_default(plan->graph, &c->mesh);
+  if (!status) status = check_specs(plan->specs, plan->graph, &c->mesh, error);
   if (status) return status;
   fsdp_specs_write(plan->specs, plan->graph, &c->mesh);
   plan->rows = fsdp_rows_of(&c->mesh, c->batch, c->seq, 0, 0);

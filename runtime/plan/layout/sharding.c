@@ -3,22 +3,26 @@
 #include "runtime/base/check.h"
 #include "runtime/base/nearest.h"
 #include "runtime/plan/layout/names.h"
+#include "runtime/plan/layout/tensor_preset.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-// Different sets of axes that weights may lie over. Each makes up to three communicators (to
-// gather, to reduce, to sum over its replicas), and one is of all ranks: FSDP_PROGRAM_COMMS_MAX.
-#define SETS_MAX 5
+// Different sets of axes that weights may lie over. Each makes up to three communicators (to gather, to
+// reduce, to sum over its replicas); one is of all ranks, and a few are of activations:
+// FSDP_PROGRAM_COMMS_MAX.
+#define SETS_MAX 8
 
 typedef enum target_kind { TARGET_INPUT, TARGET_PARAM, TARGET_TIE, TARGET_OUTPUT } target_kind;
 
 // What a rule can name.
 typedef struct shard_target {
   target_kind kind;
-  int index; // of the parameter or the module
+  int index;           // of the parameter or the module
+  int output, outputs; // of a module's; else 0 of 1
   int dims;
-  int rule; // that holds for it, or -1
+  int rule;  // that holds for it, or -1
+  int named; // the first rule that names all of it or one of its outputs, or -1
   char name[FSDP_NAME_BYTES];
 } shard_target;
 
@@ -35,15 +39,27 @@ typedef struct resolver {
 
 // ---- Names
 
-static void add_target(resolver *r, target_kind kind, int index, int dims, const char *name) {
+static shard_target *add_target(resolver *r, target_kind kind, int index, int dims, const char *name) {
   shard_target *t = &r->targets[r->target_count++];
-  *t = (shard_target){.kind = kind, .index = index, .dims = dims, .rule = -1};
+  *t = (shard_target){.kind = kind, .index = index, .outputs = 1, .dims = dims, .rule = -1, .named = -1};
   snprintf(t->name, sizeof t->name, "%s", name);
+  return t;
+}
+
+static void list_outputs(resolver *r, int module) {
+  const fsdp_module *m = &r->graph->modules[module];
+  char path[FSDP_NAME_BYTES];
+  fsdp_graph_module_path(r->graph, module, path);
+  for (int i = 0; i < m->output_count; i++) {
+    shard_target *t = add_target(r, TARGET_OUTPUT, module, m->output_dims[i], path);
+    t->output = i;
+    t->outputs = m->output_count;
+  }
 }
 
 static void list_targets(resolver *r) {
   const fsdp_graph *g = r->graph;
-  int most = 1 + g->param_count + g->tie_count + g->module_count;
+  int most = 1 + g->param_count + g->tie_count + FSDP_MODULE_MAX_OUTPUTS * g->module_count;
   r->targets = fsdp_alloc_zeroed((size_t)most, sizeof *r->targets);
   add_target(r, TARGET_INPUT, 0, 2, "input");
   for (int p = 0; p < g->param_count; p++)
@@ -52,11 +68,7 @@ static void list_targets(resolver *r) {
     int param = g->ties[i].param;
     add_target(r, TARGET_TIE, param, g->params[param].dims, g->ties[i].name);
   }
-  for (int m = 0; m < g->module_count; m++) {
-    char path[FSDP_NAME_BYTES];
-    fsdp_graph_module_path(g, m, path);
-    if (fsdp_module_has_output(g, m)) add_target(r, TARGET_OUTPUT, m, FSDP_OUTPUT_DIMS, path);
-  }
+  for (int m = 0; m < g->module_count; m++) list_outputs(r, m);
 }
 
 // The name that was probably meant, NULL if none is near.
@@ -109,18 +121,35 @@ static const fsdp_shard_rule *rule_of(const resolver *r, int index) {
   return index < 0 ? NULL : &r->sharding->rules[index];
 }
 
-static fsdp_status fail_index(const resolver *r, const shard_target *t, const fsdp_shard_rule *rule,
-                              const fsdp_shard_rule *other) {
-  if (other && (other->output < 0) != (rule->output < 0)) {
-    const fsdp_shard_rule *with = rule->output < 0 ? other : rule, *without = rule->output < 0 ? rule : other;
-    return fsdp_fail(r->error, FSDP_ERR_INPUT,
-                     "%s: \"%s[%d]\" names one output of what \"%s\" (%s) names whole: remove one of them",
-                     with->place, with->name, with->output, without->name, without->place);
-  }
+// Of `x` and `x[0]`, one is too many.
+static fsdp_status fail_mixed(const resolver *r, const fsdp_shard_rule *rule, const fsdp_shard_rule *other) {
+  const fsdp_shard_rule *with = rule->output < 0 ? other : rule, *without = rule->output < 0 ? rule : other;
   return fsdp_fail(r->error, FSDP_ERR_INPUT,
-                   "%s: \"%s[%d]\": the index is out of range: %s is one tensor, not a list; write \"%s\"",
-                   rule->place, rule->name, rule->output, *t->name ? t->name : "the model's output",
-                   rule->name);
+                   "%s: \"%s[%d]\" names one output of what \"%s\" (%s) names whole: remove one of them",
+                   with->place, with->name, with->output, without->name, without->place);
+}
+
+static fsdp_status fail_range(const resolver *r, const shard_target *t, const fsdp_shard_rule *rule) {
+  const char *name = *t->name ? t->name : "the model's output";
+  if (t->outputs == 1)
+    return fsdp_fail(r->error, FSDP_ERR_INPUT,
+                     "%s: \"%s[%d]\": the index is out of range: %s is one tensor, not a list; write \"%s\"",
+                     rule->place, rule->name, rule->output, name, rule->name);
+  return fsdp_fail(
+      r->error, FSDP_ERR_INPUT,
+      "%s: \"%s[%d]\": the index is out of range: %s has the outputs [0] to [%d]; use one of them",
+      rule->place, rule->name, rule->output, name, t->outputs - 1);
+}
+
+// Rule `index` names the target, or one output of its module. An index is wrong whichever rule wins.
+static fsdp_status match_one(const resolver *r, shard_target *t, int index) {
+  const fsdp_shard_rule *rule = rule_of(r, index), *named = rule_of(r, t->named), *held = rule_of(r, t->rule);
+  if (t->named < 0) t->named = index;
+  if (named && (named->output < 0) != (rule->output < 0)) return fail_mixed(r, rule, named);
+  if (rule->output >= (t->outputs > 1 ? t->outputs : 0)) return fail_range(r, t, rule);
+  if (rule->output >= 0 && rule->output != t->output) return FSDP_OK;
+  if (!held || fsdp_name_wins(rule->name, held->name)) t->rule = index;
+  return FSDP_OK;
 }
 
 // Finds the rule that holds for each target; every rule must match something.
@@ -128,25 +157,15 @@ static fsdp_status match(resolver *r) {
   int count = r->sharding->rule_count;
   bool *known = fsdp_alloc_zeroed((size_t)count + 1, sizeof *known), all = true;
   fsdp_status status = FSDP_OK;
-  for (int t = 0; t < r->target_count; t++) {
-    shard_target *target = &r->targets[t];
+  for (int t = 0; t < r->target_count; t++)
     for (int i = 0; i < count; i++) {
-      if (!fsdp_name_matches(r->sharding->rules[i].name, target->name)) continue;
-      const fsdp_shard_rule *rule = rule_of(r, i), *held = rule_of(r, target->rule);
+      if (!fsdp_name_matches(r->sharding->rules[i].name, r->targets[t].name)) continue;
       known[i] = true;
-      // An index is wrong whichever rule wins.
-      bool mixed = held && (held->output < 0) != (rule->output < 0);
-      if (!status && mixed) status = fail_index(r, target, rule, held);
-      if (!held || fsdp_name_wins(rule->name, held->name)) target->rule = i;
+      if (!status) status = match_one(r, &r->targets[t], i);
     }
-  }
   for (int i = 0; i < count; i++) all = all && known[i];
   if (!all) status = fail_unknown(r, known);
   free(known);
-  for (int t = 0; t < r->target_count && !status; t++) {
-    const fsdp_shard_rule *rule = rule_of(r, r->targets[t].rule);
-    if (rule && rule->output >= 0) status = fail_index(r, &r->targets[t], rule, NULL);
-  }
   return status;
 }
 
@@ -181,6 +200,7 @@ static fsdp_status find_axis(const resolver *r, const char *place, const char *t
 static fsdp_status read_spec(const resolver *r, const fsdp_shard_rule *rule, fsdp_spec *spec) {
   fsdp_axis_set seen = 0;
   *spec = (fsdp_spec){.dims = rule->dims};
+  snprintf(spec->place, sizeof spec->place, "%s", rule->place);
   for (int d = 0; d < rule->dims && d < FSDP_MAX_DIMS; d++) {
     for (int i = 0; i < rule->dim[d].count; i++) {
       int axis;
@@ -205,55 +225,24 @@ static fsdp_status read_specs(resolver *r) {
   for (int t = 0; t < r->target_count && !status; t++) {
     static const char *const words[] = {"tokens and targets have", "the weight has", "the weight has",
                                         "the output has"};
-    static const char *const meanings[] = {" (batch, sequence)", "", "", " (batch, sequence, channels)"};
     const shard_target *target = &r->targets[t];
     const fsdp_shard_rule *rule = rule_of(r, target->rule);
     if (!rule || rule->dims == target->dims) continue;
-    status =
-        fsdp_fail(r->error, FSDP_ERR_INPUT,
-                  "%s: \"%s\" has %d entr%s, but %s %d dimension%s%s: write one entry for each", rule->place,
-                  rule->name, rule->dims, rule->dims == 1 ? "y" : "ies", words[target->kind], target->dims,
-                  target->dims == 1 ? "" : "s", meanings[target->kind]);
+    bool is_output = target->kind == TARGET_OUTPUT && target->dims == FSDP_OUTPUT_DIMS;
+    const char *meaning = target->kind == TARGET_INPUT ? " (batch, sequence)"
+                          : is_output                  ? " (batch, sequence, channels)"
+                                                       : "";
+    const char *one =
+        target->outputs > 1 && rule->output < 0 ? ", or name one of its outputs, as in [0]" : "";
+    status = fsdp_fail(r->error, FSDP_ERR_INPUT,
+                       "%s: \"%s\" has %d entr%s, but %s %d dimension%s%s: write one entry for each%s",
+                       rule->place, rule->name, rule->dims, rule->dims == 1 ? "y" : "ies",
+                       words[target->kind], target->dims, target->dims == 1 ? "" : "s", meaning, one);
   }
   return status;
 }
 
-// ---- What runs
-
-// The axes of `dim` with more than one rank, in order.
-static fsdp_dim_axes without_ones(const fsdp_dim_axes *dim, const fsdp_mesh *mesh) {
-  fsdp_dim_axes out = {0};
-  for (int i = 0; i < dim->count; i++)
-    if (mesh->axes[dim->axes[i]].size > 1) out.axes[out.count++] = dim->axes[i];
-  return out;
-}
-
-static bool same_axes(const fsdp_dim_axes *a, const fsdp_dim_axes *b) {
-  return a->count == b->count && memcmp(a->axes, b->axes, (size_t)a->count) == 0;
-}
-
-// Activations may be cut in their first dimension alone.
-static fsdp_status check_activation(const resolver *r, const fsdp_shard_rule *rule, const fsdp_spec *spec) {
-  char text[FSDP_SPEC_TEXT_BYTES], batch[FSDP_SPEC_TEXT_BYTES];
-  const fsdp_spec first = {.dims = 1, .dim = {without_ones(&r->out->input.dim[0], r->mesh)}};
-  for (int d = 1; d < spec->dims; d++) {
-    fsdp_dim_axes cut = without_ones(&spec->dim[d], r->mesh);
-    const fsdp_mesh_axis *axis = cut.count ? &r->mesh->axes[cut.axes[0]] : NULL;
-    if (axis)
-      return fsdp_fail(r->error, FSDP_ERR_INPUT,
-                       "%s: \"%s\": %s cuts dimension %d over axis %s of %d ranks: only the batch, dimension "
-                       "0, can be cut yet (no tensor, sequence or context parallelism); use %s=1 in --mesh",
-                       rule->place, rule->name, fsdp_spec_print(spec, r->mesh, text), d, axis->name,
-                       axis->size, axis->name);
-  }
-  fsdp_dim_axes own = without_ones(&spec->dim[0], r->mesh);
-  if (same_axes(&own, &first.dim[0])) return FSDP_OK;
-  return fsdp_fail(r->error, FSDP_ERR_INPUT,
-                   "%s: \"%s\": %s differs from the batch, which lies over %s: activations are not moved "
-                   "between ranks yet; use the batch's axes, in its order, for dimension 0",
-                   rule->place, rule->name, fsdp_spec_print(spec, r->mesh, text),
-                   fsdp_spec_print(&first, r->mesh, batch));
-}
+// ---- Placements
 
 // The batch lies over what `input` says, else the preset, else the first rule for an output of a file.
 static fsdp_status place_batch(resolver *r) {
@@ -265,39 +254,30 @@ static fsdp_status place_batch(resolver *r) {
   if (r->targets[0].rule >= 0)
     r->out->input = r->specs[r->targets[0].rule];
   else if (s->preset == FSDP_SHARDING_FILE && first < s->rule_count)
-    r->out->input.dim[0] = without_ones(&r->specs[first].dim[0], r->mesh);
-  const fsdp_shard_rule *rule = rule_of(r, r->targets[0].rule);
-  return rule ? check_activation(r, rule, &r->out->input) : FSDP_OK;
+    r->out->input.dim[0] = r->specs[first].dim[0];
+  return FSDP_OK;
 }
 
 static fsdp_status place_outputs(resolver *r) {
-  fsdp_status status = FSDP_OK;
-  for (int t = 0; t < r->target_count && !status; t++) {
+  fsdp_specs_outputs_as_input(r->out, r->graph);
+  if (r->sharding->preset == FSDP_SHARDING_FSDP_TP)
+    fsdp_tensor_preset_outputs(r->out, r->graph, r->mesh, r->sharding->sequence_parallel);
+  for (int t = 0; t < r->target_count; t++) {
     const shard_target *target = &r->targets[t];
-    if (target->kind != TARGET_OUTPUT) continue;
-    fsdp_spec *spec = &r->out->modules[target->index];
-    *spec = (fsdp_spec){.dims = FSDP_OUTPUT_DIMS, .dim = {r->out->input.dim[0]}};
-    if (target->rule < 0) continue;
-    *spec = r->specs[target->rule];
-    status = check_activation(r, rule_of(r, target->rule), spec);
-  }
-  return status;
-}
-
-static fsdp_status check_weight(const resolver *r, const fsdp_shard_rule *rule, const fsdp_spec *spec) {
-  fsdp_axis_set outside = fsdp_spec_axes(spec, r->mesh) & ~fsdp_spec_axes(&r->out->input, r->mesh);
-  char text[FSDP_SPEC_TEXT_BYTES];
-  for (int a = 0; a < r->mesh->count; a++) {
-    const fsdp_mesh_axis *axis = &r->mesh->axes[a];
-    if (!(outside >> a & 1)) continue;
-    return fsdp_fail(r->error, FSDP_ERR_INPUT,
-                     "%s: \"%s\": %s cuts a weight over axis %s of %d ranks, over which the batch does not "
-                     "lie: that is tensor parallelism, which is not built yet; use %s=1 in --mesh, or cut "
-                     "the batch over it",
-                     rule->place, rule->name, fsdp_spec_print(spec, r->mesh, text), axis->name, axis->size,
-                     axis->name);
+    if (target->kind == TARGET_OUTPUT && target->rule >= 0)
+      *fsdp_specs_output(r->out, target->index, target->output) = r->specs[target->rule];
   }
   return FSDP_OK;
+}
+
+// Whether two specs store a weight alike: cut flat over the same axes of the input's, and over each other
+// axis in the same dimension.
+static bool same_storage(const resolver *r, const fsdp_spec *a, const fsdp_spec *b) {
+  fsdp_axis_set flat = fsdp_spec_axes(&r->out->input, r->mesh);
+  bool same = fsdp_spec_axes(a, r->mesh) == fsdp_spec_axes(b, r->mesh);
+  for (int d = 0; d < FSDP_MAX_DIMS && same; d++)
+    same = !((fsdp_dim_axis_set(&a->dim[d], r->mesh) ^ fsdp_dim_axis_set(&b->dim[d], r->mesh)) & ~flat);
+  return same;
 }
 
 // A tied weight has the rules of both names.
@@ -311,15 +291,13 @@ static fsdp_status place_params(resolver *r) {
     if (!is_weight || target->rule < 0) continue;
     const fsdp_spec *spec = &r->specs[target->rule];
     const fsdp_shard_rule *rule = rule_of(r, target->rule), *other = rule_of(r, held[target->index]);
-    status = check_weight(r, rule, spec);
     if (!other) {
       r->out->params[target->index] = *spec;
       held[target->index] = target->rule;
-    } else if (!status &&
-               fsdp_spec_axes(spec, r->mesh) != fsdp_spec_axes(&r->out->params[target->index], r->mesh)) {
+    } else if (!same_storage(r, spec, &r->out->params[target->index])) {
       status = fsdp_fail(r->error, FSDP_ERR_INPUT,
-                         "%s: \"%s\" lies over other axes than \"%s\" (%s), but both name one tied weight: "
-                         "use the same axes, or remove one of them",
+                         "%s: \"%s\" lies otherwise than \"%s\" (%s), but both name one tied weight: use the "
+                         "same axes, or remove one of them",
                          rule->place, rule->name, other->name, other->place);
     }
   }
@@ -329,64 +307,101 @@ static fsdp_status place_params(resolver *r) {
 
 // ---- Presets
 
+static void cut_largest(const resolver *r, int p) {
+  const fsdp_param *param = &r->graph->params[p];
+  int largest = 0;
+  for (int d = 1; d < param->dims; d++)
+    if (param->shape[d] > param->shape[largest]) largest = d;
+  r->out->params[p] = (fsdp_spec){.dims = param->dims};
+  fsdp_dim_axes_add(&r->out->params[p].dim[largest], r->mesh, FSDP_AXIS_FSDP);
+}
+
+// Weights, and the batch as data (or data_axis) and fsdp. r->out has the default.
 static fsdp_status apply_preset(resolver *r) {
+  static const char *const names[] = {"", "fsdp", "fsdp-tp", "fsdpv2"};
   const fsdp_sharding *s = r->sharding;
   const bool v2 = s->preset == FSDP_SHARDING_FSDPV2;
-  int fsdp = fsdp_mesh_find(r->mesh, FSDP_AXIS_FSDP), data = -1;
-  for (int p = 0; p < r->graph->param_count; p++)
+  for (int p = 0; p < r->graph->param_count && s->preset == FSDP_SHARDING_FILE; p++)
     r->out->params[p] = (fsdp_spec){.dims = r->graph->params[p].dims};
-  if (s->preset == FSDP_SHARDING_FILE) return FSDP_OK;
-  if (s->given.count && fsdp_mesh_find(&s->given, FSDP_AXIS_FSDP) < 0)
+  if (s->preset == FSDP_SHARDING_FILE) {
+    r->out->input.dim[1] = (fsdp_dim_axes){0};
+    return FSDP_OK;
+  }
+  if (s->given.count && fsdp_mesh_find(&s->given, FSDP_AXIS_FSDP) < 0 &&
+      (v2 || s->preset == FSDP_SHARDING_FSDP))
     return fsdp_fail(r->error, FSDP_ERR_OPTION,
                      "--sharding %s needs a mesh with an axis fsdp, on which weights lie: give it in --mesh, "
                      "as in --mesh fsdp=N",
-                     v2 ? "fsdpv2" : "fsdp");
+                     names[s->preset]);
+  fsdp_dim_axes *batch = &r->out->input.dim[0];
+  const char *data = v2 ? "" : FSDP_AXIS_DATA;
   if (*s->data_axis) {
-    fsdp_status status = find_axis(r, "--extra-data-axis", s->data_axis, &data);
+    int axis;
+    fsdp_status status = find_axis(r, "--extra-data-axis", s->data_axis, &axis);
     if (status) return status;
-    if (data == fsdp)
+    data = r->mesh->axes[axis].name;
+    if (!strcmp(data, FSDP_AXIS_FSDP))
       return fsdp_fail(r->error, FSDP_ERR_OPTION,
                        "--extra-data-axis fsdp: the batch lies over it already; name another axis");
-  } else if (!v2) {
-    data = fsdp_mesh_find(r->mesh, FSDP_AXIS_DATA);
   }
-  fsdp_dim_axes *batch = &r->out->input.dim[0];
   *batch = (fsdp_dim_axes){0};
-  if (data >= 0) batch->axes[batch->count++] = (signed char)data;
-  batch->axes[batch->count++] = (signed char)fsdp;
-  for (int p = 0; p < r->graph->param_count; p++) {
-    const fsdp_param *param = &r->graph->params[p];
-    int largest = 0;
-    for (int d = 1; d < param->dims && v2; d++)
-      if (param->shape[d] > param->shape[largest]) largest = d;
-    r->out->params[p].dim[largest] = (fsdp_dim_axes){.count = 1, .axes = {(signed char)fsdp}};
-  }
+  fsdp_dim_axes_add(batch, r->mesh, data);
+  fsdp_dim_axes_add(batch, r->mesh, FSDP_AXIS_FSDP);
+  if (v2) r->out->input.dim[1] = (fsdp_dim_axes){0};
+  for (int p = 0; p < r->graph->param_count && v2; p++) cut_largest(r, p);
+  if (s->preset == FSDP_SHARDING_FSDP_TP) fsdp_tensor_preset_params(r->out, r->graph, r->mesh);
   return FSDP_OK;
 }
 
-// Preset weights, like rules', and axes without any use.
-static fsdp_status check_mesh(const resolver *r) {
-  fsdp_axis_set batch = fsdp_spec_axes(&r->out->input, r->mesh), sets[SETS_MAX];
-  bool file = r->sharding->preset == FSDP_SHARDING_FILE;
+// ---- The mesh
+
+// The axes that anything lies over.
+static fsdp_axis_set used_axes(const resolver *r) {
+  fsdp_axis_set used = fsdp_spec_axes(&r->out->input, r->mesh);
+  for (int p = 0; p < r->graph->param_count; p++) used |= fsdp_spec_axes(&r->out->params[p], r->mesh);
+  for (int m = 0; m < r->graph->module_count; m++)
+    for (int i = 0; i < r->graph->modules[m].output_count; i++)
+      used |= fsdp_spec_axes(fsdp_specs_output(r->out, m, i), r->mesh);
+  return used;
+}
+
+static fsdp_status fail_unused(const resolver *r, const fsdp_mesh_axis *axis) {
+  bool file = r->sharding->preset == FSDP_SHARDING_FILE, tensor = !strcmp(axis->name, FSDP_AXIS_TENSOR);
+  char remedy[120];
+  if (file)
+    snprintf(remedy, sizeof remedy, "cut weights over it, or the batch with a line input: [[..., %s], null]",
+             axis->name);
+  else if (tensor)
+    snprintf(remedy, sizeof remedy, "cut weights over it with --sharding fsdp-tp");
+  else
+    snprintf(remedy, sizeof remedy, "cut the batch over it with --extra-data-axis %s", axis->name);
+  return fsdp_fail(
+      r->error, FSDP_ERR_OPTION,
+      "--mesh: axis %s has %d ranks, over which nothing lies, so they would all do the same: %s, "
+      "or use %s=1",
+      axis->name, axis->size, remedy, axis->name);
+}
+
+// Axes without any use, and more sets of axes than there are communicators for.
+static fsdp_status check_mesh(resolver *r) {
+  fsdp_axis_set used = used_axes(r), flat = fsdp_spec_axes(&r->out->input, r->mesh);
+  struct {
+    fsdp_axis_set flat, others;
+  } sets[SETS_MAX];
   int count = 0;
-  for (int a = 0; a < r->mesh->count; a++) {
-    const fsdp_mesh_axis *axis = &r->mesh->axes[a];
-    if (axis->size == 1 || batch >> a & 1) continue;
-    return fsdp_fail(r->error, FSDP_ERR_OPTION,
-                     "--mesh: axis %s has %d ranks, over which the batch does not lie, so they would all do "
-                     "the same: cut the batch over it with %s%s%s, or use %s=1",
-                     axis->name, axis->size, file ? "a line input: [[..., " : "--extra-data-axis ",
-                     axis->name, file ? "], null] in the sharding file" : "", axis->name);
-  }
+  for (int a = 0; a < r->mesh->count; a++)
+    if (r->mesh->axes[a].size > 1 && !(used >> a & 1)) return fail_unused(r, &r->mesh->axes[a]);
   for (int p = 0; p < r->graph->param_count; p++) {
     fsdp_axis_set axes = fsdp_spec_axes(&r->out->params[p], r->mesh);
     int known = 0;
-    while (known < count && sets[known] != axes) known++;
+    while (known < count && (sets[known].flat != (axes & flat) || sets[known].others != (axes & ~flat)))
+      known++;
     if (known == SETS_MAX)
       return fsdp_fail(r->error, FSDP_ERR_INPUT,
                        "--sharding: weights lie over more than %d different sets of axes: use fewer",
                        SETS_MAX);
-    sets[known] = axes;
+    sets[known].flat = axes & flat;
+    sets[known].others = axes & ~flat;
     count += known == count;
   }
   return FSDP_OK;
@@ -394,15 +409,13 @@ static fsdp_status check_mesh(const resolver *r) {
 
 fsdp_status fsdp_sharding_resolve(const fsdp_sharding *sharding, const fsdp_graph *graph,
                                   const fsdp_mesh *mesh, fsdp_specs **specs, fsdp_error *error) {
-  static fsdp_status (*const match_steps[])(resolver *) = {match,       read_specs,    apply_preset,
-                                                           place_batch, place_outputs, place_params};
+  static fsdp_status (*const steps[])(resolver *) = {match,         read_specs,   apply_preset, place_batch,
+                                                     place_outputs, place_params, check_mesh};
   resolver r = {.sharding = sharding, .graph = graph, .mesh = mesh, .error = error};
   fsdp_status status = FSDP_OK;
   r.out = fsdp_specs_default(graph, mesh);
   list_targets(&r);
-  for (size_t i = 0; i < sizeof match_steps / sizeof *match_steps && !status; i++)
-    status = match_steps[i](&r);
-  if (!status) status = check_mesh(&r);
+  for (size_t i = 0; i < sizeof steps / sizeof *steps && !status; i++) status = steps[i](&r);
   if (status)
     fsdp_specs_destroy(r.out);
   else

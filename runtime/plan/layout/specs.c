@@ -7,50 +7,85 @@
 #include <stdlib.h>
 #include <string.h>
 
-bool fsdp_module_has_output(const fsdp_graph *graph, int module) {
-  return strcmp(graph->modules[module].class_name, "ModuleList") != 0;
-}
+// ---- Axes
 
-static void cut(fsdp_dim_axes *dim, const fsdp_mesh *mesh, const char *name) {
+void fsdp_dim_axes_add(fsdp_dim_axes *dim, const fsdp_mesh *mesh, const char *name) {
   int axis = fsdp_mesh_find(mesh, name);
   if (axis >= 0 && mesh->axes[axis].size > 1) dim->axes[dim->count++] = (signed char)axis;
 }
 
-fsdp_axis_set fsdp_spec_axes(const fsdp_spec *spec, const fsdp_mesh *mesh) {
+fsdp_axis_set fsdp_dim_axis_set(const fsdp_dim_axes *dim, const fsdp_mesh *mesh) {
   fsdp_axis_set axes = 0;
-  for (int d = 0; d < FSDP_MAX_DIMS; d++)
-    for (int i = 0; i < spec->dim[d].count; i++) axes |= 1u << spec->dim[d].axes[i];
+  for (int i = 0; i < dim->count; i++) axes |= 1u << dim->axes[i];
   return axes & fsdp_mesh_all_axes(mesh);
 }
+
+fsdp_axis_set fsdp_spec_axes(const fsdp_spec *spec, const fsdp_mesh *mesh) {
+  fsdp_axis_set axes = 0;
+  for (int d = 0; d < FSDP_MAX_DIMS; d++) axes |= fsdp_dim_axis_set(&spec->dim[d], mesh);
+  return axes;
+}
+
+// The next axis with more than one rank, from *at on; -1: none is left.
+static int next_axis(const fsdp_dim_axes *dim, const fsdp_mesh *mesh, int *at) {
+  while (*at < dim->count && mesh->axes[dim->axes[*at]].size == 1) ++*at;
+  return *at < dim->count ? dim->axes[(*at)++] : -1;
+}
+
+bool fsdp_dim_axes_equal(const fsdp_dim_axes *a, const fsdp_dim_axes *b, const fsdp_mesh *mesh) {
+  for (int i = 0, j = 0;;) {
+    int axis = next_axis(a, mesh, &i);
+    if (axis != next_axis(b, mesh, &j)) return false;
+    if (axis < 0) return true;
+  }
+}
+
+// ---- Specs
 
 fsdp_specs *fsdp_specs_default(const fsdp_graph *graph, const fsdp_mesh *mesh) {
   fsdp_specs *specs = fsdp_alloc_zeroed(1, sizeof *specs);
   specs->params = fsdp_alloc_zeroed((size_t)graph->param_count, sizeof *specs->params);
   specs->modules = fsdp_alloc_zeroed((size_t)graph->module_count, sizeof *specs->modules);
+  specs->others = fsdp_alloc_zeroed((size_t)graph->module_count, sizeof *specs->others);
   specs->input.dims = 2;
-  cut(&specs->input.dim[0], mesh, FSDP_AXIS_DATA);
-  cut(&specs->input.dim[0], mesh, FSDP_AXIS_FSDP);
+  fsdp_dim_axes_add(&specs->input.dim[0], mesh, FSDP_AXIS_DATA);
+  fsdp_dim_axes_add(&specs->input.dim[0], mesh, FSDP_AXIS_FSDP);
+  fsdp_dim_axes_add(&specs->input.dim[1], mesh, FSDP_AXIS_CONTEXT);
   for (int p = 0; p < graph->param_count; p++) {
     specs->params[p].dims = graph->params[p].dims;
-    cut(&specs->params[p].dim[0], mesh, FSDP_AXIS_FSDP);
-    cut(&specs->params[p].dim[0], mesh, FSDP_AXIS_CONTEXT);
+    fsdp_dim_axes_add(&specs->params[p].dim[0], mesh, FSDP_AXIS_FSDP);
+    fsdp_dim_axes_add(&specs->params[p].dim[0], mesh, FSDP_AXIS_CONTEXT);
   }
-  for (int m = 0; m < graph->module_count; m++)
-    if (fsdp_module_has_output(graph, m))
-      specs->modules[m] = (fsdp_spec){.dims = FSDP_OUTPUT_DIMS, .dim = {specs->input.dim[0]}};
+  fsdp_specs_outputs_as_input(specs, graph);
   return specs;
+}
+
+void fsdp_specs_outputs_as_input(fsdp_specs *specs, const fsdp_graph *graph) {
+  for (int m = 0; m < graph->module_count; m++)
+    for (int i = 0; i < graph->modules[m].output_count; i++) {
+      fsdp_spec *spec = fsdp_specs_output(specs, m, i);
+      *spec = (fsdp_spec){.dims = graph->modules[m].output_dims[i]};
+      for (int d = 0; d < spec->dims && d < 2 && spec->dims == FSDP_OUTPUT_DIMS; d++)
+        spec->dim[d] = specs->input.dim[d];
+    }
 }
 
 void fsdp_specs_destroy(fsdp_specs *specs) {
   if (!specs) return;
   free(specs->params);
   free(specs->modules);
+  free(specs->others);
   free(specs);
+}
+
+fsdp_spec *fsdp_specs_output(const fsdp_specs *specs, int module, int output) {
+  return output ? &specs->others[module][output - 1] : &specs->modules[module];
 }
 
 void fsdp_specs_write(const fsdp_specs *specs, fsdp_graph *graph, const fsdp_mesh *mesh) {
   for (int p = 0; p < graph->param_count; p++)
-    graph->values[graph->params[p].value].placement.flat = fsdp_spec_axes(&specs->params[p], mesh);
+    graph->values[graph->params[p].value].placement.flat =
+        fsdp_spec_axes(&specs->params[p], mesh) & fsdp_spec_axes(&specs->input, mesh);
   const fsdp_dim_axes *batch = &specs->input.dim[0];
   for (int v = 0; v < graph->value_count; v++) {
     fsdp_value *value = &graph->values[v];
@@ -86,13 +121,15 @@ const char *fsdp_spec_print(const fsdp_spec *spec, const fsdp_mesh *mesh, char o
 typedef struct line {
   char name[FSDP_NAME_BYTES]; // with integers as they are
   char pattern[FSDP_NAME_BYTES];
+  int output; // of several, or -1
   const fsdp_spec *spec;
 } line;
 
-static void add(line *lines, int *count, const char *name, const fsdp_spec *spec) {
+static void add(line *lines, int *count, const char *name, int output, const fsdp_spec *spec) {
   line *l = &lines[(*count)++];
   snprintf(l->name, sizeof l->name, "%s", name);
   fsdp_name_pattern(name, l->pattern);
+  l->output = output;
   l->spec = spec;
 }
 
@@ -104,38 +141,50 @@ static bool equal(const fsdp_spec *a, const fsdp_spec *b) {
   return same;
 }
 
+static bool same_pattern(const line *a, const line *b) {
+  return a->output == b->output && strcmp(a->pattern, b->pattern) == 0;
+}
+
 // Whether line `at` is the first of its pattern; *alike says whether all of them have one spec.
 static bool opens(const line *lines, int count, int at, bool *alike) {
   *alike = true;
   for (int i = 0; i < count; i++) {
-    if (i == at || strcmp(lines[i].pattern, lines[at].pattern) != 0) continue;
+    if (i == at || !same_pattern(&lines[i], &lines[at])) continue;
     if (i < at) return false;
     *alike = *alike && equal(lines[i].spec, lines[at].spec);
   }
   return true;
 }
 
-static void print_line(const char *name, const fsdp_spec *spec, const fsdp_mesh *mesh, FILE *out) {
-  char text[FSDP_SPEC_TEXT_BYTES];
-  fprintf(out, "%s: %s\n", *name ? name : "''", fsdp_spec_print(spec, mesh, text));
+static void print_line(const char *name, const line *l, const fsdp_mesh *mesh, FILE *out) {
+  char text[FSDP_SPEC_TEXT_BYTES], index[16] = "";
+  const char *quote = *name ? "" : "'"; // a name that is empty, or begins with its index
+  if (l->output >= 0) snprintf(index, sizeof index, "[%d]", l->output);
+  fprintf(out, "%s%s%s%s: %s\n", quote, name, index, quote, fsdp_spec_print(l->spec, mesh, text));
+}
+
+static void add_outputs(line *lines, int *count, const fsdp_specs *specs, const fsdp_graph *graph,
+                        int module) {
+  int outputs = graph->modules[module].output_count;
+  char path[FSDP_NAME_BYTES];
+  fsdp_graph_module_path(graph, module, path);
+  for (int i = 0; i < outputs; i++)
+    add(lines, count, path, outputs > 1 ? i : -1, fsdp_specs_output(specs, module, i));
 }
 
 void fsdp_specs_print(const fsdp_specs *specs, const fsdp_graph *graph, const fsdp_mesh *mesh, FILE *out) {
-  int count = 0;
-  line *lines = fsdp_alloc_zeroed((size_t)(graph->param_count + graph->module_count + 1), sizeof *lines);
-  add(lines, &count, "input", &specs->input);
-  for (int p = 0; p < graph->param_count; p++) add(lines, &count, graph->params[p].name, &specs->params[p]);
-  for (int m = 0; m < graph->module_count; m++) {
-    char path[FSDP_NAME_BYTES];
-    fsdp_graph_module_path(graph, m, path);
-    if (specs->modules[m].dims) add(lines, &count, path, &specs->modules[m]);
-  }
+  int count = 0, most = 1 + graph->param_count + FSDP_MODULE_MAX_OUTPUTS * graph->module_count;
+  line *lines = fsdp_alloc_zeroed((size_t)most, sizeof *lines);
+  add(lines, &count, "input", -1, &specs->input);
+  for (int p = 0; p < graph->param_count; p++)
+    add(lines, &count, graph->params[p].name, -1, &specs->params[p]);
+  for (int m = 0; m < graph->module_count; m++) add_outputs(lines, &count, specs, graph, m);
   bool alike;
   for (int i = 0; i < count; i++) {
     if (!opens(lines, count, i, &alike)) continue;
-    if (alike) print_line(lines[i].pattern, lines[i].spec, mesh, out);
+    if (alike) print_line(lines[i].pattern, &lines[i], mesh, out);
     for (int j = i; j < count && !alike; j++)
-      if (!strcmp(lines[j].pattern, lines[i].pattern)) print_line(lines[j].name, lines[j].spec, mesh, out);
+      if (same_pattern(&lines[j], &lines[i])) print_line(lines[j].name, &lines[j], mesh, out);
   }
   free(lines);
 }

@@ -58,10 +58,22 @@ static void list_classes(const fsdp_graph *graph, char *out, size_t out_bytes) {
   }
 }
 
+// Whether the list `classes` has the class at `name` before that place.
+static bool is_listed(const char *classes, const char *name, size_t length) {
+  const char *at = classes;
+  for (; at < name; at += strcspn(at, ",") + 1)
+    if (strcspn(at, ",") == length && memcmp(at, name, length) == 0) return true;
+  return false;
+}
+
 static fsdp_status wrap_by_classes(const fsdp_graph *graph, const char *classes, bool *wrapped,
                                    fsdp_error *error) {
   for (const char *name = classes; name; name = strchr(name, ',') ? strchr(name, ',') + 1 : NULL) {
     size_t length = strcspn(name, ",");
+    if (is_listed(classes, name, length))
+      return fsdp_fail(error, FSDP_ERR_OPTION,
+                       "--wrap module:%s names class '%.*s' twice: a module is wrapped once; name it once",
+                       classes, (int)length, name);
     if (length && wrap_by_class(graph, name, length, wrapped)) continue;
     char known[256] = "";
     list_classes(graph, known, sizeof known);

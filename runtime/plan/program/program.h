@@ -123,7 +123,7 @@ typedef struct fsdp_section {
 } fsdp_section;
 
 #define FSDP_MAX_SECTIONS      8
-#define FSDP_PROGRAM_COMMS_MAX 16
+#define FSDP_PROGRAM_COMMS_MAX 32
 
 typedef struct fsdp_program_comm {
   fsdp_axis_set axes; // no axis of size 1

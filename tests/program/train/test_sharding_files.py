@@ -52,6 +52,7 @@ def plans_as_strategies():
         (full, ["--sharding", FSDP_TP, "--mesh", "4,1"]),
         (full, ["--sharding", FSDP_TP_CP, "--mesh", "fsdp=4,tensor=1,context=1"]),
         (full, ["--sharding", "fsdp"]),
+        (full, ["--sharding", "fsdp-tp", "--mesh", "4,1"]),
         (full, ["--sharding", "fsdpv2"]),
         (hybrid, ["--sharding", FSDP, "--mesh", "data=2,fsdp=2,tensor=1"]),
         (hybrid, ["--sharding", FSDP_TP_CP, "--mesh", "data=2,fsdp=2"]),
@@ -164,12 +165,16 @@ def what_is_wrong_is_named():
     ):
         refused(3, parts, "--sharding", written(f"{name}.yaml", text))
     refused(3, ["nowhere.yaml", "cannot be opened", "fsdpv2"], "--sharding", work / "nowhere.yaml")
-    tensor = ["axis tensor of 2 ranks", "tensor=1"]
-    refused(3, ["llama-fsdp-tp.yaml:20", *tensor], "--sharding", FSDP_TP, "--mesh", "2,2")
+    tensor = ["cuts a weight over tensor", "[fsdp, tensor]"]
+    refused(3, ["llama-fsdp-tp.yaml:1", *tensor], "--sharding", FSDP_TP, "--mesh", "2,2")
     refused(3, ["llama-fsdp-tp-short.yaml:1", *tensor], "--sharding", SHORT, "--mesh", "2,2")
-    context = ["llama-fsdp-tp-cp.yaml:13", "context of 2 ranks", "context=1"]
+    refused(3, ["--sharding fsdp-tp: ", "over tensor"], "--sharding", "fsdp-tp", "--mesh", "2,2")
+    context = ["llama-fsdp-tp-cp.yaml:13", "over context", "model.layers.0.self_attn.q_proj"]
     refused(3, context, "--sharding", FSDP_TP_CP, "--mesh", "fsdp=2,context=2")
     refused(2, ["axis data has 2 ranks", "data=1"], "--sharding", FSDP_TP, "--mesh", "data=2,fsdp=2")
+    unused = ["axis tensor has 2 ranks", "nothing lies", "--sharding fsdp-tp"]
+    refused(2, unused, "--sharding", "fsdp", "--mesh", "2,2")
+    refused(2, ["'LlamaMLP' twice", "wrapped once"], "--wrap", "module:LlamaMLP,Linear,LlamaMLP")
     refused(2, ["needs a mesh with an axis fsdp"], "--sharding", "fsdpv2", "--mesh", "data=4")
     refused(2, ["6 ranks", "there are 4"], "--sharding", "fsdp", "--mesh", "fsdp=3,data=2")
     refused(2, ["--extra-data-axis data"], "--sharding", FSDP, "--extra-data-axis", "data")
@@ -178,7 +183,7 @@ def what_is_wrong_is_named():
     refused(2, ["--shard", "not given"], "--shard", "lm_head.weight=[fsdp, null]")
     refused(2, ["--shard", "NAME=SPEC"], "--sharding", "fsdp", "--shard", "lm_head.weight")
     refused(2, ["--shard", "not a list"], "--sharding", "fsdp", "--shard", "lm_head.weight=fsdp")
-    refused(3, ["--shard", "differs from the batch", "[[data, fsdp]]"], "--mesh", "data=2,fsdp=2",
+    refused(3, ["--shard", "differs from the batch", "data+fsdp"], "--mesh", "data=2,fsdp=2",
             "--sharding", "fsdp", "--shard", "lm_head=[null, null, null]")
     refused(2, ["--shard", "is empty"], "--sharding", "fsdp", "--shard", "lm_head.weight=")
     refused(2, ["axis replica has 2 ranks", "--extra-data-axis replica"], "--mesh", "replica=2,fsdp=2")

@@ -14,7 +14,7 @@
 
 #include <cmocka.h>
 
-enum { RULES_MAX = 8 };
+enum { RULES_MAX = 12 };
 
 typedef struct fixture {
   fsdp_graph *graph;
@@ -24,12 +24,17 @@ typedef struct fixture {
   fsdp_specs *specs;
 } fixture;
 
-// "NAME: A,B C -": entries separated by spaces, "-" is null.
+// "NAME[OUTPUT]: A,B C -": entries separated by spaces, "-" is null. The index is one digit, or absent.
 static void add_rule(fixture *f, const char *text) {
   fsdp_shard_rule *rule = &f->rules[f->sharding.rule_count++];
   const char *colon = strstr(text, ": ");
   *rule = (fsdp_shard_rule){.output = -1};
-  snprintf(rule->name, sizeof rule->name, "%.*s", (int)(colon - text), text);
+  int length = (int)(colon - text);
+  if (text[length - 1] == ']') {
+    rule->output = text[length - 2] - '0';
+    length -= 3;
+  }
+  snprintf(rule->name, sizeof rule->name, "%.*s", length, text);
   snprintf(rule->place, sizeof rule->place, "rule %d", f->sharding.rule_count);
   char entries[128], *rest = entries, *entry;
   snprintf(entries, sizeof entries, "%s", colon + 2);
@@ -43,10 +48,8 @@ static void add_rule(fixture *f, const char *text) {
   }
 }
 
-static fixture make(const char *mesh, const char *const *rules) {
-  fixture f = {0};
-  fsdp_model_config config = harness_small_plan(1).model;
-  f.graph = fsdp_model_graph(&config, 1, 4);
+static fixture make_of(const fsdp_model_config *config, const char *mesh, const char *const *rules) {
+  fixture f = {.graph = fsdp_model_graph(config, 1, 4)};
   char copy[128], *rest = copy, *part;
   snprintf(copy, sizeof copy, "%s", mesh);
   while ((part = strsep(&rest, ","))) {
@@ -58,6 +61,11 @@ static fixture make(const char *mesh, const char *const *rules) {
   fsdp_mesh_complete(&f.mesh);
   for (int i = 0; rules && rules[i]; i++) add_rule(&f, rules[i]);
   return f;
+}
+
+static fixture make(const char *mesh, const char *const *rules) {
+  const fsdp_model_config config = harness_small_plan(1).model;
+  return make_of(&config, mesh, rules);
 }
 
 static fsdp_status resolve(fixture *f, fsdp_error *error) {
@@ -108,6 +116,10 @@ static void test_rules_hold_for_names(void **state) {
                        "lm_head.weight: [[fsdp, data], null]", "model.norm.weight: [null]",
                        "lm_head: [[fsdp, data], null, tensor]", "model.layers.*: [[fsdp, data], null, null]",
                        "'': [[fsdp, data], null, null]", NULL});
+  // Who asked, for messages and for whoever may place what nobody asked for.
+  assert_string_equal(f.specs->modules[0].place, "");
+  int head = f.graph->module_count - 1; // the last in state-dict order
+  assert_string_equal(f.specs->modules[head].place, "rule 4");
   // Rank r has coordinates (r / 3, r % 3); the batch is cut over fsdp first.
   fsdp_specs_write(f.specs, f.graph, &f.mesh);
   const fsdp_value *tokens = &f.graph->values[f.graph->tokens];
@@ -223,18 +235,8 @@ static void expect_refused(const char *mesh, const char *const *rules, fsdp_stat
 
 static void test_refusals(void **state) {
   (void)state;
-  // What is asked and not built.
-  REFUSED("fsdp=2,tensor=2", FSDP_ERR_INPUT, "lm_head.weight: tensor fsdp", "rule 1",
-          "axis tensor of 2 ranks", "[tensor, fsdp]", "tensor=1");
-  REFUSED("fsdp=2,tensor=2", FSDP_ERR_INPUT, "lm_head: fsdp - tensor", "dimension 2", "tensor of 2",
-          "tensor=1");
-  REFUSED("fsdp=2,context=2", FSDP_ERR_INPUT, "model.layers.*: fsdp context -", "dimension 1", "context=1");
-  REFUSED("fsdp=2,context=2", FSDP_ERR_INPUT, "input: fsdp context", "dimension 1", "context=1");
-  REFUSED("fsdp=2,data=2", FSDP_ERR_OPTION, "lm_head: fsdp - -", "axis data has 2 ranks", "data=1");
-  expect_refused("data=2,fsdp=2", (const char *const[]){"input: data,fsdp -", "model: fsdp,data - -", NULL},
-                 FSDP_ERR_INPUT,
-                 (const char *const[]){"rule 2", "[[fsdp, data], null, null]", "[[data, fsdp]]", NULL});
-  // What is wrong.
+  REFUSED("fsdp=2,data=2", FSDP_ERR_OPTION, "lm_head: fsdp - -", "axis data has 2 ranks",
+          "input: [[..., data], null]", "data=1");
   REFUSED("fsdp=2", FSDP_ERR_INPUT, "lm_head.weight: 1 -", "mesh index 1", "fsdp, numbered from 0");
   REFUSED("fsdp=2", FSDP_ERR_INPUT, "lm_head.weight: model -", "no axis \"model\"", "tensor");
   REFUSED("fsdp=2", FSDP_ERR_INPUT, "lm_head.weight: fsdp fsdp", "axis fsdp twice");
@@ -249,13 +251,65 @@ static void test_refusals(void **state) {
                             "weight?)",
                             "\"model.layers.7.mlp\" (rule 3; did you mean model.layers.*.mlp?)",
                             "\"q\" (rule 4; nothing is near)", NULL});
-  // More different sets of axes than a program's communicators are for.
-  expect_refused("data=2,fsdp=2,x=2",
-                 (const char *const[]){"input: data,fsdp,x -", "model.embed_tokens.weight: data -",
-                                       "model.layers.*.mlp.up_proj.weight: fsdp -", "lm_head.weight: x -",
-                                       "model.layers.*.mlp.gate_proj.weight: fsdp,x -",
-                                       "model.norm.weight: data,x", NULL},
-                 FSDP_ERR_INPUT, (const char *const[]){"more than 5 different sets", NULL});
+  fixture f = make("fsdp=2,tensor=2,x=2", NULL);
+  fsdp_error error = {0};
+  f.sharding.preset = FSDP_SHARDING_FSDP;
+  assert_int_equal(resolve(&f, &error), FSDP_ERR_OPTION);
+  assert_non_null(strstr(error.message, "axis tensor has 2 ranks, over which nothing lies"));
+  assert_non_null(strstr(error.message, "--sharding fsdp-tp"));
+  f.sharding.preset = FSDP_SHARDING_FSDP_TP;
+  assert_int_equal(resolve(&f, &error), FSDP_ERR_OPTION);
+  assert_non_null(strstr(error.message, "axis x has 2 ranks"));
+  assert_non_null(strstr(error.message, "--extra-data-axis x"));
+  destroy(&f);
+}
+
+// As many different sets of axes as a program has communicators for. Axes of the batch and others count
+// apart.
+static void test_sets_of_axes(void **state) {
+  (void)state;
+  static const char *const rules[] = {"input: data,fsdp,x -",
+                                      "model.embed_tokens.weight: data -",
+                                      "model.layers.*.mlp.up_proj.weight: fsdp -",
+                                      "lm_head.weight: x -",
+                                      "model.layers.*.mlp.gate_proj.weight: fsdp,x -",
+                                      "model.norm.weight: data,x",
+                                      "model.layers.*.mlp.down_proj.weight: - tensor",
+                                      "model.layers.*.self_attn.q_proj.weight: fsdp tensor",
+                                      "model.layers.*.self_attn.k_proj.weight: fsdp,tensor -",
+                                      NULL,
+                                      NULL};
+  fixture f = make("data=2,fsdp=2,x=2,tensor=2", rules);
+  fsdp_error error = {0};
+  if (resolve(&f, &error)) fail_msg("%s", error.message);
+  destroy(&f);
+  const char *more[11];
+  memcpy(more, rules, sizeof rules);
+  more[9] = "model.layers.*.self_attn.v_proj.weight: data,fsdp -";
+  expect_refused("data=2,fsdp=2,x=2,tensor=2", more, FSDP_ERR_INPUT,
+                 (const char *const[]){"more than 8 different sets", NULL});
+}
+
+// Any axis on any dimension. Only those that cut the input cut a weight flat.
+static void test_axes_outside_the_batch(void **state) {
+  (void)state;
+  fixture f = make("fsdp=2,tensor=3,context=2",
+                   (const char *const[]){"input: fsdp context", "lm_head.weight: context tensor,fsdp",
+                                         "model.norm.weight: tensor", "lm_head: - context fsdp,tensor",
+                                         "model.layers.*: fsdp tensor,context -", NULL});
+  expect_lines(
+      &f, (const char *const[]){"input: [fsdp, context]", "lm_head.weight: [context, [tensor, fsdp]]",
+                                "model.norm.weight: [tensor]", "lm_head: [null, context, [fsdp, tensor]]",
+                                "model.layers.*: [fsdp, [tensor, context], null]",
+                                "model: [fsdp, context, null]", "'': [fsdp, context, null]", NULL});
+  fsdp_specs_write(f.specs, f.graph, &f.mesh);
+  for (int p = 0; p < f.graph->param_count; p++) {
+    const fsdp_param *param = &f.graph->params[p];
+    bool is_head = strcmp(param->name, "lm_head.weight") == 0;
+    assert_int_equal(f.graph->values[param->value].placement.flat,
+                     is_head ? fsdp_mesh_axes(&f.mesh, "fsdp,context") : 0);
+  }
+  destroy(&f);
 }
 
 // One output of a list, where there is only one tensor.
@@ -266,9 +320,72 @@ static void test_indices(void **state) {
   f.rules[0].output = 0;
   assert_int_equal(resolve(&f, &error), FSDP_ERR_INPUT);
   assert_non_null(strstr(error.message, "\"model.layers.*[0]\": the index is out of range"));
-  add_rule(&f, "model.layers.0: fsdp - -");
+  assert_non_null(strstr(error.message, "model.layers.0 is one tensor, not a list"));
+  destroy(&f);
+  f = make("fsdp=2", (const char *const[]){"model.layers.0: fsdp - -", "model.layers.*[0]: fsdp - -", NULL});
   assert_int_equal(resolve(&f, &error), FSDP_ERR_INPUT);
-  assert_non_null(strstr(error.message, "one output of what \"model.layers.0\" (rule 2) names whole"));
+  assert_non_null(strstr(error.message, "one output of what \"model.layers.0\" (rule 1) names whole"));
+  destroy(&f);
+  REFUSED("fsdp=2", FSDP_ERR_INPUT, "lm_head.weight[0]: fsdp -", "lm_head.weight is one tensor");
+}
+
+// A graph whose decoder layers return the hidden states, a loss of their router and its logits, as a mixture
+// of experts does.
+static fixture make_with_outputs(const char *const *rules) {
+  fixture f = make("fsdp=2,tensor=2", rules);
+  for (int m = 0; m < f.graph->module_count; m++) {
+    if (strcmp(f.graph->modules[m].class_name, f.graph->block_class) != 0) continue;
+    fsdp_graph_module_output(f.graph, m, 1);
+    fsdp_graph_module_output(f.graph, m, 3);
+  }
+  return f;
+}
+
+static void expect_outputs_refused(const char *const *rules, const char *part) {
+  fixture f = make_with_outputs(rules);
+  fsdp_error error = {0};
+  assert_int_equal(resolve(&f, &error), FSDP_ERR_INPUT);
+  if (!strstr(error.message, part)) fail_msg("no '%s' in: %s", part, error.message);
+  destroy(&f);
+}
+
+static void test_several_outputs(void **state) {
+  (void)state;
+  fixture f = make_with_outputs((const char *const[]){"model.layers.*[0]: fsdp - tensor",
+                                                      "model.layers.0[2]: fsdp tensor -",
+                                                      "model.layers.1[1]: tensor", "input: fsdp -", NULL});
+  static const char *const lines[] = {"model.layers.*[0]: [fsdp, null, tensor]",
+                                      "model.layers.0[1]: [null]",
+                                      "model.layers.1[1]: [tensor]",
+                                      "model.layers.0[2]: [fsdp, tensor, null]",
+                                      "model.layers.1[2]: [fsdp, null, null]",
+                                      "model.layers.*.mlp: [fsdp, null, null]",
+                                      NULL};
+  expect_lines(&f, lines);
+  destroy(&f);
+  // A name without an index is all outputs, each of which must have its dimensions.
+  f = make_with_outputs((const char *const[]){"model.layers.1[0]: fsdp - -", "model.layers.1[1]: tensor",
+                                              "model.layers.1[2]: - - -", "lm_head: fsdp - -", NULL});
+  fsdp_error error = {0};
+  if (resolve(&f, &error)) fail_msg("%s", error.message);
+  destroy(&f);
+  expect_outputs_refused((const char *const[]){"model.layers.*: fsdp - -", NULL},
+                         "1 dimension: write one entry for each, or name one of its outputs");
+  expect_outputs_refused((const char *const[]){"model.layers.*[1]: fsdp - -", NULL}, "1 dimension");
+  expect_outputs_refused((const char *const[]){"model.layers.*[3]: fsdp - -", NULL},
+                         "model.layers.0 has the outputs [0] to [2]");
+  expect_outputs_refused(
+      (const char *const[]){"model.layers.*[1]: -", "model.layers.1: fsdp - -", NULL},
+      "\"model.layers.*[1]\" names one output of what \"model.layers.1\" (rule 2) names whole");
+  expect_outputs_refused((const char *const[]){"model.layers[0]: fsdp - -", NULL}, "no weight or module");
+}
+
+// The whole model returns several tensors: the name is empty, so that its line begins with the index.
+static void test_outputs_of_the_model(void **state) {
+  (void)state;
+  fixture f = make("fsdp=2", (const char *const[]){"[0]: - - fsdp", NULL});
+  fsdp_graph_module_output(f.graph, 0, 0);
+  expect_lines(&f, (const char *const[]){"'[0]': [null, null, fsdp]", "'[1]': []", NULL});
   destroy(&f);
 }
 
@@ -292,6 +409,15 @@ static void test_tied(void **state) {
   assert_int_equal(resolve(&f, &error), FSDP_ERR_INPUT);
   assert_non_null(strstr(error.message, "one tied weight"));
   destroy(&f);
+  // Of an axis that is not the batch's, the dimension matters too.
+  static const char *const heads[] = {"lm_head.weight: tensor fsdp", "lm_head.weight: fsdp tensor",
+                                      "lm_head.weight: tensor,fsdp -"};
+  for (int i = 0; i < 3; i++) {
+    f = make_of(&config, "fsdp=2,tensor=2",
+                (const char *const[]){"model.embed_tokens.weight: tensor fsdp", heads[i], NULL});
+    assert_int_equal(resolve(&f, &error), i == 1 ? FSDP_ERR_INPUT : FSDP_OK);
+    destroy(&f);
+  }
 }
 
 int main(void) {
@@ -301,6 +427,10 @@ int main(void) {
                                      cmocka_unit_test(test_default_as_rules),
                                      cmocka_unit_test(test_units_of_one_module),
                                      cmocka_unit_test(test_refusals),
+                                     cmocka_unit_test(test_sets_of_axes),
+                                     cmocka_unit_test(test_axes_outside_the_batch),
+                                     cmocka_unit_test(test_several_outputs),
+                                     cmocka_unit_test(test_outputs_of_the_model),
                                      cmocka_unit_test(test_indices),
                                      cmocka_unit_test(test_tied)};
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -163,17 +163,22 @@ static void test_tied_head_belongs_to_embedding(void **state) {
   unwrap(w);
 }
 
-static void test_unknown_class_is_an_error(void **state) {
-  (void)state;
+static void expect_classes_refused(const char *classes, const char *part) {
   fsdp_model_config config = odd_config(false);
   fsdp_graph *graph = fsdp_model_graph(&config, 1, 16);
-  fsdp_wrap_policy policy = {.kind = FSDP_WRAP_MODULE, .classes = "LlamaMLP,GPT2Block"};
+  fsdp_wrap_policy policy = {.kind = FSDP_WRAP_MODULE, .classes = classes};
   fsdp_units *units = NULL;
   fsdp_mesh mesh = fsdp_mesh_of(1, 2);
   fsdp_error error;
   assert_int_equal(fsdp_units_create(graph, &policy, &mesh, &units, &error), FSDP_ERR_OPTION);
-  assert_non_null(strstr(error.message, "GPT2Block"));
+  assert_non_null(strstr(error.message, part));
   fsdp_graph_destroy(graph);
+}
+
+static void test_refused_classes(void **state) {
+  (void)state;
+  expect_classes_refused("LlamaMLP,GPT2Block", "'GPT2Block', which the model does not have");
+  expect_classes_refused("LlamaMLP,Linear,LlamaMLP", "'LlamaMLP' twice");
 }
 
 int main(void) {
@@ -183,7 +188,7 @@ int main(void) {
       cmocka_unit_test(test_published_sizes),
       cmocka_unit_test(test_layout_covers_parameters),
       cmocka_unit_test(test_tied_head_belongs_to_embedding),
-      cmocka_unit_test(test_unknown_class_is_an_error),
+      cmocka_unit_test(test_refused_classes),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
