@@ -1,9 +1,10 @@
 // Rotary position embedding (Su et al. 2021) in Hugging Face's order: elements i and i + D/2 of a head
 // are a pair, rotated by position * inv_freq[i]. In place over the q and k columns of rows of q|k|v. B
-// sequences of T positions from first_index on, H heads, K key/value heads, D head dimension,
-// Q = (H + 2K) * D.
+// sequences of T positions, H heads, K key/value heads, D head dimension, Q = (H + 2K) * D. Rows and positions
+// are kernels/row_map.h's.
 #include "kernels/cpu/operand.h"
 #include "kernels/cpu/ops.h"
+#include "kernels/row_map.h"
 
 #include <math.h>
 
@@ -12,6 +13,7 @@ enum { POSITIONS_PER_TASK = 8, HALF_MAX = 4096 };
 typedef struct rotation {
   const fsdp_view *qkv;
   const fsdp_op_attrs *attrs;
+  fsdp_row_map rows;
   float direction; // -1 rotates back: the gradient of a rotation is its inverse
 } rotation;
 
@@ -33,14 +35,15 @@ static void rotate_positions(void *argument, int64_t index, void *scratch) {
           last = fsdp_min_i64(attrs->seq, (index + 1) * POSITIONS_PER_TASK);
   float *cosine = scratch, *sine = scratch_after(cosine, half), *buffer = scratch_after(sine, half);
   for (int64_t t = index * POSITIONS_PER_TASK; t < last; t++) {
+    float position = (float)fsdp_row_position(&r->rows, t);
     for (int64_t i = 0; i < half; i++) {
-      float angle = (float)(attrs->first_index + t) * attrs->inv_freq[i];
+      float angle = position * attrs->inv_freq[i];
       cosine[i] = cosf(angle);
       sine[i] = r->direction * sinf(angle);
     }
     for (int64_t b = 0; b < attrs->batch; b++)
       for (int64_t head = 0; head < heads; head++) {
-        int64_t first = (b * attrs->seq + t) * Q + head * D;
+        int64_t first = fsdp_row_of(&r->rows, b, t) * Q + head * D;
         float *x = result(r->qkv, first, buffer);
         if (x == buffer) load_into(r->qkv, first, D, buffer);
         rotate(cosine, sine, x, x + half, half);
@@ -54,7 +57,7 @@ static void run_rope(const fsdp_kernel_call *call, float direction) {
   int64_t D = attrs->head_dim, N = attrs->batch * attrs->seq, Q = (attrs->heads + 2 * attrs->kv_heads) * D;
   FSDP_CHECK(D % 2 == 0 && D / 2 <= HALF_MAX && attrs->inv_freq, "RoPE over head dimension %lld",
              (long long)D);
-  rotation r = {open_operands(call, PART(0)), attrs, direction};
+  rotation r = {open_operands(call, PART(0)), attrs, fsdp_row_map_of(call), direction};
   // The v columns stay: of the last row only q and k belong to the range.
   if (N > 0) fsdp_kernel_report(call, 0, 0, N * Q - attrs->kv_heads * D, FSDP_UPDATE);
   fsdp_pool_run(call->pool, blocks_of(attrs->seq, POSITIONS_PER_TASK), rotate_positions, &r);

@@ -3,6 +3,7 @@
 // B sequences of T positions, H heads, K key/value heads, D head dimension, Q = (H + 2K) * D.
 #include "kernels/cuda/operand.cuh"
 #include "kernels/cuda/ops.cuh"
+#include "kernels/cuda/rows.cuh"
 
 namespace {
 
@@ -11,9 +12,10 @@ constexpr int threads_count = 256;
 
 template <class T> struct rotation {
   T *qkv;
-  int64_t first, T_, Q; // first: position of a sequence's first row
-  int heads, half;      // heads: of q and k
-  float direction;      // -1 rotates back: the gradient of a rotation is its inverse
+  row_map rows;
+  int64_t Q;
+  int heads, half; // heads: of q and k
+  float direction; // -1 rotates back: the gradient of a rotation is its inverse
   float inv_freq[half_max];
 };
 
@@ -22,7 +24,7 @@ template <class T, int WIDTH> __global__ void __launch_bounds__(threads_count) r
   FSDP_SHARED(float4, sines, half_max / 4);
   const smem<float> cosine = cosines.template part<float>(0, half_max),
                     sine = sines.template part<float>(0, half_max);
-  const float position = float(p.first + int64_t(blockIdx.x) % p.T_);
+  const float position = float(position_of(p.rows, place_of(p.rows, int(blockIdx.x)).index));
   for (int i = int(threadIdx.x); i < p.half; i += threads_count) {
     float s, c;
     sincosf(position * p.inv_freq[i], &s, &c);
@@ -72,8 +74,13 @@ void run(const fsdp_kernel_call *call, float direction) {
   with_type(qkv->dtype, [&](auto number) {
     using T = decltype(number);
     constexpr int width = vector_numel<T>;
-    rotation<T> p = {data_of<T>(qkv), attrs->first_index, attrs->seq, Q, int(attrs->heads + attrs->kv_heads),
-                     int(D / 2),      direction,          {}};
+    rotation<T> p = {data_of<T>(qkv),
+                     row_map_of(fsdp_row_map_of(call)),
+                     Q,
+                     int(attrs->heads + attrs->kv_heads),
+                     int(D / 2),
+                     direction,
+                     {}};
     memcpy(p.inv_freq, attrs->inv_freq, size_t(D / 2) * sizeof(float));
     const bool wide = p.half % width == 0 && is_aligned(p.qkv);
     launch({N, threads_count, call->stream}, wide ? rotate_row<T, width> : rotate_row<T, 1>, p);

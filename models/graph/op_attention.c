@@ -1,4 +1,5 @@
-// Causal attention over rows of q|k|v, and the rotation of q and k before it.
+// Causal attention over rows of q|k|v, or of q with keys and values in rows of their own, and the rotation of
+// q and k before it.
 #include "models/graph/backward.h"
 #include "models/graph/op_row.h"
 
@@ -9,16 +10,23 @@ void fsdp_op_rope_emit(fsdp_graph *graph, const fsdp_node *f) {
   fsdp_node_operand_add(fsdp_backward_node(graph, FSDP_OP_ROPE_BACKWARD, f), d_qkv, FSDP_UPDATE);
 }
 
+// Positions that have keys.
+static int64_t key_count(const fsdp_op_attrs *attrs) {
+  return attrs->kv_seq ? attrs->kv_seq : attrs->seq;
+}
+
 // A window as long as the sequence hides nothing.
 static bool has_window(const fsdp_op_attrs *attrs) {
-  return attrs->window > 0 && attrs->window < attrs->seq;
+  return attrs->window > 0 && attrs->window < key_count(attrs);
 }
 
 // FLOPs of one of attention's gemms, over the pairs that the causal mask and the window leave: query q sees
-// min(q + 1, window) keys.
+// min(q + 1, window) keys. Of a sequence in parts, each has chunks that are an equal share of its pairs (with a
+// window nearly), so a part counts that share, whichever part it is.
 static double gemm_flops(const fsdp_op_attrs *attrs) {
-  double T = (double)attrs->seq, W = has_window(attrs) ? (double)attrs->window : T;
+  double T = (double)key_count(attrs), W = has_window(attrs) ? (double)attrs->window : T;
   double pairs = W * (W + 1.0) / 2.0 + (T - W) * W;
+  if (attrs->kv_parts > 1) pairs /= (double)attrs->kv_parts;
   return 2.0 * (double)attrs->batch * pairs * (double)(attrs->heads * attrs->head_dim);
 }
 
@@ -42,6 +50,34 @@ void fsdp_op_attention_emit(fsdp_graph *graph, const fsdp_node *f) {
   fsdp_backward_output(graph, n, qkv);
 }
 
+void fsdp_op_context_attention_emit(fsdp_graph *graph, const fsdp_node *f) {
+  int qkv = f->operands[0].value, kv = f->operands[1].value, o = f->operands[2].value;
+  fsdp_node *n = fsdp_backward_node(graph, FSDP_OP_CONTEXT_ATTENTION_BACKWARD, f);
+  fsdp_node_operand_add(n, qkv, FSDP_READ);
+  fsdp_node_operand_add(n, kv, FSDP_READ);
+  fsdp_node_operand_add(n, o, FSDP_READ);
+  fsdp_node_operand_add(n, f->operands[3].value, FSDP_READ);
+  fsdp_node_operand_add(n, fsdp_backward_gradient(graph, o), FSDP_READ);
+  fsdp_backward_output(graph, n, qkv);
+  fsdp_backward_output(graph, n, kv);
+}
+
+// Bytes of the columns of k and v in a matrix of q|k|v.
+static double kv_bytes(const fsdp_op_attrs *attrs, const fsdp_op_extent *qkv) {
+  double heads = (double)attrs->heads, kv_heads = (double)attrs->kv_heads;
+  return (double)qkv->bytes * 2 * kv_heads / (heads + 2 * kv_heads);
+}
+
+void fsdp_op_context_attention_work(const fsdp_op_attrs *attrs, const fsdp_op_extent *operands,
+                                    fsdp_op_work *work) {
+  work->bytes -= kv_bytes(attrs, &operands[0]);
+}
+
+void fsdp_op_context_attention_backward_work(const fsdp_op_attrs *attrs, const fsdp_op_extent *operands,
+                                             fsdp_op_work *work) {
+  work->bytes -= kv_bytes(attrs, &operands[0]) + kv_bytes(attrs, &operands[5]);
+}
+
 // rowsum(d_o * o)
 int64_t fsdp_op_attention_backward_bytes(const fsdp_op_attrs *attrs, int64_t flat_elems) {
   (void)flat_elems;
@@ -51,8 +87,9 @@ int64_t fsdp_op_attention_backward_bytes(const fsdp_op_attrs *attrs, int64_t fla
 void fsdp_op_attention_describe(const fsdp_op_attrs *attrs, const fsdp_op_extent *operands, int operand_count,
                                 char *out, size_t out_bytes) {
   (void)operands, (void)operand_count;
-  char window[40] = "";
+  char window[40] = "", keys[40] = "";
   if (has_window(attrs)) snprintf(window, sizeof window, ", window %lld", (long long)attrs->window);
-  snprintf(out, out_bytes, " %lld/%lld heads of %lld%s", (long long)attrs->heads, (long long)attrs->kv_heads,
-           (long long)attrs->head_dim, window);
+  if (attrs->kv_seq) snprintf(keys, sizeof keys, ", %lld keys", (long long)attrs->kv_seq);
+  snprintf(out, out_bytes, " %lld/%lld heads of %lld%s%s", (long long)attrs->heads,
+           (long long)attrs->kv_heads, (long long)attrs->head_dim, keys, window);
 }

@@ -2,9 +2,10 @@
 #include "models/graph/backward.h"
 #include "models/graph/op_row.h"
 
-// The bytes of the table's rows that a sequence has; `table` is the whole table.
+// The bytes of the table's rows that a sequence has; `table` is the whole table. Padding has none.
 static double rows_bytes(const fsdp_op_attrs *attrs, const fsdp_op_extent *table) {
-  return (double)table->bytes / (double)attrs->positions * (double)attrs->seq;
+  int64_t rows = attrs->seq < attrs->positions ? attrs->seq : attrs->positions;
+  return (double)table->bytes / (double)attrs->positions * (double)rows;
 }
 
 // It reads one row of its table for each position, not the table.

@@ -8,7 +8,7 @@
 #include <float.h>
 #include <math.h>
 
-// One block of queries of one head, in a thread's scratch.
+// One range of queries of one head, in a thread's scratch.
 typedef struct query_block {
   float *q;                         // Q^T (D, QUERIES), scaled
   float *scores;                    // S^T, then P^T (KEYS, QUERIES)
@@ -87,68 +87,82 @@ static void attend_to_keys(const attention *k, query_block *s, int64_t keys, int
   }
 }
 
-static void store_queries(const attention *k, query_block *s, int64_t b, int64_t head, int64_t t,
-                          int64_t count) {
-  float *lse = (float *)k->lse->data + (b * k->H + head) * k->T + t;
+static void store_queries(const attention *k, query_block *s, query_range r) {
+  float *lse = (float *)k->lse->data + (r.b * k->H + r.head) * k->T + r.index;
   for (int64_t d = 0; d < k->D; d += TRANSPOSED) {
     const float *columns[TRANSPOSED];
-    for (int64_t r = 0; r < TRANSPOSED; r++) columns[r] = s->out + (d + r) * QUERIES;
-    transpose_rows(columns, fsdp_min_i64(TRANSPOSED, k->D - d), count, k->D, s->rows + d);
+    for (int64_t i = 0; i < TRANSPOSED; i++) columns[i] = s->out + (d + i) * QUERIES;
+    transpose_rows(columns, fsdp_min_i64(TRANSPOSED, k->D - d), r.count, k->D, s->rows + d);
   }
-  for (int64_t i = 0; i < count; i++) {
+  for (int64_t i = 0; i < r.count; i++) {
     float inverse = 1.0f / s->sums[i], *row = s->rows + i * k->D;
     lse[i] = s->most[i] + logf(s->sums[i]);
     for (int64_t d = 0; d < k->D; d++) row[d] *= inverse;
-    store(k->o, output_at(k, b, t + i, head), k->D, row);
+    store(k->o, query_at(k, r.b, r.index + i, r.head, k->H * k->D), k->D, row);
   }
 }
 
-// Both are broadcast element by element, so fp32 rows are used in place.
+// Both are broadcast element by element, so fp32 rows that follow one another are used in place.
 static void load_keys(const attention *k, query_block *s, int64_t b, int64_t key, int64_t keys,
                       int64_t kv_head) {
-  int64_t key_first = key_at(k, b, key, kv_head), value_first = value_at(k, b, key, kv_head);
-  bool in_place = k->qkv->dtype == FSDP_F32;
-  s->keys = in_place ? element(k->qkv, key_first) : s->key_buffer;
-  s->values = in_place ? element(k->qkv, value_first) : s->value_buffer;
-  s->key_stride = in_place ? k->Q : k->D;
-  if (in_place) return;
-  copy_rows(k->qkv, key_first, k->Q, keys, k->D, 1, s->key_buffer, k->D);
-  copy_rows(k->qkv, value_first, k->Q, keys, k->D, 1, s->value_buffer, k->D);
+  if (k->kv->dtype == FSDP_F32 && fsdp_key_run(&k->keys, key) >= keys) {
+    s->keys = element(k->kv, key_at(k, b, key, kv_head));
+    s->values = element(k->kv, value_at(k, b, key, kv_head));
+    s->key_stride = k->kv_width;
+    return;
+  }
+  copy_keys(k, b, kv_head, key, keys, s->key_buffer, k->D);
+  copy_keys(k, b, k->K + kv_head, key, keys, s->value_buffer, k->D);
+  s->keys = s->key_buffer;
+  s->values = s->value_buffer;
+  s->key_stride = k->D;
 }
 
-// Prefetches the next block's keys and values into the second-level cache. Rows of q|k|v are too far apart
-// for the core's prefetcher, so each would cost a wait.
+// Prefetches the next block's keys and values into the second-level cache, as far as their rows follow one
+// another. Rows are too far apart for the core's prefetcher, so each would cost a wait.
 static void prefetch_keys(const attention *k, int64_t b, int64_t key, int64_t keys, int64_t kv_head) {
-  int64_t bytes = k->D * fsdp_dtype_bytes(k->qkv->dtype);
-  for (int64_t i = 0; i < keys; i++)
+  int64_t bytes = k->D * fsdp_dtype_bytes(k->kv->dtype), run = fsdp_key_run(&k->keys, key);
+  int64_t stride = k->kv_width * fsdp_dtype_bytes(k->kv->dtype);
+  const char *key_row = element(k->kv, key_at(k, b, key, kv_head));
+  const char *value_row = element(k->kv, value_at(k, b, key, kv_head));
+  for (int64_t i = 0; i < fsdp_min_i64(keys, run); i++, key_row += stride, value_row += stride)
     for (int64_t at = 0; at < bytes; at += 64) {
-      __builtin_prefetch((const char *)element(k->qkv, key_at(k, b, key + i, kv_head)) + at, 0, 2);
-      __builtin_prefetch((const char *)element(k->qkv, value_at(k, b, key + i, kv_head)) + at, 0, 2);
+      __builtin_prefetch(key_row + at, 0, 2);
+      __builtin_prefetch(value_row + at, 0, 2);
     }
 }
 
 static void attend(void *argument, int64_t index, void *scratch) {
   const attention *k = argument;
-  int64_t blocks = blocks_of(k->T, QUERIES), head = index / blocks % k->H, b = index / blocks / k->H;
+  int64_t ranges = query_ranges(k), head = index / ranges % k->H, b = index / ranges / k->H;
   // The longest rows of the triangle first, so that threads finish together.
-  int64_t t = (blocks - 1 - index % blocks) * QUERIES, count = fsdp_min_i64(QUERIES, k->T - t);
+  query_range r = query_range_of(k, b, head, ranges - 1 - index % ranges);
+  int64_t end = r.position + r.count;
   query_block s = divide_scratch(k, scratch);
-  copy_rows(k->qkv, query_at(k, b, t, head), k->Q, count, k->D, k->scale, s.rows, k->D);
-  transpose_queries(s.rows, k->D, count, k->D, s.q);
+  copy_queries(k, k->qkv, k->Q, r, k->scale, s.rows, k->D);
+  transpose_queries(s.rows, k->D, r.count, k->D, s.q);
   memset(s.out, 0, (size_t)(k->D * QUERIES) * sizeof *s.out);
   for (int i = 0; i < QUERIES; i++) s.most[i] = -FLT_MAX, s.sums[i] = 0;
-  for (int64_t key = first_seen(k, t) / KEYS * KEYS; key < t + count; key += KEYS) {
-    int64_t keys = fsdp_min_i64(KEYS, t + count - key), next = key + KEYS;
+  for (int64_t key = first_seen(k, r.position) / KEYS * KEYS; key < end; key += KEYS) {
+    int64_t keys = fsdp_min_i64(KEYS, end - key), next = key + KEYS;
     load_keys(k, &s, b, key, keys, head / k->G);
-    if (next < t + count) prefetch_keys(k, b, next, fsdp_min_i64(KEYS, t + count - next), head / k->G);
-    attend_to_keys(k, &s, keys, key - t);
+    if (next < end) prefetch_keys(k, b, next, fsdp_min_i64(KEYS, end - next), head / k->G);
+    attend_to_keys(k, &s, keys, key - r.position);
   }
-  store_queries(k, &s, b, head, t, count);
+  store_queries(k, &s, r);
 }
 
 void FSDP_CPU(attention)(const fsdp_kernel_call *call) {
   attention k = attention_shape(call);
   const fsdp_view *o = open_operands(call, 0);
-  k.qkv = &o[0], k.o = &o[1], k.lse = &o[2];
-  fsdp_pool_run(call->pool, k.B * k.H * blocks_of(k.T, QUERIES), attend, &k);
+  k.qkv = k.kv = &o[0], k.o = &o[1], k.lse = &o[2];
+  fsdp_pool_run(call->pool, k.B * k.H * query_ranges(&k), attend, &k);
+}
+
+void FSDP_CPU(context_attention)(const fsdp_kernel_call *call) {
+  attention k = attention_shape(call);
+  const fsdp_view *o = open_operands(call, PART(0));
+  k.qkv = &o[0], k.kv = &o[1], k.o = &o[2], k.lse = &o[3];
+  report_queries(&k);
+  fsdp_pool_run(call->pool, k.B * k.H * query_ranges(&k), attend, &k);
 }

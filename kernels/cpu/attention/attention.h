@@ -5,13 +5,16 @@
 // broadcasts its left factor, which may have any layout, and reads its right factor as rows of vectors
 // (tile.h).
 //
-// B sequences of T positions, H heads, K key/value heads, G = H / K, D head dimension, Q = (H + 2K) * D.
-// Query q sees the keys k with q - window < k <= q.
+// B sequences of T queries, S positions with keys, H heads, K key/value heads, G = H / K, D head dimension,
+// Q = (H + 2K) * D. The query at position q sees the keys k with q - window < k <= q. A block's queries have
+// neighbouring positions; everything inside it counts keys from the position of its first query. Which rows
+// they lie in is the maps' (kernels/row_map.h): whatever is copied is copied run by run.
 #pragma once
 
 #include "kernels/cpu/operand.h"
 #include "kernels/cpu/tile.h"
 #include "kernels/cpu/transpose.h"
+#include "kernels/row_map.h"
 
 enum {
   QUERIES = 64, // per block; a multiple of TILE_COLUMNS
@@ -20,9 +23,12 @@ enum {
 
 typedef struct attention {
   const fsdp_kernel_call *call;
-  const fsdp_view *qkv, *o, *lse, *d_o, *d_qkv;
-  float *delta; // (B, H, T): sum over D of d_o * o
-  int64_t B, T, H, K, G, D, Q;
+  const fsdp_view *qkv, *kv, *o, *lse, *d_o, *d_qkv, *d_kv; // kv, d_kv: what holds k|v, which may be q|k|v
+  float *delta;                                             // (B, H, T): sum over D of d_o * o
+  int64_t B, T, S, H, K, G, D, Q;
+  int64_t kv_width, kv_column; // of the matrix with k|v: width of a row, and k's first column
+  fsdp_row_map queries;
+  fsdp_key_map keys;
   float scale;
   int64_t window;    // without one: past every key, from every row of a block
   int64_t padded_D;  // D rounded up to TILE_COLUMNS
@@ -36,26 +42,55 @@ FSDP_INLINE attention attention_shape(const fsdp_kernel_call *call) {
   FSDP_CHECK(k.K > 0 && k.H % k.K == 0 && k.D > 0, "%lld heads over %lld key/value heads of %lld",
              (long long)k.H, (long long)k.K, (long long)k.D);
   FSDP_CHECK(attrs->window >= 0, "a window of %lld keys", (long long)attrs->window);
-  k.window = attrs->window > 0 && attrs->window < k.T ? attrs->window : k.T + QUERIES;
+  k.queries = fsdp_row_map_of(call);
+  k.keys = fsdp_key_map_of(call, &k.queries);
+  k.S = k.keys.seq;
+  k.window = attrs->window > 0 && attrs->window < k.S ? attrs->window : k.S + QUERIES;
   k.G = k.H / k.K;
   k.Q = (k.H + 2 * k.K) * k.D;
+  bool apart = call->kind == FSDP_OP_CONTEXT_ATTENTION || call->kind == FSDP_OP_CONTEXT_ATTENTION_BACKWARD;
+  k.kv_width = apart ? 2 * k.K * k.D : k.Q;
+  k.kv_column = apart ? 0 : k.H * k.D;
   k.scale = (float)(1.0 / __builtin_sqrt((double)k.D));
   k.padded_D = fsdp_round_up(k.D, TILE_COLUMNS);
   return k;
 }
 
-// First element of a head's row in q|k|v, and in o.
-FSDP_INLINE int64_t query_at(const attention *k, int64_t b, int64_t t, int64_t head) {
-  return (b * k->T + t) * k->Q + head * k->D;
+// What an op with a matrix of its own for k|v reads of q|k|v: from the first row's q to the last row's.
+FSDP_INLINE void report_queries(const attention *k) {
+  if (k->B * k->T > 0) fsdp_kernel_report(k->call, 0, 0, (k->B * k->T - 1) * k->Q + k->H * k->D, FSDP_READ);
 }
-FSDP_INLINE int64_t key_at(const attention *k, int64_t b, int64_t t, int64_t kv_head) {
-  return query_at(k, b, t, k->H + kv_head);
+
+// Neighbouring queries of one head: indices `index` to `index` + count - 1, of the positions from `position`
+// on.
+typedef struct query_range {
+  int64_t b, head, index, count, position;
+} query_range;
+
+// Ranges of QUERIES in a sequence; the last one of each chunk may be shorter.
+FSDP_INLINE int64_t query_ranges(const attention *k) {
+  return blocks_of(k->queries.chunk, QUERIES) + blocks_of(k->T - k->queries.chunk, QUERIES);
 }
-FSDP_INLINE int64_t value_at(const attention *k, int64_t b, int64_t t, int64_t kv_head) {
-  return query_at(k, b, t, k->H + k->K + kv_head);
+
+FSDP_INLINE query_range query_range_of(const attention *k, int64_t b, int64_t head, int64_t i) {
+  int64_t head_blocks = blocks_of(k->queries.chunk, QUERIES), end = k->queries.chunk;
+  query_range r = {.b = b, .head = head, .index = i * QUERIES};
+  if (i >= head_blocks) r.index = end + (i - head_blocks) * QUERIES, end = k->T;
+  r.count = fsdp_min_i64(QUERIES, end - r.index);
+  r.position = fsdp_row_position(&k->queries, r.index);
+  return r;
 }
-FSDP_INLINE int64_t output_at(const attention *k, int64_t b, int64_t t, int64_t head) {
-  return ((b * k->T + t) * k->H + head) * k->D;
+
+// First element of a head's row of keys, and of values.
+FSDP_INLINE int64_t key_at(const attention *k, int64_t b, int64_t position, int64_t kv_head) {
+  return fsdp_key_row(&k->keys, b, position) * k->kv_width + k->kv_column + kv_head * k->D;
+}
+FSDP_INLINE int64_t value_at(const attention *k, int64_t b, int64_t position, int64_t kv_head) {
+  return key_at(k, b, position, k->K + kv_head);
+}
+// First element of a head's row of queries (`width` Q), or of o and d_o (`width` H * D).
+FSDP_INLINE int64_t query_at(const attention *k, int64_t b, int64_t index, int64_t head, int64_t width) {
+  return fsdp_row_of(&k->queries, b, index) * width + head * k->D;
 }
 
 // Copies `rows` rows of `columns` elements (the first at `first`, `stride` apart) as fp32, times `factor`,
@@ -68,6 +103,26 @@ FSDP_INLINE void copy_rows(const fsdp_view *view, int64_t first, int64_t stride,
     for (; c + FSDP_LANES <= columns; c += FSDP_LANES) vf_store(out + c, vf_load(in + c) * factor);
     for (; c < columns; c++) out[c] = in[c] * factor;
     for (; c < out_stride; c++) out[c] = 0;
+  }
+}
+
+// As copy_rows for a range's rows of `view`, which are `width` wide.
+FSDP_INLINE void copy_queries(const attention *k, const fsdp_view *view, int64_t width, query_range r,
+                              float factor, float *out, int64_t out_stride) {
+  for (int64_t i = 0, run; i < r.count; i += run) {
+    run = fsdp_min_i64(r.count - i, fsdp_row_run(&k->queries, r.index + i));
+    copy_rows(view, query_at(k, r.b, r.index + i, r.head, width), width, run, k->D, factor,
+              out + i * out_stride, out_stride);
+  }
+}
+
+// As copy_rows for `count` keys from `position` on, or for values (head K + kv_head).
+FSDP_INLINE void copy_keys(const attention *k, int64_t b, int64_t kv_head, int64_t position, int64_t count,
+                           float *out, int64_t out_stride) {
+  for (int64_t i = 0, run; i < count; i += run) {
+    run = fsdp_min_i64(count - i, fsdp_key_run(&k->keys, position + i));
+    copy_rows(k->kv, key_at(k, b, position + i, kv_head), k->kv_width, run, k->D, 1, out + i * out_stride,
+              out_stride);
   }
 }
 
@@ -93,9 +148,9 @@ FSDP_INLINE int64_t end_column(const attention *k, int64_t key) {
   return fsdp_min_i64(QUERIES, fsdp_max_i64(0, key + k->window));
 }
 
-// First key that query t sees.
-FSDP_INLINE int64_t first_seen(const attention *k, int64_t t) {
-  return fsdp_max_i64(0, t - k->window + 1);
+// First key that the query at `position` sees.
+FSDP_INLINE int64_t first_seen(const attention *k, int64_t position) {
+  return fsdp_max_i64(0, position - k->window + 1);
 }
 
 // c (keys, QUERIES) = a (keys, D) * b (D, QUERIES), only the columns that see a key, in whole tiles:

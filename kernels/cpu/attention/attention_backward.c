@@ -85,55 +85,62 @@ static void add_to_queries(const attention *k, head_block *s, const float *keys_
   }
 }
 
-static void load_queries(const attention *k, head_block *s, int64_t b, int64_t head, int64_t t,
-                         int64_t count) {
-  int64_t width = k->padded_D, statistics = (b * k->H + head) * k->T + t;
-  copy_rows(k->qkv, query_at(k, b, t, head), k->Q, count, k->D, k->scale, s->q, width);
-  copy_rows(k->d_o, output_at(k, b, t, head), k->H * k->D, count, k->D, 1, s->d_o, width);
-  memset(s->q + count * width, 0, (size_t)((QUERIES - count) * width) * sizeof(float));
-  memset(s->d_o + count * width, 0, (size_t)((QUERIES - count) * width) * sizeof(float));
-  transpose_queries(s->q, width, count, k->D, s->q_t);
-  transpose_queries(s->d_o, width, count, k->D, s->d_o_t);
+static void load_queries(const attention *k, head_block *s, query_range r) {
+  int64_t width = k->padded_D, statistics = (r.b * k->H + r.head) * k->T + r.index;
+  copy_queries(k, k->qkv, k->Q, r, k->scale, s->q, width);
+  copy_queries(k, k->d_o, k->H * k->D, r, 1, s->d_o, width);
+  memset(s->q + r.count * width, 0, (size_t)((QUERIES - r.count) * width) * sizeof(float));
+  memset(s->d_o + r.count * width, 0, (size_t)((QUERIES - r.count) * width) * sizeof(float));
+  transpose_queries(s->q, width, r.count, k->D, s->q_t);
+  transpose_queries(s->d_o, width, r.count, k->D, s->d_o_t);
   memset(s->d_q, 0, (size_t)(QUERIES * width) * sizeof(float));
   for (int64_t i = 0; i < QUERIES; i++) { // rows past the last: P = exp(0 - 0), times d_O = 0
-    s->lse[i] = i < count ? ((const float *)k->lse->data)[statistics + i] : 0;
-    s->delta[i] = i < count ? k->delta[statistics + i] : 0;
+    s->lse[i] = i < r.count ? ((const float *)k->lse->data)[statistics + i] : 0;
+    s->delta[i] = i < r.count ? k->delta[statistics + i] : 0;
   }
 }
 
-static void store_d_q(const attention *k, head_block *s, int64_t b, int64_t head, int64_t t, int64_t count,
-                      bool add) {
-  for (int64_t i = 0; i < count; i++) {
+static void store_d_q(const attention *k, head_block *s, query_range r, bool add) {
+  for (int64_t i = 0; i < r.count; i++) {
+    int64_t at = query_at(k, r.b, r.index + i, r.head, k->Q);
     float *d_q = s->d_q + i * k->padded_D;
     for (int64_t d = 0; d < k->D; d++) d_q[d] *= k->scale;
     if (add) { // an earlier range of keys has stored its part
-      const float *old = load(k->d_qkv, query_at(k, b, t + i, head), k->D, s->q);
+      const float *old = load(k->d_qkv, at, k->D, s->q);
       for (int64_t d = 0; d < k->D; d++) d_q[d] += old[d];
     }
-    store(k->d_qkv, query_at(k, b, t + i, head), k->D, d_q);
+    store(k->d_qkv, at, k->D, d_q);
   }
 }
 
-// Everything between `keys` keys from `first` on and the queries that see them.
+// Everything between `keys` keys from `first` on and the queries of a range.
+static void differentiate_queries(const attention *k, head_block *s, query_range r, int64_t first,
+                                  int64_t keys_count) {
+  int64_t width = k->padded_D, seen = first_seen(k, r.position);
+  int64_t end = fsdp_min_i64(first + keys_count, r.position + r.count);
+  int64_t skipped = fsdp_max_i64(0, seen - first) / KEYS * KEYS;
+  load_queries(k, s, r);
+  for (int64_t key = first + skipped; key < end; key += KEYS) {
+    int64_t keys = fsdp_min_i64(KEYS, end - key), at = (key - first) * width, first_key = key - r.position;
+    product_of_keys(k, s->k + at, width, s->q_t, s->p, keys, first_key);
+    product_of_keys(k, s->v + at, width, s->d_o_t, s->d_s, keys, first_key);
+    differentiate_softmax(k, s, keys, first_key);
+    add_to_keys(k, s->p, s->d_o, s->d_v + at, keys, first_key);
+    add_to_keys(k, s->d_s, s->q, s->d_k + at, keys, first_key);
+    add_to_queries(k, s, s->k + at, keys, first_key);
+  }
+  store_d_q(k, s, r, seen < first);
+}
+
+// Everything between `range` keys from `first` on and the queries that see them.
 static void differentiate_range(const attention *k, head_block *s, int64_t b, int64_t kv_head, int64_t first,
                                 int64_t range) {
-  int64_t width = k->padded_D, end_query = fsdp_min_i64(k->T, first + range - 1 + k->window);
+  int64_t end_query = first + range - 1 + k->window; // past the position of the last one
   for (int64_t head = kv_head * k->G; head < (kv_head + 1) * k->G; head++)
-    for (int64_t t = first / QUERIES * QUERIES; t < end_query; t += QUERIES) {
-      int64_t count = fsdp_min_i64(QUERIES, k->T - t);
-      int64_t skipped = fsdp_max_i64(0, first_seen(k, t) - first) / KEYS * KEYS;
-      load_queries(k, s, b, head, t, count);
-      for (int64_t key = first + skipped; key < fsdp_min_i64(first + range, t + count); key += KEYS) {
-        int64_t keys = fsdp_min_i64(KEYS, fsdp_min_i64(first + range, t + count) - key);
-        int64_t at = (key - first) * width, first_key = key - t;
-        product_of_keys(k, s->k + at, width, s->q_t, s->p, keys, first_key);
-        product_of_keys(k, s->v + at, width, s->d_o_t, s->d_s, keys, first_key);
-        differentiate_softmax(k, s, keys, first_key);
-        add_to_keys(k, s->p, s->d_o, s->d_v + at, keys, first_key);
-        add_to_keys(k, s->d_s, s->q, s->d_k + at, keys, first_key);
-        add_to_queries(k, s, s->k + at, keys, first_key);
-      }
-      store_d_q(k, s, b, head, t, count, first_seen(k, t) < first);
+    for (int64_t i = 0; i < query_ranges(k); i++) {
+      query_range r = query_range_of(k, b, head, i);
+      if (r.position + r.count > first && r.position < end_query)
+        differentiate_queries(k, s, r, first, range);
     }
 }
 
@@ -141,16 +148,16 @@ static void differentiate(void *argument, int64_t index, void *scratch) {
   const attention *k = argument;
   int64_t b = index / k->K, kv_head = index % k->K, width = k->padded_D;
   head_block s = divide_scratch(k, scratch);
-  for (int64_t first = 0; first < k->T; first += k->key_range) {
-    int64_t range = fsdp_min_i64(k->key_range, k->T - first);
-    copy_rows(k->qkv, key_at(k, b, first, kv_head), k->Q, range, k->D, 1, s.k, width);
-    copy_rows(k->qkv, value_at(k, b, first, kv_head), k->Q, range, k->D, 1, s.v, width);
+  for (int64_t first = 0; first < k->S; first += k->key_range) {
+    int64_t range = fsdp_min_i64(k->key_range, k->S - first);
+    copy_keys(k, b, kv_head, first, range, s.k, width);
+    copy_keys(k, b, k->K + kv_head, first, range, s.v, width);
     memset(s.d_k, 0, (size_t)(range * width) * sizeof(float));
     memset(s.d_v, 0, (size_t)(range * width) * sizeof(float));
     differentiate_range(k, &s, b, kv_head, first, range);
     for (int64_t i = 0; i < range; i++) {
-      store(k->d_qkv, key_at(k, b, first + i, kv_head), k->D, s.d_k + i * width);
-      store(k->d_qkv, value_at(k, b, first + i, kv_head), k->D, s.d_v + i * width);
+      store(k->d_kv, key_at(k, b, first + i, kv_head), k->D, s.d_k + i * width);
+      store(k->d_kv, value_at(k, b, first + i, kv_head), k->D, s.d_v + i * width);
     }
   }
 }
@@ -158,23 +165,36 @@ static void differentiate(void *argument, int64_t index, void *scratch) {
 static void sum_delta(void *argument, int64_t n, void *scratch) {
   const attention *k = argument;
   float *o_buffer = scratch, *d_o_buffer = scratch_after(o_buffer, k->D);
-  int64_t b = n / k->T, t = n % k->T;
+  int64_t b = n / k->T, t = n % k->T, width = k->H * k->D;
   for (int64_t head = 0; head < k->H; head++) {
-    const float *o = load(k->o, output_at(k, b, t, head), k->D, o_buffer);
-    const float *d_o = load(k->d_o, output_at(k, b, t, head), k->D, d_o_buffer);
+    const float *o = load(k->o, query_at(k, b, t, head, width), k->D, o_buffer);
+    const float *d_o = load(k->d_o, query_at(k, b, t, head, width), k->D, d_o_buffer);
     k->delta[(b * k->H + head) * k->T + t] = vf_dot(o, d_o, k->D);
   }
+}
+
+static void differentiate_all(attention *k) {
+  k->delta = fsdp_kernel_workspace(k->call)->data;
+  int64_t range =
+      ((int64_t)(FSDP_POOL_SCRATCH_BYTES / sizeof(float)) - fixed_floats(k) - 64) / (4 * k->padded_D);
+  k->key_range = fsdp_min_i64(fsdp_round_up(k->S, KEYS), range / KEYS * KEYS);
+  FSDP_CHECK(k->key_range > 0, "head dimension %lld exceeds the scratch", (long long)k->D);
+  fsdp_pool_run(k->call->pool, k->B * k->T, sum_delta, k);
+  fsdp_pool_run(k->call->pool, k->B * k->K, differentiate, k);
 }
 
 void FSDP_CPU(attention_backward)(const fsdp_kernel_call *call) {
   attention k = attention_shape(call);
   const fsdp_view *o = open_operands(call, 0);
-  k.qkv = &o[0], k.o = &o[1], k.lse = &o[2], k.d_o = &o[3], k.d_qkv = &o[4];
-  k.delta = fsdp_kernel_workspace(call)->data;
-  int64_t range =
-      ((int64_t)(FSDP_POOL_SCRATCH_BYTES / sizeof(float)) - fixed_floats(&k) - 64) / (4 * k.padded_D);
-  k.key_range = fsdp_min_i64(fsdp_round_up(k.T, KEYS), range / KEYS * KEYS);
-  FSDP_CHECK(k.key_range > 0, "head dimension %lld exceeds the scratch", (long long)k.D);
-  fsdp_pool_run(call->pool, k.B * k.T, sum_delta, &k);
-  fsdp_pool_run(call->pool, k.B * k.K, differentiate, &k);
+  k.qkv = k.kv = &o[0], k.o = &o[1], k.lse = &o[2], k.d_o = &o[3], k.d_qkv = k.d_kv = &o[4];
+  differentiate_all(&k);
+}
+
+void FSDP_CPU(context_attention_backward)(const fsdp_kernel_call *call) {
+  attention k = attention_shape(call);
+  const fsdp_view *o = open_operands(call, PART(0) | PART(5));
+  k.qkv = &o[0], k.kv = &o[1], k.o = &o[2], k.lse = &o[3], k.d_o = &o[4], k.d_qkv = &o[5], k.d_kv = &o[6];
+  report_queries(&k);
+  fsdp_kernel_report_columns(call, 5, k.B * k.T, k.Q, k.H * k.D);
+  differentiate_all(&k);
 }

@@ -2,6 +2,7 @@
 #include "kernels/cuda/attention/attention.cuh"
 #include "kernels/cuda/ops.cuh"
 
+#include <initializer_list>
 #include <math.h>
 
 namespace {
@@ -10,6 +11,10 @@ constexpr int threads_count = 256;
 constexpr int warps = threads_count / warp_lanes;
 constexpr int64_t general_head_max = 256;
 
+bool has_kv(const fsdp_kernel_call *call) {
+  return call->kind == FSDP_OP_CONTEXT_ATTENTION || call->kind == FSDP_OP_CONTEXT_ATTENTION_BACKWARD;
+}
+
 attention_shape shape_of(const fsdp_kernel_call *call) {
   const fsdp_op_attrs *attrs = call->attrs;
   const int64_t H = attrs->heads, K = attrs->kv_heads, D = attrs->head_dim;
@@ -17,36 +22,60 @@ attention_shape shape_of(const fsdp_kernel_call *call) {
              (long long)K, (long long)D);
   FSDP_CHECK(D <= general_head_max, "%s: head dimension %lld exceeds %lld", fsdp_op_name(call->kind),
              (long long)D, (long long)general_head_max);
-  FSDP_CHECK(attrs->seq < INT32_MAX / 4 && attrs->batch * H <= 65535,
-             "%s: %lld sequences of %lld, %lld heads", fsdp_op_name(call->kind), (long long)attrs->batch,
-             (long long)attrs->seq, (long long)H);
+  const fsdp_row_map queries = fsdp_row_map_of(call);
+  const fsdp_key_map keys = fsdp_key_map_of(call, &queries);
+  FSDP_CHECK(keys.seq < INT32_MAX / 4 && attrs->batch * H <= 65535, "%s: %lld sequences of %lld, %lld heads",
+             fsdp_op_name(call->kind), (long long)attrs->batch, (long long)keys.seq, (long long)H);
   FSDP_CHECK(attrs->window >= 0, "%s: a window of %lld keys", fsdp_op_name(call->kind),
              (long long)attrs->window);
   attention_shape s = {};
   s.B = int(attrs->batch);
   s.T = int(attrs->seq);
+  s.S = int(keys.seq);
   s.H = int(H);
   s.K = int(K);
   s.G = int(H / K);
   s.D = int(D);
-  s.window = attrs->window > 0 && attrs->window < attrs->seq ? int(attrs->window) : INT32_MAX / 2;
+  s.window = attrs->window > 0 && attrs->window < keys.seq ? int(attrs->window) : INT32_MAX / 2;
   s.Q = (H + 2 * K) * D;
+  s.kv_width = has_kv(call) ? 2 * K * D : s.Q;
   s.scale = float(1.0 / sqrt(double(D)));
+  s.queries = row_map_of(queries);
+  s.keys = key_map_of(keys);
   return s;
 }
 
+// Where the first key head's columns of k and of v begin in what holds k|v, which may be q|k|v.
+template <class T> struct kv_columns { T *k, *v; };
+template <class T>
+kv_columns<T> kv_columns_of(const fsdp_kernel_call *call, const attention_shape &s, T *kv) {
+  T *k = has_kv(call) ? kv : kv + int64_t(s.H) * s.D;
+  return {k, k + int64_t(s.K) * s.D};
+}
+
+// What an op with a matrix of its own for k|v reads of q|k|v: from the first row's q to the last row's.
+void report_queries(const fsdp_kernel_call *call, const attention_shape &s) {
+  const int64_t N = int64_t(s.B) * s.T;
+  if (N > 0) fsdp_kernel_report(call, 0, 0, (N - 1) * s.Q + int64_t(s.H) * s.D, FSDP_READ);
+}
+
+// All rows follow one another, and keys lie in rows of q|k|v: what the tensor-core kernels take.
+bool is_plain(const attention_shape &s) {
+  return s.queries.piece.by == s.T && s.kv_width == s.Q;
+}
+
 // Rows must start on 16 bytes for cp.async.
-bool fits_tensor_cores(const attention_shape &s, const void *qkv, const void *o, const void *d_o,
-                       const void *d_qkv) {
-  return s.D % 8 == 0 && s.D <= 128 && is_aligned(qkv) && is_aligned(o) && is_aligned(d_o) &&
-         is_aligned(d_qkv);
+bool fits_tensor_cores(const attention_shape &s, std::initializer_list<const void *> operands) {
+  bool aligned = true;
+  for (const void *operand : operands) aligned = aligned && is_aligned(operand);
+  return aligned && is_plain(s) && s.D % 8 == 0 && s.D <= 128;
 }
 
 // One warp per row of o of one head.
 template <class T, int WIDTH>
 __global__ void __launch_bounds__(threads_count)
     sum_delta(attention_shape s, const T *o, const T *d_o, float *delta) {
-  const int64_t index = int64_t(blockIdx.x) * warps + int(threadIdx.x) / warp_lanes; // (B, T, H)
+  const int64_t index = int64_t(blockIdx.x) * warps + int(threadIdx.x) / warp_lanes; // (rows, H)
   if (index >= int64_t(s.B) * s.T * s.H) return;                                     // whole warps
   float sum = 0;
   for (int c = int(threadIdx.x) % warp_lanes * WIDTH; c < s.D; c += warp_lanes * WIDTH) {
@@ -57,22 +86,23 @@ __global__ void __launch_bounds__(threads_count)
     for (int i = 0; i < WIDTH; i++) sum += x[i] * y[i];
   }
   sum = warp_sum(sum);
+  if (threadIdx.x % warp_lanes != 0) return;
   const int64_t row = index / s.H;
-  if (threadIdx.x % warp_lanes == 0)
-    global_store(delta + statistic_at(s, int(row / s.T), int(index % s.H), int(row % s.T)), sum);
+  const row_place place = place_of(s.queries, int(row));
+  global_store(delta + statistic_at(s, place.sequence, int(index - row * s.H), place.index), sum);
 }
 
-} // namespace
-
-void cuda_attention(const fsdp_kernel_call *call) {
-  const fsdp_view *views = open_operands(call), *qkv = &views[0];
-  const attention_shape s = shape_of(call);
-  auto *lse = data_of<float>(&views[2]);
-  with_type(qkv->dtype, [&](auto number) {
+// Operands: q|k|v, [k|v,] o, lse.
+void run_forward(const fsdp_kernel_call *call, const attention_shape &s) {
+  const int kv = has_kv(call);
+  with_type(call->operands[0].dtype, [&](auto number) {
     using T = decltype(number);
-    const attention_forward<T> p = {s, data_of<T>(qkv), numbers_of<T>(call, 1), lse};
+    const kv_columns<const T> columns = kv_columns_of<const T>(call, s, numbers_of<T>(call, kv));
+    const attention_forward<T> p = {
+        s,         numbers_of<T>(call, 0),      columns.k,
+        columns.v, numbers_of<T>(call, kv + 1), data_of<float>(&call->operands[kv + 2])};
     if constexpr (sizeof(T) == 2) {
-      if (fits_tensor_cores(s, p.qkv, p.o, nullptr, nullptr)) {
+      if (fits_tensor_cores(s, {p.q, p.k, p.v, p.o})) {
         attention_tensor_forward(p, call->stream);
         return;
       }
@@ -81,25 +111,57 @@ void cuda_attention(const fsdp_kernel_call *call) {
   });
 }
 
-void cuda_attention_backward(const fsdp_kernel_call *call) {
-  const fsdp_view *views = open_operands(call), *qkv = &views[0];
-  const attention_shape s = shape_of(call);
+// Operands: q|k|v, [k|v,] o, lse, d_o, d_q|d_k|d_v[, d_k|d_v].
+void run_backward(const fsdp_kernel_call *call, const attention_shape &s) {
+  const int kv = has_kv(call);
   const int64_t N = int64_t(s.B) * s.T;
-  const auto *lse = data_of<float>(&views[2]);
   auto *delta = data_of<float>(fsdp_kernel_workspace(call));
-  with_type(qkv->dtype, [&](auto number) {
+  with_type(call->operands[0].dtype, [&](auto number) {
     using T = decltype(number);
-    const T *o = numbers_of<T>(call, 1), *d_o = numbers_of<T>(call, 3);
+    const T *o = numbers_of<T>(call, kv + 1), *d_o = numbers_of<T>(call, kv + 3);
     const bool wide = s.D % 4 == 0 && is_aligned(o) && is_aligned(d_o);
     launch({blocks_of(N * s.H, warps), threads_count, call->stream}, wide ? sum_delta<T, 4> : sum_delta<T, 1>,
            s, o, d_o, delta);
-    const attention_gradient<T> p = {s, data_of<T>(qkv), d_o, lse, delta, numbers_of<T>(call, 4)};
+    const kv_columns<const T> columns = kv_columns_of<const T>(call, s, numbers_of<T>(call, kv));
+    const kv_columns<T> gradients = kv_columns_of(call, s, numbers_of<T>(call, 2 * kv + 4));
+    const attention_gradient<T> p = {s,           numbers_of<T>(call, 0),
+                                     columns.k,   columns.v,
+                                     d_o,         data_of<float>(&call->operands[kv + 2]),
+                                     delta,       numbers_of<T>(call, kv + 4),
+                                     gradients.k, gradients.v};
     if constexpr (sizeof(T) == 2) {
-      if (fits_tensor_cores(s, p.qkv, nullptr, p.d_o, p.d_qkv)) {
+      if (fits_tensor_cores(s, {p.q, p.k, p.v, p.d_o, p.d_q, p.d_k, p.d_v})) {
         attention_tensor_backward(p, call->stream);
         return;
       }
     }
     attention_general_backward(p, call->stream);
   });
+}
+
+} // namespace
+
+void cuda_attention(const fsdp_kernel_call *call) {
+  open_operands(call);
+  run_forward(call, shape_of(call));
+}
+
+void cuda_attention_backward(const fsdp_kernel_call *call) {
+  open_operands(call);
+  run_backward(call, shape_of(call));
+}
+
+void cuda_context_attention(const fsdp_kernel_call *call) {
+  const attention_shape s = shape_of(call);
+  open_operands(call, 1 << 0);
+  report_queries(call, s);
+  run_forward(call, s);
+}
+
+void cuda_context_attention_backward(const fsdp_kernel_call *call) {
+  const attention_shape s = shape_of(call);
+  open_operands(call, 1 << 0 | 1 << 5);
+  report_queries(call, s);
+  fsdp_kernel_report_columns(call, 5, int64_t(s.B) * s.T, s.Q, int64_t(s.H) * s.D);
+  run_backward(call, s);
 }

@@ -4,58 +4,79 @@
 //   attention_tensor*.cu   bf16, D a multiple of 8 up to 128: tensor cores
 //   attention_general.cu   fp32, and bf16 of any other D up to 256
 //
-// B sequences of T positions, H heads, K key/value heads, G = H / K, D head dimension, Q = (H + 2K) * D
-// columns of q|k|v, o and d_o (B*T, H*D), lse and delta (B, H, T). lse = log(sum(exp(q k / sqrt(D)))), delta
-// = rowsum(d_o * o). Query q sees the keys k with q - window < k <= q.
+// B sequences of T queries, S positions with keys, H heads, K key/value heads, G = H / K, D head dimension,
+// Q = (H + 2K) * D columns of q|k|v, o and d_o (B*T, H*D), lse and delta (B, H, T). lse = log(sum(exp(q k /
+// sqrt(D)))), delta = rowsum(d_o * o). The query at position q sees the keys k with q - window < k <= q.
+// Queries are counted by index, a block's have neighbouring positions; keys are counted by position. Which rows
+// they lie in is the maps'.
 #pragma once
 
 #include "kernels/cuda/operand.cuh"
+#include "kernels/cuda/rows.cuh"
 
 struct attention_shape {
-  int64_t Q;
-  int B, T, H, K, G, D;
+  int64_t Q, kv_width; // columns of the matrix that k and v lie in
+  int B, T, S, H, K, G, D;
   float scale; // 1 / sqrt(D)
   int window;  // without one: past every key, from every row of a tile
+  row_map queries;
+  key_map keys;
 };
 
-// First element of a head's row in q|k|v, and in o.
+// First element of a head's row of queries, of keys or values, and of o, if rows follow one another.
 __device__ __host__ inline int64_t query_at(const attention_shape &s, int b, int t, int head) {
   return (int64_t(b) * s.T + t) * s.Q + int64_t(head) * s.D;
 }
 __device__ __host__ inline int64_t key_at(const attention_shape &s, int b, int t, int kv_head) {
-  return query_at(s, b, t, s.H + kv_head);
-}
-__device__ __host__ inline int64_t value_at(const attention_shape &s, int b, int t, int kv_head) {
-  return query_at(s, b, t, s.H + s.K + kv_head);
+  return (int64_t(b) * s.T + t) * s.kv_width + int64_t(kv_head) * s.D;
 }
 __device__ __host__ inline int64_t output_at(const attention_shape &s, int b, int t, int head) {
   return ((int64_t(b) * s.T + t) * s.H + head) * s.D;
 }
-__device__ __host__ inline int64_t statistic_at(const attention_shape &s, int b, int head, int t) {
-  return (int64_t(b) * s.H + head) * s.T + t;
+
+__device__ __host__ inline int64_t statistic_at(const attention_shape &s, int b, int head, int index) {
+  return (int64_t(b) * s.H + head) * s.T + index;
 }
 
-// First key of the tile (of TILE keys) that holds the first key that `query` sees.
-template <int TILE> __device__ __forceinline__ int first_tile(const attention_shape &s, int query) {
-  return query < s.window ? 0 : (query - s.window + 1) / TILE * TILE;
+// First key of the tile (of TILE keys) that holds the first key that the query at `position` sees.
+template <int TILE> __device__ __forceinline__ int first_tile(const attention_shape &s, int position) {
+  return position < s.window ? 0 : (position - s.window + 1) / TILE * TILE;
 }
-// One past the last query that sees key `key`.
+
+// One past the last query that sees key `key`, if positions are in order.
 __device__ __forceinline__ int end_query(const attention_shape &s, int key) {
   return least(s.T, key + s.window);
 }
 
+// Queries `index` to `end` - 1 and, in their order, the positions from `position` on.
+struct query_range {
+  int index, end, position;
+};
+
+// Tiles of ROWS queries: those of the first chunk, then those of the second. `end` is the chunk's.
+template <int ROWS> __device__ __host__ inline int query_tiles(const attention_shape &s) {
+  return (s.queries.chunk + ROWS - 1) / ROWS + (s.T - s.queries.chunk + ROWS - 1) / ROWS;
+}
+template <int ROWS> __device__ __forceinline__ query_range query_tile(const attention_shape &s, int i) {
+  const int head_tiles = (s.queries.chunk + ROWS - 1) / ROWS;
+  if (i < head_tiles) return {i * ROWS, s.queries.chunk, s.queries.first + i * ROWS};
+  const int at = (i - head_tiles) * ROWS;
+  return {s.queries.chunk + at, s.T, s.queries.second + at};
+}
+
+// k and v point at the first key head's columns.
 template <class T> struct attention_forward {
   attention_shape shape;
-  const T *qkv;
+  const T *q, *k, *v;
   T *o;
   float *lse;
 };
 
 template <class T> struct attention_gradient {
   attention_shape shape;
-  const T *qkv, *d_o;
+  const T *q, *k, *v, *d_o;
   const float *lse, *delta;
-  T *d_qkv;
+  T *d_q, *d_k, *d_v;
 };
 
 void attention_tensor_forward(const attention_forward<bf16> &p, void *stream);

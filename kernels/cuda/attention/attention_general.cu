@@ -24,14 +24,29 @@ __device__ __host__ inline int row_stride(int D) {
   return D | 1;
 }
 
-template <class T>
+// Rows 0 to `valid` - 1 of the tile are rows row_of(i) of `source`, times `factor`; those up to `count` are
+// zeros. A warp copies a row at a time.
+template <class T, class Rows>
 __device__ __forceinline__ void load_tile(const smem<float> &tile, int count, const T *source, int64_t stride,
-                                          int valid, int D, float factor) {
-  for (int i = int(threadIdx.x); i < count * D; i += threads_count) {
-    const int row = i / D, c = i % D;
-    tile[row * row_stride(D) + c] =
-        row < valid ? factor * to_float(global_load(source + row * stride + c)) : 0.0f;
+                                          int valid, int D, float factor, const Rows &row_of) {
+  for (int row = int(threadIdx.x) / warp_lanes; row < count; row += threads_count / warp_lanes) {
+    const T *at = row < valid ? source + row_of(row) * stride : source;
+    for (int c = int(threadIdx.x) % warp_lanes; c < D; c += warp_lanes)
+      tile[row * row_stride(D) + c] = row < valid ? factor * to_float(global_load(at + c)) : 0.0f;
   }
+}
+template <class T>
+__device__ __forceinline__ void load_queries(const smem<float> &tile, int count, const T *source,
+                                             int64_t stride, const attention_shape &s, int b,
+                                             const query_range &at, float factor) {
+  load_tile(tile, count, source, stride, least(count, at.end - at.index), s.D, factor,
+            [&](int i) { return int64_t(row_of(s.queries, b, at.index + i)); });
+}
+template <class T>
+__device__ __forceinline__ void load_keys(const smem<float> &tile, int count, const T *source,
+                                          const attention_shape &s, int b, int key) {
+  load_tile(tile, count, source, s.kv_width, least(count, s.S - key), s.D, 1.0f,
+            [&](int i) { return int64_t(key_row(s.keys, b, key + i)); });
 }
 
 // dots[i] = a[a_row] . b[first + sharers * i].
@@ -110,26 +125,26 @@ template <int COLUMNS> __device__ __forceinline__ tiles cut_shared(int D, int ow
 template <class T, int COLUMNS>
 __global__ void __launch_bounds__(threads_count) attend(attention_forward<T> p) {
   constexpr int keys = tile_rows<COLUMNS>, count = keys / sharers;
-  const attention_shape s = p.shape;
-  const int b = int(blockIdx.y) / s.H, head = int(blockIdx.y) % s.H, kv = head / s.G;
+  const attention_shape &s = p.shape;
+  const int b = int(blockIdx.y) / s.H, head = int(blockIdx.y) % s.H, kv = head / s.G * s.D;
   // The longest rows of the triangle first.
-  const int first = int(gridDim.x - 1 - blockIdx.x) * rows, valid = least(rows, s.T - first);
+  const query_range own = query_tile<rows>(s, int(gridDim.x - 1 - blockIdx.x));
+  const int valid = least(rows, own.end - own.index);
   const int row = int(threadIdx.x) / sharers, lane = int(threadIdx.x) % sharers;
   const tiles t = cut_shared<COLUMNS>(s.D, 1, 2, 1);
-  load_tile(t.own[0], rows, p.qkv + query_at(s, b, first, head), s.Q, valid, s.D, s.scale);
+  load_queries(t.own[0], rows, p.q + head * s.D, s.Q, s, b, own, s.scale);
   // The maximum is finite even if a tile hides all its keys from the row.
   float out[COLUMNS] = {}, most = -FLT_MAX, sum = 0;
-  for (int key = first_tile<keys>(s, first); key < first + valid; key += keys) {
-    const int keys_valid = least(keys, s.T - key);
+  for (int key = first_tile<keys>(s, own.position); key < own.position + valid; key += keys) {
     __syncthreads(); // all reads of the previous tile are done
-    load_tile(t.other[0], keys, p.qkv + key_at(s, b, key, kv), s.Q, keys_valid, s.D, 1.0f);
-    load_tile(t.other[1], keys, p.qkv + value_at(s, b, key, kv), s.Q, keys_valid, s.D, 1.0f);
+    load_keys(t.other[0], keys, p.k + kv, s, b, key);
+    load_keys(t.other[1], keys, p.v + kv, s, b, key);
     __syncthreads();
     float scores[count], greatest = most, added = 0;
     dot_rows(t.own[0], row, t.other[0], lane, s.D, scores);
 #pragma unroll
     for (int i = 0; i < count; i++) {
-      if (!sees(s, first + row, key + lane + sharers * i)) scores[i] = -INFINITY;
+      if (!sees(s, own.position + row, key + lane + sharers * i)) scores[i] = -INFINITY;
       greatest = fmaxf(greatest, scores[i]);
     }
     greatest = row_greatest(greatest);
@@ -148,44 +163,46 @@ __global__ void __launch_bounds__(threads_count) attend(attention_forward<T> p) 
     add_rows<COLUMNS, keys>(t.weights[0], row, t.other[1], lane, s.D, out);
   }
   if (row >= valid) return;
-  store_row(p.o + output_at(s, b, first + row, head), lane, s.D, 1.0f / sum, out);
-  if (lane == 0) global_store(p.lse + statistic_at(s, b, head, first + row), most + logf(sum));
+  const int index = own.index + row;
+  store_row(p.o + row_of(s.queries, b, index) * (int64_t(s.H) * s.D) + head * s.D, lane, s.D, 1.0f / sum,
+            out);
+  if (lane == 0) global_store(p.lse + statistic_at(s, b, head, index), most + logf(sum));
 }
 
 // d_q = scale * sum over keys of d_S k, with d_S = P * (d_o . v - delta), P = exp(S - lse).
 template <class T, int COLUMNS>
 __global__ void __launch_bounds__(threads_count, 2) differentiate_queries(attention_gradient<T> p) {
   constexpr int keys = tile_rows<COLUMNS>, count = keys / sharers;
-  const attention_shape s = p.shape;
-  const int b = int(blockIdx.y) / s.H, head = int(blockIdx.y) % s.H, kv = head / s.G;
-  const int first = int(gridDim.x - 1 - blockIdx.x) * rows, valid = least(rows, s.T - first);
-  const int row = int(threadIdx.x) / sharers, lane = int(threadIdx.x) % sharers;
+  const attention_shape &s = p.shape;
+  const int b = int(blockIdx.y) / s.H, head = int(blockIdx.y) % s.H, kv = head / s.G * s.D;
+  const query_range own = query_tile<rows>(s, int(gridDim.x - 1 - blockIdx.x));
+  const int valid = least(rows, own.end - own.index);
+  const int row = int(threadIdx.x) / sharers, lane = int(threadIdx.x) % sharers, index = own.index + row;
   const tiles t = cut_shared<COLUMNS>(s.D, 2, 2, 1);
-  load_tile(t.own[0], rows, p.qkv + query_at(s, b, first, head), s.Q, valid, s.D, s.scale);
-  load_tile(t.own[1], rows, p.d_o + output_at(s, b, first, head), int64_t(s.H) * s.D, valid, s.D, 1.0f);
+  load_queries(t.own[0], rows, p.q + head * s.D, s.Q, s, b, own, s.scale);
+  load_queries(t.own[1], rows, p.d_o + head * s.D, int64_t(s.H) * s.D, s, b, own, 1.0f);
   const bool exists = row < valid;
-  const float lse = exists ? global_load(p.lse + statistic_at(s, b, head, first + row)) : 0.0f;
-  const float delta = exists ? global_load(p.delta + statistic_at(s, b, head, first + row)) : 0.0f;
+  const float lse = exists ? global_load(p.lse + statistic_at(s, b, head, index)) : 0.0f;
+  const float delta = exists ? global_load(p.delta + statistic_at(s, b, head, index)) : 0.0f;
   float d_q[COLUMNS] = {};
-  for (int key = first_tile<keys>(s, first); key < first + valid; key += keys) {
-    const int keys_valid = least(keys, s.T - key);
+  for (int key = first_tile<keys>(s, own.position); key < own.position + valid; key += keys) {
     __syncthreads();
-    load_tile(t.other[0], keys, p.qkv + key_at(s, b, key, kv), s.Q, keys_valid, s.D, 1.0f);
-    load_tile(t.other[1], keys, p.qkv + value_at(s, b, key, kv), s.Q, keys_valid, s.D, 1.0f);
+    load_keys(t.other[0], keys, p.k + kv, s, b, key);
+    load_keys(t.other[1], keys, p.v + kv, s, b, key);
     __syncthreads();
     float scores[count], d_p[count];
     dot_rows(t.own[0], row, t.other[0], lane, s.D, scores);
     dot_rows(t.own[1], row, t.other[1], lane, s.D, d_p);
 #pragma unroll
     for (int i = 0; i < count; i++) {
-      const bool seen = sees(s, first + row, key + lane + sharers * i);
+      const bool seen = sees(s, own.position + row, key + lane + sharers * i);
       t.weights[0][row * (keys + 1) + lane + sharers * i] =
           seen ? expf(scores[i] - lse) * (d_p[i] - delta) : 0.0f;
     }
     __syncwarp();
     add_rows<COLUMNS, keys>(t.weights[0], row, t.other[0], lane, s.D, d_q);
   }
-  if (exists) store_row(p.d_qkv + query_at(s, b, first + row, head), lane, s.D, s.scale, d_q);
+  if (exists) store_row(p.d_q + row_of(s.queries, b, index) * s.Q + head * s.D, lane, s.D, s.scale, d_q);
 }
 
 // d_k = sum over queries of the group's heads of d_S q scale, d_v = the sum of P d_o. The block's rows are
@@ -193,56 +210,59 @@ __global__ void __launch_bounds__(threads_count, 2) differentiate_queries(attent
 template <class T, int COLUMNS>
 __global__ void __launch_bounds__(threads_count, 2) differentiate_keys(attention_gradient<T> p) {
   constexpr int queries = tile_rows<COLUMNS>, count = queries / sharers;
-  const attention_shape s = p.shape;
+  const attention_shape &s = p.shape;
   const int b = int(blockIdx.y) / s.K, kv = int(blockIdx.y) % s.K;
-  const int first = int(blockIdx.x) * rows, valid = least(rows, s.T - first);
+  const int first = int(blockIdx.x) * rows;
   const int row = int(threadIdx.x) / sharers, lane = int(threadIdx.x) % sharers;
   const tiles t = cut_shared<COLUMNS>(s.D, 2, 2, 2);
-  load_tile(t.own[0], rows, p.qkv + key_at(s, b, first, kv), s.Q, valid, s.D, 1.0f);
-  load_tile(t.own[1], rows, p.qkv + value_at(s, b, first, kv), s.Q, valid, s.D, 1.0f);
-  const int end = end_query(s, first + rows - 1);
+  load_keys(t.own[0], rows, p.k + kv * s.D, s, b, first);
+  load_keys(t.own[1], rows, p.v + kv * s.D, s, b, first);
+  const int tile_count = query_tiles<queries>(s);
   float d_k[COLUMNS] = {}, d_v[COLUMNS] = {};
   for (int head = kv * s.G; head < (kv + 1) * s.G; head++)
-    for (int query = first / queries * queries; query < end; query += queries) {
-      const int queries_valid = least(queries, s.T - query);
+    for (int tile = 0; tile < tile_count; tile++) {
+      const query_range at = query_tile<queries>(s, tile);
+      // No query of the tile sees a key of the block.
+      if (at.position + queries <= first || at.position - s.window >= first + rows - 1) continue;
       __syncthreads();
-      load_tile(t.other[0], queries, p.qkv + query_at(s, b, query, head), s.Q, queries_valid, s.D, s.scale);
-      load_tile(t.other[1], queries, p.d_o + output_at(s, b, query, head), int64_t(s.H) * s.D, queries_valid,
-                s.D, 1.0f);
+      load_queries(t.other[0], queries, p.q + head * s.D, s.Q, s, b, at, s.scale);
+      load_queries(t.other[1], queries, p.d_o + head * s.D, int64_t(s.H) * s.D, s, b, at, 1.0f);
       __syncthreads();
       float scores[count], d_p[count];
       dot_rows(t.own[0], row, t.other[0], lane, s.D, scores);
       dot_rows(t.own[1], row, t.other[1], lane, s.D, d_p);
 #pragma unroll
       for (int i = 0; i < count; i++) {
-        const int q = query + lane + sharers * i, at = row * (queries + 1) + lane + sharers * i;
+        const int query = lane + sharers * i, at_weight = row * (queries + 1) + query, q = at.index + query;
         float weight = 0, d_s = 0;
-        if (q < s.T && sees(s, q, first + row)) {
+        if (q < at.end && sees(s, at.position + query, first + row)) {
           weight = expf(scores[i] - global_load(p.lse + statistic_at(s, b, head, q)));
           d_s = weight * (d_p[i] - global_load(p.delta + statistic_at(s, b, head, q)));
         }
-        t.weights[0][at] = weight;
-        t.weights[1][at] = d_s;
+        t.weights[0][at_weight] = weight;
+        t.weights[1][at_weight] = d_s;
       }
       __syncwarp();
       add_rows<COLUMNS, queries>(t.weights[0], row, t.other[1], lane, s.D, d_v);
       add_rows<COLUMNS, queries>(t.weights[1], row, t.other[0], lane, s.D, d_k);
     }
-  if (row >= valid) return;
-  store_row(p.d_qkv + key_at(s, b, first + row, kv), lane, s.D, 1.0f, d_k);
-  store_row(p.d_qkv + value_at(s, b, first + row, kv), lane, s.D, 1.0f, d_v);
+  if (first + row >= s.S) return;
+  const int64_t at = key_row(s.keys, b, first + row) * s.kv_width + kv * s.D;
+  store_row(p.d_k + at, lane, s.D, 1.0f, d_k);
+  store_row(p.d_v + at, lane, s.D, 1.0f, d_v);
 }
 
 template <class T, int COLUMNS> void forward(const attention_forward<T> &p, void *stream) {
-  launch_shape shape = {blocks_of(p.shape.T, rows), threads_count, stream, int64_t(p.shape.B) * p.shape.H,
+  launch_shape shape = {query_tiles<rows>(p.shape), threads_count, stream, int64_t(p.shape.B) * p.shape.H,
                         shared_bytes<COLUMNS>(p.shape.D, 1, 2, 1)};
   launch(shape, attend<T, COLUMNS>, p);
 }
 
 template <class T, int COLUMNS> void backward(const attention_gradient<T> &p, void *stream) {
-  launch_shape shape = {blocks_of(p.shape.T, rows), threads_count, stream, int64_t(p.shape.B) * p.shape.H,
+  launch_shape shape = {query_tiles<rows>(p.shape), threads_count, stream, int64_t(p.shape.B) * p.shape.H,
                         shared_bytes<COLUMNS>(p.shape.D, 2, 2, 1)};
   launch(shape, differentiate_queries<T, COLUMNS>, p);
+  shape.blocks = blocks_of(p.shape.S, rows);
   shape.rows = int64_t(p.shape.B) * p.shape.K;
   shape.shared_bytes = shared_bytes<COLUMNS>(p.shape.D, 2, 2, 2);
   launch(shape, differentiate_keys<T, COLUMNS>, p);

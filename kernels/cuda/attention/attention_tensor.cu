@@ -98,9 +98,9 @@ template <int WIDTH> __global__ void __launch_bounds__(threads_count) attend(att
   const int b = int(blockIdx.y) / s.H, head = int(blockIdx.y) % s.H, kv = head / s.G;
   const int first = int(gridDim.x - 1 - blockIdx.x) * queries, end = least(s.T, first + queries);
   const int warp_first = first + int(threadIdx.x) / warp_lanes * warp_rows;
-  copy_tile<WIDTH, queries, threads_count>(q, p.qkv + query_at(s, b, first, head), s.Q, s.T - first, s.D);
+  copy_tile<WIDTH, queries, threads_count>(q, p.q + query_at(s, b, first, head), s.Q, s.T - first, s.D);
   const int first_key = first_tile<keys>(s, first);
-  copy_tile<WIDTH, keys, threads_count>(k, p.qkv + key_at(s, b, first_key, kv), s.Q, s.T - first_key, s.D);
+  copy_tile<WIDTH, keys, threads_count>(k, p.k + key_at(s, b, first_key, kv), s.Q, s.T - first_key, s.D);
   cp_async_commit();
   const uint32_t q_lanes = lanes_of_a<WIDTH>(q, warp_first - first),
                  k_lanes = lanes_of_b_transposed<WIDTH>(k, 0);
@@ -117,7 +117,7 @@ template <int WIDTH> __global__ void __launch_bounds__(threads_count) attend(att
     float scores[row_tiles][keys / 8][4];
     cp_async_wait<0>();
     __syncthreads(); // K has arrived, and all reads of the last V are done
-    copy_tile<WIDTH, keys, threads_count>(v, p.qkv + value_at(s, b, key, kv), s.Q, s.T - key, s.D);
+    copy_tile<WIDTH, keys, threads_count>(v, p.v + key_at(s, b, key, kv), s.Q, s.T - key, s.D);
     cp_async_commit();
     // Whether any query of this warp sees any key.
     const bool sees = key < warp_first + warp_rows && key + keys > warp_first + 1 - s.window;
@@ -125,7 +125,7 @@ template <int WIDTH> __global__ void __launch_bounds__(threads_count) attend(att
     cp_async_wait<0>();
     __syncthreads(); // V has arrived, and all reads of K are done
     if (key + keys < end)
-      copy_tile<WIDTH, keys, threads_count>(k, p.qkv + key_at(s, b, key + keys, kv), s.Q, s.T - key - keys,
+      copy_tile<WIDTH, keys, threads_count>(k, p.k + key_at(s, b, key + keys, kv), s.Q, s.T - key - keys,
                                             s.D);
     cp_async_commit();
     if (!sees) continue;

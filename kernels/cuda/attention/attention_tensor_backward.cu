@@ -51,7 +51,7 @@ __device__ __forceinline__ void copy_queries(const attention_gradient<bf16> &p,
                                              const query_stage<WIDTH> &stage, int b, query_walk at) {
   constexpr int queries = tile_queries<WIDTH>;
   const attention_shape &s = p.shape;
-  copy_tile<WIDTH, queries, threads_count>(stage.q, p.qkv + query_at(s, b, at.query, at.head), s.Q,
+  copy_tile<WIDTH, queries, threads_count>(stage.q, p.q + query_at(s, b, at.query, at.head), s.Q,
                                            s.T - at.query, s.D);
   copy_tile<WIDTH, queries, threads_count>(stage.d_o, p.d_o + output_at(s, b, at.query, at.head),
                                            int64_t(s.H) * s.D, s.T - at.query, s.D);
@@ -112,8 +112,8 @@ __global__ void __launch_bounds__(threads_count) make_d_k_d_v(attention_gradient
   const attention_shape &s = p.shape;
   const int b = int(blockIdx.y) / s.K, kv = int(blockIdx.y) % s.K;
   const int first = int(blockIdx.x) * own_keys, row = int(threadIdx.x) / warp_lanes * 16;
-  copy_tile<WIDTH, own_keys, threads_count>(k, p.qkv + key_at(s, b, first, kv), s.Q, s.T - first, s.D);
-  copy_tile<WIDTH, own_keys, threads_count>(v, p.qkv + value_at(s, b, first, kv), s.Q, s.T - first, s.D);
+  copy_tile<WIDTH, own_keys, threads_count>(k, p.k + key_at(s, b, first, kv), s.Q, s.T - first, s.D);
+  copy_tile<WIDTH, own_keys, threads_count>(v, p.v + key_at(s, b, first, kv), s.Q, s.T - first, s.D);
   const int end = WINDOWED ? end_query(s, first + own_keys - 1) : s.T;
   query_walk at = {kv * s.G, first}, next = at;
   const uint32_t k_lanes = lanes_of_a<WIDTH>(k, row), v_lanes = lanes_of_a<WIDTH>(v, row);
@@ -149,8 +149,8 @@ __global__ void __launch_bounds__(threads_count) make_d_k_d_v(attention_gradient
   }
   const float one[2] = {1.0f, 1.0f}, scales[2] = {s.scale, s.scale};
   const int key = first + row;
-  store_rows<WIDTH>(v, row, d_v[0], one, p.d_qkv + value_at(s, b, key, kv), s.Q, s.T - key, s.D);
-  store_rows<WIDTH>(k, row, d_k[0], scales, p.d_qkv + key_at(s, b, key, kv), s.Q, s.T - key, s.D);
+  store_rows<WIDTH>(v, row, d_v[0], one, p.d_v + key_at(s, b, key, kv), s.Q, s.T - key, s.D);
+  store_rows<WIDTH>(k, row, d_k[0], scales, p.d_k + key_at(s, b, key, kv), s.Q, s.T - key, s.D);
 }
 
 // ---- d_Q
@@ -194,12 +194,12 @@ __global__ void __launch_bounds__(threads_count) make_d_q(attention_gradient<bf1
   const int row = int(threadIdx.x) / warp_lanes * 16 * M;
   auto copy_keys = [&](int stage, int key) {
     const int tiles = 2 * queries * WIDTH * 2 + stage * 2 * tile_bytes;
-    copy_tile<WIDTH, keys, threads_count>(bytes.part<bf16>(tiles, keys * WIDTH),
-                                          p.qkv + key_at(s, b, key, kv), s.Q, s.T - key, s.D);
+    copy_tile<WIDTH, keys, threads_count>(bytes.part<bf16>(tiles, keys * WIDTH), p.k + key_at(s, b, key, kv),
+                                          s.Q, s.T - key, s.D);
     copy_tile<WIDTH, keys, threads_count>(bytes.part<bf16>(tiles + tile_bytes, keys * WIDTH),
-                                          p.qkv + value_at(s, b, key, kv), s.Q, s.T - key, s.D);
+                                          p.v + key_at(s, b, key, kv), s.Q, s.T - key, s.D);
   };
-  copy_tile<WIDTH, queries, threads_count>(q, p.qkv + query_at(s, b, first, head), s.Q, s.T - first, s.D);
+  copy_tile<WIDTH, queries, threads_count>(q, p.q + query_at(s, b, first, head), s.Q, s.T - first, s.D);
   copy_tile<WIDTH, queries, threads_count>(d_o, p.d_o + output_at(s, b, first, head), int64_t(s.H) * s.D,
                                            s.T - first, s.D);
   const int first_key = WINDOWED ? first_tile<keys>(s, first) : 0;
@@ -238,8 +238,8 @@ __global__ void __launch_bounds__(threads_count) make_d_q(attention_gradient<bf1
 #pragma unroll
   for (int m = 0; m < M; m++) {
     const int query = first + row + m * 16;
-    store_rows<WIDTH>(q, row + m * 16, d_q[m], scales, p.d_qkv + query_at(s, b, query, head), s.Q,
-                      s.T - query, s.D);
+    store_rows<WIDTH>(q, row + m * 16, d_q[m], scales, p.d_q + query_at(s, b, query, head), s.Q, s.T - query,
+                      s.D);
   }
 }
 
