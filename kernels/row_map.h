@@ -1,5 +1,5 @@
 // Rows of activations: where an index of a sequence lies and which position it has, and where the key of a
-// position lies. models/graph/op.h defines both by attributes (piece, chunk, first_index, second_index; kv_*).
+// position lies. models/graph/op.h has the attributes: piece, chunk, first_index, second_index, kv_*.
 #pragma once
 
 #include "kernels/kernels.h"
@@ -32,8 +32,13 @@ fsdp_row_map fsdp_row_map_of(const fsdp_kernel_call *call);
 // position has a key.
 fsdp_key_map fsdp_key_map_of(const fsdp_kernel_call *call, const fsdp_row_map *queries);
 
+// The row of an index if all sequences' first pieces lie before their second.
+static inline int64_t fsdp_row_in_pieces(int64_t batch, int64_t piece, int64_t sequence, int64_t index) {
+  return (index / piece * batch + sequence) * piece + index % piece;
+}
+
 static inline int64_t fsdp_row_of(const fsdp_row_map *map, int64_t sequence, int64_t index) {
-  return (index / map->piece * map->batch + sequence) * map->piece + index % map->piece;
+  return fsdp_row_in_pieces(map->batch, map->piece, sequence, index);
 }
 
 static inline int64_t fsdp_row_position(const fsdp_row_map *map, int64_t index) {
@@ -72,7 +77,7 @@ static inline int64_t fsdp_key_index(const fsdp_key_map *map, int64_t position) 
 static inline int64_t fsdp_key_row(const fsdp_key_map *map, int64_t sequence, int64_t position) {
   int64_t chunk = position / map->chunk, part = chunk < map->parts ? chunk : 2 * map->parts - 1 - chunk;
   int64_t index = fsdp_key_index(map, position), part_rows = map->batch * (map->seq / map->parts);
-  return part * part_rows + (index / map->piece * map->batch + sequence) * map->piece + index % map->piece;
+  return part * part_rows + fsdp_row_in_pieces(map->batch, map->piece, sequence, index);
 }
 
 // Positions from `position` on whose rows follow one another.

@@ -1,6 +1,6 @@
-// Learned positions: the row of its position in a table (M, C) added to each row of h, and the table's
-// gradient. B sequences of T positions; rows and positions are kernels/row_map.h's. Positions of M or more are
-// padding: nothing is added to their rows, and they have no gradient.
+// Learned positions: a table (M, C), whose row of its position is added to each row of h, and its gradient. B
+// sequences of T positions; which rows they have is kernels/row_map.h's. Positions of M or more are padding:
+// nothing is added to their rows, and they have no gradient.
 #include "kernels/cpu/operand.h"
 #include "kernels/cpu/ops.h"
 #include "kernels/row_map.h"

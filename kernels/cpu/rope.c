@@ -1,7 +1,7 @@
 // Rotary position embedding (Su et al. 2021) in Hugging Face's order: elements i and i + D/2 of a head
 // are a pair, rotated by position * inv_freq[i]. In place over the q and k columns of rows of q|k|v. B
-// sequences of T positions, H heads, K key/value heads, D head dimension, Q = (H + 2K) * D. Rows and positions
-// are kernels/row_map.h's.
+// sequences of T positions, H heads, K key/value heads, D head dimension, Q = (H + 2K) * D. Which position a
+// row has is kernels/row_map.h's.
 #include "kernels/cpu/operand.h"
 #include "kernels/cpu/ops.h"
 #include "kernels/row_map.h"

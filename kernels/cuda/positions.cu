@@ -1,6 +1,6 @@
 // Learned positions: each row of h += its position's row of the weight, a table of M rows of C channels; and
-// the table's gradient, each row the sum over the B sequences in order. Positions of M or more are padding and
-// left out. A thread has one vector of a row.
+// the table's gradient, each row the sum over the B sequences in order. Positions of M or more are padding:
+// they are left out. A thread has one vector of a row.
 #include "kernels/cuda/operand.cuh"
 #include "kernels/cuda/ops.cuh"
 #include "kernels/cuda/rows.cuh"

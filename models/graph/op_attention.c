@@ -21,8 +21,8 @@ static bool has_window(const fsdp_op_attrs *attrs) {
 }
 
 // FLOPs of one of attention's gemms, over the pairs that the causal mask and the window leave: query q sees
-// min(q + 1, window) keys. Of a sequence in parts, each has chunks that are an equal share of its pairs (with a
-// window nearly), so a part counts that share, whichever part it is.
+// min(q + 1, window) keys. Of a sequence in parts, each counts an equal share of the whole's pairs: its two
+// chunks of queries have that many, with a window nearly.
 static double gemm_flops(const fsdp_op_attrs *attrs) {
   double T = (double)key_count(attrs), W = has_window(attrs) ? (double)attrs->window : T;
   double pairs = W * (W + 1.0) / 2.0 + (T - W) * W;

@@ -9,6 +9,12 @@ struct heads {
   int64_t B, T, H, K, D, window;
 };
 
+// How a sequence's T rows lie: `pieces` of them; part `part` of `parts` (0: attention, whose keys lie in the
+// same rows).
+struct cut {
+  int64_t pieces, parts, part;
+};
+
 // Groups of 1, 4 and 8; sequences below, at and above a tile; head dimensions that fill a tile and that do
 // not.
 const heads shapes[] = {{1, 1, 1, 1, 64, 0},    {3, 17, 4, 1, 64, 0},   {1, 128, 8, 8, 64, 0},
@@ -29,8 +35,26 @@ const heads windowed_shapes[] = {{1, 131, 2, 1, 64, 1},    {1, 193, 1, 1, 64, 2}
                                  {1, 263, 1, 1, 128, 100}, {1, 131, 1, 1, 128, 130}, {1, 131, 1, 1, 128, 131},
                                  {1, 97, 4, 1, 80, 33},    {1, 67, 2, 1, 20, 5},     {1, 67, 1, 1, 160, 17}};
 
-void forward_and_backward(fsdp_dtype dtype, const heads &s) {
-  const int64_t N = s.B * s.T, Q = (s.H + 2 * s.K) * s.D;
+// Several pieces, in a tile and over several; one that holds the end of the first chunk; chunks of a tile and a
+// bit; the parts at both ends.
+const struct cut_heads {
+  heads s;
+  cut how;
+} cut_shapes[] = {{{2, 136, 2, 1, 64, 0}, {2, 0, 0}},   {{1, 200, 4, 2, 128, 0}, {4, 0, 0}},
+                  {{2, 12, 2, 1, 64, 0}, {4, 0, 0}},    {{1, 136, 2, 1, 80, 50}, {2, 0, 0}},
+                  {{2, 66, 2, 1, 20, 7}, {3, 0, 0}},    {{1, 100, 2, 1, 64, 0}, {1, 1, 0}},
+                  {{2, 132, 2, 1, 64, 0}, {1, 2, 0}},   {{2, 132, 2, 1, 64, 0}, {3, 2, 1}},
+                  {{1, 204, 4, 1, 128, 0}, {4, 2, 0}},  {{2, 36, 2, 2, 128, 0}, {1, 4, 3}},
+                  {{1, 132, 2, 1, 64, 70}, {3, 3, 2}},  {{1, 70, 2, 1, 80, 33}, {1, 3, 0}},
+                  {{2, 24, 2, 1, 20, 0}, {4, 3, 1}},    {{1, 12, 2, 2, 64, 1}, {3, 2, 1}},
+                  {{1, 36, 1, 1, 160, 0}, {2, 2, 1}},   {{2, 2, 3, 1, 8, 0}, {1, 4, 0}},
+                  {{1, 280, 1, 1, 128, 100}, {2, 2, 1}}};
+
+bool is_apart(const cut &how) {
+  return how.parts > 0;
+}
+
+fsdp_op_attrs attrs_of(const heads &s, const cut &how) {
   fsdp_op_attrs attrs = {};
   attrs.batch = s.B;
   attrs.seq = s.T;
@@ -38,25 +62,75 @@ void forward_and_backward(fsdp_dtype dtype, const heads &s) {
   attrs.kv_heads = s.K;
   attrs.head_dim = s.D;
   attrs.window = s.window;
-  twin_case c = twin_of(FSDP_OP_ATTENTION, attrs, dtype);
-  std::string shape = " B" + std::to_string(s.B) + " T" + std::to_string(s.T) + " H" + std::to_string(s.H) +
-                      " K" + std::to_string(s.K) + " D" + std::to_string(s.D);
-  if (s.window > 0) shape += " window " + std::to_string(s.window);
-  c.name += shape;
-  twin_input(&c, dtype, N * Q, 1.5); // some rows are nearly one-hot
+  if (how.pieces > 1) attrs.piece = s.T / how.pieces;
+  if (how.parts > 1) {
+    attrs.chunk = s.T / 2;
+    attrs.first_index = how.part * attrs.chunk;
+    attrs.second_index = (2 * how.parts - 1 - how.part) * attrs.chunk;
+  }
+  attrs.kv_seq = how.parts * s.T;
+  attrs.kv_parts = how.parts;
+  attrs.kv_piece = is_apart(how) ? attrs.piece : 0;
+  return attrs;
+}
+
+std::string text_of(const heads &s, const cut &how) {
+  std::string text = " B" + std::to_string(s.B) + " T" + std::to_string(s.T) + " H" + std::to_string(s.H) +
+                     " K" + std::to_string(s.K) + " D" + std::to_string(s.D);
+  if (s.window > 0) text += " window " + std::to_string(s.window);
+  if (how.pieces > 1) text += " pieces " + std::to_string(how.pieces);
+  if (is_apart(how)) text += " part " + std::to_string(how.part) + "/" + std::to_string(how.parts);
+  return text;
+}
+
+// q|k|v, and k|v if they have rows of their own: the columns of k and v in q|k|v are NaN then.
+void inputs_of(twin_case *c, fsdp_dtype dtype, const heads &s, const cut &how) {
+  const int64_t Q = (s.H + 2 * s.K) * s.D, KV = 2 * s.K * s.D;
+  twin_input(c, dtype, s.B * s.T * Q, 1.5); // some rows are nearly one-hot
+  if (!is_apart(how)) return;
+  twin_operand &qkv = c->operands.back();
+  const int64_t width = fsdp_dtype_bytes(dtype);
+  for (int64_t row = 0; row < s.B * s.T; row++)
+    memset(&qkv.initial[size_t(((row + 1) * Q - KV) * width)], 0xff, size_t(KV * width));
+  qkv.untouched = KV;
+  twin_input(c, dtype, s.B * how.parts * s.T * KV, 1.5);
+}
+
+// d_q|d_k|d_v, and d_k|d_v if they have rows of their own: their columns in d_q|d_k|d_v stay then.
+void gradients_of(twin_case *c, fsdp_dtype dtype, const heads &s, const cut &how) {
+  const int64_t N = s.B * s.T, Q = (s.H + 2 * s.K) * s.D, KV = 2 * s.K * s.D;
+  if (!is_apart(how)) {
+    twin_output(c, dtype, N * Q);
+    return;
+  }
+  twin_update(c, dtype, N * Q);
+  c->operands.back().access = FSDP_WRITE;
+  c->operands.back().untouched = KV;
+  twin_output(c, dtype, s.B * how.parts * s.T * KV);
+}
+
+void forward_and_backward(fsdp_dtype dtype, const heads &s, const cut &how = {1, 0, 0}) {
+  const int64_t N = s.B * s.T;
+  const bool apart = is_apart(how);
+  const fsdp_op_attrs attrs = attrs_of(s, how);
+  twin_case c = twin_of(apart ? FSDP_OP_CONTEXT_ATTENTION : FSDP_OP_ATTENTION, attrs, dtype);
+  c.name += text_of(s, how);
+  inputs_of(&c, dtype, s, how);
+  const size_t inputs = c.operands.size();
   twin_output(&c, dtype, N * s.H * s.D);
   twin_output(&c, FSDP_F32, N * s.H);
   const std::vector<std::vector<unsigned char>> results = twin_check(c);
-  twin_case back = twin_of(FSDP_OP_ATTENTION_BACKWARD, attrs, dtype);
-  back.name += shape;
-  back.operands = {c.operands[0], c.operands[1], c.operands[2]};
-  for (size_t i = 1; i < 3; i++) { // what the CPU's forward made
+  twin_case back =
+      twin_of(apart ? FSDP_OP_CONTEXT_ATTENTION_BACKWARD : FSDP_OP_ATTENTION_BACKWARD, attrs, dtype);
+  back.name += text_of(s, how);
+  back.operands = c.operands;
+  for (size_t i = inputs; i < inputs + 2; i++) { // what the CPU's forward made
     back.operands[i].initial = results[i];
     back.operands[i].access = FSDP_READ;
     back.operands[i].is_unwritten = false;
   }
   twin_input(&back, dtype, N * s.H * s.D);
-  twin_output(&back, dtype, N * Q);
+  gradients_of(&back, dtype, s, how);
   twin_workspace(&back, N * s.H);
   twin_check(back);
 }
@@ -70,6 +144,7 @@ void run(fsdp_dtype dtype) {
   }
   for (const heads &s : odd_shapes) forward_and_backward(dtype, s);
   for (const heads &s : windowed_shapes) forward_and_backward(dtype, s);
+  for (const cut_heads &c : cut_shapes) forward_and_backward(dtype, c.s, c.how);
 }
 
 // The operand in fp32, holding the same numbers.

@@ -1,4 +1,5 @@
 // Embedding, learned positions, norms, RoPE, SwiGLU, GELU and columns. B sequences, T tokens each, C channels.
+#include "kernels/row_map.h"
 #include "tests/simt/twin.h"
 
 #include <algorithm>
@@ -122,17 +123,55 @@ void gelus(fsdp_dtype dtype, const row_shape &s) {
   }
 }
 
-// Positions [first, first + T) of a table of M.
-void positions(fsdp_dtype dtype, const row_shape &s, int64_t M, int64_t first) {
-  fsdp_op_attrs attrs = attrs_of(s);
+// How a sequence's T rows lie: `pieces` of them; positions from `first` on, and from `second` on in the second
+// half of the indices.
+struct cut {
+  int64_t first, pieces, second;
+};
+const cut cuts[] = {{2, 2, 0}, {0, 1, 30}, {5, 4, 17}, {12, 3, 24}};
+
+fsdp_op_attrs cut_attrs(fsdp_op_attrs attrs, const cut &how) {
+  attrs.first_index = how.first;
+  if (how.pieces > 1) attrs.piece = attrs.seq / how.pieces;
+  if (how.second > 0) attrs.chunk = attrs.seq / 2, attrs.second_index = how.second;
+  return attrs;
+}
+
+std::string cut_text(const cut &how) {
+  std::string text = " from " + std::to_string(how.first);
+  if (how.second > 0) text += " and " + std::to_string(how.second);
+  if (how.pieces > 1) text += " pieces " + std::to_string(how.pieces);
+  return text;
+}
+
+// Rows at the end of which every position is padding: M or more.
+int64_t padding_at_end(const fsdp_row_map &map, int64_t M) {
+  std::vector<bool> used(size_t(map.batch * map.seq));
+  for (int64_t b = 0; b < map.batch; b++)
+    for (int64_t t = 0; t < map.seq; t++)
+      used[size_t(fsdp_row_of(&map, b, t))] = fsdp_row_position(&map, t) < M;
+  int64_t count = 0;
+  for (size_t row = used.size(); row > 0 && !used[row - 1]; row--) count++;
+  return count;
+}
+
+// A table of M positions, which need not be all that the rows have.
+void positions(fsdp_dtype dtype, const row_shape &s, int64_t M, const cut &how) {
+  fsdp_op_attrs attrs = cut_attrs(attrs_of(s), how);
   attrs.positions = M;
-  attrs.first_index = first;
-  const std::string shape = shape_text(s) + " M" + std::to_string(M) + " from " + std::to_string(first);
+  const std::string shape = shape_text(s) + " M" + std::to_string(M) + cut_text(how);
   twin_case c = twin_of(FSDP_OP_ADD_POSITIONS, attrs, dtype);
+  fsdp_kernel_call call = {};
+  call.kind = c.kind;
+  call.attrs = &attrs;
+  const fsdp_row_map map = fsdp_row_map_of(&call);
+  const int64_t last = fsdp_row_position(&map, s.T - 1), padding = padding_at_end(map, M) * s.C;
+  const int64_t rest = last < M ? (M - 1 - last) * s.C : 0; // of the table
   c.name += shape;
   twin_input(&c, dtype, M * s.C);
-  c.operands.back().untouched = (M - first - s.T) * s.C;
+  c.operands.back().untouched = rest;
   twin_update(&c, dtype, s.B * s.T * s.C);
+  c.operands.back().untouched = padding;
   twin_check(c);
   for (fsdp_dtype weight_dtype : dtypes)
     for (bool updates : {false, true}) {
@@ -140,8 +179,9 @@ void positions(fsdp_dtype dtype, const row_shape &s, int64_t M, int64_t first) {
       c.name += shape + (updates ? " update" : "") + " d_weight " + fsdp_dtype_name(weight_dtype);
       c.tolerance = twin_tolerance(weight_dtype);
       twin_input(&c, dtype, s.B * s.T * s.C);
+      c.operands.back().untouched = padding;
       twin_result(&c, updates, weight_dtype, M * s.C);
-      if (updates) c.operands.back().untouched = (M - first - s.T) * s.C;
+      if (updates) c.operands.back().untouched = rest;
       twin_check(c);
     }
 }
@@ -212,18 +252,17 @@ void qk_norms(fsdp_dtype dtype, const head_shape &s) {
     }
 }
 
-void ropes(fsdp_dtype dtype, const head_shape &s, int64_t first) {
+void ropes(fsdp_dtype dtype, const head_shape &s, const cut &how) {
   for (fsdp_op_kind kind : {FSDP_OP_ROPE, FSDP_OP_ROPE_BACKWARD}) {
     std::vector<float> inv_freq;
     for (int64_t i = 0; i < s.D / 2; i++) inv_freq.push_back(std::pow(10000.0f, float(-2 * i) / float(s.D)));
-    fsdp_op_attrs attrs = heads_attrs(s);
+    fsdp_op_attrs attrs = cut_attrs(heads_attrs(s), how);
     attrs.inv_freq = inv_freq.data();
-    attrs.first_index = first;
     twin_case c = twin_of(kind, attrs, dtype);
-    c.name += heads_text(s) + " from " + std::to_string(first);
+    c.name += heads_text(s) + cut_text(how);
     twin_update(&c, dtype, s.B * s.T * (s.H + 2 * s.K) * s.D);
     c.operands.back().untouched = s.K * s.D; // v
-    if (s.T == 1 && first == 0)
+    if (s.T == 1 && how.first == 0)
       c.operands.back().untouched = c.operands.back().numel; // position 0 is not rotated
     twin_check(c);
   }
@@ -327,8 +366,8 @@ void twin_rows() {
       layernorm_backward(dtype, s, true, FSDP_F32);
       swiglus(dtype, s);
       gelus(dtype, s);
-      positions(dtype, s, s.T, 0);
-      positions(dtype, s, s.T + 5, 3);
+      positions(dtype, s, s.T, {0, 1, 0});
+      positions(dtype, s, s.T + 5, {3, 1, 0});
     }
     rmsnorm_backward(dtype, {3, 200, 40}, true, FSDP_F32); // more rows than blocks
     rmsnorm_backward(dtype, {1, 1030, 264}, false, dtype);
@@ -338,7 +377,11 @@ void twin_rows() {
     layernorm_backward(dtype, {1, 1030, 264}, false, dtype);
     layernorm_backward(dtype, {1, 513, 9}, true, dtype);
     for (const head_shape &s : head_shapes)
-      for (int64_t first : {0, 1000}) ropes(dtype, s, first);
+      for (int64_t first : {0, 1000}) ropes(dtype, s, {first, 1, 0});
+    for (const cut &how : cuts) {
+      ropes(dtype, {3, 24, 3, 1, 16}, how);
+      for (int64_t M : {12, 25, 60}) positions(dtype, {3, 24, 40}, M, how);
+    }
     for (const head_shape &s : head_shapes) qk_norms(dtype, s);
     qk_norms(dtype, {1, 7, 11, 9, 256}); // more heads than a block has at a time
     qk_norms(dtype, {1, 4, 33, 3, 2});

@@ -7,8 +7,8 @@
 // B sequences of T queries, S positions with keys, H heads, K key/value heads, G = H / K, D head dimension,
 // Q = (H + 2K) * D columns of q|k|v, o and d_o (B*T, H*D), lse and delta (B, H, T). lse = log(sum(exp(q k /
 // sqrt(D)))), delta = rowsum(d_o * o). The query at position q sees the keys k with q - window < k <= q.
-// Queries are counted by index, a block's have neighbouring positions; keys are counted by position. Which rows
-// they lie in is the maps'.
+// Queries are counted by index, and a block's have neighbouring positions; keys are counted by position. The
+// maps say which rows they have.
 #pragma once
 
 #include "kernels/cuda/operand.cuh"

@@ -1,6 +1,6 @@
-// Attention, RoPE and learned positions on rows in chunks and pieces, as context and sequence parallelism lay
-// them out (runtime/plan/layout/rows.h), against the same ops on whole sequences: each part's results, and the
-// sum over parts of what all of them add to. Padding holds numbers and changes nothing.
+// Attention, RoPE and learned positions on rows in chunks and pieces (context and sequence parallelism,
+// runtime/plan/layout/rows.h), against the same ops on whole sequences: each part's results, and the sum over
+// parts of what all of them add to. Padding holds numbers and changes nothing.
 #include "runtime/base/check.h"
 #include "runtime/plan/layout/rows.h"
 #include "tests/support/kernel_case.h"
@@ -207,7 +207,7 @@ static void run_forward(const run *r, double **o, double **lse) {
   kernel_case_check(&c);
 }
 
-// q's columns of d_qkv; with `all`, those of k and v too. Padding has zeros. The gradient of a query that sees
+// q's columns of d_qkv; with `all`, those of k and v too. Padding has zeros. The gradient of a query that has
 // one key is zero, and what bf16 leaves of it is not compared.
 static void expect_d_qkv(const run *r, double *d_qkv, bool all) {
   const layout *l = r->l;

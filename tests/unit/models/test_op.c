@@ -59,6 +59,14 @@ static void test_flops(void **state) {
   assert_true(fsdp_op_flops(FSDP_OP_ATTENTION_BACKWARD, &attrs) == 5 * product);
   attrs.window = 4; // hides nothing
   assert_true(fsdp_op_flops(FSDP_OP_ATTENTION, &attrs) == 2 * (2 * 2 * 7 * (1 + 2 + 3) * 11));
+  // Six positions with keys, of which each of two parts has three queries: half the pairs of all.
+  attrs.window = 0, attrs.kv_seq = 6, attrs.kv_parts = 2;
+  product = 2 * (2 * 7 * (1 + 2 + 3 + 4 + 5 + 6) / 2.0) * 11;
+  assert_true(fsdp_op_flops(FSDP_OP_CONTEXT_ATTENTION, &attrs) == 2 * product);
+  assert_true(fsdp_op_flops(FSDP_OP_CONTEXT_ATTENTION_BACKWARD, &attrs) == 5 * product);
+  attrs.window = 4;
+  product = 2 * (2 * 7 * (1 + 2 + 3 + 4 + 4 + 4) / 2.0) * 11;
+  assert_true(fsdp_op_flops(FSDP_OP_CONTEXT_ATTENTION, &attrs) == 2 * product);
   assert_true(fsdp_op_flops(FSDP_OP_ADAMW, &attrs) == 0);
 }
 
@@ -106,6 +114,9 @@ static void test_attention_described(void **state) {
   attrs.seq = 4096;
   assert_string_equal(fsdp_op_describe(FSDP_OP_ATTENTION, &attrs, NULL, 0, text, sizeof text),
                       " 32/8 heads of 128");
+  attrs.kv_seq = 8192;
+  assert_string_equal(fsdp_op_describe(FSDP_OP_CONTEXT_ATTENTION, &attrs, NULL, 0, text, sizeof text),
+                      " 32/8 heads of 128, 8192 keys, window 4096");
 }
 
 static kernel_case lookup(double token) {
@@ -152,7 +163,7 @@ static void test_kernels_refuse(void **state) {
   expect_abort(&few);
 }
 
-// Positions past a table's end, or before its beginning.
+// Positions before a table's beginning; those past its end are padding.
 static void test_positions_are_checked(void **state) {
   (void)state;
   const int64_t firsts[] = {0, 1, -1}; // of four positions in a table of four
@@ -162,13 +173,66 @@ static void test_positions_are_checked(void **state) {
       kernel_case c = kernel_case_of(backward ? FSDP_OP_POSITIONS_BACKWARD : FSDP_OP_ADD_POSITIONS, attrs, 0);
       kernel_case_input(&c, FSDP_F32, 8, FSDP_READ, NULL);
       kernel_case_input(&c, FSDP_F32, 8, FSDP_UPDATE, NULL);
-      if (i > 0) {
+      if (firsts[i] < 0) {
         expect_abort(&c);
         continue;
       }
       kernel_case_run(&c);
       kernel_case_free(&c);
     }
+}
+
+// Rows that are no whole pieces or chunks, chunks of the same positions, and positions without keys.
+static void test_rows_are_checked(void **state) {
+  (void)state;
+  const fsdp_op_attrs fits = {.batch = 1, .seq = 4, .heads = 1, .kv_heads = 1, .head_dim = 2, .kv_seq = 8};
+  fsdp_op_attrs cases[8];
+  for (int i = 0; i < 8; i++) cases[i] = fits;
+  cases[1].piece = 3;
+  cases[2].chunk = 5;
+  cases[3].chunk = 2, cases[3].first_index = 4, cases[3].second_index = 5;
+  cases[4].first_index = 5;
+  cases[5].chunk = 2, cases[5].second_index = 7;
+  cases[6].kv_parts = 3;
+  cases[7].kv_parts = 2, cases[7].kv_piece = 3;
+  for (int i = 0; i < 8; i++) {
+    kernel_case c = kernel_case_of(FSDP_OP_CONTEXT_ATTENTION, cases[i], 0);
+    kernel_case_input(&c, FSDP_F32, 4 * 6, FSDP_READ, NULL);
+    kernel_case_input(&c, FSDP_F32, 8 * 4, FSDP_READ, NULL);
+    kernel_case_output(&c, FSDP_F32, 4 * 2);
+    kernel_case_output(&c, FSDP_F32, 4);
+    if (i > 0) {
+      expect_abort(&c);
+      continue;
+    }
+    kernel_case_run(&c);
+    kernel_case_free(&c);
+  }
+  for (int i = 0; i < 2; i++) { // keys lie in rows of q|k|v: all positions, in order
+    fsdp_op_attrs attrs = fits;
+    if (i == 0) attrs.chunk = 2, attrs.second_index = 6;
+    if (i == 1) attrs.first_index = 1;
+    kernel_case c = kernel_case_of(FSDP_OP_ATTENTION, attrs, 0);
+    kernel_case_input(&c, FSDP_F32, 4 * 6, FSDP_READ, NULL);
+    kernel_case_output(&c, FSDP_F32, 4 * 2);
+    kernel_case_output(&c, FSDP_F32, 4);
+    expect_abort(&c);
+  }
+}
+
+// Of q|k|v and its gradient, q alone.
+static void test_work_of_context_attention(void **state) {
+  (void)state;
+  fsdp_op_attrs attrs = {.batch = 1, .seq = 4, .heads = 2, .kv_heads = 1, .head_dim = 3, .kv_seq = 8};
+  const double q = 4 * 6 * 2, kv = 8 * 6 * 2, o = 4 * 6 * 2, lse = 2 * 4 * 4;
+  fsdp_op_extent qkv = {FSDP_BF16, FSDP_READ, 4 * 12 * 2}, rows = {FSDP_BF16, FSDP_READ, 8 * 6 * 2};
+  fsdp_op_extent out = {FSDP_BF16, FSDP_WRITE, 4 * 6 * 2}, sums = {FSDP_F32, FSDP_WRITE, 2 * 4 * 4};
+  assert_true(
+      fsdp_op_work_of(FSDP_OP_CONTEXT_ATTENTION, &attrs, (fsdp_op_extent[]){qkv, rows, out, sums}, 4).bytes ==
+      q + kv + o + lse);
+  assert_true(fsdp_op_work_of(FSDP_OP_CONTEXT_ATTENTION_BACKWARD, &attrs,
+                              (fsdp_op_extent[]){qkv, rows, out, sums, out, qkv, rows}, 7)
+                  .bytes == 2 * (q + kv + o) + lse);
 }
 
 // A table of ten positions, of which three are read, or added to; the rest is touched if it is zeroed.
@@ -302,6 +366,8 @@ int main(void) {
       cmocka_unit_test(test_attention_described),
       cmocka_unit_test(test_kernels_refuse),
       cmocka_unit_test(test_positions_are_checked),
+      cmocka_unit_test(test_rows_are_checked),
+      cmocka_unit_test(test_work_of_context_attention),
       cmocka_unit_test(test_work_of_positions),
       cmocka_unit_test(test_biases_are_checked),
       cmocka_unit_test(test_targets_are_checked),

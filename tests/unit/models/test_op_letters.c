@@ -34,6 +34,7 @@ static void test_attention(void **state) {
   const fsdp_op_letters *op = fsdp_op_letters_of(FSDP_OP_ATTENTION);
   assert_int_equal(op->operand_count, 3);
   expect_whole(FSDP_OP_ATTENTION, "bthgd", "td");
+  expect_whole(FSDP_OP_CONTEXT_ATTENTION, "bthgds", "ds"); // a part's queries see keys of all parts
   expect_whole(FSDP_OP_ROPE, "bthgd", "d");
   expect_whole(FSDP_OP_EMBEDDING, "nvc", "");
   expect_whole(FSDP_OP_ADD_POSITIONS, "mcbt", "m");
@@ -163,6 +164,10 @@ static void test_contractions(void **state) {
       {FSDP_OP_ATTENTION, "o", ""},
       {FSDP_OP_ATTENTION, "lse", ""},
       {FSDP_OP_ATTENTION_BACKWARD, "d_qkv", ""},
+      {FSDP_OP_CONTEXT_ATTENTION, "o", ""},
+      {FSDP_OP_CONTEXT_ATTENTION, "lse", ""},
+      {FSDP_OP_CONTEXT_ATTENTION_BACKWARD, "d_qkv", ""},
+      {FSDP_OP_CONTEXT_ATTENTION_BACKWARD, "d_kv", "t"}, // parts with different queries share the keys
       {FSDP_OP_SWIGLU, "s", ""},
       {FSDP_OP_EMBEDDING_BACKWARD, "d_weight", "n"},
       {FSDP_OP_RMSNORM_BACKWARD, "d_h", ""},
