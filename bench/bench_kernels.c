@@ -146,6 +146,8 @@ static void bench_products(const options *o, fsdp_pool *pool) {
         (fsdp_view[]){make(N * 2 * I, d, FSDP_READ), make(N * C, d, FSDP_READ),
                       make(2 * I * C, FSDP_F32, FSDP_WRITE)},
         3);
+  bench(o, pool, FSDP_OP_ADD_BIAS, none, (fsdp_view[]){make(C, d, FSDP_READ), make(N * C, d, FSDP_UPDATE)},
+        2);
   bench(o, pool, FSDP_OP_BIAS_BACKWARD, linear,
         (fsdp_view[]){make(N * 2 * I, d, FSDP_READ), make(2 * I, FSDP_F32, FSDP_WRITE)}, 2);
   bench(o, pool, FSDP_OP_LINEAR_CROSS_ENTROPY_BACKWARD, head,

@@ -1,5 +1,5 @@
-// Linear layers: y = x * weight^T, with or without a bias, and the gradients: a gemm each, and for the bias a
-// sum over rows.
+// Linear layers: y = x * weight^T, with or without a bias, a bias added by itself, and the gradients: a gemm
+// each, and for the bias a sum over rows.
 #include "models/graph/backward.h"
 #include "models/graph/op_row.h"
 #include "runtime/base/check.h"
@@ -30,11 +30,12 @@ static void emit_weight(fsdp_graph *graph, const fsdp_node *f) {
   make_gradients(graph, f->weight_count, f->weights, n->weights);
 }
 
-static void emit_bias(fsdp_graph *graph, const fsdp_node *f) {
+// Of `count` parameters that are added to columns of operand 1, y, side by side.
+static void emit_bias(fsdp_graph *graph, const fsdp_node *f, int count, const int *params) {
   fsdp_node *n = fsdp_backward_node(graph, FSDP_OP_BIAS_BACKWARD, f);
   fsdp_node_operand_add(n, fsdp_backward_gradient(graph, f->operands[1].value), FSDP_READ);
-  n->bias_count = f->bias_count;
-  make_gradients(graph, f->bias_count, f->biases, n->biases);
+  n->bias_count = count;
+  make_gradients(graph, count, params, n->biases);
 }
 
 static void emit_input(fsdp_graph *graph, const fsdp_node *f) {
@@ -53,8 +54,13 @@ void fsdp_op_linear_emit(fsdp_graph *graph, const fsdp_node *f) {
 
 void fsdp_op_linear_bias_emit(fsdp_graph *graph, const fsdp_node *f) {
   emit_weight(graph, f);
-  emit_bias(graph, f);
+  emit_bias(graph, f, f->bias_count, f->biases);
   emit_input(graph, f);
+}
+
+// y's gradient is that of the product before, which therefore stays as it is.
+void fsdp_op_add_bias_emit(fsdp_graph *graph, const fsdp_node *f) {
+  emit_bias(graph, f, 1, &f->operands[0].value);
 }
 
 void fsdp_op_linear_describe(const fsdp_op_attrs *attrs, const fsdp_op_extent *operands, int operand_count,

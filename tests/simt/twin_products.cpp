@@ -54,6 +54,18 @@ void forwards(fsdp_dtype dtype, const layer &l, bool updates) {
   }
 }
 
+void bias(fsdp_dtype dtype, int64_t N, int64_t C) {
+  fsdp_op_attrs attrs = {};
+  attrs.batch = 1;
+  attrs.seq = N;
+  attrs.channels = C;
+  twin_case c = twin_of(FSDP_OP_ADD_BIAS, attrs, dtype);
+  c.name += " N" + std::to_string(N) + " C" + std::to_string(C);
+  twin_input(&c, dtype, C);
+  twin_update(&c, dtype, N * C);
+  twin_check(c);
+}
+
 void bias_gradient(fsdp_dtype dtype, fsdp_dtype bias_dtype, const layer &l, bool updates) {
   twin_case c = layer_case(FSDP_OP_BIAS_BACKWARD, dtype, l,
                            std::string(updates ? " update" : "") + " d_bias " + fsdp_dtype_name(bias_dtype));
@@ -213,6 +225,12 @@ void twin_products() {
       linears(dtype, FSDP_F32, {51, 40, 24, 56, 16, transposed}, true);
       linears(dtype, dtype, {17, 33, 7, 29, 3, transposed}, true);
     }
+    // Rows that a thread's four do not divide; more than one block of columns; scalar accesses.
+    bias(dtype, 1, 1);
+    bias(dtype, 4, 64);
+    bias(dtype, 7, 24);
+    bias(dtype, 9, 33);
+    bias(dtype, 6, 2560);
     // Many parts of rows, the last one short; more than one block of columns; a row; one column.
     for (bool updates : {false, true}) {
       bias_gradient(dtype, FSDP_F32, {1000, 0, 520, 528, 8, false}, updates);

@@ -126,6 +126,21 @@ static void test_bias_is_rounded_once(void **state) {
   kernel_case_check(&c);
 }
 
+static void test_add_bias(void **state) {
+  (void)state;
+  static const int64_t shapes[][3] = {{1, 1, 1}, {1, 17, 65}, {3, 16, 256}, {2, 300, 530}, {1, 7, 129}};
+  for (int d = 0; d < 2; d++)
+    for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++) {
+      int64_t N = shapes[s][0] * shapes[s][1], C = shapes[s][2];
+      fsdp_op_attrs attrs = {.batch = shapes[s][0], .seq = shapes[s][1], .channels = C};
+      kernel_case c = kernel_case_of(FSDP_OP_ADD_BIAS, attrs, tolerance(dtypes[d]));
+      const double *bias = kernel_case_input(&c, dtypes[d], C, FSDP_READ, NULL);
+      double *y = kernel_case_input(&c, dtypes[d], N * C, FSDP_UPDATE, NULL);
+      for (int64_t i = 0; i < N * C; i++) y[i] += bias[i % C];
+      kernel_case_check(&c);
+    }
+}
+
 static void check_backward_input(const layer *l, int shape, fsdp_dtype dtype, fsdp_dtype result,
                                  bool update) {
   if (result != dtype) return;
@@ -332,6 +347,7 @@ int main(void) {
       cmocka_unit_test(test_linear),
       cmocka_unit_test(test_linear_bias),
       cmocka_unit_test(test_bias_is_rounded_once),
+      cmocka_unit_test(test_add_bias),
       cmocka_unit_test(test_linear_backward_input),
       cmocka_unit_test(test_linear_backward_weight),
       cmocka_unit_test(test_bias_backward),

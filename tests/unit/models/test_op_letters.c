@@ -82,6 +82,7 @@ static void test_linear_bias(void **state) {
   (void)state;
   expect_whole(FSDP_OP_LINEAR_BIAS, "nio", "i"); // a partial sum must not have the bias added
   expect_whole(FSDP_OP_BIAS_BACKWARD, "no", "");
+  expect_whole(FSDP_OP_ADD_BIAS, "cn", "");
   assert_int_equal(fsdp_op_slice_weight(fsdp_op_letters_of(FSDP_OP_LINEAR_BIAS)), 1);
   assert_int_equal(fsdp_op_slice_bias(fsdp_op_letters_of(FSDP_OP_LINEAR_BIAS)), 2);
   assert_int_equal(fsdp_op_slice_weight(fsdp_op_letters_of(FSDP_OP_BIAS_BACKWARD)), -1);
@@ -155,6 +156,7 @@ static void test_contractions(void **state) {
       {FSDP_OP_GELU, "y", ""},
       {FSDP_OP_LINEAR, "y", "i"},
       {FSDP_OP_LINEAR_BIAS, "y", ""},
+      {FSDP_OP_ADD_BIAS, "y", ""},
       {FSDP_OP_BIAS_BACKWARD, "d_bias", "n"},
       {FSDP_OP_LINEAR_BACKWARD_INPUT, "d_x", "o"},
       {FSDP_OP_LINEAR_BACKWARD_WEIGHT, "d_weight", "n"},

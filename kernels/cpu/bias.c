@@ -1,0 +1,66 @@
+// A linear layer's bias by itself: added to N rows of C channels, and its gradient, the sum of d_y's rows.
+// d_y is columns [out_offset, out_offset + out) of N rows that are out_stride wide.
+#include "kernels/cpu/operand.h"
+#include "kernels/cpu/ops.h"
+
+enum {
+  COLUMNS = 256,      // of a block
+  ROWS_PER_TASK = 16, // to which a block of the bias is added
+  ROWS_PER_SUM = 128, // partial sums over rows stay short, so that fp32 is enough
+};
+
+static void add_to_rows(void *argument, int64_t index, void *scratch) {
+  const fsdp_kernel_call *call = argument;
+  const fsdp_view *bias = &call->operands[0], *y = &call->operands[1];
+  int64_t N = call->attrs->batch * call->attrs->seq, C = call->attrs->channels;
+  int64_t last = fsdp_min_i64(N, (index + 1) * ROWS_PER_TASK);
+  float bias_buffer[COLUMNS], buffer[COLUMNS];
+  (void)scratch;
+  for (int64_t first = 0; first < C; first += COLUMNS) {
+    int64_t count = fsdp_min_i64(COLUMNS, C - first);
+    const float *added = load(bias, first, count, bias_buffer);
+    for (int64_t n = index * ROWS_PER_TASK; n < last; n++) {
+      load_into(y, n * C + first, count, buffer);
+      for (int64_t c = 0; c < count; c++) buffer[c] += added[c];
+      store(y, n * C + first, count, buffer);
+    }
+  }
+}
+
+void FSDP_CPU(add_bias)(const fsdp_kernel_call *call) {
+  const fsdp_view *o = open_operands(call, 0), *bias = &o[0], *y = &o[1];
+  FSDP_CHECK(bias->dtype == y->dtype, "add_bias: a bias of %s is added to %s", fsdp_dtype_name(bias->dtype),
+             fsdp_dtype_name(y->dtype));
+  fsdp_pool_run(call->pool, blocks_of(call->attrs->batch * call->attrs->seq, ROWS_PER_TASK), add_to_rows,
+                (void *)(uintptr_t)call);
+}
+
+// A block of columns; the order of its sums depends on N alone.
+static void sum_columns(void *argument, int64_t index, void *scratch) {
+  const fsdp_kernel_call *call = argument;
+  const fsdp_op_attrs *attrs = call->attrs;
+  const fsdp_view *d_y = &call->operands[0], *d_bias = &call->operands[1];
+  int64_t N = attrs->batch * attrs->seq, first = index * COLUMNS;
+  int64_t count = fsdp_min_i64(COLUMNS, attrs->out_features - first);
+  float buffer[COLUMNS], total[COLUMNS] = {0};
+  (void)scratch;
+  for (int64_t block = 0; block < N; block += ROWS_PER_SUM) {
+    float sums[COLUMNS] = {0};
+    for (int64_t n = block; n < fsdp_min_i64(N, block + ROWS_PER_SUM); n++) {
+      const float *row = load(d_y, n * attrs->out_stride + attrs->out_offset + first, count, buffer);
+      for (int64_t c = 0; c < count; c++) sums[c] += row[c];
+    }
+    for (int64_t c = 0; c < count; c++) total[c] += sums[c];
+  }
+  if (updates(d_bias)) {
+    load_into(d_bias, first, count, buffer);
+    for (int64_t c = 0; c < count; c++) total[c] += buffer[c];
+  }
+  store(d_bias, first, count, total);
+}
+
+void FSDP_CPU(bias_backward)(const fsdp_kernel_call *call) {
+  open_operands(call, 0);
+  fsdp_pool_run(call->pool, blocks_of(call->attrs->out_features, COLUMNS), sum_columns,
+                (void *)(uintptr_t)call);
+}
