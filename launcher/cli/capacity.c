@@ -87,9 +87,14 @@ static bool choose(fsdp_plan_config *config, const fsdp_limits *limits, fsdp_fat
 }
 
 static bool shard(fsdp_plan_config *config, char *text, size_t bytes) {
-  if (config->strategy == FSDP_FULL || fsdp_mesh_ranks(&config->mesh) == 1) return false;
-  config->mesh = fsdp_mesh_of(1, fsdp_mesh_ranks(&config->mesh));
+  fsdp_mesh *mesh = &config->mesh;
+  int data = fsdp_mesh_size(mesh, FSDP_AXIS_DATA), fsdp = fsdp_mesh_size(mesh, FSDP_AXIS_FSDP);
+  if (config->strategy == FSDP_FULL || fsdp_mesh_ranks(mesh) == 1) return false;
   config->strategy = FSDP_FULL;
+  if (!config->sharding) { // rules say themselves what lies over data
+    fsdp_mesh_resize(mesh, FSDP_AXIS_DATA, 1);
+    fsdp_mesh_resize(mesh, FSDP_AXIS_FSDP, data * fsdp);
+  }
   return say(text, bytes, "--strategy full");
 }
 

@@ -1,6 +1,7 @@
 #include "launcher/cli/compare.h"
 
 #include "launcher/cli/option_value.h"
+#include "launcher/report/report.h"
 #include "runtime/base/check.h"
 #include "runtime/base/size.h"
 
@@ -45,12 +46,10 @@ json_t *fsdp_compare_json(const fsdp_compare_row *rows, int count) {
     const fsdp_plan *plan = rows[i].plan;
     const fsdp_memory_space_report *device = &plan->memory.space[FSDP_SPACE_DEVICE];
     json_t *entry = json_pack(
-        "{s:s, s:s, s:{s:i, s:i}, s:s, s:I, s:I, s:I, s:I, s:I, s:i, s:b}", "name", rows[i].name, "strategy",
-        fsdp_strategy_name(plan->config.strategy), "mesh", "data",
-        fsdp_mesh_size(&plan->config.mesh, FSDP_AXIS_DATA), "fsdp",
-        fsdp_mesh_size(&plan->config.mesh, FSDP_AXIS_FSDP), "device", plan->config.backend->name,
-        "valley_bytes", (json_int_t)device->valley_bytes, "peak_bytes", (json_int_t)device->peak_bytes,
-        "arena_bytes", (json_int_t)device->arena_bytes, "host_bytes",
+        "{s:s, s:s, s:o, s:s, s:I, s:I, s:I, s:I, s:I, s:i, s:b}", "name", rows[i].name, "strategy",
+        fsdp_strategy_name(plan->config.strategy), "mesh", fsdp_report_mesh_json(&plan->config.mesh),
+        "device", plan->config.backend->name, "valley_bytes", (json_int_t)device->valley_bytes, "peak_bytes",
+        (json_int_t)device->peak_bytes, "arena_bytes", (json_int_t)device->arena_bytes, "host_bytes",
         (json_int_t)plan->memory.space[FSDP_SPACE_HOST].arena_bytes, "sent_bytes",
         (json_int_t)sent_bytes(plan), "instructions", plan->program->instr_count, "fits", rows[i].fits);
     FSDP_CHECK(entry && json_array_append_new(plans, entry) == 0, "JSON of the plan %s", rows[i].name);

@@ -6,6 +6,7 @@
 #include "launcher/report/memory_file.h"
 #include "launcher/report/report.h"
 #include "runtime/base/check.h"
+#include "runtime/base/plural.h"
 #include "runtime/base/size.h"
 #include "runtime/data/data_paths.h"
 
@@ -27,17 +28,28 @@ static void print_notes(const fsdp_options *options, const fsdp_setup *setup) {
   for (int i = 0; fsdp_options_note(options, i, note, (int)sizeof note); i++) {
     fprintf(stderr, "fsdp_plan: note: %s\n", note);
   }
-  if (fsdp_setup_note(options, setup->plan, note, sizeof note))
+  if (fsdp_mesh_note(options, &setup->plan->config.mesh, note, sizeof note))
     fprintf(stderr, "fsdp_plan: note: %s\n", note);
 }
 
-static json_t *report_json(const fsdp_setup *setup, bool fits) {
+static fsdp_setup_ranks planned_ranks(const fsdp_options *options) {
+  int ranks = (int)options->ranks;
+  int per_node = options->ranks_per_node ? (int)options->ranks_per_node
+                                         : (int)fsdp_min_i64(ranks, RANKS_PER_NODE_DEFAULT);
+  return (fsdp_setup_ranks){.ranks = ranks, .ranks_per_node = per_node, .even_nodes = ranks % per_node == 0};
+}
+
+static json_t *report_json(const fsdp_options *options, const fsdp_setup *setup, bool fits) {
   const fsdp_plan_config *config = &setup->plan->config;
+  const fsdp_setup_ranks ranks = planned_ranks(options);
+  char across[FSDP_MESH_TEXT_BYTES];
   json_t *report = fsdp_report_json(setup->plan);
   int failed = json_object_set_new(report, "fits", json_boolean(fits));
   failed |= json_object_set_new(report, "planned_for",
-                                json_pack("{s:s, s:s}", "device", config->backend->name, "param_dtype",
-                                          fsdp_dtype_name(config->param_dtype)));
+                                json_pack("{s:s, s:s, s:i, s:s?}", "device", config->backend->name,
+                                          "param_dtype", fsdp_dtype_name(config->param_dtype),
+                                          "ranks_per_node", ranks.ranks_per_node, "across_nodes",
+                                          fsdp_mesh_across_nodes(&config->mesh, &ranks, across)));
   FSDP_CHECK(failed == 0, "JSON of the plan");
   return report;
 }
@@ -47,12 +59,18 @@ static void print_target(const fsdp_options *options, const fsdp_plan *plan) {
   bool gpu = plan->config.backend == fsdp_plan_backend_cuda(), given = fsdp_options_given(options, "backend");
   printf("planned for a %s, parameters in %s%s\n", gpu ? "GPU" : "CPU",
          fsdp_dtype_name(plan->config.param_dtype), given ? "" : "; for a GPU add --backend cuda");
+  const fsdp_setup_ranks ranks = planned_ranks(options);
+  char axes[FSDP_MESH_TEXT_BYTES];
+  const char *across = fsdp_mesh_across_nodes(&plan->config.mesh, &ranks, axes);
+  if (across)
+    printf("on nodes of %d rank%s: %s across nodes\n", ranks.ranks_per_node,
+           fsdp_plural(ranks.ranks_per_node), across);
 }
 
 // What was asked for, then the table that is always printed.
 static void print_plan(const fsdp_options *options, const fsdp_setup *setup, bool fits) {
   if (options->json) {
-    print_json(report_json(setup, fits));
+    print_json(report_json(options, setup, fits));
     return;
   }
   if (options->print_sharding) {
@@ -71,12 +89,8 @@ static void print_plan(const fsdp_options *options, const fsdp_setup *setup, boo
 
 // FSDP_ERR_CAPACITY with the plan if it is made but does not fit.
 static fsdp_status make(const fsdp_options *options, fsdp_setup *setup, fsdp_error *error) {
-  int ranks = (int)options->ranks;
-  int per_node = options->ranks_per_node ? (int)options->ranks_per_node
-                                         : (int)fsdp_min_i64(ranks, RANKS_PER_NODE_DEFAULT);
-  fsdp_setup_ranks planned = {
-      .ranks = ranks, .ranks_per_node = per_node, .even_nodes = ranks % per_node == 0};
-  return fsdp_setup_create(options, FSDP_PROGRAM_PLAN, &planned, setup, error);
+  const fsdp_setup_ranks ranks = planned_ranks(options);
+  return fsdp_setup_create(options, FSDP_PROGRAM_PLAN, &ranks, setup, error);
 }
 
 // A plan does not depend on the data, but what is asked for with it should be there.

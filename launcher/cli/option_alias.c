@@ -83,13 +83,13 @@ static const fsdp_option_alias table[] = {
     SAME("clip-grad-norm", "grad-clip"),
     SAME("gradient-clipping", "grad-clip"),
     // Sharding.
-    INSTEAD("tensor-model-parallel-size",
-            "tensor parallelism is not built yet: --strategy shards every layer"),
-    INSTEAD("tensor-parallel-size", "tensor parallelism is not built yet: --strategy shards every layer"),
+    SAME("tensor-model-parallel-size", "tensor-parallel"),
+    SAME("tensor-parallel-size", "tensor-parallel"),
+    SAME("tensor-parallel-degree", "tensor-parallel"),
+    SAME("context-parallel-size", "context-parallel"),
+    SAME("context-parallel-degree", "context-parallel"),
     INSTEAD("pipeline-model-parallel-size",
             "pipeline parallelism is not built yet: --strategy shards every layer"),
-    INSTEAD("context-parallel-size", "context parallelism is not built yet: use --recompute block for long "
-                                     "sequences"),
     SAME("sharding-strategy", "strategy"),
     SAME("fsdp-sharding-strategy", "strategy"),
     SAME("min-num-params", "numel-to-wrap"),

@@ -36,6 +36,12 @@ static fsdp_status check_learning_rate(const check *c) {
   return FSDP_OK;
 }
 
+// Whether a plan without --sharding has a use for an axis.
+static bool is_used(const char *axis) {
+  return !strcmp(axis, FSDP_AXIS_DATA) || !strcmp(axis, FSDP_AXIS_FSDP) || !strcmp(axis, FSDP_AXIS_TENSOR) ||
+         !strcmp(axis, FSDP_AXIS_CONTEXT);
+}
+
 static fsdp_status check_mesh(const check *c) {
   const fsdp_options *o = c->options;
   if (!o->mesh_axes.count || o->sharding) return FSDP_OK; // a sharding file says what lies over which axis
@@ -43,13 +49,11 @@ static fsdp_status check_mesh(const check *c) {
       fsdp = fsdp_mesh_size(&o->mesh_axes, FSDP_AXIS_FSDP);
   for (int a = 0; a < o->mesh_axes.count; a++) {
     const fsdp_mesh_axis *axis = &o->mesh_axes.axes[a];
-    if (axis->size == 1 || !strcmp(axis->name, FSDP_AXIS_DATA) || !strcmp(axis->name, FSDP_AXIS_FSDP))
-      continue;
+    if (axis->size == 1 || is_used(axis->name)) continue;
     return fsdp_fail(
         c->error, FSDP_ERR_OPTION,
-        "--mesh %s (%s): axis %s has %d ranks, but without --sharding only data and fsdp may have more than "
-        "one (tensor, context and expert parallelism are not built yet): cut the batch over it, as in "
-        "--sharding fsdp --extra-data-axis %s",
+        "--mesh %s (%s): axis %s has %d ranks, but without --sharding only data, fsdp, tensor and context "
+        "may have more than one: cut the batch over it, as in --sharding fsdp --extra-data-axis %s",
         o->mesh, place(c, "mesh"), axis->name, axis->size, axis->name);
   }
   bool sharded = o->strategy == FSDP_FULL || o->strategy == FSDP_GRAD_OP;
@@ -70,10 +74,46 @@ static fsdp_status check_mesh(const check *c) {
   return FSDP_OK;
 }
 
+static bool sharding_is(const check *c, const char *preset) {
+  return c->options->sharding && !strcmp(c->options->sharding, preset);
+}
+
+// --tensor-parallel and --context-parallel stand for an axis of the mesh and for what lies over it, which
+// --mesh and --sharding may say themselves.
+static fsdp_status check_short_form(const check *c, const char *name, int64_t size, const char *axis) {
+  const fsdp_options *o = c->options;
+  int mesh_size = fsdp_mesh_size(&o->mesh_axes, axis);
+  if (!given(c, name)) return FSDP_OK;
+  if (fsdp_mesh_find(&o->mesh_axes, axis) >= 0 && mesh_size != size)
+    return fsdp_fail(c->error, FSDP_ERR_OPTION,
+                     "--%s %lld (%s) and %s=%d of --mesh %s (%s) do not agree: leave one of them out", name,
+                     (long long)size, place(c, name), axis, mesh_size, o->mesh, place(c, "mesh"));
+  if (size == 1 || !o->sharding || sharding_is(c, "fsdp-tp")) return FSDP_OK;
+  char remedy[96] = "use --sharding fsdp-tp, or leave one of them out";
+  if (!sharding_is(c, "fsdp") && !sharding_is(c, "fsdpv2"))
+    snprintf(remedy, sizeof remedy, "with a file, give the axis its size in --mesh, as in %s=%lld", axis,
+             (long long)size);
+  return fsdp_fail(c->error, FSDP_ERR_OPTION,
+                   "--%s %lld (%s) and --sharding %.300s (%s) both say what lies over the axis %s: %s", name,
+                   (long long)size, place(c, name), o->sharding, place(c, "sharding"), axis, remedy);
+}
+
+static fsdp_status check_short_forms(const check *c) {
+  const fsdp_options *o = c->options;
+  fsdp_status status = check_short_form(c, "tensor-parallel", o->tensor_parallel, FSDP_AXIS_TENSOR);
+  if (!status) status = check_short_form(c, "context-parallel", o->context_parallel, FSDP_AXIS_CONTEXT);
+  bool alone = !given(c, "sequence-parallel") || !o->sharding || sharding_is(c, "fsdp-tp");
+  if (status || alone) return status;
+  return fsdp_fail(c->error, FSDP_ERR_OPTION,
+                   "--sequence-parallel %s (%s) and --sharding %.300s (%s) both say how outputs lie: leave "
+                   "one of them out",
+                   o->sequence_parallel ? "on" : "off", place(c, "sequence-parallel"), o->sharding,
+                   place(c, "sharding"));
+}
+
 static fsdp_status check_sharding(const check *c) {
   const fsdp_options *o = c->options;
-  bool preset = o->sharding && (!strcmp(o->sharding, "fsdp") || !strcmp(o->sharding, "fsdp-tp") ||
-                                !strcmp(o->sharding, "fsdpv2"));
+  bool preset = sharding_is(c, "fsdp") || sharding_is(c, "fsdp-tp") || sharding_is(c, "fsdpv2");
   if (o->shard && !o->sharding)
     return fsdp_fail(c->error, FSDP_ERR_OPTION,
                      "--shard %.300s (%s) changes a line of --sharding, which is not given: add --sharding "
@@ -241,8 +281,8 @@ static fsdp_status check_sizes(const check *c) {
 
 fsdp_status fsdp_options_check(const fsdp_options *options, fsdp_program_kind program, fsdp_error *error) {
   static fsdp_status (*const rules[])(const check *) = {
-      check_learning_rate, check_mesh,       check_sharding, check_files,   check_evaluation,
-      check_outputs,       check_experiment, check_sizes,    check_skipping};
+      check_learning_rate, check_mesh,    check_short_forms, check_sharding, check_files,
+      check_evaluation,    check_outputs, check_experiment,  check_sizes,    check_skipping};
   const check c = {options, program, error};
   if (options->compare) return check_comparison(&c);
   for (size_t i = 0; i < sizeof rules / sizeof *rules; i++) {

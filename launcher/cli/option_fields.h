@@ -33,7 +33,8 @@ typedef struct fsdp_options {
       threads;                             // threads 0: the rank's cores
   int64_t memory_limit, host_memory_limit; // bytes, 0: not given
   int64_t ranks, ranks_per_node;           // fsdp_plan; 0: not given
-  int64_t comm_timeout;                    // seconds
+  int64_t tensor_parallel, context_parallel;
+  int64_t comm_timeout; // seconds
   int64_t eval_freq;
   double eval_split; // a fraction of the samples if below 1, else a number; 0: none
   double lr, min_lr, weight_decay, beta1, beta2, eps, grad_clip;
@@ -44,6 +45,7 @@ typedef struct fsdp_options {
   int resume_schedule;                                              // fsdp_resume_schedule
   int compare_files;                                                // fsdp_compare_files
   int param_dtype, reduce_dtype, master_dtype, moment_dtype;
+  bool sequence_parallel; // where tensor has several ranks
   bool allow_shared_gpu, nccl_register, bind, verify_data;
   bool cpu_offload, measure, poison, print_model, print_program, print_sharding, dry_run, json, help, version;
   fsdp_mesh mesh_axes; // as in --mesh, without those that every mesh has; count 0: not given

@@ -56,6 +56,16 @@ bool fsdp_options_note(const fsdp_options *options, int index, char *note, int n
              fsdp_options_place(options, "wrap"));
     return true;
   }
+  bool no_sequence = fsdp_options_given(options, "sequence-parallel") && options->sequence_parallel &&
+                     options->tensor_parallel == 1 &&
+                     fsdp_mesh_size(&options->mesh_axes, FSDP_AXIS_TENSOR) == 1;
+  if (no_sequence && index-- == 0) {
+    snprintf(
+        note, (size_t)note_bytes,
+        "--sequence-parallel (%s) has no effect: the mesh's axis tensor has one rank (--tensor-parallel)",
+        fsdp_options_place(options, "sequence-parallel"));
+    return true;
+  }
   bool nothing_to_add = fsdp_options_given(options, "accumulate") &&
                         options->accumulate == FSDP_ACCUMULATE_LOCAL && options->grad_accum == 1;
   if (nothing_to_add && index-- == 0) {

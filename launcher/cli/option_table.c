@@ -76,7 +76,7 @@ static const fsdp_option_row table[] = {
      .help = "how ranks on several nodes check that they read the same data and weights: in full, or by size "
              "and first 16 MiB"},
     {"batch-size", 'b', INT(batch, 1, 1000000), .fallback = "1",
-     .help = "sequences per micro-batch and rank"},
+     .help = "sequences per micro-batch and data-parallel rank"},
     {"seq-length", 's', INT(seq, 1, 1 << 24), .fallback = "1024", .help = "tokens per sequence"},
     {"grad-accum", 0, INT(grad_accum, 1, 1000000), .fallback = "1", .help = "micro-batches per step"},
     {"num-epochs", 0, INT(num_epochs, 1, 1000000000), .fallback = "1", .help = "passes over the data"},
@@ -107,10 +107,17 @@ static const fsdp_option_row table[] = {
      .help = "which modules are gathered and freed as one unit"},
     {"numel-to-wrap", 0, INT(numel_to_wrap, 1, INT64_MAX), .fallback = "100_000_000",
      .help = "threshold of --wrap size"},
-    {"mesh", 0, .kind = FSDP_OPTION_MESH, FIELD(mesh), .argument = "data=R,fsdp=F",
+    {"mesh", 0, .kind = FSDP_OPTION_MESH, FIELD(mesh), .argument = "data=R,fsdp=F,...",
      .help =
          "axes with sizes, the last one fastest, or the sizes of fsdp and tensor alone (default: from the "
          "strategy)"},
+    {"tensor-parallel", 0, INT(tensor_parallel, 1, RANKS_MAX), .fallback = "1",
+     .help = "ranks that divide each layer's weights among them: the mesh's axis tensor"},
+    {"sequence-parallel", 0, FLAG(sequence_parallel), .fallback = "on",
+     .help = "with tensor parallelism, divide norms and the residual stream among these ranks too, by the "
+             "sequence"},
+    {"context-parallel", 0, INT(context_parallel, 1, RANKS_MAX), .fallback = "1",
+     .help = "ranks that divide each sequence among them: the mesh's axis context"},
     {"sharding", 0, TEXT(sharding), .argument = "FILE|fsdp|fsdp-tp|fsdpv2",
      .help = "placements of weights and module outputs by name: a YAML file, every weight's first (fsdp) or "
              "largest (fsdpv2) dimension on fsdp, or tensor parallelism as well (fsdp-tp) (default: from the "

@@ -83,42 +83,6 @@ fsdp_status fsdp_setup_read_model(const fsdp_options *options, fsdp_setup *setup
   return fsdp_config_read(path, model, error);
 }
 
-// ---- The mesh
-
-static fsdp_status fail_mesh_product(const fsdp_options *options, int ranks, fsdp_error *error) {
-  return fsdp_fail(
-      error, FSDP_ERR_OPTION,
-      "--mesh %s (%s) is %d ranks, but there %s %d: make the product of its sizes %d, or start as many ranks",
-      options->mesh, fsdp_options_place(options, "mesh"), fsdp_mesh_ranks(&options->mesh_axes),
-      ranks == 1 ? "is" : "are", ranks, ranks);
-}
-
-static fsdp_status make_mesh(const fsdp_options *options, const fsdp_setup_ranks *ranks, fsdp_mesh *mesh,
-                             fsdp_error *error) {
-  int shards = ranks->ranks;
-  if (options->mesh_axes.count) {
-    if (fsdp_mesh_ranks(&options->mesh_axes) != ranks->ranks) {
-      return fail_mesh_product(options, ranks->ranks, error);
-    }
-    *mesh = options->mesh_axes;
-    fsdp_mesh_complete(mesh);
-    return FSDP_OK;
-  }
-  if (options->strategy == FSDP_NO) {
-    shards = 1;
-  } else if (options->strategy == FSDP_HYBRID) {
-    shards = ranks->ranks_per_node;
-    if (!ranks->even_nodes || ranks->ranks % shards != 0) {
-      return fsdp_fail(error, FSDP_ERR_OPTION,
-                       "--strategy hybrid (%s): the nodes do not have the same number of neighbouring ranks "
-                       "(%d of %d ranks on this one); set the mesh with --mesh data=R,fsdp=F",
-                       fsdp_options_place(options, "strategy"), shards, ranks->ranks);
-    }
-  }
-  *mesh = fsdp_mesh_of(ranks->ranks / shards, shards);
-  return FSDP_OK;
-}
-
 // ---- The plan
 
 static fsdp_status choose_backend(const fsdp_options *options, fsdp_program_kind program,
@@ -180,6 +144,7 @@ static fsdp_plan_config make_config(const fsdp_options *options, const fsdp_plan
       .seq = options->seq,
       .micro_batches = (int)options->grad_accum,
       .strategy = (fsdp_strategy)options->strategy,
+      .sequence_parallel = options->sequence_parallel,
       .cpu_offload = options->cpu_offload,
       .prefetch = (int)options->prefetch,
       .accumulate = (fsdp_accumulate)options->accumulate,
@@ -306,7 +271,7 @@ fsdp_status fsdp_setup_create(const fsdp_options *options, fsdp_program_kind pro
   status = read_saving(options, &config.saving, error);
   if (status == FSDP_OK) status = fsdp_setup_read_model(options, setup, &config.model, error);
   config.exchange = loads_slices(options, setup, backend == fsdp_plan_backend_cuda());
-  if (status == FSDP_OK) status = make_mesh(options, ranks, &config.mesh, error);
+  if (status == FSDP_OK) status = fsdp_mesh_choose(options, ranks, &config.mesh, error);
   if (status == FSDP_OK) status = fsdp_sharding_read(options, &setup->sharding, error);
   config.sharding = setup->sharding;
   config.wrap = find_wrap(options, setup->sharding, &config.model);
@@ -332,16 +297,4 @@ void fsdp_setup_destroy(fsdp_setup *setup) {
   fsdp_sharding_destroy(setup->sharding);
   setup->plan = NULL;
   setup->sharding = NULL;
-}
-
-bool fsdp_setup_note(const fsdp_options *options, const fsdp_plan *plan, char *note, size_t note_bytes) {
-  int ranks = fsdp_mesh_ranks(&plan->config.mesh);
-  bool as_full = options->strategy == FSDP_HYBRID && !options->mesh_axes.count && ranks > 1 &&
-                 fsdp_mesh_size(&plan->config.mesh, FSDP_AXIS_DATA) == 1;
-  if (!as_full) return false;
-  snprintf(note, note_bytes,
-           "--strategy hybrid (%s) is the same as full here: all %d ranks are on one node, so there is one "
-           "replica; --mesh data=R,fsdp=F divides them differently",
-           fsdp_options_place(options, "strategy"), ranks);
-  return true;
 }

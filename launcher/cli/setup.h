@@ -2,17 +2,8 @@
 // allocated.
 #pragma once
 
-#include "launcher/cli/options.h"
+#include "launcher/cli/mesh_choice.h"
 #include "runtime/plan/plan.h"
-
-// The ranks to plan for.
-typedef struct fsdp_setup_ranks {
-  int ranks, ranks_per_node;
-  bool even_nodes;       // every node has ranks_per_node neighbouring ranks
-  int64_t machine_bytes; // memory of this machine, shared by ranks_per_node ranks; 0: do not limit by it
-  bool gpu;              // this rank has a GPU to train on
-  int64_t gpu_bytes;     // free on it for this rank
-} fsdp_setup_ranks;
 
 typedef struct fsdp_setup {
   const char *model_name;  // what to call the model: the preset's name or the folder's (in `options`)
@@ -33,6 +24,3 @@ fsdp_status fsdp_setup_read_model(const fsdp_options *options, fsdp_setup *setup
 fsdp_status fsdp_setup_create(const fsdp_options *options, fsdp_program_kind program,
                               const fsdp_setup_ranks *ranks, fsdp_setup *setup, fsdp_error *error);
 void fsdp_setup_destroy(fsdp_setup *setup);
-
-// What the plan makes of an option that its user may not expect, as a sentence. False if there is nothing.
-bool fsdp_setup_note(const fsdp_options *options, const fsdp_plan *plan, char *note, size_t note_bytes);

@@ -222,13 +222,16 @@ static void print_memory(const fsdp_plan *plan, FILE *out) {
 static void print_head(const fsdp_plan *plan, const char *model_name, FILE *out) {
   const fsdp_plan_config *config = &plan->config;
   char parameters[INT_TEXT_BYTES], mesh[FSDP_MESH_TEXT_BYTES];
-  int ranks = fsdp_mesh_ranks(&config->mesh);
-  fprintf(out, "%s: %s parameters, %d rank%s (%s), strategy %s, on %s\n", model_name,
+  int ranks = fsdp_mesh_ranks(&config->mesh), part, parts = fsdp_plan_batch_part(plan, 0, &part);
+  char share[48] = "rank"; // that has a micro-batch of its own
+  if (ranks > parts) snprintf(share, sizeof share, "group of %d ranks", ranks / parts);
+  fprintf(out, "%s: %s parameters, %d rank%s (%s), strategy %s%s, on %s\n", model_name,
           fsdp_print_int(fsdp_model_parameter_count(&config->model), parameters, sizeof parameters), ranks,
           fsdp_plural(ranks), fsdp_mesh_print(&config->mesh, ", ", mesh),
-          fsdp_strategy_name(config->strategy), config->backend->name);
-  fprintf(out, "micro-batch of %" PRId64 " x %" PRId64 " tokens per rank, %d per step, %s; prefetch %d%s\n",
-          config->batch, config->seq, config->micro_batches,
+          fsdp_strategy_name(config->strategy), plan->rows.pieces > 1 ? ", sequence parallel" : "",
+          config->backend->name);
+  fprintf(out, "micro-batch of %" PRId64 " x %" PRId64 " tokens per %s, %d per step, %s; prefetch %d%s\n",
+          config->batch, config->seq, share, config->micro_batches,
           config->accumulate == FSDP_ACCUMULATE_LOCAL ? "accumulated whole" : "each reduced",
           config->prefetch, config->cpu_offload ? ", offloaded to the host" : "");
   char recomputed[FSDP_SAVING_TEXT_BYTES], offloaded[FSDP_SAVING_TEXT_BYTES];
@@ -285,6 +288,28 @@ void fsdp_report_print(const fsdp_plan *plan, const char *model_name, FILE *out)
 // jansson answers -1 or NULL only when it runs out of memory or is given text that is not UTF-8.
 static void put(json_t *object, const char *key, json_t *value) {
   FSDP_CHECK(value && json_object_set_new(object, key, value) == 0, "JSON member %s", key);
+}
+
+json_t *fsdp_report_mesh_json(const fsdp_mesh *mesh) {
+  json_t *axes = json_object();
+  for (int a = 0; a < mesh->count; a++) {
+    const fsdp_mesh_axis *axis = &mesh->axes[a];
+    bool shown = axis->size > 1 || !strcmp(axis->name, FSDP_AXIS_DATA) || !strcmp(axis->name, FSDP_AXIS_FSDP);
+    if (shown) put(axes, axis->name, json_integer(axis->size));
+  }
+  return axes;
+}
+
+// Of a step of all ranks.
+static json_t *batch_json(const fsdp_plan *plan) {
+  const fsdp_plan_config *c = &plan->config;
+  json_t *batch = json_object();
+  int part, parts = fsdp_plan_batch_part(plan, 0, &part);
+  int64_t sequences = c->batch * c->micro_batches * parts;
+  put(batch, "parts", json_integer(parts));
+  put(batch, "sequences", json_integer(sequences));
+  put(batch, "tokens", json_integer(sequences * c->seq));
+  return batch;
 }
 
 static json_t *units_json(const fsdp_plan *plan) {
@@ -356,6 +381,8 @@ json_t *fsdp_report_json(const fsdp_plan *plan) {
   put(program, "waits", json_integer(plan->program->wait_count));
   put(program, "hash", json_string(hash));
   put(root, "model", model);
+  put(root, "mesh", fsdp_report_mesh_json(&plan->config.mesh));
+  put(root, "batch", batch_json(plan));
   put(root, "units", units_json(plan));
   put(root, "memory", memory_json(plan));
   put(root, "activations", fsdp_activations_json(plan));

@@ -18,8 +18,9 @@ static const char *const unchanging[] = {
     // Where it runs.
     "threads", "bind", "nccl-register", "allow-shared-gpu",
     // Where what lies: the same numbers but for rounding. `resumed:` names strategy and ranks.
-    "strategy", "mesh", "sharding", "shard", "extra-data-axis", "wrap", "numel-to-wrap", "prefetch",
-    "cpu-offload", "recompute", "offload-activations", NULL};
+    "strategy", "mesh", "tensor-parallel", "sequence-parallel", "context-parallel", "sharding", "shard",
+    "extra-data-axis", "wrap", "numel-to-wrap", "prefetch", "cpu-offload", "recompute", "offload-activations",
+    NULL};
 
 const char *const *fsdp_resume_unchanging(void) {
   return unchanging;

@@ -22,11 +22,9 @@ void fsdp_train_print_asked_for(const fsdp_trainer *t) {
 static const char *print_mesh(const fsdp_trainer *t, char out[2 * FSDP_MESH_TEXT_BYTES]) {
   const fsdp_mesh *mesh = &t->setup.plan->config.mesh;
   char axes[FSDP_MESH_TEXT_BYTES], sizes[FSDP_MESH_TEXT_BYTES];
-  fsdp_axis_set across = t->ranks.even_nodes && t->world->node_count > 1
-                             ? fsdp_mesh_axes_across(mesh, t->ranks.ranks_per_node)
-                             : 0;
+  const char *across = fsdp_mesh_across_nodes(mesh, &t->ranks, axes);
   snprintf(out, 2 * FSDP_MESH_TEXT_BYTES, "%s%s%s%s", fsdp_mesh_print(mesh, ", ", sizes), across ? "; " : "",
-           across ? fsdp_mesh_print_axes(mesh, across, axes) : "", across ? " across nodes" : "");
+           across ? across : "", across ? " across nodes" : "");
   return out;
 }
 
@@ -46,8 +44,9 @@ void fsdp_train_print_start(const fsdp_trainer *t) {
                                                        : "new weights");
   if (t->weights_bytes > 0) printf(", %s read", fsdp_value_print_bytes(t->weights_bytes, read, sizeof read));
   putchar('\n');
-  printf("ranks:     %d (%s), strategy %s, %s%s%s%d unit%s, parameters in %s\n", t->world->size,
-         print_mesh(t, mesh), fsdp_strategy_name(made->config.strategy), sharding ? "sharding " : "",
+  printf("ranks:     %d (%s), strategy %s, %s%s%s%s%d unit%s, parameters in %s\n", t->world->size,
+         print_mesh(t, mesh), fsdp_strategy_name(made->config.strategy),
+         made->rows.pieces > 1 ? "sequence parallel, " : "", sharding ? "sharding " : "",
          sharding ? sharding : "", sharding ? ", " : "", made->units->count, fsdp_plural(made->units->count),
          fsdp_dtype_name(made->config.param_dtype));
   printf("memory:    valley %s, peak %s, arena %s per rank, host %s; planned and verified, %d instructions\n",

@@ -85,11 +85,21 @@ static void release(fsdp_plan *plan) {
   free(plan->fates);
 }
 
-// Without rules the strategy says what is sharded over the mesh.
+// What no step can do yet.
+static fsdp_status check_mesh(const fsdp_plan_config *c, fsdp_error *error) {
+  int tensor = fsdp_mesh_size(&c->mesh, FSDP_AXIS_TENSOR),
+      context = fsdp_mesh_size(&c->mesh, FSDP_AXIS_CONTEXT);
+  if (c->sharding || tensor * context == 1) return FSDP_OK;
+  return fsdp_fail(error, FSDP_ERR_OPTION,
+                   "--mesh tensor=%d,context=%d: tensor and context parallelism are not built yet; use 1",
+                   tensor, context);
+}
+
+// Without rules the strategy says what is sharded over data and fsdp.
 static fsdp_status check_strategy(const fsdp_plan_config *c, fsdp_error *error) {
   int replicas = fsdp_mesh_size(&c->mesh, FSDP_AXIS_DATA), shards = fsdp_mesh_size(&c->mesh, FSDP_AXIS_FSDP);
-  FSDP_CHECK(replicas * shards == fsdp_mesh_ranks(&c->mesh),
-             "the step has no use for axes but data and fsdp");
+  int model = fsdp_mesh_size(&c->mesh, FSDP_AXIS_TENSOR) * fsdp_mesh_size(&c->mesh, FSDP_AXIS_CONTEXT);
+  FSDP_CHECK(replicas * shards * model == fsdp_mesh_ranks(&c->mesh), "an axis that nothing lies over");
   if ((c->strategy == FSDP_FULL || c->strategy == FSDP_GRAD_OP) && replicas != 1)
     return fsdp_fail(
         error, FSDP_ERR_OPTION,
@@ -107,7 +117,8 @@ static fsdp_status check_strategy(const fsdp_plan_config *c, fsdp_error *error) 
 
 static fsdp_status check_config(const fsdp_plan_config *c, fsdp_error *error) {
   FSDP_CHECK(c->batch >= 1 && c->seq >= 1 && c->micro_batches >= 1 && c->prefetch >= 0, "sizes");
-  fsdp_status status = c->sharding ? FSDP_OK : check_strategy(c, error);
+  fsdp_status status = check_mesh(c, error);
+  if (!status && !c->sharding) status = check_strategy(c, error);
   if (status) return status;
   status = fsdp_model_check_seq(&c->model, c->seq, error);
   if (status) return status;

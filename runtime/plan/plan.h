@@ -41,6 +41,8 @@ typedef struct fsdp_plan_config {
   int micro_batches;  // micro-batches of a step
   fsdp_strategy strategy;
   fsdp_mesh mesh;
+  bool sequence_parallel; // where tensor has several ranks and rules do not say it: rows that it does not cut
+                          // by columns lie over it by the sequence
   const fsdp_sharding *sharding; // must outlive the plan; NULL: as strategy and mesh say
   fsdp_wrap_policy wrap;
   bool cpu_offload;

@@ -59,8 +59,23 @@ def legend_of_the_program():
 def what_it_planned_for():
     assert "planned for a CPU, parameters in fp32; for a GPU add --backend cuda" in plan().stdout
     assert "planned for a GPU, parameters in bf16\n" in plan("--backend", "cuda").stdout
-    assert plan_json()["planned_for"] == {"device": "cpu", "param_dtype": "fp32"}
-    assert plan_json("--backend", "cuda")["planned_for"] == {"device": "cuda", "param_dtype": "bf16"}
+    alone = {"ranks_per_node": 1, "across_nodes": None}
+    assert plan_json()["planned_for"] == {"device": "cpu", "param_dtype": "fp32"} | alone
+    assert plan_json("--backend", "cuda")["planned_for"] == {"device": "cuda", "param_dtype": "bf16"} | alone
+
+
+def ranks_and_their_batch():
+    arguments = ["--ranks", 12, "--ranks-per-node", 4, "--strategy", "hybrid", "-b", 3, "-s", 10]
+    arguments += ["--grad-accum", 2]
+    report, text = plan_json(*arguments), plan(*arguments).stdout
+    assert report["mesh"] == {"data": 3, "fsdp": 4}
+    assert report["batch"] == {"parts": 12, "sequences": 72, "tokens": 720}
+    assert report["planned_for"]["ranks_per_node"] == 4 and report["planned_for"]["across_nodes"] == "data"
+    assert "on nodes of 4 ranks: data across nodes\n" in text
+    assert "12 ranks (data=3, fsdp=4), strategy hybrid" in text
+    assert "micro-batch of 3 x 10 tokens per rank, 2 per step" in text
+    one_node = plan("--ranks", 4).stdout
+    assert "across nodes" not in one_node
 
 
 def what_does_not_fit_is_shown():
@@ -363,6 +378,7 @@ for test in (
     streams,
     legend_of_the_program,
     what_it_planned_for,
+    ranks_and_their_batch,
     what_does_not_fit_is_shown,
     several_in_one_table,
     output_is_whole_or_fails,

@@ -285,8 +285,8 @@ static void contradictions(void **state) {
   refuse(train, "--min-lr 1 --lr 0.1", FSDP_ERR_OPTION, "--min-lr|--lr");
   refuse(train, "--min-lr 0.11 --lr 0.1", FSDP_ERR_OPTION, "--min-lr|--lr");
   refuse(train, "--lr-schedule constant --min-lr 1e-6", FSDP_ERR_OPTION, "--min-lr|constant");
-  refuse(train, "--mesh 2,2", FSDP_ERR_OPTION, "axis tensor has 2 ranks|not built yet");
-  refuse(train, "--mesh context=3", FSDP_ERR_OPTION, "axis context has 3 ranks|not built yet");
+  refuse(train, "--mesh expert=3", FSDP_ERR_OPTION, "axis expert has 3 ranks|--extra-data-axis expert");
+  refuse(train, "--mesh tensor=2,pipe=2", FSDP_ERR_OPTION, "axis pipe has 2 ranks|--extra-data-axis pipe");
   refuse(train, "--strategy full --mesh data=2,fsdp=2", FSDP_ERR_OPTION, "data=2,fsdp=2|hybrid");
   refuse(train, "--strategy zero2 --mesh data=2", FSDP_ERR_OPTION, "grad_op|hybrid");
   refuse(train, "--strategy no --mesh fsdp=2", FSDP_ERR_OPTION, "fsdp must be 1");
@@ -424,7 +424,7 @@ static void flags_of_other_trainers(void **state) {
   refuse(train, "--optim adamw_torch", FSDP_ERR_OPTION, "unknown option '--optim'|AdamW");
   refuse(train, "--overwrite_output_dir", FSDP_ERR_OPTION, "'--overwrite_output_dir'|--resume off");
   refuse(train, "--num-layers 4", FSDP_ERR_OPTION, "'--num-layers'|--model");
-  refuse(train, "--tensor-model-parallel-size 2", FSDP_ERR_OPTION, "not built yet");
+  refuse(train, "--pipeline-model-parallel-size 2", FSDP_ERR_OPTION, "not built yet");
   refuse(train, "--learning-rate", FSDP_ERR_OPTION, "--learning-rate (command line)");
   refuse(train, "--learning-rat 1", FSDP_ERR_OPTION, "'--learning-rat'|did you mean --lr?");
   // What means something else here is answered with what to use.
