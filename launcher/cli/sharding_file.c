@@ -169,7 +169,7 @@ fsdp_status fsdp_sharding_read(const fsdp_options *options, fsdp_sharding **shar
   fsdp_sharding *s = *sharding = fsdp_alloc_zeroed(1, sizeof *s);
   fsdp_status status = FSDP_OK;
   s->given = options->mesh_axes;
-  s->sequence_parallel = true;
+  s->sequence_parallel = options->sequence_parallel;
   if (options->extra_data_axis) snprintf(s->data_axis, sizeof s->data_axis, "%s", options->extra_data_axis);
   if (!strcmp(options->sharding, "fsdp")) {
     s->preset = FSDP_SHARDING_FSDP;

@@ -2,6 +2,7 @@
 
 #include "runtime/base/check.h"
 #include "runtime/plan/layout/placement.h"
+#include "runtime/plan/layout/tensor_preset.h"
 #include "runtime/plan/proof/poison.h"
 #include "runtime/plan/proof/verify.h"
 #include "runtime/plan/proof/waits.h"
@@ -226,6 +227,16 @@ static void make_program(fsdp_plan *plan) {
   plan->gemm_workspace = made.gemm_workspace;
 }
 
+// As strategy and mesh say: tensor cuts what the preset fsdp-tp cuts, and nothing is sharded under `no`.
+static fsdp_specs *specs_of_strategy(const fsdp_plan_config *c, const fsdp_graph *graph) {
+  fsdp_specs *specs = fsdp_specs_default(graph, &c->mesh);
+  for (int p = 0; p < graph->param_count && c->strategy == FSDP_NO; p++)
+    specs->params[p] = (fsdp_spec){.dims = specs->params[p].dims};
+  fsdp_tensor_preset_params(specs, graph, &c->mesh);
+  fsdp_tensor_preset_outputs(specs, graph, &c->mesh, c->sequence_parallel);
+  return specs;
+}
+
 // Makes graph, units, program and lifetimes: what computing the peaks requires.
 static fsdp_status plan_program(fsdp_plan *plan, fsdp_error *error) {
   const fsdp_plan_config *c = &plan->config;
@@ -235,7 +246,7 @@ static fsdp_status plan_program(fsdp_plan *plan, fsdp_error *error) {
   if (c->sharding)
     status = fsdp_sharding_resolve(c->sharding, plan->graph, &c->mesh, &plan->specs, error);
   else
-    plan->specs = fsdp_specs_default(plan->graph, &c->mesh);
+    plan->specs = specs_of_strategy(c, plan->graph);
   if (!status) status = check_specs(plan->specs, plan->graph, &c->mesh, error);
   if (status) return status;
   fsdp_specs_write(plan->specs, plan->graph, &c->mesh);
