@@ -26,6 +26,7 @@ static void take_units(fsdp_checkpoint *c, const fsdp_plan *plan) {
       memcpy(p->shape, param->shape, sizeof p->shape);
       p->dims = param->dims;
       p->numel = param->numel;
+      p->cut = param->cut;
       p->unit = u;
     }
   }
@@ -81,10 +82,13 @@ bool fsdp_checkpoint_lay_out(fsdp_checkpoint *c) {
   for (int u = 0, p = 0; u < c->unit_count; u++) {
     int64_t offset = 0;
     for (; p < c->param_count && c->params[p].unit == u; p++) {
-      c->params[p].offset = offset;
-      if (c->params[p].numel > left) return false;
-      left -= c->params[p].numel;
-      offset = fsdp_round_up(offset + c->params[p].numel, FSDP_UNIT_ALIGN_ELEMS);
+      fsdp_checkpoint_param *param = &c->params[p];
+      if (param->numel > left) return false;
+      left -= param->numel;
+      param->offset = offset;
+      param->local_numel =
+          fsdp_cut_local_shape(&param->cut, &c->mesh, param->dims, param->shape, param->local);
+      offset = fsdp_round_up(offset + param->local_numel, FSDP_UNIT_ALIGN_ELEMS);
     }
     int64_t shards = fsdp_mesh_group_size(&c->mesh, c->units[u].shard_axes);
     c->units[u].padded_numel = fsdp_round_up(offset, FSDP_UNIT_ALIGN_ELEMS * shards);
@@ -101,23 +105,51 @@ void fsdp_checkpoint_piece(const fsdp_checkpoint *c, int rank, int unit, int64_t
   *numel = slice_begin(shard, replicas.size, replicas.rank + 1) - begin;
 }
 
-int fsdp_checkpoint_holder(const fsdp_checkpoint *c, int unit, int64_t element) {
+int fsdp_checkpoint_holder(const fsdp_checkpoint *c, int unit, int rank, int64_t element) {
   const fsdp_checkpoint_unit *u = &c->units[unit];
   int replicas = fsdp_mesh_group_size(&c->mesh, u->replica_axes);
   int64_t shard = u->padded_numel / fsdp_mesh_group_size(&c->mesh, u->shard_axes), within = element % shard;
   int64_t equal = fsdp_slice_elems(shard, replicas);
   int slice = equal > 0 ? (int)fsdp_min_i64(replicas - 1, within / equal) : replicas - 1;
-  int rank = fsdp_mesh_group_member(&c->mesh, u->shard_axes, 0, (int)(element / shard));
+  rank = fsdp_mesh_group_member(&c->mesh, u->shard_axes, rank, (int)(element / shard));
   return fsdp_mesh_group_member(&c->mesh, u->replica_axes, rank, slice);
 }
 
-int fsdp_checkpoint_boxes(const fsdp_checkpoint *c, int param, int rank, fsdp_box boxes[FSDP_BOXES_MAX]) {
+// The boxes of elements [begin, end) of a parameter's piece; element `begin` lies at `offset`.
+static void append_boxes(const fsdp_checkpoint *c, int param, int rank, const int64_t range[2],
+                         int64_t offset, fsdp_box_list *list) {
+  const fsdp_checkpoint_param *p = &c->params[param];
+  const fsdp_piece piece = {
+      .param = param, .dims = p->dims, .shape = p->shape, .cut = &p->cut, .mesh = &c->mesh, .rank = rank};
+  fsdp_piece_boxes(&piece, range[0], range[1] - range[0], offset, list);
+}
+
+void fsdp_checkpoint_boxes(const fsdp_checkpoint *c, int param, int rank, fsdp_box_list *list) {
   const fsdp_checkpoint_param *p = &c->params[param];
   int64_t first, numel;
   fsdp_checkpoint_piece(c, rank, p->unit, &first, &numel);
-  int64_t begin = fsdp_max_i64(first, p->offset), end = fsdp_min_i64(first + numel, p->offset + p->numel);
-  if (begin >= end) return 0;
-  return fsdp_boxes_cut(p->dims, p->shape, begin - p->offset, end - begin, begin - first, boxes);
+  int64_t begin = fsdp_max_i64(first, p->offset),
+          end = fsdp_min_i64(first + numel, p->offset + p->local_numel);
+  if (begin >= end) return;
+  const int64_t range[2] = {begin - p->offset, end - p->offset};
+  append_boxes(c, param, rank, range, begin - first, list);
+}
+
+int fsdp_checkpoint_element(const fsdp_checkpoint *c, int unit, int rank, int64_t element, int64_t *index) {
+  fsdp_box_list list = {0};
+  int found = -1;
+  for (int p = 0; p < c->param_count && found < 0; p++) {
+    const fsdp_checkpoint_param *param = &c->params[p];
+    const int64_t range[2] = {element - param->offset, element - param->offset + 1};
+    if (param->unit != unit || range[0] < 0 || range[0] >= param->local_numel) continue;
+    append_boxes(c, p, rank, range, 0, &list);
+    if (list.count == 0) break;
+    found = p;
+    *index = 0;
+    for (int d = 0; d < param->dims; d++) *index = *index * param->shape[d] + list.boxes[0].start[d];
+  }
+  fsdp_box_list_free(&list);
+  return found;
 }
 
 int64_t fsdp_checkpoint_slot_bytes(const fsdp_checkpoint *c, int rank, int slot) {

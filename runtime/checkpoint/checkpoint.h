@@ -7,11 +7,12 @@
 //     model/config.json ...         small files of the model's folder, carried along
 //
 // A checkpoint's parts are named (parameter, slot of the optimizer) and stored as boxes in the parameter's
-// own coordinates. No box is listed: which ones a rank's file holds follows from the stored mesh and units by
-// the rule of boxes.h, so a loading rank, on any mesh and with any units, intersects what it needs with them.
-// With F ranks over a unit's shard axes and R over its replica axes, the rank at place f of the first and d
-// of the second holds slice d of shard f of the unit's flat buffer: every element is written once, by one
-// rank.
+// own coordinates. No box is listed: which ones a rank's file holds follows from the stored mesh, units and
+// cuts by the rule of boxes.h, so a loading rank, on any mesh and with any units, intersects what it needs
+// with them. With F ranks over a unit's shard axes and R over its replica axes, the rank at place f of the
+// first and d of the second holds slice d of shard f of the unit's flat buffer. The remaining axes cut the
+// unit's parameters, so that ranks apart on them have buffers of their own. Every element is written once, by
+// one rank.
 //
 //   unit's flat buffer   |        shard 0        |        shard 1        | ...    F shards
 //                        | slice 0   | slice 1   | slice 0   | slice 1   |        R slices per shard
@@ -39,8 +40,11 @@ typedef struct fsdp_checkpoint_param {
   int dims;
   int64_t shape[FSDP_MAX_DIMS];
   int64_t numel;
+  fsdp_cut cut;
+  int64_t local[FSDP_MAX_DIMS]; // shape of a rank's piece
+  int64_t local_numel;
   int unit;
-  int64_t offset; // of its first element in the unit's flat buffer
+  int64_t offset; // of its piece in the unit's flat buffer
 } fsdp_checkpoint_param;
 
 typedef struct fsdp_checkpoint_unit {
@@ -107,13 +111,17 @@ fsdp_status fsdp_checkpoint_read_manifest(const char *folder, fsdp_checkpoint **
 void fsdp_checkpoint_piece(const fsdp_checkpoint *checkpoint, int rank, int unit, int64_t *first,
                            int64_t *numel);
 
-// The rank whose piece holds element `element` of the unit's flat buffer.
-int fsdp_checkpoint_holder(const fsdp_checkpoint *checkpoint, int unit, int64_t element);
+// The rank whose piece holds element `element` of the flat buffer that `rank` has of the unit.
+int fsdp_checkpoint_holder(const fsdp_checkpoint *checkpoint, int unit, int rank, int64_t element);
 
-// The boxes of a parameter in a rank's piece of its unit, in order; their offsets count from the piece's
-// begin. Returns their number.
-int fsdp_checkpoint_boxes(const fsdp_checkpoint *checkpoint, int param, int rank,
-                          fsdp_box boxes[FSDP_BOXES_MAX]);
+// Appends the boxes of a parameter in a rank's piece of its unit, in order; their offsets count from the
+// piece's begin.
+void fsdp_checkpoint_boxes(const fsdp_checkpoint *checkpoint, int param, int rank, fsdp_box_list *list);
+
+// The parameter, and the index in it (flattened), of element `element` of the flat buffer that `rank` has of
+// the unit; -1 for padding.
+int fsdp_checkpoint_element(const fsdp_checkpoint *checkpoint, int unit, int rank, int64_t element,
+                            int64_t *index);
 
 // Bytes of all pieces of one slot of a rank.
 int64_t fsdp_checkpoint_slot_bytes(const fsdp_checkpoint *checkpoint, int rank, int slot);
@@ -127,6 +135,6 @@ int fsdp_checkpoint_find(const fsdp_checkpoint *checkpoint, const char *name);
 // The slot's index, or -1.
 int fsdp_checkpoint_find_slot(const fsdp_checkpoint *checkpoint, const char *name);
 
-// Lays the parameters of each unit out in its flat buffer: sets offsets and padded sizes from mesh, axes and
-// shapes. False if a size does not fit.
+// Lays the parameters of each unit out in its flat buffer: sets pieces, offsets and padded sizes from mesh,
+// axes, shapes and cuts. False if a size does not fit.
 bool fsdp_checkpoint_lay_out(fsdp_checkpoint *checkpoint);

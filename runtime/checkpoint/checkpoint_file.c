@@ -41,17 +41,6 @@ typedef struct stream {
   int64_t done;   // of its piece
 } stream;
 
-// What lies at element `element` of a unit's flat buffer.
-static const char *owner_of(const fsdp_checkpoint *c, int unit, int64_t element, int64_t *index) {
-  for (int p = 0; p < c->param_count; p++) {
-    const fsdp_checkpoint_param *param = &c->params[p];
-    *index = element - param->offset;
-    if (param->unit == unit && *index >= 0 && *index < param->numel) return param->name;
-  }
-  *index = element;
-  return "the padding";
-}
-
 // Checks the next `bytes` of the data (whole values) for values that are not finite.
 static fsdp_status check_finite(stream *s, const fsdp_checkpoint_file_config *config,
                                 const unsigned char *data, int64_t bytes, fsdp_error *error) {
@@ -62,11 +51,12 @@ static fsdp_status check_finite(stream *s, const fsdp_checkpoint_file_config *co
     int64_t now = fsdp_min_i64(bytes / width, numel - s->done);
     int64_t found = fsdp_first_not_finite(c->slots[s->slot].dtype, data, now), index;
     if (found >= 0) {
-      const char *owner = owner_of(c, s->unit, first + s->done + found, &index);
+      index = first + s->done + found;
+      int owner = fsdp_checkpoint_element(c, s->unit, config->rank, index, &index);
       return fsdp_fail(error, FSDP_ERR_NOT_FINITE,
                        "%s of %s is %s at element %" PRId64
                        ": the state is not saved; lower --lr, raise --warmup-steps, or look at the data",
-                       c->slots[s->slot].name, owner,
+                       c->slots[s->slot].name, owner < 0 ? "the padding" : c->params[owner].name,
                        fsdp_not_finite_name(c->slots[s->slot].dtype, data, found), index);
     }
     data += now * width;
@@ -271,6 +261,7 @@ struct fsdp_checkpoint_reader {
   int window_file;
   int64_t window_chunk, window_count;
   unsigned char *window;
+  fsdp_box_list stored; // of the piece that is being read
 };
 
 static const char *path_of(const fsdp_checkpoint_reader *r, int rank, char path[PATH_BYTES]) {
@@ -322,6 +313,7 @@ void fsdp_checkpoint_reader_destroy(fsdp_checkpoint_reader *r) {
     free(r->files[i].tail);
     free(r->offsets[i]);
   }
+  fsdp_box_list_free(&r->stored);
   free(r->window);
   free(r->offsets);
   free(r->files);
@@ -471,7 +463,7 @@ static fsdp_status transfer_run(transfer *t, int rank, int64_t begin, int64_t by
 
 // The requested box of a slot, and where its data goes.
 typedef struct request {
-  const fsdp_box *wanted; // its offsets count from `out`
+  fsdp_box wanted; // its offsets count from `out`
   int slot, param;
   int64_t width;
   unsigned char *out;
@@ -482,7 +474,7 @@ static fsdp_status read_shared(transfer *t, const request *q, int rank, const fs
                                fsdp_error *error) {
   const fsdp_checkpoint *c = t->reader->checkpoint;
   fsdp_box from, to;
-  if (!fsdp_box_intersect(stored, q->wanted, &from) || !fsdp_box_intersect(q->wanted, stored, &to))
+  if (!fsdp_box_intersect(stored, &q->wanted, &from) || !fsdp_box_intersect(&q->wanted, stored, &to))
     return FSDP_OK;
   int64_t base = t->reader->offsets[rank][q->slot * c->unit_count + c->params[q->param].unit];
   int64_t row_elems = from.extent[from.dims - 1], rows = fsdp_box_numel(&from) / row_elems;
@@ -500,26 +492,49 @@ static fsdp_status read_shared(transfer *t, const request *q, int rank, const fs
   return status;
 }
 
-// Reads one box of a parameter from the files of all ranks whose pieces have a part of it.
-static fsdp_status read_box(transfer *t, const request *q, fsdp_error *error) {
+// Reads a box that is one box of the piece of `rank` too, at index `local` of the cut dimension, from the
+// files of all ranks that hold a part of this piece.
+static fsdp_status read_local(transfer *t, const request *q, int rank, int64_t local, fsdp_error *error) {
   fsdp_checkpoint_reader *r = t->reader;
   const fsdp_checkpoint *c = r->checkpoint;
   const fsdp_checkpoint_param *p = &c->params[q->param];
-  int64_t low = 0, high = 0; // the box's first and last element, flattened
+  int64_t low = 0, high = 0; // the box's first and last element in the piece, flattened
   for (int d = 0; d < p->dims; d++) {
-    low = low * p->shape[d] + q->wanted->start[d];
-    high = high * p->shape[d] + q->wanted->start[d] + q->wanted->extent[d] - 1;
+    int64_t start = d == p->cut.dim && p->cut.block_count > 0 ? local : q->wanted.start[d];
+    low = low * p->local[d] + start;
+    high = high * p->local[d] + start + q->wanted.extent[d] - 1;
   }
   for (int64_t at = p->offset + low; at <= p->offset + high;) {
-    int rank = fsdp_checkpoint_holder(c, p->unit, at);
-    fsdp_status status = r->files[rank].verified ? FSDP_OK : open_file(r, rank, error);
-    fsdp_box stored[FSDP_BOXES_MAX];
-    int count = fsdp_checkpoint_boxes(c, q->param, rank, stored);
-    for (int b = 0; b < count && status == FSDP_OK; b++) status = read_shared(t, q, rank, &stored[b], error);
+    int holder = fsdp_checkpoint_holder(c, p->unit, rank, at);
+    fsdp_status status = r->files[holder].verified ? FSDP_OK : open_file(r, holder, error);
+    r->stored.count = 0;
+    fsdp_checkpoint_boxes(c, q->param, holder, &r->stored);
+    for (int b = 0; b < r->stored.count && status == FSDP_OK; b++)
+      status = read_shared(t, q, holder, &r->stored.boxes[b], error);
     if (status != FSDP_OK) return status;
     int64_t first, numel;
-    fsdp_checkpoint_piece(c, rank, p->unit, &first, &numel);
+    fsdp_checkpoint_piece(c, holder, p->unit, &first, &numel);
     at = first + numel;
+  }
+  return FSDP_OK;
+}
+
+// Reads one box of a parameter from the pieces that hold a part of it.
+static fsdp_status read_box(transfer *t, const request *q, fsdp_error *error) {
+  const fsdp_checkpoint *c = t->reader->checkpoint;
+  const fsdp_cut *cut = &c->params[q->param].cut;
+  if (cut->block_count == 0) return read_local(t, q, 0, 0, error);
+  int d = cut->dim;
+  int64_t end = q->wanted.start[d] + q->wanted.extent[d];
+  for (int64_t at = q->wanted.start[d]; at < end;) {
+    fsdp_cut_home home = fsdp_cut_home_of(cut, &c->mesh, at);
+    request part = *q;
+    part.wanted.start[d] = at;
+    part.wanted.extent[d] = fsdp_min_i64(home.count, end - at);
+    part.wanted.offset += (at - q->wanted.start[d]) * q->wanted.stride[d];
+    fsdp_status status = read_local(t, &part, home.rank, home.local, error);
+    if (status != FSDP_OK) return status;
+    at += part.wanted.extent[d];
   }
   return FSDP_OK;
 }
@@ -535,7 +550,7 @@ fsdp_status fsdp_checkpoint_read(fsdp_checkpoint_reader *r, int slot, int param,
   transfer t = {.reader = r};
   fsdp_status status = FSDP_OK;
   for (int b = 0; b < count && status == FSDP_OK; b++) {
-    request q = {&wanted[b], slot, param, fsdp_dtype_bytes(c->slots[slot].dtype), out};
+    request q = {wanted[b], slot, param, fsdp_dtype_bytes(c->slots[slot].dtype), out};
     status = read_box(&t, &q, error);
   }
   if (status == FSDP_OK) status = flush(&t, error);

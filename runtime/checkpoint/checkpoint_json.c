@@ -10,7 +10,9 @@
 #include <xxhash.h>
 
 #define FORMAT  "fsdp checkpoint"
-#define VERSION 4
+#define VERSION 5
+// Also read: nothing is cut.
+#define VERSION_WITHOUT_CUTS 4
 // Larger than the manifest of any real run; a larger file is damaged.
 #define MANIFEST_BYTES_MAX (INT64_C(1) << 28)
 
@@ -28,6 +30,16 @@ static json_t *print_axes(const fsdp_mesh *mesh, fsdp_axis_set axes) {
   return names;
 }
 
+static json_t *print_cut(const fsdp_mesh *mesh, const fsdp_cut *cut) {
+  json_t *blocks = json_array();
+  for (int b = 0; b < cut->block_count; b++)
+    json_array_append_new(blocks,
+                          json_pack("[I, I, I]", (json_int_t)cut->blocks[b].groups,
+                                    (json_int_t)cut->blocks[b].items, (json_int_t)cut->blocks[b].width));
+  return json_pack("{s:i, s:o, s:o, s:o}", "dim", cut->dim, "group_axes", print_axes(mesh, cut->group_axes),
+                   "item_axes", print_axes(mesh, cut->item_axes), "blocks", blocks);
+}
+
 // Units with the parameters in them; where these lie is computed (fsdp_checkpoint_lay_out).
 static json_t *print_units(const fsdp_checkpoint *c) {
   json_t *units = json_array();
@@ -38,7 +50,9 @@ static json_t *print_units(const fsdp_checkpoint *c) {
       const fsdp_checkpoint_param *param = &c->params[p];
       json_t *shape = json_array();
       for (int d = 0; d < param->dims; d++) json_array_append_new(shape, json_integer(param->shape[d]));
-      json_array_append_new(params, json_pack("{s:s, s:o}", "name", param->name, "shape", shape));
+      json_t *entry = json_pack("{s:s, s:o}", "name", param->name, "shape", shape);
+      if (param->cut.block_count > 0) json_object_set_new(entry, "cut", print_cut(&c->mesh, &param->cut));
+      json_array_append_new(params, entry);
     }
     json_array_append_new(units, json_pack("{s:s, s:o, s:o, s:o}", "path", unit->path, "shard_axes",
                                            print_axes(&c->mesh, unit->shard_axes), "replica_axes",
@@ -177,21 +191,6 @@ static void read_files(reader *r, const json_t *list, fsdp_checkpoint_file **fil
   }
 }
 
-static void read_param(reader *r, const json_t *entry, fsdp_checkpoint *c, int unit) {
-  fsdp_checkpoint_param *p = &c->params[c->param_count++];
-  const json_t *shape = json_object_get(entry, "shape");
-  read_text(r, entry, "name", p->name, sizeof p->name);
-  p->unit = unit;
-  p->dims = (int)json_array_size(shape);
-  p->numel = 1;
-  bool good = p->dims >= 1 && p->dims <= FSDP_MAX_DIMS;
-  for (int d = 0; good && d < p->dims; d++) {
-    p->shape[d] = json_integer_value(json_array_get(shape, (size_t)d));
-    good = p->shape[d] > 0 && fsdp_mul_checked(p->numel, p->shape[d], &p->numel);
-  }
-  if (!good && !r->wrong) r->wrong = "shape";
-}
-
 // Axes of the mesh with more than one rank, in any order, each once.
 static fsdp_axis_set read_axes(reader *r, const json_t *entry, const char *key, const fsdp_mesh *mesh) {
   const json_t *list = json_object_get(entry, key);
@@ -207,6 +206,58 @@ static fsdp_axis_set read_axes(reader *r, const json_t *entry, const char *key, 
   return axes;
 }
 
+static bool read_block(const json_t *entry, fsdp_cut_block *block, int64_t *numel) {
+  block->groups = json_integer_value(json_array_get(entry, 0));
+  block->items = json_integer_value(json_array_get(entry, 1));
+  block->width = json_integer_value(json_array_get(entry, 2));
+  return block->groups > 0 && block->items > 0 && block->width > 0 &&
+         fsdp_mul_checked(block->groups, block->items, numel) &&
+         fsdp_mul_checked(*numel, block->width, numel);
+}
+
+// Blocks that are a whole dimension.
+static void read_cut(reader *r, const json_t *entry, const fsdp_mesh *mesh, fsdp_checkpoint_param *p) {
+  const json_t *blocks = json_object_get(entry, "blocks");
+  size_t count = json_array_size(blocks);
+  fsdp_cut cut = {.block_count = (int)count};
+  int64_t size = 0, numel;
+  cut.dim = (int)read_int(r, entry, "dim", 0, p->dims - 1);
+  cut.group_axes = read_axes(r, entry, "group_axes", mesh);
+  cut.item_axes = read_axes(r, entry, "item_axes", mesh);
+  bool good = count >= 1 && count <= FSDP_CUT_MAX_BLOCKS && !(cut.group_axes & cut.item_axes);
+  for (size_t b = 0; good && b < count; b++)
+    good =
+        read_block(json_array_get(blocks, b), &cut.blocks[b], &numel) && fsdp_add_checked(size, numel, &size);
+  good = good && size == p->shape[cut.dim];
+  if (good) p->cut = cut;
+  if (!good && !r->wrong) r->wrong = "cut";
+}
+
+static void read_param(reader *r, const json_t *entry, fsdp_checkpoint *c, int unit) {
+  fsdp_checkpoint_param *p = &c->params[c->param_count++];
+  const json_t *shape = json_object_get(entry, "shape"), *cut = json_object_get(entry, "cut");
+  read_text(r, entry, "name", p->name, sizeof p->name);
+  p->unit = unit;
+  p->dims = (int)json_array_size(shape);
+  p->numel = 1;
+  bool good = p->dims >= 1 && p->dims <= FSDP_MAX_DIMS;
+  for (int d = 0; good && d < p->dims; d++) {
+    p->shape[d] = json_integer_value(json_array_get(shape, (size_t)d));
+    good = p->shape[d] > 0 && fsdp_mul_checked(p->numel, p->shape[d], &p->numel);
+  }
+  if (!good && !r->wrong) r->wrong = "shape";
+  if (good && cut) read_cut(r, cut, &c->mesh, p);
+}
+
+// Each axis cuts the unit's parameters (from `first` on), or shards the unit, or repeats it: a rank's file
+// holds one slice, and all files every element.
+static void check_axes(reader *r, const fsdp_checkpoint *c, const fsdp_checkpoint_unit *unit, int first) {
+  fsdp_axis_set cut = fsdp_mesh_all_axes(&c->mesh) & ~(unit->shard_axes | unit->replica_axes);
+  bool good = !(unit->shard_axes & unit->replica_axes) && (!cut || first < c->param_count);
+  for (int p = first; p < c->param_count; p++) good = good && fsdp_cut_axes(&c->params[p].cut) == cut;
+  if (!good && !r->wrong) r->wrong = "replica_axes";
+}
+
 static void read_units(reader *r, const json_t *list, fsdp_checkpoint *c) {
   c->unit_count = (int)json_array_size(list);
   c->units = fsdp_alloc_zeroed((size_t)c->unit_count + 1, sizeof *c->units);
@@ -220,14 +271,12 @@ static void read_units(reader *r, const json_t *list, fsdp_checkpoint *c) {
     read_text(r, entry, "path", c->units[u].path, sizeof c->units[u].path);
     c->units[u].shard_axes = read_axes(r, entry, "shard_axes", &c->mesh);
     c->units[u].replica_axes = read_axes(r, entry, "replica_axes", &c->mesh);
-    // Each axis cuts the unit or repeats it: a rank's file holds one slice, and all files every element.
-    fsdp_axis_set both = c->units[u].shard_axes & c->units[u].replica_axes;
-    fsdp_axis_set all = c->units[u].shard_axes | c->units[u].replica_axes;
-    if ((both || all != fsdp_mesh_all_axes(&c->mesh)) && !r->wrong) r->wrong = "replica_axes";
     const json_t *list_of_params = json_object_get(entry, "params");
+    int first = c->param_count;
     for (size_t i = 0; i < json_array_size(list_of_params); i++) {
       read_param(r, json_array_get(list_of_params, i), c, u);
     }
+    check_axes(r, c, &c->units[u], first);
   }
 }
 
@@ -284,12 +333,13 @@ static fsdp_status check_whole(const char *path, json_t *root, fsdp_error *error
     return fsdp_fail(error, FSDP_ERR_INPUT, "%s: is not the manifest of a checkpoint; give the folder of one",
                      path);
   }
-  if (json_integer_value(json_object_get(root, "version")) != VERSION) {
+  json_int_t version = json_integer_value(json_object_get(root, "version"));
+  if (version != VERSION && version != VERSION_WITHOUT_CUTS) {
     return fsdp_fail(error, FSDP_ERR_INPUT,
-                     "%s: is of format version %lld, this build reads %d; resume it with the version that "
-                     "wrote it, or export it with that version's fsdp_export and start from its weights with "
-                     "--model",
-                     path, (long long)json_integer_value(json_object_get(root, "version")), VERSION);
+                     "%s: is of format version %lld, this build reads %d and %d; resume it with the version "
+                     "that wrote it, or export it with that version's fsdp_export and start from its weights "
+                     "with --model",
+                     path, (long long)version, VERSION_WITHOUT_CUTS, VERSION);
   }
   json_t *said = json_incref(json_object_get(root, "checksum"));
   json_object_del(root, "checksum");

@@ -37,17 +37,23 @@ static void walk(const fsdp_checkpoint *c) {
       int64_t first, numel;
       fsdp_checkpoint_piece(c, r, u, &first, &numel);
       FSDP_CHECK(first >= 0 && numel >= 0 && first + numel <= c->units[u].padded_numel, "a piece outside");
-      if (numel > 0) FSDP_CHECK(fsdp_checkpoint_holder(c, u, first) == r, "a piece of a different rank");
+      if (numel > 0) FSDP_CHECK(fsdp_checkpoint_holder(c, u, r, first) == r, "a piece of a different rank");
       covered += numel;
     }
-    FSDP_CHECK(ranks > 64 || covered == c->units[u].padded_numel, "pieces do not cover the unit");
+    fsdp_axis_set buffers =
+        fsdp_mesh_all_axes(&c->mesh) & ~c->units[u].shard_axes & ~c->units[u].replica_axes;
+    int64_t whole = c->units[u].padded_numel * fsdp_mesh_group_size(&c->mesh, buffers);
+    FSDP_CHECK(ranks > 64 || covered == whole, "pieces do not cover the unit");
   }
   for (int p = 0; p < c->param_count; p++) {
-    int64_t covered = 0;
+    int64_t covered = 0, groups = 0; // each may be a box
+    for (int b = 0; b < c->params[p].cut.block_count; b++) groups += c->params[p].cut.blocks[b].groups;
+    if (groups > 10000) continue;
     for (int r = 0; r < ranks && ranks <= 64; r++) {
-      fsdp_box boxes[FSDP_BOXES_MAX];
-      int count = fsdp_checkpoint_boxes(c, p, r, boxes);
-      for (int b = 0; b < count; b++) covered += fsdp_box_numel(&boxes[b]);
+      fsdp_box_list list = {0};
+      fsdp_checkpoint_boxes(c, p, r, &list);
+      for (int b = 0; b < list.count; b++) covered += fsdp_box_numel(&list.boxes[b]);
+      fsdp_box_list_free(&list);
     }
     FSDP_CHECK(ranks > 64 || covered == c->params[p].numel, "boxes do not cover the parameter");
   }

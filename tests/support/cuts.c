@@ -90,14 +90,8 @@ void cut_param(fsdp_graph *graph, int param, const fsdp_cut *cut, const fsdp_mes
   fsdp_placement_cut(&value->placement, cut->dim, cut->group_axes | cut->item_axes);
 }
 
-fsdp_cut random_cut(random_source *random, const fsdp_mesh *mesh, fsdp_axis_set axes) {
+fsdp_cut random_blocks(random_source *random) {
   fsdp_cut cut = {.block_count = random_int(random, 1, FSDP_CUT_MAX_BLOCKS)};
-  for (int a = 0; a < mesh->count; a++) {
-    if (!(axes & 1u << a) || mesh->axes[a].size == 1) continue;
-    int use = random_int(random, 0, 2);
-    if (use == 1) cut.group_axes |= 1u << a;
-    if (use == 2) cut.item_axes |= 1u << a;
-  }
   for (int b = 0; b < cut.block_count; b++)
     cut.blocks[b] = (fsdp_cut_block){.groups = random_int(random, 1, 5),
                                      .items = random_int(random, 1, 4),
@@ -105,30 +99,41 @@ fsdp_cut random_cut(random_source *random, const fsdp_mesh *mesh, fsdp_axis_set 
   return cut;
 }
 
-fsdp_graph *random_cut_graph(random_source *random, const fsdp_mesh *mesh, int params, fsdp_axis_set cut_axes,
-                             fsdp_axis_set flat_axes) {
+void random_cut_axes(random_source *random, const fsdp_mesh *mesh, fsdp_axis_set axes, fsdp_cut *cut) {
+  for (int a = 0; a < mesh->count; a++) {
+    if (!(axes & 1u << a) || mesh->axes[a].size == 1) continue;
+    int use = random_int(random, 0, 2);
+    if (use == 1) cut->group_axes |= 1u << a;
+    if (use == 2) cut->item_axes |= 1u << a;
+  }
+}
+
+fsdp_graph *random_cut_graph(random_graph_config config) {
+  random_source *shapes = &config.shapes, *cuts = &config.cuts;
   fsdp_graph *graph = fsdp_graph_create(1, 1);
   int module = fsdp_graph_module(graph, -1, "", "Root", "");
   graph->block_class = "Part";
-  for (int p = 0; p < params; p++) {
+  for (int p = 0; p < config.params; p++) {
     char name[24];
-    if (p == 0 || random_int(random, 0, 2) == 0) {
+    if (p == 0 || random_int(shapes, 0, 2) == 0) {
       snprintf(name, sizeof name, "part%d", p);
       module = fsdp_graph_module(graph, 0, name, "Part", "");
     }
-    fsdp_cut cut = random_cut(random, mesh, cut_axes);
-    fsdp_param_spec spec = {.dims = random_int(random, 1, FSDP_MAX_DIMS)};
-    for (int d = 0; d < spec.dims; d++) spec.shape[d] = random_int(random, 1, 5);
-    cut.dim = random_int(random, 0, spec.dims - 1);
-    bool whole = random_int(random, 0, 3) == 0;
-    for (int b = 0; !whole && b < cut.block_count; b++)
-      spec.shape[cut.dim] =
-          (b ? spec.shape[cut.dim] : 0) + cut.blocks[b].groups * cut.blocks[b].items * cut.blocks[b].width;
+    fsdp_cut cut = random_blocks(shapes);
+    fsdp_param_spec spec = {.dims = random_int(shapes, 1, FSDP_MAX_DIMS)};
+    for (int d = 0; d < spec.dims; d++) spec.shape[d] = random_int(shapes, 1, 5);
+    cut.dim = random_int(shapes, 0, spec.dims - 1);
+    spec.shape[cut.dim] = 0;
+    for (int b = 0; b < cut.block_count; b++)
+      spec.shape[cut.dim] += cut.blocks[b].groups * cut.blocks[b].items * cut.blocks[b].width;
     snprintf(name, sizeof name, "weight%d", p);
     spec.name = name;
     int param = fsdp_graph_param(graph, module, &spec);
-    graph->values[graph->params[param].value].placement.flat = flat_axes & fsdp_mesh_all_axes(mesh);
-    if (!whole) cut_param(graph, param, &cut, mesh);
+    fsdp_placement *placement = &graph->values[graph->params[param].value].placement;
+    placement->flat = config.flat_axes & fsdp_mesh_all_axes(config.mesh);
+    if (random_int(cuts, 0, 3) == 0) continue; // whole
+    random_cut_axes(cuts, config.mesh, config.cut_axes, &cut);
+    cut_param(graph, param, &cut, config.mesh);
   }
   return graph;
 }

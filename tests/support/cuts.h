@@ -8,13 +8,22 @@
 // Writes the cut into the parameter and its value: what a rank holds, and the axes that cut it.
 void cut_param(fsdp_graph *graph, int param, const fsdp_cut *cut, const fsdp_mesh *mesh);
 
-// A cut of 1 to 4 blocks over some of `axes`, some of them over groups and some over items. cut.dim is 0.
-fsdp_cut random_cut(random_source *random, const fsdp_mesh *mesh, fsdp_axis_set axes);
+// A cut of 1 to 4 blocks. cut.dim is 0, and nothing cuts it yet.
+fsdp_cut random_blocks(random_source *random);
+// Lets some of `axes` cut groups and some of them items.
+void random_cut_axes(random_source *random, const fsdp_mesh *mesh, fsdp_axis_set axes, fsdp_cut *cut);
 
-// A graph of `params` parameters in a few modules, 1 to 4 dimensions each, most of them cut over some of
-// `cut_axes`; and flat over `flat_axes`. It computes nothing. The caller owns it.
-fsdp_graph *random_cut_graph(random_source *random, const fsdp_mesh *mesh, int params, fsdp_axis_set cut_axes,
-                             fsdp_axis_set flat_axes);
+// What random_cut_graph draws: modules and shapes follow from `shapes` alone, and from `cuts` which of
+// `cut_axes` cut which parameter. All lie flat over `flat_axes`.
+typedef struct random_graph_config {
+  random_source shapes, cuts;
+  const fsdp_mesh *mesh;
+  int params;
+  fsdp_axis_set cut_axes, flat_axes;
+} random_graph_config;
+
+// A graph that computes nothing: parameters of 1 to 4 dimensions in a few modules. The caller owns it.
+fsdp_graph *random_cut_graph(random_graph_config config);
 
 // The place of a rank among those that differ only in `axes`, by definition.
 int place_by_counting(const fsdp_mesh *mesh, fsdp_axis_set axes, int rank);

@@ -223,7 +223,7 @@ static void test_load_and_export_refuse(void **state) {
   // A file's data begins with its piece of unit 0's masters.
   const fsdp_checkpoint_param *param = &c->params[0];
   assert_true(param->unit == 0 && param->offset == 0);
-  int holder = fsdp_checkpoint_holder(c, 0, 3);
+  int holder = fsdp_checkpoint_holder(c, 0, 0, 3);
   int64_t first, numel;
   fsdp_checkpoint_piece(c, holder, 0, &first, &numel);
   patch(c, temporary, holder, 4 * (3 - first), 0x7fc00000);

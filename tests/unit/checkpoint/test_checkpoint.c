@@ -481,7 +481,7 @@ static void a_missing_file_is_no_checkpoint(void **state) {
   io_folder_remove();
 }
 
-// Version 4 stores boxes that follow from mesh and units; older versions stored a different layout.
+// Versions 4 and 5 store boxes that follow from mesh, units and cuts; older ones stored a different layout.
 static void older_versions_are_refused(void **state) {
   (void)state;
   const place one = {FSDP_FULL, 1, 1};
@@ -492,12 +492,13 @@ static void older_versions_are_refused(void **state) {
   fsdp_error error;
   int64_t bytes;
   unsigned char *data = read_file(io_path("step-00000007/checkpoint.json"), &bytes);
-  char *number = memmem(data, (size_t)bytes, "\"version\": 4", 12);
+  char *number = memmem(data, (size_t)bytes, "\"version\": 5", 12);
   assert_non_null(number);
   number[11] = '3';
   io_write("step-00000007/checkpoint.json", data, bytes);
   IO_EXPECT(fsdp_checkpoint_read_manifest(io_path("step-00000007"), &c, &error), FSDP_ERR_INPUT, &error,
-            "checkpoint.json", "format version 3", "reads 4", "the version that wrote it", "fsdp_export");
+            "checkpoint.json", "format version 3", "reads 4 and 5", "the version that wrote it",
+            "fsdp_export");
   free(data);
   io_folder_remove();
 }

@@ -37,11 +37,12 @@ static void boxes_hold_every_element(void **state) {
       const fsdp_checkpoint_param *param = &c->params[p];
       int *holders = fsdp_alloc_zeroed((size_t)param->numel, sizeof *holders);
       for (int r = 0; r < c->file_count; r++) {
-        fsdp_box boxes[FSDP_BOXES_MAX];
+        fsdp_box_list list = {0};
         int64_t first, numel, columns = param->shape[param->dims - 1];
-        int count = fsdp_checkpoint_boxes(c, p, r, boxes);
+        fsdp_checkpoint_boxes(c, p, r, &list);
+        const fsdp_box *boxes = list.boxes;
         fsdp_checkpoint_piece(c, r, param->unit, &first, &numel);
-        for (int b = 0; b < count; b++) {
+        for (int b = 0; b < list.count; b++) {
           for (int64_t e = 0; e < fsdp_box_numel(&boxes[b]); e++) {
             int64_t width = boxes[b].extent[param->dims - 1], row = e / width;
             int64_t at[2] = {boxes[b].start[0] + row, boxes[b].start[param->dims - 1] + e % width};
@@ -53,6 +54,7 @@ static void boxes_hold_every_element(void **state) {
             holders[element]++;
           }
         }
+        fsdp_box_list_free(&list);
       }
       for (int64_t e = 0; e < param->numel; e++) assert_int_equal(holders[e], 1);
       free(holders);
@@ -77,7 +79,7 @@ static void pieces_cover_every_element(void **state) {
         fsdp_checkpoint_piece(&c, r, 0, &first, &numel);
         for (int64_t e = first; e < first + numel; e++) {
           held[e]++;
-          assert_int_equal(fsdp_checkpoint_holder(&c, 0, e), r);
+          assert_int_equal(fsdp_checkpoint_holder(&c, 0, r, e), r);
         }
       }
       for (int64_t e = 0; e < unit.padded_numel; e++) assert_int_equal(held[e], 1);

@@ -60,7 +60,8 @@ static void test_random_cuts(void **state) {
   for (int seed = 0; seed < 400; seed++) {
     random_source random = {.seed = (uint64_t)seed};
     fsdp_mesh mesh = random_mesh(&random);
-    fsdp_cut cut = random_cut(&random, &mesh, fsdp_mesh_axes(&mesh, "tensor,inner"));
+    fsdp_cut cut = random_blocks(&random);
+    random_cut_axes(&random, &mesh, fsdp_mesh_axes(&mesh, "tensor,inner"), &cut);
     check_cut(&cut, &mesh);
   }
 }
@@ -120,9 +121,12 @@ typedef struct units_case {
 static units_case make_case(random_source *random) {
   units_case c = {.mesh = random_mesh(random)};
   fsdp_error error;
-  fsdp_axis_set cut_axes = fsdp_mesh_axes(&c.mesh, "tensor,inner");
-  c.graph =
-      random_cut_graph(random, &c.mesh, random_int(random, 1, 5), cut_axes, fsdp_mesh_axes(&c.mesh, "fsdp"));
+  c.graph = random_cut_graph((random_graph_config){.shapes = {.seed = random->seed},
+                                                   .cuts = {.seed = random->seed + 7},
+                                                   .mesh = &c.mesh,
+                                                   .params = random_int(random, 1, 5),
+                                                   .cut_axes = fsdp_mesh_axes(&c.mesh, "tensor,inner"),
+                                                   .flat_axes = fsdp_mesh_axes(&c.mesh, "fsdp")});
   fsdp_wrap_policy policy = {.kind = random_int(random, 0, 1) ? FSDP_WRAP_BLOCK : FSDP_WRAP_NONE};
   assert_int_equal(fsdp_units_create(c.graph, &policy, &c.mesh, &c.units, &error), FSDP_OK);
   return c;

@@ -1,0 +1,380 @@
+// Checkpoints of parameters that tensor parallelism cuts: each element lies in one piece of one rank's file,
+// what one mesh saves any other loads to the bit, and the manifest says how it was cut.
+#include "runtime/base/check.h"
+#include "runtime/base/random.h"
+#include "runtime/checkpoint/checkpoint_file.h"
+#include "runtime/checkpoint/checkpoint_folder.h"
+#include "tests/support/cuts.h"
+#include "tests/support/harness.h"
+#include "tests/support/io_files.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <xxhash.h>
+
+#include <cmocka.h>
+
+// ---- Plans without a program
+
+typedef struct layout {
+  fsdp_program program; // its mesh alone
+  fsdp_plan plan;
+  fsdp_checkpoint *checkpoint;
+} layout;
+
+// Modules and shapes follow from `seed`; mesh, cuts, units and strategy from `variant` too.
+static void make_layout(layout *l, int seed, int variant) {
+  static const char *const names[] = {"tensor", "inner", "fsdp", "data"};
+  random_source random = {.seed = (uint64_t)(seed * 1000 + variant)};
+  memset(l, 0, sizeof *l);
+  int first = random_int(&random, 0, 3);
+  for (int a = 0; a < 4; a++)
+    assert_true(
+        fsdp_mesh_add(&l->program.mesh, names[(first + a) % 4], random_int(&random, 1, a % 2 ? 2 : 3)));
+  fsdp_mesh_complete(&l->program.mesh);
+  l->plan = (fsdp_plan){
+      .config = harness_small_plan(1), .program = &l->program, .optimizer = fsdp_optimizer_adamw()};
+  l->plan.graph =
+      random_cut_graph((random_graph_config){.shapes = {.seed = (uint64_t)seed},
+                                             .cuts = {.seed = (uint64_t)(seed * 1000 + variant)},
+                                             .mesh = &l->program.mesh,
+                                             .params = 1 + seed % 4,
+                                             .cut_axes = fsdp_mesh_axes(&l->program.mesh, "tensor,inner"),
+                                             .flat_axes = fsdp_mesh_axes(&l->program.mesh, "fsdp")});
+  fsdp_wrap_policy policy = {.kind = random_int(&random, 0, 1) ? FSDP_WRAP_BLOCK : FSDP_WRAP_NONE};
+  fsdp_error error;
+  assert_int_equal(fsdp_units_create(l->plan.graph, &policy, &l->program.mesh, &l->plan.units, &error),
+                   FSDP_OK);
+  l->checkpoint = fsdp_checkpoint_create(&l->plan, "random");
+  l->checkpoint->progress = (fsdp_checkpoint_progress){.step = 7, .global_batch = 8, .sample_count = 100};
+  l->checkpoint->sequence = 1;
+}
+
+static void free_layout(layout *l) {
+  fsdp_checkpoint_destroy(l->checkpoint);
+  fsdp_units_destroy(l->plan.units);
+  fsdp_graph_destroy(l->plan.graph);
+}
+
+// What each element of a rank's piece of a unit is: its index, above it the graph's parameter; -1: padding.
+static int64_t *expand_piece(const layout *l, int unit, int rank) {
+  const fsdp_units *units = l->plan.units;
+  const fsdp_unit *u = &units->units[unit];
+  int64_t first, numel, *elements;
+  fsdp_checkpoint_piece(l->checkpoint, rank, unit, &first, &numel);
+  elements = fsdp_alloc((size_t)numel * sizeof *elements + 1);
+  for (int64_t e = 0; e < numel; e++) elements[e] = -1;
+  for (int i = 0; i < u->param_count; i++) {
+    const fsdp_unit_param *slot = &units->params[u->first_param + i];
+    int64_t *indices;
+    int64_t held = expand_param(&l->plan.graph->params[slot->param], &l->program.mesh, rank, &indices);
+    for (int64_t e = 0; e < held; e++) {
+      int64_t at = slot->offset + e - first;
+      if (at >= 0 && at < numel && indices[e] >= 0) elements[at] = ((int64_t)slot->param << 32) + indices[e];
+    }
+    free(indices);
+  }
+  return elements;
+}
+
+// ---- Layout
+
+static void check_elements(const layout *l, int unit, int rank, int **holders) {
+  const fsdp_checkpoint *c = l->checkpoint;
+  int64_t first, numel, *elements = expand_piece(l, unit, rank);
+  fsdp_checkpoint_piece(c, rank, unit, &first, &numel);
+  for (int64_t e = 0; e < numel; e++) {
+    int64_t index = -1;
+    int found = fsdp_checkpoint_element(c, unit, rank, first + e, &index);
+    assert_int_equal(fsdp_checkpoint_holder(c, unit, rank, first + e), rank);
+    assert_int_equal(found >= 0, elements[e] >= 0);
+    if (found < 0) continue;
+    int param = (int)(elements[e] >> 32);
+    assert_string_equal(c->params[found].name, l->plan.graph->params[param].name);
+    assert_int_equal(index, elements[e] & 0xffffffff);
+    holders[param][index]++;
+  }
+  free(elements);
+}
+
+static void every_element_is_held_once(void **state) {
+  (void)state;
+  for (int seed = 0; seed < 60; seed++) {
+    layout l;
+    make_layout(&l, seed, 1);
+    int count = l.plan.graph->param_count, *holders[8];
+    for (int p = 0; p < count; p++)
+      holders[p] = fsdp_alloc_zeroed((size_t)l.plan.graph->params[p].numel, sizeof *holders[p]);
+    for (int r = 0; r < l.checkpoint->file_count; r++)
+      for (int u = 0; u < l.checkpoint->unit_count; u++) check_elements(&l, u, r, holders);
+    for (int p = 0; p < count; p++) {
+      for (int64_t e = 0; e < l.plan.graph->params[p].numel; e++) assert_int_equal(holders[p][e], 1);
+      free(holders[p]);
+    }
+    free_layout(&l);
+  }
+}
+
+// ---- Files
+
+static uint32_t bits_of(int slot, const char *name, int64_t element) {
+  uint32_t words[4];
+  fsdp_random_words((uint64_t)slot, fsdp_random_stream(name), (uint64_t)element, words);
+  return (words[0] & 0x81ffffffu) | 0x3c000000u; // a finite number
+}
+
+typedef struct maker {
+  const layout *l;
+  int rank;
+  uint32_t values[1 << 16];
+} maker;
+
+static const void *make_range(void *context, const fsdp_checkpoint_range *range) {
+  maker *m = context;
+  int64_t first, numel, *elements = expand_piece(m->l, range->unit, m->rank);
+  fsdp_checkpoint_piece(m->l->checkpoint, m->rank, range->unit, &first, &numel);
+  assert_true(range->numel <= (int64_t)(sizeof m->values / sizeof *m->values));
+  for (int64_t e = 0; e < range->numel; e++) {
+    int64_t what = elements[range->first_elem - first + e];
+    const fsdp_param *param = &m->l->plan.graph->params[what < 0 ? 0 : what >> 32];
+    m->values[e] = what < 0 ? 0 : bits_of(range->slot, param->name, what & 0xffffffff);
+  }
+  free(elements);
+  return m->values;
+}
+
+static void save(layout *l, const char *folder) {
+  static maker m;
+  char temporary[FSDP_CHECKPOINT_PATH_BYTES], final[FSDP_CHECKPOINT_PATH_BYTES];
+  fsdp_checkpoint *c = l->checkpoint;
+  fsdp_error error;
+  fsdp_checkpoint_paths(folder, 7, temporary, final);
+  assert_int_equal(fsdp_checkpoint_begin(folder, 7, &error), FSDP_OK);
+  for (int r = 0; r < c->file_count; r++) {
+    m.l = l, m.rank = r;
+    const fsdp_checkpoint_file_config file = {
+        .checkpoint = c, .rank = r, .folder = temporary, .source = make_range, .context = &m};
+    if (fsdp_checkpoint_file_write(&file, &c->files[r], &error) != FSDP_OK) fail_msg("%s", error.message);
+  }
+  if (fsdp_checkpoint_commit(folder, NULL, c, &error) != FSDP_OK) fail_msg("%s", error.message);
+}
+
+static void read_and_compare(fsdp_checkpoint_reader *reader, const fsdp_checkpoint *c, int param,
+                             int64_t first, int64_t numel) {
+  uint32_t *values = fsdp_alloc((size_t)numel * sizeof *values + 1);
+  const char *name = c->params[param].name;
+  fsdp_error error;
+  for (int slot = 0; slot < c->slot_count; slot++) {
+    if (fsdp_checkpoint_read(reader, slot, param, first, numel, values, &error) != FSDP_OK)
+      fail_msg("%s", error.message);
+    for (int64_t e = 0; e < numel; e++)
+      if (values[e] != bits_of(slot, name, first + e))
+        fail_msg("slot %d of %s[%lld] is another value", slot, name, (long long)(first + e));
+  }
+  free(values);
+}
+
+// Each rank of the layout reads what it holds, and one reads parameters whole, as an export does.
+static void load(const layout *l, const char *path) {
+  fsdp_checkpoint *c;
+  fsdp_error error;
+  if (fsdp_checkpoint_read_manifest(path, &c, &error) != FSDP_OK) fail_msg("%s", error.message);
+  fsdp_checkpoint_reader *reader = fsdp_checkpoint_reader_create(c, path);
+  for (int p = 0; p < c->param_count; p++) read_and_compare(reader, c, p, 0, c->params[p].numel);
+  for (int r = 0; r < fsdp_mesh_ranks(&l->program.mesh); r++)
+    for (int u = 0; u < l->plan.units->count; u++) {
+      int count;
+      fsdp_shard_run *runs = fsdp_units_shard_runs(l->plan.units, l->plan.graph, u, r, &count);
+      for (int i = 0; i < count; i++) {
+        int param = fsdp_checkpoint_find(c, l->plan.graph->params[runs[i].param].name);
+        read_and_compare(reader, c, param, runs[i].element_index, runs[i].numel);
+      }
+      free(runs);
+    }
+  fsdp_checkpoint_reader_destroy(reader);
+  fsdp_checkpoint_destroy(c);
+}
+
+static void saved_on_any_mesh_loads_on_any(void **state) {
+  (void)state;
+  enum { VARIANTS = 3 };
+  for (int seed = 0; seed < 12; seed++)
+    for (int from = 0; from < VARIANTS; from++) {
+      layout saved;
+      make_layout(&saved, seed, from);
+      const char *folder = io_folder_make();
+      save(&saved, folder);
+      free_layout(&saved);
+      for (int to = 0; to < VARIANTS; to++) {
+        layout loaded;
+        make_layout(&loaded, seed, to);
+        load(&loaded, io_path("step-00000007"));
+        free_layout(&loaded);
+      }
+      io_folder_remove();
+    }
+}
+
+// One matrix of 3 x 5 whose columns lie over tensor=2, on fsdp=2.
+static void make_one(layout *l) {
+  fsdp_error error;
+  memset(l, 0, sizeof *l);
+  l->program.mesh = fsdp_mesh_of(1, 2);
+  fsdp_mesh_resize(&l->program.mesh, FSDP_AXIS_TENSOR, 2);
+  l->plan = (fsdp_plan){
+      .config = harness_small_plan(1), .program = &l->program, .optimizer = fsdp_optimizer_adamw()};
+  l->plan.graph = fsdp_graph_create(1, 1);
+  int root = fsdp_graph_module(l->plan.graph, -1, "", "Root", "");
+  const fsdp_param_spec spec = {.name = "weight", .dims = 2, .shape = {3, 5}};
+  const fsdp_cut cut = {.dim = 1,
+                        .block_count = 1,
+                        .blocks = {{5, 1, 1}},
+                        .group_axes = fsdp_mesh_axes(&l->program.mesh, FSDP_AXIS_TENSOR)};
+  int param = fsdp_graph_param(l->plan.graph, root, &spec);
+  l->plan.graph->values[l->plan.graph->params[param].value].placement.flat =
+      fsdp_mesh_axes(&l->program.mesh, FSDP_AXIS_FSDP);
+  cut_param(l->plan.graph, param, &cut, &l->program.mesh);
+  fsdp_wrap_policy none = {.kind = FSDP_WRAP_NONE};
+  assert_int_equal(fsdp_units_create(l->plan.graph, &none, &l->program.mesh, &l->plan.units, &error),
+                   FSDP_OK);
+  l->checkpoint = fsdp_checkpoint_create(&l->plan, "one");
+  l->checkpoint->sequence = 1;
+  l->checkpoint->progress = (fsdp_checkpoint_progress){.step = 7, .global_batch = 8, .sample_count = 100};
+  for (int r = 0; r < 4; r++)
+    snprintf(l->checkpoint->files[r].name, sizeof l->checkpoint->files[r].name, "rank-%05d.safetensors", r);
+}
+
+static const void *make_bad_range(void *context, const fsdp_checkpoint_range *range) {
+  maker *m = context;
+  make_range(context, range);
+  if (range->slot == 1 && range->first_elem == 0) m->values[3] = 0x7fc00000u;
+  return m->values;
+}
+
+// The message about a value that is not finite has its place in the whole parameter.
+static void what_is_not_finite_is_named(void **state) {
+  (void)state;
+  static maker m;
+  layout l;
+  make_one(&l);
+  const char *folder = io_folder_make();
+  // Rank 1 holds columns 3, 4 and one of padding: its fourth element is in row 1.
+  static const char *const wanted[] = {"m of weight is nan at element 5:",
+                                       "m of weight is nan at element 8:"};
+  for (int r = 0; r < 2; r++) {
+    fsdp_error error;
+    m.l = &l, m.rank = r;
+    const fsdp_checkpoint_file_config file = {
+        .checkpoint = l.checkpoint, .rank = r, .folder = folder, .source = make_bad_range, .context = &m};
+    IO_EXPECT(fsdp_checkpoint_file_write(&file, &l.checkpoint->files[r], &error), FSDP_ERR_NOT_FINITE, &error,
+              wanted[r]);
+  }
+  io_folder_remove();
+  free_layout(&l);
+}
+
+// ---- The manifest
+
+static void manifests_read_back(void **state) {
+  (void)state;
+  for (int seed = 0; seed < 40; seed++) {
+    layout l;
+    fsdp_checkpoint *again;
+    fsdp_error error;
+    make_layout(&l, seed, 2);
+    for (int r = 0; r < l.checkpoint->file_count; r++)
+      snprintf(l.checkpoint->files[r].name, sizeof l.checkpoint->files[r].name, "rank-%05d.safetensors", r);
+    char *text = fsdp_checkpoint_print(l.checkpoint);
+    if (fsdp_checkpoint_parse("HERE", text, &again, &error) != FSDP_OK) fail_msg("%s", error.message);
+    char *printed = fsdp_checkpoint_print(again);
+    assert_string_equal(printed, text);
+    for (int p = 0; p < again->param_count; p++) {
+      assert_int_equal(again->params[p].offset, l.checkpoint->params[p].offset);
+      assert_int_equal(again->params[p].local_numel, l.checkpoint->params[p].local_numel);
+    }
+    fsdp_checkpoint_destroy(again);
+    free(printed);
+    free(text);
+    free_layout(&l);
+  }
+}
+
+// The checksum of a changed manifest, so that only the change is wrong.
+static void seal(json_t *root) {
+  json_object_del(root, "checksum");
+  char *compact = json_dumps(root, JSON_COMPACT | JSON_SORT_KEYS | JSON_REAL_PRECISION(17));
+  XXH128_hash_t hash = XXH3_128bits(compact, strlen(compact));
+  json_object_set_new(
+      root, "checksum",
+      json_sprintf("%016llx%016llx", (unsigned long long)hash.high64, (unsigned long long)hash.low64));
+  free(compact);
+}
+
+static void wrong_cuts_are_refused(void **state) {
+  (void)state;
+  static const struct {
+    const char *key, *value; // of the cut, or of the unit; NULL: removed
+    const char *wrong;       // what the message names; NULL: nothing is wrong
+  } cases[] = {{"dim", "1", NULL},
+               {"dim", "2", "\"dim\""},
+               {"dim", "0", "\"cut\""}, // 3 rows, not 5
+               {"dim", "-1", "\"dim\""},
+               {"blocks", "[[5, 1, 1]]", NULL},
+               {"blocks", "[[1, 1, 1], [1, 2, 2]]", NULL},
+               {"blocks", "[[1, 1, 1], [1, 2, 3]]", "\"cut\""},
+               {"blocks", "[[-5, -1, 1]]", "\"cut\""},
+               {"blocks", "[[5, 1, 0], [5, 1, 1]]", "\"cut\""},
+               {"blocks", "[[4294967296, 4294967296, 1], [5, 1, 1]]", "\"cut\""},
+               {"blocks", "[[4611686018427387904, 1, 1], [4611686018427387904, 1, 1]]", "\"cut\""},
+               {"blocks", "[[1, 1, 1], [1, 1, 1], [1, 1, 1], [1, 1, 1], [1, 1, 1]]", "\"cut\""},
+               {"blocks", "[]", "\"cut\""},
+               {"item_axes", "[\"tensor\"]", "\"cut\""}, // twice
+               {"group_axes", "[\"fsdp\"]", "\"replica_axes\""},
+               {"group_axes", "[\"fsdp\", \"tensor\"]", "\"replica_axes\""},
+               {"group_axes", "[\"data\"]", "\"group_axes\""}, // of size 1
+               {"group_axes", "[]", "\"replica_axes\""},
+               {"cut", NULL, "\"replica_axes\""},
+               {"replica_axes", "[\"tensor\"]", "\"replica_axes\""},
+               {"replica_axes", "[\"fsdp\"]", "\"replica_axes\""},
+               {"params", "[]", "\"replica_axes\""}};
+  layout l;
+  make_one(&l);
+  char *text = fsdp_checkpoint_print(l.checkpoint);
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    json_t *root = json_loads(text, 0, NULL), *unit = json_array_get(json_object_get(root, "units"), 0);
+    json_t *param = json_array_get(json_object_get(unit, "params"), 0), *cut = json_object_get(param, "cut");
+    json_t *changes = json_object_get(cut, cases[i].key) ? cut : cases[i].value ? unit : param;
+    assert_non_null(json_object_get(changes, cases[i].key));
+    if (cases[i].value)
+      json_object_set_new(changes, cases[i].key, json_loads(cases[i].value, JSON_DECODE_ANY, NULL));
+    else
+      json_object_del(changes, cases[i].key);
+    seal(root);
+    char *changed = json_dumps(root, 0);
+    fsdp_checkpoint *c = NULL;
+    fsdp_error error = {0};
+    fsdp_status status = fsdp_checkpoint_parse("HERE", changed, &c, &error);
+    if (cases[i].wrong)
+      IO_EXPECT(status, FSDP_ERR_INPUT, &error, "HERE", cases[i].wrong);
+    else if (status != FSDP_OK)
+      fail_msg("case %zu: %s", i, error.message);
+    fsdp_checkpoint_destroy(c);
+    free(changed);
+    json_decref(root);
+  }
+  free(text);
+  free_layout(&l);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(every_element_is_held_once),  cmocka_unit_test(saved_on_any_mesh_loads_on_any),
+      cmocka_unit_test(what_is_not_finite_is_named), cmocka_unit_test(manifests_read_back),
+      cmocka_unit_test(wrong_cuts_are_refused),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
