@@ -70,7 +70,7 @@ def resumes_anywhere():
     for ranks, options in cases[:2] if MPI and programs.SLOW else cases if MPI else cases[1:2]:
         copy("base", "on", 12)
         process = train("--max-steps", 12, "-e", "on", *options, ranks=ranks if MPI else None)
-        resumed = r"^resumed: .*step-00000006, step 6, saved by \d ranks? under full"
+        resumed = r"^resumed: .*step-00000006, step 6, saved by \d ranks? \(data=1, fsdp=\d\) under full"
         assert re.search(resumed, process.stdout, re.M), process.stdout
         found = losses("on")
         if ranks == 4 or not MPI:
