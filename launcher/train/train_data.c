@@ -85,7 +85,7 @@ static fsdp_status open_data(fsdp_trainer *t, fsdp_error *error) {
                            .ranks = ranks,
                            .rank = rank,
                            .rows = t->setup.plan->rows,
-                           .mesh = config->mesh,
+                           .mesh = t->setup.plan->units->mesh,
                            .world_rank = t->world->rank,
                            .micro_batches = config->micro_batches,
                            .beta1 = o->beta1,

@@ -56,8 +56,10 @@ typedef struct fsdp_value {
   fsdp_placement placement; // whole on every rank until the layout's passes write it
   int param;                // of PARAM and PARAM_GRADIENT, else -1
   int gradient;             // the value that holds this one's gradient, or -1
+  fsdp_axis_set partial;    // of PARAM: axes over which the ranks' gradients are summands, beside the batch's
   int module;               // whose op makes it
   bool kept;                // if the block that it opens is recomputed
+  bool regathered;          // gathered again for the backward unless it is to be kept
 } fsdp_value;
 
 // What a new parameter is, apart from its module.
@@ -113,6 +115,22 @@ typedef struct fsdp_node_operand {
 
 #define FSDP_NODE_MAX_WEIGHTS 3
 
+// How a value lies over a set of axes.
+typedef enum fsdp_spread {
+  FSDP_SPREAD_WHOLE,   // every rank holds all of it
+  FSDP_SPREAD_ROWS,    // its rows are cut, in as many equal ranges
+  FSDP_SPREAD_COLUMNS, // its columns are, rounded up
+  FSDP_SPREAD_PARTIAL  // every rank holds a summand
+} fsdp_spread;
+
+// A change of placement over a set of axes: what a REDISTRIBUTE node does.
+typedef struct fsdp_conversion {
+  fsdp_axis_set axes;
+  fsdp_spread from, to;
+  fsdp_spread gradient; // that of what it makes: as `to`, or partial, as its readers use the value
+  int64_t columns;      // of the whole value
+} fsdp_conversion;
+
 typedef struct fsdp_node {
   fsdp_op_kind kind;
   fsdp_op_attrs attrs;                   // of one rank, without first_index and second_index
@@ -126,6 +144,7 @@ typedef struct fsdp_node {
   int weights[FSDP_NODE_MAX_WEIGHTS];
   int biases[FSDP_NODE_MAX_WEIGHTS];
   int weight_count, bias_count; // 0 for every op but the linear ones
+  fsdp_conversion conversion;   // of a REDISTRIBUTE node
   int module;
   int block;   // decoder layer, or -1
   int forward; // of a backward node: the forward node whose backward it belongs to

@@ -19,7 +19,11 @@ extern "C" {
 typedef enum fsdp_op_kind {
 #define FSDP_OP(KIND, name, PHASE, operands, RULES) FSDP_OP_##KIND,
 #include "models/graph/ops.def"
-  FSDP_OP_KIND_COUNT
+  FSDP_OP_KIND_COUNT, // of those with kernels
+  FSDP_OP_LAST_WITH_KERNEL = FSDP_OP_KIND_COUNT - 1,
+#define FSDP_GRAPH_OP(KIND, name, PHASE, operands, RULES) FSDP_OP_##KIND,
+#include "models/graph/ops.def"
+  FSDP_OP_ROW_COUNT
 } fsdp_op_kind;
 
 // What an op must know beside its operands. Fields that an op does not use are zero.

@@ -1,4 +1,5 @@
 // Columns of wider rows, copied out of them and into them.
+#include "models/graph/backward.h"
 #include "models/graph/op_row.h"
 #include "runtime/base/size.h"
 
@@ -30,4 +31,12 @@ void fsdp_op_columns_describe(const fsdp_op_attrs *attrs, const fsdp_op_extent *
                               char *out, size_t out_bytes) {
   snprintf(out, out_bytes, " %lld of %lld%s", (long long)attrs->in_features, (long long)attrs->out_stride,
            operands[operand_count - 1].access == FSDP_UPDATE ? ", added" : "");
+}
+
+// The gradient of what was taken takes the place of those columns in that of the whole rows, which another
+// reader of them has made.
+void fsdp_op_take_columns_emit(fsdp_graph *graph, const fsdp_node *f) {
+  fsdp_node *n = fsdp_backward_node(graph, FSDP_OP_PUT_COLUMNS, f);
+  fsdp_node_operand_add(n, fsdp_backward_gradient(graph, f->operands[1].value), FSDP_READ);
+  fsdp_node_operand_add(n, fsdp_backward_gradient(graph, f->operands[0].value), FSDP_UPDATE);
 }

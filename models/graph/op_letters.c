@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static fsdp_op_letters parsed[FSDP_OP_KIND_COUNT];
+static fsdp_op_letters parsed[FSDP_OP_ROW_COUNT];
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
 // ---- Parsing
@@ -108,14 +108,14 @@ static void parse(const char *text, fsdp_op_letters *op) {
 }
 
 static void parse_all(void) {
-  for (int kind = 0; kind < FSDP_OP_KIND_COUNT; kind++)
+  for (int kind = 0; kind < FSDP_OP_ROW_COUNT; kind++)
     parse(fsdp_op_row_of((fsdp_op_kind)kind)->operands, &parsed[kind]);
 }
 
 // ---- Queries
 
 const fsdp_op_letters *fsdp_op_letters_of(fsdp_op_kind kind) {
-  FSDP_CHECK((unsigned)kind < FSDP_OP_KIND_COUNT, "op kind %d has no row", (int)kind);
+  FSDP_CHECK((unsigned)kind < FSDP_OP_ROW_COUNT, "op kind %d has no row", (int)kind);
   FSDP_CHECK(pthread_once(&once, parse_all) == 0, "parsing the op table failed");
   return &parsed[kind];
 }

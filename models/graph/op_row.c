@@ -14,15 +14,18 @@
 #define DESCRIBE(f)          .describe = (f),
 #define GEMMS                .makes_gemms = true,
 #define BY_ROW               .reports_rows = true,
-#define FSDP_OP(KIND, op_name, PHASE, op_operands, RULES)                                                    \
+#define FSDP_OP_ROW(KIND, op_name, PHASE, op_operands, RULES)                                                \
   [FSDP_OP_##KIND] = {.name = #op_name, .operands = (op_operands), .phase = FSDP_OP_IN_##PHASE, RULES},
 
-static const fsdp_op_row rows[FSDP_OP_KIND_COUNT] = {
+static const fsdp_op_row rows[FSDP_OP_ROW_COUNT] = {
+#define FSDP_OP FSDP_OP_ROW
+#include "models/graph/ops.def"
+#define FSDP_GRAPH_OP FSDP_OP_ROW
 #include "models/graph/ops.def"
 };
 
 const fsdp_op_row *fsdp_op_row_of(fsdp_op_kind kind) {
-  FSDP_CHECK((unsigned)kind < FSDP_OP_KIND_COUNT, "op kind %d has no row", (int)kind);
+  FSDP_CHECK((unsigned)kind < FSDP_OP_ROW_COUNT, "op kind %d has no row", (int)kind);
   return &rows[kind];
 }
 

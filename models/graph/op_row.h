@@ -57,6 +57,8 @@ const fsdp_op_row *fsdp_op_row_of(fsdp_op_kind kind);
 #define BY_ROW
 #define FSDP_OP(KIND, name, PHASE, operands, RULES) RULES
 #include "models/graph/ops.def"
+#define FSDP_GRAPH_OP(KIND, name, PHASE, operands, RULES) RULES
+#include "models/graph/ops.def"
 #undef FLOPS
 #undef WORK
 #undef WORKSPACE

@@ -1,6 +1,7 @@
 #include "runtime/plan/plan.h"
 
 #include "runtime/base/check.h"
+#include "runtime/plan/layout/partition.h"
 #include "runtime/plan/layout/placement.h"
 #include "runtime/plan/layout/tensor_preset.h"
 #include "runtime/plan/proof/poison.h"
@@ -55,7 +56,8 @@ static void count_traffic(fsdp_traffic *traffic, const fsdp_program *program, co
     bytes = operands[1].size_bytes * (ranks - 1);
     break;
   case FSDP_INSTR_ALL_REDUCE:
-    kind = instr->unit < 0 ? &traffic->scalar_bytes : &traffic->all_reduce_bytes;
+    kind = instr->stream == FSDP_STREAM_REDUCE && instr->unit < 0 ? &traffic->scalar_bytes
+                                                                  : &traffic->all_reduce_bytes;
     bytes = 2 * operands[0].size_bytes * (ranks - 1) / ranks;
     break;
   default:
@@ -86,16 +88,6 @@ static void release(fsdp_plan *plan) {
   free(plan->fates);
 }
 
-// What no step can do yet.
-static fsdp_status check_mesh(const fsdp_plan_config *c, fsdp_error *error) {
-  int tensor = fsdp_mesh_size(&c->mesh, FSDP_AXIS_TENSOR),
-      context = fsdp_mesh_size(&c->mesh, FSDP_AXIS_CONTEXT);
-  if (c->sharding || tensor * context == 1) return FSDP_OK;
-  return fsdp_fail(error, FSDP_ERR_OPTION,
-                   "--mesh tensor=%d,context=%d: tensor and context parallelism are not built yet; use 1",
-                   tensor, context);
-}
-
 // Without rules the strategy says what is sharded over data and fsdp.
 static fsdp_status check_strategy(const fsdp_plan_config *c, fsdp_error *error) {
   int replicas = fsdp_mesh_size(&c->mesh, FSDP_AXIS_DATA), shards = fsdp_mesh_size(&c->mesh, FSDP_AXIS_FSDP);
@@ -118,8 +110,7 @@ static fsdp_status check_strategy(const fsdp_plan_config *c, fsdp_error *error) 
 
 static fsdp_status check_config(const fsdp_plan_config *c, fsdp_error *error) {
   FSDP_CHECK(c->batch >= 1 && c->seq >= 1 && c->micro_batches >= 1 && c->prefetch >= 0, "sizes");
-  fsdp_status status = check_mesh(c, error);
-  if (!status && !c->sharding) status = check_strategy(c, error);
+  fsdp_status status = c->sharding ? FSDP_OK : check_strategy(c, error);
   if (status) return status;
   status = fsdp_model_check_seq(&c->model, c->seq, error);
   if (status) return status;
@@ -151,75 +142,33 @@ int fsdp_plan_batch_part(const fsdp_plan *plan, int rank, int *part) {
   return parts;
 }
 
-// The axes that cut the batch, and those that cut every sequence.
-static fsdp_axis_set token_axes(const fsdp_plan *plan) {
-  return fsdp_dim_axis_set(&plan->specs->input.dim[0], &plan->config.mesh) | plan->rows.part_axes;
-}
-
-// Refuses what specs can say and no program does yet: axes outside the batch, and a batch that moves.
-static fsdp_status check_specs(const fsdp_specs *specs, const fsdp_graph *graph, const fsdp_mesh *mesh,
-                               fsdp_error *error) {
-  fsdp_axis_set batch = fsdp_dim_axis_set(&specs->input.dim[0], mesh);
-  char text[FSDP_SPEC_TEXT_BYTES], axes[FSDP_MESH_TEXT_BYTES], path[FSDP_NAME_BYTES];
-  for (int p = 0; p < graph->param_count; p++) {
-    const fsdp_spec *spec = &specs->params[p];
-    fsdp_axis_set outside = fsdp_spec_axes(spec, mesh) & ~batch;
-    if (outside)
-      return fsdp_fail(
-          error, FSDP_ERR_INPUT,
-          "%s: %s: %s cuts a weight over %s, over which the batch does not lie: tensor parallelism "
-          "is not built yet; use size 1 for this axis in --mesh, or cut the batch over it",
-          spec->place, graph->params[p].name, fsdp_spec_print(spec, mesh, text),
-          fsdp_mesh_print_axes(mesh, outside, axes));
-  }
-  for (int m = -1; m < graph->module_count; m++) {
-    const fsdp_spec *spec = m < 0 ? &specs->input : &specs->modules[m];
-    fsdp_axis_set outside = fsdp_spec_axes(spec, mesh) & ~fsdp_dim_axis_set(&spec->dim[0], mesh);
-    if (!spec->place[0]) continue;
-    snprintf(path, sizeof path, "input");
-    if (m >= 0) fsdp_graph_module_path(graph, m, path);
-    if (outside)
-      return fsdp_fail(
-          error, FSDP_ERR_INPUT,
-          "%s: \"%s\": %s cuts a dimension after the first over %s: only the batch can be cut yet "
-          "(no tensor, sequence or context parallelism); use size 1 for this axis in --mesh",
-          spec->place, path, fsdp_spec_print(spec, mesh, text), fsdp_mesh_print_axes(mesh, outside, axes));
-    if (!fsdp_dim_axes_equal(&spec->dim[0], &specs->input.dim[0], mesh))
-      return fsdp_fail(error, FSDP_ERR_INPUT,
-                       "%s: \"%s\": %s differs from the batch, which lies over %s: activations are not moved "
-                       "between ranks yet; use the batch's axes, in its order, for dimension 0",
-                       spec->place, path, fsdp_spec_print(spec, mesh, text),
-                       fsdp_mesh_print_axes(mesh, batch, axes));
-  }
-  return FSDP_OK;
-}
-
 static void make_program(fsdp_plan *plan) {
   const fsdp_plan_config *c = &plan->config;
-  const fsdp_schedule_config config = {.strategy = c->strategy,
-                                       .token_axes = token_axes(plan),
-                                       .micro_batches = c->micro_batches,
-                                       .prefetch = c->prefetch,
-                                       .cpu_offload = c->cpu_offload,
-                                       .fates = plan->fates,
-                                       .accumulate = c->accumulate,
-                                       .param_dtype = c->param_dtype,
-                                       .reduce_dtype = c->reduce_dtype,
-                                       .master_dtype = c->master_dtype,
-                                       .moment_dtype = c->moment_dtype,
-                                       .grad_clip = c->grad_clip,
-                                       .norm_limit = fsdp_plan_norm_limit(c),
-                                       .beta1 = c->beta1,
-                                       .beta2 = c->beta2,
-                                       .adam_eps = c->adam_eps,
-                                       .weight_decay = c->weight_decay,
-                                       .evaluation = c->evaluation,
-                                       .check = c->check,
-                                       .snapshot = c->snapshot,
-                                       .exchange = c->exchange,
-                                       .optimizer = plan->optimizer,
-                                       .device = c->backend->device,
-                                       .gemm_workspace_bytes = c->backend->gemm_workspace_bytes};
+  const fsdp_schedule_config config = {
+      .strategy = c->strategy,
+      .token_axes = fsdp_placement_axes(&plan->graph->values[plan->graph->tokens].placement),
+      .micro_batches = c->micro_batches,
+      .prefetch = c->prefetch,
+      .cpu_offload = c->cpu_offload,
+      .fates = plan->fates,
+      .accumulate = c->accumulate,
+      .param_dtype = c->param_dtype,
+      .reduce_dtype = c->reduce_dtype,
+      .master_dtype = c->master_dtype,
+      .moment_dtype = c->moment_dtype,
+      .grad_clip = c->grad_clip,
+      .norm_limit = fsdp_plan_norm_limit(c),
+      .beta1 = c->beta1,
+      .beta2 = c->beta2,
+      .adam_eps = c->adam_eps,
+      .weight_decay = c->weight_decay,
+      .evaluation = c->evaluation,
+      .check = c->check,
+      .snapshot = c->snapshot,
+      .exchange = c->exchange,
+      .optimizer = plan->optimizer,
+      .device = c->backend->device,
+      .gemm_workspace_bytes = c->backend->gemm_workspace_bytes};
   fsdp_schedule_result made;
   fsdp_schedule(&config, plan->graph, plan->units, &made);
   plan->program = made.program;
@@ -240,18 +189,19 @@ static fsdp_specs *specs_of_strategy(const fsdp_plan_config *c, const fsdp_graph
 // Makes graph, units, program and lifetimes: what computing the peaks requires.
 static fsdp_status plan_program(fsdp_plan *plan, fsdp_error *error) {
   const fsdp_plan_config *c = &plan->config;
-  plan->graph = fsdp_model_graph(&c->model, c->batch, c->seq);
+  plan->graph = fsdp_model_forward(&c->model, c->batch, c->seq);
   fsdp_status status = check_params(plan->graph, error);
   if (status) return status;
   if (c->sharding)
     status = fsdp_sharding_resolve(c->sharding, plan->graph, &c->mesh, &plan->specs, error);
   else
     plan->specs = specs_of_strategy(c, plan->graph);
-  if (!status) status = check_specs(plan->specs, plan->graph, &c->mesh, error);
   if (status) return status;
-  fsdp_specs_write(plan->specs, plan->graph, &c->mesh);
-  plan->rows = fsdp_rows_of(&c->mesh, c->batch, c->seq, 0, 0);
-  status = fsdp_units_create(plan->graph, &c->wrap, &c->mesh, &plan->units, error);
+  fsdp_factored_mesh axes = fsdp_factored_mesh_of(plan->specs, plan->graph, &c->mesh);
+  status = fsdp_partition(plan->graph, plan->specs, &c->mesh, &axes, &plan->rows, error);
+  if (status) return status;
+  fsdp_graph_backward(plan->graph);
+  status = fsdp_units_create(plan->graph, &c->wrap, &axes.mesh, &plan->units, error);
   if (status) return status;
   plan->fates = fsdp_alloc((size_t)plan->graph->value_count * sizeof *plan->fates);
   status = fsdp_saving_resolve(&c->saving, plan->graph, c->prefetch, plan->fates, error);

@@ -73,7 +73,7 @@ typedef struct fsdp_plan {
   fsdp_plan_config config;
   fsdp_graph *graph;
   fsdp_specs *specs;
-  fsdp_rows rows; // of tokens, targets and activations
+  fsdp_rows rows; // which positions a rank's rows have
   fsdp_units *units;
   const fsdp_optimizer *optimizer;
   fsdp_program *program;

@@ -84,7 +84,8 @@ static place place_at(const rank_run *run, int64_t micro_batch, int64_t row) {
   const fsdp_rows *rows = &run->result->plan->rows;
   int part, parts = fsdp_plan_batch_part(run->result->plan, run->rank, &part);
   int64_t first = ((run->step * plan->micro_batches + micro_batch) * parts + part) * plan->batch;
-  int64_t position = fsdp_rows_position(rows, &plan->mesh, run->rank, row % rows->local_seq);
+  int64_t position =
+      fsdp_rows_position(rows, &run->result->plan->units->mesh, run->rank, row % rows->local_seq);
   return (place){first + row / rows->local_seq, position, position >= plan->seq};
 }
 

@@ -1,6 +1,7 @@
 #include "tests/support/models.h"
 
 #include "runtime/base/check.h"
+#include "runtime/plan/layout/partition.h"
 #include "runtime/plan/layout/sharding.h"
 #include "runtime/plan/layout/units.h"
 
@@ -94,9 +95,16 @@ void windows_of_model(const fsdp_model_config *config, int64_t *windows) {
   fsdp_graph_destroy(graph);
 }
 
+void place_by_specs(fsdp_graph *graph, const fsdp_specs *specs, const fsdp_mesh *mesh) {
+  fsdp_factored_mesh axes = fsdp_factored_mesh_of(specs, graph, mesh);
+  fsdp_rows rows;
+  fsdp_error error;
+  if (fsdp_partition(graph, specs, mesh, &axes, &rows, &error)) fail_msg("%s", error.message);
+}
+
 void place_by_default(fsdp_graph *graph, const fsdp_mesh *mesh) {
   fsdp_specs *specs = fsdp_specs_default(graph, mesh);
-  fsdp_specs_write(specs, graph, mesh);
+  place_by_specs(graph, specs, mesh);
   fsdp_specs_destroy(specs);
 }
 

@@ -2,7 +2,6 @@
 
 #include "runtime/base/check.h"
 #include "runtime/plan/layout/names.h"
-#include "runtime/plan/layout/placement.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -80,24 +79,6 @@ void fsdp_specs_destroy(fsdp_specs *specs) {
 
 fsdp_spec *fsdp_specs_output(const fsdp_specs *specs, int module, int output) {
   return output ? &specs->others[module][output - 1] : &specs->modules[module];
-}
-
-void fsdp_specs_write(const fsdp_specs *specs, fsdp_graph *graph, const fsdp_mesh *mesh) {
-  for (int p = 0; p < graph->param_count; p++)
-    graph->values[graph->params[p].value].placement.flat =
-        fsdp_spec_axes(&specs->params[p], mesh) & fsdp_spec_axes(&specs->input, mesh);
-  const fsdp_dim_axes *batch = &specs->input.dim[0];
-  for (int v = 0; v < graph->value_count; v++) {
-    fsdp_value *value = &graph->values[v];
-    if (value->role != FSDP_VALUE_INPUT) continue;
-    for (int i = 0; i < batch->count; i++) {
-      const fsdp_mesh_axis *axis = &mesh->axes[batch->axes[i]];
-      if (axis->size == 1) continue;
-      fsdp_placement_cut(&value->placement, 0, 1u << batch->axes[i]);
-      value->shape[0] *= axis->size;
-      value->numel *= axis->size;
-    }
-  }
 }
 
 // ---- Text

@@ -39,10 +39,6 @@ void fsdp_specs_outputs_as_input(fsdp_specs *specs, const fsdp_graph *graph);
 // Spec of one of a module's outputs.
 fsdp_spec *fsdp_specs_output(const fsdp_specs *specs, int module, int output);
 
-// Writes the placements into a graph with the shapes of one rank: parameters lie flat over the axes that
-// their specs share with the input's, and the shapes of the batch's inputs become those of the global batch.
-void fsdp_specs_write(const fsdp_specs *specs, fsdp_graph *graph, const fsdp_mesh *mesh);
-
 // The specs as a file of rules that gives the same specs (sharding.h). Names alike but for their integers,
 // with equal specs, become one line.
 void fsdp_specs_print(const fsdp_specs *specs, const fsdp_graph *graph, const fsdp_mesh *mesh, FILE *out);

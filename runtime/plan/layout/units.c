@@ -117,6 +117,7 @@ static void count_ranks(fsdp_units *units, int unit) {
   fsdp_unit *u = &units->units[unit];
   u->shard_count = fsdp_mesh_group_size(&units->mesh, u->shard_axes);
   u->replica_count = fsdp_mesh_group_size(&units->mesh, u->replica_axes);
+  u->sum_count = fsdp_mesh_group_size(&units->mesh, u->sum_axes);
   u->norm_weight = 1.0f / (float)u->replica_count;
 }
 
@@ -157,17 +158,30 @@ static fsdp_axis_set replica_axes_of(const fsdp_units *units, const fsdp_placeme
   return fsdp_mesh_all_axes(&units->mesh) & ~fsdp_placement_axes(placement);
 }
 
-static void add_unit(fsdp_units *units, const fsdp_graph *graph, int module,
-                     const fsdp_placement *placement) {
+// What tells the units of one module apart.
+typedef struct unit_axes {
+  fsdp_axis_set shard, replica, sum;
+} unit_axes;
+
+// The ranks' gradients are summands over the axes that cut the batch's tokens, and over those that cut the
+// ops which read the parameter.
+static unit_axes axes_of(const fsdp_units *units, const fsdp_graph *graph, const fsdp_value *value) {
+  unit_axes axes = {.shard = value->placement.flat, .replica = replica_axes_of(units, &value->placement)};
+  axes.sum = axes.replica & (fsdp_placement_axes(&graph->values[graph->tokens].placement) | value->partial);
+  return axes;
+}
+
+static void add_unit(fsdp_units *units, const fsdp_graph *graph, int module, unit_axes axes) {
   fsdp_unit *unit = &units->units[units->count++];
   unit->module = module;
-  unit->shard_axes = placement->flat;
-  unit->replica_axes = replica_axes_of(units, placement);
+  unit->shard_axes = axes.shard;
+  unit->replica_axes = axes.replica;
+  unit->sum_axes = axes.sum;
   fsdp_graph_module_path(graph, module, unit->path);
 }
 
-static bool fits(const fsdp_units *units, const fsdp_unit *unit, const fsdp_placement *placement) {
-  return unit->shard_axes == placement->flat && unit->replica_axes == replica_axes_of(units, placement);
+static bool fits(const fsdp_unit *unit, unit_axes axes) {
+  return unit->shard_axes == axes.shard && unit->replica_axes == axes.replica && unit->sum_axes == axes.sum;
 }
 
 // Tells the units of one module apart: "model.layers.0 (fsdp)", "model.layers.0 (tensor, replicated)".
@@ -189,13 +203,14 @@ static void add_module_units(fsdp_units *units, const fsdp_graph *graph, int mod
   int first = units->unit_of_module[module] = units->count;
   for (int p = 0; p < graph->param_count; p++) {
     if (wrapper[p] != module) continue;
-    const fsdp_placement *placement = &graph->values[graph->params[p].value].placement;
+    unit_axes axes = axes_of(units, graph, &graph->values[graph->params[p].value]);
     int unit = first;
-    while (unit < units->count && !fits(units, &units->units[unit], placement)) unit++;
-    if (unit == units->count) add_unit(units, graph, module, placement);
+    while (unit < units->count && !fits(&units->units[unit], axes)) unit++;
+    if (unit == units->count) add_unit(units, graph, module, axes);
     units->unit_of_param[p] = unit;
   }
-  if (units->count == first) add_unit(units, graph, module, &(fsdp_placement){0});
+  if (units->count == first)
+    add_unit(units, graph, module, (unit_axes){.replica = fsdp_mesh_all_axes(&units->mesh)});
   name_apart(units, first);
 }
 

@@ -46,6 +46,8 @@ typedef struct fsdp_unit {
   fsdp_axis_set shard_axes;       // that cut the flat buffer
   fsdp_axis_set replica_axes;     // over which all ranks hold the same shard; the others cut parameters
   int shard_count, replica_count; // ranks of a group over these: F, R
+  fsdp_axis_set sum_axes;         // those replica axes over which the ranks' gradients are summands
+  int sum_count;                  // ranks of a group over these
   float norm_weight;              // of a rank's sum of squares in the gradient norm: 1 / R
   int first_param, param_count;   // in units->params
 } fsdp_unit;

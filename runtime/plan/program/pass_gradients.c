@@ -64,8 +64,7 @@ static void cast_or_add(step_builder *s, fsdp_stream stream, fsdp_op_kind op, in
 
 static void all_reduce(step_builder *s, int u, fsdp_operand range) {
   range.access = FSDP_UPDATE;
-  make_collective(s, FSDP_INSTR_ALL_REDUCE, s->units->units[u].replica_axes, FSDP_STREAM_REDUCE, u, &range,
-                  1);
+  make_collective(s, FSDP_INSTR_ALL_REDUCE, s->units->units[u].sum_axes, FSDP_STREAM_REDUCE, u, &range, 1);
 }
 
 // Sums the shard over the replicas, in reduce dtype.
@@ -103,7 +102,7 @@ static void bring_down(step_builder *s, int u, fsdp_operand part, bool overwrite
 // step, of the whole accumulated shard, so at the last micro-batch the host's part is copied to the device
 // first.
 static void reduce_to_host(step_builder *s, int u, fsdp_operand part, bool shard_is_new) {
-  bool sums_replicas = s->is_last && s->units->units[u].replica_count > 1;
+  bool sums_replicas = s->is_last && s->units->units[u].sum_count > 1;
   fsdp_dtype dtype = s->modes.shard_dtype;
   if (sums_replicas && !shard_is_new) {
     int raised = make_unit_tensor(s, u, "grad_raised", FSDP_SPACE_DEVICE, FSDP_CATEGORY_GRADIENTS,
@@ -182,8 +181,7 @@ static void reduce_unit(step_builder *s, int u) {
     s->gradient[u] = -1;
   }
   if (!s->is_last) return;
-  if (s->units->units[u].replica_count > 1 && !s->config->cpu_offload)
-    all_reduce_shard(s, u, grad_shard(s, u));
+  if (s->units->units[u].sum_count > 1 && !s->config->cpu_offload) all_reduce_shard(s, u, grad_shard(s, u));
   sum_squares(s, u);
   if (s->config->grad_clip == 0)
     step_unit_update(s, u, s->config->cpu_offload ? FSDP_STREAM_HOST : FSDP_STREAM_REDUCE);

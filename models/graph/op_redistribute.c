@@ -1,0 +1,27 @@
+// Changes of placement. Operands: what is converted and what it becomes; one alone, updated, is summed where
+// it lies; one alone, read, stays as it is, and only its gradient is summed.
+#include "models/graph/backward.h"
+#include "models/graph/op_row.h"
+#include "runtime/base/check.h"
+
+// The gradient of a summand is that of the sum; any other value's gradient lies as the value does.
+void fsdp_op_redistribute_emit(fsdp_graph *graph, const fsdp_node *f) {
+  const fsdp_conversion *c = &f->conversion;
+  fsdp_conversion back = {.axes = c->axes,
+                          .from = c->gradient,
+                          .to = c->from == FSDP_SPREAD_PARTIAL ? FSDP_SPREAD_WHOLE : c->from,
+                          .columns = c->columns};
+  back.gradient = back.to;
+  int source = f->operands[0].value, made = f->operands[f->operand_count - 1].value;
+  if (back.from == back.to) {
+    if (source == made) return;
+    FSDP_CHECK(graph->values[source].gradient < 0, "'%s' has a gradient already", graph->values[source].name);
+    graph->values[source].gradient = fsdp_backward_gradient(graph, made);
+    return;
+  }
+  fsdp_node *n = fsdp_backward_node(graph, FSDP_OP_REDISTRIBUTE, f);
+  n->conversion = back;
+  fsdp_access access = source == made ? FSDP_UPDATE : FSDP_READ;
+  fsdp_node_operand_add(n, fsdp_backward_gradient(graph, made), access);
+  if (source != made) fsdp_backward_output(graph, n, source);
+}

@@ -1,0 +1,91 @@
+// Attention where a rank has a part of the sequence: keys and values of all positions come from their own
+// rows.
+//
+//   q|k|v of the rank's rows ──► take_columns ──► k|v ──► gathered ──► k|v of all positions
+//            └──────────────────────────────────────────────────────► context_attention
+#include "runtime/plan/layout/partition_internal.h"
+
+// How an attention's rows and its keys' lie.
+typedef struct context {
+  fsdp_axis_set gathered; // axes over which keys and values are gathered: parts, or pieces
+  bool slices;            // queries are cut in pieces where keys and values are whole
+} context;
+
+static context context_of(const partitioner *p, int qkv) {
+  fsdp_axis_set rows = partition_spread((partitioner *)p, qkv)->rows;
+  const fsdp_spec *spec = &p->specs->modules[p->graph->values[qkv].module];
+  bool wants_pieces = spec->dims > 1 && fsdp_factored_axes(p->axes, &spec->dim[1]) & p->pieces;
+  fsdp_axis_set columns = partition_spread((partitioner *)p, qkv)->columns;
+  if (p->parts) return (context){.gathered = p->parts};
+  if (rows) return (context){.gathered = rows};
+  return (context){.slices = wants_pieces && !(columns & p->pieces)};
+}
+
+bool partition_needs_context(const partitioner *p, int qkv) {
+  context c = context_of(p, qkv);
+  return c.gathered || c.slices;
+}
+
+// The columns of k and v, as a value of its own.
+static int take_keys(partitioner *p, const fsdp_node *attention, int qkv) {
+  fsdp_graph *g = p->graph;
+  const fsdp_op_attrs *attrs = &attention->attrs;
+  const fsdp_value source = g->values[qkv];
+  int64_t columns = 2 * attrs->kv_heads * attrs->head_dim;
+  int kv = fsdp_graph_value(g, FSDP_VALUE_ACTIVATION, source.dtype, attention->module, "kv", 2,
+                            (int64_t[]){source.shape[0], columns});
+  g->values[kv].local[0] = source.local[0];
+  g->values[kv].local_numel = source.local[0] * columns;
+  fsdp_node *n = fsdp_graph_forward_node(g, FSDP_OP_TAKE_COLUMNS, attention->module, attention->block);
+  n->attrs = (fsdp_op_attrs){.batch = 1,
+                             .seq = source.local[0],
+                             .in_features = columns,
+                             .out_features = columns,
+                             .out_offset = attrs->heads * attrs->head_dim,
+                             .out_stride = source.local[1]};
+  fsdp_node_operand_add(n, qkv, FSDP_READ);
+  fsdp_node_operand_add(n, kv, FSDP_WRITE);
+  *partition_spread(p, kv) = *partition_spread(p, qkv);
+  return kv;
+}
+
+// Gathers k and v over the parts of the input's sequence: like pieces, one after the other.
+static int gather_keys(partitioner *p, const fsdp_node *attention, int kv, fsdp_axis_set axes) {
+  partition_spread(p, kv)->rows |= axes;
+  value_spread wanted = *partition_spread(p, kv);
+  wanted.rows &= ~axes;
+  kv = partition_convert(p, kv, wanted, axes, attention);
+  if (kv >= 0) p->graph->values[kv].regathered = true;
+  return kv;
+}
+
+fsdp_status partition_context_attention(partitioner *p, fsdp_node *node, const assignment *a) {
+  int qkv = node->operands[0].value;
+  context c = context_of(p, qkv);
+  const fsdp_rows *rows = &p->rows;
+  assignment own = *a;
+  int kv = take_keys(p, node, qkv);
+  if (c.gathered) kv = gather_keys(p, node, kv, c.gathered);
+  if (kv < 0) return FSDP_ERR_INPUT;
+  if (c.slices) {
+    value_spread wanted = *partition_spread(p, qkv), whole = *partition_spread(p, kv);
+    wanted.rows = p->pieces;
+    kv = partition_convert(p, kv, whole, p->pieces, node);
+    qkv = partition_convert(p, qkv, wanted, 0, node);
+  }
+  own.rows = partition_spread(p, qkv)->rows;
+  node->kind = FSDP_OP_CONTEXT_ATTENTION;
+  node->attrs.seq = own.rows ? rows->piece : rows->local_seq;
+  node->attrs.piece = own.rows || rows->pieces == 1 ? 0 : rows->piece;
+  node->attrs.kv_seq = rows->parts * rows->local_seq;
+  node->attrs.kv_parts = rows->parts;
+  node->attrs.kv_piece = rows->piece;
+  if (own.rows) node->first_index = fsdp_affine_of_place(p->mesh, own.rows, 0, rows->piece);
+  fsdp_node_operand outputs[2] = {node->operands[1], node->operands[2]};
+  node->operand_count = 0;
+  fsdp_node_operand_add(node, qkv, FSDP_READ);
+  fsdp_node_operand_add(node, kv, FSDP_READ);
+  for (int o = 0; o < 2; o++) fsdp_node_operand_add(node, outputs[o].value, outputs[o].access);
+  partition_place_outputs(p, node, &own);
+  return FSDP_OK;
+}

@@ -1,0 +1,130 @@
+// REDISTRIBUTE nodes between what a value is and what its reader wants.
+#include "runtime/base/check.h"
+#include "runtime/plan/layout/partition_internal.h"
+
+#include <stdio.h>
+
+value_spread *partition_spread(partitioner *p, int value) {
+  if (value >= p->spread_capacity) {
+    int capacity = 2 * value + 64;
+    p->spread = fsdp_realloc(p->spread, (size_t)capacity * sizeof *p->spread);
+    for (int v = p->spread_capacity; v < capacity; v++) p->spread[v] = (value_spread){0};
+    p->spread_capacity = capacity;
+  }
+  return &p->spread[value];
+}
+
+// What one conversion makes of rows and columns on a rank.
+typedef struct change {
+  fsdp_axis_set axes;
+  fsdp_spread from, to;
+  const char *name; // of the new value
+} change;
+
+// Appends a node that makes a new value of `value`; it takes over the blocks of the columns.
+static int append(partitioner *p, int value, change c, fsdp_spread gradient, const fsdp_node *reader) {
+  fsdp_graph *g = p->graph;
+  const fsdp_value source = g->values[value];
+  const fsdp_node *maker = reader;
+  int64_t ranks = fsdp_mesh_group_size(p->mesh, c.axes), whole = source.shape[1], columns = source.local[1];
+  int64_t rows = source.local[0];
+  if (c.from == FSDP_SPREAD_ROWS) rows *= ranks;
+  if (c.to == FSDP_SPREAD_ROWS) rows /= ranks;
+  if (c.from == FSDP_SPREAD_COLUMNS) columns = whole;
+  if (c.to == FSDP_SPREAD_COLUMNS) columns = partition_share(p, whole, c.axes);
+  char name[FSDP_NAME_BYTES];
+  snprintf(name, sizeof name, "%.40s_%s", source.name, c.name);
+  int made = fsdp_graph_value(g, FSDP_VALUE_ACTIVATION, source.dtype, source.module, name, 2, source.shape);
+  g->values[made].local[0] = rows;
+  g->values[made].local[1] = columns;
+  g->values[made].local_numel = rows * columns;
+  fsdp_node *n = fsdp_graph_forward_node(g, FSDP_OP_REDISTRIBUTE, source.module, maker->block);
+  n->attrs = maker->attrs;
+  n->conversion = (fsdp_conversion){c.axes, c.from, c.to, gradient, whole};
+  fsdp_node_operand_add(n, value, FSDP_READ);
+  fsdp_node_operand_add(n, made, FSDP_WRITE);
+  value_spread spread = *partition_spread(p, value);
+  spread.rows &= ~c.axes, spread.columns &= ~c.axes, spread.partial &= ~c.axes;
+  if (c.to == FSDP_SPREAD_ROWS) spread.rows |= c.axes;
+  if (c.to == FSDP_SPREAD_COLUMNS) spread.columns |= c.axes;
+  *partition_spread(p, made) = spread;
+  return made;
+}
+
+// Sums a partial value where it lies.
+static void sum_in_place(partitioner *p, int value, fsdp_axis_set axes, const fsdp_node *reader) {
+  fsdp_node *n =
+      fsdp_graph_forward_node(p->graph, FSDP_OP_REDISTRIBUTE, p->graph->values[value].module, reader->block);
+  n->attrs = reader->attrs;
+  n->conversion = (fsdp_conversion){axes, FSDP_SPREAD_PARTIAL, FSDP_SPREAD_WHOLE, FSDP_SPREAD_WHOLE,
+                                    p->graph->values[value].shape[1]};
+  fsdp_node_operand_add(n, value, FSDP_UPDATE);
+  partition_spread(p, value)->partial &= ~axes;
+}
+
+// Lets the backward sum the gradient of a value that all ranks hold.
+static void share(partitioner *p, int value, fsdp_axis_set axes, const fsdp_node *reader) {
+  fsdp_node *n =
+      fsdp_graph_forward_node(p->graph, FSDP_OP_REDISTRIBUTE, p->graph->values[value].module, reader->block);
+  n->attrs = reader->attrs;
+  n->conversion = (fsdp_conversion){axes, FSDP_SPREAD_WHOLE, FSDP_SPREAD_WHOLE, FSDP_SPREAD_PARTIAL,
+                                    p->graph->values[value].shape[1]};
+  fsdp_node_operand_add(n, value, FSDP_READ);
+}
+
+// Columns that are not a run of equal parts of whole columns cannot be put together.
+static bool can_join(const partitioner *p, int value, fsdp_axis_set axes) {
+  const column_blocks *blocks = value < p->value_count ? &p->columns[value] : NULL;
+  fsdp_cut cut;
+  if (!blocks || blocks->count != 1) return !blocks;
+  partition_cut(p, blocks, axes, &cut);
+  return cut.item_axes == 0;
+}
+
+static int refuse(partitioner *p, int value, fsdp_axis_set axes) {
+  char names[FSDP_MESH_TEXT_BYTES], path[FSDP_NAME_BYTES];
+  fsdp_graph_module_path(p->graph, p->graph->values[value].module, path);
+  fsdp_fail(p->error, FSDP_ERR_INPUT,
+            "--sharding: the output of %s is cut over %s in its last dimension, and what reads it wants it "
+            "whole: %s are several outputs side by side, which are not put together again; cut the weight "
+            "that reads it over %s in the same dimension, or do not cut this one",
+            path, fsdp_mesh_print_axes(p->mesh, axes, names), p->graph->values[value].name, names);
+  return -1;
+}
+
+int partition_convert(partitioner *p, int value, value_spread wanted, fsdp_axis_set gradient_partial,
+                      const fsdp_node *reader) {
+  const fsdp_spread whole = FSDP_SPREAD_WHOLE, partial = FSDP_SPREAD_PARTIAL;
+  value_spread has = *partition_spread(p, value);
+  // Sums end where the reader wants them.
+  fsdp_axis_set rows = has.partial & wanted.rows, columns = has.partial & wanted.columns;
+  fsdp_axis_set sums = has.partial & ~rows & ~columns;
+  if (sums) sum_in_place(p, value, sums, reader);
+  if (rows)
+    value =
+        append(p, value, (change){rows, partial, FSDP_SPREAD_ROWS, "scattered"}, FSDP_SPREAD_ROWS, reader);
+  if (columns)
+    value = append(p, value, (change){columns, partial, FSDP_SPREAD_COLUMNS, "scattered"},
+                   FSDP_SPREAD_COLUMNS, reader);
+  // What is cut and wanted whole is gathered.
+  rows = has.rows & ~wanted.rows, columns = has.columns & ~wanted.columns;
+  if (columns && !can_join(p, value, columns)) return refuse(p, value, columns);
+  fsdp_axis_set gathered = rows | columns;
+  if (rows)
+    value = append(p, value, (change){rows, FSDP_SPREAD_ROWS, whole, "gathered"},
+                   rows & gradient_partial ? partial : whole, reader);
+  if (columns)
+    value = append(p, value, (change){columns, FSDP_SPREAD_COLUMNS, whole, "gathered"},
+                   columns & gradient_partial ? partial : whole, reader);
+  // What is whole and wanted cut is sliced.
+  has = *partition_spread(p, value);
+  rows = wanted.rows & ~has.rows, columns = wanted.columns & ~has.columns;
+  if (rows)
+    value = append(p, value, (change){rows, whole, FSDP_SPREAD_ROWS, "sliced"}, FSDP_SPREAD_ROWS, reader);
+  if (columns)
+    value = append(p, value, (change){columns, whole, FSDP_SPREAD_COLUMNS, "sliced"}, FSDP_SPREAD_COLUMNS,
+                   reader);
+  fsdp_axis_set left = gradient_partial & ~gathered;
+  if (left) share(p, value, left, reader);
+  return value;
+}

@@ -1,0 +1,75 @@
+// What the files of the partition share.
+#pragma once
+
+#include "runtime/base/status.h"
+#include "runtime/plan/layout/factored.h"
+#include "runtime/plan/layout/rows.h"
+
+// Where a value lies over the axes that cut neither batch nor input sequence; over the others it is whole.
+typedef struct value_spread {
+  fsdp_axis_set rows, columns, partial;
+} value_spread;
+
+// The blocks of a value's columns: what an axis that cuts them cuts.
+typedef struct column_blocks {
+  int count; // 0: not known, one block of single columns
+  fsdp_cut_block blocks[FSDP_CUT_MAX_BLOCKS];
+  bool has_heads; // groups are key/value heads
+} column_blocks;
+
+typedef struct partitioner {
+  fsdp_graph *graph;
+  const fsdp_specs *specs;
+  const fsdp_factored_mesh *axes;
+  const fsdp_mesh *mesh; // axes->mesh
+  fsdp_axis_set batch, parts, pieces;
+  fsdp_rows rows;
+  fsdp_error *error;
+  // By value of the graph as it was: the value that holds it now, and how the columns are made of items.
+  int *current;
+  column_blocks *columns;
+  int value_count;
+  value_spread *spread; // by value, grows with the graph
+  int spread_capacity;
+} partitioner;
+
+// The axes of a letter.
+typedef struct assignment {
+  fsdp_axis_set of[26];
+  fsdp_axis_set rows; // pieces
+} assignment;
+
+static inline fsdp_axis_set assigned(const assignment *a, char letter) {
+  return a->of[letter - 'a'];
+}
+
+// ---- partition_shapes.c: sizes on one rank
+
+// Items that a rank holds of `count` over `axes`, rounded up.
+int64_t partition_share(const partitioner *p, int64_t count, fsdp_axis_set axes);
+// How `axes` cut columns made of `blocks`: all of them the groups, or, of heads, replicas the items.
+void partition_cut(const partitioner *p, const column_blocks *blocks, fsdp_axis_set axes, fsdp_cut *cut);
+// Finds the blocks of every value's columns from the ops that name them by letters.
+void partition_find_columns(partitioner *p);
+// The attributes of one rank for a node: sizes of letters that are cut, rows, first indices.
+void partition_localise(const partitioner *p, const assignment *a, fsdp_node *node);
+
+// ---- partition.c
+
+// What a node writes lies as its letters say; sums over letters that an output lacks are partial.
+void partition_place_outputs(partitioner *p, const fsdp_node *node, const assignment *a);
+
+// ---- partition_attention.c
+
+// Whether keys and values of an attention over `qkv` come from rows of their own.
+bool partition_needs_context(const partitioner *p, int qkv);
+// Makes `node`, whose qkv is whole over axes that cut pieces or lies in them, a context_attention.
+fsdp_status partition_context_attention(partitioner *p, fsdp_node *node, const assignment *a);
+
+// ---- partition_convert.c: REDISTRIBUTE nodes
+
+// Appends what makes `value` lie as `wanted`, for readers that make its gradient partial over
+// `gradient_partial`. Returns the value to read; -1 after an error.
+int partition_convert(partitioner *p, int value, value_spread wanted, fsdp_axis_set gradient_partial,
+                      const fsdp_node *reader);
+value_spread *partition_spread(partitioner *p, int value);
