@@ -31,8 +31,8 @@ struct row_map {
 };
 
 inline row_map row_map_of(const fsdp_row_map &map) {
-  FSDP_CHECK(map.batch * map.seq <= INT32_MAX && map.first + map.seq <= INT32_MAX &&
-                 map.second + map.seq <= INT32_MAX,
+  FSDP_CHECK(map.batch * map.seq <= INT32_MAX / 2 && map.first + map.seq <= INT32_MAX / 2 &&
+                 map.second + map.seq <= INT32_MAX / 2,
              "%lld sequences of %lld rows, positions from %lld and from %lld on", (long long)map.batch,
              (long long)map.seq, (long long)map.first, (long long)map.second);
   return {divisor_of(map.batch > 0 ? map.batch : 1),
@@ -48,6 +48,11 @@ __device__ __forceinline__ int row_of(const divisor &batch, const divisor &piece
 }
 __device__ __forceinline__ int row_of(const row_map &map, int sequence, int index) {
   return row_of(map.batch, map.piece, sequence, index);
+}
+
+// Indices from `index` on whose rows follow one another.
+__device__ __forceinline__ int run_of(const row_map &map, int index) {
+  return (quotient(index, map.piece) + 1) * map.piece.by - index;
 }
 
 __device__ __forceinline__ int position_of(const row_map &map, int index) {
@@ -76,16 +81,28 @@ struct key_map {
 };
 
 inline key_map key_map_of(const fsdp_key_map &map) {
-  FSDP_CHECK(map.batch * map.seq <= INT32_MAX, "%lld sequences of %lld keys", (long long)map.batch,
+  FSDP_CHECK(map.batch * map.seq <= INT32_MAX / 2, "%lld sequences of %lld keys", (long long)map.batch,
              (long long)map.seq);
   return {divisor_of(map.batch > 0 ? map.batch : 1), divisor_of(map.chunk > 0 ? map.chunk : 1),
           divisor_of(map.piece), int(map.parts), int(map.batch * (map.seq / map.parts))};
 }
 
-__device__ __forceinline__ int key_row(const key_map &map, int sequence, int position) {
+// The index of a position in its part.
+__device__ __forceinline__ int key_index(const key_map &map, int position) {
   const int chunk = quotient(position, map.chunk);
-  const bool tail = chunk >= map.parts;
-  const int part = tail ? 2 * map.parts - 1 - chunk : chunk;
-  const int index = position - (tail ? chunk - 1 : chunk) * map.chunk.by;
-  return part * map.part_rows + row_of(map.batch, map.piece, sequence, index);
+  return position - (chunk < map.parts ? chunk : chunk - 1) * map.chunk.by;
+}
+
+__device__ __forceinline__ int key_row(const key_map &map, int sequence, int position) {
+  const int chunk = quotient(position, map.chunk),
+            part = chunk < map.parts ? chunk : 2 * map.parts - 1 - chunk;
+  return part * map.part_rows + row_of(map.batch, map.piece, sequence, key_index(map, position));
+}
+
+// Positions from `position` on whose rows follow one another.
+__device__ __forceinline__ int run_of(const key_map &map, int position) {
+  const int in_chunk = (quotient(position, map.chunk) + 1) * map.chunk.by - position;
+  const int index = key_index(map, position),
+            in_piece = (quotient(index, map.piece) + 1) * map.piece.by - index;
+  return in_chunk < in_piece ? in_chunk : in_piece;
 }

@@ -84,16 +84,16 @@ std::string text_of(const heads &s, const cut &how) {
 }
 
 // q|k|v, and k|v if they have rows of their own: the columns of k and v in q|k|v are NaN then.
-void inputs_of(twin_case *c, fsdp_dtype dtype, const heads &s, const cut &how) {
+void inputs_of(twin_case *c, fsdp_dtype dtype, const heads &s, const cut &how, double deviation) {
   const int64_t Q = (s.H + 2 * s.K) * s.D, KV = 2 * s.K * s.D;
-  twin_input(c, dtype, s.B * s.T * Q, 1.5); // some rows are nearly one-hot
+  twin_input(c, dtype, s.B * s.T * Q, deviation);
   if (!is_apart(how)) return;
   twin_operand &qkv = c->operands.back();
   const int64_t width = fsdp_dtype_bytes(dtype);
   for (int64_t row = 0; row < s.B * s.T; row++)
     memset(&qkv.initial[size_t(((row + 1) * Q - KV) * width)], 0xff, size_t(KV * width));
   qkv.untouched = KV;
-  twin_input(c, dtype, s.B * how.parts * s.T * KV, 1.5);
+  twin_input(c, dtype, s.B * how.parts * s.T * KV, deviation);
 }
 
 // d_q|d_k|d_v, and d_k|d_v if they have rows of their own: their columns in d_q|d_k|d_v stay then.
@@ -115,7 +115,7 @@ void forward_and_backward(fsdp_dtype dtype, const heads &s, const cut &how = {1,
   const fsdp_op_attrs attrs = attrs_of(s, how);
   twin_case c = twin_of(apart ? FSDP_OP_CONTEXT_ATTENTION : FSDP_OP_ATTENTION, attrs, dtype);
   c.name += text_of(s, how);
-  inputs_of(&c, dtype, s, how);
+  inputs_of(&c, dtype, s, how, 1.5); // some rows are nearly one-hot
   const size_t inputs = c.operands.size();
   twin_output(&c, dtype, N * s.H * s.D);
   twin_output(&c, FSDP_F32, N * s.H);
@@ -173,48 +173,51 @@ std::vector<std::vector<unsigned char>> against_fp32(const twin_case &c, const s
   return wanted;
 }
 
+void production(const heads &s, const cut &how) {
+  const fsdp_op_attrs attrs = attrs_of(s, how);
+  const bool apart = is_apart(how);
+  const int64_t N = s.B * s.T;
+  twin_case c = twin_of(apart ? FSDP_OP_CONTEXT_ATTENTION : FSDP_OP_ATTENTION, attrs, FSDP_BF16);
+  c.name += text_of(s, how);
+  inputs_of(&c, FSDP_BF16, s, how, 1);
+  const size_t o = c.operands.size(), lse = o + 1;
+  twin_output(&c, FSDP_BF16, N * s.H * s.D);
+  twin_output(&c, FSDP_F32, N * s.H);
+  const std::vector<std::vector<unsigned char>> made = against_fp32(c, {o, lse});
+  twin_case back =
+      twin_of(apart ? FSDP_OP_CONTEXT_ATTENTION_BACKWARD : FSDP_OP_ATTENTION_BACKWARD, attrs, FSDP_BF16);
+  back.name += text_of(s, how);
+  back.tolerance = 2 * twin_tolerance(FSDP_BF16); // o, p and d_s are each rounded to 8 bits
+  back.operands = c.operands;
+  for (size_t i = o; i <= lse; i++) {
+    back.operands[i].access = FSDP_READ;
+    back.operands[i].is_unwritten = false;
+  }
+  for (size_t e = 0; e < made[o].size() / 4; e++) { // what fp32's forward made, in bf16
+    float value;
+    memcpy(&value, &made[o][e * 4], 4);
+    const fsdp_bf16 half = fsdp_bf16_from_f32(value);
+    memcpy(&back.operands[o].initial[e * 2], &half, 2);
+  }
+  back.operands[lse].initial = made[lse];
+  twin_input(&back, FSDP_BF16, N * s.H * s.D);
+  gradients_of(&back, FSDP_BF16, s, how);
+  std::vector<size_t> results = {lse + 2};
+  if (apart) results.push_back(lse + 3);
+  twin_workspace(&back, 0);
+  against_fp32(back, results);
+}
+
 } // namespace
 
 void twin_attention_production() {
 #if defined(FSDP_SIMT)
-  const heads s = {1, 96, 4, 1, 128, 0};
+  production({1, 96, 4, 1, 128, 0}, {1, 0, 0});
+  production({1, 96, 4, 1, 128, 0}, {2, 2, 0});
 #else
-  const heads s = {1, 4096, 32, 8, 128, 0};
+  production({1, 4096, 32, 8, 128, 0}, {1, 0, 0});
+  production({1, 4096, 32, 8, 128, 0}, {8, 2, 0});
 #endif
-  fsdp_op_attrs attrs = {};
-  attrs.batch = s.B;
-  attrs.seq = s.T;
-  attrs.heads = s.H;
-  attrs.kv_heads = s.K;
-  attrs.head_dim = s.D;
-  const int64_t N = s.B * s.T, Q = (s.H + 2 * s.K) * s.D;
-  const std::string shape = " T" + std::to_string(s.T) + " H" + std::to_string(s.H) + " K" +
-                            std::to_string(s.K) + " D" + std::to_string(s.D);
-  twin_case c = twin_of(FSDP_OP_ATTENTION, attrs, FSDP_BF16);
-  c.name += shape;
-  twin_input(&c, FSDP_BF16, N * Q);
-  twin_output(&c, FSDP_BF16, N * s.H * s.D);
-  twin_output(&c, FSDP_F32, N * s.H);
-  const std::vector<std::vector<unsigned char>> made = against_fp32(c, {1, 2});
-  twin_case back = twin_of(FSDP_OP_ATTENTION_BACKWARD, attrs, FSDP_BF16);
-  back.name += shape;
-  back.tolerance = 2 * twin_tolerance(FSDP_BF16); // o, p and d_s are each rounded to 8 bits
-  back.operands = {c.operands[0], c.operands[1], c.operands[2]};
-  for (size_t i = 1; i < 3; i++) {
-    back.operands[i].access = FSDP_READ;
-    back.operands[i].is_unwritten = false;
-  }
-  for (size_t e = 0; e < made[1].size() / 4; e++) { // what fp32's forward made, in bf16
-    float value;
-    memcpy(&value, &made[1][e * 4], 4);
-    const fsdp_bf16 half = fsdp_bf16_from_f32(value);
-    memcpy(&back.operands[1].initial[e * 2], &half, 2);
-  }
-  back.operands[2].initial = made[2];
-  twin_input(&back, FSDP_BF16, N * s.H * s.D);
-  twin_output(&back, FSDP_BF16, N * Q);
-  twin_workspace(&back, 0);
-  against_fp32(back, {4});
 }
 
 void twin_attention_fp32() {

@@ -37,8 +37,8 @@ attention_shape shape_of(const fsdp_kernel_call *call) {
   s.G = int(H / K);
   s.D = int(D);
   s.window = attrs->window > 0 && attrs->window < keys.seq ? int(attrs->window) : INT32_MAX / 2;
-  s.Q = (H + 2 * K) * D;
-  s.kv_width = has_kv(call) ? 2 * K * D : s.Q;
+  s.Q = int((H + 2 * K) * D);
+  s.kv_width = int(has_kv(call) ? 2 * K * D : s.Q);
   s.scale = float(1.0 / sqrt(double(D)));
   s.queries = row_map_of(queries);
   s.keys = key_map_of(keys);
@@ -59,16 +59,11 @@ void report_queries(const fsdp_kernel_call *call, const attention_shape &s) {
   if (N > 0) fsdp_kernel_report(call, 0, 0, (N - 1) * s.Q + int64_t(s.H) * s.D, FSDP_READ);
 }
 
-// All rows follow one another, and keys lie in rows of q|k|v: what the tensor-core kernels take.
-bool is_plain(const attention_shape &s) {
-  return s.queries.piece.by == s.T && s.kv_width == s.Q;
-}
-
 // Rows must start on 16 bytes for cp.async.
 bool fits_tensor_cores(const attention_shape &s, std::initializer_list<const void *> operands) {
   bool aligned = true;
   for (const void *operand : operands) aligned = aligned && is_aligned(operand);
-  return aligned && is_plain(s) && s.D % 8 == 0 && s.D <= 128;
+  return aligned && s.D % 8 == 0 && s.D <= 128;
 }
 
 // One warp per row of o of one head.

@@ -15,24 +15,13 @@
 #include "kernels/cuda/rows.cuh"
 
 struct attention_shape {
-  int64_t Q, kv_width; // columns of the matrix that k and v lie in
   int B, T, S, H, K, G, D;
-  float scale; // 1 / sqrt(D)
-  int window;  // without one: past every key, from every row of a tile
+  int Q, kv_width; // columns of the matrix that k and v lie in
+  float scale;     // 1 / sqrt(D)
+  int window;      // without one: past every key, from every row of a tile
   row_map queries;
   key_map keys;
 };
-
-// First element of a head's row of queries, of keys or values, and of o, if rows follow one another.
-__device__ __host__ inline int64_t query_at(const attention_shape &s, int b, int t, int head) {
-  return (int64_t(b) * s.T + t) * s.Q + int64_t(head) * s.D;
-}
-__device__ __host__ inline int64_t key_at(const attention_shape &s, int b, int t, int kv_head) {
-  return (int64_t(b) * s.T + t) * s.kv_width + int64_t(kv_head) * s.D;
-}
-__device__ __host__ inline int64_t output_at(const attention_shape &s, int b, int t, int head) {
-  return ((int64_t(b) * s.T + t) * s.H + head) * s.D;
-}
 
 __device__ __host__ inline int64_t statistic_at(const attention_shape &s, int b, int head, int index) {
   return (int64_t(b) * s.H + head) * s.T + index;
@@ -41,11 +30,6 @@ __device__ __host__ inline int64_t statistic_at(const attention_shape &s, int b,
 // First key of the tile (of TILE keys) that holds the first key that the query at `position` sees.
 template <int TILE> __device__ __forceinline__ int first_tile(const attention_shape &s, int position) {
   return position < s.window ? 0 : (position - s.window + 1) / TILE * TILE;
-}
-
-// One past the last query that sees key `key`, if positions are in order.
-__device__ __forceinline__ int end_query(const attention_shape &s, int key) {
-  return least(s.T, key + s.window);
 }
 
 // Queries `index` to `end` - 1 and, in their order, the positions from `position` on.
@@ -62,6 +46,11 @@ template <int ROWS> __device__ __forceinline__ query_range query_tile(const atte
   if (i < head_tiles) return {i * ROWS, s.queries.chunk, s.queries.first + i * ROWS};
   const int at = (i - head_tiles) * ROWS;
   return {s.queries.chunk + at, s.T, s.queries.second + at};
+}
+
+// Whether the rows of queries and keys follow one another and are the same: what needs no map.
+inline bool attention_is_plain(const attention_shape &s) {
+  return s.queries.piece.by == s.T && s.kv_width == s.Q;
 }
 
 // k and v point at the first key head's columns.

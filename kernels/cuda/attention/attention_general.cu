@@ -27,26 +27,26 @@ __device__ __host__ inline int row_stride(int D) {
 // Rows 0 to `valid` - 1 of the tile are rows row_of(i) of `source`, times `factor`; those up to `count` are
 // zeros. A warp copies a row at a time.
 template <class T, class Rows>
-__device__ __forceinline__ void load_tile(const smem<float> &tile, int count, const T *source, int64_t stride,
+__device__ __forceinline__ void load_tile(const smem<float> &tile, int count, const T *source, int stride,
                                           int valid, int D, float factor, const Rows &row_of) {
   for (int row = int(threadIdx.x) / warp_lanes; row < count; row += threads_count / warp_lanes) {
-    const T *at = row < valid ? source + row_of(row) * stride : source;
+    const T *at = row < valid ? source + int64_t(row_of(row)) * stride : source;
     for (int c = int(threadIdx.x) % warp_lanes; c < D; c += warp_lanes)
       tile[row * row_stride(D) + c] = row < valid ? factor * to_float(global_load(at + c)) : 0.0f;
   }
 }
 template <class T>
-__device__ __forceinline__ void load_queries(const smem<float> &tile, int count, const T *source,
-                                             int64_t stride, const attention_shape &s, int b,
-                                             const query_range &at, float factor) {
+__device__ __forceinline__ void load_queries(const smem<float> &tile, int count, const T *source, int stride,
+                                             const attention_shape &s, int b, const query_range &at,
+                                             float factor) {
   load_tile(tile, count, source, stride, least(count, at.end - at.index), s.D, factor,
-            [&](int i) { return int64_t(row_of(s.queries, b, at.index + i)); });
+            [&](int i) { return row_of(s.queries, b, at.index + i); });
 }
 template <class T>
 __device__ __forceinline__ void load_keys(const smem<float> &tile, int count, const T *source,
                                           const attention_shape &s, int b, int key) {
   load_tile(tile, count, source, s.kv_width, least(count, s.S - key), s.D, 1.0f,
-            [&](int i) { return int64_t(key_row(s.keys, b, key + i)); });
+            [&](int i) { return key_row(s.keys, b, key + i); });
 }
 
 // dots[i] = a[a_row] . b[first + sharers * i].
@@ -123,7 +123,7 @@ template <int COLUMNS> __device__ __forceinline__ tiles cut_shared(int D, int ow
 }
 
 template <class T, int COLUMNS>
-__global__ void __launch_bounds__(threads_count) attend(attention_forward<T> p) {
+__global__ void __launch_bounds__(threads_count, COLUMNS <= 16 ? 6 : 2) attend(attention_forward<T> p) {
   constexpr int keys = tile_rows<COLUMNS>, count = keys / sharers;
   const attention_shape &s = p.shape;
   const int b = int(blockIdx.y) / s.H, head = int(blockIdx.y) % s.H, kv = head / s.G * s.D;
@@ -164,7 +164,7 @@ __global__ void __launch_bounds__(threads_count) attend(attention_forward<T> p) 
   }
   if (row >= valid) return;
   const int index = own.index + row;
-  store_row(p.o + row_of(s.queries, b, index) * (int64_t(s.H) * s.D) + head * s.D, lane, s.D, 1.0f / sum,
+  store_row(p.o + int64_t(row_of(s.queries, b, index)) * (s.H * s.D) + head * s.D, lane, s.D, 1.0f / sum,
             out);
   if (lane == 0) global_store(p.lse + statistic_at(s, b, head, index), most + logf(sum));
 }
@@ -180,7 +180,7 @@ __global__ void __launch_bounds__(threads_count, 2) differentiate_queries(attent
   const int row = int(threadIdx.x) / sharers, lane = int(threadIdx.x) % sharers, index = own.index + row;
   const tiles t = cut_shared<COLUMNS>(s.D, 2, 2, 1);
   load_queries(t.own[0], rows, p.q + head * s.D, s.Q, s, b, own, s.scale);
-  load_queries(t.own[1], rows, p.d_o + head * s.D, int64_t(s.H) * s.D, s, b, own, 1.0f);
+  load_queries(t.own[1], rows, p.d_o + head * s.D, s.H * s.D, s, b, own, 1.0f);
   const bool exists = row < valid;
   const float lse = exists ? global_load(p.lse + statistic_at(s, b, head, index)) : 0.0f;
   const float delta = exists ? global_load(p.delta + statistic_at(s, b, head, index)) : 0.0f;
@@ -202,7 +202,8 @@ __global__ void __launch_bounds__(threads_count, 2) differentiate_queries(attent
     __syncwarp();
     add_rows<COLUMNS, keys>(t.weights[0], row, t.other[0], lane, s.D, d_q);
   }
-  if (exists) store_row(p.d_q + row_of(s.queries, b, index) * s.Q + head * s.D, lane, s.D, s.scale, d_q);
+  if (exists)
+    store_row(p.d_q + int64_t(row_of(s.queries, b, index)) * s.Q + head * s.D, lane, s.D, s.scale, d_q);
 }
 
 // d_k = sum over queries of the group's heads of d_S q scale, d_v = the sum of P d_o. The block's rows are
@@ -226,7 +227,7 @@ __global__ void __launch_bounds__(threads_count, 2) differentiate_keys(attention
       if (at.position + queries <= first || at.position - s.window >= first + rows - 1) continue;
       __syncthreads();
       load_queries(t.other[0], queries, p.q + head * s.D, s.Q, s, b, at, s.scale);
-      load_queries(t.other[1], queries, p.d_o + head * s.D, int64_t(s.H) * s.D, s, b, at, 1.0f);
+      load_queries(t.other[1], queries, p.d_o + head * s.D, s.H * s.D, s, b, at, 1.0f);
       __syncthreads();
       float scores[count], d_p[count];
       dot_rows(t.own[0], row, t.other[0], lane, s.D, scores);
@@ -247,7 +248,7 @@ __global__ void __launch_bounds__(threads_count, 2) differentiate_keys(attention
       add_rows<COLUMNS, queries>(t.weights[1], row, t.other[0], lane, s.D, d_k);
     }
   if (first + row >= s.S) return;
-  const int64_t at = key_row(s.keys, b, first + row) * s.kv_width + kv * s.D;
+  const int64_t at = int64_t(key_row(s.keys, b, first + row)) * s.kv_width + kv * s.D;
   store_row(p.d_k + at, lane, s.D, 1.0f, d_k);
   store_row(p.d_v + at, lane, s.D, 1.0f, d_v);
 }

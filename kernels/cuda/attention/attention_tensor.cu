@@ -63,10 +63,10 @@ __device__ __forceinline__ void soften(float (&scores)[row_tiles][KEYS / 8][4], 
     }
 }
 
-template <int WIDTH>
+template <bool MAPPED, int WIDTH>
 __device__ __forceinline__ void finish(const attention_forward<bf16> &p, const smem<bf16> &tile,
                                        row_statistics *rows, const float (&out)[row_tiles][WIDTH / 8][4],
-                                       int b, int head, int first) {
+                                       int b, int head, const query_range &own) {
   const attention_shape &s = p.shape;
   const int lane = int(threadIdx.x) % warp_lanes, row = int(threadIdx.x) / warp_lanes * warp_rows;
 #pragma unroll
@@ -78,29 +78,33 @@ __device__ __forceinline__ void finish(const attention_forward<bf16> &p, const s
       sum += __shfl_xor_sync(whole_warp, sum, 1);
       sum += __shfl_xor_sync(whole_warp, sum, 2);
       inverse[half] = 1.0f / sum;
-      const int query = first + row + m * 16 + lane / 4 + half * 8;
-      if (lane % 4 == 0 && query < s.T)
+      const int query = own.index + row + m * 16 + lane / 4 + half * 8;
+      if (lane % 4 == 0 && query < own.end)
         global_store(p.lse + statistic_at(s, b, head, query), (rows->most[m][half] + log2f(sum)) / log2_e);
     }
-    const int at = first + row + m * 16;
-    store_rows<WIDTH>(tile, row + m * 16, out[m], inverse, p.o + output_at(s, b, at, head),
-                      int64_t(s.H) * s.D, s.T - at, s.D);
+    store_queries<MAPPED, WIDTH>(tile, row + m * 16, out[m], inverse, p.o + head * s.D, s.H * s.D, s, b,
+                                 own.index + row + m * 16, own.end);
   }
 }
 
-template <int WIDTH> __global__ void __launch_bounds__(threads_count) attend(attention_forward<bf16> p) {
+template <int WIDTH, bool MAPPED>
+__global__ void __launch_bounds__(threads_count) attend(attention_forward<bf16> p) {
   constexpr int keys = tile_keys<WIDTH>;
   FSDP_SHARED_DYNAMIC(bytes);
   const smem<bf16> q = bytes.part<bf16>(0, queries * WIDTH);
   const smem<bf16> k = bytes.part<bf16>(queries * WIDTH * 2, keys * WIDTH);
   const smem<bf16> v = bytes.part<bf16>((queries + keys) * WIDTH * 2, keys * WIDTH);
   const attention_shape &s = p.shape;
-  const int b = int(blockIdx.y) / s.H, head = int(blockIdx.y) % s.H, kv = head / s.G;
-  const int first = int(gridDim.x - 1 - blockIdx.x) * queries, end = least(s.T, first + queries);
+  const int b = int(blockIdx.y) / s.H, head = int(blockIdx.y) % s.H, kv = head / s.G * s.D;
+  const query_range own = query_tile_at<MAPPED, queries>(s, int(gridDim.x - 1 - blockIdx.x));
+  // Positions: of the block's first query and past its last, and of the warp's first.
+  const int first = own.position, end = first + least(queries, own.end - own.index);
   const int warp_first = first + int(threadIdx.x) / warp_lanes * warp_rows;
-  copy_tile<WIDTH, queries, threads_count>(q, p.q + query_at(s, b, first, head), s.Q, s.T - first, s.D);
+  copy_queries<MAPPED, WIDTH, queries, threads_count>(q, p.q + head * s.D, s.Q, s, b, own);
   const int first_key = first_tile<keys>(s, first);
-  copy_tile<WIDTH, keys, threads_count>(k, p.k + key_at(s, b, first_key, kv), s.Q, s.T - first_key, s.D);
+  key_run run;
+  move_to<MAPPED, keys>(s, b, first_key, &run);
+  copy_keys<MAPPED, WIDTH, keys, threads_count>(k, p.k + kv, s, b, first_key, run);
   cp_async_commit();
   const uint32_t q_lanes = lanes_of_a<WIDTH>(q, warp_first - first),
                  k_lanes = lanes_of_b_transposed<WIDTH>(k, 0);
@@ -117,16 +121,17 @@ template <int WIDTH> __global__ void __launch_bounds__(threads_count) attend(att
     float scores[row_tiles][keys / 8][4];
     cp_async_wait<0>();
     __syncthreads(); // K has arrived, and all reads of the last V are done
-    copy_tile<WIDTH, keys, threads_count>(v, p.v + key_at(s, b, key, kv), s.Q, s.T - key, s.D);
+    copy_keys<MAPPED, WIDTH, keys, threads_count>(v, p.v + kv, s, b, key, run);
     cp_async_commit();
     // Whether any query of this warp sees any key.
     const bool sees = key < warp_first + warp_rows && key + keys > warp_first + 1 - s.window;
     if (sees) multiply_rows<WIDTH>(q_lanes, k_lanes, scores);
     cp_async_wait<0>();
     __syncthreads(); // V has arrived, and all reads of K are done
-    if (key + keys < end)
-      copy_tile<WIDTH, keys, threads_count>(k, p.k + key_at(s, b, key + keys, kv), s.Q, s.T - key - keys,
-                                            s.D);
+    if (key + keys < end) {
+      move_to<MAPPED, keys>(s, b, key + keys, &run);
+      copy_keys<MAPPED, WIDTH, keys, threads_count>(k, p.k + kv, s, b, key + keys, run);
+    }
     cp_async_commit();
     if (!sees) continue;
     if (key + keys > warp_first) hide_right(scores, key - warp_first);
@@ -134,13 +139,13 @@ template <int WIDTH> __global__ void __launch_bounds__(threads_count) attend(att
     soften<WIDTH, keys>(scores, &rows, out, scale);
     add_product<WIDTH>(scores, v_lanes, out);
   }
-  finish<WIDTH>(p, q, &rows, out, b, head, first);
+  finish<MAPPED, WIDTH>(p, q, &rows, out, b, head, own);
 }
 
 template <int WIDTH> void run(const attention_forward<bf16> &p, void *stream) {
-  launch({blocks_of(p.shape.T, queries), threads_count, stream, int64_t(p.shape.B) * p.shape.H,
+  launch({query_tiles<queries>(p.shape), threads_count, stream, int64_t(p.shape.B) * p.shape.H,
           shared_bytes<WIDTH>},
-         attend<WIDTH>, p);
+         attention_is_plain(p.shape) ? attend<WIDTH, false> : attend<WIDTH, true>, p);
 }
 
 } // namespace

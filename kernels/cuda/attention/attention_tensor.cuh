@@ -19,19 +19,92 @@ template <int WIDTH> __device__ __forceinline__ int tile_at(int row, int chunk) 
 // Starts copying ROWS rows of D <= WIDTH elements, `stride` apart; rows from `valid` on and columns from D on
 // are zeros. By THREADS threads; D is a multiple of 8.
 template <int WIDTH, int ROWS, int THREADS>
-__device__ __forceinline__ void copy_tile(const smem<bf16> &tile, const bf16 *source, int64_t stride,
-                                          int valid, int D) {
+__device__ __forceinline__ void copy_tile(const smem<bf16> &tile, const bf16 *source, int stride, int valid,
+                                          int D) {
   constexpr int chunks = WIDTH / chunk_numel, rows_at_once = THREADS / chunks;
   static_assert(THREADS % chunks == 0 && ROWS % rows_at_once == 0, "each thread copies one column of chunks");
   const int chunk = int(threadIdx.x) % chunks, first = int(threadIdx.x) / chunks;
   const bool has_column = chunk * chunk_numel < D;
-  const bf16 *at = source + first * stride + chunk * chunk_numel;
+  const bf16 *at = source + int64_t(first) * stride + chunk * chunk_numel;
 #pragma unroll
   for (int i = 0; i < ROWS / rows_at_once; i++) {
     const int row = first + i * rows_at_once;
     cp_async16(tile.address(tile_at<WIDTH>(row, chunk)), at, has_column && row < valid);
-    at += rows_at_once * stride;
+    at += int64_t(rows_at_once) * stride;
   }
+}
+
+// As copy_tile for rows row_of(0) to row_of(valid - 1) of `source`.
+template <int WIDTH, int ROWS, int THREADS, class Rows>
+__device__ __forceinline__ void copy_mapped_tile(const smem<bf16> &tile, const bf16 *source, int stride,
+                                                 int valid, int D, const Rows &row_of) {
+  constexpr int chunks = WIDTH / chunk_numel, rows_at_once = THREADS / chunks;
+  static_assert(THREADS % chunks == 0 && ROWS % rows_at_once == 0, "each thread copies one column of chunks");
+  const int chunk = int(threadIdx.x) % chunks, first = int(threadIdx.x) / chunks;
+  const bool has_column = chunk * chunk_numel < D;
+#pragma unroll 1 // rarely run
+  for (int i = 0; i < ROWS / rows_at_once; i++) {
+    const int row = first + i * rows_at_once;
+    const bool exists = has_column && row < valid;
+    const bf16 *at = exists ? source + int64_t(row_of(row)) * stride + chunk * chunk_numel : source;
+    cp_async16(tile.address(tile_at<WIDTH>(row, chunk)), at, exists);
+  }
+}
+
+// MAPPED: rows are those of the maps; else they follow one another, queries and keys alike, and positions are
+// in order, so that there is nothing to look up. A tile whose rows follow one another is copied as such, which
+// takes fewer instructions; rows of a tile that a piece or a chunk ends in are looked up one by one.
+//
+// Starts copying a range's rows of q, or of o or d_o, to a tile of ROWS.
+template <bool MAPPED, int WIDTH, int ROWS, int THREADS>
+__device__ __forceinline__ void copy_queries(const smem<bf16> &tile, const bf16 *source, int stride,
+                                             const attention_shape &s, int b, const query_range &at) {
+  int first = b * s.T + at.index;
+  if constexpr (MAPPED) {
+    if (at.index + run_of(s.queries, at.index) < least(at.index + ROWS, at.end)) {
+      copy_mapped_tile<WIDTH, ROWS, THREADS>(tile, source, stride, at.end - at.index, s.D,
+                                             [&](int i) { return row_of(s.queries, b, at.index + i); });
+      return;
+    }
+    first = row_of(s.queries, b, at.index);
+  }
+  copy_tile<WIDTH, ROWS, THREADS>(tile, source + int64_t(first) * stride, stride, at.end - at.index, s.D);
+}
+
+// Where a walk over keys is: those from its last tile's first on and below `end` lie in rows key + shift.
+struct key_run {
+  int end = 0, shift = 0;
+};
+
+// Moves the walk to the tile of ROWS keys from `key` on, which is not before its last one.
+template <bool MAPPED, int ROWS>
+__device__ __forceinline__ void move_to(const attention_shape &s, int b, int key, key_run *run) {
+  if (!MAPPED || least(key + ROWS, s.S) <= run->end) return;
+  run->end = key + run_of(s.keys, key);
+  run->shift = key_row(s.keys, b, key) - key;
+}
+
+// The rows of k or v of the walk's tile, which begins at key `key`.
+template <bool MAPPED, int WIDTH, int ROWS, int THREADS>
+__device__ __forceinline__ void copy_keys(const smem<bf16> &tile, const bf16 *source,
+                                          const attention_shape &s, int b, int key, const key_run &run) {
+  int first = b * s.S + key;
+  if constexpr (MAPPED) {
+    if (least(key + ROWS, s.S) > run.end) {
+      copy_mapped_tile<WIDTH, ROWS, THREADS>(tile, source, s.kv_width, s.S - key, s.D,
+                                             [&](int i) { return key_row(s.keys, b, key + i); });
+      return;
+    }
+    first = key + run.shift;
+  }
+  copy_tile<WIDTH, ROWS, THREADS>(tile, source + int64_t(first) * s.kv_width, s.kv_width, s.S - key, s.D);
+}
+
+// Tile `i` of ROWS queries (query_tile).
+template <bool MAPPED, int ROWS>
+__device__ __forceinline__ query_range query_tile_at(const attention_shape &s, int i) {
+  if constexpr (MAPPED) return query_tile<ROWS>(s, i);
+  return {i * ROWS, s.T, i * ROWS};
 }
 
 // The shared address from which this lane reads for ldmatrix, of column 0; at_column() moves it along the
@@ -142,12 +215,12 @@ __device__ __forceinline__ void add_product(const float (&weights)[M][N][4], uin
 }
 
 // Rounds 16 rows of results, row g times factor[0] and row g + 8 times factor[1], and stores the first D
-// columns of the rows below `valid` in 16-byte accesses. They go through `tile` rows [row, row + 16), which
-// belong to this warp alone.
-template <int WIDTH>
+// columns of the rows below `valid` in 16-byte accesses, row i as row row_of(i) of `destination`. They go
+// through `tile` rows [row, row + 16), which belong to this warp alone.
+template <int WIDTH, class Rows>
 __device__ __forceinline__ void store_rows(const smem<bf16> &tile, int row, const float (&d)[WIDTH / 8][4],
-                                           const float (&factor)[2], bf16 *destination, int64_t stride,
-                                           int valid, int D) {
+                                           const float (&factor)[2], bf16 *destination, int stride, int valid,
+                                           int D, const Rows &row_of) {
   constexpr int chunks = WIDTH / chunk_numel, rows_at_once = warp_lanes / chunks;
   const int lane = int(threadIdx.x) % warp_lanes, g = lane / 4, t = lane % 4;
   const smem<uint32_t> words = tile.template part<uint32_t>(row * WIDTH * 2, 16 * WIDTH / 2);
@@ -164,7 +237,32 @@ __device__ __forceinline__ void store_rows(const smem<bf16> &tile, int row, cons
   for (int i = 0; i < 16; i += rows_at_once) {
     const int at = i + lane / chunks;
     if (at < valid && chunk * chunk_numel < D)
-      global_store(reinterpret_cast<uint4 *>(destination + at * stride + chunk * chunk_numel),
-                   uint4(whole[tile_at<WIDTH>(at, chunk) / 8]));
+      global_store(
+          reinterpret_cast<uint4 *>(destination + int64_t(row_of(at)) * stride + chunk * chunk_numel),
+          uint4(whole[tile_at<WIDTH>(at, chunk) / 8]));
+  }
+}
+template <bool MAPPED, int WIDTH>
+__device__ __forceinline__ void store_queries(const smem<bf16> &tile, int row, const float (&d)[WIDTH / 8][4],
+                                              const float (&factor)[2], bf16 *destination, int stride,
+                                              const attention_shape &s, int b, int index, int end) {
+  if constexpr (MAPPED) {
+    store_rows<WIDTH>(tile, row, d, factor, destination, stride, end - index, s.D,
+                      [&](int i) { return row_of(s.queries, b, index + i); });
+  } else {
+    store_rows<WIDTH>(tile, row, d, factor, destination + int64_t(b * s.T + index) * stride, stride,
+                      end - index, s.D, [](int i) { return i; });
+  }
+}
+template <bool MAPPED, int WIDTH>
+__device__ __forceinline__ void store_keys(const smem<bf16> &tile, int row, const float (&d)[WIDTH / 8][4],
+                                           const float (&factor)[2], bf16 *destination,
+                                           const attention_shape &s, int b, int key) {
+  if constexpr (MAPPED) {
+    store_rows<WIDTH>(tile, row, d, factor, destination, s.kv_width, s.S - key, s.D,
+                      [&](int i) { return key_row(s.keys, b, key + i); });
+  } else {
+    store_rows<WIDTH>(tile, row, d, factor, destination + int64_t(b * s.S + key) * s.kv_width, s.kv_width,
+                      s.S - key, s.D, [](int i) { return i; });
   }
 }

@@ -24,10 +24,59 @@ template <int WIDTH>
 constexpr int keys_shared_bytes = 2 * own_keys *WIDTH * 2 + 2 * (2 * tile_queries<WIDTH> * WIDTH * 2) +
                                   2 * 2 * tile_queries<WIDTH> * 4;
 
-// The position of the walk over the queries of the group's heads.
+// The walk over the tiles of queries of the group's heads that see a block of keys: tiles `begin` to
+// head_end - 1 and `tail` to end - 1, as each chunk of the sequence has a range of them.
 struct query_walk {
-  int head, query;
+  int begin, head_end, tail, end;
+  int tile, head, end_head;
 };
+
+struct tile_range {
+  int begin, end;
+};
+
+// Of tiles of ROWS queries, `count` at the positions from `first` on, those that see some of the keys `key` to
+// `last_key`.
+template <int ROWS>
+__device__ __forceinline__ tile_range tiles_that_see(const attention_shape &s, int first, int count, int key,
+                                                     int last_key) {
+  const int end = least(first + count, last_key + s.window);
+  if (end <= first || first + count <= key) return {0, 0};
+  return {key > first ? (key - first) / ROWS : 0, (end - first + ROWS - 1) / ROWS};
+}
+
+template <bool MAPPED, int ROWS>
+__device__ __forceinline__ query_walk walk_of(const attention_shape &s, int kv_head, int key, int last_key) {
+  const int head = kv_head * s.G, end_head = head + s.G;
+  if constexpr (MAPPED) {
+    const int head_tiles = (s.queries.chunk + ROWS - 1) / ROWS;
+    const tile_range in_head = tiles_that_see<ROWS>(s, s.queries.first, s.queries.chunk, key, last_key);
+    tile_range in_tail = tiles_that_see<ROWS>(s, s.queries.second, s.T - s.queries.chunk, key, last_key);
+    in_tail = {in_tail.begin + head_tiles, in_tail.end + head_tiles};
+    if (in_tail.begin == in_tail.end) in_tail = {in_head.end, in_head.end};
+    if (in_head.begin < in_head.end)
+      return {in_head.begin, in_head.end, in_tail.begin, in_tail.end, in_head.begin, head, end_head};
+    // The tail alone, or nothing.
+    const bool sees = in_tail.begin < in_tail.end;
+    return {in_tail.begin,          in_tail.end, in_tail.end, in_tail.end, in_tail.begin,
+            sees ? head : end_head, end_head};
+  } else {
+    const tile_range tiles = tiles_that_see<ROWS>(s, 0, s.T, key, last_key);
+    return {tiles.begin, tiles.end, tiles.end, tiles.end, tiles.begin, head, end_head};
+  }
+}
+
+__device__ __forceinline__ bool is_done(const query_walk &walk) {
+  return walk.head >= walk.end_head;
+}
+
+template <bool MAPPED> __device__ __forceinline__ void step(query_walk *walk) {
+  walk->tile++;
+  if (MAPPED && walk->tile == walk->head_end) walk->tile = walk->tail;
+  if (walk->tile < walk->end) return;
+  walk->tile = walk->begin;
+  walk->head++;
+}
 
 template <int WIDTH> struct query_stage {
   smem<bf16> q, d_o;
@@ -46,15 +95,15 @@ __device__ __forceinline__ query_stage<WIDTH> query_stage_of(const smem<unsigned
   return stage;
 }
 
-template <int WIDTH>
-__device__ __forceinline__ void copy_queries(const attention_gradient<bf16> &p,
-                                             const query_stage<WIDTH> &stage, int b, query_walk at) {
+template <bool MAPPED, int WIDTH>
+__device__ __forceinline__ void copy_stage(const attention_gradient<bf16> &p, const query_stage<WIDTH> &stage,
+                                           int b, const query_walk &walk) {
   constexpr int queries = tile_queries<WIDTH>;
   const attention_shape &s = p.shape;
-  copy_tile<WIDTH, queries, threads_count>(stage.q, p.q + query_at(s, b, at.query, at.head), s.Q,
-                                           s.T - at.query, s.D);
-  copy_tile<WIDTH, queries, threads_count>(stage.d_o, p.d_o + output_at(s, b, at.query, at.head),
-                                           int64_t(s.H) * s.D, s.T - at.query, s.D);
+  const query_range at = query_tile_at<MAPPED, queries>(s, walk.tile);
+  copy_queries<MAPPED, WIDTH, queries, threads_count>(stage.q, p.q + walk.head * s.D, s.Q, s, b, at);
+  copy_queries<MAPPED, WIDTH, queries, threads_count>(stage.d_o, p.d_o + walk.head * s.D, s.H * s.D, s, b,
+                                                      at);
 }
 
 // This thread's query of the tile, for the threads that have one. Queries past the last have zeros: P = 1
@@ -62,14 +111,15 @@ __device__ __forceinline__ void copy_queries(const attention_gradient<bf16> &p,
 struct query_statistics {
   float lse = 0, delta = 0;
 };
-template <int WIDTH>
+template <bool MAPPED, int WIDTH>
 __device__ __forceinline__ query_statistics load_statistics(const attention_gradient<bf16> &p, int b,
-                                                            query_walk at) {
+                                                            const query_walk &walk) {
+  const query_range at = query_tile_at<MAPPED, tile_queries<WIDTH>>(p.shape, walk.tile);
   const int i = int(threadIdx.x);
   query_statistics own;
-  if (i >= tile_queries<WIDTH> || at.query + i >= p.shape.T) return own;
-  own.lse = log2_e * global_load(p.lse + statistic_at(p.shape, b, at.head, at.query + i));
-  own.delta = global_load(p.delta + statistic_at(p.shape, b, at.head, at.query + i));
+  if (i >= tile_queries<WIDTH> || at.index + i >= at.end) return own;
+  own.lse = log2_e * global_load(p.lse + statistic_at(p.shape, b, walk.head, at.index + i));
+  own.delta = global_load(p.delta + statistic_at(p.shape, b, walk.head, at.index + i));
   return own;
 }
 template <int WIDTH>
@@ -103,7 +153,7 @@ differentiate_keys(float (&p)[1][tile_queries<WIDTH> / 8][4], float (&d_s)[1][ti
 }
 
 // WINDOWED: with a window shorter than the sequence.
-template <int WIDTH, bool WINDOWED>
+template <int WIDTH, bool WINDOWED, bool MAPPED>
 __global__ void __launch_bounds__(threads_count) make_d_k_d_v(attention_gradient<bf16> p) {
   constexpr int queries = tile_queries<WIDTH>;
   FSDP_SHARED_DYNAMIC(bytes);
@@ -112,45 +162,47 @@ __global__ void __launch_bounds__(threads_count) make_d_k_d_v(attention_gradient
   const attention_shape &s = p.shape;
   const int b = int(blockIdx.y) / s.K, kv = int(blockIdx.y) % s.K;
   const int first = int(blockIdx.x) * own_keys, row = int(threadIdx.x) / warp_lanes * 16;
-  copy_tile<WIDTH, own_keys, threads_count>(k, p.k + key_at(s, b, first, kv), s.Q, s.T - first, s.D);
-  copy_tile<WIDTH, own_keys, threads_count>(v, p.v + key_at(s, b, first, kv), s.Q, s.T - first, s.D);
-  const int end = WINDOWED ? end_query(s, first + own_keys - 1) : s.T;
-  query_walk at = {kv * s.G, first}, next = at;
+  query_walk at = walk_of<MAPPED, queries>(s, kv, first, first + own_keys - 1), next = at;
   const uint32_t k_lanes = lanes_of_a<WIDTH>(k, row), v_lanes = lanes_of_a<WIDTH>(v, row);
-  const query_stage<WIDTH> first_stage = query_stage_of<WIDTH>(bytes, 0);
-  copy_queries<WIDTH>(p, first_stage, b, at);
+  if (!MAPPED || !is_done(at)) { // some query sees a key
+    key_run run;
+    move_to<MAPPED, own_keys>(s, b, first, &run);
+    copy_keys<MAPPED, WIDTH, own_keys, threads_count>(k, p.k + kv * s.D, s, b, first, run);
+    copy_keys<MAPPED, WIDTH, own_keys, threads_count>(v, p.v + kv * s.D, s, b, first, run);
+    const query_stage<WIDTH> first_stage = query_stage_of<WIDTH>(bytes, 0);
+    copy_stage<MAPPED, WIDTH>(p, first_stage, b, at);
+    store_statistics<WIDTH>(first_stage, load_statistics<MAPPED, WIDTH>(p, b, at));
+  }
   cp_async_commit();
-  store_statistics<WIDTH>(first_stage, load_statistics<WIDTH>(p, b, at));
   float d_k[1][WIDTH / 8][4] = {}, d_v[1][WIDTH / 8][4] = {};
   const float scale = s.scale * log2_e;
-  for (int i = 0; at.head < (kv + 1) * s.G; i++, at = next) {
+  for (int i = 0; !is_done(at); i++, at = next) {
     const query_stage<WIDTH> stage = query_stage_of<WIDTH>(bytes, i % 2),
                              other = query_stage_of<WIDTH>(bytes, 1 - i % 2);
-    next.query += queries;
-    if (next.query >= end) next = {at.head + 1, first};
-    const bool has_next = next.head < (kv + 1) * s.G;
+    step<MAPPED>(&next);
+    const bool has_next = !is_done(next);
     cp_async_wait<0>();
     __syncthreads(); // this tile has arrived, and all reads of the other stage are done
     query_statistics statistics;
     if (has_next) {
-      copy_queries<WIDTH>(p, other, b, next);
-      statistics = load_statistics<WIDTH>(p, b, next);
+      copy_stage<MAPPED, WIDTH>(p, other, b, next);
+      statistics = load_statistics<MAPPED, WIDTH>(p, b, next);
     }
     cp_async_commit();
     float weights[1][queries / 8][4], d_s[1][queries / 8][4];
     multiply_rows<WIDTH>(k_lanes, lanes_of_b_transposed<WIDTH>(stage.q, 0), weights);
     multiply_rows<WIDTH>(v_lanes, lanes_of_b_transposed<WIDTH>(stage.d_o, 0), d_s);
-    if (WINDOWED && at.query + queries - 1 >= first + row + s.window)
-      hide_right(weights, at.query + 1 - first - row - s.window);
-    differentiate_keys<WIDTH>(weights, d_s, stage, scale, at.query - first - row);
+    const int position = query_tile_at<MAPPED, queries>(s, at.tile).position - first - row;
+    if (WINDOWED && position + queries - 1 >= s.window) hide_right(weights, position + 1 - s.window);
+    differentiate_keys<WIDTH>(weights, d_s, stage, scale, position);
     add_product<WIDTH>(weights, lanes_of_b<WIDTH>(stage.d_o, 0), d_v);
     add_product<WIDTH>(d_s, lanes_of_b<WIDTH>(stage.q, 0), d_k);
     if (has_next) store_statistics<WIDTH>(other, statistics);
   }
   const float one[2] = {1.0f, 1.0f}, scales[2] = {s.scale, s.scale};
   const int key = first + row;
-  store_rows<WIDTH>(v, row, d_v[0], one, p.d_v + key_at(s, b, key, kv), s.Q, s.T - key, s.D);
-  store_rows<WIDTH>(k, row, d_k[0], scales, p.d_k + key_at(s, b, key, kv), s.Q, s.T - key, s.D);
+  store_keys<MAPPED, WIDTH>(v, row, d_v[0], one, p.d_v + kv * s.D, s, b, key);
+  store_keys<MAPPED, WIDTH>(k, row, d_k[0], scales, p.d_k + kv * s.D, s, b, key);
 }
 
 // ---- d_Q
@@ -181,7 +233,7 @@ differentiate_queries(const float (&scores)[M][KEYS / 8][4], float (&d_s)[M][KEY
       }
 }
 
-template <int WIDTH, bool WINDOWED>
+template <int WIDTH, bool WINDOWED, bool MAPPED>
 __global__ void __launch_bounds__(threads_count) make_d_q(attention_gradient<bf16> p) {
   constexpr int M = row_tiles<WIDTH>, queries = own_queries<WIDTH>, keys = tile_keys<WIDTH>;
   constexpr int tile_bytes = keys * WIDTH * 2;
@@ -189,29 +241,32 @@ __global__ void __launch_bounds__(threads_count) make_d_q(attention_gradient<bf1
   const smem<bf16> q = bytes.part<bf16>(0, queries * WIDTH);
   const smem<bf16> d_o = bytes.part<bf16>(queries * WIDTH * 2, queries * WIDTH);
   const attention_shape &s = p.shape;
-  const int b = int(blockIdx.y) / s.H, head = int(blockIdx.y) % s.H, kv = head / s.G;
-  const int first = int(gridDim.x - 1 - blockIdx.x) * queries, end = least(s.T, first + queries);
+  const int b = int(blockIdx.y) / s.H, head = int(blockIdx.y) % s.H, kv = head / s.G * s.D;
+  const query_range own = query_tile_at<MAPPED, queries>(s, int(gridDim.x - 1 - blockIdx.x));
+  // Positions: of the block's first query, and past its last.
+  const int first = own.position, end = first + least(queries, own.end - own.index);
   const int row = int(threadIdx.x) / warp_lanes * 16 * M;
-  auto copy_keys = [&](int stage, int key) {
+  key_run run;
+  auto copy_stage = [&](int stage, int key) {
     const int tiles = 2 * queries * WIDTH * 2 + stage * 2 * tile_bytes;
-    copy_tile<WIDTH, keys, threads_count>(bytes.part<bf16>(tiles, keys * WIDTH), p.k + key_at(s, b, key, kv),
-                                          s.Q, s.T - key, s.D);
-    copy_tile<WIDTH, keys, threads_count>(bytes.part<bf16>(tiles + tile_bytes, keys * WIDTH),
-                                          p.v + key_at(s, b, key, kv), s.Q, s.T - key, s.D);
+    move_to<MAPPED, keys>(s, b, key, &run);
+    copy_keys<MAPPED, WIDTH, keys, threads_count>(bytes.part<bf16>(tiles, keys * WIDTH), p.k + kv, s, b, key,
+                                                  run);
+    copy_keys<MAPPED, WIDTH, keys, threads_count>(bytes.part<bf16>(tiles + tile_bytes, keys * WIDTH),
+                                                  p.v + kv, s, b, key, run);
   };
-  copy_tile<WIDTH, queries, threads_count>(q, p.q + query_at(s, b, first, head), s.Q, s.T - first, s.D);
-  copy_tile<WIDTH, queries, threads_count>(d_o, p.d_o + output_at(s, b, first, head), int64_t(s.H) * s.D,
-                                           s.T - first, s.D);
+  copy_queries<MAPPED, WIDTH, queries, threads_count>(q, p.q + head * s.D, s.Q, s, b, own);
+  copy_queries<MAPPED, WIDTH, queries, threads_count>(d_o, p.d_o + head * s.D, s.H * s.D, s, b, own);
   const int first_key = WINDOWED ? first_tile<keys>(s, first) : 0;
-  copy_keys(0, first_key);
+  copy_stage(0, first_key);
   cp_async_commit();
   float lse[M][2], delta[M][2], d_q[M][WIDTH / 8][4] = {};
 #pragma unroll
   for (int m = 0; m < M; m++)
 #pragma unroll
     for (int half = 0; half < 2; half++) {
-      const int query = first + row + m * 16 + int(threadIdx.x) % warp_lanes / 4 + half * 8;
-      const bool exists = query < s.T;
+      const int query = own.index + row + m * 16 + int(threadIdx.x) % warp_lanes / 4 + half * 8;
+      const bool exists = query < own.end;
       lse[m][half] = exists ? log2_e * global_load(p.lse + statistic_at(s, b, head, query)) : 0.0f;
       delta[m][half] = exists ? global_load(p.delta + statistic_at(s, b, head, query)) : 0.0f;
     }
@@ -223,7 +278,7 @@ __global__ void __launch_bounds__(threads_count) make_d_q(attention_gradient<bf1
     const smem<bf16> v = bytes.part<bf16>(tiles + tile_bytes, keys * WIDTH);
     cp_async_wait<0>();
     __syncthreads(); // this tile has arrived, and all reads of the other stage are done
-    if (key + keys < end) copy_keys(1 - stage, key + keys);
+    if (key + keys < end) copy_stage(1 - stage, key + keys);
     cp_async_commit();
     // No query of this warp sees a key.
     if (key >= first + row + 16 * M || (WINDOWED && key + keys + s.window - 1 <= first + row)) continue;
@@ -237,28 +292,30 @@ __global__ void __launch_bounds__(threads_count) make_d_q(attention_gradient<bf1
   const float scales[2] = {s.scale, s.scale};
 #pragma unroll
   for (int m = 0; m < M; m++) {
-    const int query = first + row + m * 16;
-    store_rows<WIDTH>(q, row + m * 16, d_q[m], scales, p.d_q + query_at(s, b, query, head), s.Q, s.T - query,
-                      s.D);
+    store_queries<MAPPED, WIDTH>(q, row + m * 16, d_q[m], scales, p.d_q + head * s.D, s.Q, s, b,
+                                 own.index + row + m * 16, own.end);
   }
 }
 
-template <int WIDTH, bool WINDOWED> void run(const attention_gradient<bf16> &p, void *stream) {
+template <int WIDTH, bool WINDOWED, bool MAPPED> void run(const attention_gradient<bf16> &p, void *stream) {
   const attention_shape &s = p.shape;
-  launch({blocks_of(s.T, own_keys), threads_count, stream, int64_t(s.B) * s.K, keys_shared_bytes<WIDTH>},
-         make_d_k_d_v<WIDTH, WINDOWED>, p);
-  launch({blocks_of(s.T, own_queries<WIDTH>), threads_count, stream, int64_t(s.B) * s.H,
+  launch({blocks_of(s.S, own_keys), threads_count, stream, int64_t(s.B) * s.K, keys_shared_bytes<WIDTH>},
+         make_d_k_d_v<WIDTH, WINDOWED, MAPPED>, p);
+  launch({query_tiles<own_queries<WIDTH>>(s), threads_count, stream, int64_t(s.B) * s.H,
           queries_shared_bytes<WIDTH>},
-         make_d_q<WIDTH, WINDOWED>, p);
+         make_d_q<WIDTH, WINDOWED, MAPPED>, p);
+}
+
+template <int WIDTH, bool MAPPED> void run_windowed(const attention_gradient<bf16> &p, void *stream) {
+  p.shape.window < p.shape.S ? run<WIDTH, true, MAPPED>(p, stream) : run<WIDTH, false, MAPPED>(p, stream);
+}
+
+template <int WIDTH> void run_mapped(const attention_gradient<bf16> &p, void *stream) {
+  attention_is_plain(p.shape) ? run_windowed<WIDTH, false>(p, stream) : run_windowed<WIDTH, true>(p, stream);
 }
 
 } // namespace
 
 void attention_tensor_backward(const attention_gradient<bf16> &p, void *stream) {
-  const bool windowed = p.shape.window < p.shape.T;
-  if (p.shape.D <= 64) {
-    windowed ? run<64, true>(p, stream) : run<64, false>(p, stream);
-  } else {
-    windowed ? run<128, true>(p, stream) : run<128, false>(p, stream);
-  }
+  p.shape.D <= 64 ? run_mapped<64>(p, stream) : run_mapped<128>(p, stream);
 }
