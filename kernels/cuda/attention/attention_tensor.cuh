@@ -51,9 +51,9 @@ __device__ __forceinline__ void copy_mapped_tile(const smem<bf16> &tile, const b
   }
 }
 
-// MAPPED: rows are those of the maps; else they follow one another, queries and keys alike, and positions are
-// in order, so that there is nothing to look up. A tile whose rows follow one another is copied as such, which
-// takes fewer instructions; rows of a tile that a piece or a chunk ends in are looked up one by one.
+// MAPPED: rows are those of the maps. Else they follow one another, queries and keys alike, and positions are
+// in order: there is nothing to look up. A mapped tile whose rows follow one another is copied as it is;
+// rows of a tile that a piece or a chunk ends in are looked up one by one.
 //
 // Starts copying a range's rows of q, or of o or d_o, to a tile of ROWS.
 template <bool MAPPED, int WIDTH, int ROWS, int THREADS>

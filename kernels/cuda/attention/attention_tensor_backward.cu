@@ -35,8 +35,8 @@ struct tile_range {
   int begin, end;
 };
 
-// Of tiles of ROWS queries, `count` at the positions from `first` on, those that see some of the keys `key` to
-// `last_key`.
+// Of tiles of ROWS queries, `count` queries at the positions from `first` on, those that see some of the keys
+// `key` to `last_key`.
 template <int ROWS>
 __device__ __forceinline__ tile_range tiles_that_see(const attention_shape &s, int first, int count, int key,
                                                      int last_key) {
