@@ -110,11 +110,24 @@ static void store_states(const update *k, int64_t first, int64_t count, float *c
   }
 }
 
+// The first segment that ends behind element `first`. Of a matrix cut by columns each row is one.
+static int find_segment(const fsdp_kernel_call *call, int64_t first) {
+  int low = 0, high = call->segment_count;
+  while (low < high) {
+    int middle = low + (high - low) / 2;
+    if (call->segments[middle].shard_offset + call->segments[middle].numel <= first)
+      low = middle + 1;
+    else
+      high = middle;
+  }
+  return low;
+}
+
 static void update_block(void *argument, int64_t index, void *scratch) {
   const update *k = argument;
   float *buffer = scratch;
   int64_t end = fsdp_min_i64(k->count, (index + 1) * BLOCK);
-  int segment = 0;
+  int segment = find_segment(k->call, index * BLOCK);
   for (int64_t i = index * BLOCK; i < end; i += CHUNK) {
     int64_t n = fsdp_min_i64(CHUNK, end - i);
     const float *grad = load(k->grad, i, n, buffer);
