@@ -204,6 +204,49 @@ static bool take_figures(rank_run *run, fsdp_executor *executor, int step) {
   return clean;
 }
 
+// Whether all of a shard that is no parameter's element is zero.
+static bool is_padded_with_zeros(const fsdp_plan *plan, int unit, int rank, const unsigned char *values,
+                                 fsdp_dtype dtype) {
+  int count;
+  int64_t width = fsdp_dtype_bytes(dtype), begin = 0, shard = plan->units->units[unit].shard_numel;
+  fsdp_shard_run *runs = fsdp_units_shard_runs(plan->units, plan->graph, unit, rank, &count);
+  bool zero = true;
+  for (int i = 0; i <= count; i++) {
+    int64_t end = i < count ? runs[i].shard_offset : shard;
+    for (int64_t b = begin * width; b < end * width; b++) zero = zero && values[b] == 0;
+    if (i < count) begin = runs[i].shard_offset + runs[i].numel;
+  }
+  free(runs);
+  return zero;
+}
+
+// Padding is zero before the first step and after the last: in every slot, and in the copies.
+static void check_padding(rank_run *run, fsdp_executor *executor) {
+  const fsdp_plan *plan = run->result->plan;
+  for (int u = 0; u < plan->units->count; u++) {
+    const fsdp_unit_state *state = &plan->unit_state[u];
+    int64_t numel = plan->units->units[u].shard_numel;
+    if (numel == 0) continue;
+    unsigned char *values = fsdp_alloc((size_t)numel * sizeof(float));
+    bool zero = true;
+    for (int slot = 0; slot < plan->optimizer->slot_count; slot++) {
+      fsdp_state_read_shard(executor, slot, u, 0, numel, values);
+      zero = zero && is_padded_with_zeros(plan, u, run->rank, values, fsdp_plan_slot_dtype(plan, slot));
+    }
+    if (state->copy >= 0) {
+      fsdp_device *device = run->session.device;
+      fsdp_dtype dtype = plan->config.param_dtype;
+      device->table->read(device, values, fsdp_executor_tensor(executor, state->copy),
+                          numel * fsdp_dtype_bytes(dtype));
+      zero = zero && is_padded_with_zeros(plan, u, run->rank, values, dtype);
+    }
+    free(values);
+    if (!zero)
+      snprintf(run->failure, sizeof run->failure, "padding of unit %s is not zero",
+               plan->units->units[u].path);
+  }
+}
+
 static void train(rank_run *run, fsdp_executor *executor) {
   const harness_config *config = run->config;
   fsdp_error error;
@@ -211,6 +254,7 @@ static void train(rank_run *run, fsdp_executor *executor) {
                                              : fsdp_state_fill(executor, draw, run, &error);
   FSDP_CHECK(status == FSDP_OK, "no weights: %s", error.message);
   fsdp_executor_run_exchange(executor);
+  check_padding(run, executor);
   for (int step = 0; step < config->steps; step++) {
     fsdp_step_result result;
     fsdp_executor_run_step(executor, &result);
@@ -222,6 +266,7 @@ static void train(rank_run *run, fsdp_executor *executor) {
   }
   if (!take_figures(run, executor, config->steps - 1)) return;
   fsdp_executor_drain(executor);
+  check_padding(run, executor);
   if (config->after_steps) config->after_steps(config, executor, run->rank);
   if (run->result->digests) {
     int count = fsdp_plan_digest_count(run->result->plan);

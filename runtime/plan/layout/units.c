@@ -184,17 +184,29 @@ static bool fits(const fsdp_unit *unit, unit_axes axes) {
   return unit->shard_axes == axes.shard && unit->replica_axes == axes.replica && unit->sum_axes == axes.sum;
 }
 
+// Whether another unit of the module lies over the same axes, so that they differ in their sums alone.
+static bool has_twin(const fsdp_units *units, int first, int unit) {
+  for (int u = first; u < units->count; u++)
+    if (u != unit && units->units[u].shard_axes == units->units[unit].shard_axes &&
+        units->units[u].replica_axes == units->units[unit].replica_axes)
+      return true;
+  return false;
+}
+
 // Tells the units of one module apart: "model.layers.0 (fsdp)", "model.layers.0 (tensor, replicated)".
 static void name_apart(fsdp_units *units, int first) {
   for (int u = first; u < units->count && units->count - first > 1; u++) {
     fsdp_unit *unit = &units->units[u];
-    char shards[FSDP_MESH_TEXT_BYTES], cuts[FSDP_MESH_TEXT_BYTES];
+    char shards[FSDP_MESH_TEXT_BYTES], cuts[FSDP_MESH_TEXT_BYTES], sums[FSDP_MESH_TEXT_BYTES];
     fsdp_axis_set cut = fsdp_mesh_all_axes(&units->mesh) & ~unit->shard_axes & ~unit->replica_axes;
     size_t length = strlen(unit->path);
+    bool summed = unit->sum_axes && has_twin(units, first, u);
     fsdp_mesh_print_axes(&units->mesh, unit->shard_axes, shards);
     fsdp_mesh_print_axes(&units->mesh, cut, cuts);
-    snprintf(unit->path + length, sizeof unit->path - length, "%s(%.20s%s%.20s)", length ? " " : "",
-             cut ? cuts : "", cut ? ", " : "", unit->shard_axes ? shards : "replicated");
+    fsdp_mesh_print_axes(&units->mesh, unit->sum_axes, sums);
+    snprintf(unit->path + length, sizeof unit->path - length, "%s(%.30s%s%.20s%s%.30s)", length ? " " : "",
+             cut ? cuts : "", cut ? ", " : "", unit->shard_axes ? shards : "replicated",
+             summed ? ", summed over " : "", summed ? sums : "");
   }
 }
 

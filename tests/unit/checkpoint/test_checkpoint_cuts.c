@@ -4,6 +4,8 @@
 #include "runtime/base/random.h"
 #include "runtime/checkpoint/checkpoint_file.h"
 #include "runtime/checkpoint/checkpoint_folder.h"
+#include "runtime/exec/session.h"
+#include "runtime/exec/state.h"
 #include "tests/support/cuts.h"
 #include "tests/support/harness.h"
 #include "tests/support/io_files.h"
@@ -18,13 +20,32 @@
 
 #include <cmocka.h>
 
-// ---- Plans without a program
+// ---- Plans without a program, and real ones
 
 typedef struct layout {
   fsdp_program program; // its mesh alone
-  fsdp_plan plan;
+  fsdp_plan *plan;
+  bool is_real;
   fsdp_checkpoint *checkpoint;
 } layout;
+
+// `graph` in units under the mesh of l->program. The layout owns it.
+static void lay_out(layout *l, fsdp_graph *graph, fsdp_wrap_kind wrap) {
+  fsdp_wrap_policy policy = {.kind = wrap};
+  fsdp_error error;
+  l->plan = fsdp_alloc_zeroed(1, sizeof *l->plan);
+  *l->plan = (fsdp_plan){.config = harness_small_plan(1),
+                         .program = &l->program,
+                         .optimizer = fsdp_optimizer_adamw(),
+                         .graph = graph};
+  assert_int_equal(fsdp_units_create(graph, &policy, &l->program.mesh, &l->plan->units, &error), FSDP_OK);
+}
+
+static void make_checkpoint(layout *l) {
+  l->checkpoint = fsdp_checkpoint_create(l->plan, "random");
+  l->checkpoint->progress = (fsdp_checkpoint_progress){.step = 7, .global_batch = 8, .sample_count = 100};
+  l->checkpoint->sequence = 1;
+}
 
 // Modules and shapes follow from `seed`; mesh, cuts, units and strategy from `variant` too.
 static void make_layout(layout *l, int seed, int variant) {
@@ -36,42 +57,48 @@ static void make_layout(layout *l, int seed, int variant) {
     assert_true(
         fsdp_mesh_add(&l->program.mesh, names[(first + a) % 4], random_int(&random, 1, a % 2 ? 2 : 3)));
   fsdp_mesh_complete(&l->program.mesh);
-  l->plan = (fsdp_plan){
-      .config = harness_small_plan(1), .program = &l->program, .optimizer = fsdp_optimizer_adamw()};
-  l->plan.graph =
+  fsdp_graph *graph =
       random_cut_graph((random_graph_config){.shapes = {.seed = (uint64_t)seed},
                                              .cuts = {.seed = (uint64_t)(seed * 1000 + variant)},
                                              .mesh = &l->program.mesh,
                                              .params = 1 + seed % 4,
                                              .cut_axes = fsdp_mesh_axes(&l->program.mesh, "tensor,inner"),
                                              .flat_axes = fsdp_mesh_axes(&l->program.mesh, "fsdp")});
-  fsdp_wrap_policy policy = {.kind = random_int(&random, 0, 1) ? FSDP_WRAP_BLOCK : FSDP_WRAP_NONE};
+  lay_out(l, graph, random_int(&random, 0, 1) ? FSDP_WRAP_BLOCK : FSDP_WRAP_NONE);
+  make_checkpoint(l);
+}
+
+static void make_real(layout *l, const fsdp_plan_config *config) {
   fsdp_error error;
-  assert_int_equal(fsdp_units_create(l->plan.graph, &policy, &l->program.mesh, &l->plan.units, &error),
-                   FSDP_OK);
-  l->checkpoint = fsdp_checkpoint_create(&l->plan, "random");
-  l->checkpoint->progress = (fsdp_checkpoint_progress){.step = 7, .global_batch = 8, .sample_count = 100};
-  l->checkpoint->sequence = 1;
+  memset(l, 0, sizeof *l);
+  l->is_real = true;
+  if (fsdp_plan_create(config, &l->plan, &error) != FSDP_OK) fail_msg("%s", error.message);
+  make_checkpoint(l);
 }
 
 static void free_layout(layout *l) {
   fsdp_checkpoint_destroy(l->checkpoint);
-  fsdp_units_destroy(l->plan.units);
-  fsdp_graph_destroy(l->plan.graph);
+  if (l->is_real) {
+    fsdp_plan_destroy(l->plan);
+    return;
+  }
+  fsdp_units_destroy(l->plan->units);
+  fsdp_graph_destroy(l->plan->graph);
+  free(l->plan);
 }
 
-// What each element of a rank's piece of a unit is: its index, above it the graph's parameter; -1: padding.
-static int64_t *expand_piece(const layout *l, int unit, int rank) {
-  const fsdp_units *units = l->plan.units;
-  const fsdp_unit *u = &units->units[unit];
-  int64_t first, numel, *elements;
-  fsdp_checkpoint_piece(l->checkpoint, rank, unit, &first, &numel);
-  elements = fsdp_alloc((size_t)numel * sizeof *elements + 1);
+// What elements [first, first + numel) of a rank's flat buffer are: the index, above it the graph's
+// parameter; -1: padding. The caller frees it.
+static int64_t *expand_range(const layout *l, const fsdp_unit_range *range) {
+  const fsdp_units *units = l->plan->units;
+  const fsdp_unit *u = &units->units[range->unit];
+  int64_t first = range->first, numel = range->numel;
+  int64_t *elements = fsdp_alloc((size_t)numel * sizeof *elements + 1);
   for (int64_t e = 0; e < numel; e++) elements[e] = -1;
   for (int i = 0; i < u->param_count; i++) {
     const fsdp_unit_param *slot = &units->params[u->first_param + i];
     int64_t *indices;
-    int64_t held = expand_param(&l->plan.graph->params[slot->param], &l->program.mesh, rank, &indices);
+    int64_t held = expand_param(&l->plan->graph->params[slot->param], &units->mesh, range->rank, &indices);
     for (int64_t e = 0; e < held; e++) {
       int64_t at = slot->offset + e - first;
       if (at >= 0 && at < numel && indices[e] >= 0) elements[at] = ((int64_t)slot->param << 32) + indices[e];
@@ -85,8 +112,9 @@ static int64_t *expand_piece(const layout *l, int unit, int rank) {
 
 static void check_elements(const layout *l, int unit, int rank, int **holders) {
   const fsdp_checkpoint *c = l->checkpoint;
-  int64_t first, numel, *elements = expand_piece(l, unit, rank);
+  int64_t first, numel;
   fsdp_checkpoint_piece(c, rank, unit, &first, &numel);
+  int64_t *elements = expand_range(l, &(fsdp_unit_range){unit, rank, first, numel});
   for (int64_t e = 0; e < numel; e++) {
     int64_t index = -1;
     int found = fsdp_checkpoint_element(c, unit, rank, first + e, &index);
@@ -94,7 +122,7 @@ static void check_elements(const layout *l, int unit, int rank, int **holders) {
     assert_int_equal(found >= 0, elements[e] >= 0);
     if (found < 0) continue;
     int param = (int)(elements[e] >> 32);
-    assert_string_equal(c->params[found].name, l->plan.graph->params[param].name);
+    assert_string_equal(c->params[found].name, l->plan->graph->params[param].name);
     assert_int_equal(index, elements[e] & 0xffffffff);
     holders[param][index]++;
   }
@@ -106,13 +134,13 @@ static void every_element_is_held_once(void **state) {
   for (int seed = 0; seed < 60; seed++) {
     layout l;
     make_layout(&l, seed, 1);
-    int count = l.plan.graph->param_count, *holders[8];
+    int count = l.plan->graph->param_count, *holders[8];
     for (int p = 0; p < count; p++)
-      holders[p] = fsdp_alloc_zeroed((size_t)l.plan.graph->params[p].numel, sizeof *holders[p]);
+      holders[p] = fsdp_alloc_zeroed((size_t)l.plan->graph->params[p].numel, sizeof *holders[p]);
     for (int r = 0; r < l.checkpoint->file_count; r++)
       for (int u = 0; u < l.checkpoint->unit_count; u++) check_elements(&l, u, r, holders);
     for (int p = 0; p < count; p++) {
-      for (int64_t e = 0; e < l.plan.graph->params[p].numel; e++) assert_int_equal(holders[p][e], 1);
+      for (int64_t e = 0; e < l.plan->graph->params[p].numel; e++) assert_int_equal(holders[p][e], 1);
       free(holders[p]);
     }
     free_layout(&l);
@@ -135,12 +163,12 @@ typedef struct maker {
 
 static const void *make_range(void *context, const fsdp_checkpoint_range *range) {
   maker *m = context;
-  int64_t first, numel, *elements = expand_piece(m->l, range->unit, m->rank);
-  fsdp_checkpoint_piece(m->l->checkpoint, m->rank, range->unit, &first, &numel);
+  const fsdp_unit_range of_unit = {range->unit, m->rank, range->first_elem, range->numel};
+  int64_t *elements = expand_range(m->l, &of_unit);
   assert_true(range->numel <= (int64_t)(sizeof m->values / sizeof *m->values));
   for (int64_t e = 0; e < range->numel; e++) {
-    int64_t what = elements[range->first_elem - first + e];
-    const fsdp_param *param = &m->l->plan.graph->params[what < 0 ? 0 : what >> 32];
+    int64_t what = elements[e];
+    const fsdp_param *param = &m->l->plan->graph->params[what < 0 ? 0 : what >> 32];
     m->values[e] = what < 0 ? 0 : bits_of(range->slot, param->name, what & 0xffffffff);
   }
   free(elements);
@@ -185,12 +213,12 @@ static void load(const layout *l, const char *path) {
   if (fsdp_checkpoint_read_manifest(path, &c, &error) != FSDP_OK) fail_msg("%s", error.message);
   fsdp_checkpoint_reader *reader = fsdp_checkpoint_reader_create(c, path);
   for (int p = 0; p < c->param_count; p++) read_and_compare(reader, c, p, 0, c->params[p].numel);
-  for (int r = 0; r < fsdp_mesh_ranks(&l->program.mesh); r++)
-    for (int u = 0; u < l->plan.units->count; u++) {
+  for (int r = 0; r < fsdp_mesh_ranks(&l->plan->units->mesh); r++)
+    for (int u = 0; u < l->plan->units->count; u++) {
       int count;
-      fsdp_shard_run *runs = fsdp_units_shard_runs(l->plan.units, l->plan.graph, u, r, &count);
+      fsdp_shard_run *runs = fsdp_units_shard_runs(l->plan->units, l->plan->graph, u, r, &count);
       for (int i = 0; i < count; i++) {
-        int param = fsdp_checkpoint_find(c, l->plan.graph->params[runs[i].param].name);
+        int param = fsdp_checkpoint_find(c, l->plan->graph->params[runs[i].param].name);
         read_and_compare(reader, c, param, runs[i].element_index, runs[i].numel);
       }
       free(runs);
@@ -219,31 +247,117 @@ static void saved_on_any_mesh_loads_on_any(void **state) {
     }
 }
 
+// What the executor of a rank has loaded: the saved values, zeros between them, and the same in the copies.
+static void check_loaded(const layout *l, fsdp_session *session, int rank) {
+  const fsdp_plan *plan = l->plan;
+  for (int u = 0; u < plan->units->count; u++) {
+    int64_t numel = plan->units->units[u].shard_numel;
+    if (numel == 0) continue;
+    const fsdp_unit_range shard = {u, rank, fsdp_units_shard_begin(plan->units, u, rank), numel};
+    int64_t *elements = expand_range(l, &shard);
+    uint32_t *values = fsdp_alloc((size_t)numel * sizeof *values);
+    const fsdp_bf16 *copy = NULL;
+    if (plan->unit_state[u].copy >= 0)
+      copy = fsdp_executor_tensor(session->executor, plan->unit_state[u].copy);
+    for (int slot = 0; slot < plan->optimizer->slot_count; slot++) {
+      fsdp_state_read_shard(session->executor, slot, u, 0, numel, values);
+      for (int64_t e = 0; e < numel; e++) {
+        const char *name = elements[e] < 0 ? NULL : plan->graph->params[elements[e] >> 32].name;
+        assert_int_equal(values[e], name ? bits_of(slot, name, elements[e] & 0xffffffff) : 0);
+        float value;
+        memcpy(&value, &values[e], sizeof value);
+        if (copy && slot == FSDP_SLOT_MASTER) assert_int_equal(copy[e], fsdp_bf16_from_f32(value));
+      }
+    }
+    free(elements);
+    free(values);
+  }
+}
+
+typedef struct loader {
+  const fsdp_checkpoint *checkpoint;
+  fsdp_checkpoint_reader *reader;
+  int slot;
+} loader;
+
+static fsdp_status load_range(void *context, const fsdp_state_range *range, void *values, fsdp_error *error) {
+  loader *l = context;
+  int param = fsdp_checkpoint_find(l->checkpoint, range->name);
+  return fsdp_checkpoint_read(l->reader, l->slot, param, range->first_elem, range->numel, values, error);
+}
+
+static void load_state(const layout *to, const char *path) {
+  loader l = {0};
+  fsdp_checkpoint *c;
+  fsdp_error error;
+  if (fsdp_checkpoint_read_manifest(path, &c, &error) != FSDP_OK) fail_msg("%s", error.message);
+  l.checkpoint = c;
+  for (int r = 0; r < fsdp_mesh_ranks(&to->plan->units->mesh); r++) {
+    fsdp_inproc *inproc = fsdp_session_inproc(to->plan);
+    fsdp_session session;
+    const fsdp_session_config config = {.plan = to->plan, .inproc = inproc, .rank = r, .threads = 1};
+    assert_int_equal(fsdp_session_create(&config, &session, &error), FSDP_OK);
+    l.reader = fsdp_checkpoint_reader_create(c, path);
+    for (l.slot = 0; l.slot < c->slot_count; l.slot++)
+      if (fsdp_state_load(session.executor, l.slot, load_range, &l, &error) != FSDP_OK)
+        fail_msg("%s", error.message);
+    check_loaded(to, &session, r);
+    fsdp_checkpoint_reader_destroy(l.reader);
+    fsdp_session_destroy(&session);
+    fsdp_inproc_destroy(inproc);
+  }
+  fsdp_checkpoint_destroy(c);
+}
+
+// Plans of models: the state of each rank is what another mesh has saved, and padding is zero.
+static void states_load_on_any_mesh(void **state) {
+  (void)state;
+  static const struct {
+    fsdp_strategy strategy;
+    int data, fsdp, tensor, context;
+  } places[] = {{FSDP_FULL, 1, 1, 1, 1}, {FSDP_FULL, 1, 2, 2, 1}, {FSDP_NO, 1, 1, 3, 1},
+                {FSDP_NO, 2, 1, 4, 1},   {FSDP_FULL, 1, 1, 2, 2}, {FSDP_HYBRID, 2, 3, 1, 1}};
+  enum { PLACES = sizeof places / sizeof *places };
+  layout layouts[PLACES];
+  for (int odd = 0; odd < 2; odd++) {
+    for (int p = 0; p < PLACES; p++) {
+      fsdp_plan_config config = harness_small_plan(1);
+      config.strategy = places[p].strategy;
+      config.mesh = fsdp_mesh_of(places[p].data, places[p].fsdp);
+      fsdp_mesh_resize(&config.mesh, FSDP_AXIS_TENSOR, places[p].tensor);
+      fsdp_mesh_resize(&config.mesh, FSDP_AXIS_CONTEXT, places[p].context);
+      config.wrap.kind = p % 2 ? FSDP_WRAP_NONE : FSDP_WRAP_BLOCK;
+      if (p % 3) config.param_dtype = FSDP_BF16;
+      if (odd) config.model.num_heads = 5, config.model.num_kv_heads = 1, config.model.intermediate_size = 37;
+      make_real(&layouts[p], &config);
+    }
+    for (int from = 0; from < PLACES; from++) {
+      const char *folder = io_folder_make();
+      save(&layouts[from], folder);
+      for (int to = 0; to < PLACES; to++) load_state(&layouts[to], io_path("step-00000007"));
+      io_folder_remove();
+    }
+    for (int p = 0; p < PLACES; p++) free_layout(&layouts[p]);
+  }
+}
+
 // One matrix of 3 x 5 whose columns lie over tensor=2, on fsdp=2.
 static void make_one(layout *l) {
-  fsdp_error error;
   memset(l, 0, sizeof *l);
   l->program.mesh = fsdp_mesh_of(1, 2);
   fsdp_mesh_resize(&l->program.mesh, FSDP_AXIS_TENSOR, 2);
-  l->plan = (fsdp_plan){
-      .config = harness_small_plan(1), .program = &l->program, .optimizer = fsdp_optimizer_adamw()};
-  l->plan.graph = fsdp_graph_create(1, 1);
-  int root = fsdp_graph_module(l->plan.graph, -1, "", "Root", "");
+  fsdp_graph *graph = fsdp_graph_create(1, 1);
+  int root = fsdp_graph_module(graph, -1, "", "Root", "");
   const fsdp_param_spec spec = {.name = "weight", .dims = 2, .shape = {3, 5}};
   const fsdp_cut cut = {.dim = 1,
                         .block_count = 1,
                         .blocks = {{5, 1, 1}},
                         .group_axes = fsdp_mesh_axes(&l->program.mesh, FSDP_AXIS_TENSOR)};
-  int param = fsdp_graph_param(l->plan.graph, root, &spec);
-  l->plan.graph->values[l->plan.graph->params[param].value].placement.flat =
-      fsdp_mesh_axes(&l->program.mesh, FSDP_AXIS_FSDP);
-  cut_param(l->plan.graph, param, &cut, &l->program.mesh);
-  fsdp_wrap_policy none = {.kind = FSDP_WRAP_NONE};
-  assert_int_equal(fsdp_units_create(l->plan.graph, &none, &l->program.mesh, &l->plan.units, &error),
-                   FSDP_OK);
-  l->checkpoint = fsdp_checkpoint_create(&l->plan, "one");
-  l->checkpoint->sequence = 1;
-  l->checkpoint->progress = (fsdp_checkpoint_progress){.step = 7, .global_batch = 8, .sample_count = 100};
+  int param = fsdp_graph_param(graph, root, &spec);
+  graph->values[graph->params[param].value].placement.flat = fsdp_mesh_axes(&l->program.mesh, FSDP_AXIS_FSDP);
+  cut_param(graph, param, &cut, &l->program.mesh);
+  lay_out(l, graph, FSDP_WRAP_NONE);
+  make_checkpoint(l);
   for (int r = 0; r < 4; r++)
     snprintf(l->checkpoint->files[r].name, sizeof l->checkpoint->files[r].name, "rank-%05d.safetensors", r);
 }
@@ -372,9 +486,9 @@ static void wrong_cuts_are_refused(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(every_element_is_held_once),  cmocka_unit_test(saved_on_any_mesh_loads_on_any),
-      cmocka_unit_test(what_is_not_finite_is_named), cmocka_unit_test(manifests_read_back),
-      cmocka_unit_test(wrong_cuts_are_refused),
+      cmocka_unit_test(every_element_is_held_once), cmocka_unit_test(saved_on_any_mesh_loads_on_any),
+      cmocka_unit_test(states_load_on_any_mesh),    cmocka_unit_test(what_is_not_finite_is_named),
+      cmocka_unit_test(manifests_read_back),        cmocka_unit_test(wrong_cuts_are_refused),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -20,10 +20,13 @@
 
 static const struct {
   fsdp_strategy strategy;
-  int data, fsdp;
-} places[] = {{FSDP_FULL, 1, 1},   {FSDP_FULL, 1, 2}, {FSDP_FULL, 1, 3},    {FSDP_GRAD_OP, 1, 4},
-              {FSDP_NO, 1, 1},     {FSDP_NO, 2, 1},   {FSDP_NO, 3, 1},      {FSDP_HYBRID, 2, 2},
-              {FSDP_HYBRID, 2, 3}, {FSDP_FULL, 1, 8}, {FSDP_GRAD_OP, 1, 1}, {FSDP_HYBRID, 4, 1}};
+  int data, fsdp, tensor, context;
+} places[] = {{FSDP_FULL, 1, 1, 1, 1},    {FSDP_FULL, 1, 2, 1, 1},    {FSDP_FULL, 1, 3, 1, 1},
+              {FSDP_GRAD_OP, 1, 4, 1, 1}, {FSDP_NO, 1, 1, 1, 1},      {FSDP_NO, 2, 1, 1, 1},
+              {FSDP_NO, 3, 1, 1, 1},      {FSDP_HYBRID, 2, 2, 1, 1},  {FSDP_HYBRID, 2, 3, 1, 1},
+              {FSDP_FULL, 1, 8, 1, 1},    {FSDP_GRAD_OP, 1, 1, 1, 1}, {FSDP_HYBRID, 4, 1, 1, 1},
+              {FSDP_NO, 1, 1, 3, 1},      {FSDP_FULL, 1, 2, 2, 1},    {FSDP_HYBRID, 2, 1, 4, 1},
+              {FSDP_GRAD_OP, 1, 1, 2, 2}};
 enum { PLACES = sizeof places / sizeof *places };
 
 static harness_config config_at(int place) {
@@ -31,16 +34,21 @@ static harness_config config_at(int place) {
       .plan = harness_small_plan(1), .steps = 3, .lr = 1e-2f, .seed = 7, .gradient_step = -1};
   config.plan.strategy = places[place].strategy;
   config.plan.mesh = fsdp_mesh_of(places[place].data, places[place].fsdp);
+  fsdp_mesh_resize(&config.plan.mesh, FSDP_AXIS_TENSOR, places[place].tensor);
+  fsdp_mesh_resize(&config.plan.mesh, FSDP_AXIS_CONTEXT, places[place].context);
   config.plan.check = true;
   return config;
 }
 
 static void expect_equal_replicas(const harness_result *result) {
-  const fsdp_mesh *mesh = &result->plan->program->mesh;
-  int count = fsdp_plan_digest_count(result->plan), shards = fsdp_mesh_size(mesh, FSDP_AXIS_FSDP);
-  for (int rank = shards; rank < fsdp_mesh_ranks(mesh); rank++)
-    assert_memory_equal(result->digests + rank * count, result->digests + rank % shards * count,
-                        (size_t)count * sizeof *result->digests);
+  const fsdp_units *units = result->plan->units;
+  int count = fsdp_plan_digest_count(result->plan);
+  for (int rank = 0; rank < fsdp_mesh_ranks(&units->mesh); rank++)
+    for (int d = 0; d < count; d++) {
+      fsdp_axis_set axes = units->units[fsdp_plan_digest_unit(result->plan, d)].replica_axes;
+      int first = fsdp_mesh_group_member(&units->mesh, axes, rank, 0);
+      assert_true(result->digests[rank * count + d] == result->digests[first * count + d]);
+    }
 }
 
 // ---- Skipped
@@ -145,19 +153,29 @@ static void set_gradients(const harness_config *config, const fsdp_plan *plan, i
 // The moments of the run under way, by part and parameter.
 static fsdp_bf16 *moments[2][64];
 
+typedef struct keeper {
+  const fsdp_units *units;
+  int rank, part;
+} keeper;
+
 static fsdp_status keep_moment(void *context, const fsdp_state_range *range, void *values,
                                fsdp_error *error) {
-  fsdp_bf16 **kept = context;
+  const keeper *k = context;
+  fsdp_axis_set replicas = k->units->units[range->unit].replica_axes;
   (void)error;
-  memcpy(kept[range->param] + range->first_elem, values, (size_t)range->numel * sizeof **kept);
+  if (fsdp_mesh_group_of(&k->units->mesh, replicas, k->rank).rank != 0) return FSDP_OK;
+  memcpy(moments[k->part][range->param] + range->first_elem, values,
+         (size_t)range->numel * sizeof(fsdp_bf16));
   return FSDP_OK;
 }
 
 static void keep_moments(const harness_config *config, fsdp_executor *executor, int rank) {
+  (void)config;
   fsdp_error error;
-  if (fsdp_mesh_coordinate(&config->plan.mesh, FSDP_AXIS_DATA, rank) != 0) return;
-  fsdp_state_save(executor, 1, keep_moment, moments[0], &error);
-  fsdp_state_save(executor, 2, keep_moment, moments[1], &error);
+  for (int part = 0; part < 2; part++) {
+    keeper k = {.units = fsdp_executor_config_of(executor)->plan->units, .rank = rank, .part = part};
+    fsdp_state_save(executor, 1 + part, keep_moment, &k, &error);
+  }
 }
 
 // What the kernel makes of the whole parameter in `steps` updates.

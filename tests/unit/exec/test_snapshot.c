@@ -19,15 +19,16 @@ enum { RANKS_MAX = 6, UNITS_MAX = 16, SNAPSHOT_STEP = 1 };
 
 static const struct {
   fsdp_strategy strategy;
-  int data, fsdp;
-} places[] = {
-    {FSDP_FULL, 1, 2}, {FSDP_GRAD_OP, 1, 3}, {FSDP_NO, 3, 1}, {FSDP_HYBRID, 2, 2}, {FSDP_HYBRID, 3, 2}};
+  int data, fsdp, tensor;
+} places[] = {{FSDP_FULL, 1, 2, 1},   {FSDP_GRAD_OP, 1, 3, 1}, {FSDP_NO, 3, 1, 1}, {FSDP_HYBRID, 2, 2, 1},
+              {FSDP_HYBRID, 3, 2, 1}, {FSDP_FULL, 1, 2, 3},    {FSDP_NO, 2, 1, 2}};
 
 static harness_config config_of(size_t place, bool offload, bool bf16) {
   harness_config config = {
       .plan = harness_small_plan(1), .steps = 4, .lr = 1e-2f, .seed = 7, .gradient_step = -1};
   config.plan.strategy = places[place].strategy;
   config.plan.mesh = fsdp_mesh_of(places[place].data, places[place].fsdp);
+  fsdp_mesh_resize(&config.plan.mesh, FSDP_AXIS_TENSOR, places[place].tensor);
   config.plan.cpu_offload = offload;
   if (bf16) config.plan.param_dtype = config.plan.moment_dtype = FSDP_BF16;
   return config;
@@ -134,7 +135,7 @@ static void test_a_snapshot_is_of_one_step(void **state) {
       config.after_steps = keep_snapshot;
       snapshot_count = 0;
       train(&config);
-      assert_int_equal(snapshot_count, places[place].data * places[place].fsdp);
+      assert_int_equal(snapshot_count, places[place].data * places[place].fsdp * places[place].tensor);
       config = config_of(place, kind % 2, kind / 2);
       config.steps = SNAPSHOT_STEP + 1;
       config.after_steps = keep_slices;

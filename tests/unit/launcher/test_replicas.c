@@ -31,15 +31,17 @@ static fsdp_drift compare(const harness_result *result, bool agrees[8]) {
   const fsdp_mesh *mesh = &result->plan->program->mesh;
   int count = fsdp_plan_digest_count(result->plan);
   assert_true(count <= 64);
-  for (int d = 0; d < count; d++) axes[d] = fsdp_mesh_axes(mesh, "data");
+  for (int d = 0; d < count; d++)
+    axes[d] = result->plan->units->units[fsdp_plan_digest_unit(result->plan, d)].replica_axes;
   fsdp_replicas_compare(mesh, axes, result->digests, count, &drift);
   return drift;
 }
 
 static const struct {
   fsdp_strategy strategy;
-  int data, fsdp;
-} places[] = {{FSDP_NO, 2, 1}, {FSDP_NO, 4, 1}, {FSDP_HYBRID, 2, 2}, {FSDP_HYBRID, 3, 2}};
+  int data, fsdp, tensor; // norms have replicas over tensor, weights have none
+} places[] = {{FSDP_NO, 2, 1, 1},     {FSDP_NO, 4, 1, 1},   {FSDP_HYBRID, 2, 2, 1},
+              {FSDP_HYBRID, 3, 2, 1}, {FSDP_FULL, 1, 2, 2}, {FSDP_HYBRID, 2, 1, 4}};
 
 // bf16 states are rounded with random bits, which must be the same in all replicas.
 static void test_replicas_agree(void **state) {
@@ -48,6 +50,7 @@ static void test_replicas_agree(void **state) {
     for (int kind = 0; kind < 4; kind++) {
       harness_config config =
           config_of(places[p].strategy, places[p].data, places[p].fsdp, kind % 2, kind / 2);
+      fsdp_mesh_resize(&config.plan.mesh, FSDP_AXIS_TENSOR, places[p].tensor);
       harness_result *result = harness_train(&config);
       bool agrees[8];
       assert_string_equal(result->failure, "");
