@@ -136,16 +136,21 @@ static const char *group_name(const unit_group *group, char out[LABEL_BYTES]) {
 }
 
 static void print_units(const fsdp_plan *plan, FILE *out) {
-  int count;
+  int count, width = 36; // of the longest path
   unit_group *groups = group_units(plan, &count);
-  fprintf(out, "\nUnits: %d\n  %-36s %5s  %-22s %18s %12s %12s\n", plan->units->count, "path", "count",
+  char name[LABEL_BYTES];
+  for (int i = 0; i < count; i++) {
+    int length = (int)strlen(group_name(&groups[i], name));
+    width = length > width ? length : width;
+  }
+  fprintf(out, "\nUnits: %d\n  %-*s %5s  %-22s %18s %12s %12s\n", plan->units->count, width, "path", "count",
           "class", "parameters each", "gathered", "shard");
   for (int i = 0; i < count; i++) {
     const fsdp_unit *unit = groups[i].unit;
-    char name[LABEL_BYTES], numel[INT_TEXT_BYTES], gathered[BYTES_TEXT_BYTES], shard[BYTES_TEXT_BYTES];
+    char numel[INT_TEXT_BYTES], gathered[BYTES_TEXT_BYTES], shard[BYTES_TEXT_BYTES];
     int64_t param_bytes = fsdp_dtype_bytes(plan->config.param_dtype);
     int64_t master_bytes = fsdp_dtype_bytes(plan->config.master_dtype);
-    fprintf(out, "  %-36s %5d  %-22s %18s %12s %12s\n", group_name(&groups[i], name), groups[i].count,
+    fprintf(out, "  %-*s %5d  %-22s %18s %12s %12s\n", width, group_name(&groups[i], name), groups[i].count,
             plan->graph->modules[unit->module].class_name, fsdp_print_int(unit->numel, numel, sizeof numel),
             fsdp_value_print_bytes(unit->padded_numel * param_bytes, gathered, sizeof gathered),
             fsdp_value_print_bytes(unit->shard_numel * master_bytes, shard, sizeof shard));

@@ -42,7 +42,8 @@ int64_t fsdp_plan_reserve_bytes(const fsdp_plan *plan) {
 
 // What an instruction sends: a ring all-gather or reduce-scatter sends every slot but one, an all-reduce does
 // both.
-static void count_traffic(fsdp_traffic *traffic, const fsdp_program *program, const fsdp_instr *instr) {
+static void count_traffic(fsdp_traffic *traffic, const fsdp_plan *plan, const fsdp_instr *instr) {
+  const fsdp_program *program = plan->program;
   const fsdp_operand *operands = &program->operands[instr->first_operand];
   if (!fsdp_instr_is_collective(instr)) return;
   int64_t ranks = fsdp_program_comm_size(program, instr), bytes = 0, *kind = NULL;
@@ -64,16 +65,17 @@ static void count_traffic(fsdp_traffic *traffic, const fsdp_program *program, co
     return;
   }
   *kind += bytes;
-  traffic->by_axes[program->comms[instr->comm].axes] += bytes;
+  traffic->by_axes[fsdp_factored_source(&plan->axes, program->comms[instr->comm].axes)] += bytes;
 }
 
-static fsdp_traffic step_traffic(const fsdp_program *program) {
+static fsdp_traffic step_traffic(const fsdp_plan *plan) {
+  const fsdp_program *program = plan->program;
   fsdp_traffic traffic = {0};
   int *order = fsdp_alloc((size_t)(program->micro_batches + 1) * sizeof *order);
   int count = fsdp_program_step_order(program, order);
   for (int i = 0; i < count; i++) {
     const fsdp_section *section = &program->sections[order[i]];
-    for (int p = section->begin; p < section->end; p++) count_traffic(&traffic, program, &program->instrs[p]);
+    for (int p = section->begin; p < section->end; p++) count_traffic(&traffic, plan, &program->instrs[p]);
   }
   free(order);
   return traffic;
@@ -197,11 +199,11 @@ static fsdp_status plan_program(fsdp_plan *plan, fsdp_error *error) {
   else
     plan->specs = specs_of_strategy(c, plan->graph);
   if (status) return status;
-  fsdp_factored_mesh axes = fsdp_factored_mesh_of(plan->specs, plan->graph, &c->mesh);
-  status = fsdp_partition(plan->graph, plan->specs, &c->mesh, &axes, &plan->rows, error);
+  plan->axes = fsdp_factored_mesh_of(plan->specs, plan->graph, &c->mesh);
+  status = fsdp_partition(plan->graph, plan->specs, &c->mesh, &plan->axes, &plan->rows, error);
   if (status) return status;
   fsdp_graph_backward(plan->graph);
-  status = fsdp_units_create(plan->graph, &c->wrap, &axes.mesh, &plan->units, error);
+  status = fsdp_units_create(plan->graph, &c->wrap, &plan->axes.mesh, &plan->units, error);
   if (status) return status;
   plan->fates = fsdp_alloc((size_t)plan->graph->value_count * sizeof *plan->fates);
   status = fsdp_saving_resolve(&c->saving, plan->graph, c->prefetch, plan->fates, error);
@@ -338,7 +340,7 @@ fsdp_status fsdp_plan_create(const fsdp_plan_config *config, fsdp_plan **out, fs
     return status;
   }
   fsdp_memory_plan(plan->program, &plan->memory);
-  plan->traffic = step_traffic(plan->program);
+  plan->traffic = step_traffic(plan);
   find_hint(plan);
   if (config->poison) fsdp_program_insert_poison(plan->program);
   fsdp_waits_infer(plan->program);

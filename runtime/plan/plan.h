@@ -7,7 +7,7 @@
 #pragma once
 
 #include "models/model.h"
-#include "runtime/plan/layout/mesh.h"
+#include "runtime/plan/layout/factored.h"
 #include "runtime/plan/layout/rows.h"
 #include "runtime/plan/layout/sharding.h"
 #include "runtime/plan/layout/units.h"
@@ -66,14 +66,15 @@ typedef struct fsdp_plan_config {
 // bytes by the set of mesh axes that they are sent over.
 typedef struct fsdp_traffic {
   int64_t all_gather_bytes, reduce_scatter_bytes, all_reduce_bytes, scalar_bytes;
-  int64_t by_axes[1 << FSDP_MESH_AXES_MAX]; // by fsdp_axis_set
+  int64_t by_axes[1 << FSDP_MESH_AXES_MAX]; // by fsdp_axis_set of the configuration's mesh
 } fsdp_traffic;
 
 typedef struct fsdp_plan {
   fsdp_plan_config config;
   fsdp_graph *graph;
   fsdp_specs *specs;
-  fsdp_rows rows; // which positions a rank's rows have
+  fsdp_factored_mesh axes; // the configuration's mesh, of which an axis may be factored: that of the program
+  fsdp_rows rows;          // which positions a rank's rows have
   fsdp_units *units;
   const fsdp_optimizer *optimizer;
   fsdp_program *program;

@@ -15,6 +15,12 @@ fsdp_axis_set fsdp_factored_axes(const fsdp_factored_mesh *factored, const fsdp_
   return set & fsdp_mesh_all_axes(&factored->mesh);
 }
 
+fsdp_axis_set fsdp_factored_source(const fsdp_factored_mesh *factored, fsdp_axis_set axes) {
+  if (factored->axis < 0) return axes;
+  fsdp_axis_set up_to = (2u << factored->axis) - 1; // the axes up to that of key/value heads
+  return (axes & up_to) | (axes >> 1 & (1u << factored->axis)) | (axes >> 1 & ~up_to);
+}
+
 static bool names_axis(const fsdp_dim_axes *dim, int axis) {
   for (int i = 0; i < dim->count; i++)
     if (dim->axes[i] == axis) return true;

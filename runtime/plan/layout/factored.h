@@ -23,3 +23,7 @@ fsdp_factored_mesh fsdp_factored_mesh_of(const fsdp_specs *specs, const fsdp_gra
 
 // The axes, with more than one rank, that a dimension of a spec names: of the mesh before it was factored.
 fsdp_axis_set fsdp_factored_axes(const fsdp_factored_mesh *factored, const fsdp_dim_axes *dim);
+
+// The axes, of the mesh before it was factored, that `axes` of the factored mesh belong to: both halves of
+// the factored one are it.
+fsdp_axis_set fsdp_factored_source(const fsdp_factored_mesh *factored, fsdp_axis_set axes);

@@ -75,9 +75,13 @@ static void repeat(recomputation *r, int n) {
   for (int o = 0; o < again.operand_count; o++) {
     int tensor = again.operands[o].tensor;
     if (again.operands[o].access != FSDP_WRITE || r->again[tensor] >= 0) continue;
-    FSDP_CHECK(!is_saved(r->s, tensor), "%s is saved and recomputed", program->tensors[tensor].name);
     fsdp_tensor copy = program->tensors[tensor];
-    r->again[tensor] = fsdp_program_tensor(program, &copy);
+    int made = fsdp_program_tensor(program, &copy);
+    // What was saved is written once more beside it, and its readers keep reading what was saved.
+    if (is_saved(r->s, tensor))
+      again.operands[o].tensor = made;
+    else
+      r->again[tensor] = made;
   }
   rename_operands(r, &again);
   fsdp_nodes_insert(&r->s->nodes, &again);
