@@ -85,9 +85,3 @@ void fsdp_kernel_report(const fsdp_kernel_call *call, int index, int64_t first, 
   int64_t width = fsdp_dtype_bytes(view->dtype);
   fsdp_access_report(call->recorder, (const char *)view->data + first * width, count * width, access);
 }
-
-void fsdp_kernel_report_columns(const fsdp_kernel_call *call, int index, int64_t rows, int64_t stride,
-                                int64_t columns) {
-  for (int64_t n = 0; call->recorder && n < rows; n++)
-    fsdp_kernel_report(call, index, n * stride, columns, call->operands[index].access);
-}

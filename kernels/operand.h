@@ -21,11 +21,6 @@ const fsdp_view *fsdp_kernel_workspace(const fsdp_kernel_call *call);
 void fsdp_kernel_report(const fsdp_kernel_call *call, int index, int64_t first, int64_t count,
                         fsdp_access access);
 
-// Reports the first `columns` elements of each of `rows` rows of operand `index`, `stride` apart, with the
-// operand's access.
-void fsdp_kernel_report_columns(const fsdp_kernel_call *call, int index, int64_t rows, int64_t stride,
-                                int64_t columns);
-
 #ifdef __cplusplus
 }
 #endif

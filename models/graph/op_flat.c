@@ -1,5 +1,7 @@
 // Movement and state over flat ranges.
+#include "models/graph/backward.h"
 #include "models/graph/op_row.h"
+#include "runtime/base/check.h"
 #include "runtime/base/size.h"
 
 #include <stdio.h>
@@ -32,4 +34,11 @@ void fsdp_op_adamw_describe(const fsdp_op_attrs *attrs, const fsdp_op_extent *op
   (void)attrs, (void)operand_count;
   snprintf(out, out_bytes, " %lld %s, moments %s", numel_of(&operands[0]), fsdp_dtype_name(operands[3].dtype),
            fsdp_dtype_name(operands[4].dtype));
+}
+
+// Both summands have the sum's gradient (backward.h).
+void fsdp_op_add_emit(fsdp_graph *graph, const fsdp_node *f) {
+  int source = f->operands[0].value, sum = f->operands[1].value;
+  FSDP_CHECK(graph->values[source].gradient < 0, "'%s' has a gradient already", graph->values[source].name);
+  graph->values[source].gradient = fsdp_backward_gradient(graph, sum);
 }

@@ -10,7 +10,8 @@ void fsdp_op_redistribute_emit(fsdp_graph *graph, const fsdp_node *f) {
   fsdp_conversion back = {.axes = c->axes,
                           .from = c->gradient,
                           .to = c->from == FSDP_SPREAD_PARTIAL ? FSDP_SPREAD_WHOLE : c->from,
-                          .columns = c->columns};
+                          .columns = c->columns,
+                          .used_columns = c->used_columns};
   back.gradient = back.to;
   int source = f->operands[0].value, made = f->operands[f->operand_count - 1].value;
   if (back.from == back.to) {

@@ -131,8 +131,7 @@ static void check_touches(const recorder *r) {
   for (int i = 0; i < c->operand_count; i++) {
     kernel_range part = c->parts[i].numel ? c->parts[i] : (kernel_range){0, c->operands[i].numel};
     for (int64_t e = 0; !c->sparse[i] && e < c->operands[i].numel; e++) {
-      int64_t at = c->row_numel[i] > 0 ? e % c->row_numel[i] : e;
-      bool in_part = at >= part.first && at < part.first + part.numel;
+      bool in_part = e >= part.first && e < part.first + part.numel;
       int expected = in_part ? (int)c->operands[i].access : 0;
       if (in_part ? (r->seen[i][e] & expected) != expected : r->seen[i][e] != 0)
         fail_msg("%s: element %lld of operand %d is reported as %d", fsdp_op_name(c->kind), (long long)e, i,

@@ -22,7 +22,6 @@ typedef struct kernel_case {
   void *initial[FSDP_OP_MAX_OPERANDS];
   bool sparse[FSDP_OP_MAX_OPERANDS];        // accesses need not cover the operand
   kernel_range parts[FSDP_OP_MAX_OPERANDS]; // if it has elements: accesses cover this range and nothing else
-  int64_t row_numel[FSDP_OP_MAX_OPERANDS];  // if above 0: this range of each row of so many elements
   int operand_count;
   const fsdp_rounding_run *segments;
   int segment_count;

@@ -195,6 +195,7 @@ void FSDP_CPU(context_attention_backward)(const fsdp_kernel_call *call) {
   const fsdp_view *o = open_operands(call, PART(0) | PART(5));
   k.qkv = &o[0], k.kv = &o[1], k.o = &o[2], k.lse = &o[3], k.d_o = &o[4], k.d_qkv = &o[5], k.d_kv = &o[6];
   report_queries(&k);
-  fsdp_kernel_report_columns(call, 5, k.B * k.T, k.Q, k.H * k.D);
+  // The hull of the q columns, as of every slice.
+  if (k.B * k.T > 0) fsdp_kernel_report(call, 5, 0, (k.B * k.T - 1) * k.Q + k.H * k.D, FSDP_WRITE);
   differentiate_all(&k);
 }

@@ -157,6 +157,8 @@ void cuda_context_attention_backward(const fsdp_kernel_call *call) {
   const attention_shape s = shape_of(call);
   open_operands(call, 1 << 0 | 1 << 5);
   report_queries(call, s);
-  fsdp_kernel_report_columns(call, 5, int64_t(s.B) * s.T, s.Q, int64_t(s.H) * s.D);
+  // The hull of the q columns, as of every slice.
+  const int64_t N = int64_t(s.B) * s.T;
+  if (N > 0) fsdp_kernel_report(call, 5, 0, (N - 1) * s.Q + int64_t(s.H) * s.D, FSDP_WRITE);
   run_backward(call, s);
 }

@@ -199,33 +199,26 @@ static void follow_columns(partitioner *p, const fsdp_node *node, const fsdp_op_
   }
 }
 
-static bool works_on_pieces(fsdp_op_kind kind) {
-  switch (kind) {
-  case FSDP_OP_RMSNORM:
-  case FSDP_OP_ADD_RMSNORM:
-  case FSDP_OP_LAYERNORM:
-  case FSDP_OP_ADD_LAYERNORM:
-  case FSDP_OP_SWIGLU:
-  case FSDP_OP_GELU:
-  case FSDP_OP_QK_NORM:
-  case FSDP_OP_LINEAR:
-  case FSDP_OP_LINEAR_BIAS:
-    return true;
-  default:
-    return false;
-  }
+static bool is_norm(fsdp_op_kind kind) {
+  return kind == FSDP_OP_RMSNORM || kind == FSDP_OP_ADD_RMSNORM || kind == FSDP_OP_LAYERNORM ||
+         kind == FSDP_OP_ADD_LAYERNORM;
 }
 
-// Norms work on pieces if their module's output is to lie so; other ops if their input does.
+// Ops that neither know positions nor need all rows.
+static bool works_on_pieces(const fsdp_node *node) {
+  return node->weight_count || node->kind == FSDP_OP_SWIGLU || node->kind == FSDP_OP_GELU ||
+         node->kind == FSDP_OP_QK_NORM;
+}
+
+// Norms work on pieces if the residual stream is to lie so; other ops if their input does.
 static void assign_rows(partitioner *p, const fsdp_node *node, assignment *a) {
   fsdp_axis_set used = 0;
   for (int i = 0; i < 26; i++) used |= a->of[i];
-  if (!p->pieces || used & p->pieces || !works_on_pieces(node->kind)) return;
-  const fsdp_spec *spec = &p->specs->modules[node->module];
-  bool stored = spec->dims > 1 && fsdp_factored_axes(p->axes, &spec->dim[1]) & p->pieces;
-  bool norm = strstr(fsdp_op_name(node->kind), "norm") && node->kind != FSDP_OP_QK_NORM;
-  if (norm ? stored : partition_spread(p, p->current[node->operands[0].value])->rows == p->pieces)
-    a->rows = p->pieces;
+  if (!p->pieces || used & p->pieces) return;
+  if (is_norm(node->kind))
+    a->rows = partition_norm_rows(p, node);
+  else if (works_on_pieces(node))
+    a->rows = partition_spread(p, p->current[node->operands[0].value])->rows;
 }
 
 static value_spread wanted_spread(const fsdp_op_operand *operand, const assignment *a) {
@@ -292,27 +285,73 @@ static fsdp_status cut_params(partitioner *p, const fsdp_node *node, const fsdp_
   return status;
 }
 
-static fsdp_status partition_node(partitioner *p, const fsdp_node *old) {
-  const fsdp_op_letters *op = fsdp_op_letters_of(old->kind);
-  fsdp_node node = *old;
+// Whether axes cut the inputs of a product, which then makes partial sums.
+static bool contracts_cut(const partitioner *p, const fsdp_node *node) {
+  for (int w = 0; w < node->weight_count; w++) {
+    int index = p->graph->values[node->weights[w]].param;
+    if (spec_axes(p, index, !p->graph->params[index].transposed) & ~zero_axes(p)) return true;
+  }
+  return false;
+}
+
+static fsdp_status append_node(partitioner *p, fsdp_node node) {
   assignment a = {0};
+  const fsdp_op_letters *op = fsdp_op_letters_of(node.kind);
   fsdp_status status = assign_weights(p, &node, op, &a);
   if (status) return status;
   follow_columns(p, &node, op, &a);
   assign_rows(p, &node, &a);
   status = cut_params(p, &node, op, &a);
   partition_localise(p, &a, &node);
+  if (status) return status;
   if (node.kind == FSDP_OP_ATTENTION && partition_needs_context(p, p->current[node.operands[0].value])) {
     node.operands[0].value = p->current[node.operands[0].value];
-    if (!status) status = partition_context_attention(p, &node, &a);
+    status = partition_context_attention(p, &node, &a);
   } else {
-    if (!status) status = convert_inputs(p, &node, op, &a);
+    status = convert_inputs(p, &node, op, &a);
     if (!status) partition_place_outputs(p, &node, &a);
   }
   if (status) return status;
   fsdp_node *made = fsdp_graph_forward_node(p->graph, node.kind, node.module, node.block);
   *made = node;
   return FSDP_OK;
+}
+
+// The bias of a product that makes partial sums is added once, after them.
+static fsdp_status add_bias(partitioner *p, const fsdp_node *product) {
+  const fsdp_op_letters *op = fsdp_op_letters_of(FSDP_OP_ADD_BIAS);
+  int bias = product->biases[0], *y = &p->current[product->operands[1].value];
+  FSDP_CHECK(product->bias_count == 1, "%d products with partial sums as one", product->bias_count);
+  fsdp_node node = {
+      .kind = FSDP_OP_ADD_BIAS, .attrs = product->attrs, .module = product->module, .block = product->block};
+  assignment a = {.rows = p->norms_on_pieces ? p->pieces : 0};
+  node.attrs.channels = p->graph->values[bias].shape[0];
+  fsdp_axis_set cut = spec_axes(p, p->graph->values[bias].param, 0) & ~zero_axes(p);
+  if (cut)
+    return fail_param(
+        p, p->graph->values[bias].param, cut,
+        "its product's inputs are cut, and it is added to whole sums: use null instead of a cut");
+  partition_localise(p, &a, &node);
+  *y = partition_convert(p, *y, wanted_spread(&op->operands[1], &a), 0, &node);
+  if (*y < 0) return FSDP_ERR_INPUT;
+  note_partial(p, bias, &a);
+  fsdp_node_operand_add(&node, bias, FSDP_READ);
+  fsdp_node_operand_add(&node, *y, FSDP_UPDATE);
+  *fsdp_graph_forward_node(p->graph, node.kind, node.module, node.block) = node;
+  return FSDP_OK;
+}
+
+static fsdp_status partition_node(partitioner *p, const fsdp_node *old) {
+  fsdp_node node = *old;
+  fsdp_status status = partition_split_sum(p, &node);
+  bool adds_bias = node.kind == FSDP_OP_LINEAR_BIAS && contracts_cut(p, &node);
+  if (adds_bias) {
+    node.kind = FSDP_OP_LINEAR;
+    node.bias_count = 0;
+  }
+  if (!status) status = append_node(p, node);
+  if (!status && adds_bias) status = add_bias(p, old);
+  return status ? status : partition_store(p, old);
 }
 
 // ---- The whole graph
@@ -382,22 +421,30 @@ fsdp_status fsdp_partition(fsdp_graph *graph, const fsdp_specs *specs, const fsd
                    .parts = fsdp_factored_axes(axes, &specs->input.dim[1]),
                    .error = error,
                    .current = fsdp_alloc(values * sizeof(int)),
+                   .output_of = fsdp_alloc(values * sizeof(int)),
                    .columns = fsdp_alloc_zeroed(values, sizeof(column_blocks)),
                    .value_count = graph->value_count};
   p.pieces = find_pieces(&p);
   p.rows = *rows = fsdp_rows_of(p.mesh, graph->batch, graph->seq, p.parts, p.pieces);
   for (int v = 0; v < p.value_count; v++) p.current[v] = v;
   partition_find_columns(&p);
+  partition_find_outputs(&p);
+  for (int n = 0; n < graph->forward_count; n++)
+    if (is_norm(graph->forward[n].kind) && partition_norm_rows(&p, &graph->forward[n]))
+      p.norms_on_pieces = true;
   place_params(&p);
   place_inputs(&p);
   fsdp_node *nodes = graph->forward;
   int count = graph->forward_count;
+  p.nodes = nodes;
+  p.node_count = count;
   graph->forward = NULL;
   graph->forward_count = graph->forward_capacity = 0;
   fsdp_status status = check_batch(&p, mesh);
   for (int n = 0; n < count && !status; n++) status = partition_node(&p, &nodes[n]);
   free(nodes);
   free(p.current);
+  free(p.output_of);
   free(p.columns);
   free(p.spread);
   return status;

@@ -36,6 +36,7 @@ static int take_keys(partitioner *p, const fsdp_node *attention, int qkv) {
                             (int64_t[]){source.shape[0], columns});
   g->values[kv].local[0] = source.local[0];
   g->values[kv].local_numel = source.local[0] * columns;
+  g->values[kv].regathered = true; // from q|k|v, which the backward reads too
   fsdp_node *n = fsdp_graph_forward_node(g, FSDP_OP_TAKE_COLUMNS, attention->module, attention->block);
   n->attrs = (fsdp_op_attrs){.batch = 1,
                              .seq = source.local[0],
@@ -72,6 +73,9 @@ fsdp_status partition_context_attention(partitioner *p, fsdp_node *node, const a
     wanted.rows = p->pieces;
     kv = partition_convert(p, kv, whole, p->pieces, node);
     qkv = partition_convert(p, qkv, wanted, 0, node);
+    // The gradients of k and v come by their own rows.
+    p->graph->forward[p->graph->forward_count - 1].conversion.used_columns =
+        node->attrs.heads * node->attrs.head_dim;
   }
   own.rows = partition_spread(p, qkv)->rows;
   node->kind = FSDP_OP_CONTEXT_ATTENTION;

@@ -3,6 +3,7 @@
 #include "runtime/plan/layout/partition_internal.h"
 
 #include <stdio.h>
+#include <string.h>
 
 value_spread *partition_spread(partitioner *p, int value) {
   if (value >= p->spread_capacity) {
@@ -18,8 +19,18 @@ value_spread *partition_spread(partitioner *p, int value) {
 typedef struct change {
   fsdp_axis_set axes;
   fsdp_spread from, to;
-  const char *name; // of the new value
 } change;
+
+// "attn_rows" of "attn" or "attn_columns".
+static void name_converted(const char *source, fsdp_spread to, char out[FSDP_NAME_BYTES]) {
+  static const char *const endings[] = {"_whole", "_rows", "_columns"};
+  size_t length = strlen(source);
+  for (int i = 0; i < 3; i++) {
+    size_t tail = strlen(endings[i]);
+    if (length > tail && strcmp(source + length - tail, endings[i]) == 0) length -= tail;
+  }
+  snprintf(out, FSDP_NAME_BYTES, "%.*s%s", (int)length, source, endings[to]);
+}
 
 // Appends a node that makes a new value of `value`; it takes over the blocks of the columns.
 static int append(partitioner *p, int value, change c, fsdp_spread gradient, const fsdp_node *reader) {
@@ -33,17 +44,25 @@ static int append(partitioner *p, int value, change c, fsdp_spread gradient, con
   if (c.from == FSDP_SPREAD_COLUMNS) columns = whole;
   if (c.to == FSDP_SPREAD_COLUMNS) columns = partition_share(p, whole, c.axes);
   char name[FSDP_NAME_BYTES];
-  snprintf(name, sizeof name, "%.40s_%s", source.name, c.name);
+  name_converted(source.name, c.to, name);
   int made = fsdp_graph_value(g, FSDP_VALUE_ACTIVATION, source.dtype, source.module, name, 2, source.shape);
   g->values[made].local[0] = rows;
   g->values[made].local[1] = columns;
   g->values[made].local_numel = rows * columns;
   fsdp_node *n = fsdp_graph_forward_node(g, FSDP_OP_REDISTRIBUTE, source.module, maker->block);
   n->attrs = maker->attrs;
-  n->conversion = (fsdp_conversion){c.axes, c.from, c.to, gradient, whole};
+  n->conversion =
+      (fsdp_conversion){.axes = c.axes, .from = c.from, .to = c.to, .gradient = gradient, .columns = whole};
   fsdp_node_operand_add(n, value, FSDP_READ);
   fsdp_node_operand_add(n, made, FSDP_WRITE);
   value_spread spread = *partition_spread(p, value);
+  if (c.to == FSDP_SPREAD_WHOLE) {
+    g->values[made].regathered = spread.as_ruled;
+  } else if (source.kept) { // it stands for the source from here on
+    g->values[value].kept = false;
+    g->values[made].kept = true;
+  }
+  spread.as_ruled = false;
   spread.rows &= ~c.axes, spread.columns &= ~c.axes, spread.partial &= ~c.axes;
   if (c.to == FSDP_SPREAD_ROWS) spread.rows |= c.axes;
   if (c.to == FSDP_SPREAD_COLUMNS) spread.columns |= c.axes;
@@ -56,8 +75,11 @@ static void sum_in_place(partitioner *p, int value, fsdp_axis_set axes, const fs
   fsdp_node *n =
       fsdp_graph_forward_node(p->graph, FSDP_OP_REDISTRIBUTE, p->graph->values[value].module, reader->block);
   n->attrs = reader->attrs;
-  n->conversion = (fsdp_conversion){axes, FSDP_SPREAD_PARTIAL, FSDP_SPREAD_WHOLE, FSDP_SPREAD_WHOLE,
-                                    p->graph->values[value].shape[1]};
+  n->conversion = (fsdp_conversion){.axes = axes,
+                                    .from = FSDP_SPREAD_PARTIAL,
+                                    .to = FSDP_SPREAD_WHOLE,
+                                    .gradient = FSDP_SPREAD_WHOLE,
+                                    .columns = p->graph->values[value].shape[1]};
   fsdp_node_operand_add(n, value, FSDP_UPDATE);
   partition_spread(p, value)->partial &= ~axes;
 }
@@ -67,8 +89,11 @@ static void share(partitioner *p, int value, fsdp_axis_set axes, const fsdp_node
   fsdp_node *n =
       fsdp_graph_forward_node(p->graph, FSDP_OP_REDISTRIBUTE, p->graph->values[value].module, reader->block);
   n->attrs = reader->attrs;
-  n->conversion = (fsdp_conversion){axes, FSDP_SPREAD_WHOLE, FSDP_SPREAD_WHOLE, FSDP_SPREAD_PARTIAL,
-                                    p->graph->values[value].shape[1]};
+  n->conversion = (fsdp_conversion){.axes = axes,
+                                    .from = FSDP_SPREAD_WHOLE,
+                                    .to = FSDP_SPREAD_WHOLE,
+                                    .gradient = FSDP_SPREAD_PARTIAL,
+                                    .columns = p->graph->values[value].shape[1]};
   fsdp_node_operand_add(n, value, FSDP_READ);
 }
 
@@ -100,30 +125,25 @@ int partition_convert(partitioner *p, int value, value_spread wanted, fsdp_axis_
   fsdp_axis_set rows = has.partial & wanted.rows, columns = has.partial & wanted.columns;
   fsdp_axis_set sums = has.partial & ~rows & ~columns;
   if (sums) sum_in_place(p, value, sums, reader);
-  if (rows)
-    value =
-        append(p, value, (change){rows, partial, FSDP_SPREAD_ROWS, "scattered"}, FSDP_SPREAD_ROWS, reader);
+  if (rows) value = append(p, value, (change){rows, partial, FSDP_SPREAD_ROWS}, FSDP_SPREAD_ROWS, reader);
   if (columns)
-    value = append(p, value, (change){columns, partial, FSDP_SPREAD_COLUMNS, "scattered"},
-                   FSDP_SPREAD_COLUMNS, reader);
+    value = append(p, value, (change){columns, partial, FSDP_SPREAD_COLUMNS}, FSDP_SPREAD_COLUMNS, reader);
   // What is cut and wanted whole is gathered.
   rows = has.rows & ~wanted.rows, columns = has.columns & ~wanted.columns;
   if (columns && !can_join(p, value, columns)) return refuse(p, value, columns);
   fsdp_axis_set gathered = rows | columns;
   if (rows)
-    value = append(p, value, (change){rows, FSDP_SPREAD_ROWS, whole, "gathered"},
+    value = append(p, value, (change){rows, FSDP_SPREAD_ROWS, whole},
                    rows & gradient_partial ? partial : whole, reader);
   if (columns)
-    value = append(p, value, (change){columns, FSDP_SPREAD_COLUMNS, whole, "gathered"},
+    value = append(p, value, (change){columns, FSDP_SPREAD_COLUMNS, whole},
                    columns & gradient_partial ? partial : whole, reader);
   // What is whole and wanted cut is sliced.
   has = *partition_spread(p, value);
   rows = wanted.rows & ~has.rows, columns = wanted.columns & ~has.columns;
-  if (rows)
-    value = append(p, value, (change){rows, whole, FSDP_SPREAD_ROWS, "sliced"}, FSDP_SPREAD_ROWS, reader);
+  if (rows) value = append(p, value, (change){rows, whole, FSDP_SPREAD_ROWS}, FSDP_SPREAD_ROWS, reader);
   if (columns)
-    value = append(p, value, (change){columns, whole, FSDP_SPREAD_COLUMNS, "sliced"}, FSDP_SPREAD_COLUMNS,
-                   reader);
+    value = append(p, value, (change){columns, whole, FSDP_SPREAD_COLUMNS}, FSDP_SPREAD_COLUMNS, reader);
   fsdp_axis_set left = gradient_partial & ~gathered;
   if (left) share(p, value, left, reader);
   return value;

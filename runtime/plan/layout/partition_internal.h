@@ -8,6 +8,7 @@
 // Where a value lies over the axes that cut neither batch nor input sequence; over the others it is whole.
 typedef struct value_spread {
   fsdp_axis_set rows, columns, partial;
+  bool as_ruled; // because a rule says so: what gathers it is made again for the backward
 } value_spread;
 
 // The blocks of a value's columns: what an axis that cuts them cuts.
@@ -23,10 +24,14 @@ typedef struct partitioner {
   const fsdp_factored_mesh *axes;
   const fsdp_mesh *mesh; // axes->mesh
   fsdp_axis_set batch, parts, pieces;
+  bool norms_on_pieces;
   fsdp_rows rows;
   fsdp_error *error;
   // By value of the graph as it was: the value that holds it now, and how the columns are made of items.
+  const fsdp_node *nodes;
+  int node_count;
   int *current;
+  int *output_of; // the outermost module below a layer whose output it is, -1: none
   column_blocks *columns;
   int value_count;
   value_spread *spread; // by value, grows with the graph
@@ -65,6 +70,18 @@ void partition_place_outputs(partitioner *p, const fsdp_node *node, const assign
 bool partition_needs_context(const partitioner *p, int qkv);
 // Makes `node`, whose qkv is whole over axes that cut pieces or lies in them, a context_attention.
 fsdp_status partition_context_attention(partitioner *p, fsdp_node *node, const assignment *a);
+
+// ---- partition_store.c: how outputs are stored
+
+// Finds the modules whose outputs the values are.
+void partition_find_outputs(partitioner *p);
+// Where norms are taken: the pieces, if the residual stream lies in them.
+fsdp_axis_set partition_norm_rows(const partitioner *p, const fsdp_node *norm);
+// Converts what `node` (as it was) made to how rules store it.
+fsdp_status partition_store(partitioner *p, const fsdp_node *node);
+// If a rule stores the residual stream in columns: takes the sum of a fused sum and norm by itself, and makes
+// `node` the norm alone.
+fsdp_status partition_split_sum(partitioner *p, fsdp_node *node);
 
 // ---- partition_convert.c: REDISTRIBUTE nodes
 

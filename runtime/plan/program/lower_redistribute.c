@@ -33,18 +33,22 @@ static void collective(const conversion *v, fsdp_instr_kind kind, const fsdp_ope
   lower_mark(v->l, v->node, make_collective(v->l->s, kind, v->c->axes, v->stream, -1, operands, count));
 }
 
-static void op(const conversion *v, fsdp_op_kind kind, const fsdp_op_attrs *attrs, fsdp_operand from,
-               fsdp_operand to) {
+static void op_at(const conversion *v, fsdp_op_kind kind, const fsdp_op_attrs *attrs, fsdp_affine first,
+                  fsdp_operand from, fsdp_operand to) {
   fsdp_node node = *v->node;
   node.kind = kind;
+  node.first_index = first;
+  node.second_index = (fsdp_affine){0};
   from.access = FSDP_READ;
-  node.first_index = node.second_index = (fsdp_affine){0};
-  if (kind == FSDP_OP_TAKE_COLUMNS)
-    node.first_index = fsdp_affine_of_place(&v->l->s->program->mesh, v->c->axes, 0, attrs->in_features);
   lower_op(v->l, &node, attrs, (fsdp_operand[]){from, to}, 2);
 }
 
-// The operand that is written, through a temporary if it is to be added to and `writes` cannot.
+static void op(const conversion *v, fsdp_op_kind kind, const fsdp_op_attrs *attrs, fsdp_operand from,
+               fsdp_operand to) {
+  op_at(v, kind, attrs, (fsdp_affine){0}, from, to);
+}
+
+// The operand that is written, through a temporary if it is to be added to.
 static fsdp_operand target(const conversion *v, fsdp_operand to) {
   if (to.access == FSDP_WRITE) return to;
   int tensor = lower_temporary(v->l, v->node, "contribution", to.size_bytes);
@@ -68,11 +72,34 @@ static fsdp_operand reading(fsdp_operand operand) {
   return operand;
 }
 
+// Gathers the rows of the columns that are used alone; something else writes the others.
+static void gather_used(const conversion *v, fsdp_operand from, fsdp_operand to) {
+  const fsdp_value *whole = &v->l->s->graph->values[v->node->operands[1].value];
+  FSDP_CHECK(to.access == FSDP_WRITE, "columns of rows that are there are not gathered");
+  int64_t used = v->c->used_columns, width = fsdp_dtype_bytes(from.dtype);
+  fsdp_op_attrs attrs = {.batch = 1,
+                         .seq = v->attrs.seq,
+                         .in_features = used,
+                         .out_features = used,
+                         .out_stride = whole->local[1]};
+  fsdp_operand own = make_whole(v->l->s, lower_temporary(v->l, v->node, "columns", attrs.seq * used * width),
+                                from.dtype, FSDP_WRITE);
+  op(v, FSDP_OP_TAKE_COLUMNS, &attrs, from, own);
+  fsdp_operand all = parts(v, own);
+  collective(v, FSDP_INSTR_ALL_GATHER, (fsdp_operand[]){reading(own), all}, 2);
+  attrs.seq *= v->ranks;
+  op(v, FSDP_OP_PUT_COLUMNS, &attrs, all, to);
+}
+
 static void gather(const conversion *v, fsdp_operand from, fsdp_operand to) {
   if (v->c->from == FSDP_SPREAD_COLUMNS) {
     fsdp_operand all = parts(v, from);
     collective(v, FSDP_INSTR_ALL_GATHER, (fsdp_operand[]){from, all}, 2);
     op(v, FSDP_OP_JOIN_COLUMNS, &v->attrs, all, to);
+    return;
+  }
+  if (v->c->used_columns) {
+    gather_used(v, from, to);
     return;
   }
   fsdp_operand made = target(v, to);
@@ -94,7 +121,8 @@ static void scatter(const conversion *v, fsdp_operand from, fsdp_operand to) {
 static void slice(const conversion *v, fsdp_operand from, fsdp_operand to) {
   if (v->c->to == FSDP_SPREAD_COLUMNS) {
     fsdp_operand made = target(v, to);
-    op(v, FSDP_OP_TAKE_COLUMNS, &v->attrs, from, made);
+    fsdp_affine first = fsdp_affine_of_place(&v->l->s->program->mesh, v->c->axes, 0, v->attrs.in_features);
+    op_at(v, FSDP_OP_TAKE_COLUMNS, &v->attrs, first, from, made);
     add_contribution(v, made, to);
     return;
   }

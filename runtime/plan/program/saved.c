@@ -15,6 +15,8 @@ static const char *remainder_name(const fsdp_node *node, int sum) {
 }
 
 static const char *name_of(const fsdp_node *node, int operand) {
+  if (node->kind == FSDP_OP_REDISTRIBUTE)
+    return node->conversion.to == FSDP_SPREAD_WHOLE ? "gather" : "residual";
   if (node->weight_count) return fsdp_op_name(FSDP_OP_LINEAR);
   for (int o = 0; o < node->operand_count; o++) {
     if (node->operands[o].access != FSDP_WRITE) continue;
@@ -41,6 +43,13 @@ static bool *read_by_backward(const fsdp_graph *graph) {
     for (int o = 0; o < graph->backward[n].operand_count; o++)
       if (graph->backward[n].operands[o].access & FSDP_READ)
         read[graph->backward[n].operands[o].value] = true;
+  // What is gathered again for it is read then.
+  for (int n = graph->forward_count - 1; n >= 0; n--) {
+    const fsdp_node *node = &graph->forward[n];
+    if (node->kind != FSDP_OP_REDISTRIBUTE || node->operand_count < 2) continue;
+    int source = node->operands[0].value, made = node->operands[1].value;
+    if (read[made] && graph->values[made].regathered) read[source] = true;
+  }
   return read;
 }
 

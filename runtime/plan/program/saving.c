@@ -226,7 +226,7 @@ fsdp_status fsdp_saving_resolve(const fsdp_saving *saving, const fsdp_graph *gra
   for (int i = 0; i < saved.count && !status; i++) {
     fsdp_fate *fate = &fates[saved.values[i].value];
     int best = -1;
-    *fate = FSDP_FATE_KEEP;
+    *fate = graph->values[saved.values[i].value].regathered ? FSDP_FATE_RECOMPUTE : FSDP_FATE_KEEP;
     for (int r = 0; r < saving->count; r++) {
       const fsdp_saving_rule *rule = &saving->rules[r];
       if (rank_of(rule) <= best || !covers(rule, graph, &saved.values[i])) continue;

@@ -244,7 +244,7 @@ static void run_backward(const run *r, const double *o, const double *lse, doubl
   kernel_case_input(&c, r->dtype, N * width, FSDP_READ, d_o);
   int first = c.operand_count;
   expect_d_qkv(r, kernel_case_output(&c, r->dtype, N * l->Q), !r->kv);
-  if (r->kv) c.parts[first] = (kernel_range){0, width}, c.row_numel[first] = l->Q;
+  if (r->kv) c.parts[first] = (kernel_range){0, (N - 1) * l->Q + width};
   if (r->kv) kernel_case_output(&c, r->dtype, l->s.B * l->S * l->KV);
   kernel_case_output(&c, FSDP_F32, N * l->s.H); // workspace
   kernel_case_run(&c);
