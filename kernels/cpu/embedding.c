@@ -49,12 +49,13 @@ static void copy_row(void *argument, int64_t n, void *scratch) {
 
 void FSDP_CPU(embedding)(const fsdp_kernel_call *call) {
   lookup k = lookup_of(call->attrs);
-  const fsdp_view *o = open_operands(call, PART(1));
+  bool is_whole = !call->attrs->extent; // else some ranks' tokens may name no row: all of it counts as read
+  const fsdp_view *o = open_operands(call, is_whole ? PART(1) : 0);
   k.tokens = o[0].data;
   k.weight = &o[1];
   k.h = &o[2];
   check_tokens(call, &k);
-  for (int64_t n = 0; call->recorder && n < k.N; n++)
+  for (int64_t n = 0; call->recorder && is_whole && n < k.N; n++)
     if (row_of(&k, n) >= 0) fsdp_kernel_report(call, 1, row_of(&k, n) * k.C, k.C, FSDP_READ);
   fsdp_pool_run(call->pool, k.N, copy_row, &k);
 }
@@ -92,7 +93,8 @@ static void sum_range(void *argument, int64_t index, void *scratch) {
 
 void FSDP_CPU(embedding_backward)(const fsdp_kernel_call *call) {
   lookup k = lookup_of(call->attrs);
-  bool adds = call->operand_count == 3 && updates(&call->operands[2]); // to the rows of these tokens alone
+  // To the rows of these tokens alone.
+  bool adds = call->operand_count == 3 && updates(&call->operands[2]) && !call->attrs->extent;
   const fsdp_view *o = open_operands(call, adds ? PART(2) : 0);
   k.tokens = o[0].data;
   k.d_h = &o[1];

@@ -22,7 +22,8 @@ typedef struct rank_run {
   int64_t step, micro_batch; // that is being fed
   int64_t *updates;          // by unit: how many have been observed
   char failure[512];
-  float *loss, *grad_norm;
+  float *loss, *grad_norm, evaluation_loss;
+  bool evaluating;
   int64_t *valley, *peak;
   pthread_t thread;
 } rank_run;
@@ -89,6 +90,17 @@ static place place_at(const rank_run *run, int64_t micro_batch, int64_t row) {
   return (place){first + row / rows->local_seq, position, position >= plan->seq};
 }
 
+// The targets of all ranks' sequences of a step.
+static float all_targets(const rank_run *run) {
+  const fsdp_plan_config *plan = &run->config->plan;
+  int part, parts = fsdp_plan_batch_part(run->result->plan, run->rank, &part);
+  int64_t sequences = plan->micro_batches * parts * plan->batch, count = 0;
+  for (int64_t s = run->step * sequences; s < (run->step + 1) * sequences; s++)
+    for (int64_t position = 0; position < plan->seq; position++)
+      count += target_of(run, s, position) != FSDP_TARGET_IGNORED;
+  return (float)count;
+}
+
 static void feed_step(void *context, float scalars[FSDP_SCALAR_COUNT], float *target_count) {
   rank_run *run = context;
   const fsdp_plan_config *plan = &run->config->plan;
@@ -97,6 +109,10 @@ static void feed_step(void *context, float scalars[FSDP_SCALAR_COUNT], float *ta
   scalars[FSDP_SCALAR_CORRECTION1] = (float)(1 - pow(plan->beta1, t));
   scalars[FSDP_SCALAR_CORRECTION2] = (float)(1 - pow(plan->beta2, t));
   scalars[FSDP_SCALAR_STEP] = (float)t;
+  if (run->evaluating) {
+    *target_count = all_targets(run);
+    return;
+  }
   *target_count = 0;
   for (int64_t m = 0; m < plan->micro_batches; m++) {
     for (int64_t i = 0; i < plan->batch * run->result->plan->rows.local_seq; i++) {
@@ -247,6 +263,17 @@ static void check_padding(rank_run *run, fsdp_executor *executor) {
   }
 }
 
+// A micro-batch at a time; each loss is its part of the mean over all.
+static void evaluate(rank_run *run, fsdp_executor *executor) {
+  run->evaluating = true;
+  run->micro_batch = 0;
+  for (int m = 0; m < run->config->plan.micro_batches; m++) {
+    float loss;
+    fsdp_executor_run_evaluation(executor, &loss);
+    run->evaluation_loss += loss;
+  }
+}
+
 static void train(rank_run *run, fsdp_executor *executor) {
   const harness_config *config = run->config;
   fsdp_error error;
@@ -267,6 +294,7 @@ static void train(rank_run *run, fsdp_executor *executor) {
   if (!take_figures(run, executor, config->steps - 1)) return;
   fsdp_executor_drain(executor);
   check_padding(run, executor);
+  if (config->evaluate) evaluate(run, executor);
   if (config->after_steps) config->after_steps(config, executor, run->rank);
   if (run->result->digests) {
     int count = fsdp_plan_digest_count(run->result->plan);
@@ -341,6 +369,8 @@ static void compare_ranks(harness_result *result, const rank_run *runs, int rank
     const char *what = NULL;
     if (memcmp(runs[r].loss, runs[0].loss, floats) != 0) what = "loss";
     if (memcmp(runs[r].grad_norm, runs[0].grad_norm, floats) != 0) what = "gradient norm";
+    if (memcmp(&runs[r].evaluation_loss, &runs[0].evaluation_loss, sizeof(float)) != 0)
+      what = "loss of the evaluation";
     if (memcmp(runs[r].valley, runs[0].valley, sizes) != 0) what = "measured valley";
     if (memcmp(runs[r].peak, runs[0].peak, sizes) != 0) what = "measured peak";
     if (what)
@@ -382,6 +412,7 @@ harness_result *harness_train(const harness_config *config) {
   compare_ranks(result, runs, ranks);
   result->loss = runs[0].loss;
   result->grad_norm = runs[0].grad_norm;
+  result->evaluation_loss = runs[0].evaluation_loss;
   result->measured_valley_bytes = runs[0].valley;
   result->measured_peak_bytes = runs[0].peak;
   for (int r = 0; r < ranks; r++) {

@@ -24,6 +24,8 @@ struct harness_config {
   uint64_t seed;
   int gradient_step;  // the step whose gradients are kept, from 0; negative: none
   int kernel_threads; // of each rank; 0: one
+  float spread;       // least deviation of drawn weights, also of norms and biases
+  bool evaluate;      // after the last step: the sequences of one more, in the plan's evaluation section
   // Instead of drawn ones: a model folder's weights; the tokens and targets of all sequences of all steps,
   // consecutive sequences of plan.seq.
   const char *weights;
@@ -48,6 +50,7 @@ typedef struct harness_tensor {
 typedef struct harness_result {
   int steps;
   float *loss, *grad_norm;    // by step, the same on every rank (checked)
+  float evaluation_loss;      // the same on every rank (checked)
   harness_tensor *gradients;  // of harness_config.gradient_step before clipping, by parameter; NULL: none
   harness_tensor *parameters; // masters after the last step
   int param_count;

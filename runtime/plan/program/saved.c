@@ -18,6 +18,7 @@ static const char *name_of(const fsdp_node *node, int operand) {
   if (node->kind == FSDP_OP_REDISTRIBUTE)
     return node->conversion.to == FSDP_SPREAD_WHOLE ? "gather" : "residual";
   if (node->weight_count) return fsdp_op_name(FSDP_OP_LINEAR);
+  if (node->kind == FSDP_OP_CONTEXT_ATTENTION) return fsdp_op_name(FSDP_OP_ATTENTION);
   for (int o = 0; o < node->operand_count; o++) {
     if (node->operands[o].access != FSDP_WRITE) continue;
     const char *rest = remainder_name(node, o);

@@ -1,8 +1,8 @@
 // What the forward of each decoder layer saves for its backward: the activations that backward nodes read.
 //
 // A saved value is named by the op that makes it: "rmsnorm", "attention", "swiglu". Every op with weights is
-// "linear". A sum of the residual stream is "residual", also if a fused op makes it together with its norm;
-// the rest of that op's outputs belong to the norm.
+// "linear", every attention "attention". A sum of the residual stream is "residual", also if a fused op makes
+// it together with its norm; the rest of that op's outputs belong to the norm.
 #pragma once
 
 #include "models/graph/graph.h"

@@ -1,8 +1,13 @@
-// Tensor, sequence and context parallelism on ranks: losses, norms, gradients and parameters as on one rank,
-// and memory as planned.
+// Meshes agree: one global batch gives the same losses, norms, gradients and parameters on any mesh of
+// tensor, context, fsdp and data, and every run measures the memory that was planned. The reference is one
+// rank, plain.
+//
+// The runs are a set in which every pair of values of two settings occurs (see `settings` below).
+#include "models/family.h"
+#include "tests/support/cases.h"
 #include "tests/support/harness.h"
-
-#include "runtime/base/size.h"
+#include "tests/support/models.h"
+#include "tests/support/pairwise.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -15,65 +20,335 @@
 
 #include <cmocka.h>
 
-enum { STEPS = 3, GLOBAL_BATCH = 12 };
+enum { STEPS = 3, GLOBAL_BATCH = 24, RANKS_MAX = 12 };
 
-static bool near(double found, double expected) {
-  return fabs(found - expected) <= 1e-5 * fabs(expected);
-}
+// ---- The settings and their values
 
-static void compare(const char *run, const harness_result *result, const harness_result *reference) {
-  char message[256];
-  if (result->failure[0]) fail_msg("%s: %s", run, result->failure);
-  for (int s = 0; s < STEPS; s++)
-    if (!near((double)result->loss[s], (double)reference->loss[s]) ||
-        !near((double)result->grad_norm[s], (double)reference->grad_norm[s]))
-      fail_msg("%s: step %d: loss %.8g for %.8g, norm %.8g for %.8g", run, s, (double)result->loss[s],
-               (double)reference->loss[s], (double)result->grad_norm[s], (double)reference->grad_norm[s]);
-  for (int p = 0; p < result->param_count; p++) {
-    double gradient = harness_difference(&result->gradients[p], &reference->gradients[p]);
-    double value = harness_difference(&result->parameters[p], &reference->parameters[p]);
-    if (!(gradient <= 1e-5 && value <= 1e-4))
-      fail_msg("%s: %s: gradient differs by %.2g, value by %.2g", run, result->parameters[p].name, gradient,
-               value);
+typedef struct mesh_sizes {
+  int data, fsdp, tensor, context;
+} mesh_sizes;
+
+// All of tensor 1 to 4, fsdp and data 1 and 2, context 1 to 3 with no more than RANKS_MAX ranks.
+static mesh_sizes meshes[PAIRWISE_VALUES_MAX];
+
+static int list_meshes(void) {
+  int count = 0;
+  for (int i = 0; i < 4 * 2 * 2 * 3; i++) {
+    mesh_sizes m = {.tensor = 1 + i % 4, .fsdp = 1 + i / 4 % 2, .data = 1 + i / 8 % 2, .context = 1 + i / 16};
+    if (m.tensor * m.fsdp * m.data * m.context <= RANKS_MAX) meshes[count++] = m;
   }
-  if (!harness_memory_as_planned(result, message, sizeof message)) fail_msg("%s: %s", run, message);
+  return count;
 }
 
-static harness_config config_of(int data, int fsdp, int tensor, int context) {
-  harness_config config = {.plan = harness_small_plan(1), .steps = STEPS, .lr = 1e-4f, .seed = 7};
-  config.plan.mesh = fsdp_mesh_of(data, fsdp);
-  fsdp_mesh_resize(&config.plan.mesh, FSDP_AXIS_CONTEXT, context);
-  fsdp_mesh_resize(&config.plan.mesh, FSDP_AXIS_TENSOR, tensor);
-  config.plan.sequence_parallel = getenv("SP") != NULL;
-  config.plan.batch = GLOBAL_BATCH / (data * fsdp);
+static const fsdp_strategy strategies[] = {FSDP_FULL, FSDP_GRAD_OP, FSDP_NO, FSDP_HYBRID};
+
+// What is odd of each is what its name says; sizes that no entry gives are harness_small_plan's.
+static const struct {
+  const char *name, *preset;
+  int heads, kv_heads, hidden, intermediate, vocabulary, seq, window, first_window_layer;
+  bool tied;
+} models[] = {
+    {"Llama, 2 key heads", "tiny", 4, 2, 32, 80, 101, 12, 0, 0, false},
+    {"5 heads, tied", "tiny", 5, 5, 32, 40, 61, 7, 0, 0, true},
+    {"1 key head", "tiny", 4, 1, 24, 40, 61, 9, 0, 0, false},
+    {"vocabulary 257, intermediate 101, sequence 33", "tiny", 4, 2, 32, 101, 257, 33, 0, 0, false},
+    {"sequence 1", "tiny", 4, 2, 32, 40, 61, 1, 0, 0, false},
+    {"vocabulary 3, sequence 2", "tiny", 2, 1, 16, 3, 3, 2, 0, 0, false},
+    {"Mistral, 3 key heads, window", "mistral-7b", 6, 3, 40, 48, 64, 21, 5, 0, false},
+    {"Qwen2, tied, window in a layer", "qwen2.5-7b", 10, 2, 40, 44, 61, 13, 4, 1, true},
+    {"Qwen3", "qwen3-8b", 4, 2, 24, 40, 61, 12, 0, 0, false},
+    {"GPT-2", "gpt2", 3, 3, 24, 40, 61, 10, 0, 0, true},
+};
+enum { MODELS = sizeof models / sizeof *models };
+
+static const fsdp_wrap_policy wraps[] = {
+    {FSDP_WRAP_BLOCK, 0, NULL}, {FSDP_WRAP_NONE, 0, NULL}, {FSDP_WRAP_SIZE, 1500, NULL}};
+
+// What is recomputed and offloaded.
+static const char *const savings[][2] = {{"none", "none"},
+                                         {"block", "none"},
+                                         {"attention,linear@1", "none"},
+                                         {"none", "block_inputs,attention"},
+                                         {"block", "block_inputs"}};
+
+static const struct {
+  int count;
+  fsdp_accumulate kind;
+} accumulations[] = {{1, FSDP_ACCUMULATE_REDUCE}, {2, FSDP_ACCUMULATE_REDUCE}, {3, FSDP_ACCUMULATE_LOCAL}};
+
+enum setting {
+  MESH,
+  STRATEGY,
+  MODEL,
+  WRAP,
+  SEQUENCE_PARALLEL,
+  AXES_REVERSED, // the mesh's axes
+  SAVING,
+  ACCUMULATION,
+  CPU_OFFLOAD,
+  PREFETCH,
+  POISON,
+  CLIP,
+  EVALUATION,
+  CHECK,
+  SNAPSHOT,
+  EXCHANGE,
+  SETTINGS
+};
+
+// Whether the query heads of a group need no padding for the ranks that share it.
+static bool divides_groups(const int *values) {
+  int heads = models[values[MODEL]].heads, groups = models[values[MODEL]].kv_heads;
+  int tensor = meshes[values[MESH]].tensor, replicas = groups < tensor ? tensor / groups : 1;
+  while (tensor % replicas) replicas--;
+  return heads == groups || heads / groups % replicas == 0;
+}
+
+static bool allowed(const int *values) {
+  const mesh_sizes *m = &meshes[values[MESH]];
+  fsdp_strategy strategy = strategies[values[STRATEGY]];
+  if (!strcmp(models[values[MODEL]].preset, "gpt2") && m->tensor > 1) return false;
+  if (!divides_groups(values)) return false;
+  if (strategy == FSDP_NO && m->fsdp > 1) return false;
+  return strategy == FSDP_NO || strategy == FSDP_HYBRID || m->data == 1;
+}
+
+static pairwise settings = {.settings = SETTINGS,
+                            .value_count = {[STRATEGY] = 4,
+                                            [MODEL] = MODELS,
+                                            [WRAP] = 3,
+                                            [SEQUENCE_PARALLEL] = 2,
+                                            [AXES_REVERSED] = 2,
+                                            [SAVING] = 5,
+                                            [ACCUMULATION] = 3,
+                                            [CPU_OFFLOAD] = 2,
+                                            [PREFETCH] = 3,
+                                            [POISON] = 2,
+                                            [CLIP] = 2,
+                                            [EVALUATION] = 2,
+                                            [CHECK] = 2,
+                                            [SNAPSHOT] = 2,
+                                            [EXCHANGE] = 2},
+                            .allowed = allowed};
+
+// ---- A run
+
+static fsdp_model_config model_of(int index) {
+  fsdp_model_config model = harness_small_plan(1).model;
+  model.family = family_of_preset(models[index].preset);
+  model.num_heads = models[index].heads;
+  model.num_kv_heads = models[index].kv_heads;
+  model.hidden_size = models[index].hidden;
+  model.intermediate_size = models[index].intermediate;
+  model.vocab_size = models[index].vocabulary;
+  model.tie_word_embeddings = models[index].tied;
+  model.window = models[index].window;
+  model.first_window_layer = models[index].first_window_layer;
+  if (!model.family->decoder) model.rope_theta = 0; // GPT-2
+  return model;
+}
+
+static fsdp_mesh mesh_of(mesh_sizes sizes, bool reversed) {
+  const char *const names[] = {FSDP_AXIS_DATA, FSDP_AXIS_FSDP, FSDP_AXIS_TENSOR, FSDP_AXIS_CONTEXT};
+  const int counts[] = {sizes.data, sizes.fsdp, sizes.tensor, sizes.context};
+  fsdp_mesh mesh = {0};
+  for (int i = 0; i < 4; i++)
+    assert_true(fsdp_mesh_add(&mesh, names[reversed ? 3 - i : i], counts[reversed ? 3 - i : i]));
+  fsdp_mesh_complete(&mesh);
+  return mesh;
+}
+
+static fsdp_saving saving_of(const char *const fates[2]) {
+  fsdp_saving saving = {0};
+  fsdp_error error;
+  assert_int_equal(fsdp_saving_parse(fates[0], "recompute", FSDP_FATE_RECOMPUTE, &saving, &error), FSDP_OK);
+  assert_int_equal(fsdp_saving_parse(fates[1], "offload", FSDP_FATE_OFFLOAD, &saving, &error), FSDP_OK);
+  return saving;
+}
+
+static void snapshot_done(void *argument) {
+  (void)argument;
+}
+
+static void begin_snapshot(const harness_config *config, fsdp_executor *executor, int rank, int step) {
+  (void)rank;
+  if (config->plan.snapshot && step == 0) fsdp_executor_begin_snapshot(executor, snapshot_done, NULL);
+}
+
+static harness_config config_of(const pairwise_choice *choice) {
+  const int *v = choice->values;
+  // The epsilon is below gradients, but above their rounding errors: without it AdamW gives an element whose
+  // gradient is zero but for rounding (queries and keys of a sequence of one position, biases of keys) steps
+  // of the full learning rate, in any direction.
+  harness_config config = {.plan = harness_small_plan(1),
+                           .steps = STEPS,
+                           .lr = 3e-4f,
+                           .seed = 7,
+                           .gradient_step = 1,
+                           .spread = 0.05f,
+                           .evaluate = v[EVALUATION],
+                           .after_step = begin_snapshot};
+  fsdp_plan_config *plan = &config.plan;
+  const mesh_sizes *sizes = &meshes[v[MESH]];
+  plan->model = model_of(v[MODEL]);
+  plan->seq = models[v[MODEL]].seq;
+  plan->mesh = mesh_of(*sizes, v[AXES_REVERSED]);
+  plan->sequence_parallel = v[SEQUENCE_PARALLEL];
+  plan->strategy = strategies[v[STRATEGY]];
+  plan->wrap = wraps[v[WRAP]];
+  plan->saving = saving_of(savings[v[SAVING]]);
+  plan->micro_batches = accumulations[v[ACCUMULATION]].count;
+  plan->accumulate = accumulations[v[ACCUMULATION]].kind;
+  plan->batch = GLOBAL_BATCH / (sizes->data * sizes->fsdp * plan->micro_batches);
+  plan->cpu_offload = v[CPU_OFFLOAD];
+  plan->prefetch = v[PREFETCH];
+  plan->poison = v[POISON];
+  plan->grad_clip = v[CLIP] ? 0.1f : 0;
+  plan->adam_eps = 1e-5f;
+  plan->evaluation = v[EVALUATION];
+  plan->check = v[CHECK];
+  plan->snapshot = v[SNAPSHOT];
+  plan->exchange = v[EXCHANGE];
   return config;
 }
 
-static void test_tensor(void **state) {
-  (void)state;
-  harness_config plain = config_of(1, 1, 1, 1);
-  harness_result *reference = harness_train(&plain);
-  const int meshes[][4] = {{1, 1, 2, 1}, {1, 2, 2, 1}, {1, 1, 3, 1}, {1, 1, 4, 1}, {2, 1, 2, 1},
-                           {2, 2, 3, 1}, {1, 1, 1, 2}, {1, 1, 1, 3}, {1, 2, 1, 2}, {2, 1, 1, 2},
-                           {1, 1, 2, 2}, {1, 2, 2, 2}, {1, 1, 3, 2}, {1, 1, 4, 2}, {1, 1, 2, 3}};
-  for (int i = 0; i < 15; i++) {
-    const int *m = meshes[i];
-    harness_config config = config_of(m[0], m[1], m[2], m[3]);
-    config.plan.strategy = m[1] > 1 ? m[0] > 1 ? FSDP_HYBRID : FSDP_FULL : FSDP_NO;
-    config.plan.poison = i % 2;
-    char run[64];
-    snprintf(run, sizeof run, "data=%d,fsdp=%d,tensor=%d,context=%d", m[0], m[1], m[2], m[3]);
-    harness_result *result = harness_train(&config);
-    compare(run, result, reference);
-    printf("ok %s ranks %d pieces %d loss %.6f sent %lld\n", run, fsdp_mesh_ranks(&result->plan->units->mesh),
-           (int)result->plan->rows.pieces, (double)result->loss[2],
-           (long long)result->traffic.all_reduce_bytes);
-    harness_free(result);
+static void describe(const pairwise_choice *choice, char *out, size_t bytes) {
+  const int *v = choice->values;
+  const mesh_sizes *m = &meshes[v[MESH]];
+  snprintf(out, bytes,
+           "%s, data=%d,fsdp=%d,tensor=%d,context=%d%s, %s, wrap %d, sequence parallel %d, recompute %s, "
+           "offload %s, accumulation %d %s, cpu offload %d, prefetch %d, poison %d, clip %d, evaluation %d, "
+           "check %d, snapshot %d, exchange %d",
+           models[v[MODEL]].name, m->data, m->fsdp, m->tensor, m->context,
+           v[AXES_REVERSED] ? " reversed" : "", fsdp_strategy_name(strategies[v[STRATEGY]]), v[WRAP],
+           v[SEQUENCE_PARALLEL], savings[v[SAVING]][0], savings[v[SAVING]][1],
+           accumulations[v[ACCUMULATION]].count,
+           accumulations[v[ACCUMULATION]].kind == FSDP_ACCUMULATE_LOCAL ? "local" : "reduce", v[CPU_OFFLOAD],
+           v[PREFETCH], v[POISON], v[CLIP], v[EVALUATION], v[CHECK], v[SNAPSHOT], v[EXCHANGE]);
+}
+
+// ---- Comparison with one rank
+
+static bool near(double found, double expected, double tolerance) {
+  return fabs(found - expected) <= tolerance * fabs(expected);
+}
+
+static double norm_of(const harness_tensor *tensor) {
+  double sum = 0;
+  for (int64_t i = 0; i < tensor->numel; i++) sum += (double)tensor->values[i] * (double)tensor->values[i];
+  return sqrt(sum);
+}
+
+static double norm_of_all(const harness_tensor *tensors, int count) {
+  double sum = 0;
+  for (int p = 0; p < count; p++) sum += pow(norm_of(&tensors[p]), 2);
+  return sqrt(sum);
+}
+
+// How far apart runs may be.
+typedef struct tolerance {
+  double loss, gradient, value; // of each, relative
+  double noise;                 // of a tensor's gradient, relative to the norm of all
+} tolerance;
+
+// fp32 sums in another order. A gradient that is zero but for rounding has errors of the size that the
+// rounding of its summands has, whatever its own norm is.
+static const tolerance of_sums = {.loss = 1e-5, .gradient = 1e-5, .value = 1e-4, .noise = 1e-7};
+
+static void compare_losses(const char *run, const harness_result *mine, const harness_result *reference,
+                           const tolerance *t) {
+  for (int s = 0; s < mine->steps; s++)
+    if (!near((double)mine->loss[s], (double)reference->loss[s], t->loss) ||
+        !near((double)mine->grad_norm[s], (double)reference->grad_norm[s], t->gradient))
+      fail_msg("%s: step %d: loss %.8g for %.8g, norm %.8g for %.8g", run, s, (double)mine->loss[s],
+               (double)reference->loss[s], (double)mine->grad_norm[s], (double)reference->grad_norm[s]);
+}
+
+static void compare_tensors(const char *run, const harness_result *mine, const harness_result *reference,
+                            const tolerance *t) {
+  double all = norm_of_all(reference->gradients, reference->param_count);
+  for (int p = 0; p < mine->param_count; p++) {
+    double own = norm_of(&reference->gradients[p]);
+    double gradient = harness_difference(&mine->gradients[p], &reference->gradients[p]) * (own > 0 ? own : 1);
+    double value = harness_difference(&mine->parameters[p], &reference->parameters[p]);
+    if (!(gradient <= fmax(t->gradient * own, t->noise * all) && value <= t->value))
+      fail_msg("%s: %s: gradient of norm %.3g (%.3g all) differs by %.2g, value by %.2g", run,
+               mine->parameters[p].name, own, all, gradient, value);
   }
-  harness_free(reference);
+}
+
+static void compare(const char *run, const harness_result *mine, const harness_result *reference,
+                    const tolerance *t) {
+  char message[256];
+  if (mine->failure[0]) fail_msg("%s: %s", run, mine->failure);
+  compare_losses(run, mine, reference, t);
+  compare_tensors(run, mine, reference, t);
+  if (!harness_memory_as_planned(mine, message, sizeof message)) fail_msg("%s: %s", run, message);
+}
+
+// Ranks that hold the same shard of a unit hold the same bits.
+static void compare_replicas(const char *run, const harness_result *result) {
+  const fsdp_mesh *mesh = &result->plan->units->mesh;
+  int count = fsdp_plan_digest_count(result->plan);
+  for (int rank = 0; result->digests && rank < fsdp_mesh_ranks(mesh); rank++) {
+    for (int d = 0; d < count; d++) {
+      const fsdp_unit *unit = &result->plan->units->units[fsdp_plan_digest_unit(result->plan, d)];
+      int first = fsdp_mesh_group_member(mesh, unit->replica_axes, rank, 0);
+      if (result->digests[rank * count + d] != result->digests[first * count + d])
+        fail_msg("%s: ranks %d and %d differ in unit %s", run, first, rank, unit->path);
+    }
+  }
+}
+
+// One rank, plain: of a model, with and without clipping, made when it is first asked for.
+static harness_result *references[MODELS][2];
+
+static const harness_result *reference_of(const pairwise_choice *choice) {
+  harness_result **reference = &references[choice->values[MODEL]][choice->values[CLIP]];
+  if (*reference) return *reference;
+  pairwise_choice plain = {.values = {[MODEL] = choice->values[MODEL], [CLIP] = choice->values[CLIP]}};
+  harness_config config = config_of(&plain);
+  config.plan.evaluation = config.evaluate = true;
+  *reference = harness_train(&config);
+  assert_string_equal((*reference)->failure, "");
+  return *reference;
+}
+
+static void check_run(const pairwise_choice *choice) {
+  char run[512];
+  describe(choice, run, sizeof run);
+  const harness_result *reference = reference_of(choice);
+  harness_config config = config_of(choice);
+  harness_result *result = harness_train(&config);
+  compare(run, result, reference, &of_sums);
+  compare_replicas(run, result);
+  if (config.evaluate &&
+      !near((double)result->evaluation_loss, (double)reference->evaluation_loss, of_sums.loss))
+    fail_msg("%s: evaluation's loss %.8g for %.8g", run, (double)result->evaluation_loss,
+             (double)reference->evaluation_loss);
+  harness_free(result);
+}
+
+static void test_pairs(void **state) {
+  (void)state;
+  settings.value_count[MESH] = list_meshes();
+  pairwise_choice *choices;
+  int left_out, count = pairwise_choices(&settings, &choices, &left_out);
+  for (int n = cases_begin(count); cases_run(__func__, n); n++) check_run(&choices[n]);
+  print_message("%d runs on %d meshes agree with one rank; %d pairs are not allowed\n", count,
+                settings.value_count[MESH], left_out);
+  free(choices);
+}
+
+static int free_references(void **state) {
+  (void)state;
+  for (int m = 0; m < MODELS; m++)
+    for (int clip = 0; clip < 2; clip++)
+      if (references[m][clip]) harness_free(references[m][clip]);
+  return 0;
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_tensor)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_pairs)};
+  return cmocka_run_group_tests(tests, NULL, free_references);
 }
