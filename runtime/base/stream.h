@@ -1,6 +1,8 @@
 // Where and in which queue work is done: the streams of a device and the two memory spaces.
 #pragma once
 
+#include <stdbool.h>
+
 typedef enum fsdp_stream {
   FSDP_STREAM_COMPUTE,
   FSDP_STREAM_GATHER,
@@ -19,3 +21,6 @@ typedef enum fsdp_space { FSDP_SPACE_DEVICE, FSDP_SPACE_HOST, FSDP_SPACE_COUNT }
 
 // "compute", "gather", ...
 const char *fsdp_stream_name(fsdp_stream stream);
+
+// Whether collectives run on it.
+bool fsdp_stream_communicates(fsdp_stream stream);

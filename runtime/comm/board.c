@@ -74,10 +74,12 @@ bool fsdp_board_moved(const fsdp_board_view *before, const fsdp_board_view *afte
 }
 
 int fsdp_board_waiting_lane(const fsdp_board_view *view) {
-  for (int i = 0; i < FSDP_LANE_COUNT; i++) {
-    if (view->lanes[i].waits) return i;
+  int found = -1;
+  for (int i = 0; i < FSDP_LANE_MAIN; i++) {
+    if (!view->lanes[i].waits) continue;
+    if (found < 0 || view->lanes[i].current < view->lanes[found].current) found = i;
   }
-  return -1;
+  return found < 0 && view->lanes[FSDP_LANE_MAIN].waits ? FSDP_LANE_MAIN : found;
 }
 
 // The furthest place that any of its streams has finished.

@@ -115,7 +115,8 @@ bool fsdp_board_moved(const fsdp_board_view *before, const fsdp_board_view *afte
 // The step of the run that a rank is in, 0 before the first.
 int64_t fsdp_board_step(const fsdp_board_view *view);
 
-// The first lane that waits for peers, or -1.
+// The stream that waits for peers at the earliest instruction: on a GPU later collectives on other streams,
+// which wait for that one, look the same. If no stream waits, the main thread's lane if it does, else -1.
 int fsdp_board_waiting_lane(const fsdp_board_view *view);
 
 // What the watch knows of a rank when it decides that the job is stuck.

@@ -232,6 +232,8 @@ static fsdp_status create_group(const fsdp_world *world, const fsdp_nccl_config 
   bool is_taken = false;
   for (int g = 0; g < index; g++) is_taken = is_taken || shared->all[g] == shared->world;
   if (group->size == world->size && !is_taken) {
+    FSDP_CHECK(group->rank == world->rank, "communicator %d has rank %d of the world's %d", index,
+               group->rank, world->rank);
     shared->all[index] = shared->world;
   } else {
     fsdp_status status = split(config, shared, index, error);

@@ -14,8 +14,9 @@
 #define GUARD_MS 10000
 // A collective that has been the oldest for so long counts as waiting.
 #define WAITS_MS 1000
-// Collectives that can be under way at one time; more go unnamed.
-#define POSTS_MAX 512
+// Collectives that can be under way at one time on a stream; more go unnamed. A micro-batch of 126 layers
+// on the axis tensor has about a thousand.
+#define POSTS_MAX 2048
 
 typedef struct post {
   cudaEvent_t over;

@@ -1,4 +1,4 @@
-// The CUDA device. Compute, gather, reduce and copies are streams of the GPU; the host stream is a worker
+// The CUDA device. Compute, communication and copies are streams of the GPU; the host stream is a worker
 // thread (worker.h). Launching enqueues at once, on the calling thread.
 //
 //   ticket t of a GPU stream   is complete when its event t is: events are a ring, made once and recorded
@@ -240,10 +240,9 @@ static void create_stream(cuda_device *self, fsdp_stream which, const fsdp_devic
   int lowest = 0, highest = 0;
   CALL_CUDA(cudaDeviceGetStreamPriorityRange(&lowest, &highest));
   // Communication that waits for a free multiprocessor delays more than the kernel that has to share it.
-  bool communicates = which == FSDP_STREAM_GATHER || which == FSDP_STREAM_REDUCE;
+  int priority = fsdp_stream_communicates(which) ? highest : lowest;
   gpu_stream *stream = &self->streams[which];
-  CALL_CUDA(
-      cudaStreamCreateWithPriority(&stream->native, cudaStreamNonBlocking, communicates ? highest : lowest));
+  CALL_CUDA(cudaStreamCreateWithPriority(&stream->native, cudaStreamNonBlocking, priority));
   stream->context =
       (fsdp_stream_context){.stream = which, .table = fsdp_device_cuda(), .native = stream->native};
   stream->capacity = (uint64_t)(config->event_capacity > 64 ? config->event_capacity : 64);

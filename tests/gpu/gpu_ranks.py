@@ -1,8 +1,8 @@
-"""On a GPU: one global batch gives the same losses on 1, 2 and 4 ranks and by every strategy, as on the CPU;
-a job ends when a rank is killed, or stopped; what does not fit is refused. Ranks share GPUs if there are
-fewer.
+"""On a GPU: one global batch gives the same losses on 1, 2 and 4 ranks, by every strategy and on meshes with
+the axes tensor and context, as on the CPU; a job ends when a rank is killed, or stopped; what does not fit is
+refused. Ranks share GPUs if there are fewer.
 
-    gpu_ranks.py [PART...]    agree, kill, stop, refuse; all if none is named
+    gpu_ranks.py [PART...]    agree, meshes, kill, stop, save, refuse; all if none is named
 
 Run by scripts/gpu_check.sh, and, smaller, as a test with the device that runs on the CPU (simt/). The exit
 status is 77 if a part needs mpirun and there is none.
@@ -82,6 +82,92 @@ def agree():
             print(f"{name}: losses differ by {worst:.1e} at most", flush=True)
     print(f"ranks agree; {left_out} left out: no mpirun" if left_out else "ranks agree", flush=True)
     return 77 if left_out else 0
+
+
+# ---- Meshes: losses, gradient norms and memory, against one rank of the CPU
+
+# Three heads and 257 entries of the vocabulary on two ranks, 33 positions in two parts; no vector is whole.
+ODD = {"hidden_size": 60, "num_attention_heads": 3, "num_key_value_heads": 3, "intermediate_size": 53}
+TIED = ODD | {"tie_word_embeddings": True}
+# Attention on tensor cores in bf16; two key/value heads on four ranks.
+WIDE = {"hidden_size": 72, "head_dim": 64}
+GPT2 = {"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], "n_embd": 60, "n_head": 3, "n_layer": 2,
+        "n_positions": 64, "vocab_size": 257, "activation_function": "gelu_new", "layer_norm_epsilon": 1e-5}
+MODELS = {"odd": programs.CONFIG | ODD, "tied": programs.CONFIG | TIED, "wide": programs.CONFIG | WIDE,
+          "gpt2": GPT2}
+MESH_SEQ, MESH_BATCH, MESH_STEPS = 33, 2, 2
+MESHES = (
+    # model, ranks, mesh, more options, element types, also on a GPU
+    ("odd", 2, "tensor=2", ("--sequence-parallel", "off"), ("fp32", "bf16"), False),
+    ("odd", 2, "tensor=2", (), ("fp32", "bf16"), True),
+    ("odd", 2, "context=2", (), ("fp32", "bf16"), True),
+    ("odd", 4, "tensor=2,context=2", (), ("fp32", "bf16"), False),
+    ("odd", 4, "tensor=2,context=2", ("--cpu-offload", "on", "--recompute", "block", "--poison", "on"),
+     ("fp32",), False),
+    ("odd", 2, "context=2", ("--accumulate", "local", "--grad-accum", 2, "-b", 1), ("fp32",), False),
+    ("odd", 4, "fsdp=2,tensor=2", ("--offload-activations", "residual,attention", "-b", 1), ("fp32",), False),
+    ("tied", 2, "tensor=2", ("--strategy", "no"), ("fp32",), False),
+    ("wide", 4, "tensor=2,context=2", ("--reduce-dtype", "bf16"), ("bf16",), True),
+    ("wide", 4, "tensor=4", (), ("bf16",), False),
+    ("gpt2", 2, "context=2", (), ("fp32",), False),
+)
+# Sums in a different order; on a GPU exponentials and gemms round differently too.
+MESH_TOLERANCE = {"fp32": 1e-5 if ON_CPU else 1e-4, "bf16": 1e-2}
+
+
+def mesh_run(model, dtype, *arguments, ranks=1, environment=None):
+    """The loss and the gradient norm of every step; the memory must be what was planned."""
+    folder = work / model
+    folder.mkdir(exist_ok=True)
+    (folder / "config.json").write_text(json.dumps(MODELS[model]))
+    log = folder / "log.jsonl"
+    log.unlink(missing_ok=True)
+    process = programs.run(
+        *("fsdp_train", "--model", folder, "--init", "random", "--tokenizer", "bytes", "-s", MESH_SEQ),
+        *("-b", MESH_BATCH, "--max-steps", MESH_STEPS, "--lr", "1e-3", "--wrap", "block", "--log", log),
+        *("--param-dtype", dtype, *arguments),
+        ranks=ranks if ranks > 1 else None, env=os.environ | (environment or {}),
+    )
+    what = (model, dtype, arguments, environment)
+    assert process.returncode == 0, (what, process.returncode, process.stdout, process.stderr)
+    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    assert len(lines) == MESH_STEPS, what
+    for line in lines:
+        for figure in ("valley_bytes", "peak_bytes", "host_valley_bytes", "host_peak_bytes"):
+            assert line[figure] == line["planned_" + figure], (what, figure, line)
+    return [number for line in lines for number in (line["loss"], line["grad_norm"])]
+
+
+def meshes():
+    if not has_launcher():
+        return 77
+    references = {}
+    for model, ranks, mesh, more, dtypes, on_gpu in MESHES:
+        for dtype in dtypes if ON_CPU or on_gpu else ():
+            if (model, dtype) not in references:
+                references[model, dtype] = mesh_run(model, dtype, "--backend", "cpu")
+            mine = mesh_run(model, dtype, *SHARED, "--mesh", mesh, *more, ranks=ranks)
+            worst = max(abs(a - b) / abs(b) for a, b in zip(mine, references[model, dtype]))
+            name = f"{model} {dtype} on {mesh} {' '.join(map(str, more))}"
+            assert worst <= MESH_TOLERANCE[dtype], (name, worst, mine, references[model, dtype])
+            print(f"{name}: losses and norms differ by {worst:.1e} at most", flush=True)
+    if ON_CPU:
+        no_order_matters()
+    print("meshes agree", flush=True)
+    return 0
+
+
+def no_order_matters():
+    """Whatever order the emulation runs the streams in, the numbers are the same, unless nothing waits."""
+    arguments = (*SHARED, "--mesh", "tensor=2,context=2")
+    results = {str(mesh_run("odd", "bf16", *arguments, ranks=4, environment={"FSDP_SIMT_SEED": str(seed)}))
+               for seed in range(2)}
+    assert len(results) == 1, results
+    try:
+        wrong = str(mesh_run("odd", "bf16", *arguments, ranks=4, environment={"FSDP_SIMT_WAITS": "off"}))
+    except AssertionError:
+        wrong = "ended"
+    assert wrong not in results, "leaving out every wait changed nothing"
 
 
 def children_of(parent):
@@ -177,7 +263,7 @@ def refuse():
     return 0
 
 
-PARTS = {"agree": agree, "kill": kill, "stop": stop, "save": save, "refuse": refuse}
+PARTS = {"agree": agree, "meshes": meshes, "kill": kill, "stop": stop, "save": save, "refuse": refuse}
 
 if __name__ == "__main__":
     results = [PARTS[name]() for name in sys.argv[1:] or PARTS]

@@ -235,7 +235,9 @@ struct stream;
 typedef std::function<bool()> work;
 // `what`: for messages, kept as a pointer. `is_remote`: it may wait for another process.
 void enqueue(void *stream, work piece, const char *what = "work", bool is_remote = false);
-stream *stream_create(bool is_blocking);
+stream *stream_create(bool is_blocking, int priority);
+constexpr int PRIORITY_HIGHEST = -5; // and 0 the lowest
+int stream_priority(void *stream);
 void stream_destroy(stream *s); // once its work is done
 // Does work of any stream until `over` returns true. Ends with a message if that can never happen: nothing
 // moves and no other thread or process could change it, or none has for FSDP_SIMT_STUCK_S seconds (60).

@@ -81,6 +81,9 @@ ncclResult_t begin(ncclComm_t comm, const char *call, int polls) {
 
 ncclResult_t begin_collective(ncclComm_t comm, const char *call, cudaStream_t stream,
                               const std::function<void()> &enqueue) {
+  if (simt::stream_priority(stream) != simt::PRIORITY_HIGHEST)
+    simt::fail("%s on a stream of priority %d: every peer waits while kernels of other streams delay it",
+               call, simt::stream_priority(stream));
   const ncclResult_t result = begin(comm, call, draw_polls());
   if (result == ncclSuccess) {
     enqueue();

@@ -22,6 +22,7 @@ struct piece {
 struct stream {
   std::deque<piece> queue;
   bool is_blocking = true, is_destroyed = false;
+  int priority = 0;              // below 0: before others
   const char *held_by = nullptr; // a call that has yet to be enqueued
 };
 
@@ -141,11 +142,17 @@ void enqueue(void *to, work run, const char *what, bool is_remote) {
   s->queue.push_back({std::move(run), what, is_remote, ++given});
 }
 
-stream *stream_create(bool is_blocking) {
+stream *stream_create(bool is_blocking, int priority) {
   locked lock(gate);
   streams.push_back(std::make_unique<stream>());
   streams.back()->is_blocking = is_blocking;
+  streams.back()->priority = priority;
   return streams.back().get();
+}
+
+int stream_priority(void *of) {
+  locked lock(gate);
+  return stream_of(of)->priority;
 }
 
 void stream_destroy(stream *s) {

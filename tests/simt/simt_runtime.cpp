@@ -263,7 +263,7 @@ cudaError_t cudaDeviceGetPCIBusId(char *bus, int length, int ordinal) {
 
 cudaError_t cudaDeviceGetStreamPriorityRange(int *lowest, int *highest) {
   *lowest = 0;
-  *highest = -5;
+  *highest = simt::PRIORITY_HIGHEST;
   return cudaSuccess;
 }
 
@@ -405,8 +405,8 @@ cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function, void 
 
 // ---- Streams and events
 
-cudaError_t cudaStreamCreateWithPriority(cudaStream_t *stream, unsigned flags, int) {
-  *stream = reinterpret_cast<cudaStream_t>(simt::stream_create(flags != cudaStreamNonBlocking));
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t *stream, unsigned flags, int priority) {
+  *stream = reinterpret_cast<cudaStream_t>(simt::stream_create(flags != cudaStreamNonBlocking, priority));
   return cudaSuccess;
 }
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned flags) {

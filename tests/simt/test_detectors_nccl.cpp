@@ -1,5 +1,6 @@
 // Communicators that do not block: a caller that does not ask until a collective is enqueued, and then uses
-// the communicator or the stream, is found; one that asks is not. On one rank, without mpirun.
+// the communicator or the stream, is found; one that asks is not. So is a collective on a stream that gives way
+// to others. On one rank, without mpirun.
 #include "tests/simt/simt.h"
 
 #define OMPI_SKIP_MPICXX
@@ -37,7 +38,7 @@ job start(int blocking) {
   ncclCommInitRankConfig(&j.comm, 1, id, 0, &config);
   made.push_back(j.comm);
   settle(j.comm);
-  cudaStreamCreateWithFlags(&j.stream, cudaStreamNonBlocking);
+  cudaStreamCreateWithPriority(&j.stream, cudaStreamNonBlocking, simt::PRIORITY_HIGHEST);
   cudaMalloc(&memory, 2 * elements * sizeof(float));
   j.in = static_cast<float *>(memory);
   j.out = j.in + elements;
@@ -81,6 +82,14 @@ const struct {
      [](const job &j) { cudaStreamSynchronize(j.stream); }},
     {"a wait for the device", "cudaDeviceSynchronize uses a stream",
      [](const job &) { cudaDeviceSynchronize(); }},
+    {"a stream that others overtake", "ncclAllReduce on a stream of priority 0",
+     [](const job &j) {
+       cudaStream_t stream;
+       settle(j.comm);
+       cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, is_wrong ? 0 : simt::PRIORITY_HIGHEST);
+       ncclAllReduce(j.out, j.out, elements, ncclFloat32, ncclSum, j.comm, stream);
+       settle(j.comm);
+     }},
 };
 
 void expect(bool held, const char *name, const char *what, const std::string &message) {

@@ -92,6 +92,7 @@ int make_copy_saved(step_builder *s, fsdp_instr_kind kind, int from, int to, fsd
 
 int make_collective(step_builder *s, fsdp_instr_kind kind, fsdp_axis_set axes, fsdp_stream stream, int unit,
                     const fsdp_operand *operands, int operand_count) {
+  FSDP_CHECK(fsdp_stream_communicates(stream), "a collective on stream %s", fsdp_stream_name(stream));
   fsdp_instr instr = {.kind = kind,
                       .stream = stream,
                       .comm = fsdp_program_comm_add(s->program, axes, stream),

@@ -102,6 +102,18 @@ static void test_progress_is_seen(void **state) {
   fsdp_board_read(&slot, &after);
   assert_int_equal(fsdp_board_waiting_lane(&after), FSDP_STREAM_REDUCE);
   assert_false(fsdp_board_moved(&before, &after));
+  // Of several the one at the earliest instruction, and streams before the main thread.
+  fsdp_lane_begin(lane, fsdp_place_of(4, 137));
+  fsdp_lane_begin(&slot.lanes[FSDP_STREAM_TENSOR], fsdp_place_of(4, 35));
+  fsdp_lane_begin(&slot.lanes[FSDP_STREAM_CONTEXT], fsdp_place_of(4, 20)); // does not wait
+  fsdp_lane_wait(&slot.lanes[FSDP_STREAM_TENSOR], true);
+  fsdp_lane_wait(&slot.lanes[FSDP_LANE_MAIN], true);
+  fsdp_board_read(&slot, &after);
+  assert_int_equal(fsdp_board_waiting_lane(&after), FSDP_STREAM_TENSOR);
+  fsdp_lane_wait(&slot.lanes[FSDP_STREAM_TENSOR], false);
+  fsdp_lane_wait(lane, false);
+  fsdp_board_read(&slot, &after);
+  assert_int_equal(fsdp_board_waiting_lane(&after), FSDP_LANE_MAIN);
   static fsdp_board_slot copy;
   fsdp_board_write(&copy, &after);
   fsdp_board_read(&copy, &before);
