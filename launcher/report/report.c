@@ -2,6 +2,7 @@
 
 #include "launcher/cli/option_value.h"
 #include "launcher/report/activations.h"
+#include "launcher/report/redistributions.h"
 #include "runtime/base/check.h"
 #include "runtime/base/plural.h"
 #include "runtime/base/print_int.h"
@@ -53,6 +54,14 @@ const char *fsdp_report_position(const fsdp_plan *plan, int position, char *out,
   snprintf(out, out_bytes, "instruction %d%s: %s", position, phase,
            fsdp_report_instr(plan, position, instr, sizeof instr));
   return out;
+}
+
+bool fsdp_report_placement_hint(const fsdp_plan *plan, char *out, size_t out_bytes) {
+  if (!plan->hint_preset_bytes) return false;
+  char saved[BYTES_TEXT_BYTES];
+  snprintf(out, out_bytes, "--sharding fsdp-tp on this mesh would send %s less a step and rank",
+           fsdp_value_print_bytes(plan->hint_preset_bytes, saved, sizeof saved));
+  return true;
 }
 
 bool fsdp_report_hint(const fsdp_plan *plan, char *out, size_t out_bytes) {
@@ -276,6 +285,7 @@ void fsdp_report_print(const fsdp_plan *plan, const char *model_name, FILE *out)
   print_memory(plan, out);
   fsdp_activations_print(plan, out);
   print_traffic(plan, out);
+  fsdp_redistributions_print(plan, out);
   if (fsdp_plan_check_bytes(plan) > 0) {
     fprintf(out, "\nBytes that a rank reads to compare replicas\n");
     print_traffic_row("check", fsdp_plan_check_bytes(plan), out);
@@ -286,6 +296,7 @@ void fsdp_report_print(const fsdp_plan *plan, const char *model_name, FILE *out)
           plan->verified ? "yes; no two instructions race, every read finds what it expects" : "no");
   char hint[512];
   if (fsdp_report_hint(plan, hint, sizeof hint)) fprintf(out, "hint: %s\n", hint);
+  if (fsdp_report_placement_hint(plan, hint, sizeof hint)) fprintf(out, "hint: %s\n", hint);
 }
 
 // ---- JSON
@@ -392,8 +403,11 @@ json_t *fsdp_report_json(const fsdp_plan *plan) {
   put(root, "memory", memory_json(plan));
   put(root, "activations", fsdp_activations_json(plan));
   put(root, "comm", traffic_json(plan));
+  put(root, "redistributions", fsdp_redistributions_json(plan));
   put(root, "program", program);
   put(root, "verified", json_boolean(plan->verified));
   put(root, "hint", fsdp_report_hint(plan, hint, sizeof hint) ? json_string(hint) : json_null());
+  put(root, "placement_hint",
+      fsdp_report_placement_hint(plan, hint, sizeof hint) ? json_string(hint) : json_null());
   return root;
 }

@@ -24,5 +24,8 @@ const char *fsdp_report_instr(const fsdp_plan *plan, int position, char *out, si
 // `out`.
 const char *fsdp_report_position(const fsdp_plan *plan, int position, char *out, size_t out_bytes);
 
+// One line of advice if another placement of activations sends less; false if there is nothing to say.
+bool fsdp_report_placement_hint(const fsdp_plan *plan, char *out, size_t out_bytes);
+
 // One line of advice if a very large unit stays gathered, into `out`; false if there is nothing to say.
 bool fsdp_report_hint(const fsdp_plan *plan, char *out, size_t out_bytes);

@@ -121,6 +121,7 @@ void fsdp_train_print_notes(const fsdp_trainer *t) {
     print_note(text);
   }
   if (fsdp_report_hint(made, text, sizeof text)) printf("hint: %s\n", text);
+  if (fsdp_report_placement_hint(made, text, sizeof text)) printf("hint: %s\n", text);
   fflush(stdout);
   warn_of_trained_evaluation(t);
   warn_of_narrow_tokens(t);

@@ -1,6 +1,7 @@
 #include "runtime/plan/plan.h"
 
 #include "runtime/base/check.h"
+#include "runtime/base/size.h"
 #include "runtime/plan/layout/partition.h"
 #include "runtime/plan/layout/placement.h"
 #include "runtime/plan/layout/tensor_preset.h"
@@ -272,6 +273,28 @@ static void find_hint(fsdp_plan *plan) {
   release(&block);
 }
 
+static int64_t sent_bytes(const fsdp_traffic *traffic) {
+  return traffic->all_gather_bytes + traffic->reduce_scatter_bytes + traffic->all_reduce_bytes;
+}
+
+// What the preset would send less than rules that move activations.
+static void find_preset_hint(fsdp_plan *plan) {
+  const fsdp_sharding *rules = plan->config.sharding;
+  bool moves = false;
+  for (int c = 0; c < plan->program->comm_count; c++)
+    moves |= plan->program->comms[c].stream == FSDP_STREAM_TENSOR;
+  if (!rules || rules->preset != FSDP_SHARDING_FILE || !moves) return;
+  const fsdp_sharding preset = {
+      .preset = FSDP_SHARDING_FSDP_TP, .given = rules->given, .sequence_parallel = true};
+  fsdp_plan other = {.config = plan->config, .optimizer = plan->optimizer};
+  other.config.sharding = &preset;
+  if (plan_program(&other, NULL) == FSDP_OK) {
+    fsdp_traffic traffic = step_traffic(&other);
+    plan->hint_preset_bytes = fsdp_max_i64(sent_bytes(&plan->traffic) - sent_bytes(&traffic), 0);
+  }
+  release(&other);
+}
+
 static void prove(fsdp_plan *plan) {
   fsdp_violation violation;
   FSDP_CHECK(fsdp_verify(plan->program, &violation), "the step program is not safe: %s", violation.message);
@@ -342,6 +365,7 @@ fsdp_status fsdp_plan_create(const fsdp_plan_config *config, fsdp_plan **out, fs
   fsdp_memory_plan(plan->program, &plan->memory);
   plan->traffic = step_traffic(plan);
   find_hint(plan);
+  find_preset_hint(plan);
   if (config->poison) fsdp_program_insert_poison(plan->program);
   fsdp_waits_infer(plan->program);
   prove(plan);

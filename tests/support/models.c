@@ -95,7 +95,7 @@ void windows_of_model(const fsdp_model_config *config, int64_t *windows) {
   fsdp_graph_destroy(graph);
 }
 
-void place_by_specs(fsdp_graph *graph, const fsdp_specs *specs, const fsdp_mesh *mesh) {
+void place_by_specs(fsdp_graph *graph, fsdp_specs *specs, const fsdp_mesh *mesh) {
   fsdp_factored_mesh axes = fsdp_factored_mesh_of(specs, graph, mesh);
   fsdp_rows rows;
   fsdp_error error;

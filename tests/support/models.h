@@ -39,7 +39,7 @@ void windows_of_model(const fsdp_model_config *config, int64_t *windows);
 // Writes the placements that the mesh has without rules into the graph.
 void place_by_default(fsdp_graph *graph, const fsdp_mesh *mesh);
 // The same by specs.
-void place_by_specs(fsdp_graph *graph, const fsdp_specs *specs, const fsdp_mesh *mesh);
+void place_by_specs(fsdp_graph *graph, fsdp_specs *specs, const fsdp_mesh *mesh);
 
 // The module tree as PyTorch prints it; the caller frees it.
 char *tree_of_model(const fsdp_model_config *config);

@@ -235,6 +235,7 @@ void partition_place_outputs(partitioner *p, const fsdp_node *node, const assign
     const fsdp_op_operand *operand = &op->operands[row];
     fsdp_value *v = &p->graph->values[value];
     value_spread spread = wanted_spread(operand, a);
+    spread.block = node->block;
     for (int i = 0; i < op->letter_count; i++)
       if (fsdp_op_contracts(op, row, op->letters[i].name)) spread.partial |= assigned(a, op->letters[i].name);
     *partition_spread(p, value) = spread;
@@ -251,22 +252,34 @@ void partition_place_outputs(partitioner *p, const fsdp_node *node, const assign
   }
 }
 
-// Converts what the node reads.
-static fsdp_status convert_inputs(partitioner *p, fsdp_node *node, const fsdp_op_letters *op,
-                                  const assignment *a) {
-  for (int o = 0; o < node->operand_count; o++) {
-    int old = node->operands[o].value, row = row_operand(node, op, o);
-    if (!is_activation(p, old) || !(node->operands[o].access & FSDP_READ)) continue;
-    const fsdp_op_operand *operand = &op->operands[row];
-    int value = p->current[old];
-    bool gathers = (partition_spread(p, value)->rows | partition_spread(p, value)->columns) &
-                   ~(a->rows | wanted_spread(operand, a).columns);
-    int made = partition_convert(p, value, wanted_spread(operand, a), lacking(op, operand, a), node);
-    if (made < 0) return FSDP_ERR_INPUT;
-    if (!gathers || node->operands[o].access == FSDP_UPDATE) p->current[old] = made;
-    node->operands[o].value = made;
-  }
+static fsdp_status convert_input(partitioner *p, fsdp_node *node, int o, const assignment *a) {
+  const fsdp_op_letters *op = fsdp_op_letters_of(node->kind);
+  const fsdp_op_operand *operand = &op->operands[row_operand(node, op, o)];
+  int old = node->operands[o].value, value = p->current[old];
+  value_spread has = *partition_spread(p, value), wanted = wanted_spread(operand, a);
+  bool gathers = (has.rows & ~wanted.rows) | (has.columns & ~wanted.columns);
+  int made = partition_convert(p, value, wanted, lacking(op, operand, a), node);
+  if (made < 0) return FSDP_ERR_INPUT;
+  if (!gathers || node->operands[o].access == FSDP_UPDATE) p->current[old] = made;
+  if (!p->is_used[old]) p->first_use[old] = *partition_spread(p, p->current[old]);
+  p->is_used[old] = true;
+  node->operands[o].value = made;
   return FSDP_OK;
+}
+
+// Converts what the node reads: first sums, which belong to what was before.
+static fsdp_status convert_inputs(partitioner *p, fsdp_node *node, const assignment *a) {
+  bool is_sum[FSDP_OP_MAX_OPERANDS] = {false};
+  fsdp_status status = FSDP_OK;
+  for (int o = 0; o < node->operand_count; o++)
+    is_sum[o] = is_activation(p, node->operands[o].value) &&
+                partition_spread(p, p->current[node->operands[o].value])->partial;
+  for (int sums = 1; sums >= 0; sums--)
+    for (int o = 0; o < node->operand_count && !status; o++)
+      if (is_sum[o] == (sums == 1) && is_activation(p, node->operands[o].value) &&
+          (node->operands[o].access & FSDP_READ))
+        status = convert_input(p, node, o, a);
+  return status;
 }
 
 static fsdp_status cut_params(partitioner *p, const fsdp_node *node, const fsdp_op_letters *op,
@@ -308,7 +321,7 @@ static fsdp_status append_node(partitioner *p, fsdp_node node) {
     node.operands[0].value = p->current[node.operands[0].value];
     status = partition_context_attention(p, &node, &a);
   } else {
-    status = convert_inputs(p, &node, op, &a);
+    status = convert_inputs(p, &node, &a);
     if (!status) partition_place_outputs(p, &node, &a);
   }
   if (status) return status;
@@ -409,7 +422,7 @@ static fsdp_status check_batch(const partitioner *p, const fsdp_mesh *mesh) {
   return FSDP_OK;
 }
 
-fsdp_status fsdp_partition(fsdp_graph *graph, const fsdp_specs *specs, const fsdp_mesh *mesh,
+fsdp_status fsdp_partition(fsdp_graph *graph, fsdp_specs *specs, const fsdp_mesh *mesh,
                            const fsdp_factored_mesh *axes, fsdp_rows *rows, fsdp_error *error) {
   FSDP_CHECK(graph->backward_count == 0, "a graph with a backward is not partitioned");
   size_t values = (size_t)graph->value_count;
@@ -422,6 +435,8 @@ fsdp_status fsdp_partition(fsdp_graph *graph, const fsdp_specs *specs, const fsd
                    .error = error,
                    .current = fsdp_alloc(values * sizeof(int)),
                    .output_of = fsdp_alloc(values * sizeof(int)),
+                   .first_use = fsdp_alloc_zeroed(values, sizeof(value_spread)),
+                   .is_used = fsdp_alloc_zeroed(values, sizeof(bool)),
                    .columns = fsdp_alloc_zeroed(values, sizeof(column_blocks)),
                    .value_count = graph->value_count};
   p.pieces = find_pieces(&p);
@@ -442,7 +457,10 @@ fsdp_status fsdp_partition(fsdp_graph *graph, const fsdp_specs *specs, const fsd
   graph->forward_count = graph->forward_capacity = 0;
   fsdp_status status = check_batch(&p, mesh);
   for (int n = 0; n < count && !status; n++) status = partition_node(&p, &nodes[n]);
+  if (!status) partition_write_outputs(&p, specs);
   free(nodes);
+  free(p.first_use);
+  free(p.is_used);
   free(p.current);
   free(p.output_of);
   free(p.columns);

@@ -15,8 +15,8 @@
 #include "runtime/plan/layout/factored.h"
 #include "runtime/plan/layout/rows.h"
 
-// Partitions `graph`, which has no backward yet. `specs` name axes of `mesh`, which is factored as
-// `axes` says.
-// FSDP_ERR_INPUT or FSDP_ERR_OPTION for what no op can do, with the parameter, the axis and the remedy.
-fsdp_status fsdp_partition(fsdp_graph *graph, const fsdp_specs *specs, const fsdp_mesh *mesh,
+// Partitions `graph`, which has no backward yet. `specs` name axes of `mesh`, factored as `axes` says.
+// Those of outputs that no rule places become what the graph has. FSDP_ERR_INPUT or FSDP_ERR_OPTION for what
+// no op can do, with the parameter, the axis and the remedy.
+fsdp_status fsdp_partition(fsdp_graph *graph, fsdp_specs *specs, const fsdp_mesh *mesh,
                            const fsdp_factored_mesh *axes, fsdp_rows *rows, fsdp_error *error);

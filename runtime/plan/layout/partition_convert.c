@@ -36,7 +36,6 @@ static void name_converted(const char *source, fsdp_spread to, char out[FSDP_NAM
 static int append(partitioner *p, int value, change c, fsdp_spread gradient, const fsdp_node *reader) {
   fsdp_graph *g = p->graph;
   const fsdp_value source = g->values[value];
-  const fsdp_node *maker = reader;
   int64_t ranks = fsdp_mesh_group_size(p->mesh, c.axes), whole = source.shape[1], columns = source.local[1];
   int64_t rows = source.local[0];
   if (c.from == FSDP_SPREAD_ROWS) rows *= ranks;
@@ -49,8 +48,9 @@ static int append(partitioner *p, int value, change c, fsdp_spread gradient, con
   g->values[made].local[0] = rows;
   g->values[made].local[1] = columns;
   g->values[made].local_numel = rows * columns;
-  fsdp_node *n = fsdp_graph_forward_node(g, FSDP_OP_REDISTRIBUTE, source.module, maker->block);
-  n->attrs = maker->attrs;
+  // A sum belongs to the layer that makes its summands.
+  int block = c.from == FSDP_SPREAD_PARTIAL ? partition_spread(p, value)->block : reader->block;
+  fsdp_node *n = fsdp_graph_forward_node(g, FSDP_OP_REDISTRIBUTE, source.module, block);
   n->conversion =
       (fsdp_conversion){.axes = c.axes, .from = c.from, .to = c.to, .gradient = gradient, .columns = whole};
   fsdp_node_operand_add(n, value, FSDP_READ);
@@ -71,10 +71,9 @@ static int append(partitioner *p, int value, change c, fsdp_spread gradient, con
 }
 
 // Sums a partial value where it lies.
-static void sum_in_place(partitioner *p, int value, fsdp_axis_set axes, const fsdp_node *reader) {
-  fsdp_node *n =
-      fsdp_graph_forward_node(p->graph, FSDP_OP_REDISTRIBUTE, p->graph->values[value].module, reader->block);
-  n->attrs = reader->attrs;
+static void sum_in_place(partitioner *p, int value, fsdp_axis_set axes) {
+  fsdp_node *n = fsdp_graph_forward_node(p->graph, FSDP_OP_REDISTRIBUTE, p->graph->values[value].module,
+                                         partition_spread(p, value)->block);
   n->conversion = (fsdp_conversion){.axes = axes,
                                     .from = FSDP_SPREAD_PARTIAL,
                                     .to = FSDP_SPREAD_WHOLE,
@@ -88,7 +87,6 @@ static void sum_in_place(partitioner *p, int value, fsdp_axis_set axes, const fs
 static void share(partitioner *p, int value, fsdp_axis_set axes, const fsdp_node *reader) {
   fsdp_node *n =
       fsdp_graph_forward_node(p->graph, FSDP_OP_REDISTRIBUTE, p->graph->values[value].module, reader->block);
-  n->attrs = reader->attrs;
   n->conversion = (fsdp_conversion){.axes = axes,
                                     .from = FSDP_SPREAD_WHOLE,
                                     .to = FSDP_SPREAD_WHOLE,
@@ -124,7 +122,7 @@ int partition_convert(partitioner *p, int value, value_spread wanted, fsdp_axis_
   // Sums end where the reader wants them.
   fsdp_axis_set rows = has.partial & wanted.rows, columns = has.partial & wanted.columns;
   fsdp_axis_set sums = has.partial & ~rows & ~columns;
-  if (sums) sum_in_place(p, value, sums, reader);
+  if (sums) sum_in_place(p, value, sums);
   if (rows) value = append(p, value, (change){rows, partial, FSDP_SPREAD_ROWS}, FSDP_SPREAD_ROWS, reader);
   if (columns)
     value = append(p, value, (change){columns, partial, FSDP_SPREAD_COLUMNS}, FSDP_SPREAD_COLUMNS, reader);

@@ -8,6 +8,7 @@
 // Where a value lies over the axes that cut neither batch nor input sequence; over the others it is whole.
 typedef struct value_spread {
   fsdp_axis_set rows, columns, partial;
+  int block;     // decoder layer of the node that made it, or -1
   bool as_ruled; // because a rule says so: what gathers it is made again for the backward
 } value_spread;
 
@@ -31,7 +32,9 @@ typedef struct partitioner {
   const fsdp_node *nodes;
   int node_count;
   int *current;
-  int *output_of; // the outermost module below a layer whose output it is, -1: none
+  int *output_of;          // the outermost module below a layer whose output it is, -1: none
+  value_spread *first_use; // how it lies where it is read first
+  bool *is_used;
   column_blocks *columns;
   int value_count;
   value_spread *spread; // by value, grows with the graph
@@ -79,6 +82,9 @@ void partition_find_outputs(partitioner *p);
 fsdp_axis_set partition_norm_rows(const partitioner *p, const fsdp_node *norm);
 // Converts what `node` (as it was) made to how rules store it.
 fsdp_status partition_store(partitioner *p, const fsdp_node *node);
+// Writes how outputs lie into the specs of modules that no rule places, so that they print as rules of the
+// same program.
+void partition_write_outputs(const partitioner *p, fsdp_specs *specs);
 // If a rule stores the residual stream in columns: takes the sum of a fused sum and norm by itself, and makes
 // `node` the norm alone.
 fsdp_status partition_split_sum(partitioner *p, fsdp_node *node);

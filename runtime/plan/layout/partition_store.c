@@ -28,9 +28,25 @@ static bool ends_module(const fsdp_graph *graph, int n, int module) {
   return true;
 }
 
-// The outermost module below a layer whose output node `n` makes.
+// The operand of a fused sum that is added to the residual stream, -1: the op is none.
+static int added_operand(fsdp_op_kind kind) {
+  return kind == FSDP_OP_ADD_RMSNORM || kind == FSDP_OP_ADD_LAYERNORM ? 1 : -1;
+}
+
+// The index of the operand that the sum writes, and the norm that remains if it is there.
+static int sum_operand(const fsdp_node *node, fsdp_op_remainder *norm) {
+  for (int o = 0; o < node->operand_count; o++) {
+    bool kept[FSDP_OP_MAX_OPERANDS] = {false};
+    kept[o] = true;
+    if (node->operands[o].access == FSDP_WRITE && fsdp_op_remainder_of(node->kind, kept, norm)) return o;
+  }
+  FSDP_CHECK(false, "%s is no sum", fsdp_op_name(node->kind));
+}
+
+// The outermost module below a layer whose output node `n` makes, -1: none.
 static int output_module(const fsdp_graph *graph, int n) {
   int module = graph->forward[n].module;
+  if (!ends_module(graph, n, module)) return -1;
   for (;;) {
     int parent = graph->modules[module].parent;
     if (parent <= 0 || is_block(graph, parent) || !ends_module(graph, n, parent)) return module;
@@ -43,9 +59,11 @@ void partition_find_outputs(partitioner *p) {
   for (int v = 0; v < p->value_count; v++) p->output_of[v] = -1;
   for (int n = 0; n < g->forward_count; n++) {
     const fsdp_node *node = &g->forward[n];
+    fsdp_op_remainder norm;
+    int sum = added_operand(node->kind) >= 0 ? sum_operand(node, &norm) : -1;
     for (int o = 0; o < node->operand_count; o++) {
       int value = node->operands[o].value;
-      if (node->operands[o].access != FSDP_WRITE || g->values[value].dims != 2) continue;
+      if (o == sum || node->operands[o].access != FSDP_WRITE || g->values[value].dims != 2) continue;
       if (g->values[value].role == FSDP_VALUE_ACTIVATION) p->output_of[value] = output_module(g, n);
     }
   }
@@ -94,11 +112,6 @@ static bool ruled_alike(const partitioner *p, const fsdp_node *node, value_sprea
   return true;
 }
 
-// The operand of a fused sum that is added to the residual stream, -1: the op is none.
-static int added_operand(fsdp_op_kind kind) {
-  return kind == FSDP_OP_ADD_RMSNORM || kind == FSDP_OP_ADD_LAYERNORM ? 1 : -1;
-}
-
 // Whether a value has another reader than a sum: then the backward reads it.
 static bool is_saved(const partitioner *p, int value) {
   for (int n = 0; n < p->node_count; n++)
@@ -135,16 +148,6 @@ fsdp_status partition_store(partitioner *p, const fsdp_node *node) {
   return FSDP_OK;
 }
 
-// The index of the operand that the sum writes, and the norm that remains if it is there.
-static int sum_operand(const fsdp_node *node, fsdp_op_remainder *norm) {
-  for (int o = 0; o < node->operand_count; o++) {
-    bool kept[FSDP_OP_MAX_OPERANDS] = {false};
-    kept[o] = true;
-    if (node->operands[o].access == FSDP_WRITE && fsdp_op_remainder_of(node->kind, kept, norm)) return o;
-  }
-  FSDP_CHECK(false, "%s is no sum", fsdp_op_name(node->kind));
-}
-
 fsdp_status partition_split_sum(partitioner *p, fsdp_node *node) {
   int added = added_operand(node->kind);
   value_spread residual;
@@ -171,4 +174,48 @@ fsdp_status partition_split_sum(partitioner *p, fsdp_node *node) {
     fsdp_node_operand_add(node, operand.value, operand.access);
   }
   return FSDP_OK;
+}
+
+// ---- What came of it
+
+// Appends the axes of a set, as the mesh before it was factored has them.
+static void append_axes(const partitioner *p, fsdp_axis_set axes, fsdp_dim_axes *dim) {
+  for (int a = 0; a < p->mesh->count; a++) {
+    bool replica = p->axes->axis >= 0 && a == p->axes->axis + 1;
+    if (!(axes >> a & 1) || replica) continue;
+    dim->axes[dim->count++] = (signed char)(p->axes->axis >= 0 && a > p->axes->axis ? a - 1 : a);
+  }
+}
+
+static void write_output(const partitioner *p, fsdp_specs *specs, int module, value_spread spread) {
+  fsdp_spec *spec = &specs->modules[module];
+  if (rule_of(p, module) || spec->dims != FSDP_OUTPUT_DIMS) return;
+  for (int d = 0; d < 2; d++) spec->dim[d] = specs->input.dim[d];
+  spec->dim[2] = (fsdp_dim_axes){0};
+  append_axes(p, spread.rows, &spec->dim[1]);
+  append_axes(p, spread.columns, &spec->dim[2]);
+}
+
+void partition_write_outputs(const partitioner *p, fsdp_specs *specs) {
+  for (int n = 0; n < p->node_count; n++) {
+    const fsdp_node *node = &p->nodes[n];
+    int added = added_operand(node->kind);
+    // The output of a layer is what the next norm's sum makes of it.
+    if (added >= 0) {
+      int block = block_of(p->graph, p->graph->values[node->operands[added].value].module);
+      fsdp_op_remainder norm;
+      int h = node->operands[sum_operand(node, &norm)].value;
+      if (block >= 0) write_output(p, specs, block, *partition_spread((partitioner *)p, p->current[h]));
+    }
+    for (int o = 0; o < node->operand_count; o++) {
+      int value = node->operands[o].value;
+      if (node->operands[o].access != FSDP_WRITE || p->output_of[value] < 0) continue;
+      value_spread spread =
+          p->is_used[value] ? p->first_use[value] : *partition_spread((partitioner *)p, p->current[value]);
+      for (int m = p->graph->values[value].module; m >= p->output_of[value]; m = p->graph->modules[m].parent)
+        write_output(p, specs, m, spread);
+      for (int w = 1; w < node->weight_count; w++)
+        write_output(p, specs, p->graph->params[p->graph->values[node->weights[w]].param].module, spread);
+    }
+  }
 }

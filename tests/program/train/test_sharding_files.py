@@ -80,15 +80,46 @@ def prints_read_back():
         ["--sharding", "fsdpv2", "--mesh", "replica=2,fsdp=2", "--extra-data-axis", "replica"],
         ["--sharding", "fsdp", "--shard", "model.layers.1.mlp=[fsdp, ~, ~]; model.norm.weight=[~]"],
         ["--sharding", "fsdp", "--shard", "lm_head.weight=[~, fsdp]", "--shard", "model.norm.weight=[~]"],
+        ["--mesh", "fsdp=2,tensor=2"],
+        ["--mesh", "fsdp=2,tensor=2", "--sequence-parallel", "off"],
+        ["--mesh", "context=2,tensor=2"],
+        ["--mesh", "tensor=4", "--model", "gpt2"],
+        ["--sharding", "fsdp-tp", "--mesh", "data=2,tensor=2"],
+        ["--sharding", FSDP_TP, "--mesh", "fsdp=2,tensor=2"],
+        ["--sharding", SHORT, "--mesh", "fsdp=2,tensor=2"],
+        ["--sharding", FSDP_TP_CP, "--mesh", "context=2,tensor=2"],
+        ["--sharding", FSDP_TP_CP, "--mesh", "fsdp=2,context=2"],
     ]
     for i, arguments in enumerate(cases):
         text = plan("--wrap", "block", *arguments, "--print-sharding")
         (work / f"printed{i}.yaml").write_text(text)
         mesh = arguments[arguments.index("--mesh") :][:2] if "--mesh" in arguments else []
         keeps = arguments[:2] if arguments[:1] == ["--strategy"] else []
+        keeps += arguments[-2:] if "--model" in arguments else []
         again = ["--wrap", "block", *mesh, *keeps, "--sharding", work / f"printed{i}.yaml"]
         assert plan("--print-sharding", *again) == text, text
-        assert plan_json(*again) == plan_json("--wrap", "block", *arguments), arguments
+        first, second = plan_json("--wrap", "block", *arguments), plan_json(*again)
+        first.pop("placement_hint"), second.pop("placement_hint")  # of files alone
+        assert second == first, arguments
+
+
+def moved_activations_are_printed():
+    """An output stored in columns is gathered for every product that reads it, and the plan says so."""
+    arguments = ["--sharding", FSDP_TP, "--mesh", "fsdp=2,tensor=2", "--seq-length", "64"]
+    made = plan_json(*arguments)
+    rows = {(r["module"], r["value"], r["to"]): r for r in made["redistributions"] if not r["backward"]}
+    y = rows["model.layers.*.input_layernorm", "y_columns", "whole"]
+    # 64 rows of 64 of tiny's 128 channels in fp32, in each of 4 layers, to one other rank
+    assert (y["count"], y["sent_bytes"], y["axes"]) == (4, 4 * 64 * 64 * 4, "tensor"), y
+    sums = rows["model.layers.*.mlp.down_proj", "mlp", "columns"]
+    assert (sums["from"], sums["sent_bytes"]) == ("partial sums", 4 * 64 * 64 * 4), sums
+    assert "--sharding fsdp-tp" in made["placement_hint"], made["placement_hint"]
+    assert "y_columns" in plan(*arguments) and "columns -> whole" in plan(*arguments)
+    assert plan_json("--sharding", "fsdp-tp", "--mesh", "fsdp=2,tensor=2")["placement_hint"] is None
+    assert plan_json()["redistributions"] == []
+
+
+def starts_print_the_same():
     if programs.WITH_MPI:
         printed = run("fsdp_train", "--dry-run", "--print-sharding", "--sharding", "fsdp", ranks=2)
         assert printed == plan("--print-sharding", "--sharding", "fsdp", ranks=2)
@@ -186,6 +217,8 @@ def what_is_wrong_is_named():
 
 plans_as_strategies()
 prints_read_back()
+starts_print_the_same()
+moved_activations_are_printed()
 what_is_wrong_is_named()
 if programs.WITH_MPI:
     trains_as_one_rank()
