@@ -4,6 +4,7 @@
 #include "launcher/cli/output.h"
 #include "launcher/cli/setup.h"
 #include "launcher/report/memory_file.h"
+#include "launcher/report/padding_note.h"
 #include "launcher/report/report.h"
 #include "runtime/base/check.h"
 #include "runtime/base/plural.h"
@@ -30,6 +31,7 @@ static void print_notes(const fsdp_options *options, const fsdp_setup *setup) {
   }
   if (fsdp_mesh_note(options, &setup->plan->config.mesh, note, sizeof note))
     fprintf(stderr, "fsdp_plan: note: %s\n", note);
+  if (fsdp_padding_note(setup->plan, note, sizeof note)) fprintf(stderr, "fsdp_plan: note: %s\n", note);
 }
 
 static fsdp_setup_ranks planned_ranks(const fsdp_options *options) {

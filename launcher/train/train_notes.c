@@ -1,5 +1,6 @@
 // What is worth knowing before the first step, and what looks like a mistake but is allowed.
 #include "launcher/cli/mesh_choice.h"
+#include "launcher/report/padding_note.h"
 #include "launcher/report/report.h"
 #include "launcher/train/replicas.h"
 #include "launcher/train/trainer.h"
@@ -114,6 +115,7 @@ void fsdp_train_print_notes(const fsdp_trainer *t) {
     print_note(text);
   }
   if (fsdp_mesh_note(t->options, &made->config.mesh, text, sizeof text)) print_note(text);
+  if (fsdp_padding_note(made, text, sizeof text)) print_note(text);
   for (int i = 0; fsdp_options_note(t->options, i, text, (int)sizeof text); i++) print_note(text);
   if (t->options->check_replicas > 0 && !fsdp_replicas_present(made)) {
     snprintf(text, sizeof text, "there are no replicas that --check-replicas %" PRId64 " (%s) could compare",

@@ -205,7 +205,7 @@ static void name_apart(fsdp_units *units, int first) {
     fsdp_mesh_print_axes(&units->mesh, cut, cuts);
     fsdp_mesh_print_axes(&units->mesh, unit->sum_axes, sums);
     int added = snprintf(unit->path + length, sizeof unit->path - length, "%s(%.30s%s%.20s%s%.30s)",
-                         length ? " " : "", cut ? cuts : "", cut ? ", " : "",
+                         length ? " " : "(root) ", cut ? cuts : "", cut ? ", " : "",
                          unit->shard_axes ? shards : "replicated", summed ? ", summed over " : "",
                          summed ? sums : "");
     FSDP_CHECK(length + (size_t)added < sizeof unit->path, "unit name '%s' is cut", unit->path);

@@ -197,8 +197,8 @@ static void test_units_of_one_module(void **state) {
   const struct {
     const char *path;
     int params, shards, replicas;
-  } expected[] = {{"(replicated)", 1, 1, 6},
-                  {"(data)", 2, 2, 3},
+  } expected[] = {{"(root) (replicated)", 1, 1, 6},
+                  {"(root) (data)", 2, 2, 3},
                   {"model.layers.0 (fsdp)", 1, 3, 2},
                   {"model.layers.0 (replicated)", 6, 1, 6},
                   {"model.layers.0 (data+fsdp)", 2, 6, 1}};
