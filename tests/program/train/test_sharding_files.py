@@ -29,10 +29,21 @@ def plan_json(*arguments, ranks=4):
     return json.loads(plan("--json", *arguments, ranks=ranks))
 
 
+def parts_of(ranks, arguments):
+    """The parts of the batch: the ranks that differ in more than tensor and context."""
+    parts = ranks or 1
+    if "--mesh" in arguments:
+        mesh = arguments[arguments.index("--mesh") + 1]
+        for axis in mesh.split(","):
+            parts //= int(axis.split("=")[1]) if axis.startswith(("tensor=", "context=")) else 1
+    return parts
+
+
 def losses(name, ranks, *arguments):
     """Of a global batch of 24 sequences."""
     path = work / f"{name}.jsonl"
-    size = ["-s", "32", "-b", 24 // (ranks or 1), "--max-steps", "4", "--lr", "1e-2", "--threads", "1"]
+    size = ["-s", "32", "-b", 24 // parts_of(ranks, arguments), "--max-steps", "4", "--lr", "1e-2"]
+    size += ["--threads", "1"]
     out = run("fsdp_train", *size, "--log", path, *arguments, ranks=ranks)
     return [json.loads(line)["loss"] for line in path.read_text().splitlines()], out
 
@@ -134,6 +145,13 @@ def trains_as_one_rank():
         (6, ["--sharding", FSDP_TP_CP, "--mesh", "data=3,fsdp=2", "--wrap", "block", "--cpu-offload"]),
         (8, ["--sharding", SHORT, "--mesh", "data=2,fsdp=4", "--wrap", "block", "--strategy", "no"]),
         (6, ["--sharding", "fsdpv2", "--mesh", "replica=3,fsdp=2", "--extra-data-axis", "replica"]),
+        (6, ["--sharding", FSDP_TP, "--mesh", "fsdp=2,tensor=3"]),
+        (8, ["--sharding", FSDP_TP, "--mesh", "tensor=4,fsdp=2", "--wrap", "block"]),
+        (4, ["--sharding", FSDP_TP_CP, "--mesh", "fsdp=2,context=2"]),
+        (6, ["--sharding", FSDP_TP_CP, "--mesh", "tensor=2,context=3", "--wrap", "block"]),
+        (8, ["--sharding", FSDP_TP_CP, "--mesh", "fsdp=2,tensor=2,context=2", "--cpu-offload"]),
+        (4, ["--sharding", SHORT, "--mesh", "data=1,fsdp=2,tensor=2"]),
+        (8, ["--sharding", SHORT, "--mesh", "data=2,fsdp=2,tensor=2", "--wrap", "block"]),
     ]
     for i, (ranks, arguments) in enumerate(cases):
         found, out = losses(f"case{i}", ranks, *arguments)

@@ -20,6 +20,7 @@ typedef struct traffic_case {
   bool sequence_parallel, bf16; // bf16: parameters and activations; gradients are reduced in fp32
   int64_t batch, seq;
   int micro_batches;
+  const char *recompute; // NULL: what is saved is kept
 } traffic_case;
 
 // What the formulas are written in.
@@ -29,7 +30,6 @@ typedef struct quantities {
   int64_t replicas, groups; // tensor factored: ranks with the same key/value heads, sets of such heads
   int64_t n, piece;         // rows of a rank; those of one piece (n without sequence parallelism)
   int64_t e;                // bytes of an element of parameters and activations
-  bool keeps_keys;          // gathered keys and values, for the backward
   int64_t q, kv, f, v;      // query and key/value columns, intermediate and vocabulary entries of a rank
 } quantities;
 
@@ -138,21 +138,22 @@ static void expect(expected *e, fsdp_axis_set axes, int64_t bytes) {
 //
 // With sequence parallelism: a layer gathers the pieces before q|k|v and before gate|up and scatters the sums
 // after o and after down; its backward does the inverse of each: 4 gathers and 4 scatters. The embedding
-// scatters its sums (backward: gathers), and the head gathers (backward: scatters).
+// scatters its sums (backward: gathers), and the head gathers (backward: scatters). If what a layer gathers
+// is not kept, it is gathered again for the weights' gradients: 6 gathers and 4 scatters.
 // Without: sums of all rows after o and after down, and in the backward before q|k|v and before gate|up: 4.
 // One for the embedding's forward, and one for the head's backward.
 // Both: the head's statistics, 12 bytes a row from every rank.
 static int64_t tensor_rows(const traffic_case *c, const quantities *q) {
-  int64_t moves = 8 * q->L + 4;
+  int64_t moves = q->L * (c->recompute ? 10 : 8) + 4;
   int64_t rows = c->sequence_parallel ? moves * ring(q->piece * q->C * q->e, q->T)
                                       : (4 * q->L + 2) * all_reduce(q->n * q->C * q->e, q->T);
   return rows + ring(12 * q->n, q->T);
 }
 
-// Keys and values of a rank's heads, over context: gathered in the forward, and their gradients scattered. If
-// they are not kept, they are gathered again in the backward.
+// Keys and values of a rank's heads, over context: gathered in the forward and, as they are not kept, again
+// in the backward; and their gradients scattered.
 static int64_t context_rows(const quantities *q) {
-  return q->L * (q->keeps_keys ? 2 : 3) * ring(q->n * 2 * q->kv * q->e, q->X);
+  return q->L * 3 * ring(q->n * 2 * q->kv * q->e, q->X);
 }
 
 static expected expected_of(const traffic_case *c, const quantities *q, const fsdp_mesh *mesh) {
@@ -203,22 +204,18 @@ static fsdp_plan *plan_of(const traffic_case *c) {
                              .backend = fsdp_plan_backend_cpu()};
   fsdp_error error = {0};
   if (fsdp_model_preset(c->model, &config.model, &error)) fail_msg("%s", error.message);
+  if (c->recompute &&
+      fsdp_saving_parse(c->recompute, "--recompute", FSDP_FATE_RECOMPUTE, &config.saving, &error))
+    fail_msg("%s", error.message);
   fsdp_plan *plan = NULL;
   if (fsdp_plan_create(&config, &plan, &error)) fail_msg("%s", error.message);
   return plan;
-}
-
-static bool keeps_keys(const fsdp_plan *plan) {
-  for (int v = 0; v < plan->graph->value_count; v++)
-    if (plan->graph->values[v].regathered && plan->fates[v] == FSDP_FATE_KEEP) return true;
-  return false;
 }
 
 static void check_case(const traffic_case *c) {
   fsdp_plan *plan = plan_of(c);
   const fsdp_mesh *mesh = &plan->config.mesh;
   quantities q = quantities_of(c, &plan->config.model);
-  q.keeps_keys = keeps_keys(plan);
   expected e = expected_of(c, &q, mesh);
   for (fsdp_axis_set axes = 1; axes < 1u << FSDP_MESH_AXES_MAX; axes++) {
     int64_t bytes = 0;
@@ -237,13 +234,13 @@ static void check_case(const traffic_case *c) {
 static void test_tensor(void **state) {
   (void)state;
   const traffic_case cases[] = {
-      {"llama2-7b", 1, 8, 1, 2, FSDP_FULL, true, false, 1, 1024, 1},
-      {"llama2-7b", 1, 8, 1, 2, FSDP_FULL, false, true, 2, 1024, 1},
-      {"llama2-7b", 1, 1, 1, 8, FSDP_FULL, true, true, 1, 4096, 1},
-      {"llama2-70b", 1, 16, 1, 8, FSDP_GRAD_OP, true, true, 1, 4096, 2},
-      {"llama2-70b", 1, 4, 1, 16, FSDP_FULL, true, true, 1, 4096, 1},
-      {"llama3-405b", 1, 64, 1, 8, FSDP_FULL, true, true, 1, 8192, 1},
-      {"llama3-405b", 1, 64, 1, 16, FSDP_GRAD_OP, false, true, 1, 8192, 1},
+      {"llama2-7b", 1, 8, 1, 2, FSDP_FULL, true, false, 1, 1024, 1, NULL},
+      {"llama2-7b", 1, 8, 1, 2, FSDP_FULL, false, true, 2, 1024, 1, NULL},
+      {"llama2-7b", 1, 1, 1, 8, FSDP_FULL, true, true, 1, 4096, 1, NULL},
+      {"llama2-70b", 1, 16, 1, 8, FSDP_GRAD_OP, true, true, 1, 4096, 2, NULL},
+      {"llama2-70b", 1, 4, 1, 16, FSDP_FULL, true, true, 1, 4096, 1, NULL},
+      {"llama3-405b", 1, 64, 1, 8, FSDP_FULL, true, true, 1, 8192, 1, NULL},
+      {"llama3-405b", 1, 64, 1, 16, FSDP_GRAD_OP, false, true, 1, 8192, 1, NULL},
   };
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) check_case(&cases[i]);
 }
@@ -252,15 +249,15 @@ static void test_tensor(void **state) {
 static void test_three_axes(void **state) {
   (void)state;
   const traffic_case cases[] = {
-      {"llama2-7b", 2, 4, 1, 2, FSDP_HYBRID, true, false, 1, 1024, 3},
-      {"llama2-7b", 2, 4, 1, 2, FSDP_HYBRID, false, true, 1, 1024, 1},
-      {"llama2-7b", 1, 4, 2, 2, FSDP_FULL, true, true, 1, 4096, 1},
-      {"llama2-7b", 1, 2, 4, 1, FSDP_FULL, false, false, 1, 4096, 1},
-      {"llama2-70b", 1, 8, 8, 8, FSDP_FULL, true, true, 1, 32768, 1},
-      {"llama2-70b", 2, 2, 2, 16, FSDP_HYBRID, true, true, 1, 8192, 1},
-      {"llama3-405b", 8, 16, 1, 8, FSDP_HYBRID, true, true, 1, 8192, 1},
-      {"llama3-405b", 1, 1024, 2, 8, FSDP_FULL, true, true, 1, 8192, 1},
-      {"llama3-405b", 1, 32, 4, 16, FSDP_GRAD_OP, false, true, 1, 32768, 1},
+      {"llama2-7b", 2, 4, 1, 2, FSDP_HYBRID, true, false, 1, 1024, 3, NULL},
+      {"llama2-7b", 2, 4, 1, 2, FSDP_HYBRID, false, true, 1, 1024, 1, NULL},
+      {"llama2-7b", 1, 4, 2, 2, FSDP_FULL, true, true, 1, 4096, 1, NULL},
+      {"llama2-7b", 1, 2, 4, 1, FSDP_FULL, false, false, 1, 4096, 1, NULL},
+      {"llama2-70b", 1, 8, 8, 8, FSDP_FULL, true, true, 1, 32768, 1, NULL},
+      {"llama2-70b", 2, 2, 2, 16, FSDP_HYBRID, true, true, 1, 8192, 1, NULL},
+      {"llama3-405b", 8, 16, 1, 8, FSDP_HYBRID, true, true, 1, 8192, 1, NULL},
+      {"llama3-405b", 1, 1024, 2, 8, FSDP_FULL, true, true, 1, 8192, 1, NULL},
+      {"llama3-405b", 1, 32, 4, 16, FSDP_GRAD_OP, false, true, 1, 32768, 1, NULL},
   };
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) check_case(&cases[i]);
 }
@@ -269,11 +266,20 @@ static void test_three_axes(void **state) {
 static void test_odd_sizes(void **state) {
   (void)state;
   const traffic_case cases[] = {
-      {"llama2-7b", 1, 5, 1, 3, FSDP_FULL, true, false, 2, 1000, 1},
-      {"llama2-7b", 3, 2, 3, 5, FSDP_HYBRID, true, true, 1, 1001, 1},
-      {"llama2-70b", 1, 3, 1, 12, FSDP_FULL, true, true, 1, 1000, 1},
-      {"llama2-70b", 1, 3, 2, 24, FSDP_FULL, true, true, 1, 1000, 1},
-      {"llama3-405b", 1, 7, 3, 6, FSDP_FULL, false, true, 1, 333, 1},
+      {"llama2-7b", 1, 5, 1, 3, FSDP_FULL, true, false, 2, 1000, 1, NULL},
+      {"llama2-7b", 3, 2, 3, 5, FSDP_HYBRID, true, true, 1, 1001, 1, NULL},
+      {"llama2-70b", 1, 3, 1, 12, FSDP_FULL, true, true, 1, 1000, 1, NULL},
+      {"llama2-70b", 1, 3, 2, 24, FSDP_FULL, true, true, 1, 1000, 1, NULL},
+      {"llama3-405b", 1, 7, 3, 6, FSDP_FULL, false, true, 1, 333, 1, NULL},
+  };
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) check_case(&cases[i]);
+}
+
+static void test_gathered_again(void **state) {
+  (void)state;
+  const traffic_case cases[] = {
+      {"llama2-7b", 1, 4, 1, 2, FSDP_FULL, true, true, 1, 1024, 1, "gather"},
+      {"llama2-70b", 1, 4, 2, 16, FSDP_FULL, true, true, 1, 1024, 2, "gather"},
   };
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) check_case(&cases[i]);
 }
@@ -283,6 +289,7 @@ int main(void) {
       cmocka_unit_test(test_tensor),
       cmocka_unit_test(test_three_axes),
       cmocka_unit_test(test_odd_sizes),
+      cmocka_unit_test(test_gathered_again),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
