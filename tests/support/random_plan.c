@@ -96,8 +96,32 @@ static fsdp_saving random_saving(random_source *random, const family_names *name
   return saving;
 }
 
+// Cuts a part of the configurations over tensor and context too, with few other ranks beside them and the
+// axes in any order.
+static void change_mesh(random_source *random, fsdp_plan_config *config) {
+  static const char *const names[] = {FSDP_AXIS_DATA, FSDP_AXIS_FSDP, FSDP_AXIS_TENSOR, FSDP_AXIS_CONTEXT};
+  const fsdp_mesh *old = &config->mesh;
+  int sizes[4] = {fsdp_mesh_size(old, FSDP_AXIS_DATA), fsdp_mesh_size(old, FSDP_AXIS_FSDP)};
+  if (random_int(random, 0, 1)) return;
+  sizes[2] = random_int(random, 1, 4);
+  sizes[3] = random_int(random, 1, 3);
+  for (int i = 0; i < 2; i++)
+    if (sizes[i] > 3) sizes[i] = random_int(random, 1, 3);
+  config->sequence_parallel = random_int(random, 0, 1);
+  fsdp_mesh mesh = {0};
+  int first = random_int(random, 0, 3), stride = random_int(random, 0, 1) ? 1 : 3;
+  for (int i = 0; i < 4; i++) {
+    int axis = (first + i * stride) % 4;
+    fsdp_mesh_add(&mesh, names[axis], sizes[axis]);
+  }
+  fsdp_mesh_complete(&mesh);
+  config->mesh = mesh;
+}
+
 fsdp_plan_config random_plan_config(random_source *random) {
-  random_source apart = {.seed = random->seed, .next = (uint64_t)1 << 32}; // a new family changes no Llama
+  // New families and meshes change no configuration without them.
+  random_source apart = {.seed = random->seed, .next = (uint64_t)1 << 32};
+  random_source of_mesh = {.seed = random->seed, .next = (uint64_t)1 << 33};
   const family_names *names = &families[random_int(&apart, 0, FAMILIES - 1)];
   fsdp_plan_config config = {.model = random_model(random),
                              .batch = random_int(random, 1, 2),
@@ -128,28 +152,29 @@ fsdp_plan_config random_plan_config(random_source *random) {
   config.snapshot = random_int(random, 0, 2) == 0;
   config.exchange = random_int(random, 0, 2) == 0;
   change_family(&apart, names, &config.model);
+  change_mesh(&of_mesh, &config);
   return config;
 }
 
 void describe_plan_config(const fsdp_plan_config *c, char *out, size_t out_bytes) {
   char mesh[FSDP_MESH_TEXT_BYTES], saving[2][FSDP_SAVING_TEXT_BYTES];
-  snprintf(out, out_bytes,
-           "%s %s %s V=%lld C=%lld I=%lld L=%lld H=%lld K=%lld D=%lld W=%lld@%lld tied=%d B=%lld T=%lld "
-           "accumulation=%d(%s) wrap=%d "
-           "(%lld %s) offload=%d recompute=%s offload-activations=%s prefetch=%d %s/%s/%s/%s clip=%g "
-           "evaluation=%d check=%d "
-           "snapshot=%d exchange=%d poison=%d %s",
-           c->model.family->block_class, fsdp_strategy_name(c->strategy),
-           fsdp_mesh_print(&c->mesh, ",", mesh), (long long)c->model.vocab_size,
-           (long long)c->model.hidden_size, (long long)c->model.intermediate_size,
-           (long long)c->model.num_layers, (long long)c->model.num_heads, (long long)c->model.num_kv_heads,
-           (long long)c->model.head_dim, (long long)c->model.window, (long long)c->model.first_window_layer,
-           c->model.tie_word_embeddings, (long long)c->batch, (long long)c->seq, c->micro_batches,
-           c->accumulate == FSDP_ACCUMULATE_LOCAL ? "local" : "reduce", (int)c->wrap.kind,
-           (long long)c->wrap.numel, c->wrap.classes ? c->wrap.classes : "", c->cpu_offload,
-           fsdp_saving_print(&c->saving, FSDP_FATE_RECOMPUTE, saving[0]),
-           fsdp_saving_print(&c->saving, FSDP_FATE_OFFLOAD, saving[1]), c->prefetch,
-           fsdp_dtype_name(c->param_dtype), fsdp_dtype_name(c->reduce_dtype),
-           fsdp_dtype_name(c->master_dtype), fsdp_dtype_name(c->moment_dtype), (double)c->grad_clip,
-           c->evaluation, c->check, c->snapshot, c->exchange, c->poison, c->backend->name);
+  snprintf(
+      out, out_bytes,
+      "%s %s %s V=%lld C=%lld I=%lld L=%lld H=%lld K=%lld D=%lld W=%lld@%lld tied=%d B=%lld T=%lld "
+      "accumulation=%d(%s) wrap=%d "
+      "(%lld %s) offload=%d recompute=%s offload-activations=%s prefetch=%d %s/%s/%s/%s clip=%g "
+      "evaluation=%d check=%d "
+      "snapshot=%d exchange=%d poison=%d sequence-parallel=%d %s",
+      c->model.family->block_class, fsdp_strategy_name(c->strategy), fsdp_mesh_print(&c->mesh, ",", mesh),
+      (long long)c->model.vocab_size, (long long)c->model.hidden_size, (long long)c->model.intermediate_size,
+      (long long)c->model.num_layers, (long long)c->model.num_heads, (long long)c->model.num_kv_heads,
+      (long long)c->model.head_dim, (long long)c->model.window, (long long)c->model.first_window_layer,
+      c->model.tie_word_embeddings, (long long)c->batch, (long long)c->seq, c->micro_batches,
+      c->accumulate == FSDP_ACCUMULATE_LOCAL ? "local" : "reduce", (int)c->wrap.kind,
+      (long long)c->wrap.numel, c->wrap.classes ? c->wrap.classes : "", c->cpu_offload,
+      fsdp_saving_print(&c->saving, FSDP_FATE_RECOMPUTE, saving[0]),
+      fsdp_saving_print(&c->saving, FSDP_FATE_OFFLOAD, saving[1]), c->prefetch,
+      fsdp_dtype_name(c->param_dtype), fsdp_dtype_name(c->reduce_dtype), fsdp_dtype_name(c->master_dtype),
+      fsdp_dtype_name(c->moment_dtype), (double)c->grad_clip, c->evaluation, c->check, c->snapshot,
+      c->exchange, c->poison, c->sequence_parallel, c->backend->name);
 }

@@ -217,6 +217,33 @@ static void recompute_together(const fsdp_graph *graph, const fsdp_saved_value *
     if (saved[o]) fates[node->operands[o].value] = FSDP_FATE_RECOMPUTE;
 }
 
+// Whether the backward reads a value: itself, or to gather it again.
+static bool is_read(const fsdp_graph *graph, const fsdp_fate *fates, int value) {
+  for (int n = 0; n < graph->backward_count; n++)
+    for (int o = 0; o < graph->backward[n].operand_count; o++)
+      if (graph->backward[n].operands[o].value == value &&
+          (graph->backward[n].operands[o].access & FSDP_READ))
+        return true;
+  for (int n = 0; n < graph->forward_count; n++) {
+    const fsdp_node *node = &graph->forward[n];
+    if (node->kind == FSDP_OP_REDISTRIBUTE && node->operand_count > 1 && node->operands[0].value == value &&
+        fates[node->operands[1].value] == FSDP_FATE_RECOMPUTE)
+      return true;
+  }
+  return false;
+}
+
+// What would be gathered again need not be saved where the gathered value is.
+static void drop_gathered(const fsdp_graph *graph, fsdp_fate *fates) {
+  for (int n = graph->forward_count - 1; n >= 0; n--) {
+    const fsdp_node *node = &graph->forward[n];
+    if (node->kind != FSDP_OP_REDISTRIBUTE || node->operand_count < 2) continue;
+    int source = node->operands[0].value, made = node->operands[1].value;
+    if (!graph->values[made].regathered || fates[made] == FSDP_FATE_RECOMPUTE) continue;
+    if (!is_read(graph, fates, source)) fates[source] = FSDP_FATE_NONE;
+  }
+}
+
 fsdp_status fsdp_saving_resolve(const fsdp_saving *saving, const fsdp_graph *graph, int ahead,
                                 fsdp_fate *fates, fsdp_error *error) {
   fsdp_saved saved = fsdp_saved_create(graph);
@@ -239,6 +266,7 @@ fsdp_status fsdp_saving_resolve(const fsdp_saving *saving, const fsdp_graph *gra
   for (int i = 0; i < saved.count && !status; i++)
     if (fates[saved.values[i].value] == FSDP_FATE_RECOMPUTE)
       recompute_together(graph, &saved.values[i], fates);
+  if (!status) drop_gathered(graph, fates);
   fsdp_saved_release(&saved);
   return status;
 }

@@ -96,18 +96,9 @@ enum setting {
   SETTINGS
 };
 
-// Whether the query heads of a group need no padding for the ranks that share it.
-static bool divides_groups(const int *values) {
-  int heads = models[values[MODEL]].heads, groups = models[values[MODEL]].kv_heads;
-  int tensor = meshes[values[MESH]].tensor, replicas = groups < tensor ? tensor / groups : 1;
-  while (tensor % replicas) replicas--;
-  return heads == groups || heads / groups % replicas == 0;
-}
-
 static bool allowed(const int *values) {
   const mesh_sizes *m = &meshes[values[MESH]];
   fsdp_strategy strategy = strategies[values[STRATEGY]];
-  if (!divides_groups(values)) return false;
   if (strategy == FSDP_NO && m->fsdp > 1) return false;
   return strategy == FSDP_NO || strategy == FSDP_HYBRID || m->data == 1;
 }
