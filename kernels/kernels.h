@@ -23,13 +23,18 @@ typedef struct fsdp_view {
   fsdp_access access; // FSDP_READ, FSDP_WRITE (overwrite) or FSDP_UPDATE (accumulate, in place)
 } fsdp_view;
 
+// Elements of a run in rows, at most.
+#define FSDP_ROUNDING_ROWS_NUMEL UINT32_MAX
+
 // A run of one parameter's elements inside a flat shard, so that stochastic rounding draws by name and
-// element index.
+// element index. In rows it is what a rank has of a matrix that is cut by columns.
 typedef struct fsdp_rounding_run {
   int64_t shard_offset;   // first element in the shard
   int64_t numel;          // elements of the run
   int64_t element_index;  // index, in the parameter, of the run's first element
   uint64_t random_stream; // fsdp_random_stream(parameter name)
+  int64_t row_numel;      // elements that are neighbours in the parameter too; 0: all of them
+  int64_t row_step;       // in the parameter, from one row's first element to the next one's
 } fsdp_rounding_run;
 
 // Elements [first, first + elems) of a parameter's initialisation: mean + deviation * the stream's normals.

@@ -81,6 +81,15 @@ static void round_stochastically(const float *restrict values, const uint16_t *r
   }
 }
 
+// The index in the parameter of element `offset` of a run; *neighbours: how many of `count` lie side by side.
+static uint64_t element_of(const fsdp_rounding_run *run, int64_t offset, int64_t count, int64_t *neighbours) {
+  *neighbours = count;
+  if (run->row_numel == 0) return (uint64_t)(run->element_index + offset);
+  int64_t row = offset / run->row_numel, within = offset % run->row_numel;
+  *neighbours = fsdp_min_i64(count, run->row_numel - within);
+  return (uint64_t)(run->element_index + row * run->row_step + within);
+}
+
 // Stores elements [first, first + count) of the states; those in segments are rounded stochastically.
 static void store_states(const update *k, int64_t first, int64_t count, float *const values[STATES],
                          int *segment) {
@@ -100,17 +109,20 @@ static void store_states(const update *k, int64_t first, int64_t count, float *c
     int64_t from = fsdp_max_i64(first, run->shard_offset);
     int64_t n = fsdp_min_i64(first + count, run->shard_offset + run->numel) - from;
     if (n <= 0) continue;
-    uint64_t index = (uint64_t)(run->element_index + (from - run->shard_offset));
-    uint64_t block = index / LANES, end = (index + (uint64_t)n + LANES - 1) / LANES;
-    for (int s = 0; s < STATES; s++) {
-      if (k->state[s]->dtype != FSDP_BF16) continue;
-      draw(k->key, run->random_stream, s, block, (int64_t)(end - block), lanes);
-      round_stochastically(values[s] + (from - first), lanes + index % LANES, element(k->state[s], from), n);
+    for (int64_t end = from + n; from < end; from += n) {
+      uint64_t index = element_of(run, from - run->shard_offset, end - from, &n);
+      uint64_t block = index / LANES, block_end = (index + (uint64_t)n + LANES - 1) / LANES;
+      for (int s = 0; s < STATES; s++) {
+        if (k->state[s]->dtype != FSDP_BF16) continue;
+        draw(k->key, run->random_stream, s, block, (int64_t)(block_end - block), lanes);
+        round_stochastically(values[s] + (from - first), lanes + index % LANES, element(k->state[s], from),
+                             n);
+      }
     }
   }
 }
 
-// The first segment that ends behind element `first`. Of a matrix cut by columns each row is one.
+// The first segment that ends behind element `first`.
 static int find_segment(const fsdp_kernel_call *call, int64_t first) {
   int low = 0, high = call->segment_count;
   while (low < high) {

@@ -14,7 +14,7 @@ namespace {
 
 constexpr int threads_count = 256;
 constexpr int width = 8, lanes = 8; // of a thread; 16-bit lanes of a Philox block
-constexpr int segments_max = 64;    // of a launch: 2 KiB of its parameters
+constexpr int segments_max = 64;    // of a launch: 3 KiB of its parameters
 
 struct segment_list {
   fsdp_rounding_run run[segments_max];
@@ -69,11 +69,15 @@ __device__ __forceinline__ bool find_source(const segment_list &list, int64_t at
   const int segment = find_segment(list, at);
   if (segment == list.count || list.run[segment].shard_offset >= at + WIDTH) return true;
   const fsdp_rounding_run &run = list.run[segment];
+  int64_t offset = at - run.shard_offset, row_end = run.numel, row = 0;
+  if (run.row_numel > 0 && offset >= 0) {
+    row = uint32_t(offset) / uint32_t(run.row_numel); // in 64 bits a division is a call
+    row_end = least((row + 1) * run.row_numel, run.numel);
+  }
   source->rounds = true;
   source->stream = run.random_stream;
-  source->element = uint64_t(run.element_index + (at - run.shard_offset));
-  return WIDTH == 1 || (at >= run.shard_offset && at + WIDTH <= run.shard_offset + run.numel &&
-                        source->element % lanes == 0);
+  source->element = uint64_t(run.element_index + row * (run.row_step - run.row_numel) + offset);
+  return WIDTH == 1 || (offset >= 0 && offset + WIDTH <= row_end && source->element % lanes == 0);
 }
 
 // Rounds state `state` of WIDTH elements: a whole block's or one.

@@ -114,8 +114,8 @@ struct states {
 std::vector<fsdp_rounding_run> segments_of(int64_t P, int64_t length) {
   std::vector<fsdp_rounding_run> segments;
   for (int64_t at = 0; at < P; at += (length + 15) / 16 * 16)
-    segments.push_back(
-        {at, std::min(length, P - at), int64_t(segments.size()) * 5000000000, segments.size() * 977 + 3});
+    segments.push_back({at, std::min(length, P - at), int64_t(segments.size()) * 5000000000,
+                        segments.size() * 977 + 3, 0, 0});
   return segments;
 }
 
@@ -184,13 +184,14 @@ void skipped_adamw(const states &s, int64_t P) {
 
 // A step whose arithmetic is exact in any order (as in tests/unit/kernels/test_kernels_flat.c, which holds the CPU's
 // kernel to the rule of the random bits), so that both twins must store the very same bits. Runs begin and
-// end anywhere, in the shard and in their parameter.
-void exact_adamw(int64_t P, int64_t step, fsdp_dtype master, fsdp_dtype moment) {
+// end anywhere, in the shard and in their parameter. They are in rows of `row` elements, unless that is 0.
+void exact_adamw(int64_t P, int64_t step, fsdp_dtype master, fsdp_dtype moment, int64_t row = 0) {
   fsdp_op_attrs attrs = {};
   attrs.beta1 = 0.5;
   twin_case c = twin_of(FSDP_OP_ADAMW, attrs, FSDP_BF16);
   c.name += std::string(" exact master ") + fsdp_dtype_name(master) + " moments " + fsdp_dtype_name(moment) +
-            " P" + std::to_string(P) + " runs of " + std::to_string(step);
+            " P" + std::to_string(P) + " runs of " + std::to_string(step) +
+            (row > 0 ? " in rows of " + std::to_string(row) : "");
   c.tolerance = 0;
   c.bits_equal_least = 1;
   c.seed = 0xfedcba9876543210ULL;
@@ -211,7 +212,8 @@ void exact_adamw(int64_t P, int64_t step, fsdp_dtype master, fsdp_dtype moment) 
   twin_values(&c, moment, zeros, FSDP_UPDATE);
   twin_values(&c, moment, zeros, FSDP_UPDATE);
   for (int64_t at = step % 5, i = 0; at < P; at += step + i % 3, i++)
-    c.segments.push_back({at, std::min(step, P - at), i * 5000000000 + i % 8, uint64_t(i) * 977 + 3});
+    c.segments.push_back({at, std::min(step, P - at), i * 5000000000 + i % 8, uint64_t(i) * 977 + 3, row,
+                          row > 0 ? row + 24 + i % 2 * 5 : 0});
   twin_check(c);
 }
 
@@ -254,4 +256,7 @@ void twin_flat() {
   exact_adamw(20011, 8, FSDP_BF16, FSDP_BF16);
   exact_adamw(4099, 13, FSDP_BF16, FSDP_F32);
   exact_adamw(777, 5, FSDP_F32, FSDP_BF16);
+  exact_adamw(20011, 1000, FSDP_BF16, FSDP_BF16, 64); // whole vectors in a row
+  exact_adamw(4099, 333, FSDP_BF16, FSDP_F32, 37);
+  exact_adamw(777, 100, FSDP_F32, FSDP_BF16, 3);
 }

@@ -18,6 +18,7 @@
 
 #include <cmocka.h>
 
+// Under fsdp=5,tensor=2 shards begin inside a row of a matrix cut by columns.
 static const struct {
   fsdp_strategy strategy;
   int data, fsdp, tensor, context;
@@ -26,7 +27,7 @@ static const struct {
               {FSDP_NO, 3, 1, 1, 1},      {FSDP_HYBRID, 2, 2, 1, 1},  {FSDP_HYBRID, 2, 3, 1, 1},
               {FSDP_FULL, 1, 8, 1, 1},    {FSDP_GRAD_OP, 1, 1, 1, 1}, {FSDP_HYBRID, 4, 1, 1, 1},
               {FSDP_NO, 1, 1, 3, 1},      {FSDP_FULL, 1, 2, 2, 1},    {FSDP_HYBRID, 2, 1, 4, 1},
-              {FSDP_GRAD_OP, 1, 1, 2, 2}};
+              {FSDP_GRAD_OP, 1, 1, 2, 2}, {FSDP_FULL, 1, 5, 2, 1}};
 enum { PLACES = sizeof places / sizeof *places };
 
 static harness_config config_at(int place) {
@@ -205,7 +206,7 @@ static void expect_updated(const harness_result *result, const harness_config *c
                                {states[0], param->numel, FSDP_BF16, FSDP_UPDATE},
                                {states[1], param->numel, FSDP_BF16, FSDP_UPDATE},
                                {states[2], param->numel, FSDP_BF16, FSDP_UPDATE}};
-    const fsdp_rounding_run whole = {0, param->numel, 0, stream};
+    const fsdp_rounding_run whole = {.numel = param->numel, .random_stream = stream};
     fsdp_kernel_call call = {.kind = FSDP_OP_ADAMW,
                              .attrs = &attrs,
                              .operands = views,

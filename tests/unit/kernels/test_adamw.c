@@ -66,7 +66,7 @@ static void test_skip_touches_nothing(void **state) {
                                         {FSDP_BF16, FSDP_BF16, FSDP_F32},
                                         {FSDP_BF16, FSDP_BF16, FSDP_BF16}};
   static const double grads[] = {NAN, INFINITY, -INFINITY, 1e30};
-  fsdp_rounding_run segment = {0, COUNT, 5, 77};
+  fsdp_rounding_run segment = {0, COUNT, 5, 77, 0, 0};
   for (int kind = 0; kind < 4; kind++)
     for (int g = 0; g < 4; g++) {
       fsdp_op_attrs attrs = {.beta1 = 0.9, .beta2 = 0.999, .adam_eps = 1e-8f, .weight_decay = 0.1f};
