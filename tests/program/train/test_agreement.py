@@ -90,6 +90,10 @@ def data_of_one_size():
     flip(pair[1] / "d.txt", 12_345)
     refused("one byte of the data", pair, ["--data", "bytes.tok,d.txt"], "data files differ", "d.txt",
             "contents")  # fmt: skip
+    # Ranks that read the same sequences, or parts of them.
+    for axis in ("tensor", "context"):
+        refused(f"one byte over {axis}", pair, ["--data", "d.txt", f"--{axis}-parallel", 2],
+                "data files differ", "d.txt", "contents")  # fmt: skip
     flip(pair[1] / "e.txt", 4_999)
     refused("the last byte of the evaluation data", pair, ["--eval-data", "e.txt"],
             "evaluation data files differ", "e.txt")  # fmt: skip
