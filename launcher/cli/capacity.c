@@ -91,11 +91,13 @@ static bool shard(fsdp_plan_config *config, char *text, size_t bytes) {
   int data = fsdp_mesh_size(mesh, FSDP_AXIS_DATA), fsdp = fsdp_mesh_size(mesh, FSDP_AXIS_FSDP);
   if (config->strategy == FSDP_FULL || fsdp_mesh_ranks(mesh) == 1) return false;
   config->strategy = FSDP_FULL;
-  if (!config->sharding) { // rules say themselves what lies over data
-    fsdp_mesh_resize(mesh, FSDP_AXIS_DATA, 1);
-    fsdp_mesh_resize(mesh, FSDP_AXIS_FSDP, data * fsdp);
-  }
-  return say(text, bytes, "--strategy full");
+  // Rules say themselves what lies over data.
+  if (config->sharding || data == 1) return say(text, bytes, "--strategy full");
+  char sizes[FSDP_MESH_TEXT_BYTES];
+  fsdp_mesh_resize(mesh, FSDP_AXIS_DATA, 1);
+  fsdp_mesh_resize(mesh, FSDP_AXIS_FSDP, data * fsdp);
+  snprintf(text, bytes, "--strategy full --mesh %s", fsdp_mesh_print(mesh, ",", sizes));
+  return true;
 }
 
 static bool offload(fsdp_plan_config *config, char *text, size_t bytes) {
