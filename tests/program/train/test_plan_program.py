@@ -89,6 +89,25 @@ def what_does_not_fit_is_shown():
         else:
             assert "arena, allocated" in process.stdout and "Verified: yes" in process.stdout, process.stdout
     assert plan_json("--memory-limit", "1GB")["fits"] is True
+    # What is advised can be added as it is written, to a mesh with replicas too.
+    arguments = ["--model", "llama2-7b", "--ranks", "4", "--wrap", "block", "--prefetch", "0", "-s", "64"]
+    for mesh in ("data=2,fsdp=2", "data=2,tensor=2"):
+        limited = [*arguments, "--strategy", "hybrid", "--mesh", mesh, "--memory-limit", "32GB"]
+        message = programs.errors(programs.run("fsdp_plan", *limited), "fsdp_plan")[0]
+        advice = re.search("or add (.*), which needs", message)[1].split()
+        assert "--strategy" in advice, message
+        assert plan_json(*limited, *advice)["fits"] is True, message
+
+
+def long_sequences():
+    """70B on 64 ranks at 131,072 tokens: each rank of eight saves an eighth, and a unit's gathers stay."""
+    model = ["--model", "llama3-70b", "--ranks", "64", "--backend", "cuda", "-s", "131072", "--wrap", "block",
+             "--recompute", "block"]  # fmt: skip
+    whole, part = plan_json(*model), plan_json(*model, "--context-parallel", "8")
+    assert whole["activations"]["kept_bytes"] == 8 * part["activations"]["kept_bytes"] > 0
+    gathered = [report["memory"]["by_category"]["gathered"] for report in (whole, part)]
+    assert gathered[0] == gathered[1]
+    assert part["memory"]["peak_bytes"] < 80e9 < 200e9 < whole["memory"]["peak_bytes"]
 
 
 def several_in_one_table():
@@ -316,19 +335,13 @@ def a_gpu_needs_none():
 def large_plans_are_quick():
     if programs.SLOW:
         return
-    for wrap in ([], ["--wrap", "block"]):
+    block = ["--wrap", "block"]
+    mesh = ["--tensor-parallel", "8", "--context-parallel", "2"]
+    for ranks, options in (("512", []), ("512", block), ("16384", mesh), ("16384", [*mesh, *block])):
         began = time.monotonic()
-        command = [
-            str(programs.BIN / "fsdp_plan"),
-            "--model",
-            "llama3-405b",
-            "--ranks",
-            "512",
-            "--json",
-            *wrap,
-        ]
-        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-        assert time.monotonic() - began < 2, time.monotonic() - began
+        command = [str(programs.BIN / "fsdp_plan"), "--model", "llama3-405b", "--json", "--ranks", ranks]
+        subprocess.run([*command, *options], check=True, stdout=subprocess.DEVNULL)
+        assert time.monotonic() - began < 2, (options, time.monotonic() - began)
     assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss < 1e6  # kB
 
 
@@ -380,6 +393,7 @@ for test in (
     what_it_planned_for,
     ranks_and_their_batch,
     what_does_not_fit_is_shown,
+    long_sequences,
     several_in_one_table,
     output_is_whole_or_fails,
     takes_every_option_of_training,

@@ -57,12 +57,10 @@ static void test_notes(void **state) {
       {1, 3, 16,
        "on 1 of the 3 ranks over tensor model.layers.0.self_attn.q_proj.weight is nothing but padding "
        "(4 parameters in all): "},
-      // Two ranks a key/value head have two and one of its three query heads.
-      {1, 4, 16, NULL},
-      // Four ranks a key/value head, of which one has no query head; 2 columns for five ranks of eight.
-      {1, 8, 16,
-       "on 3 of the 8 ranks over tensor model.layers.0.mlp.gate_proj.weight is nothing but padding "
-       "(5 parameters in all): "},
+      // Three ranks a key/value head, each with one of its three query heads; 2 columns each.
+      {1, 6, 16,
+       "on 1 of the 6 ranks over tensor model.layers.0.mlp.gate_proj.weight is nothing but padding "
+       "(3 parameters in all): "},
       // Chunks of one token: eight tokens are the heads of eight parts.
       {8, 1, 16, NULL},
       {8, 1, 8, NULL},
