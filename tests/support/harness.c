@@ -198,7 +198,7 @@ static fsdp_status draw(void *context, const fsdp_state_range *range, void *valu
     return fsdp_weights_read(run->weights, range->param, range->first_elem, range->numel, values, error);
   const fsdp_param *param = &run->result->plan->graph->params[range->param];
   fsdp_random_normal(run->config->seed, fsdp_random_stream(range->name), range->first_elem, range->numel,
-                     param->init_mean, param->init_deviation, values);
+                     param->init_mean, fmaxf(param->init_deviation, run->config->spread), values);
   return FSDP_OK;
 }
 

@@ -2,8 +2,8 @@
 
 Random models of every family, some of each, or `--count N` in all (others with `--seed N`): saved by
 save_pretrained, compared in loss, gradients and ten steps with every strategy and kind of wrapping
-(test_golden), trained by fsdp_train on several ranks with the losses of Transformers, exported, and loaded by
-from_pretrained, which computes the same logits. The printed module tree is PyTorch's.
+(test_golden), trained by fsdp_train on meshes of tensor and context to the losses of Transformers,
+exported, and loaded by from_pretrained, which computes the same logits. The printed module tree is PyTorch's.
 
 A small Llama with a trained tokenizer, saved in several files, is prepared for, trained on four ranks,
 exported, and loaded by from_pretrained: its loss on held-out text is fsdp's own within 1e-5, in fp32.
@@ -31,6 +31,7 @@ TEXT = SOURCE / "runtime/data/builtin_text.txt"
 SEQ, HELD_OUT = 64, 24
 EACH = 1 if programs.SLOW else 2  # random models of each family, unless --count says how many in all
 STRATEGIES = ("full", "grad_op", "no", "hybrid")
+MODEL_AXES = ((2, 1), (1, 1), (1, 2), (3, 1), (2, 2), (1, 1), (4, 1))  # tensor, context
 WRAPS = (["--wrap", "block"], ["--numel-to-wrap", 2000], ["--wrap", "none"], ["--wrap", "module:Embedding"])
 
 # Requires Transformers: `make FOLDER TEXT`, or `loss TOKENS SEQ FOLDER...` (tokens as JSON), which
@@ -136,15 +137,20 @@ def check_tree(folder, expected):
 def check_program(worker, folder, case, number):
     """Three steps over one batch, evaluated, exported, loaded; what was run and how far it differs."""
     work = folder.parent
-    ranks = max(n for n in (1, 2, 3, 4) if case["batch"] % n == 0) if programs.WITH_MPI else 1
+    tensor, context = MODEL_AXES[number % len(MODEL_AXES)] if programs.WITH_MPI else (1, 1)
+    parts = [n for n in (1, 2, 3, 4) if case["batch"] % n == 0 and n * tensor * context <= 4]
+    parts = max(parts) if programs.WITH_MPI else 1  # of the batch
+    ranks = parts * tensor * context
     strategy = STRATEGIES[number % 4] if programs.WITH_MPI else "full"
-    mesh = ["--mesh", f"data=2,fsdp={ranks // 2}"] if strategy == "hybrid" and ranks % 2 == 0 else []
-    options = ["--strategy", strategy, *mesh, *WRAPS[number // 4 % 4]]
+    data = parts if strategy == "no" else 2 if strategy == "hybrid" and parts % 2 == 0 else 1
+    mesh = f"data={data},fsdp={parts // data},tensor={tensor},context={context}"
+    options = ["--strategy", strategy, "--mesh", mesh, *WRAPS[number // 4 % 4]]
+    options += ["--sequence-parallel", "off" if number % 4 == 3 else "on"] * (tensor > 1)
     options += ["--recompute", "block"] * (number % 3 == 0) + ["--cpu-offload"] * (number % 5 == 0)
     tokens = folder / "tokens.bin"
     process = programs.run(
         "fsdp_train", "--model", folder, "--data", tokens, "--eval-data", tokens, "-s", case["seq"],
-        "-b", case["batch"] // ranks, "--num-epochs", 3, "--lr", "1e-3", "--lr-schedule", "constant",
+        "-b", case["batch"] // parts, "--num-epochs", 3, "--lr", "1e-3", "--lr-schedule", "constant",
         "--beta2", 0.95, "--eps", "1e-3", "--weight-decay", 0.1, "--save-dir", work, "-e", f"run{number}",
         *options, ranks=ranks if ranks > 1 else None)  # fmt: skip
     assert process.returncode == 0, (options, process.stdout, process.stderr)

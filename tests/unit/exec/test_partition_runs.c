@@ -2,12 +2,14 @@
 // tensor, context, fsdp and data, and every run measures the memory that was planned. The reference is one
 // rank, plain.
 //
-// The runs are a set in which every pair of values of two settings occurs (see `settings` below).
+// The runs are a set in which every pair of values of two settings occurs (see `settings` below), and random
+// ones, also in bf16: FSDP_TEST_DRAWS=N in the environment runs N of each kind instead of the suite's few.
 #include "models/family.h"
 #include "tests/support/cases.h"
 #include "tests/support/harness.h"
 #include "tests/support/models.h"
 #include "tests/support/pairwise.h"
+#include "tests/support/random_plan.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -20,7 +22,7 @@
 
 #include <cmocka.h>
 
-enum { STEPS = 3, GLOBAL_BATCH = 24, RANKS_MAX = 12 };
+enum { STEPS = 3, GLOBAL_BATCH = 24, RANKS_MAX = 12, DRAWS = 24, BF16_DRAWS = 8 };
 
 // ---- The settings and their values
 
@@ -325,12 +327,110 @@ static void test_pairs(void **state) {
   pairwise_choice *choices;
   int left_out, count = pairwise_choices(&settings, &choices, &left_out);
   for (int n = cases_begin(count); cases_run(__func__, n); n++) {
-    assert_true(n < count);
+    assert_in_range(n, 0, count - 1);
     check_run(&choices[n]);
   }
   print_message("%d runs on %d meshes agree with one rank; %d pairs are not allowed\n", count,
                 settings.value_count[MESH], left_out);
   free(choices);
+}
+
+// ---- Random configurations
+
+static int draws(int count) {
+  const char *wanted = getenv("FSDP_TEST_DRAWS");
+  return wanted ? atoi(wanted) : count;
+}
+
+// A configuration on a mesh with tensor or context, and few enough ranks.
+static harness_config draw(uint64_t seed, int number, fsdp_dtype dtype) {
+  random_source random = {.seed = seed + (uint64_t)number};
+  harness_config config = {
+      .steps = STEPS, .lr = 3e-4f, .seed = (uint64_t)number, .gradient_step = 1, .spread = 0.05f};
+  fsdp_mesh *mesh = &config.plan.mesh;
+  do {
+    random.seed += 1000000;
+    random.next = 0;
+    config.plan = random_plan_config(&random);
+  } while (fsdp_mesh_ranks(mesh) > RANKS_MAX ||
+           fsdp_mesh_size(mesh, FSDP_AXIS_TENSOR) * fsdp_mesh_size(mesh, FSDP_AXIS_CONTEXT) == 1);
+  config.plan.backend = fsdp_plan_backend_cpu();
+  config.plan.adam_eps = 1e-5f;
+  config.plan.param_dtype = dtype;
+  if (dtype == FSDP_F32) config.plan.reduce_dtype = dtype;
+  config.plan.master_dtype = config.plan.moment_dtype = FSDP_F32;
+  config.evaluate = config.plan.evaluation;
+  return config;
+}
+
+// The same global batch on one rank, plain, in fp32 or as the configuration has it.
+static harness_result *train_plain(harness_config config, bool in_fp32) {
+  fsdp_plan_config *plan = &config.plan;
+  int parts = fsdp_mesh_size(&plan->mesh, FSDP_AXIS_DATA) * fsdp_mesh_size(&plan->mesh, FSDP_AXIS_FSDP);
+  plan->batch *= parts * plan->micro_batches;
+  plan->micro_batches = 1;
+  plan->mesh = fsdp_mesh_of(1, 1);
+  plan->strategy = FSDP_FULL;
+  plan->wrap = (fsdp_wrap_policy){.kind = FSDP_WRAP_NONE};
+  plan->saving = (fsdp_saving){0};
+  plan->cpu_offload = plan->check = plan->snapshot = plan->exchange = plan->poison = false;
+  if (in_fp32) plan->param_dtype = plan->reduce_dtype = FSDP_F32;
+  harness_result *result = harness_train(&config);
+  assert_string_equal(result->failure, "");
+  return result;
+}
+
+static void test_random(void **state) {
+  (void)state;
+  for (int n = cases_begin(draws(DRAWS)); cases_run(__func__, n); n++) {
+    harness_config config = draw(6000000, n, FSDP_F32);
+    char run[1024];
+    describe_plan_config(&config.plan, run, sizeof run);
+    harness_result *reference = train_plain(config, true), *result = harness_train(&config);
+    compare(run, result, reference, &of_sums);
+    compare_replicas(run, result);
+    if (config.evaluate &&
+        !near((double)result->evaluation_loss, (double)reference->evaluation_loss, of_sums.loss))
+      fail_msg("%s: evaluation's loss %.8g for %.8g", run, (double)result->evaluation_loss,
+               (double)reference->evaluation_loss);
+    harness_free(result);
+    harness_free(reference);
+  }
+}
+
+// The norm of what all gradients differ by.
+static double distance(const harness_result *a, const harness_result *b) {
+  double sum = 0;
+  for (int p = 0; p < a->param_count; p++)
+    sum += pow(harness_difference(&a->gradients[p], &b->gradients[p]) * norm_of(&b->gradients[p]), 2);
+  return sqrt(sum);
+}
+
+// Rounding to 8 bits, on a mesh also of what its ranks add up, errs as much as on one rank; each error by
+// itself is a matter of chance.
+static void compare_rounding(const char *run, const harness_result *mine, const harness_result *one,
+                             const harness_result *exact) {
+  const tolerance of_bf16 = {.loss = 1e-3, .gradient = 5e-2, .value = INFINITY, .noise = 5e-3};
+  double rounding = distance(one, exact), found = distance(mine, exact);
+  compare(run, mine, exact, &of_bf16);
+  if (!(found <= 1.5 * rounding))
+    fail_msg("%s: gradients err by %.3g, on one rank by %.3g", run, found, rounding);
+}
+
+static void test_random_in_bf16(void **state) {
+  (void)state;
+  for (int n = cases_begin(draws(BF16_DRAWS)); cases_run(__func__, n); n++) {
+    harness_config config = draw(7000000, n, FSDP_BF16);
+    char run[1024];
+    describe_plan_config(&config.plan, run, sizeof run);
+    harness_result *exact = train_plain(config, true), *one = train_plain(config, false);
+    harness_result *result = harness_train(&config);
+    compare_rounding(run, result, one, exact);
+    compare_replicas(run, result);
+    harness_free(result);
+    harness_free(one);
+    harness_free(exact);
+  }
 }
 
 static int free_references(void **state) {
@@ -342,6 +442,7 @@ static int free_references(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_pairs)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_pairs), cmocka_unit_test(test_random),
+                                     cmocka_unit_test(test_random_in_bf16)};
   return cmocka_run_group_tests(tests, NULL, free_references);
 }
