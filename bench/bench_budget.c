@@ -2,8 +2,8 @@
 //
 //   bench_budget [options of fsdp_plan]
 //
-// Plans the step and prints, as JSON, each distinct kernel with its launches, FLOPs and bytes, for
-// bench/budget.py to price. Needs no GPU.
+// Plans the step and prints, as JSON, each distinct kernel of the first rank with its launches, FLOPs and
+// bytes, for bench/budget.py to price. Needs no GPU.
 #include "bench/step_ops.h"
 #include "launcher/cli/setup.h"
 #include "launcher/report/progress.h"
@@ -36,9 +36,11 @@ int main(int argc, char **argv) {
   fsdp_options options;
   fsdp_setup setup = {0};
   fsdp_error error = {0};
-  const fsdp_setup_ranks ranks = {.ranks = 1, .ranks_per_node = 1, .even_nodes = true};
   fsdp_status status = fsdp_options_parse(&options, FSDP_PROGRAM_PLAN, argc, argv, &error);
-  if (status == FSDP_OK) status = fsdp_setup_create(&options, FSDP_PROGRAM_PLAN, &ranks, &setup, &error);
+  if (status == FSDP_OK) {
+    const fsdp_setup_ranks ranks = fsdp_setup_ranks_planned(&options);
+    status = fsdp_setup_create(&options, FSDP_PROGRAM_PLAN, &ranks, &setup, &error);
+  }
   if (status == FSDP_OK) print_plan(setup.plan, setup.model_name);
   if (status != FSDP_OK) fprintf(stderr, "bench_budget: error: %s\n", error.message);
   fsdp_setup_destroy(&setup);

@@ -1,10 +1,12 @@
 // How fast is each kernel of a training step on a GPU, against what that GPU can do?
 //
-//   bench_gpu [--ceilings] [--repeat N] [--json FILE] [options of fsdp_plan]
+//   bench_gpu [--ceilings] [--repeat N] [--json FILE] [--kernels NAME,...] [options of fsdp_plan]
 //
 // First the ceilings: a bf16 gemm of 8192^3 (cuBLASLt, by the algorithm measured fastest) and a copy of 1 GiB
 // from device to device; --ceilings stops there. Then every distinct kernel of the step that the options plan
-// (bench/step_ops.h), with the plan's own shapes, chunks and element types. Per kernel it prints launches per
+// (bench/step_ops.h), with the plan's own shapes, chunks and element types; with --kernels those alone whose
+// name begins with one of the NAMEs. With --ranks N and a mesh they are the first rank's, timed on one GPU
+// without communication: head_, context_ and columns are kernels of meshes. Per kernel it prints launches per
 // step, microseconds, TFLOP/s of gemms (attention counted causally) or GB/s of operands read and written
 // once, the share of the ceiling, and milliseconds per step.
 //
@@ -37,7 +39,7 @@
 typedef struct arguments {
   bool ceilings_only;
   int repeats;
-  const char *json;
+  const char *json, *kernels; // NULL: none; all
   int plan_argc;
   char **plan_argv; // owned
 } arguments;
@@ -65,7 +67,7 @@ typedef struct draw {
 } draw;
 
 static draw draw_of(const step_op *op, int operand) {
-  const draw usual = {.deviation = 1, .below = (int32_t)op->instr->attrs.vocabulary};
+  const draw usual = {.deviation = 1, .below = (int32_t)op->attrs.vocabulary};
   const draw weight = {.deviation = 0.02f}, tiny = {.deviation = 1e-3f};
   switch (op->instr->op) {
   case FSDP_OP_LINEAR:
@@ -74,12 +76,12 @@ static draw draw_of(const step_op *op, int operand) {
     return operand == 1 ? weight : usual;
   case FSDP_OP_LINEAR_CROSS_ENTROPY:
   case FSDP_OP_LINEAR_CROSS_ENTROPY_BACKWARD: // operand 3: how many targets count
-    if (operand == 3) return (draw){.mean = (float)(op->instr->attrs.batch * op->instr->attrs.seq)};
+    if (operand == 3) return (draw){.mean = (float)(op->attrs.batch * op->attrs.seq)};
     return operand == 1 ? weight : usual;
   case FSDP_OP_HEAD_LOSS:
   case FSDP_OP_HEAD_BACKWARD: // statistics of the rows: maxima, sums, logits of the targets
     if (operand == 0) return (draw){.mean = 5, .deviation = 0.1f, .magnitude = true};
-    if (operand == 2) return (draw){.mean = (float)(op->instr->attrs.batch * op->instr->attrs.seq)};
+    if (operand == 2) return (draw){.mean = (float)(op->attrs.batch * op->attrs.seq)};
     return operand == 4 ? weight : usual;
   case FSDP_OP_HEAD_LOGITS:
     return operand == 1 ? weight : usual;
@@ -130,14 +132,18 @@ static void fill_scalars(const fsdp_view *v) {
   CALL_CUDA(cudaMemcpy(v->data, scalars, sizeof scalars, cudaMemcpyDefault));
 }
 
-// Attention's backward must read the forward's real results: exp(score - lse) of other values overflows.
+// Attention's backward must read the forward's real results: exp(score - lse) of other values overflows. The
+// forward's operands come first, its results behind what it reads: qkv, and kv of attention by context.
 static void fill_by_forward(const bench *b, const step_op *op, fsdp_view *views) {
-  fsdp_view forward[3] = {views[0], views[1], views[2]};
-  forward[1].access = forward[2].access = FSDP_WRITE;
-  const fsdp_kernel_call call = {.kind = FSDP_OP_ATTENTION,
-                                 .attrs = &op->instr->attrs,
+  const bool by_context = op->instr->op == FSDP_OP_CONTEXT_ATTENTION_BACKWARD;
+  const int count = by_context ? 4 : 3;
+  fsdp_view forward[4];
+  memcpy(forward, views, (size_t)count * sizeof *forward);
+  forward[count - 2].access = forward[count - 1].access = FSDP_WRITE;
+  const fsdp_kernel_call call = {.kind = by_context ? FSDP_OP_CONTEXT_ATTENTION : FSDP_OP_ATTENTION,
+                                 .attrs = &op->attrs,
                                  .operands = forward,
-                                 .operand_count = 3,
+                                 .operand_count = count,
                                  .stream = b->stream};
   fsdp_cuda_kernels()->kernels[call.kind](&call);
   CALL_CUDA(cudaStreamSynchronize(b->stream));
@@ -152,7 +158,8 @@ static void fill_set(const bench *b, const step_op *op, launch_set *set) {
       fill(&set->views[i], &d, (uint64_t)i + 2);
     }
   }
-  if (op->instr->op == FSDP_OP_ATTENTION_BACKWARD) fill_by_forward(b, op, set->views);
+  if (op->instr->op == FSDP_OP_ATTENTION_BACKWARD || op->instr->op == FSDP_OP_CONTEXT_ATTENTION_BACKWARD)
+    fill_by_forward(b, op, set->views);
 }
 
 // One zeroed allocation for all operands, each aligned to 256 bytes.
@@ -247,7 +254,7 @@ static double run(bench *b, const step_op *op) {
   CALL_CUDA(cudaDeviceSynchronize());
   const fsdp_rounding_run segment = {.numel = sets[0].views[0].numel, .random_stream = 1};
   fsdp_kernel_call call = {.kind = instr->op,
-                           .attrs = &instr->attrs,
+                           .attrs = &op->attrs,
                            .operands = sets[0].views,
                            .operand_count = instr->operand_count,
                            .segments = &segment,
@@ -264,15 +271,12 @@ static double run(bench *b, const step_op *op) {
 
 static void measure_product(bench *b) {
   const int64_t n = PRODUCT_SIDE;
-  const fsdp_instr instr = {
-      .kind = FSDP_INSTR_OP,
-      .op = FSDP_OP_LINEAR,
-      .attrs = {.batch = 1, .seq = n, .in_features = n, .out_features = n, .out_stride = n},
-      .operand_count = 3};
+  const fsdp_instr instr = {.kind = FSDP_INSTR_OP, .op = FSDP_OP_LINEAR, .operand_count = 3};
+  const fsdp_op_attrs attrs = {.batch = 1, .seq = n, .in_features = n, .out_features = n, .out_stride = n};
   const fsdp_operand operands[3] = {{.dtype = FSDP_BF16, .access = FSDP_READ, .size_bytes = 2 * n * n},
                                     {.dtype = FSDP_BF16, .access = FSDP_READ, .size_bytes = 2 * n * n},
                                     {.dtype = FSDP_BF16, .access = FSDP_WRITE, .size_bytes = 2 * n * n}};
-  const step_op op = {.instr = &instr, .operands = operands, .count = 1};
+  const step_op op = {.instr = &instr, .attrs = attrs, .operands = operands, .count = 1};
   const fsdp_op_work work = step_op_work(&op);
   const double s = run(b, &op);
   report(b, "ceiling: product of 8192^3, bf16", 1, s, &work);
@@ -305,9 +309,23 @@ static void measure_copy(bench *b) {
 
 // ---- The program
 
-static void bench_step(bench *b, const fsdp_plan *plan) {
+// Whether the name begins with one of those between commas; NULL: any does.
+static bool is_wanted(const char *name, const char *kernels) {
+  if (!kernels) return true;
+  for (const char *at = kernels; *at;) {
+    size_t length = strcspn(at, ",");
+    if (length > 0 && strncmp(name, at, length) == 0) return true;
+    at += length + (at[length] == ',');
+  }
+  return false;
+}
+
+static void bench_step(bench *b, const fsdp_plan *plan, const char *kernels) {
   step_ops list = step_ops_create(plan);
+  int timed = 0;
   for (int i = 0; i < list.count; i++) {
+    if (!is_wanted(fsdp_op_name(list.ops[i].instr->op), kernels)) continue;
+    timed++;
     const fsdp_op_work work = step_op_work(&list.ops[i]);
     const double s = run(b, &list.ops[i]);
     char label[STEP_OP_LABEL_BYTES];
@@ -315,6 +333,12 @@ static void bench_step(bench *b, const fsdp_plan *plan) {
     b->step_s += (double)list.ops[i].count * s;
   }
   step_ops_destroy(&list);
+  if (timed == 0) {
+    fprintf(stderr, "bench_gpu: error: no kernel of the step has a name that begins as --kernels %s says\n",
+            kernels);
+    exit(2);
+  }
+  if (kernels) return;
   const fsdp_plan_config *c = &plan->config;
   printf("all kernels of a step: %.1f ms, %.0f tokens/s with nothing between them\n", 1e3 * b->step_s,
          (double)(c->batch * c->seq * c->micro_batches) / b->step_s);
@@ -332,6 +356,8 @@ static arguments parse(int argc, char **argv) {
       a.ceilings_only = true;
     } else if (strcmp(argv[i], "--json") == 0 && i + 1 < argc) {
       a.json = argv[++i];
+    } else if (strcmp(argv[i], "--kernels") == 0 && i + 1 < argc) {
+      a.kernels = argv[++i];
     } else if (strcmp(argv[i], "--repeat") == 0 && i + 1 < argc) {
       a.repeats = atoi(argv[++i]);
     } else {
@@ -369,7 +395,7 @@ static void run_all(const arguments *a, const fsdp_setup *setup) {
          (long long)c->seq);
   measure_product(&b);
   measure_copy(&b);
-  if (!a->ceilings_only) bench_step(&b, setup->plan);
+  if (!a->ceilings_only) bench_step(&b, setup->plan, a->kernels);
   if (b.json) fclose(b.json);
   fsdp_cuda_gemm_close();
   CALL_CUDA(cudaFree(scratch));
@@ -380,9 +406,11 @@ int main(int argc, char **argv) {
   fsdp_options options;
   fsdp_setup setup = {0};
   fsdp_error error = {0};
-  const fsdp_setup_ranks ranks = {.ranks = 1, .ranks_per_node = 1, .even_nodes = true};
   fsdp_status status = fsdp_options_parse(&options, FSDP_PROGRAM_PLAN, a.plan_argc, a.plan_argv, &error);
-  if (status == FSDP_OK) status = fsdp_setup_create(&options, FSDP_PROGRAM_PLAN, &ranks, &setup, &error);
+  if (status == FSDP_OK) {
+    const fsdp_setup_ranks ranks = fsdp_setup_ranks_planned(&options);
+    status = fsdp_setup_create(&options, FSDP_PROGRAM_PLAN, &ranks, &setup, &error);
+  }
   if (status != FSDP_OK) fprintf(stderr, "bench_gpu: error: %s\n", error.message);
   int exit_status = (int)status, count = 0;
   if (status == FSDP_OK && (cudaGetDeviceCount(&count) != cudaSuccess || count == 0)) {

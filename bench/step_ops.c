@@ -13,12 +13,14 @@ static bool same_attrs(const fsdp_op_attrs *a, const fsdp_op_attrs *b) {
          a->kv_heads == b->kv_heads && a->head_dim == b->head_dim && a->intermediate == b->intermediate &&
          a->vocabulary == b->vocabulary && a->in_features == b->in_features &&
          a->out_features == b->out_features && a->out_stride == b->out_stride && a->window == b->window &&
-         a->chunk_rows == b->chunk_rows && a->weight_transposed == b->weight_transposed;
+         a->chunk_rows == b->chunk_rows && a->weight_transposed == b->weight_transposed &&
+         a->piece == b->piece && a->chunk == b->chunk && a->kv_seq == b->kv_seq &&
+         a->kv_parts == b->kv_parts && a->kv_piece == b->kv_piece && a->ranks == b->ranks;
 }
 
 static bool same_op(const step_op *a, const step_op *b) {
   if (a->instr->op != b->instr->op || a->instr->operand_count != b->instr->operand_count) return false;
-  if (!same_attrs(&a->instr->attrs, &b->instr->attrs)) return false;
+  if (!same_attrs(&a->attrs, &b->attrs)) return false;
   for (int i = 0; i < a->instr->operand_count; i++) {
     const fsdp_operand *x = &a->operands[i], *y = &b->operands[i];
     if (x->dtype != y->dtype || x->access != y->access || x->size_bytes != y->size_bytes) return false;
@@ -27,7 +29,12 @@ static bool same_op(const step_op *a, const step_op *b) {
 }
 
 static void add_instr(step_ops *list, const fsdp_program *program, const fsdp_instr *instr) {
-  const step_op op = {.instr = instr, .operands = &program->operands[instr->first_operand], .count = 1};
+  step_op op = {.instr = instr,
+                .attrs = instr->attrs,
+                .operands = &program->operands[instr->first_operand],
+                .count = 1};
+  op.attrs.first_index = fsdp_affine_at(&instr->first_index, &program->mesh, 0);
+  op.attrs.second_index = fsdp_affine_at(&instr->second_index, &program->mesh, 0);
   for (int i = 0; i < list->count; i++) {
     if (!same_op(&list->ops[i], &op)) continue;
     list->ops[i].count++;
@@ -71,7 +78,7 @@ static const fsdp_op_extent *extents_of(const step_op *op, fsdp_op_extent extent
 const char *step_op_label(const step_op *op, char out[STEP_OP_LABEL_BYTES]) {
   char shape[STEP_OP_LABEL_BYTES / 2];
   fsdp_op_extent extents[FSDP_OP_MAX_OPERANDS];
-  fsdp_op_describe(op->instr->op, &op->instr->attrs, extents_of(op, extents), op->instr->operand_count, shape,
+  fsdp_op_describe(op->instr->op, &op->attrs, extents_of(op, extents), op->instr->operand_count, shape,
                    sizeof shape);
   snprintf(out, STEP_OP_LABEL_BYTES, "%s%s", fsdp_op_name(op->instr->op), shape);
   return out;
@@ -79,5 +86,5 @@ const char *step_op_label(const step_op *op, char out[STEP_OP_LABEL_BYTES]) {
 
 fsdp_op_work step_op_work(const step_op *op) {
   fsdp_op_extent extents[FSDP_OP_MAX_OPERANDS];
-  return fsdp_op_work_of(op->instr->op, &op->instr->attrs, extents_of(op, extents), op->instr->operand_count);
+  return fsdp_op_work_of(op->instr->op, &op->attrs, extents_of(op, extents), op->instr->operand_count);
 }

@@ -11,6 +11,7 @@
 // ours and not listed.
 typedef struct step_op {
   const fsdp_instr *instr; // the first of its kind, in the plan's program
+  fsdp_op_attrs attrs;     // its attributes on the first rank
   const fsdp_operand *operands;
   int64_t count; // launches per step
 } step_op;
@@ -20,8 +21,8 @@ typedef struct step_ops {
   int count;
 } step_ops;
 
-// Reads one whole step (every micro-batch and the update) on the compute stream. `plan` must outlive the
-// list; the caller frees it with step_ops_destroy.
+// Reads one whole step (every micro-batch and the update) of the first rank. `plan` must outlive the list;
+// the caller frees it with step_ops_destroy.
 step_ops step_ops_create(const fsdp_plan *plan);
 void step_ops_destroy(step_ops *list);
 

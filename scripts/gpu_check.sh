@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Checks the CUDA device on a machine with a GPU: builds for that GPU, then runs tests, training and
-# benchmarks, the most informative first (scripts/checking/steps.py), within 9 minutes.
+# benchmarks, the most informative first (scripts/checking/steps.py), within 10 minutes.
 #   gpu_check.sh [FOLDER] [--only WORDS] [--minutes N] [--python PATH] [--list]
 # FOLDER is the build folder (build-gpu); one that gpu_bundle.sh has made is used unchanged. --only runs the
 # steps whose name has one of the WORDS (a regular expression), so that steps for which one call had no time

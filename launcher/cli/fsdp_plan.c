@@ -8,15 +8,11 @@
 #include "launcher/report/report.h"
 #include "runtime/base/check.h"
 #include "runtime/base/plural.h"
-#include "runtime/base/size.h"
 #include "runtime/data/data_paths.h"
 
 #include <errno.h>
 #include <string.h>
 #include <unistd.h>
-
-// A node of a machine made for training has eight GPUs.
-#define RANKS_PER_NODE_DEFAULT 8
 
 static void print_json(json_t *root) {
   json_dumpf(root, stdout, JSON_INDENT(1));
@@ -34,16 +30,9 @@ static void print_notes(const fsdp_options *options, const fsdp_setup *setup) {
   if (fsdp_padding_note(setup->plan, note, sizeof note)) fprintf(stderr, "fsdp_plan: note: %s\n", note);
 }
 
-static fsdp_setup_ranks planned_ranks(const fsdp_options *options) {
-  int ranks = (int)options->ranks;
-  int per_node = options->ranks_per_node ? (int)options->ranks_per_node
-                                         : (int)fsdp_min_i64(ranks, RANKS_PER_NODE_DEFAULT);
-  return (fsdp_setup_ranks){.ranks = ranks, .ranks_per_node = per_node, .even_nodes = ranks % per_node == 0};
-}
-
 static json_t *report_json(const fsdp_options *options, const fsdp_setup *setup, bool fits) {
   const fsdp_plan_config *config = &setup->plan->config;
-  const fsdp_setup_ranks ranks = planned_ranks(options);
+  const fsdp_setup_ranks ranks = fsdp_setup_ranks_planned(options);
   char across[FSDP_MESH_TEXT_BYTES];
   json_t *report = fsdp_report_json(setup->plan);
   int failed = json_object_set_new(report, "fits", json_boolean(fits));
@@ -61,7 +50,7 @@ static void print_target(const fsdp_options *options, const fsdp_plan *plan) {
   bool gpu = plan->config.backend == fsdp_plan_backend_cuda(), given = fsdp_options_given(options, "backend");
   printf("planned for a %s, parameters in %s%s\n", gpu ? "GPU" : "CPU",
          fsdp_dtype_name(plan->config.param_dtype), given ? "" : "; for a GPU add --backend cuda");
-  const fsdp_setup_ranks ranks = planned_ranks(options);
+  const fsdp_setup_ranks ranks = fsdp_setup_ranks_planned(options);
   char axes[FSDP_MESH_TEXT_BYTES];
   const char *across = fsdp_mesh_across_nodes(&plan->config.mesh, &ranks, axes);
   if (across)
@@ -91,7 +80,7 @@ static void print_plan(const fsdp_options *options, const fsdp_setup *setup, boo
 
 // FSDP_ERR_CAPACITY with the plan if it is made but does not fit.
 static fsdp_status make(const fsdp_options *options, fsdp_setup *setup, fsdp_error *error) {
-  const fsdp_setup_ranks ranks = planned_ranks(options);
+  const fsdp_setup_ranks ranks = fsdp_setup_ranks_planned(options);
   return fsdp_setup_create(options, FSDP_PROGRAM_PLAN, &ranks, setup, error);
 }
 

@@ -2,11 +2,21 @@
 
 #include "runtime/base/check.h"
 #include "runtime/base/plural.h"
+#include "runtime/base/size.h"
 
 #include <stdio.h>
 #include <string.h>
 
 #define FORMS_TEXT_BYTES 512
+// A node of a machine made for training has eight GPUs.
+#define RANKS_PER_NODE_DEFAULT 8
+
+fsdp_setup_ranks fsdp_setup_ranks_planned(const fsdp_options *options) {
+  int ranks = (int)options->ranks;
+  int per_node = options->ranks_per_node ? (int)options->ranks_per_node
+                                         : (int)fsdp_min_i64(ranks, RANKS_PER_NODE_DEFAULT);
+  return (fsdp_setup_ranks){.ranks = ranks, .ranks_per_node = per_node, .even_nodes = ranks % per_node == 0};
+}
 
 // The short forms in the order in which their axes are added.
 enum { FORM_COUNT = 2 };

@@ -17,6 +17,9 @@ typedef struct fsdp_setup_ranks {
   int64_t gpu_bytes;     // free on it for this rank
 } fsdp_setup_ranks;
 
+// Those of --ranks and --ranks-per-node, for a plan without ranks.
+fsdp_setup_ranks fsdp_setup_ranks_planned(const fsdp_options *options);
+
 // FSDP_ERR_OPTION if the sizes do not make the number of ranks, or hybrid cannot divide its nodes.
 fsdp_status fsdp_mesh_choose(const fsdp_options *options, const fsdp_setup_ranks *ranks, fsdp_mesh *mesh,
                              fsdp_error *error);

@@ -26,7 +26,7 @@ def parse(arguments):
                         help="build folder; one that gpu_bundle.sh has made is used as it is")
     parser.add_argument("--only", default=".", type=re.compile, metavar="WORDS",
                         help="run the steps whose name matches this regular expression")
-    parser.add_argument("--minutes", type=float, default=9.0, help="end within so many, the build included")
+    parser.add_argument("--minutes", type=float, default=9.5, help="end within so many, the build included")
     parser.add_argument("--python", help="the interpreter that has PyTorch")
     parser.add_argument("--list", action="store_true", help="print the steps with their limits, and stop")
     return parser.parse_args(arguments)

@@ -101,6 +101,8 @@ class Runner:
             return self.train_figures(step)
         if step.kind == "kernels":
             return self.kernel_figures(step, note)
+        if step.kind == "mesh kernels":
+            self.report.facts["mesh_kernels"] = self.read_lines(step, "--json")
         return note
 
     @staticmethod

@@ -1,7 +1,7 @@
 """The steps of a check, in order, each with its limit.
 
 What says most comes first. Until the last of TIMED nothing else may use the GPU. The limits sum to less than
-540 s, so that a machine lent for ten minutes shows all of it.
+570 s, so that a machine lent for ten minutes shows all of it.
 """
 import dataclasses
 import os
@@ -9,7 +9,7 @@ import os
 import compare_gpu
 
 SKIPPED = 77
-TIMED = ("ceilings", "train", "kernels")
+TIMED = ("ceilings", "train", "kernels", "mesh kernels")
 TRAIN_STEPS = 6
 
 
@@ -20,7 +20,7 @@ class Step:
     command: list = None  # None: the runner's own
     show: str = ""  # lines that match are printed as they come
     case: str = None  # of bench/compare_gpu.py
-    kind: str = "run"  # run, versions, ceilings, train, kernels, torch
+    kind: str = "run"  # run, versions, ceilings, train, kernels, mesh kernels, torch
     tool: str = None  # that it needs
     environment: dict = dataclasses.field(default_factory=dict)
 
@@ -40,6 +40,15 @@ def kernels(case, limit_s, machine):
                 kind="kernels")
 
 
+def mesh_kernels(limit_s, machine):
+    """Those that only meshes have, with the shapes of the first of eight ranks."""
+    json_file = os.path.join(machine.work, "kernels-mesh.jsonl")
+    command = [machine.program("bench_gpu"), "--json", json_file, "--repeat", "3",
+               "--kernels", "head_,context_,take_columns,put_columns", "--model", "llama3-8b", "--ranks", "8",
+               "--mesh", "context=2,tensor=4", "--wrap", "block", "-b", "1", "-s", "8192"]
+    return Step("kernels of a mesh", limit_s, command, show=r" ms per step|error", kind="mesh kernels")
+
+
 def sanitized(tool, limit_s, machine, *arguments):
     """Of the kernels' own tests. They do not depend on gemms chosen by time, which takes long."""
     sanitizer = machine.tools["compute-sanitizer"] or "compute-sanitizer"
@@ -50,7 +59,7 @@ def sanitized(tool, limit_s, machine, *arguments):
 
 def ranks(part, limit_s, machine):
     return Step(f"ranks: {part}", limit_s, ["python3", machine.source("tests/gpu/gpu_ranks.py"), part],
-                show="ends the job|refused", environment={"FSDP_GEMM_CANDIDATES": "1"})
+                show="ends the job|refused|differ", environment={"FSDP_GEMM_CANDIDATES": "1"})
 
 
 def all_steps(machine):
@@ -68,6 +77,7 @@ def all_steps(machine):
         train("llama-1b-24", 20, machine),
         kernels("llama3-8b-4", 30, machine),
         kernels("llama-1b-6", 20, machine),
+        mesh_kernels(12, machine),
         # From here on nothing of ours is timed, and PyTorch compiles meanwhile.
         Step("all kernels", 45, [kernel_tests], show="^FAILED"),
         Step("strategies", 35, [machine.test("test_strategies")], show=r"\[  FAILED"),
@@ -77,6 +87,7 @@ def all_steps(machine):
         sanitized("initcheck", 15, machine, "--each"),
         Step("PyTorch FSDP2 llama-1b-6", 25, case="llama-1b-6", kind="torch"),
         ranks("agree", 40, machine),
+        ranks("meshes", 20, machine),
         ranks("refuse", 10, machine),
         ranks("kill", 15, machine),
         ranks("stop", 20, machine),
