@@ -1,0 +1,105 @@
+#include "runtime/plan/propagate/slices.h"
+
+#include <stdio.h>
+#include <string.h>
+
+// ---- The mesh
+
+fsdp_slice_mesh fsdp_slice_mesh_of_ranks(int ranks) {
+  fsdp_slice_mesh mesh = {0};
+  for (int factor = 2; ranks > 1; factor++)
+    for (; ranks % factor == 0; ranks /= factor) {
+      mesh.axis[mesh.count] = -1;
+      mesh.sizes[mesh.count++] = factor;
+    }
+  return mesh;
+}
+
+fsdp_slice_mesh fsdp_slice_mesh_of(const fsdp_mesh *mesh) {
+  fsdp_slice_mesh slices = {0};
+  for (int a = 0; a < mesh->count; a++) {
+    if (mesh->axes[a].size == 1) continue;
+    slices.axis[slices.count] = a;
+    slices.sizes[slices.count++] = mesh->axes[a].size;
+  }
+  return slices;
+}
+
+// ---- Costs
+
+int64_t fsdp_slice_share(int64_t size, int64_t slices) {
+  return (size + slices - 1) / slices;
+}
+
+int64_t fsdp_slices(const fsdp_slice_mesh *mesh, fsdp_axis_set axes) {
+  int64_t slices = 1;
+  for (int a = 0; a < mesh->count; a++)
+    if (axes >> a & 1) slices *= mesh->sizes[a];
+  return slices;
+}
+
+int64_t fsdp_part_bytes(const fsdp_tensor *tensor, const fsdp_slice_mesh *mesh,
+                        const fsdp_tensor_axes *axes) {
+  int64_t bytes = tensor->item_bytes;
+  for (int d = 0; d < tensor->dims; d++)
+    bytes *= fsdp_slice_share(tensor->shape[d], fsdp_slices(mesh, axes->dim[d]));
+  return bytes;
+}
+
+// Whether the axes of `b`, in the mesh's order, begin with those of `a`.
+static bool begins(fsdp_axis_set b, fsdp_axis_set a) {
+  fsdp_axis_set up_to = 0;
+  while (up_to < a) up_to = up_to << 1 | 1;
+  return (b & up_to) == a;
+}
+
+int64_t fsdp_redistribution_bytes(const fsdp_tensor *tensor, const fsdp_slice_mesh *mesh,
+                                  const fsdp_tensor_axes *from, const fsdp_tensor_axes *to) {
+  int64_t kept = tensor->item_bytes;
+  bool same = true;
+  for (int d = 0; d < tensor->dims; d++) {
+    fsdp_axis_set a = from->dim[d], b = to->dim[d];
+    same = same && a == b;
+    int64_t old_part = fsdp_slice_share(tensor->shape[d], fsdp_slices(mesh, a));
+    int64_t new_part = fsdp_slice_share(tensor->shape[d], fsdp_slices(mesh, b));
+    kept *= begins(a, b) || begins(b, a) ? (old_part < new_part ? old_part : new_part) : 0;
+  }
+  return same ? 0 : fsdp_part_bytes(tensor, mesh, to) - kept;
+}
+
+fsdp_tensor_axes fsdp_operand_axes(const fsdp_operator *op, int operand,
+                                   const fsdp_operator_strategy *strategy) {
+  fsdp_tensor_axes axes = {{0}};
+  for (int d = 0; d < FSDP_MAX_DIMS; d++) {
+    int letter = op->operands[operand].letter[d];
+    if (letter >= 0) axes.dim[d] = strategy->letters[letter];
+  }
+  return axes;
+}
+
+// ---- Text
+
+const char *fsdp_slices_print(const fsdp_network *network, const fsdp_propagation *propagation, int op,
+                              char out[FSDP_SLICES_TEXT]) {
+  const fsdp_operator *o = &network->operators[op];
+  FILE *text = fmemopen(out, FSDP_SLICES_TEXT, "w");
+  int list = -1;
+  fputc('[', text);
+  for (int i = 0; i < o->input_count; i++) {
+    const fsdp_operator_operand *operand = &o->operands[i];
+    if (operand->list == list) continue;
+    list = operand->list;
+    fputs(list ? ", [" : "[", text);
+    fsdp_tensor_axes axes = fsdp_operand_axes(o, i, &propagation->operators[op]);
+    int dims = network->tensors[operand->tensor].dims;
+    bool joined = fsdp_operand_joins_rows(network, o, i) && !axes.dim[1];
+    for (int d = 0; d < dims; d++) {
+      if (d == 1 && joined) continue;
+      fprintf(text, "%s%lld", d ? ", " : "", (long long)fsdp_slices(&propagation->mesh, axes.dim[d]));
+    }
+    fputc(']', text);
+  }
+  fputc(']', text);
+  fclose(text);
+  return out;
+}

@@ -1,0 +1,90 @@
+// Strategies of operators: over which axes of the mesh their letters are cut, as users give them and as
+// propagation finds them, and what moving a tensor costs.
+#pragma once
+
+#include "runtime/plan/layout/mesh.h"
+#include "runtime/plan/propagate/network.h"
+
+#define FSDP_SLICE_AXES_MAX 20 // factors of FSDP_MESH_RANKS_MAX
+
+// The axes that counts take, in their order, without those of size 1.
+typedef struct fsdp_slice_mesh {
+  int count, sizes[FSDP_SLICE_AXES_MAX];
+  int axis[FSDP_SLICE_AXES_MAX]; // index in the mesh that they come from; -1: none
+} fsdp_slice_mesh;
+
+// The prime factors of `ranks`, ascending.
+fsdp_slice_mesh fsdp_slice_mesh_of_ranks(int ranks);
+fsdp_slice_mesh fsdp_slice_mesh_of(const fsdp_mesh *mesh);
+// Ranks over a set of its axes.
+int64_t fsdp_slices(const fsdp_slice_mesh *mesh, fsdp_axis_set axes);
+
+// Where a tensor lies: by dimension, the axes that cut it, in the mesh's order.
+typedef struct fsdp_tensor_axes {
+  fsdp_axis_set dim[FSDP_MAX_DIMS];
+} fsdp_tensor_axes;
+
+// Items, and bytes of a tensor, that a rank holds; parts are rounded up.
+int64_t fsdp_slice_share(int64_t size, int64_t slices);
+int64_t fsdp_part_bytes(const fsdp_tensor *tensor, const fsdp_slice_mesh *mesh, const fsdp_tensor_axes *axes);
+
+// Bytes that the rank which receives most receives where a tensor goes from one placement to another.
+int64_t fsdp_redistribution_bytes(const fsdp_tensor *tensor, const fsdp_slice_mesh *mesh,
+                                  const fsdp_tensor_axes *from, const fsdp_tensor_axes *to);
+
+// ---- What users give
+
+// One line. Counts beyond the arrays are counted, but not kept.
+typedef struct fsdp_given_strategy {
+  char name[FSDP_NAME_BYTES + 1]; // PATH, PATH.kind; a part `*` is any integer (names.h)
+  int list_count, entry_count[FSDP_OPERATOR_LISTS];
+  int counts[FSDP_OPERATOR_LISTS][FSDP_MAX_DIMS];
+  char place[FSDP_NETWORK_PLACE]; // for messages: "two.yaml:3"
+} fsdp_given_strategy;
+
+typedef struct fsdp_given_strategies {
+  fsdp_given_strategy *items; // each name once
+  int count;
+  char place[FSDP_NETWORK_PLACE]; // the file
+} fsdp_given_strategies;
+
+// ---- What comes out
+
+typedef enum fsdp_decision {
+  FSDP_UNDECIDED,
+  FSDP_DECIDED_GIVEN,
+  FSDP_DECIDED_FORWARD,
+  FSDP_DECIDED_BACKWARD,
+  FSDP_DECIDED_DEFAULT
+} fsdp_decision;
+
+typedef struct fsdp_operator_strategy {
+  fsdp_axis_set letters[FSDP_OPERATOR_LETTERS]; // axes that cut each of the operator's letters
+  fsdp_decision decision;
+  int from; // the neighbour that a forward or backward decision came from, or the given line; else -1
+  bool redistributes; // no candidate suited all neighbours
+} fsdp_operator_strategy;
+
+// An input of an operator that lies otherwise than it wants it.
+typedef struct fsdp_moved_input {
+  int tensor, reader, operand;
+  int64_t bytes; // that a rank receives
+} fsdp_moved_input;
+
+typedef struct fsdp_propagation {
+  fsdp_slice_mesh mesh;
+  fsdp_operator_strategy *operators; // by operator of the network
+  fsdp_moved_input *moved;           // in the order of readers
+  int moved_count;
+  int64_t moved_bytes; // of all
+} fsdp_propagation;
+
+// Where a strategy puts an operand.
+fsdp_tensor_axes fsdp_operand_axes(const fsdp_operator *op, int operand,
+                                   const fsdp_operator_strategy *strategy);
+
+// The slice counts of an operator's inputs, "[[2, 4], [4]]", with one count for the rows of a model if they
+// are cut by batch alone. Returns `out`.
+#define FSDP_SLICES_TEXT 256
+const char *fsdp_slices_print(const fsdp_network *network, const fsdp_propagation *propagation, int op,
+                              char out[FSDP_SLICES_TEXT]);

@@ -1,0 +1,461 @@
+// Propagation against what can be written down: the feed-forward network, redistribution by enumeration of
+// ranks, and 500 random networks against exhaustive search.
+#include "runtime/plan/propagate/propagate.h"
+
+#include "models/model.h"
+#include "runtime/base/check.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include <cmocka.h>
+
+static int add_tensor(fsdp_network *n, const char *name, fsdp_tensor_role role, int64_t rows,
+                      int64_t columns) {
+  fsdp_tensor tensor = {.role = role,
+                        .dims = columns ? 2 : 1,
+                        .shape = {rows, columns},
+                        .item_bytes = 4,
+                        .maker = -1,
+                        .source = -1};
+  snprintf(tensor.name, sizeof tensor.name, "%s", name);
+  return fsdp_network_tensor(n, &tensor);
+}
+
+// An operator of up to two inputs; -1: one less. Returns its output.
+static int add_operator(fsdp_network *n, const char *kind, const char *name, int a, int b) {
+  fsdp_error error = {0};
+  const fsdp_operator_spec spec = {.name = name,
+                                   .kind = kind,
+                                   .inputs = {a, b},
+                                   .input_count = b < 0 ? 1 : 2,
+                                   .keeps_axis = true,
+                                   .item_bytes = 4,
+                                   .place = "test:1"};
+  if (fsdp_network_add(n, &spec, &error)) fail_msg("%s", error.message);
+  return n->tensor_count - 1;
+}
+
+// relu(x w1 + b1) w2
+static fsdp_network *feed_forward(void) {
+  fsdp_network *n = fsdp_network_create();
+  int x = add_tensor(n, "x", FSDP_TENSOR_INPUT, 16, 32);
+  int w1 = add_tensor(n, "w1", FSDP_TENSOR_PARAMETER, 32, 64);
+  int b1 = add_tensor(n, "b1", FSDP_TENSOR_PARAMETER, 64, 0);
+  int w2 = add_tensor(n, "w2", FSDP_TENSOR_PARAMETER, 64, 32);
+  int h = add_operator(n, "matmul", "fc1", x, w1);
+  h = add_operator(n, "add", "bias", h, b1);
+  h = add_operator(n, "relu", "act", h, -1);
+  add_operator(n, "matmul", "fc2", h, w2);
+  return n;
+}
+
+// "fc1: [[2, 1], [1, 4]]"
+static fsdp_given_strategy given_of(const char *text) {
+  fsdp_given_strategy given = {.place = "test:1"};
+  const char *at = strstr(text, ": ");
+  snprintf(given.name, sizeof given.name, "%.*s", (int)(at - text), text);
+  for (at += 3; *at; at++) {
+    if (*at == '[') given.list_count++;
+    if (*at < '0' || *at > '9') continue;
+    int list = given.list_count - 1;
+    given.counts[list][given.entry_count[list]++] = (int)strtol(at, (char **)(uintptr_t)&at, 10);
+    at--;
+  }
+  return given;
+}
+
+static fsdp_status propagate(const fsdp_network *n, int ranks, const char *const *lines,
+                             fsdp_propagation **out, fsdp_error *error) {
+  fsdp_given_strategy items[4];
+  fsdp_given_strategies given = {.items = items, .place = "test"};
+  for (; *lines; lines++) items[given.count++] = given_of(*lines);
+  fsdp_slice_mesh mesh = fsdp_slice_mesh_of_ranks(ranks);
+  return fsdp_propagate(n, &mesh, &given, out, error);
+}
+
+static void test_feed_forward(void **state) {
+  (void)state;
+  static const char *const expected[] = {"[[2, 1], [1, 4]]", "[[2, 4], [4]]", "[[2, 4]]", "[[2, 4], [4, 1]]"};
+  fsdp_network *n = feed_forward();
+  fsdp_propagation *p;
+  fsdp_error error = {0};
+  char text[FSDP_SLICES_TEXT];
+  if (propagate(n, 8, (const char *const[]){"fc1: [[2, 1], [1, 4]]", NULL}, &p, &error))
+    fail_msg("%s", error.message);
+  for (int o = 0; o < 4; o++) {
+    assert_string_equal(fsdp_slices_print(n, p, o, text), expected[o]);
+    assert_int_equal(p->operators[o].decision, o ? FSDP_DECIDED_FORWARD : FSDP_DECIDED_GIVEN);
+    assert_int_equal(p->operators[o].from, o ? o - 1 : 0);
+  }
+  assert_int_equal(p->moved_count, 0);
+  fsdp_propagation_destroy(p);
+  // From behind, what is left over is not cut: the anchor cuts its rows by 2 alone.
+  if (propagate(n, 8, (const char *const[]){"fc2: [[2, 1], [1, 4]]", NULL}, &p, &error))
+    fail_msg("%s", error.message);
+  assert_string_equal(fsdp_slices_print(n, p, 2, text), "[[2, 1]]");
+  assert_string_equal(fsdp_slices_print(n, p, 1, text), "[[2, 1], [1]]");
+  assert_string_equal(fsdp_slices_print(n, p, 0, text), "[[2, 4], [4, 1]]"); // sums over what it has left
+  assert_int_equal(p->operators[0].decision, FSDP_DECIDED_BACKWARD);
+  assert_int_equal(p->operators[0].from, 1);
+  fsdp_propagation_destroy(p);
+  fsdp_network_destroy(n);
+}
+
+static void test_errors(void **state) {
+  (void)state;
+  static const struct {
+    const char *lines[3], *says;
+  } cases[] = {
+      {{NULL}, "nothing to propagate"},
+      {{"fc3: [[2, 1], [1, 4]]", NULL}, "did you mean fc1"},
+      {{"fc1: [[3, 1], [1, 1]]", NULL}, "3 slices do not divide 8 ranks"},
+      {{"fc1: [[4, 1], [1, 4]]", NULL}, "16 slices in all do not divide 8 ranks"},
+      {{"fc1: [[2, 4], [2, 1]]", NULL}, "4 and 2 slices of one dimension (i)"},
+      {{"fc1: [[2, 4]]", NULL}, "1 list of counts for 2 inputs"},
+      {{"fc1: [[2], [1, 4]]", NULL}, "list 1 has 1 count, but x has 2 dimensions"},
+      {{"fc1: [[0, 1], [1, 4]]", NULL}, "below 1"},
+      {{"norm: [[1, 2], [2]]", NULL}, "(c) that must be whole"},
+      {{"fc1: [[1, 2], [2, 1]]", "norm: [[1, 1], [1]]", NULL}, NULL},
+      {{"again: [[1, 2], [2, 1]]", "fc1: [[1, 4], [4, 1]]", NULL}, "cut w1, which both read, differently"}};
+  fsdp_network *n = feed_forward();
+  int gain = add_tensor(n, "gain", FSDP_TENSOR_PARAMETER, 32, 0);
+  add_operator(n, "rmsnorm", "norm", fsdp_network_find(n, "fc2"), gain);
+  add_operator(n, "matmul", "again", fsdp_network_find(n, "norm"), fsdp_network_find(n, "w1"));
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    fsdp_propagation *p;
+    fsdp_error error = {0};
+    fsdp_status status = propagate(n, 8, cases[i].lines, &p, &error);
+    assert_int_equal(status, cases[i].says ? FSDP_ERR_INPUT : FSDP_OK);
+    if (cases[i].says && !strstr(error.message, cases[i].says))
+      fail_msg("case %zu: '%s' lacks '%s'", i, error.message, cases[i].says);
+    fsdp_propagation_destroy(p);
+  }
+  fsdp_network_destroy(n);
+}
+
+// ---- Redistribution, by what each rank has and wants
+
+// Items [begin, end) of a dimension on a rank, whose coordinate on axis a is the bit a.
+static void range_of(int64_t size, fsdp_axis_set axes, int axis_count, int rank, int64_t range[2]) {
+  range[0] = 0;
+  range[1] = size;
+  for (int a = 0; a < axis_count; a++) {
+    if (!(axes >> a & 1)) continue;
+    int64_t half = (range[1] - range[0]) / 2;
+    range[rank >> a & 1 ? 0 : 1] = range[0] + half;
+  }
+}
+
+static void test_redistribution(void **state) {
+  (void)state;
+  const fsdp_tensor tensor = {.dims = 2, .shape = {16, 32}, .item_bytes = 2};
+  fsdp_slice_mesh mesh = fsdp_slice_mesh_of_ranks(16);
+  for (unsigned pair = 0; pair < 1u << 16; pair++) {
+    fsdp_tensor_axes from = {{pair & 15, pair >> 4 & 15}}, to = {{pair >> 8 & 15, pair >> 12 & 15}};
+    if (from.dim[0] & from.dim[1] || to.dim[0] & to.dim[1]) continue;
+    int64_t most = 0;
+    for (int rank = 0; rank < 16; rank++) {
+      int64_t wanted = 1, has = 1;
+      for (int d = 0; d < 2; d++) {
+        int64_t a[2], b[2];
+        range_of(tensor.shape[d], from.dim[d], 4, rank, a);
+        range_of(tensor.shape[d], to.dim[d], 4, rank, b);
+        int64_t begin = a[0] > b[0] ? a[0] : b[0], end = a[1] < b[1] ? a[1] : b[1];
+        wanted *= b[1] - b[0];
+        has *= end > begin ? end - begin : 0;
+      }
+      if (2 * (wanted - has) > most) most = 2 * (wanted - has);
+    }
+    assert_int_equal(fsdp_redistribution_bytes(&tensor, &mesh, &from, &to), most);
+  }
+}
+
+// ---- Random networks
+
+static uint64_t seed = 1;
+
+static int draw(int limit) {
+  seed = seed * 6364136223846793005u + 1442695040888963407u;
+  return (int)((seed >> 33) % (uint64_t)limit);
+}
+
+static int64_t draw_size(void) {
+  return (int64_t[]){8, 12, 16, 24}[draw(4)];
+}
+
+// A tensor of the same shape, made or given; -1: none.
+static int find_alike(const fsdp_network *n, int tensor) {
+  int found = -1;
+  for (int t = 0; t < n->tensor_count; t++) {
+    const fsdp_tensor *a = &n->tensors[t], *b = &n->tensors[tensor];
+    bool same = t != tensor && a->role != FSDP_TENSOR_PARAMETER && a->dims == b->dims;
+    if (same && !memcmp(a->shape, b->shape, sizeof a->shape) && draw(2)) found = t;
+  }
+  return found;
+}
+
+// One operator on tensor `x`. Returns its output.
+static int draw_operator(fsdp_network *n, int x, const char *name) {
+  const int64_t *shape = n->tensors[x].shape;
+  char param[32];
+  int alike = find_alike(n, x);
+  snprintf(param, sizeof param, "%s_weight", name);
+  switch (alike >= 0 ? 6 + draw(2) : draw(6)) {
+  case 0:
+  case 1:
+    return add_operator(n, "matmul", name, x,
+                        add_tensor(n, param, FSDP_TENSOR_PARAMETER, shape[1], draw_size()));
+  case 2:
+    return add_operator(n, "transpose", name, x, -1);
+  case 3:
+    return add_operator(n, "rmsnorm", name, x, add_tensor(n, param, FSDP_TENSOR_PARAMETER, shape[1], 0));
+  case 4:
+    return add_operator(n, "add", name, x, add_tensor(n, param, FSDP_TENSOR_PARAMETER, shape[1], 0));
+  case 5:
+    return add_operator(n, "relu", name, x, -1);
+  case 6:
+    return add_operator(n, "add", name, x, alike);
+  default:
+    return add_operator(n, "mul", name, alike, x);
+  }
+}
+
+static fsdp_network *draw_network(void) {
+  fsdp_network *n = fsdp_network_create();
+  int made[8], count = 0;
+  made[count++] = add_tensor(n, "x", FSDP_TENSOR_INPUT, draw_size(), draw_size());
+  for (int o = 3 + draw(4); o > 0; o--) {
+    char name[16];
+    snprintf(name, sizeof name, "op%d", n->operator_count);
+    made[count] = draw_operator(n, made[draw(3) ? count - 1 : draw(count)], name);
+    count++;
+  }
+  return n;
+}
+
+// Gives a random operator a random strategy, as counts.
+static void draw_given(const fsdp_network *n, const fsdp_slice_mesh *mesh, fsdp_given_strategy *given) {
+  const fsdp_operator *op = &n->operators[draw(n->operator_count)];
+  int counts[FSDP_OPERATOR_LETTERS];
+  for (int l = 0; l < op->letter_count; l++) counts[l] = 1;
+  for (int a = 0; a < mesh->count; a++) {
+    int letter = draw(op->letter_count + 1);
+    if (letter < op->letter_count && !op->letters[letter].is_whole) counts[letter] *= mesh->sizes[a];
+  }
+  *given = (fsdp_given_strategy){.list_count = op->list_count, .place = "random"};
+  snprintf(given->name, sizeof given->name, "%s", op->names[0]);
+  for (int i = 0; i < op->input_count; i++) {
+    given->entry_count[i] = n->tensors[op->operands[i].tensor].dims;
+    for (int d = 0; d < given->entry_count[i]; d++)
+      given->counts[i][d] = op->operands[i].letter[d] < 0 ? 1 : counts[op->operands[i].letter[d]];
+  }
+}
+
+// ---- Exhaustive search
+
+typedef struct exhaustive {
+  const fsdp_network *network;
+  const fsdp_propagation *found;
+  fsdp_operator_strategy *tried;
+  int64_t best;
+} exhaustive;
+
+// Bytes of all inputs of an operator, whose makers come before it. An input of the network lies as its first
+// reader wants it, as in the propagation's result, or as the cheapest does.
+static int64_t input_bytes(const exhaustive *e, const fsdp_operator_strategy *strategies, int op) {
+  const fsdp_network *n = e->network;
+  int64_t bytes = 0;
+  for (int i = 0; i < n->operators[op].input_count; i++) {
+    const fsdp_tensor *tensor = &n->tensors[n->operators[op].operands[i].tensor];
+    if (tensor->role != FSDP_TENSOR_MADE) continue;
+    const fsdp_operator *maker = &n->operators[tensor->maker];
+    fsdp_tensor_axes from = fsdp_operand_axes(maker, maker->input_count, &strategies[tensor->maker]);
+    fsdp_tensor_axes to = fsdp_operand_axes(&n->operators[op], i, &strategies[op]);
+    bytes += fsdp_redistribution_bytes(tensor, &e->found->mesh, &from, &to);
+  }
+  return bytes;
+}
+
+// Whether the result has this candidate's cuts as legal ones.
+static bool is_legal(const fsdp_operator *op, const fsdp_slice_mesh *mesh,
+                     const fsdp_operator_strategy *strategy) {
+  fsdp_axis_set used = 0;
+  for (int l = 0; l < op->letter_count; l++) {
+    fsdp_axis_set axes = strategy->letters[l];
+    if (used & axes || (op->letters[l].is_whole && axes)) return false;
+    if (fsdp_slices(mesh, axes) > op->letters[l].limit) return false;
+    used |= axes;
+  }
+  return true;
+}
+
+// Tries all candidates of operator `op` and of those behind it.
+static void try_operator(exhaustive *e, int op, int64_t bytes) {
+  if (bytes >= e->best) return;
+  if (op == e->network->operator_count) {
+    e->best = bytes;
+    return;
+  }
+  const fsdp_operator *o = &e->network->operators[op];
+  if (e->found->operators[op].decision == FSDP_DECIDED_GIVEN) {
+    e->tried[op] = e->found->operators[op];
+    try_operator(e, op + 1, bytes + input_bytes(e, e->tried, op));
+    return;
+  }
+  int axes = e->found->mesh.count, combinations = 1;
+  for (int a = 0; a < axes; a++) combinations *= o->letter_count + 1;
+  for (int c = 0; c < combinations; c++) {
+    memset(e->tried[op].letters, 0, sizeof e->tried[op].letters);
+    for (int a = 0, left = c; a < axes; a++, left /= o->letter_count + 1)
+      if (left % (o->letter_count + 1) < o->letter_count)
+        e->tried[op].letters[left % (o->letter_count + 1)] |= 1u << a;
+    if (is_legal(o, &e->found->mesh, &e->tried[op]))
+      try_operator(e, op + 1, bytes + input_bytes(e, e->tried, op));
+  }
+}
+
+// The product of local letter sizes.
+static double compute_of(const fsdp_operator *op, const fsdp_slice_mesh *mesh,
+                         const fsdp_operator_strategy *strategy) {
+  double compute = 1;
+  for (int l = 0; l < op->letter_count; l++) {
+    int64_t slices = fsdp_slices(mesh, strategy->letters[l]);
+    compute *= (double)((op->letters[l].size + slices - 1) / slices);
+  }
+  return compute;
+}
+
+// A forward decision among all candidates: none moves fewer bytes, and of those that leave all inputs where
+// they are none has less compute.
+static void check_forward(exhaustive *e, int op) {
+  const fsdp_operator *o = &e->network->operators[op];
+  const fsdp_operator_strategy *own = &e->found->operators[op];
+  int64_t own_bytes = input_bytes(e, e->found->operators, op);
+  memcpy(e->tried, e->found->operators, (size_t)e->network->operator_count * sizeof *e->tried);
+  int combinations = 1;
+  for (int a = 0; a < e->found->mesh.count; a++) combinations *= o->letter_count + 1;
+  for (int c = 0; c < combinations; c++) {
+    memset(e->tried[op].letters, 0, sizeof e->tried[op].letters);
+    for (int a = 0, left = c; a < e->found->mesh.count; a++, left /= o->letter_count + 1)
+      if (left % (o->letter_count + 1) < o->letter_count)
+        e->tried[op].letters[left % (o->letter_count + 1)] |= 1u << a;
+    if (!is_legal(o, &e->found->mesh, &e->tried[op])) continue;
+    bool same = true; // leaves its inputs where they are
+    for (int i = 0; i < o->input_count; i++) {
+      const fsdp_tensor *tensor = &e->network->tensors[o->operands[i].tensor];
+      if (tensor->role == FSDP_TENSOR_PARAMETER) continue;
+      if (tensor->role == FSDP_TENSOR_INPUT) continue;
+      const fsdp_operator *maker = &e->network->operators[tensor->maker];
+      fsdp_tensor_axes from =
+          fsdp_operand_axes(maker, maker->input_count, &e->found->operators[tensor->maker]);
+      fsdp_tensor_axes to = fsdp_operand_axes(o, i, &e->tried[op]);
+      same = same && !memcmp(&from, &to, sizeof from);
+    }
+    int64_t bytes = input_bytes(e, e->tried, op);
+    if (own->redistributes) {
+      assert_false(same);
+      assert_true(bytes >= own_bytes);
+    } else if (same) {
+      assert_true(compute_of(o, &e->found->mesh, &e->tried[op]) >= compute_of(o, &e->found->mesh, own));
+    }
+  }
+}
+
+// Whether an input of the network has one reader at most: else forward decisions weigh it, too.
+static bool one_reader(const fsdp_network *n) {
+  int readers = 0;
+  for (int o = 0; o < n->operator_count; o++)
+    for (int i = 0; i < n->operators[o].input_count; i++) readers += n->operators[o].operands[i].tensor == 0;
+  return readers <= 1;
+}
+
+static void test_random(void **state) {
+  (void)state;
+  static const int ranks[] = {4, 6, 8};
+  int equal = 0, free_optimum = 0, compared = 0;
+  double worst = 1;
+  while (compared < 500) {
+    fsdp_network *n = draw_network();
+    fsdp_slice_mesh mesh = fsdp_slice_mesh_of_ranks(ranks[draw(n->operator_count > 4 ? 2 : 3)]);
+    fsdp_given_strategy items[3];
+    fsdp_given_strategies given = {.items = items, .place = "random"};
+    for (int wanted = 1 + draw(3); wanted > 0; wanted--) {
+      draw_given(n, &mesh, &items[given.count]);
+      bool named = false;
+      for (int i = 0; i < given.count; i++) named = named || !strcmp(items[i].name, items[given.count].name);
+      given.count += !named;
+    }
+    fsdp_propagation *p;
+    fsdp_error error = {0};
+    if (fsdp_propagate(n, &mesh, &given, &p, &error)) fail_msg("network %d: %s", compared, error.message);
+    exhaustive e = {
+        .network = n, .found = p, .tried = fsdp_alloc_zeroed((size_t)n->operator_count, sizeof *e.tried)};
+    int64_t found = 0;
+    for (int o = 0; o < n->operator_count; o++) {
+      found += input_bytes(&e, p->operators, o);
+      assert_true(is_legal(&n->operators[o], &mesh, &p->operators[o]));
+      assert_int_not_equal(p->operators[o].decision, FSDP_UNDECIDED);
+      if (p->operators[o].decision == FSDP_DECIDED_FORWARD && one_reader(n)) check_forward(&e, o);
+    }
+    e.best = found + 1;
+    try_operator(&e, 0, 0);
+    assert_true(found >= e.best);
+    equal += found == e.best;
+    free_optimum += found > 0 && e.best == 0;
+    if (e.best > 0 && (double)found / (double)e.best > worst) worst = (double)found / (double)e.best;
+    compared++;
+    free(e.tried);
+    fsdp_propagation_destroy(p);
+    fsdp_network_destroy(n);
+  }
+  printf("%d random networks: %d times the least redistribution, %d times some where none is needed, at most "
+         "%.2f times the least\n",
+         compared, equal, free_optimum, worst);
+  assert_true(equal > compared / 2);
+}
+
+// ---- Models
+
+static void test_large_model(void **state) {
+  (void)state;
+  fsdp_model_config config;
+  fsdp_error error = {0};
+  if (fsdp_model_preset("llama3-405b", &config, &error)) fail_msg("%s", error.message);
+  fsdp_graph *graph = fsdp_model_forward(&config, 1, 4096);
+  fsdp_mesh axes = fsdp_mesh_of(1, 128);
+  fsdp_mesh_resize(&axes, FSDP_AXIS_TENSOR, 8);
+  fsdp_slice_mesh mesh = fsdp_slice_mesh_of(&axes), primes = fsdp_slice_mesh_of_ranks(1024);
+  fsdp_given_strategy items[] = {given_of("model.layers.*.self_attn.q_proj: [[128, 1], [8, 1]]"),
+                                 given_of("model.layers.*.mlp.down_proj: [[128, 8], [1, 8]]")};
+  const fsdp_given_strategies given = {.items = items, .count = 2, .place = "test"};
+  for (int i = 0; i < 2; i++) {
+    fsdp_propagation *p;
+    struct timespec begin, end;
+    clock_gettime(CLOCK_MONOTONIC, &begin);
+    fsdp_network *n = fsdp_network_of_graph(graph, 128, FSDP_BF16);
+    if (fsdp_propagate(n, i ? &primes : &mesh, &given, &p, &error)) fail_msg("%s", error.message);
+    clock_gettime(CLOCK_MONOTONIC, &end);
+    double seconds = (double)(end.tv_sec - begin.tv_sec) + 1e-9 * (double)(end.tv_nsec - begin.tv_nsec);
+    printf("%d operators, %d axes: %.3f s, %d inputs moved\n", n->operator_count, p->mesh.count, seconds,
+           p->moved_count);
+    assert_true(seconds < 1);
+    assert_int_equal(p->moved_count, 0);
+    fsdp_propagation_destroy(p);
+    fsdp_network_destroy(n);
+  }
+  fsdp_graph_destroy(graph);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_feed_forward), cmocka_unit_test(test_errors),
+                                     cmocka_unit_test(test_redistribution), cmocka_unit_test(test_random),
+                                     cmocka_unit_test(test_large_model)};
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
