@@ -9,6 +9,7 @@
 #include "tests/support/cuts.h"
 #include "tests/support/harness.h"
 #include "tests/support/io_files.h"
+#include "tests/support/models.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -319,7 +320,7 @@ static void states_load_on_any_mesh(void **state) {
                 {FSDP_NO, 2, 1, 4, 1},   {FSDP_FULL, 1, 1, 2, 2}, {FSDP_HYBRID, 2, 3, 1, 1}};
   enum { PLACES = sizeof places / sizeof *places };
   layout layouts[PLACES];
-  for (int odd = 0; odd < 2; odd++) {
+  for (int model = 0; model < 3; model++) {
     for (int p = 0; p < PLACES; p++) {
       fsdp_plan_config config = harness_small_plan(1);
       config.strategy = places[p].strategy;
@@ -328,7 +329,12 @@ static void states_load_on_any_mesh(void **state) {
       fsdp_mesh_resize(&config.mesh, FSDP_AXIS_CONTEXT, places[p].context);
       config.wrap.kind = p % 2 ? FSDP_WRAP_NONE : FSDP_WRAP_BLOCK;
       if (p % 3) config.param_dtype = FSDP_BF16;
-      if (odd) config.model.num_heads = 5, config.model.num_kv_heads = 1, config.model.intermediate_size = 37;
+      if (model == 1)
+        config.model.num_heads = 5, config.model.num_kv_heads = 1, config.model.intermediate_size = 37;
+      if (model == 2) // q, k and v in one matrix, stored (in, out)
+        config.model = model_of_json("{\"architectures\": [\"GPT2LMHeadModel\"], \"model_type\": \"gpt2\", "
+                                     "\"vocab_size\": 57, \"n_positions\": 16, \"n_embd\": 20, "
+                                     "\"n_layer\": 2, \"n_head\": 5, \"n_inner\": 33}");
       make_real(&layouts[p], &config);
     }
     for (int from = 0; from < PLACES; from++) {
