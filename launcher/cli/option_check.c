@@ -88,7 +88,9 @@ static fsdp_status check_short_form(const check *c, const char *name, int64_t si
     return fsdp_fail(c->error, FSDP_ERR_OPTION,
                      "--%s %lld (%s) and %s=%d of --mesh %s (%s) do not agree: leave one of them out", name,
                      (long long)size, place(c, name), axis, mesh_size, o->mesh, place(c, "mesh"));
-  if (size == 1 || !o->sharding || sharding_is(c, "fsdp-tp")) return FSDP_OK;
+  // fsdp places the batch by sequence over context, but nothing over tensor.
+  bool placed = sharding_is(c, "fsdp-tp") || (sharding_is(c, "fsdp") && !strcmp(axis, FSDP_AXIS_CONTEXT));
+  if (size == 1 || !o->sharding || placed) return FSDP_OK;
   char remedy[96] = "use --sharding fsdp-tp, or leave one of them out";
   if (!sharding_is(c, "fsdp") && !sharding_is(c, "fsdpv2"))
     snprintf(remedy, sizeof remedy, "with a file, give the axis its size in --mesh, as in %s=%lld", axis,

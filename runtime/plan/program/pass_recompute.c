@@ -45,7 +45,8 @@ static fsdp_list_node recomputing(const recomputation *r, const fsdp_list_node *
   again.operand_count = left.operand_count;
   for (int o = 0; o < left.operand_count; o++) {
     again.operands[o] = node->operands[left.operands[o]];
-    if (saved[left.operands[o]]) again.operands[o].access = FSDP_READ;
+    // A result that what remains takes as an input is read.
+    if (saved[left.operands[o]]) again.operands[o].access = fsdp_op_letters_of(left.kind)->operands[o].access;
   }
   return again;
 }

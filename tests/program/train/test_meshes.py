@@ -79,7 +79,7 @@ def trains_as_one_rank():
     cases = [
         ((1, 2, 1, 2), []),
         ((1, 2, 2, 2), ["--sequence-parallel", "off", "--recompute", "block"]),
-        ((2, 1, 1, 3), ["--cpu-offload"]),
+        ((2, 1, 1, 3), ["--cpu-offload", "--recompute", "gather"]),
         ((1, 1, 2, 4), ["--grad-accum", 2, "-b", 6, "--accumulate", "local"]),
         ((2, 2, 1, 2), ["--grad-accum", 3, "-b", 1, "--cpu-offload", "--sequence-parallel", "off"]),
         ((1, 1, 1, 6), ["--wrap", "size", "--numel-to-wrap", "1e4", "--prefetch", 0]),

@@ -34,6 +34,7 @@ static const mesh_case cases[] = {
      NULL},
     {"--context-parallel 4 --strategy no", 8, 4, "data=2,fsdp=1,context=4", "data", NULL},
     {"--tensor-parallel 2 --strategy grad_op", 2, 2, "data=1,fsdp=1,tensor=2", "", NULL},
+    {"--context-parallel 2 --sharding fsdp", 8, 8, "data=1,fsdp=4,context=2", "", NULL},
     {"--tensor-parallel 2 --strategy hybrid", 16, 8, "data=2,fsdp=4,tensor=2", "data", NULL},
     {"--tensor-parallel 2 --context-parallel 2 --strategy hybrid", 16, 8, "data=2,fsdp=2,context=2,tensor=2",
      "data", NULL},
