@@ -107,7 +107,7 @@ MESHES = (
     ("odd", 2, "context=2", ("--accumulate", "local", "--grad-accum", 2, "-b", 1), ("fp32",), False),
     ("odd", 4, "fsdp=2,tensor=2", ("--offload-activations", "residual,attention", "-b", 1), ("fp32",), False),
     ("tied", 2, "tensor=2", ("--strategy", "no"), ("fp32",), False),
-    ("wide", 4, "tensor=2,context=2", ("--reduce-dtype", "bf16"), ("bf16",), True),
+    ("wide", 4, "tensor=2,context=2", ("--reduce-dtype", "bf16", "--nccl-register", "on"), ("bf16",), True),
     ("wide", 4, "tensor=4", (), ("bf16",), False),
     ("gpt2", 4, "tensor=2,context=2", (), ("fp32", "bf16"), False),
 )
@@ -115,7 +115,7 @@ MESHES = (
 MESH_TOLERANCE = {"fp32": 1e-5 if ON_CPU else 1e-4, "bf16": 1e-2}
 
 
-def mesh_run(model, dtype, *arguments, ranks=1, environment=None):
+def mesh_run(model, dtype, *arguments, ranks=1, steps=MESH_STEPS, environment=None):
     """The loss and the gradient norm of every step; the memory must be what was planned."""
     folder = work / model
     folder.mkdir(exist_ok=True)
@@ -131,7 +131,7 @@ def mesh_run(model, dtype, *arguments, ranks=1, environment=None):
     what = (model, dtype, arguments, environment)
     assert process.returncode == 0, (what, process.returncode, process.stdout, process.stderr)
     lines = [json.loads(line) for line in log.read_text().splitlines()]
-    assert len(lines) == MESH_STEPS, what
+    assert len(lines) == steps, (what, lines)
     for line in lines:
         for figure in ("valley_bytes", "peak_bytes", "host_valley_bytes", "host_peak_bytes"):
             assert line[figure] == line["planned_" + figure], (what, figure, line)
@@ -147,14 +147,28 @@ def meshes():
             if (model, dtype) not in references:
                 references[model, dtype] = mesh_run(model, dtype, "--backend", "cpu")
             mine = mesh_run(model, dtype, *SHARED, "--mesh", mesh, *more, ranks=ranks)
-            worst = max(abs(a - b) / abs(b) for a, b in zip(mine, references[model, dtype]))
             name = f"{model} {dtype} on {mesh} {' '.join(map(str, more))}"
-            assert worst <= MESH_TOLERANCE[dtype], (name, worst, mine, references[model, dtype])
-            print(f"{name}: losses and norms differ by {worst:.1e} at most", flush=True)
+            check_mesh(name, dtype, mine, references[model, dtype])
     if ON_CPU:
+        resume_on_another(references["odd", "fp32"])
         no_order_matters()
     print("meshes agree", flush=True)
     return 0
+
+
+def check_mesh(name, dtype, mine, reference):
+    worst = max(abs(a - b) / abs(b) for a, b in zip(mine, reference))
+    assert len(mine) == len(reference) and worst <= MESH_TOLERANCE[dtype], (name, worst, mine, reference)
+    print(f"{name}: losses and norms differ by {worst:.1e} at most", flush=True)
+
+
+def resume_on_another(reference):
+    """What one mesh has saved on the device, another one loads there."""
+    saving = ("--save-dir", work, "--ckpt-freq", 1, "-e")
+    mesh_run("odd", "fp32", *SHARED, "--mesh", "tensor=2,context=2", *saving, "mesh", ranks=4)
+    mine = mesh_run("odd", "fp32", *SHARED, "--mesh", "tensor=2", *saving, "other", "--resume",
+                    work / "mesh" / "step-00000001", ranks=2, steps=1)
+    check_mesh("a step on tensor=2 from a checkpoint of tensor=2,context=2", "fp32", mine, reference[2:])
 
 
 def no_order_matters():
