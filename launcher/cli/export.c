@@ -375,8 +375,9 @@ fsdp_status fsdp_export_inspect(const char *path, FILE *out, fsdp_error *error) 
   fprintf(out, "model:      %s, %s parameters in %d tensor%s\n", c->model_name,
           fsdp_print_int(fsdp_checkpoint_numel(c), numel, sizeof numel), c->param_count,
           fsdp_plural(c->param_count));
+  const fsdp_mesh saved = fsdp_factored_whole(&c->mesh);
   char mesh[FSDP_MESH_TEXT_BYTES];
-  fprintf(out, "layout:     strategy %s, %s, %d unit%s\n", c->strategy, fsdp_mesh_print(&c->mesh, " ", mesh),
+  fprintf(out, "layout:     strategy %s, %s, %d unit%s\n", c->strategy, fsdp_mesh_print(&saved, " ", mesh),
           c->unit_count, fsdp_plural(c->unit_count));
   fprintf(out, "optimizer:  %s, ", c->optimizer);
   for (int i = 0; i < c->slot_count; i++)

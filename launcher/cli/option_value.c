@@ -127,6 +127,12 @@ bool fsdp_value_choice(const char *text, const fsdp_choice *choices, int *value)
   return false;
 }
 
+// Whether an axis has a name that the halves of a factored one have.
+static bool is_factor(const char *name) {
+  size_t length = strlen(name), ending = strlen(FSDP_AXIS_REPLICA);
+  return length >= ending && !strcmp(name + length - ending, FSDP_AXIS_REPLICA);
+}
+
 // Adds "NAME=SIZE" to the mesh, or a size alone, which is the next of `unnamed`.
 static bool add_axis(fsdp_mesh *mesh, char *part, const char *unnamed) {
   char *value = strchr(part, '=');
@@ -135,7 +141,13 @@ static bool add_axis(fsdp_mesh *mesh, char *part, const char *unnamed) {
   int64_t size;
   if (!name || !fsdp_value_int(value ? value : part, &size) || size < 1 || size > FSDP_MESH_RANKS_MAX)
     return false;
-  return fsdp_mesh_add(mesh, name, (int)size);
+  return !is_factor(name) && fsdp_mesh_add(mesh, name, (int)size);
+}
+
+static int count_own(const fsdp_mesh *mesh) {
+  fsdp_mesh all = *mesh;
+  fsdp_mesh_complete(&all);
+  return all.count - fsdp_mesh_of(1, 1).count;
 }
 
 bool fsdp_value_mesh(const char *text, fsdp_mesh *mesh) {
@@ -153,7 +165,7 @@ bool fsdp_value_mesh(const char *text, fsdp_mesh *mesh) {
     at += length;
     if (!*at) break;
   }
-  return is_named || mesh->count == 2;
+  return is_named ? count_own(mesh) <= FSDP_AXIS_OWN_MAX : mesh->count == 2;
 }
 
 const char *fsdp_value_print_bytes(int64_t bytes, char *out, size_t out_bytes) {

@@ -60,7 +60,8 @@ static void describe_allowed(const fsdp_option_row *row, char *out, size_t bytes
   case FSDP_OPTION_MESH:
     snprintf(out, bytes,
              "data=R,fsdp=F: names, each once, with sizes from 1 (at most 1048576 ranks, and three names "
-             "besides data, fsdp, tensor, context and expert), or two sizes, of fsdp and tensor");
+             "besides data, fsdp, tensor, context and expert, none ending in " FSDP_AXIS_REPLICA
+             "), or two sizes, of fsdp and tensor");
     return;
   case FSDP_OPTION_CHOICE:
     break;

@@ -87,10 +87,11 @@ static int64_t find_position(const fsdp_train_checkpoints *self, const fsdp_chec
 
 static void print_resumed(const fsdp_train_checkpoints *self, const char *note, const char *changes) {
   const fsdp_checkpoint *c = fsdp_resume_checkpoint(self->resume);
+  const fsdp_mesh saved = fsdp_factored_whole(&c->mesh);
   char bytes[24], mesh[FSDP_MESH_TEXT_BYTES];
   printf("resumed:   %s, step %" PRId64 ", saved by %d rank%s (%s) under %s; %s read by %d rank%s%s\n",
          fsdp_resume_path(self->resume), c->progress.step, c->file_count, fsdp_plural(c->file_count),
-         fsdp_mesh_print(&c->mesh, ", ", mesh), c->strategy,
+         fsdp_mesh_print(&saved, ", ", mesh), c->strategy,
          fsdp_value_print_bytes(fsdp_resume_bytes_read(self->resume), bytes, sizeof bytes), self->world->size,
          fsdp_plural(self->world->size), note);
   if (*changes) printf("changed:   %s\n", changes);

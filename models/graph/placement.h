@@ -12,7 +12,7 @@
 #include <stdint.h>
 
 #define FSDP_MAX_DIMS       4
-#define FSDP_MESH_AXES_MAX  8
+#define FSDP_MESH_AXES_MAX  9 // five that every mesh has, three more, and one of replicas (factored.h)
 #define FSDP_CUT_MAX_BLOCKS 4
 
 // Bit a: axis a of the mesh.

@@ -21,6 +21,26 @@ fsdp_axis_set fsdp_factored_source(const fsdp_factored_mesh *factored, fsdp_axis
   return (axes & up_to) | (axes >> 1 & (1u << factored->axis)) | (axes >> 1 & ~up_to);
 }
 
+// The name of the replicas' half of an axis.
+static void name_replica(const char *name, char out[FSDP_AXIS_NAME_BYTES]) {
+  snprintf(out, FSDP_AXIS_NAME_BYTES, "%.7s" FSDP_AXIS_REPLICA, name);
+}
+
+fsdp_mesh fsdp_factored_whole(const fsdp_mesh *mesh) {
+  fsdp_mesh whole = {0};
+  for (int a = 0; a < mesh->count; a++) {
+    fsdp_mesh_axis *before = whole.count ? &whole.axes[whole.count - 1] : NULL;
+    char replica[FSDP_AXIS_NAME_BYTES] = "";
+    if (before) name_replica(before->name, replica);
+    if (before && !strcmp(mesh->axes[a].name, replica)) {
+      before->size *= mesh->axes[a].size;
+    } else {
+      whole.axes[whole.count++] = mesh->axes[a];
+    }
+  }
+  return whole;
+}
+
 static bool names_axis(const fsdp_dim_axes *dim, int axis) {
   for (int i = 0; i < dim->count; i++)
     if (dim->axes[i] == axis) return true;
@@ -68,8 +88,7 @@ fsdp_factored_mesh fsdp_factored_mesh_of(const fsdp_specs *specs, const fsdp_gra
   out.mesh.count++;
   out.mesh.axes[axis].size = size / (int)replicas;
   out.mesh.axes[axis + 1].size = (int)replicas;
-  snprintf(out.mesh.axes[axis + 1].name, FSDP_AXIS_NAME_BYTES, "%.7s" FSDP_AXIS_REPLICA,
-           mesh->axes[axis].name);
+  name_replica(mesh->axes[axis].name, out.mesh.axes[axis + 1].name);
   out.axis = axis;
   return out;
 }

@@ -22,6 +22,9 @@ typedef struct fsdp_factored_mesh {
 fsdp_factored_mesh fsdp_factored_mesh_of(const fsdp_specs *specs, const fsdp_graph *graph,
                                          const fsdp_mesh *mesh);
 
+// The mesh before an axis of `mesh` was factored, as messages name it: what has halves has its size again.
+fsdp_mesh fsdp_factored_whole(const fsdp_mesh *mesh);
+
 // The axes, with more than one rank, that a dimension of a spec names: of the mesh before it was factored.
 fsdp_axis_set fsdp_factored_axes(const fsdp_factored_mesh *factored, const fsdp_dim_axes *dim);
 

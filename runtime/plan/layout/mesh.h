@@ -22,6 +22,7 @@
 #define FSDP_AXIS_EXPERT  "expert"
 
 #define FSDP_AXIS_NAME_BYTES 16
+#define FSDP_AXIS_OWN_MAX    3 // axes that a user may name beside these
 #define FSDP_MESH_RANKS_MAX  (1 << 20)
 #define FSDP_MESH_TEXT_BYTES (FSDP_MESH_AXES_MAX * (FSDP_AXIS_NAME_BYTES + 12))
 

@@ -107,7 +107,9 @@ static void test_axes(void **state) {
   assert_int_equal(fsdp_mesh_axes(&mesh, "data,fsdp"), 1u << 2);
   assert_string_equal(fsdp_mesh_print_axes(&mesh, fsdp_mesh_axes(&mesh, "fsdp,tensor"), text), "tensor+fsdp");
   assert_string_equal(fsdp_mesh_print_axes(&mesh, 0, text), "-");
-  for (int i = 0; i < 3; i++) assert_true(fsdp_mesh_add(&mesh, (const char *[]){"a", "b", "c"}[i], 1));
+  for (int i = 0; i < FSDP_AXIS_OWN_MAX; i++)
+    assert_true(fsdp_mesh_add(&mesh, (const char *[]){"a", "b", "c"}[i], 1));
+  assert_true(fsdp_mesh_add(&mesh, "tensor_replica", 1));
   assert_false(fsdp_mesh_add(&mesh, "d", 1)); // full
 }
 

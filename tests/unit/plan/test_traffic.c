@@ -256,6 +256,8 @@ static void test_three_axes(void **state) {
       {"llama2-7b", 1, 2, 4, 1, FSDP_FULL, false, false, 1, 4096, 1, NULL},
       {"llama2-70b", 1, 8, 8, 8, FSDP_FULL, true, true, 1, 32768, 1, NULL},
       {"llama2-70b", 2, 2, 2, 16, FSDP_HYBRID, true, true, 1, 8192, 1, NULL},
+      {"llama2-7b", 4, 1, 1, 2, FSDP_NO, true, false, 1, 1024, 2, NULL},
+      {"llama2-70b", 4, 1, 1, 16, FSDP_NO, false, true, 1, 1024, 1, NULL},
       {"llama3-405b", 8, 16, 1, 8, FSDP_HYBRID, true, true, 1, 8192, 1, NULL},
       {"llama3-405b", 1, 1024, 2, 8, FSDP_FULL, true, true, 1, 8192, 1, NULL},
       {"llama3-405b", 1, 32, 4, 16, FSDP_GRAD_OP, false, true, 1, 32768, 1, NULL},
