@@ -104,3 +104,18 @@ void FSDP_CPU(put_columns)(const fsdp_kernel_call *call) {
 void FSDP_CPU(join_columns)(const fsdp_kernel_call *call) {
   copy_parts_in(call, columns_of(call, call->attrs->ranks, 0));
 }
+
+static void zero_padding(void *argument, int64_t n, void *scratch) {
+  const columns *k = argument;
+  (void)scratch;
+  memset(element(k->rows, n * k->width + k->real), 0,
+         (size_t)((k->width - k->real) * fsdp_dtype_bytes(k->rows->dtype)));
+}
+
+void FSDP_CPU(mask_columns)(const fsdp_kernel_call *call) {
+  const fsdp_op_attrs *attrs = call->attrs;
+  int64_t width = attrs->in_features;
+  columns k = {.rows = open_operands(call, 0), .N = attrs->batch * attrs->seq, .width = width};
+  k.real = fsdp_min_i64(width, fsdp_max_i64(attrs->extent - attrs->first_index, 0));
+  if (k.real < width) fsdp_pool_run(call->pool, k.N, zero_padding, &k);
+}

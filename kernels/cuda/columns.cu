@@ -126,6 +126,13 @@ void copy_parts_in(const fsdp_kernel_call *call, const columns &k) {
   });
 }
 
+template <class T>
+__global__ void __launch_bounds__(threads_count) zero_padding(T *y, int64_t N, int64_t width, int64_t real) {
+  const int64_t index = int64_t(blockIdx.x) * threads_count + threadIdx.x, padding = width - real;
+  const float zero[1] = {};
+  if (index < N * padding) store_floats<1>(y + index / padding * width + real + index % padding, zero);
+}
+
 } // namespace
 
 void cuda_take_columns(const fsdp_kernel_call *call) {
@@ -144,4 +151,17 @@ void cuda_put_columns(const fsdp_kernel_call *call) {
 
 void cuda_join_columns(const fsdp_kernel_call *call) {
   copy_parts_in(call, columns_of(call, call->attrs->ranks, 0));
+}
+
+void cuda_mask_columns(const fsdp_kernel_call *call) {
+  const fsdp_op_attrs *attrs = call->attrs;
+  const int64_t N = attrs->batch * attrs->seq, width = attrs->in_features;
+  const int64_t real = fsdp_min_i64(width, fsdp_max_i64(attrs->extent - attrs->first_index, 0));
+  const fsdp_view *o = open_operands(call, 0);
+  if (real == width || N == 0) return;
+  with_type(o[0].dtype, [&](auto number) {
+    using T = decltype(number);
+    launch({blocks_of(N * (width - real), threads_count), threads_count, call->stream}, zero_padding<T>,
+           numbers_of<T>(call, 0), N, width, real);
+  });
 }

@@ -80,8 +80,8 @@ fsdp_factored_mesh fsdp_factored_mesh_of(const fsdp_specs *specs, const fsdp_gra
   if (axis < 0 || !attrs) return out;
   int size = mesh->axes[axis].size;
   int64_t groups = attrs->kv_heads, replicas = groups < size ? size / groups : 1;
-  while (size % replicas || attrs->heads / groups % replicas) replicas--;
-  if (replicas == 1) return out;
+  while (size % replicas) replicas--;
+  if (attrs->heads == groups || replicas == 1) return out; // one query head a group: nothing for replicas
   FSDP_CHECK(mesh->count < FSDP_MESH_AXES_MAX, "no room for the replicas of axis %s", mesh->axes[axis].name);
   memmove(&out.mesh.axes[axis + 2], &mesh->axes[axis + 1],
           (size_t)(mesh->count - axis - 1) * sizeof *mesh->axes);

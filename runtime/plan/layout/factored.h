@@ -17,8 +17,7 @@ typedef struct fsdp_factored_mesh {
 } fsdp_factored_mesh;
 
 // The mesh that the graph's attention needs with these specs. The replicas are the greatest divisor of the
-// axis's size that is no more than ranks per key/value head, and that divides the query heads of each: a
-// query head of padding beside real ones would attend to their keys, and what reads it have a gradient.
+// axis's size that is no more than ranks per key/value head; with one query head for each there are none.
 fsdp_factored_mesh fsdp_factored_mesh_of(const fsdp_specs *specs, const fsdp_graph *graph,
                                          const fsdp_mesh *mesh);
 

@@ -309,6 +309,7 @@ static bool contracts_cut(const partitioner *p, const fsdp_node *node) {
 
 static fsdp_status append_node(partitioner *p, fsdp_node node) {
   assignment a = {0};
+  const fsdp_op_attrs whole = node.attrs;
   const fsdp_op_letters *op = fsdp_op_letters_of(node.kind);
   fsdp_status status = assign_weights(p, &node, op, &a);
   if (status) return status;
@@ -325,8 +326,9 @@ static fsdp_status append_node(partitioner *p, fsdp_node node) {
     if (!status) partition_place_outputs(p, &node, &a);
   }
   if (status) return status;
-  fsdp_node *made = fsdp_graph_forward_node(p->graph, node.kind, node.module, node.block);
-  *made = node;
+  *fsdp_graph_forward_node(p->graph, node.kind, node.module, node.block) = node;
+  if (node.kind == FSDP_OP_ATTENTION || node.kind == FSDP_OP_CONTEXT_ATTENTION)
+    partition_mask_heads(p, &node, assigned(&a, 'h') | assigned(&a, 'g'), &whole);
   return FSDP_OK;
 }
 

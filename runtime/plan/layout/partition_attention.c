@@ -93,3 +93,19 @@ fsdp_status partition_context_attention(partitioner *p, fsdp_node *node, const a
   partition_place_outputs(p, node, &own);
   return FSDP_OK;
 }
+
+void partition_mask_heads(partitioner *p, const fsdp_node *attention, fsdp_axis_set heads,
+                          const fsdp_op_attrs *whole) {
+  if (p->axes->axis < 0 || !(heads >> (p->axes->axis + 1) & 1)) return;
+  const fsdp_axis_set replicas = 1u << (p->axes->axis + 1);
+  int64_t items = whole->heads / whole->kv_heads, held = partition_share(p, items, replicas);
+  int o = attention->operands[attention->operand_count - 2].value;
+  if (items % fsdp_mesh_group_size(p->mesh, replicas) == 0) return;
+  fsdp_node *n = fsdp_graph_forward_node(p->graph, FSDP_OP_MASK_COLUMNS, attention->module, attention->block);
+  n->attrs = (fsdp_op_attrs){.batch = attention->attrs.batch,
+                             .seq = attention->attrs.seq,
+                             .in_features = attention->attrs.heads * whole->head_dim,
+                             .extent = items * whole->head_dim};
+  n->first_index = fsdp_affine_of_place(p->mesh, replicas, 0, held * whole->head_dim);
+  fsdp_node_operand_add(n, o, FSDP_UPDATE);
+}

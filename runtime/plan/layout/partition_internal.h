@@ -74,6 +74,11 @@ bool partition_needs_context(const partitioner *p, int qkv);
 // Makes `node`, whose qkv is whole over axes that cut pieces or lies in them, a context_attention.
 fsdp_status partition_context_attention(partitioner *p, fsdp_node *node, const assignment *a);
 
+// After attention: makes the query heads that pad a group zero. Their query is zero, but the group's keys and
+// values are not. `heads` cut the heads; `whole` has the attributes before they were cut.
+void partition_mask_heads(partitioner *p, const fsdp_node *attention, fsdp_axis_set heads,
+                          const fsdp_op_attrs *whole);
+
 // ---- partition_store.c: how outputs are stored
 
 // Finds the modules whose outputs the values are.

@@ -117,6 +117,7 @@ static void make_batch(step_builder *s, fsdp_section_kind kind) {
   pass_batch_inputs(s);
   pass_lower(s);
   pass_join(s);
+  pass_overlap(s);
   pass_recompute(s);
   pass_offload(s);
   pass_workspaces(s);

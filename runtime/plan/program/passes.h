@@ -3,6 +3,7 @@
 //   inputs      step scalars, tokens and targets                                   pass_inputs.c
 //   lower       graph nodes, one gemm per weight, one sum per bias                 pass_lower.c
 //   join        gemms whose weights are neighbours in a unit become one            pass_join.c
+//   overlap     weights' gradients while inputs' are on the wire                   pass_overlap.c
 //   recompute   what the backward reads and the forward did not save               pass_recompute.c
 //   offload     saved activations to the host and back                             pass_offload.c
 //   workspaces  scratch of kernels                                                 pass_workspaces.c
@@ -31,6 +32,7 @@ void pass_step_inputs(step_builder *s);  // once per step, and once per evaluati
 void pass_batch_inputs(step_builder *s); // once per micro-batch
 void pass_lower(step_builder *s);
 void pass_join(step_builder *s);
+void pass_overlap(step_builder *s);
 void pass_recompute(step_builder *s);
 void pass_offload(step_builder *s);
 void pass_workspaces(step_builder *s);

@@ -59,6 +59,25 @@ static void test_take(void **state) {
     }
 }
 
+// Columns whose index in all ranks' is at the extent or above it are zero.
+static void test_mask(void **state) {
+  (void)state;
+  static const int64_t shapes[][5] = {// B, T, columns, first, extent
+                                      {1, 1, 1, 0, 1},    {2, 3, 8, 16, 21},  {3, 5, 33, 33, 34},
+                                      {2, 2, 16, 48, 40}, {1, 7, 24, 24, 48}, {2, 300, 40, 0, 39}};
+  for (int d = 0; d < 2; d++)
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
+      const int64_t *s = shapes[i], rows = s[0] * s[1];
+      fsdp_op_attrs attrs = {
+          .batch = s[0], .seq = s[1], .in_features = s[2], .first_index = s[3], .extent = s[4]};
+      kernel_case c = kernel_case_of(FSDP_OP_MASK_COLUMNS, attrs, 0);
+      double *y = kernel_case_input(&c, dtypes[d], rows * s[2], FSDP_UPDATE, NULL);
+      for (int64_t e = 0; e < rows * s[2]; e++)
+        if (s[3] + e % s[2] >= s[4]) y[e] = 0;
+      kernel_case_check(&c);
+    }
+}
+
 // One part, or several of which the last ones may hold padding.
 static const shape joined[] = {
     {1, 1, 1, 0, 1, 0, 1, 1},   {3, 5, 40, 8, 24, 0, 24, 1},       {2, 7, 41, 3, 29, 0, 29, 1},
@@ -168,8 +187,8 @@ static void test_work(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_take),    cmocka_unit_test(test_put_and_join), cmocka_unit_test(test_split),
-      cmocka_unit_test(test_refused), cmocka_unit_test(test_work),
+      cmocka_unit_test(test_take),  cmocka_unit_test(test_mask),    cmocka_unit_test(test_put_and_join),
+      cmocka_unit_test(test_split), cmocka_unit_test(test_refused), cmocka_unit_test(test_work),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

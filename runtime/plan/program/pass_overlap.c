@@ -1,0 +1,52 @@
+// Overlap of tensor parallelism's collectives in the backward: the gradient of a product's weight, which
+// nothing waits for yet, is computed while the gradient of its input is on the wire.
+//
+//   before   weight   input   collective of the input's gradient
+//   after    input    collective   weight                             on streams of their own
+//
+// The weight's gradient keeps the product's input alive meanwhile.
+#include "runtime/plan/program/passes.h"
+
+static bool is_op(const fsdp_list_node *node, fsdp_op_kind kind) {
+  return node->instr.kind == FSDP_INSTR_OP && node->instr.op == kind;
+}
+
+// The node of the input's gradient that a collective sends, past what packs it; FSDP_NO_NODE: something else
+// is sent.
+static int sent_product(const fsdp_nodes *list, int collective) {
+  const fsdp_list_node *node = &list->nodes[collective];
+  int before = node->previous;
+  if (!fsdp_instr_is_collective(&node->instr) || node->instr.stream != FSDP_STREAM_TENSOR ||
+      !node->is_backward)
+    return FSDP_NO_NODE;
+  while (before != FSDP_NO_NODE && list->nodes[before].origin == node->origin)
+    before = list->nodes[before].previous;
+  bool found = before != FSDP_NO_NODE && is_op(&list->nodes[before], FSDP_OP_LINEAR_BACKWARD_INPUT);
+  return found ? before : FSDP_NO_NODE;
+}
+
+// Moves the gradients of weights and biases of `product`'s layer behind `collective`, in their order.
+static void move_gradients(fsdp_nodes *list, int product, int collective) {
+  int origin = list->nodes[product].origin, first = product;
+  while (list->nodes[first].previous != FSDP_NO_NODE &&
+         list->nodes[list->nodes[first].previous].origin == origin)
+    first = list->nodes[first].previous;
+  list->cursor = list->nodes[collective].next;
+  for (int n = first, next; n != product; n = next) {
+    next = list->nodes[n].next;
+    if (!is_op(&list->nodes[n], FSDP_OP_LINEAR_BACKWARD_WEIGHT) &&
+        !is_op(&list->nodes[n], FSDP_OP_BIAS_BACKWARD))
+      continue;
+    fsdp_nodes_insert(list, &list->nodes[n]);
+    fsdp_nodes_remove(list, n);
+  }
+  list->cursor = FSDP_NO_NODE;
+}
+
+void pass_overlap(step_builder *s) {
+  fsdp_nodes *list = &s->nodes;
+  for (int n = list->first; n != FSDP_NO_NODE; n = list->nodes[n].next) {
+    int product = sent_product(list, n);
+    if (product != FSDP_NO_NODE) move_gradients(list, product, n);
+  }
+}
