@@ -74,6 +74,11 @@ static table table_of(const fsdp_plan *plan) {
   return t;
 }
 
+// The axes of the mesh as it was given.
+static const char *print_axes(const fsdp_plan *plan, const row *w, char out[FSDP_MESH_TEXT_BYTES]) {
+  return fsdp_mesh_print_axes(&plan->config.mesh, fsdp_factored_source(&plan->axes, w->conversion.axes), out);
+}
+
 void fsdp_redistributions_print(const fsdp_plan *plan, FILE *out) {
   table t = table_of(plan);
   if (t.count)
@@ -87,8 +92,7 @@ void fsdp_redistributions_print(const fsdp_plan *plan, FILE *out) {
     snprintf(of, sizeof of, "%s.%s", w->module, w->value);
     snprintf(change, sizeof change, "%s -> %s", spread_name(w->conversion.from),
              spread_name(w->conversion.to));
-    fprintf(out, "  %-52s %-24s %-18s %5d %10s\n", of, change,
-            fsdp_mesh_print_axes(&plan->units->mesh, w->conversion.axes, axes), w->count,
+    fprintf(out, "  %-52s %-24s %-18s %5d %10s\n", of, change, print_axes(plan, w, axes), w->count,
             fsdp_value_print_bytes(w->bytes, bytes, sizeof bytes));
   }
   free(t.rows);
@@ -100,11 +104,10 @@ json_t *fsdp_redistributions_json(const fsdp_plan *plan) {
   for (int r = 0; r < t.count; r++) {
     const row *w = &t.rows[r];
     char axes[FSDP_MESH_TEXT_BYTES];
-    json_t *one =
-        json_pack("{s:s, s:s, s:s, s:s, s:s, s:b, s:i, s:I}", "module", w->module, "value", w->value, "from",
-                  spread_name(w->conversion.from), "to", spread_name(w->conversion.to), "axes",
-                  fsdp_mesh_print_axes(&plan->units->mesh, w->conversion.axes, axes), "backward",
-                  w->is_backward, "count", w->count, "sent_bytes", (json_int_t)w->bytes);
+    json_t *one = json_pack("{s:s, s:s, s:s, s:s, s:s, s:b, s:i, s:I}", "module", w->module, "value",
+                            w->value, "from", spread_name(w->conversion.from), "to",
+                            spread_name(w->conversion.to), "axes", print_axes(plan, w, axes), "backward",
+                            w->is_backward, "count", w->count, "sent_bytes", (json_int_t)w->bytes);
     FSDP_CHECK(one && json_array_append_new(rows, one) == 0, "a redistribution that is not valid JSON");
   }
   free(t.rows);

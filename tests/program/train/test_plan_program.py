@@ -216,6 +216,26 @@ def shape_of_the_json():
     assert report["verified"] is True
 
 
+def redistributions_are_by_axis():
+    """More ranks on tensor than key/value heads: of what goes over tensor, all but the head's statistics (12
+    bytes a row and rank) and gradients are listed, under the axes that were given."""
+    mesh = ["--ranks", "16", "--mesh", "fsdp=2,tensor=4,context=2", "--wrap", "block", "-s", "64"]
+    report = plan_json(*mesh)
+    listed = {}
+    for row in report["redistributions"]:
+        listed[row["axes"]] = listed.get(row["axes"], 0) + row["sent_bytes"]
+    sent = report["comm"]["by_axis"]
+    assert set(listed) == {"tensor", "context"}
+    assert set(sent) == {*listed, "fsdp+context", "fsdp+tensor+context"}
+    kept = plan_json(*mesh, "--offload-activations", "gather")  # nothing is gathered again
+    assert listed["context"] == kept["comm"]["by_axis"]["context"] < sent["context"]
+    hidden, keys, layers, rows = 128, 32, 4, 32
+    norms = (2 * layers + 1) * hidden * 4 // 4  # their shards of fp32
+    replicas = layers * 2 * keys * hidden * 4 // 4
+    sums = 2 * norms * 3 // 4 + 2 * replicas // 2
+    assert sent["tensor"] == listed["tensor"] + 12 * rows * 3 + sums, (sent, listed, sums)
+
+
 def formulas():
     """Padded parameters P over F shards: 12 P / F bytes of state, and what the collectives send."""
     ranks = 8
@@ -400,6 +420,7 @@ for test in (
     gpu_memory_beside_the_arena,
     unit_counts,
     shape_of_the_json,
+    redistributions_are_by_axis,
     formulas,
     recomputed_blocks_keep_one_value,
     saved_activations,
