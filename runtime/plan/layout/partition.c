@@ -236,6 +236,7 @@ void partition_place_outputs(partitioner *p, const fsdp_node *node, const assign
     fsdp_value *v = &p->graph->values[value];
     value_spread spread = wanted_spread(operand, a);
     spread.block = node->block;
+    spread.blocks = &p->columns[value];
     for (int i = 0; i < op->letter_count; i++)
       if (fsdp_op_contracts(op, row, op->letters[i].name)) spread.partial |= assigned(a, op->letters[i].name);
     *partition_spread(p, value) = spread;

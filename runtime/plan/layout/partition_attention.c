@@ -47,6 +47,7 @@ static int take_keys(partitioner *p, const fsdp_node *attention, int qkv) {
   fsdp_node_operand_add(n, qkv, FSDP_READ);
   fsdp_node_operand_add(n, kv, FSDP_WRITE);
   *partition_spread(p, kv) = *partition_spread(p, qkv);
+  partition_spread(p, kv)->blocks = NULL;
   return kv;
 }
 

@@ -1,5 +1,6 @@
 // REDISTRIBUTE nodes between what a value is and what its reader wants.
 #include "runtime/base/check.h"
+#include "runtime/plan/layout/cut.h"
 #include "runtime/plan/layout/partition_internal.h"
 
 #include <stdio.h>
@@ -32,6 +33,15 @@ static void name_converted(const char *source, fsdp_spread to, char out[FSDP_NAM
   snprintf(out, FSDP_NAME_BYTES, "%.*s%s", (int)length, source, endings[to]);
 }
 
+// Columns of a whole value on one rank of those that cut it: of whole items, one rank's after the other's.
+static int64_t columns_on_rank(partitioner *p, int value, fsdp_axis_set axes) {
+  const column_blocks *blocks = partition_spread(p, value)->blocks;
+  fsdp_cut cut;
+  if (!blocks) return partition_share(p, p->graph->values[value].shape[1], axes);
+  partition_cut(p, blocks, axes, &cut);
+  return fsdp_cut_local_size(&cut, p->mesh);
+}
+
 // Appends a node that makes a new value of `value`; it takes over the blocks of the columns.
 static int append(partitioner *p, int value, change c, fsdp_spread gradient, const fsdp_node *reader) {
   fsdp_graph *g = p->graph;
@@ -41,7 +51,7 @@ static int append(partitioner *p, int value, change c, fsdp_spread gradient, con
   if (c.from == FSDP_SPREAD_ROWS) rows *= ranks;
   if (c.to == FSDP_SPREAD_ROWS) rows /= ranks;
   if (c.from == FSDP_SPREAD_COLUMNS) columns = whole;
-  if (c.to == FSDP_SPREAD_COLUMNS) columns = partition_share(p, whole, c.axes);
+  if (c.to == FSDP_SPREAD_COLUMNS) columns = columns_on_rank(p, value, c.axes);
   char name[FSDP_NAME_BYTES];
   name_converted(source.name, c.to, name);
   int made = fsdp_graph_value(g, FSDP_VALUE_ACTIVATION, source.dtype, source.module, name, 2, source.shape);
@@ -95,23 +105,22 @@ static void share(partitioner *p, int value, fsdp_axis_set axes, const fsdp_node
   fsdp_node_operand_add(n, value, FSDP_READ);
 }
 
-// Columns that are not a run of equal parts of whole columns cannot be put together.
-static bool can_join(const partitioner *p, int value, fsdp_axis_set axes) {
-  const column_blocks *blocks = value < p->value_count ? &p->columns[value] : NULL;
+// Columns that are not a run of equal parts of whole columns are neither put together nor cut.
+static bool is_run(partitioner *p, int value, fsdp_axis_set axes) {
+  const column_blocks *blocks = partition_spread(p, value)->blocks;
   fsdp_cut cut;
   if (!blocks || blocks->count != 1) return !blocks;
   partition_cut(p, blocks, axes, &cut);
   return cut.item_axes == 0;
 }
 
-static int refuse(partitioner *p, int value, fsdp_axis_set axes) {
+static int refuse(partitioner *p, int value, fsdp_axis_set axes, const char *how) {
   char names[FSDP_MESH_TEXT_BYTES], path[FSDP_NAME_BYTES];
   fsdp_graph_module_path(p->graph, p->graph->values[value].module, path);
   fsdp_fail(p->error, FSDP_ERR_INPUT,
-            "--sharding: the output of %s is cut over %s in its last dimension, and what reads it wants it "
-            "whole: %s are several outputs side by side, which are not put together again; cut the weight "
-            "that reads it over %s in the same dimension, or do not cut this one",
-            path, fsdp_mesh_print_axes(p->mesh, axes, names), p->graph->values[value].name, names);
+            "--sharding: the output of %s %s: %s are several outputs side by side, which are cut only where "
+            "they are made; over %s cut the weights that make it and the one that reads it, or neither",
+            path, how, p->graph->values[value].name, fsdp_mesh_print_axes(p->mesh, axes, names));
   return -1;
 }
 
@@ -128,7 +137,8 @@ int partition_convert(partitioner *p, int value, value_spread wanted, fsdp_axis_
     value = append(p, value, (change){columns, partial, FSDP_SPREAD_COLUMNS}, FSDP_SPREAD_COLUMNS, reader);
   // What is cut and wanted whole is gathered.
   rows = has.rows & ~wanted.rows, columns = has.columns & ~wanted.columns;
-  if (columns && !can_join(p, value, columns)) return refuse(p, value, columns);
+  if (columns && !is_run(p, value, columns))
+    return refuse(p, value, columns, "is cut in its last dimension, and what reads it wants it whole");
   fsdp_axis_set gathered = rows | columns;
   if (rows)
     value = append(p, value, (change){rows, FSDP_SPREAD_ROWS, whole},
@@ -139,6 +149,8 @@ int partition_convert(partitioner *p, int value, value_spread wanted, fsdp_axis_
   // What is whole and wanted cut is sliced.
   has = *partition_spread(p, value);
   rows = wanted.rows & ~has.rows, columns = wanted.columns & ~has.columns;
+  if (columns && !is_run(p, value, columns))
+    return refuse(p, value, columns, "is whole, and wanted cut in its last dimension");
   if (rows) value = append(p, value, (change){rows, whole, FSDP_SPREAD_ROWS}, FSDP_SPREAD_ROWS, reader);
   if (columns)
     value = append(p, value, (change){columns, whole, FSDP_SPREAD_COLUMNS}, FSDP_SPREAD_COLUMNS, reader);

@@ -5,19 +5,20 @@
 #include "runtime/plan/layout/factored.h"
 #include "runtime/plan/layout/rows.h"
 
-// Where a value lies over the axes that cut neither batch nor input sequence; over the others it is whole.
-typedef struct value_spread {
-  fsdp_axis_set rows, columns, partial;
-  int block;     // decoder layer of the node that made it, or -1
-  bool as_ruled; // because a rule says so: what gathers it is made again for the backward
-} value_spread;
-
 // The blocks of a value's columns: what an axis that cuts them cuts.
 typedef struct column_blocks {
   int count; // 0: not known, one block of single columns
   fsdp_cut_block blocks[FSDP_CUT_MAX_BLOCKS];
   bool has_heads; // groups are key/value heads
 } column_blocks;
+
+// Where a value lies over the axes that cut neither batch nor input sequence; over the others it is whole.
+typedef struct value_spread {
+  fsdp_axis_set rows, columns, partial;
+  int block;                   // decoder layer of the node that made it, or -1
+  const column_blocks *blocks; // of its columns; NULL: single ones
+  bool as_ruled;               // because a rule says so: what gathers it is made again for the backward
+} value_spread;
 
 typedef struct partitioner {
   fsdp_graph *graph;

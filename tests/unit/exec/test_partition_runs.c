@@ -335,6 +335,34 @@ static void test_pairs(void **state) {
   free(choices);
 }
 
+// More rows than the head takes at a time: its loss and gradients are sums over chunks of them.
+static void test_chunks_of_the_head(void **state) {
+  (void)state;
+  harness_config plain = {.plan = harness_small_plan(1),
+                          .steps = 2,
+                          .lr = 3e-4f,
+                          .gradient_step = 1,
+                          .spread = 0.05f,
+                          .evaluate = true};
+  plain.plan.batch = 30;
+  plain.plan.seq = 70;
+  plain.plan.evaluation = true;
+  plain.plan.adam_eps = 1e-5f;
+  harness_result *reference = harness_train(&plain);
+  assert_string_equal(reference->failure, "");
+  harness_config config = plain;
+  config.plan.mesh = mesh_of((mesh_sizes){1, 1, 3, 1}, false);
+  harness_result *result = harness_train(&config);
+  compare("chunks", result, reference, &of_sums);
+  assert_true(near((double)result->evaluation_loss, (double)reference->evaluation_loss, of_sums.loss));
+  int chunks = 0;
+  for (int i = 0; i < result->plan->program->instr_count; i++)
+    chunks += result->plan->program->instrs[i].op == FSDP_OP_HEAD_BACKWARD;
+  assert_true(chunks > 1);
+  harness_free(result);
+  harness_free(reference);
+}
+
 // ---- Random configurations
 
 static int draws(int count) {
@@ -442,7 +470,7 @@ static int free_references(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_pairs), cmocka_unit_test(test_random),
-                                     cmocka_unit_test(test_random_in_bf16)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_pairs), cmocka_unit_test(test_chunks_of_the_head),
+                                     cmocka_unit_test(test_random), cmocka_unit_test(test_random_in_bf16)};
   return cmocka_run_group_tests(tests, NULL, free_references);
 }

@@ -1,0 +1,70 @@
+// What the partition of a graph makes of a step: which collectives, over which axes and on which streams.
+#include "runtime/plan/plan.h"
+#include "tests/support/harness.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static fsdp_plan *plan_on(int tensor, int context) {
+  fsdp_plan_config config = harness_small_plan(1);
+  fsdp_mesh_resize(&config.mesh, FSDP_AXIS_TENSOR, tensor);
+  fsdp_mesh_resize(&config.mesh, FSDP_AXIS_CONTEXT, context);
+  config.sequence_parallel = true;
+  fsdp_plan *plan = NULL;
+  fsdp_error error = {0};
+  if (fsdp_plan_create(&config, &plan, &error) != FSDP_OK) fail_msg("%s", error.message);
+  return plan;
+}
+
+// The collectives of a kind on a stream, in all of a step; each must be over `axis` alone.
+static int count(const fsdp_plan *plan, fsdp_stream stream, fsdp_instr_kind kind, const char *axis) {
+  const fsdp_program *program = plan->program;
+  int found = 0;
+  for (int i = 0; i < program->instr_count; i++) {
+    const fsdp_instr *instr = &program->instrs[i];
+    if (instr->stream != stream || !fsdp_instr_is_collective(instr)) continue;
+    assert_int_equal(program->comms[instr->comm].axes, fsdp_mesh_axes(&program->mesh, axis));
+    found += instr->kind == kind;
+  }
+  return found;
+}
+
+// Keys and values of all positions are gathered for a layer's forward and again for its backward, and their
+// gradients scattered.
+static void test_context(void **state) {
+  (void)state;
+  const int tensors[] = {1, 2};
+  for (int i = 0; i < 2; i++) {
+    fsdp_plan *plan = plan_on(tensors[i], 2);
+    int layers = plan->graph->block_count;
+    assert_int_equal(count(plan, FSDP_STREAM_CONTEXT, FSDP_INSTR_ALL_GATHER, "context"), 2 * layers);
+    assert_int_equal(count(plan, FSDP_STREAM_CONTEXT, FSDP_INSTR_REDUCE_SCATTER, "context"), layers);
+    assert_int_equal(count(plan, FSDP_STREAM_CONTEXT, FSDP_INSTR_ALL_REDUCE, "context"), 0);
+    fsdp_plan_destroy(plan);
+  }
+}
+
+// With pieces of the sequence on the tensor axis, a layer gathers before its two products that are cut by
+// columns and scatters after the two that are cut by rows; its backward gathers the gradients of the latter's
+// outputs and scatters those of the former's inputs. Besides, the embedding's output is scattered and its
+// gradient gathered, the head's input is gathered and its gradient scattered, and the head's statistics are
+// gathered.
+static void test_pieces(void **state) {
+  (void)state;
+  fsdp_plan *plan = plan_on(2, 1);
+  int layers = plan->graph->block_count;
+  assert_int_equal(count(plan, FSDP_STREAM_TENSOR, FSDP_INSTR_REDUCE_SCATTER, "tensor"), 4 * layers + 2);
+  assert_int_equal(count(plan, FSDP_STREAM_TENSOR, FSDP_INSTR_ALL_GATHER, "tensor"), 4 * layers + 3);
+  assert_int_equal(count(plan, FSDP_STREAM_TENSOR, FSDP_INSTR_ALL_REDUCE, "tensor"), 0);
+  fsdp_plan_destroy(plan);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_context), cmocka_unit_test(test_pieces)};
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
