@@ -92,7 +92,7 @@ static bool shard(fsdp_plan_config *config, char *text, size_t bytes) {
   if (config->strategy == FSDP_FULL || fsdp_mesh_ranks(mesh) == 1) return false;
   config->strategy = FSDP_FULL;
   // Rules say themselves what lies over data.
-  if (config->sharding || data == 1) return say(text, bytes, "--strategy full");
+  if (config->sharding || config->op_strategies || data == 1) return say(text, bytes, "--strategy full");
   char sizes[FSDP_MESH_TEXT_BYTES];
   fsdp_mesh_resize(mesh, FSDP_AXIS_DATA, 1);
   fsdp_mesh_resize(mesh, FSDP_AXIS_FSDP, data * fsdp);

@@ -44,7 +44,7 @@ static bool is_used(const char *axis) {
 
 static fsdp_status check_mesh(const check *c) {
   const fsdp_options *o = c->options;
-  if (!o->mesh_axes.count || o->sharding) return FSDP_OK; // a sharding file says what lies over which axis
+  if (!o->mesh_axes.count || o->sharding || o->op_strategies) return FSDP_OK; // these say what lies where
   int data = fsdp_mesh_size(&o->mesh_axes, FSDP_AXIS_DATA),
       fsdp = fsdp_mesh_size(&o->mesh_axes, FSDP_AXIS_FSDP);
   for (int a = 0; a < o->mesh_axes.count; a++) {
@@ -131,6 +131,40 @@ static fsdp_status check_sharding(const check *c) {
   return FSDP_OK;
 }
 
+// Strategies of operators say how everything lies.
+static fsdp_status check_strategies(const check *c) {
+  const fsdp_options *o = c->options;
+  static const char *const others[] = {"sharding", "sequence-parallel"};
+  for (size_t i = 0; i < sizeof others / sizeof *others && o->op_strategies; i++) {
+    if (!given(c, others[i])) continue;
+    return fsdp_fail(c->error, FSDP_ERR_OPTION,
+                     "--%s (%s) and --op-strategies %.300s (%s) both say what lies where: leave one of them "
+                     "out",
+                     others[i], place(c, others[i]), o->op_strategies, place(c, "op-strategies"));
+  }
+  if (o->op_strategies || (!o->graph && !o->print_strategies)) return FSDP_OK;
+  const char *name = o->graph ? "graph" : "print-strategies";
+  return fsdp_fail(c->error, FSDP_ERR_OPTION,
+                   "--%s (%s) needs strategies of some operators to propagate: add --op-strategies FILE",
+                   name, place(c, name));
+}
+
+// A network of operators is propagated over and printed; it has no plan.
+static fsdp_status check_graph(const check *c) {
+  const fsdp_options *o = c->options;
+  static const char *const others[] = {
+      "model",          "json",           "print-model",     "print-program",
+      "print-sharding", "memory-profile", "tensor-parallel", "context-parallel"};
+  for (size_t i = 0; i < sizeof others / sizeof *others && o->graph; i++) {
+    if (!given(c, others[i])) continue;
+    return fsdp_fail(c->error, FSDP_ERR_OPTION,
+                     "--%s (%s) is for models, and --graph %.300s (%s) is a network of operators, of which "
+                     "strategies are printed: leave one of them out",
+                     others[i], place(c, others[i]), o->graph, place(c, "graph"));
+  }
+  return FSDP_OK;
+}
+
 static fsdp_status check_files(const check *c) {
   const fsdp_options *o = c->options;
   if (o->init == FSDP_INIT_WEIGHTS && fsdp_model_is_preset(o->model)) {
@@ -176,7 +210,8 @@ static fsdp_status check_evaluation(const check *c) {
 
 // Each of the files to compare is checked by itself; here only what does not go with several of them.
 static fsdp_status check_comparison(const check *c) {
-  const char *const alone[] = {"config", "print-model", "print-program", "print-sharding", "memory-profile"};
+  const char *const alone[] = {"config",           "print-model", "print-program", "print-sharding",
+                               "print-strategies", "graph",       "memory-profile"};
   for (size_t i = 0; i < sizeof alone / sizeof *alone; i++) {
     if (!given(c, alone[i])) continue;
     return fsdp_fail(c->error, FSDP_ERR_OPTION,
@@ -194,10 +229,11 @@ static fsdp_status check_outputs(const check *c) {
     bool on;
   } printed[] = {{"json", o->json},
                  {"print-sharding", o->print_sharding},
+                 {"print-strategies", o->print_strategies},
                  {"print-model", o->print_model},
                  {"print-program", o->print_program}};
-  for (int one = 0; one < 2; one++) { // those that are read by programs are printed alone
-    for (int other = one + 1; other < 4 && printed[one].on; other++) {
+  for (int one = 0; one < 3; one++) { // those that are read by programs are printed alone
+    for (int other = one + 1; other < 5 && printed[one].on; other++) {
       if (!printed[other].on) continue;
       return fsdp_fail(c->error, FSDP_ERR_OPTION,
                        "--%s (%s) and --%s (%s) would both fill the standard output: use one at a time",
@@ -283,8 +319,9 @@ static fsdp_status check_sizes(const check *c) {
 
 fsdp_status fsdp_options_check(const fsdp_options *options, fsdp_program_kind program, fsdp_error *error) {
   static fsdp_status (*const rules[])(const check *) = {
-      check_learning_rate, check_mesh,    check_short_forms, check_sharding, check_files,
-      check_evaluation,    check_outputs, check_experiment,  check_sizes,    check_skipping};
+      check_learning_rate, check_mesh,       check_short_forms, check_sharding,
+      check_strategies,    check_graph,      check_files,       check_evaluation,
+      check_outputs,       check_experiment, check_sizes,       check_skipping};
   const check c = {options, program, error};
   if (options->compare) return check_comparison(&c);
   for (size_t i = 0; i < sizeof rules / sizeof *rules; i++) {

@@ -27,7 +27,8 @@ typedef struct fsdp_options {
   char *compare;                                  // "a.yaml,b.yaml"
   char *recompute, *offload_activations;          // as saving.h reads them, or "auto"
   char *save_dir, *experiment, *resume, *log, *memory_profile, *mesh, *eval_data, *tensorboard, *rank_logs;
-  char *sharding, *shard, *extra_data_axis;              // of shard: "NAME=SPEC;NAME=SPEC"
+  char *sharding, *shard, *extra_data_axis; // of shard: "NAME=SPEC;NAME=SPEC"
+  char *op_strategies, *graph;
   int64_t batch, seq, grad_accum, num_epochs, max_steps; // max_steps 0: none
   int64_t warmup_steps, seed, numel_to_wrap, prefetch, ckpt_freq, ckpt_keep, log_freq,
       threads;                             // threads 0: the rank's cores
@@ -47,7 +48,8 @@ typedef struct fsdp_options {
   int param_dtype, reduce_dtype, master_dtype, moment_dtype;
   bool sequence_parallel; // where tensor has several ranks
   bool allow_shared_gpu, nccl_register, bind, verify_data;
-  bool cpu_offload, measure, poison, print_model, print_program, print_sharding, dry_run, json, help, version;
+  bool cpu_offload, measure, poison, dry_run, json, help, version;
+  bool print_model, print_program, print_sharding, print_strategies;
   fsdp_mesh mesh_axes; // as in --mesh, without those that every mesh has; count 0: not given
   char aliases[512];   // "--learning-rate is --lr, ...": what was given under another trainer's name
   // By row of the table: where the value came from ("" for a default).

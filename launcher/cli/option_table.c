@@ -126,6 +126,9 @@ static const fsdp_option_row table[] = {
      .help = "one more line of --sharding, or another one for its name; several times, or separated by ;"},
     {"extra-data-axis", 0, TEXT(extra_data_axis), .argument = "AXIS",
      .help = "with --sharding fsdp, fsdp-tp or fsdpv2: cut the batch over this axis too"},
+    {"op-strategies", 0, TEXT(op_strategies), .argument = "FILE",
+     .help = "slice counts of a few operators, from which those of all others and all placements follow: a "
+             "YAML file"},
     {"cpu-offload", 0, FLAG(cpu_offload),
      .help = "keep parameters, gradients and optimizer state in host memory"},
     {"recompute", 0, TEXT(recompute), .fallback = "none", .argument = "none|block|block:K|OPS|auto",
@@ -193,6 +196,11 @@ static const fsdp_option_row table[] = {
     {"print-program", 0, FLAG(print_program), .help = "print the step program"},
     {"print-sharding", 0, FLAG(print_sharding),
      .help = "print every placement as a file for --sharding (fsdp_plan: nothing else)"},
+    {"print-strategies", 0, FLAG(print_strategies), .programs = FSDP_PROGRAM_PLAN,
+     .help = "with --op-strategies, print every operator's strategy, who decided it, and what is "
+             "redistributed, and nothing else"},
+    {"graph", 0, TEXT(graph), .programs = FSDP_PROGRAM_PLAN, .argument = "FILE",
+     .help = "instead of a model, a network of operators for --op-strategies: a YAML file"},
     {"dry-run", 0, FLAG(dry_run), .help = "stop after planning"},
     {"ranks", 0, INT(ranks, 1, RANKS_MAX), .programs = FSDP_PROGRAM_PLAN, .fallback = "1",
      .help = "ranks to plan for"},

@@ -10,7 +10,8 @@ typedef struct fsdp_setup {
   const char *folder;      // of config.json and weights (in `options`); NULL for a preset
   bool load_weights;       // from the folder
   fsdp_sharding *sharding; // owned; NULL without --sharding
-  fsdp_plan *plan;         // owned
+  fsdp_given_strategies *strategies; // owned; NULL without --op-strategies
+  fsdp_plan *plan;                   // owned
 } fsdp_setup;
 
 // Finds and reads the model alone: name, folder, whether there are weights to load, configuration.

@@ -3,6 +3,7 @@
 #include "runtime/base/check.h"
 
 #include <errno.h>
+#include <stdlib.h>
 #include <string.h>
 
 int fsdp_yaml_line(const yaml_node_t *node) {
@@ -21,6 +22,14 @@ bool fsdp_yaml_is_null(const yaml_node_t *node) {
   const char *text = fsdp_yaml_text(node);
   bool plain = node->data.scalar.style == YAML_PLAIN_SCALAR_STYLE;
   return plain && (!strcmp(text, "~") || !strcmp(text, "null") || !*text);
+}
+
+bool fsdp_yaml_integer(const yaml_node_t *node, int64_t *number) {
+  if (!fsdp_yaml_is_scalar(node) || !*fsdp_yaml_text(node)) return false;
+  char *end;
+  errno = 0;
+  *number = strtoll(fsdp_yaml_text(node), &end, 10);
+  return !*end && !errno;
 }
 
 const yaml_node_t *fsdp_yaml_earlier_key(yaml_document_t *document, const yaml_node_t *root,

@@ -4,6 +4,7 @@
 #include "runtime/base/status.h"
 
 #include <stdbool.h>
+#include <stdint.h>
 #include <yaml.h>
 
 typedef struct fsdp_yaml_source {
@@ -28,6 +29,8 @@ const char *fsdp_yaml_text(const yaml_node_t *node);
 bool fsdp_yaml_is_scalar(const yaml_node_t *node);
 // Whether it is `~`, `null` or nothing, without quotes.
 bool fsdp_yaml_is_null(const yaml_node_t *node);
+// The whole number that a scalar is. False: it is none, or does not fit.
+bool fsdp_yaml_integer(const yaml_node_t *node, int64_t *number);
 
 // The earlier key of the mapping `root` with the text of `pair`'s, or NULL; up to there all are scalars.
 const yaml_node_t *fsdp_yaml_earlier_key(yaml_document_t *document, const yaml_node_t *root,

@@ -86,6 +86,8 @@ static void release(fsdp_plan *plan) {
   fsdp_program_destroy(plan->program);
   fsdp_units_destroy(plan->units);
   fsdp_specs_destroy(plan->specs);
+  fsdp_propagation_destroy(plan->propagation);
+  fsdp_network_destroy(plan->network);
   fsdp_graph_destroy(plan->graph);
   free(plan->unit_state);
   free(plan->fates);
@@ -113,7 +115,7 @@ static fsdp_status check_strategy(const fsdp_plan_config *c, fsdp_error *error) 
 
 static fsdp_status check_config(const fsdp_plan_config *c, fsdp_error *error) {
   FSDP_CHECK(c->batch >= 1 && c->seq >= 1 && c->micro_batches >= 1 && c->prefetch >= 0, "sizes");
-  fsdp_status status = c->sharding ? FSDP_OK : check_strategy(c, error);
+  fsdp_status status = c->sharding || c->op_strategies ? FSDP_OK : check_strategy(c, error);
   if (status) return status;
   status = fsdp_model_check_seq(&c->model, c->seq, error);
   if (status) return status;
@@ -189,6 +191,17 @@ static fsdp_specs *specs_of_strategy(const fsdp_plan_config *c, const fsdp_graph
   return specs;
 }
 
+// As what is propagated from a few operators says; the strategy says whether weights are sharded.
+static fsdp_status specs_of_operators(fsdp_plan *plan, fsdp_error *error) {
+  const fsdp_plan_config *c = &plan->config;
+  const fsdp_slice_mesh mesh = fsdp_slice_mesh_of(&c->mesh);
+  fsdp_status status = fsdp_propagate_graph(plan->graph, &mesh, c->op_strategies, c->param_dtype,
+                                            &plan->network, &plan->propagation, error);
+  if (status) return status;
+  return fsdp_specs_of_propagation(plan->network, plan->propagation, plan->graph, &c->mesh,
+                                   c->strategy != FSDP_NO, &plan->specs, error);
+}
+
 // Makes graph, units, program and lifetimes: what computing the peaks requires.
 static fsdp_status plan_program(fsdp_plan *plan, fsdp_error *error) {
   const fsdp_plan_config *c = &plan->config;
@@ -197,6 +210,8 @@ static fsdp_status plan_program(fsdp_plan *plan, fsdp_error *error) {
   if (status) return status;
   if (c->sharding)
     status = fsdp_sharding_resolve(c->sharding, plan->graph, &c->mesh, &plan->specs, error);
+  else if (c->op_strategies)
+    status = specs_of_operators(plan, error);
   else
     plan->specs = specs_of_strategy(c, plan->graph);
   if (status) return status;

@@ -14,6 +14,7 @@
 #include "runtime/plan/memory/memory.h"
 #include "runtime/plan/program/program.h"
 #include "runtime/plan/program/schedule.h"
+#include "runtime/plan/propagate/op_specs.h"
 
 // What differs between devices and shows in a plan.
 typedef struct fsdp_plan_backend {
@@ -43,7 +44,8 @@ typedef struct fsdp_plan_config {
   fsdp_mesh mesh;
   bool sequence_parallel; // where tensor has several ranks and rules do not say it: rows that it does not cut
                           // by columns lie over it by the sequence
-  const fsdp_sharding *sharding; // must outlive the plan; NULL: as strategy and mesh say
+  const fsdp_sharding *sharding;              // must outlive the plan; NULL: as strategy and mesh say
+  const fsdp_given_strategies *op_strategies; // in place of rules; must outlive the plan; NULL: none
   fsdp_wrap_policy wrap;
   bool cpu_offload;
   fsdp_saving saving; // what layers recompute and offload; empty: all is kept
@@ -73,6 +75,8 @@ typedef struct fsdp_plan {
   fsdp_plan_config config;
   fsdp_graph *graph;
   fsdp_specs *specs;
+  fsdp_network *network;         // with op_strategies: the model's operators,
+  fsdp_propagation *propagation; // and how each of them is cut; else NULL
   fsdp_factored_mesh axes; // the configuration's mesh, of which an axis may be factored: that of the program
   fsdp_rows rows;          // which positions a rank's rows have
   fsdp_units *units;

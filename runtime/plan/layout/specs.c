@@ -81,6 +81,22 @@ fsdp_spec *fsdp_specs_output(const fsdp_specs *specs, int module, int output) {
   return output ? &specs->others[module][output - 1] : &specs->modules[module];
 }
 
+void fsdp_specs_find_makers(const fsdp_graph *graph, int *maker) {
+  for (int m = 0; m < graph->module_count; m++) maker[m] = -1;
+  for (int n = 0; n < graph->forward_count; n++)
+    for (int m = graph->forward[n].module; m >= 0; m = graph->modules[m].parent) maker[m] = n;
+  for (int n = 0; n < graph->forward_count; n++) {
+    const fsdp_node *node = &graph->forward[n];
+    int values[FSDP_OP_MAX_OPERANDS + FSDP_NODE_MAX_WEIGHTS], count = 0;
+    for (int o = 0; o < node->operand_count; o++) values[count++] = node->operands[o].value;
+    for (int w = 0; w < node->weight_count; w++) values[count++] = node->weights[w];
+    for (int v = 0; v < count; v++) {
+      int param = graph->values[values[v]].param;
+      if (param >= 0 && maker[graph->params[param].module] < 0) maker[graph->params[param].module] = n;
+    }
+  }
+}
+
 // ---- Text
 
 const char *fsdp_spec_print(const fsdp_spec *spec, const fsdp_mesh *mesh, char out[FSDP_SPEC_TEXT_BYTES]) {

@@ -39,6 +39,10 @@ void fsdp_specs_outputs_as_input(fsdp_specs *specs, const fsdp_graph *graph);
 // Spec of one of a module's outputs.
 fsdp_spec *fsdp_specs_output(const fsdp_specs *specs, int module, int output);
 
+// By module, the node of the forward that makes its output, or -1: the last one of the module or below it,
+// else the one that uses its parameters.
+void fsdp_specs_find_makers(const fsdp_graph *graph, int *maker);
+
 // The specs as a file of rules that gives the same specs (sharding.h). Names alike but for their integers,
 // with equal specs, become one line.
 void fsdp_specs_print(const fsdp_specs *specs, const fsdp_graph *graph, const fsdp_mesh *mesh, FILE *out);

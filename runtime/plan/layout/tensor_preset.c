@@ -101,30 +101,12 @@ void fsdp_tensor_preset_params(fsdp_specs *specs, const fsdp_graph *graph, const
 
 // ---- Outputs
 
-// By module, the node that makes its output, or -1: the last one of the module or below it, else the one that
-// uses its parameters.
-static void find_makers(const fsdp_graph *graph, int *maker) {
-  for (int m = 0; m < graph->module_count; m++) maker[m] = -1;
-  for (int n = 0; n < graph->forward_count; n++)
-    for (int m = graph->forward[n].module; m >= 0; m = graph->modules[m].parent) maker[m] = n;
-  for (int n = 0; n < graph->forward_count; n++) {
-    const fsdp_node *node = &graph->forward[n];
-    int values[FSDP_OP_MAX_OPERANDS + FSDP_NODE_MAX_WEIGHTS], count = 0;
-    for (int o = 0; o < node->operand_count; o++) values[count++] = node->operands[o].value;
-    for (int w = 0; w < node->weight_count; w++) values[count++] = node->weights[w];
-    for (int v = 0; v < count; v++) {
-      int param = graph->values[values[v]].param;
-      if (param >= 0 && maker[graph->params[param].module] < 0) maker[graph->params[param].module] = n;
-    }
-  }
-}
-
 void fsdp_tensor_preset_outputs(fsdp_specs *specs, const fsdp_graph *graph, const fsdp_mesh *mesh,
                                 bool sequence_parallel) {
   preset p = {.specs = specs, .graph = graph, .mesh = mesh};
   if (!begin(&p)) return;
   int *maker = fsdp_alloc((size_t)graph->module_count * sizeof *maker);
-  find_makers(graph, maker);
+  fsdp_specs_find_makers(graph, maker);
   for (int m = 0; m < graph->module_count; m++) {
     fsdp_spec *spec = &specs->modules[m];
     if (maker[m] < 0 || spec->dims != FSDP_OUTPUT_DIMS) continue;

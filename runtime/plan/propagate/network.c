@@ -17,7 +17,7 @@ void fsdp_network_destroy(fsdp_network *network) {
   free(network);
 }
 
-int fsdp_network_tensor(fsdp_network *network, const fsdp_tensor *tensor) {
+int fsdp_network_tensor(fsdp_network *network, const fsdp_operator_tensor *tensor) {
   if (network->tensor_count == network->tensor_capacity) {
     network->tensor_capacity = 2 * network->tensor_capacity + 32;
     network->tensors =

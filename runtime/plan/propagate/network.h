@@ -19,21 +19,21 @@
 #define FSDP_OPERATOR_LISTS    6
 #define FSDP_NETWORK_PLACE     160
 
-typedef enum fsdp_tensor_role {
+typedef enum fsdp_operator_tensor_role {
   FSDP_TENSOR_INPUT,     // of the network; lies as its first reader wants it, and has no gradient
   FSDP_TENSOR_PARAMETER, // lies as its readers want it: they must agree
   FSDP_TENSOR_MADE       // by an operator
-} fsdp_tensor_role;
+} fsdp_operator_tensor_role;
 
-typedef struct fsdp_tensor {
+typedef struct fsdp_operator_tensor {
   char name[FSDP_NAME_BYTES];
-  fsdp_tensor_role role;
+  fsdp_operator_tensor_role role;
   int dims;
   int64_t shape[FSDP_MAX_DIMS];
   int item_bytes;
   int maker;  // operator, -1: none
   int source; // of a model: the value of the graph, else -1
-} fsdp_tensor;
+} fsdp_operator_tensor;
 
 typedef struct fsdp_operator_operand {
   int tensor;
@@ -63,7 +63,7 @@ typedef struct fsdp_operator {
 } fsdp_operator;
 
 typedef struct fsdp_network {
-  fsdp_tensor *tensors;
+  fsdp_operator_tensor *tensors;
   fsdp_operator *operators; // makers before readers
   int tensor_count, operator_count;
   int tensor_capacity, operator_capacity;
@@ -75,7 +75,7 @@ fsdp_network *fsdp_network_create(void);
 void fsdp_network_destroy(fsdp_network *network); // NULL is allowed
 
 // Adds a tensor. Returns its index.
-int fsdp_network_tensor(fsdp_network *network, const fsdp_tensor *tensor);
+int fsdp_network_tensor(fsdp_network *network, const fsdp_operator_tensor *tensor);
 // Its index by name, -1: none.
 int fsdp_network_find(const fsdp_network *network, const char *name);
 

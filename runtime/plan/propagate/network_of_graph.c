@@ -23,7 +23,7 @@ static bool is_rows(const fsdp_op_dim *dim) {
   return letter_of(dim) == 'n' || !strcmp(dim->blocks[0].letters, "bt");
 }
 
-static fsdp_tensor_role role_of(const fsdp_value *value) {
+static fsdp_operator_tensor_role role_of(const fsdp_value *value) {
   switch (value->role) {
   case FSDP_VALUE_PARAM:
     return FSDP_TENSOR_PARAMETER;
@@ -38,10 +38,11 @@ static fsdp_tensor_role role_of(const fsdp_value *value) {
 // A tensor for a value, or for what an operator makes of it. Its rows are two dimensions.
 static int add_tensor(const builder *b, int value, const fsdp_op_operand *operand, int maker) {
   const fsdp_value *v = &b->graph->values[value];
-  fsdp_tensor tensor = {.role = role_of(v),
-                        .maker = maker,
-                        .source = value,
-                        .item_bytes = (int)fsdp_dtype_bytes(fsdp_graph_dtype(b->graph, value, b->compute))};
+  fsdp_operator_tensor tensor = {.role = role_of(v),
+                                 .maker = maker,
+                                 .source = value,
+                                 .item_bytes =
+                                     (int)fsdp_dtype_bytes(fsdp_graph_dtype(b->graph, value, b->compute))};
   snprintf(tensor.name, sizeof tensor.name, "%s", v->param >= 0 ? b->graph->params[v->param].name : v->name);
   for (int d = 0; d < v->dims; d++) {
     if (d == 0 && tensor.role != FSDP_TENSOR_PARAMETER && is_rows(&operand->dims[0])) {
@@ -63,7 +64,7 @@ static void add_operand(const builder *b, const fsdp_node *node, const fsdp_op_o
                         int list) {
   fsdp_operator *op = &b->network->operators[b->network->operator_count - 1];
   fsdp_operator_operand *operand = operator_operand(op, tensor, list);
-  const fsdp_tensor *t = &b->network->tensors[tensor];
+  const fsdp_operator_tensor *t = &b->network->tensors[tensor];
   int param = t->role == FSDP_TENSOR_PARAMETER ? b->graph->values[t->source].param : -1;
   bool reversed = param >= 0 && b->graph->params[param].transposed;
   int dim = 0;

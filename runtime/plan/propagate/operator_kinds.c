@@ -10,17 +10,17 @@ typedef struct maker {
   fsdp_network *network;
   const fsdp_operator_spec *spec;
   fsdp_operator *op; // with its inputs as operands
-  fsdp_tensor out;
+  fsdp_operator_tensor out;
   signed char out_letters[FSDP_MAX_DIMS]; // indices of letters
   fsdp_error *error;
 } maker;
 
-static const fsdp_tensor *input(const maker *m, int i) {
+static const fsdp_operator_tensor *input(const maker *m, int i) {
   return &m->network->tensors[m->spec->inputs[i]];
 }
 
 // "[2, 8]"
-static const char *shape_text(const fsdp_tensor *tensor, char out[96]) {
+static const char *shape_text(const fsdp_operator_tensor *tensor, char out[96]) {
   int used = snprintf(out, 96, "[");
   for (int d = 0; d < tensor->dims; d++)
     used += snprintf(out + used, 96 - (size_t)used, "%s%lld", d ? ", " : "", (long long)tensor->shape[d]);
@@ -63,7 +63,7 @@ static void name_leading(const maker *m, int i, int count) {
 // ---- Kinds
 
 static fsdp_status make_matmul(maker *m) {
-  const fsdp_tensor *x = input(m, 0), *w = input(m, 1);
+  const fsdp_operator_tensor *x = input(m, 0), *w = input(m, 1);
   int outer = x->dims - 2, rows = w->dims - 2 + m->spec->transposed,
       columns = w->dims - 1 - m->spec->transposed;
   bool same = outer >= 0 && (w->dims == 2 || w->dims == x->dims);
@@ -109,7 +109,7 @@ static fsdp_status make_relu(maker *m) {
 }
 
 static fsdp_status make_transpose(maker *m) {
-  const fsdp_tensor *x = input(m, 0);
+  const fsdp_operator_tensor *x = input(m, 0);
   int order[FSDP_MAX_DIMS], seen = 0;
   for (int d = 0; d < x->dims; d++) order[d] = d;
   if (m->spec->permutation_count) {
@@ -144,7 +144,7 @@ static fsdp_status make_reduce_mean(maker *m) {
 
 // A part of a dimension lies on other ranks than the whole would, so the dimension is whole.
 static fsdp_status make_slice(maker *m) {
-  const fsdp_tensor *x = input(m, 0);
+  const fsdp_operator_tensor *x = input(m, 0);
   if (check_axis(m)) return FSDP_ERR_INPUT;
   int64_t begin = m->spec->begin, size = m->spec->size, items = x->shape[m->spec->axis];
   if (begin < 0 || size < 1 || begin > items - size)
@@ -157,7 +157,7 @@ static fsdp_status make_slice(maker *m) {
 }
 
 static fsdp_status make_gather(maker *m) {
-  const fsdp_tensor *table = input(m, 0), *indices = input(m, 1);
+  const fsdp_operator_tensor *table = input(m, 0), *indices = input(m, 1);
   if (table->dims != 2 || indices->dims < 1 || indices->dims >= FSDP_MAX_DIMS)
     return refuse(m, "a table of two dimensions and indices of one to three");
   name_dim(m, 0, 0, 'v');
@@ -169,7 +169,7 @@ static fsdp_status make_gather(maker *m) {
 }
 
 static fsdp_status make_rmsnorm(maker *m) {
-  const fsdp_tensor *x = input(m, 0), *weight = input(m, 1);
+  const fsdp_operator_tensor *x = input(m, 0), *weight = input(m, 1);
   int last = x->dims - 1;
   if (last < 0 || weight->dims != 1 || weight->shape[0] != x->shape[last])
     return refuse(m, "the weight has one dimension, the input's last");

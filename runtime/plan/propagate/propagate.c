@@ -51,7 +51,7 @@ static const fsdp_operator_operand *operand_of(const propagator *p, int op, int 
   return &p->network->operators[op].operands[operand];
 }
 
-static const fsdp_tensor *tensor_of(const propagator *p, int op, int operand) {
+static const fsdp_operator_tensor *tensor_of(const propagator *p, int op, int operand) {
   return &p->network->tensors[operand_of(p, op, operand)->tensor];
 }
 
@@ -70,7 +70,7 @@ static fsdp_tensor_axes reader_axes(const propagator *p, reader r) {
 
 // Where an input of an operator lies. False: nobody has decided it.
 static bool input_axes(const propagator *p, int op, int operand, fsdp_tensor_axes *axes) {
-  const fsdp_tensor *tensor = tensor_of(p, op, operand);
+  const fsdp_operator_tensor *tensor = tensor_of(p, op, operand);
   reader holder = p->holder[operand_of(p, op, operand)->tensor];
   if (tensor->maker >= 0 ? !is_decided(p, tensor->maker) : holder.op < 0) return false;
   *axes = tensor->maker >= 0 ? made_axes(p, operand_of(p, op, operand)->tensor) : reader_axes(p, holder);

@@ -44,7 +44,7 @@ static fsdp_tensor_axes axes_of(const search *s, int operand) {
   return fsdp_operand_axes(s->op, operand, &strategy);
 }
 
-static const fsdp_tensor *tensor_of(const search *s, int operand) {
+static const fsdp_operator_tensor *tensor_of(const search *s, int operand) {
   return &s->network->tensors[s->op->operands[operand].tensor];
 }
 
@@ -66,7 +66,7 @@ static int64_t redistribution(const search *s) {
 static int64_t communication(const search *s) {
   int64_t bytes = 0;
   for (int o = 0; o < s->op->operand_count; o++) {
-    const fsdp_tensor *tensor = tensor_of(s, o);
+    const fsdp_operator_tensor *tensor = tensor_of(s, o);
     fsdp_axis_set lacking = 0;
     if (tensor->role != FSDP_TENSOR_MADE) continue;
     for (int l = 0; l < s->op->letter_count; l++)

@@ -178,7 +178,7 @@ static fsdp_status take_list(const given_reader *r, int op, int list, int64_t *c
   const fsdp_operator *o = &r->network->operators[op];
   const fsdp_given_strategy *line = line_of(r, op);
   int operand = operand_of_list(o, list), entries = line->entry_count[list];
-  const fsdp_tensor *tensor = &r->network->tensors[o->operands[operand].tensor];
+  const fsdp_operator_tensor *tensor = &r->network->tensors[o->operands[operand].tensor];
   bool joins = fsdp_operand_joins_rows(r->network, o, operand) && entries == tensor->dims - 1;
   char what[256];
   if (entries != tensor->dims && !joins) {

@@ -38,7 +38,7 @@ int64_t fsdp_slices(const fsdp_slice_mesh *mesh, fsdp_axis_set axes) {
   return slices;
 }
 
-int64_t fsdp_part_bytes(const fsdp_tensor *tensor, const fsdp_slice_mesh *mesh,
+int64_t fsdp_part_bytes(const fsdp_operator_tensor *tensor, const fsdp_slice_mesh *mesh,
                         const fsdp_tensor_axes *axes) {
   int64_t bytes = tensor->item_bytes;
   for (int d = 0; d < tensor->dims; d++)
@@ -53,7 +53,7 @@ static bool begins(fsdp_axis_set b, fsdp_axis_set a) {
   return (b & up_to) == a;
 }
 
-int64_t fsdp_redistribution_bytes(const fsdp_tensor *tensor, const fsdp_slice_mesh *mesh,
+int64_t fsdp_redistribution_bytes(const fsdp_operator_tensor *tensor, const fsdp_slice_mesh *mesh,
                                   const fsdp_tensor_axes *from, const fsdp_tensor_axes *to) {
   int64_t kept = tensor->item_bytes;
   bool same = true;

@@ -26,10 +26,11 @@ typedef struct fsdp_tensor_axes {
 
 // Items, and bytes of a tensor, that a rank holds; parts are rounded up.
 int64_t fsdp_slice_share(int64_t size, int64_t slices);
-int64_t fsdp_part_bytes(const fsdp_tensor *tensor, const fsdp_slice_mesh *mesh, const fsdp_tensor_axes *axes);
+int64_t fsdp_part_bytes(const fsdp_operator_tensor *tensor, const fsdp_slice_mesh *mesh,
+                        const fsdp_tensor_axes *axes);
 
 // Bytes that the rank which receives most receives where a tensor goes from one placement to another.
-int64_t fsdp_redistribution_bytes(const fsdp_tensor *tensor, const fsdp_slice_mesh *mesh,
+int64_t fsdp_redistribution_bytes(const fsdp_operator_tensor *tensor, const fsdp_slice_mesh *mesh,
                                   const fsdp_tensor_axes *from, const fsdp_tensor_axes *to);
 
 // ---- What users give

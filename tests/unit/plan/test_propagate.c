@@ -16,14 +16,14 @@
 
 #include <cmocka.h>
 
-static int add_tensor(fsdp_network *n, const char *name, fsdp_tensor_role role, int64_t rows,
+static int add_tensor(fsdp_network *n, const char *name, fsdp_operator_tensor_role role, int64_t rows,
                       int64_t columns) {
-  fsdp_tensor tensor = {.role = role,
-                        .dims = columns ? 2 : 1,
-                        .shape = {rows, columns},
-                        .item_bytes = 4,
-                        .maker = -1,
-                        .source = -1};
+  fsdp_operator_tensor tensor = {.role = role,
+                                 .dims = columns ? 2 : 1,
+                                 .shape = {rows, columns},
+                                 .item_bytes = 4,
+                                 .maker = -1,
+                                 .source = -1};
   snprintf(tensor.name, sizeof tensor.name, "%s", name);
   return fsdp_network_tensor(n, &tensor);
 }
@@ -155,7 +155,7 @@ static void range_of(int64_t size, fsdp_axis_set axes, int axis_count, int rank,
 
 static void test_redistribution(void **state) {
   (void)state;
-  const fsdp_tensor tensor = {.dims = 2, .shape = {16, 32}, .item_bytes = 2};
+  const fsdp_operator_tensor tensor = {.dims = 2, .shape = {16, 32}, .item_bytes = 2};
   fsdp_slice_mesh mesh = fsdp_slice_mesh_of_ranks(16);
   for (unsigned pair = 0; pair < 1u << 16; pair++) {
     fsdp_tensor_axes from = {{pair & 15, pair >> 4 & 15}}, to = {{pair >> 8 & 15, pair >> 12 & 15}};
@@ -194,7 +194,7 @@ static int64_t draw_size(void) {
 static int find_alike(const fsdp_network *n, int tensor) {
   int found = -1;
   for (int t = 0; t < n->tensor_count; t++) {
-    const fsdp_tensor *a = &n->tensors[t], *b = &n->tensors[tensor];
+    const fsdp_operator_tensor *a = &n->tensors[t], *b = &n->tensors[tensor];
     bool same = t != tensor && a->role != FSDP_TENSOR_PARAMETER && a->dims == b->dims;
     if (same && !memcmp(a->shape, b->shape, sizeof a->shape) && draw(2)) found = t;
   }
@@ -273,7 +273,7 @@ static int64_t input_bytes(const exhaustive *e, const fsdp_operator_strategy *st
   const fsdp_network *n = e->network;
   int64_t bytes = 0;
   for (int i = 0; i < n->operators[op].input_count; i++) {
-    const fsdp_tensor *tensor = &n->tensors[n->operators[op].operands[i].tensor];
+    const fsdp_operator_tensor *tensor = &n->tensors[n->operators[op].operands[i].tensor];
     if (tensor->role != FSDP_TENSOR_MADE) continue;
     const fsdp_operator *maker = &n->operators[tensor->maker];
     fsdp_tensor_axes from = fsdp_operand_axes(maker, maker->input_count, &strategies[tensor->maker]);
@@ -349,7 +349,7 @@ static void check_forward(exhaustive *e, int op) {
     if (!is_legal(o, &e->found->mesh, &e->tried[op])) continue;
     bool same = true; // leaves its inputs where they are
     for (int i = 0; i < o->input_count; i++) {
-      const fsdp_tensor *tensor = &e->network->tensors[o->operands[i].tensor];
+      const fsdp_operator_tensor *tensor = &e->network->tensors[o->operands[i].tensor];
       if (tensor->role == FSDP_TENSOR_PARAMETER) continue;
       if (tensor->role == FSDP_TENSOR_INPUT) continue;
       const fsdp_operator *maker = &e->network->operators[tensor->maker];

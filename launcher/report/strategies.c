@@ -1,0 +1,165 @@
+#include "launcher/report/strategies.h"
+
+#include "runtime/base/check.h"
+#include "runtime/base/plural.h"
+#include "runtime/base/print_int.h"
+#include "runtime/plan/layout/names.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+// One line, and how many others are the same but for integers in names.
+typedef struct line {
+  char name[FSDP_OPERATOR_TEXT], pattern[FSDP_NAME_BYTES];
+  char value[FSDP_SLICES_TEXT], comment[2 * FSDP_OPERATOR_TEXT];
+  int64_t bytes;
+} line;
+
+static const char *operator_pattern(const fsdp_network *network, int op, char out[FSDP_NAME_BYTES]) {
+  char name[FSDP_OPERATOR_TEXT];
+  fsdp_name_pattern(fsdp_operator_print(network, op, name), out);
+  return out;
+}
+
+// ---- Operators
+
+static void describe(const fsdp_network *network, const fsdp_propagation *propagation,
+                     const fsdp_given_strategies *given, int op, line *l) {
+  const fsdp_operator_strategy *s = &propagation->operators[op];
+  const char *kind = network->operators[op].kind;
+  char from[FSDP_NAME_BYTES] = "";
+  fsdp_operator_print(network, op, l->name);
+  fsdp_name_pattern(l->name, l->pattern);
+  fsdp_slices_print(network, propagation, op, l->value);
+  if (s->from >= 0 && s->decision != FSDP_DECIDED_GIVEN) operator_pattern(network, s->from, from);
+  switch (s->decision) {
+  case FSDP_DECIDED_GIVEN:
+    snprintf(l->comment, sizeof l->comment, "%s, given (%s)", kind, given->items[s->from].place);
+    break;
+  case FSDP_DECIDED_FORWARD:
+  case FSDP_DECIDED_BACKWARD:
+    snprintf(l->comment, sizeof l->comment, "%s, %s from %s", kind,
+             s->decision == FSDP_DECIDED_FORWARD ? "forward" : "backward", from);
+    break;
+  default:
+    snprintf(l->comment, sizeof l->comment, "%s, default", kind);
+  }
+}
+
+// Whether line `at` is the first of its pattern; *alike: all of them say the same.
+static bool opens(const line *lines, int count, int at, bool *alike) {
+  *alike = true;
+  for (int i = 0; i < count; i++) {
+    if (i == at || strcmp(lines[i].pattern, lines[at].pattern) != 0) continue;
+    if (i < at) return false;
+    *alike =
+        *alike && !strcmp(lines[i].value, lines[at].value) && !strcmp(lines[i].comment, lines[at].comment);
+  }
+  return true;
+}
+
+static void print_operator(const line *l, const char *name, FILE *out) {
+  int used = fprintf(out, "%s%s%s: %s", *name ? "" : "'", name, *name ? "" : "'", l->value);
+  fprintf(out, "%*s  # %s\n", used < 40 ? 40 - used : 0, "", l->comment);
+}
+
+static void print_operators(const fsdp_network *network, const fsdp_propagation *propagation,
+                            const fsdp_given_strategies *given, FILE *out) {
+  int count = network->operator_count;
+  line *lines = fsdp_alloc_zeroed((size_t)count + 1, sizeof *lines);
+  for (int o = 0; o < count; o++) describe(network, propagation, given, o, &lines[o]);
+  for (int i = 0; i < count; i++) {
+    bool alike;
+    if (!opens(lines, count, i, &alike)) continue;
+    if (alike) print_operator(&lines[i], lines[i].pattern, out);
+    for (int j = i; j < count && !alike; j++)
+      if (!strcmp(lines[j].pattern, lines[i].pattern)) print_operator(&lines[j], lines[j].name, out);
+  }
+  free(lines);
+}
+
+// ---- Redistribution
+
+// "h: fc1 -> fc2", with patterns.
+static void describe_edge(const fsdp_network *network, int tensor, int reader, line *l) {
+  const fsdp_operator_tensor *t = &network->tensors[tensor];
+  char maker_name[FSDP_NAME_BYTES], reader_name[FSDP_NAME_BYTES];
+  if (t->maker < 0)
+    snprintf(maker_name, sizeof maker_name, "input %.80s", t->name);
+  else
+    operator_pattern(network, t->maker, maker_name);
+  snprintf(l->comment, sizeof l->comment, "%s -> %s", maker_name,
+           operator_pattern(network, reader, reader_name));
+}
+
+static void print_moved(const fsdp_network *network, const fsdp_propagation *propagation, FILE *out) {
+  int count = propagation->moved_count;
+  line *lines = fsdp_alloc_zeroed((size_t)count + 1, sizeof *lines);
+  char number[32];
+  for (int i = 0; i < count; i++) {
+    const fsdp_moved_input *moved = &propagation->moved[i];
+    describe_edge(network, moved->tensor, moved->reader, &lines[i]);
+    lines[i].bytes = moved->bytes;
+  }
+  for (int i = 0; i < count; i++) {
+    int times = 0, first = i;
+    for (int j = 0; j < count; j++) {
+      if (lines[j].bytes != lines[i].bytes || strcmp(lines[j].comment, lines[i].comment) != 0) continue;
+      if (j < first) first = j;
+      times++;
+    }
+    if (first < i) continue;
+    fprintf(out, "# redistributed: %s, %s bytes", lines[i].comment,
+            fsdp_print_int(lines[i].bytes, number, sizeof number));
+    fprintf(out, times > 1 ? ", %d times\n" : "\n", times);
+  }
+  fprintf(out, "# redistribution in all: %s bytes received by a rank\n",
+          fsdp_print_int(propagation->moved_bytes, number, sizeof number));
+  free(lines);
+}
+
+static void print_mesh(const fsdp_slice_mesh *slices, const fsdp_mesh *mesh, FILE *out) {
+  int64_t ranks = fsdp_slices(slices, (1u << slices->count) - 1);
+  fprintf(out, "# %lld rank%s%s", (long long)ranks, fsdp_plural(ranks), slices->count ? ": " : "");
+  for (int a = 0; a < slices->count; a++) {
+    fprintf(out, "%s", a ? ", " : "");
+    if (mesh) fprintf(out, "%s=", mesh->axes[slices->axis[a]].name);
+    fprintf(out, "%d", slices->sizes[a]);
+  }
+  fputc('\n', out);
+}
+
+void fsdp_strategies_print(const fsdp_network *network, const fsdp_propagation *propagation,
+                           const fsdp_given_strategies *given, const fsdp_mesh *mesh, FILE *out) {
+  print_mesh(&propagation->mesh, mesh, out);
+  print_operators(network, propagation, given, out);
+  print_moved(network, propagation, out);
+}
+
+// ---- Warnings
+
+void fsdp_strategies_warn(const fsdp_network *network, const fsdp_propagation *propagation,
+                          const char *program, FILE *out) {
+  line l, *seen = fsdp_alloc_zeroed((size_t)propagation->moved_count + 1, sizeof *seen);
+  char number[32];
+  int count = 0;
+  for (int i = 0; i < propagation->moved_count; i++) {
+    const fsdp_moved_input *moved = &propagation->moved[i];
+    // Of a backward decision, the edge is the reader's.
+    int maker = network->tensors[moved->tensor].maker;
+    bool of_reader = propagation->operators[moved->reader].redistributes;
+    if (!of_reader && (maker < 0 || !propagation->operators[maker].redistributes)) continue;
+    describe_edge(network, moved->tensor, moved->reader, &l);
+    int known = 0;
+    while (known < count && strcmp(seen[known].comment, l.comment) != 0) known++;
+    if (known < count) continue;
+    seen[count++] = l;
+    char name[FSDP_NAME_BYTES];
+    fprintf(out,
+            "%s: warning: no strategy of %s suits all its neighbours: %s is redistributed (%s bytes received "
+            "by a rank); give one of them a strategy to choose otherwise\n",
+            program, operator_pattern(network, of_reader ? moved->reader : maker, name), l.comment,
+            fsdp_print_int(moved->bytes, number, sizeof number));
+  }
+  free(seen);
+}
