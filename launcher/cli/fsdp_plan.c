@@ -1,10 +1,9 @@
 // Plans a training step and prints what it costs: no device, no ranks, nothing allocated.
 #include "launcher/cli/compare.h"
-#include "launcher/cli/network_file.h"
 #include "launcher/cli/options.h"
 #include "launcher/cli/output.h"
+#include "launcher/cli/propagate_options.h"
 #include "launcher/cli/setup.h"
-#include "launcher/cli/strategies_file.h"
 #include "launcher/report/memory_file.h"
 #include "launcher/report/padding_note.h"
 #include "launcher/report/report.h"
@@ -73,11 +72,6 @@ static void print_plan(const fsdp_options *options, const fsdp_setup *setup, boo
     fsdp_specs_print(setup->plan->specs, setup->plan->graph, &setup->plan->config.mesh, stdout);
     return;
   }
-  if (options->print_strategies) {
-    fsdp_strategies_print(setup->plan->network, setup->plan->propagation, setup->strategies,
-                          &setup->plan->config.mesh, stdout);
-    return;
-  }
   if (options->print_model) fsdp_units_print_tree(setup->plan->units, setup->plan->graph, stdout);
   if (options->print_program) {
     if (options->print_model) putchar('\n');
@@ -124,35 +118,6 @@ static fsdp_status run(const fsdp_options *options, fsdp_setup *setup, fsdp_erro
       fsdp_memory_profile_write(setup->plan, setup->model_name, options->memory_profile, &failed);
   if (status == FSDP_OK && written != FSDP_OK) *error = failed;
   return status == FSDP_OK ? written : status;
-}
-
-// ---- A network of operators
-
-static fsdp_status propagate(const fsdp_options *options, fsdp_error *error) {
-  const fsdp_mesh *mesh = options->mesh_axes.count ? &options->mesh_axes : NULL;
-  const fsdp_slice_mesh slices =
-      mesh ? fsdp_slice_mesh_of(mesh) : fsdp_slice_mesh_of_ranks((int)options->ranks);
-  const int dtype = options->param_dtype == FSDP_DTYPE_AUTO ? FSDP_F32 : options->param_dtype;
-  fsdp_given_strategies *given = NULL;
-  fsdp_network *network = NULL;
-  fsdp_propagation *propagation = NULL;
-  if (mesh && fsdp_mesh_ranks(mesh) != options->ranks)
-    return fsdp_fail(error, FSDP_ERR_OPTION,
-                     "--mesh %s (%s) is %d ranks, but --ranks is %lld: make the product of its sizes %lld",
-                     options->mesh, fsdp_options_place(options, "mesh"), fsdp_mesh_ranks(mesh),
-                     (long long)options->ranks, (long long)options->ranks);
-  fsdp_status status = fsdp_strategies_read(options, &given, error);
-  if (!status)
-    status = fsdp_network_read(options->graph, (int)fsdp_dtype_bytes((fsdp_dtype)dtype), &network, error);
-  if (!status) status = fsdp_propagate(network, &slices, given, &propagation, error);
-  if (!status) {
-    fsdp_strategies_warn(network, propagation, "fsdp_plan", stderr);
-    fsdp_strategies_print(network, propagation, given, mesh, stdout);
-  }
-  fsdp_propagation_destroy(propagation);
-  fsdp_network_destroy(network);
-  fsdp_strategies_destroy(given);
-  return status;
 }
 
 // ---- Several
@@ -222,8 +187,9 @@ int main(int argc, char **argv) {
     printf("fsdp_plan %s\n", FSDP_VERSION);
   } else if (status == FSDP_OK && options.compare) {
     status = compare(&options, argc, argv, &error);
-  } else if (status == FSDP_OK && options.graph) {
-    status = propagate(&options, &error);
+  } else if (status == FSDP_OK && (options.graph || options.print_strategies)) {
+    const fsdp_setup_ranks ranks = fsdp_setup_ranks_planned(&options);
+    status = fsdp_propagate_and_print(&options, &ranks, &error);
   } else if (status == FSDP_OK) {
     status = run(&options, &setup, &error);
   }

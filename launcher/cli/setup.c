@@ -2,6 +2,7 @@
 
 #include "launcher/cli/capacity.h"
 #include "launcher/cli/option_value.h"
+#include "launcher/cli/propagate_mesh.h"
 #include "launcher/cli/sharding_file.h"
 #include "launcher/cli/strategies_file.h"
 #include "models/family.h"
@@ -244,28 +245,6 @@ static fsdp_status plan_within_limits(const fsdp_options *options, const fsdp_se
   return status == FSDP_OK ? fsdp_capacity_check(*plan, &m.limits, error) : status;
 }
 
-// Whether the axes are those that strategies of operators need.
-static bool finds_mesh(const fsdp_options *options) {
-  return options->op_strategies && !options->mesh_axes.count && options->tensor_parallel == 1 &&
-         options->context_parallel == 1;
-}
-
-// Propagates over the prime factors of the ranks, and takes the mesh from what comes out.
-static fsdp_status find_mesh(fsdp_plan_config *config, const fsdp_setup_ranks *ranks, fsdp_error *error) {
-  const fsdp_slice_mesh primes = fsdp_slice_mesh_of_ranks(ranks->ranks);
-  const char *batch = config->strategy == FSDP_NO ? FSDP_AXIS_DATA : FSDP_AXIS_FSDP;
-  fsdp_graph *graph = fsdp_model_forward(&config->model, config->batch, config->seq);
-  fsdp_network *network;
-  fsdp_propagation *propagation;
-  fsdp_status status = fsdp_propagate_graph(graph, &primes, config->op_strategies, config->param_dtype,
-                                            &network, &propagation, error);
-  if (!status) status = fsdp_mesh_of_propagation(network, propagation, batch, &config->mesh, error);
-  fsdp_propagation_destroy(propagation);
-  fsdp_network_destroy(network);
-  fsdp_graph_destroy(graph);
-  return status;
-}
-
 static int64_t snapshot_bytes(const fsdp_plan *plan) {
   int64_t bytes = 0;
   for (int u = 0; u < plan->units->count; u++) {
@@ -299,7 +278,7 @@ fsdp_status fsdp_setup_create(const fsdp_options *options, fsdp_program_kind pro
   config.sharding = setup->sharding;
   if (status == FSDP_OK) status = fsdp_strategies_read(options, &setup->strategies, error);
   config.op_strategies = setup->strategies;
-  if (status == FSDP_OK && finds_mesh(options)) status = find_mesh(&config, ranks, error);
+  if (status == FSDP_OK) status = fsdp_propagate_mesh(options, ranks, &config, error);
   config.wrap = find_wrap(options, setup->sharding, &config.model);
   if (status != FSDP_OK) return status;
   status = plan_within_limits(options, ranks, config, &setup->plan, error);

@@ -10,17 +10,17 @@
 static const char *const unchanging[] = {
     // What is printed, logged, checked or refused.
     "log", "log-freq", "tensorboard", "memory-profile", "measure", "poison", "print-model", "print-program",
-    "print-sharding", "print-strategies", "graph", "dry-run", "help", "version", "eval-freq", "verify-data",
-    "compare-files", "memory-limit", "host-memory-limit", "comm-timeout", "rank-logs", "ranks",
-    "ranks-per-node", "json", "compare",
+    "print-sharding", "dry-run", "help", "version", "eval-freq", "verify-data", "compare-files",
+    "memory-limit", "host-memory-limit", "comm-timeout", "rank-logs", "ranks", "ranks-per-node", "json",
+    "compare", "print-strategies", "graph",
     // Where and when it is saved and resumed.
     "save-dir", "experiment-name", "ckpt-freq", "ckpt-keep", "ckpt-async", "resume", "resume-schedule",
     // Where it runs.
     "threads", "bind", "nccl-register", "allow-shared-gpu",
     // Where what lies: the same numbers but for rounding. `resumed:` names strategy and mesh.
     "strategy", "mesh", "tensor-parallel", "sequence-parallel", "context-parallel", "sharding", "shard",
-    "extra-data-axis", "op-strategies", "wrap", "numel-to-wrap", "prefetch", "cpu-offload", "recompute",
-    "offload-activations", NULL};
+    "extra-data-axis", "wrap", "numel-to-wrap", "prefetch", "cpu-offload", "recompute", "offload-activations",
+    "op-strategies", NULL};
 
 const char *const *fsdp_resume_unchanging(void) {
   return unchanging;

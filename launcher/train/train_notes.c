@@ -2,6 +2,7 @@
 #include "launcher/cli/mesh_choice.h"
 #include "launcher/report/padding_note.h"
 #include "launcher/report/report.h"
+#include "launcher/report/strategies.h"
 #include "launcher/train/replicas.h"
 #include "launcher/train/trainer.h"
 #include "runtime/base/plural.h"
@@ -129,4 +130,6 @@ void fsdp_train_print_notes(const fsdp_trainer *t) {
   warn_of_narrow_tokens(t);
   warn_of_options(t);
   warn_of_ended_schedule(t);
+  const fsdp_plan *plan = t->setup.plan;
+  if (plan->propagation) fsdp_strategies_warn(plan->network, plan->propagation, "fsdp_train", stderr);
 }

@@ -34,7 +34,8 @@ void fsdp_train_print_start(const fsdp_trainer *t) {
   const fsdp_memory_space_report *host = &made->memory.space[FSDP_SPACE_HOST];
   char parameters[48], valley[24], peak[24], arena[24], host_arena[24], tokens[48], read[24], line[1280];
   char mesh[2 * FSDP_MESH_TEXT_BYTES];
-  const char *sharding = t->options->sharding;
+  const char *sharding = t->options->sharding, *strategies = t->options->op_strategies;
+  const char *source = sharding ? sharding : strategies;
   fsdp_device_line_print(t->gpu, fsdp_trainer_threads(t), t->why_cpu, line, sizeof line);
   printf("device:    %s\n", line);
   printf("model:     %s, %s parameters, %s", t->setup.model_name,
@@ -46,8 +47,11 @@ void fsdp_train_print_start(const fsdp_trainer *t) {
   putchar('\n');
   printf("ranks:     %d (%s), strategy %s, %s%s%s%s%d unit%s, parameters in %s\n", t->world->size,
          print_mesh(t, mesh), fsdp_strategy_name(made->config.strategy),
-         made->rows.pieces > 1 ? "sequence parallel, " : "", sharding ? "sharding " : "",
-         sharding ? sharding : "", sharding ? ", " : "", made->units->count, fsdp_plural(made->units->count),
+         made->rows.pieces > 1 ? "sequence parallel, " : "",
+         sharding     ? "sharding "
+         : strategies ? "strategies of "
+                      : "",
+         source ? source : "", source ? ", " : "", made->units->count, fsdp_plural(made->units->count),
          fsdp_dtype_name(made->config.param_dtype));
   printf("memory:    valley %s, peak %s, arena %s per rank, host %s; planned and verified, %d instructions\n",
          fsdp_value_print_bytes(device->valley_bytes, valley, sizeof valley),

@@ -1,0 +1,220 @@
+"""--op-strategies, --print-strategies and --graph: networks whose strategies can be written down, Llama from
+two operators a layer and from its attention alone, and one clear message for what is wrong."""
+
+import json
+import pathlib
+import tempfile
+
+import programs
+
+work = pathlib.Path(tempfile.mkdtemp(prefix="fsdp_strategies_"))
+FILES = programs.ROOT / "tests" / "golden" / "strategies"
+ATTENTION_RANKS = {"core_attention": 12, "fused_attention": 12}  # 2 x 3 x 2; all others have 8
+
+
+def run(program, *arguments, ranks=None):
+    process = programs.run(program, *arguments, ranks=ranks)
+    assert process.returncode == 0, (arguments, process.stdout, process.stderr)
+    return process.stdout
+
+
+def write(name, text):
+    path = work / name
+    path.write_text(text)
+    return str(path)
+
+
+def lines_of(printed):
+    """Strategies without who decided them, and what is redistributed."""
+    kept = [line for line in printed.splitlines() if not line.startswith("# ") or "redistribut" in line]
+    return [line if line.startswith("# ") else line.split("  #")[0].rstrip() for line in kept]
+
+
+def networks():
+    for given in sorted(FILES.glob("*.given.yaml")):
+        name = given.name.removesuffix(".given.yaml")
+        network = name.split(".")[0]
+        ranks = ATTENTION_RANKS.get(network, 8)
+        arguments = ["--ranks", ranks, "--graph", FILES / f"{network}.yaml"]
+        printed = run("fsdp_plan", *arguments, "--op-strategies", given)
+        expected = (FILES / f"{name}.expected.txt").read_text().splitlines()
+        assert lines_of(printed) == expected, (name, printed)
+        # What is printed is a file of strategies, from which the same follows.
+        again = write(f"{name}.again.yaml", printed)
+        assert lines_of(run("fsdp_plan", *arguments, "--op-strategies", again)) == expected, name
+
+
+def deciders():
+    arguments = ["--ranks", 8, "--graph", FILES / "boundary.yaml"]
+    printed = run("fsdp_plan", *arguments, "--op-strategies", FILES / "boundary.given.yaml")
+    assert "bias1: [[8, 1], [1]]                      # add, forward from fc1\n" in printed, printed
+    assert "boundary.given.yaml:2)" in printed, printed
+    behind = write("behind.yaml", "fc3: [[2, 1], [1, 4]]\n")
+    printed = run("fsdp_plan", *arguments, "--op-strategies", behind)
+    assert "# relu, backward from fc3\n" in printed, printed
+    # Two operators without anything in common: the second one is not reached.
+    apart = write("apart.yaml", "inputs: {x: [8, 8], y: [8, 8]}\n"
+                  "operators:\n  a: {relu: [x]}\n  b: {relu: [y]}\n")
+    first = write("first.yaml", "a: [[8, 1]]\n")
+    printed = run("fsdp_plan", "--ranks", 8, "--graph", apart, "--op-strategies", first)
+    assert "b: [[1, 1]]                               # relu, default\n" in printed, printed
+    # Named axes: counts take them in their order, and 4 is the second one.
+    mesh = ["--mesh", "fsdp=2,tensor=4"]
+    wide = write("wide.yaml", "fc1: [[1, 1], [1, 4]]\n")
+    printed = run("fsdp_plan", *arguments, *mesh, "--op-strategies", wide)
+    assert printed.startswith("# 8 ranks: fsdp=2, tensor=4\n") and "act1: [[1, 4]]" in printed, printed
+
+
+def conflicts():
+    """No strategy of a sum suits both of its inputs: the smaller one moves, with a warning."""
+    graph = write(
+        "sum.yaml",
+        "inputs: {x: [16, 32], y: [16, 1]}\n"
+        "operators:\n  a: {relu: [x]}\n  b: {relu: [y]}\n  sum: {add: [a, b]}\n",
+    )
+    given = write("sum.given.yaml", "a: [[2, 4]]\nb: [[8, 1]]\n")
+    process = programs.run("fsdp_plan", "--ranks", 8, "--graph", graph, "--op-strategies", given)
+    assert process.returncode == 0, process.stderr
+    assert "sum: [[2, 4], [2, 1]]" in process.stdout, process.stdout
+    assert "# redistributed: b -> sum, 24 bytes\n" in process.stdout, process.stdout
+    assert "warning: no strategy of sum suits" in process.stderr, process.stderr
+    assert "b -> sum" in process.stderr, process.stderr
+
+
+def two_of(tensor):
+    """Two operators a layer, on 2 ranks of the batch and `tensor` ranks of the weights."""
+    return (
+        f"model.layers.*.self_attn.q_proj: [[2, 1], [{tensor}, 1]]\n"
+        f"model.layers.*.mlp.down_proj: [[2, {tensor}], [1, {tensor}]]\n"
+    )
+
+
+GPT2 = """transformer.h.*.attn.c_attn: [[2, 1], [1, 4], [4]]
+transformer.h.*.mlp.c_proj: [[2, 4], [4, 1], [1]]
+"""
+
+
+def models():
+    """Two operators a layer are fsdp-tp: the same program, to the hash, and so the same bytes."""
+    with_bias = two_of(4).replace("[4, 1]]", "[4, 1], [4]]")
+    pieces = ["--sequence-parallel", "off"]
+    for model in ("tiny", "llama2-7b", "llama3-70b", "gpt2", "qwen2.5-7b", "qwen3-8b"):
+        strategies = write("two.yaml", {"gpt2": GPT2, "qwen2.5-7b": with_bias}.get(model, two_of(4)))
+        common = ["--ranks", 8, "--model", model, "--json"]
+        expected = run("fsdp_plan", *common, "--mesh", "fsdp=2,tensor=4", "--sharding", "fsdp-tp", *pieces)
+        assert run("fsdp_plan", *common, "--op-strategies", strategies) == expected, model
+        named = run("fsdp_plan", *common, "--op-strategies", strategies, "--mesh", "fsdp=2,tensor=4")
+        assert named == expected, model
+    # Attention as the anchor, with batch, sequence and heads: the layer follows, and all of the model.
+    attention = write("attention.yaml", "model.layers.*.self_attn.attention: [[2, 2, 2]]\n")
+    expected = run("fsdp_plan", "--ranks", 8, "--json", "--mesh", "fsdp=2,context=2,tensor=2", *pieces)
+    assert run("fsdp_plan", "--ranks", 8, "--json", "--op-strategies", attention) == expected
+    printed = run("fsdp_plan", "--ranks", 8, "--op-strategies", attention, "--print-strategies")
+    for line in (
+        "# 8 ranks: fsdp=2, context=2, tensor=2",
+        "model.embed_tokens: [[2, 2], [2, 1]]",
+        "model.layers.0.self_attn.q_proj: [[2, 2, 1], [2, 1]]",
+        "model.layers.*.self_attn.o_proj: [[2, 2, 2], [1, 2]]",
+        "model.layers.*.mlp: [[2, 2, 2]]",
+        "lm_head: [[2, 2, 1], [2, 1], [2, 2], []]",
+    ):
+        assert line in printed, (line, printed)
+    assert "redistribution in all: 0 bytes" in printed, printed
+
+
+def losses(name, ranks, batch, *arguments):
+    path = work / f"{name}.jsonl"
+    size = ["-s", "32", "-b", batch, "--max-steps", "4", "--lr", "1e-2", "--threads", "1"]
+    run("fsdp_train", *size, "--log", path, *arguments, ranks=ranks)
+    return [json.loads(line)["loss"] for line in path.read_text().splitlines()]
+
+
+def trains():
+    one = losses("one", None, 8)
+    two = write("train.yaml", two_of(2))
+    found = losses("two", 4, 4, "--op-strategies", two)
+    assert len(one) == 4 and found == losses(
+        "preset", 4, 4, "--mesh", "fsdp=2,tensor=2", "--sequence-parallel", "off"
+    )
+    attention = write("train_attention.yaml", "model.layers.*.self_attn.attention: [[1, 2, 2]]\n")
+    for losses_found in (found, losses("attention", 4, 8, "--op-strategies", attention)):
+        # fp32 sums in another order.
+        assert all(abs(a - b) <= 2e-5 * b for a, b in zip(losses_found, one)), (losses_found, one)
+
+
+def refuses(expected, *arguments, ranks=8):
+    process = programs.run("fsdp_plan", "--ranks", ranks, *arguments)
+    assert process.returncode in (2, 3), (arguments, process.stdout, process.stderr)
+    for part in expected.split("|"):
+        assert part in process.stderr, (part, process.stderr)
+    assert process.stderr.count("\n") == 1, process.stderr
+
+
+def errors():
+    def given(text):
+        return ["--graph", FILES / "feed_forward.yaml", "--op-strategies", write("bad.yaml", text)]
+
+    refuses("bad.yaml|no operator is given a strategy", *given("{}"))
+    refuses("bad.yaml: no operator is given", *given(""))
+    refuses("bad.yaml:1|\"fc3\"|did you mean fc1", *given("fc3: [[2, 1], [1, 4]]\n"))
+    refuses("bad.yaml:2|3 slices do not divide 8 ranks", *given("\nfc1: [[3, 1], [1, 1]]\n"))
+    refuses("16 slices in all do not divide 8 ranks", *given("fc1: [[4, 1], [1, 4]]\n"))
+    refuses("4, 2|do not fit the axes", "--mesh", "4,2", *given("fc1: [[2, 1], [1, 2]]\n"))
+    refuses("4 and 2 slices of one dimension (i)", *given("fc1: [[2, 4], [2, 1]]\n"))
+    refuses("bad.yaml:1|not a whole number", *given("fc1: [[2, x], [2, 1]]\n"))
+    refuses("bad.yaml:2|line 1 already", *given("fc1: [[2, 1], [1, 4]]\nfc1: [[2, 1], [1, 4]]\n"))
+    refuses("1 list of counts for 2 inputs", *given("fc1: [[2, 4]]\n"))
+    weights = ["--graph", FILES / "weights.yaml"]
+    whole = write("bad.yaml", "norm: [[1, 1, 8], [8]]\n")
+    refuses("(c) that must be whole", *weights, "--op-strategies", whole)
+    tied = ["--model", "gpt2", "--op-strategies"]
+    both = "transformer.wte: [[2], [4, 1]]\nlm_head: [[2, 1], [2, 1], [2], []]\n"
+    refuses(
+        "bad.yaml:2|bad.yaml:1|transformer.wte|lm_head|transformer.wte.weight|differently",
+        *tied,
+        write("bad.yaml", both),
+    )
+    model = ["--op-strategies", write("bad.yaml", "model.layers.*.mlp.down: [[2, 4], [1, 4]]\n")]
+    refuses("did you mean model.layers.*.mlp.down_proj", *model)
+    model = ["--op-strategies", write("bad.yaml", "model.layers.*.self_attn: [[2, 4]]\n")]
+    refuses("names two operators|self_attn.rope|self_attn.attention", *model)
+    model = ["--op-strategies", write("bad.yaml", "model.layers.*.self_attn.q_proj: [[2, 1], [2, 1]]\n")]
+    refuses("--sharding|--op-strategies|leave one", *model, "--sharding", "fsdp")
+    refuses("--print-strategies|add --op-strategies", "--print-strategies")
+    refuses("--graph|--json", *given("fc1: [[2, 1], [1, 4]]\n"), "--json")
+    # The batch is not moved between ranks, and a rank's tokens and targets are of the same positions.
+    line = "model.layers.{}.mlp.down_proj: [[{}], [1, {}]]\n"
+    model = line.format(0, "2, 4", 4) + line.format(1, "4, 2", 2)
+    refuses("model.embed_tokens|tokens|lm_head|targets", "--op-strategies", write("bad.yaml", model))
+    model += "lm_head: [[2, 1], [4, 1], [2], []]\n"
+    refuses("--op-strategies|sequences are not moved", "--op-strategies", write("bad.yaml", model))
+
+
+def bad_networks():
+    given = write("ok.yaml", "a: [[2]]\n")
+
+    def network(text):
+        return ["--graph", write("bad.yaml", text), "--op-strategies", given]
+
+    head = "inputs: {x: [8, 8]}\noperators:\n"
+    refuses("bad.yaml:3|unknown operator \"relv\"|did you mean relu", *network(head + "  a: {relv: [x]}\n"))
+    refuses("bad.yaml:3|matmul has 2 inputs, not 1", *network(head + "  a: {matmul: [x]}\n"))
+    refuses("bad.yaml:3|no input, parameter|\"y\"", *network(head + "  a: {relu: [y]}\n"))
+    refuses("bad.yaml:4|there is a \"a\" already", *network(head + "  a: {relu: [x]}\n  a: {relu: [x]}\n"))
+    weighted = head.replace("8]}", "8], w: [4, 8]}")
+    refuses("bad.yaml:3|x [8, 8], w [4, 8]", *network(weighted + "  a: {matmul: [x, w]}\n"))
+    refuses("bad.yaml:3|axis must be", *network(head + "  a: {reduce_mean: [x], axis: 2}\n"))
+    refuses("bad.yaml:1|unknown section", *network("layers: {}\n"))
+    refuses("bad.yaml: no operators", *network("inputs: {x: [8]}\n"))
+    refuses("bad.yaml:1|not a size", *network("inputs: {x: [0]}\n"))
+    refuses("absent.yaml|cannot be opened", "--graph", work / "absent.yaml", "--op-strategies", given)
+    refuses("absent.yaml|cannot be opened", "--op-strategies", work / "absent.yaml")
+
+
+networks()
+deciders()
+conflicts()
+models()
+trains()
+errors()
+bad_networks()
