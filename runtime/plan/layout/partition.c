@@ -58,8 +58,9 @@ static fsdp_axis_set zero_axes(const partitioner *p) {
 
 static fsdp_status fail_param(partitioner *p, int param, fsdp_axis_set axes, const char *what) {
   char names[FSDP_MESH_TEXT_BYTES];
-  return fsdp_fail(p->error, FSDP_ERR_INPUT, "--sharding: %s: %s over axis %s", p->graph->params[param].name,
-                   what, fsdp_mesh_print_axes(p->mesh, axes, names));
+  const char *place = p->specs->params[param].place;
+  return fsdp_fail(p->error, FSDP_ERR_INPUT, "%s: %s: %s over axis %s", *place ? place : "--sharding",
+                   p->graph->params[param].name, what, fsdp_mesh_print_axes(p->mesh, axes, names));
 }
 
 // Gives the axes that a parameter's spec names to the letters of its dimensions.
@@ -114,6 +115,11 @@ static fsdp_status cut_param(partitioner *p, int value, int dim, const column_bl
   fsdp_value *v = &g->values[value];
   fsdp_cut cut;
   if (!axes) return FSDP_OK;
+  if ((spec_axes(p, v->param, dim) & ~zero_axes(p)) != axes)
+    return fail_param(
+        p, v->param, axes,
+        "weights that read one input, and their biases, are cut alike: cut this one, too, in its "
+        "outputs");
   partition_cut(p, blocks, axes, &cut);
   cut.dim = dim;
   if (param->cut.block_count) {

@@ -223,6 +223,10 @@ def what_is_wrong_is_named():
     refused(2, ["--extra-data-axis data"], "--sharding", FSDP, "--extra-data-axis", "data")
     refused(3, ["--extra-data-axis", '"x"'], "--sharding", "fsdp", "--extra-data-axis", "x")
     refused(2, ["batch lies over it already"], "--sharding", "fsdp", "--extra-data-axis", "fsdp")
+    cut = ["--sharding", "fsdp-tp", "--mesh", "2,2", "--shard"]
+    refused(3, ["--shard", "q_proj.weight", "cut alike", "tensor"], *cut,
+            "model.layers.0.self_attn.q_proj.weight=[~, fsdp]")
+    refused(3, ["--shard", "model.norm.weight", "whole on every rank"], *cut, "model.norm.weight=[tensor]")
     refused(2, ["--shard", "not given"], "--shard", "lm_head.weight=[fsdp, null]")
     refused(2, ["--shard", "NAME=SPEC"], "--sharding", "fsdp", "--shard", "lm_head.weight")
     refused(2, ["--shard", "not a list"], "--sharding", "fsdp", "--shard", "lm_head.weight=fsdp")
