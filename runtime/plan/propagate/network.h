@@ -45,7 +45,7 @@ typedef struct fsdp_operator_letter {
   char name;
   bool is_whole;
   int64_t size;  // of the greatest dimension that has it
-  int64_t limit; // the most slices: the size of the least one, or the number of its items (heads)
+  int64_t limit; // the most slices: the size of the least one
 } fsdp_operator_letter;
 
 typedef struct fsdp_operator {

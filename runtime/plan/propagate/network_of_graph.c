@@ -55,13 +55,8 @@ static int add_tensor(const builder *b, int value, const fsdp_op_operand *operan
   return fsdp_network_tensor(b->network, &tensor);
 }
 
-// Items to cut of a dimension: heads, or single columns.
-static int64_t items(const fsdp_node *node, const fsdp_op_dim *dim, int64_t size) {
-  return dim->blocks[0].letters[1] ? fsdp_op_letter_size(&node->attrs, letter_of(dim), 0) : size;
-}
-
-static void add_operand(const builder *b, const fsdp_node *node, const fsdp_op_operand *row, int tensor,
-                        int list) {
+// Columns of heads count as single columns: what is cut is padded to whole heads.
+static void add_operand(const builder *b, const fsdp_op_operand *row, int tensor, int list) {
   fsdp_operator *op = &b->network->operators[b->network->operator_count - 1];
   fsdp_operator_operand *operand = operator_operand(op, tensor, list);
   const fsdp_operator_tensor *t = &b->network->tensors[tensor];
@@ -75,7 +70,7 @@ static void add_operand(const builder *b, const fsdp_node *node, const fsdp_op_o
       operator_name_dim(op, operand, dim + 1, 't', t->shape[dim + 1]);
       dim += 2;
     } else {
-      operator_name_dim(op, operand, dim, letter_of(named), items(node, named, t->shape[dim]));
+      operator_name_dim(op, operand, dim, letter_of(named), t->shape[dim]);
       dim++;
     }
   }
@@ -144,7 +139,7 @@ static void add_node(const builder *b, int n) {
     if (b->tensor[s->value] < 0) b->tensor[s->value] = add_tensor(b, s->value, &row->operands[s->row], -1);
     list += s->row != last;
     last = s->row;
-    add_operand(b, node, &row->operands[s->row], b->tensor[s->value], list);
+    add_operand(b, &row->operands[s->row], b->tensor[s->value], list);
   }
   op->input_count = op->operand_count;
   op->list_count = list + 1;
@@ -153,7 +148,7 @@ static void add_node(const builder *b, int n) {
     if (!(s->access & FSDP_WRITE)) continue;
     if (!b->is_read[s->value] && b->graph->values[s->value].role != FSDP_VALUE_LOSS) continue;
     b->tensor[s->value] = add_tensor(b, s->value, &row->operands[s->row], self);
-    add_operand(b, node, &row->operands[s->row], b->tensor[s->value], -1);
+    add_operand(b, &row->operands[s->row], b->tensor[s->value], -1);
   }
   mark_whole(node, op);
 }

@@ -105,6 +105,10 @@ def models():
         assert run("fsdp_plan", *common, "--op-strategies", strategies) == expected, model
         named = run("fsdp_plan", *common, "--op-strategies", strategies, "--mesh", "fsdp=2,tensor=4")
         assert named == expected, model
+    # More ranks than heads: padded, as there.
+    eight = write("eight.yaml", "model.layers.*.self_attn.q_proj: [[1, 1], [8, 1]]\n")
+    expected = run("fsdp_plan", "--ranks", 8, "--json", "--tensor-parallel", 8, *pieces)
+    assert run("fsdp_plan", "--ranks", 8, "--json", "--op-strategies", eight) == expected
     # Attention as the anchor, with batch, sequence and heads: the layer follows, and all of the model.
     attention = write("attention.yaml", "model.layers.*.self_attn.attention: [[2, 2, 2]]\n")
     expected = run("fsdp_plan", "--ranks", 8, "--json", "--mesh", "fsdp=2,context=2,tensor=2", *pieces)

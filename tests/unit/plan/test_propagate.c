@@ -4,6 +4,7 @@
 
 #include "models/model.h"
 #include "runtime/base/check.h"
+#include "tests/support/random_network.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -16,66 +17,11 @@
 
 #include <cmocka.h>
 
-static int add_tensor(fsdp_network *n, const char *name, fsdp_operator_tensor_role role, int64_t rows,
-                      int64_t columns) {
-  fsdp_operator_tensor tensor = {.role = role,
-                                 .dims = columns ? 2 : 1,
-                                 .shape = {rows, columns},
-                                 .item_bytes = 4,
-                                 .maker = -1,
-                                 .source = -1};
-  snprintf(tensor.name, sizeof tensor.name, "%s", name);
-  return fsdp_network_tensor(n, &tensor);
-}
-
-// An operator of up to two inputs; -1: one less. Returns its output.
-static int add_operator(fsdp_network *n, const char *kind, const char *name, int a, int b) {
-  fsdp_error error = {0};
-  const fsdp_operator_spec spec = {.name = name,
-                                   .kind = kind,
-                                   .inputs = {a, b},
-                                   .input_count = b < 0 ? 1 : 2,
-                                   .keeps_axis = true,
-                                   .item_bytes = 4,
-                                   .place = "test:1"};
-  if (fsdp_network_add(n, &spec, &error)) fail_msg("%s", error.message);
-  return n->tensor_count - 1;
-}
-
-// relu(x w1 + b1) w2
-static fsdp_network *feed_forward(void) {
-  fsdp_network *n = fsdp_network_create();
-  int x = add_tensor(n, "x", FSDP_TENSOR_INPUT, 16, 32);
-  int w1 = add_tensor(n, "w1", FSDP_TENSOR_PARAMETER, 32, 64);
-  int b1 = add_tensor(n, "b1", FSDP_TENSOR_PARAMETER, 64, 0);
-  int w2 = add_tensor(n, "w2", FSDP_TENSOR_PARAMETER, 64, 32);
-  int h = add_operator(n, "matmul", "fc1", x, w1);
-  h = add_operator(n, "add", "bias", h, b1);
-  h = add_operator(n, "relu", "act", h, -1);
-  add_operator(n, "matmul", "fc2", h, w2);
-  return n;
-}
-
-// "fc1: [[2, 1], [1, 4]]"
-static fsdp_given_strategy given_of(const char *text) {
-  fsdp_given_strategy given = {.place = "test:1"};
-  const char *at = strstr(text, ": ");
-  snprintf(given.name, sizeof given.name, "%.*s", (int)(at - text), text);
-  for (at += 3; *at; at++) {
-    if (*at == '[') given.list_count++;
-    if (*at < '0' || *at > '9') continue;
-    int list = given.list_count - 1;
-    given.counts[list][given.entry_count[list]++] = (int)strtol(at, (char **)(uintptr_t)&at, 10);
-    at--;
-  }
-  return given;
-}
-
 static fsdp_status propagate(const fsdp_network *n, int ranks, const char *const *lines,
                              fsdp_propagation **out, fsdp_error *error) {
   fsdp_given_strategy items[4];
   fsdp_given_strategies given = {.items = items, .place = "test"};
-  for (; *lines; lines++) items[given.count++] = given_of(*lines);
+  for (; *lines; lines++) items[given.count++] = strategy_of_text(*lines);
   fsdp_slice_mesh mesh = fsdp_slice_mesh_of_ranks(ranks);
   return fsdp_propagate(n, &mesh, &given, out, error);
 }
@@ -83,7 +29,7 @@ static fsdp_status propagate(const fsdp_network *n, int ranks, const char *const
 static void test_feed_forward(void **state) {
   (void)state;
   static const char *const expected[] = {"[[2, 1], [1, 4]]", "[[2, 4], [4]]", "[[2, 4]]", "[[2, 4], [4, 1]]"};
-  fsdp_network *n = feed_forward();
+  fsdp_network *n = network_feed_forward();
   fsdp_propagation *p;
   fsdp_error error = {0};
   char text[FSDP_SLICES_TEXT];
@@ -124,10 +70,10 @@ static void test_errors(void **state) {
       {{"norm: [[1, 2], [2]]", NULL}, "(c) that must be whole"},
       {{"fc1: [[1, 2], [2, 1]]", "norm: [[1, 1], [1]]", NULL}, NULL},
       {{"again: [[1, 2], [2, 1]]", "fc1: [[1, 4], [4, 1]]", NULL}, "cut w1, which both read, differently"}};
-  fsdp_network *n = feed_forward();
-  int gain = add_tensor(n, "gain", FSDP_TENSOR_PARAMETER, 32, 0);
-  add_operator(n, "rmsnorm", "norm", fsdp_network_find(n, "fc2"), gain);
-  add_operator(n, "matmul", "again", fsdp_network_find(n, "norm"), fsdp_network_find(n, "w1"));
+  fsdp_network *n = network_feed_forward();
+  int gain = network_add_tensor(n, "gain", FSDP_TENSOR_PARAMETER, 32, 0);
+  network_add_operator(n, "rmsnorm", "norm", fsdp_network_find(n, "fc2"), gain);
+  network_add_operator(n, "matmul", "again", fsdp_network_find(n, "norm"), fsdp_network_find(n, "w1"));
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
     fsdp_propagation *p;
     fsdp_error error = {0};
@@ -174,87 +120,6 @@ static void test_redistribution(void **state) {
       if (2 * (wanted - has) > most) most = 2 * (wanted - has);
     }
     assert_int_equal(fsdp_redistribution_bytes(&tensor, &mesh, &from, &to), most);
-  }
-}
-
-// ---- Random networks
-
-static uint64_t seed = 1;
-
-static int draw(int limit) {
-  seed = seed * 6364136223846793005u + 1442695040888963407u;
-  return (int)((seed >> 33) % (uint64_t)limit);
-}
-
-static int64_t draw_size(void) {
-  return (int64_t[]){8, 12, 16, 24}[draw(4)];
-}
-
-// A tensor of the same shape, made or given; -1: none.
-static int find_alike(const fsdp_network *n, int tensor) {
-  int found = -1;
-  for (int t = 0; t < n->tensor_count; t++) {
-    const fsdp_operator_tensor *a = &n->tensors[t], *b = &n->tensors[tensor];
-    bool same = t != tensor && a->role != FSDP_TENSOR_PARAMETER && a->dims == b->dims;
-    if (same && !memcmp(a->shape, b->shape, sizeof a->shape) && draw(2)) found = t;
-  }
-  return found;
-}
-
-// One operator on tensor `x`. Returns its output.
-static int draw_operator(fsdp_network *n, int x, const char *name) {
-  const int64_t *shape = n->tensors[x].shape;
-  char param[32];
-  int alike = find_alike(n, x);
-  snprintf(param, sizeof param, "%s_weight", name);
-  switch (alike >= 0 ? 6 + draw(2) : draw(6)) {
-  case 0:
-  case 1:
-    return add_operator(n, "matmul", name, x,
-                        add_tensor(n, param, FSDP_TENSOR_PARAMETER, shape[1], draw_size()));
-  case 2:
-    return add_operator(n, "transpose", name, x, -1);
-  case 3:
-    return add_operator(n, "rmsnorm", name, x, add_tensor(n, param, FSDP_TENSOR_PARAMETER, shape[1], 0));
-  case 4:
-    return add_operator(n, "add", name, x, add_tensor(n, param, FSDP_TENSOR_PARAMETER, shape[1], 0));
-  case 5:
-    return add_operator(n, "relu", name, x, -1);
-  case 6:
-    return add_operator(n, "add", name, x, alike);
-  default:
-    return add_operator(n, "mul", name, alike, x);
-  }
-}
-
-static fsdp_network *draw_network(void) {
-  fsdp_network *n = fsdp_network_create();
-  int made[8], count = 0;
-  made[count++] = add_tensor(n, "x", FSDP_TENSOR_INPUT, draw_size(), draw_size());
-  for (int o = 3 + draw(4); o > 0; o--) {
-    char name[16];
-    snprintf(name, sizeof name, "op%d", n->operator_count);
-    made[count] = draw_operator(n, made[draw(3) ? count - 1 : draw(count)], name);
-    count++;
-  }
-  return n;
-}
-
-// Gives a random operator a random strategy, as counts.
-static void draw_given(const fsdp_network *n, const fsdp_slice_mesh *mesh, fsdp_given_strategy *given) {
-  const fsdp_operator *op = &n->operators[draw(n->operator_count)];
-  int counts[FSDP_OPERATOR_LETTERS];
-  for (int l = 0; l < op->letter_count; l++) counts[l] = 1;
-  for (int a = 0; a < mesh->count; a++) {
-    int letter = draw(op->letter_count + 1);
-    if (letter < op->letter_count && !op->letters[letter].is_whole) counts[letter] *= mesh->sizes[a];
-  }
-  *given = (fsdp_given_strategy){.list_count = op->list_count, .place = "random"};
-  snprintf(given->name, sizeof given->name, "%s", op->names[0]);
-  for (int i = 0; i < op->input_count; i++) {
-    given->entry_count[i] = n->tensors[op->operands[i].tensor].dims;
-    for (int d = 0; d < given->entry_count[i]; d++)
-      given->counts[i][d] = op->operands[i].letter[d] < 0 ? 1 : counts[op->operands[i].letter[d]];
   }
 }
 
@@ -381,17 +246,14 @@ static void test_random(void **state) {
   static const int ranks[] = {4, 6, 8};
   int equal = 0, free_optimum = 0, compared = 0;
   double worst = 1;
+  random_source random = {.seed = 13};
   while (compared < 500) {
-    fsdp_network *n = draw_network();
-    fsdp_slice_mesh mesh = fsdp_slice_mesh_of_ranks(ranks[draw(n->operator_count > 4 ? 2 : 3)]);
+    fsdp_network *n = random_network(&random, 8);
+    int most_ranks = n->operator_count > 4 ? 1 : 2;
+    fsdp_slice_mesh mesh = fsdp_slice_mesh_of_ranks(ranks[random_int(&random, 0, most_ranks)]);
     fsdp_given_strategy items[3];
     fsdp_given_strategies given = {.items = items, .place = "random"};
-    for (int wanted = 1 + draw(3); wanted > 0; wanted--) {
-      draw_given(n, &mesh, &items[given.count]);
-      bool named = false;
-      for (int i = 0; i < given.count; i++) named = named || !strcmp(items[i].name, items[given.count].name);
-      given.count += !named;
-    }
+    given.count = random_strategies(&random, n, &mesh, 3, items);
     fsdp_propagation *p;
     fsdp_error error = {0};
     if (fsdp_propagate(n, &mesh, &given, &p, &error)) fail_msg("network %d: %s", compared, error.message);
@@ -432,8 +294,8 @@ static void test_large_model(void **state) {
   fsdp_mesh axes = fsdp_mesh_of(1, 128);
   fsdp_mesh_resize(&axes, FSDP_AXIS_TENSOR, 8);
   fsdp_slice_mesh mesh = fsdp_slice_mesh_of(&axes), primes = fsdp_slice_mesh_of_ranks(1024);
-  fsdp_given_strategy items[] = {given_of("model.layers.*.self_attn.q_proj: [[128, 1], [8, 1]]"),
-                                 given_of("model.layers.*.mlp.down_proj: [[128, 8], [1, 8]]")};
+  fsdp_given_strategy items[] = {strategy_of_text("model.layers.*.self_attn.q_proj: [[128, 1], [8, 1]]"),
+                                 strategy_of_text("model.layers.*.mlp.down_proj: [[128, 8], [1, 8]]")};
   const fsdp_given_strategies given = {.items = items, .count = 2, .place = "test"};
   for (int i = 0; i < 2; i++) {
     fsdp_propagation *p;

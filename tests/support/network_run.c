@@ -1,0 +1,319 @@
+#include "tests/support/network_run.h"
+
+#include "kernels/kernels.h"
+#include "runtime/base/check.h"
+#include "runtime/base/pool.h"
+#include "runtime/comm/comm_inproc.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { AXES_MAX = 4 };
+
+// A part of a tensor on a rank.
+typedef struct part {
+  int dims;
+  int64_t shape[FSDP_MAX_DIMS], begin[FSDP_MAX_DIMS], numel;
+  float *data;
+} part;
+
+typedef struct network_rank {
+  const fsdp_network *network;
+  const fsdp_propagation *propagation;
+  float *const *given;
+  float **whole; // rank 0 fills it
+  fsdp_inproc *inproc;
+  fsdp_comm *comms[1 << AXES_MAX]; // by set of axes
+  int rank, ranks;
+  part *parts; // by tensor, as its maker puts it
+  fsdp_pool *pool;
+  pthread_t thread;
+} network_rank;
+
+int64_t network_numel(const fsdp_operator_tensor *tensor) {
+  int64_t numel = 1;
+  for (int d = 0; d < tensor->dims; d++) numel *= tensor->shape[d];
+  return numel;
+}
+
+// ---- Parts
+
+// The place of a rank among the slices over `axes`, and their number.
+static int64_t slice_of(const fsdp_slice_mesh *mesh, int ranks, int rank, fsdp_axis_set axes,
+                        int64_t *slices) {
+  int64_t place = 0;
+  *slices = 1;
+  for (int a = 0; a < mesh->count; a++) {
+    ranks /= mesh->sizes[a];
+    if (!(axes >> a & 1)) continue;
+    place = place * mesh->sizes[a] + rank / ranks % mesh->sizes[a];
+    *slices *= mesh->sizes[a];
+  }
+  return place;
+}
+
+static part part_of(const network_rank *r, int tensor, const fsdp_tensor_axes *axes, int rank) {
+  const fsdp_operator_tensor *t = &r->network->tensors[tensor];
+  part p = {.dims = t->dims, .numel = 1};
+  for (int d = 0; d < t->dims; d++) {
+    int64_t slices, place = slice_of(&r->propagation->mesh, r->ranks, rank, axes->dim[d], &slices);
+    FSDP_CHECK(t->shape[d] % slices == 0, "%s is not cut evenly", t->name);
+    p.shape[d] = t->shape[d] / slices;
+    p.begin[d] = place * p.shape[d];
+    p.numel *= p.shape[d];
+  }
+  p.data = fsdp_alloc((size_t)(p.numel + 1) * sizeof *p.data);
+  return p;
+}
+
+// Copies between a part and the whole tensor.
+static void copy_part(const fsdp_operator_tensor *t, const part *p, float *whole, bool to_whole) {
+  for (int64_t e = 0; e < p->numel; e++) {
+    int64_t left = e, index = 0, stride = 1;
+    for (int d = p->dims - 1; d >= 0; d--) {
+      index += (left % p->shape[d] + p->begin[d]) * stride;
+      left /= p->shape[d];
+      stride *= t->shape[d];
+    }
+    *(to_whole ? &whole[index] : &p->data[e]) = to_whole ? p->data[e] : whole[index];
+  }
+}
+
+// The whole of a tensor, gathered from all ranks.
+static float *gather(const network_rank *r, int tensor, const part *own, const fsdp_tensor_axes *axes) {
+  const fsdp_operator_tensor *t = &r->network->tensors[tensor];
+  float *all = fsdp_alloc((size_t)(own->numel * r->ranks) * sizeof *all);
+  float *whole = fsdp_alloc((size_t)network_numel(t) * sizeof *whole);
+  fsdp_comm *comm = r->comms[(1 << r->propagation->mesh.count) - 1];
+  const fsdp_collective call = {.input = own->data, .output = all, .numel = own->numel, .dtype = FSDP_F32};
+  comm->table->all_gather(comm, &call);
+  for (int rank = 0; rank < r->ranks; rank++) {
+    part p = part_of(r, tensor, axes, rank);
+    memcpy(p.data, all + rank * own->numel, (size_t)own->numel * sizeof *all);
+    copy_part(t, &p, whole, true);
+    free(p.data);
+  }
+  free(all);
+  return whole;
+}
+
+static fsdp_tensor_axes made_axes(const network_rank *r, int tensor) {
+  int maker = r->network->tensors[tensor].maker;
+  const fsdp_operator *op = &r->network->operators[maker];
+  return fsdp_operand_axes(op, op->input_count, &r->propagation->operators[maker]);
+}
+
+// An operator's input as it wants it; the caller frees its data.
+static part input_part(const network_rank *r, int op, int operand) {
+  const fsdp_operator *o = &r->network->operators[op];
+  int tensor = o->operands[operand].tensor;
+  const fsdp_operator_tensor *t = &r->network->tensors[tensor];
+  fsdp_tensor_axes wanted = fsdp_operand_axes(o, operand, &r->propagation->operators[op]);
+  part p = part_of(r, tensor, &wanted, r->rank);
+  if (t->role != FSDP_TENSOR_MADE) {
+    copy_part(t, &p, r->given[tensor], false);
+    return p;
+  }
+  fsdp_tensor_axes lies = made_axes(r, tensor);
+  if (!memcmp(&lies, &wanted, sizeof lies)) {
+    memcpy(p.data, r->parts[tensor].data, (size_t)p.numel * sizeof *p.data);
+    return p;
+  }
+  float *whole = gather(r, tensor, &r->parts[tensor], &lies);
+  copy_part(t, &p, whole, false);
+  free(whole);
+  return p;
+}
+
+// ---- Operators
+
+static fsdp_view view_of(const part *p, fsdp_access access) {
+  return (fsdp_view){.data = p->data, .numel = p->numel, .dtype = FSDP_F32, .access = access};
+}
+
+static void run_kernel(const network_rank *r, fsdp_op_kind kind, const fsdp_op_attrs *attrs,
+                       const fsdp_view *operands, int count) {
+  const fsdp_kernel_call call = {
+      .kind = kind, .attrs = attrs, .operands = operands, .operand_count = count, .pool = r->pool};
+  fsdp_cpu_kernels()->kernels[kind](&call);
+}
+
+static void run_matmul(const network_rank *r, const fsdp_operator *op, const part *in, part *out) {
+  bool outputs_first = op->operands[1].letter[0] != op->operands[0].letter[in[0].dims - 1];
+  int64_t columns = in[0].shape[in[0].dims - 1], outputs = out->shape[out->dims - 1];
+  const fsdp_op_attrs attrs = {.batch = in[0].numel / columns,
+                               .seq = 1,
+                               .in_features = columns,
+                               .out_features = outputs,
+                               .out_stride = outputs,
+                               .weight_transposed = !outputs_first};
+  const fsdp_view views[] = {view_of(&in[0], FSDP_READ), view_of(&in[1], FSDP_READ),
+                             view_of(out, FSDP_WRITE)};
+  run_kernel(r, FSDP_OP_LINEAR, &attrs, views, 3);
+}
+
+static void run_rmsnorm(const network_rank *r, const part *in, part *out) {
+  const fsdp_op_attrs attrs = {
+      .batch = in[0].numel / in[1].numel, .seq = 1, .channels = in[1].numel, .eps = 1e-6f};
+  part rstd = {.numel = attrs.batch, .data = fsdp_alloc((size_t)attrs.batch * sizeof(float))};
+  const fsdp_view views[] = {view_of(&in[0], FSDP_READ), view_of(&in[1], FSDP_READ), view_of(out, FSDP_WRITE),
+                             view_of(&rstd, FSDP_WRITE)};
+  run_kernel(r, FSDP_OP_RMSNORM, &attrs, views, 4);
+  free(rstd.data);
+}
+
+// The input's element for element `e` of the output, by letters; broadcast dimensions have one item.
+static int64_t element_of(const fsdp_operator *op, const part *in, int operand, const part *out, int64_t e) {
+  int64_t index = 0, stride = 1, at[FSDP_OPERATOR_LETTERS] = {0};
+  const signed char *letters = op->operands[op->input_count].letter;
+  for (int d = out->dims - 1; d >= 0; d--) {
+    if (letters[d] >= 0) at[letters[d]] = e % out->shape[d];
+    e /= out->shape[d];
+  }
+  for (int d = in->dims - 1; d >= 0; d--) {
+    int letter = op->operands[operand].letter[d];
+    if (letter >= 0) index += at[letter] * stride;
+    stride *= in->shape[d];
+  }
+  return index;
+}
+
+static void run_add(const network_rank *r, const fsdp_operator *op, const part *in, part *out) {
+  const fsdp_op_attrs attrs = {.batch = in[0].numel / in[1].numel, .seq = 1, .channels = in[1].numel};
+  memcpy(out->data, in[0].data, (size_t)out->numel * sizeof *out->data);
+  const fsdp_view views[] = {view_of(&in[1], FSDP_READ), view_of(out, FSDP_UPDATE)};
+  FSDP_CHECK(in[0].numel == out->numel, "%s: the first input is broadcast", op->names[0]);
+  run_kernel(r, in[1].dims == 1 ? FSDP_OP_ADD_BIAS : FSDP_OP_ADD, &attrs, views, 2);
+}
+
+static void run_mean(const fsdp_operator *op, const part *in, part *out) {
+  const fsdp_operator_letter *letters = op->letters;
+  double items = 1; // of the whole: each rank has its summand
+  for (int l = 0; l < op->letter_count; l++)
+    if (fsdp_operand_dim(&op->operands[1], l) < 0) items *= (double)letters[l].size;
+  memset(out->data, 0, (size_t)out->numel * sizeof *out->data);
+  fsdp_operator reversed = *op; // the input's elements name the output's
+  reversed.operands[1] = op->operands[0];
+  reversed.operands[0] = op->operands[1];
+  for (int64_t e = 0; e < in->numel; e++)
+    out->data[element_of(&reversed, out, 0, in, e)] += (float)(in->data[e] / items);
+}
+
+static void run_loops(const fsdp_operator *op, const part *in, part *out) {
+  bool is_product = !strcmp(op->kind, "mul"), is_relu = !strcmp(op->kind, "relu");
+  for (int64_t e = 0; e < out->numel; e++) {
+    float a = in[0].data[element_of(op, &in[0], 0, out, e)];
+    if (is_product) a *= in[1].data[element_of(op, &in[1], 1, out, e)];
+    out->data[e] = is_relu && a < 0 ? 0 : a;
+  }
+}
+
+// Sums an output over the axes of the letters that it lacks.
+static void sum_partial(const network_rank *r, int op, part *out) {
+  const fsdp_operator *o = &r->network->operators[op];
+  fsdp_axis_set lacking = 0;
+  for (int l = 0; l < o->letter_count; l++)
+    if (fsdp_operand_dim(&o->operands[o->input_count], l) < 0)
+      lacking |= r->propagation->operators[op].letters[l];
+  if (!lacking) return;
+  fsdp_comm *comm = r->comms[lacking];
+  const fsdp_collective call = {.output = out->data, .numel = out->numel, .dtype = FSDP_F32};
+  comm->table->all_reduce(comm, &call);
+}
+
+static void run_operator(const network_rank *r, int op) {
+  const fsdp_operator *o = &r->network->operators[op];
+  int made = o->operands[o->input_count].tensor;
+  fsdp_tensor_axes axes = made_axes(r, made);
+  part in[FSDP_OPERATOR_OPERANDS], *out = &r->parts[made];
+  for (int i = 0; i < o->input_count; i++) in[i] = input_part(r, op, i);
+  *out = part_of(r, made, &axes, r->rank);
+  if (!strcmp(o->kind, "matmul"))
+    run_matmul(r, o, in, out);
+  else if (!strcmp(o->kind, "rmsnorm"))
+    run_rmsnorm(r, in, out);
+  else if (!strcmp(o->kind, "add"))
+    run_add(r, o, in, out);
+  else if (!strcmp(o->kind, "reduce_mean"))
+    run_mean(o, in, out);
+  else
+    run_loops(o, in, out);
+  sum_partial(r, op, out);
+  for (int i = 0; i < o->input_count; i++) free(in[i].data);
+  float *whole = gather(r, made, out, &axes);
+  if (r->rank == 0)
+    r->whole[made] = whole;
+  else
+    free(whole);
+}
+
+static void *run_rank(void *argument) {
+  network_rank *r = argument;
+  r->pool = fsdp_pool_create(1);
+  r->parts = fsdp_alloc_zeroed((size_t)r->network->tensor_count, sizeof *r->parts);
+  for (int set = 0; set < 1 << r->propagation->mesh.count; set++)
+    r->comms[set] = fsdp_inproc_comm(r->inproc, set, r->rank);
+  for (int o = 0; o < r->network->operator_count; o++) run_operator(r, o);
+  for (int set = 0; set < 1 << r->propagation->mesh.count; set++) fsdp_comm_destroy(r->comms[set]);
+  for (int t = 0; t < r->network->tensor_count; t++) free(r->parts[t].data);
+  free(r->parts);
+  fsdp_pool_destroy(r->pool);
+  return NULL;
+}
+
+// ---- All ranks
+
+// A communicator for every set of axes.
+static fsdp_inproc *make_comms(const fsdp_slice_mesh *mesh, int ranks) {
+  int sets = 1 << mesh->count;
+  FSDP_CHECK(mesh->count <= AXES_MAX, "%d axes", mesh->count);
+  fsdp_comm_group *groups = fsdp_alloc((size_t)(ranks * sets) * sizeof *groups);
+  for (int rank = 0; rank < ranks; rank++) {
+    for (int set = 0; set < sets; set++) {
+      int64_t size, others;
+      int64_t place = slice_of(mesh, ranks, rank, (fsdp_axis_set)set, &size);
+      int64_t color = slice_of(mesh, ranks, rank, (fsdp_axis_set)(sets - 1 - set), &others);
+      groups[rank * sets + set] =
+          (fsdp_comm_group){.color = (int)color, .rank = (int)place, .size = (int)size};
+    }
+  }
+  fsdp_inproc *inproc = fsdp_inproc_create(groups, sets, ranks);
+  free(groups);
+  return inproc;
+}
+
+float **network_run(const fsdp_network *network, const fsdp_propagation *propagation, float *const *given) {
+  int ranks = (int)fsdp_slices(&propagation->mesh, (1u << propagation->mesh.count) - 1);
+  float **whole = fsdp_alloc_zeroed((size_t)network->tensor_count, sizeof *whole);
+  network_rank *all = fsdp_alloc_zeroed((size_t)ranks, sizeof *all);
+  fsdp_inproc *inproc = make_comms(&propagation->mesh, ranks);
+  for (int r = 0; r < ranks; r++) {
+    all[r] = (network_rank){.network = network,
+                            .propagation = propagation,
+                            .given = given,
+                            .whole = whole,
+                            .inproc = inproc,
+                            .rank = r,
+                            .ranks = ranks};
+    int failed = pthread_create(&all[r].thread, NULL, run_rank, &all[r]);
+    FSDP_CHECK(!failed, "no thread for rank %d", r);
+  }
+  for (int r = 0; r < ranks; r++) pthread_join(all[r].thread, NULL);
+  fsdp_inproc_destroy(inproc);
+  free(all);
+  return whole;
+}
+
+float **network_run_alone(const fsdp_network *network, float *const *given) {
+  fsdp_propagation alone = {.operators =
+                                fsdp_alloc_zeroed((size_t)network->operator_count, sizeof *alone.operators)};
+  float **whole = network_run(network, &alone, given);
+  free(alone.operators);
+  return whole;
+}
+
+void network_values_free(const fsdp_network *network, float **values) {
+  for (int t = 0; t < network->tensor_count; t++) free(values[t]);
+  free(values);
+}

@@ -1,0 +1,146 @@
+#include "tests/support/random_network.h"
+
+#include "runtime/base/check.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+int network_add_tensor(fsdp_network *network, const char *name, fsdp_operator_tensor_role role, int64_t rows,
+                       int64_t columns) {
+  fsdp_operator_tensor tensor = {.role = role,
+                                 .dims = columns ? 2 : 1,
+                                 .shape = {rows, columns},
+                                 .item_bytes = 4,
+                                 .maker = -1,
+                                 .source = -1};
+  snprintf(tensor.name, sizeof tensor.name, "%s", name);
+  return fsdp_network_tensor(network, &tensor);
+}
+
+int network_add_operator(fsdp_network *network, const char *kind, const char *name, int a, int b) {
+  fsdp_error error = {0};
+  const fsdp_operator_spec spec = {.name = name,
+                                   .kind = kind,
+                                   .inputs = {a, b},
+                                   .input_count = b < 0 ? 1 : 2,
+                                   .keeps_axis = true,
+                                   .item_bytes = 4,
+                                   .place = "test:1"};
+  fsdp_status status = fsdp_network_add(network, &spec, &error);
+  FSDP_CHECK(!status, "%s", error.message);
+  return network->tensor_count - 1;
+}
+
+fsdp_network *network_feed_forward(void) {
+  fsdp_network *n = fsdp_network_create();
+  int x = network_add_tensor(n, "x", FSDP_TENSOR_INPUT, 16, 32);
+  int w1 = network_add_tensor(n, "w1", FSDP_TENSOR_PARAMETER, 32, 64);
+  int b1 = network_add_tensor(n, "b1", FSDP_TENSOR_PARAMETER, 64, 0);
+  int w2 = network_add_tensor(n, "w2", FSDP_TENSOR_PARAMETER, 64, 32);
+  int h = network_add_operator(n, "matmul", "fc1", x, w1);
+  h = network_add_operator(n, "add", "bias", h, b1);
+  h = network_add_operator(n, "relu", "act", h, -1);
+  network_add_operator(n, "matmul", "fc2", h, w2);
+  return n;
+}
+
+fsdp_given_strategy strategy_of_text(const char *text) {
+  fsdp_given_strategy given = {.place = "test:1"};
+  const char *at = strstr(text, ": ");
+  snprintf(given.name, sizeof given.name, "%.*s", (int)(at - text), text);
+  for (at += 3; *at; at++) {
+    if (*at == '[') given.list_count++;
+    if (*at < '0' || *at > '9') continue;
+    int list = given.list_count - 1;
+    given.counts[list][given.entry_count[list]++] = (int)strtol(at, (char **)(uintptr_t)&at, 10);
+    at--;
+  }
+  return given;
+}
+
+// ---- Random networks
+
+// A tensor of the same shape that is no parameter; -1: none.
+static int find_alike(random_source *random, const fsdp_network *n, int tensor) {
+  int found = -1;
+  for (int t = 0; t < n->tensor_count; t++) {
+    const fsdp_operator_tensor *a = &n->tensors[t], *b = &n->tensors[tensor];
+    bool same = t != tensor && a->role != FSDP_TENSOR_PARAMETER && a->dims == b->dims;
+    if (same && !memcmp(a->shape, b->shape, sizeof a->shape) && random_int(random, 0, 1)) found = t;
+  }
+  return found;
+}
+
+// One operator on tensor `x`. Returns its output.
+static int add_random(random_source *random, fsdp_network *n, int64_t unit, int x, const char *name) {
+  const int64_t columns = n->tensors[x].shape[1];
+  const fsdp_operator_tensor_role parameter = FSDP_TENSOR_PARAMETER;
+  char weight[32];
+  int alike = find_alike(random, n, x);
+  snprintf(weight, sizeof weight, "%s_weight", name);
+  switch (alike >= 0 ? random_int(random, 6, 7) : random_int(random, 0, 5)) {
+  case 0:
+  case 1:
+    return network_add_operator(
+        n, "matmul", name, x,
+        network_add_tensor(n, weight, parameter, columns, unit * random_int(random, 1, 3)));
+  case 2:
+    return network_add_operator(n, "transpose", name, x, -1);
+  case 3:
+    return network_add_operator(n, "rmsnorm", name, x, network_add_tensor(n, weight, parameter, columns, 0));
+  case 4:
+    return network_add_operator(n, "add", name, x, network_add_tensor(n, weight, parameter, columns, 0));
+  case 5:
+    return network_add_operator(n, "relu", name, x, -1);
+  case 6:
+    return network_add_operator(n, "add", name, x, alike);
+  default:
+    return network_add_operator(n, "mul", name, alike, x);
+  }
+}
+
+fsdp_network *random_network(random_source *random, int64_t unit) {
+  fsdp_network *n = fsdp_network_create();
+  int made[8], count = 0;
+  made[count++] = network_add_tensor(n, "x", FSDP_TENSOR_INPUT, unit * random_int(random, 1, 3),
+                                     unit * random_int(random, 1, 3));
+  for (int left = random_int(random, 3, 6); left > 0; left--) {
+    char name[16];
+    snprintf(name, sizeof name, "op%d", n->operator_count);
+    int x = made[random_int(random, 0, 2) ? count - 1 : random_int(random, 0, count - 1)];
+    made[count++] = add_random(random, n, unit, x, name);
+  }
+  return n;
+}
+
+fsdp_given_strategy random_strategy(random_source *random, const fsdp_network *network,
+                                    const fsdp_slice_mesh *mesh) {
+  const fsdp_operator *op = &network->operators[random_int(random, 0, network->operator_count - 1)];
+  int counts[FSDP_OPERATOR_LETTERS];
+  for (int l = 0; l < op->letter_count; l++) counts[l] = 1;
+  for (int a = 0; a < mesh->count; a++) {
+    int letter = random_int(random, 0, op->letter_count);
+    if (letter < op->letter_count && !op->letters[letter].is_whole) counts[letter] *= mesh->sizes[a];
+  }
+  fsdp_given_strategy given = {.list_count = op->list_count, .place = "random"};
+  snprintf(given.name, sizeof given.name, "%s", op->names[0]);
+  for (int i = 0; i < op->input_count; i++) {
+    given.entry_count[i] = network->tensors[op->operands[i].tensor].dims;
+    for (int d = 0; d < given.entry_count[i]; d++)
+      given.counts[i][d] = op->operands[i].letter[d] < 0 ? 1 : counts[op->operands[i].letter[d]];
+  }
+  return given;
+}
+
+int random_strategies(random_source *random, const fsdp_network *network, const fsdp_slice_mesh *mesh,
+                      int most, fsdp_given_strategy *items) {
+  int count = 0;
+  for (int wanted = random_int(random, 1, most); wanted > 0; wanted--) {
+    items[count] = random_strategy(random, network, mesh);
+    bool named = false;
+    for (int i = 0; i < count; i++) named = named || !strcmp(items[i].name, items[count].name);
+    count += !named;
+  }
+  return count;
+}
