@@ -107,15 +107,15 @@ typedef struct product_shape {
   int64_t in, out, count;
 } product_shape;
 
-// The shapes of the forward's gemms, each once, into `shapes`; returns their number.
+// The shapes that the forward's gemms have on a rank, each once, into `shapes`; returns their number.
 static int product_shapes(const fsdp_graph *graph, int room, product_shape *shapes) {
   int count = 0;
   for (int i = 0; i < graph->forward_count; i++) {
     const fsdp_node *node = &graph->forward[i];
     product_shape shape = {node->attrs.channels, node->attrs.vocabulary, 1};
     if (node->kind == FSDP_OP_LINEAR || node->kind == FSDP_OP_LINEAR_BIAS)
-      shape = (product_shape){graph->values[node->operands[0].value].shape[1],
-                              graph->values[node->operands[1].value].shape[1], 1};
+      shape = (product_shape){graph->values[node->operands[0].value].local[1],
+                              graph->values[node->operands[1].value].local[1], 1};
     else if (node->kind != FSDP_OP_LINEAR_CROSS_ENTROPY)
       continue;
     int same = 0;
@@ -132,7 +132,7 @@ static int product_shapes(const fsdp_graph *graph, int room, product_shape *shap
 // Milliseconds that the step's gemms would take at the rates that their shapes reach alone.
 static double ideal_product_ms(const bench *b, double *best_rate) {
   const fsdp_plan_config *c = &b->run.setup.plan->config;
-  int64_t N = c->batch * c->seq;
+  int64_t N = c->batch * b->run.setup.plan->rows.local_seq;
   product_shape shapes[32];
   int count = product_shapes(b->run.setup.plan->graph, 32, shapes);
   fsdp_pool *pool = fsdp_pool_create(threads_of(b));
