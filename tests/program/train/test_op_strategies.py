@@ -65,6 +65,15 @@ def deciders():
     assert printed.startswith("# 8 ranks: fsdp=2, tensor=4\n") and "act1: [[1, 4]]" in printed, printed
 
 
+def integers():
+    line = "model.layers.{}.mlp.down_proj: [[{}], [1, {}]]\n"
+    given = write("integers.yaml", line.format("*", "2, 4", 4) + line.format(1, "2, 2", 2))
+    printed = run("fsdp_plan", "--ranks", 8, "--op-strategies", given, "--print-strategies")
+    assert "model.layers.0.mlp.down_proj: [[2, 4], [1, 4]]" in printed, printed
+    assert "model.layers.1.mlp.down_proj: [[2, 2], [1, 2]]" in printed, printed
+    assert "model.layers.2.mlp.down_proj: [[2, 4], [1, 4]]" in printed, printed
+
+
 def conflicts():
     """No strategy of a sum suits both of its inputs: the smaller one moves, with a warning."""
     graph = write(
@@ -105,6 +114,12 @@ def models():
         assert run("fsdp_plan", *common, "--op-strategies", strategies) == expected, model
         named = run("fsdp_plan", *common, "--op-strategies", strategies, "--mesh", "fsdp=2,tensor=4")
         assert named == expected, model
+    # Weights are not sharded over data. An integer wins over *, here with the same counts.
+    four = two_of(2).replace("[[2,", "[[4,")
+    data = write("data.yaml", four + four.replace("*", "1"))
+    mesh = ["--ranks", 8, "--json", "--strategy", "hybrid", "--mesh", "data=2,fsdp=2,tensor=2"]
+    expected = run("fsdp_plan", *mesh, *pieces)
+    assert run("fsdp_plan", *mesh, "--op-strategies", data) == expected
     # More ranks than heads: padded, as there.
     eight = write("eight.yaml", "model.layers.*.self_attn.q_proj: [[1, 1], [8, 1]]\n")
     expected = run("fsdp_plan", "--ranks", 8, "--json", "--tensor-parallel", 8, *pieces)
@@ -217,6 +232,7 @@ def bad_networks():
 
 networks()
 deciders()
+integers()
 conflicts()
 models()
 trains()

@@ -1,6 +1,7 @@
 // Propagation against what can be written down: the feed-forward network, redistribution by enumeration of
 // ranks, and 500 random networks against exhaustive search.
 #include "runtime/plan/propagate/propagate.h"
+#include "runtime/plan/propagate/propagate_internal.h"
 
 #include "models/model.h"
 #include "runtime/base/check.h"
@@ -83,6 +84,58 @@ static void test_errors(void **state) {
       fail_msg("case %zu: '%s' lacks '%s'", i, error.message, cases[i].says);
     fsdp_propagation_destroy(p);
   }
+  fsdp_network_destroy(n);
+}
+
+// What decides between candidates that leave everything where it is: first compute, then communication of
+// what is no parameter, then the order.
+static void test_ranking(void **state) {
+  (void)state;
+  const fsdp_slice_mesh mesh = fsdp_slice_mesh_of_ranks(4);
+  static const struct {
+    fsdp_operator_tensor_role role; // of x
+    int64_t rows;
+    bool first;
+    int n, i, o; // slices of x[n,i] w[i,o]
+  } cases[] = {
+      {FSDP_TENSOR_MADE, 16, false, 4, 1, 1}, // all are as much work: rows need no sums but of gradients of w
+      {FSDP_TENSOR_INPUT, 16, false, 1, 1, 4}, // x has no gradient, so columns cost as little: the first
+      {FSDP_TENSOR_INPUT, 2, false, 1, 1, 4},
+      {FSDP_TENSOR_MADE, 6, false, 2, 1, 2}, // 6 rows over 4 are as much work as 8
+      {FSDP_TENSOR_MADE, 16, true, 1, 1, 1}};
+  for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
+    fsdp_network *n = fsdp_network_create();
+    int x = network_add_tensor(n, "x", cases[c].role, cases[c].rows, 16);
+    network_add_operator(n, "matmul", "fc", x, network_add_tensor(n, "w", FSDP_TENSOR_PARAMETER, 16, 16));
+    const known_neighbours nothing = {0};
+    fsdp_operator_strategy strategy;
+    assert_true(propagate_choose(n, &mesh, 0, &nothing, cases[c].first, &strategy));
+    const int expected[] = {cases[c].n, cases[c].i, cases[c].o};
+    for (int l = 0; l < 3; l++) {
+      int letter = fsdp_operator_letter_find(&n->operators[0], "nio"[l]);
+      assert_int_equal(fsdp_slices(&mesh, strategy.letters[letter]), expected[l]);
+    }
+    fsdp_network_destroy(n);
+  }
+}
+
+// Two products with one weight: the one that is not given cuts it as the other does, whatever its input.
+static void test_shared(void **state) {
+  (void)state;
+  static const char *const lines[] = {"fc1: [[1, 8], [8, 1]]", "fc2: [[8, 1], [1, 1]]", NULL};
+  fsdp_network *n = network_feed_forward();
+  network_add_operator(n, "matmul", "again", fsdp_network_find(n, "fc2"), fsdp_network_find(n, "w1"));
+  fsdp_propagation *p;
+  fsdp_error error = {0};
+  char text[FSDP_SLICES_TEXT];
+  if (propagate(n, 8, lines, &p, &error)) fail_msg("%s", error.message);
+  assert_string_equal(fsdp_slices_print(n, p, 4, text), "[[1, 8], [8, 1]]");
+  assert_true(p->operators[4].redistributes);
+  assert_int_equal(p->moved_count, 2);
+  assert_int_equal(p->moved[0].bytes, 0); // act is whole, and fc2 takes its rows
+  assert_int_equal(p->moved[1].reader, 4);
+  assert_int_equal(p->moved[1].bytes, 4 * (16 * 4 - 2 * 4)); // 4 columns, of which 2 rows are there
+  fsdp_propagation_destroy(p);
   fsdp_network_destroy(n);
 }
 
@@ -316,7 +369,8 @@ static void test_large_model(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_feed_forward), cmocka_unit_test(test_errors),
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_feed_forward),   cmocka_unit_test(test_errors),
+                                     cmocka_unit_test(test_ranking),        cmocka_unit_test(test_shared),
                                      cmocka_unit_test(test_redistribution), cmocka_unit_test(test_random),
                                      cmocka_unit_test(test_large_model)};
   return cmocka_run_group_tests(tests, NULL, NULL);
