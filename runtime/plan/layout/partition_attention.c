@@ -46,8 +46,9 @@ static int take_keys(partitioner *p, const fsdp_node *attention, int qkv) {
                              .out_stride = source.local[1]};
   fsdp_node_operand_add(n, qkv, FSDP_READ);
   fsdp_node_operand_add(n, kv, FSDP_WRITE);
-  *partition_spread(p, kv) = *partition_spread(p, qkv);
-  partition_spread(p, kv)->blocks = NULL;
+  value_spread spread = *partition_spread(p, qkv);
+  spread.blocks = NULL;
+  *partition_spread(p, kv) = spread;
   return kv;
 }
 

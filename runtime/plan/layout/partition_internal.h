@@ -101,4 +101,5 @@ fsdp_status partition_split_sum(partitioner *p, fsdp_node *node);
 // `gradient_partial`. Returns the value to read; -1 after an error.
 int partition_convert(partitioner *p, int value, value_spread wanted, fsdp_axis_set gradient_partial,
                       const fsdp_node *reader);
+// Of a value, also of a new one; the pointer is valid until the next call.
 value_spread *partition_spread(partitioner *p, int value);
