@@ -361,6 +361,12 @@ static rank_run *start_ranks(const harness_config *config, harness_result *resul
   return runs;
 }
 
+static uint32_t bits_of(float number) {
+  uint32_t bits;
+  memcpy(&bits, &number, sizeof bits);
+  return bits;
+}
+
 // What every rank must see alike.
 static void compare_ranks(harness_result *result, const rank_run *runs, int ranks) {
   size_t floats = (size_t)result->steps * sizeof(float);
@@ -369,8 +375,7 @@ static void compare_ranks(harness_result *result, const rank_run *runs, int rank
     const char *what = NULL;
     if (memcmp(runs[r].loss, runs[0].loss, floats) != 0) what = "loss";
     if (memcmp(runs[r].grad_norm, runs[0].grad_norm, floats) != 0) what = "gradient norm";
-    if (memcmp(&runs[r].evaluation_loss, &runs[0].evaluation_loss, sizeof(float)) != 0)
-      what = "loss of the evaluation";
+    if (bits_of(runs[r].evaluation_loss) != bits_of(runs[0].evaluation_loss)) what = "loss of the evaluation";
     if (memcmp(runs[r].valley, runs[0].valley, sizes) != 0) what = "measured valley";
     if (memcmp(runs[r].peak, runs[0].peak, sizes) != 0) what = "measured peak";
     if (what)

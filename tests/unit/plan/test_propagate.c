@@ -245,7 +245,8 @@ static double compute_of(const fsdp_operator *op, const fsdp_slice_mesh *mesh,
   double compute = 1;
   for (int l = 0; l < op->letter_count; l++) {
     int64_t slices = fsdp_slices(mesh, strategy->letters[l]);
-    compute *= (double)((op->letters[l].size + slices - 1) / slices);
+    int64_t share = (op->letters[l].size + slices - 1) / slices;
+    compute *= (double)share;
   }
   return compute;
 }
