@@ -176,6 +176,27 @@ bool fsdp_op_makes_gemms(fsdp_op_kind kind);
 // Whether the kernel reports an access for each of n rows: the access trace needs room for them.
 bool fsdp_op_reports_rows(fsdp_op_kind kind);
 
+// What a gemm of a linear layer makes, and so how its operands lie: x * weight^T, d_y * weight, d_y^T * x.
+typedef enum fsdp_op_product_form {
+  FSDP_PRODUCT_FORWARD,
+  FSDP_PRODUCT_INPUT,
+  FSDP_PRODUCT_WEIGHT,
+  FSDP_PRODUCT_FORM_COUNT
+} fsdp_op_product_form;
+
+// c (m,n) = a (m,k) * b (k,n). `count`: how often; the last chunk of the head's rows may be a part of one.
+typedef struct fsdp_op_product {
+  fsdp_op_product_form form;
+  int64_t m, n, k;
+  double count;
+} fsdp_op_product;
+
+#define FSDP_OP_PRODUCTS_MAX 3
+
+// The gemms of a launch; returns their number.
+int fsdp_op_products(fsdp_op_kind kind, const fsdp_op_attrs *attrs,
+                     fsdp_op_product products[FSDP_OP_PRODUCTS_MAX]);
+
 // Multiply-add work of the op's gemms as 2*m*n*k FLOPs (attention counted causally), for rates and prices.
 double fsdp_op_flops(fsdp_op_kind kind, const fsdp_op_attrs *attrs);
 

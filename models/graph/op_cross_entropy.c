@@ -36,14 +36,34 @@ void fsdp_op_cross_entropy_emit(fsdp_graph *graph, const fsdp_node *f) {
   fsdp_backward_output(graph, n, f->operands[1].value);
 }
 
-double fsdp_op_cross_entropy_flops(const fsdp_op_attrs *attrs) {
-  double N = (double)attrs->batch * (double)attrs->seq;
-  return 2.0 * N * (double)attrs->channels * (double)attrs->vocabulary;
+static int64_t rows_of(const fsdp_op_attrs *attrs) {
+  return attrs->batch * attrs->seq;
 }
 
-// The logits, d_x and d_weight.
-double fsdp_op_cross_entropy_backward_flops(const fsdp_op_attrs *attrs) {
-  return 3.0 * fsdp_op_cross_entropy_flops(attrs);
+static int64_t chunk_of(const fsdp_op_attrs *attrs) {
+  return attrs->chunk_rows ? attrs->chunk_rows : rows_of(attrs);
+}
+
+// The gemms of `rows` rows at a time, from the logits (with `forward`) to d_x and d_weight (with `backward`).
+static int products_of(const fsdp_op_attrs *a, int64_t rows, bool forward, bool backward,
+                       fsdp_op_product products[FSDP_OP_PRODUCTS_MAX]) {
+  const double count = (double)rows_of(a) / (double)rows;
+  const int64_t v = a->vocabulary, c = a->channels;
+  int n = 0;
+  if (forward) products[n++] = (fsdp_op_product){FSDP_PRODUCT_FORWARD, rows, v, c, count};
+  if (backward) products[n++] = (fsdp_op_product){FSDP_PRODUCT_INPUT, rows, c, v, count};
+  if (backward) products[n++] = (fsdp_op_product){FSDP_PRODUCT_WEIGHT, v, c, rows, count};
+  return n;
+}
+
+int fsdp_op_cross_entropy_products(const fsdp_op_attrs *attrs,
+                                   fsdp_op_product products[FSDP_OP_PRODUCTS_MAX]) {
+  return products_of(attrs, chunk_of(attrs), true, false, products);
+}
+
+int fsdp_op_cross_entropy_backward_products(const fsdp_op_attrs *attrs,
+                                            fsdp_op_product products[FSDP_OP_PRODUCTS_MAX]) {
+  return products_of(attrs, chunk_of(attrs), true, true, products);
 }
 
 static double logits_numel(const fsdp_op_attrs *attrs) {
@@ -86,9 +106,13 @@ void fsdp_op_cross_entropy_describe(const fsdp_op_attrs *attrs, const fsdp_op_ex
 
 // ---- On a shard of the vocabulary, the rows of one chunk a call
 
-// d_x and d_weight.
-double fsdp_op_head_backward_flops(const fsdp_op_attrs *attrs) {
-  return 2.0 * fsdp_op_cross_entropy_flops(attrs);
+int fsdp_op_head_logits_products(const fsdp_op_attrs *attrs, fsdp_op_product products[FSDP_OP_PRODUCTS_MAX]) {
+  return products_of(attrs, rows_of(attrs), true, false, products);
+}
+
+int fsdp_op_head_backward_products(const fsdp_op_attrs *attrs,
+                                   fsdp_op_product products[FSDP_OP_PRODUCTS_MAX]) {
+  return products_of(attrs, rows_of(attrs), false, true, products);
 }
 
 // The row's maximum and sum.

@@ -8,9 +8,33 @@
 #include <stdio.h>
 #include <string.h>
 
-double fsdp_op_linear_flops(const fsdp_op_attrs *attrs) {
-  double N = (double)attrs->batch * (double)attrs->seq;
-  return 2.0 * N * (double)attrs->in_features * (double)attrs->out_features;
+int fsdp_op_linear_products(const fsdp_op_attrs *attrs, fsdp_op_product products[FSDP_OP_PRODUCTS_MAX]) {
+  products[0] = (fsdp_op_product){.form = FSDP_PRODUCT_FORWARD,
+                                  .m = attrs->batch * attrs->seq,
+                                  .n = attrs->out_features,
+                                  .k = attrs->in_features,
+                                  .count = 1};
+  return 1;
+}
+
+int fsdp_op_linear_input_products(const fsdp_op_attrs *attrs,
+                                  fsdp_op_product products[FSDP_OP_PRODUCTS_MAX]) {
+  products[0] = (fsdp_op_product){.form = FSDP_PRODUCT_INPUT,
+                                  .m = attrs->batch * attrs->seq,
+                                  .n = attrs->in_features,
+                                  .k = attrs->out_features,
+                                  .count = 1};
+  return 1;
+}
+
+int fsdp_op_linear_weight_products(const fsdp_op_attrs *attrs,
+                                   fsdp_op_product products[FSDP_OP_PRODUCTS_MAX]) {
+  products[0] = (fsdp_op_product){.form = FSDP_PRODUCT_WEIGHT,
+                                  .m = attrs->out_features,
+                                  .n = attrs->in_features,
+                                  .k = attrs->batch * attrs->seq,
+                                  .count = 1};
+  return 1;
 }
 
 // The gradients of `count` parameters, which this node overwrites, into `gradients`.

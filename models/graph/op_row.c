@@ -5,6 +5,7 @@
 
 #include <stdio.h>
 
+#define PRODUCTS(f)          .products = (f),
 #define FLOPS(f)             .flops = (f),
 #define WORK(f)              .work = (f),
 #define WORKSPACE(DEVICE, f) .workspace[FSDP_OP_##DEVICE] = (f),
@@ -12,7 +13,6 @@
 #define RECOMPUTE(f)         .recompute = (f),
 #define ATTRS(f)             .attrs = (f),
 #define DESCRIBE(f)          .describe = (f),
-#define GEMMS                .makes_gemms = true,
 #define BY_ROW               .reports_rows = true,
 #define FSDP_OP_ROW(KIND, op_name, PHASE, op_operands, RULES)                                                \
   [FSDP_OP_##KIND] = {.name = #op_name, .operands = (op_operands), .phase = FSDP_OP_IN_##PHASE, RULES},
@@ -38,16 +38,27 @@ fsdp_op_phase fsdp_op_phase_of(fsdp_op_kind kind) {
 }
 
 bool fsdp_op_makes_gemms(fsdp_op_kind kind) {
-  return fsdp_op_row_of(kind)->makes_gemms;
+  return fsdp_op_row_of(kind)->products != NULL;
 }
 
 bool fsdp_op_reports_rows(fsdp_op_kind kind) {
   return fsdp_op_row_of(kind)->reports_rows;
 }
 
+int fsdp_op_products(fsdp_op_kind kind, const fsdp_op_attrs *attrs,
+                     fsdp_op_product products[FSDP_OP_PRODUCTS_MAX]) {
+  const fsdp_op_row *row = fsdp_op_row_of(kind);
+  return row->products ? row->products(attrs, products) : 0;
+}
+
 double fsdp_op_flops(fsdp_op_kind kind, const fsdp_op_attrs *attrs) {
   const fsdp_op_row *row = fsdp_op_row_of(kind);
-  return row->flops ? row->flops(attrs) : 0;
+  fsdp_op_product products[FSDP_OP_PRODUCTS_MAX];
+  const int count = fsdp_op_products(kind, attrs, products);
+  double flops = row->flops ? row->flops(attrs) : 0;
+  for (int i = 0; i < count; i++)
+    flops += products[i].count * 2.0 * (double)products[i].m * (double)products[i].n * (double)products[i].k;
+  return flops;
 }
 
 fsdp_op_work fsdp_op_work_of(fsdp_op_kind kind, const fsdp_op_attrs *attrs, const fsdp_op_extent *operands,

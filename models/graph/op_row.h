@@ -10,6 +10,9 @@ typedef struct fsdp_node fsdp_node;
 
 typedef double fsdp_op_flops_rule(const fsdp_op_attrs *attrs);
 
+// Returns their number.
+typedef int fsdp_op_products_rule(const fsdp_op_attrs *attrs, fsdp_op_product products[FSDP_OP_PRODUCTS_MAX]);
+
 // Corrects `work`, which counts every operand once, and an updated one twice.
 typedef void fsdp_op_work_rule(const fsdp_op_attrs *attrs, const fsdp_op_extent *operands,
                                fsdp_op_work *work);
@@ -33,7 +36,8 @@ typedef void fsdp_op_describe_rule(const fsdp_op_attrs *attrs, const fsdp_op_ext
 typedef struct fsdp_op_row {
   const char *name, *operands;
   fsdp_op_phase phase;
-  bool makes_gemms, reports_rows;
+  bool reports_rows;
+  fsdp_op_products_rule *products;
   fsdp_op_flops_rule *flops;
   fsdp_op_work_rule *work;
   fsdp_op_workspace_rule *workspace[FSDP_OP_DEVICE_COUNT];
@@ -46,6 +50,7 @@ typedef struct fsdp_op_row {
 // The row of an op; aborts if `kind` is not an op.
 const fsdp_op_row *fsdp_op_row_of(fsdp_op_kind kind);
 
+#define PRODUCTS(f)          fsdp_op_products_rule f;
 #define FLOPS(f)             fsdp_op_flops_rule f;
 #define WORK(f)              fsdp_op_work_rule f;
 #define WORKSPACE(DEVICE, f) fsdp_op_workspace_rule f;
@@ -53,12 +58,12 @@ const fsdp_op_row *fsdp_op_row_of(fsdp_op_kind kind);
 #define RECOMPUTE(f)         fsdp_op_recompute_rule f;
 #define ATTRS(f)             fsdp_op_attrs_rule f;
 #define DESCRIBE(f)          fsdp_op_describe_rule f;
-#define GEMMS
 #define BY_ROW
 #define FSDP_OP(KIND, name, PHASE, operands, RULES) RULES
 #include "models/graph/ops.def"
 #define FSDP_GRAPH_OP(KIND, name, PHASE, operands, RULES) RULES
 #include "models/graph/ops.def"
+#undef PRODUCTS
 #undef FLOPS
 #undef WORK
 #undef WORKSPACE
@@ -66,5 +71,4 @@ const fsdp_op_row *fsdp_op_row_of(fsdp_op_kind kind);
 #undef RECOMPUTE
 #undef ATTRS
 #undef DESCRIBE
-#undef GEMMS
 #undef BY_ROW

@@ -1,0 +1,298 @@
+#include "runtime/plan/search/device_profile.h"
+
+#include "runtime/base/check.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+fsdp_device_profile *fsdp_device_profile_create(void) {
+  fsdp_device_profile *profile = fsdp_alloc_zeroed(1, sizeof *profile);
+  profile->product_slowdown = profile->collective_slowdown = 1;
+  return profile;
+}
+
+void fsdp_device_profile_destroy(fsdp_device_profile *profile) {
+  if (!profile) return;
+  for (int i = 0; i < profile->attention_count; i++) free(profile->attention[i].rate.points);
+  for (int i = 0; i < profile->op_count; i++) free(profile->ops[i].rate.points);
+  for (int i = 0; i < profile->collective_count; i++) free(profile->collectives[i].seconds.points);
+  free(profile->products);
+  free(profile->attention);
+  free(profile->ops);
+  free(profile->collectives);
+  free(profile);
+}
+
+// ---- Entries
+
+// Room for one more of `count` items.
+static void *grown(void *items, int count, size_t bytes) {
+  const int step = 16;
+  return count % step ? items : fsdp_realloc(items, (size_t)(count + step) * bytes);
+}
+
+static fsdp_profile_curve curve_copy(const fsdp_profile_curve *curve) {
+  FSDP_CHECK(curve->count > 0, "a curve without points");
+  fsdp_profile_curve copy = {fsdp_alloc((size_t)curve->count * sizeof *copy.points), curve->count};
+  memcpy(copy.points, curve->points, (size_t)curve->count * sizeof *copy.points);
+  return copy;
+}
+
+void fsdp_device_profile_add_product(fsdp_device_profile *profile, const fsdp_profile_product *product) {
+  profile->products = grown(profile->products, profile->product_count, sizeof *product);
+  profile->products[profile->product_count++] = *product;
+}
+
+void fsdp_device_profile_add_attention(fsdp_device_profile *profile,
+                                       const fsdp_profile_attention *attention) {
+  profile->attention = grown(profile->attention, profile->attention_count, sizeof *attention);
+  fsdp_profile_attention *entry = &profile->attention[profile->attention_count++];
+  *entry = *attention;
+  entry->rate = curve_copy(&attention->rate);
+}
+
+void fsdp_device_profile_add_op(fsdp_device_profile *profile, const fsdp_profile_op *op) {
+  profile->ops = grown(profile->ops, profile->op_count, sizeof *op);
+  fsdp_profile_op *entry = &profile->ops[profile->op_count++];
+  *entry = *op;
+  entry->rate = curve_copy(&op->rate);
+}
+
+void fsdp_device_profile_add_collective(fsdp_device_profile *profile,
+                                        const fsdp_profile_collective *collective) {
+  profile->collectives = grown(profile->collectives, profile->collective_count, sizeof *collective);
+  fsdp_profile_collective *entry = &profile->collectives[profile->collective_count++];
+  *entry = *collective;
+  entry->seconds = curve_copy(&collective->seconds);
+}
+
+fsdp_status fsdp_device_profile_check(const fsdp_device_profile *profile, fsdp_dtype dtype,
+                                      fsdp_error *error) {
+  bool products = false, attention = false, ops = profile->op_count > 0 || profile->memory_rate > 0;
+  for (int i = 0; i < profile->product_count; i++) products = products || profile->products[i].dtype == dtype;
+  for (int i = 0; i < profile->attention_count; i++)
+    attention = attention || profile->attention[i].dtype == dtype;
+  const char *missing = !products    ? "rates of products"
+                        : !attention ? "rates of attention"
+                        : !ops       ? "the rate of memory"
+                                     : NULL;
+  if (!missing) return FSDP_OK;
+  return fsdp_fail(error, FSDP_ERR_INPUT,
+                   "--profile %s has no %s in %s: choose another --param-dtype, or measure this machine with "
+                   "fsdp_profile",
+                   profile->name, missing, fsdp_dtype_name(dtype));
+}
+
+// ---- Curves
+
+double fsdp_profile_curve_at(const fsdp_profile_curve *curve, double size) {
+  const fsdp_profile_point *p = curve->points;
+  const int last = curve->count - 1;
+  if (size <= p[0].size) return p[0].value;
+  if (size >= p[last].size) return p[last].value;
+  int i = 1;
+  while (p[i].size < size) i++;
+  const double share = log(size / p[i - 1].size) / log(p[i].size / p[i - 1].size);
+  return exp(log(p[i - 1].value) + share * log(p[i].value / p[i - 1].value));
+}
+
+// ---- Scopes
+
+// The number of ranks that the entries to use have: the greatest that is at most `ranks`, or else the least.
+// An entry of 0 ranks counts as one of the asked number. `at` is the first entry's number, `step` bytes apart.
+static int scope_of(const int *at, int count, size_t step, int ranks) {
+  int best = -1;
+  for (int i = 0; i < count; i++) {
+    const int entry = *(const int *)((const char *)at + (size_t)i * step);
+    if (entry == 0) return 0;
+    const bool closer =
+        best < 0 || (entry <= ranks ? entry > best || best > ranks : best > ranks && entry < best);
+    if (closer) best = entry;
+  }
+  return best;
+}
+
+// How much longer everything takes if ranks share a CPU's cores that were not shared when it was measured.
+static double crowding(const fsdp_device_profile *profile, int scope, int ranks) {
+  const int cores = scope > profile->processors ? scope : profile->processors;
+  return profile->device == FSDP_OP_CPU && scope > 0 && ranks > cores ? (double)ranks / cores : 1;
+}
+
+// ---- Products
+
+// The share of a multiprocessor's work that a product's shape leaves: the last wave of tiles is not full, and
+// each tile fills its pipeline before it runs at full rate. Of the tile shapes that libraries have the best
+// counts. A tile of fewer elements reads more for each FLOP.
+static double tile_efficiency(const fsdp_device_profile *profile, double m, double n, double k) {
+  static const struct {
+    double m, n, rate;
+  } tiles[] = {{256, 128, 1}, {128, 256, 1}, {128, 128, 0.95}, {128, 64, 0.8}, {64, 128, 0.8}, {64, 64, 0.6}};
+  const double fill = 128; // of k: the steps before the first sum and after the last
+  double best = 0;
+  for (size_t t = 0; t < sizeof tiles / sizeof *tiles; t++) {
+    const double count = ceil(m / tiles[t].m) * ceil(n / tiles[t].n);
+    const double waves = ceil(count / profile->processors);
+    const double rate = tiles[t].rate * m * n / (waves * profile->processors * tiles[t].m * tiles[t].n);
+    best = fmax(best, rate);
+  }
+  return best * k / (k + fill);
+}
+
+static double shape_efficiency(const fsdp_device_profile *profile, double m, double n, double k) {
+  return profile->tiles ? tile_efficiency(profile, m, n, k) : 1;
+}
+
+// The rate at a shape, from the measured ones nearest to it: their mean in logarithms, weighted by the
+// inverse square of the distance in log (m, n, k). Each point's rate is first divided by what its own shape
+// leaves of the device.
+static double product_rate(const fsdp_device_profile *profile, int scope, fsdp_dtype dtype,
+                           const fsdp_op_product *product, bool any_form) {
+  double weights = 0, sum = 0;
+  for (int i = 0; i < profile->product_count; i++) {
+    const fsdp_profile_product *point = &profile->products[i];
+    if (point->dtype != dtype || point->ranks != scope) continue;
+    if (!any_form && point->form != product->form && point->form != FSDP_PRODUCT_FORM_COUNT) continue;
+    const double dm = log((double)point->m / (double)product->m);
+    const double dn = log((double)point->n / (double)product->n);
+    const double dk = log((double)point->k / (double)product->k);
+    const double distance = dm * dm + dn * dn + dk * dk;
+    const double weight = 1 / pow(distance + 1e-3, 2);
+    const double whole =
+        point->flops_per_s / shape_efficiency(profile, (double)point->m, (double)point->n, (double)point->k);
+    weights += weight;
+    sum += weight * log(whole);
+  }
+  return weights > 0 ? exp(sum / weights) : 0;
+}
+
+double fsdp_profile_product_s(const fsdp_device_profile *profile, int ranks, fsdp_dtype dtype,
+                              const fsdp_op_product *product) {
+  FSDP_CHECK(profile->product_count > 0, "a profile without products");
+  const int scope =
+      scope_of(&profile->products[0].ranks, profile->product_count, sizeof *profile->products, ranks);
+  double rate = product_rate(profile, scope, dtype, product, false);
+  if (rate == 0) rate = product_rate(profile, scope, dtype, product, true);
+  FSDP_CHECK(rate > 0, "a profile without products in %s", fsdp_dtype_name(dtype));
+  const double m = (double)product->m, n = (double)product->n, k = (double)product->k;
+  const double width = (double)fsdp_dtype_bytes(dtype);
+  double seconds = 2 * m * n * k / (rate * shape_efficiency(profile, m, n, k));
+  if (profile->tiles) seconds = fmax(seconds, width * (m * k + k * n + m * n) / profile->memory_rate);
+  return product->count * (seconds * crowding(profile, scope, ranks) + profile->launch_s);
+}
+
+// ---- Attention and other ops
+
+// The entry of this direction with the nearest head dimension.
+static const fsdp_profile_attention *find_attention(const fsdp_device_profile *profile, int scope,
+                                                    fsdp_dtype dtype, int head_dim,
+                                                    fsdp_profile_direction direction) {
+  const fsdp_profile_attention *best = NULL;
+  for (int i = 0; i < profile->attention_count; i++) {
+    const fsdp_profile_attention *entry = &profile->attention[i];
+    if (entry->ranks != scope || entry->dtype != dtype || entry->direction != direction) continue;
+    if (!best || abs(entry->head_dim - head_dim) < abs(best->head_dim - head_dim)) best = entry;
+  }
+  return best;
+}
+
+double fsdp_profile_attention_s(const fsdp_device_profile *profile, int ranks, fsdp_dtype dtype, int head_dim,
+                                int64_t seq, fsdp_profile_direction direction, double flops) {
+  FSDP_CHECK(profile->attention_count > 0, "a profile without attention");
+  const int scope =
+      scope_of(&profile->attention[0].ranks, profile->attention_count, sizeof *profile->attention, ranks);
+  const fsdp_profile_attention *entry = find_attention(profile, scope, dtype, head_dim, direction);
+  if (!entry) entry = find_attention(profile, scope, dtype, head_dim, FSDP_ATTENTION_BOTH);
+  FSDP_CHECK(entry, "a profile without attention in %s", fsdp_dtype_name(dtype));
+  const double rate = fsdp_profile_curve_at(&entry->rate, (double)seq);
+  return flops / rate * crowding(profile, scope, ranks) + profile->launch_s;
+}
+
+double fsdp_profile_op_s(const fsdp_device_profile *profile, int ranks, fsdp_op_kind op, double bytes) {
+  double rate = profile->memory_rate;
+  int scope = 0;
+  if (profile->op_count > 0) {
+    scope = scope_of(&profile->ops[0].ranks, profile->op_count, sizeof *profile->ops, ranks);
+    const fsdp_profile_op *found = NULL;
+    for (int i = 0; i < profile->op_count; i++) {
+      const fsdp_profile_op *entry = &profile->ops[i];
+      if (entry->ranks != scope) continue;
+      if (entry->op == op || (entry->op == FSDP_OP_ROW_COUNT && !found)) found = entry;
+      if (found && found->op == op) break;
+    }
+    if (found) rate = fsdp_profile_curve_at(&found->rate, bytes);
+  }
+  FSDP_CHECK(rate > 0, "a profile without a rate of memory");
+  return bytes / rate * crowding(profile, scope, ranks) + profile->launch_s;
+}
+
+// ---- Collectives
+
+// What a ring moves over each link, as a multiple of the buffer.
+static double ring_share(fsdp_instr_kind kind, double ranks) {
+  return (kind == FSDP_INSTR_ALL_REDUCE ? 2 : 1) * (ranks - 1) / ranks;
+}
+
+// The seconds of a measured curve at a size: below its first point those of that point, above its last one in
+// proportion.
+static double curve_seconds(const fsdp_profile_curve *curve, double bytes) {
+  const fsdp_profile_point *last = &curve->points[curve->count - 1];
+  if (bytes > last->size) return last->value * bytes / last->size;
+  return fsdp_profile_curve_at(curve, bytes);
+}
+
+// The entry of the kind and link with the number of ranks, then of groups, nearest to the asked.
+static const fsdp_profile_collective *find_collective(const fsdp_device_profile *profile,
+                                                      fsdp_instr_kind kind, fsdp_profile_link link,
+                                                      const fsdp_profile_group *group) {
+  const fsdp_profile_collective *best = NULL;
+  double least = 0;
+  for (int i = 0; i < profile->collective_count; i++) {
+    const fsdp_profile_collective *entry = &profile->collectives[i];
+    if (entry->kind != kind || entry->link != link) continue;
+    const double groups = fabs(log((double)(entry->groups ? entry->groups : 1) / group->groups));
+    const double distance =
+        16 * fabs(log((double)entry->ranks / group->ranks)) + groups +
+        (entry->ranks_per_node ? fabs(log((double)entry->ranks_per_node / group->ranks_per_node)) : 0);
+    if (!best || distance < least) best = entry, least = distance;
+  }
+  return best;
+}
+
+// Inside a node: the nearest measured group, its time in proportion to what a ring moves and to its hops.
+static double node_s(const fsdp_device_profile *profile, fsdp_instr_kind kind,
+                     const fsdp_profile_group *group, double bytes) {
+  const fsdp_profile_collective *entry = find_collective(profile, kind, FSDP_LINK_NODE, group);
+  if (!entry) return 0;
+  double seconds = curve_seconds(&entry->seconds, bytes);
+  if (entry->ranks == group->ranks) return seconds;
+  const double floor = fmin(seconds, curve_seconds(&entry->seconds, 0));
+  const double hops = (group->ranks - 1.0) / (entry->ranks - 1.0);
+  const double moved = ring_share(kind, group->ranks) / ring_share(kind, entry->ranks);
+  return floor * hops + (seconds - floor) * moved;
+}
+
+// Over the network. A ring's slowest link is that between nodes: a group has the share of its node's links
+// that its ranks are of all that communicate. Every hop adds its latency. An all-reduce is a reduce-scatter
+// and an all-gather.
+static double network_s(const fsdp_device_profile *profile, fsdp_instr_kind kind,
+                        const fsdp_profile_group *group, double bytes) {
+  const double rate = profile->network_rate / group->groups, ranks = group->ranks;
+  const double nodes = ceil(ranks / group->ranks_per_node);
+  const double latency = nodes * profile->network_latency_s + (ranks - nodes) * profile->node_latency_s;
+  const double passes = kind == FSDP_INSTR_ALL_REDUCE ? 2 : 1;
+  return passes * latency + bytes * ring_share(kind, ranks) / rate;
+}
+
+double fsdp_profile_collective_s(const fsdp_device_profile *profile, fsdp_instr_kind kind,
+                                 const fsdp_profile_group *group, double bytes) {
+  if (group->ranks <= 1) return 0;
+  if (group->ranks <= group->ranks_per_node) return node_s(profile, kind, group, bytes);
+  const fsdp_profile_collective *measured = find_collective(profile, kind, FSDP_LINK_NETWORK, group);
+  if (measured && measured->ranks == group->ranks) return curve_seconds(&measured->seconds, bytes);
+  // What moves inside nodes meanwhile is no faster there than alone.
+  fsdp_profile_group inside = *group;
+  inside.ranks = group->ranks_per_node;
+  const double across = network_s(profile, kind, group, bytes);
+  return inside.ranks > 1 ? fmax(across, node_s(profile, kind, &inside, bytes)) : across;
+}

@@ -1,0 +1,142 @@
+// A device profile: what single operators and links of a machine measure. From it alone an instruction is
+// priced (price.h); no time of a whole step ever enters one.
+//
+//   products      rate by element type, form and shape (m, n, k)
+//   attention     rate by element type, head dimension, direction and sequence length
+//   ops           bytes per second of every other op, by the bytes that it moves
+//   copies        bytes per second to and from the host
+//   collectives   seconds by kind, group and bytes
+//
+// Rates on a CPU depend on how many ranks of the node compute at the same time: entries have that number
+// (`ranks`). Those with the greatest number that does not exceed the node's count; 0 stands for any number. A
+// GPU computes for one rank.
+//
+// Times are in seconds, rates in bytes or FLOPs per second. launcher/cli/profile_file.h reads and writes
+// profiles as YAML, with the source of each number.
+#pragma once
+
+#include "models/graph/op.h"
+#include "runtime/base/dtype.h"
+#include "runtime/base/status.h"
+#include "runtime/plan/program/program.h"
+
+#include <stdbool.h>
+
+#define FSDP_PROFILE_NAME_BYTES 64
+
+// A point of a curve: seconds (or a rate) at a size.
+typedef struct fsdp_profile_point {
+  double size, value;
+} fsdp_profile_point;
+
+typedef struct fsdp_profile_curve {
+  fsdp_profile_point *points; // by increasing size
+  int count;
+} fsdp_profile_curve;
+
+// A gemm, c (m,n) = a (m,k) * b (k,n) of `dtype` operands, alone on the device.
+typedef struct fsdp_profile_product {
+  int ranks;
+  fsdp_dtype dtype;
+  fsdp_op_product_form form; // FSDP_PRODUCT_FORM_COUNT: any
+  int64_t m, n, k;
+  double flops_per_s;
+} fsdp_profile_product;
+
+typedef enum fsdp_profile_direction {
+  FSDP_ATTENTION_FORWARD,
+  FSDP_ATTENTION_BACKWARD,
+  FSDP_ATTENTION_BOTH // the two together: the rate of each
+} fsdp_profile_direction;
+
+typedef struct fsdp_profile_attention {
+  char kernel[24]; // "ours", "flash2", ...
+  int ranks;
+  fsdp_dtype dtype;
+  int head_dim;
+  fsdp_profile_direction direction;
+  fsdp_profile_curve rate; // FLOPs per second, causal attention counted as half, by sequence length
+} fsdp_profile_attention;
+
+typedef struct fsdp_profile_op {
+  int ranks;
+  fsdp_op_kind op;         // FSDP_OP_ROW_COUNT: every op without an entry
+  fsdp_profile_curve rate; // bytes read and written per second, by these bytes
+} fsdp_profile_op;
+
+// Where a group's ranks lie.
+typedef enum fsdp_profile_link { FSDP_LINK_NODE, FSDP_LINK_NETWORK, FSDP_LINK_COUNT } fsdp_profile_link;
+
+typedef struct fsdp_profile_collective {
+  fsdp_instr_kind kind; // ALL_GATHER, REDUCE_SCATTER or ALL_REDUCE
+  fsdp_profile_link link;
+  int ranks;                  // of the group
+  int ranks_per_node;         // of the group, on a network
+  int groups;                 // of the node that communicate at the same time
+  fsdp_profile_curve seconds; // by bytes of the whole buffer (what a gather makes, what a reduction reads)
+} fsdp_profile_collective;
+
+typedef struct fsdp_device_profile {
+  char name[FSDP_PROFILE_NAME_BYTES];
+  fsdp_op_device device;
+  int processors;                           // multiprocessors of a GPU; cores of a node
+  double memory_bytes;                      // of a device; of a node
+  double peak_flops[FSDP_DTYPE_COUNT];      // dense, as its data sheet says; 0: unknown
+  double memory_rate;                       // of a large copy, bytes read and written
+  double launch_s;                          // from the end of one kernel to the beginning of the next
+  double up_rate, down_rate;                // copies from and to the host
+  double up_both_rate, down_both_rate;      // while the other direction runs too
+  double product_slowdown;                  // of compute while a collective runs beside it: 1.13
+  double collective_slowdown;               // of a collective while compute runs beside it: 1.3
+  double network_rate;                      // of a node's links to others, one direction; 0: there are none
+  double network_latency_s, node_latency_s; // of a hop between nodes, and inside one
+  bool
+      tiles; // products run in tiles on multiprocessors: rates at other shapes follow from whole waves of them
+  fsdp_profile_product *products;
+  fsdp_profile_attention *attention;
+  fsdp_profile_op *ops;
+  fsdp_profile_collective *collectives;
+  int product_count, attention_count, op_count, collective_count;
+} fsdp_device_profile;
+
+fsdp_device_profile *fsdp_device_profile_create(void);          // empty
+void fsdp_device_profile_destroy(fsdp_device_profile *profile); // NULL is allowed
+
+// Append a copy, points included.
+void fsdp_device_profile_add_product(fsdp_device_profile *profile, const fsdp_profile_product *product);
+void fsdp_device_profile_add_attention(fsdp_device_profile *profile, const fsdp_profile_attention *attention);
+void fsdp_device_profile_add_op(fsdp_device_profile *profile, const fsdp_profile_op *op);
+void fsdp_device_profile_add_collective(fsdp_device_profile *profile,
+                                        const fsdp_profile_collective *collective);
+
+// Whether steps with these can be priced: products of the dtype, attention, ops, and the rates of memory.
+// FSDP_ERR_INPUT, with what is missing.
+fsdp_status fsdp_device_profile_check(const fsdp_device_profile *profile, fsdp_dtype dtype,
+                                      fsdp_error *error);
+
+// The value at `size`, between points straight in logarithms. Outside of them the nearest point's.
+double fsdp_profile_curve_at(const fsdp_profile_curve *curve, double size);
+
+// ---- Times of single operations, alone on the machine. `ranks` compute on the node at the same time.
+
+// All launches of a gemm of an op.
+double fsdp_profile_product_s(const fsdp_device_profile *profile, int ranks, fsdp_dtype dtype,
+                              const fsdp_op_product *product);
+
+// `flops` of attention, as the op table counts them, over sequences of `seq` keys.
+double fsdp_profile_attention_s(const fsdp_device_profile *profile, int ranks, fsdp_dtype dtype, int head_dim,
+                                int64_t seq, fsdp_profile_direction direction, double flops);
+
+// Any other op, which reads and writes `bytes`.
+double fsdp_profile_op_s(const fsdp_device_profile *profile, int ranks, fsdp_op_kind op, double bytes);
+
+// A group of a collective.
+typedef struct fsdp_profile_group {
+  int ranks;          // in all
+  int ranks_per_node; // of these on one node
+  int groups;         // of the same node, which communicate at the same time
+} fsdp_profile_group;
+
+// 0 in a group of one rank, and where the profile has neither an entry nor a rate for the link.
+double fsdp_profile_collective_s(const fsdp_device_profile *profile, fsdp_instr_kind kind,
+                                 const fsdp_profile_group *group, double bytes);
