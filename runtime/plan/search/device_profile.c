@@ -100,7 +100,7 @@ double fsdp_profile_curve_at(const fsdp_profile_curve *curve, double size) {
 // ---- Scopes
 
 // The number of ranks that the entries to use have: the greatest that is at most `ranks`, or else the least.
-// An entry of 0 ranks counts as one of the asked number. `at` is the first entry's number, `step` bytes apart.
+// An entry of 0 ranks counts as one of the asked number. `at` is the first entry's; `step` bytes apart.
 static int scope_of(const int *at, int count, size_t step, int ranks) {
   int best = -1;
   for (int i = 0; i < count; i++) {

@@ -90,8 +90,7 @@ typedef struct fsdp_device_profile {
   double collective_slowdown;               // of a collective while compute runs beside it: 1.3
   double network_rate;                      // of a node's links to others, one direction; 0: there are none
   double network_latency_s, node_latency_s; // of a hop between nodes, and inside one
-  bool
-      tiles; // products run in tiles on multiprocessors: rates at other shapes follow from whole waves of them
+  bool tiles; // products run in waves of tiles, which their shape fills more or less
   fsdp_profile_product *products;
   fsdp_profile_attention *attention;
   fsdp_profile_op *ops;
@@ -99,7 +98,8 @@ typedef struct fsdp_device_profile {
   int product_count, attention_count, op_count, collective_count;
 } fsdp_device_profile;
 
-fsdp_device_profile *fsdp_device_profile_create(void);          // empty
+// An empty profile; the caller owns it.
+fsdp_device_profile *fsdp_device_profile_create(void);
 void fsdp_device_profile_destroy(fsdp_device_profile *profile); // NULL is allowed
 
 // Append a copy, points included.
