@@ -1,0 +1,68 @@
+// Exposed communication: the part of a step in which a rank computes nothing because it waits for a
+// collective. Of simulated and measured steps alike.
+//
+//   compute   ███ a ███        ███ b ███          b waits for the gather, which waits for the copy up
+//   gather          ▒▒▒▒▒▒▒▒▒▒▒
+//   h2d         ░░░░                              gap = [end of a, begin of b]: here all of it is exposed
+//                                                 communication, as the copy ended before the gap began
+//
+// Definitions, for one rank:
+// - work: an instruction on the compute stream, or a kernel on the host stream (an offloaded update);
+// - a step lasts from the end of the last work of the step before it to the end of its own last work; where
+//   no event of the step before is known, from the begin of its own first event. So steps end to end cover
+//   all the time, and what delays a step's first work counts as that step's;
+// - a gap: a maximal interval of the step in which no work runs. It ends with the begin of some work;
+// - the cause of a gap is followed backwards from its end. The instructions that an instruction follows are
+//   those that it waits for (the latest issue of each) and the one before it on its own stream. From the
+//   work that ended the gap: of what it follows, take the one that ended last, if that was within the gap.
+//   The time in which that one ran is exposed communication if it is a collective, an exposed copy if it is
+//   an H2D or D2H, and other if it is anything else (a cast, a feed). The time between its end and the begin
+//   of the one that follows it is other (launching). Then the same from its own begin, until the gap's begin
+//   is reached; what nothing explains is other.
+// A measured collective includes the wait for its peers, so a late peer counts as communication.
+//
+//   step_s = work_s + comm_s + h2d_s + d2h_s + other_s
+#pragma once
+
+#include "runtime/plan/timeline/timeline.h"
+
+typedef struct fsdp_exposure {
+  double begin_s, end_s; // the step, as defined above
+  double step_s;
+  double busy_s[FSDP_STREAM_COUNT]; // in that time, running instructions of any step
+  double work_s;                    // in which some work runs
+  double comm_s, h2d_s, d2h_s;      // exposed
+  double other_s;
+  double comm_axes_s[1 << FSDP_MESH_AXES_MAX]; // of comm_s, by axis set of the program's communicators
+  const double *comm_unit_s; // of comm_s, by unit + 1; [0]: of no unit. Valid until the meter's next use
+  int unit_count;            // without "no unit"
+} fsdp_exposure;
+
+// When an instruction ran; not recorded if end_s < begin_s.
+typedef struct fsdp_instr_time {
+  double begin_s, end_s;
+} fsdp_instr_time;
+
+#define FSDP_INSTR_TIME_NONE ((fsdp_instr_time){0, -1})
+
+// What measures exposure: tables made from the program once, so that measuring allocates nothing.
+typedef struct fsdp_exposure_meter fsdp_exposure_meter;
+
+// `program` has the sections of a step, and outlives the meter.
+fsdp_exposure_meter *fsdp_exposure_meter_create(const fsdp_program *program);
+void fsdp_exposure_meter_destroy(fsdp_exposure_meter *meter); // NULL is allowed
+
+// The number of instructions that a step issues, and the place in that order of the instruction at
+// `position` in the step's section `run`.
+int64_t fsdp_exposure_issue_count(const fsdp_exposure_meter *meter);
+int64_t fsdp_exposure_issue(const fsdp_exposure_meter *meter, int run, int position);
+
+// steps[1]: times by place in the order of issue, of the step to measure; steps[0] and steps[2]: of the step
+// before and after, or NULL where not known. Linear in the instructions of a step. The step must have
+// recorded work.
+void fsdp_exposure_measure(fsdp_exposure_meter *meter, const fsdp_instr_time *const steps[3],
+                           fsdp_exposure *exposure);
+
+// Of one rank's step in a timeline, which holds events of it.
+void fsdp_exposure_of_timeline(fsdp_exposure_meter *meter, const fsdp_timeline *timeline, int rank,
+                               int64_t step, fsdp_exposure *exposure);
