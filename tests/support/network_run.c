@@ -1,22 +1,16 @@
 #include "tests/support/network_run.h"
 
-#include "kernels/kernels.h"
 #include "runtime/base/check.h"
 #include "runtime/base/pool.h"
+#include "runtime/base/size.h"
 #include "runtime/comm/comm_inproc.h"
+#include "tests/support/network_compute.h"
 
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
 enum { AXES_MAX = 4 };
-
-// A part of a tensor on a rank.
-typedef struct part {
-  int dims;
-  int64_t shape[FSDP_MAX_DIMS], begin[FSDP_MAX_DIMS], numel;
-  float *data;
-} part;
 
 typedef struct network_rank {
   const fsdp_network *network;
@@ -26,7 +20,7 @@ typedef struct network_rank {
   fsdp_inproc *inproc;
   fsdp_comm *comms[1 << AXES_MAX]; // by set of axes
   int rank, ranks;
-  part *parts; // by tensor, as its maker puts it
+  network_part *parts; // by tensor, as its maker puts it
   fsdp_pool *pool;
   pthread_t thread;
 } network_rank;
@@ -53,22 +47,24 @@ static int64_t slice_of(const fsdp_slice_mesh *mesh, int ranks, int rank, fsdp_a
   return place;
 }
 
-static part part_of(const network_rank *r, int tensor, const fsdp_tensor_axes *axes, int rank) {
+// Parts are rounded up, as propagation has them: the last ones may be smaller, or empty.
+static network_part part_of(const network_rank *r, int tensor, const fsdp_tensor_axes *axes, int rank) {
   const fsdp_operator_tensor *t = &r->network->tensors[tensor];
-  part p = {.dims = t->dims, .numel = 1};
+  network_part p = {.dims = t->dims, .numel = 1, .slot_numel = 1};
   for (int d = 0; d < t->dims; d++) {
     int64_t slices, place = slice_of(&r->propagation->mesh, r->ranks, rank, axes->dim[d], &slices);
-    FSDP_CHECK(t->shape[d] % slices == 0, "%s is not cut evenly", t->name);
-    p.shape[d] = t->shape[d] / slices;
-    p.begin[d] = place * p.shape[d];
+    int64_t share = fsdp_slice_share(t->shape[d], slices);
+    p.begin[d] = fsdp_min_i64(place * share, t->shape[d]);
+    p.shape[d] = fsdp_min_i64(share, t->shape[d] - p.begin[d]);
     p.numel *= p.shape[d];
+    p.slot_numel *= share;
   }
-  p.data = fsdp_alloc((size_t)(p.numel + 1) * sizeof *p.data);
+  p.data = fsdp_alloc_zeroed((size_t)p.slot_numel, sizeof *p.data);
   return p;
 }
 
 // Copies between a part and the whole tensor.
-static void copy_part(const fsdp_operator_tensor *t, const part *p, float *whole, bool to_whole) {
+static void copy_part(const fsdp_operator_tensor *t, const network_part *p, float *whole, bool to_whole) {
   for (int64_t e = 0; e < p->numel; e++) {
     int64_t left = e, index = 0, stride = 1;
     for (int d = p->dims - 1; d >= 0; d--) {
@@ -81,16 +77,18 @@ static void copy_part(const fsdp_operator_tensor *t, const part *p, float *whole
 }
 
 // The whole of a tensor, gathered from all ranks.
-static float *gather(const network_rank *r, int tensor, const part *own, const fsdp_tensor_axes *axes) {
+static float *gather(const network_rank *r, int tensor, const network_part *own,
+                     const fsdp_tensor_axes *axes) {
   const fsdp_operator_tensor *t = &r->network->tensors[tensor];
-  float *all = fsdp_alloc((size_t)(own->numel * r->ranks) * sizeof *all);
+  float *all = fsdp_alloc((size_t)(own->slot_numel * r->ranks) * sizeof *all);
   float *whole = fsdp_alloc((size_t)network_numel(t) * sizeof *whole);
   fsdp_comm *comm = r->comms[(1 << r->propagation->mesh.count) - 1];
-  const fsdp_collective call = {.input = own->data, .output = all, .numel = own->numel, .dtype = FSDP_F32};
+  const fsdp_collective call = {
+      .input = own->data, .output = all, .numel = own->slot_numel, .dtype = FSDP_F32};
   comm->table->all_gather(comm, &call);
   for (int rank = 0; rank < r->ranks; rank++) {
-    part p = part_of(r, tensor, axes, rank);
-    memcpy(p.data, all + rank * own->numel, (size_t)own->numel * sizeof *all);
+    network_part p = part_of(r, tensor, axes, rank);
+    memcpy(p.data, all + rank * own->slot_numel, (size_t)own->slot_numel * sizeof *all);
     copy_part(t, &p, whole, true);
     free(p.data);
   }
@@ -105,12 +103,12 @@ static fsdp_tensor_axes made_axes(const network_rank *r, int tensor) {
 }
 
 // An operator's input as it wants it; the caller frees its data.
-static part input_part(const network_rank *r, int op, int operand) {
+static network_part input_part(const network_rank *r, int op, int operand) {
   const fsdp_operator *o = &r->network->operators[op];
   int tensor = o->operands[operand].tensor;
   const fsdp_operator_tensor *t = &r->network->tensors[tensor];
   fsdp_tensor_axes wanted = fsdp_operand_axes(o, operand, &r->propagation->operators[op]);
-  part p = part_of(r, tensor, &wanted, r->rank);
+  network_part p = part_of(r, tensor, &wanted, r->rank);
   if (t->role != FSDP_TENSOR_MADE) {
     copy_part(t, &p, r->given[tensor], false);
     return p;
@@ -128,95 +126,14 @@ static part input_part(const network_rank *r, int op, int operand) {
 
 // ---- Operators
 
-static fsdp_view view_of(const part *p, fsdp_access access) {
-  return (fsdp_view){.data = p->data, .numel = p->numel, .dtype = FSDP_F32, .access = access};
-}
-
-static void run_kernel(const network_rank *r, fsdp_op_kind kind, const fsdp_op_attrs *attrs,
-                       const fsdp_view *operands, int count) {
-  const fsdp_kernel_call call = {
-      .kind = kind, .attrs = attrs, .operands = operands, .operand_count = count, .pool = r->pool};
-  fsdp_cpu_kernels()->kernels[kind](&call);
-}
-
-static void run_matmul(const network_rank *r, const fsdp_operator *op, const part *in, part *out) {
-  bool outputs_first = op->operands[1].letter[0] != op->operands[0].letter[in[0].dims - 1];
-  int64_t columns = in[0].shape[in[0].dims - 1], outputs = out->shape[out->dims - 1];
-  const fsdp_op_attrs attrs = {.batch = in[0].numel / columns,
-                               .seq = 1,
-                               .in_features = columns,
-                               .out_features = outputs,
-                               .out_stride = outputs,
-                               .weight_transposed = !outputs_first};
-  const fsdp_view views[] = {view_of(&in[0], FSDP_READ), view_of(&in[1], FSDP_READ),
-                             view_of(out, FSDP_WRITE)};
-  run_kernel(r, FSDP_OP_LINEAR, &attrs, views, 3);
-}
-
-static void run_rmsnorm(const network_rank *r, const part *in, part *out) {
-  const fsdp_op_attrs attrs = {
-      .batch = in[0].numel / in[1].numel, .seq = 1, .channels = in[1].numel, .eps = 1e-6f};
-  part rstd = {.numel = attrs.batch, .data = fsdp_alloc((size_t)attrs.batch * sizeof(float))};
-  const fsdp_view views[] = {view_of(&in[0], FSDP_READ), view_of(&in[1], FSDP_READ), view_of(out, FSDP_WRITE),
-                             view_of(&rstd, FSDP_WRITE)};
-  run_kernel(r, FSDP_OP_RMSNORM, &attrs, views, 4);
-  free(rstd.data);
-}
-
-// The input's element for element `e` of the output, by letters; broadcast dimensions have one item.
-static int64_t element_of(const fsdp_operator *op, const part *in, int operand, const part *out, int64_t e) {
-  int64_t index = 0, stride = 1, at[FSDP_OPERATOR_LETTERS] = {0};
-  const signed char *letters = op->operands[op->input_count].letter;
-  for (int d = out->dims - 1; d >= 0; d--) {
-    if (letters[d] >= 0) at[letters[d]] = e % out->shape[d];
-    e /= out->shape[d];
-  }
-  for (int d = in->dims - 1; d >= 0; d--) {
-    int letter = op->operands[operand].letter[d];
-    if (letter >= 0) index += at[letter] * stride;
-    stride *= in->shape[d];
-  }
-  return index;
-}
-
-static void run_add(const network_rank *r, const fsdp_operator *op, const part *in, part *out) {
-  const fsdp_op_attrs attrs = {.batch = in[0].numel / in[1].numel, .seq = 1, .channels = in[1].numel};
-  memcpy(out->data, in[0].data, (size_t)out->numel * sizeof *out->data);
-  const fsdp_view views[] = {view_of(&in[1], FSDP_READ), view_of(out, FSDP_UPDATE)};
-  FSDP_CHECK(in[0].numel == out->numel, "%s: the first input is broadcast", op->names[0]);
-  run_kernel(r, in[1].dims == 1 ? FSDP_OP_ADD_BIAS : FSDP_OP_ADD, &attrs, views, 2);
-}
-
-static void run_mean(const fsdp_operator *op, const part *in, part *out) {
-  const fsdp_operator_letter *letters = op->letters;
-  double items = 1; // of the whole: each rank has its summand
-  for (int l = 0; l < op->letter_count; l++)
-    if (fsdp_operand_dim(&op->operands[1], l) < 0) items *= (double)letters[l].size;
-  memset(out->data, 0, (size_t)out->numel * sizeof *out->data);
-  fsdp_operator reversed = *op; // the input's elements name the output's
-  reversed.operands[1] = op->operands[0];
-  reversed.operands[0] = op->operands[1];
-  for (int64_t e = 0; e < in->numel; e++)
-    out->data[element_of(&reversed, out, 0, in, e)] += (float)(in->data[e] / items);
-}
-
-static void run_loops(const fsdp_operator *op, const part *in, part *out) {
-  bool is_product = !strcmp(op->kind, "mul"), is_relu = !strcmp(op->kind, "relu");
-  for (int64_t e = 0; e < out->numel; e++) {
-    float a = in[0].data[element_of(op, &in[0], 0, out, e)];
-    if (is_product) a *= in[1].data[element_of(op, &in[1], 1, out, e)];
-    out->data[e] = is_relu && a < 0 ? 0 : a;
-  }
-}
-
 // Sums an output over the axes of the letters that it lacks.
-static void sum_partial(const network_rank *r, int op, part *out) {
+static void sum_partial(const network_rank *r, int op, network_part *out) {
   const fsdp_operator *o = &r->network->operators[op];
   fsdp_axis_set lacking = 0;
   for (int l = 0; l < o->letter_count; l++)
     if (fsdp_operand_dim(&o->operands[o->input_count], l) < 0)
       lacking |= r->propagation->operators[op].letters[l];
-  if (!lacking) return;
+  if (!lacking || out->numel == 0) return;
   fsdp_comm *comm = r->comms[lacking];
   const fsdp_collective call = {.output = out->data, .numel = out->numel, .dtype = FSDP_F32};
   comm->table->all_reduce(comm, &call);
@@ -226,19 +143,10 @@ static void run_operator(const network_rank *r, int op) {
   const fsdp_operator *o = &r->network->operators[op];
   int made = o->operands[o->input_count].tensor;
   fsdp_tensor_axes axes = made_axes(r, made);
-  part in[FSDP_OPERATOR_OPERANDS], *out = &r->parts[made];
+  network_part in[FSDP_OPERATOR_OPERANDS], *out = &r->parts[made];
   for (int i = 0; i < o->input_count; i++) in[i] = input_part(r, op, i);
   *out = part_of(r, made, &axes, r->rank);
-  if (!strcmp(o->kind, "matmul"))
-    run_matmul(r, o, in, out);
-  else if (!strcmp(o->kind, "rmsnorm"))
-    run_rmsnorm(r, in, out);
-  else if (!strcmp(o->kind, "add"))
-    run_add(r, o, in, out);
-  else if (!strcmp(o->kind, "reduce_mean"))
-    run_mean(o, in, out);
-  else
-    run_loops(o, in, out);
+  network_compute(r->network, op, in, out, r->pool);
   sum_partial(r, op, out);
   for (int i = 0; i < o->input_count; i++) free(in[i].data);
   float *whole = gather(r, made, out, &axes);

@@ -59,7 +59,8 @@ typedef struct fsdp_operator {
   int list_count; // lists of slice counts that describe its inputs
   fsdp_operator_letter letters[FSDP_OPERATOR_LETTERS];
   int letter_count;
-  int node; // of a model: of the graph's forward, else -1
+  int64_t begin; // slice: the first item that it takes
+  int node;      // of a model: of the graph's forward, else -1
 } fsdp_operator;
 
 typedef struct fsdp_network {
@@ -117,7 +118,8 @@ typedef struct fsdp_operator_spec {
 //   slice        x -> `size` items from `begin` of `axis`, which must be whole
 //   gather       table[v,c] indices[..] -> [..,c]
 //   rmsnorm      x[..,c!] weight[c] -> [..,c]
-//   attention    q[b,h,t,d!] k[b,h,s!,d] v[b,h,s,d] -> [b,h,t,d]; k and v may have fewer heads
+//   attention    q[b,h,t,d!] k[b,h,s!,d] v[b,h,s,d] -> [b,h,t,d]; k and v may have fewer heads; causal, as
+//                in models: position t sees positions 0 to t
 //
 // FSDP_ERR_INPUT for an unknown kind, a wrong number of inputs, or shapes that do not go together.
 fsdp_status fsdp_network_add(fsdp_network *network, const fsdp_operator_spec *spec, fsdp_error *error);

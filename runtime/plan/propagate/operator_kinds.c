@@ -149,6 +149,7 @@ static fsdp_status make_slice(maker *m) {
   int64_t begin = m->spec->begin, size = m->spec->size, items = x->shape[m->spec->axis];
   if (begin < 0 || size < 1 || begin > items - size)
     return refuse(m, "begin must be 0 or more, size 1 or more, and both together at most the items of axis");
+  m->op->begin = begin;
   name_leading(m, 0, x->dims);
   need_whole(m, leading[m->spec->axis]);
   for (int d = 0; d < x->dims; d++)

@@ -1,8 +1,12 @@
 // Networks of operators on ranks, cut as propagation says: the numbers of one rank.
+#include "launcher/cli/network_file.h"
+#include "launcher/cli/strategies_file.h"
 #include "runtime/base/check.h"
+#include "tests/support/network_reference.h"
 #include "tests/support/network_run.h"
 #include "tests/support/random_network.h"
 
+#include <glob.h>
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -14,16 +18,59 @@
 
 #include <cmocka.h>
 
-// Values of inputs and parameters, between -1 and 1.
+static const char *const kinds[] = {"matmul",      "add",   "mul",    "relu",    "transpose",
+                                    "reduce_mean", "slice", "gather", "rmsnorm", "attention"};
+enum { KINDS = sizeof kinds / sizeof *kinds };
+
+// By tensor, a number that its values are indices below; 0: they are none.
+static int64_t *find_indices(const fsdp_network *n) {
+  int64_t *below = fsdp_alloc_zeroed((size_t)n->tensor_count, sizeof *below);
+  for (int o = n->operator_count - 1; o >= 0; o--) {
+    const fsdp_operator *op = &n->operators[o];
+    int64_t made = below[op->operands[op->input_count].tensor];
+    if (!strcmp(op->kind, "gather"))
+      below[op->operands[1].tensor] = n->tensors[op->operands[0].tensor].shape[0];
+    else if (made)
+      below[op->operands[0].tensor] = made;
+  }
+  return below;
+}
+
+// Values of inputs and parameters, indices or between -1 and 1.
 static float **draw_values(random_source *random, const fsdp_network *n) {
   float **values = fsdp_alloc_zeroed((size_t)n->tensor_count, sizeof *values);
+  int64_t *below = find_indices(n);
   for (int t = 0; t < n->tensor_count; t++) {
     if (n->tensors[t].role == FSDP_TENSOR_MADE) continue;
     int64_t numel = network_numel(&n->tensors[t]);
     values[t] = fsdp_alloc((size_t)numel * sizeof *values[t]);
-    for (int64_t e = 0; e < numel; e++) values[t][e] = (float)random_int(random, -1000, 1000) / 1000;
+    for (int64_t e = 0; e < numel; e++)
+      values[t][e] = below[t] ? (float)random_int(random, 0, (int)below[t] - 1)
+                              : (float)random_int(random, -1000, 1000) / 1000;
   }
+  free(below);
   return values;
+}
+
+// Every operator, against its definition in double on the inputs that the ranks had.
+static void check_operators(const fsdp_network *n, float **given, float **found, const char *what) {
+  float **values = fsdp_alloc((size_t)n->tensor_count * sizeof *values);
+  for (int t = 0; t < n->tensor_count; t++) values[t] = given[t] ? given[t] : found[t];
+  for (int o = 0; o < n->operator_count; o++) {
+    const fsdp_operator *op = &n->operators[o];
+    int made = op->operands[op->input_count].tensor;
+    int64_t numel = network_numel(&n->tensors[made]);
+    double *expected = fsdp_alloc((size_t)numel * sizeof *expected);
+    double *scale = fsdp_alloc((size_t)numel * sizeof *scale);
+    network_reference(n, o, values, expected, scale);
+    for (int64_t e = 0; e < numel; e++)
+      if (!(fabs((double)found[made][e] - expected[e]) <= 1e-5 * scale[e]))
+        fail_msg("%s: %s (%s): element %lld is %.9g, not %.9g", what, op->names[0], op->kind, (long long)e,
+                 (double)found[made][e], expected[e]);
+    free(scale);
+    free(expected);
+  }
+  free(values);
 }
 
 // fp32 sums in another order: relative to the greatest value of the tensor.
@@ -45,6 +92,48 @@ static void propagate(const fsdp_network *n, int ranks, const fsdp_given_strateg
   fsdp_error error = {0};
   if (fsdp_propagate(n, &mesh, given, out, &error)) fail_msg("%s", error.message);
 }
+
+// ---- Networks from files
+
+// The network and the strategies of a file, on its ranks: the numbers of one rank, and of each operator.
+static void check_file(const char *given_path, int ranks) {
+  fsdp_network *n;
+  fsdp_given_strategies *given;
+  fsdp_propagation *p;
+  fsdp_error error = {0};
+  random_source random = {.seed = 3};
+  char path[512];
+  const char *name = strrchr(given_path, '/') + 1; // NETWORK.yaml of NETWORK.given.yaml, NETWORK.x.given.yaml
+  int folder = (int)(name - given_path), length = (int)strcspn(name, ".");
+  snprintf(path, sizeof path, "%.*s%.*s.yaml", folder, given_path, length, name);
+  fsdp_options options = {.op_strategies = (char *)(uintptr_t)given_path};
+  if (fsdp_network_read(path, 4, &n, &error) || fsdp_strategies_read(&options, &given, &error))
+    fail_msg("%s", error.message);
+  propagate(n, ranks, given, &p);
+  float **values = draw_values(&random, n);
+  float **alone = network_run_alone(n, values), **found = network_run(n, p, values);
+  compare(n, found, alone, name);
+  check_operators(n, values, found, name);
+  network_values_free(n, found);
+  network_values_free(n, alone);
+  network_values_free(n, values);
+  fsdp_propagation_destroy(p);
+  fsdp_strategies_destroy(given);
+  fsdp_network_destroy(n);
+}
+
+static void test_files(void **state) {
+  (void)state;
+  glob_t files;
+  assert_int_equal(glob(FSDP_SOURCE_DIR "/tests/golden/strategies/*.given.yaml", 0, NULL, &files), 0);
+  for (size_t f = 0; f < files.gl_pathc; f++)
+    check_file(files.gl_pathv[f], strstr(files.gl_pathv[f], "_attention.") ? 12 : 8); // 12 = 2 x 3 x 2
+  printf("%zu networks run as on one rank\n", files.gl_pathc);
+  assert_true(files.gl_pathc >= 9);
+  globfree(&files);
+}
+
+// ---- Single networks
 
 // relu(x w1 + b1) w2 in double.
 static void feed_forward_reference(const fsdp_network *n, float **v, double *out) {
@@ -94,43 +183,73 @@ static void test_feed_forward(void **state) {
   fsdp_network_destroy(n);
 }
 
-// All results of random networks run, also those with redistribution.
+// ---- Random networks
+
+// What the results have, counted.
+typedef struct tally {
+  int networks, moved, sums, uneven;
+  int kinds[KINDS], cut_kinds[KINDS]; // operators, and those that are cut
+} tally;
+
+static void count_results(const fsdp_network *n, const fsdp_propagation *p, tally *t) {
+  bool uneven = false;
+  t->networks++;
+  t->moved += p->moved_count > 0;
+  for (int o = 0; o < n->operator_count; o++) {
+    const fsdp_operator *op = &n->operators[o];
+    bool is_cut = false, is_sum = false;
+    for (int l = 0; l < op->letter_count; l++) {
+      int64_t slices = fsdp_slices(&p->mesh, p->operators[o].letters[l]);
+      is_cut = is_cut || slices > 1;
+      uneven = uneven || op->letters[l].size % slices;
+      is_sum = is_sum || (slices > 1 && fsdp_operand_dim(&op->operands[op->input_count], l) < 0);
+    }
+    t->sums += is_sum;
+    for (int k = 0; k < KINDS; k++) {
+      if (strcmp(op->kind, kinds[k]) != 0) continue;
+      t->kinds[k]++;
+      t->cut_kinds[k] += is_cut;
+    }
+  }
+  t->uneven += uneven;
+}
+
+// All results of random networks run, also those with redistribution and with parts of different sizes.
 static void test_random(void **state) {
   (void)state;
   static const int ranks[] = {4, 6, 8};
   random_source random = {.seed = 13};
-  int moved = 0, sums = 0;
-  for (int i = 0; i < 500; i++) {
-    fsdp_network *n = random_network(&random, 24);
+  tally t = {0};
+  while (t.networks < 500) {
     int count = ranks[random_int(&random, 0, 2)];
+    fsdp_network *n = random_network_of_all(&random, count);
     const fsdp_slice_mesh mesh = fsdp_slice_mesh_of_ranks(count);
     fsdp_given_strategy items[3];
     fsdp_given_strategies given = {.items = items, .place = "random"};
     given.count = random_strategies(&random, n, &mesh, 3, items);
     fsdp_propagation *p;
     propagate(n, count, &given, &p);
-    float **values = draw_values(&random, n);
-    float **alone = network_run_alone(n, values), **found = network_run(n, p, values);
+    float **values = draw_values(&random, n), **found = network_run(n, p, values);
     char what[32];
-    snprintf(what, sizeof what, "network %d", i);
-    compare(n, found, alone, what);
-    moved += p->moved_count > 0;
-    for (int o = 0; o < n->operator_count; o++) {
-      int i_letter = fsdp_operator_letter_find(&n->operators[o], 'i');
-      sums += i_letter >= 0 && p->operators[o].letters[i_letter];
-    }
+    snprintf(what, sizeof what, "network %d", t.networks);
+    check_operators(n, values, found, what);
+    count_results(n, p, &t);
     network_values_free(n, found);
-    network_values_free(n, alone);
     network_values_free(n, values);
     fsdp_propagation_destroy(p);
     fsdp_network_destroy(n);
   }
-  printf("500 random networks run as on one rank; %d of them redistribute, %d products are sums over ranks\n",
-         moved, sums);
-  assert_true(moved > 50 && sums > 50);
+  printf("%d random networks run; %d redistribute, %d have uneven parts, %d operators are sums over ranks\n",
+         t.networks, t.moved, t.uneven, t.sums);
+  for (int k = 0; k < KINDS; k++) {
+    printf("  %s: %d operators, %d of them cut\n", kinds[k], t.kinds[k], t.cut_kinds[k]);
+    assert_true(t.cut_kinds[k] >= 20);
+  }
+  assert_true(t.moved > 50 && t.sums > 50 && t.uneven > 50);
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_feed_forward), cmocka_unit_test(test_random)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_feed_forward), cmocka_unit_test(test_files),
+                                     cmocka_unit_test(test_random)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
