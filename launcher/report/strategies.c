@@ -12,7 +12,7 @@
 typedef struct line {
   char name[FSDP_OPERATOR_TEXT], pattern[FSDP_NAME_BYTES];
   char value[FSDP_SLICES_TEXT], comment[2 * FSDP_OPERATOR_TEXT];
-  int64_t bytes;
+  int64_t forward_bytes, backward_bytes;
 } line;
 
 static const char *operator_pattern(const fsdp_network *network, int op, char out[FSDP_NAME_BYTES]) {
@@ -92,29 +92,73 @@ static void describe_edge(const fsdp_network *network, int tensor, int reader, l
            operator_pattern(network, reader, reader_name));
 }
 
-static void print_moved(const fsdp_network *network, const fsdp_propagation *propagation, FILE *out) {
-  int count = propagation->moved_count;
-  line *lines = fsdp_alloc_zeroed((size_t)count + 1, sizeof *lines);
-  char number[32];
-  for (int i = 0; i < count; i++) {
-    const fsdp_moved_input *moved = &propagation->moved[i];
-    describe_edge(network, moved->tensor, moved->reader, &lines[i]);
-    lines[i].bytes = moved->bytes;
-  }
+// "1,024 bytes in the forward, 0 in the backward".
+static const char *print_bytes(int64_t forward, int64_t backward, char out[96]) {
+  char numbers[2][32];
+  snprintf(out, 96, "%s bytes in the forward, %s in the backward",
+           fsdp_print_int(forward, numbers[0], sizeof numbers[0]),
+           fsdp_print_int(backward, numbers[1], sizeof numbers[1]));
+  return out;
+}
+
+static bool moves_as(const line *a, const line *b) {
+  return a->forward_bytes == b->forward_bytes && a->backward_bytes == b->backward_bytes &&
+         strcmp(a->comment, b->comment) == 0;
+}
+
+// Lines that are alike become one.
+static void print_transfers(const char *what, const line *lines, int count, FILE *out) {
+  char bytes[96];
   for (int i = 0; i < count; i++) {
     int times = 0, first = i;
     for (int j = 0; j < count; j++) {
-      if (lines[j].bytes != lines[i].bytes || strcmp(lines[j].comment, lines[i].comment) != 0) continue;
+      if (!moves_as(&lines[i], &lines[j])) continue;
       if (j < first) first = j;
       times++;
     }
     if (first < i) continue;
-    fprintf(out, "# redistributed: %s, %s bytes", lines[i].comment,
-            fsdp_print_int(lines[i].bytes, number, sizeof number));
+    fprintf(out, "# %s: %s, %s", what, lines[i].comment,
+            print_bytes(lines[i].forward_bytes, lines[i].backward_bytes, bytes));
     fprintf(out, times > 1 ? ", %d times\n" : "\n", times);
   }
-  fprintf(out, "# redistribution in all: %s bytes received by a rank\n",
-          fsdp_print_int(propagation->moved_bytes, number, sizeof number));
+}
+
+static void print_sum(const char *what, int64_t forward, int64_t backward, FILE *out) {
+  char bytes[96], number[32];
+  fprintf(out, "# %s in all: %s bytes received by a rank (%s)\n", what,
+          fsdp_print_int(forward + backward, number, sizeof number), print_bytes(forward, backward, bytes));
+}
+
+static void print_moved(const fsdp_network *network, const fsdp_propagation *propagation, FILE *out) {
+  int count = propagation->moved_count;
+  line *lines = fsdp_alloc_zeroed((size_t)count + 1, sizeof *lines);
+  for (int i = 0; i < count; i++) {
+    const fsdp_moved_input *moved = &propagation->moved[i];
+    describe_edge(network, moved->tensor, moved->reader, &lines[i]);
+    lines[i].forward_bytes = moved->forward_bytes;
+    lines[i].backward_bytes = moved->backward_bytes;
+  }
+  print_transfers("redistributed", lines, count, out);
+  print_sum("redistribution", propagation->forward_bytes, propagation->backward_bytes, out);
+  free(lines);
+}
+
+// Keys and values of attention whose sequence is cut.
+static void print_gathered(const fsdp_network *network, const fsdp_propagation *propagation, FILE *out) {
+  line *lines = fsdp_alloc_zeroed((size_t)network->operator_count + 1, sizeof *lines);
+  int count = 0;
+  int64_t sum = 0;
+  for (int o = 0; o < network->operator_count; o++) {
+    int64_t bytes =
+        fsdp_gathered_bytes(network, &propagation->mesh, &network->operators[o], &propagation->operators[o]);
+    if (!bytes) continue;
+    operator_pattern(network, o, lines[count].comment);
+    lines[count].forward_bytes = lines[count].backward_bytes = bytes;
+    sum += bytes;
+    count++;
+  }
+  print_transfers("keys and values gathered", lines, count, out);
+  if (count) print_sum("keys and values gathered", sum, sum, out);
   free(lines);
 }
 
@@ -134,6 +178,7 @@ void fsdp_strategies_print(const fsdp_network *network, const fsdp_propagation *
   print_mesh(&propagation->mesh, mesh, out);
   print_operators(network, propagation, given, out);
   print_moved(network, propagation, out);
+  print_gathered(network, propagation, out);
 }
 
 // ---- Warnings
@@ -141,7 +186,7 @@ void fsdp_strategies_print(const fsdp_network *network, const fsdp_propagation *
 void fsdp_strategies_warn(const fsdp_network *network, const fsdp_propagation *propagation,
                           const char *program, FILE *out) {
   line l, *seen = fsdp_alloc_zeroed((size_t)propagation->moved_count + 1, sizeof *seen);
-  char number[32];
+  char bytes[96];
   int count = 0;
   for (int i = 0; i < propagation->moved_count; i++) {
     const fsdp_moved_input *moved = &propagation->moved[i];
@@ -155,11 +200,12 @@ void fsdp_strategies_warn(const fsdp_network *network, const fsdp_propagation *p
     if (known < count) continue;
     seen[count++] = l;
     char name[FSDP_NAME_BYTES];
-    fprintf(out,
-            "%s: warning: no strategy of %s suits all its neighbours: %s is redistributed (%s bytes received "
-            "by a rank); give one of them a strategy to choose otherwise\n",
-            program, operator_pattern(network, of_reader ? moved->reader : maker, name), l.comment,
-            fsdp_print_int(moved->bytes, number, sizeof number));
+    fprintf(
+        out,
+        "%s: warning: no strategy of %s suits all its neighbours: %s is redistributed (a rank receives %s); "
+        "give one of them a strategy to choose otherwise\n",
+        program, operator_pattern(network, of_reader ? moved->reader : maker, name), l.comment,
+        print_bytes(moved->forward_bytes, moved->backward_bytes, bytes));
   }
   free(seen);
 }

@@ -61,6 +61,10 @@ typedef struct fsdp_operator {
   int letter_count;
   int64_t begin; // slice: the first item that it takes
   int node;      // of a model: of the graph's forward, else -1
+  // Of a model's attention: over the axes that cut this letter it gathers its keys and values inside, so many
+  // columns of its first input. -1: nothing is gathered.
+  int gathered_letter;
+  int64_t gathered_columns;
 } fsdp_operator;
 
 typedef struct fsdp_network {

@@ -12,7 +12,7 @@ fsdp_operator *network_append(fsdp_network *network, const char *name, const cha
         fsdp_realloc(network->operators, (size_t)network->operator_capacity * sizeof *network->operators);
   }
   fsdp_operator *op = &network->operators[network->operator_count++];
-  *op = (fsdp_operator){.name_count = 1, .node = -1};
+  *op = (fsdp_operator){.name_count = 1, .node = -1, .gathered_letter = -1};
   snprintf(op->names[0], sizeof op->names[0], "%s", name);
   snprintf(op->kind, sizeof op->kind, "%s", kind);
   return op;

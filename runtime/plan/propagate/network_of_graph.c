@@ -151,6 +151,9 @@ static void add_node(const builder *b, int n) {
     add_operand(b, &row->operands[s->row], b->tensor[s->value], -1);
   }
   mark_whole(node, op);
+  if (node->kind != FSDP_OP_ATTENTION) return;
+  op->gathered_letter = fsdp_operator_letter_find(op, 't');
+  op->gathered_columns = 2 * node->attrs.kv_heads * node->attrs.head_dim;
 }
 
 fsdp_network *fsdp_network_of_graph(const fsdp_graph *graph, int64_t batches, fsdp_dtype compute) {

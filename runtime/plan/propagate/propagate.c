@@ -99,8 +99,11 @@ static void find_known(propagator *p, int op, bool with_outputs) {
   for (int i = o->input_count; i < o->operand_count && with_outputs; i++) {
     int tensor = o->operands[i].tensor;
     for (int r = p->first[tensor]; r < p->first[tensor + 1]; r++) {
-      if (!is_decided(p, p->readers[r].op)) continue;
-      add_known(p, (known_operand){.operand = i, .is_output = true, .axes = reader_axes(p, p->readers[r])});
+      int other = p->readers[r].op, operand = p->readers[r].operand;
+      if (!is_decided(p, other)) continue;
+      known = (known_operand){.operand = i, .is_output = true, .axes = reader_axes(p, p->readers[r])};
+      known.partial = fsdp_operand_partial(&p->network->operators[other], operand, &p->out->operators[other]);
+      add_known(p, known);
     }
   }
 }
@@ -114,17 +117,24 @@ static void hold_inputs(propagator *p, int op) {
   }
 }
 
-// The decided neighbour on the side that a wave comes from.
+// The decided neighbour on the side that a wave comes from whose layout an operator, now decided, takes over:
+// the first of those, or, where all have another, the first.
 static int neighbour(const propagator *p, int op, bool forward) {
   const fsdp_operator *o = &p->network->operators[op];
-  for (int i = 0; i < o->input_count && forward; i++) {
-    int maker = tensor_of(p, op, i)->maker;
-    if (maker >= 0 && is_decided(p, maker)) return maker;
+  int first = -1;
+  for (int i = forward ? 0 : o->input_count; i < (forward ? o->input_count : o->operand_count); i++) {
+    fsdp_tensor_axes own = fsdp_operand_axes(o, i, &p->out->operators[op]), other;
+    int tensor = o->operands[i].tensor, maker = p->network->tensors[tensor].maker;
+    int end = forward ? p->first[tensor] + (maker >= 0) : p->first[tensor + 1];
+    for (int r = p->first[tensor]; r < end; r++) {
+      int found = forward ? maker : p->readers[r].op;
+      if (!is_decided(p, found)) continue;
+      other = forward ? made_axes(p, tensor) : reader_axes(p, p->readers[r]);
+      if (!memcmp(&own, &other, sizeof own)) return found;
+      if (first < 0) first = found;
+    }
   }
-  for (int i = o->input_count; i < o->operand_count && !forward; i++)
-    for (int r = p->first[o->operands[i].tensor]; r < p->first[o->operands[i].tensor + 1]; r++)
-      if (is_decided(p, p->readers[r].op)) return p->readers[r].op;
-  return -1;
+  return first;
 }
 
 static fsdp_status fail_shared(const propagator *p, int op) {
@@ -245,10 +255,13 @@ static void list_moved(propagator *p) {
       bool known = input_axes(p, o, i, &lies);
       FSDP_CHECK(known, "an operator was left out");
       if (!memcmp(&lies, &wanted, sizeof lies)) continue;
-      int64_t bytes = fsdp_redistribution_bytes(tensor_of(p, o, i), &out->mesh, &lies, &wanted);
-      out->moved[out->moved_count++] = (fsdp_moved_input){
-          .tensor = operand_of(p, o, i)->tensor, .reader = o, .operand = i, .bytes = bytes};
-      out->moved_bytes += bytes;
+      fsdp_axis_set partial = fsdp_operand_partial(&p->network->operators[o], i, &out->operators[o]);
+      fsdp_moved_input *moved = &out->moved[out->moved_count++];
+      *moved = (fsdp_moved_input){.tensor = operand_of(p, o, i)->tensor, .reader = o, .operand = i};
+      moved->forward_bytes = fsdp_redistribution_bytes(tensor_of(p, o, i), &out->mesh, &lies, &wanted);
+      moved->backward_bytes = fsdp_gradient_bytes(tensor_of(p, o, i), &out->mesh, &lies, &wanted, partial);
+      out->forward_bytes += moved->forward_bytes;
+      out->backward_bytes += moved->backward_bytes;
     }
   }
 }

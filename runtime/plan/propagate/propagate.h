@@ -16,10 +16,15 @@
 // The idea is that of sharding propagation in MindSpore ("Sharding Techniques"). Costs are closed rules:
 //   compute         items of all letters on a rank, multiplied
 //   communication   of outputs that are partial sums, and of gradients of inputs that are: over k ranks an
-//                   all-reduce lets a rank receive 2 (k - 1) / k of what it holds
+//                   all-reduce lets a rank receive 2 (k - 1) / k of what it holds. A model's attention whose
+//                   sequence is cut gathers keys and values, k - 1 parts, and reduce-scatters their
+//                   gradients, as many
 //   redistribution  bytes that a rank receives: its new part without what of it is in its old one. Where in
 //                   every dimension the axes of one of the two placements begin with those of the other, that
-//                   is the smaller part; else some rank has nothing of its new part.
+//                   is the smaller part; else some rank has nothing of its new part. The gradient goes back:
+//                   it moves as a tensor does, and of axes where it is a sum, and that the tensor was
+//                   gathered over, a rank receives k - 1 further parts (a reduce-scatter). Both directions
+//                   count, as one sum.
 // Parts are rounded up. A value that an operator changes counts as two tensors.
 #pragma once
 

@@ -38,10 +38,10 @@ typedef struct search {
 
 // ---- Costs
 
-static fsdp_tensor_axes axes_of(const search *s, int operand) {
-  fsdp_operator_strategy strategy;
+static fsdp_operator_strategy strategy_of(const search *s) {
+  fsdp_operator_strategy strategy = {.from = -1};
   memcpy(strategy.letters, s->letters, sizeof strategy.letters);
-  return fsdp_operand_axes(s->op, operand, &strategy);
+  return strategy;
 }
 
 static const fsdp_operator_tensor *tensor_of(const search *s, int operand) {
@@ -53,26 +53,29 @@ static int64_t redistribution(const search *s) {
   for (int k = 0; k < s->known->count; k++) {
     const known_operand *known = &s->known->items[k];
     if (known->is_shared) continue;
-    fsdp_tensor_axes own = axes_of(s, known->operand);
+    const fsdp_operator_strategy strategy = strategy_of(s);
+    fsdp_tensor_axes own = fsdp_operand_axes(s->op, known->operand, &strategy);
+    const fsdp_operator_tensor *tensor = tensor_of(s, known->operand);
     const fsdp_tensor_axes *from = known->is_output ? &own : &known->axes;
     const fsdp_tensor_axes *to = known->is_output ? &known->axes : &own;
-    bytes += fsdp_redistribution_bytes(tensor_of(s, known->operand), s->mesh, from, to);
+    fsdp_axis_set partial =
+        known->is_output ? known->partial : fsdp_operand_partial(s->op, known->operand, &strategy);
+    bytes += fsdp_redistribution_bytes(tensor, s->mesh, from, to) +
+             fsdp_gradient_bytes(tensor, s->mesh, from, to, partial);
   }
   return bytes;
 }
 
 // All-reduces of outputs over letters that they lack, and of the gradients of inputs over those that these
-// lack.
+// lack; and what is gathered inside, in the forward and the backward.
 static int64_t communication(const search *s) {
-  int64_t bytes = 0;
+  const fsdp_operator_strategy strategy = strategy_of(s);
+  int64_t bytes = 2 * fsdp_gathered_bytes(s->network, s->mesh, s->op, &strategy);
   for (int o = 0; o < s->op->operand_count; o++) {
     const fsdp_operator_tensor *tensor = tensor_of(s, o);
-    fsdp_axis_set lacking = 0;
     if (tensor->role != FSDP_TENSOR_MADE) continue;
-    for (int l = 0; l < s->op->letter_count; l++)
-      if (fsdp_operand_dim(&s->op->operands[o], l) < 0) lacking |= s->letters[l];
-    int64_t ranks = fsdp_slices(s->mesh, lacking);
-    fsdp_tensor_axes axes = axes_of(s, o);
+    int64_t ranks = fsdp_slices(s->mesh, fsdp_operand_partial(s->op, o, &strategy));
+    fsdp_tensor_axes axes = fsdp_operand_axes(s->op, o, &strategy);
     if (ranks > 1) bytes += fsdp_part_bytes(tensor, s->mesh, &axes) * 2 * (ranks - 1) / ranks;
   }
   return bytes;
@@ -137,8 +140,11 @@ static int dim_of_axis(const fsdp_tensor_axes *axes, int axis) {
 
 static bool alike(const search *s, int a, int b) {
   bool same = s->mesh->sizes[a] == s->mesh->sizes[b];
-  for (int k = 0; k < s->known->count && same; k++)
-    same = dim_of_axis(&s->known->items[k].axes, a) == dim_of_axis(&s->known->items[k].axes, b);
+  for (int k = 0; k < s->known->count && same; k++) {
+    const known_operand *known = &s->known->items[k];
+    same = dim_of_axis(&known->axes, a) == dim_of_axis(&known->axes, b) &&
+           (known->partial >> a & 1) == (known->partial >> b & 1);
+  }
   return same;
 }
 

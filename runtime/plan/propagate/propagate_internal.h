@@ -7,8 +7,9 @@
 typedef struct known_operand {
   int operand;
   fsdp_tensor_axes axes;
-  bool is_output; // a reader wants it so
-  bool is_shared; // a parameter that another reader has so: no candidate may differ
+  fsdp_axis_set partial; // of an output: over which its reader makes summands of the gradient
+  bool is_output;        // a reader wants it so
+  bool is_shared;        // a parameter that another reader has so: no candidate may differ
 } known_operand;
 
 // What an operator is decided by.

@@ -67,6 +67,15 @@ int64_t fsdp_redistribution_bytes(const fsdp_operator_tensor *tensor, const fsdp
   return same ? 0 : fsdp_part_bytes(tensor, mesh, to) - kept;
 }
 
+int64_t fsdp_gradient_bytes(const fsdp_operator_tensor *tensor, const fsdp_slice_mesh *mesh,
+                            const fsdp_tensor_axes *from, const fsdp_tensor_axes *to, fsdp_axis_set partial) {
+  fsdp_axis_set over = 0;
+  if (tensor->role != FSDP_TENSOR_MADE) return 0;
+  for (int d = 0; d < tensor->dims; d++) over |= from->dim[d] & partial;
+  return fsdp_redistribution_bytes(tensor, mesh, to, from) +
+         (fsdp_slices(mesh, over) - 1) * fsdp_part_bytes(tensor, mesh, from);
+}
+
 fsdp_tensor_axes fsdp_operand_axes(const fsdp_operator *op, int operand,
                                    const fsdp_operator_strategy *strategy) {
   fsdp_tensor_axes axes = {{0}};
@@ -75,6 +84,24 @@ fsdp_tensor_axes fsdp_operand_axes(const fsdp_operator *op, int operand,
     if (letter >= 0) axes.dim[d] = strategy->letters[letter];
   }
   return axes;
+}
+
+fsdp_axis_set fsdp_operand_partial(const fsdp_operator *op, int operand,
+                                   const fsdp_operator_strategy *strategy) {
+  fsdp_axis_set lacking = 0;
+  for (int l = 0; l < op->letter_count; l++)
+    if (fsdp_operand_dim(&op->operands[operand], l) < 0) lacking |= strategy->letters[l];
+  return lacking;
+}
+
+int64_t fsdp_gathered_bytes(const fsdp_network *network, const fsdp_slice_mesh *mesh, const fsdp_operator *op,
+                            const fsdp_operator_strategy *strategy) {
+  if (op->gathered_letter < 0) return 0;
+  fsdp_operator_tensor gathered = network->tensors[op->operands[0].tensor];
+  gathered.shape[gathered.dims - 1] = op->gathered_columns;
+  const fsdp_tensor_axes axes = fsdp_operand_axes(op, 0, strategy);
+  int64_t ranks = fsdp_slices(mesh, strategy->letters[op->gathered_letter]);
+  return (ranks - 1) * fsdp_part_bytes(&gathered, mesh, &axes);
 }
 
 // ---- Text

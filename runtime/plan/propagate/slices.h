@@ -32,6 +32,11 @@ int64_t fsdp_part_bytes(const fsdp_operator_tensor *tensor, const fsdp_slice_mes
 // Bytes that the rank which receives most receives where a tensor goes from one placement to another.
 int64_t fsdp_redistribution_bytes(const fsdp_operator_tensor *tensor, const fsdp_slice_mesh *mesh,
                                   const fsdp_tensor_axes *from, const fsdp_tensor_axes *to);
+// The same of its gradient, which goes back: it lies as `to`, and over `partial` ranks have summands of it.
+// Over those of these axes that cut `from` a rank receives all summands of its part; over the others it is
+// summed where it lies, as without a redistribution. 0 for a tensor that no operator makes.
+int64_t fsdp_gradient_bytes(const fsdp_operator_tensor *tensor, const fsdp_slice_mesh *mesh,
+                            const fsdp_tensor_axes *from, const fsdp_tensor_axes *to, fsdp_axis_set partial);
 
 // ---- What users give
 
@@ -69,7 +74,7 @@ typedef struct fsdp_operator_strategy {
 // An input of an operator that lies otherwise than it wants it.
 typedef struct fsdp_moved_input {
   int tensor, reader, operand;
-  int64_t bytes; // that a rank receives
+  int64_t forward_bytes, backward_bytes; // that a rank receives, the latter of the gradient
 } fsdp_moved_input;
 
 typedef struct fsdp_propagation {
@@ -77,12 +82,18 @@ typedef struct fsdp_propagation {
   fsdp_operator_strategy *operators; // by operator of the network
   fsdp_moved_input *moved;           // in the order of readers
   int moved_count;
-  int64_t moved_bytes; // of all
+  int64_t forward_bytes, backward_bytes; // of all of them
 } fsdp_propagation;
 
 // Where a strategy puts an operand.
 fsdp_tensor_axes fsdp_operand_axes(const fsdp_operator *op, int operand,
                                    const fsdp_operator_strategy *strategy);
+// The axes of letters that an operand lacks: over these an output, or an input's gradient, is a sum.
+fsdp_axis_set fsdp_operand_partial(const fsdp_operator *op, int operand,
+                                   const fsdp_operator_strategy *strategy);
+// Bytes that a rank receives of what the operator gathers inside; in the backward as many, of its gradient.
+int64_t fsdp_gathered_bytes(const fsdp_network *network, const fsdp_slice_mesh *mesh, const fsdp_operator *op,
+                            const fsdp_operator_strategy *strategy);
 
 // The slice counts of an operator's inputs, "[[2, 4], [4]]", with one count for the rows of a model if they
 // are cut by batch alone. Returns `out`.

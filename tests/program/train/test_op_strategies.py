@@ -85,9 +85,15 @@ def conflicts():
     process = programs.run("fsdp_plan", "--ranks", 8, "--graph", graph, "--op-strategies", given)
     assert process.returncode == 0, process.stderr
     assert "sum: [[2, 4], [2, 1]]" in process.stdout, process.stdout
-    assert "# redistributed: b -> sum, 24 bytes\n" in process.stdout, process.stdout
+    assert "# add, forward from a\n" in process.stdout, process.stdout
+    moved = "# redistributed: b -> sum, 24 bytes in the forward, 24 in the backward\n"
+    assert moved in process.stdout, process.stdout
     assert "warning: no strategy of sum suits" in process.stderr, process.stderr
     assert "b -> sum" in process.stderr, process.stderr
+    # Who passed its layout on is named, also where it is the second input.
+    turned = write("turned.yaml", pathlib.Path(graph).read_text().replace("[a, b]", "[b, a]"))
+    process = programs.run("fsdp_plan", "--ranks", 8, "--graph", turned, "--op-strategies", given)
+    assert "# add, forward from a\n" in process.stdout, process.stdout
 
 
 def two_of(tensor):
@@ -128,7 +134,8 @@ def models():
     attention = write("attention.yaml", "model.layers.*.self_attn.attention: [[2, 2, 2]]\n")
     expected = run("fsdp_plan", "--ranks", 8, "--json", "--mesh", "fsdp=2,context=2,tensor=2", *pieces)
     assert run("fsdp_plan", "--ranks", 8, "--json", "--op-strategies", attention) == expected
-    printed = run("fsdp_plan", "--ranks", 8, "--op-strategies", attention, "--print-strategies")
+    size = ["--batch-size", 2, "--seq-length", 256]
+    printed = run("fsdp_plan", "--ranks", 8, "--op-strategies", attention, "--print-strategies", *size)
     for line in (
         "# 8 ranks: fsdp=2, context=2, tensor=2",
         "model.embed_tokens: [[2, 2], [2, 1]]",
@@ -139,6 +146,15 @@ def models():
     ):
         assert line in printed, (line, printed)
     assert "redistribution in all: 0 bytes" in printed, printed
+    # Tiny's 4 layers: keys and values of 128 positions of 2 sequences, 1 of 2 heads of 32 channels, in fp32,
+    # from the other rank of context.
+    gathered = 2 * 128 * 2 * 32 * 4
+    for line in (
+        f"# keys and values gathered: model.layers.*.self_attn.attention, {gathered:,} bytes in the forward, "
+        f"{gathered:,} in the backward, 4 times",
+        f"# keys and values gathered in all: {8 * gathered:,} bytes received by a rank",
+    ):
+        assert line in printed, (line, printed)
 
 
 def losses(name, ranks, batch, *arguments):

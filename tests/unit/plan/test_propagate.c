@@ -132,9 +132,11 @@ static void test_shared(void **state) {
   assert_string_equal(fsdp_slices_print(n, p, 4, text), "[[1, 8], [8, 1]]");
   assert_true(p->operators[4].redistributes);
   assert_int_equal(p->moved_count, 2);
-  assert_int_equal(p->moved[0].bytes, 0); // act is whole, and fc2 takes its rows
+  assert_int_equal(p->moved[0].forward_bytes, 0); // act is whole, and fc2 takes its rows,
+  assert_int_equal(p->moved[0].backward_bytes, 4 * (16 * 64 - 2 * 64)); // whose gradients act needs of all
   assert_int_equal(p->moved[1].reader, 4);
-  assert_int_equal(p->moved[1].bytes, 4 * (16 * 4 - 2 * 4)); // 4 columns, of which 2 rows are there
+  assert_int_equal(p->moved[1].forward_bytes, 4 * (16 * 4 - 2 * 4));  // 4 columns, of which 2 rows are there
+  assert_int_equal(p->moved[1].backward_bytes, 4 * (2 * 32 - 2 * 4)); // 2 rows, of which 4 columns are there
   fsdp_propagation_destroy(p);
   fsdp_network_destroy(n);
 }
@@ -176,6 +178,48 @@ static void test_redistribution(void **state) {
   }
 }
 
+// Whether a rank holds an item.
+static bool holds(const fsdp_operator_tensor *tensor, const fsdp_tensor_axes *axes, int axis_count, int rank,
+                  int64_t item) {
+  const int64_t at[2] = {item / tensor->shape[1], item % tensor->shape[1]};
+  for (int d = 0; d < 2; d++) {
+    int64_t range[2];
+    range_of(tensor->shape[d], axes->dim[d], axis_count, rank, range);
+    if (at[d] < range[0] || at[d] >= range[1]) return false;
+  }
+  return true;
+}
+
+// A gradient of which ranks have summands: of each item of its part a rank receives one for each coordinate
+// on the axes `over`, but its own. Over 3 axes of 2 ranks.
+static void test_gradient(void **state) {
+  (void)state;
+  enum { AXES = 3, RANKS = 1 << AXES };
+  const fsdp_slice_mesh mesh = fsdp_slice_mesh_of_ranks(RANKS);
+  fsdp_operator_tensor tensor = {.role = FSDP_TENSOR_MADE, .dims = 2, .shape = {8, 8}, .item_bytes = 2};
+  int sums = 0;
+  for (unsigned of = 0; of < 1u << 15; of++) {
+    const fsdp_tensor_axes from = {{of & 7, of >> 3 & 7}}, to = {{of >> 6 & 7, of >> 9 & 7}};
+    fsdp_axis_set partial = of >> 12, over = partial & (from.dim[0] | from.dim[1]);
+    if (from.dim[0] & from.dim[1] || to.dim[0] & to.dim[1] || partial & (to.dim[0] | to.dim[1])) continue;
+    int64_t most = 0;
+    for (int rank = 0; rank < RANKS; rank++) {
+      int64_t received = 0;
+      for (int item = 0; item < 8 * 8; item++) {
+        if (!holds(&tensor, &from, AXES, rank, item)) continue;
+        received += fsdp_slices(&mesh, over) - holds(&tensor, &to, AXES, rank, item);
+      }
+      if (2 * received > most) most = 2 * received;
+    }
+    assert_int_equal(fsdp_gradient_bytes(&tensor, &mesh, &from, &to, partial), most);
+    sums += over != 0;
+  }
+  assert_true(sums > 300);
+  tensor.role = FSDP_TENSOR_INPUT;
+  const fsdp_tensor_axes whole = {{0}}, cut = {{3}};
+  assert_int_equal(fsdp_gradient_bytes(&tensor, &mesh, &whole, &cut, 0), 0);
+}
+
 // ---- Exhaustive search
 
 typedef struct exhaustive {
@@ -196,7 +240,9 @@ static int64_t input_bytes(const exhaustive *e, const fsdp_operator_strategy *st
     const fsdp_operator *maker = &n->operators[tensor->maker];
     fsdp_tensor_axes from = fsdp_operand_axes(maker, maker->input_count, &strategies[tensor->maker]);
     fsdp_tensor_axes to = fsdp_operand_axes(&n->operators[op], i, &strategies[op]);
-    bytes += fsdp_redistribution_bytes(tensor, &e->found->mesh, &from, &to);
+    fsdp_axis_set partial = fsdp_operand_partial(&n->operators[op], i, &strategies[op]);
+    bytes += fsdp_redistribution_bytes(tensor, &e->found->mesh, &from, &to) +
+             fsdp_gradient_bytes(tensor, &e->found->mesh, &from, &to, partial);
   }
   return bytes;
 }
@@ -339,6 +385,45 @@ static void test_random(void **state) {
 
 // ---- Models
 
+// Attention over a cut sequence gathers keys and values: of 4 sequences of 32 positions those that the rank
+// has not, in bf16; over cut heads nothing.
+static void test_attention_gathers(void **state) {
+  (void)state;
+  fsdp_model_config config;
+  fsdp_error error = {0};
+  if (fsdp_model_preset("tiny", &config, &error)) fail_msg("%s", error.message);
+  fsdp_graph *graph = fsdp_model_forward(&config, 2, 32);
+  fsdp_network *n = fsdp_network_of_graph(graph, 2, FSDP_BF16);
+  const fsdp_slice_mesh mesh = fsdp_slice_mesh_of_ranks(4);
+  int found = 0;
+  for (int o = 0; o < n->operator_count; o++) {
+    const fsdp_operator *op = &n->operators[o];
+    bool attends = !strcmp(op->kind, "attention");
+    fsdp_operator_strategy strategy = {.from = -1};
+    int t = fsdp_operator_letter_find(op, 't'), h = fsdp_operator_letter_find(op, 'h');
+    if (t < 0) continue;
+    strategy.letters[t] = 3;
+    int64_t channels = config.hidden_size / config.num_heads * config.num_kv_heads;
+    assert_int_equal(fsdp_gathered_bytes(n, &mesh, op, &strategy),
+                     attends ? 4 * (2 * (32 - 8) * channels) * 2 : 0);
+    if (!attends) continue;
+    strategy.letters[t] = 1, strategy.letters[h] = 2;
+    assert_int_equal(fsdp_gathered_bytes(n, &mesh, op, &strategy), 4 * (2 * (32 - 16) * channels / 2) * 2);
+    strategy.letters[t] = 0, strategy.letters[h] = 3;
+    assert_int_equal(fsdp_gathered_bytes(n, &mesh, op, &strategy), 0);
+    // Where heads are whole, sequences are cut rather than positions, which would be the first in order.
+    const known_neighbours nothing = {0};
+    n->operators[o].letters[h].is_whole = true;
+    assert_true(propagate_choose(n, &mesh, o, &nothing, false, &strategy));
+    assert_int_equal(strategy.letters[t], 0);
+    assert_int_equal(strategy.letters[fsdp_operator_letter_find(op, 'b')], 3);
+    found++;
+  }
+  assert_int_equal(found, config.num_layers);
+  fsdp_network_destroy(n);
+  fsdp_graph_destroy(graph);
+}
+
 static void test_large_model(void **state) {
   (void)state;
   fsdp_model_config config;
@@ -370,9 +455,11 @@ static void test_large_model(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_feed_forward),   cmocka_unit_test(test_errors),
-                                     cmocka_unit_test(test_ranking),        cmocka_unit_test(test_shared),
-                                     cmocka_unit_test(test_redistribution), cmocka_unit_test(test_random),
-                                     cmocka_unit_test(test_large_model)};
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_feed_forward),   cmocka_unit_test(test_errors),
+      cmocka_unit_test(test_ranking),        cmocka_unit_test(test_shared),
+      cmocka_unit_test(test_redistribution), cmocka_unit_test(test_gradient),
+      cmocka_unit_test(test_random),         cmocka_unit_test(test_attention_gathers),
+      cmocka_unit_test(test_large_model)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
