@@ -79,11 +79,13 @@ typedef struct fsdp_profile_collective {
 typedef struct fsdp_device_profile {
   char name[FSDP_PROFILE_NAME_BYTES];
   fsdp_op_device device;
-  int processors;                           // multiprocessors of a GPU; cores of a node
-  double memory_bytes;                      // of a device; of a node
-  double peak_flops[FSDP_DTYPE_COUNT];      // dense, as its data sheet says; 0: unknown
-  double memory_rate;                       // of a large copy, bytes read and written
-  double launch_s;                          // from the end of one kernel to the beginning of the next
+  int processors;                      // multiprocessors of a GPU; cores of a node
+  double memory_bytes;                 // of a device; of a node
+  double peak_flops[FSDP_DTYPE_COUNT]; // dense, as its data sheet says; 0: unknown
+  double memory_rate;                  // of a large copy, bytes read and written
+  double launch_s;                     // from the end of one kernel to the beginning of the next
+  double handoff_s;        // from the end of what an instruction waits for in another stream to its beginning
+  double host_memory_rate; // of a node's host, bytes that updates there read and write; 0: unknown
   double up_rate, down_rate;                // copies from and to the host
   double up_both_rate, down_both_rate;      // while the other direction runs too
   double product_slowdown;                  // of compute while a collective runs beside it: 1.13

@@ -1,0 +1,167 @@
+#include "runtime/plan/search/price.h"
+
+#include "runtime/base/check.h"
+#include "runtime/base/size.h"
+
+#include <math.h>
+
+const char *fsdp_price_kind_name(fsdp_price_kind kind) {
+  static const char *const names[FSDP_PRICE_KIND_COUNT] = {"products",   "attention", "moves", "update",
+                                                           "collective", "copy",      "call"};
+  return names[kind];
+}
+
+// The first rank's group: every group of the communicator is like it.
+static fsdp_profile_group group_of(const fsdp_program *program, fsdp_axis_set axes, int ranks_per_node) {
+  fsdp_profile_group group = {.ranks = fsdp_mesh_group_size(&program->mesh, axes)};
+  for (int place = 0; place < group.ranks; place++)
+    group.ranks_per_node += fsdp_mesh_group_member(&program->mesh, axes, 0, place) < ranks_per_node;
+  group.groups = (int)fsdp_max_i64(1, ranks_per_node / group.ranks_per_node);
+  return group;
+}
+
+fsdp_status fsdp_pricing_create(const fsdp_plan *plan, const fsdp_device_profile *profile, int ranks_per_node,
+                                fsdp_pricing *pricing, fsdp_error *error) {
+  const fsdp_program *program = plan->program;
+  fsdp_status status = fsdp_device_profile_check(profile, plan->config.param_dtype, error);
+  if (status) return status;
+  if (profile->device != plan->config.backend->device)
+    return fsdp_fail(error, FSDP_ERR_OPTION,
+                     "--profile %s is of a %s, and the plan is for a %s: add --backend %s", profile->name,
+                     profile->device == FSDP_OP_CPU ? "CPU" : "GPU",
+                     plan->config.backend->device == FSDP_OP_CPU ? "CPU" : "GPU",
+                     profile->device == FSDP_OP_CPU ? "cpu" : "cuda");
+  *pricing = (fsdp_pricing){.plan = plan, .profile = profile};
+  pricing->ranks_per_node = (int)fsdp_min_i64(ranks_per_node, fsdp_mesh_ranks(&program->mesh));
+  for (int c = 0; c < program->comm_count; c++) {
+    const fsdp_profile_group group = group_of(program, program->comms[c].axes, pricing->ranks_per_node);
+    pricing->groups[c] = group;
+    bool across = group.ranks > group.ranks_per_node;
+    if (fsdp_profile_collective_s(profile, FSDP_INSTR_ALL_GATHER, &group, 1e6) > 0 || group.ranks == 1)
+      continue;
+    return fsdp_fail(error, FSDP_ERR_INPUT, "--profile %s says nothing of collectives %s: %s", profile->name,
+                     across ? "between nodes" : "inside a node",
+                     across ? "give `network`, or a greater --ranks-per-node"
+                            : "measure them, as in mpirun -np 4 fsdp_profile");
+  }
+  return FSDP_OK;
+}
+
+// ---- Ops
+
+static const fsdp_operand *operands_of(const fsdp_pricing *p, const fsdp_instr *instr) {
+  return &p->plan->program->operands[instr->first_operand];
+}
+
+static fsdp_op_work work_of(const fsdp_pricing *p, const fsdp_instr *instr) {
+  fsdp_op_extent extents[FSDP_OP_MAX_OPERANDS];
+  const fsdp_operand *operands = operands_of(p, instr);
+  const int count = (int)fsdp_min_i64(instr->operand_count, FSDP_OP_MAX_OPERANDS);
+  for (int i = 0; i < count; i++)
+    extents[i] = (fsdp_op_extent){operands[i].dtype, operands[i].access, operands[i].size_bytes};
+  return fsdp_op_work_of(instr->op, &instr->attrs, extents, count);
+}
+
+// The element type that an op's gemms read: that of the plan's parameters in compute.
+static double products_s(const fsdp_pricing *p, const fsdp_instr *instr) {
+  fsdp_op_product products[FSDP_OP_PRODUCTS_MAX];
+  const int count = fsdp_op_products(instr->op, &instr->attrs, products);
+  double seconds = 0;
+  for (int i = 0; i < count; i++)
+    seconds +=
+        fsdp_profile_product_s(p->profile, p->ranks_per_node, p->plan->config.param_dtype, &products[i]);
+  return seconds;
+}
+
+static double attention_s(const fsdp_pricing *p, const fsdp_instr *instr, double flops) {
+  const fsdp_op_attrs *a = &instr->attrs;
+  const bool backward = fsdp_op_phase_of(instr->op) == FSDP_OP_IN_BACKWARD;
+  int64_t seq = a->kv_seq > 0 ? a->kv_seq : a->seq;
+  if (a->window > 0) seq = fsdp_min_i64(seq, a->window);
+  return fsdp_profile_attention_s(p->profile, p->ranks_per_node, p->plan->config.param_dtype,
+                                  (int)a->head_dim, seq,
+                                  backward ? FSDP_ATTENTION_BACKWARD : FSDP_ATTENTION_FORWARD, flops);
+}
+
+static fsdp_price price_op(const fsdp_pricing *p, const fsdp_instr *instr) {
+  const fsdp_op_work work = work_of(p, instr);
+  fsdp_price price = {.flops = work.flops};
+  double bytes = work.bytes;
+  if (fsdp_op_makes_gemms(instr->op)) {
+    price.kind = FSDP_PRICE_PRODUCTS;
+    price.seconds = products_s(p, instr);
+    if (work.row_bytes > 0)
+      price.seconds += fsdp_profile_op_s(p->profile, p->ranks_per_node, instr->op, work.row_bytes);
+    bytes += work.row_bytes;
+  } else if (work.flops > 0) {
+    price.kind = FSDP_PRICE_ATTENTION;
+    price.seconds = attention_s(p, instr, work.flops);
+  } else {
+    price.kind = fsdp_op_phase_of(instr->op) == FSDP_OP_IN_UPDATE ? FSDP_PRICE_UPDATE : FSDP_PRICE_MOVES;
+    price.seconds = fsdp_profile_op_s(p->profile, p->ranks_per_node, instr->op, bytes);
+  }
+  const double rate = p->profile->memory_rate;
+  price.share[FSDP_RESOURCE_PROCESSORS] = 1;
+  if (rate > 0 && price.seconds > 0)
+    price.share[FSDP_RESOURCE_MEMORY] = fmin(1, bytes / rate / price.seconds);
+  return price;
+}
+
+// Of a GPU's plan: work on the host is bound by its memory.
+static fsdp_price price_host_op(const fsdp_pricing *p, const fsdp_instr *instr) {
+  const fsdp_op_work work = work_of(p, instr);
+  fsdp_price price = {.kind = FSDP_PRICE_UPDATE};
+  if (p->profile->host_memory_rate > 0)
+    price.seconds = work.bytes * p->ranks_per_node / p->profile->host_memory_rate;
+  price.share[FSDP_RESOURCE_HOST] = 1;
+  return price;
+}
+
+// ---- Collectives and copies
+
+static fsdp_price price_collective(const fsdp_pricing *p, const fsdp_instr *instr) {
+  const fsdp_profile_group *group = &p->groups[instr->comm];
+  const fsdp_operand *operands = operands_of(p, instr);
+  double bytes = (double)operands[0].size_bytes;
+  if (instr->kind == FSDP_INSTR_ALL_GATHER) bytes *= group->ranks;
+  if (instr->kind == FSDP_INSTR_REDUCE_SCATTER) bytes = (double)operands[1].size_bytes * group->ranks;
+  fsdp_price price = {.kind = FSDP_PRICE_COLLECTIVE};
+  price.seconds = bytes > 0 ? fsdp_profile_collective_s(p->profile, instr->kind, group, bytes) : 0;
+  price.share[FSDP_RESOURCE_PROCESSORS] = p->profile->product_slowdown - 1;
+  price.share[group->ranks > group->ranks_per_node ? FSDP_RESOURCE_NETWORK : FSDP_RESOURCE_NODE] = 1;
+  return price;
+}
+
+static fsdp_price price_copy(const fsdp_pricing *p, const fsdp_instr *instr) {
+  const bool up = instr->kind == FSDP_INSTR_H2D;
+  const double rate = up ? p->profile->up_rate : p->profile->down_rate;
+  const double both = up ? p->profile->up_both_rate : p->profile->down_both_rate;
+  fsdp_price price = {.kind = FSDP_PRICE_COPY};
+  if (rate > 0) price.seconds = (double)operands_of(p, instr)->size_bytes / rate + p->profile->launch_s;
+  price.share[up ? FSDP_RESOURCE_UP : FSDP_RESOURCE_DOWN] = 1;
+  // A link that is slower in both directions at once: what the other direction takes of this one.
+  if (both > 0 && both < rate) price.share[up ? FSDP_RESOURCE_DOWN : FSDP_RESOURCE_UP] = rate / both - 1;
+  if (p->profile->device == FSDP_OP_CPU)
+    price.share[FSDP_RESOURCE_PROCESSORS] = p->profile->product_slowdown - 1;
+  return price;
+}
+
+fsdp_price fsdp_price_of(const fsdp_pricing *pricing, int position) {
+  const fsdp_instr *instr = &pricing->plan->program->instrs[position];
+  switch (instr->kind) {
+  case FSDP_INSTR_OP:
+    if (instr->op == FSDP_OP_POISON) return (fsdp_price){.kind = FSDP_PRICE_CALL};
+    return instr->stream == FSDP_STREAM_HOST && pricing->profile->device != FSDP_OP_CPU
+               ? price_host_op(pricing, instr)
+               : price_op(pricing, instr);
+  case FSDP_INSTR_ALL_GATHER:
+  case FSDP_INSTR_REDUCE_SCATTER:
+  case FSDP_INSTR_ALL_REDUCE:
+    return price_collective(pricing, instr);
+  case FSDP_INSTR_H2D:
+  case FSDP_INSTR_D2H:
+    return price_copy(pricing, instr);
+  default:
+    return (fsdp_price){.kind = FSDP_PRICE_CALL};
+  }
+}

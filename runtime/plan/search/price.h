@@ -1,0 +1,56 @@
+// The price of an instruction: how long it takes alone on the machine, and what it uses meanwhile.
+#pragma once
+
+#include "runtime/plan/plan.h"
+#include "runtime/plan/search/device_profile.h"
+
+// What an instruction's time goes to.
+typedef enum fsdp_price_kind {
+  FSDP_PRICE_PRODUCTS, // gemms, with the rows of logits between them
+  FSDP_PRICE_ATTENTION,
+  FSDP_PRICE_MOVES,  // every other op: bound by memory
+  FSDP_PRICE_UPDATE, // the optimizer's
+  FSDP_PRICE_COLLECTIVE,
+  FSDP_PRICE_COPY, // to and from the host
+  FSDP_PRICE_CALL, // the caller's part: not priced
+  FSDP_PRICE_KIND_COUNT
+} fsdp_price_kind;
+
+// What instructions share.
+typedef enum fsdp_resource {
+  FSDP_RESOURCE_PROCESSORS, // of the device; on a CPU the rank's cores
+  FSDP_RESOURCE_MEMORY,     // the device's bandwidth
+  FSDP_RESOURCE_HOST,       // the host's cores and memory, beside a device of its own
+  FSDP_RESOURCE_NODE,       // links between the devices of a node
+  FSDP_RESOURCE_NETWORK,
+  FSDP_RESOURCE_UP, // link from the host
+  FSDP_RESOURCE_DOWN,
+  FSDP_RESOURCE_COUNT
+} fsdp_resource;
+
+typedef struct fsdp_price {
+  fsdp_price_kind kind;
+  double seconds; // alone
+  double flops;   // of its gemms, attention counted causally
+  // The share of each resource that it takes while it runs alone, from 0 to 1. Where shares add up to more
+  // than 1, all that use the resource are slowed alike.
+  double share[FSDP_RESOURCE_COUNT];
+} fsdp_price;
+
+// The machine that a plan is priced for.
+typedef struct fsdp_pricing {
+  const fsdp_plan *plan;
+  const fsdp_device_profile *profile;
+  int ranks_per_node;                                // at most the mesh's ranks
+  fsdp_profile_group groups[FSDP_PROGRAM_COMMS_MAX]; // by the program's communicators
+} fsdp_pricing;
+
+// FSDP_ERR_INPUT if the profile lacks what the plan needs. Plan and profile must outlive it.
+fsdp_status fsdp_pricing_create(const fsdp_plan *plan, const fsdp_device_profile *profile, int ranks_per_node,
+                                fsdp_pricing *pricing, fsdp_error *error);
+
+// The price of the instruction at `position`.
+fsdp_price fsdp_price_of(const fsdp_pricing *pricing, int position);
+
+// "products", "attention", ...
+const char *fsdp_price_kind_name(fsdp_price_kind kind);
