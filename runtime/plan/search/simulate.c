@@ -1,0 +1,374 @@
+#include "runtime/plan/search/simulate.h"
+
+#include "runtime/base/check.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+// Micro-batches of a step that are run if it has more.
+enum { MICRO_BATCHES_RUN = 4 };
+
+// An earlier issue that an instruction waits for.
+typedef struct awaited {
+  int64_t place;
+  bool step_before;
+} awaited;
+
+struct fsdp_simulation {
+  const fsdp_pricing *pricing;
+  fsdp_price *prices; // by position
+};
+
+// One run: a program with a number of micro-batches, and the times of its steps.
+typedef struct run {
+  const fsdp_simulation *simulation;
+  fsdp_program program; // a copy of the plan's, with its own number of micro-batches
+  int *order;
+  int64_t count;          // instructions of a step
+  int *position;          // by place in the step's order of issue
+  int *section_run;       // by place
+  int64_t *first_awaited; // by place, one more at the end
+  awaited *awaits;
+  int64_t *places[FSDP_STREAM_COUNT]; // of each stream, in order
+  int64_t stream_count[FSDP_STREAM_COUNT];
+  int64_t publish; // place of the last PUBLISH, or -1
+  fsdp_instr_time *times[FSDP_SIMULATED_STEPS];
+} run;
+
+// What a stream does.
+typedef struct lane {
+  int64_t next; // place in its list, over all steps
+  bool running;
+  double remaining; // seconds alone
+  double ready_s;   // when it may begin; INFINITY: it waits for what has not ended
+  double free_s;    // when its last instruction ended
+  double speed;
+} lane;
+
+fsdp_simulation *fsdp_simulation_create(const fsdp_pricing *pricing) {
+  const fsdp_program *program = pricing->plan->program;
+  fsdp_simulation *simulation = fsdp_alloc_zeroed(1, sizeof *simulation);
+  simulation->pricing = pricing;
+  simulation->prices = fsdp_alloc_zeroed((size_t)program->instr_count + 1, sizeof *simulation->prices);
+  for (int s = 0; s < program->section_count; s++) {
+    if (program->sections[s].kind >= FSDP_SECTION_EVALUATION) continue; // no part of a step
+    for (int i = program->sections[s].begin; i < program->sections[s].end; i++)
+      simulation->prices[i] = fsdp_price_of(pricing, i);
+  }
+  return simulation;
+}
+
+void fsdp_simulation_destroy(fsdp_simulation *simulation) {
+  if (!simulation) return;
+  free(simulation->prices);
+  free(simulation);
+}
+
+// ---- Tables of a run
+
+static void list_places(run *r) {
+  const fsdp_program *program = &r->program;
+  int runs = fsdp_program_step_order(program, r->order);
+  for (int i = 0; i < runs; i++)
+    r->count += program->sections[r->order[i]].end - program->sections[r->order[i]].begin;
+  r->position = fsdp_alloc((size_t)r->count * sizeof *r->position);
+  r->section_run = fsdp_alloc((size_t)r->count * sizeof *r->section_run);
+  int64_t place = 0;
+  for (int i = 0; i < runs; i++) {
+    const fsdp_section *section = &program->sections[r->order[i]];
+    for (int p = section->begin; p < section->end; p++, place++) {
+      r->position[place] = p;
+      r->section_run[place] = i;
+      r->stream_count[program->instrs[p].stream]++;
+      if (program->instrs[p].kind == FSDP_INSTR_PUBLISH) r->publish = place;
+    }
+  }
+  for (int s = 0; s < FSDP_STREAM_COUNT; s++) {
+    r->places[s] = fsdp_alloc((size_t)(r->stream_count[s] + 1) * sizeof *r->places[s]);
+    r->stream_count[s] = 0;
+  }
+  for (place = 0; place < r->count; place++) {
+    const fsdp_stream stream = program->instrs[r->position[place]].stream;
+    r->places[stream][r->stream_count[stream]++] = place;
+  }
+}
+
+// The latest issue of every awaited instruction: in this step, or else in the one before. `latest` is by
+// position: its place in this step so far, or -1; `last`: its last place in a step, or -1.
+static void list_awaits(run *r) {
+  const fsdp_program *program = &r->program;
+  int64_t *latest = fsdp_alloc((size_t)program->instr_count * sizeof *latest);
+  int64_t *last = fsdp_alloc((size_t)program->instr_count * sizeof *last);
+  int64_t total = 0;
+  memset(latest, -1, (size_t)program->instr_count * sizeof *latest);
+  memset(last, -1, (size_t)program->instr_count * sizeof *last);
+  for (int64_t place = 0; place < r->count; place++) {
+    last[r->position[place]] = place;
+    total += program->instrs[r->position[place]].wait_count;
+  }
+  r->first_awaited = fsdp_alloc((size_t)(r->count + 1) * sizeof *r->first_awaited);
+  r->awaits = fsdp_alloc((size_t)(total + 1) * sizeof *r->awaits);
+  int64_t n = 0;
+  for (int64_t place = 0; place < r->count; place++) {
+    const fsdp_instr *instr = &program->instrs[r->position[place]];
+    r->first_awaited[place] = n;
+    for (int w = 0; w < instr->wait_count; w++) {
+      const int position = program->waits[instr->first_wait + w].position;
+      if (last[position] < 0) continue; // of a section that a step does not run
+      const bool before = latest[position] < 0;
+      r->awaits[n++] = (awaited){before ? last[position] : latest[position], before};
+    }
+    latest[r->position[place]] = place;
+  }
+  r->first_awaited[r->count] = n;
+  free(latest);
+  free(last);
+}
+
+static void run_release(run *r) {
+  for (int s = 0; s < FSDP_STREAM_COUNT; s++) free(r->places[s]);
+  for (int s = 0; s < FSDP_SIMULATED_STEPS; s++) free(r->times[s]);
+  free(r->order);
+  free(r->position);
+  free(r->section_run);
+  free(r->first_awaited);
+  free(r->awaits);
+}
+
+// ---- The run
+
+// When the instruction at `place` of `step` may begin, as far as others are concerned.
+static double ready_s(const run *r, int step, int64_t place) {
+  const double handoff = r->simulation->pricing->profile->handoff_s;
+  const fsdp_instr *instrs = r->program.instrs;
+  const fsdp_stream stream = instrs[r->position[place]].stream;
+  double ready = 0;
+  if (step > 0 && r->publish >= 0) ready = r->times[step - 1][r->publish].end_s;
+  if (ready < 0) return INFINITY;
+  for (int64_t a = r->first_awaited[place]; a < r->first_awaited[place + 1]; a++) {
+    const awaited *wait = &r->awaits[a];
+    const int of = step - wait->step_before;
+    if (of < 0) continue;
+    const double end = r->times[of][wait->place].end_s;
+    if (end < 0) return INFINITY;
+    ready = fmax(ready, end + (instrs[r->position[wait->place]].stream == stream ? 0 : handoff));
+  }
+  return ready;
+}
+
+static const fsdp_price *price_at(const run *r, fsdp_stream stream, const lane *l) {
+  const int64_t place = r->places[stream][l->next % r->stream_count[stream]];
+  return &r->simulation->prices[r->position[place]];
+}
+
+// The speed of everything that runs: 1 alone.
+static void share(const run *r, lane lanes[FSDP_STREAM_COUNT]) {
+  double asked[FSDP_RESOURCE_COUNT] = {0};
+  for (int s = 0; s < FSDP_STREAM_COUNT; s++) {
+    if (!lanes[s].running) continue;
+    const fsdp_price *price = price_at(r, (fsdp_stream)s, &lanes[s]);
+    for (int i = 0; i < FSDP_RESOURCE_COUNT; i++) asked[i] += price->share[i];
+  }
+  const double beside = r->simulation->pricing->profile->collective_slowdown;
+  for (int s = 0; s < FSDP_STREAM_COUNT; s++) {
+    if (!lanes[s].running) continue;
+    const fsdp_price *price = price_at(r, (fsdp_stream)s, &lanes[s]);
+    double slowdown = 1;
+    for (int i = 0; i < FSDP_RESOURCE_COUNT; i++)
+      if (price->share[i] > 0) slowdown = fmax(slowdown, asked[i]);
+    if (price->kind == FSDP_PRICE_COLLECTIVE && lanes[FSDP_STREAM_COMPUTE].running)
+      slowdown = fmax(slowdown, beside);
+    lanes[s].speed = 1 / slowdown;
+  }
+}
+
+static fsdp_instr_time *time_of(const run *r, int stream, const lane *l, int64_t *place, int *step) {
+  *step = (int)(l->next / r->stream_count[stream]);
+  *place = r->places[stream][l->next % r->stream_count[stream]];
+  return &r->times[*step][*place];
+}
+
+// Begins what can begin at `now`; true if something did.
+static bool begin_ready(const run *r, lane lanes[FSDP_STREAM_COUNT], double now) {
+  bool any = false;
+  for (int s = 0; s < FSDP_STREAM_COUNT; s++) {
+    lane *l = &lanes[s];
+    if (l->running || l->next >= FSDP_SIMULATED_STEPS * r->stream_count[s]) continue;
+    int64_t place;
+    int step;
+    fsdp_instr_time *time = time_of(r, s, l, &place, &step);
+    l->ready_s = fmax(l->free_s, ready_s(r, step, place));
+    if (l->ready_s > now) continue;
+    *time = (fsdp_instr_time){now, -1};
+    l->running = any = true;
+    l->remaining = price_at(r, (fsdp_stream)s, l)->seconds;
+  }
+  return any;
+}
+
+// The time until the next thing ends or may begin; INFINITY: nothing will.
+static double next_event_s(const run *r, const lane lanes[FSDP_STREAM_COUNT], double now) {
+  double next = INFINITY;
+  for (int s = 0; s < FSDP_STREAM_COUNT; s++) {
+    if (lanes[s].running)
+      next = fmin(next, lanes[s].remaining / lanes[s].speed);
+    else if (lanes[s].next < FSDP_SIMULATED_STEPS * r->stream_count[s])
+      next = fmin(next, lanes[s].ready_s - now);
+  }
+  return next;
+}
+
+// Lets `seconds` pass and ends what is complete.
+static void advance(const run *r, lane lanes[FSDP_STREAM_COUNT], double now, double seconds) {
+  for (int s = 0; s < FSDP_STREAM_COUNT; s++) {
+    lane *l = &lanes[s];
+    if (!l->running) continue;
+    l->remaining -= seconds * l->speed;
+    if (l->remaining > 1e-12) continue;
+    int64_t place;
+    int step;
+    time_of(r, s, l, &place, &step)->end_s = l->free_s = now + seconds;
+    l->running = false;
+    l->next++;
+  }
+}
+
+static void run_steps(run *r) {
+  lane lanes[FSDP_STREAM_COUNT] = {0};
+  double now = 0;
+  for (int s = 0; s < FSDP_SIMULATED_STEPS; s++) {
+    r->times[s] = fsdp_alloc((size_t)r->count * sizeof *r->times[s]);
+    for (int64_t p = 0; p < r->count; p++) r->times[s][p] = FSDP_INSTR_TIME_NONE;
+  }
+  for (;;) {
+    begin_ready(r, lanes, now);
+    share(r, lanes);
+    const double seconds = next_event_s(r, lanes, now);
+    if (isinf(seconds)) break;
+    advance(r, lanes, now, seconds);
+    now += seconds;
+  }
+  for (int s = 0; s < FSDP_STREAM_COUNT; s++)
+    FSDP_CHECK(lanes[s].next == FSDP_SIMULATED_STEPS * r->stream_count[s], "a program that does not end");
+}
+
+static void run_create(const fsdp_simulation *simulation, int micro_batches, run *r) {
+  *r = (run){.simulation = simulation, .program = *simulation->pricing->plan->program, .publish = -1};
+  r->program.micro_batches = micro_batches;
+  r->order = fsdp_alloc((size_t)(micro_batches + 1) * sizeof *r->order);
+  list_places(r);
+  list_awaits(r);
+  run_steps(r);
+}
+
+// ---- What a step takes
+
+static void sum_kinds(const run *r, fsdp_step_price *price) {
+  const fsdp_instr_time *times = r->times[FSDP_SIMULATED_STEPS - 1];
+  for (int64_t p = 0; p < r->count; p++) {
+    const fsdp_price *one = &r->simulation->prices[r->position[p]];
+    const fsdp_instr *instr = &r->program.instrs[r->position[p]];
+    price->flops += one->flops;
+    if (instr->stream == FSDP_STREAM_COMPUTE || instr->stream == FSDP_STREAM_HOST)
+      price->kind_s[one->kind] += times[p].end_s - times[p].begin_s;
+  }
+}
+
+static void measure(const run *r, fsdp_step_price *price) {
+  const int last = FSDP_SIMULATED_STEPS - 1;
+  const fsdp_instr_time *const steps[3] = {r->times[last - 1], r->times[last], NULL};
+  fsdp_exposure_meter *meter = fsdp_exposure_meter_create(&r->program);
+  fsdp_exposure e;
+  fsdp_exposure_measure(meter, steps, &e);
+  *price = (fsdp_step_price){.step_s = e.step_s,
+                             .comm_s = e.comm_s,
+                             .h2d_s = e.h2d_s,
+                             .d2h_s = e.d2h_s,
+                             .other_s = e.other_s,
+                             .unit_count = e.unit_count};
+  memcpy(price->busy_s, e.busy_s, sizeof price->busy_s);
+  memcpy(price->comm_axes_s, e.comm_axes_s, sizeof price->comm_axes_s);
+  price->comm_unit_s = fsdp_alloc((size_t)(e.unit_count + 1) * sizeof *price->comm_unit_s);
+  memcpy(price->comm_unit_s, e.comm_unit_s, (size_t)(e.unit_count + 1) * sizeof *price->comm_unit_s);
+  sum_kinds(r, price);
+  fsdp_exposure_meter_destroy(meter);
+}
+
+// value + count * (value - less)
+static void extend(double *value, double less, double count) {
+  *value += count * (*value - less);
+}
+
+// Adds `count` times what the last micro-batch added: the difference between `price` and `less`.
+static void extend_price(fsdp_step_price *price, const fsdp_step_price *less, double count) {
+  extend(&price->step_s, less->step_s, count);
+  extend(&price->flops, less->flops, count);
+  extend(&price->comm_s, less->comm_s, count);
+  extend(&price->h2d_s, less->h2d_s, count);
+  extend(&price->d2h_s, less->d2h_s, count);
+  extend(&price->other_s, less->other_s, count);
+  for (int k = 0; k < FSDP_PRICE_KIND_COUNT; k++) extend(&price->kind_s[k], less->kind_s[k], count);
+  for (int s = 0; s < FSDP_STREAM_COUNT; s++) extend(&price->busy_s[s], less->busy_s[s], count);
+  for (int a = 0; a < 1 << FSDP_MESH_AXES_MAX; a++)
+    extend(&price->comm_axes_s[a], less->comm_axes_s[a], count);
+  for (int u = 0; u <= price->unit_count; u++) extend(&price->comm_unit_s[u], less->comm_unit_s[u], count);
+}
+
+static void price_of_micro_batches(const fsdp_simulation *simulation, int micro_batches,
+                                   fsdp_step_price *price) {
+  run r;
+  run_create(simulation, micro_batches, &r);
+  measure(&r, price);
+  run_release(&r);
+}
+
+void fsdp_simulation_run(fsdp_simulation *simulation, fsdp_step_price *price) {
+  const int micro_batches = simulation->pricing->plan->program->micro_batches;
+  if (micro_batches <= MICRO_BATCHES_RUN) {
+    price_of_micro_batches(simulation, micro_batches, price);
+    return;
+  }
+  fsdp_step_price less;
+  price_of_micro_batches(simulation, MICRO_BATCHES_RUN, price);
+  price_of_micro_batches(simulation, MICRO_BATCHES_RUN - 1, &less);
+  extend_price(price, &less, micro_batches - MICRO_BATCHES_RUN);
+  fsdp_step_price_release(&less);
+}
+
+void fsdp_step_price_release(fsdp_step_price *price) {
+  free(price->comm_unit_s);
+  price->comm_unit_s = NULL;
+}
+
+fsdp_timeline *fsdp_simulation_timeline(fsdp_simulation *simulation) {
+  const fsdp_program *program = simulation->pricing->plan->program;
+  const int last = FSDP_SIMULATED_STEPS - 1;
+  run r;
+  run_create(simulation, program->micro_batches, &r);
+  fsdp_timeline *timeline = fsdp_timeline_create(program, r.count);
+  double begin = INFINITY;
+  for (int64_t p = 0; p < r.count; p++) begin = fmin(begin, r.times[last][p].begin_s);
+  for (int64_t p = 0; p < r.count; p++) {
+    const fsdp_timeline_event event = {.position = r.position[p],
+                                       .step = 1,
+                                       .run = r.section_run[p],
+                                       .begin_s = r.times[last][p].begin_s - begin,
+                                       .end_s = r.times[last][p].end_s - begin};
+    fsdp_timeline_append(timeline, &event);
+  }
+  run_release(&r);
+  return timeline;
+}
+
+double fsdp_pricing_mfu(const fsdp_pricing *pricing, double step_s, fsdp_flops_convention convention) {
+  const fsdp_plan *plan = pricing->plan;
+  const fsdp_plan_config *c = &plan->config;
+  const double peak = pricing->profile->peak_flops[c->param_dtype];
+  int part;
+  const double tokens =
+      (double)fsdp_plan_batch_part(plan, 0, &part) * (double)(c->batch * c->seq) * c->micro_batches;
+  if (peak <= 0) return 0;
+  return tokens * fsdp_model_flops_per_token(&c->model, c->seq, convention) /
+         (step_s * peak * fsdp_mesh_ranks(&c->mesh));
+}
