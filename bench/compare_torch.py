@@ -2,10 +2,13 @@
 """fsdp_train against PyTorch FSDP over gloo: the same model from the same weights on the same tokens, on the
 same cores, in alternating rounds of one run.
 
-    bench/compare_torch.py [--build build] [--ranks 2] [--rounds 3] [--steps 6] [--venv DIR]
+    bench/compare_torch.py [--param-dtype fp32|bf16] [--build build] [--ranks 2] [--rounds 3] [--steps 6]
+                           [--venv DIR]
 
-Both sides: one thread per rank on its own core, fp32, one shard group over all ranks, each decoder layer
-(and the embedding and the head) a unit, AdamW, gradients clipped to 1. It prints the loss sequences,
+Both sides: one thread per rank on its own core, one shard group over all ranks, each decoder layer (and the
+embedding and the head) a unit, AdamW, gradients clipped to 1. With --param-dtype bf16 both gather and compute
+in bf16 and reduce gradients and keep weights and moments in fp32 (PyTorch's mixed-precision policies; its
+loss is of fp32 logits, as Transformers' is). It prints the loss sequences,
 tokens/s (the median step and the fastest, of all but a round's first two), the peak resident set per rank
 (VmHWM of the whole process, whatever is in it) and the ratios to the fastest and to the smallest of
 PyTorch's two, FSDP1 and FSDP2. PyTorch, Transformers and safetensors come from PyPI, into --venv, when they
@@ -52,21 +55,24 @@ def make_model(args):
 
 def fsdp1_model(args):
     import torch
-    from torch.distributed.fsdp import FullyShardedDataParallel, ShardingStrategy
+    from torch.distributed.fsdp import FullyShardedDataParallel, MixedPrecision, ShardingStrategy
     from torch.distributed.fsdp.wrap import ModuleWrapPolicy
     from transformers import LlamaForCausalLM
     from transformers.models.llama.modeling_llama import LlamaDecoderLayer
     model = LlamaForCausalLM.from_pretrained(args.model, attn_implementation="sdpa", dtype=torch.float32)
+    precision = None
+    if args.param_dtype == "bf16":
+        precision = MixedPrecision(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
     return FullyShardedDataParallel(model, auto_wrap_policy=ModuleWrapPolicy({LlamaDecoderLayer}),
                                     sharding_strategy=ShardingStrategy.FULL_SHARD, use_orig_params=True,
-                                    device_id=torch.device("cpu"))
+                                    mixed_precision=precision, device_id=torch.device("cpu"))
 
 
 def fsdp2_model(args, rank):
     """FSDP2 on the meta device, then each rank reads its own rows: no rank ever holds the model."""
     import torch
     from safetensors import safe_open
-    from torch.distributed.fsdp import fully_shard
+    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
     from transformers import LlamaForCausalLM
     from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
     config = LlamaForCausalLM.config_class.from_pretrained(args.model)
@@ -75,8 +81,11 @@ def fsdp2_model(args, rank):
         model = LlamaForCausalLM(config)
     units = [*model.model.layers, model.model.embed_tokens, model.lm_head, model]
     mesh = torch.distributed.device_mesh.init_device_mesh("cpu", (args.ranks,))
+    policy = MixedPrecisionPolicy()
+    if args.param_dtype == "bf16":
+        policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
     for unit in units:
-        fully_shard(unit, mesh=mesh)
+        fully_shard(unit, mesh=mesh, mp_policy=policy)
     model.to_empty(device="cpu")
     model.model.rotary_emb = LlamaRotaryEmbedding(config)
     with safe_open(os.path.join(args.model, "model.safetensors"), "pt") as file, torch.no_grad():
@@ -112,7 +121,7 @@ def train(args):
         rows = torch.from_numpy(rows)
         optimizer.zero_grad()
         logits = model(input_ids=rows[:, :-1]).logits
-        loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), rows[:, 1:].flatten())
+        loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1).float(), rows[:, 1:].flatten())
         loss.backward()
         if fsdp1:
             model.clip_grad_norm_(o["grad_clip"])
@@ -152,7 +161,7 @@ def prepare_venv(folder):
 
 def shape_arguments(args):
     names = ["ranks", "batch", "seq", "steps", "hidden", "intermediate", "layers", "heads", "kv_heads",
-             "vocab", "model", "data"]
+             "vocab", "param_dtype", "model", "data"]
     return [part for name in names for part in (f"--{name.replace('_', '-')}", str(getattr(args, name)))]
 
 
@@ -192,8 +201,8 @@ def run_ours(args, cores):
                "--model", args.model, "--data", args.data, "--tokenizer", "bytes", "--strategy", "full",
                "--wrap", "block",
                "--batch-size", args.batch, "--seq-length", args.seq, "--max-steps", args.steps,
-               "--num-epochs", 1000000, "--lr-schedule", "constant", "--param-dtype", "fp32", "--seed", 0,
-               "--backend", "cpu", "--log-freq", 1000000, "--log", log]
+               "--num-epochs", 1000000, "--lr-schedule", "constant", "--param-dtype", args.param_dtype,
+               "--seed", 0, "--backend", "cpu", "--log-freq", 1000000, "--log", log]
     for name, value in OPTIMIZER.items():
         command += [f"--{name.replace('_', '-')}", value]
     command += args.ours.split()
@@ -249,6 +258,8 @@ def parse():
                                      formatter_class=argparse.ArgumentDefaultsHelpFormatter)
     parser.add_argument("--build", default=os.path.join(ROOT, "build"), help="build folder of fsdp_train")
     parser.add_argument("--venv", default=os.path.expanduser("~/.cache/fsdp/venv"), help="PyTorch's place")
+    parser.add_argument("--param-dtype", choices=["fp32", "bf16"], default="fp32",
+                        help="dtype to compute and gather in")
     parser.add_argument("--only", choices=list(SIDES), help="measure one side")
     parser.add_argument("--ours", default="", help="further options of fsdp_train")
     parser.add_argument("--json", help="write the figures here")
@@ -275,8 +286,8 @@ def compare(args):
     made = subprocess.run([python, os.path.abspath(__file__), "--worker", "make", *shape_arguments(args)],
                           check=True, stdout=subprocess.PIPE, env=single_thread_environment())
     parameters = json.loads(made.stdout.decode().strip().split("\n")[-1])["parameters"]
-    print(f"{parameters:,} parameters, fp32, {args.ranks} ranks x batch {args.batch} x {args.seq} tokens, "
-          f"cores {cores}, {args.rounds} rounds of {args.steps} steps", flush=True)
+    print(f"{parameters:,} parameters, {args.param_dtype}, {args.ranks} ranks x batch {args.batch} x "
+          f"{args.seq} tokens, cores {cores}, {args.rounds} rounds of {args.steps} steps", flush=True)
     names = [args.only] if args.only else list(SIDES)
     results = {name: [] for name in names}
     for turn in range(args.rounds):
