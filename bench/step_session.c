@@ -54,7 +54,9 @@ fsdp_status step_session_open(const fsdp_options *options, fsdp_world *world, in
       .profile = true,
   };
   status = fsdp_session_create(&config, &s->session, error);
-  return status == FSDP_OK ? fsdp_state_fill(s->session.executor, draw, s, error) : status;
+  if (status == FSDP_OK) status = fsdp_state_fill(s->session.executor, draw, s, error);
+  if (status == FSDP_OK) fsdp_executor_run_exchange(s->session.executor);
+  return status;
 }
 
 void step_session_close(step_session *s) {

@@ -68,6 +68,7 @@ int main(int argc, char **argv) {
                             .callbacks = {.context = &t, .feed_step = feed_step, .feed_batch = feed_batch}};
   if (fsdp_session_create(&of, &session, &error)) goto failed;
   if (fsdp_state_fill(session.executor, draw, &t, &error)) goto failed;
+  fsdp_executor_run_exchange(session.executor); // nothing here; under zero1, every rank's whole parameters
   for (int step = 0; step < (argc > 1 ? atoi(argv[1]) : 2); step++) {
     fsdp_step_result result;
     fsdp_step_stats stats;

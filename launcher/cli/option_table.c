@@ -9,11 +9,10 @@ static const fsdp_choice schedules[] = {{"cosine", FSDP_LR_COSINE, NULL},
                                         {"linear", FSDP_LR_LINEAR, NULL},
                                         {"constant", FSDP_LR_CONSTANT, NULL},
                                         {NULL, 0, NULL}};
-static const fsdp_choice strategies[] = {{"full", FSDP_FULL, "FULL_SHARD zero3"},
-                                         {"grad_op", FSDP_GRAD_OP, "SHARD_GRAD_OP zero2"},
-                                         {"no", FSDP_NO, "NO_SHARD ddp zero0"},
-                                         {"hybrid", FSDP_HYBRID, "HYBRID_SHARD hsdp"},
-                                         {NULL, 0, NULL}};
+static const fsdp_choice strategies[] = {
+    {"full", FSDP_FULL, "FULL_SHARD zero3"},  {"grad_op", FSDP_GRAD_OP, "SHARD_GRAD_OP zero2"},
+    {"no", FSDP_NO, "NO_SHARD ddp zero0"},    {"hybrid", FSDP_HYBRID, "HYBRID_SHARD hsdp"},
+    {"zero1", FSDP_ZERO1, "SHARD_OPTIMIZER"}, {NULL, 0, NULL}};
 static const fsdp_choice accumulates[] = {
     {"reduce", FSDP_ACCUMULATE_REDUCE, NULL}, {"local", FSDP_ACCUMULATE_LOCAL, NULL}, {NULL, 0, NULL}};
 static const fsdp_choice dtypes[] = {
@@ -99,9 +98,10 @@ static const fsdp_option_row table[] = {
      .help = "skip the update of a step whose gradient norm is above X (default: only if it is not finite)"},
     {"max-skipped", 0, INT(max_skipped, 1, STEPS_MAX), .fallback = "3",
      .help = "end the run after N skipped steps in a row"},
-    {"strategy", 0, CHOICE(strategy, strategies), .fallback = "full", .argument = "full|grad_op|no|hybrid",
-     .help = "what is sharded; also FULL_SHARD, zero3, SHARD_GRAD_OP, zero2, NO_SHARD, ddp, zero0, "
-             "HYBRID_SHARD, hsdp"},
+    {"strategy", 0, CHOICE(strategy, strategies), .fallback = "full",
+     .argument = "full|grad_op|zero1|no|hybrid",
+     .help = "what is sharded; also FULL_SHARD, zero3, SHARD_GRAD_OP, zero2, SHARD_OPTIMIZER, NO_SHARD, ddp, "
+             "zero0, HYBRID_SHARD, hsdp"},
     {"wrap", 0, .kind = FSDP_OPTION_WRAP, FIELD(wrap), .fallback = "size",
      .argument = "size|block|none|module:NAME,...",
      .help = "which modules are gathered and freed as one unit"},
@@ -138,7 +138,8 @@ static const fsdp_option_row table[] = {
      .help = "saved activations that wait in host memory until their backward"},
     {"prefetch", 0, INT(prefetch, 0, 1000), .fallback = "1", .help = "units gathered ahead (0: off)"},
     {"accumulate", 0, CHOICE(accumulate, accumulates), .fallback = "reduce", .argument = "reduce|local",
-     .help = "reduce every micro-batch's gradients, or keep them whole until the last"},
+     .help = "reduce every micro-batch's gradients, or keep them whole until the last (default under zero1: "
+             "local)"},
     {"param-dtype", 0, CHOICE(param_dtype, dtypes), .argument = "bf16|fp32",
      .help = "dtype to compute and gather in (default: bf16 on a GPU, fp32 on a CPU)"},
     {"reduce-dtype", 0, CHOICE(reduce_dtype, dtypes), .fallback = "fp32", .argument = "bf16|fp32",

@@ -141,6 +141,7 @@ static fsdp_plan_config make_config(const fsdp_options *options, const fsdp_plan
   bool gpu = backend == fsdp_plan_backend_cuda();
   int param_dtype =
       options->param_dtype == FSDP_DTYPE_AUTO ? (gpu ? FSDP_BF16 : FSDP_F32) : options->param_dtype;
+  bool keeps_gradients = options->strategy == FSDP_ZERO1 && !fsdp_options_given(options, "accumulate");
   return (fsdp_plan_config){
       .batch = options->batch,
       .seq = options->seq,
@@ -149,7 +150,7 @@ static fsdp_plan_config make_config(const fsdp_options *options, const fsdp_plan
       .sequence_parallel = options->sequence_parallel,
       .cpu_offload = options->cpu_offload,
       .prefetch = (int)options->prefetch,
-      .accumulate = (fsdp_accumulate)options->accumulate,
+      .accumulate = keeps_gradients ? FSDP_ACCUMULATE_LOCAL : (fsdp_accumulate)options->accumulate,
       .param_dtype = (fsdp_dtype)param_dtype,
       .reduce_dtype = (fsdp_dtype)options->reduce_dtype,
       .master_dtype = (fsdp_dtype)options->master_dtype,

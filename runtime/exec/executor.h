@@ -80,8 +80,8 @@ void fsdp_executor_begin_snapshot(fsdp_executor *executor, void (*complete)(void
 // Waits until the snapshot that was begun last is complete; nothing if none was.
 void fsdp_executor_end_snapshot(fsdp_executor *executor);
 
-// Runs the exchange section once, after every rank has loaded its slices; returns when the streams are idle.
-// Does nothing if the plan has none.
+// Runs the exchange section once, after every rank has loaded its slices, or filled its shards; returns when
+// the streams are idle. Does nothing if the plan has none.
 void fsdp_executor_run_exchange(fsdp_executor *executor);
 
 // Waits until every stream is idle.

@@ -23,7 +23,8 @@ typedef fsdp_status (*fsdp_state_callback)(void *context, const fsdp_state_range
                                            fsdp_error *error);
 
 // Masters (and their low-precision copies) from `source`, which gives fp32 whatever the master's dtype
-// (rounded to nearest); pads and moments become zero. Stops at the first error.
+// (rounded to nearest); pads and moments become zero. Stops at the first error. What zero1 keeps of other
+// ranks' shards follows from the exchange below, as after every function here that writes.
 fsdp_status fsdp_state_fill(fsdp_executor *executor, fsdp_state_callback source, void *context,
                             fsdp_error *error);
 

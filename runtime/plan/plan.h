@@ -59,7 +59,8 @@ typedef struct fsdp_plan_config {
   bool evaluation; // plan an evaluation section too
   bool check;      // plan a check section too, if there are replicas to compare
   bool snapshot;   // plan a snapshot section too, and host memory for it
-  bool exchange;   // plan an exchange section too, if replicas load slices or low-precision copies are kept
+  bool exchange;   // plan an exchange section too, if replicas load slices or low-precision copies are kept;
+                   // under zero1 there always is one
   bool poison;     // fill memory that is free, or not yet written, with signalling NaNs (tests)
   const fsdp_plan_backend *backend;
 } fsdp_plan_config;

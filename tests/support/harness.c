@@ -25,6 +25,7 @@ typedef struct rank_run {
   float *loss, *grad_norm, evaluation_loss;
   bool evaluating;
   int64_t *valley, *peak;
+  unsigned char **wholes; // by unit: what zero1 keeps after the last step, NULL: nothing
   pthread_t thread;
 } rank_run;
 
@@ -263,6 +264,19 @@ static void check_padding(rank_run *run, fsdp_executor *executor) {
   }
 }
 
+// What the rank keeps of units whole.
+static void read_wholes(rank_run *run, fsdp_executor *executor) {
+  const fsdp_plan *plan = run->result->plan;
+  for (int u = 0; u < plan->units->count; u++) {
+    int tensor = plan->unit_state[u].whole;
+    if (tensor < 0) continue;
+    int64_t bytes = plan->program->tensors[tensor].bytes;
+    run->wholes[u] = fsdp_alloc((size_t)bytes);
+    run->session.device->table->read(run->session.device, run->wholes[u],
+                                     fsdp_executor_tensor(executor, tensor), bytes);
+  }
+}
+
 // A micro-batch at a time; each loss is its part of the mean over all.
 static void evaluate(rank_run *run, fsdp_executor *executor) {
   run->evaluating = true;
@@ -295,6 +309,7 @@ static void train(rank_run *run, fsdp_executor *executor) {
   fsdp_executor_drain(executor);
   check_padding(run, executor);
   if (config->evaluate) evaluate(run, executor);
+  read_wholes(run, executor);
   if (config->after_steps) config->after_steps(config, executor, run->rank);
   if (run->result->digests) {
     int count = fsdp_plan_digest_count(run->result->plan);
@@ -352,6 +367,7 @@ static rank_run *start_ranks(const harness_config *config, harness_result *resul
     rank_run *run = &runs[r];
     *run = (rank_run){.config = config, .result = result, .inproc = inproc, .weights = weights, .rank = r};
     run->updates = fsdp_alloc_zeroed((size_t)result->plan->units->count, sizeof(int64_t));
+    run->wholes = fsdp_alloc_zeroed((size_t)result->plan->units->count, sizeof *run->wholes);
     run->loss = fsdp_alloc_zeroed(steps, sizeof(float));
     run->grad_norm = fsdp_alloc_zeroed(steps, sizeof(float));
     run->valley = fsdp_alloc_zeroed(steps * FSDP_SPACE_COUNT, sizeof(int64_t));
@@ -367,6 +383,37 @@ static uint32_t bits_of(float number) {
   return bits;
 }
 
+// Whether the parameters that a rank keeps whole are the masters of all ranks in param dtype, padded with
+// zeros.
+static bool wholes_are_masters(const harness_result *result, const rank_run *run, int unit) {
+  const fsdp_plan *plan = result->plan;
+  const fsdp_unit_range all = {
+      .unit = unit, .rank = run->rank, .numel = plan->units->units[unit].padded_numel};
+  fsdp_dtype dtype = plan->config.param_dtype;
+  float *expected = fsdp_alloc_zeroed((size_t)all.numel, sizeof *expected);
+  int count;
+  fsdp_shard_run *runs = fsdp_units_runs(plan->units, plan->graph, &all, &count);
+  for (int i = 0; i < count; i++) {
+    const float *masters = result->parameters[runs[i].param].values + runs[i].element_index;
+    memcpy(expected + runs[i].shard_offset, masters, (size_t)runs[i].numel * sizeof *masters);
+  }
+  bool same = true;
+  for (int64_t i = 0; i < all.numel; i++) {
+    float rounded = dtype == FSDP_BF16 ? fsdp_bf16_to_f32(fsdp_bf16_from_f32(expected[i])) : expected[i];
+    same = same && bits_of(value_at(run->wholes[unit], dtype, i)) == bits_of(rounded);
+  }
+  free(runs);
+  free(expected);
+  return same;
+}
+
+static void compare_wholes(harness_result *result, const rank_run *run) {
+  for (int u = 0; u < result->plan->units->count; u++)
+    if (run->wholes[u] && !wholes_are_masters(result, run, u))
+      snprintf(result->failure, sizeof result->failure, "rank %d: unit %s is not what the masters are",
+               run->rank, result->plan->units->units[u].path);
+}
+
 // What every rank must see alike.
 static void compare_ranks(harness_result *result, const rank_run *runs, int ranks) {
   size_t floats = (size_t)result->steps * sizeof(float);
@@ -380,6 +427,7 @@ static void compare_ranks(harness_result *result, const rank_run *runs, int rank
     if (memcmp(runs[r].peak, runs[0].peak, sizes) != 0) what = "measured peak";
     if (what)
       snprintf(result->failure, sizeof result->failure, "rank %d: its %s differs from rank 0's", r, what);
+    compare_wholes(result, &runs[r]);
     if (runs[r].failure[0]) {
       snprintf(result->failure, sizeof result->failure, "rank %d: %.480s", r, runs[r].failure);
     }
@@ -422,6 +470,8 @@ harness_result *harness_train(const harness_config *config) {
   result->measured_peak_bytes = runs[0].peak;
   for (int r = 0; r < ranks; r++) {
     free(runs[r].updates);
+    for (int u = 0; u < result->plan->units->count; u++) free(runs[r].wholes[u]);
+    free(runs[r].wholes);
     if (r == 0) continue;
     free(runs[r].loss), free(runs[r].grad_norm), free(runs[r].valley), free(runs[r].peak);
   }

@@ -122,6 +122,7 @@ fsdp_plan_config random_plan_config(random_source *random) {
   // New families and meshes change no configuration without them.
   random_source apart = {.seed = random->seed, .next = (uint64_t)1 << 32};
   random_source of_mesh = {.seed = random->seed, .next = (uint64_t)1 << 33};
+  random_source of_strategy = {.seed = random->seed, .next = (uint64_t)1 << 34};
   const family_names *names = &families[random_int(&apart, 0, FAMILIES - 1)];
   fsdp_plan_config config = {.model = random_model(random),
                              .batch = random_int(random, 1, 2),
@@ -153,6 +154,7 @@ fsdp_plan_config random_plan_config(random_source *random) {
   config.exchange = random_int(random, 0, 2) == 0;
   change_family(&apart, names, &config.model);
   change_mesh(&of_mesh, &config);
+  if (random_int(&of_strategy, 0, 3) == 0) config.strategy = FSDP_ZERO1;
   return config;
 }
 

@@ -17,30 +17,31 @@ typedef struct gather_event {
   int last;   // the unit's last use before that, or FSDP_NO_NODE
 } gather_event;
 
-// Fills `gathered` from the shards, at the cursor.
-static void insert_gather(step_builder *s, int u, int gathered) {
+int step_gather_shards(step_builder *s, int u, int to, bool has_slot) {
   const fsdp_schedule_config *c = s->config;
   const fsdp_unit_state *state = &s->unit_state[u];
   const fsdp_unit *unit = &s->units->units[u];
   int source_tensor = state->copy >= 0 ? state->copy : state->slot[FSDP_SLOT_MASTER];
   fsdp_dtype source_dtype = state->copy >= 0 ? c->param_dtype : c->master_dtype;
   fsdp_operand source = make_whole(s, source_tensor, source_dtype, FSDP_READ);
-  fsdp_operand slot = make_own_slot(s, u, gathered, c->param_dtype, FSDP_WRITE);
+  fsdp_operand slot = make_own_slot(s, u, to, c->param_dtype, FSDP_WRITE);
   int first = FSDP_NO_NODE;
-  if (c->cpu_offload) {
+  if (has_slot) {
+    source = slot;
+  } else if (c->cpu_offload) {
     first = make_copy(s, FSDP_INSTR_H2D, u, source, slot);
   } else if (source_dtype != c->param_dtype || unit->shard_count == 1) {
     first = make_op(s, FSDP_STREAM_GATHER, FSDP_OP_CAST, NULL, u, (fsdp_operand[]){source, slot}, 2);
   }
   if (unit->shard_count > 1) {
-    slot.access = FSDP_READ;
     fsdp_operand operands[2] = {first == FSDP_NO_NODE ? source : slot,
-                                make_whole(s, gathered, c->param_dtype, FSDP_WRITE)};
+                                make_whole(s, to, c->param_dtype, FSDP_WRITE)};
+    operands[0].access = FSDP_READ;
     int gather =
         make_collective(s, FSDP_INSTR_ALL_GATHER, unit->shard_axes, FSDP_STREAM_GATHER, u, operands, 2);
     if (first == FSDP_NO_NODE) first = gather;
   }
-  s->nodes.nodes[first].is_bounded = true;
+  return first;
 }
 
 static int make_buffer(step_builder *s, int u) {
@@ -80,11 +81,12 @@ static void name_resident(step_builder *s, const fsdp_uses *uses) {
   for (int u = 0; u < s->units->count; u++) {
     const fsdp_unit_state *state = &s->unit_state[u];
     if (!step_is_resident(s, u)) continue;
+    int tensor = state->whole >= 0  ? state->whole
+                 : state->copy >= 0 ? state->copy
+                                    : state->slot[FSDP_SLOT_MASTER];
     int count;
     const fsdp_use *use = fsdp_uses_of(uses, FSDP_UNIT_WEIGHTS(u), &count);
-    for (int i = 0; i < count; i++)
-      s->nodes.nodes[use[i].node].operands[use[i].operand].tensor =
-          state->copy >= 0 ? state->copy : state->slot[FSDP_SLOT_MASTER];
+    for (int i = 0; i < count; i++) s->nodes.nodes[use[i].node].operands[use[i].operand].tensor = tensor;
   }
 }
 
@@ -98,7 +100,8 @@ static void insert_events(step_builder *s, const gather_event *events, int count
     int cursor = leader < 0 ? start : events[leader].before, last = events[e].last;
     if (last != FSDP_NO_NODE && place[cursor] <= place[last]) continue;
     s->nodes.cursor = cursor;
-    insert_gather(s, events[e].unit, make_buffer(s, events[e].unit));
+    int first = step_gather_shards(s, events[e].unit, make_buffer(s, events[e].unit), false);
+    s->nodes.nodes[first].is_bounded = true;
   }
   s->nodes.cursor = FSDP_NO_NODE;
   free(place);

@@ -4,6 +4,7 @@
 //   load      each replica reads its slice; what lies behind R equal slices is read by all
 //   snapshot  each replica copies as many elements as the last slice has, starting at its own slice
 #include "runtime/plan/program/make.h"
+#include "runtime/plan/program/passes.h"
 
 #include <stdio.h>
 
@@ -57,15 +58,36 @@ static void exchange_slices(step_builder *s, int u, int tensor, fsdp_dtype dtype
   make_copy(s, FSDP_INSTR_D2H, u, all, back);
 }
 
+// The shard in param dtype, where the state lies.
+static void cast_master(step_builder *s, int u, int to) {
+  fsdp_operand cast[2] = {
+      make_whole(s, s->unit_state[u].slot[FSDP_SLOT_MASTER], s->config->master_dtype, FSDP_READ),
+      make_whole(s, to, s->config->param_dtype, FSDP_WRITE)};
+  make_op(s, s->config->cpu_offload ? FSDP_STREAM_HOST : FSDP_STREAM_REDUCE, FSDP_OP_CAST, NULL, u, cast, 2);
+}
+
+// A step that is skipped leaves the master as it is, and with it what comes here: the cast is no part of the
+// update.
+void step_raise_slot(step_builder *s, int u) {
+  fsdp_dtype dtype = s->config->param_dtype;
+  int from = s->unit_state[u].slot[FSDP_SLOT_MASTER];
+  if (dtype != s->config->master_dtype) {
+    from = make_unit_tensor(s, u, "staged", FSDP_SPACE_HOST, FSDP_CATEGORY_PARAMETERS, FSDP_LIVE_SECTION,
+                            s->units->units[u].shard_numel, dtype);
+    cast_master(s, u, from);
+  }
+  make_copy(s, FSDP_INSTR_H2D, u, make_whole(s, from, dtype, FSDP_READ),
+            make_own_slot(s, u, s->unit_state[u].whole, dtype, FSDP_WRITE));
+}
+
 void pass_exchange(step_builder *s) {
-  fsdp_stream stream = s->config->cpu_offload ? FSDP_STREAM_HOST : FSDP_STREAM_REDUCE;
   for (int u = 0; u < s->units->count; u++) {
     const fsdp_unit_state *state = &s->unit_state[u];
-    for (int slot = 0; slot < s->config->optimizer->slot_count; slot++)
+    for (int slot = 0; slot < s->config->optimizer->slot_count && s->config->exchange; slot++)
       if (state->slot[slot] >= 0) exchange_slices(s, u, state->slot[slot], slot_dtype(s, slot));
-    if (state->copy < 0) continue;
-    fsdp_operand cast[2] = {make_whole(s, state->slot[FSDP_SLOT_MASTER], s->config->master_dtype, FSDP_READ),
-                            make_whole(s, state->copy, s->config->param_dtype, FSDP_WRITE)};
-    make_op(s, stream, FSDP_OP_CAST, NULL, u, cast, 2);
+    if (state->copy >= 0 && s->config->exchange) cast_master(s, u, state->copy);
+    if (state->whole < 0) continue;
+    if (s->config->cpu_offload) step_raise_slot(s, u);
+    step_gather_shards(s, u, state->whole, s->config->cpu_offload);
   }
 }

@@ -1,4 +1,5 @@
-// The end of a step: gradient norm, clip factor, the updates that wait for it, and results.
+// The end of a step: gradient norm, clip factor, the updates that wait for it, and results. Under zero1, then
+// the all-gathers of what was updated, in the order of the next forward: each of its units waits for its own.
 #include "runtime/plan/program/make.h"
 #include "runtime/plan/program/passes.h"
 
@@ -27,7 +28,10 @@ void step_unit_update(step_builder *s, int u, fsdp_stream stream) {
     operands[count++] = make_whole(s, state->slot[i], dtype, FSDP_UPDATE);
   }
   if (state->copy >= 0) operands[count++] = make_whole(s, state->copy, c->param_dtype, FSDP_WRITE);
+  if (state->whole >= 0 && !c->cpu_offload && c->param_dtype != c->master_dtype)
+    operands[count++] = make_own_slot(s, u, state->whole, c->param_dtype, FSDP_WRITE);
   make_op(s, stream, optimizer->update, &attrs, u, operands, count);
+  if (state->whole >= 0 && c->cpu_offload) step_raise_slot(s, u);
 }
 
 // Norm and clip factor from the units' parts, summed over all ranks. Each part is weighted by its unit's
@@ -69,6 +73,7 @@ static int bring_scalar_down(step_builder *s, int tensor, const char *name) {
 
 void pass_update(step_builder *s) {
   bool offload = s->config->cpu_offload;
+  bool has_slots = offload || s->config->param_dtype != s->config->master_dtype;
   make_sum_over_tokens(s, s->loss);
   int norm = norm_and_factor(s);
   int host_loss = bring_scalar_down(s, s->loss, "host_loss");
@@ -76,9 +81,12 @@ void pass_update(step_builder *s) {
   fsdp_operand results[2] = {make_whole(s, host_loss, FSDP_F32, FSDP_READ),
                              make_whole(s, host_norm, FSDP_F32, FSDP_READ)};
   make_host_call(s, FSDP_INSTR_PUBLISH, results, 2);
-  if (s->config->grad_clip == 0) return; // units are updated right after their reductions
-  for (int i = 0; i < s->forward_order_count; i++)
-    step_unit_update(s, s->forward_order[i], offload ? FSDP_STREAM_HOST : FSDP_STREAM_COMPUTE);
+  for (int i = 0; i < s->forward_order_count; i++) {
+    int u = s->forward_order[i];
+    if (s->config->grad_clip > 0) // else units are updated right after their reductions
+      step_unit_update(s, u, offload ? FSDP_STREAM_HOST : FSDP_STREAM_COMPUTE);
+    if (s->unit_state[u].whole >= 0) step_gather_shards(s, u, s->unit_state[u].whole, has_slots);
+  }
 }
 
 void pass_evaluation_result(step_builder *s) {

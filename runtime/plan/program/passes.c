@@ -8,7 +8,7 @@
 #include <stdlib.h>
 
 const char *fsdp_strategy_name(fsdp_strategy strategy) {
-  static const char *const names[] = {"full", "grad_op", "no", "hybrid"};
+  static const char *const names[] = {"full", "grad_op", "no", "hybrid", "zero1"};
   return names[strategy];
 }
 
@@ -38,10 +38,20 @@ static step_modes choose_modes(const fsdp_schedule_config *c, const fsdp_units *
   return m;
 }
 
+// Whether this rank's shard is all of unit `u`, in the memory that compute reads.
+static bool holds_all(const step_builder *s, int u) {
+  return !s->config->cpu_offload && s->units->units[u].shard_count == 1;
+}
+
+// Whether parameters are kept between steps in the dtype of compute.
+static bool keeps_parameters(const fsdp_schedule_config *c) {
+  return c->strategy == FSDP_NO || c->strategy == FSDP_ZERO1;
+}
+
 bool step_is_resident(const step_builder *s, int u) {
   const fsdp_schedule_config *c = s->config;
-  bool readable = c->strategy == FSDP_NO || c->param_dtype == c->master_dtype;
-  return !c->cpu_offload && readable && s->units->units[u].shard_count == 1;
+  if (s->unit_state[u].whole >= 0) return true;
+  return holds_all(s, u) && (keeps_parameters(c) || c->param_dtype == c->master_dtype);
 }
 
 bool step_stays_gathered(const step_builder *s, int u) {
@@ -54,11 +64,10 @@ fsdp_space step_state_space(const step_builder *s) {
 
 static void make_state_tensors(step_builder *s) {
   const fsdp_schedule_config *c = s->config;
-  bool keeps_copy = c->param_dtype != c->master_dtype && (c->cpu_offload || c->strategy == FSDP_NO);
   fsdp_space space = step_state_space(s);
   for (int u = 0; u < s->units->count; u++) {
     fsdp_unit_state *state = &s->unit_state[u];
-    *state = (fsdp_unit_state){.copy = -1, .grad_shard = -1};
+    *state = (fsdp_unit_state){.copy = -1, .whole = -1, .grad_shard = -1};
     for (int i = 0; i < FSDP_SLOTS_MAX; i++) state->slot[i] = state->snapshot[i] = -1;
     int64_t numel = s->units->units[u].shard_numel;
     if (!numel) continue;
@@ -67,9 +76,14 @@ static void make_state_tensors(step_builder *s) {
       state->slot[i] = make_unit_tensor(s, u, slot->name, space, slot->category, FSDP_LIVE_ALWAYS, numel,
                                         fsdp_slot_dtype_of(slot, c->master_dtype, c->moment_dtype));
     }
-    if (keeps_copy)
+    bool keeps_whole = c->strategy == FSDP_ZERO1 && !holds_all(s, u);
+    bool reads_copy = !keeps_whole && (c->cpu_offload || keeps_parameters(c));
+    if (reads_copy && c->param_dtype != c->master_dtype)
       state->copy = make_unit_tensor(s, u, "copy", space, FSDP_CATEGORY_PARAMETERS, FSDP_LIVE_ALWAYS, numel,
                                      c->param_dtype);
+    if (keeps_whole)
+      state->whole = make_unit_tensor(s, u, "whole", FSDP_SPACE_DEVICE, FSDP_CATEGORY_PARAMETERS,
+                                      FSDP_LIVE_ALWAYS, s->units->units[u].padded_numel, c->param_dtype);
   }
 }
 
@@ -134,11 +148,13 @@ static void make_section(step_builder *s, fsdp_section_kind kind, void (*pass)(s
   emit(s, kind);
 }
 
-// Whether a load leaves anything to do: replicas load slices, or there are low-precision copies.
+// Whether a load leaves anything to do: replicas load slices, there are low-precision copies, or parameters
+// are kept whole, of which a rank loads its shard alone.
 static bool has_exchange(const step_builder *s) {
+  bool exchanges = s->config->exchange && fsdp_units_have_replicas(s->units);
   for (int u = 0; u < s->units->count; u++)
-    if (s->unit_state[u].copy >= 0) return true;
-  return fsdp_units_have_replicas(s->units);
+    exchanges |= s->unit_state[u].whole >= 0 || (s->config->exchange && s->unit_state[u].copy >= 0);
+  return exchanges;
 }
 
 static void make_sections(step_builder *s) {
@@ -150,7 +166,7 @@ static void make_sections(step_builder *s) {
   if (s->config->evaluation) make_batch(s, FSDP_SECTION_EVALUATION);
   if (s->config->check && fsdp_units_have_replicas(s->units)) make_section(s, FSDP_SECTION_CHECK, pass_check);
   if (s->config->snapshot) make_section(s, FSDP_SECTION_SNAPSHOT, pass_snapshot);
-  if (s->config->exchange && has_exchange(s)) make_section(s, FSDP_SECTION_EXCHANGE, pass_exchange);
+  if (has_exchange(s)) make_section(s, FSDP_SECTION_EXCHANGE, pass_exchange);
 }
 
 static int *units_without(int count) {

@@ -9,10 +9,10 @@
 //   workspaces  scratch of kernels                                                 pass_workspaces.c
 //   gathers     buffers of whole units, and when they are filled                   pass_gathers.c
 //   gradients   buffers of gradients, their reductions, the updates after them     pass_gradients.c
-//   update      norm, clipping, updates that wait for it, results                  pass_update.c
+//   update      norm, clipping, updates that wait for it, parameters, results      pass_update.c
 //   check       digests of the state, which replicas compare                       pass_check.c
 //   snapshot    this rank's slices of the state to host memory                     pass_state.c
-//   exchange    slices between replicas after a load, and low-precision copies     pass_state.c
+//   exchange    slices between replicas after a load, copies, whole parameters     pass_state.c
 //
 // A pass reads the node list (nodes.h) and the decisions of the builder (builder.h), and changes the list.
 // What it keeps from one section to the next is a field of its own. Passes make no waits and no addresses:
@@ -21,7 +21,7 @@
 
 #include "runtime/plan/program/builder.h"
 
-// Whether compute reads the masters, or kept copies, of unit `u` in place: it is never gathered.
+// Whether compute reads the masters, or kept parameters, of unit `u` in place: it is never gathered.
 bool step_is_resident(const step_builder *s, int u);
 // Whether unit `u` stays gathered from its first to its last use in the step.
 bool step_stays_gathered(const step_builder *s, int u);
@@ -43,6 +43,13 @@ void pass_evaluation_result(step_builder *s);
 void pass_check(step_builder *s);
 void pass_snapshot(step_builder *s);
 void pass_exchange(step_builder *s);
+
+// Fills `to`, which holds unit `u` whole in param dtype, from the shards of all ranks, at the cursor. Without
+// `has_slot`, this rank's slot of it comes from the copy, or the master. Returns the first node.
+int step_gather_shards(step_builder *s, int u, int to, bool has_slot);
+
+// Offload: the master of unit `u` on the host to this rank's slot of what zero1 keeps whole.
+void step_raise_slot(step_builder *s, int u);
 
 // The update of unit `u` from its gradient shard: in pass_update, or right after its reduction.
 void step_unit_update(step_builder *s, int u, fsdp_stream stream);

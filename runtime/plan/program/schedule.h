@@ -8,7 +8,7 @@
 #include "runtime/plan/program/program.h"
 #include "runtime/plan/program/saving.h"
 
-typedef enum fsdp_strategy { FSDP_FULL, FSDP_GRAD_OP, FSDP_NO, FSDP_HYBRID } fsdp_strategy;
+typedef enum fsdp_strategy { FSDP_FULL, FSDP_GRAD_OP, FSDP_NO, FSDP_HYBRID, FSDP_ZERO1 } fsdp_strategy;
 typedef enum fsdp_accumulate { FSDP_ACCUMULATE_REDUCE, FSDP_ACCUMULATE_LOCAL } fsdp_accumulate;
 
 // What determines the program beside graph and units; plan.h describes each field.
@@ -33,6 +33,7 @@ typedef struct fsdp_schedule_config {
 typedef struct fsdp_unit_state {
   int slot[FSDP_SLOTS_MAX];     // the optimizer's, shards
   int copy;                     // of slot 0 in param dtype (no with bf16, offload with bf16)
+  int whole;                    // the unit's parameters in param dtype, of all shards (zero1)
   int grad_shard;               // what the update reads
   int snapshot[FSDP_SLOTS_MAX]; // this rank's slices of the slots in host memory, which a snapshot fills
 } fsdp_unit_state;

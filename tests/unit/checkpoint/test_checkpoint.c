@@ -213,6 +213,7 @@ static const place places[] = {
     {FSDP_GRAD_OP, 1, 1}, {FSDP_GRAD_OP, 1, 2}, {FSDP_GRAD_OP, 1, 3}, {FSDP_GRAD_OP, 1, 8},
     {FSDP_NO, 1, 1},      {FSDP_NO, 2, 1},      {FSDP_NO, 3, 1},      {FSDP_NO, 8, 1},
     {FSDP_HYBRID, 2, 1},  {FSDP_HYBRID, 3, 1},  {FSDP_HYBRID, 2, 4},  {FSDP_HYBRID, 4, 2},
+    {FSDP_ZERO1, 1, 1},   {FSDP_ZERO1, 1, 2},   {FSDP_ZERO1, 1, 3},   {FSDP_ZERO1, 2, 4},
 };
 static const fsdp_wrap_policy wraps[] = {{FSDP_WRAP_SIZE, 6000, NULL},
                                          {FSDP_WRAP_BLOCK, 0, NULL},

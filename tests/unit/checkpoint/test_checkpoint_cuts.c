@@ -317,7 +317,8 @@ static void states_load_on_any_mesh(void **state) {
     fsdp_strategy strategy;
     int data, fsdp, tensor, context;
   } places[] = {{FSDP_FULL, 1, 1, 1, 1}, {FSDP_FULL, 1, 2, 2, 1}, {FSDP_NO, 1, 1, 3, 1},
-                {FSDP_NO, 2, 1, 4, 1},   {FSDP_FULL, 1, 1, 2, 2}, {FSDP_HYBRID, 2, 3, 1, 1}};
+                {FSDP_NO, 2, 1, 4, 1},   {FSDP_FULL, 1, 1, 2, 2}, {FSDP_HYBRID, 2, 3, 1, 1},
+                {FSDP_ZERO1, 1, 3, 2, 1}};
   enum { PLACES = sizeof places / sizeof *places };
   layout layouts[PLACES];
   for (int model = 0; model < 3; model++) {

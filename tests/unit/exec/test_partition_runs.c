@@ -47,7 +47,7 @@ static int list_meshes(void) {
   return count;
 }
 
-static const fsdp_strategy strategies[] = {FSDP_FULL, FSDP_GRAD_OP, FSDP_NO, FSDP_HYBRID};
+static const fsdp_strategy strategies[] = {FSDP_FULL, FSDP_GRAD_OP, FSDP_NO, FSDP_HYBRID, FSDP_ZERO1};
 
 // What is odd of each is what its name says; sizes that no entry gives are harness_small_plan's.
 static const struct {
@@ -107,11 +107,11 @@ static bool allowed(const int *values) {
   const mesh_sizes *m = &meshes[values[MESH]];
   fsdp_strategy strategy = strategies[values[STRATEGY]];
   if (strategy == FSDP_NO && m->fsdp > 1) return false;
-  return strategy == FSDP_NO || strategy == FSDP_HYBRID || m->data == 1;
+  return (strategy != FSDP_FULL && strategy != FSDP_GRAD_OP) || m->data == 1;
 }
 
 static pairwise settings = {.settings = SETTINGS,
-                            .value_count = {[STRATEGY] = 4,
+                            .value_count = {[STRATEGY] = sizeof strategies / sizeof *strategies,
                                             [MODEL] = MODELS,
                                             [WRAP] = 3,
                                             [SEQUENCE_PARALLEL] = 2,

@@ -58,10 +58,11 @@ static void draw_place(draws *d, fsdp_plan_config *plan) {
   static const int halves[][2] = {{2, 2}, {2, 3}, {3, 2}, {2, 4}, {4, 2}, {1, 3}, {3, 1}};
   int n = ranks[draw(d, 6)];
   const int *grid = halves[draw(d, 7)];
-  plan->strategy = (fsdp_strategy)draw(d, 4);
-  plan->mesh = plan->strategy == FSDP_HYBRID ? fsdp_mesh_of(grid[0], grid[1])
-               : plan->strategy == FSDP_NO   ? fsdp_mesh_of(n, 1)
-                                             : fsdp_mesh_of(1, n);
+  plan->strategy = (fsdp_strategy)draw(d, 5);
+  plan->mesh = plan->strategy == FSDP_HYBRID || (plan->strategy == FSDP_ZERO1 && n > 4)
+                   ? fsdp_mesh_of(grid[0], grid[1])
+               : plan->strategy == FSDP_NO ? fsdp_mesh_of(n, 1)
+                                           : fsdp_mesh_of(1, n);
 }
 
 static void draw_settings(draws *d, fsdp_plan_config *plan) {

@@ -72,17 +72,17 @@ static void test_mixed_units(void **state) {
   (void)state;
   const fsdp_wrap_policy wraps[] = {
       {.kind = FSDP_WRAP_BLOCK}, {.kind = FSDP_WRAP_NONE}, {FSDP_WRAP_SIZE, 6000, NULL}};
-  const fsdp_strategy strategies[] = {FSDP_FULL, FSDP_GRAD_OP, FSDP_NO, FSDP_HYBRID};
+  const fsdp_strategy strategies[] = {FSDP_FULL, FSDP_GRAD_OP, FSDP_NO, FSDP_HYBRID, FSDP_ZERO1};
   const int places[][2] = {{2, 2}, {2, 3}, {1, 4}, {4, 1}};
   harness_config plain = config_of(1, 1);
   harness_result *reference = harness_train(&plain);
-  for (int i = 0; i < 24; i++) {
+  for (int i = 0; i < 30; i++) {
     const int *place = places[i % 4];
     harness_config config = config_of(place[0], place[1]);
     fsdp_plan_config *plan = &config.plan;
     fsdp_sharding sharding = {.rules = rules, .rule_count = sizeof rules / sizeof *rules};
     plan->sharding = &sharding;
-    plan->strategy = strategies[i / 2 % 4];
+    plan->strategy = strategies[i / 2 % 5];
     plan->wrap = wraps[i % 3];
     plan->cpu_offload = i / 3 % 2;
     plan->prefetch = i % 3;
@@ -106,13 +106,13 @@ static void test_mixed_units_in_bf16(void **state) {
   (void)state;
   harness_config plain = config_of(1, 1);
   harness_result *reference = harness_train(&plain);
-  for (int i = 0; i < 8; i++) {
+  for (int i = 0; i < 12; i++) {
     harness_config config = config_of(2, i % 2 + 1);
     fsdp_plan_config *plan = &config.plan;
     fsdp_sharding sharding = {.rules = rules, .rule_count = sizeof rules / sizeof *rules};
     plan->sharding = &sharding;
-    plan->strategy = i / 2 % 2 ? FSDP_NO : FSDP_FULL;
-    plan->cpu_offload = i / 4;
+    plan->strategy = i / 2 % 3 == 0 ? FSDP_FULL : i / 2 % 3 == 1 ? FSDP_NO : FSDP_ZERO1;
+    plan->cpu_offload = i / 6;
     plan->param_dtype = FSDP_BF16;
     plan->reduce_dtype = i % 3 ? FSDP_BF16 : FSDP_F32;
     plan->master_dtype = plan->moment_dtype = i % 4 ? FSDP_F32 : FSDP_BF16;

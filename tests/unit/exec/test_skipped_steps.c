@@ -27,7 +27,8 @@ static const struct {
               {FSDP_NO, 3, 1, 1, 1},      {FSDP_HYBRID, 2, 2, 1, 1},  {FSDP_HYBRID, 2, 3, 1, 1},
               {FSDP_FULL, 1, 8, 1, 1},    {FSDP_GRAD_OP, 1, 1, 1, 1}, {FSDP_HYBRID, 4, 1, 1, 1},
               {FSDP_NO, 1, 1, 3, 1},      {FSDP_FULL, 1, 2, 2, 1},    {FSDP_HYBRID, 2, 1, 4, 1},
-              {FSDP_GRAD_OP, 1, 1, 2, 2}, {FSDP_FULL, 1, 5, 2, 1}};
+              {FSDP_GRAD_OP, 1, 1, 2, 2}, {FSDP_FULL, 1, 5, 2, 1},    {FSDP_ZERO1, 1, 3, 1, 1},
+              {FSDP_ZERO1, 2, 2, 1, 1},   {FSDP_ZERO1, 1, 2, 2, 1},   {FSDP_ZERO1, 1, 1, 1, 1}};
 enum { PLACES = sizeof places / sizeof *places };
 
 static harness_config config_at(int place) {
@@ -125,7 +126,7 @@ static void check_skipped(int place, int mode) {
 static void test_skipped_steps_touch_nothing(void **state) {
   (void)state;
   for (int mode = 0; mode < MODES; mode++)
-    for (int k = 0; k < 3; k++) check_skipped((mode * 5 + k * 7) % PLACES, mode);
+    for (int k = 0; k < 4; k++) check_skipped((mode * 5 + k * 8) % PLACES, mode);
 }
 
 // ---- Not skipped: what bf16 states become

@@ -20,8 +20,9 @@ enum { RANKS_MAX = 6, UNITS_MAX = 16, SNAPSHOT_STEP = 1 };
 static const struct {
   fsdp_strategy strategy;
   int data, fsdp, tensor;
-} places[] = {{FSDP_FULL, 1, 2, 1},   {FSDP_GRAD_OP, 1, 3, 1}, {FSDP_NO, 3, 1, 1}, {FSDP_HYBRID, 2, 2, 1},
-              {FSDP_HYBRID, 3, 2, 1}, {FSDP_FULL, 1, 2, 3},    {FSDP_NO, 2, 1, 2}};
+} places[] = {{FSDP_FULL, 1, 2, 1},   {FSDP_GRAD_OP, 1, 3, 1}, {FSDP_NO, 3, 1, 1},
+              {FSDP_HYBRID, 2, 2, 1}, {FSDP_HYBRID, 3, 2, 1},  {FSDP_FULL, 1, 2, 3},
+              {FSDP_NO, 2, 1, 2},     {FSDP_ZERO1, 1, 2, 1},   {FSDP_ZERO1, 2, 2, 1}};
 
 static harness_config config_of(size_t place, bool offload, bool bf16) {
   harness_config config = {

@@ -2,7 +2,7 @@
 // and every run measures the memory that was planned.
 //
 // The settings and their values:
-//   mesh and strategy  full, grad_op, no on 1, 2, 3, 4, 8 ranks; hybrid as 2x2, 2x4, 4x2
+//   mesh and strategy  full, grad_op, zero1, no on 1, 2, 3, 4, 8 ranks; hybrid as 2x2, 2x4, 4x2, zero1 as 2x4
 //   wrap               size, block, none, module:LlamaMLP,LlamaSdpaAttention
 //   offload            off, on
 //   recompute          off, on
@@ -39,8 +39,10 @@ static const place places[] = {
     {FSDP_FULL, 1, 8},    {FSDP_GRAD_OP, 1, 1}, {FSDP_GRAD_OP, 1, 2}, {FSDP_GRAD_OP, 1, 3},
     {FSDP_GRAD_OP, 1, 4}, {FSDP_GRAD_OP, 1, 8}, {FSDP_NO, 1, 1},      {FSDP_NO, 2, 1},
     {FSDP_NO, 3, 1},      {FSDP_NO, 4, 1},      {FSDP_NO, 8, 1},      {FSDP_HYBRID, 2, 2},
-    {FSDP_HYBRID, 2, 4},  {FSDP_HYBRID, 4, 2},
+    {FSDP_HYBRID, 2, 4},  {FSDP_HYBRID, 4, 2},  {FSDP_ZERO1, 1, 1},   {FSDP_ZERO1, 1, 2},
+    {FSDP_ZERO1, 1, 3},   {FSDP_ZERO1, 1, 4},   {FSDP_ZERO1, 1, 8},   {FSDP_ZERO1, 2, 4},
 };
+enum { PLACES = sizeof places / sizeof *places };
 static const fsdp_wrap_policy wraps[] = {{FSDP_WRAP_SIZE, 6000, NULL},
                                          {FSDP_WRAP_BLOCK, 0, NULL},
                                          {FSDP_WRAP_NONE, 0, NULL},
@@ -51,7 +53,7 @@ static const struct {
 } accumulations[] = {{1, FSDP_ACCUMULATE_REDUCE}, {4, FSDP_ACCUMULATE_REDUCE}, {4, FSDP_ACCUMULATE_LOCAL}};
 
 // Values a setting has: place, wrap, offload, recompute, prefetch, accumulation.
-static const int value_count[SETTINGS] = {18, 4, 2, 2, 3, 3};
+static const int value_count[SETTINGS] = {PLACES, 4, 2, 2, 3, 3};
 
 typedef struct choice {
   int value[SETTINGS];
@@ -138,7 +140,7 @@ static int cover(const choice *c, bool *covered) {
   int fresh = 0, pair = 0;
   for (int a = 0; a < SETTINGS; a++) {
     for (int b = a + 1; b < SETTINGS; b++, pair++) {
-      bool *cell = &covered[(pair * 18 + c->value[a]) * 18 + c->value[b]];
+      bool *cell = &covered[(pair * PLACES + c->value[a]) * PLACES + c->value[b]];
       fresh += !*cell;
       *cell = true;
     }
@@ -150,7 +152,7 @@ static int uncovered(const choice *c, const bool *covered) {
   int fresh = 0, pair = 0;
   for (int a = 0; a < SETTINGS; a++)
     for (int b = a + 1; b < SETTINGS; b++, pair++)
-      fresh += !covered[(pair * 18 + c->value[a]) * 18 + c->value[b]];
+      fresh += !covered[(pair * PLACES + c->value[a]) * PLACES + c->value[b]];
   return fresh;
 }
 
@@ -171,7 +173,7 @@ static int choice_count(void) {
 
 // Greedy: always the run that covers most pairs that none has covered yet. Returns the number of runs.
 static int pairwise(choice *out) {
-  bool *covered = fsdp_alloc_zeroed(15 * 18 * 18, sizeof *covered);
+  bool *covered = fsdp_alloc_zeroed((size_t)15 * PLACES * PLACES, sizeof *covered);
   int count = 0;
   for (;;) {
     int best = -1, best_fresh = 0;
@@ -216,7 +218,7 @@ static void test_agree(void **state) {
 static void test_initial_weights(void **state) {
   (void)state;
   harness_result *reference = NULL;
-  for (int i = 0; i < 18; i++) {
+  for (int i = 0; i < PLACES; i++) {
     choice c = {{i, i % 4, i % 2, 0, 1, 0}};
     harness_config config = config_of(&c);
     config.steps = 1;
@@ -240,7 +242,7 @@ static void test_initial_weights(void **state) {
 static void test_bf16_stays_close(void **state) {
   (void)state;
   harness_result *reference = reference_run();
-  for (int i = 0; i < 18; i++) {
+  for (int i = 0; i < PLACES; i++) {
     choice c = {{i, i % 4, i / 2 % 2, i % 2, 1, i % 3}};
     harness_config config = config_of(&c);
     // Of fp32 parameters only the reduction is in bf16; not where one rank may run on a GPU, which refuses
@@ -301,8 +303,9 @@ static void test_sums_in_bf16(void **state) {
 // rounded 31 times more and is off by 6.7e-3 or more.
 static void test_micro_batches_are_summed_in_fp32(void **state) {
   (void)state;
-  const place sharded[] = {{FSDP_FULL, 1, 2}, {FSDP_GRAD_OP, 1, 2}, {FSDP_NO, 2, 1}, {FSDP_HYBRID, 2, 2}};
-  for (int i = 0; i < 4; i++) {
+  const place sharded[] = {
+      {FSDP_FULL, 1, 2}, {FSDP_GRAD_OP, 1, 2}, {FSDP_NO, 2, 1}, {FSDP_HYBRID, 2, 2}, {FSDP_ZERO1, 1, 2}};
+  for (int i = 0; i < 5; i++) {
     for (int kind = 0; kind < 2; kind++) {
       harness_config config = {.plan = harness_small_plan(1), .steps = 1, .seed = 7};
       config.plan.seq = 5;
@@ -328,11 +331,13 @@ static void test_micro_batches_are_summed_in_fp32(void **state) {
 // reductions and take the scalar 1 for the factor.
 static void test_clipping_nothing_changes_nothing(void **state) {
   (void)state;
-  for (int offload = 0; offload < 2; offload++) {
+  for (int i = 0; i < 8; i++) {
     harness_result *results[2];
     for (int clips = 0; clips < 2; clips++) {
       harness_config config = {.plan = harness_small_plan(2), .steps = STEPS, .lr = 1e-3f, .seed = 3};
-      config.plan.cpu_offload = offload;
+      config.plan.cpu_offload = i & 1;
+      config.plan.strategy = i & 2 ? FSDP_ZERO1 : FSDP_FULL;
+      config.plan.param_dtype = i & 4 ? FSDP_BF16 : FSDP_F32;
       config.plan.grad_clip = clips ? 1e30f : 0;
       config.gradient_step = -1;
       results[clips] = harness_train(&config);

@@ -40,8 +40,8 @@ static fsdp_drift compare(const harness_result *result, bool agrees[8]) {
 static const struct {
   fsdp_strategy strategy;
   int data, fsdp, tensor; // norms have replicas over tensor, weights have none
-} places[] = {{FSDP_NO, 2, 1, 1},     {FSDP_NO, 4, 1, 1},   {FSDP_HYBRID, 2, 2, 1},
-              {FSDP_HYBRID, 3, 2, 1}, {FSDP_FULL, 1, 2, 2}, {FSDP_HYBRID, 2, 1, 4}};
+} places[] = {{FSDP_NO, 2, 1, 1},   {FSDP_NO, 4, 1, 1},     {FSDP_HYBRID, 2, 2, 1}, {FSDP_HYBRID, 3, 2, 1},
+              {FSDP_FULL, 1, 2, 2}, {FSDP_HYBRID, 2, 1, 4}, {FSDP_ZERO1, 2, 2, 1},  {FSDP_ZERO1, 1, 2, 2}};
 
 // bf16 states are rounded with random bits, which must be the same in all replicas.
 static void test_replicas_agree(void **state) {

@@ -73,6 +73,21 @@ static void test_valley_formulas(void **state) {
     plan = plan_of(config);
     assert_int_equal(valley(plan), 6 * P / ranks);
     fsdp_plan_destroy(plan);
+    // Beside the state there are whole parameters in the dtype of compute, unless they are the masters.
+    config = base_config();
+    config.strategy = FSDP_ZERO1;
+    config.mesh = fsdp_mesh_of(1, ranks);
+    plan = plan_of(config);
+    assert_int_equal(valley(plan), 12 * P / ranks + (ranks > 1 ? 4 * P : 0));
+    fsdp_plan_destroy(plan);
+    config.param_dtype = FSDP_BF16;
+    plan = plan_of(config);
+    assert_int_equal(valley(plan), 12 * P / ranks + 2 * P);
+    fsdp_plan_destroy(plan);
+    config.master_dtype = config.moment_dtype = FSDP_BF16;
+    plan = plan_of(config);
+    assert_int_equal(valley(plan), 6 * P / ranks + (ranks > 1 ? 2 * P : 0));
+    fsdp_plan_destroy(plan);
     config = base_config();
     config.strategy = FSDP_NO;
     config.mesh = fsdp_mesh_of(ranks, 1);
@@ -88,7 +103,7 @@ static void test_valley_formulas(void **state) {
 
 static void test_offload_empties_the_device(void **state) {
   (void)state;
-  for (int strategy = FSDP_FULL; strategy <= FSDP_HYBRID; strategy++) {
+  for (int strategy = FSDP_FULL; strategy <= FSDP_ZERO1; strategy++) {
     fsdp_plan_config config = base_config();
     config.strategy = (fsdp_strategy)strategy;
     config.mesh = strategy == FSDP_NO       ? fsdp_mesh_of(4, 1)
@@ -97,9 +112,15 @@ static void test_offload_empties_the_device(void **state) {
     config.cpu_offload = true;
     fsdp_plan *plan = plan_of(config);
     int64_t shards = fsdp_mesh_size(&config.mesh, FSDP_AXIS_FSDP);
-    assert_int_equal(valley(plan), 0);
+    int64_t P = fsdp_model_parameter_count(&config.model);
+    assert_int_equal(valley(plan), strategy == FSDP_ZERO1 ? 4 * P : 0);
+    assert_int_equal(plan->memory.space[FSDP_SPACE_HOST].valley_bytes, 12 * P / shards);
+    fsdp_plan_destroy(plan);
+    config.param_dtype = FSDP_BF16; // a copy of each shard in it, or of zero1's parameters on the device
+    plan = plan_of(config);
+    assert_int_equal(valley(plan), strategy == FSDP_ZERO1 ? 2 * P : 0);
     assert_int_equal(plan->memory.space[FSDP_SPACE_HOST].valley_bytes,
-                     12 * fsdp_model_parameter_count(&config.model) / shards);
+                     (strategy == FSDP_ZERO1 ? 12 : 14) * P / shards);
     fsdp_plan_destroy(plan);
   }
 }
@@ -129,6 +150,13 @@ static void test_traffic_formulas(void **state) {
       plan = plan_of(config);
       assert_int_equal(plan->traffic.all_gather_bytes, 2 * P / F * (F - 1));
       assert_int_equal(plan->traffic.reduce_scatter_bytes, reductions * 4 * P / F * (F - 1));
+      fsdp_plan_destroy(plan);
+
+      config.strategy = FSDP_ZERO1;
+      plan = plan_of(config);
+      assert_int_equal(plan->traffic.all_gather_bytes, 2 * P / F * (F - 1));
+      assert_int_equal(plan->traffic.reduce_scatter_bytes, reductions * 4 * P / F * (F - 1));
+      assert_int_equal(plan->traffic.all_reduce_bytes, 0);
       fsdp_plan_destroy(plan);
 
       config.strategy = FSDP_NO;

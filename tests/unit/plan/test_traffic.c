@@ -94,9 +94,10 @@ enum { UNITS_MAX = 6 };
 // every shard is a multiple of 16.
 //
 // Gathers: under full and hybrid before each forward and before each backward; the embedding's backward reads
-// no weight, the head's follows its forward. Under grad_op once a step, as is the root under all.
+// no weight, the head's follows its forward. Under grad_op once a step, as is the root under all; so are the
+// shards that zero1 has updated.
 static int units_of(const traffic_case *c, const quantities *q, unit_bytes *units, int64_t *times) {
-  bool stays = c->strategy == FSDP_GRAD_OP;
+  bool stays = c->strategy == FSDP_GRAD_OP || c->strategy == FSDP_ZERO1;
   int64_t once = stays ? 1 : c->micro_batches, twice = stays ? 1 : 2 * c->micro_batches;
   int64_t shards = 16 * q->S * q->X;
   int64_t norm_ranks = c->sequence_parallel ? q->T : 1; // each has the rows of its piece
@@ -171,7 +172,8 @@ static expected expected_of(const traffic_case *c, const quantities *q, const fs
     // Weights in bf16 or fp32; gradients in fp32, scattered over what shards the unit, then the shards summed
     // over the ranks that have other summands.
     expect(&e, shards, times[u] * unit->gathers * ring(unit->shard * q->e, q->S * q->X));
-    expect(&e, shards, c->micro_batches * times[u] * ring(unit->shard * 4, q->S * q->X));
+    int64_t reductions = c->strategy == FSDP_ZERO1 ? 1 : c->micro_batches;
+    expect(&e, shards, reductions * times[u] * ring(unit->shard * 4, q->S * q->X));
     fsdp_axis_set sums = data | (unit->tensor_ranks > 1 ? tensor : 0);
     expect(&e, sums, times[u] * all_reduce(unit->shard * 4, q->R * unit->tensor_ranks));
   }
@@ -195,6 +197,8 @@ static fsdp_plan *plan_of(const traffic_case *c) {
   fsdp_plan_config config = {.batch = c->batch,
                              .seq = c->seq,
                              .micro_batches = c->micro_batches,
+                             .accumulate =
+                                 c->strategy == FSDP_ZERO1 ? FSDP_ACCUMULATE_LOCAL : FSDP_ACCUMULATE_REDUCE,
                              .strategy = c->strategy,
                              .mesh = mesh_of(c),
                              .sequence_parallel = c->sequence_parallel,
@@ -242,6 +246,8 @@ static void test_tensor(void **state) {
       {"llama2-70b", 1, 4, 1, 16, FSDP_FULL, true, true, 1, 4096, 1, NULL},
       {"llama3-405b", 1, 64, 1, 8, FSDP_FULL, true, true, 1, 8192, 1, NULL},
       {"llama3-405b", 1, 64, 1, 16, FSDP_GRAD_OP, false, true, 1, 8192, 1, NULL},
+      {"llama2-7b", 1, 8, 1, 2, FSDP_ZERO1, true, true, 1, 1024, 4, NULL},
+      {"llama2-7b", 1, 4, 1, 4, FSDP_ZERO1, false, false, 1, 1024, 1, NULL},
   };
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) check_case(&cases[i]);
 }
@@ -261,6 +267,7 @@ static void test_three_axes(void **state) {
       {"llama3-405b", 8, 16, 1, 8, FSDP_HYBRID, true, true, 1, 8192, 1, NULL},
       {"llama3-405b", 1, 1024, 2, 8, FSDP_FULL, true, true, 1, 8192, 1, NULL},
       {"llama3-405b", 1, 32, 4, 16, FSDP_GRAD_OP, false, true, 1, 32768, 1, NULL},
+      {"llama2-70b", 2, 2, 2, 16, FSDP_ZERO1, true, true, 1, 8192, 3, NULL},
   };
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) check_case(&cases[i]);
 }
@@ -274,6 +281,7 @@ static void test_odd_sizes(void **state) {
       {"llama2-70b", 1, 3, 1, 12, FSDP_FULL, true, true, 1, 1000, 1, NULL},
       {"llama2-70b", 1, 3, 2, 20, FSDP_FULL, true, true, 1, 1000, 1, NULL},
       {"llama3-405b", 1, 7, 3, 6, FSDP_FULL, false, true, 1, 333, 1, NULL},
+      {"llama2-7b", 1, 5, 1, 3, FSDP_ZERO1, true, true, 2, 1000, 2, NULL},
   };
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) check_case(&cases[i]);
 }
