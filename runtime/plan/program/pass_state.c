@@ -80,14 +80,20 @@ void step_raise_slot(step_builder *s, int u) {
             make_own_slot(s, u, s->unit_state[u].whole, dtype, FSDP_WRITE));
 }
 
+// What replicas have loaded by slices, and then the copy.
+static void exchange_unit(step_builder *s, int u) {
+  const fsdp_unit_state *state = &s->unit_state[u];
+  for (int slot = 0; slot < s->config->optimizer->slot_count; slot++)
+    exchange_slices(s, u, state->slot[slot], slot_dtype(s, slot));
+  if (state->copy >= 0) cast_master(s, u, state->copy);
+}
+
 void pass_exchange(step_builder *s) {
-  for (int u = 0; u < s->units->count; u++) {
-    const fsdp_unit_state *state = &s->unit_state[u];
-    for (int slot = 0; slot < s->config->optimizer->slot_count && s->config->exchange; slot++)
-      if (state->slot[slot] >= 0) exchange_slices(s, u, state->slot[slot], slot_dtype(s, slot));
-    if (state->copy >= 0 && s->config->exchange) cast_master(s, u, state->copy);
-    if (state->whole < 0) continue;
+  for (int i = 0; i < s->forward_order_count; i++) {
+    int u = s->forward_order[i];
+    if (s->config->exchange) exchange_unit(s, u);
+    if (s->unit_state[u].whole < 0) continue;
     if (s->config->cpu_offload) step_raise_slot(s, u);
-    step_gather_shards(s, u, state->whole, s->config->cpu_offload);
+    step_gather_shards(s, u, s->unit_state[u].whole, s->config->cpu_offload);
   }
 }
