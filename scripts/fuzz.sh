@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
 # fuzz.sh SECONDS [NAME...]: builds the fuzzers of the parsers (tests/fuzz/) with clang into build-fuzz/, runs
 # each for SECONDS, as many at a time as there are cores, and prints one table. NAME is a parser: config,
-# safetensors, safetensors_index, manifest, tokens, records, options. What is found new is kept in
+# safetensors, safetensors_index, manifest, tokens, records, options, profile. What is found new is kept in
 # build-fuzz/corpus/NAME, so that runs build on each other.
 #   --coverage  afterwards, lines of the parsers that the kept inputs reach (requires llvm-profdata, llvm-cov)
 # The exit status is 0 without a finding, 1 with one (its input is kept, and the command that repeats it
 # printed), 77 if this machine has no clang with libFuzzer.
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
-all=(config safetensors safetensors_index manifest tokens records options)
+all=(config safetensors safetensors_index manifest tokens records options profile)
 seconds=
 coverage=0
 names=()
@@ -102,6 +102,7 @@ if [ $coverage -eq 1 ]; then
   llvm-profdata merge -o $counted/all.profdata $counted/*.profraw
   llvm-cov report "${objects[@]:1}" -instr-profile=$counted/all.profdata \
     runtime/checkpoint/{config_json,safetensors,safetensors_header,checkpoint_json}.c \
-    runtime/data/token_file.c runtime/data/json_text.c launcher/cli/yaml_options.c
+    runtime/data/token_file.c runtime/data/json_text.c launcher/cli/yaml_options.c \
+    launcher/profile/profile_{file,reader,rows}.c
 fi
 exit $failed

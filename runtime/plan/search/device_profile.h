@@ -11,7 +11,7 @@
 // (`ranks`). Those with the greatest number that does not exceed the node's count; 0 stands for any number. A
 // GPU computes for one rank.
 //
-// Times are in seconds, rates in bytes or FLOPs per second. launcher/cli/profile_file.h reads and writes
+// Times are in seconds, rates in bytes or FLOPs per second. launcher/profile/profile_file.h reads and writes
 // profiles as YAML, with the source of each number.
 #pragma once
 

@@ -1,0 +1,312 @@
+#include "launcher/profile/profile_file.h"
+
+#include "launcher/profile/profile_reader.h"
+#include "runtime/base/check.h"
+#include "runtime/plan/search/shipped_profiles.h"
+
+#include <limits.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define COUNT(array) (int)(sizeof(array) / sizeof *(array))
+
+// ---- Numbers of the profile itself
+
+typedef struct number_row {
+  const char *key;
+  size_t offset;
+  int exponent;
+  double least;
+} number_row;
+
+#define AT(field) offsetof(fsdp_device_profile, field)
+
+static const number_row peaks[] = {{"fp32", AT(peak_flops) + FSDP_F32 * sizeof(double), 12, 0},
+                                   {"bf16", AT(peak_flops) + FSDP_BF16 * sizeof(double), 12, 0},
+                                   {"fp16", AT(peak_flops) + FSDP_F16 * sizeof(double), 12, 0}};
+static const number_row copies[] = {{"up", AT(up_rate), 9, 0},
+                                    {"down", AT(down_rate), 9, 0},
+                                    {"up_both", AT(up_both_rate), 9, 0},
+                                    {"down_both", AT(down_both_rate), 9, 0}};
+static const number_row contention[] = {{"compute", AT(product_slowdown), 0, 1},
+                                        {"collective", AT(collective_slowdown), 0, 1}};
+static const number_row network[] = {{"gbps_per_node", AT(network_rate), 9, 0},
+                                     {"latency_us", AT(network_latency_s), -6, 0},
+                                     {"node_latency_us", AT(node_latency_s), -6, 0}};
+
+// A mapping of some of these numbers.
+static fsdp_status read_numbers(const fsdp_profile_reader *r, const yaml_node_t *node, const char *name,
+                                const number_row *rows, int count) {
+  const char *keys[4];
+  unsigned seen = 0;
+  for (int i = 0; i < count; i++) keys[i] = rows[i].key;
+  if (node->type != YAML_MAPPING_NODE)
+    return fsdp_profile_fail_at(r, node, "%s is not a mapping, as in {%s: 2.5}", name, keys[0]);
+  for (const yaml_node_pair_t *pair = node->data.mapping.pairs.start; pair < node->data.mapping.pairs.top;
+       pair++) {
+    const yaml_node_t *key_node = fsdp_profile_node(r, pair->key);
+    int key = 0;
+    fsdp_status status = fsdp_profile_read_word(r, key_node, "key", keys, count, &key);
+    if (status) return status;
+    if (seen & 1u << key) return fsdp_profile_fail_at(r, key_node, "a second %s; remove one", keys[key]);
+    seen |= 1u << key;
+    status = fsdp_profile_read_number(r, fsdp_profile_node(r, pair->value), keys[key], rows[key].exponent,
+                                      rows[key].least, (void *)((char *)r->profile + rows[key].offset));
+    if (status) return status;
+  }
+  return FSDP_OK;
+}
+
+static fsdp_status read_name(const fsdp_profile_reader *r, const yaml_node_t *node, const char *what,
+                             char *out, size_t bytes) {
+  if (!fsdp_yaml_is_scalar(node) || !*fsdp_yaml_text(node) || strlen(fsdp_yaml_text(node)) >= bytes)
+    return fsdp_profile_fail_at(r, node, "the %s is not a word of at most %zu characters", what, bytes - 1);
+  snprintf(out, bytes, "%s", fsdp_yaml_text(node));
+  return FSDP_OK;
+}
+
+static fsdp_status read_use(fsdp_profile_reader *r, const yaml_node_t *node) {
+  static const char *const keys[] = {"attention"};
+  if (node->type != YAML_MAPPING_NODE)
+    return fsdp_profile_fail_at(r, node, "use is not a mapping, as in {attention: flash2}");
+  fsdp_status status = FSDP_OK;
+  for (const yaml_node_pair_t *pair = node->data.mapping.pairs.start;
+       pair < node->data.mapping.pairs.top && !status; pair++) {
+    const yaml_node_t *value = fsdp_profile_node(r, pair->value);
+    int key;
+    status = fsdp_profile_read_word(r, fsdp_profile_node(r, pair->key), "key", keys, COUNT(keys), &key);
+    if (!status)
+      status = read_name(r, value, "name of a kernel", r->attention_kernel, sizeof r->attention_kernel);
+    snprintf(r->attention_place, sizeof r->attention_place, "%.180s:%d", r->places[r->depth - 1],
+             fsdp_yaml_line(value));
+  }
+  return status;
+}
+
+typedef enum top_key {
+  KEY_NAME,
+  KEY_DEVICE,
+  KEY_SOURCE,
+  KEY_BASE,
+  KEY_USE,
+  KEY_PROCESSORS,
+  KEY_MEMORY_GB,
+  KEY_MEMORY_GBPS,
+  KEY_LAUNCH,
+  KEY_PEAK,
+  KEY_COPY,
+  KEY_CONTENTION,
+  KEY_NETWORK,
+  KEY_TILES,
+  KEY_PRODUCTS,
+  KEY_ATTENTION,
+  KEY_OPS,
+  KEY_COLLECTIVES,
+  KEY_COUNT
+} top_key;
+
+static const char *const top_keys[KEY_COUNT] = {
+    "name",      "device",      "source",    "base",        "use",       "processors",
+    "memory_gb", "memory_gbps", "launch_us", "peak_tflops", "copy_gbps", "contention",
+    "network",   "tiles",       "products",  "attention",   "ops",       "collectives"};
+
+static fsdp_status read_top(fsdp_profile_reader *r, top_key key, const yaml_node_t *node) {
+  static const char *const devices[] = {"cpu", "cuda"}, *const flags[] = {"false", "true"};
+  fsdp_device_profile *p = r->profile;
+  fsdp_status status = FSDP_OK;
+  int64_t whole = 0;
+  int word = 0;
+  switch (key) {
+  case KEY_NAME:
+    return read_name(r, node, "name", p->name, sizeof p->name);
+  case KEY_DEVICE:
+    status = fsdp_profile_read_word(r, node, "device", devices, COUNT(devices), &word);
+    p->device = (fsdp_op_device)word;
+    return status;
+  case KEY_SOURCE:
+    return fsdp_yaml_is_scalar(node) ? FSDP_OK : fsdp_profile_fail_at(r, node, "a source is not a text");
+  case KEY_USE:
+    return read_use(r, node);
+  case KEY_PROCESSORS:
+    status = fsdp_profile_read_whole(r, node, top_keys[key], 1, &whole);
+    p->processors = (int)whole;
+    return status;
+  case KEY_MEMORY_GB:
+    return fsdp_profile_read_number(r, node, top_keys[key], 9, 0, &p->memory_bytes);
+  case KEY_MEMORY_GBPS:
+    return fsdp_profile_read_number(r, node, top_keys[key], 9, 0, &p->memory_rate);
+  case KEY_LAUNCH:
+    return fsdp_profile_read_number(r, node, top_keys[key], -6, 0, &p->launch_s);
+  case KEY_PEAK:
+    return read_numbers(r, node, top_keys[key], peaks, COUNT(peaks));
+  case KEY_COPY:
+    return read_numbers(r, node, top_keys[key], copies, COUNT(copies));
+  case KEY_CONTENTION:
+    return read_numbers(r, node, top_keys[key], contention, COUNT(contention));
+  case KEY_NETWORK:
+    return read_numbers(r, node, top_keys[key], network, COUNT(network));
+  case KEY_TILES:
+    status = fsdp_profile_read_word(r, node, top_keys[key], flags, COUNT(flags), &word);
+    p->tiles = word == 1;
+    return status;
+  case KEY_PRODUCTS:
+    return fsdp_profile_read_list(r, node, top_keys[key], FSDP_PROFILE_PRODUCTS);
+  case KEY_ATTENTION:
+    return fsdp_profile_read_list(r, node, top_keys[key], FSDP_PROFILE_ATTENTION);
+  case KEY_OPS:
+    return fsdp_profile_read_list(r, node, top_keys[key], FSDP_PROFILE_OPS);
+  case KEY_COLLECTIVES:
+    return fsdp_profile_read_list(r, node, top_keys[key], FSDP_PROFILE_COLLECTIVES);
+  default:
+    return FSDP_OK; // the base has been read
+  }
+}
+
+// ---- Files
+
+static fsdp_status read_place(fsdp_profile_reader *r, const char *name, const yaml_node_t *asked_by);
+
+// A file's base, before the file itself.
+static fsdp_status read_base(fsdp_profile_reader *r, const yaml_node_t *node) {
+  char path[PATH_MAX];
+  const char *name = fsdp_yaml_is_scalar(node) ? fsdp_yaml_text(node) : "";
+  const char *place = r->places[r->depth - 1], *slash = strrchr(place, '/');
+  if (!*name || strlen(name) >= PATH_MAX / 2 || strlen(place) >= PATH_MAX / 2)
+    return fsdp_profile_fail_at(r, node, "the base is neither a shipped profile's name nor a path");
+  if (r->depth == FSDP_PROFILE_BASES_MAX)
+    return fsdp_profile_fail_at(
+        r, node, "base \"%.100s\" is the base of %d others; a cycle, or join some of them", name, r->depth);
+  const bool beside = fsdp_shipped_profile_find(name) < 0 && *name != '/' && slash;
+  snprintf(path, sizeof path, "%.*s%s", beside ? (int)(slash - place) + 1 : 0, place, name);
+  yaml_document_t *document = r->document;
+  fsdp_status status = read_place(r, path, node);
+  r->document = document;
+  return status;
+}
+
+static fsdp_status read_document(void *context, yaml_document_t *document, fsdp_error *error) {
+  fsdp_profile_reader *r = context;
+  const yaml_node_t *root = yaml_document_get_root_node(document);
+  fsdp_status status = FSDP_OK;
+  r->document = document;
+  r->error = error;
+  if (root->type != YAML_MAPPING_NODE)
+    return fsdp_profile_fail_at(r, root, "not a mapping of a profile's keys");
+  const yaml_node_pair_t *begin = root->data.mapping.pairs.start, *end = root->data.mapping.pairs.top;
+  int keys[KEY_COUNT];
+  for (const yaml_node_pair_t *pair = begin; pair < end; pair++) {
+    const yaml_node_t *key = fsdp_profile_node(r, pair->key);
+    int known = 0;
+    status = fsdp_profile_read_word(r, key, "key", top_keys, KEY_COUNT, &known);
+    if (status) return status;
+    const yaml_node_t *earlier = fsdp_yaml_earlier_key(document, root, pair);
+    if (earlier)
+      return fsdp_profile_fail_at(r, key, "a second %s, after that in line %d; remove one",
+                                  fsdp_yaml_text(key), fsdp_yaml_line(earlier));
+    keys[pair - begin] = known; // none is there twice: at most KEY_COUNT
+    if (known == KEY_BASE) status = read_base(r, fsdp_profile_node(r, pair->value));
+    if (status) return status;
+  }
+  for (const yaml_node_pair_t *pair = begin; pair < end && !status; pair++)
+    status = read_top(r, (top_key)keys[pair - begin], fsdp_profile_node(r, pair->value));
+  return status;
+}
+
+static fsdp_status fail_unknown(const fsdp_profile_reader *r, const char *name, const yaml_node_t *asked_by) {
+  char all[300] = "";
+  for (int i = 0; i < fsdp_shipped_profile_count(); i++) {
+    size_t used = strlen(all);
+    snprintf(all + used, sizeof all - used, "%s%s", i ? ", " : "", fsdp_shipped_profile_name(i));
+  }
+  if (asked_by)
+    return fsdp_profile_fail_at(
+        r, asked_by, "unknown base \"%.100s\": shipped profiles are %s; or give the path of a YAML file",
+        name, all);
+  return fsdp_fail(
+      r->error, FSDP_ERR_INPUT,
+      "unknown profile \"%.100s\": shipped are %s; or give the path of a YAML file, as fsdp_profile "
+      "writes it",
+      name, all);
+}
+
+// A shipped profile or a file, that the node (or the user) asks for.
+static fsdp_status read_place(fsdp_profile_reader *r, const char *name, const yaml_node_t *asked_by) {
+  const int shipped = fsdp_shipped_profile_find(name);
+  if (shipped < 0 && access(name, F_OK) != 0) return fail_unknown(r, name, asked_by);
+  char *place = shipped < 0 ? realpath(name, NULL) : strdup(name);
+  FSDP_CHECK(place, "the place of profile %s", name);
+  for (int i = 0; i < r->depth; i++) {
+    if (strcmp(r->places[i], place) != 0) continue;
+    free(place);
+    return fsdp_profile_fail_at(r, asked_by, "base \"%.100s\" is being read already: bases in a circle",
+                                name);
+  }
+  const fsdp_yaml_source source = {.path = place,
+                                   .text = shipped < 0 ? NULL : fsdp_shipped_profile_text(shipped),
+                                   .what = "a YAML file of a device profile",
+                                   .bad = FSDP_ERR_INPUT};
+  r->places[r->depth++] = place;
+  fsdp_status status = fsdp_yaml_visit(&source, read_document, r, r->error);
+  r->depth--;
+  free(place);
+  return status;
+}
+
+// ---- The whole
+
+// Keeps of each dtype the rows of one kernel: the one to use if it has any, or else the first.
+static fsdp_status use_attention(const fsdp_profile_reader *r) {
+  fsdp_device_profile *p = r->profile;
+  const char *kernels[FSDP_DTYPE_COUNT] = {0};
+  bool known = !*r->attention_kernel;
+  for (int i = 0; i < p->attention_count; i++) {
+    const fsdp_profile_attention *row = &p->attention[i];
+    const bool asked = !strcmp(row->kernel, r->attention_kernel);
+    if (!kernels[row->dtype] || asked) kernels[row->dtype] = asked ? r->attention_kernel : row->kernel;
+    known = known || asked;
+  }
+  if (!known)
+    return fsdp_fail(
+        r->error, FSDP_ERR_INPUT, "%s: no row of attention has the kernel \"%s\"; the first has \"%s\"",
+        r->attention_place, r->attention_kernel, p->attention_count ? p->attention[0].kernel : "");
+  char used[FSDP_DTYPE_COUNT][sizeof p->attention->kernel] = {0};
+  for (int d = 0; d < FSDP_DTYPE_COUNT; d++)
+    if (kernels[d]) snprintf(used[d], sizeof used[d], "%s", kernels[d]);
+  int kept = 0;
+  for (int i = 0; i < p->attention_count; i++) {
+    if (!strcmp(p->attention[i].kernel, used[p->attention[i].dtype]))
+      p->attention[kept++] = p->attention[i];
+    else
+      free(p->attention[i].rate.points);
+  }
+  p->attention_count = kept;
+  return FSDP_OK;
+}
+
+static fsdp_status check_whole(const fsdp_device_profile *p, const char *name, fsdp_error *error) {
+  const char *missing = !*p->name              ? "name"
+                        : p->processors == 0   ? "processors"
+                        : p->memory_bytes == 0 ? "memory_gb"
+                        : p->memory_rate == 0  ? "memory_gbps"
+                                               : NULL;
+  if (!missing) return FSDP_OK;
+  return fsdp_fail(error, FSDP_ERR_INPUT, "%.180s: the profile has no %s; add it, or take it from a `base:`",
+                   name, missing);
+}
+
+fsdp_status fsdp_profile_read(const char *name_or_path, fsdp_device_profile **profile, fsdp_error *error) {
+  fsdp_profile_reader r = {.profile = fsdp_device_profile_create(), .error = error};
+  r.profile->device = FSDP_OP_DEVICE_COUNT; // none yet
+  fsdp_status status = read_place(&r, name_or_path, NULL);
+  if (!status) status = use_attention(&r);
+  if (!status && r.profile->device == FSDP_OP_DEVICE_COUNT)
+    status =
+        fsdp_fail(error, FSDP_ERR_INPUT,
+                  "%.180s: the profile has no device; add `device: cuda` or `device: cpu`", name_or_path);
+  if (!status) status = check_whole(r.profile, name_or_path, error);
+  if (status) fsdp_device_profile_destroy(r.profile);
+  *profile = status ? NULL : r.profile;
+  return status;
+}

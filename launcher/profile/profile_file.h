@@ -1,0 +1,39 @@
+// Device profiles (runtime/plan/search/device_profile.h) as YAML.
+//
+//   name: h100-sxm
+//   device: cuda                                      # or cpu
+//   source: "..."                                     # of every number without one beside it
+//   processors: 132                                   # any number: 132, or {value: 132, source: "..."}
+//   memory_gb: {value: 80, source: "..."}             # 1e9 bytes; all units are powers of ten
+//   peak_tflops: {bf16: 989, fp32: 67}
+//   launch_us: 2
+//   memory_gbps: 2573                                 # read + written
+//   copy_gbps: {up: 55, down: 55, up_both: 40, down_both: 40}
+//   contention: {compute: 1.13, collective: 1.3}
+//   network: {gbps_per_node: 400, latency_us: 14, node_latency_us: 3.4}
+//   tiles: true
+//   products:                                         # `ranks` may be absent: any
+//   - {ranks: 1, dtype: bf16, form: any, m: 2048, n: 2048, k: 13312, tflops: 794.5}
+//   attention:
+//   - {kernel: flash2, dtype: bf16, head_dim: 128, direction: both, tflops: {512: 163, 1024: 221}}
+//   ops:
+//   - {op: rmsnorm, gbps: {1e6: 900, 1e8: 3800}}      # or `any`: those without an entry
+//   collectives:
+//   - {kind: all_gather, link: node, ranks: 8, ranks_per_node: 8, groups: 1, us: {1048576: 92.8}}
+//   use: {attention: flash2}                          # of several kernels; without it the first
+//   base: h100-sxm                                    # what this file does not have is taken from there
+//
+// A row has a `source` too. With `base`, a number replaces a number and a list the whole list.
+#pragma once
+
+#include "runtime/base/status.h"
+#include "runtime/plan/search/device_profile.h"
+
+#include <stdio.h>
+
+// A shipped profile's name, or the path of a file; a base's path is taken from the folder of the file that
+// names it. The caller owns *profile. FSDP_ERR_INPUT, with file and line, for what is wrong.
+fsdp_status fsdp_profile_read(const char *name_or_path, fsdp_device_profile **profile, fsdp_error *error);
+
+// YAML that reads back equal; `source` stands for all of its numbers. A rate that is 0 is left out.
+void fsdp_profile_print(const fsdp_device_profile *profile, const char *source, FILE *out);

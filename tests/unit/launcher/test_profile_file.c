@@ -1,0 +1,307 @@
+// Device profiles as YAML: what is read, printed again, built upon a base, and refused by its line.
+#include "launcher/profile/decimal.h"
+#include "launcher/profile/profile_file.h"
+#include "runtime/plan/search/shipped_profiles.h"
+#include "tests/support/io_files.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#define HEAD                                                                                                 \
+  "name: small\ndevice: cuda\nprocessors: 4\nmemory_gb: 16\nmemory_gbps: {value: 500, source: \"x\"}\n"
+
+static fsdp_device_profile *accept(const char *name) {
+  fsdp_device_profile *profile;
+  fsdp_error error = {0};
+  if (fsdp_profile_read(name, &profile, &error) != FSDP_OK) fail_msg("%s", error.message);
+  return profile;
+}
+
+static fsdp_device_profile *accept_text(const char *text) {
+  io_write_text("profile.yaml", text);
+  return accept(io_path("profile.yaml"));
+}
+
+// The file is refused, and the message has `part`.
+static void refuse(const char *text, const char *part) {
+  fsdp_device_profile *profile;
+  fsdp_error error = {0};
+  io_write_text("profile.yaml", text);
+  assert_int_equal(fsdp_profile_read(io_path("profile.yaml"), &profile, &error), FSDP_ERR_INPUT);
+  assert_null(profile);
+  if (!strstr(error.message, part)) fail_msg("\"%s\" has no \"%s\"", error.message, part);
+}
+
+// ---- Decimals
+
+static void decimals(void **state) {
+  (void)state;
+  double value = 0;
+  static const struct {
+    const char *text;
+    int exponent;
+    double value;
+  } good[] = {{"794.5", 12, 794.5e12}, {"1e6", 0, 1e6},     {"92.8", -6, 92.8e-6}, {"2.5E-3", 3, 2.5},
+              {"-1.5", 0, -1.5},       {"0.1", -6, 0.1e-6}, {"33", 9, 33e9}};
+  static const char *const bad[] = {"",   "e5",   "x",     "0x10",  "nan", "inf",
+                                    "1e", "1e5x", "1e999", "1.2.3", "1 2", "1_0"};
+  for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
+    assert_true(fsdp_decimal_read(good[i].text, good[i].exponent, &value));
+    assert_true(value == good[i].value);
+  }
+  for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) assert_false(fsdp_decimal_read(bad[i], 0, &value));
+}
+
+static void decimals_printed(void **state) {
+  (void)state;
+  char out[FSDP_DECIMAL_BYTES];
+  assert_string_equal(fsdp_decimal_print(794.5e12, 12, out), "794.5");
+  assert_string_equal(fsdp_decimal_print(1048576, 0, out), "1048576");
+  assert_string_equal(fsdp_decimal_print(92.8e-6, -6, out), "92.8");
+  assert_string_equal(fsdp_decimal_print(0.05e-6, -6, out), "0.05");
+  assert_string_equal(fsdp_decimal_print(2e12, 9, out), "2000");
+  assert_string_equal(fsdp_decimal_print(0, 9, out), "0");
+  assert_string_equal(fsdp_decimal_print(-0.25, 0, out), "-0.25");
+  assert_string_equal(fsdp_decimal_print(1e-30, 0, out), "1e-30");
+  uint64_t word = 88172645463325252u;
+  static const int exponents[] = {-6, 0, 9, 12};
+  for (int i = 0; i < 20000; i++) {
+    word ^= word << 13, word ^= word >> 7, word ^= word << 17;
+    double value = ldexp((double)(word >> 11), (int)(word % 140) - 110), again = 0;
+    assert_true(
+        fsdp_decimal_read(fsdp_decimal_print(value, exponents[i % 4], out), exponents[i % 4], &again));
+    if (again != value) fail_msg("%.17g became %s, %.17g", value, out, again);
+  }
+}
+
+// ---- What is read
+
+static const char whole[] =
+    "name: \"a \\\"b\\\"\"\ndevice: cpu\nsource: here\nprocessors: {value: 8, source: x}\nmemory_gb: 16.5\n"
+    "memory_gbps: 500\nlaunch_us: 2.5\npeak_tflops: {bf16: {value: 1.25, source: y}, fp32: 0.5}\n"
+    "copy_gbps: {up: 20, down: 21, up_both: 15, down_both: 16}\ncontention: {compute: 1.125, collective: "
+    "1.3}\n"
+    "network: {gbps_per_node: 400, latency_us: 14, node_latency_us: 3.4}\ntiles: true\n"
+    "products:\n- {ranks: 2, dtype: bf16, form: weight, m: 1, n: 2, k: 3, tflops: 0.1, source: z}\n"
+    "- {dtype: fp32, form: any, m: 4, n: 5, k: 6000000, tflops: {value: 0.3, source: z}}\n"
+    "attention:\n- {kernel: k1, dtype: bf16, head_dim: 64, direction: both, tflops: {512: 1, 1024: 2}}\n"
+    "- {kernel: k2, ranks: 3, dtype: bf16, head_dim: 128, direction: backward, tflops: {512: 3}}\n"
+    "- {kernel: k1, dtype: fp32, head_dim: 64, direction: forward, tflops: {512: 4}}\n"
+    "ops:\n- {op: rmsnorm, gbps: {1e6: 100, 1e8: 200}}\n- {op: any, ranks: 2, gbps: {1000: 7}}\n"
+    "collectives:\n- {kind: reduce_scatter, link: network, ranks: 16, ranks_per_node: 8, groups: 2, us: "
+    "{1e6: 92.8}}\n"
+    "- {kind: all_reduce, link: node, ranks: 2, us: {10: 1, 20: {value: 2, source: s}}}\n";
+
+static void whole_profile(void **state) {
+  (void)state;
+  fsdp_device_profile *p = accept_text(whole);
+  assert_string_equal(p->name, "a \"b\"");
+  assert_int_equal(p->device, FSDP_OP_CPU);
+  assert_int_equal(p->processors, 8);
+  assert_true(p->memory_bytes == 16.5e9 && p->memory_rate == 500e9 && p->launch_s == 2.5e-6);
+  assert_true(p->peak_flops[FSDP_BF16] == 1.25e12 && p->peak_flops[FSDP_F32] == 0.5e12 &&
+              p->peak_flops[FSDP_F16] == 0);
+  assert_true(p->up_rate == 20e9 && p->down_rate == 21e9 && p->up_both_rate == 15e9 &&
+              p->down_both_rate == 16e9);
+  assert_true(p->product_slowdown == 1.125 && p->collective_slowdown == 1.3);
+  assert_true(p->network_rate == 400e9 && p->network_latency_s == 14e-6 && p->node_latency_s == 3.4e-6);
+  assert_true(p->tiles);
+  assert_int_equal(p->product_count, 2);
+  const fsdp_profile_product *product = p->products;
+  assert_true(product[0].ranks == 2 && product[0].dtype == FSDP_BF16 &&
+              product[0].form == FSDP_PRODUCT_WEIGHT);
+  assert_true(product[0].m == 1 && product[0].n == 2 && product[0].k == 3 &&
+              product[0].flops_per_s == 0.1e12);
+  assert_true(product[1].ranks == 0 && product[1].dtype == FSDP_F32 &&
+              product[1].form == FSDP_PRODUCT_FORM_COUNT);
+  assert_true(product[1].k == 6000000 && product[1].flops_per_s == 0.3e12);
+  // The first kernel's rows, of each dtype.
+  assert_int_equal(p->attention_count, 2);
+  assert_true(p->attention[0].head_dim == 64 && p->attention[0].direction == FSDP_ATTENTION_BOTH);
+  assert_true(p->attention[0].rate.count == 2 && p->attention[0].rate.points[1].size == 1024 &&
+              p->attention[0].rate.points[1].value == 2e12);
+  assert_true(p->attention[1].dtype == FSDP_F32 && p->attention[1].direction == FSDP_ATTENTION_FORWARD);
+  assert_int_equal(p->op_count, 2);
+  assert_true(p->ops[0].op == FSDP_OP_RMSNORM && p->ops[0].rate.points[1].value == 200e9);
+  assert_true(p->ops[1].op == FSDP_OP_ROW_COUNT && p->ops[1].ranks == 2);
+  assert_int_equal(p->collective_count, 2);
+  const fsdp_profile_collective *collective = p->collectives;
+  assert_true(collective[0].kind == FSDP_INSTR_REDUCE_SCATTER && collective[0].link == FSDP_LINK_NETWORK);
+  assert_true(collective[0].ranks == 16 && collective[0].ranks_per_node == 8 && collective[0].groups == 2);
+  assert_true(collective[0].seconds.points[0].size == 1e6 &&
+              collective[0].seconds.points[0].value == 92.8e-6);
+  assert_true(collective[1].kind == FSDP_INSTR_ALL_REDUCE && collective[1].link == FSDP_LINK_NODE);
+  assert_true(collective[1].groups == 1 && collective[1].seconds.count == 2 &&
+              collective[1].seconds.points[1].value == 2e-6);
+  fsdp_device_profile_destroy(p);
+}
+
+// ---- Printed and read again
+
+static char *print(const fsdp_device_profile *profile) {
+  char *text = NULL;
+  size_t bytes = 0;
+  FILE *out = open_memstream(&text, &bytes);
+  fsdp_profile_print(profile, "measured \\ \"here\"", out);
+  fclose(out);
+  return text;
+}
+
+static void check_printed(const fsdp_device_profile *profile) {
+  char *text = print(profile);
+  fsdp_device_profile *again = accept_text(text);
+  char *second = print(again);
+  assert_string_equal(text, second);
+  // The fixed part bit by bit; lists are compared as text above, whose numbers are exact.
+  assert_memory_equal(profile, again, offsetof(fsdp_device_profile, products));
+  fsdp_device_profile_destroy(again);
+  free(text);
+  free(second);
+}
+
+static void printed_and_read(void **state) {
+  (void)state;
+  fsdp_device_profile *p = accept_text(whole);
+  check_printed(p);
+  char *text = print(p);
+  static const char *const lines[] = {
+      "name: \"a \\\"b\\\"\"\nsource: \"measured \\\\ \\\"here\\\"\"\ndevice: cpu\nprocessors: 8\n",
+      "\nmemory_gb: 16.5\nmemory_gbps: 500\nlaunch_us: 2.5\npeak_tflops: {fp32: 0.5, bf16: 1.25}\n",
+      "\nnetwork: {gbps_per_node: 400, latency_us: 14, node_latency_us: 3.4}\n",
+      "\n- {ranks: 2, dtype: bf16, form: weight, m: 1, n: 2, k: 3, tflops: 0.1}\n",
+      "\n- {kernel: \"k1\", ranks: 0, dtype: bf16, head_dim: 64, direction: both, tflops: {512: 1, 1024: "
+      "2}}\n",
+      "\n- {ranks: 0, op: rmsnorm, gbps: {1000000: 100, 100000000: 200}}\n",
+      "\n- {kind: reduce_scatter, link: network, ranks: 16, ranks_per_node: 8, groups: 2, us: {1000000: "
+      "92.8}}\n"};
+  for (size_t i = 0; i < sizeof lines / sizeof *lines; i++)
+    if (!strstr(text, lines[i])) fail_msg("not printed: %s\n%s", lines[i], text);
+  free(text);
+  fsdp_device_profile_destroy(p);
+  p = accept_text(HEAD); // no lists, no network
+  check_printed(p);
+  fsdp_device_profile_destroy(p);
+}
+
+static void shipped_profiles(void **state) {
+  (void)state;
+  for (int i = 0; i < fsdp_shipped_profile_count(); i++) {
+    const char *name = fsdp_shipped_profile_name(i);
+    fsdp_device_profile *p = accept(name);
+    fsdp_error error = {0};
+    assert_string_equal(p->name, name);
+    assert_int_equal(p->device, FSDP_OP_CUDA);
+    if (fsdp_device_profile_check(p, FSDP_BF16, &error) != FSDP_OK) fail_msg("%s", error.message);
+    check_printed(p);
+    fsdp_device_profile_destroy(p);
+  }
+  assert_true(fsdp_shipped_profile_find("h100-sxm") >= 0);
+  assert_int_equal(fsdp_shipped_profile_find("h100"), -1);
+}
+
+// ---- Bases
+
+static void base_and_use(void **state) {
+  (void)state;
+  io_write_text("base.yaml", whole);
+  fsdp_device_profile *p = accept_text("name: other\nbase: base.yaml\nuse: {attention: k2}\nlaunch_us: 9\n"
+                                       "copy_gbps: {down: 1}\nops:\n- {op: any, gbps: {10: 1}}\n");
+  assert_string_equal(p->name, "other");
+  assert_true(p->launch_s == 9e-6 && p->memory_rate == 500e9); // a number replaces a number
+  assert_true(p->up_rate == 20e9 && p->down_rate == 1e9);
+  assert_int_equal(p->op_count, 1); // a list the list
+  assert_int_equal(p->product_count, 2);
+  // k2 has no rows in fp32: there the first kernel counts.
+  assert_int_equal(p->attention_count, 2);
+  assert_string_equal(p->attention[0].kernel, "k2");
+  assert_true(p->attention[0].dtype == FSDP_BF16 && p->attention[1].dtype == FSDP_F32);
+  fsdp_device_profile_destroy(p);
+  p = accept_text("base: h100-sxm\nlaunch_us: 9\n");
+  assert_string_equal(p->name, "h100-sxm");
+  assert_true(p->launch_s == 9e-6 && p->processors == 132);
+  fsdp_device_profile_destroy(p);
+  refuse("base: base.yaml\nuse: {attention: k3}\n",
+         "profile.yaml:2: no row of attention has the kernel \"k3\"");
+  refuse("base: nowhere.yaml\n", "profile.yaml:1: unknown base \"");
+  refuse("base: [1]\n", "profile.yaml:1: the base is neither");
+  refuse("base: profile.yaml\n", "profile.yaml:1: base \"");
+  io_write_text("base.yaml", "processors: 8\nbase: ./profile.yaml\n");
+  refuse("base: base.yaml\n", "base.yaml:2: base \"");
+}
+
+// ---- What is refused
+
+static void refused_at_the_top(void **state) {
+  (void)state;
+  fsdp_device_profile *profile;
+  fsdp_error error = {0};
+  assert_int_equal(fsdp_profile_read("h100", &profile, &error), FSDP_ERR_INPUT);
+  assert_non_null(strstr(error.message, "unknown profile \"h100\": shipped are "));
+  assert_non_null(strstr(error.message, "h100-sxm"));
+  refuse("", "no device");
+  refuse("device: cuda\n", "no name");
+  refuse("- 1\n", "profile.yaml:1: not a mapping");
+  refuse("name: [a]\n", "profile.yaml:1: the name is not a word");
+  refuse(HEAD "procesors: 4\n", "profile.yaml:6: unknown key \"procesors\": did you mean processors?");
+  refuse(HEAD "tiles: yes\n", "profile.yaml:6: unknown tiles \"yes\": use one of false, true");
+  refuse(HEAD "processors: 4\n", "profile.yaml:6: a second processors, after that in line 3");
+  refuse(HEAD "launch_us: 0\n", "profile.yaml:6: launch_us is 0: use a number above 0");
+  refuse(HEAD "launch_us: -2\n", "profile.yaml:6: launch_us is -2");
+  refuse(HEAD "launch_us: fast\n", "profile.yaml:6: launch_us is \"fast\", which is not a number");
+  refuse(HEAD "launch_us: {source: x}\n", "profile.yaml:6: launch_us is not a number: write 2.5, or {value");
+  refuse(HEAD "launch_us: {value: 2, sauce: x}\n", "unknown key \"sauce\": did you mean source?");
+  refuse(HEAD "contention: {compute: 0.9}\n", "compute is 0.9: use a number from 1");
+  refuse(HEAD "peak_tflops: {int32: 1}\n",
+         "profile.yaml:6: unknown key \"int32\": use one of fp32, bf16, fp16");
+  refuse(HEAD "copy_gbps: {up: 1, up: 2}\n", "profile.yaml:6: a second up");
+  refuse(HEAD "network: 5\n", "profile.yaml:6: network is not a mapping");
+  refuse("device: gpu\n", "profile.yaml:1: unknown device \"gpu\"");
+  refuse("name: a\ndevice: cpu\nprocessors: 2.5\n",
+         "profile.yaml:3: processors is \"2.5\": use a whole number from 1");
+  refuse("name: a\ndevice: cpu\nprocessors: 2\nmemory_gb: 1\n", "no memory_gbps");
+}
+
+#define PRODUCT "products:\n- {dtype: bf16, form: any, m: 1, n: 1, k: 1"
+
+static void refused_rows(void **state) {
+  (void)state;
+  refuse(HEAD "products: {m: 1}\n", "profile.yaml:6: products is not a list");
+  refuse(HEAD "products:\n- 5\n", "profile.yaml:7: a row is not a mapping");
+  refuse(HEAD PRODUCT "}\n", "profile.yaml:7: a row has no tflops");
+  refuse(HEAD PRODUCT ", tflops: 0}\n", "profile.yaml:7: tflops is 0");
+  refuse(HEAD PRODUCT ", k: 2, tflops: 1}\n", "profile.yaml:7: a second k");
+  refuse(HEAD PRODUCT ", tflop: 1}\n", "unknown key \"tflop\": did you mean tflops?");
+  refuse(HEAD "products:\n- {dtype: f32}\n", "unknown dtype \"f32\": did you mean fp32?");
+  refuse(HEAD "products:\n- {dtype: int8}\n", "unknown dtype \"int8\": use one of fp32, bf16, fp16");
+  refuse(HEAD "products:\n- {form: transposed}\n", "unknown form \"transposed\": use one of forward");
+  refuse(HEAD "products:\n- {m: 0}\n", "m is \"0\": use a whole number from 1");
+  refuse(HEAD "products:\n- {ranks: -1}\n", "ranks is \"-1\": use a whole number from 0");
+  refuse(HEAD "attention:\n- {kernel: 123456789012345678901234}\n", "a kernel is not a word of at most 23");
+  refuse(HEAD "attention:\n- {direction: back}\n", "unknown direction \"back\": did you mean backward?");
+  refuse(HEAD "ops:\n- {op: rmsnrm}\n", "unknown op \"rmsnrm\": did you mean rmsnorm?");
+  refuse(HEAD "ops:\n- {op: any, gbps: {}}\n", "gbps has no points");
+  refuse(HEAD "ops:\n- {op: any, gbps: {1e6: 1, 1e6: 2}}\n",
+         "sizes of gbps do not increase at 1e6: sort them");
+  refuse(HEAD "ops:\n- {op: any, gbps: {0: 1}}\n", "a size is 0");
+  refuse(HEAD "ops:\n- {op: any, gbps: {1: 0}}\n", "gbps is 0");
+  refuse(HEAD "collectives:\n- {kind: broadcast}\n", "unknown kind \"broadcast\": use one of all_gather");
+  refuse(HEAD "collectives:\n- {link: nod}\n", "unknown link \"nod\": did you mean node?");
+  refuse(HEAD "collectives:\n- {ranks: 1}\n", "ranks is \"1\": use a whole number from 2");
+  refuse(HEAD PRODUCT ", tflops: 1, source: [a]}\n", "profile.yaml:7: a source is not a text");
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(decimals),           cmocka_unit_test(decimals_printed),
+      cmocka_unit_test(whole_profile),      cmocka_unit_test(printed_and_read),
+      cmocka_unit_test(shipped_profiles),   cmocka_unit_test(base_and_use),
+      cmocka_unit_test(refused_at_the_top), cmocka_unit_test(refused_rows),
+  };
+  return cmocka_run_group_tests(tests, io_set_up, io_tear_down);
+}
