@@ -85,6 +85,7 @@ json_t *fsdp_progress_json(const fsdp_step_record *record, const fsdp_plan *plan
   put_number(line, "time/forward", profile->phase_ms[FSDP_PHASE_FORWARD]);
   put_number(line, "time/backward", profile->phase_ms[FSDP_PHASE_BACKWARD]);
   put_number(line, "time/update", profile->phase_ms[FSDP_PHASE_UPDATE]);
+  put_number(line, "time/exposed_comm", record->stats.exposure.comm_s * 1e3);
   if (record->checked) put_number(line, "time/check_replicas", record->check_ms);
   put_memory(line, record, plan);
   if (!record->evaluated) return line;

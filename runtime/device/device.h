@@ -73,8 +73,10 @@ typedef struct fsdp_device_table {
   // Calls `function` when what is before it in the stream's order is complete, possibly on a driver thread;
   // it must return soon and not call the device.
   void (*notify)(const fsdp_stream_context *context, void (*function)(void *), void *argument);
-  // If the device enqueues: marks a time in the stream's order under the number `slot`, replacing its earlier
-  // mark; the milliseconds between two complete marks.
+  // If the device enqueues: makes room for `count` marks of time, of which there may be some already; marks a
+  // time in the stream's order under the number `slot`, replacing its earlier mark; the milliseconds between
+  // two complete marks.
+  void (*reserve_timestamps)(fsdp_device *device, int count);
   void (*timestamp)(fsdp_device *device, const fsdp_stream_context *context, int slot);
   double (*timestamp_ms)(fsdp_device *device, int from, int to);
   // Copies between an arena and memory of the caller; the streams must be idle. What is written (copied,

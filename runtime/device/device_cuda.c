@@ -143,14 +143,17 @@ static void cuda_notify(const fsdp_stream_context *context, void (*function)(voi
     function(argument);
 }
 
-static void cuda_timestamp(fsdp_device *device, const fsdp_stream_context *context, int slot) {
+static void cuda_reserve_timestamps(fsdp_device *device, int count) {
   cuda_device *self = (cuda_device *)device;
-  if (slot >= self->timestamp_count) {
-    self->timestamps = fsdp_realloc(self->timestamps, (size_t)(slot + 1) * sizeof *self->timestamps);
-    for (int i = self->timestamp_count; i <= slot; i++)
-      CALL_CUDA(cudaEventCreateWithFlags(&self->timestamps[i], 0));
-    self->timestamp_count = slot + 1;
-  }
+  if (count <= self->timestamp_count) return;
+  self->timestamps = fsdp_realloc(self->timestamps, (size_t)count * sizeof *self->timestamps);
+  for (; self->timestamp_count < count; self->timestamp_count++)
+    CALL_CUDA(cudaEventCreateWithFlags(&self->timestamps[self->timestamp_count], 0));
+}
+
+static void cuda_timestamp(fsdp_device *device, const fsdp_stream_context *context, int slot) {
+  const cuda_device *self = (const cuda_device *)device;
+  FSDP_CHECK(slot < self->timestamp_count, "timestamp %d of %d", slot, self->timestamp_count);
   CALL_CUDA(cudaEventRecord(self->timestamps[slot], (cudaStream_t)context->native));
 }
 
@@ -330,6 +333,7 @@ const fsdp_device_table *fsdp_device_cuda(void) {
       .synchronize = cuda_synchronize,
       .copy = cuda_copy,
       .notify = cuda_notify,
+      .reserve_timestamps = cuda_reserve_timestamps,
       .timestamp = cuda_timestamp,
       .timestamp_ms = cuda_timestamp_ms,
       .read = cuda_read,

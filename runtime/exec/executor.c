@@ -40,6 +40,7 @@ struct fsdp_executor {
   step_end ends[2];
   fsdp_access_trace *trace; // NULL unless measured
   fsdp_profile *profile;    // NULL unless profiled
+  fsdp_step_times *times;   // the same
   float published[2];       // by PUBLISH, on the host stream: loss, norm
   uint64_t *digests;        // the caller's, while a check runs
   int publish_position;     // the last PUBLISH or DIGESTS issued
@@ -193,6 +194,7 @@ static int timestamp_slot(int64_t step, int section_run, int phase, bool ends) {
 // If a phase begins or ends in a queue of the device, its timestamp is taken there.
 static void timestamp(const fsdp_executor *self, const fsdp_work *work, const fsdp_stream_context *context,
                       bool ends) {
+  fsdp_step_times_mark(self->times, work->round, work->serial, context, ends);
   int phase = ends ? fsdp_profile_phase_ends(self->profile, work->item)
                    : fsdp_profile_phase_begins(self->profile, work->item);
   if (phase < 0) return;
@@ -240,12 +242,14 @@ static void run_instr(const fsdp_work *work, const fsdp_stream_context *context)
   }
   int64_t start_ns = fsdp_profile_now_ns();
   dispatch(self, work, views, recorder, context);
+  int64_t end_ns = fsdp_profile_now_ns();
   fsdp_profile_instr(self->profile, &(fsdp_profile_sample){.step = work->round,
                                                            .section_run = work->part,
                                                            .position = work->item,
                                                            .stream = instr->stream,
                                                            .start_ns = start_ns,
-                                                           .end_ns = fsdp_profile_now_ns()});
+                                                           .end_ns = end_ns});
+  fsdp_step_times_record(self->times, work->round, work->serial, start_ns, end_ns);
 }
 
 // ---- Issue
@@ -358,10 +362,15 @@ bool fsdp_executor_step_stats(fsdp_executor *self, int64_t step, fsdp_step_stats
   if (self->profile) {
     fsdp_profile_report_step(self->profile, step, &stats->profile);
     add_stamped(self, step, &stats->profile);
+    fsdp_step_times_measure(self->times, step, &stats->exposure);
   }
   if (!self->trace) return true;
   return fsdp_access_trace_measure(self->trace, step, end->issue_count, &stats->memory, message,
                                    message_bytes);
+}
+
+const fsdp_timeline *fsdp_executor_timeline(fsdp_executor *self, int64_t *origin_ns) {
+  return fsdp_step_times_timeline(self->times, origin_ns);
 }
 
 // ---- Creation
@@ -494,6 +503,18 @@ static void name_instr(const void *plan, int position, char *text, size_t bytes)
   fsdp_plan_instr_name(plan, position, text, bytes);
 }
 
+static void create_profile(fsdp_executor *self) {
+  self->profile = fsdp_profile_create(self->program);
+  int slots = timestamp_slot(0, self->order_count, 0, false);
+  if (self->config.device->table->enqueues)
+    self->config.device->table->reserve_timestamps(self->config.device, slots);
+  self->times = fsdp_step_times_create(&(fsdp_step_times_config){.program = self->program,
+                                                                 .device = self->config.device,
+                                                                 .first_slot = slots,
+                                                                 .traced = self->config.traced,
+                                                                 .rank = self->config.rank});
+}
+
 fsdp_executor *fsdp_executor_create(const fsdp_executor_config *config) {
   fsdp_executor *self = fsdp_alloc_zeroed(1, sizeof *self);
   self->config = *config;
@@ -517,7 +538,7 @@ fsdp_executor *fsdp_executor_create(const fsdp_executor_config *config) {
   if (config->measure) {
     self->trace = fsdp_access_trace_create(self->program, config->device, self->config.plan->gemm_workspace);
   }
-  if (config->profile) self->profile = fsdp_profile_create(self->program);
+  if (config->profile) create_profile(self);
   return self;
 }
 
@@ -532,6 +553,7 @@ void fsdp_executor_destroy(fsdp_executor *self) {
   for (int u = 0; u < units; u++) free(self->segments[u].segments);
   if (self->config.kernels) self->config.kernels->close();
   fsdp_profile_destroy(self->profile);
+  fsdp_step_times_destroy(self->times);
   fsdp_access_trace_destroy(self->trace);
   free(self->order);
   free(self->awaited);

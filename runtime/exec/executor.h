@@ -13,6 +13,7 @@
 #include "runtime/device/device.h"
 #include "runtime/exec/measure.h"
 #include "runtime/exec/profile.h"
+#include "runtime/exec/step_times.h"
 #include "runtime/plan/plan.h"
 
 typedef struct fsdp_executor fsdp_executor;
@@ -39,9 +40,10 @@ typedef struct fsdp_executor_config {
   const fsdp_kernel_backend *kernels; // of the device's queues; NULL: it has none
   fsdp_comm *comms[FSDP_COMMS_MAX];   // those of the program, by its index
   fsdp_executor_callbacks callbacks;
-  uint64_t seed; // of stochastic rounding
-  bool measure;  // record accessed bytes (fsdp_executor_step_stats gives valley and peak)
-  bool profile;  // record times
+  uint64_t seed;            // of stochastic rounding
+  bool measure;             // record accessed bytes (fsdp_executor_step_stats gives valley and peak)
+  bool profile;             // record times
+  fsdp_traced_steps traced; // with `profile`: the steps of which a timeline is made
 } fsdp_executor_config;
 
 typedef struct fsdp_step_result {
@@ -52,6 +54,7 @@ typedef struct fsdp_step_result {
 typedef struct fsdp_step_stats {
   fsdp_measurement memory;     // zero unless config.measure
   fsdp_profile_report profile; // zero unless config.profile
+  fsdp_exposure exposure;      // the same (fsdp_step_times_measure); the pointer until the next statistics
 } fsdp_step_stats;
 
 // The groups of a rank that the program's communicators join, by its index; returns their number.
@@ -92,6 +95,10 @@ void fsdp_executor_drain(fsdp_executor *executor);
 // the access trace found an error (an access outside the operands, two live buffers on the same bytes).
 bool fsdp_executor_step_stats(fsdp_executor *executor, int64_t step, fsdp_step_stats *stats, char *message,
                               int message_bytes);
+
+// The timeline of the traced steps, as fsdp_step_times_timeline: once statistics of the last were asked for,
+// and of every one before in order.
+const fsdp_timeline *fsdp_executor_timeline(fsdp_executor *executor, int64_t *origin_ns);
 
 // The address of a tensor of the program. The streams must be idle when its bytes are read.
 void *fsdp_executor_tensor(const fsdp_executor *executor, int tensor);

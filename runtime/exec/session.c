@@ -84,7 +84,8 @@ static void create_executor(const fsdp_session_config *config, fsdp_session *ses
                                    .callbacks = config->callbacks,
                                    .seed = config->seed,
                                    .measure = config->measure,
-                                   .profile = config->profile};
+                                   .profile = config->profile,
+                                   .traced = config->traced};
   memcpy(executor.comms, session->comms.comm, sizeof executor.comms);
   session->executor = fsdp_executor_create(&executor);
 }

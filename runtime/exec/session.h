@@ -30,6 +30,7 @@ typedef struct fsdp_session_config {
   fsdp_executor_callbacks callbacks;
   uint64_t seed;
   bool measure, profile;
+  fsdp_traced_steps traced;
 } fsdp_session_config;
 
 typedef struct fsdp_session {

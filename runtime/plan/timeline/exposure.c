@@ -14,20 +14,14 @@ typedef struct issued {
 } issued;
 
 struct fsdp_exposure_meter {
-  const fsdp_program *program;
-  int run_count;
-  int *run_section;   // by run: its section
-  int64_t *run_issue; // by run: the place of its first instruction; [run_count]: the count
-  int *section;       // by position: its section, -1: none
-  int *position;      // by place
-  int *run;           // by place
-  int64_t *previous;  // by place: of the instruction before it on its stream, -1: none in the step
-  int64_t last[FSDP_STREAM_COUNT]; // the last place on each stream, -1: none
-  int64_t *work[WORK_STREAMS];     // places of work, by stream
+  fsdp_issue_order *order;
+  int64_t *work[WORK_STREAMS]; // places of work, by stream
   int64_t work_count[WORK_STREAMS];
-  double *unit_s;
+  double *unit_s; // by unit + 1
   int unit_count;
   fsdp_instr_time *times[3]; // of a timeline
+  void (*visit)(void *context, const fsdp_exposed_part *part);
+  void *visit_context;
 };
 
 static const fsdp_stream work_streams[WORK_STREAMS] = {FSDP_STREAM_COMPUTE, FSDP_STREAM_HOST};
@@ -38,108 +32,52 @@ static bool is_work(const fsdp_instr *instr, fsdp_stream stream) {
 
 // ---- Tables
 
-static void list_runs(fsdp_exposure_meter *meter) {
-  const fsdp_program *program = meter->program;
-  meter->run_section = fsdp_alloc((size_t)(program->micro_batches + 1) * sizeof *meter->run_section);
-  meter->run_count = fsdp_program_step_order(program, meter->run_section);
-  meter->run_issue = fsdp_alloc_zeroed((size_t)meter->run_count + 1, sizeof *meter->run_issue);
-  for (int r = 0; r < meter->run_count; r++) {
-    const fsdp_section *section = &program->sections[meter->run_section[r]];
-    meter->run_issue[r + 1] = meter->run_issue[r] + section->end - section->begin;
-  }
-  size_t instrs = (size_t)program->instr_count + 1;
-  meter->section = fsdp_alloc(instrs * sizeof *meter->section);
-  memset(meter->section, -1, instrs * sizeof *meter->section);
-  for (int s = 0; s < program->section_count; s++) {
-    for (int i = program->sections[s].begin; i < program->sections[s].end; i++) {
-      meter->section[i] = s;
-      if (program->instrs[i].unit >= meter->unit_count) meter->unit_count = program->instrs[i].unit + 1;
-    }
-  }
-}
-
-static void list_issues(fsdp_exposure_meter *meter) {
-  const fsdp_program *program = meter->program;
-  size_t count = (size_t)meter->run_issue[meter->run_count] + 1;
-  meter->position = fsdp_alloc_zeroed(count, sizeof *meter->position);
-  meter->run = fsdp_alloc_zeroed(count, sizeof *meter->run);
-  meter->previous = fsdp_alloc_zeroed(count, sizeof *meter->previous);
-  for (int w = 0; w < WORK_STREAMS; w++) meter->work[w] = fsdp_alloc_zeroed(count, sizeof *meter->work[w]);
-  for (int s = 0; s < FSDP_STREAM_COUNT; s++) meter->last[s] = -1;
-  for (int r = 0; r < meter->run_count; r++) {
-    for (int64_t k = meter->run_issue[r]; k < meter->run_issue[r + 1]; k++) {
-      meter->run[k] = r;
-      meter->position[k] = program->sections[meter->run_section[r]].begin + (int)(k - meter->run_issue[r]);
-      const fsdp_instr *instr = &program->instrs[meter->position[k]];
-      meter->previous[k] = meter->last[instr->stream];
-      meter->last[instr->stream] = k;
-      for (int w = 0; w < WORK_STREAMS; w++)
-        if (is_work(instr, work_streams[w])) meter->work[w][meter->work_count[w]++] = k;
-    }
-  }
-}
-
 fsdp_exposure_meter *fsdp_exposure_meter_create(const fsdp_program *program) {
   fsdp_exposure_meter *meter = fsdp_alloc_zeroed(1, sizeof *meter);
-  meter->program = program;
-  list_runs(meter);
-  list_issues(meter);
+  meter->order = fsdp_issue_order_create(program);
+  for (int w = 0; w < WORK_STREAMS; w++)
+    meter->work[w] = fsdp_alloc(((size_t)meter->order->count + 1) * sizeof *meter->work[w]);
+  for (int64_t k = 0; k < meter->order->count; k++) {
+    const fsdp_instr *instr = &program->instrs[meter->order->position[k]];
+    if (instr->unit >= meter->unit_count) meter->unit_count = instr->unit + 1;
+    for (int w = 0; w < WORK_STREAMS; w++)
+      if (is_work(instr, work_streams[w])) meter->work[w][meter->work_count[w]++] = k;
+  }
   meter->unit_s = fsdp_alloc_zeroed((size_t)meter->unit_count + 1, sizeof *meter->unit_s);
   return meter;
 }
 
 void fsdp_exposure_meter_destroy(fsdp_exposure_meter *meter) {
   if (!meter) return;
-  free(meter->run_section);
-  free(meter->run_issue);
-  free(meter->section);
-  free(meter->position);
-  free(meter->run);
-  free(meter->previous);
+  fsdp_issue_order_destroy(meter->order);
   for (int w = 0; w < WORK_STREAMS; w++) free(meter->work[w]);
   for (int slot = 0; slot < 3; slot++) free(meter->times[slot]);
   free(meter->unit_s);
   free(meter);
 }
 
-int64_t fsdp_exposure_issue_count(const fsdp_exposure_meter *meter) {
-  return meter->run_issue[meter->run_count];
+const fsdp_issue_order *fsdp_exposure_meter_order(const fsdp_exposure_meter *meter) {
+  return meter->order;
 }
 
-int64_t fsdp_exposure_issue(const fsdp_exposure_meter *meter, int run, int position) {
-  FSDP_CHECK(run >= 0 && run < meter->run_count, "section run %d of %d", run, meter->run_count);
-  const fsdp_section *section = &meter->program->sections[meter->run_section[run]];
-  FSDP_CHECK(position >= section->begin && position < section->end, "instruction %d is not in section run %d",
-             position, run);
-  return meter->run_issue[run] + position - section->begin;
+void fsdp_exposure_meter_visit(fsdp_exposure_meter *meter,
+                               void (*visit)(void *context, const fsdp_exposed_part *part), void *context) {
+  meter->visit = visit;
+  meter->visit_context = context;
 }
 
 // ---- What an instruction follows
-
-// The most recent issue of `position` before `from`; false if there is none in `from`'s step or the one
-// before.
-static bool latest_issue(const fsdp_exposure_meter *meter, issued from, int position, issued *found) {
-  int section = meter->section[position];
-  if (section < 0) return false;
-  int first = meter->program->sections[section].begin;
-  int run = meter->run[from.issue];
-  if (meter->run_section[run] != section || position >= meter->position[from.issue]) run--;
-  for (int slot = from.slot; slot >= 0 && slot >= from.slot - 1; slot--) {
-    for (; run >= 0; run--) {
-      if (meter->run_section[run] != section) continue;
-      *found = (issued){slot, meter->run_issue[run] + position - first};
-      return true;
-    }
-    run = meter->run_count - 1;
-  }
-  return false;
-}
 
 typedef struct walker {
   fsdp_exposure_meter *meter;
   const fsdp_instr_time *const *steps;
   fsdp_exposure *exposure;
 } walker;
+
+static const fsdp_instr *instr_of(const walker *walk, issued which) {
+  const fsdp_issue_order *order = walk->meter->order;
+  return &order->program->instrs[order->position[which.issue]];
+}
 
 static fsdp_instr_time time_of(const walker *walk, issued which) {
   const fsdp_instr_time *step = which.slot >= 0 ? walk->steps[which.slot] : NULL;
@@ -156,47 +94,51 @@ static void take_later(const walker *walk, issued which, issued *latest, fsdp_in
 // Of what `which` follows, the one that ended last and after `after_s`; false if none did.
 static bool latest_cause(const walker *walk, issued which, double after_s, issued *cause,
                          fsdp_instr_time *time) {
-  const fsdp_exposure_meter *meter = walk->meter;
-  const fsdp_instr *instr = &meter->program->instrs[meter->position[which.issue]];
+  const fsdp_issue_order *order = walk->meter->order;
+  const fsdp_instr *instr = instr_of(walk, which);
+  fsdp_issue found = fsdp_issue_order_previous(order, which.issue);
   *time = (fsdp_instr_time){after_s, after_s};
-  int64_t previous = meter->previous[which.issue];
-  issued before = {which.slot, previous};
-  if (previous < 0) before = (issued){which.slot - 1, meter->last[instr->stream]};
-  take_later(walk, before, cause, time);
+  take_later(walk, (issued){which.slot - found.steps_back, found.place}, cause, time);
   for (int w = 0; w < instr->wait_count; w++) {
-    issued awaited;
-    if (latest_issue(meter, which, meter->program->waits[instr->first_wait + w].position, &awaited))
-      take_later(walk, awaited, cause, time);
+    int position = order->program->waits[instr->first_wait + w].position;
+    if (fsdp_issue_order_latest(order, which.issue, position, &found))
+      take_later(walk, (issued){which.slot - found.steps_back, found.place}, cause, time);
   }
   return time->end_s > after_s;
 }
 
 // ---- Gaps
 
-static void add_part(const walker *walk, const fsdp_instr *instr, double seconds) {
+static void add_part(const walker *walk, issued which, double begin_s, double end_s) {
   fsdp_exposure *exposure = walk->exposure;
+  const fsdp_exposure_meter *meter = walk->meter;
+  const fsdp_instr *instr = instr_of(walk, which);
+  double seconds = end_s - begin_s;
   if (fsdp_instr_is_collective(instr)) {
     exposure->comm_s += seconds;
-    exposure->comm_axes_s[walk->meter->program->comms[instr->comm].axes] += seconds;
-    walk->meter->unit_s[instr->unit + 1] += seconds;
+    exposure->comm_axes_s[meter->order->program->comms[instr->comm].axes] += seconds;
+    meter->unit_s[instr->unit + 1] += seconds;
   } else if (instr->kind == FSDP_INSTR_H2D) {
     exposure->h2d_s += seconds;
   } else if (instr->kind == FSDP_INSTR_D2H) {
     exposure->d2h_s += seconds;
   } else {
     exposure->other_s += seconds;
+    return;
   }
+  if (!meter->visit) return;
+  meter->visit(meter->visit_context,
+               &(fsdp_exposed_part){meter->order->position[which.issue], begin_s, end_s});
 }
 
 // The gap from `begin_s` to `end_s`, which the work `which` ended.
 static void explain_gap(const walker *walk, double begin_s, double end_s, issued which) {
-  const fsdp_exposure_meter *meter = walk->meter;
   issued cause;
   fsdp_instr_time time;
   while (end_s > begin_s && latest_cause(walk, which, begin_s, &cause, &time)) {
     double until_s = fmin(time.end_s, end_s), from_s = fmax(fmin(time.begin_s, end_s), begin_s);
     walk->exposure->other_s += end_s - until_s;
-    add_part(walk, &meter->program->instrs[meter->position[cause.issue]], until_s - from_s);
+    add_part(walk, cause, from_s, until_s);
     end_s = from_s;
     which = cause;
   }
@@ -222,7 +164,7 @@ static bool last_work_end(const fsdp_exposure_meter *meter, const fsdp_instr_tim
 
 static double first_begin(const fsdp_exposure_meter *meter, const fsdp_instr_time *times) {
   double begin_s = INFINITY;
-  for (int64_t k = 0; k < fsdp_exposure_issue_count(meter); k++)
+  for (int64_t k = 0; k < meter->order->count; k++)
     if (times[k].end_s >= times[k].begin_s) begin_s = fmin(begin_s, times[k].begin_s);
   return begin_s;
 }
@@ -232,11 +174,11 @@ static void add_busy(const walker *walk) {
   fsdp_exposure *exposure = walk->exposure;
   for (int slot = 0; slot < 3; slot++) {
     if (!walk->steps[slot]) continue;
-    for (int64_t k = 0; k < fsdp_exposure_issue_count(meter); k++) {
+    for (int64_t k = 0; k < meter->order->count; k++) {
       fsdp_instr_time time = walk->steps[slot][k];
       double part_s = fmin(time.end_s, exposure->end_s) - fmax(time.begin_s, exposure->begin_s);
       if (time.end_s < time.begin_s || part_s <= 0) continue;
-      exposure->busy_s[meter->program->instrs[meter->position[k]].stream] += part_s;
+      exposure->busy_s[instr_of(walk, (issued){slot, k})->stream] += part_s;
     }
   }
 }
@@ -296,8 +238,8 @@ void fsdp_exposure_measure(fsdp_exposure_meter *meter, const fsdp_instr_time *co
 
 void fsdp_exposure_of_timeline(fsdp_exposure_meter *meter, const fsdp_timeline *timeline, int rank,
                                int64_t step, fsdp_exposure *exposure) {
-  FSDP_CHECK(timeline->program == meter->program, "a timeline of another program");
-  int64_t count = fsdp_exposure_issue_count(meter);
+  FSDP_CHECK(timeline->program == meter->order->program, "a timeline of another program");
+  int64_t count = meter->order->count;
   for (int slot = 0; slot < 3; slot++) {
     if (!meter->times[slot]) meter->times[slot] = fsdp_alloc((size_t)count * sizeof *meter->times[slot]);
     for (int64_t k = 0; k < count; k++) meter->times[slot][k] = FSDP_INSTR_TIME_NONE;
@@ -306,7 +248,7 @@ void fsdp_exposure_of_timeline(fsdp_exposure_meter *meter, const fsdp_timeline *
     const fsdp_timeline_event *event = &timeline->events[e];
     int64_t slot = event->step - step + 1;
     if (event->rank != rank || slot < 0 || slot > 2) continue;
-    meter->times[slot][fsdp_exposure_issue(meter, event->run, event->position)] =
+    meter->times[slot][fsdp_issue_order_place(meter->order, event->run, event->position)] =
         (fsdp_instr_time){event->begin_s, event->end_s};
   }
   const fsdp_instr_time *const steps[3] = {meter->times[0], meter->times[1], meter->times[2]};

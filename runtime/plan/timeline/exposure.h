@@ -24,6 +24,7 @@
 //   step_s = work_s + comm_s + h2d_s + d2h_s + other_s
 #pragma once
 
+#include "runtime/plan/timeline/issue_order.h"
 #include "runtime/plan/timeline/timeline.h"
 
 typedef struct fsdp_exposure {
@@ -52,12 +53,20 @@ typedef struct fsdp_exposure_meter fsdp_exposure_meter;
 fsdp_exposure_meter *fsdp_exposure_meter_create(const fsdp_program *program);
 void fsdp_exposure_meter_destroy(fsdp_exposure_meter *meter); // NULL is allowed
 
-// The number of instructions that a step issues, and the place in that order of the instruction at
-// `position` in the step's section `run`.
-int64_t fsdp_exposure_issue_count(const fsdp_exposure_meter *meter);
-int64_t fsdp_exposure_issue(const fsdp_exposure_meter *meter, int run, int position);
+// The order of issue that the meter reads times by.
+const fsdp_issue_order *fsdp_exposure_meter_order(const fsdp_exposure_meter *meter);
 
-// steps[1]: times by place in the order of issue, of the step to measure; steps[0] and steps[2]: of the step
+// A part of a gap in which a collective or a copy was waited for.
+typedef struct fsdp_exposed_part {
+  int position;
+  double begin_s, end_s;
+} fsdp_exposed_part;
+
+// `visit` is called with every such part that the meter finds from now on, the later ones of a gap first.
+void fsdp_exposure_meter_visit(fsdp_exposure_meter *meter,
+                               void (*visit)(void *context, const fsdp_exposed_part *part), void *context);
+
+// steps[1]: times by place (issue_order.h), of the step to measure; steps[0] and steps[2]: of the step
 // before and after, or NULL where not known. Linear in the instructions of a step. The step must have
 // recorded work.
 void fsdp_exposure_measure(fsdp_exposure_meter *meter, const fsdp_instr_time *const steps[3],

@@ -16,7 +16,8 @@ import programs
 work = pathlib.Path(tempfile.mkdtemp(prefix="fsdp_train_"))
 RANKS = 2 if programs.WITH_MPI else None
 FIELDS = """global_step loss running_loss lr grad_norm epoch epoch_progress num_batches_remaining
-tokens_per_s mfu time/total time/data time/forward time/backward time/update curr_alloc_gb
+tokens_per_s mfu time/total time/data time/forward time/backward time/update
+time/exposed_comm curr_alloc_gb
 peak_alloc_gb curr_resv_gb peak_resv_gb valley_bytes peak_bytes planned_valley_bytes
 planned_peak_bytes arena_bytes host_bytes""".split()
 
@@ -77,8 +78,12 @@ def the_log_and_the_terminal():
             and line["peak_bytes"] <= line["arena_bytes"] <= 1.02 * line["peak_bytes"] + 64
         )
         assert line["time/forward"] + line["time/backward"] <= line["time/total"] * 1.5 + 5
+        assert line["time/exposed_comm"] >= 0
         assert line["epoch"] == 0 and 0 < line["epoch_progress"] <= 1
         assert math.isclose(line["curr_alloc_gb"], line["valley_bytes"] / 1e9)
+    # Of one step it covers the time from the end of the updates before: not quite that of time/total.
+    exposed = sum(line["time/exposed_comm"] for line in lines)
+    assert (exposed > 0) == bool(RANKS) and exposed < sum(line["time/total"] for line in lines)
     assert (
         math.isclose(lines[0]["lr"], 6e-4) and lines[5]["lr"] == 3e-3
     )  # warm-up, then the first step of the cosine
