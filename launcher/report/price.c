@@ -1,0 +1,232 @@
+#include "launcher/report/price.h"
+
+#include "launcher/cli/option_value.h"
+#include "runtime/base/check.h"
+#include "runtime/base/print_int.h"
+#include "runtime/plan/layout/factored.h"
+#include "runtime/plan/search/variations.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+fsdp_status fsdp_price_report_create(const fsdp_plan *plan, const fsdp_device_profile *profile,
+                                     int ranks_per_node, fsdp_price_report *report, fsdp_error *error) {
+  fsdp_pricing pricing;
+  *report = (fsdp_price_report){0};
+  fsdp_status status = fsdp_pricing_create(plan, profile, ranks_per_node, &pricing, error);
+  if (status) return status;
+  *report = (fsdp_price_report){.plan = plan, .profile = profile, .ranks_per_node = ranks_per_node};
+  fsdp_simulation *simulation = fsdp_simulation_create(&pricing);
+  fsdp_simulation_run(simulation, &report->step);
+  fsdp_simulation_destroy(simulation);
+  report->tokens_per_s = fsdp_plan_step_tokens(plan) / report->step.step_s;
+  report->mfu_causal = fsdp_pricing_mfu(&pricing, report->step.step_s, FSDP_FLOPS_CAUSAL);
+  report->mfu_all_pairs = fsdp_pricing_mfu(&pricing, report->step.step_s, FSDP_FLOPS_ALL_PAIRS);
+  return FSDP_OK;
+}
+
+void fsdp_price_report_release(fsdp_price_report *report) {
+  fsdp_step_price_release(&report->step);
+}
+
+// ---- What bounds a step
+
+// A part of the step's time. Parts add up to the step, but for work on the host beside work on the device.
+typedef struct part {
+  const char *name, *key;
+  double seconds;
+} part;
+
+enum { PARTS = 8 };
+
+static int list_parts(const fsdp_price_report *r, part parts[PARTS]) {
+  const fsdp_step_price *s = &r->step;
+  const part all[PARTS] = {
+      {"matrix products", "products", s->kind_s[FSDP_PRICE_PRODUCTS]},
+      {"attention", "attention", s->kind_s[FSDP_PRICE_ATTENTION]},
+      {"other ops, bound by memory", "moves", s->kind_s[FSDP_PRICE_MOVES]},
+      {"the optimizer", "update", s->kind_s[FSDP_PRICE_UPDATE]},
+      {"exposed communication", "communication", s->comm_s},
+      {"exposed copies from the host", "copies_up", s->h2d_s},
+      {"exposed copies to the host", "copies_down", s->d2h_s},
+      {"launching and waiting", "other", s->other_s},
+  };
+  memcpy(parts, all, sizeof all);
+  return PARTS;
+}
+
+static const part *greatest_part(const part parts[PARTS]) {
+  const part *most = &parts[0];
+  for (int i = 1; i < PARTS; i++)
+    if (parts[i].seconds > most->seconds) most = &parts[i];
+  return most;
+}
+
+// ---- Text
+
+const char *fsdp_price_line(const fsdp_price_report *r, char *out, size_t out_bytes) {
+  char mfu[32] = "";
+  if (r->mfu_causal > 0) snprintf(mfu, sizeof mfu, " (%.0f%% MFU)", 100 * r->mfu_causal);
+  snprintf(out, out_bytes, "%.*f ms a step%s, exposed communication %.0f%%", r->step.step_s < 0.1 ? 2 : 0,
+           1e3 * r->step.step_s, mfu, 100 * r->step.comm_s / r->step.step_s);
+  return out;
+}
+
+static double percent(const fsdp_price_report *r, double seconds) {
+  return 100 * seconds / r->step.step_s;
+}
+
+static void print_busy(const fsdp_price_report *r, FILE *out) {
+  fprintf(out, "busy:      ");
+  for (int s = 0, any = 0; s < FSDP_STREAM_COUNT; s++) {
+    if (r->step.busy_s[s] <= 0) continue;
+    fprintf(out, "%s%s %.1f%%", any++ ? ", " : "", fsdp_stream_name((fsdp_stream)s),
+            percent(r, r->step.busy_s[s]));
+  }
+  fputc('\n', out);
+}
+
+// The axis set of the configuration's mesh that one of the program's stands for.
+static const char *axes_name(const fsdp_price_report *r, fsdp_axis_set axes,
+                             char text[FSDP_MESH_TEXT_BYTES]) {
+  return fsdp_mesh_print_axes(&r->plan->config.mesh, fsdp_factored_source(&r->plan->axes, axes), text);
+}
+
+static const char *unit_name(const fsdp_price_report *r, int unit) {
+  if (unit < 0) return "(no unit)";
+  const char *path = r->plan->units->units[unit].path;
+  return *path ? path : "(root)";
+}
+
+// The units with the most exposed communication, then what the others have together.
+static void print_exposed_units(const fsdp_price_report *r, FILE *out) {
+  enum { SHOWN = 5 };
+  double left = r->step.comm_s;
+  int printed[SHOWN];
+  for (int i = 0; i < SHOWN && left > 5e-4 * r->step.step_s; i++) {
+    int most = -1;
+    for (int u = 0; u <= r->step.unit_count; u++) {
+      bool seen = false;
+      for (int j = 0; j < i; j++) seen = seen || printed[j] == u;
+      if (!seen && (most < 0 || r->step.comm_unit_s[u] > r->step.comm_unit_s[most])) most = u;
+    }
+    if (most < 0 || r->step.comm_unit_s[most] <= 0) break;
+    printed[i] = most;
+    left -= r->step.comm_unit_s[most];
+    fprintf(out, "           %8.2f ms  %5.1f%%  %s\n", 1e3 * r->step.comm_unit_s[most],
+            percent(r, r->step.comm_unit_s[most]), unit_name(r, most - 1));
+  }
+  if (left > 5e-4 * r->step.step_s)
+    fprintf(out, "           %8.2f ms  %5.1f%%  other units\n", 1e3 * left, percent(r, left));
+}
+
+static void print_exposed(const fsdp_price_report *r, FILE *out) {
+  fprintf(out, "exposed communication: %.2f ms, %.1f%% of the step\n", 1e3 * r->step.comm_s,
+          percent(r, r->step.comm_s));
+  for (int a = 1; a < 1 << FSDP_MESH_AXES_MAX; a++) {
+    char axes[FSDP_MESH_TEXT_BYTES];
+    if (r->step.comm_axes_s[a] > 0)
+      fprintf(out, "           %8.2f ms  %5.1f%%  over %s\n", 1e3 * r->step.comm_axes_s[a],
+              percent(r, r->step.comm_axes_s[a]), axes_name(r, (fsdp_axis_set)a, axes));
+  }
+  print_exposed_units(r, out);
+}
+
+static void print_variations(const fsdp_price_report *r, FILE *out) {
+  fsdp_variation variations[FSDP_VARIATIONS_MAX];
+  const int count = fsdp_variations_of(r->plan, r->profile, r->ranks_per_node, variations);
+  fprintf(out, "\nwith one setting changed%*s step ms   tokens/s   change  peak memory\n", 15, "");
+  for (int i = 0; i < count; i++) {
+    char peak[24];
+    fprintf(out, "  %-36s %8.1f %10.0f  %+6.1f%%  %s\n", variations[i].change, 1e3 * variations[i].step_s,
+            variations[i].tokens_per_s, 100 * (variations[i].tokens_per_s / r->tokens_per_s - 1),
+            fsdp_value_print_bytes(variations[i].peak_bytes, peak, sizeof peak));
+  }
+}
+
+void fsdp_price_print(const fsdp_price_report *r, FILE *out) {
+  part parts[PARTS];
+  const int count = list_parts(r, parts);
+  fprintf(out, "price on %s: %.2f ms a step, %.0f tokens/s", r->profile->name, 1e3 * r->step.step_s,
+          r->tokens_per_s);
+  if (r->mfu_causal > 0)
+    fprintf(out, ", MFU %.1f%% (%.1f%% with attention over all pairs)", 100 * r->mfu_causal,
+            100 * r->mfu_all_pairs);
+  fputc('\n', out);
+  for (int i = 0; i < count; i++) {
+    if (parts[i].seconds <= 0) continue;
+    fprintf(out, "           %8.2f ms  %5.1f%%  %s\n", 1e3 * parts[i].seconds, percent(r, parts[i].seconds),
+            parts[i].name);
+  }
+  fprintf(out, "bound by:  %s\n", greatest_part(parts)->name);
+  print_busy(r, out);
+  print_exposed(r, out);
+  print_variations(r, out);
+}
+
+// ---- JSON
+
+static void put(json_t *object, const char *key, json_t *value) {
+  FSDP_CHECK(json_object_set_new(object, key, value) == 0, "JSON key %s", key);
+}
+
+static json_t *ms(double seconds) {
+  return json_real(1e3 * seconds);
+}
+
+static json_t *exposed_json(const fsdp_price_report *r) {
+  json_t *exposed = json_object(), *by_axis = json_object(), *by_unit = json_object();
+  put(exposed, "communication_ms", ms(r->step.comm_s));
+  put(exposed, "copies_up_ms", ms(r->step.h2d_s));
+  put(exposed, "copies_down_ms", ms(r->step.d2h_s));
+  for (int a = 1; a < 1 << FSDP_MESH_AXES_MAX; a++) {
+    char axes[FSDP_MESH_TEXT_BYTES];
+    if (r->step.comm_axes_s[a] <= 0) continue;
+    const char *name = axes_name(r, (fsdp_axis_set)a, axes);
+    const json_t *earlier = json_object_get(by_axis, name);
+    put(by_axis, name, json_real(1e3 * r->step.comm_axes_s[a] + (earlier ? json_real_value(earlier) : 0)));
+  }
+  for (int u = 0; u <= r->step.unit_count; u++)
+    if (r->step.comm_unit_s[u] > 0) put(by_unit, unit_name(r, u - 1), ms(r->step.comm_unit_s[u]));
+  put(exposed, "by_axis", by_axis);
+  put(exposed, "by_unit", by_unit);
+  return exposed;
+}
+
+static json_t *variations_json(const fsdp_price_report *r) {
+  fsdp_variation variations[FSDP_VARIATIONS_MAX];
+  const int count = fsdp_variations_of(r->plan, r->profile, r->ranks_per_node, variations);
+  json_t *list = json_array();
+  for (int i = 0; i < count; i++) {
+    json_t *entry = json_object();
+    put(entry, "change", json_string(variations[i].change));
+    put(entry, "step_ms", ms(variations[i].step_s));
+    put(entry, "tokens_per_s", json_real(variations[i].tokens_per_s));
+    put(entry, "peak_bytes", json_integer(variations[i].peak_bytes));
+    put(entry, "host_peak_bytes", json_integer(variations[i].host_peak_bytes));
+    FSDP_CHECK(json_array_append_new(list, entry) == 0, "JSON variation %d", i);
+  }
+  return list;
+}
+
+json_t *fsdp_price_json(const fsdp_price_report *r) {
+  part parts[PARTS];
+  const int count = list_parts(r, parts);
+  json_t *time = json_object(), *busy = json_object(), *work = json_object();
+  put(time, "profile", json_string(r->profile->name));
+  put(time, "step_ms", ms(r->step.step_s));
+  put(time, "tokens_per_s", json_real(r->tokens_per_s));
+  put(time, "mfu", r->mfu_causal > 0 ? json_real(r->mfu_causal) : json_null());
+  put(time, "mfu_all_pairs", r->mfu_causal > 0 ? json_real(r->mfu_all_pairs) : json_null());
+  put(time, "flops", json_real(r->step.flops));
+  for (int s = 0; s < FSDP_STREAM_COUNT; s++)
+    if (r->step.busy_s[s] > 0) put(busy, fsdp_stream_name((fsdp_stream)s), ms(r->step.busy_s[s]));
+  for (int i = 0; i < count; i++) put(work, parts[i].key, ms(parts[i].seconds));
+  put(time, "busy_ms", busy);
+  put(time, "parts_ms", work);
+  put(time, "bound_by", json_string(greatest_part(parts)->key));
+  put(time, "exposed", exposed_json(r));
+  put(time, "variations", variations_json(r));
+  return time;
+}

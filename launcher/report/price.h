@@ -1,0 +1,32 @@
+// What a step is expected to take, for a person and for a program.
+#pragma once
+
+#include "runtime/plan/search/simulate.h"
+
+#include <jansson.h>
+#include <stdio.h>
+
+typedef struct fsdp_price_report {
+  const fsdp_plan *plan;
+  const fsdp_device_profile *profile;
+  int ranks_per_node;
+  fsdp_step_price step;
+  double tokens_per_s;              // of all ranks
+  double mfu_causal, mfu_all_pairs; // 0: the profile has no peak
+} fsdp_price_report;
+
+// Prices one step. Plan and profile must outlive the report, which the caller releases. FSDP_ERR_INPUT and
+// FSDP_ERR_OPTION as fsdp_pricing_create.
+fsdp_status fsdp_price_report_create(const fsdp_plan *plan, const fsdp_device_profile *profile,
+                                     int ranks_per_node, fsdp_price_report *report, fsdp_error *error);
+void fsdp_price_report_release(fsdp_price_report *report); // one that is all zeros is allowed
+
+// As a page of text, with how the price changes for one more and one less of each setting.
+void fsdp_price_print(const fsdp_price_report *report, FILE *out);
+
+// The object `time` of fsdp_plan --json: step_ms, tokens_per_s, mfu, busy_ms by stream, work_ms by what it
+// goes to, exposed_ms by unit and axis, bound_by, variations. A new reference.
+json_t *fsdp_price_json(const fsdp_price_report *report);
+
+// "512 ms a step (61% MFU), exposed communication 3%". Returns `out`.
+const char *fsdp_price_line(const fsdp_price_report *report, char *out, size_t out_bytes);

@@ -1,0 +1,124 @@
+#include "runtime/plan/search/variations.h"
+
+#include "runtime/base/print_int.h"
+#include "runtime/base/size.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+typedef struct variations {
+  const fsdp_plan *plan;
+  const fsdp_device_profile *profile;
+  int ranks_per_node, count;
+  fsdp_variation *out;
+} variations;
+
+double fsdp_plan_step_tokens(const fsdp_plan *plan) {
+  const fsdp_plan_config *c = &plan->config;
+  int part;
+  return (double)fsdp_plan_batch_part(plan, 0, &part) * (double)(c->batch * c->seq) * c->micro_batches;
+}
+
+// Prices `config`, of which a single setting differs from the plan's.
+__attribute__((format(printf, 3, 4))) static void vary(variations *v, const fsdp_plan_config *config,
+                                                       const char *format, ...) {
+  fsdp_variation *out = &v->out[v->count];
+  fsdp_plan *plan = NULL;
+  fsdp_pricing pricing;
+  va_list arguments;
+  va_start(arguments, format);
+  vsnprintf(out->change, sizeof out->change, format, arguments);
+  va_end(arguments);
+  if (v->count == FSDP_VARIATIONS_MAX) return;
+  if (!fsdp_plan_create(config, &plan, NULL) &&
+      !fsdp_pricing_create(plan, v->profile, v->ranks_per_node, &pricing, NULL)) {
+    fsdp_simulation *simulation = fsdp_simulation_create(&pricing);
+    fsdp_step_price price;
+    fsdp_simulation_run(simulation, &price);
+    out->step_s = price.step_s;
+    out->tokens_per_s = fsdp_plan_step_tokens(plan) / price.step_s;
+    out->peak_bytes = plan->memory.space[FSDP_SPACE_DEVICE].peak_bytes;
+    out->host_peak_bytes = plan->memory.space[FSDP_SPACE_HOST].peak_bytes;
+    v->count++;
+    fsdp_step_price_release(&price);
+    fsdp_simulation_destroy(simulation);
+  }
+  fsdp_plan_destroy(plan);
+}
+
+static void vary_sizes(variations *v) {
+  const fsdp_plan_config *c = &v->plan->config;
+  for (int by = -1; by <= 1; by += 2) {
+    fsdp_plan_config batch = *c, accumulation = *c, prefetch = *c;
+    batch.batch += by;
+    accumulation.micro_batches += by;
+    prefetch.prefetch += by;
+    if (batch.batch > 0) vary(v, &batch, "--batch-size %lld", (long long)batch.batch);
+    if (accumulation.micro_batches > 0) vary(v, &accumulation, "--grad-accum %d", accumulation.micro_batches);
+    if (prefetch.prefetch >= 0) vary(v, &prefetch, "--prefetch %d", prefetch.prefetch);
+  }
+}
+
+// The number of layers that are recomputed whole, or -1 if other rules say what is saved.
+static int recomputed_layers(const fsdp_plan *plan) {
+  const fsdp_saving *saving = &plan->config.saving;
+  if (saving->count == 0) return 0;
+  const fsdp_saving_rule *rule = &saving->rules[0];
+  if (saving->count > 1 || strcmp(rule->name, "block") != 0 || rule->fate != FSDP_FATE_RECOMPUTE) return -1;
+  return rule->layers ? rule->layers : plan->graph->block_count;
+}
+
+static void vary_recomputation(variations *v) {
+  const int layers = recomputed_layers(v->plan);
+  for (int by = -1; layers >= 0 && by <= 1; by += 2) {
+    fsdp_plan_config c = v->plan->config;
+    const int count = layers + by;
+    if (count < 0 || count > v->plan->graph->block_count) continue;
+    c.saving.count = 0;
+    if (count > 0) c.saving = fsdp_saving_of_blocks();
+    if (count > 0) c.saving.rules[0].layers = count;
+    if (count > 0)
+      vary(v, &c, "--recompute block:%d", count);
+    else
+      vary(v, &c, "--recompute none");
+  }
+}
+
+static void vary_wrap(variations *v) {
+  for (int twice = 0; twice <= 1 && v->plan->config.wrap.kind == FSDP_WRAP_SIZE; twice++) {
+    fsdp_plan_config c = v->plan->config;
+    char numel[48];
+    c.wrap.numel = twice ? 2 * c.wrap.numel : fsdp_max_i64(1, c.wrap.numel / 2);
+    vary(v, &c, "--numel-to-wrap %s", fsdp_print_int(c.wrap.numel, numel, sizeof numel));
+  }
+}
+
+// Twice and half of an axis, at the cost of the one that divides the batch: the ranks stay as many.
+static void vary_axis(variations *v, const char *axis) {
+  const fsdp_plan_config *config = &v->plan->config;
+  const char *from = fsdp_mesh_size(&config->mesh, FSDP_AXIS_FSDP) > 1 ? FSDP_AXIS_FSDP : FSDP_AXIS_DATA;
+  const int size = fsdp_mesh_size(&config->mesh, axis), other = fsdp_mesh_size(&config->mesh, from);
+  for (int twice = 0; twice <= 1; twice++) {
+    fsdp_plan_config c = *config;
+    char mesh[FSDP_MESH_TEXT_BYTES];
+    if (twice ? other % 2 : size % 2) continue;
+    if (fsdp_mesh_find(&c.mesh, axis) < 0 && !fsdp_mesh_add(&c.mesh, axis, 1)) continue;
+    fsdp_mesh_resize(&c.mesh, axis, twice ? 2 * size : size / 2);
+    fsdp_mesh_resize(&c.mesh, from, twice ? other / 2 : 2 * other);
+    vary(v, &c, "--mesh %s", fsdp_mesh_print(&c.mesh, ",", mesh));
+  }
+}
+
+int fsdp_variations_of(const fsdp_plan *plan, const fsdp_device_profile *profile, int ranks_per_node,
+                       fsdp_variation out[FSDP_VARIATIONS_MAX]) {
+  variations v = {.plan = plan, .profile = profile, .ranks_per_node = ranks_per_node, .out = out};
+  vary_sizes(&v);
+  vary_recomputation(&v);
+  vary_wrap(&v);
+  if (!plan->config.sharding && !plan->config.op_strategies) {
+    vary_axis(&v, FSDP_AXIS_TENSOR);
+    vary_axis(&v, FSDP_AXIS_CONTEXT);
+  }
+  return v.count;
+}

@@ -1,0 +1,21 @@
+// How the price of a step changes for one more and one less of each setting.
+#pragma once
+
+#include "runtime/plan/search/simulate.h"
+
+#define FSDP_VARIATIONS_MAX 20
+
+typedef struct fsdp_variation {
+  char change[64]; // as an option: "--batch-size 5"
+  double step_s, tokens_per_s;
+  int64_t peak_bytes, host_peak_bytes; // of the device, the host
+} fsdp_variation;
+
+// Plans and prices `plan` with single settings changed: micro-batch, accumulation, prefetch, the layers that
+// are recomputed, the wrap's threshold, and the sizes of fsdp, tensor and context. What makes no plan is left
+// out. Returns the number of `out`.
+int fsdp_variations_of(const fsdp_plan *plan, const fsdp_device_profile *profile, int ranks_per_node,
+                       fsdp_variation out[FSDP_VARIATIONS_MAX]);
+
+// Tokens of a step, of all ranks.
+double fsdp_plan_step_tokens(const fsdp_plan *plan);

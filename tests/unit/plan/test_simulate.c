@@ -1,0 +1,269 @@
+// The price of a step on machines that are simple enough for closed formulas.
+#include "runtime/base/check.h"
+#include "runtime/plan/search/simulate.h"
+#include "runtime/plan/search/variations.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#define FLOPS_PER_S 1e12
+#define RANKS       2
+
+static fsdp_plan_config config_of(int ranks, int micro_batches) {
+  fsdp_plan_config config = {.batch = 2,
+                             .seq = 256,
+                             .micro_batches = micro_batches,
+                             .strategy = FSDP_FULL,
+                             .mesh = fsdp_mesh_of(1, ranks),
+                             .wrap = {.kind = FSDP_WRAP_BLOCK},
+                             .prefetch = 1,
+                             .backend = fsdp_plan_backend_cuda()};
+  fsdp_error error;
+  if (fsdp_model_preset("llama-1b", &config.model, &error)) fail_msg("%s", error.message);
+  return config;
+}
+
+// Products and attention at one rate, other ops and collectives at `bytes_per_s` of their own.
+static fsdp_device_profile *machine(double flops_per_s, double op_rate, double collective_rate) {
+  fsdp_device_profile *profile = fsdp_device_profile_create();
+  fsdp_profile_point one = {1, flops_per_s}, op = {1, op_rate}, byte = {1, 1 / collective_rate};
+  snprintf(profile->name, sizeof profile->name, "test");
+  profile->device = FSDP_OP_CUDA;
+  profile->processors = 1;
+  profile->memory_rate = op_rate;
+  for (int dtype = FSDP_F32; dtype <= FSDP_BF16; dtype++) {
+    fsdp_device_profile_add_product(profile, &(fsdp_profile_product){.dtype = (fsdp_dtype)dtype,
+                                                                     .form = FSDP_PRODUCT_FORM_COUNT,
+                                                                     .m = 1,
+                                                                     .n = 1,
+                                                                     .k = 1,
+                                                                     .flops_per_s = flops_per_s});
+    fsdp_device_profile_add_attention(profile, &(fsdp_profile_attention){.dtype = (fsdp_dtype)dtype,
+                                                                         .head_dim = 128,
+                                                                         .direction = FSDP_ATTENTION_BOTH,
+                                                                         .rate = {&one, 1}});
+  }
+  fsdp_device_profile_add_op(profile, &(fsdp_profile_op){.op = FSDP_OP_ROW_COUNT, .rate = {&op, 1}});
+  for (int kind = FSDP_INSTR_ALL_GATHER; kind <= FSDP_INSTR_ALL_REDUCE; kind++)
+    fsdp_device_profile_add_collective(
+        profile, &(fsdp_profile_collective){
+                     .kind = (fsdp_instr_kind)kind, .ranks = RANKS, .groups = 1, .seconds = {&byte, 1}});
+  return profile;
+}
+
+static fsdp_step_price price_on(const fsdp_plan_config *config, const fsdp_device_profile *profile,
+                                fsdp_traffic *traffic) {
+  fsdp_plan *plan;
+  fsdp_pricing pricing;
+  fsdp_error error;
+  fsdp_step_price price;
+  if (fsdp_plan_create(config, &plan, &error)) fail_msg("%s", error.message);
+  if (fsdp_pricing_create(plan, profile, RANKS, &pricing, &error)) fail_msg("%s", error.message);
+  fsdp_simulation *simulation = fsdp_simulation_create(&pricing);
+  fsdp_simulation_run(simulation, &price);
+  fsdp_simulation_destroy(simulation);
+  if (traffic) *traffic = plan->traffic;
+  fsdp_plan_destroy(plan);
+  return price;
+}
+
+static void assert_near(double found, double expected, double relative) {
+  if (!(fabs(found - expected) <= relative * fabs(expected)))
+    fail_msg("found %.9g, expected %.9g within %g", found, expected, relative);
+}
+
+// FLOPs of a micro-batch: each weight of a product three times, attention's two gemms forward and five
+// backward over T (T + 1) / 2 pairs.
+static double micro_batch_flops(const fsdp_plan_config *c) {
+  const fsdp_model_config *m = &c->model;
+  const double n = (double)(c->batch * c->seq), C = (double)m->hidden_size, F = (double)m->intermediate_size;
+  const double q = (double)(m->num_heads * m->head_dim), kv = (double)(m->num_kv_heads * m->head_dim);
+  const double weights =
+      (double)m->num_layers * (C * (q + 2 * kv) + q * C + 3 * C * F) + C * (double)m->vocab_size;
+  const double pairs = (double)c->batch * (double)c->seq * (double)(c->seq + 1) / 2;
+  return 6 * n * weights + 7 * (double)m->num_layers * 2 * pairs * q;
+}
+
+// Alone, a step is its work, one thing after the other; of many micro-batches only some are run.
+static void test_work(void **state) {
+  (void)state;
+  for (int micro_batches = 1; micro_batches <= 9; micro_batches += 4) {
+    const fsdp_plan_config config = config_of(1, micro_batches);
+    fsdp_device_profile *profile = machine(FLOPS_PER_S, 1e30, 1);
+    fsdp_step_price price = price_on(&config, profile, NULL);
+    const double flops = micro_batches * micro_batch_flops(&config);
+    assert_near(price.flops, flops, 1e-9);
+    assert_near(price.step_s, flops / FLOPS_PER_S, 1e-9);
+    assert_near(price.kind_s[FSDP_PRICE_PRODUCTS] + price.kind_s[FSDP_PRICE_ATTENTION], price.step_s, 1e-9);
+    assert_true(price.comm_s == 0);
+    fsdp_step_price_release(&price);
+    fsdp_device_profile_destroy(profile);
+  }
+}
+
+// If computing takes no time, a step is its communication: collectives over one link share it, whatever their
+// streams.
+static void test_communication(void **state) {
+  (void)state;
+  for (int micro_batches = 1; micro_batches <= 6; micro_batches += 5) {
+    const fsdp_plan_config config = config_of(RANKS, micro_batches);
+    fsdp_device_profile *profile = machine(1e30, 1e30, 1e9);
+    fsdp_traffic t;
+    fsdp_step_price price = price_on(&config, profile, &t);
+    // What a ring sends is (F - 1) / F of the whole buffer, and twice that for an all-reduce.
+    const double share = (RANKS - 1.0) / RANKS;
+    const double bytes = (double)(t.all_gather_bytes + t.reduce_scatter_bytes) / share +
+                         (double)(t.all_reduce_bytes + t.scalar_bytes) / (2 * share);
+    assert_near(price.step_s, bytes / 1e9, 1e-6);
+    assert_near(price.comm_s, price.step_s, 1e-6);
+    fsdp_step_price_release(&price);
+    fsdp_device_profile_destroy(profile);
+  }
+}
+
+// Communication that is short beside computing is hidden, but for the first gather and the last reduction;
+// what it takes of the processors is felt.
+static void test_overlap(void **state) {
+  (void)state;
+  const fsdp_plan_config config = config_of(RANKS, 1);
+  fsdp_device_profile *profile = machine(FLOPS_PER_S, 1e30, 1e30);
+  fsdp_step_price alone = price_on(&config, profile, NULL);
+  fsdp_device_profile_destroy(profile);
+  profile = machine(FLOPS_PER_S, 1e30, 1e12);
+  fsdp_traffic traffic;
+  fsdp_step_price beside = price_on(&config, profile, &traffic);
+  const double comm = 2.0 * (double)(traffic.all_gather_bytes + traffic.reduce_scatter_bytes) / 1e12;
+  assert_true(beside.comm_s > 0 && beside.comm_s < 0.6 * comm);
+  assert_near(beside.step_s, alone.step_s + beside.comm_s, 1e-6);
+  // At half speed meanwhile, a step is longer by half of what is hidden, which itself takes twice as long.
+  profile->product_slowdown = 2;
+  fsdp_step_price slowed = price_on(&config, profile, &traffic);
+  const double hidden = slowed.busy_s[FSDP_STREAM_GATHER] + slowed.busy_s[FSDP_STREAM_REDUCE] - slowed.comm_s;
+  assert_true(slowed.step_s > beside.step_s + 0.4 * (comm - beside.comm_s));
+  assert_true(slowed.step_s <= alone.step_s + slowed.comm_s + hidden);
+  fsdp_step_price_release(&alone);
+  fsdp_step_price_release(&beside);
+  fsdp_step_price_release(&slowed);
+  fsdp_device_profile_destroy(profile);
+}
+
+// A timeline has each instruction of a step once, in its stream's order, after what it waits for.
+static void test_timeline(void **state) {
+  (void)state;
+  const fsdp_plan_config config = config_of(RANKS, 3);
+  fsdp_device_profile *profile = machine(FLOPS_PER_S, 1e12, 1e10);
+  fsdp_plan *plan;
+  fsdp_pricing pricing;
+  assert_int_equal(fsdp_plan_create(&config, &plan, NULL), FSDP_OK);
+  assert_int_equal(fsdp_pricing_create(plan, profile, RANKS, &pricing, NULL), FSDP_OK);
+  fsdp_simulation *simulation = fsdp_simulation_create(&pricing);
+  fsdp_timeline *timeline = fsdp_simulation_timeline(simulation);
+  int order[16], runs = fsdp_program_step_order(plan->program, order);
+  int64_t count = 0;
+  for (int r = 0; r < runs; r++)
+    count += plan->program->sections[order[r]].end - plan->program->sections[order[r]].begin;
+  assert_int_equal(timeline->count, count);
+  double end[FSDP_STREAM_COUNT] = {0},
+         *run_end = fsdp_alloc_zeroed((size_t)plan->program->instr_count, sizeof *run_end);
+  for (int64_t e = 0; e < timeline->count; e++) {
+    const fsdp_timeline_event *event = &timeline->events[e];
+    const fsdp_instr *instr = &plan->program->instrs[event->position];
+    assert_true(event->begin_s >= end[instr->stream] - 1e-12 && event->end_s >= event->begin_s);
+    for (int w = 0; w < instr->wait_count; w++)
+      assert_true(event->begin_s >= run_end[plan->program->waits[instr->first_wait + w].position] - 1e-12);
+    end[instr->stream] = run_end[event->position] = event->end_s;
+  }
+  free(run_end);
+  fsdp_timeline_destroy(timeline);
+  fsdp_simulation_destroy(simulation);
+  fsdp_plan_destroy(plan);
+  fsdp_device_profile_destroy(profile);
+}
+
+// ---- Single operations
+
+static void test_interpolation(void **state) {
+  (void)state;
+  fsdp_profile_point points[] = {{1e3, 1}, {1e5, 4}, {1e6, 40}};
+  const fsdp_profile_curve curve = {points, 3};
+  assert_near(fsdp_profile_curve_at(&curve, 1), 1, 1e-12);
+  assert_near(fsdp_profile_curve_at(&curve, 1e4), 2, 1e-12); // the geometric mean
+  assert_near(fsdp_profile_curve_at(&curve, 1e5), 4, 1e-12);
+  assert_near(fsdp_profile_curve_at(&curve, 1e9), 40, 1e-12);
+}
+
+// A ring over nodes: a group has the part of its node's links that its ranks are of those that communicate,
+// and every hop takes its time.
+static void test_network(void **state) {
+  (void)state;
+  fsdp_device_profile *profile = machine(1, 1, 1e30);
+  profile->network_rate = 100e9;
+  profile->network_latency_s = 10e-6;
+  profile->node_latency_s = 1e-6;
+  const fsdp_profile_group whole = {.ranks = 32, .ranks_per_node = 8, .groups = 1};
+  const fsdp_profile_group rail = {.ranks = 4, .ranks_per_node = 1, .groups = 8};
+  const double bytes = 1e9;
+  assert_near(fsdp_profile_collective_s(profile, FSDP_INSTR_ALL_GATHER, &whole, bytes),
+              4 * 10e-6 + 28 * 1e-6 + bytes * 31 / 32 / 100e9, 1e-9);
+  assert_near(fsdp_profile_collective_s(profile, FSDP_INSTR_ALL_REDUCE, &rail, bytes),
+              2 * 4 * 10e-6 + 2 * bytes * 3 / 4 / 12.5e9, 1e-9);
+  fsdp_device_profile_destroy(profile);
+}
+
+// Tiles fill a device in whole waves.
+static void test_tiles(void **state) {
+  (void)state;
+  fsdp_device_profile *profile = machine(1e15, 1e30, 1);
+  profile->processors = 100;
+  profile->tiles = true;
+  profile->products[0].m = profile->products[1].m = 256 * 100;
+  profile->products[0].n = profile->products[1].n = 128;
+  profile->products[0].k = profile->products[1].k = 4096;
+  const fsdp_op_product full = {FSDP_PRODUCT_FORWARD, 256 * 100, 128, 4096, 1};
+  const fsdp_op_product more = {FSDP_PRODUCT_FORWARD, 256 * 200, 128, 4096, 1};
+  const fsdp_op_product odd = {FSDP_PRODUCT_FORWARD, 256 * 101, 128, 4096, 1};
+  const double one = fsdp_profile_product_s(profile, 1, FSDP_BF16, &full);
+  assert_near(one, 2.0 * 256 * 100 * 128 * 4096 / 1e15, 1e-9);
+  assert_near(fsdp_profile_product_s(profile, 1, FSDP_BF16, &more), 2 * one, 1e-9);
+  const double two = fsdp_profile_product_s(profile, 1, FSDP_BF16, &odd);
+  assert_true(two > 1.2 * one && two <= 2 * one * 1.0001);
+  fsdp_device_profile_destroy(profile);
+}
+
+// More ranks than were measured take the rates of the most that were, and beyond the cores less.
+static void test_ranks(void **state) {
+  (void)state;
+  fsdp_device_profile *profile = fsdp_device_profile_create();
+  const fsdp_op_product product = {FSDP_PRODUCT_FORWARD, 64, 64, 64, 1};
+  const double flops = 2.0 * 64 * 64 * 64;
+  profile->device = FSDP_OP_CPU;
+  profile->processors = 2;
+  for (int ranks = 1; ranks <= 2; ranks++)
+    fsdp_device_profile_add_product(profile, &(fsdp_profile_product){.ranks = ranks,
+                                                                     .dtype = FSDP_F32,
+                                                                     .form = FSDP_PRODUCT_FORWARD,
+                                                                     .m = 64,
+                                                                     .n = 64,
+                                                                     .k = 64,
+                                                                     .flops_per_s = 3e9 / ranks});
+  assert_near(fsdp_profile_product_s(profile, 1, FSDP_F32, &product), flops / 3e9, 1e-9);
+  assert_near(fsdp_profile_product_s(profile, 2, FSDP_F32, &product), 2 * flops / 3e9, 1e-9);
+  assert_near(fsdp_profile_product_s(profile, 4, FSDP_F32, &product), 4 * flops / 3e9, 1e-9);
+  fsdp_device_profile_destroy(profile);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_work),     cmocka_unit_test(test_communication), cmocka_unit_test(test_overlap),
+      cmocka_unit_test(test_timeline), cmocka_unit_test(test_interpolation), cmocka_unit_test(test_network),
+      cmocka_unit_test(test_tiles),    cmocka_unit_test(test_ranks),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
