@@ -6,6 +6,7 @@
 #include "launcher/cli/setup.h"
 #include "launcher/report/memory_file.h"
 #include "launcher/report/padding_note.h"
+#include "launcher/report/price.h"
 #include "launcher/report/report.h"
 #include "launcher/report/strategies.h"
 #include "runtime/base/check.h"
@@ -34,12 +35,23 @@ static void print_notes(const fsdp_options *options, const fsdp_setup *setup) {
   if (fsdp_padding_note(setup->plan, note, sizeof note)) fprintf(stderr, "fsdp_plan: note: %s\n", note);
 }
 
-static json_t *report_json(const fsdp_options *options, const fsdp_setup *setup, bool fits) {
+// A plan that was made, and what is said of it.
+typedef struct planned {
+  const fsdp_options *options;
+  const fsdp_setup *setup;
+  bool fits;
+  fsdp_price_report price; // with --price
+} planned;
+
+static json_t *report_json(const planned *p) {
+  const fsdp_options *options = p->options;
+  const fsdp_setup *setup = p->setup;
   const fsdp_plan_config *config = &setup->plan->config;
   const fsdp_setup_ranks ranks = fsdp_setup_ranks_planned(options);
   char across[FSDP_MESH_TEXT_BYTES];
   json_t *report = fsdp_report_json(setup->plan);
-  int failed = json_object_set_new(report, "fits", json_boolean(fits));
+  int failed = json_object_set_new(report, "fits", json_boolean(p->fits));
+  if (options->price) failed |= json_object_set_new(report, "time", fsdp_price_json(&p->price));
   failed |= json_object_set_new(report, "planned_for",
                                 json_pack("{s:s, s:s, s:i, s:s?}", "device", config->backend->name,
                                           "param_dtype", fsdp_dtype_name(config->param_dtype),
@@ -63,9 +75,11 @@ static void print_target(const fsdp_options *options, const fsdp_plan *plan) {
 }
 
 // What was asked for, then the table that is always printed.
-static void print_plan(const fsdp_options *options, const fsdp_setup *setup, bool fits) {
+static void print_plan(const planned *p) {
+  const fsdp_options *options = p->options;
+  const fsdp_setup *setup = p->setup;
   if (options->json) {
-    print_json(report_json(options, setup, fits));
+    print_json(report_json(p));
     return;
   }
   if (options->print_sharding) {
@@ -80,6 +94,15 @@ static void print_plan(const fsdp_options *options, const fsdp_setup *setup, boo
   if (options->print_program || options->print_model) putchar('\n');
   print_target(options, setup->plan);
   fsdp_report_print(setup->plan, setup->model_name, stdout);
+  if (options->price) putchar('\n');
+  if (options->price) fsdp_price_print(&p->price, stdout);
+}
+
+// What --price asks for.
+static fsdp_status price(planned *p, fsdp_error *error) {
+  const fsdp_setup_ranks ranks = fsdp_setup_ranks_planned(p->options);
+  if (!p->options->price) return FSDP_OK;
+  return fsdp_price_report_create(p->setup->plan, p->setup->profile, ranks.ranks_per_node, &p->price, error);
 }
 
 // FSDP_ERR_CAPACITY with the plan if it is made but does not fit.
@@ -109,11 +132,16 @@ static fsdp_status run(const fsdp_options *options, fsdp_setup *setup, fsdp_erro
     return error->status;
   fsdp_status status = make(options, setup, error);
   if (status != FSDP_OK && !(status == FSDP_ERR_CAPACITY && setup->plan)) return status;
-  print_notes(options, setup);
-  print_plan(options, setup, status == FSDP_OK);
+  planned p = {.options = options, .setup = setup, .fits = status == FSDP_OK};
+  fsdp_error failed;
+  fsdp_status priced = price(&p, &failed);
+  if (priced) *error = failed;
+  if (!priced) print_notes(options, setup);
+  if (!priced) print_plan(&p);
+  fsdp_price_report_release(&p.price);
+  if (priced) return priced;
   fflush(stdout); // before the error
   if (!options->memory_profile) return status;
-  fsdp_error failed;
   fsdp_status written =
       fsdp_memory_profile_write(setup->plan, setup->model_name, options->memory_profile, &failed);
   if (status == FSDP_OK && written != FSDP_OK) *error = failed;

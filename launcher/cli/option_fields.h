@@ -29,6 +29,7 @@ typedef struct fsdp_options {
   char *save_dir, *experiment, *resume, *log, *memory_profile, *mesh, *eval_data, *tensorboard, *rank_logs;
   char *sharding, *shard, *extra_data_axis; // of shard: "NAME=SPEC;NAME=SPEC"
   char *op_strategies, *graph;
+  char *profile; // of the machine: a shipped one's name, or a file
   int64_t batch, seq, grad_accum, num_epochs, max_steps; // max_steps 0: none
   int64_t warmup_steps, seed, numel_to_wrap, prefetch, ckpt_freq, ckpt_keep, log_freq,
       threads;                             // threads 0: the rank's cores
@@ -48,7 +49,7 @@ typedef struct fsdp_options {
   int param_dtype, reduce_dtype, master_dtype, moment_dtype;
   bool sequence_parallel; // where tensor has several ranks
   bool allow_shared_gpu, nccl_register, bind, verify_data;
-  bool cpu_offload, measure, poison, dry_run, json, help, version;
+  bool cpu_offload, measure, poison, dry_run, json, help, version, price;
   bool print_model, print_program, print_sharding, print_strategies;
   fsdp_mesh mesh_axes; // as in --mesh, without those that every mesh has; count 0: not given
   char aliases[512];   // "--learning-rate is --lr, ...": what was given under another trainer's name

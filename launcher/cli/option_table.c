@@ -202,6 +202,13 @@ static const fsdp_option_row table[] = {
              "redistributed, and nothing else"},
     {"graph", 0, TEXT(graph), .programs = FSDP_PROGRAM_PLAN, .argument = "FILE",
      .help = "instead of a model, a network of operators for --op-strategies: a YAML file"},
+    {"profile", 0, TEXT(profile), .argument = "NAME|FILE",
+     .help =
+         "the machine to price steps for: a shipped profile, such as h100-sxm, or a file that fsdp_profile "
+         "wrote"},
+    {"price", 0, FLAG(price), .programs = FSDP_PROGRAM_PLAN,
+     .help =
+         "with --profile, print what a step takes, what bounds it, and how that changes with each setting"},
     {"dry-run", 0, FLAG(dry_run), .help = "stop after planning"},
     {"ranks", 0, INT(ranks, 1, RANKS_MAX), .programs = FSDP_PROGRAM_PLAN, .fallback = "1",
      .help = "ranks to plan for"},

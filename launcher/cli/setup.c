@@ -5,6 +5,7 @@
 #include "launcher/cli/propagate_mesh.h"
 #include "launcher/cli/sharding_file.h"
 #include "launcher/cli/strategies_file.h"
+#include "launcher/profile/profile_file.h"
 #include "models/family.h"
 #include "runtime/base/plural.h"
 #include "runtime/base/size.h"
@@ -275,6 +276,8 @@ fsdp_status fsdp_setup_create(const fsdp_options *options, fsdp_program_kind pro
   if (status == FSDP_OK) status = fsdp_setup_read_model(options, setup, &config.model, error);
   config.exchange = loads_slices(options, setup, backend == fsdp_plan_backend_cuda());
   if (status == FSDP_OK) status = fsdp_mesh_choose(options, ranks, &config.mesh, error);
+  if (status == FSDP_OK && options->profile)
+    status = fsdp_profile_read(options->profile, &setup->profile, error);
   if (status == FSDP_OK) status = fsdp_sharding_read(options, &setup->sharding, error);
   config.sharding = setup->sharding;
   if (status == FSDP_OK) status = fsdp_strategies_read(options, &setup->strategies, error);
@@ -300,9 +303,11 @@ fsdp_status fsdp_setup_create(const fsdp_options *options, fsdp_program_kind pro
 
 void fsdp_setup_destroy(fsdp_setup *setup) {
   fsdp_plan_destroy(setup->plan);
+  fsdp_device_profile_destroy(setup->profile);
   fsdp_sharding_destroy(setup->sharding);
   fsdp_strategies_destroy(setup->strategies);
   setup->plan = NULL;
+  setup->profile = NULL;
   setup->sharding = NULL;
   setup->strategies = NULL;
 }

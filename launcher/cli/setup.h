@@ -4,6 +4,7 @@
 
 #include "launcher/cli/mesh_choice.h"
 #include "runtime/plan/plan.h"
+#include "runtime/plan/search/device_profile.h"
 
 typedef struct fsdp_setup {
   const char *model_name;  // what to call the model: the preset's name or the folder's (in `options`)
@@ -11,6 +12,7 @@ typedef struct fsdp_setup {
   bool load_weights;       // from the folder
   fsdp_sharding *sharding; // owned; NULL without --sharding
   fsdp_given_strategies *strategies; // owned; NULL without --op-strategies
+  fsdp_device_profile *profile;      // owned; NULL without --profile
   fsdp_plan *plan;                   // owned
 } fsdp_setup;
 

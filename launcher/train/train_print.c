@@ -1,6 +1,7 @@
 #include "launcher/cli/option_value.h"
 #include "launcher/report/activations.h"
 #include "launcher/report/device_line.h"
+#include "launcher/report/price.h"
 #include "launcher/report/report.h"
 #include "launcher/train/trainer.h"
 #include "runtime/base/plural.h"
@@ -26,6 +27,19 @@ static const char *print_mesh(const fsdp_trainer *t, char out[2 * FSDP_MESH_TEXT
   snprintf(out, 2 * FSDP_MESH_TEXT_BYTES, "%s%s%s%s", fsdp_mesh_print(mesh, ", ", sizes), across ? "; " : "",
            across ? across : "", across ? " across nodes" : "");
   return out;
+}
+
+// With --profile: what a step is expected to take. A profile without what the plan needs is said as a note.
+static void print_predicted(const fsdp_trainer *t) {
+  fsdp_price_report report;
+  fsdp_error error;
+  char line[160];
+  if (!t->setup.profile) return;
+  if (fsdp_price_report_create(t->setup.plan, t->setup.profile, t->ranks.ranks_per_node, &report, &error))
+    printf("predicted: nothing: %s\n", error.message);
+  else
+    printf("predicted: %s\n", fsdp_price_line(&report, line, sizeof line));
+  fsdp_price_report_release(&report);
 }
 
 void fsdp_train_print_start(const fsdp_trainer *t) {
@@ -76,6 +90,7 @@ void fsdp_train_print_start(const fsdp_trainer *t) {
   printf("steps:     %" PRId64 " of %s token%s, %" PRId64 " per epoch\n", t->total_steps,
          fsdp_print_int(t->step_tokens, tokens, sizeof tokens), fsdp_plural(t->step_tokens),
          t->steps_per_epoch);
+  print_predicted(t);
   fsdp_train_print_notes(t);
 }
 

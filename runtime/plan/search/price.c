@@ -5,6 +5,9 @@
 
 #include <math.h>
 
+// Threads of a stream beside compute, at most (runtime/exec/device_config.c).
+#define SIDE_THREADS 4.0
+
 const char *fsdp_price_kind_name(fsdp_price_kind kind) {
   static const char *const names[FSDP_PRICE_KIND_COUNT] = {"products",   "attention", "moves", "update",
                                                            "collective", "copy",      "call"};
@@ -83,6 +86,15 @@ static double attention_s(const fsdp_pricing *p, const fsdp_instr *instr, double
                                   backward ? FSDP_ATTENTION_BACKWARD : FSDP_ATTENTION_FORWARD, flops);
 }
 
+// The share of the processors that an op takes: all of them on the streams that work. Beside these, casts and
+// sums are bound by memory: on a GPU they take as much as a collective, on a CPU the threads of their stream.
+static double processors_of(const fsdp_pricing *p, const fsdp_instr *instr) {
+  const double threads = fmax(1, (double)p->profile->processors / p->ranks_per_node);
+  if (instr->stream == FSDP_STREAM_COMPUTE || instr->stream == FSDP_STREAM_HOST) return 1;
+  return p->profile->device == FSDP_OP_CPU ? fmin(1, SIDE_THREADS / threads)
+                                           : p->profile->product_slowdown - 1;
+}
+
 static fsdp_price price_op(const fsdp_pricing *p, const fsdp_instr *instr) {
   const fsdp_op_work work = work_of(p, instr);
   fsdp_price price = {.flops = work.flops};
@@ -101,7 +113,7 @@ static fsdp_price price_op(const fsdp_pricing *p, const fsdp_instr *instr) {
     price.seconds = fsdp_profile_op_s(p->profile, p->ranks_per_node, instr->op, bytes);
   }
   const double rate = p->profile->memory_rate;
-  price.share[FSDP_RESOURCE_PROCESSORS] = 1;
+  price.share[FSDP_RESOURCE_PROCESSORS] = processors_of(p, instr);
   if (rate > 0 && price.seconds > 0)
     price.share[FSDP_RESOURCE_MEMORY] = fmin(1, bytes / rate / price.seconds);
   return price;
