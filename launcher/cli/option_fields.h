@@ -29,7 +29,7 @@ typedef struct fsdp_options {
   char *save_dir, *experiment, *resume, *log, *memory_profile, *mesh, *eval_data, *tensorboard, *rank_logs;
   char *sharding, *shard, *extra_data_axis; // of shard: "NAME=SPEC;NAME=SPEC"
   char *op_strategies, *graph;
-  char *profile; // of the machine: a shipped one's name, or a file
+  char *profile;                                         // of the machine: a shipped one's name, or a file
   int64_t batch, seq, grad_accum, num_epochs, max_steps; // max_steps 0: none
   int64_t warmup_steps, seed, numel_to_wrap, prefetch, ckpt_freq, ckpt_keep, log_freq,
       threads;                             // threads 0: the rank's cores

@@ -95,6 +95,8 @@ typedef enum top_key {
   KEY_MEMORY_GB,
   KEY_MEMORY_GBPS,
   KEY_LAUNCH,
+  KEY_HANDOFF,
+  KEY_HOST_MEMORY,
   KEY_PEAK,
   KEY_COPY,
   KEY_CONTENTION,
@@ -107,10 +109,26 @@ typedef enum top_key {
   KEY_COUNT
 } top_key;
 
-static const char *const top_keys[KEY_COUNT] = {
-    "name",      "device",      "source",    "base",        "use",       "processors",
-    "memory_gb", "memory_gbps", "launch_us", "peak_tflops", "copy_gbps", "contention",
-    "network",   "tiles",       "products",  "attention",   "ops",       "collectives"};
+static const char *const top_keys[KEY_COUNT] = {"name",
+                                                "device",
+                                                "source",
+                                                "base",
+                                                "use",
+                                                "processors",
+                                                "memory_gb",
+                                                "memory_gbps",
+                                                "launch_us",
+                                                "handoff_us",
+                                                "host_memory_gbps",
+                                                "peak_tflops",
+                                                "copy_gbps",
+                                                "contention",
+                                                "network",
+                                                "tiles",
+                                                "products",
+                                                "attention",
+                                                "ops",
+                                                "collectives"};
 
 static fsdp_status read_top(fsdp_profile_reader *r, top_key key, const yaml_node_t *node) {
   static const char *const devices[] = {"cpu", "cuda"}, *const flags[] = {"false", "true"};
@@ -139,6 +157,10 @@ static fsdp_status read_top(fsdp_profile_reader *r, top_key key, const yaml_node
     return fsdp_profile_read_number(r, node, top_keys[key], 9, 0, &p->memory_rate);
   case KEY_LAUNCH:
     return fsdp_profile_read_number(r, node, top_keys[key], -6, 0, &p->launch_s);
+  case KEY_HANDOFF:
+    return fsdp_profile_read_number(r, node, top_keys[key], -6, 0, &p->handoff_s);
+  case KEY_HOST_MEMORY:
+    return fsdp_profile_read_number(r, node, top_keys[key], 9, 0, &p->host_memory_rate);
   case KEY_PEAK:
     return read_numbers(r, node, top_keys[key], peaks, COUNT(peaks));
   case KEY_COPY:

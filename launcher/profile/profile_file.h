@@ -7,6 +7,8 @@
 //   memory_gb: {value: 80, source: "..."}             # 1e9 bytes; all units are powers of ten
 //   peak_tflops: {bf16: 989, fp32: 67}
 //   launch_us: 2
+//   handoff_us: 4                                     # a start after an end in another stream
+//   host_memory_gbps: 300                             # of updates on the host
 //   memory_gbps: 2573                                 # read + written
 //   copy_gbps: {up: 55, down: 55, up_both: 40, down_both: 40}
 //   contention: {compute: 1.13, collective: 1.3}

@@ -63,6 +63,9 @@ static void print_top(const fsdp_device_profile *p, FILE *out) {
   if (p->memory_bytes > 0) print_number("memory_gb: ", p->memory_bytes, 9, out), fputc('\n', out);
   if (p->memory_rate > 0) print_number("memory_gbps: ", p->memory_rate, 9, out), fputc('\n', out);
   if (p->launch_s > 0) print_number("launch_us: ", p->launch_s, -6, out), fputc('\n', out);
+  if (p->handoff_s > 0) print_number("handoff_us: ", p->handoff_s, -6, out), fputc('\n', out);
+  if (p->host_memory_rate > 0)
+    print_number("host_memory_gbps: ", p->host_memory_rate, 9, out), fputc('\n', out);
   print_section("peak_tflops", peaks, 3, 12, out);
   print_section("copy_gbps", copies, 4, 9, out);
   print_section("contention", contention, 2, 0, out);

@@ -272,14 +272,22 @@ static double node_s(const fsdp_device_profile *profile, fsdp_instr_kind kind,
   return floor * hops + (seconds - floor) * moved;
 }
 
-// Over the network. A ring's slowest link is that between nodes: a group has the share of its node's links
-// that its ranks are of all that communicate. Every hop adds its latency. An all-reduce is a reduce-scatter
-// and an all-gather.
+// The hops between nodes that data makes one after the other. A ring passes every node; a tree,
+// as NCCL uses for all-reduces and (PAT) among groups of one rank a node, has their logarithm.
+static double hops_across(fsdp_instr_kind kind, const fsdp_profile_group *group, double nodes) {
+  const bool tree = kind == FSDP_INSTR_ALL_REDUCE || group->ranks_per_node == 1;
+  return tree ? ceil(log2(nodes)) : nodes - 1;
+}
+
+// Over the network. The slowest link is that between nodes: a group has the share of its node's links that
+// its ranks are of all that communicate. Every hop adds its latency. An all-reduce is a reduce-scatter and an
+// all-gather.
 static double network_s(const fsdp_device_profile *profile, fsdp_instr_kind kind,
                         const fsdp_profile_group *group, double bytes) {
   const double rate = profile->network_rate / group->groups, ranks = group->ranks;
-  const double nodes = ceil(ranks / group->ranks_per_node);
-  const double latency = nodes * profile->network_latency_s + (ranks - nodes) * profile->node_latency_s;
+  const double nodes = ceil(ranks / group->ranks_per_node), across = hops_across(kind, group, nodes);
+  const double inside = across == nodes - 1 ? ranks - nodes : group->ranks_per_node - 1;
+  const double latency = across * profile->network_latency_s + inside * profile->node_latency_s;
   const double passes = kind == FSDP_INSTR_ALL_REDUCE ? 2 : 1;
   return passes * latency + bytes * ring_share(kind, ranks) / rate;
 }

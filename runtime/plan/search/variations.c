@@ -48,15 +48,21 @@ __attribute__((format(printf, 3, 4))) static void vary(variations *v, const fsdp
 }
 
 static void vary_sizes(variations *v) {
-  const fsdp_plan_config *c = &v->plan->config;
+  const fsdp_plan_config *config = &v->plan->config;
+  fsdp_plan_config c = *config;
   for (int by = -1; by <= 1; by += 2) {
-    fsdp_plan_config batch = *c, accumulation = *c, prefetch = *c;
-    batch.batch += by;
-    accumulation.micro_batches += by;
-    prefetch.prefetch += by;
-    if (batch.batch > 0) vary(v, &batch, "--batch-size %lld", (long long)batch.batch);
-    if (accumulation.micro_batches > 0) vary(v, &accumulation, "--grad-accum %d", accumulation.micro_batches);
-    if (prefetch.prefetch >= 0) vary(v, &prefetch, "--prefetch %d", prefetch.prefetch);
+    c.batch = config->batch + by;
+    if (c.batch > 0) vary(v, &c, "--batch-size %lld", (long long)c.batch);
+  }
+  c = *config;
+  for (int by = -1; by <= 1; by += 2) {
+    c.micro_batches = config->micro_batches + by;
+    if (c.micro_batches > 0) vary(v, &c, "--grad-accum %d", c.micro_batches);
+  }
+  c = *config;
+  for (int by = -1; by <= 1; by += 2) {
+    c.prefetch = config->prefetch + by;
+    if (c.prefetch >= 0) vary(v, &c, "--prefetch %d", c.prefetch);
   }
 }
 
