@@ -63,7 +63,8 @@ static fsdp_status read_name(const fsdp_profile_reader *r, const yaml_node_t *no
                              char *out, size_t bytes) {
   if (!fsdp_yaml_is_scalar(node) || !*fsdp_yaml_text(node) || strlen(fsdp_yaml_text(node)) >= bytes)
     return fsdp_profile_fail_at(r, node, "the %s is not a word of at most %zu characters", what, bytes - 1);
-  snprintf(out, bytes, "%s", fsdp_yaml_text(node));
+  memset(out, 0, bytes); // equal names are equal in all bytes
+  memcpy(out, fsdp_yaml_text(node), strlen(fsdp_yaml_text(node)));
   return FSDP_OK;
 }
 

@@ -1,4 +1,5 @@
 // Device profiles as YAML: what is read, printed again, built upon a base, and refused by its line.
+#include "launcher/cli/yaml_document.h"
 #include "launcher/profile/decimal.h"
 #include "launcher/profile/profile_file.h"
 #include "runtime/plan/search/shipped_profiles.h"
@@ -189,6 +190,45 @@ static void printed_and_read(void **state) {
   fsdp_device_profile_destroy(p);
 }
 
+// A mapping with a text `source`.
+static void check_sourced(yaml_document_t *document, const yaml_node_t *node, const char *what) {
+  assert_int_equal(node->type, YAML_MAPPING_NODE);
+  for (const yaml_node_pair_t *pair = node->data.mapping.pairs.start; pair < node->data.mapping.pairs.top;
+       pair++)
+    if (!strcmp(fsdp_yaml_text(yaml_document_get_node(document, pair->key)), "source") &&
+        *fsdp_yaml_text(yaml_document_get_node(document, pair->value)))
+      return;
+  fail_msg("%s, line %d: no source", what, fsdp_yaml_line(node));
+}
+
+static fsdp_status check_sources(void *context, yaml_document_t *document, fsdp_error *error) {
+  (void)error;
+  static const char *const words[] = {"name", "device", "tiles", "use", "base"};
+  static const char *const sections[] = {"peak_tflops", "copy_gbps", "contention", "network"};
+  const yaml_node_t *root = yaml_document_get_root_node(document);
+  for (const yaml_node_pair_t *pair = root->data.mapping.pairs.start; pair < root->data.mapping.pairs.top;
+       pair++) {
+    const char *key = fsdp_yaml_text(yaml_document_get_node(document, pair->key));
+    const yaml_node_t *value = yaml_document_get_node(document, pair->value);
+    bool is_word = false, is_section = false;
+    for (int i = 0; i < 5; i++) is_word = is_word || !strcmp(words[i], key);
+    for (int i = 0; i < 4; i++) is_section = is_section || !strcmp(sections[i], key);
+    if (is_word) continue;
+    if (value->type == YAML_SEQUENCE_NODE) {
+      for (const yaml_node_item_t *item = value->data.sequence.items.start;
+           item < value->data.sequence.items.top; item++)
+        check_sourced(document, yaml_document_get_node(document, *item), context);
+    } else if (is_section) {
+      for (const yaml_node_pair_t *one = value->data.mapping.pairs.start; one < value->data.mapping.pairs.top;
+           one++)
+        check_sourced(document, yaml_document_get_node(document, one->value), context);
+    } else {
+      check_sourced(document, value, context);
+    }
+  }
+  return FSDP_OK;
+}
+
 static void shipped_profiles(void **state) {
   (void)state;
   for (int i = 0; i < fsdp_shipped_profile_count(); i++) {
@@ -198,8 +238,14 @@ static void shipped_profiles(void **state) {
     assert_string_equal(p->name, name);
     assert_int_equal(p->device, FSDP_OP_CUDA);
     if (fsdp_device_profile_check(p, FSDP_BF16, &error) != FSDP_OK) fail_msg("%s", error.message);
+    if (fsdp_device_profile_check(p, FSDP_F32, &error) != FSDP_OK) fail_msg("%s", error.message);
     check_printed(p);
     fsdp_device_profile_destroy(p);
+    char copy[FSDP_PROFILE_NAME_BYTES];
+    snprintf(copy, sizeof copy, "%s", name);
+    const fsdp_yaml_source source = {
+        .path = name, .text = fsdp_shipped_profile_text(i), .what = "a profile", .bad = FSDP_ERR_INPUT};
+    IO_OK(fsdp_yaml_visit(&source, check_sources, copy, &error), &error);
   }
   assert_true(fsdp_shipped_profile_find("h100-sxm") >= 0);
   assert_int_equal(fsdp_shipped_profile_find("h100"), -1);
