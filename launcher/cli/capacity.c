@@ -86,17 +86,30 @@ static bool choose(fsdp_plan_config *config, const fsdp_limits *limits, fsdp_fat
   return config->saving.count > before.count;
 }
 
+static bool reduce_each(fsdp_plan_config *config, char *text, size_t bytes) {
+  if (config->accumulate == FSDP_ACCUMULATE_REDUCE || config->micro_batches == 1) return false;
+  config->accumulate = FSDP_ACCUMULATE_REDUCE;
+  return say(text, bytes, "--accumulate reduce");
+}
+
 static bool shard(fsdp_plan_config *config, char *text, size_t bytes) {
   fsdp_mesh *mesh = &config->mesh;
   int data = fsdp_mesh_size(mesh, FSDP_AXIS_DATA), fsdp = fsdp_mesh_size(mesh, FSDP_AXIS_FSDP);
   if (config->strategy == FSDP_FULL || fsdp_mesh_ranks(mesh) == 1) return false;
+  // What is local by zero1's default is not under full.
+  const char *also = "";
+  if (config->strategy == FSDP_ZERO1 && config->accumulate == FSDP_ACCUMULATE_LOCAL) {
+    config->accumulate = FSDP_ACCUMULATE_REDUCE;
+    if (config->micro_batches > 1) also = " --accumulate reduce";
+  }
   config->strategy = FSDP_FULL;
+  snprintf(text, bytes, "--strategy full%s", also);
   // Rules say themselves what lies over data.
-  if (config->sharding || config->op_strategies || data == 1) return say(text, bytes, "--strategy full");
+  if (config->sharding || config->op_strategies || data == 1) return true;
   char sizes[FSDP_MESH_TEXT_BYTES];
   fsdp_mesh_resize(mesh, FSDP_AXIS_DATA, 1);
   fsdp_mesh_resize(mesh, FSDP_AXIS_FSDP, data * fsdp);
-  snprintf(text, bytes, "--strategy full --mesh %s", fsdp_mesh_print(mesh, ",", sizes));
+  snprintf(text, bytes, "--strategy full%s --mesh %s", also, fsdp_mesh_print(mesh, ",", sizes));
   return true;
 }
 
@@ -150,6 +163,7 @@ static bool low_precision_gradients(fsdp_plan_config *config, char *text, size_t
 static const remedy remedies[] = {{.apply = wrap_block},
                                   {.apply = no_prefetch},
                                   {.fate = FSDP_FATE_RECOMPUTE},
+                                  {.apply = reduce_each},
                                   {.apply = shard},
                                   {.fate = FSDP_FATE_OFFLOAD},
                                   {.apply = halve_batch},

@@ -38,9 +38,11 @@ SETTINGS = (
     (2, "full", ("--cpu-offload", "on")),
     (4, "full", ()),
     (4, "hybrid", ("--mesh", "data=2,fsdp=2")),
+    (2, "zero1", ()),
+    (2, "zero1", ("--cpu-offload", "on")),
     (2, "full", ("--recompute", "swiglu", "--offload-activations", "residual,attention@2")),
 )
-IN_BF16 = (0, 1, 3, 5, 8)  # of them; the rest differ in nothing that a dtype changes
+IN_BF16 = (0, 1, 3, 5, 8, 9, 10)  # of them; the rest differ in nothing that a dtype changes
 BF16_SUMS = (8,)  # of those: gradients are summed in bf16 too, rounded at each hop of NCCL's rings
 
 

@@ -63,6 +63,7 @@ def resumes_anywhere():
         (4, ["-b", 6, "--wrap", "block"]),
         (1, ["-b", 24, "--wrap", "none"]),
         (2, ["-b", 12, "--strategy", "no"]),
+        (4, ["-b", 6, "--strategy", "zero1", "--wrap", "block"]),
         (3, ["-b", 8, "--strategy", "grad_op", "--cpu-offload", "--wrap", "size", "--numel-to-wrap", "1e5"]),
         (8, ["-b", 3, "--strategy", "hybrid", "--mesh", "data=2,fsdp=4", "--ckpt-async", "off"]),
         (2, ["-b", 6, "--grad-accum", 2, "--wrap", "module:LlamaMLP", "--cpu-offload"]),
@@ -73,7 +74,7 @@ def resumes_anywhere():
         resumed = r"^resumed: .*step-00000006, step 6, saved by \d ranks? \(data=1, fsdp=\d\) under full"
         assert re.search(resumed, process.stdout, re.M), process.stdout
         found = losses("on")
-        if ranks == 4 or not MPI:
+        if ranks == 4 or not MPI:  # the same sums, in whichever place
             assert found == uninterrupted, (options, found, uninterrupted)
         assert found[:6] == uninterrupted[:6]
         assert all(abs(a - b) <= 1e-5 * b for a, b in zip(found, uninterrupted)), (options, found)
@@ -104,6 +105,7 @@ def bytes_are_read_about_once():
         (8, ["--strategy", "no", "--wrap", "block"]),
         (6, ["--strategy", "hybrid", "--mesh", "data=3,fsdp=2"]),
         (3, ["--strategy", "grad_op", "--cpu-offload"]),
+        (4, ["--strategy", "zero1", "--mesh", "data=2,fsdp=2"]),
     ):
         process = train("--model", folder, "-b", 1, "--max-steps", 1, *options, ranks=ranks)
         read = megabytes_read("weights from its folder,", process)
@@ -257,7 +259,9 @@ def copies_follow_a_load():
     setups = [("no", None, ["--strategy", "no"]), ("offload", None, ["--cpu-offload"])]
     if MPI:
         setups += [("no2", 2, ["--strategy", "no"]), ("offload2", 2, ["--cpu-offload"]),
-                   ("hybrid", 4, ["--strategy", "hybrid", "--mesh", "data=2,fsdp=2", "--cpu-offload"])]
+                   ("hybrid", 4, ["--strategy", "hybrid", "--mesh", "data=2,fsdp=2", "--cpu-offload"]),
+                   ("zero1", 3, ["--strategy", "zero1"]),
+                   ("zero1-offload", 2, ["--strategy", "zero1", "--cpu-offload"])]
     for name, ranks, options in setups:
         common = ["-b", 2, "--wrap", "block", "--param-dtype", "bf16", "--max-steps", 4, *options]
         train(*common, "-e", name, "--ckpt-freq", 2, ranks=ranks)

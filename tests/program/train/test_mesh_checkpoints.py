@@ -21,6 +21,7 @@ PLACES = [
     (4, 8, ["--mesh", "tensor=4", "--cpu-offload"]),
     (4, 8, ["--tensor-parallel", "2", "--context-parallel", "2", "--strategy", "grad_op"]),
     (8, 2, ["--mesh", "data=2,fsdp=2,tensor=2", "--strategy", "hybrid", "--wrap", "none"]),
+    (4, 4, ["--mesh", "fsdp=2,tensor=2", "--strategy", "zero1", "--wrap", "block"]),
 ][: 3 if programs.SLOW else None]
 
 

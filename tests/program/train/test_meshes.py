@@ -84,6 +84,8 @@ def trains_as_one_rank():
         ((2, 2, 1, 2), ["--grad-accum", 3, "-b", 1, "--cpu-offload", "--sequence-parallel", "off"]),
         ((1, 1, 1, 6), ["--wrap", "size", "--numel-to-wrap", "1e4", "--prefetch", 0]),
         ((1, 1, 1, 4), ["--model", drawn()]),
+        ((1, 2, 2, 2), ["--strategy", "zero1", "--grad-accum", 3, "-b", 2, "--recompute", "block"]),
+        ((2, 2, 1, 1), ["--strategy", "zero1", "--cpu-offload"]),
         ((1, 1, 3, 2), ["--strategy", "grad_op", "--offload-activations", "block_inputs"]),
     ]
     for i, (mesh, arguments) in enumerate(cases[:3] if programs.SLOW else cases):

@@ -65,6 +65,7 @@ def divergence_ends_the_run():
     if MPI:
         setups += [("full", 2, []), ("no", 2, ["--strategy", "no"]), ("offload", 2, ["--cpu-offload"]),
                    ("grad_op", 2, ["--strategy", "grad_op", *BF16]),
+                   ("zero1", 2, ["--strategy", "zero1", "--param-dtype", "bf16", "--cpu-offload"]),
                    ("accumulated", 2, ["--grad-accum", "2", "--accumulate", "local", "--ckpt-async", "off"])]
     for name, ranks, options in setups:
         process = train(*DIVERGES, *options, "--max-steps", 20, "-e", name, ranks=ranks, status=6)

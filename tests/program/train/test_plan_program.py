@@ -97,6 +97,14 @@ def what_does_not_fit_is_shown():
         advice = re.search("or add (.*), which needs", message)[1].split()
         assert "--strategy" in advice, message
         assert plan_json(*limited, *advice)["fits"] is True, message
+    for limit, said in (("50GB", "--accumulate reduce"), ("35GB", "--strategy full")):
+        limited = [*arguments, "--strategy", "zero1", "--grad-accum", "2", "--memory-limit", limit]
+        message = programs.errors(programs.run("fsdp_plan", *limited), "fsdp_plan")[0]
+        advice = re.search("or add (.*), which needs ([0-9.]+) GB", message)
+        assert said in advice[1], message
+        followed = plan_json(*limited, *advice[1].split())
+        assert followed["fits"] is True, message
+        assert abs(followed["memory"]["arena_bytes"] / 1e9 - float(advice[2])) < 0.1, message
 
 
 def long_sequences():
@@ -117,6 +125,7 @@ def several_in_one_table():
         ("full", "strategy: full\n"),
         ("whole", "strategy: no\n"),
         ("mixed", "strategy: hybrid\nmesh: data=2,fsdp=8\n"),
+        ("state", "strategy: zero1\n"),
     ):
         files.append(work / f"{name}.yaml")
         files[-1].write_text(common + text)
@@ -126,11 +135,11 @@ def several_in_one_table():
     columns = "name strategy mesh device valley peak arena host sent instructions fits"
     assert table[0].split() == columns.split()
     rows = [line.split() for line in table[1:]]
-    assert [row[0] for row in rows] == ["full", "whole", "mixed"]
+    assert [row[0] for row in rows] == ["full", "whole", "mixed", "state"]
     assert len({len(line.rsplit(None, 1)[0]) for line in table}) == 1  # its columns are straight
-    assert [row[1] for row in rows] == ["full", "no", "hybrid"]
-    assert [row[2] for row in rows] == ["data=1,fsdp=16", "data=16,fsdp=1", "data=2,fsdp=8"]
-    assert [row[-1] for row in rows] == ["yes", "no", "yes"]
+    assert [row[1] for row in rows] == ["full", "no", "hybrid", "zero1"]
+    assert [row[2] for row in rows] == ["data=1,fsdp=16", "data=16,fsdp=1", "data=2,fsdp=8", "data=1,fsdp=16"]
+    assert [row[-1] for row in rows] == ["yes", "no", "yes", "yes"]
     entries = json.loads(plan("--json", "--compare", *files, *common).stdout)["plans"]
     for entry, file in zip(entries, files):
         alone = plan_json("--config", file, *common[:2])
@@ -247,6 +256,14 @@ def formulas():
     grad_op = plan_json(*model, "--strategy", "grad_op")
     assert grad_op["comm"]["all_gather_bytes"] == 4 * padded * (ranks - 1) // ranks
     assert full["comm"]["all_gather_bytes"] <= 2 * grad_op["comm"]["all_gather_bytes"]
+    # Parameters whole, the state sharded: 2 P and 12 P / F. Gradients are reduced once a step.
+    zero1 = plan_json(*model, "--strategy", "SHARD_OPTIMIZER", "--param-dtype", "bf16", "--grad-accum", 4)
+    assert zero1["memory"]["valley_bytes"] == 2 * padded + 12 * padded // ranks
+    assert zero1["comm"]["all_gather_bytes"] == 2 * padded * (ranks - 1) // ranks
+    assert zero1["comm"]["reduce_scatter_bytes"] == 4 * padded * (ranks - 1) // ranks
+    each = plan_json(*model, "--strategy", "zero1", "--grad-accum", 4, "--accumulate", "reduce")
+    assert each["comm"]["reduce_scatter_bytes"] == 4 * zero1["comm"]["reduce_scatter_bytes"]
+    assert each["comm"]["all_gather_bytes"] == 2 * zero1["comm"]["all_gather_bytes"]  # in fp32
     no = plan_json(*model, "--strategy", "no")
     padded = sum(unit["padded_numel"] for unit in no["units"])
     assert no["comm"]["all_reduce_bytes"] == 2 * 4 * padded * (ranks - 1) // ranks

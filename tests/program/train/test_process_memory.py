@@ -57,6 +57,7 @@ if programs.WITH_MPI:
     check(2, "--strategy", "no")
     check(4, "--strategy", "hybrid", "--mesh", "data=2,fsdp=2", "--wrap", "block", "--cpu-offload", "on",
           "--grad-accum", "2")
+    check(2, "--strategy", "zero1", "--wrap", "block", "--grad-accum", "2")
     check(2, "--strategy", "grad_op", "--wrap", "block", "--param-dtype", "bf16", "--recompute", "block")
     # Saved by four ranks from snapshots, which the plan's host memory holds; then eight ranks load the
     # weights of an export, and resume from the checkpoint and save without a snapshot.

@@ -72,8 +72,9 @@ def plans_as_strategies():
     ]
     for expected, arguments in same:
         assert plan_json(*model, *arguments) == expected, arguments
-    grad_op = plan_json(*model, "--strategy", "grad_op")
-    assert plan_json(*model, "--strategy", "grad_op", "--sharding", FSDP) == grad_op
+    for strategy in ("grad_op", "zero1"):
+        expected = plan_json(*model, "--strategy", strategy)
+        assert plan_json(*model, "--strategy", strategy, "--sharding", FSDP) == expected, strategy
     short = plan_json(*model, "--sharding", SHORT, "--mesh", "data=2,fsdp=2")
     assert len(short["units"]) == len(hybrid["units"]) + 32  # the norms of each layer are replicated
     assert short["comm"]["by_axis"]["data+fsdp"] > hybrid["comm"]["by_axis"]["data+fsdp"]
@@ -86,6 +87,7 @@ def prints_read_back():
         [],
         ["--strategy", "no"],
         ["--strategy", "hybrid", "--mesh", "data=2,fsdp=2"],
+        ["--strategy", "zero1", "--mesh", "fsdp=2,tensor=2"],
         ["--sharding", FSDP, "--mesh", "data=2,fsdp=2"],
         ["--sharding", SHORT, "--mesh", "a=1,data=2,fsdp=2", "--shard", "lm_head.weight=[[1, 2], null]"],
         ["--sharding", "fsdpv2", "--mesh", "replica=2,fsdp=2", "--extra-data-axis", "replica"],
@@ -142,6 +144,7 @@ def trains_as_one_rank():
         (4, ["--sharding", FSDP, "--mesh", "data=2,fsdp=2,tensor=1", "--wrap", "block"]),
         (6, ["--sharding", FSDP, "--mesh", "fsdp=3,data=2", "--strategy", "grad_op"]),
         (4, ["--sharding", FSDP_TP, "--mesh", "4,1"]),
+        (4, ["--sharding", SHORT, "--mesh", "data=2,fsdp=2", "--wrap", "block", "--strategy", "zero1"]),
         (6, ["--sharding", FSDP_TP_CP, "--mesh", "data=3,fsdp=2", "--wrap", "block", "--cpu-offload"]),
         (8, ["--sharding", SHORT, "--mesh", "data=2,fsdp=4", "--wrap", "block", "--strategy", "no"]),
         (6, ["--sharding", "fsdpv2", "--mesh", "replica=3,fsdp=2", "--extra-data-axis", "replica"]),

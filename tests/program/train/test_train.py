@@ -117,6 +117,9 @@ def the_same_batch_gives_the_same_losses():
     if not RANKS:
         return
     assert close(losses("full", "-b", "2", "--wrap", "block", *common, ranks=2), one, 1e-5)
+    zero1 = ["-b", "2", "--wrap", "block", "--strategy", "SHARD_OPTIMIZER", "--grad-clip", "0"]
+    assert close(losses("zero1", *zero1, *common, ranks=2), losses("unclipped", "-b", "4", "--grad-clip", "0",
+                                                                   *common), 1e-5)  # fmt: skip
     assert close(
         losses("no", "-b", "1", "--strategy", "ddp", "--grad-accum", "2", *common, ranks=2), one, 1e-5
     )

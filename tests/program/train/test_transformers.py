@@ -30,7 +30,7 @@ SOURCE = pathlib.Path(os.environ.get("FSDP_SOURCE_DIR", "."))
 TEXT = SOURCE / "runtime/data/builtin_text.txt"
 SEQ, HELD_OUT = 64, 24
 EACH = 1 if programs.SLOW else 2  # random models of each family, unless --count says how many in all
-STRATEGIES = ("full", "grad_op", "no", "hybrid")
+STRATEGIES = ("full", "grad_op", "no", "hybrid", "zero1")
 MODEL_AXES = ((2, 1), (1, 1), (1, 2), (3, 1), (2, 2), (1, 1), (4, 1))  # tensor, context
 WRAPS = (["--wrap", "block"], ["--numel-to-wrap", 2000], ["--wrap", "none"], ["--wrap", "module:Embedding"])
 
@@ -141,7 +141,7 @@ def check_program(worker, folder, case, number):
     parts = [n for n in (1, 2, 3, 4) if case["batch"] % n == 0 and n * tensor * context <= 4]
     parts = max(parts) if programs.WITH_MPI else 1  # of the batch
     ranks = parts * tensor * context
-    strategy = STRATEGIES[number % 4] if programs.WITH_MPI else "full"
+    strategy = STRATEGIES[number % len(STRATEGIES)] if programs.WITH_MPI else "full"
     data = parts if strategy == "no" else 2 if strategy == "hybrid" and parts % 2 == 0 else 1
     mesh = f"data={data},fsdp={parts // data},tensor={tensor},context={context}"
     options = ["--strategy", strategy, "--mesh", mesh, *WRAPS[number // 4 % 4]]

@@ -22,6 +22,7 @@ static const mesh_case cases[] = {
     // From the strategy.
     {"", 8, 8, "data=1,fsdp=8", "", NULL},
     {"--strategy grad_op", 8, 4, "data=1,fsdp=8", "fsdp", NULL},
+    {"--strategy zero1", 8, 4, "data=1,fsdp=8", "fsdp", NULL},
     {"--strategy no", 8, 4, "data=8,fsdp=1", "data", NULL},
     {"--strategy hybrid", 8, 4, "data=2,fsdp=4", "data", NULL},
     {"--strategy hybrid", 8, 8, "data=1,fsdp=8", "", "same as full here"},
@@ -47,6 +48,7 @@ static const mesh_case cases[] = {
     {"--tensor-parallel 2", 1, 1, NULL, "1 rank is not a multiple of 2", NULL},
     {"--tensor-parallel 1e6 --context-parallel 1e6", 8, 8, NULL, "1048576", NULL},
     // As given.
+    {"--strategy zero1 --mesh data=2,fsdp=2", 4, 2, "data=2,fsdp=2", "data", NULL},
     {"--strategy hybrid --mesh tensor=2,data=2,fsdp=2", 8, 4, "tensor=2,data=2,fsdp=2", "tensor", NULL},
     {"--mesh 4,2", 8, 4, "data=1,fsdp=4,tensor=2", "fsdp", NULL},
     {"--mesh fsdp=2 --tensor-parallel 2 --context-parallel 2", 8, 8, "data=1,fsdp=2,context=2,tensor=2", "",

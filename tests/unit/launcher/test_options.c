@@ -220,12 +220,12 @@ static void forms_of_the_command_line(void **state) {
   o = accept(FSDP_PROGRAM_TRAIN, "--lr 1 --lr 2"); // the later one wins
   assert_true(o.lr == 2);
   fsdp_options_destroy(&o);
-  const char *const names[] = {"FULL_SHARD", "zero3", "full"};
+  const char *const names[] = {"FULL_SHARD", "zero3", "full", "SHARD_OPTIMIZER", "zero1"};
   for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
     char line[64];
     snprintf(line, sizeof line, "--strategy %s", names[i]);
     o = accept(FSDP_PROGRAM_TRAIN, line);
-    assert_int_equal(o.strategy, FSDP_FULL);
+    assert_int_equal(o.strategy, i < 3 ? FSDP_FULL : FSDP_ZERO1);
     fsdp_options_destroy(&o);
   }
   o = accept(FSDP_PROGRAM_TRAIN, "--batch-size 0 --help"); // help is printed whatever else is given

@@ -254,9 +254,9 @@ static void test_traffic_of_7b_by_axes(void **state) {
 static void test_peaks_rank_by_strategy(void **state) {
   (void)state;
   for (int ranks = 2; ranks <= 8; ranks *= 2) {
-    int64_t peaks[3];
-    const fsdp_strategy order[3] = {FSDP_FULL, FSDP_GRAD_OP, FSDP_NO};
-    for (int i = 0; i < 3; i++) {
+    int64_t peaks[4];
+    const fsdp_strategy order[4] = {FSDP_FULL, FSDP_GRAD_OP, FSDP_ZERO1, FSDP_NO};
+    for (int i = 0; i < 4; i++) {
       fsdp_plan_config config = base_config();
       config.strategy = order[i];
       config.mesh = order[i] == FSDP_NO ? fsdp_mesh_of(ranks, 1) : fsdp_mesh_of(1, ranks);
@@ -266,6 +266,7 @@ static void test_peaks_rank_by_strategy(void **state) {
     }
     assert_true(peaks[0] < peaks[1]);
     assert_true(peaks[1] < peaks[2]);
+    assert_true(peaks[2] < peaks[3]);
   }
 }
 
