@@ -40,10 +40,15 @@ fsdp_status fsdp_binding_check_tasks(const fsdp_world *world, fsdp_error *error)
 // there it is what the daemon that started the rank may run on, which is what the user gave to mpirun; else
 // it is the rank's own.
 static void read_allowed(cpu_set_t *allowed) {
-  CPU_ZERO(allowed);
+  static cpu_set_t first; // read once: from then on the rank's own is what it was bound to
+  static bool known = false;
   pid_t starter = fsdp_binding_is_pinned_by_mpirun() ? getppid() : 0;
-  if (starter > 1 && sched_getaffinity(starter, sizeof *allowed, allowed) == 0) return;
-  sched_getaffinity(0, sizeof *allowed, allowed);
+  if (!known) {
+    CPU_ZERO(&first);
+    known = starter > 1 && sched_getaffinity(starter, sizeof first, &first) == 0;
+    if (!known) known = sched_getaffinity(0, sizeof first, &first) == 0;
+  }
+  *allowed = first;
 }
 
 #ifdef FSDP_WITH_HWLOC
@@ -130,21 +135,24 @@ static void print_set(const cpu_set_t *set, char *out, size_t bytes) {
 }
 
 // This rank's place among the ranks of its node that may run on the same processors, and their number: these
-// processors are divided among them.
-static void find_sharers(fsdp_world *world, const cpu_set_t *near, int *place, int *count) {
+// processors are divided among them. `local_ranks` of a node count.
+static void find_sharers(fsdp_world *world, const cpu_set_t *near, int local_ranks, int *place, int *count) {
   typedef struct entry {
     int node_index;
+    bool counts;
     cpu_set_t near;
   } entry;
   entry mine;
   memset(&mine, 0, sizeof mine);
   mine.node_index = world->node_index;
+  mine.counts = world->local_rank < local_ranks;
   mine.near = *near;
   entry *all = fsdp_alloc((size_t)world->size * sizeof *all);
   fsdp_world_gather(world, &mine, (int64_t)sizeof mine, all);
   *place = *count = 0;
   for (int i = 0; i < world->size; i++) {
     if (all[i].node_index != mine.node_index || !CPU_EQUAL(&all[i].near, &mine.near)) continue;
+    if (!all[i].counts) continue;
     *place += i < world->rank;
     *count += 1;
   }
@@ -159,14 +167,15 @@ void fsdp_binding_bind(fsdp_world *world, const fsdp_binding_config *config, fsd
   core_list list = {0, NULL};
   list_cores(&near, config->gpu_bus, &list);
   int place, count;
-  find_sharers(world, &near, &place, &count);
-  if (list.count > 0) {
+  const int local_ranks = config->local_ranks ? config->local_ranks : world->local_size;
+  find_sharers(world, &near, local_ranks, &place, &count);
+  binding->node_cores = list.count > 0 ? list.count : 1;
+  if (list.count > 0 && world->local_rank < local_ranks) {
     long long cores = list.count;
     int begin = (int)(place * cores / count), end = (int)((place + 1) * cores / count);
     if (end == begin) end = begin + 1; // more ranks than cores
     CPU_ZERO(&share);
     for (int i = begin; i < end; i++) CPU_OR(&share, &share, &list.cores[i]);
-    binding->node_cores = list.count;
     binding->core_count = end - begin;
     binding->bound = config->bind && sched_setaffinity(0, sizeof share, &share) == 0;
     print_set(&share, binding->cores, sizeof binding->cores);

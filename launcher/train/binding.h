@@ -26,6 +26,7 @@ typedef struct fsdp_binding {
 typedef struct fsdp_binding_config {
   bool bind;           // false: only say where the rank may run
   const char *gpu_bus; // PCI address: of the allowed cores only those next to it count; NULL: no GPU
+  int local_ranks;     // the first ones of each node share its cores, the others stay as they are; 0: all
 } fsdp_binding_config;
 
 // True in ranks that Open MPI's mpirun has started and pinned by its own rules, from their environment; false
@@ -36,7 +37,7 @@ bool fsdp_binding_is_pinned_by_mpirun(void);
 fsdp_status fsdp_binding_check_tasks(const fsdp_world *world, fsdp_error *error);
 
 // Binds the calling thread, and so every thread that it starts from now on. Call before any thread is made;
-// every rank must call it.
+// every rank must call it. A later call divides the same cores anew.
 void fsdp_binding_bind(fsdp_world *world, const fsdp_binding_config *config, fsdp_binding *binding);
 
 // Prints who runs where, in one line from rank 0; every rank must call it.

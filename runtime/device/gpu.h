@@ -22,6 +22,7 @@ typedef struct fsdp_gpu {
   unsigned char uuid[16]; // the same in every process
   int capability;         // 90 is 9.0
   int sharers;            // ranks on this GPU, this one included
+  int processors;         // multiprocessors
   int64_t total_bytes;
 } fsdp_gpu;
 

@@ -68,6 +68,7 @@ static fsdp_status describe(fsdp_gpu *gpu, fsdp_error *error) {
   snprintf(gpu->name, sizeof gpu->name, "%.63s", properties.name);
   memcpy(gpu->uuid, &properties.uuid, sizeof gpu->uuid);
   gpu->capability = properties.major * 10 + properties.minor;
+  gpu->processors = properties.multiProcessorCount;
   gpu->total_bytes = (int64_t)properties.totalGlobalMem;
   gpu->present = true;
   if (gpu->capability >= 80) return FSDP_OK;

@@ -6,6 +6,8 @@
 
 #include <string.h>
 
+#define QUEUE_CAPACITY 1024 // of streams without a plan
+
 static bool is_cuda(const fsdp_session_config *config) {
   return config->gpu && config->gpu->present;
 }
@@ -31,6 +33,8 @@ static void create_device(const fsdp_session_config *config, fsdp_session *sessi
     fsdp_device_configure(config->plan->program, config->threads, &device);
   } else {
     memcpy(device.arena_bytes, config->arena_bytes, sizeof device.arena_bytes);
+    memcpy(device.stream_threads, config->stream_threads, sizeof device.stream_threads);
+    device.queue_capacity = QUEUE_CAPACITY;
   }
   const fsdp_device_table *table = is_cuda(config) ? fsdp_device_cuda() : fsdp_device_cpu();
   FSDP_CHECK(table, "a GPU in a build without CUDA");

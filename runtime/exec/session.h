@@ -18,8 +18,10 @@ typedef struct fsdp_session_config {
   int rank;            // of inproc; a world has its own
   const fsdp_gpu *gpu; // NULL or not present: the CPU
   int threads;         // CPU threads that this rank may use
-  // Without a plan: sizes of the arenas, and the groups of the world that this rank joins.
+  // Without a plan: sizes of the arenas, threads of each stream (as in fsdp_device_config), and the groups of
+  // the world that this rank joins.
   int64_t arena_bytes[FSDP_SPACE_COUNT];
+  int stream_threads[FSDP_STREAM_COUNT];
   const fsdp_comm_group *groups;
   int group_count;
   bool messages; // send messages even where peers could be read directly

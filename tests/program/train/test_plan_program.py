@@ -162,7 +162,8 @@ def output_is_whole_or_fails():
                                ("fsdp_plan", ["--json"]), ("fsdp_plan", ["--print-program"]),
                                ("fsdp_plan", ["--help"]),
                                ("fsdp_plan", ["--compare", work / "full.yaml"]),
-                               ("fsdp_export", ["--help"])):  # fmt: skip
+                               ("fsdp_export", ["--help"]),
+                               ("fsdp_profile", ["--help"])):  # fmt: skip
         with open("/dev/full", "w") as full:
             process = subprocess.run([programs.BIN / program, *arguments], stdout=full, text=True,
                                      stderr=subprocess.PIPE)  # fmt: skip

@@ -1,0 +1,185 @@
+// Measures the device profile of the machine at hand.
+#include "launcher/cli/option_fields.h"
+#include "launcher/cli/option_value.h"
+#include "launcher/cli/output.h"
+#include "launcher/profile/profile_file.h"
+#include "launcher/train/probe_machine.h"
+#include "runtime/base/check.h"
+#include "runtime/comm/start_timer.h"
+#include "runtime/exec/gpu_choice.h"
+
+#include <errno.h>
+#include <getopt.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#define START_LIMIT_S 300
+
+static const char help[] =
+    "Usage: [mpirun -np N] fsdp_profile [--output FILE] [--seconds S] [--backend auto|cpu|cuda]\n"
+    "\n"
+    "Measures products, attention, other ops, copies and collectives of this machine, for --profile FILE of\n"
+    "fsdp_plan and fsdp_train. On a CPU it measures for 1, 2, 4, ... ranks that compute at the same time, up "
+    "to\n"
+    "those that mpirun started; without mpirun for one rank, and no collectives.\n"
+    "\n"
+    "  --output FILE          where the YAML goes (default: standard output)\n"
+    "  --seconds S            time to measure, about; at least 1 (default: 120)\n"
+    "  --backend TYPE         auto, cpu or cuda (default: auto, a GPU where there is one)\n"
+    "  --help, --version\n"
+    "\n"
+    "Exit status: 0 done, 2 a bad option, 3 a file that cannot be written, 4 does not fit, 5 a device, a\n"
+    "communicator or a peer failed\n";
+
+static const fsdp_choice backends[] = {{"auto", FSDP_BACKEND_AUTO, NULL},
+                                       {"cpu", FSDP_BACKEND_CPU, NULL},
+                                       {"cuda", FSDP_BACKEND_CUDA, NULL},
+                                       {NULL, 0, NULL}};
+
+typedef struct arguments {
+  const char *output; // NULL: standard output
+  double seconds;
+  int backend;
+  bool help, version;
+} arguments;
+
+static fsdp_status take(arguments *a, int option, const char *text, fsdp_error *error) {
+  switch (option) {
+  case 'o':
+    a->output = text;
+    if (*text) return FSDP_OK;
+    return fsdp_fail(error, FSDP_ERR_OPTION, "--output '': name a file");
+  case 's':
+    if (fsdp_value_real(text, &a->seconds) && a->seconds >= FSDP_PROBE_SECONDS_MIN) return FSDP_OK;
+    return fsdp_fail(error, FSDP_ERR_OPTION, "--seconds '%s': use a number of seconds from %d on", text,
+                     FSDP_PROBE_SECONDS_MIN);
+  case 'b':
+    if (fsdp_value_choice(text, backends, &a->backend)) return FSDP_OK;
+    return fsdp_fail(error, FSDP_ERR_OPTION, "--backend '%s': use auto, cpu or cuda", text);
+  case 'h':
+    a->help = true;
+    return FSDP_OK;
+  default:
+    a->version = true;
+    return FSDP_OK;
+  }
+}
+
+static fsdp_status parse(arguments *a, int argc, char **argv, fsdp_error *error) {
+  static const struct option rows[] = {
+      {"output", required_argument, NULL, 'o'},  {"seconds", required_argument, NULL, 's'},
+      {"backend", required_argument, NULL, 'b'}, {"help", no_argument, NULL, 'h'},
+      {"version", no_argument, NULL, 'v'},       {NULL, 0, NULL, 0}};
+  *a = (arguments){.seconds = 120, .backend = FSDP_BACKEND_AUTO};
+  opterr = 0;
+  for (int option; (option = getopt_long(argc, argv, ":h", rows, NULL)) != -1;) {
+    if (option == '?' || option == ':')
+      return fsdp_fail(error, FSDP_ERR_OPTION, "%s %s: see --help", argv[optind - 1],
+                       option == ':' ? "needs a value" : "is an unknown option");
+    fsdp_status status = take(a, option, optarg, error);
+    if (status != FSDP_OK || a->help || a->version) return status;
+  }
+  if (optind == argc) return FSDP_OK;
+  return fsdp_fail(error, FSDP_ERR_OPTION, "'%s' is no option: see --help", argv[optind]);
+}
+
+// The GPU of this rank; none if the backend is the CPU, or under `auto` if no rank can use one.
+static fsdp_status choose_gpu(fsdp_world *world, int backend, fsdp_gpu *gpu, fsdp_error *error) {
+  *gpu = (fsdp_gpu){.present = false};
+  if (backend == FSDP_BACKEND_CPU || (backend == FSDP_BACKEND_AUTO && !fsdp_gpu_is_built())) return FSDP_OK;
+  fsdp_status status = fsdp_gpu_choose(world, false, gpu, error);
+  if (status != FSDP_OK && backend == FSDP_BACKEND_AUTO && fsdp_world_sum(world, gpu->shown) == 0) {
+    *gpu = (fsdp_gpu){.present = false};
+    return FSDP_OK;
+  }
+  return status;
+}
+
+// "measured by fsdp_profile 0.1.0 with 4 ranks, 2026-11-22"
+static void print_yaml(const fsdp_device_profile *profile, const fsdp_world *world, FILE *out) {
+  char day[16], source[128];
+  const time_t now = time(NULL);
+  struct tm utc;
+  strftime(day, sizeof day, "%Y-%m-%d", gmtime_r(&now, &utc));
+  snprintf(source, sizeof source, "measured by fsdp_profile %s with %d rank%s, %s", FSDP_VERSION, world->size,
+           world->size > 1 ? "s" : "", day);
+  fsdp_profile_print(profile, source, out);
+}
+
+// Under another name until it is whole: what stood there stays if the disk is full.
+static fsdp_status write_file(const char *path, const fsdp_device_profile *profile, const fsdp_world *world,
+                              fsdp_error *error) {
+  const size_t bytes = strlen(path) + 32;
+  char *temporary = fsdp_alloc(bytes);
+  snprintf(temporary, bytes, "%s.%ld.tmp", path, (long)getpid());
+  FILE *out = fopen(temporary, "w");
+  bool written = out != NULL;
+  if (out) {
+    print_yaml(profile, world, out);
+    written = fflush(out) == 0 && !ferror(out) && fsync(fileno(out)) == 0;
+    written = fclose(out) == 0 && written && rename(temporary, path) == 0;
+  }
+  fsdp_status status = FSDP_OK;
+  if (!written) {
+    status =
+        fsdp_fail(error, FSDP_ERR_INPUT,
+                  "--output '%s' cannot be written (%s): use a folder that exists, that you may write to, "
+                  "and that has room",
+                  path, strerror(errno));
+    unlink(temporary);
+  }
+  free(temporary);
+  return status;
+}
+
+static fsdp_status measure(fsdp_world *world, const arguments *a, fsdp_error *error) {
+  fsdp_gpu gpu;
+  fsdp_status status = fsdp_binding_check_tasks(world, error);
+  if (status == FSDP_OK) status = choose_gpu(world, a->backend, &gpu, error);
+  if (status != FSDP_OK) return status;
+  fsdp_device_profile *profile = fsdp_device_profile_create();
+  status = fsdp_probe_machine(
+      &(fsdp_probe_machine_config){.world = world, .gpu = &gpu, .bind = true, .seconds = a->seconds}, profile,
+      error);
+  error->status = status;
+  if (status == FSDP_OK && world->rank == 0) {
+    if (a->output)
+      error->status = write_file(a->output, profile, world, error);
+    else
+      print_yaml(profile, world, stdout);
+  }
+  fsdp_device_profile_destroy(profile);
+  return fsdp_world_share_error(world, error);
+}
+
+static fsdp_status run(fsdp_world *world, const arguments *a, fsdp_error *error) {
+  if (a->help && world->rank == 0) fputs(help, stdout);
+  if (a->version && world->rank == 0) printf("fsdp_profile %s\n", FSDP_VERSION);
+  return a->help || a->version ? FSDP_OK : measure(world, a, error);
+}
+
+int main(int argc, char **argv) {
+  fsdp_world *world = NULL;
+  arguments a;
+  fsdp_error error = {0}, start_error = {0};
+  fsdp_gpu_set_environment();
+  parse(&a, argc, argv, &error);
+  fsdp_start_timer_begin(START_LIMIT_S);
+  if (fsdp_world_create(&argc, &argv, &world, &start_error) != FSDP_OK) {
+    fprintf(stderr, "fsdp_profile: error: %s\n", start_error.message);
+    return (int)start_error.status;
+  }
+  fsdp_start_timer_end();
+  fsdp_status status = fsdp_world_share_error(world, &error);
+  if (status == FSDP_OK) status = run(world, &a, &error);
+  error.status = status;
+  if (world->rank == 0) error.status = fsdp_output_finish(status, &error);
+  status = fsdp_world_share_error(world, &error);
+  if (status != FSDP_OK && world->rank == 0) fprintf(stderr, "fsdp_profile: error: %s\n", error.message);
+  if (status != FSDP_OK) fsdp_world_set_failed(world);
+  fsdp_world_destroy(world);
+  return (int)status;
+}

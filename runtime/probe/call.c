@@ -1,0 +1,232 @@
+// Calls of ops with operands made from their rows (models/graph/ops.def).
+#include "runtime/base/check.h"
+#include "runtime/base/size.h"
+#include "runtime/probe/run.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define OPERANDS_MAX (FSDP_OP_MAX_OPERANDS + 1)
+
+struct probe_call {
+  const probe *self;
+  fsdp_op_kind kind;
+  fsdp_op_attrs attrs;
+  int operand_count; // the workspace included
+  fsdp_op_extent extents[OPERANDS_MAX];
+  bool refreshes; // it overwrites what it reads, which would shrink to nothing from run to run
+  int sets;
+  fsdp_view *views; // (sets, operand_count)
+};
+
+static bool begins(const char *name, const char *with) {
+  return strncmp(name, with, strlen(with)) == 0;
+}
+
+// States of the optimizer and gradients of weights are fp32 by default, whatever computes.
+static fsdp_dtype dtype_of(const probe *self, fsdp_op_kind kind, const fsdp_op_operand *operand) {
+  if (operand->has_dtype) return operand->dtype;
+  if (kind == FSDP_OP_CAST) return begins(operand->name, "source") ? FSDP_F32 : FSDP_BF16;
+  if (fsdp_op_phase_of(kind) == FSDP_OP_IN_UPDATE || kind == FSDP_OP_ADD || kind == FSDP_OP_ZERO)
+    return FSDP_F32;
+  const bool is_parameter = strstr(operand->name, "weight") || strstr(operand->name, "bias");
+  return is_parameter && begins(operand->name, "d_") ? FSDP_F32 : self->dtype;
+}
+
+// Norms add to the gradient that the residual stream has already; everything else is written.
+static fsdp_access access_of(fsdp_op_kind kind, const fsdp_op_operand *operand) {
+  const bool is_norm = kind == FSDP_OP_RMSNORM_BACKWARD || kind == FSDP_OP_LAYERNORM_BACKWARD;
+  return is_norm && strcmp(operand->name, "d_h") == 0 ? FSDP_UPDATE : operand->access;
+}
+
+// ---- What operands hold
+
+// A number that is neither a gradient nor an activation, in fp32; 0: normal numbers do.
+static float constant_of(const probe_call *call, const fsdp_op_operand *operand) {
+  const char *name = operand->name;
+  if (strcmp(name, "count") == 0) return (float)(call->attrs.batch * call->attrs.seq);
+  const bool one = strcmp(name, "rstd") == 0 || strcmp(name, "factor") == 0 || strcmp(name, "stats") == 0 ||
+                   strcmp(name, "sum") == 0 || strcmp(name, "scalars") == 0;
+  if (one) return 1;
+  return call->kind == FSDP_OP_ADAMW && strcmp(name, "v") == 0 ? 1 : 0;
+}
+
+static void write_view(const probe_call *call, const fsdp_view *view, float value) {
+  fsdp_device *device = call->self->session.device;
+  float *values = fsdp_alloc((size_t)view->numel * sizeof *values);
+  for (int64_t i = 0; i < view->numel; i++) {
+    const int32_t token = (int32_t)(i * 7919 % fsdp_max_i64(1, call->attrs.vocabulary));
+    values[i] = value;
+    if (view->dtype == FSDP_I32) memcpy(&values[i], &token, sizeof token);
+  }
+  device->table->write(device, view->data, values, 4 * view->numel);
+  if (device->table->flush) device->table->flush(device);
+  free(values);
+}
+
+static void refresh_view(const probe *self, const fsdp_stream_context *stream, const fsdp_view *view) {
+  const int64_t bytes = fsdp_min_i64(view->numel * fsdp_dtype_bytes(view->dtype), self->inputs.bytes);
+  stream->table->copy(stream, view->data, self->inputs.memory, bytes);
+}
+
+// The numbers of a view that is read and later written: copies of the inputs.
+static void fill_updated(const fsdp_work *work, const fsdp_stream_context *context) {
+  const probe_call *call = work->owner;
+  for (int i = 0; i < call->sets * call->operand_count; i++) {
+    const fsdp_view *view = &call->views[i];
+    if (view->access == FSDP_UPDATE && view->numel > 1) refresh_view(call->self, context, view);
+  }
+}
+
+// Attention's backward reads the forward's results: of other numbers, exp(score - lse) overflows.
+static void fill_by_forward(const fsdp_work *work, const fsdp_stream_context *context) {
+  const probe_call *call = work->owner;
+  for (int set = 0; set < call->sets; set++) {
+    fsdp_view forward[3];
+    memcpy(forward, &call->views[set * call->operand_count], sizeof forward);
+    forward[1].access = forward[2].access = FSDP_WRITE;
+    const fsdp_kernel_call launch = {.kind = FSDP_OP_ATTENTION,
+                                     .attrs = &call->attrs,
+                                     .operands = forward,
+                                     .operand_count = 3,
+                                     .pool = context->pool,
+                                     .stream = context->native};
+    call->self->kernels->kernels[FSDP_OP_ATTENTION](&launch);
+  }
+}
+
+static void run_once(const probe_call *call,
+                     void (*run)(const fsdp_work *work, const fsdp_stream_context *context)) {
+  fsdp_device *device = call->self->session.device;
+  const fsdp_work work = {.run = run, .owner = (void *)(uintptr_t)call, .awaited = true};
+  device->table->synchronize(device, FSDP_STREAM_COMPUTE,
+                             device->table->launch(device, FSDP_STREAM_COMPUTE, &work));
+}
+
+static void fill(const probe_call *call) {
+  const fsdp_op_letters *op = fsdp_op_letters_of(call->kind);
+  run_once(call, fill_updated);
+  for (int set = 0; set < call->sets; set++)
+    for (int i = 0; i < op->operand_count; i++) {
+      const fsdp_view *view = &call->views[set * call->operand_count + i];
+      const float value = constant_of(call, &op->operands[i]);
+      if ((view->access & FSDP_READ) && (view->dtype == FSDP_I32 || value != 0))
+        write_view(call, view, value);
+    }
+  if (call->kind == FSDP_OP_ATTENTION_BACKWARD) run_once(call, fill_by_forward);
+}
+
+// ---- Making
+
+// Where an operand lies: normal numbers that are only read are shared by all calls.
+static void *place_of(probe *self, const probe_call *call, int i) {
+  const fsdp_op_letters *op = fsdp_op_letters_of(call->kind);
+  const fsdp_op_extent *extent = &call->extents[i];
+  const bool by_forward = call->kind == FSDP_OP_ATTENTION_BACKWARD && (i == 1 || i == 2);
+  const bool normal = i < op->operand_count && extent->access == FSDP_READ && extent->dtype == self->dtype &&
+                      constant_of(call, &op->operands[i]) == 0 && !by_forward;
+  return probe_take(normal ? &self->inputs : &self->outputs, extent->bytes);
+}
+
+static void list_operands(const probe *self, probe_call *call, int64_t flat) {
+  const fsdp_op_letters *op = fsdp_op_letters_of(call->kind);
+  fsdp_dtype dtypes[OPERANDS_MAX] = {FSDP_F32};
+  for (int i = 0; i < op->operand_count; i++) dtypes[i] = dtype_of(self, call->kind, &op->operands[i]);
+  fsdp_op_complete_attrs(call->kind, &call->attrs, dtypes);
+  for (int i = 0; i < op->operand_count; i++) {
+    const fsdp_op_operand *operand = &op->operands[i];
+    if (operand->optional) continue; // the last one
+    call->extents[call->operand_count++] =
+        (fsdp_op_extent){dtypes[i], access_of(call->kind, operand),
+                         fsdp_op_operand_numel(&call->attrs, operand, flat) * fsdp_dtype_bytes(dtypes[i])};
+  }
+  const int64_t workspace = fsdp_op_workspace_bytes(self->device, call->kind, &call->attrs, flat);
+  if (workspace > 0) call->extents[call->operand_count++] = (fsdp_op_extent){FSDP_F32, FSDP_WRITE, workspace};
+}
+
+static bool place_operands(probe *self, probe_call *call) {
+  self->inputs.used = self->outputs.used = 0;
+  for (int set = 0; set < call->sets; set++)
+    for (int i = 0; i < call->operand_count; i++) {
+      const fsdp_op_extent *extent = &call->extents[i];
+      void *data = place_of(self, call, i);
+      if (!data) return false;
+      call->views[set * call->operand_count + i] =
+          (fsdp_view){data, extent->bytes / fsdp_dtype_bytes(extent->dtype), extent->dtype, extent->access};
+    }
+  return true;
+}
+
+static fsdp_kernel_call kernel_call_of(const probe_call *call, int set) {
+  return (fsdp_kernel_call){.kind = call->kind,
+                            .attrs = &call->attrs,
+                            .operands = &call->views[set * call->operand_count],
+                            .operand_count = call->operand_count};
+}
+
+probe_call *probe_call_create(probe *self, fsdp_op_kind kind, const fsdp_op_attrs *attrs, int64_t flat) {
+  probe_call *call = fsdp_alloc_zeroed(1, sizeof *call);
+  *call = (probe_call){.self = self, .kind = kind, .attrs = *attrs};
+  call->refreshes = kind == FSDP_OP_SWIGLU_BACKWARD || kind == FSDP_OP_GELU_BACKWARD ||
+                    kind == FSDP_OP_QK_NORM_BACKWARD || kind == FSDP_OP_HEAD_BACKWARD;
+  list_operands(self, call, flat);
+  int64_t bytes = 0;
+  for (int i = 0; i < call->operand_count; i++) bytes += fsdp_round_up(call->extents[i].bytes, 256);
+  call->sets = probe_sets(self, bytes);
+  call->views = fsdp_alloc_zeroed((size_t)(call->sets * call->operand_count), sizeof *call->views);
+  if (bytes > self->outputs.bytes || !place_operands(self, call)) {
+    probe_call_destroy(call);
+    return NULL;
+  }
+  if (!self->active) return call;
+  fill(call);
+  if (self->backend) {
+    const fsdp_kernel_call launch = kernel_call_of(call, 0);
+    self->backend->prepare(&launch);
+  }
+  return call;
+}
+
+void probe_call_destroy(probe_call *call) {
+  if (!call) return;
+  free(call->views);
+  free(call);
+}
+
+// ---- Running
+
+static void run(void *context, const fsdp_stream_context *stream, int set) {
+  const probe_call *call = context;
+  fsdp_kernel_call launch = kernel_call_of(call, set);
+  launch.pool = stream->pool;
+  launch.stream = stream->native;
+  call->self->kernels->kernels[call->kind](&launch);
+}
+
+static void refresh(void *context, const fsdp_stream_context *stream, int set) {
+  const probe_call *call = context;
+  for (int i = 0; i < call->operand_count; i++) {
+    const fsdp_view *view = &call->views[set * call->operand_count + i];
+    if (view->access == FSDP_UPDATE && view->numel > 1) refresh_view(call->self, stream, view);
+  }
+}
+
+probe_load probe_call_load(const probe *self, probe_call *call) {
+  (void)self;
+  return (probe_load){.run = run,
+                      .refresh = call->refreshes ? refresh : NULL,
+                      .context = call,
+                      .stream = FSDP_STREAM_COMPUTE,
+                      .sets = call->sets};
+}
+
+double probe_call_measure(const probe *self, probe_call *call) {
+  const probe_load load = probe_call_load(self, call);
+  return probe_measure(self, &load);
+}
+
+fsdp_op_work probe_call_work(const probe_call *call) {
+  const int count = call->operand_count;
+  const bool has_workspace = count > fsdp_op_letters_of(call->kind)->operand_count;
+  return fsdp_op_work_of(call->kind, &call->attrs, call->extents, has_workspace ? count - 1 : count);
+}

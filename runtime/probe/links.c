@@ -1,0 +1,215 @@
+// Collectives by group and bytes, copies, and how much compute and communication slow each other down.
+#include "runtime/base/check.h"
+#include "runtime/base/size.h"
+#include "runtime/exec/profile.h"
+#include "runtime/probe/run.h"
+
+#include <math.h>
+#include <string.h>
+
+#define COPY_BYTES     ((int64_t)32 << 20)
+#define COPY_BYTES_GPU ((int64_t)1 << 30)
+#define LAUNCHES       1000
+
+// ---- Collectives
+
+typedef struct collective_load {
+  const probe *self;
+  fsdp_comm *comm;
+  fsdp_instr_kind kind;
+  int64_t numel; // of the whole, fp32
+  unsigned char *whole, *part;
+  int64_t stride; // from one set to the next
+} collective_load;
+
+// As a step does it: a shard is gathered from the state, and reduced into a buffer of its own.
+static void run_collective(void *context, const fsdp_stream_context *stream, int set) {
+  const collective_load *l = context;
+  unsigned char *whole = l->whole + set * l->stride, *part = l->part + set * l->stride;
+  const bool all = l->kind == FSDP_INSTR_ALL_REDUCE, gather = l->kind == FSDP_INSTR_ALL_GATHER;
+  const fsdp_collective call = {.input = gather ? part : whole,
+                                .output = gather || all ? whole : part,
+                                .numel = all ? l->numel : l->numel / l->comm->size,
+                                .dtype = FSDP_F32,
+                                .stream = stream->native};
+  if (gather)
+    l->comm->table->all_gather(l->comm, &call);
+  else if (all)
+    l->comm->table->all_reduce(l->comm, &call);
+  else
+    l->comm->table->reduce_scatter(l->comm, &call);
+}
+
+// False if the buffers do not fit. `bytes` becomes what the group's size divides.
+static bool make_collective(const probe *self, int group, fsdp_instr_kind kind, int64_t *bytes,
+                            collective_load *l, probe_load *load) {
+  const int64_t size = self->links[group].ranks;
+  const int64_t numel = *bytes < 64 * size ? *bytes / 4 : *bytes / 4 / (16 * size) * 16 * size;
+  *bytes = 4 * numel;
+  // Both halves of the arena begin alike on every rank.
+  const int64_t stride = fsdp_round_up(*bytes, 4096);
+  if (stride > self->outputs.bytes || stride > self->inputs.bytes) return false;
+  *l = (collective_load){.self = self,
+                         .comm = self->session.comms.comm[group],
+                         .kind = kind,
+                         .numel = numel,
+                         .whole = self->outputs.memory,
+                         .part = self->inputs.memory,
+                         .stride = stride};
+  *load = (probe_load){
+      .run = run_collective,
+      .context = l,
+      .stream = FSDP_STREAM_GATHER,
+      .sets = (int)fsdp_min_i64(4, fsdp_min_i64(self->outputs.bytes, self->inputs.bytes) / stride),
+      .agreed = true};
+  // Sums of the inputs stay small; an all-reduce adds to what it has made.
+  return true;
+}
+
+static void measure_collective(probe *self, int group, fsdp_instr_kind kind) {
+  const bool cuda = self->device == FSDP_OP_CUDA, all = kind == FSDP_INSTR_ALL_REDUCE;
+  const int64_t last = cuda ? (int64_t)1 << 30 : (int64_t)32 << 20;
+  fsdp_profile_point points[16];
+  fsdp_profile_collective entry = self->links[group];
+  entry.kind = kind;
+  entry.seconds = (fsdp_profile_curve){.points = points};
+  for (int64_t at = all ? 4 : 4096; at <= last; at *= at < 4096 ? 1024 : at < ((int64_t)1 << 20) ? 8 : 4) {
+    collective_load l;
+    probe_load load;
+    int64_t bytes = at;
+    if (!make_collective(self, group, kind, &bytes, &l, &load)) break;
+    points[entry.seconds.count++] = (fsdp_profile_point){(double)bytes, probe_measure(self, &load)};
+  }
+  if (entry.seconds.count > 0) fsdp_device_profile_add_collective(self->profile, &entry);
+}
+
+// What the group that spans nodes says of the network: the rate of a large gather, the hops of a small one.
+static void describe_network(probe *self, int group) {
+  fsdp_device_profile *profile = self->profile;
+  const fsdp_profile_collective *link = &self->links[group];
+  for (int i = 0; i < profile->collective_count; i++) {
+    const fsdp_profile_collective *c = &profile->collectives[i];
+    if (c->kind != FSDP_INSTR_ALL_GATHER || c->link != FSDP_LINK_NETWORK || c->ranks != link->ranks) continue;
+    const fsdp_profile_point *first = c->seconds.points, *last = &first[c->seconds.count - 1];
+    const double moved = last->size * (c->ranks - 1) / c->ranks;
+    profile->network_rate = moved / (last->value - first->value);
+    profile->network_latency_s = first->value / ((double)c->ranks / c->ranks_per_node);
+  }
+}
+
+void probe_collectives(probe *self) {
+  static const fsdp_instr_kind kinds[] = {FSDP_INSTR_ALL_GATHER, FSDP_INSTR_REDUCE_SCATTER,
+                                          FSDP_INSTR_ALL_REDUCE};
+  for (int g = 0; g < self->group_count; g++) {
+    for (int k = 0; k < 3; k++) measure_collective(self, g, kinds[k]);
+    if (self->links[g].link == FSDP_LINK_NETWORK) describe_network(self, g);
+  }
+}
+
+// ---- Copies
+
+typedef struct copy_load {
+  unsigned char *to, *from;
+  int64_t bytes;
+} copy_load;
+
+static void run_copy(void *context, const fsdp_stream_context *stream, int set) {
+  const copy_load *l = context;
+  (void)set;
+  stream->table->copy(stream, l->to, l->from, l->bytes);
+}
+
+void probe_copies(probe *self) {
+  const bool cuda = self->device == FSDP_OP_CUDA;
+  unsigned char *host = self->session.device->arenas.memory[FSDP_SPACE_HOST];
+  const int64_t half = self->session.device->arenas.bytes[FSDP_SPACE_HOST] / 2;
+  const int64_t inside =
+      fsdp_min_i64(cuda ? COPY_BYTES_GPU : COPY_BYTES, fsdp_min_i64(self->inputs.bytes, self->outputs.bytes));
+  copy_load device = {self->outputs.memory, self->inputs.memory, inside};
+  copy_load up = {self->outputs.memory, host, half}, down = {host + half, self->inputs.memory, half};
+  const probe_load loads[] = {{run_copy, NULL, &device, FSDP_STREAM_COMPUTE, 1, false},
+                              {run_copy, NULL, &up, FSDP_STREAM_H2D, 1, false},
+                              {run_copy, NULL, &down, FSDP_STREAM_D2H, 1, false}};
+  double seconds[3];
+  if (self->active) memset(host, 0, (size_t)(2 * half)); // touched
+  for (int i = 0; i < 3; i++) seconds[i] = probe_measure(self, &loads[i]);
+  fsdp_device_profile *profile = self->profile;
+  profile->memory_rate = 2 * (double)inside / seconds[0];
+  profile->up_rate = (double)half / seconds[1];
+  profile->down_rate = (double)half / seconds[2];
+  const double up_s = probe_measure_beside(self, &loads[1], seconds[1], &loads[2], seconds[2]);
+  const double down_s = probe_measure_beside(self, &loads[2], seconds[2], &loads[1], seconds[1]);
+  profile->up_both_rate = fmin(profile->up_rate, (double)half / up_s);
+  profile->down_both_rate = fmin(profile->down_rate, (double)half / down_s);
+}
+
+// ---- Contention
+
+void probe_contention(probe *self) {
+  if (self->group_count == 0) return;
+  const bool cuda = self->device == FSDP_OP_CUDA;
+  const int64_t width = cuda ? 4096 : 512;
+  const fsdp_op_attrs attrs = {
+      .batch = 1, .seq = width, .in_features = width, .out_features = width, .out_stride = width};
+  probe_call *call = probe_call_create(self, FSDP_OP_LINEAR, &attrs, 0);
+  int64_t bytes = cuda ? (int64_t)64 << 20 : (int64_t)4 << 20;
+  collective_load l;
+  probe_load gather;
+  const int group = self->group_count - 1; // of all ranks
+  if (call && make_collective(self, group, FSDP_INSTR_ALL_GATHER, &bytes, &l, &gather)) {
+    // The product's operands lie at the arena's start: the gather's lie behind them.
+    l.whole += self->outputs.bytes / 2;
+    l.part += self->inputs.bytes / 2;
+    gather.sets = 1;
+    const probe_load product = probe_call_load(self, call);
+    const double product_s = probe_measure(self, &product), gather_s = probe_measure(self, &gather);
+    self->profile->product_slowdown =
+        fmax(1, probe_measure_beside(self, &product, product_s, &gather, gather_s) / product_s);
+    self->profile->collective_slowdown =
+        fmax(1, probe_measure_beside(self, &gather, gather_s, &product, product_s) / gather_s);
+  }
+  probe_call_destroy(call);
+}
+
+// ---- Launches
+
+static void run_nothing(const fsdp_work *work, const fsdp_stream_context *context) {
+  (void)work, (void)context;
+}
+
+// Seconds of one of `count` instructions that do nothing and that, with a handoff, wait for each other over
+// two streams.
+static double time_nothing(const probe *self, int count, bool handoff) {
+  fsdp_device *device = self->session.device;
+  const fsdp_work work = {.run = run_nothing, .awaited = true};
+  fsdp_stream stream = FSDP_STREAM_COMPUTE, other = FSDP_STREAM_GATHER;
+  const int64_t start_ns = fsdp_profile_now_ns();
+  uint64_t ticket = 0;
+  for (int i = 0; i < count; i++) {
+    ticket = device->table->launch(device, stream, &work);
+    if (!handoff) continue;
+    device->table->wait(device, other, stream, ticket);
+    const fsdp_stream next = other;
+    other = stream, stream = next;
+  }
+  // The stream of the last one.
+  device->table->synchronize(device, handoff ? other : stream, ticket);
+  return 1e-9 * (double)(fsdp_profile_now_ns() - start_ns) / count;
+}
+
+// From one instruction to the next, and from one that another stream waits for to that stream's next.
+void probe_launches(probe *self) {
+  fsdp_device_profile *profile = self->profile;
+  for (int round = 0; round < 2; round++) { // the first wakes threads and fills caches
+    const double launch_s = self->active ? time_nothing(self, LAUNCHES, false) : 0;
+    const double handoff_s = self->active ? time_nothing(self, LAUNCHES, true) : 0;
+    profile->launch_s = probe_mean(self, launch_s);
+    profile->handoff_s = fmax(0, probe_mean(self, handoff_s) - profile->launch_s);
+  }
+  if (self->device != FSDP_OP_CUDA) return;
+  // A queue is never empty in a step: kernels follow each other as they do here.
+  const fsdp_op_attrs attrs = {.batch = 1, .seq = 1};
+  probe_call *call = probe_call_create(self, FSDP_OP_ZERO, &attrs, 64);
+  if (call) profile->launch_s = probe_call_measure(self, call);
+  probe_call_destroy(call);
+}

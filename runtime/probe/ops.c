@@ -1,0 +1,212 @@
+// Rates of ops by the bytes that they move, and of attention by sequence length.
+#include "runtime/base/check.h"
+#include "runtime/base/size.h"
+#include "runtime/probe/run.h"
+
+#include <math.h>
+#include <string.h>
+
+#define SIZES_MAX 8
+
+// Every op of a step that is bound by memory.
+static const fsdp_op_kind ops[] = {
+    FSDP_OP_EMBEDDING,
+    FSDP_OP_EMBEDDING_BACKWARD,
+    FSDP_OP_ADD_POSITIONS,
+    FSDP_OP_POSITIONS_BACKWARD,
+    FSDP_OP_RMSNORM,
+    FSDP_OP_ADD_RMSNORM,
+    FSDP_OP_RMSNORM_BACKWARD,
+    FSDP_OP_LAYERNORM,
+    FSDP_OP_ADD_LAYERNORM,
+    FSDP_OP_LAYERNORM_BACKWARD,
+    FSDP_OP_ADD_BIAS,
+    FSDP_OP_BIAS_BACKWARD,
+    FSDP_OP_QK_NORM,
+    FSDP_OP_QK_NORM_BACKWARD,
+    FSDP_OP_ROPE,
+    FSDP_OP_ROPE_BACKWARD,
+    FSDP_OP_SWIGLU,
+    FSDP_OP_SWIGLU_BACKWARD,
+    FSDP_OP_GELU,
+    FSDP_OP_GELU_BACKWARD,
+    FSDP_OP_HEAD_LOSS,
+    FSDP_OP_TAKE_COLUMNS,
+    FSDP_OP_PUT_COLUMNS,
+    FSDP_OP_JOIN_COLUMNS,
+    FSDP_OP_SPLIT_COLUMNS,
+    FSDP_OP_MASK_COLUMNS,
+    FSDP_OP_CAST,
+    FSDP_OP_ADD,
+    FSDP_OP_ZERO,
+    FSDP_OP_SUM_SQUARES,
+    FSDP_OP_SUM,
+    FSDP_OP_ADAMW,
+    FSDP_OP_CLIP_FACTOR,
+};
+
+static const float *inverse_frequencies(void) {
+  static float table[128];
+  for (int i = 0; i < 128; i++) table[i] = powf(10000.0f, -(float)i / 32.0f);
+  return table;
+}
+
+// A layer of usual widths over `rows` tokens.
+static fsdp_op_attrs layer_of(int64_t rows) {
+  return (fsdp_op_attrs){.batch = 1,
+                         .seq = rows,
+                         .channels = 512,
+                         .heads = 8,
+                         .kv_heads = 4,
+                         .head_dim = 64,
+                         .intermediate = 1536,
+                         .vocabulary = rows,
+                         .positions = rows,
+                         .in_features = 512,
+                         .out_features = 512,
+                         .out_stride = 1024,
+                         .ranks = 2,
+                         .inv_freq = inverse_frequencies(),
+                         .eps = 1e-5f,
+                         .norm_weight = 1,
+                         .max_norm = 1,
+                         .norm_limit = 1e30f,
+                         .beta1 = 0.9,
+                         .beta2 = 0.999,
+                         .adam_eps = 1e-8f};
+}
+
+static fsdp_op_attrs attrs_of(fsdp_op_kind kind, int64_t rows) {
+  fsdp_op_attrs attrs = layer_of(rows);
+  if (kind == FSDP_OP_JOIN_COLUMNS || kind == FSDP_OP_SPLIT_COLUMNS) attrs.in_features = 256;
+  if (kind == FSDP_OP_BIAS_BACKWARD) attrs.out_stride = attrs.out_features;
+  return attrs;
+}
+
+// Bytes that the op moves for each row; of an op over a flat range, for each element.
+static double bytes_of(probe *self, fsdp_op_kind kind, int64_t rows) {
+  const fsdp_op_attrs attrs = attrs_of(kind, rows);
+  probe_call *call = probe_call_create(self, kind, &attrs, rows);
+  if (!call) return 0;
+  const double bytes = probe_call_work(call).bytes;
+  probe_call_destroy(call);
+  return bytes;
+}
+
+// The point of a curve for about `target` bytes; false if the operands do not fit.
+static bool measure_point(probe *self, fsdp_op_kind kind, double row_bytes, double target,
+                          fsdp_profile_point *point) {
+  const int64_t rows = fsdp_max_i64(16, (int64_t)(target / row_bytes) / 16 * 16);
+  const fsdp_op_attrs attrs = attrs_of(kind, rows);
+  probe_call *call = probe_call_create(self, kind, &attrs, rows);
+  if (!call) return false;
+  const double bytes = probe_call_work(call).bytes;
+  *point = (fsdp_profile_point){bytes, bytes / probe_call_measure(self, call)};
+  probe_call_destroy(call);
+  return true;
+}
+
+static void measure_op(probe *self, fsdp_op_kind kind) {
+  static const double cpu_sizes[] = {32e3, 256e3, 2e6, 10e6, 48e6},
+                      gpu_sizes[] = {1e6, 8e6, 64e6, 512e6, 2e9};
+  const bool cuda = self->device == FSDP_OP_CUDA;
+  const double *sizes = cuda ? gpu_sizes : cpu_sizes;
+  const int step = self->coarse ? 2 : 1;
+  const double row_bytes = (bytes_of(self, kind, 2048) - bytes_of(self, kind, 1024)) / 1024;
+  fsdp_profile_point points[SIZES_MAX];
+  fsdp_profile_op entry = {.ranks = self->scope, .op = kind, .rate = {.points = points}};
+  // An op of a few numbers has one size.
+  for (int i = 0; i < (row_bytes > 0 ? 5 : 1); i += step)
+    entry.rate.count +=
+        measure_point(self, kind, row_bytes > 0 ? row_bytes : 1, sizes[i], &points[entry.rate.count]);
+  if (entry.rate.count > 0) fsdp_device_profile_add_op(self->profile, &entry);
+}
+
+void probe_ops(probe *self) {
+  for (size_t i = 0; i < sizeof ops / sizeof *ops; i++) measure_op(self, ops[i]);
+}
+
+// ---- The head
+
+// What its gemms take, each measured beside it at its own shape.
+static double head_products_s(probe *self, fsdp_op_kind kind, const fsdp_op_attrs *attrs) {
+  fsdp_op_product products[FSDP_OP_PRODUCTS_MAX];
+  const int count = fsdp_op_products(kind, attrs, products);
+  double seconds = 0;
+  for (int i = 0; i < count; i++) seconds += products[i].count * probe_product_s(self, &products[i]);
+  return seconds;
+}
+
+// The rate of the rows of logits: what a launch takes beyond its gemms, which a profile has by themselves.
+static bool measure_head(probe *self, fsdp_op_kind kind, const fsdp_op_attrs *shape,
+                         fsdp_profile_point *point) {
+  fsdp_op_attrs attrs = *shape;
+  const bool whole = kind == FSDP_OP_LINEAR_CROSS_ENTROPY || kind == FSDP_OP_LINEAR_CROSS_ENTROPY_BACKWARD;
+  if (whole) attrs.chunk_rows = fsdp_op_chunk_rows(attrs.seq, attrs.vocabulary, FSDP_F32);
+  probe_call *call = probe_call_create(self, kind, &attrs, 0);
+  if (!call) return false;
+  const double bytes = probe_call_work(call).row_bytes, seconds = probe_call_measure(self, call);
+  probe_call_destroy(call);
+  const double products_s = head_products_s(self, kind, &attrs);
+  // Gemms that ran faster inside leave nothing to tell: the rows took a twentieth at least.
+  *point = (fsdp_profile_point){bytes, bytes / fmax(seconds - products_s, 0.05 * seconds)};
+  return true;
+}
+
+void probe_head(probe *self) {
+  static const fsdp_op_kind heads[] = {FSDP_OP_LINEAR_CROSS_ENTROPY, FSDP_OP_LINEAR_CROSS_ENTROPY_BACKWARD,
+                                       FSDP_OP_HEAD_LOGITS, FSDP_OP_HEAD_BACKWARD};
+  static const struct {
+    int64_t rows, channels, vocabulary;
+  } cpu_shapes[] = {{256, 128, 256}, {1024, 256, 1024}, {512, 256, 4096}, {256, 512, 32000}},
+    gpu_shapes[] = {{2048, 1024, 8192}, {2048, 2048, 32000}, {4096, 4096, 32000}};
+  const bool cuda = self->device == FSDP_OP_CUDA;
+  for (size_t h = 0; h < sizeof heads / sizeof *heads; h++) {
+    fsdp_profile_point points[SIZES_MAX];
+    fsdp_profile_op entry = {.ranks = self->scope, .op = heads[h], .rate = {.points = points}};
+    for (int i = 0; i < (cuda ? 3 : 4); i += self->coarse ? 2 : 1) {
+      fsdp_op_attrs attrs = layer_of(cuda ? gpu_shapes[i].rows : cpu_shapes[i].rows);
+      attrs.channels = cuda ? gpu_shapes[i].channels : cpu_shapes[i].channels;
+      attrs.vocabulary = cuda ? gpu_shapes[i].vocabulary : cpu_shapes[i].vocabulary;
+      entry.rate.count += measure_head(self, heads[h], &attrs, &points[entry.rate.count]);
+    }
+    if (entry.rate.count > 0) fsdp_device_profile_add_op(self->profile, &entry);
+  }
+}
+
+// ---- Attention
+
+static void measure_attention(probe *self, int head_dim, fsdp_profile_direction direction) {
+  const bool cuda = self->device == FSDP_OP_CUDA;
+  const int64_t first = cuda ? 512 : 64, last = cuda ? 16384 : 4096, tokens = cuda ? 16384 : 512;
+  const fsdp_op_kind kind =
+      direction == FSDP_ATTENTION_FORWARD ? FSDP_OP_ATTENTION : FSDP_OP_ATTENTION_BACKWARD;
+  fsdp_profile_point points[16];
+  fsdp_profile_attention entry = {.kernel = "ours",
+                                  .ranks = self->scope,
+                                  .dtype = self->dtype,
+                                  .head_dim = head_dim,
+                                  .direction = direction,
+                                  .rate = {.points = points}};
+  for (int64_t seq = first; seq <= last; seq *= self->coarse ? 4 : 2) {
+    fsdp_op_attrs attrs = layer_of(seq);
+    attrs.batch = fsdp_max_i64(1, tokens / seq);
+    attrs.head_dim = head_dim;
+    attrs.heads = fsdp_max_i64(2, (cuda ? 2048 : 256) / head_dim);
+    attrs.kv_heads = attrs.heads / 2;
+    probe_call *call = probe_call_create(self, kind, &attrs, 0);
+    if (!call) break;
+    points[entry.rate.count++] =
+        (fsdp_profile_point){(double)seq, probe_call_work(call).flops / probe_call_measure(self, call)};
+    probe_call_destroy(call);
+  }
+  if (entry.rate.count > 0) fsdp_device_profile_add_attention(self->profile, &entry);
+}
+
+void probe_attention(probe *self) {
+  static const int head_dims[] = {32, 64, 128};
+  for (size_t i = 0; i < sizeof head_dims / sizeof *head_dims; i++) {
+    measure_attention(self, head_dims[i], FSDP_ATTENTION_FORWARD);
+    measure_attention(self, head_dims[i], FSDP_ATTENTION_BACKWARD);
+  }
+}

@@ -1,0 +1,73 @@
+#include "runtime/probe/probe.h"
+
+#include "runtime/base/check.h"
+#include "runtime/exec/profile.h"
+#include "runtime/probe/run.h"
+
+#include <math.h>
+
+#define UNITS    4000.0 // measurements of one number of ranks, about
+#define COARSE_S 10     // less time for a number of ranks measures every other size
+
+// The counts of ranks that measure, ascending: 1, 2, 4, ... and all of a node. A GPU computes for one rank.
+static int list_counts(const fsdp_probe_config *config, bool cuda, int counts[32]) {
+  const int all = config->world->local_size;
+  int count = 0;
+  for (int ranks = 1; ranks < all && !cuda; ranks *= 2) counts[count++] = ranks;
+  counts[count++] = all;
+  return count;
+}
+
+// What is measured once, where as many ranks compute as can without sharing a core.
+static void measure_machine(probe *self) {
+  probe_launches(self);
+  probe_copies(self);
+  probe_contention(self);
+}
+
+static fsdp_status measure_count(probe *self, int ranks, bool machine, int64_t start_ns, double until_s,
+                                 fsdp_error *error) {
+  fsdp_status status = probe_open(self, ranks, error);
+  if (status) return status;
+  probe_collectives(self);
+  probe_fill(self, self->dtype); // sums of sums are no operands
+  if (machine) measure_machine(self);
+  probe_ops(self);
+  probe_attention(self);
+  probe_head(self);
+  probe_products(self, start_ns, until_s);
+  probe_close(self);
+  return FSDP_OK;
+}
+
+fsdp_status fsdp_probe_run(const fsdp_probe_config *config, fsdp_device_profile *profile, fsdp_error *error) {
+  const int64_t start_ns = fsdp_profile_now_ns();
+  const bool cuda = config->gpu && config->gpu->present;
+  if (!config->world->even_nodes)
+    return fsdp_fail(
+        error, FSDP_ERR_OPTION,
+        "nodes have different numbers of ranks: start equally many on each (mpirun --map-by ppr:N:node)");
+  probe self = {.world = config->world,
+                .gpu = config->gpu,
+                .seconds = config->seconds,
+                .cores = config->cores,
+                .bind = config->bind,
+                .bind_context = config->bind_context,
+                .profile = profile,
+                .device = cuda ? FSDP_OP_CUDA : FSDP_OP_CPU};
+  profile->device = self.device;
+  profile->processors = config->cores;
+  profile->tiles = cuda;
+  int counts[32], machine = 0;
+  const int count = list_counts(config, cuda, counts);
+  self.unit_s = fmin(0.05, fmax(0.0005, config->seconds / count / UNITS));
+  self.coarse = config->seconds / count < COARSE_S;
+  for (int i = 0; i < count; i++)
+    if (cuda || counts[i] <= config->cores) machine = i;
+  for (int i = 0; i < count; i++) {
+    const double until_s = config->seconds * (i + 1) / count;
+    fsdp_status status = measure_count(&self, counts[i], i == machine, start_ns, until_s, error);
+    if (status) return status;
+  }
+  return FSDP_OK;
+}

@@ -1,0 +1,34 @@
+// The probe: measures the device profile of the machine at hand (runtime/plan/search/device_profile.h).
+//
+// The real kernels and communicators run on the streams of a real session, on operands of the shapes of
+// training steps, which take turns so that they are in caches no more than a step's are. On a CPU it measures
+// for 1, 2, 4, ... ranks of each node, which compute at the same time while the others sleep. On a GPU, which
+// computes for one rank, all of them measure once.
+//
+//   for each number of ranks: bind ─► session ─► ops, attention, products ─► collectives, copies, contention
+//
+// No step is timed: from a profile of single operations, steps are priced.
+#pragma once
+
+#include "runtime/comm/world.h"
+#include "runtime/device/gpu.h"
+#include "runtime/plan/search/device_profile.h"
+
+// The least that a measurement needs: below it, too few shapes would be known.
+#define FSDP_PROBE_SECONDS_MIN 1
+
+typedef struct fsdp_probe_config {
+  fsdp_world *world;
+  const fsdp_gpu *gpu; // NULL or not present: the CPU
+  double seconds;      // that it may take, about
+  int cores;           // of the node, for all its ranks
+  // Binds the calling thread as training on `ranks` ranks of each node would, and returns the number of
+  // threads that it may use. Ranks of a node beyond them stay unbound. Every rank calls it.
+  int (*bind)(void *context, int ranks);
+  void *bind_context;
+} fsdp_probe_config;
+
+// Fills an empty profile; its name and memory are the caller's. Every rank must call it, and all get the same
+// profile. FSDP_ERR_CAPACITY if there is no memory for the operands, FSDP_ERR_PEER if communicators could not
+// be made.
+fsdp_status fsdp_probe_run(const fsdp_probe_config *config, fsdp_device_profile *profile, fsdp_error *error);

@@ -1,0 +1,107 @@
+// Products by shape: grids of rows, inputs and outputs of a linear layer, from coarse to fine.
+#include "runtime/base/check.h"
+#include "runtime/base/size.h"
+#include "runtime/probe/run.h"
+
+#include <math.h>
+
+typedef struct grid {
+  int64_t rows[8], widths[12];
+  int row_count, width_count;
+} grid;
+
+// Each holds what the one before left out. The widths of the models that a machine trains are among them.
+static const grid cpu_grids[] = {
+    {{128, 1024}, {128, 512, 2048}, 2, 3},
+    {{256, 1024}, {64, 128, 256, 512, 1024, 2048}, 2, 6},
+    {{64, 512, 4096}, {64, 128, 256, 512, 1024, 2048, 4096}, 3, 7},
+    {{128, 256, 2048, 8192}, {64, 128, 256, 384, 512, 768, 1024, 1536, 2048, 4096}, 4, 10},
+    {{64, 512, 1024, 4096}, {96, 192, 384, 704, 768, 1408, 1536, 3072}, 4, 8},
+};
+static const grid gpu_grids[] = {
+    {{1024, 8192}, {1024, 4096, 11008}, 2, 3},
+    {{2048, 4096}, {1024, 2048, 4096, 8192, 14336}, 2, 5},
+    {{1024, 2048, 4096, 8192, 16384}, {512, 1024, 2048, 4096, 5120, 8192, 14336, 28672}, 5, 8},
+};
+// The head: rows of a chunk, channels, vocabulary.
+static const int64_t cpu_heads[][3] = {{256, 128, 8192},  {256, 256, 32000}, {64, 512, 32000},
+                                       {512, 512, 32000}, {1024, 256, 8192}, {512, 768, 32000},
+                                       {64, 128, 50304}},
+                     gpu_heads[][3] = {{1024, 2048, 32000}, {1024, 4096, 32000}, {1024, 4096, 128256}};
+
+typedef struct product_list {
+  fsdp_op_product *products; // forms of a linear layer
+  int count;
+} product_list;
+
+// The layer of a product.
+static fsdp_op_attrs layer_of(const fsdp_op_product *p) {
+  const bool forward = p->form == FSDP_PRODUCT_FORWARD, weight = p->form == FSDP_PRODUCT_WEIGHT;
+  fsdp_op_attrs attrs = {.batch = 1, .seq = weight ? p->k : p->m};
+  attrs.in_features = forward ? p->k : p->n;
+  attrs.out_features = forward ? p->n : weight ? p->m : p->k;
+  attrs.out_stride = attrs.out_features;
+  return attrs;
+}
+
+double probe_product_s(probe *self, const fsdp_op_product *product) {
+  static const fsdp_op_kind kinds[] = {[FSDP_PRODUCT_FORWARD] = FSDP_OP_LINEAR,
+                                       [FSDP_PRODUCT_INPUT] = FSDP_OP_LINEAR_BACKWARD_INPUT,
+                                       [FSDP_PRODUCT_WEIGHT] = FSDP_OP_LINEAR_BACKWARD_WEIGHT};
+  const fsdp_op_attrs attrs = layer_of(product);
+  probe_call *call = probe_call_create(self, kinds[product->form], &attrs, 0);
+  if (!call) return 0;
+  const double seconds = probe_call_measure(self, call);
+  probe_call_destroy(call);
+  const double flops = 2 * (double)product->m * (double)product->n * (double)product->k;
+  fsdp_device_profile_add_product(self->profile, &(fsdp_profile_product){.ranks = self->scope,
+                                                                         .dtype = self->dtype,
+                                                                         .form = product->form,
+                                                                         .m = product->m,
+                                                                         .n = product->n,
+                                                                         .k = product->k,
+                                                                         .flops_per_s = flops / seconds});
+  return seconds;
+}
+
+static bool is_known(const probe *self, const fsdp_op_product *p) {
+  for (int i = 0; i < self->profile->product_count; i++) {
+    const fsdp_profile_product *have = &self->profile->products[i];
+    if (have->ranks == self->scope && have->dtype == self->dtype && have->form == p->form &&
+        have->m == p->m && have->n == p->n && have->k == p->k)
+      return true;
+  }
+  return false;
+}
+
+// The three products of a layer, those that are new.
+static void measure_layer(probe *self, int64_t rows, int64_t in, int64_t out) {
+  const fsdp_op_product products[] = {{FSDP_PRODUCT_FORWARD, rows, out, in, 1},
+                                      {FSDP_PRODUCT_INPUT, rows, in, out, 1},
+                                      {FSDP_PRODUCT_WEIGHT, out, in, rows, 1}};
+  for (int i = 0; i < 3; i++)
+    if (!is_known(self, &products[i])) probe_product_s(self, &products[i]);
+}
+
+void probe_products(probe *self, int64_t start_ns, double until_s) {
+  const bool cuda = self->device == FSDP_OP_CUDA;
+  const grid *grids = cuda ? gpu_grids : cpu_grids;
+  const int grid_count = cuda ? sizeof gpu_grids / sizeof *gpu_grids : sizeof cpu_grids / sizeof *cpu_grids;
+  const int64_t(*heads)[3] = cuda ? gpu_heads : cpu_heads;
+  const int head_count = cuda ? sizeof gpu_heads / sizeof *gpu_heads : sizeof cpu_heads / sizeof *cpu_heads;
+  // A launch that takes longer than several measurements tells no more than a smaller one.
+  const double flops_max = cuda ? 2e13 : 2e9;
+  for (int g = 0; g < grid_count; g++) {
+    const grid *one = &grids[g];
+    for (int r = 0; r < one->row_count; r++)
+      for (int i = 0; i < one->width_count; i++) {
+        if (g > 0 && probe_elapsed(self, start_ns) > until_s) return;
+        for (int o = 0; o < one->width_count; o++) {
+          const int64_t rows = one->rows[r], in = one->widths[i], out = one->widths[o];
+          if (2 * (double)rows * (double)in * (double)out <= flops_max) measure_layer(self, rows, in, out);
+        }
+      }
+    for (int h = 0; g == 1 && h < head_count && probe_elapsed(self, start_ns) < until_s; h++)
+      measure_layer(self, heads[h][0], heads[h][1], heads[h][2]);
+  }
+}

@@ -1,0 +1,296 @@
+#include "runtime/probe/run.h"
+
+#include "runtime/base/check.h"
+#include "runtime/base/random.h"
+#include "runtime/base/size.h"
+#include "runtime/exec/profile.h"
+#include "runtime/plan/plan.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define PASSES_MAX     1024
+#define PASSES_MAX_GPU 32
+#define ALIGNMENT      256
+#define SETS_MAX       12
+#define ROTATED_BYTES  ((int64_t)96 << 20) // several times the caches behind a core
+#define PATTERN        ((int64_t)1 << 20)  // elements that are drawn; the inputs repeat them
+#define HOST_BYTES     ((int64_t)32 << 20)
+
+// ---- Memory
+
+void *probe_take(probe_region *region, int64_t bytes) {
+  bytes = fsdp_round_up(bytes, ALIGNMENT);
+  if (bytes > region->bytes) return NULL;
+  if (region->used + bytes > region->bytes) region->used = 0;
+  void *memory = region->memory + region->used;
+  region->used += bytes;
+  return memory;
+}
+
+int probe_sets(const probe *self, int64_t bytes) {
+  const int64_t room = fsdp_min_i64(ROTATED_BYTES, fsdp_min_i64(self->inputs.bytes, self->outputs.bytes));
+  return (int)fsdp_max_i64(1, fsdp_min_i64(SETS_MAX, room / fsdp_max_i64(bytes, 1)));
+}
+
+void probe_fill(probe *self, fsdp_dtype dtype) {
+  self->dtype = dtype;
+  if (!self->active) return;
+  fsdp_device *device = self->session.device;
+  const int64_t width = fsdp_dtype_bytes(dtype), bytes = self->inputs.bytes;
+  float *drawn = fsdp_alloc((size_t)PATTERN * sizeof *drawn);
+  fsdp_random_normal(1, 1, 0, PATTERN, 0, 0.5f, drawn);
+  if (dtype == FSDP_BF16) {
+    fsdp_bf16 *rounded = (fsdp_bf16 *)drawn; // in place: the narrower element lies behind what is read
+    for (int64_t i = 0; i < PATTERN; i++) {
+      const fsdp_bf16 value = fsdp_bf16_from_f32(drawn[i]);
+      memcpy(&rounded[i], &value, sizeof value);
+    }
+  }
+  for (int64_t done = 0; done < bytes; done += PATTERN * width)
+    device->table->write(device, self->inputs.memory + done, drawn,
+                         fsdp_min_i64(bytes - done, PATTERN * width));
+  if (device->table->flush) device->table->flush(device);
+  device->table->clear(device, self->outputs.memory, self->outputs.bytes);
+  if (device->table->flush) device->table->flush(device);
+  free(drawn);
+}
+
+// ---- Time
+
+typedef struct passes {
+  const probe *self;
+  const probe_load *load;
+  int wanted, done;
+  double budget_s;   // a CPU stops when it is used up, unless the number of runs is agreed on
+  int first_slot;    // of the device's timestamps
+  int64_t *marks_ns; // without these: two for each pass
+} passes;
+
+static void mark(passes *p, const fsdp_stream_context *context, int which) {
+  if (context->native)
+    context->table->timestamp(p->self->session.device, context, p->first_slot + which);
+  else
+    p->marks_ns[which] = fsdp_profile_now_ns();
+}
+
+// Every set once a pass, on the stream.
+static void run_passes(const fsdp_work *work, const fsdp_stream_context *context) {
+  passes *p = work->owner;
+  const probe_load *load = p->load;
+  for (p->done = 0; p->done < p->wanted; p->done++) {
+    for (int set = 0; load->refresh && set < load->sets; set++) load->refresh(load->context, context, set);
+    mark(p, context, 2 * p->done);
+    for (int set = 0; set < load->sets; set++) load->run(load->context, context, set);
+    mark(p, context, 2 * p->done + 1);
+    if (context->native || load->agreed) continue;
+    if (1e-9 * (double)(p->marks_ns[2 * p->done + 1] - p->marks_ns[0]) > p->budget_s) {
+      p->done++;
+      break;
+    }
+  }
+}
+
+static uint64_t launch(passes *p) {
+  fsdp_device *device = p->self->session.device;
+  const fsdp_work work = {.run = run_passes, .owner = p, .awaited = true};
+  return device->table->launch(device, p->load->stream, &work);
+}
+
+static void finish(const passes *p, uint64_t ticket) {
+  fsdp_device *device = p->self->session.device;
+  device->table->synchronize(device, p->load->stream, ticket);
+}
+
+static int ascending(const void *a, const void *b) {
+  const double x = *(const double *)a, y = *(const double *)b;
+  return (x > y) - (x < y);
+}
+
+// Seconds of a run, from the marks.
+static double seconds_of(const passes *p) {
+  fsdp_device *device = p->self->session.device;
+  double *each = fsdp_alloc((size_t)p->done * sizeof *each), sum = 0;
+  for (int i = 0; i < p->done; i++) {
+    each[i] = device->table->enqueues ? 1e-3 * device->table->timestamp_ms(device, p->first_slot + 2 * i,
+                                                                           p->first_slot + 2 * i + 1)
+                                      : 1e-9 * (double)(p->marks_ns[2 * i + 1] - p->marks_ns[2 * i]);
+    sum += each[i];
+  }
+  // What else the machine does only ever adds to a time: the lower quartile.
+  qsort(each, (size_t)p->done, sizeof *each, ascending);
+  const double usual = each[(p->done - 1) / 4];
+  free(each);
+  return (p->self->crowded ? sum / p->done : usual) / p->load->sets;
+}
+
+static passes make_passes(const probe *self, const probe_load *load, int wanted, int first_slot) {
+  const int most = self->session.device->table->enqueues ? PASSES_MAX_GPU : PASSES_MAX;
+  passes p = {.self = self, .load = load, .budget_s = self->unit_s, .first_slot = first_slot};
+  p.wanted = (int)fsdp_max_i64(1, fsdp_min_i64(wanted, most));
+  p.marks_ns = fsdp_alloc((size_t)p.wanted * 2 * sizeof *p.marks_ns);
+  return p;
+}
+
+// Runs `wanted` passes alone on the machine; returns the seconds of a run.
+static double time_alone(const probe *self, const probe_load *load, int wanted) {
+  passes p = make_passes(self, load, wanted, 0);
+  finish(&p, launch(&p));
+  const double seconds = seconds_of(&p);
+  free(p.marks_ns);
+  return seconds;
+}
+
+double probe_mean(const probe *self, double mine) {
+  const fsdp_world *world = self->world;
+  if (world->size == 1) return mine;
+  typedef struct value {
+    double seconds;
+    bool counts;
+  } value;
+  value own, *all = fsdp_alloc((size_t)world->size * sizeof *all);
+  memset(&own, 0, sizeof own);
+  own.seconds = mine, own.counts = self->active;
+  fsdp_world_gather(self->world, &own, (int64_t)sizeof own, all);
+  double sum = 0;
+  int count = 0;
+  for (int r = 0; r < world->size; r++)
+    if (all[r].counts) sum += all[r].seconds, count++;
+  free(all);
+  return sum / count;
+}
+
+double probe_elapsed(const probe *self, int64_t start_ns) {
+  double seconds = 1e-9 * (double)(fsdp_profile_now_ns() - start_ns);
+  if (self->world->size > 1) fsdp_world_broadcast(self->world, &seconds, (int64_t)sizeof seconds);
+  return seconds;
+}
+
+static void meet(const probe *self) {
+  if (self->world->size > 1) fsdp_world_barrier(self->world);
+}
+
+// The first pass touches memory and wakes threads, and tells how many are enough where that must be known
+// before: on queues, and where all ranks make as many.
+double probe_measure(const probe *self, const probe_load *load) {
+  double once = 0, seconds = 0, wanted = PASSES_MAX;
+  if (self->active) once = time_alone(self, load, 1);
+  if (load->agreed) once = probe_mean(self, once);
+  meet(self);
+  if (self->active) {
+    if (load->agreed || self->session.device->table->enqueues)
+      wanted = fmin(PASSES_MAX, ceil(self->unit_s / (once * load->sets + 1e-9)));
+    seconds = time_alone(self, load, (int)fmax(2, wanted));
+  }
+  return probe_mean(self, seconds);
+}
+
+double probe_measure_beside(const probe *self, const probe_load *load, double load_s,
+                            const probe_load *beside, double beside_s) {
+  const double span_s = fmax(8 * self->unit_s, 0.1);
+  const int runs = (int)fmax(3, ceil(span_s / (load_s * load->sets)));
+  const int others = (int)fmax(3, ceil(4 * span_s / (beside_s * beside->sets)));
+  double seconds = 0;
+  meet(self);
+  if (self->active) {
+    probe_load fixed = *load, other = *beside;
+    fixed.agreed = other.agreed = true;
+    passes first = make_passes(self, &other, others, 2 * PASSES_MAX);
+    passes second = make_passes(self, &fixed, runs, 0);
+    const uint64_t started = launch(&first), ended = launch(&second);
+    finish(&second, ended);
+    seconds = seconds_of(&second);
+    finish(&first, started);
+    free(first.marks_ns);
+    free(second.marks_ns);
+  }
+  return probe_mean(self, seconds);
+}
+
+// ---- Session
+
+static void add_group(probe *self, const fsdp_comm_group *group, const fsdp_profile_collective *link) {
+  // A rank that sleeps is a group by itself, which no other has the color of.
+  const fsdp_comm_group alone = {.color = (1 << 24) + self->world->rank, .rank = 0, .size = 1};
+  FSDP_CHECK(self->group_count < PROBE_GROUPS_MAX, "more than %d sizes of groups", PROBE_GROUPS_MAX);
+  self->groups[self->group_count] = self->active ? *group : alone;
+  self->links[self->group_count++] = *link;
+}
+
+// Neighbours on a node in groups of 2, 4, ... and all; then all nodes together.
+static void make_groups(probe *self) {
+  const fsdp_world *world = self->world;
+  self->group_count = 0;
+  for (int size = 2; size <= self->ranks;
+       size = size < self->ranks && 2 * size > self->ranks ? self->ranks : 2 * size) {
+    if (self->ranks % size != 0) continue;
+    add_group(
+        self,
+        &(fsdp_comm_group){.color = world->node_index * 4096 + world->local_rank / size,
+                           .rank = world->local_rank % size,
+                           .size = size},
+        &(fsdp_profile_collective){
+            .link = FSDP_LINK_NODE, .ranks = size, .ranks_per_node = size, .groups = self->ranks / size});
+  }
+  if (world->node_count > 1)
+    add_group(self,
+              &(fsdp_comm_group){.color = 0,
+                                 .rank = world->node_index * self->ranks + world->local_rank,
+                                 .size = world->node_count * self->ranks},
+              &(fsdp_profile_collective){.link = FSDP_LINK_NETWORK,
+                                         .ranks = world->node_count * self->ranks,
+                                         .ranks_per_node = self->ranks,
+                                         .groups = 1});
+}
+
+static int64_t arena_bytes(const probe *self) {
+  const int64_t mib = (int64_t)1 << 20;
+  const fsdp_gpu *gpu = self->gpu;
+  if (self->device == FSDP_OP_CUDA) return fsdp_min_i64(gpu->total_bytes / 4, 8192 * mib);
+  return (int64_t)fmin(512, fmax(96, 8 * self->seconds)) * mib;
+}
+
+static void divide_arena(probe *self) {
+  unsigned char *memory = self->session.device->arenas.memory[FSDP_SPACE_DEVICE];
+  int64_t bytes = self->session.device->arenas.bytes[FSDP_SPACE_DEVICE], workspace = 0;
+  if (self->backend) {
+    workspace = fsdp_plan_backend_cuda()->gemm_workspace_bytes;
+    self->backend->open(memory);
+  }
+  const int64_t half = (bytes - workspace) / 2 / ALIGNMENT * ALIGNMENT;
+  self->inputs = (probe_region){.memory = memory + workspace, .bytes = half};
+  self->outputs = (probe_region){.memory = memory + workspace + half, .bytes = half};
+}
+
+fsdp_status probe_open(probe *self, int ranks, fsdp_error *error) {
+  const bool cuda = self->device == FSDP_OP_CUDA;
+  self->ranks = ranks;
+  self->active = self->world->local_rank < ranks;
+  self->crowded = !cuda && ranks > self->cores;
+  self->scope = cuda ? 0 : ranks;
+  self->threads = self->bind(self->bind_context, ranks);
+  make_groups(self);
+  fsdp_session_config session = {.world = self->world,
+                                 .gpu = self->gpu,
+                                 .threads = self->threads,
+                                 .arena_bytes = {arena_bytes(self), HOST_BYTES},
+                                 .groups = self->groups,
+                                 .group_count = self->group_count,
+                                 .comm_timeout_s = 300};
+  session.stream_threads[FSDP_STREAM_COMPUTE] = self->threads;
+  session.stream_threads[FSDP_STREAM_GATHER] = 1;
+  session.stream_threads[FSDP_STREAM_H2D] = session.stream_threads[FSDP_STREAM_D2H] = 1;
+  fsdp_status status = fsdp_session_create(&session, &self->session, error);
+  if (status) return status;
+  self->backend = cuda ? fsdp_cuda_backend() : NULL;
+  self->kernels = cuda ? self->backend->table : fsdp_cpu_kernels();
+  divide_arena(self);
+  probe_fill(self, cuda ? FSDP_BF16 : FSDP_F32);
+  return FSDP_OK;
+}
+
+void probe_close(probe *self) {
+  if (self->backend) self->backend->close();
+  fsdp_session_destroy(&self->session);
+}

@@ -1,0 +1,110 @@
+// What the parts of the probe share: who measures, the memory for operands, and how a time is taken.
+#pragma once
+
+#include "kernels/kernels.h"
+#include "runtime/base/dtype.h"
+#include "runtime/exec/session.h"
+#include "runtime/plan/search/device_profile.h"
+
+#define PROBE_GROUPS_MAX 12
+
+// Part of the device arena, handed out from its start again when it is used up.
+typedef struct probe_region {
+  unsigned char *memory;
+  int64_t bytes, used;
+} probe_region;
+
+typedef struct probe {
+  // As in fsdp_probe_config.
+  fsdp_world *world;
+  const fsdp_gpu *gpu;
+  double seconds;
+  int cores;
+  int (*bind)(void *context, int ranks);
+  void *bind_context;
+  fsdp_device_profile *profile;
+  int ranks;     // of each node that compute at the same time
+  bool active;   // this rank is one of them
+  bool crowded;  // they share cores: what a rank takes is its time, and that of others on its core
+  int scope;     // of the profile's entries: `ranks`, or 0
+  int threads;   // of this rank
+  double unit_s; // for one measurement
+  bool coarse;   // every other size: there is little time
+  fsdp_session session;
+  fsdp_op_device device;
+  const fsdp_kernel_table *kernels;
+  const fsdp_kernel_backend *backend; // NULL: the CPU's
+  fsdp_comm_group groups[PROBE_GROUPS_MAX];
+  fsdp_profile_collective links[PROBE_GROUPS_MAX]; // where each group's ranks lie
+  int group_count;
+  // Of `dtype` elements: normal numbers that nothing overwrites, and what kernels write.
+  fsdp_dtype dtype;
+  probe_region inputs, outputs;
+} probe;
+
+// One operation on rotating operands.
+typedef struct probe_load {
+  void (*run)(void *context, const fsdp_stream_context *stream, int set);
+  void (*refresh)(void *context, const fsdp_stream_context *stream, int set); // before each run; may be NULL
+  void *context;
+  fsdp_stream stream;
+  int sets;
+  bool agreed; // every rank makes as many runs: collectives
+} probe_load;
+
+// A share of the arena for `bytes` bytes, aligned as a tensor; NULL: more than the region has.
+void *probe_take(probe_region *region, int64_t bytes);
+
+// The number of operand sets that rotate, if one has `bytes` bytes: as much in all as a step touches between
+// two uses of the same bytes.
+int probe_sets(const probe *self, int64_t bytes);
+
+// Seconds of one run: of each rank the lower quartile over passes of all sets (where ranks share a core, the
+// mean), then the mean over ranks. Every rank must call it, in the same order.
+double probe_measure(const probe *self, const probe_load *load);
+
+// The same while `beside` runs on its own stream all the time. `load_s` and `beside_s`: what each takes
+// alone.
+double probe_measure_beside(const probe *self, const probe_load *load, double load_s,
+                            const probe_load *beside, double beside_s);
+
+// The mean over the ranks that compute, on every rank.
+double probe_mean(const probe *self, double mine);
+
+// Seconds since the program's start of measuring, the same on every rank.
+double probe_elapsed(const probe *self, int64_t start_ns);
+
+// Binds and opens a session of `ranks` ranks of each node. Every rank calls it.
+fsdp_status probe_open(probe *self, int ranks, fsdp_error *error);
+void probe_close(probe *self);
+
+// Fills the inputs with normal numbers of a dtype.
+void probe_fill(probe *self, fsdp_dtype dtype);
+
+// ---- The parts
+
+// Every op but gemms and attention, then the rows of logits.
+void probe_ops(probe *self);
+void probe_head(probe *self);
+void probe_attention(probe *self);
+
+// Adds products until `until_s` of probe_elapsed has passed; the coarsest grid in any case.
+void probe_products(probe *self, int64_t start_ns, double until_s);
+
+// Measures one and adds it; returns its seconds, 0 if its operands do not fit.
+double probe_product_s(probe *self, const fsdp_op_product *product);
+
+void probe_collectives(probe *self);
+void probe_copies(probe *self);
+void probe_contention(probe *self);
+void probe_launches(probe *self);
+
+// A call of an op with operands from its row (models/graph/ops.def).
+typedef struct probe_call probe_call;
+
+// NULL if its operands do not fit. `flat` is p.
+probe_call *probe_call_create(probe *self, fsdp_op_kind kind, const fsdp_op_attrs *attrs, int64_t flat);
+void probe_call_destroy(probe_call *call);
+double probe_call_measure(const probe *self, probe_call *call);
+probe_load probe_call_load(const probe *self, probe_call *call);
+fsdp_op_work probe_call_work(const probe_call *call);

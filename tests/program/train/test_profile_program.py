@@ -1,0 +1,89 @@
+"""fsdp_profile: what it measures of this machine is complete, positive and in order; what it refuses."""
+
+import os
+import pathlib
+import tempfile
+
+import programs
+import yaml
+
+work = pathlib.Path(tempfile.mkdtemp())
+CORES = len(os.sched_getaffinity(0))
+# Every op of a step that is neither a gemm nor attention.
+OPS = set("""
+    embedding embedding_backward rmsnorm add_rmsnorm rmsnorm_backward layernorm add_layernorm
+    layernorm_backward add_positions positions_backward add_bias bias_backward qk_norm qk_norm_backward
+    rope rope_backward swiglu swiglu_backward gelu gelu_backward take_columns put_columns join_columns
+    split_columns mask_columns cast add zero sum_squares sum clip_factor adamw linear_cross_entropy
+    linear_cross_entropy_backward head_logits head_loss head_backward
+""".split())
+
+
+def measure(*arguments, ranks=None):
+    path = work / f"{ranks}.yaml"
+    process = programs.run("fsdp_profile", "--backend", "cpu", "--output", path, *arguments, ranks=ranks)
+    assert process.returncode == 0 and process.stdout == "", process
+    assert [p.name for p in work.iterdir() if p.suffix == ".tmp"] == []
+    return yaml.safe_load(path.read_text())
+
+
+def is_curve(curve):
+    sizes = [float(size) for size in curve]
+    return sizes and sizes == sorted(set(sizes)) and all(float(v) > 0 for v in curve.values())
+
+
+def has_all(profile, counts):
+    """Entries for each number of ranks that compute at the same time: values above 0, sizes ascending."""
+    assert profile["device"] == "cpu" and profile["processors"] >= 1 and profile["memory_gb"] > 0
+    assert profile["memory_gbps"] > 0 and all(v > 0 for v in profile["copy_gbps"].values())
+    assert all(v >= 1 for v in profile["contention"].values())
+    for ranks in counts:
+        here = [p for p in profile["products"] if p["ranks"] == ranks]
+        assert {p["form"] for p in here} == {"forward", "input", "weight"}
+        assert all(p["tflops"] > 0 for p in here) and len({(p["m"], p["n"], p["k"]) for p in here}) > 20
+        here = [a for a in profile["attention"] if a["ranks"] == ranks]
+        assert {(a["head_dim"], a["direction"]) for a in here} >= {(64, "forward"), (64, "backward")}
+        assert all(is_curve(a["tflops"]) for a in here)
+        here = {o["op"]: o for o in profile["ops"] if o["ranks"] == ranks}
+        assert set(here) == OPS and all(is_curve(o["gbps"]) for o in here.values()), set(here) ^ OPS
+    assert {p["ranks"] for p in profile["products"]} == set(counts)
+
+
+def measures_one_rank():
+    profile = measure("--seconds", "1")
+    has_all(profile, [1])
+    assert "collectives" not in profile
+
+
+def measures_every_number_of_ranks():
+    """Two groups of two beside one of four; four ranks share cores where there are fewer."""
+    profile = measure("--seconds", "3", ranks=4)
+    has_all(profile, [1, 2, 4])
+    links = {(c["kind"], c["ranks"], c["groups"]) for c in profile["collectives"]}
+    assert links == {(kind, *group) for kind in ("all_gather", "reduce_scatter", "all_reduce")
+                     for group in ((2, 1), (2, 2), (4, 1))}, links  # fmt: skip
+    for c in profile["collectives"]:
+        assert c["link"] == "node" and is_curve(c["us"])
+
+
+def refuses():
+    for arguments, status, words in (
+        (["--seconds", "0.5"], 2, "--seconds '0.5'"),
+        (["--seconds", "two"], 2, "'two'"),
+        (["--backend", "tpu"], 2, "use auto, cpu or cuda"),
+        (["--speed"], 2, "--speed"),
+        (["--output"], 2, "needs a value"),
+        (["here"], 2, "'here' is no option"),
+        (["--seconds", "1", "--output", work / "none" / "a.yaml"], 3, "none/a.yaml"),
+    ):
+        process = programs.run("fsdp_profile", *arguments)
+        (message,) = programs.errors(process, "fsdp_profile")
+        assert process.returncode == status and words in message, process
+    assert programs.run("fsdp_profile", "--version").stdout.startswith("fsdp_profile ")
+
+
+refuses()
+measures_one_rank()
+if programs.WITH_MPI:
+    measures_every_number_of_ranks()
+print("the machine is measured whole")
