@@ -251,6 +251,7 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *properties, int ordin
   snprintf(properties->name, sizeof properties->name, "H200 on a CPU"); // a name whose peak is known
   snprintf(properties->uuid.bytes, sizeof properties->uuid.bytes, "simt %d", ordinal);
   properties->totalGlobalMem = memory_bytes();
+  properties->multiProcessorCount = 4;
   properties->major = simt::capability() / 10;
   properties->minor = simt::capability() % 10;
   return cudaSuccess;

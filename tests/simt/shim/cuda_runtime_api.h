@@ -51,6 +51,7 @@ struct cudaDeviceProp {
   char name[256];
   cudaUUID_t uuid;
   size_t totalGlobalMem;
+  int multiProcessorCount;
   int major, minor;
 };
 
