@@ -10,8 +10,9 @@
 //   all have ended after a failure, but mpirun or orted stays          it ends that
 //   all have finished on several nodes, but mpirun or orted stays      it ends that, after the time limit
 //
-// It calls no library that can wait, holds none of a rank's connections, and gives its terminal back when the
-// ranks have ended, as mpirun waits for that.
+// mpirun does not wait for it where a job has failed: of ranks that are all killed at one time, its message
+// may come a moment after mpirun's end. It calls no library that can wait, holds none of a rank's connections,
+// and gives its terminal back when the ranks have ended, as mpirun waits for that where the run is complete.
 #pragma once
 
 #include "runtime/comm/watch.h"

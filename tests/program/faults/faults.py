@@ -123,12 +123,33 @@ class Run:
         return process.poll() is None
 
 
+def guards_of(folder):
+    """The guards of the run that logs to `folder`: process ids."""
+    found = []
+    for path in pathlib.Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            words = (path / "cmdline").read_bytes().split(b"\0")
+            if str(folder).encode() in words and (path / "comm").read_text() == "fsdp_guard\n":
+                found.append(int(path.name))
+    return found
+
+
+def wait_guard(run):
+    """Until it has spoken, where nobody else could. mpirun does not wait for it: of ranks that all end at one
+    time it learns no sooner than mpirun, and each takes its time to act on it."""
+    deadline = time.monotonic() + 2
+    while not messages(run.text("err")) and guards_of(run.work / "logs") and time.monotonic() < deadline:
+        time.sleep(0.01)
+
+
 def wait_end(run, process, limit_s):
-    """Until mpirun and every rank are gone; the seconds since now."""
+    """Until mpirun and every rank are gone; the seconds since now. Then the run's messages are complete."""
     began = time.monotonic()
     while time.monotonic() - began < limit_s:
         if process.poll() is not None and not processes_of(run.work / "logs"):
-            return time.monotonic() - began
+            ended_s = time.monotonic() - began
+            wait_guard(run)
+            return ended_s
         time.sleep(0.02)
     left = processes_of(run.work / "logs")
     raise Lost(f"still there after {limit_s} s: mpirun {process.poll()}, ranks {left}; {run.text('err')}; "

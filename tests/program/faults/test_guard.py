@@ -28,16 +28,24 @@ def start(two=None):
     return run, process
 
 
-def struck_all_at_once(number, expected):
+def struck_all_at_once(number, expected, late=False):
+    """`late`: the guard acts only when mpirun has ended, which does not wait for it."""
     run, process = start()
     ranks = faults.processes_of(work / "logs")
+    guards = faults.guards_of(work / "logs")
+    for pid in guards if late else []:
+        os.kill(pid, signal.SIGSTOP)
     for each in (signal.SIGSTOP, number):  # stopped first, so that none sees a different one end
         for pid in ranks.values():
             os.kill(pid, each)
+    if late:
+        process.wait(timeout=LIMIT_S)
+        os.kill(guards[0], signal.SIGCONT)
     faults.wait_end(run, process, LIMIT_S + faults.GRACE_S)
     (message,) = faults.messages(run.text("err"))
     assert expected in message and process.returncode != 0, (process.returncode, message)
     assert all(f"rank {rank} (host " in message for rank in ranks), message
+    assert faults.comes_into_being(work / "logs" / "error.json")
     failure = json.loads(run.text("logs/error.json"))
     assert failure["rank"] == 0 and failure["process"] == ranks[0], failure
 
@@ -91,6 +99,7 @@ def main():
         return
     os.environ.update(programs.MPI_ENVIRONMENT)
     struck_all_at_once(signal.SIGKILL, "a rank has ended")
+    struck_all_at_once(signal.SIGKILL, "a rank has ended", late=True)
     struck_all_at_once(signal.SIGSTOP, "no sign of life")
     never_joins()
     for number, count in ((signal.SIGKILL, ENDS), (signal.SIGSTOP, ENDS)):
