@@ -89,33 +89,26 @@ static fsdp_shard_rule *add_rule(fsdp_sharding *s) {
   return &s->rules[s->rule_count++];
 }
 
-static fsdp_status read_pair(reader *r, const yaml_node_t *root, const yaml_node_pair_t *pair) {
-  const yaml_node_t *key = yaml_document_get_node(r->document, pair->key);
-  if (!fsdp_yaml_is_scalar(key)) return fail_at(r, key, "a name is not a single word");
-  const yaml_node_t *earlier = fsdp_yaml_earlier_key(r->document, root, pair);
-  if (earlier)
-    return fsdp_fail(r->error, r->bad, "%s:%d: \"%.100s\" has a rule in line %d already; remove one of them",
-                     r->place, fsdp_yaml_line(key), fsdp_yaml_text(key), fsdp_yaml_line(earlier));
+static fsdp_status read_pair(void *context, const yaml_node_t *key, const yaml_node_t *value) {
+  reader *r = context;
   fsdp_shard_rule *rule = add_rule(r->sharding);
   read_name(fsdp_yaml_text(key), strlen(fsdp_yaml_text(key)), rule);
   print_place(r, key, rule->place, sizeof rule->place);
-  return read_spec(r, yaml_document_get_node(r->document, pair->value), rule);
+  return read_spec(r, value, rule);
 }
 
 static fsdp_status read_document(void *context, yaml_document_t *document, fsdp_error *error) {
   reader *r = context;
   const yaml_node_t *root = yaml_document_get_root_node(document);
-  fsdp_status status = FSDP_OK;
   r->document = document;
   r->error = error;
   if (r->rule) return read_spec(r, root, r->rule);
-  if (root->type != YAML_MAPPING_NODE)
-    return fsdp_fail(error, r->bad, "%s:%d: not a list of rules; write one `name: [axes]` per line", r->place,
-                     fsdp_yaml_line(root));
-  const yaml_node_pair_t *end = root->data.mapping.pairs.top;
-  for (const yaml_node_pair_t *pair = root->data.mapping.pairs.start; pair < end && !status; pair++)
-    status = read_pair(r, root, pair);
-  return status;
+  const fsdp_yaml_reader yaml = {.path = r->place,
+                                 .form = "write one `name: [axes]` per line",
+                                 .bad = r->bad,
+                                 .document = document,
+                                 .error = error};
+  return fsdp_yaml_each_pair(&yaml, root, "not a list of rules", read_pair, r);
 }
 
 // ---- --shard

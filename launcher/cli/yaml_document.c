@@ -3,6 +3,7 @@
 #include "runtime/base/check.h"
 
 #include <errno.h>
+#include <search.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -32,15 +33,54 @@ bool fsdp_yaml_integer(const yaml_node_t *node, int64_t *number) {
   return !*end && !errno;
 }
 
-const yaml_node_t *fsdp_yaml_earlier_key(yaml_document_t *document, const yaml_node_t *root,
-                                         const yaml_node_pair_t *pair) {
-  const yaml_node_t *key = yaml_document_get_node(document, pair->key);
-  for (const yaml_node_pair_t *other = root->data.mapping.pairs.start; other < pair; other++) {
-    const yaml_node_t *earlier = yaml_document_get_node(document, other->key);
-    if (!strcmp(fsdp_yaml_text(earlier), fsdp_yaml_text(key))) return earlier;
-  }
-  return NULL;
+// ---- Mappings
+
+fsdp_status fsdp_yaml_fail_at(const fsdp_yaml_reader *reader, const yaml_node_t *node, const char *what) {
+  char value[80] = "";
+  if (node->type == YAML_SCALAR_NODE) snprintf(value, sizeof value, "\"%.60s\": ", fsdp_yaml_text(node));
+  return fsdp_fail(reader->error, reader->bad, "%.140s:%d: %s%s%s%s", reader->path, fsdp_yaml_line(node),
+                   value, what, reader->form ? "; " : "", reader->form ? reader->form : "");
 }
+
+static int compare_keys(const void *a, const void *b) {
+  return strcmp(fsdp_yaml_text(a), fsdp_yaml_text(b));
+}
+
+// Adds a key to the tree of those seen.
+static fsdp_status take_key(const fsdp_yaml_reader *reader, const yaml_node_t *key, void **seen) {
+  char what[80];
+  if (!fsdp_yaml_is_scalar(key)) return fsdp_yaml_fail_at(reader, key, "a name is not a single word");
+  yaml_node_t *const *earlier = tfind(key, seen, compare_keys);
+  if (earlier) {
+    snprintf(what, sizeof what, "the name is in line %d already: remove one of them",
+             fsdp_yaml_line(*earlier));
+    return fsdp_yaml_fail_at(reader, key, what);
+  }
+  const void *added = tsearch(key, seen, compare_keys);
+  FSDP_CHECK(added, "out of host memory for the names of a YAML file");
+  return FSDP_OK;
+}
+
+static void keep_node(void *node) {
+  (void)node; // the document's
+}
+
+fsdp_status fsdp_yaml_each_pair(const fsdp_yaml_reader *reader, const yaml_node_t *mapping,
+                                const char *not_one, fsdp_yaml_pair visit, void *context) {
+  if (mapping->type != YAML_MAPPING_NODE) return fsdp_yaml_fail_at(reader, mapping, not_one);
+  const yaml_node_pair_t *end = mapping->data.mapping.pairs.top;
+  fsdp_status status = FSDP_OK;
+  void *seen = NULL;
+  for (const yaml_node_pair_t *pair = mapping->data.mapping.pairs.start; pair < end && !status; pair++) {
+    const yaml_node_t *key = yaml_document_get_node(reader->document, pair->key);
+    status = take_key(reader, key, &seen);
+    if (!status) status = visit(context, key, yaml_document_get_node(reader->document, pair->value));
+  }
+  tdestroy(seen, keep_node);
+  return status;
+}
+
+// ---- Documents
 
 static fsdp_status fail_parse(const fsdp_yaml_source *source, const yaml_parser_t *parser,
                               fsdp_error *error) {
@@ -71,13 +111,23 @@ static fsdp_status visit(yaml_parser_t *parser, const fsdp_yaml_source *source, 
   return status;
 }
 
+// A folder can be opened, but not read.
+static bool can_be_read(FILE *file) {
+  int first = file ? getc(file) : EOF;
+  if (first != EOF) ungetc(first, file);
+  return file && !ferror(file);
+}
+
 fsdp_status fsdp_yaml_visit(const fsdp_yaml_source *source, fsdp_yaml_visitor visitor, void *context,
                             fsdp_error *error) {
   yaml_parser_t parser;
   FILE *file = source->text ? NULL : fopen(source->path, "rb");
-  if (!file && !source->text)
-    return fsdp_fail(error, FSDP_ERR_INPUT, "%s: cannot be opened (%s); give %s", source->path,
-                     strerror(errno), source->what);
+  if (!source->text && !can_be_read(file)) {
+    fsdp_fail(error, FSDP_ERR_INPUT, "%s: cannot be %s (%s); give %s", source->path, file ? "read" : "opened",
+              strerror(errno), source->what);
+    if (file) fclose(file);
+    return FSDP_ERR_INPUT;
+  }
   int made = yaml_parser_initialize(&parser);
   FSDP_CHECK(made, "out of host memory for a YAML parser");
   if (file)

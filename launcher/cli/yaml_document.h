@@ -18,7 +18,7 @@ typedef struct fsdp_yaml_source {
 typedef fsdp_status (*fsdp_yaml_visitor)(void *context, yaml_document_t *document, fsdp_error *error);
 
 // Parses the whole source, then visits its one document; an empty source is not visited. FSDP_ERR_INPUT if
-// the file cannot be opened; `bad`, with the line, if it is not YAML or has a second document.
+// the file cannot be opened or read; `bad`, with the line, if it is not YAML or has a second document.
 fsdp_status fsdp_yaml_visit(const fsdp_yaml_source *source, fsdp_yaml_visitor visitor, void *context,
                             fsdp_error *error);
 
@@ -32,6 +32,22 @@ bool fsdp_yaml_is_null(const yaml_node_t *node);
 // The whole number that a scalar is. False: it is none, or does not fit.
 bool fsdp_yaml_integer(const yaml_node_t *node, int64_t *number);
 
-// The earlier key of the mapping `root` with the text of `pair`'s, or NULL; up to there all are scalars.
-const yaml_node_t *fsdp_yaml_earlier_key(yaml_document_t *document, const yaml_node_t *root,
-                                         const yaml_node_pair_t *pair);
+// What readers of a document share.
+typedef struct fsdp_yaml_reader {
+  const char *path; // what messages begin with
+  const char *form; // and end with: how it is to be written; NULL: nothing
+  fsdp_status bad;
+  yaml_document_t *document;
+  fsdp_error *error;
+} fsdp_yaml_reader;
+
+// Returns `bad`, with `path:line: "value": what; form`, the value if it is a scalar.
+fsdp_status fsdp_yaml_fail_at(const fsdp_yaml_reader *reader, const yaml_node_t *node, const char *what);
+
+// Is given a pair; a failure ends the visit. The key is a scalar, which may be empty.
+typedef fsdp_status (*fsdp_yaml_pair)(void *context, const yaml_node_t *key, const yaml_node_t *value);
+
+// Visits the pairs of a mapping in order. `bad` for another node (`not_one` says so), for a key that is no
+// scalar, and for one that an earlier pair has.
+fsdp_status fsdp_yaml_each_pair(const fsdp_yaml_reader *reader, const yaml_node_t *mapping,
+                                const char *not_one, fsdp_yaml_pair visit, void *context);

@@ -218,16 +218,16 @@ static fsdp_status read_document(void *context, yaml_document_t *document, fsdp_
   if (root->type != YAML_MAPPING_NODE)
     return fsdp_profile_fail_at(r, root, "not a mapping of a profile's keys");
   const yaml_node_pair_t *begin = root->data.mapping.pairs.start, *end = root->data.mapping.pairs.top;
-  int keys[KEY_COUNT];
+  int keys[KEY_COUNT], lines[KEY_COUNT] = {0};
   for (const yaml_node_pair_t *pair = begin; pair < end; pair++) {
     const yaml_node_t *key = fsdp_profile_node(r, pair->key);
     int known = 0;
     status = fsdp_profile_read_word(r, key, "key", top_keys, KEY_COUNT, &known);
     if (status) return status;
-    const yaml_node_t *earlier = fsdp_yaml_earlier_key(document, root, pair);
-    if (earlier)
+    if (lines[known])
       return fsdp_profile_fail_at(r, key, "a second %s, after that in line %d; remove one",
-                                  fsdp_yaml_text(key), fsdp_yaml_line(earlier));
+                                  fsdp_yaml_text(key), lines[known]);
+    lines[known] = fsdp_yaml_line(key);
     keys[pair - begin] = known; // none is there twice: at most KEY_COUNT
     if (known == KEY_BASE) status = read_base(r, fsdp_profile_node(r, pair->value));
     if (status) return status;

@@ -26,6 +26,7 @@ typedef struct fsdp_error {
 } fsdp_error;
 
 // Fills `error` (may be NULL) and returns `status`, so that a caller writes `return fsdp_fail(error, ...)`.
+// Control characters in names from outside become "?": a message is one line.
 fsdp_status fsdp_fail(fsdp_error *error, fsdp_status status, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 

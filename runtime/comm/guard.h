@@ -11,8 +11,9 @@
 //   all have finished on several nodes, but mpirun or orted stays      it ends that, after the time limit
 //
 // mpirun does not wait for it where a job has failed: of ranks that are all killed at one time, its message
-// may come a moment after mpirun's end. It calls no library that can wait, holds none of a rank's connections,
-// and gives its terminal back when the ranks have ended, as mpirun waits for that where the run is complete.
+// may come a moment after mpirun's end. It calls no library that can wait, holds none of a rank's
+// connections, and gives its terminal back when the ranks have ended, as mpirun waits for that where the run
+// is complete.
 #pragma once
 
 #include "runtime/comm/watch.h"

@@ -17,6 +17,15 @@ void fsdp_network_destroy(fsdp_network *network) {
   free(network);
 }
 
+bool fsdp_operator_tensor_fits(const fsdp_operator_tensor *tensor) {
+  int64_t numel = 1;
+  for (int d = 0; d < tensor->dims; d++) {
+    if (tensor->shape[d] > FSDP_OPERATOR_TENSOR_NUMEL_MAX / numel) return false;
+    numel *= tensor->shape[d];
+  }
+  return true;
+}
+
 int fsdp_network_tensor(fsdp_network *network, const fsdp_operator_tensor *tensor) {
   if (network->tensor_count == network->tensor_capacity) {
     network->tensor_capacity = 2 * network->tensor_capacity + 32;

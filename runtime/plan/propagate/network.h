@@ -79,7 +79,11 @@ typedef struct fsdp_network {
 fsdp_network *fsdp_network_create(void);
 void fsdp_network_destroy(fsdp_network *network); // NULL is allowed
 
-// Adds a tensor. Returns its index.
+// Whether it has no more items than costs can be computed for.
+#define FSDP_OPERATOR_TENSOR_NUMEL_MAX ((int64_t)1 << 40)
+bool fsdp_operator_tensor_fits(const fsdp_operator_tensor *tensor);
+
+// Adds a tensor, which fits. Returns its index.
 int fsdp_network_tensor(fsdp_network *network, const fsdp_operator_tensor *tensor);
 // Its index by name, -1: none.
 int fsdp_network_find(const fsdp_network *network, const char *name);
@@ -109,6 +113,7 @@ typedef struct fsdp_operator_spec {
   bool keeps_axis;                // reduce_mean: as a dimension of 1
   int64_t begin, size;            // slice
   int item_bytes;                 // of its output
+  const char *attributes;         // names of those given, each with a space behind it; NULL: not checked
   const char *place;              // for messages: "net.yaml:3"
 } fsdp_operator_spec;
 
@@ -125,7 +130,8 @@ typedef struct fsdp_operator_spec {
 //   attention    q[b,h,t,d!] k[b,h,s!,d] v[b,h,s,d] -> [b,h,t,d]; k and v may have fewer heads; causal, as
 //                in models: position t sees positions 0 to t
 //
-// FSDP_ERR_INPUT for an unknown kind, a wrong number of inputs, or shapes that do not go together.
+// FSDP_ERR_INPUT for an unknown kind, a wrong number of inputs, an attribute that it does not have, or shapes
+// that do not go together.
 fsdp_status fsdp_network_add(fsdp_network *network, const fsdp_operator_spec *spec, fsdp_error *error);
 
 // ---- Networks from a model (network_of_graph.c)

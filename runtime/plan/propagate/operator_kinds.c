@@ -207,14 +207,20 @@ static fsdp_status make_attention(maker *m) {
 typedef struct kind_row {
   const char *name;
   int inputs;
+  const char *attributes; // each with a space behind it
   fsdp_status (*make)(maker *m);
 } kind_row;
 
-static const kind_row kinds[] = {{"matmul", 2, make_matmul},       {"add", 2, make_broadcast},
-                                 {"mul", 2, make_broadcast},       {"relu", 1, make_relu},
-                                 {"transpose", 1, make_transpose}, {"reduce_mean", 1, make_reduce_mean},
-                                 {"slice", 1, make_slice},         {"gather", 2, make_gather},
-                                 {"rmsnorm", 2, make_rmsnorm},     {"attention", 3, make_attention}};
+static const kind_row kinds[] = {{"matmul", 2, "transposed ", make_matmul},
+                                 {"add", 2, "", make_broadcast},
+                                 {"mul", 2, "", make_broadcast},
+                                 {"relu", 1, "", make_relu},
+                                 {"transpose", 1, "permutation ", make_transpose},
+                                 {"reduce_mean", 1, "axis keep ", make_reduce_mean},
+                                 {"slice", 1, "axis begin size ", make_slice},
+                                 {"gather", 2, "", make_gather},
+                                 {"rmsnorm", 2, "", make_rmsnorm},
+                                 {"attention", 3, "", make_attention}};
 enum { KIND_COUNT = sizeof kinds / sizeof *kinds };
 
 static fsdp_status find_kind(const fsdp_operator_spec *spec, const kind_row **found, fsdp_error *error) {
@@ -235,14 +241,32 @@ static fsdp_status find_kind(const fsdp_operator_spec *spec, const kind_row **fo
                    near < 0 ? "" : names[near], near < 0 ? "" : "?)", list);
 }
 
+static fsdp_status check_attributes(const fsdp_operator_spec *spec, const kind_row *kind, fsdp_error *error) {
+  for (const char *name = spec->attributes; name && *name; name = strchr(name, ' ') + 1) {
+    int length = (int)strcspn(name, " ");
+    bool known = false;
+    for (const char *own = kind->attributes; *own && !known; own = strchr(own, ' ') + 1)
+      known = !strncmp(own, name, (size_t)length + 1);
+    if (known) continue;
+    int own_length = (int)strlen(kind->attributes) - 1;
+    return fsdp_fail(error, FSDP_ERR_INPUT, "%s: %s: %s has no attribute \"%.*s\"; its attributes: %.*s",
+                     spec->place, spec->name, spec->kind, length, name, own_length < 0 ? 4 : own_length,
+                     own_length < 0 ? "none" : kind->attributes);
+  }
+  return FSDP_OK;
+}
+
 fsdp_status fsdp_network_add(fsdp_network *network, const fsdp_operator_spec *spec, fsdp_error *error) {
   const kind_row *kind = NULL;
   fsdp_status status = find_kind(spec, &kind, error);
   if (status) return status;
   if (spec->input_count != kind->inputs)
-    return fsdp_fail(error, FSDP_ERR_INPUT, "%s: %s: %s has %d input%s, not %d: name as many in `inputs`",
-                     spec->place, spec->name, spec->kind, kind->inputs, kind->inputs == 1 ? "" : "s",
-                     spec->input_count);
+    return fsdp_fail(error, FSDP_ERR_INPUT,
+                     "%s: %s: %s has %d input%s, not %d: write {%s: [...]} with as many names", spec->place,
+                     spec->name, spec->kind, kind->inputs, kind->inputs == 1 ? "" : "s", spec->input_count,
+                     spec->kind);
+  status = check_attributes(spec, kind, error);
+  if (status) return status;
   maker m = {.network = network,
              .spec = spec,
              .op = network_append(network, spec->name, spec->kind),
@@ -254,6 +278,7 @@ fsdp_status fsdp_network_add(fsdp_network *network, const fsdp_operator_spec *sp
   snprintf(m.out.name, sizeof m.out.name, "%s", spec->name);
   status = kind->make(&m);
   if (status) return status;
+  if (!fsdp_operator_tensor_fits(&m.out)) return refuse(&m, "the output has more than 2^40 items");
   fsdp_operator_operand *out = operator_operand(m.op, fsdp_network_tensor(network, &m.out), -1);
   memcpy(out->letter, m.out_letters, (size_t)m.out.dims);
   return FSDP_OK;

@@ -196,7 +196,11 @@ def errors():
     refuses("16 slices in all do not divide 8 ranks", *given("fc1: [[4, 1], [1, 4]]\n"))
     refuses("4, 2|do not fit the axes", "--mesh", "4,2", *given("fc1: [[2, 1], [1, 2]]\n"))
     refuses("4 and 2 slices of one dimension (i)", *given("fc1: [[2, 4], [2, 1]]\n"))
-    refuses("bad.yaml:1|not a whole number", *given("fc1: [[2, x], [2, 1]]\n"))
+    refuses("bad.yaml:1|\"x\": a count is not a whole number", *given("fc1: [[2, x], [2, 1]]\n"))
+    refuses("bad.yaml:1|\"0\": a count is below 1", *given("fc1: [[2, 0], [2, 1]]\n"))
+    refuses("bad.yaml:1|\"-2\": a count is below 1", *given("fc1: [[2, -2], [2, 1]]\n"))
+    refuses("bad.yaml:1|any number of ranks", *given("fc1: [[1000000000, 1], [1, 1]]\n"))
+    refuses("more lines than 10000", *given("".join(f"fc{i}: [[1, 1], [1, 1]]\n" for i in range(100000))))
     refuses("bad.yaml:2|line 1 already", *given("fc1: [[2, 1], [1, 4]]\nfc1: [[2, 1], [1, 4]]\n"))
     refuses("1 list of counts for 2 inputs", *given("fc1: [[2, 4]]\n"))
     weights = ["--graph", FILES / "weights.yaml"]
@@ -235,13 +239,34 @@ def bad_networks():
     refuses("bad.yaml:3|unknown operator \"relv\"|did you mean relu", *network(head + "  a: {relv: [x]}\n"))
     refuses("bad.yaml:3|matmul has 2 inputs, not 1", *network(head + "  a: {matmul: [x]}\n"))
     refuses("bad.yaml:3|no input, parameter|\"y\"", *network(head + "  a: {relu: [y]}\n"))
-    refuses("bad.yaml:4|there is a \"a\" already", *network(head + "  a: {relu: [x]}\n  a: {relu: [x]}\n"))
+    twice = head + "  a: {relu: [x]}\n  a: {relu: [x]}\n"
+    refuses("bad.yaml:4|\"a\": the name is in line 3 already", *network(twice))
     weighted = head.replace("8]}", "8], w: [4, 8]}")
     refuses("bad.yaml:3|x [8, 8], w [4, 8]", *network(weighted + "  a: {matmul: [x, w]}\n"))
     refuses("bad.yaml:3|axis must be", *network(head + "  a: {reduce_mean: [x], axis: 2}\n"))
     refuses("bad.yaml:1|unknown section", *network("layers: {}\n"))
     refuses("bad.yaml: no operators", *network("inputs: {x: [8]}\n"))
     refuses("bad.yaml:1|not a size", *network("inputs: {x: [0]}\n"))
+    attributes = "  a: {reduce_mean: [x], axis: 1, begin: 0}\n"
+    refuses("bad.yaml:3|no attribute \"begin\"; its attributes: axis keep", *network(head + attributes))
+    refuses("bad.yaml:3|line 3 already", *network(head + "  a: {reduce_mean: [x], axis: 1, axis: 0}\n"))
+    refuses("bad.yaml:3|\"axes\": neither an attribute", *network(head + "  a: {relu: [x], axes: 1}\n"))
+    refuses("bad.yaml:3|relu has 1 input, not 0", *network(head + "  a: {relu: []}\n"))
+    refuses("bad.yaml:3|operators come after what they read",
+            *network(head + "  a: {add: [b, x]}\n  b: {relu: [a]}\n"))  # fmt: skip
+    refuses("bad.yaml:3|\"a?b\": a name is not a word", *network(head + "  \"a\\nb\": {relu: [x]}\n"))
+    refuses("bad.yaml:2|\"inputs\"|line 1 already", *network("inputs: {x: [8]}\ninputs: {y: [8]}\n"))
+    refuses("bad.yaml:2|\"x\": there is a \"x\"", *network("inputs: {x: [8]}\nparameters: {x: [8]}\n"))
+    for size in ("-1", "2.5", "4000000000", "~", "[2]"):
+        refuses("bad.yaml:1|not a size", *network(f"inputs: {{x: [{size}]}}\n"))
+    refuses("bad.yaml:1|more than 2^40 items", *network("inputs: {x: [2000000000, 2000000000]}\n"))
+    vast = "inputs: {x: [2000000000, 1], y: [1, 2000000000]}\noperators:\n  a: {matmul: [x, y]}\n"
+    refuses("bad.yaml:3|x [2000000000, 1]|more than 2^40 items", *network(vast))
+    many = head + "  a: {relu: [x]}\n" + "".join(f"  a{i}: {{relu: [a]}}\n" for i in range(100000))
+    refuses("more than 10000 tensors and operators", *network(many))
+    refuses("not valid YAML", *network("inputs: {x: \0}\n"))
+    refuses("cannot be read (Is a directory)", "--graph", work, "--op-strategies", given)
+    refuses("cannot be read (Is a directory)", "--graph", FILES / "boundary.yaml", "--op-strategies", work)
     refuses("absent.yaml|cannot be opened", "--graph", work / "absent.yaml", "--op-strategies", given)
     refuses("absent.yaml|cannot be opened", "--op-strategies", work / "absent.yaml")
 

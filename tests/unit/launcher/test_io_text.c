@@ -60,7 +60,7 @@ static void bad_yaml_is_refused_with_its_line(void **state) {
       {"just text\n", "options.yaml:1", "not a list of options"},
       {"a: [1, [2]]\n", "options.yaml:1", "item"},
       {"a: ['1,2']\n", "options.yaml:1", "comma"},
-      {"a: 1\nb: 2\na: 3\n", "options.yaml:3", "\"a\" is already set in line 1"},
+      {"a: 1\nb: 2\na: 3\n", "options.yaml:3", "\"a\": the name is in line 1 already"},
       {"[a]: 1\n", "options.yaml:1", "single word"},
       {"\"\": 1\n", "options.yaml:1", "single word"},
       {"a: \"x\\0y\"\n", "options.yaml:1", "single value"},
