@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
 # fuzz.sh SECONDS [NAME...]: builds the fuzzers of the parsers (tests/fuzz/) with clang into build-fuzz/, runs
 # each for SECONDS, as many at a time as there are cores, and prints one table. NAME is a parser: config,
-# safetensors, safetensors_index, manifest, tokens, records, options, profile. What is found new is kept in
-# build-fuzz/corpus/NAME, so that runs build on each other.
+# safetensors, safetensors_index, manifest, tokens, records, options, profile, network, strategies. What is
+# found new is kept in build-fuzz/corpus/NAME, so that runs build on each other.
 #   --coverage  afterwards, lines of the parsers that the kept inputs reach (requires llvm-profdata, llvm-cov)
 # The exit status is 0 without a finding, 1 with one (its input is kept, and the command that repeats it
 # printed), 77 if this machine has no clang with libFuzzer.
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
-all=(config safetensors safetensors_index manifest tokens records options profile)
+all=(config safetensors safetensors_index manifest tokens records options profile network strategies)
 seconds=
 coverage=0
 names=()
@@ -51,12 +51,13 @@ stat_of() { sed -nE "s/^stat::$2: +([0-9]+).*/\1/p" "$1" | tail -n 1; }
 edges_of() { sed -nE 's/^#[0-9]+\t.* cov: ([0-9]+) .*/\1/p' "$1" | tail -n 1; }
 
 fuzz_one() {
-  local name=$1 log=$folder/fuzz/$1.log dictionary=() status=0
+  local name=$1 log=$folder/fuzz/$1.log dictionary=() more=() status=0
   mkdir -p "$folder/corpus/$name" "$folder/findings"
   [ ! -e "tests/fuzz/$name.dict" ] || dictionary=("-dict=tests/fuzz/$name.dict")
+  case $name in network | strategies) more=(tests/golden/strategies) ;; esac
   "$folder/fuzz/fuzz_$name" "${dictionary[@]}" -max_total_time="$seconds" -timeout=10 -rss_limit_mb=2048 \
     -print_final_stats=1 -artifact_prefix="$folder/findings/$name-" "$folder/corpus/$name" \
-    "tests/fuzz/seeds/$name" >"$log" 2>&1 || status=$?
+    "tests/fuzz/seeds/$name" "${more[@]}" >"$log" 2>&1 || status=$?
   printf '%-18s %12s %10s %8s %8s MB  %s\n' "$name" "$(stat_of "$log" number_of_executed_units)" \
     "$(stat_of "$log" average_exec_per_sec)" "$(edges_of "$log")" "$(stat_of "$log" peak_rss_mb)" \
     "$([ $status -eq 0 ] && echo ok || echo "FINDING, $log")"
@@ -102,7 +103,7 @@ if [ $coverage -eq 1 ]; then
   llvm-profdata merge -o $counted/all.profdata $counted/*.profraw
   llvm-cov report "${objects[@]:1}" -instr-profile=$counted/all.profdata \
     runtime/checkpoint/{config_json,safetensors,safetensors_header,checkpoint_json}.c \
-    runtime/data/token_file.c runtime/data/json_text.c launcher/cli/yaml_options.c \
-    launcher/profile/profile_{file,reader,rows}.c
+    runtime/data/token_file.c runtime/data/json_text.c launcher/profile/profile_{file,reader,rows}.c \
+    launcher/cli/{yaml_document,yaml_options,network_file,strategies_file}.c
 fi
 exit $failed

@@ -1,0 +1,39 @@
+// Strategies of operators (--op-strategies FILE), through propagation on a listed network and on a model.
+#include "launcher/cli/network_file.h"
+#include "launcher/cli/strategies_file.h"
+#include "models/model.h"
+#include "tests/fuzz/fuzz.h"
+#include "tests/fuzz/propagated.h"
+
+static const fsdp_network *listed_network(void) {
+  static fsdp_network *network;
+  fsdp_error error = {0};
+  if (!network)
+    FSDP_CHECK(fsdp_network_read("tests/golden/strategies/weights.yaml", 4, &network, &error) == FSDP_OK,
+               "%s", error.message);
+  return network;
+}
+
+static const fsdp_network *model_network(void) {
+  static fsdp_network *network;
+  fsdp_model_config config = {0};
+  fsdp_error error = {0};
+  if (network) return network;
+  FSDP_CHECK(fsdp_model_preset("tiny", &config, &error) == FSDP_OK, "%s", error.message);
+  fsdp_graph *graph = fsdp_model_forward(&config, 2, 30);
+  network = fsdp_network_of_graph(graph, 3, FSDP_BF16);
+  fsdp_graph_destroy(graph);
+  return network;
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+  fsdp_options options = {.op_strategies = (char *)(uintptr_t)fsdp_fuzz_file("given.yaml", data, size)};
+  fsdp_given_strategies *given;
+  fsdp_error error = {0};
+  if (fsdp_strategies_read(&options, &given, &error) == FSDP_OK) {
+    fsdp_fuzz_propagate(listed_network(), given);
+    fsdp_fuzz_propagate(model_network(), given);
+  }
+  fsdp_strategies_destroy(given);
+  return 0;
+}

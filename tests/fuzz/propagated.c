@@ -1,0 +1,48 @@
+#include "tests/fuzz/propagated.h"
+
+#include "launcher/cli/strategies_file.h"
+#include "launcher/report/strategies.h"
+#include "tests/fuzz/fuzz.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+// Every operator is given what it had.
+static void check_again(const fsdp_network *network, const fsdp_propagation *propagation, const char *path) {
+  fsdp_options options = {.op_strategies = (char *)(uintptr_t)path};
+  fsdp_given_strategies *given;
+  fsdp_propagation *again;
+  fsdp_error error = {0};
+  fsdp_status status = fsdp_strategies_read(&options, &given, &error);
+  FSDP_CHECK(status == FSDP_OK, "what is printed cannot be read: %s", error.message);
+  status = fsdp_propagate(network, &propagation->mesh, given, &again, &error);
+  FSDP_CHECK(status == FSDP_OK, "what is printed is refused: %s", error.message);
+  FSDP_CHECK(again->moved_bytes == propagation->moved_bytes, "%lld bytes are moved, then %lld",
+             (long long)propagation->moved_bytes, (long long)again->moved_bytes);
+  for (int o = 0; o < network->operator_count; o++) {
+    const fsdp_operator_strategy *a = &propagation->operators[o], *b = &again->operators[o];
+    FSDP_CHECK(b->decision == FSDP_DECIDED_GIVEN, "%s is not given", network->operators[o].names[0]);
+    FSDP_CHECK(!memcmp(a->letters, b->letters, sizeof a->letters), "%s has another strategy",
+               network->operators[o].names[0]);
+  }
+  fsdp_propagation_destroy(again);
+  fsdp_strategies_destroy(given);
+}
+
+void fsdp_fuzz_propagate(const fsdp_network *network, const fsdp_given_strategies *given) {
+  const fsdp_slice_mesh mesh = fsdp_slice_mesh_of_ranks(30);
+  fsdp_propagation *propagation;
+  fsdp_error error = {0};
+  char *text = NULL;
+  size_t bytes = 0;
+  if (fsdp_propagate(network, &mesh, given, &propagation, &error) != FSDP_OK) return;
+  FSDP_CHECK(propagation->moved_bytes >= 0, "%lld bytes are moved", (long long)propagation->moved_bytes);
+  FILE *out = open_memstream(&text, &bytes);
+  FSDP_CHECK(out, "no memory for what is printed");
+  fsdp_strategies_print(network, propagation, given, NULL, out);
+  fclose(out);
+  check_again(network, propagation, fsdp_fuzz_file("printed.yaml", text, bytes));
+  free(text);
+  fsdp_propagation_destroy(propagation);
+}
