@@ -181,6 +181,14 @@ static fsdp_status check_files(const check *c) {
                        place(c, "memory-profile"));
     }
   }
+  enum { STEPS_TRACED_MAX = 100 };
+  if (given(c, "trace-steps") && !o->trace)
+    return fsdp_fail(c->error, FSDP_ERR_OPTION,
+                     "--trace-steps %s (%s) has no effect without --trace FILE: add it, or leave this out",
+                     o->trace_steps, place(c, "trace-steps"));
+  if (o->trace && o->trace_last - o->trace_first >= STEPS_TRACED_MAX)
+    return fsdp_fail(c->error, FSDP_ERR_OPTION, "--trace-steps %s (%s): trace at most %d steps",
+                     o->trace_steps, place(c, "trace-steps"), STEPS_TRACED_MAX);
   return FSDP_OK;
 }
 

@@ -29,7 +29,8 @@ typedef struct fsdp_options {
   char *save_dir, *experiment, *resume, *log, *memory_profile, *mesh, *eval_data, *tensorboard, *rank_logs;
   char *sharding, *shard, *extra_data_axis; // of shard: "NAME=SPEC;NAME=SPEC"
   char *op_strategies, *graph;
-  char *profile;                                         // of the machine: a shipped one's name, or a file
+  char *profile; // of the machine: a shipped one's name, or a file
+  char *trace, *trace_steps;
   int64_t batch, seq, grad_accum, num_epochs, max_steps; // max_steps 0: none
   int64_t warmup_steps, seed, numel_to_wrap, prefetch, ckpt_freq, ckpt_keep, log_freq,
       threads;                             // threads 0: the rank's cores
@@ -51,8 +52,9 @@ typedef struct fsdp_options {
   bool allow_shared_gpu, nccl_register, bind, verify_data;
   bool cpu_offload, measure, poison, dry_run, json, help, version, price;
   bool print_model, print_program, print_sharding, print_strategies;
-  fsdp_mesh mesh_axes; // as in --mesh, without those that every mesh has; count 0: not given
-  char aliases[512];   // "--learning-rate is --lr, ...": what was given under another trainer's name
+  int64_t trace_first, trace_last; // of trace_steps
+  fsdp_mesh mesh_axes;             // as in --mesh, without those that every mesh has; count 0: not given
+  char aliases[512]; // "--learning-rate is --lr, ...": what was given under another trainer's name
   // By row of the table: where the value came from ("" for a default).
   char place[FSDP_OPTION_MAX][128];
 } fsdp_options;

@@ -16,7 +16,8 @@ typedef enum fsdp_option_kind {
   FSDP_OPTION_LIST,   // text: all words up to the next option, joined by commas
   FSDP_OPTION_REPEAT, // text: may be given several times; joined by semicolons
   FSDP_OPTION_WRAP,   // text of the form size|block|none|module:NAME,...
-  FSDP_OPTION_MESH    // text, and the axes that it says
+  FSDP_OPTION_MESH,   // text, and the axes that it says
+  FSDP_OPTION_STEPS   // text of the form A:B, and the two numbers
 } fsdp_option_kind;
 
 typedef struct fsdp_option_row {

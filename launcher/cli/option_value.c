@@ -150,6 +150,16 @@ static int count_own(const fsdp_mesh *mesh) {
   return all.count - fsdp_mesh_of(1, 1).count;
 }
 
+bool fsdp_value_range(const char *text, int64_t high, int64_t *first, int64_t *last) {
+  char part[NUMBER_BYTES];
+  size_t length = strcspn(text, ":");
+  if (text[length] != ':' || length >= sizeof part) return false;
+  memcpy(part, text, length);
+  part[length] = 0;
+  return fsdp_value_int(part, first) && fsdp_value_int(text + length + 1, last) && *first >= 1 &&
+         *first <= *last && *last <= high;
+}
+
 bool fsdp_value_mesh(const char *text, fsdp_mesh *mesh) {
   static const char *const unnamed[] = {FSDP_AXIS_FSDP, FSDP_AXIS_TENSOR, NULL};
   bool is_named = strchr(text, '=') != NULL;

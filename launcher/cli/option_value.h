@@ -41,6 +41,9 @@ bool fsdp_value_choice(const char *text, const fsdp_choice *choices, int *value)
 // are added. False if a name occurs twice or a size is not above 0.
 bool fsdp_value_mesh(const char *text, fsdp_mesh *mesh);
 
+// "A:B", whole numbers with 1 <= A <= B <= `high`.
+bool fsdp_value_range(const char *text, int64_t high, int64_t *first, int64_t *last);
+
 // Bytes for people, with three figures: "913 B", "1.50 GB" (powers of 1000). Returns `out`.
 const char *fsdp_value_print_bytes(int64_t bytes, char *out, size_t out_bytes);
 

@@ -63,6 +63,10 @@ static void describe_allowed(const fsdp_option_row *row, char *out, size_t bytes
              "besides data, fsdp, tensor, context and expert, none ending in " FSDP_AXIS_REPLICA
              "), or two sizes, of fsdp and tensor");
     return;
+  case FSDP_OPTION_STEPS:
+    snprintf(out, bytes, "A:B, the first and the last step, from 1 to %lld, B not before A",
+             (long long)row->high);
+    return;
   case FSDP_OPTION_CHOICE:
     break;
   }
@@ -138,6 +142,9 @@ static bool set_field(fsdp_options *options, const fsdp_option_row *row, const c
     break;
   case FSDP_OPTION_MESH:
     if (!fsdp_value_mesh(text, &options->mesh_axes)) return false;
+    break;
+  case FSDP_OPTION_STEPS:
+    if (!fsdp_value_range(text, row->high, &options->trace_first, &options->trace_last)) return false;
     break;
   case FSDP_OPTION_TEXT:
   case FSDP_OPTION_LIST:
@@ -486,7 +493,7 @@ void fsdp_options_destroy(fsdp_options *options) {
   for (int i = 0; i < count; i++) {
     bool owned = table[i].kind == FSDP_OPTION_TEXT || table[i].kind == FSDP_OPTION_LIST ||
                  table[i].kind == FSDP_OPTION_REPEAT || table[i].kind == FSDP_OPTION_WRAP ||
-                 table[i].kind == FSDP_OPTION_MESH;
+                 table[i].kind == FSDP_OPTION_MESH || table[i].kind == FSDP_OPTION_STEPS;
     if (!owned) continue;
     char **text = field(options, &table[i]);
     free(*text);

@@ -3,13 +3,11 @@
 #include "launcher/report/memory_profile.h"
 #include "launcher/report/memory_svg.h"
 #include "launcher/report/report.h"
+#include "launcher/report/whole_file.h"
 #include "runtime/base/check.h"
 
-#include <errno.h>
 #include <jansson.h>
-#include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 // ---- JSON
 
@@ -70,35 +68,16 @@ static void print_json(const fsdp_memory_profile *profile, FILE *out) {
 
 fsdp_status fsdp_memory_profile_write(const fsdp_plan *plan, const char *model_name, const char *path,
                                       fsdp_error *error) {
-  size_t bytes = strlen(path) + 32;
-  char *temporary = fsdp_alloc(bytes);
-  snprintf(temporary, bytes, "%s.%ld.tmp", path, (long)getpid());
-  FILE *out = fopen(temporary, "w");
-  if (!out) {
-    fsdp_status status = fsdp_fail(error, FSDP_ERR_INPUT,
-                                   "--memory-profile '%s' cannot be written (%s): use a folder "
-                                   "that exists and that you may write to",
-                                   path, strerror(errno));
-    free(temporary);
-    return status;
-  }
+  fsdp_whole_file file;
+  fsdp_status status = fsdp_whole_file_open("memory-profile", path, &file, error);
+  if (status != FSDP_OK) return status;
   fsdp_memory_profile profile = fsdp_memory_profile_create(plan, model_name);
   const char *end = strrchr(path, '.');
   if (end && strcmp(end, ".svg") == 0) {
-    fsdp_memory_svg_print(&profile, out);
+    fsdp_memory_svg_print(&profile, file.out);
   } else {
-    print_json(&profile, out);
+    print_json(&profile, file.out);
   }
   fsdp_memory_profile_destroy(&profile);
-  bool written = fflush(out) == 0 && !ferror(out) && fsync(fileno(out)) == 0;
-  written = fclose(out) == 0 && written && rename(temporary, path) == 0;
-  fsdp_status status = FSDP_OK;
-  if (!written) {
-    status = fsdp_fail(error, FSDP_ERR_INPUT,
-                       "--memory-profile '%s' cannot be written (%s): make room on the disk", path,
-                       strerror(errno));
-    unlink(temporary);
-  }
-  free(temporary);
-  return status;
+  return fsdp_whole_file_close(&file, error);
 }

@@ -9,10 +9,10 @@
 // An option that is not here is reported, also one that is added later.
 static const char *const unchanging[] = {
     // What is printed, logged, checked or refused.
-    "log", "log-freq", "tensorboard", "memory-profile", "measure", "poison", "print-model", "print-program",
-    "print-sharding", "dry-run", "help", "version", "eval-freq", "verify-data", "compare-files",
-    "memory-limit", "host-memory-limit", "comm-timeout", "rank-logs", "ranks", "ranks-per-node", "json",
-    "compare", "print-strategies", "graph",
+    "log", "log-freq", "tensorboard", "memory-profile", "trace", "trace-steps", "measure", "poison",
+    "print-model", "print-program", "print-sharding", "dry-run", "help", "version", "eval-freq",
+    "verify-data", "compare-files", "memory-limit", "host-memory-limit", "comm-timeout", "rank-logs", "ranks",
+    "ranks-per-node", "json", "compare", "print-strategies", "graph",
     // Where and when it is saved and resumed.
     "save-dir", "experiment-name", "ckpt-freq", "ckpt-keep", "ckpt-async", "resume", "resume-schedule",
     // Where it runs.

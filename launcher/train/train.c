@@ -1,6 +1,7 @@
 #include "launcher/train/train.h"
 
 #include "launcher/cli/capacity.h"
+#include "launcher/train/train_trace.h"
 #include "launcher/train/trainer.h"
 #include "runtime/base/size.h"
 #include "runtime/exec/access_trace.h"
@@ -84,7 +85,8 @@ static fsdp_status create_session(fsdp_trainer *t, fsdp_error *error) {
                                               .publish = fsdp_feed_publish},
                                 .seed = (uint64_t)t->options->seed,
                                 .measure = t->measures,
-                                .profile = true};
+                                .profile = true,
+                                .traced = fsdp_train_traced_steps(t->options)};
   return fsdp_session_create(&config, &t->session, error);
 }
 
@@ -114,8 +116,9 @@ static const stage training[] = {
     {fsdp_train_find_data, true},  {fsdp_train_agree_on_files, false},
     {fsdp_train_open_files, true}, {fsdp_train_agree_on_schedule, false},
     {create_session, false},       {fsdp_train_start_state, false},
-    {fsdp_train_resume, false},    {print_start, false},
-    {fsdp_train_run_steps, false}, {fsdp_train_finish, false},
+    {fsdp_train_resume, false},    {fsdp_train_trace_check, false},
+    {print_start, false},          {fsdp_train_run_steps, false},
+    {fsdp_train_finish, false},
 };
 
 static fsdp_status run_stages(fsdp_trainer *t, const stage *stages, size_t count, fsdp_error *error) {

@@ -1,6 +1,7 @@
 // What a run reads and writes: the model's folder, data, logs.
 #include "launcher/cli/option_value.h"
 #include "launcher/report/memory_file.h"
+#include "launcher/train/train_trace.h"
 #include "launcher/train/trainer.h"
 #include "runtime/base/size.h"
 
@@ -147,5 +148,6 @@ fsdp_status fsdp_train_open_files(fsdp_trainer *t, fsdp_error *error) {
   if (status == FSDP_OK && fsdp_trainer_is_first(t) && t->options->memory_profile) {
     status = fsdp_memory_profile_write(t->setup.plan, t->setup.model_name, t->options->memory_profile, error);
   }
+  if (status == FSDP_OK && fsdp_trainer_is_first(t)) status = fsdp_train_trace_try(t->options, error);
   return status;
 }

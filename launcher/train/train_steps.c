@@ -1,5 +1,6 @@
 #include "launcher/train/replicas.h"
 #include "launcher/train/stop.h"
+#include "launcher/train/train_trace.h"
 #include "launcher/train/trainer.h"
 #include "runtime/base/check.h"
 #include "runtime/base/plural.h"
@@ -220,14 +221,16 @@ fsdp_status fsdp_train_run_steps(fsdp_trainer *t, fsdp_error *error) {
   t->recorded = true;
   for (int64_t step = first; step <= t->total_steps && status == FSDP_OK && !t->stop_signal; step++) {
     fsdp_step_result result;
+    int64_t trace_ns;
     bool written;
     fsdp_executor_run_step(t->session.executor, &result);
     int64_t now_ns = fsdp_profile_now_ns();
     if (!t->recorded) finish_step(t);
+    status = fsdp_train_trace_write(t, &trace_ns, error);
     t->record = make_record(t, &result, (double)(now_ns - before_ns) / 1e6);
     t->recorded = false;
-    before_ns = now_ns;
-    status = agree_to_stop(t, &written, error);
+    before_ns = now_ns + trace_ns;
+    if (status == FSDP_OK) status = agree_to_stop(t, &written, error);
     if (status == FSDP_OK) status = judge(t, error);
     if (status == FSDP_OK && !t->stop_signal) status = after_step(t, written, &before_ns, error);
   }
@@ -247,12 +250,17 @@ fsdp_status fsdp_train_finish(fsdp_trainer *t, fsdp_error *error) {
   fsdp_status status = FSDP_OK;
   if (fsdp_train_checkpoints_saves(&t->checkpoints)) status = check_replicas(t, &took_ns, error);
   if (!t->recorded) finish_step(t);
+  if (status == FSDP_OK) status = fsdp_train_trace_write(t, &took_ns, error);
   if (status != FSDP_OK) return status;
   status =
       fsdp_train_checkpoints_finish(&t->checkpoints, t->session.executor, &t->feed, t->record.step, error);
   if (fsdp_trainer_is_first(t)) {
     if (t->stop_signal)
       printf("stopped by %s after step %" PRId64 "\n", fsdp_stop_name(t->stop_signal), t->record.step);
+    if (t->options->trace && !t->traced)
+      fprintf(stderr,
+              "fsdp_train: warning: --trace %s is not written: the run was stopped before step %" PRId64 "\n",
+              t->options->trace, t->feed.first_step + t->options->trace_last);
     fsdp_train_print_summary(t);
   }
   return status;

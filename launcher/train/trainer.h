@@ -4,6 +4,7 @@
 //   train_data.c   what is read and written        train_state.c   the state that a run starts from
 //   train_steps.c  the loop of steps               train_print.c   what a person sees
 //   train_log.c    what a program reads            train_notes.c   what is worth knowing at the start
+//   train_trace.c  --trace
 #pragma once
 
 #include "launcher/cli/setup.h"
@@ -49,6 +50,7 @@ typedef struct fsdp_trainer {
   int stop_signal;                 // that ended the run early, or 0
   fsdp_step_record record;         // of the newest step of this run; step 0: none
   bool recorded;                   // it is written to the log
+  bool traced;                     // --trace is written
   fsdp_train_tally tally;
 } fsdp_trainer;
 

@@ -1,0 +1,105 @@
+#include "launcher/train/train_trace.h"
+
+#include "launcher/report/trace_file.h"
+#include "launcher/report/whole_file.h"
+#include "runtime/base/check.h"
+#include "runtime/base/plural.h"
+#include "runtime/base/size.h"
+#include "runtime/comm/clock_offsets.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+
+// What one exchange may bring to every rank.
+#define EXCHANGE_BYTES (INT64_C(64) << 20)
+
+fsdp_traced_steps fsdp_train_traced_steps(const fsdp_options *options) {
+  if (!options->trace) return (fsdp_traced_steps){0, 0};
+  return (fsdp_traced_steps){options->trace_first, options->trace_last};
+}
+
+fsdp_status fsdp_train_trace_try(const fsdp_options *options, fsdp_error *error) {
+  return options->trace ? fsdp_whole_file_try("trace", options->trace, error) : FSDP_OK;
+}
+
+fsdp_status fsdp_train_trace_check(fsdp_trainer *t, fsdp_error *error) {
+  const fsdp_options *o = t->options;
+  int64_t steps = t->total_steps - t->feed.first_step;
+  if (!o->trace || steps >= o->trace_last || steps == 0) return FSDP_OK;
+  return fsdp_fail(error, FSDP_ERR_OPTION,
+                   "--trace-steps %s (%s): this run makes %" PRId64
+                   " step%s: trace some of these, or train for longer",
+                   o->trace_steps, fsdp_options_place(o, "trace-steps"), steps, fsdp_plural(steps));
+}
+
+// All ranks' events on rank 0, on its clock; nothing is there on the others. They lie in the same order on
+// all ranks, so only times are sent.
+static fsdp_timeline *merge(fsdp_trainer *t, const fsdp_timeline *mine, int64_t origin_ns,
+                            const fsdp_clock_offset *offsets) {
+  int size = t->world->size;
+  int64_t piece = fsdp_max_i64(1, EXCHANGE_BYTES / (size * (int64_t)sizeof(fsdp_instr_time)));
+  if (piece > mine->count) piece = mine->count;
+  int64_t *origins_ns = fsdp_alloc((size_t)size * sizeof *origins_ns);
+  fsdp_world_gather(t->world, &origin_ns, (int64_t)sizeof origin_ns, origins_ns);
+  fsdp_instr_time *own = fsdp_alloc((size_t)piece * sizeof *own);
+  fsdp_instr_time *all = fsdp_alloc((size_t)(piece * size) * sizeof *all);
+  fsdp_timeline *merged =
+      fsdp_timeline_create(mine->program, fsdp_trainer_is_first(t) ? mine->count * size : 0);
+  for (int64_t done = 0; done < mine->count; done += piece) {
+    int64_t count = fsdp_min_i64(piece, mine->count - done);
+    for (int64_t i = 0; i < count; i++)
+      own[i] = (fsdp_instr_time){mine->events[done + i].begin_s, mine->events[done + i].end_s};
+    fsdp_world_gather(t->world, own, count * (int64_t)sizeof *own, all);
+    for (int r = 0; r < size && fsdp_trainer_is_first(t); r++) {
+      double shift_s = (double)(origins_ns[r] - offsets[r].ns - origins_ns[0]) * 1e-9;
+      for (int64_t i = 0; i < count; i++) {
+        fsdp_timeline_event event = mine->events[done + i];
+        event.rank = r;
+        event.step += t->feed.first_step;
+        event.begin_s = all[r * count + i].begin_s + shift_s;
+        event.end_s = all[r * count + i].end_s + shift_s;
+        fsdp_timeline_append(merged, &event);
+      }
+    }
+  }
+  free(origins_ns);
+  free(own);
+  free(all);
+  return merged;
+}
+
+static void print_written(const fsdp_trainer *t, const fsdp_clock_offset *offsets) {
+  const fsdp_options *o = t->options;
+  int64_t error_ns = 0;
+  for (int r = 0; r < t->world->size; r++) error_ns = fsdp_max_i64(error_ns, offsets[r].error_ns);
+  printf("trace:     steps %" PRId64 " to %" PRId64 " of %d rank%s in %s",
+         t->feed.first_step + o->trace_first, t->feed.first_step + o->trace_last, t->world->size,
+         fsdp_plural(t->world->size), o->trace);
+  if (error_ns > 0) printf("; clocks agree within %.1f us", (double)error_ns / 1e3);
+  printf("\n");
+  fflush(stdout);
+}
+
+fsdp_status fsdp_train_trace_write(fsdp_trainer *t, int64_t *took_ns, fsdp_error *error) {
+  const fsdp_options *o = t->options;
+  *took_ns = 0;
+  if (!o->trace || t->traced || !t->recorded || t->record.step - t->feed.first_step < o->trace_last)
+    return FSDP_OK;
+  int64_t began_ns = fsdp_profile_now_ns(), origin_ns;
+  t->traced = true;
+  fsdp_clock_offset *offsets = fsdp_alloc((size_t)t->world->size * sizeof *offsets);
+  fsdp_clock_offsets_measure(t->world, offsets);
+  const fsdp_timeline *mine = fsdp_executor_timeline(t->session.executor, &origin_ns);
+  fsdp_timeline *merged = merge(t, mine, origin_ns, offsets);
+  error->status = FSDP_OK;
+  if (fsdp_trainer_is_first(t)) {
+    const fsdp_trace_source source = {
+        .plan = t->setup.plan, .timeline = merged, .model_name = t->setup.model_name, .kind = "measured"};
+    if (fsdp_trace_write(o->trace, &source, error) == FSDP_OK) print_written(t, offsets);
+  }
+  fsdp_timeline_destroy(merged);
+  free(offsets);
+  fsdp_world_share_error(t->world, error);
+  *took_ns = fsdp_profile_now_ns() - began_ns;
+  return error->status;
+}
