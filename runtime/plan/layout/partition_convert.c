@@ -114,13 +114,23 @@ static bool is_run(partitioner *p, int value, fsdp_axis_set axes) {
   return cut.item_axes == 0;
 }
 
+// Who places what a module makes: the line of its output or its weight.
+static const char *place_of(const partitioner *p, int module) {
+  if (p->specs->modules[module].place[0]) return p->specs->modules[module].place;
+  for (int i = 0; i < p->graph->param_count; i++)
+    if (p->graph->params[i].module == module && p->specs->params[i].place[0])
+      return p->specs->params[i].place;
+  return "--sharding";
+}
+
 static int refuse(partitioner *p, int value, fsdp_axis_set axes, const char *how) {
   char names[FSDP_MESH_TEXT_BYTES], path[FSDP_NAME_BYTES];
   fsdp_graph_module_path(p->graph, p->graph->values[value].module, path);
   fsdp_fail(p->error, FSDP_ERR_INPUT,
-            "--sharding: the output of %s %s: %s are several outputs side by side, which are cut only where "
-            "they are made; over %s cut the weights that make it and the one that reads it, or neither",
-            path, how, p->graph->values[value].name, fsdp_mesh_print_axes(p->mesh, axes, names));
+            "%s: the output of %s %s: %s are several outputs side by side, which are cut only where they are "
+            "made; over %s cut the weights that make it and the one that reads it, or neither",
+            place_of(p, p->graph->values[value].module), path, how, p->graph->values[value].name,
+            fsdp_mesh_print_axes(p->mesh, axes, names));
   return -1;
 }
 
@@ -131,6 +141,8 @@ int partition_convert(partitioner *p, int value, value_spread wanted, fsdp_axis_
   // Sums end where the reader wants them.
   fsdp_axis_set rows = has.partial & wanted.rows, columns = has.partial & wanted.columns;
   fsdp_axis_set sums = has.partial & ~rows & ~columns;
+  if (columns && !is_run(p, value, columns))
+    return refuse(p, value, columns, "is a sum, and wanted cut in its last dimension");
   if (sums) sum_in_place(p, value, sums);
   if (rows) value = append(p, value, (change){rows, partial, FSDP_SPREAD_ROWS}, FSDP_SPREAD_ROWS, reader);
   if (columns)
