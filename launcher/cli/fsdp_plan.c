@@ -30,7 +30,7 @@ static void print_notes(const fsdp_options *options, const fsdp_setup *setup) {
   }
   if (fsdp_mesh_note(options, &setup->plan->config.mesh, note, sizeof note))
     fprintf(stderr, "fsdp_plan: note: %s\n", note);
-  if (setup->strategies)
+  if (setup->plan->propagation)
     fsdp_strategies_warn(setup->plan->network, setup->plan->propagation, "fsdp_plan", stderr);
   if (fsdp_padding_note(setup->plan, note, sizeof note)) fprintf(stderr, "fsdp_plan: note: %s\n", note);
 }
@@ -83,7 +83,7 @@ static void print_plan(const planned *p) {
     return;
   }
   if (options->print_sharding) {
-    fsdp_specs_print(setup->plan->specs, setup->plan->graph, &setup->plan->config.mesh, stdout);
+    fsdp_strategies_print_sharding(setup->plan, stdout);
     return;
   }
   if (options->print_model) fsdp_units_print_tree(setup->plan->units, setup->plan->graph, stdout);

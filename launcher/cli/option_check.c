@@ -142,11 +142,11 @@ static fsdp_status check_strategies(const check *c) {
                      "out",
                      others[i], place(c, others[i]), o->op_strategies, place(c, "op-strategies"));
   }
-  if (o->op_strategies || (!o->graph && !o->print_strategies)) return FSDP_OK;
+  if (o->op_strategies || (!o->graph && (!o->print_strategies || o->sharding))) return FSDP_OK;
   const char *name = o->graph ? "graph" : "print-strategies";
   return fsdp_fail(c->error, FSDP_ERR_OPTION,
-                   "--%s (%s) needs strategies of some operators to propagate: add --op-strategies FILE",
-                   name, place(c, name));
+                   "--%s (%s) needs strategies of some operators to propagate: add --op-strategies FILE%s",
+                   name, place(c, name), o->graph ? "" : " or --sharding FILE");
 }
 
 // A network of operators is propagated over and printed; it has no plan.

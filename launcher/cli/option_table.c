@@ -203,8 +203,8 @@ static const fsdp_option_row table[] = {
     {"print-sharding", 0, FLAG(print_sharding),
      .help = "print every placement as a file for --sharding (fsdp_plan: nothing else)"},
     {"print-strategies", 0, FLAG(print_strategies), .programs = FSDP_PROGRAM_PLAN,
-     .help = "with --op-strategies, print every operator's strategy, who decided it, and what is "
-             "redistributed, and nothing else"},
+     .help = "with --op-strategies or --sharding, print every operator's strategy, who decided it, and what "
+             "is redistributed, and nothing else"},
     {"graph", 0, TEXT(graph), .programs = FSDP_PROGRAM_PLAN, .argument = "FILE",
      .help = "instead of a model, a network of operators for --op-strategies: a YAML file"},
     {"profile", 0, TEXT(profile), .argument = "NAME|FILE",

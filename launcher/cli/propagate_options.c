@@ -3,6 +3,7 @@
 #include "launcher/cli/network_file.h"
 #include "launcher/cli/propagate_mesh.h"
 #include "launcher/cli/setup.h"
+#include "launcher/cli/sharding_file.h"
 #include "launcher/cli/strategies_file.h"
 #include "launcher/report/strategies.h"
 
@@ -15,6 +16,7 @@ typedef struct printed {
   fsdp_propagation *propagation;
   fsdp_mesh mesh;
   bool named;
+  fsdp_specs *specs; // of --sharding, else NULL
 } printed;
 
 static int item_bytes(const fsdp_options *options) {
@@ -34,6 +36,22 @@ static fsdp_status of_file(const fsdp_options *options, const fsdp_setup_ranks *
   return status;
 }
 
+// A sharding file's weights, and what follows for the others. A preset says what all weights are.
+static fsdp_status of_sharding(const fsdp_options *options, const fsdp_graph *graph, fsdp_dtype compute,
+                               printed *p, fsdp_error *error) {
+  fsdp_sharding *sharding;
+  fsdp_status status = fsdp_sharding_read(options, &sharding, error);
+  if (!status) status = fsdp_sharding_resolve(sharding, graph, &p->mesh, &p->specs, error);
+  for (int i = 0; i < graph->param_count && !status && sharding->preset != FSDP_SHARDING_FILE; i++) {
+    char *place = p->specs->params[i].place;
+    if (!*place) snprintf(place, sizeof p->specs->params[i].place, "--sharding %.100s", options->sharding);
+  }
+  if (!status)
+    status = fsdp_specs_complete(p->specs, graph, &p->mesh, compute, &p->network, &p->propagation, error);
+  fsdp_sharding_destroy(sharding);
+  return status;
+}
+
 static fsdp_status of_model(const fsdp_options *options, const fsdp_setup_ranks *ranks, printed *p,
                             fsdp_error *error) {
   fsdp_setup setup = {0};
@@ -50,10 +68,13 @@ static fsdp_status of_model(const fsdp_options *options, const fsdp_setup_ranks 
   if (status) return status;
   const fsdp_slice_mesh slices = fsdp_slice_mesh_of(&config.mesh);
   fsdp_graph *graph = fsdp_model_forward(&config.model, config.batch, config.seq);
-  status =
-      fsdp_propagate_graph(graph, &slices, p->given, config.param_dtype, &p->network, &p->propagation, error);
   p->mesh = config.mesh;
   p->named = true;
+  if (options->sharding)
+    status = of_sharding(options, graph, config.param_dtype, p, error);
+  else
+    status = fsdp_propagate_graph(graph, &slices, p->given, config.param_dtype, &p->network, &p->propagation,
+                                  error);
   fsdp_graph_destroy(graph);
   return status;
 }
@@ -65,10 +86,11 @@ fsdp_status fsdp_propagate_and_print(const fsdp_options *options, const fsdp_set
   if (!status) status = (options->graph ? of_file : of_model)(options, ranks, &p, error);
   if (!status) {
     fsdp_strategies_warn(p.network, p.propagation, "fsdp_plan", stderr);
-    fsdp_strategies_print(p.network, p.propagation, p.given, p.named ? &p.mesh : NULL, stdout);
+    fsdp_strategies_print(p.network, p.propagation, p.named ? &p.mesh : NULL, stdout);
   }
   fsdp_propagation_destroy(p.propagation);
   fsdp_network_destroy(p.network);
   fsdp_strategies_destroy(p.given);
+  fsdp_specs_destroy(p.specs);
   return status;
 }

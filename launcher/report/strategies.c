@@ -23,27 +23,33 @@ static const char *operator_pattern(const fsdp_network *network, int op, char ou
 
 // ---- Operators
 
-static void describe(const fsdp_network *network, const fsdp_propagation *propagation,
-                     const fsdp_given_strategies *given, int op, line *l) {
+const char *fsdp_strategies_decider(const fsdp_network *network, const fsdp_propagation *propagation, int op,
+                                    char out[FSDP_DECIDER_TEXT]) {
   const fsdp_operator_strategy *s = &propagation->operators[op];
-  const char *kind = network->operators[op].kind;
   char from[FSDP_NAME_BYTES] = "";
-  fsdp_operator_print(network, op, l->name);
-  fsdp_name_pattern(l->name, l->pattern);
-  fsdp_slices_print(network, propagation, op, l->value);
   if (s->from >= 0 && s->decision != FSDP_DECIDED_GIVEN) operator_pattern(network, s->from, from);
   switch (s->decision) {
   case FSDP_DECIDED_GIVEN:
-    snprintf(l->comment, sizeof l->comment, "%s, given (%s)", kind, given->items[s->from].place);
+    snprintf(out, FSDP_DECIDER_TEXT, "given (%s)", s->place);
     break;
   case FSDP_DECIDED_FORWARD:
   case FSDP_DECIDED_BACKWARD:
-    snprintf(l->comment, sizeof l->comment, "%s, %s from %s", kind,
+    snprintf(out, FSDP_DECIDER_TEXT, "%s from %s",
              s->decision == FSDP_DECIDED_FORWARD ? "forward" : "backward", from);
     break;
   default:
-    snprintf(l->comment, sizeof l->comment, "%s, default", kind);
+    snprintf(out, FSDP_DECIDER_TEXT, "default");
   }
+  return out;
+}
+
+static void describe(const fsdp_network *network, const fsdp_propagation *propagation, int op, line *l) {
+  char decider[FSDP_DECIDER_TEXT];
+  fsdp_operator_print(network, op, l->name);
+  fsdp_name_pattern(l->name, l->pattern);
+  fsdp_slices_print(network, propagation, op, l->value);
+  snprintf(l->comment, sizeof l->comment, "%s, %s", network->operators[op].kind,
+           fsdp_strategies_decider(network, propagation, op, decider));
 }
 
 // Whether line `at` is the first of its pattern; *alike: all of them say the same.
@@ -63,11 +69,10 @@ static void print_operator(const line *l, const char *name, FILE *out) {
   fprintf(out, "%*s  # %s\n", used < 40 ? 40 - used : 0, "", l->comment);
 }
 
-static void print_operators(const fsdp_network *network, const fsdp_propagation *propagation,
-                            const fsdp_given_strategies *given, FILE *out) {
+static void print_operators(const fsdp_network *network, const fsdp_propagation *propagation, FILE *out) {
   int count = network->operator_count;
   line *lines = fsdp_alloc_zeroed((size_t)count + 1, sizeof *lines);
-  for (int o = 0; o < count; o++) describe(network, propagation, given, o, &lines[o]);
+  for (int o = 0; o < count; o++) describe(network, propagation, o, &lines[o]);
   for (int i = 0; i < count; i++) {
     bool alike;
     if (!opens(lines, count, i, &alike)) continue;
@@ -76,6 +81,40 @@ static void print_operators(const fsdp_network *network, const fsdp_propagation 
       if (!strcmp(lines[j].pattern, lines[i].pattern)) print_operator(&lines[j], lines[j].name, out);
   }
   free(lines);
+}
+
+// ---- A sharding file
+
+// The first operator that reads a value of the model.
+static int reader_of(const fsdp_network *network, int value) {
+  for (int o = 0; o < network->operator_count; o++)
+    for (int i = 0; i < network->operators[o].input_count; i++)
+      if (network->tensors[network->operators[o].operands[i].tensor].source == value) return o;
+  return -1;
+}
+
+// Who decided a weight: its line, or the operator that reads it.
+static void note_param(const fsdp_plan *plan, int param, char out[FSDP_DECIDER_TEXT]) {
+  const char *place = plan->specs->params[param].place;
+  int reader = reader_of(plan->network, plan->graph->params[param].value);
+  if (!strcmp(place, FSDP_COMPLETED_PLACE) && reader >= 0)
+    fsdp_strategies_decider(plan->network, plan->propagation, reader, out);
+  else
+    snprintf(out, FSDP_DECIDER_TEXT, *place ? "given (%s)" : "replicated", place);
+}
+
+void fsdp_strategies_print_sharding(const fsdp_plan *plan, FILE *out) {
+  int count = plan->graph->param_count;
+  char(*texts)[FSDP_DECIDER_TEXT] = fsdp_alloc_zeroed((size_t)count + 1, sizeof *texts);
+  const char **notes = fsdp_alloc_zeroed((size_t)count + 1, sizeof *notes);
+  bool completed = plan->propagation && plan->config.sharding;
+  for (int p = 0; p < count && completed; p++) {
+    note_param(plan, p, texts[p]);
+    notes[p] = texts[p];
+  }
+  fsdp_specs_print(plan->specs, plan->graph, &plan->config.mesh, completed ? notes : NULL, out);
+  free(notes);
+  free(texts);
 }
 
 // ---- Redistribution
@@ -174,9 +213,9 @@ static void print_mesh(const fsdp_slice_mesh *slices, const fsdp_mesh *mesh, FIL
 }
 
 void fsdp_strategies_print(const fsdp_network *network, const fsdp_propagation *propagation,
-                           const fsdp_given_strategies *given, const fsdp_mesh *mesh, FILE *out) {
+                           const fsdp_mesh *mesh, FILE *out) {
   print_mesh(&propagation->mesh, mesh, out);
-  print_operators(network, propagation, given, out);
+  print_operators(network, propagation, out);
   print_moved(network, propagation, out);
   print_gathered(network, propagation, out);
 }
@@ -203,7 +242,7 @@ void fsdp_strategies_warn(const fsdp_network *network, const fsdp_propagation *p
     fprintf(
         out,
         "%s: warning: no strategy of %s suits all its neighbours: %s is redistributed (a rank receives %s); "
-        "give one of them a strategy to choose otherwise\n",
+        "give one of them a strategy, or its weight a line, to choose otherwise\n",
         program, operator_pattern(network, of_reader ? moved->reader : maker, name), l.comment,
         print_bytes(moved->forward_bytes, moved->backward_bytes, bytes));
   }

@@ -3,6 +3,7 @@
 #include "launcher/report/device_line.h"
 #include "launcher/report/price.h"
 #include "launcher/report/report.h"
+#include "launcher/report/strategies.h"
 #include "launcher/train/trainer.h"
 #include "runtime/base/plural.h"
 #include "runtime/base/print_int.h"
@@ -13,7 +14,7 @@ void fsdp_train_print_asked_for(const fsdp_trainer *t) {
   const fsdp_plan *made = t->setup.plan;
   if (t->options->print_model) fsdp_units_print_tree(made->units, made->graph, stdout);
   if (t->options->print_program) fsdp_program_print(made->program, stdout);
-  if (t->options->print_sharding) fsdp_specs_print(made->specs, made->graph, &made->config.mesh, stdout);
+  if (t->options->print_sharding) fsdp_strategies_print_sharding(made, stdout);
   if (t->options->dry_run && !t->options->print_sharding)
     fsdp_report_print(made, t->setup.model_name, stdout);
   fflush(stdout);

@@ -191,6 +191,16 @@ static fsdp_specs *specs_of_strategy(const fsdp_plan_config *c, const fsdp_graph
   return specs;
 }
 
+// As rules say; what a file of them leaves open is propagated.
+static fsdp_status specs_of_sharding(fsdp_plan *plan, fsdp_error *error) {
+  const fsdp_plan_config *c = &plan->config;
+  fsdp_status status = fsdp_sharding_resolve(c->sharding, plan->graph, &c->mesh, &plan->specs, error);
+  if (status || c->sharding->preset != FSDP_SHARDING_FILE) return status;
+  if (!fsdp_specs_are_open(plan->specs, plan->graph, &c->mesh)) return FSDP_OK;
+  return fsdp_specs_complete(plan->specs, plan->graph, &c->mesh, c->param_dtype, &plan->network,
+                             &plan->propagation, error);
+}
+
 // As what is propagated from a few operators says; the strategy says whether weights are sharded.
 static fsdp_status specs_of_operators(fsdp_plan *plan, fsdp_error *error) {
   const fsdp_plan_config *c = &plan->config;
@@ -209,7 +219,7 @@ static fsdp_status plan_program(fsdp_plan *plan, fsdp_error *error) {
   fsdp_status status = check_params(plan->graph, error);
   if (status) return status;
   if (c->sharding)
-    status = fsdp_sharding_resolve(c->sharding, plan->graph, &c->mesh, &plan->specs, error);
+    status = specs_of_sharding(plan, error);
   else if (c->op_strategies)
     status = specs_of_operators(plan, error);
   else

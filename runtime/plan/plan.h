@@ -14,6 +14,7 @@
 #include "runtime/plan/memory/memory.h"
 #include "runtime/plan/program/program.h"
 #include "runtime/plan/program/schedule.h"
+#include "runtime/plan/propagate/complete.h"
 #include "runtime/plan/propagate/op_specs.h"
 
 // What differs between devices and shows in a plan.
@@ -76,7 +77,7 @@ typedef struct fsdp_plan {
   fsdp_plan_config config;
   fsdp_graph *graph;
   fsdp_specs *specs;
-  fsdp_network *network;         // with op_strategies: the model's operators,
+  fsdp_network *network;         // with op_strategies, or weights that rules leave open: the operators,
   fsdp_propagation *propagation; // and how each of them is cut; else NULL
   fsdp_factored_mesh axes; // the configuration's mesh, of which an axis may be factored: that of the program
   fsdp_rows rows;          // which positions a rank's rows have

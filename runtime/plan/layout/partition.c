@@ -205,13 +205,12 @@ static void follow_columns(partitioner *p, const fsdp_node *node, const fsdp_op_
   }
 }
 
-static bool is_norm(fsdp_op_kind kind) {
+bool fsdp_partition_is_norm(fsdp_op_kind kind) {
   return kind == FSDP_OP_RMSNORM || kind == FSDP_OP_ADD_RMSNORM || kind == FSDP_OP_LAYERNORM ||
          kind == FSDP_OP_ADD_LAYERNORM;
 }
 
-// Ops that neither know positions nor need all rows.
-static bool works_on_pieces(const fsdp_node *node) {
+bool fsdp_partition_works_on_pieces(const fsdp_node *node) {
   return node->weight_count || node->kind == FSDP_OP_SWIGLU || node->kind == FSDP_OP_GELU ||
          node->kind == FSDP_OP_QK_NORM;
 }
@@ -221,9 +220,9 @@ static void assign_rows(partitioner *p, const fsdp_node *node, assignment *a) {
   fsdp_axis_set used = 0;
   for (int i = 0; i < 26; i++) used |= a->of[i];
   if (!p->pieces || used & p->pieces) return;
-  if (is_norm(node->kind))
+  if (fsdp_partition_is_norm(node->kind))
     a->rows = partition_norm_rows(p, node);
-  else if (works_on_pieces(node))
+  else if (fsdp_partition_works_on_pieces(node))
     a->rows = partition_spread(p, p->current[node->operands[0].value])->rows;
 }
 
@@ -454,7 +453,7 @@ fsdp_status fsdp_partition(fsdp_graph *graph, fsdp_specs *specs, const fsdp_mesh
   partition_find_columns(&p);
   partition_find_outputs(&p);
   for (int n = 0; n < graph->forward_count; n++)
-    if (is_norm(graph->forward[n].kind) && partition_norm_rows(&p, &graph->forward[n]))
+    if (fsdp_partition_is_norm(graph->forward[n].kind) && partition_norm_rows(&p, &graph->forward[n]))
       p.norms_on_pieces = true;
   place_params(&p);
   place_inputs(&p);

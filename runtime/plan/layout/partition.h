@@ -15,6 +15,14 @@
 #include "runtime/plan/layout/factored.h"
 #include "runtime/plan/layout/rows.h"
 
+// What the partition makes of specs, for who completes them. Whether an op is a norm, which works on pieces
+// of rows where the specs say so; whether it follows its input to pieces: it knows no positions and needs no
+// other rows. The user's rule for the residual stream where a norm of a sum takes it, NULL: none.
+bool fsdp_partition_is_norm(fsdp_op_kind kind);
+bool fsdp_partition_works_on_pieces(const fsdp_node *node);
+const fsdp_spec *fsdp_partition_residual_rule(const fsdp_graph *graph, const fsdp_specs *specs,
+                                              const fsdp_node *sum);
+
 // Partitions `graph`, which has no backward yet. `specs` name axes of `mesh`, factored as `axes` says.
 // Those of outputs that no rule places become what the graph has. FSDP_ERR_INPUT or FSDP_ERR_OPTION for what
 // no op can do, with the parameter, the axis and the remedy.

@@ -15,8 +15,8 @@ static bool is_block(const fsdp_graph *graph, int module) {
 }
 
 // The rule of a user for a module's output, NULL: none.
-static const fsdp_spec *rule_of(const partitioner *p, int module) {
-  const fsdp_spec *spec = &p->specs->modules[module];
+static const fsdp_spec *rule_of(const fsdp_specs *specs, int module) {
+  const fsdp_spec *spec = &specs->modules[module];
   bool given = spec->place[0] && strcmp(spec->place, FSDP_PRESET_TENSOR_PLACE) != 0;
   return given && spec->dims > 2 ? spec : NULL;
 }
@@ -85,19 +85,26 @@ static value_spread stored(const partitioner *p, const fsdp_spec *spec) {
 // How rules store the output that a value is. False: no rule does.
 static bool stored_spread(const partitioner *p, int value, value_spread *spread) {
   int module = p->output_of[value];
-  const fsdp_spec *spec = module >= 0 ? rule_of(p, module) : NULL;
+  const fsdp_spec *spec = module >= 0 ? rule_of(p->specs, module) : NULL;
   // Without a rule for the outermost module, one inside it may have one.
   for (int m = p->graph->values[value].module; module >= 0 && !spec && m > module;
        m = p->graph->modules[m].parent)
-    spec = rule_of(p, m);
+    spec = rule_of(p->specs, m);
   if (spec) *spread = stored(p, spec);
   return spec != NULL;
 }
 
-// The same of the residual stream where `delta` is added to it, by the rule of delta's layer.
-static bool residual_spread(const partitioner *p, int delta, value_spread *spread) {
-  int block = block_of(p->graph, p->graph->values[delta].module);
-  const fsdp_spec *spec = block >= 0 ? rule_of(p, block) : NULL;
+// By the rule of the layer whose output is added.
+const fsdp_spec *fsdp_partition_residual_rule(const fsdp_graph *graph, const fsdp_specs *specs,
+                                              const fsdp_node *sum) {
+  int added = added_operand(sum->kind);
+  int block = added < 0 ? -1 : block_of(graph, graph->values[sum->operands[added].value].module);
+  return block < 0 ? NULL : rule_of(specs, block);
+}
+
+// The same of the residual stream.
+static bool residual_spread(const partitioner *p, const fsdp_node *sum, value_spread *spread) {
+  const fsdp_spec *spec = fsdp_partition_residual_rule(p->graph, p->specs, sum);
   if (spec) *spread = stored(p, spec);
   return spec != NULL;
 }
@@ -105,7 +112,8 @@ static bool residual_spread(const partitioner *p, int delta, value_spread *sprea
 // Whether rules store all that a product of several weights makes alike: its own is the first weight's.
 static bool ruled_alike(const partitioner *p, const fsdp_node *node, value_spread spread) {
   for (int w = 1; w < node->weight_count; w++) {
-    const fsdp_spec *spec = rule_of(p, p->graph->params[p->graph->values[node->weights[w]].param].module);
+    const fsdp_spec *spec =
+        rule_of(p->specs, p->graph->params[p->graph->values[node->weights[w]].param].module);
     value_spread other = spec ? stored(p, spec) : (value_spread){0};
     if (other.rows != spread.rows || other.columns != spread.columns) return false;
   }
@@ -124,9 +132,8 @@ static bool is_saved(const partitioner *p, int value) {
 
 fsdp_axis_set partition_norm_rows(const partitioner *p, const fsdp_node *norm) {
   const fsdp_spec *spec = &p->specs->modules[norm->module];
-  int added = added_operand(norm->kind);
   value_spread residual = {0};
-  if (added >= 0) residual_spread(p, norm->operands[added].value, &residual);
+  residual_spread(p, norm, &residual);
   fsdp_axis_set rows = spec->dims > 1 ? fsdp_factored_axes(p->axes, &spec->dim[1]) : 0;
   return (rows | residual.rows) & p->pieces;
 }
@@ -151,14 +158,15 @@ fsdp_status partition_store(partitioner *p, const fsdp_node *node) {
 fsdp_status partition_split_sum(partitioner *p, fsdp_node *node) {
   int added = added_operand(node->kind);
   value_spread residual;
-  if (added < 0 || !residual_spread(p, node->operands[added].value, &residual) || !residual.columns)
-    return FSDP_OK;
+  if (!residual_spread(p, node, &residual) || !residual.columns) return FSDP_OK;
   fsdp_op_remainder norm;
   int h = node->operands[sum_operand(node, &norm)].value, *current = p->current;
   int *x = &current[node->operands[0].value];
-  int sum = partition_convert(p, current[node->operands[added].value], residual, 0, node);
+  int delta = node->operands[added].value, sum = partition_convert(p, current[delta], residual, 0, node);
   *x = partition_convert(p, *x, residual, 0, node);
   if (sum < 0 || *x < 0) return FSDP_ERR_INPUT;
+  if (!p->is_used[delta]) p->first_use[delta] = *partition_spread(p, sum);
+  p->is_used[delta] = true;
   fsdp_node *n = fsdp_graph_forward_node(p->graph, FSDP_OP_ADD, node->module, node->block);
   fsdp_node_operand_add(n, *x, FSDP_READ);
   fsdp_node_operand_add(n, sum, FSDP_UPDATE);
@@ -189,7 +197,7 @@ static void append_axes(const partitioner *p, fsdp_axis_set axes, fsdp_dim_axes 
 
 static void write_output(const partitioner *p, fsdp_specs *specs, int module, value_spread spread) {
   fsdp_spec *spec = &specs->modules[module];
-  if (rule_of(p, module) || spec->dims != FSDP_OUTPUT_DIMS) return;
+  if (rule_of(p->specs, module) || spec->dims != FSDP_OUTPUT_DIMS) return;
   for (int d = 0; d < 2; d++) spec->dim[d] = specs->input.dim[d];
   spec->dim[2] = (fsdp_dim_axes){0};
   append_axes(p, spread.rows, &spec->dim[1]);

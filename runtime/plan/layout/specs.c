@@ -120,6 +120,7 @@ typedef struct line {
   char pattern[FSDP_NAME_BYTES];
   int output; // of several, or -1
   const fsdp_spec *spec;
+  const char *note; // NULL: none
 } line;
 
 static void add(line *lines, int *count, const char *name, int output, const fsdp_spec *spec) {
@@ -128,6 +129,7 @@ static void add(line *lines, int *count, const char *name, int output, const fsd
   fsdp_name_pattern(name, l->pattern);
   l->output = output;
   l->spec = spec;
+  l->note = NULL;
 }
 
 static bool equal(const fsdp_spec *a, const fsdp_spec *b) {
@@ -153,11 +155,27 @@ static bool opens(const line *lines, int count, int at, bool *alike) {
   return true;
 }
 
-static void print_line(const char *name, const line *l, const fsdp_mesh *mesh, FILE *out) {
+// The line of `lines[at]`, with the notes of all lines that it stands for, each once.
+static void print_line(const char *name, const line *lines, int count, int at, bool alike,
+                       const fsdp_mesh *mesh, FILE *out) {
+  const line *l = &lines[at];
   char text[FSDP_SPEC_TEXT_BYTES], index[16] = "";
   const char *quote = *name ? "" : "'"; // a name that is empty, or begins with its index
   if (l->output >= 0) snprintf(index, sizeof index, "[%d]", l->output);
-  fprintf(out, "%s%s%s%s: %s\n", quote, name, index, quote, fsdp_spec_print(l->spec, mesh, text));
+  int used = fprintf(out, "%s%s%s%s: %s", quote, name, index, quote, fsdp_spec_print(l->spec, mesh, text));
+  bool any = false;
+  for (int i = at; i < (alike ? count : at + 1); i++) {
+    int known = at;
+    if (!lines[i].note || !same_pattern(&lines[i], l)) continue;
+    while (known < i && !(lines[known].note && same_pattern(&lines[known], l) &&
+                          strcmp(lines[known].note, lines[i].note) == 0))
+      known++;
+    if (known < i) continue;
+    if (any) fprintf(out, "; %s", lines[i].note);
+    if (!any) fprintf(out, "%*s  # %s", used < 60 ? 60 - used : 0, "", lines[i].note);
+    any = true;
+  }
+  fputc('\n', out);
 }
 
 static void add_outputs(line *lines, int *count, const fsdp_specs *specs, const fsdp_graph *graph,
@@ -169,19 +187,22 @@ static void add_outputs(line *lines, int *count, const fsdp_specs *specs, const 
     add(lines, count, path, outputs > 1 ? i : -1, fsdp_specs_output(specs, module, i));
 }
 
-void fsdp_specs_print(const fsdp_specs *specs, const fsdp_graph *graph, const fsdp_mesh *mesh, FILE *out) {
+void fsdp_specs_print(const fsdp_specs *specs, const fsdp_graph *graph, const fsdp_mesh *mesh,
+                      const char *const *notes, FILE *out) {
   int count = 0, most = 1 + graph->param_count + FSDP_MODULE_MAX_OUTPUTS * graph->module_count;
   line *lines = fsdp_alloc_zeroed((size_t)most, sizeof *lines);
   add(lines, &count, "input", -1, &specs->input);
-  for (int p = 0; p < graph->param_count; p++)
+  for (int p = 0; p < graph->param_count; p++) {
     add(lines, &count, graph->params[p].name, -1, &specs->params[p]);
+    if (notes) lines[count - 1].note = notes[p];
+  }
   for (int m = 0; m < graph->module_count; m++) add_outputs(lines, &count, specs, graph, m);
   bool alike;
   for (int i = 0; i < count; i++) {
     if (!opens(lines, count, i, &alike)) continue;
-    if (alike) print_line(lines[i].pattern, &lines[i], mesh, out);
+    if (alike) print_line(lines[i].pattern, lines, count, i, true, mesh, out);
     for (int j = i; j < count && !alike; j++)
-      if (same_pattern(&lines[j], &lines[i])) print_line(lines[j].name, &lines[j], mesh, out);
+      if (same_pattern(&lines[j], &lines[i])) print_line(lines[j].name, lines, count, j, false, mesh, out);
   }
   free(lines);
 }

@@ -44,8 +44,10 @@ fsdp_spec *fsdp_specs_output(const fsdp_specs *specs, int module, int output);
 void fsdp_specs_find_makers(const fsdp_graph *graph, int *maker);
 
 // The specs as a file of rules that gives the same specs (sharding.h). Names alike but for their integers,
-// with equal specs, become one line.
-void fsdp_specs_print(const fsdp_specs *specs, const fsdp_graph *graph, const fsdp_mesh *mesh, FILE *out);
+// with equal specs, become one line. Behind a parameter's line stands its note, if it has one: `notes` by
+// parameter; NULL: there are none.
+void fsdp_specs_print(const fsdp_specs *specs, const fsdp_graph *graph, const fsdp_mesh *mesh,
+                      const char *const *notes, FILE *out);
 
 // The axes of a spec, and of one dimension, with more than one rank.
 fsdp_axis_set fsdp_spec_axes(const fsdp_spec *spec, const fsdp_mesh *mesh);

@@ -23,6 +23,7 @@ typedef struct propagator {
   int *waits;     // operands whose other side this wave still has to decide
   int *queue, queue_end;
   known_neighbours known;
+  const fsdp_operator_limits *limits; // by operator, NULL: none
   fsdp_error *error;
 } propagator;
 
@@ -157,8 +158,13 @@ static fsdp_status decide(propagator *p, int op, fsdp_decision decision) {
   bool forward = decision == FSDP_DECIDED_FORWARD, by_default = decision == FSDP_DECIDED_DEFAULT;
   fsdp_operator_strategy *strategy = &p->out->operators[op];
   find_known(p, op, !forward);
-  if (!propagate_choose(p->network, &p->out->mesh, op, &p->known, by_default, strategy))
-    return fail_shared(p, op);
+  const propagate_choice choice = {.network = p->network,
+                                   .mesh = &p->out->mesh,
+                                   .op = op,
+                                   .known = &p->known,
+                                   .limits = p->limits ? &p->limits[op] : NULL,
+                                   .first = by_default};
+  if (!propagate_choose(&choice, strategy)) return fail_shared(p, op);
   strategy->from = by_default ? -1 : neighbour(p, op, forward);
   strategy->decision = decision;
   hold_inputs(p, op);
@@ -266,8 +272,9 @@ static void list_moved(propagator *p) {
   }
 }
 
-fsdp_status fsdp_propagate(const fsdp_network *network, const fsdp_slice_mesh *mesh,
-                           const fsdp_given_strategies *given, fsdp_propagation **out, fsdp_error *error) {
+fsdp_status fsdp_propagate_within(const fsdp_network *network, const fsdp_slice_mesh *mesh,
+                                  const fsdp_operator_limits *limits, const fsdp_operator_strategy *decided,
+                                  fsdp_propagation **out, fsdp_error *error) {
   size_t operators = (size_t)network->operator_count, tensors = (size_t)network->tensor_count;
   propagator p = {.network = network,
                   .out = fsdp_alloc_zeroed(1, sizeof(fsdp_propagation)),
@@ -275,13 +282,14 @@ fsdp_status fsdp_propagate(const fsdp_network *network, const fsdp_slice_mesh *m
                   .reached = fsdp_alloc_zeroed(operators + 1, sizeof(bool)),
                   .waits = fsdp_alloc_zeroed(operators + 1, sizeof(int)),
                   .queue = fsdp_alloc((operators + 1) * sizeof(int)),
+                  .limits = limits,
                   .error = error};
   p.out->mesh = *mesh;
-  p.out->operators = fsdp_alloc_zeroed(operators + 1, sizeof *p.out->operators);
+  p.out->operators = fsdp_alloc((operators + 1) * sizeof *p.out->operators);
+  memcpy(p.out->operators, decided, operators * sizeof *decided);
   for (size_t t = 0; t < tensors; t++) p.holder[t].op = -1;
   list_readers(&p);
-  fsdp_status status = propagate_read_given(network, mesh, given, p.out->operators, error);
-  if (!status) status = run(&p);
+  fsdp_status status = run(&p);
   if (!status) list_moved(&p);
   free(p.readers);
   free(p.first);
@@ -292,6 +300,16 @@ fsdp_status fsdp_propagate(const fsdp_network *network, const fsdp_slice_mesh *m
   free(p.known.items);
   if (status) fsdp_propagation_destroy(p.out);
   *out = status ? NULL : p.out;
+  return status;
+}
+
+fsdp_status fsdp_propagate(const fsdp_network *network, const fsdp_slice_mesh *mesh,
+                           const fsdp_given_strategies *given, fsdp_propagation **out, fsdp_error *error) {
+  fsdp_operator_strategy *decided = fsdp_alloc_zeroed((size_t)network->operator_count + 1, sizeof *decided);
+  fsdp_status status = propagate_read_given(network, mesh, given, decided, error);
+  *out = NULL;
+  if (!status) status = fsdp_propagate_within(network, mesh, NULL, decided, out, error);
+  free(decided);
   return status;
 }
 

@@ -34,4 +34,9 @@
 // have, for lines that contradict each other, and if nothing is given.
 fsdp_status fsdp_propagate(const fsdp_network *network, const fsdp_slice_mesh *mesh,
                            const fsdp_given_strategies *given, fsdp_propagation **out, fsdp_error *error);
+// The same from strategies that are decided already (decision FSDP_DECIDED_GIVEN; none at all is allowed), by
+// operator, with candidates for the others within `limits`, by operator; NULL: any.
+fsdp_status fsdp_propagate_within(const fsdp_network *network, const fsdp_slice_mesh *mesh,
+                                  const fsdp_operator_limits *limits, const fsdp_operator_strategy *decided,
+                                  fsdp_propagation **out, fsdp_error *error);
 void fsdp_propagation_destroy(fsdp_propagation *propagation); // NULL is allowed

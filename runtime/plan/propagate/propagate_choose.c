@@ -1,9 +1,9 @@
 // The candidates of one operator, and the best of them.
 //
-// A candidate gives each axis of the mesh to a letter, or to none. Axes of one size that lie alike in all
-// known operands are alike: of the candidates that differ by exchanging them, only that with the axes in the
-// mesh's order counts, since it is the first of equals. So axes come in classes, and a class is shared out
-// among letters.
+// A candidate gives each axis of the mesh to a letter, or to none. Axes of one size with the same limits that
+// lie alike in all known operands are alike: of the candidates that differ by exchanging them, only that with
+// the axes in the mesh's order counts, since it is the first of equals. So axes come in classes, and a class
+// is shared out among letters.
 #include "runtime/base/check.h"
 #include "runtime/plan/propagate/propagate_internal.h"
 
@@ -28,6 +28,7 @@ typedef struct search {
   const fsdp_slice_mesh *mesh;
   const fsdp_operator *op;
   const known_neighbours *known;
+  const fsdp_operator_limits *limits;
   bool first;
   axis_class classes[FSDP_SLICE_AXES_MAX];
   int class_count;
@@ -138,8 +139,17 @@ static int dim_of_axis(const fsdp_tensor_axes *axes, int axis) {
   return -1;
 }
 
+// Whether a letter (letter_count: none) may have an axis at all.
+static bool within_limits(const search *s, int letter, int axis) {
+  if (letter < s->op->letter_count && s->op->letters[letter].is_whole) return false;
+  return !s->limits || s->limits->letters[letter] >> axis & 1;
+}
+
 static bool alike(const search *s, int a, int b) {
   bool same = s->mesh->sizes[a] == s->mesh->sizes[b];
+  if (s->limits) same = same && (s->limits->followed >> a & 1) == (s->limits->followed >> b & 1);
+  for (int l = 0; l <= s->op->letter_count && same; l++)
+    same = within_limits(s, l, a) == within_limits(s, l, b);
   for (int k = 0; k < s->known->count && same; k++) {
     const known_operand *known = &s->known->items[k];
     same = dim_of_axis(&known->axes, a) == dim_of_axis(&known->axes, b) &&
@@ -148,9 +158,27 @@ static bool alike(const search *s, int a, int b) {
   return same;
 }
 
+// Whether what is known of the first input that an operator makes lets a letter (letter_count: none) have an
+// axis.
+static bool follows(const search *s, int letter, int axis) {
+  const fsdp_operator_limits *limits = s->limits;
+  if (!limits || !(limits->followed >> axis & 1)) return true;
+  const known_operand *input = NULL;
+  for (int k = 0; k < s->known->count && !input; k++) {
+    const known_operand *known = &s->known->items[k];
+    if (!known->is_output && tensor_of(s, known->operand)->role == FSDP_TENSOR_MADE) input = known;
+  }
+  bool as_input = limits->as_input >> letter & 1, with_input = limits->with_input >> letter & 1;
+  if (!input) return !with_input;
+  int dim = dim_of_axis(&input->axes, axis);
+  int held = dim < 0 ? -1 : s->op->operands[input->operand].letter[dim];
+  if (as_input || with_input) return held == letter;
+  return held < 0 || !(limits->as_input >> held & 1);
+}
+
 // Whether a letter (letter_count: none) may have an axis: all that is known, or all parameters, stay.
 static bool permits(const search *s, int letter, int axis, bool suits) {
-  if (letter < s->op->letter_count && s->op->letters[letter].is_whole) return false;
+  if (!within_limits(s, letter, axis) || !follows(s, letter, axis)) return false;
   for (int k = 0; k < s->known->count; k++) {
     const known_operand *known = &s->known->items[k];
     if (!known->is_shared && !suits) continue;
@@ -176,10 +204,13 @@ static void find_classes(search *s, bool suits) {
   }
 }
 
-bool propagate_choose(const fsdp_network *network, const fsdp_slice_mesh *mesh, int op,
-                      const known_neighbours *known, bool first, fsdp_operator_strategy *strategy) {
-  search s = {
-      .network = network, .mesh = mesh, .op = &network->operators[op], .known = known, .first = first};
+bool propagate_choose(const propagate_choice *choice, fsdp_operator_strategy *strategy) {
+  search s = {.network = choice->network,
+              .mesh = choice->mesh,
+              .op = &choice->network->operators[choice->op],
+              .known = choice->known,
+              .limits = choice->limits,
+              .first = choice->first};
   for (int suits = 1; suits >= 0 && !s.found; suits--) {
     find_classes(&s, suits);
     share_out(&s, 0, 0, 0);

@@ -85,6 +85,7 @@ static fsdp_status match_operator(const given_reader *r, int op, bool *used) {
   }
   r->strategies[op].from = held;
   if (held >= 0) r->strategies[op].decision = FSDP_DECIDED_GIVEN;
+  if (held >= 0) r->strategies[op].place = r->given->items[held].place;
   return held >= 0 ? check_alone(r, op, &r->given->items[held]) : FSDP_OK;
 }
 

@@ -23,7 +23,16 @@ fsdp_status propagate_read_given(const fsdp_network *network, const fsdp_slice_m
                                  const fsdp_given_strategies *given, fsdp_operator_strategy *strategies,
                                  fsdp_error *error);
 
-// The best candidate of `op` for what is known, into strategy->letters and strategy->redistributes. `first`:
-// of those that suit, the first, whatever it costs. False: readers of its parameters leave it none.
-bool propagate_choose(const fsdp_network *network, const fsdp_slice_mesh *mesh, int op,
-                      const known_neighbours *known, bool first, fsdp_operator_strategy *strategy);
+// What an operator's strategy is chosen by.
+typedef struct propagate_choice {
+  const fsdp_network *network;
+  const fsdp_slice_mesh *mesh;
+  int op;
+  const known_neighbours *known;
+  const fsdp_operator_limits *limits; // NULL: any axis may cut any letter
+  bool first;                         // of the candidates that suit, the first, whatever it costs
+} propagate_choice;
+
+// The best candidate, into strategy->letters and strategy->redistributes. False: the limits and readers of
+// its parameters leave it none.
+bool propagate_choose(const propagate_choice *choice, fsdp_operator_strategy *strategy);

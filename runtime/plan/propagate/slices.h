@@ -68,8 +68,19 @@ typedef struct fsdp_operator_strategy {
   fsdp_axis_set letters[FSDP_OPERATOR_LETTERS]; // axes that cut each of the operator's letters
   fsdp_decision decision;
   int from; // the neighbour that a forward or backward decision came from, or the given line; else -1
+  const char *place;  // who gave it, for messages: "two.yaml:3"; the giver's, NULL: nobody
   bool redistributes; // no candidate suited all neighbours
 } fsdp_operator_strategy;
+
+// Axes that may cut each letter of an operator; behind its letters, those that may cut none.
+typedef struct fsdp_operator_limits {
+  fsdp_axis_set letters[FSDP_OPERATOR_LETTERS + 1];
+  // Of the axes `followed`, letters (bits) that one cuts if, and only if, it cuts them in the first input
+  // that an operator makes; and letters that one cuts only if it does. While that input is not decided the
+  // former may be cut, the latter not.
+  fsdp_axis_set followed;
+  unsigned as_input, with_input;
+} fsdp_operator_limits;
 
 // An input of an operator that lies otherwise than it wants it.
 typedef struct fsdp_moved_input {

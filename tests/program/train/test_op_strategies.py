@@ -219,7 +219,7 @@ def errors():
     refuses("names two operators|self_attn.rope|self_attn.attention", *model)
     model = ["--op-strategies", write("bad.yaml", "model.layers.*.self_attn.q_proj: [[2, 1], [2, 1]]\n")]
     refuses("--sharding|--op-strategies|leave one", *model, "--sharding", "fsdp")
-    refuses("--print-strategies|add --op-strategies", "--print-strategies")
+    refuses("--print-strategies|add --op-strategies FILE or --sharding FILE", "--print-strategies")
     refuses("--graph|--json", *given("fc1: [[2, 1], [1, 4]]\n"), "--json")
     # The batch is not moved between ranks, and a rank's tokens and targets are of the same positions.
     line = "model.layers.{}.mlp.down_proj: [[{}], [1, {}]]\n"

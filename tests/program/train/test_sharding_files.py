@@ -53,6 +53,50 @@ def close(found, expected):
     return len(found) == len(expected) and all(abs(a - b) <= 2e-5 * b for a, b in zip(found, expected))
 
 
+PARTS = {
+    "sums": "model.layers.*.self_attn.o_proj.weight: [null, tensor]\n"
+    "model.layers.*.mlp.down_proj.weight: [null, tensor]\n",
+    "residual": "model.layers.*: [[data, fsdp], null, tensor]\n",
+    "pieces": "model.layers.*: [[data, fsdp], tensor, null]\nlm_head.weight: [fsdp, null]\n",
+    "head": "lm_head.weight: [tensor, null]\n",
+}
+
+
+def part(name):
+    return written(f"{name}.yaml", PARTS[name])
+
+
+def rest_follows():
+    """Weights without a line: what fsdp-tp says follows from a part of it, to the hash."""
+    common = ["--model", "llama2-7b", "--mesh", "data=2,tensor=4", "--wrap", "block", "--strategy", "no"]
+    expected = plan_json(*common, "--sequence-parallel", "off", ranks=8)
+    for name in ("sums", "head"):
+        found = plan_json(*common, "--sharding", part(name), ranks=8)
+        assert found == expected, name
+    printed = plan(*common, "--sharding", part("sums"), "--print-sharding", ranks=8)
+    for line, decider in (
+        ("model.layers.*.mlp.down_proj.weight: [null, tensor]", "given (" + part("sums") + ":2)"),
+        ("model.layers.*.mlp.gate_proj.weight: [tensor, null]",
+         "forward from model.layers.*.post_attention_layernorm"),
+        ("model.embed_tokens.weight: [tensor, null]", "backward from model.layers.*.input_layernorm"),
+        ("model.norm.weight: [null]", "replicated"),
+    ):
+        assert any(x.startswith(line) and x.endswith("# " + decider) for x in printed.splitlines()), printed
+    # The strategies of all operators are a file from which the same program follows.
+    strategies = plan(*common, "--sharding", part("sums"), "--print-strategies", ranks=8)
+    assert "model.layers.*.mlp.down_proj: [[2, 4], [1, 4]]" in strategies, strategies
+    assert f"# linear, given ({part('sums')}:2)" in strategies, strategies
+    again = written("strategies.yaml", strategies)
+    assert plan_json(*common, "--op-strategies", again, ranks=8) == expected
+    # A residual stream stored in columns, too; what must move is said.
+    stored = plan("--mesh", "fsdp=2,tensor=2", "--sharding", part("residual"), "--print-sharding")
+    assert "model.layers.*.self_attn.o_proj.weight: [null, tensor]" in stored, stored
+    pieces = ["--mesh", "fsdp=2,tensor=2", "--sharding", part("pieces")]
+    process = programs.run("fsdp_plan", "--ranks", 4, *pieces)
+    assert process.returncode == 0, process.stderr
+    assert "warning: no strategy of model.layers.*.self_attn.rope suits" in process.stderr, process.stderr
+
+
 def plans_as_strategies():
     """Nothing but the names differs: the program is the strategy's, to the hash."""
     model = ["--model", "llama2-7b", "--wrap", "block"]
@@ -102,6 +146,8 @@ def prints_read_back():
         ["--sharding", SHORT, "--mesh", "fsdp=2,tensor=2"],
         ["--sharding", FSDP_TP_CP, "--mesh", "context=2,tensor=2"],
         ["--sharding", FSDP_TP_CP, "--mesh", "fsdp=2,context=2"],
+        *(["--sharding", part(name), "--mesh", "fsdp=2,tensor=2"] for name in PARTS),
+        ["--sharding", part("sums"), "--mesh", "tensor=4"],
     ]
     for i, arguments in enumerate(cases):
         text = plan("--wrap", "block", *arguments, "--print-sharding")
@@ -110,7 +156,9 @@ def prints_read_back():
         keeps = arguments[:2] if arguments[:1] == ["--strategy"] else []
         keeps += arguments[-2:] if "--model" in arguments else []
         again = ["--wrap", "block", *mesh, *keeps, "--sharding", work / f"printed{i}.yaml"]
-        assert plan("--print-sharding", *again) == text, text
+        # Who decided what stands behind weights that had no line; now they all have.
+        lines = [line.split("  #")[0].rstrip() + "\n" for line in text.splitlines()]
+        assert plan("--print-sharding", *again) == "".join(lines), text
         first, second = plan_json("--wrap", "block", *arguments), plan_json(*again)
         first.pop("placement_hint"), second.pop("placement_hint")  # of files alone
         assert second == first, arguments
@@ -155,6 +203,9 @@ def trains_as_one_rank():
         (8, ["--sharding", FSDP_TP_CP, "--mesh", "fsdp=2,tensor=2,context=2", "--cpu-offload"]),
         (4, ["--sharding", SHORT, "--mesh", "data=1,fsdp=2,tensor=2"]),
         (8, ["--sharding", SHORT, "--mesh", "data=2,fsdp=2,tensor=2", "--wrap", "block"]),
+        (4, ["--sharding", part("sums"), "--mesh", "fsdp=2,tensor=2", "--wrap", "block"]),
+        (8, ["--sharding", part("residual"), "--mesh", "fsdp=2,tensor=4"]),
+        (4, ["--sharding", part("pieces"), "--mesh", "data=2,tensor=2"]),
     ]
     for i, (ranks, arguments) in enumerate(cases):
         found, out = losses(f"case{i}", ranks, *arguments)
@@ -237,10 +288,17 @@ def what_is_wrong_is_named():
             "--sharding", "fsdp", "--shard", "lm_head=[null, null, null]")
     refused(2, ["--shard", "is empty"], "--sharding", "fsdp", "--shard", "lm_head.weight=")
     refused(2, ["axis replica has 2 ranks", "--extra-data-axis replica"], "--mesh", "replica=2,fsdp=2")
+    # Parts of several outputs side by side are not a part of each.
+    sums = "model.layers.*.mlp.{}_proj.weight: [null, tensor]\n"
+    sums += "model.layers.*.mlp.{}_proj: [fsdp, null, tensor]\n"
+    both = written("both_sums.yaml", sums.format("gate", "gate") + sums.format("up", "up"))
+    parts = ["both_sums.yaml:2", "model.layers.0.mlp.gate_proj is a sum", "side by side"]
+    refused(3, parts, "--mesh", "fsdp=2,tensor=2", "--sharding", both)
     refused(2, ["--print-sharding", "--print-model"], "--print-sharding", "--print-model")
 
 
 plans_as_strategies()
+rest_follows()
 prints_read_back()
 starts_print_the_same()
 moved_activations_are_printed()

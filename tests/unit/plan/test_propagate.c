@@ -109,7 +109,8 @@ static void test_ranking(void **state) {
     network_add_operator(n, "matmul", "fc", x, network_add_tensor(n, "w", FSDP_TENSOR_PARAMETER, 16, 16));
     const known_neighbours nothing = {0};
     fsdp_operator_strategy strategy;
-    assert_true(propagate_choose(n, &mesh, 0, &nothing, cases[c].first, &strategy));
+    const propagate_choice choice = {.network = n, .mesh = &mesh, .known = &nothing, .first = cases[c].first};
+    assert_true(propagate_choose(&choice, &strategy));
     const int expected[] = {cases[c].n, cases[c].i, cases[c].o};
     for (int l = 0; l < 3; l++) {
       int letter = fsdp_operator_letter_find(&n->operators[0], "nio"[l]);
@@ -414,7 +415,8 @@ static void test_attention_gathers(void **state) {
     // Where heads are whole, sequences are cut rather than positions, which would be the first in order.
     const known_neighbours nothing = {0};
     n->operators[o].letters[h].is_whole = true;
-    assert_true(propagate_choose(n, &mesh, o, &nothing, false, &strategy));
+    const propagate_choice choice = {.network = n, .mesh = &mesh, .op = o, .known = &nothing};
+    assert_true(propagate_choose(&choice, &strategy));
     assert_int_equal(strategy.letters[t], 0);
     assert_int_equal(strategy.letters[fsdp_operator_letter_find(op, 'b')], 3);
     found++;

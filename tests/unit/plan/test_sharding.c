@@ -84,7 +84,7 @@ static char *printed(fixture *f) {
   enum { BYTES = 1 << 14 };
   char *text = calloc(1, BYTES);
   FILE *out = fmemopen(text, BYTES, "w");
-  fsdp_specs_print(f->specs, f->graph, &f->mesh, out);
+  fsdp_specs_print(f->specs, f->graph, &f->mesh, NULL, out);
   fclose(out);
   return text;
 }

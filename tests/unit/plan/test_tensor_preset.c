@@ -48,7 +48,7 @@ static char *printed(const preset_case *c) {
   size_t bytes = 0;
   FILE *out = open_memstream(&text, &bytes);
   assert_non_null(out);
-  fsdp_specs_print(specs, graph, &mesh, out);
+  fsdp_specs_print(specs, graph, &mesh, NULL, out);
   fclose(out);
   fsdp_specs_destroy(specs);
   fsdp_graph_destroy(graph);
