@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Draws the logs of one or several runs: loss, throughput and memory over the steps.
+"""Draws the logs of one or several runs: loss, throughput and memory over the steps. Or, with --timeline, one
+step: when each stream of a rank was busy, and where computing waited for communication.
 
 A LOG is the JSON log of fsdp_train (--log FILE), or the folder of an experiment, which holds log.jsonl.
 Evaluation losses are points. If a log's steps go back, as when a run resumes from an older checkpoint, the
@@ -16,6 +17,7 @@ from common import program  # noqa: E402
 from common.environment import Packages  # noqa: E402
 from common.errors import OptionError  # noqa: E402
 from plotting.logs import read_runs  # noqa: E402
+from plotting.trace import read_step  # noqa: E402
 
 FORMATS = ("svg", "png")
 MATPLOTLIB = Packages("plot", requirements=("matplotlib>=3.6,<4",), modules=("matplotlib",))
@@ -24,7 +26,7 @@ MATPLOTLIB = Packages("plot", requirements=("matplotlib>=3.6,<4",), modules=("ma
 def parser():
     p = program.Parser(prog="plot.py", description=__doc__,
                        formatter_class=argparse.RawDescriptionHelpFormatter)
-    p.add_argument("logs", nargs="+", metavar="LOG", help="a JSON log, or an experiment's folder")
+    p.add_argument("logs", nargs="*", metavar="LOG", help="a JSON log, or an experiment's folder")
     p.add_argument("--out", metavar="FILE", default="plot.svg",
                    help="the picture, .svg or .png (default: %(default)s)")
     p.add_argument("--names", metavar="NAME,...", help="of the runs, for the legend (default: their files')")
@@ -32,9 +34,22 @@ def parser():
                    help="draw the mean of the last N steps' losses over the losses (default: 1, none)")
     p.add_argument("--x", choices=("step", "hours"), default="step",
                    help="hours: the time that the steps took, added up (default: step)")
+    p.add_argument("--timeline", metavar="FILE", help="a file of fsdp_train --trace, in place of logs")
+    p.add_argument("--rank", type=int, default=0, metavar="R",
+                   help="of --timeline: whose step (default: %(default)s)")
+    p.add_argument("--step", type=int, metavar="N", help="of --timeline: which step (default: the last)")
     p.add_argument("--venv", metavar="DIR", default=MATPLOTLIB.default_folder(),
                    help="where matplotlib is installed (default: %(default)s)")
     return p
+
+
+def draw_timeline(options, ending):
+    step = read_step(options.timeline, options.rank, options.step)
+    MATPLOTLIB.ensure(options.venv)
+    from plotting import figure, timeline
+    name = os.path.splitext(os.path.basename(options.timeline))[0]
+    figure.save(timeline.draw(step, name), options.out, ending)
+    print(f"{options.out}: step {step.number} of rank {step.rank}")
 
 
 def run(arguments):
@@ -42,6 +57,12 @@ def run(arguments):
     ending = os.path.splitext(options.out)[1].lower()[1:]
     if ending not in FORMATS:
         raise OptionError(f"--out {options.out}: must end in .svg or .png")
+    if bool(options.logs) == bool(options.timeline):
+        raise OptionError("give either LOGs or --timeline FILE")
+    if options.timeline:
+        return draw_timeline(options, ending)
+    if options.step is not None or options.rank:
+        raise OptionError("--rank and --step are for --timeline: leave them out")
     if options.smooth < 1:
         raise OptionError(f"--smooth {options.smooth}: give 1 or more")
     names = options.names.split(",") if options.names else None

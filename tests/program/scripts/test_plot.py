@@ -181,10 +181,60 @@ def a_real_run_is_drawn(work):
     check_curve(found["eval_loss/run"], *zip(*evaluated))
 
 
+def bars(path):
+    """The number of bars of each row and kind of a timeline's picture."""
+    return {group.get("id"): len(group.findall(f"{SVG}path"))
+            for group in xml.etree.ElementTree.parse(path).iter(f"{SVG}g") if "/" in group.get("id", "")}
+
+
+def a_real_step_is_drawn(work):
+    ranks = 2 if programs.WITH_MPI else None
+    trace = work / "trace.json"
+    process = programs.run("fsdp_train", "-s", 32, "-b", 2, "--wrap", "block", "--max-steps", 4,
+                           "--trace", trace, ranks=ranks)
+    assert process.returncode == 0, process.stderr
+    plot_good("--timeline", trace, "--out", work / "x.svg")
+    events = [e for e in json.loads(trace.read_text())["traceEvents"] if e["ph"] == "X" and e["pid"] == 0]
+    step = next(e for e in events if e["name"] == "step 4")
+    inside = [e for e in events if e["cat"] != "step" and e["dur"] > 0
+              and min(e["ts"] + e["dur"], step["ts"] + step["dur"]) > max(e["ts"], step["ts"])]
+    found = bars(work / "x.svg")
+    for row, kind, tid in (("compute", "op", 1), ("gather", "collective", 2), ("reduce", "collective", 3)):
+        count = sum(e["tid"] == tid and e["cat"] == kind for e in inside)
+        assert found.get(f"{row}/{kind}", 0) == count and (count > 0 or not ranks), (row, found, count)
+    exposed = sum(e["cat"] == "exposed" for e in inside)
+    assert found.get("exposed/exposed", 0) == exposed and (exposed > 0 or not ranks), (found, exposed)
+    shown = texts(work / "x.svg")
+    for text in ("compute", "ms", "op", "h2d", "host"):
+        assert text in shown, (text, shown)
+    share = 100 * step["args"]["exposed_comm_ms"] / (step["dur"] / 1e3)
+    title = next(text for text in shown if text.startswith("trace: step 4 of rank 0"))
+    assert title.endswith(f"exposed communication {share:.1f}%"), title
+    plot_good("--timeline", trace, "--step", 3, "--rank", ranks - 1 if ranks else 0, "--out", work / "x.png")
+    assert (work / "x.png").read_bytes().startswith(b"\x89PNG\r\n")
+    (work / "log.jsonl").write_text(json.dumps(record(1, random.Random(4))) + "\n")
+    (work / "list.json").write_text("[]")
+    (work / "odd.json").write_text('{"traceEvents": [{"ph": "X"}]}')
+    (work / "none.json").write_text('{"traceEvents": []}')
+    for status, what, *arguments in [
+            (2, "--step 9: ", "--timeline", trace, "--step", 9),
+            (2, "has steps 3, 4", "--timeline", trace, "--step", 5),
+            (2, "--rank 7: ", "--timeline", trace, "--rank", 7),
+            (2, "either LOGs or --timeline", work / "log.jsonl", "--timeline", trace),
+            (2, "for --timeline", work / "log.jsonl", "--step", 3),
+            (3, "log.jsonl: is no timeline", "--timeline", work / "log.jsonl"),
+            (3, "list.json: is no timeline", "--timeline", work / "list.json"),
+            (3, "odd.json: an event lacks", "--timeline", work / "odd.json"),
+            (3, "none.json: has no row", "--timeline", work / "none.json"),
+            (3, "no.json: cannot be read", "--timeline", work / "no.json")]:
+        assert what in error_of(status, *arguments), arguments
+
+
 def main():
     from plot import MATPLOTLIB
     return prepared.run_tests_with(MATPLOTLIB, "plot.py", [
-        points_are_the_logs, logs_may_go_back, bad_input_is_refused, a_real_run_is_drawn])
+        points_are_the_logs, logs_may_go_back, bad_input_is_refused, a_real_run_is_drawn,
+        a_real_step_is_drawn])
 
 
 if __name__ == "__main__":
