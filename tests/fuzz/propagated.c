@@ -18,8 +18,11 @@ static void check_again(const fsdp_network *network, const fsdp_propagation *pro
   FSDP_CHECK(status == FSDP_OK, "what is printed cannot be read: %s", error.message);
   status = fsdp_propagate(network, &propagation->mesh, given, &again, &error);
   FSDP_CHECK(status == FSDP_OK, "what is printed is refused: %s", error.message);
-  FSDP_CHECK(again->moved_bytes == propagation->moved_bytes, "%lld bytes are moved, then %lld",
-             (long long)propagation->moved_bytes, (long long)again->moved_bytes);
+  FSDP_CHECK(again->forward_bytes == propagation->forward_bytes &&
+                 again->backward_bytes == propagation->backward_bytes,
+             "%lld and %lld bytes are moved, then %lld and %lld", (long long)propagation->forward_bytes,
+             (long long)propagation->backward_bytes, (long long)again->forward_bytes,
+             (long long)again->backward_bytes);
   for (int o = 0; o < network->operator_count; o++) {
     const fsdp_operator_strategy *a = &propagation->operators[o], *b = &again->operators[o];
     FSDP_CHECK(b->decision == FSDP_DECIDED_GIVEN, "%s is not given", network->operators[o].names[0]);
@@ -37,7 +40,8 @@ void fsdp_fuzz_propagate(const fsdp_network *network, const fsdp_given_strategie
   char *text = NULL;
   size_t bytes = 0;
   if (fsdp_propagate(network, &mesh, given, &propagation, &error) != FSDP_OK) return;
-  FSDP_CHECK(propagation->moved_bytes >= 0, "%lld bytes are moved", (long long)propagation->moved_bytes);
+  FSDP_CHECK(propagation->forward_bytes >= 0 && propagation->backward_bytes >= 0, "%lld and %lld bytes",
+             (long long)propagation->forward_bytes, (long long)propagation->backward_bytes);
   FILE *out = open_memstream(&text, &bytes);
   FSDP_CHECK(out, "no memory for what is printed");
   fsdp_strategies_print(network, propagation, given, NULL, out);
