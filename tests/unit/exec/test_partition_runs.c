@@ -311,15 +311,12 @@ static const harness_result *reference_of(const pairwise_choice *choice) {
   return *reference;
 }
 
-static void check_run(const pairwise_choice *choice) {
-  char run[512];
-  describe(choice, run, sizeof run);
-  const harness_result *reference = reference_of(choice);
-  harness_config config = config_of(choice);
-  harness_result *result = harness_train(&config);
+// Trains, and compares all of it with the reference.
+static void check_run(const char *run, const harness_config *config, const harness_result *reference) {
+  harness_result *result = harness_train(config);
   compare(run, result, reference, &of_sums);
   compare_replicas(run, result);
-  if (config.evaluate &&
+  if (config->evaluate &&
       !near((double)result->evaluation_loss, (double)reference->evaluation_loss, of_sums.loss))
     fail_msg("%s: evaluation's loss %.8g for %.8g", run, (double)result->evaluation_loss,
              (double)reference->evaluation_loss);
@@ -333,7 +330,10 @@ static void test_pairs(void **state) {
   int left_out, count = pairwise_choices(&settings, &choices, &left_out);
   for (int n = cases_begin(count); cases_run(__func__, n); n += EVERY) {
     assert_in_range(n, 0, count - 1);
-    check_run(&choices[n]);
+    char run[512];
+    describe(&choices[n], run, sizeof run);
+    harness_config config = config_of(&choices[n]);
+    check_run(run, &config, reference_of(&choices[n]));
   }
   print_message("%d runs on %d meshes agree with one rank; %d pairs are not allowed\n",
                 (count + EVERY - 1) / EVERY, settings.value_count[MESH], left_out);
@@ -419,14 +419,8 @@ static void test_random(void **state) {
     harness_config config = draw(6000000, n, FSDP_F32);
     char run[1024];
     describe_plan_config(&config.plan, run, sizeof run);
-    harness_result *reference = train_plain(config, true), *result = harness_train(&config);
-    compare(run, result, reference, &of_sums);
-    compare_replicas(run, result);
-    if (config.evaluate &&
-        !near((double)result->evaluation_loss, (double)reference->evaluation_loss, of_sums.loss))
-      fail_msg("%s: evaluation's loss %.8g for %.8g", run, (double)result->evaluation_loss,
-               (double)reference->evaluation_loss);
-    harness_free(result);
+    harness_result *reference = train_plain(config, true);
+    check_run(run, &config, reference);
     harness_free(reference);
   }
 }
