@@ -243,8 +243,58 @@ static void test_steps(void **state) {
   destroy(&made);
 }
 
+// The order of issue by a list of two whole steps: what is issued last before an instruction, and what its
+// stream runs before it.
+static void test_issue_order(void **state) {
+  (void)state;
+  enum { STEP_MAX = 64 };
+  fsdp_program *program = fsdp_program_create();
+  program->micro_batches = 5;
+  const fsdp_section_kind kinds[] = {FSDP_SECTION_FIRST, FSDP_SECTION_MIDDLE, FSDP_SECTION_LAST,
+                                     FSDP_SECTION_UPDATE, FSDP_SECTION_EVALUATION};
+  for (int s = 0; s < 5; s++) {
+    fsdp_program_begin_section(program, kinds[s]);
+    for (int i = 0; i < s + 2; i++) {
+      const fsdp_instr instr = {.stream = (fsdp_stream)(i % 3), .unit = -1, .module = -1, .policy = -1};
+      fsdp_program_instr(program, &instr, NULL, 0);
+    }
+    fsdp_program_end_section(program);
+  }
+  int runs[8], positions[2 * STEP_MAX], count = 0;
+  int run_count = fsdp_program_step_order(program, runs);
+  fsdp_issue_order *order = fsdp_issue_order_create(program);
+  for (int step = 0; step < 2; step++) {
+    for (int r = 0; r < run_count; r++) {
+      const fsdp_section *section = &program->sections[runs[r]];
+      for (int i = section->begin; i < section->end; i++, count++) {
+        positions[count] = i;
+        assert_int_equal(fsdp_issue_order_place(order, r, i), count - step * order->count);
+      }
+    }
+  }
+  int step_count = (int)order->count;
+  assert_int_equal(count, 2 * step_count);
+  for (int at = step_count; at < count; at++) {
+    fsdp_stream stream = program->instrs[positions[at]].stream;
+    int before = at - 1;
+    while (program->instrs[positions[before]].stream != stream) before--;
+    fsdp_issue found = fsdp_issue_order_previous(order, at - step_count);
+    assert_int_equal(step_count * (1 - found.steps_back) + found.place, before);
+    for (int awaited = 0; awaited < program->instr_count; awaited++) {
+      int last = at - 1;
+      while (last >= 0 && positions[last] != awaited) last--;
+      bool any = fsdp_issue_order_latest(order, at - step_count, awaited, &found);
+      assert_int_equal(any, last >= 0);
+      if (any) assert_int_equal(step_count * (1 - found.steps_back) + found.place, last);
+    }
+  }
+  fsdp_issue_order_destroy(order);
+  fsdp_program_destroy(program);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_issue_order),
       cmocka_unit_test(test_one_step),
       cmocka_unit_test(test_cause),
       cmocka_unit_test(test_steps),
