@@ -4,6 +4,7 @@
 
 #include "models/model.h"
 #include "runtime/base/check.h"
+#include "runtime/plan/layout/partition.h"
 #include "runtime/plan/layout/sharding.h"
 #include "runtime/plan/layout/tensor_preset.h"
 #include "tests/support/random_program.h"
@@ -18,10 +19,11 @@
 
 #include <cmocka.h>
 
-enum { FSDP = 2, TENSOR = 4 };
+enum { FSDP = 2, TENSOR = 4, SEQ = 32 };
 
 // A model on fsdp=2, tensor=4, and the lines of a file for it.
 typedef struct fixture {
+  fsdp_model_config config;
   fsdp_graph *graph;
   fsdp_mesh mesh;
   fsdp_specs *preset; // what fsdp-tp says
@@ -32,18 +34,23 @@ typedef struct fixture {
   fsdp_propagation *propagation;
 } fixture;
 
-static fixture fixture_of(const char *model) {
+static fixture fixture_on(const char *model, int tensor) {
   fixture f = {.mesh = fsdp_mesh_of(1, FSDP)};
   fsdp_model_config config;
   fsdp_error error = {0};
   if (fsdp_model_preset(model, &config, &error)) fail_msg("%s", error.message);
   config.num_layers = 3;
-  f.graph = fsdp_model_forward(&config, 1, 32);
-  fsdp_mesh_resize(&f.mesh, FSDP_AXIS_TENSOR, TENSOR);
+  f.config = config;
+  f.graph = fsdp_model_forward(&config, 1, SEQ);
+  fsdp_mesh_resize(&f.mesh, FSDP_AXIS_TENSOR, tensor);
   f.preset = fsdp_specs_default(f.graph, &f.mesh);
   fsdp_tensor_preset_params(f.preset, f.graph, &f.mesh);
   f.rules = fsdp_alloc_zeroed((size_t)(f.graph->param_count + f.graph->module_count), sizeof *f.rules);
   return f;
+}
+
+static fixture fixture_of(const char *model) {
+  return fixture_on(model, TENSOR);
 }
 
 static void fixture_clear(fixture *f) {
@@ -242,9 +249,109 @@ static void test_nothing_open(void **state) {
   fixture_free(&f);
 }
 
+// ---- The partition does what propagation says
+
+// Lines of some weights, cut as usual or otherwise, and, maybe, of the residual stream and of norms.
+static void draw_lines(fixture *f, random_source *random) {
+  int usual = random_int(random, 0, 3);
+  add_input(f);
+  for (int p = 0; p < f->graph->param_count; p++) {
+    int dim = cut_dim(f, f->preset, p), kind = random_int(random, 0, 5);
+    if (dim < 0 || random_int(random, 0, 2)) continue;
+    fsdp_shard_rule *rule = add_rule(f, f->graph->params[p].name, f->graph->params[p].dims);
+    if (usual || kind < 3) put(rule, dim, FSDP_AXIS_TENSOR);
+    if (!usual && kind == 3 && rule->dims > 1) put(rule, !dim, FSDP_AXIS_TENSOR);
+  }
+  static const char *const outputs[] = {"model.layers.*", "model.layers.*.input_layernorm",
+                                        "model.layers.*.post_attention_layernorm", "model.norm"};
+  int stored = random_int(random, 0, 3);
+  for (int i = 0; i < (stored ? 4 : 0); i++) {
+    if (i && random_int(random, 0, 2)) continue;
+    fsdp_shard_rule *rule = add_rule(f, outputs[i], 3);
+    put(rule, 0, FSDP_AXIS_FSDP);
+    // A norm makes whole rows, or pieces of them.
+    if (stored < 3 && !(i && stored == 2)) put(rule, stored, FSDP_AXIS_TENSOR);
+  }
+}
+
+// The node of the partitioned graph that an operator became, from `from` on; -1: none.
+static int node_of(const fixture *f, int from, fsdp_op_kind kind, int module) {
+  for (int n = from; n < f->graph->forward_count; n++) {
+    const fsdp_node *node = &f->graph->forward[n];
+    bool same = node->kind == kind;
+    if (kind == FSDP_OP_ATTENTION) same = same || node->kind == FSDP_OP_CONTEXT_ATTENTION;
+    if (kind == FSDP_OP_ADD_RMSNORM) same = same || node->kind == FSDP_OP_RMSNORM;
+    if (same && node->module == module) return n;
+  }
+  return -1;
+}
+
+static int64_t slices_of(const fixture *f, int op, char name) {
+  int letter = fsdp_operator_letter_find(&f->network->operators[op], name);
+  return letter < 0 ? 1 : fsdp_slices(&f->propagation->mesh, f->propagation->operators[op].letters[letter]);
+}
+
+// Whether a node's sizes are those of its operator's letters.
+static void compare_node(const fixture *f, int op, const fsdp_node *node) {
+  char name[FSDP_OPERATOR_TEXT];
+  int64_t rows = SEQ / slices_of(f, op, 't');
+  fsdp_operator_print(f->network, op, name);
+  if (node->attrs.seq != rows)
+    fail_msg("%s: %lld rows, not %lld", name, (long long)node->attrs.seq, (long long)rows);
+  if (node->kind == FSDP_OP_SWIGLU) {
+    int64_t wanted = fsdp_slice_share(f->config.intermediate_size, slices_of(f, op, 'f'));
+    if (node->attrs.intermediate != wanted)
+      fail_msg("%s: %lld columns, not %lld", name, (long long)node->attrs.intermediate, (long long)wanted);
+  }
+  if (node->kind == FSDP_OP_ROPE || node->kind == FSDP_OP_ATTENTION) {
+    int64_t wanted = fsdp_slice_share(f->config.num_kv_heads, slices_of(f, op, 'h'));
+    if (node->attrs.kv_heads != wanted)
+      fail_msg("%s: %lld heads, not %lld", name, (long long)node->attrs.kv_heads, (long long)wanted);
+  }
+}
+
+static void test_partition_follows(void **state) {
+  (void)state;
+  random_source random = {.seed = 77};
+  int compared = 0, refused = 0;
+  for (int n = 0; n < 400; n++) {
+    fixture f = fixture_on("tiny", 2);
+    fsdp_error error = {0};
+    draw_lines(&f, &random);
+    if (!resolve(&f)) {
+      fixture_free(&f);
+      continue;
+    }
+    if (fsdp_specs_complete(f.specs, f.graph, &f.mesh, FSDP_F32, &f.network, &f.propagation, &error))
+      fail_msg("%s", error.message);
+    int count = f.graph->forward_count, *modules = fsdp_alloc((size_t)count * sizeof(int));
+    fsdp_op_kind *kinds = fsdp_alloc((size_t)count * sizeof *kinds);
+    for (int i = 0; i < count; i++)
+      modules[i] = f.graph->forward[i].module, kinds[i] = f.graph->forward[i].kind;
+    fsdp_rows rows;
+    const fsdp_factored_mesh axes = fsdp_factored_mesh_of(f.specs, f.graph, &f.mesh);
+    if (fsdp_partition(f.graph, f.specs, &f.mesh, &axes, &rows, &error)) {
+      refused++;
+    } else {
+      for (int i = 0, at = 0; i < count; i++) {
+        at = node_of(&f, at, kinds[i], modules[i]);
+        assert_true(at >= 0);
+        compare_node(&f, i, &f.graph->forward[at++]);
+      }
+      compared++;
+    }
+    free(kinds);
+    free(modules);
+    fixture_free(&f);
+  }
+  print_message("%d partitions do what propagation says; %d files are refused\n", compared, refused);
+  assert_true(compared > 200);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_any_part), cmocka_unit_test(test_residual), cmocka_unit_test(test_lines_stay),
-      cmocka_unit_test(test_outputs_are_tried_first), cmocka_unit_test(test_nothing_open)};
+      cmocka_unit_test(test_any_part),     cmocka_unit_test(test_residual),
+      cmocka_unit_test(test_lines_stay),   cmocka_unit_test(test_outputs_are_tried_first),
+      cmocka_unit_test(test_nothing_open), cmocka_unit_test(test_partition_follows)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
