@@ -7,6 +7,7 @@
 #include "tests/support/network_compute.h"
 
 #include <pthread.h>
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -21,6 +22,7 @@ typedef struct network_rank {
   fsdp_comm *comms[1 << AXES_MAX]; // by set of axes
   int rank, ranks;
   network_part *parts; // by tensor, as its maker puts it
+  int64_t *received;   // by what is moved: bytes of this rank's new part that its old one has not
   fsdp_pool *pool;
   pthread_t thread;
 } network_rank;
@@ -102,26 +104,57 @@ static fsdp_tensor_axes made_axes(const network_rank *r, int tensor) {
   return fsdp_operand_axes(op, op->input_count, &r->propagation->operators[maker]);
 }
 
+// The entry of what is moved, -1: the input lies as its operator wants it.
+static int find_moved(const network_rank *r, int op, int operand) {
+  for (int m = 0; m < r->propagation->moved_count; m++)
+    if (r->propagation->moved[m].reader == op && r->propagation->moved[m].operand == operand) return m;
+  return -1;
+}
+
+// Where an input or a parameter of the network lies: as readers want it for which it is not moved.
+static fsdp_tensor_axes given_axes(const network_rank *r, int tensor) {
+  for (int o = 0; o < r->network->operator_count; o++) {
+    const fsdp_operator *op = &r->network->operators[o];
+    for (int i = 0; i < op->input_count; i++)
+      if (op->operands[i].tensor == tensor && find_moved(r, o, i) < 0)
+        return fsdp_operand_axes(op, i, &r->propagation->operators[o]);
+  }
+  FSDP_CHECK(false, "%s is moved for all that read it", r->network->tensors[tensor].name);
+}
+
+// Items of a part that are in another part, too.
+static int64_t common_numel(const network_part *a, const network_part *b) {
+  int64_t numel = 1;
+  for (int d = 0; d < a->dims; d++) {
+    int64_t end = fsdp_min_i64(a->begin[d] + a->shape[d], b->begin[d] + b->shape[d]);
+    numel *= fsdp_max_i64(end - fsdp_max_i64(a->begin[d], b->begin[d]), 0);
+  }
+  return numel;
+}
+
 // An operator's input as it wants it; the caller frees its data.
 static network_part input_part(const network_rank *r, int op, int operand) {
   const fsdp_operator *o = &r->network->operators[op];
-  int tensor = o->operands[operand].tensor;
+  int tensor = o->operands[operand].tensor, moved = find_moved(r, op, operand);
   const fsdp_operator_tensor *t = &r->network->tensors[tensor];
+  bool is_made = t->role == FSDP_TENSOR_MADE;
   fsdp_tensor_axes wanted = fsdp_operand_axes(o, operand, &r->propagation->operators[op]);
-  network_part p = part_of(r, tensor, &wanted, r->rank);
-  if (t->role != FSDP_TENSOR_MADE) {
-    copy_part(t, &p, r->given[tensor], false);
-    return p;
-  }
-  fsdp_tensor_axes lies = made_axes(r, tensor);
-  if (!memcmp(&lies, &wanted, sizeof lies)) {
+  fsdp_tensor_axes lies = is_made ? made_axes(r, tensor) : given_axes(r, tensor);
+  FSDP_CHECK((moved < 0) == !memcmp(&lies, &wanted, sizeof lies), "%s: input %d is moved, or is not",
+             o->names[0], operand);
+  network_part p = part_of(r, tensor, &lies, r->rank);
+  if (is_made)
     memcpy(p.data, r->parts[tensor].data, (size_t)p.numel * sizeof *p.data);
-    return p;
-  }
-  float *whole = gather(r, tensor, &r->parts[tensor], &lies);
-  copy_part(t, &p, whole, false);
+  else
+    copy_part(t, &p, r->given[tensor], false);
+  if (moved < 0) return p;
+  network_part new_part = part_of(r, tensor, &wanted, r->rank);
+  float *whole = gather(r, tensor, &p, &lies);
+  copy_part(t, &new_part, whole, false);
+  r->received[moved] = (new_part.numel - common_numel(&p, &new_part)) * t->item_bytes;
   free(whole);
-  return p;
+  free(p.data);
+  return new_part;
 }
 
 // ---- Operators
@@ -191,10 +224,13 @@ static fsdp_inproc *make_comms(const fsdp_slice_mesh *mesh, int ranks) {
   return inproc;
 }
 
-float **network_run(const fsdp_network *network, const fsdp_propagation *propagation, float *const *given) {
+float **network_run(const fsdp_network *network, const fsdp_propagation *propagation, float *const *given,
+                    int64_t *received) {
   int ranks = (int)fsdp_slices(&propagation->mesh, (1u << propagation->mesh.count) - 1);
+  int moved = propagation->moved_count;
   float **whole = fsdp_alloc_zeroed((size_t)network->tensor_count, sizeof *whole);
   network_rank *all = fsdp_alloc_zeroed((size_t)ranks, sizeof *all);
+  int64_t *bytes = fsdp_alloc_zeroed((size_t)(ranks * moved + 1), sizeof *bytes);
   fsdp_inproc *inproc = make_comms(&propagation->mesh, ranks);
   for (int r = 0; r < ranks; r++) {
     all[r] = (network_rank){.network = network,
@@ -203,12 +239,18 @@ float **network_run(const fsdp_network *network, const fsdp_propagation *propaga
                             .whole = whole,
                             .inproc = inproc,
                             .rank = r,
-                            .ranks = ranks};
+                            .ranks = ranks,
+                            .received = bytes + (ptrdiff_t)r * moved};
     int failed = pthread_create(&all[r].thread, NULL, run_rank, &all[r]);
     FSDP_CHECK(!failed, "no thread for rank %d", r);
   }
-  for (int r = 0; r < ranks; r++) pthread_join(all[r].thread, NULL);
+  for (int r = 0; r < ranks; r++) {
+    pthread_join(all[r].thread, NULL);
+    for (int m = 0; m < moved && received; m++)
+      received[m] = r ? fsdp_max_i64(received[m], all[r].received[m]) : all[r].received[m];
+  }
   fsdp_inproc_destroy(inproc);
+  free(bytes);
   free(all);
   return whole;
 }
@@ -216,7 +258,7 @@ float **network_run(const fsdp_network *network, const fsdp_propagation *propaga
 float **network_run_alone(const fsdp_network *network, float *const *given) {
   fsdp_propagation alone = {.operators =
                                 fsdp_alloc_zeroed((size_t)network->operator_count, sizeof *alone.operators)};
-  float **whole = network_run(network, &alone, given);
+  float **whole = network_run(network, &alone, given, NULL);
   free(alone.operators);
   return whole;
 }

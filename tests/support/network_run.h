@@ -1,15 +1,16 @@
 // Runs a network of operators on ranks, as a propagation cuts it: each rank is a thread with its parts of all
-// tensors (network_compute.h). Partial sums are summed, and what operators make is gathered where a reader
-// wants it otherwise, by in-process communicators over the axes of the mesh; inputs and parameters are cut
-// where they are read.
+// tensors (network_compute.h). Partial sums are summed, and what lies otherwise than a reader wants it is
+// gathered, by in-process communicators over the axes of the mesh.
 #pragma once
 
 #include "runtime/plan/propagate/propagate.h"
 
 // Runs it. `given`: by tensor, the whole values of inputs and parameters; NULL for what operators make.
-// Returns, by tensor, the whole values of what operators make, as the ranks' parts put together; the caller
-// frees each and the array.
-float **network_run(const fsdp_network *network, const fsdp_propagation *propagation, float *const *given);
+// `received`, unless NULL: by entry of propagation->moved, the bytes of its new part that the rank lacking
+// most of it gets from others. Returns, by tensor, the whole values of what operators make, as the ranks'
+// parts put together; the caller frees each and the array.
+float **network_run(const fsdp_network *network, const fsdp_propagation *propagation, float *const *given,
+                    int64_t *received);
 
 // The same on one rank.
 float **network_run_alone(const fsdp_network *network, float *const *given);

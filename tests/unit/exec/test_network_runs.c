@@ -111,7 +111,7 @@ static void check_file(const char *given_path, int ranks) {
     fail_msg("%s", error.message);
   propagate(n, ranks, given, &p);
   float **values = draw_values(&random, n);
-  float **alone = network_run_alone(n, values), **found = network_run(n, p, values);
+  float **alone = network_run_alone(n, values), **found = network_run(n, p, values, NULL);
   compare(n, found, alone, name);
   check_operators(n, values, found, name);
   network_values_free(n, found);
@@ -166,7 +166,7 @@ static void test_feed_forward(void **state) {
     const fsdp_given_strategies given = {.items = &item, .count = 1, .place = "test"};
     fsdp_propagation *p;
     propagate(n, 8, &given, &p);
-    float **found = network_run(n, p, values);
+    float **found = network_run(n, p, values, NULL);
     compare(n, found, alone, lines[i]);
     const float *out = found[fsdp_network_find(n, "fc2")];
     for (int e = 0; e < 16 * 32; e++) {
@@ -187,7 +187,7 @@ static void test_feed_forward(void **state) {
 
 // What the results have, counted.
 typedef struct tally {
-  int networks, moved, sums, uneven;
+  int networks, moved, even_moves, sums, uneven;
   int kinds[KINDS], cut_kinds[KINDS]; // operators, and those that are cut
 } tally;
 
@@ -214,6 +214,21 @@ static void count_results(const fsdp_network *n, const fsdp_propagation *p, tall
   t->uneven += uneven;
 }
 
+// What ranks receive of tensors that are cut evenly is what propagation says.
+static void check_received(const fsdp_network *n, const fsdp_propagation *p, const int64_t *received,
+                           tally *t) {
+  for (int m = 0; m < p->moved_count; m++) {
+    const fsdp_moved_input *moved = &p->moved[m];
+    const fsdp_operator_tensor *tensor = &n->tensors[moved->tensor];
+    int64_t ranks = fsdp_slices(&p->mesh, (1u << p->mesh.count) - 1);
+    bool even = true;
+    for (int d = 0; d < tensor->dims; d++) even = even && tensor->shape[d] % ranks == 0;
+    if (!even) continue;
+    assert_int_equal(received[m], moved->forward_bytes);
+    t->even_moves++;
+  }
+}
+
 // All results of random networks run, also those with redistribution and with parts of different sizes.
 static void test_random(void **state) {
   (void)state;
@@ -229,23 +244,28 @@ static void test_random(void **state) {
     given.count = random_strategies(&random, n, &mesh, 3, items);
     fsdp_propagation *p;
     propagate(n, count, &given, &p);
-    float **values = draw_values(&random, n), **found = network_run(n, p, values);
+    int64_t *received = fsdp_alloc_zeroed((size_t)p->moved_count + 1, sizeof *received);
+    float **values = draw_values(&random, n), **found = network_run(n, p, values, received);
     char what[32];
     snprintf(what, sizeof what, "network %d", t.networks);
     check_operators(n, values, found, what);
     count_results(n, p, &t);
+    check_received(n, p, received, &t);
+    free(received);
     network_values_free(n, found);
     network_values_free(n, values);
     fsdp_propagation_destroy(p);
     fsdp_network_destroy(n);
   }
-  printf("%d random networks run; %d redistribute, %d have uneven parts, %d operators are sums over ranks\n",
-         t.networks, t.moved, t.uneven, t.sums);
+  printf("%d random networks run; %d redistribute, %d have uneven parts, %d operators are sums over ranks; "
+         "bytes "
+         "of %d redistributions are as foretold\n",
+         t.networks, t.moved, t.uneven, t.sums, t.even_moves);
   for (int k = 0; k < KINDS; k++) {
     printf("  %s: %d operators, %d of them cut\n", kinds[k], t.kinds[k], t.cut_kinds[k]);
     assert_true(t.cut_kinds[k] >= 20);
   }
-  assert_true(t.moved > 50 && t.sums > 50 && t.uneven > 50);
+  assert_true(t.moved > 50 && t.even_moves > 50 && t.sums > 50 && t.uneven > 50);
 }
 
 int main(void) {
