@@ -9,6 +9,7 @@
 #include "launcher/report/price.h"
 #include "launcher/report/report.h"
 #include "launcher/report/strategies.h"
+#include "launcher/report/trace_file.h"
 #include "runtime/base/check.h"
 #include "runtime/base/plural.h"
 #include "runtime/data/data_paths.h"
@@ -105,6 +106,25 @@ static fsdp_status price(planned *p, fsdp_error *error) {
   return fsdp_price_report_create(p->setup->plan, p->setup->profile, ranks.ranks_per_node, &p->price, error);
 }
 
+// What --trace asks for: a simulated step.
+static fsdp_status trace(const planned *p, fsdp_error *error) {
+  const fsdp_setup *setup = p->setup;
+  const fsdp_setup_ranks ranks = fsdp_setup_ranks_planned(p->options);
+  fsdp_pricing pricing;
+  if (!p->options->trace) return FSDP_OK;
+  fsdp_status status =
+      fsdp_pricing_create(setup->plan, setup->profile, ranks.ranks_per_node, &pricing, error);
+  if (status) return status;
+  fsdp_simulation *simulation = fsdp_simulation_create(&pricing);
+  fsdp_timeline *timeline = fsdp_simulation_timeline(simulation);
+  const fsdp_trace_source source = {
+      .plan = setup->plan, .timeline = timeline, .model_name = setup->model_name, .kind = "simulated"};
+  status = fsdp_trace_write(p->options->trace, &source, error);
+  fsdp_timeline_destroy(timeline);
+  fsdp_simulation_destroy(simulation);
+  return status;
+}
+
 // FSDP_ERR_CAPACITY with the plan if it is made but does not fit.
 static fsdp_status make(const fsdp_options *options, fsdp_setup *setup, fsdp_error *error) {
   const fsdp_setup_ranks ranks = fsdp_setup_ranks_planned(options);
@@ -135,6 +155,7 @@ static fsdp_status run(const fsdp_options *options, fsdp_setup *setup, fsdp_erro
   planned p = {.options = options, .setup = setup, .fits = status == FSDP_OK};
   fsdp_error failed;
   fsdp_status priced = price(&p, &failed);
+  if (!priced) priced = trace(&p, &failed);
   if (priced) *error = failed;
   if (!priced) print_notes(options, setup);
   if (!priced) print_plan(&p);

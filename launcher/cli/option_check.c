@@ -219,7 +219,7 @@ static fsdp_status check_evaluation(const check *c) {
 // Each of the files to compare is checked by itself; here only what does not go with several of them.
 static fsdp_status check_comparison(const check *c) {
   const char *const alone[] = {"config",           "print-model", "print-program",  "print-sharding",
-                               "print-strategies", "graph",       "memory-profile", "price"};
+                               "print-strategies", "graph",       "memory-profile", "price", "trace"};
   for (size_t i = 0; i < sizeof alone / sizeof *alone; i++) {
     if (!given(c, alone[i])) continue;
     return fsdp_fail(c->error, FSDP_ERR_OPTION,
@@ -249,11 +249,11 @@ static fsdp_status check_outputs(const check *c) {
                        place(c, printed[other].name));
     }
   }
-  if (o->price && !o->profile)
+  if ((o->price || o->trace) && !o->profile)
     return fsdp_fail(c->error, FSDP_ERR_OPTION,
-                     "--price (%s) needs a machine to price for: add --profile NAME, such as h100-sxm, or "
+                     "--%s (%s) needs a machine to price for: add --profile NAME, such as h100-sxm, or "
                      "--profile FILE, which fsdp_profile writes",
-                     place(c, "price"));
+                     o->price ? "price" : "trace", place(c, o->price ? "price" : "trace"));
   if (o->ranks_per_node > 0 && o->ranks_per_node > o->ranks) {
     return fsdp_fail(c->error, FSDP_ERR_OPTION, "--ranks-per-node %lld (%s) is more than --ranks %lld (%s)",
                      (long long)o->ranks_per_node, place(c, "ranks-per-node"), (long long)o->ranks,

@@ -190,8 +190,9 @@ static const fsdp_option_row table[] = {
      .help = "write the log's numbers as TensorBoard event files"},
     {"memory-profile", 0, TEXT(memory_profile), .argument = "FILE",
      .help = "write the memory over one step, as .json or .svg"},
-    {"trace", 0, TEXT(trace), .programs = FSDP_PROGRAM_TRAIN, .argument = "FILE",
-     .help = "write when every instruction ran, for Perfetto or chrome://tracing: a row per rank and stream"},
+    {"trace", 0, TEXT(trace), .argument = "FILE",
+     .help = "write a timeline of all ranks' streams in the Trace Event format (fsdp_plan: with --profile, a "
+             "simulated one)"},
     {"trace-steps", 0, .kind = FSDP_OPTION_STEPS, FIELD(trace_steps), .high = STEPS_MAX,
      .programs = FSDP_PROGRAM_TRAIN, .fallback = "3:4", .argument = "A:B",
      .help = "steps that --trace writes, counted from the first step of this run"},

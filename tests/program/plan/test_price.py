@@ -1,0 +1,122 @@
+"""fsdp_plan --price and --trace: the parts of a step are the whole, the timeline is that step, what is asked
+for without a machine is refused, and profiles of files stand for machines."""
+
+import json
+import pathlib
+import tempfile
+
+import programs
+
+work = pathlib.Path(tempfile.mkdtemp(prefix="fsdp_price_"))
+SHIPPED = ("a100-40", "a100-80", "h100-sxm", "h200", "b200")
+MODEL = ("--model", "llama2-7b", "--wrap", "block", "--ranks", 16, "--ranks-per-node", 8, "--backend", "cuda")
+
+
+def plan(*arguments, status=0):
+    process = programs.run("fsdp_plan", *arguments)
+    assert process.returncode == status, (arguments, process.returncode, process.stderr)
+    return process
+
+
+def price(*arguments):
+    return json.loads(plan(*MODEL, "--price", "--json", *arguments).stdout)["time"]
+
+
+def near(a, b, relative=1e-6):
+    return abs(a - b) <= relative * max(abs(a), abs(b))
+
+
+def check_parts(time):
+    assert near(sum(time["parts_ms"].values()), time["step_ms"]), time
+    exposed = time["exposed"]
+    assert near(sum(exposed["by_axis"].values()), exposed["communication_ms"]), exposed
+    assert near(sum(exposed["by_unit"].values()), exposed["communication_ms"]), exposed
+    assert time["parts_ms"][time["bound_by"]] == max(time["parts_ms"].values())
+    assert all(0 <= busy <= 1.0001 * time["step_ms"] for busy in time["busy_ms"].values()), time
+
+
+def every_machine():
+    for profile in SHIPPED:
+        time = price("--profile", profile, "-b", 2, "-s", 2048)
+        check_parts(time)
+        tokens = 16 * 2 * 2048
+        assert near(time["tokens_per_s"], tokens / time["step_ms"] * 1e3)
+        assert 0.2 < time["mfu"] < time["mfu_all_pairs"] < 1, time
+        changes = {entry["change"] for entry in time["variations"]}
+        assert {"--batch-size 1", "--batch-size 3", "--grad-accum 2", "--prefetch 0", "--prefetch 2",
+                "--recompute block:1"} <= changes, changes
+        assert any(change.startswith("--mesh ") and "tensor=2" in change for change in changes), changes
+
+
+def variations_are_plans():
+    """What is said of a setting is what a plan with that setting costs."""
+    time = price("--profile", "h100-sxm", "-s", 1024, "-b", 2)
+    for entry in time["variations"]:
+        other = price("--profile", "h100-sxm", "-s", 1024, "-b", 2, *entry["change"].split())
+        assert near(other["step_ms"], entry["step_ms"]), entry
+
+
+def settings():
+    """Directions that follow from what the settings do."""
+    base = ("--profile", "h100-sxm", "-s", 2048, "-b", 2)
+    plain = price(*base)["step_ms"]
+    assert price(*base, "--recompute", "block")["step_ms"] > 1.1 * plain
+    assert 1.9 < price(*base, "--grad-accum", 2)["step_ms"] / plain < 2.1
+    assert price(*base, "--prefetch", 0)["step_ms"] > plain
+    slow = work / "slow.yaml"
+    slow.write_text("base: h100-sxm\nname: slow\nsource: test\nnetwork: {gbps_per_node: 10, latency_us: 14}\n")
+    slow_base = ("--profile", slow, "-s", 2048, "-b", 2)
+    across = price(*slow_base)
+    assert across["bound_by"] == "communication" and across["step_ms"] > 2 * plain, across
+    assert price(*slow_base, "--strategy", "hybrid")["step_ms"] < across["step_ms"]
+
+
+def simulated_timeline():
+    path = work / "trace.json"
+    time = json.loads(plan(*MODEL, "--price", "--json", "--profile", "h100-sxm", "--grad-accum", 2, "--trace",
+                           path).stdout)["time"]
+    trace = json.loads(path.read_text())
+    assert trace["otherData"]["kind"] == "simulated"
+    rows = {e["tid"]: e["args"]["name"] for e in trace["traceEvents"] if e["name"] == "thread_name"}
+    complete = [e for e in trace["traceEvents"] if e["ph"] == "X"]
+    assert {rows[e["tid"]] for e in complete} >= {"step", "compute", "gather", "reduce"}
+    ends = {}
+    for event in sorted(complete, key=lambda e: (e["ts"], e["dur"])):
+        assert event["ts"] >= ends.get(event["tid"], 0) - 1e-3, event
+        ends[event["tid"]] = event["ts"] + event["dur"]
+    # The timeline has nothing of the step before, whose updates may still run when this one begins.
+    step = next(e for e in complete if rows[e["tid"]] == "step")
+    assert near(step["dur"] / 1e3, time["step_ms"], 0.05), (step, time["step_ms"])
+
+
+def profile_of(name, text):
+    path = work / f"{name}.yaml"
+    path.write_text(f"base: h100-sxm\nname: {name}\nsource: test\n{text}\n")
+    return path
+
+
+def errors():
+    def error(*arguments, status=2):
+        lines = plan(*arguments, status=status).stderr.splitlines()
+        assert len(lines) == 1 and lines[0].startswith("fsdp_plan: error: "), lines
+        return lines[0]
+
+    assert "--price (command line) needs a machine" in error("--price")
+    assert "--trace (command line) needs a machine" in error("--trace", work / "none.json")
+    message = error(*MODEL, "--price", "--profile", "h100", status=3)
+    assert "h100-sxm" in message, message
+    message = error("--model", "tiny", "--price", "--profile", "h100-sxm", "--param-dtype", "bf16")
+    assert "--backend cuda" in message, message
+    bf16 = profile_of("bf16", "products:\n- {dtype: bf16, form: any, m: 2048, n: 2048, k: 4096, tflops: 700}")
+    message = error(*MODEL, "--price", "--profile", bf16, "--param-dtype", "fp32", status=3)
+    assert "no rates of products in fp32" in message, message
+    alone = profile_of("alone", "collectives: []")
+    assert "mpirun" in error(*MODEL, "--price", "--profile", alone, "--strategy", "hybrid", status=3)
+    assert "/dev/full" in error(*MODEL, "--profile", "h100-sxm", "--trace", "/dev/full", status=3)
+
+
+every_machine()
+variations_are_plans()
+settings()
+simulated_timeline()
+errors()
