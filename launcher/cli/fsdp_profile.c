@@ -3,6 +3,7 @@
 #include "launcher/cli/option_value.h"
 #include "launcher/cli/output.h"
 #include "launcher/profile/profile_file.h"
+#include "launcher/report/whole_file.h"
 #include "launcher/train/probe_machine.h"
 #include "runtime/base/check.h"
 #include "runtime/comm/start_timer.h"
@@ -109,30 +110,13 @@ static void print_yaml(const fsdp_device_profile *profile, const fsdp_world *wor
   fsdp_profile_print(profile, source, out);
 }
 
-// Under another name until it is whole: what stood there stays if the disk is full.
 static fsdp_status write_file(const char *path, const fsdp_device_profile *profile, const fsdp_world *world,
                               fsdp_error *error) {
-  const size_t bytes = strlen(path) + 32;
-  char *temporary = fsdp_alloc(bytes);
-  snprintf(temporary, bytes, "%s.%ld.tmp", path, (long)getpid());
-  FILE *out = fopen(temporary, "w");
-  bool written = out != NULL;
-  if (out) {
-    print_yaml(profile, world, out);
-    written = fflush(out) == 0 && !ferror(out) && fsync(fileno(out)) == 0;
-    written = fclose(out) == 0 && written && rename(temporary, path) == 0;
-  }
-  fsdp_status status = FSDP_OK;
-  if (!written) {
-    status =
-        fsdp_fail(error, FSDP_ERR_INPUT,
-                  "--output '%s' cannot be written (%s): use a folder that exists, that you may write to, "
-                  "and that has room",
-                  path, strerror(errno));
-    unlink(temporary);
-  }
-  free(temporary);
-  return status;
+  fsdp_whole_file file;
+  fsdp_status status = fsdp_whole_file_open("output", path, &file, error);
+  if (status) return status;
+  print_yaml(profile, world, file.out);
+  return fsdp_whole_file_close(&file, error);
 }
 
 static fsdp_status measure(fsdp_world *world, const arguments *a, fsdp_error *error) {

@@ -218,8 +218,9 @@ static fsdp_status check_evaluation(const check *c) {
 
 // Each of the files to compare is checked by itself; here only what does not go with several of them.
 static fsdp_status check_comparison(const check *c) {
-  const char *const alone[] = {"config",           "print-model", "print-program",  "print-sharding",
-                               "print-strategies", "graph",       "memory-profile", "price", "trace"};
+  const char *const alone[] = {
+      "config", "print-model",    "print-program", "print-sharding", "print-strategies",
+      "graph",  "memory-profile", "price",         "trace"};
   for (size_t i = 0; i < sizeof alone / sizeof *alone; i++) {
     if (!given(c, alone[i])) continue;
     return fsdp_fail(c->error, FSDP_ERR_OPTION,

@@ -5,13 +5,24 @@
 #include <errno.h>
 #include <stdbool.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
+
+// What is there and no file: a device, a pipe. It is written to, and stays.
+static bool is_special(const char *path) {
+  struct stat status;
+  return stat(path, &status) == 0 && !S_ISREG(status.st_mode) && !S_ISDIR(status.st_mode);
+}
 
 fsdp_status fsdp_whole_file_open(const char *option, const char *path, fsdp_whole_file *file,
                                  fsdp_error *error) {
   size_t bytes = strlen(path) + 32;
   *file = (fsdp_whole_file){.option = option, .path = path, .temporary = fsdp_alloc(bytes)};
-  snprintf(file->temporary, bytes, "%s.%ld.tmp", path, (long)getpid());
+  file->in_place = is_special(path);
+  if (file->in_place)
+    snprintf(file->temporary, bytes, "%s", path);
+  else
+    snprintf(file->temporary, bytes, "%s.%ld.tmp", path, (long)getpid());
   file->out = fopen(file->temporary, "we");
   if (file->out) return FSDP_OK;
   int reason = errno;
@@ -24,17 +35,17 @@ fsdp_status fsdp_whole_file_open(const char *option, const char *path, fsdp_whol
 fsdp_status fsdp_whole_file_close(fsdp_whole_file *file, fsdp_error *error) {
   // A failure in the middle that was not noted has left no reason; a full disk is what it mostly is.
   int reason = ferror(file->out) && !file->reason ? ENOSPC : file->reason;
-  bool written = fflush(file->out) == 0 && fsync(fileno(file->out)) == 0;
+  bool written = fflush(file->out) == 0 && (file->in_place || fsync(fileno(file->out)) == 0);
   if (!written && !reason) reason = errno;
   written = fclose(file->out) == 0 && !reason;
   if (!written && !reason) reason = errno;
-  written = written && rename(file->temporary, file->path) == 0;
+  written = written && (file->in_place || rename(file->temporary, file->path) == 0);
   if (!written && !reason) reason = errno;
   fsdp_status status = FSDP_OK;
   if (!written) {
     status = fsdp_fail(error, FSDP_ERR_INPUT, "--%s '%.600s' cannot be written (%s): make room on the disk",
                        file->option, file->path, strerror(reason));
-    unlink(file->temporary);
+    if (!file->in_place) unlink(file->temporary);
   }
   free(file->temporary);
   return status;
@@ -45,7 +56,7 @@ fsdp_status fsdp_whole_file_try(const char *option, const char *path, fsdp_error
   fsdp_status status = fsdp_whole_file_open(option, path, &file, error);
   if (status != FSDP_OK) return status;
   fclose(file.out);
-  unlink(file.temporary);
+  if (!file.in_place) unlink(file.temporary);
   free(file.temporary);
   return FSDP_OK;
 }

@@ -1,14 +1,17 @@
-// Files that appear whole or not at all: written beside their name, then renamed over it.
+// Files that appear whole or not at all: written beside their name, then renamed over it. Devices and pipes
+// are written to in place.
 #pragma once
 
 #include "runtime/base/status.h"
 
+#include <stdbool.h>
 #include <stdio.h>
 
 typedef struct fsdp_whole_file {
   FILE *out;
   const char *option, *path; // the caller's
-  char *temporary;
+  char *temporary;           // or, in place, the path
+  bool in_place;
   int reason; // errno of the first write that failed, if the writer noted it
 } fsdp_whole_file;
 

@@ -63,8 +63,7 @@ def settings():
     assert price(*base, "--recompute", "block")["step_ms"] > 1.1 * plain
     assert 1.9 < price(*base, "--grad-accum", 2)["step_ms"] / plain < 2.1
     assert price(*base, "--prefetch", 0)["step_ms"] > plain
-    slow = work / "slow.yaml"
-    slow.write_text("base: h100-sxm\nname: slow\nsource: test\nnetwork: {gbps_per_node: 10, latency_us: 14}\n")
+    slow = profile_of("slow", "network: {gbps_per_node: 10, latency_us: 14}")
     slow_base = ("--profile", slow, "-s", 2048, "-b", 2)
     across = price(*slow_base)
     assert across["bound_by"] == "communication" and across["step_ms"] > 2 * plain, across
@@ -113,6 +112,7 @@ def errors():
     alone = profile_of("alone", "collectives: []")
     assert "mpirun" in error(*MODEL, "--price", "--profile", alone, "--strategy", "hybrid", status=3)
     assert "/dev/full" in error(*MODEL, "--profile", "h100-sxm", "--trace", "/dev/full", status=3)
+    assert pathlib.Path("/dev/full").is_char_device()
 
 
 every_machine()
