@@ -12,8 +12,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-// Rows of a process; streams have the numbers between.
-enum { ROW_STEP = 0, ROW_STREAMS = 1, ROW_EXPOSED = ROW_STREAMS + FSDP_STREAM_COUNT, ROW_COUNT };
+// Rows of a process; streams have the numbers between. Thread 0 is the idle one to some viewers.
+enum { ROW_STEP = 1, ROW_STREAMS = 2, ROW_EXPOSED = ROW_STREAMS + FSDP_STREAM_COUNT, ROW_COUNT };
 
 // The events of one step of one rank.
 typedef struct group {
@@ -208,7 +208,7 @@ static void write_memory(writer *w, fsdp_space space) {
     const int64_t *bytes = &w->memory.bytes[space][(int64_t)event->position * FSDP_CATEGORY_COUNT];
     if (shown && memcmp(shown, bytes, FSDP_CATEGORY_COUNT * sizeof *bytes) == 0) continue;
     shown = bytes;
-    json_t *sample = make_event(w, "C", names[space], 0), *args = json_object();
+    json_t *sample = make_event(w, "C", names[space], ROW_STEP), *args = json_object();
     for (int c = 0; c < FSDP_CATEGORY_COUNT; c++)
       put(args, fsdp_category_name((fsdp_category)c), json_integer(bytes[c]));
     put_time(sample, "ts", nanoseconds(w, time_s));
@@ -264,9 +264,9 @@ static void write_step(writer *w) {
 static void write_names(writer *w) {
   char name[64];
   snprintf(name, sizeof name, "rank %d (%s)", w->rank, w->source->kind);
-  write_metadata(w, "process_name", 0, "name", json_string(name));
-  write_metadata(w, "process_sort_index", 0, "sort_index", json_integer(w->rank));
-  for (int row = 0; row < ROW_COUNT; row++) {
+  write_metadata(w, "process_name", ROW_STEP, "name", json_string(name));
+  write_metadata(w, "process_sort_index", ROW_STEP, "sort_index", json_integer(w->rank));
+  for (int row = ROW_STEP; row < ROW_COUNT; row++) {
     if (!w->rows[row]) continue;
     const char *title = row == ROW_STEP      ? "step"
                         : row == ROW_EXPOSED ? "exposed"

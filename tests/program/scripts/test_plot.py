@@ -199,7 +199,7 @@ def a_real_step_is_drawn(work):
     inside = [e for e in events if e["cat"] != "step" and e["dur"] > 0
               and min(e["ts"] + e["dur"], step["ts"] + step["dur"]) > max(e["ts"], step["ts"])]
     found = bars(work / "x.svg")
-    for row, kind, tid in (("compute", "op", 1), ("gather", "collective", 2), ("reduce", "collective", 3)):
+    for row, kind, tid in (("compute", "op", 2), ("gather", "collective", 3), ("reduce", "collective", 4)):
         count = sum(e["tid"] == tid and e["cat"] == kind for e in inside)
         assert found.get(f"{row}/{kind}", 0) == count and (count > 0 or not ranks), (row, found, count)
     exposed = sum(e["cat"] == "exposed" for e in inside)

@@ -304,6 +304,9 @@ static void contradictions(void **state) {
   refuse(plan, "--ranks 2 --ranks-per-node 4", FSDP_ERR_OPTION, "--ranks-per-node|--ranks 2");
   fsdp_options o = accept(train, "-e run --ckpt-keep 0 --ckpt-async off --resume outputs/a");
   fsdp_options_destroy(&o);
+  o = accept(train, "--trace t.json --trace-steps 1_000:1e3");
+  assert_true(o.trace_first == 1000 && o.trace_last == 1000);
+  fsdp_options_destroy(&o);
 }
 
 static void write_file(const char *path, const char *text) {
