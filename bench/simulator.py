@@ -1,0 +1,147 @@
+#!/usr/bin/env python3
+"""Prices of steps against measured runs that others published.
+
+    bench/simulator.py [--rows FILE] [--build build] [--jobs N] [--parts] [ID...]
+
+Each row of bench/published/published.tsv (published.md says where they are from and what to know of them)
+becomes a model, a mesh and a machine: fsdp_plan --price on a shipped profile with the row's network,
+attention kernel, and what its framework moves beyond our program (simulating/frameworks.py: counted, never
+fitted). It prints `id predicted_ms published_ms error` for each row, with the reason where a row has no
+score; then the median and the 90th percentile of errors by source, by scale and in all; ratios of tokens/s
+within a source;
+and memory beside what rows state. IDs (or their beginnings) choose rows.
+"""
+import argparse
+import concurrent.futures
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+
+ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), ".."))
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+
+from simulating import frameworks, rows as published, scores  # noqa: E402
+
+PROFILES = os.path.join(ROOT, "runtime", "plan", "search", "profiles")
+
+
+class Result:
+    """A row with its price: predicted_ms is None where it has none, error where it has no score."""
+
+    def __init__(self, row):
+        self.row, self.reason = row, row.unscored()
+        self.predicted_ms = self.error = self.tok_s_gpu = self.peak_gb = None
+        self.parts, self.added = {}, {}
+
+    def set(self, answer, added):
+        time = answer["time"]
+        self.predicted_ms = time["step_ms"] + 1e3 * sum(added.values())
+        self.parts, self.added = time["parts_ms"], added
+        self.tok_s_gpu = self.row.tok_s_gpu * self.row.step_ms / self.predicted_ms
+        self.peak_gb = answer["memory"]["peak_bytes"] / 1e9 if "peak_bytes" in answer["memory"] else None
+        if self.reason is None:
+            self.error = self.predicted_ms / self.row.step_ms - 1
+
+
+def price(row, plan, folder):
+    result = Result(row)
+    if result.reason and row.gpu != "h100-96-500w" or row.compute_dtype != "bf16":
+        return result
+    base = os.path.join(PROFILES, published.PROFILES[row.gpu] + ".yaml")
+    memory_gbps = published.read_number(base, "memory_gbps")
+    model = os.path.join(folder, row.id)
+    os.makedirs(model)
+    with open(os.path.join(model, "config.json"), "w", encoding="utf-8") as file:
+        json.dump(published.config_of(row), file)
+    profile = os.path.join(model, "profile.yaml")
+    with open(profile, "w", encoding="utf-8") as file:
+        file.write(published.profile_text(row, frameworks.attention_kernel(row),
+                                          frameworks.op_rates(row, memory_gbps)))
+    command = published.command_of(row, plan, model, profile)
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        result.reason = done.stderr.strip().removeprefix("fsdp_plan: error: ")
+        return result
+    result.set(json.loads(done.stdout),
+               frameworks.added_seconds(row, memory_gbps, 1e12 * published.product_tflops(base)))
+    return result
+
+
+# ---- Output
+
+def print_rows(results, out):
+    for r in results:
+        if r.predicted_ms is None:
+            print(f"{r.row.id} - {r.row.step_ms:.1f} - # {r.reason}", file=out)
+        else:
+            error = f"{100 * (r.predicted_ms / r.row.step_ms - 1):+.1f}%"
+            note = f" # not scored: {r.reason}" if r.reason else ""
+            print(f"{r.row.id} {r.predicted_ms:.1f} {r.row.step_ms:.1f} {error}{note}", file=out)
+
+
+def print_groups(results, out):
+    print(f"\n{'':28} {'rows':>5} {'median':>7} {'90%':>7} {'mean':>7} {'within 25%':>11}", file=out)
+    for name, errors in scores.groups(results):
+        count, median, ninety, mean, within = scores.summary(errors)
+        print(f"{name:28} {count:5} {100 * median:6.1f}% {100 * ninety:6.1f}% {100 * mean:+6.1f}% "
+              f"{100 * within:10.0f}%", file=out)
+
+
+def print_ratios(results, out):
+    pairs = scores.ratios(results)
+    print(f"\n{'ratios within a source':28} {'pairs':>5} {'median':>7} {'90%':>7}", file=out)
+    for factor in scores.FACTORS + ("all",):
+        errors = [abs(p[5]) for p in pairs if factor in (p[0], "all")]
+        if errors:
+            print(f"{factor:28} {len(errors):5} {100 * statistics.median(errors):6.1f}% "
+                  f"{100 * scores.quantile(errors, 0.9):6.1f}%", file=out)
+    for factor, first, second, predicted, measured, error in pairs:
+        print(f"ratio {factor} {first} {second} {predicted:.3f} {measured:.3f} {100 * error:+.1f}%",
+              file=out)
+
+
+def print_memory(results, out):
+    stated = [r for r in results if r.row.mem_gb and r.peak_gb]
+    if stated:
+        print("\nmemory in GB: id predicted stated", file=out)
+    for r in stated:
+        print(f"memory {r.row.id} {r.peak_gb:.1f} {r.row.mem_gb:.1f}", file=out)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("ids", nargs="*", metavar="ID")
+    parser.add_argument("--rows", default=os.path.join(ROOT, "bench", "published", "published.tsv"))
+    parser.add_argument("--build", default=os.path.join(ROOT, "build"))
+    parser.add_argument("--jobs", type=int, default=os.cpu_count())
+    parser.add_argument("--parts", action="store_true", help="also what each predicted step consists of")
+    args = parser.parse_args()
+    plan = os.path.join(args.build, "bin", "fsdp_plan")
+    if not os.path.exists(plan):
+        parser.error(f"--build {args.build}: no {plan}; build it, or name the build folder")
+    rows = published.read_rows(args.rows)
+    if args.ids:
+        rows = [row for row in rows if any(row.id.startswith(name) for name in args.ids)]
+    if not rows:
+        parser.error(f"no row of {args.rows} begins with {' or '.join(args.ids)}")
+    with tempfile.TemporaryDirectory(prefix="fsdp-simulator-") as folder:
+        with concurrent.futures.ThreadPoolExecutor(args.jobs) as pool:
+            results = list(pool.map(lambda row: price(row, plan, folder), rows))
+    print_rows(results, sys.stdout)
+    if args.parts:
+        for r in results:
+            if r.predicted_ms:
+                parts = {**r.parts, **{what: 1e3 * seconds for what, seconds in r.added.items()}}
+                print("parts", r.row.id, ", ".join(f"{k} {v:.1f}" for k, v in parts.items() if v >= 0.05))
+    if any(r.error is not None for r in results):
+        print_groups(results, sys.stdout)
+        print_ratios(results, sys.stdout)
+        print_memory(results, sys.stdout)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,139 @@
+"""bench/simulator.py: published runs become the models, meshes and machines that they say; what frameworks
+add is as counted; and every line of its output follows from the prices of fsdp_plan."""
+
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+import programs
+
+ROOT = programs.ROOT
+sys.path.insert(0, str(ROOT / "bench"))
+from simulating import frameworks, rows as published, scores  # noqa: E402
+
+ROWS = published.read_rows(ROOT / "bench" / "published" / "published.tsv")
+BY_ID = {row.id: row for row in ROWS}
+
+
+def near(value, wanted, tolerance=1e-9):
+    assert abs(value - wanted) <= tolerance * abs(wanted), f"{value}, not {wanted}"
+
+
+def test_rows():
+    assert len(ROWS) == len(BY_ID) == 201
+    row = BY_ID["ibm-feb24-34b-a100-80"]
+    near(published.network_gbps(row), 400 / 8 * 364.87 / 400)
+    assert published.mesh_of(row) == {"data": 1, "fsdp": 128, "tensor": 1, "context": 1}
+    assert published.network_gbps(BY_ID["lf-a100-40-mpt7b-s8192-g8-m3a4"]) is None
+    kempner = BY_ID["kf-13b-8h200-tp4fsdp2"]  # four NICs of a node of four GPUs
+    near(published.network_gbps(kempner), 4 * 400 / 8 * 364.87 / 400)
+    for row in ROWS:
+        axes = published.mesh_of(row)
+        ranks = 1
+        for size in axes.values():
+            ranks *= size
+        assert ranks == row.gpus, (row.id, axes)
+        assert row.compute_dtype == "bf16" or row.unscored(), row.id
+        if "gsync=every" not in row.notes and row.accum == 1:
+            near(row.tok_s_gpu, row.tokens / (row.tp * row.cp) / row.step_ms * 1e3, 0.01)
+
+
+def parameters(config, seq):
+    """Of config.json, by published.md's formulas."""
+    if config["model_type"] == "gpt2":
+        d, layers = config["n_embd"], config["n_layer"]
+        return config["vocab_size"] * d + seq * d + layers * (12 * d * d + 13 * d) + 2 * d
+    d, heads, kv = config["hidden_size"], config["num_attention_heads"], config["num_key_value_heads"]
+    width = config["head_dim"]
+    layer = d * width * (heads + 2 * kv) + heads * width * d + 3 * d * config["intermediate_size"] + 2 * d
+    if config["model_type"] == "qwen2":
+        layer += width * (heads + 2 * kv)
+    tables = 1 if config["tie_word_embeddings"] else 2
+    return config["vocab_size"] * d * tables + config["num_hidden_layers"] * layer + d
+
+
+def test_models():
+    for row in ROWS:
+        near(parameters(published.config_of(row), row.seq), row.params, 2e-3)
+
+
+def test_frameworks():
+    row = BY_ID["lf-a100-40-mpt7b-s8192-g8-m3a4"]
+    rates = {op: rate for op, rate, _ in frameworks.op_rates(row, 1000.0)}
+    near(rates["add_layernorm"], 1000 * 8 / (6 + 4 * 3845.2 / 3364.5))
+    near(rates["bias_backward"], 600)
+    added = frameworks.added_seconds(row, 1000.0, 100e12)
+    # Divided before it is reduced: 4 bytes a parameter, four micro-batches.
+    near(added["copies of gradients and parameters"], 4 * row.params * 4 / 1e12)
+    assert row.recompute == "full"
+    near(added["gemm repeated: down"],
+         2 * 3 * 4 * 8192 * row.layers * row.hidden * 4 * row.hidden / 100e12)
+    assert frameworks.attention_kernel(row) == "triton"
+    assert frameworks.attention_kernel(BY_ID["ibm-feb24-34b-a100-80"]) == "flash2"
+    assert frameworks.attention_kernel(BY_ID["mt-70b-256h100-bf16"]) == "cudnn"
+    llama = BY_ID["ibm-feb24-34b-a100-80"]  # 64 heads, 8 of keys
+    rates = {op: rate for op, rate, _ in frameworks.op_rates(llama, 1000.0)}
+    near(rates["rope"], 1000 * 4 / (34 * 72 / 80))
+    maxtext = BY_ID["mt-70b-256h100-bf16"]
+    added = frameworks.added_seconds(maxtext, 1000.0, 1e12)
+    near(added["gemm repeated: attention's output"], 2 * 2 * 8192 * 80 * 8192 * 8192 / 1e12)
+    for one in ROWS:
+        table = frameworks.framework_of(one)
+        assert table["source"]
+        for ours, theirs, why in table["ops"].values():
+            moved = theirs(one) if callable(theirs) else theirs
+            assert why and 0 < ours <= moved, (one.id, why)
+
+
+def test_scores():
+    count, median, ninety, mean, within = scores.summary([0.1, -0.2, 0.3, -0.05])
+    assert (count, ninety, within) == (4, 0.3, 0.75)
+    near(median, 0.15)
+    near(mean, 0.0375)
+
+
+def run(*arguments, status=0):
+    command = [sys.executable, str(ROOT / "bench" / "simulator.py"), "--build", str(programs.BIN.parent)]
+    process = subprocess.run(command + list(arguments), capture_output=True, text=True, timeout=240,
+                             check=False)
+    assert process.returncode == status, process.stderr
+    return process
+
+
+def test_output(folder):
+    lines = (ROOT / "bench" / "published" / "published.tsv").read_text(encoding="utf-8").splitlines()
+    names = ["lf-a100-40-mpt760m-s2048-g16-m12a1", "lf-a100-40-mpt760m-s2048-g32-m12a1",
+             "llmq-0.5b-1h100-fp8", "kf-7b-1h200-tp1fsdp1"]
+    chosen = [lines[0]] + [line for line in lines if line.split("\t")[0] in names]
+    assert len(chosen) == 5
+    path = folder / "rows.tsv"
+    path.write_text("\n".join(chosen) + "\n", encoding="utf-8")
+    output = run("--rows", str(path)).stdout
+    words = {line.split()[0]: line.split() for line in output.splitlines() if line}
+    assert words[names[2]][1] == "-" and "fp8" in " ".join(words[names[2]])
+    predicted = {name: float(words[name][1]) for name in names if name != names[2]}
+    for name, value in predicted.items():
+        assert value > 0
+        near(float(words[name][2]), BY_ID[name].step_ms, 1e-3)
+        assert words[name][3] == f"{100 * (value / BY_ID[name].step_ms - 1):+.1f}%" or abs(value) < 1e4
+    ratio = next(line.split() for line in output.splitlines() if line.startswith("ratio gpus"))
+    first, second = BY_ID[names[0]], BY_ID[names[1]]
+    near(float(ratio[4]), predicted[names[0]] / predicted[names[1]], 2e-3)
+    near(float(ratio[5]), second.tok_s_gpu / first.tok_s_gpu, 2e-3)
+    memory = next(line.split() for line in output.splitlines() if line.startswith("memory kf"))
+    assert 0 < float(memory[2]) < 141 and float(memory[3]) == 80.7
+    assert "no row of" in run("nothing", status=2).stderr
+
+
+def main():
+    test_rows()
+    test_models()
+    test_frameworks()
+    test_scores()
+    with tempfile.TemporaryDirectory() as folder:
+        test_output(pathlib.Path(folder))
+
+
+if __name__ == "__main__":
+    main()
