@@ -5,12 +5,14 @@
 // Trains on the built-in text from new weights and prints results of rank 0's median step: tokens/s of all
 // ranks, time by op and stream, each gemm's GFLOP/s, and the rate of all gemms together. Beside that rate it
 // prints the best rate that single gemms of the same shapes reach alone on this rank's cores (fsdp_gemm_run;
-// bench_gemm compares that with every library). Collectives' time includes waiting for peers. The first two
-// steps are not counted.
+// bench_gemm compares that with every library). Collectives' time includes waiting for peers. With --profile
+// FILE it prints what each op and stream is expected to take alone beside it. The first two steps are not
+// counted.
 #include "bench/step_session.h"
 #include "kernels/cpu/gemm/gemm.h"
 #include "launcher/train/binding.h"
 #include "runtime/base/random.h"
+#include "runtime/plan/search/price.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -58,6 +60,38 @@ static int median_step(const bench *b) {
     if (below + equal == b->steps / 2) return i;
   }
   return 0;
+}
+
+// ---- Prices
+
+// Milliseconds of a step alone on the machine, by op and by stream.
+typedef struct priced {
+  double op_ms[FSDP_OP_KIND_COUNT], stream_ms[FSDP_STREAM_COUNT];
+} priced;
+
+static void price_section(const fsdp_pricing *pricing, const fsdp_section *section, priced *sum) {
+  for (int i = section->begin; i < section->end; i++) {
+    const fsdp_instr *instr = &pricing->plan->program->instrs[i];
+    const double ms = 1e3 * fsdp_price_of(pricing, i).seconds;
+    sum->stream_ms[instr->stream] += ms;
+    if (instr->kind == FSDP_INSTR_OP) sum->op_ms[instr->op] += ms;
+  }
+}
+
+// Zeros without --profile.
+static fsdp_status price_step(const bench *b, priced *sum, fsdp_error *error) {
+  *sum = (priced){.op_ms = {0}};
+  if (!b->run.setup.profile) return FSDP_OK;
+  const fsdp_program *program = b->run.setup.plan->program;
+  fsdp_pricing pricing;
+  fsdp_status status =
+      fsdp_pricing_create(b->run.setup.plan, b->run.setup.profile, b->world->local_size, &pricing, error);
+  if (status != FSDP_OK) return status;
+  int *order = fsdp_alloc((size_t)(program->micro_batches + 1) * sizeof *order);
+  const int sections = fsdp_program_step_order(program, order);
+  for (int s = 0; s < sections; s++) price_section(&pricing, &program->sections[order[s]], sum);
+  free(order);
+  return FSDP_OK;
 }
 
 // ---- Matrix products
@@ -149,7 +183,12 @@ static double ideal_product_ms(const bench *b, double *best_rate) {
   return ms;
 }
 
-static void print_report(const bench *b) {
+static void print_price(const bench *b, double ms) {
+  if (b->run.setup.profile) printf(" %9.2f expected", ms);
+  putchar('\n');
+}
+
+static void print_report(const bench *b, const priced *expected) {
   const fsdp_plan *plan = b->run.setup.plan;
   int median = median_step(b);
   const fsdp_profile_report *r = &b->reports[median];
@@ -163,15 +202,20 @@ static void print_report(const bench *b) {
     if (r->op_ms[op] <= 0) continue;
     double flops = step_flops(plan, (fsdp_op_kind)op);
     printf("%-32s %10.2f %6.1f%%", fsdp_op_name((fsdp_op_kind)op), r->op_ms[op], 100 * r->op_ms[op] / ms);
-    if (flops > 0) printf(" %9.1f", flops / r->op_ms[op] * 1e-6);
-    putchar('\n');
+    if (flops > 0)
+      printf(" %9.1f", flops / r->op_ms[op] * 1e-6);
+    else
+      printf("%10s", "");
+    print_price(b, expected->op_ms[op]);
     if (!fsdp_op_makes_gemms((fsdp_op_kind)op)) continue;
     product_ms += r->op_ms[op];
     product_flops += flops;
   }
-  for (int s = 0; s < FSDP_STREAM_COUNT; s++)
-    printf("stream %-25s %10.2f %6.1f%%\n", fsdp_stream_name((fsdp_stream)s), r->busy_ms[s],
-           100 * r->busy_ms[s] / ms);
+  for (int s = 0; s < FSDP_STREAM_COUNT; s++) {
+    printf("stream %-25s %10.2f %6.1f%%%10s", fsdp_stream_name((fsdp_stream)s), r->busy_ms[s],
+           100 * r->busy_ms[s] / ms, "");
+    print_price(b, expected->stream_ms[s]);
+  }
   double ideal_ms = ideal_product_ms(b, &best_rate);
   printf(
       "\nmatrix products: %.1f%% of the step, %.1f GFLOP/s; alone, the same shapes take %.1f ms, so they run "
@@ -188,10 +232,12 @@ static fsdp_status run(bench *b, fsdp_error *error) {
   b->reports = fsdp_alloc_zeroed((size_t)b->steps, sizeof *b->reports);
   fsdp_status status =
       step_session_open(&b->options, b->world, threads_of(b), b->steps + WARM_UP_STEPS, &b->run, error);
+  priced expected;
+  if (status == FSDP_OK) status = price_step(b, &expected, error);
   if (status != FSDP_OK) return status;
   run_steps(b);
   fsdp_world_barrier(b->world);
-  if (b->world->rank == 0) print_report(b);
+  if (b->world->rank == 0) print_report(b, &expected);
   fsdp_world_barrier(b->world);
   return FSDP_OK;
 }

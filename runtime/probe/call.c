@@ -172,7 +172,7 @@ probe_call *probe_call_create(probe *self, fsdp_op_kind kind, const fsdp_op_attr
   list_operands(self, call, flat);
   int64_t bytes = 0;
   for (int i = 0; i < call->operand_count; i++) bytes += fsdp_round_up(call->extents[i].bytes, 256);
-  call->sets = probe_sets(self, bytes);
+  call->sets = probe_sets(self, bytes, fsdp_op_flops(kind, &call->attrs) == 0);
   call->views = fsdp_alloc_zeroed((size_t)(call->sets * call->operand_count), sizeof *call->views);
   if (bytes > self->outputs.bytes || !place_operands(self, call)) {
     probe_call_destroy(call);

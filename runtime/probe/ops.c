@@ -55,11 +55,11 @@ static const float *inverse_frequencies(void) {
 static fsdp_op_attrs layer_of(int64_t rows) {
   return (fsdp_op_attrs){.batch = 1,
                          .seq = rows,
-                         .channels = 512,
-                         .heads = 8,
-                         .kv_heads = 4,
+                         .channels = 256,
+                         .heads = 4,
+                         .kv_heads = 2,
                          .head_dim = 64,
-                         .intermediate = 1536,
+                         .intermediate = 768,
                          .vocabulary = rows,
                          .positions = rows,
                          .in_features = 512,
@@ -93,17 +93,19 @@ static double bytes_of(probe *self, fsdp_op_kind kind, int64_t rows) {
   return bytes;
 }
 
-// The point of a curve for about `target` bytes; false if the operands do not fit.
-static bool measure_point(probe *self, fsdp_op_kind kind, double row_bytes, double target,
+// The point of a curve for about `target` bytes; false if the operands do not fit, or have no more than
+// `smallest` bytes.
+static bool measure_point(probe *self, fsdp_op_kind kind, double row_bytes, double target, double smallest,
                           fsdp_profile_point *point) {
-  const int64_t rows = fsdp_max_i64(16, (int64_t)(target / row_bytes) / 16 * 16);
+  const int64_t rows = fsdp_max_i64(8, (int64_t)(target / row_bytes) / 8 * 8);
   const fsdp_op_attrs attrs = attrs_of(kind, rows);
   probe_call *call = probe_call_create(self, kind, &attrs, rows);
   if (!call) return false;
   const double bytes = probe_call_work(call).bytes;
-  *point = (fsdp_profile_point){bytes, bytes / probe_call_measure(self, call)};
+  const bool larger = bytes > smallest;
+  if (larger) *point = (fsdp_profile_point){bytes, bytes / probe_call_measure(self, call)};
   probe_call_destroy(call);
-  return true;
+  return larger;
 }
 
 static void measure_op(probe *self, fsdp_op_kind kind) {
@@ -116,9 +118,11 @@ static void measure_op(probe *self, fsdp_op_kind kind) {
   fsdp_profile_point points[SIZES_MAX];
   fsdp_profile_op entry = {.ranks = self->scope, .op = kind, .rate = {.points = points}};
   // An op of a few numbers has one size.
-  for (int i = 0; i < (row_bytes > 0 ? 5 : 1); i += step)
-    entry.rate.count +=
-        measure_point(self, kind, row_bytes > 0 ? row_bytes : 1, sizes[i], &points[entry.rate.count]);
+  for (int i = 0; i < (row_bytes > 0 ? 5 : 1); i += step) {
+    const int have = entry.rate.count;
+    entry.rate.count += measure_point(self, kind, row_bytes > 0 ? row_bytes : 1, sizes[i],
+                                      have ? points[have - 1].size : 0, &points[have]);
+  }
   if (entry.rate.count > 0) fsdp_device_profile_add_op(self->profile, &entry);
 }
 
@@ -158,13 +162,13 @@ void probe_head(probe *self) {
                                        FSDP_OP_HEAD_LOGITS, FSDP_OP_HEAD_BACKWARD};
   static const struct {
     int64_t rows, channels, vocabulary;
-  } cpu_shapes[] = {{256, 128, 256}, {1024, 256, 1024}, {512, 256, 4096}, {256, 512, 32000}},
+  } cpu_shapes[] = {{256, 128, 256}, {1024, 256, 1024}, {512, 256, 4096}, {256, 256, 32000}},
     gpu_shapes[] = {{2048, 1024, 8192}, {2048, 2048, 32000}, {4096, 4096, 32000}};
   const bool cuda = self->device == FSDP_OP_CUDA;
   for (size_t h = 0; h < sizeof heads / sizeof *heads; h++) {
     fsdp_profile_point points[SIZES_MAX];
     fsdp_profile_op entry = {.ranks = self->scope, .op = heads[h], .rate = {.points = points}};
-    for (int i = 0; i < (cuda ? 3 : 4); i += self->coarse ? 2 : 1) {
+    for (int i = 0; i < (self->coarse ? 3 : cuda ? 3 : 4); i += self->coarse ? 2 : 1) {
       fsdp_op_attrs attrs = layer_of(cuda ? gpu_shapes[i].rows : cpu_shapes[i].rows);
       attrs.channels = cuda ? gpu_shapes[i].channels : cpu_shapes[i].channels;
       attrs.vocabulary = cuda ? gpu_shapes[i].vocabulary : cpu_shapes[i].vocabulary;
@@ -178,7 +182,7 @@ void probe_head(probe *self) {
 
 static void measure_attention(probe *self, int head_dim, fsdp_profile_direction direction) {
   const bool cuda = self->device == FSDP_OP_CUDA;
-  const int64_t first = cuda ? 512 : 64, last = cuda ? 16384 : 4096, tokens = cuda ? 16384 : 512;
+  const int64_t first = cuda ? 512 : 64, last = cuda ? 16384 : 2048, tokens = cuda ? 16384 : 512;
   const fsdp_op_kind kind =
       direction == FSDP_ATTENTION_FORWARD ? FSDP_OP_ATTENTION : FSDP_OP_ATTENTION_BACKWARD;
   fsdp_profile_point points[16];

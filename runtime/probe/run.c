@@ -29,9 +29,10 @@ void *probe_take(probe_region *region, int64_t bytes) {
   return memory;
 }
 
-int probe_sets(const probe *self, int64_t bytes) {
-  const int64_t room = fsdp_min_i64(ROTATED_BYTES, fsdp_min_i64(self->inputs.bytes, self->outputs.bytes));
-  return (int)fsdp_max_i64(1, fsdp_min_i64(SETS_MAX, room / fsdp_max_i64(bytes, 1)));
+int probe_sets(const probe *self, int64_t bytes, bool moves) {
+  const int64_t rotated = moves ? ROTATED_BYTES : ROTATED_BYTES / 4;
+  const int64_t room = fsdp_min_i64(rotated, fsdp_min_i64(self->inputs.bytes, self->outputs.bytes));
+  return (int)fsdp_max_i64(1, fsdp_min_i64(moves ? SETS_MAX : SETS_MAX / 4, room / fsdp_max_i64(bytes, 1)));
 }
 
 void probe_fill(probe *self, fsdp_dtype dtype) {
