@@ -44,7 +44,7 @@ void fsdp_fuzz_propagate(const fsdp_network *network, const fsdp_given_strategie
              (long long)propagation->forward_bytes, (long long)propagation->backward_bytes);
   FILE *out = open_memstream(&text, &bytes);
   FSDP_CHECK(out, "no memory for what is printed");
-  fsdp_strategies_print(network, propagation, given, NULL, out);
+  fsdp_strategies_print(network, propagation, NULL, out);
   fclose(out);
   check_again(network, propagation, fsdp_fuzz_file("printed.yaml", text, bytes));
   free(text);
