@@ -1,62 +1,59 @@
-// Rows of fp32 turned into columns, four at a time in vector registers.
+// Rows of fp32 turned into columns, a square of vectors at a time.
 #pragma once
 
 #include "kernels/cpu/vector.h"
 
-enum { TRANSPOSED = 4 };
+enum { TRANSPOSED = FSDP_LANES }; // rows turned at a time
 
-typedef float four __attribute__((vector_size(16)));
+// One step of a square's transposition exchanges, between rows that are s apart, the squares of s x s
+// elements beside the diagonal. These are the lanes of the two new rows, lanes of the second one counted from
+// FSDP_LANES.
+#define UPPER_LANE(s, lane)     ((lane) & (s) ? FSDP_LANES + (lane) - (s) : (lane))
+#define LOWER_LANE(s, lane)     ((lane) & (s) ? FSDP_LANES + (lane) : (lane) + (s))
+#define FOUR_LANES(of, s, lane) of(s, (lane)), of(s, (lane) + 1), of(s, (lane) + 2), of(s, (lane) + 3)
+#if FSDP_LANES == 16
+#define EVERY_LANE(of, s)                                                                                    \
+  FOUR_LANES(of, s, 0), FOUR_LANES(of, s, 4), FOUR_LANES(of, s, 8), FOUR_LANES(of, s, 12)
+#elif FSDP_LANES == 8
+#define EVERY_LANE(of, s) FOUR_LANES(of, s, 0), FOUR_LANES(of, s, 4)
+#else
+#define EVERY_LANE(of, s) FOUR_LANES(of, s, 0)
+#endif
 
-FSDP_INLINE void transpose_four(const float *const rows[TRANSPOSED], int64_t depth, int64_t width,
-                                float *out) {
-  int64_t p = 0;
-  for (; p + 4 <= depth; p += 4) {
-    four r[4], low, high;
-    for (int i = 0; i < 4; i++) memcpy(&r[i], rows[i] + p, sizeof r[i]);
-    low = __builtin_shufflevector(r[0], r[1], 0, 4, 1, 5),
-    high = __builtin_shufflevector(r[2], r[3], 0, 4, 1, 5);
-    four t0 = __builtin_shufflevector(low, high, 0, 1, 4, 5),
-         t1 = __builtin_shufflevector(low, high, 2, 3, 6, 7);
-    low = __builtin_shufflevector(r[0], r[1], 2, 6, 3, 7),
-    high = __builtin_shufflevector(r[2], r[3], 2, 6, 3, 7);
-    four t2 = __builtin_shufflevector(low, high, 0, 1, 4, 5),
-         t3 = __builtin_shufflevector(low, high, 2, 3, 6, 7);
-    memcpy(out + p * width, &t0, sizeof t0);
-    memcpy(out + (p + 1) * width, &t1, sizeof t1);
-    memcpy(out + (p + 2) * width, &t2, sizeof t2);
-    memcpy(out + (p + 3) * width, &t3, sizeof t3);
+#define EXCHANGE(rows, s)                                                                                    \
+  _Pragma("GCC unroll 16") for (int i = 0; i < FSDP_LANES; i++) {                                            \
+    if (i & (s)) continue;                                                                                   \
+    fsdp_vf upper = rows[i], lower = rows[i + (s)];                                                          \
+    rows[i] = __builtin_shufflevector(upper, lower, EVERY_LANE(UPPER_LANE, s));                              \
+    rows[i + (s)] = __builtin_shufflevector(upper, lower, EVERY_LANE(LOWER_LANE, s));                        \
   }
-  for (; p < depth; p++)
-    for (int i = 0; i < 4; i++) out[p * width + i] = rows[i][p];
+
+FSDP_INLINE void transpose_square(fsdp_vf rows[FSDP_LANES]) {
+#if FSDP_LANES > 8
+  EXCHANGE(rows, 8)
+#endif
+#if FSDP_LANES > 4
+  EXCHANGE(rows, 4)
+#endif
+  EXCHANGE(rows, 2)
+  EXCHANGE(rows, 1)
 }
 
-FSDP_INLINE void transpose_rest(const float *const rows[TRANSPOSED], int count, int64_t depth, int64_t width,
-                                float *out) {
-  if (count == 2) {
-    int64_t p = 0;
-    for (; p + 4 <= depth; p += 4) {
-      four a, b;
-      memcpy(&a, rows[0] + p, sizeof a);
-      memcpy(&b, rows[1] + p, sizeof b);
-      four low = __builtin_shufflevector(a, b, 0, 4, 1, 5), high = __builtin_shufflevector(a, b, 2, 6, 3, 7);
-      memcpy(out + p * width, &low, 8);
-      memcpy(out + (p + 1) * width, (const char *)&low + 8, 8);
-      memcpy(out + (p + 2) * width, &high, 8);
-      memcpy(out + (p + 3) * width, (const char *)&high + 8, 8);
-    }
-    for (; p < depth; p++) out[p * width] = rows[0][p], out[p * width + 1] = rows[1][p];
-    return;
-  }
-  for (int i = 0; i < count; i++)
-    for (int64_t p = 0; p < depth; p++) out[p * width + i] = rows[i][p];
-}
-
-// out[p * width + i] = rows[i][p] for `count` <= 4 rows and p < depth.
+// out[p * width + i] = rows[i][p] for `count` <= TRANSPOSED rows and p < depth. Whole vectors are stored, in
+// the order of p, with zeros behind the last row: if width is less than TRANSPOSED, they reach into what
+// follows, so whoever turns more rows than these begins with the last ones, and leaves room for a vector.
 FSDP_INLINE void transpose_rows(const float *const rows[TRANSPOSED], int64_t count, int64_t depth,
                                 int64_t width, float *out) {
-  if (count == TRANSPOSED) {
-    transpose_four(rows, depth, width, out);
-  } else {
-    transpose_rest(rows, (int)count, depth, width, out);
+  static const float zeros[FSDP_LANES] = {0};
+  int64_t p = 0;
+  for (; p + FSDP_LANES <= depth; p += FSDP_LANES) {
+    fsdp_vf square[FSDP_LANES];
+#pragma GCC unroll 16
+    for (int i = 0; i < FSDP_LANES; i++) square[i] = vf_load(i < count ? rows[i] + p : zeros);
+    transpose_square(square);
+#pragma GCC unroll 16
+    for (int i = 0; i < FSDP_LANES; i++) vf_store(out + (p + i) * width, square[i]);
   }
+  for (; p < depth; p++)
+    for (int i = 0; i < FSDP_LANES; i++) out[p * width + i] = i < count ? rows[i][p] : 0;
 }

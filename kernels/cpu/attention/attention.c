@@ -16,7 +16,7 @@ typedef struct query_block {
   const float *keys, *values;       // the block's rows, key_stride apart
   int64_t key_stride;
   float *out;  // O^T (D, QUERIES), not yet divided by the sums
-  float *rows; // (QUERIES, D) staging
+  float *rows; // (QUERIES, D) staging, and a vector
   float most[QUERIES], sums[QUERIES];
 } query_block;
 
@@ -28,7 +28,8 @@ static query_block divide_scratch(const attention *k, void *scratch) {
   s.value_buffer = scratch_after(s.key_buffer, KEYS * k->D);
   s.out = scratch_after(s.value_buffer, KEYS * k->D);
   s.rows = scratch_after(s.out, k->D * QUERIES);
-  FSDP_CHECK((size_t)((char *)(s.rows + QUERIES * k->D) - (char *)scratch) <= FSDP_POOL_SCRATCH_BYTES,
+  FSDP_CHECK((size_t)((char *)(s.rows + QUERIES * k->D + TRANSPOSED) - (char *)scratch) <=
+                 FSDP_POOL_SCRATCH_BYTES,
              "head dimension %lld exceeds the scratch", (long long)k->D);
   return s;
 }
@@ -89,7 +90,7 @@ static void attend_to_keys(const attention *k, query_block *s, int64_t keys, int
 
 static void store_queries(const attention *k, query_block *s, query_range r) {
   float *lse = (float *)k->lse->data + (r.b * k->H + r.head) * k->T + r.index;
-  for (int64_t d = 0; d < k->D; d += TRANSPOSED) {
+  for (int64_t d = (k->D - 1) / TRANSPOSED * TRANSPOSED; d >= 0; d -= TRANSPOSED) {
     const float *columns[TRANSPOSED];
     for (int64_t i = 0; i < TRANSPOSED; i++) columns[i] = s->out + (d + i) * QUERIES;
     transpose_rows(columns, fsdp_min_i64(TRANSPOSED, k->D - d), r.count, k->D, s->rows + d);

@@ -131,9 +131,9 @@ FSDP_INLINE void transpose_queries(const float *in, int64_t in_stride, int64_t r
                                    float *out) {
   if (rows < QUERIES) memset(out, 0, (size_t)(columns * QUERIES) * sizeof *out);
   for (int64_t i = 0; i < rows; i += TRANSPOSED) {
-    const float *four_rows[TRANSPOSED];
-    for (int64_t r = 0; r < TRANSPOSED; r++) four_rows[r] = in + (i + r) * in_stride;
-    transpose_rows(four_rows, fsdp_min_i64(TRANSPOSED, rows - i), columns, QUERIES, out + i);
+    const float *some[TRANSPOSED];
+    for (int64_t r = 0; r < TRANSPOSED; r++) some[r] = in + (i + r) * in_stride;
+    transpose_rows(some, fsdp_min_i64(TRANSPOSED, rows - i), columns, QUERIES, out + i);
   }
 }
 

@@ -56,7 +56,7 @@ typedef struct range {
 FSDP_INLINE void pack_rows(matrix m, range items, range depth, const int width, float *buffer, float *out) {
   for (int64_t s = 0; s < items.count; s += width, out += sliver_stride(width, depth.count)) {
     int64_t n = fsdp_min_i64(width, items.count - s);
-    for (int64_t i = 0; i < n; i += TRANSPOSED) {
+    for (int64_t i = (n - 1) / TRANSPOSED * TRANSPOSED; i >= 0; i -= TRANSPOSED) {
       const float *rows[TRANSPOSED];
       int64_t count = fsdp_min_i64(TRANSPOSED, n - i);
       for (int64_t r = 0; r < count; r++)
