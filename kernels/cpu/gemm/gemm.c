@@ -125,8 +125,8 @@ static void run_task(void *argument, int64_t index, void *scratch) {
 }
 
 // Measured with bench_gemm on fp32: at the AVX2 level the built-in gemm matches the best library at each
-// training shape. At the AVX-512 level oneDNN is up to 8% faster, but if its tasks have to pack a transposed b
-// (a linear layer's forward) it is up to 15% slower.
+// training shape. At the AVX-512 level oneDNN is up to 8% faster, but up to 15% slower where tasks have to
+// pack a transposed b (a linear layer's forward).
 static bool prefers_builtin(const fsdp_gemm *g) {
 #ifdef FSDP_BLAS_AUTO
   const char *isa = fsdp_cpu_isa_current()->name;

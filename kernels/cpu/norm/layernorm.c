@@ -9,7 +9,7 @@
 
 enum {
   ROWS_PER_TASK = 16,
-  COLUMNS_PER_TASK = 64,
+  COLUMNS_PER_TASK = 256,
   ROWS_PER_SUM = 128, // partial sums over rows stay short, so that fp32 is enough
 };
 
