@@ -253,11 +253,11 @@ static void test_nothing_open(void **state) {
 
 // Lines of some weights, cut as usual or otherwise, and, maybe, of the residual stream and of norms.
 static void draw_lines(fixture *f, random_source *random) {
-  int usual = random_int(random, 0, 3);
+  int usual = random_int(random, 0, 3), all = random_int(random, 0, 3) == 0;
   add_input(f);
   for (int p = 0; p < f->graph->param_count; p++) {
     int dim = cut_dim(f, f->preset, p), kind = random_int(random, 0, 5);
-    if (dim < 0 || random_int(random, 0, 2)) continue;
+    if (dim < 0 || (!all && random_int(random, 0, 2))) continue;
     fsdp_shard_rule *rule = add_rule(f, f->graph->params[p].name, f->graph->params[p].dims);
     if (usual || kind < 3) put(rule, dim, FSDP_AXIS_TENSOR);
     if (!usual && kind == 3 && rule->dims > 1) put(rule, !dim, FSDP_AXIS_TENSOR);
@@ -313,15 +313,12 @@ static void compare_node(const fixture *f, int op, const fsdp_node *node) {
 static void test_partition_follows(void **state) {
   (void)state;
   random_source random = {.seed = 77};
-  int compared = 0, refused = 0;
+  int compared = 0, refused = 0, open = 0;
   for (int n = 0; n < 400; n++) {
     fixture f = fixture_on("tiny", 2);
     fsdp_error error = {0};
     draw_lines(&f, &random);
-    if (!resolve(&f)) {
-      fixture_free(&f);
-      continue;
-    }
+    open += resolve(&f); // else it is what the partition makes of weights that all have lines
     if (fsdp_specs_complete(f.specs, f.graph, &f.mesh, FSDP_F32, &f.network, &f.propagation, &error))
       fail_msg("%s", error.message);
     int count = f.graph->forward_count, *modules = fsdp_alloc((size_t)count * sizeof(int));
@@ -344,8 +341,9 @@ static void test_partition_follows(void **state) {
     free(modules);
     fixture_free(&f);
   }
-  print_message("%d partitions do what propagation says; %d files are refused\n", compared, refused);
-  assert_true(compared > 200);
+  print_message("%d partitions do what propagation says; %d files are refused; %d left weights open\n",
+                compared, refused, open);
+  assert_true(compared > 200 && open > 200 && open < 360);
 }
 
 int main(void) {
