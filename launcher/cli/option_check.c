@@ -154,7 +154,9 @@ static fsdp_status check_graph(const check *c) {
   const fsdp_options *o = c->options;
   static const char *const others[] = {
       "model",          "json",           "print-model",     "print-program",
-      "print-sharding", "memory-profile", "tensor-parallel", "context-parallel"};
+      "print-sharding", "memory-profile", "tensor-parallel", "context-parallel",
+      "strategy",       "memory-limit",   "price",           "profile",
+      "trace",          "batch-size",     "seq-length",      "recompute"};
   for (size_t i = 0; i < sizeof others / sizeof *others && o->graph; i++) {
     if (!given(c, others[i])) continue;
     return fsdp_fail(c->error, FSDP_ERR_OPTION,

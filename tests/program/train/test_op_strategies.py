@@ -221,6 +221,8 @@ def errors():
     refuses("--sharding|--op-strategies|leave one", *model, "--sharding", "fsdp")
     refuses("--print-strategies|add --op-strategies FILE or --sharding FILE", "--print-strategies")
     refuses("--graph|--json", *given("fc1: [[2, 1], [1, 4]]\n"), "--json")
+    for option in (["--memory-limit", "1GB"], ["--strategy", "no"], ["--profile", "h100-sxm"], ["-b", "4"]):
+        refuses("--graph|is for models", *given("fc1: [[2, 1], [1, 4]]\n"), *option)
     # The batch is not moved between ranks, and a rank's tokens and targets are of the same positions.
     line = "model.layers.{}.mlp.down_proj: [[{}], [1, {}]]\n"
     model = line.format(0, "2, 4", 4) + line.format(1, "4, 2", 2)
