@@ -17,6 +17,7 @@ typedef struct completer {
   fsdp_axis_set batch, parts, pieces;
   fsdp_operator_limits *limits; // by operator
   fsdp_operator_strategy *decided;
+  fsdp_error *error;
 } completer;
 
 // ---- Axes
@@ -104,18 +105,42 @@ static void follow_input(const completer *c, int op) {
   }
 }
 
-// A weight's line names the axes of its letters; those that it does not name cut none of them.
-static void limit_weight(const completer *c, int op, int operand, fsdp_axis_set *pinned) {
+// A weight's line names the axes of its letters; those that it does not name cut none of them. False: a line
+// of another weight says otherwise.
+static bool limit_weight(const completer *c, int op, int operand, fsdp_axis_set *pinned) {
   const fsdp_operator *o = &c->network->operators[op];
   const fsdp_spec *spec = &c->specs->params[param_of(c, &o->operands[operand])];
   fsdp_operator_limits *limits = &c->limits[op];
+  const fsdp_axis_set others = *pinned;
   for (int d = 0; d < spec->dims; d++) {
     int letter = o->operands[operand].letter[d];
-    if (letter < 0) continue;
+    if (letter < 0 || o->letters[letter].is_whole) continue;
     fsdp_axis_set axes = dim_axes(c, &spec->dim[d]) & ~input_axes(c);
+    if ((axes ^ limits->letters[letter]) & others) return false;
     pin(limits, o->letter_count, letter, axes, pinned);
     limits->letters[letter] &= axes | *pinned;
   }
+  return true;
+}
+
+// Lines of weights say what they say of their operator, all of them together. *place: of the first.
+static fsdp_status limit_weights(const completer *c, int op, fsdp_axis_set *pinned, const char **place) {
+  const fsdp_operator *o = &c->network->operators[op];
+  int first = -1;
+  for (int i = 0; i < o->input_count; i++) {
+    int param = param_of(c, &o->operands[i]);
+    if (param < 0 || !has_line(c, param) || !is_cuttable(o, &o->operands[i])) continue;
+    if (!limit_weight(c, op, i, pinned))
+      return fsdp_fail(c->error, FSDP_ERR_INPUT,
+                       "%s: %s is cut otherwise than %s (%s), and one product reads both: cut them alike, or "
+                       "leave one of them out",
+                       c->specs->params[param].place, c->graph->params[param].name,
+                       c->graph->params[first].name, *place);
+    if (first >= 0) continue;
+    first = param;
+    *place = c->specs->params[param].place;
+  }
+  return FSDP_OK;
 }
 
 // Whether anything else than a norm's sum reads what an operator makes.
@@ -180,8 +205,7 @@ static void decide_given(const completer *c, int op, const char *place) {
   if (place) c->decided[op] = strategy;
 }
 
-static void limit_operator(const completer *c, int op) {
-  const fsdp_operator *o = &c->network->operators[op];
+static fsdp_status limit_operator(const completer *c, int op) {
   const fsdp_node *node = node_of(c, op);
   const char *place = NULL;
   fsdp_axis_set pinned = 0;
@@ -191,16 +215,13 @@ static void limit_operator(const completer *c, int op) {
     bool on_pieces = fsdp_partition_works_on_pieces(node) || (node->kind == FSDP_OP_ATTENTION && !c->parts);
     limit_rows(c, op, on_pieces ? c->pieces : 0);
     follow_input(c, op);
-    for (int i = 0; i < o->input_count; i++) {
-      int param = param_of(c, &o->operands[i]);
-      if (param < 0 || !has_line(c, param) || !is_cuttable(o, &o->operands[i])) continue;
-      limit_weight(c, op, i, &pinned);
-      if (!place) place = c->specs->params[param].place;
-    }
+    fsdp_status status = limit_weights(c, op, &pinned, &place);
+    if (status) return status;
     const char *stored = limit_output(c, op, &pinned);
     if (!place) place = stored;
   }
   decide_given(c, op, place);
+  return FSDP_OK;
 }
 
 // ---- Specs
@@ -266,8 +287,11 @@ fsdp_status fsdp_specs_complete(fsdp_specs *specs, const fsdp_graph *graph, cons
   size_t count = (size_t)c.network->operator_count;
   c.limits = fsdp_alloc_zeroed(count + 1, sizeof *c.limits);
   c.decided = fsdp_alloc_zeroed(count + 1, sizeof *c.decided);
-  for (int o = 0; o < c.network->operator_count; o++) limit_operator(&c, o);
-  fsdp_status status = fsdp_propagate_within(c.network, &c.slices, c.limits, c.decided, propagation, error);
+  c.error = error;
+  *propagation = NULL;
+  fsdp_status status = FSDP_OK;
+  for (int o = 0; o < c.network->operator_count && !status; o++) status = limit_operator(&c, o);
+  if (!status) status = fsdp_propagate_within(c.network, &c.slices, c.limits, c.decided, propagation, error);
   if (!status) place_params(&c, *propagation);
   free(c.limits);
   free(c.decided);

@@ -17,8 +17,8 @@
 bool fsdp_specs_are_open(const fsdp_specs *specs, const fsdp_graph *graph, const fsdp_mesh *mesh);
 
 // Gives these weights their specs. `graph` is not partitioned. The caller owns *network and *propagation,
-// which refer to the places of `specs`. FSDP_ERR_INPUT if no strategy suits a weight that several operators
-// read.
+// which refer to the places of `specs`. FSDP_ERR_INPUT for lines that cut the weights of one product
+// differently, or if no strategy suits a weight that several operators read.
 fsdp_status fsdp_specs_complete(fsdp_specs *specs, const fsdp_graph *graph, const fsdp_mesh *mesh,
                                 fsdp_dtype compute, fsdp_network **network, fsdp_propagation **propagation,
                                 fsdp_error *error);

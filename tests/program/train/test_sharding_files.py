@@ -288,6 +288,10 @@ def what_is_wrong_is_named():
             "--sharding", "fsdp", "--shard", "lm_head=[null, null, null]")
     refused(2, ["--shard", "is empty"], "--sharding", "fsdp", "--shard", "lm_head.weight=")
     refused(2, ["axis replica has 2 ranks", "--extra-data-axis replica"], "--mesh", "replica=2,fsdp=2")
+    cut = "model.layers.*.self_attn.{}_proj.weight: {}\n"
+    apart = written("apart.yaml", cut.format("k", "[tensor, null]") + cut.format("v", "[null, null]"))
+    parts = ["apart.yaml:2", "v_proj.weight is cut otherwise than", "k_proj.weight", "apart.yaml:1"]
+    refused(3, parts, "--mesh", "fsdp=2,tensor=2", "--sharding", apart)
     # Parts of several outputs side by side are not a part of each.
     sums = "model.layers.*.mlp.{}_proj.weight: [null, tensor]\n"
     sums += "model.layers.*.mlp.{}_proj: [fsdp, null, tensor]\n"
