@@ -193,9 +193,9 @@ static const fsdp_option_row table[] = {
     {"trace", 0, TEXT(trace), .argument = "FILE",
      .help = "write a timeline of all ranks' streams in the Trace Event format (fsdp_plan: with --profile, a "
              "simulated one)"},
-    {"trace-steps", 0, .kind = FSDP_OPTION_STEPS, FIELD(trace_steps), .high = STEPS_MAX,
-     .programs = FSDP_PROGRAM_TRAIN, .fallback = "3:4", .argument = "A:B",
-     .help = "steps that --trace writes, counted from the first step of this run"},
+    {"trace-steps", 0, .kind = FSDP_OPTION_STEPS, FIELD(trace_steps), .high = STEPS_MAX, .fallback = "3:4",
+     .argument = "A:B",
+     .help = "steps of which training writes a timeline, counted from the first step of the run"},
     {"measure", 0, FLAG(measure), .fallback = "on",
      .help = "trace the bytes accessed in each step, to measure valley and peak"},
     {"poison", 0, FLAG(poison), .help = "fill free memory with signalling NaNs (checks the plan)"},
