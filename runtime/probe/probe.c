@@ -65,7 +65,9 @@ fsdp_status fsdp_probe_run(const fsdp_probe_config *config, fsdp_device_profile 
   for (int i = 0; i < count; i++)
     if (cuda || counts[i] <= config->cores) machine = i;
   for (int i = 0; i < count; i++) {
-    const double until_s = config->seconds * (i + 1) / count;
+    // What is left, divided by the counts that are left.
+    const double elapsed_s = probe_elapsed(&self, start_ns);
+    const double until_s = elapsed_s + (config->seconds - elapsed_s) / (count - i);
     fsdp_status status = measure_count(&self, counts[i], i == machine, start_ns, until_s, error);
     if (status) return status;
   }

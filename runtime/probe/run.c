@@ -109,8 +109,9 @@ static int ascending(const void *a, const void *b) {
   return (x > y) - (x < y);
 }
 
-// Seconds of a run, from the marks.
-static double seconds_of(const passes *p) {
+// Seconds of a run, from the marks: the mean, or what is usual on a machine that does other things too, which
+// only ever add to a time.
+static double seconds_of(const passes *p, bool mean) {
   fsdp_device *device = p->self->session.device;
   double *each = fsdp_alloc((size_t)p->done * sizeof *each), sum = 0;
   for (int i = 0; i < p->done; i++) {
@@ -119,11 +120,10 @@ static double seconds_of(const passes *p) {
                                       : 1e-9 * (double)(p->marks_ns[2 * i + 1] - p->marks_ns[2 * i]);
     sum += each[i];
   }
-  // What else the machine does only ever adds to a time: the lower quartile.
   qsort(each, (size_t)p->done, sizeof *each, ascending);
   const double usual = each[(p->done - 1) / 4];
   free(each);
-  return (p->self->crowded ? sum / p->done : usual) / p->load->sets;
+  return (mean ? sum / p->done : usual) / p->load->sets;
 }
 
 static passes make_passes(const probe *self, const probe_load *load, int wanted, int first_slot) {
@@ -138,7 +138,7 @@ static passes make_passes(const probe *self, const probe_load *load, int wanted,
 static double time_alone(const probe *self, const probe_load *load, int wanted) {
   passes p = make_passes(self, load, wanted, 0);
   finish(&p, launch(&p));
-  const double seconds = seconds_of(&p);
+  const double seconds = seconds_of(&p, self->crowded);
   free(p.marks_ns);
   return seconds;
 }
@@ -201,7 +201,7 @@ double probe_measure_beside(const probe *self, const probe_load *load, double lo
     passes second = make_passes(self, &fixed, runs, 0);
     const uint64_t started = launch(&first), ended = launch(&second);
     finish(&second, ended);
-    seconds = seconds_of(&second);
+    seconds = seconds_of(&second, true);
     finish(&first, started);
     free(first.marks_ns);
     free(second.marks_ns);

@@ -1,0 +1,209 @@
+#!/usr/bin/env python3
+"""Are steps on this machine priced right? Draws configurations, prices each from a device profile that was
+measured here, runs each, and compares.
+
+    bench/price_check.py [--profile FILE] [--count 20] [--seed N] [--rounds 3] [--seconds S] [--build build]
+                         [--rows FILE]
+
+Without --profile it is measured first (fsdp_profile, two minutes). Models from 0.8 to about 60 million
+parameters of two families, 1 to 4 ranks, every strategy, tensor parallelism, recomputation, offloading and
+accumulation are drawn. Each round runs all of them, for about --seconds each. Measured is the median of all
+steps but the first two of each run, as the log has them (time/total). It prints a line for each, the
+median and the greatest error where ranks do not exceed cores and beyond, and whether any two that differ by
+more than 15% are ranked right; status 1 if that is not as wanted. Nothing else should run on the machine.
+"""
+import argparse
+import itertools
+import json
+import os
+import pathlib
+import random
+import statistics
+import subprocess
+import sys
+import tempfile
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+ENVIRONMENT = os.environ | {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+                            "OMPI_MCA_rmaps_base_oversubscribe": "1"}  # fmt: skip
+WARM_UP_STEPS = 2
+STEP_MS_MAX = 2500
+WANTED = {True: (0.10, 0.25), False: (0.20, 0.50)}  # by whether each rank has a core: median, greatest
+DIFFERENT = 1.15
+# By name: family, hidden size, layers, heads, key/value heads, intermediate size, vocabulary.
+SHAPES = {
+    "llama-0.8m": ("llama", 128, 4, 4, 2, 352, 256),
+    "llama-6m": ("llama", 256, 6, 4, 4, 704, 2048),
+    "llama-22m": ("llama", 384, 8, 6, 3, 1024, 8192),
+    "llama-46m": ("llama", 512, 8, 8, 4, 1408, 16384),
+    "llama-61m": ("llama", 640, 10, 10, 5, 1728, 8192),
+    "gpt2-3m": ("gpt2", 192, 6, 6, 6, 768, 1024),
+    "gpt2-16m": ("gpt2", 384, 8, 6, 6, 1536, 4096),
+    "gpt2-38m": ("gpt2", 512, 10, 8, 8, 2048, 10000),
+}
+
+
+def write_model(name, folder):
+    family, hidden, layers, heads, kv_heads, intermediate, vocabulary = SHAPES[name]
+    llama = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_act": "silu",
+             "hidden_size": hidden, "intermediate_size": intermediate, "num_hidden_layers": layers,
+             "num_attention_heads": heads, "num_key_value_heads": kv_heads, "vocab_size": vocabulary,
+             "max_position_embeddings": 2048, "rms_norm_eps": 1e-5, "rope_theta": 10000.0,
+             "tie_word_embeddings": False, "initializer_range": 0.02}  # fmt: skip
+    gpt2 = {"architectures": ["GPT2LMHeadModel"], "model_type": "gpt2", "activation_function": "gelu_new",
+            "n_embd": hidden, "n_inner": intermediate, "n_layer": layers, "n_head": heads,
+            "vocab_size": vocabulary, "n_positions": 2048, "layer_norm_epsilon": 1e-5,
+            "initializer_range": 0.02}  # fmt: skip
+    (folder / name).mkdir()
+    (folder / name / "config.json").write_text(json.dumps(llama if family == "llama" else gpt2))
+
+
+# ---- Configurations
+
+def draw(rng, ranks):
+    """Options of one configuration for `ranks` ranks, without its model's folder."""
+    name = rng.choice(list(SHAPES))
+    options = {"-b": rng.choice([1, 2, 4]), "-s": rng.choice([128, 256, 512, 1024]),
+               "--grad-accum": rng.choice([1, 1, 1, 2, 4]), "--wrap": rng.choice(["block", "block", "none"]),
+               "--recompute": rng.choice(["none", "none", "block", "block:2"])}  # fmt: skip
+    strategies = ["full", "full", "grad_op", "no", "zero1"]
+    if ranks == 4:
+        strategies += ["hybrid", "hybrid"]
+    options["--strategy"] = rng.choice(strategies)
+    if options["--strategy"] == "hybrid":
+        options["--mesh"] = "data=2,fsdp=2"
+    elif ranks in (2, 4) and rng.random() < 0.25:
+        options["--tensor-parallel"] = 2
+    offload = rng.random()
+    if offload < 0.15:
+        options["--cpu-offload"] = "on"
+    elif offload < 0.3:
+        options["--offload-activations"] = "block_inputs"
+    return name, options
+
+
+def arguments(folder, name, options):
+    return ["--model", str(folder / name), "--backend", "cpu",
+            *(str(word) for pair in options.items() for word in pair)]  # fmt: skip
+
+
+def price(args, folder, name, options, ranks):
+    """The priced step in milliseconds; None for a combination that is refused."""
+    command = [args.build / "bin/fsdp_plan", *arguments(folder, name, options), "--ranks", str(ranks),
+               "--ranks-per-node", str(ranks), "--price", "--profile", args.profile, "--json"]  # fmt: skip
+    process = subprocess.run(command, capture_output=True, text=True, env=ENVIRONMENT)
+    if process.returncode != 0:
+        if process.returncode == 2:
+            return None
+        sys.exit(process.stderr)
+    return json.loads(process.stdout)["time"]["step_ms"]
+
+
+def draw_all(args, folder):
+    """`count` different configurations: ranks take turns, everything else is drawn."""
+    rng, rows, seen = random.Random(args.seed), [], set()
+    while len(rows) < args.count:
+        ranks = (1, 2, 2, 4, 1, 2, 3)[len(rows) % 7]
+        name, options = draw(rng, ranks)
+        key = (ranks, name, *options.items())
+        expected = None if key in seen else price(args, folder, name, options, ranks)
+        seen.add(key)
+        if expected and expected <= STEP_MS_MAX:
+            rows.append({"ranks": ranks, "model": name, "options": options, "expected_ms": expected,
+                         "steps": []})  # fmt: skip
+    return rows
+
+
+# ---- Runs
+
+def run(args, folder, row):
+    log = folder / "log.jsonl"
+    log.unlink(missing_ok=True)
+    steps = WARM_UP_STEPS + max(4, min(60, int(1e3 * args.seconds / row["expected_ms"])))
+    words = arguments(folder, row["model"], row["options"])
+    command = ["mpirun", "-np", str(row["ranks"]), args.build / "bin/fsdp_train", *words, "--init",
+               "random", "--tokenizer", "bytes", "--measure", "off", "--max-steps", str(steps),
+               "--log", log]  # fmt: skip
+    process = subprocess.run(command, capture_output=True, text=True, env=ENVIRONMENT)
+    if process.returncode != 0:
+        sys.exit(f"{' '.join(map(str, command))}\n{process.stderr}")
+    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    row["steps"] += [line["time/total"] for line in lines[WARM_UP_STEPS:]]
+
+
+# ---- What came of it
+
+def settle(row):
+    row["measured_ms"] = statistics.median(row["steps"])
+    row["error"] = row["expected_ms"] / row["measured_ms"] - 1
+
+
+def is_good(rows, cores):
+    good = True
+    for inside in (True, False):
+        errors = sorted(abs(row["error"]) for row in rows if (row["ranks"] <= cores) == inside)
+        if not errors:
+            continue
+        median, most = statistics.median(errors), errors[-1]
+        as_wanted = median <= WANTED[inside][0] and most <= WANTED[inside][1]
+        good = good and as_wanted
+        print(f"{len(errors)} of {'at most' if inside else 'more than'} {cores} ranks: median error "
+              f"{100 * median:.1f}%, greatest {100 * most:.1f}%"
+              f" (wanted {100 * WANTED[inside][0]:.0f}%, {100 * WANTED[inside][1]:.0f}%)")
+    pairs = [pair for pair in itertools.combinations(rows, 2)
+             if max(row["measured_ms"] for row in pair) > DIFFERENT * min(row["measured_ms"] for row in pair)]
+    wrong = [pair for pair in pairs if (pair[0]["measured_ms"] < pair[1]["measured_ms"])
+             != (pair[0]["expected_ms"] < pair[1]["expected_ms"])]  # fmt: skip
+    print(f"ranked right: {len(pairs) - len(wrong)} of {len(pairs)} pairs that differ by more than 15%")
+    for a, b in wrong:
+        print(f"  wrong: {a['number']} and {b['number']}")
+    return good and not wrong
+
+
+def print_rows(rows):
+    print(f"{'':>3} {'expected':>9} {'measured':>9} {'error':>7}  ranks, configuration (milliseconds a step)")
+    for row in rows:
+        options = row["options"].items()
+        words = " ".join(f"{key} {value}" for key, value in options if value not in (1, "none"))
+        print(f"{row['number']:>3} {row['expected_ms']:9.1f} {row['measured_ms']:9.1f} "
+              f"{100 * row['error']:+6.1f}%  {row['ranks']} {row['model']} {words}")
+
+
+def parse():
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
+    parser.add_argument("--profile", type=pathlib.Path)
+    parser.add_argument("--count", type=int, default=20)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=3)
+    parser.add_argument("--build", type=pathlib.Path, default=ROOT / "build")
+    parser.add_argument("--rows", type=pathlib.Path, help="every row, as JSON")
+    return parser.parse_args()
+
+
+def main():
+    args = parse()
+    folder = pathlib.Path(tempfile.mkdtemp(prefix="price_check_"))
+    for name in SHAPES:
+        write_model(name, folder)
+    if not args.profile:
+        args.profile = folder / "here.yaml"
+        subprocess.run(["mpirun", "-np", "4", args.build / "bin/fsdp_profile", "--backend", "cpu", "--output",
+                        args.profile], check=True, env=ENVIRONMENT)  # fmt: skip
+    rows = draw_all(args, folder)
+    for _ in range(args.rounds):
+        for row in rows:
+            run(args, folder, row)
+    for number, row in enumerate(rows, 1):
+        row["number"] = number
+        settle(row)
+    print_rows(rows)
+    good = is_good(rows, len(os.sched_getaffinity(0)))
+    if args.rows:
+        args.rows.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return 0 if good else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
