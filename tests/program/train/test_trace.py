@@ -85,6 +85,7 @@ def check_instructions(events, rows, ranks, steps):
     assert all(ran[rank] == ran[0] for rank in range(ranks)), {rank: len(ran[rank]) for rank in range(ranks)}
     counts = [sum(key[0] == step for key in ran[0]) for step in steps]
     assert len(set(counts)) == 1 and counts[0] > 20, counts
+    return {key: ran[key] for key in ran if isinstance(key, tuple)}
 
 
 def check_steps(events, rows, log):
@@ -110,6 +111,24 @@ def log_of(path):
     return {line["global_step"]: line for line in map(json.loads, path.read_text().splitlines())}
 
 
+def simulated_alike(measured):
+    """A simulated step of the same program: the same instructions on the same rows."""
+    trace = work / "simulated.json"
+    process = programs.run("fsdp_plan", *SHORT, "--grad-accum", 3, "--ranks", RANKS or 1, "--backend", "cuda",
+                           "--param-dtype", "fp32", "--profile", "a100-80", "--trace", trace)
+    assert process.returncode == 0, process.stderr
+    events, rows, about = load(trace)
+    check_rows(events, rows)
+    check_flows(events, rows)
+    assert about["kind"] == "simulated", about
+    steps = {e["args"]["step"] for e in events["X"] if e["cat"] == "op"}
+    assert check_instructions(events, rows, 1, steps) == measured
+    samples = [sum(e["args"].values()) for e in events["C"] if e["name"] == "device memory"]
+    assert max(samples) == about["planned_peak_bytes"]
+    for step in (e for e in events["X"] if e["cat"] == "step"):
+        assert step["args"]["work_ms"] > 0
+
+
 def all_ranks_on_one_clock():
     trace, log = work / "two.json", work / "two.jsonl"
     process = train("--grad-accum", 3, "--max-steps", 5, "--trace", trace, "--log", log)
@@ -117,7 +136,9 @@ def all_ranks_on_one_clock():
     events, rows, about = load(trace)
     check_rows(events, rows)
     check_flows(events, rows)
-    check_instructions(events, rows, RANKS or 1, (3, 4))
+    measured = check_instructions(events, rows, RANKS or 1, (3, 4))
+    if not CUDA:
+        simulated_alike(measured)
     lines = log_of(log)
     check_steps(events, rows, lines)
     assert about["kind"] == "measured" and about["strategy"] == "full", about
