@@ -343,19 +343,21 @@ void fsdp_step_price_release(fsdp_step_price *price) {
 
 fsdp_timeline *fsdp_simulation_timeline(fsdp_simulation *simulation) {
   const fsdp_program *program = simulation->pricing->plan->program;
-  const int last = FSDP_SIMULATED_STEPS - 1;
+  const int first = FSDP_SIMULATED_STEPS - 2;
   run r;
   run_create(simulation, program->micro_batches, &r);
-  fsdp_timeline *timeline = fsdp_timeline_create(program, r.count);
+  fsdp_timeline *timeline = fsdp_timeline_create(program, 2 * r.count);
   double begin = INFINITY;
-  for (int64_t p = 0; p < r.count; p++) begin = fmin(begin, r.times[last][p].begin_s);
-  for (int64_t p = 0; p < r.count; p++) {
-    const fsdp_timeline_event event = {.position = r.position[p],
-                                       .step = 1,
-                                       .run = r.section_run[p],
-                                       .begin_s = r.times[last][p].begin_s - begin,
-                                       .end_s = r.times[last][p].end_s - begin};
-    fsdp_timeline_append(timeline, &event);
+  for (int64_t p = 0; p < r.count; p++) begin = fmin(begin, r.times[first][p].begin_s);
+  for (int step = first; step < FSDP_SIMULATED_STEPS; step++) {
+    for (int64_t p = 0; p < r.count; p++) {
+      const fsdp_timeline_event event = {.position = r.position[p],
+                                         .step = step - first + 1,
+                                         .run = r.section_run[p],
+                                         .begin_s = r.times[step][p].begin_s - begin,
+                                         .end_s = r.times[step][p].end_s - begin};
+      fsdp_timeline_append(timeline, &event);
+    }
   }
   run_release(&r);
   return timeline;
