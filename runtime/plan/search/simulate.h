@@ -38,8 +38,9 @@ typedef struct fsdp_step_price {
 void fsdp_simulation_run(fsdp_simulation *simulation, fsdp_step_price *price);
 void fsdp_step_price_release(fsdp_step_price *price);
 
-// Runs steps with all their micro-batches and appends the events of the last two, of rank 0, to a new timeline
-// that begins with them: steps 1 and 2, of which the second shows what the price is of. The caller owns it.
+// Runs steps with all their micro-batches and appends the events of the last two, of rank 0, to a new
+// timeline that begins with them: steps 1 and 2, of which the second is the one that is priced. The caller
+// owns it.
 fsdp_timeline *fsdp_simulation_timeline(fsdp_simulation *simulation);
 
 // FLOPs that training one step needs on one rank, without recomputation, divided by what the profile's peak
