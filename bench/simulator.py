@@ -13,6 +13,7 @@ and memory beside what rows state. IDs (or their beginnings) choose rows.
 """
 import argparse
 import concurrent.futures
+import functools
 import json
 import os
 import statistics
@@ -65,8 +66,10 @@ def price(row, plan, folder):
     if done.returncode != 0:
         result.reason = done.stderr.strip().removeprefix("fsdp_plan: error: ")
         return result
-    result.set(json.loads(done.stdout),
-               frameworks.added_seconds(row, memory_gbps, 1e12 * published.product_tflops(base)))
+    added = frameworks.added_seconds(row, memory_gbps, 1e12 * published.product_tflops(base))
+    added.update(frameworks.added_communication(row, memory_gbps,
+                                                functools.partial(published.gather_seconds, base)))
+    result.set(json.loads(done.stdout), added)
     return result
 
 
@@ -106,9 +109,10 @@ def print_ratios(results, out):
 def print_memory(results, out):
     stated = [r for r in results if r.row.mem_gb and r.peak_gb]
     if stated:
-        print("\nmemory in GB: id predicted stated", file=out)
+        print("\nmemory in GB: id predicted, with the framework's whole logits, stated", file=out)
     for r in stated:
-        print(f"memory {r.row.id} {r.peak_gb:.1f} {r.row.mem_gb:.1f}", file=out)
+        whole = r.peak_gb + frameworks.logits_gb(r.row)
+        print(f"memory {r.row.id} {r.peak_gb:.1f} {whole:.1f} {r.row.mem_gb:.1f}", file=out)
 
 
 def main():

@@ -104,6 +104,13 @@ TORCH_LLAMA_COMPILED = {
     "repeats": (),
 }
 
+# KempnerInstitute/KempnerForge@0c4eba1e (distributed/tensor_parallel.py, training/loss.py): each of q, k, v,
+# gate and up gathers its own input, in the forward and in its recomputation, and reduces its own gradient: 9
+# more collectives a layer than one for each group. The logits are gathered whole on every rank, put in order,
+# and their loss is computed there.
+OWN_GATHERS = 9
+WHOLE_LOGITS = 4 + 22  # bytes per logit: put in order; the loss as in FMS
+
 MEGATRON = {
     "source": "NVIDIA/Megatron-LM core_r0.11 (megatron/core/fusions, tensor_parallel/cross_entropy.py), "
               "NVIDIA/TransformerEngine v2.0",
@@ -194,6 +201,27 @@ def repeated_flops(row):
     if row.recompute == "selective:save_qkv_proj":
         which = ("attention's output",)
     return {name: 2 * row.tokens * row.layers * weights[name] / row.tp for name in which}
+
+
+def added_communication(row, memory_gbps, gather_seconds):
+    """Of tensor parallelism as KempnerForge has it, a step: {what: seconds}."""
+    if row.source != "kf" or row.tp == 1:
+        return {}
+    rows = row.micro_batch * row.seq
+    logits = rows * row.vocab
+    return {"gathers of each projection": OWN_GATHERS * row.layers * row.accum *
+            gather_seconds(row.tp, 2 * rows * row.hidden),
+            "whole logits": row.accum * (gather_seconds(row.tp, 2 * logits) +
+                                         WHOLE_LOGITS * logits / (memory_gbps * 1e9))}
+
+
+def logits_gb(row):
+    """Memory of the logits of a whole micro-batch, where the framework has them at one time; ours chunks."""
+    if row.source == "kf":  # bf16: logits, log_softmax, gradient; a gather's buffer
+        return (6 if row.tp == 1 else 8) * row.micro_batch * row.seq * row.vocab / 1e9
+    if row.framework.startswith("torch") and row.family == "llama":  # and in fp32: a copy, its gradient
+        return 10 * row.micro_batch * row.seq * row.vocab / row.tp / 1e9
+    return 0
 
 
 def added_seconds(row, memory_gbps, flops_per_s):

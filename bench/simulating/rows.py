@@ -1,5 +1,6 @@
 """Published runs: rows of published.tsv as commands of fsdp_plan."""
 import csv
+import math
 import os
 import re
 
@@ -124,6 +125,21 @@ def product_tflops(path):
         return float(match[1])
     base = re.search(r"^base: *(\S+)", text, re.MULTILINE)
     return product_tflops(os.path.join(os.path.dirname(path), base[1] + ".yaml"))
+
+
+def gather_seconds(path, ranks, size):
+    """Of an all-gather of `size` bytes inside a node, from a profile's row: straight in logarithms between
+    its points, beyond the last in proportion."""
+    with open(path, encoding="utf-8") as file:
+        text = file.read()
+    match = re.search(rf"kind: all_gather, link: node, ranks: {ranks}, .*?us: \{{(.*?)\}}", text, re.DOTALL)
+    points = [tuple(map(float, point.split(":"))) for point in match[1].split(",")]
+    below = [point for point in points if point[0] <= size] or points[:1]
+    above = [point for point in points if point[0] > size]
+    if not above:
+        return 1e-6 * below[-1][1] * size / below[-1][0]
+    share = math.log(max(size, below[-1][0]) / below[-1][0]) / math.log(above[0][0] / below[-1][0])
+    return 1e-6 * math.exp((1 - share) * math.log(below[-1][1]) + share * math.log(above[0][1]))
 
 
 def profile_text(row, kernel, rates):

@@ -86,6 +86,20 @@ def test_frameworks():
             assert why and 0 < ours <= moved, (one.id, why)
 
 
+def test_tensor_parallel():
+    base = ROOT / "runtime" / "plan" / "search" / "profiles" / "a100-80.yaml"
+    near(published.gather_seconds(base, 8, 1 << 20), 92.79e-6 / 2, 1e-3)  # half of the all-reduce
+    near(published.gather_seconds(base, 8, 2 << 30), 2 * 8193e-6 / 2, 1e-3)
+    middle = published.gather_seconds(base, 8, 24 << 20)
+    assert 232.4e-6 / 2 < middle < 358.1e-6 / 2
+    row = BY_ID["kf-7b-4h200-tp4fsdp1"]
+    added = frameworks.added_communication(row, 1000.0, lambda ranks, size: ranks * size / 1e12)
+    tokens = row.micro_batch * row.seq
+    near(added["gathers of each projection"], 9 * 32 * row.accum * 4 * 2 * tokens * 4096 / 1e12)
+    near(added["whole logits"], row.accum * tokens * 128256 * (4 * 2 / 1e12 + 26 / 1e12))
+    assert not frameworks.added_communication(BY_ID["nt-3b-tp4"], 1000.0, None)
+
+
 def test_scores():
     count, median, ninety, mean, within = scores.summary([0.1, -0.2, 0.3, -0.05])
     assert (count, ninety, within) == (4, 0.3, 0.75)
@@ -122,7 +136,8 @@ def test_output(folder):
     near(float(ratio[4]), predicted[names[0]] / predicted[names[1]], 2e-3)
     near(float(ratio[5]), second.tok_s_gpu / first.tok_s_gpu, 2e-3)
     memory = next(line.split() for line in output.splitlines() if line.startswith("memory kf"))
-    assert 0 < float(memory[2]) < 141 and float(memory[3]) == 80.7
+    assert 0 < float(memory[2]) < 141 and float(memory[4]) == 80.7
+    near(float(memory[3]) - float(memory[2]), 6 * 4 * 4096 * 128256 / 1e9, 0.02)
     assert "no row of" in run("nothing", status=2).stderr
 
 
@@ -130,6 +145,7 @@ def main():
     test_rows()
     test_models()
     test_frameworks()
+    test_tensor_parallel()
     test_scores()
     with tempfile.TemporaryDirectory() as folder:
         test_output(pathlib.Path(folder))
