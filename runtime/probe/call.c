@@ -39,6 +39,23 @@ static fsdp_access access_of(fsdp_op_kind kind, const fsdp_op_operand *operand) 
   return is_norm && strcmp(operand->name, "d_h") == 0 ? FSDP_UPDATE : operand->access;
 }
 
+// Whether the op's operands are mostly what the op before it has written: gemms, attention, and what follows
+// gemms in a layer. Others read what the forward has saved, or the state of a whole unit.
+static bool reads_fresh(fsdp_op_kind kind, const fsdp_op_attrs *attrs) {
+  switch (kind) {
+  case FSDP_OP_ADD_BIAS:
+  case FSDP_OP_BIAS_BACKWARD:
+  case FSDP_OP_QK_NORM:
+  case FSDP_OP_ROPE:
+  case FSDP_OP_ROPE_BACKWARD:
+  case FSDP_OP_SWIGLU:
+  case FSDP_OP_GELU:
+    return true;
+  default:
+    return fsdp_op_flops(kind, attrs) > 0;
+  }
+}
+
 // ---- What operands hold
 
 // A number that is neither a gradient nor an activation, in fp32; 0: normal numbers do.
@@ -172,7 +189,7 @@ probe_call *probe_call_create(probe *self, fsdp_op_kind kind, const fsdp_op_attr
   list_operands(self, call, flat);
   int64_t bytes = 0;
   for (int i = 0; i < call->operand_count; i++) bytes += fsdp_round_up(call->extents[i].bytes, 256);
-  call->sets = probe_sets(self, bytes, fsdp_op_flops(kind, &call->attrs) == 0);
+  call->sets = probe_sets(self, bytes, reads_fresh(kind, &call->attrs));
   call->views = fsdp_alloc_zeroed((size_t)(call->sets * call->operand_count), sizeof *call->views);
   if (bytes > self->outputs.bytes || !place_operands(self, call)) {
     probe_call_destroy(call);

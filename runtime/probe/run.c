@@ -13,9 +13,11 @@
 #define PASSES_MAX     1024
 #define PASSES_MAX_GPU 32
 #define ALIGNMENT      256
-#define SETS_MAX       12
-#define ROTATED_BYTES  ((int64_t)96 << 20) // several times the caches behind a core
-#define PATTERN        ((int64_t)1 << 20)  // elements that are drawn; the inputs repeat them
+#define SETS_MAX       32
+#define ROTATED_BYTES  ((int64_t)160 << 20) // several times the caches behind a core
+#define FRESH_SETS     3
+#define FRESH_BYTES    ((int64_t)24 << 20)
+#define PATTERN        ((int64_t)1 << 20) // elements that are drawn; the inputs repeat them
 #define HOST_BYTES     ((int64_t)32 << 20)
 
 // ---- Memory
@@ -29,10 +31,10 @@ void *probe_take(probe_region *region, int64_t bytes) {
   return memory;
 }
 
-int probe_sets(const probe *self, int64_t bytes, bool moves) {
-  const int64_t rotated = moves ? ROTATED_BYTES : ROTATED_BYTES / 4;
-  const int64_t room = fsdp_min_i64(rotated, fsdp_min_i64(self->inputs.bytes, self->outputs.bytes));
-  return (int)fsdp_max_i64(1, fsdp_min_i64(moves ? SETS_MAX : SETS_MAX / 4, room / fsdp_max_i64(bytes, 1)));
+int probe_sets(const probe *self, int64_t bytes, bool fresh) {
+  const int64_t all = fsdp_min_i64(self->inputs.bytes, self->outputs.bytes);
+  const int64_t room = fsdp_min_i64(all, fresh ? FRESH_BYTES : ROTATED_BYTES) / fsdp_max_i64(bytes, 1);
+  return (int)fsdp_max_i64(1, fsdp_min_i64(room, fresh ? FRESH_SETS : SETS_MAX));
 }
 
 void probe_fill(probe *self, fsdp_dtype dtype) {
@@ -249,7 +251,7 @@ static int64_t arena_bytes(const probe *self) {
   const int64_t mib = (int64_t)1 << 20;
   const fsdp_gpu *gpu = self->gpu;
   if (self->device == FSDP_OP_CUDA) return fsdp_min_i64(gpu->total_bytes / 4, 8192 * mib);
-  return (int64_t)fmin(512, fmax(96, 8 * self->seconds)) * mib;
+  return (int64_t)fmin(512, fmax(192, 8 * self->seconds)) * mib;
 }
 
 static void divide_arena(probe *self) {

@@ -56,8 +56,8 @@ typedef struct probe_load {
 void *probe_take(probe_region *region, int64_t bytes);
 
 // The number of operand sets that rotate, if one has `bytes` bytes: as much in all as a step touches between
-// two uses of the same bytes. What is not bound by memory (`moves`) reads mostly what was just written.
-int probe_sets(const probe *self, int64_t bytes, bool moves);
+// two uses of the same bytes, or, if the op reads what was written just before (`fresh`), less than caches.
+int probe_sets(const probe *self, int64_t bytes, bool fresh);
 
 // Seconds of one run: of each rank the lower quartile over passes of all sets (where ranks share a core, the
 // mean), then the mean over ranks. Every rank must call it, in the same order.
