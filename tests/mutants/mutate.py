@@ -26,7 +26,7 @@ ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)
 FOLDER = os.path.join(ROOT, "tests", "mutants")
 KEYS = {"name", "file", "find", "with", "tests", "why", "equivalent"}
 AREAS = ("scheduler", "partition", "waits", "memory", "verifier", "executor", "kernels", "checkpoints",
-         "launcher")
+         "search", "launcher")
 PER_AREA_MIN, TOTAL_MIN = 5, 60
 PROGRAMS = ("fsdp_train", "fsdp_plan", "fsdp_export")
 TEST_TIMEOUT_S = 600

@@ -148,6 +148,13 @@ static void test_overlap(void **state) {
   const double hidden = slowed.busy_s[FSDP_STREAM_GATHER] + slowed.busy_s[FSDP_STREAM_REDUCE] - slowed.comm_s;
   assert_true(slowed.step_s > beside.step_s + 0.4 * (comm - beside.comm_s));
   assert_true(slowed.step_s <= alone.step_s + slowed.comm_s + hidden);
+  // A collective that is slowed beside compute takes longer, and compute does not.
+  profile->product_slowdown = 1;
+  profile->collective_slowdown = 2;
+  fsdp_step_price crowded = price_on(&config, profile, &traffic);
+  assert_true(crowded.busy_s[FSDP_STREAM_GATHER] > 1.5 * beside.busy_s[FSDP_STREAM_GATHER]);
+  assert_near(crowded.step_s, alone.step_s + crowded.comm_s, 1e-6);
+  fsdp_step_price_release(&crowded);
   fsdp_step_price_release(&alone);
   fsdp_step_price_release(&beside);
   fsdp_step_price_release(&slowed);
