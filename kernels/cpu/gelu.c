@@ -18,7 +18,7 @@ typedef struct activation {
 
 FSDP_INLINE fsdp_vf clamp(fsdp_vf x) {
   const fsdp_vf far = vf_set(FAR);
-  return vf_max(vf_select((fsdp_vi)(x > far), far, x), -far);
+  return vf_max(vf_min(x, far), -far);
 }
 
 FSDP_INLINE fsdp_vf sigmoid(fsdp_vf near) {

@@ -55,6 +55,12 @@ FSDP_INLINE void tile(int64_t rows, int64_t depth, const float *a, const float *
     return;
   }
   int64_t i = 0;
+#if TILE_ROWS > 8
+  if (rows >= 8) {
+    tile_rows(8, depth, a, b, c, strides, accumulate);
+    i = 8;
+  }
+#endif
   for (; i + 4 <= rows; i += 4)
     tile_rows(4, depth, a + i * strides.a_row, b, c + i * strides.c, strides, accumulate);
   for (; i + 2 <= rows; i += 2)

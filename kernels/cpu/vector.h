@@ -15,6 +15,7 @@
 typedef float fsdp_vf __attribute__((vector_size(FSDP_LANES * 4)));
 typedef int32_t fsdp_vi __attribute__((vector_size(FSDP_LANES * 4)));
 typedef uint32_t fsdp_vu __attribute__((vector_size(FSDP_LANES * 4)));
+typedef uint16_t fsdp_vh __attribute__((vector_size(FSDP_LANES * 2)));
 
 #define FSDP_INLINE static inline __attribute__((always_inline))
 
@@ -28,6 +29,13 @@ FSDP_INLINE void vf_store(float *destination, fsdp_vf v) {
   memcpy(destination, &v, sizeof v);
 }
 
+// bf16 is the upper half of fp32.
+FSDP_INLINE fsdp_vf vf_load_bf16(const uint16_t *source) {
+  fsdp_vh halves;
+  memcpy(&halves, source, sizeof halves);
+  return (fsdp_vf)(__builtin_convertvector(halves, fsdp_vu) << 16);
+}
+
 FSDP_INLINE fsdp_vf vf_set(float x) {
   return x - (fsdp_vf){0};
 }
@@ -37,9 +45,17 @@ FSDP_INLINE fsdp_vf vf_select(fsdp_vi mask, fsdp_vf a, fsdp_vf b) {
   return (fsdp_vf)((mask & (fsdp_vi)a) | (~mask & (fsdp_vi)b));
 }
 
-// NaN in `a` is kept.
+// NaN in `a` is kept. Lane by lane, as the compiler knows one instruction for it; vf_select takes three.
 FSDP_INLINE fsdp_vf vf_max(fsdp_vf a, fsdp_vf b) {
-  return vf_select((fsdp_vi)(a < b), b, a);
+  fsdp_vf most;
+  for (int i = 0; i < FSDP_LANES; i++) most[i] = a[i] < b[i] ? b[i] : a[i];
+  return most;
+}
+
+FSDP_INLINE fsdp_vf vf_min(fsdp_vf a, fsdp_vf b) {
+  fsdp_vf least;
+  for (int i = 0; i < FSDP_LANES; i++) least[i] = a[i] > b[i] ? b[i] : a[i];
+  return least;
 }
 
 // Adds lanes pairwise, so that the order is fixed and errors stay small.
@@ -65,7 +81,7 @@ FSDP_INLINE fsdp_vf vf_exp(fsdp_vf x) {
   const fsdp_vf high = vf_set(88.0f),
                 magic = vf_set(12582912.0f); // 1.5 * 2^23: adding it rounds to an integer
   fsdp_vi vanishes = (fsdp_vi)(x < vf_set(-87.3f));
-  x = vf_select((fsdp_vi)(x > high), high, x);
+  x = vf_min(x, high);
   fsdp_vf shifted = x * 1.44269504f + magic, n = shifted - magic;
   fsdp_vu scale_bits = ((fsdp_vu)shifted << 23) + 0x3f800000u; // wraps if x vanishes
   fsdp_vf r = x - n * 0.693359375f;

@@ -93,16 +93,21 @@ FSDP_INLINE int64_t query_at(const attention *k, int64_t b, int64_t index, int64
   return fsdp_row_of(&k->queries, b, index) * width + head * k->D;
 }
 
+FSDP_INLINE fsdp_vf load_lanes(const fsdp_view *view, int64_t first) {
+  if (view->dtype == FSDP_F32) return vf_load((const float *)view->data + first);
+  return vf_load_bf16((const fsdp_bf16 *)view->data + first);
+}
+
 // Copies `rows` rows of `columns` elements (the first at `first`, `stride` apart) as fp32, times `factor`,
 // into rows of out_stride, with zeros after the last column.
 FSDP_INLINE void copy_rows(const fsdp_view *view, int64_t first, int64_t stride, int64_t rows,
                            int64_t columns, float factor, float *out, int64_t out_stride) {
-  for (int64_t i = 0; i < rows; i++, out += out_stride) {
-    const float *in = load(view, first + i * stride, columns, out);
-    int64_t c = 0;
-    for (; c + FSDP_LANES <= columns; c += FSDP_LANES) vf_store(out + c, vf_load(in + c) * factor);
-    for (; c < columns; c++) out[c] = in[c] * factor;
-    for (; c < out_stride; c++) out[c] = 0;
+  int64_t whole = columns - columns % FSDP_LANES;
+  for (int64_t i = 0; i < rows; i++, first += stride, out += out_stride) {
+    for (int64_t c = 0; c < whole; c += FSDP_LANES) vf_store(out + c, load_lanes(view, first + c) * factor);
+    if (whole < columns) load_into(view, first + whole, columns - whole, out + whole);
+    for (int64_t c = whole; c < columns; c++) out[c] *= factor;
+    for (int64_t c = columns; c < out_stride; c++) out[c] = 0;
   }
 }
 

@@ -1,5 +1,5 @@
-// vf_exp over the whole range of floats, against the C library's exp in double precision; and sums, of
-// integers, which are exact.
+// vf_exp over the whole range of floats, against the C library's exp in double precision; sums, of integers,
+// which are exact; the greater and the lesser of two; and every bf16.
 #include "kernels/cpu/vector.h"
 
 #include <math.h>
@@ -48,8 +48,41 @@ static void sums_of_every_length(void **state) {
   }
 }
 
+static float lane_of(fsdp_vf v, int lane) {
+  float lanes[FSDP_LANES];
+  vf_store(lanes, v);
+  return lanes[lane];
+}
+
+// Of neighbouring lanes the one has the greater value first, the other the lesser one.
+static void greater_and_lesser(void **state) {
+  (void)state;
+  float a[FSDP_LANES], b[FSDP_LANES];
+  for (int i = 0; i < FSDP_LANES; i++) a[i] = i % 2 ? -1.5f : 2.5f, b[i] = i % 2 ? 2.5f : -1.5f;
+  for (int i = 0; i < FSDP_LANES; i++) {
+    assert_true(lane_of(vf_max(vf_load(a), vf_load(b)), i) == 2.5f);
+    assert_true(lane_of(vf_min(vf_load(a), vf_load(b)), i) == -1.5f);
+  }
+  assert_true(isnan(lane_of(vf_max(vf_set(NAN), vf_load(b)), 0)));
+  assert_true(isnan(lane_of(vf_min(vf_set(NAN), vf_load(b)), 0)));
+  assert_true(lane_of(vf_max(vf_set(-INFINITY), vf_load(b)), 0) == -1.5f);
+}
+
+static void every_bf16(void **state) {
+  (void)state;
+  for (uint32_t first = 0; first < 1u << 16; first += FSDP_LANES) {
+    uint16_t halves[FSDP_LANES];
+    uint32_t expected[FSDP_LANES];
+    for (uint32_t i = 0; i < FSDP_LANES; i++)
+      halves[i] = (uint16_t)(first + i), expected[i] = (first + i) << 16;
+    fsdp_vf loaded = vf_load_bf16(halves);
+    assert_memory_equal(&loaded, expected, sizeof expected);
+  }
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(within_two_units), cmocka_unit_test(ends_of_the_range),
-                                     cmocka_unit_test(sums_of_every_length)};
+                                     cmocka_unit_test(sums_of_every_length),
+                                     cmocka_unit_test(greater_and_lesser), cmocka_unit_test(every_bf16)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
