@@ -376,6 +376,13 @@ void fsdp_plan_instr_name(const fsdp_plan *plan, int position, char *text, size_
            path[0] ? " of " : "", path);
 }
 
+// What is offloaded leaves to make room for something else, which waits for its copies.
+static bool offloads(const fsdp_saving *saving) {
+  for (int i = 0; i < saving->count; i++)
+    if (saving->rules[i].fate == FSDP_FATE_OFFLOAD) return true;
+  return false;
+}
+
 fsdp_status fsdp_plan_create(const fsdp_plan_config *config, fsdp_plan **out, fsdp_error *error) {
   fsdp_status status = check_config(config, error);
   if (status) return status;
@@ -387,14 +394,19 @@ fsdp_status fsdp_plan_create(const fsdp_plan_config *config, fsdp_plan **out, fs
     fsdp_plan_destroy(plan);
     return status;
   }
-  fsdp_memory_plan(plan->program, &plan->memory);
+  *out = plan;
   plan->traffic = step_traffic(plan);
+  if (config->draft) {
+    fsdp_memory_draft(plan->program, offloads(&config->saving), &plan->memory);
+    fsdp_waits_infer(plan->program);
+    return FSDP_OK;
+  }
+  fsdp_memory_plan(plan->program, &plan->memory);
   find_hint(plan);
   find_preset_hint(plan);
   if (config->poison) fsdp_program_insert_poison(plan->program);
   fsdp_waits_infer(plan->program);
   prove(plan);
-  *out = plan;
   return FSDP_OK;
 }
 

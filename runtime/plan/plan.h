@@ -63,6 +63,7 @@ typedef struct fsdp_plan_config {
   bool exchange;   // plan an exchange section too, if replicas load slices or low-precision copies are kept;
                    // under zero1 there always is one
   bool poison;     // fill memory that is free, or not yet written, with signalling NaNs (tests)
+  bool draft;      // for a search: addresses are a first attempt, nothing is proved, and hints are left out
   const fsdp_plan_backend *backend;
 } fsdp_plan_config;
 

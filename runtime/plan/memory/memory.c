@@ -222,6 +222,29 @@ static int64_t pack_strictly(const fsdp_program *program, packing *p, int64_t to
   return fsdp_min_i64(top, strict_top);
 }
 
+// A first attempt, which may end far above the peak.
+static void pack_once(fsdp_program *program, fsdp_space space) {
+  int window_begins[FSDP_MAX_SECTIONS];
+  packing p = collect_items(program, space, window_begins);
+  extend_lifetimes(program, p.items, p.count);
+  program->arena_bytes[space] = fsdp_pack(&p.config, p.items, p.count);
+  for (int i = 0; i < p.count; i++) program->tensors[p.tensors[i]].address = p.items[i].address;
+  free(p.tensors);
+  free(p.items);
+}
+
+// Every tensor at an address of its own.
+static void spread_space(fsdp_program *program, fsdp_space space) {
+  int64_t top = place_always(program, space);
+  for (int t = 0; t < program->tensor_count; t++) {
+    fsdp_tensor *tensor = &program->tensors[t];
+    if (tensor->space != space || tensor->lifetime == FSDP_LIVE_ALWAYS) continue;
+    tensor->address = fsdp_round_up(top, tensor_align(tensor->bytes));
+    if (is_live_somewhere(tensor)) top = tensor->address + tensor->bytes;
+  }
+  program->arena_bytes[space] = top;
+}
+
 static void pack_space(fsdp_program *program, fsdp_space space) {
   int window_begins[FSDP_MAX_SECTIONS];
   packing p = collect_items(program, space, window_begins);
@@ -241,6 +264,16 @@ static void pack_space(fsdp_program *program, fsdp_space space) {
 void fsdp_memory_plan(fsdp_program *program, fsdp_memory_report *report) {
   for (int space = 0; space < FSDP_SPACE_COUNT; space++) {
     pack_space(program, (fsdp_space)space);
+    report_space(program, (fsdp_space)space, &report->space[space]);
+  }
+}
+
+void fsdp_memory_draft(fsdp_program *program, bool reuse, fsdp_memory_report *report) {
+  for (int space = 0; space < FSDP_SPACE_COUNT; space++) {
+    if (reuse)
+      pack_once(program, (fsdp_space)space);
+    else
+      spread_space(program, (fsdp_space)space);
     report_space(program, (fsdp_space)space, &report->space[space]);
   }
 }

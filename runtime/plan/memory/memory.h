@@ -39,6 +39,11 @@ typedef struct fsdp_memory_owner {
 // report.
 void fsdp_memory_plan(fsdp_program *program, fsdp_memory_report *report);
 
+// The same in little time: valley and peak are those of a plan. With `reuse`, addresses are a first attempt,
+// and the arena may end far above the peak. Without, every tensor has an address of its own, so that no
+// instruction waits for bytes to be given up.
+void fsdp_memory_draft(fsdp_program *program, bool reuse, fsdp_memory_report *report);
+
 // Bytes live at every list position, by category: out[position * FSDP_CATEGORY_COUNT + category]; out has
 // instr_count * FSDP_CATEGORY_COUNT entries.
 void fsdp_memory_timeline(const fsdp_program *program, fsdp_space space, int64_t *out);

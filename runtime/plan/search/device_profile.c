@@ -181,6 +181,20 @@ double fsdp_profile_product_s(const fsdp_device_profile *profile, int ranks, fsd
   return product->count * (seconds * crowding(profile, scope, ranks) + profile->launch_s);
 }
 
+double fsdp_profile_best_rate(const fsdp_device_profile *profile, int ranks, fsdp_dtype dtype) {
+  if (!profile->product_count) return 0;
+  const int scope =
+      scope_of(&profile->products[0].ranks, profile->product_count, sizeof *profile->products, ranks);
+  double best = 0;
+  for (int i = 0; i < profile->product_count; i++) {
+    const fsdp_profile_product *p = &profile->products[i];
+    if (p->dtype != dtype || p->ranks != scope) continue;
+    const double shape = shape_efficiency(profile, (double)p->m, (double)p->n, (double)p->k);
+    best = fmax(best, p->flops_per_s / shape);
+  }
+  return best / crowding(profile, scope, ranks);
+}
+
 // ---- Attention and other ops
 
 // The entry of this direction with the nearest head dimension.

@@ -125,6 +125,9 @@ double fsdp_profile_curve_at(const fsdp_profile_curve *curve, double size);
 double fsdp_profile_product_s(const fsdp_device_profile *profile, int ranks, fsdp_dtype dtype,
                               const fsdp_op_product *product);
 
+// FLOPs per second of the fastest product that the profile has, less what its shape leaves of the device.
+double fsdp_profile_best_rate(const fsdp_device_profile *profile, int ranks, fsdp_dtype dtype);
+
 // `flops` of attention, as the op table counts them, over sequences of `seq` keys.
 double fsdp_profile_attention_s(const fsdp_device_profile *profile, int ranks, fsdp_dtype dtype, int head_dim,
                                 int64_t seq, fsdp_profile_direction direction, double flops);

@@ -15,10 +15,10 @@ const char *fsdp_price_kind_name(fsdp_price_kind kind) {
 }
 
 // The first rank's group: every group of the communicator is like it.
-static fsdp_profile_group group_of(const fsdp_program *program, fsdp_axis_set axes, int ranks_per_node) {
-  fsdp_profile_group group = {.ranks = fsdp_mesh_group_size(&program->mesh, axes)};
+fsdp_profile_group fsdp_profile_group_of(const fsdp_mesh *mesh, fsdp_axis_set axes, int ranks_per_node) {
+  fsdp_profile_group group = {.ranks = fsdp_mesh_group_size(mesh, axes)};
   for (int place = 0; place < group.ranks; place++)
-    group.ranks_per_node += fsdp_mesh_group_member(&program->mesh, axes, 0, place) < ranks_per_node;
+    group.ranks_per_node += fsdp_mesh_group_member(mesh, axes, 0, place) < ranks_per_node;
   group.groups = (int)fsdp_max_i64(1, ranks_per_node / group.ranks_per_node);
   return group;
 }
@@ -37,7 +37,8 @@ fsdp_status fsdp_pricing_create(const fsdp_plan *plan, const fsdp_device_profile
   *pricing = (fsdp_pricing){.plan = plan, .profile = profile};
   pricing->ranks_per_node = (int)fsdp_min_i64(ranks_per_node, fsdp_mesh_ranks(&program->mesh));
   for (int c = 0; c < program->comm_count; c++) {
-    const fsdp_profile_group group = group_of(program, program->comms[c].axes, pricing->ranks_per_node);
+    const fsdp_profile_group group =
+        fsdp_profile_group_of(&program->mesh, program->comms[c].axes, pricing->ranks_per_node);
     pricing->groups[c] = group;
     bool across = group.ranks > group.ranks_per_node;
     if (fsdp_profile_collective_s(profile, FSDP_INSTR_ALL_GATHER, &group, 1e6) > 0 || group.ranks == 1)

@@ -49,6 +49,9 @@ typedef struct fsdp_pricing {
 fsdp_status fsdp_pricing_create(const fsdp_plan *plan, const fsdp_device_profile *profile, int ranks_per_node,
                                 fsdp_pricing *pricing, fsdp_error *error);
 
+// Where the groups over `axes` of a mesh lie, on nodes of `ranks_per_node` neighbouring ranks.
+fsdp_profile_group fsdp_profile_group_of(const fsdp_mesh *mesh, fsdp_axis_set axes, int ranks_per_node);
+
 // The price of the instruction at `position`.
 fsdp_price fsdp_price_of(const fsdp_pricing *pricing, int position);
 

@@ -1,0 +1,363 @@
+#include "runtime/plan/search/search.h"
+
+#include "runtime/base/check.h"
+#include "runtime/base/size.h"
+#include "runtime/plan/search/search_internal.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+// A setting is worth looking for if it may be faster than the best by more than this.
+#define WORTH 1e-3
+// Kinds of which the best setting is planned whole, at most.
+#define WHOLE_KINDS 24
+// Of these, so many with all settings that are about as fast.
+#define THOROUGH_KINDS 3
+// Layers more than estimated that a finalist may turn out to need.
+#define LAYERS_MORE 3
+
+typedef struct ranked {
+  int kind;
+  search_best best;
+} ranked;
+
+typedef struct run {
+  const fsdp_search_config *config;
+  search_space space;
+  fsdp_search_result *result;
+  int *order;     // kinds by their bounds
+  ranked *ranked; // kinds with settings that fit, by estimate
+  int ranked_count;
+  search_deltas deltas;
+  int64_t least_excess; // of what does not fit; 0: nothing was tried
+} run;
+
+const char *fsdp_search_bound_name(fsdp_search_bound bound) {
+  static const char *const names[FSDP_BOUND_COUNT] = {"compute", "communication", "copies to the host",
+                                                      "updates on the host"};
+  return names[bound];
+}
+
+// ---- Whole plans
+
+static double unhindered_s(const fsdp_plan *plan, const fsdp_pricing *pricing) {
+  fsdp_program program = *plan->program;
+  fsdp_plan copy = *plan;
+  fsdp_pricing free_of_reuse = *pricing;
+  program.waits = fsdp_alloc(((size_t)program.wait_count + 1) * sizeof *program.waits);
+  program.instrs = fsdp_alloc((size_t)program.instr_count * sizeof *program.instrs);
+  memcpy(program.instrs, plan->program->instrs, (size_t)program.instr_count * sizeof *program.instrs);
+  int count = 0;
+  for (int i = 0; i < program.instr_count; i++) {
+    fsdp_instr *instr = &program.instrs[i];
+    const int first = instr->first_wait;
+    instr->first_wait = count;
+    for (int w = 0; w < plan->program->instrs[i].wait_count; w++) {
+      const fsdp_wait wait = plan->program->waits[first + w];
+      if (wait.reason != FSDP_WAIT_REUSE) program.waits[count++] = wait;
+    }
+    instr->wait_count = count - instr->first_wait;
+  }
+  copy.program = &program;
+  free_of_reuse.plan = &copy;
+  fsdp_step_price price;
+  fsdp_simulation *simulation = fsdp_simulation_create(&free_of_reuse);
+  fsdp_simulation_run(simulation, &price);
+  const double seconds = price.step_s;
+  fsdp_step_price_release(&price);
+  fsdp_simulation_destroy(simulation);
+  free(program.instrs);
+  free(program.waits);
+  return seconds;
+}
+
+static void describe(const fsdp_search_config *search, const fsdp_plan *plan, const fsdp_pricing *pricing,
+                     fsdp_search_plan *out) {
+  fsdp_step_price price;
+  fsdp_simulation *simulation = fsdp_simulation_create(pricing);
+  fsdp_simulation_run(simulation, &price);
+  const double copies = price.h2d_s + price.d2h_s;
+  *out = (fsdp_search_plan){
+      .config = plan->config,
+      .step_s = price.step_s,
+      .unhindered_s = unhindered_s(plan, pricing),
+      .tokens_per_s = (double)(search->global_batch * plan->config.seq) / price.step_s,
+      .mfu = fsdp_pricing_mfu(pricing, price.step_s, FSDP_FLOPS_CAUSAL),
+      .comm_s = price.comm_s,
+      .copies_s = copies,
+      .bound = search_bound_of(price.step_s, price.comm_s, copies, price.kind_s[FSDP_PRICE_UPDATE]),
+      .hash = fsdp_program_hash(plan->program)};
+  search_need_of(plan, out->bytes);
+  fsdp_step_price_release(&price);
+  fsdp_simulation_destroy(simulation);
+}
+
+fsdp_status fsdp_search_price(const fsdp_search_config *search, const fsdp_plan_config *setting,
+                              fsdp_search_plan *out, fsdp_error *error) {
+  fsdp_plan *plan;
+  fsdp_pricing pricing;
+  int64_t bytes[FSDP_SPACE_COUNT];
+  fsdp_status status = fsdp_plan_create(setting, &plan, error);
+  if (status) return status;
+  search_need_of(plan, bytes);
+  if (search_excess(search, bytes, NULL) > 0)
+    status = fsdp_fail(error, FSDP_ERR_CAPACITY, "the setting does not fit");
+  if (status == FSDP_OK)
+    status = fsdp_pricing_create(plan, search->profile, search->ranks_per_node, &pricing, error);
+  if (status == FSDP_OK) describe(search, plan, &pricing, out);
+  fsdp_plan_destroy(plan);
+  return status;
+}
+
+// Whether a setting fits by its peaks, without packing.
+static bool fits_by_peaks(run *r, const fsdp_plan_config *setting) {
+  fsdp_plan_config config = *setting;
+  fsdp_plan *plan;
+  int64_t bytes[FSDP_SPACE_COUNT];
+  config.draft = true;
+  r->result->drafts++;
+  if (fsdp_plan_create(&config, &plan, NULL) != FSDP_OK) return false;
+  for (int s = 0; s < FSDP_SPACE_COUNT; s++) bytes[s] = plan->memory.space[s].peak_bytes;
+  bytes[FSDP_SPACE_DEVICE] += fsdp_plan_reserve_bytes(plan);
+  fsdp_plan_destroy(plan);
+  return search_excess(r->config, bytes, NULL) == 0;
+}
+
+// The fewest layers of the setting's set with which its peaks fit: as estimated, or a few more or less.
+static void settle_layers(run *r, search_setting *setting) {
+  const search_chain *chain = &r->space.chains[setting->chain];
+  const int all = (int)r->config->base.model.num_layers;
+  int low = 1, high = all; // high: fits, as far as is known
+  for (int tried = setting->layers, step = 1; low < high;) {
+    setting->config.saving = search_saving_of(r->config, chain, setting->set, tried);
+    if (fits_by_peaks(r, &setting->config)) {
+      high = tried;
+      tried = (int)fsdp_max_i64(low, tried - step);
+    } else {
+      low = tried + 1;
+      tried = (int)fsdp_min_i64(high, tried + step);
+    }
+    if (tried < low || tried > high || tried == high) tried = low + (high - low) / 2;
+    step *= 2;
+  }
+  setting->layers = high;
+  setting->config.saving = search_saving_of(r->config, chain, setting->set, high);
+}
+
+// Prices a setting whole. If packing takes a little more than its peaks, so do a few layers.
+static bool price_whole(run *r, search_setting *setting, fsdp_search_plan *out) {
+  const search_chain *chain = &r->space.chains[setting->chain];
+  const int all = (int)r->config->base.model.num_layers;
+  if (setting->set > 0) settle_layers(r, setting);
+  for (int more = 0; more <= LAYERS_MORE; more++) {
+    r->result->whole++;
+    fsdp_status status = fsdp_search_price(r->config, &setting->config, out, NULL);
+    if (status == FSDP_OK) return true;
+    if (status != FSDP_ERR_CAPACITY || setting->set == 0 || setting->layers == all) return false;
+    setting->layers++;
+    setting->config.saving = search_saving_of(r->config, chain, setting->set, setting->layers);
+  }
+  return false;
+}
+
+// The best of a kind's settings, or the first that fits; false if none does after all.
+static bool choose_of_kind(run *r, ranked *item, bool best, fsdp_search_plan *out) {
+  bool found = false;
+  for (int i = 0; i < item->best.count; i++) {
+    search_setting *setting = &item->best.settings[i];
+    fsdp_search_plan plan;
+    if (found && (!best || setting->estimate.step_s >= out->step_s)) break;
+    if (!price_whole(r, setting, &plan)) continue;
+    plan.estimate_s = setting->estimate.step_s;
+    if (found && plan.step_s >= out->step_s) continue;
+    *out = plan;
+    found = true;
+  }
+  return found;
+}
+
+static void insert_plan(fsdp_search_result *result, const fsdp_search_plan *plan) {
+  if (result->count == FSDP_SEARCH_PLANS && plan->step_s >= result->plans[result->count - 1].step_s) return;
+  int at = result->count < FSDP_SEARCH_PLANS ? result->count++ : FSDP_SEARCH_PLANS - 1;
+  for (; at > 0 && result->plans[at - 1].step_s > plan->step_s; at--)
+    result->plans[at] = result->plans[at - 1];
+  result->plans[at] = *plan;
+}
+
+// The slowest plan that counts as one of the best so far.
+static double last_s(const fsdp_search_result *result) {
+  return result->count < FSDP_SEARCH_PLANS ? INFINITY : result->plans[result->count - 1].step_s;
+}
+
+static void choose_finalists(run *r) {
+  fsdp_search_result *result = r->result;
+  for (int i = 0; i < r->ranked_count && (i < WHOLE_KINDS || !result->count); i++) {
+    ranked *item = &r->ranked[i];
+    fsdp_search_plan plan;
+    if (item->best.settings[0].estimate.step_s >= last_s(result)) break;
+    fsdp_search_kind *kind = &result->kinds[item->kind];
+    if (!choose_of_kind(r, item, i < THOROUGH_KINDS, &plan)) {
+      kind->outcome = FSDP_SEARCH_TOO_LARGE;
+      kind->bytes = item->best.settings[0].estimate.bytes[FSDP_SPACE_DEVICE];
+      continue;
+    }
+    kind->step_s = plan.step_s;
+    kind->bound = plan.bound;
+    insert_plan(result, &plan);
+  }
+  for (int p = 0; p < result->count; p++)
+    for (int k = 0; k < result->kind_count; k++) {
+      fsdp_search_kind *kind = &result->kinds[k];
+      const fsdp_plan_config *c = &result->plans[p].config;
+      if (kind->strategy == c->strategy && kind->cpu_offload == c->cpu_offload &&
+          memcmp(&kind->mesh, &c->mesh, sizeof c->mesh) == 0)
+        kind->outcome = FSDP_SEARCH_FINALIST;
+    }
+}
+
+// ---- Kinds
+
+static int compare_order(const void *a, const void *b, void *context) {
+  const fsdp_search_kind *kinds = context, *x = &kinds[*(const int *)a], *y = &kinds[*(const int *)b];
+  if (x->step_s != y->step_s) return x->step_s < y->step_s ? -1 : 1;
+  return *(const int *)a - *(const int *)b;
+}
+
+// By bounds alone: what cannot fit, and the order in which the others are tried.
+static void order_kinds(run *r) {
+  fsdp_search_result *result = r->result;
+  r->order = fsdp_alloc((size_t)result->kind_count * sizeof *r->order);
+  for (int k = 0; k < result->kind_count; k++) {
+    fsdp_search_kind *kind = &result->kinds[k];
+    int64_t bytes[FSDP_SPACE_COUNT] = {0};
+    r->order[k] = k;
+    kind->step_s = kind->bound_s = search_least_s(r->config, &r->space, kind, &kind->bound);
+    kind->bytes = search_least_bytes(r->config, &r->space, kind, &kind->space);
+    bytes[kind->space] = kind->bytes;
+    kind->outcome = search_excess(r->config, bytes, NULL) > 0 ? FSDP_SEARCH_TOO_LARGE : FSDP_SEARCH_TOO_SLOW;
+  }
+  qsort_r(r->order, (size_t)result->kind_count, sizeof *r->order, compare_order, result->kinds);
+}
+
+static void rank(run *r, int k, const search_best *best) {
+  fsdp_search_kind *kind = &r->result->kinds[k];
+  const search_estimate *e = &best->settings[0].estimate;
+  kind->outcome = FSDP_SEARCH_SLOWER;
+  kind->step_s = e->step_s;
+  kind->bound = search_bound_of(e->step_s, e->comm_s, e->copies_s, e->update_s);
+  int at = r->ranked_count++;
+  for (; at > 0 && r->ranked[at - 1].best.settings[0].estimate.step_s > e->step_s; at--)
+    r->ranked[at] = r->ranked[at - 1];
+  r->ranked[at].kind = k;
+  r->ranked[at].best = *best;
+}
+
+static void note_unfit_kind(run *r, fsdp_search_kind *kind, const search_best *best) {
+  if (!best->planned) {
+    kind->outcome = FSDP_SEARCH_IMPOSSIBLE;
+    return;
+  }
+  if (!best->least_bytes) return; // every setting is slower than the best kinds: the bound stands
+  kind->outcome = FSDP_SEARCH_TOO_LARGE;
+  kind->space = best->least_space;
+  kind->bytes = best->least_bytes + r->config->limit_bytes[best->least_space];
+  if (r->least_excess && best->least_bytes >= r->least_excess) return;
+  r->least_excess = best->least_bytes;
+  r->result->least = best->least;
+}
+
+// The step time that a kind must be below to be among the best.
+static double cut_of(const run *r) {
+  return r->ranked_count < FSDP_SEARCH_PLANS
+             ? INFINITY
+             : r->ranked[FSDP_SEARCH_PLANS - 1].best.settings[0].estimate.step_s;
+}
+
+static void try_kinds(run *r) {
+  fsdp_search_result *result = r->result;
+  r->ranked = fsdp_alloc((size_t)result->kind_count * sizeof *r->ranked);
+  for (int i = 0; i < result->kind_count; i++) {
+    fsdp_search_kind *kind = &result->kinds[r->order[i]];
+    const fsdp_search_progress progress = {result->kind_count, i, result->drafts};
+    if (r->config->progress) r->config->progress(&progress, r->config->context);
+    if (kind->outcome == FSDP_SEARCH_TOO_LARGE || kind->step_s >= cut_of(r)) continue;
+    search_best best;
+    search_kind_settings(r->config, &r->space, kind, false, cut_of(r), &r->deltas, &result->drafts, &best);
+    if (best.count)
+      rank(r, r->order[i], &best);
+    else
+      note_unfit_kind(r, kind, &best);
+  }
+}
+
+// All variants of all micro-batches where one may be faster than the best so far.
+static void try_variants(run *r) {
+  fsdp_search_result *result = r->result;
+  for (int i = 0; i < result->kind_count; i++) {
+    fsdp_search_kind *kind = &result->kinds[r->order[i]];
+    if (!r->ranked_count) return;
+    const double cut = r->ranked[0].best.settings[0].estimate.step_s * (1 - WORTH);
+    if (kind->outcome == FSDP_SEARCH_TOO_LARGE || kind->bound_s >= cut) continue;
+    search_best best;
+    search_kind_settings(r->config, &r->space, kind, true, cut, &r->deltas, &result->drafts, &best);
+    if (!best.count) continue;
+    for (int k = 0; k < r->ranked_count; k++) {
+      if (r->ranked[k].kind != r->order[i]) continue;
+      memmove(&r->ranked[k], &r->ranked[k + 1], (size_t)(--r->ranked_count - k) * sizeof *r->ranked);
+    }
+    rank(r, r->order[i], &best);
+  }
+}
+
+// Of kinds that bounds alone exclude, some setting, so that there is one to name.
+static void find_least(run *r) {
+  for (int k = 0; k < r->result->kind_count && !r->least_excess; k++) {
+    fsdp_search_kind *kind = &r->result->kinds[r->order[k]];
+    search_best best;
+    search_kind_settings(r->config, &r->space, kind, false, INFINITY, &r->deltas, &r->result->drafts, &best);
+    if (!best.count) note_unfit_kind(r, kind, &best);
+  }
+}
+
+static fsdp_status search_once(run *r, bool across, fsdp_error *error) {
+  fsdp_search_result *result = r->result;
+  free(result->kinds);
+  result->kinds = search_kinds_create(r->config, across, &result->kind_count);
+  if (!result->kind_count)
+    return fsdp_fail(error, FSDP_ERR_OPTION,
+                     "--search: no mesh of %d ranks divides %lld sequences of a step as the options that are "
+                     "given say: change --global-batch, or leave --mesh or --strategy open",
+                     r->config->ranks, (long long)r->config->global_batch);
+  order_kinds(r);
+  try_kinds(r);
+  try_variants(r);
+  choose_finalists(r);
+  if (!result->count) find_least(r);
+  free(r->order);
+  free(r->ranked);
+  r->order = NULL;
+  r->ranked = NULL;
+  r->ranked_count = 0;
+  return FSDP_OK;
+}
+
+fsdp_status fsdp_search_run(const fsdp_search_config *config, fsdp_search_result *result, fsdp_error *error) {
+  run r = {.config = config, .result = result};
+  *result = (fsdp_search_result){0};
+  fsdp_status status = fsdp_device_profile_check(config->profile, config->base.param_dtype, error);
+  if (status == FSDP_OK) status = search_space_create(config, &r.space, error);
+  if (status == FSDP_OK) status = search_once(&r, false, error);
+  const bool may_cross =
+      !config->fixed[FSDP_SEARCH_MESH] && !config->fixed_tensor && config->ranks > config->ranks_per_node;
+  if (status == FSDP_OK && !result->count && may_cross) status = search_once(&r, true, NULL);
+  free(r.deltas.items);
+  if (status != FSDP_OK) fsdp_search_result_release(result);
+  return status;
+}
+
+void fsdp_search_result_release(fsdp_search_result *result) {
+  free(result->kinds);
+  result->kinds = NULL;
+  result->kind_count = 0;
+}

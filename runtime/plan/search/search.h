@@ -1,0 +1,36 @@
+// The search: the fastest plans for a model on a machine that a profile describes.
+//
+//   kinds      meshes x strategies x offload of the states ──bounds──► some cannot fit, some cannot be fast
+//   settings   of a kind: micro-batch x accumulation x wrap x prefetch x what is saved
+//   estimate   of a setting: drafts of two small models of a few layers, extended to all
+//   finalists  the best setting of each kind, planned, proved and priced whole
+//
+// Exact enumeration: a kind is left out only if a bound says that it cannot be among the best, and a setting
+// only if its work alone takes longer than the best one of its kind. Pure and deterministic: no files, no
+// MPI, no clock; ties go to what is enumerated first.
+#pragma once
+
+#include "runtime/plan/search/search_config.h"
+
+#define FSDP_SEARCH_PLANS 10
+
+typedef struct fsdp_search_result {
+  fsdp_search_plan plans[FSDP_SEARCH_PLANS]; // the fastest first, of a kind each
+  int count;                                 // 0: nothing fits
+  fsdp_search_kind *kinds;                   // all, in the order of the enumeration
+  int kind_count;
+  fsdp_plan_config least; // without plans: the setting that needs least
+  int64_t drafts, whole;  // plans that were made
+} fsdp_search_result;
+
+// FSDP_ERR_OPTION if what is fixed leaves nothing to plan; FSDP_ERR_INPUT if the profile lacks what pricing
+// needs. That nothing fits is no error. The caller releases *result.
+fsdp_status fsdp_search_run(const fsdp_search_config *config, fsdp_search_result *result, fsdp_error *error);
+void fsdp_search_result_release(fsdp_search_result *result);
+
+// Plans and prices one setting whole, as finalists are. FSDP_ERR_CAPACITY if it does not fit.
+fsdp_status fsdp_search_price(const fsdp_search_config *config, const fsdp_plan_config *setting,
+                              fsdp_search_plan *plan, fsdp_error *error);
+
+// "compute", "communication", ...
+const char *fsdp_search_bound_name(fsdp_search_bound bound);

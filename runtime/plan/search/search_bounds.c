@@ -1,0 +1,77 @@
+// Bounds in closed form: what no setting of a kind gets below.
+#include "runtime/base/size.h"
+#include "runtime/plan/search/search_internal.h"
+
+#include <math.h>
+
+// A model's FLOPs count a few parameters that no gemm multiplies (norms, learned positions).
+#define GEMM_SHARE 0.95
+
+static double sequences_of(const fsdp_search_config *search) {
+  return (double)search->global_batch;
+}
+
+static double collective_s(const fsdp_search_config *search, const fsdp_search_kind *kind, const char *axis,
+                           fsdp_instr_kind collective, double bytes) {
+  const fsdp_axis_set axes = fsdp_mesh_axes(&kind->mesh, axis);
+  const fsdp_profile_group group = fsdp_profile_group_of(&kind->mesh, axes, search->ranks_per_node);
+  return fsdp_profile_collective_s(search->profile, collective, &group, bytes);
+}
+
+// Weights are gathered for each forward, and once more for the backward unless they are kept; gradients are
+// reduced once a step at least. The least of what settings of the kind do.
+static double communication_s(const fsdp_search_config *search, const search_space *space,
+                              const fsdp_search_kind *kind) {
+  const fsdp_plan_config *c = &search->base;
+  const int tensor = fsdp_mesh_size(&kind->mesh, FSDP_AXIS_TENSOR);
+  const double layers = (double)(space->layer_params * c->model.num_layers) / tensor;
+  const double weights = layers * (double)fsdp_dtype_bytes(c->param_dtype);
+  const double gradients = layers * (double)fsdp_dtype_bytes(c->reduce_dtype);
+  const int shards = fsdp_mesh_size(&kind->mesh, FSDP_AXIS_FSDP);
+  double seconds = collective_s(search, kind, FSDP_AXIS_FSDP, FSDP_INSTR_REDUCE_SCATTER, gradients) +
+                   collective_s(search, kind, FSDP_AXIS_FSDP, FSDP_INSTR_ALL_GATHER, weights);
+  if (kind->strategy == FSDP_FULL || kind->strategy == FSDP_HYBRID) {
+    int64_t batch;
+    int micro_batches, least = 1;
+    // Units of whole models stay gathered; with them a step may gather once.
+    const bool regathers = search->fixed[FSDP_SEARCH_WRAP] && search->base.wrap.kind == FSDP_WRAP_BLOCK;
+    for (int i = 0; regathers && search_batch(search, &kind->mesh, i, &batch, &micro_batches); i++)
+      least = i == 0 ? micro_batches : (int)fsdp_min_i64(least, micro_batches);
+    if (regathers)
+      seconds += (2 * least - 1) * collective_s(search, kind, FSDP_AXIS_FSDP, FSDP_INSTR_ALL_GATHER, weights);
+  }
+  return seconds + collective_s(search, kind, FSDP_AXIS_DATA, FSDP_INSTR_ALL_REDUCE, gradients / shards);
+}
+
+double search_least_s(const fsdp_search_config *search, const search_space *space,
+                      const fsdp_search_kind *kind, fsdp_search_bound *bound) {
+  const fsdp_plan_config *c = &search->base;
+  const double rate = fsdp_profile_best_rate(search->profile, search->ranks_per_node, c->param_dtype);
+  const double flops = sequences_of(search) * (double)c->seq *
+                       fsdp_model_flops_per_token(&c->model, c->seq, FSDP_FLOPS_CAUSAL) / search->ranks;
+  const double compute = rate > 0 ? GEMM_SHARE * flops / rate : 0;
+  const double communication = communication_s(search, space, kind);
+  *bound = communication > compute ? FSDP_BOUND_COMMUNICATION : FSDP_BOUND_COMPUTE;
+  return fmax(compute, communication);
+}
+
+int64_t search_least_bytes(const fsdp_search_config *search, const search_space *space,
+                           const fsdp_search_kind *kind, fsdp_space *where) {
+  const fsdp_plan_config *c = &search->base;
+  const int tensor = fsdp_mesh_size(&kind->mesh, FSDP_AXIS_TENSOR);
+  const int shards = fsdp_mesh_size(&kind->mesh, FSDP_AXIS_FSDP);
+  const double params = (double)space->params / tensor;
+  const double states = params *
+                        (double)(fsdp_dtype_bytes(c->master_dtype) + 2 * fsdp_dtype_bytes(c->moment_dtype)) /
+                        (kind->strategy == FSDP_NO ? 1 : shards);
+  const bool keeps = kind->strategy == FSDP_GRAD_OP || kind->strategy == FSDP_ZERO1 ||
+                     (kind->strategy == FSDP_NO && c->param_dtype != FSDP_F32);
+  const double weights = keeps ? params * (double)fsdp_dtype_bytes(c->param_dtype) : 0;
+  *where = kind->cpu_offload ? FSDP_SPACE_HOST : FSDP_SPACE_DEVICE;
+  if (!kind->cpu_offload) return (int64_t)(states + weights);
+  const int64_t host = (int64_t)states, device = (int64_t)weights;
+  const int64_t most = search->limit_bytes[FSDP_SPACE_DEVICE];
+  if (!most || device <= most) return host;
+  *where = FSDP_SPACE_DEVICE;
+  return device;
+}

@@ -1,0 +1,80 @@
+// What a search is asked, and what it says of kinds and plans.
+#pragma once
+
+#include "runtime/plan/plan.h"
+#include "runtime/plan/search/simulate.h"
+
+// What may be fixed; everything else is searched.
+typedef enum fsdp_search_field {
+  FSDP_SEARCH_MESH,
+  FSDP_SEARCH_STRATEGY,
+  FSDP_SEARCH_WRAP,
+  FSDP_SEARCH_RECOMPUTE,
+  FSDP_SEARCH_OFFLOAD_ACTIVATIONS,
+  FSDP_SEARCH_CPU_OFFLOAD,
+  FSDP_SEARCH_PREFETCH,
+  FSDP_SEARCH_BATCH,
+  FSDP_SEARCH_MICRO_BATCHES,
+  FSDP_SEARCH_ACCUMULATE,
+  FSDP_SEARCH_FIELD_COUNT
+} fsdp_search_field;
+
+typedef struct fsdp_search_progress {
+  int kinds, kinds_done;
+  int64_t drafts; // planned so far
+} fsdp_search_progress;
+
+typedef struct fsdp_search_config {
+  fsdp_plan_config base;               // values of what is fixed, and of all that is never searched
+  bool fixed[FSDP_SEARCH_FIELD_COUNT]; // of a fixed mesh, short forms included
+  int ranks, ranks_per_node;
+  int fixed_tensor, fixed_context; // sizes of these axes that are given without a mesh; 0: searched
+  int64_t global_batch;            // sequences of a step
+  const fsdp_device_profile *profile;
+  // Bytes that a rank may take of each space, with what lies beside the device's arena; 0: no limit. And of
+  // both together, where one memory holds them.
+  int64_t limit_bytes[FSDP_SPACE_COUNT], shared_limit_bytes;
+  void (*progress)(const fsdp_search_progress *progress, void *context); // NULL: nobody is told
+  void *context;
+} fsdp_search_config;
+
+// What most of a step's time beside the products goes to.
+typedef enum fsdp_search_bound {
+  FSDP_BOUND_COMPUTE,
+  FSDP_BOUND_COMMUNICATION,
+  FSDP_BOUND_COPIES, // to and from the host
+  FSDP_BOUND_UPDATE, // on the host
+  FSDP_BOUND_COUNT
+} fsdp_search_bound;
+
+// A plan that was made and priced whole.
+typedef struct fsdp_search_plan {
+  fsdp_plan_config config;
+  double step_s, estimate_s; // priced whole, and extended from drafts
+  double unhindered_s;       // priced whole if no instruction waited for memory to be free
+  double tokens_per_s, mfu;  // mfu 0: the device's peak is unknown
+  double comm_s, copies_s;   // exposed
+  int64_t bytes[FSDP_SPACE_COUNT];
+  fsdp_search_bound bound;
+  uint64_t hash; // of its program
+} fsdp_search_plan;
+
+typedef enum fsdp_search_outcome {
+  FSDP_SEARCH_FINALIST,  // among the plans
+  FSDP_SEARCH_SLOWER,    // its best setting, `step_s`, is estimated
+  FSDP_SEARCH_TOO_SLOW,  // no setting can be faster than `step_s`, a bound
+  FSDP_SEARCH_TOO_LARGE, // no setting fits; the least found needs `bytes`
+  FSDP_SEARCH_IMPOSSIBLE // there is no plan: the batch cannot be divided so, or an axis the model
+} fsdp_search_outcome;
+
+// Plans that share a mesh, a strategy, and where the states lie.
+typedef struct fsdp_search_kind {
+  fsdp_mesh mesh;
+  fsdp_strategy strategy;
+  bool cpu_offload;
+  fsdp_search_outcome outcome;
+  double step_s, bound_s;  // bound_s: no setting is faster
+  fsdp_search_bound bound; // of step_s
+  fsdp_space space;        // of `bytes`
+  int64_t bytes;
+} fsdp_search_kind;

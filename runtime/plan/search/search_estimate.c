@@ -1,0 +1,238 @@
+// Estimates from drafts. All layers are alike, so in a steady state every one adds the same time, and what
+// lives at a place of the program (counted in layers from the model's beginning or from its end) grows by the
+// same bytes. Two drafts, of n and n + 1 layers, give both.
+#include "runtime/base/check.h"
+#include "runtime/base/size.h"
+#include "runtime/plan/search/search_internal.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+// Layers of the smaller draft, beside those that are gathered ahead.
+#define LAYERS 2
+
+// Places in the layers of a draft: before them, the first ones, the last ones, after them.
+#define PLACES_MAX 10
+#define PHASES     (FSDP_SECTION_EVALUATION * 2)
+
+typedef struct peaks {
+  int64_t bytes[FSDP_SPACE_COUNT][PHASES * PLACES_MAX];
+} peaks;
+
+typedef struct draft {
+  search_estimate estimate; // of this number of layers; bytes: what lies beside the arenas
+  peaks peaks;
+} draft;
+
+// ---- Memory
+
+// By module: its decoder layer, or -1.
+static int *layers_of_modules(const fsdp_graph *graph) {
+  int *layer = fsdp_alloc((size_t)graph->module_count * sizeof *layer), count = 0;
+  for (int m = 0; m < graph->module_count; m++) {
+    const int parent = graph->modules[m].parent;
+    if (strcmp(graph->modules[m].class_name, graph->block_class) == 0)
+      layer[m] = count++;
+    else
+      layer[m] = parent >= 0 ? layer[parent] : -1;
+  }
+  return layer;
+}
+
+// The layer that computes at a position, or -1.
+static int layer_at(const fsdp_plan *plan, const int *layer_of, const fsdp_instr *instr) {
+  if (instr->kind != FSDP_INSTR_OP || instr->stream != FSDP_STREAM_COMPUTE) return -1;
+  if (instr->module >= 0) return layer_of[instr->module];
+  return instr->unit >= 0 ? layer_of[plan->units->units[instr->unit].module] : -1;
+}
+
+static int place_of(int layer, int layers, int front, bool passed) {
+  if (layer < 0) return passed ? 1 : 0;
+  return layer < front ? 2 + layer : 2 + front + (layers - 1 - layer);
+}
+
+static void note(peaks *p, const int64_t *live, fsdp_space space, int index) {
+  int64_t sum = 0;
+  for (int c = 0; c < FSDP_CATEGORY_COUNT; c++) sum += live[c];
+  p->bytes[space][index] = fsdp_max_i64(p->bytes[space][index], sum);
+}
+
+// `front` layers are counted from the model's beginning, the others from its end.
+static void find_peaks(const fsdp_plan *plan, int layers, int front, peaks *p) {
+  const fsdp_program *program = plan->program;
+  int *layer_of = layers_of_modules(plan->graph);
+  int64_t *live = fsdp_alloc((size_t)program->instr_count * FSDP_CATEGORY_COUNT * sizeof *live);
+  memset(p, 0, sizeof *p);
+  for (int space = 0; space < FSDP_SPACE_COUNT; space++) {
+    fsdp_memory_timeline(program, (fsdp_space)space, live);
+    for (int s = 0; s < program->section_count; s++) {
+      const fsdp_section *section = &program->sections[s];
+      if (section->kind >= FSDP_SECTION_EVALUATION) continue;
+      const int turn = fsdp_program_backward_begin(program, section);
+      bool passed = false;
+      int layer = -1;
+      for (int i = section->begin; i < section->end; i++) {
+        const fsdp_instr *instr = &program->instrs[i];
+        if (i == turn) passed = false, layer = -1;
+        if (instr->kind == FSDP_INSTR_OP && instr->stream == FSDP_STREAM_COMPUTE)
+          layer = layer_at(plan, layer_of, instr);
+        passed |= layer >= 0;
+        const int place = place_of(layer, layers, front, passed);
+        if (place >= PLACES_MAX) continue;
+        note(p, live + (int64_t)i * FSDP_CATEGORY_COUNT, (fsdp_space)space,
+             ((int)section->kind * 2 + (i >= turn)) * PLACES_MAX + place);
+      }
+    }
+  }
+  free(live);
+  free(layer_of);
+}
+
+static int64_t greatest(const peaks *p, fsdp_space space) {
+  int64_t most = 0;
+  for (int i = 0; i < PHASES * PLACES_MAX; i++) most = fsdp_max_i64(most, p->bytes[space][i]);
+  return most;
+}
+
+// The greatest of the places' bytes in a model of `more` layers beyond those of `b`, which has one more than
+// `a`.
+static int64_t greatest_extended(const peaks *a, const peaks *b, fsdp_space space, int64_t more) {
+  int64_t most = 0;
+  for (int i = 0; i < PHASES * PLACES_MAX; i++) {
+    const int64_t one = b->bytes[space][i] - a->bytes[space][i];
+    const bool matched = a->bytes[space][i] > 0 && b->bytes[space][i] > 0;
+    most = fsdp_max_i64(most, b->bytes[space][i] + (matched ? more * one : 0));
+  }
+  return most;
+}
+
+// ---- Time
+
+// Seconds alone of what the compute stream does in a step.
+static double work_of(const fsdp_pricing *pricing) {
+  const fsdp_program *program = pricing->plan->program;
+  int *order = fsdp_alloc((size_t)(program->micro_batches + 1) * sizeof *order);
+  const int runs = fsdp_program_step_order(program, order);
+  double section_s[FSDP_MAX_SECTIONS] = {0}, sum = 0;
+  for (int s = 0; s < program->section_count; s++) {
+    if (program->sections[s].kind >= FSDP_SECTION_EVALUATION) continue;
+    for (int i = program->sections[s].begin; i < program->sections[s].end; i++)
+      if (program->instrs[i].stream == FSDP_STREAM_COMPUTE) section_s[s] += fsdp_price_of(pricing, i).seconds;
+  }
+  for (int i = 0; i < runs; i++) sum += section_s[order[i]];
+  free(order);
+  return sum;
+}
+
+static fsdp_status make_draft(const fsdp_search_config *search, const fsdp_plan_config *config, int front,
+                              draft *out, fsdp_error *error) {
+  fsdp_plan *plan;
+  fsdp_pricing pricing;
+  fsdp_status status = fsdp_plan_create(config, &plan, error);
+  if (status) return status;
+  status = fsdp_pricing_create(plan, search->profile, search->ranks_per_node, &pricing, error);
+  if (status == FSDP_OK) {
+    fsdp_step_price price;
+    fsdp_simulation *simulation = fsdp_simulation_create(&pricing);
+    fsdp_simulation_run(simulation, &price);
+    out->estimate = (search_estimate){.step_s = price.step_s,
+                                      .work_s = work_of(&pricing),
+                                      .comm_s = price.comm_s,
+                                      .copies_s = price.h2d_s + price.d2h_s,
+                                      .update_s = price.kind_s[FSDP_PRICE_UPDATE],
+                                      .bytes = {[FSDP_SPACE_DEVICE] = fsdp_plan_reserve_bytes(plan)}};
+    fsdp_step_price_release(&price);
+    fsdp_simulation_destroy(simulation);
+    find_peaks(plan, (int)config->model.num_layers, front, &out->peaks);
+  }
+  fsdp_plan_destroy(plan);
+  return status;
+}
+
+static double extended(double a, double b, double more) {
+  return fmax(b + more * (b - a), 0);
+}
+
+// Whether the model's layers are alike.
+static bool is_uniform(const fsdp_model_config *model) {
+  return model->window == 0 || model->first_window_layer == 0 ||
+         model->first_window_layer >= model->num_layers;
+}
+
+fsdp_status search_estimate_of(const fsdp_search_config *search, const fsdp_plan_config *config,
+                               int64_t *drafts, search_estimate *estimate, fsdp_error *error) {
+  const int64_t all = config->model.num_layers;
+  const int few = LAYERS + config->prefetch, front = few / 2;
+  const bool whole = !is_uniform(&config->model) || all <= few + 1 || few + 3 > PLACES_MAX;
+  fsdp_plan_config small = *config;
+  draft a, b;
+  small.draft = true;
+  *drafts += whole ? 1 : 2;
+  if (whole) {
+    fsdp_status status = make_draft(search, &small, 0, &a, error);
+    if (status) return status;
+    *estimate = a.estimate;
+    for (int s = 0; s < FSDP_SPACE_COUNT; s++) estimate->bytes[s] += greatest(&a.peaks, (fsdp_space)s);
+    return FSDP_OK;
+  }
+  if (small.model.first_window_layer >= all) small.model.first_window_layer = few + 1;
+  small.model.num_layers = few;
+  fsdp_status status = make_draft(search, &small, front, &a, error);
+  small.model.num_layers = few + 1;
+  if (status == FSDP_OK) status = make_draft(search, &small, front, &b, error);
+  if (status) return status;
+  const int64_t more = all - (few + 1);
+  const search_estimate *x = &a.estimate, *y = &b.estimate;
+  *estimate = (search_estimate){.step_s = extended(x->step_s, y->step_s, (double)more),
+                                .work_s = extended(x->work_s, y->work_s, (double)more),
+                                .comm_s = extended(x->comm_s, y->comm_s, (double)more),
+                                .copies_s = extended(x->copies_s, y->copies_s, (double)more),
+                                .update_s = extended(x->update_s, y->update_s, (double)more)};
+  for (int s = 0; s < FSDP_SPACE_COUNT; s++)
+    estimate->bytes[s] = y->bytes[s] + greatest_extended(&a.peaks, &b.peaks, (fsdp_space)s, more);
+  return FSDP_OK;
+}
+
+search_estimate search_estimate_between(const search_estimate *none, const search_estimate *all, int layers,
+                                        int of) {
+  const double part = (double)layers / of;
+  search_estimate e = {.step_s = none->step_s + part * (all->step_s - none->step_s),
+                       .work_s = none->work_s + part * (all->work_s - none->work_s),
+                       .comm_s = none->comm_s + part * (all->comm_s - none->comm_s),
+                       .copies_s = none->copies_s + part * (all->copies_s - none->copies_s),
+                       .update_s = none->update_s + part * (all->update_s - none->update_s)};
+  for (int s = 0; s < FSDP_SPACE_COUNT; s++)
+    e.bytes[s] = none->bytes[s] + (int64_t)(part * (double)(all->bytes[s] - none->bytes[s]));
+  return e;
+}
+
+// ---- Needs
+
+void search_need_of(const fsdp_plan *plan, int64_t bytes[FSDP_SPACE_COUNT]) {
+  for (int s = 0; s < FSDP_SPACE_COUNT; s++) bytes[s] = plan->memory.space[s].arena_bytes;
+  bytes[FSDP_SPACE_DEVICE] += fsdp_plan_reserve_bytes(plan);
+}
+
+int64_t search_excess(const fsdp_search_config *search, const int64_t bytes[FSDP_SPACE_COUNT],
+                      fsdp_space *space) {
+  int64_t most = 0, sum = 0;
+  for (int s = 0; s < FSDP_SPACE_COUNT; s++) {
+    const int64_t above = bytes[s] - search->limit_bytes[s];
+    sum += bytes[s];
+    if (!search->limit_bytes[s] || above <= most) continue;
+    most = above;
+    if (space) *space = (fsdp_space)s;
+  }
+  if (search->shared_limit_bytes && sum - search->shared_limit_bytes > most) {
+    most = sum - search->shared_limit_bytes;
+    if (space) *space = FSDP_SPACE_DEVICE;
+  }
+  return most;
+}
+
+fsdp_search_bound search_bound_of(double step_s, double comm_s, double copies_s, double update_s) {
+  const double most = fmax(comm_s, fmax(copies_s, update_s));
+  if (most < step_s / 4) return FSDP_BOUND_COMPUTE;
+  return most == comm_s ? FSDP_BOUND_COMMUNICATION : most == copies_s ? FSDP_BOUND_COPIES : FSDP_BOUND_UPDATE;
+}

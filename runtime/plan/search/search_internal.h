@@ -1,0 +1,121 @@
+// The parts of the search: bounds before planning, estimates from drafts, and the settings of a kind.
+#pragma once
+
+#include "runtime/plan/search/search_config.h"
+
+#define SEARCH_SETS_MAX  6 // of values that are not kept
+#define SEARCH_WRAPS_MAX 4
+#define SEARCH_KEEP      4 // settings of a kind that may become its finalist
+
+// ---- Estimates (search_estimate.c)
+
+typedef struct search_estimate {
+  double step_s;
+  double work_s; // of it the least that any prefetch, wrap or accumulation leaves: compute alone
+  double comm_s, copies_s, update_s;
+  int64_t bytes[FSDP_SPACE_COUNT]; // peaks, with what lies beside the device's arena
+} search_estimate;
+
+// A setting and what it is estimated to take.
+typedef struct search_setting {
+  fsdp_plan_config config;
+  search_estimate estimate;
+  int chain, set, layers; // of the chain: `set` for the first `layers` layers, the one before for the others
+} search_setting;
+
+// From drafts of two numbers of layers, or of the whole model if its layers are not alike or too few. The
+// peaks of each part of a step are extended by themselves, as an affine function of the number of layers.
+fsdp_status search_estimate_of(const fsdp_search_config *search, const fsdp_plan_config *config,
+                               int64_t *drafts, search_estimate *estimate, fsdp_error *error);
+
+// The estimate between two settings that differ in what the first layers save.
+search_estimate search_estimate_between(const search_estimate *none, const search_estimate *all, int layers,
+                                        int of);
+
+// Bytes above the limits, 0 if it fits. *space (may be NULL): where it is above most.
+int64_t search_excess(const fsdp_search_config *search, const int64_t bytes[FSDP_SPACE_COUNT],
+                      fsdp_space *space);
+
+// Adds what lies beside the device's arena.
+void search_need_of(const fsdp_plan *plan, int64_t bytes[FSDP_SPACE_COUNT]);
+
+fsdp_search_bound search_bound_of(double step_s, double comm_s, double copies_s, double update_s);
+
+// ---- What is enumerated (search_space.c)
+
+// Of the first layers, these values are recomputed and offloaded; "": none.
+typedef struct search_saved {
+  char recompute[FSDP_SAVING_TEXT_BYTES / 8], offload[FSDP_SAVING_TEXT_BYTES / 8];
+} search_saved;
+
+// Sets of which each saves less than the one before. All chains begin with what is fixed.
+typedef struct search_chain {
+  search_saved sets[SEARCH_SETS_MAX];
+  int count;
+} search_chain;
+
+#define SEARCH_CHAINS_MAX 4
+
+typedef struct search_space {
+  search_chain chains[SEARCH_CHAINS_MAX];
+  int chain_count;
+  fsdp_wrap_policy wraps[SEARCH_WRAPS_MAX]; // the first is what a kind is tried with
+  int wrap_count;
+  int64_t layer_params, params; // of a layer, and in all
+} search_space;
+
+fsdp_status search_space_create(const fsdp_search_config *search, search_space *space, fsdp_error *error);
+
+// The rules of set `set` of a chain for the first `layers` layers and the one before it for all others.
+fsdp_saving search_saving_of(const fsdp_search_config *search, const search_chain *chain, int set,
+                             int layers);
+
+// All kinds that the number of ranks and what is fixed allow; tensor parallelism across nodes only if
+// `across`. The caller frees them.
+fsdp_search_kind *search_kinds_create(const fsdp_search_config *search, bool across, int *count);
+
+// Sequences of a micro-batch and micro-batches of a step: entry `index` of those that make the global batch
+// on this mesh. False after the last.
+bool search_batch(const fsdp_search_config *search, const fsdp_mesh *mesh, int index, int64_t *batch,
+                  int *micro_batches);
+
+// ---- Bounds (search_bounds.c)
+
+// The least time of a kind's steps: FLOPs at the best rate of the profile, or bytes of weights and gradients
+// over the links that they must take. And the least bytes of its states and of one layer's parameters.
+double search_least_s(const fsdp_search_config *search, const search_space *space,
+                      const fsdp_search_kind *kind, fsdp_search_bound *bound);
+int64_t search_least_bytes(const fsdp_search_config *search, const search_space *space,
+                           const fsdp_search_kind *kind, fsdp_space *where);
+
+// ---- Settings of a kind (search_kind.c)
+
+// What a chain's sets save of memory and cost in work, beside keeping everything. It depends on what one rank
+// computes and hardly on the rest, so that it is estimated once and tells which sets are worth a draft.
+typedef struct search_delta {
+  int tensor, context;
+  // Of a sequence in a micro-batch.
+  double work_s[SEARCH_CHAINS_MAX][SEARCH_SETS_MAX];
+  double bytes[SEARCH_CHAINS_MAX][SEARCH_SETS_MAX][FSDP_SPACE_COUNT];
+} search_delta;
+
+typedef struct search_deltas {
+  search_delta *items;
+  int count;
+} search_deltas;
+
+typedef struct search_best {
+  search_setting settings[SEARCH_KEEP]; // the fastest first
+  int count;
+  int64_t least_bytes; // of those that do not fit, the least above the limits
+  fsdp_space least_space;
+  fsdp_plan_config least;
+  bool planned; // some setting makes a plan
+} search_best;
+
+// The fastest settings of a kind; those whose work takes `cut_s` or longer are left out. Every micro-batch is
+// tried with the first wrap, accumulation and prefetch, and all others of these with the best of them, or
+// with every one of them if `all_variants`.
+void search_kind_settings(const fsdp_search_config *search, const search_space *space,
+                          const fsdp_search_kind *kind, bool all_variants, double cut_s,
+                          search_deltas *deltas, int64_t *drafts, search_best *best);

@@ -1,0 +1,318 @@
+// The settings of a kind, best first.
+#include "runtime/base/check.h"
+#include "runtime/base/size.h"
+#include "runtime/plan/search/search_internal.h"
+
+#include <math.h>
+#include <string.h>
+
+#define BATCHES_MAX 64
+// A smaller part of a step than this is not worth other settings.
+#define EXPOSED_SHARE 1e-3
+// A setting may be so much slower than the best of its kind and still be kept.
+#define NEAR 0.01
+// Of its bytes, what a set may need less than is foretold.
+#define HOPE 0.03
+// Of the limits, what a variant may need less than the first.
+#define VARIANT_HOPE 0.1
+
+typedef struct walk {
+  const fsdp_search_config *search;
+  const search_space *space;
+  const fsdp_search_kind *kind;
+  double cut_s;
+  search_deltas *deltas;
+  int64_t *drafts;
+  search_best *best;
+} walk;
+
+// A micro-batch, with what its first setting takes with everything kept.
+typedef struct batch_choice {
+  int64_t batch;
+  int micro_batches;
+  search_estimate first;
+} batch_choice;
+
+static bool is_open(const walk *w, fsdp_search_field field) {
+  return !w->search->fixed[field];
+}
+
+// Settings must be faster than this. Others of the kind are kept for when packing needs more than a peak.
+static double cut_of(const walk *w) {
+  const search_best *best = w->best;
+  if (!best->count) return w->cut_s;
+  const double near = best->settings[0].estimate.step_s * (1 + NEAR);
+  const double last = best->settings[best->count - 1].estimate.step_s;
+  return fmin(w->cut_s, best->count == SEARCH_KEEP ? fmin(near, last) : near);
+}
+
+static void keep(walk *w, const search_setting *setting) {
+  search_best *best = w->best;
+  if (setting->estimate.step_s >= cut_of(w)) return;
+  int at = best->count < SEARCH_KEEP ? best->count++ : SEARCH_KEEP - 1;
+  for (; at > 0 && best->settings[at - 1].estimate.step_s > setting->estimate.step_s; at--)
+    best->settings[at] = best->settings[at - 1];
+  best->settings[at] = *setting;
+}
+
+static void note_unfit(walk *w, const search_setting *setting) {
+  search_best *best = w->best;
+  fsdp_space space = FSDP_SPACE_DEVICE;
+  const int64_t excess = search_excess(w->search, setting->estimate.bytes, &space);
+  if (best->least_bytes && excess >= best->least_bytes) return;
+  best->least_bytes = excess;
+  best->least_space = space;
+  best->least = setting->config;
+}
+
+// The fewest layers with which the estimate between the two fits; all of them do.
+static int fewest_layers(const walk *w, const search_estimate *none, const search_estimate *all) {
+  const int layers = (int)w->search->base.model.num_layers;
+  int low = 1, high = layers;
+  while (low < high) {
+    const int middle = low + (high - low) / 2;
+    const search_estimate between = search_estimate_between(none, all, middle, layers);
+    if (search_excess(w->search, between.bytes, NULL) == 0)
+      high = middle;
+    else
+      low = middle + 1;
+  }
+  return high;
+}
+
+// Estimates a set of a chain in all layers; false if it makes no plan.
+static bool estimate_set(walk *w, int chain, int set, const search_setting *first, search_setting *out) {
+  *out = *first;
+  out->chain = chain;
+  out->set = set;
+  if (set == 0) return true;
+  out->layers = (int)w->search->base.model.num_layers;
+  out->config.saving = search_saving_of(w->search, &w->space->chains[chain], set, out->layers);
+  return search_estimate_of(w->search, &out->config, w->drafts, &out->estimate, NULL) == FSDP_OK;
+}
+
+static double rows_of(const search_setting *setting) {
+  return (double)setting->config.batch;
+}
+
+// What the sets of all chains change for a sequence, estimated with the setting that asks first.
+static const search_delta *delta_of(walk *w, const search_setting *first) {
+  const fsdp_mesh *mesh = &w->kind->mesh;
+  const int tensor = fsdp_mesh_size(mesh, FSDP_AXIS_TENSOR),
+            context = fsdp_mesh_size(mesh, FSDP_AXIS_CONTEXT);
+  for (int i = 0; i < w->deltas->count; i++) {
+    const search_delta *known = &w->deltas->items[i];
+    if (known->tensor == tensor && known->context == context) return known;
+  }
+  w->deltas->items =
+      fsdp_realloc(w->deltas->items, (size_t)(w->deltas->count + 1) * sizeof *w->deltas->items);
+  search_delta *delta = &w->deltas->items[w->deltas->count++];
+  *delta = (search_delta){.tensor = tensor, .context = context};
+  for (int c = 0; c < w->space->chain_count; c++) {
+    for (int set = 1; set < w->space->chains[c].count; set++) {
+      search_setting setting;
+      if (!estimate_set(w, c, set, first, &setting)) continue;
+      delta->work_s[c][set] =
+          (setting.estimate.work_s - first->estimate.work_s) / rows_of(first) / first->config.micro_batches;
+      for (int s = 0; s < FSDP_SPACE_COUNT; s++)
+        delta->bytes[c][set][s] =
+            (double)(setting.estimate.bytes[s] - first->estimate.bytes[s]) / rows_of(first);
+    }
+  }
+  return delta;
+}
+
+static search_estimate predict(const search_setting *first, const search_delta *delta, int chain, int set) {
+  search_estimate e = first->estimate;
+  e.work_s += delta->work_s[chain][set] * rows_of(first) * first->config.micro_batches;
+  for (int s = 0; s < FSDP_SPACE_COUNT; s++)
+    e.bytes[s] += (int64_t)(delta->bytes[chain][set][s] * rows_of(first));
+  return e;
+}
+
+// Whether drafts of a set are worth making: it may fit, and its work may be less than the cut.
+static bool is_promising(walk *w, const search_setting *first, const search_delta *delta, int chain,
+                         int set) {
+  const search_estimate before = predict(first, delta, chain, set - 1);
+  const search_estimate all = predict(first, delta, chain, set);
+  const int layers = (int)w->search->base.model.num_layers;
+  int64_t hopeful[FSDP_SPACE_COUNT];
+  for (int s = 0; s < FSDP_SPACE_COUNT; s++) hopeful[s] = (int64_t)((double)all.bytes[s] * (1 - HOPE));
+  if (search_excess(w->search, hopeful, NULL) > 0) {
+    search_setting unfit = *first;
+    unfit.estimate = all;
+    unfit.config.saving = search_saving_of(w->search, &w->space->chains[chain], set, layers);
+    note_unfit(w, &unfit);
+    return false;
+  }
+  const bool fits = search_excess(w->search, all.bytes, NULL) == 0;
+  const int fewest = fits ? fewest_layers(w, &before, &all) : layers;
+  return search_estimate_between(&before, &all, fewest, layers).work_s * (1 - HOPE / 10) < cut_of(w);
+}
+
+// The first set of a chain that fits in all layers, and of it only as many layers as must. `first` is the
+// setting with the first set, which does not fit.
+static void try_chain(walk *w, const search_delta *delta, int chain, const search_setting *first) {
+  const int all = (int)w->search->base.model.num_layers;
+  search_setting before = *first;
+  bool is_estimated = true; // `before`
+  for (int set = 1; set < w->space->chains[chain].count; set++) {
+    search_setting setting;
+    if (!is_promising(w, first, delta, chain, set)) {
+      is_estimated = false;
+      continue;
+    }
+    if (!is_estimated && !estimate_set(w, chain, set - 1, first, &before)) return;
+    if (!estimate_set(w, chain, set, first, &setting)) return;
+    is_estimated = true;
+    if (search_excess(w->search, setting.estimate.bytes, NULL) > 0) {
+      note_unfit(w, &setting);
+      before = setting;
+      continue;
+    }
+    setting.layers = fewest_layers(w, &before.estimate, &setting.estimate);
+    setting.estimate = search_estimate_between(&before.estimate, &setting.estimate, setting.layers, all);
+    setting.config.saving = search_saving_of(w->search, &w->space->chains[chain], set, setting.layers);
+    keep(w, &setting);
+    return;
+  }
+}
+
+// One micro-batch, wrap, accumulation and prefetch, with what it must not keep. `known`: its estimate with
+// everything kept, or NULL.
+static void try_setting(walk *w, const fsdp_plan_config *config, const search_estimate *known) {
+  search_setting setting = {.config = *config};
+  if (known)
+    setting.estimate = *known;
+  else if (search_estimate_of(w->search, config, w->drafts, &setting.estimate, NULL) != FSDP_OK)
+    return;
+  w->best->planned = true;
+  if (search_excess(w->search, setting.estimate.bytes, NULL) == 0) {
+    keep(w, &setting);
+    return;
+  }
+  note_unfit(w, &setting);
+  if (setting.estimate.work_s >= cut_of(w)) return;
+  const search_delta delta = *delta_of(w, &setting);
+  for (int c = 0; c < w->space->chain_count && setting.estimate.work_s < cut_of(w); c++)
+    try_chain(w, &delta, c, &setting);
+}
+
+// ---- Variants
+
+typedef struct variant {
+  int wrap, prefetch;
+  bool other_accumulation;
+} variant;
+
+static fsdp_plan_config config_of(const walk *w, const fsdp_plan_config *first, const variant *v) {
+  fsdp_plan_config config = *first;
+  config.wrap = w->space->wraps[v->wrap];
+  config.prefetch = v->prefetch;
+  if (v->other_accumulation)
+    config.accumulate =
+        first->accumulate == FSDP_ACCUMULATE_LOCAL ? FSDP_ACCUMULATE_REDUCE : FSDP_ACCUMULATE_LOCAL;
+  return config;
+}
+
+// The work that a micro-batch takes at least once it fits, if a variant needs less by a part of the limits.
+static double hopeful_work_s(walk *w, const search_setting *first) {
+  int64_t bytes[FSDP_SPACE_COUNT];
+  const int layers = (int)w->search->base.model.num_layers;
+  double least = INFINITY;
+  search_setting hopeful = *first;
+  for (int s = 0; s < FSDP_SPACE_COUNT; s++)
+    hopeful.estimate.bytes[s] -= (int64_t)(VARIANT_HOPE * (double)w->search->limit_bytes[s]);
+  if (search_excess(w->search, hopeful.estimate.bytes, NULL) == 0) return first->estimate.work_s;
+  const search_delta delta = *delta_of(w, first);
+  for (int c = 0; c < w->space->chain_count; c++) {
+    for (int set = 1; set < w->space->chains[c].count; set++) {
+      const search_estimate before = predict(&hopeful, &delta, c, set - 1);
+      const search_estimate all = predict(&hopeful, &delta, c, set);
+      memcpy(bytes, all.bytes, sizeof bytes);
+      if (search_excess(w->search, bytes, NULL) > 0) continue;
+      const int fewest = fewest_layers(w, &before, &all);
+      least = fmin(least, search_estimate_between(&before, &all, fewest, layers).work_s);
+      break;
+    }
+  }
+  return least;
+}
+
+// Wraps x prefetch x accumulation of a micro-batch, or those that differ from the first in one of them.
+// `choice` estimates the first with everything kept.
+static void try_variants(walk *w, const batch_choice *choice, const fsdp_plan_config *first, bool all) {
+  static const int depths[] = {1, 2, 0};
+  const search_estimate *e = &choice->first;
+  const bool is_large = search_excess(w->search, e->bytes, NULL) > 0;
+  const bool is_exposed = e->comm_s + e->copies_s > EXPOSED_SHARE * e->step_s;
+  const search_setting setting = {.config = *first, .estimate = *e};
+  if ((!is_large && !is_exposed) || hopeful_work_s(w, &setting) >= cut_of(w)) return;
+  const int depth_count = is_open(w, FSDP_SEARCH_PREFETCH) ? 3 : 1;
+  const int accumulations = is_open(w, FSDP_SEARCH_ACCUMULATE) && first->micro_batches > 1 ? 2 : 1;
+  for (int d = 0; d < depth_count; d++) {
+    if (depth_count > 1 && !(depths[d] == 1 || (depths[d] == 2 ? is_exposed : is_large))) continue;
+    for (int wrap = 0; wrap < w->space->wrap_count; wrap++) {
+      for (int other = 0; other < accumulations; other++) {
+        const int changes = (d > 0) + (wrap > 0) + (other > 0);
+        if (changes == 0 || (!all && changes > 1)) continue;
+        const variant v = {wrap, depth_count > 1 ? depths[d] : first->prefetch, other > 0};
+        const fsdp_plan_config config = config_of(w, first, &v);
+        try_setting(w, &config, NULL);
+      }
+    }
+  }
+}
+
+static fsdp_plan_config first_config(const walk *w) {
+  fsdp_plan_config config = w->search->base;
+  config.mesh = w->kind->mesh;
+  config.strategy = w->kind->strategy;
+  config.cpu_offload = w->kind->cpu_offload;
+  config.wrap = w->space->wraps[0];
+  if (is_open(w, FSDP_SEARCH_PREFETCH)) config.prefetch = 1;
+  if (is_open(w, FSDP_SEARCH_ACCUMULATE))
+    config.accumulate = config.strategy == FSDP_ZERO1 ? FSDP_ACCUMULATE_LOCAL : FSDP_ACCUMULATE_REDUCE;
+  return config;
+}
+
+// The micro-batches that make the global batch, the fastest first.
+static int list_batches(walk *w, fsdp_plan_config config, batch_choice choices[BATCHES_MAX]) {
+  int count = 0;
+  for (int i = 0; count < BATCHES_MAX &&
+                  search_batch(w->search, &w->kind->mesh, i, &config.batch, &config.micro_batches);
+       i++) {
+    batch_choice choice = {.batch = config.batch, .micro_batches = config.micro_batches};
+    if (search_estimate_of(w->search, &config, w->drafts, &choice.first, NULL) != FSDP_OK) continue;
+    w->best->planned = true;
+    int at = count++;
+    for (; at > 0 && choices[at - 1].first.step_s > choice.first.step_s; at--) choices[at] = choices[at - 1];
+    choices[at] = choice;
+  }
+  return count;
+}
+
+void search_kind_settings(const fsdp_search_config *search, const search_space *space,
+                          const fsdp_search_kind *kind, bool all_variants, double cut_s,
+                          search_deltas *deltas, int64_t *drafts, search_best *best) {
+  walk w = {search, space, kind, cut_s, deltas, drafts, best};
+  batch_choice choices[BATCHES_MAX];
+  memset(best, 0, sizeof *best);
+  const fsdp_plan_config config = first_config(&w);
+  const int count = list_batches(&w, config, choices);
+  fsdp_plan_config first = config;
+  for (int i = 0; i < count; i++) {
+    first.batch = choices[i].batch;
+    first.micro_batches = choices[i].micro_batches;
+    if (choices[i].first.work_s < cut_of(&w)) try_setting(&w, &first, &choices[i].first);
+    if (all_variants) try_variants(&w, &choices[i], &first, true);
+  }
+  if (all_variants || !best->count) return;
+  for (int i = 0; i < count; i++) {
+    first.batch = choices[i].batch;
+    first.micro_batches = choices[i].micro_batches;
+    if (choices[i].batch != best->settings[0].config.batch) continue;
+    try_variants(&w, &choices[i], &first, false);
+    return;
+  }
+}

@@ -1,0 +1,361 @@
+#include "runtime/base/check.h"
+#include "runtime/base/size.h"
+#include "runtime/plan/program/saved.h"
+#include "runtime/plan/program/saving_cost.h"
+#include "runtime/plan/search/search_internal.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define ITEMS_MAX 16
+_Static_assert(FSDP_SAVED_NAME_BYTES <= FSDP_SAVING_NAME_BYTES, "a rule can name what is saved");
+// Context parallelism leaves a rank at least so many positions.
+#define CONTEXT_ROWS 256
+
+// ---- What is saved
+
+// Values of a layer that are decided together: those of one name, or of one gemm.
+typedef struct item {
+  char name[FSDP_SAVED_NAME_BYTES];
+  fsdp_repeated_work work; // of making it again
+  double bytes;
+  bool is_layer_input;
+} item;
+
+static void append(char *list, size_t bytes, const char *name) {
+  const size_t used = strlen(list);
+  FSDP_CHECK(used + strlen(name) + 2 <= bytes, "a list of more than %zu bytes", bytes);
+  snprintf(list + used, bytes - used, "%s%s", used ? "," : "", name);
+}
+
+static int find_item(item *items, int *count, const char *name) {
+  for (int i = 0; i < *count; i++)
+    if (strcmp(items[i].name, name) == 0) return i;
+  FSDP_CHECK(*count < ITEMS_MAX, "a layer saves more than %d values", ITEMS_MAX);
+  items[*count] = (item){.bytes = 0};
+  snprintf(items[*count].name, sizeof items[0].name, "%s", name);
+  return (*count)++;
+}
+
+static int compare_items(const void *a, const void *b) {
+  const item *x = a, *y = b;
+  const double difference = x->work.time * y->bytes - y->work.time * x->bytes;
+  return difference < 0 ? -1 : difference > 0 ? 1 : strcmp(x->name, y->name);
+}
+
+static bool is_residual(const fsdp_saved_value *value) {
+  return strcmp(value->name, "residual") == 0;
+}
+
+// What it takes to make an item of the first layer again, everything else kept.
+static fsdp_repeated_work work_of(const fsdp_search_config *search, const fsdp_graph *graph, const item *it) {
+  const fsdp_plan_config *c = &search->base;
+  fsdp_saving saving = {.count = 1, .rules = {{.fate = FSDP_FATE_RECOMPUTE}}};
+  fsdp_fate *fates = fsdp_alloc((size_t)graph->value_count * sizeof *fates);
+  memcpy(saving.rules[0].name, it->name, sizeof it->name);
+  FSDP_CHECK(fsdp_saving_resolve(&saving, graph, 0, fates, NULL) == FSDP_OK, "no rule for %s", it->name);
+  const fsdp_repeated_work work =
+      fsdp_saving_repeated_work(graph, fates, 0, c->param_dtype, c->backend->flops_per_byte);
+  free(fates);
+  return work;
+}
+
+// What the first layer saves, cheapest to compute again first, for their bytes.
+static int list_items(const fsdp_search_config *search, const fsdp_graph *graph, item items[ITEMS_MAX]) {
+  fsdp_saved saved = fsdp_saved_create(graph);
+  int count = 0;
+  for (int i = 0; i < saved.count; i++) {
+    const fsdp_saved_value *value = &saved.values[i];
+    char name[FSDP_SAVED_NAME_BYTES];
+    if (value->layer != 0) continue;
+    fsdp_saved_name(graph, value, name);
+    if (!graph->forward[value->maker].weight_count && !is_residual(value)) name[strcspn(name, ":")] = 0;
+    item *it = &items[find_item(items, &count, name)];
+    it->is_layer_input |= value->is_layer_input;
+    it->bytes += (double)fsdp_graph_bytes(graph, value->value, search->base.param_dtype);
+  }
+  for (int i = 0; i < count; i++)
+    if (!items[i].is_layer_input) items[i].work = work_of(search, graph, &items[i]);
+  fsdp_saved_release(&saved);
+  qsort(items, (size_t)count, sizeof *items, compare_items);
+  return count;
+}
+
+// Made without a gemm, if the rest is there.
+static bool is_cheap(const item *it) {
+  return !it->is_layer_input && it->work.flops == 0;
+}
+
+static void add_set(search_chain *chain, const char *recompute, const char *offload) {
+  FSDP_CHECK(chain->count < SEARCH_SETS_MAX, "more than %d sets", SEARCH_SETS_MAX);
+  search_saved *set = &chain->sets[chain->count++];
+  snprintf(set->recompute, sizeof set->recompute, "%s", recompute);
+  snprintf(set->offload, sizeof set->offload, "%s", offload);
+}
+
+// Recomputed: what no gemm makes; then gemms' results too, the cheapest for their bytes first; then all.
+static void add_recompute_chains(search_space *space, const item *items, int count, const char *cheap) {
+  search_chain *ladder = &space->chains[space->chain_count++];
+  char list[sizeof ladder->sets[0].recompute];
+  snprintf(list, sizeof list, "%s", cheap);
+  add_set(ladder, "", "");
+  if (*cheap) add_set(ladder, cheap, "");
+  for (int i = 0; i < count && ladder->count < SEARCH_SETS_MAX - 1; i++) {
+    if (strncmp(items[i].name, "linear", 6) != 0) continue;
+    append(list, sizeof list, items[i].name);
+    add_set(ladder, list, "");
+  }
+  append(list, sizeof list, "block");
+  add_set(ladder, list, "");
+  search_chain *blocks = &space->chains[space->chain_count++];
+  add_set(blocks, "", "");
+  add_set(blocks, "block", "");
+}
+
+// Offloaded: everything but what is cheap to compute again; or what enters layers, all else recomputed.
+static void add_offload_chains(const fsdp_search_config *search, search_space *space, const item *items,
+                               int count, const char *cheap) {
+  const bool recompute = !search->fixed[FSDP_SEARCH_RECOMPUTE];
+  char list[sizeof space->chains[0].sets[0].offload] = "";
+  for (int i = 0; i < count; i++)
+    if (!is_cheap(&items[i])) append(list, sizeof list, items[i].name);
+  search_chain *most = &space->chains[space->chain_count++];
+  add_set(most, "", "");
+  if (recompute && *cheap) add_set(most, cheap, "");
+  add_set(most, recompute ? cheap : "", list);
+  search_chain *inputs = &space->chains[space->chain_count++];
+  add_set(inputs, "", "");
+  if (recompute) add_set(inputs, "block", "");
+  add_set(inputs, recompute ? "block" : "", "block_inputs");
+}
+
+static void list_chains(const fsdp_search_config *search, search_space *space, const fsdp_graph *graph) {
+  item items[ITEMS_MAX];
+  char cheap[sizeof space->chains[0].sets[0].recompute] = "";
+  const int count = list_items(search, graph, items);
+  for (int i = 0; i < count; i++)
+    if (is_cheap(&items[i])) append(cheap, sizeof cheap, items[i].name);
+  if (!search->fixed[FSDP_SEARCH_RECOMPUTE]) add_recompute_chains(space, items, count, cheap);
+  // On a CPU host memory is no other memory.
+  const bool has_host = search->profile->device != FSDP_OP_CPU && search->profile->up_rate > 0;
+  if (!search->fixed[FSDP_SEARCH_OFFLOAD_ACTIVATIONS] && has_host)
+    add_offload_chains(search, space, items, count, cheap);
+  if (!space->chain_count) add_set(&space->chains[space->chain_count++], "", "");
+}
+
+static bool names(const char *list, const char *name, size_t length) {
+  for (const char *at = list; *at; at += *at == ',') {
+    const size_t one = strcspn(at, ",");
+    if (one == length && strncmp(at, name, one) == 0) return true;
+    at += one;
+  }
+  return false;
+}
+
+// Rules for the names of `list`, in the first `layers` layers those that `before` lacks.
+static void add_rules(fsdp_saving *saving, const char *list, const char *before, fsdp_fate fate, int layers) {
+  for (const char *at = list; *at; at += *at == ',') {
+    const size_t length = strcspn(at, ",");
+    const bool everywhere = names(before, at, length);
+    if (everywhere || layers != 0) {
+      FSDP_CHECK(saving->count < FSDP_SAVING_RULES_MAX, "more than %d rules", FSDP_SAVING_RULES_MAX);
+      fsdp_saving_rule *rule = &saving->rules[saving->count++];
+      *rule = (fsdp_saving_rule){.fate = fate, .layers = everywhere ? 0 : layers};
+      snprintf(rule->name, sizeof rule->name, "%.*s", (int)length, at);
+    }
+    at += length;
+  }
+}
+
+fsdp_saving search_saving_of(const fsdp_search_config *search, const search_chain *chain, int set,
+                             int layers) {
+  static const search_saved nothing = {.recompute = ""};
+  fsdp_saving saving = search->base.saving;
+  const search_saved *to = &chain->sets[set], *from = set > 0 ? &chain->sets[set - 1] : &nothing;
+  if (layers >= search->base.model.num_layers) layers = 0, from = to;
+  // Whole layers include what their ops are named by.
+  const bool blocks = from == to && names(to->recompute, "block", 5);
+  add_rules(&saving, blocks ? "block" : to->recompute, blocks ? "block" : from->recompute,
+            FSDP_FATE_RECOMPUTE, layers);
+  add_rules(&saving, to->offload, from->offload, FSDP_FATE_OFFLOAD, layers);
+  return saving;
+}
+
+// ---- Wraps
+
+// Whether no unit but the root's holds matrices of two layers, and the root's of none.
+static bool keeps_layers_apart(const fsdp_units *units, const fsdp_graph *graph) {
+  for (int u = 0; u < units->count; u++) {
+    const fsdp_unit *unit = &units->units[u];
+    for (int i = 0; i < unit->param_count; i++) {
+      const int param = units->params[unit->first_param + i].param;
+      int module = graph->params[param].module, owner = unit->module;
+      if (graph->params[param].dims < 2) continue;
+      while (module >= 0 && strcmp(graph->modules[module].class_name, graph->block_class) != 0)
+        module = graph->modules[module].parent;
+      if (module < 0) continue;
+      while (owner >= 0 && owner != module) owner = graph->modules[owner].parent;
+      if (owner < 0) return false;
+    }
+  }
+  return true;
+}
+
+static int64_t module_params(const fsdp_graph *graph, int module) {
+  int64_t sum = 0;
+  for (int p = 0; p < graph->param_count; p++) {
+    int at = graph->params[p].module;
+    while (at >= 0 && at != module) at = graph->modules[at].parent;
+    if (at >= 0) sum += graph->params[p].numel;
+  }
+  return sum;
+}
+
+// Thresholds that divide a layer into units and leave none of its matrices to the root: the greatest one for
+// each number of units.
+static void list_wraps(const fsdp_search_config *search, search_space *space, const fsdp_graph *graph) {
+  const fsdp_mesh mesh = fsdp_mesh_of(1, 2);
+  int counts[SEARCH_WRAPS_MAX] = {0};
+  space->wraps[space->wrap_count++] = (fsdp_wrap_policy){.kind = FSDP_WRAP_BLOCK};
+  for (int m = 0; m < graph->module_count && space->wrap_count < SEARCH_WRAPS_MAX - 1; m++) {
+    const int64_t numel = module_params(graph, m);
+    fsdp_wrap_policy policy = {.kind = FSDP_WRAP_SIZE, .numel = numel};
+    fsdp_units *units;
+    if (numel >= space->layer_params || numel < space->layer_params / 16 || numel < 1) continue;
+    if (fsdp_units_create(graph, &policy, &mesh, &units, NULL) != FSDP_OK) continue;
+    int same = -1;
+    for (int w = 1; w < space->wrap_count; w++)
+      if (counts[w] == units->count) same = w;
+    if (keeps_layers_apart(units, graph)) {
+      if (same < 0) counts[same = space->wrap_count++] = units->count;
+      if (space->wraps[same].numel < numel) space->wraps[same] = policy;
+    }
+    fsdp_units_destroy(units);
+  }
+  if (search->base.sharding == NULL)
+    space->wraps[space->wrap_count++] = (fsdp_wrap_policy){.kind = FSDP_WRAP_NONE};
+}
+
+fsdp_status search_space_create(const fsdp_search_config *search, search_space *space, fsdp_error *error) {
+  fsdp_model_config small = search->base.model;
+  small.num_layers = fsdp_min_i64(small.num_layers, 2);
+  fsdp_status status = fsdp_model_check_seq(&small, search->base.seq, error);
+  if (status) return status;
+  *space = (search_space){.params = fsdp_model_parameter_count(&search->base.model)};
+  fsdp_graph *graph = fsdp_model_graph(&small, 1, search->base.seq);
+  for (int m = 0; m < graph->module_count && !space->layer_params; m++)
+    if (strcmp(graph->modules[m].class_name, graph->block_class) == 0)
+      space->layer_params = module_params(graph, m);
+  list_chains(search, space, graph);
+  if (search->fixed[FSDP_SEARCH_WRAP])
+    space->wraps[space->wrap_count++] = search->base.wrap;
+  else
+    list_wraps(search, space, graph);
+  fsdp_graph_destroy(graph);
+  return FSDP_OK;
+}
+
+// ---- Batches
+
+bool search_batch(const fsdp_search_config *search, const fsdp_mesh *mesh, int index, int64_t *batch,
+                  int *micro_batches) {
+  const fsdp_plan_config *base = &search->base;
+  const int64_t parts = (int64_t)fsdp_mesh_size(mesh, FSDP_AXIS_DATA) * fsdp_mesh_size(mesh, FSDP_AXIS_FSDP);
+  if (search->global_batch % parts) return false;
+  const int64_t rank = search->global_batch / parts;
+  for (int64_t b = 1; b <= rank; b++) {
+    if (rank % b || rank / b > 1 << 20 || b > INT32_MAX / base->seq) continue;
+    if (search->fixed[FSDP_SEARCH_BATCH] && b != base->batch) continue;
+    if (search->fixed[FSDP_SEARCH_MICRO_BATCHES] && rank / b != base->micro_batches) continue;
+    if (index-- > 0) continue;
+    *batch = b;
+    *micro_batches = (int)(rank / b);
+    return true;
+  }
+  return false;
+}
+
+// ---- Kinds
+
+typedef struct kind_list {
+  const fsdp_search_config *search;
+  fsdp_search_kind *kinds;
+  int count;
+} kind_list;
+
+// What a strategy's mesh looks like (plan.c): one shard group, no shards, or several groups.
+static bool suits(fsdp_strategy strategy, int data, int fsdp) {
+  switch (strategy) {
+  case FSDP_NO:
+    return fsdp == 1;
+  case FSDP_HYBRID:
+    return data > 1 && fsdp > 1;
+  case FSDP_ZERO1:
+    return fsdp > 1;
+  default:
+    return data == 1 && (fsdp > 1 || strategy == FSDP_FULL);
+  }
+}
+
+static void add_kinds(kind_list *list, const fsdp_mesh *mesh) {
+  static const fsdp_strategy order[] = {FSDP_FULL, FSDP_HYBRID, FSDP_GRAD_OP, FSDP_ZERO1, FSDP_NO};
+  const fsdp_search_config *search = list->search;
+  const int data = fsdp_mesh_size(mesh, FSDP_AXIS_DATA), fsdp = fsdp_mesh_size(mesh, FSDP_AXIS_FSDP);
+  const bool rules = search->base.sharding || search->base.op_strategies;
+  for (size_t s = 0; s < sizeof order / sizeof *order; s++) {
+    const bool fixed = search->fixed[FSDP_SEARCH_STRATEGY];
+    if (fixed ? order[s] != search->base.strategy : !rules && !suits(order[s], data, fsdp)) continue;
+    if (fixed && !rules && !search->fixed[FSDP_SEARCH_MESH] && fsdp * data > 1 &&
+        !suits(order[s], data, fsdp))
+      continue;
+    for (int offload = 0; offload < 2; offload++) {
+      const bool given = search->fixed[FSDP_SEARCH_CPU_OFFLOAD];
+      const bool has_host = search->profile->device != FSDP_OP_CPU && search->profile->up_rate > 0 &&
+                            search->profile->host_memory_rate > 0;
+      if (given ? offload != search->base.cpu_offload : offload && !has_host) continue;
+      if (list->count % 64 == 0)
+        list->kinds = fsdp_realloc(list->kinds, (size_t)(list->count + 64) * sizeof *list->kinds);
+      list->kinds[list->count++] =
+          (fsdp_search_kind){.mesh = *mesh, .strategy = order[s], .cpu_offload = offload};
+    }
+  }
+}
+
+// Every division of the ranks between data and fsdp.
+static void add_meshes(kind_list *list, int tensor, int context) {
+  const fsdp_search_config *search = list->search;
+  const int left = search->ranks / (tensor * context);
+  for (int data = 1; data <= left; data++) {
+    if (left % data || search->global_batch % left) continue;
+    fsdp_mesh mesh = {0};
+    const bool fits = fsdp_mesh_add(&mesh, FSDP_AXIS_DATA, data) &&
+                      fsdp_mesh_add(&mesh, FSDP_AXIS_FSDP, left / data) &&
+                      (context == 1 || fsdp_mesh_add(&mesh, FSDP_AXIS_CONTEXT, context)) &&
+                      (tensor == 1 || fsdp_mesh_add(&mesh, FSDP_AXIS_TENSOR, tensor));
+    FSDP_CHECK(fits, "a mesh of %d ranks", search->ranks);
+    fsdp_mesh_complete(&mesh);
+    add_kinds(list, &mesh);
+  }
+}
+
+fsdp_search_kind *search_kinds_create(const fsdp_search_config *search, bool across, int *count) {
+  kind_list list = {.search = search};
+  const fsdp_model_config *model = &search->base.model;
+  const int node = search->ranks_per_node;
+  if (search->fixed[FSDP_SEARCH_MESH]) add_kinds(&list, &search->base.mesh);
+  for (int tensor = 1; tensor <= search->ranks && !search->fixed[FSDP_SEARCH_MESH]; tensor++) {
+    if (search->fixed_tensor ? tensor != search->fixed_tensor : tensor > model->num_heads) continue;
+    const bool inside = tensor <= node && node % tensor == 0;
+    if (search->ranks % tensor || (!search->fixed_tensor && inside == across)) continue;
+    if (search->base.op_strategies && tensor > 1) continue;
+    for (int context = 1; context <= search->ranks / tensor; context++) {
+      if (search->fixed_context ? context != search->fixed_context
+                                : context > 1 && context > search->base.seq / CONTEXT_ROWS)
+        continue;
+      if (search->ranks % (tensor * context) == 0) add_meshes(&list, tensor, context);
+    }
+  }
+  *count = list.count;
+  return list.kinds;
+}

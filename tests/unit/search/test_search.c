@@ -1,0 +1,355 @@
+// The search: what it finds fits and runs the global batch, nothing drawn at random is faster, and it changes
+// over where closed formulas say.
+#include "runtime/plan/search/search.h"
+#include "tests/support/models.h"
+#include "tests/support/random_program.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#define GPU_FLOPS   300e12
+#define NODE_RATE   200e9 // bytes that a rank of a node sends per second
+#define MEMORY_RATE 1.5e12
+
+// A machine of round numbers: products at one rate, links by a ring's formula.
+static fsdp_device_profile *machine(double node_rate, double network_rate) {
+  fsdp_device_profile *p = fsdp_device_profile_create();
+  strcpy(p->name, "round");
+  p->device = FSDP_OP_CUDA;
+  p->processors = 100;
+  p->memory_bytes = 80e9;
+  p->peak_flops[FSDP_BF16] = GPU_FLOPS;
+  p->memory_rate = MEMORY_RATE;
+  p->host_memory_rate = 100e9;
+  p->up_rate = p->down_rate = 25e9;
+  p->launch_s = 1e-6;
+  p->network_rate = network_rate;
+  const fsdp_profile_product product = {0, FSDP_BF16, FSDP_PRODUCT_FORM_COUNT, 4096, 4096, 4096, GPU_FLOPS};
+  fsdp_device_profile_add_product(p, &product);
+  fsdp_profile_point rate[] = {{1024, GPU_FLOPS / 2}};
+  const fsdp_profile_attention attention = {
+      .dtype = FSDP_BF16, .head_dim = 128, .direction = FSDP_ATTENTION_BOTH, .rate = {rate, 1}};
+  fsdp_device_profile_add_attention(p, &attention);
+  for (int kind = FSDP_INSTR_ALL_GATHER; kind <= FSDP_INSTR_ALL_REDUCE; kind++) {
+    const double share = (kind == FSDP_INSTR_ALL_REDUCE ? 2 : 1) * 7.0 / 8;
+    fsdp_profile_point seconds[] = {{1e4, 1e4 * share / node_rate + 1e-6},
+                                    {1e9, 1e9 * share / node_rate + 1e-6}};
+    const fsdp_profile_collective collective = {
+        .kind = (fsdp_instr_kind)kind, .link = FSDP_LINK_NODE, .ranks = 8, .seconds = {seconds, 2}};
+    fsdp_device_profile_add_collective(p, &collective);
+  }
+  return p;
+}
+
+static fsdp_search_config search_of(const char *preset, int layers, int ranks, int64_t seq, int64_t batch,
+                                    const fsdp_device_profile *profile) {
+  fsdp_search_config c = {
+      .base = {.seq = seq,
+               .batch = 1,
+               .micro_batches = 1,
+               .sequence_parallel = true,
+               .wrap = {.kind = FSDP_WRAP_BLOCK},
+               .prefetch = 1,
+               .param_dtype = FSDP_BF16,
+               .grad_clip = 1.0f,
+               .beta1 = 0.9,
+               .beta2 = 0.999,
+               .adam_eps = 1e-8f,
+               .backend = fsdp_plan_backend_cuda()},
+      .ranks = ranks,
+      .ranks_per_node = ranks < 8 ? ranks : 8,
+      .global_batch = batch,
+      .profile = profile,
+      .limit_bytes = {[FSDP_SPACE_DEVICE] = INT64_C(78000000000), [FSDP_SPACE_HOST] = INT64_C(200000000000)}};
+  assert_int_equal(fsdp_model_preset(preset, &c.base.model, NULL), FSDP_OK);
+  if (layers) c.base.model.num_layers = layers;
+  return c;
+}
+
+static fsdp_search_result run(const fsdp_search_config *config) {
+  fsdp_search_result result;
+  fsdp_error error = {0};
+  if (fsdp_search_run(config, &result, &error) != FSDP_OK) fail_msg("%s", error.message);
+  return result;
+}
+
+static int size_of(const fsdp_search_plan *plan, const char *axis) {
+  return fsdp_mesh_size(&plan->config.mesh, axis);
+}
+
+// ---- What is found
+
+static void check_plans(const fsdp_search_config *config, const fsdp_search_result *result) {
+  assert_true(result->count > 0);
+  for (int i = 0; i < result->count; i++) {
+    const fsdp_search_plan *plan = &result->plans[i];
+    const fsdp_plan_config *c = &plan->config;
+    fsdp_search_plan again;
+    assert_int_equal(fsdp_mesh_ranks(&c->mesh), config->ranks);
+    assert_int_equal(c->batch * c->micro_batches * size_of(plan, "data") * size_of(plan, "fsdp"),
+                     config->global_batch);
+    assert_true(plan->bytes[FSDP_SPACE_DEVICE] <= config->limit_bytes[FSDP_SPACE_DEVICE]);
+    assert_true(i == 0 || plan->step_s >= result->plans[i - 1].step_s);
+    assert_int_equal(fsdp_search_price(config, c, &again, NULL), FSDP_OK);
+    assert_true(again.hash == plan->hash && again.step_s == plan->step_s);
+    for (int j = 0; j < i; j++) {
+      const fsdp_plan_config *other = &result->plans[j].config;
+      assert_true(other->strategy != c->strategy || other->cpu_offload != c->cpu_offload ||
+                  memcmp(&other->mesh, &c->mesh, sizeof c->mesh) != 0);
+    }
+  }
+}
+
+// The same machine and model give the same plans, of kinds that differ, and estimates are close to what whole
+// plans take if nothing waits for memory to be free.
+static void test_what_is_found(void **state) {
+  (void)state;
+  fsdp_device_profile *profile = machine(NODE_RATE, 50e9);
+  const fsdp_search_config config = search_of("llama2-7b", 12, 8, 1024, 32, profile);
+  fsdp_search_result result = run(&config), again = run(&config);
+  check_plans(&config, &result);
+  assert_int_equal(result.count, again.count);
+  for (int i = 0; i < result.count; i++) {
+    assert_true(result.plans[i].hash == again.plans[i].hash);
+    const double error = result.plans[i].estimate_s / result.plans[i].unhindered_s - 1;
+    const bool packed = result.plans[i].copies_s > 0; // offloaded activations
+    if (!packed && fabs(error) > 0.01) fail_msg("plan %d: estimate off by %g", i, error);
+  }
+  fsdp_search_result_release(&result);
+  fsdp_search_result_release(&again);
+  fsdp_device_profile_destroy(profile);
+}
+
+static void test_what_is_fixed(void **state) {
+  (void)state;
+  fsdp_device_profile *profile = machine(NODE_RATE, 50e9);
+  fsdp_search_config config = search_of("llama2-7b", 6, 8, 1024, 32, profile);
+  config.base.strategy = FSDP_HYBRID;
+  config.base.batch = 2;
+  config.base.prefetch = 2;
+  config.fixed[FSDP_SEARCH_STRATEGY] = config.fixed[FSDP_SEARCH_BATCH] = config.fixed[FSDP_SEARCH_PREFETCH] =
+      true;
+  config.fixed_tensor = 2;
+  fsdp_search_result result = run(&config);
+  check_plans(&config, &result);
+  for (int i = 0; i < result.count; i++) {
+    const fsdp_plan_config *c = &result.plans[i].config;
+    assert_int_equal(c->strategy, FSDP_HYBRID);
+    assert_int_equal(c->batch, 2);
+    assert_int_equal(c->prefetch, 2);
+    assert_int_equal(size_of(&result.plans[i], "tensor"), 2);
+  }
+  fsdp_search_result_release(&result);
+  fsdp_device_profile_destroy(profile);
+}
+
+// ---- Nothing drawn is faster
+
+static int64_t divisor(random_source *random, int64_t of) {
+  int64_t d;
+  do d = random_int(random, 1, (int)of);
+  while (of % d);
+  return d;
+}
+
+static fsdp_plan_config draw(random_source *random, const fsdp_search_config *search) {
+  static const char *const recomputed[] = {"none", "block", "rmsnorm,swiglu", "block:3", "rmsnorm,swiglu@4"};
+  fsdp_plan_config c = search->base;
+  const int tensor = (int)divisor(random, search->ranks), left = search->ranks / tensor;
+  const int context = (int)divisor(random, left), data = (int)divisor(random, left / context);
+  c.mesh = (fsdp_mesh){0};
+  fsdp_mesh_add(&c.mesh, "data", data);
+  fsdp_mesh_add(&c.mesh, "fsdp", left / context / data);
+  if (context > 1) fsdp_mesh_add(&c.mesh, "context", context);
+  if (tensor > 1) fsdp_mesh_add(&c.mesh, "tensor", tensor);
+  fsdp_mesh_complete(&c.mesh);
+  c.strategy = (fsdp_strategy)random_int(random, FSDP_FULL, FSDP_ZERO1);
+  const int64_t rank = search->global_batch / (left / context);
+  c.batch = divisor(random, rank);
+  c.micro_batches = (int)(rank / c.batch);
+  c.prefetch = random_int(random, 0, 2);
+  c.cpu_offload = random_int(random, 0, 7) == 0;
+  c.accumulate = (fsdp_accumulate)random_int(random, 0, 1);
+  if (random_int(random, 0, 3) == 0) c.wrap = (fsdp_wrap_policy){.kind = FSDP_WRAP_NONE};
+  if (random_int(random, 0, 3) == 0) c.wrap = (fsdp_wrap_policy){.kind = FSDP_WRAP_SIZE, .numel = 100000000};
+  fsdp_saving_parse(recomputed[random_int(random, 0, 4)], "-", FSDP_FATE_RECOMPUTE, &c.saving, NULL);
+  if (random_int(random, 0, 5) == 0)
+    fsdp_saving_parse("block_inputs", "-", FSDP_FATE_OFFLOAD, &c.saving, NULL);
+  return c;
+}
+
+// FSDP_SEARCH_DRAWS=2000 draws more.
+static void test_random_settings(void **state) {
+  (void)state;
+  const char *asked = getenv("FSDP_SEARCH_DRAWS");
+  const int draws = asked ? atoi(asked) : 100;
+  fsdp_device_profile *profile = machine(NODE_RATE, 50e9);
+  fsdp_search_config config = search_of("llama2-7b", 8, 8, 2048, 32, profile);
+  config.limit_bytes[FSDP_SPACE_DEVICE] = INT64_C(16000000000);
+  fsdp_search_result result = run(&config);
+  random_source random = {.seed = 7};
+  int feasible = 0, tried = 0;
+  while (feasible < draws && tried++ < 40 * draws) {
+    const fsdp_plan_config setting = draw(&random, &config);
+    fsdp_search_plan plan;
+    if (fsdp_search_price(&config, &setting, &plan, NULL) != FSDP_OK) continue;
+    feasible++;
+    if (plan.step_s < result.plans[0].step_s) {
+      char mesh[FSDP_MESH_TEXT_BYTES], rules[FSDP_SAVING_TEXT_BYTES];
+      fail_msg("draw %d takes %g ms, the best found %g: %s %s, wrap %d, %lld x %d, prefetch %d, recompute %s",
+               tried, plan.step_s * 1e3, result.plans[0].step_s * 1e3, fsdp_strategy_name(setting.strategy),
+               fsdp_mesh_print(&setting.mesh, ",", mesh), (int)setting.wrap.kind, (long long)setting.batch,
+               setting.micro_batches, setting.prefetch,
+               fsdp_saving_print(&setting.saving, FSDP_FATE_RECOMPUTE, rules));
+    }
+  }
+  assert_true(feasible >= draws);
+  fsdp_search_result_release(&result);
+  fsdp_device_profile_destroy(profile);
+}
+
+// ---- Memory
+
+// Of the recomputed layers of the last rule, one less does not fit.
+static void test_just_enough(void **state) {
+  (void)state;
+  fsdp_device_profile *profile = machine(NODE_RATE, 50e9);
+  fsdp_search_config config = search_of("llama2-7b", 12, 8, 4096, 8, profile);
+  config.base.mesh = fsdp_mesh_of(1, 8);
+  config.base.strategy = FSDP_FULL;
+  for (int f = 0; f < FSDP_SEARCH_FIELD_COUNT; f++) config.fixed[f] = f != FSDP_SEARCH_RECOMPUTE;
+  fsdp_search_plan whole;
+  assert_int_equal(fsdp_search_price(&config, &config.base, &whole, NULL), FSDP_OK);
+  fsdp_plan_config block = config.base;
+  block.saving = fsdp_saving_of_blocks();
+  fsdp_search_plan least;
+  assert_int_equal(fsdp_search_price(&config, &block, &least, NULL), FSDP_OK);
+  int partial = 0;
+  double before = whole.step_s;
+  for (int i = 1; i < 6; i++) {
+    const int64_t most = whole.bytes[FSDP_SPACE_DEVICE], saved = most - least.bytes[FSDP_SPACE_DEVICE];
+    config.limit_bytes[FSDP_SPACE_DEVICE] = most - saved * i / 6;
+    fsdp_search_result result = run(&config);
+    assert_int_equal(result.count, 1);
+    fsdp_plan_config c = result.plans[0].config;
+    assert_true(result.plans[0].step_s >= before * (1 - 0.005)); // packing may wait more or less
+    before = result.plans[0].step_s;
+    for (int r = 0; r < c.saving.count; r++) {
+      if (c.saving.rules[r].layers <= 1) continue;
+      fsdp_search_plan fewer;
+      for (int other = 0; other < c.saving.count; other++)
+        if (c.saving.rules[other].layers > 1) c.saving.rules[other].layers--;
+      assert_int_equal(fsdp_search_price(&config, &c, &fewer, NULL), FSDP_ERR_CAPACITY);
+      partial++;
+      break;
+    }
+    fsdp_search_result_release(&result);
+  }
+  assert_true(partial >= 3);
+  fsdp_device_profile_destroy(profile);
+}
+
+static void test_nothing_fits(void **state) {
+  (void)state;
+  fsdp_device_profile *profile = machine(NODE_RATE, 50e9);
+  fsdp_search_config config = search_of("llama2-7b", 6, 8, 1024, 8, profile);
+  config.limit_bytes[FSDP_SPACE_DEVICE] = INT64_C(1500000000);
+  config.limit_bytes[FSDP_SPACE_HOST] = INT64_C(1000000);
+  fsdp_search_result result = run(&config);
+  assert_int_equal(result.count, 0);
+  for (int k = 0; k < result.kind_count; k++)
+    assert_true(result.kinds[k].outcome == FSDP_SEARCH_TOO_LARGE ||
+                result.kinds[k].outcome == FSDP_SEARCH_IMPOSSIBLE);
+  assert_int_equal(fsdp_mesh_ranks(&result.least.mesh), 8);
+  fsdp_search_result_release(&result);
+  config.global_batch = 3;
+  config.base.mesh = fsdp_mesh_of(1, 8);
+  config.fixed[FSDP_SEARCH_MESH] = true;
+  fsdp_error error = {0};
+  if (fsdp_search_run(&config, &result, &error) == FSDP_OK) {
+    assert_int_equal(result.count, 0);
+    assert_int_equal(result.kinds[0].outcome, FSDP_SEARCH_IMPOSSIBLE);
+    fsdp_search_result_release(&result);
+  }
+  fsdp_device_profile_destroy(profile);
+}
+
+// ---- Closed formulas
+
+// Gathering every weight twice and reducing gradients takes (2 + 2 + 4) / node rate seconds for each of a
+// rank's weights; computing 6 tokens / FLOPs. Below tokens = 8 / 6 FLOPs / rate, communication bounds FSDP.
+static void test_when_fsdp_is_bound(void **state) {
+  (void)state;
+  fsdp_device_profile *profile = machine(20e9, 50e9);
+  const double tokens = 8.0 / 6 * GPU_FLOPS / 20e9 * 7 / 8;
+  for (int above = 0; above < 2; above++) {
+    const int64_t seq = 512, batch = (int64_t)(tokens / (double)seq * (above ? 2 : 0.5));
+    fsdp_search_config config = search_of("llama2-7b", 12, 8, seq, 8 * batch, profile);
+    config.base.mesh = fsdp_mesh_of(1, 8);
+    config.base.strategy = FSDP_FULL;
+    config.base.batch = batch;
+    config.fixed[FSDP_SEARCH_MESH] = config.fixed[FSDP_SEARCH_STRATEGY] = config.fixed[FSDP_SEARCH_BATCH] =
+        true;
+    fsdp_search_result result = run(&config);
+    assert_int_equal(result.count, 2); // with the states on the device and on the host
+    assert_int_equal(result.plans[0].bound, above ? FSDP_BOUND_COMPUTE : FSDP_BOUND_COMMUNICATION);
+    fsdp_search_result_release(&result);
+  }
+  fsdp_device_profile_destroy(profile);
+}
+
+// Between slow links replicas of shard groups send less than shards over all: hybrid. Between fast ones, or
+// inside a node, one shard group leaves more memory and hides as much.
+static void test_slow_links(void **state) {
+  (void)state;
+  fsdp_device_profile *slow = machine(NODE_RATE, 25e9), *fast = machine(NODE_RATE, 8 * NODE_RATE);
+  fsdp_search_config config = search_of("llama2-7b", 8, 16, 4096, 128, slow);
+  config.limit_bytes[FSDP_SPACE_DEVICE] = INT64_C(20000000000); // less than whole states
+  fsdp_search_result result = run(&config);
+  check_plans(&config, &result);
+  assert_int_equal(
+      result.plans[0].config.strategy == FSDP_HYBRID || result.plans[0].config.strategy == FSDP_ZERO1, 1);
+  assert_true(size_of(&result.plans[0], "data") > 1);
+  fsdp_search_result_release(&result);
+  config.profile = fast;
+  result = run(&config);
+  assert_int_equal(size_of(&result.plans[0], "tensor"), 1);
+  fsdp_search_result_release(&result);
+  fsdp_device_profile_destroy(slow);
+  fsdp_device_profile_destroy(fast);
+}
+
+// With fewer sequences than ranks only tensor and context divide the rest; with many, neither is worth its
+// communication.
+static void test_tensor_for_small_batches(void **state) {
+  (void)state;
+  fsdp_device_profile *profile = machine(NODE_RATE, 50e9);
+  fsdp_search_config config = search_of("llama2-7b", 8, 8, 1024, 2, profile);
+  fsdp_search_result result = run(&config);
+  assert_true(size_of(&result.plans[0], "tensor") * size_of(&result.plans[0], "context") >= 4);
+  fsdp_search_result_release(&result);
+  config.global_batch = 128;
+  result = run(&config);
+  assert_int_equal(size_of(&result.plans[0], "tensor"), 1);
+  assert_int_equal(size_of(&result.plans[0], "context"), 1);
+  fsdp_search_result_release(&result);
+  fsdp_device_profile_destroy(profile);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_what_is_found),   cmocka_unit_test(test_what_is_fixed),
+      cmocka_unit_test(test_random_settings), cmocka_unit_test(test_just_enough),
+      cmocka_unit_test(test_nothing_fits),    cmocka_unit_test(test_when_fsdp_is_bound),
+      cmocka_unit_test(test_slow_links),      cmocka_unit_test(test_tensor_for_small_batches),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
