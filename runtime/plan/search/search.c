@@ -322,9 +322,13 @@ static void find_least(run *r) {
 
 static fsdp_status search_once(run *r, bool across, fsdp_error *error) {
   fsdp_search_result *result = r->result;
+  int count;
+  fsdp_search_kind *kinds = search_kinds_create(r->config, across, &count);
+  if (!count && across) return FSDP_OK; // what was found inside nodes stands
   free(result->kinds);
-  result->kinds = search_kinds_create(r->config, across, &result->kind_count);
-  if (!result->kind_count)
+  result->kinds = kinds;
+  result->kind_count = count;
+  if (!count)
     return fsdp_fail(error, FSDP_ERR_OPTION,
                      "--search: no mesh of %d ranks divides %lld sequences of a step as the options that are "
                      "given say: change --global-batch, or leave --mesh or --strategy open",
@@ -350,7 +354,7 @@ fsdp_status fsdp_search_run(const fsdp_search_config *config, fsdp_search_result
   if (status == FSDP_OK) status = search_once(&r, false, error);
   const bool may_cross =
       !config->fixed[FSDP_SEARCH_MESH] && !config->fixed_tensor && config->ranks > config->ranks_per_node;
-  if (status == FSDP_OK && !result->count && may_cross) status = search_once(&r, true, NULL);
+  if (status == FSDP_OK && !result->count && may_cross) status = search_once(&r, true, error);
   free(r.deltas.items);
   if (status != FSDP_OK) fsdp_search_result_release(result);
   return status;
