@@ -1,11 +1,21 @@
 // Token embedding: rows of the weight by token.
 #include "models/graph/backward.h"
 #include "models/graph/op_row.h"
+#include "runtime/base/size.h"
 
 // It reads one row of its table for each token, not the table.
 void fsdp_op_embedding_work(const fsdp_op_attrs *attrs, const fsdp_op_extent *operands, fsdp_op_work *work) {
   (void)attrs;
   work->bytes += (double)operands[2].bytes - (double)operands[1].bytes;
+}
+
+// Written, the table is zeroed where there is no token; added to, its other rows stay.
+void fsdp_op_embedding_backward_work(const fsdp_op_attrs *attrs, const fsdp_op_extent *operands,
+                                     fsdp_op_work *work) {
+  if (operands[2].access != FSDP_UPDATE) return;
+  const int64_t rows = fsdp_min_i64(attrs->batch * attrs->seq, attrs->vocabulary);
+  const double row_bytes = (double)(attrs->channels * fsdp_dtype_bytes(operands[2].dtype));
+  work->bytes += 2 * ((double)rows * row_bytes - (double)operands[2].bytes);
 }
 
 void fsdp_op_embedding_emit(fsdp_graph *graph, const fsdp_node *f) {

@@ -10,6 +10,7 @@
 #define COPY_BYTES     ((int64_t)32 << 20)
 #define COPY_BYTES_GPU ((int64_t)1 << 30)
 #define LAUNCHES       1000
+#define SETS_MAX       16
 
 // ---- Collectives
 
@@ -56,12 +57,12 @@ static bool make_collective(const probe *self, int group, fsdp_instr_kind kind, 
                          .whole = self->outputs.memory,
                          .part = self->inputs.memory,
                          .stride = stride};
-  *load = (probe_load){
-      .run = run_collective,
-      .context = l,
-      .stream = FSDP_STREAM_GATHER,
-      .sets = (int)fsdp_min_i64(4, fsdp_min_i64(self->outputs.bytes, self->inputs.bytes) / stride),
-      .agreed = true};
+  const int64_t room = fsdp_min_i64(self->outputs.bytes, self->inputs.bytes) / stride;
+  *load = (probe_load){.run = run_collective,
+                       .context = l,
+                       .stream = FSDP_STREAM_GATHER,
+                       .sets = (int)fsdp_min_i64(SETS_MAX, room),
+                       .agreed = true};
   // Sums of the inputs stay small; an all-reduce adds to what it has made.
   return true;
 }
@@ -158,8 +159,8 @@ void probe_contention(probe *self) {
   const int group = self->group_count - 1; // of all ranks
   if (call && make_collective(self, group, FSDP_INSTR_ALL_GATHER, &bytes, &l, &gather)) {
     // The product's operands lie at the arena's start: the gather's lie behind them.
-    l.whole += self->outputs.bytes / 2;
-    l.part += self->inputs.bytes / 2;
+    l.whole += self->outputs.bytes / 2 / 4096 * 4096;
+    l.part += self->inputs.bytes / 2 / 4096 * 4096;
     gather.sets = 1;
     const probe_load product = probe_call_load(self, call);
     const double product_s = probe_measure(self, &product), gather_s = probe_measure(self, &gather);

@@ -11,7 +11,7 @@
 #include <string.h>
 
 #define PASSES_MAX     1024
-#define PASSES_MAX_GPU 32
+#define PASSES_MAX_GPU 256
 #define ALIGNMENT      256
 #define SETS_MAX       32
 #define ROTATED_BYTES  ((int64_t)160 << 20) // several times the caches behind a core
@@ -177,13 +177,14 @@ static void meet(const probe *self) {
 // The first pass touches memory and wakes threads, and tells how many are enough where that must be known
 // before: on queues, and where all ranks make as many.
 double probe_measure(const probe *self, const probe_load *load) {
+  const bool queues = self->session.device->table->enqueues;
   double once = 0, seconds = 0, wanted = PASSES_MAX;
+  if (self->active && queues) time_alone(self, load, 1); // loads the kernel
   if (self->active) once = time_alone(self, load, 1);
   if (load->agreed) once = probe_mean(self, once);
   meet(self);
   if (self->active) {
-    if (load->agreed || self->session.device->table->enqueues)
-      wanted = fmin(PASSES_MAX, ceil(self->unit_s / (once * load->sets + 1e-9)));
+    if (load->agreed || queues) wanted = fmin(PASSES_MAX, ceil(self->unit_s / (once * load->sets + 1e-9)));
     seconds = time_alone(self, load, (int)fmax(2, wanted));
   }
   return probe_mean(self, seconds);
@@ -191,7 +192,7 @@ double probe_measure(const probe *self, const probe_load *load) {
 
 double probe_measure_beside(const probe *self, const probe_load *load, double load_s,
                             const probe_load *beside, double beside_s) {
-  const double span_s = fmax(8 * self->unit_s, 0.1);
+  const double span_s = self->session.device->table->enqueues ? 0.01 : fmax(8 * self->unit_s, 0.1);
   const int runs = (int)fmax(3, ceil(span_s / (load_s * load->sets)));
   const int others = (int)fmax(3, ceil(4 * span_s / (beside_s * beside->sets)));
   double seconds = 0;

@@ -250,6 +250,19 @@ static void test_work_of_positions(void **state) {
   }
 }
 
+// Six tokens, and a table of ten rows: those of the tokens are added to, or all are written.
+static void test_work_of_embedding_backward(void **state) {
+  (void)state;
+  const fsdp_op_attrs attrs = {.batch = 2, .seq = 3, .channels = 4, .vocabulary = 10};
+  const fsdp_op_extent tokens = {FSDP_I32, FSDP_READ, 6 * 4}, d_h = {FSDP_F32, FSDP_READ, 6 * 4 * 4};
+  for (int adds = 0; adds < 2; adds++) {
+    const fsdp_op_extent d_weight = {FSDP_F32, adds ? FSDP_UPDATE : FSDP_WRITE, 10 * 4 * 4};
+    assert_true(
+        fsdp_op_work_of(FSDP_OP_EMBEDDING_BACKWARD, &attrs, (fsdp_op_extent[]){tokens, d_h, d_weight}, 3)
+            .bytes == 24 + 96 + (adds ? 2 * 6 * 16 : 160));
+  }
+}
+
 // The bias must have y's dtype.
 static void test_biases_are_checked(void **state) {
   (void)state;
@@ -374,6 +387,7 @@ int main(void) {
       cmocka_unit_test(test_rows_are_checked),
       cmocka_unit_test(test_work_of_context_attention),
       cmocka_unit_test(test_work_of_positions),
+      cmocka_unit_test(test_work_of_embedding_backward),
       cmocka_unit_test(test_biases_are_checked),
       cmocka_unit_test(test_targets_are_checked),
       cmocka_unit_test(test_targets_of_a_shard_are_checked),
