@@ -2,6 +2,7 @@
 
 #include "launcher/cli/yaml_document.h"
 #include "runtime/base/check.h"
+#include "runtime/base/nearest.h"
 
 #include <ctype.h>
 #include <stdlib.h>
@@ -78,6 +79,20 @@ static fsdp_status read_tensor(void *context, const yaml_node_t *key, const yaml
 
 // ---- Operators
 
+// An operator reads what no tensor before it is called.
+static fsdp_status fail_unknown(const reader *r, const yaml_node_t *node) {
+  char near[FSDP_NEAREST_TEXT], what[FSDP_NEAREST_TEXT + FSDP_NAME_BYTES + 160];
+  const char **names = fsdp_alloc((size_t)(r->network->tensor_count + 1) * sizeof *names);
+  for (int t = 0; t < r->network->tensor_count; t++) names[t] = r->network->tensors[t].name;
+  fsdp_nearest_question(fsdp_yaml_text(node), names, r->network->tensor_count, near);
+  snprintf(what, sizeof what,
+           "no input, parameter or earlier operator has the name \"%.95s\"%s: operators come after what they "
+           "read",
+           fsdp_yaml_text(node), near);
+  free(names);
+  return fail_at(r, node, what);
+}
+
 static fsdp_status read_inputs(const reader *r, const yaml_node_t *node, fsdp_operator_spec *spec) {
   if (node->type != YAML_SEQUENCE_NODE) return fail_at(r, node, "an operator's inputs are not a list");
   for (const yaml_node_item_t *item = node->data.sequence.items.start; item < node->data.sequence.items.top;
@@ -85,12 +100,7 @@ static fsdp_status read_inputs(const reader *r, const yaml_node_t *node, fsdp_op
     const yaml_node_t *name = node_of(r, *item);
     if (!fsdp_yaml_is_scalar(name)) return fail_at(r, name, "an input is not a name");
     int tensor = fsdp_network_find(r->network, fsdp_yaml_text(name));
-    char what[2 * FSDP_NAME_BYTES + 160];
-    snprintf(what, sizeof what,
-             "no input, parameter or earlier operator has the name \"%.95s\": operators come after what they "
-             "read",
-             fsdp_yaml_text(name));
-    if (tensor < 0) return fail_at(r, name, what);
+    if (tensor < 0) return fail_unknown(r, name);
     if (spec->input_count == FSDP_OPERATOR_LISTS) return fail_at(r, node, "too many inputs");
     spec->inputs[spec->input_count++] = tensor;
   }

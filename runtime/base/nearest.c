@@ -1,7 +1,10 @@
 #include "runtime/base/nearest.h"
 
 #include <stdbool.h>
+#include <stdio.h>
 #include <string.h>
+
+enum { NEAREST_MAX = 3 };
 
 // The optimal string alignment distance (Damerau-Levenshtein without overlapping swaps); -1 for over-long
 // words.
@@ -26,17 +29,44 @@ static int distance(const char *a, const char *b) {
   return row[length_a % 3][length_b];
 }
 
-int fsdp_nearest_word(const char *text, const char *const *names, int count) {
-  int best = -1, best_distance = 0;
+// The rows of `names` that are near, the nearest first, into found; of equals, those in front. Returns how
+// many, `most` at most.
+static int nearest_words(const char *text, const char *const *names, int count, int most, int *found) {
+  int kept = 0, distances[NEAREST_MAX];
   for (int i = 0; i < count; i++) {
     int apart = distance(text, names[i]);
     size_t length = strlen(text);
     // A word cut short ("--strat") is near whatever was cut off.
     if (apart != 0 && length >= 3 && strncmp(text, names[i], length) == 0) apart = 1;
     if (apart < 0 || apart > 1 + (int)length / 4) continue;
-    if (best >= 0 && apart >= best_distance) continue;
-    best = i;
-    best_distance = apart;
+    int place = kept;
+    while (place > 0 && apart < distances[place - 1]) place--;
+    if (place == most) continue;
+    kept += kept < most;
+    for (int k = kept - 1; k > place; k--) {
+      found[k] = found[k - 1];
+      distances[k] = distances[k - 1];
+    }
+    found[place] = i;
+    distances[place] = apart;
   }
-  return best;
+  return kept;
+}
+
+int fsdp_nearest_word(const char *text, const char *const *names, int count) {
+  int found;
+  return nearest_words(text, names, count, 1, &found) ? found : -1;
+}
+
+const char *fsdp_nearest_question(const char *text, const char *const *names, int count,
+                                  char out[FSDP_NEAREST_TEXT]) {
+  int found[NEAREST_MAX], near = nearest_words(text, names, count, NEAREST_MAX, found);
+  size_t used = 0;
+  out[0] = 0;
+  for (int i = 0; i < near; i++) {
+    const char *before = i == 0 ? " (did you mean " : i + 1 < near ? ", " : " or ";
+    used += (size_t)snprintf(out + used, FSDP_NEAREST_TEXT - used, "%s%.*s%s", before,
+                             FSDP_NEAREST_NAME_BYTES - 1, names[found[i]], i + 1 < near ? "" : "?)");
+  }
+  return out;
 }

@@ -122,7 +122,9 @@ fsdp_given_strategy random_strategy(random_source *random, const fsdp_network *n
   for (int a = 0; a < mesh->count; a++) {
     int letter = random_int(random, 0, op->letter_count);
     if (letter == op->letter_count || op->letters[letter].is_whole) continue;
-    if (counts[letter] * mesh->sizes[a] <= op->letters[letter].limit) counts[letter] *= mesh->sizes[a];
+    int count = counts[letter] * mesh->sizes[a];
+    bool divides = !op->letters[letter].is_even || op->letters[letter].limit % count == 0;
+    if (count <= op->letters[letter].limit && divides) counts[letter] = count;
   }
   fsdp_given_strategy given = {.list_count = op->list_count, .place = "random"};
   snprintf(given.name, sizeof given.name, "%s", op->names[0]);

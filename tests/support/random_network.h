@@ -17,7 +17,7 @@ fsdp_network *network_feed_forward(void);
 fsdp_network *random_network(random_source *random, int64_t unit);
 
 // Three to six operators of all kinds on tensors of up to four dimensions, of which some divide by `ranks`
-// and some do not; heads of attention that are cut do.
+// and some do not.
 fsdp_network *random_network_of_all(random_source *random, int ranks);
 
 // A strategy that a random operator of the network can have.

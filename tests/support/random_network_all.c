@@ -125,21 +125,13 @@ static bool grow_rmsnorm(grower *g) {
   return true;
 }
 
-// Whether every number of slices that the heads may get divides them.
-static bool can_be_cut(const grower *g, int64_t heads) {
-  for (int slices = 1; slices <= g->ranks && slices <= heads; slices++)
-    if (g->ranks % slices == 0 && heads % slices != 0) return false;
-  return true;
-}
-
 static bool grow_attention(grower *g) {
   const fsdp_operator_tensor *x = current(g);
   int64_t shape[FSDP_MAX_DIMS];
   if (x->dims != 4) return false;
   memcpy(shape, x->shape, sizeof shape);
   for (int64_t heads = 1; heads <= x->shape[1]; heads++)
-    if (x->shape[1] % heads == 0 && can_be_cut(g, heads) && (heads == 1 || draw(g, 0, 1))) shape[1] = heads;
-  if (!can_be_cut(g, shape[1])) shape[1] = 1;
+    if (x->shape[1] % heads == 0 && (heads == 1 || draw(g, 0, 1))) shape[1] = heads;
   shape[2] += draw(g, 0, 3);
   g->spec.inputs[1] = add_tensor(g, FSDP_TENSOR_INPUT, 4, shape);
   g->spec.inputs[2] = add_tensor(g, FSDP_TENSOR_INPUT, 4, shape);

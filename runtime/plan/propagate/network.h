@@ -44,6 +44,7 @@ typedef struct fsdp_operator_operand {
 typedef struct fsdp_operator_letter {
   char name;
   bool is_whole;
+  bool is_even;  // slices divide `limit`: heads, which are cut as the keys' and values' heads are
   int64_t size;  // of the greatest dimension that has it
   int64_t limit; // the most slices: the size of the least one
 } fsdp_operator_letter;
@@ -127,8 +128,8 @@ typedef struct fsdp_operator_spec {
 //   slice        x -> `size` items from `begin` of `axis`, which must be whole
 //   gather       table[v,c] indices[..] -> [..,c]
 //   rmsnorm      x[..,c!] weight[c] -> [..,c]
-//   attention    q[b,h,t,d!] k[b,h,s!,d] v[b,h,s,d] -> [b,h,t,d]; k and v may have fewer heads; causal, as
-//                in models: position t sees positions 0 to t
+//   attention    q[b,h,t,d!] k[b,h,s!,d] v[b,h,s,d] -> [b,h,t,d]; k and v may have fewer heads, which slices
+//                of h divide; causal, as in models: position t sees positions 0 to t
 //
 // FSDP_ERR_INPUT for an unknown kind, a wrong number of inputs, an attribute that it does not have, or shapes
 // that do not go together.

@@ -198,6 +198,7 @@ static fsdp_status make_attention(maker *m) {
   }
   need_whole(m, 's');
   need_whole(m, 'd');
+  m->op->letters[fsdp_operator_letter_find(m->op, 'h')].is_even = true;
   for (int d = 0; d < 4; d++) add_out(m, "bhtd"[d], q[d]);
   return FSDP_OK;
 }
@@ -235,10 +236,10 @@ static fsdp_status find_kind(const fsdp_operator_spec *spec, const kind_row **fo
       return FSDP_OK;
     }
   }
-  int near = fsdp_nearest_word(spec->kind, names, KIND_COUNT);
-  return fsdp_fail(error, FSDP_ERR_INPUT, "%s: %s: unknown operator \"%.60s\"%s%s%s; there are %s",
-                   spec->place, spec->name, spec->kind, near < 0 ? "" : " (did you mean ",
-                   near < 0 ? "" : names[near], near < 0 ? "" : "?)", list);
+  char near[FSDP_NEAREST_TEXT];
+  fsdp_nearest_question(spec->kind, names, KIND_COUNT, near);
+  return fsdp_fail(error, FSDP_ERR_INPUT, "%s: %s: unknown operator \"%.60s\"%s; there are %s", spec->place,
+                   spec->name, spec->kind, near, list);
 }
 
 static fsdp_status check_attributes(const fsdp_operator_spec *spec, const kind_row *kind, fsdp_error *error) {

@@ -103,6 +103,7 @@ static void weigh(search *s) {
   for (int l = 0; l < s->op->letter_count; l++) {
     c.slices[l] = fsdp_slices(s->mesh, s->letters[l]);
     if (c.slices[l] > s->op->letters[l].limit) return;
+    if (s->op->letters[l].is_even && s->op->letters[l].limit % c.slices[l] != 0) return;
     c.compute *= (double)fsdp_slice_share(s->op->letters[l].size, c.slices[l]);
     c.letters[l] = s->letters[l];
   }

@@ -1,6 +1,7 @@
 // Strategies as users give them, lists of slice counts, as axes of letters.
 #include "runtime/base/check.h"
 #include "runtime/base/nearest.h"
+#include "runtime/base/plural.h"
 #include "runtime/plan/layout/names.h"
 #include "runtime/plan/propagate/propagate_internal.h"
 
@@ -40,17 +41,30 @@ static bool same_counts(const fsdp_given_strategy *a, const fsdp_given_strategy 
   return true;
 }
 
-// The line that holds for one name of an operator, -1: none.
-static int find_line(const given_reader *r, const fsdp_operator *op, int index, bool *used) {
-  int held = -1;
+static fsdp_status fail_twice(const given_reader *r, int first, int second) {
+  const fsdp_given_strategy *a = &r->given->items[first], *b = &r->given->items[second];
+  return fsdp_fail(r->error, FSDP_ERR_INPUT,
+                   "%s: \"%s\" and \"%s\" (%s) are one operator, which has one strategy: remove one of them",
+                   b->place, b->name, a->name, a->place);
+}
+
+// *held: the line that holds for one name of an operator, -1: none. A line with the operator's kind and one
+// without it are of the same weight, so that only one of them may be given.
+static fsdp_status find_line(const given_reader *r, const fsdp_operator *op, int index, bool *used,
+                             int *held) {
+  int same = -1;
   bool alone;
+  *held = -1;
   for (int i = 0; i < r->given->count; i++) {
     const fsdp_given_strategy *line = &r->given->items[i];
+    const char *name = *held < 0 ? "" : r->given->items[*held].name;
     if (!names_operator(line, op, index, &alone)) continue;
     used[i] = true;
-    if (held < 0 || fsdp_name_wins(line->name, r->given->items[held].name)) held = i;
+    if (*held >= 0 && fsdp_name_wins(name, line->name)) continue;
+    same = *held < 0 || fsdp_name_wins(line->name, name) ? -1 : *held;
+    *held = i;
   }
-  return held;
+  return same < 0 ? FSDP_OK : fail_twice(r, same, *held);
 }
 
 // A name that belongs to several operators says not which is meant.
@@ -73,14 +87,12 @@ static fsdp_status match_operator(const given_reader *r, int op, bool *used) {
   const fsdp_operator *o = &r->network->operators[op];
   int held = -1;
   for (int n = 0; n < o->name_count; n++) {
-    int line = find_line(r, o, n, used);
+    int line;
+    fsdp_status status = find_line(r, o, n, used, &line);
+    if (status) return status;
     if (line < 0) continue;
-    const fsdp_given_strategy *a = held < 0 ? NULL : &r->given->items[held], *b = &r->given->items[line];
-    if (a && !same_counts(a, b))
-      return fsdp_fail(r->error, FSDP_ERR_INPUT,
-                       "%s: \"%s\" and \"%s\" (%s) are one operator, which has one strategy: remove one of "
-                       "them",
-                       b->place, b->name, a->name, a->place);
+    if (held >= 0 && !same_counts(&r->given->items[held], &r->given->items[line]))
+      return fail_twice(r, held, line);
     held = line;
   }
   r->strategies[op].from = held;
@@ -89,8 +101,8 @@ static fsdp_status match_operator(const given_reader *r, int op, bool *used) {
   return held >= 0 ? check_alone(r, op, &r->given->items[held]) : FSDP_OK;
 }
 
-// The name that was probably meant, "" if none is near.
-static void nearest(const given_reader *r, const char *name, char out[FSDP_OPERATOR_TEXT]) {
+// The names that were probably meant, as fsdp_nearest_question has them.
+static void nearest(const given_reader *r, const char *name, char out[FSDP_NEAREST_TEXT]) {
   size_t most = 2 * FSDP_OPERATOR_NAMES * (size_t)r->network->operator_count + 1;
   char(*patterns)[FSDP_OPERATOR_TEXT] = fsdp_alloc(most * sizeof *patterns);
   const char **names = fsdp_alloc(most * sizeof *names);
@@ -108,8 +120,7 @@ static void nearest(const given_reader *r, const char *name, char out[FSDP_OPERA
     }
   }
   fsdp_name_pattern(name, pattern);
-  int found = fsdp_nearest_word(pattern, names, count);
-  snprintf(out, FSDP_OPERATOR_TEXT, "%s", found < 0 ? "" : names[found]);
+  fsdp_nearest_question(pattern, names, count, out);
   free(names);
   free(patterns);
 }
@@ -119,13 +130,13 @@ static fsdp_status match(const given_reader *r) {
   fsdp_status status = FSDP_OK;
   for (int o = 0; o < r->network->operator_count && !status; o++) status = match_operator(r, o, used);
   for (int i = 0; i < r->given->count && !status; i++) {
-    char near[FSDP_OPERATOR_TEXT];
+    char near[FSDP_NEAREST_TEXT];
     const fsdp_given_strategy *line = &r->given->items[i];
     if (used[i]) continue;
     nearest(r, line->name, near);
     status = fsdp_fail(r->error, FSDP_ERR_INPUT,
-                       "%s: no operator has the name \"%s\"%s%s%s; --print-strategies lists all names",
-                       line->place, line->name, *near ? " (did you mean " : "", near, *near ? "?)" : "");
+                       "%s: no operator has the name \"%s\"%s; --print-strategies lists all names",
+                       line->place, line->name, near);
   }
   free(used);
   return status;
@@ -169,6 +180,12 @@ static fsdp_status take_count(const given_reader *r, int op, int letter, int cou
   if (count > l->limit) {
     snprintf(what, sizeof what, "%d slices of a dimension (%c) of %lld items: use at most as many", count,
              l->name, (long long)l->limit);
+    return fail_line(r, op, what);
+  }
+  if (l->is_even && l->limit % count != 0) {
+    snprintf(what, sizeof what,
+             "%d slices of a dimension (%c) of %lld items, which are cut evenly: use a divisor of %lld",
+             count, l->name, (long long)l->limit, (long long)l->limit);
     return fail_line(r, op, what);
   }
   counts[letter] = count;
@@ -225,9 +242,9 @@ static fsdp_status fail_axes(const given_reader *r, int op, const int64_t *count
   for (int l = 0; l < r->network->operators[op].letter_count; l++) {
     product *= counts[l];
     if (ranks % counts[l] == 0 && ranks % product == 0) continue;
-    snprintf(what, sizeof what, "%lld slice%s %s %lld ranks; change the count", (long long)product,
-             product == 1 ? "" : "s", product == counts[l] ? "do not divide" : "in all do not divide",
-             (long long)ranks);
+    snprintf(what, sizeof what, "%lld slice%s %s %lld rank%s; change the count", (long long)product,
+             fsdp_plural(product), product == counts[l] ? "do not divide" : "in all do not divide",
+             (long long)ranks, fsdp_plural(ranks));
     return fail_line(r, op, what);
   }
   for (int a = 0; a < r->mesh->count && used < sizeof sizes; a++)

@@ -185,13 +185,31 @@ def refuses(expected, *arguments, ranks=8):
     assert process.stderr.count("\n") == 1, process.stderr
 
 
+def heads():
+    """A rank needs the keys and values of its own queries' heads: they are cut alike, in whole heads."""
+    graph = write(
+        "heads.yaml",
+        "inputs: {q: [2, 6, 8, 4], k: [2, 3, 8, 4], v: [2, 3, 8, 4]}\n"
+        "operators:\n  r: {relu: [q]}\n  a: {attention: [r, k, v]}\n",
+    )
+    cut = write("bad.yaml", "a: [[1, 2, 1, 1], [1, 2, 1, 1], [1, 2, 1, 1]]\n")
+    expected = "bad.yaml:1: \"a\": 2 slices of a dimension (h) of 3 items|cut evenly: use a divisor of 3"
+    refuses(expected, "--graph", graph, "--op-strategies", cut, ranks=2)
+    front = write("front.yaml", "r: [[1, 2, 1, 1]]\n")
+    printed = run("fsdp_plan", "--ranks", 2, "--graph", graph, "--op-strategies", front)
+    assert "a: [[1, 1, 2, 1], [1, 1, 1, 1], [1, 1, 1, 1]]" in printed, printed
+    front = write("front.yaml", "r: [[1, 3, 1, 1]]\n")
+    printed = run("fsdp_plan", "--ranks", 3, "--graph", graph, "--op-strategies", front)
+    assert "a: [[1, 3, 1, 1], [1, 3, 1, 1], [1, 3, 1, 1]]" in printed, printed
+
+
 def errors():
     def given(text):
         return ["--graph", FILES / "feed_forward.yaml", "--op-strategies", write("bad.yaml", text)]
 
     refuses("bad.yaml|no operator is given a strategy", *given("{}"))
     refuses("bad.yaml: no operator is given", *given(""))
-    refuses("bad.yaml:1|\"fc3\"|did you mean fc1", *given("fc3: [[2, 1], [1, 4]]\n"))
+    refuses("bad.yaml:1|\"fc3\"|(did you mean fc1 or fc2?)", *given("fc3: [[2, 1], [1, 4]]\n"))
     refuses("bad.yaml:2|3 slices do not divide 8 ranks", *given("\nfc1: [[3, 1], [1, 1]]\n"))
     refuses("16 slices in all do not divide 8 ranks", *given("fc1: [[4, 1], [1, 4]]\n"))
     refuses("4, 2|do not fit the axes", "--mesh", "4,2", *given("fc1: [[2, 1], [1, 2]]\n"))
@@ -202,6 +220,19 @@ def errors():
     refuses("bad.yaml:1|any number of ranks", *given("fc1: [[1000000000, 1], [1, 1]]\n"))
     refuses("more lines than 10000", *given("".join(f"fc{i}: [[1, 1], [1, 1]]\n" for i in range(100000))))
     refuses("bad.yaml:2|line 1 already", *given("fc1: [[2, 1], [1, 4]]\nfc1: [[2, 1], [1, 4]]\n"))
+    line = "{}: [[2, 1], [1, 4]]\n"
+    refuses(
+        "bad.yaml:2: \"fc1.matmul\" and \"fc1\"|bad.yaml:1) are one operator|remove one of them",
+        *given(line.format("fc1") + "fc1.matmul: [[1, 8], [8, 1]]\n"),
+    )
+    refuses("bad.yaml:2: \"fc1\"|bad.yaml:1)", *given(line.format("fc1.matmul") + line.format("fc1")))
+    refuses("2 slices do not divide 1 rank;", *given("fc1: [[2, 1], [1, 1]]\n"), ranks=1)
+    # With the kind or without it: the integer wins, and two lines of one weight are refused.
+    model = "model.layers.{}.mlp.down_proj{}: [[2, 4], [1, 4]]\n"
+    wins = write("wins.yaml", model.format("*", "") + model.format(0, ".linear"))
+    run("fsdp_plan", "--ranks", 8, "--op-strategies", wins)
+    twice = write("bad.yaml", model.format("*", ".linear") + model.format("*", "").replace("2, 4", "2, 2"))
+    refuses("bad.yaml:2|bad.yaml:1) are one operator", "--op-strategies", twice)
     refuses("1 list of counts for 2 inputs", *given("fc1: [[2, 4]]\n"))
     weights = ["--graph", FILES / "weights.yaml"]
     whole = write("bad.yaml", "norm: [[1, 1, 8], [8]]\n")
@@ -215,6 +246,9 @@ def errors():
     )
     model = ["--op-strategies", write("bad.yaml", "model.layers.*.mlp.down: [[2, 4], [1, 4]]\n")]
     refuses("did you mean model.layers.*.mlp.down_proj", *model)
+    model = ["--op-strategies", write("bad.yaml", "model.layers.*.self_attn.j_proj: [[2, 4], [1, 4]]\n")]
+    projections = [f"model.layers.*.self_attn.{name}_proj" for name in "qkvo"]
+    refuses(f"(did you mean {projections[0]}, {projections[1]} or {projections[2]}?)", *model)
     model = ["--op-strategies", write("bad.yaml", "model.layers.*.self_attn: [[2, 4]]\n")]
     refuses("names two operators|self_attn.rope|self_attn.attention", *model)
     model = ["--op-strategies", write("bad.yaml", "model.layers.*.self_attn.q_proj: [[2, 1], [2, 1]]\n")]
@@ -240,6 +274,8 @@ def bad_networks():
     head = "inputs: {x: [8, 8]}\noperators:\n"
     refuses("bad.yaml:3|unknown operator \"relv\"|did you mean relu", *network(head + "  a: {relv: [x]}\n"))
     refuses("bad.yaml:3|matmul has 2 inputs, not 1", *network(head + "  a: {matmul: [x]}\n"))
+    near = "  act1: {relu: [x]}\n  act2: {relu: [act1]}\n  b: {add: [act3, act3]}\n"
+    refuses("bad.yaml:5|\"act3\" (did you mean act1 or act2?)", *network(head + near))
     refuses("bad.yaml:3|no input, parameter|\"y\"", *network(head + "  a: {relu: [y]}\n"))
     twice = head + "  a: {relu: [x]}\n  a: {relu: [x]}\n"
     refuses("bad.yaml:4|\"a\": the name is in line 3 already", *network(twice))
@@ -279,5 +315,6 @@ integers()
 conflicts()
 models()
 trains()
+heads()
 errors()
 bad_networks()

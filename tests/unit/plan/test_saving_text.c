@@ -100,6 +100,16 @@ static void nearest_words(void **state) {
   assert_int_equal(fsdp_nearest_word("block_in", names, COUNT), 1); // cut short
   assert_int_equal(fsdp_nearest_word("linear:u_proj", names, COUNT), 3);
   assert_int_equal(fsdp_nearest_word("", names, COUNT), -1);
+  // Several: the nearest first, of equals that in front, three at most.
+  static const char *const many[] = {"fc12", "fc1", "fc2", "fc3", "act"};
+  char question[FSDP_NEAREST_TEXT];
+  assert_string_equal(fsdp_nearest_question("fc", many, 5, question), " (did you mean fc1, fc2 or fc3?)");
+  assert_string_equal(fsdp_nearest_question("fc0", many + 1, 4, question),
+                      " (did you mean fc1, fc2 or fc3?)");
+  assert_string_equal(fsdp_nearest_question("fc3", many, 3, question), " (did you mean fc1 or fc2?)");
+  assert_string_equal(fsdp_nearest_question("fc11", many, 4, question), " (did you mean fc12, fc1 or fc2?)");
+  assert_string_equal(fsdp_nearest_question("atc", many, 5, question), " (did you mean act?)");
+  assert_string_equal(fsdp_nearest_question("gelu", many, 5, question), "");
 }
 
 int main(void) {
