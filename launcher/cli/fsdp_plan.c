@@ -10,6 +10,7 @@
 #include "launcher/report/report.h"
 #include "launcher/report/strategies.h"
 #include "launcher/report/trace_file.h"
+#include "launcher/search/run_search.h"
 #include "runtime/base/check.h"
 #include "runtime/base/plural.h"
 #include "runtime/data/data_paths.h"
@@ -234,6 +235,8 @@ int main(int argc, char **argv) {
     fsdp_options_print_help(FSDP_PROGRAM_PLAN, stdout);
   } else if (status == FSDP_OK && options.version) {
     printf("fsdp_plan %s\n", FSDP_VERSION);
+  } else if (status == FSDP_OK && options.search) {
+    status = fsdp_search_and_print(&options, &error);
   } else if (status == FSDP_OK && options.compare) {
     status = compare(&options, argc, argv, &error);
   } else if (status == FSDP_OK && (options.graph || options.print_strategies)) {

@@ -252,6 +252,30 @@ static fsdp_status check_outputs(const check *c) {
                        place(c, printed[other].name));
     }
   }
+  if (o->search && !o->profile)
+    return fsdp_fail(c->error, FSDP_ERR_OPTION,
+                     "--search (%s) needs a machine to price for: add --profile NAME, such as h100-sxm, or "
+                     "--profile FILE, which fsdp_profile writes",
+                     place(c, "search"));
+  static const char *const apart[] = {"price",         "trace",          "compare",        "print-model",
+                                      "print-program", "print-sharding", "memory-profile", "op-strategies"};
+  for (size_t i = 0; i < sizeof apart / sizeof *apart && o->search; i++) {
+    if (!given(c, apart[i])) continue;
+    return fsdp_fail(
+        c->error, FSDP_ERR_OPTION,
+        "--search (%s) prints several plans, and --%s (%s) is about one: search with --save-plan "
+        "FILE first, then give --config FILE with --%s",
+        place(c, "search"), apart[i], place(c, apart[i]), apart[i]);
+  }
+  if (o->save_plan && !o->search)
+    return fsdp_fail(c->error, FSDP_ERR_OPTION,
+                     "--save-plan %.300s (%s) writes what a search finds: add --search", o->save_plan,
+                     place(c, "save-plan"));
+  if (o->global_batch && !o->search && !o->auto_plan)
+    return fsdp_fail(c->error, FSDP_ERR_OPTION,
+                     "--global-batch %lld (%s) is for --search and --auto: add one of them, or give "
+                     "--batch-size and --grad-accum",
+                     (long long)o->global_batch, place(c, "global-batch"));
   if ((o->price || o->trace) && !o->profile)
     return fsdp_fail(c->error, FSDP_ERR_OPTION,
                      "--%s (%s) needs a machine to price for: add --profile NAME, such as h100-sxm, or "

@@ -215,6 +215,17 @@ static const fsdp_option_row table[] = {
     {"price", 0, FLAG(price), .programs = FSDP_PROGRAM_PLAN,
      .help =
          "with --profile, print what a step takes, what bounds it, and how that changes with each setting"},
+    {"search", 0, FLAG(search), .programs = FSDP_PROGRAM_PLAN,
+     .help = "with --profile, find the fastest plans that fit: options that are given stay, all others of a "
+             "plan are searched"},
+    {"save-plan", 0, TEXT(save_plan), .programs = FSDP_PROGRAM_PLAN, .argument = "FILE",
+     .help = "with --search, write the best plan as a YAML file for --config"},
+    {"auto", 0, FLAG(auto_plan), .programs = FSDP_PROGRAM_TRAIN,
+     .help = "choose all options of the plan that are not given for this machine, which is measured at the "
+             "start unless --profile is given"},
+    {"global-batch", 0, INT(global_batch, 1, RANKS_MAX * 1000),
+     .help = "with --search or --auto, sequences per step over all ranks (default: --batch-size times "
+             "--grad-accum per rank)"},
     {"dry-run", 0, FLAG(dry_run), .help = "stop after planning"},
     {"ranks", 0, INT(ranks, 1, RANKS_MAX), .programs = FSDP_PROGRAM_PLAN, .fallback = "1",
      .help = "ranks to plan for"},

@@ -501,42 +501,57 @@ void fsdp_options_destroy(fsdp_options *options) {
   }
 }
 
+static void print_value(const fsdp_options *options, const fsdp_option_row *row, FILE *out) {
+  const void *value = (const char *)options + row->offset;
+  char real[32];
+  switch (row->kind) {
+  case FSDP_OPTION_INT:
+  case FSDP_OPTION_SIZE:
+    fprintf(out, "%lld", (long long)*(const int64_t *)value);
+    break;
+  case FSDP_OPTION_REAL:
+    fprintf(out, "%s", fsdp_value_print_real(*(const double *)value, real, sizeof real));
+    break;
+  case FSDP_OPTION_FLAG:
+    fprintf(out, "%s", *(const bool *)value ? "on" : "off");
+    break;
+  case FSDP_OPTION_CHOICE: {
+    const char *name = "default";
+    for (const fsdp_choice *choice = row->choices; choice->name; choice++) {
+      if (choice->value == *(const int *)value) name = choice->name;
+    }
+    fprintf(out, "%s", name);
+    break;
+  }
+  default: {
+    const char *text = *(char *const *)value;
+    fprintf(out, "%s", text ? text : "");
+  }
+  }
+}
+
+char *fsdp_options_value(const fsdp_options *options, const fsdp_option_row *row) {
+  char *out = NULL;
+  size_t bytes = 0;
+  FILE *stream = open_memstream(&out, &bytes);
+  FSDP_CHECK(stream, "no memory for an option's value");
+  print_value(options, row, stream);
+  fclose(stream);
+  return out;
+}
+
 char *fsdp_options_describe(const fsdp_options *options) {
   char *out = NULL;
   size_t bytes = 0;
   FILE *stream = open_memstream(&out, &bytes);
   FSDP_CHECK(stream, "no memory for the options' description");
-  char real[32];
   int count;
   const fsdp_option_row *table = fsdp_option_table(&count);
   for (int i = 0; i < count; i++) {
-    const void *value = (const char *)options + table[i].offset;
     if (strcmp(table[i].name, "config") == 0) continue; // its contents count, not its path
     fprintf(stream, "%s=", table[i].name);
-    switch (table[i].kind) {
-    case FSDP_OPTION_INT:
-    case FSDP_OPTION_SIZE:
-      fprintf(stream, "%lld\n", (long long)*(const int64_t *)value);
-      break;
-    case FSDP_OPTION_REAL:
-      fprintf(stream, "%s\n", fsdp_value_print_real(*(const double *)value, real, sizeof real));
-      break;
-    case FSDP_OPTION_FLAG:
-      fprintf(stream, "%s\n", *(const bool *)value ? "on" : "off");
-      break;
-    case FSDP_OPTION_CHOICE: {
-      const char *name = "default";
-      for (const fsdp_choice *choice = table[i].choices; choice->name; choice++) {
-        if (choice->value == *(const int *)value) name = choice->name;
-      }
-      fprintf(stream, "%s\n", name);
-      break;
-    }
-    default: {
-      const char *text = *(char *const *)value;
-      fprintf(stream, "%s\n", text ? text : "");
-    }
-    }
+    print_value(options, &table[i], stream);
+    fputc('\n', stream);
   }
   fclose(stream);
   return out;

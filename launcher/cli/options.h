@@ -9,6 +9,7 @@
 
 #include "launcher/cli/option_fields.h"
 #include "launcher/cli/option_query.h"
+#include "launcher/cli/option_table.h"
 #include "runtime/base/status.h"
 
 #include <stdio.h>
@@ -30,6 +31,9 @@ fsdp_status fsdp_options_set(fsdp_options *options, fsdp_program_kind program, c
 
 // Every option but --config as "name=value\n", defaults included: what ranks compare. The caller frees it.
 char *fsdp_options_describe(const fsdp_options *options);
+
+// The value of one option as text that sets it again; the caller frees it.
+char *fsdp_options_value(const fsdp_options *options, const fsdp_option_row *row);
 
 // One entry per option that `program` has, and the exit statuses.
 void fsdp_options_print_help(fsdp_program_kind program, FILE *out);

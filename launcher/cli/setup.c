@@ -182,13 +182,8 @@ static void limit_by_gpu(const fsdp_setup_ranks *ranks, fsdp_limits *limits) {
   }
 }
 
-// The limits and the texts that their places point to.
-typedef struct memory_limits {
-  fsdp_limits limits;
-  char machine[128], device[192], host[192];
-} memory_limits;
-
-static void find_limits(const fsdp_options *options, const fsdp_setup_ranks *ranks, memory_limits *m) {
+void fsdp_setup_find_limits(const fsdp_options *options, const fsdp_setup_ranks *ranks,
+                            fsdp_setup_limits *m) {
   char limit[2][64];
   snprintf(m->device, sizeof m->device, "--memory-limit %s (%s)",
            fsdp_value_print_bytes(options->memory_limit, limit[0], sizeof limit[0]),
@@ -240,8 +235,8 @@ static fsdp_status choose_saving(const fsdp_options *options, const fsdp_limits 
 // Plans, and compares with the limits. *plan is made unless the options make no sense.
 static fsdp_status plan_within_limits(const fsdp_options *options, const fsdp_setup_ranks *ranks,
                                       fsdp_plan_config config, fsdp_plan **plan, fsdp_error *error) {
-  memory_limits m = {.machine = ""};
-  find_limits(options, ranks, &m);
+  fsdp_setup_limits m = {.machine = ""};
+  fsdp_setup_find_limits(options, ranks, &m);
   fsdp_status status = choose_saving(options, &m.limits, &config, error);
   if (status == FSDP_OK) status = fsdp_plan_create(&config, plan, error);
   return status == FSDP_OK ? fsdp_capacity_check(*plan, &m.limits, error) : status;
@@ -258,8 +253,9 @@ static int64_t snapshot_bytes(const fsdp_plan *plan) {
   return bytes;
 }
 
-fsdp_status fsdp_setup_create(const fsdp_options *options, fsdp_program_kind program,
-                              const fsdp_setup_ranks *ranks, fsdp_setup *setup, fsdp_error *error) {
+fsdp_status fsdp_setup_configure(const fsdp_options *options, fsdp_program_kind program,
+                                 const fsdp_setup_ranks *ranks, fsdp_setup *setup, fsdp_plan_config *out,
+                                 fsdp_error *error) {
   *setup = (fsdp_setup){0};
   const fsdp_plan_backend *backend;
   fsdp_status status = choose_backend(options, program, ranks, &backend, error);
@@ -284,6 +280,14 @@ fsdp_status fsdp_setup_create(const fsdp_options *options, fsdp_program_kind pro
   config.op_strategies = setup->strategies;
   if (status == FSDP_OK) status = fsdp_propagate_mesh(options, ranks, &config, error);
   config.wrap = find_wrap(options, setup->sharding, &config.model);
+  *out = config;
+  return status;
+}
+
+fsdp_status fsdp_setup_create(const fsdp_options *options, fsdp_program_kind program,
+                              const fsdp_setup_ranks *ranks, fsdp_setup *setup, fsdp_error *error) {
+  fsdp_plan_config config;
+  fsdp_status status = fsdp_setup_configure(options, program, ranks, setup, &config, error);
   if (status != FSDP_OK) return status;
   status = plan_within_limits(options, ranks, config, &setup->plan, error);
   if (status != FSDP_ERR_CAPACITY || !config.snapshot) return status;

@@ -2,6 +2,7 @@
 // allocated.
 #pragma once
 
+#include "launcher/cli/capacity.h"
 #include "launcher/cli/mesh_choice.h"
 #include "runtime/plan/plan.h"
 #include "runtime/plan/search/device_profile.h"
@@ -20,6 +21,21 @@ typedef struct fsdp_setup {
 // FSDP_ERR_OPTION, FSDP_ERR_INPUT.
 fsdp_status fsdp_setup_read_model(const fsdp_options *options, fsdp_setup *setup, fsdp_model_config *model,
                                   fsdp_error *error);
+
+// The memory that a plan may take, and the texts that its places point to.
+typedef struct fsdp_setup_limits {
+  fsdp_limits limits;
+  char machine[128], device[192], host[192];
+} fsdp_setup_limits;
+
+// Those that options and ranks set; `limits` must stay where it is.
+void fsdp_setup_find_limits(const fsdp_options *options, const fsdp_setup_ranks *ranks,
+                            fsdp_setup_limits *limits);
+
+// Everything of fsdp_setup_create but the plan: fills in *config, whose rules and file contents `setup` owns.
+fsdp_status fsdp_setup_configure(const fsdp_options *options, fsdp_program_kind program,
+                                 const fsdp_setup_ranks *ranks, fsdp_setup *setup, fsdp_plan_config *config,
+                                 fsdp_error *error);
 
 // Reads the model, makes the plan and checks it against the limits. `options` must outlive the setup.
 // FSDP_ERR_OPTION, FSDP_ERR_INPUT, FSDP_ERR_CAPACITY; FSDP_ERR_PEER if the program trains and the backend

@@ -1,0 +1,73 @@
+#include "launcher/search/run_search.h"
+
+#include "launcher/search/search_report.h"
+
+#include <time.h>
+#include <unistd.h>
+
+#define FIRST_LINE_S 1.0
+#define EACH_LINE_S  0.5
+
+typedef struct watch {
+  double begin_s, last_s;
+  bool printed;
+} watch;
+
+static double now_s(void) {
+  struct timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+// A line of progress, over and over, once it takes longer.
+static void tell(const fsdp_search_progress *progress, void *context) {
+  watch *w = context;
+  const double now = now_s();
+  if (now - w->begin_s < FIRST_LINE_S || now - w->last_s < EACH_LINE_S) return;
+  fprintf(stderr, "\rfsdp_plan: %d of %d kinds, %lld drafts", progress->kinds_done, progress->kinds,
+          (long long)progress->drafts);
+  w->last_s = now;
+  w->printed = true;
+}
+
+static fsdp_status print(const fsdp_search_job *job, const fsdp_search_result *result, fsdp_options *options,
+                         fsdp_error *error) {
+  if (!options->json) return fsdp_search_print(job, result, options, stdout, error);
+  json_t *root;
+  fsdp_status status = fsdp_search_json(job, result, options, &root, error);
+  if (status) return status;
+  json_dumpf(root, stdout, JSON_INDENT(1));
+  putchar('\n');
+  json_decref(root);
+  return FSDP_OK;
+}
+
+static fsdp_status save(const fsdp_search_result *result, const fsdp_search_job *job,
+                        const fsdp_options *options, fsdp_error *error) {
+  char note[256];
+  if (!options->save_plan) return FSDP_OK;
+  snprintf(note, sizeof note, "fsdp_plan --search for %d ranks, %d a node, of %s: %.1f ms a step",
+           job->config.ranks, job->config.ranks_per_node, job->config.profile->name,
+           result->plans[0].step_s * 1e3);
+  return fsdp_search_save(options, options->save_plan, note, error);
+}
+
+fsdp_status fsdp_search_and_print(fsdp_options *options, fsdp_error *error) {
+  const fsdp_setup_ranks ranks = fsdp_setup_ranks_planned(options);
+  fsdp_search_job job;
+  fsdp_search_result result = {0};
+  watch w = {.begin_s = now_s()};
+  fsdp_status status = fsdp_search_job_create(options, FSDP_PROGRAM_PLAN, &ranks, NULL, &job, error);
+  if (status == FSDP_OK) {
+    job.config.progress = tell;
+    job.config.context = &w;
+    status = fsdp_search_run(&job.config, &result, error);
+  }
+  if (w.printed) fputc('\n', stderr);
+  if (status == FSDP_OK && !result.count) status = fsdp_search_fail_unfit(&job, &result, error);
+  if (status == FSDP_OK) status = print(&job, &result, options, error);
+  if (status == FSDP_OK) status = save(&result, &job, options, error);
+  fsdp_search_result_release(&result);
+  fsdp_search_job_destroy(&job);
+  return status;
+}

@@ -1,0 +1,239 @@
+#include "launcher/search/search_setup.h"
+
+#include "launcher/profile/profile_file.h"
+#include "launcher/report/whole_file.h"
+#include "runtime/base/check.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+// ---- From options
+
+// Options that fix a field of the search. `auto` leaves what it stands for open.
+static const struct {
+  const char *option;
+  fsdp_search_field field;
+} fields[] = {{"mesh", FSDP_SEARCH_MESH},
+              {"strategy", FSDP_SEARCH_STRATEGY},
+              {"wrap", FSDP_SEARCH_WRAP},
+              {"numel-to-wrap", FSDP_SEARCH_WRAP},
+              {"recompute", FSDP_SEARCH_RECOMPUTE},
+              {"offload-activations", FSDP_SEARCH_OFFLOAD_ACTIVATIONS},
+              {"cpu-offload", FSDP_SEARCH_CPU_OFFLOAD},
+              {"prefetch", FSDP_SEARCH_PREFETCH},
+              {"batch-size", FSDP_SEARCH_BATCH},
+              {"grad-accum", FSDP_SEARCH_MICRO_BATCHES},
+              {"accumulate", FSDP_SEARCH_ACCUMULATE}};
+enum { FIELDS = sizeof fields / sizeof *fields };
+
+static bool is_fixed(const fsdp_options *options, const char *option) {
+  if (!fsdp_options_given(options, option)) return false;
+  if (strcmp(option, "recompute") == 0) return strcmp(options->recompute, "auto") != 0;
+  if (strcmp(option, "offload-activations") == 0) return strcmp(options->offload_activations, "auto") != 0;
+  return true;
+}
+
+static fsdp_status find_profile(fsdp_options *options, fsdp_program_kind program, fsdp_search_job *job,
+                                fsdp_error *error) {
+  const fsdp_device_profile *profile = job->measured;
+  fsdp_device_profile *read = NULL;
+  fsdp_status status = FSDP_OK;
+  if (options->profile) status = fsdp_profile_read(options->profile, &read, error);
+  if (status) return status;
+  if (read) profile = read;
+  if (!fsdp_options_given(options, "backend") && program == FSDP_PROGRAM_PLAN)
+    status = fsdp_options_set(options, program, "backend", profile->device == FSDP_OP_CPU ? "cpu" : "cuda",
+                              "--profile", error);
+  fsdp_device_profile_destroy(read); // the setup reads its own
+  return status;
+}
+
+// What a device of the profile has, if nothing else is known.
+static void limit_by_profile(const fsdp_device_profile *profile, const fsdp_setup_ranks *ranks,
+                             fsdp_limits *limits) {
+  if (limits->bytes[FSDP_SPACE_DEVICE] || limits->shared_bytes || profile->memory_bytes <= 0) return;
+  if (profile->device == FSDP_OP_CPU) {
+    limits->shared_bytes = (int64_t)profile->memory_bytes / ranks->ranks_per_node;
+    limits->shared_place = "the memory of the profile's node over its ranks";
+  } else {
+    limits->bytes[FSDP_SPACE_DEVICE] = (int64_t)profile->memory_bytes;
+    limits->place[FSDP_SPACE_DEVICE] = "the memory of the profile's device";
+  }
+}
+
+fsdp_status fsdp_search_job_create(fsdp_options *options, fsdp_program_kind program,
+                                   const fsdp_setup_ranks *ranks, fsdp_device_profile *measured,
+                                   fsdp_search_job *job, fsdp_error *error) {
+  *job = (fsdp_search_job){.measured = measured};
+  fsdp_search_config *config = &job->config;
+  fsdp_status status = find_profile(options, program, job, error);
+  if (status == FSDP_OK)
+    status = fsdp_setup_configure(options, program, ranks, &job->setup, &config->base, error);
+  if (status) return status;
+  config->profile = options->profile ? job->setup.profile : measured;
+  config->ranks = ranks->ranks;
+  config->ranks_per_node = ranks->ranks_per_node;
+  config->global_batch =
+      options->global_batch ? options->global_batch : options->batch * options->grad_accum * ranks->ranks;
+  for (int i = 0; i < FIELDS; i++) config->fixed[fields[i].field] |= is_fixed(options, fields[i].option);
+  if (options->sharding) config->fixed[FSDP_SEARCH_STRATEGY] = true; // rules say what is sharded
+  config->fixed_tensor = fsdp_options_given(options, "tensor-parallel") ? (int)options->tensor_parallel : 0;
+  config->fixed_context =
+      fsdp_options_given(options, "context-parallel") ? (int)options->context_parallel : 0;
+  fsdp_setup_find_limits(options, ranks, &job->limits);
+  limit_by_profile(config->profile, ranks, &job->limits.limits);
+  memcpy(config->limit_bytes, job->limits.limits.bytes, sizeof config->limit_bytes);
+  config->shared_limit_bytes = job->limits.limits.shared_bytes;
+  return FSDP_OK;
+}
+
+void fsdp_search_job_destroy(fsdp_search_job *job) {
+  fsdp_setup_destroy(&job->setup);
+  fsdp_device_profile_destroy(job->measured);
+  job->measured = NULL;
+}
+
+// ---- To options
+
+typedef struct taking {
+  fsdp_options *options;
+  fsdp_program_kind program;
+  const char *place;
+  fsdp_status status;
+  fsdp_error *error;
+} taking;
+
+static void take(taking *t, const char *name, const char *value) {
+  if (t->status == FSDP_OK)
+    t->status = fsdp_options_set(t->options, t->program, name, value, t->place, t->error);
+}
+
+static void take_number(taking *t, const char *name, int64_t value) {
+  char text[32];
+  snprintf(text, sizeof text, "%lld", (long long)value);
+  take(t, name, text);
+}
+
+static void take_wrap(taking *t, const fsdp_wrap_policy *wrap) {
+  if (wrap->kind == FSDP_WRAP_SIZE) take_number(t, "numel-to-wrap", wrap->numel);
+  take(t, "wrap", wrap->kind == FSDP_WRAP_SIZE ? "size" : wrap->kind == FSDP_WRAP_BLOCK ? "block" : "none");
+}
+
+fsdp_status fsdp_search_take(const fsdp_search_job *job, const fsdp_plan_config *plan,
+                             fsdp_program_kind program, const char *place, fsdp_options *options,
+                             fsdp_error *error) {
+  const bool *fixed = job->config.fixed;
+  char mesh[FSDP_MESH_TEXT_BYTES], rules[FSDP_SAVING_TEXT_BYTES];
+  taking t = {options, program, place, FSDP_OK, error};
+  if (!fixed[FSDP_SEARCH_MESH]) take(&t, "mesh", fsdp_mesh_print(&plan->mesh, ",", mesh));
+  if (!fixed[FSDP_SEARCH_STRATEGY]) take(&t, "strategy", fsdp_strategy_name(plan->strategy));
+  if (!fixed[FSDP_SEARCH_WRAP]) take_wrap(&t, &plan->wrap);
+  if (!fixed[FSDP_SEARCH_RECOMPUTE])
+    take(&t, "recompute", fsdp_saving_print(&plan->saving, FSDP_FATE_RECOMPUTE, rules));
+  if (!fixed[FSDP_SEARCH_OFFLOAD_ACTIVATIONS])
+    take(&t, "offload-activations", fsdp_saving_print(&plan->saving, FSDP_FATE_OFFLOAD, rules));
+  if (!fixed[FSDP_SEARCH_CPU_OFFLOAD]) take(&t, "cpu-offload", plan->cpu_offload ? "on" : "off");
+  if (!fixed[FSDP_SEARCH_PREFETCH]) take_number(&t, "prefetch", plan->prefetch);
+  if (!fixed[FSDP_SEARCH_BATCH]) take_number(&t, "batch-size", plan->batch);
+  if (!fixed[FSDP_SEARCH_MICRO_BATCHES]) take_number(&t, "grad-accum", plan->micro_batches);
+  if (!fixed[FSDP_SEARCH_ACCUMULATE])
+    take(&t, "accumulate", plan->accumulate == FSDP_ACCUMULATE_LOCAL ? "local" : "reduce");
+  return t.status;
+}
+
+// ---- As text
+
+// Options of the search itself, of where to print, and short forms of the mesh.
+static bool is_left_out(const fsdp_options *options, const char *name) {
+  static const char *const others[] = {"config",           "profile", "global-batch", "tensor-parallel",
+                                       "context-parallel", "help",    "version",      "dry-run"};
+  for (size_t i = 0; i < sizeof others / sizeof *others; i++)
+    if (strcmp(name, others[i]) == 0) return true;
+  return strcmp(name, "numel-to-wrap") == 0 && strcmp(options->wrap, "size") != 0;
+}
+
+void fsdp_search_each_option(const fsdp_options *options, fsdp_search_visit visit, void *context) {
+  int count;
+  const fsdp_option_row *table = fsdp_option_table(&count);
+  for (int i = 0; i < count; i++) {
+    const fsdp_option_row *row = &table[i];
+    if (!fsdp_option_belongs(row, FSDP_PROGRAM_TRAIN) || !fsdp_option_belongs(row, FSDP_PROGRAM_PLAN))
+      continue;
+    if (!fsdp_options_given(options, row->name) || is_left_out(options, row->name)) continue;
+    char *value = fsdp_options_value(options, row);
+    visit(context, row->name, value);
+    free(value);
+  }
+}
+
+// Quoted if a shell would read something else.
+static void print_argument(void *context, const char *name, const char *value) {
+  FILE *out = context;
+  const bool plain = *value && !value[strcspn(value, " \t\n'\"\\$`*?[]{}()<>|&;#~!")];
+  fprintf(out, " --%s ", name);
+  if (plain) {
+    fputs(value, out);
+    return;
+  }
+  fputc('\'', out);
+  for (; *value; value++) fputs(*value == '\'' ? "'\\''" : (const char[]){*value, 0}, out);
+  fputc('\'', out);
+}
+
+char *fsdp_search_command(const fsdp_options *options, int ranks) {
+  char *text = NULL;
+  size_t bytes = 0;
+  FILE *out = open_memstream(&text, &bytes);
+  FSDP_CHECK(out, "no memory for a command");
+  if (ranks > 1) fprintf(out, "mpirun -np %d ", ranks);
+  fputs("fsdp_train", out);
+  fsdp_search_each_option(options, print_argument, out);
+  fclose(out);
+  return text;
+}
+
+static void print_pair(void *context, const char *name, const char *value) {
+  FILE *out = context;
+  fprintf(out, "%s: \"", name);
+  for (; *value; value++) {
+    if (*value == '"' || *value == '\\') fputc('\\', out);
+    fputc(*value, out);
+  }
+  fputs("\"\n", out);
+}
+
+fsdp_status fsdp_search_save(const fsdp_options *options, const char *path, const char *note,
+                             fsdp_error *error) {
+  fsdp_whole_file file;
+  fsdp_status status = fsdp_whole_file_open("save-plan", path, &file, error);
+  if (status) return status;
+  fprintf(file.out, "# %s\n", note);
+  fsdp_search_each_option(options, print_pair, file.out);
+  return fsdp_whole_file_close(&file, error);
+}
+
+fsdp_status fsdp_search_fail_unfit(const fsdp_search_job *job, const fsdp_search_result *result,
+                                   fsdp_error *error) {
+  fsdp_plan *plan;
+  fsdp_error reason;
+  bool planned = false;
+  for (int k = 0; k < result->kind_count; k++) planned |= result->kinds[k].outcome != FSDP_SEARCH_IMPOSSIBLE;
+  if (!planned)
+    return fsdp_fail(error, FSDP_ERR_OPTION,
+                     "no mesh of %d ranks divides %lld sequences of a step as the given options say: change "
+                     "--global-batch, --batch-size or --grad-accum, or leave --mesh open",
+                     job->config.ranks, (long long)job->config.global_batch);
+  fsdp_status status = fsdp_plan_create(&result->least, &plan, error);
+  if (status) return status;
+  status = fsdp_capacity_check(plan, &job->limits.limits, &reason);
+  char mesh[FSDP_MESH_TEXT_BYTES];
+  if (status)
+    fsdp_fail(error, status,
+              "no plan fits; of all that were tried --strategy %s --mesh %s needs least: %.800s",
+              fsdp_strategy_name(plan->config.strategy), fsdp_mesh_print(&plan->config.mesh, ",", mesh),
+              reason.message);
+  else
+    status = fsdp_fail(error, FSDP_ERR_CAPACITY, "no plan was found that fits the memory limit");
+  fsdp_plan_destroy(plan);
+  return status;
+}

@@ -1,0 +1,66 @@
+"""fsdp_plan --search: what it prints can be run, what it saves reads back as the same plan, what is given
+stays, and what cannot fit names the least memory."""
+
+import json
+import pathlib
+import tempfile
+
+import programs
+
+work = pathlib.Path(tempfile.mkdtemp(prefix="fsdp_search_"))
+MACHINE = ("--search", "--ranks", 4, "--ranks-per-node", 4, "--profile", "a100-40")
+MODEL = ("--model", "llama-1b", "--seq-length", 1024, "--global-batch", 8)
+
+
+def plan(*arguments, status=0):
+    process = programs.run("fsdp_plan", *arguments)
+    assert process.returncode == status, (arguments, process.returncode, process.stderr)
+    return process
+
+
+def search(*arguments):
+    return json.loads(plan(*MACHINE, *MODEL, "--json", *arguments).stdout)
+
+
+def reads_back():
+    saved = work / "best.yaml"
+    found = search("--save-plan", saved)
+    best = found["plans"][0]
+    steps = [p["step_ms"] for p in found["plans"]]
+    assert steps == sorted(steps) and 1 < len(steps) <= 10, steps
+    again = json.loads(
+        plan("--config", saved, "--ranks", 4, "--profile", "a100-40", "--price", "--json").stdout
+    )
+    assert again["program"]["hash"].endswith(best["hash"]), (again["program"], best["hash"])
+    assert abs(again["time"]["step_ms"] / best["step_ms"] - 1) < 1e-9
+    assert "mpirun -np 4 fsdp_train --model llama-1b" in best["command"], best["command"]
+    sizes = dict(part.split("=") for part in best["options"]["mesh"].split(","))
+    ranks = int(sizes["data"]) * int(sizes["fsdp"])
+    assert ranks * int(best["options"]["batch-size"]) * int(best["options"]["grad-accum"]) == 8, best
+
+
+def given_stays():
+    found = search("--mesh", "4,1", "--strategy", "grad_op", "--prefetch", 2)
+    for one in found["plans"]:
+        assert one["options"]["strategy"] == "grad_op" and one["options"]["prefetch"] == "2", one
+        assert one["options"]["mesh"] == "4,1", one
+    text = plan(*MACHINE, *MODEL, "--memory-limit", "9GB").stdout
+    assert "what lost" in text and "needs at least" in text, text
+
+
+def refused():
+    unfit = plan(*MACHINE, *MODEL, "--memory-limit", "2GB", "--host-memory-limit", "1GB", status=4).stderr
+    assert "no plan fits" in unfit and "needs" in unfit, unfit
+    unpriced = plan("--search", "--ranks", 4, status=2).stderr
+    assert "--profile" in unpriced, unpriced
+    mixed = plan(*MACHINE, "--price", status=2).stderr
+    assert "--search" in mixed and "--price" in mixed, mixed
+    unused = plan("--save-plan", work / "x.yaml", status=2).stderr
+    assert "add --search" in unused, unused
+    undivided = plan(*MACHINE, "--model", "llama-1b", "--global-batch", 7, "--mesh", "4,1", status=2).stderr
+    assert "--global-batch" in undivided, undivided
+
+
+reads_back()
+given_stays()
+refused()
