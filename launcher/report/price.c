@@ -80,7 +80,7 @@ static double percent(const fsdp_price_report *r, double seconds) {
 static void print_busy(const fsdp_price_report *r, FILE *out) {
   fprintf(out, "busy:      ");
   for (int s = 0, any = 0; s < FSDP_STREAM_COUNT; s++) {
-    if (r->step.busy_s[s] <= 0) continue;
+    if (r->step.busy_s[s] < 5e-4 * r->step.step_s) continue;
     fprintf(out, "%s%s %.1f%%", any++ ? ", " : "", fsdp_stream_name((fsdp_stream)s),
             percent(r, r->step.busy_s[s]));
   }
