@@ -3,7 +3,9 @@
 #include "launcher/cli/yaml_document.h"
 #include "runtime/base/check.h"
 
+#include <ctype.h>
 #include <stdlib.h>
+#include <string.h>
 
 // Every operator is looked up in every line.
 enum { LINES_MAX = 10000 };
@@ -29,16 +31,62 @@ static fsdp_status read_count(const reader *r, const yaml_node_t *node, int *cou
   return FSDP_OK;
 }
 
+// A whole number without a sign, from *at on, which moves behind it. False: there is none, it is 0, or it is
+// too large.
+static bool read_digits(const char **at, int *number) {
+  int64_t value = 0;
+  const char *begin = *at;
+  for (; isdigit((unsigned char)**at) && value <= FSDP_MESH_RANKS_MAX; ++*at) value = 10 * value + **at - '0';
+  *number = (int)value;
+  return *at > begin && value >= 1 && value <= FSDP_MESH_RANKS_MAX;
+}
+
+// "2@4+2@1": their product is *count.
+static fsdp_status read_groups(const reader *r, const yaml_node_t *node, fsdp_slice_group *groups,
+                               int *group_count, int *count) {
+  int64_t product = 1;
+  for (const char *at = fsdp_yaml_text(node); at; at = *at ? at + 1 : NULL) {
+    fsdp_slice_group *group = &groups[*group_count];
+    if (*group_count == FSDP_SLICE_GROUPS_MAX || product > FSDP_MESH_RANKS_MAX)
+      return fsdp_yaml_fail_at(&r->yaml, node, "a count is above any number of ranks");
+    bool is_count = read_digits(&at, &group->count) && *at++ == '@' && read_digits(&at, &group->stride);
+    if (!is_count || (*at && *at != '+'))
+      return fsdp_yaml_fail_at(&r->yaml, node,
+                               "neither a count nor counts and how many ranks apart, as in 4@1 or 2@4+2@1");
+    product *= group->count;
+    ++*group_count;
+  }
+  if (product > FSDP_MESH_RANKS_MAX)
+    return fsdp_yaml_fail_at(&r->yaml, node, "a count is above any number of ranks");
+  *count = (int)product;
+  return FSDP_OK;
+}
+
+// Entry `entry` of list `list`, into the line if it has room for it.
+static fsdp_status read_entry(const reader *r, const yaml_node_t *node, fsdp_given_strategy *line, int list,
+                              int entry) {
+  bool is_kept = list < FSDP_OPERATOR_LISTS && entry < FSDP_MAX_DIMS;
+  fsdp_slice_group groups[FSDP_SLICE_GROUPS_MAX] = {{0}};
+  int count = 1, group_count = 0;
+  bool has_groups = fsdp_yaml_is_scalar(node) && strchr(fsdp_yaml_text(node), '@');
+  fsdp_status status =
+      has_groups ? read_groups(r, node, groups, &group_count, &count) : read_count(r, node, &count);
+  if (status || !is_kept) return status;
+  line->counts[list][entry] = count;
+  line->group_count[list][entry] = group_count;
+  memcpy(line->groups[list][entry], groups, sizeof groups);
+  return FSDP_OK;
+}
+
 static fsdp_status read_list(const reader *r, const yaml_node_t *node, fsdp_given_strategy *line) {
   if (node->type != YAML_SEQUENCE_NODE)
     return fsdp_yaml_fail_at(&r->yaml, node, "an input's entry is not a list");
-  int list = line->list_count++, beyond = 0, number = 0;
+  int list = line->list_count++, beyond = 0;
   int *count = list < FSDP_OPERATOR_LISTS ? &line->entry_count[list] : &beyond;
   fsdp_status status = FSDP_OK;
   for (const yaml_node_item_t *item = node->data.sequence.items.start;
        item < node->data.sequence.items.top && !status; item++) {
-    status = read_count(r, node_of(r, *item), &number);
-    if (list < FSDP_OPERATOR_LISTS && *count < FSDP_MAX_DIMS) line->counts[list][*count] = number;
+    status = read_entry(r, node_of(r, *item), line, list, *count);
     ++*count;
   }
   return status;

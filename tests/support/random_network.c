@@ -52,8 +52,15 @@ fsdp_given_strategy strategy_of_text(const char *text) {
   for (at += 3; *at; at++) {
     if (*at == '[') given.list_count++;
     if (*at < '0' || *at > '9') continue;
-    int list = given.list_count - 1;
-    given.counts[list][given.entry_count[list]++] = (int)strtol(at, (char **)(uintptr_t)&at, 10);
+    int list = given.list_count - 1, entry = given.entry_count[list]++, *groups = given.group_count[list];
+    int *count = &given.counts[list][entry];
+    *count = (int)strtol(at, (char **)(uintptr_t)&at, 10);
+    for (int last = *count; *at == '@'; *count *= last) {
+      fsdp_slice_group *group = &given.groups[list][entry][groups[entry]++];
+      *group = (fsdp_slice_group){last, (int)strtol(at + 1, (char **)(uintptr_t)&at, 10)};
+      if (*at != '+') break;
+      last = (int)strtol(at + 1, (char **)(uintptr_t)&at, 10);
+    }
     at--;
   }
   return given;

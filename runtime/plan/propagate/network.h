@@ -20,7 +20,7 @@
 #define FSDP_NETWORK_PLACE     160
 
 typedef enum fsdp_operator_tensor_role {
-  FSDP_TENSOR_INPUT,     // of the network; lies as its first reader wants it, and has no gradient
+  FSDP_TENSOR_INPUT,     // of the network; lies as one of its readers wants it, and has no gradient
   FSDP_TENSOR_PARAMETER, // lies as its readers want it: they must agree
   FSDP_TENSOR_MADE       // by an operator
 } fsdp_operator_tensor_role;

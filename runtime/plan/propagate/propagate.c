@@ -251,6 +251,42 @@ static fsdp_status run(propagator *p) {
 
 // ---- What comes out
 
+// Bytes that all readers of an input of the network receive of it if it lies as one of them wants it.
+static int64_t input_bytes(const propagator *p, int tensor, reader holder) {
+  const fsdp_tensor_axes lies = reader_axes(p, holder);
+  int64_t bytes = 0;
+  for (int r = p->first[tensor]; r < p->first[tensor + 1]; r++) {
+    const fsdp_tensor_axes wanted = reader_axes(p, p->readers[r]);
+    bytes += fsdp_redistribution_bytes(&p->network->tensors[tensor], &p->out->mesh, &lies, &wanted);
+  }
+  return bytes;
+}
+
+// Whether an earlier reader of a tensor wants it as reader `at` does.
+static bool is_wanted_before(const propagator *p, int tensor, int at) {
+  const fsdp_tensor_axes own = reader_axes(p, p->readers[at]);
+  for (int r = p->first[tensor]; r < at; r++) {
+    const fsdp_tensor_axes other = reader_axes(p, p->readers[r]);
+    if (!memcmp(&own, &other, sizeof own)) return true;
+  }
+  return false;
+}
+
+// Inputs of the network come to lie so that their readers receive least, of equals as the first in order
+// wants them: this depends on strategies alone, and not on who was decided first.
+static void place_inputs(propagator *p) {
+  for (int t = 0; t < p->network->tensor_count; t++) {
+    int64_t least = INT64_MAX;
+    if (p->network->tensors[t].role != FSDP_TENSOR_INPUT) continue;
+    for (int r = p->first[t]; r < p->first[t + 1]; r++) {
+      if (is_wanted_before(p, t, r)) continue;
+      int64_t bytes = input_bytes(p, t, p->readers[r]);
+      if (bytes < least) p->holder[t] = p->readers[r];
+      if (bytes < least) least = bytes;
+    }
+  }
+}
+
 // Lists the inputs that lie otherwise than their readers want them.
 static void list_moved(propagator *p) {
   fsdp_propagation *out = p->out;
@@ -290,6 +326,7 @@ fsdp_status fsdp_propagate_within(const fsdp_network *network, const fsdp_slice_
   for (size_t t = 0; t < tensors; t++) p.holder[t].op = -1;
   list_readers(&p);
   fsdp_status status = run(&p);
+  if (!status) place_inputs(&p);
   if (!status) list_moved(&p);
   free(p.readers);
   free(p.first);

@@ -32,13 +32,11 @@ static bool names_operator(const fsdp_given_strategy *line, const fsdp_operator 
 }
 
 static bool same_counts(const fsdp_given_strategy *a, const fsdp_given_strategy *b) {
-  if (a->list_count != b->list_count) return false;
-  for (int l = 0; l < a->list_count && l < FSDP_OPERATOR_LISTS; l++) {
-    if (a->entry_count[l] != b->entry_count[l]) return false;
-    for (int e = 0; e < a->entry_count[l] && e < FSDP_MAX_DIMS; e++)
-      if (a->counts[l][e] != b->counts[l][e]) return false;
-  }
-  return true;
+  return a->list_count == b->list_count &&
+         memcmp(a->entry_count, b->entry_count, sizeof a->entry_count) == 0 &&
+         memcmp(a->counts, b->counts, sizeof a->counts) == 0 &&
+         memcmp(a->group_count, b->group_count, sizeof a->group_count) == 0 &&
+         memcmp(a->groups, b->groups, sizeof a->groups) == 0;
 }
 
 static fsdp_status fail_twice(const given_reader *r, int first, int second) {
@@ -192,7 +190,33 @@ static fsdp_status take_count(const given_reader *r, int op, int letter, int cou
   return FSDP_OK;
 }
 
-static fsdp_status take_list(const given_reader *r, int op, int list, int64_t *counts) {
+// Takes the axes of one letter whose count says over which ranks.
+static fsdp_status take_groups(const given_reader *r, int op, int letter, int list, int entry,
+                               fsdp_axis_set *axes) {
+  const fsdp_given_strategy *line = line_of(r, op);
+  fsdp_axis_set all = 0, own;
+  char what[256];
+  for (int g = 0; g < line->group_count[list][entry]; g++) {
+    const fsdp_slice_group group = line->groups[list][entry][g];
+    bool has = fsdp_slice_group_axes(r->mesh, group, &own);
+    for (int l = 0; l < r->network->operators[op].letter_count && has; l++)
+      has = l == letter || !(own & axes[l]);
+    snprintf(what, sizeof what,
+             "%d@%d: the mesh has no axes of %d ranks that lie %d apart, or something else is cut over them; "
+             "--print-strategies begins with its axes, of which the last one's ranks lie 1 apart",
+             group.count, group.stride, group.count, group.stride);
+    if (!has || all & own) return fail_line(r, op, what);
+    all |= own;
+  }
+  if (!all) return FSDP_OK;
+  snprintf(what, sizeof what, "a dimension (%c), which its inputs share, is cut over different ranks",
+           r->network->operators[op].letters[letter].name);
+  if (axes[letter] && axes[letter] != all) return fail_line(r, op, what);
+  axes[letter] = all;
+  return FSDP_OK;
+}
+
+static fsdp_status take_list(const given_reader *r, int op, int list, int64_t *counts, fsdp_axis_set *axes) {
   const fsdp_operator *o = &r->network->operators[op];
   const fsdp_given_strategy *line = line_of(r, op);
   int operand = operand_of_list(o, list), entries = line->entry_count[list];
@@ -208,32 +232,14 @@ static fsdp_status take_list(const given_reader *r, int op, int list, int64_t *c
   fsdp_status status = FSDP_OK;
   for (int e = 0; e < entries && !status; e++) {
     int dim = e + (joins && e > 0);
-    status = take_count(r, op, o->operands[operand].letter[dim], line->counts[list][e], counts);
+    int letter = o->operands[operand].letter[dim];
+    status = take_count(r, op, letter, line->counts[list][e], counts);
+    if (!status && letter >= 0) status = take_groups(r, op, letter, list, e, axes);
   }
   return status;
 }
 
 // ---- Axes
-
-// Gives letters from `letter` on the first axes, in the mesh's order, that make their counts, of those that
-// are left. `next` is the first axis to look at for this letter.
-static bool take_axes(const fsdp_slice_mesh *mesh, const int64_t *counts, int letter_count, int letter,
-                      int64_t left, int next, fsdp_axis_set used, fsdp_axis_set *axes) {
-  if (letter == letter_count) return true;
-  if (left == 1) {
-    int64_t following = letter + 1 < letter_count ? counts[letter + 1] : 1;
-    return take_axes(mesh, counts, letter_count, letter + 1, following, 0, used, axes);
-  }
-  for (int a = next; a < mesh->count; a++) {
-    fsdp_axis_set bit = 1u << a;
-    if (used & bit || left % mesh->sizes[a]) continue;
-    axes[letter] |= bit;
-    if (take_axes(mesh, counts, letter_count, letter, left / mesh->sizes[a], a + 1, used | bit, axes))
-      return true;
-    axes[letter] &= ~bit;
-  }
-  return false;
-}
 
 static fsdp_status fail_axes(const given_reader *r, int op, const int64_t *counts) {
   int64_t ranks = fsdp_slices(r->mesh, (1u << r->mesh->count) - 1), product = 1;
@@ -268,11 +274,17 @@ static fsdp_status read_operator(const given_reader *r, int op) {
              o->list_count == 1 ? "" : "s");
     return fail_line(r, op, what);
   }
-  for (int l = 0; l < o->list_count && !status; l++) status = take_list(r, op, l, counts);
+  for (int l = 0; l < o->list_count && !status; l++)
+    status = take_list(r, op, l, counts, r->strategies[op].letters);
   if (status) return status;
-  for (int l = 0; l < o->letter_count; l++) counts[l] = counts[l] ? counts[l] : 1;
-  bool fits = take_axes(r->mesh, counts, o->letter_count, 0, o->letter_count ? counts[0] : 1, 0, 0,
-                        r->strategies[op].letters);
+  fsdp_axis_set used = 0;
+  int64_t open[FSDP_OPERATOR_LETTERS]; // counts that say not over which ranks
+  for (int l = 0; l < o->letter_count; l++) {
+    counts[l] = counts[l] ? counts[l] : 1;
+    open[l] = r->strategies[op].letters[l] ? 1 : counts[l];
+    used |= r->strategies[op].letters[l];
+  }
+  bool fits = fsdp_slices_take_axes(r->mesh, open, o->letter_count, used, r->strategies[op].letters);
   return fits ? FSDP_OK : fail_axes(r, op, counts);
 }
 

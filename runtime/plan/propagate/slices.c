@@ -104,13 +104,80 @@ int64_t fsdp_gathered_bytes(const fsdp_network *network, const fsdp_slice_mesh *
   return (ranks - 1) * fsdp_part_bytes(&gathered, mesh, &axes);
 }
 
+// ---- Axes of counts
+
+// `left` slices of `letter` are still to be made. `next` is the first axis to look at for it.
+static bool take_axes(const fsdp_slice_mesh *mesh, const int64_t *counts, int letter_count, int letter,
+                      int64_t left, int next, fsdp_axis_set used, fsdp_axis_set *axes) {
+  if (letter == letter_count) return true;
+  if (left == 1) {
+    int64_t following = letter + 1 < letter_count ? counts[letter + 1] : 1;
+    return take_axes(mesh, counts, letter_count, letter + 1, following, 0, used, axes);
+  }
+  for (int a = next; a < mesh->count; a++) {
+    fsdp_axis_set bit = 1u << a;
+    if (used & bit || left % mesh->sizes[a]) continue;
+    axes[letter] |= bit;
+    if (take_axes(mesh, counts, letter_count, letter, left / mesh->sizes[a], a + 1, used | bit, axes))
+      return true;
+    axes[letter] &= ~bit;
+  }
+  return false;
+}
+
+bool fsdp_slices_take_axes(const fsdp_slice_mesh *mesh, const int64_t *counts, int letter_count,
+                           fsdp_axis_set used, fsdp_axis_set *axes) {
+  return take_axes(mesh, counts, letter_count, 0, letter_count ? counts[0] : 1, 0, used, axes);
+}
+
+bool fsdp_slice_group_axes(const fsdp_slice_mesh *mesh, fsdp_slice_group group, fsdp_axis_set *axes) {
+  int64_t stride = 1, count = 1;
+  *axes = 0;
+  for (int a = mesh->count - 1; a >= 0 && count < group.count; a--) {
+    if (stride >= group.stride) {
+      if (stride != group.stride * count) return false;
+      *axes |= 1u << a;
+      count *= mesh->sizes[a];
+    }
+    stride *= mesh->sizes[a];
+  }
+  return count == group.count;
+}
+
 // ---- Text
+
+// Whether an operator's counts alone are read as the axes that they are of.
+static bool counts_suffice(const fsdp_operator *op, const fsdp_slice_mesh *mesh,
+                           const fsdp_operator_strategy *strategy) {
+  int64_t counts[FSDP_OPERATOR_LETTERS];
+  fsdp_axis_set axes[FSDP_OPERATOR_LETTERS] = {0};
+  for (int l = 0; l < op->letter_count; l++) counts[l] = fsdp_slices(mesh, strategy->letters[l]);
+  return fsdp_slices_take_axes(mesh, counts, op->letter_count, 0, axes) &&
+         !memcmp(axes, strategy->letters, (size_t)op->letter_count * sizeof *axes);
+}
+
+// "2@4+2@1"
+static void print_groups(const fsdp_slice_mesh *mesh, fsdp_axis_set axes, FILE *text) {
+  int64_t behind = fsdp_slices(mesh, (1u << mesh->count) - 1), count = 1;
+  const char *plus = "";
+  for (int a = 0; a < mesh->count; a++) {
+    behind /= mesh->sizes[a];
+    if (!(axes >> a & 1)) continue;
+    count *= mesh->sizes[a];
+    if (axes >> (a + 1) & 1) continue;
+    fprintf(text, "%s%lld@%lld", plus, (long long)count, (long long)behind);
+    count = 1;
+    plus = "+";
+  }
+}
 
 const char *fsdp_slices_print(const fsdp_network *network, const fsdp_propagation *propagation, int op,
                               char out[FSDP_SLICES_TEXT]) {
   const fsdp_operator *o = &network->operators[op];
+  const fsdp_slice_mesh *mesh = &propagation->mesh;
   FILE *text = fmemopen(out, FSDP_SLICES_TEXT, "w");
   int list = -1;
+  bool plain = counts_suffice(o, mesh, &propagation->operators[op]);
   fputc('[', text);
   for (int i = 0; i < o->input_count; i++) {
     const fsdp_operator_operand *operand = &o->operands[i];
@@ -122,7 +189,11 @@ const char *fsdp_slices_print(const fsdp_network *network, const fsdp_propagatio
     bool joined = fsdp_operand_joins_rows(network, o, i) && !axes.dim[1];
     for (int d = 0; d < dims; d++) {
       if (d == 1 && joined) continue;
-      fprintf(text, "%s%lld", d ? ", " : "", (long long)fsdp_slices(&propagation->mesh, axes.dim[d]));
+      if (d) fputs(", ", text);
+      if (plain || !axes.dim[d])
+        fprintf(text, "%lld", (long long)fsdp_slices(mesh, axes.dim[d]));
+      else
+        print_groups(mesh, axes.dim[d], text);
     }
     fputc(']', text);
   }

@@ -40,11 +40,22 @@ int64_t fsdp_gradient_bytes(const fsdp_operator_tensor *tensor, const fsdp_slice
 
 // ---- What users give
 
+// "4@2": 4 slices, of which neighbours lie 2 ranks apart. Whatever the axes are called, these are the
+// neighbouring ones of 4 ranks in all that have 2 ranks behind them.
+typedef struct fsdp_slice_group {
+  int count, stride;
+} fsdp_slice_group;
+
+#define FSDP_SLICE_GROUPS_MAX (FSDP_SLICE_AXES_MAX / 2)
+
 // One line. Counts beyond the arrays are counted, but not kept.
 typedef struct fsdp_given_strategy {
   char name[FSDP_NAME_BYTES + 1]; // PATH, PATH.kind; a part `*` is any integer (names.h)
   int list_count, entry_count[FSDP_OPERATOR_LISTS];
   int counts[FSDP_OPERATOR_LISTS][FSDP_MAX_DIMS];
+  // Of a count that says over which ranks, "2@4+2@1": the groups, whose product it is. 0: the first axes.
+  int group_count[FSDP_OPERATOR_LISTS][FSDP_MAX_DIMS];
+  fsdp_slice_group groups[FSDP_OPERATOR_LISTS][FSDP_MAX_DIMS][FSDP_SLICE_GROUPS_MAX];
   char place[FSDP_NETWORK_PLACE]; // for messages: "two.yaml:3"
 } fsdp_given_strategy;
 
@@ -106,8 +117,17 @@ fsdp_axis_set fsdp_operand_partial(const fsdp_operator *op, int operand,
 int64_t fsdp_gathered_bytes(const fsdp_network *network, const fsdp_slice_mesh *mesh, const fsdp_operator *op,
                             const fsdp_operator_strategy *strategy);
 
+// Gives letters the first axes, in the mesh's order, that make their counts, of those that are not `used`:
+// adds them to `axes`, by letter. False: there are none.
+bool fsdp_slices_take_axes(const fsdp_slice_mesh *mesh, const int64_t *counts, int letter_count,
+                           fsdp_axis_set used, fsdp_axis_set *axes);
+
+// The axes of a group; false: the mesh has none that make it.
+bool fsdp_slice_group_axes(const fsdp_slice_mesh *mesh, fsdp_slice_group group, fsdp_axis_set *axes);
+
 // The slice counts of an operator's inputs, "[[2, 4], [4]]", with one count for the rows of a model if they
-// are cut by batch alone. Returns `out`.
-#define FSDP_SLICES_TEXT 256
+// are cut by batch alone; with their ranks, "[[4@1]]", if counts alone would be read as other axes. Returns
+// `out`.
+#define FSDP_SLICES_TEXT 2048
 const char *fsdp_slices_print(const fsdp_network *network, const fsdp_propagation *propagation, int op,
                               char out[FSDP_SLICES_TEXT]);

@@ -65,6 +65,44 @@ def deciders():
     assert printed.startswith("# 8 ranks: fsdp=2, tensor=4\n") and "act1: [[1, 4]]" in printed, printed
 
 
+def ranks_of_counts():
+    """What counts alone would put on other ranks is printed with its ranks, and reads back as the same."""
+    graph = write(
+        "mean.yaml",
+        "inputs: {x: [8, 8]}\n"
+        "operators:\n  a: {relu: [x]}\n  m: {reduce_mean: [a], axis: 0}\n  r: {relu: [m]}\n",
+    )
+    given = write("mean.given.yaml", "a: [[2, 4]]\n")
+    for arguments in ([], ["--mesh", "2,4"], ["--mesh", "a=2,b=2,c=2"]):
+        plan = ["fsdp_plan", "--ranks", 8, "--graph", graph, *arguments, "--op-strategies"]
+        printed = run(*plan, given)
+        # With one axis of 4 ranks no other reading is possible.
+        assert ("r: [[4]]" if arguments[1:] == ["2,4"] else "r: [[4@1]]") in printed, printed
+        assert lines_of(run(*plan, write("mean.again.yaml", printed))) == lines_of(printed), printed
+    apart = write("apart.given.yaml", "r: [[2@4+2@1]]\nm: [[2@2, 4]]\n")
+    printed = run("fsdp_plan", "--ranks", 8, "--graph", graph, "--op-strategies", apart)
+    assert "m: [[2@2, 2@4+2@1]]" in printed and "r: [[2@4+2@1]]" in printed, printed
+    assert "redistribution in all: 0 bytes" in printed, printed
+    for count, expected in {
+        "4@3": "bad.yaml:1: \"r\": 4@3: the mesh has no axes of 4 ranks that lie 3 apart",
+        "4@4": "4@4: the mesh has no axes",
+        "2@1+2@1": "2@1: the mesh has no axes",
+        "2@": "\"2@\": neither a count nor counts and how many ranks apart",
+        "2@1+": "neither a count nor counts",
+        "0@1": "neither a count nor counts",
+        "2@-1": "neither a count nor counts",
+        "+".join(["1024@1"] * 3): "above any number of ranks",
+        "+".join(["1@1"] * 11): "above any number of ranks",
+        "2@1@1": "neither a count nor counts",
+        "1024@1+2048@1": "above any number of ranks",
+        "16@1": "16 slices of a dimension (p) of 8 items",
+    }.items():
+        bad = write("bad.yaml", f"r: [[{count}]]\n")
+        refuses(expected, "--graph", graph, "--op-strategies", bad)
+    bad = write("bad.yaml", "m: [[2@1, 2@1]]\n")
+    refuses("2@1: the mesh has no|something else is cut over", "--graph", graph, "--op-strategies", bad)
+
+
 def integers():
     line = "model.layers.{}.mlp.down_proj: [[{}], [1, {}]]\n"
     given = write("integers.yaml", line.format("*", "2, 4", 4) + line.format(1, "2, 2", 2))
@@ -146,6 +184,8 @@ def models():
     ):
         assert line in printed, (line, printed)
     assert "redistribution in all: 0 bytes" in printed, printed
+    again = ["--op-strategies", write("attention.again.yaml", printed), "--print-strategies", *size]
+    assert lines_of(run("fsdp_plan", "--ranks", 8, *again)) == lines_of(printed), printed
     # Tiny's 4 layers: keys and values of 128 positions of 2 sequences, 1 of 2 heads of 32 channels, in fp32,
     # from the other rank of context.
     gathered = 2 * 128 * 2 * 32 * 4
@@ -311,6 +351,7 @@ def bad_networks():
 
 networks()
 deciders()
+ranks_of_counts()
 integers()
 conflicts()
 models()

@@ -345,10 +345,36 @@ static bool one_reader(const fsdp_network *n) {
   return readers <= 1;
 }
 
+// What is printed is read as the same: every operator is cut over the same axes, and as much is moved.
+// Returns how many operators had to be printed with ranks.
+static int check_printed(const fsdp_network *n, const fsdp_propagation *p) {
+  enum { OPERATORS = 8 };
+  fsdp_given_strategy items[OPERATORS];
+  const fsdp_given_strategies given = {.items = items, .count = n->operator_count, .place = "printed"};
+  fsdp_propagation *again;
+  fsdp_error error = {0};
+  int with_ranks = 0;
+  assert_true(n->operator_count <= OPERATORS);
+  for (int o = 0; o < n->operator_count; o++) {
+    char slices[FSDP_SLICES_TEXT], name[FSDP_OPERATOR_TEXT], text[sizeof slices + sizeof name + 2];
+    snprintf(text, sizeof text, "%s: %s", fsdp_operator_print(n, o, name),
+             fsdp_slices_print(n, p, o, slices));
+    items[o] = strategy_of_text(text);
+    with_ranks += strchr(slices, '@') != NULL;
+  }
+  if (fsdp_propagate(n, &p->mesh, &given, &again, &error)) fail_msg("%s", error.message);
+  for (int o = 0; o < n->operator_count; o++)
+    assert_memory_equal(p->operators[o].letters, again->operators[o].letters, sizeof p->operators[o].letters);
+  assert_int_equal(p->forward_bytes, again->forward_bytes);
+  assert_int_equal(p->backward_bytes, again->backward_bytes);
+  fsdp_propagation_destroy(again);
+  return with_ranks;
+}
+
 static void test_random(void **state) {
   (void)state;
   static const int ranks[] = {4, 6, 8};
-  int equal = 0, free_optimum = 0, compared = 0;
+  int equal = 0, free_optimum = 0, compared = 0, with_ranks = 0;
   double worst = 1;
   random_source random = {.seed = 13};
   while (compared < 500) {
@@ -376,6 +402,7 @@ static void test_random(void **state) {
     equal += found == e.best;
     free_optimum += found > 0 && e.best == 0;
     if (e.best > 0 && (double)found / (double)e.best > worst) worst = (double)found / (double)e.best;
+    with_ranks += check_printed(n, p);
     compared++;
     free(e.tried);
     fsdp_propagation_destroy(p);
@@ -385,6 +412,7 @@ static void test_random(void **state) {
          "%.2f times the least\n",
          compared, equal, free_optimum, worst);
   assert_true(equal > compared / 2);
+  assert_true(with_ranks > 20);
 }
 
 // ---- Models
