@@ -1,16 +1,16 @@
 #!/usr/bin/env python3
-"""Data parallel, FSDP and tensor parallel beside each other: the experiment of
+"""Automatic sharding beside data parallel, FSDP and tensor parallel: the experiment of
 AlibabaPAI/FlashModels@545b34b, docs/auto_sharding.md. A Llama of four layers (the preset llama-1b), 24 x 2048
 tokens a step on four A100-80, bf16, attention without flash.
 
-    bench/auto_sharding.py [--build build] [--out FILE.md]                   # prices
-    bench/auto_sharding.py --measured [--rounds 3] [--steps 8]    # and steps on this CPU
-    bench/auto_sharding.py --print-profile > bench/a100-80-plain.yaml
+    bench/auto_sharding.py [--build build] [--out FILE.md]                             # prices
+    bench/auto_sharding.py --measured [--rounds 3] [--steps 8] [--cpu-profile FILE]    # and steps on this CPU
+    bench/auto_sharding.py --print-profile > plain.yaml                                # what is priced
 
-Prices are fsdp_plan's on the profile a100-80-plain.yaml: a100-80 with attention of separate kernels that
-write the T x T scores. Its rates are computed here from the bytes that these kernels move. No published step
-enters a price. --measured runs a smaller shape of the same proportions under mpirun, all settings in turn in
-every round.
+Prices are fsdp_plan's on the profile a100-80 with attention of separate kernels that write the T x T scores.
+Its rates are computed here from the bytes that these kernels move. No published step enters a price.
+--measured runs a smaller shape of the same proportions under mpirun, all settings in turn in every round.
+Without --cpu-profile this machine is first measured by fsdp_profile, for the search.
 """
 import argparse
 import json
@@ -22,17 +22,16 @@ import subprocess
 import sys
 import tempfile
 
-HERE = os.path.dirname(os.path.abspath(__file__))
-ROOT = os.path.dirname(HERE)
+ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), ".."))
 BASE_PROFILE = os.path.join(ROOT, "runtime", "plan", "search", "profiles", "a100-80.yaml")
-PLAIN_PROFILE = os.path.join(HERE, "a100-80-plain.yaml")
 RANKS, BATCH, SEQ, HEAD_DIM = 4, 24, 2048, 128
 HIDDEN, VOCAB, LAYERS = 4096, 32000, 4
 WARM_UP_STEPS = 2
 
 # Samples a second in all and the ratio to FSDP, read off docs/resources/alpaca-result.png there.
 PUBLISHED = {"dp": 46, "fsdp": 50, "tp": 33, "auto": 43}
-NAMES = {"dp": "data parallel", "fsdp": "FSDP", "tp": "TP + SP", "tp_published": "TP + SP, as published"}
+NAMES = {"dp": "data parallel", "fsdp": "FSDP", "tp": "TP + SP", "tp_published": "TP + SP, as published",
+         "auto": "automatic, mesh 4,1", "auto_free": "automatic"}
 
 
 def settings(batch):
@@ -83,7 +82,7 @@ def base_rates():
 
 
 def plain_profile():
-    """The text of a100-80-plain.yaml."""
+    """As YAML, based on a100-80."""
     memory, product = base_rates()
     lines = ["# A100 80 GB whose attention is not flash: separate kernels that write the T x T scores.",
              "# bench/auto_sharding.py --print-profile computes it: seconds of a head = sum over kernels of",
@@ -196,6 +195,17 @@ class Experiment:
     def price(self, options):
         return json.loads(self.plan(options, "--price", "--json"))
 
+    def search(self, name, mesh):
+        """The options of the fastest plan, as a file."""
+        path = os.path.join(self.work, f"{name}.yaml")
+        self.plan(["--mesh", mesh] if mesh else [], "--search", "--ranks-per-node", RANKS, "--global-batch",
+                  self.batch, "--save-plan", path)
+        return ["--config", path]
+
+    def all_settings(self):
+        return {**settings(self.batch), "auto": self.search("auto", f"{RANKS},1"),
+                "auto_free": self.search("auto_free", None)}
+
 
 def share_text(share):
     if share >= 1:
@@ -214,10 +224,21 @@ def shares(plan):
     return kept["parameters"] / (4 * numel), gradients, states
 
 
+def saved_options(options):
+    """What a command has, a saved file's lines included."""
+    if options[:1] != ["--config"]:
+        return " ".join(options)
+    with open(options[1], encoding="utf-8") as file:
+        lines = [line.split("#")[0].strip().replace('"', "") for line in file]
+    same = ("model:", "profile:", "backend:", "seq-length:", "ranks:", "ranks-per-node:")
+    return "; ".join(line for line in lines if line and not line.startswith(same))
+
+
 def price_row(name, plan, base):
     time, memory = plan["time"], plan["memory"]
     rate = BATCH / time["step_ms"] * 1e3
-    published = f"{PUBLISHED[name]} | {PUBLISHED[name] / PUBLISHED['fsdp']:.2f}"
+    key = "auto" if name == "auto_free" else name
+    published = f"{PUBLISHED[key]} | {PUBLISHED[key] / PUBLISHED['fsdp']:.2f}"
     return (f"| {NAMES[name]} | {time['step_ms']:.1f} | {rate:.1f} | {100 * time['mfu']:.1f}% | "
             f"{memory['valley_bytes'] / 1e9:.2f} | {memory['peak_bytes'] / 1e9:.2f} | "
             f"{', '.join(share_text(share) for share in shares(plan))} | "
@@ -240,9 +261,14 @@ def price_table(plans):
     return head + rows, ratios, added
 
 
-def verdicts(ratios):
+def verdicts(plans, ratios):
     """What the experiment asks, with whether it is so."""
-    lines = []
+    best = plans["auto"]["time"]["step_ms"]
+    slower = [NAMES[name] for name in settings(BATCH) if plans[name]["time"]["step_ms"] < 0.9999 * best]
+    lines = ["- automatic (mesh 4,1) is " + (f"slower than {', '.join(slower)}" if slower else
+                                            "at least as fast as DP, FSDP and TP + SP")]
+    _, gradients, states = shares(plans["auto"])
+    lines.append(f"- it keeps of gradients {share_text(gradients)}, of states {share_text(states)}")
     for text, ours, published in (("FSDP / DP", 1 / ratios["dp"], PUBLISHED["fsdp"] / PUBLISHED["dp"]),
                                   ("TP + SP / FSDP", ratios["tp"], PUBLISHED["tp"] / PUBLISHED["fsdp"]),
                                   ("TP + SP as published / FSDP", ratios["tp_published"],
@@ -252,17 +278,19 @@ def verdicts(ratios):
 
 
 def prices_document(args, work):
-    lines = []
-    for title, profile in (("Plain attention, as published", args.profile), ("Flash attention", "a100-80")):
+    lines, plain = [], os.path.join(work, "plain.yaml")
+    with open(plain, "w", encoding="utf-8") as file:
+        file.write(plain_profile())
+    for title, profile in (("Plain attention, as published", plain), ("Flash attention", "a100-80")):
         machine = ["--profile", profile, "--backend", "cuda"]
         experiment = Experiment(args, work, "llama-1b", SEQ, BATCH, machine)
-        options = settings(BATCH)
+        options = experiment.all_settings()
         plans = {name: experiment.price(option) for name, option in options.items()}
         table, ratios, added = price_table(plans)
-        lines += [f"## {title}", "", *table, "", *verdicts(ratios), ""]
+        lines += [f"## {title}", "", *table, "", *verdicts(plans, ratios), ""]
         lines += ["TP + SP as published is TP + SP with, in ms: " +
                   ", ".join(f"{name} {ms:+.1f}" for name, ms in added.items()) + ".", ""]
-        lines += [f"- {NAMES[name]}: `{' '.join(option)}`" for name, option in options.items()] + [""]
+        lines += [f"- {NAMES[name]}: `{saved_options(option)}`" for name, option in options.items()] + [""]
     return lines
 
 
@@ -288,21 +316,27 @@ def step_ms(experiment, options, steps):
 
 
 def measure(args, work):
-    """Milliseconds by setting, a value a round; and each setting's options."""
-    folder = os.path.join(work, "model")
+    """By setting: milliseconds, a value a round; the price of its step; and its options."""
+    folder, profile = os.path.join(work, "model"), args.cpu_profile
     os.mkdir(folder)
     with open(os.path.join(folder, "config.json"), "w", encoding="utf-8") as file:
         json.dump(SMALL, file)
-    experiment = Experiment(args, work, folder, SMALL_SEQ, BATCH, ["--backend", "cpu"])
-    options = settings(BATCH)
+    if not profile:
+        profile = os.path.join(work, "cpu.yaml")
+        run(["mpirun", "-np", RANKS, os.path.join(args.build, "bin", "fsdp_profile"), "--backend", "cpu",
+             "--seconds", args.profile_seconds, "--output", profile])
+    machine = ["--profile", profile, "--backend", "cpu"]
+    experiment = Experiment(args, work, folder, SMALL_SEQ, BATCH, machine)
+    options = experiment.all_settings()
     times = {name: [] for name in options}
     for turn in range(args.rounds):
         for name in options if turn % 2 == 0 else reversed(list(options)):
             times[name].append(step_ms(experiment, options[name], args.steps))
-    return times, options
+    prices = {name: experiment.price(option)["time"]["step_ms"] for name, option in options.items()}
+    return times, prices, options
 
 
-def measured_lines(times, options, cores):
+def measured_lines(times, prices, options, cores):
     medians = {name: statistics.median(values) for name, values in times.items()}
     lines = ["## Measured", "",
              f"{RANKS} ranks on {cores} core{'s' if cores > 1 else ''}, {BATCH} x {SMALL_SEQ} tokens a step, "
@@ -313,12 +347,13 @@ def measured_lines(times, options, cores):
         lines += [f"{RANKS} ranks share {cores} cores, so this does not show what {RANKS} machines would: "
                   "ranks wait for each other's turns, and what one rank communicates takes another's "
                   "core.", ""]
-    lines += ["| setting | step of each round, ms | median | to FSDP |", "| --- | --- | ---: | ---: |"]
+    lines += ["| setting | priced, ms | to FSDP | step of each round, ms | median | to FSDP |",
+              "| --- | ---: | ---: | --- | ---: | ---: |"]
     for name, values in times.items():
         rounds = ", ".join(f"{value:.0f}" for value in values)
-        lines.append(f"| {NAMES[name]} | {rounds} | {medians[name]:.0f} | "
-                     f"{medians['fsdp'] / medians[name]:.2f} |")
-    return lines + [""] + [f"- {NAMES[name]}: `{' '.join(option)}`"
+        lines.append(f"| {NAMES[name]} | {prices[name]:.0f} | {prices['fsdp'] / prices[name]:.2f} | "
+                     f"{rounds} | {medians[name]:.0f} | {medians['fsdp'] / medians[name]:.2f} |")
+    return lines + [""] + [f"- {NAMES[name]}: `{saved_options(option)}`"
                            for name, option in options.items()] + [""]
 
 
@@ -326,11 +361,13 @@ def parse():
     parser = argparse.ArgumentParser(description="Automatic sharding beside DP, FSDP and TP + SP",
                                      formatter_class=argparse.ArgumentDefaultsHelpFormatter)
     parser.add_argument("--build", default=os.path.join(ROOT, "build"), help="build folder")
-    parser.add_argument("--profile", default=PLAIN_PROFILE, help="the machine with plain attention")
-    parser.add_argument("--print-profile", action="store_true", help="print that profile, and nothing else")
+    parser.add_argument("--print-profile", action="store_true",
+                        help="print the profile with plain attention, and nothing else")
     parser.add_argument("--measured", action="store_true", help="also run a smaller shape on this CPU")
     parser.add_argument("--rounds", type=int, default=3, help="of --measured")
     parser.add_argument("--steps", type=int, default=8, help="of a run of --measured")
+    parser.add_argument("--cpu-profile", help="of this machine, by fsdp_profile on four ranks")
+    parser.add_argument("--profile-seconds", type=int, default=20, help="to measure this machine in")
     parser.add_argument("--out", help="write the document here instead of printing it")
     args = parser.parse_args()
     if args.rounds < 1 or args.steps <= WARM_UP_STEPS:
