@@ -6,8 +6,9 @@
 
 #include <math.h>
 
-#define UNITS    4000.0 // measurements of one number of ranks, about
-#define COARSE_S 10     // less time for a number of ranks measures every other size
+#define UNITS       4000.0 // measurements of one number of ranks, about
+#define OTHER_SHARE 0.2    // of products' time, for the element type that is not the device's default
+#define COARSE_S    10     // less time for a number of ranks measures every other size
 
 // The counts of ranks that measure, ascending: 1, 2, 4, ... and all of a node. A GPU computes for one rank.
 static int list_counts(const fsdp_probe_config *config, bool cuda, int counts[32]) {
@@ -35,7 +36,13 @@ static fsdp_status measure_count(probe *self, int ranks, bool machine, int64_t s
   probe_ops(self);
   probe_attention(self);
   probe_head(self);
-  probe_products(self, start_ns, until_s);
+  const double elapsed_s = probe_elapsed(self, start_ns), left_s = fmax(0, until_s - elapsed_s);
+  probe_products(self, start_ns, self->coarse ? until_s : elapsed_s + (1 - OTHER_SHARE) * left_s);
+  if (!self->coarse) {
+    probe_fill(self, self->dtype == FSDP_F32 ? FSDP_BF16 : FSDP_F32);
+    probe_attention(self);
+    probe_products(self, start_ns, until_s);
+  }
   probe_close(self);
   return FSDP_OK;
 }

@@ -7,6 +7,9 @@
 //
 //   for each number of ranks: bind ─► session ─► ops, attention, products ─► collectives, copies, contention
 //
+// With little time (less than ten seconds for each number of ranks) only every other size is measured, and
+// products and attention only in the default element type of the device: fp32 on a CPU, bf16 on a GPU.
+//
 // No step is timed: from a profile of single operations, steps are priced.
 #pragma once
 

@@ -192,17 +192,17 @@ double probe_measure(const probe *self, const probe_load *load) {
 
 double probe_measure_beside(const probe *self, const probe_load *load, double load_s,
                             const probe_load *beside, double beside_s) {
-  const double span_s = self->session.device->table->enqueues ? 0.01 : fmax(8 * self->unit_s, 0.1);
+  const double span_s = self->session.device->table->enqueues ? 0.01 : fmax(8 * self->unit_s, 0.2);
   const int runs = (int)fmax(3, ceil(span_s / (load_s * load->sets)));
-  const int others = (int)fmax(3, ceil(4 * span_s / (beside_s * beside->sets)));
+  const int others = beside ? (int)fmax(3, ceil(4 * span_s / (beside_s * beside->sets))) : 0;
   double seconds = 0;
   meet(self);
   if (self->active) {
-    probe_load fixed = *load, other = *beside;
+    probe_load fixed = *load, other = beside ? *beside : *load;
     fixed.agreed = other.agreed = true;
     passes first = make_passes(self, &other, others, 2 * PASSES_MAX);
     passes second = make_passes(self, &fixed, runs, 0);
-    const uint64_t started = launch(&first), ended = launch(&second);
+    const uint64_t started = beside ? launch(&first) : 0, ended = launch(&second);
     finish(&second, ended);
     seconds = seconds_of(&second, true);
     finish(&first, started);

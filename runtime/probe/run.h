@@ -63,8 +63,8 @@ int probe_sets(const probe *self, int64_t bytes, bool fresh);
 // mean), then the mean over ranks. Every rank must call it, in the same order.
 double probe_measure(const probe *self, const probe_load *load);
 
-// The mean while `beside` runs on its own stream all the time. `load_s` and `beside_s`: what each takes
-// alone.
+// The mean over a longer time, in which `beside` runs on its own stream (NULL: nothing does). `load_s` and
+// `beside_s`: what each takes alone, about.
 double probe_measure_beside(const probe *self, const probe_load *load, double load_s,
                             const probe_load *beside, double beside_s);
 
