@@ -1,6 +1,7 @@
 // Trains a language model over the ranks that mpirun started.
 #include "launcher/cli/output.h"
 #include "launcher/report/device_line.h"
+#include "launcher/search/auto_plan.h"
 #include "launcher/train/rank_logs.h"
 #include "launcher/train/stop.h"
 #include "launcher/train/train.h"
@@ -47,14 +48,14 @@ static fsdp_status choose_gpu(fsdp_world *world, const fsdp_options *options, fs
                    fsdp_options_place(options, "backend"), reason.message);
 }
 
-static fsdp_status train(fsdp_world *world, const fsdp_options *options, int *stop_signal,
-                         fsdp_error *error) {
+static fsdp_status train(fsdp_world *world, fsdp_options *options, int *stop_signal, fsdp_error *error) {
   fsdp_status status = fsdp_binding_check_tasks(world, error);
   if (status == FSDP_OK) status = fsdp_train_agree_on_options(world, options, error);
   if (status != FSDP_OK || answered(world, options)) return status;
   fsdp_gpu gpu;
   char why_cpu[WHY_BYTES];
   status = choose_gpu(world, options, &gpu, why_cpu, error);
+  if (status == FSDP_OK && options->auto_plan) status = fsdp_auto_plan(world, &gpu, options, error);
   if (status != FSDP_OK) return status;
   fsdp_binding binding;
   fsdp_binding_config place = {.bind = options->bind, .gpu_bus = gpu.present ? gpu.bus : NULL};

@@ -1,6 +1,7 @@
 #include "launcher/train/train.h"
 
 #include "launcher/cli/capacity.h"
+#include "launcher/train/rank_memory.h"
 #include "launcher/train/train_trace.h"
 #include "launcher/train/trainer.h"
 #include "runtime/base/size.h"
@@ -26,27 +27,12 @@ static fsdp_status choose_trace(fsdp_trainer *t, fsdp_error *error) {
 }
 
 static fsdp_status find_memory(fsdp_trainer *t, fsdp_error *error) {
-  t->ranks = (fsdp_setup_ranks){.ranks = t->world->size,
-                                .ranks_per_node = t->world->local_size,
-                                .even_nodes = t->world->even_nodes,
-                                .machine_bytes = fsdp_capacity_machine_bytes(),
-                                .gpu = t->gpu->present};
-  if (!t->ranks.gpu) return FSDP_OK;
-  return fsdp_gpu_free_bytes(t->gpu, fsdp_cuda_backend()->probe, &t->ranks.gpu_bytes, error);
+  return fsdp_rank_memory_find(t->world, t->gpu, &t->ranks, error);
 }
 
-// Every rank plans for the least memory that one of them has: what is chosen to fit is the same on all.
 static fsdp_status agree_on_memory(fsdp_trainer *t, fsdp_error *error) {
   (void)error;
-  enum { MACHINE_SHARE, GPU, COUNT };
-  int64_t mine[COUNT] = {t->ranks.machine_bytes / t->world->local_size, t->ranks.gpu_bytes};
-  int64_t *all = fsdp_alloc((size_t)t->world->size * sizeof mine);
-  fsdp_world_gather(t->world, mine, (int64_t)sizeof mine, all);
-  for (int r = 0; r < t->world->size; r++)
-    for (int i = 0; i < COUNT; i++) mine[i] = fsdp_min_i64(mine[i], all[r * COUNT + i]);
-  free(all);
-  t->ranks.machine_bytes = mine[MACHINE_SHARE] * t->world->local_size;
-  t->ranks.gpu_bytes = mine[GPU];
+  fsdp_rank_memory_agree(t->world, &t->ranks);
   return FSDP_OK;
 }
 

@@ -1,0 +1,114 @@
+#include "launcher/search/auto_plan.h"
+
+#include "launcher/search/search_setup.h"
+#include "launcher/train/probe_machine.h"
+#include "launcher/train/rank_memory.h"
+#include "runtime/base/check.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+// Of a measurement at the start of training.
+#define MEASURED_S 20
+
+#define PLACE "--auto"
+
+// What was chosen: "name=value\n" for every option taken from the plan. The caller frees it.
+static char *print_chosen(const fsdp_options *options) {
+  char *text = NULL;
+  size_t bytes = 0;
+  int count;
+  FILE *out = open_memstream(&text, &bytes);
+  FSDP_CHECK(out, "no memory for the chosen options");
+  const fsdp_option_row *table = fsdp_option_table(&count);
+  for (int i = 0; i < count; i++) {
+    if (strcmp(options->place[i], PLACE) != 0) continue;
+    char *value = fsdp_options_value(options, &table[i]);
+    fprintf(out, "%s=%s\n", table[i].name, value);
+    free(value);
+  }
+  fclose(out);
+  return text;
+}
+
+static void print_choice(const fsdp_search_job *job, const fsdp_search_plan *plan, char *chosen) {
+  printf("auto: of %lld sequences a step on %s:", (long long)job->config.global_batch,
+         job->config.profile->name);
+  for (char *rest = chosen, *line; (line = strsep(&rest, "\n")) && *line;) {
+    const int name = (int)strcspn(line, "=");
+    printf(" --%.*s %s", name, line, line + name + 1);
+  }
+  putchar('\n');
+  if (!job->measured) return; // with a profile the start says so
+  printf("predicted: %.4g ms a step", plan->step_s * 1e3);
+  if (plan->mfu > 0) printf(" (%.0f%% MFU)", 100 * plan->mfu);
+  printf(", exposed communication %.0f%%\n", 100 * plan->comm_s / plan->step_s);
+}
+
+// On rank 0. *chosen: what other ranks are to take.
+static fsdp_status decide(const fsdp_setup_ranks *ranks, fsdp_device_profile *measured, fsdp_options *options,
+                          char **chosen, fsdp_error *error) {
+  fsdp_search_job job;
+  fsdp_search_result result = {0};
+  fsdp_status status = fsdp_search_job_create(options, FSDP_PROGRAM_TRAIN, ranks, measured, &job, error);
+  if (status == FSDP_OK) status = fsdp_search_run(&job.config, &result, error);
+  if (status == FSDP_OK && !result.count) status = fsdp_search_fail_unfit(&job, &result, error);
+  if (status == FSDP_OK)
+    status = fsdp_search_take(&job, &result.plans[0].config, FSDP_PROGRAM_TRAIN, PLACE, options, error);
+  if (status == FSDP_OK) {
+    *chosen = print_chosen(options);
+    char *copy = strdup(*chosen);
+    FSDP_CHECK(copy, "no memory for the chosen options");
+    print_choice(&job, &result.plans[0], copy);
+    free(copy);
+  }
+  fsdp_search_result_release(&result);
+  fsdp_search_job_destroy(&job);
+  return status;
+}
+
+static fsdp_status take(char *chosen, fsdp_options *options, fsdp_error *error) {
+  fsdp_status status = FSDP_OK;
+  for (char *rest = chosen, *line; status == FSDP_OK && (line = strsep(&rest, "\n")) && *line;) {
+    char *value = strchr(line, '=');
+    FSDP_CHECK(value, "a choice without a value");
+    *value++ = 0;
+    status = fsdp_options_set(options, FSDP_PROGRAM_TRAIN, line, value, PLACE, error);
+  }
+  return status;
+}
+
+fsdp_status fsdp_auto_plan(fsdp_world *world, const fsdp_gpu *gpu, fsdp_options *options, fsdp_error *error) {
+  fsdp_device_profile *measured = NULL;
+  fsdp_setup_ranks ranks;
+  fsdp_status status = FSDP_OK;
+  if (!options->profile) {
+    const fsdp_probe_machine_config probe = {
+        .world = world, .gpu = gpu, .bind = options->bind, .seconds = MEASURED_S};
+    measured = fsdp_device_profile_create();
+    if (world->rank == 0) printf("auto: measuring this machine for about %d s\n", MEASURED_S);
+    status = fsdp_probe_machine(&probe, measured, error);
+  }
+  if (status == FSDP_OK) {
+    fsdp_rank_memory_find(world, gpu, &ranks, error);
+    status = fsdp_world_share_error(world, error);
+  }
+  if (status) {
+    fsdp_device_profile_destroy(measured);
+    return status;
+  }
+  fsdp_rank_memory_agree(world, &ranks);
+  char *chosen = NULL;
+  if (world->rank == 0)
+    decide(&ranks, measured, options, &chosen, error); // it owns what was measured
+  else
+    fsdp_device_profile_destroy(measured);
+  status = fsdp_world_share_error(world, error);
+  if (status == FSDP_OK) {
+    char *text = fsdp_world_broadcast_text(world, chosen ? chosen : "");
+    status = world->rank == 0 ? FSDP_OK : take(text, options, error);
+    free(text);
+  }
+  free(chosen);
+  return status;
+}

@@ -1,0 +1,71 @@
+"""fsdp_train --auto: every rank takes rank 0's choice, what is given stays, and the run is that of the
+options that it prints."""
+
+import pathlib
+import re
+import tempfile
+
+import programs
+
+work = pathlib.Path(tempfile.mkdtemp(prefix="fsdp_auto_"))
+PROFILE = """
+name: two-cores
+device: cpu
+source: "round numbers of a test"
+processors: 2
+memory_gb: 16
+memory_gbps: 20
+launch_us: 0.2
+copy_gbps: {up: 10, down: 10}
+products:
+- {dtype: fp32, form: any, m: 1024, n: 1024, k: 1024, tflops: 0.1}
+attention:
+- {kernel: ours, dtype: fp32, head_dim: 64, direction: both, tflops: {128: 0.05, 1024: 0.08}}
+collectives:
+- {kind: all_gather, link: node, ranks: 2, us: {1024: 20, 1048576: 400}}
+- {kind: reduce_scatter, link: node, ranks: 2, us: {1024: 20, 1048576: 500}}
+- {kind: all_reduce, link: node, ranks: 2, us: {1024: 30, 1048576: 900}}
+"""
+profile = work / "two.yaml"
+profile.write_text(PROFILE)
+RUN = ("--model", "tiny", "--seq-length", 64, "--max-steps", 3, "--log-freq", 1, "--threads", 1)
+
+
+def train(*arguments, status=0):
+    process = programs.run("fsdp_train", *RUN, *arguments, ranks=2)
+    assert process.returncode == status, (arguments, process.returncode, process.stdout, process.stderr)
+    return process
+
+
+def losses(output):
+    return re.findall(r"loss[ =:]+([0-9.]+)", output)
+
+
+def runs_what_it_prints():
+    auto = train("--auto", "--profile", profile, "--global-batch", 8).stdout
+    line = re.search(r"^auto: .*two-cores:(.*)$", auto, re.MULTILINE)
+    assert line, auto
+    assert "predicted:" in auto, auto
+    chosen = line.group(1).split()
+    for name in ("--mesh", "--strategy", "--wrap", "--batch-size", "--grad-accum", "--prefetch"):
+        assert name in chosen, (name, chosen)
+    by_hand = train(*chosen).stdout
+    assert losses(auto) and losses(auto) == losses(by_hand), (auto, by_hand)
+
+
+def given_stays():
+    output = train("--auto", "--profile", profile, "--mesh", "2,1", "--strategy", "full").stdout
+    line = re.search(r"^auto: .*$", output, re.MULTILINE).group(0)
+    assert "--mesh" not in line and "--strategy" not in line, line
+
+
+def refused():
+    unfit = train("--auto", "--profile", profile, "--memory-limit", "100kB", status=4)
+    assert any("no plan fits" in e for e in programs.errors(unfit, "fsdp_train")), unfit.stderr
+    missing = train("--auto", "--profile", work / "none.yaml", status=3)
+    assert any("none.yaml" in e for e in programs.errors(missing, "fsdp_train")), missing.stderr
+
+
+runs_what_it_prints()
+given_stays()
+refused()
