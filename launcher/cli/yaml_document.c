@@ -90,6 +90,69 @@ static fsdp_status fail_parse(const fsdp_yaml_source *source, const yaml_parser_
       source->path, parser->problem_mark.line + 1, parser->problem ? parser->problem : "cannot be read");
 }
 
+// A source's bytes.
+typedef struct contents {
+  unsigned char *bytes;
+  size_t size;
+} contents;
+
+static fsdp_status fail_read(const fsdp_yaml_source *source, const char *done, fsdp_error *error) {
+  return fsdp_fail(error, FSDP_ERR_INPUT, "%s: cannot be %s (%s); give %s", source->path, done,
+                   strerror(errno), source->what);
+}
+
+// The caller frees out->bytes, also of a failure. A file may be a pipe.
+static fsdp_status read_file(const fsdp_yaml_source *source, contents *out, fsdp_error *error) {
+  enum { BYTES_MAX = 64 << 20, BYTES_FIRST = 1 << 16 };
+  FILE *file = fopen(source->path, "rb");
+  if (!file) return fail_read(source, "opened", error);
+  size_t capacity = 0, got;
+  do {
+    if (out->size == capacity) {
+      capacity = capacity ? 2 * capacity : BYTES_FIRST;
+      out->bytes = fsdp_realloc(out->bytes, capacity);
+    }
+    got = fread(out->bytes + out->size, 1, capacity - out->size, file);
+    out->size += got;
+  } while (got && out->size <= BYTES_MAX);
+  fsdp_status status = ferror(file) ? fail_read(source, "read", error) : FSDP_OK; // of a folder
+  fclose(file);
+  if (!status && out->size > BYTES_MAX)
+    status = fsdp_fail(error, source->bad, "%s: more than 64 MiB; give %s", source->path, source->what);
+  return status;
+}
+
+static void begin_parser(yaml_parser_t *parser, const contents *source) {
+  int made = yaml_parser_initialize(parser);
+  FSDP_CHECK(made, "out of host memory for a YAML parser");
+  yaml_parser_set_input_string(parser, source->bytes, source->size);
+}
+
+// No file that programs read is deep, and libyaml's time grows with the square of the depth.
+static fsdp_status check_depth(const fsdp_yaml_source *source, const contents *text, fsdp_error *error) {
+  enum { DEPTH_MAX = 64 };
+  yaml_parser_t parser;
+  fsdp_status status = FSDP_OK;
+  int depth = 0;
+  begin_parser(&parser, text);
+  for (bool ended = false; !ended && !status;) {
+    yaml_event_t event;
+    if (!yaml_parser_parse(&parser, &event)) {
+      status = fail_parse(source, &parser, error);
+      break;
+    }
+    depth += event.type == YAML_SEQUENCE_START_EVENT || event.type == YAML_MAPPING_START_EVENT;
+    depth -= event.type == YAML_SEQUENCE_END_EVENT || event.type == YAML_MAPPING_END_EVENT;
+    ended = event.type == YAML_STREAM_END_EVENT;
+    if (depth > DEPTH_MAX)
+      status = fsdp_fail(error, source->bad, "%s:%zu: nested more than %d levels deep; give %s", source->path,
+                         event.start_mark.line + 1, DEPTH_MAX, source->what);
+    yaml_event_delete(&event);
+  }
+  yaml_parser_delete(&parser);
+  return status;
+}
+
 static fsdp_status visit(yaml_parser_t *parser, const fsdp_yaml_source *source, fsdp_yaml_visitor visitor,
                          void *context, fsdp_error *error) {
   yaml_document_t document, second;
@@ -111,31 +174,24 @@ static fsdp_status visit(yaml_parser_t *parser, const fsdp_yaml_source *source, 
   return status;
 }
 
-// A folder can be opened, but not read.
-static bool can_be_read(FILE *file) {
-  int first = file ? getc(file) : EOF;
-  if (first != EOF) ungetc(first, file);
-  return file && !ferror(file);
-}
-
 fsdp_status fsdp_yaml_visit(const fsdp_yaml_source *source, fsdp_yaml_visitor visitor, void *context,
                             fsdp_error *error) {
   yaml_parser_t parser;
-  FILE *file = source->text ? NULL : fopen(source->path, "rb");
-  if (!source->text && !can_be_read(file)) {
-    fsdp_fail(error, FSDP_ERR_INPUT, "%s: cannot be %s (%s); give %s", source->path, file ? "read" : "opened",
-              strerror(errno), source->what);
-    if (file) fclose(file);
-    return FSDP_ERR_INPUT;
+  contents text = {0};
+  fsdp_status status = FSDP_OK;
+  if (source->text) {
+    text.size = strlen(source->text);
+    text.bytes = fsdp_alloc(text.size + 1);
+    memcpy(text.bytes, source->text, text.size);
+  } else {
+    status = read_file(source, &text, error);
   }
-  int made = yaml_parser_initialize(&parser);
-  FSDP_CHECK(made, "out of host memory for a YAML parser");
-  if (file)
-    yaml_parser_set_input_file(&parser, file);
-  else
-    yaml_parser_set_input_string(&parser, (const unsigned char *)source->text, strlen(source->text));
-  fsdp_status status = visit(&parser, source, visitor, context, error);
-  yaml_parser_delete(&parser);
-  if (file) fclose(file);
+  if (!status) status = check_depth(source, &text, error);
+  if (!status) {
+    begin_parser(&parser, &text);
+    status = visit(&parser, source, visitor, context, error);
+    yaml_parser_delete(&parser);
+  }
+  free(text.bytes);
   return status;
 }

@@ -18,7 +18,8 @@ typedef struct fsdp_yaml_source {
 typedef fsdp_status (*fsdp_yaml_visitor)(void *context, yaml_document_t *document, fsdp_error *error);
 
 // Parses the whole source, then visits its one document; an empty source is not visited. FSDP_ERR_INPUT if
-// the file cannot be opened or read; `bad`, with the line, if it is not YAML or has a second document.
+// the file cannot be opened or read; `bad`, with the line, if it is not YAML, is nested more than 64 levels
+// deep, or has a second document, and if it has more than 64 MiB.
 fsdp_status fsdp_yaml_visit(const fsdp_yaml_source *source, fsdp_yaml_visitor visitor, void *context,
                             fsdp_error *error);
 

@@ -343,6 +343,10 @@ def bad_networks():
     many = head + "  a: {relu: [x]}\n" + "".join(f"  a{i}: {{relu: [a]}}\n" for i in range(100000))
     refuses("more than 10000 tensors and operators", *network(many))
     refuses("not valid YAML", *network("inputs: {x: \0}\n"))
+    refuses("bad.yaml:2: nested more than 64 levels", *network("inputs:\n  x: " + 20000 * "[" + 20000 * "]"))
+    refuses("bad.yaml: more than 64 MiB", *network("#" + (64 << 20) * " "))
+    refuses("bad.yaml:1|not a size", *network("inputs: {x: " + 62 * "[" + 62 * "]" + "}\n"))  # 64 levels
+    refuses("bad.yaml:1: nested more than 64", *network("inputs: {x: " + 63 * "[" + 63 * "]" + "}\n"))
     refuses("cannot be read (Is a directory)", "--graph", work, "--op-strategies", given)
     refuses("cannot be read (Is a directory)", "--graph", FILES / "boundary.yaml", "--op-strategies", work)
     refuses("absent.yaml|cannot be opened", "--graph", work / "absent.yaml", "--op-strategies", given)

@@ -95,6 +95,15 @@ def rest_follows():
     process = programs.run("fsdp_plan", "--ranks", 4, *pieces)
     assert process.returncode == 0, process.stderr
     assert "warning: no strategy of model.layers.*.self_attn.rope suits" in process.stderr, process.stderr
+    # With the products that read the pieces, the rest of sequence parallelism follows.
+    cut = PARTS["pieces"]
+    for name in ("self_attn.q_proj", "mlp.gate_proj"):
+        cut += f"model.layers.*.{name}.weight: [tensor, null]\n"
+    cut = ["--mesh", "fsdp=2,tensor=2", "--sharding", written("cut.yaml", cut)]
+    strategies = plan(*cut, "--print-strategies")
+    for line in ("self_attn.attention: [[2, 2]]", "self_attn.o_proj: [[2, 2], [1, 2]]",
+                 "mlp.down_proj: [[2, 2], [1, 2]]"):  # fmt: skip
+        assert f"model.layers.*.{line}" in strategies, (line, strategies)
 
 
 def plans_as_strategies():
