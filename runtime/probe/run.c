@@ -123,7 +123,7 @@ static double seconds_of(const passes *p, bool mean) {
     sum += each[i];
   }
   qsort(each, (size_t)p->done, sizeof *each, ascending);
-  const double usual = each[(p->done - 1) / 4];
+  const double usual = each[(p->done - 1) / 8];
   free(each);
   return (mean ? sum / p->done : usual) / p->load->sets;
 }

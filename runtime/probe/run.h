@@ -59,7 +59,7 @@ void *probe_take(probe_region *region, int64_t bytes);
 // two uses of the same bytes, or, if the op reads what was written just before (`fresh`), less than caches.
 int probe_sets(const probe *self, int64_t bytes, bool fresh);
 
-// Seconds of one run: of each rank the lower quartile over passes of all sets (where ranks share a core, the
+// Seconds of one run: of each rank the lowest eighth over passes of all sets (where ranks share a core, the
 // mean), then the mean over ranks. Every rank must call it, in the same order.
 double probe_measure(const probe *self, const probe_load *load);
 
