@@ -85,6 +85,7 @@ def ranks_of_counts():
     assert "redistribution in all: 0 bytes" in printed, printed
     for count, expected in {
         "4@3": "bad.yaml:1: \"r\": 4@3: the mesh has no axes of 4 ranks that lie 3 apart",
+        "2@3": "2@3: the mesh has no axes of 2 ranks that lie 3 apart",
         "4@4": "4@4: the mesh has no axes",
         "2@1+2@1": "2@1: the mesh has no axes",
         "2@": "\"2@\": neither a count nor counts and how many ranks apart",
