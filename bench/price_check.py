@@ -27,7 +27,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 ENVIRONMENT = os.environ | {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
                             "OMPI_MCA_rmaps_base_oversubscribe": "1"}  # fmt: skip
 WARM_UP_STEPS = 2
-STEP_MS_MAX = 2500
+STEP_MS_MAX = 1500
 WANTED = {True: (0.10, 0.25), False: (0.20, 0.50)}  # by whether each rank has a core: median, greatest
 DIFFERENT = 1.15
 # By name: family, hidden size, layers, heads, key/value heads, intermediate size, vocabulary.
