@@ -4,6 +4,7 @@
 #include "runtime/base/print_int.h"
 #include "runtime/base/size.h"
 #include "runtime/plan/saving_choice.h"
+#include "runtime/plan/search/simulate.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -18,10 +19,11 @@
 
 typedef struct need {
   int64_t bytes[FSDP_SPACE_COUNT];
+  double step_s; // with a profile; else 0
 } need;
 
 static need need_of(const fsdp_plan *plan) {
-  need result;
+  need result = {.step_s = 0};
   for (int i = 0; i < FSDP_SPACE_COUNT; i++) result.bytes[i] = plan->memory.space[i].arena_bytes;
   result.bytes[FSDP_SPACE_DEVICE] += fsdp_plan_reserve_bytes(plan);
   return result;
@@ -54,6 +56,7 @@ static bool fits(const fsdp_plan *plan, void *limits) {
 typedef struct remedy {
   bool (*apply)(fsdp_plan_config *config, char *text, size_t bytes);
   fsdp_fate fate;
+  bool changes_results;
 } remedy;
 
 static bool say(char *text, size_t bytes, const char *option) {
@@ -168,18 +171,34 @@ static const remedy remedies[] = {{.apply = wrap_block},
                                   {.fate = FSDP_FATE_OFFLOAD},
                                   {.apply = halve_batch},
                                   {.apply = offload},
-                                  {.apply = low_precision_compute},
-                                  {.apply = low_precision_state},
-                                  {.apply = low_precision_gradients},
-                                  {.apply = halve_sequence}};
+                                  {.apply = low_precision_compute, .changes_results = true},
+                                  {.apply = low_precision_state, .changes_results = true},
+                                  {.apply = low_precision_gradients, .changes_results = true},
+                                  {.apply = halve_sequence, .changes_results = true}};
 enum { REMEDY_COUNT = sizeof remedies / sizeof *remedies };
 
+// Seconds of a step on the machine of the limits; 0 if there is none.
+static double price_of(const fsdp_plan *plan, const fsdp_limits *limits) {
+  fsdp_pricing pricing;
+  fsdp_step_price price;
+  if (!limits->profile ||
+      fsdp_pricing_create(plan, limits->profile, limits->ranks_per_machine, &pricing, NULL) != FSDP_OK)
+    return 0;
+  fsdp_simulation *simulation = fsdp_simulation_create(&pricing);
+  fsdp_simulation_run(simulation, &price);
+  const double seconds = price.step_s;
+  fsdp_step_price_release(&price);
+  fsdp_simulation_destroy(simulation);
+  return seconds;
+}
+
 // Plans `config`; false if it makes no plan.
-static bool try_config(const fsdp_plan_config *config, need *result) {
+static bool try_config(const fsdp_plan_config *config, const fsdp_limits *limits, need *result) {
   fsdp_plan *plan;
   fsdp_error ignored;
   if (fsdp_plan_create(config, &plan, &ignored) != FSDP_OK) return false;
   *result = need_of(plan);
+  if (excess(result, limits) == 0) result->step_s = price_of(plan, limits);
   fsdp_plan_destroy(plan);
   return true;
 }
@@ -196,7 +215,7 @@ static bool apply(int index, const fsdp_limits *limits, fsdp_plan_config *config
     need least;
     bool changes = r->apply ? r->apply(&changed, said, sizeof said)
                             : choose(&changed, limits, r->fate, said, sizeof said);
-    if (!changes || !try_config(&changed, &least)) return applied;
+    if (!changes || !try_config(&changed, limits, &least)) return applied;
     *config = changed;
     *result = least;
     snprintf(text, bytes, "%s", said);
@@ -205,14 +224,29 @@ static bool apply(int index, const fsdp_limits *limits, fsdp_plan_config *config
   return applied;
 }
 
+// One change that is enough: the first in order, or of those that change no result the fastest.
+static bool find_single(const fsdp_plan *plan, const fsdp_limits *limits, char text[ADVICE_BYTES],
+                        need *result) {
+  bool found = false;
+  for (int i = 0; i < REMEDY_COUNT && !(found && remedies[i].changes_results); i++) {
+    fsdp_plan_config config = plan->config;
+    char said[ADVICE_BYTES];
+    need after;
+    if (!apply(i, limits, &config, &after, said, sizeof said) || excess(&after, limits) > 0) continue;
+    if (found && after.step_s >= result->step_s) continue;
+    found = true;
+    *result = after;
+    memcpy(text, said, sizeof said);
+    if (after.step_s == 0) return true;
+  }
+  return found;
+}
+
 // Looks for one change that is enough, then for several together. False if nothing found is; `text` and
 // `result` are then the least that was found.
 static bool find_remedy(const fsdp_plan *plan, const fsdp_limits *limits, char text[ADVICE_BYTES],
                         need *result) {
-  for (int i = 0; i < REMEDY_COUNT; i++) {
-    fsdp_plan_config config = plan->config;
-    if (apply(i, limits, &config, result, text, ADVICE_BYTES) && excess(result, limits) == 0) return true;
-  }
+  if (find_single(plan, limits, text, result)) return true;
   fsdp_plan_config config = plan->config;
   *result = need_of(plan);
   text[0] = 0;
@@ -254,7 +288,7 @@ static const char *print_reserve(const fsdp_plan *plan, char out[128]) {
 }
 
 fsdp_status fsdp_capacity_check(const fsdp_plan *plan, const fsdp_limits *limits, fsdp_error *error) {
-  need needs = need_of(plan), helped;
+  need needs = need_of(plan), helped = needs;
   if (excess(&needs, limits) == 0) return FSDP_OK;
   bool by_option = true; // a limit that a user can raise
   char what[512], needed[96], reserve[128], limit[96], advice[ADVICE_BYTES], device[24], host[24];

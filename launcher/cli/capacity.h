@@ -2,6 +2,7 @@
 #pragma once
 
 #include "runtime/plan/plan.h"
+#include "runtime/plan/search/device_profile.h"
 
 typedef struct fsdp_limits {
   // Of each space: an arena, and on a device what lies beside it (fsdp_plan_reserve_bytes); 0: none.
@@ -10,7 +11,8 @@ typedef struct fsdp_limits {
                                        // memory ..."
   int64_t shared_bytes;                // of both together, if one memory holds them; 0: none
   const char *shared_place;
-  int ranks_per_machine; // which share that memory
+  int ranks_per_machine;              // which share that memory
+  const fsdp_device_profile *profile; // what would fit is chosen by its price there; NULL: by a fixed order
 } fsdp_limits;
 
 // FSDP_OK if `plan` fits. Otherwise FSDP_ERR_CAPACITY with what it needs, the limit, and an option (or a

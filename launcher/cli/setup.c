@@ -6,6 +6,7 @@
 #include "launcher/cli/sharding_file.h"
 #include "launcher/cli/strategies_file.h"
 #include "launcher/profile/profile_file.h"
+#include "launcher/search/saving_price.h"
 #include "models/family.h"
 #include "runtime/base/plural.h"
 #include "runtime/base/size.h"
@@ -225,18 +226,22 @@ static fsdp_status choose_saving(const fsdp_options *options, const fsdp_limits 
   const char *name = choice.recompute ? "recompute" : "offload-activations";
   bool limited = limits->bytes[FSDP_SPACE_DEVICE] || limits->shared_bytes, found;
   if (!choice.recompute && !choice.offload) return FSDP_OK;
+  const fsdp_plan_config given = *config;
   if (!limited)
     return fsdp_fail(error, FSDP_ERR_OPTION,
                      "--%s auto (%s) makes the plan fit a limit, and none is given: add --memory-limit SIZE",
                      name, fsdp_options_place(options, name));
-  return fsdp_saving_choose(&choice, config, &found, error);
+  fsdp_status status = fsdp_saving_choose(&choice, config, &found, error);
+  return status || !limits->profile ? status : fsdp_saving_price(&given, &choice, limits, config, error);
 }
 
 // Plans, and compares with the limits. *plan is made unless the options make no sense.
 static fsdp_status plan_within_limits(const fsdp_options *options, const fsdp_setup_ranks *ranks,
-                                      fsdp_plan_config config, fsdp_plan **plan, fsdp_error *error) {
+                                      const fsdp_device_profile *profile, fsdp_plan_config config,
+                                      fsdp_plan **plan, fsdp_error *error) {
   fsdp_setup_limits m = {.machine = ""};
   fsdp_setup_find_limits(options, ranks, &m);
+  m.limits.profile = profile;
   fsdp_status status = choose_saving(options, &m.limits, &config, error);
   if (status == FSDP_OK) status = fsdp_plan_create(&config, plan, error);
   return status == FSDP_OK ? fsdp_capacity_check(*plan, &m.limits, error) : status;
@@ -289,13 +294,13 @@ fsdp_status fsdp_setup_create(const fsdp_options *options, fsdp_program_kind pro
   fsdp_plan_config config;
   fsdp_status status = fsdp_setup_configure(options, program, ranks, setup, &config, error);
   if (status != FSDP_OK) return status;
-  status = plan_within_limits(options, ranks, config, &setup->plan, error);
+  status = plan_within_limits(options, ranks, setup->profile, config, &setup->plan, error);
   if (status != FSDP_ERR_CAPACITY || !config.snapshot) return status;
   // Saving needs no snapshot: it can wait for the disk.
   int64_t snapshot = snapshot_bytes(setup->plan);
   fsdp_plan_destroy(setup->plan);
   config.snapshot = false;
-  status = plan_within_limits(options, ranks, config, &setup->plan, error);
+  status = plan_within_limits(options, ranks, setup->profile, config, &setup->plan, error);
   if (status != FSDP_OK || options->ckpt_async == FSDP_CKPT_ASYNC_AUTO) return status;
   char bytes[64];
   return fsdp_fail(error, FSDP_ERR_CAPACITY,

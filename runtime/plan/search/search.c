@@ -14,6 +14,8 @@
 #define WHOLE_KINDS 24
 // Of these, so many with all settings that are about as fast.
 #define THOROUGH_KINDS 3
+// Of the others the next setting is tried if it might be faster by more than this.
+#define FAR 0.02
 // Layers more than estimated that a finalist may turn out to need.
 #define LAYERS_MORE 3
 
@@ -161,13 +163,14 @@ static bool price_whole(run *r, search_setting *setting, fsdp_search_plan *out) 
   return false;
 }
 
-// The best of a kind's settings, or the first that fits; false if none does after all.
+// The best of a kind's settings, or the first that fits unless another might be much faster; false if none
+// fits after all.
 static bool choose_of_kind(run *r, ranked *item, bool best, fsdp_search_plan *out) {
   bool found = false;
   for (int i = 0; i < item->best.count; i++) {
     search_setting *setting = &item->best.settings[i];
     fsdp_search_plan plan;
-    if (found && (!best || setting->estimate.step_s >= out->step_s)) break;
+    if (found && setting->estimate.step_s >= out->step_s * (best ? 1 : 1 - FAR)) break;
     if (!price_whole(r, setting, &plan)) continue;
     plan.estimate_s = setting->estimate.step_s;
     if (found && plan.step_s >= out->step_s) continue;

@@ -37,19 +37,42 @@ static bool is_open(const walk *w, fsdp_search_field field) {
   return !w->search->fixed[field];
 }
 
+// Estimates of what is offloaded are too low where copies wait for memory: they do not replace others.
+static bool offloads(const search_setting *setting) {
+  const fsdp_saving *saving = &setting->config.saving;
+  for (int r = 0; r < saving->count; r++)
+    if (saving->rules[r].fate == FSDP_FATE_OFFLOAD) return true;
+  return false;
+}
+
 // Settings must be faster than this. Others of the kind are kept for when packing needs more than a peak.
 static double cut_of(const walk *w) {
   const search_best *best = w->best;
-  if (!best->count) return w->cut_s;
-  const double near = best->settings[0].estimate.step_s * (1 + NEAR);
-  const double last = best->settings[best->count - 1].estimate.step_s;
-  return fmin(w->cut_s, best->count == SEARCH_KEEP ? fmin(near, last) : near);
+  for (int i = 0; i < best->count; i++)
+    if (!offloads(&best->settings[i])) return fmin(w->cut_s, best->settings[i].estimate.step_s * (1 + NEAR));
+  return w->cut_s;
+}
+
+// Removes the slowest of as many settings as there may be that offload, or that do not. False if `setting`
+// would be slower.
+static bool make_room(search_best *best, const search_setting *setting) {
+  int same = 0, last = -1;
+  for (int i = 0; i < best->count; i++) {
+    if (offloads(&best->settings[i]) != offloads(setting)) continue;
+    same++;
+    last = i;
+  }
+  if (same < SEARCH_KEEP / 2) return true;
+  if (best->settings[last].estimate.step_s <= setting->estimate.step_s) return false;
+  memmove(&best->settings[last], &best->settings[last + 1],
+          (size_t)(--best->count - last) * sizeof *best->settings);
+  return true;
 }
 
 static void keep(walk *w, const search_setting *setting) {
   search_best *best = w->best;
-  if (setting->estimate.step_s >= cut_of(w)) return;
-  int at = best->count < SEARCH_KEEP ? best->count++ : SEARCH_KEEP - 1;
+  if (setting->estimate.step_s >= cut_of(w) || !make_room(best, setting)) return;
+  int at = best->count++;
   for (; at > 0 && best->settings[at - 1].estimate.step_s > setting->estimate.step_s; at--)
     best->settings[at] = best->settings[at - 1];
   best->settings[at] = *setting;

@@ -3,6 +3,7 @@ stays, and what cannot fit names the least memory."""
 
 import json
 import pathlib
+import re
 import tempfile
 
 import programs
@@ -61,6 +62,26 @@ def refused():
     assert "--global-batch" in undivided, undivided
 
 
+def priced_choices():
+    """`auto` takes the fastest of what fits, and an error the fastest single change."""
+    one = ("--model", "llama-1b", "--ranks", 4, "--seq-length", 2048, "-b", 4, "--wrap", "block")
+    one += ("--profile", "a100-40", "--backend", "cuda", "--memory-limit", "10GB")
+
+    def step_ms(*rules):
+        return json.loads(plan(*one, "--price", "--json", *rules).stdout)["time"]["step_ms"]
+
+    block = step_ms("--recompute", "block")
+    chosen = step_ms("--recompute", "auto")
+    assert chosen < block, (chosen, block)
+    assert step_ms("--recompute", "auto", "--offload-activations", "auto") <= chosen * 1.005
+    error = plan(*one, status=4).stderr
+    advice = re.search(r"or add (--.*?), which needs", error)
+    assert advice, error
+    advised = step_ms(*advice.group(1).split())
+    assert advised <= step_ms("--recompute", "auto") * 1.005, (advice.group(1), advised)
+
+
+priced_choices()
 reads_back()
 given_stays()
 refused()

@@ -186,10 +186,10 @@ static fsdp_plan_config draw(random_source *random, const fsdp_search_config *se
   return c;
 }
 
-// FSDP_SEARCH_DRAWS=2000 draws more.
+// FSDP_TEST_DRAWS=2000 draws more.
 static void test_random_settings(void **state) {
   (void)state;
-  const char *asked = getenv("FSDP_SEARCH_DRAWS");
+  const char *asked = getenv("FSDP_TEST_DRAWS");
   const int draws = asked ? atoi(asked) : 100;
   fsdp_device_profile *profile = machine(NODE_RATE, 50e9);
   fsdp_search_config config = search_of("llama2-7b", 8, 8, 2048, 32, profile);
