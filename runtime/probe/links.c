@@ -173,6 +173,14 @@ void probe_contention(probe *self) {
         fmax(1, probe_measure_beside(self, &product, product_s, &gather, gather_s) / alone[0]);
     self->profile->collective_slowdown =
         fmax(1, probe_measure_beside(self, &gather, gather_s, &product, product_s) / alone[1]);
+    // What the collective's thread takes of a core, at least, while it takes so much longer, the product lacks:
+    // at most the half of one that both have.
+    if (!cuda) {
+      const double beside_s = gather_s * self->profile->collective_slowdown;
+      const double share = probe_processor_s(self, &gather, 50) / beside_s;
+      const double lacking = fmin(0.5, share) / self->threads;
+      self->profile->product_slowdown = fmax(self->profile->product_slowdown, 1 / (1 - lacking));
+    }
   }
   probe_call_destroy(call);
 }

@@ -9,6 +9,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #define PASSES_MAX     1024
 #define PASSES_MAX_GPU 256
@@ -66,9 +67,10 @@ typedef struct passes {
   const probe *self;
   const probe_load *load;
   int wanted, done;
-  double budget_s;   // a CPU stops when it is used up, unless the number of runs is agreed on
-  int first_slot;    // of the device's timestamps
-  int64_t *marks_ns; // without these: two for each pass
+  double budget_s;    // a CPU stops when it is used up, unless the number of runs is agreed on
+  int first_slot;     // of the device's timestamps
+  int64_t *marks_ns;  // without these: two for each pass
+  double processor_s; // of the stream's thread, in all
 } passes;
 
 static void mark(passes *p, const fsdp_stream_context *context, int which) {
@@ -78,10 +80,17 @@ static void mark(passes *p, const fsdp_stream_context *context, int which) {
     p->marks_ns[which] = fsdp_profile_now_ns();
 }
 
+static double processor_seconds(void) {
+  struct timespec now;
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
 // Every set once a pass, on the stream.
 static void run_passes(const fsdp_work *work, const fsdp_stream_context *context) {
   passes *p = work->owner;
   const probe_load *load = p->load;
+  p->processor_s = -processor_seconds();
   for (p->done = 0; p->done < p->wanted; p->done++) {
     for (int set = 0; load->refresh && set < load->sets; set++) load->refresh(load->context, context, set);
     mark(p, context, 2 * p->done);
@@ -93,6 +102,7 @@ static void run_passes(const fsdp_work *work, const fsdp_stream_context *context
       break;
     }
   }
+  p->processor_s += processor_seconds();
 }
 
 static uint64_t launch(passes *p) {
@@ -208,6 +218,18 @@ double probe_measure_beside(const probe *self, const probe_load *load, double lo
     finish(&first, started);
     free(first.marks_ns);
     free(second.marks_ns);
+  }
+  return probe_mean(self, seconds);
+}
+
+double probe_processor_s(const probe *self, const probe_load *load, int count) {
+  double seconds = 0;
+  meet(self);
+  if (self->active) {
+    passes p = make_passes(self, load, count, 0);
+    finish(&p, launch(&p));
+    seconds = p.processor_s / (p.done * load->sets);
+    free(p.marks_ns);
   }
   return probe_mean(self, seconds);
 }

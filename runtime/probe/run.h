@@ -68,6 +68,9 @@ double probe_measure(const probe *self, const probe_load *load);
 double probe_measure_beside(const probe *self, const probe_load *load, double load_s,
                             const probe_load *beside, double beside_s);
 
+// Processor seconds that a run takes of its stream's thread, over `count` passes of an agreed load. A CPU's.
+double probe_processor_s(const probe *self, const probe_load *load, int count);
+
 // The mean over the ranks that compute, on every rank.
 double probe_mean(const probe *self, double mine);
 
