@@ -173,8 +173,8 @@ void probe_contention(probe *self) {
         fmax(1, probe_measure_beside(self, &product, product_s, &gather, gather_s) / alone[0]);
     self->profile->collective_slowdown =
         fmax(1, probe_measure_beside(self, &gather, gather_s, &product, product_s) / alone[1]);
-    // What the collective's thread takes of a core, at least, while it takes so much longer, the product lacks:
-    // at most the half of one that both have.
+    // The product lacks at least what the collective's thread takes of a core while it takes so much longer,
+    // and at most the half of one that both have.
     if (!cuda) {
       const double beside_s = gather_s * self->profile->collective_slowdown;
       const double share = probe_processor_s(self, &gather, 50) / beside_s;
