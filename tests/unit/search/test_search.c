@@ -306,6 +306,31 @@ static void test_when_fsdp_is_bound(void **state) {
   fsdp_device_profile_destroy(profile);
 }
 
+// A layer of P parameters and C columns takes 6 P tokens / (8 FLOPs) seconds on each of 8 ranks, and moves
+// some 9 activations of 2 C bytes a token, of which a ring sends 7/8: below rate = 21 C FLOPs / P, with its
+// size above a small multiple of C rate / FLOPs, tensor parallelism waits longer than it computes.
+static void test_when_tensor_is_bound(void **state) {
+  (void)state;
+  const double columns = 4096, params = 202.4e6, critical = 9 * 14.0 / 6 * columns * GPU_FLOPS / params;
+  for (int above = 0; above < 2; above++) {
+    fsdp_device_profile *profile = machine(critical * (above ? 2.5 : 0.4), 50e9);
+    fsdp_search_config config = search_of("llama2-7b", 12, 8, 512, 16, profile);
+    config.base.mesh = (fsdp_mesh){0};
+    fsdp_mesh_add(&config.base.mesh, "tensor", 8);
+    fsdp_mesh_complete(&config.base.mesh);
+    config.base.batch = 16;
+    config.fixed[FSDP_SEARCH_MESH] = config.fixed[FSDP_SEARCH_STRATEGY] = config.fixed[FSDP_SEARCH_BATCH] =
+        true;
+    config.fixed[FSDP_SEARCH_CPU_OFFLOAD] = true;
+    fsdp_search_result result = run(&config);
+    assert_int_equal(result.count, 1);
+    const fsdp_search_plan *plan = &result.plans[0];
+    assert_true(above ? plan->comm_s < plan->step_s / 2 : plan->comm_s > plan->step_s / 2);
+    fsdp_search_result_release(&result);
+    fsdp_device_profile_destroy(profile);
+  }
+}
+
 // Between slow links replicas of shard groups send less than shards over all: hybrid. Between fast ones, or
 // inside a node, one shard group leaves more memory and hides as much.
 static void test_slow_links(void **state) {
@@ -346,10 +371,15 @@ static void test_tensor_for_small_batches(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_what_is_found),   cmocka_unit_test(test_what_is_fixed),
-      cmocka_unit_test(test_random_settings), cmocka_unit_test(test_just_enough),
-      cmocka_unit_test(test_nothing_fits),    cmocka_unit_test(test_when_fsdp_is_bound),
-      cmocka_unit_test(test_slow_links),      cmocka_unit_test(test_tensor_for_small_batches),
+      cmocka_unit_test(test_what_is_found),
+      cmocka_unit_test(test_what_is_fixed),
+      cmocka_unit_test(test_random_settings),
+      cmocka_unit_test(test_just_enough),
+      cmocka_unit_test(test_nothing_fits),
+      cmocka_unit_test(test_when_fsdp_is_bound),
+      cmocka_unit_test(test_when_tensor_is_bound),
+      cmocka_unit_test(test_slow_links),
+      cmocka_unit_test(test_tensor_for_small_batches),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
