@@ -77,7 +77,8 @@ static void explain(const fsdp_search_job *job, const fsdp_search_result *result
              fsdp_search_bound_name(kind->bound));
     break;
   case FSDP_SEARCH_TOO_LARGE:
-    snprintf(out, REASON_BYTES, "%s: does not fit, needs at least %s on the %s of %s", mesh,
+    snprintf(out, REASON_BYTES, "%s: %s does not fit, needs at least %s on the %s of %s", mesh,
+             kind->left_out ? "what would be as fast" : "it",
              fsdp_value_print_bytes(kind->bytes, needed, sizeof needed),
              kind->space == FSDP_SPACE_DEVICE ? "device" : "host",
              fsdp_value_print_bytes(most, limit, sizeof limit));

@@ -263,6 +263,7 @@ static void note_unfit_kind(run *r, fsdp_search_kind *kind, const search_best *b
   }
   if (!best->least_bytes) return; // every setting is slower than the best kinds: the bound stands
   kind->outcome = FSDP_SEARCH_TOO_LARGE;
+  kind->left_out = best->left_out;
   kind->space = best->least_space;
   kind->bytes = best->least_bytes + r->config->limit_bytes[best->least_space];
   if (r->least_excess && best->least_bytes >= r->least_excess) return;

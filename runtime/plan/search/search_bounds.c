@@ -18,6 +18,15 @@ static double collective_s(const fsdp_search_config *search, const fsdp_search_k
   return fsdp_profile_collective_s(search->profile, collective, &group, bytes);
 }
 
+// The axes that shard what a rank keeps; context does unless all is whole.
+static const char *shard_axes(const fsdp_search_kind *kind) {
+  return kind->strategy == FSDP_NO ? FSDP_AXIS_FSDP : FSDP_AXIS_FSDP "," FSDP_AXIS_CONTEXT;
+}
+
+static int shards_of(const fsdp_search_kind *kind) {
+  return fsdp_mesh_group_size(&kind->mesh, fsdp_mesh_axes(&kind->mesh, shard_axes(kind)));
+}
+
 // Weights are gathered for each forward, and once more for the backward unless they are kept; gradients are
 // reduced once a step at least. The least of what settings of the kind do.
 static double communication_s(const fsdp_search_config *search, const search_space *space,
@@ -27,9 +36,10 @@ static double communication_s(const fsdp_search_config *search, const search_spa
   const double layers = (double)(space->layer_params * c->model.num_layers) / tensor;
   const double weights = layers * (double)fsdp_dtype_bytes(c->param_dtype);
   const double gradients = layers * (double)fsdp_dtype_bytes(c->reduce_dtype);
-  const int shards = fsdp_mesh_size(&kind->mesh, FSDP_AXIS_FSDP);
-  double seconds = collective_s(search, kind, FSDP_AXIS_FSDP, FSDP_INSTR_REDUCE_SCATTER, gradients) +
-                   collective_s(search, kind, FSDP_AXIS_FSDP, FSDP_INSTR_ALL_GATHER, weights);
+  const char *axes = shard_axes(kind);
+  const char *replicas = kind->strategy == FSDP_NO ? FSDP_AXIS_DATA "," FSDP_AXIS_CONTEXT : FSDP_AXIS_DATA;
+  double seconds = collective_s(search, kind, axes, FSDP_INSTR_REDUCE_SCATTER, gradients) +
+                   collective_s(search, kind, axes, FSDP_INSTR_ALL_GATHER, weights);
   if (kind->strategy == FSDP_FULL || kind->strategy == FSDP_HYBRID) {
     int64_t batch;
     int micro_batches, least = 1;
@@ -38,9 +48,9 @@ static double communication_s(const fsdp_search_config *search, const search_spa
     for (int i = 0; regathers && search_batch(search, &kind->mesh, i, &batch, &micro_batches); i++)
       least = i == 0 ? micro_batches : (int)fsdp_min_i64(least, micro_batches);
     if (regathers)
-      seconds += (2 * least - 1) * collective_s(search, kind, FSDP_AXIS_FSDP, FSDP_INSTR_ALL_GATHER, weights);
+      seconds += (2 * least - 1) * collective_s(search, kind, axes, FSDP_INSTR_ALL_GATHER, weights);
   }
-  return seconds + collective_s(search, kind, FSDP_AXIS_DATA, FSDP_INSTR_ALL_REDUCE, gradients / shards);
+  return seconds + collective_s(search, kind, replicas, FSDP_INSTR_ALL_REDUCE, gradients / shards_of(kind));
 }
 
 double search_least_s(const fsdp_search_config *search, const search_space *space,
@@ -59,11 +69,10 @@ int64_t search_least_bytes(const fsdp_search_config *search, const search_space 
                            const fsdp_search_kind *kind, fsdp_space *where) {
   const fsdp_plan_config *c = &search->base;
   const int tensor = fsdp_mesh_size(&kind->mesh, FSDP_AXIS_TENSOR);
-  const int shards = fsdp_mesh_size(&kind->mesh, FSDP_AXIS_FSDP);
   const double params = (double)space->params / tensor;
   const double states = params *
                         (double)(fsdp_dtype_bytes(c->master_dtype) + 2 * fsdp_dtype_bytes(c->moment_dtype)) /
-                        (kind->strategy == FSDP_NO ? 1 : shards);
+                        shards_of(kind);
   const bool keeps = kind->strategy == FSDP_GRAD_OP || kind->strategy == FSDP_ZERO1 ||
                      (kind->strategy == FSDP_NO && c->param_dtype != FSDP_F32);
   const double weights = keeps ? params * (double)fsdp_dtype_bytes(c->param_dtype) : 0;

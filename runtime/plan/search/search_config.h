@@ -63,7 +63,8 @@ typedef enum fsdp_search_outcome {
   FSDP_SEARCH_FINALIST,  // among the plans
   FSDP_SEARCH_SLOWER,    // its best setting, `step_s`, is estimated
   FSDP_SEARCH_TOO_SLOW,  // no setting can be faster than `step_s`, a bound
-  FSDP_SEARCH_TOO_LARGE, // no setting fits; the least found needs `bytes`
+  FSDP_SEARCH_TOO_LARGE, // no setting fits; the least found needs `bytes`; with left_out, of those that could
+                         // be among the best
   FSDP_SEARCH_IMPOSSIBLE // there is no plan: the batch cannot be divided so, or an axis the model
 } fsdp_search_outcome;
 
@@ -73,6 +74,7 @@ typedef struct fsdp_search_kind {
   fsdp_strategy strategy;
   bool cpu_offload;
   fsdp_search_outcome outcome;
+  bool left_out;
   double step_s, bound_s;  // bound_s: no setting is faster
   fsdp_search_bound bound; // of step_s
   fsdp_space space;        // of `bytes`

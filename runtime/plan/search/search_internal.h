@@ -110,7 +110,8 @@ typedef struct search_best {
   int64_t least_bytes; // of those that do not fit, the least above the limits
   fsdp_space least_space;
   fsdp_plan_config least;
-  bool planned; // some setting makes a plan
+  bool planned;  // some setting makes a plan
+  bool left_out; // some setting takes `cut_s` or longer: it may fit
 } search_best;
 
 // The fastest settings of a kind; those whose work takes `cut_s` or longer are left out. Every micro-batch is

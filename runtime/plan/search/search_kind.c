@@ -69,9 +69,15 @@ static bool make_room(search_best *best, const search_setting *setting) {
   return true;
 }
 
+// Whether what takes `seconds` is left out, which is noted.
+static bool is_cut(walk *w, double seconds) {
+  w->best->left_out = w->best->left_out || seconds >= w->cut_s;
+  return seconds >= cut_of(w);
+}
+
 static void keep(walk *w, const search_setting *setting) {
   search_best *best = w->best;
-  if (setting->estimate.step_s >= cut_of(w) || !make_room(best, setting)) return;
+  if (is_cut(w, setting->estimate.step_s) || !make_room(best, setting)) return;
   int at = best->count++;
   for (; at > 0 && best->settings[at - 1].estimate.step_s > setting->estimate.step_s; at--)
     best->settings[at] = best->settings[at - 1];
@@ -170,7 +176,7 @@ static bool is_promising(walk *w, const search_setting *first, const search_delt
   }
   const bool fits = search_excess(w->search, all.bytes, NULL) == 0;
   const int fewest = fits ? fewest_layers(w, &before, &all) : layers;
-  return search_estimate_between(&before, &all, fewest, layers).work_s * (1 - HOPE / 10) < cut_of(w);
+  return !is_cut(w, search_estimate_between(&before, &all, fewest, layers).work_s * (1 - HOPE / 10));
 }
 
 // The first set of a chain that fits in all layers, and of it only as many layers as must. `first` is the
@@ -215,7 +221,7 @@ static void try_setting(walk *w, const fsdp_plan_config *config, const search_es
     return;
   }
   note_unfit(w, &setting);
-  if (setting.estimate.work_s >= cut_of(w)) return;
+  if (is_cut(w, setting.estimate.work_s)) return;
   const search_delta delta = *delta_of(w, &setting);
   for (int c = 0; c < w->space->chain_count && setting.estimate.work_s < cut_of(w); c++)
     try_chain(w, &delta, c, &setting);
@@ -270,7 +276,7 @@ static void try_variants(walk *w, const batch_choice *choice, const fsdp_plan_co
   const bool is_large = search_excess(w->search, e->bytes, NULL) > 0;
   const bool is_exposed = e->comm_s + e->copies_s > EXPOSED_SHARE * e->step_s;
   const search_setting setting = {.config = *first, .estimate = *e};
-  if ((!is_large && !is_exposed) || hopeful_work_s(w, &setting) >= cut_of(w)) return;
+  if ((!is_large && !is_exposed) || is_cut(w, hopeful_work_s(w, &setting))) return;
   const int depth_count = is_open(w, FSDP_SEARCH_PREFETCH) ? 3 : 1;
   const int accumulations = is_open(w, FSDP_SEARCH_ACCUMULATE) && first->micro_batches > 1 ? 2 : 1;
   for (int d = 0; d < depth_count; d++) {
@@ -327,7 +333,7 @@ void search_kind_settings(const fsdp_search_config *search, const search_space *
   for (int i = 0; i < count; i++) {
     first.batch = choices[i].batch;
     first.micro_batches = choices[i].micro_batches;
-    if (choices[i].first.work_s < cut_of(&w)) try_setting(&w, &first, &choices[i].first);
+    if (!is_cut(&w, choices[i].first.work_s)) try_setting(&w, &first, &choices[i].first);
     if (all_variants) try_variants(&w, &choices[i], &first, true);
   }
   if (all_variants || !best->count) return;
