@@ -89,7 +89,7 @@ static void test_bad_items(void **state) {
       {"rms norm", "'rms norm'"},
       {"rmsnorm;swiglu", "'rmsnorm;swiglu'"},
       {"rmsnorm ,swiglu", "'rmsnorm '"},
-      {"rmsnorm\n", "'rmsnorm\n'"},
+      {"rmsnorm\n", "'rmsnorm?'"}, // a message is one line
       {"auto,rmsnorm", "'auto'"},
       {"rmsnorm,none", "'none'"},
       {"a23456789012345678901234567890123456789012345678901234567890abcd", "'a2345678901234567890"},
