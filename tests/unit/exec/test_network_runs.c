@@ -98,7 +98,7 @@ static void propagate(const fsdp_network *n, int ranks, const fsdp_given_strateg
 // The network and the strategies of a file, on its ranks: the numbers of one rank, and of each operator.
 static void check_file(const char *given_path, int ranks) {
   fsdp_network *n;
-  fsdp_given_strategies *given;
+  fsdp_given_strategies *given = NULL;
   fsdp_propagation *p;
   fsdp_error error = {0};
   random_source random = {.seed = 3};
