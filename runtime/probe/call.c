@@ -124,7 +124,7 @@ static void fill(const probe_call *call) {
   const fsdp_op_letters *op = fsdp_op_letters_of(call->kind);
   run_once(call, fill_updated);
   for (int set = 0; set < call->sets; set++)
-    for (int i = 0; i < op->operand_count; i++) {
+    for (int i = 0; i < op->operand_count && i < call->operand_count; i++) { // the last one may be left out
       const fsdp_view *view = &call->views[set * call->operand_count + i];
       const float value = constant_of(call, &op->operands[i]);
       if ((view->access & FSDP_READ) && (view->dtype == FSDP_I32 || value != 0))
