@@ -1,13 +1,12 @@
 // Hands a checkpoint to Transformers as a Hugging Face folder, or says what it holds.
+#include "launcher/cli/arguments.h"
 #include "launcher/cli/export.h"
 #include "launcher/cli/option_value.h"
-#include "launcher/cli/output.h"
+#include "launcher/report/output.h"
 #include "runtime/base/plural.h"
 #include "runtime/base/print_int.h"
 
-#include <getopt.h>
 #include <inttypes.h>
-#include <string.h>
 
 static const fsdp_choice dtypes[] = {{"fp32", FSDP_F32, "float32"},
                                      {"bf16", FSDP_BF16, "bfloat16"},
@@ -31,10 +30,12 @@ static const char help[] =
 
 typedef struct arguments {
   fsdp_export_config config;
-  bool inspect, help, version;
+  bool inspect;
+  fsdp_arguments read;
 } arguments;
 
-static fsdp_status take(arguments *a, int option, const char *text, fsdp_error *error) {
+static fsdp_status take(void *context, int option, const char *text, fsdp_error *error) {
+  arguments *a = context;
   switch (option) {
   case 't':
     a->config.to = text;
@@ -45,14 +46,8 @@ static fsdp_status take(arguments *a, int option, const char *text, fsdp_error *
   case 'm':
     if (fsdp_value_size(text, &a->config.max_shard_bytes) && a->config.max_shard_bytes > 0) return FSDP_OK;
     return fsdp_fail(error, FSDP_ERR_OPTION, "--max-shard-size '%s': use a size such as 5GB or 500MiB", text);
-  case 'i':
-    a->inspect = true;
-    return FSDP_OK;
-  case 'h':
-    a->help = true;
-    return FSDP_OK;
   default:
-    a->version = true;
+    a->inspect = true;
     return FSDP_OK;
   }
 }
@@ -62,23 +57,15 @@ static fsdp_status parse(arguments *a, int argc, char **argv, fsdp_error *error)
                                        {"dtype", required_argument, NULL, 'd'},
                                        {"inspect", no_argument, NULL, 'i'},
                                        {"max-shard-size", required_argument, NULL, 'm'},
-                                       {"help", no_argument, NULL, 'h'},
-                                       {"version", no_argument, NULL, 'v'},
-                                       {NULL, 0, NULL, 0}};
+                                       FSDP_ARGUMENTS_END};
   a->config = (fsdp_export_config){.dtype = -1, .max_shard_bytes = INT64_C(5000000000)};
-  opterr = 0;
-  for (int option; (option = getopt_long(argc, argv, ":h", rows, NULL)) != -1;) {
-    if (option == '?' || option == ':') {
-      return fsdp_fail(error, FSDP_ERR_OPTION, "%s %s: see --help", argv[optind - 1],
-                       option == ':' ? "needs a value" : "is an unknown option");
-    }
-    fsdp_status status = take(a, option, optarg, error);
-    if (status != FSDP_OK || a->help || a->version) return status;
+  fsdp_status status = fsdp_arguments_read(argc, argv, rows, take, a, &a->read, error);
+  if (status != FSDP_OK || a->read.help || a->read.version) return status;
+  if (a->read.word_count != 1) {
+    return fsdp_fail(error, FSDP_ERR_OPTION, "name one checkpoint (%d are given), see --help",
+                     a->read.word_count);
   }
-  if (optind + 1 != argc) {
-    return fsdp_fail(error, FSDP_ERR_OPTION, "name one checkpoint (%d are given), see --help", argc - optind);
-  }
-  a->config.checkpoint = argv[optind];
+  a->config.checkpoint = a->read.words[0];
   if (a->inspect == (a->config.to != NULL)) {
     return fsdp_fail(error, FSDP_ERR_OPTION, "give either --to DIR or --inspect, see --help");
   }
@@ -86,9 +73,9 @@ static fsdp_status parse(arguments *a, int argc, char **argv, fsdp_error *error)
 }
 
 static fsdp_status run(const arguments *a, fsdp_error *error) {
-  if (a->help) fputs(help, stdout);
-  if (a->version) printf("fsdp_export %s\n", FSDP_VERSION);
-  if (a->help || a->version) return FSDP_OK;
+  if (a->read.help) fputs(help, stdout);
+  if (a->read.version) printf("fsdp_export %s\n", FSDP_VERSION);
+  if (a->read.help || a->read.version) return FSDP_OK;
   if (a->inspect) return fsdp_export_inspect(a->config.checkpoint, stdout, error);
   fsdp_export_result done;
   fsdp_status status = fsdp_export_run(&a->config, &done, error);

@@ -1,10 +1,10 @@
 // Plans a training step and prints what it costs: no device, no ranks, nothing allocated.
 #include "launcher/cli/compare.h"
 #include "launcher/cli/options.h"
-#include "launcher/cli/output.h"
 #include "launcher/cli/propagate_options.h"
 #include "launcher/cli/setup.h"
 #include "launcher/report/memory_file.h"
+#include "launcher/report/output.h"
 #include "launcher/report/padding_note.h"
 #include "launcher/report/price.h"
 #include "launcher/report/report.h"

@@ -1,21 +1,17 @@
 // Measures the device profile of the machine at hand.
+#include "launcher/cli/arguments.h"
 #include "launcher/cli/option_fields.h"
 #include "launcher/cli/option_value.h"
-#include "launcher/cli/output.h"
 #include "launcher/profile/profile_file.h"
+#include "launcher/report/output.h"
 #include "launcher/report/whole_file.h"
 #include "launcher/train/probe_machine.h"
 #include "runtime/base/check.h"
 #include "runtime/comm/start_timer.h"
 #include "runtime/exec/gpu_choice.h"
 
-#include <errno.h>
-#include <getopt.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <time.h>
-#include <unistd.h>
 
 #define START_LIMIT_S 300
 
@@ -44,10 +40,11 @@ typedef struct arguments {
   const char *output; // NULL: standard output
   double seconds;
   int backend;
-  bool help, version;
+  fsdp_arguments read;
 } arguments;
 
-static fsdp_status take(arguments *a, int option, const char *text, fsdp_error *error) {
+static fsdp_status take(void *context, int option, const char *text, fsdp_error *error) {
+  arguments *a = context;
   switch (option) {
   case 'o':
     a->output = text;
@@ -57,34 +54,22 @@ static fsdp_status take(arguments *a, int option, const char *text, fsdp_error *
     if (fsdp_value_real(text, &a->seconds) && a->seconds >= FSDP_PROBE_SECONDS_MIN) return FSDP_OK;
     return fsdp_fail(error, FSDP_ERR_OPTION, "--seconds '%s': use a number of seconds from %d on", text,
                      FSDP_PROBE_SECONDS_MIN);
-  case 'b':
+  default:
     if (fsdp_value_choice(text, backends, &a->backend)) return FSDP_OK;
     return fsdp_fail(error, FSDP_ERR_OPTION, "--backend '%s': use auto, cpu or cuda", text);
-  case 'h':
-    a->help = true;
-    return FSDP_OK;
-  default:
-    a->version = true;
-    return FSDP_OK;
   }
 }
 
 static fsdp_status parse(arguments *a, int argc, char **argv, fsdp_error *error) {
-  static const struct option rows[] = {
-      {"output", required_argument, NULL, 'o'},  {"seconds", required_argument, NULL, 's'},
-      {"backend", required_argument, NULL, 'b'}, {"help", no_argument, NULL, 'h'},
-      {"version", no_argument, NULL, 'v'},       {NULL, 0, NULL, 0}};
+  static const struct option rows[] = {{"output", required_argument, NULL, 'o'},
+                                       {"seconds", required_argument, NULL, 's'},
+                                       {"backend", required_argument, NULL, 'b'},
+                                       FSDP_ARGUMENTS_END};
   *a = (arguments){.seconds = 120, .backend = FSDP_BACKEND_AUTO};
-  opterr = 0;
-  for (int option; (option = getopt_long(argc, argv, ":h", rows, NULL)) != -1;) {
-    if (option == '?' || option == ':')
-      return fsdp_fail(error, FSDP_ERR_OPTION, "%s %s: see --help", argv[optind - 1],
-                       option == ':' ? "needs a value" : "is an unknown option");
-    fsdp_status status = take(a, option, optarg, error);
-    if (status != FSDP_OK || a->help || a->version) return status;
-  }
-  if (optind == argc) return FSDP_OK;
-  return fsdp_fail(error, FSDP_ERR_OPTION, "'%s' is no option: see --help", argv[optind]);
+  fsdp_status status = fsdp_arguments_read(argc, argv, rows, take, a, &a->read, error);
+  if (status != FSDP_OK || a->read.word_count == 0) return status;
+  return fsdp_fail(error, FSDP_ERR_OPTION, "unexpected '%s': fsdp_profile takes options alone, see --help",
+                   a->read.words[0]);
 }
 
 // The GPU of this rank; none if the backend is the CPU, or under `auto` if no rank can use one.
@@ -119,10 +104,29 @@ static fsdp_status write_file(const char *path, const fsdp_device_profile *profi
   return fsdp_whole_file_close(&file, error);
 }
 
+// What is known before anything is measured; collective.
+static fsdp_status begin(fsdp_world *world, const arguments *a, fsdp_gpu *gpu, fsdp_error *error) {
+  fsdp_status status = fsdp_binding_check_tasks(world, error);
+  if (status == FSDP_OK) status = choose_gpu(world, a->backend, gpu, error);
+  if (status != FSDP_OK || !a->output) return status;
+  error->status = FSDP_OK;
+  if (world->rank == 0) fsdp_whole_file_try("output", a->output, error);
+  status = fsdp_world_share_error(world, error);
+  if (status == FSDP_OK && world->rank == 0)
+    printf("measuring %s for about %g s; nothing else should run\n", gpu->present ? "GPUs" : "this CPU",
+           a->seconds);
+  fflush(stdout);
+  return status;
+}
+
+static void print_measured(const fsdp_device_profile *profile, const char *path) {
+  printf("%s: %s; %d products, %d attentions, %d ops, %d collectives\n", path, profile->name,
+         profile->product_count, profile->attention_count, profile->op_count, profile->collective_count);
+}
+
 static fsdp_status measure(fsdp_world *world, const arguments *a, fsdp_error *error) {
   fsdp_gpu gpu;
-  fsdp_status status = fsdp_binding_check_tasks(world, error);
-  if (status == FSDP_OK) status = choose_gpu(world, a->backend, &gpu, error);
+  fsdp_status status = begin(world, a, &gpu, error);
   if (status != FSDP_OK) return status;
   fsdp_device_profile *profile = fsdp_device_profile_create();
   status = fsdp_probe_machine(
@@ -134,15 +138,16 @@ static fsdp_status measure(fsdp_world *world, const arguments *a, fsdp_error *er
       error->status = write_file(a->output, profile, world, error);
     else
       print_yaml(profile, world, stdout);
+    if (a->output && error->status == FSDP_OK) print_measured(profile, a->output);
   }
   fsdp_device_profile_destroy(profile);
   return fsdp_world_share_error(world, error);
 }
 
 static fsdp_status run(fsdp_world *world, const arguments *a, fsdp_error *error) {
-  if (a->help && world->rank == 0) fputs(help, stdout);
-  if (a->version && world->rank == 0) printf("fsdp_profile %s\n", FSDP_VERSION);
-  return a->help || a->version ? FSDP_OK : measure(world, a, error);
+  if (a->read.help && world->rank == 0) fputs(help, stdout);
+  if (a->read.version && world->rank == 0) printf("fsdp_profile %s\n", FSDP_VERSION);
+  return a->read.help || a->read.version ? FSDP_OK : measure(world, a, error);
 }
 
 int main(int argc, char **argv) {

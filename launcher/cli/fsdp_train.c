@@ -1,6 +1,6 @@
 // Trains a language model over the ranks that mpirun started.
-#include "launcher/cli/output.h"
 #include "launcher/report/device_line.h"
+#include "launcher/report/output.h"
 #include "launcher/search/auto_plan.h"
 #include "launcher/train/rank_logs.h"
 #include "launcher/train/stop.h"

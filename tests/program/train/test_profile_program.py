@@ -3,6 +3,7 @@
 import os
 import pathlib
 import tempfile
+import time
 
 import programs
 import yaml
@@ -22,7 +23,9 @@ OPS = set("""
 def measure(*arguments, ranks=None):
     path = work / f"{ranks}.yaml"
     process = programs.run("fsdp_profile", "--backend", "cpu", "--output", path, *arguments, ranks=ranks)
-    assert process.returncode == 0 and process.stdout == "", process
+    begin, end = process.stdout.splitlines()
+    assert process.returncode == 0 and begin.startswith("measuring this CPU"), process
+    assert end.startswith(f"{path}: ") and "0 products" not in end, process
     assert [p.name for p in work.iterdir() if p.suffix == ".tmp"] == []
     return yaml.safe_load(path.read_text())
 
@@ -73,10 +76,13 @@ def refuses():
         (["--backend", "tpu"], 2, "use auto, cpu or cuda"),
         (["--speed"], 2, "--speed"),
         (["--output"], 2, "needs a value"),
-        (["here"], 2, "'here' is no option"),
-        (["--seconds", "1", "--output", work / "none" / "a.yaml"], 3, "none/a.yaml"),
+        (["here"], 2, "unexpected 'here'"),
+        (["-xh"], 2, "-x is an unknown option"),
+        (["--output", work / "none" / "a.yaml"], 3, "none/a.yaml"),  # before anything is measured
     ):
+        began = time.monotonic()
         process = programs.run("fsdp_profile", *arguments)
+        assert time.monotonic() - began < 60, arguments
         (message,) = programs.errors(process, "fsdp_profile")
         assert process.returncode == status and words in message, process
     assert programs.run("fsdp_profile", "--version").stdout.startswith("fsdp_profile ")

@@ -1,4 +1,4 @@
-#include "launcher/cli/output.h"
+#include "launcher/report/output.h"
 
 #include <errno.h>
 #include <stdbool.h>
