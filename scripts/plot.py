@@ -30,13 +30,12 @@ def parser():
     p.add_argument("--out", metavar="FILE", default="plot.svg",
                    help="the picture, .svg or .png (default: %(default)s)")
     p.add_argument("--names", metavar="NAME,...", help="of the runs, for the legend (default: their files')")
-    p.add_argument("--smooth", type=int, default=1, metavar="N",
+    p.add_argument("--smooth", type=int, metavar="N",
                    help="draw the mean of the last N steps' losses over the losses (default: 1, none)")
-    p.add_argument("--x", choices=("step", "hours"), default="step",
+    p.add_argument("--x", choices=("step", "hours"),
                    help="hours: the time that the steps took, added up (default: step)")
-    p.add_argument("--timeline", metavar="FILE", help="a file of fsdp_train --trace, in place of logs")
-    p.add_argument("--rank", type=int, default=0, metavar="R",
-                   help="of --timeline: whose step (default: %(default)s)")
+    p.add_argument("--timeline", metavar="FILE", help="a file that --trace wrote, in place of logs")
+    p.add_argument("--rank", type=int, metavar="R", help="of --timeline: whose step (default: 0)")
     p.add_argument("--step", type=int, metavar="N", help="of --timeline: which step (default: the last)")
     p.add_argument("--venv", metavar="DIR", default=MATPLOTLIB.default_folder(),
                    help="where matplotlib is installed (default: %(default)s)")
@@ -44,7 +43,9 @@ def parser():
 
 
 def draw_timeline(options, ending):
-    step = read_step(options.timeline, options.rank, options.step)
+    if options.names or options.smooth is not None or options.x:
+        raise OptionError("--names, --smooth and --x are for LOGs: leave them out beside --timeline")
+    step = read_step(options.timeline, options.rank or 0, options.step)
     MATPLOTLIB.ensure(options.venv)
     from plotting import figure, timeline
     name = os.path.splitext(os.path.basename(options.timeline))[0]
@@ -61,17 +62,18 @@ def run(arguments):
         raise OptionError("give either LOGs or --timeline FILE")
     if options.timeline:
         return draw_timeline(options, ending)
-    if options.step is not None or options.rank:
+    if options.step is not None or options.rank is not None:
         raise OptionError("--rank and --step are for --timeline: leave them out")
-    if options.smooth < 1:
-        raise OptionError(f"--smooth {options.smooth}: give 1 or more")
+    smooth = 1 if options.smooth is None else options.smooth
+    if smooth < 1:
+        raise OptionError(f"--smooth {smooth}: give 1 or more")
     names = options.names.split(",") if options.names else None
     if names and len(names) != len(options.logs):
         raise OptionError(f"--names {options.names}: has {len(names)} names for {len(options.logs)} logs")
     runs = read_runs(options.logs, names)
     MATPLOTLIB.ensure(options.venv)
     from plotting import figure
-    figure.save(figure.draw(runs, options.x, options.smooth), options.out, ending)
+    figure.save(figure.draw(runs, options.x or "step", smooth), options.out, ending)
     steps = ", ".join(f"{run.name} {len(run.steps):,}" for run in runs)
     print(f"{options.out}: steps of {steps}")
 

@@ -222,6 +222,8 @@ def a_real_step_is_drawn(work):
             (2, "--rank 7: ", "--timeline", trace, "--rank", 7),
             (2, "either LOGs or --timeline", work / "log.jsonl", "--timeline", trace),
             (2, "for --timeline", work / "log.jsonl", "--step", 3),
+            (2, "for --timeline", work / "log.jsonl", "--rank", 0),
+            (2, "are for LOGs", "--timeline", trace, "--smooth", 1),
             (3, "log.jsonl: is no timeline", "--timeline", work / "log.jsonl"),
             (3, "list.json: is no timeline", "--timeline", work / "list.json"),
             (3, "odd.json: an event lacks", "--timeline", work / "odd.json"),
