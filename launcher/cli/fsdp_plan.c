@@ -67,7 +67,8 @@ static json_t *report_json(const planned *p) {
 static void print_target(const fsdp_options *options, const fsdp_plan *plan) {
   bool gpu = plan->config.backend == fsdp_plan_backend_cuda(), given = fsdp_options_given(options, "backend");
   printf("planned for a %s, parameters in %s%s\n", gpu ? "GPU" : "CPU",
-         fsdp_dtype_name(plan->config.param_dtype), given ? "" : "; for a GPU add --backend cuda");
+         fsdp_dtype_name(plan->config.param_dtype),
+         given || options->profile ? "" : "; for a GPU add --backend cuda");
   const fsdp_setup_ranks ranks = fsdp_setup_ranks_planned(options);
   char axes[FSDP_MESH_TEXT_BYTES];
   const char *across = fsdp_mesh_across_nodes(&plan->config.mesh, &ranks, axes);

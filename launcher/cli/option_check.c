@@ -221,8 +221,8 @@ static fsdp_status check_evaluation(const check *c) {
 // Each of the files to compare is checked by itself; here only what does not go with several of them.
 static fsdp_status check_comparison(const check *c) {
   const char *const alone[] = {
-      "config", "print-model",    "print-program", "print-sharding", "print-strategies",
-      "graph",  "memory-profile", "price",         "trace"};
+      "config",         "print-model", "print-program", "print-sharding", "print-strategies", "graph",
+      "memory-profile", "price",       "trace",         "search",         "save-plan",        "global-batch"};
   for (size_t i = 0; i < sizeof alone / sizeof *alone; i++) {
     if (!given(c, alone[i])) continue;
     return fsdp_fail(c->error, FSDP_ERR_OPTION,
@@ -252,40 +252,50 @@ static fsdp_status check_outputs(const check *c) {
                        place(c, printed[other].name));
     }
   }
-  if (o->search && !o->profile)
+  if (o->ranks_per_node > 0 && o->ranks_per_node > o->ranks) {
+    return fsdp_fail(c->error, FSDP_ERR_OPTION, "--ranks-per-node %lld (%s) is more than --ranks %lld (%s)",
+                     (long long)o->ranks_per_node, place(c, "ranks-per-node"), (long long)o->ranks,
+                     place(c, "ranks"));
+  }
+  return FSDP_OK;
+}
+
+// What --search, --auto and --price need, and what does not go with them.
+static fsdp_status check_choice(const check *c) {
+  const fsdp_options *o = c->options;
+  static const char *const one[] = {"price",          "trace",          "print-model",
+                                    "print-program",  "print-sharding", "print-strategies",
+                                    "memory-profile", "op-strategies"};
+  bool plans = c->program == FSDP_PROGRAM_PLAN;
+  const char *priced = o->search ? "search" : o->price ? "price" : plans && o->trace ? "trace" : NULL;
+  if (priced && !o->profile)
     return fsdp_fail(c->error, FSDP_ERR_OPTION,
-                     "--search (%s) needs a machine to price for: add --profile NAME, such as h100-sxm, or "
+                     "--%s (%s) needs a machine to price for: add --profile NAME, such as h100-sxm, or "
                      "--profile FILE, which fsdp_profile writes",
-                     place(c, "search"));
-  static const char *const apart[] = {"price",         "trace",          "compare",        "print-model",
-                                      "print-program", "print-sharding", "memory-profile", "op-strategies"};
-  for (size_t i = 0; i < sizeof apart / sizeof *apart && o->search; i++) {
-    if (!given(c, apart[i])) continue;
+                     priced, place(c, priced));
+  for (size_t i = 0; i < sizeof one / sizeof *one && o->search; i++) {
+    if (!given(c, one[i])) continue;
     return fsdp_fail(
         c->error, FSDP_ERR_OPTION,
         "--search (%s) prints several plans, and --%s (%s) is about one: search with --save-plan "
         "FILE first, then give --config FILE with --%s",
-        place(c, "search"), apart[i], place(c, apart[i]), apart[i]);
+        place(c, "search"), one[i], place(c, one[i]), one[i]);
   }
+  if (o->auto_plan && o->op_strategies)
+    return fsdp_fail(
+        c->error, FSDP_ERR_OPTION,
+        "--auto (%s) chooses the mesh that --op-strategies %.200s (%s) is written for: leave one "
+        "of them out",
+        place(c, "auto"), o->op_strategies, place(c, "op-strategies"));
   if (o->save_plan && !o->search)
     return fsdp_fail(c->error, FSDP_ERR_OPTION,
                      "--save-plan %.300s (%s) writes what a search finds: add --search", o->save_plan,
                      place(c, "save-plan"));
   if (o->global_batch && !o->search && !o->auto_plan)
     return fsdp_fail(c->error, FSDP_ERR_OPTION,
-                     "--global-batch %lld (%s) is for --search and --auto: add one of them, or give "
-                     "--batch-size and --grad-accum",
-                     (long long)o->global_batch, place(c, "global-batch"));
-  if ((o->price || o->trace) && !o->profile)
-    return fsdp_fail(c->error, FSDP_ERR_OPTION,
-                     "--%s (%s) needs a machine to price for: add --profile NAME, such as h100-sxm, or "
-                     "--profile FILE, which fsdp_profile writes",
-                     o->price ? "price" : "trace", place(c, o->price ? "price" : "trace"));
-  if (o->ranks_per_node > 0 && o->ranks_per_node > o->ranks) {
-    return fsdp_fail(c->error, FSDP_ERR_OPTION, "--ranks-per-node %lld (%s) is more than --ranks %lld (%s)",
-                     (long long)o->ranks_per_node, place(c, "ranks-per-node"), (long long)o->ranks,
-                     place(c, "ranks"));
-  }
+                     "--global-batch %lld (%s) has no effect without %s: add it, or give --batch-size and "
+                     "--grad-accum",
+                     (long long)o->global_batch, place(c, "global-batch"), plans ? "--search" : "--auto");
   return FSDP_OK;
 }
 
@@ -359,9 +369,9 @@ static fsdp_status check_sizes(const check *c) {
 
 fsdp_status fsdp_options_check(const fsdp_options *options, fsdp_program_kind program, fsdp_error *error) {
   static fsdp_status (*const rules[])(const check *) = {
-      check_learning_rate, check_mesh,       check_short_forms, check_sharding,
-      check_strategies,    check_graph,      check_files,       check_evaluation,
-      check_outputs,       check_experiment, check_sizes,       check_skipping};
+      check_learning_rate, check_mesh,  check_short_forms, check_sharding, check_strategies,
+      check_graph,         check_files, check_evaluation,  check_outputs,  check_choice,
+      check_experiment,    check_sizes, check_skipping};
   const check c = {options, program, error};
   if (options->compare) return check_comparison(&c);
   for (size_t i = 0; i < sizeof rules / sizeof *rules; i++) {

@@ -224,8 +224,7 @@ static const fsdp_option_row table[] = {
      .help = "choose all options of the plan that are not given for this machine, which is measured at the "
              "start unless --profile is given"},
     {"global-batch", 0, INT(global_batch, 1, RANKS_MAX * 1000),
-     .help = "with --search or --auto, sequences per step over all ranks (default: --batch-size times "
-             "--grad-accum per rank)"},
+     .help = "with --search or --auto, sequences per step over all ranks (default: as without them)"},
     {"dry-run", 0, FLAG(dry_run), .help = "stop after planning"},
     {"ranks", 0, INT(ranks, 1, RANKS_MAX), .programs = FSDP_PROGRAM_PLAN, .fallback = "1",
      .help = "ranks to plan for"},

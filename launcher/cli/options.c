@@ -530,11 +530,17 @@ static void print_value(const fsdp_options *options, const fsdp_option_row *row,
   }
 }
 
+// A stream into *out, which the caller frees once it is closed.
+static FILE *open_text(char **out, size_t *bytes) {
+  FILE *stream = open_memstream(out, bytes);
+  FSDP_CHECK(stream, "no memory for the text of options");
+  return stream;
+}
+
 char *fsdp_options_value(const fsdp_options *options, const fsdp_option_row *row) {
   char *out = NULL;
   size_t bytes = 0;
-  FILE *stream = open_memstream(&out, &bytes);
-  FSDP_CHECK(stream, "no memory for an option's value");
+  FILE *stream = open_text(&out, &bytes);
   print_value(options, row, stream);
   fclose(stream);
   return out;
@@ -543,8 +549,7 @@ char *fsdp_options_value(const fsdp_options *options, const fsdp_option_row *row
 char *fsdp_options_describe(const fsdp_options *options) {
   char *out = NULL;
   size_t bytes = 0;
-  FILE *stream = open_memstream(&out, &bytes);
-  FSDP_CHECK(stream, "no memory for the options' description");
+  FILE *stream = open_text(&out, &bytes);
   int count;
   const fsdp_option_row *table = fsdp_option_table(&count);
   for (int i = 0; i < count; i++) {

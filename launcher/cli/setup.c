@@ -89,10 +89,13 @@ fsdp_status fsdp_setup_read_model(const fsdp_options *options, fsdp_setup *setup
 
 // ---- The plan
 
+// A plan is for the profile's device (NULL: no profile), training for the one that is there.
 static fsdp_status choose_backend(const fsdp_options *options, fsdp_program_kind program,
-                                  const fsdp_setup_ranks *ranks, const fsdp_plan_backend **backend,
-                                  fsdp_error *error) {
+                                  const fsdp_setup_ranks *ranks, const fsdp_device_profile *profile,
+                                  const fsdp_plan_backend **backend, fsdp_error *error) {
   bool wanted = options->backend == FSDP_BACKEND_CUDA;
+  if (program == FSDP_PROGRAM_PLAN && options->backend == FSDP_BACKEND_AUTO && profile)
+    wanted = profile->device == FSDP_OP_CUDA;
   *backend = wanted || ranks->gpu ? fsdp_plan_backend_cuda() : fsdp_plan_backend_cpu();
   if (program == FSDP_PROGRAM_PLAN || !wanted || ranks->gpu) return FSDP_OK;
   return fsdp_fail(
@@ -120,6 +123,19 @@ static bool loads_slices(const fsdp_options *options, const fsdp_setup *setup, b
   bool resumes = strcmp(options->resume, "auto") == 0 ? options->experiment != NULL
                                                       : strcmp(options->resume, "off") != 0;
   return !gpu || setup->load_weights || resumes;
+}
+
+// Prices are of the device that is planned for.
+static fsdp_status check_profile(const fsdp_options *options, fsdp_program_kind program,
+                                 const fsdp_device_profile *profile, const fsdp_plan_backend *backend,
+                                 fsdp_error *error) {
+  const bool gpu = backend->device == FSDP_OP_CUDA;
+  if (!profile || profile->device == backend->device) return FSDP_OK;
+  return fsdp_fail(error, FSDP_ERR_OPTION, "--profile %.300s (%s) is of a %s, and %s a %s: %s",
+                   options->profile, fsdp_options_place(options, "profile"), gpu ? "CPU" : "GPU",
+                   program == FSDP_PROGRAM_PLAN ? "the plan is for" : "this run is on", gpu ? "GPU" : "CPU",
+                   program == FSDP_PROGRAM_PLAN ? "leave --backend out, or give another profile"
+                                                : "give its own profile, which fsdp_profile writes, or none");
 }
 
 // What layers recompute and offload, but for what is chosen automatically.
@@ -263,7 +279,10 @@ fsdp_status fsdp_setup_configure(const fsdp_options *options, fsdp_program_kind 
                                  fsdp_error *error) {
   *setup = (fsdp_setup){0};
   const fsdp_plan_backend *backend;
-  fsdp_status status = choose_backend(options, program, ranks, &backend, error);
+  fsdp_status status = FSDP_OK;
+  if (options->profile) status = fsdp_profile_read(options->profile, &setup->profile, error);
+  if (status == FSDP_OK) status = choose_backend(options, program, ranks, setup->profile, &backend, error);
+  if (status == FSDP_OK) status = check_profile(options, program, setup->profile, backend, error);
   if (status != FSDP_OK) return status;
   fsdp_plan_config config = make_config(options, backend);
   if (backend == fsdp_plan_backend_cuda() && config.param_dtype == FSDP_F32 &&
@@ -277,8 +296,6 @@ fsdp_status fsdp_setup_configure(const fsdp_options *options, fsdp_program_kind 
   if (status == FSDP_OK) status = fsdp_setup_read_model(options, setup, &config.model, error);
   config.exchange = loads_slices(options, setup, backend == fsdp_plan_backend_cuda());
   if (status == FSDP_OK) status = fsdp_mesh_choose(options, ranks, &config.mesh, error);
-  if (status == FSDP_OK && options->profile)
-    status = fsdp_profile_read(options->profile, &setup->profile, error);
   if (status == FSDP_OK) status = fsdp_sharding_read(options, &setup->sharding, error);
   config.sharding = setup->sharding;
   if (status == FSDP_OK) status = fsdp_strategies_read(options, &setup->strategies, error);

@@ -73,6 +73,11 @@ const char *fsdp_price_line(const fsdp_price_report *r, char *out, size_t out_by
   return out;
 }
 
+const char *fsdp_price_print_ms(double seconds, char out[FSDP_PRICE_MS_BYTES]) {
+  snprintf(out, FSDP_PRICE_MS_BYTES, "%.*f ms", seconds >= 0.1 ? 1 : seconds >= 0.01 ? 2 : 3, 1e3 * seconds);
+  return out;
+}
+
 static double percent(const fsdp_price_report *r, double seconds) {
   return 100 * seconds / r->step.step_s;
 }
@@ -87,10 +92,16 @@ static void print_busy(const fsdp_price_report *r, FILE *out) {
   fputc('\n', out);
 }
 
-// The axis set of the configuration's mesh that one of the program's stands for.
-static const char *axes_name(const fsdp_price_report *r, fsdp_axis_set axes,
-                             char text[FSDP_MESH_TEXT_BYTES]) {
-  return fsdp_mesh_print_axes(&r->plan->config.mesh, fsdp_factored_source(&r->plan->axes, axes), text);
+// Exposed seconds by sets of the configuration's axes: both halves of a factored axis are it.
+typedef struct axes_seconds {
+  double of[1 << FSDP_MESH_AXES_MAX];
+} axes_seconds;
+
+static axes_seconds exposed_by_axes(const fsdp_price_report *r) {
+  axes_seconds sums = {{0}};
+  for (int a = 1; a < 1 << FSDP_MESH_AXES_MAX; a++)
+    sums.of[fsdp_factored_source(&r->plan->axes, (fsdp_axis_set)a)] += r->step.comm_axes_s[a];
+  return sums;
 }
 
 static const char *unit_name(const fsdp_price_report *r, int unit) {
@@ -124,11 +135,12 @@ static void print_exposed_units(const fsdp_price_report *r, FILE *out) {
 static void print_exposed(const fsdp_price_report *r, FILE *out) {
   fprintf(out, "exposed communication: %.2f ms, %.1f%% of the step\n", 1e3 * r->step.comm_s,
           percent(r, r->step.comm_s));
+  const axes_seconds sums = exposed_by_axes(r);
   for (int a = 1; a < 1 << FSDP_MESH_AXES_MAX; a++) {
     char axes[FSDP_MESH_TEXT_BYTES];
-    if (r->step.comm_axes_s[a] > 0)
-      fprintf(out, "           %8.2f ms  %5.1f%%  over %s\n", 1e3 * r->step.comm_axes_s[a],
-              percent(r, r->step.comm_axes_s[a]), axes_name(r, (fsdp_axis_set)a, axes));
+    if (sums.of[a] > 0)
+      fprintf(out, "           %8.2f ms  %5.1f%%  over %s\n", 1e3 * sums.of[a], percent(r, sums.of[a]),
+              fsdp_mesh_print_axes(&r->plan->config.mesh, (fsdp_axis_set)a, axes));
   }
   print_exposed_units(r, out);
 }
@@ -139,7 +151,7 @@ static void print_variations(const fsdp_price_report *r, FILE *out) {
   fprintf(out, "\nwith one setting changed%*s step ms   tokens/s   change  peak memory\n", 15, "");
   for (int i = 0; i < count; i++) {
     char peak[24];
-    fprintf(out, "  %-36s %8.1f %10.0f  %+6.1f%%  %s\n", variations[i].change, 1e3 * variations[i].step_s,
+    fprintf(out, "  %-36s %8.2f %10.0f  %+6.1f%%  %s\n", variations[i].change, 1e3 * variations[i].step_s,
             variations[i].tokens_per_s, 100 * (variations[i].tokens_per_s / r->tokens_per_s - 1),
             fsdp_value_print_bytes(variations[i].peak_bytes, peak, sizeof peak));
   }
@@ -180,12 +192,11 @@ static json_t *exposed_json(const fsdp_price_report *r) {
   put(exposed, "communication_ms", ms(r->step.comm_s));
   put(exposed, "copies_up_ms", ms(r->step.h2d_s));
   put(exposed, "copies_down_ms", ms(r->step.d2h_s));
+  const axes_seconds sums = exposed_by_axes(r);
   for (int a = 1; a < 1 << FSDP_MESH_AXES_MAX; a++) {
     char axes[FSDP_MESH_TEXT_BYTES];
-    if (r->step.comm_axes_s[a] <= 0) continue;
-    const char *name = axes_name(r, (fsdp_axis_set)a, axes);
-    const json_t *earlier = json_object_get(by_axis, name);
-    put(by_axis, name, json_real(1e3 * r->step.comm_axes_s[a] + (earlier ? json_real_value(earlier) : 0)));
+    if (sums.of[a] <= 0) continue;
+    put(by_axis, fsdp_mesh_print_axes(&r->plan->config.mesh, (fsdp_axis_set)a, axes), ms(sums.of[a]));
   }
   for (int u = 0; u <= r->step.unit_count; u++)
     if (r->step.comm_unit_s[u] > 0) put(by_unit, unit_name(r, u - 1), ms(r->step.comm_unit_s[u]));

@@ -24,9 +24,14 @@ void fsdp_price_report_release(fsdp_price_report *report); // one that is all ze
 // As a page of text, with how the price changes for one more and one less of each setting.
 void fsdp_price_print(const fsdp_price_report *report, FILE *out);
 
-// The object `time` of fsdp_plan --json: step_ms, tokens_per_s, mfu, busy_ms by stream, work_ms by what it
-// goes to, exposed_ms by unit and axis, bound_by, variations. A new reference.
+// The object `time` of fsdp_plan --json: profile, step_ms, tokens_per_s, mfu, mfu_all_pairs, flops, busy_ms
+// by stream, parts_ms by what the step's time goes to, bound_by, exposed communication (by_axis, by_unit) and
+// copies, variations. A new reference.
 json_t *fsdp_price_json(const fsdp_price_report *report);
 
 // "512 ms a step (61% MFU), exposed communication 3%". Returns `out`.
 const char *fsdp_price_line(const fsdp_price_report *report, char *out, size_t out_bytes);
+
+// "2448.7 ms", "0.486 ms": at least three figures from a microsecond on. Returns `out`.
+#define FSDP_PRICE_MS_BYTES 32
+const char *fsdp_price_print_ms(double seconds, char out[FSDP_PRICE_MS_BYTES]);

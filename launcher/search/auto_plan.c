@@ -1,5 +1,6 @@
 #include "launcher/search/auto_plan.h"
 
+#include "launcher/report/price.h"
 #include "launcher/search/search_setup.h"
 #include "launcher/train/probe_machine.h"
 #include "launcher/train/rank_memory.h"
@@ -32,7 +33,7 @@ static char *print_chosen(const fsdp_options *options) {
 }
 
 static void print_choice(const fsdp_search_job *job, const fsdp_search_plan *plan, char *chosen) {
-  printf("auto: of %lld sequences a step on %s:", (long long)job->config.global_batch,
+  printf("auto: chosen for %lld sequences a step on %s:", (long long)job->config.global_batch,
          job->config.profile->name);
   for (char *rest = chosen, *line; (line = strsep(&rest, "\n")) && *line;) {
     const int name = (int)strcspn(line, "=");
@@ -40,9 +41,10 @@ static void print_choice(const fsdp_search_job *job, const fsdp_search_plan *pla
   }
   putchar('\n');
   if (!job->measured) return; // with a profile the start says so
-  printf("predicted: %.4g ms a step", plan->step_s * 1e3);
-  if (plan->mfu > 0) printf(" (%.0f%% MFU)", 100 * plan->mfu);
-  printf(", exposed communication %.0f%%\n", 100 * plan->comm_s / plan->step_s);
+  const fsdp_price_report priced = {.step = {.step_s = plan->step_s, .comm_s = plan->comm_s},
+                                    .mfu_causal = plan->mfu};
+  char text[160];
+  printf("predicted: %s\n", fsdp_price_line(&priced, text, sizeof text));
 }
 
 // On rank 0. *chosen: what other ranks are to take.

@@ -1,5 +1,6 @@
 #include "launcher/search/run_search.h"
 
+#include "launcher/report/price.h"
 #include "launcher/search/search_report.h"
 
 #include <time.h>
@@ -19,7 +20,7 @@ static double now_s(void) {
   return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-// A line of progress, over and over, once it takes longer.
+// On a terminal, a line of progress, over and over, once it takes longer.
 static void tell(const fsdp_search_progress *progress, void *context) {
   watch *w = context;
   const double now = now_s();
@@ -44,11 +45,11 @@ static fsdp_status print(const fsdp_search_job *job, const fsdp_search_result *r
 
 static fsdp_status save(const fsdp_search_result *result, const fsdp_search_job *job,
                         const fsdp_options *options, fsdp_error *error) {
-  char note[256];
+  char note[256], step[FSDP_PRICE_MS_BYTES];
   if (!options->save_plan) return FSDP_OK;
-  snprintf(note, sizeof note, "fsdp_plan --search for %d ranks, %d a node, of %s: %.1f ms a step",
+  snprintf(note, sizeof note, "fsdp_plan --search for %d ranks, %d a node, of %s: %s a step",
            job->config.ranks, job->config.ranks_per_node, job->config.profile->name,
-           result->plans[0].step_s * 1e3);
+           fsdp_price_print_ms(result->plans[0].step_s, step));
   return fsdp_search_save(options, options->save_plan, note, error);
 }
 
@@ -59,7 +60,7 @@ fsdp_status fsdp_search_and_print(fsdp_options *options, fsdp_error *error) {
   watch w = {.begin_s = now_s()};
   fsdp_status status = fsdp_search_job_create(options, FSDP_PROGRAM_PLAN, &ranks, NULL, &job, error);
   if (status == FSDP_OK) {
-    job.config.progress = tell;
+    if (isatty(STDERR_FILENO)) job.config.progress = tell;
     job.config.context = &w;
     status = fsdp_search_run(&job.config, &result, error);
   }

@@ -1,6 +1,7 @@
 #include "launcher/search/search_report.h"
 
 #include "launcher/cli/option_value.h"
+#include "launcher/report/price.h"
 #include "runtime/base/check.h"
 #include "runtime/base/print_int.h"
 
@@ -62,19 +63,23 @@ static int list_losses(const fsdp_search_result *result, loss losses[LOSSES_MAX]
 
 static void explain(const fsdp_search_job *job, const fsdp_search_result *result,
                     const fsdp_search_kind *kind, char out[REASON_BYTES]) {
-  char mesh[FSDP_MESH_TEXT_BYTES], needed[24], limit[24];
-  const double best = result->plans[0].step_s;
+  char mesh[FSDP_MESH_TEXT_BYTES], needed[24], limit[24], step[FSDP_PRICE_MS_BYTES];
+  const double best = result->plans[0].step_s, last = result->plans[result->count - 1].step_s;
   const int64_t most = job->config.limit_bytes[kind->space] ? job->config.limit_bytes[kind->space]
                                                             : job->config.shared_limit_bytes;
   fsdp_mesh_print(&kind->mesh, ",", mesh);
   switch (kind->outcome) {
   case FSDP_SEARCH_SLOWER:
-    snprintf(out, REASON_BYTES, "%s: %.1f ms, %.1f%% slower; bound by %s", mesh, kind->step_s * 1e3,
-             100 * (kind->step_s / best - 1), fsdp_search_bound_name(kind->bound));
-    break;
-  case FSDP_SEARCH_TOO_SLOW:
-    snprintf(out, REASON_BYTES, "%s: at least %.1f ms for its %s", mesh, kind->step_s * 1e3,
+    snprintf(out, REASON_BYTES, "%s: %s, %.1f%% slower; bound by %s", mesh,
+             fsdp_price_print_ms(kind->step_s, step), 100 * (kind->step_s / best - 1),
              fsdp_search_bound_name(kind->bound));
+    break;
+  case FSDP_SEARCH_TOO_SLOW: // by its bound alone, or every setting was left out for its time
+    if (kind->step_s < last)
+      snprintf(out, REASON_BYTES, "%s: no setting is estimated to be as fast as the last plan above", mesh);
+    else
+      snprintf(out, REASON_BYTES, "%s: at least %s for its %s", mesh, fsdp_price_print_ms(kind->step_s, step),
+               fsdp_search_bound_name(kind->bound));
     break;
   case FSDP_SEARCH_TOO_LARGE:
     snprintf(out, REASON_BYTES, "%s: %s does not fit, needs at least %s on the %s of %s", mesh,
@@ -91,9 +96,9 @@ static void explain(const fsdp_search_job *job, const fsdp_search_result *result
 // ---- Text
 
 static void print_plan(const fsdp_search_plan *plan, int number, FILE *out) {
-  char tokens[48], device[24], host[24], mesh[FSDP_MESH_TEXT_BYTES];
+  char tokens[48], device[24], host[24], mesh[FSDP_MESH_TEXT_BYTES], step[FSDP_PRICE_MS_BYTES];
   const fsdp_plan_config *c = &plan->config;
-  fprintf(out, "%2d. %.1f ms a step, %s tokens/s", number, plan->step_s * 1e3,
+  fprintf(out, "%2d. %s a step, %s tokens/s", number, fsdp_price_print_ms(plan->step_s, step),
           fsdp_print_int((int64_t)plan->tokens_per_s, tokens, sizeof tokens));
   if (plan->mfu > 0) fprintf(out, ", %.1f%% MFU", 100 * plan->mfu);
   fprintf(out, "; %s on the device", fsdp_value_print_bytes(plan->bytes[FSDP_SPACE_DEVICE], device, 24));

@@ -1,6 +1,5 @@
 #include "launcher/search/search_setup.h"
 
-#include "launcher/profile/profile_file.h"
 #include "launcher/report/whole_file.h"
 #include "runtime/base/check.h"
 
@@ -33,19 +32,12 @@ static bool is_fixed(const fsdp_options *options, const char *option) {
   return true;
 }
 
-static fsdp_status find_profile(fsdp_options *options, fsdp_program_kind program, fsdp_search_job *job,
-                                fsdp_error *error) {
-  const fsdp_device_profile *profile = job->measured;
-  fsdp_device_profile *read = NULL;
-  fsdp_status status = FSDP_OK;
-  if (options->profile) status = fsdp_profile_read(options->profile, &read, error);
-  if (status) return status;
-  if (read) profile = read;
-  if (!fsdp_options_given(options, "backend") && program == FSDP_PROGRAM_PLAN)
-    status = fsdp_options_set(options, program, "backend", profile->device == FSDP_OP_CPU ? "cpu" : "cuda",
-                              "--profile", error);
-  fsdp_device_profile_destroy(read); // the setup reads its own
-  return status;
+// What a profile decided is an option of the plans.
+static fsdp_status take_backend(fsdp_options *options, fsdp_program_kind program,
+                                const fsdp_device_profile *profile, fsdp_error *error) {
+  if (fsdp_options_given(options, "backend") || program != FSDP_PROGRAM_PLAN) return FSDP_OK;
+  return fsdp_options_set(options, program, "backend", profile->device == FSDP_OP_CPU ? "cpu" : "cuda",
+                          "--profile", error);
 }
 
 // What a device of the profile has, if nothing else is known.
@@ -66,15 +58,17 @@ fsdp_status fsdp_search_job_create(fsdp_options *options, fsdp_program_kind prog
                                    fsdp_search_job *job, fsdp_error *error) {
   *job = (fsdp_search_job){.measured = measured};
   fsdp_search_config *config = &job->config;
-  fsdp_status status = find_profile(options, program, job, error);
-  if (status == FSDP_OK)
-    status = fsdp_setup_configure(options, program, ranks, &job->setup, &config->base, error);
+  fsdp_status status = fsdp_setup_configure(options, program, ranks, &job->setup, &config->base, error);
   if (status) return status;
   config->profile = options->profile ? job->setup.profile : measured;
+  status = take_backend(options, program, config->profile, error);
+  if (status) return status;
   config->ranks = ranks->ranks;
   config->ranks_per_node = ranks->ranks_per_node;
+  const fsdp_mesh *mesh = &config->base.mesh; // as without a search
+  const int64_t shares = (int64_t)fsdp_mesh_size(mesh, FSDP_AXIS_DATA) * fsdp_mesh_size(mesh, FSDP_AXIS_FSDP);
   config->global_batch =
-      options->global_batch ? options->global_batch : options->batch * options->grad_accum * ranks->ranks;
+      options->global_batch ? options->global_batch : options->batch * options->grad_accum * shares;
   for (int i = 0; i < FIELDS; i++) config->fixed[fields[i].field] |= is_fixed(options, fields[i].option);
   if (options->sharding) config->fixed[FSDP_SEARCH_STRATEGY] = true; // rules say what is sharded
   config->fixed_tensor = fsdp_options_given(options, "tensor-parallel") ? (int)options->tensor_parallel : 0;

@@ -12,7 +12,9 @@ static const char *const unchanging[] = {
     "log", "log-freq", "tensorboard", "memory-profile", "trace", "trace-steps", "measure", "poison",
     "print-model", "print-program", "print-sharding", "dry-run", "help", "version", "eval-freq",
     "verify-data", "compare-files", "memory-limit", "host-memory-limit", "comm-timeout", "rank-logs", "ranks",
-    "ranks-per-node", "json", "compare", "print-strategies", "graph",
+    "ranks-per-node", "json", "compare", "print-strategies", "graph", "profile", "price",
+    // What chooses other options, which are compared themselves.
+    "search", "save-plan", "auto", "global-batch",
     // Where and when it is saved and resumed.
     "save-dir", "experiment-name", "ckpt-freq", "ckpt-keep", "ckpt-async", "resume", "resume-schedule",
     // Where it runs.

@@ -62,6 +62,12 @@ def given_stays():
 def refused():
     unfit = train("--auto", "--profile", profile, "--memory-limit", "100kB", status=4)
     assert any("no plan fits" in e for e in programs.errors(unfit, "fsdp_train")), unfit.stderr
+    for text, *options in (("without --auto", "--global-batch", 8),
+                           ("--op-strategies", "--auto", "--op-strategies", profile),
+                           ("a100-80 (command line) is of a GPU", "--auto", "--profile", "a100-80"),
+                           ("a100-80 (command line) is of a GPU", "--profile", "a100-80")):
+        wrong = train("--backend", "cpu", *options, status=2)
+        assert any(text in e for e in programs.errors(wrong, "fsdp_train")), wrong.stderr
     missing = train("--auto", "--profile", work / "none.yaml", status=3)
     assert any("none.yaml" in e for e in programs.errors(missing, "fsdp_train")), missing.stderr
 

@@ -3,6 +3,7 @@ for without a machine is refused, and profiles of files stand for machines."""
 
 import json
 import pathlib
+import re
 import tempfile
 
 import programs
@@ -46,6 +47,16 @@ def every_machine():
         assert {"--batch-size 1", "--batch-size 3", "--grad-accum 2", "--prefetch 0", "--prefetch 2",
                 "--recompute block:1"} <= changes, changes
         assert any(change.startswith("--mesh ") and "tensor=2" in change for change in changes), changes
+
+
+def factored_axis():
+    """Of tensor's eight ranks two share a key/value head: exposed communication is still over one axis. The
+    plan is for the profile's device."""
+    text = plan("--model", "qwen2.5-7b", "--ranks", 8, "--tensor-parallel", 8, "--profile", "h100-sxm",
+                "--price").stdout
+    over = re.findall(r"ms +[0-9.]+%  over (.*)$", text, re.MULTILINE)
+    assert over == ["tensor"], text
+    assert "planned for a GPU, parameters in bf16\n" in text, text
 
 
 def variations_are_plans():
@@ -104,8 +115,8 @@ def errors():
     assert "--trace (command line) needs a machine" in error("--trace", work / "none.json")
     message = error(*MODEL, "--price", "--profile", "h100", status=3)
     assert "h100-sxm" in message, message
-    message = error("--model", "tiny", "--price", "--profile", "h100-sxm", "--param-dtype", "bf16")
-    assert "--backend cuda" in message, message
+    message = error("--backend", "cpu", "--price", "--profile", "h100-sxm", "--param-dtype", "bf16")
+    assert "is of a GPU, and the plan is for a CPU: leave --backend out" in message, message
     bf16 = profile_of("bf16", "products:\n- {dtype: bf16, form: any, m: 2048, n: 2048, k: 4096, tflops: 700}")
     message = error(*MODEL, "--price", "--profile", bf16, "--param-dtype", "fp32", status=3)
     assert "no rates of products in fp32" in message, message
@@ -116,6 +127,7 @@ def errors():
 
 
 every_machine()
+factored_axis()
 variations_are_plans()
 settings()
 simulated_timeline()

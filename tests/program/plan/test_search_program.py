@@ -16,6 +16,7 @@ MODEL = ("--model", "llama-1b", "--seq-length", 1024, "--global-batch", 8)
 def plan(*arguments, status=0):
     process = programs.run("fsdp_plan", *arguments)
     assert process.returncode == status, (arguments, process.returncode, process.stderr)
+    assert "\r" not in process.stderr, process.stderr  # progress is for terminals
     return process
 
 
@@ -45,8 +46,21 @@ def given_stays():
     for one in found["plans"]:
         assert one["options"]["strategy"] == "grad_op" and one["options"]["prefetch"] == "2", one
         assert one["options"]["mesh"] == "4,1", one
+    # Without --global-batch it is that of the options: two of four ranks have sequences of their own.
+    as_given = ("--model", "llama-1b", "--json", "--mesh", "2,2", "-b", 3, "--grad-accum", 1)
+    assert json.loads(plan(*MACHINE, *as_given).stdout)["plans"], as_given
     text = plan(*MACHINE, *MODEL, "--memory-limit", "9GB").stdout
     assert "what lost" in text and "needs at least" in text, text
+
+
+def reasons_are_true():
+    """A bound is a reason only if it is above the plans that are printed."""
+    found = json.loads(plan("--search", "--ranks", 8, "--profile", "h100-sxm", "--json").stdout)
+    slow = [kind for kind in found["lost"] if kind["outcome"] == "too slow"]
+    assert len(found["plans"]) == 10 and slow, found["lost"]
+    for kind in slow:
+        bound = re.search(r"at least ([0-9.]+) ms", kind["reason"])
+        assert not bound or float(bound.group(1)) >= 0.999 * found["plans"][-1]["step_ms"], (kind, found)
 
 
 def refused():
@@ -56,6 +70,9 @@ def refused():
     assert "--profile" in unpriced, unpriced
     mixed = plan(*MACHINE, "--price", status=2).stderr
     assert "--search" in mixed and "--price" in mixed, mixed
+    for other in (("--print-strategies", "--sharding", "fsdp"), ("--compare", work / "a.yaml")):
+        silent = plan(*MACHINE, *other, status=2).stderr
+        assert "--search" in silent and other[0] in silent, silent
     unused = plan("--save-plan", work / "x.yaml", status=2).stderr
     assert "add --search" in unused, unused
     undivided = plan(*MACHINE, "--model", "llama-1b", "--global-batch", 7, "--mesh", "4,1", status=2).stderr
@@ -84,4 +101,5 @@ def priced_choices():
 priced_choices()
 reads_back()
 given_stays()
+reasons_are_true()
 refused()

@@ -34,6 +34,9 @@ static void changes_are_listed_with_both_values(void **state) {
   json_t *offload = json_pack("{s:s, s:s}", "recompute", "none", "offload-activations", "none");
   expect(offload, "recompute=block\noffload-activations=block_inputs\n", false, "");
   json_decref(offload);
+  json_t *priced = json_pack("{s:s, s:s, s:s}", "profile", "", "auto", "off", "global-batch", "0");
+  expect(priced, "profile=h100-sxm\nauto=on\nglobal-batch=8\n", false, "");
+  json_decref(priced);
   expect(saved, "lr=0.00030000000000000003\nweight-decay=0\nmax-steps=7\neval-data=e.txt\n", false,
          "--lr 0.002 → 0.00030000000000000003, --weight-decay 0.05 → 0, --max-steps none → 7, "
          "--eval-data none → e.txt");
