@@ -9,6 +9,7 @@
 #include "models/graph/op.h"
 #include "runtime/base/access.h"
 #include "runtime/base/dtype.h"
+#include "runtime/base/status.h"
 
 #include <stddef.h>
 
@@ -70,6 +71,9 @@ typedef struct fsdp_kernel_table {
 // The kernels of a device with its own queues, and the calls that its launcher must make.
 typedef struct fsdp_kernel_backend {
   const fsdp_kernel_table *table;
+  // Loads the libraries that only this device needs; `open` does it too, and aborts if it fails.
+  // FSDP_ERR_PEER, with a remedy, if the machine lacks one.
+  fsdp_status (*load)(fsdp_error *error);
   // Call order: open before the first launch, once the operands are known (`workspace`: the planned scratch
   // of the gemms, or NULL); prepare for every call that the program will make; close when the streams are
   // idle.

@@ -18,8 +18,12 @@ const fsdp_kernel_table *fsdp_cuda_kernels(void);
 // Scratch of the gemms, inside the device's arena: a planned constant.
 #define FSDP_CUDA_GEMM_WORKSPACE_BYTES ((int64_t)32 << 20)
 
-// Opens the gemm library for the current device, with FSDP_CUDA_GEMM_WORKSPACE_BYTES of device memory that
-// one stream at a time may use. Close it after the streams are idle.
+// Loads the gemm library, which a process that uses no GPU does without. FSDP_ERR_PEER if it is not found.
+fsdp_status fsdp_cuda_gemm_load(fsdp_error *error);
+
+// Loads the gemm library if that is not done, and opens it for the current device, with
+// FSDP_CUDA_GEMM_WORKSPACE_BYTES of device memory that one stream at a time may use. Close it after the
+// streams are idle.
 void fsdp_cuda_gemm_open(void *workspace);
 void fsdp_cuda_gemm_close(void);
 

@@ -15,6 +15,7 @@ fsdp_status fsdp_rank_memory_find(const fsdp_world *world, const fsdp_gpu *gpu, 
                               .machine_bytes = fsdp_capacity_machine_bytes(),
                               .gpu = gpu->present};
   if (!ranks->gpu) return FSDP_OK;
+  if (fsdp_cuda_backend()->load(error) != FSDP_OK) return error->status;
   return fsdp_gpu_free_bytes(gpu, fsdp_cuda_backend()->probe, &ranks->gpu_bytes, error);
 }
 

@@ -48,7 +48,7 @@ def run(program, *arguments, ranks=None, timeout=240, **options):
 
 def resident_alone():
     """Bytes resident at most in a program that does nothing: itself and its libraries, whose pages are in
-    memory as the machine's cache has them (those of CUDA alone are 200 MB)."""
+    memory as the machine's cache has them."""
     watch = ("import resource, subprocess, sys; subprocess.run(sys.argv[1:], check=True); "
              "print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)")
     command = [sys.executable, "-c", watch, str(BIN / "fsdp_train"), "--version"]

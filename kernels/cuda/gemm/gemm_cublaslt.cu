@@ -9,7 +9,9 @@
 
 #include <cublasLt.h>
 #include <cuda_runtime.h>
+#include <dlfcn.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -21,10 +23,53 @@
 #define LT_CHECK(call)                                                                                       \
   do {                                                                                                       \
     cublasStatus_t lt_status = (call);                                                                       \
-    FSDP_CHECK(lt_status == CUBLAS_STATUS_SUCCESS, "%s: %s", #call, cublasLtGetStatusString(lt_status));     \
+    FSDP_CHECK(lt_status == CUBLAS_STATUS_SUCCESS, "%s: %s", #call, api.cublasLtGetStatusString(lt_status)); \
   } while (0)
 
+// The library's functions that are used here.
+#define LT_FUNCTIONS(f)                                                                                      \
+  f(cublasLtCreate);                                                                                         \
+  f(cublasLtDestroy);                                                                                        \
+  f(cublasLtGetStatusString);                                                                                \
+  f(cublasLtMatmul);                                                                                         \
+  f(cublasLtMatmulAlgoGetHeuristic);                                                                         \
+  f(cublasLtMatmulDescCreate);                                                                               \
+  f(cublasLtMatmulDescDestroy);                                                                              \
+  f(cublasLtMatmulDescSetAttribute);                                                                         \
+  f(cublasLtMatmulPreferenceCreate);                                                                         \
+  f(cublasLtMatmulPreferenceDestroy);                                                                        \
+  f(cublasLtMatmulPreferenceSetAttribute);                                                                   \
+  f(cublasLtMatrixLayoutCreate);                                                                             \
+  f(cublasLtMatrixLayoutDestroy)
+
+#define TEXT_OF(value)         #value
+#define FILE_OF_VERSION(major) "libcublasLt.so." TEXT_OF(major)
+
 namespace {
+
+// ---- The library is loaded when a GPU is used
+
+// Linked, its start alone would take 150 MB of every process, also of one that trains on the CPU.
+constexpr char file_name[] = FILE_OF_VERSION(CUBLAS_VER_MAJOR),
+               file_when_built[] = FSDP_CUBLASLT_FOLDER "/" FILE_OF_VERSION(CUBLAS_VER_MAJOR);
+
+struct functions {
+#define DECLARE(name) decltype(&::name) name
+  LT_FUNCTIONS(DECLARE);
+#undef DECLARE
+};
+
+functions api; // null until the library is loaded
+
+// By name, as the dynamic linker finds it, or where it lay when this was built.
+void *open_library(char *reason, size_t reason_bytes) {
+  void *file = dlopen(file_name, RTLD_NOW | RTLD_LOCAL);
+  if (file) return file;
+  snprintf(reason, reason_bytes, "%s", dlerror());
+  return dlopen(file_when_built, RTLD_NOW | RTLD_LOCAL);
+}
+
+// ---- Plans
 
 constexpr int plans_max = 1024; // shapes of a program; a step has about twenty, times alignments
 // An address counts as aligned to 256 bytes, or to this at most: finer steps would only make more plans.
@@ -88,12 +133,13 @@ product_key key_of(const fsdp_cuda_gemm_run *p) {
 // A matrix that lies row-major as (rows, columns), seen column-major as (columns, rows).
 cublasLtMatrixLayout_t layout_of(fsdp_dtype dtype, int64_t rows, int64_t columns, int64_t stride) {
   cublasLtMatrixLayout_t layout;
-  LT_CHECK(cublasLtMatrixLayoutCreate(&layout, type_of(dtype), uint64_t(columns), uint64_t(rows), stride));
+  LT_CHECK(
+      api.cublasLtMatrixLayoutCreate(&layout, type_of(dtype), uint64_t(columns), uint64_t(rows), stride));
   return layout;
 }
 
 template <class T> void set(const product_plan *plan, cublasLtMatmulDescAttributes_t name, const T &value) {
-  LT_CHECK(cublasLtMatmulDescSetAttribute(plan->operation, name, &value, sizeof value));
+  LT_CHECK(api.cublasLtMatmulDescSetAttribute(plan->operation, name, &value, sizeof value));
 }
 
 // The rows of the column-major product are c's columns: a bias for each row, as the library adds it. The
@@ -109,7 +155,7 @@ void describe(product_plan *plan) {
   const cublasOperation_t left = key->b_transposed ? CUBLAS_OP_T : CUBLAS_OP_N;
   const cublasOperation_t right = key->a_transposed ? CUBLAS_OP_T : CUBLAS_OP_N;
   const auto ab = fsdp_dtype(key->ab_dtype), c = fsdp_dtype(key->c_dtype);
-  LT_CHECK(cublasLtMatmulDescCreate(&plan->operation, CUBLAS_COMPUTE_32F, CUDA_R_32F));
+  LT_CHECK(api.cublasLtMatmulDescCreate(&plan->operation, CUBLAS_COMPUTE_32F, CUDA_R_32F));
   set(plan, CUBLASLT_MATMUL_DESC_TRANSA, left);
   set(plan, CUBLASLT_MATMUL_DESC_TRANSB, right);
   if (key->bias_alignment) describe_bias(plan);
@@ -125,9 +171,9 @@ int find_candidates(const product_plan *plan, int wanted, cublasLtMatmulHeuristi
   const product_key *key = &plan->key;
   const uint32_t reductions = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
   cublasLtMatmulPreference_t preference;
-  LT_CHECK(cublasLtMatmulPreferenceCreate(&preference));
+  LT_CHECK(api.cublasLtMatmulPreferenceCreate(&preference));
   auto prefer = [&](cublasLtMatmulPreferenceAttributes_t name, const void *value, size_t bytes) {
-    LT_CHECK(cublasLtMatmulPreferenceSetAttribute(preference, name, value, bytes));
+    LT_CHECK(api.cublasLtMatmulPreferenceSetAttribute(preference, name, value, bytes));
   };
   prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &lt.workspace_bytes, sizeof lt.workspace_bytes);
   prefer(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &reductions, sizeof reductions);
@@ -136,9 +182,9 @@ int find_candidates(const product_plan *plan, int wanted, cublasLtMatmulHeuristi
   prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, &key->c_alignment, sizeof key->c_alignment);
   prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, &key->c_alignment, sizeof key->c_alignment);
   int found = 0, usable = 0;
-  LT_CHECK(cublasLtMatmulAlgoGetHeuristic(lt.handle, plan->operation, plan->left, plan->right, plan->out,
-                                          plan->out, preference, wanted, results, &found));
-  LT_CHECK(cublasLtMatmulPreferenceDestroy(preference));
+  LT_CHECK(api.cublasLtMatmulAlgoGetHeuristic(lt.handle, plan->operation, plan->left, plan->right, plan->out,
+                                              plan->out, preference, wanted, results, &found));
+  LT_CHECK(api.cublasLtMatmulPreferenceDestroy(preference));
   for (int i = 0; i < found; i++)
     if (results[i].state == CUBLAS_STATUS_SUCCESS) results[usable++] = results[i];
   FSDP_CHECK(usable > 0, "cuBLASLt has no algorithm for a gemm of %lld x %lld x %lld", (long long)key->m,
@@ -150,9 +196,9 @@ cublasStatus_t multiply(const product_plan *plan, const cublasLtMatmulAlgo_t *al
                         const fsdp_cuda_gemm_run *product, cudaStream_t stream) {
   const float one = 1, beta = product->accumulate ? 1 : 0;
   if (product->bias) set(plan, CUBLASLT_MATMUL_DESC_BIAS_POINTER, product->bias);
-  return cublasLtMatmul(lt.handle, plan->operation, &one, product->b, plan->left, product->a, plan->right,
-                        &beta, product->c, plan->out, product->c, plan->out, algorithm, lt.workspace,
-                        lt.workspace_bytes, stream);
+  return api.cublasLtMatmul(lt.handle, plan->operation, &one, product->b, plan->left, product->a, plan->right,
+                            &beta, product->c, plan->out, product->c, plan->out, algorithm, lt.workspace,
+                            lt.workspace_bytes, stream);
 }
 
 // ---- The measured choice
@@ -295,9 +341,37 @@ product_plan *plan_of(const fsdp_cuda_gemm_run *product) {
 
 } // namespace
 
+extern "C" fsdp_status fsdp_cuda_gemm_load(fsdp_error *error) {
+  if (api.cublasLtCreate) return FSDP_OK;
+  char reason[512];
+  functions found = {};
+  const char *missing = nullptr;
+  void *file = open_library(reason, sizeof reason);
+  if (!file) {
+    return fsdp_fail(error, FSDP_ERR_PEER,
+                     "cuBLASLt cannot be loaded (%s): add the folder of %s, which comes with the CUDA "
+                     "toolkit, to LD_LIBRARY_PATH, or use --backend cpu",
+                     reason, file_name);
+  }
+#define FIND(name)                                                                                           \
+  found.name = reinterpret_cast<decltype(&::name)>(dlsym(file, #name));                                      \
+  if (!found.name) missing = #name
+  LT_FUNCTIONS(FIND);
+#undef FIND
+  if (missing) {
+    return fsdp_fail(error, FSDP_ERR_PEER,
+                     "%s has no function %s: use the library of CUDA %d.%d or later, or --backend cpu",
+                     file_name, missing, CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10);
+  }
+  api = found;
+  return FSDP_OK;
+}
+
 extern "C" void fsdp_cuda_gemm_open(void *workspace) {
+  fsdp_error error = {};
+  FSDP_CHECK(fsdp_cuda_gemm_load(&error) == FSDP_OK, "%s", error.message);
   FSDP_CHECK(!lt.handle, "the gemm library is already open");
-  LT_CHECK(cublasLtCreate(&lt.handle));
+  LT_CHECK(api.cublasLtCreate(&lt.handle));
   const uintptr_t skipped = -reinterpret_cast<uintptr_t>(workspace) % alignment_great;
   lt.workspace = static_cast<char *>(workspace) + skipped;
   lt.workspace_bytes = workspace ? FSDP_CUDA_GEMM_WORKSPACE_BYTES - skipped : 0;
@@ -305,12 +379,12 @@ extern "C" void fsdp_cuda_gemm_open(void *workspace) {
 
 extern "C" void fsdp_cuda_gemm_close(void) {
   for (int i = 0; i < lt.count; i++) {
-    LT_CHECK(cublasLtMatrixLayoutDestroy(lt.plans[i].left));
-    LT_CHECK(cublasLtMatrixLayoutDestroy(lt.plans[i].right));
-    LT_CHECK(cublasLtMatrixLayoutDestroy(lt.plans[i].out));
-    LT_CHECK(cublasLtMatmulDescDestroy(lt.plans[i].operation));
+    LT_CHECK(api.cublasLtMatrixLayoutDestroy(lt.plans[i].left));
+    LT_CHECK(api.cublasLtMatrixLayoutDestroy(lt.plans[i].right));
+    LT_CHECK(api.cublasLtMatrixLayoutDestroy(lt.plans[i].out));
+    LT_CHECK(api.cublasLtMatmulDescDestroy(lt.plans[i].operation));
   }
-  if (lt.handle) LT_CHECK(cublasLtDestroy(lt.handle));
+  if (lt.handle) LT_CHECK(api.cublasLtDestroy(lt.handle));
   lt.handle = nullptr;
   lt.count = 0;
 }

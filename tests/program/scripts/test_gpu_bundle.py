@@ -7,6 +7,7 @@ minutes, and held to its 64 MiB. Skipped where CUDA is not built or no root can 
 
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -107,6 +108,7 @@ def gather(work):
                              capture_output=True, env=environment, timeout=240, check=False)
     assert process.returncode == 0, process.stderr
     assert "MiB, for a machine with GLIBC_2." in process.stdout, process.stdout
+    assert re.search(r" libcublasLt\.so\.\d+( |$)", process.stdout), process.stdout
     return bundle
 
 
