@@ -14,16 +14,19 @@ Without --cpu-profile this machine is first measured by fsdp_profile, for the se
 """
 import argparse
 import json
-import math
 import os
-import re
 import statistics
 import subprocess
 import sys
 import tempfile
 
 ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), ".."))
-BASE_PROFILE = os.path.join(ROOT, "runtime", "plan", "search", "profiles", "a100-80.yaml")
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+
+from documents import write  # noqa: E402
+from simulating import profiles  # noqa: E402
+
+BASE = "a100-80"
 RANKS, BATCH, SEQ, HEAD_DIM = 4, 24, 2048, 128
 HIDDEN, VOCAB, LAYERS = 4096, 32000, 4
 WARM_UP_STEPS = 2
@@ -72,13 +75,7 @@ def counted_flops(direction, seq, head_dim):
 
 def base_rates():
     """Bytes and FLOPs a second of the shipped profile."""
-    with open(BASE_PROFILE, encoding="utf-8") as file:
-        text = file.read()
-    memory = re.search(r"^memory_gbps: {value: ([0-9.]+),", text, re.M)
-    product = re.search(r"^- {dtype: bf16, form: any,.*?tflops: ([0-9.]+)", text, re.M)
-    if not memory or not product:
-        sys.exit(f"auto_sharding: {BASE_PROFILE}: neither memory_gbps nor a bf16 product was found")
-    return float(memory.group(1)) * 1e9, float(product.group(1)) * 1e12
+    return profiles.number(BASE, "memory_gbps") * 1e9, profiles.product_tflops(BASE) * 1e12
 
 
 def plain_profile():
@@ -92,7 +89,7 @@ def plain_profile():
         lines += [f"#     {name}: {width}" for name, width in kernels]
     lines += ["# and 4 D bytes a row for every product. Rates are FLOPs as flash counts them (causal:",
               "# 2 T (T + 1) D forward, 5 T (T + 1) D backward) over these seconds.",
-              "base: a100-80", "name: a100-80-plain", "attention:"]
+              f"base: {BASE}", "name: a100-80-plain", "attention:"]
     for direction, kernels in (("forward", FORWARD), ("backward", BACKWARD)):
         rates = []
         for seq in (512, 1024, 2048, 4096, 8192):
@@ -107,26 +104,6 @@ def plain_profile():
 
 
 # ---- What the published TP + SP does besides -------------------------------------------------------------
-
-def collective_curves():
-    """Milliseconds by bytes of four A100 in a node, by kind of collective."""
-    with open(BASE_PROFILE, encoding="utf-8") as file:
-        text = file.read()
-    curves = {}
-    for kind, points in re.findall(rf"kind: (\w+), link: node, ranks: {RANKS},.*?us: {{(.*?)}}", text, re.S):
-        pairs = [pair.split(": ") for pair in points.split(", ")]
-        curves[kind] = [(float(size), float(us) / 1e3) for size, us in pairs]
-    return curves
-
-
-def collective_ms(curve, size):
-    """Straight in logarithms; beyond the last point at its rate."""
-    if size >= curve[-1][0]:
-        return curve[-1][1] * size / curve[-1][0]
-    at = max(1, next(i for i, (bytes_, _) in enumerate(curve) if bytes_ >= size))
-    (low, low_ms), (high, high_ms) = curve[at - 1:at + 1]
-    return low_ms * (high_ms / low_ms) ** (math.log(size / low) / math.log(high / low))
-
 
 def published_tp_collectives():
     """Those of a step: count, kind, bytes, what for. XLA's partitioner leaves them (how this was found: the
@@ -153,9 +130,8 @@ def published_tp(time):
     """From the price of TP + SP here, what the published sharding adds to it, in ms, by name. Its collectives
     stand between products that wait for them, so all of their time is exposed."""
     memory, _ = base_rates()
-    curves = collective_curves()
-    sent = sum(count * collective_ms(curves[kind], size)
-               for count, kind, size, _ in published_tp_collectives())
+    sent = 1e3 * sum(count * profiles.collective_seconds(profiles.collective_curve(BASE, kind, RANKS), size)
+                     for count, kind, size, _ in published_tp_collectives())
     whole = (RANKS - 1) / RANKS
     loss = sum(width for _, width in LOSS) * BATCH * SEQ * VOCAB
     return {"its collectives": sent,
@@ -385,12 +361,7 @@ def main():
         lines = prices_document(args, work)
         if args.measured:
             lines += measured_lines(*measure(args, work), len(os.sched_getaffinity(0)))
-    text = "\n".join(lines).rstrip("\n") + "\n"
-    if not args.out:
-        sys.stdout.write(text)
-        return
-    with open(args.out, "w", encoding="utf-8") as file:
-        file.write(text)
+    write(lines, args.out)
 
 
 if __name__ == "__main__":

@@ -11,9 +11,9 @@ import argparse
 import json
 import os
 import subprocess
-import sys
 
 import compare_gpu
+import documents
 
 # A second, on one H200, with who reached it. Data sheet: 989.4 TFLOP/s of bf16, 4.8 TB/s.
 RATES = {
@@ -100,7 +100,7 @@ def document(build, cases, measured):
               "every chunk of rows. Attention at a sequence of 2048 is held to the rate of 4096.", ""]
     for case in cases:
         lines += case_text(case, read_plan(build, case), measured.get(case, {}))
-    return "\n".join(lines).rstrip("\n") + "\n"
+    return lines
 
 
 def main():
@@ -116,12 +116,7 @@ def main():
     if args.measured and len(args.cases) != 1:
         parser.error("--measured requires a single --cases")
     measured = {args.cases[0]: read_measured(args.measured)} if args.measured else {}
-    text = document(args.build, args.cases, measured)
-    if not args.out:
-        sys.stdout.write(text)
-        return
-    with open(args.out, "w", encoding="utf-8") as file:
-        file.write(text)
+    documents.write(document(args.build, args.cases, measured), args.out)
 
 
 if __name__ == "__main__":

@@ -24,9 +24,7 @@ import tempfile
 ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), ".."))
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 
-from simulating import frameworks, rows as published, scores  # noqa: E402
-
-PROFILES = os.path.join(ROOT, "runtime", "plan", "search", "profiles")
+from simulating import frameworks, profiles, rows as published, scores  # noqa: E402
 
 
 class Result:
@@ -34,6 +32,8 @@ class Result:
 
     def __init__(self, row):
         self.row, self.reason = row, row.unscored()
+        if not frameworks.framework_of(row):
+            self.reason = f"framework {row.framework} is not known"
         self.predicted_ms = self.error = self.tok_s_gpu = self.peak_gb = None
         self.parts, self.added = {}, {}
 
@@ -47,12 +47,16 @@ class Result:
             self.error = self.predicted_ms / self.row.step_ms - 1
 
 
+def gather_seconds(profile, ranks, size):
+    return profiles.collective_seconds(profiles.collective_curve(profile, "all_gather", ranks), size)
+
+
 def price(row, plan, folder):
     result = Result(row)
-    if result.reason and row.gpu != "h100-96-500w" or row.compute_dtype != "bf16":
+    if result.reason not in (None, published.RATIOS_ONLY.get(row.gpu)):
         return result
-    base = os.path.join(PROFILES, published.PROFILES[row.gpu] + ".yaml")
-    memory_gbps = published.read_number(base, "memory_gbps")
+    base = published.PROFILES[row.gpu]
+    memory_gbps = profiles.number(base, "memory_gbps")
     model = os.path.join(folder, row.id)
     os.makedirs(model)
     with open(os.path.join(model, "config.json"), "w", encoding="utf-8") as file:
@@ -66,9 +70,8 @@ def price(row, plan, folder):
     if done.returncode != 0:
         result.reason = done.stderr.strip().removeprefix("fsdp_plan: error: ")
         return result
-    added = frameworks.added_seconds(row, memory_gbps, 1e12 * published.product_tflops(base))
-    added.update(frameworks.added_communication(row, memory_gbps,
-                                                functools.partial(published.gather_seconds, base)))
+    added = frameworks.added_seconds(row, memory_gbps, 1e12 * profiles.product_tflops(base))
+    added.update(frameworks.added_communication(row, memory_gbps, functools.partial(gather_seconds, base)))
     result.set(json.loads(done.stdout), added)
     return result
 
@@ -127,11 +130,17 @@ def main():
     plan = os.path.join(args.build, "bin", "fsdp_plan")
     if not os.path.exists(plan):
         parser.error(f"--build {args.build}: no {plan}; build it, or name the build folder")
-    rows = published.read_rows(args.rows)
+    if args.jobs < 1:
+        parser.error(f"--jobs {args.jobs}: give 1 or more")
+    try:
+        rows = published.read_rows(args.rows)
+    except (OSError, ValueError) as error:
+        parser.error(f"--rows: {error}")
     if args.ids:
         rows = [row for row in rows if any(row.id.startswith(name) for name in args.ids)]
     if not rows:
-        parser.error(f"no row of {args.rows} begins with {' or '.join(args.ids)}")
+        begins = f" that begins with {' or '.join(args.ids)}" if args.ids else ""
+        parser.error(f"{args.rows} has no row{begins}")
     with tempfile.TemporaryDirectory(prefix="fsdp-simulator-") as folder:
         with concurrent.futures.ThreadPoolExecutor(args.jobs) as pool:
             results = list(pool.map(lambda row: price(row, plan, folder), rows))

@@ -21,6 +21,24 @@ NORM_FORWARD = 3364.5 / 3845.2
 NORM_BACKWARD = 1807.3 / 3845.2
 NORM_BACKWARD_COMPILED = 2276.3 / 3845.2
 
+# What several of them have.
+SILU_AND_PRODUCT = {"swiglu": (6, 10, "silu 4, product 6"), "swiglu_backward": (10, 18, "product 12, silu 6")}
+ADAMW = {"adamw": (28, 40, "AdamW in one pass 28; clipping: norm 4, scale 8")}
+
+# FSDP1 divides the flat gradient before it reduces it: read and written (post_backward_hook, _div_if_needed).
+# FSDP2 copies out of every gather, forward and backward, and into the reduction.
+FSDP1_COPIES = {"bf16": 4, "fp32": 14}
+FSDP2_COPIES = {"bf16": 4 + 4 + 4, "fp32": 4 + 4 + 6}
+
+# RMSNorm in fp32 as plain PyTorch writes it: x.float() 6, square 8, mean 4, scale 8, to bf16 6, weight 4.
+RMSNORM = 36
+# Its gradient: weight 12, to fp32 6, scale and its factor 24, mean and square 32, their sum 12, to bf16 6,
+# residual gradients added 6; input gradients of q, k, v and of gate and up added, 18 a layer of two norms.
+RMSNORM_BACKWARD = 107
+PLAIN_RMSNORM = {"rmsnorm": (4, RMSNORM, "norm in fp32"),
+                 "add_rmsnorm": (8, 6 + RMSNORM, "residual add 6, norm in fp32"),
+                 "rmsnorm_backward": (8, RMSNORM_BACKWARD, "norm in fp32")}
+
 LLM_FOUNDRY = {
     "source": "mosaicml/llm-foundry@8c8dd48f7 (llmfoundry/models/mpt), mosaicml/composer v0.16 "
               "(optim/decoupled_weight_decay.py), torch.distributed.fsdp of torch 2.0",
@@ -37,56 +55,41 @@ LLM_FOUNDRY = {
         "adamw": (28, 100, "DecoupledAdamW, one tensor after the other: decay 8, m 8 + 12, v 8 + 12, root 8, "
                            "correction 8, epsilon 8, update 16; clipping: norm 4, scale 8"),
     },
-    # The flat gradient divided before it is reduced: read and written (post_backward_hook, _div_if_needed).
-    "micro_batch_bytes": {"bf16": 4, "fp32": 14},
+    "micro_batch_bytes": FSDP1_COPIES,
     "repeats": ("down",),  # checkpoint of torch before 2.1: no early stop
 }
-
-# RMSNorm in fp32 as both of the following write it: x.float() 6, square 8, mean 4, scale 8, to bf16 6,
-# weight 4.
-RMSNORM = 36
-# Its gradient: weight 12, to fp32 6, scale and its factor 24, mean and square 32, their sum 12, to bf16 6,
-# residual gradients added 6; input gradients of q, k, v and of gate and up added, 18 a layer of two norms.
-RMSNORM_BACKWARD = 107
 
 FMS = {
     "source": "foundation-model-stack (fms/models/llama.py, modules/layernorm.py with "
               "use_high_precision_pow, positions.py, attention.py), fms-fsdp (cross_entropy of bf16 "
               "logits), torch 2.2 autograd",
     "ops": {
-        "rmsnorm": (4, RMSNORM, "norm in fp32"),
-        "add_rmsnorm": (8, 6 + RMSNORM, "residual add 6, norm in fp32"),
-        "rmsnorm_backward": (8, RMSNORM_BACKWARD, "norm in fp32"),
+        **PLAIN_RMSNORM,
         "rope": (4, lambda r: 30 * r.qk_share + r.expands, "q and k to fp32 6, times cosine and sine 12, "
                                                            "summed 12; keys and values expanded"),
         "rope_backward": (4, lambda r: 40 * r.qk_share + r.expands, "the same, backwards, and to bf16"),
-        "swiglu": (6, 10, "silu 4, product 6"),
-        "swiglu_backward": (10, 18, "product 12, silu 6"),
+        **SILU_AND_PRODUCT,
         "linear_cross_entropy_backward": (10, 22, "logits in bf16 2; log_softmax 6; its gradient 10; read by "
                                                   "gemms 4"),
-        "adamw": (28, 40, "AdamW, foreach or fused 28; clipping: norm 4, scale 8"),
+        **ADAMW,
     },
-    "micro_batch_bytes": {"bf16": 4, "fp32": 14},
+    "micro_batch_bytes": FSDP1_COPIES,
     "repeats": (),  # checkpoint of torch 2.1 and later stops early
 }
 
 TORCHTITAN_EAGER = {
     "source": "pytorch/torchtitan@3faaa1a0d (torchtitan/models/llama/model.py, norms.py), torch 2.4 autograd",
     "ops": {
-        "rmsnorm": (4, RMSNORM, "norm in fp32"),
-        "add_rmsnorm": (8, 6 + RMSNORM, "residual add 6, norm in fp32"),
-        "rmsnorm_backward": (8, RMSNORM_BACKWARD, "norm in fp32"),
+        **PLAIN_RMSNORM,
         "rope": (4, lambda r: 20 * r.qk_share + r.expands, "q and k to fp32 6, complex product 8, to bf16 6; "
                                                            "keys and values repeated"),
         "rope_backward": (4, lambda r: 20 * r.qk_share + r.expands, "the same, backwards"),
-        "swiglu": (6, 10, "silu 4, product 6"),
-        "swiglu_backward": (10, 18, "product 12, silu 6"),
+        **SILU_AND_PRODUCT,
         "linear_cross_entropy_backward": (10, 44, "logits in bf16 2; fp32 copy 6; log_softmax 8; its "
                                                   "gradient 16, from nll 4; to bf16 6; read by gemms 2"),
-        "adamw": (28, 40, "AdamW, foreach or fused 28; clipping: norm 4, scale 8"),
+        **ADAMW,
     },
-    # Copied out of every gather, forward and backward, and into the reduction (FSDP2).
-    "micro_batch_bytes": {"bf16": 4 + 4 + 4, "fp32": 4 + 4 + 6},
+    "micro_batch_bytes": FSDP2_COPIES,
     "repeats": (),
 }
 
@@ -97,10 +100,9 @@ TORCH_LLAMA_COMPILED = {
         "rmsnorm_backward": (8, 2 + 6 / NORM_BACKWARD_COMPILED, "norm, as measured; residual gradient 2"),
         "linear_cross_entropy_backward": (10, 20, "logits in bf16 2, maximum and sum 4, loss 2, gradients 4, "
                                                   "through memory between whole-batch gemms 8"),
-        "adamw": (28, 40, "fused AdamW 28; clipping: norm 4, scale 8"),
+        **ADAMW,
     },
-    # Copied out of every gather, forward and backward, and into the reduction.
-    "micro_batch_bytes": {"bf16": 4 + 4 + 4, "fp32": 4 + 4 + 6},
+    "micro_batch_bytes": FSDP2_COPIES,
     "repeats": (),
 }
 
@@ -123,7 +125,7 @@ MEGATRON = {
                                                   "8, sum 4, divided 8, gradient scaled 8, to bf16 6"),
         "head_logits": (4, 22, "the first half of the same"),
         "head_backward": (6, 30, "the second half"),
-        "adamw": (28, 40, "FusedAdam 28; clipping: norm 4, scale 8"),
+        **ADAMW,
     },
     "micro_batch_bytes": {},
     "repeats": (),
@@ -136,7 +138,7 @@ MAXTEXT = {
         "rmsnorm_backward": (8, 12, "norm 8; the gradient of its weight in a second pass 4"),
         "linear_cross_entropy_backward": (10, 24, "logits to fp32 6, maximum 4, exp and sum 4, gradients 8, "
                                                   "read by gemms 2"),
-        "adamw": (28, 40, "optax adamw in one pass 28; clipping: norm 4, scale 8"),
+        **ADAMW,
     },
     "micro_batch_bytes": {},
     "repeats": (),
@@ -148,12 +150,11 @@ NANOTRON = {
     "ops": {
         "add_rmsnorm": (8, 10, "residual add 6, norm 4"),
         "rmsnorm_backward": (8, 12, "norm 6, residual gradients added 6"),
-        "swiglu": (6, 10, "silu 4, product 6"),
-        "swiglu_backward": (10, 18, "product 12, silu 6"),
+        **SILU_AND_PRODUCT,
         "head_logits": (4, 22, "sharded_cross_entropy in fp32"),
         "head_backward": (6, 30, "the same, backwards"),
         "linear_cross_entropy_backward": (10, 52, "the same without tensor parallelism"),
-        "adamw": (28, 40, "fused AdamW 28; clipping 12"),
+        **ADAMW,
     },
     "micro_batch_bytes": {},
     "rank_bytes": 14,  # gradients to fp32 and added 10 (accumulate_grad_in_fp32), set to zero 4
@@ -166,13 +167,13 @@ FUSED = {"source": "karpathy/llm.c, IST-DASLab/llmq: one kernel an op", "ops": {
 
 
 def framework_of(row):
-    """The table of the row's framework."""
+    """The table of the row's framework; None: it is not known."""
     kind = row.framework.split("+")[0]
     if kind == "torch-eager":
         return LLM_FOUNDRY if row.family == "mpt" else FMS if row.source == "ibm" else TORCHTITAN_EAGER
     tables = {"torch-compile": TORCH_LLAMA_COMPILED, "megatron": MEGATRON, "megatron-fsdp": MEGATRON,
               "maxtext": MAXTEXT, "nanotron": NANOTRON, "llm.c": FUSED, "llmq": FUSED}
-    return tables[kind]
+    return tables.get(kind)
 
 
 def attention_kernel(row):

@@ -1,7 +1,5 @@
 """Published runs: rows of published.tsv as commands of fsdp_plan."""
 import csv
-import math
-import os
 import re
 
 WHOLE = ("params", "hidden", "layers", "heads", "kv_heads", "head_dim", "intermediate", "vocab", "gpus",
@@ -11,6 +9,9 @@ RING = 364.87 / 400  # of its links, a ring reaches on four H200 nodes (profiles
 # Shipped profile of each published GPU.
 PROFILES = {"a100-40": "a100-40", "a100-80": "a100-80", "h100-sxm": "h100-sxm", "h100-96-500w": "h100-sxm",
             "h200": "h200", "b200": "b200"}
+
+# Why steps on a GPU have no score, though they are priced.
+RATIOS_ONLY = {"h100-96-500w": "500 W part without a published rate of products: ratios only"}
 
 # Recomputation that frameworks have by name, as ours: the projections' outputs are kept, or attention's too.
 RECOMPUTE = {
@@ -53,11 +54,11 @@ class Row:
             return f"products in {self.compute_dtype}"
         if self.pp > 1:
             return "pipeline stages"
-        if self.gpu == "h100-96-500w":
-            return "500 W part without a published rate of products: ratios only"
         if self.gpu not in PROFILES:
             return f"no profile of {self.gpu}"
-        return None
+        if self.recompute not in RECOMPUTE:
+            return f"recomputation {self.recompute} is not known"
+        return RATIOS_ONLY.get(self.gpu)
 
     def trusted(self):
         """Whether published.md trusts it first."""
@@ -70,8 +71,18 @@ class Row:
 
 
 def read_rows(path):
+    """ValueError, with the line, for what is no row; OSError."""
+    rows = []
     with open(path, encoding="utf-8", newline="") as file:
-        return [Row(fields) for fields in csv.DictReader(file, delimiter="\t")]
+        lines = csv.DictReader(file, delimiter="\t")
+        for fields in lines:
+            try:
+                rows.append(Row(fields))
+            except KeyError as error:
+                raise ValueError(f"{path}: has no column {error}; published.md describes them") from None
+            except (AttributeError, TypeError, ValueError) as error:  # a line that is short has None
+                raise ValueError(f"{path}:{lines.line_num}: {error}; published.md describes a row") from None
+    return rows
 
 
 # ---- The model
@@ -103,43 +114,6 @@ def network_gbps(row):
         return None
     links = row.gpus_per_node if match[1] == "?" else int(match[1])
     return links * int(match[2]) / 8 * RING
-
-
-def read_number(path, key):
-    """A number at the top of a profile or of one of its bases, in that file's units."""
-    with open(path, encoding="utf-8") as file:
-        text = file.read()
-    match = re.search(rf"^{key}: *(?:\{{value: *)?([0-9.e+-]+)", text, re.MULTILINE)
-    if match:
-        return float(match[1])
-    base = re.search(r"^base: *(\S+)", text, re.MULTILINE)
-    return read_number(os.path.join(os.path.dirname(path), base[1] + ".yaml"), key)
-
-
-def product_tflops(path):
-    """The first rate of products in bf16 of a profile or its base."""
-    with open(path, encoding="utf-8") as file:
-        text = file.read()
-    match = re.search(r"dtype: bf16, form: any, .*?tflops: ([0-9.]+)", text)
-    if match:
-        return float(match[1])
-    base = re.search(r"^base: *(\S+)", text, re.MULTILINE)
-    return product_tflops(os.path.join(os.path.dirname(path), base[1] + ".yaml"))
-
-
-def gather_seconds(path, ranks, size):
-    """Of an all-gather of `size` bytes inside a node, from a profile's row: straight in logarithms between
-    its points, beyond the last in proportion."""
-    with open(path, encoding="utf-8") as file:
-        text = file.read()
-    match = re.search(rf"kind: all_gather, link: node, ranks: {ranks}, .*?us: \{{(.*?)\}}", text, re.DOTALL)
-    points = [tuple(map(float, point.split(":"))) for point in match[1].split(",")]
-    below = [point for point in points if point[0] <= size] or points[:1]
-    above = [point for point in points if point[0] > size]
-    if not above:
-        return 1e-6 * below[-1][1] * size / below[-1][0]
-    share = math.log(max(size, below[-1][0]) / below[-1][0]) / math.log(above[0][0] / below[-1][0])
-    return 1e-6 * math.exp((1 - share) * math.log(below[-1][1]) + share * math.log(above[0][1]))
 
 
 def profile_text(row, kernel, rates):

@@ -84,14 +84,6 @@ def test_shares():
     assert bench.share_text(0.3) == "0.30" and bench.share_text(0) == "0.00"
 
 
-def test_collectives():
-    curves = bench.collective_curves()
-    assert set(curves) == {"all_reduce", "all_gather", "reduce_scatter"}
-    curve = [(100, 1.0), (400, 2.0), (1600, 8.0)]
-    times = [bench.collective_ms(curve, size) for size in (100, 200, 400, 800, 1600, 3200)]
-    assert all(near(a, b) for a, b in zip(times, (1, 2**0.5, 2, 4, 8, 16))), times
-
-
 def test_published_tp():
     """Bytes by kind, from the shape: 49152 rows of 4096 channels, 32000 logits."""
     sizes = {}

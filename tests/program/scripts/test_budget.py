@@ -76,11 +76,11 @@ def test_head():
 
 
 def test_document():
-    text = budget.document(BUILD, ["llama-1b-6"], {})
+    text = "\n".join(budget.document(BUILD, ["llama-1b-6"], {}))
     assert text.count("not measured |") == len(plan_of("llama-1b-6")["ops"])
     assert "gpu_check.sh --only kernels" in text
     measured = {op["label"]: 10.0 for op in plan_of("llama-1b-6")["ops"]}
-    text = budget.document(BUILD, ["llama-1b-6"], {"llama-1b-6": measured})
+    text = "\n".join(budget.document(BUILD, ["llama-1b-6"], {"llama-1b-6": measured}))
     launches = sum(op["count"] for op in plan_of("llama-1b-6")["ops"])
     assert "not measured" not in text and f"one kernel after the other: {launches / 100:.1f} ms" in text, text
     assert len(measured) == len(plan_of("llama-1b-6")["ops"]), "labels are unique"

@@ -10,7 +10,7 @@ import programs
 
 ROOT = programs.ROOT
 sys.path.insert(0, str(ROOT / "bench"))
-from simulating import frameworks, rows as published, scores  # noqa: E402
+from simulating import frameworks, profiles, rows as published, scores  # noqa: E402
 
 ROWS = published.read_rows(ROOT / "bench" / "published" / "published.tsv")
 BY_ID = {row.id: row for row in ROWS}
@@ -86,12 +86,25 @@ def test_frameworks():
             assert why and 0 < ours <= moved, (one.id, why)
 
 
+def test_profiles():
+    curve = [(100, 1.0), (400, 2.0), (1600, 8.0)]
+    for size, seconds in ((50, 1), (100, 1), (200, 2**0.5), (400, 2), (800, 4), (1600, 8), (3200, 16)):
+        near(profiles.collective_seconds(curve, size), seconds)
+    gather = profiles.collective_curve("a100-80", "all_gather", 8)
+    near(profiles.collective_seconds(gather, 1 << 20), 92.79e-6 / 2, 1e-3)  # half of the all-reduce
+    near(profiles.collective_seconds(gather, 2 << 30), 2 * 8193e-6 / 2, 1e-3)
+    assert 232.4e-6 / 2 < profiles.collective_seconds(gather, 24 << 20) < 358.1e-6 / 2
+    for name in ("a100-40", "h200"):  # what a file does not have is its base's
+        assert profiles.product_tflops(name) > 200 and profiles.number(name, "memory_gbps") > 1000
+    try:
+        profiles.collective_curve("a100-80", "all_gather", 7)
+    except ValueError as error:
+        assert "a100-80" in str(error) and "7 ranks" in str(error), error
+    else:
+        raise AssertionError("a collective of seven ranks is found")
+
+
 def test_tensor_parallel():
-    base = ROOT / "runtime" / "plan" / "search" / "profiles" / "a100-80.yaml"
-    near(published.gather_seconds(base, 8, 1 << 20), 92.79e-6 / 2, 1e-3)  # half of the all-reduce
-    near(published.gather_seconds(base, 8, 2 << 30), 2 * 8193e-6 / 2, 1e-3)
-    middle = published.gather_seconds(base, 8, 24 << 20)
-    assert 232.4e-6 / 2 < middle < 358.1e-6 / 2
     row = BY_ID["kf-7b-4h200-tp4fsdp1"]
     added = frameworks.added_communication(row, 1000.0, lambda ranks, size: ranks * size / 1e12)
     tokens = row.micro_batch * row.seq
@@ -138,17 +151,40 @@ def test_output(folder):
     memory = next(line.split() for line in output.splitlines() if line.startswith("memory kf"))
     assert 0 < float(memory[2]) < 141 and float(memory[4]) == 80.7
     near(float(memory[3]) - float(memory[2]), 6 * 4 * 4096 * 128256 / 1e9, 0.02)
-    assert "no row of" in run("nothing", status=2).stderr
+    assert "has no row that begins with nothing" in run("nothing", status=2).stderr
+
+
+def test_bad_rows(folder):
+    """Rows of others: what is not known has a reason, what is no row a line."""
+    lines = (ROOT / "bench" / "published" / "published.tsv").read_text(encoding="utf-8").splitlines()
+    row = dict(zip(lines[0].split("\t"), next(line for line in lines if line.startswith("ibm")).split("\t")))
+    path = folder / "bad.tsv"
+
+    def write(**changes):
+        path.write_text(lines[0] + "\n" + "\t".join({**row, **changes}.values()) + "\n", encoding="utf-8")
+
+    for column, value in (("recompute", "by-moon"), ("framework", "abacus"), ("gpu", "gpu-9000")):
+        write(**{column: value})
+        line = run("--rows", path).stdout.splitlines()[0]
+        assert line.startswith(f"{row['id']} - ") and value in line, line
+    write(layers="many")
+    assert "bad.tsv:2: " in run("--rows", path, status=2).stderr
+    path.write_text("a\tb\n1\t2\n", encoding="utf-8")
+    assert "has no column 'id'" in run("--rows", path, status=2).stderr
+    assert "none.tsv" in run("--rows", folder / "none.tsv", status=2).stderr
+    assert "--jobs 0" in run("--jobs", "0", status=2).stderr
 
 
 def main():
     test_rows()
     test_models()
     test_frameworks()
+    test_profiles()
     test_tensor_parallel()
     test_scores()
     with tempfile.TemporaryDirectory() as folder:
         test_output(pathlib.Path(folder))
+        test_bad_rows(pathlib.Path(folder))
 
 
 if __name__ == "__main__":
