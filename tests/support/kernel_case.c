@@ -1,4 +1,5 @@
 #include "tests/support/kernel_case.h"
+#include "tests/support/draws.h"
 
 #include "kernels/cpu/isa.h"
 #include "runtime/base/check.h"
@@ -219,7 +220,7 @@ void kernel_case_check(kernel_case *c) {
     run_on(c, levels[level], 1, level == 0 && worth_tracing(c));
     compare(c, levels[level]);
     keep(c, kept);
-    for (int threads = 2; threads <= 3; threads++) {
+    for (int threads = test_sanitized() ? 3 : 2; threads <= 3; threads++) {
       run_on(c, levels[level], threads, false);
       expect_kept(c, kept, threads);
     }

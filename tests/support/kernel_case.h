@@ -1,9 +1,10 @@
 // One kernel call under test: operands of exactly their size on the heap, results compared with a reference
 // in double.
 //
-// A case is run at every instruction set level that the core has, on 1, 2 and 3 threads. Operands that the
-// kernel overwrites hold signalling NaNs before each run, results must agree to the bit between numbers of
-// threads, and the byte ranges that the kernel reports must cover its operands and nothing else.
+// A case is run at every instruction set level that the core has, on 1, 2 and 3 threads (in a
+// sanitizer's build on 1 and 3). Operands that the kernel overwrites hold signalling NaNs before each run,
+// results must agree to the bit between numbers of threads, and the byte ranges that the kernel reports must
+// cover its operands and nothing else.
 #pragma once
 
 #include "kernels/kernels.h"

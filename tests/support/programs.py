@@ -11,7 +11,8 @@ import sys
 ROOT = pathlib.Path(os.environ.get("FSDP_SOURCE_DIR", pathlib.Path(__file__).resolve().parents[2]))
 BIN = pathlib.Path(os.environ.get("FSDP_BIN_DIR", "build/bin")).resolve()
 WITH_MPI = os.environ.get("FSDP_WITH_MPI", "ON").upper() in ("ON", "1", "TRUE")
-SLOW = bool(os.environ.get("FSDP_SANITIZE"))
+ALL = os.environ.get("FSDP_TEST_ALL") == "1"
+SLOW = bool(os.environ.get("FSDP_SANITIZE"))  # a sanitizer's build, in which nothing is timed
 # What Open MPI requires of root and of more ranks than cores (ctest sets it too).
 MPI_ENVIRONMENT = {
     "OMPI_ALLOW_RUN_AS_ROOT": "1",
@@ -36,6 +37,19 @@ CONFIG = {
     "tie_word_embeddings": False,
     "initializer_range": 0.02,
 }
+
+
+def draws(plain, sanitized, everything=None):
+    """How many cases to run: `everything` (by default `plain`) with FSDP_TEST_ALL=1, `sanitized` in a
+    sanitizer's build (tests/support/draws.h says why)."""
+    if ALL:
+        return plain if everything is None else everything
+    return sanitized if SLOW else plain
+
+
+def stride(sanitized):
+    """How far to go in a list of cases."""
+    return sanitized if SLOW and not ALL else 1
 
 
 def run(program, *arguments, ranks=None, timeout=240, **options):

@@ -16,7 +16,7 @@ import hosts
 import programs
 
 LIMIT_S = 5
-CUTS, ENDS = (8, 6) if os.environ.get("FSDP_TEST_ALL") else (1, 1)
+CUTS, ENDS = (8, 6) if programs.ALL else (1, 1)
 work = faults.make_folder("fsdp_guard_")
 
 

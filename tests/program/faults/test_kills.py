@@ -15,7 +15,7 @@ import time
 import programs
 
 work = pathlib.Path(tempfile.mkdtemp(prefix="fsdp_kills_"))
-KILLS = 3 if programs.SLOW else 100 if os.environ.get("FSDP_TEST_ALL") else 20
+KILLS = programs.draws(20, 3, everything=100)
 RANKS = 2 if programs.WITH_MPI else None
 STEPS, FREQ = 60, 3
 OPTIONS = ["-s", 32, "-b", 2, "--lr", "1e-3", "--seed", 3, "--wrap", "block", "--log-freq", 100,

@@ -15,7 +15,7 @@ import tempfile
 import programs
 
 SEED = int(os.environ.get("FSDP_TEST_SEED", random.SystemRandom().randrange(10**6)))
-CASES = 40 if os.environ.get("FSDP_TEST_ALL") else 6
+CASES = programs.draws(6, 2, everything=40)
 numbers = random.Random(SEED)
 work = pathlib.Path(tempfile.mkdtemp(prefix="fsdp_torn_"))
 failures = []

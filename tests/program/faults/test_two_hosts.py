@@ -13,7 +13,7 @@ import faults
 import hosts
 import programs
 
-FAULTS = 12 if os.environ.get("FSDP_TEST_ALL") else 3
+FAULTS = 12 if programs.ALL else 3
 work = faults.make_folder("fsdp_two_hosts_")
 OPTIONS = ["--model", work / "model", "--init", "random", "-s", 16, "-b", 2, "--lr", "1e-3", "--max-steps", 6,
            "--tokenizer", "bytes"]  # fmt: skip

@@ -167,7 +167,7 @@ def main():
     if probe.returncode != 0:
         print(f"SKIPPED: no root can be made here: {probe.stderr.strip()}")
         return SKIPPED
-    for make in [gather] + ([build_whole] if os.environ.get("FSDP_TEST_ALL") else []):
+    for make in [gather] + ([build_whole] if programs.ALL else []):
         with tempfile.TemporaryDirectory(prefix="fsdp_bundle_") as work:
             bundle = make(work)
             check_size(bundle)

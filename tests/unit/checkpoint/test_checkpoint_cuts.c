@@ -7,6 +7,7 @@
 #include "runtime/exec/session.h"
 #include "runtime/exec/state.h"
 #include "tests/support/cuts.h"
+#include "tests/support/draws.h"
 #include "tests/support/harness.h"
 #include "tests/support/io_files.h"
 #include "tests/support/models.h"
@@ -132,7 +133,7 @@ static void check_elements(const layout *l, int unit, int rank, int **holders) {
 
 static void every_element_is_held_once(void **state) {
   (void)state;
-  for (int seed = 0; seed < 60; seed++) {
+  for (int seed = 0; seed < test_draws(60, 12); seed++) {
     layout l;
     make_layout(&l, seed, 1);
     int count = l.plan->graph->param_count, *holders[8];
@@ -231,7 +232,7 @@ static void load(const layout *l, const char *path) {
 static void saved_on_any_mesh_loads_on_any(void **state) {
   (void)state;
   enum { VARIANTS = 3 };
-  for (int seed = 0; seed < 12; seed++)
+  for (int seed = 0; seed < test_draws(12, 4); seed++)
     for (int from = 0; from < VARIANTS; from++) {
       layout saved;
       make_layout(&saved, seed, from);
@@ -341,7 +342,8 @@ static void states_load_on_any_mesh(void **state) {
     for (int from = 0; from < PLACES; from++) {
       const char *folder = io_folder_make();
       save(&layouts[from], folder);
-      for (int to = 0; to < PLACES; to++) load_state(&layouts[to], io_path("step-00000007"));
+      for (int to = from % test_stride(3); to < PLACES; to += test_stride(3))
+        load_state(&layouts[to], io_path("step-00000007"));
       io_folder_remove();
     }
     for (int p = 0; p < PLACES; p++) free_layout(&layouts[p]);

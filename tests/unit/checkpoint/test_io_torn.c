@@ -3,6 +3,7 @@
 #include "models/graph/op.h"
 #include "runtime/checkpoint/checkpoint.h"
 #include "runtime/data/dataset.h"
+#include "tests/support/draws.h"
 #include "tests/support/harness.h"
 #include "tests/support/io_files.h"
 #include "tests/support/token_bytes.h"
@@ -60,7 +61,7 @@ static void a_flipped_bit_of_tokens_is_found(void **state) {
     unsigned char *file = make_tokens(width, &length);
     samples good, read;
     assert_int_equal(read_samples(io_write("good.tok", file, length), &good), FSDP_OK);
-    for (int64_t bit = 0; bit < 8 * length; bit++) {
+    for (int64_t bit = 0; bit < 8 * length; bit += test_stride(11)) {
       file[bit / 8] ^= (unsigned char)(1 << bit % 8);
       fsdp_status status = read_samples(io_write("flipped.tok", file, length), &read);
       if (status == FSDP_OK) {
@@ -82,7 +83,7 @@ static void a_file_of_tokens_that_is_cut_off_is_found(void **state) {
   int64_t length;
   unsigned char *file = make_tokens(2, &length);
   samples read;
-  for (int64_t bytes = 0; bytes < length; bytes++) {
+  for (int64_t bytes = 0; bytes < length; bytes += test_stride(7)) {
     assert_int_equal(read_samples(io_write("cut.tok", file, bytes), &read), FSDP_ERR_INPUT);
   }
   free(file);
@@ -101,7 +102,7 @@ static void a_damaged_manifest_is_found(void **state) {
   IO_OK(fsdp_checkpoint_parse("good", text, &read, &error), &error);
   fsdp_checkpoint_destroy(read);
   size_t length = strlen(text);
-  for (size_t bit = 0; bit < 8 * length; bit += 3) {
+  for (size_t bit = 0; bit < 8 * length; bit += 3 * (size_t)test_stride(7)) {
     char before = text[bit / 8];
     text[bit / 8] = (char)(before ^ 1 << bit % 8);
     fsdp_status status = fsdp_checkpoint_parse("flipped", text, &read, &error);

@@ -3,9 +3,10 @@
 // rank, plain.
 //
 // The runs are a set in which every pair of values of two settings occurs (see `settings` below), and random
-// ones, also in bf16: FSDP_TEST_DRAWS=N in the environment runs N of each kind instead of the suite's few.
+// ones, also in bf16.
 #include "models/family.h"
 #include "tests/support/cases.h"
+#include "tests/support/draws.h"
 #include "tests/support/harness.h"
 #include "tests/support/models.h"
 #include "tests/support/pairwise.h"
@@ -22,11 +23,6 @@
 
 #include <cmocka.h>
 
-#if defined FSDP_SANITIZE_ADDRESS || defined FSDP_SANITIZE_THREAD
-enum { DRAWS = 6, BF16_DRAWS = 2, EVERY = 8 }; // of the pairwise runs
-#else
-enum { DRAWS = 24, BF16_DRAWS = 8, EVERY = 1 };
-#endif
 enum { STEPS = 3, GLOBAL_BATCH = 24, RANKS_MAX = 12 };
 
 // ---- The settings and their values
@@ -327,8 +323,8 @@ static void test_pairs(void **state) {
   (void)state;
   settings.value_count[MESH] = list_meshes();
   pairwise_choice *choices;
-  int left_out, count = pairwise_choices(&settings, &choices, &left_out);
-  for (int n = cases_begin(count); cases_run(__func__, n); n += EVERY) {
+  int left_out, count = pairwise_choices(&settings, &choices, &left_out), every = test_stride(16);
+  for (int n = cases_begin(count); cases_run(__func__, n); n += every) {
     assert_in_range(n, 0, count - 1);
     char run[512];
     describe(&choices[n], run, sizeof run);
@@ -336,7 +332,7 @@ static void test_pairs(void **state) {
     check_run(run, &config, reference_of(&choices[n]));
   }
   print_message("%d runs on %d meshes agree with one rank; %d pairs are not allowed\n",
-                (count + EVERY - 1) / EVERY, settings.value_count[MESH], left_out);
+                (count + every - 1) / every, settings.value_count[MESH], left_out);
   free(choices);
 }
 
@@ -369,11 +365,6 @@ static void test_chunks_of_the_head(void **state) {
 }
 
 // ---- Random configurations
-
-static int draws(int count) {
-  const char *wanted = getenv("FSDP_TEST_DRAWS");
-  return wanted ? atoi(wanted) : count;
-}
 
 // A configuration on a mesh with tensor or context, and few enough ranks.
 static harness_config draw(uint64_t seed, int number, fsdp_dtype dtype) {
@@ -415,7 +406,7 @@ static harness_result *train_plain(harness_config config, bool in_fp32) {
 
 static void test_random(void **state) {
   (void)state;
-  for (int n = cases_begin(draws(DRAWS)); cases_run(__func__, n); n++) {
+  for (int n = cases_begin(test_draws(24, 4)); cases_run(__func__, n); n++) {
     harness_config config = draw(6000000, n, FSDP_F32);
     char run[1024];
     describe_plan_config(&config.plan, run, sizeof run);
@@ -446,7 +437,7 @@ static void compare_rounding(const char *run, const harness_result *mine, const 
 
 static void test_random_in_bf16(void **state) {
   (void)state;
-  for (int n = cases_begin(draws(BF16_DRAWS)); cases_run(__func__, n); n++) {
+  for (int n = cases_begin(test_draws(8, 1)); cases_run(__func__, n); n++) {
     harness_config config = draw(7000000, n, FSDP_BF16);
     char run[1024];
     describe_plan_config(&config.plan, run, sizeof run);

@@ -1,9 +1,8 @@
 // Runs that recompute and offload what layers save, beside runs that keep all of it: random rules of what is
 // saved, strategies, wraps, accumulation, offload, precisions and families. What is recomputed or fetched has
 // the bits of what was dropped, so losses, norms, gradients and parameters have too; memory is as planned.
-//
-// FSDP_TEST_DRAWS=N in the environment runs N cases instead of the suite's few.
 #include "tests/support/cases.h"
+#include "tests/support/draws.h"
 #include "tests/support/harness.h"
 #include "tests/support/random_plan.h"
 
@@ -11,22 +10,11 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include <cmocka.h>
 
-#if defined FSDP_SANITIZE_ADDRESS || defined FSDP_SANITIZE_THREAD
-enum { DRAWS = 30 };
-#else
-enum { DRAWS = 120 };
-#endif
 enum { STEPS = 2, RANKS_MAX = 6 };
-
-static int draws(void) {
-  const char *wanted = getenv("FSDP_TEST_DRAWS");
-  return wanted ? atoi(wanted) : DRAWS;
-}
 
 // A configuration that has rules, for few enough ranks.
 static fsdp_plan_config draw(int number) {
@@ -67,7 +55,7 @@ static void compare(const harness_result *mine, const harness_result *kept, cons
 static void test_same_bits(void **state) {
   (void)state;
   int fates[FSDP_FATE_OFFLOAD + 1] = {0}, bf16 = 0, several = 0;
-  for (int n = cases_begin(draws()); cases_run(__func__, n); n++) {
+  for (int n = cases_begin(test_draws(120, 16)); cases_run(__func__, n); n++) {
     harness_config config = {.plan = draw(n), .steps = STEPS, .lr = 1e-2f, .gradient_step = STEPS - 1};
     config.seed = (uint64_t)n;
     harness_config plain = config;

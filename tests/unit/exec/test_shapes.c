@@ -3,6 +3,7 @@
 // vocabulary of 257, sequence 1, three ranks, a head dimension that is not hidden / heads, tied and untied.
 #include "runtime/base/random.h"
 #include "tests/support/cases.h"
+#include "tests/support/draws.h"
 #include "tests/support/harness.h"
 #include "tests/support/models.h"
 
@@ -145,8 +146,7 @@ static void check_run(int run) {
 
 static void test_random_shapes(void **state) {
   (void)state;
-  const char *variable = getenv("FSDP_TEST_ALL");
-  int runs = variable && !strcmp(variable, "1") ? 2000 : 80;
+  int runs = test_all() ? 2000 : test_draws(80, 10);
   for (int run = cases_begin(runs); cases_run(__func__, run); run++) check_run(run);
 }
 

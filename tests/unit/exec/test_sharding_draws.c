@@ -1,8 +1,7 @@
 // Random sharding rules for weights and outputs of a Llama, over tensor, fsdp and context: what a plan
 // accepts trains as one rank does, with memory as planned.
-//
-// FSDP_TEST_DRAWS=N in the environment makes N draws instead of the suite's few.
 #include "tests/support/cases.h"
+#include "tests/support/draws.h"
 #include "tests/support/harness.h"
 #include "tests/support/random_program.h"
 
@@ -17,7 +16,7 @@
 
 #include <cmocka.h>
 
-enum { DRAWS = 120, STEPS = 2, GLOBAL_BATCH = 4, RULES_MAX = 32 };
+enum { STEPS = 2, GLOBAL_BATCH = 4, RULES_MAX = 32 };
 
 static const char *const weights[] = {"model.layers.*.self_attn.q_proj.weight",
                                       "model.layers.*.self_attn.k_proj.weight",
@@ -167,11 +166,10 @@ static harness_config base(int fsdp, int tensor, int context) {
 
 // What comes of the draws. A weight without a rule is placed by propagation.
 static void try_rules(const char *test, bool partial) {
-  const char *wanted = getenv("FSDP_TEST_DRAWS");
   harness_config plain = base(1, 1, 1);
   harness_result *reference = harness_train(&plain);
   assert_string_equal(reference->failure, "");
-  int count = wanted ? atoi(wanted) : DRAWS, trained = 0, refused = 0, completed = 0;
+  int count = test_draws(120, 12), trained = 0, refused = 0, completed = 0;
   for (int n = cases_begin(count); cases_run(test, n); n++) {
     random_source random = {.seed = (partial ? 9000000 : 8000000) + (uint64_t)n};
     fsdp_shard_rule rules[RULES_MAX];

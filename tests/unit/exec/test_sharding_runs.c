@@ -1,5 +1,6 @@
 // Weights of one module over different axes: losses, norms, gradients and parameters as on one rank, and
 // memory as planned, whatever is freed, offloaded, accumulated or wrapped together.
+#include "tests/support/draws.h"
 #include "tests/support/harness.h"
 
 #include "runtime/base/size.h"
@@ -76,7 +77,7 @@ static void test_mixed_units(void **state) {
   const int places[][2] = {{2, 2}, {2, 3}, {1, 4}, {4, 1}};
   harness_config plain = config_of(1, 1);
   harness_result *reference = harness_train(&plain);
-  for (int i = 0; i < 30; i++) {
+  for (int i = 0; i < 30; i += test_stride(7)) {
     const int *place = places[i % 4];
     harness_config config = config_of(place[0], place[1]);
     fsdp_plan_config *plan = &config.plan;
@@ -106,7 +107,7 @@ static void test_mixed_units_in_bf16(void **state) {
   (void)state;
   harness_config plain = config_of(1, 1);
   harness_result *reference = harness_train(&plain);
-  for (int i = 0; i < 12; i++) {
+  for (int i = 0; i < 12; i += test_stride(5)) {
     harness_config config = config_of(2, i % 2 + 1);
     fsdp_plan_config *plan = &config.plan;
     fsdp_sharding sharding = {.rules = rules, .rule_count = sizeof rules / sizeof *rules};

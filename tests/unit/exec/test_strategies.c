@@ -10,9 +10,10 @@
 //   accumulation       1; 4 reduced each; 4 local
 // By default a set of runs in which every pair of values of two settings occurs; with --all (or
 // FSDP_TEST_ALL=1) all combinations. The global batch is 96 sequences, which any of these numbers of ranks
-// and micro-batches divides. The reference is one rank, plain.
+// and micro-batches divides. The reference is one rank, plain. Sanitizers' builds take some of the runs.
 //
 // Each run is made with poison off; every pairwise run once more with poison on, equal to the bit.
+#include "tests/support/draws.h"
 #include "tests/support/harness.h"
 
 #include "runtime/base/check.h"
@@ -204,12 +205,13 @@ static void test_agree(void **state) {
   harness_result *reference = reference_run();
   choice *runs = fsdp_alloc((size_t)choice_count() * sizeof *runs);
   int count = all ? choice_count() : pairwise(runs);
-  for (int i = 0; i < count; i++) {
+  int every = test_stride(12), made = 0;
+  for (int i = 0; i < count; i += every, made++) {
     choice c = all ? nth_choice(i) : runs[i];
     check_run(&c, reference, !all || i % 7 == 0);
     if (all && (i + 1) % 100 == 0) print_message("%d of %d runs agree\n", i + 1, count);
   }
-  print_message("%d runs agree with one rank, each with measured memory as planned\n", count);
+  print_message("%d runs agree with one rank, each with measured memory as planned\n", made);
   free(runs);
   harness_free(reference);
 }
@@ -218,7 +220,7 @@ static void test_agree(void **state) {
 static void test_initial_weights(void **state) {
   (void)state;
   harness_result *reference = NULL;
-  for (int i = 0; i < PLACES; i++) {
+  for (int i = 0; i < PLACES; i += test_stride(5)) {
     choice c = {{i, i % 4, i % 2, 0, 1, 0}};
     harness_config config = config_of(&c);
     config.steps = 1;
@@ -242,7 +244,7 @@ static void test_initial_weights(void **state) {
 static void test_bf16_stays_close(void **state) {
   (void)state;
   harness_result *reference = reference_run();
-  for (int i = 0; i < PLACES; i++) {
+  for (int i = 0; i < PLACES; i += test_stride(5)) {
     choice c = {{i, i % 4, i / 2 % 2, i % 2, 1, i % 3}};
     harness_config config = config_of(&c);
     // Of fp32 parameters only the reduction is in bf16; not where one rank may run on a GPU, which refuses
@@ -271,7 +273,7 @@ static void test_bf16_stays_close(void **state) {
 // before any gradient.
 static void test_sums_in_bf16(void **state) {
   (void)state;
-  for (int count = 2; count <= 32; count *= 2) {
+  for (int count = 2; count <= (test_sanitized() ? 4 : 32); count *= 2) {
     choice c = {{count == 8 ? 10 : 0, 1, 0, 0, 1, 1}}; // full, or no
     harness_config config = config_of(&c);
     config.plan.micro_batches = count;
@@ -305,7 +307,7 @@ static void test_micro_batches_are_summed_in_fp32(void **state) {
   (void)state;
   const place sharded[] = {
       {FSDP_FULL, 1, 2}, {FSDP_GRAD_OP, 1, 2}, {FSDP_NO, 2, 1}, {FSDP_HYBRID, 2, 2}, {FSDP_ZERO1, 1, 2}};
-  for (int i = 0; i < 5; i++) {
+  for (int i = 0; i < 5; i += test_stride(3)) {
     for (int kind = 0; kind < 2; kind++) {
       harness_config config = {.plan = harness_small_plan(1), .steps = 1, .seed = 7};
       config.plan.seq = 5;
@@ -331,7 +333,7 @@ static void test_micro_batches_are_summed_in_fp32(void **state) {
 // reductions and take the scalar 1 for the factor.
 static void test_clipping_nothing_changes_nothing(void **state) {
   (void)state;
-  for (int i = 0; i < 8; i++) {
+  for (int i = 0; i < 8; i += test_stride(3)) {
     harness_result *results[2];
     for (int clips = 0; clips < 2; clips++) {
       harness_config config = {.plan = harness_small_plan(2), .steps = STEPS, .lr = 1e-3f, .seed = 3};
@@ -350,8 +352,7 @@ static void test_clipping_nothing_changes_nothing(void **state) {
 }
 
 int main(int count, char **arguments) {
-  const char *variable = getenv("FSDP_TEST_ALL");
-  bool all = (count > 1 && !strcmp(arguments[1], "--all")) || (variable && !strcmp(variable, "1"));
+  bool all = (count > 1 && !strcmp(arguments[1], "--all")) || test_all();
   const struct CMUnitTest tests[] = {
       cmocka_unit_test_prestate(test_agree, all ? &all : NULL),
       cmocka_unit_test(test_initial_weights),

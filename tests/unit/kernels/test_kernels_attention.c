@@ -1,5 +1,6 @@
 // Causal attention, forward and backward, against a reference in double that holds whole T x T matrices.
 #include "runtime/base/check.h"
+#include "tests/support/draws.h"
 #include "tests/support/kernel_case.h"
 
 #include <math.h>
@@ -131,7 +132,7 @@ static void check_forward(heads h, fsdp_dtype dtype) {
 static void test_attention(void **state) {
   (void)state;
   for (int d = 0; d < 2; d++)
-    for (int s = 0; s < SHAPES; s++) check_forward(heads_of(shapes[s]), dtypes[d]);
+    for (int s = 0; s < SHAPES; s += test_stride(3)) check_forward(heads_of(shapes[s]), dtypes[d]);
 }
 
 static void check_backward(heads h, fsdp_dtype dtype) {
@@ -154,24 +155,23 @@ static void check_backward(heads h, fsdp_dtype dtype) {
 static void test_attention_backward(void **state) {
   (void)state;
   for (int d = 0; d < 2; d++)
-    for (int s = 0; s < SHAPES; s++) check_backward(heads_of(shapes[s]), dtypes[d]);
+    for (int s = 0; s < SHAPES; s += test_stride(3)) check_backward(heads_of(shapes[s]), dtypes[d]);
 }
 
 // More keys than a task holds gradients of at a time, which are 128 of these (attention_backward.c).
 static void test_attention_backward_ranges(void **state) {
   (void)state;
   static const int64_t wide[] = {1, 300, 1, 1, 1000};
-  check_backward(heads_of(wide), FSDP_F32);
-  check_backward(heads_of(wide), FSDP_BF16);
+  for (int d = 0; d < 2; d += test_stride(2)) check_backward(heads_of(wide), dtypes[d]);
 }
 
 // Windows below, at and above a block, and around the length of the sequence.
 static void test_windows(void **state) {
   (void)state;
-  for (int s = 0; s < WINDOW_SHAPES; s++) {
+  for (int s = 0; s < WINDOW_SHAPES; s += test_stride(2)) {
     heads h = heads_of(window_shapes[s]);
     const int64_t windows[] = {1, 2, 20, 63, 64, 65, 130, h.T - 1, h.T, h.T + 1};
-    for (size_t w = 0; w < sizeof windows / sizeof *windows; w++)
+    for (size_t w = 0; w < sizeof windows / sizeof *windows; w += (size_t)test_stride(4))
       for (int d = 0; d < 2; d++) {
         h.window = windows[w];
         check_forward(h, dtypes[d]);
@@ -185,10 +185,9 @@ static void test_window_ranges(void **state) {
   (void)state;
   static const int64_t windows[] = {1, 64, 65, 200, 299};
   heads h = heads_of((const int64_t[]){1, 300, 1, 1, 1000});
-  for (size_t w = 0; w < sizeof windows / sizeof *windows; w++) {
+  for (size_t w = 0; w < sizeof windows / sizeof *windows; w += (size_t)test_stride(3)) {
     h.window = windows[w];
-    check_backward(h, FSDP_F32);
-    check_backward(h, FSDP_BF16);
+    for (int d = 0; d < 2; d += test_stride(2)) check_backward(h, dtypes[d]);
   }
 }
 

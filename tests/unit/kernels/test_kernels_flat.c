@@ -1,6 +1,7 @@
 // Movement, reductions and AdamW over flat ranges, against closed formulas in double.
 #include "runtime/base/check.h"
 #include "runtime/base/random.h"
+#include "tests/support/draws.h"
 #include "tests/support/kernel_case.h"
 
 #include <math.h>
@@ -266,7 +267,7 @@ static void test_adamw(void **state) {
                                  {FSDP_F32, FSDP_BF16, FSDP_F32, FSDP_BF16, FSDP_F32},
                                  {FSDP_BF16, FSDP_BF16, FSDP_BF16, FSDP_BF16, FSDP_BF16}};
   for (int kind = 0; kind < 5; kind++)
-    for (int n = 0; n < 5; n++)
+    for (int n = 0; n < 5; n += test_stride(2))
       for (int copy = 0; copy < 2; copy++) {
         // Two parameters with padding between and after; stochastic rounding is off by up to one of 8 bits.
         int64_t count = counts[n];
@@ -441,7 +442,7 @@ static uint64_t element_of(const fsdp_rounding_run *run, int64_t at) {
 static void test_rounding_draws(void **state) {
   (void)state;
   enum { COUNT = 2100, RUNS = 24 };
-  for (int trial = 0; trial < 20; trial++) {
+  for (int trial = 0; trial < test_draws(20, 5); trial++) {
     fsdp_rounding_run runs[RUNS];
     int64_t end = 0;
     int run_count = 0;

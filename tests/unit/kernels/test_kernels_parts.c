@@ -3,6 +3,7 @@
 // parts of what all of them add to. Padding holds numbers and changes nothing.
 #include "runtime/base/check.h"
 #include "runtime/plan/layout/rows.h"
+#include "tests/support/draws.h"
 #include "tests/support/kernel_case.h"
 #include "tests/support/random_program.h"
 
@@ -300,7 +301,7 @@ static void test_attention_of_parts(void **state) {
                                  {1, 270, 2, 1, 16, 0, 2, 1}, {2, 300, 4, 2, 8, 0, 2, 3},
                                  {1, 33, 5, 5, 7, 0, 2, 2},   {1, 150, 2, 2, 64, 70, 1, 4},
                                  {1, 520, 2, 1, 20, 65, 4, 1}};
-  for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++)
+  for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i += (size_t)test_stride(2))
     for (int d = 0; d < 2; d++) check_attention(shapes[i], dtypes[d]);
 }
 
@@ -308,7 +309,7 @@ static void test_random_parts(void **state) {
   (void)state;
   random_source random = {.seed = 11};
   static const int64_t dims[] = {1, 3, 8, 13, 20, 64, 80};
-  for (int i = 0; i < 40; i++) {
+  for (int i = 0; i < test_draws(40, 6); i++) {
     shape s = {.B = random_int(&random, 1, 3), .T = random_int(&random, 1, 200)};
     s.K = random_int(&random, 1, 3);
     s.H = s.K * random_int(&random, 1, 4);
@@ -322,8 +323,8 @@ static void test_random_parts(void **state) {
 // More keys than a task holds gradients of at a time, which are 128 of these (attention_backward.c).
 static void test_ranges_of_parts(void **state) {
   (void)state;
-  check_attention((shape){1, 300, 1, 1, 1000, 0, 2, 3}, FSDP_F32);
-  check_attention((shape){1, 300, 1, 1, 1000, 65, 2, 1}, FSDP_F32);
+  static const shape shapes[] = {{1, 300, 1, 1, 1000, 0, 2, 3}, {1, 300, 1, 1, 1000, 65, 2, 1}};
+  for (int i = 0; i < 2; i += test_stride(2)) check_attention(shapes[i], FSDP_F32);
 }
 
 // ---- RoPE and learned positions
@@ -363,7 +364,7 @@ static void check_rope(shape s, fsdp_op_kind kind, fsdp_dtype dtype) {
 static void test_rope_of_parts(void **state) {
   (void)state;
   random_source random = {.seed = 12};
-  for (int i = 0; i < 20; i++) {
+  for (int i = 0; i < test_draws(20, 6); i++) {
     shape s = {random_int(&random, 1, 3), random_int(&random, 1, 60), 2, 1, 2 * random_int(&random, 1, 9), 0,
                random_int(&random, 1, 4), random_int(&random, 1, 4)};
     check_rope(s, i % 2 ? FSDP_OP_ROPE : FSDP_OP_ROPE_BACKWARD, dtypes[i / 2 % 2]);
@@ -416,7 +417,7 @@ static void check_positions_backward(const layout *l, int64_t M, const double *d
 static void test_positions_of_parts(void **state) {
   (void)state;
   random_source random = {.seed = 13};
-  for (int i = 0; i < 30; i++) {
+  for (int i = 0; i < test_draws(30, 6); i++) {
     shape s = {random_int(&random, 1, 3), random_int(&random, 1, 40), 1, 1, random_int(&random, 1, 20), 0,
                random_int(&random, 1, 4), random_int(&random, 1, 4)};
     layout l = layout_of(s);

@@ -7,6 +7,7 @@
 // is all sign.
 #include "runtime/checkpoint/config_json.h"
 #include "runtime/checkpoint/safetensors.h"
+#include "tests/support/draws.h"
 #include "tests/support/harness.h"
 
 #include "runtime/base/check.h"
@@ -40,6 +41,7 @@ static const char *const folders[] = {"gpt2_hub",       "gpt2_odd",        "grou
                                       "llama3_rope",    "multi_query_257", "odd",        "wide_32001",
                                       "mistral_window", "mistral_257",     "qwen2_tied", "qwen2_window",
                                       "qwen3_heads",    "qwen3_window"};
+enum { FOLDERS = sizeof folders / sizeof *folders };
 
 typedef struct golden {
   char folder[256];
@@ -240,7 +242,7 @@ static void check(const golden *g, const harness_config *config, const tolerance
 
 static void test_one_rank(void **state) {
   (void)state;
-  for (size_t i = 0; i < sizeof folders / sizeof *folders; i++) {
+  for (size_t i = 0; i < FOLDERS; i += (size_t)test_stride(2)) {
     golden g = open_golden(folders[i]);
     harness_config config = config_of(&g);
     check(&g, &config, &fp32, NULL);
@@ -251,7 +253,7 @@ static void test_one_rank(void **state) {
 // The sequences of a batch spread over ranks or micro-batches, sharded, recomputed, offloaded.
 static void test_sharded(void **state) {
   (void)state;
-  for (size_t i = 0; i < sizeof folders / sizeof *folders; i++) {
+  for (size_t i = 0; i < FOLDERS; i += (size_t)test_stride(3)) {
     golden g = open_golden(folders[i]);
     harness_config config = config_of(&g);
     config.plan.batch = 1;
@@ -269,7 +271,7 @@ static void test_sharded(void **state) {
 
 static void test_bf16(void **state) {
   (void)state;
-  for (size_t i = 0; i < sizeof folders / sizeof *folders; i++) {
+  for (size_t i = 0; i < FOLDERS; i += (size_t)test_stride(5)) {
     golden g = open_golden(folders[i]);
     harness_config config = config_of(&g);
     config.plan.param_dtype = FSDP_BF16;

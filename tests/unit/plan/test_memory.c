@@ -6,6 +6,7 @@
 #include "runtime/plan/memory/pack_search.h"
 #include "runtime/plan/proof/poison.h"
 #include "tests/support/cases.h"
+#include "tests/support/draws.h"
 #include "tests/support/oracle.h"
 #include "tests/support/random_plan.h"
 
@@ -18,11 +19,9 @@
 
 #include <cmocka.h>
 
-#if defined(FSDP_SANITIZE_ADDRESS) || defined(FSDP_SANITIZE_THREAD)
-enum { PROGRAMS = 30 };
-#else
-enum { PROGRAMS = 300 };
-#endif
+static int programs(void) {
+  return test_draws(300, 30);
+}
 
 static bool lives(const fsdp_tensor *tensor, fsdp_space space, int position) {
   return tensor->space == space && tensor->begin <= position && position <= tensor->end;
@@ -101,7 +100,7 @@ static void check_owners(const fsdp_program *program, fsdp_space space, int posi
 
 static void test_reports_of_random_programs(void **state) {
   (void)state;
-  for (int seed = cases_begin(PROGRAMS); cases_run(__func__, seed); seed++) {
+  for (int seed = cases_begin(programs()); cases_run(__func__, seed); seed++) {
     random_source random = {.seed = (uint64_t)seed};
     fsdp_program *program = random_program(&random, 16);
     fsdp_memory_report report, after;
@@ -123,7 +122,7 @@ static void test_reports_of_random_programs(void **state) {
 
 static void test_poison_changes_no_sum(void **state) {
   (void)state;
-  for (int seed = cases_begin(PROGRAMS); cases_run(__func__, seed); seed++) {
+  for (int seed = cases_begin(programs()); cases_run(__func__, seed); seed++) {
     random_source random = {.seed = (uint64_t)seed};
     fsdp_program *program = random_program(&random, 16);
     fsdp_memory_report before, after;
@@ -204,7 +203,7 @@ static void test_packs_what_fits_exactly(void **state) {
   (void)state;
   int solved = 0;
   double sum = 0;
-  for (int seed = cases_begin(PROGRAMS); cases_run(__func__, seed); seed++) {
+  for (int seed = cases_begin(programs()); cases_run(__func__, seed); seed++) {
     random_source random = {.seed = (uint64_t)seed};
     fsdp_pack_item items[256];
     int count = 0, windows[2] = {0, 20};
@@ -221,9 +220,9 @@ static void test_packs_what_fits_exactly(void **state) {
     solved += top <= config.limit;
     sum += (double)(top - 1024) / (64 * 200);
   }
-  print_message("%d rectangles: %.4f of the bound on average, %d within 2%%\n", PROGRAMS, sum / PROGRAMS,
+  print_message("%d rectangles: %.4f of the bound on average, %d within 2%%\n", programs(), sum / programs(),
                 solved);
-  assert_true(solved * 100 >= PROGRAMS * 98);
+  assert_true(solved * 100 >= programs() * 98);
 }
 
 static void test_search_says_what_is_impossible(void **state) {

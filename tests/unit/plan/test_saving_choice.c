@@ -2,6 +2,7 @@
 // choices that a search without its order finds.
 #include "runtime/plan/program/saving_cost.h"
 #include "runtime/plan/saving_choice.h"
+#include "tests/support/draws.h"
 #include "tests/support/models.h"
 
 #include <setjmp.h>
@@ -90,7 +91,7 @@ static void test_no_more_than_needed(void **state) {
   double cost = 0;
   int partial = 0;
   assert_true(least < most);
-  for (int i = 0; i <= 24; i++) {
+  for (int i = 0; i <= 24; i += test_stride(4)) {
     int64_t limit = most - (most - least) * i / 24;
     fsdp_saving chosen = {0};
     assert_true(choose(limit, true, false, &chosen));
@@ -131,7 +132,7 @@ static void test_cheapest(void **state) {
   fsdp_saving all = fsdp_saving_of_blocks(), none = {0};
   int64_t most = arena_of(base_config(), &none), least = arena_of(base_config(), &all);
   double layer = cost_of(&all) / LAYERS;
-  for (int i = 1; i < 16; i++) {
+  for (int i = 1; i < 16; i += test_stride(5)) {
     int64_t limit = most - (most - least) * i / 16;
     fsdp_saving chosen = {0};
     assert_true(choose(limit, true, false, &chosen));

@@ -2,6 +2,7 @@
 // tensor, sequence and context parallelism.
 #include "models/family.h"
 #include "runtime/plan/plan.h"
+#include "tests/support/draws.h"
 #include "tests/support/models.h"
 
 #include <setjmp.h>
@@ -249,7 +250,7 @@ static void test_tensor(void **state) {
       {"llama2-7b", 1, 8, 1, 2, FSDP_ZERO1, true, true, 1, 1024, 4, NULL},
       {"llama2-7b", 1, 4, 1, 4, FSDP_ZERO1, false, false, 1, 1024, 1, NULL},
   };
-  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) check_case(&cases[i]);
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i += (size_t)test_stride(3)) check_case(&cases[i]);
 }
 
 // Three axes: data x fsdp x tensor, fsdp x context x tensor, and all four.
@@ -269,7 +270,7 @@ static void test_three_axes(void **state) {
       {"llama3-405b", 1, 32, 4, 16, FSDP_GRAD_OP, false, true, 1, 32768, 1, NULL},
       {"llama2-70b", 2, 2, 2, 16, FSDP_ZERO1, true, true, 1, 8192, 3, NULL},
   };
-  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) check_case(&cases[i]);
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i += (size_t)test_stride(3)) check_case(&cases[i]);
 }
 
 // Nothing divides: padded heads, columns, vocabulary, positions and shards are sent too.
@@ -283,7 +284,7 @@ static void test_odd_sizes(void **state) {
       {"llama3-405b", 1, 7, 3, 6, FSDP_FULL, false, true, 1, 333, 1, NULL},
       {"llama2-7b", 1, 5, 1, 3, FSDP_ZERO1, true, true, 2, 1000, 2, NULL},
   };
-  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) check_case(&cases[i]);
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i += (size_t)test_stride(3)) check_case(&cases[i]);
 }
 
 static void test_gathered_again(void **state) {
@@ -292,7 +293,7 @@ static void test_gathered_again(void **state) {
       {"llama2-7b", 1, 4, 1, 2, FSDP_FULL, true, true, 1, 1024, 1, "gather"},
       {"llama2-70b", 1, 4, 2, 16, FSDP_FULL, true, true, 1, 1024, 2, "gather"},
   };
-  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) check_case(&cases[i]);
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i += (size_t)test_stride(3)) check_case(&cases[i]);
 }
 
 int main(void) {

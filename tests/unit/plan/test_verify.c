@@ -5,6 +5,7 @@
 #include "runtime/plan/proof/verify.h"
 #include "runtime/plan/proof/waits.h"
 #include "tests/support/cases.h"
+#include "tests/support/draws.h"
 #include "tests/support/meeting.h"
 #include "tests/support/oracle.h"
 #include "tests/support/random_program.h"
@@ -18,11 +19,9 @@
 
 #include <cmocka.h>
 
-#if defined(FSDP_SANITIZE_ADDRESS) || defined(FSDP_SANITIZE_THREAD)
-enum { PROGRAMS = 40 };
-#else
-enum { PROGRAMS = 400 };
-#endif
+static int programs(void) {
+  return test_draws(400, 40);
+}
 
 static fsdp_program *finished_program_of(random_source *random, int ranks_max, bool poison) {
   fsdp_program *program = random_program(random, ranks_max);
@@ -39,7 +38,7 @@ static fsdp_program *finished_program(random_source *random, bool poison) {
 
 static void test_accepts_sound_programs(void **state) {
   (void)state;
-  for (int seed = cases_begin(PROGRAMS); cases_run(__func__, seed); seed++) {
+  for (int seed = cases_begin(programs()); cases_run(__func__, seed); seed++) {
     random_source random = {.seed = (uint64_t)seed};
     fsdp_program *program = finished_program(&random, seed % 2);
     fsdp_violation violation;
@@ -54,7 +53,7 @@ static void test_accepts_sound_programs(void **state) {
 static void test_every_wait_deletion(void **state) {
   (void)state;
   int deleted = 0, races = 0, policies = 0;
-  for (int seed = cases_begin(PROGRAMS); cases_run(__func__, seed); seed++) {
+  for (int seed = cases_begin(programs()); cases_run(__func__, seed); seed++) {
     random_source random = {.seed = (uint64_t)seed};
     fsdp_program *program = finished_program(&random, seed % 4 == 3);
     if (seed % 2) { // a policy can make a wait of the bytes superfluous as long as it stays
@@ -101,7 +100,7 @@ static void test_every_wait_deletion(void **state) {
 static void test_ranks_meet(void **state) {
   (void)state;
   int failed = 0, shared = 0;
-  for (int seed = cases_begin(PROGRAMS); cases_run(__func__, seed); seed++) {
+  for (int seed = cases_begin(programs()); cases_run(__func__, seed); seed++) {
     random_source random = {.seed = (uint64_t)seed};
     fsdp_program *program = finished_program(&random, false);
     for (int i = 0; i < 5; i++) assert_int_equal(meet(program, &random), MEETING_COMPLETE);
@@ -208,7 +207,7 @@ static void damage(fsdp_program *program, random_source *random) {
 static void test_damaged_programs(void **state) {
   (void)state;
   int found[FSDP_VIOLATION_KIND_COUNT] = {0};
-  for (int seed = cases_begin(PROGRAMS); cases_run(__func__, seed); seed++) {
+  for (int seed = cases_begin(programs()); cases_run(__func__, seed); seed++) {
     random_source random = {.seed = (uint64_t)seed};
     fsdp_program *program = finished_program(&random, seed % 4 == 3);
     for (int i = 0; i < 20; i++) {
@@ -236,14 +235,14 @@ static void test_damaged_programs(void **state) {
                 found[FSDP_VIOLATION_OPERANDS], found[FSDP_VIOLATION_COMMUNICATOR]);
   // At most 16 ranks are decided exactly.
   assert_int_equal(found[FSDP_VIOLATION_UNPROVED], 0);
-  for (int kind = 0; kind < FSDP_VIOLATION_UNPROVED; kind++) assert_true(found[kind] > PROGRAMS / 20);
+  for (int kind = 0; kind < FSDP_VIOLATION_UNPROVED; kind++) assert_true(found[kind] > programs() / 20);
 }
 
 // On more ranks than are checked one by one: sound programs are accepted, and what is accepted is sound.
 static void test_many_ranks(void **state) {
   (void)state;
   int many = 0, accepted = 0, unproved = 0;
-  for (int seed = cases_begin(PROGRAMS / 4); cases_run(__func__, seed); seed++) {
+  for (int seed = cases_begin(programs() / 4); cases_run(__func__, seed); seed++) {
     random_source random = {.seed = (uint64_t)seed};
     fsdp_program *program = finished_program_of(&random, 64, seed % 4 == 3);
     fsdp_violation violation;
@@ -265,7 +264,7 @@ static void test_many_ranks(void **state) {
   print_message("%d programs of more than 16 ranks; of those damaged %d accepted, %d not proved\n", many,
                 accepted, unproved);
   // Under a sanitizer ten programs are all, and one of them in ten has so many ranks.
-  assert_true(many > PROGRAMS / 40 - 1 && accepted > PROGRAMS / 20);
+  assert_true(many > programs() / 40 - 1 && accepted > programs() / 20);
 }
 
 int main(void) {

@@ -3,6 +3,7 @@
 #include "runtime/plan/proof/verify.h"
 #include "runtime/plan/proof/waits.h"
 #include "tests/support/cases.h"
+#include "tests/support/draws.h"
 #include "tests/support/oracle.h"
 #include "tests/support/random_plan.h"
 
@@ -15,11 +16,13 @@
 
 #include <cmocka.h>
 
-#if defined(FSDP_SANITIZE_ADDRESS) || defined(FSDP_SANITIZE_THREAD)
-enum { CONFIGS = 500, MUTATED = 4 };
-#else
-enum { CONFIGS = 10000, MUTATED = 60 };
-#endif
+static int configs(void) {
+  return test_draws(10000, 300);
+}
+
+static int mutated(void) {
+  return test_draws(60, 4);
+}
 
 static fsdp_plan *plan_of(const fsdp_plan_config *config) {
   fsdp_plan *plan = NULL;
@@ -34,7 +37,7 @@ static void test_random_configs(void **state) {
   (void)state;
   double worst = 0, sum = 0;
   int over = 0;
-  for (int seed = cases_begin(CONFIGS); cases_run(__func__, seed); seed++) {
+  for (int seed = cases_begin(configs()); cases_run(__func__, seed); seed++) {
     random_source random = {.seed = (uint64_t)seed};
     fsdp_plan_config config = random_plan_config(&random);
     fsdp_plan *plan = plan_of(&config);
@@ -52,8 +55,8 @@ static void test_random_configs(void **state) {
     }
     fsdp_plan_destroy(plan);
   }
-  print_message("%d configurations: arena / peak %.5f on average, %.5f at worst\n", CONFIGS, sum / CONFIGS,
-                worst);
+  print_message("%d configurations: arena / peak %.5f on average, %.5f at worst\n", configs(),
+                sum / configs(), worst);
   assert_int_equal(over, 0);
 }
 
@@ -61,7 +64,7 @@ static void test_random_configs(void **state) {
 static void test_random_configs_of_many_ranks(void **state) {
   (void)state;
   const int shard_counts[] = {17, 18, 31, 64, 100, 1000};
-  for (int seed = cases_begin(CONFIGS / 10); cases_run(__func__, seed); seed++) {
+  for (int seed = cases_begin(configs() / 10); cases_run(__func__, seed); seed++) {
     random_source random = {.seed = 3000000 + (uint64_t)seed};
     fsdp_plan_config config = random_plan_config(&random);
     fsdp_mesh_resize(&config.mesh, config.strategy == FSDP_NO ? FSDP_AXIS_DATA : FSDP_AXIS_FSDP,
@@ -104,7 +107,7 @@ static void delete_each_wait(fsdp_program *program, deletions *counts) {
 static void test_every_wait_deletion(void **state) {
   (void)state;
   deletions counts = {0};
-  for (int seed = 0, done = 0; done < MUTATED; seed++) {
+  for (int seed = 0, done = 0; done < mutated(); seed++) {
     random_source random = {.seed = 1000000 + (uint64_t)seed};
     fsdp_plan_config config = random_plan_config(&random);
     config.prefetch = random_int(&random, 1, 3);
@@ -153,7 +156,7 @@ static bool swap_free_with_use(fsdp_program *program, int tensor) {
 static void test_swapped_frees_and_shared_addresses(void **state) {
   (void)state;
   int swapped = 0, shared = 0;
-  for (int seed = cases_begin(MUTATED * 3); cases_run(__func__, seed); seed++) {
+  for (int seed = cases_begin(mutated() * 3); cases_run(__func__, seed); seed++) {
     random_source random = {.seed = 2000000 + (uint64_t)seed};
     fsdp_plan_config config = random_plan_config(&random);
     config.poison = false;
@@ -190,7 +193,7 @@ static void test_swapped_frees_and_shared_addresses(void **state) {
   print_message(
       "%d frees swapped with the next use, %d live tensors put at another's address: all rejected\n", swapped,
       shared);
-  assert_true(swapped > MUTATED && shared > MUTATED);
+  assert_true(swapped > mutated() && shared > mutated());
 }
 
 int main(void) {
