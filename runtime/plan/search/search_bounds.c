@@ -53,6 +53,20 @@ static double communication_s(const fsdp_search_config *search, const search_spa
   return seconds + collective_s(search, kind, replicas, FSDP_INSTR_ALL_REDUCE, gradients / shards_of(kind));
 }
 
+// An update on the host reads a gradient, and reads and writes what the optimizer keeps.
+static double host_update_s(const fsdp_search_config *search, const search_space *space,
+                            const fsdp_search_kind *kind) {
+  const fsdp_plan_config *c = &search->base;
+  const fsdp_device_profile *profile = search->profile;
+  if (!kind->cpu_offload || profile->device == FSDP_OP_CPU || profile->host_memory_rate <= 0) return 0;
+  const double shard =
+      (double)space->params / fsdp_mesh_size(&kind->mesh, FSDP_AXIS_TENSOR) / shards_of(kind);
+  const int64_t bytes = fsdp_dtype_bytes(c->reduce_dtype) +
+                        2 * (fsdp_dtype_bytes(c->master_dtype) + 2 * fsdp_dtype_bytes(c->moment_dtype));
+  const int64_t ranks = fsdp_min_i64(search->ranks, search->ranks_per_node);
+  return shard * (double)(bytes * ranks) / profile->host_memory_rate;
+}
+
 double search_least_s(const fsdp_search_config *search, const search_space *space,
                       const fsdp_search_kind *kind, fsdp_search_bound *bound) {
   const fsdp_plan_config *c = &search->base;
@@ -61,8 +75,11 @@ double search_least_s(const fsdp_search_config *search, const search_space *spac
                        fsdp_model_flops_per_token(&c->model, c->seq, FSDP_FLOPS_CAUSAL) / search->ranks;
   const double compute = rate > 0 ? GEMM_SHARE * flops / rate : 0;
   const double communication = communication_s(search, space, kind);
-  *bound = communication > compute ? FSDP_BOUND_COMMUNICATION : FSDP_BOUND_COMPUTE;
-  return fmax(compute, communication);
+  const double update = host_update_s(search, space, kind), most = fmax(update, fmax(compute, communication));
+  *bound = most == compute         ? FSDP_BOUND_COMPUTE
+           : most == communication ? FSDP_BOUND_COMMUNICATION
+                                   : FSDP_BOUND_UPDATE;
+  return most;
 }
 
 int64_t search_least_bytes(const fsdp_search_config *search, const search_space *space,

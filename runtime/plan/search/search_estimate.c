@@ -109,20 +109,38 @@ static int64_t greatest_extended(const peaks *a, const peaks *b, fsdp_space spac
 
 // ---- Time
 
-// Seconds alone of what the compute stream does in a step.
+// Seconds alone of what a stream does between two positions; of one op if `op` is not FSDP_OP_KIND_COUNT.
+static double stream_s(const fsdp_pricing *pricing, fsdp_stream stream, fsdp_op_kind op, int begin, int end) {
+  double sum = 0;
+  for (int i = begin; i < end; i++) {
+    const fsdp_instr *instr = &pricing->plan->program->instrs[i];
+    if (instr->stream != stream) continue;
+    if (op != FSDP_OP_KIND_COUNT && (instr->kind != FSDP_INSTR_OP || instr->op != op)) continue;
+    sum += fsdp_price_of(pricing, i).seconds;
+  }
+  return sum;
+}
+
+// Seconds of what the compute stream does in a step, and of the updates on the host that it waits for: with
+// clipping they start after the last backward, and all weights are updated before the first forward ends.
 static double work_of(const fsdp_pricing *pricing) {
-  const fsdp_program *program = pricing->plan->program;
+  const fsdp_plan *plan = pricing->plan;
+  const fsdp_program *program = plan->program;
   int *order = fsdp_alloc((size_t)(program->micro_batches + 1) * sizeof *order);
   const int runs = fsdp_program_step_order(program, order);
-  double section_s[FSDP_MAX_SECTIONS] = {0}, sum = 0;
+  double section_s[FSDP_MAX_SECTIONS] = {0}, work = 0, update = 0;
   for (int s = 0; s < program->section_count; s++) {
-    if (program->sections[s].kind >= FSDP_SECTION_EVALUATION) continue;
-    for (int i = program->sections[s].begin; i < program->sections[s].end; i++)
-      if (program->instrs[i].stream == FSDP_STREAM_COMPUTE) section_s[s] += fsdp_price_of(pricing, i).seconds;
+    const fsdp_section *section = &program->sections[s];
+    if (section->kind >= FSDP_SECTION_EVALUATION) continue;
+    section_s[s] = stream_s(pricing, FSDP_STREAM_COMPUTE, FSDP_OP_KIND_COUNT, section->begin, section->end);
+    update += stream_s(pricing, FSDP_STREAM_HOST, plan->optimizer->update, section->begin, section->end);
   }
-  for (int i = 0; i < runs; i++) sum += section_s[order[i]];
+  for (int i = 0; i < runs; i++) work += section_s[order[i]];
+  const fsdp_section *first = &program->sections[order[0]];
+  const double forward = stream_s(pricing, FSDP_STREAM_COMPUTE, FSDP_OP_KIND_COUNT, first->begin,
+                                  fsdp_program_backward_begin(program, first));
   free(order);
-  return sum;
+  return plan->config.grad_clip > 0 ? work + fmax(0, update - forward) : fmax(work, update);
 }
 
 static fsdp_status make_draft(const fsdp_search_config *search, const fsdp_plan_config *config, int front,

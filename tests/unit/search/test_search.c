@@ -336,7 +336,7 @@ static void test_when_tensor_is_bound(void **state) {
 static void test_slow_links(void **state) {
   (void)state;
   fsdp_device_profile *slow = machine(NODE_RATE, 25e9), *fast = machine(NODE_RATE, 8 * NODE_RATE);
-  fsdp_search_config config = search_of("llama2-7b", 8, 16, 4096, 128, slow);
+  fsdp_search_config config = search_of("llama2-7b", 8, 16, 4096, 64, slow);
   config.limit_bytes[FSDP_SPACE_DEVICE] = INT64_C(20000000000); // less than whole states
   fsdp_search_result result = run(&config);
   check_plans(&config, &result);
