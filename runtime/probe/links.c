@@ -125,9 +125,9 @@ static void run_copy(void *context, const fsdp_stream_context *stream, int set) 
 void probe_copies(probe *self) {
   const bool cuda = self->device == FSDP_OP_CUDA;
   unsigned char *host = self->session.device->arenas.memory[FSDP_SPACE_HOST];
-  const int64_t half = self->session.device->arenas.bytes[FSDP_SPACE_HOST] / 2;
-  const int64_t inside =
-      fsdp_min_i64(cuda ? COPY_BYTES_GPU : COPY_BYTES, fsdp_min_i64(self->inputs.bytes, self->outputs.bytes));
+  const int64_t region = fsdp_min_i64(self->inputs.bytes, self->outputs.bytes);
+  const int64_t half = fsdp_min_i64(self->session.device->arenas.bytes[FSDP_SPACE_HOST] / 2, region);
+  const int64_t inside = fsdp_min_i64(cuda ? COPY_BYTES_GPU : COPY_BYTES, region);
   copy_load device = {self->outputs.memory, self->inputs.memory, inside};
   copy_load up = {self->outputs.memory, host, half}, down = {host + half, self->inputs.memory, half};
   const probe_load loads[] = {{run_copy, NULL, &device, FSDP_STREAM_COMPUTE, 1, false},

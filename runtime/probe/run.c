@@ -210,7 +210,7 @@ double probe_measure_beside(const probe *self, const probe_load *load, double lo
   if (self->active) {
     probe_load fixed = *load, other = beside ? *beside : *load;
     fixed.agreed = other.agreed = true;
-    passes first = make_passes(self, &other, others, 2 * PASSES_MAX);
+    passes first = make_passes(self, &other, others, 2 * PASSES_MAX_GPU);
     passes second = make_passes(self, &fixed, runs, 0);
     const uint64_t started = beside ? launch(&first) : 0, ended = launch(&second);
     finish(&second, ended);
@@ -311,6 +311,9 @@ fsdp_status probe_open(probe *self, int ranks, fsdp_error *error) {
   if (status) return status;
   self->backend = cuda ? fsdp_cuda_backend() : NULL;
   self->kernels = cuda ? self->backend->table : fsdp_cpu_kernels();
+  fsdp_device *device = self->session.device;
+  // Of two loads beside each other, two for each pass.
+  if (device->table->enqueues) device->table->reserve_timestamps(device, 4 * PASSES_MAX_GPU);
   divide_arena(self);
   probe_fill(self, cuda ? FSDP_BF16 : FSDP_F32);
   return FSDP_OK;

@@ -1,4 +1,5 @@
-"""fsdp_profile: what it measures of this machine is complete, positive and in order; what it refuses."""
+"""fsdp_profile: what it measures of this machine is complete, positive and in order; what it refuses. With
+FSDP_TEST_BACKEND=cuda in the environment, what fits a small emulated GPU."""
 
 import os
 import pathlib
@@ -10,6 +11,7 @@ import yaml
 
 work = pathlib.Path(tempfile.mkdtemp())
 CORES = len(os.sched_getaffinity(0))
+CUDA = os.environ.get("FSDP_TEST_BACKEND") == "cuda"
 # Every op of a step that is neither a gemm nor attention.
 OPS = set("""
     embedding embedding_backward rmsnorm add_rmsnorm rmsnorm_backward layernorm add_layernorm
@@ -22,10 +24,12 @@ OPS = set("""
 
 def measure(*arguments, ranks=None):
     path = work / f"{ranks}.yaml"
-    process = programs.run("fsdp_profile", "--backend", "cpu", "--output", path, *arguments, ranks=ranks)
+    process = programs.run("fsdp_profile", "--backend", "cuda" if CUDA else "cpu", "--output", path,
+                           *arguments, ranks=ranks)  # fmt: skip
+    assert process.returncode == 0, process
     begin, end = process.stdout.splitlines()
-    assert process.returncode == 0 and begin.startswith("measuring this CPU"), process
-    assert end.startswith(f"{path}: ") and "0 products" not in end, process
+    assert begin.startswith("measuring GPUs" if CUDA else "measuring this CPU"), process
+    assert end.startswith(f"{path}: ") and CUDA == ("0 products" in end), process
     assert [p.name for p in work.iterdir() if p.suffix == ".tmp"] == []
     return yaml.safe_load(path.read_text())
 
@@ -69,6 +73,17 @@ def measures_every_number_of_ranks():
         assert c["link"] == "node" and is_curve(c["us"])
 
 
+def measures_an_emulated_gpu():
+    """No product fits; copies, launches and the smallest sizes of ops do."""
+    os.environ["FSDP_SIMT_GPU_BYTES"] = str(160 << 20)
+    profile = measure("--seconds", "1")
+    assert profile["device"] == "cuda" and profile["processors"] == 4
+    assert all(float(profile[key]) > 0 for key in ("memory_gb", "memory_gbps", "launch_us", "handoff_us"))
+    assert len(profile["copy_gbps"]) == 4 and all(v > 0 for v in profile["copy_gbps"].values())
+    ops = {o["op"]: o["gbps"] for o in profile["ops"]}
+    assert set(ops) >= {"embedding", "rmsnorm", "rope", "cast", "zero"} and all(map(is_curve, ops.values()))
+
+
 def refuses():
     for arguments, status, words in (
         (["--seconds", "0.5"], 2, "--seconds '0.5'"),
@@ -88,8 +103,11 @@ def refuses():
     assert programs.run("fsdp_profile", "--version").stdout.startswith("fsdp_profile ")
 
 
-refuses()
-measures_one_rank()
-if programs.WITH_MPI:
-    measures_every_number_of_ranks()
+if CUDA:
+    measures_an_emulated_gpu()
+else:
+    refuses()
+    measures_one_rank()
+    if programs.WITH_MPI:
+        measures_every_number_of_ranks()
 print("the machine is measured whole")
