@@ -2,8 +2,11 @@
 // grown.
 //
 // A parallel region hands out indices [0, count) to the calling thread and the pool's workers; which thread
-// runs an index is not determined, so a kernel's result must not depend on it. Workers sleep between regions
-// (no spinning: ranks share cores). Every thread, the caller's included, owns a scratch block for tiles.
+// runs an index is not determined, so a kernel's result must not depend on it. Every thread, the caller's
+// included, owns a scratch block for tiles.
+//
+// Between regions workers look for the next one for some 20 microseconds, and then sleep. If the pool is
+// created where its threads have fewer processors than they are, they sleep at once.
 #pragma once
 
 #include <stddef.h>

@@ -25,7 +25,7 @@ struct fsdp_worker {
   entry *ring;
   uint64_t head, tail; // entries taken, entries put
   uint64_t capacity;
-  int waiting; // threads in `finished`
+  uint64_t wanted; // the least ticket that a thread in `finished` waits for; UINT64_MAX: none does
   bool stop;
   bool full_sleeper;     // the launching thread is in `room`
   uint64_t launched;     // the launching thread's own
@@ -39,11 +39,10 @@ bool fsdp_worker_is_over(const fsdp_worker *worker, uint64_t ticket) {
 void fsdp_worker_synchronize(fsdp_worker *worker, uint64_t ticket) {
   if (fsdp_worker_is_over(worker, ticket)) return;
   pthread_mutex_lock(&worker->mutex);
-  worker->waiting++;
   while (atomic_load_explicit(&worker->over, memory_order_relaxed) < ticket) {
+    if (ticket < worker->wanted) worker->wanted = ticket; // again after each wake: it was reset
     pthread_cond_wait(&worker->finished, &worker->mutex);
   }
-  worker->waiting--;
   pthread_mutex_unlock(&worker->mutex);
 }
 
@@ -74,7 +73,10 @@ static void *work_loop(void *argument) {
     if (self->config.published) {
       atomic_store_explicit(self->config.published, over, memory_order_release);
     }
-    if (self->waiting > 0) pthread_cond_broadcast(&self->finished);
+    if (over >= self->wanted) {
+      self->wanted = UINT64_MAX;
+      pthread_cond_broadcast(&self->finished);
+    }
   }
   pthread_mutex_unlock(&self->mutex);
   return NULL;
@@ -106,6 +108,7 @@ fsdp_worker *fsdp_worker_create(const fsdp_worker_config *config) {
   fsdp_worker *worker = fsdp_alloc_zeroed(1, sizeof *worker);
   worker->config = *config;
   worker->config.context.pool = fsdp_pool_create(config->threads);
+  worker->wanted = UINT64_MAX;
   worker->capacity = (uint64_t)fsdp_max_i64(config->queue_capacity, 2);
   worker->ring = fsdp_alloc_zeroed(worker->capacity, sizeof *worker->ring);
   atomic_init(&worker->over, 0);

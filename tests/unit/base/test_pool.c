@@ -8,6 +8,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -75,7 +76,10 @@ static void double_number(void *argument, int64_t index, void *scratch) {
 static void *own_pool(void *argument) {
   int64_t *numbers = argument;
   fsdp_pool *pool = fsdp_pool_create(2);
-  for (int region = 0; region < 50; region++) fsdp_pool_run(pool, 10, double_number, numbers);
+  for (int region = 0; region < 50; region++) {
+    if (region % 5 == 0) usleep(200); // workers fall asleep
+    fsdp_pool_run(pool, 10, double_number, numbers);
+  }
   fsdp_pool_destroy(pool);
   return NULL;
 }
