@@ -8,17 +8,16 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-// What is there and no file: a device, a pipe. It is written to, and stays.
-static bool is_special(const char *path) {
-  struct stat status;
-  return stat(path, &status) == 0 && !S_ISREG(status.st_mode) && !S_ISDIR(status.st_mode);
-}
-
 fsdp_status fsdp_whole_file_open(const char *option, const char *path, fsdp_whole_file *file,
                                  fsdp_error *error) {
   size_t bytes = strlen(path) + 32;
+  struct stat status;
+  bool exists = stat(path, &status) == 0;
+  // The file beside it could be written, and not take its name.
+  if (exists && S_ISDIR(status.st_mode))
+    return fsdp_fail(error, FSDP_ERR_INPUT, "--%s '%.600s' is a folder: name a file in it", option, path);
   *file = (fsdp_whole_file){.option = option, .path = path, .temporary = fsdp_alloc(bytes)};
-  file->in_place = is_special(path);
+  file->in_place = exists && !S_ISREG(status.st_mode); // a device, a pipe: it stays
   if (file->in_place)
     snprintf(file->temporary, bytes, "%s", path);
   else

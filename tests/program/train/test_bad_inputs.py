@@ -265,6 +265,9 @@ bad(
     3,
     "memory.svg",
 )
+(work / "folder.svg").mkdir()
+bad("profile that is a folder", ["--memory-profile", str(work / "folder.svg")], 3, "folder.svg' is a folder")
+bad("trace that is a folder", ["--trace", str(work), "--max-steps", "9"], 3, "is a folder", "name a file")
 # Memory: the least that would do is named, and enough.
 bad("memory of a trace", ["--measure", "on", "--grad-accum", "300000"], 4, "--measure on", "--grad-accum",
     "--measure off")
