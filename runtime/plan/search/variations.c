@@ -1,5 +1,6 @@
 #include "runtime/plan/search/variations.h"
 
+#include "runtime/base/check.h"
 #include "runtime/base/print_int.h"
 #include "runtime/base/size.h"
 
@@ -23,6 +24,7 @@ double fsdp_plan_step_tokens(const fsdp_plan *plan) {
 // Prices `config`, of which a single setting differs from the plan's.
 __attribute__((format(printf, 3, 4))) static void vary(variations *v, const fsdp_plan_config *config,
                                                        const char *format, ...) {
+  FSDP_CHECK(v->count < FSDP_VARIATIONS_MAX, "more than %d variations", FSDP_VARIATIONS_MAX);
   fsdp_variation *out = &v->out[v->count];
   fsdp_plan *plan = NULL;
   fsdp_pricing pricing;
@@ -30,7 +32,6 @@ __attribute__((format(printf, 3, 4))) static void vary(variations *v, const fsdp
   va_start(arguments, format);
   vsnprintf(out->change, sizeof out->change, format, arguments);
   va_end(arguments);
-  if (v->count == FSDP_VARIATIONS_MAX) return;
   if (!fsdp_plan_create(config, &plan, NULL) &&
       !fsdp_pricing_create(plan, v->profile, v->ranks_per_node, &pricing, NULL)) {
     fsdp_simulation *simulation = fsdp_simulation_create(&pricing);

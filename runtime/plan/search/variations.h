@@ -3,7 +3,7 @@
 
 #include "runtime/plan/search/simulate.h"
 
-#define FSDP_VARIATIONS_MAX 20
+#define FSDP_VARIATIONS_MAX 14
 
 typedef struct fsdp_variation {
   char change[64]; // as an option: "--batch-size 5"
