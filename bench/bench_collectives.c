@@ -6,6 +6,7 @@
 // all-reduce. Inputs are small integers, so that every sum is exact, and results are checked. Without
 // --messages ranks of one node read each other directly.
 #include "runtime/base/check.h"
+#include "runtime/base/clock.h"
 #include "runtime/exec/session.h"
 
 #include <string.h>
@@ -84,12 +85,12 @@ static double seconds_per_call(const bench *self, operation what, int64_t numel,
   int64_t calls = 1;
   for (;;) {
     fsdp_world_barrier(self->world);
-    int64_t start_ns = fsdp_profile_now_ns();
+    int64_t start_ns = fsdp_now_ns();
     double cpu_start = cpu_seconds();
     for (int64_t i = 0; i < calls; i++) run(self, what, numel);
     *cpu = (cpu_seconds() - cpu_start) / (double)calls;
     fsdp_world_barrier(self->world);
-    double seconds = (double)(fsdp_profile_now_ns() - start_ns) * 1e-9;
+    double seconds = (double)(fsdp_now_ns() - start_ns) * 1e-9;
     // Rank 0 decides, so that all make the same calls.
     fsdp_world_broadcast(self->world, &seconds, (int64_t)sizeof seconds);
     if (seconds >= SECONDS_PER_SIZE || calls >= 1 << 20) return seconds / (double)calls;

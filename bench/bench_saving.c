@@ -11,8 +11,8 @@
 #include "bench/step_session.h"
 #include "launcher/report/activations.h"
 #include "launcher/train/binding.h"
+#include "runtime/base/clock.h"
 #include "runtime/base/size.h"
-#include "runtime/exec/profile.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -100,13 +100,13 @@ static void run_rounds(bench *b) {
       int run = (i + round + 1) % RUNS;
       fsdp_executor *executor = b->runs[run].session.executor;
       double cpu = cpu_now_ms();
-      int64_t start_ns = fsdp_profile_now_ns();
+      int64_t start_ns = fsdp_now_ns();
       fsdp_step_result result;
       fsdp_executor_run_step(executor, &result);
       fsdp_executor_drain(executor);
       losses[run] = result.loss;
       if (round < 0) continue;
-      b->ms[run][round] = (double)(fsdp_profile_now_ns() - start_ns) * 1e-6;
+      b->ms[run][round] = (double)(fsdp_now_ns() - start_ns) * 1e-6;
       b->cpu_ms[run][round] = cpu_now_ms() - cpu;
     }
     for (int run = 1; run < RUNS; run++)

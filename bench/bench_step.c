@@ -11,6 +11,7 @@
 #include "bench/step_session.h"
 #include "kernels/cpu/gemm/gemm.h"
 #include "launcher/train/binding.h"
+#include "runtime/base/clock.h"
 #include "runtime/base/random.h"
 #include "runtime/plan/search/price.h"
 
@@ -36,7 +37,7 @@ static int threads_of(const bench *b) {
 
 static void run_steps(bench *b) {
   for (int s = 0; s < WARM_UP_STEPS + b->steps; s++) {
-    int64_t start_ns = fsdp_profile_now_ns();
+    int64_t start_ns = fsdp_now_ns();
     fsdp_step_result result;
     fsdp_executor_run_step(b->run.session.executor, &result);
     fsdp_executor_drain(b->run.session.executor);
@@ -44,7 +45,7 @@ static void run_steps(bench *b) {
     fsdp_step_stats stats;
     char message[256];
     fsdp_executor_step_stats(b->run.session.executor, result.step, &stats, message, (int)sizeof message);
-    b->step_ms[s - WARM_UP_STEPS] = (double)(fsdp_profile_now_ns() - start_ns) * 1e-6;
+    b->step_ms[s - WARM_UP_STEPS] = (double)(fsdp_now_ns() - start_ns) * 1e-6;
     b->reports[s - WARM_UP_STEPS] = stats.profile;
   }
 }
@@ -128,9 +129,9 @@ static double product_rate(fsdp_pool *pool, int64_t N, int64_t in, int64_t out) 
                     .b_transposed = true};
   double best = 0;
   for (int run = 0; run < 8; run++) {
-    int64_t start = fsdp_profile_now_ns();
+    int64_t start = fsdp_now_ns();
     fsdp_gemm_run(pool, &gemm);
-    best = fmax(best, 2.0 * (double)N * (double)in * (double)out / (double)(fsdp_profile_now_ns() - start));
+    best = fmax(best, 2.0 * (double)N * (double)in * (double)out / (double)(fsdp_now_ns() - start));
   }
   free(x), free(weight), free(y);
   return best;

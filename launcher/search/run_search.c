@@ -2,8 +2,8 @@
 
 #include "launcher/report/price.h"
 #include "launcher/search/search_report.h"
+#include "runtime/base/clock.h"
 
-#include <time.h>
 #include <unistd.h>
 
 #define FIRST_LINE_S 1.0
@@ -15,9 +15,7 @@ typedef struct watch {
 } watch;
 
 static double now_s(void) {
-  struct timespec t;
-  clock_gettime(CLOCK_MONOTONIC, &t);
-  return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+  return 1e-9 * (double)fsdp_now_ns();
 }
 
 // On a terminal, a line of progress, over and over, once it takes longer.

@@ -1,7 +1,7 @@
 #include "launcher/train/feed.h"
 
+#include "runtime/base/clock.h"
 #include "runtime/base/size.h"
-#include "runtime/exec/profile.h"
 
 #include <math.h>
 
@@ -20,7 +20,7 @@ void fsdp_feed_seek(fsdp_feed *feed, int64_t step, int64_t updates, int64_t samp
 }
 
 static void book(fsdp_feed *feed, int64_t step, int64_t began_ns) {
-  atomic_fetch_add(&feed->busy_ns[step % FSDP_FEED_STEPS_KEPT], fsdp_profile_now_ns() - began_ns);
+  atomic_fetch_add(&feed->busy_ns[step % FSDP_FEED_STEPS_KEPT], fsdp_now_ns() - began_ns);
 }
 
 // The sample that is sequence `sequence` of this rank's micro-batch `micro_batch` of step `step`.
@@ -109,7 +109,7 @@ void fsdp_feed_step(void *context, float scalars[FSDP_SCALAR_COUNT], float *targ
     *target_count = (float)feed->eval_target_count;
     return;
   }
-  int64_t began_ns = fsdp_profile_now_ns(), step = feed->steps_fed++;
+  int64_t began_ns = fsdp_now_ns(), step = feed->steps_fed++;
   double t = (double)(feed->updates + 1);
   scalars[FSDP_SCALAR_LR] = (float)fsdp_learning_rate_at(&feed->config.rate, step);
   scalars[FSDP_SCALAR_CORRECTION1] = (float)(1 - pow(feed->config.beta1, t));
@@ -131,7 +131,7 @@ void fsdp_feed_batch(void *context, int32_t *tokens, int32_t *targets) {
     fill_eval_batch(feed, tokens, targets);
     return;
   }
-  int64_t began_ns = fsdp_profile_now_ns(), fed = feed->micro_batches_fed++;
+  int64_t began_ns = fsdp_now_ns(), fed = feed->micro_batches_fed++;
   int64_t step = fed / feed->config.micro_batches, micro_batch = fed % feed->config.micro_batches;
   for (int64_t i = 0; i < feed->config.rows.batch; i++) {
     int64_t sample = sample_of(feed, step, micro_batch, i);

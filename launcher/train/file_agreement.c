@@ -1,9 +1,9 @@
 #include "launcher/train/file_agreement.h"
 
 #include "runtime/base/check.h"
+#include "runtime/base/clock.h"
 #include "runtime/base/progress.h"
 #include "runtime/base/size.h"
-#include "runtime/exec/profile.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -330,11 +330,10 @@ static fsdp_status agree_on_files(comparison *c) {
 
 fsdp_status fsdp_file_list_agree(const fsdp_file_list *list, fsdp_world *world, bool sizes_only,
                                  fsdp_file_agreement *cost, fsdp_error *error) {
-  int64_t began_ns = fsdp_profile_now_ns();
+  int64_t began_ns = fsdp_now_ns();
   comparison c = {.list = list, .world = world, .error = error, .sizes_only = sizes_only};
   fsdp_status status = agree_on_list(&c);
   if (status == FSDP_OK && list->count > 0 && world->size > 1) status = agree_on_files(&c);
-  *cost =
-      (fsdp_file_agreement){.bytes = c.bytes, .seconds = (double)(fsdp_profile_now_ns() - began_ns) / 1e9};
+  *cost = (fsdp_file_agreement){.bytes = c.bytes, .seconds = (double)(fsdp_now_ns() - began_ns) / 1e9};
   return status;
 }

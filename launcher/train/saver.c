@@ -2,10 +2,10 @@
 
 #include "launcher/cli/option_value.h"
 #include "runtime/base/check.h"
+#include "runtime/base/clock.h"
 #include "runtime/base/size.h"
 #include "runtime/checkpoint/checkpoint_file.h"
 #include "runtime/checkpoint/checkpoint_folder.h"
-#include "runtime/exec/profile.h"
 #include "runtime/exec/state.h"
 
 #include <inttypes.h>
@@ -122,7 +122,7 @@ static void print_saved(const fsdp_saver *s) {
   for (int i = 0; i < c->carried_count; i++) bytes += c->carried[i].bytes;
   fsdp_checkpoint_paths(s->folder, s->step, temporary, final);
   printf("saved:     %s, %s in %.1f s\n", final, fsdp_value_print_bytes(bytes, size, sizeof size),
-         (double)(fsdp_profile_now_ns() - s->began_ns) / 1e9);
+         (double)(fsdp_now_ns() - s->began_ns) / 1e9);
   fflush(stdout);
 }
 
@@ -306,7 +306,7 @@ fsdp_status fsdp_saver_begin(fsdp_saver *s, const fsdp_checkpoint_progress *prog
   if (fsdp_saver_not_finite(s, error) != FSDP_OK) return error->status;
   error->status = FSDP_OK;
   s->warned = false;
-  s->began_ns = fsdp_profile_now_ns();
+  s->began_ns = fsdp_now_ns();
   s->step = progress->step;
   s->checkpoint->progress = *progress;
   if (s->rank == 0) fsdp_checkpoint_begin(s->folder, s->step, error);

@@ -4,10 +4,10 @@
 #include "launcher/train/resume_changes.h"
 #include "launcher/train/train_files.h"
 #include "runtime/base/check.h"
+#include "runtime/base/clock.h"
 #include "runtime/base/plural.h"
 #include "runtime/base/size.h"
 #include "runtime/checkpoint/checkpoint_folder.h"
-#include "runtime/exec/profile.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -192,13 +192,13 @@ fsdp_status fsdp_train_checkpoints_after_step(fsdp_train_checkpoints *self, fsdp
   // The step's own updates may still run; that they end is no loss.
   if (due) fsdp_executor_drain(executor);
   if (!due && !all_written) return FSDP_OK;
-  int64_t began_ns = fsdp_profile_now_ns();
+  int64_t began_ns = fsdp_now_ns();
   fsdp_error ignored = {0};
   fsdp_board_enter(FSDP_ACTIVITY_SAVING);
   if (all_written) fsdp_saver_settle(self->saver);
   if (due && save(self, executor, feed, step, &ignored) != FSDP_OK) fsdp_saver_warn(self->saver);
   fsdp_board_enter(FSDP_ACTIVITY_TRAINING);
-  self->lost_ms += (double)(fsdp_profile_now_ns() - began_ns) / 1e6;
+  self->lost_ms += (double)(fsdp_now_ns() - began_ns) / 1e6;
   return fsdp_saver_not_finite(self->saver, error);
 }
 

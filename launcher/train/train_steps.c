@@ -3,6 +3,7 @@
 #include "launcher/train/train_trace.h"
 #include "launcher/train/trainer.h"
 #include "runtime/base/check.h"
+#include "runtime/base/clock.h"
 #include "runtime/base/plural.h"
 
 #include <inttypes.h>
@@ -169,11 +170,11 @@ static fsdp_status check_replicas(fsdp_trainer *t, int64_t *took_ns, fsdp_error 
   fsdp_step_record *record = &t->record;
   if (t->checked_step == record->step || !fsdp_replicas_present(t->setup.plan)) return FSDP_OK;
   fsdp_executor_drain(t->session.executor); // the updates' time is the step's
-  int64_t began_ns = fsdp_profile_now_ns();
+  int64_t began_ns = fsdp_now_ns();
   fsdp_status status = fsdp_replicas_check(t->world, t->session.executor, record->step, error);
   t->checked_step = record->step;
   record->checked = true;
-  *took_ns = fsdp_profile_now_ns() - began_ns;
+  *took_ns = fsdp_now_ns() - began_ns;
   record->check_ms = (double)*took_ns / 1e6;
   return status;
 }
@@ -184,7 +185,7 @@ static int64_t evaluate(fsdp_trainer *t) {
   int64_t frequency = t->options->eval_freq;
   bool due = record->step == t->total_steps || (frequency > 0 && record->step % frequency == 0);
   if (!t->feed.config.eval_dataset || !due) return 0;
-  int64_t began_ns = fsdp_profile_now_ns();
+  int64_t began_ns = fsdp_now_ns();
   fsdp_board_enter(FSDP_ACTIVITY_EVALUATING);
   record->eval_loss = fsdp_feed_evaluate(&t->feed, t->session.executor);
   fsdp_board_enter(FSDP_ACTIVITY_TRAINING);
@@ -194,7 +195,7 @@ static int64_t evaluate(fsdp_trainer *t) {
     fprintf(stderr, "fsdp_train: warning: the evaluation's loss after step %" PRId64 " is %g\n", record->step,
             fabs(record->eval_loss));
   }
-  int64_t took_ns = fsdp_profile_now_ns() - began_ns;
+  int64_t took_ns = fsdp_now_ns() - began_ns;
   record->eval_ms = (double)took_ns / 1e6;
   return took_ns;
 }
@@ -215,7 +216,7 @@ static fsdp_status after_step(fsdp_trainer *t, bool written, int64_t *before_ns,
 }
 
 fsdp_status fsdp_train_run_steps(fsdp_trainer *t, fsdp_error *error) {
-  int64_t before_ns = fsdp_profile_now_ns(), first = t->feed.first_step + 1;
+  int64_t before_ns = fsdp_now_ns(), first = t->feed.first_step + 1;
   fsdp_status status = FSDP_OK;
   fsdp_board_start_steps(t->feed.first_step);
   t->recorded = true;
@@ -224,7 +225,7 @@ fsdp_status fsdp_train_run_steps(fsdp_trainer *t, fsdp_error *error) {
     int64_t trace_ns;
     bool written;
     fsdp_executor_run_step(t->session.executor, &result);
-    int64_t now_ns = fsdp_profile_now_ns();
+    int64_t now_ns = fsdp_now_ns();
     if (!t->recorded) finish_step(t);
     status = fsdp_train_trace_write(t, &trace_ns, error);
     t->record = make_record(t, &result, (double)(now_ns - before_ns) / 1e6);

@@ -3,6 +3,7 @@
 #include "launcher/report/trace_file.h"
 #include "launcher/report/whole_file.h"
 #include "runtime/base/check.h"
+#include "runtime/base/clock.h"
 #include "runtime/base/plural.h"
 #include "runtime/base/size.h"
 #include "runtime/comm/clock_offsets.h"
@@ -85,7 +86,7 @@ fsdp_status fsdp_train_trace_write(fsdp_trainer *t, int64_t *took_ns, fsdp_error
   *took_ns = 0;
   if (!o->trace || t->traced || !t->recorded || t->record.step - t->feed.first_step < o->trace_last)
     return FSDP_OK;
-  int64_t began_ns = fsdp_profile_now_ns(), origin_ns;
+  int64_t began_ns = fsdp_now_ns(), origin_ns;
   t->traced = true;
   fsdp_clock_offset *offsets = fsdp_alloc((size_t)t->world->size * sizeof *offsets);
   fsdp_clock_offsets_measure(t->world, offsets);
@@ -100,6 +101,6 @@ fsdp_status fsdp_train_trace_write(fsdp_trainer *t, int64_t *took_ns, fsdp_error
   fsdp_timeline_destroy(merged);
   free(offsets);
   fsdp_world_share_error(t->world, error);
-  *took_ns = fsdp_profile_now_ns() - began_ns;
+  *took_ns = fsdp_now_ns() - began_ns;
   return error->status;
 }

@@ -1,17 +1,10 @@
 #include "runtime/comm/clock_offsets.h"
 
 #include "runtime/base/check.h"
+#include "runtime/base/clock.h"
 #include "runtime/base/size.h"
 
-#include <time.h>
-
 #define EXCHANGES 16
-
-static int64_t now_ns(void) {
-  struct timespec now;
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
-}
 
 void fsdp_clock_bounds_narrow(fsdp_clock_bounds *bounds, fsdp_clock_visit rank, fsdp_clock_visit first) {
   bounds->low_ns = fsdp_max_i64(bounds->low_ns, rank.enter_ns - first.leave_ns);
@@ -36,9 +29,9 @@ void fsdp_clock_offsets_measure(fsdp_world *world, fsdp_clock_offset *offsets) {
   fsdp_clock_bounds *bounds = fsdp_alloc(size * sizeof *bounds);
   for (int r = 0; r < world->size; r++) bounds[r] = (fsdp_clock_bounds){INT64_MIN, INT64_MAX};
   for (int exchange = 0; exchange <= EXCHANGES; exchange++) {
-    note mine = {{now_ns(), left_ns}, world->node_index};
+    note mine = {{fsdp_now_ns(), left_ns}, world->node_index};
     fsdp_world_gather(world, &mine, (int64_t)sizeof mine, notes);
-    left_ns = now_ns();
+    left_ns = fsdp_now_ns();
     for (int r = 0; r < world->size; r++) {
       fsdp_clock_visit first = {entered_ns[0], notes[0].visit.leave_ns};
       fsdp_clock_visit visit = {entered_ns[r], notes[r].visit.leave_ns};

@@ -1,5 +1,6 @@
 #include "runtime/comm/guard.h"
 
+#include "runtime/base/clock.h"
 #include "runtime/base/close_from.h"
 #include "runtime/base/size.h"
 #include "runtime/base/status.h"
@@ -59,9 +60,7 @@ typedef struct guard {
 } guard;
 
 static int64_t now_ms(void) {
-  struct timespec now;
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
+  return fsdp_now_ns() / 1000000;
 }
 
 static void wait_ms(int64_t ms) {

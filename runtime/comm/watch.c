@@ -1,5 +1,6 @@
 #include "runtime/comm/watch.h"
 
+#include "runtime/base/clock.h"
 #include "runtime/base/progress.h"
 #include "runtime/base/size.h"
 #include "runtime/base/status.h"
@@ -77,9 +78,7 @@ enum { LETTER_BOARD = 1, LETTER_OVER = 2 };
 static fsdp_watch *the_watch; // of this process, for fsdp_job_failed
 
 static int64_t now_ms(void) {
-  struct timespec now;
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
+  return fsdp_now_ns() / 1000000;
 }
 
 static bool is_local(const fsdp_watch *self, int rank) {

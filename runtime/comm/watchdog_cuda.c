@@ -1,4 +1,5 @@
 #include "runtime/base/check.h"
+#include "runtime/base/clock.h"
 #include "runtime/base/cuda_check.h"
 #include "runtime/comm/watchdog.h"
 
@@ -47,9 +48,7 @@ struct fsdp_watchdog {
 };
 
 static int64_t now_ms(void) {
-  struct timespec now;
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
+  return fsdp_now_ns() / 1000000;
 }
 
 static queue *queue_of(fsdp_watchdog *self, void *stream) {

@@ -1,6 +1,7 @@
 #include "runtime/exec/executor.h"
 
 #include "runtime/base/check.h"
+#include "runtime/base/clock.h"
 #include "runtime/base/progress.h"
 #include "runtime/base/random.h"
 #include "runtime/exec/access_trace.h"
@@ -240,9 +241,9 @@ static void run_instr(const fsdp_work *work, const fsdp_stream_context *context)
     if (timed) timestamp(self, work, context, true);
     return;
   }
-  int64_t start_ns = fsdp_profile_now_ns();
+  int64_t start_ns = fsdp_now_ns();
   dispatch(self, work, views, recorder, context);
-  int64_t end_ns = fsdp_profile_now_ns();
+  int64_t end_ns = fsdp_now_ns();
   fsdp_profile_instr(self->profile, &(fsdp_profile_sample){.step = work->round,
                                                            .section_run = work->part,
                                                            .position = work->item,

@@ -3,7 +3,6 @@
 #include "runtime/base/check.h"
 
 #include <string.h>
-#include <time.h>
 
 typedef struct span {
   int64_t first_ns, last_ns; // 0, 0: nothing yet
@@ -139,10 +138,4 @@ void fsdp_profile_report_step(const fsdp_profile *profile, int64_t step, fsdp_pr
     for (int s = 0; s < FSDP_STREAM_COUNT; s++) widen(&whole, profile->streams[s].spans[step % 2][i]);
     report->phase_ms[i % FSDP_PHASE_COUNT] += (double)(whole.last_ns - whole.first_ns) * 1e-6;
   }
-}
-
-int64_t fsdp_profile_now_ns(void) {
-  struct timespec now;
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
 }

@@ -49,6 +49,3 @@ int fsdp_profile_phase_ends(const fsdp_profile *profile, int position);
 
 // The step's report; its instructions must be complete.
 void fsdp_profile_report_step(const fsdp_profile *profile, int64_t step, fsdp_profile_report *report);
-
-// Monotonic clock.
-int64_t fsdp_profile_now_ns(void);

@@ -1,7 +1,7 @@
 #include "runtime/exec/step_times.h"
 
 #include "runtime/base/check.h"
-#include "runtime/exec/profile.h"
+#include "runtime/base/clock.h"
 
 #include <math.h>
 
@@ -109,7 +109,7 @@ fsdp_step_times *fsdp_step_times_create(const fsdp_step_times_config *config) {
     choose_marks(self);
     number_marks(self);
   }
-  self->origin_ns = fsdp_profile_now_ns();
+  self->origin_ns = fsdp_now_ns();
   if (config->traced.last > 0) {
     int64_t steps = config->traced.last - config->traced.first + 1;
     self->timeline = fsdp_timeline_create(config->program, steps * self->order->count);

@@ -52,5 +52,5 @@ void fsdp_step_times_mark(fsdp_step_times *times, int64_t step, int64_t place,
 void fsdp_step_times_measure(fsdp_step_times *times, int64_t step, fsdp_exposure *exposure);
 
 // The traced steps that were measured; NULL if none is to be traced. Its times begin at *origin_ns of the
-// host's monotonic clock (fsdp_profile_now_ns). To be called when the last of them was measured.
+// host's monotonic clock (fsdp_now_ns). To be called when the last of them was measured.
 const fsdp_timeline *fsdp_step_times_timeline(fsdp_step_times *times, int64_t *origin_ns);

@@ -1,7 +1,7 @@
 // Collectives by group and bytes, copies, and how much compute and communication slow each other down.
 #include "runtime/base/check.h"
+#include "runtime/base/clock.h"
 #include "runtime/base/size.h"
-#include "runtime/exec/profile.h"
 #include "runtime/probe/run.h"
 
 #include <math.h>
@@ -197,7 +197,7 @@ static double time_nothing(const probe *self, int count, bool handoff) {
   fsdp_device *device = self->session.device;
   const fsdp_work work = {.run = run_nothing, .awaited = true};
   fsdp_stream stream = FSDP_STREAM_COMPUTE, other = FSDP_STREAM_GATHER;
-  const int64_t start_ns = fsdp_profile_now_ns();
+  const int64_t start_ns = fsdp_now_ns();
   uint64_t ticket = 0;
   for (int i = 0; i < count; i++) {
     ticket = device->table->launch(device, stream, &work);
@@ -208,7 +208,7 @@ static double time_nothing(const probe *self, int count, bool handoff) {
   }
   // The stream of the last one.
   device->table->synchronize(device, handoff ? other : stream, ticket);
-  return 1e-9 * (double)(fsdp_profile_now_ns() - start_ns) / count;
+  return 1e-9 * (double)(fsdp_now_ns() - start_ns) / count;
 }
 
 // From one instruction to the next, and from one that another stream waits for to that stream's next.

@@ -1,7 +1,7 @@
 #include "runtime/probe/probe.h"
 
 #include "runtime/base/check.h"
-#include "runtime/exec/profile.h"
+#include "runtime/base/clock.h"
 #include "runtime/probe/run.h"
 
 #include <math.h>
@@ -48,7 +48,7 @@ static fsdp_status measure_count(probe *self, int ranks, bool machine, int64_t s
 }
 
 fsdp_status fsdp_probe_run(const fsdp_probe_config *config, fsdp_device_profile *profile, fsdp_error *error) {
-  const int64_t start_ns = fsdp_profile_now_ns();
+  const int64_t start_ns = fsdp_now_ns();
   const bool cuda = config->gpu && config->gpu->present;
   if (!config->world->even_nodes)
     return fsdp_fail(

@@ -1,9 +1,9 @@
 #include "runtime/probe/run.h"
 
 #include "runtime/base/check.h"
+#include "runtime/base/clock.h"
 #include "runtime/base/random.h"
 #include "runtime/base/size.h"
-#include "runtime/exec/profile.h"
 #include "runtime/plan/plan.h"
 
 #include <math.h>
@@ -77,7 +77,7 @@ static void mark(passes *p, const fsdp_stream_context *context, int which) {
   if (context->native)
     context->table->timestamp(p->self->session.device, context, p->first_slot + which);
   else
-    p->marks_ns[which] = fsdp_profile_now_ns();
+    p->marks_ns[which] = fsdp_now_ns();
 }
 
 static double processor_seconds(void) {
@@ -175,7 +175,7 @@ double probe_mean(const probe *self, double mine) {
 }
 
 double probe_elapsed(const probe *self, int64_t start_ns) {
-  double seconds = 1e-9 * (double)(fsdp_profile_now_ns() - start_ns);
+  double seconds = 1e-9 * (double)(fsdp_now_ns() - start_ns);
   if (self->world->size > 1) fsdp_world_broadcast(self->world, &seconds, (int64_t)sizeof seconds);
   return seconds;
 }
