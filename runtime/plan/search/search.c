@@ -32,6 +32,7 @@ typedef struct run {
   ranked *ranked; // kinds with settings that fit, by estimate
   int ranked_count;
   search_deltas deltas;
+  search_drafts drafts;
   int64_t least_excess; // of what does not fit; 0: nothing was tried
 } run;
 
@@ -118,7 +119,7 @@ static bool fits_by_peaks(run *r, const fsdp_plan_config *setting) {
   fsdp_plan *plan;
   int64_t bytes[FSDP_SPACE_COUNT];
   config.draft = true;
-  r->result->drafts++;
+  r->drafts.count++;
   if (fsdp_plan_create(&config, &plan, NULL) != FSDP_OK) return false;
   for (int s = 0; s < FSDP_SPACE_COUNT; s++) bytes[s] = plan->memory.space[s].peak_bytes;
   bytes[FSDP_SPACE_DEVICE] += fsdp_plan_reserve_bytes(plan);
@@ -283,11 +284,11 @@ static void try_kinds(run *r) {
   r->ranked = fsdp_alloc((size_t)result->kind_count * sizeof *r->ranked);
   for (int i = 0; i < result->kind_count; i++) {
     fsdp_search_kind *kind = &result->kinds[r->order[i]];
-    const fsdp_search_progress progress = {result->kind_count, i, result->drafts};
+    const fsdp_search_progress progress = {result->kind_count, i, r->drafts.count};
     if (r->config->progress) r->config->progress(&progress, r->config->context);
     if (kind->outcome == FSDP_SEARCH_TOO_LARGE || kind->step_s >= cut_of(r)) continue;
     search_best best;
-    search_kind_settings(r->config, &r->space, kind, false, cut_of(r), &r->deltas, &result->drafts, &best);
+    search_kind_settings(r->config, &r->space, kind, false, cut_of(r), &r->deltas, &r->drafts, &best);
     if (best.count)
       rank(r, r->order[i], &best);
     else
@@ -304,7 +305,7 @@ static void try_variants(run *r) {
     const double cut = r->ranked[0].best.settings[0].estimate.step_s * (1 - WORTH);
     if (kind->outcome == FSDP_SEARCH_TOO_LARGE || kind->bound_s >= cut) continue;
     search_best best;
-    search_kind_settings(r->config, &r->space, kind, true, cut, &r->deltas, &result->drafts, &best);
+    search_kind_settings(r->config, &r->space, kind, true, cut, &r->deltas, &r->drafts, &best);
     if (!best.count) continue;
     for (int k = 0; k < r->ranked_count; k++) {
       if (r->ranked[k].kind != r->order[i]) continue;
@@ -319,7 +320,7 @@ static void find_least(run *r) {
   for (int k = 0; k < r->result->kind_count && !r->least_excess; k++) {
     fsdp_search_kind *kind = &r->result->kinds[r->order[k]];
     search_best best;
-    search_kind_settings(r->config, &r->space, kind, false, INFINITY, &r->deltas, &r->result->drafts, &best);
+    search_kind_settings(r->config, &r->space, kind, false, INFINITY, &r->deltas, &r->drafts, &best);
     if (!best.count) note_unfit_kind(r, kind, &best);
   }
 }
@@ -359,7 +360,9 @@ fsdp_status fsdp_search_run(const fsdp_search_config *config, fsdp_search_result
   const bool may_cross =
       !config->fixed[FSDP_SEARCH_MESH] && !config->fixed_tensor && config->ranks > config->ranks_per_node;
   if (status == FSDP_OK && !result->count && may_cross) status = search_once(&r, true, error);
+  result->drafts = r.drafts.count;
   free(r.deltas.items);
+  search_drafts_release(&r.drafts);
   if (status != FSDP_OK) fsdp_search_result_release(result);
   return status;
 }

@@ -109,38 +109,49 @@ static int64_t greatest_extended(const peaks *a, const peaks *b, fsdp_space spac
 
 // ---- Time
 
-// Seconds alone of what a stream does between two positions; of one op if `op` is not FSDP_OP_KIND_COUNT.
-static double stream_s(const fsdp_pricing *pricing, fsdp_stream stream, fsdp_op_kind op, int begin, int end) {
-  double sum = 0;
+// Seconds alone: of the compute stream, of updates on the host, and of each resource.
+typedef struct load {
+  double compute_s, update_s, resource_s[FSDP_RESOURCE_COUNT];
+} load;
+
+static void add_load(const fsdp_pricing *pricing, int begin, int end, load *sum) {
+  const fsdp_plan *plan = pricing->plan;
   for (int i = begin; i < end; i++) {
-    const fsdp_instr *instr = &pricing->plan->program->instrs[i];
-    if (instr->stream != stream) continue;
-    if (op != FSDP_OP_KIND_COUNT && (instr->kind != FSDP_INSTR_OP || instr->op != op)) continue;
-    sum += fsdp_price_of(pricing, i).seconds;
+    const fsdp_instr *instr = &plan->program->instrs[i];
+    const fsdp_price price = fsdp_price_of(pricing, i);
+    const bool updates = instr->kind == FSDP_INSTR_OP && instr->op == plan->optimizer->update;
+    if (instr->stream == FSDP_STREAM_COMPUTE) sum->compute_s += price.seconds;
+    if (instr->stream == FSDP_STREAM_HOST && updates) sum->update_s += price.seconds;
+    for (int r = 0; r < FSDP_RESOURCE_COUNT; r++) sum->resource_s[r] += price.seconds * price.share[r];
   }
-  return sum;
 }
 
-// Seconds of what the compute stream does in a step, and of the updates on the host that it waits for: with
-// clipping they start after the last backward, and all weights are updated before the first forward ends.
-static double work_of(const fsdp_pricing *pricing) {
+// What a step takes at least. With clipping, updates on the host start after the last backward, and all
+// weights are updated before the first forward ends. Links carry what they must whatever overlaps.
+static void find_floors(const fsdp_pricing *pricing, search_estimate *estimate) {
+  static const fsdp_resource links[] = {FSDP_RESOURCE_NODE, FSDP_RESOURCE_NETWORK, FSDP_RESOURCE_UP,
+                                        FSDP_RESOURCE_DOWN};
   const fsdp_plan *plan = pricing->plan;
   const fsdp_program *program = plan->program;
   int *order = fsdp_alloc((size_t)(program->micro_batches + 1) * sizeof *order);
   const int runs = fsdp_program_step_order(program, order);
-  double section_s[FSDP_MAX_SECTIONS] = {0}, work = 0, update = 0;
-  for (int s = 0; s < program->section_count; s++) {
-    const fsdp_section *section = &program->sections[s];
-    if (section->kind >= FSDP_SECTION_EVALUATION) continue;
-    section_s[s] = stream_s(pricing, FSDP_STREAM_COMPUTE, FSDP_OP_KIND_COUNT, section->begin, section->end);
-    update += stream_s(pricing, FSDP_STREAM_HOST, plan->optimizer->update, section->begin, section->end);
+  load section[FSDP_MAX_SECTIONS] = {{0}}, forward = {0};
+  double compute = 0, update = 0, link_s[FSDP_RESOURCE_COUNT] = {0};
+  for (int s = 0; s < program->section_count; s++)
+    if (program->sections[s].kind < FSDP_SECTION_EVALUATION)
+      add_load(pricing, program->sections[s].begin, program->sections[s].end, &section[s]);
+  for (int i = 0; i < runs; i++) {
+    compute += section[order[i]].compute_s;
+    update += section[order[i]].update_s;
+    for (int r = 0; r < FSDP_RESOURCE_COUNT; r++) link_s[r] += section[order[i]].resource_s[r];
   }
-  for (int i = 0; i < runs; i++) work += section_s[order[i]];
   const fsdp_section *first = &program->sections[order[0]];
-  const double forward = stream_s(pricing, FSDP_STREAM_COMPUTE, FSDP_OP_KIND_COUNT, first->begin,
-                                  fsdp_program_backward_begin(program, first));
+  add_load(pricing, first->begin, fsdp_program_backward_begin(program, first), &forward);
+  estimate->work_s =
+      plan->config.grad_clip > 0 ? compute + fmax(0, update - forward.compute_s) : fmax(compute, update);
+  for (size_t l = 0; l < sizeof links / sizeof *links; l++)
+    estimate->links_s = fmax(estimate->links_s, link_s[links[l]]);
   free(order);
-  return plan->config.grad_clip > 0 ? work + fmax(0, update - forward) : fmax(work, update);
 }
 
 static fsdp_status make_draft(const fsdp_search_config *search, const fsdp_plan_config *config, int front,
@@ -155,11 +166,11 @@ static fsdp_status make_draft(const fsdp_search_config *search, const fsdp_plan_
     fsdp_simulation *simulation = fsdp_simulation_create(&pricing);
     fsdp_simulation_run(simulation, &price);
     out->estimate = (search_estimate){.step_s = price.step_s,
-                                      .work_s = work_of(&pricing),
                                       .comm_s = price.comm_s,
                                       .copies_s = price.h2d_s + price.d2h_s,
                                       .update_s = price.kind_s[FSDP_PRICE_UPDATE],
                                       .bytes = {[FSDP_SPACE_DEVICE] = fsdp_plan_reserve_bytes(plan)}};
+    find_floors(&pricing, &out->estimate);
     fsdp_step_price_release(&price);
     fsdp_simulation_destroy(simulation);
     find_peaks(plan, (int)config->model.num_layers, front, &out->peaks);
@@ -178,8 +189,8 @@ static bool is_uniform(const fsdp_model_config *model) {
          model->first_window_layer >= model->num_layers;
 }
 
-fsdp_status search_estimate_of(const fsdp_search_config *search, const fsdp_plan_config *config,
-                               int64_t *drafts, search_estimate *estimate, fsdp_error *error) {
+fsdp_status search_estimate_make(const fsdp_search_config *search, const fsdp_plan_config *config,
+                                 int64_t *drafts, search_estimate *estimate, fsdp_error *error) {
   const int64_t all = config->model.num_layers;
   const int few = LAYERS + config->prefetch, front = few / 2;
   const bool whole = !is_uniform(&config->model) || all <= few + 1 || few + 3 > PLACES_MAX;
@@ -204,6 +215,7 @@ fsdp_status search_estimate_of(const fsdp_search_config *search, const fsdp_plan
   const search_estimate *x = &a.estimate, *y = &b.estimate;
   *estimate = (search_estimate){.step_s = extended(x->step_s, y->step_s, (double)more),
                                 .work_s = extended(x->work_s, y->work_s, (double)more),
+                                .links_s = extended(x->links_s, y->links_s, (double)more),
                                 .comm_s = extended(x->comm_s, y->comm_s, (double)more),
                                 .copies_s = extended(x->copies_s, y->copies_s, (double)more),
                                 .update_s = extended(x->update_s, y->update_s, (double)more)};
@@ -217,6 +229,7 @@ search_estimate search_estimate_between(const search_estimate *none, const searc
   const double part = (double)layers / of;
   search_estimate e = {.step_s = none->step_s + part * (all->step_s - none->step_s),
                        .work_s = none->work_s + part * (all->work_s - none->work_s),
+                       .links_s = none->links_s + part * (all->links_s - none->links_s),
                        .comm_s = none->comm_s + part * (all->comm_s - none->comm_s),
                        .copies_s = none->copies_s + part * (all->copies_s - none->copies_s),
                        .update_s = none->update_s + part * (all->update_s - none->update_s)};

@@ -11,7 +11,8 @@
 
 typedef struct search_estimate {
   double step_s;
-  double work_s; // of it the least that any prefetch, wrap or accumulation leaves: compute and host updates
+  double work_s;  // of it the least that any prefetch, wrap or accumulation leaves: compute and host updates
+  double links_s; // the least that any prefetch leaves: what the busiest link carries
   double comm_s, copies_s, update_s;
   int64_t bytes[FSDP_SPACE_COUNT]; // peaks, with what lies beside the device's arena
 } search_estimate;
@@ -25,8 +26,9 @@ typedef struct search_setting {
 
 // From drafts of two numbers of layers, or of the whole model if its layers are not alike or too few. The
 // peaks of each part of a step are extended by themselves, as an affine function of the number of layers.
-fsdp_status search_estimate_of(const fsdp_search_config *search, const fsdp_plan_config *config,
-                               int64_t *drafts, search_estimate *estimate, fsdp_error *error);
+// Adds how many drafts were made to *drafts.
+fsdp_status search_estimate_make(const fsdp_search_config *search, const fsdp_plan_config *config,
+                                 int64_t *drafts, search_estimate *estimate, fsdp_error *error);
 
 // The estimate between two settings that differ in what the first layers save.
 search_estimate search_estimate_between(const search_estimate *none, const search_estimate *all, int layers,
@@ -40,6 +42,22 @@ int64_t search_excess(const fsdp_search_config *search, const int64_t bytes[FSDP
 void search_need_of(const fsdp_plan *plan, int64_t bytes[FSDP_SPACE_COUNT]);
 
 fsdp_search_bound search_bound_of(double step_s, double comm_s, double copies_s, double update_s);
+
+// ---- Estimates that are remembered (search_drafts.c)
+
+typedef struct search_known search_known;
+
+// Of a search; {0} at first.
+typedef struct search_drafts {
+  search_known *known;
+  int64_t size, used;
+  int64_t count; // plans that were made
+} search_drafts;
+
+// The estimate of a setting, made once. False if there is no such plan.
+bool search_estimate_of(const fsdp_search_config *search, const fsdp_plan_config *config,
+                        search_drafts *drafts, search_estimate *estimate);
+void search_drafts_release(search_drafts *drafts);
 
 // ---- What is enumerated (search_space.c)
 
@@ -119,4 +137,4 @@ typedef struct search_best {
 // with every one of them if `all_variants`.
 void search_kind_settings(const fsdp_search_config *search, const search_space *space,
                           const fsdp_search_kind *kind, bool all_variants, double cut_s,
-                          search_deltas *deltas, int64_t *drafts, search_best *best);
+                          search_deltas *deltas, search_drafts *drafts, search_best *best);

@@ -22,7 +22,7 @@ typedef struct walk {
   const fsdp_search_kind *kind;
   double cut_s;
   search_deltas *deltas;
-  int64_t *drafts;
+  search_drafts *drafts;
   search_best *best;
 } walk;
 
@@ -75,6 +75,11 @@ static bool is_cut(walk *w, double seconds) {
   return seconds >= cut_of(w);
 }
 
+// What a setting takes at least with what is there to recompute or offload more.
+static double floor_of(const search_estimate *estimate) {
+  return fmax(estimate->work_s, estimate->links_s);
+}
+
 static void keep(walk *w, const search_setting *setting) {
   search_best *best = w->best;
   if (is_cut(w, setting->estimate.step_s) || !make_room(best, setting)) return;
@@ -117,7 +122,7 @@ static bool estimate_set(walk *w, int chain, int set, const search_setting *firs
   if (set == 0) return true;
   out->layers = (int)w->search->base.model.num_layers;
   out->config.saving = search_saving_of(w->search, &w->space->chains[chain], set, out->layers);
-  return search_estimate_of(w->search, &out->config, w->drafts, &out->estimate, NULL) == FSDP_OK;
+  return search_estimate_of(w->search, &out->config, w->drafts, &out->estimate);
 }
 
 static double rows_of(const search_setting *setting) {
@@ -176,7 +181,8 @@ static bool is_promising(walk *w, const search_setting *first, const search_delt
   }
   const bool fits = search_excess(w->search, all.bytes, NULL) == 0;
   const int fewest = fits ? fewest_layers(w, &before, &all) : layers;
-  return !is_cut(w, search_estimate_between(&before, &all, fewest, layers).work_s * (1 - HOPE / 10));
+  const search_estimate between = search_estimate_between(&before, &all, fewest, layers);
+  return !is_cut(w, floor_of(&between) * (1 - HOPE / 10));
 }
 
 // The first set of a chain that fits in all layers, and of it only as many layers as must. `first` is the
@@ -213,7 +219,7 @@ static void try_setting(walk *w, const fsdp_plan_config *config, const search_es
   search_setting setting = {.config = *config};
   if (known)
     setting.estimate = *known;
-  else if (search_estimate_of(w->search, config, w->drafts, &setting.estimate, NULL) != FSDP_OK)
+  else if (!search_estimate_of(w->search, config, w->drafts, &setting.estimate))
     return;
   w->best->planned = true;
   if (search_excess(w->search, setting.estimate.bytes, NULL) == 0) {
@@ -221,10 +227,10 @@ static void try_setting(walk *w, const fsdp_plan_config *config, const search_es
     return;
   }
   note_unfit(w, &setting);
-  if (is_cut(w, setting.estimate.work_s)) return;
+  const double least = floor_of(&setting.estimate);
+  if (is_cut(w, least)) return;
   const search_delta delta = *delta_of(w, &setting);
-  for (int c = 0; c < w->space->chain_count && setting.estimate.work_s < cut_of(w); c++)
-    try_chain(w, &delta, c, &setting);
+  for (int c = 0; c < w->space->chain_count && least < cut_of(w); c++) try_chain(w, &delta, c, &setting);
 }
 
 // ---- Variants
@@ -268,6 +274,14 @@ static double hopeful_work_s(walk *w, const search_setting *first) {
   return least;
 }
 
+// Whether no prefetch helps a wrap and an accumulation: with one unit ahead, links are busy for too long.
+static bool links_are_busy(walk *w, const fsdp_plan_config *first, variant v, int depth) {
+  search_estimate one_ahead;
+  v.prefetch = depth;
+  const fsdp_plan_config config = config_of(w, first, &v);
+  return search_estimate_of(w->search, &config, w->drafts, &one_ahead) && is_cut(w, floor_of(&one_ahead));
+}
+
 // Wraps x prefetch x accumulation of a micro-batch, or those that differ from the first in one of them.
 // `choice` estimates the first with everything kept.
 static void try_variants(walk *w, const batch_choice *choice, const fsdp_plan_config *first, bool all) {
@@ -286,6 +300,7 @@ static void try_variants(walk *w, const batch_choice *choice, const fsdp_plan_co
         const int changes = (d > 0) + (wrap > 0) + (other > 0);
         if (changes == 0 || (!all && changes > 1)) continue;
         const variant v = {wrap, depth_count > 1 ? depths[d] : first->prefetch, other > 0};
+        if (d > 0 && links_are_busy(w, first, v, depths[0])) continue;
         const fsdp_plan_config config = config_of(w, first, &v);
         try_setting(w, &config, NULL);
       }
@@ -312,7 +327,7 @@ static int list_batches(walk *w, fsdp_plan_config config, batch_choice choices[B
                   search_batch(w->search, &w->kind->mesh, i, &config.batch, &config.micro_batches);
        i++) {
     batch_choice choice = {.batch = config.batch, .micro_batches = config.micro_batches};
-    if (search_estimate_of(w->search, &config, w->drafts, &choice.first, NULL) != FSDP_OK) continue;
+    if (!search_estimate_of(w->search, &config, w->drafts, &choice.first)) continue;
     w->best->planned = true;
     int at = count++;
     for (; at > 0 && choices[at - 1].first.step_s > choice.first.step_s; at--) choices[at] = choices[at - 1];
@@ -323,7 +338,7 @@ static int list_batches(walk *w, fsdp_plan_config config, batch_choice choices[B
 
 void search_kind_settings(const fsdp_search_config *search, const search_space *space,
                           const fsdp_search_kind *kind, bool all_variants, double cut_s,
-                          search_deltas *deltas, int64_t *drafts, search_best *best) {
+                          search_deltas *deltas, search_drafts *drafts, search_best *best) {
   walk w = {search, space, kind, cut_s, deltas, drafts, best};
   batch_choice choices[BATCHES_MAX];
   memset(best, 0, sizeof *best);
@@ -333,7 +348,7 @@ void search_kind_settings(const fsdp_search_config *search, const search_space *
   for (int i = 0; i < count; i++) {
     first.batch = choices[i].batch;
     first.micro_batches = choices[i].micro_batches;
-    if (!is_cut(&w, choices[i].first.work_s)) try_setting(&w, &first, &choices[i].first);
+    if (!is_cut(&w, floor_of(&choices[i].first))) try_setting(&w, &first, &choices[i].first);
     if (all_variants) try_variants(&w, &choices[i], &first, true);
   }
   if (all_variants || !best->count) return;
