@@ -16,6 +16,7 @@ import programs
 
 work = pathlib.Path(tempfile.mkdtemp(prefix="fsdp_ckpt_"))
 MPI = programs.WITH_MPI
+SEQUENCES = programs.draws(24, 4)  # of a global batch
 COMMON = ["-s", "32", "--lr", "1e-3", "--seed", "3", "--log-freq", "100", "--save-dir", work,
           "--tokenizer", "bytes"]  # fmt: skip
 
@@ -49,8 +50,8 @@ def copy(source, name, *but):
 
 
 def base():
-    """An uninterrupted run that others are compared with: 12 steps of 24 sequences, saved at 6 and 12."""
-    ranks, batch = (4, 6) if MPI else (None, 24)
+    """An uninterrupted run that others are compared with: 12 steps, saved at 6 and 12."""
+    ranks, batch = (4, SEQUENCES // 4) if MPI else (None, SEQUENCES)
     train("-b", batch, "--wrap", "block", "--max-steps", 12, "-e", "base", "--ckpt-freq", 6, ranks=ranks)
     assert steps("base") == [6, 12] and not list((work / "base").glob("*.tmp"))
     train("-b", batch, "--wrap", "block", "--max-steps", 12, "-e", "plain", "--ckpt-freq", 0, ranks=ranks)
@@ -60,8 +61,8 @@ def base():
 def resumes_anywhere():
     uninterrupted = losses("base")
     cases = [
-        (4, ["-b", 6, "--wrap", "block"]),
-        (1, ["-b", 24, "--wrap", "none"]),
+        (4, ["-b", SEQUENCES // 4, "--wrap", "block"]),
+        (1, ["-b", SEQUENCES, "--wrap", "none"]),
         (2, ["-b", 12, "--strategy", "no"]),
         (4, ["-b", 6, "--strategy", "zero1", "--wrap", "block"]),
         (3, ["-b", 8, "--strategy", "grad_op", "--cpu-offload", "--wrap", "size", "--numel-to-wrap", "1e5"]),
@@ -153,7 +154,7 @@ def damage_is_told():
     if not programs.SLOW:
         ways += ["truncated", "no manifest", "flipped in the header", "flipped at the end"]
     for how in ways:
-        ranks, batch = (2, 12) if MPI and how == "flipped in the data" else (None, 24)
+        ranks, batch = (2, SEQUENCES // 2) if MPI and how == "flipped in the data" else (None, SEQUENCES)
         copy("base", "hurt")
         damage("hurt", how)
         process = train("-b", batch, "--max-steps", 12, "-e", "hurt", "--ckpt-freq", 0, ranks=ranks)

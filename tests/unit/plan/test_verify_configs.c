@@ -17,7 +17,7 @@
 #include <cmocka.h>
 
 static int configs(void) {
-  return test_draws(10000, 300);
+  return test_all() ? 10000 : test_draws(4000, 300);
 }
 
 static int mutated(void) {
