@@ -1,6 +1,7 @@
 #include "launcher/search/run_search.h"
 
 #include "launcher/report/price.h"
+#include "launcher/report/whole_file.h"
 #include "launcher/search/search_report.h"
 #include "runtime/base/clock.h"
 
@@ -56,7 +57,10 @@ fsdp_status fsdp_search_and_print(fsdp_options *options, fsdp_error *error) {
   fsdp_search_job job;
   fsdp_search_result result = {0};
   watch w = {.begin_s = now_s()};
-  fsdp_status status = fsdp_search_job_create(options, FSDP_PROGRAM_PLAN, &ranks, NULL, &job, error);
+  fsdp_status status = FSDP_OK;
+  if (options->save_plan) status = fsdp_whole_file_try("save-plan", options->save_plan, error);
+  if (status) return status;
+  status = fsdp_search_job_create(options, FSDP_PROGRAM_PLAN, &ranks, NULL, &job, error);
   if (status == FSDP_OK) {
     if (isatty(STDERR_FILENO)) job.config.progress = tell;
     job.config.context = &w;

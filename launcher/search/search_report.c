@@ -102,13 +102,14 @@ static void print_plan(const fsdp_search_plan *plan, int number, FILE *out) {
           fsdp_print_int((int64_t)plan->tokens_per_s, tokens, sizeof tokens));
   if (plan->mfu > 0) fprintf(out, ", %.1f%% MFU", 100 * plan->mfu);
   fprintf(out, "; %s on the device", fsdp_value_print_bytes(plan->bytes[FSDP_SPACE_DEVICE], device, 24));
-  if (plan->config.cpu_offload || plan->copies_s > 0)
+  const double copies = plan->copies_s / plan->step_s; // of tokens alone, next to nothing
+  if (plan->config.cpu_offload || copies >= 0.0005)
     fprintf(out, ", %s on the host", fsdp_value_print_bytes(plan->bytes[FSDP_SPACE_HOST], host, 24));
   fprintf(out, "; bound by %s\n    %s over %s, %" PRId64 " x %d sequences a rank", // the plan in short
           fsdp_search_bound_name(plan->bound), fsdp_strategy_name(c->strategy),
           fsdp_mesh_print(&c->mesh, ",", mesh), c->batch, c->micro_batches);
   fprintf(out, "; exposed communication %.1f%%", 100 * plan->comm_s / plan->step_s);
-  if (plan->copies_s > 0) fprintf(out, ", copies %.1f%%", 100 * plan->copies_s / plan->step_s);
+  if (copies >= 0.0005) fprintf(out, ", copies %.1f%%", 100 * copies);
   fprintf(out, "; estimate off by %+.1f%%", 100 * (plan->estimate_s / plan->unhindered_s - 1));
   const double waits = plan->step_s / plan->unhindered_s - 1;
   if (waits >= 0.001) fprintf(out, "; waits for memory to be free %.1f%%", 100 * waits);

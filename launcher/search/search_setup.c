@@ -62,6 +62,7 @@ fsdp_status fsdp_search_job_create(fsdp_options *options, fsdp_program_kind prog
   if (status) return status;
   config->profile = options->profile ? job->setup.profile : measured;
   status = take_backend(options, program, config->profile, error);
+  if (status == FSDP_OK) status = fsdp_pricing_check(&config->base, config->profile, error);
   if (status) return status;
   config->ranks = ranks->ranks;
   config->ranks_per_node = ranks->ranks_per_node;

@@ -23,17 +23,40 @@ fsdp_profile_group fsdp_profile_group_of(const fsdp_mesh *mesh, fsdp_axis_set ax
   return group;
 }
 
+// What is on the host would cost nothing without its rates.
+static fsdp_status check_offload(const fsdp_plan_config *config, const fsdp_device_profile *profile,
+                                 fsdp_error *error) {
+  bool copies = config->cpu_offload;
+  for (int i = 0; i < config->saving.count; i++)
+    copies = copies || config->saving.rules[i].fate == FSDP_FATE_OFFLOAD;
+  const bool updates = config->cpu_offload && profile->device != FSDP_OP_CPU;
+  const char *missing = copies && (profile->up_rate <= 0 || profile->down_rate <= 0) ? "copy_gbps"
+                        : updates && profile->host_memory_rate <= 0                  ? "host_memory_gbps"
+                                                                                     : NULL;
+  if (!missing) return FSDP_OK;
+  return fsdp_fail(
+      error, FSDP_ERR_INPUT,
+      "--profile %s has no %s, which what is offloaded to the host takes: add it, or offload nothing",
+      profile->name, missing);
+}
+
+fsdp_status fsdp_pricing_check(const fsdp_plan_config *config, const fsdp_device_profile *profile,
+                               fsdp_error *error) {
+  fsdp_status status = fsdp_device_profile_check(profile, config->param_dtype, error);
+  if (status == FSDP_OK) status = check_offload(config, profile, error);
+  if (status || profile->device == config->backend->device) return status;
+  return fsdp_fail(error, FSDP_ERR_OPTION,
+                   "--profile %s is of a %s, and the plan is for a %s: add --backend %s", profile->name,
+                   profile->device == FSDP_OP_CPU ? "CPU" : "GPU",
+                   config->backend->device == FSDP_OP_CPU ? "CPU" : "GPU",
+                   profile->device == FSDP_OP_CPU ? "cpu" : "cuda");
+}
+
 fsdp_status fsdp_pricing_create(const fsdp_plan *plan, const fsdp_device_profile *profile, int ranks_per_node,
                                 fsdp_pricing *pricing, fsdp_error *error) {
   const fsdp_program *program = plan->program;
-  fsdp_status status = fsdp_device_profile_check(profile, plan->config.param_dtype, error);
+  fsdp_status status = fsdp_pricing_check(&plan->config, profile, error);
   if (status) return status;
-  if (profile->device != plan->config.backend->device)
-    return fsdp_fail(error, FSDP_ERR_OPTION,
-                     "--profile %s is of a %s, and the plan is for a %s: add --backend %s", profile->name,
-                     profile->device == FSDP_OP_CPU ? "CPU" : "GPU",
-                     plan->config.backend->device == FSDP_OP_CPU ? "CPU" : "GPU",
-                     profile->device == FSDP_OP_CPU ? "cpu" : "cuda");
   *pricing = (fsdp_pricing){.plan = plan, .profile = profile};
   pricing->ranks_per_node = (int)fsdp_min_i64(ranks_per_node, fsdp_mesh_ranks(&program->mesh));
   for (int c = 0; c < program->comm_count; c++) {

@@ -45,7 +45,12 @@ typedef struct fsdp_pricing {
   fsdp_profile_group groups[FSDP_PROGRAM_COMMS_MAX]; // by the program's communicators
 } fsdp_pricing;
 
-// FSDP_ERR_INPUT if the profile lacks what the plan needs. Plan and profile must outlive it.
+// FSDP_ERR_INPUT if the profile lacks what any plan with this dtype and offloading needs; FSDP_ERR_OPTION if
+// it is of another device.
+fsdp_status fsdp_pricing_check(const fsdp_plan_config *config, const fsdp_device_profile *profile,
+                               fsdp_error *error);
+
+// FSDP_ERR_INPUT if the profile lacks what the plan needs, and as above. Plan and profile must outlive it.
 fsdp_status fsdp_pricing_create(const fsdp_plan *plan, const fsdp_device_profile *profile, int ranks_per_node,
                                 fsdp_pricing *pricing, fsdp_error *error);
 

@@ -81,6 +81,41 @@ def settings():
     assert price(*slow_base, "--strategy", "hybrid")["step_ms"] < across["step_ms"]
 
 
+BARE = """name: bare
+device: cuda
+source: test
+processors: 8
+memory_gb: 80
+memory_gbps: 1000
+products: [{dtype: bf16, form: any, m: 512, n: 512, k: 512, tflops: 100}]
+attention: [{kernel: ours, dtype: bf16, head_dim: 128, direction: both, tflops: {512: 50}}]
+collectives:
+- {kind: all_gather, link: node, ranks: 8, us: {1000: 20}}
+- {kind: reduce_scatter, link: node, ranks: 8, us: {1000: 20}}
+- {kind: all_reduce, link: node, ranks: 8, us: {1000: 20}}
+"""
+
+
+def offload_has_a_price():
+    """On the host a parameter moves 34 bytes through the memory of one of two nodes: its gradient is read for
+    the norm and the update, 8, three states are read and written, 24, and its copy in bf16 is written, 2. A
+    profile without the host's rates would price this as nothing."""
+    bytes_of_a_node = 34 * 6738415616 / 2
+    time = price("--profile", "h100-sxm", "--cpu-offload")
+    assert near(time["parts_ms"]["update"], 1e3 * bytes_of_a_node / 614.4e9, 0.01), time["parts_ms"]
+    bare, copies = work / "bare.yaml", work / "copies.yaml"
+    bare.write_text(BARE)
+    copies.write_text(BARE + "copy_gbps: {up: 20, down: 20}\n")
+    one = ("--model", "llama2-7b", "--ranks", 8, "--wrap", "block")
+    plan(*one, "--price", "--profile", bare)
+    for asked in ("--price", "--search"):
+        for profile, lacks, offload in ((bare, "copy_gbps", ("--cpu-offload", "on")),
+                                        (bare, "copy_gbps", ("--offload-activations", "attention")),
+                                        (copies, "host_memory_gbps", ("--cpu-offload", "on"))):
+            message = plan(*one, asked, "--profile", profile, *offload, status=3).stderr
+            assert lacks in message and "offload nothing" in message, message
+
+
 def simulated_timeline():
     path = work / "trace.json"
     time = json.loads(plan(*MODEL, "--price", "--json", "--profile", "h100-sxm", "--grad-accum", 2, "--trace",
@@ -128,6 +163,7 @@ def errors():
 
 every_machine()
 factored_axis()
+offload_has_a_price()
 variations_are_plans()
 settings()
 simulated_timeline()

@@ -63,6 +63,16 @@ def reasons_are_true():
         assert not bound or float(bound.group(1)) >= 0.999 * found["plans"][-1]["step_ms"], (kind, found)
 
 
+def states_on_the_host():
+    """What no device holds is offloaded, at a price."""
+    found = json.loads(plan("--search", "--model", "llama2-7b", "--ranks", 2, "--profile", "a100-40",
+                            "--json").stdout)
+    best = found["plans"][0]
+    assert best["options"]["cpu-offload"] == "on" and best["device_bytes"] <= 40e9, best
+    least_ms = 1e3 * 28 * 6738415616 / 409.6e9  # updates through the host's memory
+    assert best["step_ms"] > least_ms, (best, least_ms)
+
+
 def refused():
     unfit = plan(*MACHINE, *MODEL, "--memory-limit", "2GB", "--host-memory-limit", "1GB", status=4).stderr
     assert "no plan fits" in unfit and "needs" in unfit, unfit
@@ -75,6 +85,8 @@ def refused():
         assert "--search" in silent and other[0] in silent, silent
     unused = plan("--save-plan", work / "x.yaml", status=2).stderr
     assert "add --search" in unused, unused
+    unwritable = plan(*MACHINE, *MODEL, "--save-plan", work / "none" / "x.yaml", status=3)
+    assert "none/x.yaml" in unwritable.stderr and not unwritable.stdout, unwritable  # before it searches
     undivided = plan(*MACHINE, "--model", "llama-1b", "--global-batch", 7, "--mesh", "4,1", status=2).stderr
     assert "--global-batch" in undivided, undivided
 
@@ -102,4 +114,5 @@ priced_choices()
 reads_back()
 given_stays()
 reasons_are_true()
+states_on_the_host()
 refused()
