@@ -78,6 +78,8 @@ static fsdp_status read_use(fsdp_profile_reader *r, const yaml_node_t *node) {
     const yaml_node_t *value = fsdp_profile_node(r, pair->value);
     int key;
     status = fsdp_profile_read_word(r, fsdp_profile_node(r, pair->key), "key", keys, COUNT(keys), &key);
+    if (!status && pair > node->data.mapping.pairs.start)
+      return fsdp_profile_fail_at(r, fsdp_profile_node(r, pair->key), "a second %s; remove one", keys[key]);
     if (!status)
       status = read_name(r, value, "name of a kernel", r->attention_kernel, sizeof r->attention_kernel);
     snprintf(r->attention_place, sizeof r->attention_place, "%.180s:%d", r->places[r->depth - 1],

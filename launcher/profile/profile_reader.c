@@ -49,10 +49,15 @@ fsdp_status fsdp_profile_read_word(const fsdp_profile_reader *r, const yaml_node
 
 // ---- Numbers
 
+// Of seconds, and of bytes, FLOPs and either per second: products and quotients of a few of them are finite.
+#define NUMBER_MIN 1e-15
+#define NUMBER_MAX 1e30
+
 // A scalar, or the value of {value: ..., source: ...}.
 static fsdp_status read_value(const fsdp_profile_reader *r, const yaml_node_t *node,
                               const yaml_node_t **value) {
   static const char *const keys[] = {"value", "source"};
+  bool seen[2] = {false, false};
   *value = node->type == YAML_SCALAR_NODE ? node : NULL;
   if (node->type != YAML_MAPPING_NODE) return FSDP_OK;
   for (const yaml_node_pair_t *pair = node->data.mapping.pairs.start; pair < node->data.mapping.pairs.top;
@@ -60,6 +65,9 @@ static fsdp_status read_value(const fsdp_profile_reader *r, const yaml_node_t *n
     int key;
     fsdp_status status = fsdp_profile_read_word(r, fsdp_profile_node(r, pair->key), "key", keys, 2, &key);
     if (status) return status;
+    if (seen[key])
+      return fsdp_profile_fail_at(r, fsdp_profile_node(r, pair->key), "a second %s; remove one", keys[key]);
+    seen[key] = true;
     if (key == 0) *value = fsdp_profile_node(r, pair->value);
     if (key == 1 && !fsdp_yaml_is_scalar(fsdp_profile_node(r, pair->value)))
       return fsdp_profile_fail_at(r, fsdp_profile_node(r, pair->value), "a source is not a text");
@@ -81,6 +89,9 @@ fsdp_status fsdp_profile_read_number(const fsdp_profile_reader *r, const yaml_no
   if (*number <= 0)
     return fsdp_profile_fail_at(r, value, "%s is %.60s: use a number above 0, or leave it out", what,
                                 fsdp_yaml_text(value));
+  if (*number < NUMBER_MIN || *number > NUMBER_MAX)
+    return fsdp_profile_fail_at(r, value, "%s is %.60s: in its unit that is beyond any machine; correct it",
+                                what, fsdp_yaml_text(value));
   if (*number < least)
     return fsdp_profile_fail_at(r, value, "%s is %.60s: use a number from %g", what, fsdp_yaml_text(value),
                                 least);

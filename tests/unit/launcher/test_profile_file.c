@@ -301,6 +301,12 @@ static void refused_at_the_top(void **state) {
   refuse(HEAD "launch_us: -2\n", "profile.yaml:6: launch_us is -2");
   refuse(HEAD "launch_us: fast\n", "profile.yaml:6: launch_us is \"fast\", which is not a number");
   refuse(HEAD "launch_us: {source: x}\n", "profile.yaml:6: launch_us is not a number: write 2.5, or {value");
+  refuse(HEAD "launch_us: {value: 2, value: 3}\n", "profile.yaml:6: a second value; remove one");
+  refuse(HEAD "launch_us: {value: 2, source: x, source: y}\n", "a second source");
+  refuse(HEAD "use: {attention: a, attention: b}\n", "profile.yaml:6: a second attention");
+  refuse(HEAD "launch_us: 1e300\n",
+         "profile.yaml:6: launch_us is 1e300: in its unit that is beyond any machine");
+  refuse(HEAD "launch_us: 1e-10\n", "profile.yaml:6: launch_us is 1e-10: in its unit that is beyond");
   refuse(HEAD "launch_us: {value: 2, sauce: x}\n", "unknown key \"sauce\": did you mean source?");
   refuse(HEAD "contention: {compute: 0.9}\n", "compute is 0.9: use a number from 1");
   refuse(HEAD "peak_tflops: {int32: 1}\n",
