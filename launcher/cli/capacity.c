@@ -291,12 +291,14 @@ fsdp_status fsdp_capacity_check(const fsdp_plan *plan, const fsdp_limits *limits
   need needs = need_of(plan), helped = needs;
   if (excess(&needs, limits) == 0) return FSDP_OK;
   bool by_option = true; // a limit that a user can raise
+  bool on_gpu = false;
   char what[512], needed[96], reserve[128], limit[96], advice[ADVICE_BYTES], device[24], host[24];
   if (limits->bytes[FSDP_SPACE_DEVICE] && needs.bytes[FSDP_SPACE_DEVICE] > limits->bytes[FSDP_SPACE_DEVICE]) {
     snprintf(what, sizeof what, "a rank needs %s on the device%s, but %s allows %s",
              print_both(needs.bytes[FSDP_SPACE_DEVICE], needed), print_reserve(plan, reserve),
              limits->place[FSDP_SPACE_DEVICE], print_both(limits->bytes[FSDP_SPACE_DEVICE], limit));
     by_option = limits->place[FSDP_SPACE_DEVICE][0] == '-';
+    on_gpu = plan->config.backend == fsdp_plan_backend_cuda();
   } else if (limits->bytes[FSDP_SPACE_HOST] &&
              needs.bytes[FSDP_SPACE_HOST] > limits->bytes[FSDP_SPACE_HOST]) {
     snprintf(what, sizeof what, "a rank needs %s on the host, but %s allows %s",
@@ -311,6 +313,7 @@ fsdp_status fsdp_capacity_check(const fsdp_plan *plan, const fsdp_limits *limits
   }
   bool several = limits->ranks_per_machine > 1;
   const char *more = by_option ? "raise that limit"
+                     : on_gpu  ? "use GPUs with more memory" // each rank has its own
                      : several ? "use fewer ranks per machine, or a larger machine"
                                : "lower --seq-length or --batch-size, or use a larger machine";
   bool found = find_remedy(plan, limits, advice, &helped);

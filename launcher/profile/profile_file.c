@@ -1,59 +1,42 @@
 #include "launcher/profile/profile_file.h"
 
+#include "launcher/profile/profile_keys.h"
 #include "launcher/profile/profile_reader.h"
 #include "runtime/base/check.h"
 #include "runtime/plan/search/shipped_profiles.h"
 
 #include <limits.h>
-#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #define COUNT(array) (int)(sizeof(array) / sizeof *(array))
 
-// ---- Numbers of the profile itself
+// ---- Parts of the top
 
-typedef struct number_row {
-  const char *key;
-  size_t offset;
-  int exponent;
-  double least;
-} number_row;
+static fsdp_status read_number(const fsdp_profile_reader *r, const yaml_node_t *node,
+                               const fsdp_profile_number *number) {
+  return fsdp_profile_read_number(r, node, number->key, number->exponent, number->least,
+                                  (void *)((char *)r->profile + number->offset));
+}
 
-#define AT(field) offsetof(fsdp_device_profile, field)
-
-static const number_row peaks[] = {{"fp32", AT(peak_flops) + FSDP_F32 * sizeof(double), 12, 0},
-                                   {"bf16", AT(peak_flops) + FSDP_BF16 * sizeof(double), 12, 0},
-                                   {"fp16", AT(peak_flops) + FSDP_F16 * sizeof(double), 12, 0}};
-static const number_row copies[] = {{"up", AT(up_rate), 9, 0},
-                                    {"down", AT(down_rate), 9, 0},
-                                    {"up_both", AT(up_both_rate), 9, 0},
-                                    {"down_both", AT(down_both_rate), 9, 0}};
-static const number_row contention[] = {{"compute", AT(product_slowdown), 0, 1},
-                                        {"collective", AT(collective_slowdown), 0, 1}};
-static const number_row network[] = {{"gbps_per_node", AT(network_rate), 9, 0},
-                                     {"latency_us", AT(network_latency_s), -6, 0},
-                                     {"node_latency_us", AT(node_latency_s), -6, 0}};
-
-// A mapping of some of these numbers.
-static fsdp_status read_numbers(const fsdp_profile_reader *r, const yaml_node_t *node, const char *name,
-                                const number_row *rows, int count) {
-  const char *keys[4];
+// A mapping of some of the section's numbers.
+static fsdp_status read_section(const fsdp_profile_reader *r, const yaml_node_t *node,
+                                const fsdp_profile_section *section) {
+  const char *keys[FSDP_PROFILE_SECTION_NUMBERS_MAX];
   unsigned seen = 0;
-  for (int i = 0; i < count; i++) keys[i] = rows[i].key;
+  for (int i = 0; i < section->count; i++) keys[i] = section->numbers[i].key;
   if (node->type != YAML_MAPPING_NODE)
-    return fsdp_profile_fail_at(r, node, "%s is not a mapping, as in {%s: 2.5}", name, keys[0]);
+    return fsdp_profile_fail_at(r, node, "%s is not a mapping, as in {%s: 2.5}", section->key, keys[0]);
   for (const yaml_node_pair_t *pair = node->data.mapping.pairs.start; pair < node->data.mapping.pairs.top;
        pair++) {
     const yaml_node_t *key_node = fsdp_profile_node(r, pair->key);
     int key = 0;
-    fsdp_status status = fsdp_profile_read_word(r, key_node, "key", keys, count, &key);
+    fsdp_status status = fsdp_profile_read_word(r, key_node, "key", keys, section->count, &key);
     if (status) return status;
     if (seen & 1u << key) return fsdp_profile_fail_at(r, key_node, "a second %s; remove one", keys[key]);
     seen |= 1u << key;
-    status = fsdp_profile_read_number(r, fsdp_profile_node(r, pair->value), keys[key], rows[key].exponent,
-                                      rows[key].least, (void *)((char *)r->profile + rows[key].offset));
+    status = read_number(r, fsdp_profile_node(r, pair->value), &section->numbers[key]);
     if (status) return status;
   }
   return FSDP_OK;
@@ -88,6 +71,7 @@ static fsdp_status read_use(fsdp_profile_reader *r, const yaml_node_t *node) {
   return status;
 }
 
+// Keys of their own, then the numbers and the sections of profile_keys.h.
 typedef enum top_key {
   KEY_NAME,
   KEY_DEVICE,
@@ -95,43 +79,24 @@ typedef enum top_key {
   KEY_BASE,
   KEY_USE,
   KEY_PROCESSORS,
-  KEY_MEMORY_GB,
-  KEY_MEMORY_GBPS,
-  KEY_LAUNCH,
-  KEY_HANDOFF,
-  KEY_HOST_MEMORY,
-  KEY_PEAK,
-  KEY_COPY,
-  KEY_CONTENTION,
-  KEY_NETWORK,
   KEY_TILES,
   KEY_PRODUCTS,
   KEY_ATTENTION,
   KEY_OPS,
   KEY_COLLECTIVES,
-  KEY_COUNT
+  KEY_NUMBERS,
+  KEY_SECTIONS = KEY_NUMBERS + FSDP_PROFILE_NUMBERS,
+  KEY_COUNT = KEY_SECTIONS + FSDP_PROFILE_SECTIONS
 } top_key;
 
-static const char *const top_keys[KEY_COUNT] = {"name",
-                                                "device",
-                                                "source",
-                                                "base",
-                                                "use",
-                                                "processors",
-                                                "memory_gb",
-                                                "memory_gbps",
-                                                "launch_us",
-                                                "handoff_us",
-                                                "host_memory_gbps",
-                                                "peak_tflops",
-                                                "copy_gbps",
-                                                "contention",
-                                                "network",
-                                                "tiles",
-                                                "products",
-                                                "attention",
-                                                "ops",
-                                                "collectives"};
+static void list_keys(const char *keys[KEY_COUNT]) {
+  static const char *const own[KEY_NUMBERS] = {"name",      "device",     "source",     "base",
+                                               "use",       "processors", "tiles",      "products",
+                                               "attention", "ops",        "collectives"};
+  memcpy(keys, own, sizeof own);
+  for (int i = 0; i < FSDP_PROFILE_NUMBERS; i++) keys[KEY_NUMBERS + i] = fsdp_profile_numbers[i].key;
+  for (int i = 0; i < FSDP_PROFILE_SECTIONS; i++) keys[KEY_SECTIONS + i] = fsdp_profile_sections[i].key;
+}
 
 static fsdp_status read_top(fsdp_profile_reader *r, top_key key, const yaml_node_t *node) {
   static const char *const devices[] = {"cpu", "cuda"}, *const flags[] = {"false", "true"};
@@ -139,6 +104,8 @@ static fsdp_status read_top(fsdp_profile_reader *r, top_key key, const yaml_node
   fsdp_status status = FSDP_OK;
   int64_t whole = 0;
   int word = 0;
+  if (key >= KEY_SECTIONS) return read_section(r, node, &fsdp_profile_sections[key - KEY_SECTIONS]);
+  if (key >= KEY_NUMBERS) return read_number(r, node, &fsdp_profile_numbers[key - KEY_NUMBERS]);
   switch (key) {
   case KEY_NAME:
     return read_name(r, node, "name", p->name, sizeof p->name);
@@ -151,39 +118,21 @@ static fsdp_status read_top(fsdp_profile_reader *r, top_key key, const yaml_node
   case KEY_USE:
     return read_use(r, node);
   case KEY_PROCESSORS:
-    status = fsdp_profile_read_whole(r, node, top_keys[key], 1, &whole);
+    status = fsdp_profile_read_whole(r, node, "processors", 1, &whole);
     p->processors = (int)whole;
     return status;
-  case KEY_MEMORY_GB:
-    return fsdp_profile_read_number(r, node, top_keys[key], 9, 0, &p->memory_bytes);
-  case KEY_MEMORY_GBPS:
-    return fsdp_profile_read_number(r, node, top_keys[key], 9, 0, &p->memory_rate);
-  case KEY_LAUNCH:
-    return fsdp_profile_read_number(r, node, top_keys[key], -6, 0, &p->launch_s);
-  case KEY_HANDOFF:
-    return fsdp_profile_read_number(r, node, top_keys[key], -6, 0, &p->handoff_s);
-  case KEY_HOST_MEMORY:
-    return fsdp_profile_read_number(r, node, top_keys[key], 9, 0, &p->host_memory_rate);
-  case KEY_PEAK:
-    return read_numbers(r, node, top_keys[key], peaks, COUNT(peaks));
-  case KEY_COPY:
-    return read_numbers(r, node, top_keys[key], copies, COUNT(copies));
-  case KEY_CONTENTION:
-    return read_numbers(r, node, top_keys[key], contention, COUNT(contention));
-  case KEY_NETWORK:
-    return read_numbers(r, node, top_keys[key], network, COUNT(network));
   case KEY_TILES:
-    status = fsdp_profile_read_word(r, node, top_keys[key], flags, COUNT(flags), &word);
+    status = fsdp_profile_read_word(r, node, "tiles", flags, COUNT(flags), &word);
     p->tiles = word == 1;
     return status;
   case KEY_PRODUCTS:
-    return fsdp_profile_read_list(r, node, top_keys[key], FSDP_PROFILE_PRODUCTS);
+    return fsdp_profile_read_list(r, node, "products", FSDP_PROFILE_PRODUCTS);
   case KEY_ATTENTION:
-    return fsdp_profile_read_list(r, node, top_keys[key], FSDP_PROFILE_ATTENTION);
+    return fsdp_profile_read_list(r, node, "attention", FSDP_PROFILE_ATTENTION);
   case KEY_OPS:
-    return fsdp_profile_read_list(r, node, top_keys[key], FSDP_PROFILE_OPS);
+    return fsdp_profile_read_list(r, node, "ops", FSDP_PROFILE_OPS);
   case KEY_COLLECTIVES:
-    return fsdp_profile_read_list(r, node, top_keys[key], FSDP_PROFILE_COLLECTIVES);
+    return fsdp_profile_read_list(r, node, "collectives", FSDP_PROFILE_COLLECTIVES);
   default:
     return FSDP_OK; // the base has been read
   }
@@ -221,10 +170,12 @@ static fsdp_status read_document(void *context, yaml_document_t *document, fsdp_
     return fsdp_profile_fail_at(r, root, "not a mapping of a profile's keys");
   const yaml_node_pair_t *begin = root->data.mapping.pairs.start, *end = root->data.mapping.pairs.top;
   int keys[KEY_COUNT], lines[KEY_COUNT] = {0};
+  const char *names[KEY_COUNT];
+  list_keys(names);
   for (const yaml_node_pair_t *pair = begin; pair < end; pair++) {
     const yaml_node_t *key = fsdp_profile_node(r, pair->key);
     int known = 0;
-    status = fsdp_profile_read_word(r, key, "key", top_keys, KEY_COUNT, &known);
+    status = fsdp_profile_read_word(r, key, "key", names, KEY_COUNT, &known);
     if (status) return status;
     if (lines[known])
       return fsdp_profile_fail_at(r, key, "a second %s, after that in line %d; remove one",

@@ -1,7 +1,7 @@
 // The lists of a profile: rows of fields.
+#include "launcher/profile/profile_keys.h"
 #include "launcher/profile/profile_reader.h"
 
-#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -27,10 +27,6 @@ typedef struct field {
 } field;
 
 static const char *const dtypes[] = {"fp32", "bf16", "fp16"};
-static const char *const forms[] = {"forward", "input", "weight", "any"};
-static const char *const directions[] = {"forward", "backward", "both"};
-static const char *const links[] = {"node", "network"};
-static const char *const kinds[] = {"all_gather", "reduce_scatter", "all_reduce"};
 static const char *const ops[] = {
 #define FSDP_OP(KIND, name, PHASE, operands, RULES) #name,
 #include "models/graph/ops.def"
@@ -43,7 +39,8 @@ static const char *const ops[] = {
 static const field product_fields[] = {
     {"ranks", FIELD_WHOLE, offsetof(fsdp_profile_product, ranks), false, 0, NULL, 0},
     {"dtype", FIELD_WORD, offsetof(fsdp_profile_product, dtype), true, FSDP_F32, WORDS(dtypes)},
-    {"form", FIELD_WORD, offsetof(fsdp_profile_product, form), true, FSDP_PRODUCT_FORWARD, WORDS(forms)},
+    {"form", FIELD_WORD, offsetof(fsdp_profile_product, form), true, FSDP_PRODUCT_FORWARD,
+     WORDS(fsdp_profile_forms)},
     {"m", FIELD_LONG, offsetof(fsdp_profile_product, m), true, 1, NULL, 0},
     {"n", FIELD_LONG, offsetof(fsdp_profile_product, n), true, 1, NULL, 0},
     {"k", FIELD_LONG, offsetof(fsdp_profile_product, k), true, 1, NULL, 0},
@@ -55,7 +52,7 @@ static const field attention_fields[] = {
     {"dtype", FIELD_WORD, offsetof(fsdp_profile_attention, dtype), true, FSDP_F32, WORDS(dtypes)},
     {"head_dim", FIELD_WHOLE, offsetof(fsdp_profile_attention, head_dim), true, 1, NULL, 0},
     {"direction", FIELD_WORD, offsetof(fsdp_profile_attention, direction), true, FSDP_ATTENTION_FORWARD,
-     WORDS(directions)},
+     WORDS(fsdp_profile_directions)},
     {"tflops", FIELD_CURVE, offsetof(fsdp_profile_attention, rate), true, 12, NULL, 0},
 };
 static const field op_fields[] = {
@@ -64,8 +61,10 @@ static const field op_fields[] = {
     {"gbps", FIELD_CURVE, offsetof(fsdp_profile_op, rate), true, 9, NULL, 0},
 };
 static const field collective_fields[] = {
-    {"kind", FIELD_WORD, offsetof(fsdp_profile_collective, kind), true, FSDP_INSTR_ALL_GATHER, WORDS(kinds)},
-    {"link", FIELD_WORD, offsetof(fsdp_profile_collective, link), true, FSDP_LINK_NODE, WORDS(links)},
+    {"kind", FIELD_WORD, offsetof(fsdp_profile_collective, kind), true, FSDP_INSTR_ALL_GATHER,
+     WORDS(fsdp_profile_kinds)},
+    {"link", FIELD_WORD, offsetof(fsdp_profile_collective, link), true, FSDP_LINK_NODE,
+     WORDS(fsdp_profile_links)},
     {"ranks", FIELD_WHOLE, offsetof(fsdp_profile_collective, ranks), true, 2, NULL, 0},
     {"ranks_per_node", FIELD_WHOLE, offsetof(fsdp_profile_collective, ranks_per_node), false, 0, NULL, 0},
     {"groups", FIELD_WHOLE, offsetof(fsdp_profile_collective, groups), false, 0, NULL, 0},
