@@ -19,7 +19,6 @@ fsdp_parts fsdp_parts_of(const fsdp_model_config *c, fsdp_graph *graph) {
                                 .head_dim = c->head_dim,
                                 .intermediate = c->intermediate_size,
                                 .vocabulary = c->vocab_size,
-                                .chunk_rows = fsdp_op_chunk_rows(rows, c->vocab_size, FSDP_F32),
                                 .inv_freq = graph->inv_freq,
                                 .eps = (float)c->norm_eps},
                       .block = -1};

@@ -38,7 +38,7 @@ typedef struct fsdp_op_attrs {
   int64_t out_stride, out_offset;    // row width of y (or d_y) and this gemm's first column, in elements
   bool weight_transposed;            // of a linear op: its weight (and d_weight) is stored (in, out)
   int64_t window;                    // attention: query q sees keys k with q - window < k <= q; 0: all k <= q
-  int64_t chunk_rows;                // cross-entropy: rows of x whose logits exist at one time
+  int64_t chunk_rows;                // cross-entropy: rows of x whose logits exist at one time; 0 in a graph
   // Of an op that works on indices [first_index, first_index + n) of a larger range, n from its shapes. The
   // first index may depend on the rank. `extent` is the real end of the whole range (0: first_index + n);
   // indices at or above it are padding. Embedding: rows of the vocabulary, n = v. RoPE and learned positions:
@@ -241,12 +241,13 @@ typedef struct fsdp_op_remainder {
 // What remains to do of a recomputed op. kept[i]: its operand i is an output that was kept. False: all of it.
 bool fsdp_op_remainder_of(fsdp_op_kind kind, const bool *kept, fsdp_op_remainder *remainder);
 
-// Sets the attributes that depend on the dtypes of the op's operands.
-void fsdp_op_complete_attrs(fsdp_op_kind kind, fsdp_op_attrs *attrs, const fsdp_dtype *dtypes);
+// Sets the attributes that depend on the device and on the dtypes of the op's operands.
+void fsdp_op_complete_attrs(fsdp_op_device device, fsdp_op_kind kind, fsdp_op_attrs *attrs,
+                            const fsdp_dtype *dtypes);
 
 // Rows whose logits exist at one time (attrs.chunk_rows). `gradient` is the dtype of the head's weight
 // gradient; FSDP_F32 if there is none.
-int64_t fsdp_op_chunk_rows(int64_t rows, int64_t vocabulary, fsdp_dtype gradient);
+int64_t fsdp_op_chunk_rows(fsdp_op_device device, int64_t rows, int64_t vocabulary, fsdp_dtype gradient);
 
 #ifdef __cplusplus
 }

@@ -146,7 +146,7 @@ static bool measure_head(probe *self, fsdp_op_kind kind, const fsdp_op_attrs *sh
                          fsdp_profile_point *point) {
   fsdp_op_attrs attrs = *shape;
   const bool whole = kind == FSDP_OP_LINEAR_CROSS_ENTROPY || kind == FSDP_OP_LINEAR_CROSS_ENTROPY_BACKWARD;
-  if (whole) attrs.chunk_rows = fsdp_op_chunk_rows(attrs.seq, attrs.vocabulary, FSDP_F32);
+  if (whole) attrs.chunk_rows = fsdp_op_chunk_rows(self->device, attrs.seq, attrs.vocabulary, FSDP_F32);
   probe_call *call = probe_call_create(self, kind, &attrs, 0);
   if (!call) return false;
   const double bytes = probe_call_work(call).row_bytes, seconds = probe_call_measure(self, call);

@@ -106,6 +106,4 @@ void partition_localise(const partitioner *p, const assignment *a, fsdp_node *no
     attrs->extent = whole;
     node->first_index = fsdp_affine_of_place(p->mesh, v, 0, attrs->vocabulary);
   }
-  if (node->kind == FSDP_OP_LINEAR_CROSS_ENTROPY)
-    attrs->chunk_rows = fsdp_op_chunk_rows(attrs->batch * attrs->seq, attrs->vocabulary, FSDP_F32);
 }

@@ -331,8 +331,8 @@ static double head_gradient_error(int64_t chunk_rows, fsdp_dtype gradient) {
 static void test_chunks_of_a_bf16_gradient(void **state) {
   (void)state;
   if (test_sanitized()) skip(); // numbers alone: the chunks themselves are in the tests above
-  const int64_t N = 16384, V = 48, short_rows = fsdp_op_chunk_rows(N, V, FSDP_F32),
-                long_rows = fsdp_op_chunk_rows(N, V, FSDP_BF16);
+  const int64_t N = 16384, V = 48, short_rows = fsdp_op_chunk_rows(FSDP_OP_CPU, N, V, FSDP_F32),
+                long_rows = fsdp_op_chunk_rows(FSDP_OP_CPU, N, V, FSDP_BF16);
   assert_int_equal(short_rows, 1024);
   assert_int_equal(long_rows, 4096);
   double fp32 = head_gradient_error(short_rows, FSDP_F32), once = head_gradient_error(N, FSDP_BF16);

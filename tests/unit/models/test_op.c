@@ -353,24 +353,29 @@ static void test_work_of_a_shard(void **state) {
 }
 
 // Chunks of the head, for an fp32 gradient and for a bf16 one, which has at most four unless their logits
-// would take more than 2 GiB.
+// would take more than 2 GiB. A CPU's for an fp32 gradient hold 16 MiB of logits or 256 rows.
 static void test_chunks_of_the_head(void **state) {
   (void)state;
   static const struct {
-    int64_t rows, vocabulary, fp32, bf16;
-  } chunks[] = {{1, 32000, 1, 1},
-                {64, 32000, 64, 64},
-                {1000, 32000, 524, 524},
-                {4096, 32000, 524, 1024},
-                {16384, 32000, 1024, 4096},
-                {16384, 128256, 1024, 4096},
-                {32768, 128256, 1024, 4096},
-                {98304, 32000, 1024, 16768},
-                {5000, 257, 1024, 1280},
-                {4096, (int64_t)1 << 30, 256, 256}};
+    int64_t rows, vocabulary, fp32, bf16, cpu_fp32, cpu_bf16;
+  } chunks[] = {{1, 32000, 1, 1, 1, 1},
+                {64, 32000, 64, 64, 64, 64},
+                {1000, 32000, 524, 524, 256, 256},
+                {1000, 128256, 130, 256, 128, 256},
+                {1024, 16000, 1024, 1024, 256, 256},
+                {4096, 32000, 524, 1024, 256, 1024},
+                {16384, 32000, 1024, 4096, 256, 4096},
+                {16384, 128256, 1024, 4096, 256, 4096},
+                {32768, 128256, 1024, 4096, 256, 4096},
+                {98304, 32000, 1024, 16768, 256, 16768},
+                {5000, 257, 1024, 1280, 1008, 1280},
+                {4096, (int64_t)1 << 30, 256, 256, 256, 256}};
   for (size_t i = 0; i < sizeof chunks / sizeof chunks[0]; i++) {
-    assert_int_equal(fsdp_op_chunk_rows(chunks[i].rows, chunks[i].vocabulary, FSDP_F32), chunks[i].fp32);
-    assert_int_equal(fsdp_op_chunk_rows(chunks[i].rows, chunks[i].vocabulary, FSDP_BF16), chunks[i].bf16);
+    const int64_t rows = chunks[i].rows, vocabulary = chunks[i].vocabulary;
+    assert_int_equal(fsdp_op_chunk_rows(FSDP_OP_CUDA, rows, vocabulary, FSDP_F32), chunks[i].fp32);
+    assert_int_equal(fsdp_op_chunk_rows(FSDP_OP_CUDA, rows, vocabulary, FSDP_BF16), chunks[i].bf16);
+    assert_int_equal(fsdp_op_chunk_rows(FSDP_OP_CPU, rows, vocabulary, FSDP_F32), chunks[i].cpu_fp32);
+    assert_int_equal(fsdp_op_chunk_rows(FSDP_OP_CPU, rows, vocabulary, FSDP_BF16), chunks[i].cpu_bf16);
   }
 }
 

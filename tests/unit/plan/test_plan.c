@@ -393,13 +393,24 @@ static void test_what_no_op_can_do_is_refused(void **state) {
   fsdp_plan_destroy(plan_of(config)); // as many positions as tokens
 }
 
-// The head's chunks follow the dtype of its weight's gradient, and the planned workspace follows the chunks.
+// The head's chunks follow the device and the dtype of its weight's gradient, and the planned workspace
+// follows the chunks; on a GPU it holds the loss of each row too.
 static void test_workspace_of_the_head(void **state) {
   (void)state;
-  for (int narrow = 0; narrow < 2; narrow++) {
+  const struct {
+    const fsdp_plan_backend *backend;
+    fsdp_dtype reduce_dtype;
+    int64_t chunk_rows, losses_bytes;
+  } cases[] = {{fsdp_plan_backend_cpu(), FSDP_F32, 256, 0},
+               {fsdp_plan_backend_cpu(), FSDP_BF16, 8192 / 4, 0},
+               {fsdp_plan_backend_cuda(), FSDP_F32, 524, 4 * 8192},
+               {fsdp_plan_backend_cuda(), FSDP_BF16, 8192 / 4, 4 * 8192}};
+  for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
     fsdp_plan_config config = base_config();
     config.batch = 4, config.seq = 2048;
-    config.reduce_dtype = narrow ? FSDP_BF16 : FSDP_F32;
+    config.model.vocab_size = 32000;
+    config.backend = cases[c].backend;
+    config.reduce_dtype = cases[c].reduce_dtype;
     fsdp_plan *plan = plan_of(config);
     const fsdp_program *program = plan->program;
     int heads = 0;
@@ -409,8 +420,8 @@ static void test_workspace_of_the_head(void **state) {
       const fsdp_operand *operands = &program->operands[instr->first_operand];
       heads++;
       assert_int_equal(operands[6].dtype, config.reduce_dtype);
-      assert_int_equal(instr->attrs.chunk_rows, narrow ? 8192 / 4 : 1024);
-      assert_int_equal(operands[7].size_bytes, 4 * instr->attrs.chunk_rows * config.model.vocab_size);
+      assert_int_equal(instr->attrs.chunk_rows, cases[c].chunk_rows);
+      assert_int_equal(operands[7].size_bytes, 4 * cases[c].chunk_rows * 32000 + cases[c].losses_bytes);
     }
     assert_int_equal(heads, 1);
     fsdp_plan_destroy(plan);
