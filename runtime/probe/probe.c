@@ -6,9 +6,10 @@
 
 #include <math.h>
 
-#define UNITS       4000.0 // measurements of one number of ranks, about
-#define OTHER_SHARE 0.2    // of products' time, for the element type that is not the device's default
-#define COARSE_S    10     // less time for a number of ranks measures every other size
+#define UNITS             4000.0 // measurements of one number of ranks, about
+#define OTHER_SHARE       0.2    // of products' time, for the element type that is not the device's default
+#define COLLECTIVES_SHARE 0.04   // of the time, for a number of ranks of which only collectives are measured
+#define COARSE_S          10     // less time for a number of ranks measures every other size
 
 // The counts of ranks that measure, ascending: 1, 2, 4, ... and all of a node. A GPU computes for one rank.
 static int list_counts(const fsdp_probe_config *config, bool cuda, int counts[32]) {
@@ -26,13 +27,8 @@ static void measure_machine(probe *self) {
   probe_contention(self);
 }
 
-static fsdp_status measure_count(probe *self, int ranks, bool machine, int64_t start_ns, double until_s,
-                                 fsdp_error *error) {
-  fsdp_status status = probe_open(self, ranks, error);
-  if (status) return status;
-  probe_collectives(self);
-  probe_fill(self, self->dtype); // sums of sums are no operands
-  if (machine) measure_machine(self);
+// What one rank computes, in both element types until `until_s`.
+static void measure_ops(probe *self, int64_t start_ns, double until_s) {
   probe_ops(self);
   probe_attention(self);
   probe_head(self);
@@ -43,6 +39,17 @@ static fsdp_status measure_count(probe *self, int ranks, bool machine, int64_t s
     probe_attention(self);
     probe_products(self, start_ns, until_s);
   }
+}
+
+// Ranks that share cores take turns, each at the rate that it has alone: only their collectives are measured.
+static fsdp_status measure_count(probe *self, int ranks, bool machine, int64_t start_ns, double until_s,
+                                 fsdp_error *error) {
+  fsdp_status status = probe_open(self, ranks, error);
+  if (status) return status;
+  probe_collectives(self);
+  probe_fill(self, self->dtype); // sums of sums are no operands
+  if (machine) measure_machine(self);
+  if (!self->crowded) measure_ops(self, start_ns, until_s);
   probe_close(self);
   return FSDP_OK;
 }
@@ -65,17 +72,18 @@ fsdp_status fsdp_probe_run(const fsdp_probe_config *config, fsdp_device_profile 
   profile->device = self.device;
   profile->processors = config->cores;
   profile->tiles = cuda;
-  int counts[32], machine = 0;
+  int counts[32], computing = 0; // counts whose ranks have cores to themselves: the first ones
   const int count = list_counts(config, cuda, counts);
+  for (int i = 0; i < count; i++) computing += cuda || counts[i] <= config->cores;
   self.unit_s = fmin(0.05, fmax(0.0005, config->seconds / count / UNITS));
   self.coarse = config->seconds / count < COARSE_S;
-  for (int i = 0; i < count; i++)
-    if (cuda || counts[i] <= config->cores) machine = i;
+  const double compute_s = config->seconds * (1 - COLLECTIVES_SHARE * (count - computing));
   for (int i = 0; i < count; i++) {
-    // What is left, divided by the counts that are left.
+    // What is left of the computing counts' time, divided by those that are left.
     const double elapsed_s = probe_elapsed(&self, start_ns);
-    const double until_s = elapsed_s + (config->seconds - elapsed_s) / (count - i);
-    fsdp_status status = measure_count(&self, counts[i], i == machine, start_ns, until_s, error);
+    const double until_s = elapsed_s + (compute_s - elapsed_s) / fmax(1, computing - i);
+    const bool machine = i == computing - 1;
+    fsdp_status status = measure_count(&self, counts[i], machine, start_ns, until_s, error);
     if (status) return status;
   }
   return FSDP_OK;

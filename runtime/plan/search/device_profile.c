@@ -114,9 +114,11 @@ static int scope_of(const int *at, int count, size_t step, int ranks) {
 }
 
 // How much longer everything takes if ranks share a CPU's cores that were not shared when it was measured.
+// Each is bound to one core (launcher/train/binding.c); those on the fullest core, which take turns, end
+// last.
 static double crowding(const fsdp_device_profile *profile, int scope, int ranks) {
   const int cores = scope > profile->processors ? scope : profile->processors;
-  return profile->device == FSDP_OP_CPU && scope > 0 && ranks > cores ? (double)ranks / cores : 1;
+  return profile->device == FSDP_OP_CPU && scope > 0 && ranks > cores ? ceil((double)ranks / cores) : 1;
 }
 
 // ---- Products

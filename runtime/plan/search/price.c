@@ -59,6 +59,7 @@ fsdp_status fsdp_pricing_create(const fsdp_plan *plan, const fsdp_device_profile
   if (status) return status;
   *pricing = (fsdp_pricing){.plan = plan, .profile = profile};
   pricing->ranks_per_node = (int)fsdp_min_i64(ranks_per_node, fsdp_mesh_ranks(&program->mesh));
+  pricing->crowded = profile->device == FSDP_OP_CPU && pricing->ranks_per_node > profile->processors;
   for (int c = 0; c < program->comm_count; c++) {
     const fsdp_profile_group group =
         fsdp_profile_group_of(&program->mesh, program->comms[c].axes, pricing->ranks_per_node);
@@ -155,6 +156,12 @@ static fsdp_price price_host_op(const fsdp_pricing *p, const fsdp_instr *instr) 
 
 // ---- Collectives and copies
 
+// The share of the processors that data takes on its way. Where ranks share cores, one rank's wait is
+// another's turn: a core is never idle, and what it does for a collective it does not do for a product.
+static double moving_share(const fsdp_pricing *p) {
+  return p->crowded ? 1 : p->profile->product_slowdown - 1;
+}
+
 static fsdp_price price_collective(const fsdp_pricing *p, const fsdp_instr *instr) {
   const fsdp_profile_group *group = &p->groups[instr->comm];
   const fsdp_operand *operands = operands_of(p, instr);
@@ -163,7 +170,7 @@ static fsdp_price price_collective(const fsdp_pricing *p, const fsdp_instr *inst
   if (instr->kind == FSDP_INSTR_REDUCE_SCATTER) bytes = (double)operands[1].size_bytes * group->ranks;
   fsdp_price price = {.kind = FSDP_PRICE_COLLECTIVE};
   price.seconds = bytes > 0 ? fsdp_profile_collective_s(p->profile, instr->kind, group, bytes) : 0;
-  price.share[FSDP_RESOURCE_PROCESSORS] = p->profile->product_slowdown - 1;
+  price.share[FSDP_RESOURCE_PROCESSORS] = moving_share(p);
   price.share[group->ranks > group->ranks_per_node ? FSDP_RESOURCE_NETWORK : FSDP_RESOURCE_NODE] = 1;
   return price;
 }
@@ -177,8 +184,7 @@ static fsdp_price price_copy(const fsdp_pricing *p, const fsdp_instr *instr) {
   price.share[up ? FSDP_RESOURCE_UP : FSDP_RESOURCE_DOWN] = 1;
   // A link that is slower in both directions at once: what the other direction takes of this one.
   if (both > 0 && both < rate) price.share[up ? FSDP_RESOURCE_DOWN : FSDP_RESOURCE_UP] = rate / both - 1;
-  if (p->profile->device == FSDP_OP_CPU)
-    price.share[FSDP_RESOURCE_PROCESSORS] = p->profile->product_slowdown - 1;
+  if (p->profile->device == FSDP_OP_CPU) price.share[FSDP_RESOURCE_PROCESSORS] = moving_share(p);
   return price;
 }
 

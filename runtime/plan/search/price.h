@@ -42,6 +42,7 @@ typedef struct fsdp_pricing {
   const fsdp_plan *plan;
   const fsdp_device_profile *profile;
   int ranks_per_node;                                // at most the mesh's ranks
+  bool crowded;                                      // ranks share cores, on which everything takes turns
   fsdp_profile_group groups[FSDP_PROGRAM_COMMS_MAX]; // by the program's communicators
 } fsdp_pricing;
 

@@ -170,7 +170,8 @@ static void share(const run *r, lane lanes[FSDP_STREAM_COUNT]) {
     const fsdp_price *price = price_at(r, (fsdp_stream)s, &lanes[s]);
     for (int i = 0; i < FSDP_RESOURCE_COUNT; i++) asked[i] += price->share[i];
   }
-  const double beside = r->simulation->pricing->profile->collective_slowdown;
+  const fsdp_pricing *pricing = r->simulation->pricing;
+  const double beside = pricing->crowded ? 1 : pricing->profile->collective_slowdown;
   for (int s = 0; s < FSDP_STREAM_COUNT; s++) {
     if (!lanes[s].running) continue;
     const fsdp_price *price = price_at(r, (fsdp_stream)s, &lanes[s]);

@@ -161,6 +161,32 @@ static void test_overlap(void **state) {
   fsdp_device_profile_destroy(profile);
 }
 
+// Where ranks share cores, nothing is hidden: a core that communicates computes for none of them.
+static void test_turns(void **state) {
+  (void)state;
+  fsdp_plan_config config = config_of(RANKS, 2);
+  config.backend = fsdp_plan_backend_cpu();
+  fsdp_device_profile *fast = machine(FLOPS_PER_S, 1e30, 1e30), *slow = machine(FLOPS_PER_S, 1e30, 1e12);
+  fast->device = slow->device = FSDP_OP_CPU;
+  slow->collective_slowdown = 3; // beside compute that has cores of its own
+  for (int cores = RANKS / 2; cores <= RANKS; cores += RANKS / 2) {
+    fast->processors = slow->processors = cores;
+    fsdp_traffic t;
+    fsdp_step_price alone = price_on(&config, fast, NULL), price = price_on(&config, slow, &t);
+    const double share = (RANKS - 1.0) / RANKS;
+    const double bytes = (double)(t.all_gather_bytes + t.reduce_scatter_bytes) / share +
+                         (double)(t.all_reduce_bytes + t.scalar_bytes) / (2 * share);
+    if (cores < RANKS)
+      assert_near(price.step_s, alone.step_s + bytes / 1e12, 1e-6);
+    else
+      assert_true(price.step_s < alone.step_s + 0.5 * bytes / 1e12);
+    fsdp_step_price_release(&alone);
+    fsdp_step_price_release(&price);
+  }
+  fsdp_device_profile_destroy(fast);
+  fsdp_device_profile_destroy(slow);
+}
+
 // A timeline has each instruction of two steps once, in its stream's order, after what it waits for.
 static void test_timeline(void **state) {
   (void)state;
@@ -263,6 +289,8 @@ static void test_ranks(void **state) {
   assert_near(fsdp_profile_product_s(profile, 1, FSDP_F32, &product), flops / 3e9, 1e-9);
   assert_near(fsdp_profile_product_s(profile, 2, FSDP_F32, &product), 2 * flops / 3e9, 1e-9);
   assert_near(fsdp_profile_product_s(profile, 4, FSDP_F32, &product), 4 * flops / 3e9, 1e-9);
+  // The fullest core has two of three ranks.
+  assert_near(fsdp_profile_product_s(profile, 3, FSDP_F32, &product), 4 * flops / 3e9, 1e-9);
   fsdp_device_profile_destroy(profile);
 }
 
@@ -270,7 +298,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_work),     cmocka_unit_test(test_communication), cmocka_unit_test(test_overlap),
       cmocka_unit_test(test_timeline), cmocka_unit_test(test_interpolation), cmocka_unit_test(test_network),
-      cmocka_unit_test(test_tiles),    cmocka_unit_test(test_ranks),
+      cmocka_unit_test(test_tiles),    cmocka_unit_test(test_ranks),         cmocka_unit_test(test_turns),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
