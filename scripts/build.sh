@@ -13,8 +13,15 @@ fi
 generator=()
 if command -v ninja >/dev/null && [ ! -e "$folder/CMakeCache.txt" ]; then generator=(-G Ninja); fi
 
+# What was compiled before, in any folder, is taken from ccache if it is installed.
+launchers=()
+if command -v ccache >/dev/null && [ -z "${CMAKE_C_COMPILER_LAUNCHER:-}" ]; then
+  for language in C CXX CUDA; do launchers+=("-DCMAKE_${language}_COMPILER_LAUNCHER=ccache"); done
+fi
+
 mkdir -p "$folder"
-if ! cmake -S . -B "$folder" "${generator[@]}" -DFSDP_WERROR=OFF "$@" >"$folder/configure.log" 2>&1; then
+if ! cmake -S . -B "$folder" "${generator[@]}" "${launchers[@]}" -DFSDP_WERROR=OFF "$@" \
+  >"$folder/configure.log" 2>&1; then
   cat "$folder/configure.log" >&2
   exit 1
 fi

@@ -108,7 +108,7 @@ static void test_no_more_than_needed(void **state) {
     assert_true(arena_of(base_config(), &chosen) > limit);
     partial++;
   }
-  assert_true(partial >= 5);
+  assert_true(partial >= (test_sanitized() ? 1 : 5));
 }
 
 // All sets of what a layer saves, recomputed in all layers or in half of them: none that fits is cheaper by
