@@ -2,6 +2,7 @@
 
 #include "launcher/cli/option_value.h"
 #include "runtime/base/check.h"
+#include "runtime/base/plural.h"
 #include "runtime/base/print_int.h"
 #include "runtime/plan/layout/factored.h"
 #include "runtime/plan/search/variations.h"
@@ -157,6 +158,14 @@ static void print_variations(const fsdp_price_report *r, FILE *out) {
   }
 }
 
+static void print_sharing(const fsdp_price_report *r, FILE *out) {
+  const int cores = r->profile->processors, ranks = fsdp_mesh_ranks(&r->plan->config.mesh);
+  const int local = ranks < r->ranks_per_node ? ranks : r->ranks_per_node;
+  if (r->profile->device != FSDP_OP_CPU || local <= cores) return;
+  fprintf(out, "note:      %d ranks share %d core%s: this is less certain than where each has its own\n",
+          local, cores, fsdp_plural(cores));
+}
+
 void fsdp_price_print(const fsdp_price_report *r, FILE *out) {
   part parts[PARTS];
   const int count = list_parts(r, parts);
@@ -166,6 +175,7 @@ void fsdp_price_print(const fsdp_price_report *r, FILE *out) {
     fprintf(out, ", MFU %.1f%% (%.1f%% with attention over all pairs)", 100 * r->mfu_causal,
             100 * r->mfu_all_pairs);
   fputc('\n', out);
+  print_sharing(r, out);
   for (int i = 0; i < count; i++) {
     if (parts[i].seconds <= 0) continue;
     fprintf(out, "           %8.2f ms  %5.1f%%  %s\n", 1e3 * parts[i].seconds, percent(r, parts[i].seconds),

@@ -5,6 +5,7 @@
 #include "launcher/train/probe_machine.h"
 #include "launcher/train/rank_memory.h"
 #include "runtime/base/check.h"
+#include "runtime/base/plural.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -33,8 +34,8 @@ static char *print_chosen(const fsdp_options *options) {
 }
 
 static void print_choice(const fsdp_search_job *job, const fsdp_search_plan *plan, char *chosen) {
-  printf("auto: chosen for %lld sequences a step on %s:", (long long)job->config.global_batch,
-         job->config.profile->name);
+  printf("auto: chosen for %lld sequence%s a step on %s:", (long long)job->config.global_batch,
+         fsdp_plural(job->config.global_batch), job->config.profile->name);
   for (char *rest = chosen, *line; (line = strsep(&rest, "\n")) && *line;) {
     const int name = (int)strcspn(line, "=");
     printf(" --%.*s %s", name, line, line + name + 1);

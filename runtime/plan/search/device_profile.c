@@ -314,6 +314,7 @@ double fsdp_profile_collective_s(const fsdp_device_profile *profile, fsdp_instr_
   if (group->ranks <= group->ranks_per_node) return node_s(profile, kind, group, bytes);
   const fsdp_profile_collective *measured = find_collective(profile, kind, FSDP_LINK_NETWORK, group);
   if (measured && measured->ranks == group->ranks) return curve_seconds(&measured->seconds, bytes);
+  if (profile->network_rate <= 0) return 0;
   // What moves inside nodes meanwhile is no faster there than alone.
   fsdp_profile_group inside = *group;
   inside.ranks = group->ranks_per_node;

@@ -52,6 +52,26 @@ fsdp_status fsdp_pricing_check(const fsdp_plan_config *config, const fsdp_device
                    profile->device == FSDP_OP_CPU ? "cpu" : "cuda");
 }
 
+// Every kind of collective over every group must have a time.
+static fsdp_status check_collectives(const fsdp_pricing *pricing, fsdp_error *error) {
+  const fsdp_program *program = pricing->plan->program;
+  bool checked[FSDP_PROGRAM_COMMS_MAX][FSDP_INSTR_KIND_COUNT] = {{false}};
+  for (int i = 0; i < program->instr_count; i++) {
+    const fsdp_instr *instr = &program->instrs[i];
+    if (!fsdp_instr_is_collective(instr) || checked[instr->comm][instr->kind]) continue;
+    const fsdp_profile_group *group = &pricing->groups[instr->comm];
+    const bool across = group->ranks > group->ranks_per_node;
+    checked[instr->comm][instr->kind] = true;
+    if (group->ranks == 1 || fsdp_profile_collective_s(pricing->profile, instr->kind, group, 1e6) > 0)
+      continue;
+    return fsdp_fail(error, FSDP_ERR_INPUT, "--profile %s says nothing of %s %s: %s", pricing->profile->name,
+                     fsdp_instr_kind_name(instr->kind), across ? "between nodes" : "inside a node",
+                     across ? "give `network`, or a greater --ranks-per-node"
+                            : "measure collectives, as in mpirun -np 4 fsdp_profile");
+  }
+  return FSDP_OK;
+}
+
 fsdp_status fsdp_pricing_create(const fsdp_plan *plan, const fsdp_device_profile *profile, int ranks_per_node,
                                 fsdp_pricing *pricing, fsdp_error *error) {
   const fsdp_program *program = plan->program;
@@ -60,19 +80,10 @@ fsdp_status fsdp_pricing_create(const fsdp_plan *plan, const fsdp_device_profile
   *pricing = (fsdp_pricing){.plan = plan, .profile = profile};
   pricing->ranks_per_node = (int)fsdp_min_i64(ranks_per_node, fsdp_mesh_ranks(&program->mesh));
   pricing->crowded = profile->device == FSDP_OP_CPU && pricing->ranks_per_node > profile->processors;
-  for (int c = 0; c < program->comm_count; c++) {
-    const fsdp_profile_group group =
+  for (int c = 0; c < program->comm_count; c++)
+    pricing->groups[c] =
         fsdp_profile_group_of(&program->mesh, program->comms[c].axes, pricing->ranks_per_node);
-    pricing->groups[c] = group;
-    bool across = group.ranks > group.ranks_per_node;
-    if (fsdp_profile_collective_s(profile, FSDP_INSTR_ALL_GATHER, &group, 1e6) > 0 || group.ranks == 1)
-      continue;
-    return fsdp_fail(error, FSDP_ERR_INPUT, "--profile %s says nothing of collectives %s: %s", profile->name,
-                     across ? "between nodes" : "inside a node",
-                     across ? "give `network`, or a greater --ranks-per-node"
-                            : "measure them, as in mpirun -np 4 fsdp_profile");
-  }
-  return FSDP_OK;
+  return check_collectives(pricing, error);
 }
 
 // ---- Ops

@@ -116,6 +116,14 @@ def offload_has_a_price():
             assert lacks in message and "offload nothing" in message, message
 
 
+def shared_cores():
+    cpu = work / "cpu.yaml"
+    cpu.write_text(BARE.replace("cuda", "cpu").replace("bf16", "fp32").replace("ranks: 8", "ranks: 2"))
+    for ranks, told in ((8, False), (9, True)):
+        text = plan("--ranks", ranks, "--ranks-per-node", ranks, "--profile", cpu, "--price").stdout
+        assert (f"{ranks} ranks share 8 cores" in text) == told, text
+
+
 def simulated_timeline():
     path = work / "trace.json"
     time = json.loads(plan(*MODEL, "--price", "--json", "--profile", "h100-sxm", "--grad-accum", 2, "--trace",
@@ -155,6 +163,14 @@ def errors():
     bf16 = profile_of("bf16", "products:\n- {dtype: bf16, form: any, m: 2048, n: 2048, k: 4096, tflops: 700}")
     message = error(*MODEL, "--price", "--profile", bf16, "--param-dtype", "fp32", status=3)
     assert "no rates of products in fp32" in message, message
+    bare, half = work / "no-network.yaml", work / "half.yaml"
+    bare.write_text(BARE)
+    half.write_text(BARE.replace("- {kind: reduce_scatter", "- {kind: all_reduce"))
+    two_nodes = ("--ranks", 16, "--ranks-per-node", 8, "--price")
+    message = error(*two_nodes, "--profile", bare, status=3)
+    assert "says nothing of " in message and "between nodes: give `network`" in message, message
+    message = error("--ranks", 8, "--price", "--profile", half, status=3)
+    assert "says nothing of reduce_scatter inside a node" in message, message
     alone = profile_of("alone", "collectives: []")
     assert "mpirun" in error(*MODEL, "--price", "--profile", alone, "--strategy", "hybrid", status=3)
     assert "/dev/full" in error(*MODEL, "--profile", "h100-sxm", "--trace", "/dev/full", status=3)
@@ -164,6 +180,7 @@ def errors():
 every_machine()
 factored_axis()
 offload_has_a_price()
+shared_cores()
 variations_are_plans()
 settings()
 simulated_timeline()
