@@ -1,8 +1,10 @@
 #include "tests/support/random_plan.h"
 #include "models/family.h"
+#include "runtime/base/check.h"
 #include "tests/support/models.h"
 
 #include <stdio.h>
+#include <string.h>
 
 // With a workspace small enough not to hide everything else.
 static const fsdp_plan_backend gpu_target = {
@@ -179,4 +181,55 @@ void describe_plan_config(const fsdp_plan_config *c, char *out, size_t out_bytes
       fsdp_dtype_name(c->param_dtype), fsdp_dtype_name(c->reduce_dtype), fsdp_dtype_name(c->master_dtype),
       fsdp_dtype_name(c->moment_dtype), (double)c->grad_clip, c->evaluation, c->check, c->snapshot,
       c->exchange, c->poison, c->sequence_parallel, c->backend->name);
+}
+
+// ---- Searches
+
+fsdp_device_profile *round_machine(double node_rate, double network_rate) {
+  fsdp_device_profile *p = fsdp_device_profile_create();
+  strcpy(p->name, "round");
+  p->device = FSDP_OP_CUDA;
+  p->processors = 100;
+  p->memory_bytes = 80e9;
+  p->peak_flops[FSDP_BF16] = ROUND_FLOPS;
+  p->memory_rate = ROUND_MEMORY;
+  p->host_memory_rate = 100e9;
+  p->up_rate = p->down_rate = 25e9;
+  p->launch_s = 1e-6;
+  p->network_rate = network_rate;
+  const fsdp_profile_product product = {0, FSDP_BF16, FSDP_PRODUCT_FORM_COUNT, 4096, 4096, 4096, ROUND_FLOPS};
+  fsdp_device_profile_add_product(p, &product);
+  fsdp_profile_point rate[] = {{1024, ROUND_FLOPS / 2}};
+  const fsdp_profile_attention attention = {
+      .dtype = FSDP_BF16, .head_dim = 128, .direction = FSDP_ATTENTION_BOTH, .rate = {rate, 1}};
+  fsdp_device_profile_add_attention(p, &attention);
+  for (int kind = FSDP_INSTR_ALL_GATHER; kind <= FSDP_INSTR_ALL_REDUCE; kind++) {
+    const double share = (kind == FSDP_INSTR_ALL_REDUCE ? 2 : 1) * 7.0 / 8;
+    fsdp_profile_point seconds[] = {{1e4, 1e4 * share / node_rate + 1e-6},
+                                    {1e9, 1e9 * share / node_rate + 1e-6}};
+    const fsdp_profile_collective collective = {
+        .kind = (fsdp_instr_kind)kind, .link = FSDP_LINK_NODE, .ranks = 8, .seconds = {seconds, 2}};
+    fsdp_device_profile_add_collective(p, &collective);
+  }
+  return p;
+}
+
+fsdp_search_config search_on(const fsdp_device_profile *profile, const char *preset, int layers, int ranks) {
+  fsdp_search_config c = {.base = {.batch = 1,
+                                   .micro_batches = 1,
+                                   .sequence_parallel = true,
+                                   .wrap = {.kind = FSDP_WRAP_BLOCK},
+                                   .prefetch = 1,
+                                   .param_dtype = FSDP_BF16,
+                                   .grad_clip = 1.0f,
+                                   .beta1 = 0.9,
+                                   .beta2 = 0.999,
+                                   .adam_eps = 1e-8f,
+                                   .backend = fsdp_plan_backend_cuda()},
+                          .ranks = ranks,
+                          .ranks_per_node = ranks < 8 ? ranks : 8,
+                          .profile = profile};
+  FSDP_CHECK(fsdp_model_preset(preset, &c.base.model, NULL) == FSDP_OK, "no preset %s", preset);
+  if (layers) c.base.model.num_layers = layers;
+  return c;
 }

@@ -27,8 +27,31 @@ static int shards_of(const fsdp_search_kind *kind) {
   return fsdp_mesh_group_size(&kind->mesh, fsdp_mesh_axes(&kind->mesh, shard_axes(kind)));
 }
 
-// Weights are gathered for each forward, and once more for the backward unless they are kept; gradients are
-// reduced once a step at least. The least of what settings of the kind do.
+// Whether the groups over two sets of axes use the same links.
+static bool share_links(const fsdp_search_config *search, const fsdp_search_kind *kind, const char *a,
+                        const char *b) {
+  const fsdp_profile_group x =
+      fsdp_profile_group_of(&kind->mesh, fsdp_mesh_axes(&kind->mesh, a), search->ranks_per_node);
+  const fsdp_profile_group y =
+      fsdp_profile_group_of(&kind->mesh, fsdp_mesh_axes(&kind->mesh, b), search->ranks_per_node);
+  return (x.ranks > x.ranks_per_node) == (y.ranks > y.ranks_per_node);
+}
+
+// Gathers of the backward beside one gather a step, in a step of the fewest micro-batches. Units of whole
+// models stay gathered; with them a step may gather once.
+static int least_gathers_more(const fsdp_search_config *search, const fsdp_search_kind *kind) {
+  int64_t batch;
+  int micro_batches, least = 0;
+  const bool regathers = (kind->strategy == FSDP_FULL || kind->strategy == FSDP_HYBRID) &&
+                         search->fixed[FSDP_SEARCH_WRAP] && search->base.wrap.kind == FSDP_WRAP_BLOCK;
+  for (int i = 0; regathers && search_batch(search, &kind->mesh, i, &batch, &micro_batches); i++)
+    least = least == 0 ? micro_batches : (int)fsdp_min_i64(least, micro_batches);
+  return least > 0 ? 2 * least - 1 : 0;
+}
+
+// Weights are gathered for a forward before the first gradient is reduced, and gradients are reduced once a
+// step at least, on one stream. Weights that are gathered again share their links with the reductions over
+// the same axes, and may go on beside those over replicas.
 static double communication_s(const fsdp_search_config *search, const search_space *space,
                               const fsdp_search_kind *kind) {
   const fsdp_plan_config *c = &search->base;
@@ -38,19 +61,13 @@ static double communication_s(const fsdp_search_config *search, const search_spa
   const double gradients = layers * (double)fsdp_dtype_bytes(c->reduce_dtype);
   const char *axes = shard_axes(kind);
   const char *replicas = kind->strategy == FSDP_NO ? FSDP_AXIS_DATA "," FSDP_AXIS_CONTEXT : FSDP_AXIS_DATA;
-  double seconds = collective_s(search, kind, axes, FSDP_INSTR_REDUCE_SCATTER, gradients) +
-                   collective_s(search, kind, axes, FSDP_INSTR_ALL_GATHER, weights);
-  if (kind->strategy == FSDP_FULL || kind->strategy == FSDP_HYBRID) {
-    int64_t batch;
-    int micro_batches, least = 1;
-    // Units of whole models stay gathered; with them a step may gather once.
-    const bool regathers = search->fixed[FSDP_SEARCH_WRAP] && search->base.wrap.kind == FSDP_WRAP_BLOCK;
-    for (int i = 0; regathers && search_batch(search, &kind->mesh, i, &batch, &micro_batches); i++)
-      least = i == 0 ? micro_batches : (int)fsdp_min_i64(least, micro_batches);
-    if (regathers)
-      seconds += (2 * least - 1) * collective_s(search, kind, axes, FSDP_INSTR_ALL_GATHER, weights);
-  }
-  return seconds + collective_s(search, kind, replicas, FSDP_INSTR_ALL_REDUCE, gradients / shards_of(kind));
+  const double gather = collective_s(search, kind, axes, FSDP_INSTR_ALL_GATHER, weights);
+  const double scatter = collective_s(search, kind, axes, FSDP_INSTR_REDUCE_SCATTER, gradients);
+  const double reduce =
+      collective_s(search, kind, replicas, FSDP_INSTR_ALL_REDUCE, gradients / shards_of(kind));
+  const double more = least_gathers_more(search, kind) * gather;
+  const bool shared = share_links(search, kind, axes, replicas);
+  return gather + scatter + (shared ? more + reduce : fmax(more, reduce));
 }
 
 // An update on the host reads a gradient, and reads and writes what the optimizer keeps.

@@ -12,7 +12,7 @@
 typedef struct search_estimate {
   double step_s;
   double work_s;  // of it the least that any prefetch, wrap or accumulation leaves: compute and host updates
-  double links_s; // the least that any prefetch leaves: what the busiest link carries
+  double links_s; // the least that no prefetch or one as deep leaves: what the busiest link carries
   double comm_s, copies_s, update_s;
   int64_t bytes[FSDP_SPACE_COUNT]; // peaks, with what lies beside the device's arena
 } search_estimate;

@@ -274,10 +274,11 @@ static double hopeful_work_s(walk *w, const search_setting *first) {
   return least;
 }
 
-// Whether no prefetch helps a wrap and an accumulation: with one unit ahead, links are busy for too long.
-static bool links_are_busy(walk *w, const fsdp_plan_config *first, variant v, int depth) {
+// Whether links take too long without prefetch, as they do with one unit ahead. Of a deeper one that is not
+// known: it keeps more units gathered from their forward to their backward.
+static bool links_are_busy(walk *w, const fsdp_plan_config *first, variant v) {
   search_estimate one_ahead;
-  v.prefetch = depth;
+  v.prefetch = 1;
   const fsdp_plan_config config = config_of(w, first, &v);
   return search_estimate_of(w->search, &config, w->drafts, &one_ahead) && is_cut(w, floor_of(&one_ahead));
 }
@@ -300,7 +301,7 @@ static void try_variants(walk *w, const batch_choice *choice, const fsdp_plan_co
         const int changes = (d > 0) + (wrap > 0) + (other > 0);
         if (changes == 0 || (!all && changes > 1)) continue;
         const variant v = {wrap, depth_count > 1 ? depths[d] : first->prefetch, other > 0};
-        if (d > 0 && links_are_busy(w, first, v, depths[0])) continue;
+        if (depths[d] == 0 && links_are_busy(w, first, v)) continue;
         const fsdp_plan_config config = config_of(w, first, &v);
         try_setting(w, &config, NULL);
       }

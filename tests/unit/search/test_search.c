@@ -2,8 +2,7 @@
 // over where closed formulas say.
 #include "runtime/plan/search/search.h"
 #include "tests/support/draws.h"
-#include "tests/support/models.h"
-#include "tests/support/random_program.h"
+#include "tests/support/random_plan.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -16,62 +15,15 @@
 
 #include <cmocka.h>
 
-#define GPU_FLOPS   300e12
-#define NODE_RATE   200e9 // bytes that a rank of a node sends per second
-#define MEMORY_RATE 1.5e12
-
-// A machine of round numbers: products at one rate, links by a ring's formula.
-static fsdp_device_profile *machine(double node_rate, double network_rate) {
-  fsdp_device_profile *p = fsdp_device_profile_create();
-  strcpy(p->name, "round");
-  p->device = FSDP_OP_CUDA;
-  p->processors = 100;
-  p->memory_bytes = 80e9;
-  p->peak_flops[FSDP_BF16] = GPU_FLOPS;
-  p->memory_rate = MEMORY_RATE;
-  p->host_memory_rate = 100e9;
-  p->up_rate = p->down_rate = 25e9;
-  p->launch_s = 1e-6;
-  p->network_rate = network_rate;
-  const fsdp_profile_product product = {0, FSDP_BF16, FSDP_PRODUCT_FORM_COUNT, 4096, 4096, 4096, GPU_FLOPS};
-  fsdp_device_profile_add_product(p, &product);
-  fsdp_profile_point rate[] = {{1024, GPU_FLOPS / 2}};
-  const fsdp_profile_attention attention = {
-      .dtype = FSDP_BF16, .head_dim = 128, .direction = FSDP_ATTENTION_BOTH, .rate = {rate, 1}};
-  fsdp_device_profile_add_attention(p, &attention);
-  for (int kind = FSDP_INSTR_ALL_GATHER; kind <= FSDP_INSTR_ALL_REDUCE; kind++) {
-    const double share = (kind == FSDP_INSTR_ALL_REDUCE ? 2 : 1) * 7.0 / 8;
-    fsdp_profile_point seconds[] = {{1e4, 1e4 * share / node_rate + 1e-6},
-                                    {1e9, 1e9 * share / node_rate + 1e-6}};
-    const fsdp_profile_collective collective = {
-        .kind = (fsdp_instr_kind)kind, .link = FSDP_LINK_NODE, .ranks = 8, .seconds = {seconds, 2}};
-    fsdp_device_profile_add_collective(p, &collective);
-  }
-  return p;
-}
+#define NODE_RATE 200e9 // bytes that a rank of a node sends per second
 
 static fsdp_search_config search_of(const char *preset, int layers, int ranks, int64_t seq, int64_t batch,
                                     const fsdp_device_profile *profile) {
-  fsdp_search_config c = {
-      .base = {.seq = seq,
-               .batch = 1,
-               .micro_batches = 1,
-               .sequence_parallel = true,
-               .wrap = {.kind = FSDP_WRAP_BLOCK},
-               .prefetch = 1,
-               .param_dtype = FSDP_BF16,
-               .grad_clip = 1.0f,
-               .beta1 = 0.9,
-               .beta2 = 0.999,
-               .adam_eps = 1e-8f,
-               .backend = fsdp_plan_backend_cuda()},
-      .ranks = ranks,
-      .ranks_per_node = ranks < 8 ? ranks : 8,
-      .global_batch = batch,
-      .profile = profile,
-      .limit_bytes = {[FSDP_SPACE_DEVICE] = INT64_C(78000000000), [FSDP_SPACE_HOST] = INT64_C(200000000000)}};
-  assert_int_equal(fsdp_model_preset(preset, &c.base.model, NULL), FSDP_OK);
-  if (layers) c.base.model.num_layers = layers;
+  fsdp_search_config c = search_on(profile, preset, layers, ranks);
+  c.base.seq = seq;
+  c.global_batch = batch;
+  c.limit_bytes[FSDP_SPACE_DEVICE] = INT64_C(78000000000);
+  c.limit_bytes[FSDP_SPACE_HOST] = INT64_C(200000000000);
   return c;
 }
 
@@ -113,7 +65,7 @@ static void check_plans(const fsdp_search_config *config, const fsdp_search_resu
 // plans take if nothing waits for memory to be free.
 static void test_what_is_found(void **state) {
   (void)state;
-  fsdp_device_profile *profile = machine(NODE_RATE, 50e9);
+  fsdp_device_profile *profile = round_machine(NODE_RATE, 50e9);
   const fsdp_search_config config = search_of("llama2-7b", 12, 8, 1024, 32, profile);
   fsdp_search_result result = run(&config), again = run(&config);
   check_plans(&config, &result);
@@ -131,7 +83,7 @@ static void test_what_is_found(void **state) {
 
 static void test_what_is_fixed(void **state) {
   (void)state;
-  fsdp_device_profile *profile = machine(NODE_RATE, 50e9);
+  fsdp_device_profile *profile = round_machine(NODE_RATE, 50e9);
   fsdp_search_config config = search_of("llama2-7b", 6, 8, 1024, 32, profile);
   config.base.strategy = FSDP_HYBRID;
   config.base.batch = 2;
@@ -192,7 +144,7 @@ static void test_random_settings(void **state) {
   (void)state;
   const char *seed = getenv("FSDP_TEST_SEED");
   const int draws = test_draws(100, 10);
-  fsdp_device_profile *profile = machine(NODE_RATE, 50e9);
+  fsdp_device_profile *profile = round_machine(NODE_RATE, 50e9);
   fsdp_search_config config = search_of("llama2-7b", 8, 8, 2048, 32, profile);
   config.limit_bytes[FSDP_SPACE_DEVICE] = INT64_C(16000000000);
   fsdp_search_result result = run(&config);
@@ -222,7 +174,7 @@ static void test_random_settings(void **state) {
 // Of the recomputed layers of the last rule, one less does not fit.
 static void test_just_enough(void **state) {
   (void)state;
-  fsdp_device_profile *profile = machine(NODE_RATE, 50e9);
+  fsdp_device_profile *profile = round_machine(NODE_RATE, 50e9);
   fsdp_search_config config = search_of("llama2-7b", 12, 8, 4096, 8, profile);
   config.base.mesh = fsdp_mesh_of(1, 8);
   config.base.strategy = FSDP_FULL;
@@ -260,7 +212,7 @@ static void test_just_enough(void **state) {
 
 static void test_nothing_fits(void **state) {
   (void)state;
-  fsdp_device_profile *profile = machine(NODE_RATE, 50e9);
+  fsdp_device_profile *profile = round_machine(NODE_RATE, 50e9);
   fsdp_search_config config = search_of("llama2-7b", 6, 8, 1024, 8, profile);
   config.limit_bytes[FSDP_SPACE_DEVICE] = INT64_C(1500000000);
   config.limit_bytes[FSDP_SPACE_HOST] = INT64_C(1000000);
@@ -289,8 +241,8 @@ static void test_nothing_fits(void **state) {
 // rank's weights; computing 6 tokens / FLOPs. Below tokens = 8 / 6 FLOPs / rate, communication bounds FSDP.
 static void test_when_fsdp_is_bound(void **state) {
   (void)state;
-  fsdp_device_profile *profile = machine(20e9, 50e9);
-  const double tokens = 8.0 / 6 * GPU_FLOPS / 20e9 * 7 / 8;
+  fsdp_device_profile *profile = round_machine(20e9, 50e9);
+  const double tokens = 8.0 / 6 * ROUND_FLOPS / 20e9 * 7 / 8;
   for (int above = 0; above < 2; above++) {
     const int64_t seq = 512, batch = (int64_t)(tokens / (double)seq * (above ? 2 : 0.5));
     fsdp_search_config config = search_of("llama2-7b", 12, 8, seq, 8 * batch, profile);
@@ -312,9 +264,9 @@ static void test_when_fsdp_is_bound(void **state) {
 // size above a small multiple of C rate / FLOPs, tensor parallelism waits longer than it computes.
 static void test_when_tensor_is_bound(void **state) {
   (void)state;
-  const double columns = 4096, params = 202.4e6, critical = 9 * 14.0 / 6 * columns * GPU_FLOPS / params;
+  const double columns = 4096, params = 202.4e6, critical = 9 * 14.0 / 6 * columns * ROUND_FLOPS / params;
   for (int above = 0; above < 2; above++) {
-    fsdp_device_profile *profile = machine(critical * (above ? 2.5 : 0.4), 50e9);
+    fsdp_device_profile *profile = round_machine(critical * (above ? 2.5 : 0.4), 50e9);
     fsdp_search_config config = search_of("llama2-7b", 12, 8, 512, 16, profile);
     config.base.mesh = (fsdp_mesh){0};
     fsdp_mesh_add(&config.base.mesh, "tensor", 8);
@@ -336,7 +288,7 @@ static void test_when_tensor_is_bound(void **state) {
 // inside a node, one shard group leaves more memory and hides as much.
 static void test_slow_links(void **state) {
   (void)state;
-  fsdp_device_profile *slow = machine(NODE_RATE, 25e9), *fast = machine(NODE_RATE, 8 * NODE_RATE);
+  fsdp_device_profile *slow = round_machine(NODE_RATE, 25e9), *fast = round_machine(NODE_RATE, 8 * NODE_RATE);
   fsdp_search_config config = search_of("llama2-7b", 8, 16, 4096, 64, slow);
   config.limit_bytes[FSDP_SPACE_DEVICE] = INT64_C(20000000000); // less than whole states
   config.fixed_context = 1;
@@ -358,7 +310,7 @@ static void test_slow_links(void **state) {
 // communication.
 static void test_tensor_for_small_batches(void **state) {
   (void)state;
-  fsdp_device_profile *profile = machine(NODE_RATE, 50e9);
+  fsdp_device_profile *profile = round_machine(NODE_RATE, 50e9);
   fsdp_search_config config = search_of("llama2-7b", 8, 8, 1024, 2, profile);
   fsdp_search_result result = run(&config);
   assert_true(size_of(&result.plans[0], "tensor") * size_of(&result.plans[0], "context") >= 4);

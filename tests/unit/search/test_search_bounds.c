@@ -1,0 +1,217 @@
+// Bounds and floors, by which a search leaves out what it never plans, against whole plans: for every kind on
+// 8 and 16 ranks, a setting drawn at random on a machine drawn at random. None may exceed what the whole plan
+// takes, and all must come close to it somewhere.
+#include "runtime/plan/search/search.h"
+#include "runtime/plan/search/search_internal.h"
+#include "tests/support/draws.h"
+#include "tests/support/random_plan.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+// Rounding of sums in another order.
+#define ROUNDING 1e-9
+
+// The greatest parts of whole plans that the bounds were.
+typedef struct closest {
+  double time[FSDP_BOUND_COUNT], memory[FSDP_SPACE_COUNT], work, links;
+  int plans;
+} closest;
+
+static double pick(random_source *random, double low, double high) {
+  return low * pow(high / low, random_int(random, 0, 4) / 4.0);
+}
+
+static fsdp_search_config draw_search(random_source *random, const fsdp_device_profile *profile, int model,
+                                      int ranks) {
+  static const char *const presets[] = {"llama3-8b", "gpt2", "llama2-7b"};
+  fsdp_search_config c = search_on(profile, presets[model], 5, ranks);
+  c.ranks_per_node = random_int(random, 0, 1) ? 8 : 4;
+  c.base.seq = 1024;
+  c.global_batch = 16 * random_int(random, 1, 3);
+  if (model == 0) c.base.model.num_kv_heads = 2;
+  if (model == 0) c.base.model.vocab_size = 500;
+  if (model == 2) c.base.model.vocab_size = 32001; // no axis divides it
+  c.base.reduce_dtype = random_int(random, 0, 1) ? FSDP_BF16 : FSDP_F32;
+  c.base.master_dtype = random_int(random, 0, 3) ? FSDP_F32 : FSDP_BF16;
+  c.base.moment_dtype = random_int(random, 0, 3) ? FSDP_F32 : FSDP_BF16;
+  if (random_int(random, 0, 2) == 0) c.base.grad_clip = 0;
+  c.fixed[FSDP_SEARCH_WRAP] = random_int(random, 0, 1) > 0;
+  return c;
+}
+
+static fsdp_device_profile *draw_machine(random_source *random) {
+  const double node_rate = pick(random, 2e9, 400e9);
+  fsdp_device_profile *profile = round_machine(node_rate, node_rate * pick(random, 0.25, 4));
+  profile->host_memory_rate = pick(random, 20e9, 2000e9);
+  profile->up_rate = profile->down_rate = pick(random, 10e9, 100e9);
+  profile->collective_slowdown = pick(random, 1, 1.3);
+  profile->product_slowdown = pick(random, 1, 1.13);
+  return profile;
+}
+
+// False if the kind's mesh does not divide the batch.
+static bool draw_setting(random_source *random, const fsdp_search_config *search, const search_space *space,
+                         const fsdp_search_kind *kind, fsdp_plan_config *c) {
+  static const char *const recomputed[] = {"none", "none", "block", "block:1"};
+  *c = search->base;
+  c->mesh = kind->mesh;
+  c->strategy = kind->strategy;
+  c->cpu_offload = kind->cpu_offload;
+  int count = 0;
+  while (search_batch(search, &kind->mesh, count, &c->batch, &c->micro_batches)) count++;
+  if (!count) return false;
+  search_batch(search, &kind->mesh, random_int(random, 0, count - 1), &c->batch, &c->micro_batches);
+  c->prefetch = random_int(random, 0, 2);
+  c->accumulate = (fsdp_accumulate)random_int(random, 0, 1);
+  c->wrap = space->wraps[random_int(random, 0, space->wrap_count - 1)];
+  fsdp_saving_parse(recomputed[random_int(random, 0, 3)], "-", FSDP_FATE_RECOMPUTE, &c->saving, NULL);
+  if (random_int(random, 0, 4) == 0)
+    fsdp_saving_parse("block_inputs", "-", FSDP_FATE_OFFLOAD, &c->saving, NULL);
+  return true;
+}
+
+static search_estimate estimate(const fsdp_search_config *search, const fsdp_plan_config *config) {
+  search_estimate e;
+  int64_t drafts = 0;
+  assert_int_equal(search_estimate_make(search, config, &drafts, &e, NULL), FSDP_OK);
+  return e;
+}
+
+static void check(const char *what, double bound, double whole, const fsdp_plan_config *c, double *most) {
+  char mesh[FSDP_MESH_TEXT_BYTES], recompute[FSDP_SAVING_TEXT_BYTES];
+  if (bound > whole * (1 + ROUNDING))
+    fail_msg("%s: bound %g, whole plan %g: %s over %s, %s, wrap %d, %lld x %d, prefetch %d, accumulate %d, "
+             "recompute %s",
+             what, bound, whole, fsdp_strategy_name(c->strategy), fsdp_mesh_print(&c->mesh, ",", mesh),
+             c->cpu_offload ? "states on the host" : "no offload", (int)c->wrap.kind, (long long)c->batch,
+             c->micro_batches, c->prefetch, (int)c->accumulate,
+             fsdp_saving_print(&c->saving, FSDP_FATE_RECOMPUTE, recompute));
+  *most = fmax(*most, bound / whole);
+}
+
+static void check_kind(random_source *random, const fsdp_search_config *search, const search_space *space,
+                       const fsdp_search_kind *kind, closest *all) {
+  fsdp_plan_config config;
+  fsdp_search_plan plan;
+  fsdp_search_bound bound;
+  fsdp_space where;
+  if (!draw_setting(random, search, space, kind, &config)) return;
+  if (fsdp_search_price(search, &config, &plan, NULL) != FSDP_OK) return;
+  all->plans++;
+  const double least_s = search_least_s(search, space, kind, &bound);
+  check(fsdp_search_bound_name(bound), least_s, plan.step_s, &config, &all->time[bound]);
+  const int64_t least = search_least_bytes(search, space, kind, &where);
+  check("memory", (double)least, (double)plan.bytes[where], &config, &all->memory[where]);
+  // Everything kept and a unit ahead; then with another wrap and accumulation too.
+  fsdp_plan_config kept = config;
+  kept.saving.count = 0;
+  if (kept.prefetch == 0) kept.prefetch = 1;
+  check("links", estimate(search, &kept).links_s, plan.step_s, &config, &all->links);
+  kept.wrap = (fsdp_wrap_policy){.kind = FSDP_WRAP_BLOCK};
+  kept.accumulate = FSDP_ACCUMULATE_REDUCE;
+  check("work", estimate(search, &kept).work_s, plan.step_s, &config, &all->work);
+}
+
+static void test_bounds(void **state) {
+  (void)state;
+  const int repeats = test_draws(1, 1);
+  random_source random = {.seed = 3};
+  closest all = {.plans = 0};
+  for (int turn = 0; turn < 6 * repeats; turn++) {
+    const int ranks = turn % 2 ? 16 : 8;
+    fsdp_device_profile *profile = draw_machine(&random);
+    const fsdp_search_config search = draw_search(&random, profile, turn % 3, ranks);
+    search_space space;
+    assert_int_equal(search_space_create(&search, &space, NULL), FSDP_OK);
+    for (int across = 0; across < 2; across++) {
+      int count;
+      fsdp_search_kind *kinds = search_kinds_create(&search, across > 0, &count);
+      for (int k = 0; k < count; k += test_stride(8)) check_kind(&random, &search, &space, &kinds[k], &all);
+      free(kinds);
+    }
+    fsdp_device_profile_destroy(profile);
+  }
+  assert_true(all.plans > 300 || test_sanitized());
+  if (!test_sanitized()) {
+    assert_true(all.time[FSDP_BOUND_UPDATE] > 0.8 && all.work > 0.9 && all.links > 0.98);
+    assert_true(all.memory[FSDP_SPACE_DEVICE] > 0.9 && all.memory[FSDP_SPACE_HOST] > 0.9);
+  }
+  print_message("%d plans; closest: compute %.3f, communication %.3f, updates %.3f, device %.3f, host %.3f, "
+                "work %.3f, links %.3f\n",
+                all.plans, all.time[FSDP_BOUND_COMPUTE], all.time[FSDP_BOUND_COMMUNICATION],
+                all.time[FSDP_BOUND_UPDATE], all.memory[FSDP_SPACE_DEVICE], all.memory[FSDP_SPACE_HOST],
+                all.work, all.links);
+}
+
+// Products alone: hardly anything to send, read or keep beside them.
+static void test_compute(void **state) {
+  (void)state;
+  fsdp_device_profile *profile = round_machine(1e15, 1e15);
+  profile->memory_rate = profile->host_memory_rate = 1e18;
+  profile->launch_s = 0;
+  for (int ranks = 8; ranks <= 16; ranks *= 2) {
+    fsdp_search_config search = search_on(profile, "llama2-7b", 5, ranks);
+    search.base.seq = 256;
+    search.global_batch = 4 * ranks;
+    search.base.batch = 4;
+    search.base.mesh = fsdp_mesh_of(1, ranks);
+    search_space space;
+    fsdp_search_plan plan;
+    fsdp_search_bound bound;
+    double most = 0;
+    const fsdp_search_kind kind = {.mesh = search.base.mesh, .strategy = FSDP_FULL};
+    assert_int_equal(search_space_create(&search, &space, NULL), FSDP_OK);
+    assert_int_equal(fsdp_search_price(&search, &search.base, &plan, NULL), FSDP_OK);
+    check("compute", search_least_s(&search, &space, &kind, &bound), plan.step_s, &search.base, &most);
+    assert_int_equal(bound, FSDP_BOUND_COMPUTE);
+    assert_true(most > 0.9);
+  }
+  fsdp_device_profile_destroy(profile);
+}
+
+// Hardly any compute, and nodes between which a rank has a quarter to four times the rate inside: gradients
+// are summed over replicas while weights are gathered for the backward.
+static void test_links(void **state) {
+  (void)state;
+  static const fsdp_strategy strategies[] = {FSDP_HYBRID, FSDP_ZERO1};
+  for (int n = 0; n < 2 * 2 * 5; n++) {
+    const double rate = 1e9, network = rate * 8 / 4 * (1 << n / 4);
+    fsdp_device_profile *profile = round_machine(rate, network);
+    fsdp_search_config search = search_on(profile, "llama2-7b", 12, 16);
+    search.base.model.vocab_size = 500;
+    search.base.seq = 512;
+    search.global_batch = 16;
+    search.base.mesh = fsdp_mesh_of(2, 8);
+    search.base.strategy = strategies[n % 2];
+    search.fixed[FSDP_SEARCH_WRAP] = n / 2 % 2;
+    search_space space;
+    fsdp_search_plan plan;
+    fsdp_search_bound bound;
+    double most = 0;
+    const fsdp_search_kind kind = {.mesh = search.base.mesh, .strategy = search.base.strategy};
+    assert_int_equal(search_space_create(&search, &space, NULL), FSDP_OK);
+    assert_int_equal(fsdp_search_price(&search, &search.base, &plan, NULL), FSDP_OK);
+    check("links", search_least_s(&search, &space, &kind, &bound), plan.step_s, &search.base, &most);
+    assert_int_equal(bound, FSDP_BOUND_COMMUNICATION);
+    assert_true(most > (search.fixed[FSDP_SEARCH_WRAP] || kind.strategy == FSDP_ZERO1 ? 0.9 : 0.65));
+    fsdp_device_profile_destroy(profile);
+  }
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_bounds),
+      cmocka_unit_test(test_compute),
+      cmocka_unit_test(test_links),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
