@@ -216,6 +216,10 @@ static void print_memory(const fsdp_plan *plan, FILE *out) {
   print_memory_row("valley, between steps", device->valley_bytes, host->valley_bytes, out);
   print_memory_row("peak", device->peak_bytes, host->peak_bytes, out);
   print_memory_row("arena, allocated", device->arena_bytes, host->arena_bytes, out);
+  if ((double)device->arena_bytes > (double)device->greatest_bytes * FSDP_ARENA_TIGHT)
+    fprintf(out,
+            "  the device's is %.1f%% larger than it must be, so that less waits for memory to be free\n",
+            100 * ((double)device->arena_bytes / (double)device->greatest_bytes - 1));
   int64_t reserve = fsdp_plan_reserve_bytes(plan);
   if (reserve > 0) print_memory_row("reserve, not measured", reserve, 0, out);
   fprintf(out, "  of the peak\n");

@@ -218,7 +218,10 @@ fsdp_status fsdp_search_fail_unfit(const fsdp_search_job *job, const fsdp_search
                      "no mesh of %d ranks divides %lld sequences of a step as the given options say: change "
                      "--global-batch, --batch-size or --grad-accum, or leave --mesh open",
                      job->config.ranks, (long long)job->config.global_batch);
-  fsdp_status status = fsdp_plan_create(&result->least, &plan, error);
+  fsdp_plan_config least = result->least;
+  memcpy(least.limits.bytes, job->config.limit_bytes, sizeof least.limits.bytes);
+  least.limits.shared_bytes = job->config.shared_limit_bytes;
+  fsdp_status status = fsdp_plan_create(&least, &plan, error);
   if (status) return status;
   status = fsdp_capacity_check(plan, &job->limits.limits, &reason);
   char mesh[FSDP_MESH_TEXT_BYTES];

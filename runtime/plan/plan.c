@@ -376,6 +376,17 @@ void fsdp_plan_instr_name(const fsdp_plan *plan, int position, char *text, size_
            path[0] ? " of " : "", path);
 }
 
+// Of the configuration's limits what is left for arenas.
+static fsdp_memory_limits arena_limits(const fsdp_plan *plan) {
+  fsdp_memory_limits limits = plan->config.limits;
+  const int64_t reserve = fsdp_plan_reserve_bytes(plan);
+  int64_t *const with_reserve[] = {&limits.bytes[FSDP_SPACE_DEVICE], &limits.shared_bytes,
+                                   &limits.room_bytes};
+  for (int i = 0; i < 3; i++)
+    if (*with_reserve[i]) *with_reserve[i] = fsdp_max_i64(*with_reserve[i] - reserve, 1);
+  return limits;
+}
+
 // What is offloaded leaves to make room for something else, which waits for its copies.
 static bool offloads(const fsdp_saving *saving) {
   for (int i = 0; i < saving->count; i++)
@@ -401,7 +412,8 @@ fsdp_status fsdp_plan_create(const fsdp_plan_config *config, fsdp_plan **out, fs
     fsdp_waits_infer(plan->program);
     return FSDP_OK;
   }
-  fsdp_memory_plan(plan->program, &plan->memory);
+  const fsdp_memory_limits limits = arena_limits(plan);
+  fsdp_memory_plan(plan->program, &limits, &plan->memory);
   find_hint(plan);
   find_preset_hint(plan);
   if (config->poison) fsdp_program_insert_poison(plan->program);

@@ -63,7 +63,10 @@ typedef struct fsdp_plan_config {
   bool exchange;   // plan an exchange section too, if replicas load slices or low-precision copies are kept;
                    // under zero1 there always is one
   bool poison;     // fill memory that is free, or not yet written, with signalling NaNs (tests)
-  bool draft;      // for a search: addresses are a first attempt, nothing is proved, and hints are left out
+  // What a rank may take, with what lies beside the device's arena: addresses are packed so that it fits, and
+  // where there is room, so that fewer instructions wait for memory to be free. All 0: unknown.
+  fsdp_memory_limits limits;
+  bool draft; // for a search: addresses are a first attempt, nothing is proved, and hints are left out
   const fsdp_plan_backend *backend;
 } fsdp_plan_config;
 

@@ -2,18 +2,25 @@
 
 #include "runtime/base/check.h"
 #include "runtime/base/size.h"
+#include "runtime/plan/memory/extend.h"
 #include "runtime/plan/memory/pack.h"
 
 #include <string.h>
 
-// Factors of the greatest sum of live bytes: the target of greedy packing, the most that a packing with
-// extended lifetimes may cost, and what no packing should exceed.
-#define PACK_TARGET    1.004
-#define EXTENDED_LIMIT 1.01
-#define ARENA_LIMIT    1.02
+// A factor of the greatest sum of live bytes: the target of greedy packing.
+#define PACK_TARGET 1.004
+// What packing takes beside its items, as a factor, if it succeeds.
+#define PACK_LOSS 1.005
 // Comparisons of two items, about a nanosecond each.
-#define EXTENDED_EFFORT INT64_C(30000000)
+#define EXTENDED_EFFORT INT64_C(10000000)
 #define PACK_EFFORT     INT64_C(60000000)
+// What is tried of extended lifetimes (extend.h), one after the other; next_share 0: what there is room for.
+static const fsdp_extension extensions[] = {
+    {.next_share = 0, .further_share = 0.95}, {.next_share = 0, .further_share = 0.8},
+    {.next_share = 1, .further_share = 0.95}, {.next_share = 1, .further_share = 0.9},
+    {.next_share = 1, .further_share = 0.8},  {.next_share = 1, .further_share = 0},
+    {.next_share = 0.9, .further_share = 0.9}};
+enum { EXTENSIONS = sizeof extensions / sizeof *extensions, EXTENSION_OF_DRAFTS = EXTENSIONS - 2 };
 
 static int64_t tensor_align(int64_t bytes) {
   int64_t align = FSDP_TENSOR_ALIGN_BYTES;
@@ -135,49 +142,6 @@ static int64_t place_always(fsdp_program *program, fsdp_space space) {
   return top;
 }
 
-// By position: up to where bytes last accessed there should preferably stay unused. A stream other than
-// compute is still busy with them, and has finished when it turns to a different unit.
-static int *quiet_positions(const fsdp_program *program) {
-  int *quiet = fsdp_alloc((size_t)program->instr_count * sizeof *quiet);
-  for (int s = 0; s < program->section_count; s++) {
-    const fsdp_section *section = &program->sections[s];
-    int next[FSDP_STREAM_COUNT]; // the stream's next instruction
-    for (int stream = 0; stream < FSDP_STREAM_COUNT; stream++) next[stream] = -1;
-    for (int i = section->end - 1; i >= section->begin; i--) {
-      const fsdp_instr *instr = &program->instrs[i];
-      int after = next[instr->stream];
-      next[instr->stream] = i;
-      if (instr->stream == FSDP_STREAM_COMPUTE)
-        quiet[i] = i;
-      else if (after < 0)
-        quiet[i] = section->end - 1;
-      else
-        quiet[i] = program->instrs[after].unit == instr->unit ? quiet[after] : after;
-    }
-  }
-  return quiet;
-}
-
-// Lets items end later if that does not raise the greatest sum of live bytes.
-static void extend_lifetimes(const fsdp_program *program, fsdp_pack_item *items, int count) {
-  int64_t *live = fsdp_alloc_zeroed((size_t)program->instr_count + 1, sizeof *live), greatest = 0;
-  int *quiet = quiet_positions(program);
-  for (int i = 0; i < count; i++) {
-    int64_t bytes = fsdp_round_up(items[i].bytes, items[i].align);
-    live[items[i].begin] += bytes;
-    live[items[i].end + 1] -= bytes;
-  }
-  for (int p = 1; p < program->instr_count; p++) live[p] += live[p - 1];
-  for (int p = 0; p < program->instr_count; p++) greatest = fsdp_max_i64(greatest, live[p]);
-  for (int i = 0; i < count; i++) {
-    int64_t bytes = fsdp_round_up(items[i].bytes, items[i].align);
-    int last = quiet[items[i].end];
-    while (items[i].end < last && live[items[i].end + 1] + bytes <= greatest) live[++items[i].end] += bytes;
-  }
-  free(quiet);
-  free(live);
-}
-
 // The items of a space, and the tensors that they stand for.
 typedef struct packing {
   fsdp_pack_config config;
@@ -206,31 +170,36 @@ static packing collect_items(fsdp_program *program, fsdp_space space, int window
   return p;
 }
 
-// Packs lifetimes as they are; overwrites `items` if that ends lower than `top`. Returns the end of the
-// highest item.
-static int64_t pack_strictly(const fsdp_program *program, packing *p, int64_t top, int64_t limit) {
+// Packs lifetimes that are extended; next_share 0: as they are. Overwrites p->items if that ends lower than
+// `top`. Returns the end of the highest item.
+static int64_t pack(const fsdp_program *program, packing *p, const fsdp_extension *extension, int64_t top) {
   fsdp_pack_item *items = fsdp_alloc((size_t)p->count * sizeof *items);
   for (int i = 0; i < p->count; i++) {
     items[i] = p->items[i];
+    items[i].begin = program->tensors[p->tensors[i]].begin;
     items[i].end = program->tensors[p->tensors[i]].end;
   }
-  p->config.effort = PACK_EFFORT;
-  p->config.limit = limit;
-  int64_t strict_top = fsdp_pack(&p->config, items, p->count);
-  if (strict_top < top) memcpy(p->items, items, (size_t)p->count * sizeof *items);
+  if (extension->next_share > 0) fsdp_extend_lifetimes(program, extension, items, p->count);
+  int64_t packed = fsdp_pack(&p->config, items, p->count);
+  if (packed < top) memcpy(p->items, items, (size_t)p->count * sizeof *items);
   free(items);
-  return fsdp_min_i64(top, strict_top);
+  return fsdp_min_i64(top, packed);
+}
+
+static void finish_packing(fsdp_program *program, fsdp_space space, packing *p, int64_t top) {
+  program->arena_bytes[space] = top;
+  for (int i = 0; i < p->count; i++) program->tensors[p->tensors[i]].address = p->items[i].address;
+  free(p->tensors);
+  free(p->items);
 }
 
 // A first attempt, which may end far above the peak.
 static void pack_once(fsdp_program *program, fsdp_space space) {
   int window_begins[FSDP_MAX_SECTIONS];
   packing p = collect_items(program, space, window_begins);
-  extend_lifetimes(program, p.items, p.count);
-  program->arena_bytes[space] = fsdp_pack(&p.config, p.items, p.count);
-  for (int i = 0; i < p.count; i++) program->tensors[p.tensors[i]].address = p.items[i].address;
-  free(p.tensors);
-  free(p.items);
+  fsdp_extension extension = extensions[EXTENSION_OF_DRAFTS];
+  extension.base = p.config.base;
+  finish_packing(program, space, &p, pack(program, &p, &extension, INT64_MAX));
 }
 
 // Every tensor at an address of its own.
@@ -245,27 +214,48 @@ static void spread_space(fsdp_program *program, fsdp_space space) {
   program->arena_bytes[space] = top;
 }
 
-static void pack_space(fsdp_program *program, fsdp_space space) {
+// The more lifetimes are extended, the fewer waits. Returns the end of the first packing, or else of the
+// lowest, that does not end above `most`.
+static int64_t pack_extended(const fsdp_program *program, packing *p, double room_share, int64_t most) {
+  int64_t top = INT64_MAX;
+  p->config.effort = EXTENDED_EFFORT;
+  for (int i = 0; i < EXTENSIONS && top > most; i++) {
+    fsdp_extension extension = extensions[i];
+    extension.base = p->config.base;
+    if (extension.next_share == 0) extension.next_share = room_share;
+    if (extension.next_share > 0) top = pack(program, p, &extension, top);
+  }
+  return top;
+}
+
+// `limit`: what the arena may take, `room`: and if that saves waits; 0: unknown.
+static void pack_space(fsdp_program *program, fsdp_space space, int64_t limit, int64_t room) {
   int window_begins[FSDP_MAX_SECTIONS];
   packing p = collect_items(program, space, window_begins);
   fsdp_memory_space_report report;
   report_space(program, space, &report);
-  p.config.effort = EXTENDED_EFFORT;
-  extend_lifetimes(program, p.items, p.count);
-  int64_t top = fsdp_pack(&p.config, p.items, p.count);
-  if ((double)top > (double)report.greatest_bytes * EXTENDED_LIMIT)
-    top = pack_strictly(program, &p, top, (int64_t)((double)report.greatest_bytes * ARENA_LIMIT));
-  for (int i = 0; i < p.count; i++) program->tensors[p.tensors[i]].address = p.items[i].address;
-  program->arena_bytes[space] = top;
-  free(p.tensors);
-  free(p.items);
+  const double greatest = (double)report.greatest_bytes;
+  const int64_t tight = (int64_t)(greatest * FSDP_ARENA_TIGHT);
+  int64_t most = fsdp_max_i64(tight, fsdp_min_i64(room, (int64_t)(greatest * FSDP_ARENA_ROOMY)));
+  if (limit) most = fsdp_min_i64(most, limit);
+  const double room_share = most > tight ? (double)most / greatest / PACK_LOSS : 0;
+  int64_t top = pack_extended(program, &p, room_share, most);
+  p.config.effort = PACK_EFFORT;
+  p.config.limit = tight;
+  if (top > most) top = pack(program, &p, &(fsdp_extension){.base = p.config.base}, top);
+  finish_packing(program, space, &p, top);
 }
 
-void fsdp_memory_plan(fsdp_program *program, fsdp_memory_report *report) {
-  for (int space = 0; space < FSDP_SPACE_COUNT; space++) {
-    pack_space(program, (fsdp_space)space);
-    report_space(program, (fsdp_space)space, &report->space[space]);
+void fsdp_memory_plan(fsdp_program *program, const fsdp_memory_limits *limits, fsdp_memory_report *report) {
+  pack_space(program, FSDP_SPACE_HOST, limits->bytes[FSDP_SPACE_HOST], 0);
+  int64_t limit = limits->bytes[FSDP_SPACE_DEVICE];
+  if (limits->shared_bytes) {
+    const int64_t left = fsdp_max_i64(limits->shared_bytes - program->arena_bytes[FSDP_SPACE_HOST], 1);
+    limit = limit ? fsdp_min_i64(limit, left) : left;
   }
+  pack_space(program, FSDP_SPACE_DEVICE, limit, limits->room_bytes);
+  for (int space = 0; space < FSDP_SPACE_COUNT; space++)
+    report_space(program, (fsdp_space)space, &report->space[space]);
 }
 
 void fsdp_memory_draft(fsdp_program *program, bool reuse, fsdp_memory_report *report) {

@@ -1,9 +1,10 @@
 // The memory plan: an address for every tensor in one of two arenas, and what that costs, to the byte.
 //
 // Valley: bytes live between steps. Peak: the greatest sum of live tensors' bytes over the positions of a
-// training step. Arena: what is allocated. Addresses are packed over lifetimes (pack.h): the device's arena
-// is at most 2% above the greatest sum of all sections. That is the peak but in small models, where an
-// evaluation may need more than a step: gathers run far ahead, and the step's activations are offloaded.
+// training step. Arena: what is allocated. Addresses are packed over lifetimes (pack.h), which are extended
+// where that saves waits (extend.h): the device's arena is at most 2% above the greatest sum of all sections,
+// or 5% where a limit leaves room for it. That sum is the peak but in small models, where an evaluation may
+// need more than a step: gathers run far ahead, and the step's activations are offloaded.
 #pragma once
 
 #include "runtime/plan/program/program.h"
@@ -13,6 +14,11 @@
 // Otherwise the gaps would cost a few percent of the peak in a model of a few kilobytes.
 #define FSDP_TENSOR_ALIGN_BYTES       64
 #define FSDP_TENSOR_SMALL_ALIGN_BYTES 16
+
+// Factors of the greatest sum of live bytes that an arena should not exceed: as a rule, and where there is
+// room.
+#define FSDP_ARENA_TIGHT 1.02
+#define FSDP_ARENA_ROOMY 1.05
 
 typedef struct fsdp_memory_space_report {
   int64_t valley_bytes, peak_bytes, arena_bytes;
@@ -35,9 +41,16 @@ typedef struct fsdp_memory_owner {
   int tensor_count, largest_tensor;
 } fsdp_memory_owner;
 
+// What arenas may take; 0: unknown. One that needs more is made nevertheless, as small as may be.
+typedef struct fsdp_memory_limits {
+  int64_t bytes[FSDP_SPACE_COUNT];
+  int64_t shared_bytes; // both together
+  int64_t room_bytes;   // what the device's may take if that saves waits
+} fsdp_memory_limits;
+
 // Sets tensors' addresses and the program's arena sizes from their lifetimes (begin, end) and fills the
 // report.
-void fsdp_memory_plan(fsdp_program *program, fsdp_memory_report *report);
+void fsdp_memory_plan(fsdp_program *program, const fsdp_memory_limits *limits, fsdp_memory_report *report);
 
 // The same in little time: valley and peak are those of a plan. With `reuse`, addresses are a first attempt,
 // and the arena may end far above the peak. Without, every tensor has an address of its own, so that no

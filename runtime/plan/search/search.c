@@ -44,23 +44,34 @@ const char *fsdp_search_bound_name(fsdp_search_bound bound) {
 
 // ---- Whole plans
 
+// The waits of an instruction but those for memory to be free, which may stand for a policy too. Returns
+// their number.
+static int waits_but_reuse(const fsdp_program *program, const fsdp_instr *instr, fsdp_wait *out) {
+  int count = 0;
+  bool bounded = instr->policy < 0 || program->instrs[instr->policy].stream == instr->stream;
+  for (int w = instr->first_wait; w < instr->first_wait + instr->wait_count; w++) {
+    if (program->waits[w].reason == FSDP_WAIT_REUSE) continue;
+    bounded |= program->waits[w].position == instr->policy;
+    out[count++] = program->waits[w];
+  }
+  if (!bounded) out[count++] = (fsdp_wait){instr->policy, FSDP_WAIT_POLICY};
+  return count;
+}
+
 static double unhindered_s(const fsdp_plan *plan, const fsdp_pricing *pricing) {
   fsdp_program program = *plan->program;
   fsdp_plan copy = *plan;
   fsdp_pricing free_of_reuse = *pricing;
-  program.waits = fsdp_alloc(((size_t)program.wait_count + 1) * sizeof *program.waits);
+  const size_t most = (size_t)program.wait_count + (size_t)program.instr_count;
+  program.waits = fsdp_alloc((most + 1) * sizeof *program.waits);
   program.instrs = fsdp_alloc((size_t)program.instr_count * sizeof *program.instrs);
   memcpy(program.instrs, plan->program->instrs, (size_t)program.instr_count * sizeof *program.instrs);
   int count = 0;
   for (int i = 0; i < program.instr_count; i++) {
     fsdp_instr *instr = &program.instrs[i];
-    const int first = instr->first_wait;
+    instr->wait_count = waits_but_reuse(plan->program, &plan->program->instrs[i], program.waits + count);
     instr->first_wait = count;
-    for (int w = 0; w < plan->program->instrs[i].wait_count; w++) {
-      const fsdp_wait wait = plan->program->waits[first + w];
-      if (wait.reason != FSDP_WAIT_REUSE) program.waits[count++] = wait;
-    }
-    instr->wait_count = count - instr->first_wait;
+    count += instr->wait_count;
   }
   copy.program = &program;
   free_of_reuse.plan = &copy;
@@ -101,7 +112,11 @@ fsdp_status fsdp_search_price(const fsdp_search_config *search, const fsdp_plan_
   fsdp_plan *plan;
   fsdp_pricing pricing;
   int64_t bytes[FSDP_SPACE_COUNT];
-  fsdp_status status = fsdp_plan_create(setting, &plan, error);
+  fsdp_plan_config config = *setting;
+  memcpy(config.limits.bytes, search->limit_bytes, sizeof config.limits.bytes);
+  config.limits.shared_bytes = search->shared_limit_bytes;
+  config.limits.room_bytes = search->limit_bytes[FSDP_SPACE_DEVICE];
+  fsdp_status status = fsdp_plan_create(&config, &plan, error);
   if (status) return status;
   search_need_of(plan, bytes);
   if (search_excess(search, bytes, NULL) > 0)

@@ -103,7 +103,7 @@ static fsdp_program *make_program(void) {
   fsdp_program_end_section(p);
   fsdp_program_lifetimes(p);
   fsdp_memory_report report;
-  fsdp_memory_plan(p, &report);
+  fsdp_memory_plan(p, &(fsdp_memory_limits){.shared_bytes = 0}, &report);
   fsdp_waits_infer(p);
   fsdp_violation violation;
   if (!fsdp_verify(p, &violation)) fail_msg("%s", violation.message);

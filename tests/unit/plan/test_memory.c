@@ -104,7 +104,7 @@ static void test_reports_of_random_programs(void **state) {
     random_source random = {.seed = (uint64_t)seed};
     fsdp_program *program = random_program(&random, 16);
     fsdp_memory_report report, after;
-    fsdp_memory_plan(program, &report);
+    fsdp_memory_plan(program, &(fsdp_memory_limits){.shared_bytes = 0}, &report);
     assert_false(oracle_finds_overlap(program));
     assert_false(oracle_finds_out_of_range(program));
     for (int space = 0; space < FSDP_SPACE_COUNT; space++) {
@@ -113,7 +113,7 @@ static void test_reports_of_random_programs(void **state) {
     }
     // The same program gives the same addresses, so every rank has them.
     fsdp_program *again = copy_program(program);
-    fsdp_memory_plan(again, &after);
+    fsdp_memory_plan(again, &(fsdp_memory_limits){.shared_bytes = 0}, &after);
     assert_int_equal(fsdp_program_hash(again), fsdp_program_hash(program));
     fsdp_program_destroy(again);
     fsdp_program_destroy(program);
@@ -126,11 +126,11 @@ static void test_poison_changes_no_sum(void **state) {
     random_source random = {.seed = (uint64_t)seed};
     fsdp_program *program = random_program(&random, 16);
     fsdp_memory_report before, after;
-    fsdp_memory_plan(program, &before);
+    fsdp_memory_plan(program, &(fsdp_memory_limits){.shared_bytes = 0}, &before);
     fsdp_program *poisoned = copy_program(program);
     fsdp_program_insert_poison(poisoned);
     fsdp_program *unchanged = copy_program(poisoned);
-    fsdp_memory_plan(poisoned, &after);
+    fsdp_memory_plan(poisoned, &(fsdp_memory_limits){.shared_bytes = 0}, &after);
     for (int space = 0; space < FSDP_SPACE_COUNT; space++) {
       assert_int_equal(after.space[space].peak_bytes, before.space[space].peak_bytes);
       assert_int_equal(after.space[space].valley_bytes, before.space[space].valley_bytes);
@@ -250,7 +250,7 @@ static void test_empty_program(void **state) {
   fsdp_program_tensor(program, &state_tensor);
   fsdp_program_lifetimes(program);
   fsdp_memory_report report;
-  fsdp_memory_plan(program, &report);
+  fsdp_memory_plan(program, &(fsdp_memory_limits){.shared_bytes = 0}, &report);
   assert_int_equal(report.space[FSDP_SPACE_DEVICE].valley_bytes, 100);
   assert_int_equal(report.space[FSDP_SPACE_DEVICE].arena_bytes, 100);
   assert_int_equal(report.space[FSDP_SPACE_HOST].arena_bytes, 0);

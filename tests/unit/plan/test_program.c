@@ -126,7 +126,7 @@ static void test_hash(void **state) {
   random_source random = {.seed = 3};
   fsdp_program *program = random_program(&random, 16);
   fsdp_memory_report report;
-  fsdp_memory_plan(program, &report);
+  fsdp_memory_plan(program, &(fsdp_memory_limits){.shared_bytes = 0}, &report);
   fsdp_waits_infer(program);
   assert_true(program->wait_count > 0 && program->operand_count > 0);
   uint64_t hash = fsdp_program_hash(program);

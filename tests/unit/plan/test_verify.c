@@ -26,7 +26,7 @@ static int programs(void) {
 static fsdp_program *finished_program_of(random_source *random, int ranks_max, bool poison) {
   fsdp_program *program = random_program(random, ranks_max);
   fsdp_memory_report report;
-  fsdp_memory_plan(program, &report);
+  fsdp_memory_plan(program, &(fsdp_memory_limits){.shared_bytes = 0}, &report);
   if (poison) fsdp_program_insert_poison(program);
   fsdp_waits_infer(program);
   return program;

@@ -65,7 +65,7 @@ static fsdp_violation judge(fsdp_program *program) {
   fsdp_program_end_section(program);
   fsdp_program_lifetimes(program);
   fsdp_memory_report report;
-  fsdp_memory_plan(program, &report);
+  fsdp_memory_plan(program, &(fsdp_memory_limits){.shared_bytes = 0}, &report);
   fsdp_waits_infer(program);
   fsdp_violation violation;
   bool proved = fsdp_verify(program, &violation);

@@ -66,7 +66,7 @@ static void finish(fsdp_program *program, const int64_t *addresses) {
   }
   fsdp_program_lifetimes(program);
   fsdp_memory_report report;
-  fsdp_memory_plan(program, &report);
+  fsdp_memory_plan(program, &(fsdp_memory_limits){.shared_bytes = 0}, &report);
   for (int t = 0; addresses && t < program->tensor_count; t++) {
     program->tensors[t].address = addresses[t];
     if (program->arena_bytes[0] < addresses[t] + program->tensors[t].bytes)

@@ -1,0 +1,138 @@
+#include "runtime/plan/memory/extend.h"
+
+#include "runtime/base/check.h"
+#include "runtime/base/size.h"
+
+#include <stdlib.h>
+
+// Items of fewer bytes than this part of the greatest sum are small.
+#define SMALL_PART 10000
+// What moves fewer bytes than this part of what the job before it moves is no job of its own.
+#define JOB_PART 4
+// Jobs by which a lifetime is extended at most. With many more, packing gets hard.
+#define JOBS 16
+
+// ---- Jobs
+
+// The most bytes that the instruction accesses of one tensor.
+static int64_t bytes_of(const fsdp_program *program, const fsdp_instr *instr) {
+  int64_t most = 0;
+  for (int o = instr->first_operand; o < instr->first_operand + instr->operand_count; o++)
+    most = fsdp_max_i64(most, program->operands[o].size_bytes);
+  return most;
+}
+
+// Marks the instructions of a section with which a stream other than compute begins a job.
+static void mark_jobs(const fsdp_program *program, const fsdp_section *section, bool *begins) {
+  int64_t job_bytes[FSDP_STREAM_COUNT] = {0}; // what the stream's job moves
+  int job_computes[FSDP_STREAM_COUNT] = {0};  // instructions of compute before its last large instruction
+  int computes = 1;
+  for (int i = section->begin; i < section->end; i++) {
+    const fsdp_instr *instr = &program->instrs[i];
+    const fsdp_stream stream = instr->stream;
+    begins[i] = false;
+    if (stream == FSDP_STREAM_COMPUTE) {
+      computes++;
+      continue;
+    }
+    const int64_t bytes = bytes_of(program, instr);
+    if (bytes < job_bytes[stream] / JOB_PART) continue;
+    begins[i] = computes > job_computes[stream];
+    job_bytes[stream] = begins[i] ? bytes : fsdp_max_i64(job_bytes[stream], bytes);
+    job_computes[stream] = computes;
+  }
+}
+
+// By position: where the stream begins the job after this one, or the section's last position. On compute:
+// the position itself.
+static int *next_jobs(const fsdp_program *program) {
+  int *next = fsdp_alloc((size_t)program->instr_count * sizeof *next);
+  bool *begins = fsdp_alloc((size_t)program->instr_count * sizeof *begins);
+  for (int s = 0; s < program->section_count; s++) {
+    const fsdp_section *section = &program->sections[s];
+    int after[FSDP_STREAM_COUNT];
+    for (int stream = 0; stream < FSDP_STREAM_COUNT; stream++) after[stream] = section->end - 1;
+    mark_jobs(program, section, begins);
+    for (int i = section->end - 1; i >= section->begin; i--) {
+      const fsdp_stream stream = program->instrs[i].stream;
+      next[i] = stream == FSDP_STREAM_COMPUTE ? i : after[stream];
+      if (begins[i]) after[stream] = i;
+    }
+  }
+  free(begins);
+  return next;
+}
+
+// ---- Lifetimes
+
+typedef struct extender {
+  const fsdp_program *program;
+  fsdp_pack_item *items;
+  int count;
+  int64_t *live; // by position: the base and the items, with their alignment
+  int64_t greatest;
+} extender;
+
+static int64_t size_of(const fsdp_pack_item *item) {
+  return fsdp_round_up(item->bytes, item->align);
+}
+
+static void sum_live(extender *e, int64_t base) {
+  e->live = fsdp_alloc_zeroed((size_t)e->program->instr_count + 1, sizeof *e->live);
+  e->live[0] = base;
+  for (int i = 0; i < e->count; i++) {
+    e->live[e->items[i].begin] += size_of(&e->items[i]);
+    e->live[e->items[i].end + 1] -= size_of(&e->items[i]);
+  }
+  for (int p = 1; p < e->program->instr_count; p++) e->live[p] += e->live[p - 1];
+  for (int p = 0; p < e->program->instr_count; p++) e->greatest = fsdp_max_i64(e->greatest, e->live[p]);
+}
+
+// Lets the item live up to `last` as long as no sum gets above the limit. False if it does not get there.
+static bool end_later(extender *e, fsdp_pack_item *item, int last, int64_t limit) {
+  const int64_t bytes = size_of(item);
+  while (item->end < last && e->live[item->end + 1] + bytes <= limit) e->live[++item->end] += bytes;
+  return item->end >= last;
+}
+
+static void begin_earlier(extender *e, fsdp_pack_item *item, int first, int64_t limit) {
+  const int64_t bytes = size_of(item);
+  while (item->begin > first && e->live[item->begin - 1] + bytes <= limit) e->live[--item->begin] += bytes;
+}
+
+static const fsdp_section *section_at(const fsdp_program *program, int position) {
+  int s = 0;
+  while (program->sections[s].end <= position) s++;
+  return &program->sections[s];
+}
+
+static bool is_small(const extender *e, const fsdp_pack_item *item) {
+  return item->bytes < e->greatest / SMALL_PART;
+}
+
+void fsdp_extend_lifetimes(const fsdp_program *program, const fsdp_extension *extension,
+                           fsdp_pack_item *items, int count) {
+  extender e = {.program = program, .items = items, .count = count};
+  if (count == 0) return;
+  sum_live(&e, extension->base);
+  int *next = next_jobs(program);
+  int *wanted = fsdp_alloc((size_t)count * sizeof *wanted); // an item's end; -1: it stays as it is
+  for (int i = 0; i < count; i++) {
+    wanted[i] = is_small(&e, &items[i]) ? -1 : items[i].end;
+    if (wanted[i] >= 0) continue;
+    begin_earlier(&e, &items[i], section_at(program, items[i].begin)->begin, e.greatest);
+    end_later(&e, &items[i], section_at(program, items[i].end)->end - 1, e.greatest);
+  }
+  int64_t limit = (int64_t)(extension->next_share * (double)e.greatest);
+  for (int job = 1; job <= JOBS; job++) {
+    for (int i = 0; i < count; i++) {
+      if (wanted[i] < 0) continue;
+      wanted[i] = next[wanted[i]];
+      if (!end_later(&e, &items[i], wanted[i], limit)) wanted[i] = -1;
+    }
+    limit = (int64_t)(extension->further_share * (double)e.greatest);
+  }
+  free(wanted);
+  free(next);
+  free(e.live);
+}
