@@ -67,16 +67,25 @@ void fsdp_device_profile_add_collective(fsdp_device_profile *profile,
   entry->seconds = curve_copy(&collective->seconds);
 }
 
+static bool tells_attention(const fsdp_profile_attention *entry, fsdp_dtype dtype,
+                            fsdp_profile_direction direction) {
+  return entry->dtype == dtype && (entry->direction == direction || entry->direction == FSDP_ATTENTION_BOTH);
+}
+
 fsdp_status fsdp_device_profile_check(const fsdp_device_profile *profile, fsdp_dtype dtype,
                                       fsdp_error *error) {
-  bool products = false, attention = false, ops = profile->op_count > 0 || profile->memory_rate > 0;
+  bool products = false, attention[2] = {false, false};
+  const bool ops = profile->op_count > 0 || profile->memory_rate > 0;
   for (int i = 0; i < profile->product_count; i++) products = products || profile->products[i].dtype == dtype;
   for (int i = 0; i < profile->attention_count; i++)
-    attention = attention || profile->attention[i].dtype == dtype;
-  const char *missing = !products    ? "rates of products"
-                        : !attention ? "rates of attention"
-                        : !ops       ? "the rate of memory"
-                                     : NULL;
+    for (int d = FSDP_ATTENTION_FORWARD; d <= FSDP_ATTENTION_BACKWARD; d++)
+      attention[d] =
+          attention[d] || tells_attention(&profile->attention[i], dtype, (fsdp_profile_direction)d);
+  const char *missing = !products                             ? "rates of products"
+                        : !attention[FSDP_ATTENTION_FORWARD]  ? "rates of attention's forward"
+                        : !attention[FSDP_ATTENTION_BACKWARD] ? "rates of attention's backward"
+                        : !ops                                ? "the rate of memory"
+                                                              : NULL;
   if (!missing) return FSDP_OK;
   return fsdp_fail(error, FSDP_ERR_INPUT,
                    "--profile %s has no %s in %s: choose another --param-dtype, or measure this machine with "
@@ -99,18 +108,13 @@ double fsdp_profile_curve_at(const fsdp_profile_curve *curve, double size) {
 
 // ---- Scopes
 
-// The number of ranks that the entries to use have: the greatest that is at most `ranks`, or else the least.
-// An entry of 0 ranks counts as one of the asked number. `at` is the first entry's; `step` bytes apart.
-static int scope_of(const int *at, int count, size_t step, int ranks) {
-  int best = -1;
-  for (int i = 0; i < count; i++) {
-    const int entry = *(const int *)((const char *)at + (size_t)i * step);
-    if (entry == 0) return 0;
-    const bool closer =
-        best < 0 || (entry <= ranks ? entry > best || best > ranks : best > ranks && entry < best);
-    if (closer) best = entry;
-  }
-  return best;
+// The number of ranks that the entries to use have, found one entry after the other from -1 on: the greatest
+// that is at most `ranks`, or else the least. An entry of 0 ranks counts as one of the asked number.
+static int closer_scope(int best, int entry, int ranks) {
+  if (entry == 0 || best == 0) return 0;
+  if (best < 0) return entry;
+  if (entry <= ranks) return entry > best || best > ranks ? entry : best;
+  return entry < best ? entry : best;
 }
 
 // How much longer everything takes if ranks share a CPU's cores that were not shared when it was measured.
@@ -122,6 +126,14 @@ static double crowding(const fsdp_device_profile *profile, int scope, int ranks)
 }
 
 // ---- Products
+
+// Of the entries in `dtype`; -1: there are none.
+static int products_scope(const fsdp_device_profile *profile, fsdp_dtype dtype, int ranks) {
+  int scope = -1;
+  for (int i = 0; i < profile->product_count; i++)
+    if (profile->products[i].dtype == dtype) scope = closer_scope(scope, profile->products[i].ranks, ranks);
+  return scope;
+}
 
 // The share of a multiprocessor's work that a product's shape leaves: the last wave of tiles is not full, and
 // each tile fills its pipeline before it runs at full rate. Of the tile shapes that libraries have the best
@@ -170,9 +182,7 @@ static double product_rate(const fsdp_device_profile *profile, int scope, fsdp_d
 
 double fsdp_profile_product_s(const fsdp_device_profile *profile, int ranks, fsdp_dtype dtype,
                               const fsdp_op_product *product) {
-  FSDP_CHECK(profile->product_count > 0, "a profile without products");
-  const int scope =
-      scope_of(&profile->products[0].ranks, profile->product_count, sizeof *profile->products, ranks);
+  const int scope = products_scope(profile, dtype, ranks);
   double rate = product_rate(profile, scope, dtype, product, false);
   if (rate == 0) rate = product_rate(profile, scope, dtype, product, true);
   FSDP_CHECK(rate > 0, "a profile without products in %s", fsdp_dtype_name(dtype));
@@ -184,9 +194,7 @@ double fsdp_profile_product_s(const fsdp_device_profile *profile, int ranks, fsd
 }
 
 double fsdp_profile_best_rate(const fsdp_device_profile *profile, int ranks, fsdp_dtype dtype) {
-  if (!profile->product_count) return 0;
-  const int scope =
-      scope_of(&profile->products[0].ranks, profile->product_count, sizeof *profile->products, ranks);
+  const int scope = products_scope(profile, dtype, ranks);
   double best = 0;
   for (int i = 0; i < profile->product_count; i++) {
     const fsdp_profile_product *p = &profile->products[i];
@@ -214,9 +222,10 @@ static const fsdp_profile_attention *find_attention(const fsdp_device_profile *p
 
 double fsdp_profile_attention_s(const fsdp_device_profile *profile, int ranks, fsdp_dtype dtype, int head_dim,
                                 int64_t seq, fsdp_profile_direction direction, double flops) {
-  FSDP_CHECK(profile->attention_count > 0, "a profile without attention");
-  const int scope =
-      scope_of(&profile->attention[0].ranks, profile->attention_count, sizeof *profile->attention, ranks);
+  int scope = -1;
+  for (int i = 0; i < profile->attention_count; i++)
+    if (tells_attention(&profile->attention[i], dtype, direction))
+      scope = closer_scope(scope, profile->attention[i].ranks, ranks);
   const fsdp_profile_attention *entry = find_attention(profile, scope, dtype, head_dim, direction);
   if (!entry) entry = find_attention(profile, scope, dtype, head_dim, FSDP_ATTENTION_BOTH);
   FSDP_CHECK(entry, "a profile without attention in %s", fsdp_dtype_name(dtype));
@@ -228,7 +237,8 @@ double fsdp_profile_op_s(const fsdp_device_profile *profile, int ranks, fsdp_op_
   double rate = profile->memory_rate;
   int scope = 0;
   if (profile->op_count > 0) {
-    scope = scope_of(&profile->ops[0].ranks, profile->op_count, sizeof *profile->ops, ranks);
+    scope = -1;
+    for (int i = 0; i < profile->op_count; i++) scope = closer_scope(scope, profile->ops[i].ranks, ranks);
     const fsdp_profile_op *found = NULL;
     for (int i = 0; i < profile->op_count; i++) {
       const fsdp_profile_op *entry = &profile->ops[i];
