@@ -32,8 +32,9 @@ typedef struct fsdp_price {
   fsdp_price_kind kind;
   double seconds; // alone
   double flops;   // of its gemms, attention counted causally
-  // The share of each resource that it takes while it runs alone, from 0 to 1. Where shares add up to more
-  // than 1, all that use the resource are slowed alike.
+  // The share of each resource that it takes while it runs alone. Where shares add up to more than 1, all
+  // that use the resource are slowed alike. A share above 1 is what others that run beside it lack (they are
+  // slowed more than twice); it does not slow the instruction itself.
   double share[FSDP_RESOURCE_COUNT];
 } fsdp_price;
 

@@ -177,7 +177,7 @@ static void share(const run *r, lane lanes[FSDP_STREAM_COUNT]) {
     const fsdp_price *price = price_at(r, (fsdp_stream)s, &lanes[s]);
     double slowdown = 1;
     for (int i = 0; i < FSDP_RESOURCE_COUNT; i++)
-      if (price->share[i] > 0) slowdown = fmax(slowdown, asked[i]);
+      if (price->share[i] > 0) slowdown = fmax(slowdown, asked[i] / fmax(1, price->share[i]));
     if (price->kind == FSDP_PRICE_COLLECTIVE && lanes[FSDP_STREAM_COMPUTE].running)
       slowdown = fmax(slowdown, beside);
     lanes[s].speed = 1 / slowdown;
@@ -190,9 +190,8 @@ static fsdp_instr_time *time_of(const run *r, int stream, const lane *l, int64_t
   return &r->times[*step][*place];
 }
 
-// Begins what can begin at `now`; true if something did.
-static bool begin_ready(const run *r, lane lanes[FSDP_STREAM_COUNT], double now) {
-  bool any = false;
+// Begins what can begin at `now`.
+static void begin_ready(const run *r, lane lanes[FSDP_STREAM_COUNT], double now) {
   for (int s = 0; s < FSDP_STREAM_COUNT; s++) {
     lane *l = &lanes[s];
     if (l->running || l->next >= FSDP_SIMULATED_STEPS * r->stream_count[s]) continue;
@@ -202,10 +201,9 @@ static bool begin_ready(const run *r, lane lanes[FSDP_STREAM_COUNT], double now)
     l->ready_s = fmax(l->free_s, ready_s(r, step, place));
     if (l->ready_s > now) continue;
     *time = (fsdp_instr_time){now, -1};
-    l->running = any = true;
+    l->running = true;
     l->remaining = price_at(r, (fsdp_stream)s, l)->seconds;
   }
-  return any;
 }
 
 // The time until the next thing ends or may begin; INFINITY: nothing will.

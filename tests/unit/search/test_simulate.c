@@ -115,6 +115,7 @@ static void test_communication(void **state) {
   for (int micro_batches = 1; micro_batches <= 6; micro_batches += 5) {
     const fsdp_plan_config config = config_of(RANKS, micro_batches);
     fsdp_device_profile *profile = machine(1e30, 1e30, 1e9);
+    profile->product_slowdown = micro_batches; // of compute alone
     fsdp_traffic t;
     fsdp_step_price price = price_on(&config, profile, &t);
     // What a ring sends is (F - 1) / F of the whole buffer, and twice that for an all-reduce.
@@ -291,14 +292,59 @@ static void test_ranks(void **state) {
   assert_near(fsdp_profile_product_s(profile, 4, FSDP_F32, &product), 4 * flops / 3e9, 1e-9);
   // The fullest core has two of three ranks.
   assert_near(fsdp_profile_product_s(profile, 3, FSDP_F32, &product), 4 * flops / 3e9, 1e-9);
+  // Numbers of ranks that only another element type was measured with do not count.
+  fsdp_device_profile_add_product(profile, &(fsdp_profile_product){.ranks = 4,
+                                                                   .dtype = FSDP_BF16,
+                                                                   .form = FSDP_PRODUCT_FORWARD,
+                                                                   .m = 64,
+                                                                   .n = 64,
+                                                                   .k = 64,
+                                                                   .flops_per_s = 9e9});
+  assert_near(fsdp_profile_product_s(profile, 4, FSDP_F32, &product), 4 * flops / 3e9, 1e-9);
+  assert_near(fsdp_profile_product_s(profile, 1, FSDP_BF16, &product), flops / 9e9, 1e-9);
+  fsdp_device_profile_destroy(profile);
+}
+
+// Attention of an element type is known if both directions are, with whatever numbers of ranks.
+static void test_attention_rows(void **state) {
+  (void)state;
+  fsdp_device_profile *profile = machine(1e12, 1e12, 1e12);
+  fsdp_profile_point rate = {1, 2e9};
+  fsdp_profile_attention row = {.ranks = 2,
+                                .dtype = FSDP_F16,
+                                .head_dim = 64,
+                                .direction = FSDP_ATTENTION_BACKWARD,
+                                .rate = {&rate, 1}};
+  fsdp_error error;
+  fsdp_device_profile_add_product(
+      profile,
+      &(fsdp_profile_product){
+          .dtype = FSDP_F16, .form = FSDP_PRODUCT_FORM_COUNT, .m = 1, .n = 1, .k = 1, .flops_per_s = 1});
+  assert_int_equal(fsdp_device_profile_check(profile, FSDP_F16, &error), FSDP_ERR_INPUT);
+  fsdp_device_profile_add_attention(profile, &row);
+  assert_int_equal(fsdp_device_profile_check(profile, FSDP_F16, &error), FSDP_ERR_INPUT);
+  assert_non_null(strstr(error.message, "attention's forward in fp16"));
+  row.direction = FSDP_ATTENTION_FORWARD;
+  row.ranks = 1;
+  rate.value = 4e9;
+  fsdp_device_profile_add_attention(profile, &row);
+  assert_int_equal(fsdp_device_profile_check(profile, FSDP_F16, &error), FSDP_OK);
+  for (int ranks = 1; ranks <= 4; ranks++) {
+    assert_near(fsdp_profile_attention_s(profile, ranks, FSDP_F16, 64, 128, FSDP_ATTENTION_FORWARD, 4e9), 1,
+                1e-9);
+    assert_near(fsdp_profile_attention_s(profile, ranks, FSDP_F16, 64, 128, FSDP_ATTENTION_BACKWARD, 4e9), 2,
+                1e-9);
+  }
   fsdp_device_profile_destroy(profile);
 }
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_work),     cmocka_unit_test(test_communication), cmocka_unit_test(test_overlap),
-      cmocka_unit_test(test_timeline), cmocka_unit_test(test_interpolation), cmocka_unit_test(test_network),
-      cmocka_unit_test(test_tiles),    cmocka_unit_test(test_ranks),         cmocka_unit_test(test_turns),
+      cmocka_unit_test(test_work),          cmocka_unit_test(test_communication),
+      cmocka_unit_test(test_overlap),       cmocka_unit_test(test_timeline),
+      cmocka_unit_test(test_interpolation), cmocka_unit_test(test_network),
+      cmocka_unit_test(test_tiles),         cmocka_unit_test(test_ranks),
+      cmocka_unit_test(test_turns),         cmocka_unit_test(test_attention_rows),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
