@@ -14,11 +14,23 @@ const char *fsdp_price_kind_name(fsdp_price_kind kind) {
   return names[kind];
 }
 
-// The first rank's group: every group of the communicator is like it.
+// The ranks of a group that are on its first rank's node.
+static int ranks_on_node(const fsdp_mesh *mesh, fsdp_axis_set axes, int first, int size, int ranks_per_node) {
+  int count = 0;
+  for (int place = 0; place < size; place++)
+    count += fsdp_mesh_group_member(mesh, axes, first, place) / ranks_per_node == first / ranks_per_node;
+  return count;
+}
+
+// All groups of a communicator are priced as the one that is spread the most.
 fsdp_profile_group fsdp_profile_group_of(const fsdp_mesh *mesh, fsdp_axis_set axes, int ranks_per_node) {
   fsdp_profile_group group = {.ranks = fsdp_mesh_group_size(mesh, axes)};
-  for (int place = 0; place < group.ranks; place++)
-    group.ranks_per_node += fsdp_mesh_group_member(mesh, axes, 0, place) < ranks_per_node;
+  group.ranks_per_node = group.ranks;
+  for (int first = 0; first < fsdp_mesh_ranks(mesh); first++) {
+    if (fsdp_mesh_group_member(mesh, axes, first, 0) != first) continue;
+    const int together = ranks_on_node(mesh, axes, first, group.ranks, ranks_per_node);
+    if (together < group.ranks_per_node) group.ranks_per_node = together;
+  }
   group.groups = (int)fsdp_max_i64(1, ranks_per_node / group.ranks_per_node);
   return group;
 }

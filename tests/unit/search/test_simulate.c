@@ -251,6 +251,25 @@ static void test_network(void **state) {
   fsdp_device_profile_destroy(profile);
 }
 
+// Of groups that nodes cut differently the one counts that is spread the most.
+static void test_groups(void **state) {
+  (void)state;
+  fsdp_mesh mesh = fsdp_mesh_of(3, 4);
+  const fsdp_axis_set inner = (fsdp_axis_set)1 << (mesh.count - 1);
+  fsdp_axis_set outer = 0;
+  for (int a = 0; a + 1 < mesh.count; a++) outer |= (fsdp_axis_set)(1 << a);
+  const struct {
+    fsdp_axis_set axes;
+    int ranks_per_node, ranks, together, groups;
+  } cases[] = {{inner, 4, 4, 4, 1},  {inner, 8, 4, 4, 2}, {inner, 6, 4, 2, 3},
+               {inner, 12, 4, 4, 3}, {outer, 4, 3, 1, 4}, {outer, 12, 3, 3, 4}};
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    const fsdp_profile_group g = fsdp_profile_group_of(&mesh, cases[i].axes, cases[i].ranks_per_node);
+    if (g.ranks != cases[i].ranks || g.ranks_per_node != cases[i].together || g.groups != cases[i].groups)
+      fail_msg("case %zu: %d ranks, %d on a node, %d groups", i, g.ranks, g.ranks_per_node, g.groups);
+  }
+}
+
 // Tiles fill a device in whole waves.
 static void test_tiles(void **state) {
   (void)state;
@@ -340,11 +359,10 @@ static void test_attention_rows(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_work),          cmocka_unit_test(test_communication),
-      cmocka_unit_test(test_overlap),       cmocka_unit_test(test_timeline),
-      cmocka_unit_test(test_interpolation), cmocka_unit_test(test_network),
-      cmocka_unit_test(test_tiles),         cmocka_unit_test(test_ranks),
-      cmocka_unit_test(test_turns),         cmocka_unit_test(test_attention_rows),
+      cmocka_unit_test(test_work),     cmocka_unit_test(test_communication),  cmocka_unit_test(test_overlap),
+      cmocka_unit_test(test_timeline), cmocka_unit_test(test_interpolation),  cmocka_unit_test(test_network),
+      cmocka_unit_test(test_tiles),    cmocka_unit_test(test_groups),         cmocka_unit_test(test_ranks),
+      cmocka_unit_test(test_turns),    cmocka_unit_test(test_attention_rows),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
