@@ -254,10 +254,9 @@ static void test_network(void **state) {
 // Of groups that nodes cut differently the one counts that is spread the most.
 static void test_groups(void **state) {
   (void)state;
-  fsdp_mesh mesh = fsdp_mesh_of(3, 4);
-  const fsdp_axis_set inner = (fsdp_axis_set)1 << (mesh.count - 1);
-  fsdp_axis_set outer = 0;
-  for (int a = 0; a + 1 < mesh.count; a++) outer |= (fsdp_axis_set)(1 << a);
+  const fsdp_mesh mesh = fsdp_mesh_of(3, 4);
+  const fsdp_axis_set inner = (fsdp_axis_set)1 << fsdp_mesh_find(&mesh, FSDP_AXIS_FSDP);
+  const fsdp_axis_set outer = (fsdp_axis_set)1 << fsdp_mesh_find(&mesh, FSDP_AXIS_DATA);
   const struct {
     fsdp_axis_set axes;
     int ranks_per_node, ranks, together, groups;
