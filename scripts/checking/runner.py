@@ -7,6 +7,7 @@ import time
 
 import budget
 import compare_gpu
+import documents
 
 from checking import process, steps, tools
 from checking.peer import COMPILED, DONE, IMPORTED, Peer
@@ -144,9 +145,8 @@ class Runner:
         measured = budget.read_measured(path)
         self.report.facts.setdefault("kernels", {})[step.case] = self.read_lines(step, "--json")
         build = os.path.dirname(os.path.dirname(self.machine.program("bench_budget")))
-        text = budget.document(build, [step.case], {step.case: measured})
-        with open(self.report.path(f"budget-{step.case}.md"), "w", encoding="utf-8") as file:
-            file.write(text)
+        lines = budget.document(build, [step.case], {step.case: measured})
+        documents.write(lines, self.report.path(f"budget-{step.case}.md"))
         return note
 
     def versions(self, step):
