@@ -263,7 +263,7 @@ def copies_follow_a_load():
                    ("hybrid", 4, ["--strategy", "hybrid", "--mesh", "data=2,fsdp=2", "--cpu-offload"]),
                    ("zero1", 3, ["--strategy", "zero1"]),
                    ("zero1-offload", 2, ["--strategy", "zero1", "--cpu-offload"])]
-    for name, ranks, options in setups:
+    for name, ranks, options in setups[:: programs.stride(3)]:
         common = ["-b", 2, "--wrap", "block", "--param-dtype", "bf16", "--max-steps", 4, *options]
         train(*common, "-e", name, "--ckpt-freq", 2, ranks=ranks)
         train(*common, "-e", copy(name, f"{name}-resumed", 4), ranks=ranks)

@@ -9,6 +9,7 @@ import programs
 
 work = pathlib.Path(tempfile.mkdtemp(prefix="fsdp_strategies_"))
 FILES = programs.ROOT / "tests" / "golden" / "strategies"
+MANY = programs.draws(100000, 12000)  # more than the 10000 operators that are read
 ATTENTION_RANKS = {"core_attention": 12, "fused_attention": 12}  # 2 x 3 x 2; all others have 8
 
 
@@ -152,7 +153,8 @@ def models():
     """Two operators a layer are fsdp-tp: the same program, to the hash, and so the same bytes."""
     with_bias = two_of(4).replace("[4, 1]]", "[4, 1], [4]]")
     pieces = ["--sequence-parallel", "off"]
-    for model in ("tiny", "llama2-7b", "llama3-70b", "gpt2", "qwen2.5-7b", "qwen3-8b"):
+    names = ("tiny", "llama2-7b", "llama3-70b", "gpt2", "qwen2.5-7b", "qwen3-8b")
+    for model in names[:: programs.stride(3)]:
         strategies = write("two.yaml", {"gpt2": GPT2, "qwen2.5-7b": with_bias}.get(model, two_of(4)))
         common = ["--ranks", 8, "--model", model, "--json"]
         expected = run("fsdp_plan", *common, "--mesh", "fsdp=2,tensor=4", "--sharding", "fsdp-tp", *pieces)
@@ -259,7 +261,7 @@ def errors():
     refuses("bad.yaml:1|\"0\": a count is below 1", *given("fc1: [[2, 0], [2, 1]]\n"))
     refuses("bad.yaml:1|\"-2\": a count is below 1", *given("fc1: [[2, -2], [2, 1]]\n"))
     refuses("bad.yaml:1|any number of ranks", *given("fc1: [[1000000000, 1], [1, 1]]\n"))
-    refuses("more lines than 10000", *given("".join(f"fc{i}: [[1, 1], [1, 1]]\n" for i in range(100000))))
+    refuses("more lines than 10000", *given("".join(f"fc{i}: [[1, 1], [1, 1]]\n" for i in range(MANY))))
     refuses("bad.yaml:2|line 1 already", *given("fc1: [[2, 1], [1, 4]]\nfc1: [[2, 1], [1, 4]]\n"))
     line = "{}: [[2, 1], [1, 4]]\n"
     refuses(
@@ -341,7 +343,7 @@ def bad_networks():
     refuses("bad.yaml:1|more than 2^40 items", *network("inputs: {x: [2000000000, 2000000000]}\n"))
     vast = "inputs: {x: [2000000000, 1], y: [1, 2000000000]}\noperators:\n  a: {matmul: [x, y]}\n"
     refuses("bad.yaml:3|x [2000000000, 1]|more than 2^40 items", *network(vast))
-    many = head + "  a: {relu: [x]}\n" + "".join(f"  a{i}: {{relu: [a]}}\n" for i in range(100000))
+    many = head + "  a: {relu: [x]}\n" + "".join(f"  a{i}: {{relu: [a]}}\n" for i in range(MANY))
     refuses("more than 10000 tensors and operators", *network(many))
     refuses("not valid YAML", *network("inputs: {x: \0}\n"))
     refuses("bad.yaml:2: nested more than 64 levels", *network("inputs:\n  x: " + 20000 * "[" + 20000 * "]"))

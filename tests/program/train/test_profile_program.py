@@ -64,11 +64,12 @@ def measures_one_rank():
 
 def measures_every_number_of_ranks():
     """Two groups of two beside one of four; four ranks share cores where there are fewer."""
-    profile = measure("--seconds", "3", ranks=4)
-    has_all(profile, [1, 2, 4])
+    ranks = programs.draws(4, 2)
+    profile = measure("--seconds", "3" if ranks == 4 else "1", ranks=ranks)
+    has_all(profile, [1, 2, 4][: 3 if ranks == 4 else 2])
     links = {(c["kind"], c["ranks"], c["groups"]) for c in profile["collectives"]}
     assert links == {(kind, *group) for kind in ("all_gather", "reduce_scatter", "all_reduce")
-                     for group in ((2, 1), (2, 2), (4, 1))}, links  # fmt: skip
+                     for group in ((2, 1), (2, 2), (4, 1))[: 3 if ranks == 4 else 1]}, links  # fmt: skip
     for c in profile["collectives"]:
         assert c["link"] == "node" and is_curve(c["us"])
 
@@ -107,7 +108,8 @@ if CUDA:
     measures_an_emulated_gpu()
 else:
     refuses()
-    measures_one_rank()
+    if not (programs.SLOW and programs.WITH_MPI):
+        measures_one_rank()
     if programs.WITH_MPI:
         measures_every_number_of_ranks()
 print("the machine is measured whole")
