@@ -2,6 +2,7 @@
 
 #include "runtime/base/check.h"
 #include "runtime/base/size.h"
+#include "runtime/plan/proof/waits.h"
 #include "runtime/plan/search/search_internal.h"
 
 #include <math.h>
@@ -44,49 +45,21 @@ const char *fsdp_search_bound_name(fsdp_search_bound bound) {
 
 // ---- Whole plans
 
-// The waits of an instruction but those for memory to be free, which may stand for a policy too. Returns
-// their number.
-static int waits_but_reuse(const fsdp_program *program, const fsdp_instr *instr, fsdp_wait *out) {
-  int count = 0;
-  bool bounded = instr->policy < 0 || program->instrs[instr->policy].stream == instr->stream;
-  for (int w = instr->first_wait; w < instr->first_wait + instr->wait_count; w++) {
-    if (program->waits[w].reason == FSDP_WAIT_REUSE) continue;
-    bounded |= program->waits[w].position == instr->policy;
-    out[count++] = program->waits[w];
-  }
-  if (!bounded) out[count++] = (fsdp_wait){instr->policy, FSDP_WAIT_POLICY};
-  return count;
-}
-
-static double unhindered_s(const fsdp_plan *plan, const fsdp_pricing *pricing) {
-  fsdp_program program = *plan->program;
-  fsdp_plan copy = *plan;
-  fsdp_pricing free_of_reuse = *pricing;
-  const size_t most = (size_t)program.wait_count + (size_t)program.instr_count;
-  program.waits = fsdp_alloc((most + 1) * sizeof *program.waits);
-  program.instrs = fsdp_alloc((size_t)program.instr_count * sizeof *program.instrs);
-  memcpy(program.instrs, plan->program->instrs, (size_t)program.instr_count * sizeof *program.instrs);
-  int count = 0;
-  for (int i = 0; i < program.instr_count; i++) {
-    fsdp_instr *instr = &program.instrs[i];
-    instr->wait_count = waits_but_reuse(plan->program, &plan->program->instrs[i], program.waits + count);
-    instr->first_wait = count;
-    count += instr->wait_count;
-  }
-  copy.program = &program;
-  free_of_reuse.plan = &copy;
+// What a step takes if every tensor has an address of its own. Spends the plan: its addresses and waits are
+// no longer those of its report.
+static double unhindered_s(fsdp_plan *plan, const fsdp_pricing *pricing) {
+  fsdp_memory_report spread;
   fsdp_step_price price;
-  fsdp_simulation *simulation = fsdp_simulation_create(&free_of_reuse);
+  fsdp_memory_draft(plan->program, false, &spread);
+  fsdp_waits_infer(plan->program);
+  fsdp_simulation *simulation = fsdp_simulation_create(pricing);
   fsdp_simulation_run(simulation, &price);
-  const double seconds = price.step_s;
   fsdp_step_price_release(&price);
   fsdp_simulation_destroy(simulation);
-  free(program.instrs);
-  free(program.waits);
-  return seconds;
+  return price.step_s;
 }
 
-static void describe(const fsdp_search_config *search, const fsdp_plan *plan, const fsdp_pricing *pricing,
+static void describe(const fsdp_search_config *search, fsdp_plan *plan, const fsdp_pricing *pricing,
                      fsdp_search_plan *out) {
   fsdp_step_price price;
   fsdp_simulation *simulation = fsdp_simulation_create(pricing);
@@ -95,7 +68,6 @@ static void describe(const fsdp_search_config *search, const fsdp_plan *plan, co
   *out = (fsdp_search_plan){
       .config = plan->config,
       .step_s = price.step_s,
-      .unhindered_s = unhindered_s(plan, pricing),
       .tokens_per_s = (double)(search->global_batch * plan->config.seq) / price.step_s,
       .mfu = fsdp_pricing_mfu(pricing, price.step_s, FSDP_FLOPS_CAUSAL),
       .comm_s = price.comm_s,
@@ -105,6 +77,7 @@ static void describe(const fsdp_search_config *search, const fsdp_plan *plan, co
   search_need_of(plan, out->bytes);
   fsdp_step_price_release(&price);
   fsdp_simulation_destroy(simulation);
+  out->unhindered_s = unhindered_s(plan, pricing);
 }
 
 fsdp_status fsdp_search_price(const fsdp_search_config *search, const fsdp_plan_config *setting,

@@ -1,0 +1,121 @@
+// Drafts alone: a plan that is neither packed nor proved does what the whole plan does. The same instructions
+// on tensors of the same sizes, the same bytes sent and live, the same price but for waits for memory.
+#include "runtime/plan/search/search.h"
+#include "runtime/plan/search/search_internal.h"
+#include "tests/support/draws.h"
+#include "tests/support/random_plan.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+// An order of collectives and copies that waits change may take so much less of a step.
+#define ORDER 0.01
+
+static void check_instrs(const fsdp_program *a, const fsdp_program *b) {
+  assert_int_equal(a->instr_count, b->instr_count);
+  assert_int_equal(a->section_count, b->section_count);
+  assert_int_equal(a->tensor_count, b->tensor_count);
+  assert_memory_equal(a->sections, b->sections, (size_t)a->section_count * sizeof *a->sections);
+  for (int t = 0; t < a->tensor_count; t++) {
+    const fsdp_tensor *x = &a->tensors[t], *y = &b->tensors[t];
+    assert_true(x->space == y->space && x->category == y->category && x->bytes == y->bytes);
+    assert_true(x->begin == y->begin && x->end == y->end && x->lifetime == y->lifetime);
+  }
+  for (int i = 0; i < a->instr_count; i++) {
+    const fsdp_instr *x = &a->instrs[i], *y = &b->instrs[i];
+    assert_true(x->kind == y->kind && x->stream == y->stream && x->op == y->op && x->comm == y->comm);
+    assert_true(x->unit == y->unit && x->module == y->module && x->operand_count == y->operand_count);
+    for (int o = 0; o < x->operand_count; o++) {
+      const fsdp_operand *p = &a->operands[x->first_operand + o], *q = &b->operands[y->first_operand + o];
+      assert_true(p->tensor == q->tensor && p->dtype == q->dtype && p->access == q->access);
+      assert_true(p->offset.base == q->offset.base && p->size_bytes == q->size_bytes);
+    }
+  }
+}
+
+static fsdp_step_price price_of(const fsdp_search_config *search, const fsdp_plan *plan) {
+  fsdp_pricing pricing;
+  fsdp_step_price price;
+  assert_int_equal(fsdp_pricing_create(plan, search->profile, search->ranks_per_node, &pricing, NULL), 0);
+  fsdp_simulation *simulation = fsdp_simulation_create(&pricing);
+  fsdp_simulation_run(simulation, &price);
+  fsdp_simulation_destroy(simulation);
+  fsdp_step_price_release(&price);
+  return price;
+}
+
+static void check_draft(const fsdp_search_config *search, const fsdp_plan_config *config, bool offloads) {
+  fsdp_plan_config drafted = *config;
+  fsdp_plan *whole, *draft;
+  fsdp_search_plan plan;
+  drafted.draft = true;
+  assert_int_equal(fsdp_plan_create(config, &whole, NULL), FSDP_OK);
+  assert_int_equal(fsdp_plan_create(&drafted, &draft, NULL), FSDP_OK);
+  assert_true(whole->verified && !draft->verified);
+  check_instrs(whole->program, draft->program);
+  assert_memory_equal(&whole->traffic, &draft->traffic, sizeof whole->traffic);
+  for (int s = 0; s < FSDP_SPACE_COUNT; s++) {
+    const fsdp_memory_space_report *x = &whole->memory.space[s], *y = &draft->memory.space[s];
+    assert_int_equal(x->peak_bytes, y->peak_bytes);
+    assert_int_equal(x->valley_bytes, y->valley_bytes);
+    assert_true(y->arena_bytes >= y->peak_bytes);
+  }
+  const fsdp_step_price a = price_of(search, whole), b = price_of(search, draft);
+  assert_true(a.flops == b.flops);
+  assert_int_equal(fsdp_search_price(search, config, &plan, NULL), FSDP_OK);
+  assert_true(plan.step_s == a.step_s);
+  // A draft that offloads is packed once, to see what waits for its copies.
+  const double free_s = plan.unhindered_s, waits = offloads ? 0.1 : 1e-9;
+  if (b.step_s < free_s * (1 - (offloads ? ORDER : 1e-9)) || b.step_s > a.step_s * (1 + ORDER + waits) ||
+      (!offloads && b.step_s > free_s * (1 + waits)))
+    fail_msg("%s of %.9g ms, whole plan without waits for memory %.9g, with them %.9g",
+             offloads ? "draft with offload" : "draft", b.step_s * 1e3, plan.unhindered_s * 1e3,
+             a.step_s * 1e3);
+  fsdp_plan_destroy(whole);
+  fsdp_plan_destroy(draft);
+}
+
+static void test_drafts(void **state) {
+  (void)state;
+  static const char *const presets[] = {"llama3-8b", "gpt2"};
+  fsdp_device_profile *profile = round_machine(100e9, 50e9);
+  random_source random = {.seed = 5};
+  for (int n = 0; n < test_draws(120, 12); n++) {
+    const int ranks = 1 << random_int(&random, 0, 4);
+    fsdp_search_config search = search_on(profile, presets[n % 2], random_int(&random, 1, 4), ranks);
+    search.base.seq = 1024;
+    int count;
+    search.global_batch = ranks;
+    fsdp_search_kind *kinds = search_kinds_create(&search, false, &count);
+    const fsdp_search_kind *kind = &kinds[random_int(&random, 0, count - 1)];
+    fsdp_plan_config c = search.base;
+    c.mesh = kind->mesh;
+    c.strategy = kind->strategy;
+    c.cpu_offload = kind->cpu_offload;
+    c.batch = random_int(&random, 1, 2);
+    c.micro_batches = random_int(&random, 1, 4);
+    c.prefetch = random_int(&random, 0, 3);
+    c.accumulate = (fsdp_accumulate)random_int(&random, 0, 1);
+    c.wrap.kind = random_int(&random, 0, 2) ? FSDP_WRAP_BLOCK : FSDP_WRAP_NONE;
+    if (random_int(&random, 0, 1)) c.saving = fsdp_saving_of_blocks();
+    const bool offloads = random_int(&random, 0, 2) == 0;
+    if (offloads) fsdp_saving_parse("block_inputs", "-", FSDP_FATE_OFFLOAD, &c.saving, NULL);
+    check_draft(&search, &c, offloads);
+    free(kinds);
+  }
+  fsdp_device_profile_destroy(profile);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_drafts),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
