@@ -288,16 +288,17 @@ static void test_when_tensor_is_bound(void **state) {
 // inside a node, one shard group leaves more memory and hides as much.
 static void test_slow_links(void **state) {
   (void)state;
-  fsdp_device_profile *slow = round_machine(NODE_RATE, 25e9), *fast = round_machine(NODE_RATE, 8 * NODE_RATE);
+  fsdp_device_profile *slow = round_machine(NODE_RATE, 10e9), *fast = round_machine(NODE_RATE, 8 * NODE_RATE);
   fsdp_search_config config = search_of("llama2-7b", 8, 16, 4096, 64, slow);
   config.limit_bytes[FSDP_SPACE_DEVICE] = INT64_C(20000000000); // less than whole states
-  config.fixed_context = 1;
+  config.fixed_tensor = config.fixed_context = 1;
   fsdp_search_result result = run(&config);
   check_plans(&config, &result);
   assert_int_equal(
       result.plans[0].config.strategy == FSDP_HYBRID || result.plans[0].config.strategy == FSDP_ZERO1, 1);
   assert_true(size_of(&result.plans[0], "data") > 1);
   fsdp_search_result_release(&result);
+  config.fixed_tensor = 0;
   config.profile = fast;
   result = run(&config);
   assert_int_equal(size_of(&result.plans[0], "tensor"), 1);
