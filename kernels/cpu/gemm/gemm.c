@@ -25,8 +25,10 @@ enum {
   // are similar) are full.
   ROW_UNIT = 42,
   COLUMN_UNIT = 64,
-  // A library packs all of b for every task, so columns are cut only when rows are cut down to this.
+  // A library packs all of b for every task, so columns are cut only when rows are cut down to this. Packing
+  // a transposed fp32 b costs more: there rows are cut only when columns are cut down to this.
   LIBRARY_ROWS = 256,
+  LIBRARY_COLUMNS = 384,
   // A bf16 result is summed in fp32 in the scratch, in pieces of at most this.
   SUM_ROWS = 480,
   SUM_COLUMNS = 512,
@@ -60,12 +62,18 @@ static grid divide(const fsdp_gemm *g, int64_t threads) {
 // full rate. bf16 products are taken to be twice as fast.
 static grid divide_for_library(const fsdp_gemm *g) {
   double results = (double)g->m * (double)g->n, flops = 2.0 * results * (double)g->k;
-  int64_t tasks = 1, row_tasks = 1;
+  int64_t tasks = 1, row_tasks = 1, column_tasks = 1;
   if (g->ab_dtype == FSDP_BF16) flops /= 2;
   for (; results >= 0x1p18 && flops > (tasks == 1 ? 2e8 : 1e9); results /= 2, flops /= 2) tasks *= 2;
-  while (row_tasks < tasks && g->m >= 2 * row_tasks * LIBRARY_ROWS) row_tasks *= 2;
+  if (g->b_transposed && g->ab_dtype == FSDP_F32) {
+    while (column_tasks < tasks && g->n >= 2 * column_tasks * LIBRARY_COLUMNS) column_tasks *= 2;
+    row_tasks = tasks / column_tasks;
+  } else {
+    while (row_tasks < tasks && g->m >= 2 * row_tasks * LIBRARY_ROWS) row_tasks *= 2;
+    column_tasks = tasks / row_tasks;
+  }
   grid d = {.rows = part_of(g->m, row_tasks, COLUMN_UNIT),
-            .columns = part_of(g->n, tasks / row_tasks, COLUMN_UNIT)};
+            .columns = part_of(g->n, column_tasks, COLUMN_UNIT)};
   d.row_tasks = (g->m + d.rows - 1) / d.rows;
   d.column_tasks = (g->n + d.columns - 1) / d.columns;
   return d;
@@ -125,12 +133,18 @@ static void run_task(void *argument, int64_t index, void *scratch) {
 }
 
 // Measured with bench_gemm on fp32: at the AVX2 level the built-in gemm matches the best library at each
-// training shape. At the AVX-512 level oneDNN is up to 8% faster, but up to 15% slower where tasks have to
-// pack a transposed b (a linear layer's forward).
+// training shape. At the AVX-512 level oneDNN is up to 10% faster. But with a transposed b (a linear layer's
+// forward) its tasks are up to 10% slower if k is long, or if b's rows are not whole multiples of 256
+// elements: small products with such a b it seems not to pack.
 static bool prefers_builtin(const fsdp_gemm *g) {
 #ifdef FSDP_BLAS_AUTO
   const char *isa = fsdp_cpu_isa_current()->name;
-  return strcmp(isa, "avx2") == 0 || (strcmp(isa, "avx512") == 0 && g->b_transposed);
+#ifdef FSDP_WITH_DNNL
+  const bool suits_library = !g->b_transposed || (g->k <= 768 && g->b_stride % 256 == 0);
+#else
+  const bool suits_library = !g->b_transposed;
+#endif
+  return strcmp(isa, "avx2") == 0 || (strcmp(isa, "avx512") == 0 && !suits_library);
 #else
   (void)g;
   return false;

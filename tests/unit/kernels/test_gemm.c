@@ -128,6 +128,22 @@ static void run_all(fsdp_dtype ab, fsdp_dtype c) {
   for (int i = 0; i < 4; i++) fsdp_pool_destroy(pools[i]);
 }
 
+// Products that a library runs in several tasks: cut by columns and by rows, with ends that are not whole.
+static void test_products_in_tasks(void **state) {
+  (void)state;
+  if (test_sanitized()) skip(); // the same code as above on more numbers
+  static const int64_t large[][3] = {{300, 1000, 512}, {611, 500, 768}};
+  fsdp_pool *pools[2] = {fsdp_pool_create(1), fsdp_pool_create(3)};
+  for (int s = 0; s < 2; s++)
+    for (int layout = 0; layout < 4; layout++) {
+      const fsdp_dtype dtype = s == 0 && layout == 3 ? FSDP_BF16 : FSDP_F32;
+      product p = make(large[s][0], large[s][1], large[s][2], layout, dtype, FSDP_F32, layout & 1, 0);
+      check_run(&p, pools, 2);
+      release(&p);
+    }
+  for (int i = 0; i < 2; i++) fsdp_pool_destroy(pools[i]);
+}
+
 static void test_fp32(void **state) {
   (void)state;
   run_all(FSDP_F32, FSDP_F32);
@@ -202,10 +218,10 @@ static void test_names(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_fp32),    cmocka_unit_test(test_bf16_to_fp32),
-      cmocka_unit_test(test_bf16),    cmocka_unit_test(test_fp32_to_bf16),
-      cmocka_unit_test(test_builtin), cmocka_unit_test(test_library),
-      cmocka_unit_test(test_names),
+      cmocka_unit_test(test_products_in_tasks), cmocka_unit_test(test_fp32),
+      cmocka_unit_test(test_bf16_to_fp32),      cmocka_unit_test(test_bf16),
+      cmocka_unit_test(test_fp32_to_bf16),      cmocka_unit_test(test_builtin),
+      cmocka_unit_test(test_library),           cmocka_unit_test(test_names),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
