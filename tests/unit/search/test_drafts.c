@@ -113,9 +113,45 @@ static void test_drafts(void **state) {
   fsdp_device_profile_destroy(profile);
 }
 
+// What is remembered of a setting is what drafts of it say, and is not made again.
+static void test_remembered(void **state) {
+  (void)state;
+  static const char *const recomputed[] = {"none", "block"};
+  fsdp_device_profile *profile = round_machine(5e9, 5e9);
+  const fsdp_search_config search = search_on(profile, "gpt2", 6, 4);
+  search_drafts drafts = {.size = 0};
+  random_source random = {.seed = 9};
+  for (int n = 0; n < test_draws(150, 40); n++) {
+    fsdp_plan_config c = search.base;
+    search_estimate known, made;
+    int64_t count = 0;
+    c.seq = 256;
+    c.mesh = fsdp_mesh_of(1, 4);
+    c.strategy = random_int(&random, 0, 1) ? FSDP_FULL : FSDP_GRAD_OP;
+    c.cpu_offload = random_int(&random, 0, 1);
+    c.batch = random_int(&random, 1, 2);
+    c.micro_batches = random_int(&random, 2, 3);
+    c.prefetch = random_int(&random, 0, 1);
+    c.accumulate = (fsdp_accumulate)random_int(&random, 0, 1);
+    c.wrap.kind = random_int(&random, 0, 1) ? FSDP_WRAP_BLOCK : FSDP_WRAP_NONE;
+    fsdp_saving_parse(recomputed[random_int(&random, 0, 1)], "-", FSDP_FATE_RECOMPUTE, &c.saving, NULL);
+    assert_int_equal(search_estimate_make(&search, &c, &count, &made, NULL), FSDP_OK);
+    for (int again = 0; again < 2; again++) {
+      const int64_t before = drafts.count;
+      assert_true(search_estimate_of(&search, &c, &drafts, &known));
+      assert_true(!again || drafts.count == before);
+      assert_true(known.step_s == made.step_s && known.work_s == made.work_s);
+      assert_memory_equal(known.bytes, made.bytes, sizeof made.bytes);
+    }
+  }
+  search_drafts_release(&drafts);
+  fsdp_device_profile_destroy(profile);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_drafts),
+      cmocka_unit_test(test_remembered),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
