@@ -39,7 +39,7 @@ typedef struct run {
 
 const char *fsdp_search_bound_name(fsdp_search_bound bound) {
   static const char *const names[FSDP_BOUND_COUNT] = {"compute", "communication", "copies to the host",
-                                                      "updates on the host"};
+                                                      "optimizer updates"};
   return names[bound];
 }
 

@@ -43,7 +43,7 @@ typedef enum fsdp_search_bound {
   FSDP_BOUND_COMPUTE,
   FSDP_BOUND_COMMUNICATION,
   FSDP_BOUND_COPIES, // to and from the host
-  FSDP_BOUND_UPDATE, // on the host
+  FSDP_BOUND_UPDATE, // of the optimizer, on the device or the host
   FSDP_BOUND_COUNT
 } fsdp_search_bound;
 
