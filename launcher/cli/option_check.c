@@ -56,6 +56,7 @@ static fsdp_status check_mesh(const check *c) {
         "may have more than one: cut the batch over it, as in --sharding fsdp --extra-data-axis %s",
         o->mesh, place(c, "mesh"), axis->name, axis->size, axis->name);
   }
+  if ((o->search || o->auto_plan) && !given(c, "strategy")) return FSDP_OK; // it is searched
   bool sharded = o->strategy == FSDP_FULL || o->strategy == FSDP_GRAD_OP;
   if (sharded && data != 1) {
     return fsdp_fail(

@@ -47,6 +47,9 @@ def given_stays():
         assert one["options"]["strategy"] == "grad_op" and one["options"]["prefetch"] == "2", one
         assert one["options"]["mesh"] == "4,1", one
     # Without --global-batch it is that of the options: two of four ranks have sequences of their own.
+    # A mesh that the default strategy could not have: the strategy is searched.
+    replicas = search("--mesh", "data=2,fsdp=2")["plans"]
+    assert {p["options"]["strategy"] for p in replicas} == {"hybrid", "zero1"}, replicas
     as_given = ("--model", "llama-1b", "--json", "--mesh", "2,2", "-b", 3, "--grad-accum", 1)
     assert json.loads(plan(*MACHINE, *as_given).stdout)["plans"], as_given
     text = plan(*MACHINE, *MODEL, "--memory-limit", "9GB").stdout
