@@ -20,7 +20,7 @@ static const fsdp_extension extensions[] = {
     {.next_share = 1, .further_share = 0.95}, {.next_share = 1, .further_share = 0.9},
     {.next_share = 1, .further_share = 0.8},  {.next_share = 1, .further_share = 0},
     {.next_share = 0.9, .further_share = 0.9}};
-enum { EXTENSIONS = sizeof extensions / sizeof *extensions, EXTENSION_OF_DRAFTS = EXTENSIONS - 2 };
+enum { EXTENSIONS = sizeof extensions / sizeof *extensions, EXTENSION_OF_DRAFTS = 2 };
 
 static int64_t tensor_align(int64_t bytes) {
   int64_t align = FSDP_TENSOR_ALIGN_BYTES;
