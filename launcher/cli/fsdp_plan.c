@@ -16,6 +16,7 @@
 #include "runtime/data/data_paths.h"
 
 #include <errno.h>
+#include <malloc.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -227,6 +228,12 @@ static fsdp_status compare(const fsdp_options *options, int argc, char **argv, f
   return status;
 }
 
+// A search makes thousands of plans: the heap keeps what one frees for the next.
+static void keep_heap(void) {
+  mallopt(M_MMAP_THRESHOLD, 256 << 20);
+  mallopt(M_TRIM_THRESHOLD, 512 << 20);
+}
+
 int main(int argc, char **argv) {
   fsdp_options options;
   fsdp_setup setup = {0};
@@ -237,6 +244,7 @@ int main(int argc, char **argv) {
   } else if (status == FSDP_OK && options.version) {
     printf("fsdp_plan %s\n", FSDP_VERSION);
   } else if (status == FSDP_OK && options.search) {
+    keep_heap();
     status = fsdp_search_and_print(&options, &error);
   } else if (status == FSDP_OK && options.compare) {
     status = compare(&options, argc, argv, &error);

@@ -408,8 +408,8 @@ fsdp_status fsdp_plan_create(const fsdp_plan_config *config, fsdp_plan **out, fs
   *out = plan;
   plan->traffic = step_traffic(plan);
   if (config->draft) {
-    fsdp_memory_draft(plan->program, offloads(&config->saving), &plan->memory);
-    fsdp_waits_infer(plan->program);
+    fsdp_memory_draft(plan->program, !config->peaks && offloads(&config->saving), &plan->memory);
+    if (!config->peaks) fsdp_waits_infer(plan->program);
     return FSDP_OK;
   }
   const fsdp_memory_limits limits = arena_limits(plan);

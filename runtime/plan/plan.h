@@ -67,6 +67,7 @@ typedef struct fsdp_plan_config {
   // where there is room, so that fewer instructions wait for memory to be free. All 0: unknown.
   fsdp_memory_limits limits;
   bool draft; // for a search: addresses are a first attempt, nothing is proved, and hints are left out
+  bool peaks; // with `draft`: only the peaks are wanted, so that waits are left out too
   const fsdp_plan_backend *backend;
 } fsdp_plan_config;
 

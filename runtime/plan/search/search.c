@@ -19,6 +19,10 @@
 #define FAR 0.02
 // Layers more than estimated that a finalist may turn out to need.
 #define LAYERS_MORE 3
+// A finalist that waits longer for memory than this share of its step is also tried with peaks that leave
+// some of the device free, where packing makes few waits.
+#define WAITS 0.01
+static const double rooms[] = {0.05, 0.15};
 
 typedef struct ranked {
   int kind;
@@ -101,28 +105,42 @@ fsdp_status fsdp_search_price(const fsdp_search_config *search, const fsdp_plan_
   return status;
 }
 
-// Whether a setting fits by its peaks, without packing.
-static bool fits_by_peaks(run *r, const fsdp_plan_config *setting) {
+// Whether a setting fits by its peaks, without packing, with `room` of the device left free.
+static bool fits_by_peaks(run *r, const fsdp_plan_config *setting, double room) {
   fsdp_plan_config config = *setting;
   fsdp_plan *plan;
   int64_t bytes[FSDP_SPACE_COUNT];
-  config.draft = true;
+  config.draft = config.peaks = true;
   r->drafts.count++;
   if (fsdp_plan_create(&config, &plan, NULL) != FSDP_OK) return false;
   for (int s = 0; s < FSDP_SPACE_COUNT; s++) bytes[s] = plan->memory.space[s].peak_bytes;
   bytes[FSDP_SPACE_DEVICE] += fsdp_plan_reserve_bytes(plan);
   fsdp_plan_destroy(plan);
+  bytes[FSDP_SPACE_DEVICE] = (int64_t)((double)bytes[FSDP_SPACE_DEVICE] / (1 - room));
   return search_excess(r->config, bytes, NULL) == 0;
 }
 
+// The estimate of a setting whose layers have changed.
+static void estimate_layers(run *r, search_setting *setting) {
+  const search_chain *chain = &r->space.chains[setting->chain];
+  const int all = (int)r->config->base.model.num_layers;
+  fsdp_plan_config config = setting->config;
+  search_estimate before, whole;
+  config.saving = search_saving_of(r->config, chain, setting->set - 1, all);
+  if (!search_estimate_of(r->config, &config, &r->drafts, &before)) return;
+  config.saving = search_saving_of(r->config, chain, setting->set, all);
+  if (!search_estimate_of(r->config, &config, &r->drafts, &whole)) return;
+  setting->estimate = search_estimate_between(&before, &whole, setting->layers, all);
+}
+
 // The fewest layers of the setting's set with which its peaks fit: as estimated, or a few more or less.
-static void settle_layers(run *r, search_setting *setting) {
+static void settle_layers(run *r, search_setting *setting, double room) {
   const search_chain *chain = &r->space.chains[setting->chain];
   const int all = (int)r->config->base.model.num_layers;
   int low = 1, high = all; // high: fits, as far as is known
   for (int tried = setting->layers, step = 1; low < high;) {
     setting->config.saving = search_saving_of(r->config, chain, setting->set, tried);
-    if (fits_by_peaks(r, &setting->config)) {
+    if (fits_by_peaks(r, &setting->config, room)) {
       high = tried;
       tried = (int)fsdp_max_i64(low, tried - step);
     } else {
@@ -134,17 +152,69 @@ static void settle_layers(run *r, search_setting *setting) {
   }
   setting->layers = high;
   setting->config.saving = search_saving_of(r->config, chain, setting->set, high);
+  estimate_layers(r, setting);
 }
 
-// Prices a setting whole. If packing takes a little more than its peaks, so do a few layers.
-static bool price_whole(run *r, search_setting *setting, fsdp_search_plan *out) {
+// Prices the setting whole with other layers of its set; true, and it takes the plan's place, if faster.
+static bool try_layers(run *r, int layers, search_setting *setting, fsdp_search_plan *out) {
+  search_setting other = *setting;
+  fsdp_search_plan plan;
+  other.layers = layers;
+  other.config.saving = search_saving_of(r->config, &r->space.chains[setting->chain], setting->set, layers);
+  r->result->whole++;
+  if (fsdp_search_price(r->config, &other.config, &plan, NULL) || plan.step_s >= out->step_s) return false;
+  estimate_layers(r, &other);
+  *setting = other;
+  *out = plan;
+  return true;
+}
+
+// As few layers as are faster still, down to `least`.
+static void try_fewer(run *r, int least, search_setting *setting, fsdp_search_plan *out) {
+  for (int step = (int)fsdp_max_i64(1, (setting->layers - least) / 2); step > 0;) {
+    const int layers = setting->layers - step;
+    if (layers < least || !try_layers(r, layers, setting, out)) step /= 2;
+  }
+}
+
+// Keeps less, so that memory is reused later and without waits; takes the plan's place if it is faster.
+static void try_room(run *r, double room, search_setting *setting, fsdp_search_plan *out) {
   const search_chain *chain = &r->space.chains[setting->chain];
   const int all = (int)r->config->base.model.num_layers;
-  if (setting->set > 0) settle_layers(r, setting);
+  search_setting roomy = *setting;
+  for (; roomy.set < chain->count; roomy.set++) {
+    roomy.config.saving = search_saving_of(r->config, chain, roomy.set, all);
+    if (fits_by_peaks(r, &roomy.config, room)) break;
+  }
+  if (roomy.set == chain->count) return;
+  settle_layers(r, &roomy, room);
+  if (roomy.estimate.step_s < out->step_s && try_layers(r, roomy.layers, &roomy, out)) *setting = roomy;
+}
+
+// The slowest plan that counts as one of the best so far.
+static double last_s(const fsdp_search_result *result) {
+  return result->count < FSDP_SEARCH_PLANS ? INFINITY : result->plans[result->count - 1].step_s;
+}
+
+// Prices a setting whole. If packing takes a little more than its peaks, so do a few layers. `best`: every
+// number of layers that is faster counts.
+static bool price_whole(run *r, bool best, search_setting *setting, fsdp_search_plan *out) {
+  const search_chain *chain = &r->space.chains[setting->chain];
+  const int all = (int)r->config->base.model.num_layers;
+  if (setting->set > 0) settle_layers(r, setting, 0);
   for (int more = 0; more <= LAYERS_MORE; more++) {
     r->result->whole++;
     fsdp_status status = fsdp_search_price(r->config, &setting->config, out, NULL);
-    if (status == FSDP_OK) return true;
+    if (status == FSDP_OK) {
+      const search_setting tight = *setting;
+      const bool may_count = setting->set > 0 && out->unhindered_s < last_s(r->result);
+      for (size_t i = 0; i < sizeof rooms / sizeof *rooms && may_count; i++)
+        if (out->step_s > (1 + WAITS) * out->unhindered_s) try_room(r, rooms[i], setting, out);
+      const bool same = setting->set == tight.set;
+      if (best && !(same && setting->layers == tight.layers))
+        try_fewer(r, same ? tight.layers : 1, setting, out);
+      return true;
+    }
     if (status != FSDP_ERR_CAPACITY || setting->set == 0 || setting->layers == all) return false;
     setting->layers++;
     setting->config.saving = search_saving_of(r->config, chain, setting->set, setting->layers);
@@ -160,7 +230,7 @@ static bool choose_of_kind(run *r, ranked *item, bool best, fsdp_search_plan *ou
     search_setting *setting = &item->best.settings[i];
     fsdp_search_plan plan;
     if (found && setting->estimate.step_s >= out->step_s * (best ? 1 : 1 - FAR)) break;
-    if (!price_whole(r, setting, &plan)) continue;
+    if (!price_whole(r, best, setting, &plan)) continue;
     plan.estimate_s = setting->estimate.step_s;
     if (found && plan.step_s >= out->step_s) continue;
     *out = plan;
@@ -175,11 +245,6 @@ static void insert_plan(fsdp_search_result *result, const fsdp_search_plan *plan
   for (; at > 0 && result->plans[at - 1].step_s > plan->step_s; at--)
     result->plans[at] = result->plans[at - 1];
   result->plans[at] = *plan;
-}
-
-// The slowest plan that counts as one of the best so far.
-static double last_s(const fsdp_search_result *result) {
-  return result->count < FSDP_SEARCH_PLANS ? INFINITY : result->plans[result->count - 1].step_s;
 }
 
 static void choose_finalists(run *r) {

@@ -90,7 +90,31 @@ static void test_cost_of_waits(void **state) {
   fsdp_device_profile_destroy(profile);
 }
 
+// A search does not fill memory to the last byte where a plan that keeps less waits less and is faster.
+static void test_search_leaves_room(void **state) {
+  (void)state;
+  fsdp_device_profile *profile;
+  assert_int_equal(fsdp_profile_read("h100-sxm", &profile, NULL), FSDP_OK);
+  const setting large = {
+      "searched", "llama2-70b", 64, 1, 1, 4096, {.kind = FSDP_WRAP_SIZE, .numel = 150994944}, "none", "none"};
+  fsdp_search_config search = {.base = config_of(&large),
+                               .ranks = 64,
+                               .ranks_per_node = 8,
+                               .global_batch = 64,
+                               .profile = profile,
+                               .limit_bytes = {INT64_C(80000000000), INT64_C(200000000000)}};
+  for (int f = 0; f < FSDP_SEARCH_FIELD_COUNT; f++) search.fixed[f] = f != FSDP_SEARCH_RECOMPUTE;
+  fsdp_search_result result;
+  assert_int_equal(fsdp_search_run(&search, &result, NULL), FSDP_OK);
+  assert_int_equal(result.count, 1);
+  const double waits = result.plans[0].step_s / result.plans[0].unhindered_s - 1;
+  if (waits > 0.02) fail_msg("the plan found waits for memory %.2f%% of its step", 100 * waits);
+  fsdp_search_result_release(&result);
+  fsdp_device_profile_destroy(profile);
+}
+
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_cost_of_waits)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_cost_of_waits),
+                                     cmocka_unit_test(test_search_leaves_room)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -200,7 +200,9 @@ static void test_just_enough(void **state) {
       fsdp_search_plan fewer;
       for (int other = 0; other < c.saving.count; other++)
         if (c.saving.rules[other].layers > 1) c.saving.rules[other].layers--;
-      assert_int_equal(fsdp_search_price(&config, &c, &fewer, NULL), FSDP_ERR_CAPACITY);
+      // One fewer does not fit, or packs so tightly that it waits for memory.
+      const fsdp_status status = fsdp_search_price(&config, &c, &fewer, NULL);
+      assert_true(status == FSDP_ERR_CAPACITY || fewer.step_s > result.plans[0].step_s);
       partial++;
       break;
     }
