@@ -196,8 +196,20 @@ static double last_s(const fsdp_search_result *result) {
   return result->count < FSDP_SEARCH_PLANS ? INFINITY : result->plans[result->count - 1].step_s;
 }
 
-// Prices a setting whole. If packing takes a little more than its peaks, so do a few layers. `best`: every
-// number of layers that is faster counts.
+// Of a plan that waits for memory and may be one of the best. `best`: every number of layers counts.
+static void spare_waits(run *r, bool best, search_setting *setting, fsdp_search_plan *out) {
+  const search_setting tight = *setting;
+  if (setting->set == 0 || out->unhindered_s >= last_s(r->result)) return;
+  for (size_t i = 0; i < sizeof rooms / sizeof *rooms; i++)
+    if (out->step_s > (1 + WAITS) * out->unhindered_s) try_room(r, rooms[i], setting, out);
+  if (!best) return;
+  if (setting->set != tight.set)
+    try_fewer(r, 1, setting, out);
+  else if (setting->layers != tight.layers)
+    try_fewer(r, tight.layers, setting, out);
+}
+
+// Prices a setting whole. If packing takes a little more than its peaks, so do a few layers.
 static bool price_whole(run *r, bool best, search_setting *setting, fsdp_search_plan *out) {
   const search_chain *chain = &r->space.chains[setting->chain];
   const int all = (int)r->config->base.model.num_layers;
@@ -206,13 +218,7 @@ static bool price_whole(run *r, bool best, search_setting *setting, fsdp_search_
     r->result->whole++;
     fsdp_status status = fsdp_search_price(r->config, &setting->config, out, NULL);
     if (status == FSDP_OK) {
-      const search_setting tight = *setting;
-      const bool may_count = setting->set > 0 && out->unhindered_s < last_s(r->result);
-      for (size_t i = 0; i < sizeof rooms / sizeof *rooms && may_count; i++)
-        if (out->step_s > (1 + WAITS) * out->unhindered_s) try_room(r, rooms[i], setting, out);
-      const bool same = setting->set == tight.set;
-      if (best && !(same && setting->layers == tight.layers))
-        try_fewer(r, same ? tight.layers : 1, setting, out);
+      spare_waits(r, best, setting, out);
       return true;
     }
     if (status != FSDP_ERR_CAPACITY || setting->set == 0 || setting->layers == all) return false;
