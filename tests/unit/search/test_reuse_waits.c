@@ -1,6 +1,7 @@
 // What packing costs: no plan takes much longer because instructions wait for memory to be free.
 #include "launcher/profile/profile_file.h"
 #include "runtime/plan/search/search.h"
+#include "tests/support/random_plan.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -42,20 +43,11 @@ static const setting settings[] = {
      "block_inputs@41,attention@41,linear:gate_proj@41,linear:q_proj@41,residual@41"}};
 
 static fsdp_plan_config config_of(const setting *s) {
-  fsdp_plan_config c = {.batch = s->batch,
-                        .seq = s->seq,
-                        .micro_batches = 1,
-                        .strategy = FSDP_FULL,
-                        .sequence_parallel = true,
-                        .wrap = s->wrap,
-                        .prefetch = 1,
-                        .param_dtype = FSDP_BF16,
-                        .grad_clip = 1.0f,
-                        .beta1 = 0.9,
-                        .beta2 = 0.999,
-                        .adam_eps = 1e-8f,
-                        .backend = fsdp_plan_backend_cuda()};
-  assert_int_equal(fsdp_model_preset(s->preset, &c.model, NULL), FSDP_OK);
+  fsdp_plan_config c = search_on(NULL, s->preset, 0, s->ranks).base;
+  c.batch = s->batch;
+  c.seq = s->seq;
+  c.strategy = FSDP_FULL;
+  c.wrap = s->wrap;
   fsdp_mesh_add(&c.mesh, "data", 1);
   fsdp_mesh_add(&c.mesh, "fsdp", s->ranks / s->tensor);
   if (s->tensor > 1) fsdp_mesh_add(&c.mesh, "tensor", s->tensor);
