@@ -362,14 +362,17 @@ fsdp_timeline *fsdp_simulation_timeline(fsdp_simulation *simulation) {
   return timeline;
 }
 
+double fsdp_plan_step_tokens(const fsdp_plan *plan) {
+  const fsdp_plan_config *c = &plan->config;
+  int part;
+  return (double)fsdp_plan_batch_part(plan, 0, &part) * (double)(c->batch * c->seq) * c->micro_batches;
+}
+
 double fsdp_pricing_mfu(const fsdp_pricing *pricing, double step_s, fsdp_flops_convention convention) {
   const fsdp_plan *plan = pricing->plan;
   const fsdp_plan_config *c = &plan->config;
   const double peak = pricing->profile->peak_flops[c->param_dtype];
-  int part;
-  const double tokens =
-      (double)fsdp_plan_batch_part(plan, 0, &part) * (double)(c->batch * c->seq) * c->micro_batches;
   if (peak <= 0) return 0;
-  return tokens * fsdp_model_flops_per_token(&c->model, c->seq, convention) /
+  return fsdp_plan_step_tokens(plan) * fsdp_model_flops_per_token(&c->model, c->seq, convention) /
          (step_s * peak * fsdp_mesh_ranks(&c->mesh));
 }

@@ -43,6 +43,9 @@ void fsdp_step_price_release(fsdp_step_price *price);
 // owns it.
 fsdp_timeline *fsdp_simulation_timeline(fsdp_simulation *simulation);
 
+// Tokens of a step, of all ranks.
+double fsdp_plan_step_tokens(const fsdp_plan *plan);
+
 // FLOPs that training one step needs on one rank, without recomputation, divided by what the profile's peak
 // would do in `step_s`. 0: the peak is unknown.
 double fsdp_pricing_mfu(const fsdp_pricing *pricing, double step_s, fsdp_flops_convention convention);

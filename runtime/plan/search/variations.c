@@ -15,12 +15,6 @@ typedef struct variations {
   fsdp_variation *out;
 } variations;
 
-double fsdp_plan_step_tokens(const fsdp_plan *plan) {
-  const fsdp_plan_config *c = &plan->config;
-  int part;
-  return (double)fsdp_plan_batch_part(plan, 0, &part) * (double)(c->batch * c->seq) * c->micro_batches;
-}
-
 // Prices `config`, of which a single setting differs from the plan's.
 __attribute__((format(printf, 3, 4))) static void vary(variations *v, const fsdp_plan_config *config,
                                                        const char *format, ...) {

@@ -16,6 +16,3 @@ typedef struct fsdp_variation {
 // out. Returns the number of `out`.
 int fsdp_variations_of(const fsdp_plan *plan, const fsdp_device_profile *profile, int ranks_per_node,
                        fsdp_variation out[FSDP_VARIATIONS_MAX]);
-
-// Tokens of a step, of all ranks.
-double fsdp_plan_step_tokens(const fsdp_plan *plan);
