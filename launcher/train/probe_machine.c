@@ -39,18 +39,21 @@ fsdp_status fsdp_probe_machine(const fsdp_probe_machine_config *config, fsdp_dev
                                    .bind_context = (void *)(uintptr_t)config};
   fsdp_status status = fsdp_probe_run(&probe, profile, error);
   if (status != FSDP_OK) return status;
+  int64_t memory_bytes = (int64_t)sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE);
   if (config->gpu->present) {
     snprintf(profile->name, sizeof profile->name, "%s", config->gpu->name);
-    profile->memory_bytes = (double)config->gpu->total_bytes;
-    profile->processors = config->gpu->processors;
+    memory_bytes = config->gpu->total_bytes;
+    profile->processors = (int)fsdp_world_min(config->world, config->gpu->processors);
     for (int d = 0; d < FSDP_DTYPE_COUNT; d++)
       profile->peak_flops[d] = fsdp_gpu_peak_flops(config->gpu->name, (fsdp_dtype)d);
   } else {
     char name[FSDP_PROFILE_NAME_BYTES - 16];
     read_cpu_name(name, sizeof name);
-    snprintf(profile->name, sizeof profile->name, "%s, %d cores", name, whole.node_cores);
-    profile->memory_bytes = (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE);
+    snprintf(profile->name, sizeof profile->name, "%s, %d cores", name, profile->processors);
   }
+  // Where machines differ, the least counts, by rank 0's name.
+  profile->memory_bytes = (double)fsdp_world_min(config->world, memory_bytes);
+  fsdp_world_broadcast(config->world, profile->peak_flops, (int64_t)sizeof profile->peak_flops);
   fsdp_world_broadcast(config->world, profile->name, (int64_t)sizeof profile->name);
   return FSDP_OK;
 }

@@ -2,10 +2,6 @@
 
 #include "kernels/kernels.h"
 #include "launcher/cli/capacity.h"
-#include "runtime/base/check.h"
-#include "runtime/base/size.h"
-
-#include <stdlib.h>
 
 fsdp_status fsdp_rank_memory_find(const fsdp_world *world, const fsdp_gpu *gpu, fsdp_setup_ranks *ranks,
                                   fsdp_error *error) {
@@ -20,13 +16,7 @@ fsdp_status fsdp_rank_memory_find(const fsdp_world *world, const fsdp_gpu *gpu, 
 }
 
 void fsdp_rank_memory_agree(fsdp_world *world, fsdp_setup_ranks *ranks) {
-  enum { MACHINE_SHARE, GPU, COUNT };
-  int64_t mine[COUNT] = {ranks->machine_bytes / world->local_size, ranks->gpu_bytes};
-  int64_t *all = fsdp_alloc((size_t)world->size * sizeof mine);
-  fsdp_world_gather(world, mine, (int64_t)sizeof mine, all);
-  for (int r = 0; r < world->size; r++)
-    for (int i = 0; i < COUNT; i++) mine[i] = fsdp_min_i64(mine[i], all[r * COUNT + i]);
-  free(all);
-  ranks->machine_bytes = mine[MACHINE_SHARE] * world->local_size;
-  ranks->gpu_bytes = mine[GPU];
+  const int64_t share = fsdp_world_min(world, ranks->machine_bytes / world->local_size);
+  ranks->machine_bytes = share * world->local_size;
+  ranks->gpu_bytes = fsdp_world_min(world, ranks->gpu_bytes);
 }

@@ -1,5 +1,7 @@
 #include "runtime/comm/world.h"
 
+#include "runtime/base/size.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -44,6 +46,14 @@ int64_t fsdp_world_sum(fsdp_world *world, int64_t mine) {
   for (int r = 0; r < world->size; r++) sum += all[r];
   free(all);
   return sum;
+}
+
+int64_t fsdp_world_min(fsdp_world *world, int64_t mine) {
+  int64_t *all = fsdp_alloc((size_t)world->size * sizeof *all), least = mine;
+  fsdp_world_gather(world, &mine, (int64_t)sizeof mine, all);
+  for (int r = 0; r < world->size; r++) least = fsdp_min_i64(least, all[r]);
+  free(all);
+  return least;
 }
 
 // Appends the rank's name if the message lacks it.

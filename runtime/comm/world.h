@@ -50,6 +50,9 @@ void fsdp_world_gather(fsdp_world *world, const void *mine, int64_t bytes, void 
 // The sum of every rank's number.
 int64_t fsdp_world_sum(fsdp_world *world, int64_t mine);
 
+// The least of every rank's numbers.
+int64_t fsdp_world_min(fsdp_world *world, int64_t mine);
+
 // Replaces *data on every rank by rank 0's.
 void fsdp_world_broadcast(fsdp_world *world, void *data, int64_t bytes);
 

@@ -178,7 +178,7 @@ void probe_contention(probe *self) {
     if (!cuda) {
       const double beside_s = gather_s * self->profile->collective_slowdown;
       const double share = probe_processor_s(self, &gather, 50) / beside_s;
-      const double lacking = fmin(0.5, share) / self->threads;
+      const double lacking = probe_mean(self, fmin(0.5, share) / self->threads);
       self->profile->product_slowdown = fmax(self->profile->product_slowdown, 1 / (1 - lacking));
     }
   }

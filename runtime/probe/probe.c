@@ -61,20 +61,23 @@ fsdp_status fsdp_probe_run(const fsdp_probe_config *config, fsdp_device_profile 
     return fsdp_fail(
         error, FSDP_ERR_OPTION,
         "nodes have different numbers of ranks: start equally many on each (mpirun --map-by ppr:N:node)");
+  // What is measured, and how often, must be the same on every rank.
+  const int cores = (int)fsdp_world_min(config->world, config->cores);
   probe self = {.world = config->world,
                 .gpu = config->gpu,
+                .gpu_bytes = fsdp_world_min(config->world, cuda ? config->gpu->total_bytes : 0),
                 .seconds = config->seconds,
-                .cores = config->cores,
+                .cores = cores,
                 .bind = config->bind,
                 .bind_context = config->bind_context,
                 .profile = profile,
                 .device = cuda ? FSDP_OP_CUDA : FSDP_OP_CPU};
   profile->device = self.device;
-  profile->processors = config->cores;
+  profile->processors = cores;
   profile->tiles = cuda;
   int counts[32], computing = 0; // counts whose ranks have cores to themselves: the first ones
   const int count = list_counts(config, cuda, counts);
-  for (int i = 0; i < count; i++) computing += cuda || counts[i] <= config->cores;
+  for (int i = 0; i < count; i++) computing += cuda || counts[i] <= cores;
   self.unit_s = fmin(0.05, fmax(0.0005, config->seconds / count / UNITS));
   self.coarse = config->seconds / count < COARSE_S;
   const double compute_s = config->seconds * (1 - COLLECTIVES_SHARE * (count - computing));

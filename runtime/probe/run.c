@@ -272,8 +272,7 @@ static void make_groups(probe *self) {
 
 static int64_t arena_bytes(const probe *self) {
   const int64_t mib = (int64_t)1 << 20;
-  const fsdp_gpu *gpu = self->gpu;
-  if (self->device == FSDP_OP_CUDA) return fsdp_min_i64(gpu->total_bytes / 4, 8192 * mib);
+  if (self->device == FSDP_OP_CUDA) return fsdp_min_i64(self->gpu_bytes / 4, 8192 * mib);
   return (int64_t)fmin(512, fmax(192, 8 * self->seconds)) * mib;
 }
 

@@ -18,8 +18,9 @@ typedef struct probe {
   // As in fsdp_probe_config.
   fsdp_world *world;
   const fsdp_gpu *gpu;
+  int64_t gpu_bytes; // of the smallest GPU
   double seconds;
-  int cores;
+  int cores; // of the node that has fewest
   int (*bind)(void *context, int ranks);
   void *bind_context;
   fsdp_device_profile *profile;

@@ -16,7 +16,7 @@ NET = "10.77.0"
 AGENT = """#!/bin/sh
 # Open MPI's way to another host: runs its command on host b.
 shift
-exec ip netns exec {namespace} unshare -u sh -c 'hostname b; exec sh -c "$0"' "$*"
+exec ip netns exec {namespace} {cores} unshare -u sh -c 'hostname b; exec sh -c "$0"' "$*"
 """
 
 
@@ -41,9 +41,10 @@ def why_not():
 
 
 class Hosts:
-    """Hosts a (this side of mpirun) and b."""
+    """Hosts a (this side of mpirun) and b. `cores` (taskset's list): all that b has."""
 
-    def __init__(self):
+    def __init__(self, cores=None):
+        self.cores = f"taskset -c {cores}" if cores is not None else ""
         self.first, self.second = f"fsdp-{os.getpid()}-a", f"fsdp-{os.getpid()}-b"
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="fsdp_hosts_"))
         self.agent = self.folder / "agent"
@@ -61,7 +62,7 @@ class Hosts:
         except BaseException:
             self.__exit__()
             raise
-        self.agent.write_text(AGENT.format(namespace=self.second))
+        self.agent.write_text(AGENT.format(namespace=self.second, cores=self.cores))
         self.agent.chmod(0o755)
         return self
 

@@ -1,7 +1,7 @@
 """Two hosts as network namespaces: hybrid finds two nodes by itself and trains to the losses of one node; a
-slow link changes none; a killed rank, a stopped rank and a cut link end the job in time, and the restart
-continues the undisturbed curve (faults.py, of which FSDP_TEST_ALL=1 takes more). Skipped, with the
-reason, where namespaces cannot be made."""
+slow link changes none; nodes with different numbers of cores are measured together; a killed rank, a
+stopped rank and a cut link end the job in time, and the restart continues the undisturbed curve (faults.py,
+of which FSDP_TEST_ALL=1 takes more). Skipped, with the reason, where namespaces cannot be made."""
 
 import json
 import os
@@ -12,6 +12,7 @@ import sys
 import faults
 import hosts
 import programs
+import yaml
 
 FAULTS = 12 if programs.ALL else 3
 work = faults.make_folder("fsdp_two_hosts_")
@@ -49,6 +50,22 @@ def same_losses():
     print("two hosts, also behind 10 Mbit/s: the losses of one, to the bit")
 
 
+def profile_of_different_nodes():
+    """The node with fewer cores decides what all of them measure, and so what plans are priced with."""
+    cores = sorted(os.sched_getaffinity(0))
+    if len(cores) < 2:
+        return
+    command = [str(programs.BIN / "fsdp_profile"), "--seconds", "1", "--backend", "cpu"]
+    with hosts.Hosts(cores=cores[0]) as two:
+        process = subprocess.run(two.command(2, command), capture_output=True, text=True, timeout=120)
+    assert process.returncode == 0, (process.returncode, process.stdout, process.stderr)
+    profile = yaml.safe_load(process.stdout)
+    assert profile["processors"] == 1 and profile["name"].endswith(", 1 cores"), profile["name"]
+    assert {p["ranks"] for p in profile["products"]} == {1}
+    links = {(c["link"], c["ranks"]) for c in profile["collectives"]}
+    assert links == {("network", 2), ("network", 4), ("node", 2)}, links
+
+
 def faults_end_in_time():
     rows = []
     with hosts.Hosts() as two:
@@ -67,6 +84,7 @@ def main():
         print(f"skipped: {reason}")
         return 77
     same_losses()
+    profile_of_different_nodes()
     faults_end_in_time()
     shutil.rmtree(work)
     return 0

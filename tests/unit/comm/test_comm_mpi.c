@@ -65,6 +65,8 @@ static int run_agreement(fsdp_world *world) {
   int64_t number = world->rank == 0 ? 5 : 0;
   fsdp_world_broadcast(world, &number, (int64_t)sizeof number);
   failed |= number != 5;
+  failed |= fsdp_world_min(world, 10 - world->rank) != 11 - world->size;
+  failed |= fsdp_world_min(world, world->rank - 3) != -3;
   fsdp_world_barrier(world);
   if (failed) fprintf(stderr, "rank %d: ranks do not agree as they should\n", world->rank);
   return failed;
