@@ -86,26 +86,13 @@ static void measure_collective(probe *self, int group, fsdp_instr_kind kind) {
   if (entry.seconds.count > 0) fsdp_device_profile_add_collective(self->profile, &entry);
 }
 
-// What the group that spans nodes says of the network: the rate of a large gather, the hops of a small one.
-static void describe_network(probe *self, int group) {
-  fsdp_device_profile *profile = self->profile;
-  const fsdp_profile_collective *link = &self->links[group];
-  for (int i = 0; i < profile->collective_count; i++) {
-    const fsdp_profile_collective *c = &profile->collectives[i];
-    if (c->kind != FSDP_INSTR_ALL_GATHER || c->link != FSDP_LINK_NETWORK || c->ranks != link->ranks) continue;
-    const fsdp_profile_point *first = c->seconds.points, *last = &first[c->seconds.count - 1];
-    const double moved = last->size * (c->ranks - 1) / c->ranks;
-    profile->network_rate = moved / (last->value - first->value);
-    profile->network_latency_s = first->value / ((double)c->ranks / c->ranks_per_node);
-  }
-}
-
 void probe_collectives(probe *self) {
   static const fsdp_instr_kind kinds[] = {FSDP_INSTR_ALL_GATHER, FSDP_INSTR_REDUCE_SCATTER,
                                           FSDP_INSTR_ALL_REDUCE};
   for (int g = 0; g < self->group_count; g++) {
     for (int k = 0; k < 3; k++) measure_collective(self, g, kinds[k]);
-    if (self->links[g].link == FSDP_LINK_NETWORK) describe_network(self, g);
+    if (self->links[g].link == FSDP_LINK_NETWORK)
+      fsdp_device_profile_set_network(self->profile, self->links[g].ranks);
   }
 }
 

@@ -67,6 +67,17 @@ void fsdp_device_profile_add_collective(fsdp_device_profile *profile,
   entry->seconds = curve_copy(&collective->seconds);
 }
 
+void fsdp_device_profile_set_network(fsdp_device_profile *profile, int ranks) {
+  for (int i = 0; i < profile->collective_count; i++) {
+    const fsdp_profile_collective *c = &profile->collectives[i];
+    if (c->kind != FSDP_INSTR_ALL_GATHER || c->link != FSDP_LINK_NETWORK || c->ranks != ranks) continue;
+    const fsdp_profile_point *first = c->seconds.points, *last = &first[c->seconds.count - 1];
+    const double moved = last->size * (ranks - 1) / ranks, more_s = last->value - first->value;
+    profile->network_rate = moved / (more_s > 0 ? more_s : last->value);
+    profile->network_latency_s = first->value / ((double)ranks / c->ranks_per_node);
+  }
+}
+
 static bool tells_attention(const fsdp_profile_attention *entry, fsdp_dtype dtype,
                             fsdp_profile_direction direction) {
   return entry->dtype == dtype && (entry->direction == direction || entry->direction == FSDP_ATTENTION_BOTH);

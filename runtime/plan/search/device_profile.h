@@ -111,6 +111,10 @@ void fsdp_device_profile_add_op(fsdp_device_profile *profile, const fsdp_profile
 void fsdp_device_profile_add_collective(fsdp_device_profile *profile,
                                         const fsdp_profile_collective *collective);
 
+// Sets the network's rate and latency by the all-gather that spans nodes over the given number of ranks: what
+// a large one adds to a small one, and the hops of the small one. Of one size, all its time counts as moving.
+void fsdp_device_profile_set_network(fsdp_device_profile *profile, int ranks);
+
 // Whether steps with these can be priced: products of the dtype, attention, ops, and the rates of memory.
 // FSDP_ERR_INPUT, with what is missing.
 fsdp_status fsdp_device_profile_check(const fsdp_device_profile *profile, fsdp_dtype dtype,

@@ -251,6 +251,36 @@ static void test_network(void **state) {
   fsdp_device_profile_destroy(profile);
 }
 
+// The network by gathers of 0.1 GB and 1 GB over it, by one size alone, and by sizes that took equally long.
+static void test_network_measured(void **state) {
+  (void)state;
+  const struct {
+    fsdp_profile_point points[2];
+    int count;
+    double rate, latency_s;
+  } cases[] = {{{{1e8, 0.02}, {1e9, 0.22}}, 2, 0.75e9 / 0.2, 0.01},
+               {{{1e9, 0.25}}, 1, 3e9, 0.125},
+               {{{1e8, 0.25}, {1e9, 0.25}}, 2, 3e9, 0.125}};
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    fsdp_device_profile *profile = machine(1, 1, 1e30);
+    fsdp_profile_point points[2];
+    memcpy(points, cases[i].points, sizeof points);
+    const fsdp_profile_collective gather = {.kind = FSDP_INSTR_ALL_GATHER,
+                                            .link = FSDP_LINK_NETWORK,
+                                            .ranks = 4,
+                                            .ranks_per_node = 2,
+                                            .groups = 1,
+                                            .seconds = {points, cases[i].count}};
+    fsdp_device_profile_add_collective(profile, &gather);
+    fsdp_device_profile_set_network(profile, 8);
+    assert_true(profile->network_rate == 0);
+    fsdp_device_profile_set_network(profile, 4);
+    assert_near(profile->network_rate, cases[i].rate, 1e-3);
+    assert_near(profile->network_latency_s, cases[i].latency_s, 1e-12);
+    fsdp_device_profile_destroy(profile);
+  }
+}
+
 // Of groups that nodes cut differently the one counts that is spread the most.
 static void test_groups(void **state) {
   (void)state;
@@ -358,10 +388,12 @@ static void test_attention_rows(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_work),     cmocka_unit_test(test_communication),  cmocka_unit_test(test_overlap),
-      cmocka_unit_test(test_timeline), cmocka_unit_test(test_interpolation),  cmocka_unit_test(test_network),
-      cmocka_unit_test(test_tiles),    cmocka_unit_test(test_groups),         cmocka_unit_test(test_ranks),
-      cmocka_unit_test(test_turns),    cmocka_unit_test(test_attention_rows),
+      cmocka_unit_test(test_work),           cmocka_unit_test(test_communication),
+      cmocka_unit_test(test_overlap),        cmocka_unit_test(test_timeline),
+      cmocka_unit_test(test_interpolation),  cmocka_unit_test(test_network),
+      cmocka_unit_test(test_tiles),          cmocka_unit_test(test_groups),
+      cmocka_unit_test(test_ranks),          cmocka_unit_test(test_turns),
+      cmocka_unit_test(test_attention_rows), cmocka_unit_test(test_network_measured),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
