@@ -100,6 +100,7 @@ static void print_plan(const planned *p) {
   fsdp_report_print(setup->plan, setup->model_name, stdout);
   if (options->price) putchar('\n');
   if (options->price) fsdp_price_print(&p->price, stdout);
+  if (options->trace) printf("trace:     two simulated steps in %s\n", options->trace);
 }
 
 // What --price asks for.
@@ -109,7 +110,7 @@ static fsdp_status price(planned *p, fsdp_error *error) {
   return fsdp_price_report_create(p->setup->plan, p->setup->profile, ranks.ranks_per_node, &p->price, error);
 }
 
-// What --trace asks for: a simulated step.
+// What --trace asks for: simulated steps.
 static fsdp_status trace(const planned *p, fsdp_error *error) {
   const fsdp_setup *setup = p->setup;
   const fsdp_setup_ranks ranks = fsdp_setup_ranks_planned(p->options);

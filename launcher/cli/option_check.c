@@ -189,6 +189,12 @@ static fsdp_status check_files(const check *c) {
     return fsdp_fail(c->error, FSDP_ERR_OPTION,
                      "--trace-steps %s (%s) has no effect without --trace FILE: add it, or leave this out",
                      o->trace_steps, place(c, "trace-steps"));
+  if (given(c, "trace-steps") && c->program == FSDP_PROGRAM_PLAN)
+    return fsdp_fail(
+        c->error, FSDP_ERR_OPTION,
+        "--trace-steps %s (%s): fsdp_plan --trace writes two simulated steps, and later ones are "
+        "as the second: leave it out, or trace a run of fsdp_train",
+        o->trace_steps, place(c, "trace-steps"));
   if (o->trace && o->trace_last - o->trace_first >= STEPS_TRACED_MAX)
     return fsdp_fail(c->error, FSDP_ERR_OPTION, "--trace-steps %s (%s): trace at most %d steps",
                      o->trace_steps, place(c, "trace-steps"), STEPS_TRACED_MAX);

@@ -195,7 +195,7 @@ static const fsdp_option_row table[] = {
              "simulated one)"},
     {"trace-steps", 0, .kind = FSDP_OPTION_STEPS, FIELD(trace_steps), .high = STEPS_MAX, .fallback = "3:4",
      .argument = "A:B",
-     .help = "steps of which training writes a timeline, counted from the first step of the run"},
+     .help = "steps of which fsdp_train writes a timeline, counted from the first step of the run"},
     {"measure", 0, FLAG(measure), .fallback = "on",
      .help = "trace the bytes accessed in each step, to measure valley and peak"},
     {"poison", 0, FLAG(poison), .help = "fill free memory with signalling NaNs (checks the plan)"},

@@ -139,6 +139,8 @@ def simulated_timeline():
         ends[event["tid"]] = event["ts"] + event["dur"]
     steps = [e for e in complete if rows[e["tid"]] == "step"]
     assert len(steps) == 2 and near(steps[1]["dur"] / 1e3, time["step_ms"], 1e-5), (steps, time["step_ms"])
+    text = plan(*MODEL, "--profile", "h100-sxm", "--trace", path).stdout
+    assert text.splitlines()[-1] == f"trace:     two simulated steps in {path}", text
     assert near(steps[1]["args"]["exposed_comm_ms"], time["exposed"]["communication_ms"], 1e-5), steps
 
 
@@ -155,6 +157,9 @@ def errors():
         return lines[0]
 
     assert "--price (command line) needs a machine" in error("--price")
+    both = error("--profile", "h100-sxm", "--trace", work / "none.json", "--trace-steps", "1:2")
+    assert "--trace-steps 1:2 (command line)" in both and "leave it out" in both, both
+    assert not (work / "none.json").exists()
     assert "--trace (command line) needs a machine" in error("--trace", work / "none.json")
     message = error(*MODEL, "--price", "--profile", "h100", status=3)
     assert "h100-sxm" in message, message
