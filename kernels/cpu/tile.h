@@ -29,6 +29,11 @@ FSDP_INLINE void tile_rows(const int rows, int64_t depth, const float *a, const 
 #pragma GCC unroll 14
   for (int i = 0; i < rows; i++) sums[i][0] = sums[i][1] = (fsdp_vf){0};
   for (int64_t p = 0; p < depth; p++) {
+    // c is read when the depth has run. Fetched all at once, its lines would delay those of a and b.
+    if (accumulate && p < rows) {
+      __builtin_prefetch(c + p * strides.c, 1);
+      __builtin_prefetch(c + p * strides.c + TILE_COLUMNS - 1, 1);
+    }
     fsdp_vf left = vf_load(b), right = vf_load(b + FSDP_LANES);
 #pragma GCC unroll 14
     for (int i = 0; i < rows; i++) {

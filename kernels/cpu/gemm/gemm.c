@@ -132,28 +132,19 @@ static void run_task(void *argument, int64_t index, void *scratch) {
   }
 }
 
-// Measured with bench_gemm on fp32: at the AVX2 level the built-in gemm matches the best library at each
-// training shape. At the AVX-512 level oneDNN is up to 10% faster. But with a transposed b (a linear layer's
-// forward) its tasks are up to 10% slower if k is long, or if b's rows are not whole multiples of 256
-// elements: small products with such a b it seems not to pack.
-static bool prefers_builtin(const fsdp_gemm *g) {
+// Measured with bench_gemm on fp32: at the AVX2 and AVX-512 levels the built-in gemm matches the best library
+// on one thread in the mean, and threads share it at a smaller loss (bench/results/cpu-2026-11-22.md).
+static bool prefers_builtin(void) {
 #ifdef FSDP_BLAS_AUTO
-  const char *isa = fsdp_cpu_isa_current()->name;
-#ifdef FSDP_WITH_DNNL
-  const bool suits_library = !g->b_transposed || (g->k <= 768 && g->b_stride % 256 == 0);
+  return strcmp(fsdp_cpu_isa_current()->name, "base") != 0;
 #else
-  const bool suits_library = !g->b_transposed;
-#endif
-  return strcmp(isa, "avx2") == 0 || (strcmp(isa, "avx512") == 0 && !suits_library);
-#else
-  (void)g;
   return false;
 #endif
 }
 
 static bool uses_library(const fsdp_gemm *g) {
   if (!fsdp_gemm_library_name()) return false;
-  return g->ab_dtype == FSDP_F32 ? !prefers_builtin(g) : fsdp_gemm_native_bf16();
+  return g->ab_dtype == FSDP_F32 ? !prefers_builtin() : fsdp_gemm_native_bf16();
 }
 
 void fsdp_gemm_run(fsdp_pool *pool, const fsdp_gemm *g) {

@@ -1,5 +1,6 @@
 // Gemms on the CPU: one interface over the library chosen at build time (FSDP_BLAS) and the built-in gemm.
-// FSDP_BLAS=auto prefers the built-in one where bench/bench_gemm.c measured it to be faster.
+// FSDP_BLAS=auto takes the library for bf16 where the core multiplies it natively, and the built-in gemm for
+// fp32 where the core has AVX2 or AVX-512.
 //
 // The pool's threads share the rows and columns of c, never k, and each calls the library single-threaded.
 // The result has the same bits on any number of threads.

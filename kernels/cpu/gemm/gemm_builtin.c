@@ -104,6 +104,13 @@ static void store_edge(const float *edge, int64_t rows, int64_t columns, float *
           accumulate ? c[i * c_stride + j] + edge[i * TILE_COLUMNS + j] : edge[i * TILE_COLUMNS + j];
 }
 
+// Not inlined: beside the packing the compiler runs out of registers, and keeps some of the sums in memory.
+static __attribute__((noinline)) void multiply_tile(int64_t rows, int64_t depth, const float *a,
+                                                    const float *b, float *c, int64_t c_stride,
+                                                    bool accumulate) {
+  tile(rows, depth, a, b, c, (tile_strides){1, TILE_ROWS, TILE_COLUMNS, c_stride}, accumulate);
+}
+
 static void multiply_block(const fsdp_gemm *g, block b, packed p, bool accumulate) {
   int64_t depth = b.k.count;
   for (int64_t n = 0; n < b.n.count; n += TILE_COLUMNS) {
@@ -113,16 +120,10 @@ static void multiply_block(const fsdp_gemm *g, block b, packed p, bool accumulat
       int64_t rows = fsdp_min_i64(TILE_ROWS, b.m.count - m);
       const float *a_sliver = p.a + m / TILE_ROWS * sliver_stride(TILE_ROWS, depth);
       float *c = (float *)g->c + (b.m.first + m) * g->c_stride + b.n.first + n;
-      for (int64_t i = 0; i < rows; i++) { // c is used again only after the depth has run
-        __builtin_prefetch(c + i * g->c_stride, 1);
-        __builtin_prefetch(c + i * g->c_stride + columns - 1, 1);
-      }
       if (columns == TILE_COLUMNS) {
-        tile(rows, depth, a_sliver, b_sliver, c, (tile_strides){1, TILE_ROWS, TILE_COLUMNS, g->c_stride},
-             accumulate);
+        multiply_tile(rows, depth, a_sliver, b_sliver, c, g->c_stride, accumulate);
       } else { // a vector would reach past the row
-        tile(rows, depth, a_sliver, b_sliver, p.edge,
-             (tile_strides){1, TILE_ROWS, TILE_COLUMNS, TILE_COLUMNS}, false);
+        multiply_tile(rows, depth, a_sliver, b_sliver, p.edge, TILE_COLUMNS, false);
         store_edge(p.edge, rows, columns, c, g->c_stride, accumulate);
       }
     }
