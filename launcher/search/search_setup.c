@@ -66,10 +66,13 @@ fsdp_status fsdp_search_job_create(fsdp_options *options, fsdp_program_kind prog
   if (status) return status;
   config->ranks = ranks->ranks;
   config->ranks_per_node = ranks->ranks_per_node;
-  const fsdp_mesh *mesh = &config->base.mesh; // as without a search
-  const int64_t shares = (int64_t)fsdp_mesh_size(mesh, FSDP_AXIS_DATA) * fsdp_mesh_size(mesh, FSDP_AXIS_FSDP);
-  config->global_batch =
-      options->global_batch ? options->global_batch : options->batch * options->grad_accum * shares;
+  config->global_batch = options->global_batch;
+  if (!config->global_batch) {
+    int parts; // as without a search
+    status = fsdp_plan_count_batch_parts(&config->base, &parts, error);
+    if (status) return status;
+    config->global_batch = options->batch * options->grad_accum * parts;
+  }
   for (int i = 0; i < FIELDS; i++) config->fixed[fields[i].field] |= is_fixed(options, fields[i].option);
   if (options->sharding) config->fixed[FSDP_SEARCH_STRATEGY] = true; // rules say what is sharded
   config->fixed_tensor = fsdp_options_given(options, "tensor-parallel") ? (int)options->tensor_parallel : 0;

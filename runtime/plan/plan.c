@@ -212,18 +212,35 @@ static fsdp_status specs_of_operators(fsdp_plan *plan, fsdp_error *error) {
                                    c->strategy != FSDP_NO, &plan->specs, error);
 }
 
-// Makes graph, units, program and lifetimes: what computing the peaks requires.
-static fsdp_status plan_program(fsdp_plan *plan, fsdp_error *error) {
+// Makes the graph, and says where everything lies.
+static fsdp_status place(fsdp_plan *plan, fsdp_error *error) {
   const fsdp_plan_config *c = &plan->config;
   plan->graph = fsdp_model_forward(&c->model, c->batch, c->seq);
   fsdp_status status = check_params(plan->graph, error);
   if (status) return status;
-  if (c->sharding)
-    status = specs_of_sharding(plan, error);
-  else if (c->op_strategies)
-    status = specs_of_operators(plan, error);
-  else
-    plan->specs = specs_of_strategy(c, plan->graph);
+  if (c->sharding) return specs_of_sharding(plan, error);
+  if (c->op_strategies) return specs_of_operators(plan, error);
+  plan->specs = specs_of_strategy(c, plan->graph);
+  return FSDP_OK;
+}
+
+fsdp_status fsdp_plan_count_batch_parts(const fsdp_plan_config *config, int *parts, fsdp_error *error) {
+  fsdp_plan plan = {.config = *config};
+  int part;
+  *parts = fsdp_mesh_size(&config->mesh, FSDP_AXIS_DATA) * fsdp_mesh_size(&config->mesh, FSDP_AXIS_FSDP);
+  if (!config->sharding && !config->op_strategies) return FSDP_OK;
+  fsdp_status status = check_config(config, error);
+  if (status) return status;
+  status = place(&plan, error);
+  *parts = status ? 0 : fsdp_plan_batch_part(&plan, 0, &part);
+  release(&plan);
+  return status;
+}
+
+// Makes units, program and lifetimes of what is placed: what computing the peaks requires.
+static fsdp_status plan_program(fsdp_plan *plan, fsdp_error *error) {
+  const fsdp_plan_config *c = &plan->config;
+  fsdp_status status = place(plan, error);
   if (status) return status;
   plan->axes = fsdp_factored_mesh_of(plan->specs, plan->graph, &c->mesh);
   status = fsdp_partition(plan->graph, plan->specs, &c->mesh, &plan->axes, &plan->rows, error);

@@ -110,6 +110,10 @@ void fsdp_plan_destroy(fsdp_plan *plan); // NULL is allowed
 // that cut the batch need not be in the order of ranks.
 int fsdp_plan_batch_part(const fsdp_plan *plan, int rank, int *part);
 
+// The same number before there is a plan. 0, and the status of fsdp_plan_create, if rules do not go with the
+// mesh.
+fsdp_status fsdp_plan_count_batch_parts(const fsdp_plan_config *config, int *parts, fsdp_error *error);
+
 // Device memory that a rank needs beside the arena: counted when a plan is compared with a limit, but no part
 // of the plan.
 int64_t fsdp_plan_reserve_bytes(const fsdp_plan *plan);

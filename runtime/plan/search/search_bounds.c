@@ -44,7 +44,7 @@ static int least_gathers_more(const fsdp_search_config *search, const fsdp_searc
   int micro_batches, least = 0;
   const bool regathers = (kind->strategy == FSDP_FULL || kind->strategy == FSDP_HYBRID) &&
                          search->fixed[FSDP_SEARCH_WRAP] && search->base.wrap.kind == FSDP_WRAP_BLOCK;
-  for (int i = 0; regathers && search_batch(search, &kind->mesh, i, &batch, &micro_batches); i++)
+  for (int i = 0; regathers && search_batch(search, kind, i, &batch, &micro_batches); i++)
     least = least == 0 ? micro_batches : (int)fsdp_min_i64(least, micro_batches);
   return least > 0 ? 2 * least - 1 : 0;
 }

@@ -73,6 +73,7 @@ typedef struct fsdp_search_kind {
   fsdp_mesh mesh;
   fsdp_strategy strategy;
   bool cpu_offload;
+  int batch_parts; // into which the mesh cuts a step's sequences; 0: rules do not go with it
   fsdp_search_outcome outcome;
   bool left_out;
   double step_s, bound_s;  // bound_s: no setting is faster

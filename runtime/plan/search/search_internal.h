@@ -93,8 +93,8 @@ fsdp_saving search_saving_of(const fsdp_search_config *search, const search_chai
 fsdp_search_kind *search_kinds_create(const fsdp_search_config *search, bool across, int *count);
 
 // Sequences of a micro-batch and micro-batches of a step: entry `index` of those that make the global batch
-// on this mesh. False after the last.
-bool search_batch(const fsdp_search_config *search, const fsdp_mesh *mesh, int index, int64_t *batch,
+// with this kind. False after the last.
+bool search_batch(const fsdp_search_config *search, const fsdp_search_kind *kind, int index, int64_t *batch,
                   int *micro_batches);
 
 // ---- Bounds (search_bounds.c)

@@ -324,8 +324,8 @@ static fsdp_plan_config first_config(const walk *w) {
 // The micro-batches that make the global batch, the fastest first.
 static int list_batches(walk *w, fsdp_plan_config config, batch_choice choices[BATCHES_MAX]) {
   int count = 0;
-  for (int i = 0; count < BATCHES_MAX &&
-                  search_batch(w->search, &w->kind->mesh, i, &config.batch, &config.micro_batches);
+  for (int i = 0;
+       count < BATCHES_MAX && search_batch(w->search, w->kind, i, &config.batch, &config.micro_batches);
        i++) {
     batch_choice choice = {.batch = config.batch, .micro_batches = config.micro_batches};
     if (!search_estimate_of(w->search, &config, w->drafts, &choice.first)) continue;

@@ -258,12 +258,11 @@ fsdp_status search_space_create(const fsdp_search_config *search, search_space *
 
 // ---- Batches
 
-bool search_batch(const fsdp_search_config *search, const fsdp_mesh *mesh, int index, int64_t *batch,
+bool search_batch(const fsdp_search_config *search, const fsdp_search_kind *kind, int index, int64_t *batch,
                   int *micro_batches) {
   const fsdp_plan_config *base = &search->base;
-  const int64_t parts = (int64_t)fsdp_mesh_size(mesh, FSDP_AXIS_DATA) * fsdp_mesh_size(mesh, FSDP_AXIS_FSDP);
-  if (search->global_batch % parts) return false;
-  const int64_t rank = search->global_batch / parts;
+  if (!kind->batch_parts || search->global_batch % kind->batch_parts) return false;
+  const int64_t rank = search->global_batch / kind->batch_parts;
   for (int64_t b = 1; b <= rank; b++) {
     if (rank % b || rank / b > 1 << 20 || b > INT32_MAX / base->seq) continue;
     if (search->fixed[FSDP_SEARCH_BATCH] && b != base->batch) continue;
@@ -303,6 +302,10 @@ static void add_kinds(kind_list *list, const fsdp_mesh *mesh) {
   const fsdp_search_config *search = list->search;
   const int data = fsdp_mesh_size(mesh, FSDP_AXIS_DATA), fsdp = fsdp_mesh_size(mesh, FSDP_AXIS_FSDP);
   const bool rules = search->base.sharding || search->base.op_strategies;
+  fsdp_plan_config config = search->base;
+  int parts;
+  config.mesh = *mesh;
+  fsdp_plan_count_batch_parts(&config, &parts, NULL); // where rules refuse a mesh its kinds have no plan
   for (size_t s = 0; s < sizeof order / sizeof *order; s++) {
     const bool fixed = search->fixed[FSDP_SEARCH_STRATEGY];
     if (fixed ? order[s] != search->base.strategy : !rules && !suits(order[s], data, fsdp)) continue;
@@ -316,8 +319,8 @@ static void add_kinds(kind_list *list, const fsdp_mesh *mesh) {
       if (given ? offload != search->base.cpu_offload : offload && !has_host) continue;
       if (list->count % 64 == 0)
         list->kinds = fsdp_realloc(list->kinds, (size_t)(list->count + 64) * sizeof *list->kinds);
-      list->kinds[list->count++] =
-          (fsdp_search_kind){.mesh = *mesh, .strategy = order[s], .cpu_offload = offload};
+      list->kinds[list->count++] = (fsdp_search_kind){
+          .mesh = *mesh, .strategy = order[s], .cpu_offload = offload, .batch_parts = parts};
     }
   }
 }
@@ -326,8 +329,9 @@ static void add_kinds(kind_list *list, const fsdp_mesh *mesh) {
 static void add_meshes(kind_list *list, int tensor, int context) {
   const fsdp_search_config *search = list->search;
   const int left = search->ranks / (tensor * context);
+  const bool rules = search->base.sharding || search->base.op_strategies;
   for (int data = 1; data <= left; data++) {
-    if (left % data || search->global_batch % left) continue;
+    if (left % data || (!rules && search->global_batch % left)) continue;
     fsdp_mesh mesh = {0};
     const bool fits = fsdp_mesh_add(&mesh, FSDP_AXIS_DATA, data) &&
                       fsdp_mesh_add(&mesh, FSDP_AXIS_FSDP, left / data) &&

@@ -104,6 +104,42 @@ static void test_what_is_fixed(void **state) {
   fsdp_device_profile_destroy(profile);
 }
 
+// Rules may cut the batch over other axes than data and fsdp: a step has as many sequences as were asked for.
+static void test_rules_cut_the_batch(void **state) {
+  (void)state;
+  static const struct {
+    fsdp_sharding_preset preset;
+    const char *data_axis, *mesh[2]; // the mesh's axes; "": it is open
+    int sizes[2], parts;             // parts of a plan: 0: as many as fsdp times data_axis have ranks
+  } cases[] = {{FSDP_SHARDING_FSDP, "replica", {"replica", "fsdp"}, {2, 4}, 8},
+               {FSDP_SHARDING_FSDP, "", {"data", "fsdp"}, {2, 4}, 8},
+               {FSDP_SHARDING_FSDP, "tensor", {"", ""}, {0, 0}, 0},
+               {FSDP_SHARDING_FSDPV2, "", {"", ""}, {0, 0}, 8}};
+  fsdp_device_profile *profile = round_machine(NODE_RATE, 50e9);
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    fsdp_search_config config = search_of("llama2-7b", 4, 8, 1024, 32, profile);
+    fsdp_sharding rules = {.preset = cases[i].preset};
+    memcpy(rules.data_axis, cases[i].data_axis, strlen(cases[i].data_axis) + 1);
+    config.base.sharding = &rules;
+    config.fixed[FSDP_SEARCH_STRATEGY] = true;
+    config.fixed[FSDP_SEARCH_MESH] = *cases[i].mesh[0] != 0;
+    config.base.mesh = (fsdp_mesh){0};
+    for (int a = 0; a < 2 && *cases[i].mesh[a]; a++)
+      fsdp_mesh_add(&config.base.mesh, cases[i].mesh[a], cases[i].sizes[a]);
+    fsdp_mesh_complete(&config.base.mesh);
+    fsdp_search_result result = run(&config);
+    assert_true(result.count > 0);
+    for (int p = 0; p < result.count; p++) {
+      const fsdp_search_plan *plan = &result.plans[p];
+      const int over = size_of(plan, "fsdp") * fsdp_mesh_size(&plan->config.mesh, cases[i].data_axis);
+      assert_int_equal(
+          plan->config.batch * plan->config.micro_batches * (cases[i].parts ? cases[i].parts : over), 32);
+    }
+    fsdp_search_result_release(&result);
+  }
+  fsdp_device_profile_destroy(profile);
+}
+
 // ---- Nothing drawn is faster
 
 static int64_t divisor(random_source *random, int64_t of) {
@@ -328,15 +364,11 @@ static void test_tensor_for_small_batches(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_what_is_found),
-      cmocka_unit_test(test_what_is_fixed),
-      cmocka_unit_test(test_random_settings),
-      cmocka_unit_test(test_just_enough),
-      cmocka_unit_test(test_nothing_fits),
-      cmocka_unit_test(test_when_fsdp_is_bound),
-      cmocka_unit_test(test_when_tensor_is_bound),
-      cmocka_unit_test(test_slow_links),
-      cmocka_unit_test(test_tensor_for_small_batches),
+      cmocka_unit_test(test_what_is_found),       cmocka_unit_test(test_what_is_fixed),
+      cmocka_unit_test(test_rules_cut_the_batch), cmocka_unit_test(test_random_settings),
+      cmocka_unit_test(test_just_enough),         cmocka_unit_test(test_nothing_fits),
+      cmocka_unit_test(test_when_fsdp_is_bound),  cmocka_unit_test(test_when_tensor_is_bound),
+      cmocka_unit_test(test_slow_links),          cmocka_unit_test(test_tensor_for_small_batches),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -67,9 +67,9 @@ static bool draw_setting(random_source *random, const fsdp_search_config *search
   c->strategy = kind->strategy;
   c->cpu_offload = kind->cpu_offload;
   int count = 0;
-  while (search_batch(search, &kind->mesh, count, &c->batch, &c->micro_batches)) count++;
+  while (search_batch(search, kind, count, &c->batch, &c->micro_batches)) count++;
   if (!count) return false;
-  search_batch(search, &kind->mesh, random_int(random, 0, count - 1), &c->batch, &c->micro_batches);
+  search_batch(search, kind, random_int(random, 0, count - 1), &c->batch, &c->micro_batches);
   c->prefetch = random_int(random, 0, 2);
   c->accumulate = (fsdp_accumulate)random_int(random, 0, 1);
   c->wrap = space->wraps[random_int(random, 0, space->wrap_count - 1)];
@@ -197,7 +197,8 @@ static void test_links(void **state) {
     fsdp_search_plan plan;
     fsdp_search_bound bound;
     double most = 0;
-    const fsdp_search_kind kind = {.mesh = search.base.mesh, .strategy = search.base.strategy};
+    const fsdp_search_kind kind = {
+        .mesh = search.base.mesh, .strategy = search.base.strategy, .batch_parts = 16};
     assert_int_equal(search_space_create(&search, &space, NULL), FSDP_OK);
     assert_int_equal(fsdp_search_price(&search, &search.base, &plan, NULL), FSDP_OK);
     check("links", search_least_s(&search, &space, &kind, &bound), plan.step_s, &search.base, &most);
