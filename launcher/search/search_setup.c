@@ -66,13 +66,11 @@ fsdp_status fsdp_search_job_create(fsdp_options *options, fsdp_program_kind prog
   if (status) return status;
   config->ranks = ranks->ranks;
   config->ranks_per_node = ranks->ranks_per_node;
-  config->global_batch = options->global_batch;
-  if (!config->global_batch) {
-    int parts; // as without a search
-    status = fsdp_plan_count_batch_parts(&config->base, &parts, error);
-    if (status) return status;
-    config->global_batch = options->batch * options->grad_accum * parts;
-  }
+  int parts; // as without a search
+  status = fsdp_plan_count_batch_parts(&config->base, &parts, error);
+  if (status && (!options->global_batch || fsdp_options_given(options, "mesh"))) return status;
+  config->global_batch =
+      options->global_batch ? options->global_batch : options->batch * options->grad_accum * parts;
   for (int i = 0; i < FIELDS; i++) config->fixed[fields[i].field] |= is_fixed(options, fields[i].option);
   if (options->sharding) config->fixed[FSDP_SEARCH_STRATEGY] = true; // rules say what is sharded
   config->fixed_tensor = fsdp_options_given(options, "tensor-parallel") ? (int)options->tensor_parallel : 0;

@@ -95,6 +95,8 @@ def refused():
     assert "none/x.yaml" in unwritable.stderr and not unwritable.stdout, unwritable  # before it searches
     undivided = plan(*MACHINE, "--model", "llama-1b", "--global-batch", 7, "--mesh", "4,1", status=2).stderr
     assert "--global-batch" in undivided, undivided
+    idle = plan(*MACHINE, *MODEL, "--sharding", "fsdpv2", "--mesh", "data=2,fsdp=2", status=2).stderr
+    assert "over which nothing lies" in idle, idle
 
 
 def priced_choices():
