@@ -2,10 +2,13 @@
 //
 //   bench_gemm [--threads N] [--rows N] [--bf16] [--seconds S]
 //
-// For each shape of a 100M model's training step (forward y = x w^T, d_x = d_y w, d_w = d_y^T x) prints
-// GFLOP/s of each library and of fsdp_gemm_run, and ours over the best library. The libraries are opened when
-// the program runs, so one run compares them all; runs of the candidates alternate, and the best of each
-// counts, so that a neighbour's load on the machine hits them alike.
+// For each shape of the training steps of models of 50M to 1B parameters (forward y = x w^T, d_x = d_y w and
+// d_w = d_y^T x) prints GFLOP/s of each library, given the whole gemm, and of fsdp_gemm_run, and ours over
+// the best library. The libraries are opened when the program runs, so one run compares them all. Runs of
+// the candidates alternate, and the best of each counts, so that a neighbour's load hits them alike.
+//
+// With --bf16 on one thread, ours is compared with the library that this build multiplies bf16 by. Threads
+// are not bound, so that a system may leave a candidate's on one core: compare several runs.
 #include "kernels/cpu/gemm/gemm.h"
 #include "runtime/base/check.h"
 #include "runtime/base/random.h"
@@ -27,6 +30,7 @@ typedef int (*dnnl_sgemm_call)(char transpose_a, char transpose_b, int64_t m, in
 typedef struct libraries {
   fortran_sgemm openblas, blis;
   dnnl_sgemm_call dnnl;
+  void *scratch; // of a whole bf16 gemm by this build's library; NULL: none is compared
   fsdp_pool *pool;
 } libraries;
 
@@ -57,8 +61,21 @@ static void find(const char *const *files, const char *name, const char *threads
   if (set_threads) set_threads(threads);
 }
 
-static libraries open_libraries(int threads) {
+// Aligned as the tensors of a plan.
+static void *aligned(size_t bytes) {
+  void *memory = aligned_alloc(64, (bytes + 63) / 64 * 64);
+  FSDP_CHECK(memory, "out of host memory for %zu bytes", bytes);
+  return memory;
+}
+
+static libraries open_libraries(const options *o) {
+  int threads = o->threads;
+  fsdp_gemm_library(FSDP_F32); // starts the build's library, which tells it to use one thread
   libraries l = {.pool = fsdp_pool_create(threads)};
+  if (o->bf16) {
+    if (threads == 1 && fsdp_gemm_native_bf16()) l.scratch = aligned(FSDP_POOL_SCRATCH_BYTES);
+    return l;
+  }
   find((const char *const[]){"libopenblas.so.0", "libopenblas.so", NULL}, "sgemm_",
        "openblas_set_num_threads", threads, &l.openblas);
   find((const char *const[]){"libblis.so.4", "libblis.so", NULL}, "sgemm_", "bli_thread_set_num_threads",
@@ -86,6 +103,8 @@ static bool run_candidate(const libraries *l, int candidate, const fsdp_gemm *g)
     run_fortran(l->openblas, g);
   } else if (candidate == 1 && l->blis) {
     run_fortran(l->blis, g);
+  } else if (candidate == 2 && l->scratch) {
+    return fsdp_gemm_library_mixed(g, l->scratch);
   } else if (candidate == 2 && l->dnnl) {
     l->dnnl(g->a_transposed ? 'T' : 'N', g->b_transposed ? 'T' : 'N', g->m, g->n, g->k, 1, g->a, g->a_stride,
             g->b, g->b_stride, g->accumulate ? 1 : 0, g->c, g->c_stride);
@@ -96,10 +115,10 @@ static bool run_candidate(const libraries *l, int candidate, const fsdp_gemm *g)
 }
 
 static void *operand(int64_t count, fsdp_dtype dtype, uint64_t stream) {
-  float *values = fsdp_alloc((size_t)count * sizeof *values);
+  float *values = aligned((size_t)count * sizeof *values);
   fsdp_random_normal(1, stream, 0, count, 0, 1, values);
   if (dtype == FSDP_F32) return values;
-  fsdp_bf16 *rounded = fsdp_alloc((size_t)count * sizeof *rounded);
+  fsdp_bf16 *rounded = aligned((size_t)count * sizeof *rounded);
   for (int64_t i = 0; i < count; i++) rounded[i] = fsdp_bf16_from_f32(values[i]);
   free(values);
   return rounded;
@@ -117,18 +136,16 @@ static void release(fsdp_gemm *g) {
   free((void *)(uintptr_t)g->a), free((void *)(uintptr_t)g->b), free(g->c);
 }
 
-// Prints one line; returns ours over the best library, 0 if there is none. The libraries multiply fp32 in
-// any case.
+// Prints one line; returns ours over the best library, 0 if there is none.
 static double compare(const libraries *l, const options *o, const char *kind, fsdp_gemm g) {
-  fsdp_gemm ours = prepare(g, o->bf16 ? FSDP_BF16 : FSDP_F32), theirs = prepare(g, FSDP_F32);
+  g = prepare(g, o->bf16 ? FSDP_BF16 : FSDP_F32);
   double best_s[CANDIDATES], spent = 0, flops = 2.0 * (double)g.m * (double)g.n * (double)g.k;
-  for (int i = 0; i < CANDIDATES; i++)
-    best_s[i] = run_candidate(l, i, i == OURS ? &ours : &theirs) ? 1e30 : 0; // also the warm-up
+  for (int i = 0; i < CANDIDATES; i++) best_s[i] = run_candidate(l, i, &g) ? 1e30 : 0; // also the warm-up
   while (spent < o->seconds * CANDIDATES)
     for (int i = 0; i < CANDIDATES; i++) {
       if (best_s[i] == 0) continue;
       double start = now_s(o->threads);
-      run_candidate(l, i, i == OURS ? &ours : &theirs);
+      run_candidate(l, i, &g);
       double elapsed = now_s(o->threads) - start;
       spent += elapsed;
       if (elapsed < best_s[i]) best_s[i] = elapsed;
@@ -142,8 +159,7 @@ static double compare(const libraries *l, const options *o, const char *kind, fs
   printf("%-5s %6lld %6lld %6lld %9.1f %9.1f %9.1f %9.1f %7.2f\n", kind, (long long)g.m, (long long)g.n,
          (long long)g.k, rates[0], rates[1], rates[2], rates[OURS], ratio);
   fflush(stdout);
-  release(&ours);
-  release(&theirs);
+  release(&g);
   return ratio;
 }
 
@@ -171,19 +187,21 @@ static options parse(int argc, char **argv) {
 }
 
 int main(int argc, char **argv) {
-  static const int64_t layers[][2] = {{512, 1536}, {512, 512},  {1536, 512}, {768, 2304},
-                                      {768, 768},  {768, 4096}, {2048, 768}, {768, 32000}};
+  static const int64_t layers[][2] = {{512, 1536}, {512, 512},   {1536, 512},  {640, 640},    {640, 3456},
+                                      {1728, 640}, {640, 16000}, {768, 2304},  {768, 768},    {768, 4096},
+                                      {2048, 768}, {768, 32000}, {2048, 2560}, {2048, 11264}, {5632, 2048}};
   options o = parse(argc, argv);
-  libraries l = open_libraries(o.threads);
-  printf("# GFLOP/s, libraries fp32, ours %s by %s, %d threads\n", o.bf16 ? "bf16" : "fp32",
-         o.bf16 && !fsdp_gemm_native_bf16() ? "the built-in product" : fsdp_gemm_library(), o.threads);
+  libraries l = open_libraries(&o);
+  fsdp_dtype dtype = o.bf16 ? FSDP_BF16 : FSDP_F32;
+  printf("# GFLOP/s in %s, ours by %s, %d threads\n", fsdp_dtype_name(dtype), fsdp_gemm_library(dtype),
+         o.threads);
   printf("%-5s %6s %6s %6s %9s %9s %9s %9s %7s\n", "kind", "m", "n", "k", "OpenBLAS", "BLIS", "oneDNN",
          "ours", "ratio");
   double worst = 1e30, sum = 0;
   int count = 0;
   for (size_t i = 0; i < sizeof layers / sizeof *layers; i++) {
     int64_t in = layers[i][0], out = layers[i][1],
-            rows = out > 8192 ? 256 : o.rows; // the head runs in chunks
+            rows = out >= 16000 ? 256 : o.rows; // the head runs in chunks
     double ratios[3];
     ratios[0] = compare(&l, &o, "y", (fsdp_gemm){.m = rows, .n = out, .k = in, .b_transposed = true});
     ratios[1] = compare(&l, &o, "d_x", (fsdp_gemm){.m = rows, .n = in, .k = out});
@@ -195,5 +213,6 @@ int main(int argc, char **argv) {
   }
   printf("# ours over the best library: mean %.3f, worst %.3f\n", sum / count, worst);
   fsdp_pool_destroy(l.pool);
+  free(l.scratch);
   return 0;
 }

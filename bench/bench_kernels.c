@@ -218,7 +218,7 @@ int main(int argc, char **argv) {
   options o = parse(argc, argv);
   fsdp_pool *pool = fsdp_pool_create(o.threads);
   printf("# batch %lld, sequence %lld, %s, %d threads, gemm: %s\n", (long long)o.batch, (long long)o.seq,
-         fsdp_dtype_name(o.dtype), o.threads, fsdp_gemm_library());
+         fsdp_dtype_name(o.dtype), o.threads, fsdp_gemm_library(o.dtype));
   bench_rows(&o, pool);
   bench_products(&o, pool);
   bench_flat(&o, pool);

@@ -196,7 +196,7 @@ static void print_report(const bench *b, const priced *expected) {
   double ms = b->step_ms[median], product_ms = 0, product_flops = 0, best_rate = 0;
   double tokens = (double)step_session_tokens(&b->run);
   printf("%s, %d ranks of %d threads, %.0f tokens per step, %s\n", b->run.setup.model_name, b->world->size,
-         threads_of(b), tokens, fsdp_gemm_library());
+         threads_of(b), tokens, fsdp_gemm_library(plan->config.param_dtype));
   printf("median step %.1f ms, %.0f tokens/s\n\n%-32s %10s %7s %9s\n", ms, tokens / ms * 1e3, "op of rank 0",
          "ms", "share", "GFLOP/s");
   for (int op = 0; op < FSDP_OP_KIND_COUNT; op++) {

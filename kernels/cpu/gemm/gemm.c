@@ -29,6 +29,8 @@ enum {
   // a transposed fp32 b costs more: there rows are cut only when columns are cut down to this.
   LIBRARY_ROWS = 256,
   LIBRARY_COLUMNS = 384,
+  LIBRARY_ROW_TASKS = 8, // from here on columns of a bf16 c are not cut
+  LIBRARY_SUMS = FSDP_POOL_SCRATCH_BYTES / 4,
   // A bf16 result is summed in fp32 in the scratch, in pieces of at most this.
   SUM_ROWS = 480,
   SUM_COLUMNS = 512,
@@ -57,26 +59,60 @@ static grid divide(const fsdp_gemm *g, int64_t threads) {
   return best;
 }
 
-// A library's order of summation can depend on the shape that it is given. So the shapes follow from the gemm
-// alone: a power of two of tasks, each with enough work and a large enough part of c to run at the library's
-// full rate. bf16 products are taken to be twice as fast.
-static grid divide_for_library(const fsdp_gemm *g) {
-  double results = (double)g->m * (double)g->n, flops = 2.0 * results * (double)g->k;
-  int64_t tasks = 1, row_tasks = 1, column_tasks = 1;
-  if (g->ab_dtype == FSDP_BF16) flops /= 2;
-  for (; results >= 0x1p18 && flops > (tasks == 1 ? 2e8 : 1e9); results /= 2, flops /= 2) tasks *= 2;
-  if (g->b_transposed && g->ab_dtype == FSDP_F32) {
+static grid whole_parts(const fsdp_gemm *g, int64_t row_tasks, int64_t column_tasks) {
+  grid d = {.rows = part_of(g->m, row_tasks, COLUMN_UNIT),
+            .columns = part_of(g->n, column_tasks, COLUMN_UNIT)};
+  d.row_tasks = (g->m + d.rows - 1) / d.rows;
+  d.column_tasks = (g->n + d.columns - 1) / d.columns;
+  return d;
+}
+
+static grid divide_fp32_for_library(const fsdp_gemm *g, int64_t tasks) {
+  int64_t row_tasks = 1, column_tasks = 1;
+  if (g->b_transposed) {
     while (column_tasks < tasks && g->n >= 2 * column_tasks * LIBRARY_COLUMNS) column_tasks *= 2;
     row_tasks = tasks / column_tasks;
   } else {
     while (row_tasks < tasks && g->m >= 2 * row_tasks * LIBRARY_ROWS) row_tasks *= 2;
     column_tasks = tasks / row_tasks;
   }
-  grid d = {.rows = part_of(g->m, row_tasks, COLUMN_UNIT),
-            .columns = part_of(g->n, column_tasks, COLUMN_UNIT)};
-  d.row_tasks = (g->m + d.rows - 1) / d.rows;
-  d.column_tasks = (g->n + d.columns - 1) / d.columns;
+  return whole_parts(g, row_tasks, column_tasks);
+}
+
+// oneDNN takes whole rows of a, all of b and whole rows of c as they are. Of other parts, such as columns of
+// c or of a transposed a, it sums a bf16 result in an fp32 copy, which has to fit the scratch.
+static bool has_whole_rows(const fsdp_gemm *g, const grid *d) {
+  return d->column_tasks == 1 && g->c_stride == g->n && g->b_stride == (g->b_transposed ? g->k : g->n) &&
+         (g->a_transposed ? d->row_tasks == 1 && g->a_stride == g->m : g->a_stride == g->k);
+}
+
+static grid divide_bf16_for_library(const fsdp_gemm *g, int64_t tasks) {
+  int64_t row_tasks = 1;
+  while (row_tasks < tasks && g->m >= 2 * row_tasks * LIBRARY_ROWS) row_tasks *= 2;
+  int64_t column_tasks = row_tasks < LIBRARY_ROW_TASKS ? tasks / row_tasks : 1;
+  grid d = whole_parts(g, row_tasks, column_tasks);
+  if (g->c_dtype == FSDP_F32 || has_whole_rows(g, &d)) return d;
+  while (d.rows * d.columns > LIBRARY_SUMS) {
+    if (d.rows > LIBRARY_ROWS) {
+      row_tasks *= 2;
+    } else {
+      column_tasks *= 2;
+    }
+    d = whole_parts(g, row_tasks, column_tasks);
+  }
   return d;
+}
+
+// A library's order of summation can depend on the shape that it is given. So the shapes follow from the gemm
+// alone: a power of two of tasks, each with enough work and a large enough part of c to run at the library's
+// full rate. bf16 products are taken to be twice as fast.
+static grid divide_for_library(const fsdp_gemm *g) {
+  const bool is_bf16 = g->ab_dtype == FSDP_BF16;
+  double results = (double)g->m * (double)g->n, flops = (is_bf16 ? 1.0 : 2.0) * results * (double)g->k;
+  int64_t tasks = 1;
+  if (results >= 0x1p17 && flops > 2e8) tasks = 2, results /= 2, flops /= 2;
+  for (; results >= 0x1p18 && flops > 1e9; results /= 2, flops /= 2) tasks *= 2;
+  return is_bf16 ? divide_bf16_for_library(g, tasks) : divide_fp32_for_library(g, tasks);
 }
 
 static void *moved(const void *data, fsdp_dtype dtype, int64_t elements) {
@@ -142,9 +178,9 @@ static bool prefers_builtin(void) {
 #endif
 }
 
-static bool uses_library(const fsdp_gemm *g) {
+static bool uses_library(fsdp_dtype dtype) {
   if (!fsdp_gemm_library_name()) return false;
-  return g->ab_dtype == FSDP_F32 ? !prefers_builtin() : fsdp_gemm_native_bf16();
+  return dtype == FSDP_F32 ? !prefers_builtin() : fsdp_gemm_native_bf16();
 }
 
 void fsdp_gemm_run(fsdp_pool *pool, const fsdp_gemm *g) {
@@ -159,7 +195,7 @@ void fsdp_gemm_run(fsdp_pool *pool, const fsdp_gemm *g) {
              "strides %lld, %lld, %lld are shorter than the rows", (long long)g->a_stride,
              (long long)g->b_stride, (long long)g->c_stride);
   if (g->m == 0 || g->n == 0) return;
-  run r = {.gemm = g, .by_library = uses_library(g)};
+  run r = {.gemm = g, .by_library = uses_library(g->ab_dtype)};
   r.grid = r.by_library ? divide_for_library(g) : divide(g, fsdp_pool_thread_count(pool));
   fsdp_pool_run(pool, r.grid.row_tasks * r.grid.column_tasks, run_task, &r);
 }
@@ -180,7 +216,6 @@ bool fsdp_gemm_library_mixed(const fsdp_gemm *gemm, void *scratch) {
 }
 #endif
 
-const char *fsdp_gemm_library(void) {
-  const fsdp_gemm any = {.ab_dtype = FSDP_F32};
-  return uses_library(&any) ? fsdp_gemm_library_name() : "built-in";
+const char *fsdp_gemm_library(fsdp_dtype dtype) {
+  return uses_library(dtype) ? fsdp_gemm_library_name() : "built-in";
 }

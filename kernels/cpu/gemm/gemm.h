@@ -14,8 +14,8 @@
 // Runs the gemm on the pool's threads and returns when c is complete. Without `accumulate`, c is never read.
 void fsdp_gemm_run(fsdp_pool *pool, const fsdp_gemm *gemm);
 
-// "oneDNN 2.6.3", "OpenBLAS 0.3.21", "built-in".
-const char *fsdp_gemm_library(void);
+// What multiplies operands of `dtype`: "oneDNN 2.6.3", "OpenBLAS 0.3.21", "built-in".
+const char *fsdp_gemm_library(fsdp_dtype dtype);
 
 // Whether this core multiplies bf16 natively (AVX512_BF16 or AMX) through the chosen library.
 bool fsdp_gemm_native_bf16(void);

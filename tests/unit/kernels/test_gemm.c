@@ -128,16 +128,17 @@ static void run_all(fsdp_dtype ab, fsdp_dtype c) {
   for (int i = 0; i < 4; i++) fsdp_pool_destroy(pools[i]);
 }
 
-// Products that a library runs in several tasks: cut by columns and by rows, with ends that are not whole.
+// Products that several threads share: cut by columns and by rows, with ends that are not whole. The last two
+// are bf16 results of which a library must not be given more than it can sum in the scratch.
 static void test_products_in_tasks(void **state) {
   (void)state;
   if (test_sanitized()) skip(); // the same code as above on more numbers
-  static const int64_t large[][3] = {{300, 1000, 512}, {611, 500, 768}};
+  static const int64_t large[][3] = {{300, 1000, 512}, {611, 500, 768}, {300, 5000, 24}, {5000, 300, 24}};
   fsdp_pool *pools[2] = {fsdp_pool_create(1), fsdp_pool_create(3)};
-  for (int s = 0; s < 2; s++)
+  for (int s = 0; s < 4; s++)
     for (int layout = 0; layout < 4; layout++) {
-      const fsdp_dtype dtype = s == 0 && layout == 3 ? FSDP_BF16 : FSDP_F32;
-      product p = make(large[s][0], large[s][1], large[s][2], layout, dtype, FSDP_F32, layout & 1, 0);
+      const fsdp_dtype ab = s > 1 || layout >= 3 - s ? FSDP_BF16 : FSDP_F32, c = s > 1 ? FSDP_BF16 : FSDP_F32;
+      product p = make(large[s][0], large[s][1], large[s][2], layout, ab, c, layout & 1, s > 1 ? 4 : 0);
       check_run(&p, pools, 2);
       release(&p);
     }
@@ -212,8 +213,9 @@ static void test_library(void **state) {
 
 static void test_names(void **state) {
   (void)state;
-  assert_non_null(fsdp_gemm_library());
-  assert_true(strlen(fsdp_gemm_library()) > 0);
+  assert_string_equal(fsdp_gemm_library(FSDP_BF16),
+                      fsdp_gemm_native_bf16() ? fsdp_gemm_library_name() : "built-in");
+  assert_true(strlen(fsdp_gemm_library(FSDP_F32)) > 0);
 }
 
 int main(void) {
