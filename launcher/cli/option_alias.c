@@ -102,7 +102,7 @@ static const fsdp_option_alias table[] = {
     INSTEAD("auto-wrap-policy", "use --wrap size|block|none|module:NAME,..."),
     INSTEAD("transformer-layer-cls-to-wrap", "use --wrap block, or --wrap module:NAME,..."),
     INSTEAD("fsdp-transformer-layer-cls-to-wrap", "use --wrap block, or --wrap module:NAME,..."),
-    INSTEAD("backward-prefetch", "use --prefetch N, the number of units that are gathered ahead"),
+    INSTEAD("backward-prefetch", "use --prefetch N, the number of wrapped modules that are gathered ahead"),
     // Memory and precision.
     {.alias = "gradient-checkpointing", .name = "recompute", .on = "block", .off = "none"},
     {.alias = "activation-checkpointing", .name = "recompute", .on = "block", .off = "none"},

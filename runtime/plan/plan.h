@@ -50,7 +50,7 @@ typedef struct fsdp_plan_config {
   fsdp_wrap_policy wrap;
   bool cpu_offload;
   fsdp_saving saving; // what layers recompute and offload; empty: all is kept
-  int prefetch;
+  int prefetch;       // wrapped modules gathered ahead
   fsdp_accumulate accumulate;
   fsdp_dtype param_dtype, reduce_dtype, master_dtype, moment_dtype;
   float grad_clip;  // 0: off

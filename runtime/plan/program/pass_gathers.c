@@ -1,9 +1,13 @@
 // Gathers: when a unit's shards become one buffer, and which buffer each use of its weights reads.
 //
 // A unit is gathered before its first use and, unless it stays gathered, again before its first use in the
-// backward. With prefetch depth N, a gather is issued before the first use of what was gathered N gathers
-// earlier (N = 0: before its own first use). If that is before the unit's last use in the forward, the unit
-// stays gathered instead. The buffer is freed after the last node that names it.
+// backward. Units of one module that follow each other are gathered together, as one step: tensor parallelism
+// makes several units of a layer. With prefetch depth N, a step's gathers are issued before the first use of
+// what was gathered N steps earlier (N = 0: of the step itself). If that is before the unit's last use in the
+// forward, the unit stays gathered instead. The buffer is freed after the last node that names it.
+//
+//   gathers  | embed | norms, products of layer 0 | norms, products of layer 1 | ...
+//   step         0                1                            2
 #include "runtime/base/check.h"
 #include "runtime/base/size.h"
 #include "runtime/plan/program/make.h"
@@ -13,6 +17,7 @@
 
 typedef struct gather_event {
   int unit;
+  int step;   // what is gathered together, counted from 0
   int before; // the first node of the origin that uses the unit first
   int last;   // the unit's last use before that, or FSDP_NO_NODE
 } gather_event;
@@ -51,6 +56,15 @@ static int make_buffer(step_builder *s, int u) {
                           s->units->units[u].padded_numel, s->config->param_dtype);
 }
 
+// The step of unit `u`'s gather, which follows `previous` (NULL: it is the first).
+static int step_after(const step_builder *s, const gather_event *previous, int u, bool is_backward) {
+  if (!previous) return 0;
+  const fsdp_unit *units = s->units->units;
+  const bool together = units[previous->unit].module == units[u].module &&
+                        s->nodes.nodes[previous->before].is_backward == is_backward;
+  return previous->step + !together;
+}
+
 // Every gather of the section, in the order of first uses. `uses` are those of the units' weights.
 static int find_events(const step_builder *s, const fsdp_uses *uses, gather_event *events) {
   const fsdp_nodes *list = &s->nodes;
@@ -68,8 +82,12 @@ static int find_events(const step_builder *s, const fsdp_uses *uses, gather_even
       bool needed = before == 0
                         ? !stays || s->gathered[u] < 0
                         : !stays && list->nodes[use[before - 1].node].is_backward != node->is_backward;
-      if (needed)
-        events[count++] = (gather_event){u, origin_begin, before ? use[before - 1].node : FSDP_NO_NODE};
+      if (!needed) continue;
+      const int step = step_after(s, count ? &events[count - 1] : NULL, u, node->is_backward);
+      events[count++] = (gather_event){.unit = u,
+                                       .step = step,
+                                       .before = origin_begin,
+                                       .last = before ? use[before - 1].node : FSDP_NO_NODE};
     }
   }
   free(seen);
@@ -95,9 +113,10 @@ static void insert_events(step_builder *s, const gather_event *events, int count
   for (int n = s->nodes.first; n != FSDP_NO_NODE; n = s->nodes.nodes[n].next) place[n] = places++;
   int start = s->nodes.first; // the first node that comes from the graph
   while (start != FSDP_NO_NODE && s->nodes.nodes[start].origin < 0) start = s->nodes.nodes[start].next;
-  for (int e = 0; e < count; e++) {
-    int leader = e - s->config->prefetch; // its first use opens the way
-    int cursor = leader < 0 ? start : events[leader].before, last = events[e].last;
+  for (int e = 0, leader = 0; e < count; e++) {
+    const int step = events[e].step - s->config->prefetch; // its first use opens the way
+    while (events[leader].step < step) leader++;
+    int cursor = step < 0 ? start : events[leader].before, last = events[e].last;
     if (last != FSDP_NO_NODE && place[cursor] <= place[last]) continue;
     s->nodes.cursor = cursor;
     int first = step_gather_shards(s, events[e].unit, make_buffer(s, events[e].unit), false);

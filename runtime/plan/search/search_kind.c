@@ -274,7 +274,7 @@ static double hopeful_work_s(walk *w, const search_setting *first) {
   return least;
 }
 
-// Whether links take too long without prefetch, as they do with one unit ahead. Of a deeper one that is not
+// Whether links take too long without prefetch, as they do with one module ahead. Of a deeper one that is not
 // known: it keeps more units gathered from their forward to their backward.
 static bool links_are_busy(walk *w, const fsdp_plan_config *first, variant v) {
   search_estimate one_ahead;

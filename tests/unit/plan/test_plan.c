@@ -307,6 +307,67 @@ static void test_deep_prefetch_gathers_once(void **state) {
   fsdp_plan_destroy(deep);
 }
 
+// Of a layer, in the forward or the backward: what computes with it first, and the first and the last of its
+// gathers before that; -1: none.
+typedef struct layer_step {
+  int first_gather, last_gather, first_use;
+} layer_step;
+
+static layer_step layer_step_of(const fsdp_plan *plan, int layer, bool is_backward) {
+  const fsdp_program *program = plan->program;
+  const fsdp_section *section = &program->sections[0];
+  const int turn = fsdp_program_backward_begin(program, section);
+  layer_step step = {-1, -1, -1};
+  char prefix[64];
+  const size_t length = (size_t)snprintf(prefix, sizeof prefix, "model.layers.%d", layer);
+  for (int i = is_backward ? turn : section->begin; i < section->end; i++) {
+    const fsdp_instr *instr = &program->instrs[i];
+    for (int o = 0; o < instr->operand_count; o++) {
+      const fsdp_tensor *tensor = &program->tensors[program->operands[instr->first_operand + o].tensor];
+      const char *end = tensor->name + length;
+      if (tensor->category != FSDP_CATEGORY_GATHERED || strncmp(tensor->name, prefix, length) != 0) continue;
+      if (*end != ' ' && *end != '.') continue; // of layer 10
+      const bool gathers = instr->stream == FSDP_STREAM_GATHER && step.first_use < 0;
+      if (gathers && step.first_gather < 0) step.first_gather = i;
+      if (gathers) step.last_gather = i;
+      if (instr->stream == FSDP_STREAM_COMPUTE && step.first_use < 0) step.first_use = i;
+    }
+    if (!is_backward && i + 1 == turn) break;
+  }
+  return step;
+}
+
+// A layer's units are gathered together, as many layers ahead as the depth says: with tensor parallelism,
+// which makes two units of a layer (norms, products), as without.
+static void test_prefetch_counts_layers(void **state) {
+  (void)state;
+  fsdp_plan_config config = base_config();
+  config.model.num_layers = 8;
+  for (int tensor = 1; tensor <= 2; tensor++) {
+    config.mesh = (fsdp_mesh){0};
+    fsdp_mesh_add(&config.mesh, "fsdp", 2);
+    fsdp_mesh_add(&config.mesh, "tensor", tensor);
+    fsdp_mesh_complete(&config.mesh);
+    for (config.prefetch = 0; config.prefetch <= 2; config.prefetch++) {
+      const int ahead = config.prefetch;
+      fsdp_plan *plan = plan_of(config);
+      for (int layer = ahead + 1; layer < 8; layer++) {
+        const layer_step step = layer_step_of(plan, layer, false);
+        assert_true(tensor == 1 || step.first_gather < step.last_gather);
+        assert_true(step.last_gather < layer_step_of(plan, layer - ahead, false).first_use);
+        assert_true(step.first_gather > layer_step_of(plan, layer - ahead - 1, false).first_use);
+      }
+      for (int layer = 0; layer + ahead < 7; layer++) {
+        const layer_step step = layer_step_of(plan, layer, true);
+        assert_true(tensor == 1 || step.first_gather < step.last_gather);
+        assert_true(step.last_gather < layer_step_of(plan, layer + ahead, true).first_use);
+        assert_true(step.first_gather > layer_step_of(plan, layer + ahead + 1, true).first_use);
+      }
+      fsdp_plan_destroy(plan);
+    }
+  }
+}
+
 static void test_plans_are_reproducible(void **state) {
   (void)state;
   fsdp_plan_config config = base_config();
@@ -439,6 +500,7 @@ int main(void) {
       cmocka_unit_test(test_peaks_rank_by_strategy),
       cmocka_unit_test(test_recompute_and_prefetch_move_the_peak),
       cmocka_unit_test(test_deep_prefetch_gathers_once),
+      cmocka_unit_test(test_prefetch_counts_layers),
       cmocka_unit_test(test_plans_are_reproducible),
       cmocka_unit_test(test_norm_weights),
       cmocka_unit_test(test_strategies_refuse_meshes),
