@@ -10,7 +10,7 @@
 // What moves fewer bytes than this part of what the job before it moves is no job of its own.
 #define JOB_PART 4
 // Jobs by which a lifetime is extended at most. With many more, packing gets hard.
-#define JOBS 16
+#define JOBS 32
 
 // ---- Jobs
 
