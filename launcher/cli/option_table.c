@@ -136,7 +136,7 @@ static const fsdp_option_row table[] = {
     {"offload-activations", 0, TEXT(offload_activations), .fallback = "none",
      .argument = "none|block_inputs|OPS|auto",
      .help = "saved activations that wait in host memory until their backward"},
-    {"prefetch", 0, INT(prefetch, 0, 1000), .fallback = "1", .help = "wrapped modules gathered ahead (0: off)"},
+    {"prefetch", 0, INT(prefetch, 0, 1000), .fallback = "1", .help = "modules gathered ahead (0: off)"},
     {"accumulate", 0, CHOICE(accumulate, accumulates), .fallback = "reduce", .argument = "reduce|local",
      .help = "reduce every micro-batch's gradients, or keep them whole until the last (default under zero1: "
              "local)"},
