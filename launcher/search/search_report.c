@@ -61,6 +61,14 @@ static int list_losses(const fsdp_search_result *result, loss losses[LOSSES_MAX]
   return kept;
 }
 
+// Of the plan with this program, from 1.
+static int number_of(const fsdp_search_result *result, uint64_t hash) {
+  int p = 0;
+  while (p < result->count && result->plans[p].hash != hash) p++;
+  FSDP_CHECK(p < result->count, "a program that is no plan's");
+  return p + 1;
+}
+
 static void explain(const fsdp_search_job *job, const fsdp_search_result *result,
                     const fsdp_search_kind *kind, char out[REASON_BYTES]) {
   char mesh[FSDP_MESH_TEXT_BYTES], needed[24], limit[24], step[FSDP_PRICE_MS_BYTES];
@@ -69,6 +77,9 @@ static void explain(const fsdp_search_job *job, const fsdp_search_result *result
                                                             : job->config.shared_limit_bytes;
   fsdp_mesh_print(&kind->mesh, ",", mesh);
   switch (kind->outcome) {
+  case FSDP_SEARCH_SAME:
+    snprintf(out, REASON_BYTES, "%s: the same program as plan %d", mesh, number_of(result, kind->hash));
+    break;
   case FSDP_SEARCH_SLOWER:
     snprintf(out, REASON_BYTES, "%s: %s, %.1f%% slower; bound by %s", mesh,
              fsdp_price_print_ms(kind->step_s, step), 100 * (kind->step_s / best - 1),
@@ -168,7 +179,8 @@ static json_t *plan_json(const fsdp_search_plan *plan, const fsdp_options *optio
 }
 
 static json_t *loss_json(const fsdp_search_job *job, const fsdp_search_result *result, const loss *lost) {
-  static const char *const outcomes[] = {"among the plans", "slower", "too slow", "too large", "impossible"};
+  static const char *const outcomes[] = {"among the plans", "the same",  "slower",
+                                         "too slow",        "too large", "impossible"};
   char reason[REASON_BYTES], mesh[FSDP_MESH_TEXT_BYTES];
   const fsdp_search_kind *kind = lost->best;
   explain(job, result, kind, reason);

@@ -77,7 +77,8 @@ static void describe(const fsdp_search_config *search, fsdp_plan *plan, const fs
       .comm_s = price.comm_s,
       .copies_s = copies,
       .bound = search_bound_of(price.step_s, price.comm_s, copies, price.kind_s[FSDP_PRICE_UPDATE]),
-      .hash = fsdp_program_hash(plan->program)};
+      .hash = fsdp_program_hash(plan->program),
+      .kind = -1};
   search_need_of(plan, out->bytes);
   fsdp_step_price_release(&price);
   fsdp_simulation_destroy(simulation);
@@ -245,12 +246,49 @@ static bool choose_of_kind(run *r, ranked *item, bool best, fsdp_search_plan *ou
   return found;
 }
 
+// A program has one place, under the kind that is enumerated first.
 static void insert_plan(fsdp_search_result *result, const fsdp_search_plan *plan) {
+  for (int p = 0; p < result->count; p++) {
+    if (result->plans[p].hash != plan->hash) continue;
+    if (plan->kind < result->plans[p].kind) result->plans[p] = *plan;
+    return;
+  }
   if (result->count == FSDP_SEARCH_PLANS && plan->step_s >= result->plans[result->count - 1].step_s) return;
   int at = result->count < FSDP_SEARCH_PLANS ? result->count++ : FSDP_SEARCH_PLANS - 1;
   for (; at > 0 && result->plans[at - 1].step_s > plan->step_s; at--)
     result->plans[at] = result->plans[at - 1];
   result->plans[at] = *plan;
+}
+
+// Of a setting without addresses: equal ones make equal plans.
+static uint64_t hash_of_draft(const fsdp_plan_config *setting) {
+  fsdp_plan_config config = *setting;
+  fsdp_plan *plan;
+  config.draft = config.peaks = true;
+  FSDP_CHECK(fsdp_plan_create(&config, &plan, NULL) == FSDP_OK, "a finalist without a plan");
+  const uint64_t hash = fsdp_program_hash(plan->program);
+  fsdp_plan_destroy(plan);
+  return hash;
+}
+
+// Estimates of different prefetch differ, also where nothing is gathered ahead: the plan says the usual one.
+static void name_usual_prefetch(run *r, fsdp_search_plan *plan) {
+  if (r->config->fixed[FSDP_SEARCH_PREFETCH] || plan->config.prefetch == 1) return;
+  fsdp_plan_config usual = plan->config;
+  usual.prefetch = 1;
+  r->drafts.count += 2;
+  if (hash_of_draft(&usual) == hash_of_draft(&plan->config)) plan->config.prefetch = 1;
+}
+
+// What became of the kinds of which a plan was made whole.
+static void note_finalists(fsdp_search_result *result) {
+  for (int k = 0; k < result->kind_count; k++) {
+    fsdp_search_kind *kind = &result->kinds[k];
+    for (int p = 0; p < result->count; p++) {
+      const bool same = kind->hash == result->plans[p].hash; // 0 is of no program that was made
+      if (same) kind->outcome = result->plans[p].kind == k ? FSDP_SEARCH_FINALIST : FSDP_SEARCH_SAME;
+    }
+  }
 }
 
 static void choose_finalists(run *r) {
@@ -267,16 +305,12 @@ static void choose_finalists(run *r) {
     }
     kind->step_s = plan.step_s;
     kind->bound = plan.bound;
+    kind->hash = plan.hash;
+    plan.kind = item->kind;
     insert_plan(result, &plan);
   }
-  for (int p = 0; p < result->count; p++)
-    for (int k = 0; k < result->kind_count; k++) {
-      fsdp_search_kind *kind = &result->kinds[k];
-      const fsdp_plan_config *c = &result->plans[p].config;
-      if (kind->strategy == c->strategy && kind->cpu_offload == c->cpu_offload &&
-          memcmp(&kind->mesh, &c->mesh, sizeof c->mesh) == 0)
-        kind->outcome = FSDP_SEARCH_FINALIST;
-    }
+  for (int p = 0; p < result->count; p++) name_usual_prefetch(r, &result->plans[p]);
+  note_finalists(result);
 }
 
 // ---- Kinds
@@ -333,9 +367,14 @@ static void note_unfit_kind(run *r, fsdp_search_kind *kind, const search_best *b
 
 // The step time that a kind must be below to be among the best.
 static double cut_of(const run *r) {
-  return r->ranked_count < FSDP_SEARCH_PLANS
-             ? INFINITY
-             : r->ranked[FSDP_SEARCH_PLANS - 1].best.settings[0].estimate.step_s;
+  int different = 0; // equal programs have equal estimates
+  double last = 0;
+  for (int i = 0; i < r->ranked_count && different < FSDP_SEARCH_PLANS; i++) {
+    const double step_s = r->ranked[i].best.settings[0].estimate.step_s;
+    different += step_s != last;
+    last = step_s;
+  }
+  return different < FSDP_SEARCH_PLANS ? INFINITY : last;
 }
 
 static void try_kinds(run *r) {

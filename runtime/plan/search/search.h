@@ -15,7 +15,7 @@
 #define FSDP_SEARCH_PLANS 10
 
 typedef struct fsdp_search_result {
-  fsdp_search_plan plans[FSDP_SEARCH_PLANS]; // the fastest first, of a kind each
+  fsdp_search_plan plans[FSDP_SEARCH_PLANS]; // the fastest first, of a kind and a program each
   int count;                                 // 0: nothing fits
   fsdp_search_kind *kinds;                   // all, in the order of the enumeration
   int kind_count;

@@ -57,10 +57,12 @@ typedef struct fsdp_search_plan {
   int64_t bytes[FSDP_SPACE_COUNT];
   fsdp_search_bound bound;
   uint64_t hash; // of its program
+  int kind;      // among the result's; -1: of none
 } fsdp_search_plan;
 
 typedef enum fsdp_search_outcome {
   FSDP_SEARCH_FINALIST,  // among the plans
+  FSDP_SEARCH_SAME,      // its best setting makes the program of a plan of another kind
   FSDP_SEARCH_SLOWER,    // its best setting, `step_s`, is estimated
   FSDP_SEARCH_TOO_SLOW,  // no setting can be faster than `step_s`, a bound
   FSDP_SEARCH_TOO_LARGE, // no setting fits; the least found needs `bytes`; with left_out, of those that could
@@ -80,4 +82,5 @@ typedef struct fsdp_search_kind {
   fsdp_search_bound bound; // of step_s
   fsdp_space space;        // of `bytes`
   int64_t bytes;
+  uint64_t hash; // of its best plan, if one was made whole; else 0
 } fsdp_search_kind;

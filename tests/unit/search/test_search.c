@@ -53,7 +53,12 @@ static void check_plans(const fsdp_search_config *config, const fsdp_search_resu
     assert_true(i == 0 || plan->step_s >= result->plans[i - 1].step_s);
     assert_int_equal(fsdp_search_price(config, c, &again, NULL), FSDP_OK);
     assert_true(again.hash == plan->hash && again.step_s == plan->step_s);
+    fsdp_plan_config usual = *c;
+    usual.prefetch = 1;
+    if (c->prefetch != 1 && !config->fixed[FSDP_SEARCH_PREFETCH])
+      assert_true(fsdp_search_price(config, &usual, &again, NULL) != FSDP_OK || again.hash != plan->hash);
     for (int j = 0; j < i; j++) {
+      assert_true(result->plans[j].hash != plan->hash);
       const fsdp_plan_config *other = &result->plans[j].config;
       assert_true(other->strategy != c->strategy || other->cpu_offload != c->cpu_offload ||
                   memcmp(&other->mesh, &c->mesh, sizeof c->mesh) != 0);
@@ -78,6 +83,32 @@ static void test_what_is_found(void **state) {
   }
   fsdp_search_result_release(&result);
   fsdp_search_result_release(&again);
+  fsdp_device_profile_destroy(profile);
+}
+
+// A model that is one unit: what full would free after its forward is the root's, so grad_op is the same
+// program. It is listed once, as full, and prefetch 1 where there is nothing to fetch.
+static void test_programs_differ(void **state) {
+  (void)state;
+  fsdp_device_profile *profile = round_machine(NODE_RATE, 50e9);
+  fsdp_search_config config = search_of("tiny", 4, 8, 256, 32, profile);
+  for (int wraps = 0; wraps < 2; wraps++) {
+    config.base.wrap = (fsdp_wrap_policy){.kind = FSDP_WRAP_NONE};
+    config.fixed[FSDP_SEARCH_WRAP] = wraps == 0;
+    fsdp_search_result result = run(&config);
+    check_plans(&config, &result);
+    int same = 0;
+    for (int k = 0; k < result.kind_count; k++) {
+      const fsdp_search_kind *kind = &result.kinds[k];
+      if (kind->outcome != FSDP_SEARCH_SAME) continue;
+      same++;
+      assert_int_equal(kind->strategy, FSDP_GRAD_OP);
+    }
+    for (int p = 0; p < result.count && wraps == 0; p++)
+      assert_true(result.plans[p].config.strategy != FSDP_GRAD_OP && result.plans[p].config.prefetch == 1);
+    assert_true(wraps > 0 || same >= 2);
+    fsdp_search_result_release(&result);
+  }
   fsdp_device_profile_destroy(profile);
 }
 
@@ -364,11 +395,17 @@ static void test_tensor_for_small_batches(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_what_is_found),       cmocka_unit_test(test_what_is_fixed),
-      cmocka_unit_test(test_rules_cut_the_batch), cmocka_unit_test(test_random_settings),
-      cmocka_unit_test(test_just_enough),         cmocka_unit_test(test_nothing_fits),
-      cmocka_unit_test(test_when_fsdp_is_bound),  cmocka_unit_test(test_when_tensor_is_bound),
-      cmocka_unit_test(test_slow_links),          cmocka_unit_test(test_tensor_for_small_batches),
+      cmocka_unit_test(test_what_is_found),
+      cmocka_unit_test(test_what_is_fixed),
+      cmocka_unit_test(test_programs_differ),
+      cmocka_unit_test(test_rules_cut_the_batch),
+      cmocka_unit_test(test_random_settings),
+      cmocka_unit_test(test_just_enough),
+      cmocka_unit_test(test_nothing_fits),
+      cmocka_unit_test(test_when_fsdp_is_bound),
+      cmocka_unit_test(test_when_tensor_is_bound),
+      cmocka_unit_test(test_slow_links),
+      cmocka_unit_test(test_tensor_for_small_batches),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
