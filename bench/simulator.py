@@ -8,8 +8,8 @@ becomes a model, a mesh and a machine: fsdp_plan --price on a shipped profile wi
 attention kernel, and what its framework moves beyond our program (simulating/frameworks.py: counted, never
 fitted). It prints `id predicted_ms published_ms error` for each row, with the reason where a row has no
 score; then the median and the 90th percentile of errors by source, by scale and in all; ratios of tokens/s
-within a source;
-and memory beside what rows state. IDs (or their beginnings) choose rows.
+within a source, between neighbours (`ratio`) and rows with others between them (`distant`); and memory beside
+what rows state. IDs (or their beginnings) choose rows.
 """
 import argparse
 import concurrent.futures
@@ -33,7 +33,7 @@ class Result:
     def __init__(self, row):
         self.row, self.reason = row, row.unscored()
         if not frameworks.framework_of(row):
-            self.reason = f"framework {row.framework} is not known"
+            self.reason = f"framework '{row.framework}' is not known ({', '.join(frameworks.KNOWN)})"
         self.predicted_ms = self.error = self.tok_s_gpu = self.peak_gb = None
         self.parts, self.added = {}, {}
 
@@ -55,10 +55,9 @@ def price(row, plan, folder):
     result = Result(row)
     if result.reason not in (None, published.RATIOS_ONLY.get(row.gpu)):
         return result
-    base = published.PROFILES[row.gpu]
+    base = published.profile_of(row)
     memory_gbps = profiles.number(base, "memory_gbps")
-    model = os.path.join(folder, row.id)
-    os.makedirs(model)
+    model = tempfile.mkdtemp(dir=folder)
     with open(os.path.join(model, "config.json"), "w", encoding="utf-8") as file:
         json.dump(published.config_of(row), file)
     profile = os.path.join(model, "profile.yaml")
@@ -68,7 +67,8 @@ def price(row, plan, folder):
     command = published.command_of(row, plan, model, profile)
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
-        result.reason = done.stderr.strip().removeprefix("fsdp_plan: error: ")
+        said = done.stderr.strip().removeprefix("fsdp_plan: error: ").replace(model + os.sep, "")
+        result.reason = said or f"fsdp_plan ended with {done.returncode}"
         return result
     added = frameworks.added_seconds(row, memory_gbps, 1e12 * profiles.product_tflops(base))
     added.update(frameworks.added_communication(row, memory_gbps, functools.partial(gather_seconds, base)))
@@ -98,15 +98,21 @@ def print_groups(results, out):
 
 def print_ratios(results, out):
     pairs = scores.ratios(results)
-    print(f"\n{'ratios within a source':28} {'pairs':>5} {'median':>7} {'90%':>7}", file=out)
+    print(f"\n{'ratios within a source':28} {'pairs':>5} {'median':>7} {'90%':>7}  {'all pairs':>9} "
+          f"{'median':>7} {'90%':>7}", file=out)
     for factor in scores.FACTORS + ("all",):
-        errors = [abs(p[5]) for p in pairs if factor in (p[0], "all")]
-        if errors:
-            print(f"{factor:28} {len(errors):5} {100 * statistics.median(errors):6.1f}% "
-                  f"{100 * scores.quantile(errors, 0.9):6.1f}%", file=out)
-    for factor, first, second, predicted, measured, error in pairs:
-        print(f"ratio {factor} {first} {second} {predicted:.3f} {measured:.3f} {100 * error:+.1f}%",
-              file=out)
+        every = [p for p in pairs if factor in (p.factor, "all")]
+        columns = []
+        for chosen in ([p for p in every if p.neighbours], every):
+            errors = [abs(p.error) for p in chosen]
+            columns += [len(errors), 100 * statistics.median(errors), 100 * scores.quantile(errors, 0.9)
+                        ] if errors else []
+        if columns:
+            print(f"{factor:28} {{:5}} {{:6.1f}}% {{:6.1f}}%  {{:9}} {{:6.1f}}% {{:6.1f}}%".format(*columns),
+                  file=out)
+    for p in sorted(pairs, key=lambda p: not p.neighbours):
+        print(f"{'ratio' if p.neighbours else 'distant'} {p.factor} {p.first} {p.second} {p.predicted:.3f} "
+              f"{p.published:.3f} {100 * p.error:+.1f}%", file=out)
 
 
 def print_memory(results, out):
@@ -140,7 +146,7 @@ def main():
         rows = [row for row in rows if any(row.id.startswith(name) for name in args.ids)]
     if not rows:
         begins = f" that begins with {' or '.join(args.ids)}" if args.ids else ""
-        parser.error(f"{args.rows} has no row{begins}")
+        parser.error(f"--rows: {args.rows} has no row{begins}")
     with tempfile.TemporaryDirectory(prefix="fsdp-simulator-") as folder:
         with concurrent.futures.ThreadPoolExecutor(args.jobs) as pool:
             results = list(pool.map(lambda row: price(row, plan, folder), rows))

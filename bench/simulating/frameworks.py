@@ -166,23 +166,36 @@ FUSED = {"source": "karpathy/llm.c, IST-DASLab/llmq: one kernel an op", "ops": {
          "micro_batch_bytes": {}, "repeats": ()}
 
 
+_TABLES = {"torch-compile": TORCH_LLAMA_COMPILED, "megatron": MEGATRON, "megatron-fsdp": MEGATRON,
+           "maxtext": MAXTEXT, "nanotron": NANOTRON, "llm.c": FUSED, "llmq": FUSED}
+KNOWN = ("torch-eager", *_TABLES)
+
+
 def framework_of(row):
     """The table of the row's framework; None: it is not known."""
     kind = row.framework.split("+")[0]
     if kind == "torch-eager":
         return LLM_FOUNDRY if row.family == "mpt" else FMS if row.source == "ibm" else TORCHTITAN_EAGER
-    tables = {"torch-compile": TORCH_LLAMA_COMPILED, "megatron": MEGATRON, "megatron-fsdp": MEGATRON,
-              "maxtext": MAXTEXT, "nanotron": NANOTRON, "llm.c": FUSED, "llmq": FUSED}
-    return tables.get(kind)
+    return _TABLES.get(kind)
+
+
+# Where cuDNN computes attention, and its versions that were measured: the nearer of 9.1 (of April 2024) and
+# 9.19 (of February 2026). The first are NeMo 24.09 to 25.02 and JAX of the same time, and llm.c of mid-2024.
+CUDNN = {"jt": "cudnn-9.1", "mt": "cudnn-9.1", "dgxc": "cudnn-9.1", "dgxc2502": "cudnn-9.1",
+         "dgxc2504": "cudnn-9.1", "llmc": "cudnn-9.1"}
 
 
 def attention_kernel(row):
     """The kernel whose rates count, by the row's framework and GPU; published.md says which."""
     if row.family == "mpt":
         return "flash2" if "attn flash" in row.notes else "triton"
+    if row.gpu.startswith("a100"):
+        return "flash2"
+    if row.source == "kf":  # torch 2.11 with cuDNN 9.19; its profile names _cudnn_attention_backward
+        return "cudnn"
     if row.framework.startswith("torch") or row.framework == "nanotron":
         return "flash2"
-    return "flash2" if row.gpu.startswith("a100") else "cudnn"
+    return CUDNN.get(row.source, "cudnn")
 
 
 def op_rates(row, memory_gbps):

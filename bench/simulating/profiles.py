@@ -1,15 +1,23 @@
-"""Numbers of the shipped device profiles."""
+"""Numbers of the device profiles that rows are priced with: shipped ones, and those beside this file."""
 import math
 import os
 import re
 
 ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), "..", ".."))
 FOLDER = os.path.join(ROOT, "runtime", "plan", "search", "profiles")
+HERE = os.path.dirname(os.path.abspath(__file__))
+
+
+def base_of(name):
+    """As a profile's `base`: the path of one beside this file, or a shipped one's name."""
+    path = os.path.join(HERE, name + ".yaml")
+    return path if os.path.exists(path) else name
 
 
 def _find(name, what, pattern):
     """The first match in a profile or in one of its bases."""
-    with open(os.path.join(FOLDER, name + ".yaml"), encoding="utf-8") as file:
+    base = base_of(name)
+    with open(base if base != name else os.path.join(FOLDER, name + ".yaml"), encoding="utf-8") as file:
         text = file.read()
     match = re.search(pattern, text, re.MULTILINE | re.DOTALL)
     base = re.search(r"^base: *(\S+)", text, re.MULTILINE)

@@ -1,4 +1,5 @@
 """Errors of predicted steps: by source, by scale, in all, and of ratios within a source."""
+import itertools
 import statistics
 
 
@@ -34,17 +35,33 @@ def groups(results):
 
 
 FACTORS = ("seq", "gpus", "recompute", "tp")
+# What may differ too: more ranks of tensor parallelism are more GPUs where those that share data stay.
+FOLLOWS = {"tp": ("gpus",)}
 
 
 def _alike(row, factor):
     """What two rows of a pair have in common: all but the factor, and what follows from it."""
     same = [row.source, row.gpu, row.params - (row.seq * row.hidden if row.family == "mpt" else 0),
             row.compute_dtype, row.framework, row.cp]
-    return tuple(same + [getattr(row, f) for f in FACTORS if f != factor])
+    free = (factor, *FOLLOWS.get(factor, ()))
+    return tuple(same + [getattr(row, f) for f in FACTORS if f not in free])
+
+
+class Pair:
+    """Tokens/s of the second over the first: predicted, published, error. Where values of the factor lie
+    between the two rows' ones, they are no neighbours."""
+
+    def __init__(self, factor, first, second, neighbours):
+        self.factor, self.neighbours = factor, neighbours
+        self.first, self.second = first.row.id, second.row.id
+        self.predicted = second.tok_s_gpu / first.tok_s_gpu
+        self.published = second.row.tok_s_gpu / first.row.tok_s_gpu
+        self.error = self.predicted / self.published - 1
 
 
 def ratios(results):
-    """[(factor, id, id, predicted ratio, published ratio, error)] of tokens/s of neighbours in one factor."""
+    """Every two priced rows of a source, GPU, model and framework that differ in one factor (and, where the
+    source changed it too, in the micro-batch), by factor."""
     pairs = []
     priced = [r for r in results if r.predicted_ms]
     for factor in FACTORS:
@@ -52,10 +69,10 @@ def ratios(results):
         for r in priced:
             families.setdefault(_alike(r.row, factor), []).append(r)
         for members in families.values():
-            members.sort(key=lambda r: (getattr(r.row, factor), r.row.micro_batch))
-            for a, b in zip(members, members[1:]):
-                if getattr(a.row, factor) == getattr(b.row, factor):
-                    continue
-                predicted, published = b.tok_s_gpu / a.tok_s_gpu, b.row.tok_s_gpu / a.row.tok_s_gpu
-                pairs.append((factor, a.row.id, b.row.id, predicted, published, predicted / published - 1))
+            values = sorted({getattr(r.row, factor) for r in members})
+            members.sort(key=lambda r: (getattr(r.row, factor), r.row.gpus, r.row.micro_batch))
+            for a, b in itertools.combinations(members, 2):
+                steps = values.index(getattr(b.row, factor)) - values.index(getattr(a.row, factor))
+                if steps:
+                    pairs.append(Pair(factor, a, b, steps == 1))
     return pairs

@@ -1,6 +1,7 @@
 """bench/simulator.py: published runs become the models, meshes and machines that they say; what frameworks
 add is as counted; and every line of its output follows from the prices of fsdp_plan."""
 
+import copy
 import pathlib
 import subprocess
 import sys
@@ -71,7 +72,10 @@ def test_frameworks():
          2 * 3 * 4 * 8192 * row.layers * row.hidden * 4 * row.hidden / 100e12)
     assert frameworks.attention_kernel(row) == "triton"
     assert frameworks.attention_kernel(BY_ID["ibm-feb24-34b-a100-80"]) == "flash2"
-    assert frameworks.attention_kernel(BY_ID["mt-70b-256h100-bf16"]) == "cudnn"
+    assert frameworks.attention_kernel(BY_ID["mt-70b-256h100-bf16"]) == "cudnn-9.1"
+    assert frameworks.attention_kernel(BY_ID["kf-13b-8h200-tp1fsdp8"]) == "cudnn"
+    assert frameworks.attention_kernel(BY_ID["nt-3b-tp4"]) == "flash2"
+    assert frameworks.attention_kernel(BY_ID["llmc-124m-8a100"]) == "flash2"
     llama = BY_ID["ibm-feb24-34b-a100-80"]  # 64 heads, 8 of keys
     rates = {op: rate for op, rate, _ in frameworks.op_rates(llama, 1000.0)}
     near(rates["rope"], 1000 * 4 / (34 * 72 / 80))
@@ -94,7 +98,17 @@ def test_profiles():
     near(profiles.collective_seconds(gather, 1 << 20), 92.79e-6 / 2, 1e-3)  # half of the all-reduce
     near(profiles.collective_seconds(gather, 2 << 30), 2 * 8193e-6 / 2, 1e-3)
     assert 232.4e-6 / 2 < profiles.collective_seconds(gather, 24 << 20) < 358.1e-6 / 2
-    for name in ("a100-40", "h200"):  # what a file does not have is its base's
+    # Two GPUs on their six links, not on the eighteen of a switch: 120 GB/s for 268.5; four as by a switch.
+    switched = profiles.collective_curve("h200", "all_gather", 2)
+    direct = profiles.collective_curve(published.profile_of(BY_ID["kf-7b-2h200-tp2fsdp1"]), "all_gather", 2)
+    for (size, slow), (_, fast) in zip(direct, switched, strict=True):
+        least = min(seconds for _, seconds in switched)
+        near(slow - least, (fast - least) * 268.5 / 120, 1e-4)
+        assert size < 1 << 28 or 0.95 < size / 2 / slow / 120e9 < 1.05
+    assert published.profile_of(BY_ID["tt-8b-32h200-fp8"]) == "h200"
+    assert profiles.collective_curve("h200-4", "reduce_scatter", 4) == profiles.collective_curve(
+        "h200", "reduce_scatter", 4)
+    for name in ("a100-40", "h200", "h200-4"):  # what a file does not have is its base's
         assert profiles.product_tflops(name) > 200 and profiles.number(name, "memory_gbps") > 1000
     try:
         profiles.collective_curve("a100-80", "all_gather", 7)
@@ -118,6 +132,32 @@ def test_scores():
     assert (count, ninety, within) == (4, 0.3, 0.75)
     near(median, 0.15)
     near(mean, 0.0375)
+
+
+def test_ratios():
+    """Rows of tokens/s alone: every two that differ in one factor, those next to each other as neighbours."""
+
+    class Priced:
+        def __init__(self, name, predicted, **changes):
+            self.row = copy.copy(BY_ID["kf-7b-2h200-tp2fsdp1"])
+            self.row.id, self.predicted_ms, self.tok_s_gpu = name, 1.0, predicted
+            for column, value in changes.items():
+                setattr(self.row, column, value)
+
+    results = [Priced("tp1", 90, tp=1, gpus=1, tok_s_gpu=100), Priced("tp2", 66, tp=2, tok_s_gpu=60),
+               Priced("tp4", 50, tp=4, gpus=4, tok_s_gpu=50), Priced("more", 45, tp=4, gpus=8, tok_s_gpu=45),
+               Priced("long", 20, seq=8192, tok_s_gpu=25), Priced("other", 1, seq=1024, framework="megatron"),
+               Priced("unpriced", 1, seq=2048)]
+    results[-1].predicted_ms = None
+    pairs = {(p.factor, p.first, p.second): p for p in scores.ratios(results)}
+    assert set(pairs) == {("tp", "tp1", "tp2"), ("tp", "tp2", "tp4"), ("tp", "tp2", "more"),
+                          ("tp", "tp1", "tp4"), ("tp", "tp1", "more"), ("gpus", "tp4", "more"),
+                          ("seq", "tp2", "long")}
+    assert [k for k, p in pairs.items() if not p.neighbours] == [("tp", "tp1", "tp4"), ("tp", "tp1", "more")]
+    pair = pairs["tp", "tp1", "tp2"]
+    near(pair.predicted, 66 / 90)
+    near(pair.published, 0.6)
+    near(pair.error, 66 / 90 / 0.6 - 1)
 
 
 def run(*arguments, status=0):
@@ -163,14 +203,57 @@ def test_bad_rows(folder):
     def write(**changes):
         path.write_text(lines[0] + "\n" + "\t".join({**row, **changes}.values()) + "\n", encoding="utf-8")
 
-    for column, value in (("recompute", "by-moon"), ("framework", "abacus"), ("gpu", "gpu-9000")):
+    for column, value in (("recompute", "by-moon"), ("framework", "abacus"), ("gpu", "gpu-9000"),
+                          ("family", "mixtral"), ("strategy", "zero9"), ("reduce_dtype", "fp16"),
+                          ("optimizer_state", "int8"), ("compute_dtype", "fp8-x"), ("inter", "warp"),
+                          ("gpus", "7"), ("hidden", "4000000000")):
         write(**{column: value})
         line = run("--rows", path).stdout.splitlines()[0]
-        assert line.startswith(f"{row['id']} - ") and value in line, line
-    write(layers="many")
-    assert "bad.tsv:2: " in run("--rows", path, status=2).stderr
-    path.write_text("a\tb\n1\t2\n", encoding="utf-8")
-    assert "has no column 'id'" in run("--rows", path, status=2).stderr
+        assert line.startswith(f"{row['id']} - ") and value in line and "/tmp" not in line, line
+    for column, value in (("layers", "many"), ("layers", "0"), ("layers", "-3"), ("layers", "3_2"),
+                          ("hidden", "4096.5"), ("tied", "yes"), ("step_ms", "nan"), ("step_ms", "1e999"),
+                          ("step_ms", "0"), ("mem_gb", "lots"), ("mem_gb", "-5"), ("id", "../x"), ("id", "")):
+        write(**{column: value})
+        said = run("--rows", path, status=2).stderr
+        assert f"bad.tsv:2: {column} is '{value}': give " in said, said
+    write(step_ms="", tok_s_gpu="")
+    assert "step_ms and tok_s_gpu are empty" in run("--rows", path, status=2).stderr
+
+    def refused(text, said):
+        path.write_bytes(text)
+        error = run("--rows", path, status=2).stderr
+        assert said in error, error
+
+    head, cells = lines[0].encode(), "\t".join(row.values()).encode()
+    refused(b"", "bad.tsv has no row")
+    refused(head + b"\n", "bad.tsv has no row")
+    refused(b"a\tb\n1\t2\n", "bad.tsv:2: there is no column id")
+    refused(head.replace(b"layers", b"layer") + b"\n" + cells, "bad.tsv:2: there is no column layers")
+    refused(head + b"\n" + b"\t".join(cells.split(b"\t")[:9]), "bad.tsv:2: has 9 cells")
+    refused(head + b"\n" + cells + b"\tmore", f"bad.tsv:2: has {len(row) + 1} cells")
+    refused(head + b"\n" + cells + b"\n" + cells, "is that of line 2 too")
+    refused(head + b"\n" + cells + b"\xe9", "in UTF-8")
+
+
+def test_other_rows(folder):
+    """Rows as other programs write them: a mark at the start, CRLF, more columns, a word that stands for
+    another; and of step and tokens/s only one."""
+    lines = (ROOT / "bench" / "published" / "published.tsv").read_text(encoding="utf-8").splitlines()
+    row = dict(zip(lines[0].split("\t"),
+                   next(line for line in lines if line.startswith("lf-a100-40-mpt760m-s4")).split("\t")))
+    row |= {"more": "x", "strategy": "FULL_SHARD", "reduce_dtype": ""}
+    per_gpu = int(row["micro_batch"]) * int(row["accum"]) * int(row["seq"])
+    path = folder / "other.tsv"
+    said = []
+    for step, rate in (("2000", ""), ("", f"{per_gpu / 2}"), ("2000", f"{per_gpu / 2}")):
+        row |= {"step_ms": step, "tok_s_gpu": rate}
+        path.write_text("\ufeff" + "\t".join(row) + "\r\n" + "\t".join(row.values()) + "\r\n\r\n",
+                        encoding="utf-8", newline="")
+        said.append(run("--rows", path).stdout)
+    assert said[0] == said[1] == said[2] and " 2000.0 " in said[0], said
+
+
+def test_bad_options(folder):
     assert "none.tsv" in run("--rows", folder / "none.tsv", status=2).stderr
     assert "--jobs 0" in run("--jobs", "0", status=2).stderr
 
@@ -182,9 +265,12 @@ def main():
     test_profiles()
     test_tensor_parallel()
     test_scores()
+    test_ratios()
     with tempfile.TemporaryDirectory() as folder:
         test_output(pathlib.Path(folder))
         test_bad_rows(pathlib.Path(folder))
+        test_other_rows(pathlib.Path(folder))
+        test_bad_options(pathlib.Path(folder))
 
 
 if __name__ == "__main__":
