@@ -42,9 +42,36 @@ class Result:
         self.predicted_ms = time["step_ms"] + 1e3 * sum(added.values())
         self.parts, self.added = time["parts_ms"], added
         self.tok_s_gpu = self.row.tok_s_gpu * self.row.step_ms / self.predicted_ms
-        self.peak_gb = answer["memory"]["peak_bytes"] / 1e9 if "peak_bytes" in answer["memory"] else None
+        self.peak_gb = answer["memory"]["peak_bytes"] / 1e9
         if self.reason is None:
             self.error = self.predicted_ms / self.row.step_ms - 1
+
+
+def written(text, folder, name):
+    """The path of a new file."""
+    path = os.path.join(folder, name)
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(text)
+    return path
+
+
+def run_plan(command, folder):
+    """What fsdp_plan prints as JSON; or why it does not."""
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode == 0:
+        return json.loads(done.stdout), None
+    said = done.stderr.strip().removeprefix("fsdp_plan: error: ").replace(folder + os.sep, "")
+    return None, said or f"fsdp_plan ended with {done.returncode}"
+
+
+def plan_memory(result, plan, folder):
+    """Of a row without a price that states its memory: the plan's, which no rate enters."""
+    command = published.plan_command(result.row, plan, folder)
+    answer, why = run_plan(command + ["--json"], folder)
+    if why:
+        result.reason += f"; memory: {why}"
+    else:
+        result.peak_gb = answer["memory"]["peak_bytes"] / 1e9
 
 
 def gather_seconds(profile, ranks, size):
@@ -53,26 +80,24 @@ def gather_seconds(profile, ranks, size):
 
 def price(row, plan, folder):
     result = Result(row)
+    model = tempfile.mkdtemp(dir=folder)
+    written(json.dumps(published.config_of(row)), model, "config.json")
     if result.reason not in (None, published.RATIOS_ONLY.get(row.gpu)):
+        if row.mem_gb and row.plannable():
+            plan_memory(result, plan, model)
         return result
     base = published.profile_of(row)
     memory_gbps = profiles.number(base, "memory_gbps")
-    model = tempfile.mkdtemp(dir=folder)
-    with open(os.path.join(model, "config.json"), "w", encoding="utf-8") as file:
-        json.dump(published.config_of(row), file)
-    profile = os.path.join(model, "profile.yaml")
-    with open(profile, "w", encoding="utf-8") as file:
-        file.write(published.profile_text(row, frameworks.attention_kernel(row),
-                                          frameworks.op_rates(row, memory_gbps)))
-    command = published.command_of(row, plan, model, profile)
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        said = done.stderr.strip().removeprefix("fsdp_plan: error: ").replace(model + os.sep, "")
-        result.reason = said or f"fsdp_plan ended with {done.returncode}"
+    kernel, rates = frameworks.attention_kernel(row), frameworks.op_rates(row, memory_gbps)
+    profile = written(published.profile_text(row, kernel, rates), model, "profile.yaml")
+    command = published.plan_command(row, plan, model)
+    answer, why = run_plan(command + ["--profile", profile, "--price", "--json"], model)
+    if why:
+        result.reason = why
         return result
     added = frameworks.added_seconds(row, memory_gbps, 1e12 * profiles.product_tflops(base))
     added.update(frameworks.added_communication(row, memory_gbps, functools.partial(gather_seconds, base)))
-    result.set(json.loads(done.stdout), added)
+    result.set(answer, added)
     return result
 
 
@@ -116,12 +141,17 @@ def print_ratios(results, out):
 
 
 def print_memory(results, out):
-    stated = [r for r in results if r.row.mem_gb and r.peak_gb]
+    stated = [r for r in results if r.row.mem_gb]
     if stated:
         print("\nmemory in GB: id predicted, with the framework's whole logits, stated", file=out)
     for r in stated:
-        whole = r.peak_gb + frameworks.logits_gb(r.row)
-        print(f"memory {r.row.id} {r.peak_gb:.1f} {whole:.1f} {r.row.mem_gb:.1f}", file=out)
+        row = r.row
+        if r.peak_gb is None:
+            print(f"memory {row.id} - - {row.mem_gb:.1f} # {r.reason}", file=out)
+            continue
+        note = "" if row.compute_dtype == "bf16" else f" # planned in bf16, run in {row.compute_dtype}"
+        print(f"memory {row.id} {r.peak_gb:.1f} {r.peak_gb + frameworks.logits_gb(row):.1f} {row.mem_gb:.1f}"
+              f"{note}", file=out)
 
 
 def main():
@@ -159,7 +189,7 @@ def main():
     if any(r.error is not None for r in results):
         print_groups(results, sys.stdout)
         print_ratios(results, sys.stdout)
-        print_memory(results, sys.stdout)
+    print_memory(results, sys.stdout)
 
 
 if __name__ == "__main__":

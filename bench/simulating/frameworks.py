@@ -231,10 +231,13 @@ def added_communication(row, memory_gbps, gather_seconds):
 
 def logits_gb(row):
     """Memory of the logits of a whole micro-batch, where the framework has them at one time; ours chunks."""
+    logits = row.micro_batch * row.seq / row.cp * row.vocab / 1e9
     if row.source == "kf":  # bf16: logits, log_softmax, gradient; a gather's buffer
-        return (6 if row.tp == 1 else 8) * row.micro_batch * row.seq * row.vocab / 1e9
+        return (6 if row.tp == 1 else 8) * logits
     if row.framework.startswith("torch") and row.family == "llama":  # and in fp32: a copy, its gradient
-        return 10 * row.micro_batch * row.seq * row.vocab / row.tp / 1e9
+        return 10 * logits / row.tp
+    if row.framework.startswith("megatron"):  # bf16, and a copy in fp32 that becomes the gradient
+        return 6 * logits / row.tp
     return 0
 
 

@@ -116,25 +116,32 @@ class Row:
         self.step_ms = self.step_ms or 1e3 * per_gpu / self.tok_s_gpu
         self.tok_s_gpu = self.tok_s_gpu or 1e3 * per_gpu / self.step_ms
 
-    def unscored(self):
-        """Why the row has no score, or None."""
-        if self.compute_dtype != "bf16":
-            return f"products in {self.compute_dtype or 'a dtype that is not stated'}"
+    def _unplanned(self):
+        """Why the row is no plan of ours, or None."""
         if self.pp > 1:
             return "pipeline stages"
-        if self.gpu not in PROFILES:
-            return f"no profile of gpu '{self.gpu}' (those known: {', '.join(PROFILES)})"
         if self.recompute not in RECOMPUTE:
             return f"recompute '{self.recompute}' is not known (those known: {', '.join(RECOMPUTE)})"
         for name, word in self.words.items():
             if word not in WORDS[name]:
                 return f"{name} '{word}' is not known (those known: {', '.join(WORDS[name])})"
-        if self.inter not in NO_LINKS and not LINKS.fullmatch(self.inter):
-            return f"inter '{self.inter}' is not known: kind-NICsxGb/s, or {', '.join(NO_LINKS)}"
         ranks = self.fsdp * self.replicas * self.tp * self.pp * self.cp
         if ranks != self.gpus and not (self.strategy == "no" and self.tp == self.cp == 1):
             return f"fsdp x replicas x tp x pp x cp is {ranks}, but gpus {self.gpus}"
-        return RATIOS_ONLY.get(self.gpu)
+        return None
+
+    def plannable(self):
+        return self._unplanned() is None
+
+    def unscored(self):
+        """Why the row has no score, or None."""
+        if self.compute_dtype != "bf16":
+            return f"products in {self.compute_dtype or 'a dtype that is not stated'}"
+        if self.gpu not in PROFILES:
+            return f"no profile of gpu '{self.gpu}' (those known: {', '.join(PROFILES)})"
+        if self.inter not in NO_LINKS and not LINKS.fullmatch(self.inter):
+            return f"inter '{self.inter}' is not known: kind-NICsxGb/s, or {', '.join(NO_LINKS)}"
+        return self._unplanned() or RATIOS_ONLY.get(self.gpu)
 
     def trusted(self):
         """Whether published.md trusts it first."""
@@ -233,7 +240,7 @@ def mesh_of(row):
     return axes
 
 
-def command_of(row, plan, model, profile):
+def plan_command(row, plan, model):
     axes = mesh_of(row)
     command = [plan, "--model", model, "--init", "random", "--ranks", str(row.gpus), "--ranks-per-node",
                str(min(row.gpus, row.gpus_per_node)), "--strategy", row.strategy,
@@ -241,8 +248,7 @@ def command_of(row, plan, model, profile):
                "-b", str(row.micro_batch), "-s", str(row.seq), "--grad-accum", str(row.accum),
                "--param-dtype", "bf16", "--reduce-dtype", row.reduce_dtype, "--backend", "cuda",
                "--master-dtype", row.state_dtype, "--moment-dtype", row.state_dtype,
-               "--recompute", RECOMPUTE[row.recompute], "--memory-limit", "100TB",
-               "--profile", profile, "--price", "--json"]
+               "--recompute", RECOMPUTE[row.recompute], "--memory-limit", "100TB"]
     if row.accum > 1 and "gsync=last" in row.notes and row.strategy != "zero1":
         command += ["--accumulate", "local"]
     return command

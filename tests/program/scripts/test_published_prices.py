@@ -171,15 +171,15 @@ def run(*arguments, status=0):
 def test_output(folder):
     lines = (ROOT / "bench" / "published" / "published.tsv").read_text(encoding="utf-8").splitlines()
     names = ["lf-a100-40-mpt760m-s2048-g16-m12a1", "lf-a100-40-mpt760m-s2048-g32-m12a1",
-             "llmq-0.5b-1h100-fp8", "kf-7b-1h200-tp1fsdp1"]
+             "llmq-0.5b-1h100-fp8", "kf-7b-1h200-tp1fsdp1", "tt-8b-32h200-fp8"]
     chosen = [lines[0]] + [line for line in lines if line.split("\t")[0] in names]
-    assert len(chosen) == 5
+    assert len(chosen) == 6
     path = folder / "rows.tsv"
     path.write_text("\n".join(chosen) + "\n", encoding="utf-8")
     output = run("--rows", str(path)).stdout
     words = {line.split()[0]: line.split() for line in output.splitlines() if line}
     assert words[names[2]][1] == "-" and "fp8" in " ".join(words[names[2]])
-    predicted = {name: float(words[name][1]) for name in names if name != names[2]}
+    predicted = {name: float(words[name][1]) for name in names if "fp8" not in name}
     for name, value in predicted.items():
         assert value > 0
         near(float(words[name][2]), BY_ID[name].step_ms, 1e-3)
@@ -191,6 +191,9 @@ def test_output(folder):
     memory = next(line.split() for line in output.splitlines() if line.startswith("memory kf"))
     assert 0 < float(memory[2]) < 141 and float(memory[4]) == 80.7
     near(float(memory[3]) - float(memory[2]), 6 * 4 * 4096 * 128256 / 1e9, 0.02)
+    unpriced = next(line for line in output.splitlines() if line.startswith("memory tt"))
+    assert 12 * 8.03 / 32 < float(unpriced.split()[2]) < 51.5 == float(unpriced.split()[4]), unpriced
+    assert unpriced.endswith("# planned in bf16, run in fp8-tensorwise"), unpriced
     assert "has no row that begins with nothing" in run("nothing", status=2).stderr
 
 
