@@ -53,6 +53,19 @@ static void limit_by_profile(const fsdp_device_profile *profile, const fsdp_setu
   }
 }
 
+// Of a GPU the profile's memory is an option of the plans too: they are packed for it, so without it the
+// commands would make other programs.
+static fsdp_status take_limit(fsdp_options *options, fsdp_program_kind program,
+                              const fsdp_device_profile *profile, const fsdp_limits *limits,
+                              fsdp_error *error) {
+  char bytes[32];
+  if (program != FSDP_PROGRAM_PLAN || profile->device == FSDP_OP_CPU || options->memory_limit) return FSDP_OK;
+  snprintf(bytes, sizeof bytes, "%lld", (long long)limits->bytes[FSDP_SPACE_DEVICE]);
+  return limits->bytes[FSDP_SPACE_DEVICE]
+             ? fsdp_options_set(options, program, "memory-limit", bytes, "--profile", error)
+             : FSDP_OK;
+}
+
 fsdp_status fsdp_search_job_create(fsdp_options *options, fsdp_program_kind program,
                                    const fsdp_setup_ranks *ranks, fsdp_device_profile *measured,
                                    fsdp_search_job *job, fsdp_error *error) {
@@ -80,7 +93,7 @@ fsdp_status fsdp_search_job_create(fsdp_options *options, fsdp_program_kind prog
   limit_by_profile(config->profile, ranks, &job->limits.limits);
   memcpy(config->limit_bytes, job->limits.limits.bytes, sizeof config->limit_bytes);
   config->shared_limit_bytes = job->limits.limits.shared_bytes;
-  return FSDP_OK;
+  return take_limit(options, program, config->profile, &job->limits.limits, error);
 }
 
 void fsdp_search_job_destroy(fsdp_search_job *job) {

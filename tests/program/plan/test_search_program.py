@@ -4,6 +4,7 @@ stays, and what cannot fit names the least memory."""
 import json
 import pathlib
 import re
+import shlex
 import tempfile
 
 import programs
@@ -11,6 +12,25 @@ import programs
 work = pathlib.Path(tempfile.mkdtemp(prefix="fsdp_search_"))
 MACHINE = ("--search", "--ranks", 4, "--ranks-per-node", 4, "--profile", "a100-40")
 MODEL = ("--model", "llama-1b", "--seq-length", 1024, "--global-batch", 8)
+
+CPU = """
+name: four-cores
+device: cpu
+source: "round numbers of a test"
+processors: 4
+memory_gb: 16
+memory_gbps: 20
+launch_us: 0.2
+copy_gbps: {up: 10, down: 10}
+products:
+- {dtype: fp32, form: any, m: 1024, n: 1024, k: 1024, tflops: 0.1}
+attention:
+- {kernel: ours, dtype: fp32, head_dim: 64, direction: both, tflops: {128: 0.05, 1024: 0.08}}
+collectives:
+- {kind: all_gather, link: node, ranks: 4, us: {1024: 20, 1048576: 400}}
+- {kind: reduce_scatter, link: node, ranks: 4, us: {1024: 20, 1048576: 500}}
+- {kind: all_reduce, link: node, ranks: 4, us: {1024: 30, 1048576: 900}}
+"""
 
 
 def plan(*arguments, status=0):
@@ -39,6 +59,38 @@ def reads_back():
     sizes = dict(part.split("=") for part in best["options"]["mesh"].split(","))
     ranks = int(sizes["data"]) * int(sizes["fsdp"])
     assert ranks * int(best["options"]["batch-size"]) * int(best["options"]["grad-accum"]) == 8, best
+
+
+def same_programs(ranks, search, backend="cuda"):
+    """What is saved, and all commands that are printed, make the programs that were found."""
+    saved = work / "same.yaml"
+    found = plan("--search", "--json", "--save-plan", saved, "--ranks", ranks, *search)
+    plans = json.loads(found.stdout)["plans"]
+    arguments = [["--config", saved], *(shlex.split(p["command"]) for p in plans)]
+    for one, wanted in zip(arguments, [plans[0], *plans], strict=True):
+        options = one[one.index("fsdp_train") + 1 :] if "fsdp_train" in one else one
+        again = json.loads(plan(*options, "--ranks", ranks, "--json").stdout)
+        assert again["program"]["hash"] == wanted["hash"], (one, again["program"], wanted["hash"])
+        assert again["planned_for"]["device"] == backend, again["planned_for"]
+    assert len(plans) > 1, plans
+    return saved, plans
+
+
+def programs_read_back():
+    gpu, cpu = ("--profile", "a100-40"), work / "cpu.yaml"
+    cpu.write_text(CPU)
+    same_programs(8, (*gpu, "--model", "llama2-7b", "--seq-length", 1024, "--memory-limit", "36GB",
+                      "--global-batch", 80))  # fmt: skip
+    # The profile's memory is the limit.
+    same_programs(4, (*gpu, "--model", "llama-1b", "--seq-length", 8192, "--global-batch", 8))
+    small = ("--model", "tiny", "--seq-length", 64, "--global-batch", 8)
+    saved, plans = same_programs(4, (*small, "--profile", cpu), "cpu")
+    if not programs.WITH_MPI:
+        return
+    for one in (["--config", saved], shlex.split(plans[1]["command"])[4:]):
+        run = programs.run("fsdp_train", *one, "--dry-run", ranks=4)
+        wanted = plans[0] if one[0] == "--config" else plans[1]
+        assert run.returncode == 0 and f"hash {wanted['hash']}" in run.stdout, (one, run.stdout, run.stderr)
 
 
 def given_stays():
@@ -120,6 +172,7 @@ def priced_choices():
 
 priced_choices()
 reads_back()
+programs_read_back()
 given_stays()
 reasons_are_true()
 states_on_the_host()
