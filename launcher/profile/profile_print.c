@@ -96,6 +96,7 @@ static void print_ops(const fsdp_device_profile *p, FILE *out) {
     const fsdp_profile_op *row = &p->ops[i];
     fprintf(out, "- {ranks: %d, op: %s", row->ranks,
             row->op == FSDP_OP_ROW_COUNT ? "any" : fsdp_op_name(row->op));
+    if (row->dtype != FSDP_PROFILE_ANY_DTYPE) fprintf(out, ", dtype: %s", fsdp_dtype_name(row->dtype));
     print_curve("gbps", &row->rate, 9, out);
   }
 }

@@ -58,6 +58,7 @@ static const field attention_fields[] = {
 static const field op_fields[] = {
     {"ranks", FIELD_WHOLE, offsetof(fsdp_profile_op, ranks), false, 0, NULL, 0},
     {"op", FIELD_WORD, offsetof(fsdp_profile_op, op), true, 0, WORDS(ops)},
+    {"dtype", FIELD_WORD, offsetof(fsdp_profile_op, dtype), false, FSDP_F32, WORDS(dtypes)},
     {"gbps", FIELD_CURVE, offsetof(fsdp_profile_op, rate), true, 9, NULL, 0},
 };
 static const field collective_fields[] = {
@@ -178,7 +179,7 @@ static fsdp_status read_list_row(const fsdp_profile_reader *r, const yaml_node_t
       {attention_fields,
        COUNT(attention_fields),
        {"kernel", "ranks", "dtype", "head_dim", "direction", "tflops", "source"}},
-      {op_fields, COUNT(op_fields), {"ranks", "op", "gbps", "source"}},
+      {op_fields, COUNT(op_fields), {"ranks", "op", "dtype", "gbps", "source"}},
       {collective_fields,
        COUNT(collective_fields),
        {"kind", "link", "ranks", "ranks_per_node", "groups", "us", "source"}},
@@ -186,6 +187,7 @@ static fsdp_status read_list_row(const fsdp_profile_reader *r, const yaml_node_t
   row out;
   memset(&out, 0, sizeof out);
   if (list == FSDP_PROFILE_COLLECTIVES) out.collective.groups = 1;
+  if (list == FSDP_PROFILE_OPS) out.op.dtype = FSDP_PROFILE_ANY_DTYPE;
   fsdp_status status = read_row(r, node, rows[list].fields, rows[list].count, rows[list].keys, &out);
   fsdp_profile_curve *curve = NULL;
   if (list == FSDP_PROFILE_ATTENTION) curve = &out.attention.rate;

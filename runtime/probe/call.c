@@ -6,6 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define PASS_RUNS    4
+#define LONG_FLOPS   1e8 // a run that is timed alone
 #define OPERANDS_MAX (FSDP_OP_MAX_OPERANDS + 1)
 
 struct probe_call {
@@ -14,13 +16,17 @@ struct probe_call {
   fsdp_op_attrs attrs;
   int operand_count; // the workspace included
   fsdp_op_extent extents[OPERANDS_MAX];
-  bool refreshes; // it overwrites what it reads, which would shrink to nothing from run to run
-  int sets;
-  fsdp_view *views; // (sets, operand_count)
+  bool refreshes;       // it overwrites what it reads, which would shrink to nothing from run to run
+  int sets, fresh_sets; // fresh operands: the same of every fresh_sets-th set
+  fsdp_view *views;     // (sets, operand_count)
 };
 
 static bool begins(const char *name, const char *with) {
   return strncmp(name, with, strlen(with)) == 0;
+}
+
+static bool is_parameter(const char *name) {
+  return strstr(name, "weight") || strstr(name, "bias");
 }
 
 // States of the optimizer and gradients of weights are fp32 by default, whatever computes.
@@ -29,8 +35,7 @@ static fsdp_dtype dtype_of(const probe *self, fsdp_op_kind kind, const fsdp_op_o
   if (kind == FSDP_OP_CAST) return begins(operand->name, "source") ? FSDP_F32 : FSDP_BF16;
   if (fsdp_op_phase_of(kind) == FSDP_OP_IN_UPDATE || kind == FSDP_OP_ADD || kind == FSDP_OP_ZERO)
     return FSDP_F32;
-  const bool is_parameter = strstr(operand->name, "weight") || strstr(operand->name, "bias");
-  return is_parameter && begins(operand->name, "d_") ? FSDP_F32 : self->dtype;
+  return is_parameter(operand->name) && begins(operand->name, "d_") ? FSDP_F32 : self->dtype;
 }
 
 // Norms add to the gradient that the residual stream has already; everything else is written.
@@ -39,9 +44,11 @@ static fsdp_access access_of(fsdp_op_kind kind, const fsdp_op_operand *operand) 
   return is_norm && strcmp(operand->name, "d_h") == 0 ? FSDP_UPDATE : operand->access;
 }
 
-// Whether the op's operands are mostly what the op before it has written: gemms, attention, and what follows
-// gemms in a layer. Others read what the forward has saved, or the state of a whole unit.
-static bool reads_fresh(fsdp_op_kind kind, const fsdp_op_attrs *attrs) {
+// Whether an operand is what the op before has written, or what the next one reads: all of what follows gemms
+// in a layer, and of gemms and attention all but parameters and, in the backward, what the forward has saved.
+// Others read that, or the state of a whole unit.
+static bool is_fresh(fsdp_op_kind kind, const fsdp_op_attrs *attrs, const fsdp_op_operand *operand) {
+  const bool saved = fsdp_op_phase_of(kind) == FSDP_OP_IN_BACKWARD && !begins(operand->name, "d_");
   switch (kind) {
   case FSDP_OP_ADD_BIAS:
   case FSDP_OP_BIAS_BACKWARD:
@@ -52,7 +59,7 @@ static bool reads_fresh(fsdp_op_kind kind, const fsdp_op_attrs *attrs) {
   case FSDP_OP_GELU:
     return true;
   default:
-    return fsdp_op_flops(kind, attrs) > 0;
+    return fsdp_op_flops(kind, attrs) > 0 && !is_parameter(operand->name) && !saved;
   }
 }
 
@@ -161,14 +168,35 @@ static void list_operands(const probe *self, probe_call *call, int64_t flat) {
   if (workspace > 0) call->extents[call->operand_count++] = (fsdp_op_extent){FSDP_F32, FSDP_WRITE, workspace};
 }
 
+static bool is_fresh_at(const probe_call *call, int i) {
+  const fsdp_op_letters *op = fsdp_op_letters_of(call->kind);
+  const bool workspace = i >= op->operand_count;
+  return workspace || is_fresh(call->kind, &call->attrs, &op->operands[i]);
+}
+
+// Returns the bytes of a set.
+static int64_t count_sets(const probe *self, probe_call *call) {
+  int64_t bytes[2] = {0, 0}; // lasting, fresh
+  for (int i = 0; i < call->operand_count; i++)
+    bytes[is_fresh_at(call, i)] += fsdp_round_up(call->extents[i].bytes, 256);
+  call->fresh_sets = probe_sets(self, bytes[1], true);
+  call->sets = bytes[0] > 0 ? probe_sets(self, bytes[0], false) : call->fresh_sets;
+  return bytes[0] + bytes[1];
+}
+
 static bool place_operands(probe *self, probe_call *call) {
-  self->inputs.used = self->outputs.used = 0;
+  const int count = call->operand_count;
   for (int set = 0; set < call->sets; set++)
-    for (int i = 0; i < call->operand_count; i++) {
+    for (int i = 0; i < count; i++) {
       const fsdp_op_extent *extent = &call->extents[i];
+      fsdp_view *view = &call->views[set * count + i];
+      if (set >= call->fresh_sets && is_fresh_at(call, i)) {
+        *view = call->views[set % call->fresh_sets * count + i];
+        continue;
+      }
       void *data = place_of(self, call, i);
       if (!data) return false;
-      call->views[set * call->operand_count + i] =
+      *view =
           (fsdp_view){data, extent->bytes / fsdp_dtype_bytes(extent->dtype), extent->dtype, extent->access};
     }
   return true;
@@ -187,9 +215,7 @@ probe_call *probe_call_create(probe *self, fsdp_op_kind kind, const fsdp_op_attr
   call->refreshes = kind == FSDP_OP_SWIGLU_BACKWARD || kind == FSDP_OP_GELU_BACKWARD ||
                     kind == FSDP_OP_QK_NORM_BACKWARD || kind == FSDP_OP_HEAD_BACKWARD;
   list_operands(self, call, flat);
-  int64_t bytes = 0;
-  for (int i = 0; i < call->operand_count; i++) bytes += fsdp_round_up(call->extents[i].bytes, 256);
-  call->sets = probe_sets(self, bytes, reads_fresh(kind, &call->attrs));
+  const int64_t bytes = count_sets(self, call);
   call->views = fsdp_alloc_zeroed((size_t)(call->sets * call->operand_count), sizeof *call->views);
   if (bytes > self->outputs.bytes || !place_operands(self, call)) {
     probe_call_destroy(call);
@@ -229,12 +255,17 @@ static void refresh(void *context, const fsdp_stream_context *stream, int set) {
 }
 
 probe_load probe_call_load(const probe *self, probe_call *call) {
-  (void)self;
+  // A short kernel of a GPU takes no longer than a timestamp: it runs on every set between two.
+  const double flops = fsdp_op_flops(call->kind, &call->attrs);
+  const bool all = self->device == FSDP_OP_CUDA && flops == 0;
   return (probe_load){.run = run,
                       .refresh = call->refreshes ? refresh : NULL,
                       .context = call,
                       .stream = FSDP_STREAM_COMPUTE,
-                      .sets = call->sets};
+                      .sets = call->sets,
+                      .few = all                  ? 0
+                             : flops > LONG_FLOPS ? 1
+                                                  : PASS_RUNS};
 }
 
 double probe_call_measure(const probe *self, probe_call *call) {

@@ -12,6 +12,7 @@
 #define LAUNCHES       1000
 #define GATHER_SETS    8 // shards come from the state of units before; gradients were just written
 #define REDUCE_SETS    3
+#define CROWDED_WIDTH  256 // of products between collectives: a fraction of a rank's turn on its core
 
 // ---- Collectives
 
@@ -48,17 +49,18 @@ static bool make_collective(const probe *self, int group, fsdp_instr_kind kind, 
   const int64_t size = self->links[group].ranks;
   const int64_t numel = *bytes < 64 * size ? *bytes / 4 : *bytes / 4 / (16 * size) * 16 * size;
   *bytes = 4 * numel;
-  // Both halves of the arena begin alike on every rank.
+  // Both halves of the arena begin alike on every rank. Behind the operands of an op that runs too.
   const int64_t stride = fsdp_round_up(*bytes, 4096);
-  if (stride > self->outputs.bytes || stride > self->inputs.bytes) return false;
+  const int64_t taken = fsdp_round_up(fsdp_max_i64(self->inputs.used, self->outputs.used), 4096);
+  const int64_t room = (fsdp_min_i64(self->outputs.bytes, self->inputs.bytes) - taken) / stride;
+  if (room < 1) return false;
   *l = (collective_load){.self = self,
                          .comm = self->session.comms.comm[group],
                          .kind = kind,
                          .numel = numel,
-                         .whole = self->outputs.memory,
-                         .part = self->inputs.memory,
+                         .whole = self->outputs.memory + taken,
+                         .part = self->inputs.memory + taken,
                          .stride = stride};
-  const int64_t room = fsdp_min_i64(self->outputs.bytes, self->inputs.bytes) / stride;
   *load =
       (probe_load){.run = run_collective,
                    .context = l,
@@ -69,7 +71,23 @@ static bool make_collective(const probe *self, int group, fsdp_instr_kind kind, 
   return true;
 }
 
-static void measure_collective(probe *self, int group, fsdp_instr_kind kind) {
+// A product of square matrices; NULL if its operands do not fit.
+static probe_call *make_product(probe *self, int64_t width) {
+  const fsdp_op_attrs attrs = {
+      .batch = 1, .seq = width, .in_features = width, .out_features = width, .out_stride = width};
+  return probe_call_create(self, FSDP_OP_LINEAR, &attrs, 0);
+}
+
+// Where ranks share cores, a rank that comes to a collective between ops finds others that have no core just
+// then. What it adds to the ops around it counts, less the handoffs, which are priced by themselves.
+static double added_by(const probe *self, const probe_load *product, double product_s,
+                       const probe_load *collective) {
+  const double both_s = probe_measure_between(self, product, collective);
+  return fmax(both_s - product_s - 2 * self->profile->handoff_s, 0.1 * both_s);
+}
+
+static void measure_collective(probe *self, int group, fsdp_instr_kind kind, const probe_load *product,
+                               double product_s) {
   const bool cuda = self->device == FSDP_OP_CUDA, all = kind == FSDP_INSTR_ALL_REDUCE;
   const int64_t last = cuda ? (int64_t)1 << 30 : (int64_t)32 << 20;
   fsdp_profile_point points[16];
@@ -81,7 +99,8 @@ static void measure_collective(probe *self, int group, fsdp_instr_kind kind) {
     probe_load load;
     int64_t bytes = at;
     if (!make_collective(self, group, kind, &bytes, &l, &load)) break;
-    points[entry.seconds.count++] = (fsdp_profile_point){(double)bytes, probe_measure(self, &load)};
+    points[entry.seconds.count++] = (fsdp_profile_point){
+        (double)bytes, product ? added_by(self, product, product_s, &load) : probe_measure(self, &load)};
   }
   if (entry.seconds.count > 0) fsdp_device_profile_add_collective(self->profile, &entry);
 }
@@ -89,11 +108,20 @@ static void measure_collective(probe *self, int group, fsdp_instr_kind kind) {
 void probe_collectives(probe *self) {
   static const fsdp_instr_kind kinds[] = {FSDP_INSTR_ALL_GATHER, FSDP_INSTR_REDUCE_SCATTER,
                                           FSDP_INSTR_ALL_REDUCE};
+  probe_call *call = self->crowded ? make_product(self, CROWDED_WIDTH) : NULL;
+  probe_load product;
+  double product_s = 0;
+  FSDP_CHECK(call || !self->crowded, "no memory for a product of %d x %d", CROWDED_WIDTH, CROWDED_WIDTH);
+  if (call) {
+    product = probe_call_load(self, call);
+    product_s = probe_measure_between(self, &product, NULL);
+  }
   for (int g = 0; g < self->group_count; g++) {
-    for (int k = 0; k < 3; k++) measure_collective(self, g, kinds[k]);
+    for (int k = 0; k < 3; k++) measure_collective(self, g, kinds[k], call ? &product : NULL, product_s);
     if (self->links[g].link == FSDP_LINK_NETWORK)
       fsdp_device_profile_set_network(self->profile, self->links[g].ranks);
   }
+  probe_call_destroy(call);
 }
 
 // ---- Copies
@@ -117,9 +145,11 @@ void probe_copies(probe *self) {
   const int64_t inside = fsdp_min_i64(cuda ? COPY_BYTES_GPU : COPY_BYTES, region);
   copy_load device = {self->outputs.memory, self->inputs.memory, inside};
   copy_load up = {self->outputs.memory, host, half}, down = {host + half, self->inputs.memory, half};
-  const probe_load loads[] = {{run_copy, NULL, &device, FSDP_STREAM_COMPUTE, 1, false},
-                              {run_copy, NULL, &up, FSDP_STREAM_H2D, 1, false},
-                              {run_copy, NULL, &down, FSDP_STREAM_D2H, 1, false}};
+  const probe_load loads[] = {
+      {.run = run_copy, .context = &device, .stream = FSDP_STREAM_COMPUTE, .sets = 1},
+      {.run = run_copy, .context = &up, .stream = FSDP_STREAM_H2D, .sets = 1},
+      {.run = run_copy, .context = &down, .stream = FSDP_STREAM_D2H, .sets = 1},
+  };
   double seconds[3];
   if (self->active) memset(host, 0, (size_t)(2 * half)); // touched
   for (int i = 0; i < 3; i++) seconds[i] = probe_measure(self, &loads[i]);
@@ -138,18 +168,12 @@ void probe_copies(probe *self) {
 void probe_contention(probe *self) {
   if (self->group_count == 0) return;
   const bool cuda = self->device == FSDP_OP_CUDA;
-  const int64_t width = cuda ? 4096 : 512;
-  const fsdp_op_attrs attrs = {
-      .batch = 1, .seq = width, .in_features = width, .out_features = width, .out_stride = width};
-  probe_call *call = probe_call_create(self, FSDP_OP_LINEAR, &attrs, 0);
+  probe_call *call = make_product(self, cuda ? 4096 : 512);
   int64_t bytes = cuda ? (int64_t)64 << 20 : (int64_t)4 << 20;
   collective_load l;
   probe_load gather;
   const int group = self->group_count - 1; // of all ranks
   if (call && make_collective(self, group, FSDP_INSTR_ALL_GATHER, &bytes, &l, &gather)) {
-    // The product's operands lie at the arena's start: the gather's lie behind them.
-    l.whole += self->outputs.bytes / 2 / 4096 * 4096;
-    l.part += self->inputs.bytes / 2 / 4096 * 4096;
     gather.sets = 1;
     const probe_load product = probe_call_load(self, call);
     // Means of equal numbers of runs are compared.

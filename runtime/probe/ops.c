@@ -116,7 +116,8 @@ static void measure_op(probe *self, fsdp_op_kind kind) {
   const int step = self->coarse ? 2 : 1;
   const double row_bytes = (bytes_of(self, kind, 2048) - bytes_of(self, kind, 1024)) / 1024;
   fsdp_profile_point points[SIZES_MAX];
-  fsdp_profile_op entry = {.ranks = self->scope, .op = kind, .rate = {.points = points}};
+  fsdp_profile_op entry = {
+      .ranks = self->scope, .op = kind, .dtype = self->dtype, .rate = {.points = points}};
   // An op of a few numbers has one size.
   for (int i = 0; i < (row_bytes > 0 ? 5 : 1); i += step) {
     const int have = entry.rate.count;
@@ -167,7 +168,8 @@ void probe_head(probe *self) {
   const bool cuda = self->device == FSDP_OP_CUDA;
   for (size_t h = 0; h < sizeof heads / sizeof *heads; h++) {
     fsdp_profile_point points[SIZES_MAX];
-    fsdp_profile_op entry = {.ranks = self->scope, .op = heads[h], .rate = {.points = points}};
+    fsdp_profile_op entry = {
+        .ranks = self->scope, .op = heads[h], .dtype = self->dtype, .rate = {.points = points}};
     for (int i = 0; i < (self->coarse ? 3 : cuda ? 3 : 4); i += self->coarse ? 2 : 1) {
       fsdp_op_attrs attrs = layer_of(cuda ? gpu_shapes[i].rows : cpu_shapes[i].rows);
       attrs.channels = cuda ? gpu_shapes[i].channels : cpu_shapes[i].channels;

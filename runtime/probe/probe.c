@@ -8,7 +8,7 @@
 
 #define UNITS             4000.0 // measurements of one number of ranks, about
 #define OTHER_SHARE       0.2    // of products' time, for the element type that is not the device's default
-#define COLLECTIVES_SHARE 0.04   // of the time, for a number of ranks of which only collectives are measured
+#define COLLECTIVES_SHARE 0.08   // of the time, for a number of ranks of which only collectives are measured
 #define COARSE_S          10     // less time for a number of ranks measures every other size
 
 // The counts of ranks that measure, ascending: 1, 2, 4, ... and all of a node. A GPU computes for one rank.
@@ -36,7 +36,9 @@ static void measure_ops(probe *self, int64_t start_ns, double until_s) {
   probe_products(self, start_ns, self->coarse ? until_s : elapsed_s + (1 - OTHER_SHARE) * left_s);
   if (!self->coarse) {
     probe_fill(self, self->dtype == FSDP_F32 ? FSDP_BF16 : FSDP_F32);
+    probe_ops(self);
     probe_attention(self);
+    probe_head(self);
     probe_products(self, start_ns, until_s);
   }
 }

@@ -1,16 +1,16 @@
 // The probe: measures the device profile of the machine at hand (runtime/plan/search/device_profile.h).
 //
 // The real kernels and communicators run on the streams of a real session, on operands of the shapes of
-// training steps, which take turns so that they are in caches no more than a step's are. On a CPU it
-// measures for 1, 2, 4, ... ranks of each node, which compute at the same time while the others sleep; where
-// ranks share cores, on which they take turns, only collectives. On a GPU, which computes for one rank, all
-// of them measure once.
+// training steps, which take turns so that they are in caches no more than a step's are: weights and what the
+// forward has saved are not, what the op before has written is. On a CPU it measures for 1, 2, 4, ... ranks
+// of each node, which compute at the same time while the others sleep; where ranks share cores, on which they
+// take turns, only collectives. On a GPU, which computes for one rank, all of them measure once.
 //
 //   for each number of ranks:
 //   bind ─► session ─► collectives ─► copies, contention ─► ops, attention, products
 //
 // With little time (less than ten seconds for each number of ranks) only every other size is measured, and
-// products and attention only in the default element type of the device: fp32 on a CPU, bf16 on a GPU.
+// products, attention and ops only in the default element type of the device: fp32 on a CPU, bf16 on a GPU.
 //
 // No step is timed: from a profile of single operations, steps are priced.
 #pragma once

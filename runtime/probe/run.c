@@ -14,7 +14,9 @@
 #define PASSES_MAX     1024
 #define PASSES_MAX_GPU 256
 #define ALIGNMENT      256
-#define SETS_MAX       32
+#define SETS_MAX       128
+#define BETWEEN_FIRST  4
+#define BETWEEN_MAX    4096
 #define ROTATED_BYTES  ((int64_t)160 << 20) // several times the caches behind a core
 #define FRESH_SETS     3
 #define FRESH_BYTES    ((int64_t)24 << 20)
@@ -34,7 +36,8 @@ void *probe_take(probe_region *region, int64_t bytes) {
 
 int probe_sets(const probe *self, int64_t bytes, bool fresh) {
   const int64_t all = fsdp_min_i64(self->inputs.bytes, self->outputs.bytes);
-  const int64_t room = fsdp_min_i64(all, fresh ? FRESH_BYTES : ROTATED_BYTES) / fsdp_max_i64(bytes, 1);
+  const int64_t most = fresh ? FRESH_BYTES : fsdp_min_i64(all - FRESH_BYTES, ROTATED_BYTES);
+  const int64_t room = fsdp_min_i64(all, most) / fsdp_max_i64(bytes, 1);
   return (int)fsdp_max_i64(1, fsdp_min_i64(room, fresh ? FRESH_SETS : SETS_MAX));
 }
 
@@ -67,6 +70,7 @@ typedef struct passes {
   const probe *self;
   const probe_load *load;
   int wanted, done;
+  int first;          // of the passes: those before it have run
   double budget_s;    // a CPU stops when it is used up, unless the number of runs is agreed on
   int first_slot;     // of the device's timestamps
   int64_t *marks_ns;  // without these: two for each pass
@@ -86,15 +90,22 @@ static double processor_seconds(void) {
   return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
-// Every set once a pass, on the stream.
+static int runs_of(const probe_load *load) {
+  return load->few ? load->few : load->sets;
+}
+
+// On the stream.
 static void run_passes(const fsdp_work *work, const fsdp_stream_context *context) {
   passes *p = work->owner;
   const probe_load *load = p->load;
+  const int runs = runs_of(load);
   p->processor_s = -processor_seconds();
   for (p->done = 0; p->done < p->wanted; p->done++) {
-    for (int set = 0; load->refresh && set < load->sets; set++) load->refresh(load->context, context, set);
+    const int first = (p->first + p->done) * runs;
+    for (int i = 0; load->refresh && i < runs; i++)
+      load->refresh(load->context, context, (first + i) % load->sets);
     mark(p, context, 2 * p->done);
-    for (int set = 0; set < load->sets; set++) load->run(load->context, context, set);
+    for (int i = 0; i < runs; i++) load->run(load->context, context, (first + i) % load->sets);
     mark(p, context, 2 * p->done + 1);
     if (context->native || load->agreed) continue;
     if (1e-9 * (double)(p->marks_ns[2 * p->done + 1] - p->marks_ns[0]) > p->budget_s) {
@@ -135,7 +146,7 @@ static double seconds_of(const passes *p, bool mean) {
   qsort(each, (size_t)p->done, sizeof *each, ascending);
   const double usual = each[(p->done - 1) / 8];
   free(each);
-  return (mean ? sum / p->done : usual) / p->load->sets;
+  return (mean ? sum / p->done : usual) / runs_of(p->load);
 }
 
 static passes make_passes(const probe *self, const probe_load *load, int wanted, int first_slot) {
@@ -146,9 +157,10 @@ static passes make_passes(const probe *self, const probe_load *load, int wanted,
   return p;
 }
 
-// Runs `wanted` passes alone on the machine; returns the seconds of a run.
-static double time_alone(const probe *self, const probe_load *load, int wanted) {
+// Runs `wanted` passes after `first` alone on the machine; returns the seconds of a run.
+static double time_alone(const probe *self, const probe_load *load, int first, int wanted) {
   passes p = make_passes(self, load, wanted, 0);
+  p.first = first;
   finish(&p, launch(&p));
   const double seconds = seconds_of(&p, self->crowded);
   free(p.marks_ns);
@@ -189,13 +201,13 @@ static void meet(const probe *self) {
 double probe_measure(const probe *self, const probe_load *load) {
   const bool queues = self->session.device->table->enqueues;
   double once = 0, seconds = 0, wanted = PASSES_MAX;
-  if (self->active && queues) time_alone(self, load, 1); // loads the kernel
-  if (self->active) once = time_alone(self, load, 1);
+  if (self->active && queues) time_alone(self, load, 0, 1); // loads the kernel
+  if (self->active) once = time_alone(self, load, 0, 1);
   if (load->agreed) once = probe_mean(self, once);
   meet(self);
   if (self->active) {
-    if (load->agreed || queues) wanted = fmin(PASSES_MAX, ceil(self->unit_s / (once * load->sets + 1e-9)));
-    seconds = time_alone(self, load, (int)fmax(2, wanted));
+    if (load->agreed || queues) wanted = fmin(PASSES_MAX, ceil(self->unit_s / (once * runs_of(load) + 1e-9)));
+    seconds = time_alone(self, load, 1, (int)fmax(2, wanted));
   }
   return probe_mean(self, seconds);
 }
@@ -203,8 +215,8 @@ double probe_measure(const probe *self, const probe_load *load) {
 double probe_measure_beside(const probe *self, const probe_load *load, double load_s,
                             const probe_load *beside, double beside_s) {
   const double span_s = self->session.device->table->enqueues ? 0.01 : fmax(8 * self->unit_s, 0.2);
-  const int runs = (int)fmax(3, ceil(span_s / (load_s * load->sets)));
-  const int others = beside ? (int)fmax(3, ceil(4 * span_s / (beside_s * beside->sets))) : 0;
+  const int runs = (int)fmax(3, ceil(span_s / (load_s * runs_of(load))));
+  const int others = beside ? (int)fmax(3, ceil(4 * span_s / (beside_s * runs_of(beside)))) : 0;
   double seconds = 0;
   meet(self);
   if (self->active) {
@@ -228,9 +240,60 @@ double probe_processor_s(const probe *self, const probe_load *load, int count) {
   if (self->active) {
     passes p = make_passes(self, load, count, 0);
     finish(&p, launch(&p));
-    seconds = p.processor_s / (p.done * load->sets);
+    seconds = p.processor_s / (p.done * runs_of(load));
     free(p.marks_ns);
   }
+  return probe_mean(self, seconds);
+}
+
+// ---- Between ops
+
+typedef struct single {
+  const probe_load *load;
+  int set;
+} single;
+
+static void run_single(const fsdp_work *work, const fsdp_stream_context *context) {
+  const single *one = work->owner;
+  one->load->run(one->load->context, context, one->set);
+}
+
+static uint64_t launch_single(const probe *self, single *one) {
+  fsdp_device *device = self->session.device;
+  const fsdp_work work = {.run = run_single, .owner = one, .awaited = true};
+  return device->table->launch(device, one->load->stream, &work);
+}
+
+// Seconds of each of `count` runs of `op`, and with `load` of an op and what follows it.
+static double time_between(const probe *self, const probe_load *op, const probe_load *load, int count) {
+  fsdp_device *device = self->session.device;
+  single *ops = fsdp_alloc((size_t)count * sizeof *ops), *loads = fsdp_alloc((size_t)count * sizeof *loads);
+  uint64_t ticket = 0;
+  const int64_t start_ns = fsdp_now_ns();
+  for (int i = 0; i < count; i++) {
+    ops[i] = (single){op, i % op->sets};
+    ticket = launch_single(self, &ops[i]);
+    if (!load) continue;
+    loads[i] = (single){load, i % load->sets};
+    device->table->wait(device, load->stream, op->stream, ticket);
+    ticket = launch_single(self, &loads[i]);
+    device->table->wait(device, op->stream, load->stream, ticket);
+  }
+  device->table->synchronize(device, load ? load->stream : op->stream, ticket);
+  free(ops);
+  free(loads);
+  return 1e-9 * (double)(fsdp_now_ns() - start_ns) / count;
+}
+
+double probe_measure_between(const probe *self, const probe_load *op, const probe_load *load) {
+  const double span_s = self->coarse ? 0.05 : 0.2;
+  double once = 0, seconds = 0;
+  meet(self);
+  if (self->active) once = time_between(self, op, load, BETWEEN_FIRST);
+  once = probe_mean(self, once);
+  meet(self);
+  const int count = (int)fmin(BETWEEN_MAX, fmax(BETWEEN_FIRST, ceil(span_s / once)));
+  if (self->active) seconds = time_between(self, op, load, count);
   return probe_mean(self, seconds);
 }
 

@@ -51,16 +51,18 @@ typedef struct probe_load {
   fsdp_stream stream;
   int sets;
   bool agreed; // every rank makes as many runs: collectives
+  int few;     // runs of a pass, which goes on where the one before has ended; 0: every set once
 } probe_load;
 
 // A share of the arena for `bytes` bytes, aligned as a tensor; NULL: more than the region has.
 void *probe_take(probe_region *region, int64_t bytes);
 
-// The number of operand sets that rotate, if one has `bytes` bytes: as much in all as a step touches between
-// two uses of the same bytes, or, if the op reads what was written just before (`fresh`), less than caches.
+// The number of sets of operands that rotate, if one has `bytes` bytes: as much in all as a step touches
+// between two uses of the same bytes, or, if they are what was written just before (`fresh`), less than
+// caches.
 int probe_sets(const probe *self, int64_t bytes, bool fresh);
 
-// Seconds of one run: of each rank the lowest eighth over passes of all sets (where ranks share a core, the
+// Seconds of one run: of each rank the lowest eighth over passes (where ranks share a core, the
 // mean), then the mean over ranks. Every rank must call it, in the same order.
 double probe_measure(const probe *self, const probe_load *load);
 
@@ -68,6 +70,11 @@ double probe_measure(const probe *self, const probe_load *load);
 // `beside_s`: what each takes alone, about.
 double probe_measure_beside(const probe *self, const probe_load *load, double load_s,
                             const probe_load *beside, double beside_s);
+
+// The mean over many turns of ranks that share a core, in which `op` runs again and again, and after each the
+// `load` on its own stream, which the next op waits for: seconds of the two and of both handoffs. NULL: op
+// alone. Every rank must call it; all make as many runs.
+double probe_measure_between(const probe *self, const probe_load *op, const probe_load *load);
 
 // Processor seconds that a run takes of its stream's thread, over `count` passes of an agreed load. A CPU's.
 double probe_processor_s(const probe *self, const probe_load *load, int count);

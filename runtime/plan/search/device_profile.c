@@ -244,23 +244,36 @@ double fsdp_profile_attention_s(const fsdp_device_profile *profile, int ranks, f
   return flops / rate * crowding(profile, scope, ranks) + profile->launch_s;
 }
 
-double fsdp_profile_op_s(const fsdp_device_profile *profile, int ranks, fsdp_op_kind op, double bytes) {
+// How well an entry fits: the op before the element type; 0: not at all.
+static int fit_of(const fsdp_profile_op *entry, fsdp_op_kind op, fsdp_dtype dtype) {
+  if (entry->op != op && entry->op != FSDP_OP_ROW_COUNT) return 0;
+  const int same = entry->dtype == dtype ? 3 : entry->dtype == FSDP_PROFILE_ANY_DTYPE ? 2 : 1;
+  return same + (entry->op == op ? 3 : 0);
+}
+
+double fsdp_profile_op_s(const fsdp_device_profile *profile, int ranks, fsdp_op_kind op, fsdp_dtype dtype,
+                         double bytes) {
   double rate = profile->memory_rate;
   int scope = 0;
   if (profile->op_count > 0) {
     scope = -1;
     for (int i = 0; i < profile->op_count; i++) scope = closer_scope(scope, profile->ops[i].ranks, ranks);
     const fsdp_profile_op *found = NULL;
+    int best = 0;
     for (int i = 0; i < profile->op_count; i++) {
-      const fsdp_profile_op *entry = &profile->ops[i];
-      if (entry->ranks != scope) continue;
-      if (entry->op == op || (entry->op == FSDP_OP_ROW_COUNT && !found)) found = entry;
-      if (found && found->op == op) break;
+      const int fit = profile->ops[i].ranks == scope ? fit_of(&profile->ops[i], op, dtype) : 0;
+      if (fit > best) found = &profile->ops[i], best = fit;
     }
     if (found) rate = fsdp_profile_curve_at(&found->rate, bytes);
   }
   FSDP_CHECK(rate > 0, "a profile without a rate of memory");
   return bytes / rate * crowding(profile, scope, ranks) + profile->launch_s;
+}
+
+// The rate of a copy is that of as many ranks as have a core each.
+double fsdp_profile_read_s(const fsdp_device_profile *profile, int ranks, double bytes) {
+  const int scope = profile->processors < ranks ? profile->processors : ranks;
+  return profile->memory_rate > 0 ? bytes / profile->memory_rate * crowding(profile, scope, ranks) : 0;
 }
 
 // ---- Collectives

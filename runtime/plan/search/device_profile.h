@@ -3,7 +3,7 @@
 //
 //   products      rate by element type, form and shape (m, n, k)
 //   attention     rate by element type, head dimension, direction and sequence length
-//   ops           bytes per second of every other op, by the bytes that it moves
+//   ops           bytes per second of every other op, by element type and the bytes that it moves
 //   copies        bytes per second to and from the host
 //   collectives   seconds by kind, group and bytes
 //
@@ -58,9 +58,12 @@ typedef struct fsdp_profile_attention {
   fsdp_profile_curve rate; // FLOPs per second, causal attention counted as half, by sequence length
 } fsdp_profile_attention;
 
+#define FSDP_PROFILE_ANY_DTYPE FSDP_DTYPE_COUNT
+
 typedef struct fsdp_profile_op {
   int ranks;
   fsdp_op_kind op;         // FSDP_OP_ROW_COUNT: every op without an entry
+  fsdp_dtype dtype;        // of activations and weights; FSDP_PROFILE_ANY_DTYPE
   fsdp_profile_curve rate; // bytes read and written per second, by these bytes
 } fsdp_profile_op;
 
@@ -136,8 +139,13 @@ double fsdp_profile_best_rate(const fsdp_device_profile *profile, int ranks, fsd
 double fsdp_profile_attention_s(const fsdp_device_profile *profile, int ranks, fsdp_dtype dtype, int head_dim,
                                 int64_t seq, fsdp_profile_direction direction, double flops);
 
-// Any other op, which reads and writes `bytes`.
-double fsdp_profile_op_s(const fsdp_device_profile *profile, int ranks, fsdp_op_kind op, double bytes);
+// Any other op, which computes in `dtype` and reads and writes `bytes`. Without an entry in the dtype, one in
+// another.
+double fsdp_profile_op_s(const fsdp_device_profile *profile, int ranks, fsdp_op_kind op, fsdp_dtype dtype,
+                         double bytes);
+
+// What a gemm that adds to its output takes longer, which reads these bytes of it.
+double fsdp_profile_read_s(const fsdp_device_profile *profile, int ranks, double bytes);
 
 // A group of a collective.
 typedef struct fsdp_profile_group {

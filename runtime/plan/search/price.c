@@ -124,6 +124,15 @@ static double products_s(const fsdp_pricing *p, const fsdp_instr *instr) {
   return seconds;
 }
 
+// Bytes that gemms which add to what they write read of it.
+static double added_bytes(const fsdp_pricing *p, const fsdp_instr *instr) {
+  const fsdp_operand *operands = operands_of(p, instr);
+  double bytes = 0;
+  for (int i = 0; i < instr->operand_count; i++)
+    if (operands[i].access == FSDP_UPDATE) bytes += (double)operands[i].size_bytes;
+  return bytes;
+}
+
 static double attention_s(const fsdp_pricing *p, const fsdp_instr *instr, double flops) {
   const fsdp_op_attrs *a = &instr->attrs;
   const bool backward = fsdp_op_phase_of(instr->op) == FSDP_OP_IN_BACKWARD;
@@ -145,20 +154,22 @@ static double processors_of(const fsdp_pricing *p, const fsdp_instr *instr) {
 
 static fsdp_price price_op(const fsdp_pricing *p, const fsdp_instr *instr) {
   const fsdp_op_work work = work_of(p, instr);
+  const fsdp_dtype dtype = p->plan->config.param_dtype;
   fsdp_price price = {.flops = work.flops};
   double bytes = work.bytes;
   if (fsdp_op_makes_gemms(instr->op)) {
     price.kind = FSDP_PRICE_PRODUCTS;
     price.seconds = products_s(p, instr);
     if (work.row_bytes > 0)
-      price.seconds += fsdp_profile_op_s(p->profile, p->ranks_per_node, instr->op, work.row_bytes);
+      price.seconds += fsdp_profile_op_s(p->profile, p->ranks_per_node, instr->op, dtype, work.row_bytes);
+    price.seconds += fsdp_profile_read_s(p->profile, p->ranks_per_node, added_bytes(p, instr));
     bytes += work.row_bytes;
   } else if (work.flops > 0) {
     price.kind = FSDP_PRICE_ATTENTION;
     price.seconds = attention_s(p, instr, work.flops);
   } else {
     price.kind = fsdp_op_phase_of(instr->op) == FSDP_OP_IN_UPDATE ? FSDP_PRICE_UPDATE : FSDP_PRICE_MOVES;
-    price.seconds = fsdp_profile_op_s(p->profile, p->ranks_per_node, instr->op, bytes);
+    price.seconds = fsdp_profile_op_s(p->profile, p->ranks_per_node, instr->op, dtype, bytes);
   }
   const double rate = p->profile->memory_rate;
   price.share[FSDP_RESOURCE_PROCESSORS] = processors_of(p, instr);

@@ -94,7 +94,7 @@ static const char whole[] =
     "attention:\n- {kernel: k1, dtype: bf16, head_dim: 64, direction: both, tflops: {512: 1, 1024: 2}}\n"
     "- {kernel: k2, ranks: 3, dtype: bf16, head_dim: 128, direction: backward, tflops: {512: 3}}\n"
     "- {kernel: k1, dtype: fp32, head_dim: 64, direction: forward, tflops: {512: 4}}\n"
-    "ops:\n- {op: rmsnorm, gbps: {1e6: 100, 1e8: 200}}\n- {op: any, ranks: 2, gbps: {1000: 7}}\n"
+    "ops:\n- {op: rmsnorm, gbps: {1e6: 100, 1e8: 200}}\n- {op: any, ranks: 2, dtype: bf16, gbps: {1000: 7}}\n"
     "collectives:\n- {kind: reduce_scatter, link: network, ranks: 16, ranks_per_node: 8, groups: 2, us: "
     "{1e6: 92.8}}\n"
     "- {kind: all_reduce, link: node, ranks: 2, us: {10: 1, 20: {value: 2, source: s}}}\n";
@@ -130,6 +130,7 @@ static void whole_profile(void **state) {
   assert_true(p->attention[1].dtype == FSDP_F32 && p->attention[1].direction == FSDP_ATTENTION_FORWARD);
   assert_int_equal(p->op_count, 2);
   assert_true(p->ops[0].op == FSDP_OP_RMSNORM && p->ops[0].rate.points[1].value == 200e9);
+  assert_true(p->ops[0].dtype == FSDP_PROFILE_ANY_DTYPE && p->ops[1].dtype == FSDP_BF16);
   assert_true(p->ops[1].op == FSDP_OP_ROW_COUNT && p->ops[1].ranks == 2);
   assert_int_equal(p->collective_count, 2);
   const fsdp_profile_collective *collective = p->collectives;

@@ -108,6 +108,30 @@ static void test_work(void **state) {
   }
 }
 
+// Every micro-batch but the first adds to the gradients of the gemms' weights, which it reads; the embedding
+// and the norms have no gemms.
+static void test_added(void **state) {
+  (void)state;
+  const double rate = 1e9;
+  for (int micro_batches = 1; micro_batches <= 3; micro_batches++) {
+    const fsdp_plan_config config = config_of(1, micro_batches);
+    const fsdp_model_config *m = &config.model;
+    fsdp_device_profile *profile = machine(FLOPS_PER_S, 1e30, 1);
+    fsdp_step_price without = price_on(&config, profile, NULL);
+    profile->memory_rate = rate;
+    fsdp_step_price with = price_on(&config, profile, NULL);
+    const double C = (double)m->hidden_size, F = (double)m->intermediate_size;
+    const double q = (double)(m->num_heads * m->head_dim), kv = (double)(m->num_kv_heads * m->head_dim);
+    const double weights =
+        (double)m->num_layers * (C * (q + 2 * kv) + q * C + 3 * C * F) + C * (double)m->vocab_size;
+    assert_near(with.kind_s[FSDP_PRICE_PRODUCTS] - without.kind_s[FSDP_PRICE_PRODUCTS] + 1,
+                (micro_batches - 1) * 4 * weights / rate + 1, 1e-6);
+    fsdp_step_price_release(&with);
+    fsdp_step_price_release(&without);
+    fsdp_device_profile_destroy(profile);
+  }
+}
+
 // If computing takes no time, a step is its communication: collectives over one link share it, whatever their
 // streams.
 static void test_communication(void **state) {
@@ -353,6 +377,24 @@ static void test_ranks(void **state) {
   fsdp_device_profile_destroy(profile);
 }
 
+// An op's own entry comes before that of any op, then its element type's before one of another.
+static void test_op_rates(void **state) {
+  (void)state;
+  fsdp_device_profile *profile = fsdp_device_profile_create();
+  fsdp_profile_point rates[] = {{1, 1e9}, {1, 2e9}, {1, 3e9}};
+  const fsdp_profile_op entries[] = {
+      {.op = FSDP_OP_ROW_COUNT, .dtype = FSDP_BF16, .rate = {&rates[0], 1}},
+      {.op = FSDP_OP_RMSNORM, .dtype = FSDP_F32, .rate = {&rates[1], 1}},
+      {.op = FSDP_OP_ROW_COUNT, .dtype = FSDP_PROFILE_ANY_DTYPE, .rate = {&rates[2], 1}},
+  };
+  for (int i = 0; i < 3; i++) fsdp_device_profile_add_op(profile, &entries[i]);
+  assert_near(fsdp_profile_op_s(profile, 1, FSDP_OP_RMSNORM, FSDP_F32, 6e9), 3, 1e-9);
+  assert_near(fsdp_profile_op_s(profile, 1, FSDP_OP_RMSNORM, FSDP_BF16, 6e9), 3, 1e-9);
+  assert_near(fsdp_profile_op_s(profile, 1, FSDP_OP_SWIGLU, FSDP_BF16, 6e9), 6, 1e-9);
+  assert_near(fsdp_profile_op_s(profile, 1, FSDP_OP_SWIGLU, FSDP_F32, 6e9), 2, 1e-9);
+  fsdp_device_profile_destroy(profile);
+}
+
 // Attention of an element type is known if both directions are, with whatever numbers of ranks.
 static void test_attention_rows(void **state) {
   (void)state;
@@ -389,6 +431,7 @@ static void test_attention_rows(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_work),           cmocka_unit_test(test_communication),
+      cmocka_unit_test(test_added),          cmocka_unit_test(test_op_rates),
       cmocka_unit_test(test_overlap),        cmocka_unit_test(test_timeline),
       cmocka_unit_test(test_interpolation),  cmocka_unit_test(test_network),
       cmocka_unit_test(test_tiles),          cmocka_unit_test(test_groups),
