@@ -33,7 +33,7 @@ void fsdp_price_report_release(fsdp_price_report *report) {
 
 // ---- What bounds a step
 
-// A part of the step's time. Parts add up to the step, but for work on the host beside work on the device.
+// A part of the step's time. Parts add up to the step.
 typedef struct part {
   const char *name, *key;
   double seconds;

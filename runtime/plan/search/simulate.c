@@ -263,14 +263,44 @@ static void run_create(const fsdp_simulation *simulation, int micro_batches, run
 
 // ---- What a step takes
 
-static void sum_kinds(const run *r, fsdp_step_price *price) {
+// The event `index` of a stream in the last two steps that were run.
+static const fsdp_instr_time *recent_event(const run *r, fsdp_stream stream, int64_t index) {
+  const int64_t count = r->stream_count[stream];
+  const int step = FSDP_SIMULATED_STEPS - 2 + (int)(index / count);
+  return &r->times[step][r->places[stream][index % count]];
+}
+
+static double overlap_s(const fsdp_instr_time *a, const fsdp_instr_time *b) {
+  return fmax(0, fmin(a->end_s, b->end_s) - fmax(a->begin_s, b->begin_s));
+}
+
+// The running time of a stream's work in `step`, less that beside events of the stream `beside`
+// (FSDP_STREAM_COUNT: none), by what it goes to.
+static void sum_kinds(const run *r, fsdp_stream stream, fsdp_stream beside, const fsdp_instr_time *step,
+                      fsdp_step_price *price) {
+  const int64_t others = beside < FSDP_STREAM_COUNT ? 2 * r->stream_count[beside] : 0;
+  int64_t first = 0; // of `beside`, that ends after the event begins
+  for (int64_t i = 0; i < 2 * r->stream_count[stream]; i++) {
+    fsdp_instr_time time = *recent_event(r, stream, i);
+    double seconds = overlap_s(&time, step);
+    time = (fsdp_instr_time){fmax(time.begin_s, step->begin_s), fmin(time.end_s, step->end_s)};
+    while (first < others && recent_event(r, beside, first)->end_s <= time.begin_s) first++;
+    for (int64_t k = first; seconds > 0 && k < others; k++) {
+      const fsdp_instr_time *other = recent_event(r, beside, k);
+      if (other->begin_s >= time.end_s) break;
+      seconds -= overlap_s(other, &time);
+    }
+    const int position = r->position[r->places[stream][i % r->stream_count[stream]]];
+    price->kind_s[r->simulation->prices[position].kind] += fmax(0, seconds);
+  }
+}
+
+static void sum_places(const run *r, fsdp_step_price *price) {
   const fsdp_instr_time *times = r->times[FSDP_SIMULATED_STEPS - 1];
   for (int64_t p = 0; p < r->count; p++) {
-    const fsdp_price *one = &r->simulation->prices[r->position[p]];
-    const fsdp_instr *instr = &r->program.instrs[r->position[p]];
-    price->flops += one->flops;
-    if (instr->stream == FSDP_STREAM_COMPUTE || instr->stream == FSDP_STREAM_HOST)
-      price->kind_s[one->kind] += times[p].end_s - times[p].begin_s;
+    const int position = r->position[p];
+    price->flops += r->simulation->prices[position].flops;
+    price->busy_s[r->program.instrs[position].stream] += times[p].end_s - times[p].begin_s;
   }
 }
 
@@ -286,11 +316,13 @@ static void measure(const run *r, fsdp_step_price *price) {
                              .d2h_s = e.d2h_s,
                              .other_s = e.other_s,
                              .unit_count = e.unit_count};
-  memcpy(price->busy_s, e.busy_s, sizeof price->busy_s);
   memcpy(price->comm_axes_s, e.comm_axes_s, sizeof price->comm_axes_s);
   price->comm_unit_s = fsdp_alloc((size_t)(e.unit_count + 1) * sizeof *price->comm_unit_s);
   memcpy(price->comm_unit_s, e.comm_unit_s, (size_t)(e.unit_count + 1) * sizeof *price->comm_unit_s);
-  sum_kinds(r, price);
+  const fsdp_instr_time step = {e.begin_s, e.end_s};
+  sum_kinds(r, FSDP_STREAM_COMPUTE, FSDP_STREAM_COUNT, &step, price);
+  sum_kinds(r, FSDP_STREAM_HOST, FSDP_STREAM_COMPUTE, &step, price);
+  sum_places(r, price);
   fsdp_exposure_meter_destroy(meter);
 }
 

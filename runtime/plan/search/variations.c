@@ -1,7 +1,6 @@
 #include "runtime/plan/search/variations.h"
 
 #include "runtime/base/check.h"
-#include "runtime/base/print_int.h"
 #include "runtime/base/size.h"
 
 #include <stdarg.h>
@@ -89,9 +88,8 @@ static void vary_recomputation(variations *v) {
 static void vary_wrap(variations *v) {
   for (int twice = 0; twice <= 1 && v->plan->config.wrap.kind == FSDP_WRAP_SIZE; twice++) {
     fsdp_plan_config c = v->plan->config;
-    char numel[48];
     c.wrap.numel = twice ? 2 * c.wrap.numel : fsdp_max_i64(1, c.wrap.numel / 2);
-    vary(v, &c, "--numel-to-wrap %s", fsdp_print_int(c.wrap.numel, numel, sizeof numel));
+    vary(v, &c, "--numel-to-wrap %lld", (long long)c.wrap.numel);
   }
 }
 

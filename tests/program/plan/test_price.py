@@ -61,10 +61,14 @@ def factored_axis():
 
 def variations_are_plans():
     """What is said of a setting is what a plan with that setting costs."""
-    time = price("--profile", "h100-sxm", "-s", 1024, "-b", 2)
-    for entry in time["variations"][:: programs.stride(4)]:
-        other = price("--profile", "h100-sxm", "-s", 1024, "-b", 2, *entry["change"].split())
-        assert near(other["step_ms"], entry["step_ms"]), entry
+    for wrap in ("block", "size"): # with `size` its threshold changes too
+        base = ("--profile", "h100-sxm", "-s", 1024, "-b", 2, "--wrap", wrap)
+        entries = price(*base)["variations"]
+        chosen = entries[:: programs.stride(4)] + [e for e in entries if "numel-to-wrap" in e["change"]]
+        assert wrap == "block" or len(chosen) > 2, entries
+        for entry in chosen:
+            other = price(*base, *entry["change"].split())
+            assert near(other["step_ms"], entry["step_ms"]), entry
 
 
 def settings():
@@ -102,7 +106,7 @@ def offload_has_a_price():
     profile without the host's rates would price this as nothing."""
     bytes_of_a_node = 34 * 6738415616 / 2
     time = price("--profile", "h100-sxm", "--cpu-offload")
-    assert near(time["parts_ms"]["update"], 1e3 * bytes_of_a_node / 614.4e9, 0.01), time["parts_ms"]
+    assert near(time["busy_ms"]["host"], 1e3 * bytes_of_a_node / 614.4e9, 0.01), time["busy_ms"]
     bare, copies = work / "bare.yaml", work / "copies.yaml"
     bare.write_text(BARE)
     copies.write_text(BARE + "copy_gbps: {up: 20, down: 20}\n")
@@ -124,6 +128,17 @@ def shared_cores():
         assert (f"{ranks} ranks share 8 cores" in text) == told, text
 
 
+def parts_add_up():
+    """Also where the host updates while the device computes: without clipping, an update follows its unit's
+    reduction, behind the rest of the backward."""
+    for more in (("--cpu-offload",), ("--cpu-offload", "--grad-clip", 0), ("--grad-accum", 9),
+                 ("--offload-activations", "attention", "--cpu-offload", "--grad-clip", 0, "--grad-accum", 3)):
+        time = price("--profile", "h100-sxm", "-s", 1024, "-b", 2, "--strategy", "zero1", *more)
+        check_parts(time)
+        if "--grad-clip" in more:
+            assert time["parts_ms"]["update"] < 0.95 * time["busy_ms"]["host"], (more, time)
+
+
 def simulated_timeline():
     path = work / "trace.json"
     time = json.loads(plan(*MODEL, "--price", "--json", "--profile", "h100-sxm", "--grad-accum", 2, "--trace",
@@ -142,6 +157,9 @@ def simulated_timeline():
     text = plan(*MODEL, "--profile", "h100-sxm", "--trace", path).stdout
     assert text.splitlines()[-1] == f"trace:     two simulated steps in {path}", text
     assert near(steps[1]["args"]["exposed_comm_ms"], time["exposed"]["communication_ms"], 1e-5), steps
+    for stream, busy in time["busy_ms"].items():
+        spans = [e["dur"] / 1e3 for e in complete if rows[e["tid"]] == stream and e["args"]["step"] == 2]
+        assert near(sum(spans), busy, 1e-3), (stream, sum(spans), busy)
 
 
 def profile_of(name, text):
@@ -187,6 +205,7 @@ factored_axis()
 offload_has_a_price()
 shared_cores()
 variations_are_plans()
+parts_add_up()
 settings()
 simulated_timeline()
 errors()
