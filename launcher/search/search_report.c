@@ -3,6 +3,7 @@
 #include "launcher/cli/option_value.h"
 #include "launcher/report/price.h"
 #include "runtime/base/check.h"
+#include "runtime/base/plural.h"
 #include "runtime/base/print_int.h"
 
 #include <inttypes.h>
@@ -130,10 +131,11 @@ static void print_plan(const fsdp_search_plan *plan, int number, FILE *out) {
 fsdp_status fsdp_search_print(const fsdp_search_job *job, const fsdp_search_result *result,
                               fsdp_options *options, FILE *out, fsdp_error *error) {
   char number[3][48];
-  fprintf(out, "%d kinds of plans for %d rank%s, %s sequences a step; %s drafts, %s whole plans\n",
-          result->kind_count, job->config.ranks, job->config.ranks == 1 ? "" : "s",
+  fprintf(out, "%d kind%s of plans for %d rank%s, %s sequence%s a step; %s drafts, %s whole plans\n",
+          result->kind_count, fsdp_plural(result->kind_count), job->config.ranks,
+          fsdp_plural(job->config.ranks),
           fsdp_print_int(job->config.global_batch, number[0], sizeof number[0]),
-          fsdp_print_int(result->drafts, number[1], sizeof number[1]),
+          fsdp_plural(job->config.global_batch), fsdp_print_int(result->drafts, number[1], sizeof number[1]),
           fsdp_print_int(result->whole, number[2], sizeof number[2]));
   for (int i = 0; i < result->count; i++) {
     fsdp_status status =

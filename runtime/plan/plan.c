@@ -41,9 +41,10 @@ int64_t fsdp_plan_reserve_bytes(const fsdp_plan *plan) {
   return backend->reserve_bytes + plan->program->comm_count * backend->comm_reserve_bytes;
 }
 
-// What an instruction sends: a ring all-gather or reduce-scatter sends every slot but one, an all-reduce does
-// both.
-static void count_traffic(fsdp_traffic *traffic, const fsdp_plan *plan, const fsdp_instr *instr) {
+// What an instruction sends in `runs` runs: a ring all-gather or reduce-scatter sends every slot but one, an
+// all-reduce does both.
+static void count_traffic(fsdp_traffic *traffic, const fsdp_plan *plan, const fsdp_instr *instr,
+                          int64_t runs) {
   const fsdp_program *program = plan->program;
   const fsdp_operand *operands = &program->operands[instr->first_operand];
   if (!fsdp_instr_is_collective(instr)) return;
@@ -65,20 +66,23 @@ static void count_traffic(fsdp_traffic *traffic, const fsdp_plan *plan, const fs
   default:
     return;
   }
-  *kind += bytes;
-  traffic->by_axes[fsdp_factored_source(&plan->axes, program->comms[instr->comm].axes)] += bytes;
+  *kind += runs * bytes;
+  traffic->by_axes[fsdp_factored_source(&plan->axes, program->comms[instr->comm].axes)] += runs * bytes;
 }
 
 static fsdp_traffic step_traffic(const fsdp_plan *plan) {
   const fsdp_program *program = plan->program;
   fsdp_traffic traffic = {0};
+  int64_t runs[FSDP_MAX_SECTIONS] = {0}; // of each section in a step
   int *order = fsdp_alloc((size_t)(program->micro_batches + 1) * sizeof *order);
-  int count = fsdp_program_step_order(program, order);
-  for (int i = 0; i < count; i++) {
-    const fsdp_section *section = &program->sections[order[i]];
-    for (int p = section->begin; p < section->end; p++) count_traffic(&traffic, plan, &program->instrs[p]);
-  }
+  const int count = fsdp_program_step_order(program, order);
+  for (int i = 0; i < count; i++) runs[order[i]]++;
   free(order);
+  for (int s = 0; s < program->section_count; s++) {
+    const fsdp_section *section = &program->sections[s];
+    for (int p = section->begin; p < section->end && runs[s] > 0; p++)
+      count_traffic(&traffic, plan, &program->instrs[p], runs[s]);
+  }
   return traffic;
 }
 

@@ -19,7 +19,8 @@ static int sent_product(const fsdp_nodes *list, int collective) {
   if (!fsdp_instr_is_collective(&node->instr) || node->instr.stream != FSDP_STREAM_TENSOR ||
       !node->is_backward)
     return FSDP_NO_NODE;
-  while (before != FSDP_NO_NODE && list->nodes[before].origin == node->origin)
+  while (before != FSDP_NO_NODE && list->nodes[before].origin == node->origin &&
+         !fsdp_instr_is_collective(&list->nodes[before].instr))
     before = list->nodes[before].previous;
   bool found = before != FSDP_NO_NODE && is_op(&list->nodes[before], FSDP_OP_LINEAR_BACKWARD_INPUT);
   return found ? before : FSDP_NO_NODE;

@@ -118,3 +118,8 @@ int64_t search_least_bytes(const fsdp_search_config *search, const search_space 
   *where = FSDP_SPACE_DEVICE;
   return device;
 }
+
+int64_t search_value_bytes(const search_space *space, const fsdp_search_kind *kind, int64_t batch) {
+  const double sequences = (double)batch * (double)kind->batch_parts / fsdp_mesh_ranks(&kind->mesh);
+  return (int64_t)(sequences * space->value_bytes);
+}

@@ -80,6 +80,7 @@ typedef struct search_space {
   fsdp_wrap_policy wraps[SEARCH_WRAPS_MAX]; // the first is what a kind is tried with
   int wrap_count;
   int64_t layer_params, params; // of a layer, and in all
+  double value_bytes;           // of a sequence: the largest value that a layer saves or makes again
 } search_space;
 
 fsdp_status search_space_create(const fsdp_search_config *search, search_space *space, fsdp_error *error);
@@ -93,7 +94,7 @@ fsdp_saving search_saving_of(const fsdp_search_config *search, const search_chai
 fsdp_search_kind *search_kinds_create(const fsdp_search_config *search, bool across, int *count);
 
 // Sequences of a micro-batch and micro-batches of a step: entry `index` of those that make the global batch
-// with this kind. False after the last.
+// with this kind, the smallest micro-batch first. False after the last.
 bool search_batch(const fsdp_search_config *search, const fsdp_search_kind *kind, int index, int64_t *batch,
                   int *micro_batches);
 
@@ -105,6 +106,9 @@ double search_least_s(const fsdp_search_config *search, const search_space *spac
                       const fsdp_search_kind *kind, fsdp_search_bound *bound);
 int64_t search_least_bytes(const fsdp_search_config *search, const search_space *space,
                            const fsdp_search_kind *kind, fsdp_space *where);
+
+// The least bytes on the device of a rank's part of a layer's largest value, of `batch` sequences.
+int64_t search_value_bytes(const search_space *space, const fsdp_search_kind *kind, int64_t batch);
 
 // ---- Settings of a kind (search_kind.c)
 

@@ -321,12 +321,21 @@ static fsdp_plan_config first_config(const walk *w) {
   return config;
 }
 
-// The micro-batches that make the global batch, the fastest first.
+// Whether a single value that a layer makes of a micro-batch is above the limits.
+static bool is_hopeless(const walk *w, int64_t batch) {
+  int64_t bytes[FSDP_SPACE_COUNT] = {0};
+  bytes[FSDP_SPACE_DEVICE] = search_value_bytes(w->space, w->kind, batch);
+  return search_excess(w->search, bytes, NULL) > 0;
+}
+
+// The micro-batches that make the global batch, the fastest first. The smallest is there in any case, so that
+// the least that a kind needs is known.
 static int list_batches(walk *w, fsdp_plan_config config, batch_choice choices[BATCHES_MAX]) {
   int count = 0;
   for (int i = 0;
        count < BATCHES_MAX && search_batch(w->search, w->kind, i, &config.batch, &config.micro_batches);
        i++) {
+    if (count > 0 && is_hopeless(w, config.batch)) break;
     batch_choice choice = {.batch = config.batch, .micro_batches = config.micro_batches};
     if (!search_estimate_of(w->search, &config, w->drafts, &choice.first)) continue;
     w->best->planned = true;

@@ -4,6 +4,7 @@
 #include "runtime/plan/program/saving_cost.h"
 #include "runtime/plan/search/search_internal.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -80,6 +81,16 @@ static int list_items(const fsdp_search_config *search, const fsdp_graph *graph,
   fsdp_saved_release(&saved);
   qsort(items, (size_t)count, sizeof *items, compare_items);
   return count;
+}
+
+static double largest_value_bytes(const fsdp_graph *graph, fsdp_dtype dtype) {
+  fsdp_saved saved = fsdp_saved_create(graph);
+  double most = 0;
+  for (int i = 0; i < saved.count; i++)
+    if (saved.values[i].layer == 0)
+      most = fmax(most, (double)fsdp_graph_bytes(graph, saved.values[i].value, dtype));
+  fsdp_saved_release(&saved);
+  return most;
 }
 
 // Made without a gemm, if the rest is there.
@@ -247,6 +258,7 @@ fsdp_status search_space_create(const fsdp_search_config *search, search_space *
   for (int m = 0; m < graph->module_count && !space->layer_params; m++)
     if (strcmp(graph->modules[m].class_name, graph->block_class) == 0)
       space->layer_params = module_params(graph, m);
+  space->value_bytes = largest_value_bytes(graph, search->base.param_dtype);
   list_chains(search, space, graph);
   if (search->fixed[FSDP_SEARCH_WRAP])
     space->wraps[space->wrap_count++] = search->base.wrap;
@@ -258,13 +270,29 @@ fsdp_status search_space_create(const fsdp_search_config *search, search_space *
 
 // ---- Batches
 
+// What the options of both take at most.
+#define BATCH_MAX         1000000
+#define MICRO_BATCHES_MAX 1000000
+
+// The least divisor of `number` above `divisor`; 0: there is none.
+static int64_t next_divisor(int64_t number, int64_t divisor) {
+  int64_t d = divisor + 1;
+  for (; d * d <= number; d++)
+    if (number % d == 0) return d;
+  if (divisor > 0) d = fsdp_min_i64(d - 1, (number - 1) / divisor); // number / d is above `divisor`
+  for (; d > 0; d--)
+    if (number % d == 0) return number / d;
+  return 0;
+}
+
 bool search_batch(const fsdp_search_config *search, const fsdp_search_kind *kind, int index, int64_t *batch,
                   int *micro_batches) {
   const fsdp_plan_config *base = &search->base;
   if (!kind->batch_parts || search->global_batch % kind->batch_parts) return false;
   const int64_t rank = search->global_batch / kind->batch_parts;
-  for (int64_t b = 1; b <= rank; b++) {
-    if (rank % b || rank / b > 1 << 20 || b > INT32_MAX / base->seq) continue;
+  const int64_t most = fsdp_min_i64(BATCH_MAX, INT32_MAX / base->seq);
+  for (int64_t b = next_divisor(rank, 0); b > 0 && b <= most; b = next_divisor(rank, b)) {
+    if (rank / b > MICRO_BATCHES_MAX) continue;
     if (search->fixed[FSDP_SEARCH_BATCH] && b != base->batch) continue;
     if (search->fixed[FSDP_SEARCH_MICRO_BATCHES] && rank / b != base->micro_batches) continue;
     if (index-- > 0) continue;

@@ -128,6 +128,17 @@ def states_on_the_host():
     assert best["step_ms"] > least_ms, (best, least_ms)
 
 
+def large_steps():
+    """A step of ten million sequences: what no memory holds is not even drafted, nor every micro-batch run."""
+    found = search("--strategy", "full", "--mesh", "4,1", "--cpu-offload", "off", "--global-batch", "1e7")
+    best = found["plans"][0]
+    options = best["options"]
+    assert int(options["batch-size"]) * int(options["grad-accum"]) * 4 == 10**7, options
+    assert int(options["grad-accum"]) <= 10**6 and best["device_bytes"] < 40e9, best
+    one = search("--strategy", "full", "--mesh", "4,1", "--cpu-offload", "off", "--global-batch", 400)
+    assert best["tokens_per_s"] > 0.99 * one["plans"][0]["tokens_per_s"], (best, one["plans"][0])
+
+
 def refused():
     unfit = plan(*MACHINE, *MODEL, "--memory-limit", "2GB", "--host-memory-limit", "1GB", status=4).stderr
     assert "no plan fits" in unfit and "needs" in unfit, unfit
@@ -176,4 +187,5 @@ programs_read_back()
 given_stays()
 reasons_are_true()
 states_on_the_host()
+large_steps()
 refused()

@@ -22,7 +22,7 @@
 
 // The greatest parts of whole plans that the bounds were.
 typedef struct closest {
-  double time[FSDP_BOUND_COUNT], memory[FSDP_SPACE_COUNT], work, links;
+  double time[FSDP_BOUND_COUNT], memory[FSDP_SPACE_COUNT], value, work, links;
   int plans;
 } closest;
 
@@ -111,6 +111,8 @@ static void check_kind(random_source *random, const fsdp_search_config *search, 
   check(fsdp_search_bound_name(bound), least_s, plan.step_s, &config, &all->time[bound]);
   const int64_t least = search_least_bytes(search, space, kind, &where);
   check("memory", (double)least, (double)plan.bytes[where], &config, &all->memory[where]);
+  const int64_t value = search_value_bytes(space, kind, config.batch);
+  check("a value", (double)value, (double)plan.bytes[FSDP_SPACE_DEVICE], &config, &all->value);
   // Everything kept and a unit ahead; then with another wrap and accumulation too.
   fsdp_plan_config kept = config;
   kept.saving.count = 0;
@@ -144,12 +146,13 @@ static void test_bounds(void **state) {
   if (!test_sanitized()) {
     assert_true(all.time[FSDP_BOUND_UPDATE] > 0.8 && all.work > 0.9 && all.links > 0.98);
     assert_true(all.memory[FSDP_SPACE_DEVICE] > 0.9 && all.memory[FSDP_SPACE_HOST] > 0.9);
+    assert_true(all.value > 0.02);
   }
   print_message("%d plans; closest: compute %.3f, communication %.3f, updates %.3f, device %.3f, host %.3f, "
-                "work %.3f, links %.3f\n",
+                "a value %.3f, work %.3f, links %.3f\n",
                 all.plans, all.time[FSDP_BOUND_COMPUTE], all.time[FSDP_BOUND_COMMUNICATION],
                 all.time[FSDP_BOUND_UPDATE], all.memory[FSDP_SPACE_DEVICE], all.memory[FSDP_SPACE_HOST],
-                all.work, all.links);
+                all.value, all.work, all.links);
 }
 
 // Products alone: hardly anything to send, read or keep beside them.
@@ -208,11 +211,38 @@ static void test_links(void **state) {
   }
 }
 
+// Every divisor of a rank's sequences, in order, as by trying them all.
+static void test_batches(void **state) {
+  (void)state;
+  fsdp_device_profile *profile = round_machine(1e9, 1e9);
+  fsdp_search_config search = search_on(profile, "llama2-7b", 1, 1);
+  search.base.seq = 2048;
+  search.base.mesh = fsdp_mesh_of(1, 1);
+  const fsdp_search_kind kind = {.mesh = search.base.mesh, .strategy = FSDP_FULL, .batch_parts = 1};
+  const int64_t most = INT32_MAX / search.base.seq;
+  const int64_t batches[] = {1,   2,    3,     4,      12,      49,        97,
+                             720, 9973, 65536, 720720, 1000000, 999999937, 1000000000};
+  for (size_t n = 0; n < sizeof batches / sizeof *batches; n++) {
+    int index = 0, micro_batches;
+    int64_t batch;
+    search.global_batch = batches[n];
+    for (int64_t b = 1; b <= batches[n] && b <= most; b++) {
+      if (batches[n] % b || batches[n] / b > 1000000) continue;
+      assert_true(search_batch(&search, &kind, index++, &batch, &micro_batches));
+      assert_int_equal(batch, b);
+      assert_int_equal(micro_batches, batches[n] / b);
+    }
+    assert_false(search_batch(&search, &kind, index, &batch, &micro_batches));
+  }
+  fsdp_device_profile_destroy(profile);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_bounds),
       cmocka_unit_test(test_compute),
       cmocka_unit_test(test_links),
+      cmocka_unit_test(test_batches),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
