@@ -64,7 +64,7 @@ def variations_are_plans():
     for wrap in ("block", "size"): # with `size` its threshold changes too
         base = ("--profile", "h100-sxm", "-s", 1024, "-b", 2, "--wrap", wrap)
         entries = price(*base)["variations"]
-        chosen = entries[:: programs.stride(4)] + [e for e in entries if "numel-to-wrap" in e["change"]]
+        chosen = entries[:: programs.stride(4)] + [e for e in entries if "numel-to" in e["change"]]
         assert wrap == "block" or len(chosen) > 2, entries
         for entry in chosen:
             other = price(*base, *entry["change"].split())
@@ -132,7 +132,7 @@ def parts_add_up():
     """Also where the host updates while the device computes: without clipping, an update follows its unit's
     reduction, behind the rest of the backward."""
     for more in (("--cpu-offload",), ("--cpu-offload", "--grad-clip", 0), ("--grad-accum", 9),
-                 ("--offload-activations", "attention", "--cpu-offload", "--grad-clip", 0, "--grad-accum", 3)):
+                 ("--cpu-offload", "--grad-clip", 0, "--grad-accum", 3)):
         time = price("--profile", "h100-sxm", "-s", 1024, "-b", 2, "--strategy", "zero1", *more)
         check_parts(time)
         if "--grad-clip" in more:

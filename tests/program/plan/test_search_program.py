@@ -129,7 +129,7 @@ def states_on_the_host():
 
 
 def large_steps():
-    """A step of ten million sequences: what no memory holds is not even drafted, nor every micro-batch run."""
+    """A step of ten million sequences: what no memory holds is not even drafted."""
     found = search("--strategy", "full", "--mesh", "4,1", "--cpu-offload", "off", "--global-batch", "1e7")
     best = found["plans"][0]
     options = best["options"]
