@@ -52,9 +52,11 @@ static bool fits(const fsdp_plan *plan, void *limits) {
 // ---- What would help
 
 // A change of the configuration that may need less memory. `apply` changes `config` and says how a user asks
-// for it, or returns false if the configuration has it already. Without it, rules of `fate` are chosen.
+// for it, or returns false if the configuration has it already. Without it, ranks move to `axis`; without
+// either, rules of `fate` are chosen.
 typedef struct remedy {
   bool (*apply)(fsdp_plan_config *config, char *text, size_t bytes);
+  const char *axis;
   fsdp_fate fate;
   bool changes_results;
 } remedy;
@@ -144,6 +146,29 @@ static bool halve_sequence(fsdp_plan_config *config, char *text, size_t bytes) {
   return true;
 }
 
+// Twice the ranks on tensor or context and half of those that have sequences of their own, which take twice as
+// many micro-batches, so that the step stays the same. Tensor parallelism stays inside a machine.
+static bool divide_layers(fsdp_plan_config *config, const fsdp_limits *limits, const char *axis, char *text,
+                          size_t bytes) {
+  fsdp_mesh *mesh = &config->mesh;
+  char sizes[FSDP_MESH_TEXT_BYTES];
+  const int size = 2 * fsdp_mesh_size(mesh, axis);
+  const int data = fsdp_mesh_size(mesh, FSDP_AXIS_DATA), shards = fsdp_mesh_size(mesh, FSDP_AXIS_FSDP);
+  const bool tensor = strcmp(axis, FSDP_AXIS_TENSOR) == 0;
+  if (config->sharding || config->op_strategies || config->micro_batches > 1 << 20) return false;
+  if ((shards % 2 && data % 2) || (tensor && limits->ranks_per_machine % size)) return false;
+  if (tensor && size > config->model.num_heads) return false;
+  if (shards % 2)
+    fsdp_mesh_resize(mesh, FSDP_AXIS_DATA, data / 2);
+  else
+    fsdp_mesh_resize(mesh, FSDP_AXIS_FSDP, shards / 2);
+  fsdp_mesh_resize(mesh, axis, size);
+  config->micro_batches *= 2;
+  snprintf(text, bytes, "--mesh %s --grad-accum %d", fsdp_mesh_print(mesh, ",", sizes),
+           config->micro_batches);
+  return true;
+}
+
 static bool low_precision_state(fsdp_plan_config *config, char *text, size_t bytes) {
   if (config->master_dtype == FSDP_BF16 && config->moment_dtype == FSDP_BF16) return false;
   config->master_dtype = config->moment_dtype = FSDP_BF16;
@@ -171,6 +196,8 @@ static const remedy remedies[] = {{.apply = wrap_block},
                                   {.fate = FSDP_FATE_OFFLOAD},
                                   {.apply = halve_batch},
                                   {.apply = offload},
+                                  {.axis = FSDP_AXIS_CONTEXT},
+                                  {.axis = FSDP_AXIS_TENSOR},
                                   {.apply = low_precision_compute, .changes_results = true},
                                   {.apply = low_precision_state, .changes_results = true},
                                   {.apply = low_precision_gradients, .changes_results = true},
@@ -207,14 +234,15 @@ static bool try_config(const fsdp_plan_config *config, const fsdp_limits *limits
 static bool apply(int index, const fsdp_limits *limits, fsdp_plan_config *config, need *result, char *text,
                   size_t bytes) {
   const remedy *r = &remedies[index];
-  bool repeats = r->apply == halve_batch || r->apply == halve_sequence;
+  bool repeats = r->apply == halve_batch || r->apply == halve_sequence || r->axis;
   bool applied = false;
   do {
     fsdp_plan_config changed = *config;
     char said[SAID_BYTES];
     need least;
-    bool changes = r->apply ? r->apply(&changed, said, sizeof said)
-                            : choose(&changed, limits, r->fate, said, sizeof said);
+    bool changes = r->apply  ? r->apply(&changed, said, sizeof said)
+                   : r->axis ? divide_layers(&changed, limits, r->axis, said, sizeof said)
+                             : choose(&changed, limits, r->fate, said, sizeof said);
     if (!changes || !try_config(&changed, limits, &least)) return applied;
     *config = changed;
     *result = least;

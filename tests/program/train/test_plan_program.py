@@ -106,6 +106,22 @@ def what_does_not_fit_is_shown():
         assert abs(followed["memory"]["arena_bytes"] / 1e9 - float(advice[2])) < 0.1, message
 
 
+def other_meshes_are_advised():
+    """Where all else has been done, ranks share sequences or layers; a step stays the same."""
+    common = ["--wrap", "block", "--prefetch", "0", "--recompute", "block", "--backend", "cuda", "--ranks", "16",
+              "--ranks-per-node", "8", "--memory-limit", "40GB", "-s", "131072"]  # fmt: skip
+    long = [*common, "--model", "llama3-70b", "--cpu-offload", "--offload-activations", "block_inputs"]
+    whole = [*common, "--model", "llama3-8b", "--strategy", "zero1"]
+    for options, axis in ((long, "context=2"), ([*long, "--profile", "a100-40"], "context=2"), (whole, "tensor=4")):
+        message = programs.errors(programs.run("fsdp_plan", *options), "fsdp_plan")[0]
+        advice = re.search("or add (--mesh .*), which needs", message)[1].split()
+        assert axis in advice[1], message
+        followed = plan_json(*options, *advice)
+        sizes = dict(size.split("=") for size in advice[1].split(","))
+        assert int(sizes["data"]) * int(sizes["fsdp"]) * int(advice[3]) == 16, message
+        assert followed["fits"] is True, message
+
+
 def long_sequences():
     """70B on 64 ranks at 131,072 tokens: each rank of eight saves an eighth, and a unit's gathers stay."""
     model = ["--model", "llama3-70b", "--ranks", "64", "--backend", "cuda", "-s", "131072", "--wrap", "block",
@@ -432,6 +448,7 @@ for test in (
     what_it_planned_for,
     ranks_and_their_batch,
     what_does_not_fit_is_shown,
+    other_meshes_are_advised,
     long_sequences,
     several_in_one_table,
     output_is_whole_or_fails,
