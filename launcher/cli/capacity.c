@@ -146,8 +146,8 @@ static bool halve_sequence(fsdp_plan_config *config, char *text, size_t bytes) {
   return true;
 }
 
-// Twice the ranks on tensor or context and half of those that have sequences of their own, which take twice as
-// many micro-batches, so that the step stays the same. Tensor parallelism stays inside a machine.
+// Twice the ranks on tensor or context and half of those that have sequences of their own, which take twice
+// as many micro-batches, so that the step stays the same. Tensor parallelism stays inside a machine.
 static bool divide_layers(fsdp_plan_config *config, const fsdp_limits *limits, const char *axis, char *text,
                           size_t bytes) {
   fsdp_mesh *mesh = &config->mesh;
@@ -163,9 +163,9 @@ static bool divide_layers(fsdp_plan_config *config, const fsdp_limits *limits, c
   else
     fsdp_mesh_resize(mesh, FSDP_AXIS_FSDP, shards / 2);
   fsdp_mesh_resize(mesh, axis, size);
-  config->micro_batches *= 2;
-  snprintf(text, bytes, "--mesh %s --grad-accum %d", fsdp_mesh_print(mesh, ",", sizes),
-           config->micro_batches);
+  config->micro_batches = 2 * config->micro_batches;
+  fsdp_mesh_print(mesh, ",", sizes);
+  snprintf(text, bytes, "--mesh %s --grad-accum %d", sizes, config->micro_batches);
   return true;
 }
 

@@ -108,11 +108,12 @@ def what_does_not_fit_is_shown():
 
 def other_meshes_are_advised():
     """Where all else has been done, ranks share sequences or layers; a step stays the same."""
-    common = ["--wrap", "block", "--prefetch", "0", "--recompute", "block", "--backend", "cuda", "--ranks", "16",
-              "--ranks-per-node", "8", "--memory-limit", "40GB", "-s", "131072"]  # fmt: skip
+    common = ["--wrap", "block", "--prefetch", "0", "--recompute", "block", "--backend", "cuda",
+              "--ranks", "16", "--ranks-per-node", "8", "--memory-limit", "40GB", "-s", "131072"]  # fmt: skip
     long = [*common, "--model", "llama3-70b", "--cpu-offload", "--offload-activations", "block_inputs"]
     whole = [*common, "--model", "llama3-8b", "--strategy", "zero1"]
-    for options, axis in ((long, "context=2"), ([*long, "--profile", "a100-40"], "context=2"), (whole, "tensor=4")):
+    priced = [*long, "--profile", "a100-40"]
+    for options, axis in ((long, "context=2"), (priced, "context=2"), (whole, "tensor=4")):
         message = programs.errors(programs.run("fsdp_plan", *options), "fsdp_plan")[0]
         advice = re.search("or add (--mesh .*), which needs", message)[1].split()
         assert axis in advice[1], message
