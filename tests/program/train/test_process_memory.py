@@ -26,7 +26,7 @@ def peaks(ranks, *arguments, model=("--model", work, "--init", "random"), steps=
     # A rank's parent learns its peak when it ends.
     watch = ("import resource, subprocess, sys; code = subprocess.call(sys.argv[1:]); "
              "print(f'<peak {resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss}>'); sys.exit(code)")
-    command = [sys.executable, "-c", watch, str(programs.BIN / "fsdp_train"), *map(str, model), "-s", "128",
+    command = [sys.executable, "-c", watch, str(programs.BIN / "fsdp_train"), *map(str, model), "-s", "64",
                "--tokenizer", "bytes",
                "--max-steps", str(steps), "--log", str(log), *arguments]
     if programs.WITH_MPI:
