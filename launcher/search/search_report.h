@@ -11,7 +11,8 @@
 fsdp_status fsdp_search_print(const fsdp_search_job *job, const fsdp_search_result *result,
                               fsdp_options *options, FILE *out, fsdp_error *error);
 
-// {"plans": [{step_ms, estimate_ms, tokens_per_s, mfu, device_bytes, host_bytes, bound_by, hash, command,
-// options}], "lost": [{kind, outcome, reason, ...}], "kinds", "drafts", "planned"}. A new reference.
+// {"plans": [{step_ms, draft_ms, estimate_ms, unhindered_ms, tokens_per_s, mfu, device_bytes, host_bytes,
+// bound_by, hash, command, options}], "lost": [{kind, outcome, reason, ...}], "kinds", "drafts", "planned"}.
+// A new reference.
 fsdp_status fsdp_search_json(const fsdp_search_job *job, const fsdp_search_result *result,
                              fsdp_options *options, json_t **root, fsdp_error *error);

@@ -9,8 +9,6 @@
 #define SMALL_PART 10000
 // What moves fewer bytes than this part of what the job before it moves is no job of its own.
 #define JOB_PART 4
-// Jobs by which a lifetime is extended at most. With many more, packing gets hard.
-#define JOBS 32
 
 // ---- Jobs
 
@@ -124,7 +122,7 @@ void fsdp_extend_lifetimes(const fsdp_program *program, const fsdp_extension *ex
     end_later(&e, &items[i], section_at(program, items[i].end)->end - 1, e.greatest);
   }
   int64_t limit = (int64_t)(extension->next_share * (double)e.greatest);
-  for (int job = 1; job <= JOBS; job++) {
+  for (int job = 1; job <= extension->jobs; job++) {
     for (int i = 0; i < count; i++) {
       if (wanted[i] < 0) continue;
       wanted[i] = next[wanted[i]];

@@ -28,6 +28,7 @@ typedef struct fsdp_extension {
   // How far the greatest sum of base and items may be filled by items that live until the next job, and for
   // further jobs: shares of that sum. Without gaps, packing gets hard.
   double next_share, further_share;
+  int jobs; // by which a lifetime is extended at most; with many, packing gets hard
 } fsdp_extension;
 
 // Makes items of one space begin earlier and end later; `items` have the lifetimes of the list.

@@ -15,12 +15,16 @@
 #define EXTENDED_EFFORT INT64_C(10000000)
 #define PACK_EFFORT     INT64_C(60000000)
 // What is tried of extended lifetimes (extend.h), one after the other; next_share 0: what there is room for.
-static const fsdp_extension extensions[] = {
-    {.next_share = 0, .further_share = 0.95}, {.next_share = 0, .further_share = 0.8},
-    {.next_share = 1, .further_share = 0.95}, {.next_share = 1, .further_share = 0.9},
-    {.next_share = 1, .further_share = 0.8},  {.next_share = 1, .further_share = 0},
-    {.next_share = 0.9, .further_share = 0.9}};
-enum { EXTENSIONS = sizeof extensions / sizeof *extensions, EXTENSION_OF_DRAFTS = 2 };
+static const fsdp_extension extensions[] = {{.next_share = 0, .further_share = 0.95, .jobs = 32},
+                                            {.next_share = 0, .further_share = 0.95, .jobs = 16},
+                                            {.next_share = 0, .further_share = 0.8, .jobs = 32},
+                                            {.next_share = 1, .further_share = 0.95, .jobs = 32},
+                                            {.next_share = 1, .further_share = 0.95, .jobs = 16},
+                                            {.next_share = 1, .further_share = 0.9, .jobs = 32},
+                                            {.next_share = 1, .further_share = 0.8, .jobs = 32},
+                                            {.next_share = 1, .further_share = 0, .jobs = 32},
+                                            {.next_share = 0.9, .further_share = 0.9, .jobs = 32}};
+enum { EXTENSIONS = sizeof extensions / sizeof *extensions, EXTENSION_OF_DRAFTS = 3 };
 
 static int64_t tensor_align(int64_t bytes) {
   int64_t align = FSDP_TENSOR_ALIGN_BYTES;

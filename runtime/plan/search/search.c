@@ -22,6 +22,10 @@
 // A finalist that waits longer for memory than this share of its step is also tried with peaks that leave
 // some of the device free, where packing makes few waits.
 #define WAITS 0.01
+// A finalist whose price is further from its estimate than this has its kind's estimates corrected.
+#define AGREEMENT 0.005
+// Estimates from a few layers may be so much too high.
+#define TOO_HIGH 0.03
 static const double rooms[] = {0.05, 0.15};
 
 typedef struct ranked {
@@ -229,16 +233,38 @@ static bool price_whole(run *r, bool best, search_setting *setting, fsdp_search_
   return false;
 }
 
+// The step of a setting from a draft of all layers, which takes the place of the estimate from few.
+static bool refine(run *r, search_setting *setting) {
+  search_estimate whole;
+  if (search_estimate_whole(r->config, &setting->config, &r->drafts.count, &whole, NULL)) return false;
+  setting->estimate.step_s = whole.step_s;
+  return true;
+}
+
+// Prices a setting whole and corrects `waits`, the share by which plans of its kind take longer than drafts
+// of all their layers, if it says otherwise.
+static bool price_estimated(run *r, bool best, double *waits, search_setting *setting,
+                            fsdp_search_plan *out) {
+  const double draft_s = setting->estimate.step_s;
+  if (!price_whole(r, best, setting, out) || !refine(r, setting)) return false;
+  const double free_s = setting->estimate.step_s;
+  if (fabs(out->step_s / (free_s * (1 + *waits)) - 1) > AGREEMENT) *waits = out->step_s / free_s - 1;
+  out->draft_s = draft_s;
+  out->estimate_s = free_s * (1 + *waits);
+  return true;
+}
+
 // The best of a kind's settings, or the first that fits unless another might be much faster; false if none
 // fits after all.
 static bool choose_of_kind(run *r, ranked *item, bool best, fsdp_search_plan *out) {
   bool found = false;
+  double waits = 0;
   for (int i = 0; i < item->best.count; i++) {
     search_setting *setting = &item->best.settings[i];
+    const double enough = found ? out->step_s * (best ? 1 : 1 - FAR) : INFINITY;
     fsdp_search_plan plan;
-    if (found && setting->estimate.step_s >= out->step_s * (best ? 1 : 1 - FAR)) break;
-    if (!price_whole(r, best, setting, &plan)) continue;
-    plan.estimate_s = setting->estimate.step_s;
+    if (setting->estimate.step_s >= enough) break;
+    if (!price_estimated(r, best, &waits, setting, &plan)) continue;
     if (found && plan.step_s >= out->step_s) continue;
     *out = plan;
     found = true;
@@ -291,12 +317,27 @@ static void note_finalists(fsdp_search_result *result) {
   }
 }
 
+// Whether drafts of all layers say that no setting of the kind is among the best found so far.
+static bool is_beaten(run *r, const ranked *item) {
+  const double last = last_s(r->result);
+  double least = INFINITY;
+  for (int i = 0; i < item->best.count && least >= last && last < INFINITY; i++) {
+    search_setting setting = item->best.settings[i];
+    if (setting.estimate.step_s * (1 - TOO_HIGH) >= last) continue;
+    if (refine(r, &setting)) least = fmin(least, setting.estimate.step_s);
+  }
+  if (least < last || last == INFINITY) return false;
+  if (least < INFINITY) r->result->kinds[item->kind].step_s = least;
+  return true;
+}
+
 static void choose_finalists(run *r) {
   fsdp_search_result *result = r->result;
   for (int i = 0; i < r->ranked_count && (i < WHOLE_KINDS || !result->count); i++) {
     ranked *item = &r->ranked[i];
     fsdp_search_plan plan;
-    if (item->best.settings[0].estimate.step_s >= last_s(result)) break;
+    if (item->best.settings[0].estimate.step_s * (1 - TOO_HIGH) >= last_s(result)) break;
+    if (is_beaten(r, item)) continue;
     fsdp_search_kind *kind = &result->kinds[item->kind];
     if (!choose_of_kind(r, item, i < THOROUGH_KINDS, &plan)) {
       kind->outcome = FSDP_SEARCH_TOO_LARGE;

@@ -3,7 +3,8 @@
 //   kinds      meshes x strategies x offload of the states ──bounds──► some cannot fit, some cannot be fast
 //   settings   of a kind: micro-batch x accumulation x wrap x prefetch x what is saved
 //   estimate   of a setting: drafts of two small models of a few layers, extended to all
-//   finalists  the best setting of each kind, planned, proved and priced whole
+//   finalists  the best setting of each kind, estimated from a draft of all layers, then planned, proved and
+//              priced whole
 //
 // Exact enumeration: a kind is left out only if a bound says that it cannot be among the best, and a setting
 // only if its work alone takes longer than the best one of its kind. Pure and deterministic: no files, no

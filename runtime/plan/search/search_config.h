@@ -50,10 +50,14 @@ typedef enum fsdp_search_bound {
 // A plan that was made and priced whole.
 typedef struct fsdp_search_plan {
   fsdp_plan_config config;
-  double step_s, estimate_s; // priced whole, and extended from drafts
-  double unhindered_s;       // priced whole if no instruction waited for memory to be free
-  double tokens_per_s, mfu;  // mfu 0: the device's peak is unknown
-  double comm_s, copies_s;   // exposed
+  double step_s;  // priced whole
+  double draft_s; // extended from drafts of a few layers, which ranked its kind
+  // From a draft of all layers, with the share of a step that plans of its kind wait for memory. It is
+  // measured on the plan itself if it is the first of its kind, or waits for another share.
+  double estimate_s;
+  double unhindered_s;      // priced whole if no instruction waited for memory to be free
+  double tokens_per_s, mfu; // mfu 0: the device's peak is unknown
+  double comm_s, copies_s;  // exposed
   int64_t bytes[FSDP_SPACE_COUNT];
   fsdp_search_bound bound;
   uint64_t hash; // of its program

@@ -189,22 +189,29 @@ static bool is_uniform(const fsdp_model_config *model) {
          model->first_window_layer >= model->num_layers;
 }
 
+fsdp_status search_estimate_whole(const fsdp_search_config *search, const fsdp_plan_config *config,
+                                  int64_t *drafts, search_estimate *estimate, fsdp_error *error) {
+  fsdp_plan_config drafted = *config;
+  draft whole;
+  drafted.draft = true;
+  ++*drafts;
+  fsdp_status status = make_draft(search, &drafted, 0, &whole, error);
+  if (status) return status;
+  *estimate = whole.estimate;
+  for (int s = 0; s < FSDP_SPACE_COUNT; s++) estimate->bytes[s] += greatest(&whole.peaks, (fsdp_space)s);
+  return FSDP_OK;
+}
+
 fsdp_status search_estimate_make(const fsdp_search_config *search, const fsdp_plan_config *config,
                                  int64_t *drafts, search_estimate *estimate, fsdp_error *error) {
   const int64_t all = config->model.num_layers;
   const int few = LAYERS + config->prefetch, front = few / 2;
-  const bool whole = !is_uniform(&config->model) || all <= few + 1 || few + 3 > PLACES_MAX;
+  if (!is_uniform(&config->model) || all <= few + 1 || few + 3 > PLACES_MAX)
+    return search_estimate_whole(search, config, drafts, estimate, error);
   fsdp_plan_config small = *config;
   draft a, b;
   small.draft = true;
-  *drafts += whole ? 1 : 2;
-  if (whole) {
-    fsdp_status status = make_draft(search, &small, 0, &a, error);
-    if (status) return status;
-    *estimate = a.estimate;
-    for (int s = 0; s < FSDP_SPACE_COUNT; s++) estimate->bytes[s] += greatest(&a.peaks, (fsdp_space)s);
-    return FSDP_OK;
-  }
+  *drafts += 2;
   if (small.model.first_window_layer >= all) small.model.first_window_layer = few + 1;
   small.model.num_layers = few;
   fsdp_status status = make_draft(search, &small, front, &a, error);

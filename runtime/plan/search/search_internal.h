@@ -30,6 +30,10 @@ typedef struct search_setting {
 fsdp_status search_estimate_make(const fsdp_search_config *search, const fsdp_plan_config *config,
                                  int64_t *drafts, search_estimate *estimate, fsdp_error *error);
 
+// From one draft of all layers: what the whole plan takes but for waits for memory.
+fsdp_status search_estimate_whole(const fsdp_search_config *search, const fsdp_plan_config *config,
+                                  int64_t *drafts, search_estimate *estimate, fsdp_error *error);
+
 // The estimate between two settings that differ in what the first layers save.
 search_estimate search_estimate_between(const search_estimate *none, const search_estimate *all, int layers,
                                         int of);
