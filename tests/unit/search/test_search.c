@@ -421,18 +421,12 @@ static void test_tensor_for_small_batches(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_what_is_found),
-      cmocka_unit_test(test_agreement_in_little_memory),
-      cmocka_unit_test(test_what_is_fixed),
-      cmocka_unit_test(test_programs_differ),
-      cmocka_unit_test(test_rules_cut_the_batch),
-      cmocka_unit_test(test_random_settings),
-      cmocka_unit_test(test_just_enough),
-      cmocka_unit_test(test_nothing_fits),
-      cmocka_unit_test(test_when_fsdp_is_bound),
-      cmocka_unit_test(test_when_tensor_is_bound),
-      cmocka_unit_test(test_slow_links),
-      cmocka_unit_test(test_tensor_for_small_batches),
+      cmocka_unit_test(test_what_is_found),       cmocka_unit_test(test_agreement_in_little_memory),
+      cmocka_unit_test(test_what_is_fixed),       cmocka_unit_test(test_programs_differ),
+      cmocka_unit_test(test_rules_cut_the_batch), cmocka_unit_test(test_random_settings),
+      cmocka_unit_test(test_just_enough),         cmocka_unit_test(test_nothing_fits),
+      cmocka_unit_test(test_when_fsdp_is_bound),  cmocka_unit_test(test_when_tensor_is_bound),
+      cmocka_unit_test(test_slow_links),          cmocka_unit_test(test_tensor_for_small_batches),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
