@@ -9,12 +9,6 @@
 // Micro-batches of a step that are run if it has more.
 enum { MICRO_BATCHES_RUN = 4 };
 
-// An earlier issue that an instruction waits for.
-typedef struct awaited {
-  int64_t place;
-  bool step_before;
-} awaited;
-
 struct fsdp_simulation {
   const fsdp_pricing *pricing;
   fsdp_price *prices; // by position
@@ -24,12 +18,9 @@ struct fsdp_simulation {
 typedef struct run {
   const fsdp_simulation *simulation;
   fsdp_program program; // a copy of the plan's, with its own number of micro-batches
-  int *order;
-  int64_t count;          // instructions of a step
-  int *position;          // by place in the step's order of issue
-  int *section_run;       // by place
+  fsdp_issue_order *order;
   int64_t *first_awaited; // by place, one more at the end
-  awaited *awaits;
+  fsdp_issue *awaits;
   int64_t *places[FSDP_STREAM_COUNT]; // of each stream, in order
   int64_t stream_count[FSDP_STREAM_COUNT];
   int64_t publish; // place of the last PUBLISH, or -1
@@ -69,69 +60,45 @@ void fsdp_simulation_destroy(fsdp_simulation *simulation) {
 
 static void list_places(run *r) {
   const fsdp_program *program = &r->program;
-  int runs = fsdp_program_step_order(program, r->order);
-  for (int i = 0; i < runs; i++)
-    r->count += program->sections[r->order[i]].end - program->sections[r->order[i]].begin;
-  r->position = fsdp_alloc((size_t)r->count * sizeof *r->position);
-  r->section_run = fsdp_alloc((size_t)r->count * sizeof *r->section_run);
-  int64_t place = 0;
-  for (int i = 0; i < runs; i++) {
-    const fsdp_section *section = &program->sections[r->order[i]];
-    for (int p = section->begin; p < section->end; p++, place++) {
-      r->position[place] = p;
-      r->section_run[place] = i;
-      r->stream_count[program->instrs[p].stream]++;
-      if (program->instrs[p].kind == FSDP_INSTR_PUBLISH) r->publish = place;
-    }
+  const fsdp_issue_order *order = r->order;
+  for (int64_t place = 0; place < order->count; place++) {
+    const fsdp_instr *instr = &program->instrs[order->position[place]];
+    r->stream_count[instr->stream]++;
+    if (instr->kind == FSDP_INSTR_PUBLISH) r->publish = place;
   }
   for (int s = 0; s < FSDP_STREAM_COUNT; s++) {
     r->places[s] = fsdp_alloc((size_t)(r->stream_count[s] + 1) * sizeof *r->places[s]);
     r->stream_count[s] = 0;
   }
-  for (place = 0; place < r->count; place++) {
-    const fsdp_stream stream = program->instrs[r->position[place]].stream;
+  for (int64_t place = 0; place < order->count; place++) {
+    const fsdp_stream stream = program->instrs[order->position[place]].stream;
     r->places[stream][r->stream_count[stream]++] = place;
   }
 }
 
-// The latest issue of every awaited instruction: in this step, or else in the one before. `latest` is by
-// position: its place in this step so far, or -1; `last`: its last place in a step, or -1.
+// The latest issue of every awaited instruction that a step runs.
 static void list_awaits(run *r) {
   const fsdp_program *program = &r->program;
-  int64_t *latest = fsdp_alloc((size_t)program->instr_count * sizeof *latest);
-  int64_t *last = fsdp_alloc((size_t)program->instr_count * sizeof *last);
-  int64_t total = 0;
-  memset(latest, -1, (size_t)program->instr_count * sizeof *latest);
-  memset(last, -1, (size_t)program->instr_count * sizeof *last);
-  for (int64_t place = 0; place < r->count; place++) {
-    last[r->position[place]] = place;
-    total += program->instrs[r->position[place]].wait_count;
-  }
-  r->first_awaited = fsdp_alloc((size_t)(r->count + 1) * sizeof *r->first_awaited);
+  const fsdp_issue_order *order = r->order;
+  int64_t total = 0, n = 0;
+  for (int64_t place = 0; place < order->count; place++)
+    total += program->instrs[order->position[place]].wait_count;
+  r->first_awaited = fsdp_alloc((size_t)(order->count + 1) * sizeof *r->first_awaited);
   r->awaits = fsdp_alloc((size_t)(total + 1) * sizeof *r->awaits);
-  int64_t n = 0;
-  for (int64_t place = 0; place < r->count; place++) {
-    const fsdp_instr *instr = &program->instrs[r->position[place]];
+  for (int64_t place = 0; place < order->count; place++) {
+    const fsdp_instr *instr = &program->instrs[order->position[place]];
     r->first_awaited[place] = n;
-    for (int w = 0; w < instr->wait_count; w++) {
-      const int position = program->waits[instr->first_wait + w].position;
-      if (last[position] < 0) continue; // of a section that a step does not run
-      const bool before = latest[position] < 0;
-      r->awaits[n++] = (awaited){before ? last[position] : latest[position], before};
-    }
-    latest[r->position[place]] = place;
+    for (int w = 0; w < instr->wait_count; w++)
+      n += fsdp_issue_order_latest(order, place, program->waits[instr->first_wait + w].position,
+                                   &r->awaits[n]);
   }
-  r->first_awaited[r->count] = n;
-  free(latest);
-  free(last);
+  r->first_awaited[order->count] = n;
 }
 
 static void run_release(run *r) {
   for (int s = 0; s < FSDP_STREAM_COUNT; s++) free(r->places[s]);
   for (int s = 0; s < FSDP_SIMULATED_STEPS; s++) free(r->times[s]);
-  free(r->order);
-  free(r->position);
-  free(r->section_run);
+  fsdp_issue_order_destroy(r->order);
   free(r->first_awaited);
   free(r->awaits);
 }
@@ -142,24 +109,24 @@ static void run_release(run *r) {
 static double ready_s(const run *r, int step, int64_t place) {
   const double handoff = r->simulation->pricing->profile->handoff_s;
   const fsdp_instr *instrs = r->program.instrs;
-  const fsdp_stream stream = instrs[r->position[place]].stream;
+  const fsdp_stream stream = instrs[r->order->position[place]].stream;
   double ready = 0;
   if (step > 0 && r->publish >= 0) ready = r->times[step - 1][r->publish].end_s;
   if (ready < 0) return INFINITY;
   for (int64_t a = r->first_awaited[place]; a < r->first_awaited[place + 1]; a++) {
-    const awaited *wait = &r->awaits[a];
-    const int of = step - wait->step_before;
+    const fsdp_issue *wait = &r->awaits[a];
+    const int of = step - wait->steps_back;
     if (of < 0) continue;
     const double end = r->times[of][wait->place].end_s;
     if (end < 0) return INFINITY;
-    ready = fmax(ready, end + (instrs[r->position[wait->place]].stream == stream ? 0 : handoff));
+    ready = fmax(ready, end + (instrs[r->order->position[wait->place]].stream == stream ? 0 : handoff));
   }
   return ready;
 }
 
 static const fsdp_price *price_at(const run *r, fsdp_stream stream, const lane *l) {
   const int64_t place = r->places[stream][l->next % r->stream_count[stream]];
-  return &r->simulation->prices[r->position[place]];
+  return &r->simulation->prices[r->order->position[place]];
 }
 
 // The speed of everything that runs: 1 alone.
@@ -237,8 +204,8 @@ static void run_steps(run *r) {
   lane lanes[FSDP_STREAM_COUNT] = {0};
   double now = 0;
   for (int s = 0; s < FSDP_SIMULATED_STEPS; s++) {
-    r->times[s] = fsdp_alloc((size_t)r->count * sizeof *r->times[s]);
-    for (int64_t p = 0; p < r->count; p++) r->times[s][p] = FSDP_INSTR_TIME_NONE;
+    r->times[s] = fsdp_alloc((size_t)r->order->count * sizeof *r->times[s]);
+    for (int64_t p = 0; p < r->order->count; p++) r->times[s][p] = FSDP_INSTR_TIME_NONE;
   }
   for (;;) {
     begin_ready(r, lanes, now);
@@ -255,7 +222,7 @@ static void run_steps(run *r) {
 static void run_create(const fsdp_simulation *simulation, int micro_batches, run *r) {
   *r = (run){.simulation = simulation, .program = *simulation->pricing->plan->program, .publish = -1};
   r->program.micro_batches = micro_batches;
-  r->order = fsdp_alloc((size_t)(micro_batches + 1) * sizeof *r->order);
+  r->order = fsdp_issue_order_create(&r->program);
   list_places(r);
   list_awaits(r);
   run_steps(r);
@@ -290,15 +257,15 @@ static void sum_kinds(const run *r, fsdp_stream stream, fsdp_stream beside, cons
       if (other->begin_s >= time.end_s) break;
       seconds -= overlap_s(other, &time);
     }
-    const int position = r->position[r->places[stream][i % r->stream_count[stream]]];
+    const int position = r->order->position[r->places[stream][i % r->stream_count[stream]]];
     price->kind_s[r->simulation->prices[position].kind] += fmax(0, seconds);
   }
 }
 
 static void sum_places(const run *r, fsdp_step_price *price) {
   const fsdp_instr_time *times = r->times[FSDP_SIMULATED_STEPS - 1];
-  for (int64_t p = 0; p < r->count; p++) {
-    const int position = r->position[p];
+  for (int64_t p = 0; p < r->order->count; p++) {
+    const int position = r->order->position[p];
     price->flops += r->simulation->prices[position].flops;
     price->busy_s[r->program.instrs[position].stream] += times[p].end_s - times[p].begin_s;
   }
@@ -377,14 +344,14 @@ fsdp_timeline *fsdp_simulation_timeline(fsdp_simulation *simulation) {
   const int first = FSDP_SIMULATED_STEPS - 2;
   run r;
   run_create(simulation, program->micro_batches, &r);
-  fsdp_timeline *timeline = fsdp_timeline_create(program, 2 * r.count);
+  fsdp_timeline *timeline = fsdp_timeline_create(program, 2 * r.order->count);
   double begin = INFINITY;
-  for (int64_t p = 0; p < r.count; p++) begin = fmin(begin, r.times[first][p].begin_s);
+  for (int64_t p = 0; p < r.order->count; p++) begin = fmin(begin, r.times[first][p].begin_s);
   for (int step = first; step < FSDP_SIMULATED_STEPS; step++) {
-    for (int64_t p = 0; p < r.count; p++) {
-      const fsdp_timeline_event event = {.position = r.position[p],
+    for (int64_t p = 0; p < r.order->count; p++) {
+      const fsdp_timeline_event event = {.position = r.order->position[p],
                                          .step = step - first + 1,
-                                         .run = r.section_run[p],
+                                         .run = r.order->run[p],
                                          .begin_s = r.times[step][p].begin_s - begin,
                                          .end_s = r.times[step][p].end_s - begin};
       fsdp_timeline_append(timeline, &event);
