@@ -26,7 +26,7 @@ static int ranks_on_node(const fsdp_mesh *mesh, fsdp_axis_set axes, int first, i
 fsdp_profile_group fsdp_profile_group_of(const fsdp_mesh *mesh, fsdp_axis_set axes, int ranks_per_node) {
   fsdp_profile_group group = {.ranks = fsdp_mesh_group_size(mesh, axes)};
   group.ranks_per_node = group.ranks;
-  for (int first = 0; first < fsdp_mesh_ranks(mesh); first++) {
+  for (int first = 0; first < fsdp_mesh_ranks(mesh) && group.ranks_per_node > 1; first++) {
     if (fsdp_mesh_group_member(mesh, axes, first, 0) != first) continue;
     const int together = ranks_on_node(mesh, axes, first, group.ranks, ranks_per_node);
     if (together < group.ranks_per_node) group.ranks_per_node = together;
