@@ -102,6 +102,9 @@ static void measure_collective(probe *self, int group, fsdp_instr_kind kind, con
     points[entry.seconds.count++] = (fsdp_profile_point){
         (double)bytes, product ? added_by(self, product, product_s, &load) : probe_measure(self, &load)};
   }
+  // More bytes take no less: what disturbs a measurement only adds to it.
+  for (int i = entry.seconds.count - 2; i >= 0; i--)
+    points[i].value = fmin(points[i].value, points[i + 1].value);
   if (entry.seconds.count > 0) fsdp_device_profile_add_collective(self->profile, &entry);
 }
 
