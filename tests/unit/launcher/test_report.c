@@ -1,6 +1,7 @@
 // Reports: the JSON's shape and sums, the page's figures, the memory profile in both forms, and advice that
 // is true.
 #include "launcher/cli/capacity.h"
+#include "launcher/cli/mesh_choice.h"
 #include "launcher/cli/options.h"
 #include "launcher/report/memory_file.h"
 #include "launcher/report/memory_svg.h"
@@ -201,7 +202,7 @@ static void advice_that_fits(void **state) {
     config.batch = 4;
     fsdp_plan *plan = make_plan(&config);
     int64_t needed = plan->memory.space[FSDP_SPACE_DEVICE].arena_bytes, limit = needed * shares[i] / 100;
-    fsdp_limits limits = {.bytes = {limit, 0}, .place = {"the test", "the test"}};
+    fsdp_limits limits = {.bytes = {limit, 0}, .place = {"the test", "the test"}, .ranks_per_machine = 4};
     fsdp_error error;
     assert_int_equal(fsdp_capacity_check(plan, &limits, &error), FSDP_ERR_CAPACITY);
     char words[1024], *argv[32] = {(char *)(uintptr_t) "plan"};
@@ -213,6 +214,8 @@ static void advice_that_fits(void **state) {
     fsdp_options options;
     assert_int_equal(fsdp_options_parse(&options, FSDP_PROGRAM_PLAN, argc, argv, &error), FSDP_OK);
     if (fsdp_options_given(&options, "wrap")) config.wrap = fsdp_options_wrap(&options);
+    const fsdp_setup_ranks ranks = {.ranks = 4, .ranks_per_node = 4};
+    assert_int_equal(fsdp_mesh_choose(&options, &ranks, &config.mesh, &error), FSDP_OK);
     if (fsdp_options_given(&options, "batch-size")) config.batch = options.batch;
     if (fsdp_options_given(&options, "grad-accum")) config.micro_batches = (int)options.grad_accum;
     if (fsdp_options_given(&options, "seq-length")) config.seq = options.seq;
@@ -222,7 +225,9 @@ static void advice_that_fits(void **state) {
     if (options.cpu_offload) config.cpu_offload = true;
     config.master_dtype = (fsdp_dtype)options.master_dtype;
     config.moment_dtype = (fsdp_dtype)options.moment_dtype;
-    assert_int_equal(config.batch * config.micro_batches, 4); // of a step, as before
+    const int replicas =
+        fsdp_mesh_size(&config.mesh, FSDP_AXIS_DATA) * fsdp_mesh_size(&config.mesh, FSDP_AXIS_FSDP);
+    assert_int_equal(config.batch * config.micro_batches * replicas, 16); // of a step, as before
     fsdp_plan *helped = make_plan(&config);
     if (helped->memory.space[FSDP_SPACE_DEVICE].arena_bytes > limit)
       fail_msg("does not fit after: %s", words);
