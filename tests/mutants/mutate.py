@@ -28,7 +28,7 @@ KEYS = {"name", "file", "find", "with", "tests", "why", "equivalent"}
 AREAS = ("scheduler", "partition", "waits", "memory", "verifier", "executor", "kernels", "checkpoints",
          "search", "launcher")
 PER_AREA_MIN, TOTAL_MIN = 5, 60
-PROGRAMS = ("fsdp_train", "fsdp_plan", "fsdp_export")
+PROGRAMS = ("fsdp_train", "fsdp_plan", "fsdp_export", "fsdp_profile")
 TEST_TIMEOUT_S = 600
 
 
