@@ -114,11 +114,11 @@ typedef struct load {
   double compute_s, update_s, resource_s[FSDP_RESOURCE_COUNT];
 } load;
 
-static void add_load(const fsdp_pricing *pricing, int begin, int end, load *sum) {
-  const fsdp_plan *plan = pricing->plan;
+static void add_load(const fsdp_plan *plan, const fsdp_simulation *simulation, int begin, int end,
+                     load *sum) {
   for (int i = begin; i < end; i++) {
     const fsdp_instr *instr = &plan->program->instrs[i];
-    const fsdp_price price = fsdp_price_of(pricing, i);
+    const fsdp_price price = *fsdp_simulation_price_of(simulation, i);
     const bool updates = instr->kind == FSDP_INSTR_OP && instr->op == plan->optimizer->update;
     if (instr->stream == FSDP_STREAM_COMPUTE) sum->compute_s += price.seconds;
     if (instr->stream == FSDP_STREAM_HOST && updates) sum->update_s += price.seconds;
@@ -128,10 +128,9 @@ static void add_load(const fsdp_pricing *pricing, int begin, int end, load *sum)
 
 // What a step takes at least. With clipping, updates on the host start after the last backward, and all
 // weights are updated before the first forward ends. Links carry what they must whatever overlaps.
-static void find_floors(const fsdp_pricing *pricing, search_estimate *estimate) {
+static void find_floors(const fsdp_plan *plan, const fsdp_simulation *simulation, search_estimate *estimate) {
   static const fsdp_resource links[] = {FSDP_RESOURCE_NODE, FSDP_RESOURCE_NETWORK, FSDP_RESOURCE_UP,
                                         FSDP_RESOURCE_DOWN};
-  const fsdp_plan *plan = pricing->plan;
   const fsdp_program *program = plan->program;
   int *order = fsdp_alloc((size_t)(program->micro_batches + 1) * sizeof *order);
   const int runs = fsdp_program_step_order(program, order);
@@ -139,14 +138,14 @@ static void find_floors(const fsdp_pricing *pricing, search_estimate *estimate) 
   double compute = 0, update = 0, link_s[FSDP_RESOURCE_COUNT] = {0};
   for (int s = 0; s < program->section_count; s++)
     if (program->sections[s].kind < FSDP_SECTION_EVALUATION)
-      add_load(pricing, program->sections[s].begin, program->sections[s].end, &section[s]);
+      add_load(plan, simulation, program->sections[s].begin, program->sections[s].end, &section[s]);
   for (int i = 0; i < runs; i++) {
     compute += section[order[i]].compute_s;
     update += section[order[i]].update_s;
     for (int r = 0; r < FSDP_RESOURCE_COUNT; r++) link_s[r] += section[order[i]].resource_s[r];
   }
   const fsdp_section *first = &program->sections[order[0]];
-  add_load(pricing, first->begin, fsdp_program_backward_begin(program, first), &forward);
+  add_load(plan, simulation, first->begin, fsdp_program_backward_begin(program, first), &forward);
   estimate->work_s =
       plan->config.grad_clip > 0 ? compute + fmax(0, update - forward.compute_s) : fmax(compute, update);
   for (size_t l = 0; l < sizeof links / sizeof *links; l++)
@@ -170,7 +169,7 @@ static fsdp_status make_draft(const fsdp_search_config *search, const fsdp_plan_
                                       .copies_s = price.h2d_s + price.d2h_s,
                                       .update_s = price.kind_s[FSDP_PRICE_UPDATE],
                                       .bytes = {[FSDP_SPACE_DEVICE] = fsdp_plan_reserve_bytes(plan)}};
-    find_floors(&pricing, &out->estimate);
+    find_floors(plan, simulation, &out->estimate);
     fsdp_step_price_release(&price);
     fsdp_simulation_destroy(simulation);
     find_peaks(plan, (int)config->model.num_layers, front, &out->peaks);

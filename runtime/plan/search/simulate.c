@@ -56,6 +56,10 @@ void fsdp_simulation_destroy(fsdp_simulation *simulation) {
   free(simulation);
 }
 
+const fsdp_price *fsdp_simulation_price_of(const fsdp_simulation *simulation, int position) {
+  return &simulation->prices[position];
+}
+
 // ---- Tables of a run
 
 static void list_places(run *r) {

@@ -21,6 +21,9 @@ typedef struct fsdp_simulation fsdp_simulation;
 fsdp_simulation *fsdp_simulation_create(const fsdp_pricing *pricing);
 void fsdp_simulation_destroy(fsdp_simulation *simulation); // NULL is allowed
 
+// Of the instruction at a position of a step's sections; zero elsewhere. Valid as long as the simulation.
+const fsdp_price *fsdp_simulation_price_of(const fsdp_simulation *simulation, int position);
+
 // What a simulated step takes.
 typedef struct fsdp_step_price {
   double step_s;
