@@ -5,29 +5,11 @@ import pathlib
 import re
 import tempfile
 
+import cpu_profile
 import programs
 
 work = pathlib.Path(tempfile.mkdtemp(prefix="fsdp_auto_"))
-PROFILE = """
-name: two-cores
-device: cpu
-source: "round numbers of a test"
-processors: 2
-memory_gb: 16
-memory_gbps: 20
-launch_us: 0.2
-copy_gbps: {up: 10, down: 10}
-products:
-- {dtype: fp32, form: any, m: 1024, n: 1024, k: 1024, tflops: 0.1}
-attention:
-- {kernel: ours, dtype: fp32, head_dim: 64, direction: both, tflops: {128: 0.05, 1024: 0.08}}
-collectives:
-- {kind: all_gather, link: node, ranks: 2, us: {1024: 20, 1048576: 400}}
-- {kind: reduce_scatter, link: node, ranks: 2, us: {1024: 20, 1048576: 500}}
-- {kind: all_reduce, link: node, ranks: 2, us: {1024: 30, 1048576: 900}}
-"""
-profile = work / "two.yaml"
-profile.write_text(PROFILE)
+profile = cpu_profile.write(work / "two.yaml", 2)
 RUN = ("--model", "tiny", "--seq-length", 64, "--max-steps", 3, "--log-freq", 1, "--threads", 1)
 
 
@@ -43,7 +25,7 @@ def losses(output):
 
 def runs_what_it_prints():
     auto = train("--auto", "--profile", profile, "--global-batch", 8).stdout
-    line = re.search(r"^auto: .*two-cores:(.*)$", auto, re.MULTILINE)
+    line = re.search(r"^auto: .*2-cores:(.*)$", auto, re.MULTILINE)
     assert line, auto
     assert "predicted:" in auto, auto
     chosen = line.group(1).split()

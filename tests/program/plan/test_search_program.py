@@ -7,30 +7,12 @@ import re
 import shlex
 import tempfile
 
+import cpu_profile
 import programs
 
 work = pathlib.Path(tempfile.mkdtemp(prefix="fsdp_search_"))
 MACHINE = ("--search", "--ranks", 4, "--ranks-per-node", 4, "--profile", "a100-40")
 MODEL = ("--model", "llama-1b", "--seq-length", 1024, "--global-batch", 8)
-
-CPU = """
-name: four-cores
-device: cpu
-source: "round numbers of a test"
-processors: 4
-memory_gb: 16
-memory_gbps: 20
-launch_us: 0.2
-copy_gbps: {up: 10, down: 10}
-products:
-- {dtype: fp32, form: any, m: 1024, n: 1024, k: 1024, tflops: 0.1}
-attention:
-- {kernel: ours, dtype: fp32, head_dim: 64, direction: both, tflops: {128: 0.05, 1024: 0.08}}
-collectives:
-- {kind: all_gather, link: node, ranks: 4, us: {1024: 20, 1048576: 400}}
-- {kind: reduce_scatter, link: node, ranks: 4, us: {1024: 20, 1048576: 500}}
-- {kind: all_reduce, link: node, ranks: 4, us: {1024: 30, 1048576: 900}}
-"""
 
 
 def plan(*arguments, status=0):
@@ -77,8 +59,7 @@ def same_programs(ranks, search, backend="cuda"):
 
 
 def programs_read_back():
-    gpu, cpu = ("--profile", "a100-40"), work / "cpu.yaml"
-    cpu.write_text(CPU)
+    gpu, cpu = ("--profile", "a100-40"), cpu_profile.write(work / "cpu.yaml", 4)
     same_programs(8, (*gpu, "--model", "llama2-7b", "--seq-length", 1024, "--memory-limit", "36GB",
                       "--global-batch", 80))  # fmt: skip
     # The profile's memory is the limit.
