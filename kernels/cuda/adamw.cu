@@ -10,6 +10,9 @@
 #include "kernels/cuda/ops.cuh"
 #include "runtime/base/random_math.h"
 
+#include <float.h>
+#include <math.h>
+
 namespace {
 
 constexpr int threads_count = 256;
@@ -34,11 +37,11 @@ template <class G, class P, class M> struct update {
 };
 
 // Up with the probability of the part that is cut off; the result as the float that bf16 holds exactly.
+// Infinity stays. So does NaN, whose highest bit of the fraction arithmetic has set: there is nothing to
+// branch on.
 __device__ __forceinline__ float round_stochastically(float value, uint32_t lane) {
-  const uint32_t bits = __float_as_uint(value), magnitude = bits & 0x7fffffffu;
-  if (magnitude > 0x7f800000u) return __uint_as_float((bits | 0x400000u) & 0xffff0000u);
-  if (magnitude == 0x7f800000u) return value; // infinity stays
-  return __uint_as_float((bits + lane) & 0xffff0000u);
+  const uint32_t bits = __float_as_uint(value);
+  return __uint_as_float((bits + (fabsf(value) < INFINITY ? lane : 0u)) & 0xffff0000u);
 }
 
 // The segment that holds element `at` or, if none does, the next one.
@@ -102,6 +105,20 @@ __device__ __forceinline__ void round_state(float (&x)[WIDTH], uint64_t key, con
   }
 }
 
+// Square root of x >= 0 and quotient within a unit in the last place, exact where the result is a float: the
+// hardware's approximation and one step of Newton's method. CUDA's own branch for each element. A root below
+// that of the least normal float is that one.
+__device__ __forceinline__ float root(float x) {
+  const float normal = fmaxf(x, FLT_MIN), inverse = rsqrt_approx(normal), near = normal * inverse;
+  const float nearer = fmaf(fmaf(-near, near, normal), 0.5f * inverse, near);
+  return x < INFINITY ? nearer : x;
+}
+__device__ __forceinline__ float quotient(float x, float y) {
+  const float inverse = reciprocal_approx(y), near = x * inverse;
+  const float nearer = fmaf(fmaf(-y, near, x), inverse, near);
+  return nearer == nearer ? nearer : near; // y is 0 or infinite
+}
+
 struct step_numbers {
   float factor, decay, step_size, inverse_root, eps, rest1, beta2, rest2;
   uint64_t key;
@@ -109,12 +126,11 @@ struct step_numbers {
 
 template <class Update> __device__ __forceinline__ step_numbers read_step(const Update &p) {
   const float lr = global_load(p.scalars + FSDP_SCALAR_LR);
-  const float correction1 = global_load(p.scalars + FSDP_SCALAR_CORRECTION1);
   step_numbers s;
   s.factor = global_load(p.factor);
   s.decay = 1.0f - lr * p.weight_decay;
-  s.step_size = lr / correction1;
-  s.inverse_root = 1.0f / sqrtf(global_load(p.scalars + FSDP_SCALAR_CORRECTION2));
+  s.step_size = quotient(lr, global_load(p.scalars + FSDP_SCALAR_CORRECTION1));
+  s.inverse_root = quotient(1.0f, root(global_load(p.scalars + FSDP_SCALAR_CORRECTION2)));
   s.eps = p.eps;
   s.rest1 = p.rest1;
   s.beta2 = p.beta2;
@@ -123,39 +139,45 @@ template <class Update> __device__ __forceinline__ step_numbers read_step(const 
   return s;
 }
 
+template <int WIDTH> struct elements { float grad[WIDTH], master[WIDTH], m[WIDTH], v[WIDTH]; };
+
+template <int WIDTH, class G, class P, class M>
+__device__ __forceinline__ void load(const update<G, P, M> &p, int64_t at, elements<WIDTH> *x) {
+  load_floats<WIDTH>(p.grad + at, x->grad);
+  load_floats<WIDTH>(p.master + at, x->master);
+  load_floats<WIDTH>(p.m + at, x->m);
+  load_floats<WIDTH>(p.v + at, x->v);
+}
+
 // WIDTH elements from `at` on. An fp32 state is stored unchanged. A bf16 state is processed by the store,
 // which does not change a value that was already rounded stochastically.
 template <int WIDTH, class G, class P, class M>
 __device__ __forceinline__ void advance(const update<G, P, M> &p, const random_source &source,
-                                        const step_numbers &s, int64_t at) {
-  float grad[WIDTH], master[WIDTH], m[WIDTH], v[WIDTH];
-  load_floats<WIDTH>(p.grad + at, grad);
-  load_floats<WIDTH>(p.master + at, master);
-  load_floats<WIDTH>(p.m + at, m);
-  load_floats<WIDTH>(p.v + at, v);
+                                        const step_numbers &s, int64_t at, elements<WIDTH> *x) {
 #pragma unroll
   for (int i = 0; i < WIDTH; i++) {
-    const float g = grad[i] * s.factor;
-    m[i] = m[i] + s.rest1 * (g - m[i]);
-    v[i] = s.beta2 * v[i] + s.rest2 * g * g;
-    master[i] = s.decay * master[i] - s.step_size * m[i] / (sqrtf(v[i]) * s.inverse_root + s.eps);
+    const float g = x->grad[i] * s.factor;
+    x->m[i] = x->m[i] + s.rest1 * (g - x->m[i]);
+    x->v[i] = s.beta2 * x->v[i] + s.rest2 * g * g;
+    x->master[i] =
+        s.decay * x->master[i] - quotient(s.step_size * x->m[i], root(x->v[i]) * s.inverse_root + s.eps);
   }
   if (source.rounds) {
-    if constexpr (sizeof(P) == 2) round_state<WIDTH>(master, s.key, source, 0);
-    if constexpr (sizeof(M) == 2) round_state<WIDTH>(m, s.key, source, 1);
-    if constexpr (sizeof(M) == 2) round_state<WIDTH>(v, s.key, source, 2);
+    if constexpr (sizeof(P) == 2) round_state<WIDTH>(x->master, s.key, source, 0);
+    if constexpr (sizeof(M) == 2) round_state<WIDTH>(x->m, s.key, source, 1);
+    if constexpr (sizeof(M) == 2) round_state<WIDTH>(x->v, s.key, source, 2);
   }
-  store_floats<WIDTH>(p.master + at, master);
-  store_floats<WIDTH>(p.m + at, m);
-  store_floats<WIDTH>(p.v + at, v);
+  store_floats<WIDTH>(p.master + at, x->master);
+  store_floats<WIDTH>(p.m + at, x->m);
+  store_floats<WIDTH>(p.v + at, x->v);
   if (!p.copy) return;
     // The copy is of the master as stored, so that it equals a later cast of the master.
 #pragma unroll
-  for (int i = 0; i < WIDTH; i++) master[i] = to_float(from_float<P>(master[i]));
+  for (int i = 0; i < WIDTH; i++) x->master[i] = to_float(from_float<P>(x->master[i]));
   if (p.copy_is_bf16) {
-    store_floats<WIDTH>(static_cast<bf16 *>(p.copy) + at, master);
+    store_floats<WIDTH>(static_cast<bf16 *>(p.copy) + at, x->master);
   } else {
-    store_floats<WIDTH>(static_cast<float *>(p.copy) + at, master);
+    store_floats<WIDTH>(static_cast<float *>(p.copy) + at, x->master);
   }
 }
 
@@ -164,17 +186,22 @@ __global__ void __launch_bounds__(threads_count)
     update_range(const __grid_constant__ update<G, P, M> p, const __grid_constant__ segment_list list) {
   const int64_t at = p.first + (int64_t(blockIdx.x) * threads_count + threadIdx.x) * WIDTH;
   if (at >= p.end) return;
+  elements<WIDTH> x;
+  const bool whole = at + WIDTH <= p.end;
+  if (whole) load<WIDTH>(p, at, &x); // on its way while the step's numbers and the source are found
   const step_numbers s = read_step(p);
   if (s.factor == FSDP_FACTOR_SKIP) return;
   random_source source;
-  if (at + WIDTH <= p.end && find_source<WIDTH>(list, at, &source)) {
-    advance<WIDTH>(p, source, s, at);
+  if (whole && find_source<WIDTH>(list, at, &source)) {
+    advance<WIDTH>(p, source, s, at, &x);
     return;
   }
 #pragma unroll 1
   for (int64_t i = at; i < least(p.end, at + WIDTH); i++) {
+    elements<1> one;
+    load<1>(p, i, &one);
     find_source<1>(list, i, &source);
-    advance<1>(p, source, s, i);
+    advance<1>(p, source, s, i, &one);
   }
 }
 

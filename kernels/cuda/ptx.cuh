@@ -71,6 +71,18 @@ __device__ __forceinline__ float exp2_approx(float x) {
   return y;
 }
 
+// 1 / sqrt(x) and 1 / x within 2 units in the last place; of a number too small to be normal, infinity.
+__device__ __forceinline__ float rsqrt_approx(float x) {
+  float y;
+  asm("rsqrt.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+__device__ __forceinline__ float reciprocal_approx(float x) {
+  float y;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
 // Copies 16 bytes from device to shared memory, zeros unless `valid`; complete after cp_async_wait and a
 // barrier.
 __device__ __forceinline__ void cp_async16(uint32_t address, const void *source, bool valid) {

@@ -8,7 +8,7 @@
 namespace {
 
 constexpr int half_max = 256; // of D, which bounds the frequencies that travel with the launch
-constexpr int threads_count = 256;
+constexpr int threads_max = 256;
 
 template <class T> struct rotation {
   T *qkv;
@@ -19,13 +19,13 @@ template <class T> struct rotation {
   float inv_freq[half_max];
 };
 
-template <class T, int WIDTH> __global__ void __launch_bounds__(threads_count) rotate_row(rotation<T> p) {
+template <class T, int WIDTH> __global__ void __launch_bounds__(threads_max) rotate_row(rotation<T> p) {
   FSDP_SHARED(float4, cosines, half_max / 4);
   FSDP_SHARED(float4, sines, half_max / 4);
   const smem<float> cosine = cosines.template part<float>(0, half_max),
                     sine = sines.template part<float>(0, half_max);
   const float position = float(position_of(p.rows, place_of(p.rows, int(blockIdx.x)).index));
-  for (int i = int(threadIdx.x); i < p.half; i += threads_count) {
+  for (int i = int(threadIdx.x); i < p.half; i += int(blockDim.x)) {
     float s, c;
     sincosf(position * p.inv_freq[i], &s, &c);
     cosine[i] = c;
@@ -34,7 +34,7 @@ template <class T, int WIDTH> __global__ void __launch_bounds__(threads_count) r
   __syncthreads();
   const int columns = p.half / WIDTH;
   T *row = p.qkv + int64_t(blockIdx.x) * p.Q;
-  for (int v = int(threadIdx.x); v < p.heads * columns; v += threads_count) {
+  for (int v = int(threadIdx.x); v < p.heads * columns; v += int(blockDim.x)) {
     const int c = v % columns * WIDTH;
     T *low_at = row + v / columns * 2 * p.half + c, *high_at = low_at + p.half;
     float low[WIDTH], high[WIDTH], turn[2][WIDTH];
@@ -62,6 +62,12 @@ template <class T, int WIDTH> __global__ void __launch_bounds__(threads_count) r
   }
 }
 
+// So many that all have a vector in each round but, at most, the last warp.
+int even_threads(int64_t vectors) {
+  const int64_t rounds = blocks_of(vectors, threads_max);
+  return int(fsdp_round_up(blocks_of(vectors, rounds), warp_lanes));
+}
+
 void run(const fsdp_kernel_call *call, float direction) {
   const fsdp_op_attrs *attrs = call->attrs;
   const int64_t D = attrs->head_dim, N = attrs->batch * attrs->seq,
@@ -83,7 +89,8 @@ void run(const fsdp_kernel_call *call, float direction) {
                      {}};
     memcpy(p.inv_freq, attrs->inv_freq, size_t(D / 2) * sizeof(float));
     const bool wide = p.half % width == 0 && is_aligned(p.qkv);
-    launch({N, threads_count, call->stream}, wide ? rotate_row<T, width> : rotate_row<T, 1>, p);
+    const int64_t vectors = p.heads * (D / 2) / (wide ? width : 1);
+    launch({N, even_threads(vectors), call->stream}, wide ? rotate_row<T, width> : rotate_row<T, 1>, p);
   });
 }
 

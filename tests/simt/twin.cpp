@@ -16,6 +16,17 @@ extern "C" {
 #include "runtime/base/random.h"
 }
 
+float twin_value(fsdp_dtype dtype, const std::vector<unsigned char> &data, int64_t i) {
+  float value;
+  fsdp_bf16 half;
+  if (dtype == FSDP_F32) {
+    memcpy(&value, &data[size_t(i) * 4], 4);
+    return value;
+  }
+  memcpy(&half, &data[size_t(i) * 2], 2);
+  return fsdp_bf16_to_f32(half);
+}
+
 namespace {
 
 typedef std::vector<unsigned char> bytes;
@@ -51,17 +62,6 @@ void set_value(twin_operand *o, int64_t i, float value) {
     fsdp_bf16 half = fsdp_bf16_from_f32(value);
     memcpy(&o->initial[size_t(i) * 2], &half, 2);
   }
-}
-
-float value_of(fsdp_dtype dtype, const bytes &data, int64_t i) {
-  float value;
-  fsdp_bf16 half;
-  if (dtype == FSDP_F32) {
-    memcpy(&value, &data[size_t(i) * 4], 4);
-    return value;
-  }
-  memcpy(&half, &data[size_t(i) * 2], 2);
-  return fsdp_bf16_to_f32(half);
 }
 
 twin_operand *add(twin_case *c, fsdp_dtype dtype, int64_t numel, fsdp_access access) {
@@ -234,7 +234,7 @@ void compare(const twin_case &c, size_t i, const bytes &cpu, const bytes &cuda, 
   double error = 0, size = 0;
   int64_t equal = 0;
   for (int64_t e = 0; e < o.numel; e++) {
-    double expected = double(value_of(o.dtype, cpu, e)), value = double(value_of(o.dtype, cuda, e));
+    double expected = double(twin_value(o.dtype, cpu, e)), value = double(twin_value(o.dtype, cuda, e));
     equal += expected == value;
     if (std::isinf(expected) && value == expected) continue;
     error += (value - expected) * (value - expected);
@@ -423,8 +423,8 @@ void twin_compare(const std::string &what, fsdp_dtype dtype, const bytes &result
   const int64_t numel = int64_t(expected.size()) / fsdp_dtype_bytes(expected_dtype);
   FSDP_CHECK(numel == int64_t(result.size()) / fsdp_dtype_bytes(dtype), "%s: two lengths", what.c_str());
   for (int64_t e = 0; e < numel; e++) {
-    const double wanted = double(value_of(expected_dtype, expected, e));
-    const double value = double(value_of(dtype, result, e));
+    const double wanted = double(twin_value(expected_dtype, expected, e));
+    const double value = double(twin_value(dtype, result, e));
     error += (value - wanted) * (value - wanted);
     size += wanted * wanted;
   }

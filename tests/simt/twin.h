@@ -70,6 +70,9 @@ int twin_failures();
 // Counts and prints the result of a comparison that a test makes itself.
 void twin_report(bool good, const std::string &what);
 
+// Element i of an operand.
+float twin_value(fsdp_dtype dtype, const std::vector<unsigned char> &data, int64_t i);
+
 // One run on the CUDA device alone: its operands' bits, workspaces left out.
 std::vector<std::vector<unsigned char>> twin_run(const twin_case &c);
 

@@ -182,6 +182,48 @@ void skipped_adamw(const states &s, int64_t P) {
     FSDP_CHECK(cpu[i] == c.operands[i].initial, "%s: operand %zu has changed", c.name.c_str(), i);
 }
 
+// Gradients that are no numbers or infinite, and those whose squares are infinite or vanish: what becomes of
+// each is known.
+void extreme_adamw(fsdp_dtype states, int64_t P) {
+  const struct {
+    float grad, m, v, master;
+  } rules[] = {{NAN, NAN, NAN, NAN},
+               {INFINITY, INFINITY, INFINITY, NAN},
+               {-INFINITY, -INFINITY, INFINITY, NAN},
+               {1e30f, 5e29f, INFINITY, 0.5f},
+               {1e-30f, 5e-31f, 0, 0.5f},
+               {0, 0, 0, 0.5f},
+               {1, 0.5f, 1, 0.25f}};
+  const int64_t kinds = sizeof rules / sizeof *rules;
+  fsdp_op_attrs attrs = {};
+  attrs.beta1 = 0.5, attrs.adam_eps = 1e-8f, attrs.weight_decay = 1;
+  twin_case c = twin_of(FSDP_OP_ADAMW, attrs, FSDP_F32);
+  std::vector<float> grad;
+  for (int64_t i = 0; i < P; i++) grad.push_back(rules[i % kinds].grad);
+  twin_floats(&c, grad);
+  twin_floats(&c, {0.5f, 1, 1, 3, 1}); // learning rate 1/2: half of a weight of 1 decays
+  twin_floats(&c, {1});
+  twin_values(&c, states, std::vector<float>(size_t(P), 1.0f), FSDP_UPDATE);
+  for (int moment = 0; moment < 2; moment++)
+    twin_values(&c, states, std::vector<float>(size_t(P), 0.0f), FSDP_UPDATE);
+  if (states == FSDP_BF16) c.segments = segments_of(P, 100);
+  const std::vector<std::vector<unsigned char>> out = twin_run(c);
+  bool good = true;
+  for (int64_t i = 0; i < P; i++) {
+    const auto &rule = rules[i % kinds];
+    const float expected[] = {rule.master, rule.m, rule.v};
+    for (size_t state = 0; state < 3; state++) {
+      const float x = twin_value(states, out[3 + state], i);
+      const float near = (states == FSDP_BF16 ? 0.01f : 1e-6f) * std::fabs(expected[state]);
+      good = good && (std::isnan(expected[state])   ? std::isnan(x)
+                      : std::isinf(expected[state]) ? x == expected[state]
+                                                    : std::fabs(x - expected[state]) <= near);
+    }
+  }
+  twin_report(good, std::string("adamw of extreme gradients, states ") + fsdp_dtype_name(states) + " P" +
+                        std::to_string(P));
+}
+
 // A step whose arithmetic is exact in any order (as in tests/unit/kernels/test_kernels_flat.c, which holds the CPU's
 // kernel to the rule of the random bits), so that both twins must store the very same bits. Runs begin and
 // end anywhere, in the shard and in their parameter. They are in rows of `row` elements, unless that is 0.
@@ -252,6 +294,8 @@ void twin_flat() {
     adamw({FSDP_F32, FSDP_F32, FSDP_F32, FSDP_F32, false}, 4099, 0, beta2);
   skipped_adamw({FSDP_F32, FSDP_F32, FSDP_F32, FSDP_BF16, true}, 4099);
   skipped_adamw({FSDP_F32, FSDP_BF16, FSDP_BF16, FSDP_F32, true}, 777);
+  for (fsdp_dtype states : dtypes)
+    for (int64_t P : {5, 4099}) extreme_adamw(states, P);
   exact_adamw(20011, 1000, FSDP_BF16, FSDP_BF16);
   exact_adamw(20011, 8, FSDP_BF16, FSDP_BF16);
   exact_adamw(4099, 13, FSDP_BF16, FSDP_F32);

@@ -7,6 +7,9 @@
 
 #include <cuda_runtime.h>
 
+#include <float.h>
+#include <math.h>
+
 #define FSDP_SHARED(type, name, numel)                                                                       \
   static const char name##_site = 0;                                                                         \
   const smem<type> name(simt::shared_static(&name##_site, uint32_t((numel) * sizeof(type))), uint32_t(numel))
@@ -64,6 +67,17 @@ inline void global_add(unsigned long long *address, unsigned long long value) {
 
 inline float exp2_approx(float x) {
   return exp2f(x);
+}
+
+// Subnormal arguments and results are zeros.
+inline float flushed(float x) {
+  return fabsf(x) < FLT_MIN ? copysignf(0, x) : x;
+}
+inline float rsqrt_approx(float x) {
+  return flushed(1.0f / sqrtf(flushed(x)));
+}
+inline float reciprocal_approx(float x) {
+  return flushed(1.0f / flushed(x));
 }
 
 inline void cp_async16(uint32_t address, const void *source, bool valid) {
