@@ -8,7 +8,8 @@
 // name begins with one of the NAMEs. With --ranks N and a mesh they are the first rank's, timed on one GPU
 // without communication: head_, context_ and columns are kernels of meshes. Per kernel it prints launches per
 // step, microseconds, TFLOP/s of gemms (attention counted causally) or GB/s of operands read and written
-// once, the share of the ceiling, and milliseconds per step.
+// once, the share of the ceiling, and milliseconds per step. Kernels of attention are timed once more by the
+// other implementation (FSDP_ATTENTION) at the end, if this GPU has it: "... by wgmma"; no sum counts these.
 //
 // Operands are random numbers of the magnitudes that training has, never zeros: a GPU that multiplies zeros
 // draws less power and, others report, is faster. Small operands are rotated, so that they do not stay in the
@@ -46,7 +47,8 @@ typedef struct arguments {
 
 typedef struct bench {
   int repeats;
-  FILE *json; // NULL: none
+  int capability; // of the GPU: 90 is 9.0
+  FILE *json;     // NULL: none
   cudaStream_t stream;
   cudaEvent_t begin, end;
   double flops_ceiling, bytes_ceiling; // a second; 0: being measured
@@ -320,6 +322,33 @@ static bool is_wanted(const char *name, const char *kernels) {
   return false;
 }
 
+static bool is_attention(fsdp_op_kind kind) {
+  return kind == FSDP_OP_ATTENTION || kind == FSDP_OP_ATTENTION_BACKWARD ||
+         kind == FSDP_OP_CONTEXT_ATTENTION || kind == FSDP_OP_CONTEXT_ATTENTION_BACKWARD;
+}
+
+// The kernels of attention by the implementation that the environment did not choose. Last, so that one that
+// hangs takes no other result with it.
+static void bench_other_attention(bench *b, const step_ops *list, const char *kernels) {
+  static const char choice[] = "FSDP_ATTENTION";
+  const char *now = getenv(choice);
+  const char *other = now && strcmp(now, "wgmma") == 0 ? "mma" : "wgmma";
+  setenv(choice, other, 1);
+  fsdp_error error = {0};
+  if (fsdp_cuda_check(b->capability, &error) != FSDP_OK) {
+    printf("# %s\n", error.message);
+    return;
+  }
+  for (int i = 0; i < list->count; i++) {
+    const step_op *op = &list->ops[i];
+    if (!is_attention(op->instr->op) || !is_wanted(fsdp_op_name(op->instr->op), kernels)) continue;
+    const fsdp_op_work work = step_op_work(op);
+    char name[STEP_OP_LABEL_BYTES], label[STEP_OP_LABEL_BYTES + 16];
+    snprintf(label, sizeof label, "%s by %s", step_op_label(op, name), other);
+    report(b, label, op->count, run(b, op), &work);
+  }
+}
+
 static void bench_step(bench *b, const fsdp_plan *plan, const char *kernels) {
   step_ops list = step_ops_create(plan);
   int timed = 0;
@@ -332,16 +361,17 @@ static void bench_step(bench *b, const fsdp_plan *plan, const char *kernels) {
     report(b, step_op_label(&list.ops[i], label), list.ops[i].count, s, &work);
     b->step_s += (double)list.ops[i].count * s;
   }
-  step_ops_destroy(&list);
   if (timed == 0) {
     fprintf(stderr, "bench_gpu: error: no kernel of the step has a name that begins as --kernels %s says\n",
             kernels);
     exit(2);
   }
-  if (kernels) return;
   const fsdp_plan_config *c = &plan->config;
-  printf("all kernels of a step: %.1f ms, %.0f tokens/s with nothing between them\n", 1e3 * b->step_s,
-         (double)(c->batch * c->seq * c->micro_batches) / b->step_s);
+  if (!kernels)
+    printf("all kernels of a step: %.1f ms, %.0f tokens/s with nothing between them\n", 1e3 * b->step_s,
+           (double)(c->batch * c->seq * c->micro_batches) / b->step_s);
+  bench_other_attention(b, &list, kernels);
+  step_ops_destroy(&list);
 }
 
 // Removes our own options; the rest plans the step, for a GPU.
@@ -390,6 +420,12 @@ static void run_all(const arguments *a, const fsdp_setup *setup) {
   bench b = open_bench(a, &scratch);
   struct cudaDeviceProp properties;
   CALL_CUDA(cudaGetDeviceProperties(&properties, 0));
+  b.capability = 10 * properties.major + properties.minor;
+  fsdp_error error = {0};
+  if (fsdp_cuda_check(b.capability, &error) != FSDP_OK) {
+    fprintf(stderr, "bench_gpu: error: %s\n", error.message);
+    exit((int)error.status);
+  }
   const fsdp_plan_config *c = &setup->plan->config;
   printf("# %s, %s, batch %lld, sequence %lld\n", properties.name, setup->model_name, (long long)c->batch,
          (long long)c->seq);

@@ -17,8 +17,15 @@ extern "C" const fsdp_kernel_table *fsdp_cuda_kernels(void) {
 
 extern "C" const fsdp_kernel_backend *fsdp_cuda_backend() {
   static const fsdp_kernel_backend backend = {
-      &table,         fsdp_cuda_gemm_load, fsdp_cuda_gemm_open, fsdp_cuda_prepare, fsdp_cuda_gemm_close,
-      fsdp_cuda_draw, fsdp_cuda_probe};
+      &table,
+      fsdp_cuda_gemm_load,
+      fsdp_cuda_check,
+      fsdp_cuda_gemm_open,
+      fsdp_cuda_prepare,
+      fsdp_cuda_gemm_close,
+      fsdp_cuda_draw,
+      fsdp_cuda_probe,
+  };
   return &backend;
 }
 

@@ -1,9 +1,11 @@
 #!/usr/bin/env python3
 """Resources of each kernel as compiled. usage: check_resources.py NVCC [--markdown FILE] [ARCHITECTURE...]
 
-Compiles each .cu of kernels/cuda for 80 and 90 (with FSDP_TEST_ALL=1 also for 100 and 120) and prints one
-line per kernel: registers, stack, spills, static shared memory, and its stores to device memory by width. It
-fails if registers are spilled, or if a vector is stored in pieces of 4 bytes: neighbouring ones from one
+Compiles each .cu of kernels/cuda for 80 and 90 (with FSDP_TEST_ALL=1 also for 100 and 120), those named
+*_hopper* in place of 90 for 90a and for nothing else, and prints one line per kernel: registers, stack,
+spills, static shared memory, and its stores to device memory by width. It fails if registers are spilled, if
+the compiler makes a wgmma wait for the one before it (it says so where registers of one in flight are
+touched), or if a vector is stored in pieces of 4 bytes: neighbouring ones from one
 address register, which take the memory bus four times as long as one store of 16. Dynamic shared memory
 is checked against every limit when kernels run on the CPU (simt.h).
 
@@ -32,6 +34,8 @@ SECTION = re.compile(r"^\.text\.(\w+):", re.M)
 # STG.E.128 desc[UR4][R6.64+0x10], R8;  STG.E [R2.64], R4;  LDG.E.U16 R0, desc[UR4][R8.64]
 ACCESS = re.compile(r"^(\.L\w*):|"
                     r"\b(STG|LDG)((?:\.\w+)*) (?:\w+, )?(?:desc\[\w+\])?\[(R\w+)?(?:\.64)?([^\]]*)\]", re.M)
+SERIALIZED = re.compile(r"wgmma\.mma_async instructions are serialized.*?'(\w+)'", re.S)
+HOPPER = re.compile(r"_hopper[a-z_]*\.cu$")
 ALL = ["80", "90", "100", "120"]
 WIDTHS = {"U8": 1, "S8": 1, "U16": 2, "S16": 2, "64": 8, "128": 16, "256": 32}
 SPLIT_LEAST = 4  # neighbouring stores that a vector of 16 bytes falls into
@@ -130,7 +134,7 @@ def demangle(name):
 class Kernel:
     """A kernel of one architecture; the verdict is "ok" if nothing is wrong with it."""
 
-    def __init__(self, source, architecture, found, stores):
+    def __init__(self, source, architecture, found, stores, serialized=()):
         name, stack, stored, loaded, registers, rest = found
         shared = re.search(r"(\d+) bytes smem", rest)
         self.source, self.architecture = os.path.basename(source), architecture
@@ -139,7 +143,8 @@ class Kernel:
         widths, split = (stores or {}).get(name, (None, False))
         self.stores = "not read" if widths is None else " ".join(
             f"{widths[width]}x{width}" for width in sorted(widths, reverse=True))
-        self.verdict = "SPILLS" if self.spilled else "SPLITS" if split else "ok"
+        self.verdict = ("SPILLS" if self.spilled else "SERIAL" if name in serialized else
+                        "SPLITS" if split else "ok")
 
     def line(self):
         return (f"{self.verdict:6} sm_{self.architecture:<3} {self.source:29} {self.registers:>3} registers, "
@@ -155,10 +160,13 @@ def markdown(kernels, architectures):
     """One row per kernel, one column per architecture."""
     cells = {}
     for kernel in kernels:
-        cells.setdefault((kernel.source, kernel.name), {})[kernel.architecture] = kernel.cell()
+        # Kernels of sm_90a stand with those of sm_90: no architecture has both.
+        architecture = kernel.architecture.rstrip("a")
+        cells.setdefault((kernel.source, kernel.name), {})[architecture] = kernel.cell()
     lines = ["# Kernels as compiled", "",
              "Registers, spilled bytes if there are any, and stores to device memory in the code by",
              "width: `2x16` are two of 16 bytes. Those of 4 and 2 bytes beside wide ones are ends of ranges.",
+             "Files named `_hopper` are compiled for sm_90a alone.",
              "Made with nvcc 13.0 by `tests/simt/check_resources.py --markdown FILE NVCC 80 90 100 120`.", "",
              "| file | kernel | " + " | ".join(f"sm_{name}" for name in architectures) + " |",
              "| --- | --- |" + " --- |" * len(architectures)]
@@ -166,6 +174,12 @@ def markdown(kernels, architectures):
         row = " | ".join(found.get(architecture, "") for architecture in architectures)
         lines.append(f"| {source} | `{name}` | {row} |")
     return "\n".join(lines) + "\n"
+
+
+def jobs_of(nvcc, disassembler, source, architecture):
+    if not HOPPER.search(source):
+        return [(nvcc, disassembler, source, architecture)]
+    return [(nvcc, disassembler, source, "90a")] if architecture == "90" else []
 
 
 def main():
@@ -177,7 +191,8 @@ def main():
     args = parser.parse_args()
     disassembler, why = find_disassembler(args.nvcc)
     sources = sorted(glob.glob("kernels/cuda/**/*.cu", recursive=True))
-    jobs = [(args.nvcc, disassembler, source, name) for name in args.architectures for source in sources]
+    jobs = [job for name in args.architectures for source in sources
+            for job in jobs_of(args.nvcc, disassembler, source, name)]
     kernels, failed = [], 0
     with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
         for source, architecture, status, log, stores in pool.map(compile_one, jobs):
@@ -185,7 +200,7 @@ def main():
                 print(f"{source}: fails for sm_{architecture}\n{log}")
                 failed += 1
             for found in KERNEL.findall(log):
-                kernels.append(Kernel(source, architecture, found, stores))
+                kernels.append(Kernel(source, architecture, found, stores, SERIALIZED.findall(log)))
                 print(kernels[-1].line(), flush=True)
     bad = failed + sum(kernel.verdict != "ok" for kernel in kernels)
     print(f"{len(kernels)} kernels, {bad} bad; stores are in bytes")

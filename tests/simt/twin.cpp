@@ -5,6 +5,7 @@
 
 #include <cuda_runtime.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <cstdio>
@@ -467,6 +468,38 @@ std::vector<bytes> twin_run(const twin_case &c) {
     if (!c.operands[i].is_compared) data[i].clear();
   return data;
 }
+
+#if !defined(FSDP_SIMT)
+double twin_time_s(const twin_case &c) {
+  constexpr int repeats = 5, launches = 4;
+  std::vector<device_memory> memory;
+  std::vector<fsdp_view> views;
+  std::vector<float> times(repeats);
+  cudaEvent_t begin, end;
+  prepare(c);
+  must(cudaEventCreate(&begin));
+  must(cudaEventCreate(&end));
+  for (const twin_operand &o : c.operands) {
+    const bytes data = cuda_initial(o);
+    memory.push_back(allocate(data.size(), 0));
+    write_memory(memory.back(), data);
+    views.push_back({memory.back().start, o.cuda_numel, o.dtype, o.access});
+  }
+  const fsdp_kernel_call call = call_of(c, views);
+  for (int i = 0; i <= repeats; i++) { // the first warms up
+    must(cudaEventRecord(begin, nullptr));
+    for (int launch = 0; launch < launches; launch++) fsdp_cuda_kernels()->kernels[c.kind](&call);
+    must(cudaEventRecord(end, nullptr));
+    must(cudaEventSynchronize(end));
+    must(cudaEventElapsedTime(&times[size_t(i > 0 ? i - 1 : 0)], begin, end));
+  }
+  for (const device_memory &m : memory) must(cudaFree(m.start));
+  must(cudaEventDestroy(begin));
+  must(cudaEventDestroy(end));
+  std::sort(times.begin(), times.end());
+  return double(times[repeats / 2]) / (1e3 * launches);
+}
+#endif
 
 void twin_report(bool good, const std::string &what) {
   failures += !good;

@@ -76,6 +76,11 @@ float twin_value(fsdp_dtype dtype, const std::vector<unsigned char> &data, int64
 // One run on the CUDA device alone: its operands' bits, workspaces left out.
 std::vector<std::vector<unsigned char>> twin_run(const twin_case &c);
 
+// Seconds of a launch on a GPU, the median of several by events.
+#if !defined(FSDP_SIMT)
+double twin_time_s(const twin_case &c);
+#endif
+
 // Compares results that `what` names with the tolerance; prints one line; counts failures.
 void twin_compare(const std::string &what, fsdp_dtype dtype, const std::vector<unsigned char> &result,
                   fsdp_dtype expected_dtype, const std::vector<unsigned char> &expected, double tolerance);

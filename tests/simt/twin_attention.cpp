@@ -173,6 +173,18 @@ std::vector<std::vector<unsigned char>> against_fp32(const twin_case &c, const s
   return wanted;
 }
 
+// What a GPU reaches; attention is counted causally.
+void print_rate(const twin_case &c) {
+#if !defined(FSDP_SIMT)
+  const double seconds = twin_time_s(c);
+  printf("rate   %-64s %8.1f us %7.1f TFLOP/s\n", c.name.c_str(), 1e6 * seconds,
+         fsdp_op_flops(c.kind, &c.attrs) / seconds / 1e12);
+  fflush(stdout);
+#else
+  (void)c;
+#endif
+}
+
 void production(const heads &s, const cut &how) {
   const fsdp_op_attrs attrs = attrs_of(s, how);
   const bool apart = is_apart(how);
@@ -184,6 +196,7 @@ void production(const heads &s, const cut &how) {
   twin_output(&c, FSDP_BF16, N * s.H * s.D);
   twin_output(&c, FSDP_F32, N * s.H);
   const std::vector<std::vector<unsigned char>> made = against_fp32(c, {o, lse});
+  print_rate(c);
   twin_case back =
       twin_of(apart ? FSDP_OP_CONTEXT_ATTENTION_BACKWARD : FSDP_OP_ATTENTION_BACKWARD, attrs, FSDP_BF16);
   back.name += text_of(s, how);
@@ -206,6 +219,7 @@ void production(const heads &s, const cut &how) {
   if (apart) results.push_back(lse + 3);
   twin_workspace(&back, 0);
   against_fp32(back, results);
+  print_rate(back);
 }
 
 } // namespace

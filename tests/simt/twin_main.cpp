@@ -27,6 +27,13 @@ int main(int argc, char **argv) {
     printf("no GPU here: skipped\n");
     return 77;
   }
+  fsdp_error error = {};
+  cudaDeviceProp properties;
+  FSDP_CHECK(cudaGetDeviceProperties(&properties, 0) == cudaSuccess, "no properties of the device");
+  if (fsdp_cuda_check(10 * properties.major + properties.minor, &error) != FSDP_OK) {
+    printf("%s: skipped\n", error.message);
+    return error.status == FSDP_ERR_PEER ? 77 : int(error.status);
+  }
   void *workspace;
   FSDP_CHECK(cudaMalloc(&workspace, size_t(FSDP_CUDA_GEMM_WORKSPACE_BYTES)) == cudaSuccess,
              "no memory on the device");

@@ -1,11 +1,50 @@
 // Attention's launchers: operands, rowsum(d_o * o), and which of the implementations runs.
 #include "kernels/cuda/attention/attention.cuh"
+#include "kernels/cuda/cuda_kernels.h"
 #include "kernels/cuda/ops.cuh"
 
 #include <initializer_list>
 #include <math.h>
+#include <stdlib.h>
+#include <string.h>
 
 namespace {
+
+// ---- Which tensor-core kernels run: FSDP_ATTENTION
+
+const char *const choice_name = "FSDP_ATTENTION";
+#if defined(FSDP_WGMMA)
+constexpr bool has_wgmma = true;
+#else
+constexpr bool has_wgmma = false; // their code exists for capability 9.0 alone
+#endif
+
+// The value, checked against this build; mma unless it is set.
+fsdp_status choose_tensor_kernels(bool *wgmma, fsdp_error *error) {
+  const char *text = getenv(choice_name);
+  *wgmma = text && strcmp(text, "wgmma") == 0;
+  if (text && !*wgmma && strcmp(text, "mma") != 0) {
+    return fsdp_fail(error, FSDP_ERR_OPTION, "%s (environment) is '%s': use mma or wgmma, or unset it",
+                     choice_name, text);
+  }
+  if (*wgmma && !has_wgmma) {
+    return fsdp_fail(error, FSDP_ERR_PEER,
+                     "%s=wgmma, but this executable holds no wgmma kernels: build with "
+                     "-DCMAKE_CUDA_ARCHITECTURES=90, or use %s=mma",
+                     choice_name, choice_name);
+  }
+  return FSDP_OK;
+}
+
+// Read at each launch, so that a bench or a test can compare both; programs have checked it at their start.
+bool uses_wgmma() {
+  bool wgmma = false;
+  fsdp_error error = {};
+  FSDP_CHECK(choose_tensor_kernels(&wgmma, &error) == FSDP_OK, "%s", error.message);
+  return wgmma;
+}
+
+// ---- Operands
 
 constexpr int threads_count = 256;
 constexpr int warps = threads_count / warp_lanes;
@@ -87,6 +126,17 @@ __global__ void __launch_bounds__(threads_count)
   global_store(delta + statistic_at(s, place.sequence, int(index - row * s.H), place.index), sum);
 }
 
+void tensor_forward(const attention_forward<bf16> &p, void *stream) {
+  const bool wgmma = uses_wgmma();
+  if constexpr (has_wgmma) {
+    if (wgmma) {
+      attention_hopper_forward(p, stream);
+      return;
+    }
+  }
+  attention_tensor_forward(p, stream);
+}
+
 // Operands: q|k|v, [k|v,] o, lse.
 void run_forward(const fsdp_kernel_call *call, const attention_shape &s) {
   const int kv = has_kv(call);
@@ -98,7 +148,7 @@ void run_forward(const fsdp_kernel_call *call, const attention_shape &s) {
         columns.v, numbers_of<T>(call, kv + 1), data_of<float>(&call->operands[kv + 2])};
     if constexpr (sizeof(T) == 2) {
       if (fits_tensor_cores(s, {p.q, p.k, p.v, p.o})) {
-        attention_tensor_forward(p, call->stream);
+        tensor_forward(p, call->stream);
         return;
       }
     }
@@ -135,6 +185,16 @@ void run_backward(const fsdp_kernel_call *call, const attention_shape &s) {
 }
 
 } // namespace
+
+extern "C" fsdp_status fsdp_cuda_check(int capability, fsdp_error *error) {
+  bool wgmma = false;
+  const fsdp_status status = choose_tensor_kernels(&wgmma, error);
+  if (status != FSDP_OK || !wgmma || capability == 90) return status;
+  return fsdp_fail(error, FSDP_ERR_PEER,
+                   "%s=wgmma, but this GPU has compute capability %d.%d, and those kernels run on 9.0 alone: "
+                   "use %s=mma",
+                   choice_name, capability / 10, capability % 10, choice_name);
+}
 
 void cuda_attention(const fsdp_kernel_call *call) {
   open_operands(call);

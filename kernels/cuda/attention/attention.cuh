@@ -1,7 +1,8 @@
 // Causal attention with grouped key/value heads, forward and backward (Dao, "FlashAttention-2", 2023): shared
-// by the two implementations.
+// by the implementations.
 //
-//   attention_tensor*.cu   bf16, D a multiple of 8 up to 128: tensor cores
+//   attention_tensor*.cu   bf16, D a multiple of 8 up to 128: tensor cores (mma.sync)
+//   attention_hopper*.cu   the same by warpgroups (wgmma), on capability 9.0 alone; if FSDP_WGMMA is defined
 //   attention_general.cu   fp32, and bf16 of any other D up to 256
 //
 // B sequences of T queries, S positions with keys, H heads, K key/value heads, G = H / K, D head dimension,
@@ -70,6 +71,8 @@ template <class T> struct attention_gradient {
 
 void attention_tensor_forward(const attention_forward<bf16> &p, void *stream);
 void attention_tensor_backward(const attention_gradient<bf16> &p, void *stream);
+
+void attention_hopper_forward(const attention_forward<bf16> &p, void *stream);
 
 // For T float and bf16.
 template <class T> void attention_general_forward(const attention_forward<T> &p, void *stream);

@@ -121,7 +121,8 @@ def test_limits(work):
     limits = [int(limit) for limit in re.findall(r"^ *(\d+) s  ", output, re.M)]
     assert status == 0 and len(limits) > 15 and 300 < sum(limits) < 570, output
     names = [line.split("s  ", 1)[1] for line in output.splitlines()]
-    order = ["versions", "one case of every op", "production attention", "golden data", "ceilings",
+    order = ["versions", "one case of every op", "production attention",
+             "production attention by wgmma", "golden data", "ceilings",
              "train llama3-8b-4", "train llama3-8b-4-block", "train llama-1b-6", "train llama-1b-24",
              "kernels of llama3-8b-4", "kernels of llama-1b-6", "kernels of a mesh"]
     assert names[:len(order)] == order and names[-2:] == ["ranks: kill", "ranks: stop"], names
@@ -144,6 +145,19 @@ def test_all_of_it(work):
     names = sorted(path.name for path in fake.out.rglob("*"))
     assert len(names) <= 8 and all(re.fullmatch(r"[A-Za-z0-9._-]+", name) for name in names), names
     assert {"gpu_check.txt", "gpu_check.json", "gpu_check.log"} <= set(names), names
+
+
+def test_wgmma_spoils_nothing(work):
+    """Kernels that hang or fail are ended with their own step; the rest uses the default."""
+    fake = Fake(work)
+    fake.test("gpu_kernels",
+              'case $FSDP_ATTENTION in wgmma) echo "rate 1 TFLOP/s"; echo wrong; exit 1 ;; esac; echo fine')
+    status, output = fake.check("--only", "^(production|one case|attention|all kernels)")
+    results = fake.results()
+    wrong = {name for name, (result, _) in results.items() if result != "ok"}
+    assert status == 1 and wrong == {"production attention by wgmma", "attention by wgmma"}, output
+    assert results["production attention by wgmma"] == ("FAILED", "status 1: wrong"), results
+    assert "rate 1 TFLOP/s" in output and len(results) == 6, results  # with the build
 
 
 def test_missing_tools(work):
