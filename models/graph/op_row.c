@@ -81,8 +81,9 @@ const char *fsdp_op_describe(fsdp_op_kind kind, const fsdp_op_attrs *attrs, cons
     row->describe(attrs, operands, operand_count, out, out_bytes);
     return out;
   }
-  for (int i = 0; operand_count > 1 && i < operand_count; i++)
-    if (operands[i].access == FSDP_UPDATE) snprintf(out, out_bytes, ", added");
+  const fsdp_op_letters *op = fsdp_op_letters_of(kind);
+  for (int i = 0; i < op->operand_count && i < operand_count; i++)
+    if (op->operands[i].may_add && operands[i].access == FSDP_UPDATE) snprintf(out, out_bytes, ", added");
   return out;
 }
 

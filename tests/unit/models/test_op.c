@@ -88,6 +88,22 @@ static void test_linear_described(void **state) {
   assert_true(work.flops == 0 && work.bytes == 100 * 512 * 2 + 2 * 512 * 4); // of d_y these columns alone
 }
 
+// Only what a kernel may write or add to says which; what it updates in place is always updated.
+static void test_added_described(void **state) {
+  (void)state;
+  const fsdp_op_attrs attrs = {.batch = 1, .seq = 8, .channels = 16, .intermediate = 16};
+  fsdp_op_extent operands[] = {{FSDP_BF16, FSDP_READ, 256},   {FSDP_F32, FSDP_READ, 32},
+                               {FSDP_BF16, FSDP_READ, 32},    {FSDP_BF16, FSDP_READ, 256},
+                               {FSDP_BF16, FSDP_UPDATE, 256}, {FSDP_F32, FSDP_WRITE, 64}};
+  char text[80];
+  assert_string_equal(fsdp_op_describe(FSDP_OP_RMSNORM_BACKWARD, &attrs, operands, 6, text, sizeof text),
+                      ", added");
+  operands[4].access = FSDP_WRITE;
+  assert_string_equal(fsdp_op_describe(FSDP_OP_RMSNORM_BACKWARD, &attrs, operands, 6, text, sizeof text), "");
+  const fsdp_op_extent in_place[] = {{FSDP_BF16, FSDP_READ, 256}, {FSDP_BF16, FSDP_UPDATE, 512}};
+  assert_string_equal(fsdp_op_describe(FSDP_OP_SWIGLU_BACKWARD, &attrs, in_place, 2, text, sizeof text), "");
+}
+
 // Parts of 64 rows, fewer if there are enough columns for 1024 blocks of 256.
 static void test_parts_of_a_bias(void **state) {
   (void)state;
@@ -385,6 +401,7 @@ int main(void) {
       cmocka_unit_test(test_every_op_has_a_kernel),
       cmocka_unit_test(test_flops),
       cmocka_unit_test(test_linear_described),
+      cmocka_unit_test(test_added_described),
       cmocka_unit_test(test_parts_of_a_bias),
       cmocka_unit_test(test_attention_described),
       cmocka_unit_test(test_kernels_refuse),
