@@ -2,7 +2,7 @@
 // device's, here, and one for the CPU that checks every access (a header of the tests, for FSDP_SIMT).
 //
 //   FSDP_SHARED(float, sums, 32);         a static array of the block: smem<float> sums
-//   FSDP_SHARED_DYNAMIC(bytes);           the launch's dynamic bytes, 256-byte aligned: smem<unsigned char>
+//   FSDP_SHARED_DYNAMIC(bytes);           the launch's dynamic bytes, 1024-byte aligned: smem<unsigned char>
 //                                         bytes
 //   bytes.part<bf16>(offset, count)       a piece of it as a different type
 //   sums[i] = x; y = sums[i];             plain accesses on the device
@@ -26,7 +26,7 @@
   __shared__ __align__(128) unsigned char name##_bytes[(numel) * sizeof(type)];                              \
   const smem<type> name(reinterpret_cast<type *>(name##_bytes))
 #define FSDP_SHARED_DYNAMIC(name)                                                                            \
-  extern __shared__ __align__(256) unsigned char fsdp_dynamic_bytes[];                                       \
+  extern __shared__ __align__(1024) unsigned char fsdp_dynamic_bytes[];                                      \
   const smem<unsigned char> name(fsdp_dynamic_bytes)
 
 template <class T> class smem {

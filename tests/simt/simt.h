@@ -5,6 +5,8 @@
 //        └─► for each block, in the chosen order: one fiber per thread
 //               __syncthreads       waits for the block        different calls or early returns: error
 //               warp functions      wait for the mask's lanes  different functions or missing lanes: error
+//               named barriers      wait for their threads     other counts, or warps that never come: error
+//               wgmma               waits for the warpgroup, and its result for wgmma_wait (simt_warpgroup.cpp)
 //               smem<T>             every access is checked (simt_shared.cpp)
 //               global_load, _store every access is checked: bounds, alignment, and races between the blocks
 //                                   of the launch (simt_memory.cpp, simt_global.cpp)
@@ -19,7 +21,7 @@
 // memory through plain pointers are seen only in their results and in the red zones. Threads of one block
 // that race through device memory are seen only if the order changes a result. Caches, the order in which
 // stores arrive, precision of fast intrinsics, speed, and sizes in registers are not modelled. Test code:
-// each rule is shown to fire, beside a correct program that passes, in test_detectors*.cpp.
+// each rule is shown to fire, beside a correct program that passes, in detectors/.
 #pragma once
 
 #include "runtime/base/dtype.h"
@@ -29,6 +31,7 @@
 #include <cstdint>
 #include <cstring>
 #include <functional>
+#include <initializer_list>
 #include <set>
 #include <string>
 #include <tuple>
@@ -122,6 +125,32 @@ typedef void (*warp_body)(void *const arguments[warp_size], uint32_t mask);
 void warp_together(const char *name, uint32_t mask, void *argument, warp_body run);
 void warp_barrier(uint32_t mask, const char *file, int line);
 
+// A function of a warpgroup, four consecutive warps of which the first is a multiple of four: the last of its
+// threads to arrive runs `run` with every thread's argument, then all resume.
+constexpr int warpgroup_size = 128;
+typedef void (*warpgroup_body)(void *const arguments[warpgroup_size]);
+void warpgroup_together(const char *name, void *argument, warpgroup_body run);
+
+// bar.sync and bar.arrive: barriers 1 to 15 of the block, for `threads` threads in whole warps.
+void named_barrier(int barrier, int threads, bool waits);
+
+// ---- Asynchronous products of a warpgroup (simt_warpgroup.cpp)
+struct register_array {
+  void *at;
+  uint32_t bytes;
+};
+struct wgmma_call {
+  float *d;
+  int columns;
+  const uint32_t *a; // NULL: in shared memory
+  uint64_t a_descriptor, b_descriptor;
+  bool a_mn, b_mn, accumulates;
+};
+void wgmma_fence(std::initializer_list<register_array> arrays, const char *file, int line);
+void wgmma(const wgmma_call &call);
+void wgmma_commit(const char *file, int line);
+void wgmma_wait(int groups_left, std::initializer_list<register_array> arrays, const char *file, int line);
+
 // ---- Shared memory (simt_shared.cpp): addresses are bytes from the block's first
 template <class T> T shared_load(uint32_t address);
 void shared_write(uint32_t address, const void *value, uint32_t bytes);
@@ -135,13 +164,21 @@ void async_copy(uint32_t address, const void *source, uint32_t valid);
 void async_commit();
 void async_wait(int groups_left);
 
+// fence.proxy.async; and 16 bytes that a product of the running warpgroup reads from its start to its end.
+void shared_fence_proxy();
+void shared_begin_async_read(uint32_t address);
+void shared_end_async_read(uint32_t address);
+void shared_drop_async_read(uint32_t address); // of a block that has failed
+
 constexpr uint32_t granule_bytes = 2;
 // What is known of two bytes.
 struct shared_record {
   uint32_t write_epoch, write_sync, read_epoch, read_sync;
+  uint32_t write_fence; // proxy fences that the writer had passed
   uint16_t writer, reader;
   uint8_t reader_warp;
-  bool in_flight; // a cp.async that nobody has waited for
+  bool in_flight;        // a cp.async that nobody has waited for
+  uint8_t async_readers; // products in progress
 };
 extern unsigned char shared_memory[shared_bytes_max];
 extern shared_record shared_records[shared_bytes_max / granule_bytes];
@@ -269,6 +306,12 @@ inline float ring_sum(const float *values, int ranks, int chunk, bool is_bf16) {
 void shared_begin_block(uint32_t dynamic_bytes);
 void shared_pass_barrier();
 void shared_pass_warp_barrier(int warp);
+// What warps know of each other's accesses, by warp.
+typedef uint32_t warp_clocks[threads_max / warp_size];
+void shared_release(int warp, warp_clocks *clocks); // adds what the warp knows, with all it has done
+void shared_acquire(int warp, const warp_clocks &clocks);
+void warpgroup_begin_block();
+void warpgroup_end_thread();
 void shared_end_thread(int thread);
 
 } // namespace simt

@@ -18,7 +18,7 @@ const self_state *self;
 
 namespace {
 
-enum class waiting { nothing, barrier, warp, ended };
+enum class waiting { nothing, barrier, warp, warpgroup, named_barrier, ended };
 
 struct thread_state {
   self_state seen;
@@ -37,7 +37,23 @@ struct warp_state {
   std::vector<gathering> open;
 };
 
+// One function that threads of a warpgroup have called and others have yet to.
+struct warpgroup_gathering {
+  const char *name = nullptr;
+  int arrived = 0;
+  void *arguments[warpgroup_size] = {};
+};
+
+struct named_barrier_state {
+  int threads, arrived, generation;
+  std::vector<int> waiting_warps;
+  warp_clocks clocks;
+};
+constexpr int named_barriers_max = 16;
+
 thread_state threads[threads_max];
+warpgroup_gathering warpgroups[threads_max / warpgroup_size];
+named_barrier_state named_barriers[named_barriers_max];
 warp_state warps[threads_max / warp_size];
 fiber host;
 uint32_t dynamic_bytes;
@@ -113,6 +129,14 @@ int next_rank() {
     for (const gathering &g : warps[w].open)
       fail("warp %d: %s with mask %08x has lanes %08x waiting for lanes %08x, which never come", w, g.name,
            g.mask, g.arrived, g.mask & ~g.arrived);
+  for (int w = 0; w < threads_max / warpgroup_size; w++)
+    if (warpgroups[w].arrived > 0)
+      fail("warpgroup %d: %s has %d of 128 threads, the others never come", w, warpgroups[w].name,
+           warpgroups[w].arrived);
+  for (int b = 0; b < named_barriers_max; b++)
+    if (named_barriers[b].arrived > 0)
+      fail("named barrier %d: %d of %d threads have arrived, the others never come", b,
+           named_barriers[b].arrived, named_barriers[b].threads);
   fail("divergent barrier: %d of %d threads wait at %s:%d, %d have returned", at_barrier, thread_count,
        barrier_file, barrier_line, ended_count);
 }
@@ -154,6 +178,7 @@ void thread_main() {
   fiber_arrived(&threads[self->thread].own, &host);
   (*body)();
   shared_end_thread(self->thread);
+  warpgroup_end_thread();
   ended_count++;
   wait_as(waiting::ended);
   abort();
@@ -178,11 +203,14 @@ void start_threads(const launch_shape &shape) {
     wake(t);
   }
   for (warp_state &w : warps) w.open.clear();
+  for (warpgroup_gathering &g : warpgroups) g.arrived = 0;
+  for (named_barrier_state &b : named_barriers) b = named_barrier_state();
 }
 
 void run_block(const launch_shape &shape) {
   shared_begin_block(uint32_t(shape.shared_bytes));
   global_begin_block();
+  warpgroup_begin_block();
   start_threads(shape);
   rank_of_current = 0;
   thread_state *first = &threads[thread_order[0]];
@@ -331,6 +359,74 @@ void warp_barrier(uint32_t mask, const char *file, int line) {
     if (lanes != 0xffffffffu) fail("__syncwarp of a part of the warp (%08x)", lanes);
     shared_pass_warp_barrier(self->warp);
   });
+}
+
+void warpgroup_together(const char *name, void *argument, warpgroup_body run) {
+  warpgroup_gathering *g = &warpgroups[self->thread / warpgroup_size];
+  const int first = self->thread / warpgroup_size * warpgroup_size;
+  if (first + warpgroup_size > thread_count)
+    fail("%s: the block has no whole warpgroup from thread %d on", name, first);
+  if (g->arrived > 0 && strcmp(g->name, name) != 0)
+    fail("%s while other threads of the warpgroup are in %s", name, g->name);
+  g->name = name;
+  g->arguments[self->thread - first] = argument;
+  if (++g->arrived < warpgroup_size) {
+    wait_as(waiting::warpgroup);
+    return;
+  }
+  run(g->arguments);
+  g->arrived = 0;
+  for (int t = first; t < first + warpgroup_size; t++)
+    if (t != self->thread) wake(t);
+}
+
+namespace {
+
+struct named_barrier_call {
+  int barrier, threads, generation;
+  bool waits;
+};
+
+void arrive_at_named_barrier(void *const *arguments, uint32_t) {
+  const auto &call = *static_cast<named_barrier_call *>(arguments[0]);
+  named_barrier_state *b = &named_barriers[call.barrier];
+  for (int lane = 0; lane < warp_size; lane++) {
+    auto *other = static_cast<named_barrier_call *>(arguments[lane]);
+    if (other->barrier != call.barrier || other->threads != call.threads || other->waits != call.waits)
+      fail("lanes 0 and %d of a warp are at different named barriers", lane);
+    other->generation = b->generation;
+  }
+  if (b->arrived > 0 && b->threads != call.threads)
+    fail("named barrier %d is for %d threads here, and for %d elsewhere", call.barrier, call.threads,
+         b->threads);
+  b->threads = call.threads;
+  b->arrived += warp_size;
+  shared_release(self->warp, &b->clocks);
+  if (call.waits) b->waiting_warps.push_back(self->warp);
+  if (b->arrived < b->threads) return;
+  b->arrived = 0;
+  b->generation++;
+  for (int warp : b->waiting_warps) {
+    shared_acquire(warp, b->clocks);
+    for (int t = warp * warp_size; t < (warp + 1) * warp_size; t++)
+      if (threads[t].state == waiting::named_barrier) wake(t);
+  }
+  b->waiting_warps.clear();
+  memset(b->clocks, 0, sizeof b->clocks);
+}
+
+} // namespace
+
+void named_barrier(int barrier, int barrier_threads, bool waits) {
+  if (barrier < 1 || barrier >= named_barriers_max)
+    fail("named barrier %d: they are 1 to %d", barrier, named_barriers_max - 1);
+  if (barrier_threads <= 0 || barrier_threads % warp_size || barrier_threads > thread_count)
+    fail("named barrier %d for %d threads of a block of %d: whole warps of it", barrier, barrier_threads,
+         thread_count);
+  named_barrier_call own = {barrier, barrier_threads, 0, waits};
+  warp_together(waits ? "named_barrier_sync" : "named_barrier_arrive", 0xffffffffu, &own,
+                arrive_at_named_barrier);
+  while (waits && named_barriers[barrier].generation == own.generation) wait_as(waiting::named_barrier);
 }
 
 } // namespace simt

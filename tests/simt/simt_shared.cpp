@@ -1,8 +1,13 @@
 // Shared memory with a record beside every two bytes: who wrote and read them last, and when.
 //
-// Two accesses by different threads, one of them a write, must have a __syncthreads between them, or, within
-// a warp, a __syncwarp: "when" is a pair (barriers passed, warp barriers passed since). Shuffles, ldmatrix
-// and mma order nothing, as on the device.
+// Two accesses by different threads, one of them a write, must have a __syncthreads between them, a chain of
+// named barriers, or, within a warp, a __syncwarp: "when" is a pair (barriers passed; the warp's clock, which
+// its __syncwarps and named barriers move). Each warp knows each other's clock up to the last named barrier
+// that ordered them. Shuffles, ldmatrix, mma and wgmma order nothing, as on the device.
+//
+// A product of a warpgroup reads for all its warps, from its start to the wait that ends it: bytes in between
+// must not be written. What it reads was written before a fence_proxy_async of the writer, and all warps of
+// the warpgroup are ordered after that.
 #include "tests/simt/simt.h"
 
 #include <algorithm>
@@ -19,7 +24,9 @@ uint32_t block_token, warp_token, warp_tokens[threads_max / warp_size];
 
 namespace {
 
-constexpr uint16_t many_lanes = 0xfffe, many_warps = 0xffff; // in place of one reader
+// In place of one reader: several of a warp, of any warps, of warps that read_clocks lists.
+constexpr uint16_t many_lanes = 0xfffe, many_warps = 0xffff, listed_warps = 0xfffd;
+constexpr uint32_t warps_max = threads_max / warp_size, never = UINT32_MAX;
 
 struct copy_in_flight {
   uint32_t address, valid;
@@ -40,8 +47,16 @@ struct site {
 };
 std::vector<site> sites;
 uint32_t dynamic_at;
-uint32_t first_epoch; // of the block
-uint32_t warp_epochs[threads_max / warp_size];
+uint32_t first_epoch;         // of the block
+warp_clocks known[warps_max]; // by warp: what it knows of the others'; its own clock
+bool has_named_barriers;      // the block so far
+warp_clocks read_clocks[shared_bytes_max / granule_bytes]; // of listed_warps: the last read of each, or never
+// By thread, its proxy fences.
+struct moment {
+  uint32_t epoch, clock;
+};
+std::vector<moment> proxy_fences[threads_max];
+int fencers; // threads from this one on have none
 uint32_t last_token;
 
 void renew_tokens() {
@@ -50,8 +65,12 @@ void renew_tokens() {
   if (self) warp_token = warp_tokens[self->warp];
 }
 
-bool ordered_in_warp(int other_thread, uint32_t when) {
-  return other_thread / warp_size == self->warp && when < warp_epochs[self->warp];
+// Whether what a warp did then comes before what warp `warp` does now.
+bool is_before(int other_warp, uint32_t epoch, uint32_t clock, int warp) {
+  return epoch < shared_epoch || clock < known[warp][other_warp];
+}
+bool is_before(int other_thread, uint32_t epoch, uint32_t clock) {
+  return is_before(other_thread / warp_size, epoch, clock, self->warp);
 }
 
 void check_place(uint32_t address, uint32_t bytes, uint32_t alignment) {
@@ -60,33 +79,57 @@ void check_place(uint32_t address, uint32_t bytes, uint32_t alignment) {
   if (address % alignment) fail("shared memory: address %u is not aligned to %u bytes", address, alignment);
 }
 
+// Whether all reads come before a write of this thread now.
+bool reads_are_before(const shared_record *r) {
+  if (r->read_epoch < shared_epoch || r->reader == self->thread) return true;
+  if (r->reader == many_warps) return false;
+  if (r->reader != listed_warps) return r->read_sync < known[self->warp][r->reader_warp];
+  const warp_clocks &reads = read_clocks[r - shared_records];
+  for (uint32_t w = 0; w < warps_max; w++)
+    if (reads[w] != never && reads[w] >= known[self->warp][w]) return false;
+  return true;
+}
+
 void note_write(shared_record *r, uint32_t address) {
   const int t = self->thread;
   if (r->in_flight) fail("shared byte %u is written while a cp.async to it is in flight", address);
-  if (r->write_epoch == shared_epoch && r->writer != t && !ordered_in_warp(r->writer, r->write_sync))
+  if (r->async_readers) fail("shared byte %u is written while a wgmma in progress reads it", address);
+  if (r->writer != t && !is_before(r->writer, r->write_epoch, r->write_sync))
     fail("race on shared byte %u: threads %d and %d write it with no barrier between", address, r->writer, t);
-  if (r->read_epoch == shared_epoch && r->reader != t) {
-    bool other =
-        r->reader_warp != self->warp || r->reader == many_warps || r->read_sync >= warp_epochs[self->warp];
-    if (other && r->reader < many_lanes)
+  if (!reads_are_before(r)) {
+    if (r->reader < listed_warps)
       fail("race on shared byte %u: thread %d reads and thread %d writes it with no barrier between", address,
            r->reader, t);
-    if (other)
-      fail("race on shared byte %u: several threads read and thread %d writes it with no barrier between",
-           address, t);
+    fail("race on shared byte %u: several threads read and thread %d writes it with no barrier between",
+         address, t);
   }
   r->write_epoch = shared_epoch;
-  r->write_sync = warp_epochs[self->warp];
+  r->write_sync = known[self->warp][self->warp];
+  r->write_fence = uint32_t(proxy_fences[t].size());
   r->writer = uint16_t(t);
   shared_settled[r - shared_records] = 0;
 }
 
-void note_read(shared_record *r, uint32_t address) {
-  const int t = self->thread;
-  const uint32_t now = warp_epochs[self->warp];
+void check_written(const shared_record *r, uint32_t address) {
   if (r->in_flight) fail("shared byte %u is read while a cp.async to it is in flight", address);
   if (r->write_epoch < first_epoch) fail("shared byte %u is read before anything was written to it", address);
-  if (r->write_epoch == shared_epoch && r->writer != t && !ordered_in_warp(r->writer, r->write_sync))
+}
+
+// The readers of this epoch become a list of warps.
+void list_readers(shared_record *r) {
+  if (r->read_epoch == shared_epoch && (r->reader == listed_warps || r->reader == many_warps)) return;
+  warp_clocks &reads = read_clocks[r - shared_records];
+  std::fill(std::begin(reads), std::end(reads), never);
+  if (r->read_epoch == shared_epoch) reads[r->reader_warp] = r->read_sync;
+  r->read_epoch = shared_epoch;
+  r->reader = listed_warps;
+}
+
+void note_read(shared_record *r, uint32_t address) {
+  const int t = self->thread;
+  const uint32_t now = known[self->warp][self->warp];
+  check_written(r, address);
+  if (r->writer != t && !is_before(r->writer, r->write_epoch, r->write_sync))
     fail("race on shared byte %u: thread %d writes and thread %d reads it with no barrier between", address,
          r->writer, t);
   if (r->read_epoch != shared_epoch) {
@@ -96,6 +139,9 @@ void note_read(shared_record *r, uint32_t address) {
     r->reader_warp = uint8_t(self->warp);
   } else if (r->reader == many_warps) {
     return;
+  } else if (r->reader == listed_warps || (r->reader_warp != self->warp && has_named_barriers)) {
+    list_readers(r);
+    read_clocks[r - shared_records][self->warp] = now;
   } else if (r->reader_warp != self->warp) {
     r->reader = many_warps;
     if (r->write_epoch < shared_epoch) shared_settled[r - shared_records] = block_token;
@@ -189,13 +235,64 @@ void async_wait(int groups_left) {
   own.copies.resize(kept);
 }
 
+void shared_fence_proxy() {
+  proxy_fences[self->thread].push_back({shared_epoch, known[self->warp][self->warp]});
+  fencers = std::max(fencers, self->thread + 1);
+}
+
+void shared_begin_async_read(uint32_t address) {
+  check_place(address, 16, 16);
+  shared_record *r = records_at(address, 16);
+  const int first_warp = self->warp / 4 * 4;
+  for (uint32_t i = 0; i < 16 / granule_bytes; i++) {
+    const uint32_t at = address + i * granule_bytes;
+    check_written(r + i, at);
+    const int writer = r[i].writer;
+    const std::vector<moment> &fences = proxy_fences[writer];
+    const moment *fence = r[i].write_fence < fences.size() ? &fences[r[i].write_fence] : nullptr;
+    for (int w = first_warp; w < first_warp + 4; w++) {
+      if (!is_before(writer / warp_size, r[i].write_epoch, r[i].write_sync, w))
+        fail("race on shared byte %u: thread %d writes it and a wgmma of warp %d reads it with no barrier "
+             "between",
+             at, writer, w);
+      if (!fence || !is_before(writer / warp_size, fence->epoch, fence->clock, w))
+        fail("shared byte %u is read by a wgmma, and thread %d, which wrote it, has no fence_proxy_async "
+             "between "
+             "its write and a barrier",
+             at, writer);
+    }
+    r[i].async_readers++;
+    shared_settled[address / granule_bytes + i] = 0;
+  }
+}
+
+void shared_end_async_read(uint32_t address) {
+  shared_record *r = records_at(address, 16);
+  const int first_warp = self->warp / 4 * 4;
+  for (uint32_t i = 0; i < 16 / granule_bytes; i++) {
+    r[i].async_readers--;
+    list_readers(r + i);
+    if (r[i].reader == many_warps) continue;
+    for (int w = first_warp; w < first_warp + 4; w++)
+      read_clocks[address / granule_bytes + i][w] = known[w][w];
+  }
+}
+
+void shared_drop_async_read(uint32_t address) {
+  if (address > shared_bytes_max - 16) return; // the failure
+  for (uint32_t i = 0; i < 16 / granule_bytes; i++)
+    shared_records[address / granule_bytes + i].async_readers = 0;
+}
+
 void shared_begin_block(uint32_t dynamic_bytes) {
   sites.clear();
   dynamic_at = 0;
   shared_used_bytes = dynamic_bytes;
   first_epoch = ++shared_epoch;
   renew_tokens();
-  std::fill(std::begin(warp_epochs), std::end(warp_epochs), 0u);
+  memset(known, 0, sizeof known);
+  has_named_barriers = false;
+  for (; fencers > 0; fencers--) proxy_fences[fencers - 1].clear();
   for (; copiers > 0; copiers--) {
     thread_copies &own = copies_of[copiers - 1];
     for (const copy_in_flight &copy : own.copies) // left by a failed block
@@ -212,8 +309,19 @@ void shared_pass_barrier() {
 }
 
 void shared_pass_warp_barrier(int warp) {
-  warp_epochs[warp]++;
+  known[warp][warp]++;
   warp_token = warp_tokens[warp] = ++last_token;
+}
+
+void shared_release(int warp, warp_clocks *clocks) {
+  has_named_barriers = true;
+  block_token = ++last_token;
+  shared_pass_warp_barrier(warp);
+  for (uint32_t w = 0; w < warps_max; w++) (*clocks)[w] = std::max((*clocks)[w], known[warp][w]);
+}
+
+void shared_acquire(int warp, const warp_clocks &clocks) {
+  for (uint32_t w = 0; w < warps_max; w++) known[warp][w] = std::max(known[warp][w], clocks[w]);
 }
 
 void shared_end_thread(int thread) {

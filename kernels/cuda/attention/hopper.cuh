@@ -1,0 +1,178 @@
+// Hopper's asynchronous matrix instructions (sm_90a) and what orders them, with two implementations as in
+// ptx.cuh. A warpgroup is four consecutive warps of which the first is a multiple of four. All its threads
+// call what begins with wgmma, and so do all threads of a warp what begins with named_barrier.
+//
+//   wgmma_fence(d, a)                  the registers are ready: everything that is done to them comes before
+//   wgmma<A, B>(d, a, b, accumulate)   starts d = a b, or d += a b: a (64, 16), b (16, N), N 64 or 128
+//   wgmma_commit()                     what was started since the last commit is one group
+//   wgmma_wait<N>(d, a)                waits until at most N groups are in progress
+//
+// (PTX ISA 9.7.15, asynchronous warpgroup-level matrix multiply-accumulate.) From its start to the wait, a
+// product's registers are neither read nor written, and its shared memory is not written. The fence names all
+// registers, accumulators and fragments of a, of the products that follow it; the wait names all that no
+// product in progress uses any longer, so that the compiler moves no access across either. Products that add
+// to the same accumulator, one after the other, need no fence between them.
+//
+// A thread's registers, with w = warp % 4, g = lane / 4 and t = lane % 4; both are those of ptx.cuh's
+// mma_m16n8k16, for 16 rows a warp:
+//   d (64, N)    d[n][0] d[n][1] row 16w + g, columns 8n + 2t, 8n + 2t + 1; d[n][2] d[n][3] row 16w + g + 8
+//   a (64, 16)   a[0] row 16w + g, columns 2t, 2t + 1; a[1] row 16w + g + 8; a[2] row 16w + g, columns 2t + 8,
+//                2t + 9; a[3] row 16w + g + 8
+//
+// Shared memory is written in the generic proxy (also by cp.async) and read by wgmma in the async proxy.
+// Between the two: the writers' fence_proxy_async() once their writes are done (cp_async_wait), and then a
+// barrier. The other way no fence is needed: a wait for products, then a barrier, then writes.
+//
+// Tiles in shared memory: panels of rows of 64 bf16 (128 bytes), one row after the other, swizzled: chunk c
+// (of 16 bytes) of row r lies at chunk c ^ (r % 8). A panel starts on 1024 bytes and has a multiple of 8
+// rows. A row of more than 64 elements continues in the next panel. A tile is a factor in two ways:
+//   major::k    its rows are the rows of a or the columns of b, and each holds consecutive k
+//   major::mn   its rows are k, and each holds consecutive rows of a or columns of b
+#pragma once
+
+#include "kernels/cuda/ptx.cuh"
+
+enum class major { k, mn }; // 0, 1: the instruction's `transpose`
+
+constexpr int panel_columns = 64, panel_row_bytes = 128;
+
+__device__ __forceinline__ int panel_at(int row, int column) { // bytes from the panel's start
+  return row * panel_row_bytes + (((column / 8) ^ (row % 8)) * 16) + column % 8 * 2;
+}
+
+// The descriptor of a factor that begins with the panel at a shared address, its panels `panel_bytes` apart:
+// start and distances in units of 16 bytes; 1024 bytes between groups of 8 rows; the mode of 128-byte
+// swizzling. With major::k the instruction reads one panel and ignores the distance.
+__device__ __forceinline__ uint64_t wgmma_descriptor(uint32_t address, int panel_bytes) {
+  constexpr uint64_t group_bytes = 8 * panel_row_bytes, swizzle_128 = 1;
+  return uint64_t((address & 0x3ffff) >> 4) | uint64_t((panel_bytes & 0x3ffff) >> 4) << 16 |
+         (group_bytes >> 4) << 32 | swizzle_128 << 62;
+}
+// The same factor from `bytes` further on.
+__device__ __forceinline__ uint64_t advance(uint64_t descriptor, int bytes) {
+  return descriptor + uint64_t(bytes >> 4);
+}
+// Where the 16 of k that product `step` takes begin, from the descriptor's start.
+template <major M> __device__ __forceinline__ constexpr int step_bytes(int step, int panel_bytes) {
+  return M == major::k ? step / 4 * panel_bytes + step % 4 * 32 : step * 16 * panel_row_bytes;
+}
+
+#if defined(FSDP_SIMT)
+#include <simt_hopper.h>
+#else
+
+// The compiler takes the registers to be read and written here.
+template <int R, int C> __device__ __forceinline__ void pin(float (&registers)[R][C]) {
+#pragma unroll
+  for (int r = 0; r < R; r++)
+#pragma unroll
+    for (int c = 0; c < C; c++) asm volatile("" : "+f"(registers[r][c])::"memory");
+}
+template <int R, int C> __device__ __forceinline__ void pin(uint32_t (&registers)[R][C]) {
+#pragma unroll
+  for (int r = 0; r < R; r++)
+#pragma unroll
+    for (int c = 0; c < C; c++) asm volatile("" : "+r"(registers[r][c])::"memory");
+}
+
+template <class... Registers> __device__ __forceinline__ void wgmma_fence(Registers &...registers) {
+  (pin(registers), ...);
+  asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+}
+__device__ __forceinline__ void wgmma_commit() {
+  asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+}
+template <int groups_left, class... Registers>
+__device__ __forceinline__ void wgmma_wait(Registers &...registers) {
+  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(groups_left) : "memory");
+  (pin(registers), ...);
+}
+
+#define WGMMA_D1(d, n) "+f"(d[n][0]), "+f"(d[n][1]), "+f"(d[n][2]), "+f"(d[n][3])
+#define WGMMA_D4(d, n) WGMMA_D1(d, n), WGMMA_D1(d, n + 1), WGMMA_D1(d, n + 2), WGMMA_D1(d, n + 3)
+#define WGMMA_D8(d)    WGMMA_D4(d, 0), WGMMA_D4(d, 4)
+#define WGMMA_D16(d)   WGMMA_D8(d), WGMMA_D4(d, 8), WGMMA_D4(d, 12)
+
+template <major A, major B>
+__device__ __forceinline__ void wgmma(float (&d)[8][4], uint64_t a, uint64_t b, bool accumulate) {
+  asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %34, 0;\n"
+               "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 "
+               "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+               "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "
+               "%32, %33, p, 1, 1, %35, %36;\n}"
+               : WGMMA_D8(d)
+               : "l"(a), "l"(b), "r"(int(accumulate)), "n"(int(A)), "n"(int(B))
+               : "memory");
+}
+template <major B>
+__device__ __forceinline__ void wgmma(float (&d)[8][4], const uint32_t (&a)[4], uint64_t b, bool accumulate) {
+  asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %37, 0;\n"
+               "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 "
+               "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+               "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "
+               "{%32, %33, %34, %35}, %36, p, 1, 1, %38;\n}"
+               : WGMMA_D8(d)
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(int(accumulate)), "n"(int(B))
+               : "memory");
+}
+
+template <major A, major B>
+__device__ __forceinline__ void wgmma(float (&d)[16][4], uint64_t a, uint64_t b, bool accumulate) {
+  asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %66, 0;\n"
+               "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 "
+               "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+               "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
+               "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
+               "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}, "
+               "%64, %65, p, 1, 1, %67, %68;\n}"
+               : WGMMA_D16(d)
+               : "l"(a), "l"(b), "r"(int(accumulate)), "n"(int(A)), "n"(int(B))
+               : "memory");
+}
+template <major B>
+__device__ __forceinline__ void wgmma(float (&d)[16][4], const uint32_t (&a)[4], uint64_t b,
+                                      bool accumulate) {
+  asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %69, 0;\n"
+               "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 "
+               "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+               "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
+               "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
+               "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}, "
+               "{%64, %65, %66, %67}, %68, p, 1, 1, %70;\n}"
+               : WGMMA_D16(d)
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(int(accumulate)), "n"(int(B))
+               : "memory");
+}
+
+#undef WGMMA_D1
+#undef WGMMA_D4
+#undef WGMMA_D8
+#undef WGMMA_D16
+
+// This thread's writes to shared memory come before what later products read.
+__device__ __forceinline__ void fence_proxy_async() {
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
+// Barriers 1 to 15 of the block (__syncthreads is 0), each for `threads` threads, a multiple of 32: those
+// that wait for it and those that only arrive. All that these did before is then seen by those that waited.
+__device__ __forceinline__ void named_barrier_sync(int barrier, int threads) {
+  asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
+}
+__device__ __forceinline__ void named_barrier_arrive(int barrier, int threads) {
+  asm volatile("bar.arrive %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
+}
+
+// A thread of this warpgroup has `count` registers from here on, a multiple of 8 from 24 to 256: fewer than
+// before, which others can take, or more, for which it waits. The kernel's __launch_bounds__ name the block's
+// threads and 1 block.
+template <int count> __device__ __forceinline__ void registers_release() {
+  static_assert(count % 8 == 0 && count >= 24 && count <= 256, "what setmaxnreg takes");
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(count));
+}
+template <int count> __device__ __forceinline__ void registers_take() {
+  static_assert(count % 8 == 0 && count >= 24 && count <= 256, "what setmaxnreg takes");
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(count));
+}
+
+#endif
