@@ -6,7 +6,7 @@
 //               __syncthreads       waits for the block        different calls or early returns: error
 //               warp functions      wait for the mask's lanes  different functions or missing lanes: error
 //               named barriers      wait for their threads     other counts, or warps that never come: error
-//               wgmma               waits for the warpgroup, and its result for wgmma_wait (simt_warpgroup.cpp)
+//               wgmma               lands at the wait for it   see simt_warpgroup.cpp
 //               smem<T>             every access is checked (simt_shared.cpp)
 //               global_load, _store every access is checked: bounds, alignment, and races between the blocks
 //                                   of the launch (simt_memory.cpp, simt_global.cpp)

@@ -15,9 +15,9 @@
 //
 // A thread's registers, with w = warp % 4, g = lane / 4 and t = lane % 4; both are those of ptx.cuh's
 // mma_m16n8k16, for 16 rows a warp:
-//   d (64, N)    d[n][0] d[n][1] row 16w + g, columns 8n + 2t, 8n + 2t + 1; d[n][2] d[n][3] row 16w + g + 8
-//   a (64, 16)   a[0] row 16w + g, columns 2t, 2t + 1; a[1] row 16w + g + 8; a[2] row 16w + g, columns 2t + 8,
-//                2t + 9; a[3] row 16w + g + 8
+//   d (64, N)    d[n][0] d[n][1] row 16w + g, columns 8n + 2t and one on; d[n][2] d[n][3] row 16w + g + 8
+//   a (64, 16)   a[0] row 16w + g, columns 2t and one on; a[1] row 16w + g + 8; a[2] row 16w + g, columns
+//                2t + 8 and one on; a[3] row 16w + g + 8
 //
 // Shared memory is written in the generic proxy (also by cp.async) and read by wgmma in the async proxy.
 // Between the two: the writers' fence_proxy_async() once their writes are done (cp_async_wait), and then a

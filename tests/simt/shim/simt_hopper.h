@@ -1,5 +1,5 @@
-// Replaces the PTX of kernels/cuda/attention/hopper.cuh when kernels are compiled for the CPU (PTX ISA 9.7.15 wgmma,
-// 9.7.13 bar, membar and fence.proxy). What it means, and which mistakes are errors: simt_warpgroup.cpp.
+// Replaces the PTX of kernels/cuda/attention/hopper.cuh when kernels are compiled for the CPU (PTX ISA 9.7.15
+// wgmma, 9.7.13 bar and fence.proxy). What it means, and which mistakes are errors: simt_warpgroup.cpp.
 #pragma once
 
 #define FSDP_HERE const char *file = __builtin_FILE(), int line = __builtin_LINE()
