@@ -14,23 +14,40 @@ const char *fsdp_price_kind_name(fsdp_price_kind kind) {
   return names[kind];
 }
 
-// The ranks of a group that are on its first rank's node.
-static int ranks_on_node(const fsdp_mesh *mesh, fsdp_axis_set axes, int first, int size, int ranks_per_node) {
+// The greatest place on its node of a rank from which groups over `axes` begin, which are 0 on these. Axes
+// after `axis` have led to `place`, and neighbours on `axis` are `step` ranks apart.
+static int last_place(const fsdp_mesh *mesh, fsdp_axis_set axes, int ranks_per_node, int axis, int step,
+                      int place) {
+  if (axis < 0) return place;
+  const int size = mesh->axes[axis].size, count = axes >> axis & 1 ? 1 : size;
+  int last = 0;
+  for (int c = 0; c < count && last < ranks_per_node - 1; c++) {
+    if (c > 0 && c * step % ranks_per_node == 0) break; // places repeat
+    const int from = (place + c * step) % ranks_per_node;
+    const int found = last_place(mesh, axes, ranks_per_node, axis - 1, step * size, from);
+    if (found > last) last = found;
+  }
+  return last;
+}
+
+// Members of a group that are less than `reach` ranks behind the first, on `axis` and the axes before it.
+static int members_within(const fsdp_mesh *mesh, fsdp_axis_set axes, int reach, int axis, int step) {
+  if (axis < 0) return 1;
+  const int size = mesh->axes[axis].size;
+  if (!(axes >> axis & 1)) return members_within(mesh, axes, reach, axis - 1, step * size);
   int count = 0;
-  for (int place = 0; place < size; place++)
-    count += fsdp_mesh_group_member(mesh, axes, first, place) / ranks_per_node == first / ranks_per_node;
+  for (int c = 0; c < size && c * step < reach; c++)
+    count += members_within(mesh, axes, reach - c * step, axis - 1, step * size);
   return count;
 }
 
-// All groups of a communicator are priced as the one that is spread the most.
+// All groups of a communicator are priced as the one that is spread the most: with the fewest ranks on the
+// node of its first.
 fsdp_profile_group fsdp_profile_group_of(const fsdp_mesh *mesh, fsdp_axis_set axes, int ranks_per_node) {
+  const int axis = mesh->count - 1;
+  const int last = last_place(mesh, axes, ranks_per_node, axis, 1, 0);
   fsdp_profile_group group = {.ranks = fsdp_mesh_group_size(mesh, axes)};
-  group.ranks_per_node = group.ranks;
-  for (int first = 0; first < fsdp_mesh_ranks(mesh) && group.ranks_per_node > 1; first++) {
-    if (fsdp_mesh_group_member(mesh, axes, first, 0) != first) continue;
-    const int together = ranks_on_node(mesh, axes, first, group.ranks, ranks_per_node);
-    if (together < group.ranks_per_node) group.ranks_per_node = together;
-  }
+  group.ranks_per_node = members_within(mesh, axes, ranks_per_node - last, axis, 1);
   group.groups = (int)fsdp_max_i64(1, ranks_per_node / group.ranks_per_node);
   return group;
 }

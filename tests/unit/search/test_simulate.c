@@ -1,5 +1,6 @@
 // The price of a step on machines that are simple enough for closed formulas.
 #include "runtime/base/check.h"
+#include "runtime/base/size.h"
 #include "runtime/plan/search/simulate.h"
 #include "runtime/plan/search/variations.h"
 
@@ -323,6 +324,34 @@ static void test_groups(void **state) {
   }
 }
 
+// Ranks of the group of `first` that are on its node, counted one by one.
+static int count_together(const fsdp_mesh *mesh, fsdp_axis_set axes, int first, int ranks_per_node) {
+  int count = 0;
+  for (int place = 0; place < fsdp_mesh_group_size(mesh, axes); place++)
+    count += fsdp_mesh_group_member(mesh, axes, first, place) / ranks_per_node == first / ranks_per_node;
+  return count;
+}
+
+// The same over every set of axes of meshes of up to three, on nodes of every size.
+static void test_groups_counted(void **state) {
+  (void)state;
+  for (int sizes = 0; sizes < 5 * 5 * 5; sizes++) {
+    fsdp_mesh mesh = fsdp_mesh_of(1 + sizes % 5, 1 + sizes / 5 % 5);
+    fsdp_mesh_resize(&mesh, FSDP_AXIS_TENSOR, 1 + sizes / 25);
+    const int ranks = fsdp_mesh_ranks(&mesh);
+    for (fsdp_axis_set axes = 0; axes < 1u << mesh.count; axes++) {
+      if (axes & ~fsdp_mesh_all_axes(&mesh)) continue;
+      for (int ranks_per_node = 1; ranks_per_node <= ranks; ranks_per_node++) {
+        int least = ranks;
+        for (int first = 0; first < ranks; first++)
+          if (fsdp_mesh_group_member(&mesh, axes, first, 0) == first)
+            least = (int)fsdp_min_i64(least, count_together(&mesh, axes, first, ranks_per_node));
+        assert_int_equal(fsdp_profile_group_of(&mesh, axes, ranks_per_node).ranks_per_node, least);
+      }
+    }
+  }
+}
+
 // Tiles fill a device in whole waves.
 static void test_tiles(void **state) {
   (void)state;
@@ -430,13 +459,21 @@ static void test_attention_rows(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_work),           cmocka_unit_test(test_communication),
-      cmocka_unit_test(test_added),          cmocka_unit_test(test_op_rates),
-      cmocka_unit_test(test_overlap),        cmocka_unit_test(test_timeline),
-      cmocka_unit_test(test_interpolation),  cmocka_unit_test(test_network),
-      cmocka_unit_test(test_tiles),          cmocka_unit_test(test_groups),
-      cmocka_unit_test(test_ranks),          cmocka_unit_test(test_turns),
-      cmocka_unit_test(test_attention_rows), cmocka_unit_test(test_network_measured),
+      cmocka_unit_test(test_work),
+      cmocka_unit_test(test_communication),
+      cmocka_unit_test(test_added),
+      cmocka_unit_test(test_op_rates),
+      cmocka_unit_test(test_overlap),
+      cmocka_unit_test(test_timeline),
+      cmocka_unit_test(test_interpolation),
+      cmocka_unit_test(test_network),
+      cmocka_unit_test(test_tiles),
+      cmocka_unit_test(test_groups),
+      cmocka_unit_test(test_groups_counted),
+      cmocka_unit_test(test_ranks),
+      cmocka_unit_test(test_turns),
+      cmocka_unit_test(test_attention_rows),
+      cmocka_unit_test(test_network_measured),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
