@@ -57,7 +57,7 @@ FSDP_INLINE void pack_rows(matrix m, range items, range depth, const int width, 
   for (int64_t s = 0; s < items.count; s += width, out += sliver_stride(width, depth.count)) {
     int64_t n = fsdp_min_i64(width, items.count - s);
     for (int64_t i = (n - 1) / TRANSPOSED * TRANSPOSED; i >= 0; i -= TRANSPOSED) {
-      const float *rows[TRANSPOSED];
+      const float *rows[TRANSPOSED] = {0}; // GCC 13 does not see that no more than `count` are read
       int64_t count = fsdp_min_i64(TRANSPOSED, n - i);
       for (int64_t r = 0; r < count; r++)
         rows[r] = matrix_row(m, items.first + s + i + r, depth.first, depth.count, buffer + r * BLOCK_K);
