@@ -10,6 +10,10 @@ if [ $# -gt 0 ] && [ "${1#-}" = "$1" ]; then
   folder=$1
   shift
 fi
+if ! command -v cmake >/dev/null; then
+  echo "build.sh: cmake is missing; scripts/install_deps.sh installs what a build requires" >&2
+  exit 1
+fi
 generator=()
 if command -v ninja >/dev/null && [ ! -e "$folder/CMakeCache.txt" ]; then generator=(-G Ninja); fi
 
@@ -23,6 +27,7 @@ mkdir -p "$folder"
 if ! cmake -S . -B "$folder" "${generator[@]}" "${launchers[@]}" -DFSDP_WERROR=OFF "$@" \
   >"$folder/configure.log" 2>&1; then
   cat "$folder/configure.log" >&2
+  echo "build.sh: not configured, see above; scripts/install_deps.sh installs what a build requires" >&2
   exit 1
 fi
 grep -- '-- fsdp:' "$folder/configure.log" || true

@@ -23,22 +23,39 @@ missing() {
   for package in "$@"; do installed "$package" || echo "$package"; done
 }
 
-mapfile -t wanted < <(missing "${required[@]}" "${optional[@]}")
-if [ ${#wanted[@]} -eq 0 ]; then exit 0; fi
+mapfile -t needed < <(missing "${required[@]}")
+mapfile -t wanted < <(missing "${optional[@]}")
+if [ ${#needed[@]} -eq 0 ] && [ ${#wanted[@]} -eq 0 ]; then exit 0; fi
+
+# Packages that are not required stop nobody: who cannot install them goes on without.
+go_on_without() {
+  echo "install_deps.sh: continuing without $*" >&2
+  exit 0
+}
 
 as_root=()
 if [ "$(id -u)" -ne 0 ]; then
+  if [ ${#needed[@]} -eq 0 ] && ! sudo -n true 2>/dev/null; then go_on_without "${wanted[@]}"; fi
   if ! command -v sudo >/dev/null; then
-    echo "install_deps.sh: missing ${wanted[*]}; run as root, or install sudo" >&2
+    echo "install_deps.sh: missing ${needed[*]}; run as root, install sudo, or have an administrator run" >&2
+    echo "  apt-get install --no-install-recommends ${needed[*]} ${wanted[*]}" >&2
     exit 1
   fi
   as_root=(sudo)
 fi
-echo "installing: ${wanted[*]}"
+echo "installing:" "${needed[@]}" "${wanted[@]}"
 apt() { "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -o Dpkg::Use-Pty=0 "$@"; }
-apt update -qq
-mapfile -t wanted < <(missing "${required[@]}")
-if [ ${#wanted[@]} -gt 0 ]; then apt install -y -qq --no-install-recommends "${wanted[@]}"; fi
+updated=1
+apt update -qq || updated=0
+if [ ${#needed[@]} -gt 0 ]; then
+  if ! apt install -y -qq --no-install-recommends "${needed[@]}"; then
+    echo "install_deps.sh: apt-get could not install what a build requires: ${needed[*]}" >&2
+    echo "  check the network and the sources of apt (on Ubuntu also the component universe)" >&2
+    exit 1
+  fi
+elif [ $updated -eq 0 ]; then
+  go_on_without "${wanted[@]}"
+fi
 mapfile -t wanted < <(missing "${optional[@]}")
 for package in "${wanted[@]}"; do
   apt install -y -qq --no-install-recommends "$package" ||

@@ -116,7 +116,8 @@ def check(options):
 def show(path, header):
     packed = "packed" if header["flags"] & token_file.FLAG_PACKED else "not packed"
     packed += ", bytes" if header["flags"] & token_file.FLAG_BYTES else ""
-    print(f"{path}: {header['documents']:,} documents, {header['tokens']:,} tokens, of which "
+    documents = f"{header['documents']:,} document{'' if header['documents'] == 1 else 's'}"
+    print(f"{path}: {documents}, {header['tokens']:,} tokens, of which "
           f"{header['targets']:,} are learned, of a vocabulary of {header['vocabulary']:,}; {packed}")
 
 

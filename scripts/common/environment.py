@@ -2,6 +2,7 @@
 import fcntl
 import importlib.util
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -11,12 +12,20 @@ from common.errors import EnvironmentFailure
 INSIDE = "FSDP_SCRIPT_INSIDE"  # names the environment a program was started in, which must not do so again
 
 
+def reason_of(output):
+    """The line that tells why. Without a connection pip's error is that there is no such package; a warning
+    before it says why there is none."""
+    broken = re.search(r"connection broken by '(.*)': ", output)
+    if broken:
+        return "no connection: " + re.sub(r"<[^>]*>[:,] ", "", broken.group(1))
+    lines = [line.strip() for line in output.splitlines() if line.strip()]
+    return next((line for line in lines if "ERROR" in line), lines[-1] if lines else "no reason given")
+
+
 def _run(command, what, remedy):
     result = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     if result.returncode:
-        lines = [line for line in result.stdout.splitlines() if line.strip()]
-        reason = next((line for line in lines if "ERROR" in line), lines[-1] if lines else "no reason given")
-        raise EnvironmentFailure(f"{what} ({reason.strip()}); {remedy}")
+        raise EnvironmentFailure(f"{what} ({reason_of(result.stdout)}); {remedy}")
 
 
 def _install_venv_module(remedy):

@@ -14,6 +14,7 @@ import time
 
 import prepared
 import programs
+from common.environment import reason_of
 from prepared import FIXTURES, Tokens, error_of, prepare, prepare_good
 
 
@@ -278,6 +279,18 @@ def damage_is_found_by_verify(work):
     assert "size" in error_of(prepare("--verify", path), 3)
 
 
+def a_missing_connection_is_the_reason(_):
+    # As pip prints it, without a network and behind a proxy whose certificate it does not know.
+    warning = "WARNING: Retrying (Retry(total=0)) after connection broken by '%s': /simple/tokenizers/\n"
+    error = "ERROR: Could not find a version that satisfies tokenizers (from versions: none)\n"
+    text = "NewConnectionError('<urllib3.HTTPSConnection object at 0x7f>: Name resolution failed')"
+    assert reason_of(warning % text + error) == \
+        "no connection: NewConnectionError('Name resolution failed')"
+    text = "SSLError(SSLCertVerificationError(1, 'certificate verify failed'))"
+    assert reason_of(warning % text + error) == f"no connection: {text}"
+    assert reason_of(error) == error.strip() and reason_of("one\ntwo\n\n") == "two"
+
+
 def the_trainer_reads_what_was_prepared(work):
     for packing in ("on", "off"):
         out = work / f"{packing}.tok"
@@ -296,5 +309,5 @@ if __name__ == "__main__":
              tokens_of_others_pass_through, bad_files_are_refused_and_nothing_is_written,
              bad_options_are_refused, models_are_refused_as_the_trainer_refuses_them,
              an_end_on_the_way_leaves_nothing, damage_is_found_by_verify,
-             the_trainer_reads_what_was_prepared],
+             a_missing_connection_is_the_reason, the_trainer_reads_what_was_prepared],
             os.path.realpath(folder)))

@@ -1,11 +1,79 @@
 #!/usr/bin/env bash
-# scripts/build.sh and demo.sh, in a copy of their own with a compiler that only pretends: a build says how
-# far it is, and the demo leaves build/ and its options alone.
+# scripts/install_deps.sh, build.sh and demo.sh, in a copy of their own with tools that only pretend: packages
+# that are not required stop nobody, a build says how far it is, and the demo leaves build/ and its options
+# alone.
 set -euo pipefail
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 mkdir -p "$work/scripts" "$work/tools"
-cp "${FSDP_SOURCE_DIR:-.}"/scripts/{common,build,demo}.sh "$work/scripts"
+cp "${FSDP_SOURCE_DIR:-.}"/scripts/{common,build,demo,install_deps}.sh "$work/scripts"
+
+# A machine with nothing but a package manager: it offers what is in "offered" (nothing: no network), and
+# nobody is root there who is not said to be.
+mkdir "$work/bare"
+for tool in bash env cat; do ln -s "$(command -v $tool)" "$work/bare"; done
+cat >"$work/bare/dpkg-query" <<'TOOL'
+#!/usr/bin/env bash
+while read -r package; do
+  if [ "$package" = "${!#}" ]; then echo -n installed && exit; fi
+done <"$WORK/installed"
+TOOL
+cat >"$work/bare/apt-get" <<'TOOL'
+#!/usr/bin/env bash
+echo "$*" >>"$WORK/apt.log"
+case " $* " in
+  *" update "*) [ -n "$OFFERED" ] ;;
+  *" install "*)
+    for word in "$@"; do
+      case $word in
+        -* | Dpkg::* | install) ;;
+        *) if [[ $word != $OFFERED ]]; then exit 100; fi && echo "$word" >>"$WORK/installed" ;;
+      esac
+    done
+    ;;
+esac
+TOOL
+printf '#!/usr/bin/env bash\necho "$USER_ID"\n' >"$work/bare/id"
+chmod +x "$work/bare"/*
+all="gcc g++ cmake ninja-build pkg-config python3 libjansson-dev libyaml-dev libxxhash-dev zlib1g-dev"
+all+=" libcmocka-dev libopenmpi-dev openmpi-bin libhwloc-dev libopenblas-dev"
+
+# install NAME STATUS USER-ID OFFERED INSTALLED MESSAGE: OFFERED is a pattern of packages.
+install() {
+  local status=0
+  printf '%s\n' $5 >"$work/installed"
+  : >"$work/apt.log"
+  WORK=$work USER_ID=$3 OFFERED=$4 PATH="$work/bare" "$work/scripts/install_deps.sh" >"$work/out" 2>&1 ||
+    status=$?
+  if [ $status -ne "$2" ] || ! grep -q -- "$6" "$work/out"; then
+    echo "install_deps.sh, $1: status $status, and not '$6' in:"
+    cat "$work/out"
+    exit 1
+  fi
+}
+install "a user without sudo" 1 1000 '*' "" 'missing gcc g++ .*run as root'
+install "a user without sudo" 1 1000 '*' "" '^  apt-get install .*gcc g++ .*libdnnl-dev'
+install "a user who has what is required" 0 1000 '*' "$all" 'continuing without libdnnl-dev clang-format'
+install "root without a network" 1 0 '' "" 'could not install what a build requires: gcc g++'
+install "root without a network who has what is required" 0 0 '' "$all" 'continuing without libdnnl-dev'
+install "root" 0 0 '*' "gcc" '^installing: g++ cmake '
+grep -qx libopenblas-dev "$work/installed" && grep -qx iproute2 "$work/installed"
+install "root where one package is unknown" 0 0 '[!i]*' "$all" 'continuing without iproute2'
+grep -qx libdnnl-dev "$work/installed"
+echo iproute2 >>"$work/installed"
+: >"$work/apt.log"
+WORK=$work USER_ID=1000 OFFERED='' PATH="$work/bare" "$work/scripts/install_deps.sh" >"$work/out" 2>&1
+if [ -s "$work/apt.log" ] || [ -s "$work/out" ]; then
+  echo "install_deps.sh: does something if nothing is missing"
+  exit 1
+fi
+for tool in dirname nproc; do ln -s "$(command -v $tool)" "$work/bare"; done
+if PATH="$work/bare" "$work/scripts/build.sh" >"$work/out" 2>&1; then
+  echo "build.sh: builds without cmake"
+  exit 1
+fi
+grep -q 'build.sh: cmake is missing; scripts/install_deps.sh installs' "$work/out"
+echo "install_deps.sh: what is not required stops nobody"
 printf '#!/bin/sh\n' >"$work/scripts/install_deps.sh"
 
 # Configuring makes the folder's cache; building prints as ninja does and makes programs that write what the
