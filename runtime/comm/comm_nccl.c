@@ -7,25 +7,14 @@
 
 #include <nccl.h>
 #include <pthread.h>
-#include <sched.h>
 #include <string.h>
-#include <time.h>
-
-// A call that is under way is asked for again and again at first, then from time to time.
-#define POLLS_BEFORE_SLEEP 200
-#define POLL_US            200
-// Beyond the time limit, at which the watch can say who has not come.
-#define GIVE_WAY_S 5
 
 // What the communicators of a process share; the last one that goes takes it along.
 typedef struct shared_part {
   fsdp_watchdog *watchdog;
-  // Held while a call is made and settled: asking a communicator how it stands also ends what it had under
-  // way, which two threads must not do at one time.
-  pthread_mutex_t calls;
+  pthread_mutex_t calls; // held during a call: the watchdog asks a communicator only between them
   ncclComm_t world;
   ncclComm_t all[FSDP_COMMS_MAX]; // whom the watchdog asks; NULL: none
-  int timeout_s;
   int users;
 } shared_part;
 
@@ -42,34 +31,18 @@ static void fail_call(const char *call, ncclComm_t comm, ncclResult_t result) {
   FSDP_JOB_PEER_FAIL(call, "%s: %s", ncclGetErrorString(result), comm ? ncclGetLastError(comm) : "");
 }
 
-// Waits for a call on a communicator that does not block. The collectives' own enqueueing completes at once
-// but for the first time, when connections are made.
-static ncclResult_t settle(ncclComm_t comm, ncclResult_t result, int timeout_s) {
-  struct timespec now;
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  const int64_t last_s = (int64_t)now.tv_sec + timeout_s + GIVE_WAY_S;
-  fsdp_board_lane *lane = &fsdp_board_mine->lanes[FSDP_LANE_MAIN];
-  for (int polls = 0; result == ncclInProgress; polls++) {
-    ncclResult_t asked = ncclCommGetAsyncError(comm, &result);
-    if (asked != ncclSuccess) return asked;
-    if (result != ncclInProgress) break;
-    if (polls < POLLS_BEFORE_SLEEP) {
-      sched_yield();
-      continue;
-    }
-    fsdp_lane_wait(lane, true);
-    nanosleep(&(struct timespec){.tv_nsec = POLL_US * 1000}, NULL);
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    if ((int64_t)now.tv_sec > last_s) break;
-  }
-  fsdp_lane_wait(lane, false);
-  return result;
+// A call may wait for peers: the first on a communicator connects to them, and a full queue of the GPU takes
+// nothing. The watch then says who has not come, and ends the job after the time limit.
+static void show_call(bool begins) {
+  fsdp_lane_wait(&fsdp_board_mine->lanes[FSDP_LANE_MAIN], begins);
 }
 
 #define CALL_NCCL(self, name, ...)                                                                           \
   do {                                                                                                       \
     pthread_mutex_lock(&(self)->shared->calls);                                                              \
-    ncclResult_t nccl_result = settle((self)->comm, name(__VA_ARGS__), (self)->shared->timeout_s);           \
+    show_call(true);                                                                                         \
+    ncclResult_t nccl_result = name(__VA_ARGS__);                                                            \
+    show_call(false);                                                                                        \
     pthread_mutex_unlock(&(self)->shared->calls);                                                            \
     if (nccl_result != ncclSuccess) fail_call(#name, (self)->comm, nccl_result);                             \
   } while (0)
@@ -118,7 +91,7 @@ static void nccl_all_reduce(fsdp_comm *comm, const fsdp_collective *call) {
 
 // ---- Start and end
 
-// The watchdog's question to every communicator. While a call is under way its own thread asks.
+// The watchdog's question to every communicator, unless a call is under way.
 static void look_at_comms(void *owner) {
   shared_part *shared = owner;
   if (pthread_mutex_trylock(&shared->calls) != 0) return;
@@ -134,8 +107,10 @@ static void look_at_comms(void *owner) {
   pthread_mutex_unlock(&shared->calls);
 }
 
-static void finish(ncclComm_t comm, int timeout_s) {
-  settle(comm, ncclCommFinalize(comm), timeout_s);
+static void finish(ncclComm_t comm) {
+  show_call(true);
+  ncclCommFinalize(comm);
+  show_call(false);
   ncclCommDestroy(comm);
 }
 
@@ -146,25 +121,31 @@ static void nccl_destroy(fsdp_comm *comm) {
   fsdp_watchdog_destroy(shared->watchdog);
   shared->watchdog = NULL;
   if (self->registration) ncclCommDeregister(self->comm, self->registration);
-  if (self->comm != shared->world) finish(self->comm, shared->timeout_s);
+  if (self->comm != shared->world) finish(self->comm);
   free(self);
   if (--shared->users > 0) return;
-  finish(shared->world, shared->timeout_s);
+  finish(shared->world);
   pthread_mutex_destroy(&shared->calls);
   free(shared);
 }
 
-static fsdp_status fail_start(const char *call, ncclComm_t comm, ncclResult_t result, int timeout_s,
-                              fsdp_error *error) {
+static fsdp_status fail_start(const char *call, ncclResult_t result, fsdp_error *error) {
   if (result == ncclInProgress) {
-    return fsdp_fail(
-        error, FSDP_ERR_PEER,
-        "%s did not complete within %d s: a peer or the network does not answer (--comm-timeout sets "
-        "the limit; NCCL_DEBUG=INFO says more)",
-        call, timeout_s);
+    return fsdp_fail(error, FSDP_ERR_PEER,
+                     "%s returned before it was complete: unset NCCL_COMM_BLOCKING, with which NCCL starts a "
+                     "thread for every collective",
+                     call);
   }
   return fsdp_fail(error, FSDP_ERR_PEER, "%s failed: %s (%s); NCCL_DEBUG=INFO says more", call,
-                   ncclGetErrorString(result), comm ? ncclGetLastError(comm) : "no communicator");
+                   ncclGetErrorString(result), ncclGetLastError(NULL));
+}
+
+// Communicators block: on one that does not, every call starts a thread from NCCL 2.26 on, and must be asked
+// about until that has ended.
+static ncclConfig_t blocking(void) {
+  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+  config.blocking = 1;
+  return config;
 }
 
 // Before 2.26 NCCL does not order what it starts for several communicators (fsdp_gpu_set_environment).
@@ -186,27 +167,23 @@ static fsdp_status join_world(fsdp_world *world, shared_part *shared, fsdp_error
   if (world->rank == 0) start.result = ncclGetUniqueId(&start.id);
   fsdp_world_broadcast(world, &start, (int64_t)sizeof start);
   if (start.result != ncclSuccess) {
-    return fail_start("ncclGetUniqueId", NULL, start.result, shared->timeout_s, error);
+    return fail_start("ncclGetUniqueId", start.result, error);
   }
-  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-  config.blocking = 0;
+  ncclConfig_t config = blocking();
+  show_call(true);
   ncclResult_t result = ncclCommInitRankConfig(&shared->world, world->size, start.id, world->rank, &config);
-  result = settle(shared->world, result, shared->timeout_s);
-  if (result == ncclSuccess) return FSDP_OK;
-  return fail_start("ncclCommInitRankConfig", shared->world, result, shared->timeout_s, error);
+  show_call(false);
+  return result == ncclSuccess ? FSDP_OK : fail_start("ncclCommInitRankConfig", result, error);
 }
 
 static fsdp_status split(const fsdp_nccl_config *config, shared_part *shared, int index, fsdp_error *error) {
   const fsdp_comm_group *group = &config->groups[index];
-  ncclConfig_t settings = NCCL_CONFIG_INITIALIZER;
-  settings.blocking = 0;
-  ncclComm_t made = NULL;
-  ncclResult_t result = ncclCommSplit(shared->world, group->color, group->rank, &made, &settings);
-  result = settle(shared->world, result, shared->timeout_s);
-  if (result == ncclSuccess && made) result = settle(made, ncclInProgress, shared->timeout_s);
-  shared->all[index] = made;
-  if (result == ncclSuccess && made) return FSDP_OK;
-  return fail_start("ncclCommSplit", shared->world, result, shared->timeout_s, error);
+  ncclConfig_t settings = blocking();
+  show_call(true);
+  ncclResult_t result =
+      ncclCommSplit(shared->world, group->color, group->rank, &shared->all[index], &settings);
+  show_call(false);
+  return result == ncclSuccess ? FSDP_OK : fail_start("ncclCommSplit", result, error);
 }
 
 static fsdp_status register_arena(const fsdp_nccl_config *config, nccl_comm *comm, fsdp_error *error) {
@@ -214,9 +191,7 @@ static fsdp_status register_arena(const fsdp_nccl_config *config, nccl_comm *com
   if (!config->registers || arenas->bytes[FSDP_SPACE_DEVICE] == 0) return FSDP_OK;
   ncclResult_t result = ncclCommRegister(comm->comm, arenas->memory[FSDP_SPACE_DEVICE],
                                          (size_t)arenas->bytes[FSDP_SPACE_DEVICE], &comm->registration);
-  result = settle(comm->comm, result, config->timeout_s);
-  if (result == ncclSuccess) return FSDP_OK;
-  return fail_start("ncclCommRegister", comm->comm, result, config->timeout_s, error);
+  return result == ncclSuccess ? FSDP_OK : fail_start("ncclCommRegister", result, error);
 }
 
 static fsdp_status create_group(const fsdp_world *world, const fsdp_nccl_config *config, shared_part *shared,
@@ -259,7 +234,6 @@ fsdp_status fsdp_nccl_comms(fsdp_world *world, const fsdp_nccl_config *config, f
     return FSDP_OK;
   }
   shared_part *shared = fsdp_alloc_zeroed(1, sizeof *shared);
-  shared->timeout_s = config->timeout_s;
   FSDP_CHECK(pthread_mutex_init(&shared->calls, NULL) == 0, "a mutex could not be made");
   check_version(world);
   fsdp_status status = join_world(world, shared, error);
