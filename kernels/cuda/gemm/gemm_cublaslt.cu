@@ -71,7 +71,6 @@ void *open_library(char *reason, size_t reason_bytes) {
 
 // ---- Plans
 
-constexpr int plans_max = 1024; // shapes of a program; a step has about twenty, times alignments
 // An address counts as aligned to 256 bytes, or to this at most: finer steps would only make more plans.
 constexpr uint32_t alignment_great = 256, alignment_usual = 16;
 constexpr int candidates_max = 8;
@@ -99,8 +98,8 @@ struct library {
   cublasLtHandle_t handle;
   void *workspace; // aligned to 256 bytes, as cuBLAS requires
   uint64_t workspace_bytes;
-  product_plan plans[plans_max];
-  int count;
+  product_plan *plans; // of the shapes so far: a step has about twenty, times alignments; a probe thousands
+  int count, capacity;
 };
 
 library lt; // one device per process
@@ -326,9 +325,13 @@ void choose_by_time(product_plan *plan, const fsdp_cuda_gemm_run *product) {
 product_plan *plan_of(const fsdp_cuda_gemm_run *product) {
   FSDP_CHECK(lt.handle, "call fsdp_cuda_gemm_open first");
   const product_key key = key_of(product);
-  for (int i = 0; i < lt.count; i++)
+  // The newest first: a probe makes one plan after the other, and times launches of the last one.
+  for (int i = lt.count - 1; i >= 0; i--)
     if (memcmp(&lt.plans[i].key, &key, sizeof key) == 0) return &lt.plans[i];
-  FSDP_CHECK(lt.count < plans_max, "more than %d gemm shapes", plans_max);
+  if (lt.count == lt.capacity) {
+    lt.capacity = 2 * lt.capacity + 64;
+    lt.plans = static_cast<product_plan *>(fsdp_realloc(lt.plans, size_t(lt.capacity) * sizeof *lt.plans));
+  }
   product_plan *plan = &lt.plans[lt.count++];
   plan->key = key;
   plan->measured = false;
@@ -385,8 +388,8 @@ extern "C" void fsdp_cuda_gemm_close(void) {
     LT_CHECK(api.cublasLtMatmulDescDestroy(lt.plans[i].operation));
   }
   if (lt.handle) LT_CHECK(api.cublasLtDestroy(lt.handle));
-  lt.handle = nullptr;
-  lt.count = 0;
+  free(lt.plans);
+  lt = {};
 }
 
 void fsdp_cuda_gemm_prepare(const fsdp_cuda_gemm_run *product) {
