@@ -209,6 +209,24 @@ static fsdp_kernel_call kernel_call_of(const probe_call *call, int set) {
                             .operand_count = call->operand_count};
 }
 
+// The choice of gemm algorithms leaves NaNs where the operands lie, with which gemms run faster than with
+// numbers: it is made on memory of outputs, of which no other call is in use, and which is then zero again.
+static void prepare(probe *self, const probe_call *call) {
+  fsdp_device *device = self->session.device;
+  probe_region scratch = {.memory = self->outputs.memory, .bytes = self->outputs.bytes};
+  fsdp_view views[OPERANDS_MAX];
+  for (int i = 0; i < call->operand_count; i++) {
+    const fsdp_op_extent *extent = &call->extents[i];
+    views[i] = (fsdp_view){probe_take(&scratch, extent->bytes),
+                           extent->bytes / fsdp_dtype_bytes(extent->dtype), extent->dtype, extent->access};
+  }
+  const fsdp_kernel_call launch = {
+      .kind = call->kind, .attrs = &call->attrs, .operands = views, .operand_count = call->operand_count};
+  self->backend->prepare(&launch);
+  device->table->clear(device, scratch.memory, scratch.used);
+  device->table->flush(device);
+}
+
 probe_call *probe_call_create(probe *self, fsdp_op_kind kind, const fsdp_op_attrs *attrs, int64_t flat) {
   probe_call *call = fsdp_alloc_zeroed(1, sizeof *call);
   *call = (probe_call){.self = self, .kind = kind, .attrs = *attrs};
@@ -222,11 +240,8 @@ probe_call *probe_call_create(probe *self, fsdp_op_kind kind, const fsdp_op_attr
     return NULL;
   }
   if (!self->active) return call;
+  if (self->backend) prepare(self, call);
   fill(call);
-  if (self->backend) {
-    const fsdp_kernel_call launch = kernel_call_of(call, 0);
-    self->backend->prepare(&launch);
-  }
   return call;
 }
 

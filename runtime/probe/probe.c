@@ -56,6 +56,15 @@ static fsdp_status measure_count(probe *self, int ranks, bool machine, int64_t s
   return FSDP_OK;
 }
 
+// Whether the GPU can be used: what it lacks is said here and not by the first call that fails.
+static fsdp_status check_gpu(const fsdp_probe_config *config, fsdp_error *error) {
+  const fsdp_kernel_backend *backend = fsdp_cuda_backend();
+  int64_t unused;
+  error->status = FSDP_OK;
+  if (backend->load(error) == FSDP_OK) fsdp_gpu_free_bytes(config->gpu, backend->probe, &unused, error);
+  return fsdp_world_share_error(config->world, error);
+}
+
 fsdp_status fsdp_probe_run(const fsdp_probe_config *config, fsdp_device_profile *profile, fsdp_error *error) {
   const int64_t start_ns = fsdp_now_ns();
   const bool cuda = config->gpu && config->gpu->present;
@@ -63,6 +72,7 @@ fsdp_status fsdp_probe_run(const fsdp_probe_config *config, fsdp_device_profile 
     return fsdp_fail(
         error, FSDP_ERR_OPTION,
         "nodes have different numbers of ranks: start equally many on each (mpirun --map-by ppr:N:node)");
+  if (cuda && check_gpu(config, error) != FSDP_OK) return error->status;
   // What is measured, and how often, must be the same on every rank.
   const int cores = (int)fsdp_world_min(config->world, config->cores);
   probe self = {.world = config->world,

@@ -34,6 +34,6 @@ typedef struct fsdp_probe_config {
 } fsdp_probe_config;
 
 // Fills an empty profile; its name and memory are the caller's. Every rank must call it, and all get the same
-// profile. FSDP_ERR_CAPACITY if there is no memory for the operands, FSDP_ERR_PEER if communicators could not
-// be made.
+// profile. FSDP_ERR_CAPACITY if there is no memory for the operands, FSDP_ERR_PEER if the GPU cannot be
+// used, or communicators could not be made.
 fsdp_status fsdp_probe_run(const fsdp_probe_config *config, fsdp_device_profile *profile, fsdp_error *error);

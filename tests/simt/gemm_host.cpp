@@ -6,6 +6,7 @@
 #include <cuda_runtime.h>
 
 #include <algorithm>
+#include <cstring>
 #include <vector>
 
 namespace {
@@ -71,7 +72,18 @@ void fsdp_cuda_gemm(const fsdp_cuda_gemm_run *p, void *stream) {
   });
 }
 
-void fsdp_cuda_gemm_prepare(const fsdp_cuda_gemm_run *) {}
+// As after the measured choice of an algorithm, the operands' memory holds NaNs.
+void fsdp_cuda_gemm_prepare(const fsdp_cuda_gemm_run *p) {
+  auto spoil = [](const void *data, fsdp_dtype dtype, int64_t rows, int64_t columns, int64_t stride) {
+    const auto bytes = size_t(((rows - 1) * stride + columns) * fsdp_dtype_bytes(dtype));
+    simt::memory_check(data, bytes, size_t(fsdp_dtype_bytes(dtype)));
+    memset(const_cast<void *>(data), 0xff, bytes);
+  };
+  spoil(p->a, p->ab_dtype, p->a_transposed ? p->k : p->m, p->a_transposed ? p->m : p->k, p->a_stride);
+  spoil(p->b, p->ab_dtype, p->b_transposed ? p->n : p->k, p->b_transposed ? p->k : p->n, p->b_stride);
+  spoil(p->c, p->c_dtype, p->m, p->n, p->c_stride);
+  if (p->bias) spoil(p->bias, p->c_dtype, 1, p->n, p->n);
+}
 extern "C" fsdp_status fsdp_cuda_gemm_load(fsdp_error *) {
   return FSDP_OK;
 }

@@ -86,6 +86,13 @@ def measures_an_emulated_gpu():
     assert set(ops) >= {"embedding", "rmsnorm", "rope", "cast", "zero"} and all(map(is_curve, ops.values()))
 
 
+def refuses_a_gpu_without_code():
+    environment = os.environ | {"FSDP_SIMT_CAPABILITY": "130", "FSDP_SIMT_CODE": "209"}
+    process = programs.run("fsdp_profile", "--backend", "cuda", env=environment)
+    (message,) = programs.errors(process, "fsdp_profile")
+    assert process.returncode == 5 and "-DCMAKE_CUDA_ARCHITECTURES=130" in message, process
+
+
 def refuses():
     for arguments, status, words in (
         (["--seconds", "0.5"], 2, "--seconds '0.5'"),
@@ -107,6 +114,7 @@ def refuses():
 
 if CUDA:
     measures_an_emulated_gpu()
+    refuses_a_gpu_without_code()
 else:
     refuses()
     if not (programs.SLOW and programs.WITH_MPI):
