@@ -129,7 +129,7 @@ typedef struct fsdp_conversion {
   fsdp_spread from, to;
   fsdp_spread gradient; // that of what it makes: as `to`, or partial, as its readers use the value
   int64_t columns;      // of the whole value
-  int64_t used_columns; // its reader uses the first so many, and its gradient has no others; 0: all
+  int64_t used_columns; // what it makes has the first so many alone, and its gradient too; 0: all
 } fsdp_conversion;
 
 typedef struct fsdp_node {

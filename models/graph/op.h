@@ -35,7 +35,8 @@ typedef struct fsdp_op_attrs {
   int64_t vocabulary;                // v
   int64_t positions;                 // m
   int64_t in_features, out_features; // i, o: of one gemm
-  int64_t out_stride, out_offset;    // row width of y (or d_y) and this gemm's first column, in elements
+  int64_t out_stride, out_offset;    // row width of y (or d_y) and this gemm's first column, in elements; of
+                                     // context_attention: of what q lies in, and q's first column
   bool weight_transposed;            // of a linear op: its weight (and d_weight) is stored (in, out)
   int64_t window;                    // attention: query q sees keys k with q - window < k <= q; 0: all k <= q
   int64_t chunk_rows;                // cross-entropy: rows of x whose logits exist at one time; 0 in a graph

@@ -51,31 +51,31 @@ void fsdp_op_attention_emit(fsdp_graph *graph, const fsdp_node *f) {
 }
 
 void fsdp_op_context_attention_emit(fsdp_graph *graph, const fsdp_node *f) {
-  int qkv = f->operands[0].value, kv = f->operands[1].value, o = f->operands[2].value;
+  int q = f->operands[0].value, kv = f->operands[1].value, o = f->operands[2].value;
   fsdp_node *n = fsdp_backward_node(graph, FSDP_OP_CONTEXT_ATTENTION_BACKWARD, f);
-  fsdp_node_operand_add(n, qkv, FSDP_READ);
+  fsdp_node_operand_add(n, q, FSDP_READ);
   fsdp_node_operand_add(n, kv, FSDP_READ);
   fsdp_node_operand_add(n, o, FSDP_READ);
   fsdp_node_operand_add(n, f->operands[3].value, FSDP_READ);
   fsdp_node_operand_add(n, fsdp_backward_gradient(graph, o), FSDP_READ);
-  fsdp_backward_output(graph, n, qkv);
+  fsdp_backward_output(graph, n, q);
   fsdp_backward_output(graph, n, kv);
 }
 
-// Bytes of the columns of k and v in a matrix of q|k|v.
-static double kv_bytes(const fsdp_op_attrs *attrs, const fsdp_op_extent *qkv) {
-  double heads = (double)attrs->heads, kv_heads = (double)attrs->kv_heads;
-  return (double)qkv->bytes * 2 * kv_heads / (heads + 2 * kv_heads);
+// Bytes of the columns beside q, in rows of out_stride.
+static double other_bytes(const fsdp_op_attrs *attrs, const fsdp_op_extent *rows) {
+  int64_t others = attrs->out_stride - attrs->heads * attrs->head_dim;
+  return (double)(attrs->batch * attrs->seq * others * fsdp_dtype_bytes(rows->dtype));
 }
 
 void fsdp_op_context_attention_work(const fsdp_op_attrs *attrs, const fsdp_op_extent *operands,
                                     fsdp_op_work *work) {
-  work->bytes -= kv_bytes(attrs, &operands[0]);
+  work->bytes -= other_bytes(attrs, &operands[0]);
 }
 
 void fsdp_op_context_attention_backward_work(const fsdp_op_attrs *attrs, const fsdp_op_extent *operands,
                                              fsdp_op_work *work) {
-  work->bytes -= kv_bytes(attrs, &operands[0]) + kv_bytes(attrs, &operands[5]);
+  work->bytes -= other_bytes(attrs, &operands[0]) + other_bytes(attrs, &operands[5]);
 }
 
 // rowsum(d_o * o)

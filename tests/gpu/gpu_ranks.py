@@ -98,6 +98,8 @@ GPT2 = {"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], "n_embd": 60
 MODELS = {"odd": programs.CONFIG | ODD, "tied": programs.CONFIG | TIED, "wide": programs.CONFIG | WIDE,
           "gpt2": GPT2}
 MESH_SEQ, MESH_BATCH, MESH_STEPS = 33, 2, 2
+# Cuts queries, but not keys and values, over context.
+QUERIES = pathlib.Path(__file__).resolve().parents[1] / "golden/accept/sharding/llama-fsdp-tp-cp.yaml"
 MESHES = (
     # model, ranks, mesh, more options, element types, also on a GPU
     ("odd", 2, "tensor=2", ("--sequence-parallel", "off"), ("fp32", "bf16"), False),
@@ -112,6 +114,8 @@ MESHES = (
     ("wide", 4, "tensor=2,context=2", ("--reduce-dtype", "bf16", "--nccl-register", "on"), ("bf16",), True),
     ("wide", 4, "tensor=4", (), ("bf16",), False),
     ("gpt2", 4, "tensor=2,context=2", (), ("fp32", "bf16"), False),
+    ("odd", 2, "context=2", ("--sharding", QUERIES), ("fp32",), False),
+    ("wide", 4, "tensor=2,context=2", ("--sharding", QUERIES), ("bf16",), False),
 )
 # Sums in a different order; on a GPU exponentials and gemms round differently too.
 MESH_TOLERANCE = {"fp32": 1e-5 if ON_CPU else 1e-4, "bf16": 1e-2}

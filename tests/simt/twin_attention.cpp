@@ -10,9 +10,10 @@ struct heads {
 };
 
 // How a sequence's T rows lie: `pieces` of them; part `part` of `parts` (0: attention, whose keys lie in the
-// same rows).
+// same rows). `is_alone`: q is no slice of q|k|v.
 struct cut {
   int64_t pieces, parts, part;
+  bool is_alone = false;
 };
 
 // Groups of 1, 4 and 8; sequences below, at and above a tile; head dimensions that fill a tile and that do
@@ -49,9 +50,20 @@ const struct cut_heads {
                   {{2, 24, 2, 1, 20, 0}, {4, 3, 1}},    {{1, 12, 2, 2, 64, 1}, {3, 2, 1}},
                   {{1, 36, 1, 1, 160, 0}, {2, 2, 1}},   {{2, 2, 3, 1, 8, 0}, {1, 4, 0}},
                   {{1, 280, 1, 1, 128, 100}, {2, 2, 1}}};
+// q alone: as wide as k|v; by tensor cores and not, with a window, over parts.
+const cut_heads alone_shapes[] = {{{1, 100, 2, 1, 64, 0}, {1, 1, 0, true}},
+                                  {{2, 132, 4, 1, 128, 0}, {3, 2, 1, true}},
+                                  {{1, 70, 4, 2, 80, 33}, {1, 3, 0, true}},
+                                  {{2, 24, 2, 1, 20, 0}, {4, 3, 1, true}},
+                                  {{1, 36, 1, 1, 160, 0}, {2, 2, 1, true}}};
 
 bool is_apart(const cut &how) {
   return how.parts > 0;
+}
+
+// Columns of what q lies in.
+int64_t width_of(const heads &s, const cut &how) {
+  return (how.is_alone ? s.H : s.H + 2 * s.K) * s.D;
 }
 
 fsdp_op_attrs attrs_of(const heads &s, const cut &how) {
@@ -71,6 +83,7 @@ fsdp_op_attrs attrs_of(const heads &s, const cut &how) {
   attrs.kv_seq = how.parts * s.T;
   attrs.kv_parts = how.parts;
   attrs.kv_piece = is_apart(how) ? attrs.piece : 0;
+  attrs.out_stride = is_apart(how) ? width_of(s, how) : 0;
   return attrs;
 }
 
@@ -80,32 +93,33 @@ std::string text_of(const heads &s, const cut &how) {
   if (s.window > 0) text += " window " + std::to_string(s.window);
   if (how.pieces > 1) text += " pieces " + std::to_string(how.pieces);
   if (is_apart(how)) text += " part " + std::to_string(how.part) + "/" + std::to_string(how.parts);
+  if (how.is_alone) text += " q alone";
   return text;
 }
 
-// q|k|v, and k|v if they have rows of their own: the columns of k and v in q|k|v are NaN then.
+// q|k|v, and k|v if they have rows of their own: columns of k and v beside q are NaN then.
 void inputs_of(twin_case *c, fsdp_dtype dtype, const heads &s, const cut &how, double deviation) {
-  const int64_t Q = (s.H + 2 * s.K) * s.D, KV = 2 * s.K * s.D;
+  const int64_t Q = width_of(s, how), KV = 2 * s.K * s.D, others = Q - s.H * s.D;
   twin_input(c, dtype, s.B * s.T * Q, deviation);
   if (!is_apart(how)) return;
   twin_operand &qkv = c->operands.back();
   const int64_t width = fsdp_dtype_bytes(dtype);
   for (int64_t row = 0; row < s.B * s.T; row++)
-    memset(&qkv.initial[size_t(((row + 1) * Q - KV) * width)], 0xff, size_t(KV * width));
-  qkv.untouched = KV;
+    memset(&qkv.initial[0] + ((row + 1) * Q - others) * width, 0xff, size_t(others * width));
+  qkv.untouched = others;
   twin_input(c, dtype, s.B * how.parts * s.T * KV, deviation);
 }
 
-// d_q|d_k|d_v, and d_k|d_v if they have rows of their own: their columns in d_q|d_k|d_v stay then.
+// d_q|d_k|d_v, and d_k|d_v if they have rows of their own: their columns beside d_q stay then.
 void gradients_of(twin_case *c, fsdp_dtype dtype, const heads &s, const cut &how) {
-  const int64_t N = s.B * s.T, Q = (s.H + 2 * s.K) * s.D, KV = 2 * s.K * s.D;
+  const int64_t N = s.B * s.T, Q = width_of(s, how), KV = 2 * s.K * s.D;
   if (!is_apart(how)) {
     twin_output(c, dtype, N * Q);
     return;
   }
   twin_update(c, dtype, N * Q);
   c->operands.back().access = FSDP_WRITE;
-  c->operands.back().untouched = KV;
+  c->operands.back().untouched = Q - s.H * s.D;
   twin_output(c, dtype, s.B * how.parts * s.T * KV);
 }
 
@@ -145,6 +159,7 @@ void run(fsdp_dtype dtype) {
   for (const heads &s : odd_shapes) forward_and_backward(dtype, s);
   for (const heads &s : windowed_shapes) forward_and_backward(dtype, s);
   for (const cut_heads &c : cut_shapes) forward_and_backward(dtype, c.s, c.how);
+  for (const cut_heads &c : alone_shapes) forward_and_backward(dtype, c.s, c.how);
 }
 
 // The operand in fp32, holding the same numbers.

@@ -119,7 +119,7 @@ static void copy_heads(const network_part *heads, float *rows, int64_t column, i
 static void run_attention(const work *w) {
   const network_part *q = &w->in[0], *k = &w->in[1], *v = &w->in[2];
   const int64_t B = q->shape[0], H = q->shape[1], T = q->shape[2], D = q->shape[3];
-  const int64_t K = k->shape[1], S = k->shape[2], width = (H + 2 * K) * D;
+  const int64_t K = k->shape[1], S = k->shape[2];
   FSDP_CHECK(q->begin[1] * K == k->begin[1] * H, "%s: a rank has the keys of other queries", w->op->names[0]);
   const fsdp_op_attrs attrs = {.batch = B,
                                .seq = T,
@@ -127,17 +127,18 @@ static void run_attention(const work *w) {
                                .kv_heads = K,
                                .head_dim = D,
                                .kv_seq = S,
+                               .out_stride = H * D,
                                .first_index = q->begin[2]};
-  network_part qkv = temporary(B * T * width), kv = temporary(B * S * 2 * K * D);
+  network_part queries = temporary(q->numel), kv = temporary(B * S * 2 * K * D);
   network_part rows = temporary(q->numel), lse = temporary(B * H * T);
-  copy_heads(q, qkv.data, 0, width, true);
+  copy_heads(q, queries.data, 0, H * D, true);
   copy_heads(k, kv.data, 0, 2 * K * D, true);
   copy_heads(v, kv.data, K * D, 2 * K * D, true);
-  const fsdp_view views[] = {view_of(&qkv, FSDP_READ), view_of(&kv, FSDP_READ), view_of(&rows, FSDP_WRITE),
-                             view_of(&lse, FSDP_WRITE)};
+  const fsdp_view views[] = {view_of(&queries, FSDP_READ), view_of(&kv, FSDP_READ),
+                             view_of(&rows, FSDP_WRITE), view_of(&lse, FSDP_WRITE)};
   run_kernel(w, FSDP_OP_CONTEXT_ATTENTION, &attrs, views, 4);
   copy_heads(w->out, rows.data, 0, H * D, false);
-  free(qkv.data);
+  free(queries.data);
   free(kv.data);
   free(rows.data);
   free(lse.data);

@@ -140,7 +140,7 @@ static void attend(void *argument, int64_t index, void *scratch) {
   query_range r = query_range_of(k, b, head, ranges - 1 - index % ranges);
   int64_t end = r.position + r.count;
   query_block s = divide_scratch(k, scratch);
-  copy_queries(k, k->qkv, k->Q, r, k->scale, s.rows, k->D);
+  copy_queries(k, k->q, k->Q, r, k->scale, s.rows, k->D);
   transpose_queries(s.rows, k->D, r.count, k->D, s.q);
   memset(s.out, 0, (size_t)(k->D * QUERIES) * sizeof *s.out);
   for (int i = 0; i < QUERIES; i++) s.most[i] = -FLT_MAX, s.sums[i] = 0;
@@ -156,14 +156,13 @@ static void attend(void *argument, int64_t index, void *scratch) {
 void FSDP_CPU(attention)(const fsdp_kernel_call *call) {
   attention k = attention_shape(call);
   const fsdp_view *o = open_operands(call, 0);
-  k.qkv = k.kv = &o[0], k.o = &o[1], k.lse = &o[2];
+  k.q = k.kv = &o[0], k.o = &o[1], k.lse = &o[2];
   fsdp_pool_run(call->pool, k.B * k.H * query_ranges(&k), attend, &k);
 }
 
 void FSDP_CPU(context_attention)(const fsdp_kernel_call *call) {
   attention k = attention_shape(call);
-  const fsdp_view *o = open_operands(call, PART(0));
-  k.qkv = &o[0], k.kv = &o[1], k.o = &o[2], k.lse = &o[3];
-  report_queries(&k);
+  const fsdp_view *o = open_operands(call, 0);
+  k.q = &o[0], k.kv = &o[1], k.o = &o[2], k.lse = &o[3];
   fsdp_pool_run(call->pool, k.B * k.H * query_ranges(&k), attend, &k);
 }

@@ -6,9 +6,10 @@
 // (tile.h).
 //
 // B sequences of T queries, S positions with keys, H heads, K key/value heads, G = H / K, D head dimension,
-// Q = (H + 2K) * D. The query at position q sees the keys k with q - window < k <= q. A block's queries have
-// neighbouring positions; everything inside it counts keys from the position of its first query. Which rows
-// they lie in is the maps' (kernels/row_map.h): whatever is copied is copied run by run.
+// Q the columns of what q lies in: (H + 2K) * D of q|k|v, H * D of q alone. The query at position q sees the
+// keys k with q - window < k <= q. A block's queries have neighbouring positions; everything inside it counts
+// keys from the position of its first query. Which rows they lie in is the maps' (kernels/row_map.h):
+// whatever is copied is copied run by run.
 #pragma once
 
 #include "kernels/cpu/operand.h"
@@ -23,8 +24,8 @@ enum {
 
 typedef struct attention {
   const fsdp_kernel_call *call;
-  const fsdp_view *qkv, *kv, *o, *lse, *d_o, *d_qkv, *d_kv; // kv, d_kv: what holds k|v, which may be q|k|v
-  float *delta;                                             // (B, H, T): sum over D of d_o * o
+  const fsdp_view *q, *kv, *o, *lse, *d_o, *d_q, *d_kv; // q, kv: what holds q and k|v, which may be q|k|v
+  float *delta;                                         // (B, H, T): sum over D of d_o * o
   int64_t B, T, S, H, K, G, D, Q;
   int64_t kv_width, kv_column; // of the matrix with k|v: width of a row, and k's first column
   fsdp_row_map queries;
@@ -47,18 +48,15 @@ FSDP_INLINE attention attention_shape(const fsdp_kernel_call *call) {
   k.S = k.keys.seq;
   k.window = attrs->window > 0 && attrs->window < k.S ? attrs->window : k.S + QUERIES;
   k.G = k.H / k.K;
-  k.Q = (k.H + 2 * k.K) * k.D;
   bool apart = call->kind == FSDP_OP_CONTEXT_ATTENTION || call->kind == FSDP_OP_CONTEXT_ATTENTION_BACKWARD;
+  k.Q = apart ? attrs->out_stride : (k.H + 2 * k.K) * k.D;
+  FSDP_CHECK(k.Q >= k.H * k.D && attrs->out_offset == 0, "q in columns %lld + %lld of %lld",
+             (long long)attrs->out_offset, (long long)(k.H * k.D), (long long)k.Q);
   k.kv_width = apart ? 2 * k.K * k.D : k.Q;
   k.kv_column = apart ? 0 : k.H * k.D;
   k.scale = (float)(1.0 / __builtin_sqrt((double)k.D));
   k.padded_D = fsdp_round_up(k.D, TILE_COLUMNS);
   return k;
-}
-
-// What an op with a matrix of its own for k|v reads of q|k|v: from the first row's q to the last row's.
-FSDP_INLINE void report_queries(const attention *k) {
-  if (k->B * k->T > 0) fsdp_kernel_report(k->call, 0, 0, (k->B * k->T - 1) * k->Q + k->H * k->D, FSDP_READ);
 }
 
 // Neighbouring queries of one head: indices `index` to `index` + count - 1, of the positions from `position`

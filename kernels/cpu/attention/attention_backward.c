@@ -87,7 +87,7 @@ static void add_to_queries(const attention *k, head_block *s, const float *keys_
 
 static void load_queries(const attention *k, head_block *s, query_range r) {
   int64_t width = k->padded_D, statistics = (r.b * k->H + r.head) * k->T + r.index;
-  copy_queries(k, k->qkv, k->Q, r, k->scale, s->q, width);
+  copy_queries(k, k->q, k->Q, r, k->scale, s->q, width);
   copy_queries(k, k->d_o, k->H * k->D, r, 1, s->d_o, width);
   memset(s->q + r.count * width, 0, (size_t)((QUERIES - r.count) * width) * sizeof(float));
   memset(s->d_o + r.count * width, 0, (size_t)((QUERIES - r.count) * width) * sizeof(float));
@@ -106,10 +106,10 @@ static void store_d_q(const attention *k, head_block *s, query_range r, bool add
     float *d_q = s->d_q + i * k->padded_D;
     for (int64_t d = 0; d < k->D; d++) d_q[d] *= k->scale;
     if (add) { // an earlier range of keys has stored its part
-      const float *old = load(k->d_qkv, at, k->D, s->q);
+      const float *old = load(k->d_q, at, k->D, s->q);
       for (int64_t d = 0; d < k->D; d++) d_q[d] += old[d];
     }
-    store(k->d_qkv, at, k->D, d_q);
+    store(k->d_q, at, k->D, d_q);
   }
 }
 
@@ -186,16 +186,13 @@ static void differentiate_all(attention *k) {
 void FSDP_CPU(attention_backward)(const fsdp_kernel_call *call) {
   attention k = attention_shape(call);
   const fsdp_view *o = open_operands(call, 0);
-  k.qkv = k.kv = &o[0], k.o = &o[1], k.lse = &o[2], k.d_o = &o[3], k.d_qkv = k.d_kv = &o[4];
+  k.q = k.kv = &o[0], k.o = &o[1], k.lse = &o[2], k.d_o = &o[3], k.d_q = k.d_kv = &o[4];
   differentiate_all(&k);
 }
 
 void FSDP_CPU(context_attention_backward)(const fsdp_kernel_call *call) {
   attention k = attention_shape(call);
-  const fsdp_view *o = open_operands(call, PART(0) | PART(5));
-  k.qkv = &o[0], k.kv = &o[1], k.o = &o[2], k.lse = &o[3], k.d_o = &o[4], k.d_qkv = &o[5], k.d_kv = &o[6];
-  report_queries(&k);
-  // The hull of the q columns, as of every slice.
-  if (k.B * k.T > 0) fsdp_kernel_report(call, 5, 0, (k.B * k.T - 1) * k.Q + k.H * k.D, FSDP_WRITE);
+  const fsdp_view *o = open_operands(call, 0);
+  k.q = &o[0], k.kv = &o[1], k.o = &o[2], k.lse = &o[3], k.d_o = &o[4], k.d_q = &o[5], k.d_kv = &o[6];
   differentiate_all(&k);
 }

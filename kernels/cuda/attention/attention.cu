@@ -76,8 +76,11 @@ attention_shape shape_of(const fsdp_kernel_call *call) {
   s.G = int(H / K);
   s.D = int(D);
   s.window = attrs->window > 0 && attrs->window < keys.seq ? int(attrs->window) : INT32_MAX / 2;
-  s.Q = int((H + 2 * K) * D);
-  s.kv_width = int(has_kv(call) ? 2 * K * D : s.Q);
+  s.has_kv = has_kv(call);
+  s.Q = int(s.has_kv ? attrs->out_stride : (H + 2 * K) * D);
+  FSDP_CHECK(s.Q >= H * D && attrs->out_offset == 0, "%s: q in columns %lld + %lld of %d",
+             fsdp_op_name(call->kind), (long long)attrs->out_offset, (long long)(H * D), s.Q);
+  s.kv_width = int(s.has_kv ? 2 * K * D : s.Q);
   s.scale = float(1.0 / sqrt(double(D)));
   s.queries = row_map_of(queries);
   s.keys = key_map_of(keys);
@@ -90,12 +93,6 @@ template <class T>
 kv_columns<T> kv_columns_of(const fsdp_kernel_call *call, const attention_shape &s, T *kv) {
   T *k = has_kv(call) ? kv : kv + int64_t(s.H) * s.D;
   return {k, k + int64_t(s.K) * s.D};
-}
-
-// What an op with a matrix of its own for k|v reads of q|k|v: from the first row's q to the last row's.
-void report_queries(const fsdp_kernel_call *call, const attention_shape &s) {
-  const int64_t N = int64_t(s.B) * s.T;
-  if (N > 0) fsdp_kernel_report(call, 0, 0, (N - 1) * s.Q + int64_t(s.H) * s.D, FSDP_READ);
 }
 
 // Rows must start on 16 bytes for cp.async.
@@ -137,7 +134,7 @@ void tensor_forward(const attention_forward<bf16> &p, void *stream) {
   attention_tensor_forward(p, stream);
 }
 
-// Operands: q|k|v, [k|v,] o, lse.
+// Operands: q|k|v or q, [k|v,] o, lse.
 void run_forward(const fsdp_kernel_call *call, const attention_shape &s) {
   const int kv = has_kv(call);
   with_type(call->operands[0].dtype, [&](auto number) {
@@ -156,7 +153,7 @@ void run_forward(const fsdp_kernel_call *call, const attention_shape &s) {
   });
 }
 
-// Operands: q|k|v, [k|v,] o, lse, d_o, d_q|d_k|d_v[, d_k|d_v].
+// Operands: q|k|v or q, [k|v,] o, lse, d_o, d_q|d_k|d_v or d_q[, d_k|d_v].
 void run_backward(const fsdp_kernel_call *call, const attention_shape &s) {
   const int kv = has_kv(call);
   const int64_t N = int64_t(s.B) * s.T;
@@ -207,18 +204,11 @@ void cuda_attention_backward(const fsdp_kernel_call *call) {
 }
 
 void cuda_context_attention(const fsdp_kernel_call *call) {
-  const attention_shape s = shape_of(call);
-  open_operands(call, 1 << 0);
-  report_queries(call, s);
-  run_forward(call, s);
+  open_operands(call);
+  run_forward(call, shape_of(call));
 }
 
 void cuda_context_attention_backward(const fsdp_kernel_call *call) {
-  const attention_shape s = shape_of(call);
-  open_operands(call, 1 << 0 | 1 << 5);
-  report_queries(call, s);
-  // The hull of the q columns, as of every slice.
-  const int64_t N = int64_t(s.B) * s.T;
-  if (N > 0) fsdp_kernel_report(call, 5, 0, (N - 1) * s.Q + int64_t(s.H) * s.D, FSDP_WRITE);
-  run_backward(call, s);
+  open_operands(call);
+  run_backward(call, shape_of(call));
 }

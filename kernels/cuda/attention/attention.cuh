@@ -6,10 +6,10 @@
 //   attention_general.cu   fp32, and bf16 of any other D up to 256
 //
 // B sequences of T queries, S positions with keys, H heads, K key/value heads, G = H / K, D head dimension,
-// Q = (H + 2K) * D columns of q|k|v, o and d_o (B*T, H*D), lse and delta (B, H, T). lse = log(sum(exp(q k /
-// sqrt(D)))), delta = rowsum(d_o * o). The query at position q sees the keys k with q - window < k <= q.
-// Queries are counted by index, and a block's have neighbouring positions; keys are counted by position. The
-// maps say which rows they have.
+// Q columns of what q lies in ((H + 2K) * D of q|k|v, H * D of q alone), o and d_o (B*T, H*D), lse and delta
+// (B, H, T). lse = log(sum(exp(q k / sqrt(D)))), delta = rowsum(d_o * o). The query at position q sees the
+// keys k with q - window < k <= q. Queries are counted by index, and a block's have neighbouring positions;
+// keys are counted by position. The maps say which rows they have.
 #pragma once
 
 #include "kernels/cuda/operand.cuh"
@@ -18,6 +18,7 @@
 struct attention_shape {
   int B, T, S, H, K, G, D;
   int Q, kv_width; // columns of the matrix that k and v lie in
+  bool has_kv;     // which is not that of q
   float scale;     // 1 / sqrt(D)
   int window;      // without one: past every key, from every row of a tile
   row_map queries;
@@ -51,7 +52,7 @@ template <int ROWS> __device__ __forceinline__ query_range query_tile(const atte
 
 // Whether the rows of queries and keys follow one another and are the same: what needs no map.
 inline bool attention_is_plain(const attention_shape &s) {
-  return s.queries.piece.by == s.T && s.kv_width == s.Q;
+  return s.queries.piece.by == s.T && !s.has_kv;
 }
 
 // k and v point at the first key head's columns.

@@ -3,7 +3,15 @@
 //
 //   q|k|v of the rank's rows ──► take_columns ──► k|v ──► gathered ──► k|v of all positions
 //            └──────────────────────────────────────────────────────► context_attention
+//
+// If queries alone are cut, k|v need no gathering, and q is a slice:
+//
+//   q|k|v of all rows ──► take_columns ──► k|v ──────────► context_attention
+//            └─────────► the rank's rows of q ───────────────────┘
+#include "runtime/base/check.h"
 #include "runtime/plan/layout/partition_internal.h"
+
+#include <stdio.h>
 
 // How an attention's rows and its keys' lie.
 typedef struct context {
@@ -62,6 +70,25 @@ static int gather_keys(partitioner *p, const fsdp_node *attention, int kv, fsdp_
   return kv;
 }
 
+// The rank's rows of the columns of q, as a value of its own.
+static int take_queries(partitioner *p, const fsdp_node *attention, int qkv) {
+  fsdp_graph *g = p->graph;
+  value_spread wanted = *partition_spread(p, qkv);
+  wanted.rows = p->pieces;
+  int q = partition_convert(p, qkv, wanted, 0, attention);
+  fsdp_conversion *slice = &g->forward[g->forward_count - 1].conversion;
+  FSDP_CHECK(q >= 0 && slice->from == FSDP_SPREAD_WHOLE && slice->to == FSDP_SPREAD_ROWS,
+             "queries are not whole where their rows are taken");
+  fsdp_value *made = &g->values[q];
+  snprintf(made->name, sizeof made->name, "q");
+  slice->used_columns = attention->attrs.heads * attention->attrs.head_dim;
+  made->shape[1] = made->local[1] = slice->used_columns;
+  made->numel = made->shape[0] * made->shape[1];
+  made->local_numel = made->local[0] * made->local[1];
+  partition_spread(p, q)->blocks = NULL;
+  return q;
+}
+
 fsdp_status partition_context_attention(partitioner *p, fsdp_node *node, const assignment *a) {
   int qkv = node->operands[0].value;
   context c = context_of(p, qkv);
@@ -70,16 +97,13 @@ fsdp_status partition_context_attention(partitioner *p, fsdp_node *node, const a
   int kv = take_keys(p, node, qkv);
   if (c.gathered) kv = gather_keys(p, node, kv, c.gathered);
   if (kv < 0) return FSDP_ERR_INPUT;
+  int q = qkv;
   if (c.slices) {
-    value_spread wanted = *partition_spread(p, qkv), whole = *partition_spread(p, kv);
-    wanted.rows = p->pieces;
-    kv = partition_convert(p, kv, whole, p->pieces, node);
-    qkv = partition_convert(p, qkv, wanted, 0, node);
-    // The gradients of k and v come by their own rows.
-    p->graph->forward[p->graph->forward_count - 1].conversion.used_columns =
-        node->attrs.heads * node->attrs.head_dim;
+    kv = partition_convert(p, kv, *partition_spread(p, kv), p->pieces, node);
+    q = take_queries(p, node, qkv);
   }
-  own.rows = partition_spread(p, qkv)->rows;
+  own.rows = partition_spread(p, q)->rows;
+  node->attrs.out_stride = p->graph->values[q].local[1];
   node->kind = FSDP_OP_CONTEXT_ATTENTION;
   node->attrs.seq = own.rows ? rows->piece : rows->local_seq;
   node->attrs.piece = own.rows || rows->pieces == 1 ? 0 : rows->piece;
@@ -89,7 +113,7 @@ fsdp_status partition_context_attention(partitioner *p, fsdp_node *node, const a
   if (own.rows) node->first_index = fsdp_affine_of_place(p->mesh, own.rows, 0, rows->piece);
   fsdp_node_operand outputs[2] = {node->operands[1], node->operands[2]};
   node->operand_count = 0;
-  fsdp_node_operand_add(node, qkv, FSDP_READ);
+  fsdp_node_operand_add(node, q, FSDP_READ);
   fsdp_node_operand_add(node, kv, FSDP_READ);
   for (int o = 0; o < 2; o++) fsdp_node_operand_add(node, outputs[o].value, outputs[o].access);
   partition_place_outputs(p, node, &own);

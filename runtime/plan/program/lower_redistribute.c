@@ -5,7 +5,7 @@
 //   partial -> whole         all_reduce
 //   partial -> rows cut      reduce_scatter
 //   partial -> columns cut   split_columns into parts one after the other, reduce_scatter
-//   whole -> rows cut        a copy of the rank's rows
+//   whole -> rows cut        a copy of the rank's rows; take_columns if some columns alone are used
 //   whole -> columns cut     take_columns
 //
 // Rows that are cut are one range (rows.h), so no copy packs or unpacks them.
@@ -72,22 +72,21 @@ static fsdp_operand reading(fsdp_operand operand) {
   return operand;
 }
 
+// Of `rows` rows: columns that are used alone, between a matrix of their own and operand `wide`.
+static fsdp_op_attrs used_columns(const conversion *v, int64_t rows, int wide) {
+  return (fsdp_op_attrs){.batch = 1,
+                         .seq = rows,
+                         .in_features = v->c->used_columns,
+                         .out_features = v->c->used_columns,
+                         .out_stride = columns_of(v, &v->node->operands[wide])};
+}
+
 // Gathers the rows of the columns that are used alone; something else writes the others.
 static void gather_used(const conversion *v, fsdp_operand from, fsdp_operand to) {
-  const fsdp_value *whole = &v->l->s->graph->values[v->node->operands[1].value];
   FSDP_CHECK(to.access == FSDP_WRITE, "columns of rows that are there are not gathered");
-  int64_t used = v->c->used_columns, width = fsdp_dtype_bytes(from.dtype);
-  fsdp_op_attrs attrs = {.batch = 1,
-                         .seq = v->attrs.seq,
-                         .in_features = used,
-                         .out_features = used,
-                         .out_stride = whole->local[1]};
-  fsdp_operand own = make_whole(v->l->s, lower_temporary(v->l, v->node, "columns", attrs.seq * used * width),
-                                from.dtype, FSDP_WRITE);
-  op(v, FSDP_OP_TAKE_COLUMNS, &attrs, from, own);
-  fsdp_operand all = parts(v, own);
-  collective(v, FSDP_INSTR_ALL_GATHER, (fsdp_operand[]){reading(own), all}, 2);
-  attrs.seq *= v->ranks;
+  fsdp_operand all = parts(v, from);
+  collective(v, FSDP_INSTR_ALL_GATHER, (fsdp_operand[]){from, all}, 2);
+  const fsdp_op_attrs attrs = used_columns(v, v->attrs.seq * v->ranks, 1);
   op(v, FSDP_OP_PUT_COLUMNS, &attrs, all, to);
 }
 
@@ -126,8 +125,14 @@ static void slice(const conversion *v, fsdp_operand from, fsdp_operand to) {
     add_contribution(v, made, to);
     return;
   }
-  from.offset = fsdp_affine_of_place(&v->l->s->program->mesh, v->c->axes, 0, to.size_bytes);
-  from.size_bytes = to.size_bytes;
+  from.size_bytes /= v->ranks;
+  from.offset = fsdp_affine_of_place(&v->l->s->program->mesh, v->c->axes, 0, from.size_bytes);
+  if (v->c->used_columns) {
+    FSDP_CHECK(to.access == FSDP_WRITE, "columns of rows are not added");
+    const fsdp_op_attrs attrs = used_columns(v, v->attrs.seq / v->ranks, 0);
+    op(v, FSDP_OP_TAKE_COLUMNS, &attrs, from, to);
+    return;
+  }
   op(v, to.access == FSDP_UPDATE ? FSDP_OP_ADD : FSDP_OP_CAST, &(fsdp_op_attrs){0}, from, to);
 }
 

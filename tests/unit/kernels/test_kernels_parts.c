@@ -158,15 +158,21 @@ static double *gathered_kv(const layout *l, const whole *w) {
   return kv;
 }
 
-// Which op runs: attention on rows in pieces, or context_attention with `kv`.
+// Which op runs: attention on rows in pieces, or context_attention with `kv`, and q in q|k|v or alone.
 typedef struct run {
   const layout *l;
   const whole *w;
   int part;
   const double *kv; // NULL: attention
+  int64_t width;    // columns of what q lies in: of q|k|v, or of q alone
   fsdp_dtype dtype;
   fsdp_op_attrs attrs;
 } run;
+
+// Elements of what q lies in up to the last that is accessed.
+static int64_t hull_of(const run *r, int64_t N) {
+  return r->kv ? (N - 1) * r->width + r->l->s.H * r->l->s.D : N * r->width;
+}
 
 static void add_qkv(kernel_case *c, const run *r) {
   const layout *l = r->l;
@@ -174,8 +180,9 @@ static void add_qkv(kernel_case *c, const run *r) {
   double *qkv = part_of(l, r->part, r->w->qkv, l->Q);
   for (int64_t i = 0; r->kv && i < N * l->Q; i++)
     if (i % l->Q >= l->s.H * l->s.D) qkv[i] = NAN; // k and v are not read there
-  kernel_case_input(c, r->dtype, N * l->Q, FSDP_READ, qkv);
-  c->parts[0] = (kernel_range){0, N * l->Q - (r->kv ? l->KV : 0)};
+  for (int64_t n = 0; n < N; n++) memmove(qkv + n * r->width, qkv + n * l->Q, (size_t)r->width * sizeof *qkv);
+  kernel_case_input(c, r->dtype, N * r->width, FSDP_READ, qkv);
+  c->parts[0] = (kernel_range){0, hull_of(r, N)};
   if (r->kv) kernel_case_input(c, r->dtype, l->s.B * l->S * l->KV, FSDP_READ, r->kv);
   free(qkv);
 }
@@ -219,7 +226,7 @@ static void expect_d_qkv(const run *r, double *d_qkv, bool all) {
     bool padding = at.position >= l->s.T, one = at.position == 0 || l->s.window == 1;
     for (int64_t c = 0; c < (all ? l->Q : width); c++) {
       double value = padding ? 0 : one && c < width ? (r->dtype == FSDP_F32 ? 0 : NAN) : expected[c];
-      d_qkv[at.row * l->Q + c] = value;
+      d_qkv[at.row * r->width + c] = value;
     }
   }
 }
@@ -228,7 +235,7 @@ static void expect_zero_padding(const run *r, const fsdp_view *d_qkv, int64_t co
   for (int64_t n = 0; n < r->l->s.B * r->l->L; n++) {
     place at = place_of(r->l, r->part, n);
     for (int64_t c = 0; at.position >= r->l->s.T && c < columns; c++)
-      assert_true(kernel_value(d_qkv, at.row * r->l->Q + c) == 0);
+      assert_true(kernel_value(d_qkv, at.row * r->width + c) == 0);
   }
 }
 
@@ -244,14 +251,14 @@ static void run_backward(const run *r, const double *o, const double *lse, doubl
   kernel_case_input(&c, FSDP_F32, N * l->s.H, FSDP_READ, lse);
   kernel_case_input(&c, r->dtype, N * width, FSDP_READ, d_o);
   int first = c.operand_count;
-  expect_d_qkv(r, kernel_case_output(&c, r->dtype, N * l->Q), !r->kv);
-  if (r->kv) c.parts[first] = (kernel_range){0, (N - 1) * l->Q + width};
+  expect_d_qkv(r, kernel_case_output(&c, r->dtype, N * r->width), !r->kv);
+  c.parts[first] = (kernel_range){0, hull_of(r, N)};
   if (r->kv) kernel_case_output(&c, r->dtype, l->s.B * l->S * l->KV);
   kernel_case_output(&c, FSDP_F32, N * l->s.H); // workspace
   kernel_case_run(&c);
   expect_zero_padding(r, &c.operands[first], r->kv ? width : l->Q);
-  for (int64_t i = 0; r->kv && i < N * l->Q; i++)
-    if (i % l->Q >= width) assert_true(isnan(kernel_value(&c.operands[first], i)));
+  for (int64_t i = 0; r->kv && i < N * r->width; i++)
+    if (i % r->width >= width) assert_true(isnan(kernel_value(&c.operands[first], i)));
   for (int64_t i = 0; r->kv && i < l->s.B * l->S * l->KV; i++)
     sum[i] += kernel_value(&c.operands[first + 1], i);
   kernel_case_check(&c);
@@ -280,18 +287,23 @@ static void check_d_kv(const layout *l, const whole *w, const double *sum, doubl
 static void check_attention(shape s, fsdp_dtype dtype) {
   layout l = layout_of(s);
   whole w = whole_of(&l, dtype);
-  double *kv = gathered_kv(&l, &w), *sum = calloc((size_t)(s.B * l.S * l.KV), sizeof *sum), *o, *lse;
-  for (int part = 0; part < s.parts; part++)
-    for (int apart = s.parts == 1 ? 0 : 1; apart < 2; apart++) {
-      run r = {&l, &w, part, apart ? kv : NULL, dtype, attrs_of(&l, part)};
-      if (apart) r.attrs.kv_seq = l.S, r.attrs.kv_parts = s.parts, r.attrs.kv_piece = l.rows.piece;
+  double *kv = gathered_kv(&l, &w), *o, *lse;
+  enum { IN_QKV, APART, ALONE, WAYS };
+  for (int way = s.parts == 1 ? IN_QKV : APART; way < WAYS; way++) {
+    double *sum = calloc((size_t)(s.B * l.S * l.KV), sizeof *sum);
+    for (int part = 0; part < s.parts; part++) {
+      run r = {&l, &w, part, way ? kv : NULL, way == ALONE ? s.H * s.D : l.Q, dtype, attrs_of(&l, part)};
+      if (way) r.attrs.kv_seq = l.S, r.attrs.kv_parts = s.parts, r.attrs.kv_piece = l.rows.piece;
+      if (way) r.attrs.out_stride = r.width;
       run_forward(&r, &o, &lse);
       run_backward(&r, o, lse, sum);
       free(o), free(lse);
     }
-  check_d_kv(&l, &w, sum, 2 * kernel_tolerance(dtype)); // each part's is rounded
+    if (way) check_d_kv(&l, &w, sum, 2 * kernel_tolerance(dtype)); // each part's is rounded
+    free(sum);
+  }
   whole_free(&w);
-  free(kv), free(sum);
+  free(kv);
 }
 
 static void test_attention_of_parts(void **state) {

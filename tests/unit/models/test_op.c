@@ -201,9 +201,10 @@ static void test_positions_are_checked(void **state) {
 // Rows that are no whole pieces or chunks, chunks of the same positions, and positions without keys.
 static void test_rows_are_checked(void **state) {
   (void)state;
-  const fsdp_op_attrs fits = {.batch = 1, .seq = 4, .heads = 1, .kv_heads = 1, .head_dim = 2, .kv_seq = 8};
-  fsdp_op_attrs cases[8];
-  for (int i = 0; i < 8; i++) cases[i] = fits;
+  const fsdp_op_attrs fits = {
+      .batch = 1, .seq = 4, .heads = 1, .kv_heads = 1, .head_dim = 2, .kv_seq = 8, .out_stride = 6};
+  fsdp_op_attrs cases[10];
+  for (int i = 0; i < 10; i++) cases[i] = fits;
   cases[1].piece = 3;
   cases[2].chunk = 5;
   cases[3].chunk = 2, cases[3].first_index = 4, cases[3].second_index = 5;
@@ -211,9 +212,12 @@ static void test_rows_are_checked(void **state) {
   cases[5].chunk = 2, cases[5].second_index = 7;
   cases[6].kv_parts = 3;
   cases[7].kv_parts = 2, cases[7].kv_piece = 3;
-  for (int i = 0; i < 8; i++) {
+  cases[8].out_stride = 1;
+  cases[9].out_offset = 2;
+  for (int i = 0; i < 10; i++) {
     kernel_case c = kernel_case_of(FSDP_OP_CONTEXT_ATTENTION, cases[i], 0);
-    kernel_case_input(&c, FSDP_F32, 4 * 6, FSDP_READ, NULL);
+    kernel_case_input(&c, FSDP_F32, 4 * cases[i].out_stride, FSDP_READ, NULL);
+    c.parts[0] = (kernel_range){0, 3 * 6 + 2};
     kernel_case_input(&c, FSDP_F32, 8 * 4, FSDP_READ, NULL);
     kernel_case_output(&c, FSDP_F32, 4 * 2);
     kernel_case_output(&c, FSDP_F32, 4);
@@ -226,6 +230,7 @@ static void test_rows_are_checked(void **state) {
   }
   for (int i = 0; i < 2; i++) { // keys lie in rows of q|k|v: all positions, in order
     fsdp_op_attrs attrs = fits;
+    attrs.out_stride = 0;
     if (i == 0) attrs.chunk = 2, attrs.second_index = 6;
     if (i == 1) attrs.first_index = 1;
     kernel_case c = kernel_case_of(FSDP_OP_ATTENTION, attrs, 0);
@@ -236,19 +241,21 @@ static void test_rows_are_checked(void **state) {
   }
 }
 
-// Of q|k|v and its gradient, q alone.
+// Of q|k|v and its gradient, q alone: as where q lies by itself.
 static void test_work_of_context_attention(void **state) {
   (void)state;
   fsdp_op_attrs attrs = {.batch = 1, .seq = 4, .heads = 2, .kv_heads = 1, .head_dim = 3, .kv_seq = 8};
   const double q = 4 * 6 * 2, kv = 8 * 6 * 2, o = 4 * 6 * 2, lse = 2 * 4 * 4;
-  fsdp_op_extent qkv = {FSDP_BF16, FSDP_READ, 4 * 12 * 2}, rows = {FSDP_BF16, FSDP_READ, 8 * 6 * 2};
-  fsdp_op_extent out = {FSDP_BF16, FSDP_WRITE, 4 * 6 * 2}, sums = {FSDP_F32, FSDP_WRITE, 2 * 4 * 4};
-  assert_true(
-      fsdp_op_work_of(FSDP_OP_CONTEXT_ATTENTION, &attrs, (fsdp_op_extent[]){qkv, rows, out, sums}, 4).bytes ==
-      q + kv + o + lse);
-  assert_true(fsdp_op_work_of(FSDP_OP_CONTEXT_ATTENTION_BACKWARD, &attrs,
-                              (fsdp_op_extent[]){qkv, rows, out, sums, out, qkv, rows}, 7)
-                  .bytes == 2 * (q + kv + o) + lse);
+  fsdp_op_extent kv_rows = {FSDP_BF16, FSDP_READ, 8 * 6 * 2}, out = {FSDP_BF16, FSDP_WRITE, 4 * 6 * 2};
+  fsdp_op_extent sums = {FSDP_F32, FSDP_WRITE, 2 * 4 * 4};
+  for (int columns = 6; columns <= 12; columns += 6) {
+    attrs.out_stride = columns;
+    fsdp_op_extent rows = {FSDP_BF16, FSDP_READ, 4 * columns * 2};
+    fsdp_op_extent operands[] = {rows, kv_rows, out, sums, out, rows, kv_rows};
+    assert_true(fsdp_op_work_of(FSDP_OP_CONTEXT_ATTENTION, &attrs, operands, 4).bytes == q + kv + o + lse);
+    assert_true(fsdp_op_work_of(FSDP_OP_CONTEXT_ATTENTION_BACKWARD, &attrs, operands, 7).bytes ==
+                2 * (q + kv + o) + lse);
+  }
 }
 
 // A table of ten positions, of which three are read, or added to; the rest is touched if it is zeroed.

@@ -168,7 +168,7 @@ static void test_contractions(void **state) {
       {FSDP_OP_ATTENTION_BACKWARD, "d_qkv", ""},
       {FSDP_OP_CONTEXT_ATTENTION, "o", ""},
       {FSDP_OP_CONTEXT_ATTENTION, "lse", ""},
-      {FSDP_OP_CONTEXT_ATTENTION_BACKWARD, "d_qkv", ""},
+      {FSDP_OP_CONTEXT_ATTENTION_BACKWARD, "d_q", ""},
       {FSDP_OP_CONTEXT_ATTENTION_BACKWARD, "d_kv", "t"}, // parts with different queries share the keys
       {FSDP_OP_SWIGLU, "s", ""},
       {FSDP_OP_EMBEDDING_BACKWARD, "d_weight", "n"},
