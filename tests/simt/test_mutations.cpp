@@ -5,6 +5,7 @@
 #include "tests/simt/twin.h"
 
 #include <cstdio>
+#include <cstdlib>
 #include <map>
 
 namespace {
@@ -138,22 +139,30 @@ std::string name_of(const simt::place &place) {
 
 int main() {
   const std::vector<float> inv_freq(64, 0.5f);
-  const std::vector<twin_case> cases = {attention(FSDP_BF16, head_attrs(200, 2, 1, 64)),
-                                        attention_backward(FSDP_BF16, head_attrs(200, 2, 1, 64)),
-                                        attention(FSDP_F32, head_attrs(40, 2, 1, 20)),
-                                        attention_backward(FSDP_F32, head_attrs(40, 2, 1, 20)),
-                                        rmsnorm_backward(),
-                                        bias_backward(),
-                                        embedding_backward(),
-                                        cross_entropy(),
-                                        head_logits(),
-                                        rope(inv_freq)};
+  // With the tensor-core kernels of attention that they run.
+  const struct {
+    twin_case c;
+    const char *kernels;
+  } cases[] = {{attention(FSDP_BF16, head_attrs(200, 2, 1, 64)), "mma"},
+               {attention_backward(FSDP_BF16, head_attrs(200, 2, 1, 64)), "mma"},
+               {attention(FSDP_BF16, head_attrs(600, 1, 1, 64)), "wgmma"},
+               {attention_backward(FSDP_BF16, head_attrs(400, 2, 1, 64)), "wgmma"},
+               {attention(FSDP_F32, head_attrs(40, 2, 1, 20)), "mma"},
+               {attention_backward(FSDP_F32, head_attrs(40, 2, 1, 20)), "mma"},
+               {rmsnorm_backward(), "mma"},
+               {bias_backward(), "mma"},
+               {embedding_backward(), "mma"},
+               {cross_entropy(), "mma"},
+               {head_logits(), "mma"},
+               {rope(inv_freq), "mma"}};
   std::map<simt::place, std::string> findings; // "" until a case has found it missing
-  for (const twin_case &c : cases) {
+  for (const auto &[c, kernels] : cases) {
+    setenv("FSDP_ATTENTION", kernels, 1);
     results right;
-    const std::string message = simt::expect_error([&] { right = twin_run(c); });
+    const auto run = [&, &of = c] { return twin_run(of); };
+    const std::string message = simt::expect_error([&] { right = run(); });
     if (!message.empty()) {
-      printf("FAILED %s: %s\n", c.name.c_str(), message.c_str());
+      printf("FAILED %s by %s: %s\n", c.name.c_str(), kernels, message.c_str());
       return 1;
     }
     for (const simt::place &place : simt::places_passed()) findings.emplace(place, "");
@@ -161,7 +170,7 @@ int main() {
       if (!finding.second.empty()) continue;
       results wrong;
       simt::leave_out(&finding.first);
-      finding.second = simt::expect_error([&] { wrong = twin_run(c); });
+      finding.second = simt::expect_error([&] { wrong = run(); });
       simt::leave_out(nullptr);
       if (finding.second.empty() && wrong != right) finding.second = "results differ";
     }

@@ -1,0 +1,345 @@
+// Attention's gradients by Hopper's asynchronous products of warpgroups: bf16, head dimensions that are
+// multiples of 8 up to 128. See attention.cuh, and attention_tensor_backward.cu for the formulas.
+//
+// As there, two kernels sum their results in registers in a fixed order, and S and d_P are computed twice. A
+// block has two warpgroups, each with 64 rows of the results. The left factors of the last products are what
+// the first ones leave in registers: P^T and d_S^T in the kernel that owns keys, d_S in the one that owns
+// queries, so nothing but tiles of Q, K, V and d_O ever lies in shared memory.
+//
+//   owns keys      S^T = K Q^T and d_P^T = V d_O^T start together; P^T is made while d_P^T is on its way, and
+//                  d_S^T while d_V += P^T d_O is; then d_K += d_S^T Q
+//   owns queries   S = Q K^T and d_P = d_O V^T start together; d_Q += d_S K
+//
+// Tiles of the other side have two stages; the next one is copied while products run.
+#include "kernels/cuda/attention/attention_tensor.cuh"
+#include "kernels/cuda/attention/attention_walk.cuh"
+#include "kernels/cuda/attention/hopper.cuh"
+
+namespace {
+
+constexpr int warpgroups = 2, warpgroup_rows = 64, warpgroup_threads = 4 * warp_lanes;
+constexpr int threads_count = warpgroups * warpgroup_threads, own_rows = warpgroups * warpgroup_rows;
+
+// Bytes of a tile, and of one of its panels.
+template <int WIDTH, int ROWS> constexpr int tile_bytes = ROWS *WIDTH * 2;
+template <int ROWS> constexpr int panel_bytes = ROWS *panel_row_bytes;
+
+// Calls copy(panel, first column, shape) for each panel of a tile, with the columns from there on as all that
+// heads have.
+template <int WIDTH, int ROWS, class Copy>
+__device__ __forceinline__ void each_panel(const smem<bf16> &tile, const attention_shape &s,
+                                           const Copy &copy) {
+#pragma unroll
+  for (int column = 0; column < WIDTH; column += panel_columns) {
+    attention_shape rest = s;
+    rest.D -= column;
+    copy(tile.template part<bf16>(column * ROWS * 2, ROWS * panel_columns), column, rest);
+  }
+}
+template <bool MAPPED, int WIDTH, int ROWS>
+__device__ __forceinline__ void copy_query_panels(const smem<bf16> &tile, const bf16 *source, int stride,
+                                                  const attention_shape &s, int b, const query_range &at) {
+  each_panel<WIDTH, ROWS>(tile, s, [&](const smem<bf16> &panel, int column, const attention_shape &rest) {
+    copy_queries<MAPPED, panel_columns, ROWS, threads_count>(panel, source + column, stride, rest, b, at);
+  });
+}
+template <bool MAPPED, int WIDTH, int ROWS>
+__device__ __forceinline__ void copy_key_panels(const smem<bf16> &tile, const bf16 *source,
+                                                const attention_shape &s, int b, int key,
+                                                const key_run &run) {
+  each_panel<WIDTH, ROWS>(tile, s, [&](const smem<bf16> &panel, int column, const attention_shape &rest) {
+    copy_keys<MAPPED, panel_columns, ROWS, threads_count>(panel, source + column, rest, b, key, run);
+  });
+}
+
+// A tile of ROWS rows as a factor: its rows from `row` on.
+template <int ROWS> __device__ __forceinline__ uint64_t factor_of(const smem<bf16> &tile, int row) {
+  return wgmma_descriptor(tile.address(row * panel_columns), panel_bytes<ROWS>);
+}
+
+// Starts d = 64 rows of a tile of ROWS_A times the transpose of the 8 N rows of another.
+template <int WIDTH, int ROWS_A, int N>
+__device__ __forceinline__ void start_scores(float (&d)[N][4], uint64_t a, uint64_t b) {
+#pragma unroll
+  for (int step = 0; step < WIDTH / 16; step++)
+    wgmma<major::k, major::k>(d, advance(a, step_bytes<major::k>(step, panel_bytes<ROWS_A>)),
+                              advance(b, step_bytes<major::k>(step, panel_bytes<8 * N>)), step > 0);
+}
+
+// Starts d += left (64, 16 STEPS) times a tile of 16 STEPS rows.
+template <int STEPS, int COLUMNS>
+__device__ __forceinline__ void start_sum(float (&d)[COLUMNS][4], const uint32_t (&left)[STEPS][4],
+                                          uint64_t tile) {
+#pragma unroll
+  for (int step = 0; step < STEPS; step++)
+    wgmma<major::mn>(d, left[step], advance(tile, step_bytes<major::mn>(step, 0)), true);
+}
+
+template <int N>
+__device__ __forceinline__ void round_to_left(const float (&d)[N][4], uint32_t (&left)[N / 2][4]) {
+#pragma unroll
+  for (int step = 0; step < N / 2; step++) round_to_a(d, step, left[step]);
+}
+
+// ---- d_K and d_V
+
+constexpr int tile_queries = 64, query_tiles_of_8 = tile_queries / 8;
+
+// Dynamic shared memory: K, V; two stages of Q, d_O; two stages of lse and delta.
+template <int WIDTH>
+constexpr int keys_shared_bytes =
+    2 * tile_bytes<WIDTH, own_rows> + 4 * tile_bytes<WIDTH, tile_queries> + 4 * tile_queries * 4;
+
+struct query_stage {
+  smem<bf16> q, d_o;
+  smem<float> lse, delta; // lse in units of ln 2
+};
+
+template <int WIDTH>
+__device__ __forceinline__ query_stage query_stage_of(const smem<unsigned char> &bytes, int i) {
+  constexpr int one = tile_bytes<WIDTH, tile_queries>, tiles = 2 * tile_bytes<WIDTH, own_rows>;
+  const int statistics = tiles + 4 * one;
+  query_stage stage;
+  stage.q = bytes.part<bf16>(tiles + 2 * i * one, tile_queries * WIDTH);
+  stage.d_o = bytes.part<bf16>(tiles + (2 * i + 1) * one, tile_queries * WIDTH);
+  stage.lse = bytes.part<float>(statistics + 2 * i * tile_queries * 4, tile_queries);
+  stage.delta = bytes.part<float>(statistics + (2 * i + 1) * tile_queries * 4, tile_queries);
+  return stage;
+}
+
+template <bool MAPPED, int WIDTH>
+__device__ __forceinline__ void copy_stage(const attention_gradient<bf16> &p, const query_stage &stage, int b,
+                                           const query_walk &walk) {
+  const attention_shape &s = p.shape;
+  const query_range at = query_tile_at<MAPPED, tile_queries>(s, walk.tile);
+  copy_query_panels<MAPPED, WIDTH, tile_queries>(stage.q, p.q + walk.head * s.D, s.Q, s, b, at);
+  copy_query_panels<MAPPED, WIDTH, tile_queries>(stage.d_o, p.d_o + walk.head * s.D, s.H * s.D, s, b, at);
+}
+
+// Of the tile's query of this thread, if it has one: thread i has query i. Queries past the last have zeros:
+// P = 1 meets d_O = 0.
+struct query_statistics {
+  float lse = 0, delta = 0;
+};
+template <bool MAPPED>
+__device__ __forceinline__ query_statistics load_statistics(const attention_gradient<bf16> &p, int b,
+                                                            const query_walk &walk) {
+  const query_range at = query_tile_at<MAPPED, tile_queries>(p.shape, walk.tile);
+  const int i = int(threadIdx.x);
+  query_statistics own;
+  if (i >= tile_queries || at.index + i >= at.end) return own;
+  own.lse = log2_e * global_load(p.lse + statistic_at(p.shape, b, walk.head, at.index + i));
+  own.delta = global_load(p.delta + statistic_at(p.shape, b, walk.head, at.index + i));
+  return own;
+}
+__device__ __forceinline__ void store_statistics(const query_stage &stage, query_statistics own) {
+  if (int(threadIdx.x) >= tile_queries) return;
+  stage.lse[int(threadIdx.x)] = own.lse;
+  stage.delta[int(threadIdx.x)] = own.delta;
+}
+
+// P^T in place of S^T. `first_query`: the position of the tile's, counted from the warp's first key.
+__device__ __forceinline__ void weigh_keys(float (&p)[1][query_tiles_of_8][4], const smem<float> &lse,
+                                           float scale, int first_query, int window) {
+  if (first_query < 15) hide_left(p, first_query + 1);
+  if (first_query + tile_queries - 1 >= window) hide_right(p, first_query + 1 - window);
+  const smem<float2> pairs = lse.part<float2>(0, tile_queries / 2);
+#pragma unroll
+  for (int n = 0; n < query_tiles_of_8; n++) {
+    const float2 pair = pairs[n * 4 + int(threadIdx.x) % 4];
+#pragma unroll
+    for (int i = 0; i < 4; i++) p[0][n][i] = exp2_approx(p[0][n][i] * scale - (i % 2 == 0 ? pair.x : pair.y));
+  }
+}
+
+// d_S^T in place of d_P^T.
+__device__ __forceinline__ void differentiate_keys(const float (&p)[query_tiles_of_8][4],
+                                                   float (&d_s)[query_tiles_of_8][4],
+                                                   const smem<float> &delta) {
+  const smem<float2> pairs = delta.part<float2>(0, tile_queries / 2);
+#pragma unroll
+  for (int n = 0; n < query_tiles_of_8; n++) {
+    const float2 pair = pairs[n * 4 + int(threadIdx.x) % 4];
+#pragma unroll
+    for (int i = 0; i < 4; i++) d_s[n][i] = p[n][i] * (d_s[n][i] - (i % 2 == 0 ? pair.x : pair.y));
+  }
+}
+
+template <int WIDTH, bool MAPPED>
+__global__ void __launch_bounds__(threads_count) make_d_k_d_v(attention_gradient<bf16> p) {
+  FSDP_SHARED_DYNAMIC(bytes);
+  const smem<bf16> k = bytes.part<bf16>(0, own_rows * WIDTH),
+                   v = bytes.part<bf16>(tile_bytes<WIDTH, own_rows>, own_rows * WIDTH);
+  const attention_shape &s = p.shape;
+  const int b = int(blockIdx.y) / s.K, kv = int(blockIdx.y) % s.K, first = int(blockIdx.x) * own_rows;
+  const int group_row = int(threadIdx.x) / warpgroup_threads * warpgroup_rows;
+  const int row = int(threadIdx.x) / warp_lanes * 16; // of the warp
+  query_walk at = walk_of<MAPPED, tile_queries>(s, kv, first, first + own_rows - 1), next = at;
+  const uint64_t k_rows = factor_of<own_rows>(k, group_row), v_rows = factor_of<own_rows>(v, group_row);
+  if (!is_done(at)) { // some query sees a key
+    key_run run;
+    move_to<MAPPED, own_rows>(s, b, first, &run);
+    copy_key_panels<MAPPED, WIDTH, own_rows>(k, p.k + kv * s.D, s, b, first, run);
+    copy_key_panels<MAPPED, WIDTH, own_rows>(v, p.v + kv * s.D, s, b, first, run);
+    const query_stage first_stage = query_stage_of<WIDTH>(bytes, 0);
+    copy_stage<MAPPED, WIDTH>(p, first_stage, b, at);
+    store_statistics(first_stage, load_statistics<MAPPED>(p, b, at));
+  }
+  cp_async_commit();
+  float d_k[WIDTH / 8][4] = {}, d_v[WIDTH / 8][4] = {};
+  const float scale = s.scale * log2_e;
+  for (int i = 0; !is_done(at); i++, at = next) {
+    const query_stage stage = query_stage_of<WIDTH>(bytes, i % 2),
+                      other = query_stage_of<WIDTH>(bytes, 1 - i % 2);
+    step<MAPPED>(&next);
+    const bool has_next = !is_done(next);
+    cp_async_wait<0>();
+    fence_proxy_async();
+    __syncthreads(); // this tile has arrived, and all reads of the other stage are done
+    float weights[1][query_tiles_of_8][4], d_s[query_tiles_of_8][4];
+    uint32_t p_left[tile_queries / 16][4], d_s_left[tile_queries / 16][4];
+    wgmma_fence(weights[0], d_s);
+    start_scores<WIDTH, own_rows>(weights[0], k_rows, factor_of<tile_queries>(stage.q, 0));
+    wgmma_commit();
+    start_scores<WIDTH, own_rows>(d_s, v_rows, factor_of<tile_queries>(stage.d_o, 0));
+    wgmma_commit();
+    query_statistics statistics;
+    if (has_next) {
+      copy_stage<MAPPED, WIDTH>(p, other, b, next);
+      statistics = load_statistics<MAPPED>(p, b, next);
+    }
+    cp_async_commit();
+    wgmma_wait<1>(weights[0]);
+    const int position = query_tile_at<MAPPED, tile_queries>(s, at.tile).position - first - row;
+    weigh_keys(weights, stage.lse, scale, position, s.window);
+    round_to_left(weights[0], p_left);
+    wgmma_fence(d_v, p_left);
+    start_sum(d_v, p_left, factor_of<tile_queries>(stage.d_o, 0));
+    wgmma_commit();
+    wgmma_wait<1>(d_s);
+    differentiate_keys(weights[0], d_s, stage.delta);
+    round_to_left(d_s, d_s_left);
+    wgmma_fence(d_k, d_s_left);
+    start_sum(d_k, d_s_left, factor_of<tile_queries>(stage.q, 0));
+    wgmma_commit();
+    if (has_next) store_statistics(other, statistics);
+    wgmma_wait<0>(d_v, d_k, p_left, d_s_left);
+  }
+  __syncthreads(); // K and V have been read; results go through their memory
+  const float one[2] = {1.0f, 1.0f}, scales[2] = {s.scale, s.scale};
+  store_keys<MAPPED, WIDTH>(v, row, d_v, one, p.d_v + kv * s.D, s, b, first + row);
+  store_keys<MAPPED, WIDTH>(k, row, d_k, scales, p.d_k + kv * s.D, s, b, first + row);
+}
+
+// ---- d_Q
+
+constexpr int tile_keys = 128, key_tiles_of_8 = tile_keys / 8;
+
+// Dynamic shared memory: Q, d_O; two stages of K, V.
+template <int WIDTH>
+constexpr int queries_shared_bytes = 2 * tile_bytes<WIDTH, own_rows> + 4 * tile_bytes<WIDTH, tile_keys>;
+
+// P in place of S. `first_key`: of the tile, counted from the warp's first query.
+__device__ __forceinline__ void weigh_queries(float (&p)[1][key_tiles_of_8][4], const float (&lse)[2],
+                                              float scale, int first_key, int window) {
+  if (first_key + tile_keys > 1) hide_right(p, first_key);
+  if (first_key + window < 16) hide_left(p, first_key + window);
+#pragma unroll
+  for (int n = 0; n < key_tiles_of_8; n++)
+#pragma unroll
+    for (int i = 0; i < 4; i++) p[0][n][i] = exp2_approx(p[0][n][i] * scale - lse[i / 2]);
+}
+
+// d_S in place of d_P.
+__device__ __forceinline__ void differentiate_queries(const float (&p)[key_tiles_of_8][4],
+                                                      float (&d_s)[key_tiles_of_8][4],
+                                                      const float (&delta)[2]) {
+#pragma unroll
+  for (int n = 0; n < key_tiles_of_8; n++)
+#pragma unroll
+    for (int i = 0; i < 4; i++) d_s[n][i] = p[n][i] * (d_s[n][i] - delta[i / 2]);
+}
+
+template <int WIDTH, bool MAPPED>
+__global__ void __launch_bounds__(threads_count) make_d_q(attention_gradient<bf16> p) {
+  FSDP_SHARED_DYNAMIC(bytes);
+  constexpr int one = tile_bytes<WIDTH, tile_keys>, tiles = 2 * tile_bytes<WIDTH, own_rows>;
+  const smem<bf16> q = bytes.part<bf16>(0, own_rows * WIDTH),
+                   d_o = bytes.part<bf16>(tile_bytes<WIDTH, own_rows>, own_rows * WIDTH);
+  const attention_shape &s = p.shape;
+  const int b = int(blockIdx.y) / s.H, head = int(blockIdx.y) % s.H, kv = head / s.G * s.D;
+  const query_range own = query_tile_at<MAPPED, own_rows>(s, int(gridDim.x - 1 - blockIdx.x));
+  // Positions: of the block's first query, and past its last.
+  const int first = own.position, end = first + least(own_rows, own.end - own.index);
+  const int group_row = int(threadIdx.x) / warpgroup_threads * warpgroup_rows;
+  const int row = int(threadIdx.x) / warp_lanes * 16; // of the warp
+  key_run run;
+  auto copy_stage = [&](int stage, int key) {
+    move_to<MAPPED, tile_keys>(s, b, key, &run);
+    copy_key_panels<MAPPED, WIDTH, tile_keys>(bytes.part<bf16>(tiles + 2 * stage * one, tile_keys * WIDTH),
+                                              p.k + kv, s, b, key, run);
+    copy_key_panels<MAPPED, WIDTH, tile_keys>(
+        bytes.part<bf16>(tiles + (2 * stage + 1) * one, tile_keys * WIDTH), p.v + kv, s, b, key, run);
+  };
+  copy_query_panels<MAPPED, WIDTH, own_rows>(q, p.q + head * s.D, s.Q, s, b, own);
+  copy_query_panels<MAPPED, WIDTH, own_rows>(d_o, p.d_o + head * s.D, s.H * s.D, s, b, own);
+  const int first_key = first_tile<tile_keys>(s, first);
+  copy_stage(0, first_key);
+  cp_async_commit();
+  float lse[2], delta[2], d_q[WIDTH / 8][4] = {};
+#pragma unroll
+  for (int half = 0; half < 2; half++) {
+    const int query = own.index + row + int(threadIdx.x) % warp_lanes / 4 + half * 8;
+    const bool exists = query < own.end;
+    lse[half] = exists ? log2_e * global_load(p.lse + statistic_at(s, b, head, query)) : 0.0f;
+    delta[half] = exists ? global_load(p.delta + statistic_at(s, b, head, query)) : 0.0f;
+  }
+  const uint64_t q_rows = factor_of<own_rows>(q, group_row), d_o_rows = factor_of<own_rows>(d_o, group_row);
+  const float scale = s.scale * log2_e;
+  for (int key = first_key, stage = 0; key < end; key += tile_keys, stage = 1 - stage) {
+    const smem<bf16> k = bytes.part<bf16>(tiles + 2 * stage * one, tile_keys * WIDTH);
+    const smem<bf16> v = bytes.part<bf16>(tiles + (2 * stage + 1) * one, tile_keys * WIDTH);
+    cp_async_wait<0>();
+    fence_proxy_async();
+    __syncthreads(); // this tile has arrived, and all reads of the other stage are done
+    float weights[1][key_tiles_of_8][4], d_s[key_tiles_of_8][4];
+    uint32_t left[tile_keys / 16][4];
+    wgmma_fence(weights[0], d_s);
+    start_scores<WIDTH, own_rows>(weights[0], q_rows, factor_of<tile_keys>(k, 0));
+    wgmma_commit();
+    start_scores<WIDTH, own_rows>(d_s, d_o_rows, factor_of<tile_keys>(v, 0));
+    wgmma_commit();
+    if (key + tile_keys < end) copy_stage(1 - stage, key + tile_keys);
+    cp_async_commit();
+    wgmma_wait<1>(weights[0]);
+    weigh_queries(weights, lse, scale, key - first - row, s.window);
+    wgmma_wait<0>(d_s);
+    differentiate_queries(weights[0], d_s, delta);
+    round_to_left(d_s, left);
+    wgmma_fence(d_q, left);
+    start_sum(d_q, left, factor_of<tile_keys>(k, 0));
+    wgmma_commit();
+    wgmma_wait<0>(d_q, left);
+  }
+  __syncthreads(); // Q has been read; results go through its memory
+  const float scales[2] = {s.scale, s.scale};
+  store_queries<MAPPED, WIDTH>(q, row, d_q, scales, p.d_q + head * s.D, s.Q, s, b, own.index + row, own.end);
+}
+
+template <int WIDTH, bool MAPPED> void run(const attention_gradient<bf16> &p, void *stream) {
+  const attention_shape &s = p.shape;
+  launch({blocks_of(s.S, own_rows), threads_count, stream, int64_t(s.B) * s.K, keys_shared_bytes<WIDTH>},
+         make_d_k_d_v<WIDTH, MAPPED>, p);
+  launch({query_tiles<own_rows>(s), threads_count, stream, int64_t(s.B) * s.H, queries_shared_bytes<WIDTH>},
+         make_d_q<WIDTH, MAPPED>, p);
+}
+
+template <int WIDTH> void run_mapped(const attention_gradient<bf16> &p, void *stream) {
+  attention_is_plain(p.shape) ? run<WIDTH, false>(p, stream) : run<WIDTH, true>(p, stream);
+}
+
+} // namespace
+
+void attention_hopper_backward(const attention_gradient<bf16> &p, void *stream) {
+  p.shape.D <= 64 ? run_mapped<64>(p, stream) : run_mapped<128>(p, stream);
+}
