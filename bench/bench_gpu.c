@@ -1,15 +1,16 @@
 // How fast is each kernel of a training step on a GPU, against what that GPU can do?
 //
-//   bench_gpu [--ceilings] [--repeat N] [--json FILE] [--kernels NAME,...] [options of fsdp_plan]
+//   bench_gpu [--ceilings] [--repeat N] [--side N] [--json FILE] [--kernels NAME,...] [options of fsdp_plan]
 //
 // First the ceilings: a bf16 gemm of 8192^3 (cuBLASLt, by the algorithm measured fastest) and a copy of 1 GiB
-// from device to device; --ceilings stops there. Then every distinct kernel of the step that the options plan
-// (bench/step_ops.h), with the plan's own shapes, chunks and element types; with --kernels those alone whose
-// name begins with one of the NAMEs. With --ranks N and a mesh they are the first rank's, timed on one GPU
-// without communication: head_, context_ and columns are kernels of meshes. Per kernel it prints launches per
-// step, microseconds, TFLOP/s of gemms (attention counted causally) or GB/s of operands read and written
-// once, the share of the ceiling, and milliseconds per step. Kernels of attention are timed once more by the
-// other implementation (FSDP_ATTENTION) at the end, if this GPU has it: "... by wgmma"; no sum counts these.
+// from device to device; --side N makes them N^3 and 16 N^2 bytes, --ceilings stops there. Then every
+// distinct kernel of the step that the options plan (bench/step_ops.h), with the plan's own shapes, chunks
+// and element types; with --kernels those alone whose name begins with one of the NAMEs. With --ranks N and a
+// mesh they are the first rank's, timed on one GPU without communication: head_, context_ and columns are
+// kernels of meshes. Per kernel it prints launches per step, microseconds, TFLOP/s of gemms (attention
+// counted causally) or GB/s of operands read and written once, the share of the ceiling, and milliseconds per
+// step. Kernels of attention are timed once more by the other implementation (FSDP_ATTENTION) at the end, if
+// this GPU has it: "... by wgmma"; no sum counts these.
 //
 // Operands are random numbers of the magnitudes that training has, never zeros: a GPU that multiplies zeros
 // draws less power and, others report, is faster. Small operands are rotated, so that they do not stay in the
@@ -33,13 +34,13 @@
 #define PATTERN      ((int64_t)1 << 20)   // elements drawn; longer operands repeat them
 #define MEASURE_MS   10.0
 #define REPEATS_MAX  31
-#define COPY_BYTES   ((int64_t)1 << 30)
-#define PRODUCT_SIDE 8192
+#define SIDE         8192 // of the ceilings
+#define SIDE_MAX     32768
 #define OPERANDS_MAX (FSDP_OP_MAX_OPERANDS + 1)
 
 typedef struct arguments {
   bool ceilings_only;
-  int repeats;
+  int repeats, side;
   const char *json, *kernels; // NULL: none; all
   int plan_argc;
   char **plan_argv; // owned
@@ -271,8 +272,7 @@ static double run(bench *b, const step_op *op) {
 
 // ---- Ceilings
 
-static void measure_product(bench *b) {
-  const int64_t n = PRODUCT_SIDE;
+static void measure_product(bench *b, int64_t n) {
   const fsdp_instr instr = {.kind = FSDP_INSTR_OP, .op = FSDP_OP_LINEAR, .operand_count = 3};
   const fsdp_op_attrs attrs = {.batch = 1, .seq = n, .in_features = n, .out_features = n, .out_stride = n};
   const fsdp_operand operands[3] = {{.dtype = FSDP_BF16, .access = FSDP_READ, .size_bytes = 2 * n * n},
@@ -281,22 +281,24 @@ static void measure_product(bench *b) {
   const step_op op = {.instr = &instr, .attrs = attrs, .operands = operands, .count = 1};
   const fsdp_op_work work = step_op_work(&op);
   const double s = run(b, &op);
-  report(b, "ceiling: product of 8192^3, bf16", 1, s, &work);
+  char label[STEP_OP_LABEL_BYTES];
+  snprintf(label, sizeof label, "ceiling: product of %lld^3, bf16", (long long)n);
+  report(b, label, 1, s, &work);
   b->flops_ceiling = work.flops / s;
 }
 
-static void measure_copy(bench *b) {
+static void measure_copy(bench *b, int64_t bytes) {
   void *from, *to;
-  CALL_CUDA(cudaMalloc(&from, (size_t)COPY_BYTES));
-  CALL_CUDA(cudaMalloc(&to, (size_t)COPY_BYTES));
+  CALL_CUDA(cudaMalloc(&from, (size_t)bytes));
+  CALL_CUDA(cudaMalloc(&to, (size_t)bytes));
   const draw usual = {.deviation = 1};
-  const fsdp_view source = {from, COPY_BYTES / 2, FSDP_BF16, FSDP_WRITE};
+  const fsdp_view source = {from, bytes / 2, FSDP_BF16, FSDP_WRITE};
   fill(&source, &usual, 2);
   CALL_CUDA(cudaDeviceSynchronize());
   float best_ms = INFINITY, ms = 0;
   for (int i = 0; i < 10; i++) {
     CALL_CUDA(cudaEventRecord(b->begin, b->stream));
-    CALL_CUDA(cudaMemcpyAsync(to, from, (size_t)COPY_BYTES, cudaMemcpyDefault, b->stream));
+    CALL_CUDA(cudaMemcpyAsync(to, from, (size_t)bytes, cudaMemcpyDefault, b->stream));
     CALL_CUDA(cudaEventRecord(b->end, b->stream));
     CALL_CUDA(cudaEventSynchronize(b->end));
     CALL_CUDA(cudaEventElapsedTime(&ms, b->begin, b->end));
@@ -304,7 +306,7 @@ static void measure_copy(bench *b) {
   }
   CALL_CUDA(cudaFree(from));
   CALL_CUDA(cudaFree(to));
-  const fsdp_op_work work = {.bytes = 2 * (double)COPY_BYTES};
+  const fsdp_op_work work = {.bytes = 2 * (double)bytes};
   report(b, "ceiling: copy from device to device, read and written", 1, (double)best_ms / 1e3, &work);
   b->bytes_ceiling = work.bytes / ((double)best_ms / 1e3);
 }
@@ -376,7 +378,8 @@ static void bench_step(bench *b, const fsdp_plan *plan, const char *kernels) {
 
 // Removes our own options; the rest plans the step, for a GPU.
 static arguments parse(int argc, char **argv) {
-  arguments a = {.repeats = 5, .plan_argv = fsdp_alloc((size_t)(argc + 3) * sizeof *a.plan_argv)};
+  arguments a = {
+      .repeats = 5, .side = SIDE, .plan_argv = fsdp_alloc((size_t)(argc + 3) * sizeof *a.plan_argv)};
   static char backend[] = "--backend", cuda[] = "cuda";
   a.plan_argv[a.plan_argc++] = argv[0];
   a.plan_argv[a.plan_argc++] = backend;
@@ -390,13 +393,15 @@ static arguments parse(int argc, char **argv) {
       a.kernels = argv[++i];
     } else if (strcmp(argv[i], "--repeat") == 0 && i + 1 < argc) {
       a.repeats = atoi(argv[++i]);
+    } else if (strcmp(argv[i], "--side") == 0 && i + 1 < argc) {
+      a.side = atoi(argv[++i]);
     } else {
       a.plan_argv[a.plan_argc++] = argv[i];
     }
   }
   a.plan_argv[a.plan_argc] = NULL;
-  if (a.repeats >= 1 && a.repeats <= REPEATS_MAX) return a;
-  fprintf(stderr, "bench_gpu: error: --repeat takes 1 to %d\n", REPEATS_MAX);
+  if (a.repeats >= 1 && a.repeats <= REPEATS_MAX && a.side >= 1 && a.side <= SIDE_MAX) return a;
+  fprintf(stderr, "bench_gpu: error: --repeat takes 1 to %d, --side 1 to %d\n", REPEATS_MAX, SIDE_MAX);
   exit(2);
 }
 
@@ -429,8 +434,8 @@ static void run_all(const arguments *a, const fsdp_setup *setup) {
   const fsdp_plan_config *c = &setup->plan->config;
   printf("# %s, %s, batch %lld, sequence %lld\n", properties.name, setup->model_name, (long long)c->batch,
          (long long)c->seq);
-  measure_product(&b);
-  measure_copy(&b);
+  measure_product(&b, a->side);
+  measure_copy(&b, (int64_t)16 * a->side * a->side);
   if (!a->ceilings_only) bench_step(&b, setup->plan, a->kernels);
   if (b.json) fclose(b.json);
   fsdp_cuda_gemm_close();

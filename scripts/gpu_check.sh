@@ -6,7 +6,8 @@
 # steps whose name has one of the WORDS (a regular expression), so that steps for which one call had no time
 # can follow in the next. Every line is printed as soon as it is known. The table, JSON and logs are in $OUT,
 # else in FOLDER/gpu_check, complete after every step. Nothing is downloaded. Exit status: 0 if no step
-# failed, 1 if one did, 5 if there is no GPU. A step whose tool the machine lacks is "skipped".
+# failed, 1 if one did, 3 if results cannot be written, 5 if there is no GPU. A step whose tool the machine
+# lacks is "skipped".
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
 if ! command -v python3 >/dev/null; then

@@ -21,6 +21,7 @@ class Machine:
         self.bundle = os.path.join(self.folder, "bundle")
         self.has_bundle = os.path.exists(os.path.join(self.bundle, "env.sh"))
         self.wheels = tools.wheel_folders()
+        self.peer_device = "cuda"  # of PyTorch
 
     def program(self, name):
         return os.path.join(self.bundle if self.has_bundle else self.folder, "bin", name)

@@ -10,13 +10,13 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(HERE))
 sys.path[:0] = [os.path.dirname(HERE), os.path.join(ROOT, "bench")]
 
-from checking import process  # noqa: E402
+from checking import process, tools  # noqa: E402
 from checking.machine import PROGRAMS, TESTS, Machine  # noqa: E402
 from checking.report import Report  # noqa: E402
 from checking.runner import Runner  # noqa: E402
 from checking.steps import all_steps  # noqa: E402
 
-NO_GPU = 5
+BAD_FILE, NO_GPU = 3, 5
 BUILD_LIMIT_S = 280
 
 
@@ -53,8 +53,13 @@ def build(machine, report, limit_s):
 
 
 def check(args, machine, begin):
-    report = Report(os.environ.get("OUT") or os.path.join(machine.folder, "gpu_check"))
-    os.makedirs(machine.work, exist_ok=True)
+    try:
+        os.makedirs(machine.work, exist_ok=True)
+        report = Report(os.environ.get("OUT") or os.path.join(machine.folder, "gpu_check"))
+    except OSError as error:
+        print(f"gpu_check.sh: {error.filename} cannot be written: {error.strerror}; OUT names another folder "
+              "for results", file=sys.stderr)
+        return BAD_FILE
     deadline = begin + 60 * args.minutes
     machine.set_environment()
     try:
@@ -76,10 +81,11 @@ def main(arguments):
             print(f"{step.limit_s:4} s  {step.name}")
         return 0
     if not machine.gpus:
-        print("gpu_check.sh: this machine has no NVIDIA GPU (nvidia-smi shows none)", file=sys.stderr)
+        print(f"gpu_check.sh: this machine has no NVIDIA GPU ({tools.why_no_gpu(os.environ)})",
+              file=sys.stderr)
         return NO_GPU
-    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
-    signal.signal(signal.SIGINT, lambda number, _: sys.exit(128 + number))
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, lambda number, _: sys.exit(128 + number))
     return check(args, machine, begin)
 
 

@@ -12,22 +12,24 @@ import types
 
 import compare_gpu
 
-from checking import process
+from checking import process, steps
 
 IMPORTED, COMPILED, DONE = "imported", "compiled", "done"
 
 
 class Peer:
-    def __init__(self, case, report, work, python, environment, steps):
+    def __init__(self, case, report, machine, python):
         self.case, self.report = case, report
         self.stage, self.result, self.failure = None, None, None
         self.child = self.lines = None
         self.compiles = False
-        args = types.SimpleNamespace(work=work, steps=steps, device="cuda", compile=True)
+        device = machine.peer_device
+        args = types.SimpleNamespace(work=machine.work, steps=steps.TRAIN_STEPS, device=device,
+                                     compile=device == "cuda")
         arguments = [*compare_gpu.torch_arguments(args, case, "fsdp2"), "--staged"]
-        environment = compare_gpu.torch_environment(environment)
-        environment["TORCHINDUCTOR_CACHE_DIR"] = os.path.join(work, "inductor")
-        command = compare_gpu.torch_command(python, "cuda", arguments)
+        environment = compare_gpu.torch_environment(machine.environment)
+        environment["TORCHINDUCTOR_CACHE_DIR"] = os.path.join(machine.work, "inductor")
+        command = compare_gpu.torch_command(python, device, arguments)
         try:
             self.child, self.lines = process.start(command, environment, stdin=subprocess.PIPE)
         except OSError as error:

@@ -13,6 +13,7 @@ from checking import process, steps, tools
 from checking.peer import COMPILED, DONE, IMPORTED, Peer
 
 LEAST_S = 3  # a step with less time than this is not begun
+STRETCH = 2  # a step may take so many times its limit, if the later ones keep theirs
 LOSS_SLACK, MEMORY_SLACK_BYTES, MEMORY_SLACK = 1e-2, 600e6, 0.02
 
 
@@ -33,14 +34,19 @@ class Runner:
         for at, step in enumerate(chosen):
             self.peers_open = not any(later.kind in steps.TIMED for later in chosen[at:])
             self.advance_peers()
-            if step.kind == "torch" and step.name in [row["step"] for row in self.report.rows]:
-                continue  # it had its slot already
+            if self.is_done(step):
+                continue
             left = self.deadline - time.monotonic()
             if left < LEAST_S:
                 self.report.row(step.name, "not run", 0,
                                 f"no time was left: scripts/gpu_check.sh --only '{step.name}'")
                 continue
-            self.run_step(step, min(step.limit_s, left))
+            later = sum(other.limit_s for other in chosen[at + 1:] if not self.is_done(other))
+            self.run_step(step, min(max(step.limit_s, min(STRETCH * step.limit_s, left - later)), left))
+
+    def is_done(self, step):
+        """PyTorch may have had its slot earlier than its place in the list."""
+        return step.kind == "torch" and step.name in [row["step"] for row in self.report.rows]
 
     def run_step(self, step, limit_s):
         if step.kind == "versions":
@@ -56,6 +62,7 @@ class Runner:
         self.report.log(f"== {step.name}: {' '.join(map(str, step.command))}")
         if step.kind == "train":
             self.used_before = tools.used_bytes(self.machine.environment)
+        self.remove_results(step)
         begin, last = time.monotonic(), [""]
 
         def on_line(line):
@@ -81,6 +88,13 @@ class Runner:
             if result == "ok":
                 result, note = "FAILED", f"it left no figures: {error!r}"
         self.report.row(step.name, result, time.monotonic() - begin, note)
+
+    @staticmethod
+    def remove_results(step):
+        """Of an earlier check in the same folder: a step that fails must not show them."""
+        for option, path in zip(step.command, step.command[1:]):
+            if option in ("--log", "--json") and os.path.exists(path):
+                os.remove(path)
 
     @staticmethod
     def judge_status(status, limit_s, last):
@@ -169,8 +183,7 @@ class Runner:
         """They import on the CPU from the start."""
         installed = self.python or tools.torch_version()
         for case in cases if installed else []:
-            self.peers[case] = Peer(case, self.report, self.machine.work, self.python or "python3",
-                                    self.machine.environment, steps.TRAIN_STEPS)
+            self.peers[case] = Peer(case, self.report, self.machine, self.python or "python3")
         if not installed:
             self.peers = {case: None for case in cases}
 

@@ -66,6 +66,20 @@ def describe_gpus(environment):
     return [(row[0], row[1], row[2].replace(".", ""), row[3]) for row in rows if len(row) == 4]
 
 
+def why_no_gpu(environment):
+    """One line: what nvidia-smi says where describe_gpus finds none."""
+    smi = find_tool("nvidia-smi", environment)
+    if not smi:
+        return "there is no nvidia-smi"
+    try:
+        result = subprocess.run([smi, "-L"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                                env=environment, timeout=20, stdin=subprocess.DEVNULL, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return f"{smi}: {type(error).__name__}"
+    said = " ".join(result.stdout.split())[:200]
+    return f"nvidia-smi shows none{': ' + said if said else ''}"
+
+
 def used_bytes(environment):
     """Bytes in use on the first GPU, by all processes; None if that cannot be read."""
     smi = find_tool("nvidia-smi", environment)

@@ -12,10 +12,16 @@ import subprocess
 import sys
 import tempfile
 import time
+import types
 
 import programs
 
 ROOT = programs.ROOT
+sys.path[:0] = [str(ROOT / "scripts"), str(ROOT / "bench")]
+from checking.report import Report  # noqa: E402
+from checking.runner import Runner  # noqa: E402
+from checking.steps import Step  # noqa: E402
+
 SCRIPT = ROOT / "scripts" / "gpu_check.sh"
 WAIT_S = 60
 
@@ -116,10 +122,25 @@ def test_no_gpu(work):
     assert not fake.out.exists()
 
 
+def test_broken_driver(work):
+    fake = Fake(work)
+    smi = fake.work / "cuda" / "nvidia" / "bin" / "nvidia-smi"
+    script(smi, 'echo "NVIDIA-SMI has failed:"; echo "no driver"; exit 9')
+    status, output = fake.check()
+    assert status == 5 and output.count("\n") == 1 and "NVIDIA-SMI has failed: no driver" in output, output
+
+
+def test_results_cannot_be_written(work):
+    fake = Fake(work)
+    (fake.work / "file").write_text("")
+    status, output = fake.check(OUT=str(fake.work / "file" / "out"))
+    assert status == 3 and output.count("\n") == 1 and f"{fake.work}/file" in output, output
+
+
 def test_limits(work):
     status, output = Fake(work).check("--list")
     limits = [int(limit) for limit in re.findall(r"^ *(\d+) s  ", output, re.M)]
-    assert status == 0 and len(limits) > 15 and 300 < sum(limits) < 570, output
+    assert status == 0 and len(limits) > 15 and 300 < sum(limits) < 540, output
     names = [line.split("s  ", 1)[1] for line in output.splitlines()]
     order = ["versions", "one case of every op", "production attention",
              "production attention by wgmma", "golden data", "ceilings",
@@ -232,6 +253,16 @@ def test_late_and_failed(work):
     assert status == 1 and results["one case of every op"] == ("FAILED", "status 3: broken"), output
     assert results["production attention"][0] == "late", output
     assert results["golden data"][0] == "not run" and "--only 'golden data'" in results["golden data"][1]
+
+
+def test_spare_time(work):
+    """What earlier steps left of their limits is for a slow step; the later ones keep theirs."""
+    for spare_s, result in ((0.2, "late"), (9, "ok")):
+        report = Report(work)
+        machine = types.SimpleNamespace(environment=dict(os.environ), tools={})
+        chosen = [Step("slow", 2, ["sleep", "3"]), Step("next", 5, ["true"])]
+        Runner(machine, report, time.monotonic() + 7 + spare_s, None).run_all(chosen)
+        assert [row["result"] for row in report.rows] == [result, "ok"], (spare_s, report.rows)
 
 
 def test_too_much_memory(work):
