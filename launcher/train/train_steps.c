@@ -30,9 +30,9 @@ static double peak_flops(const fsdp_trainer *t) {
   return one * t->world->size / t->gpu->sharers;
 }
 
-// Completes the record of a completed step and hands it out. Its figures are asked for one step late, when
-// they cost no waiting (runtime/exec/executor.h), but before a save of that step: what is resumed from a
-// checkpoint continues after its step's line, whenever the run was killed.
+// Completes the record of a step and hands it out. Its figures are asked for while the next step runs, which
+// does not wait for them, but before a save of that step: what is resumed from a checkpoint continues after
+// its step's line, whenever the run was killed.
 static void finish_step(fsdp_trainer *t) {
   fsdp_step_record *record = &t->record;
   fsdp_train_tally *sum = &t->tally;
@@ -224,9 +224,10 @@ fsdp_status fsdp_train_run_steps(fsdp_trainer *t, fsdp_error *error) {
     fsdp_step_result result;
     int64_t trace_ns;
     bool written;
-    fsdp_executor_run_step(t->session.executor, &result);
+    fsdp_executor_begin_step(t->session.executor);
+    if (!t->recorded) finish_step(t); // the one before
+    fsdp_executor_end_step(t->session.executor, &result);
     int64_t now_ns = fsdp_now_ns();
-    if (!t->recorded) finish_step(t);
     status = fsdp_train_trace_write(t, &trace_ns, error);
     t->record = make_record(t, &result, (double)(now_ns - before_ns) / 1e6);
     t->recorded = false;

@@ -289,7 +289,7 @@ static void wait_step_end(fsdp_executor *self, const step_end *end) {
   }
 }
 
-void fsdp_executor_run_step(fsdp_executor *self, fsdp_step_result *result) {
+void fsdp_executor_begin_step(fsdp_executor *self) {
   int64_t step = ++self->step;
   step_end *end = &self->ends[step % 2];
   // The records of the step two before are reused: it must be complete.
@@ -301,8 +301,17 @@ void fsdp_executor_run_step(fsdp_executor *self, fsdp_step_result *result) {
   for (; work.part < self->order_count; work.part++) issue_section(self, self->order[work.part], &work);
   memcpy(end->ticket, self->last_ticket, sizeof end->ticket);
   end->issue_count = work.serial;
+}
+
+void fsdp_executor_end_step(fsdp_executor *self, fsdp_step_result *result) {
   wait_published(self);
-  *result = (fsdp_step_result){.step = step, .loss = self->published[0], .grad_norm = self->published[1]};
+  *result =
+      (fsdp_step_result){.step = self->step, .loss = self->published[0], .grad_norm = self->published[1]};
+}
+
+void fsdp_executor_run_step(fsdp_executor *self, fsdp_step_result *result) {
+  fsdp_executor_begin_step(self);
+  fsdp_executor_end_step(self, result);
 }
 
 // Issues a section that belongs to no step, once. False if the program has none of the kind.

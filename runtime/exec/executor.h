@@ -67,6 +67,10 @@ void fsdp_executor_destroy(fsdp_executor *executor); // drains first; NULL is al
 // Issues one step and returns when its results are published.
 void fsdp_executor_run_step(fsdp_executor *executor, fsdp_step_result *result);
 
+// The same in two parts: what the caller does between them, other than issue, takes none of the step's time.
+void fsdp_executor_begin_step(fsdp_executor *executor);
+void fsdp_executor_end_step(fsdp_executor *executor, fsdp_step_result *result);
+
 // Issues the evaluation section once and returns when its loss is published. The plan must have it.
 void fsdp_executor_run_evaluation(fsdp_executor *executor, float *loss);
 
