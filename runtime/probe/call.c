@@ -84,7 +84,6 @@ static void write_view(const probe_call *call, const fsdp_view *view, float valu
     if (view->dtype == FSDP_I32) memcpy(&values[i], &token, sizeof token);
   }
   device->table->write(device, view->data, values, 4 * view->numel);
-  if (device->table->flush) device->table->flush(device);
   free(values);
 }
 
@@ -129,6 +128,7 @@ static void run_once(const probe_call *call,
 
 static void fill(const probe_call *call) {
   const fsdp_op_letters *op = fsdp_op_letters_of(call->kind);
+  fsdp_device *device = call->self->session.device;
   run_once(call, fill_updated);
   for (int set = 0; set < call->sets; set++)
     for (int i = 0; i < op->operand_count && i < call->operand_count; i++) { // the last one may be left out
@@ -137,6 +137,7 @@ static void fill(const probe_call *call) {
       if ((view->access & FSDP_READ) && (view->dtype == FSDP_I32 || value != 0))
         write_view(call, view, value);
     }
+  if (device->table->flush) device->table->flush(device);
   if (call->kind == FSDP_OP_ATTENTION_BACKWARD) run_once(call, fill_by_forward);
 }
 

@@ -90,17 +90,16 @@ void probe_products(probe *self, int64_t start_ns, double until_s) {
   const int64_t(*heads)[3] = cuda ? gpu_heads : cpu_heads;
   const int head_count = cuda ? sizeof gpu_heads / sizeof *gpu_heads : sizeof cpu_heads / sizeof *cpu_heads;
   // A launch that takes longer than several measurements tells no more than a smaller one.
-  const double flops_max = cuda ? 2e13 : 2e9;
+  const double flops_max = !cuda ? 2e9 : self->dtype == FSDP_F32 ? 2e12 : 2e13;
   for (int g = 0; g < grid_count; g++) {
     const grid *one = &grids[g];
     for (int r = 0; r < one->row_count; r++)
-      for (int i = 0; i < one->width_count; i++) {
-        if (g > 0 && probe_elapsed(self, start_ns) > until_s) return;
+      for (int i = 0; i < one->width_count; i++)
         for (int o = 0; o < one->width_count; o++) {
           const int64_t rows = one->rows[r], in = one->widths[i], out = one->widths[o];
+          if (g > 0 && probe_elapsed(self, start_ns) > until_s) return;
           if (2 * (double)rows * (double)in * (double)out <= flops_max) measure_layer(self, rows, in, out);
         }
-      }
     for (int h = 0; g == 1 && h < head_count && probe_elapsed(self, start_ns) < until_s; h++)
       measure_layer(self, heads[h][0], heads[h][1], heads[h][2]);
   }

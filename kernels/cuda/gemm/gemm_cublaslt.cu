@@ -76,6 +76,7 @@ constexpr uint32_t alignment_great = 256, alignment_usual = 16;
 constexpr int candidates_max = 8;
 // A candidate replaces an earlier one only if it is clearly faster, so that most choices repeat.
 constexpr float margin = 0.97f;
+constexpr float long_ms = 10;
 
 // What an algorithm is chosen by. All of its bytes are compared, so it has no padding.
 struct product_key {
@@ -238,7 +239,8 @@ float time_candidate(const product_plan *plan, const cublasLtMatmulAlgo_t *algor
                      const fsdp_cuda_gemm_run *product, const stopwatch *w, float best) {
   if (time_runs(plan, algorithm, product, w, 1) == INFINITY) return INFINITY; // loads the kernel
   float once = time_runs(plan, algorithm, product, w, 1);
-  if (once > 1.5f * best) return once;
+  // Neither what is far slower nor what takes long is worth a repetition.
+  if (once > 1.5f * best || once >= long_ms) return once;
   const int runs = once < 0.1f ? 20 : once < 1 ? 5 : 2;
   for (int i = 0; i < 2; i++) once = fminf(once, time_runs(plan, algorithm, product, w, runs));
   return once;
