@@ -3,6 +3,7 @@
 # each for SECONDS, as many at a time as there are cores, and prints one table. NAME is a parser: config,
 # safetensors, safetensors_index, manifest, tokens, records, options, profile, network, strategies. What is
 # found new is kept in build-fuzz/corpus/NAME, so that runs build on each other.
+#   --build     only builds them (without SECONDS)
 #   --coverage  afterwards, lines of the parsers that the kept inputs reach (requires llvm-profdata, llvm-cov)
 # The exit status is 0 without a finding, 1 with one (its input is kept, and the command that repeats it
 # printed), 77 if this machine has no clang with libFuzzer.
@@ -11,11 +12,16 @@ source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 all=(config safetensors safetensors_index manifest tokens records options profile network strategies)
 seconds=
 coverage=0
+build_only=0
 names=()
 for argument in "$@"; do
   case $argument in
+    --build) build_only=1 ;;
     --coverage) coverage=1 ;;
-    -*) echo "fuzz.sh: unknown option '$argument'; use: fuzz.sh SECONDS [NAME...] [--coverage]" >&2; exit 2 ;;
+    -*)
+      echo "fuzz.sh: unknown option '$argument'; use: fuzz.sh SECONDS [NAME...] [--coverage], or --build" >&2
+      exit 2
+      ;;
     *[!0-9]*)
       if [ ! -e "tests/fuzz/fuzz_$argument.c" ]; then
         echo "fuzz.sh: no fuzzer '$argument'; there are: ${all[*]}" >&2
@@ -26,8 +32,8 @@ for argument in "$@"; do
     *) seconds=$argument ;;
   esac
 done
-if [ -z "$seconds" ]; then
-  echo "fuzz.sh: say for how many seconds: fuzz.sh SECONDS [NAME...] [--coverage]" >&2
+if [ -z "$seconds" ] && [ $build_only -eq 0 ]; then
+  echo "fuzz.sh: say for how many seconds: fuzz.sh SECONDS [NAME...] [--coverage], or --build" >&2
   exit 2
 fi
 [ ${#names[@]} -gt 0 ] || names=("${all[@]}")
@@ -45,6 +51,7 @@ fi
 options=(-DCMAKE_C_COMPILER=clang -DCMAKE_CXX_COMPILER=clang++ -DFSDP_FUZZ=ON -DFSDP_TESTS=OFF -DFSDP_CUDA=off
   -DFSDP_MPI=off -DFSDP_HWLOC=off -DFSDP_BLAS=builtin)
 BUILD_TARGETS=fuzzers scripts/build.sh $folder "${options[@]}" -DFSDP_SANITIZE=address
+if [ $build_only -eq 1 ]; then exit 0; fi
 
 # The numbers that libFuzzer prints at its end.
 stat_of() { sed -nE "s/^stat::$2: +([0-9]+).*/\1/p" "$1" | tail -n 1; }

@@ -71,26 +71,70 @@ is_wanted() {
   return 1
 }
 
+# lap NAME: the time since the last call was NAME's.
+laps=()
+began=$SECONDS
+cpu_before=0
+lap() {
+  local cpu
+  # The last line is of the processes that were waited for: "1m2.345s 0m6.789s".
+  times >"$scratch"
+  cpu=$(tr ms '  ' <"$scratch" | awk 'END { print int(60 * ($1 + $3) + $2 + $4) }')
+  laps+=("$(printf '%-28s %5d s %9d s' "$1" $((SECONDS - began)) $((cpu - cpu_before)))")
+  began=$SECONDS
+  cpu_before=$cpu
+}
+
+# ahead COMMAND...: while tests run, which leave the cores idle for a part of their time, runs COMMAND with
+# what is idle. stop_ahead ends it; what it builds is then completed in its turn.
+ahead_group=
+ahead() {
+  set -m # a process group of its own, to end all of it
+  (
+    chrt --idle --pid 0 $BASHPID || renice -n 19 -p $BASHPID
+    "$@"
+  ) >/dev/null 2>&1 &
+  ahead_group=$!
+  set +m
+}
+stop_ahead() {
+  if [ -n "$ahead_group" ]; then
+    kill -- -"$ahead_group" 2>/dev/null || true
+    wait "$ahead_group" 2>/dev/null || true
+    ahead_group=
+  fi
+}
+scratch=$(mktemp)
+trap 'stop_ahead; rm -f "$scratch"' EXIT
+
 # ThreadSanitizer's map of the address space clashes with how far newer kernels randomise it.
 fixed_addresses=()
 if setarch -R true 2>/dev/null; then fixed_addresses=(setarch -R); fi
 
-# suite FOLDER CMAKE-OPTIONS...: builds, runs ctest, adds its results.
+# build FOLDER CMAKE-OPTIONS...
+build() { scripts/build.sh "$1" -DFSDP_WERROR=ON "${@:2}"; }
+
+# suite FOLDER CMAKE-OPTIONS...: builds, runs ctest, adds its results. If ahead_of_suite is set, it is a
+# command that runs ahead meanwhile.
+ahead_of_suite=
 suite() {
   local folder=$1 log results total bad skipped chosen=()
-  shift
   if [ ${#names[@]} -gt 0 ]; then chosen=(-R "$(IFS='|' && echo "${names[*]}")"); fi
-  say "Build and test: $folder $*"
-  if ! scripts/build.sh "$folder" -DFSDP_WERROR=ON "$@"; then
+  say "Build and test: $*"
+  if ! build "$@"; then
     failed=$((failed + 1))
     failures+=("$folder: does not build")
     return
   fi
+  lap "$folder: build"
+  if [ -n "$ahead_of_suite" ]; then ahead "$ahead_of_suite"; fi
   log=$folder/ctest.log
   # More than there are cores: tests spend half of their time waiting, for ranks, files, and ends of limits.
   local jobs=$((3 * $(cores)))
   (cd "$folder" && "${fixed_addresses[@]}" ctest --parallel $jobs --output-on-failure "${chosen[@]}") \
     2>&1 | tee "$log" || true
+  stop_ahead
+  lap "$folder: tests"
   results=$(grep -E 'tests passed, [0-9]+ tests? failed out of' "$log" || true)
   total=$(sed -E 's/.* out of ([0-9]+).*/\1/' <<<"$results")
   bad=$(sed -E 's/.*, ([0-9]+) tests? failed.*/\1/' <<<"$results")
@@ -112,27 +156,53 @@ say "What is missing"
 scripts/install_deps.sh
 if [ ${#names[@]} -eq 0 ]; then say "Style"; fi
 check tidy tests/tidy
+lap "style"
 # The library holds kernels of one architecture; the test cuda_resources compiles them for two.
 plain=(build -DFSDP_CUDA=auto -DCMAKE_CUDA_ARCHITECTURES=90-real)
 # A report names functions and lines, which need no more than -g1.
 flags="-O2 -g1 -DNDEBUG"
 sanitized=("-DCMAKE_C_FLAGS_RELWITHDEBINFO=$flags" "-DCMAKE_CXX_FLAGS_RELWITHDEBINFO=$flags")
-case $sanitizer in
-  address) suite build-asan -DFSDP_SANITIZE=address "${sanitized[@]}" ;;
-  thread) suite build-tsan -DFSDP_SANITIZE=thread "${sanitized[@]}" ;;
-  *) suite "${plain[@]}" ;;
-esac
-if [ $quick -eq 0 ] && [ -z "$sanitizer" ]; then
-  if [ ${#names[@]} -eq 0 ]; then say "clang-tidy and fuzzers"; fi
+asan=(build-asan -DFSDP_SANITIZE=address "${sanitized[@]}")
+tsan=(build-tsan -DFSDP_SANITIZE=thread "${sanitized[@]}")
+
+if [ ${#names[@]} -gt 0 ]; then
+  case $sanitizer in
+    address) suite "${asan[@]}" ;;
+    thread) suite "${tsan[@]}" ;;
+    *)
+      suite "${plain[@]}"
+      if [ $quick -eq 0 ]; then
+        check clang-tidy scripts/clang_tidy.sh "${analyze[@]}" build
+        check fuzz scripts/fuzz.sh $fuzz_seconds
+      fi
+      ;;
+  esac
+elif [ $quick -eq 1 ]; then
+  suite "${plain[@]}"
+else
+  asan+=("-DFSDP_SIMT=$simt_sanitized")
+  build_tsan() { build "${tsan[@]}"; }
+  build_rest() {
+    build "${asan[@]}"
+    build_tsan
+    scripts/fuzz.sh --build
+  }
+  ahead_of_suite=build_rest suite "${plain[@]}"
+  say "clang-tidy and fuzzers"
   check clang-tidy scripts/clang_tidy.sh "${analyze[@]}" build
+  lap "clang-tidy"
   check fuzz scripts/fuzz.sh $fuzz_seconds
-fi
-if [ $quick -eq 0 ] && [ ${#names[@]} -eq 0 ]; then
-  suite build-asan -DFSDP_SANITIZE=address -DFSDP_SIMT=$simt_sanitized "${sanitized[@]}"
-  suite build-tsan -DFSDP_SANITIZE=thread "${sanitized[@]}"
+  lap "fuzzers"
+  ahead_of_suite=build_tsan suite "${asan[@]}"
+  suite "${tsan[@]}"
 fi
 
 say "Result"
+if [ ${#names[@]} -eq 0 ]; then
+  # Programs that run ahead are counted where they are ended.
+  printf '%-28s %7s %11s\n' phase time processors
+  printf '%s\n' "${laps[@]}"
+fi
 for note in "${notes[@]}"; do echo "$note"; done
 for name in "${failures[@]}"; do echo "failed: $name"; done
 if [ $((passed + failed)) -eq 0 ]; then

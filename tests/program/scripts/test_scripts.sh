@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# scripts/install_deps.sh, build.sh and demo.sh, in a copy of their own with tools that only pretend: packages
-# that are not required stop nobody, a build says how far it is, and the demo leaves build/ and its options
-# alone.
+# scripts/install_deps.sh, build.sh, demo.sh and test.sh, in a copy of their own with tools that only pretend:
+# packages that are not required stop nobody, a build says how far it is, the demo leaves build/ and its
+# options alone, and while tests run, what comes next is built.
 set -euo pipefail
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 mkdir -p "$work/scripts" "$work/tools"
-cp "${FSDP_SOURCE_DIR:-.}"/scripts/{common,build,demo,install_deps}.sh "$work/scripts"
+cp "${FSDP_SOURCE_DIR:-.}"/scripts/{common,build,demo,install_deps,test}.sh "$work/scripts"
 
 # A machine with nothing but a package manager: it offers what is in "offered" (nothing: no network), and
 # nobody is root there who is not said to be.
@@ -134,3 +134,43 @@ if grep -qE -- '(-B|--build) build( |$)' "$work/cmake.log"; then
   exit 1
 fi
 echo "demo.sh: builds in a folder of its own"
+
+# The first tests take longer than the build that runs ahead of them, the next ones end before it.
+mkdir "$work/tests"
+printf '#!/bin/sh\n' | tee "$work/scripts/clang_tidy.sh" "$work/tests/tidy" >/dev/null
+cat >"$work/scripts/fuzz.sh" <<'TOOL'
+#!/usr/bin/env bash
+echo "fuzz $*" >>"$WORK/calls"
+TOOL
+cat >"$work/tools/cmake" <<'TOOL'
+#!/usr/bin/env bash
+if [ "$1" = --build ]; then
+  echo "build $2 at $(chrt -p $$ | sed -n 's/.*policy: SCHED_//p')" >>"$WORK/calls"
+  if [ -e "$WORK/slow" ] && chrt -p $$ | grep -q IDLE; then sleep 300; fi
+fi
+TOOL
+cat >"$work/tools/ctest" <<'TOOL'
+#!/usr/bin/env bash
+case $PWD in
+  */build) until grep -q '^fuzz' "$WORK/calls"; do sleep 0.1; done; mv "$WORK/calls" "$WORK/first" ;;
+  */build-asan)
+    touch "$WORK/slow"
+    until grep -q tsan "$WORK/calls"; do sleep 0.1; done
+    ;;
+  *) rm "$WORK/slow" ;;
+esac
+echo '100% tests passed, 0 tests failed out of 3'
+TOOL
+chmod +x "$work/tools"/* "$work/scripts"/* "$work/tests/tidy"
+: >"$work/calls"
+timeout 60 "$work/scripts/test.sh" >"$work/out"
+idle=IDLE
+chrt --idle 0 true 2>/dev/null || idle=OTHER # not allowed here: these builds only have a low priority
+printf '%s\n' 'build build at OTHER' "build build-asan at $idle" "build build-tsan at $idle" 'fuzz --build' |
+  diff - "$work/first" || { echo "not built while tests run"; exit 1; }
+for phase in style build{,-asan,-tsan}:\ {build,tests} clang-tidy fuzzers; do
+  grep -qE "^$phase +[0-9]+ s +[0-9]+ s$" "$work/out" || { echo "no time of '$phase'"; exit 1; }
+done
+tail -n 1 "$work/out" | grep -qx '12 passed, 0 failed'
+if pgrep -f "$work/tools/cmake" >/dev/null; then echo "something of test.sh still runs"; exit 1; fi
+echo "test.sh: builds ahead while tests run, and says what took how long"
