@@ -123,6 +123,13 @@ int next_rank() {
   abort(); // nobody returns to a block that has failed
 }
 
+void check_named_barriers() {
+  for (int b = 0; b < named_barriers_max; b++)
+    if (named_barriers[b].arrived > 0)
+      fail("named barrier %d: %d of %d threads have arrived, the others never come", b,
+           named_barriers[b].arrived, named_barriers[b].threads);
+}
+
 // Nobody can resume, though a thread has not ended.
 [[noreturn]] void report_stuck() {
   for (int w = 0; w < (thread_count + warp_size - 1) / warp_size; w++)
@@ -133,10 +140,7 @@ int next_rank() {
     if (warpgroups[w].arrived > 0)
       fail("warpgroup %d: %s has %d of 128 threads, the others never come", w, warpgroups[w].name,
            warpgroups[w].arrived);
-  for (int b = 0; b < named_barriers_max; b++)
-    if (named_barriers[b].arrived > 0)
-      fail("named barrier %d: %d of %d threads have arrived, the others never come", b,
-           named_barriers[b].arrived, named_barriers[b].threads);
+  check_named_barriers();
   fail("divergent barrier: %d of %d threads wait at %s:%d, %d have returned", at_barrier, thread_count,
        barrier_file, barrier_line, ended_count);
 }
@@ -179,7 +183,7 @@ void thread_main() {
   (*body)();
   shared_end_thread(self->thread);
   warpgroup_end_thread();
-  ended_count++;
+  if (++ended_count == thread_count) check_named_barriers();
   wait_as(waiting::ended);
   abort();
 }
