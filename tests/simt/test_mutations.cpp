@@ -1,6 +1,6 @@
-// Every place where a thread of our kernels waits (__syncthreads, __syncwarp, a wait for cp.async) is needed,
-// and the harness knows: each is left out in turn, and at least one of the cases here must then end with an
-// error.
+// Every place where a thread of our kernels waits (__syncthreads, __syncwarp, a wait for cp.async; on Hopper
+// also a named barrier, a fence, a commit and a wait for products) is needed, and the harness knows: each is left
+// out in turn, and at least one of the cases here must then end with an error.
 #include "tests/simt/simt.h"
 #include "tests/simt/twin.h"
 
