@@ -123,6 +123,17 @@ __global__ void __launch_bounds__(threads_count)
   global_store(delta + statistic_at(s, place.sequence, int(index - row * s.H), place.index), sum);
 }
 
+void tensor_forward(const attention_forward<bf16> &p, void *stream) {
+  const bool wgmma = uses_wgmma();
+  if constexpr (has_wgmma) {
+    if (wgmma) {
+      attention_hopper_forward(p, stream);
+      return;
+    }
+  }
+  attention_tensor_forward(p, stream);
+}
+
 void tensor_backward(const attention_gradient<bf16> &p, void *stream) {
   const bool wgmma = uses_wgmma();
   if constexpr (has_wgmma) {
@@ -145,7 +156,7 @@ void run_forward(const fsdp_kernel_call *call, const attention_shape &s) {
         columns.v, numbers_of<T>(call, kv + 1), data_of<float>(&call->operands[kv + 2])};
     if constexpr (sizeof(T) == 2) {
       if (fits_tensor_cores(s, {p.q, p.k, p.v, p.o})) {
-        attention_tensor_forward(p, call->stream);
+        tensor_forward(p, call->stream);
         return;
       }
     }

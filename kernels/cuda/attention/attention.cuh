@@ -73,6 +73,7 @@ template <class T> struct attention_gradient {
 void attention_tensor_forward(const attention_forward<bf16> &p, void *stream);
 void attention_tensor_backward(const attention_gradient<bf16> &p, void *stream);
 
+void attention_hopper_forward(const attention_forward<bf16> &p, void *stream);
 void attention_hopper_backward(const attention_gradient<bf16> &p, void *stream);
 
 // For T float and bf16.

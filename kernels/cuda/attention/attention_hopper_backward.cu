@@ -11,68 +11,17 @@
 //   owns queries   S = Q K^T and d_P = d_O V^T start together; d_Q += d_S K
 //
 // Tiles of the other side have two stages; the next one is copied while products run.
-#include "kernels/cuda/attention/attention_tensor.cuh"
+#include "kernels/cuda/attention/attention_hopper.cuh"
 #include "kernels/cuda/attention/attention_walk.cuh"
-#include "kernels/cuda/attention/hopper.cuh"
 
 namespace {
 
-constexpr int warpgroups = 2, warpgroup_rows = 64, warpgroup_threads = 4 * warp_lanes;
+constexpr int warpgroups = 2;
 constexpr int threads_count = warpgroups * warpgroup_threads, own_rows = warpgroups * warpgroup_rows;
-
-// Bytes of a tile, and of one of its panels.
-template <int WIDTH, int ROWS> constexpr int tile_bytes = ROWS *WIDTH * 2;
-template <int ROWS> constexpr int panel_bytes = ROWS *panel_row_bytes;
-
-// Calls copy(panel, first column, shape) for each panel of a tile, with the columns from there on as all that
-// heads have.
-template <int WIDTH, int ROWS, class Copy>
-__device__ __forceinline__ void each_panel(const smem<bf16> &tile, const attention_shape &s,
-                                           const Copy &copy) {
-#pragma unroll
-  for (int column = 0; column < WIDTH; column += panel_columns) {
-    attention_shape rest = s;
-    rest.D -= column;
-    copy(tile.template part<bf16>(column * ROWS * 2, ROWS * panel_columns), column, rest);
-  }
-}
-template <bool MAPPED, int WIDTH, int ROWS>
-__device__ __forceinline__ void copy_query_panels(const smem<bf16> &tile, const bf16 *source, int stride,
-                                                  const attention_shape &s, int b, const query_range &at) {
-  each_panel<WIDTH, ROWS>(tile, s, [&](const smem<bf16> &panel, int column, const attention_shape &rest) {
-    copy_queries<MAPPED, panel_columns, ROWS, threads_count>(panel, source + column, stride, rest, b, at);
-  });
-}
-template <bool MAPPED, int WIDTH, int ROWS>
-__device__ __forceinline__ void copy_key_panels(const smem<bf16> &tile, const bf16 *source,
-                                                const attention_shape &s, int b, int key,
-                                                const key_run &run) {
-  each_panel<WIDTH, ROWS>(tile, s, [&](const smem<bf16> &panel, int column, const attention_shape &rest) {
-    copy_keys<MAPPED, panel_columns, ROWS, threads_count>(panel, source + column, rest, b, key, run);
-  });
-}
 
 // A tile of ROWS rows as a factor: its rows from `row` on.
 template <int ROWS> __device__ __forceinline__ uint64_t factor_of(const smem<bf16> &tile, int row) {
   return wgmma_descriptor(tile.address(row * panel_columns), panel_bytes<ROWS>);
-}
-
-// Starts d = 64 rows of a tile of ROWS_A times the transpose of the 8 N rows of another.
-template <int WIDTH, int ROWS_A, int N>
-__device__ __forceinline__ void start_scores(float (&d)[N][4], uint64_t a, uint64_t b) {
-#pragma unroll
-  for (int step = 0; step < WIDTH / 16; step++)
-    wgmma<major::k, major::k>(d, advance(a, step_bytes<major::k>(step, panel_bytes<ROWS_A>)),
-                              advance(b, step_bytes<major::k>(step, panel_bytes<8 * N>)), step > 0);
-}
-
-// Starts d += left (64, 16 STEPS) times a tile of 16 STEPS rows.
-template <int STEPS, int COLUMNS>
-__device__ __forceinline__ void start_sum(float (&d)[COLUMNS][4], const uint32_t (&left)[STEPS][4],
-                                          uint64_t tile) {
-#pragma unroll
-  for (int step = 0; step < STEPS; step++)
-    wgmma<major::mn>(d, left[step], advance(tile, step_bytes<major::mn>(step, 0)), true);
 }
 
 template <int N>
@@ -112,8 +61,10 @@ __device__ __forceinline__ void copy_stage(const attention_gradient<bf16> &p, co
                                            const query_walk &walk) {
   const attention_shape &s = p.shape;
   const query_range at = query_tile_at<MAPPED, tile_queries>(s, walk.tile);
-  copy_query_panels<MAPPED, WIDTH, tile_queries>(stage.q, p.q + walk.head * s.D, s.Q, s, b, at);
-  copy_query_panels<MAPPED, WIDTH, tile_queries>(stage.d_o, p.d_o + walk.head * s.D, s.H * s.D, s, b, at);
+  copy_query_panels<MAPPED, WIDTH, tile_queries, threads_count>(stage.q, p.q + walk.head * s.D, s.Q, s, b, at,
+                                                                int(threadIdx.x));
+  copy_query_panels<MAPPED, WIDTH, tile_queries, threads_count>(stage.d_o, p.d_o + walk.head * s.D, s.H * s.D,
+                                                                s, b, at, int(threadIdx.x));
 }
 
 // Of the tile's query of this thread, if it has one: thread i has query i. Queries past the last have zeros:
@@ -179,8 +130,10 @@ __global__ void __launch_bounds__(threads_count) make_d_k_d_v(attention_gradient
   if (!is_done(at)) { // some query sees a key
     key_run run;
     move_to<MAPPED, own_rows>(s, b, first, &run);
-    copy_key_panels<MAPPED, WIDTH, own_rows>(k, p.k + kv * s.D, s, b, first, run);
-    copy_key_panels<MAPPED, WIDTH, own_rows>(v, p.v + kv * s.D, s, b, first, run);
+    copy_key_panels<MAPPED, WIDTH, own_rows, threads_count>(k, p.k + kv * s.D, s, b, first, run,
+                                                            int(threadIdx.x));
+    copy_key_panels<MAPPED, WIDTH, own_rows, threads_count>(v, p.v + kv * s.D, s, b, first, run,
+                                                            int(threadIdx.x));
     const query_stage first_stage = query_stage_of<WIDTH>(bytes, 0);
     copy_stage<MAPPED, WIDTH>(p, first_stage, b, at);
     store_statistics(first_stage, load_statistics<MAPPED>(p, b, at));
@@ -199,9 +152,11 @@ __global__ void __launch_bounds__(threads_count) make_d_k_d_v(attention_gradient
     float weights[1][query_tiles_of_8][4], d_s[query_tiles_of_8][4];
     uint32_t p_left[tile_queries / 16][4], d_s_left[tile_queries / 16][4];
     wgmma_fence(weights[0], d_s);
-    start_scores<WIDTH, own_rows>(weights[0], k_rows, factor_of<tile_queries>(stage.q, 0));
+    start_product<major::k, major::k, WIDTH, own_rows, tile_queries>(
+        weights[0], k_rows, factor_of<tile_queries>(stage.q, 0), false);
     wgmma_commit();
-    start_scores<WIDTH, own_rows>(d_s, v_rows, factor_of<tile_queries>(stage.d_o, 0));
+    start_product<major::k, major::k, WIDTH, own_rows, tile_queries>(
+        d_s, v_rows, factor_of<tile_queries>(stage.d_o, 0), false);
     wgmma_commit();
     query_statistics statistics;
     if (has_next) {
@@ -214,13 +169,13 @@ __global__ void __launch_bounds__(threads_count) make_d_k_d_v(attention_gradient
     weigh_keys(weights, stage.lse, scale, position, s.window);
     round_to_left(weights[0], p_left);
     wgmma_fence(d_v, p_left);
-    start_sum(d_v, p_left, factor_of<tile_queries>(stage.d_o, 0));
+    start_product<major::mn, tile_queries>(d_v, p_left, factor_of<tile_queries>(stage.d_o, 0), true);
     wgmma_commit();
     wgmma_wait<1>(d_s);
     differentiate_keys(weights[0], d_s, stage.delta);
     round_to_left(d_s, d_s_left);
     wgmma_fence(d_k, d_s_left);
-    start_sum(d_k, d_s_left, factor_of<tile_queries>(stage.q, 0));
+    start_product<major::mn, tile_queries>(d_k, d_s_left, factor_of<tile_queries>(stage.q, 0), true);
     wgmma_commit();
     if (has_next) store_statistics(other, statistics);
     wgmma_wait<0>(d_v, d_k, p_left, d_s_left);
@@ -276,13 +231,17 @@ __global__ void __launch_bounds__(threads_count) make_d_q(attention_gradient<bf1
   key_run run;
   auto copy_stage = [&](int stage, int key) {
     move_to<MAPPED, tile_keys>(s, b, key, &run);
-    copy_key_panels<MAPPED, WIDTH, tile_keys>(bytes.part<bf16>(tiles + 2 * stage * one, tile_keys * WIDTH),
-                                              p.k + kv, s, b, key, run);
-    copy_key_panels<MAPPED, WIDTH, tile_keys>(
-        bytes.part<bf16>(tiles + (2 * stage + 1) * one, tile_keys * WIDTH), p.v + kv, s, b, key, run);
+    copy_key_panels<MAPPED, WIDTH, tile_keys, threads_count>(
+        bytes.part<bf16>(tiles + 2 * stage * one, tile_keys * WIDTH), p.k + kv, s, b, key, run,
+        int(threadIdx.x));
+    copy_key_panels<MAPPED, WIDTH, tile_keys, threads_count>(
+        bytes.part<bf16>(tiles + (2 * stage + 1) * one, tile_keys * WIDTH), p.v + kv, s, b, key, run,
+        int(threadIdx.x));
   };
-  copy_query_panels<MAPPED, WIDTH, own_rows>(q, p.q + head * s.D, s.Q, s, b, own);
-  copy_query_panels<MAPPED, WIDTH, own_rows>(d_o, p.d_o + head * s.D, s.H * s.D, s, b, own);
+  copy_query_panels<MAPPED, WIDTH, own_rows, threads_count>(q, p.q + head * s.D, s.Q, s, b, own,
+                                                            int(threadIdx.x));
+  copy_query_panels<MAPPED, WIDTH, own_rows, threads_count>(d_o, p.d_o + head * s.D, s.H * s.D, s, b, own,
+                                                            int(threadIdx.x));
   const int first_key = first_tile<tile_keys>(s, first);
   copy_stage(0, first_key);
   cp_async_commit();
@@ -305,9 +264,11 @@ __global__ void __launch_bounds__(threads_count) make_d_q(attention_gradient<bf1
     float weights[1][key_tiles_of_8][4], d_s[key_tiles_of_8][4];
     uint32_t left[tile_keys / 16][4];
     wgmma_fence(weights[0], d_s);
-    start_scores<WIDTH, own_rows>(weights[0], q_rows, factor_of<tile_keys>(k, 0));
+    start_product<major::k, major::k, WIDTH, own_rows, tile_keys>(weights[0], q_rows,
+                                                                  factor_of<tile_keys>(k, 0), false);
     wgmma_commit();
-    start_scores<WIDTH, own_rows>(d_s, d_o_rows, factor_of<tile_keys>(v, 0));
+    start_product<major::k, major::k, WIDTH, own_rows, tile_keys>(d_s, d_o_rows, factor_of<tile_keys>(v, 0),
+                                                                  false);
     wgmma_commit();
     if (key + tile_keys < end) copy_stage(1 - stage, key + tile_keys);
     cp_async_commit();
@@ -317,7 +278,7 @@ __global__ void __launch_bounds__(threads_count) make_d_q(attention_gradient<bf1
     differentiate_queries(weights[0], d_s, delta);
     round_to_left(d_s, left);
     wgmma_fence(d_q, left);
-    start_sum(d_q, left, factor_of<tile_keys>(k, 0));
+    start_product<major::mn, tile_keys>(d_q, left, factor_of<tile_keys>(k, 0), true);
     wgmma_commit();
     wgmma_wait<0>(d_q, left);
   }
