@@ -148,6 +148,7 @@ static void fill_by_forward(const bench *b, const step_op *op, fsdp_view *views)
                                  .operands = forward,
                                  .operand_count = count,
                                  .stream = b->stream};
+  CALL_CUDA(cudaDeviceSynchronize()); // copies within the device, which this stream does not wait for
   fsdp_cuda_kernels()->kernels[call.kind](&call);
   CALL_CUDA(cudaStreamSynchronize(b->stream));
 }

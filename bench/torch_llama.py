@@ -2,8 +2,9 @@
 one GPU (or, to try it out, on a CPU), from the same weights and tokens that fsdp_train draws.
 
 Each decoder layer is compiled by itself and is one unit of fully_shard, as is the head with the final norm;
-attention is scaled-dot-product attention, AdamW is fused, the loss is compiled.
-Prints one JSON object: losses, seconds of each step, bytes at the peak.
+attention is scaled-dot-product attention by cuDNN or FlashAttention, whichever takes less time at this shape;
+AdamW is fused, the loss is compiled.
+Prints one JSON object: losses, seconds of each step, bytes at the peak, milliseconds of attention.
 
 With --staged it shares the GPU with its caller. It prints {"stage": "imported"} before it uses the GPU, and
 waits for a line. Then it makes the model, runs the first steps, in which everything is compiled, prints
@@ -21,10 +22,13 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from torch import nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 MASK = 0xFFFFFFFF
 USED_LATER = ("torch._dynamo", "torch._inductor.compile_fx", "torch.distributed.fsdp")
 STAGED_STEPS = 3  # that compile, and so do not count (compare_gpu.py)
+ATTENTION = ("CUDNN_ATTENTION", "FLASH_ATTENTION")
+ATTENTION_RUNS = 8  # the fastest counts
 
 
 # ---- The weights that fsdp_train draws (runtime/base/random.h) -------------------------------------------
@@ -195,7 +199,9 @@ def build(args):
             layer = checkpoint_wrapper(layer)
         layers[i] = torch.compile(layer) if args.compile else layer
     if not args.plain:
-        policy = MixedPrecisionPolicy(param_dtype=getattr(torch, args.compute), reduce_dtype=state)
+        # A layer's inputs have its dtype already, but for the angles, which stay in fp32 as ours do.
+        policy = MixedPrecisionPolicy(param_dtype=getattr(torch, args.compute), reduce_dtype=state,
+                                      cast_forward_inputs=False)
         mesh = dist.device_mesh.init_device_mesh(args.device, (1,))
         # The head's parameters are freed after its backward alone: it is the next to be needed.
         for unit in [model.model.embed_tokens, *layers]:
@@ -218,6 +224,31 @@ def build(args):
 def synchronize(args):
     if args.device == "cuda":
         torch.cuda.synchronize()
+
+
+def time_attention(args):
+    """Milliseconds of a layer's attention, forward and backward, by each implementation that can run it."""
+    c, found = args.shape, {}
+    dtype = getattr(torch, args.compute)
+    head = c["hidden"] // c["heads"]
+    q, k, v = (torch.randn(args.batch, heads, args.seq, head, device=args.device, dtype=dtype,
+                           requires_grad=True) for heads in (c["heads"], c["kv_heads"], c["kv_heads"]))
+
+    def run():
+        synchronize(args)
+        began = time.perf_counter()
+        o = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=c["heads"] != c["kv_heads"])
+        torch.autograd.grad(o, (q, k, v), torch.ones_like(o))
+        synchronize(args)
+        return time.perf_counter() - began
+
+    for name in ATTENTION:
+        try:
+            with sdpa_kernel(getattr(SDPBackend, name)):
+                found[name] = 1e3 * min(run() for _ in range(ATTENTION_RUNS))
+        except RuntimeError as failure:
+            print(f"{name} cannot run here: {failure}", flush=True)
+    return found
 
 
 def train_step(args, model, optimizer, loss_function, rows, turns):
@@ -254,20 +285,31 @@ def train(args):
     for module in USED_LATER if args.staged else ():
         importlib.import_module(module)
     stage(args, "imported")
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(args.port), RANK="0", WORLD_SIZE="1",
-                      LOCAL_RANK="0", GLOO_SOCKET_IFNAME="lo", NCCL_SOCKET_IFNAME="lo")
+    os.environ.update(LOCAL_RANK="0", GLOO_SOCKET_IFNAME="lo", NCCL_SOCKET_IFNAME="lo")
     if args.device == "cuda":
         torch.cuda.set_device(0)
-    dist.init_process_group("nccl" if args.device == "cuda" else "gloo", rank=0, world_size=1)
+    dist.init_process_group("nccl" if args.device == "cuda" else "gloo", store=dist.HashStore(), rank=0,
+                            world_size=1)
     torch.manual_seed(0)
+    with open(args.rows, encoding="utf-8") as file:
+        steps = json.load(file)
+    args.batch = len(steps[0])
+    attention = time_attention(args)
+    order = sorted(attention, key=attention.get) + ["EFFICIENT_ATTENTION", "MATH"]
+    with sdpa_kernel([getattr(SDPBackend, name) for name in order], set_priority=True):
+        result = run_steps(args, steps)
+    print(json.dumps({**result, "attention_ms": attention}))
+    dist.destroy_process_group()
+
+
+def run_steps(args, steps):
+    """Losses, seconds and bytes at the peak."""
     model = build(args)
     o = args.optimizer
     optimizer = torch.optim.AdamW(model.parameters(), lr=o["lr"], betas=(o["beta1"], o["beta2"]),
                                   eps=o["eps"], weight_decay=o["weight_decay"], fused=True)
     loss_function = torch.compile(loss_of) if args.compile else loss_of
     turns = angles(args.shape, args.seq, args.device)
-    with open(args.rows, encoding="utf-8") as file:
-        steps = json.load(file)
     text = torch.frombuffer(bytearray(open(args.data, "rb").read()), dtype=torch.uint8)
     losses, seconds = [], []
     for step, samples in enumerate(steps):
@@ -278,8 +320,7 @@ def train(args):
         began = time.perf_counter()
         losses.append(train_step(args, model, optimizer, loss_function, rows, turns))
         seconds.append(time.perf_counter() - began)
-    print(json.dumps({"losses": losses, "seconds": seconds, "peak": peak_bytes(args)}))
-    dist.destroy_process_group()
+    return {"losses": losses, "seconds": seconds, "peak": peak_bytes(args)}
 
 
 def measure_peak(args, size=8192, runs=20):
@@ -308,7 +349,6 @@ def parse():
     parser.add_argument("--shape", type=json.loads)
     parser.add_argument("--optimizer", type=json.loads)
     parser.add_argument("--seq", type=int)
-    parser.add_argument("--port", type=int, default=29511)
     parser.add_argument("--state", choices=["fp32", "bf16"], default="fp32")
     parser.add_argument("--compute", choices=["bfloat16", "float32"], default="bfloat16")
     parser.add_argument("--recompute", choices=["none", "block"], default="none")

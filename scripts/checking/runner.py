@@ -228,7 +228,8 @@ class Runner:
     def peer_figures(self, peer):
         case = peer.case
         side = compare_gpu.summary(case, [peer.result], self.ceiling_flops)
-        self.report.facts.setdefault("pytorch", {})[case] = {**side, "seconds": peer.result["seconds"]}
+        facts = {**side, **{name: peer.result.get(name) for name in ("seconds", "attention_ms")}}
+        self.report.facts.setdefault("pytorch", {})[case] = facts
         self.report.note(compare_gpu.side_text(case, "fsdp2", side))
         sides = {"fsdp2": side}
         if case in self.train:
