@@ -12,8 +12,8 @@
 //                                   of the launch (simt_memory.cpp, simt_global.cpp)
 //   streams ─► work runs as late as possible, in any order that the program allows (simt_queue.cpp)
 //   calls that block a thread on a GPU block it here, and a deadlock is reported (simt_runtime.cpp)
-//   NCCL ─► a communicator's first collective meets its peers, sums are rounded at each hop of a ring
-//           (simt_nccl.cpp)
+//   NCCL ─► a communicator's first collective meets its peers; one that does not block is in progress for a
+//           while; sums are rounded at each hop of a ring (simt_nccl.cpp)
 //
 // Fibers switch only at barriers and warp functions, so which of two threads goes first is decided by the
 // order alone: forward, reverse or random (over blocks too). A kernel whose result depends on it is wrong.
@@ -282,7 +282,11 @@ void stream_destroy(stream *s); // once its work is done
 void work_until(const std::function<bool()> &over, const char *what);
 bool streams_are_idle();
 bool stream_is_idle(void *stream); // NULL: and all blocking streams
-void streams_clear();              // drops all work
+// A call that has yet to be enqueued (ncclInProgress): the stream must not be used until it is; NULL: it is.
+void stream_hold(void *stream, const char *call);
+void stream_check_free(void *stream, const char *what);
+void streams_check_free(const char *what);
+void streams_clear(); // drops all work
 // Runs `action` while no work is done.
 void between_work(const std::function<void()> &action);
 

@@ -1,8 +1,11 @@
 // NCCL on the CPU, over MPI: everyone gathers what everyone sent, and sums the part that is its own as a ring
 // does, rounded at every hop (ring_sum; a tree or NVLS sums in a different order, with other rounding).
 //
-// A communicator must block: on one that does not, NCCL starts a thread for every call (2.26 and later). Its
-// first collective connects to the peers, so it returns when all have come to it.
+// A communicator's first collective connects to the peers. On one that blocks it returns when all have come to
+// it. On one that does not (`blocking` of its configuration, or NCCL_COMM_BLOCKING, which goes first), a call
+// may be "in progress": each collective is, for up to three questions (drawn by FSDP_SIMT_SEED), before it is
+// enqueued. Until ncclCommGetAsyncError says ncclSuccess, another call on the communicator and any use of the
+// stream are errors.
 #include "runtime/base/dtype.h"
 #include "tests/simt/simt.h"
 
@@ -13,12 +16,17 @@
 
 #include <cstdlib>
 #include <memory>
+#include <random>
 #include <vector>
 
 struct ncclComm {
   MPI_Comm mpi;
   int rank, size;
-  bool is_connected = false;
+  bool is_blocking, is_connected = false;
+  const char *call = nullptr; // in progress
+  int polls_left = 0;         // until it is complete
+  cudaStream_t stream = nullptr;
+  std::function<void()> enqueue; // what is then done, if anything
 };
 
 namespace {
@@ -51,6 +59,28 @@ void check_overlap(const char *what, const void *input, size_t input_bytes, cons
     simt::fail("%s: its buffers overlap, but not as an operation in place has them", what);
 }
 
+constexpr int polls_max = 3;
+
+int draw_polls() {
+  static std::mt19937 draws(std::getenv("FSDP_SIMT_SEED") ? unsigned(atoi(std::getenv("FSDP_SIMT_SEED")))
+                                                          : 1u);
+  return int(draws() % (polls_max + 1));
+}
+
+void check_settled(const ncclComm *comm, const char *call) {
+  if (comm->call)
+    simt::fail("%s on a communicator whose %s is in progress: ask ncclCommGetAsyncError until it is complete",
+               call, comm->call);
+}
+
+ncclResult_t begin(ncclComm_t comm, const char *call, int polls) {
+  check_settled(comm, call);
+  if (comm->is_blocking || polls == 0) return ncclSuccess;
+  comm->call = call;
+  comm->polls_left = polls;
+  return ncclInProgress;
+}
+
 void connect(ncclComm_t comm, const char *call) {
   MPI_Request met;
   simt::between_work([&] { MPI_Ibarrier(comm->mpi, &met); });
@@ -64,11 +94,31 @@ void connect(ncclComm_t comm, const char *call) {
   comm->is_connected = true;
 }
 
-void begin_collective(ncclComm_t comm, const char *call, cudaStream_t stream) {
+ncclResult_t begin_collective(ncclComm_t comm, const char *call, cudaStream_t stream,
+                              const std::function<void()> &enqueue) {
   if (simt::stream_priority(stream) != simt::PRIORITY_HIGHEST)
     simt::fail("%s on a stream of priority %d: every peer waits while kernels of other streams delay it",
                call, simt::stream_priority(stream));
-  if (!comm->is_connected) connect(comm, call);
+  if (comm->is_blocking && !comm->is_connected) connect(comm, call);
+  const ncclResult_t result = begin(comm, call, draw_polls());
+  if (result == ncclSuccess) {
+    enqueue();
+  } else {
+    simt::stream_check_free(stream, call);
+    simt::stream_hold(stream, call);
+    comm->stream = stream;
+    comm->enqueue = enqueue;
+  }
+  return result;
+}
+
+void settle(ncclComm_t comm) {
+  comm->call = nullptr;
+  if (!comm->enqueue) return;
+  const auto enqueue = std::move(comm->enqueue);
+  comm->enqueue = nullptr;
+  simt::stream_hold(comm->stream, nullptr);
+  enqueue();
 }
 
 // Gathers `bytes` of every rank, then runs `finish` with what everyone sent, one after the other.
@@ -89,9 +139,8 @@ ncclResult_t gather(ncclComm_t comm, const char *call, const void *input, size_t
     if (over) finish(state->received.data());
     return over != 0;
   };
-  begin_collective(comm, call, stream);
-  simt::enqueue(stream, exchange_all, call, /*is_remote=*/true);
-  return ncclSuccess;
+  return begin_collective(comm, call, stream,
+                          [=] { simt::enqueue(stream, exchange_all, call, /*is_remote=*/true); });
 }
 
 // output[i] = the sum over ranks of element first + i of what each sent; `chunk_numel` elements of it are a
@@ -111,12 +160,11 @@ void sum(ncclComm_t comm, const unsigned char *all, size_t sent_count, size_t fi
   }
 }
 
-ncclComm_t make(const char *call, MPI_Comm mpi, const ncclConfig_t *config) {
-  if (config && !config->blocking)
-    simt::fail("%s makes a communicator that does not block: each of its collectives would start a thread",
-               call);
+ncclComm_t make(MPI_Comm mpi, bool is_blocking) {
+  const char *user = std::getenv("NCCL_COMM_BLOCKING");
   auto *comm = new ncclComm;
   comm->mpi = mpi;
+  comm->is_blocking = user ? atoi(user) != 0 : is_blocking;
   MPI_Comm_rank(mpi, &comm->rank);
   MPI_Comm_size(mpi, &comm->size);
   return comm;
@@ -145,36 +193,45 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm, int size, ncclUniqueId, in
                                     ncclConfig_t *config) {
   MPI_Comm mpi;
   MPI_Comm_dup(MPI_COMM_WORLD, &mpi);
-  *comm = make("ncclCommInitRankConfig", mpi, config);
-  return (*comm)->rank == rank && (*comm)->size == size ? ncclSuccess : ncclInvalidArgument;
+  *comm = make(mpi, !config || config->blocking);
+  if ((*comm)->rank != rank || (*comm)->size != size) return ncclInvalidArgument;
+  return begin(*comm, "ncclCommInitRankConfig", polls_max);
 }
 ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t *made, ncclConfig_t *config) {
   const char *ordered = getenv("NCCL_LAUNCH_ORDER_IMPLICIT");
   if (!ordered || strcmp(ordered, "1") != 0)
     simt::fail("collectives of several communicators on one GPU deadlock unless NCCL orders their launches");
+  check_settled(comm, "ncclCommSplit");
   MPI_Comm mpi;
   MPI_Comm_split(comm->mpi, color, key, &mpi);
-  *made = make("ncclCommSplit", mpi, config);
+  *made = make(mpi, config ? config->blocking : comm->is_blocking);
+  begin(*made, "ncclCommSplit", polls_max);
+  return begin(comm, "ncclCommSplit", polls_max);
+}
+ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *result) {
+  simt::between_work([&] {
+    *result = comm->call && comm->polls_left-- > 0 ? ncclInProgress : ncclSuccess;
+    if (*result == ncclSuccess) settle(comm);
+  });
   return ncclSuccess;
 }
-ncclResult_t ncclCommGetAsyncError(ncclComm_t, ncclResult_t *result) {
-  *result = ncclSuccess;
-  return ncclSuccess;
-}
-ncclResult_t ncclCommFinalize(ncclComm_t) {
-  return ncclSuccess;
+ncclResult_t ncclCommFinalize(ncclComm_t comm) {
+  return begin(comm, "ncclCommFinalize", polls_max);
 }
 ncclResult_t ncclCommDestroy(ncclComm_t comm) {
+  check_settled(comm, "ncclCommDestroy");
   MPI_Comm_free(&comm->mpi);
   delete comm;
   return ncclSuccess;
 }
-ncclResult_t ncclCommRegister(ncclComm_t, void *address, size_t bytes, void **handle) {
+ncclResult_t ncclCommRegister(ncclComm_t comm, void *address, size_t bytes, void **handle) {
+  check_settled(comm, "ncclCommRegister");
   check_range(address, bytes);
   *handle = address;
   return ncclSuccess;
 }
-ncclResult_t ncclCommDeregister(ncclComm_t, void *) {
+ncclResult_t ncclCommDeregister(ncclComm_t comm, void *) {
+  check_settled(comm, "ncclCommDeregister");
   return ncclSuccess;
 }
 ncclResult_t ncclMemAlloc(void **address, size_t bytes) {

@@ -22,7 +22,8 @@ struct piece {
 struct stream {
   std::deque<piece> queue;
   bool is_blocking = true, is_destroyed = false;
-  int priority = 0; // below 0: before others
+  int priority = 0;              // below 0: before others
+  const char *held_by = nullptr; // a call that has yet to be enqueued
 };
 
 namespace {
@@ -137,6 +138,7 @@ void check_patience(patience *p, const char *what) {
 void enqueue(void *to, work run, const char *what, bool is_remote) {
   locked lock(gate);
   stream *s = stream_of(to);
+  stream_check_free(to, what);
   s->queue.push_back({std::move(run), what, is_remote, ++given});
 }
 
@@ -155,6 +157,7 @@ int stream_priority(void *of) {
 
 void stream_destroy(stream *s) {
   locked lock(gate);
+  stream_check_free(s, "cudaStreamDestroy");
   s->is_destroyed = true;
   if (s->queue.empty()) forget(s);
 }
@@ -189,10 +192,31 @@ bool stream_is_idle(void *wanted) {
   return legacy.queue.empty();
 }
 
+void stream_hold(void *held, const char *call) {
+  locked lock(gate);
+  stream_of(held)->held_by = call;
+}
+
+void stream_check_free(void *used, const char *what) {
+  locked lock(gate);
+  const char *call = stream_of(used)->held_by;
+  if (call)
+    fail("%s uses a stream while %s is in progress: it is not enqueued until ncclCommGetAsyncError has said "
+         "ncclSuccess",
+         what, call);
+}
+
+void streams_check_free(const char *what) {
+  locked lock(gate);
+  for (const auto &s : streams) stream_check_free(s.get(), what);
+  stream_check_free(nullptr, what);
+}
+
 void streams_clear() {
   locked lock(gate);
-  for (const auto &s : streams) s->queue.clear();
+  for (const auto &s : streams) s->queue.clear(), s->held_by = nullptr;
   legacy.queue.clear();
+  legacy.held_by = nullptr;
 }
 
 void between_work(const std::function<void()> &action) {

@@ -115,12 +115,14 @@ void check_zones(const char *call) {
 
 void synchronize_device(const char *call) {
   enter(call);
+  simt::streams_check_free(call);
   simt::work_until(simt::streams_are_idle, call);
   check_zones(call);
 }
 
 void synchronize_stream(cudaStream_t stream, const char *call) {
   enter(call);
+  simt::stream_check_free(stream, call);
   simt::work_until([stream] { return simt::stream_is_idle(stream); }, call);
   check_zones(call);
 }

@@ -106,14 +106,14 @@ def what_cannot_be_is_said():
     ):
         message = train("refused", "--backend", "cuda", status=status, **environment)
         assert words in message, (environment, message)
-    assert "--allow-shared-gpu" in shared_without_leave()
+    if programs.WITH_MPI:
+        assert "--allow-shared-gpu" in refused_on_two_ranks(FSDP_SIMT_GPUS="1")
+        assert "unset NCCL_COMM_BLOCKING" in refused_on_two_ranks(FSDP_SIMT_GPUS="2", NCCL_COMM_BLOCKING="0")
 
 
-def shared_without_leave():
-    if not programs.WITH_MPI:
-        return "--allow-shared-gpu"
-    process = programs.run("fsdp_train", "--backend", "cuda", "-s", 8, ranks=2,
-                           env=os.environ | {"FSDP_SIMT_GPUS": "1"})
+def refused_on_two_ranks(*arguments, **environment):
+    process = programs.run("fsdp_train", "--backend", "cuda", "-s", 8, *arguments, ranks=2,
+                           env=os.environ | environment)
     assert process.returncode == 5, process.stderr
     return programs.errors(process, "fsdp_train")[0]
 
