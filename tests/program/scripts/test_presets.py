@@ -1,8 +1,10 @@
 """CMakePresets.json: every preset configures, with the options that it names, which all exist. `plain`, which
 adds nothing to what every build configures, and those whose tools are not here (nvcc, clang) are checked for
-their options' names alone. Skipped if CMake is older than presets, or Ninja is missing."""
+their options' names alone. A CUDA compiler that does not work leaves a build for CPUs, and an option that does
+not exist is refused, once. Skipped if CMake is older than presets, or Ninja is missing."""
 
 import json
+import os
 import pathlib
 import re
 import shutil
@@ -55,6 +57,28 @@ def configure(name, variables, folder):
     return f"{name}: {summary}"
 
 
+def broken_compiler_and_misspelt_option(work):
+    nvcc = work / "cuda" / "bin" / "nvcc"
+    nvcc.parent.mkdir(parents=True)
+    nvcc.write_text("#!/bin/sh\nexit 1\n")
+    nvcc.chmod(0o755)
+    environment = {name: value for name, value in os.environ.items() if name != "CUDACXX"}
+
+    def run(*options):
+        process = subprocess.run(["cmake", "-G", "Ninja", "-S", ROOT, "-B", work / "build", *options],
+                                 capture_output=True, text=True, timeout=240,
+                                 env=environment | {"CUDA_HOME": str(nvcc.parent.parent)})
+        return process.returncode, " ".join((process.stdout + process.stderr).split())
+
+    status, output = run("-DFSDP_TEST=off")
+    assert status and "FSDP_TEST is not an option" in output, output
+    status, output = run()
+    assert status == 0 and f"for CPUs alone, without the CUDA device: {nvcc} does not work" in output, output
+    status, output = run("-DFSDP_CUDA=on")
+    assert status and f"FSDP_CUDA=on, but {nvcc} does not work" in output, output
+    return "a broken nvcc: built for CPUs alone"
+
+
 def main():
     if not shutil.which("ninja") or subprocess.run(["cmake", "--list-presets"], cwd=ROOT,
                                                    capture_output=True).returncode:
@@ -70,6 +94,7 @@ def main():
     with tempfile.TemporaryDirectory() as work, ThreadPoolExecutor(2) as pool:
         results = [pool.submit(configure, name, variables, pathlib.Path(work, name))
                    for name, variables in wanted.items()]
+        results.append(pool.submit(broken_compiler_and_misspelt_option, pathlib.Path(work, "broken")))
         for result in results:
             print(result.result())
     return 0
