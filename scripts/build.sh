@@ -23,7 +23,11 @@ if command -v ccache >/dev/null && [ -z "${CMAKE_C_COMPILER_LAUNCHER:-}" ]; then
   for language in C CXX CUDA; do launchers+=("-DCMAKE_${language}_COMPILER_LAUNCHER=ccache"); done
 fi
 
-mkdir -p "$folder"
+mkdir -p "$folder" || true # says why not
+if [ ! -d "$folder" ] || [ ! -w "$folder" ]; then
+  echo "build.sh: cannot write to '$folder'; scripts/build.sh FOLDER builds in another one" >&2
+  exit 1
+fi
 if ! cmake -S . -B "$folder" "${generator[@]}" "${launchers[@]}" -DFSDP_WERROR=OFF "$@" \
   >"$folder/configure.log" 2>&1; then
   cat "$folder/configure.log" >&2
@@ -51,7 +55,8 @@ watch &
 watcher=$!
 trap 'kill $watcher 2>/dev/null || true' EXIT
 if ! cmake --build "$folder" --parallel "$(cores)" --target "${targets[@]}" >"$folder/build.log" 2>&1; then
-  grep -v '^\[[0-9/]*\] Building' "$folder/build.log" | tail -n 80 >&2
+  # The command that makes the library would fill the screen.
+  grep -v '^\[[0-9/]*\] Building' "$folder/build.log" | tail -n 80 | cut -c 1-400 >&2
   exit 1
 fi
 kill $watcher

@@ -121,6 +121,11 @@ if BREAK=1 "$work/scripts/build.sh" build >"$work/out" 2>"$work/err"; then
   exit 1
 fi
 grep -q 'error: broken' "$work/err"
+if "$work/scripts/build.sh" "$work/err" 2>"$work/out"; then
+  echo "a file is built into"
+  exit 1
+fi
+grep -q "cannot write to '$work/err'" "$work/out"
 sleep 1
 if pgrep -f "$work/scripts/build.sh" >/dev/null; then echo "something of the build still runs"; exit 1; fi
 echo "build.sh: says how far it is"
