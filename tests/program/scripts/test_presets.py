@@ -1,7 +1,7 @@
-"""CMakePresets.json: every preset configures, with the options that it names, which all exist. `plain`, which
-adds nothing to what every build configures, and those whose tools are not here (nvcc, clang) are checked for
-their options' names alone. A CUDA compiler that does not work leaves a build for CPUs, and an option that does
-not exist is refused, once. Skipped if CMake is older than presets, or Ninja is missing."""
+"""CMakePresets.json: every preset configures, with the options that it names, which all exist. `plain`,
+which adds nothing to what every build configures, and those whose tools are not here (nvcc, clang) are
+checked for their options' names alone. A CUDA compiler that does not work leaves a build for CPUs, and an
+option that does not exist is refused, once. Skipped if CMake is older than presets, or Ninja is missing."""
 
 import json
 import os
