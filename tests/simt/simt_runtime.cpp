@@ -84,7 +84,13 @@ void copy(void *to, const void *from, size_t bytes) {
 
 CUresult wait_value(CUstream stream, CUdeviceptr address, cuuint32_t value, unsigned flags) {
   if (is_set("FSDP_SIMT_WAIT_VALUE", "off")) return CUDA_ERROR_NOT_SUPPORTED;
-  if (flags != CU_STREAM_WAIT_VALUE_GEQ || !stream) return CUDA_ERROR_INVALID_VALUE;
+  const auto *counter = reinterpret_cast<const unsigned char *>(uintptr_t(address));
+  bool is_known = false;
+  simt::between_work([&] {
+    const simt::allocation *near = simt::memory_near(counter);
+    is_known = near && counter >= near->data && counter + 4 <= near->data + near->bytes && address % 4 == 0;
+  });
+  if (flags != CU_STREAM_WAIT_VALUE_GEQ || !stream || !is_known) return CUDA_ERROR_INVALID_VALUE;
   simt::enqueue(
       stream,
       [address, value] {
@@ -162,6 +168,7 @@ int simt::kernel_load(const void *kernel) {
 }
 
 struct CUevent_st {
+  bool is_timed = true;
   std::shared_ptr<event_state> state = std::make_shared<event_state>();
 };
 
@@ -185,6 +192,8 @@ const char *cudaGetErrorName(cudaError_t status) {
     return "cudaErrorNoKernelImageForDevice";
   case cudaErrorUnsupportedPtxVersion:
     return "cudaErrorUnsupportedPtxVersion";
+  case cudaErrorInvalidResourceHandle:
+    return "cudaErrorInvalidResourceHandle";
   case cudaErrorNotReady:
     return "cudaErrorNotReady";
   default:
@@ -210,6 +219,8 @@ const char *cudaGetErrorString(cudaError_t status) {
     return "no kernel image is available for execution on the device";
   case cudaErrorUnsupportedPtxVersion:
     return "the provided PTX was compiled with an unsupported toolchain";
+  case cudaErrorInvalidResourceHandle:
+    return "invalid resource handle";
   case cudaErrorNotReady:
     return "device not ready";
   default:
@@ -423,8 +434,9 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
   return cudaSuccess;
 }
 
-cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned) {
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned flags) {
   *event = new CUevent_st;
+  (*event)->is_timed = !(flags & cudaEventDisableTiming);
   return cudaSuccess;
 }
 cudaError_t cudaEventDestroy(cudaEvent_t event) {
@@ -469,6 +481,8 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event) {
   return cudaSuccess;
 }
 cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t start, cudaEvent_t end) {
+  for (const cudaEvent_t event : {start, end})
+    if (!event->is_timed || event->state->recorded == 0) return leave(cudaErrorInvalidResourceHandle);
   if (cudaEventQuery(start) != cudaSuccess || cudaEventQuery(end) != cudaSuccess) return cudaErrorNotReady;
   *ms = std::chrono::duration<float, std::milli>(end->state->time - start->state->time).count();
   return cudaSuccess;

@@ -147,16 +147,21 @@ unsigned char *on_device(size_t bytes) {
   return static_cast<unsigned char *>(memory);
 }
 
+// Makes the stream wait until *value is 1 or more.
+CUresult wait_for(const uint32_t *value, cudaStream_t stream) {
+  void *found = nullptr;
+  cudaDriverEntryPointQueryResult result;
+  cudaGetDriverEntryPointByVersion("cuStreamWaitValue32", &found, 12000, cudaEnableDefault, &result);
+  return reinterpret_cast<CUresult (*)(CUstream, CUdeviceptr, cuuint32_t, unsigned)>(found)(
+      stream, CUdeviceptr(reinterpret_cast<uintptr_t>(value)), 1, CU_STREAM_WAIT_VALUE_GEQ);
+}
+
 // A stream that waits for a value which this thread has yet to write.
 uint32_t *flag;
 cudaStream_t let_wait(unsigned flags) {
-  void *found = nullptr;
-  cudaDriverEntryPointQueryResult result;
   flag = pinned(0u);
-  cudaGetDriverEntryPointByVersion("cuStreamWaitValue32", &found, 12000, cudaEnableDefault, &result);
   const cudaStream_t stream = make_stream(flags);
-  reinterpret_cast<CUresult (*)(CUstream, CUdeviceptr, cuuint32_t, unsigned)>(found)(
-      stream, CUdeviceptr(reinterpret_cast<uintptr_t>(flag)), 1, CU_STREAM_WAIT_VALUE_GEQ);
+  wait_for(flag, stream);
   return stream;
 }
 void wait_or_not(unsigned flags) {
@@ -363,6 +368,27 @@ void check_orders() {
   expect(synchronized == draws && hoped < draws, "a copy from pageable memory", "has arrived too early", "");
 }
 
+// Times lie between events that are made for it and have been recorded; a stream waits for a value in memory
+// that the device knows.
+void check_refusals() {
+  cudaEvent_t begin, end, untimed, unrecorded;
+  float ms;
+  for (cudaEvent_t *event : {&begin, &end, &unrecorded}) cudaEventCreateWithFlags(event, cudaEventDefault);
+  cudaEventCreateWithFlags(&untimed, cudaEventDisableTiming);
+  for (const cudaEvent_t event : {begin, end, untimed}) cudaEventRecord(event, nullptr);
+  cudaDeviceSynchronize();
+  expect(cudaEventElapsedTime(&ms, begin, end) == cudaSuccess, "a time", "is refused", "");
+  expect(cudaEventElapsedTime(&ms, begin, untimed) == cudaErrorInvalidResourceHandle, "a time",
+         "of an event without timing is not refused", "");
+  expect(cudaEventElapsedTime(&ms, unrecorded, end) == cudaErrorInvalidResourceHandle, "a time",
+         "of an event that was never recorded is not refused", "");
+  expect(cudaGetLastError() == cudaErrorInvalidResourceHandle, "a time", "is not the last error", "");
+  for (const cudaEvent_t event : {begin, end, untimed, unrecorded}) cudaEventDestroy(event);
+  uint32_t here = 1;
+  expect(wait_for(&here, make_stream(cudaStreamNonBlocking)) == CUDA_ERROR_INVALID_VALUE, "a value",
+         "in pageable memory is not refused", "");
+}
+
 // 256 + 1 + 1 + 1 in bf16, where the neighbours of 256 are 2 apart and ties go to the even one: a 1 that is
 // added to the 256 alone is lost. Chunk c starts at rank c + 1; a sum in fp32, rounded once, would be 260.
 void check_ring() {
@@ -384,6 +410,7 @@ int main() {
   check_rules();
   check_orders();
   check_ring();
+  check_refusals();
   printf("%d failed\n", failures);
   return failures ? 1 : 0;
 }

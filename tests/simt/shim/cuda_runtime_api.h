@@ -22,6 +22,7 @@ enum {
   cudaErrorInvalidDevice = 101,
   cudaErrorNoKernelImageForDevice = 209,
   cudaErrorUnsupportedPtxVersion = 222,
+  cudaErrorInvalidResourceHandle = 400,
   cudaErrorNotReady = 600
 };
 
