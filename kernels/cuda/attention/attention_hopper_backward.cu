@@ -8,7 +8,8 @@
 //
 //   owns keys      S^T = K Q^T and d_P^T = V d_O^T start together; P^T is made while d_P^T is on its way, and
 //                  d_S^T while d_V += P^T d_O is; then d_K += d_S^T Q
-//   owns queries   S = Q K^T and d_P = d_O V^T start together; d_Q += d_S K
+//   owns queries   S = Q K^T and d_P = d_O V^T start together; P is made while d_P is on its way, and d_S of
+//                  half the keys while d_Q += d_S K of the others is
 //
 // Tiles of the other side have two stages; the next one is copied while products run.
 #include "kernels/cuda/attention/attention_hopper.cuh"
@@ -188,7 +189,7 @@ __global__ void __launch_bounds__(threads_count) make_d_k_d_v(attention_gradient
 
 // ---- d_Q
 
-constexpr int tile_keys = 128, key_tiles_of_8 = tile_keys / 8;
+constexpr int tile_keys = 128, key_tiles_of_8 = tile_keys / 8, half_keys = tile_keys / 2;
 
 // Dynamic shared memory: Q, d_O; two stages of K, V.
 template <int WIDTH>
@@ -205,14 +206,20 @@ __device__ __forceinline__ void weigh_queries(float (&p)[1][key_tiles_of_8][4], 
     for (int i = 0; i < 4; i++) p[0][n][i] = exp2_approx(p[0][n][i] * scale - lse[i / 2]);
 }
 
-// d_S in place of d_P.
-__device__ __forceinline__ void differentiate_queries(const float (&p)[key_tiles_of_8][4],
-                                                      float (&d_s)[key_tiles_of_8][4],
-                                                      const float (&delta)[2]) {
+// d_S of one half of the tile's keys, as a left factor.
+template <int HALF>
+__device__ __forceinline__ void
+differentiate_queries(const float (&p)[key_tiles_of_8][4], const float (&d_p)[key_tiles_of_8][4],
+                      const float (&delta)[2], uint32_t (&left)[half_keys / 16][4]) {
+  float d_s[half_keys / 8][4];
 #pragma unroll
-  for (int n = 0; n < key_tiles_of_8; n++)
+  for (int n = 0; n < half_keys / 8; n++)
 #pragma unroll
-    for (int i = 0; i < 4; i++) d_s[n][i] = p[n][i] * (d_s[n][i] - delta[i / 2]);
+    for (int i = 0; i < 4; i++) {
+      const int from = HALF * half_keys / 8 + n;
+      d_s[n][i] = p[from][i] * (d_p[from][i] - delta[i / 2]);
+    }
+  round_to_left(d_s, left);
 }
 
 template <int WIDTH, bool MAPPED>
@@ -261,26 +268,28 @@ __global__ void __launch_bounds__(threads_count) make_d_q(attention_gradient<bf1
     cp_async_wait<0>();
     fence_proxy_async();
     __syncthreads(); // this tile has arrived, and all reads of the other stage are done
-    float weights[1][key_tiles_of_8][4], d_s[key_tiles_of_8][4];
-    uint32_t left[tile_keys / 16][4];
-    wgmma_fence(weights[0], d_s);
+    float weights[1][key_tiles_of_8][4], d_p[key_tiles_of_8][4];
+    uint32_t left[half_keys / 16][4], left_of_rest[half_keys / 16][4];
+    wgmma_fence(weights[0], d_p);
     start_product<major::k, major::k, WIDTH, own_rows, tile_keys>(weights[0], q_rows,
                                                                   factor_of<tile_keys>(k, 0), false);
     wgmma_commit();
-    start_product<major::k, major::k, WIDTH, own_rows, tile_keys>(d_s, d_o_rows, factor_of<tile_keys>(v, 0),
+    start_product<major::k, major::k, WIDTH, own_rows, tile_keys>(d_p, d_o_rows, factor_of<tile_keys>(v, 0),
                                                                   false);
     wgmma_commit();
     if (key + tile_keys < end) copy_stage(1 - stage, key + tile_keys);
     cp_async_commit();
     wgmma_wait<1>(weights[0]);
     weigh_queries(weights, lse, scale, key - first - row, s.window);
-    wgmma_wait<0>(d_s);
-    differentiate_queries(weights[0], d_s, delta);
-    round_to_left(d_s, left);
+    wgmma_wait<0>(d_p);
+    differentiate_queries<0>(weights[0], d_p, delta, left);
     wgmma_fence(d_q, left);
     start_product<major::mn, tile_keys>(d_q, left, factor_of<tile_keys>(k, 0), true);
+    differentiate_queries<1>(weights[0], d_p, delta, left_of_rest);
+    wgmma_fence(left_of_rest);
+    start_product<major::mn, tile_keys>(d_q, left_of_rest, factor_of<tile_keys>(k, half_keys), true);
     wgmma_commit();
-    wgmma_wait<0>(d_q, left);
+    wgmma_wait<0>(d_q, left, left_of_rest);
   }
   __syncthreads(); // Q has been read; results go through its memory
   const float scales[2] = {s.scale, s.scale};

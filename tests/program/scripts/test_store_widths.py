@@ -1,4 +1,5 @@
-"""The rule of tests/simt/check_resources.py about stores, on listings as nvdisasm prints them."""
+"""The rules of tests/simt/check_resources.py: stores, on listings as nvdisasm prints them; products that wait
+for each other, as ptxas says it; what is compiled for sm_90a."""
 
 import os
 import pathlib
@@ -51,6 +52,28 @@ def test_without_descriptors():
     """As sm_80 has it."""
     old = [piece.replace("desc[UR4]", "") for piece in PIECES]
     assert stores_of(WIDE_LOADS.replace("desc[UR4]", ""), *old) == ({4: 4}, True)
+
+
+def test_products_that_wait():
+    log = ("ptxas info    : (C7518) Potential Performance Loss: wgmma.mma_async instructions are serialized "
+           "due to program dependence on compiler-inserted WG.DP in divergent path in the function "
+           "'_Z6attendv'\n")
+    found = ("_Z6attendv", "0", "0", "0", "168", ", used 1 barriers")
+
+    def verdict(log):
+        names = check_resources.SERIALIZED.findall(log)
+        return check_resources.Kernel("a_hopper.cu", "90a", found, None, names).verdict
+
+    assert verdict(log) == "SERIAL" and verdict("") == "ok" and verdict(log.replace("Z6", "Z7")) == "ok"
+
+
+def test_architectures():
+    def compiled(source):
+        return [job[3] for name in check_resources.ALL
+                for job in check_resources.jobs_of("nvcc", None, source, name)]
+
+    assert compiled("attention_hopper_backward.cu") == ["90a"]
+    assert compiled("attention_tensor.cu") == check_resources.ALL
 
 
 if __name__ == "__main__":
