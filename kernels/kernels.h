@@ -38,10 +38,11 @@ typedef struct fsdp_rounding_run {
   int64_t row_step;       // in the parameter, from one row's first element to the next one's
 } fsdp_rounding_run;
 
-// Elements [first, first + elems) of a parameter's initialisation: mean + deviation * the stream's normals.
+// Elements [first, first + numel) of a parameter's initialisation: mean + deviation * the stream's normals,
+// and zero for those in [zero_first, zero_first + zero_numel).
 typedef struct fsdp_drawing {
   uint64_t seed, stream; // fsdp_random_stream(parameter name)
-  int64_t first, numel;
+  int64_t first, numel, zero_first, zero_numel;
   float mean, deviation;
 } fsdp_drawing;
 

@@ -15,6 +15,18 @@ const char *const fsdp_decoder_keys_without_numbers[] = {
     NULL,
 };
 
+// PyTorch's padding_idx, which Transformers sets to the padding token: below 0 it counts from the end.
+static int64_t read_padding_token(fsdp_fields *f, const json_t *root, int64_t vocab_size) {
+  const json_t *value = fsdp_fields_present(root, "pad_token_id");
+  if (!value) return 0;
+  json_int_t token = json_integer_value(value);
+  if (json_is_integer(value) && token >= -vocab_size && token < vocab_size)
+    return 1 + (token < 0 ? token + vocab_size : token);
+  fsdp_fields_refuse(f, "pad_token_id", value,
+                     "but must be null or a token below vocab_size, as Transformers requires");
+  return 0;
+}
+
 void fsdp_decoder_read(fsdp_fields *f, const json_t *root, fsdp_model_config *c) {
   const fsdp_decoder *d = c->family->decoder;
   fsdp_fields_only_text(f, root, "hidden_act", "silu");
@@ -29,6 +41,7 @@ void fsdp_decoder_read(fsdp_fields *f, const json_t *root, fsdp_model_config *c)
   c->norm_eps = fsdp_fields_fraction(f, root, "rms_norm_eps", 1e-6);
   c->initializer_range = fsdp_fields_positive(f, root, "initializer_range", 0.02);
   c->tie_word_embeddings = fsdp_fields_bool(f, root, "tie_word_embeddings", false);
+  c->padding_token = read_padding_token(f, root, c->vocab_size);
   fsdp_rope_read(f, root, c);
 }
 
@@ -43,6 +56,7 @@ void fsdp_decoder_print(const fsdp_model_config *c, json_t *root) {
       "initializer_range", c->initializer_range, "tie_word_embeddings", c->tie_word_embeddings);
   FSDP_CHECK(own && json_object_update(root, own) == 0, "a configuration that is not valid JSON");
   json_decref(own);
+  if (c->padding_token) json_object_set_new(root, "pad_token_id", json_integer(c->padding_token - 1));
 }
 
 // ---- Sizes

@@ -37,7 +37,7 @@ struct fsdp_family {
 
   // Fills `config`, which is zero but for the family, from the configuration's object. Keys that change the
   // arithmetic and are not supported are refused rather than ignored. Keys that the arithmetic does not
-  // depend on (token ids, torch_dtype, ...) are not read.
+  // depend on (other token ids, torch_dtype, ...) are not read.
   void (*read)(fsdp_fields *fields, const json_t *root, fsdp_model_config *config);
   // Adds every key that `read` depends on to `root`, after model_type and architectures.
   void (*print)(const fsdp_model_config *config, json_t *root);

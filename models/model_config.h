@@ -21,6 +21,7 @@ typedef struct fsdp_model_config {
   double norm_eps;
   double initializer_range; // standard deviation of new weights
   bool tie_word_embeddings;
+  int64_t padding_token; // 1 + the token whose embedding the positions that hold it do not train; 0: none
   double rope_theta;
   fsdp_rope_scaling rope_scaling;
   double rope_factor, rope_low_freq_factor, rope_high_freq_factor; // linear uses the first, llama3 all

@@ -128,10 +128,15 @@ int fsdp_parts_layernorm_module(fsdp_parts *p, int parent, const char *name) {
 }
 
 int fsdp_parts_embedding_module(fsdp_parts *p, int parent, const char *name, int64_t count) {
+  const int64_t C = p->config->hidden_size, padding = p->config->padding_token - 1;
   char detail[FSDP_NAME_BYTES];
-  snprintf(detail, sizeof detail, "%lld, %lld", (long long)count, (long long)p->config->hidden_size);
+  int used = snprintf(detail, sizeof detail, "%lld, %lld", (long long)count, (long long)C);
+  if (padding >= 0)
+    snprintf(detail + used, sizeof detail - (size_t)used, ", padding_idx=%lld", (long long)padding);
   int module = fsdp_graph_module(p->graph, parent, name, "Embedding", detail);
-  add_matrix(p, module, count, p->config->hidden_size);
+  int index = add_matrix(p, module, count, C);
+  fsdp_param *param = &p->graph->params[index];
+  if (padding >= 0) param->zero_first = padding * C, param->zero_numel = C;
   return module;
 }
 
@@ -183,6 +188,7 @@ void fsdp_parts_inputs(fsdp_parts *p) {
 int fsdp_parts_embedding(fsdp_parts *p, int module) {
   int h = activation(p, module, "h", FSDP_VALUE_COMPUTE, p->config->hidden_size);
   fsdp_node *n = add_node(p, FSDP_OP_EMBEDDING, module);
+  n->attrs.padding_token = p->config->padding_token;
   fsdp_node_operand_add(n, p->graph->tokens, FSDP_READ);
   fsdp_node_operand_add(n, weight_of(p, module), FSDP_READ);
   fsdp_node_operand_add(n, h, FSDP_WRITE);

@@ -1,6 +1,6 @@
 // Token embedding: rows of the weight (V, C) by token, and the dense gradient of the weight. N tokens. The
 // weight may be V rows of a larger table, from `first` on: a token of a row outside them gives
-// zeros, and its gradient is dropped.
+// zeros, and its gradient is dropped, as is the padding token's.
 #include "kernels/cpu/operand.h"
 #include "kernels/cpu/ops.h"
 
@@ -10,6 +10,7 @@ typedef struct lookup {
   const fsdp_view *d_h, *d_weight; // backward
   int64_t N, V, C;
   int64_t first, extent; // of the table: the weight's first row, and its rows
+  int64_t padding;       // the padding token, or -1
   int64_t range_rows;    // rows of d_weight that a task sums
 } lookup;
 
@@ -17,7 +18,8 @@ static lookup lookup_of(const fsdp_op_attrs *attrs) {
   lookup k = {.N = attrs->batch * attrs->seq,
               .V = attrs->vocabulary,
               .C = attrs->channels,
-              .first = attrs->first_index};
+              .first = attrs->first_index,
+              .padding = attrs->padding_token - 1};
   k.extent = attrs->extent ? attrs->extent : k.first + k.V;
   return k;
 }
@@ -33,6 +35,11 @@ static void check_tokens(const fsdp_kernel_call *call, const lookup *k) {
 static int64_t row_of(const lookup *k, int64_t n) {
   int64_t row = k->tokens[n] - k->first;
   return row >= 0 && row < k->V ? row : -1;
+}
+
+// The row of d_weight that a position adds to, or -1.
+static int64_t trained_row(const lookup *k, int64_t n) {
+  return k->tokens[n] == k->padding ? -1 : row_of(k, n);
 }
 
 static void copy_row(void *argument, int64_t n, void *scratch) {
@@ -68,7 +75,7 @@ static void sum_range(void *argument, int64_t index, void *scratch) {
   unsigned char *used = (unsigned char *)scratch_after(sums, k->range_rows * C);
   memset(used, 0, (size_t)rows);
   for (int64_t n = 0; n < k->N; n++) {
-    int64_t row = k->tokens[n] - k->first - first;
+    int64_t row = trained_row(k, n) - first;
     if (row < 0 || row >= rows) continue;
     float *sum = sums + row * C;
     const float *d_h = load(k->d_h, n * C, C, buffer);
@@ -101,7 +108,7 @@ void FSDP_CPU(embedding_backward)(const fsdp_kernel_call *call) {
   k.d_weight = &o[2];
   check_tokens(call, &k);
   for (int64_t n = 0; call->recorder && adds && n < k.N; n++)
-    if (row_of(&k, n) >= 0) fsdp_kernel_report(call, 2, row_of(&k, n) * k.C, k.C, FSDP_UPDATE);
+    if (trained_row(&k, n) >= 0) fsdp_kernel_report(call, 2, trained_row(&k, n) * k.C, k.C, FSDP_UPDATE);
   // A range's sums take half of the scratch, so that they mostly stay in the cache.
   int64_t row_bytes = (k.C + 16) * (int64_t)sizeof(float) + 1;
   k.range_rows = fsdp_min_i64(k.V, (int64_t)FSDP_POOL_SCRATCH_BYTES / 2 / row_bytes);

@@ -21,7 +21,9 @@ __global__ void __launch_bounds__(threads_count)
   for (int i = 0; i < block_numel; i++) {
     const int64_t at = index * block_numel + i - d.first;
     if (at < 0 || at >= d.numel) continue;
-    global_store(out + at, from_float<T>(fsdp_scale_shift(normals[i], d.deviation, d.mean)));
+    const int64_t zero = d.first + at - d.zero_first;
+    const bool is_zero = zero >= 0 && zero < d.zero_numel;
+    global_store(out + at, from_float<T>(is_zero ? 0 : fsdp_scale_shift(normals[i], d.deviation, d.mean)));
   }
 }
 

@@ -1,6 +1,6 @@
 // Gradient of the embedding's weight (V, C): each row is the sum of d_h over the positions of its token, in
 // the order of the positions, without atomic additions. The weight may be V rows of a table of `extent`, from
-// `base` on: tokens of other rows are skipped.
+// `base` on: tokens of other rows are skipped, and so is the padding token.
 //
 //   sort_tokens  offsets (V + 1): where each token's positions start; positions (N), ascending per token.
 //                A block owns a range of tokens: it counts the smaller ones and its own, then lists its own.
@@ -39,19 +39,27 @@ __device__ __forceinline__ int sum_before(int x, int *total) {
   return before + sum - x;
 }
 
+// N tokens, rows of a table of `extent`; the rows of the weight begin at `base`. padding: the padding token,
+// or -1.
+struct token_range {
+  const int32_t *tokens;
+  int64_t N, base, extent, padding;
+};
+
 // Lists the tile's tokens in [first, first + sort_threads) in order: entry = position in the tile *
 // sort_threads + row in the range. Returns their number, the same in every thread; *smaller counts this
 // thread's tokens below.
-__device__ __forceinline__ int list_tile(const int32_t *tokens, int64_t N, int64_t base, int64_t extent,
-                                         int64_t tile, int64_t first, const smem<int> &list, int *smaller) {
+__device__ __forceinline__ int list_tile(const token_range &p, int64_t tile, int64_t first,
+                                         const smem<int> &list, int *smaller) {
   int own[per_thread], count = 0, total;
 #pragma unroll
   for (int j = 0; j < per_thread; j++) {
     const int64_t n = tile + int64_t(threadIdx.x) * per_thread + j;
     own[j] = -1;
-    if (n >= N) continue;
-    const int64_t id = global_load(tokens + n), token = id - base;
-    if (id < 0 || id >= extent) __trap();
+    if (n >= p.N) continue;
+    const int64_t id = global_load(p.tokens + n), token = id - p.base;
+    if (id < 0 || id >= p.extent) __trap();
+    if (id == p.padding) continue;
     if (token < first) ++*smaller;
     if (token < first || token >= first + sort_threads) continue;
     own[j] = (int(threadIdx.x) * per_thread + j) * sort_threads + int(token - first);
@@ -66,13 +74,12 @@ __device__ __forceinline__ int list_tile(const int32_t *tokens, int64_t N, int64
 }
 
 __global__ void __launch_bounds__(sort_threads)
-    sort_tokens(const int32_t *tokens, int64_t N, int64_t base, int64_t extent, int64_t V, int32_t *offsets,
-                int32_t *positions) {
+    sort_tokens(token_range p, int64_t V, int32_t *offsets, int32_t *positions) {
   FSDP_SHARED(int, list, tile_numel);
   const int64_t first = int64_t(blockIdx.x) * sort_threads, row = first + threadIdx.x;
   int smaller = 0, count = 0, total;
-  for (int64_t tile = 0; tile < N; tile += tile_numel) {
-    const int listed = list_tile(tokens, N, base, extent, tile, first, list, &smaller);
+  for (int64_t tile = 0; tile < p.N; tile += tile_numel) {
+    const int listed = list_tile(p, tile, first, list, &smaller);
     for (int i = 0; i < listed; i++) count += int(list[i]) % sort_threads == int(threadIdx.x);
   }
   sum_before(smaller, &total);
@@ -81,8 +88,8 @@ __global__ void __launch_bounds__(sort_threads)
   if (row < V) global_store(offsets + row, cursor);
   if (row == V - 1) global_store(offsets + V, cursor + count);
   if (total == 0) return; // the whole block
-  for (int64_t tile = 0; tile < N; tile += tile_numel) {
-    const int listed = list_tile(tokens, N, base, extent, tile, first, list, &smaller);
+  for (int64_t tile = 0; tile < p.N; tile += tile_numel) {
+    const int listed = list_tile(p, tile, first, list, &smaller);
     for (int i = 0; i < listed; i++) {
       const int entry = list[i];
       if (entry % sort_threads != int(threadIdx.x)) continue;
@@ -132,13 +139,13 @@ void cuda_embedding_backward(const fsdp_kernel_call *call) {
   const fsdp_op_attrs *attrs = call->attrs;
   const int64_t N = attrs->batch * attrs->seq, V = attrs->vocabulary, C = attrs->channels;
   const int64_t base = attrs->first_index, extent = attrs->extent ? attrs->extent : base + V;
+  const int64_t padding = attrs->padding_token - 1;
   FSDP_CHECK(N < INT32_MAX, "embedding_backward: %lld positions", (long long)N);
   const fsdp_view *o = open_operands(call), *d_h = &o[1], *d_weight = &o[2];
-  const auto *tokens = data_of<int32_t>(&o[0]);
+  const token_range range = {data_of<int32_t>(&o[0]), N, base, extent, padding};
   auto *offsets = data_of<int32_t>(fsdp_kernel_workspace(call));
   auto *positions = offsets + V + 1;
-  launch({blocks_of(V, sort_threads), sort_threads, call->stream}, sort_tokens, tokens, N, base, extent, V,
-         offsets, positions);
+  launch({blocks_of(V, sort_threads), sort_threads, call->stream}, sort_tokens, range, V, offsets, positions);
   with_type(d_h->dtype, [&](auto number) {
     using T = decltype(number);
     with_type(d_weight->dtype, [&](auto gradient) {

@@ -4,7 +4,7 @@
 #include "models/graph/graph.h"
 #include "runtime/base/pool.h"
 
-// Fills out[elems] with elements [first, first + elems) of a parameter's initialisation, the same values
+// Fills out[numel] with elements [first, first + numel) of a parameter's initialisation, the same values
 // whatever the number of threads.
 void fsdp_init_param(fsdp_pool *pool, const fsdp_param *param, uint64_t seed, int64_t first, int64_t numel,
                      float *out);

@@ -83,6 +83,7 @@ typedef struct fsdp_param {
   int64_t numel;
   int value; // has its placement
   float init_mean, init_deviation;
+  int64_t zero_first, zero_numel; // new weights: these elements are zero
   bool transposed;
   bool trainable; // else it has no gradient and no optimizer state; true unless its maker says otherwise
   int block_count;

@@ -33,6 +33,7 @@ typedef struct fsdp_op_attrs {
   int64_t heads, kv_heads, head_dim; // h, g, d
   int64_t intermediate;              // f
   int64_t vocabulary;                // v
+  int64_t padding_token;             // embedding: 1 + the token that trains no row; 0: none
   int64_t positions;                 // m
   int64_t in_features, out_features; // i, o: of one gemm
   int64_t out_stride, out_offset;    // row width of y (or d_y) and this gemm's first column, in elements; of

@@ -117,6 +117,8 @@ static void draw_run(const walk *self, const fsdp_shard_run *run, const shard *t
                           .stream = fsdp_random_stream(param->name),
                           .first = run->element_index,
                           .numel = run->numel,
+                          .zero_first = param->zero_first,
+                          .zero_numel = param->zero_numel,
                           .mean = param->init_mean,
                           .deviation = param->init_deviation};
   const fsdp_kernel_backend *kernels = fsdp_executor_config_of(self->executor)->kernels;

@@ -29,7 +29,7 @@ fsdp_status fsdp_state_fill(fsdp_executor *executor, fsdp_state_callback source,
                             fsdp_error *error);
 
 // The same with new weights that the device draws itself if it can (fsdp_kernel_backend.draw). The values are
-// those of fsdp_random_normal by parameter name and element index, as fsdp_init_param gives them.
+// those that fsdp_init_param gives by parameter name and element index.
 void fsdp_state_draw(fsdp_executor *executor, uint64_t seed);
 
 // Hands every run of a slot to `sink`, in its own dtype, units in order and runs in order.

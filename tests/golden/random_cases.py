@@ -39,6 +39,7 @@ def draw_decoder(rng):
         max_position_embeddings=128,
         tie_word_embeddings=rng.random() < 0.5,
         rope=draw_rope(rng, head_dim),
+        pad_token_id=rng.choice([None, rng.randrange(vocabulary)]),
     )
 
 

@@ -70,11 +70,14 @@ void clips(float max_norm, float sum, float limit) {
 
 // New weights: the very bits that the host draws, wherever a range begins and ends, and nothing beside it.
 template <class T> void draws(fsdp_dtype dtype, int64_t first, int64_t numel) {
-  constexpr int64_t beside = 3; // so that the range is not aligned either
+  const int64_t zero = first + numel / 2 - 1; // three elements are zero, as far as they are in the range
+  constexpr int64_t beside = 3;               // so that the range is not aligned either
   const fsdp_drawing d = {
-      0x123456789abcdefULL, fsdp_random_stream("model.norm.weight"), first, numel, 0.5f, 0.02f};
+      0x123456789abcdefULL, fsdp_random_stream("model.norm.weight"), first, numel, zero, 3, 0.5f, 0.02f};
   std::vector<float> drawn(static_cast<size_t>(numel));
   fsdp_random_normal(d.seed, d.stream, first, numel, d.mean, d.deviation, drawn.data());
+  for (int64_t i = 0; i < numel; i++)
+    if (first + i >= zero && first + i < zero + 3) drawn[size_t(i)] = 0;
   std::vector<T> expected(static_cast<size_t>(numel + 2 * beside)), mine(expected.size());
   memset(expected.data(), 0x5a, expected.size() * sizeof(T));
   mine = expected;

@@ -64,6 +64,32 @@ static void defaults_are_those_of_transformers(void **state) {
   read_good("{\"architectures\":[\"LlamaForCausalLM\"]," SIZES ",\"num_attention_heads\":4}", &c);
 }
 
+static void padding_token_counts_from_either_end(void **state) {
+  (void)state;
+  static const struct {
+    const char *text;
+    int64_t token; // and 1
+  } cases[] = {{"null", 0}, {"0", 1}, {"127", 128}, {"-1", 128}, {"-128", 1}};
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    char text[512];
+    fsdp_model_config c;
+    snprintf(text, sizeof text, "{%s,\"pad_token_id\":%s}", BASE, cases[i].text);
+    read_good(text, &c);
+    assert_int_equal(c.vocab_size, 128);
+    assert_int_equal(c.padding_token, cases[i].token);
+    fsdp_graph *graph = fsdp_model_forward(&c, 1, 4);
+    const fsdp_param *embedding = &graph->params[0];
+    assert_string_equal(embedding->name, "model.embed_tokens.weight");
+    char expected[64] = "128, 32";
+    if (c.padding_token)
+      snprintf(expected, sizeof expected, "128, 32, padding_idx=%d", (int)c.padding_token - 1);
+    assert_string_equal(graph->modules[embedding->module].detail, expected);
+    assert_int_equal(embedding->zero_numel, c.padding_token ? 32 : 0);
+    assert_int_equal(embedding->zero_first, c.padding_token ? 32 * (c.padding_token - 1) : 0);
+    fsdp_graph_destroy(graph);
+  }
+}
+
 static void rope_in_every_spelling(void **state) {
   (void)state;
   fsdp_model_config c;
@@ -142,6 +168,9 @@ static const bad_case bad_cases[] = {
     {"{" BASE ",\"partial_rotary_factor\":0.5}", {"\"partial_rotary_factor\" is 0.5"}},
     {"{" BASE ",\"vocab_size_2\":99999999999999999999}", {"not valid JSON"}},
     {"{" BASE ",\"head_dim\":4611686018427387904}", {"config.json"}},
+    {"{" BASE ",\"pad_token_id\":128}", {"\"pad_token_id\" is 128", "below vocab_size"}},
+    {"{" BASE ",\"pad_token_id\":-129}", {"\"pad_token_id\" is -129", "null"}},
+    {"{" BASE ",\"pad_token_id\":[1]}", {"\"pad_token_id\" is [1]"}},
 };
 
 static void every_bad_file_is_refused_with_its_reason(void **state) {
@@ -214,6 +243,7 @@ static void every_field_that_changes_a_number_is_compared(void **state) {
     CHANGED(rope_original_max_position, 4096, LLAMA3_ONLY,
             "rope_scaling.original_max_position_embeddings 8192 → 4096")
     CHANGED(tie_word_embeddings, true, NUMBERS, "tie_word_embeddings false → true")
+    CHANGED(padding_token, 3, NUMBERS, "pad_token_id none → 2")
     CHANGED(max_position_embeddings, 1, NOTHING, "")
     CHANGED(initializer_range, 1, NOTHING, "")
 #undef CHANGED
@@ -235,6 +265,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(golden_folders_are_read),
       cmocka_unit_test(defaults_are_those_of_transformers),
+      cmocka_unit_test(padding_token_counts_from_either_end),
       cmocka_unit_test(rope_in_every_spelling),
       cmocka_unit_test(every_bad_file_is_refused_with_its_reason),
       cmocka_unit_test(missing_file_is_named),

@@ -134,11 +134,14 @@ static void test_embedding_backward(void **state) {
       for (int v = 0; v < 3; v++) {
         int64_t N = 3 * 17, C = 33, V = vocabularies[v];
         fsdp_op_attrs attrs = {.batch = 3, .seq = 17, .channels = C, .vocabulary = V};
+        int64_t padding = v > 0 ? 28 : -1; // the token at the third position
+        attrs.padding_token = padding + 1;
         kernel_case c = kernel_case_of(FSDP_OP_EMBEDDING_BACKWARD, attrs, kernel_tolerance(dtypes[d > 0]));
         double *drawn = tokens_of(N, V), *tokens = kernel_case_input(&c, FSDP_I32, N, FSDP_READ, drawn);
         double *d_h = kernel_case_input(&c, dtypes[d / 2], N * C, FSDP_READ, NULL);
         double *d_weight = kernel_case_result(&c, update, dtypes[d % 2], V * C);
-        for (int64_t i = 0; i < N * C; i++) d_weight[(int64_t)tokens[i / C] * C + i % C] += d_h[i];
+        for (int64_t i = 0; i < N * C; i++)
+          if ((int64_t)tokens[i / C] != padding) d_weight[(int64_t)tokens[i / C] * C + i % C] += d_h[i];
         c.sparse[2] = update;
         kernel_case_check(&c);
         free(drawn);
@@ -179,6 +182,7 @@ static void test_embedding_backward_of_some_rows(void **state) {
       int64_t N = 40, C = 19, V = HELD_ROWS, first = first_rows[r];
       fsdp_op_attrs attrs = {
           .batch = 2, .seq = 20, .channels = C, .vocabulary = V, .first_index = first, .extent = TABLE_ROWS};
+      attrs.padding_token = 1 + 7; // the token at the second position
       kernel_case c = kernel_case_of(FSDP_OP_EMBEDDING_BACKWARD, attrs, 1e-5);
       double *drawn = tokens_of(N, TABLE_ROWS),
              *tokens = kernel_case_input(&c, FSDP_I32, N, FSDP_READ, drawn);
@@ -186,7 +190,7 @@ static void test_embedding_backward_of_some_rows(void **state) {
       double *d_weight = kernel_case_result(&c, update, FSDP_F32, V * C);
       for (int64_t i = 0; i < N * C; i++) {
         int64_t row = (int64_t)tokens[i / C] - first;
-        if (row >= 0 && row < V) d_weight[row * C + i % C] += d_h[i];
+        if (row >= 0 && row < V && row + first != 7) d_weight[row * C + i % C] += d_h[i];
       }
       c.sparse[2] = update;
       kernel_case_check(&c);

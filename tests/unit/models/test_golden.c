@@ -40,7 +40,7 @@ static const tolerances bf16 = {4e-3, 6e-2, 4e-3, 4e-2, 0.2};
 static const char *const folders[] = {"gpt2_hub",       "gpt2_odd",        "grouped",    "tied",
                                       "llama3_rope",    "multi_query_257", "odd",        "wide_32001",
                                       "mistral_window", "mistral_257",     "qwen2_tied", "qwen2_window",
-                                      "qwen3_heads",    "qwen3_window"};
+                                      "qwen3_heads",    "qwen3_window",    "padding",    "padding_tied"};
 enum { FOLDERS = sizeof folders / sizeof *folders };
 
 // How far to go in the list of folders: on the emulated GPU, a hundred times as slow, as under a sanitizer.
