@@ -24,6 +24,7 @@ constexpr int queries = consumers * warpgroup_rows, keys = 128;
 constexpr int threads_count = (1 + consumers) * warpgroup_threads;
 // Of a thread that copies and of one that computes: together the 168 that each of a block's 384 may have.
 constexpr int copy_registers = 40, compute_registers = 232;
+static_assert(copy_registers + consumers * compute_registers <= 168 * (1 + consumers), "what the block has");
 
 // Dynamic shared memory: Q; K tiles; V tiles.
 template <int WIDTH> constexpr int keys_bytes = tile_bytes<WIDTH, keys>;
@@ -226,6 +227,7 @@ __device__ __forceinline__ void compute(const attention_forward<bf16> &p, const 
     if (i + stages < tiles) named_barrier_arrive(k_empty + stage, empty_threads);
     hide_keys(scores, range.first_key + i * keys, warp_first, window);
     soften(scores, &rows, scale, correction);
+    finish_before_wait(rows.sum[0] + rows.sum[1]);
     wgmma_wait<0>(out, weights);
     if (i - 1 + stages < tiles) named_barrier_arrive(v_empty + last, empty_threads);
     scale_rows<WIDTH>(out, correction);

@@ -88,6 +88,14 @@ __device__ __forceinline__ void wgmma_wait(Registers &...registers) {
   (pin(registers), ...);
 }
 
+// What `x`, which is never negative, is computed from is done before the waits that follow: a sleep that
+// never happens depends on it. Left to itself, ptxas (13.0) moves a wait for products up to the wait before
+// it, and nothing runs beside the products.
+__device__ __forceinline__ void finish_before_wait(float x) {
+  asm volatile("{\n.reg .pred p;\nsetp.lt.f32 p, %0, 0f00000000;\n@p nanosleep.u32 1;\n}" ::"f"(x)
+               : "memory");
+}
+
 #define WGMMA_D1(d, n) "+f"(d[n][0]), "+f"(d[n][1]), "+f"(d[n][2]), "+f"(d[n][3])
 #define WGMMA_D4(d, n) WGMMA_D1(d, n), WGMMA_D1(d, n + 1), WGMMA_D1(d, n + 2), WGMMA_D1(d, n + 3)
 #define WGMMA_D8(d)    WGMMA_D4(d, 0), WGMMA_D4(d, 4)

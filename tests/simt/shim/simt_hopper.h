@@ -44,6 +44,10 @@ void wgmma_wait(A &a, B &b, C &c, D &d, FSDP_HERE) {
   simt::wgmma_wait(groups_left, {simt::named(a), simt::named(b), simt::named(c), simt::named(d)}, file, line);
 }
 
+inline void finish_before_wait(float x) {
+  if (x < 0) simt::fail("finish_before_wait of %g, which is negative", double(x));
+}
+
 template <major A, major B, int TILES>
 void wgmma(float (&d)[TILES][4], uint64_t a, uint64_t b, bool accumulate) {
   static_assert(TILES == 8 || TILES == 16, "64 or 128 columns, as on the device");
