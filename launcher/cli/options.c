@@ -200,9 +200,14 @@ static fsdp_status fail_unknown(fsdp_program_kind program, const char *name, con
                                 fsdp_error *error) {
   char dashed[NAME_BYTES];
   const fsdp_option_alias *alias;
-  if (find_meant(name, &alias)) {
-    return fsdp_fail(error, FSDP_ERR_OPTION,
-                     "--%s (%s) is an option of fsdp_plan; here mpirun -np N sets the ranks", name, place);
+  const fsdp_option_row *row = find_meant(name, &alias);
+  if (row) {
+    const char *advice = "";
+    if (strncmp(row->name, "ranks", strlen("ranks")) == 0) advice = "; here mpirun -np N sets the ranks";
+    if (strcmp(row->name, "search") == 0) advice = "; --auto searches at the start of a run";
+    if (strcmp(row->name, "auto") == 0) advice = "; --search finds plans here";
+    const char *owner = program_name(program == FSDP_PROGRAM_PLAN ? FSDP_PROGRAM_TRAIN : FSDP_PROGRAM_PLAN);
+    return fsdp_fail(error, FSDP_ERR_OPTION, "--%s (%s) is an option of %s%s", name, place, owner, advice);
   }
   if (alias) {
     return fsdp_fail(error, FSDP_ERR_OPTION, "unknown option '--%s' (%s): %s", name, place, alias->advice);

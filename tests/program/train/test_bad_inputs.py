@@ -69,7 +69,8 @@ bad("negative number", ["--grad-accum", "-2"], 2, "--grad-accum", "'-2'", "comma
 bad("number beyond range", ["--seq-length", "1e30"], 2, "--seq-length", "'1e30'")
 bad("not a number", ["--lr", "nan"], 2, "--lr", "'nan'")
 bad("unknown option", ["--batchsize", "2"], 2, "--batchsize", "did you mean --batch-size")
-bad("option of the other program", ["--ranks", "2"], 2, "--ranks", "mpirun")
+bad("option of the other program", ["--ranks", "2"], 2, "--ranks", "of fsdp_plan; here mpirun")
+bad("search of the other program", ["--search"], 2, "--search", "of fsdp_plan; --auto searches")
 bad("size without a unit's name", ["--memory-limit", "8G"], 2, "'8G'", "80GB")
 bad("mesh that is none", ["--mesh", "2x2"], 2, "'2x2'", "data=R,fsdp=F")
 bad("mesh product", ["--strategy", "hybrid", "--mesh", "data=2,fsdp=2"], 2, "data=2,fsdp=2", "4 ranks", "1")
@@ -311,6 +312,7 @@ for name, arguments, status, parts in (
         2,
         ["--reduce-dtype bf16", "--param-dtype bf16"],
     ),
+    ("plan: option of the other program", ["--auto"], 2, ["--auto", "of fsdp_train; --search finds"]),
     ("plan: two outputs", ["--json", "--print-model"], 2, ["--json", "--print-model"]),
     (
         "plan: limit",
