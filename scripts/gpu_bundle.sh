@@ -4,7 +4,8 @@
 # machine that runs them needs a GPU, its driver, the CUDA toolkit or PyTorch with its CUDA libraries, Python,
 # and a C library no older than this one. It needs no package manager and none of this project's packages.
 # There, scripts/gpu_check.sh FOLDER builds nothing and uses the bundle. bundle/machine.txt names the
-# libraries that the machine must have. Fails if the bundle is larger than 64 MiB (FSDP_BUNDLE_MIB_MAX).
+# libraries that the machine must have. Fails if the bundle, with the sources that travel beside it, is larger
+# than 64 MiB (FSDP_BUNDLE_MIB_MAX).
 # --no-build gathers what FOLDER holds.
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
@@ -82,9 +83,14 @@ newest() {
     grep -o "$1[0-9.]*" | sort -uV | tail -n 1
 }
 kib=$(du -s --apparent-size -k "$bundle" | cut -f1)
-echo "$bundle: $((kib / 1024)) MiB, for a machine with $(newest GLIBC_), $(newest GLIBCXX_) or later and $(
+# Scripts, tests' data and sources: what git does not ignore. Without git nothing is counted.
+sources_kib=$({ git ls-files -z --cached --others --exclude-standard 2>/dev/null || true; } |
+  xargs -0 -r stat -c %s 2>/dev/null | awk '{ bytes += $1 } END { print int(bytes / 1024) }')
+needs="$(newest GLIBC_), $(newest GLIBCXX_) or later and $(
   grep -E 'cu|nccl' "$bundle/machine.txt" | paste -sd ' ')"
-if [ "$kib" -gt $((mib_max * 1024)) ]; then
-  echo "gpu_bundle.sh: $bundle takes $kib KiB, more than $mib_max MiB; build for one architecture" >&2
+echo "$bundle: $((kib / 1024)) MiB, and $((sources_kib / 1024)) MiB of sources, for a machine with $needs"
+if [ $((kib + sources_kib)) -gt $((mib_max * 1024)) ]; then
+  echo "gpu_bundle.sh: $bundle takes $kib KiB and the sources $sources_kib, more than $mib_max MiB;" \
+    "build for one architecture" >&2
   exit 4
 fi
