@@ -277,10 +277,11 @@ __global__ void __launch_bounds__(threads_count) make_d_q(attention_gradient<bf1
     start_product<major::k, major::k, WIDTH, own_rows, tile_keys>(d_p, d_o_rows, factor_of<tile_keys>(v, 0),
                                                                   false);
     wgmma_commit();
-    if (key + tile_keys < end) copy_stage(1 - stage, key + tile_keys);
-    cp_async_commit();
     wgmma_wait<1>(weights[0]);
     weigh_queries(weights, lse, scale, key - first - row, s.window);
+    // Here, and not before P: else ptxas (13.0) moves the wait for d_P up, and makes P after it.
+    if (key + tile_keys < end) copy_stage(1 - stage, key + tile_keys);
+    cp_async_commit();
     wgmma_wait<0>(d_p);
     differentiate_queries<0>(weights[0], d_p, delta, left);
     wgmma_fence(d_q, left);
