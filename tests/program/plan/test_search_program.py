@@ -60,8 +60,9 @@ def same_programs(ranks, search, backend="cuda"):
 
 def programs_read_back():
     gpu, cpu = ("--profile", "a100-40"), cpu_profile.write(work / "cpu.yaml", 4)
-    same_programs(8, (*gpu, "--model", "llama2-7b", "--seq-length", 1024, "--memory-limit", "36GB",
-                      "--global-batch", 80))  # fmt: skip
+    if programs.stride(2) == 1:  # half of the test's time
+        same_programs(8, (*gpu, "--model", "llama2-7b", "--seq-length", 1024, "--memory-limit", "36GB",
+                          "--global-batch", 80))  # fmt: skip
     # The profile's memory is the limit.
     same_programs(4, (*gpu, "--model", "llama-1b", "--seq-length", 8192, "--global-batch", 8))
     small = ("--model", "tiny", "--seq-length", 64, "--global-batch", 8)
