@@ -49,7 +49,8 @@ if ! clang -fsanitize=fuzzer,address "$probe/probe.c" -o "$probe/probe" 2>/dev/n
 fi
 
 options=(-DCMAKE_C_COMPILER=clang -DCMAKE_CXX_COMPILER=clang++ -DFSDP_FUZZ=ON -DFSDP_TESTS=OFF -DFSDP_CUDA=off
-  -DFSDP_MPI=off -DFSDP_HWLOC=off -DFSDP_BLAS=builtin)
+  -DFSDP_MPI=off -DFSDP_HWLOC=off -DFSDP_BLAS=builtin
+  "-DCMAKE_C_FLAGS_RELWITHDEBINFO=-O2 -g1 -DNDEBUG")
 BUILD_TARGETS=fuzzers scripts/build.sh $folder "${options[@]}" -DFSDP_SANITIZE=address
 if [ $build_only -eq 1 ]; then exit 0; fi
 
