@@ -60,15 +60,18 @@ void fsdp_graph_module_output(fsdp_graph *graph, int module, int dims) {
 }
 
 void fsdp_graph_module_path(const fsdp_graph *graph, int module, char out[FSDP_NAME_BYTES]) {
-  char path[FSDP_NAME_BYTES] = "";
+  char path[FSDP_NAME_BYTES]; // filled from its end, as the innermost name is known first
+  size_t at = FSDP_NAME_BYTES - 1;
+  path[at] = 0;
   for (; module > 0; module = graph->modules[module].parent) {
-    char longer[FSDP_NAME_BYTES];
-    int length =
-        snprintf(longer, sizeof longer, "%s%s%s", graph->modules[module].name, path[0] ? "." : "", path);
-    FSDP_CHECK(length < FSDP_NAME_BYTES, "module path longer than %d bytes", FSDP_NAME_BYTES);
-    memcpy(path, longer, sizeof path);
+    const char *name = graph->modules[module].name;
+    const size_t length = strlen(name), dot = path[at] ? 1 : 0;
+    FSDP_CHECK(length + dot <= at, "module path longer than %d bytes", FSDP_NAME_BYTES);
+    if (dot) path[--at] = '.';
+    at -= length;
+    memcpy(path + at, name, length);
   }
-  memcpy(out, path, sizeof path);
+  memcpy(out, path + at, FSDP_NAME_BYTES - at);
 }
 
 bool fsdp_graph_module_within(const fsdp_graph *graph, int module, int ancestor) {

@@ -21,11 +21,13 @@ static const fsdp_spec *rule_of(const fsdp_specs *specs, int module) {
   return given && spec->dims > 2 ? spec : NULL;
 }
 
-// Whether node `n` makes the output of `module`: it is the last one of the module or below it.
-static bool ends_module(const fsdp_graph *graph, int n, int module) {
-  for (n++; n < graph->forward_count; n++)
-    if (fsdp_graph_module_within(graph, graph->forward[n].module, module)) return false;
-  return true;
+// By module: the last node of it or below it, -1: none. The caller frees it.
+static int *last_nodes(const fsdp_graph *graph) {
+  int *last = fsdp_alloc((size_t)graph->module_count * sizeof *last);
+  for (int m = 0; m < graph->module_count; m++) last[m] = -1;
+  for (int n = 0; n < graph->forward_count; n++)
+    for (int m = graph->forward[n].module; m >= 0; m = graph->modules[m].parent) last[m] = n;
+  return last;
 }
 
 // The operand of a fused sum that is added to the residual stream, -1: the op is none.
@@ -43,19 +45,21 @@ static int sum_operand(const fsdp_node *node, fsdp_op_remainder *norm) {
   FSDP_CHECK(false, "%s is no sum", fsdp_op_name(node->kind));
 }
 
-// The outermost module below a layer whose output node `n` makes, -1: none.
-static int output_module(const fsdp_graph *graph, int n) {
+// The outermost module below a layer whose output node `n` makes, which is the last one of the module, -1:
+// none. `last`: by module, its last node.
+static int output_module(const fsdp_graph *graph, const int *last, int n) {
   int module = graph->forward[n].module;
-  if (!ends_module(graph, n, module)) return -1;
+  if (last[module] != n) return -1;
   for (;;) {
     int parent = graph->modules[module].parent;
-    if (parent <= 0 || is_block(graph, parent) || !ends_module(graph, n, parent)) return module;
+    if (parent <= 0 || is_block(graph, parent) || last[parent] != n) return module;
     module = parent;
   }
 }
 
 void partition_find_outputs(partitioner *p) {
   const fsdp_graph *g = p->graph;
+  int *last = last_nodes(g);
   for (int v = 0; v < p->value_count; v++) p->output_of[v] = -1;
   for (int n = 0; n < g->forward_count; n++) {
     const fsdp_node *node = &g->forward[n];
@@ -64,9 +68,10 @@ void partition_find_outputs(partitioner *p) {
     for (int o = 0; o < node->operand_count; o++) {
       int value = node->operands[o].value;
       if (o == sum || node->operands[o].access != FSDP_WRITE || g->values[value].dims != 2) continue;
-      if (g->values[value].role == FSDP_VALUE_ACTIVATION) p->output_of[value] = output_module(g, n);
+      if (g->values[value].role == FSDP_VALUE_ACTIVATION) p->output_of[value] = output_module(g, last, n);
     }
   }
+  free(last);
 }
 
 // The layer that a module lies in, -1: none.

@@ -112,15 +112,8 @@ fsdp_status fsdp_search_price(const fsdp_search_config *search, const fsdp_plan_
 
 // Whether a setting fits by its peaks, without packing, with `room` of the device left free.
 static bool fits_by_peaks(run *r, const fsdp_plan_config *setting, double room) {
-  fsdp_plan_config config = *setting;
-  fsdp_plan *plan;
   int64_t bytes[FSDP_SPACE_COUNT];
-  config.draft = config.peaks = true;
-  r->drafts.count++;
-  if (fsdp_plan_create(&config, &plan, NULL) != FSDP_OK) return false;
-  for (int s = 0; s < FSDP_SPACE_COUNT; s++) bytes[s] = plan->memory.space[s].peak_bytes;
-  bytes[FSDP_SPACE_DEVICE] += fsdp_plan_reserve_bytes(plan);
-  fsdp_plan_destroy(plan);
+  if (!search_peaks_of(r->config, setting, &r->drafts, bytes)) return false;
   bytes[FSDP_SPACE_DEVICE] = (int64_t)((double)bytes[FSDP_SPACE_DEVICE] / (1 - room));
   return search_excess(r->config, bytes, NULL) == 0;
 }
@@ -236,7 +229,7 @@ static bool price_whole(run *r, bool best, search_setting *setting, fsdp_search_
 // The step of a setting from a draft of all layers, which takes the place of the estimate from few.
 static bool refine(run *r, search_setting *setting) {
   search_estimate whole;
-  if (search_estimate_whole(r->config, &setting->config, &r->drafts.count, &whole, NULL)) return false;
+  if (!search_whole_of(r->config, &setting->config, &r->drafts, &whole)) return false;
   setting->estimate.step_s = whole.step_s;
   return true;
 }

@@ -58,9 +58,15 @@ typedef struct search_drafts {
   int64_t count; // plans that were made
 } search_drafts;
 
-// The estimate of a setting, made once. False if there is no such plan.
+// The estimate of a setting, made once. False, and nothing is written, if there is no such plan.
 bool search_estimate_of(const fsdp_search_config *search, const fsdp_plan_config *config,
                         search_drafts *drafts, search_estimate *estimate);
+// The same from a draft of all layers (search_estimate_whole).
+bool search_whole_of(const fsdp_search_config *search, const fsdp_plan_config *config, search_drafts *drafts,
+                     search_estimate *estimate);
+// The peaks of all layers without packing, with what lies beside the device's arena.
+bool search_peaks_of(const fsdp_search_config *search, const fsdp_plan_config *config, search_drafts *drafts,
+                     int64_t bytes[FSDP_SPACE_COUNT]);
 void search_drafts_release(search_drafts *drafts);
 
 // ---- What is enumerated (search_space.c)
