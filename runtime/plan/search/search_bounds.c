@@ -123,3 +123,8 @@ int64_t search_value_bytes(const search_space *space, const fsdp_search_kind *ki
   const double sequences = (double)batch * (double)kind->batch_parts / fsdp_mesh_ranks(&kind->mesh);
   return (int64_t)(sequences * space->value_bytes);
 }
+
+double search_links_left(const fsdp_search_config *search, const search_space *space) {
+  const int64_t layers = fsdp_max_i64(0, search->base.model.num_layers - 2);
+  return (double)(layers * space->layer_params) / (double)space->params;
+}

@@ -22,6 +22,7 @@ typedef struct peaks {
 
 typedef struct draft {
   search_estimate estimate; // of this number of layers; bytes: what lies beside the arenas
+  double resource_s[FSDP_RESOURCE_COUNT];
   peaks peaks;
 } draft;
 
@@ -128,29 +129,35 @@ static void add_load(const fsdp_plan *plan, const fsdp_simulation *simulation, i
 
 // What a step takes at least. With clipping, updates on the host start after the last backward, and all
 // weights are updated before the first forward ends. Links carry what they must whatever overlaps.
-static void find_floors(const fsdp_plan *plan, const fsdp_simulation *simulation, search_estimate *estimate) {
-  static const fsdp_resource links[] = {FSDP_RESOURCE_NODE, FSDP_RESOURCE_NETWORK, FSDP_RESOURCE_UP,
-                                        FSDP_RESOURCE_DOWN};
+static void find_floors(const fsdp_plan *plan, const fsdp_simulation *simulation, draft *out) {
   const fsdp_program *program = plan->program;
   int *order = fsdp_alloc((size_t)(program->micro_batches + 1) * sizeof *order);
   const int runs = fsdp_program_step_order(program, order);
   load section[FSDP_MAX_SECTIONS] = {{0}}, forward = {0};
-  double compute = 0, update = 0, link_s[FSDP_RESOURCE_COUNT] = {0};
+  double compute = 0, update = 0;
+  memset(out->resource_s, 0, sizeof out->resource_s);
   for (int s = 0; s < program->section_count; s++)
     if (program->sections[s].kind < FSDP_SECTION_EVALUATION)
       add_load(plan, simulation, program->sections[s].begin, program->sections[s].end, &section[s]);
   for (int i = 0; i < runs; i++) {
     compute += section[order[i]].compute_s;
     update += section[order[i]].update_s;
-    for (int r = 0; r < FSDP_RESOURCE_COUNT; r++) link_s[r] += section[order[i]].resource_s[r];
+    for (int r = 0; r < FSDP_RESOURCE_COUNT; r++) out->resource_s[r] += section[order[i]].resource_s[r];
   }
   const fsdp_section *first = &program->sections[order[0]];
   add_load(plan, simulation, first->begin, fsdp_program_backward_begin(program, first), &forward);
-  estimate->work_s =
+  out->estimate.work_s =
       plan->config.grad_clip > 0 ? compute + fmax(0, update - forward.compute_s) : fmax(compute, update);
-  for (size_t l = 0; l < sizeof links / sizeof *links; l++)
-    estimate->links_s = fmax(estimate->links_s, link_s[links[l]]);
   free(order);
+}
+
+// What the busiest link takes.
+static double busiest_s(const double resource_s[FSDP_RESOURCE_COUNT]) {
+  static const fsdp_resource links[] = {FSDP_RESOURCE_NODE, FSDP_RESOURCE_NETWORK, FSDP_RESOURCE_UP,
+                                        FSDP_RESOURCE_DOWN};
+  double most = 0;
+  for (size_t l = 0; l < sizeof links / sizeof *links; l++) most = fmax(most, resource_s[links[l]]);
+  return most;
 }
 
 static fsdp_status make_draft(const fsdp_search_config *search, const fsdp_plan_config *config, int front,
@@ -169,7 +176,8 @@ static fsdp_status make_draft(const fsdp_search_config *search, const fsdp_plan_
                                       .copies_s = price.h2d_s + price.d2h_s,
                                       .update_s = price.kind_s[FSDP_PRICE_UPDATE],
                                       .bytes = {[FSDP_SPACE_DEVICE] = fsdp_plan_reserve_bytes(plan)}};
-    find_floors(plan, simulation, &out->estimate);
+    find_floors(plan, simulation, out);
+    out->estimate.links_s = busiest_s(out->resource_s);
     fsdp_step_price_release(&price);
     fsdp_simulation_destroy(simulation);
     find_peaks(plan, (int)config->model.num_layers, front, &out->peaks);
@@ -219,9 +227,12 @@ fsdp_status search_estimate_make(const fsdp_search_config *search, const fsdp_pl
   if (status) return status;
   const int64_t more = all - (few + 1);
   const search_estimate *x = &a.estimate, *y = &b.estimate;
+  double resource_s[FSDP_RESOURCE_COUNT]; // another link may be the busiest of more layers
+  for (int r = 0; r < FSDP_RESOURCE_COUNT; r++)
+    resource_s[r] = extended(a.resource_s[r], b.resource_s[r], (double)more);
   *estimate = (search_estimate){.step_s = extended(x->step_s, y->step_s, (double)more),
                                 .work_s = extended(x->work_s, y->work_s, (double)more),
-                                .links_s = extended(x->links_s, y->links_s, (double)more),
+                                .links_s = busiest_s(resource_s),
                                 .comm_s = extended(x->comm_s, y->comm_s, (double)more),
                                 .copies_s = extended(x->copies_s, y->copies_s, (double)more),
                                 .update_s = extended(x->update_s, y->update_s, (double)more)};

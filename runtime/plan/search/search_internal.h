@@ -120,6 +120,11 @@ int64_t search_least_bytes(const fsdp_search_config *search, const search_space 
 // The least bytes on the device of a rank's part of a layer's largest value, of `batch` sequences.
 int64_t search_value_bytes(const search_space *space, const fsdp_search_kind *kind, int64_t batch);
 
+// The share that the busiest link takes at least if not a unit for each layer is gathered one ahead, but
+// parts of layers are, or another number of units up to two: at most one layer, and what is in none, stays
+// gathered from its forward to its backward besides.
+double search_links_left(const fsdp_search_config *search, const search_space *space);
+
 // ---- Settings of a kind (search_kind.c)
 
 // What a chain's sets save of memory and cost in work, beside keeping everything. It depends on what one rank

@@ -283,6 +283,20 @@ static bool links_are_busy(walk *w, const fsdp_plan_config *first, variant v) {
   return search_estimate_of(w->search, &config, w->drafts, &one_ahead) && is_cut(w, floor_of(&one_ahead));
 }
 
+// Whether links take too long with units inside layers, whatever the prefetch, as they do with a unit for each
+// layer and one ahead.
+static bool links_of_layers_are_busy(walk *w, const fsdp_plan_config *first, variant v) {
+  search_estimate layers;
+  if (w->space->wraps[v.wrap].kind == FSDP_WRAP_NONE || w->space->wraps[0].kind != FSDP_WRAP_BLOCK)
+    return false;
+  if (!is_open(w, FSDP_SEARCH_PREFETCH)) return false;
+  v.prefetch = 1;
+  v.wrap = 0;
+  const fsdp_plan_config config = config_of(w, first, &v);
+  return search_estimate_of(w->search, &config, w->drafts, &layers) &&
+         is_cut(w, layers.links_s * search_links_left(w->search, w->space));
+}
+
 // Wraps x prefetch x accumulation of a micro-batch, or those that differ from the first in one of them.
 // `choice` estimates the first with everything kept.
 static void try_variants(walk *w, const batch_choice *choice, const fsdp_plan_config *first, bool all) {
@@ -301,6 +315,7 @@ static void try_variants(walk *w, const batch_choice *choice, const fsdp_plan_co
         const int changes = (d > 0) + (wrap > 0) + (other > 0);
         if (changes == 0 || (!all && changes > 1)) continue;
         const variant v = {wrap, depth_count > 1 ? depths[d] : first->prefetch, other > 0};
+        if (links_of_layers_are_busy(w, first, v)) continue;
         if (depths[d] == 0 && links_are_busy(w, first, v)) continue;
         const fsdp_plan_config config = config_of(w, first, &v);
         try_setting(w, &config, NULL);

@@ -211,6 +211,41 @@ static void test_links(void **state) {
   }
 }
 
+// What links take at least of units inside layers, against estimates of each wrap and prefetch.
+static void test_links_left(void **state) {
+  (void)state;
+  random_source random = {.seed = 7};
+  double most = 0;
+  for (int turn = 0; turn < 6 * test_draws(1, 1); turn++) {
+    fsdp_device_profile *profile = draw_machine(&random);
+    fsdp_search_config search = draw_search(&random, profile, turn % 3, 16);
+    search_space space;
+    int count;
+    search.base.model.num_layers = 24;
+    search.fixed[FSDP_SEARCH_WRAP] = false;
+    assert_int_equal(search_space_create(&search, &space, NULL), FSDP_OK);
+    fsdp_search_kind *kinds = search_kinds_create(&search, false, &count);
+    for (int k = 0; k < count; k += test_stride(4)) {
+      fsdp_plan_config config;
+      if (!draw_setting(&random, &search, &space, &kinds[k], &config)) continue;
+      if (config.wrap.kind == FSDP_WRAP_NONE) continue;
+      fsdp_plan_config layers = config;
+      layers.prefetch = 1;
+      layers.wrap = (fsdp_wrap_policy){.kind = FSDP_WRAP_BLOCK};
+      search_estimate one_ahead, e;
+      int64_t drafts = 0;
+      if (search_estimate_make(&search, &layers, &drafts, &one_ahead, NULL) != FSDP_OK) continue;
+      if (search_estimate_make(&search, &config, &drafts, &e, NULL) != FSDP_OK) continue;
+      const double bound = search_links_left(&search, &space) * one_ahead.links_s;
+      if (e.links_s > 0) check("links of units inside layers", bound, e.links_s, &config, &most);
+    }
+    free(kinds);
+    fsdp_device_profile_destroy(profile);
+  }
+  print_message("links of units inside layers: closest %.3f\n", most);
+  assert_true(most > 0.85);
+}
+
 // Every divisor of a rank's sequences, in order, as by trying them all.
 static void test_batches(void **state) {
   (void)state;
@@ -239,10 +274,8 @@ static void test_batches(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_bounds),
-      cmocka_unit_test(test_compute),
-      cmocka_unit_test(test_links),
-      cmocka_unit_test(test_batches),
+      cmocka_unit_test(test_bounds),     cmocka_unit_test(test_compute), cmocka_unit_test(test_links),
+      cmocka_unit_test(test_links_left), cmocka_unit_test(test_batches),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
