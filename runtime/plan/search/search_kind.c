@@ -283,8 +283,8 @@ static bool links_are_busy(walk *w, const fsdp_plan_config *first, variant v) {
   return search_estimate_of(w->search, &config, w->drafts, &one_ahead) && is_cut(w, floor_of(&one_ahead));
 }
 
-// Whether links take too long with units inside layers, whatever the prefetch, as they do with a unit for each
-// layer and one ahead.
+// Whether links take too long with units inside layers, whatever the prefetch, as they do with a unit for
+// each layer and one ahead.
 static bool links_of_layers_are_busy(walk *w, const fsdp_plan_config *first, variant v) {
   search_estimate layers;
   if (w->space->wraps[v.wrap].kind == FSDP_WRAP_NONE || w->space->wraps[0].kind != FSDP_WRAP_BLOCK)

@@ -146,11 +146,14 @@ static void share(const run *r, lane lanes[FSDP_STREAM_COUNT]) {
   for (int s = 0; s < FSDP_STREAM_COUNT; s++) {
     if (!lanes[s].running) continue;
     const fsdp_price *price = price_at(r, (fsdp_stream)s, &lanes[s]);
+    const bool lags = price->kind == FSDP_PRICE_COLLECTIVE && lanes[FSDP_STREAM_COMPUTE].running;
     double slowdown = 1;
-    for (int i = 0; i < FSDP_RESOURCE_COUNT; i++)
-      if (price->share[i] > 0) slowdown = fmax(slowdown, asked[i] / fmax(1, price->share[i]));
-    if (price->kind == FSDP_PRICE_COLLECTIVE && lanes[FSDP_STREAM_COMPUTE].running)
-      slowdown = fmax(slowdown, beside);
+    for (int i = 0; i < FSDP_RESOURCE_COUNT; i++) {
+      if (price->share[i] <= 0) continue;
+      // Beside compute a link moves less, and what shares the link has a part of that.
+      const bool link = i == FSDP_RESOURCE_NODE || i == FSDP_RESOURCE_NETWORK;
+      slowdown = fmax(slowdown, asked[i] / fmax(1, price->share[i]) * (lags && link ? beside : 1));
+    }
     lanes[s].speed = 1 / slowdown;
   }
 }

@@ -3,8 +3,8 @@
 //
 //   stream   starts its next instruction when the one before has ended and all that it waits for too
 //   sharing  an instruction runs at full speed while the resources that it uses are not asked for more than
-//            they have; beyond that all that use one are slowed alike (price.h). A collective beside compute
-//            is slowed by the profile's factor too
+//            they have; beyond that all that use one are slowed alike (price.h). Beside compute a link
+//            moves less by the profile's factor, whether one collective uses it or several share it
 //   steps    the next step is issued when the results of this one are published, as the executor does
 //
 // All ranks run the same list at the same time, so one rank's times are every rank's.

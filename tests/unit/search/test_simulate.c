@@ -187,6 +187,61 @@ static void test_overlap(void **state) {
   fsdp_device_profile_destroy(profile);
 }
 
+static int compare_times(const void *a, const void *b) {
+  const double x = *(const double *)a, y = *(const double *)b;
+  return (x > y) - (x < y);
+}
+
+// Whether an event of compute, or of a collective, runs at a time.
+static bool runs_at(const fsdp_timeline *timeline, double at, bool collective) {
+  for (int64_t e = 0; e < timeline->count; e++) {
+    const fsdp_timeline_event *event = &timeline->events[e];
+    const fsdp_instr *instr = &timeline->program->instrs[event->position];
+    const bool counts = collective ? fsdp_instr_is_collective(instr) : instr->stream == FSDP_STREAM_COMPUTE;
+    if (counts && event->begin_s <= at && at < event->end_s) return true;
+  }
+  return false;
+}
+
+// A link moves half as much beside compute, whether one collective uses it then or two share it.
+static void test_shared_link_beside_compute(void **state) {
+  (void)state;
+  fsdp_plan_config config = config_of(RANKS, 1);
+  config.model.num_layers = 8; // of which the first are gathered again while others are reduced
+  fsdp_device_profile *profile = machine(FLOPS_PER_S, 1e30, 1e11);
+  fsdp_plan *plan;
+  fsdp_pricing pricing;
+  profile->collective_slowdown = 2;
+  assert_int_equal(fsdp_plan_create(&config, &plan, NULL), FSDP_OK);
+  assert_int_equal(fsdp_pricing_create(plan, profile, RANKS, &pricing, NULL), FSDP_OK);
+  fsdp_simulation *simulation = fsdp_simulation_create(&pricing);
+  fsdp_timeline *timeline = fsdp_simulation_timeline(simulation);
+  double *times = fsdp_alloc((size_t)timeline->count * 2 * sizeof *times), alone = 0, moved = 0, both = 0;
+  int64_t count = 0;
+  for (int64_t e = 0; e < timeline->count; e++) {
+    const fsdp_timeline_event *event = &timeline->events[e];
+    if (fsdp_instr_is_collective(&plan->program->instrs[event->position]))
+      alone += fsdp_simulation_price_of(simulation, event->position)->seconds;
+    times[count++] = event->begin_s;
+    times[count++] = event->end_s;
+  }
+  qsort(times, (size_t)count, sizeof *times, compare_times);
+  for (int64_t i = 0; i + 1 < count; i++) {
+    const double middle = (times[i] + times[i + 1]) / 2, seconds = times[i + 1] - times[i];
+    if (seconds <= 0 || !runs_at(timeline, middle, true)) continue;
+    const bool beside = runs_at(timeline, middle, false);
+    moved += beside ? seconds / 2 : seconds;
+    both += beside ? seconds : 0;
+  }
+  assert_true(both > 0.3 * alone);
+  assert_near(moved, alone, 1e-9);
+  free(times);
+  fsdp_timeline_destroy(timeline);
+  fsdp_simulation_destroy(simulation);
+  fsdp_plan_destroy(plan);
+  fsdp_device_profile_destroy(profile);
+}
+
 // Where ranks share cores, nothing is hidden: a core that communicates computes for none of them.
 static void test_turns(void **state) {
   (void)state;
@@ -459,21 +514,14 @@ static void test_attention_rows(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_work),
-      cmocka_unit_test(test_communication),
-      cmocka_unit_test(test_added),
-      cmocka_unit_test(test_op_rates),
-      cmocka_unit_test(test_overlap),
-      cmocka_unit_test(test_timeline),
-      cmocka_unit_test(test_interpolation),
-      cmocka_unit_test(test_network),
-      cmocka_unit_test(test_tiles),
-      cmocka_unit_test(test_groups),
-      cmocka_unit_test(test_groups_counted),
-      cmocka_unit_test(test_ranks),
-      cmocka_unit_test(test_turns),
-      cmocka_unit_test(test_attention_rows),
-      cmocka_unit_test(test_network_measured),
+      cmocka_unit_test(test_work),           cmocka_unit_test(test_communication),
+      cmocka_unit_test(test_added),          cmocka_unit_test(test_op_rates),
+      cmocka_unit_test(test_overlap),        cmocka_unit_test(test_shared_link_beside_compute),
+      cmocka_unit_test(test_timeline),       cmocka_unit_test(test_interpolation),
+      cmocka_unit_test(test_network),        cmocka_unit_test(test_tiles),
+      cmocka_unit_test(test_groups),         cmocka_unit_test(test_groups_counted),
+      cmocka_unit_test(test_ranks),          cmocka_unit_test(test_turns),
+      cmocka_unit_test(test_attention_rows), cmocka_unit_test(test_network_measured),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
