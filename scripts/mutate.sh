@@ -6,6 +6,8 @@
 #   --check               only whether every pattern still matches exactly once (no build)
 #   --again               also those that build-mutate/results.tsv knows as killed: without it a run resumes
 #   --folder DIR          for the copy, its build and the results; default: build-mutate
-#   --write FILE          the table, as Markdown
-# The exit status is 1 if a mutant survives, does not build, or no longer matches.
+#   --write FILE          the table, as Markdown; verdicts that are there, and whose sources are as they were,
+#                         are not tested again
+#   --seconds N           begins no other mutant after N seconds: a run goes on where the last one ended
+# The exit status is 1 if a mutant that was tested survives, does not build, or no longer matches.
 exec python3 "$(dirname "${BASH_SOURCE[0]}")/../tests/mutants/mutate.py" "$@"

@@ -30,6 +30,12 @@ AREAS = ("scheduler", "partition", "waits", "memory", "verifier", "executor", "k
 PER_AREA_MIN, TOTAL_MIN = 5, 60
 PROGRAMS = ("fsdp_train", "fsdp_plan", "fsdp_export", "fsdp_profile")
 TEST_TIMEOUT_S = 600
+UNTESTED = "not tested since it or its file changed"
+INTRODUCTION = """# Mutants
+
+Written by `scripts/mutate.sh --write FILE`, which tests those that have no verdict there, or whose file has
+changed since: `tested` is a hash of the mutant and its file.
+"""
 
 
 def unpad(text):
@@ -203,30 +209,43 @@ def read_results(path):
         return dict(line.rstrip("\n").split("\t", 1) for line in lines if "\tkilled by" in line)
 
 
-def run_mutants(mutants, folder, again):
-    copy = Copy(folder)
-    os.makedirs(folder, exist_ok=True)
-    results = {} if again else read_results(copy.results)
+def read_table(path):
+    """The same of a table that --write wrote."""
+    if not path or not os.path.exists(path):
+        return {}
+    with open(path) as lines:
+        rows = [[cell.strip() for cell in line.split("|")] for line in lines if "| killed by" in line]
+    return {row[5]: row[4] for row in rows if len(row) == 7}
+
+
+def run_mutants(mutants, options):
+    """Verdicts and keys by name. After options.seconds, the rest is left untested."""
+    copy, began = Copy(options.folder), time.monotonic()
+    os.makedirs(options.folder, exist_ok=True)
+    results = {} if options.again else read_table(options.write) | read_results(copy.results)
     copy.update()
     keys = {m["name"]: key_of(m) for m in mutants}  # now: the sources may change while the copy is tested
     todo = [m for m in mutants if "tests" in m and keys[m["name"]] not in results]
     # One file after the other, so that little is built again.
     for m in sorted(todo, key=lambda m: (m["file"], m["name"])):
         start = time.monotonic()
+        if options.seconds and start - began > options.seconds:
+            break
         key = keys[m["name"]]
         results[key] = copy.verdict(m)
         print(f"{m['area']}/{m['name']}: {results[key]} ({time.monotonic() - start:.0f} s)", flush=True)
         with open(copy.results, "a") as file:
             file.write(f"{key}\t{results[key]}\n")
-    return {m["name"]: "equivalent: " + m["equivalent"] if "equivalent" in m else results[keys[m["name"]]]
-            for m in mutants}
+    return {m["name"]: "equivalent: " + m["equivalent"] if "equivalent" in m else
+            results.get(keys[m["name"]], UNTESTED) for m in mutants}, keys
 
 
-def table(mutants, verdicts):
-    lines = ["| area | mutant | what it breaks | verdict |", "| --- | --- | --- | --- |"]
+def table(mutants, verdicts, keys):
+    lines = ["| area | mutant | what it breaks | verdict | tested |", "| --- | --- | --- | --- | --- |"]
     for m in mutants:
         why = m["why"].replace("|", "&#124;")
-        lines.append(f"| {m['area']} | `{m['name']}` | {why} | {verdicts[m['name']]} |")
+        tested = keys[m["name"]] if verdicts[m["name"]].startswith("killed by") else ""
+        lines.append(f"| {m['area']} | `{m['name']}` | {why} | {verdicts[m['name']]} | {tested} |")
     return "\n".join(lines)
 
 
@@ -236,7 +255,8 @@ def main():
     parser.add_argument("--check", action="store_true", help="only whether every pattern still matches once")
     parser.add_argument("--again", action="store_true", help="also those that were killed before")
     parser.add_argument("--folder", default=os.path.join(ROOT, "build-mutate"), help="default: build-mutate")
-    parser.add_argument("--write", metavar="FILE", help="write the table there too")
+    parser.add_argument("--write", metavar="FILE", help="write the table there too; what it holds is known")
+    parser.add_argument("--seconds", type=float, metavar="N", help="begin no other mutant after N seconds")
     options = parser.parse_args()
     mutants = all_mutants()
     found = list(faults(mutants)) + (list(shortfalls(mutants)) if options.check else [])
@@ -250,16 +270,17 @@ def main():
             sys.exit(f"mutate.sh: no mutant or area is called '{name}'")
     names = set(options.names)
     chosen = [m for m in mutants if not names or m["name"] in names or m["area"] in names]
-    verdicts = run_mutants(chosen, options.folder, options.again)
-    text = table(chosen, verdicts)
-    killed = sum(verdict.startswith("killed by") for verdict in verdicts.values())
-    equivalent = sum(verdict.startswith("equivalent") for verdict in verdicts.values())
-    bad = len(chosen) - killed - equivalent
-    summary = f"{len(chosen)} mutants: {killed} killed, {equivalent} equivalent, {bad} not killed"
+    verdicts, keys = run_mutants(chosen, options)
+    text = table(chosen, verdicts, keys)
+    count = {start: sum(verdict.startswith(start) for verdict in verdicts.values())
+             for start in ("killed by", "equivalent", UNTESTED)}
+    bad = len(chosen) - sum(count.values())
+    summary = (f"{len(chosen)} mutants: {count['killed by']} killed, {count['equivalent']} equivalent, "
+               f"{bad} not killed" + (f", {count[UNTESTED]} not tested" if count[UNTESTED] else ""))
     print(text + "\n\n" + summary)
     if options.write:
         with open(options.write, "w") as file:
-            file.write(f"# Mutants\n\nWritten by `scripts/mutate.sh --write FILE`. {summary}.\n\n{text}\n")
+            file.write(f"{INTRODUCTION}\n{summary}.\n\n{text}\n")
     return 1 if bad else 0
 
 
