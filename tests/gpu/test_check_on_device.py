@@ -101,7 +101,9 @@ def check_kernels(facts, out, case):
     assert all(line["share"] > 0 and line["count"] > 0 for line in kernels), kernels
     text = (out / f"budget-{case}.md").read_text()
     rows = re.findall(r"^\| .* \| \d+ \|.*\|$", text, re.M)
-    assert len(rows) == len(kernels) and "not measured" not in text, text
+    # Attention by other kernels than the step's is timed too, and no part of the step.
+    of_step = [line for line in kernels if not re.search(" by (mma|wgmma)$", line["label"])]
+    assert len(rows) == len(of_step) > 30 and "not measured" not in text, text
     assert "Measured, one kernel after the other" in text, text
 
 
