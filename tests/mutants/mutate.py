@@ -210,19 +210,22 @@ def read_results(path):
 
 
 def read_table(path):
-    """The same of a table that --write wrote."""
+    """The same of a table that --write wrote, and who was killed once, by name."""
     if not path or not os.path.exists(path):
-        return {}
+        return {}, {}
     with open(path) as lines:
-        rows = [[cell.strip() for cell in line.split("|")] for line in lines if "| killed by" in line]
-    return {row[5]: row[4] for row in rows if len(row) == 7}
+        rows = [[cell.strip() for cell in line.split("|")] for line in lines if "killed by " in line]
+    rows = [row for row in rows if len(row) >= 6]
+    known = {row[5]: row[4] for row in rows if row[5]}
+    return known, {row[2].strip("`"): row[4][row[4].index("killed by"):] for row in rows}
 
 
 def run_mutants(mutants, options):
     """Verdicts and keys by name. After options.seconds, the rest is left untested."""
     copy, began = Copy(options.folder), time.monotonic()
     os.makedirs(options.folder, exist_ok=True)
-    results = {} if options.again else read_table(options.write) | read_results(copy.results)
+    known, once = read_table(options.write)
+    results = {} if options.again else known | read_results(copy.results)
     copy.update()
     keys = {m["name"]: key_of(m) for m in mutants}  # now: the sources may change while the copy is tested
     todo = [m for m in mutants if "tests" in m and keys[m["name"]] not in results]
@@ -236,8 +239,12 @@ def run_mutants(mutants, options):
         print(f"{m['area']}/{m['name']}: {results[key]} ({time.monotonic() - start:.0f} s)", flush=True)
         with open(copy.results, "a") as file:
             file.write(f"{key}\t{results[key]}\n")
-    return {m["name"]: "equivalent: " + m["equivalent"] if "equivalent" in m else
-            results.get(keys[m["name"]], UNTESTED) for m in mutants}, keys
+    verdicts = {}
+    for m in mutants:
+        before = f"; before, {once[m['name']]}" if m["name"] in once else ""
+        verdicts[m["name"]] = ("equivalent: " + m["equivalent"] if "equivalent" in m else
+                               results.get(keys[m["name"]], UNTESTED + before))
+    return verdicts, keys
 
 
 def table(mutants, verdicts, keys):

@@ -112,6 +112,7 @@ def verdicts(tree):
     result, tests = mutate(tree, "killed", "--write", table, "--seconds", "1e-9")
     assert (result.returncode, tests) == (0, 0), result.stdout
     assert "0 killed, 0 equivalent, 0 not killed, 1 not tested.\n" in table.read_text()
+    assert "changed; before, killed by test_code |  |" in table.read_text()
     result, tests = mutate(tree, "killed")
     assert tests == 2, "a changed file is tested again"
 
