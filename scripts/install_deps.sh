@@ -5,9 +5,9 @@ set -euo pipefail
 
 required=(gcc g++ cmake ninja-build pkg-config python3 libjansson-dev libyaml-dev libxxhash-dev zlib1g-dev
   libcmocka-dev libopenmpi-dev openmpi-bin libhwloc-dev libopenblas-dev)
-# Faster gemms, the checks of style, the fuzzers, and two hosts on one machine for tests. A build and its
-# tests work without them.
-optional=(libdnnl-dev clang-format clang-tidy clang libclang-rt-dev iproute2)
+# Faster gemms, the checks of style, the fuzzers, and for tests two hosts on one machine and worktrees. A
+# build and its tests work without them.
+optional=(libdnnl-dev clang-format clang-tidy clang libclang-rt-dev iproute2 git)
 
 if [ "${FSDP_SKIP_INSTALL:-0}" = 1 ]; then exit 0; fi
 if ! command -v apt-get >/dev/null || ! command -v dpkg-query >/dev/null; then

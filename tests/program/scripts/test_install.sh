@@ -14,6 +14,7 @@ done
 
 # A copy, which has none of the project's headers above it.
 cp -r "$source/examples" "$work/examples"
+if command -v ninja >/dev/null; then export CMAKE_GENERATOR=Ninja; fi # a machine may have no make
 cmake -S "$work/examples" -B "$work/build" -DCMAKE_PREFIX_PATH="$work/prefix" >"$work/log" 2>&1 &&
   cmake --build "$work/build" >>"$work/log" 2>&1 || { cat "$work/log"; exit 1; }
 for list in "llama2-7b 8" "tiny 3"; do

@@ -133,6 +133,9 @@ def faults(tree):
 
 def main():
     patterns_match()
+    if not shutil.which("git"):
+        print("SKIPPED: mutate.sh makes a worktree of git, which is not here")
+        sys.exit(77)
     with tempfile.TemporaryDirectory(prefix="fsdp_mutants_") as folder:
         tree = pathlib.Path(folder)
         make_tree(tree)
