@@ -30,7 +30,7 @@ const fsdp_plan_backend *fsdp_plan_backend_cuda(void) {
                                             .device = FSDP_OP_CUDA,
                                             .gemm_workspace_bytes = (int64_t)32 << 20,
                                             .reserve_bytes = 1000000000,     // not measured
-                                            .comm_reserve_bytes = 500000000, // not measured: docs/gpu.md
+                                            .comm_reserve_bytes = 300000000, // not measured
                                             .flops_per_byte = H100_FLOPS_PER_S / H100_MEMORY_BYTES_PER_S,
                                             .link_ratio = H100_MEMORY_BYTES_PER_S / H100_LINK_BYTES_PER_S};
   return &backend;
