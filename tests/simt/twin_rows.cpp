@@ -296,7 +296,7 @@ void embeddings(fsdp_dtype dtype, int64_t V, int64_t C, int64_t B, int64_t T, in
   twin_check(c);
   for (fsdp_dtype weight_dtype : dtypes)
     for (bool updates : {false, true}) {
-      attrs.padding_token = updates ? table : 0; // the last position's token
+      attrs.padding_token = updates && table > 1 ? table : 0; // the last position's token
       c = twin_of(FSDP_OP_EMBEDDING_BACKWARD, attrs, dtype);
       c.name += shape + (updates ? " update" : "") + " d_weight " + fsdp_dtype_name(weight_dtype);
       if (weight_dtype == FSDP_BF16) c.tolerance = 1e-2;
