@@ -3,6 +3,7 @@
 # packages that are not required stop nobody, a build says how far it is, the demo leaves build/ and its
 # options alone, and while tests run, what comes next is built.
 set -euo pipefail
+unset FSDP_SKIP_INSTALL # what is tested here may run with it
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 mkdir -p "$work/scripts" "$work/tools"
