@@ -148,12 +148,6 @@ __device__ __forceinline__ void hide_keys(float (&scores)[1][keys / 8][4], int k
   if (key < first + 16 - window) hide_left(scores, key + window - first);
 }
 
-__device__ __forceinline__ void round_weights(const float (&scores)[1][keys / 8][4],
-                                              uint32_t (&weights)[keys / 16][4]) {
-#pragma unroll
-  for (int step = 0; step < keys / 16; step++) round_to_a(scores[0], step, weights[step]);
-}
-
 template <int WIDTH>
 __device__ __forceinline__ void scale_rows(float (&out)[WIDTH / 8][4], const float (&factor)[2]) {
 #pragma unroll
@@ -209,7 +203,7 @@ __device__ __forceinline__ void compute(const attention_forward<bf16> &p, const 
   if (tiles > stages) named_barrier_arrive(k_empty, empty_threads);
   hide_keys(scores, range.first_key, warp_first, window);
   soften(scores, &rows, scale, correction);
-  round_weights(scores, weights);
+  round_to_left(scores[0], weights);
 #pragma unroll 1
   for (int i = 1; i < tiles; i++) {
     const int stage = i % stages, last = (i - 1) % stages;
@@ -231,7 +225,7 @@ __device__ __forceinline__ void compute(const attention_forward<bf16> &p, const 
     wgmma_wait<0>(out, weights);
     if (i - 1 + stages < tiles) named_barrier_arrive(v_empty + last, empty_threads);
     scale_rows<WIDTH>(out, correction);
-    round_weights(scores, weights);
+    round_to_left(scores[0], weights);
   }
   const int last = (tiles - 1) % stages;
   named_barrier_sync(v_full + last * consumers + consumer, full_threads);

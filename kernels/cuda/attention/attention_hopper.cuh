@@ -17,6 +17,13 @@ template <int ROWS> __device__ __forceinline__ int element_at(int row, int colum
   return column / panel_columns * panel_bytes<ROWS> + panel_at(row, column % panel_columns);
 }
 
+// The left factor, in registers, that a product's results make: the fragments of 16 columns each.
+template <int N>
+__device__ __forceinline__ void round_to_left(const float (&d)[N][4], uint32_t (&left)[N / 2][4]) {
+#pragma unroll
+  for (int step = 0; step < N / 2; step++) round_to_a(d, step, left[step]);
+}
+
 // Starts copying ROWS rows of D <= WIDTH elements, `stride` apart; rows from `valid` on and columns from D on
 // are zeros. By THREADS threads, of which this is number `thread`; D is a multiple of 8.
 template <int WIDTH, int ROWS, int THREADS>

@@ -25,12 +25,6 @@ template <int ROWS> __device__ __forceinline__ uint64_t factor_of(const smem<bf1
   return wgmma_descriptor(tile.address(row * panel_columns), panel_bytes<ROWS>);
 }
 
-template <int N>
-__device__ __forceinline__ void round_to_left(const float (&d)[N][4], uint32_t (&left)[N / 2][4]) {
-#pragma unroll
-  for (int step = 0; step < N / 2; step++) round_to_a(d, step, left[step]);
-}
-
 // ---- d_K and d_V
 
 constexpr int tile_queries = 64, query_tiles_of_8 = tile_queries / 8;
