@@ -93,7 +93,10 @@ def main():
     rows = [{"name": " ".join(words), "words": [*model, *words]} for words in settings(args.global_batch)]
     for row in rows:
         row["priced"] = json.loads(call(plan(args, row["words"], "--price", "--json")))["time"]["step_ms"]
-    chosen = {"name": "chosen: " + " ".join(best.read_text().split()), "words": ["--config", best]}
+    lines = [line for line in best.read_text().splitlines() if not line.startswith(("#", "model:"))]
+    pairs = [line.split(": ", 1) for line in lines]
+    options = " ".join(f"--{option} {json.loads(value)}" for option, value in pairs)
+    chosen = {"name": f"chosen: {options}", "words": ["--config", best]}
     chosen["priced"] = json.loads(call([args.build / "bin/fsdp_plan", "--config", best, "--ranks", RANKS,
                                         "--ranks-per-node", RANKS, "--profile", args.profile, "--price",
                                         "--json"]))["time"]["step_ms"]  # fmt: skip
