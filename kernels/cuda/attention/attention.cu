@@ -50,10 +50,6 @@ constexpr int threads_count = 256;
 constexpr int warps = threads_count / warp_lanes;
 constexpr int64_t general_head_max = 256;
 
-bool has_kv(const fsdp_kernel_call *call) {
-  return call->kind == FSDP_OP_CONTEXT_ATTENTION || call->kind == FSDP_OP_CONTEXT_ATTENTION_BACKWARD;
-}
-
 attention_shape shape_of(const fsdp_kernel_call *call) {
   const fsdp_op_attrs *attrs = call->attrs;
   const int64_t H = attrs->heads, K = attrs->kv_heads, D = attrs->head_dim;
@@ -76,7 +72,7 @@ attention_shape shape_of(const fsdp_kernel_call *call) {
   s.G = int(H / K);
   s.D = int(D);
   s.window = attrs->window > 0 && attrs->window < keys.seq ? int(attrs->window) : INT32_MAX / 2;
-  s.has_kv = has_kv(call);
+  s.has_kv = call->kind == FSDP_OP_CONTEXT_ATTENTION || call->kind == FSDP_OP_CONTEXT_ATTENTION_BACKWARD;
   s.Q = int(s.has_kv ? attrs->out_stride : (H + 2 * K) * D);
   FSDP_CHECK(s.Q >= H * D && attrs->out_offset == 0, "%s: q in columns %lld + %lld of %d",
              fsdp_op_name(call->kind), (long long)attrs->out_offset, (long long)(H * D), s.Q);
@@ -89,9 +85,8 @@ attention_shape shape_of(const fsdp_kernel_call *call) {
 
 // Where the first key head's columns of k and of v begin in what holds k|v, which may be q|k|v.
 template <class T> struct kv_columns { T *k, *v; };
-template <class T>
-kv_columns<T> kv_columns_of(const fsdp_kernel_call *call, const attention_shape &s, T *kv) {
-  T *k = has_kv(call) ? kv : kv + int64_t(s.H) * s.D;
+template <class T> kv_columns<T> kv_columns_of(const attention_shape &s, T *kv) {
+  T *k = s.has_kv ? kv : kv + int64_t(s.H) * s.D;
   return {k, k + int64_t(s.K) * s.D};
 }
 
@@ -147,10 +142,10 @@ void tensor_backward(const attention_gradient<bf16> &p, void *stream) {
 
 // Operands: q|k|v or q, [k|v,] o, lse.
 void run_forward(const fsdp_kernel_call *call, const attention_shape &s) {
-  const int kv = has_kv(call);
+  const int kv = s.has_kv;
   with_type(call->operands[0].dtype, [&](auto number) {
     using T = decltype(number);
-    const kv_columns<const T> columns = kv_columns_of<const T>(call, s, numbers_of<T>(call, kv));
+    const kv_columns<const T> columns = kv_columns_of<const T>(s, numbers_of<T>(call, kv));
     const attention_forward<T> p = {
         s,         numbers_of<T>(call, 0),      columns.k,
         columns.v, numbers_of<T>(call, kv + 1), data_of<float>(&call->operands[kv + 2])};
@@ -166,7 +161,7 @@ void run_forward(const fsdp_kernel_call *call, const attention_shape &s) {
 
 // Operands: q|k|v or q, [k|v,] o, lse, d_o, d_q|d_k|d_v or d_q[, d_k|d_v].
 void run_backward(const fsdp_kernel_call *call, const attention_shape &s) {
-  const int kv = has_kv(call);
+  const int kv = s.has_kv;
   const int64_t N = int64_t(s.B) * s.T;
   auto *delta = data_of<float>(fsdp_kernel_workspace(call));
   with_type(call->operands[0].dtype, [&](auto number) {
@@ -175,8 +170,8 @@ void run_backward(const fsdp_kernel_call *call, const attention_shape &s) {
     const bool wide = s.D % 4 == 0 && is_aligned(o) && is_aligned(d_o);
     launch({blocks_of(N * s.H, warps), threads_count, call->stream}, wide ? sum_delta<T, 4> : sum_delta<T, 1>,
            s, o, d_o, delta);
-    const kv_columns<const T> columns = kv_columns_of<const T>(call, s, numbers_of<T>(call, kv));
-    const kv_columns<T> gradients = kv_columns_of(call, s, numbers_of<T>(call, 2 * kv + 4));
+    const kv_columns<const T> columns = kv_columns_of<const T>(s, numbers_of<T>(call, kv));
+    const kv_columns<T> gradients = kv_columns_of(s, numbers_of<T>(call, 2 * kv + 4));
     const attention_gradient<T> p = {s,           numbers_of<T>(call, 0),
                                      columns.k,   columns.v,
                                      d_o,         data_of<float>(&call->operands[kv + 2]),
