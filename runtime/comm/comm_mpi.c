@@ -324,11 +324,11 @@ static int mail_take(void *owner, void *data, int capacity, int *from) {
   return bytes;
 }
 
-void fsdp_world_open_mail(fsdp_world *world) {
+void fsdp_world_open_mail(fsdp_world *world, int bytes_max) {
   mail *self = fsdp_alloc_zeroed(1, sizeof *self);
   size_t count = (size_t)world->size;
   self->size = world->size;
-  self->bytes_max = fsdp_watch_mail_bytes(world->size);
+  self->bytes_max = bytes_max;
   CALL_MPI(MPI_Comm_dup, MPI_COMM_WORLD, &self->comm);
   CALL_MPI(MPI_Comm_set_errhandler, self->comm, MPI_ERRORS_RETURN);
   self->sends = fsdp_alloc(count * sizeof *self->sends);
