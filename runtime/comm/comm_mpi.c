@@ -381,6 +381,7 @@ fsdp_status fsdp_world_create(int *argc, char ***argv, fsdp_world **world, fsdp_
   CALL_MPI(MPI_Comm_free, &node);
   world_link.comm = MPI_COMM_WORLD;
   self->link = (fsdp_link){.owner = &world_link, .swap = mpi_swap};
+  fsdp_world_list_exchanges(self);
   fsdp_world_find_nodes(self, leader);
   if (self->size > 1) fsdp_world_watch_start(self);
   *world = self;
@@ -397,5 +398,6 @@ void fsdp_world_destroy(fsdp_world *world) {
   MPI_Finalize();
   fsdp_world_watch_stop(world);
   fsdp_world_release_nodes(world);
+  if (world->exchanges) fclose(world->exchanges);
   free(world);
 }
