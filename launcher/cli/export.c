@@ -9,6 +9,7 @@
 #include "runtime/base/size.h"
 #include "runtime/checkpoint/checkpoint_file.h"
 #include "runtime/checkpoint/checkpoint_folder.h"
+#include "runtime/checkpoint/json_file.h"
 #include "runtime/checkpoint/safetensors.h"
 
 #include <errno.h>
@@ -223,7 +224,9 @@ static fsdp_status write_index(const exporter *x, int64_t total_bytes, fsdp_erro
 static fsdp_status write_config(const exporter *x, fsdp_error *error) {
   char path[PATH_BYTES];
   snprintf(path, sizeof path, "%s/" FSDP_CHECKPOINT_CARRIED "/config.json", x->source);
-  json_t *root = json_load_file(path, 0, NULL);
+  const fsdp_json_file file = {path, "", ""};
+  json_t *root;
+  fsdp_json_file_read(&file, &root, NULL);
   if (!json_is_object(root)) {
     json_decref(root);
     root = fsdp_model_print(&x->checkpoint->model);

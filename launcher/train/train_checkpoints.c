@@ -30,14 +30,14 @@ static void say_waiting(const char *folder, const char *holder, int wait_ms) {
 static fsdp_status open_folder(fsdp_train_checkpoints *self, fsdp_error *error) {
   fsdp_status status = fsdp_train_make_folder(self->options, self->folder, sizeof self->folder, error);
   if (status == FSDP_OK)
-    status = fsdp_checkpoint_lock(self->folder, LOCK_WAIT_MS, say_waiting, &self->lock, error);
+    status = fsdp_checkpoint_lock_take(self->folder, LOCK_WAIT_MS, say_waiting, &self->lock, error);
   if (status == FSDP_OK) fsdp_checkpoint_clean(self->folder);
   return status;
 }
 
 fsdp_status fsdp_train_checkpoints_open(fsdp_train_checkpoints *self, fsdp_error *error) {
   const fsdp_options *o = self->options;
-  self->lock = -1;
+  self->lock = FSDP_CHECKPOINT_UNLOCKED;
   if (!o->experiment) return FSDP_OK;
   self->saves = o->ckpt_freq > 0;
   if (is_first(self)) open_folder(self, error);
@@ -52,7 +52,7 @@ fsdp_status fsdp_train_checkpoints_open(fsdp_train_checkpoints *self, fsdp_error
 void fsdp_train_checkpoints_close(fsdp_train_checkpoints *self) {
   fsdp_saver_destroy(self->saver);
   fsdp_resume_destroy(self->resume);
-  if (self->world) fsdp_checkpoint_unlock(self->folder, self->lock);
+  if (self->world) fsdp_checkpoint_lock_release(self->folder, &self->lock);
 }
 
 bool fsdp_train_checkpoints_found(const fsdp_train_checkpoints *self) {

@@ -9,9 +9,7 @@
 #include <ftw.h>
 #include <inttypes.h>
 #include <string.h>
-#include <sys/file.h>
 #include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
 #include <xxhash.h>
 
@@ -155,69 +153,6 @@ int fsdp_checkpoint_list(const char *folder, fsdp_checkpoint_entry **entries) {
   closedir(listing);
   if (count > 1) qsort(*entries, (size_t)count, sizeof **entries, compare_entries);
   return count;
-}
-
-static void holder_path(const char *folder, char path[PATH_BYTES]) {
-  snprintf(path, PATH_BYTES, "%.4095s/.lock", folder);
-}
-
-// Records the folder's holder in it; the lock does not depend on it.
-static void write_holder(const char *folder) {
-  char path[PATH_BYTES], host[256] = "?";
-  holder_path(folder, path);
-  gethostname(host, sizeof host - 1);
-  FILE *file = fopen(path, "w");
-  if (!file) return;
-  fprintf(file, "process %ld on host %s", (long)getpid(), host);
-  fclose(file);
-}
-
-static void read_holder(const char *folder, char holder[512]) {
-  char path[PATH_BYTES];
-  holder_path(folder, path);
-  FILE *file = fopen(path, "r");
-  bool known = file && fgets(holder, 512, file) && strncmp(holder, "process ", 8) == 0;
-  if (file) fclose(file);
-  if (!known) snprintf(holder, 512, "another run");
-  holder[strcspn(holder, "\n")] = 0;
-}
-
-fsdp_status fsdp_checkpoint_lock(const char *folder, int wait_ms, fsdp_checkpoint_wait waiting, int *lock,
-                                 fsdp_error *error) {
-  const int pause_ms = 100;
-  char holder[512];
-  *lock = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (*lock < 0) return fail_file(folder, "opening", error);
-  while (flock(*lock, LOCK_EX | LOCK_NB) != 0) {
-    bool held = errno == EWOULDBLOCK;
-    if (held && wait_ms > 0) {
-      read_holder(folder, holder);
-      if (waiting) waiting(folder, holder, wait_ms);
-      waiting = NULL;
-      nanosleep(&(struct timespec){.tv_nsec = pause_ms * 1000000L}, NULL);
-      wait_ms -= pause_ms;
-      continue;
-    }
-    close(*lock);
-    *lock = -1;
-    if (!held) return FSDP_OK;
-    read_holder(folder, holder);
-    return fsdp_fail(
-        error, FSDP_ERR_INPUT,
-        "%s: another run writes into this experiment (%s); end it, or give this one a different name "
-        "with -e",
-        folder, holder);
-  }
-  write_holder(folder);
-  return FSDP_OK;
-}
-
-void fsdp_checkpoint_unlock(const char *folder, int lock) {
-  char path[PATH_BYTES];
-  if (lock < 0) return;
-  holder_path(folder, path);
-  unlink(path);
-  close(lock);
 }
 
 // ---- Coming to be

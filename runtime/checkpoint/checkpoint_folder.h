@@ -4,7 +4,7 @@
 //   step-00000500/       complete: renamed to this only after everything in it was on the disk
 //   step-00000500.old/   complete too, while its successor of the same step takes its name
 //
-// One process changes the folder at a time (it holds the lock); others of the same run write into the
+// One process changes the folder at a time (it holds the lock, checkpoint_lock.h); others of the same run write into the
 // temporary one.
 #pragma once
 
@@ -16,18 +16,6 @@ typedef struct fsdp_checkpoint_entry {
   char path[FSDP_CHECKPOINT_PATH_BYTES];
   int64_t step, sequence; // sequence 0: the manifest cannot be read
 } fsdp_checkpoint_entry;
-
-// Called once before waiting for another run that holds the folder; `holder` is "process 123 on host a", or
-// "another run" if that is unknown.
-typedef void (*fsdp_checkpoint_wait)(const char *folder, const char *holder, int wait_ms);
-
-// Locks the folder against other runs, waiting up to `wait_ms` for one that is just ending, and writes a file
-// that names the holder. FSDP_ERR_INPUT if another run keeps it. On file systems without locks *lock is -1.
-fsdp_status fsdp_checkpoint_lock(const char *folder, int wait_ms, fsdp_checkpoint_wait waiting, int *lock,
-                                 fsdp_error *error);
-
-// Unlocks the folder and removes the holder's file. A killed run unlocks too, but leaves the file.
-void fsdp_checkpoint_unlock(const char *folder, int lock);
 
 // Removes leftovers of crashes.
 void fsdp_checkpoint_clean(const char *folder);

@@ -3,8 +3,8 @@
 #include "runtime/base/check.h"
 #include "runtime/base/size.h"
 #include "runtime/checkpoint/checkpoint.h"
+#include "runtime/checkpoint/json_file.h"
 
-#include <errno.h>
 #include <inttypes.h>
 #include <string.h>
 #include <xxhash.h>
@@ -13,8 +13,8 @@
 #define VERSION 5
 // Also read: nothing is cut.
 #define VERSION_WITHOUT_CUTS 4
-// Larger than the manifest of any real run; a larger file is damaged.
-#define MANIFEST_BYTES_MAX (INT64_C(1) << 28)
+
+#define DAMAGED "the manifest is damaged; use another checkpoint"
 
 // ---- Printing
 
@@ -348,20 +348,12 @@ static fsdp_status check_whole(const char *path, json_t *root, fsdp_error *error
   json_decref(said);
   json_decref(found);
   if (good) return FSDP_OK;
-  return fsdp_fail(error, FSDP_ERR_INPUT,
-                   "%s: its checksum does not match: the manifest is damaged; use another checkpoint", path);
+  return fsdp_fail(error, FSDP_ERR_INPUT, "%s: its checksum does not match: " DAMAGED, path);
 }
 
-fsdp_status fsdp_checkpoint_parse(const char *path, const char *text, fsdp_checkpoint **checkpoint,
-                                  fsdp_error *error) {
-  json_error_t place;
-  *checkpoint = NULL;
-  json_t *root = json_loads(text, JSON_REJECT_DUPLICATES, &place);
-  if (!root) {
-    return fsdp_fail(error, FSDP_ERR_INPUT,
-                     "%s:%d: not valid JSON (%s): the manifest is damaged; use another checkpoint", path,
-                     place.line, place.text);
-  }
+// Takes the reference to `root`.
+static fsdp_status read_root(const char *path, json_t *root, fsdp_checkpoint **checkpoint,
+                             fsdp_error *error) {
   reader r = {NULL};
   fsdp_checkpoint *c = NULL;
   fsdp_status status = check_whole(path, root, error);
@@ -382,35 +374,23 @@ fsdp_status fsdp_checkpoint_parse(const char *path, const char *text, fsdp_check
   return status;
 }
 
-// The whole file as text, or NULL with the reason in errno. The caller frees it.
-static char *read_whole(const char *path) {
-  FILE *file = fopen(path, "rb");
-  if (!file) return NULL;
-  char *text = NULL;
-  if (fseek(file, 0, SEEK_END) == 0) {
-    long bytes = ftell(file);
-    errno = EFBIG;
-    if (bytes >= 0 && bytes <= MANIFEST_BYTES_MAX && fseek(file, 0, SEEK_SET) == 0) {
-      text = fsdp_alloc((size_t)bytes + 1);
-      size_t got = fread(text, 1, (size_t)bytes, file);
-      text[got] = 0;
-    }
-  }
-  fclose(file);
-  return text;
+fsdp_status fsdp_checkpoint_parse(const char *path, const char *text, fsdp_checkpoint **checkpoint,
+                                  fsdp_error *error) {
+  json_error_t place;
+  *checkpoint = NULL;
+  json_t *root = json_loads(text, JSON_REJECT_DUPLICATES, &place);
+  if (root) return read_root(path, root, checkpoint, error);
+  return fsdp_fail(error, FSDP_ERR_INPUT, "%s:%d:%d: not valid JSON: %s; " DAMAGED, path, place.line,
+                   place.column, place.text);
 }
 
 fsdp_status fsdp_checkpoint_read_manifest(const char *folder, fsdp_checkpoint **checkpoint,
                                           fsdp_error *error) {
   char path[4096 + 32];
+  json_t *root;
   *checkpoint = NULL;
   snprintf(path, sizeof path, "%.4095s/" FSDP_CHECKPOINT_MANIFEST, folder);
-  char *text = read_whole(path);
-  if (!text) {
-    return fsdp_fail(error, FSDP_ERR_INPUT, "%s: cannot be read (%s): a checkpoint's folder has this file",
-                     path, strerror(errno));
-  }
-  fsdp_status status = fsdp_checkpoint_parse(path, text, checkpoint, error);
-  free(text);
-  return status;
+  const fsdp_json_file file = {path, "a checkpoint's folder has this file", DAMAGED};
+  fsdp_status status = fsdp_json_file_read(&file, &root, error);
+  return status == FSDP_OK ? read_root(path, root, checkpoint, error) : status;
 }

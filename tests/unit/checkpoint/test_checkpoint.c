@@ -548,41 +548,6 @@ static void folder_keeps_the_newest(void **state) {
   io_folder_remove();
 }
 
-static char waited_for[512];
-static int waits;
-
-static void remember_wait(const char *folder, const char *holder, int wait_ms) {
-  (void)folder;
-  snprintf(waited_for, sizeof waited_for, "%s, %d ms", holder, wait_ms);
-  waits++;
-}
-
-static void folder_has_one_writer(void **state) {
-  (void)state;
-  char wanted[512], host[256] = "";
-  gethostname(host, sizeof host - 1);
-  const char *folder = io_folder_make();
-  int first, second;
-  fsdp_error error;
-  assert_int_equal(fsdp_checkpoint_lock(folder, 0, NULL, &first, &error), FSDP_OK);
-  IO_EXPECT(fsdp_checkpoint_lock(folder, 200, remember_wait, &second, &error), FSDP_ERR_INPUT, &error,
-            "another run", "-e");
-  // Reported once, with the holder.
-  snprintf(wanted, sizeof wanted, "process %ld on host %s, 200 ms", (long)getpid(), host);
-  assert_string_equal(waited_for, wanted);
-  assert_int_equal(waits, 1);
-  wanted[strcspn(wanted, ",")] = 0;
-  if (!strstr(error.message, wanted)) fail_msg("no '%s' in: %s", wanted, error.message);
-  close(first); // killed: what it left behind is not believed
-  assert_int_equal(access(io_path(".lock"), F_OK), 0);
-  assert_int_equal(fsdp_checkpoint_lock(folder, 0, remember_wait, &second, &error), FSDP_OK);
-  assert_int_equal(waits, 1);
-  fsdp_checkpoint_unlock(folder, second);
-  assert_int_equal(access(io_path(".lock"), F_OK), -1);
-  IO_EXPECT(fsdp_checkpoint_lock(io_path("none"), 0, NULL, &second, &error), FSDP_ERR_INPUT, &error, "none");
-  io_folder_remove();
-}
-
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(saved_on_any_mesh_loads_on_any),
@@ -592,7 +557,6 @@ int main(void) {
       cmocka_unit_test(every_flipped_bit_is_found),
       cmocka_unit_test(no_value_that_is_not_finite_is_saved),
       cmocka_unit_test(folder_keeps_the_newest),
-      cmocka_unit_test(folder_has_one_writer),
       cmocka_unit_test(a_missing_file_is_no_checkpoint),
       cmocka_unit_test(older_versions_are_refused),
   };
