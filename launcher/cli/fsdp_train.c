@@ -35,10 +35,7 @@ static fsdp_status choose_gpu(fsdp_world *world, const fsdp_options *options, fs
   if (options->backend == FSDP_BACKEND_CPU || !fsdp_gpu_is_built()) return FSDP_OK;
   fsdp_error reason;
   if (fsdp_gpu_choose(world, options->allow_shared_gpu, gpu, &reason) == FSDP_OK) return FSDP_OK;
-  int shown = 0, *all = fsdp_alloc((size_t)world->size * sizeof *all);
-  fsdp_world_gather(world, &gpu->shown, (int64_t)sizeof gpu->shown, all);
-  for (int i = 0; i < world->size; i++) shown += all[i];
-  free(all);
+  int64_t shown = fsdp_world_sum(world, gpu->shown);
   if (options->backend == FSDP_BACKEND_AUTO && shown == 0) {
     fsdp_device_line_why_cpu(options, reason.message, why_cpu, WHY_BYTES);
     return FSDP_OK;

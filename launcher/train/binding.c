@@ -137,23 +137,12 @@ static void print_set(const cpu_set_t *set, char *out, size_t bytes) {
 // This rank's place among the ranks of its node that may run on the same processors, and their number: these
 // processors are divided among them. `local_ranks` of a node count.
 static void find_sharers(fsdp_world *world, const cpu_set_t *near, int local_ranks, int *place, int *count) {
-  typedef struct entry {
-    int node_index;
-    bool counts;
-    cpu_set_t near;
-  } entry;
-  entry mine;
-  memset(&mine, 0, sizeof mine);
-  mine.node_index = world->node_index;
-  mine.counts = world->local_rank < local_ranks;
-  mine.near = *near;
-  entry *all = fsdp_alloc((size_t)world->size * sizeof *all);
-  fsdp_world_gather(world, &mine, (int64_t)sizeof mine, all);
+  cpu_set_t *all = fsdp_alloc((size_t)world->local_size * sizeof *all);
+  fsdp_world_gather_node(world, near, (int64_t)sizeof *near, all);
   *place = *count = 0;
-  for (int i = 0; i < world->size; i++) {
-    if (all[i].node_index != mine.node_index || !CPU_EQUAL(&all[i].near, &mine.near)) continue;
-    if (!all[i].counts) continue;
-    *place += i < world->rank;
+  for (int i = 0; i < world->local_size && i < local_ranks; i++) {
+    if (!CPU_EQUAL(&all[i], near)) continue;
+    *place += i < world->local_rank;
     *count += 1;
   }
   free(all);
@@ -185,16 +174,18 @@ void fsdp_binding_bind(fsdp_world *world, const fsdp_binding_config *config, fsd
 
 void fsdp_binding_print(fsdp_world *world, const fsdp_binding *mine, FILE *out) {
   enum { SHOWN = 16 };
-  fsdp_binding *all = fsdp_alloc((size_t)world->size * sizeof *all);
-  fsdp_world_gather(world, mine, (int64_t)sizeof *mine, all);
+  fsdp_binding all[SHOWN];
+  int ranks[SHOWN], shown = world->size < SHOWN ? world->size : SHOWN;
+  for (int i = 0; i < shown; i++) ranks[i] = i;
+  fsdp_peers first = fsdp_world_among(world, ranks, shown);
+  fsdp_exchange_gather_first(&first, mine, (int64_t)sizeof *mine, all);
   if (world->rank == 0) {
     fprintf(out, "placement: %d node%s, %d core%s each; processors of rank", world->node_count,
             fsdp_plural(world->node_count), mine->node_cores, fsdp_plural(mine->node_cores));
-    for (int i = 0; i < world->size && i < SHOWN; i++) {
+    for (int i = 0; i < shown; i++) {
       fprintf(out, "%s %d: %s", i ? "," : "", i, all[i].bound ? all[i].cores : "not bound");
       if (all[i].gpu[0]) fprintf(out, " by GPU %s", all[i].gpu);
     }
     fprintf(out, "%s (%s)\n", world->size > SHOWN ? ", ..." : "", fsdp_binding_method());
   }
-  free(all);
 }

@@ -68,32 +68,35 @@ static int64_t count_targets(const fsdp_feed *feed, int64_t sample) {
   return count;
 }
 
-static int64_t count_eval_targets(const fsdp_feed *feed) {
+// The sample that is sequence `sequence` of this rank's batch of step `step` of an evaluation.
+static int64_t eval_sample_of(const fsdp_feed *feed, int64_t step, int64_t sequence) {
   const fsdp_feed_config *config = &feed->config;
+  fsdp_sampler_part part = {.ranks = config->ranks, .rank = config->rank, .batch = config->rows.batch};
+  return fsdp_sampler_validation_sample(&config->eval_sampler, step, fsdp_sampler_position(&part, sequence));
+}
+
+int64_t fsdp_feed_eval_targets(const fsdp_feed *feed, int64_t step) {
   int64_t count = 0;
-  for (int64_t i = 0; i < config->eval_sampler.global_batch; i++) {
-    int64_t sample = fsdp_sampler_validation_sample(&config->eval_sampler, feed->eval_step, i);
-    count += fsdp_dataset_target_count(config->eval_dataset, sample);
-  }
+  for (int64_t i = 0; i < feed->config.rows.batch; i++)
+    count += fsdp_dataset_target_count(feed->config.eval_dataset, eval_sample_of(feed, step, i));
   return count;
 }
 
 static void fill_eval_batch(const fsdp_feed *feed, int32_t *tokens, int32_t *targets) {
-  const fsdp_feed_config *config = &feed->config;
-  fsdp_sampler_part part = {.ranks = config->ranks, .rank = config->rank, .batch = config->rows.batch};
-  for (int64_t i = 0; i < config->rows.batch; i++) {
-    int64_t position = fsdp_sampler_position(&part, i);
-    int64_t sample = fsdp_sampler_validation_sample(&config->eval_sampler, feed->eval_step, position);
-    fill_sequence(feed, config->eval_dataset, sample, i, tokens, targets);
+  for (int64_t i = 0; i < feed->config.rows.batch; i++) {
+    int64_t sample = eval_sample_of(feed, feed->eval_step, i);
+    fill_sequence(feed, feed->config.eval_dataset, sample, i, tokens, targets);
   }
 }
 
-double fsdp_feed_evaluate(fsdp_feed *feed, fsdp_executor *executor) {
+double fsdp_feed_evaluate(fsdp_feed *feed, fsdp_executor *executor, fsdp_world *world) {
+  const int64_t alike = world->size / feed->config.ranks; // ranks that have the same sequences
   int64_t steps = fsdp_sampler_validation_steps(&feed->config.eval_sampler), count = 0;
   double sum = 0;
   // The callbacks see eval_step: they run while run_evaluation waits, and those of steps are complete.
   for (feed->eval_step = 0; feed->eval_step < steps; feed->eval_step++) {
     float loss;
+    feed->eval_target_count = fsdp_world_sum(world, fsdp_feed_eval_targets(feed, feed->eval_step)) / alike;
     fsdp_executor_run_evaluation(executor, &loss);
     sum += (double)loss * (double)feed->eval_target_count;
     count += feed->eval_target_count;
@@ -105,7 +108,6 @@ double fsdp_feed_evaluate(fsdp_feed *feed, fsdp_executor *executor) {
 void fsdp_feed_step(void *context, float scalars[FSDP_SCALAR_COUNT], float *target_count) {
   fsdp_feed *feed = context;
   if (feed->eval_step >= 0) {
-    feed->eval_target_count = count_eval_targets(feed);
     *target_count = (float)feed->eval_target_count;
     return;
   }

@@ -12,6 +12,7 @@
 #include "kernels/kernels.h"
 #include "launcher/train/learning_rate.h"
 #include "models/graph/op.h"
+#include "runtime/comm/world.h"
 #include "runtime/data/dataset.h"
 #include "runtime/data/sampler.h"
 #include "runtime/exec/executor.h"
@@ -69,7 +70,10 @@ bool fsdp_feed_skips(const fsdp_feed *feed, float grad_norm);
 // Between steps: evaluates on every sample of the evaluation's data, each once. The result is the mean over
 // all their targets that count, whatever the number of ranks; training continues as if it had not happened.
 // Called by all ranks.
-double fsdp_feed_evaluate(fsdp_feed *feed, fsdp_executor *executor);
+double fsdp_feed_evaluate(fsdp_feed *feed, fsdp_executor *executor, fsdp_world *world);
+
+// How many targets this rank's sequences have in step `step` of an evaluation, on whichever ranks they lie.
+int64_t fsdp_feed_eval_targets(const fsdp_feed *feed, int64_t step);
 
 // Milliseconds that the data of step `step` (from 0) took; ask once, when the step is complete.
 double fsdp_feed_take_ms(fsdp_feed *feed, int64_t step);

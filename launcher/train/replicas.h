@@ -1,6 +1,7 @@
 // Replicas: whether the ranks that hold the same shard hold the same bits.
 //
-//   check section: a digest of every shard's masters and moments ─► all ranks exchange them ─► compared
+//   check section: digests of every shard's masters and moments ─► the least and the greatest hash of them
+//   among replicas ─► where these differ, of each digest ─► one digest of all, on the group's first rank
 //
 // A bit that flips in one replica's memory, or a collective that gives ranks different sums, makes replicas
 // drift apart; nothing else would show it, and a checkpoint would be put together from slices of all of them.
@@ -14,14 +15,24 @@
 typedef struct fsdp_drift {
   int digest;    // in the order of the check section (runtime/plan/plan.h), or -1: all agree
   int rank;      // the lowest of the ranks that should agree
-  bool *agrees;  // by replica; the caller's, of as many as there are
+  bool *agrees;  // by replica; the caller's, of as many as there are ranks
   int agreement; // how many agree
 } fsdp_drift;
 
-// Compares `digests` of all ranks, `count` each, in the order of ranks; ranks that differ in axes[digest]
-// alone should agree on it. Fills `drift`, whose `agrees` is given.
-void fsdp_replicas_compare(const fsdp_mesh *mesh, const fsdp_axis_set *axes, const uint64_t *digests,
-                           int count, fsdp_drift *drift);
+// What is compared: this rank's digests; ranks that differ in axes[digest] alone should agree on it.
+typedef struct fsdp_digests {
+  const fsdp_mesh *mesh;
+  const fsdp_axis_set *axes;
+  const uint64_t *values;
+  int count;
+} fsdp_digests;
+
+// Compares them; every rank must call it. Fills `drift`, whose `agrees` is given, alike on all ranks.
+void fsdp_replicas_compare(fsdp_world *world, const fsdp_digests *mine, fsdp_drift *drift);
+
+// Of one digest of every replica: how many the largest group that agrees has, and who is in it. 0, and none,
+// if two groups are as large.
+int fsdp_replicas_majority(const uint64_t *digests, int replicas, bool *agrees);
 
 // Whether the plan has replicas and a check section.
 bool fsdp_replicas_present(const fsdp_plan *plan);

@@ -32,16 +32,15 @@ static void first_difference(const char *a, const char *b, char mine[128], char 
 
 fsdp_status fsdp_train_agree_on_options(fsdp_world *world, const fsdp_options *options, fsdp_error *error) {
   char *mine = fsdp_options_describe(options), *first = fsdp_world_broadcast_text(world, mine);
-  fsdp_rank_name *names = fsdp_world_rank_names(world);
   error->status = FSDP_OK;
   if (strcmp(mine, first) != 0) {
     char here[128], there[128];
     first_difference(mine, first, here, there);
     fsdp_fail(error, FSDP_ERR_OPTION,
               "%s was started with --%s but %s with --%s: start every rank with the same options",
-              names[world->rank].text, here, names[0].text, there);
+              fsdp_world_rank_name(world, world->rank).text, here, fsdp_world_rank_name(world, 0).text,
+              there);
   }
-  free(names);
   free(mine);
   free(first);
   return fsdp_world_share_error(world, error);
@@ -76,18 +75,16 @@ fsdp_status fsdp_train_agree_on_model(fsdp_trainer *t, fsdp_error *error) {
   fsdp_setup_read_model(options, &setup, &mine, error);
   if (fsdp_world_share_error(world, error) != FSDP_OK) return error->status;
   char *text = print_model(&mine), *first = fsdp_world_broadcast_text(world, text);
-  fsdp_rank_name *names = fsdp_world_rank_names(world);
   if (strcmp(text, first) != 0) {
     char what[512];
     name_difference(first, &mine, what, sizeof what);
     fsdp_fail(error, FSDP_ERR_INPUT,
               "%.300s%s: the ranks' configurations differ (%s → %s): %s; every rank must read the same file",
-              options->model, setup.folder ? "/config.json" : "", names[0].text, names[world->rank].text,
-              what);
+              options->model, setup.folder ? "/config.json" : "", fsdp_world_rank_name(world, 0).text,
+              fsdp_world_rank_name(world, world->rank).text, what);
   }
   free(text);
   free(first);
-  free(names);
   return fsdp_world_share_error(world, error);
 }
 

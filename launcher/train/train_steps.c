@@ -89,27 +89,25 @@ static fsdp_status agree_to_stop(fsdp_trainer *t, bool *written, fsdp_error *err
   const fsdp_step_record *record = &t->record;
   *written = false;
   if (record->step < t->next_agreement) return FSDP_OK;
-  struct {
-    double step_ms;
-    int64_t updates;
-    int signal_number, written;
-  } mine = {record->total_ms, record->updates, fsdp_stop_signal(),
-            fsdp_train_checkpoints_is_written(&t->checkpoints)},
-    *all = fsdp_alloc((size_t)t->world->size * sizeof *all);
-  fsdp_world_gather(t->world, &mine, (int64_t)sizeof mine, all);
-  double longest_ms = 0;
-  int other = 0;
-  *written = true;
-  for (int i = 0; i < t->world->size; i++) {
-    if (all[i].signal_number > t->stop_signal) t->stop_signal = all[i].signal_number;
-    *written = *written && all[i].written;
-    longest_ms = fmax(longest_ms, all[i].step_ms);
-    if (all[i].updates != all[0].updates) other = i;
-  }
-  int64_t updates[2] = {all[0].updates, all[other].updates};
-  free(all);
-  t->next_agreement = record->step + (int64_t)fmin(1000, fmax(1, AGREEMENT_MS / fmax(longest_ms, 1e-3)));
-  if (other == 0) return FSDP_OK;
+  // The greatest of each: what should be the same is there twice.
+  enum { SIGNAL, STEP_US, NOT_WRITTEN, UPDATES, UPDATES_NEGATED, COUNT };
+  int64_t most[COUNT] = {[SIGNAL] = fsdp_stop_signal(),
+                         [STEP_US] = (int64_t)(record->total_ms * 1e3),
+                         [NOT_WRITTEN] = !fsdp_train_checkpoints_is_written(&t->checkpoints),
+                         [UPDATES] = record->updates,
+                         [UPDATES_NEGATED] = -record->updates};
+  fsdp_world_reduce(t->world, FSDP_REDUCE_MAX, most, COUNT);
+  if (most[SIGNAL] > t->stop_signal) t->stop_signal = (int)most[SIGNAL];
+  *written = !most[NOT_WRITTEN];
+  double longest_ms = fmax((double)most[STEP_US] / 1e3, 1e-3);
+  t->next_agreement = record->step + (int64_t)fmin(1000, fmax(1, AGREEMENT_MS / longest_ms));
+  if (most[UPDATES] == -most[UPDATES_NEGATED]) return FSDP_OK;
+  int other;
+  uint64_t own = (uint64_t)record->updates;
+  fsdp_world_compare(t->world, &own, 1, &other);
+  int64_t updates[2] = {record->updates, record->updates};
+  fsdp_world_broadcast_from(t->world, 0, &updates[0], (int64_t)sizeof updates[0]);
+  fsdp_world_broadcast_from(t->world, other, &updates[1], (int64_t)sizeof updates[1]);
   return fsdp_fail(error, FSDP_ERR_PEER,
                    "after step %" PRId64 " rank 0 has made %" PRId64 " updates and rank %d %" PRId64
                    ": the gradient's norm is not the same on all ranks; restart from the last checkpoint",
@@ -187,7 +185,7 @@ static int64_t evaluate(fsdp_trainer *t) {
   if (!t->feed.config.eval_dataset || !due) return 0;
   int64_t began_ns = fsdp_now_ns();
   fsdp_board_enter(FSDP_ACTIVITY_EVALUATING);
-  record->eval_loss = fsdp_feed_evaluate(&t->feed, t->session.executor);
+  record->eval_loss = fsdp_feed_evaluate(&t->feed, t->session.executor, t->world);
   fsdp_board_enter(FSDP_ACTIVITY_TRAINING);
   record->evaluated = true;
   // It changes nothing: the steps decide how the run ends.

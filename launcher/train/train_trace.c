@@ -11,8 +11,25 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
-// What one exchange may bring to every rank.
+// Ranks whose events are written: all of so many, else one of each node, of so many nodes at most.
+#define TRACED_MAX 64
+// What one exchange may bring to rank 0.
 #define EXCHANGE_BYTES (INT64_C(64) << 20)
+
+typedef struct traced {
+  int ranks[TRACED_MAX], count; // ascending, from rank 0 on
+} traced;
+
+static traced choose_ranks(const fsdp_world *world) {
+  bool all = world->size <= TRACED_MAX;
+  traced chosen = {.count = all ? world->size : world->node_count};
+  if (chosen.count > TRACED_MAX) chosen.count = TRACED_MAX;
+  for (int i = 0; i < chosen.count; i++) {
+    int64_t node = (int64_t)i * world->node_count / chosen.count;
+    chosen.ranks[i] = all ? i : world->nodes.first[node];
+  }
+  return chosen;
+}
 
 fsdp_traced_steps fsdp_train_traced_steps(const fsdp_options *options) {
   if (!options->trace) return (fsdp_traced_steps){0, 0};
@@ -33,49 +50,51 @@ fsdp_status fsdp_train_trace_check(fsdp_trainer *t, fsdp_error *error) {
                    o->trace_steps, fsdp_options_place(o, "trace-steps"), steps, fsdp_plural(steps));
 }
 
-// All ranks' events on rank 0, on its clock; nothing is there on the others. They lie in the same order on
+// The events of the traced ranks on rank 0, on its clock; NULL on the others. They lie in the same order on
 // all ranks, so only times are sent.
-static fsdp_timeline *merge(fsdp_trainer *t, const fsdp_timeline *mine, int64_t origin_ns,
-                            const fsdp_clock_offset *offsets) {
-  int size = t->world->size;
-  int64_t piece = fsdp_max_i64(1, EXCHANGE_BYTES / (size * (int64_t)sizeof(fsdp_instr_time)));
+static fsdp_timeline *merge(fsdp_trainer *t, const traced *chosen, int64_t origin_ns,
+                            const fsdp_clock_offset *offsets, const fsdp_timeline *mine) {
+  fsdp_peers peers = fsdp_world_among(t->world, chosen->ranks, chosen->count);
+  if (peers.place < 0) return NULL;
+  int64_t count = chosen->count, origins_ns[TRACED_MAX];
+  int64_t piece = fsdp_max_i64(1, EXCHANGE_BYTES / (count * (int64_t)sizeof(fsdp_instr_time)));
   if (piece > mine->count) piece = mine->count;
-  int64_t *origins_ns = fsdp_alloc((size_t)size * sizeof *origins_ns);
-  fsdp_world_gather(t->world, &origin_ns, (int64_t)sizeof origin_ns, origins_ns);
-  fsdp_instr_time *own = fsdp_alloc((size_t)piece * sizeof *own);
-  fsdp_instr_time *all = fsdp_alloc((size_t)(piece * size) * sizeof *all);
-  fsdp_timeline *merged =
-      fsdp_timeline_create(mine->program, fsdp_trainer_is_first(t) ? mine->count * size : 0);
+  fsdp_exchange_gather_first(&peers, &origin_ns, (int64_t)sizeof origin_ns, origins_ns);
+  fsdp_instr_time *own = fsdp_alloc((size_t)piece * sizeof *own), *all = NULL;
+  fsdp_timeline *merged = NULL;
+  if (peers.place == 0) {
+    all = fsdp_alloc((size_t)(piece * count) * sizeof *all);
+    merged = fsdp_timeline_create(mine->program, mine->count * count);
+  }
   for (int64_t done = 0; done < mine->count; done += piece) {
-    int64_t count = fsdp_min_i64(piece, mine->count - done);
-    for (int64_t i = 0; i < count; i++)
+    int64_t some = fsdp_min_i64(piece, mine->count - done);
+    for (int64_t i = 0; i < some; i++)
       own[i] = (fsdp_instr_time){mine->events[done + i].begin_s, mine->events[done + i].end_s};
-    fsdp_world_gather(t->world, own, count * (int64_t)sizeof *own, all);
-    for (int r = 0; r < size && fsdp_trainer_is_first(t); r++) {
+    fsdp_exchange_gather_first(&peers, own, some * (int64_t)sizeof *own, all);
+    for (int r = 0; r < count && merged; r++) {
       double shift_s = (double)(origins_ns[r] - offsets[r].ns - origins_ns[0]) * 1e-9;
-      for (int64_t i = 0; i < count; i++) {
+      for (int64_t i = 0; i < some; i++) {
         fsdp_timeline_event event = mine->events[done + i];
-        event.rank = r;
+        event.rank = chosen->ranks[r];
         event.step += t->feed.first_step;
-        event.begin_s = all[r * count + i].begin_s + shift_s;
-        event.end_s = all[r * count + i].end_s + shift_s;
+        event.begin_s = all[r * some + i].begin_s + shift_s;
+        event.end_s = all[r * some + i].end_s + shift_s;
         fsdp_timeline_append(merged, &event);
       }
     }
   }
-  free(origins_ns);
   free(own);
   free(all);
   return merged;
 }
 
-static void print_written(const fsdp_trainer *t, const fsdp_clock_offset *offsets) {
+static void print_written(const fsdp_trainer *t, const traced *chosen, const fsdp_clock_offset *offsets) {
   const fsdp_options *o = t->options;
   int64_t error_ns = 0;
-  for (int r = 0; r < t->world->size; r++) error_ns = fsdp_max_i64(error_ns, offsets[r].error_ns);
+  for (int r = 0; r < chosen->count; r++) error_ns = fsdp_max_i64(error_ns, offsets[r].error_ns);
   printf("trace:     steps %" PRId64 " to %" PRId64 " of %d rank%s in %s",
-         t->feed.first_step + o->trace_first, t->feed.first_step + o->trace_last, t->world->size,
-         fsdp_plural(t->world->size), o->trace);
+         t->feed.first_step + o->trace_first, t->feed.first_step + o->trace_last, chosen->count,
+         fsdp_plural(chosen->count), o->trace);
   if (error_ns > 0) printf("; clocks agree within %.1f us", (double)error_ns / 1e3);
   printf("\n");
   fflush(stdout);
@@ -88,18 +107,18 @@ fsdp_status fsdp_train_trace_write(fsdp_trainer *t, int64_t *took_ns, fsdp_error
     return FSDP_OK;
   int64_t began_ns = fsdp_now_ns(), origin_ns;
   t->traced = true;
-  fsdp_clock_offset *offsets = fsdp_alloc((size_t)t->world->size * sizeof *offsets);
-  fsdp_clock_offsets_measure(t->world, offsets);
+  fsdp_clock_offset offsets[TRACED_MAX];
+  const traced chosen = choose_ranks(t->world);
+  fsdp_clock_offsets_measure(t->world, chosen.ranks, chosen.count, offsets);
   const fsdp_timeline *mine = fsdp_executor_timeline(t->session.executor, &origin_ns);
-  fsdp_timeline *merged = merge(t, mine, origin_ns, offsets);
+  fsdp_timeline *merged = merge(t, &chosen, origin_ns, offsets, mine);
   error->status = FSDP_OK;
   if (fsdp_trainer_is_first(t)) {
     const fsdp_trace_source source = {
         .plan = t->setup.plan, .timeline = merged, .model_name = t->setup.model_name, .kind = "measured"};
-    if (fsdp_trace_write(o->trace, &source, error) == FSDP_OK) print_written(t, offsets);
+    if (fsdp_trace_write(o->trace, &source, error) == FSDP_OK) print_written(t, &chosen, offsets);
   }
   fsdp_timeline_destroy(merged);
-  free(offsets);
   fsdp_world_share_error(t->world, error);
   *took_ns = fsdp_now_ns() - began_ns;
   return error->status;

@@ -30,6 +30,6 @@ void fsdp_clock_bounds_narrow(fsdp_clock_bounds *bounds, fsdp_clock_visit rank, 
 // The middle of the bounds; none if the machine is the same and the bounds allow it.
 fsdp_clock_offset fsdp_clock_offset_within(fsdp_clock_bounds bounds, bool same_machine);
 
-// Measures the offsets of all ranks into offsets[world->size], with a few exchanges. Every rank must call it,
-// and all get the same.
-void fsdp_clock_offsets_measure(fsdp_world *world, fsdp_clock_offset *offsets);
+// Measures the offsets of some ranks' clocks from the first one's into offsets[count], with a few exchanges
+// among these. Every rank of the world must call it; those that are not among `ranks` get nothing.
+void fsdp_clock_offsets_measure(fsdp_world *world, const int *ranks, int count, fsdp_clock_offset *offsets);

@@ -7,10 +7,10 @@
 #include "runtime/base/check.h"
 #include "runtime/base/size.h"
 #include "runtime/comm/board.h"
-#include "runtime/comm/comm_sum.h"
 #include "runtime/comm/world_internal.h"
+#include "runtime/exchange/comm_sum.h"
+#include "runtime/exchange/small_sum.h"
 
-#include <limits.h>
 #include <mpi.h>
 #include <string.h>
 #include <time.h>
@@ -23,8 +23,8 @@
 // Bytes of a round's pieces over all peers, and of one piece, at most.
 #define ROUND_BYTES ((int64_t)16 << 20)
 #define PIECE_BYTES ((int64_t)1 << 20)
-// An all-reduce of so few bytes is latency, not bandwidth: the library's gather takes log W rounds.
-#define SMALL_BYTES 4096
+// Of messages of exchanges; pieces of collectives have 0.
+#define LINK_TAG 1
 
 static void check_mpi(int code, const char *call) {
   if (code == MPI_SUCCESS) return;
@@ -55,9 +55,29 @@ static void wait_all(MPI_Request *requests, int *indices, int count, fsdp_board_
   fsdp_lane_wait(lane, false);
 }
 
-static void wait_one(MPI_Request *request, fsdp_board_lane *lane) {
-  int index;
-  wait_all(request, &index, 1, lane);
+// ---- Links
+
+// Where messages of exchanges go, and which lane waits for them; NULL: the main thread's.
+typedef struct mpi_link {
+  MPI_Comm comm;
+  fsdp_board_lane *lane;
+} mpi_link;
+
+static mpi_link world_link;
+
+static void mpi_swap(void *owner, const fsdp_swap *swap) {
+  mpi_link *self = owner;
+  MPI_Request requests[2] = {MPI_REQUEST_NULL, MPI_REQUEST_NULL};
+  int indices[2];
+  if (swap->from >= 0) {
+    CALL_MPI(MPI_Irecv, swap->in, (int)swap->in_bytes, MPI_BYTE, swap->from, LINK_TAG, self->comm,
+             &requests[0]);
+  }
+  if (swap->to >= 0) {
+    CALL_MPI(MPI_Isend, swap->out, (int)swap->out_bytes, MPI_BYTE, swap->to, LINK_TAG, self->comm,
+             &requests[1]);
+  }
+  wait_all(requests, indices, 2, self->lane ? self->lane : &fsdp_board_mine->lanes[FSDP_LANE_MAIN]);
 }
 
 // ---- Messages
@@ -74,6 +94,9 @@ typedef struct message_comm {
   fsdp_comm base;
   MPI_Comm comm;
   fsdp_comm_sum *sum;
+  mpi_link exchanges;
+  fsdp_link link;
+  fsdp_small_sum *small;
   fsdp_board_lane *lane; // of the call under way
   int *indices;          // for wait_all
   int64_t piece_bytes;
@@ -195,26 +218,14 @@ static void message_reduce_scatter(fsdp_comm *comm, const fsdp_collective *call)
   fsdp_reduce_scatter_report(comm, call);
 }
 
-// Few values: all-gathered, then summed by every rank in the order of ranks. The library's own all-reduce
-// sums in an order that depends on the number and placement of ranks.
-static void small_all_reduce(message_comm *self, const fsdp_collective *call, int64_t bytes) {
-  MPI_Request request;
-  CALL_MPI(MPI_Iallgather, call->output, (int)bytes, MPI_BYTE, self->pieces[0], (int)bytes, MPI_BYTE,
-           self->comm, &request);
-  wait_one(&request, self->lane);
-  for (int r = 0; r < self->base.size; r++) {
-    fsdp_comm_sum_add(self->sum, r == 0, self->pieces[0] + r * bytes, call->numel, call->dtype);
-  }
-  fsdp_comm_sum_store(self->sum, call->output, call->numel, call->dtype);
-}
-
 static void message_all_reduce(fsdp_comm *comm, const fsdp_collective *call) {
   message_comm *self = (message_comm *)comm;
   self->lane = call->lane;
   int64_t width = fsdp_dtype_bytes(call->dtype), bytes = call->numel * width;
   fsdp_all_reduce_report(call);
-  if (bytes <= fsdp_min_i64(SMALL_BYTES, self->piece_bytes)) {
-    small_all_reduce(self, call, bytes);
+  if (bytes <= FSDP_SMALL_SUM_BYTES) {
+    self->exchanges.lane = call->lane;
+    fsdp_small_sum_run(self->small, call->output, call->numel, call->dtype);
     return;
   }
   int64_t slot = fsdp_round_up((call->numel + comm->size - 1) / comm->size, 16);
@@ -229,6 +240,7 @@ static void message_destroy(fsdp_comm *comm) {
   MPI_Comm_free(&self->comm);
   for (int i = 0; i < 2; i++) free(self->pieces[i]), free(self->requests[i]);
   free(self->indices);
+  fsdp_small_sum_destroy(self->small);
   fsdp_comm_sum_destroy(self->sum);
   free(self);
 }
@@ -247,6 +259,9 @@ fsdp_comm *fsdp_world_split_messages(fsdp_world *world, int color, int key, int6
   CALL_MPI(MPI_Comm_rank, comm, &self->base.rank);
   CALL_MPI(MPI_Comm_size, comm, &self->base.size);
   self->sum = fsdp_comm_sum_create();
+  self->exchanges.comm = comm;
+  self->link = (fsdp_link){.owner = &self->exchanges, .swap = mpi_swap};
+  self->small = fsdp_small_sum_create(&self->link, self->base.rank, self->base.size, self->sum);
   int64_t size = self->base.size, fair = ROUND_BYTES / size;
   self->piece_bytes = piece_bytes > 0 ? piece_bytes : fsdp_min_i64(PIECE_BYTES, fair);
   self->piece_bytes = fsdp_round_up(fsdp_max_i64(self->piece_bytes, 64), 64);
@@ -268,7 +283,7 @@ typedef struct mail {
   MPI_Comm comm;
   int size, bytes_max;
   MPI_Request *sends; // one under way to each rank
-  char **sent;        // its data, made at the first use
+  char **sent;        // its data
   MPI_Request receive;
   char *received;
 } mail;
@@ -281,7 +296,8 @@ static bool is_over(MPI_Request *request) {
 static bool mail_post(void *owner, int rank, const void *data, int bytes) {
   mail *self = owner;
   if (bytes > self->bytes_max || !is_over(&self->sends[rank])) return false;
-  if (!self->sent[rank]) self->sent[rank] = fsdp_alloc((size_t)self->bytes_max);
+  free(self->sent[rank]);
+  self->sent[rank] = fsdp_alloc((size_t)bytes);
   memcpy(self->sent[rank], data, (size_t)bytes);
   return MPI_Isend(self->sent[rank], bytes, MPI_BYTE, rank, 0, self->comm, &self->sends[rank]) == MPI_SUCCESS;
 }
@@ -338,24 +354,6 @@ static void close_mail(fsdp_world *world) {
 
 // ---- The world
 
-// Nodes are numbered by their lowest rank.
-static void number_nodes(fsdp_world *world, int node_leader) {
-  int *leaders = fsdp_alloc((size_t)world->size * sizeof *leaders);
-  fsdp_world_gather(world, &node_leader, (int64_t)sizeof node_leader, leaders);
-  world->even_nodes = true;
-  for (int r = 0; r < world->size; r++) {
-    if (leaders[r] == r && r < node_leader) world->node_index++;
-    if (leaders[r] == r) world->node_count++;
-    int first = r / world->local_size * world->local_size;
-    if (leaders[r] != first) world->even_nodes = false;
-  }
-  free(leaders);
-  // Nodes may differ in size: all ranks must get the same answer.
-  int even = world->even_nodes, all_even = 0;
-  CALL_MPI(MPI_Allreduce, &even, &all_even, 1, MPI_INT, MPI_MIN, MPI_COMM_WORLD);
-  world->even_nodes = all_even != 0;
-}
-
 fsdp_status fsdp_world_create(int *argc, char ***argv, fsdp_world **world, fsdp_error *error) {
   int provided = 0;
   if (MPI_Init_thread(argc, argv, MPI_THREAD_MULTIPLE, &provided) != MPI_SUCCESS) {
@@ -381,7 +379,9 @@ fsdp_status fsdp_world_create(int *argc, char ***argv, fsdp_world **world, fsdp_
   int leader = self->rank;
   CALL_MPI(MPI_Bcast, &leader, 1, MPI_INT, 0, node);
   CALL_MPI(MPI_Comm_free, &node);
-  number_nodes(self, leader);
+  world_link.comm = MPI_COMM_WORLD;
+  self->link = (fsdp_link){.owner = &world_link, .swap = mpi_swap};
+  fsdp_world_find_nodes(self, leader);
   if (self->size > 1) fsdp_world_watch_start(self);
   *world = self;
   return FSDP_OK;
@@ -396,40 +396,6 @@ void fsdp_world_destroy(fsdp_world *world) {
   close_mail(world);
   MPI_Finalize();
   fsdp_world_watch_stop(world);
+  fsdp_world_release_nodes(world);
   free(world);
-}
-
-// Counts the exchanges of all ranks, so that a waiting rank can report which ranks have not arrived.
-static fsdp_board_lane *begin_exchange(void) {
-  fsdp_board_slot *mine = fsdp_board_mine;
-  uint64_t count = atomic_load_explicit(&mine->exchanges, memory_order_relaxed);
-  atomic_store_explicit(&mine->exchanges, count + 1, memory_order_relaxed);
-  return &mine->lanes[FSDP_LANE_MAIN];
-}
-
-void fsdp_world_barrier(fsdp_world *world) {
-  (void)world;
-  MPI_Request request;
-  fsdp_board_lane *lane = begin_exchange();
-  CALL_MPI(MPI_Ibarrier, MPI_COMM_WORLD, &request);
-  wait_one(&request, lane);
-}
-
-void fsdp_world_gather(fsdp_world *world, const void *mine, int64_t bytes, void *out) {
-  FSDP_CHECK(bytes * world->size <= INT_MAX, "%lld bytes of each of %d ranks", (long long)bytes, world->size);
-  MPI_Request request;
-  fsdp_board_lane *lane = begin_exchange();
-  CALL_MPI(MPI_Iallgather, mine, (int)bytes, MPI_BYTE, out, (int)bytes, MPI_BYTE, MPI_COMM_WORLD, &request);
-  wait_one(&request, lane);
-}
-
-void fsdp_world_broadcast(fsdp_world *world, void *data, int64_t bytes) {
-  (void)world;
-  fsdp_board_lane *lane = begin_exchange();
-  for (int64_t done = 0; done < bytes; done += PIECE_BYTES) {
-    int count = (int)fsdp_min_i64(PIECE_BYTES, bytes - done);
-    MPI_Request request;
-    CALL_MPI(MPI_Ibcast, (char *)data + done, count, MPI_BYTE, 0, MPI_COMM_WORLD, &request);
-    wait_one(&request, lane);
-  }
 }

@@ -4,7 +4,7 @@
 #include "runtime/base/job.h"
 #include "runtime/base/size.h"
 #include "runtime/comm/board.h"
-#include "runtime/comm/comm_sum.h"
+#include "runtime/exchange/comm_sum.h"
 
 #include <errno.h>
 #include <limits.h>

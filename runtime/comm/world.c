@@ -1,27 +1,113 @@
 #include "runtime/comm/world.h"
 
-#include "runtime/base/size.h"
+#include "runtime/base/check.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+// ---- Exchanges
+
+// Counts the exchanges of all ranks, so that a waiting rank can report which ranks have not arrived.
+static fsdp_peers begin_exchange(const fsdp_world *world) {
+  fsdp_board_slot *mine = fsdp_board_mine;
+  atomic_fetch_add_explicit(&mine->exchanges, 1, memory_order_relaxed);
+  return (fsdp_peers){.link = &world->link, .place = world->rank, .size = world->size};
+}
+
+void fsdp_world_reduce(fsdp_world *world, fsdp_reduction how, int64_t *values, int count) {
+  fsdp_peers all = begin_exchange(world);
+  fsdp_exchange_reduce(&all, how, values, count);
+}
+
+void fsdp_world_barrier(fsdp_world *world) {
+  fsdp_world_sum(world, 0);
+}
+
+int64_t fsdp_world_sum(fsdp_world *world, int64_t mine) {
+  fsdp_world_reduce(world, FSDP_REDUCE_SUM, &mine, 1);
+  return mine;
+}
+
+int64_t fsdp_world_min(fsdp_world *world, int64_t mine) {
+  fsdp_world_reduce(world, FSDP_REDUCE_MIN, &mine, 1);
+  return mine;
+}
+
+int64_t fsdp_world_max(fsdp_world *world, int64_t mine) {
+  fsdp_world_reduce(world, FSDP_REDUCE_MAX, &mine, 1);
+  return mine;
+}
+
+void fsdp_world_gather(fsdp_world *world, const void *mine, int64_t bytes, void *out) {
+  fsdp_peers all = begin_exchange(world);
+  fsdp_exchange_gather(&all, mine, bytes, out);
+}
+
+void fsdp_world_gather_first(fsdp_world *world, const void *mine, int64_t bytes, void *out) {
+  fsdp_peers all = begin_exchange(world);
+  fsdp_exchange_gather_first(&all, mine, bytes, out);
+}
+
+void fsdp_world_gather_node(fsdp_world *world, const void *mine, int64_t bytes, void *out) {
+  fsdp_peers node = fsdp_world_among(world, world->nodes.local_ranks, world->local_size);
+  fsdp_exchange_gather(&node, mine, bytes, out);
+}
+
+fsdp_peers fsdp_world_among(fsdp_world *world, const int *ranks, int count) {
+  fsdp_peers peers = begin_exchange(world);
+  peers.ranks = ranks;
+  peers.size = count;
+  peers.place = 0;
+  while (peers.place < count && ranks[peers.place] != world->rank) peers.place++;
+  if (peers.place == count) peers.place = -1;
+  return peers;
+}
+
+void fsdp_world_broadcast_from(fsdp_world *world, int root, void *data, int64_t bytes) {
+  fsdp_peers all = begin_exchange(world);
+  fsdp_exchange_broadcast(&all, root, data, bytes);
+}
+
+void fsdp_world_broadcast(fsdp_world *world, void *data, int64_t bytes) {
+  fsdp_world_broadcast_from(world, 0, data, bytes);
+}
+
+// ---- Agreement
+
+// A value and its complement: the least of both over all ranks is the least and the greatest value.
+bool fsdp_world_compare(fsdp_world *world, const uint64_t *values, int count, int *differs) {
+  size_t bytes = (size_t)count * sizeof *values;
+  int64_t *bounds = fsdp_alloc(2 * bytes);
+  bool same = true;
+  for (int i = 0; i < count; i++) bounds[i] = (int64_t)values[i], bounds[count + i] = (int64_t)~values[i];
+  fsdp_world_reduce(world, FSDP_REDUCE_MIN, bounds, 2 * count);
+  for (int i = 0; i < count; i++) same = same && bounds[i] == ~bounds[count + i];
+  for (int i = 0; i < count; i++) differs[i] = -1;
+  if (!same) {
+    uint64_t *first = fsdp_alloc(bytes);
+    memcpy(first, values, bytes);
+    fsdp_world_broadcast(world, first, (int64_t)bytes);
+    for (int i = 0; i < count; i++) bounds[i] = values[i] == first[i] ? INT64_MAX : world->rank;
+    fsdp_world_reduce(world, FSDP_REDUCE_MIN, bounds, count);
+    for (int i = 0; i < count; i++) differs[i] = bounds[i] == INT64_MAX ? -1 : (int)bounds[i];
+    free(first);
+  }
+  free(bounds);
+  return same;
+}
+
 fsdp_status fsdp_world_agree(fsdp_world *world, const char *what, uint64_t value, fsdp_error *error) {
-  uint64_t *values = fsdp_alloc((size_t)world->size * sizeof *values);
-  fsdp_world_gather(world, &value, (int64_t)sizeof value, values);
-  int differs = 0;
-  while (differs < world->size && values[differs] == values[0]) differs++;
-  uint64_t first = values[0], other = differs < world->size ? values[differs] : 0;
-  free(values);
-  if (differs == world->size) return FSDP_OK;
-  fsdp_rank_name *names = fsdp_world_rank_names(world);
-  fsdp_status status = fsdp_fail(error, FSDP_ERR_OPTION,
-                                 "%s differs between %s (%016llx) and %s (%016llx); start every rank with "
-                                 "the same executable, options and files",
-                                 what, names[0].text, (unsigned long long)first, names[differs].text,
-                                 (unsigned long long)other);
-  free(names);
-  return status;
+  int differs;
+  uint64_t first = value, other = value;
+  if (fsdp_world_compare(world, &value, 1, &differs)) return FSDP_OK;
+  fsdp_world_broadcast(world, &first, (int64_t)sizeof first);
+  fsdp_world_broadcast_from(world, differs, &other, (int64_t)sizeof other);
+  return fsdp_fail(error, FSDP_ERR_OPTION,
+                   "%s differs between %s (%016llx) and %s (%016llx); start every rank with the same "
+                   "executable, options and files",
+                   what, fsdp_world_rank_name(world, 0).text, (unsigned long long)first,
+                   fsdp_world_rank_name(world, differs).text, (unsigned long long)other);
 }
 
 char *fsdp_world_broadcast_text(fsdp_world *world, const char *text) {
@@ -33,47 +119,33 @@ char *fsdp_world_broadcast_text(fsdp_world *world, const char *text) {
   return first;
 }
 
+fsdp_rank_name fsdp_world_rank_name(const fsdp_world *world, int rank) {
+  fsdp_rank_name name;
+  snprintf(name.text, sizeof name.text, "rank %d (host %s)", rank,
+           world->nodes.hosts[world->nodes.index[rank]]);
+  return name;
+}
+
 fsdp_rank_name *fsdp_world_rank_names(fsdp_world *world) {
-  fsdp_rank_name mine = {{0}}, *all = fsdp_alloc((size_t)world->size * sizeof *all);
-  snprintf(mine.text, sizeof mine.text, "rank %d (host %s)", world->rank, world->host);
-  fsdp_world_gather(world, &mine, (int64_t)sizeof mine, all);
+  fsdp_rank_name *all = fsdp_alloc((size_t)world->size * sizeof *all);
+  for (int r = 0; r < world->size; r++) all[r] = fsdp_world_rank_name(world, r);
   return all;
 }
 
-int64_t fsdp_world_sum(fsdp_world *world, int64_t mine) {
-  int64_t *all = fsdp_alloc((size_t)world->size * sizeof *all), sum = 0;
-  fsdp_world_gather(world, &mine, (int64_t)sizeof mine, all);
-  for (int r = 0; r < world->size; r++) sum += all[r];
-  free(all);
-  return sum;
-}
-
-int64_t fsdp_world_min(fsdp_world *world, int64_t mine) {
-  int64_t *all = fsdp_alloc((size_t)world->size * sizeof *all), least = mine;
-  fsdp_world_gather(world, &mine, (int64_t)sizeof mine, all);
-  for (int r = 0; r < world->size; r++) least = fsdp_min_i64(least, all[r]);
-  free(all);
-  return least;
-}
-
-// Appends the rank's name if the message lacks it.
-static void name_failed_rank(fsdp_world *world, int rank, fsdp_error *error) {
-  fsdp_rank_name *names = fsdp_world_rank_names(world);
+// Appends this rank's name if the message lacks it.
+static void append_name(const fsdp_world *world, fsdp_error *error) {
+  fsdp_rank_name name = fsdp_world_rank_name(world, world->rank);
   size_t used = strlen(error->message);
-  if (!strstr(error->message, names[rank].text))
-    snprintf(error->message + used, sizeof error->message - used, " (%s)", names[rank].text);
-  free(names);
+  if (!strstr(error->message, name.text))
+    snprintf(error->message + used, sizeof error->message - used, " (%s)", name.text);
 }
 
 fsdp_status fsdp_world_share_error(fsdp_world *world, fsdp_error *error) {
-  fsdp_error *errors = fsdp_alloc((size_t)world->size * sizeof *errors);
-  fsdp_world_gather(world, error, (int64_t)sizeof *error, errors);
-  int failed = 0;
-  while (failed < world->size && errors[failed].status == FSDP_OK) failed++;
-  if (failed < world->size) *error = errors[failed];
+  int failed = (int)fsdp_world_min(world, error->status == FSDP_OK ? world->size : world->rank);
   world->failed_rank = failed;
-  free(errors);
-  if (failed > 0 && failed < world->size) name_failed_rank(world, failed, error);
+  if (failed == world->size) return FSDP_OK;
+  if (failed == world->rank && failed > 0) append_name(world, error);
+  fsdp_world_broadcast_from(world, failed, error, (int64_t)sizeof *error);
   return error->status;
 }
 

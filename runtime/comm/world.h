@@ -9,6 +9,15 @@
 #include "runtime/base/status.h"
 #include "runtime/comm/comm.h"
 #include "runtime/comm/watch.h"
+#include "runtime/exchange/exchange.h"
+
+// Which rank is on which node; every rank knows it of all.
+typedef struct fsdp_world_nodes {
+  int *index;                          // by rank: of its node
+  int *first;                          // by node: its lowest rank
+  int *local_ranks;                    // of this node
+  char (*hosts)[FSDP_HOST_NAME_BYTES]; // by node
+} fsdp_world_nodes;
 
 typedef struct fsdp_world {
   int rank, size;
@@ -17,6 +26,8 @@ typedef struct fsdp_world {
   bool even_nodes;            // every node has local_size ranks, and ranks of a node are neighbours
   char host[FSDP_HOST_NAME_BYTES];
   int failed_rank; // whose error fsdp_world_share_error last handed out
+  fsdp_link link;  // to all ranks
+  fsdp_world_nodes nodes;
   // Of several ranks: who looks after them, its part of the node's shared memory, and how it reaches others.
   fsdp_watch *watch;
   fsdp_mail mail;
@@ -41,20 +52,42 @@ void fsdp_world_set_failed(fsdp_world *world);
 // Leaves the job; every rank must call it. NULL is allowed.
 void fsdp_world_destroy(fsdp_world *world);
 
-// Waits, asleep, until every rank has called it.
+// Exchanges: every rank must make them, in the same order. A waiting rank sleeps, and the watch knows that it
+// waits. A rank sends about log W messages (exchange.h).
+
+// Waits until every rank has called it.
 void fsdp_world_barrier(fsdp_world *world);
 
-// `bytes` of every rank, in the order of ranks, into out[size * bytes].
+// values[i] = the sum, the least or the greatest of all ranks' values[i].
+void fsdp_world_reduce(fsdp_world *world, fsdp_reduction how, int64_t *values, int count);
+
+// The same of one number.
+int64_t fsdp_world_sum(fsdp_world *world, int64_t mine);
+int64_t fsdp_world_min(fsdp_world *world, int64_t mine);
+int64_t fsdp_world_max(fsdp_world *world, int64_t mine);
+
+// Whether all ranks have the same values. differs[i]: the lowest rank whose value is not rank 0's; -1: none.
+bool fsdp_world_compare(fsdp_world *world, const uint64_t *values, int count, int *differs);
+
+// `bytes` of every rank, in the order of ranks, into out[size * bytes]: for a few bytes of each, at the
+// start.
 void fsdp_world_gather(fsdp_world *world, const void *mine, int64_t bytes, void *out);
 
-// The sum of every rank's number.
-int64_t fsdp_world_sum(fsdp_world *world, int64_t mine);
+// The same on rank 0 alone; the others' `out` is not used.
+void fsdp_world_gather_first(fsdp_world *world, const void *mine, int64_t bytes, void *out);
 
-// The least of every rank's numbers.
-int64_t fsdp_world_min(fsdp_world *world, int64_t mine);
+// `bytes` of every rank of this node, in the order of ranks, into out[local_size * bytes].
+void fsdp_world_gather_node(fsdp_world *world, const void *mine, int64_t bytes, void *out);
+
+// For exchanges among some ranks (exchange.h): ranks[count] outlives the result. Every rank must call it,
+// with the ranks of its own group or of one that it is not in.
+fsdp_peers fsdp_world_among(fsdp_world *world, const int *ranks, int count);
 
 // Replaces *data on every rank by rank 0's.
 void fsdp_world_broadcast(fsdp_world *world, void *data, int64_t bytes);
+
+// The same of rank `root`, which all ranks must name.
+void fsdp_world_broadcast_from(fsdp_world *world, int root, void *data, int64_t bytes);
 
 // Rank 0's text, on every rank; the caller frees it. The others' text is ignored.
 char *fsdp_world_broadcast_text(fsdp_world *world, const char *text);
@@ -64,7 +97,10 @@ typedef struct fsdp_rank_name {
   char text[FSDP_HOST_NAME_BYTES + 32];
 } fsdp_rank_name;
 
-// The names of all ranks. Every rank must call it; the caller frees the result.
+// Needs no exchange.
+fsdp_rank_name fsdp_world_rank_name(const fsdp_world *world, int rank);
+
+// The names of all ranks; the caller frees the result. fsdp_world_rank_name makes one.
 fsdp_rank_name *fsdp_world_rank_names(fsdp_world *world);
 
 // Checks that every rank passes the same value (a hash of options, of the program, ...). If not, all ranks

@@ -8,6 +8,11 @@
 // takes no part and gets NULL. `piece_bytes` as in fsdp_comms_config.
 fsdp_comm *fsdp_world_split_messages(fsdp_world *world, int color, int key, int64_t piece_bytes);
 
+// Fills what `world` says of nodes, from the lowest rank of this rank's node and the number of its ranks.
+// Every rank must call it: a few bytes of every rank go to all, and a name of every node.
+void fsdp_world_find_nodes(fsdp_world *world, int first_local);
+void fsdp_world_release_nodes(fsdp_world *world);
+
 // Makes the node's board and starts the watch; every rank must call it.
 void fsdp_world_watch_start(fsdp_world *world);
 void fsdp_world_watch_stop(fsdp_world *world); // without a watch: nothing

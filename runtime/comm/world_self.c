@@ -1,7 +1,8 @@
 // The world of a build without MPI: this process.
+#include "runtime/base/check.h"
 #include "runtime/comm/world_internal.h"
 
-#include <string.h>
+#include <stdlib.h>
 #include <unistd.h>
 
 #ifndef FSDP_WITH_MPI
@@ -9,28 +10,17 @@
 fsdp_status fsdp_world_create(int *argc, char ***argv, fsdp_world **world, fsdp_error *error) {
   (void)argc, (void)argv, (void)error;
   fsdp_world *self = fsdp_alloc_zeroed(1, sizeof *self);
-  *self = (fsdp_world){.size = 1, .local_size = 1, .node_count = 1, .even_nodes = true};
+  *self = (fsdp_world){.size = 1, .local_size = 1}; // its exchanges send nothing
   gethostname(self->host, sizeof self->host - 1);
+  fsdp_world_find_nodes(self, 0);
   fsdp_job_identify(0, self->host, NULL);
   *world = self;
   return FSDP_OK;
 }
 
 void fsdp_world_destroy(fsdp_world *world) {
+  if (world) fsdp_world_release_nodes(world);
   free(world);
-}
-
-void fsdp_world_barrier(fsdp_world *world) {
-  (void)world;
-}
-
-void fsdp_world_gather(fsdp_world *world, const void *mine, int64_t bytes, void *out) {
-  (void)world;
-  memcpy(out, mine, (size_t)bytes);
-}
-
-void fsdp_world_broadcast(fsdp_world *world, void *data, int64_t bytes) {
-  (void)world, (void)data, (void)bytes;
 }
 
 fsdp_comm *fsdp_world_split_messages(fsdp_world *world, int color, int key, int64_t piece_bytes) {

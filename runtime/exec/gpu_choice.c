@@ -6,15 +6,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-// Counts the ranks that share this rank's GPU.
+// Counts the ranks that share this rank's GPU, which are of its node.
 static fsdp_status find_sharers(fsdp_world *world, bool allow_shared, fsdp_gpu *gpu, fsdp_error *error) {
-  fsdp_gpu *all = fsdp_alloc((size_t)world->size * sizeof *all);
-  fsdp_world_gather(world, gpu, (int64_t)sizeof *gpu, all);
+  fsdp_gpu *all = fsdp_alloc((size_t)world->local_size * sizeof *all);
+  fsdp_world_gather_node(world, gpu, (int64_t)sizeof *gpu, all);
   int other = world->rank;
-  for (int r = world->size - 1; r >= 0; r--) {
-    if (memcmp(all[r].uuid, gpu->uuid, sizeof gpu->uuid) != 0) continue;
+  for (int i = world->local_size - 1; i >= 0; i--) {
+    if (memcmp(all[i].uuid, gpu->uuid, sizeof gpu->uuid) != 0) continue;
     gpu->sharers++;
-    if (r != world->rank) other = r;
+    if (i != world->local_rank) other = world->nodes.local_ranks[i];
   }
   free(all);
   if (gpu->sharers == 1 || allow_shared) return FSDP_OK;

@@ -166,6 +166,7 @@ static void test_rows_of_ranks(void **state) {
   const fsdp_mesh mesh = mesh_of_axes();
   int32_t tokens[ROWS_MAX], targets[ROWS_MAX];
   double step_count = 0;
+  int64_t eval_counts[2] = {0};
   for (int rank = 0; rank < 24; rank++) {
     fsdp_feed *feed = fsdp_alloc_zeroed(1, sizeof *feed);
     create_of_rank(feed, dataset, rank);
@@ -182,10 +183,12 @@ static void test_rows_of_ranks(void **state) {
     }
     assert_true(count == (float)counted);
     if (fsdp_mesh_coordinate(&mesh, "tensor", rank) == 0) step_count += count;
-    // An evaluation counts all targets of its batch on every rank. Its second batch has one sample.
+    // The second batch of an evaluation has one sample.
     for (feed->eval_step = 0; feed->eval_step < 2; feed->eval_step++) {
+      eval_counts[feed->eval_step] += fsdp_feed_eval_targets(feed, feed->eval_step);
+      feed->eval_target_count = 17; // of all ranks, which fsdp_feed_evaluate asks
       fsdp_feed_step(feed, scalars, &count);
-      assert_true(count == (feed->eval_step == 0 ? BATCH * 4 * SEQ : SEQ));
+      assert_true(count == 17);
       for (int64_t i = 0; i < BATCH; i++)
         samples[i] = fsdp_sampler_validation_sample(&feed->config.eval_sampler, feed->eval_step,
                                                     feed->config.rank * BATCH + i);
@@ -194,6 +197,9 @@ static void test_rows_of_ranks(void **state) {
     }
     free(feed);
   }
+  // Six ranks each have the same sequences.
+  assert_int_equal(eval_counts[0], 6 * BATCH * 4 * SEQ);
+  assert_int_equal(eval_counts[1], 6 * SEQ);
   assert_true(step_count == BATCH * MICRO_BATCHES * 4 * SEQ); // every target of the built-in text counts
   fsdp_dataset_close(dataset);
 }

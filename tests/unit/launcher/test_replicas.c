@@ -2,6 +2,7 @@
 // named. The check section reads what it says.
 #include "launcher/train/replicas.h"
 #include "runtime/base/check.h"
+#include "runtime/comm/world_inproc.h"
 #include "runtime/exec/state.h"
 #include "tests/support/harness.h"
 
@@ -25,16 +26,52 @@ static harness_config config_of(fsdp_strategy strategy, int data, int fsdp, bool
   return config;
 }
 
-static fsdp_drift compare(const harness_result *result, bool agrees[8]) {
-  fsdp_drift drift = {.agrees = agrees};
+enum { RANKS_MAX = 24 };
+
+// The comparison by threads, and what each found.
+typedef struct comparison {
+  const fsdp_mesh *mesh;
+  const fsdp_axis_set *axes;
+  const uint64_t *digests; // of all ranks
+  int count;
+  fsdp_drift drifts[RANKS_MAX];
+  bool agrees[RANKS_MAX][RANKS_MAX];
+} comparison;
+
+static void compare_one(fsdp_world *world, void *argument) {
+  comparison *c = argument;
+  const fsdp_digests mine = {c->mesh, c->axes, c->digests + (int64_t)world->rank * c->count, c->count};
+  c->drifts[world->rank] = (fsdp_drift){.agrees = c->agrees[world->rank]};
+  fsdp_replicas_compare(world, &mine, &c->drifts[world->rank]);
+}
+
+// What rank 0 found; all find the same.
+static fsdp_drift compare_all(comparison *c, bool *agrees) {
+  int ranks = fsdp_mesh_ranks(c->mesh);
+  assert_true(ranks <= RANKS_MAX);
+  fsdp_inproc_job_run(
+      &(fsdp_inproc_job){.size = ranks, .ranks_per_node = 4, .run = compare_one, .argument = c}, NULL);
+  for (int r = 1; r < ranks; r++) {
+    assert_int_equal(c->drifts[r].digest, c->drifts[0].digest);
+    if (c->drifts[0].digest < 0) continue;
+    assert_int_equal(c->drifts[r].rank, c->drifts[0].rank);
+    assert_int_equal(c->drifts[r].agreement, c->drifts[0].agreement);
+    assert_memory_equal(c->agrees[r], c->agrees[0], (size_t)ranks * sizeof(bool));
+  }
+  memcpy(agrees, c->agrees[0], (size_t)ranks * sizeof(bool));
+  return c->drifts[0];
+}
+
+static fsdp_drift compare(const harness_result *result, bool agrees[RANKS_MAX]) {
   fsdp_axis_set axes[64];
-  const fsdp_mesh *mesh = &result->plan->program->mesh;
-  int count = fsdp_plan_digest_count(result->plan);
-  assert_true(count <= 64);
-  for (int d = 0; d < count; d++)
+  comparison c = {.mesh = &result->plan->program->mesh,
+                  .axes = axes,
+                  .digests = result->digests,
+                  .count = fsdp_plan_digest_count(result->plan)};
+  assert_true(c.count <= 64);
+  for (int d = 0; d < c.count; d++)
     axes[d] = result->plan->units->units[fsdp_plan_digest_unit(result->plan, d)].replica_axes;
-  fsdp_replicas_compare(mesh, axes, result->digests, count, &drift);
-  return drift;
+  return compare_all(&c, agrees);
 }
 
 static const struct {
@@ -52,7 +89,7 @@ static void test_replicas_agree(void **state) {
           config_of(places[p].strategy, places[p].data, places[p].fsdp, kind % 2, kind / 2);
       fsdp_mesh_resize(&config.plan.mesh, FSDP_AXIS_TENSOR, places[p].tensor);
       harness_result *result = harness_train(&config);
-      bool agrees[8];
+      bool agrees[RANKS_MAX];
       assert_string_equal(result->failure, "");
       fsdp_drift drift = compare(result, agrees);
       if (drift.digest >= 0)
@@ -86,7 +123,7 @@ static void test_one_bit_is_found(void **state) {
     flipped = (flip){.rank = rank, .unit = rank % 4, .part = rank % 3};
     harness_result *result = harness_train(&config);
     assert_string_equal(result->failure, "");
-    bool agrees[8];
+    bool agrees[RANKS_MAX];
     fsdp_drift drift = compare(result, agrees);
     assert_true(drift.digest >= 0);
     assert_int_equal(drift.digest % 3, flipped.part);
@@ -117,20 +154,43 @@ static void test_majority(void **state) {
   };
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
     bool agrees[5];
-    fsdp_drift drift = {.agrees = agrees};
-    fsdp_mesh mesh = fsdp_mesh_of(cases[i].replicas, 1);
-    fsdp_axis_set axes = fsdp_mesh_axes(&mesh, "data");
-    fsdp_replicas_compare(&mesh, &axes, cases[i].digests, 1, &drift);
-    assert_int_equal(drift.digest, 0);
-    assert_int_equal(drift.agreement, cases[i].agreement);
+    int agreement = fsdp_replicas_majority(cases[i].digests, cases[i].replicas, agrees);
+    assert_int_equal(agreement, cases[i].agreement);
     assert_memory_equal(agrees, cases[i].agrees, (size_t)cases[i].replicas * sizeof *agrees);
   }
-  bool agrees[2];
-  fsdp_drift drift = {.agrees = agrees};
-  fsdp_mesh mesh = fsdp_mesh_of(2, 1);
-  fsdp_axis_set axes = fsdp_mesh_axes(&mesh, "data");
-  fsdp_replicas_compare(&mesh, (fsdp_axis_set[]){axes, axes}, (uint64_t[]){5, 6, 5, 6}, 2, &drift);
-  assert_int_equal(drift.digest, -1);
+}
+
+// One digest of one rank differs, over any of three sets of axes of a mesh of 2 x 3 x 2: its group is found,
+// and of several the first digest's lowest.
+static void test_which_group(void **state) {
+  (void)state;
+  fsdp_mesh mesh = {0};
+  assert_true(fsdp_mesh_add(&mesh, "data", 2) && fsdp_mesh_add(&mesh, "fsdp", 3));
+  assert_true(fsdp_mesh_add(&mesh, "tensor", 2));
+  const fsdp_axis_set data = fsdp_mesh_axes(&mesh, "data"), tensor = fsdp_mesh_axes(&mesh, "tensor");
+  const fsdp_axis_set axes[4] = {data, tensor, data, data | tensor};
+  uint64_t digests[12][4];
+  bool agrees[RANKS_MAX];
+  comparison c = {.mesh = &mesh, .axes = axes, .digests = &digests[0][0], .count = 4};
+  for (int wrong = -1; wrong < 4; wrong++)
+    for (int rank = 0; rank < (wrong < 0 ? 1 : 12); rank++) {
+      // Rank = data * 6 + fsdp * 2 + tensor: what should agree is made of the other coordinates.
+      for (int r = 0; r < 12; r++) {
+        const int f = r / 2 % 3, t = r % 2, d = r / 6;
+        const int alike[4] = {10 + 2 * f + t, 20 + 3 * d + f, 30 + 2 * f + t, 40 + f};
+        for (int i = 0; i < 4; i++) digests[r][i] = (uint64_t)(alike[i] + 100 * (i == wrong && r == rank));
+      }
+      if (wrong >= 0) digests[11][3] += 7; // of two that differ the first is named
+      fsdp_drift drift = compare_all(&c, agrees);
+      assert_int_equal(drift.digest, wrong);
+      if (wrong < 0) continue;
+      static const int lowest[3][12] = {{0, 1, 2, 3, 4, 5, 0, 1, 2, 3, 4, 5},
+                                        {0, 0, 2, 2, 4, 4, 6, 6, 8, 8, 10, 10},
+                                        {0, 1, 2, 3, 4, 5, 0, 1, 2, 3, 4, 5}};
+      if (wrong < 3) assert_int_equal(drift.rank, lowest[wrong][rank]);
+      if (wrong == 3) assert_int_equal(drift.rank, rank / 2 % 3 * 2 < 4 ? rank / 2 % 3 * 2 : 4);
+      if (wrong < 3) assert_int_equal(drift.agreement, 0); // of two each
+    }
 }
 
 // ---- The section
@@ -169,9 +229,8 @@ static void test_section(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_replicas_agree),
-      cmocka_unit_test(test_one_bit_is_found),
-      cmocka_unit_test(test_majority),
+      cmocka_unit_test(test_replicas_agree), cmocka_unit_test(test_one_bit_is_found),
+      cmocka_unit_test(test_majority),       cmocka_unit_test(test_which_group),
       cmocka_unit_test(test_section),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,4 +1,4 @@
-#include "runtime/comm/comm_sum.h"
+#include "runtime/exchange/comm_sum.h"
 
 #include "runtime/base/check.h"
 

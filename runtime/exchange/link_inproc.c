@@ -1,0 +1,121 @@
+#include "runtime/exchange/link_inproc.h"
+
+#include "runtime/base/check.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct letter {
+  struct letter *next;
+  int from;
+  int64_t bytes;
+  char data[];
+} letter;
+
+typedef struct member {
+  fsdp_inproc_links *links;
+  int rank;
+  pthread_mutex_t mutex; // of the box
+  pthread_cond_t filled;
+  letter *oldest, **end; // what has come and is not taken yet
+  fsdp_link_counts counts;
+  int *peers; // counts.peers, ascending
+} member;
+
+struct fsdp_inproc_links {
+  int size;
+  member *members;
+};
+
+fsdp_inproc_links *fsdp_inproc_links_create(int size) {
+  fsdp_inproc_links *links = fsdp_alloc_zeroed(1, sizeof *links);
+  links->size = size;
+  links->members = fsdp_alloc_zeroed((size_t)size, sizeof *links->members);
+  for (int r = 0; r < size; r++) {
+    member *m = &links->members[r];
+    m->links = links;
+    m->rank = r;
+    m->end = &m->oldest;
+    FSDP_CHECK(pthread_mutex_init(&m->mutex, NULL) == 0 && pthread_cond_init(&m->filled, NULL) == 0,
+               "the link of rank %d could not be made", r);
+  }
+  return links;
+}
+
+void fsdp_inproc_links_destroy(fsdp_inproc_links *links) {
+  for (int r = 0; links && r < links->size; r++) {
+    member *m = &links->members[r];
+    FSDP_CHECK(!m->oldest, "a message from rank %d to rank %d is left", m->oldest->from, r);
+    pthread_cond_destroy(&m->filled);
+    pthread_mutex_destroy(&m->mutex);
+    free(m->peers);
+  }
+  if (links) free(links->members);
+  free(links);
+}
+
+static void note_peer(member *self, int peer) {
+  int at = 0, count = self->counts.peers;
+  while (at < count && self->peers[at] < peer) at++;
+  if (at < count && self->peers[at] == peer) return;
+  int *longer = fsdp_alloc((size_t)(count + 1) * sizeof *longer);
+  for (int i = 0; i < count; i++) longer[i < at ? i : i + 1] = self->peers[i];
+  longer[at] = peer;
+  free(self->peers);
+  self->peers = longer;
+  self->counts.peers++;
+}
+
+static void put(member *self, int to, const void *data, int64_t bytes) {
+  FSDP_CHECK(to < self->links->size && to != self->rank, "rank %d sends to rank %d", self->rank, to);
+  member *other = &self->links->members[to];
+  letter *made = fsdp_alloc(sizeof *made + (size_t)bytes);
+  *made = (letter){.from = self->rank, .bytes = bytes};
+  memcpy(made->data, data, (size_t)bytes);
+  note_peer(self, to);
+  self->counts.sent++;
+  self->counts.sent_bytes += bytes;
+  pthread_mutex_lock(&other->mutex);
+  *other->end = made;
+  other->end = &made->next;
+  pthread_cond_signal(&other->filled);
+  pthread_mutex_unlock(&other->mutex);
+}
+
+static void take(member *self, int from, void *data, int64_t bytes) {
+  pthread_mutex_lock(&self->mutex);
+  letter **at = &self->oldest, *found;
+  while (!*at || (*at)->from != from) {
+    if (*at) {
+      at = &(*at)->next;
+      continue;
+    }
+    pthread_cond_wait(&self->filled, &self->mutex);
+    at = &self->oldest;
+  }
+  found = *at;
+  *at = found->next;
+  if (!found->next) self->end = at;
+  pthread_mutex_unlock(&self->mutex);
+  FSDP_CHECK(found->bytes == bytes, "rank %d awaits %lld bytes of rank %d, not %lld", self->rank,
+             (long long)bytes, from, (long long)found->bytes);
+  memcpy(data, found->data, (size_t)bytes);
+  free(found);
+  self->counts.received++;
+  self->counts.received_bytes += bytes;
+}
+
+static void swap(void *owner, const fsdp_swap *swap) {
+  member *self = owner;
+  if (swap->to >= 0) put(self, swap->to, swap->out, swap->out_bytes);
+  if (swap->from >= 0) take(self, swap->from, swap->in, swap->in_bytes);
+}
+
+fsdp_link fsdp_inproc_link(fsdp_inproc_links *links, int rank) {
+  return (fsdp_link){.owner = &links->members[rank], .swap = swap};
+}
+
+fsdp_link_counts fsdp_inproc_link_counts(const fsdp_inproc_links *links, int rank) {
+  return links->members[rank].counts;
+}

@@ -1,0 +1,268 @@
+// Small exchanges among many ranks, which are threads: results against closed formulas, and how many messages
+// and bytes of each rank they take.
+#include "runtime/base/check.h"
+#include "runtime/exchange/link_inproc.h"
+#include "runtime/exchange/small_sum.h"
+#include "tests/support/draws.h"
+
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+// After the headers that it needs.
+#include <cmocka.h>
+
+// ---- Ranks as threads
+
+typedef struct rank {
+  fsdp_peers peers;
+  fsdp_link link;
+  int rank, size, wrong;
+  void (*run)(struct rank *self);
+  int64_t argument;
+} rank;
+
+static void expect(rank *self, bool right, const char *what) {
+  if (right) return;
+  if (self->wrong++ < 3) fprintf(stderr, "rank %d of %d: %s\n", self->rank, self->size, what);
+}
+
+static void *start(void *argument) {
+  rank *self = argument;
+  self->run(self);
+  return NULL;
+}
+
+// Runs all ranks; their counts go into counts[size] unless it is NULL. Returns what was wrong.
+static int run_ranks(int size, void (*run)(rank *self), int64_t argument, fsdp_link_counts *counts) {
+  fsdp_inproc_links *links = fsdp_inproc_links_create(size);
+  pthread_t *threads = fsdp_alloc((size_t)size * sizeof *threads);
+  rank *ranks = fsdp_alloc_zeroed((size_t)size, sizeof *ranks);
+  pthread_attr_t small;
+  assert_int_equal(pthread_attr_init(&small), 0);
+  assert_int_equal(pthread_attr_setstacksize(&small, 1 << 18), 0);
+  int wrong = 0;
+  for (int r = 0; r < size; r++) {
+    ranks[r] = (rank){.rank = r, .size = size, .run = run, .argument = argument};
+    ranks[r].link = fsdp_inproc_link(links, r);
+    ranks[r].peers = (fsdp_peers){.link = &ranks[r].link, .place = r, .size = size};
+    assert_int_equal(pthread_create(&threads[r], &small, start, &ranks[r]), 0);
+  }
+  for (int r = 0; r < size; r++) {
+    pthread_join(threads[r], NULL);
+    wrong += ranks[r].wrong;
+    if (counts) counts[r] = fsdp_inproc_link_counts(links, r);
+  }
+  pthread_attr_destroy(&small);
+  free(ranks);
+  free(threads);
+  fsdp_inproc_links_destroy(links);
+  return wrong;
+}
+
+static const int sizes[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 16, 17, 31, 33};
+enum { SIZES = sizeof sizes / sizeof *sizes };
+
+static int log2_up(int size) {
+  int rounds = 0;
+  while (1 << rounds < size) rounds++;
+  return rounds;
+}
+
+// ---- Results
+
+static void run_reduce(rank *self) {
+  int64_t n = self->size, r = self->rank, values[100];
+  for (int i = 0; i < 100; i++) values[i] = i - r;
+  fsdp_exchange_reduce(&self->peers, FSDP_REDUCE_SUM, values, 100); // more than the stack's
+  for (int i = 0; i < 100; i++) expect(self, values[i] == i * n - n * (n - 1) / 2, "sum");
+  int64_t bounds[2] = {r * r - 4 * r, 7 - r};
+  fsdp_exchange_reduce(&self->peers, FSDP_REDUCE_MIN, bounds, 2);
+  expect(self, bounds[0] == (n > 2 ? -4 : n > 1 ? -3 : 0) && bounds[1] == 8 - n, "least");
+  bounds[0] = -r, bounds[1] = r;
+  fsdp_exchange_reduce(&self->peers, FSDP_REDUCE_MAX, bounds, 2);
+  expect(self, bounds[0] == 0 && bounds[1] == n - 1, "greatest");
+}
+
+static void run_broadcast(rank *self) {
+  int64_t bytes = self->argument;
+  unsigned char *data = fsdp_alloc((size_t)bytes + 1);
+  for (int root = 0; root<self->size; root += self->size> 4 ? 3 : 1) {
+    for (int64_t i = 0; i < bytes; i++) data[i] = (unsigned char)(self->rank == root ? i * 7 + root : 255);
+    fsdp_exchange_broadcast(&self->peers, root, data, bytes);
+    bool right = true;
+    for (int64_t i = 0; i < bytes; i++) right = right && data[i] == (unsigned char)(i * 7 + root);
+    expect(self, right, "broadcast");
+  }
+  free(data);
+}
+
+static void run_gather(rank *self) {
+  int64_t mine[3] = {self->rank, -self->rank, 5}, all[33 * 3], before = self->rank * (self->rank - 1) / 2;
+  for (int first = 0; first < 2; first++) {
+    memset(all, 0xee, sizeof all);
+    if (first)
+      fsdp_exchange_gather_first(&self->peers, mine, sizeof mine, all);
+    else
+      fsdp_exchange_gather(&self->peers, mine, sizeof mine, all);
+    bool right = true;
+    for (int r = 0; r < self->size && (!first || self->rank == 0); r++)
+      right = right && all[3 * r] == r && all[3 * r + 1] == -r && all[3 * r + 2] == 5;
+    expect(self, right, first ? "gather on the first" : "gather");
+  }
+  expect(self, fsdp_exchange_prefix(&self->peers, self->rank) == before, "prefix");
+}
+
+// Odd ranks in falling order, while the even ones pass by.
+static void run_some(rank *self) {
+  int odd[17], count = 0;
+  for (int r = self->size - 1; r > 0; r--)
+    if (r % 2) odd[count++] = r;
+  fsdp_peers some = {.link = &self->link, .ranks = odd, .place = -1, .size = count};
+  for (int i = 0; i < count; i++)
+    if (odd[i] == self->rank) some.place = i;
+  int64_t value = self->rank, all[17];
+  fsdp_exchange_gather(&some, &value, sizeof value, all);
+  for (int i = 0; i < count && some.place >= 0; i++) expect(self, all[i] == odd[i], "gather among some");
+  fsdp_exchange_broadcast(&some, count - 1, &value, sizeof value);
+  expect(self, value == (some.place < 0 ? self->rank : 1), "broadcast among some");
+}
+
+static void test_results(void **state) {
+  (void)state;
+  for (int s = 0; s < SIZES; s++) {
+    assert_int_equal(run_ranks(sizes[s], run_reduce, 0, NULL), 0);
+    assert_int_equal(run_ranks(sizes[s], run_broadcast, 1000, NULL), 0);
+    assert_int_equal(run_ranks(sizes[s], run_gather, 0, NULL), 0);
+    assert_int_equal(run_ranks(sizes[s], run_some, 0, NULL), 0);
+  }
+  assert_int_equal(run_ranks(3, run_broadcast, 2 * FSDP_SWAP_BYTES_MAX + 17, NULL), 0);
+}
+
+// ---- Sums of few values
+
+// In fp32 1 vanishes beside 2^24, so that the order shows: of ranks in their blocks, then of blocks pairwise.
+static float value_of(int r) {
+  return r % 64 == 3 ? 16777216.0f : r % 64 == 9 ? -16777216.0f : 1.0f;
+}
+
+static float block_sum(int block, int size) {
+  float sum = 0;
+  for (int r = block * 64; r < size && r < block * 64 + 64; r++) sum += value_of(r);
+  return sum;
+}
+
+static void run_small_sum(rank *self) {
+  fsdp_comm_sum *sum = fsdp_comm_sum_create();
+  fsdp_small_sum *small = fsdp_small_sum_create(&self->link, self->rank, self->size, sum);
+  float values[5], wanted = 0;
+  for (int i = 0; i < 5; i++) values[i] = value_of(self->rank) * (float)(1 << i);
+  fsdp_small_sum_run(small, values, 5, FSDP_F32);
+  for (int b = 0; b * 64 < self->size; b++) wanted += block_sum(b, self->size);
+  for (int i = 0; i < 5; i++) expect(self, values[i] == wanted * (float)(1 << i), "sum of few values");
+  fsdp_small_sum_destroy(small);
+  fsdp_comm_sum_destroy(sum);
+}
+
+static void test_few_values(void **state) {
+  (void)state;
+  static const int counts[] = {1, 2, 13, 64, 65, 200};
+  for (size_t s = 0; s < sizeof counts / sizeof *counts; s++)
+    assert_int_equal(run_ranks(counts[s], run_small_sum, 0, NULL), 0);
+}
+
+// ---- Costs
+
+static void one_reduce(rank *self) {
+  int64_t values[3] = {1, 2, 3};
+  fsdp_exchange_reduce(&self->peers, FSDP_REDUCE_SUM, values, 3);
+}
+
+static void one_broadcast(rank *self) {
+  int64_t value = self->rank;
+  fsdp_exchange_broadcast(&self->peers, self->size / 2, &value, sizeof value);
+}
+
+static void one_gather(rank *self) {
+  int64_t value = self->rank, *all = fsdp_alloc((size_t)self->size * sizeof *all);
+  fsdp_exchange_gather(&self->peers, &value, sizeof value, all);
+  free(all);
+}
+
+static void one_gather_first(rank *self) {
+  int64_t value = self->rank, *all = fsdp_alloc((size_t)self->size * sizeof *all);
+  fsdp_exchange_gather_first(&self->peers, &value, sizeof value, all);
+  free(all);
+}
+
+static void one_small_sum(rank *self) {
+  fsdp_comm_sum *sum = fsdp_comm_sum_create();
+  fsdp_small_sum *small = fsdp_small_sum_create(&self->link, self->rank, self->size, sum);
+  float value = 1;
+  fsdp_small_sum_run(small, &value, 1, FSDP_F32);
+  expect(self, value == (float)self->size, "sum of ones");
+  fsdp_small_sum_destroy(small);
+  fsdp_comm_sum_destroy(sum);
+}
+
+// The greatest count over ranks of each kind, and the sum of what is sent.
+static fsdp_link_counts greatest(int size, void (*run)(rank *self), int64_t *all_sent) {
+  fsdp_link_counts *counts = fsdp_alloc((size_t)size * sizeof *counts), most = {0};
+  assert_int_equal(run_ranks(size, run, 0, counts), 0);
+  *all_sent = 0;
+  for (int r = 0; r < size; r++) {
+    const fsdp_link_counts *c = &counts[r];
+    if (c->sent > most.sent) most.sent = c->sent;
+    if (c->received > most.received) most.received = c->received;
+    if (c->sent_bytes > most.sent_bytes) most.sent_bytes = c->sent_bytes;
+    if (c->received_bytes > most.received_bytes) most.received_bytes = c->received_bytes;
+    if (c->peers > most.peers) most.peers = c->peers;
+    *all_sent += c->sent;
+  }
+  free(counts);
+  return most;
+}
+
+static void test_costs(void **state) {
+  (void)state;
+  static const int many[] = {2, 3, 8, 11, 64, 100, 128, 256};
+  for (size_t s = 0; s < sizeof many / sizeof *many; s += (size_t)test_stride(3)) {
+    int size = many[s], rounds = log2_up(size);
+    bool even = 1 << rounds == size;
+    int64_t sent;
+    fsdp_link_counts most = greatest(size, one_reduce, &sent);
+    assert_int_equal(most.sent, rounds); // where size is no power of two: a round less, and the loan returned
+    assert_int_equal(most.sent_bytes, 24 * rounds);
+    assert_int_equal(most.peers, rounds);
+    if (even) assert_int_equal(sent, size * rounds);
+    most = greatest(size, one_broadcast, &sent);
+    assert_int_equal(sent, size - 1);
+    assert_int_equal(most.sent, rounds);
+    assert_int_equal(most.received, 1);
+    most = greatest(size, one_gather, &sent);
+    assert_int_equal(most.sent, rounds);
+    assert_int_equal(most.received_bytes, 8 * (size - 1));
+    assert_int_equal(sent, size * rounds);
+    most = greatest(size, one_gather_first, &sent);
+    assert_int_equal(sent, size - 1);
+    assert_int_equal(most.sent, 1);
+    assert_int_equal(most.received, rounds);
+    assert_int_equal(most.received_bytes, 8 * (size - 1));
+    // Six rounds among at most 64, those among the first of every 64, and the way back.
+    most = greatest(size, one_small_sum, &sent);
+    int block = size < 64 ? size : 64, firsts = log2_up((size + 63) / 64);
+    assert_in_range(most.sent, log2_up(block), log2_up(block) * (firsts ? 2 : 1) + firsts);
+    assert_in_range(most.sent_bytes, 4 * (block - 1), 4 * (block - 1 + log2_up(block) + firsts));
+  }
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_results),
+      cmocka_unit_test(test_few_values),
+      cmocka_unit_test(test_costs),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
