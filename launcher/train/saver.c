@@ -8,6 +8,7 @@
 #include "runtime/checkpoint/checkpoint_folder.h"
 #include "runtime/exec/state.h"
 
+#include <errno.h>
 #include <inttypes.h>
 #include <pthread.h>
 #include <signal.h>
@@ -38,6 +39,7 @@ struct fsdp_saver {
   fsdp_error not_finite; // what a save found, if any did
   fsdp_error last_error; // of the last save; FSDP_OK if it is complete
   bool warned;           // of last_error
+  bool told_removed;     // of a folder that is not there
   int64_t began_ns;      // the save under way
   // The writer thread does `todo` and clears it; one for every job, for none could raise its priority again.
   bool has_thread;
@@ -105,6 +107,20 @@ static void give_way(void) {
   setpriority(PRIO_PROCESS, 0, 10); // of the calling thread alone, on Linux
 }
 
+static bool is_removed(const fsdp_saver *s) {
+  return access(s->folder, F_OK) != 0 && errno == ENOENT;
+}
+
+// What fails without the experiment's folder fails for that reason.
+static void explain_removed(const fsdp_saver *s, fsdp_error *error) {
+  if (error->status != FSDP_ERR_INPUT || !is_removed(s)) return;
+  fsdp_fail(
+      error, FSDP_ERR_INPUT,
+      "%s: is not there any more: it was removed during the run, or this node does not share it; make it "
+      "again for the saves to come",
+      s->folder);
+}
+
 // Writes this rank's file.
 static void run_write(fsdp_saver *s) {
   if (s->snapshots) {
@@ -122,6 +138,7 @@ static void run_write(fsdp_saver *s) {
   s->job_error.status = FSDP_OK;
   if (fsdp_checkpoint_find_mark(s->folder, s->step, s->checkpoint->save, &s->job_error) == FSDP_OK)
     fsdp_checkpoint_file_write(&config, &s->file_bytes, &s->job_error);
+  explain_removed(s, &s->job_error);
 }
 
 static void print_saved(const fsdp_saver *s) {
@@ -144,6 +161,7 @@ static void run_commit(fsdp_saver *s) {
     print_saved(s);
     fsdp_checkpoint_prune(s->folder, s->keep, &s->index, &s->gone);
   }
+  explain_removed(s, &s->job_error);
 }
 
 static void run_job(fsdp_saver *s, job which) {
@@ -266,6 +284,10 @@ void fsdp_saver_destroy(fsdp_saver *s) {
 void fsdp_saver_warn(fsdp_saver *s) {
   // What is not finite ends the run, with its own message.
   bool told = s->warned || s->last_error.status == FSDP_ERR_NOT_FINITE;
+  // One warning for a folder that is not there any more, however many saves it fails.
+  bool removed = s->last_error.status != FSDP_OK && is_removed(s);
+  told = told || (removed && s->told_removed);
+  s->told_removed = removed;
   if (s->rank == 0 && s->last_error.status != FSDP_OK && !told) {
     fprintf(stderr, "fsdp_train: warning: the checkpoint of step %" PRId64 " was not saved: %s\n", s->step,
             s->last_error.message);
@@ -343,6 +365,7 @@ fsdp_status fsdp_saver_begin(fsdp_saver *s, const fsdp_checkpoint_progress *prog
   s->checkpoint->save = XXH64(&s->begun, sizeof s->begun, s->run);
   s->begun++;
   if (s->rank == 0) fsdp_checkpoint_begin(s->folder, s->step, s->checkpoint->save, error);
+  explain_removed(s, error);
   s->last_error = *error;
   if (fsdp_world_share_error(s->config.world, &s->last_error) != FSDP_OK) {
     *error = s->last_error;

@@ -99,6 +99,10 @@ static void print_resumed(const fsdp_train_checkpoints *self, const char *note, 
          fsdp_mesh_print(&saved, ", ", mesh), c->strategy,
          fsdp_value_print_bytes(fsdp_resume_bytes_read(self->resume), bytes, sizeof bytes), self->world->size,
          fsdp_plural(self->world->size), note);
+  int64_t named = fsdp_checkpoint_named_step(fsdp_resume_path(self->resume));
+  if (named >= 0 && named != c->progress.step)
+    printf("note:      %s holds step %" PRId64 ": its folder was renamed\n", fsdp_resume_path(self->resume),
+           c->progress.step);
   if (*changes) printf("changed:   %s\n", changes);
   fflush(stdout);
 }

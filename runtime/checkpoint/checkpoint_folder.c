@@ -105,6 +105,16 @@ static bool parse_name(const char *name, int64_t *step, const char **rest) {
   return true;
 }
 
+int64_t fsdp_checkpoint_named_step(const char *path) {
+  int64_t step;
+  const char *rest;
+  char name[FSDP_CHECKPOINT_PATH_BYTES];
+  snprintf(name, sizeof name, "%s", path);
+  for (size_t n = strlen(name); n > 1 && name[n - 1] == '/'; n--) name[n - 1] = 0;
+  const char *slash = strrchr(name, '/');
+  return parse_name(slash ? slash + 1 : name, &step, &rest) && !*rest ? step : -1;
+}
+
 static int64_t ns_of(struct timespec time) {
   return (int64_t)time.tv_sec * 1000000000 + time.tv_nsec;
 }

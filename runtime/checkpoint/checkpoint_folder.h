@@ -55,6 +55,9 @@ void fsdp_checkpoint_refresh(const char *folder, fsdp_checkpoint_index *index);
 // The same, once. Returns their number; the caller frees *entries.
 int fsdp_checkpoint_list(const char *folder, fsdp_checkpoint_entry **entries);
 
+// The step that a checkpoint's folder is named by; -1 if it has another name.
+int64_t fsdp_checkpoint_named_step(const char *path);
+
 // The folder that checkpoint `step` is written into, and its final one.
 void fsdp_checkpoint_paths(const char *folder, int64_t step, char temporary[FSDP_CHECKPOINT_PATH_BYTES],
                            char final[FSDP_CHECKPOINT_PATH_BYTES]);
