@@ -26,6 +26,7 @@ fsdp_status fsdp_metrics_log_close(fsdp_metrics_log *log, fsdp_error *error);
 fsdp_status fsdp_metrics_log_rewind(fsdp_metrics_log *log, const char *key, int64_t last, int64_t *damaged,
                                     fsdp_error *error);
 
+// For messages.
 const char *fsdp_metrics_log_path(const fsdp_metrics_log *log);
 
 // Appends `record` as one line. FSDP_ERR_INPUT if the disk is full or fails: nothing of the line is in the

@@ -1,10 +1,10 @@
 #include "launcher/train/file_agreement.h"
 
-#include "launcher/train/file_identity.h"
 #include "runtime/base/check.h"
 #include "runtime/base/clock.h"
 #include "runtime/base/progress.h"
 #include "runtime/base/size.h"
+#include "runtime/data/file_identity.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -1,9 +1,10 @@
 // Whether all ranks read the same files, before any of them acts on what they hold.
 //
-// A path may name a different file on a different node, or in a different working directory. All ranks compare
-// sizes and identities (file_identity.h) in one reduction: a file that is the same one everywhere, as on a
-// shared file system, is not read. For the others ranks with the same identities of all of them form a class.
-// Each class hashes the contents once, its ranks sharing the work, and one reduction compares the hashes:
+// A path may name a different file on a different node, or in a different working directory. All ranks
+// compare sizes and identities (file_identity.h) in one reduction: a file that is the same one everywhere, as
+// on a shared file system, is not read. For the others ranks with the same identities of all of them form a
+// class. Each class hashes the contents once, its ranks sharing the work, and one reduction compares the
+// hashes:
 //
 //   file      | slice 0 | slice 1 | slice 2 | slice 3 | ...     16 MiB each, XXH3-64 seeded with its number
 //   lane          0         1         0         1               a sum of its slices' hashes

@@ -89,10 +89,10 @@ static fsdp_status check_data(fsdp_trainer *t, fsdp_error *error) {
 }
 
 // After step `step`: what every rank knows then is the greatest of the signals that ranks have received (0:
-// none), whether all have written their part of a checkpoint and can read their data, and after which step to ask again. One
-// exchange, so that all stop after the same step; as it costs up to a millisecond if ranks share cores, it
-// is made a few times a second and not in every short step. FSDP_ERR_PEER if ranks have skipped different
-// steps: their sums of the norm are not the same bits.
+// none), whether all have written their part of a checkpoint and can read their data, and after which step to
+// ask again. One exchange, so that all stop after the same step; as it costs up to a millisecond if ranks
+// share cores, it is made a few times a second and not in every short step. FSDP_ERR_PEER if ranks have
+// skipped different steps: their sums of the norm are not the same bits.
 static fsdp_status agree_to_stop(fsdp_trainer *t, bool *written, fsdp_error *error) {
   const fsdp_step_record *record = &t->record;
   *written = false;

@@ -173,6 +173,12 @@ int64_t fsdp_checkpoint_slot_bytes(const fsdp_checkpoint *c, int rank, int slot)
   return total * fsdp_dtype_bytes(c->slots[slot].dtype);
 }
 
+int64_t fsdp_checkpoint_data_bytes(const fsdp_checkpoint *c, int rank) {
+  int64_t total = 0;
+  for (int slot = 0; slot < c->slot_count; slot++) total += fsdp_checkpoint_slot_bytes(c, rank, slot);
+  return total;
+}
+
 int fsdp_checkpoint_find_slot(const fsdp_checkpoint *c, const char *name) {
   for (int i = 0; i < c->slot_count; i++) {
     if (strcmp(c->slots[i].name, name) == 0) return i;

@@ -2,7 +2,7 @@
 //
 //   FOLDER/step-00000500/
 //     checkpoint.json               this manifest: mesh, units, slots, progress, options, its own checksum
-//     rank-00000.safetensors ...    one per rank (checkpoint_file.h); of more than 256 ranks, 256 in a folder:
+//     rank-00000.safetensors ...    one per rank (checkpoint_file.h); of more than 256 ranks 256 in a folder:
 //     ranks-00256/rank-00300.safetensors
 //     model/config.json ...         small files of the model's folder, carried along
 //
@@ -32,6 +32,9 @@
 #define FSDP_CHECKPOINT_FOLDER_FILES 256
 #define FSDP_CHECKPOINT_RANK_FILE    "rank-%05d.safetensors"
 #define FSDP_CHECKPOINT_RANK_FOLDER  "ranks-%05d" // its first rank
+
+// Smaller chunks: fewer bytes are read by several ranks. Greater chunks: a smaller table.
+#define FSDP_CHECKPOINT_CHUNK_BYTES ((int64_t)16 << 10)
 
 // A slot of the optimizer that saved; the bytes of a file are in the order of slots.
 typedef struct fsdp_checkpoint_slot {
@@ -136,6 +139,9 @@ int fsdp_checkpoint_element(const fsdp_checkpoint *checkpoint, int unit, int ran
 
 // Bytes of all pieces of one slot of a rank.
 int64_t fsdp_checkpoint_slot_bytes(const fsdp_checkpoint *checkpoint, int rank, int slot);
+
+// Bytes of the data of a rank's file: of all slots.
+int64_t fsdp_checkpoint_data_bytes(const fsdp_checkpoint *checkpoint, int rank);
 
 // Elements of all parameters together.
 int64_t fsdp_checkpoint_numel(const fsdp_checkpoint *checkpoint);

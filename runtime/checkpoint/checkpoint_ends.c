@@ -3,13 +3,11 @@
 #include "runtime/base/check.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 #include <xxhash.h>
 
-#define PATH_BYTES 4352
 // The header's length, and the longest one that is believed.
 #define LENGTH_BYTES     8
 #define HEADER_BYTES_MAX ((int64_t)1 << 30)
@@ -99,42 +97,4 @@ fsdp_status fsdp_checkpoint_ends_read(const char *path, int descriptor, const fs
   return fsdp_fail(error, FSDP_ERR_INPUT, "%s: %s: it is damaged%s; use another checkpoint", path,
                    good ? "its header's or checksums' checksum does not match" : "its header cannot be read",
                    stands_in_manifest(e->checkpoint) ? "" : ", or of another save");
-}
-
-static fsdp_status fail_missing(const char *path, fsdp_error *error) {
-  return fsdp_fail(error, FSDP_ERR_INPUT,
-                   "%s: cannot be opened (%s), but belongs to the checkpoint; use another one", path,
-                   strerror(errno));
-}
-
-static fsdp_status check_rank(const fsdp_checkpoint *c, const char *folder, int rank, fsdp_error *error) {
-  char path[PATH_BYTES], name[FSDP_CHECKPOINT_NAME_BYTES];
-  fsdp_checkpoint_ends ends = {.checkpoint = c, .rank = rank};
-  snprintf(path, sizeof path, "%.4200s/%s", folder, fsdp_checkpoint_file_name(c, rank, name));
-  int descriptor = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  if (descriptor < 0) return fail_missing(path, error);
-  fsdp_status status = fsdp_checkpoint_ends_measure(path, descriptor, &ends, error);
-  close(descriptor);
-  return status;
-}
-
-static fsdp_status check_carried(const fsdp_checkpoint_file *file, const char *folder, fsdp_error *error) {
-  char path[PATH_BYTES];
-  struct stat information;
-  snprintf(path, sizeof path, "%.4200s/" FSDP_CHECKPOINT_CARRIED "/%s", folder, file->name);
-  if (stat(path, &information) != 0) return fail_missing(path, error);
-  if (S_ISREG(information.st_mode) && information.st_size == file->bytes) return FSDP_OK;
-  return fsdp_fail(error, FSDP_ERR_INPUT,
-                   "%s: has %lld bytes, but the checkpoint says %lld: it is damaged; use another checkpoint",
-                   path, (long long)information.st_size, (long long)file->bytes);
-}
-
-fsdp_status fsdp_checkpoint_check_files(const fsdp_checkpoint *c, const char *folder, int part, int parts,
-                                        fsdp_error *error) {
-  fsdp_status status = FSDP_OK;
-  for (int r = part; r < c->file_count && status == FSDP_OK; r += parts)
-    status = check_rank(c, folder, r, error);
-  for (int i = part; i < c->carried_count && status == FSDP_OK; i += parts)
-    status = check_carried(&c->carried[i], folder, error);
-  return status;
 }

@@ -8,7 +8,7 @@
 // the header and the checksums alone.
 #pragma once
 
-#include "runtime/checkpoint/checkpoint_file.h"
+#include "runtime/checkpoint/checkpoint.h"
 
 typedef struct fsdp_checkpoint_ends {
   const fsdp_checkpoint *checkpoint;

@@ -11,9 +11,6 @@
 
 #include "runtime/checkpoint/checkpoint.h"
 
-// Smaller chunks: fewer bytes are read by several ranks. Greater chunks: a smaller table.
-#define FSDP_CHECKPOINT_CHUNK_BYTES ((int64_t)16 << 10)
-
 typedef struct fsdp_checkpoint_reader fsdp_checkpoint_reader;
 
 // Elements [first_elem, first_elem + numel) of a unit's flat buffer.
@@ -37,9 +34,6 @@ typedef struct fsdp_checkpoint_file_config {
   void *context;
   int64_t piece_bytes; // 0: limited only by a unit's piece
 } fsdp_checkpoint_file_config;
-
-// Bytes of the data of a rank's file.
-int64_t fsdp_checkpoint_data_bytes(const fsdp_checkpoint *checkpoint, int rank);
 
 // Writes the file into the folder and makes it durable; *bytes is its size.
 // FSDP_ERR_INPUT if the disk is full or fails; FSDP_ERR_NOT_FINITE, naming slot and parameter, if a value is

@@ -5,8 +5,8 @@
 //   step-00000500.old/   complete too, while its successor of the same step takes its name
 //   step-00000500.gone/  no checkpoint any more: every rank removes its part of the files in it
 //
-// One process changes the folder at a time (it holds the lock, checkpoint_lock.h); others of the same run write into the
-// temporary one.
+// One process changes the folder at a time (it holds the lock, checkpoint_lock.h); others of the same run
+// write into the temporary one.
 #pragma once
 
 #include "runtime/checkpoint/checkpoint.h"

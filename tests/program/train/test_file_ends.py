@@ -93,8 +93,8 @@ def what_is_no_file():
     file = next((work / "outputs" / "pipe" / "step-00000002").glob("rank-*"))
     file.unlink()
     os.mkfifo(file)
-    refused(train("--max-steps", 6, "-e", "pipe", "--ckpt-freq", 0), "fsdp_train", "none of its 2 checkpoints",
-            file.name, "is not a regular file")  # fmt: skip
+    refused(train("--max-steps", 6, "-e", "pipe", "--ckpt-freq", 0), "fsdp_train",
+            "none of its 2 checkpoints", file.name, "is not a regular file")  # fmt: skip
 
 
 def a_damaged_line_of_the_log():
@@ -182,7 +182,8 @@ def an_older_version():
                             folder.name, "--ckpt-freq", 8, "--ckpt-keep", 1, "--threads", 1, "--lr", 1e-2,
                             "--lr-schedule", "constant", ranks=ranks)  # fmt: skip
         assert done.returncode == 0, done.stderr
-        assert "step 4, saved by 3 ranks" in done.stdout and "the data changed" not in done.stdout, done.stdout
+        assert "step 4, saved by 3 ranks" in done.stdout, done.stdout
+        assert "the data changed" not in done.stdout, done.stdout
         lines = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
         assert [line["global_step"] for line in lines] == [5, 6, 7, 8], lines
         for line, loss, norm in zip(lines, expected["losses"], expected["norms"]):

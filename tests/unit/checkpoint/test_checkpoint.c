@@ -1,5 +1,5 @@
 // Checkpoints: every element of every part comes back to the bit, whatever ranks, strategy, wrapping, offload
-// and dtype save and load; every damaged byte is found; the folder holds what it should.
+// and dtype save and load; every damaged byte is found.
 //
 // Values are a function of part, parameter name and element, so nothing that was saved is kept to compare
 // with.
@@ -105,27 +105,12 @@ static fsdp_checkpoint *create(const fsdp_plan_config *config, int64_t step, mak
   return c;
 }
 
-// What is gone is removed at once, by `parts` ranks one after the other.
-static void remove_gone(const char *folder, fsdp_checkpoint_gone_list *gone, int parts) {
-  for (int part = 0; part < parts; part++) fsdp_checkpoint_remove_files(folder, gone, part, parts);
-  fsdp_checkpoint_remove_rest(folder, gone);
-}
-
 static void commit(const char *folder, fsdp_checkpoint *c) {
   fsdp_checkpoint_index index = {0};
   fsdp_checkpoint_gone_list gone = {0};
   fsdp_error error;
   if (fsdp_checkpoint_commit(folder, NULL, c, &index, &gone, &error) != FSDP_OK)
     fail_msg("%s", error.message);
-  remove_gone(folder, &gone, 1);
-  free(index.entries);
-}
-
-static void prune(const char *folder, int keep) {
-  fsdp_checkpoint_index index = {0};
-  fsdp_checkpoint_gone_list gone = {0};
-  fsdp_checkpoint_prune(folder, keep, &index, &gone);
-  remove_gone(folder, &gone, 3);
   free(index.entries);
 }
 
@@ -489,19 +474,6 @@ static void no_value_that_is_not_finite_is_saved(void **state) {
   }
 }
 
-// A rank on a node with a folder of its own, which may have a leftover of the same name.
-static void a_folder_of_its_own_is_found(void **state) {
-  (void)state;
-  const char *folder = io_folder_make();
-  fsdp_error error;
-  assert_int_equal(fsdp_checkpoint_begin(folder, 7, 1, &error), FSDP_OK);
-  assert_int_equal(fsdp_checkpoint_find_mark(folder, 7, 1, &error), FSDP_OK);
-  IO_EXPECT(fsdp_checkpoint_find_mark(folder, 7, 2, &error), FSDP_ERR_INPUT, &error, "step-00000007.tmp",
-            "rank 0 has made it", "--save-dir");
-  IO_EXPECT(fsdp_checkpoint_find_mark(io_path("b"), 7, 1, &error), FSDP_ERR_INPUT, &error, "No such file");
-  io_folder_remove();
-}
-
 // Whole files in the places of others.
 static void files_of_others_are_found(void **state) {
   (void)state;
@@ -575,72 +547,6 @@ static void many_ranks_share_folders(void **state) {
   io_folder_remove();
 }
 
-// Each rank removes its own file, rank 0 what is left; before that the folder has no checkpoint's name.
-static void what_is_gone_is_removed_in_parts(void **state) {
-  (void)state;
-  for (int ranks = 3; ranks <= 300; ranks += 297) {
-    const place saved = {FSDP_FULL, 1, ranks};
-    const char *folder = io_folder_make();
-    fsdp_plan_config config = config_of(&saved, 1, false);
-    fsdp_checkpoint_index index = {0};
-    fsdp_checkpoint_gone_list gone = {0};
-    save(&config, folder, 7);
-    save(&config, folder, 8);
-    fsdp_checkpoint_prune(folder, 1, &index, &gone);
-    assert_int_equal(gone.count, 1);
-    assert_int_equal(gone.items[0].step, 7);
-    fsdp_checkpoint_entry *entries;
-    assert_int_equal(fsdp_checkpoint_list(folder, &entries), 1);
-    free(entries);
-    char file[128];
-    for (int part = 0; part < ranks; part++) {
-      snprintf(file, sizeof file, "step-00000007.gone/%srank-%05d.safetensors",
-               ranks > 256 ? part < 256 ? "ranks-00000/" : "ranks-00256/" : "", part);
-      assert_int_equal(access(io_path(file), F_OK), 0);
-      fsdp_checkpoint_remove_files(folder, &gone, part, ranks);
-      assert_int_equal(access(io_path(file), F_OK), -1);
-    }
-    assert_int_equal(access(io_path("step-00000007.gone/checkpoint.json"), F_OK), 0);
-    // Killed here: the next start finds the rest.
-    gone.count = 0;
-    fsdp_checkpoint_clean(folder, &gone);
-    assert_int_equal(gone.count, 1);
-    fsdp_checkpoint_remove_rest(folder, &gone);
-    assert_int_equal(gone.count, 0);
-    assert_int_equal(access(io_path("step-00000007.gone"), F_OK), -1);
-    assert_int_equal(access(io_path("step-00000008"), F_OK), 0);
-    free(index.entries);
-    io_folder_remove();
-  }
-}
-
-// A kept manifest is read once: what is known of it is believed until it changes.
-static void manifests_are_read_once(void **state) {
-  (void)state;
-  const place one = {FSDP_FULL, 1, 1};
-  const char *folder = io_folder_make();
-  fsdp_plan_config config = config_of(&one, 2, false);
-  fsdp_checkpoint_index index = {0};
-  save(&config, folder, 7);
-  fsdp_checkpoint_refresh(folder, &index);
-  assert_int_equal(index.count, 1);
-  assert_int_equal(index.entries[0].sequence, 1);
-  index.entries[0].sequence = 41;
-  fsdp_checkpoint_refresh(folder, &index);
-  assert_int_equal(index.entries[0].sequence, 41);
-  save(&config, folder, 8);
-  fsdp_checkpoint_refresh(folder, &index);
-  assert_int_equal(index.count, 2);
-  assert_int_equal(index.entries[0].sequence, 41);
-  assert_int_equal(index.entries[1].sequence, 2);
-  io_write_text("step-00000007/checkpoint.json", "{");
-  fsdp_checkpoint_refresh(folder, &index);
-  assert_int_equal(index.entries[0].step, 7);
-  assert_int_equal(index.entries[0].sequence, 0);
-  free(index.entries);
-  io_folder_remove();
-}
-
 // Versions 4 to 6 store boxes that follow from mesh, units and cuts; older ones stored a different layout.
 static void older_versions_are_refused(void **state) {
   (void)state;
@@ -663,52 +569,6 @@ static void older_versions_are_refused(void **state) {
   io_folder_remove();
 }
 
-// ---- The folder
-
-static void expect_list(const char *folder, const int64_t *steps) {
-  fsdp_checkpoint_entry *entries;
-  int count = fsdp_checkpoint_list(folder, &entries), i = 0;
-  for (; steps[i]; i++) {
-    if (i >= count || entries[i].step != steps[i]) fail_msg("entry %d is not step %d", i, (int)steps[i]);
-  }
-  assert_int_equal(count, i);
-  free(entries);
-}
-#define EXPECT_LIST(folder, ...) expect_list(folder, (const int64_t[]){__VA_ARGS__, 0})
-
-static void folder_keeps_the_newest(void **state) {
-  (void)state;
-  const place one = {FSDP_FULL, 1, 1};
-  const char *folder = io_folder_make();
-  fsdp_plan_config config = config_of(&one, 2, false);
-  for (int64_t step = 10; step <= 40; step += 10) save(&config, folder, step);
-  EXPECT_LIST(folder, 40, 30, 20, 10);
-  save(&config, folder, 20); // again: it is the newest now
-  EXPECT_LIST(folder, 20, 40, 30, 10);
-  prune(folder, 3);
-  EXPECT_LIST(folder, 20, 40, 30);
-  // What crashes leave: temporary ones go, one that was set aside for a successor that never came is back.
-  assert_int_equal(mkdir(io_path("step-00000050.tmp"), 0777), 0);
-  io_write_text("step-00000050.tmp/rank-00000.safetensors", "half");
-  assert_int_equal(rename(io_path("step-00000030"), io_path("step-00000030.old")), 0);
-  io_write_text("log.jsonl", "{}\n");
-  fsdp_checkpoint_gone_list gone = {0};
-  fsdp_checkpoint_clean(folder, &gone);
-  assert_int_equal(gone.count, 1);
-  remove_gone(folder, &gone, 2);
-  EXPECT_LIST(folder, 20, 40, 30);
-  assert_int_equal(access(io_path("step-00000050.tmp"), F_OK), -1);
-  assert_int_equal(access(io_path("log.jsonl"), F_OK), 0);
-  // Unreadable ones come first, for they may be the newest, and go first.
-  io_write_text("step-00000040/checkpoint.json", "{");
-  EXPECT_LIST(folder, 40, 20, 30);
-  prune(folder, 2);
-  EXPECT_LIST(folder, 20, 30);
-  prune(folder, 0);
-  EXPECT_LIST(folder, 20, 30);
-  io_folder_remove();
-}
-
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(saved_on_any_mesh_loads_on_any),
@@ -717,12 +577,8 @@ int main(void) {
       cmocka_unit_test(bytes_are_read_once),
       cmocka_unit_test(every_flipped_bit_is_found),
       cmocka_unit_test(no_value_that_is_not_finite_is_saved),
-      cmocka_unit_test(folder_keeps_the_newest),
-      cmocka_unit_test(a_folder_of_its_own_is_found),
       cmocka_unit_test(files_of_others_are_found),
       cmocka_unit_test(many_ranks_share_folders),
-      cmocka_unit_test(what_is_gone_is_removed_in_parts),
-      cmocka_unit_test(manifests_are_read_once),
       cmocka_unit_test(older_versions_are_refused),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,9 +1,9 @@
-// Whether ranks read the same files: ranks are threads with folders of their own, of nodes that are named, and
-// what they exchange is counted.
+// Whether ranks read the same files: ranks are threads with folders of their own, on nodes that are named,
+// and what they exchange is counted.
 #include "launcher/train/file_agreement.h"
-#include "launcher/train/file_identity.h"
 #include "runtime/base/check.h"
 #include "runtime/base/progress.h"
+#include "runtime/data/file_identity.h"
 #include "runtime/exchange/link_inproc.h"
 #include "tests/support/draws.h"
 #include "tests/support/io_files.h"

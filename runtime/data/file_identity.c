@@ -1,4 +1,4 @@
-#include "launcher/train/file_identity.h"
+#include "runtime/data/file_identity.h"
 
 #include "runtime/base/check.h"
 

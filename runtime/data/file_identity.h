@@ -1,10 +1,10 @@
 // Which file a path is, over all nodes of a job.
 //
 // A file on a disk of a node's own is known by node, device and inode. One on a network's file system is the
-// same file on every node that has mounted it from the same source: it is known by the file system's type, the
-// source as the mount names it ("server:/export", "10.0.0.1@tcp:/scratch"), and its inode there. Size and both
-// times, to the nanosecond, belong to either. Device numbers and fsid are left out of the second: clients give
-// them as they like.
+// same file on every node that has mounted it from the same source: it is known by the file system's type,
+// the source as the mount names it ("server:/export", "10.0.0.1@tcp:/scratch"), and its inode there. Size and
+// both times, to the nanosecond, belong to either. Device numbers and fsid are left out of the second:
+// clients give them as they like.
 #pragma once
 
 #include <stdint.h>
