@@ -13,6 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -134,7 +135,14 @@ static void manifests_are_read_once(void **state) {
   assert_int_equal(index.count, 2);
   assert_int_equal(index.entries[0].sequence, 41);
   assert_int_equal(index.entries[1].sequence, 2);
-  io_write_text("step-00000007/checkpoint.json", "{");
+  // Of the same size and in the same file, at a later tick of the clock that files are stamped by.
+  struct stat information;
+  assert_int_equal(stat(io_path("step-00000007/checkpoint.json"), &information), 0);
+  char *text = fsdp_alloc((size_t)information.st_size);
+  memset(text, '{', (size_t)information.st_size);
+  nanosleep(&(struct timespec){.tv_nsec = 30000000}, NULL);
+  io_write("step-00000007/checkpoint.json", text, information.st_size);
+  free(text);
   fsdp_checkpoint_refresh(folder, &index);
   assert_int_equal(index.entries[0].step, 7);
   assert_int_equal(index.entries[0].sequence, 0);
