@@ -251,6 +251,10 @@ static fsdp_status hash_share(comparison *c, int index, void *buffer, uint64_t *
   const char *path = c->list->files[file].path;
   int64_t bytes = compared_bytes(c, file), slices = (bytes + SLICE_BYTES - 1) / SLICE_BYTES;
   c->bytes += bytes;
+  bool takes_part = false;
+  for (int lane = 0; lane < c->lanes && lane < slices; lane++)
+    takes_part = takes_part || is_mine(c, index, lane);
+  if (!takes_part) return FSDP_OK;
   int descriptor = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (descriptor < 0)
     return fsdp_fail(c->error, FSDP_ERR_INPUT, "%s: cannot be opened (%s)", path, strerror(errno));
