@@ -131,14 +131,14 @@ static void say_place(sentence *s, fsdp_place place, const fsdp_board_view *view
   if (fsdp_place_step(place) > 0) say(s, ", step %" PRId64, view->first_step + fsdp_place_step(place));
 }
 
-static void say_rank(sentence *s, const fsdp_board_rank *ranks, int rank) {
-  say(s, "rank %d (host %s)", rank, ranks[rank].host);
+static void say_rank(sentence *s, const fsdp_board_rank *rank) {
+  say(s, "rank %d (host %s)", rank->rank, rank->host);
 }
 
-static void say_waiting(sentence *s, const fsdp_board_rank *ranks, int rank) {
-  const fsdp_board_view *view = &ranks[rank].view;
+static void say_waiting(sentence *s, const fsdp_board_rank *rank) {
+  const fsdp_board_view *view = &rank->view;
   int lane = fsdp_board_waiting_lane(view);
-  say_rank(s, ranks, rank);
+  say_rank(s, rank);
   if (lane >= 0 && lane != FSDP_LANE_MAIN && view->lanes[lane].current) {
     say(s, " waits at instruction ");
     say_place(s, view->lanes[lane].current, view);
@@ -149,10 +149,9 @@ static void say_waiting(sentence *s, const fsdp_board_rank *ranks, int rank) {
 }
 
 // What is known of a rank that others wait for.
-static void say_awaited(sentence *s, const fsdp_board_rank *ranks, int rank, const fsdp_board_view *waiter) {
-  const fsdp_board_rank *r = &ranks[rank];
+static void say_awaited(sentence *s, const fsdp_board_rank *r, const fsdp_board_view *waiter) {
   fsdp_place last = last_finished(&r->view);
-  say_rank(s, ranks, rank);
+  say_rank(s, r);
   if (r->view.beat == 0 && r->state != FSDP_RANK_ENDED) {
     say(s, " has not been heard of");
   } else if (waiter && fsdp_board_waiting_lane(waiter) == FSDP_LANE_MAIN) {
@@ -225,7 +224,7 @@ void fsdp_board_explain(const fsdp_board_rank *ranks, int count, int self, char 
   pthread_mutex_lock(&namer_mutex);
   const char *separator = "";
   if (waiter >= 0) {
-    say_waiting(&s, ranks, waiter);
+    say_waiting(&s, &ranks[waiter]);
     separator = "; ";
   }
   const fsdp_board_view *waiting = waiter >= 0 ? &ranks[waiter].view : NULL;
@@ -238,7 +237,7 @@ void fsdp_board_explain(const fsdp_board_rank *ranks, int count, int self, char 
       continue;
     }
     say(&s, "%s", separator);
-    say_awaited(&s, ranks, r, waiting);
+    say_awaited(&s, &ranks[r], waiting);
     separator = "; ";
   }
   if (left_out > 0) say(&s, "; and %d more rank%s like it", left_out, fsdp_plural(left_out));

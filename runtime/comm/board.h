@@ -129,6 +129,7 @@ typedef enum fsdp_rank_state {
 } fsdp_rank_state;
 
 typedef struct fsdp_board_rank {
+  int rank;
   fsdp_board_view view; // the last that is known
   fsdp_rank_state state;
   const char *host;
@@ -142,6 +143,6 @@ typedef void (*fsdp_board_namer)(const void *owner, int position, char *text, si
 void fsdp_board_set_namer(fsdp_board_namer namer, const void *owner);
 
 // Who waits for whom and where, as part of a sentence: "rank 3 (host b) waits at instruction 412, all_gather
-// of model.layers.3, step 17; rank 1 (host a) last finished 398, ...". `self` is the rank that reports; if it
-// does not wait, another rank's wait is reported.
+// of model.layers.3, step 17; rank 1 (host a) last finished 398, ...". `self` is the index of the one that
+// reports; if it does not wait, another rank's wait is reported.
 void fsdp_board_explain(const fsdp_board_rank *ranks, int count, int self, char *text, size_t bytes);

@@ -324,11 +324,11 @@ static int mail_take(void *owner, void *data, int capacity, int *from) {
   return bytes;
 }
 
-void fsdp_world_open_mail(fsdp_world *world) {
+void fsdp_world_open_mail(fsdp_world *world, int bytes_max) {
   mail *self = fsdp_alloc_zeroed(1, sizeof *self);
   size_t count = (size_t)world->size;
   self->size = world->size;
-  self->bytes_max = fsdp_watch_mail_bytes(world->size);
+  self->bytes_max = bytes_max;
   CALL_MPI(MPI_Comm_dup, MPI_COMM_WORLD, &self->comm);
   CALL_MPI(MPI_Comm_set_errhandler, self->comm, MPI_ERRORS_RETURN);
   self->sends = fsdp_alloc(count * sizeof *self->sends);
@@ -381,6 +381,7 @@ fsdp_status fsdp_world_create(int *argc, char ***argv, fsdp_world **world, fsdp_
   CALL_MPI(MPI_Comm_free, &node);
   world_link.comm = MPI_COMM_WORLD;
   self->link = (fsdp_link){.owner = &world_link, .swap = mpi_swap};
+  fsdp_world_list_exchanges(self);
   fsdp_world_find_nodes(self, leader);
   if (self->size > 1) fsdp_world_watch_start(self);
   *world = self;
@@ -397,5 +398,6 @@ void fsdp_world_destroy(fsdp_world *world) {
   MPI_Finalize();
   fsdp_world_watch_stop(world);
   fsdp_world_release_nodes(world);
+  if (world->exchanges) fclose(world->exchanges);
   free(world);
 }

@@ -7,7 +7,11 @@
 
 #include <nccl.h>
 #include <pthread.h>
+#include <stdlib.h>
 #include <string.h>
+
+// The version of NCCL from which several roots start a communicator: in the header, and in the library.
+#define MANY_ROOTS 22300
 
 // What the communicators of a process share; the last one that goes takes it along.
 typedef struct shared_part {
@@ -159,21 +163,72 @@ static void check_version(const fsdp_world *world) {
       version / 10000, version % 10000 / 100, version % 100);
 }
 
-static fsdp_status join_world(fsdp_world *world, shared_part *shared, fsdp_error *error) {
-  struct {
-    ncclUniqueId id;
-    ncclResult_t result;
-  } start = {.result = ncclSuccess};
-  if (world->rank == 0) start.result = ncclGetUniqueId(&start.id);
-  fsdp_world_broadcast(world, &start, (int64_t)sizeof start);
-  if (start.result != ncclSuccess) {
-    return fail_start("ncclGetUniqueId", start.result, error);
-  }
+// A root tells ranks each other's addresses, one after the other. Several need NCCL 2.23.
+static int count_roots(fsdp_world *world, const fsdp_nccl_config *config) {
+  const int root_ranks = config->root_ranks > 0 ? config->root_ranks : FSDP_NCCL_ROOT_RANKS;
+  int version = 0;
+  bool many =
+      NCCL_VERSION_CODE >= MANY_ROOTS && ncclGetVersion(&version) == ncclSuccess && version >= MANY_ROOTS;
+  // Ranks may have different libraries: they must agree.
+  return fsdp_world_min(world, many) != 0 ? (world->size + root_ranks - 1) / root_ranks : 1;
+}
+
+// How a root begins; its first rank has it made.
+typedef struct root {
+  ncclUniqueId id;
+  ncclResult_t result;
+} root;
+
+// The roots on every rank: those of several are gathered by the first, which hands them out. Root i is for
+// the ranks from ranks[i] on, as NCCL divides them: the first have one more where they do not divide.
+static void find_roots(fsdp_world *world, root *roots, int count) {
+  int *ranks = fsdp_alloc((size_t)count * sizeof *ranks), rest = world->size % count;
+  for (int i = 0; i < count; i++) ranks[i] = world->size / count * i + (i < rest ? i : rest);
+  const fsdp_peers firsts = fsdp_world_among(world, ranks, count);
+  root mine;
+  memset(&mine, 0, sizeof mine);
+  if (firsts.place >= 0) mine.result = ncclGetUniqueId(&mine.id);
+  fsdp_exchange_gather_first(&firsts, &mine, (int64_t)sizeof mine, roots);
+  fsdp_world_broadcast(world, roots, count * (int64_t)sizeof *roots);
+  free(ranks);
+}
+
+static ncclResult_t join(const fsdp_world *world, const root *roots, int count, ncclComm_t *comm) {
   ncclConfig_t config = blocking();
-  show_call(true);
-  ncclResult_t result = ncclCommInitRankConfig(&shared->world, world->size, start.id, world->rank, &config);
-  show_call(false);
-  return result == ncclSuccess ? FSDP_OK : fail_start("ncclCommInitRankConfig", result, error);
+  if (count == 1) return ncclCommInitRankConfig(comm, world->size, roots[0].id, world->rank, &config);
+#if NCCL_VERSION_CODE >= MANY_ROOTS
+  ncclUniqueId *ids = fsdp_alloc((size_t)count * sizeof *ids);
+  for (int i = 0; i < count; i++) ids[i] = roots[i].id;
+  ncclResult_t result = ncclCommInitRankScalable(comm, world->size, world->rank, count, ids, &config);
+  free(ids);
+  return result;
+#else
+  FSDP_CHECK(count == 1, "%d roots of an NCCL that has one", count);
+  return ncclInvalidUsage;
+#endif
+}
+
+static fsdp_status join_world(fsdp_world *world, const fsdp_nccl_config *config, shared_part *shared,
+                              fsdp_error *error) {
+  const int count = count_roots(world, config);
+  root *roots = fsdp_alloc_zeroed((size_t)count, sizeof *roots);
+  find_roots(world, roots, count);
+  ncclResult_t made = ncclSuccess;
+  for (int i = 0; i < count && made == ncclSuccess; i++) made = roots[i].result;
+  fsdp_status status = FSDP_OK;
+  if (made != ncclSuccess) {
+    status = fail_start("ncclGetUniqueId", made, error);
+  } else {
+    show_call(true);
+    ncclResult_t result = join(world, roots, count, &shared->world);
+    show_call(false);
+    if (result != ncclSuccess) {
+      const char *call = count == 1 ? "ncclCommInitRankConfig" : "ncclCommInitRankScalable";
+      status = fail_start(call, result, error);
+    }
+  }
+  free(roots);
+  return status;
 }
 
 static fsdp_status split(const fsdp_nccl_config *config, shared_part *shared, int index, fsdp_error *error) {
@@ -236,7 +291,7 @@ fsdp_status fsdp_nccl_comms(fsdp_world *world, const fsdp_nccl_config *config, f
   shared_part *shared = fsdp_alloc_zeroed(1, sizeof *shared);
   FSDP_CHECK(pthread_mutex_init(&shared->calls, NULL) == 0, "a mutex could not be made");
   check_version(world);
-  fsdp_status status = join_world(world, shared, error);
+  fsdp_status status = join_world(world, config, shared, error);
   for (int g = 0; g < comms->count && status == FSDP_OK; g++) {
     status = create_group(world, config, shared, g, &comms->comm[g], error);
   }

@@ -9,11 +9,15 @@
 
 #include "runtime/comm/world.h"
 
+// Ranks whose start one rank, a root, leads: a communicator of more has several roots, from NCCL 2.23 on.
+#define FSDP_NCCL_ROOT_RANKS 128
+
 typedef struct fsdp_nccl_config {
   const fsdp_comm_group *groups; // as in fsdp_comms_config
   int group_count;
   const fsdp_arenas *arenas; // of the CUDA device; buffers of collectives lie there
   int timeout_s;             // of the start, and of a step without progress
+  int root_ranks;            // that one root starts; 0: FSDP_NCCL_ROOT_RANKS
   bool registers;            // register the arena, memory of fsdp_nccl_alloc, with every communicator
 } fsdp_nccl_config;
 

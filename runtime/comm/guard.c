@@ -332,7 +332,7 @@ void fsdp_guard_start(const fsdp_guard_config *config) {
                 .owns_launcher = config->owns_launcher,
                 .has_terminal = true,
                 .patience_ms = LEAVE_MS};
-  snprintf(self.host, sizeof self.host, "%s", config->hosts[config->rank]);
+  snprintf(self.host, sizeof self.host, "%s", config->host);
   self.members = fsdp_alloc_zeroed((size_t)config->size, sizeof *self.members);
   self.polls = fsdp_alloc_zeroed((size_t)config->size + 1, sizeof *self.polls);
   for (int r = 0; r < config->size; r++) {

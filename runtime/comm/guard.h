@@ -22,7 +22,7 @@ typedef struct fsdp_guard_config {
   int rank, size;     // rank: the lowest of its node, of which the guard is a child
   const int *node;    // by rank: its node, numbered by the lowest rank
   const int *process; // by rank: its id on its node
-  const char (*hosts)[FSDP_HOST_NAME_BYTES];
+  const char *host;
   void *memory; // fsdp_watch_config.memory
   // Every rank of the job is a child of mpirun or orted, which so have nothing else to wait for.
   bool owns_launcher;

@@ -5,6 +5,8 @@
 #include "runtime/base/size.h"
 #include "runtime/base/status.h"
 #include "runtime/comm/launcher_end.h"
+#include "runtime/comm/watch_judge.h"
+#include "runtime/exchange/hearing.h"
 
 #include <errno.h>
 #include <poll.h>
@@ -16,58 +18,41 @@
 #include <time.h>
 #include <unistd.h>
 
-#define TICK_MS 200
-#define MAIL_MS 500
-// Nodes that get a mail per tick; if there are more, they take turns.
-#define MAILS_MAX 64
 // If the thread sleeps longer than this beyond its tick, its process was stopped.
 #define PAUSE_MS 1500
-// A rank without a heartbeat for this long is reported as silent, and another rank reports for the node.
-#define SILENT_MS  3000
+#define TICK_MS  200
+#define MAIL_MS  500
+// After so long without a heartbeat of a rank another sends its node's mail.
 #define SPEAKER_MS 1000
-// How long a node that would report gives way to the one that knows more, and a rank that was asked to end to
-// the process that ends the rest of the job.
-#define GIVE_WAY_MS 1000
-#define ASKED_MS    2000
 // For peers that were asked to leave; then they are ended.
 #define LEAVE_MS 2000
 
-// What this process has observed of a rank.
-typedef struct seen {
-  fsdp_board_view view;
-  int64_t beat_ms, moved_ms; // when they last changed
-  int node;
-  char host[FSDP_HOST_NAME_BYTES];
-  int handle; // pidfd of a rank of this node; -1: none
-  bool ended;
-} seen;
-
 struct fsdp_watch {
-  int rank, size, first_local; // of this node's ranks, the lowest
+  int rank;
+  fsdp_hearing hearing;
   fsdp_watch_node *shared;
   fsdp_board_slot *slots;
   _Atomic int32_t *speakers; // by lowest rank of a node: whom to send mail to
   fsdp_mail mail;
-  seen *ranks;
   struct pollfd *polls;
   fsdp_board_rank *explained;
   unsigned char *letter; // one mail
   int letter_bytes;
-  int next_node;     // by lowest rank: whose turn it is to get mail
-  int64_t period_ms; // in which every node gets one
-  int64_t started_ms, ticked_ms, mailed_ms,
-      suspect_ms; // suspect_ms: since when it would speak; 0: it would not
-  int wake;       // eventfd
+  int64_t ticked_ms, mailed_ms;
+  int64_t suspect_ms; // since when it would speak; 0: it would not
+  bool passes_on;     // that the job is over, as the first of its node
+  int wake;           // eventfd
   pthread_t thread;
-  pthread_mutex_t mutex; // what follows
-  bool stop, leaving, has_mail, failed, follows;
-  int64_t limit_ms;
+  pthread_mutex_t mutex; // what follows, as far as other threads write it
+  bool stop, has_mail;
+  fsdp_watch_known known;
   char failure[1200];
 };
 
 // One mail: the state of the sender's node.
 typedef struct letter {
   int32_t kind, count; // count views, each behind its rank
+  int64_t still_ms;    // for how long nothing that the sender knows of has moved
   struct entry {
     int32_t rank, unused;
     fsdp_board_view view;
@@ -81,21 +66,13 @@ static int64_t now_ms(void) {
   return fsdp_now_ns() / 1000000;
 }
 
-static bool is_local(const fsdp_watch *self, int rank) {
-  return self->ranks[rank].node == self->ranks[self->rank].node;
-}
-
-static bool has_left(const seen *r) {
-  return r->view.activity == FSDP_ACTIVITY_LEFT;
-}
-
 int64_t fsdp_watch_memory_bytes(int size) {
   return (int64_t)sizeof(fsdp_watch_node) + size * (int64_t)sizeof(fsdp_board_slot) +
          fsdp_round_up(size * (int64_t)sizeof(int32_t), 64);
 }
 
-int fsdp_watch_mail_bytes(int size) {
-  return (int)(sizeof(letter) + (size_t)size * sizeof(struct entry));
+int fsdp_watch_mail_bytes(int node_ranks) {
+  return (int)(sizeof(letter) + (size_t)node_ranks * sizeof(struct entry));
 }
 
 fsdp_board_slot *fsdp_watch_slots(void *memory) {
@@ -112,54 +89,58 @@ const char *fsdp_watch_advice(const fsdp_watch_node *node) {
 
 // The node's lowest live rank sends its mail.
 static bool is_speaker(const fsdp_watch *self, int64_t now) {
-  for (int r = self->first_local; r < self->rank; r++) {
-    const seen *other = &self->ranks[r];
-    if (is_local(self, r) && !other->ended && !has_left(other) && now - other->beat_ms < SPEAKER_MS)
+  for (int i = 0; i < self->known.self; i++) {
+    const fsdp_watch_seen *other = &self->known.ranks[i];
+    if (other->local && !other->ended && !fsdp_watch_has_left(other) && now - other->beat_ms < SPEAKER_MS)
       return false;
   }
   return true;
 }
 
-// Sends this node's state to the nodes whose turn it is.
-static void post_board(fsdp_watch *self) {
+// Sends this node's state to the nodes that hear of it.
+static void post_board(fsdp_watch *self, int64_t now) {
   letter *mine = (letter *)self->letter;
-  mine->kind = LETTER_BOARD;
-  mine->count = 0;
-  for (int r = self->first_local; r < self->size; r++) {
-    if (!is_local(self, r)) continue;
+  *mine = (letter){.kind = LETTER_BOARD, .still_ms = now - fsdp_watch_last_moved_ms(&self->known)};
+  for (int i = 0; i < self->known.count; i++) {
+    if (!self->known.ranks[i].local) continue;
     struct entry *entry = &mine->entries[mine->count++];
-    entry->rank = r;
-    fsdp_board_read(&self->slots[r], &entry->view);
+    entry->rank = self->known.ranks[i].rank;
+    fsdp_board_read(&self->slots[entry->rank], &entry->view);
   }
   int bytes = (int)(sizeof *mine + (size_t)mine->count * sizeof *mine->entries);
-  for (int looked = 0, posted = 0; looked < self->size && posted < MAILS_MAX; looked++) {
-    int r = self->next_node;
-    self->next_node = (r + 1) % self->size;
-    if (self->ranks[r].node != r || is_local(self, r)) continue;
-    self->mail.post(self->mail.owner, atomic_load(&self->speakers[r]), mine, bytes);
-    posted++;
+  for (int i = 0; i < self->known.count; i++) {
+    const fsdp_watch_seen *rank = &self->known.ranks[i];
+    if (rank->local || rank->rank != rank->node) continue;
+    self->mail.post(self->mail.owner, atomic_load(&self->speakers[rank->node]), mine, bytes);
   }
 }
 
-// Asks every rank of the other nodes to leave: the rank that reports for them may be stopped.
+// Asks every rank of the nodes that hear of this one to leave: the rank that reports for them may be stopped.
 static void post_over(fsdp_watch *self) {
   letter over = {.kind = LETTER_OVER};
-  for (int r = 0; r < self->size; r++) {
-    if (!is_local(self, r)) self->mail.post(self->mail.owner, r, &over, (int)sizeof over);
+  for (int i = 0; i < self->known.count; i++) {
+    if (!self->known.ranks[i].local)
+      self->mail.post(self->mail.owner, self->known.ranks[i].rank, &over, (int)sizeof over);
   }
 }
 
-static void take_mail(fsdp_watch *self) {
+static void take_mail(fsdp_watch *self, int64_t now) {
   int from = 0, bytes;
   while ((bytes = self->mail.take(self->mail.owner, self->letter, self->letter_bytes, &from)) > 0) {
     const letter *got = (const letter *)self->letter;
-    if (got->kind == LETTER_OVER) atomic_store(&self->shared->over, 1);
-    for (int i = 0; i < got->count; i++) {
-      int r = got->entries[i].rank;
-      if (r < 0 || r >= self->size || is_local(self, r)) continue;
-      fsdp_board_write(&self->slots[r], &got->entries[i].view);
+    if (got->kind == LETTER_OVER) {
+      self->passes_on = atomic_exchange(&self->shared->over, 1) == 0;
+      continue;
     }
-    atomic_store(&self->speakers[self->ranks[from].node], from);
+    for (int i = 0; i < got->count; i++) {
+      int at = fsdp_hearing_index(&self->hearing, got->entries[i].rank);
+      if (at < 0 || self->known.ranks[at].local) continue;
+      fsdp_board_write(&self->slots[self->known.ranks[at].rank], &got->entries[i].view);
+    }
+    int64_t moved_ms = now - got->still_ms;
+    if (moved_ms > atomic_load(&self->shared->moved_ms)) atomic_store(&self->shared->moved_ms, moved_ms);
+    int sender = fsdp_hearing_index(&self->hearing, from);
+    if (sender >= 0) atomic_store(&self->speakers[self->known.ranks[sender].node], from);
   }
 }
 
@@ -170,9 +151,9 @@ static void forgive_pause(fsdp_watch *self, int64_t now) {
   int64_t gap = now - self->ticked_ms - TICK_MS;
   self->ticked_ms = now;
   if (gap < PAUSE_MS) return;
-  for (int r = 0; r < self->size; r++) {
-    self->ranks[r].beat_ms = fsdp_min_i64(now, self->ranks[r].beat_ms + gap);
-    self->ranks[r].moved_ms = fsdp_min_i64(now, self->ranks[r].moved_ms + gap);
+  for (int i = 0; i < self->known.count; i++) {
+    self->known.ranks[i].beat_ms = fsdp_min_i64(now, self->known.ranks[i].beat_ms + gap);
+    self->known.ranks[i].moved_ms = fsdp_min_i64(now, self->known.ranks[i].moved_ms + gap);
   }
   if (self->suspect_ms) self->suspect_ms += gap;
 }
@@ -185,10 +166,11 @@ static void beat(void) {
 }
 
 static void observe(fsdp_watch *self, int64_t now) {
-  for (int r = 0; r < self->size; r++) {
-    seen *rank = &self->ranks[r];
+  self->known.elsewhere_ms = fsdp_min_i64(now, atomic_load(&self->shared->moved_ms));
+  for (int i = 0; i < self->known.count; i++) {
+    fsdp_watch_seen *rank = &self->known.ranks[i];
     fsdp_board_view view;
-    fsdp_board_read(&self->slots[r], &view);
+    fsdp_board_read(&self->slots[rank->rank], &view);
     if (view.beat != rank->view.beat) rank->beat_ms = now;
     if (fsdp_board_moved(&rank->view, &view)) rank->moved_ms = now;
     rank->view = view;
@@ -197,9 +179,9 @@ static void observe(fsdp_watch *self, int64_t now) {
 
 // Whether a process has ended, from the kernel: at once through its handle.
 static void look_for_ended(fsdp_watch *self) {
-  for (int r = self->first_local; r < self->size; r++) {
-    seen *rank = &self->ranks[r];
-    if (!is_local(self, r) || r == self->rank || rank->ended || rank->view.process == 0) continue;
+  for (int i = 0; i < self->known.count; i++) {
+    fsdp_watch_seen *rank = &self->known.ranks[i];
+    if (!rank->local || i == self->known.self || rank->ended || rank->view.process == 0) continue;
     if (rank->handle < 0) rank->handle = (int)syscall(SYS_pidfd_open, rank->view.process, 0);
     if (rank->handle >= 0) {
       struct pollfd one = {.fd = rank->handle, .events = POLLIN};
@@ -214,9 +196,9 @@ static void look_for_ended(fsdp_watch *self) {
 static void sleep_a_tick(fsdp_watch *self) {
   int count = 0;
   self->polls[count++] = (struct pollfd){.fd = self->wake, .events = POLLIN};
-  for (int r = self->first_local; r < self->size; r++) {
-    const seen *rank = &self->ranks[r];
-    if (!is_local(self, r) || rank->handle < 0 || rank->ended) continue;
+  for (int i = 0; i < self->known.count; i++) {
+    const fsdp_watch_seen *rank = &self->known.ranks[i];
+    if (!rank->local || rank->handle < 0 || rank->ended) continue;
     self->polls[count++] = (struct pollfd){.fd = rank->handle, .events = POLLIN};
   }
   if (poll(self->polls, (nfds_t)count, TICK_MS) > 0 && self->polls[0].revents) {
@@ -225,101 +207,35 @@ static void sleep_a_tick(fsdp_watch *self) {
   }
 }
 
-// ---- Deciding
-
-typedef enum verdict { VERDICT_NONE, VERDICT_FAILED, VERDICT_ENDED, VERDICT_SILENT, VERDICT_STUCK } verdict;
-
-static int64_t silent_ms(const fsdp_watch *self) {
-  return fsdp_min_i64(SILENT_MS + self->period_ms, self->limit_ms);
-}
-
-static bool node_answers(const fsdp_watch *self, int node, int64_t now) {
-  for (int r = node; r < self->size; r++) {
-    const seen *rank = &self->ranks[r];
-    if (rank->node == node && !rank->ended && now - rank->beat_ms < silent_ms(self)) return true;
-  }
-  return false;
-}
-
-static fsdp_rank_state state_of(const fsdp_watch *self, int r, int64_t now) {
-  const seen *rank = &self->ranks[r];
-  if (has_left(rank)) return FSDP_RANK_LEFT;
-  if (rank->ended) return FSDP_RANK_ENDED;
-  if (now - rank->beat_ms < silent_ms(self)) return FSDP_RANK_ALIVE;
-  if (!is_local(self, r) && !node_answers(self, rank->node, now)) return FSDP_RANK_UNREACHABLE;
-  return FSDP_RANK_SILENT;
-}
-
-static verdict judge(const fsdp_watch *self, int64_t now) {
-  if (self->failed) return VERDICT_FAILED;
-  int64_t moved_ms = self->started_ms;
-  bool silent = false;
-  for (int r = 0; r < self->size; r++) {
-    const seen *rank = &self->ranks[r];
-    moved_ms = fsdp_max_i64(moved_ms, rank->moved_ms);
-    if (self->leaving || has_left(rank) || r == self->rank) continue;
-    if (rank->ended) return VERDICT_ENDED;
-    silent = silent || now - rank->beat_ms >= self->limit_ms;
-  }
-  if (silent) return VERDICT_SILENT;
-  bool waits = fsdp_board_waiting_lane(&self->ranks[self->rank].view) >= 0;
-  return waits && now - moved_ms >= self->limit_ms ? VERDICT_STUCK : VERDICT_NONE;
-}
-
-// Of this node's ranks that are still to leave, one without a heartbeat; -1: none.
-static int find_stopped(const fsdp_watch *self, int64_t now) {
-  for (int r = self->first_local; r < self->size; r++) {
-    const seen *rank = &self->ranks[r];
-    if (!is_local(self, r) || r == self->rank || rank->ended || rank->view.process == 0) continue;
-    if (now - rank->beat_ms >= silent_ms(self)) return r;
-  }
-  return -1;
-}
-
-// A node reports its own ranks at once. It reports others if their node cannot, which it knows only after a
-// while; of ranks that merely wait for each other the first node speaks.
-static int64_t courtesy_ms(const fsdp_watch *self, verdict why, int64_t now) {
-  if (why == VERDICT_FAILED) return self->follows ? GIVE_WAY_MS : 0;
-  int64_t asked_ms = fsdp_job_is_asked_to_end() ? ASKED_MS : 0;
-  if (why == VERDICT_ENDED) return asked_ms;
-  if (self->leaving) return asked_ms + (find_stopped(self, now) < 0 ? GIVE_WAY_MS : 0);
-  bool others = false;
-  for (int r = 0; r < self->size; r++) {
-    fsdp_rank_state state = state_of(self, r, now);
-    if (is_local(self, r) && state == FSDP_RANK_SILENT) return asked_ms;
-    bool missed = state == FSDP_RANK_SILENT || state == FSDP_RANK_UNREACHABLE;
-    others = others || missed || (r < self->first_local && state == FSDP_RANK_ALIVE);
-  }
-  return asked_ms + (others ? GIVE_WAY_MS : 0);
-}
-
 // ---- The end
 
-static void explain(fsdp_watch *self, verdict why, int64_t now, char *text, size_t bytes, int *failed_rank) {
+static void explain(fsdp_watch *self, fsdp_watch_verdict why, int64_t now, char *text, size_t bytes,
+                    const fsdp_watch_seen **failed) {
   char who[1024];
   const char *advice = fsdp_watch_advice(self->shared);
-  long long limit_s = self->limit_ms / 1000;
-  *failed_rank = self->rank;
-  for (int r = self->size - 1; r >= 0; r--) {
-    fsdp_rank_state state = state_of(self, r, now);
-    self->explained[r] = (fsdp_board_rank){self->ranks[r].view, state, self->ranks[r].host};
-    if (state != FSDP_RANK_ALIVE && state != FSDP_RANK_LEFT) *failed_rank = r;
+  long long limit_s = self->known.limit_ms / 1000;
+  const fsdp_watch_seen *mine = &self->known.ranks[self->known.self],
+                        *stopped = fsdp_watch_find_stopped(&self->known, now);
+  *failed = mine;
+  for (int i = self->known.count - 1; i >= 0; i--) {
+    const fsdp_watch_seen *rank = &self->known.ranks[i];
+    fsdp_rank_state state = fsdp_watch_state_of(&self->known, rank, now);
+    self->explained[i] = (fsdp_board_rank){rank->rank, rank->view, state, rank->host};
+    if (state != FSDP_RANK_ALIVE && state != FSDP_RANK_LEFT) *failed = rank;
   }
-  fsdp_board_explain(self->explained, self->size, self->rank, who, sizeof who);
-  int stopped = find_stopped(self, now);
-  if (self->leaving && stopped >= 0) {
-    *failed_rank = stopped;
+  fsdp_board_explain(self->explained, self->known.count, self->known.self, who, sizeof who);
+  if (self->known.leaving && stopped) {
+    *failed = stopped;
     snprintf(text, bytes,
              "the run is complete, but rank %d (host %s) cannot leave the job (--comm-timeout %lld): rank %d "
              "(host %s) shows no sign of life: its process %d is stopped",
-             self->rank, self->ranks[self->rank].host, limit_s, stopped, self->ranks[stopped].host,
-             self->ranks[stopped].view.process);
-  } else if (self->leaving) {
+             self->rank, mine->host, limit_s, stopped->rank, stopped->host, stopped->view.process);
+  } else if (self->known.leaving) {
     snprintf(text, bytes,
              "the run is complete, but rank %d (host %s) cannot leave the job (--comm-timeout %lld): another "
              "rank was stopped, or its node cannot be reached",
-             self->rank, self->ranks[self->rank].host, limit_s);
-  } else if (why == VERDICT_ENDED) {
+             self->rank, mine->host, limit_s);
+  } else if (why == FSDP_VERDICT_ENDED) {
     snprintf(text, bytes, "a rank has ended: %s. What it or the system's log says is the cause. %s", who,
              advice);
   } else {
@@ -327,7 +243,7 @@ static void explain(fsdp_watch *self, verdict why, int64_t now, char *text, size
   }
 }
 
-static void end_process(const seen *rank) {
+static void end_process(const fsdp_watch_seen *rank) {
   if (rank->handle >= 0) syscall(SYS_pidfd_send_signal, rank->handle, SIGKILL, NULL, 0);
 }
 
@@ -339,20 +255,21 @@ typedef struct peers {
 static peers count_peers(fsdp_watch *self, int64_t now) {
   peers count = {0};
   look_for_ended(self);
-  for (int r = self->first_local; r < self->size; r++) {
-    const seen *rank = &self->ranks[r];
-    if (!is_local(self, r) || r == self->rank || rank->view.process == 0) continue;
+  for (int i = 0; i < self->known.count; i++) {
+    const fsdp_watch_seen *rank = &self->known.ranks[i];
+    if (!rank->local || i == self->known.self || rank->view.process == 0) continue;
     if (rank->ended)
       count.left++;
-    else if (state_of(self, r, now) != FSDP_RANK_SILENT)
+    else if (fsdp_watch_state_of(&self->known, rank, now) != FSDP_RANK_SILENT)
       count.remaining++;
   }
   return count;
 }
 
 static void end_peers(fsdp_watch *self) {
-  for (int r = self->first_local; r < self->size; r++) {
-    if (is_local(self, r) && r != self->rank && !self->ranks[r].ended) end_process(&self->ranks[r]);
+  for (int i = 0; i < self->known.count; i++) {
+    const fsdp_watch_seen *rank = &self->known.ranks[i];
+    if (rank->local && i != self->known.self && !rank->ended) end_process(rank);
   }
 }
 
@@ -362,22 +279,27 @@ static void wait_ms(int64_t ms) {
 
 // Whether mpirun cannot reach all of its daemons: a node sends nothing, or it has left while this rank is
 // still blocked.
-static bool is_cut_off(const fsdp_watch *self, verdict why, int64_t now) {
-  for (int r = 0; r < self->size; r++) {
-    fsdp_rank_state state = state_of(self, r, now);
+static bool is_cut_off(const fsdp_watch *self, fsdp_watch_verdict why, int64_t now) {
+  for (int i = 0; i < self->known.count; i++) {
+    fsdp_rank_state state = fsdp_watch_state_of(&self->known, &self->known.ranks[i], now);
     if (state == FSDP_RANK_UNREACHABLE) return true;
-    if (why == VERDICT_STUCK && state == FSDP_RANK_LEFT && !is_local(self, r)) return true;
+    if (why == FSDP_VERDICT_STUCK && state == FSDP_RANK_LEFT && !self->known.ranks[i].local) return true;
   }
   return false;
 }
 
-// Notifies every rank.
-static void tell(fsdp_watch *self, bool cut_off) {
+// Tells the nodes that hear of this one that the job is over.
+static void pass_on(fsdp_watch *self) {
   for (int i = 0; self->has_mail && i < 3; i++) {
     post_over(self); // again if the previous one was still under way
-    take_mail(self);
+    take_mail(self, now_ms());
     wait_ms(20);
   }
+}
+
+// Notifies every rank.
+static void tell(fsdp_watch *self, bool cut_off) {
+  pass_on(self);
   // Before its ranks end: an mpirun that already ends them cannot be ended cleanly.
   if (cut_off) {
     fsdp_launcher launcher = fsdp_launcher_find();
@@ -403,21 +325,20 @@ static void end_node(fsdp_watch *self, bool cut_off, int64_t now) {
   }
 }
 
-static void speak(fsdp_watch *self, verdict why, int64_t now) {
+static void speak(fsdp_watch *self, fsdp_watch_verdict why, int64_t now) {
   uint32_t nobody = 0;
   if (!atomic_compare_exchange_strong(&self->shared->claimed, &nobody, (uint32_t)self->rank + 1)) return;
   char text[1600];
   const char *message = self->failure;
-  int failed_rank = self->rank;
-  if (why != VERDICT_FAILED) {
-    explain(self, why, now, text, sizeof text, &failed_rank);
+  const fsdp_watch_seen *failed = &self->known.ranks[self->known.self];
+  if (why != FSDP_VERDICT_FAILED) {
+    explain(self, why, now, text, sizeof text, &failed);
     message = text;
   }
-  const seen *failed = &self->ranks[failed_rank];
   bool cut_off = is_cut_off(self, why, now);
   fsdp_job_say(message);
   atomic_store(&self->shared->said, 1);
-  int record = fsdp_job_record(failed_rank, failed->host, failed->view.process, message);
+  int record = fsdp_job_record(failed->rank, failed->host, failed->view.process, message);
   tell(self, cut_off);
   end_node(self, cut_off, now);
   fsdp_job_record_wait(record);
@@ -425,16 +346,16 @@ static void speak(fsdp_watch *self, verdict why, int64_t now) {
 }
 
 static void decide(fsdp_watch *self, int64_t now) {
-  verdict why = judge(self, now);
-  if (why == VERDICT_NONE) {
+  fsdp_watch_verdict why = fsdp_watch_judge(&self->known, now);
+  if (why == FSDP_VERDICT_NONE) {
     self->suspect_ms = 0;
     return;
   }
   if (self->suspect_ms == 0) self->suspect_ms = now;
   int64_t waited = now - self->suspect_ms;
-  if (waited >= courtesy_ms(self, why, now)) speak(self, why, now);
+  if (waited >= fsdp_watch_courtesy_ms(&self->known, why, now)) speak(self, why, now);
   // The rank that claimed it has had time to report, and may have ended since.
-  if (waited > courtesy_ms(self, why, now) + LEAVE_MS) _exit(FSDP_ERR_PEER);
+  if (waited > fsdp_watch_courtesy_ms(&self->known, why, now) + LEAVE_MS) _exit(FSDP_ERR_PEER);
 }
 
 // ---- The thread
@@ -443,14 +364,15 @@ static void tick(fsdp_watch *self) {
   int64_t now = now_ms();
   forgive_pause(self, now);
   beat();
-  if (self->has_mail) take_mail(self);
+  if (self->has_mail) take_mail(self, now);
+  if (self->passes_on && self->known.spread_ms > 0) pass_on(self);
   if (atomic_load(&self->shared->over)) _exit(FSDP_ERR_PEER);
   if (fsdp_job_is_asked_to_end()) atomic_store(&self->shared->asked, 1);
   observe(self, now);
   look_for_ended(self);
   if (self->has_mail && now - self->mailed_ms >= MAIL_MS && is_speaker(self, now)) {
     self->mailed_ms = now;
-    post_board(self);
+    post_board(self, now);
   }
   decide(self, now);
 }
@@ -478,14 +400,15 @@ static void fail(const char *message, bool follows) {
   fsdp_watch *self = the_watch;
   if (pthread_equal(pthread_self(), self->thread)) {
     fsdp_job_say(message);
-    fsdp_job_record_wait(fsdp_job_record(self->rank, self->ranks[self->rank].host, getpid(), message));
+    fsdp_job_record_wait(
+        fsdp_job_record(self->rank, self->known.ranks[self->known.self].host, getpid(), message));
     _exit(FSDP_ERR_PEER);
   }
   pthread_mutex_lock(&self->mutex);
-  if (!self->failed) {
+  if (!self->known.failed) {
     snprintf(self->failure, sizeof self->failure, "%s", message);
-    self->failed = true;
-    self->follows = follows;
+    self->known.failed = true;
+    self->known.follows = follows;
   }
   pthread_mutex_unlock(&self->mutex);
   wake(self);
@@ -504,32 +427,41 @@ static void start_thread(fsdp_watch *self) {
 fsdp_watch *fsdp_watch_start(const fsdp_watch_config *config) {
   fsdp_watch *self = fsdp_alloc_zeroed(1, sizeof *self);
   self->rank = config->rank;
-  self->size = config->size;
-  self->first_local = config->node[config->rank];
+  self->known.node = config->node[config->rank];
   self->shared = config->memory;
   self->slots = fsdp_watch_slots(config->memory);
   self->speakers = (_Atomic int32_t *)(self->slots + config->size);
   self->has_mail = config->mail != NULL;
   if (config->mail) self->mail = *config->mail;
-  self->limit_ms = FSDP_WATCH_LIMIT_MS;
+  self->known.limit_ms = FSDP_WATCH_LIMIT_MS;
   atomic_store(&self->shared->limit_ms, FSDP_WATCH_LIMIT_MS);
-  self->started_ms = self->ticked_ms = now_ms();
-  size_t count = (size_t)config->size;
-  self->ranks = fsdp_alloc_zeroed(count, sizeof *self->ranks);
+  self->known.started_ms = self->ticked_ms = now_ms();
+  const fsdp_hearing_config heard = {.rank = config->rank,
+                                     .size = config->size,
+                                     .circle = config->circle > 0 ? config->circle : FSDP_WATCH_CIRCLE,
+                                     .node = config->node,
+                                     .hosts = config->hosts};
+  fsdp_hearing_find(&heard, &self->hearing);
+  self->known.count = self->hearing.count;
+  self->known.self = self->hearing.self;
+  self->known.spread_ms = self->hearing.rounds * (MAIL_MS + TICK_MS);
+  size_t count = (size_t)self->known.count;
+  self->known.ranks = fsdp_alloc_zeroed(count, sizeof *self->known.ranks);
   self->polls = fsdp_alloc_zeroed(count + 1, sizeof *self->polls);
   self->explained = fsdp_alloc_zeroed(count, sizeof *self->explained);
-  self->letter_bytes = fsdp_watch_mail_bytes(config->size);
+  self->letter_bytes = fsdp_watch_mail_bytes(self->hearing.node_ranks_max);
   self->letter = fsdp_alloc((size_t)self->letter_bytes);
-  int nodes = 0;
-  for (int r = 0; r < config->size; r++) nodes += config->node[r] == r;
-  self->period_ms = (nodes - 1) / MAILS_MAX * MAIL_MS;
-  for (int r = 0; r < config->size; r++) {
-    seen *rank = &self->ranks[r];
-    rank->node = config->node[r];
-    rank->handle = -1;
-    rank->beat_ms = rank->moved_ms = self->started_ms;
-    memcpy(rank->host, config->hosts[r], sizeof rank->host);
-    if (self->first_local == self->rank && rank->node == r) atomic_store(&self->speakers[r], r);
+  for (int i = 0; i < self->known.count; i++) {
+    const fsdp_heard *of = &self->hearing.heard[i];
+    self->known.ranks[i] = (fsdp_watch_seen){.rank = of->rank,
+                                             .node = of->node,
+                                             .local = of->local,
+                                             .host = of->host,
+                                             .handle = -1,
+                                             .beat_ms = self->known.started_ms,
+                                             .moved_ms = self->known.started_ms,
+                                             .order = of->order};
+    if (self->known.node == self->rank) atomic_store(&self->speakers[of->node], of->node);
   }
   self->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
   FSDP_CHECK(self->wake >= 0 && pthread_mutex_init(&self->mutex, NULL) == 0,
@@ -537,15 +469,15 @@ fsdp_watch *fsdp_watch_start(const fsdp_watch_config *config) {
   fsdp_board_mine = &self->slots[self->rank];
   atomic_store(&fsdp_board_mine->process, (int32_t)getpid());
   the_watch = self;
-  fsdp_job_identify(self->rank, self->ranks[self->rank].host, fail);
+  fsdp_job_identify(self->rank, self->known.ranks[self->known.self].host, fail);
   start_thread(self);
   return self;
 }
 
 void fsdp_watch_set_limit(fsdp_watch *self, int seconds) {
   pthread_mutex_lock(&self->mutex);
-  self->limit_ms = (int64_t)seconds * 1000;
-  atomic_store(&self->shared->limit_ms, self->limit_ms);
+  self->known.limit_ms = (int64_t)seconds * 1000;
+  atomic_store(&self->shared->limit_ms, self->known.limit_ms);
   pthread_mutex_unlock(&self->mutex);
 }
 
@@ -558,7 +490,7 @@ void fsdp_watch_set_said(fsdp_watch *self) {
 }
 
 void fsdp_watch_set_folder(fsdp_watch *self, const char *folder) {
-  if (self->first_local != self->rank) return; // one writer
+  if (self->known.node != self->rank) return; // one writer
   snprintf(self->shared->folder, sizeof self->shared->folder, "%s", folder);
   atomic_store(&self->shared->has_folder, 1);
 }
@@ -566,7 +498,7 @@ void fsdp_watch_set_folder(fsdp_watch *self, const char *folder) {
 void fsdp_watch_leave(fsdp_watch *self) {
   pthread_mutex_lock(&self->mutex);
   self->has_mail = false;
-  self->leaving = true;
+  self->known.leaving = true;
   pthread_mutex_unlock(&self->mutex);
   fsdp_board_enter(FSDP_ACTIVITY_LEFT);
   fsdp_lane_wait(&fsdp_board_mine->lanes[FSDP_LANE_MAIN], true);
@@ -579,18 +511,19 @@ void fsdp_watch_stop(fsdp_watch *self) {
   pthread_mutex_unlock(&self->mutex);
   wake(self);
   pthread_join(self->thread, NULL);
-  fsdp_job_identify(self->rank, self->ranks[self->rank].host, NULL);
+  fsdp_job_identify(self->rank, self->known.ranks[self->known.self].host, NULL);
   the_watch = NULL;
   atomic_store(&fsdp_board_mine->process, 0); // its end is no failure any more
   fsdp_board_mine = &fsdp_board_nobody;
-  for (int r = 0; r < self->size; r++) {
-    if (self->ranks[r].handle >= 0) close(self->ranks[r].handle);
+  for (int i = 0; i < self->known.count; i++) {
+    if (self->known.ranks[i].handle >= 0) close(self->known.ranks[i].handle);
   }
   close(self->wake);
   pthread_mutex_destroy(&self->mutex);
   free(self->letter);
+  fsdp_hearing_release(&self->hearing);
   free(self->explained);
   free(self->polls);
-  free(self->ranks);
+  free(self->known.ranks);
   free(self);
 }

@@ -2,7 +2,12 @@
 // continue.
 //
 //   each tick       own heartbeat to the board; which processes of this node have ended; who has moved
-//   twice a second  one rank of each node sends the node's part of the board to the other nodes
+//   twice a second  one rank of each node sends the node's part of the board, and when anything in the job
+//                   last moved, to the nodes that hear of it
+//
+// Up to 65 nodes all hear of each other; of more, each of 2 log N others (hearing.h): a node that is gone is
+// missed by these, what moves is known everywhere after log N mails, and so is the news that the job ends,
+// which each node passes on. A rank reads no more of the board than the ranks that it hears of.
 //
 //   ends the job    if a process of this node has ended · if a rank gives no sign of life for the time
 //                   limit · if this rank waits and nothing in the job has moved for the time limit
@@ -11,10 +16,10 @@
 // instruction, a piece of a message, a chunk of a file (fsdp_progress_mark). The time in which this process
 // itself was stopped does not count.
 //
-// One rank per node reports: it prints one message and notifies the other nodes. All ranks then leave with
-// FSDP_ERR_PEER by themselves, as the launcher may be out of reach. The reporting rank kills stopped ranks of
-// its node. If other nodes cannot be reached, it also ends the node's mpirun or orted, which would wait
-// forever.
+// One rank per node reports: it prints one message and notifies the nodes that it sends to. All ranks then
+// leave with FSDP_ERR_PEER by themselves, as the launcher may be out of reach. The reporting rank kills
+// stopped ranks of its node. If other nodes cannot be reached, it also ends the node's mpirun or orted, which
+// would wait forever.
 #pragma once
 
 #include "runtime/base/job.h"
@@ -31,6 +36,7 @@ typedef struct fsdp_mail {
 } fsdp_mail;
 
 #define FSDP_WATCH_LIMIT_MS     300000 // until it is set
+#define FSDP_WATCH_CIRCLE       65     // nodes that all hear of each other
 #define FSDP_WATCH_FOLDER_BYTES 2048
 
 // What the processes of a node share; behind it lie a slot for every rank of the job, and whom to send mail
@@ -42,23 +48,26 @@ typedef struct fsdp_watch_node {
   _Atomic uint32_t asked;                // a rank of the node was asked to end (job.h)
   _Atomic uint32_t saves;                // the run saves checkpoints
   _Atomic int64_t limit_ms;
+  _Atomic int64_t moved_ms;    // when anything elsewhere last moved, by the node's clock
   _Atomic uint32_t has_folder; // of error files
   char folder[FSDP_WATCH_FOLDER_BYTES];
 } fsdp_watch_node;
 
 typedef struct fsdp_watch_config {
   int rank, size;
-  const int *node;                           // by rank: its node, numbered by the lowest rank; copied
-  const char (*hosts)[FSDP_HOST_NAME_BYTES]; // by rank; copied
-  void *memory;          // of fsdp_watch_memory_bytes(size), zero at first, shared by the node's ranks
-  const fsdp_mail *mail; // NULL on one node; copied
+  const int *node;          // by rank: its node, numbered by the lowest rank; not kept
+  const char *const *hosts; // by rank; not kept
+  int circle;               // 0: FSDP_WATCH_CIRCLE
+  void *memory;             // of fsdp_watch_memory_bytes(size), zero at first, shared by the node's ranks
+  const fsdp_mail *mail;    // NULL on one node; copied
 } fsdp_watch_config;
 
 typedef struct fsdp_watch fsdp_watch;
 
-// Of fsdp_watch_config.memory, and of one mail at most, in a job of `size` ranks.
+// Of fsdp_watch_config.memory, in a job of `size` ranks, of which pages are touched for those that are heard
+// of alone; and of one mail at most, from a node of `node_ranks` ranks.
 int64_t fsdp_watch_memory_bytes(int size);
-int fsdp_watch_mail_bytes(int size);
+int fsdp_watch_mail_bytes(int node_ranks);
 
 // The slots behind `memory`, by rank.
 fsdp_board_slot *fsdp_watch_slots(void *memory);

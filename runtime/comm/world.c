@@ -2,9 +2,42 @@
 
 #include "runtime/base/check.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+// ---- The list of exchanges
+
+// One line: what this rank does, the kind, among whom, how many, and the bytes of each.
+static void note_exchange(void *owner, const fsdp_peers *peers, fsdp_exchange_kind kind, int64_t bytes) {
+  static const char *const activities[FSDP_ACTIVITY_COUNT] = {"start", "load",   "step", "evaluate",
+                                                              "save",  "finish", "left"};
+  static const char *const kinds[FSDP_EXCHANGE_KIND_COUNT] = {"reduce", "broadcast", "gather",
+                                                              "gather_first"};
+  const fsdp_world *world = owner;
+  const fsdp_world_nodes *nodes = &world->nodes;
+  const char *whom = !peers->ranks                        ? "world"
+                     : peers->ranks == nodes->local_ranks ? "node"
+                     : peers->ranks == nodes->first       ? "nodes"
+                                                          : "some";
+  int32_t activity = atomic_load_explicit(&fsdp_board_mine->activity, memory_order_relaxed);
+  fprintf(world->exchanges, "%s %s %s %d %lld\n", activities[activity], kinds[kind], whom, peers->size,
+          (long long)bytes);
+}
+
+void fsdp_world_list_exchanges(fsdp_world *world) {
+  const char *path = getenv("FSDP_EXCHANGES");
+  if (!path || world->rank > 0) return;
+  world->exchanges = fopen(path, "w");
+  if (!world->exchanges) {
+    fsdp_job_note("FSDP_EXCHANGES: %.400s cannot be written (%s)", path, strerror(errno));
+    return;
+  }
+  setvbuf(world->exchanges, NULL, _IOLBF, 0);
+  world->link.note = note_exchange;
+  world->link.note_owner = world;
+}
 
 // ---- Exchanges
 

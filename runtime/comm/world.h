@@ -11,6 +11,8 @@
 #include "runtime/comm/watch.h"
 #include "runtime/exchange/exchange.h"
 
+#include <stdio.h>
+
 // Which rank is on which node; every rank knows it of all.
 typedef struct fsdp_world_nodes {
   int *index;                          // by rank: of its node
@@ -28,6 +30,7 @@ typedef struct fsdp_world {
   int failed_rank; // whose error fsdp_world_share_error last handed out
   fsdp_link link;  // to all ranks
   fsdp_world_nodes nodes;
+  FILE *exchanges; // FSDP_EXCHANGES, on rank 0; NULL: none
   // Of several ranks: who looks after them, its part of the node's shared memory, and how it reaches others.
   fsdp_watch *watch;
   fsdp_mail mail;
@@ -54,6 +57,9 @@ void fsdp_world_destroy(fsdp_world *world);
 
 // Exchanges: every rank must make them, in the same order. A waiting rank sleeps, and the watch knows that it
 // waits. A rank sends about log W messages (exchange.h).
+
+// From here on rank 0 lists them in the file that FSDP_EXCHANGES names, if it does (bench/bench_exchanges.c).
+void fsdp_world_list_exchanges(fsdp_world *world);
 
 // Waits until every rank has called it.
 void fsdp_world_barrier(fsdp_world *world);

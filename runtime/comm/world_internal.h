@@ -17,5 +17,5 @@ void fsdp_world_release_nodes(fsdp_world *world);
 void fsdp_world_watch_start(fsdp_world *world);
 void fsdp_world_watch_stop(fsdp_world *world); // without a watch: nothing
 
-// Fills world->mail; every rank must call it. The world closes it.
-void fsdp_world_open_mail(fsdp_world *world);
+// Fills world->mail for mails of `bytes_max`; every rank must call it. The world closes it.
+void fsdp_world_open_mail(fsdp_world *world, int bytes_max);

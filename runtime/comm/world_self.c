@@ -28,8 +28,8 @@ fsdp_comm *fsdp_world_split_messages(fsdp_world *world, int color, int key, int6
   return NULL;
 }
 
-void fsdp_world_open_mail(fsdp_world *world) {
-  (void)world;
+void fsdp_world_open_mail(fsdp_world *world, int bytes_max) {
+  (void)world, (void)bytes_max;
 }
 
 #else

@@ -10,6 +10,10 @@
 // Numbers of a reduction that need no memory but the stack's.
 #define FEW 64
 
+static void note(const fsdp_peers *peers, fsdp_exchange_kind kind, int64_t bytes) {
+  if (peers->link->note) peers->link->note(peers->link->note_owner, peers, kind, bytes);
+}
+
 static int rank_at(const fsdp_peers *peers, int place) {
   if (place < 0) return -1;
   return peers->ranks ? peers->ranks[place] : place;
@@ -50,6 +54,7 @@ static void receive_from(const fsdp_peers *peers, int from, void *data, int64_t 
 void fsdp_exchange_combine(const fsdp_peers *peers, void *data, void *other, int64_t bytes,
                            void (*combine)(void *owner, void *data, const void *other), void *owner) {
   if (peers->place < 0) return;
+  note(peers, FSDP_EXCHANGE_REDUCE, bytes);
   int even = 1, place = peers->place;
   while (2 * even <= peers->size) even *= 2;
   int lenders = peers->size - even; // the even ones of the first 2 * lenders
@@ -106,6 +111,7 @@ void fsdp_exchange_reduce(const fsdp_peers *peers, fsdp_reduction how, int64_t *
 // Piece by piece, so that a rank passes on the first while the next is under way.
 void fsdp_exchange_broadcast(const fsdp_peers *peers, int root, void *data, int64_t bytes) {
   if (peers->place < 0) return;
+  note(peers, FSDP_EXCHANGE_BROADCAST, bytes);
   int size = peers->size, behind = (peers->place - root + size) % size, top = 1;
   while (behind > 0 ? !(behind & top) : top < size) top *= 2; // what receives it at `behind & top`
   for (int64_t done = 0; done < bytes; done += FSDP_SWAP_BYTES_MAX) {
@@ -121,6 +127,7 @@ void fsdp_exchange_broadcast(const fsdp_peers *peers, int root, void *data, int6
 // After each message a peer has twice as many slots: its own and those behind it.
 void fsdp_exchange_gather_behind(const fsdp_peers *peers, void *slots, int64_t bytes) {
   if (peers->place < 0) return;
+  note(peers, FSDP_EXCHANGE_GATHER, bytes);
   int size = peers->size, place = peers->place;
   for (int have = 1; have < size; have *= 2) {
     int64_t more = (have < size - have ? have : size - have) * bytes;
@@ -146,6 +153,7 @@ void fsdp_exchange_gather(const fsdp_peers *peers, const void *mine, int64_t byt
 
 void fsdp_exchange_gather_first(const fsdp_peers *peers, const void *mine, int64_t bytes, void *out) {
   if (peers->place < 0) return;
+  note(peers, FSDP_EXCHANGE_GATHER_FIRST, bytes);
   int size = peers->size, place = peers->place, limit = 1;
   while (place > 0 ? !(place & limit) : limit < size) limit *= 2; // slots of this place's branch
   int64_t branch = limit < size - place ? limit : size - place;
@@ -158,21 +166,4 @@ void fsdp_exchange_gather_first(const fsdp_peers *peers, const void *mine, int64
   if (place == 0) return;
   send_to(peers, place - limit, slots, branch * bytes);
   free(slots);
-}
-
-int64_t fsdp_exchange_prefix(const fsdp_peers *peers, int64_t value) {
-  if (peers->place < 0) return 0;
-  int64_t sum = value;
-  for (int distance = 1; distance < peers->size; distance *= 2) {
-    int64_t before = 0;
-    int to = peers->place + distance, from = peers->place - distance;
-    swap(peers, &(fsdp_swap){.to = to < peers->size ? to : -1,
-                             .out = &sum,
-                             .out_bytes = (int64_t)sizeof sum,
-                             .from = from, // -1 or less: none
-                             .in = &before,
-                             .in_bytes = (int64_t)sizeof before});
-    sum += before;
-  }
-  return sum - value;
 }

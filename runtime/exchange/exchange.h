@@ -4,7 +4,6 @@
 //   broadcast      one rank's bytes on everyone                 binomial tree          log2 P at the root
 //   gather         everyone's bytes on everyone                 Bruck's                log2 P, of P x bytes
 //   gather_first   everyone's bytes on the first                binomial tree          1; log2 P received
-//   prefix         the sum over those before                    Hillis and Steele's    log2 P
 //
 // So a rank has connections to log P others, however many there are. (R. Thakur, R. Rabenseifner, W. Gropp:
 // Optimization of Collective Communication Operations in MPICH, 2005.) An MPI library's own collectives that
@@ -27,20 +26,33 @@ typedef struct fsdp_swap {
 // Of a message at most; more bytes are several.
 #define FSDP_SWAP_BYTES_MAX ((int64_t)1 << 20)
 
+typedef enum fsdp_exchange_kind {
+  FSDP_EXCHANGE_REDUCE,
+  FSDP_EXCHANGE_BROADCAST,
+  FSDP_EXCHANGE_GATHER,
+  FSDP_EXCHANGE_GATHER_FIRST,
+  FSDP_EXCHANGE_KIND_COUNT
+} fsdp_exchange_kind;
+
+typedef struct fsdp_peers fsdp_peers;
+
 // How the ranks of a process group send each other messages: MPI's, or threads' of one process in tests.
 typedef struct fsdp_link {
   void *owner;
   // Returns, asleep in between, when both messages are through. Those from one rank to another arrive in
   // order.
   void (*swap)(void *owner, const fsdp_swap *swap);
+  // Of every exchange that this rank takes part in: its peers and the bytes of each; NULL: none.
+  void (*note)(void *note_owner, const fsdp_peers *peers, fsdp_exchange_kind kind, int64_t bytes);
+  void *note_owner;
 } fsdp_link;
 
 // Some of a link's ranks, in an order.
-typedef struct fsdp_peers {
+struct fsdp_peers {
   const fsdp_link *link;
   const int *ranks; // by place; NULL: places are the link's ranks
   int place, size;  // this rank's place; -1: it is none of them, and every call returns at once
-} fsdp_peers;
+};
 
 typedef enum fsdp_reduction { FSDP_REDUCE_SUM, FSDP_REDUCE_MIN, FSDP_REDUCE_MAX } fsdp_reduction;
 
@@ -64,6 +76,3 @@ void fsdp_exchange_gather_behind(const fsdp_peers *peers, void *slots, int64_t b
 
 // As fsdp_exchange_gather, on the first place alone; `out` is not used on the others.
 void fsdp_exchange_gather_first(const fsdp_peers *peers, const void *mine, int64_t bytes, void *out);
-
-// The sum of `value` over the places before.
-int64_t fsdp_exchange_prefix(const fsdp_peers *peers, int64_t value);

@@ -160,6 +160,8 @@ void sum(ncclComm_t comm, const unsigned char *all, size_t sent_count, size_t fi
   }
 }
 
+int scalable_calls;
+
 ncclComm_t make(MPI_Comm mpi, bool is_blocking) {
   const char *user = std::getenv("NCCL_COMM_BLOCKING");
   auto *comm = new ncclComm;
@@ -181,11 +183,15 @@ const char *ncclGetLastError(ncclComm_t) {
   return "";
 }
 ncclResult_t ncclGetVersion(int *version) {
-  *version = 22800;
+  *version = NCCL_VERSION_CODE;
   return ncclSuccess;
 }
 ncclResult_t ncclGetUniqueId(ncclUniqueId *id) {
   *id = {};
+  static int made; // an id is of one call of one rank
+  int owner[2] = {0, ++made};
+  MPI_Comm_rank(MPI_COMM_WORLD, &owner[0]);
+  memcpy(id->internal, owner, sizeof owner);
   return ncclSuccess;
 }
 
@@ -196,6 +202,35 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm, int size, ncclUniqueId, in
   *comm = make(mpi, !config || config->blocking);
   if ((*comm)->rank != rank || (*comm)->size != size) return ncclInvalidArgument;
   return begin(*comm, "ncclCommInitRankConfig", polls_max);
+}
+// The same ids on all ranks, each of a different rank.
+ncclResult_t ncclCommInitRankScalable(ncclComm_t *comm, int size, int rank, int id_count, ncclUniqueId *ids,
+                                      ncclConfig_t *config) {
+  MPI_Comm mpi;
+  MPI_Comm_dup(MPI_COMM_WORLD, &mpi);
+  *comm = make(mpi, !config || config->blocking);
+  if ((*comm)->rank != rank || (*comm)->size != size) return ncclInvalidArgument;
+  int counts[2] = {id_count, -id_count}, right = id_count >= 1 && id_count <= size;
+  MPI_Allreduce(MPI_IN_PLACE, counts, 2, MPI_INT, MPI_MAX, mpi);
+  if (counts[0] != -counts[1]) simt::fail("ncclCommInitRankScalable with %d ids and %d", id_count, counts[0]);
+  std::vector<ncclUniqueId> first(ids, ids + id_count);
+  MPI_Bcast(first.data(), int(sizeof(ncclUniqueId)) * id_count, MPI_BYTE, 0, mpi);
+  std::vector<bool> owns(size_t(size), false);
+  for (int i = 0; i < id_count && right; i++) {
+    int owner[2];
+    memcpy(owner, ids[i].internal, sizeof owner);
+    right = memcmp(&first[size_t(i)], &ids[i], sizeof ids[i]) == 0 && owner[1] > 0 && owner[0] >= 0 &&
+            owner[0] < size && !owns[size_t(owner[0])];
+    if (right) owns[size_t(owner[0])] = true;
+  }
+  MPI_Allreduce(MPI_IN_PLACE, &right, 1, MPI_INT, MPI_MIN, mpi);
+  if (!right)
+    simt::fail("ncclCommInitRankScalable: its ids are not the same everywhere, or not of as many ranks");
+  scalable_calls++;
+  return begin(*comm, "ncclCommInitRankScalable", polls_max);
+}
+int simt_nccl_scalable_calls(void) {
+  return scalable_calls;
 }
 ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t *made, ncclConfig_t *config) {
   const char *ordered = getenv("NCCL_LAUNCH_ORDER_IMPLICIT");

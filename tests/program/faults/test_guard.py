@@ -50,6 +50,28 @@ def struck_all_at_once(number, expected, late=False):
     assert failure["rank"] == 0 and failure["process"] == ranks[0], failure
 
 
+def one_is_killed_while_nobody_can_speak():
+    """All others are stopped, and mpirun: the guard reports the killed one, not the stopped ones."""
+    run, process = start()
+    ranks = faults.processes_of(work / "logs")
+    os.kill(process.pid, signal.SIGSTOP)
+    try:
+        for rank, pid in ranks.items():
+            if rank != 1:
+                os.kill(pid, signal.SIGSTOP)
+        os.kill(ranks[1], signal.SIGKILL)
+        deadline = time.monotonic() + LIMIT_S + faults.GRACE_S
+        while not faults.messages(run.text("err")) and time.monotonic() < deadline:
+            time.sleep(0.01)
+    finally:
+        os.kill(process.pid, signal.SIGCONT)
+    faults.wait_end(run, process, LIMIT_S + faults.GRACE_S)
+    (message,) = faults.messages(run.text("err"))
+    assert "a rank has ended: rank 1 (host " in message, message
+    assert f"in process {ranks[1]} was killed" in message and "rank 0" not in message, message
+    assert process.returncode != 0
+
+
 def never_joins():
     began = time.monotonic()
     train = [str(programs.BIN / "fsdp_train"), "--comm-timeout", "3"]
@@ -101,6 +123,7 @@ def main():
     struck_all_at_once(signal.SIGKILL, "a rank has ended")
     struck_all_at_once(signal.SIGKILL, "a rank has ended", late=True)
     struck_all_at_once(signal.SIGSTOP, "no sign of life")
+    one_is_killed_while_nobody_can_speak()
     never_joins()
     for number, count in ((signal.SIGKILL, ENDS), (signal.SIGSTOP, ENDS)):
         told = sum(struck_when_done(number) for _ in range(count))

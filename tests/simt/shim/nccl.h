@@ -4,6 +4,8 @@
 
 #include <cuda_runtime_api.h>
 
+#define NCCL_VERSION_CODE 22800
+
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -36,6 +38,8 @@ ncclResult_t ncclGetVersion(int *version);
 ncclResult_t ncclGetUniqueId(ncclUniqueId *id);
 ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm, int size, ncclUniqueId id, int rank,
                                     ncclConfig_t *config);
+ncclResult_t ncclCommInitRankScalable(ncclComm_t *comm, int size, int rank, int id_count, ncclUniqueId *ids,
+                                      ncclConfig_t *config);
 ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t *made, ncclConfig_t *config);
 ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *result);
 ncclResult_t ncclCommFinalize(ncclComm_t comm);
@@ -50,6 +54,9 @@ ncclResult_t ncclReduceScatter(const void *input, void *output, size_t count, nc
                                ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream);
 ncclResult_t ncclAllReduce(const void *input, void *output, size_t count, ncclDataType_t type, ncclRedOp_t op,
                            ncclComm_t comm, cudaStream_t stream);
+
+// For tests: communicators that several roots have started.
+int simt_nccl_scalable_calls(void);
 
 #ifdef __cplusplus
 }

@@ -6,6 +6,7 @@
 #include "tests/support/comm_cases.h"
 
 #include <string.h>
+#include <time.h>
 
 #define SLOT_ELEMS_MAX 33001
 
@@ -72,6 +73,49 @@ static int run_agreement(fsdp_world *world) {
   return failed;
 }
 
+// Groups that do not fit together are refused by all ranks: one names a place twice, or a larger group.
+static int run_wrong_groups(fsdp_world *world, fsdp_device *device) {
+  int failed = 0, last = world->size - 1;
+  for (int wrong = 0; wrong < 2; wrong++) {
+    fsdp_comm_group group = {.color = 0, .rank = world->rank, .size = world->size};
+    if (world->rank == last && wrong == 0) group.rank = 0;
+    if (world->rank == last && wrong == 1) group.size++;
+    fsdp_comms comms;
+    fsdp_error error = {FSDP_OK, ""};
+    fsdp_comms_config config = {
+        .groups = &group, .group_count = 1, .arenas = &device->arenas, .messages = true};
+    failed |= fsdp_world_comms(world, &config, &comms, &error) != FSDP_ERR_OPTION;
+    failed |= strstr(error.message, "do not fit together") == NULL;
+  }
+  if (failed) fprintf(stderr, "rank %d: groups that do not fit together\n", world->rank);
+  return failed;
+}
+
+// Few values by messages: the sum is there when the call returns, also when a rank is late. The buffer is
+// written again at once, which a sum still under way would take.
+static int run_small_sums(fsdp_world *world, fsdp_device *device) {
+  fsdp_comm_group group = {.color = 0, .rank = world->rank, .size = world->size};
+  fsdp_comms comms;
+  fsdp_error error;
+  fsdp_comms_config config = {
+      .groups = &group, .group_count = 1, .arenas = &device->arenas, .messages = true};
+  fsdp_status status = fsdp_world_comms(world, &config, &comms, &error);
+  FSDP_CHECK(status == FSDP_OK, "%s", error.message);
+  float *values = (float *)(void *)device->arenas.memory[FSDP_SPACE_DEVICE];
+  int wrong = 0, size = world->size;
+  for (int turn = 0; turn < 20; turn++) {
+    if (turn % size == world->rank) nanosleep(&(struct timespec){.tv_nsec = 2000000}, NULL);
+    for (int i = 0; i < 3; i++) values[i] = (float)((world->rank + 1) * (turn + i + 1));
+    fsdp_collective call = {.output = values, .numel = 3, .dtype = FSDP_F32};
+    if (size > 1) comms.comm[0]->table->all_reduce(comms.comm[0], &call);
+    for (int i = 0; i < 3 && size > 1; i++)
+      wrong += values[i] != (float)(size * (size + 1) / 2 * (turn + i + 1));
+  }
+  fsdp_comms_destroy(&comms);
+  if (wrong) fprintf(stderr, "rank %d: %d sums of few values are wrong\n", world->rank, wrong);
+  return wrong != 0;
+}
+
 int main(int argc, char **argv) {
   fsdp_world *world;
   fsdp_error error;
@@ -85,6 +129,8 @@ int main(int argc, char **argv) {
   fsdp_device *device;
   status = fsdp_device_cpu()->create(&config, &device, &error);
   FSDP_CHECK(status == FSDP_OK, "%s", error.message);
+  failed |= run_small_sums(world, device);
+  if (world->size > 1) failed |= run_wrong_groups(world, device);
   failed |= run_comms(world, device, world->size, false, 0);
   if (loses && world->rank == world->size - 1) _Exit(9);
   failed |= run_comms(world, device, world->size, true, 0);

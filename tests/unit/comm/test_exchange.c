@@ -1,6 +1,8 @@
 // Small exchanges among many ranks, which are threads: results against closed formulas, and how many messages
 // and bytes of each rank they take.
 #include "runtime/base/check.h"
+#include "runtime/comm/world_inproc.h"
+#include "runtime/exchange/hearing.h"
 #include "runtime/exchange/link_inproc.h"
 #include "runtime/exchange/small_sum.h"
 #include "tests/support/draws.h"
@@ -100,7 +102,7 @@ static void run_broadcast(rank *self) {
 }
 
 static void run_gather(rank *self) {
-  int64_t mine[3] = {self->rank, -self->rank, 5}, all[33 * 3], before = self->rank * (self->rank - 1) / 2;
+  int64_t mine[3] = {self->rank, -self->rank, 5}, all[33 * 3];
   for (int first = 0; first < 2; first++) {
     memset(all, 0xee, sizeof all);
     if (first)
@@ -112,7 +114,6 @@ static void run_gather(rank *self) {
       right = right && all[3 * r] == r && all[3 * r + 1] == -r && all[3 * r + 2] == 5;
     expect(self, right, first ? "gather on the first" : "gather");
   }
-  expect(self, fsdp_exchange_prefix(&self->peers, self->rank) == before, "prefix");
 }
 
 // Odd ranks in falling order, while the even ones pass by.
@@ -171,6 +172,132 @@ static void test_few_values(void **state) {
   static const int counts[] = {1, 2, 13, 64, 65, 200};
   for (size_t s = 0; s < sizeof counts / sizeof *counts; s++)
     assert_int_equal(run_ranks(counts[s], run_small_sum, 0, NULL), 0);
+}
+
+// ---- Worlds
+
+// Ranks of a world, of `argument` on a node: who is where, who failed, who differs.
+static int wrong_in_world;
+static pthread_mutex_t wrong_mutex = PTHREAD_MUTEX_INITIALIZER;
+
+static void expect_in(const fsdp_world *world, bool right, const char *what) {
+  if (right) return;
+  fprintf(stderr, "rank %d of %d: %s\n", world->rank, world->size, what);
+  pthread_mutex_lock(&wrong_mutex);
+  wrong_in_world++;
+  pthread_mutex_unlock(&wrong_mutex);
+}
+
+static void run_nodes(fsdp_world *world, void *argument) {
+  int each = *(const int *)argument, nodes = (world->size + each - 1) / each;
+  expect_in(world, world->node_count == nodes && world->node_index == world->rank / each, "its node");
+  expect_in(world, world->even_nodes == (world->size % each == 0), "even nodes");
+  for (int r = 0; r < world->size; r++) {
+    char name[64];
+    snprintf(name, sizeof name, "rank %d (host node%d)", r, r / each);
+    expect_in(world, strcmp(fsdp_world_rank_name(world, r).text, name) == 0, "a rank's name");
+  }
+  int64_t mine = 100 + world->rank, local[33];
+  fsdp_world_gather_node(world, &mine, sizeof mine, local);
+  for (int i = 0; i < world->local_size; i++)
+    expect_in(world, local[i] == 100 + world->rank / each * each + i, "gather within the node");
+  expect_in(world, fsdp_world_max(world, mine) == 99 + world->size, "the greatest");
+}
+
+// Of any two ranks that fail the lower one's error is everyone's, with its name.
+static void run_errors(fsdp_world *world, void *argument) {
+  int each = *(const int *)argument;
+  for (int failing = 0; failing <= world->size; failing++) {
+    fsdp_error error = {FSDP_OK, ""};
+    if (world->rank == failing || world->rank == failing + 1)
+      fsdp_fail(&error, FSDP_ERR_INPUT, "file %d", world->rank);
+    char wanted[64] = "";
+    if (failing < world->size) snprintf(wanted, sizeof wanted, "file %d", failing);
+    if (failing > 0 && failing < world->size)
+      snprintf(wanted, sizeof wanted, "file %d (rank %d (host node%d))", failing, failing, failing / each);
+    fsdp_status status = fsdp_world_share_error(world, &error);
+    expect_in(world, status == (failing < world->size ? FSDP_ERR_INPUT : FSDP_OK), "the shared status");
+    expect_in(world, strcmp(error.message, wanted) == 0 && world->failed_rank == failing, "the shared error");
+  }
+}
+
+static void run_agreement(fsdp_world *world, void *argument) {
+  (void)argument;
+  for (int other = 1; other < world->size; other++) {
+    uint64_t values[3] = {7, world->rank >= other ? UINT64_MAX : 0, world->rank == other ? 1 : 2};
+    int differs[3];
+    bool same = fsdp_world_compare(world, values, 3, differs);
+    expect_in(world, !same && differs[0] == -1 && differs[1] == other && differs[2] == other, "who differs");
+    fsdp_error error = {FSDP_OK, ""};
+    char part[64];
+    snprintf(part, sizeof part, "and rank %d (host node%d) (0000000000000009)", other,
+             world->nodes.index[other]);
+    fsdp_status status = fsdp_world_agree(world, "it", world->rank >= other ? 9 : 8, &error);
+    expect_in(world, status == FSDP_ERR_OPTION && strstr(error.message, part), "the message of a difference");
+    expect_in(world, fsdp_world_agree(world, "it", 9, &error) == FSDP_OK, "agreement");
+  }
+}
+
+static void test_worlds(void **state) {
+  (void)state;
+  static const int shapes[][2] = {{1, 1}, {4, 4}, {5, 2}, {12, 4}, {33, 8}};
+  for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++) {
+    int each = shapes[s][1];
+    fsdp_inproc_job job = {.size = shapes[s][0], .ranks_per_node = each, .argument = &each};
+    job.run = run_nodes;
+    fsdp_inproc_job_run(&job, NULL);
+    job.run = run_errors;
+    fsdp_inproc_job_run(&job, NULL);
+    job.run = run_agreement;
+    fsdp_inproc_job_run(&job, NULL);
+  }
+  assert_int_equal(wrong_in_world, 0);
+}
+
+// ---- Who hears of whom
+
+static void test_hearing(void **state) {
+  (void)state;
+  static const int shapes[][3] = {
+      {4, 2, 65}, {130, 2, 65}, {132, 2, 65}, {9, 1, 3}, {1000, 8, 65}}; // and a circle
+  for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++) {
+    int size = shapes[s][0], each = shapes[s][1], nodes = size / each;
+    int *node = fsdp_alloc((size_t)size * sizeof *node);
+    const char **hosts = fsdp_alloc((size_t)size * sizeof *hosts);
+    bool *heard = fsdp_alloc_zeroed((size_t)(nodes * nodes), sizeof *heard);
+    for (int r = 0; r < size; r++) node[r] = r / each * each, hosts[r] = "a";
+    for (int n = 0; n < nodes; n++) {
+      fsdp_hearing hearing;
+      fsdp_hearing_config config = {
+          .rank = n * each, .size = size, .circle = shapes[s][2], .node = node, .hosts = hosts};
+      fsdp_hearing_find(&config, &hearing);
+      for (int i = 0; i < hearing.count; i++) {
+        const fsdp_heard *h = &hearing.heard[i];
+        heard[n * nodes + h->rank / each] = true;
+        assert_int_equal(fsdp_hearing_index(&hearing, h->rank), i);
+        assert_true(i == 0 || hearing.heard[i - 1].rank < h->rank);
+        assert_int_equal(h->local, h->rank / each == n);
+      }
+      assert_int_equal(fsdp_hearing_index(&hearing, size), -1);
+      assert_int_equal(hearing.heard[hearing.self].rank, n * each);
+      assert_in_range(hearing.count, each, nodes <= shapes[s][2] ? size : each * (2 * log2_up(nodes) + 1));
+      assert_int_equal(hearing.rounds, nodes <= shapes[s][2] ? 0 : log2_up(nodes));
+      fsdp_hearing_release(&hearing);
+    }
+    for (int a = 0; a < nodes; a++)
+      for (int b = 0; b < nodes; b++) assert_int_equal(heard[a * nodes + b], heard[b * nodes + a]);
+    // From node 0 all know after log N rounds.
+    bool *knows = fsdp_alloc_zeroed((size_t)nodes, sizeof *knows),
+         *next = fsdp_alloc_zeroed((size_t)nodes, 1);
+    knows[0] = true;
+    for (int round = 0; round < (nodes <= shapes[s][2] ? 1 : log2_up(nodes)); round++) {
+      for (int a = 0; a < nodes; a++)
+        for (int b = 0; b < nodes; b++) next[a] = next[a] || (knows[b] && heard[a * nodes + b]);
+      memcpy(knows, next, (size_t)nodes);
+    }
+    for (int a = 0; a < nodes; a++) assert_true(knows[a]);
+    free(next), free(knows), free(heard), free(hosts), free(node);
+  }
 }
 
 // ---- Costs
@@ -260,9 +387,8 @@ static void test_costs(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_results),
-      cmocka_unit_test(test_few_values),
-      cmocka_unit_test(test_costs),
+      cmocka_unit_test(test_results), cmocka_unit_test(test_few_values), cmocka_unit_test(test_worlds),
+      cmocka_unit_test(test_hearing), cmocka_unit_test(test_costs),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

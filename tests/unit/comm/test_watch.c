@@ -20,12 +20,13 @@
 // After the headers that it needs.
 #include <cmocka.h>
 
-enum { RANKS = 4, LIMIT_S = 2 };
+enum { RANKS_MAX = 9, LIMIT_S = 2 };
 
 // ---- Sentences
 
-static fsdp_board_rank alive(const char *host) {
-  return (fsdp_board_rank){.view = {.beat = 9, .first_step = 100}, .state = FSDP_RANK_ALIVE, .host = host};
+static fsdp_board_rank alive(int rank, const char *host) {
+  return (fsdp_board_rank){
+      .rank = rank, .view = {.beat = 9, .first_step = 100}, .state = FSDP_RANK_ALIVE, .host = host};
 }
 
 static void explain(const fsdp_board_rank *ranks, int count, int self, const char *wanted) {
@@ -36,7 +37,7 @@ static void explain(const fsdp_board_rank *ranks, int count, int self, const cha
 
 static void test_who_waits_for_whom(void **state) {
   (void)state;
-  fsdp_board_rank ranks[3] = {alive("a"), alive("a"), alive("b")};
+  fsdp_board_rank ranks[3] = {alive(0, "a"), alive(1, "a"), alive(2, "b")};
   ranks[0].view.lanes[FSDP_STREAM_GATHER].waits = 1;
   ranks[0].view.lanes[FSDP_STREAM_GATHER].current = fsdp_place_of(17, 412);
   ranks[1].view.lanes[FSDP_STREAM_GATHER].waits = 1;
@@ -63,7 +64,7 @@ static void test_who_waits_for_whom(void **state) {
 
 static void test_exchanges_and_the_furthest_behind(void **state) {
   (void)state;
-  fsdp_board_rank ranks[3] = {alive("a"), alive("b"), alive("b")};
+  fsdp_board_rank ranks[3] = {alive(0, "a"), alive(1, "b"), alive(2, "b")};
   for (int r = 0; r < 3; r++) {
     ranks[r].view.activity = FSDP_ACTIVITY_SAVING;
     ranks[r].view.exchanges = r == 2 ? 11 : 12;
@@ -144,7 +145,7 @@ typedef struct strings {
 
 // Mail between the ranks: datagrams.
 typedef struct post_office {
-  int sockets[RANKS][2]; // to rank, of rank
+  int sockets[RANKS_MAX][2]; // to rank, of rank
   strings *strings;
   int rank;
 } post_office;
@@ -168,30 +169,42 @@ static int take(void *owner, void *data, int capacity, int *from) {
   return (int)got - 1;
 }
 
+// Two nodes, a and b, of two ranks; or nine of one, a to i, of which each hears of those at distances 1, 2
+// and 4.
 typedef struct job {
-  void *memory[2]; // of the two nodes: ranks 0 and 1, ranks 2 and 3
+  int size, node_ranks;
+  void *memory[RANKS_MAX]; // of the nodes
   post_office office;
-  pid_t processes[RANKS];
+  pid_t processes[RANKS_MAX];
   int errors; // a pipe's end: everyone's standard error
   char text[8192];
-  int status[RANKS];
+  int status[RANKS_MAX];
 } job;
 
 static void sleep_ms(int64_t ms) {
   nanosleep(&(struct timespec){.tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000}, NULL);
 }
 
+static const char *error_folder; // of the next job's ranks; NULL: none
+
 // What a rank does: `slow` works for two limits, marking progress, while the others wait for it.
 static void live(job *j, int rank, int slow) {
-  static const int node[RANKS] = {0, 0, 2, 2};
-  static const char hosts[RANKS][FSDP_HOST_NAME_BYTES] = {"a", "a", "b", "b"};
+  static const char *const names[RANKS_MAX] = {"a", "b", "c", "d", "e", "f", "g", "h", "i"};
+  int node[RANKS_MAX];
+  const char *hosts[RANKS_MAX];
+  for (int r = 0; r < j->size; r++) {
+    node[r] = r / j->node_ranks * j->node_ranks;
+    hosts[r] = names[r / j->node_ranks];
+  }
   j->office.rank = rank;
+  if (error_folder) fsdp_error_file_open(error_folder, rank, hosts[rank], false);
   fsdp_mail mail = {.owner = &j->office, .post = post, .take = take};
   fsdp_watch_config config = {.rank = rank,
-                              .size = RANKS,
+                              .size = j->size,
+                              .circle = j->node_ranks == 1 ? 3 : 0,
                               .node = node,
                               .hosts = hosts,
-                              .memory = j->memory[node[rank] / 2],
+                              .memory = j->memory[rank / j->node_ranks],
                               .mail = &mail};
   fsdp_watch *watch = fsdp_watch_start(&config);
   fsdp_watch_set_limit(watch, LIMIT_S);
@@ -216,21 +229,23 @@ static void live(job *j, int rank, int slow) {
   _exit(0);
 }
 
-static void start(job *j, int slow) {
+static void start_nodes(job *j, int size, int node_ranks, int slow) {
   memset(j, 0, sizeof *j);
-  int64_t bytes = fsdp_watch_memory_bytes(RANKS);
-  for (int n = 0; n < 2; n++) {
+  j->size = size;
+  j->node_ranks = node_ranks;
+  int64_t bytes = fsdp_watch_memory_bytes(size);
+  for (int n = 0; n < size / node_ranks; n++) {
     j->memory[n] = mmap(NULL, (size_t)bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     assert_true(j->memory[n] != MAP_FAILED);
   }
   j->office.strings = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   assert_true(j->office.strings != MAP_FAILED);
-  for (int r = 0; r < RANKS; r++)
+  for (int r = 0; r < size; r++)
     assert_int_equal(socketpair(AF_UNIX, SOCK_DGRAM, 0, j->office.sockets[r]), 0);
   int ends[2];
   assert_int_equal(pipe(ends), 0);
   fflush(NULL);
-  for (int r = 0; r < RANKS; r++) {
+  for (int r = 0; r < size; r++) {
     j->processes[r] = fork();
     assert_true(j->processes[r] >= 0);
     if (j->processes[r] != 0) continue;
@@ -242,10 +257,14 @@ static void start(job *j, int slow) {
   close(ends[1]);
   j->errors = ends[0];
   // All have a heartbeat before anything happens to one of them.
-  for (int r = 0; r < RANKS; r++) {
-    const fsdp_board_slot *slots = (const fsdp_board_slot *)((const fsdp_watch_node *)j->memory[r / 2] + 1);
+  for (int r = 0; r < size; r++) {
+    const fsdp_board_slot *slots = fsdp_watch_slots(j->memory[r / node_ranks]);
     while (atomic_load(&slots[r].beat) < 4) sleep_ms(10);
   }
+}
+
+static void start(job *j, int slow) {
+  start_nodes(j, 4, 2, slow);
 }
 
 // From here on ranks wait for each other, until all have ended.
@@ -255,10 +274,11 @@ static void finish(job *j) {
   for (ssize_t got; (got = read(j->errors, j->text + used, sizeof j->text - 1 - used)) > 0;)
     used += (size_t)got;
   j->text[used] = 0;
-  for (int r = 0; r < RANKS; r++) waitpid(j->processes[r], &j->status[r], 0);
+  for (int r = 0; r < j->size; r++) waitpid(j->processes[r], &j->status[r], 0);
   close(j->errors);
-  for (int r = 0; r < RANKS; r++) close(j->office.sockets[r][0]), close(j->office.sockets[r][1]);
-  for (int n = 0; n < 2; n++) munmap(j->memory[n], (size_t)fsdp_watch_memory_bytes(RANKS));
+  for (int r = 0; r < j->size; r++) close(j->office.sockets[r][0]), close(j->office.sockets[r][1]);
+  for (int n = 0; n < j->size / j->node_ranks; n++)
+    munmap(j->memory[n], (size_t)fsdp_watch_memory_bytes(j->size));
   munmap(j->office.strings, 4096);
 }
 
@@ -286,7 +306,7 @@ static void test_a_killed_rank(void **state) {
   kill(j.processes[2], SIGKILL);
   finish(&j);
   expect_one_message(&j, "rank 2 (host b) has finished no instruction yet, while starting and has ended");
-  for (int r = 0; r < RANKS; r++) {
+  for (int r = 0; r < j.size; r++) {
     if (r != 2) expect_status(&j, r, 5);
   }
 }
@@ -301,7 +321,7 @@ static void test_a_stopped_rank(void **state) {
   expect_one_message(&j, "rank 3 (host b) waits at instruction 42, step 7; rank 2 (host b)");
   expect_one_message(&j, "shows no sign of life");
   assert_true(WIFSIGNALED(j.status[2]) && WTERMSIG(j.status[2]) == SIGKILL);
-  for (int r = 0; r < RANKS; r++) {
+  for (int r = 0; r < j.size; r++) {
     if (r != 2) expect_status(&j, r, 5);
   }
 }
@@ -317,7 +337,7 @@ static void test_a_cut_link(void **state) {
                                  "be reached"));
   assert_non_null(strstr(j.text, "rank 0 (host a) has finished no instruction yet, while starting and cannot "
                                  "be reached"));
-  for (int r = 0; r < RANKS; r++) expect_status(&j, r, 5);
+  for (int r = 0; r < j.size; r++) expect_status(&j, r, 5);
 }
 
 static void test_all_wait(void **state) {
@@ -326,7 +346,7 @@ static void test_all_wait(void **state) {
   start(&j, -1);
   finish(&j);
   expect_one_message(&j, "no progress for 2 s (--comm-timeout): rank ");
-  for (int r = 0; r < RANKS; r++) expect_status(&j, r, 5);
+  for (int r = 0; r < j.size; r++) expect_status(&j, r, 5);
 }
 
 static void test_a_slow_rank_is_waited_for(void **state) {
@@ -335,7 +355,43 @@ static void test_a_slow_rank_is_waited_for(void **state) {
   start(&j, 3);
   finish(&j);
   assert_string_equal(j.text, "");
-  for (int r = 0; r < RANKS; r++) expect_status(&j, r, 0);
+  for (int r = 0; r < j.size; r++) expect_status(&j, r, 0);
+}
+
+// ---- More nodes than a circle: nine of one rank
+
+static void expect_end(const job *j, const char *part, int but) {
+  expect_one_message(j, part);
+  for (int r = 0; r < j->size; r++)
+    if (r != but) expect_status(j, r, 5);
+}
+
+// Those that hear of it are ranks 1, 3, 4, 6, 7 and 8; the rest learn from these that the job is over.
+static void test_many_nodes_lose_one(void **state) {
+  (void)state;
+  job j;
+  start_nodes(&j, 9, 1, -1);
+  kill(j.processes[5], SIGKILL);
+  finish(&j);
+  expect_end(&j, "rank 5 (host f) has finished no instruction yet, while starting and cannot be reached", 5);
+}
+
+static void test_many_nodes_all_wait(void **state) {
+  (void)state;
+  job j;
+  start_nodes(&j, 9, 1, -1);
+  finish(&j);
+  expect_end(&j, "no progress for 2 s (--comm-timeout): rank 0 (host a) waits at instruction 42, step 7", -1);
+}
+
+// Nothing else moves, and some nodes hear of that only from others.
+static void test_many_nodes_wait_for_a_slow_one(void **state) {
+  (void)state;
+  job j;
+  start_nodes(&j, 9, 1, 7);
+  finish(&j);
+  assert_string_equal(j.text, "");
+  for (int r = 0; r < j.size; r++) expect_status(&j, r, 0);
 }
 
 // ---- The error file
@@ -398,6 +454,29 @@ static void test_the_error_file(void **state) {
   assert_int_equal(rmdir(folder), 0); // nothing else stays there
 }
 
+// A rank that has left the job is not the one that failed.
+static void test_one_has_left(void **state) {
+  (void)state;
+  char folder[] = "/tmp/fsdp_watch_XXXXXX", path[64];
+  assert_non_null(mkdtemp(folder));
+  snprintf(path, sizeof path, "%s/error.json", folder);
+  error_folder = folder;
+  job j;
+  start(&j, -1);
+  error_folder = NULL;
+  atomic_store(&fsdp_watch_slots(j.memory[0])[0].activity, FSDP_ACTIVITY_LEFT);
+  sleep_ms(1500); // until the other node knows
+  kill(j.processes[2], SIGKILL);
+  finish(&j);
+  expect_one_message(&j, "rank 2 (host b) has finished no instruction yet, while starting and has ended");
+  for (int i = 0; i < 500 && access(path, R_OK) != 0; i++) sleep_ms(10); // a process of its own writes it
+  json_t *object = read_error_file(folder);
+  assert_int_equal(json_integer_value(json_object_get(object, "rank")), 2);
+  assert_int_equal(json_integer_value(json_object_get(object, "process")), j.processes[2]);
+  json_decref(object);
+  assert_int_equal(rmdir(folder), 0);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_who_waits_for_whom),
@@ -409,7 +488,11 @@ int main(void) {
       cmocka_unit_test(test_a_cut_link),
       cmocka_unit_test(test_all_wait),
       cmocka_unit_test(test_a_slow_rank_is_waited_for),
+      cmocka_unit_test(test_many_nodes_lose_one),
+      cmocka_unit_test(test_many_nodes_all_wait),
+      cmocka_unit_test(test_many_nodes_wait_for_a_slow_one),
       cmocka_unit_test(test_the_error_file),
+      cmocka_unit_test(test_one_has_left),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

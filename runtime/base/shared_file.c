@@ -1,4 +1,4 @@
-#include "runtime/comm/shared_file.h"
+#include "runtime/base/shared_file.h"
 
 #include <fcntl.h>
 #include <stdio.h>
