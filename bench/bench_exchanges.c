@@ -16,7 +16,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { NODE_RANKS = 8, EXCHANGES_MAX = 4096, SIZES = 5, THREADS_MAX = 1024 };
+enum { NODE_RANKS = 8, EXCHANGES_MAX = 4096, SIZES = 5 };
+// Threads, and the bytes of each in an exchange, at most.
+enum { THREADS_MAX = 1024, THREAD_BYTES_MAX = 1200 };
 static const int sizes[SIZES] = {64, 256, 1024, 16384, 100000};
 
 typedef enum whom { WORLD, NODE, NODES, SOME, WHOM_COUNT } whom;
@@ -26,6 +28,7 @@ typedef struct exchange {
   whom among;
   int size;
   int64_t bytes;
+  bool of_nodes; // bytes of each of the nodes: what their first ranks have gathered, handed out in each
 } exchange;
 
 typedef struct list {
@@ -56,7 +59,16 @@ static bool read_line(FILE *file, char activity[32], exchange *made) {
 
 static void append(list *l, const exchange *made) {
   FSDP_CHECK(l->count < EXCHANGES_MAX, "more than %d exchanges", EXCHANGES_MAX);
-  l->items[l->count++] = *made;
+  const exchange *before = l->count > 0 ? &l->items[l->count - 1] : NULL;
+  bool follows = before && before->kind == FSDP_EXCHANGE_GATHER && before->among == NODES;
+  exchange *added = &l->items[l->count++];
+  *added = *made;
+  added->of_nodes = follows && made->kind == FSDP_EXCHANGE_BROADCAST && made->among == NODE;
+  if (added->of_nodes) added->bytes = before->bytes;
+}
+
+static int64_t bytes_of(const exchange *e, int size) {
+  return e->bytes * (e->of_nodes ? (size + NODE_RANKS - 1) / NODE_RANKS : 1);
 }
 
 static bool has(const list *l, const exchange *wanted) {
@@ -76,7 +88,7 @@ static void read_lists(const char *path, int ranks, list lists[LISTS]) {
   FSDP_CHECK(file, "%s cannot be read", path);
   char activity[32], before[32] = "";
   exchange made;
-  memset(&made, 0, sizeof made);
+  memset(&made, 0, sizeof made); // compared as bytes
   for (int i = 0; i < LISTS; i++) lists[i].name = names[i], lists[i].listed_ranks = ranks;
   while (read_line(file, activity, &made)) {
     bool same = strcmp(activity, before) == 0;
@@ -92,8 +104,8 @@ static void read_lists(const char *path, int ranks, list lists[LISTS]) {
     if (strcmp(activity, "evaluate") == 0 || strcmp(activity, "save") == 0) append(&now, &made);
   }
   fclose(file);
-  append(&lists[ERROR], &(exchange){FSDP_EXCHANGE_REDUCE, WORLD, 0, 8});
-  append(&lists[ERROR], &(exchange){FSDP_EXCHANGE_BROADCAST, WORLD, 0, (int64_t)sizeof(fsdp_error)});
+  append(&lists[ERROR], &(exchange){.kind = FSDP_EXCHANGE_REDUCE, .bytes = 8});
+  append(&lists[ERROR], &(exchange){.kind = FSDP_EXCHANGE_BROADCAST, .bytes = (int64_t)sizeof(fsdp_error)});
 }
 
 // ---- Making them again
@@ -131,17 +143,19 @@ static void combine_nothing(void *owner, void *data, const void *other) {
   (void)owner, (void)data, (void)other;
 }
 
-static void make(const exchange *e, const fsdp_peers *peers) {
-  int64_t bytes = e->bytes * (e->kind >= FSDP_EXCHANGE_GATHER ? peers->size : 1);
-  char *mine = fsdp_alloc_zeroed(1, (size_t)e->bytes + 1), *all = fsdp_alloc((size_t)bytes + 1);
+// `size` ranks in all. `counts`: over a link that reads and writes nothing, so that a gather needs no memory.
+static void make(const exchange *e, const fsdp_peers *peers, int size, bool counts) {
+  int64_t bytes = bytes_of(e, size),
+          all_bytes = bytes * (e->kind >= FSDP_EXCHANGE_GATHER && !counts ? size : 1);
+  char *mine = fsdp_alloc_zeroed(1, (size_t)bytes + 1), *all = fsdp_alloc((size_t)all_bytes + 1);
   if (e->kind == FSDP_EXCHANGE_REDUCE)
-    fsdp_exchange_combine(peers, mine, all, e->bytes, combine_nothing, NULL);
+    fsdp_exchange_combine(peers, mine, all, bytes, combine_nothing, NULL);
   else if (e->kind == FSDP_EXCHANGE_BROADCAST)
-    fsdp_exchange_broadcast(peers, 0, mine, e->bytes);
+    fsdp_exchange_broadcast(peers, 0, mine, bytes);
   else if (e->kind == FSDP_EXCHANGE_GATHER)
-    fsdp_exchange_gather_behind(peers, all, e->bytes);
+    fsdp_exchange_gather_behind(peers, all, bytes);
   else
-    fsdp_exchange_gather_first(peers, mine, e->bytes, all);
+    fsdp_exchange_gather_first(peers, mine, bytes, all);
   free(mine), free(all);
 }
 
@@ -151,7 +165,7 @@ static totals count_rank(const list *l, int rank, int size) {
   const fsdp_link link = {.owner = &made, .swap = count_swap};
   for (int i = 0; i < l->count; i++) {
     const fsdp_peers peers = peers_of(l, &l->items[i], &link, rank, size);
-    if (peers.place >= 0) make(&l->items[i], &peers);
+    if (peers.place >= 0) make(&l->items[i], &peers, size, true);
   }
   return made;
 }
@@ -169,7 +183,7 @@ static void run_rank(fsdp_world *world, void *argument) {
       stride = l->listed_ranks / e->size, first = world->rank % stride;
     for (int p = 0; p < peers.size; p++) ranks[p] = first + p * stride;
     peers.ranks = ranks;
-    if (peers.place >= 0) make(e, &peers);
+    if (peers.place >= 0) make(e, &peers, world->size, false);
     free(ranks);
   }
 }
@@ -182,7 +196,12 @@ static bool is_equal(const totals *counted, const fsdp_link_counts *sent, const 
 }
 
 // Compares the counts of all ranks with those of threads; returns the most ranks that one has sent to.
-static int compare_with_threads(list *l, int size) {
+static int compare_with_threads(const list *whole, int size) {
+  static list few; // so that threads need little memory
+  list *l = &few;
+  *l = *whole;
+  for (int i = 0; i < l->count; i++)
+    if (l->items[i].bytes > THREAD_BYTES_MAX) l->items[i].bytes = THREAD_BYTES_MAX;
   fsdp_link_counts *all = fsdp_alloc(2 * (size_t)size * sizeof *all), *start = all + size;
   fsdp_inproc_job job = {.size = size, .ranks_per_node = NODE_RANKS, .run = run_rank};
   fsdp_inproc_job_run(&job, start); // making the worlds alone
@@ -201,7 +220,7 @@ static int compare_with_threads(list *l, int size) {
 
 // ---- Printing
 
-static void print_list(list *l) {
+static void print_list(const list *l) {
   int64_t sent[SIZES] = {0}, bytes[SIZES] = {0}, node[SIZES] = {0};
   int peers[SIZES] = {0};
   for (int s = 0; s < SIZES; s++) {

@@ -16,6 +16,7 @@
 //   NCCL           enqueued   as the algorithm does that the library chooses  the same bits with the same
 //                             (order, and where bf16 is rounded)              ranks, links and NCCL settings
 //
+// Few values of more than 64 ranks are added by messages in blocks of 64, and then block to block (small_sum.h).
 // After an all-reduce all ranks hold the same bits. No rank waits forever: the watch (watch.h) ends a job
 // whose ranks do not arrive.
 #pragma once

@@ -1,6 +1,5 @@
-// The start of NCCL's communicators by one root and by several, on 1 to 5 ranks: the emulated call refuses
-// ids that are not the same on all ranks, or of one rank twice. A collective of the world and one of halves
-// then work.
+// The start of NCCL's communicators by one root and by several: the emulated call refuses ids that are not
+// the same on all ranks, or of one rank twice. Collectives then work.
 #include "runtime/base/check.h"
 #include "runtime/comm/comm_nccl.h"
 #include "runtime/device/device.h"
@@ -10,12 +9,12 @@
 #include <nccl.h>
 #include <stdio.h>
 
-// Sums of ranks over the world and over neighbours; what is wrong.
-static int sum_ranks(const fsdp_world *world, fsdp_comm *comm, int first) {
+// The sum of all ranks; whether it is wrong.
+static int sum_ranks(const fsdp_world *world, fsdp_comm *comm) {
   float *values, sum = 0, wanted = 0;
   cudaStream_t stream;
   int low, high;
-  for (int r = 0; r < comm->size; r++) wanted += (float)(first + r + 1);
+  for (int r = 0; r < comm->size; r++) wanted += (float)(r + 1);
   cudaDeviceGetStreamPriorityRange(&low, &high);
   cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, high);
   cudaMalloc((void **)&values, sizeof *values);
@@ -32,9 +31,8 @@ static int sum_ranks(const fsdp_world *world, fsdp_comm *comm, int first) {
 }
 
 static int run(fsdp_world *world, int root_ranks, int roots) {
-  const int pair = world->rank / 2, rest = world->size - 2 * pair;
-  fsdp_comm_group groups[2] = {{.color = 0, .rank = world->rank, .size = world->size},
-                               {.color = pair, .rank = world->rank % 2, .size = rest < 2 ? rest : 2}};
+  const fsdp_comm_group all = {.color = 0, .rank = world->rank, .size = world->size};
+  const fsdp_comm_group groups[2] = {all, all}; // the second one is split from the first
   fsdp_arenas arenas = {0};
   fsdp_comms comms;
   fsdp_error error;
@@ -47,7 +45,7 @@ static int run(fsdp_world *world, int root_ranks, int roots) {
   if (wrong) fprintf(stderr, "rank %d: %d ranks a root\n", world->rank, root_ranks);
   for (int g = 0; g < 2; g++) {
     wrong |= comms.comm[g]->size != groups[g].size || comms.comm[g]->rank != groups[g].rank;
-    if (groups[g].size > 1) wrong |= sum_ranks(world, comms.comm[g], g == 0 ? 0 : 2 * pair);
+    wrong |= sum_ranks(world, comms.comm[g]);
   }
   fsdp_comms_destroy(&comms);
   return wrong;
