@@ -9,6 +9,7 @@
 #include "runtime/base/size.h"
 #include "runtime/checkpoint/checkpoint_file.h"
 #include "runtime/checkpoint/checkpoint_folder.h"
+#include "runtime/checkpoint/json_file.h"
 #include "runtime/checkpoint/safetensors.h"
 
 #include <errno.h>
@@ -41,7 +42,7 @@ static fsdp_status open_checkpoint(const char *path, char folder[FSDP_CHECKPOINT
   }
   fsdp_status status = fsdp_checkpoint_read_manifest(folder, checkpoint, error);
   if (status != FSDP_OK) return status;
-  status = fsdp_checkpoint_check_files(*checkpoint, folder, error);
+  status = fsdp_checkpoint_check_files(*checkpoint, folder, 0, 1, error);
   if (status == FSDP_OK) return status;
   fsdp_checkpoint_destroy(*checkpoint);
   *checkpoint = NULL;
@@ -223,7 +224,9 @@ static fsdp_status write_index(const exporter *x, int64_t total_bytes, fsdp_erro
 static fsdp_status write_config(const exporter *x, fsdp_error *error) {
   char path[PATH_BYTES];
   snprintf(path, sizeof path, "%s/" FSDP_CHECKPOINT_CARRIED "/config.json", x->source);
-  json_t *root = json_load_file(path, 0, NULL);
+  const fsdp_json_file file = {path, "", ""};
+  json_t *root;
+  fsdp_json_file_read(&file, &root, NULL);
   if (!json_is_object(root)) {
     json_decref(root);
     root = fsdp_model_print(&x->checkpoint->model);
@@ -313,10 +316,9 @@ fsdp_status fsdp_export_run(const fsdp_export_config *config, fsdp_export_result
 
 static void print_files(const fsdp_checkpoint *c, FILE *out) {
   char bytes[24], whole[48];
-  int64_t total = 0;
-  for (int i = 0; i < c->file_count; i++) total += c->files[i].bytes;
   fprintf(out, "files:      %d of ranks, %s (%s bytes)", c->file_count,
-          fsdp_value_print_bytes(total, bytes, sizeof bytes), fsdp_print_int(total, whole, sizeof whole));
+          fsdp_value_print_bytes(c->files_bytes, bytes, sizeof bytes),
+          fsdp_print_int(c->files_bytes, whole, sizeof whole));
   for (int i = 0; i < c->carried_count; i++) fprintf(out, "%s%s", i ? ", " : "; ", c->carried[i].name);
   fputc('\n', out);
 }

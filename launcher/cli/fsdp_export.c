@@ -91,6 +91,7 @@ static fsdp_status run(const arguments *a, fsdp_error *error) {
 int main(int argc, char **argv) {
   arguments a = {0};
   fsdp_error error = {0};
+  fsdp_output_begin();
   fsdp_status status = parse(&a, argc, argv, &error);
   if (status == FSDP_OK) status = run(&a, &error);
   status = fsdp_output_finish(status, &error);

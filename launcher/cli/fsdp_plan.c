@@ -239,6 +239,7 @@ int main(int argc, char **argv) {
   fsdp_options options;
   fsdp_setup setup = {0};
   fsdp_error error = {0};
+  fsdp_output_begin();
   fsdp_status status = fsdp_options_parse(&options, FSDP_PROGRAM_PLAN, argc, argv, &error);
   if (status == FSDP_OK && options.help) {
     fsdp_options_print_help(FSDP_PROGRAM_PLAN, stdout);

@@ -154,6 +154,7 @@ int main(int argc, char **argv) {
   fsdp_world *world = NULL;
   arguments a;
   fsdp_error error = {0}, start_error = {0};
+  fsdp_output_begin();
   fsdp_gpu_set_environment();
   parse(&a, argc, argv, &error);
   fsdp_start_timer_begin(START_LIMIT_S);

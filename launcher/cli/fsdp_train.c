@@ -78,6 +78,7 @@ int main(int argc, char **argv) {
   fsdp_error error = {0}, start_error = {0};
   fsdp_options options;
   int stop_signal = 0;
+  fsdp_output_begin();
   fsdp_stop_install();
   fsdp_gpu_set_environment();
   // What is wrong with the options is reported when all ranks have joined; their time limit counts from now.

@@ -118,26 +118,46 @@ fsdp_status fsdp_metrics_log_close(fsdp_metrics_log *log, fsdp_error *error) {
   return status;
 }
 
-fsdp_status fsdp_metrics_log_rewind(fsdp_metrics_log *log, const char *key, int64_t last, fsdp_error *error) {
+// The line's integer member `key`; false if there is none.
+static bool read_member(const char *line, size_t bytes, const char *key, int64_t *value) {
+  json_t *record = json_loadb(line, bytes, 0, NULL);
+  const json_t *member = json_object_get(record, key);
+  bool found = json_is_integer(member);
+  if (found) *value = json_integer_value(member);
+  json_decref(record);
+  return found;
+}
+
+fsdp_status fsdp_metrics_log_rewind(fsdp_metrics_log *log, const char *key, int64_t last, int64_t *damaged,
+                                    fsdp_error *error) {
   char *line = NULL;
   size_t capacity = 0;
   ssize_t length;
-  int64_t kept = 0;
+  int64_t kept = 0, at = 0, number = 0, unread = 0;
   struct stat information;
+  *damaged = 0;
   if (!fstat(log->descriptor, &information) && !S_ISREG(information.st_mode)) return FSDP_OK;
   FILE *file = fopen(log->path, "rb");
   if (!file) return fail_io(log, "reading it", error);
   while ((length = getline(&line, &capacity, file)) > 0) {
-    json_t *record = json_loadb(line, (size_t)length, 0, NULL);
-    const json_t *value = json_object_get(record, key);
-    bool keep = json_is_integer(value) && json_integer_value(value) <= last;
-    json_decref(record);
-    if (!keep) break;
-    kept += length;
+    int64_t value;
+    number++;
+    at += length;
+    if (!read_member(line, (size_t)length, key, &value)) {
+      if (!unread) unread = number;
+      continue;
+    }
+    if (value > last) break;
+    kept = at;
+    *damaged = unread;
   }
   free(line);
   fclose(file);
   return ftruncate(log->descriptor, (off_t)kept) ? fail_io(log, "cutting it", error) : FSDP_OK;
+}
+
+const char *fsdp_metrics_log_path(const fsdp_metrics_log *log) {
+  return log->path;
 }
 
 fsdp_status fsdp_metrics_log_write(fsdp_metrics_log *log, const json_t *record, fsdp_error *error) {

@@ -20,9 +20,14 @@ fsdp_status fsdp_metrics_log_open(const char *path, bool fresh, fsdp_metrics_log
 // Writes what is still kept. FSDP_ERR_INPUT, with their number, if lines were lost. NULL is allowed.
 fsdp_status fsdp_metrics_log_close(fsdp_metrics_log *log, fsdp_error *error);
 
-// Drops every line whose integer member `key` is above `last`, and all that follow: a run resumed from a
-// checkpoint writes these steps again.
-fsdp_status fsdp_metrics_log_rewind(fsdp_metrics_log *log, const char *key, int64_t last, fsdp_error *error);
+// Drops the first line whose integer member `key` is above `last`, and all that follow: a run resumed from a
+// checkpoint writes these steps again. A line that is not JSON, or has no such member, stays if one that
+// stays follows it; *damaged is the number of the first such line, or 0.
+fsdp_status fsdp_metrics_log_rewind(fsdp_metrics_log *log, const char *key, int64_t last, int64_t *damaged,
+                                    fsdp_error *error);
+
+// For messages.
+const char *fsdp_metrics_log_path(const fsdp_metrics_log *log);
 
 // Appends `record` as one line. FSDP_ERR_INPUT if the disk is full or fails: nothing of the line is in the
 // file then, and it is kept for the next call.

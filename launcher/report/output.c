@@ -1,9 +1,14 @@
 #include "launcher/report/output.h"
 
 #include <errno.h>
+#include <signal.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
+
+void fsdp_output_begin(void) {
+  signal(SIGXFSZ, SIG_IGN);
+}
 
 fsdp_status fsdp_output_finish(fsdp_status status, fsdp_error *error) {
   errno = 0; // an earlier write may be the one that failed

@@ -31,9 +31,16 @@ fsdp_status fsdp_whole_file_open(const char *option, const char *path, fsdp_whol
                    option, path, strerror(reason));
 }
 
+// Why a write in the middle failed, of which nobody noted the reason: the next one fails for the same.
+static int find_reason(FILE *out) {
+  clearerr(out);
+  errno = 0;
+  bool written = fputc(' ', out) != EOF && fflush(out) == 0;
+  return !written && errno ? errno : ENOSPC;
+}
+
 fsdp_status fsdp_whole_file_close(fsdp_whole_file *file, fsdp_error *error) {
-  // A failure in the middle that was not noted has left no reason; a full disk is what it mostly is.
-  int reason = ferror(file->out) && !file->reason ? ENOSPC : file->reason;
+  int reason = ferror(file->out) && !file->reason ? find_reason(file->out) : file->reason;
   bool written = fflush(file->out) == 0 && (file->in_place || fsync(fileno(file->out)) == 0);
   if (!written && !reason) reason = errno;
   written = fclose(file->out) == 0 && !reason;

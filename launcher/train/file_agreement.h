@@ -1,15 +1,18 @@
 // Whether all ranks read the same files, before any of them acts on what they hold.
 //
-// A path may name a different file on a different node, or in a different working directory. Ranks of one
-// node that see the same file (device, inode, size, times) form a class, which needs no comparison. If a file
-// has several classes, each class hashes the contents once, its ranks sharing the work, and the hashes are
-// compared:
+// A path may name a different file on a different node, or in a different working directory. All ranks
+// compare sizes and identities (file_identity.h) in one reduction: a file that is the same one everywhere, as
+// on a shared file system, is not read. For the others ranks with the same identities of all of them form a
+// class. Each class hashes the contents once, its ranks sharing the work, and one reduction compares the
+// hashes:
 //
-//   file      | slice 0 | slice 1 | slice 2 | slice 3 | ...     16 MiB each, XXH3-128 seeded with its number
+//   file      | slice 0 | slice 1 | slice 2 | slice 3 | ...     16 MiB each, XXH3-64 seeded with its number
+//   lane          0         1         0         1               a sum of its slices' hashes
 //   class A     rank 0    rank 1    rank 0    rank 1            node 0
 //   class B     rank 2    rank 3    rank 2    rank 3            node 1
 //
-// A shared file system cannot be told from copies, so on N nodes every file is read once by each node.
+// What ranks exchange grows with the files and, of a few bytes where classes differ, with the ranks, and not
+// with their product. Who differs is asked for only when something does.
 #pragma once
 
 #include "runtime/comm/world.h"
@@ -35,9 +38,16 @@ typedef struct fsdp_file_agreement {
 void fsdp_file_list_add(fsdp_file_list *list, const char *what, const char *path);
 void fsdp_file_list_destroy(fsdp_file_list *list);
 
-// Compares the lists, then the files. `sizes_only`: of each file the size and the first slice alone, which
-// holds the header of weights and of prepared tokens. Called by all ranks; every rank returns the same.
-// FSDP_ERR_INPUT, naming the file and two ranks with their hosts, if they differ or if only some ranks
-// can read one; a file that no rank can read is left for its reader to report.
-fsdp_status fsdp_file_list_agree(const fsdp_file_list *list, fsdp_world *world, bool sizes_only,
-                                 fsdp_file_agreement *cost, fsdp_error *error);
+typedef struct fsdp_file_comparison {
+  const fsdp_file_list *list;
+  fsdp_world *world;
+  bool sizes_only;    // of each file the size and the first slice alone, which holds the header of weights
+                      // and of prepared tokens
+  const char *mounts; // the path of the mount table; NULL: /proc/self/mountinfo
+} fsdp_file_comparison;
+
+// Compares the lists, then the files. Called by all ranks; every rank returns the same. FSDP_ERR_INPUT,
+// naming the file and two ranks with their hosts, if they differ or if only some ranks can read one; a file
+// that no rank can read is left for its reader to report.
+fsdp_status fsdp_file_list_agree(const fsdp_file_comparison *comparison, fsdp_file_agreement *cost,
+                                 fsdp_error *error);

@@ -75,18 +75,18 @@ static void find_candidates(fsdp_resume *r, fsdp_error *error) {
   }
 }
 
-// Rank 0: the manifest of the candidate, if it and all its files exist. The caller frees it.
+// Rank 0: the manifest of the candidate. The caller frees it.
 static char *read_candidate(fsdp_resume *r, fsdp_error *error) {
   fsdp_checkpoint *c;
   snprintf(r->path, sizeof r->path, "%s", r->entries[r->index].path);
   if (fsdp_checkpoint_read_manifest(r->path, &c, error) != FSDP_OK) return NULL;
-  char *text = NULL;
-  if (fsdp_checkpoint_check_files(c, r->path, error) == FSDP_OK) text = fsdp_checkpoint_print(c);
+  char *text = fsdp_checkpoint_print(c);
   fsdp_checkpoint_destroy(c);
   return text;
 }
 
-// Takes the manifest that rank 0 has read; FSDP_ERR_INPUT if it could not.
+// Takes the manifest that rank 0 has read, if the files are there too, of which each rank looks for its part.
+// FSDP_ERR_INPUT.
 static fsdp_status take_candidate(fsdp_resume *r, fsdp_error *error) {
   fsdp_world *world = r->config.world;
   error->status = FSDP_OK;
@@ -95,13 +95,12 @@ static fsdp_status take_candidate(fsdp_resume *r, fsdp_error *error) {
     free(text);
     return error->status;
   }
-  int64_t bytes = text ? (int64_t)strlen(text) + 1 : 0;
-  fsdp_world_broadcast(world, &bytes, (int64_t)sizeof bytes);
+  char *first = fsdp_world_broadcast_text(world, text ? text : "");
   fsdp_world_broadcast(world, r->path, (int64_t)sizeof r->path);
-  if (!text) text = fsdp_alloc((size_t)bytes);
-  fsdp_world_broadcast(world, text, bytes);
   fsdp_checkpoint_destroy(r->checkpoint);
-  fsdp_checkpoint_parse(r->path, text, &r->checkpoint, error);
+  if (fsdp_checkpoint_parse(r->path, first, &r->checkpoint, error) == FSDP_OK)
+    fsdp_checkpoint_check_files(r->checkpoint, r->path, world->rank, world->size, error);
+  free(first);
   free(text);
   return fsdp_world_share_error(world, error);
 }

@@ -8,11 +8,16 @@
 #include "runtime/checkpoint/checkpoint_folder.h"
 #include "runtime/exec/state.h"
 
+#include <errno.h>
 #include <inttypes.h>
 #include <pthread.h>
 #include <signal.h>
 #include <string.h>
+#include <sys/random.h>
 #include <sys/resource.h>
+#include <time.h>
+#include <unistd.h>
+#include <xxhash.h>
 
 #define STAGING_BYTES ((int64_t)4 << 20)
 
@@ -24,6 +29,8 @@ struct fsdp_saver {
   fsdp_checkpoint *checkpoint; // layout always; progress and files of the save under way
   int rank;
   int keep;
+  uint64_t run;           // of all ranks; drawn at the start
+  int64_t begun;          // saves
   bool snapshots;         // the plan keeps a snapshot; else files are written straight from the state
   unsigned char *staging; // without a snapshot
   // All ranks alike.
@@ -32,6 +39,7 @@ struct fsdp_saver {
   fsdp_error not_finite; // what a save found, if any did
   fsdp_error last_error; // of the last save; FSDP_OK if it is complete
   bool warned;           // of last_error
+  bool told_removed;     // of a folder that is not there
   int64_t began_ns;      // the save under way
   // The writer thread does `todo` and clears it; one for every job, for none could raise its priority again.
   bool has_thread;
@@ -41,7 +49,10 @@ struct fsdp_saver {
   job todo;
   bool copying; // the snapshot is being taken; under the mutex
   fsdp_error job_error;
-  fsdp_checkpoint_file file;
+  int64_t file_bytes;
+  // Rank 0's: what it knows of the folder, and what is going.
+  fsdp_checkpoint_index index;
+  fsdp_checkpoint_gone_list gone;
 };
 
 // ---- The two jobs
@@ -96,6 +107,20 @@ static void give_way(void) {
   setpriority(PRIO_PROCESS, 0, 10); // of the calling thread alone, on Linux
 }
 
+static bool is_removed(const fsdp_saver *s) {
+  return access(s->folder, F_OK) != 0 && errno == ENOENT;
+}
+
+// What fails without the experiment's folder fails for that reason.
+static void explain_removed(const fsdp_saver *s, fsdp_error *error) {
+  if (error->status != FSDP_ERR_INPUT || !is_removed(s)) return;
+  fsdp_fail(
+      error, FSDP_ERR_INPUT,
+      "%s: is not there any more: it was removed during the run, or this node does not share it; make it "
+      "again for the saves to come",
+      s->folder);
+}
+
 // Writes this rank's file.
 static void run_write(fsdp_saver *s) {
   if (s->snapshots) {
@@ -111,14 +136,15 @@ static void run_write(fsdp_saver *s) {
                                         .context = s,
                                         .piece_bytes = STAGING_BYTES};
   s->job_error.status = FSDP_OK;
-  fsdp_checkpoint_file_write(&config, &s->file, &s->job_error);
+  if (fsdp_checkpoint_find_mark(s->folder, s->step, s->checkpoint->save, &s->job_error) == FSDP_OK)
+    fsdp_checkpoint_file_write(&config, &s->file_bytes, &s->job_error);
+  explain_removed(s, &s->job_error);
 }
 
 static void print_saved(const fsdp_saver *s) {
   const fsdp_checkpoint *c = s->checkpoint;
   char temporary[FSDP_CHECKPOINT_PATH_BYTES], final[FSDP_CHECKPOINT_PATH_BYTES], size[24];
-  int64_t bytes = 0;
-  for (int i = 0; i < c->file_count; i++) bytes += c->files[i].bytes;
+  int64_t bytes = c->files_bytes;
   for (int i = 0; i < c->carried_count; i++) bytes += c->carried[i].bytes;
   fsdp_checkpoint_paths(s->folder, s->step, temporary, final);
   printf("saved:     %s, %s in %.1f s\n", final, fsdp_value_print_bytes(bytes, size, sizeof size),
@@ -126,13 +152,16 @@ static void print_saved(const fsdp_saver *s) {
   fflush(stdout);
 }
 
-// Completes the checkpoint (rank 0).
+// Completes the checkpoint (rank 0). What went after the last one has no ranks' files any more.
 static void run_commit(fsdp_saver *s) {
   s->job_error.status = FSDP_OK;
-  if (fsdp_checkpoint_commit(s->folder, s->model_folder, s->checkpoint, &s->job_error) == FSDP_OK) {
+  fsdp_checkpoint_remove_rest(s->folder, &s->gone);
+  if (fsdp_checkpoint_commit(s->folder, s->model_folder, s->checkpoint, &s->index, &s->gone, &s->job_error) ==
+      FSDP_OK) {
     print_saved(s);
-    fsdp_checkpoint_prune(s->folder, s->keep);
+    fsdp_checkpoint_prune(s->folder, s->keep, &s->index, &s->gone);
   }
+  explain_removed(s, &s->job_error);
 }
 
 static void run_job(fsdp_saver *s, job which) {
@@ -204,6 +233,14 @@ static void take_options(json_t *object, const char *options) {
   }
 }
 
+// A number that no other run has.
+static uint64_t draw_run(void) {
+  uint64_t run = 0;
+  if (getrandom(&run, sizeof run, 0) != sizeof run)
+    run = (uint64_t)fsdp_now_ns() ^ (uint64_t)getpid() << 32 ^ (uint64_t)time(NULL);
+  return run;
+}
+
 fsdp_saver *fsdp_saver_create(const fsdp_saver_config *config) {
   fsdp_saver *s = fsdp_alloc_zeroed(1, sizeof *s);
   s->config = *config;
@@ -214,6 +251,8 @@ fsdp_saver *fsdp_saver_create(const fsdp_saver_config *config) {
   FSDP_CHECK(s->folder && (s->model_folder || !config->model_folder), "out of host memory for a path");
   s->checkpoint = fsdp_checkpoint_create(fsdp_executor_config_of(config->executor)->plan, config->model_name);
   take_options(s->checkpoint->options, config->options);
+  s->run = draw_run();
+  fsdp_world_broadcast(config->world, &s->run, (int64_t)sizeof s->run);
   pthread_mutex_init(&s->mutex, NULL);
   pthread_cond_init(&s->changed, NULL);
   s->snapshots = fsdp_executor_config_of(config->executor)->plan->config.snapshot;
@@ -229,9 +268,11 @@ void fsdp_saver_destroy(fsdp_saver *s) {
     fsdp_saver_warn(s);
   }
   join_thread(s);
+  fsdp_checkpoint_remove_rest(s->folder, &s->gone);
   pthread_cond_destroy(&s->changed);
   pthread_mutex_destroy(&s->mutex);
   fsdp_checkpoint_destroy(s->checkpoint);
+  free(s->index.entries);
   free(s->staging);
   free(s->folder);
   free(s->model_folder);
@@ -243,6 +284,10 @@ void fsdp_saver_destroy(fsdp_saver *s) {
 void fsdp_saver_warn(fsdp_saver *s) {
   // What is not finite ends the run, with its own message.
   bool told = s->warned || s->last_error.status == FSDP_ERR_NOT_FINITE;
+  // One warning for a folder that is not there any more, however many saves it fails.
+  bool removed = s->last_error.status != FSDP_OK && is_removed(s);
+  told = told || (removed && s->told_removed);
+  s->told_removed = removed;
   if (s->rank == 0 && s->last_error.status != FSDP_OK && !told) {
     fprintf(stderr, "fsdp_train: warning: the checkpoint of step %" PRId64 " was not saved: %s\n", s->step,
             s->last_error.message);
@@ -254,27 +299,22 @@ bool fsdp_saver_is_written(fsdp_saver *s) {
   return s->writing && is_idle(s);
 }
 
+// Whether any rank found the state to be not finite, which is worse than a disk that fails.
+static void share_not_finite(fsdp_saver *s) {
+  fsdp_error found = s->job_error;
+  if (found.status != FSDP_ERR_NOT_FINITE) found.status = FSDP_OK;
+  if (fsdp_world_share_error(s->config.world, &found) != FSDP_OK) s->not_finite = found;
+}
+
 static void settle(fsdp_saver *s) {
-  struct {
-    fsdp_checkpoint_file file;
-    fsdp_error error;
-  } mine, *all = fsdp_alloc((size_t)s->config.world->size * sizeof *all);
-  memset(&mine, 0, sizeof mine);
-  mine.file = s->file;
-  mine.error = s->job_error;
-  fsdp_world_gather(s->config.world, &mine, (int64_t)sizeof mine, all);
   s->writing = false;
-  s->last_error.status = FSDP_OK;
-  for (int r = s->config.world->size - 1; r >= 0; r--) {
-    s->checkpoint->files[r] = all[r].file;
-    if (all[r].error.status != FSDP_OK) s->last_error = all[r].error;
-    if (all[r].error.status == FSDP_ERR_NOT_FINITE) s->not_finite = all[r].error;
-  }
-  free(all);
-  if (s->last_error.status != FSDP_OK) {
-    if (s->rank == 0) fsdp_checkpoint_abandon(s->folder, s->step);
+  s->last_error = s->job_error;
+  if (fsdp_world_share_error(s->config.world, &s->last_error) != FSDP_OK) {
+    share_not_finite(s);
+    fsdp_checkpoint_abandon(s->folder, s->checkpoint, s->rank);
     return;
   }
+  s->checkpoint->files_bytes = fsdp_world_sum(s->config.world, s->file_bytes);
   s->committing = true;
   if (s->rank == 0) post(s, JOB_COMMIT);
 }
@@ -282,6 +322,20 @@ static void settle(fsdp_saver *s) {
 void fsdp_saver_settle(fsdp_saver *s) {
   settle(s);
   fsdp_saver_warn(s);
+}
+
+// All learn how rank 0 completed the checkpoint, and remove their files of what is gone for it.
+static void end_commit(fsdp_saver *s) {
+  struct {
+    fsdp_error error;
+    fsdp_checkpoint_gone_list gone;
+  } outcome;
+  memset(&outcome, 0, sizeof outcome);
+  outcome.error = s->job_error;
+  outcome.gone = s->gone;
+  fsdp_world_broadcast(s->config.world, &outcome, (int64_t)sizeof outcome);
+  s->last_error = outcome.error;
+  fsdp_checkpoint_remove_files(s->folder, &outcome.gone, s->rank, s->config.world->size);
 }
 
 fsdp_status fsdp_saver_finish(fsdp_saver *s, fsdp_error *error) {
@@ -293,8 +347,7 @@ fsdp_status fsdp_saver_finish(fsdp_saver *s, fsdp_error *error) {
   if (s->committing) {
     wait_for_job(s);
     s->committing = false;
-    s->last_error = s->job_error;
-    fsdp_world_broadcast(s->config.world, &s->last_error, (int64_t)sizeof s->last_error);
+    end_commit(s);
   }
   if (s->last_error.status != FSDP_OK) *error = s->last_error;
   return s->last_error.status;
@@ -309,7 +362,10 @@ fsdp_status fsdp_saver_begin(fsdp_saver *s, const fsdp_checkpoint_progress *prog
   s->began_ns = fsdp_now_ns();
   s->step = progress->step;
   s->checkpoint->progress = *progress;
-  if (s->rank == 0) fsdp_checkpoint_begin(s->folder, s->step, error);
+  s->checkpoint->save = XXH64(&s->begun, sizeof s->begun, s->run);
+  s->begun++;
+  if (s->rank == 0) fsdp_checkpoint_begin(s->folder, s->step, s->checkpoint->save, error);
+  explain_removed(s, error);
   s->last_error = *error;
   if (fsdp_world_share_error(s->config.world, &s->last_error) != FSDP_OK) {
     *error = s->last_error;

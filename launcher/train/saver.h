@@ -1,7 +1,8 @@
 // Saving checkpoints while training continues.
 //
 //   begin ─► snapshot section ─► writer thread: this rank's file ─► settle: all ranks learn of it
-//               │                               ─► rank 0's writer thread: manifest, rename, old ones removed
+//               │                               ─► rank 0's writer thread: manifest, rename, old ones renamed
+//               │                               ─► finish, or the next begin: each rank removes its old files
 //   next step: forward, backward, updates: each waits for the copies of what it changes
 //
 // The snapshot is part of the plan (fsdp_plan_config.snapshot): copies on a stream of their own, into host

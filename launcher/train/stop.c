@@ -29,7 +29,6 @@ void fsdp_stop_install(void) {
     sigemptyset(&action.sa_mask);
     sigaction(signals[i], &action, NULL);
   }
-  signal(SIGXFSZ, SIG_IGN); // a limit on file sizes is an error of the write, to be reported
 }
 
 int fsdp_stop_signal(void) {

@@ -105,8 +105,9 @@ fsdp_status fsdp_train_agree_on_files(fsdp_trainer *t, fsdp_error *error) {
     fsdp_file_list_add(&list, "evaluation data", t->eval_paths.files[i]);
   // A checkpoint's files have their checksums in its manifest, which rank 0 hands out.
   if (t->weights && !fsdp_train_checkpoints_found(&t->checkpoints)) list_weights(t, &list);
-  fsdp_status status =
-      fsdp_file_list_agree(&list, t->world, o->compare_files == FSDP_COMPARE_SIZES, &cost, error);
+  const fsdp_file_comparison comparison = {
+      .list = &list, .world = t->world, .sizes_only = o->compare_files == FSDP_COMPARE_SIZES};
+  fsdp_status status = fsdp_file_list_agree(&comparison, &cost, error);
   fsdp_file_list_destroy(&list);
   if (status == FSDP_OK && fsdp_trainer_is_first(t) && cost.seconds > REPORTED_S) {
     char bytes[24];

@@ -27,22 +27,27 @@ static void say_waiting(const char *folder, const char *holder, int wait_ms) {
           wait_ms / 1000);
 }
 
-static fsdp_status open_folder(fsdp_train_checkpoints *self, fsdp_error *error) {
+static fsdp_status open_folder(fsdp_train_checkpoints *self, fsdp_checkpoint_gone_list *gone,
+                               fsdp_error *error) {
   fsdp_status status = fsdp_train_make_folder(self->options, self->folder, sizeof self->folder, error);
   if (status == FSDP_OK)
-    status = fsdp_checkpoint_lock(self->folder, LOCK_WAIT_MS, say_waiting, &self->lock, error);
-  if (status == FSDP_OK) fsdp_checkpoint_clean(self->folder);
+    status = fsdp_checkpoint_lock_take(self->folder, LOCK_WAIT_MS, say_waiting, &self->lock, error);
+  if (status == FSDP_OK) fsdp_checkpoint_clean(self->folder, gone);
   return status;
 }
 
 fsdp_status fsdp_train_checkpoints_open(fsdp_train_checkpoints *self, fsdp_error *error) {
   const fsdp_options *o = self->options;
-  self->lock = -1;
+  self->lock = FSDP_CHECKPOINT_UNLOCKED;
   if (!o->experiment) return FSDP_OK;
   self->saves = o->ckpt_freq > 0;
-  if (is_first(self)) open_folder(self, error);
+  fsdp_checkpoint_gone_list gone = {0}; // what crashes left
+  if (is_first(self)) open_folder(self, &gone, error);
   if (fsdp_world_share_error(self->world, error) != FSDP_OK) return error->status;
   fsdp_world_broadcast(self->world, self->folder, (int64_t)sizeof self->folder);
+  fsdp_world_broadcast(self->world, &gone, (int64_t)sizeof gone);
+  fsdp_checkpoint_remove_files(self->folder, &gone, self->world->rank, self->world->size);
+  if (is_first(self)) fsdp_checkpoint_remove_rest(self->folder, &gone);
   if (strcmp(o->resume, "off") == 0) return FSDP_OK;
   fsdp_resume_config config = {
       .world = self->world, .plan = self->setup->plan, .path = o->resume, .folder = self->folder};
@@ -52,7 +57,7 @@ fsdp_status fsdp_train_checkpoints_open(fsdp_train_checkpoints *self, fsdp_error
 void fsdp_train_checkpoints_close(fsdp_train_checkpoints *self) {
   fsdp_saver_destroy(self->saver);
   fsdp_resume_destroy(self->resume);
-  if (self->world) fsdp_checkpoint_unlock(self->folder, self->lock);
+  if (self->world) fsdp_checkpoint_lock_release(self->folder, &self->lock);
 }
 
 bool fsdp_train_checkpoints_found(const fsdp_train_checkpoints *self) {
@@ -94,6 +99,10 @@ static void print_resumed(const fsdp_train_checkpoints *self, const char *note, 
          fsdp_mesh_print(&saved, ", ", mesh), c->strategy,
          fsdp_value_print_bytes(fsdp_resume_bytes_read(self->resume), bytes, sizeof bytes), self->world->size,
          fsdp_plural(self->world->size), note);
+  int64_t named = fsdp_checkpoint_named_step(fsdp_resume_path(self->resume));
+  if (named >= 0 && named != c->progress.step)
+    printf("note:      %s holds step %" PRId64 ": its folder was renamed\n", fsdp_resume_path(self->resume),
+           c->progress.step);
   if (*changes) printf("changed:   %s\n", changes);
   fflush(stdout);
 }

@@ -11,13 +11,14 @@
 #include "launcher/train/feed.h"
 #include "launcher/train/resume.h"
 #include "launcher/train/saver.h"
+#include "runtime/checkpoint/checkpoint_lock.h"
 
 typedef struct fsdp_train_checkpoints {
   fsdp_world *world;
   const fsdp_options *options;
   const fsdp_setup *setup;
-  char folder[2048]; // of the experiment, "" if there is none
-  int lock;          // rank 0's, or -1
+  char folder[2048];         // of the experiment, "" if there is none
+  fsdp_checkpoint_lock lock; // rank 0's
   bool saves;
   fsdp_resume *resume;
   fsdp_saver *saver;

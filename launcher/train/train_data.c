@@ -4,6 +4,7 @@
 #include "launcher/train/train_trace.h"
 #include "launcher/train/trainer.h"
 #include "runtime/base/size.h"
+#include "runtime/data/mapped_file.h"
 
 #include <inttypes.h>
 #include <sys/stat.h>
@@ -139,6 +140,7 @@ static void announce_reading(const fsdp_trainer *t) {
 fsdp_status fsdp_train_open_files(fsdp_trainer *t, fsdp_error *error) {
   if (fsdp_trainer_is_first(t)) announce_reading(t);
   fsdp_status status = open_data(t, error);
+  if (fsdp_mapped_file_lost(NULL) != FSDP_OK) status = fsdp_mapped_file_lost(error); // the cause of any other
   bool fresh = !fsdp_train_checkpoints_found(&t->checkpoints);
   if (status == FSDP_OK && fsdp_trainer_is_first(t))
     status = fsdp_train_open_log(t->options, fresh, &t->log.log, error);

@@ -3,6 +3,9 @@
 #include "launcher/train/trainer.h"
 #include "runtime/exec/state.h"
 
+#include <inttypes.h>
+#include <stdio.h>
+
 static fsdp_status draw_or_read(void *context, const fsdp_state_range *range, void *values,
                                 fsdp_error *error) {
   fsdp_trainer *t = context;
@@ -35,7 +38,13 @@ fsdp_status fsdp_train_resume(fsdp_trainer *t, fsdp_error *error) {
   }
   fsdp_status status = fsdp_train_count_steps(t, error);
   if (status == FSDP_OK && t->log.log && fsdp_train_checkpoints_found(&t->checkpoints)) {
-    fsdp_metrics_log_rewind(t->log.log, "global_step", t->feed.first_step, error);
+    int64_t damaged;
+    fsdp_metrics_log_rewind(t->log.log, "global_step", t->feed.first_step, &damaged, error);
+    if (damaged)
+      fprintf(stderr,
+              "fsdp_train: warning: %s: line %" PRId64
+              " is damaged; it stays, with the good ones behind it\n",
+              fsdp_metrics_log_path(t->log.log), damaged);
   }
   return fsdp_world_share_error(t->world, error);
 }

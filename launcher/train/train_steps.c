@@ -5,6 +5,7 @@
 #include "runtime/base/check.h"
 #include "runtime/base/clock.h"
 #include "runtime/base/plural.h"
+#include "runtime/data/mapped_file.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -80,20 +81,28 @@ static fsdp_step_record make_record(fsdp_trainer *t, const fsdp_step_result *res
                             .tokens = t->step_tokens};
 }
 
+// Whether data is gone under any rank (mapped_file.h): what was trained since is of zeros. All ranks call it.
+static fsdp_status check_data(fsdp_trainer *t, fsdp_error *error) {
+  error->status = FSDP_OK;
+  fsdp_mapped_file_lost(error);
+  return fsdp_world_share_error(t->world, error);
+}
+
 // After step `step`: what every rank knows then is the greatest of the signals that ranks have received (0:
-// none), whether all have written their part of a checkpoint, and after which step to ask again. One
-// exchange, so that all stop after the same step; as it costs up to a millisecond if ranks share cores, it
-// is made a few times a second and not in every short step. FSDP_ERR_PEER if ranks have skipped different
-// steps: their sums of the norm are not the same bits.
+// none), whether all have written their part of a checkpoint and can read their data, and after which step to
+// ask again. One exchange, so that all stop after the same step; as it costs up to a millisecond if ranks
+// share cores, it is made a few times a second and not in every short step. FSDP_ERR_PEER if ranks have
+// skipped different steps: their sums of the norm are not the same bits.
 static fsdp_status agree_to_stop(fsdp_trainer *t, bool *written, fsdp_error *error) {
   const fsdp_step_record *record = &t->record;
   *written = false;
   if (record->step < t->next_agreement) return FSDP_OK;
   // The greatest of each: what should be the same is there twice.
-  enum { SIGNAL, STEP_US, NOT_WRITTEN, UPDATES, UPDATES_NEGATED, COUNT };
+  enum { SIGNAL, STEP_US, NOT_WRITTEN, LOST_DATA, UPDATES, UPDATES_NEGATED, COUNT };
   int64_t most[COUNT] = {[SIGNAL] = fsdp_stop_signal(),
                          [STEP_US] = (int64_t)(record->total_ms * 1e3),
                          [NOT_WRITTEN] = !fsdp_train_checkpoints_is_written(&t->checkpoints),
+                         [LOST_DATA] = fsdp_mapped_file_lost(NULL) != FSDP_OK,
                          [UPDATES] = record->updates,
                          [UPDATES_NEGATED] = -record->updates};
   fsdp_world_reduce(t->world, FSDP_REDUCE_MAX, most, COUNT);
@@ -101,6 +110,7 @@ static fsdp_status agree_to_stop(fsdp_trainer *t, bool *written, fsdp_error *err
   *written = !most[NOT_WRITTEN];
   double longest_ms = fmax((double)most[STEP_US] / 1e3, 1e-3);
   t->next_agreement = record->step + (int64_t)fmin(1000, fmax(1, AGREEMENT_MS / longest_ms));
+  if (most[LOST_DATA] && check_data(t, error) != FSDP_OK) return error->status;
   if (most[UPDATES] == -most[UPDATES_NEGATED]) return FSDP_OK;
   int other;
   uint64_t own = (uint64_t)record->updates;
@@ -156,11 +166,12 @@ static fsdp_status judge(fsdp_trainer *t, fsdp_error *error) {
   if (record->skipped) {
     t->skipped++;
     t->skipped_in_row++;
-    return t->skipped_in_row < t->options->max_skipped ? FSDP_OK : fail_not_finite(t, error);
+    if (t->skipped_in_row < t->options->max_skipped) return FSDP_OK;
+  } else {
+    t->skipped_in_row = 0;
+    if (isfinite(record->loss) && isfinite(record->grad_norm)) return FSDP_OK;
   }
-  t->skipped_in_row = 0;
-  bool finite = isfinite(record->loss) && isfinite(record->grad_norm);
-  return finite ? FSDP_OK : fail_not_finite(t, error);
+  return check_data(t, error) != FSDP_OK ? error->status : fail_not_finite(t, error);
 }
 
 // Compares replicas after the record's step; returns the time it took, which is no step's.
@@ -205,7 +216,9 @@ static fsdp_status after_step(fsdp_trainer *t, bool written, int64_t *before_ns,
   *before_ns += evaluate(t);
   bool due = fsdp_train_checkpoints_is_due(&t->checkpoints, step, t->record.skipped);
   fsdp_status status = FSDP_OK;
-  if (due || (every > 0 && step % every == 0)) status = check_replicas(t, &took_ns, error);
+  if (due) status = check_data(t, error);
+  if (status == FSDP_OK && (due || (every > 0 && step % every == 0)))
+    status = check_replicas(t, &took_ns, error);
   *before_ns += took_ns;
   if (status != FSDP_OK) return status;
   if (due) finish_step(t);
@@ -247,8 +260,9 @@ fsdp_status fsdp_train_finish(fsdp_trainer *t, fsdp_error *error) {
     return FSDP_OK;
   }
   int64_t took_ns = 0;
-  fsdp_status status = FSDP_OK;
-  if (fsdp_train_checkpoints_saves(&t->checkpoints)) status = check_replicas(t, &took_ns, error);
+  fsdp_status status = check_data(t, error);
+  if (status == FSDP_OK && fsdp_train_checkpoints_saves(&t->checkpoints))
+    status = check_replicas(t, &took_ns, error);
   if (!t->recorded) finish_step(t);
   if (status == FSDP_OK) status = fsdp_train_trace_write(t, &took_ns, error);
   if (status != FSDP_OK) return status;

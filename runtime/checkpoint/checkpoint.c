@@ -52,7 +52,6 @@ fsdp_checkpoint *fsdp_checkpoint_create(const fsdp_plan *plan, const char *model
   for (int p = 0; p < c->param_count; p++)
     FSDP_CHECK(c->params[p].offset == plan->units->params[p].offset, "%s lies elsewhere", c->params[p].name);
   c->file_count = fsdp_mesh_ranks(&c->mesh);
-  c->files = fsdp_alloc_zeroed((size_t)c->file_count, sizeof *c->files);
   c->options = json_object();
   return c;
 }
@@ -68,6 +67,19 @@ void fsdp_checkpoint_destroy(fsdp_checkpoint *c) {
 }
 
 // ---- Where elements lie
+
+const char *fsdp_checkpoint_file_name(const fsdp_checkpoint *c, int rank,
+                                      char name[FSDP_CHECKPOINT_NAME_BYTES]) {
+  const int folder = rank / FSDP_CHECKPOINT_FOLDER_FILES * FSDP_CHECKPOINT_FOLDER_FILES;
+  if (c->files)
+    snprintf(name, FSDP_CHECKPOINT_NAME_BYTES, "%s", c->files[rank].name);
+  else if (c->file_count <= FSDP_CHECKPOINT_FOLDER_FILES)
+    snprintf(name, FSDP_CHECKPOINT_NAME_BYTES, FSDP_CHECKPOINT_RANK_FILE, rank);
+  else
+    snprintf(name, FSDP_CHECKPOINT_NAME_BYTES, FSDP_CHECKPOINT_RANK_FOLDER "/" FSDP_CHECKPOINT_RANK_FILE,
+             folder, rank);
+  return name;
+}
 
 // Elements of a checkpoint, at most; bounds what a damaged manifest can declare.
 #define NUMEL_MAX (INT64_C(1) << 56)
@@ -159,6 +171,12 @@ int64_t fsdp_checkpoint_slot_bytes(const fsdp_checkpoint *c, int rank, int slot)
     total += numel;
   }
   return total * fsdp_dtype_bytes(c->slots[slot].dtype);
+}
+
+int64_t fsdp_checkpoint_data_bytes(const fsdp_checkpoint *c, int rank) {
+  int64_t total = 0;
+  for (int slot = 0; slot < c->slot_count; slot++) total += fsdp_checkpoint_slot_bytes(c, rank, slot);
+  return total;
 }
 
 int fsdp_checkpoint_find_slot(const fsdp_checkpoint *c, const char *name) {

@@ -1,9 +1,9 @@
 // What a checkpoint is: its manifest, and where every element of every slot lies.
 //
 //   FOLDER/step-00000500/
-//     checkpoint.json               this manifest: mesh, units, slots, progress, options, a checksum of each
-//                                   file and its own
-//     rank-00000.safetensors ...    one per rank (checkpoint_file.h)
+//     checkpoint.json               this manifest: mesh, units, slots, progress, options, its own checksum
+//     rank-00000.safetensors ...    one per rank (checkpoint_file.h); of more than 256 ranks 256 in a folder:
+//     ranks-00256/rank-00300.safetensors
 //     model/config.json ...         small files of the model's folder, carried along
 //
 // A checkpoint's parts are named (parameter, slot of the optimizer) and stored as boxes in the parameter's
@@ -28,6 +28,13 @@
 #define FSDP_CHECKPOINT_MANIFEST   "checkpoint.json"
 #define FSDP_CHECKPOINT_CARRIED    "model" // folder of the carried files
 #define FSDP_CHECKPOINT_NAME_BYTES 96
+// Ranks' files in one folder: more make every access to it slow on shared file systems.
+#define FSDP_CHECKPOINT_FOLDER_FILES 256
+#define FSDP_CHECKPOINT_RANK_FILE    "rank-%05d.safetensors"
+#define FSDP_CHECKPOINT_RANK_FOLDER  "ranks-%05d" // its first rank
+
+// Smaller chunks: fewer bytes are read by several ranks. Greater chunks: a smaller table.
+#define FSDP_CHECKPOINT_CHUNK_BYTES ((int64_t)16 << 10)
 
 // A slot of the optimizer that saved; the bytes of a file are in the order of slots.
 typedef struct fsdp_checkpoint_slot {
@@ -53,6 +60,7 @@ typedef struct fsdp_checkpoint_unit {
   int64_t padded_numel; // a multiple of 16 F
 } fsdp_checkpoint_unit;
 
+// A carried file, or a rank's of versions 4 and 5, whose manifests list them.
 typedef struct fsdp_checkpoint_file {
   char name[FSDP_CHECKPOINT_NAME_BYTES];
   int64_t bytes;
@@ -82,8 +90,10 @@ typedef struct fsdp_checkpoint {
   fsdp_checkpoint_unit *units;
   fsdp_checkpoint_param *params; // units in order, parameters in the order of their offsets
   int unit_count, param_count;
-  fsdp_checkpoint_file *files; // of ranks, by rank
-  int file_count;
+  int file_count;              // of ranks: the mesh's
+  int64_t files_bytes;         // of all of them
+  uint64_t save;               // drawn for each save; tells its files from others'
+  fsdp_checkpoint_file *files; // of versions 4 and 5, by rank; NULL: names and sizes follow from the rest
   fsdp_checkpoint_file *carried;
   int carried_count;
   fsdp_checkpoint_progress progress;
@@ -94,6 +104,10 @@ typedef struct fsdp_checkpoint {
 // The layout of a plan, without files, progress and options. The caller owns the result.
 fsdp_checkpoint *fsdp_checkpoint_create(const fsdp_plan *plan, const char *model_name);
 void fsdp_checkpoint_destroy(fsdp_checkpoint *checkpoint); // NULL is allowed
+
+// The name of a rank's file below the checkpoint's folder, which is `name`.
+const char *fsdp_checkpoint_file_name(const fsdp_checkpoint *checkpoint, int rank,
+                                      char name[FSDP_CHECKPOINT_NAME_BYTES]);
 
 // The manifest as text, its own checksum included; the caller frees it.
 char *fsdp_checkpoint_print(const fsdp_checkpoint *checkpoint);
@@ -125,6 +139,9 @@ int fsdp_checkpoint_element(const fsdp_checkpoint *checkpoint, int unit, int ran
 
 // Bytes of all pieces of one slot of a rank.
 int64_t fsdp_checkpoint_slot_bytes(const fsdp_checkpoint *checkpoint, int rank, int slot);
+
+// Bytes of the data of a rank's file: of all slots.
+int64_t fsdp_checkpoint_data_bytes(const fsdp_checkpoint *checkpoint, int rank);
 
 // Elements of all parameters together.
 int64_t fsdp_checkpoint_numel(const fsdp_checkpoint *checkpoint);

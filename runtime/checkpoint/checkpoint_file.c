@@ -4,6 +4,7 @@
 #include "runtime/base/finite.h"
 #include "runtime/base/progress.h"
 #include "runtime/base/size.h"
+#include "runtime/checkpoint/checkpoint_ends.h"
 #include "runtime/checkpoint/safetensors.h"
 
 #include <errno.h>
@@ -18,16 +19,6 @@
 #define PATH_BYTES  4352
 #define WINDOW      64 // chunks that are read at once, at most
 #define PIECE_BYTES ((int64_t)4 << 20)
-
-int64_t fsdp_checkpoint_data_bytes(const fsdp_checkpoint *c, int rank) {
-  int64_t total = 0;
-  for (int slot = 0; slot < c->slot_count; slot++) total += fsdp_checkpoint_slot_bytes(c, rank, slot);
-  return total;
-}
-
-static int64_t chunk_count(int64_t data_bytes) {
-  return (data_bytes + CHUNK - 1) / CHUNK;
-}
 
 // ---- Writing
 
@@ -128,7 +119,7 @@ static fsdp_status append_ranges(stream *s, const fsdp_checkpoint_file_config *c
 }
 
 // Names are shared by all units of a slot through `names`, which the caller frees.
-static fsdp_safetensors_tensor *declare(const fsdp_checkpoint *c, int rank, int64_t chunks, char **names,
+static fsdp_safetensors_tensor *declare(const fsdp_checkpoint *c, int rank, int64_t sums, char **names,
                                         int *count) {
   enum { BYTES = FSDP_NAME_BYTES + 16 };
   size_t capacity = (size_t)(c->unit_count * c->slot_count) + 1;
@@ -147,91 +138,60 @@ static fsdp_safetensors_tensor *declare(const fsdp_checkpoint *c, int rank, int6
     }
   }
   tensors[(*count)++] =
-      (fsdp_safetensors_tensor){.name = "checksums", .dtype = FSDP_I32, .dims = 2, .shape = {chunks, 2}};
+      (fsdp_safetensors_tensor){.name = "checksums", .dtype = FSDP_I32, .dims = 2, .shape = {sums, 2}};
   return tensors;
 }
 
-// Reads `bytes` at `offset`; false with the reason in errno (0: the file ends before).
-static bool read_at(int descriptor, int64_t offset, void *out, int64_t bytes) {
-  for (int64_t done = 0; done < bytes;) {
-    errno = 0;
-    ssize_t got = pread(descriptor, (char *)out + done, (size_t)(bytes - done), (off_t)(offset + done));
-    if (got < 0 && errno == EINTR) continue;
-    if (got <= 0) return false;
-    done += got;
-  }
-  return true;
-}
-
-// XXH3-128 of the header's bytes and the table of checksums.
-static void hash_ends(const void *header, int64_t header_bytes, const uint64_t *sums, int64_t chunks,
-                      uint64_t checksum[2]) {
-  XXH3_state_t *state = XXH3_createState();
-  FSDP_CHECK(state, "out of host memory");
-  XXH3_128bits_reset(state);
-  XXH3_128bits_update(state, header, (size_t)header_bytes);
-  XXH3_128bits_update(state, sums, (size_t)chunks * sizeof *sums);
-  XXH128_hash_t hash = XXH3_128bits_digest(state);
-  XXH3_freeState(state);
-  checksum[0] = hash.high64;
-  checksum[1] = hash.low64;
-}
-
-// The manifest's entry for the file that is now at `path`; its header is read from the page cache.
-static fsdp_status describe(const char *path, const stream *s, int64_t data_bytes, fsdp_checkpoint_file *file,
-                            fsdp_error *error) {
-  struct stat information;
-  int descriptor = open(path, O_RDONLY | O_CLOEXEC);
-  bool good = descriptor >= 0 && fstat(descriptor, &information) == 0;
-  if (good) {
-    file->bytes = information.st_size;
-    file->header_bytes = file->bytes - data_bytes - s->chunks * (int64_t)sizeof *s->sums;
-    void *header = fsdp_alloc((size_t)file->header_bytes);
-    good = read_at(descriptor, 0, header, file->header_bytes);
-    if (good) hash_ends(header, file->header_bytes, s->sums, s->chunks, file->checksum);
-    free(header);
-  }
-  int reason = errno;
-  if (descriptor >= 0) close(descriptor);
-  if (good) return FSDP_OK;
-  return fsdp_fail(error, FSDP_ERR_INPUT, "%s: reading it back failed (%s); give another folder", path,
-                   strerror(reason));
-}
-
-static fsdp_status write_data(stream *s, const fsdp_checkpoint_file_config *config, fsdp_error *error) {
-  int64_t bytes = fsdp_checkpoint_data_bytes(config->checkpoint, config->rank);
+// The data, the checksums of its chunks, and that of the whole file.
+static fsdp_status write_data(stream *s, const fsdp_checkpoint_file_config *config,
+                              fsdp_checkpoint_ends *ends, fsdp_error *error) {
   fsdp_status status =
-      config->data ? append_memory(s, config, bytes, error) : append_ranges(s, config, error);
+      config->data ? append_memory(s, config, ends->data_bytes, error) : append_ranges(s, config, error);
   if (status != FSDP_OK) return status;
   if (s->chunk_fill > 0) end_chunk(s);
-  return fsdp_safetensors_writer_append(s->writer, s->sums, s->chunks * (int64_t)sizeof *s->sums, error);
+  const void *header = fsdp_safetensors_writer_header(s->writer, &ends->header_bytes);
+  fsdp_checkpoint_ends_hash(ends, header, s->sums, s->sums + s->chunks);
+  return fsdp_safetensors_writer_append(s->writer, s->sums,
+                                        fsdp_checkpoint_ends_sums(ends) * (int64_t)sizeof *s->sums, error);
 }
 
-fsdp_status fsdp_checkpoint_file_write(const fsdp_checkpoint_file_config *config, fsdp_checkpoint_file *file,
+// The folder of the ranks' files that this one belongs to; another rank may have made it.
+static fsdp_status make_folder(const char *path, fsdp_error *error) {
+  char folder[PATH_BYTES];
+  snprintf(folder, sizeof folder, "%s", path);
+  *strrchr(folder, '/') = 0;
+  if (mkdir(folder, 0777) == 0 || errno == EEXIST) return FSDP_OK;
+  return fsdp_fail(error, FSDP_ERR_INPUT, "%s: making it failed (%s); make room there or give another folder",
+                   folder, strerror(errno));
+}
+
+fsdp_status fsdp_checkpoint_file_write(const fsdp_checkpoint_file_config *config, int64_t *file_bytes,
                                        fsdp_error *error) {
-  char path[PATH_BYTES], *names;
+  const fsdp_checkpoint *c = config->checkpoint;
+  char path[PATH_BYTES], name[FSDP_CHECKPOINT_NAME_BYTES], *names;
   int count;
-  memset(file, 0, sizeof *file);
-  snprintf(file->name, sizeof file->name, "rank-%05d.safetensors", config->rank);
-  snprintf(path, sizeof path, "%.4200s/%s", config->folder, file->name);
-  int64_t data_bytes = fsdp_checkpoint_data_bytes(config->checkpoint, config->rank);
-  int64_t chunks = chunk_count(data_bytes);
-  fsdp_safetensors_tensor *tensors = declare(config->checkpoint, config->rank, chunks, &names, &count);
+  *file_bytes = 0;
+  snprintf(path, sizeof path, "%.4200s/%s", config->folder, fsdp_checkpoint_file_name(c, config->rank, name));
+  if (strchr(name, '/') && make_folder(path, error) != FSDP_OK) return error->status;
+  fsdp_checkpoint_ends ends = {
+      .checkpoint = c, .rank = config->rank, .data_bytes = fsdp_checkpoint_data_bytes(c, config->rank)};
+  int64_t sums = fsdp_checkpoint_ends_sums(&ends);
+  fsdp_safetensors_tensor *tensors = declare(c, config->rank, sums, &names, &count);
   const char *metadata[] = {"format", "fsdp checkpoint", NULL};
   fsdp_safetensors_writer_config writer = {
       .path = path, .tensors = tensors, .tensor_count = count, .metadata = metadata, .direct = true};
-  stream s = {.hash = XXH3_createState(), .sums = fsdp_alloc((size_t)chunks * 8 + 8)};
+  stream s = {.hash = XXH3_createState(), .sums = fsdp_alloc((size_t)sums * sizeof *s.sums)};
   FSDP_CHECK(s.hash, "out of host memory");
   XXH3_64bits_reset(s.hash);
   fsdp_status status = fsdp_safetensors_writer_create(&writer, &s.writer, error);
   if (status == FSDP_OK) {
-    status = write_data(&s, config, error);
+    status = write_data(&s, config, &ends, error);
     if (status == FSDP_OK)
       status = fsdp_safetensors_writer_finish(s.writer, error);
     else
       fsdp_safetensors_writer_abandon(s.writer);
   }
-  if (status == FSDP_OK) status = describe(path, &s, data_bytes, file, error);
+  if (status == FSDP_OK) *file_bytes = fsdp_checkpoint_ends_file_bytes(&ends);
   XXH3_freeState(s.hash);
   free(s.sums);
   free(names);
@@ -245,7 +205,7 @@ typedef struct source_file {
   int descriptor; // -1: not open yet
   bool verified;  // header and sums
   uint64_t *sums;
-  int64_t data_bytes;
+  int64_t header_bytes, data_bytes;
   // The last chunk that was read of it: a unit's end and the next one's beginning often share one.
   unsigned char *tail;
   int64_t tail_chunk;
@@ -265,31 +225,47 @@ struct fsdp_checkpoint_reader {
 };
 
 static const char *path_of(const fsdp_checkpoint_reader *r, int rank, char path[PATH_BYTES]) {
-  snprintf(path, PATH_BYTES, "%.4200s/%s", r->folder, r->checkpoint->files[rank].name);
+  char name[FSDP_CHECKPOINT_NAME_BYTES];
+  snprintf(path, PATH_BYTES, "%.4200s/%s", r->folder, fsdp_checkpoint_file_name(r->checkpoint, rank, name));
   return path;
 }
 
-fsdp_status fsdp_checkpoint_check_files(const fsdp_checkpoint *c, const char *folder, fsdp_error *error) {
+static fsdp_status fail_missing(const char *path, fsdp_error *error) {
+  return fsdp_fail(error, FSDP_ERR_INPUT,
+                   "%s: cannot be opened (%s), but belongs to the checkpoint; use another one", path,
+                   strerror(errno));
+}
+
+static fsdp_status check_rank(const fsdp_checkpoint *c, const char *folder, int rank, fsdp_error *error) {
+  char path[PATH_BYTES], name[FSDP_CHECKPOINT_NAME_BYTES];
+  fsdp_checkpoint_ends ends = {.checkpoint = c, .rank = rank};
+  snprintf(path, sizeof path, "%.4200s/%s", folder, fsdp_checkpoint_file_name(c, rank, name));
+  int descriptor = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  if (descriptor < 0) return fail_missing(path, error);
+  fsdp_status status = fsdp_checkpoint_ends_measure(path, descriptor, &ends, error);
+  close(descriptor);
+  return status;
+}
+
+static fsdp_status check_carried(const fsdp_checkpoint_file *file, const char *folder, fsdp_error *error) {
   char path[PATH_BYTES];
-  for (int i = 0; i < c->file_count + c->carried_count; i++) {
-    bool carried = i >= c->file_count;
-    const fsdp_checkpoint_file *file = carried ? &c->carried[i - c->file_count] : &c->files[i];
-    struct stat information;
-    snprintf(path, sizeof path, "%.4200s/%s%s", folder, carried ? FSDP_CHECKPOINT_CARRIED "/" : "",
-             file->name);
-    if (stat(path, &information) != 0) {
-      return fsdp_fail(error, FSDP_ERR_INPUT,
-                       "%s: cannot be opened (%s), but belongs to the checkpoint; use another one", path,
-                       strerror(errno));
-    }
-    if (information.st_size != file->bytes) {
-      return fsdp_fail(
-          error, FSDP_ERR_INPUT,
-          "%s: has %lld bytes, but the checkpoint says %lld: it is damaged; use another checkpoint", path,
-          (long long)information.st_size, (long long)file->bytes);
-    }
-  }
-  return FSDP_OK;
+  struct stat information;
+  snprintf(path, sizeof path, "%.4200s/" FSDP_CHECKPOINT_CARRIED "/%s", folder, file->name);
+  if (stat(path, &information) != 0) return fail_missing(path, error);
+  if (S_ISREG(information.st_mode) && information.st_size == file->bytes) return FSDP_OK;
+  return fsdp_fail(error, FSDP_ERR_INPUT,
+                   "%s: has %lld bytes, but the checkpoint says %lld: it is damaged; use another checkpoint",
+                   path, (long long)information.st_size, (long long)file->bytes);
+}
+
+fsdp_status fsdp_checkpoint_check_files(const fsdp_checkpoint *c, const char *folder, int part, int parts,
+                                        fsdp_error *error) {
+  fsdp_status status = FSDP_OK;
+  for (int r = part; r < c->file_count && status == FSDP_OK; r += parts)
+    status = check_rank(c, folder, r, error);
+  for (int i = part; i < c->carried_count && status == FSDP_OK; i += parts)
+    status = check_carried(&c->carried[i], folder, error);
+  return status;
 }
 
 fsdp_checkpoint_reader *fsdp_checkpoint_reader_create(const fsdp_checkpoint *checkpoint, const char *folder) {
@@ -348,37 +324,25 @@ static void make_offsets(fsdp_checkpoint_reader *r, int rank) {
 }
 
 static fsdp_status open_file(fsdp_checkpoint_reader *r, int rank, fsdp_error *error) {
-  const fsdp_checkpoint_file *said = &r->checkpoint->files[rank];
   source_file *file = &r->files[rank];
   char path[PATH_BYTES];
-  struct stat information;
+  fsdp_checkpoint_ends ends = {.checkpoint = r->checkpoint, .rank = rank};
   // A reader that has found damage must not read on.
   FSDP_CHECK(file->descriptor < 0, "%s: read again after it failed", path_of(r, rank, path));
-  make_offsets(r, rank);
-  int64_t chunks = chunk_count(file->data_bytes), table_bytes = chunks * (int64_t)sizeof *file->sums;
-  file->descriptor = open(path_of(r, rank, path), O_RDONLY | O_CLOEXEC);
-  if (file->descriptor < 0 || fstat(file->descriptor, &information) != 0) {
+  file->descriptor = open(path_of(r, rank, path), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  if (file->descriptor < 0) {
     return fsdp_fail(error, FSDP_ERR_INPUT, "%s: cannot be opened (%s); use another checkpoint", path,
                      strerror(errno));
   }
-  if (information.st_size != said->bytes ||
-      said->header_bytes + file->data_bytes + table_bytes != said->bytes) {
-    return fail_damaged(r, rank, "its size is not what the checkpoint says", error);
-  }
-  file->sums = fsdp_alloc((size_t)table_bytes + 8);
+  fsdp_status status = fsdp_checkpoint_ends_measure(path, file->descriptor, &ends, error);
+  if (status == FSDP_OK)
+    status = fsdp_checkpoint_ends_read(path, file->descriptor, &ends, &file->sums, error);
+  if (status != FSDP_OK) return status;
+  make_offsets(r, rank);
   file->tail = fsdp_alloc((size_t)CHUNK);
   file->tail_chunk = -1;
-  void *header = fsdp_alloc((size_t)said->header_bytes + 1);
-  uint64_t found[2];
-  bool good = read_at(file->descriptor, 0, header, said->header_bytes) &&
-              read_at(file->descriptor, said->header_bytes + file->data_bytes, file->sums, table_bytes);
-  if (good) hash_ends(header, said->header_bytes, file->sums, chunks, found);
-  free(header);
-  r->bytes_read += said->header_bytes + table_bytes;
-  if (!good) return fail_damaged(r, rank, "its header cannot be read", error);
-  if (memcmp(found, said->checksum, sizeof found) != 0) {
-    return fail_damaged(r, rank, "its header's or checksums' checksum does not match", error);
-  }
+  file->header_bytes = ends.header_bytes;
+  r->bytes_read += fsdp_checkpoint_ends_file_bytes(&ends) - ends.data_bytes;
   file->verified = true;
   return FSDP_OK;
 }
@@ -390,7 +354,7 @@ static fsdp_status fill_window(fsdp_checkpoint_reader *r, int rank, int64_t chun
   int64_t count = fsdp_min_i64(WINDOW, last - chunk + 1), begin = chunk * CHUNK;
   int64_t bytes = fsdp_min_i64(count * CHUNK, file->data_bytes - begin);
   r->window_file = -1;
-  if (!read_at(file->descriptor, r->checkpoint->files[rank].header_bytes + begin, r->window, bytes)) {
+  if (!fsdp_checkpoint_read_at(file->descriptor, file->header_bytes + begin, r->window, bytes)) {
     return fail_damaged(r, rank, "it cannot be read to its end", error);
   }
   r->bytes_read += bytes;

@@ -2,16 +2,14 @@
 //
 //   safetensors: "master/<unit>" ... "m/<unit>" ... "v/<unit>" ... "checksums"
 //                |<- data: slots in order, units in order, this rank's piece of each ->|
-//                |  chunk 0  |  chunk 1  | ...  of 16 KiB; "checksums" holds XXH3-64 of each, little-endian
+//                |  chunk 0  |  chunk 1  | ...  of 16 KiB; "checksums" holds XXH3-64 of each, little-endian,
+//                                               and at its end XXH3-128 of save, rank, header and these
 //
-// The file's checksum in the manifest is XXH3-128 of the header's bytes followed by those of "checksums": it
-// covers every byte, and a range is verified by reading no more than the chunks that it lies in.
+// So every byte is covered, a file of another save or rank does not match, and a range is verified by reading
+// no more than the chunks that it lies in.
 #pragma once
 
 #include "runtime/checkpoint/checkpoint.h"
-
-// Smaller chunks: fewer bytes are read by several ranks. Greater chunks: a smaller table.
-#define FSDP_CHECKPOINT_CHUNK_BYTES ((int64_t)16 << 10)
 
 typedef struct fsdp_checkpoint_reader fsdp_checkpoint_reader;
 
@@ -37,19 +35,16 @@ typedef struct fsdp_checkpoint_file_config {
   int64_t piece_bytes; // 0: limited only by a unit's piece
 } fsdp_checkpoint_file_config;
 
-// Bytes of the data of a rank's file.
-int64_t fsdp_checkpoint_data_bytes(const fsdp_checkpoint *checkpoint, int rank);
-
-// Writes the file into the folder and makes it durable; `file` becomes its entry in the manifest.
+// Writes the file into the folder and makes it durable; *bytes is its size.
 // FSDP_ERR_INPUT if the disk is full or fails; FSDP_ERR_NOT_FINITE, naming slot and parameter, if a value is
 // not finite. The file is removed then.
-fsdp_status fsdp_checkpoint_file_write(const fsdp_checkpoint_file_config *config, fsdp_checkpoint_file *file,
+fsdp_status fsdp_checkpoint_file_write(const fsdp_checkpoint_file_config *config, int64_t *bytes,
                                        fsdp_error *error);
 
-// Checks that every file of the manifest is in the folder and has its declared size; reads none.
-// FSDP_ERR_INPUT.
-fsdp_status fsdp_checkpoint_check_files(const fsdp_checkpoint *checkpoint, const char *folder,
-                                        fsdp_error *error);
+// Checks that the checkpoint's files are in the folder and have their sizes; their data is not read. `parts`
+// callers check each a part of the files, this one `part`. FSDP_ERR_INPUT.
+fsdp_status fsdp_checkpoint_check_files(const fsdp_checkpoint *checkpoint, const char *folder, int part,
+                                        int parts, fsdp_error *error);
 
 // Reads from the files in `folder`, each opened and its header verified when it is first needed. `checkpoint`
 // outlives the reader.

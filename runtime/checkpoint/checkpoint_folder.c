@@ -9,9 +9,7 @@
 #include <ftw.h>
 #include <inttypes.h>
 #include <string.h>
-#include <sys/file.h>
 #include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
 #include <xxhash.h>
 
@@ -107,23 +105,18 @@ static bool parse_name(const char *name, int64_t *step, const char **rest) {
   return true;
 }
 
-void fsdp_checkpoint_clean(const char *folder) {
-  DIR *listing = opendir(folder);
-  if (!listing) return;
-  for (struct dirent *entry; (entry = readdir(listing));) {
-    int64_t step;
-    const char *rest;
-    char path[PATH_BYTES];
-    if (!parse_name(entry->d_name, &step, &rest)) continue;
-    if (strcmp(rest, ".tmp") != 0 && strcmp(rest, ".old") != 0) continue;
-    snprintf(path, sizeof path, "%s/%s", folder, entry->d_name);
-    // A complete one that was set aside for a successor that was never completed.
-    char whole[PATH_BYTES];
-    snprintf(whole, sizeof whole, "%.*s", (int)(strlen(path) - strlen(rest)), path);
-    bool saved = strcmp(rest, ".old") == 0 && access(whole, F_OK) != 0 && rename(path, whole) == 0;
-    if (!saved) fsdp_checkpoint_remove_tree(path);
-  }
-  closedir(listing);
+int64_t fsdp_checkpoint_named_step(const char *path) {
+  int64_t step;
+  const char *rest;
+  char name[FSDP_CHECKPOINT_PATH_BYTES];
+  snprintf(name, sizeof name, "%s", path);
+  for (size_t n = strlen(name); n > 1 && name[n - 1] == '/'; n--) name[n - 1] = 0;
+  const char *slash = strrchr(name, '/');
+  return parse_name(slash ? slash + 1 : name, &step, &rest) && !*rest ? step : -1;
+}
+
+static int64_t ns_of(struct timespec time) {
+  return (int64_t)time.tv_sec * 1000000000 + time.tv_nsec;
 }
 
 static int compare_entries(const void *left, const void *right) {
@@ -133,91 +126,142 @@ static int compare_entries(const void *left, const void *right) {
   return a->step < b->step ? 1 : a->step > b->step ? -1 : 0;
 }
 
-int fsdp_checkpoint_list(const char *folder, fsdp_checkpoint_entry **entries) {
+// Fills in the sequence, from what is known of the same manifest if it is.
+static void find_sequence(fsdp_checkpoint_entry *made, const fsdp_checkpoint_index *known) {
+  char manifest[PATH_BYTES];
+  struct stat information;
+  fsdp_checkpoint *checkpoint;
+  snprintf(manifest, sizeof manifest, "%s/" FSDP_CHECKPOINT_MANIFEST, made->path);
+  if (stat(manifest, &information) != 0) return;
+  made->inode = (int64_t)information.st_ino;
+  made->bytes = information.st_size;
+  made->changed_ns = ns_of(information.st_ctim);
+  for (int i = 0; i < known->count; i++) {
+    const fsdp_checkpoint_entry *k = &known->entries[i];
+    bool same = k->sequence && k->step == made->step && k->inode == made->inode && k->bytes == made->bytes &&
+                k->changed_ns == made->changed_ns;
+    if (!same) continue;
+    made->sequence = k->sequence;
+    return;
+  }
+  if (fsdp_checkpoint_read_manifest(made->path, &checkpoint, NULL) != FSDP_OK) return;
+  made->sequence = checkpoint->sequence;
+  fsdp_checkpoint_destroy(checkpoint);
+}
+
+void fsdp_checkpoint_refresh(const char *folder, fsdp_checkpoint_index *index) {
   DIR *listing = opendir(folder);
-  int count = 0;
-  *entries = NULL;
-  if (!listing) return 0;
-  for (struct dirent *entry; (entry = readdir(listing));) {
+  fsdp_checkpoint_index found = {0};
+  for (struct dirent *entry; listing && (entry = readdir(listing));) {
     int64_t step;
     const char *rest;
     if (!parse_name(entry->d_name, &step, &rest) || *rest) continue;
-    *entries = fsdp_realloc(*entries, (size_t)(count + 1) * sizeof **entries);
-    fsdp_checkpoint_entry *made = &(*entries)[count++];
-    fsdp_checkpoint *checkpoint;
+    found.entries = fsdp_realloc(found.entries, (size_t)(found.count + 1) * sizeof *found.entries);
+    fsdp_checkpoint_entry *made = &found.entries[found.count++];
     *made = (fsdp_checkpoint_entry){.step = step};
     snprintf(made->path, sizeof made->path, "%.3800s/%s", folder, entry->d_name);
-    if (fsdp_checkpoint_read_manifest(made->path, &checkpoint, NULL) == FSDP_OK) {
-      made->sequence = checkpoint->sequence;
-      fsdp_checkpoint_destroy(checkpoint);
-    }
+    find_sequence(made, index);
   }
-  closedir(listing);
-  if (count > 1) qsort(*entries, (size_t)count, sizeof **entries, compare_entries);
-  return count;
+  if (listing) closedir(listing);
+  if (found.count > 1) qsort(found.entries, (size_t)found.count, sizeof *found.entries, compare_entries);
+  free(index->entries);
+  *index = found;
 }
 
-static void holder_path(const char *folder, char path[PATH_BYTES]) {
-  snprintf(path, PATH_BYTES, "%.4095s/.lock", folder);
+int fsdp_checkpoint_list(const char *folder, fsdp_checkpoint_entry **entries) {
+  fsdp_checkpoint_index index = {0};
+  fsdp_checkpoint_refresh(folder, &index);
+  *entries = index.entries;
+  return index.count;
 }
 
-// Records the folder's holder in it; the lock does not depend on it.
-static void write_holder(const char *folder) {
-  char path[PATH_BYTES], host[256] = "?";
-  holder_path(folder, path);
-  gethostname(host, sizeof host - 1);
-  FILE *file = fopen(path, "w");
-  if (!file) return;
-  fprintf(file, "process %ld on host %s", (long)getpid(), host);
-  fclose(file);
+// ---- Going
+
+static void gone_path(const char *folder, int64_t step, char path[PATH_BYTES]) {
+  snprintf(path, PATH_BYTES, "%.4000s/step-%08" PRId64 ".gone", folder, step);
 }
 
-static void read_holder(const char *folder, char holder[512]) {
-  char path[PATH_BYTES];
-  holder_path(folder, path);
-  FILE *file = fopen(path, "r");
-  bool known = file && fgets(holder, 512, file) && strncmp(holder, "process ", 8) == 0;
-  if (file) fclose(file);
-  if (!known) snprintf(holder, 512, "another run");
-  holder[strcspn(holder, "\n")] = 0;
-}
-
-fsdp_status fsdp_checkpoint_lock(const char *folder, int wait_ms, fsdp_checkpoint_wait waiting, int *lock,
-                                 fsdp_error *error) {
-  const int pause_ms = 100;
-  char holder[512];
-  *lock = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (*lock < 0) return fail_file(folder, "opening", error);
-  while (flock(*lock, LOCK_EX | LOCK_NB) != 0) {
-    bool held = errno == EWOULDBLOCK;
-    if (held && wait_ms > 0) {
-      read_holder(folder, holder);
-      if (waiting) waiting(folder, holder, wait_ms);
-      waiting = NULL;
-      nanosleep(&(struct timespec){.tv_nsec = pause_ms * 1000000L}, NULL);
-      wait_ms -= pause_ms;
+// How many ranks' files the folder may have, from the names in it.
+static void count_files(const char *path, fsdp_checkpoint_gone *gone) {
+  DIR *listing = opendir(path);
+  for (struct dirent *entry; listing && (entry = readdir(listing));) {
+    int rank, end = -1;
+    if (sscanf(entry->d_name, "ranks-%d%n", &rank, &end) == 1 && !entry->d_name[end]) {
+      gone->in_folders = true;
+      rank += FSDP_CHECKPOINT_FOLDER_FILES - 1;
+    } else if (sscanf(entry->d_name, "rank-%d", &rank) != 1) {
       continue;
     }
-    close(*lock);
-    *lock = -1;
-    if (!held) return FSDP_OK;
-    read_holder(folder, holder);
-    return fsdp_fail(
-        error, FSDP_ERR_INPUT,
-        "%s: another run writes into this experiment (%s); end it, or give this one a different name "
-        "with -e",
-        folder, holder);
+    if (rank >= gone->file_count && rank < FSDP_MESH_RANKS_MAX) gone->file_count = rank + 1;
   }
-  write_holder(folder);
-  return FSDP_OK;
+  if (listing) closedir(listing);
 }
 
-void fsdp_checkpoint_unlock(const char *folder, int lock) {
+// Renamed first: a folder of which files are missing must not look complete.
+static void set_gone(const char *folder, int64_t step, const char *path, fsdp_checkpoint_gone_list *list) {
+  char gone[PATH_BYTES];
+  gone_path(folder, step, gone);
+  if (strcmp(path, gone) != 0) {
+    fsdp_checkpoint_remove_tree(gone);
+    if (rename(path, gone) != 0) return;
+  }
+  if (list->count == FSDP_CHECKPOINT_GONE_MAX) {
+    fsdp_checkpoint_remove_tree(gone);
+    return;
+  }
+  fsdp_checkpoint_gone *item = &list->items[list->count++];
+  *item = (fsdp_checkpoint_gone){.step = step};
+  count_files(gone, item);
+}
+
+// The folders of this name's ending, at most as many as the list has room for.
+static void clean_ending(const char *folder, const char *ending, fsdp_checkpoint_gone_list *gone) {
+  char whole[FSDP_CHECKPOINT_PATH_BYTES], temporary[FSDP_CHECKPOINT_PATH_BYTES], path[PATH_BYTES];
+  int64_t step, steps[FSDP_CHECKPOINT_GONE_MAX];
+  int count = 0;
+  const char *rest;
+  DIR *listing = opendir(folder);
+  if (!listing) return;
+  for (struct dirent *entry; count < FSDP_CHECKPOINT_GONE_MAX && (entry = readdir(listing));)
+    if (parse_name(entry->d_name, &step, &rest) && strcmp(rest, ending) == 0) steps[count++] = step;
+  closedir(listing);
+  for (int i = 0; i < count; i++) {
+    fsdp_checkpoint_paths(folder, steps[i], temporary, whole);
+    snprintf(path, sizeof path, "%s%s", whole, ending);
+    // A complete one that was set aside for a successor that was never completed.
+    bool saved = strcmp(ending, ".old") == 0 && access(whole, F_OK) != 0 && rename(path, whole) == 0;
+    if (!saved) set_gone(folder, steps[i], path, gone);
+  }
+}
+
+void fsdp_checkpoint_clean(const char *folder, fsdp_checkpoint_gone_list *gone) {
+  clean_ending(folder, ".gone", gone);
+  clean_ending(folder, ".old", gone);
+  clean_ending(folder, ".tmp", gone);
+}
+
+void fsdp_checkpoint_remove_files(const char *folder, const fsdp_checkpoint_gone_list *gone, int part,
+                                  int parts) {
+  char path[PATH_BYTES], file[PATH_BYTES + FSDP_CHECKPOINT_NAME_BYTES], name[FSDP_CHECKPOINT_NAME_BYTES];
+  for (int64_t i = 0; i < gone->count; i++) {
+    const fsdp_checkpoint_gone *item = &gone->items[i];
+    // Names follow from the number of files alone.
+    const fsdp_checkpoint layout = {.file_count = item->in_folders ? FSDP_MESH_RANKS_MAX : 1};
+    gone_path(folder, item->step, path);
+    for (int rank = part; rank < item->file_count; rank += parts) {
+      snprintf(file, sizeof file, "%s/%s", path, fsdp_checkpoint_file_name(&layout, rank, name));
+      unlink(file);
+    }
+  }
+}
+
+void fsdp_checkpoint_remove_rest(const char *folder, fsdp_checkpoint_gone_list *gone) {
   char path[PATH_BYTES];
-  if (lock < 0) return;
-  holder_path(folder, path);
-  unlink(path);
-  close(lock);
+  for (int64_t i = 0; i < gone->count; i++) {
+    gone_path(folder, gone->items[i].step, path);
+    fsdp_checkpoint_remove_tree(path);
+  }
+  gone->count = 0;
 }
 
 // ---- Coming to be
@@ -228,17 +272,41 @@ void fsdp_checkpoint_paths(const char *folder, int64_t step, char temporary[FSDP
   snprintf(temporary, FSDP_CHECKPOINT_PATH_BYTES, "%.4000s/step-%08" PRId64 ".tmp", folder, step);
 }
 
-fsdp_status fsdp_checkpoint_begin(const char *folder, int64_t step, fsdp_error *error) {
+static void mark_path(const char *folder, int64_t step, uint64_t save, char path[PATH_BYTES]) {
   char temporary[FSDP_CHECKPOINT_PATH_BYTES], final[FSDP_CHECKPOINT_PATH_BYTES];
   fsdp_checkpoint_paths(folder, step, temporary, final);
-  fsdp_checkpoint_remove_tree(temporary);
-  return mkdir(temporary, 0777) == 0 ? FSDP_OK : fail_file(temporary, "making it", error);
+  snprintf(path, PATH_BYTES, "%s/save-%016" PRIx64, temporary, save);
 }
 
-void fsdp_checkpoint_abandon(const char *folder, int64_t step) {
-  char temporary[FSDP_CHECKPOINT_PATH_BYTES], final[FSDP_CHECKPOINT_PATH_BYTES];
+fsdp_status fsdp_checkpoint_begin(const char *folder, int64_t step, uint64_t save, fsdp_error *error) {
+  char temporary[FSDP_CHECKPOINT_PATH_BYTES], final[FSDP_CHECKPOINT_PATH_BYTES], mark[PATH_BYTES];
   fsdp_checkpoint_paths(folder, step, temporary, final);
   fsdp_checkpoint_remove_tree(temporary);
+  if (mkdir(temporary, 0777) != 0) return fail_file(temporary, "making it", error);
+  mark_path(folder, step, save, mark);
+  int descriptor = open(mark, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+  if (descriptor < 0) return fail_file(mark, "making it", error);
+  close(descriptor);
+  return FSDP_OK;
+}
+
+fsdp_status fsdp_checkpoint_find_mark(const char *folder, int64_t step, uint64_t save, fsdp_error *error) {
+  char mark[PATH_BYTES];
+  mark_path(folder, step, save, mark);
+  if (access(mark, F_OK) == 0) return FSDP_OK;
+  return fsdp_fail(error, FSDP_ERR_INPUT,
+                   "%s: is not there (%s), though rank 0 has made it: every rank must see the same folder; "
+                   "use a --save-dir that all nodes share",
+                   mark, strerror(errno));
+}
+
+void fsdp_checkpoint_abandon(const char *folder, const fsdp_checkpoint *c, int rank) {
+  char temporary[FSDP_CHECKPOINT_PATH_BYTES], final[FSDP_CHECKPOINT_PATH_BYTES], path[PATH_BYTES];
+  char name[FSDP_CHECKPOINT_NAME_BYTES];
+  fsdp_checkpoint_paths(folder, c->progress.step, temporary, final);
+  snprintf(path, sizeof path, "%s/%s", temporary, fsdp_checkpoint_file_name(c, rank, name));
+  unlink(path);
+  if (rank == 0) fsdp_checkpoint_remove_tree(temporary);
 }
 
 static fsdp_status carry(const char *model_folder, const char *temporary, fsdp_checkpoint *c,
@@ -266,21 +334,20 @@ static fsdp_status carry(const char *model_folder, const char *temporary, fsdp_c
   return FSDP_OK;
 }
 
-static int64_t next_sequence(const char *folder) {
-  fsdp_checkpoint_entry *entries;
+static int64_t next_sequence(const char *folder, fsdp_checkpoint_index *index) {
   int64_t greatest = 0;
-  int count = fsdp_checkpoint_list(folder, &entries);
-  for (int i = 0; i < count; i++) {
-    if (entries[i].sequence > greatest) greatest = entries[i].sequence;
+  fsdp_checkpoint_refresh(folder, index);
+  for (int i = 0; i < index->count; i++) {
+    if (index->entries[i].sequence > greatest) greatest = index->entries[i].sequence;
   }
-  free(entries);
   return greatest + 1;
 }
 
 // Gives the temporary folder its final name; an older checkpoint of that name steps aside first.
-static fsdp_status rename_folder(const char *folder, const char *temporary, const char *final,
+static fsdp_status rename_folder(const char *folder, int64_t step, fsdp_checkpoint_gone_list *gone,
                                  fsdp_error *error) {
-  char aside[PATH_BYTES];
+  char temporary[FSDP_CHECKPOINT_PATH_BYTES], final[FSDP_CHECKPOINT_PATH_BYTES], aside[PATH_BYTES];
+  fsdp_checkpoint_paths(folder, step, temporary, final);
   snprintf(aside, sizeof aside, "%s.old", final);
   bool replaces = access(final, F_OK) == 0;
   if (replaces) {
@@ -289,45 +356,48 @@ static fsdp_status rename_folder(const char *folder, const char *temporary, cons
   }
   if (rename(temporary, final) != 0) return fail_file(final, "giving it its name", error);
   if (!fsdp_checkpoint_sync_folder(folder)) return fail_file(folder, "syncing", error);
-  if (replaces) fsdp_checkpoint_remove_tree(aside);
+  if (replaces) set_gone(folder, step, aside, gone);
   return FSDP_OK;
 }
 
+static fsdp_status write_manifest(const char *temporary, const fsdp_checkpoint *c, fsdp_error *error) {
+  char path[PATH_BYTES], *text = fsdp_checkpoint_print(c);
+  snprintf(path, sizeof path, "%s/" FSDP_CHECKPOINT_MANIFEST, temporary);
+  fsdp_status status = write_file(path, text, strlen(text), error);
+  free(text);
+  return status;
+}
+
 fsdp_status fsdp_checkpoint_commit(const char *folder, const char *model_folder, fsdp_checkpoint *c,
+                                   fsdp_checkpoint_index *index, fsdp_checkpoint_gone_list *gone,
                                    fsdp_error *error) {
-  char temporary[FSDP_CHECKPOINT_PATH_BYTES], final[FSDP_CHECKPOINT_PATH_BYTES], path[PATH_BYTES];
+  char temporary[FSDP_CHECKPOINT_PATH_BYTES], final[FSDP_CHECKPOINT_PATH_BYTES], mark[PATH_BYTES];
   fsdp_checkpoint_paths(folder, c->progress.step, temporary, final);
+  mark_path(folder, c->progress.step, c->save, mark);
   fsdp_status status = carry(model_folder, temporary, c, error);
-  // Also detects a folder that the ranks do not share.
-  if (status == FSDP_OK) status = fsdp_checkpoint_check_files(c, temporary, error);
-  if (status == FSDP_OK) {
-    c->sequence = next_sequence(folder);
-    snprintf(path, sizeof path, "%s/" FSDP_CHECKPOINT_MANIFEST, temporary);
-    char *text = fsdp_checkpoint_print(c);
-    status = write_file(path, text, strlen(text), error);
-    free(text);
-  }
+  if (status == FSDP_OK && unlink(mark) != 0) status = fail_file(mark, "removing it", error);
+  c->sequence = next_sequence(folder, index);
+  if (status == FSDP_OK) status = write_manifest(temporary, c, error);
   if (status == FSDP_OK && !fsdp_checkpoint_sync_folder(temporary)) {
     status = fail_file(temporary, "syncing", error);
   }
-  if (status == FSDP_OK) status = rename_folder(folder, temporary, final, error);
+  if (status == FSDP_OK) status = rename_folder(folder, c->progress.step, gone, error);
   if (status != FSDP_OK) fsdp_checkpoint_remove_tree(temporary);
   return status;
 }
 
-void fsdp_checkpoint_prune(const char *folder, int keep) {
+void fsdp_checkpoint_prune(const char *folder, int keep, fsdp_checkpoint_index *index,
+                           fsdp_checkpoint_gone_list *gone) {
   if (keep <= 0) return;
-  fsdp_checkpoint_entry *entries;
-  int count = fsdp_checkpoint_list(folder, &entries), kept = 0;
-  for (int i = 0; i < count; i++) {
-    if (entries[i].sequence && kept++ < keep) continue;
+  fsdp_checkpoint_refresh(folder, index);
+  int64_t before = gone->count;
+  for (int i = 0, kept = 0; i < index->count && gone->count < FSDP_CHECKPOINT_GONE_MAX; i++) {
+    const fsdp_checkpoint_entry *entry = &index->entries[i];
+    if (entry->sequence && kept++ < keep) continue;
     // An unreadable one stays while there are not enough others.
-    if (!entries[i].sequence && count <= keep) continue;
-    // Renamed first, as a half-removed folder must not count as complete; temporary ones never do.
-    char aside[PATH_BYTES];
-    snprintf(aside, sizeof aside, "%s.tmp", entries[i].path);
-    fsdp_checkpoint_remove_tree(aside);
-    if (rename(entries[i].path, aside) == 0) fsdp_checkpoint_remove_tree(aside);
+    if (!entry->sequence && index->count <= keep) continue;
+    set_gone(folder, entry->step, entry->path, gone);
   }
-  free(entries);
+  // No file goes before the names have: else a crash might bring a name back without its files.
+  if (gone->count > before) fsdp_checkpoint_sync_folder(folder);
 }

@@ -1,11 +1,12 @@
 // Checkpoints of one experiment in its folder: listing, writing and pruning them.
 //
-//   step-00000500.tmp/   being written or removed; leftovers of a crash are removed at the next start
+//   step-00000500.tmp/   being written; leftovers of a crash are removed at the next start
 //   step-00000500/       complete: renamed to this only after everything in it was on the disk
 //   step-00000500.old/   complete too, while its successor of the same step takes its name
+//   step-00000500.gone/  no checkpoint any more: every rank removes its part of the files in it
 //
-// One process changes the folder at a time (it holds the lock); others of the same run write into the
-// temporary one.
+// One process changes the folder at a time (it holds the lock, checkpoint_lock.h); others of the same run
+// write into the temporary one.
 #pragma once
 
 #include "runtime/checkpoint/checkpoint.h"
@@ -14,47 +15,74 @@
 
 typedef struct fsdp_checkpoint_entry {
   char path[FSDP_CHECKPOINT_PATH_BYTES];
-  int64_t step, sequence; // sequence 0: the manifest cannot be read
+  int64_t step, sequence;           // sequence 0: the manifest cannot be read
+  int64_t inode, bytes, changed_ns; // of its manifest
 } fsdp_checkpoint_entry;
 
-// Called once before waiting for another run that holds the folder; `holder` is "process 123 on host a", or
-// "another run" if that is unknown.
-typedef void (*fsdp_checkpoint_wait)(const char *folder, const char *holder, int wait_ms);
+// What a folder held when it was last listed, so that a manifest that has not changed is read once. Zeros at
+// first; the caller frees the entries.
+typedef struct fsdp_checkpoint_index {
+  fsdp_checkpoint_entry *entries; // newest first
+  int count;
+} fsdp_checkpoint_index;
 
-// Locks the folder against other runs, waiting up to `wait_ms` for one that is just ending, and writes a file
-// that names the holder. FSDP_ERR_INPUT if another run keeps it. On file systems without locks *lock is -1.
-fsdp_status fsdp_checkpoint_lock(const char *folder, int wait_ms, fsdp_checkpoint_wait waiting, int *lock,
-                                 fsdp_error *error);
+// Folders that are checkpoints no more, by step, and how many ranks' files they have at most.
+#define FSDP_CHECKPOINT_GONE_MAX 64
+typedef struct fsdp_checkpoint_gone {
+  int64_t step;
+  int32_t file_count;
+  int32_t in_folders; // as of more than FSDP_CHECKPOINT_FOLDER_FILES ranks
+} fsdp_checkpoint_gone;
+typedef struct fsdp_checkpoint_gone_list {
+  int64_t count;
+  fsdp_checkpoint_gone items[FSDP_CHECKPOINT_GONE_MAX];
+} fsdp_checkpoint_gone_list;
 
-// Unlocks the folder and removes the holder's file. A killed run unlocks too, but leaves the file.
-void fsdp_checkpoint_unlock(const char *folder, int lock);
+// Gives what crashes left the name of what is gone, and the checkpoint that had stepped aside for one that
+// was never completed its own. Appends to `gone`.
+void fsdp_checkpoint_clean(const char *folder, fsdp_checkpoint_gone_list *gone);
 
-// Removes leftovers of crashes.
-void fsdp_checkpoint_clean(const char *folder);
+// Removes part `part` of `parts` of the ranks' files in what is gone: with as many parts as ranks, a rank
+// removes the file that it wrote. A file that is not there is nothing.
+void fsdp_checkpoint_remove_files(const char *folder, const fsdp_checkpoint_gone_list *gone, int part,
+                                  int parts);
+// Removes what is gone with all that is left in it, and empties the list.
+void fsdp_checkpoint_remove_rest(const char *folder, fsdp_checkpoint_gone_list *gone);
 
 // The complete checkpoints, newest first; those with an unreadable manifest, whose age is unknown, come
-// first. Returns their number; the caller frees *entries.
+// first.
+void fsdp_checkpoint_refresh(const char *folder, fsdp_checkpoint_index *index);
+// The same, once. Returns their number; the caller frees *entries.
 int fsdp_checkpoint_list(const char *folder, fsdp_checkpoint_entry **entries);
+
+// The step that a checkpoint's folder is named by; -1 if it has another name.
+int64_t fsdp_checkpoint_named_step(const char *path);
 
 // The folder that checkpoint `step` is written into, and its final one.
 void fsdp_checkpoint_paths(const char *folder, int64_t step, char temporary[FSDP_CHECKPOINT_PATH_BYTES],
                            char final[FSDP_CHECKPOINT_PATH_BYTES]);
 
-// Creates the temporary folder, empty. FSDP_ERR_INPUT.
-fsdp_status fsdp_checkpoint_begin(const char *folder, int64_t step, fsdp_error *error);
+// Creates the temporary folder, empty but for a mark of the save. FSDP_ERR_INPUT.
+fsdp_status fsdp_checkpoint_begin(const char *folder, int64_t step, uint64_t save, fsdp_error *error);
+
+// Whether that mark is there: a rank whose folder of this name is a different one must not write into it.
+// FSDP_ERR_INPUT.
+fsdp_status fsdp_checkpoint_find_mark(const char *folder, int64_t step, uint64_t save, fsdp_error *error);
 
 // Called once every rank's file is in the temporary folder. Copies the files of `model_folder` (may be NULL)
 // other than weights, assigns the next sequence number, writes the manifest, makes everything durable and
-// gives the folder its final name, replacing one of the same step. On FSDP_ERR_INPUT the temporary folder is
-// removed.
+// gives the folder its final name; one of the same step is gone then. On FSDP_ERR_INPUT the temporary folder
+// is removed.
 fsdp_status fsdp_checkpoint_commit(const char *folder, const char *model_folder, fsdp_checkpoint *checkpoint,
+                                   fsdp_checkpoint_index *index, fsdp_checkpoint_gone_list *gone,
                                    fsdp_error *error);
 
-// Removes the temporary folder of `step`.
-void fsdp_checkpoint_abandon(const char *folder, int64_t step);
+// Of a save that is given up: removes the rank's file; rank 0 removes the temporary folder.
+void fsdp_checkpoint_abandon(const char *folder, const fsdp_checkpoint *checkpoint, int rank);
 
-// Removes all complete checkpoints but the newest `keep`; unreadable ones count as the oldest. 0 keeps all.
-void fsdp_checkpoint_prune(const char *folder, int keep);
+// All complete checkpoints but the newest `keep` are gone; unreadable ones count as the oldest. 0 keeps all.
+void fsdp_checkpoint_prune(const char *folder, int keep, fsdp_checkpoint_index *index,
+                           fsdp_checkpoint_gone_list *gone);
 
 // Removes a folder and all that is in it.
 void fsdp_checkpoint_remove_tree(const char *path);

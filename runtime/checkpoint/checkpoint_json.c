@@ -3,18 +3,19 @@
 #include "runtime/base/check.h"
 #include "runtime/base/size.h"
 #include "runtime/checkpoint/checkpoint.h"
+#include "runtime/checkpoint/json_file.h"
 
-#include <errno.h>
 #include <inttypes.h>
 #include <string.h>
 #include <xxhash.h>
 
 #define FORMAT  "fsdp checkpoint"
-#define VERSION 5
-// Also read: nothing is cut.
+#define VERSION 6
+// Also read: manifests that list the ranks' files, and such ones in which nothing is cut.
+#define VERSION_WITH_FILES   5
 #define VERSION_WITHOUT_CUTS 4
-// Larger than the manifest of any real run; a larger file is damaged.
-#define MANIFEST_BYTES_MAX (INT64_C(1) << 28)
+
+#define DAMAGED "the manifest is damaged; use another checkpoint"
 
 // ---- Printing
 
@@ -89,6 +90,13 @@ static json_t *print_files(const fsdp_checkpoint_file *files, int count) {
   return list;
 }
 
+// What tells the ranks' files from others. Their names and sizes follow from the mesh and the units.
+static json_t *print_rank_files(const fsdp_checkpoint *c) {
+  if (c->files) return print_files(c->files, c->file_count);
+  return json_pack("{s:o, s:I}", "save", json_sprintf("%016" PRIx64, c->save), "bytes",
+                   (json_int_t)c->files_bytes);
+}
+
 static json_t *print_progress(const fsdp_checkpoint_progress *p) {
   return json_pack("{s:I, s:I, s:I, s:I, s:I, s:{s:I, s:I, s:I, s:o}, s:{s:s, s:I, s:I}}", "step",
                    (json_int_t)p->step, "updates", (json_int_t)p->updates, "schedule_start",
@@ -109,13 +117,13 @@ static json_t *checksum_of(const json_t *root) {
 }
 
 char *fsdp_checkpoint_print(const fsdp_checkpoint *c) {
-  json_t *root = json_pack(
-      "{s:s, s:i, s:I, s:o, s:s, s:o, s:s, s:o, s:s, s:o, s:o, s:o, s:o, s:O}", "format", FORMAT, "version",
-      VERSION, "sequence", (json_int_t)c->sequence, "progress", print_progress(&c->progress), "model_name",
-      c->model_name, "model", fsdp_model_print(&c->model), "strategy", c->strategy, "mesh",
-      print_mesh(&c->mesh), "optimizer", c->optimizer, "slots", print_slots(c), "files",
-      print_files(c->files, c->file_count), "carried", print_files(c->carried, c->carried_count), "units",
-      print_units(c), "options", c->options);
+  json_t *root =
+      json_pack("{s:s, s:i, s:I, s:o, s:s, s:o, s:s, s:o, s:s, s:o, s:o, s:o, s:o, s:O}", "format", FORMAT,
+                "version", c->files ? VERSION_WITH_FILES : VERSION, "sequence", (json_int_t)c->sequence,
+                "progress", print_progress(&c->progress), "model_name", c->model_name, "model",
+                fsdp_model_print(&c->model), "strategy", c->strategy, "mesh", print_mesh(&c->mesh),
+                "optimizer", c->optimizer, "slots", print_slots(c), "files", print_rank_files(c), "carried",
+                print_files(c->carried, c->carried_count), "units", print_units(c), "options", c->options);
   FSDP_CHECK(root, "a manifest that is no JSON: a name that is not UTF-8");
   json_object_set_new(root, "checksum", checksum_of(root));
   char *text = json_dumps(root, JSON_INDENT(1) | JSON_REAL_PRECISION(17));
@@ -189,6 +197,22 @@ static void read_files(reader *r, const json_t *list, fsdp_checkpoint_file **fil
     read_hex(r, entry, "xxh3", file->checksum, 2);
     if ((strchr(file->name, '/') || file->name[0] == '.') && !r->wrong) r->wrong = "name";
   }
+}
+
+static void read_rank_files(reader *r, const json_t *root, fsdp_checkpoint *c) {
+  const json_t *files = json_object_get(root, "files");
+  c->file_count = fsdp_mesh_ranks(&c->mesh);
+  if (json_integer_value(json_object_get(root, "version")) == VERSION) {
+    read_hex(r, files, "save", &c->save, 1);
+    c->files_bytes = read_int(r, files, "bytes", 0, INT64_MAX);
+    return;
+  }
+  int count;
+  read_files(r, files, &c->files, &count);
+  bool good = count == c->file_count;
+  for (int i = 0; i < count; i++)
+    good = good && fsdp_add_checked(c->files_bytes, c->files[i].bytes, &c->files_bytes);
+  if (!good && !r->wrong) r->wrong = "files";
 }
 
 // Axes of the mesh with more than one rank, in any order, each once.
@@ -317,11 +341,10 @@ static void read_all(reader *r, const json_t *root, fsdp_checkpoint *c) {
   read_mesh(r, json_object_get(root, "mesh"), &c->mesh);
   read_text(r, root, "optimizer", c->optimizer, sizeof c->optimizer);
   read_slots(r, json_object_get(root, "slots"), c);
-  read_files(r, json_object_get(root, "files"), &c->files, &c->file_count);
+  read_rank_files(r, root, c);
   read_files(r, json_object_get(root, "carried"), &c->carried, &c->carried_count);
   read_units(r, json_object_get(root, "units"), c);
   if (!r->wrong && !fsdp_checkpoint_lay_out(c)) r->wrong = "shape";
-  if (c->file_count != fsdp_mesh_ranks(&c->mesh) && !r->wrong) r->wrong = "files";
   c->options = json_deep_copy(json_object_get(root, "options"));
   if (!json_is_object(c->options) && !r->wrong) r->wrong = "options";
 }
@@ -334,9 +357,9 @@ static fsdp_status check_whole(const char *path, json_t *root, fsdp_error *error
                      path);
   }
   json_int_t version = json_integer_value(json_object_get(root, "version"));
-  if (version != VERSION && version != VERSION_WITHOUT_CUTS) {
+  if (version < VERSION_WITHOUT_CUTS || version > VERSION) {
     return fsdp_fail(error, FSDP_ERR_INPUT,
-                     "%s: is of format version %lld, this build reads %d and %d; resume it with the version "
+                     "%s: is of format version %lld, this build reads %d to %d; resume it with the version "
                      "that wrote it, or export it with that version's fsdp_export and start from its weights "
                      "with --model",
                      path, (long long)version, VERSION_WITHOUT_CUTS, VERSION);
@@ -348,20 +371,12 @@ static fsdp_status check_whole(const char *path, json_t *root, fsdp_error *error
   json_decref(said);
   json_decref(found);
   if (good) return FSDP_OK;
-  return fsdp_fail(error, FSDP_ERR_INPUT,
-                   "%s: its checksum does not match: the manifest is damaged; use another checkpoint", path);
+  return fsdp_fail(error, FSDP_ERR_INPUT, "%s: its checksum does not match: " DAMAGED, path);
 }
 
-fsdp_status fsdp_checkpoint_parse(const char *path, const char *text, fsdp_checkpoint **checkpoint,
-                                  fsdp_error *error) {
-  json_error_t place;
-  *checkpoint = NULL;
-  json_t *root = json_loads(text, JSON_REJECT_DUPLICATES, &place);
-  if (!root) {
-    return fsdp_fail(error, FSDP_ERR_INPUT,
-                     "%s:%d: not valid JSON (%s): the manifest is damaged; use another checkpoint", path,
-                     place.line, place.text);
-  }
+// Takes the reference to `root`.
+static fsdp_status read_root(const char *path, json_t *root, fsdp_checkpoint **checkpoint,
+                             fsdp_error *error) {
   reader r = {NULL};
   fsdp_checkpoint *c = NULL;
   fsdp_status status = check_whole(path, root, error);
@@ -382,35 +397,23 @@ fsdp_status fsdp_checkpoint_parse(const char *path, const char *text, fsdp_check
   return status;
 }
 
-// The whole file as text, or NULL with the reason in errno. The caller frees it.
-static char *read_whole(const char *path) {
-  FILE *file = fopen(path, "rb");
-  if (!file) return NULL;
-  char *text = NULL;
-  if (fseek(file, 0, SEEK_END) == 0) {
-    long bytes = ftell(file);
-    errno = EFBIG;
-    if (bytes >= 0 && bytes <= MANIFEST_BYTES_MAX && fseek(file, 0, SEEK_SET) == 0) {
-      text = fsdp_alloc((size_t)bytes + 1);
-      size_t got = fread(text, 1, (size_t)bytes, file);
-      text[got] = 0;
-    }
-  }
-  fclose(file);
-  return text;
+fsdp_status fsdp_checkpoint_parse(const char *path, const char *text, fsdp_checkpoint **checkpoint,
+                                  fsdp_error *error) {
+  json_error_t place;
+  *checkpoint = NULL;
+  json_t *root = json_loads(text, JSON_REJECT_DUPLICATES, &place);
+  if (root) return read_root(path, root, checkpoint, error);
+  return fsdp_fail(error, FSDP_ERR_INPUT, "%s:%d:%d: not valid JSON: %s; " DAMAGED, path, place.line,
+                   place.column, place.text);
 }
 
 fsdp_status fsdp_checkpoint_read_manifest(const char *folder, fsdp_checkpoint **checkpoint,
                                           fsdp_error *error) {
   char path[4096 + 32];
+  json_t *root;
   *checkpoint = NULL;
   snprintf(path, sizeof path, "%.4095s/" FSDP_CHECKPOINT_MANIFEST, folder);
-  char *text = read_whole(path);
-  if (!text) {
-    return fsdp_fail(error, FSDP_ERR_INPUT, "%s: cannot be read (%s): a checkpoint's folder has this file",
-                     path, strerror(errno));
-  }
-  fsdp_status status = fsdp_checkpoint_parse(path, text, checkpoint, error);
-  free(text);
-  return status;
+  const fsdp_json_file file = {path, "a checkpoint's folder has this file", DAMAGED};
+  fsdp_status status = fsdp_json_file_read(&file, &root, error);
+  return status == FSDP_OK ? read_root(path, root, checkpoint, error) : status;
 }

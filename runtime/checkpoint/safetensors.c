@@ -3,6 +3,7 @@
 #include "models/model.h"
 #include "runtime/base/check.h"
 #include "runtime/base/progress.h"
+#include "runtime/checkpoint/json_file.h"
 #include "runtime/checkpoint/safetensors_header.h"
 
 #include <dirent.h>
@@ -81,6 +82,24 @@ static fsdp_status add_file(fsdp_safetensors *model, const char *path, fsdp_erro
   return status;
 }
 
+static int compare_names(const void *left, const void *right) {
+  const fsdp_safetensors_tensor *a = left, *b = right;
+  return strcmp(a->name, b->name);
+}
+
+static void sort_names(fsdp_safetensors_list *list) {
+  if (list->count > 1) qsort(list->tensors, (size_t)list->count, sizeof *list->tensors, compare_names);
+}
+
+// The tensor's index in a sorted list, or -1.
+static int find_name(const fsdp_safetensors_list *list, const char *name) {
+  fsdp_safetensors_tensor key = {.name = name};
+  if (!list->count) return -1;
+  const fsdp_safetensors_tensor *found =
+      bsearch(&key, list->tensors, (size_t)list->count, sizeof key, compare_names);
+  return found ? (int)(found - list->tensors) : -1;
+}
+
 // Which of the opened files has that name in its folder, or -1.
 static int find_file(const fsdp_safetensors *model, const char *name) {
   for (int i = 0; i < model->file_count; i++) {
@@ -90,7 +109,8 @@ static int find_file(const fsdp_safetensors *model, const char *name) {
   return -1;
 }
 
-// Each tensor that a shard holds must be the one that the index maps there, and the reverse.
+// Each tensor that a shard holds must be the one that the index maps there, and the reverse. The list is
+// sorted.
 static fsdp_status check_index(const fsdp_safetensors *model, const char *path, const json_t *map,
                                fsdp_error *error) {
   const fsdp_safetensors_list *list = &model->list;
@@ -111,9 +131,7 @@ static fsdp_status check_index(const fsdp_safetensors *model, const char *path, 
   }
   json_object_foreach((json_t *)map, name, value) {
     if (fsdp_model_is_buffer(name)) continue;
-    bool found = false;
-    for (int i = 0; i < list->count && !found; i++) found = !strcmp(list->tensors[i].name, name);
-    if (!found)
+    if (find_name(list, name) < 0)
       return fsdp_fail(error, FSDP_ERR_INPUT,
                        "%s: tensor \"%.200s\" should be in %.200s, which does not hold it; copy "
                        "that file again",
@@ -149,17 +167,16 @@ static fsdp_status add_shards(fsdp_safetensors *model, const char *path, const j
 }
 
 static fsdp_status add_index(fsdp_safetensors *model, const char *path, fsdp_error *error) {
-  json_error_t place;
-  json_t *root = json_load_file(path, JSON_REJECT_DUPLICATES, &place);
-  if (!root)
-    return fsdp_fail(error, FSDP_ERR_INPUT, "%s:%d:%d: not valid JSON: %s; copy the index again", path,
-                     place.line, place.column, place.text);
+  const fsdp_json_file file = {path, "copy the index again", "copy the index again"};
+  json_t *root;
+  fsdp_status status = fsdp_json_file_read(&file, &root, error);
+  if (status) return status;
   model->index = strdup(path);
   FSDP_CHECK(model->index, "out of host memory for a path");
   const json_t *map = json_object_get(root, "weight_map");
-  fsdp_status status;
   if (json_is_object(map)) {
     status = add_shards(model, path, map, error);
+    sort_names(&model->list);
     if (!status) status = check_index(model, path, map, error);
   } else {
     status = fsdp_fail(error, FSDP_ERR_INPUT,
@@ -186,11 +203,6 @@ static fsdp_status add_folder(fsdp_safetensors *model, const char *folder, fsdp_
   return status;
 }
 
-static int compare_names(const void *left, const void *right) {
-  const fsdp_safetensors_tensor *a = left, *b = right;
-  return strcmp(a->name, b->name);
-}
-
 fsdp_status fsdp_safetensors_open(const char *path, fsdp_safetensors **model, fsdp_error *error) {
   FSDP_CHECK(path && model, "no path or no place for the model");
   struct stat information;
@@ -208,8 +220,7 @@ fsdp_status fsdp_safetensors_open(const char *path, fsdp_safetensors **model, fs
     fsdp_safetensors_close(opened);
     return status;
   }
-  if (opened->list.count > 1)
-    qsort(opened->list.tensors, (size_t)opened->list.count, sizeof *opened->list.tensors, compare_names);
+  sort_names(&opened->list);
   *model = opened;
   return FSDP_OK;
 }
@@ -293,11 +304,7 @@ const fsdp_safetensors_tensor *fsdp_safetensors_at(const fsdp_safetensors *model
 }
 
 int fsdp_safetensors_find(const fsdp_safetensors *model, const char *name) {
-  fsdp_safetensors_tensor key = {.name = name};
-  if (!model->list.count) return -1;
-  const fsdp_safetensors_tensor *found =
-      bsearch(&key, model->list.tensors, (size_t)model->list.count, sizeof key, compare_names);
-  return found ? (int)(found - model->list.tensors) : -1;
+  return find_name(&model->list, name);
 }
 
 int fsdp_safetensors_file_count(const fsdp_safetensors *model) {

@@ -67,6 +67,8 @@ typedef struct fsdp_safetensors_writer_config {
 // Declares the tensors and begins to write `path` under a temporary name beside it. `config` is not kept.
 fsdp_status fsdp_safetensors_writer_create(const fsdp_safetensors_writer_config *config,
                                            fsdp_safetensors_writer **writer, fsdp_error *error);
+// The file's first bytes, up to its data.
+const void *fsdp_safetensors_writer_header(const fsdp_safetensors_writer *writer, int64_t *bytes);
 // Appends the data's next bytes, which may span tensors.
 fsdp_status fsdp_safetensors_writer_append(fsdp_safetensors_writer *writer, const void *data, int64_t bytes,
                                            fsdp_error *error);

@@ -14,7 +14,9 @@ struct fsdp_safetensors_writer {
   char *path, *temporary;
   int descriptor;
   int64_t data_bytes, written_bytes; // without the header
-  unsigned char *block;              // of BLOCK_BYTES, aligned, filled up to block_fill; NULL: not direct
+  char *header;
+  int64_t header_bytes;
+  unsigned char *block; // of BLOCK_BYTES, aligned, filled up to block_fill; NULL: not direct
   int64_t block_fill;
   int64_t unsynced_bytes;
 };
@@ -131,15 +133,13 @@ static char *header_text(const fsdp_safetensors_writer_config *config, int64_t *
 
 // Padded with spaces so that the data begins at a multiple of 64 bytes, or of what is written directly.
 static fsdp_status write_header(fsdp_safetensors_writer *w, const char *text, fsdp_error *error) {
-  unsigned char prefix[8];
-  char padding[BLOCK_ALIGN];
-  int64_t length = (int64_t)strlen(text), padded = fsdp_round_up(8 + length, w->block ? BLOCK_ALIGN : 64) - 8;
-  memset(padding, ' ', sizeof padding);
-  for (int i = 0; i < 8; i++) prefix[i] = (unsigned char)((uint64_t)padded >> (8 * i));
-  fsdp_status status = write_all(w, prefix, sizeof prefix, error);
-  if (!status) status = write_all(w, text, length, error);
-  if (!status) status = write_all(w, padding, padded - length, error);
-  return status;
+  int64_t length = (int64_t)strlen(text);
+  w->header_bytes = fsdp_round_up(8 + length, w->block ? BLOCK_ALIGN : 64);
+  w->header = fsdp_alloc((size_t)w->header_bytes);
+  for (int i = 0; i < 8; i++) w->header[i] = (char)((uint64_t)(w->header_bytes - 8) >> (8 * i));
+  memcpy(w->header + 8, text, (size_t)length);
+  memset(w->header + 8 + length, ' ', (size_t)(w->header_bytes - 8 - length));
+  return write_all(w, w->header, w->header_bytes, error);
 }
 
 fsdp_status fsdp_safetensors_writer_create(const fsdp_safetensors_writer_config *config,
@@ -158,6 +158,11 @@ fsdp_status fsdp_safetensors_writer_create(const fsdp_safetensors_writer_config 
   else
     *writer = w;
   return status;
+}
+
+const void *fsdp_safetensors_writer_header(const fsdp_safetensors_writer *writer, int64_t *bytes) {
+  *bytes = writer->header_bytes;
+  return writer->header;
 }
 
 fsdp_status fsdp_safetensors_writer_append(fsdp_safetensors_writer *writer, const void *data, int64_t bytes,
@@ -183,6 +188,7 @@ static bool sync_folder(const char *path) {
 }
 
 static void destroy(fsdp_safetensors_writer *w) {
+  free(w->header);
   free(w->block);
   free(w->path);
   free(w->temporary);

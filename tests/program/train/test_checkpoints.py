@@ -247,7 +247,8 @@ def snapshots_are_of_their_step():
         arguments = ["-b", 1, "--max-steps", 4, "-e", f"snapshot_{way}", "--ckpt-freq", 1, "--ckpt-keep", 0]
         train(*arguments, "--ckpt-async", way)
         saved[way] = [
-            (work / f"snapshot_{way}" / f"step-{step:08}" / "rank-00000.safetensors").read_bytes()
+            # but for the checksum at the end, which is of this save too
+            (work / f"snapshot_{way}" / f"step-{step:08}" / "rank-00000.safetensors").read_bytes()[:-16]
             for step in range(1, 5)
         ]
     for step in range(4):

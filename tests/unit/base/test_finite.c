@@ -15,6 +15,7 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 #include <xxhash.h>
 
@@ -110,8 +111,8 @@ static unsigned char *make_all(bad *b, int rank) {
   return data;
 }
 
-static fsdp_status write_rank(bad *b, int rank, const char *folder, bool snapshot, fsdp_checkpoint_file *out,
-                              fsdp_error *error) {
+static fsdp_status write_rank(bad *b, int rank, const char *folder, bool snapshot, fsdp_error *error) {
+  int64_t bytes;
   unsigned char *data = snapshot ? make_all(b, rank) : NULL;
   fsdp_checkpoint_file_config file = {.checkpoint = b->checkpoint,
                                       .rank = rank,
@@ -120,7 +121,7 @@ static fsdp_status write_rank(bad *b, int rank, const char *folder, bool snapsho
                                       .source = make_range,
                                       .context = b,
                                       .piece_bytes = rank % 2 ? 4096 : 0};
-  fsdp_status status = fsdp_checkpoint_file_write(&file, out, error);
+  fsdp_status status = fsdp_checkpoint_file_write(&file, &bytes, error);
   free(data);
   return status;
 }
@@ -154,7 +155,7 @@ static void test_save_refuses(void **state) {
     int refused = 0;
     for (int rank = 0; rank < c->file_count; rank++) {
       fsdp_error error = {0};
-      fsdp_status status = write_rank(&b, rank, folder, i / 2 % 2, &c->files[rank], &error);
+      fsdp_status status = write_rank(&b, rank, folder, i / 2 % 2, &error);
       snprintf(path, sizeof path, "%s/rank-%05d.safetensors", folder, rank);
       assert_int_equal(access(path, F_OK) == 0, status == FSDP_OK);
       if (status == FSDP_OK) continue;
@@ -171,37 +172,43 @@ static void test_save_refuses(void **state) {
 
 // ---- A file that was written before such values were checked
 
-static void hash_ends(const unsigned char *file, const fsdp_checkpoint_file *f, int64_t data_bytes,
-                      uint64_t checksum[2]) {
+// Of the save, the rank, the header and the chunks' checksums, as docs/checkpoints.md states.
+static void hash_ends(const fsdp_checkpoint *c, int rank, const unsigned char *file, int64_t header_bytes,
+                      const unsigned char *sums, int64_t sums_bytes) {
+  const uint64_t whose[2] = {c->save, (uint64_t)rank};
   XXH3_state_t *hash = XXH3_createState();
   XXH3_128bits_reset(hash);
-  XXH3_128bits_update(hash, file, (size_t)f->header_bytes);
-  XXH3_128bits_update(hash, file + f->header_bytes + data_bytes,
-                      (size_t)(f->bytes - f->header_bytes - data_bytes));
+  XXH3_128bits_update(hash, whose, sizeof whose);
+  XXH3_128bits_update(hash, file, (size_t)header_bytes);
+  XXH3_128bits_update(hash, sums, (size_t)sums_bytes);
   XXH128_hash_t sum = XXH3_128bits_digest(hash);
   XXH3_freeState(hash);
-  checksum[0] = sum.high64;
-  checksum[1] = sum.low64;
+  memcpy((unsigned char *)(uintptr_t)sums + sums_bytes, &sum.high64, 8);
+  memcpy((unsigned char *)(uintptr_t)sums + sums_bytes + 8, &sum.low64, 8);
 }
 
 // Puts 4 bytes into the data of a rank's file, with every checksum as it must be then.
 static void patch(const fsdp_checkpoint *c, const char *folder, int rank, int64_t offset, uint32_t bits) {
-  fsdp_checkpoint_file *f = &c->files[rank];
   int64_t data_bytes = fsdp_checkpoint_data_bytes(c, rank), chunk = offset / FSDP_CHECKPOINT_CHUNK_BYTES;
-  unsigned char *file = fsdp_alloc((size_t)f->bytes);
   char path[FSDP_CHECKPOINT_PATH_BYTES + 128];
-  snprintf(path, sizeof path, "%s/%s", folder, f->name);
+  snprintf(path, sizeof path, "%s/rank-%05d.safetensors", folder, rank);
+  struct stat information;
+  assert_int_equal(stat(path, &information), 0);
+  int64_t bytes = information.st_size;
+  unsigned char *file = fsdp_alloc((size_t)bytes);
   FILE *stream = fopen(path, "r+b");
-  assert_int_equal(fread(file, 1, (size_t)f->bytes, stream), f->bytes);
-  unsigned char *data = file + f->header_bytes;
+  assert_int_equal(fread(file, 1, (size_t)bytes, stream), bytes);
+  uint64_t length;
+  memcpy(&length, file, 8);
+  unsigned char *data = file + 8 + length, *sums = data + data_bytes;
   memcpy(data + offset, &bits, sizeof bits);
   int64_t begin = chunk * FSDP_CHECKPOINT_CHUNK_BYTES, left = data_bytes - begin;
   uint64_t sum = XXH3_64bits(
       data + begin, (size_t)(left < FSDP_CHECKPOINT_CHUNK_BYTES ? left : FSDP_CHECKPOINT_CHUNK_BYTES));
-  memcpy(data + data_bytes + chunk * 8, &sum, sizeof sum);
-  hash_ends(file, f, data_bytes, f->checksum);
+  memcpy(sums + chunk * 8, &sum, sizeof sum);
+  hash_ends(c, rank, file, 8 + (int64_t)length, sums, file + bytes - sums - 16);
   rewind(stream);
-  assert_int_equal(fwrite(file, 1, (size_t)f->bytes, stream), f->bytes);
+  assert_int_equal(fwrite(file, 1, (size_t)bytes, stream), bytes);
   fclose(stream);
   free(file);
 }
@@ -217,9 +224,9 @@ static void test_load_and_export_refuse(void **state) {
   b = (bad){.checkpoint = c, .param = -1};
   c->progress = (fsdp_checkpoint_progress){.step = 2, .updates = 1, .global_batch = 8, .sample_count = 100};
   fsdp_checkpoint_paths(folder, 2, temporary, final);
-  assert_int_equal(fsdp_checkpoint_begin(folder, 2, &error), FSDP_OK);
+  assert_int_equal(fsdp_checkpoint_begin(folder, 2, c->save, &error), FSDP_OK);
   for (int rank = 0; rank < c->file_count; rank++)
-    assert_int_equal(write_rank(&b, rank, temporary, false, &c->files[rank], &error), FSDP_OK);
+    assert_int_equal(write_rank(&b, rank, temporary, false, &error), FSDP_OK);
   // A file's data begins with its piece of unit 0's masters.
   const fsdp_checkpoint_param *param = &c->params[0];
   assert_true(param->unit == 0 && param->offset == 0);
@@ -227,7 +234,10 @@ static void test_load_and_export_refuse(void **state) {
   int64_t first, numel;
   fsdp_checkpoint_piece(c, holder, 0, &first, &numel);
   patch(c, temporary, holder, 4 * (3 - first), 0x7fc00000);
-  assert_int_equal(fsdp_checkpoint_commit(folder, NULL, c, &error), FSDP_OK);
+  fsdp_checkpoint_index index = {0};
+  fsdp_checkpoint_gone_list gone = {0};
+  assert_int_equal(fsdp_checkpoint_commit(folder, NULL, c, &index, &gone, &error), FSDP_OK);
+  free(index.entries);
 
   fsdp_checkpoint *read;
   assert_int_equal(fsdp_checkpoint_read_manifest(final, &read, &error), FSDP_OK);

@@ -1,5 +1,5 @@
 // Checkpoints: every element of every part comes back to the bit, whatever ranks, strategy, wrapping, offload
-// and dtype save and load; every damaged byte is found; the folder holds what it should.
+// and dtype save and load; every damaged byte is found.
 //
 // Values are a function of part, parameter name and element, so nothing that was saved is kept to compare
 // with.
@@ -14,6 +14,7 @@
 #include "runtime/exec/session.h"
 #include "runtime/exec/state.h"
 
+#include <dirent.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -99,8 +100,18 @@ static fsdp_checkpoint *create(const fsdp_plan_config *config, int64_t step, mak
   if (fsdp_plan_create(config, plan, &error) != FSDP_OK) fail_msg("%s", error.message);
   fsdp_checkpoint *c = fsdp_checkpoint_create(*plan, "small");
   c->progress = (fsdp_checkpoint_progress){.step = step, .global_batch = 8, .sample_count = 100};
+  c->save = UINT64_C(0x9e3779b97f4a7c15) * (uint64_t)step;
   m->checkpoint = c;
   return c;
+}
+
+static void commit(const char *folder, fsdp_checkpoint *c) {
+  fsdp_checkpoint_index index = {0};
+  fsdp_checkpoint_gone_list gone = {0};
+  fsdp_error error;
+  if (fsdp_checkpoint_commit(folder, NULL, c, &index, &gone, &error) != FSDP_OK)
+    fail_msg("%s", error.message);
+  free(index.entries);
 }
 
 // Saves step `step` of `plan` into `folder`, one rank after the other, each in a different way.
@@ -111,7 +122,7 @@ static void save(const fsdp_plan_config *config, const char *folder, int64_t ste
   fsdp_checkpoint *c = create(config, step, &m, &plan);
   char temporary[FSDP_CHECKPOINT_PATH_BYTES], final[FSDP_CHECKPOINT_PATH_BYTES];
   fsdp_checkpoint_paths(folder, step, temporary, final);
-  if (fsdp_checkpoint_begin(folder, step, &error) != FSDP_OK) fail_msg("%s", error.message);
+  if (fsdp_checkpoint_begin(folder, step, c->save, &error) != FSDP_OK) fail_msg("%s", error.message);
   for (int r = 0; r < c->file_count; r++) {
     unsigned char *data = r % 3 == 0 ? make_all(&m, r) : NULL;
     fsdp_checkpoint_file_config file = {.checkpoint = c,
@@ -121,10 +132,12 @@ static void save(const fsdp_plan_config *config, const char *folder, int64_t ste
                                         .source = make_range,
                                         .context = &m,
                                         .piece_bytes = r % 2 ? 4096 : 0};
-    if (fsdp_checkpoint_file_write(&file, &c->files[r], &error) != FSDP_OK) fail_msg("%s", error.message);
+    int64_t bytes;
+    if (fsdp_checkpoint_file_write(&file, &bytes, &error) != FSDP_OK) fail_msg("%s", error.message);
+    c->files_bytes += bytes;
     free(data);
   }
-  if (fsdp_checkpoint_commit(folder, NULL, c, &error) != FSDP_OK) fail_msg("%s", error.message);
+  commit(folder, c);
   fsdp_checkpoint_destroy(c);
   fsdp_plan_destroy(plan);
 }
@@ -195,7 +208,7 @@ static void load_all(const fsdp_plan_config *config, const char *path) {
   fsdp_error error;
   assert_int_equal(fsdp_plan_create(config, &plan, &error), FSDP_OK);
   if (fsdp_checkpoint_read_manifest(path, &c, &error) != FSDP_OK) fail_msg("%s", error.message);
-  assert_int_equal(fsdp_checkpoint_check_files(c, path, &error), FSDP_OK);
+  assert_int_equal(fsdp_checkpoint_check_files(c, path, 0, 1, &error), FSDP_OK);
   int64_t numel = 0;
   for (int r = 0; r < fsdp_mesh_ranks(&config->mesh); r++) load_rank(plan, r, c, path, &numel);
   int64_t copies = fsdp_mesh_size(&config->mesh, FSDP_AXIS_DATA);
@@ -313,8 +326,8 @@ static void bytes_are_read_once(void **state) {
   for (int r = 0; r < 4; r++) {
     int64_t bytes = fsdp_checkpoint_data_bytes(c, r);
     data += bytes;
-    ends += c->files[r].bytes - bytes;
   }
+  ends = c->files_bytes - data;
   for (int ranks = 1; ranks <= 8; ranks += test_stride(3)) {
     fsdp_mesh_resize(&config.mesh, FSDP_AXIS_FSDP, ranks);
     fsdp_plan *plan;
@@ -351,7 +364,7 @@ static unsigned char *read_file(const char *path, int64_t *bytes) {
 // Reads everything of one part, as a rank that holds all of it would.
 static fsdp_status read_slot(const fsdp_checkpoint *c, const char *path, int slot, fsdp_error *error) {
   fsdp_checkpoint_reader *reader = fsdp_checkpoint_reader_create(c, path);
-  fsdp_status status = fsdp_checkpoint_check_files(c, path, error);
+  fsdp_status status = fsdp_checkpoint_check_files(c, path, 0, 1, error);
   for (int p = 0; p < c->param_count && status == FSDP_OK; p++) {
     void *values = fsdp_alloc((size_t)c->params[p].numel * 4);
     status = fsdp_checkpoint_read(reader, slot, p, 0, c->params[p].numel, values, error);
@@ -392,10 +405,11 @@ static void every_flipped_bit_is_found(void **state) {
   io_write("step-00000007/rank-00001.safetensors", data, bytes);
   assert_int_equal(read_everything(c, path, &error), FSDP_OK);
   io_write("step-00000007/rank-00001.safetensors", data, bytes - 1);
-  IO_EXPECT(fsdp_checkpoint_check_files(c, path, &error), FSDP_ERR_INPUT, &error, "rank-00001", "bytes");
+  IO_EXPECT(fsdp_checkpoint_check_files(c, path, 0, 1, &error), FSDP_ERR_INPUT, &error, "rank-00001",
+            "bytes");
   IO_EXPECT(read_everything(c, path, &error), FSDP_ERR_INPUT, &error, "rank-00001");
   unlink(io_path("step-00000007/rank-00001.safetensors"));
-  IO_EXPECT(fsdp_checkpoint_check_files(c, path, &error), FSDP_ERR_INPUT, &error, "rank-00001");
+  IO_EXPECT(fsdp_checkpoint_check_files(c, path, 0, 1, &error), FSDP_ERR_INPUT, &error, "rank-00001");
   free(data);
   data = read_file(io_path("step-00000007/checkpoint.json"), &bytes);
   for (int64_t at = 0; at < bytes; at += 7 * test_stride(6)) {
@@ -449,7 +463,8 @@ static void no_value_that_is_not_finite_is_saved(void **state) {
       file.source = way == 3 ? make_bad_range : make_range;
       if (way == 1)
         put_value(end - 2 * fsdp_dtype_bytes(config.moment_dtype), 0, 0x7fc00000u, config.moment_dtype);
-      assert_int_equal(fsdp_checkpoint_file_write(&file, &c->files[0], &error),
+      int64_t written;
+      assert_int_equal(fsdp_checkpoint_file_write(&file, &written, &error),
                        way % 2 ? FSDP_ERR_NOT_FINITE : FSDP_OK);
     }
     free(data);
@@ -459,31 +474,80 @@ static void no_value_that_is_not_finite_is_saved(void **state) {
   }
 }
 
-// As in a folder that ranks do not share: rank 1's file is missing where rank 0 completes the checkpoint.
-static void a_missing_file_is_no_checkpoint(void **state) {
+// Whole files in the places of others.
+static void files_of_others_are_found(void **state) {
   (void)state;
-  static maker m;
   const place two = {FSDP_FULL, 1, 2};
   const char *folder = io_folder_make();
   fsdp_plan_config config = config_of(&two, 1, false);
-  fsdp_plan *plan;
+  save(&config, folder, 7);
+  save(&config, folder, 8);
+  fsdp_checkpoint *c;
   fsdp_error error;
-  fsdp_checkpoint *c = create(&config, 7, &m, &plan);
-  assert_int_equal(fsdp_checkpoint_begin(folder, 7, &error), FSDP_OK);
-  for (int r = 0; r < 2; r++) {
-    fsdp_checkpoint_file_config file = {c, r, io_path("step-00000007.tmp"), NULL, make_range, &m, 0};
-    assert_int_equal(fsdp_checkpoint_file_write(&file, &c->files[r], &error), FSDP_OK);
+  char path[512];
+  snprintf(path, sizeof path, "%s", io_path("step-00000008"));
+  assert_int_equal(fsdp_checkpoint_read_manifest(path, &c, &error), FSDP_OK);
+  assert_int_equal(read_everything(c, path, &error), FSDP_OK);
+  static const char *const others[] = {"step-00000008/rank-00000.safetensors", // of another rank
+                                       "step-00000007/rank-00001.safetensors"};
+  for (int i = 0; i < 2; i++) {
+    int64_t bytes;
+    unsigned char *data = read_file(io_path(others[i]), &bytes);
+    io_write("step-00000008/rank-00001.safetensors", data, bytes);
+    free(data);
+    assert_int_equal(fsdp_checkpoint_check_files(c, path, 0, 1, &error), FSDP_OK);
+    IO_EXPECT(read_everything(c, path, &error), FSDP_ERR_INPUT, &error, "rank-00001", "damaged",
+              "of another save");
   }
-  unlink(io_path("step-00000007.tmp/rank-00001.safetensors"));
-  IO_EXPECT(fsdp_checkpoint_commit(folder, NULL, c, &error), FSDP_ERR_INPUT, &error, "rank-00001");
-  fsdp_checkpoint_entry *entries;
-  assert_int_equal(fsdp_checkpoint_list(folder, &entries), 0);
   fsdp_checkpoint_destroy(c);
-  fsdp_plan_destroy(plan);
   io_folder_remove();
 }
 
-// Versions 4 and 5 store boxes that follow from mesh, units and cuts; older ones stored a different layout.
+// ---- Many ranks
+
+static int count_names(const char *path) {
+  DIR *listing = opendir(path);
+  int count = 0;
+  for (struct dirent *entry; listing && (entry = readdir(listing));) count += entry->d_name[0] != '.';
+  if (listing) closedir(listing);
+  return count;
+}
+
+// More than 256 ranks: 256 files in a folder. They load on few, and few's on them.
+static void many_ranks_share_folders(void **state) {
+  (void)state;
+  enum { RANKS = 520 };
+  const place many = {FSDP_FULL, 1, RANKS}, three = {FSDP_FULL, 1, 3}, most = {FSDP_FULL, 1, 256};
+  const char *folder = io_folder_make();
+  fsdp_plan_config from = config_of(&many, 1, false), to = config_of(&three, 0, false);
+  save(&from, folder, 7);
+  assert_int_equal(count_names(io_path("step-00000007")), 4);
+  assert_int_equal(count_names(io_path("step-00000007/ranks-00000")), 256);
+  assert_int_equal(count_names(io_path("step-00000007/ranks-00512")), RANKS - 512);
+  assert_int_equal(access(io_path("step-00000007/ranks-00256/rank-00511.safetensors"), F_OK), 0);
+  load_all(&to, io_path("step-00000007"));
+  // Nothing of the manifest is listed by rank.
+  struct stat small, large;
+  assert_int_equal(stat(io_path("step-00000007/checkpoint.json"), &large), 0);
+  from = config_of(&most, 1, false);
+  save(&from, folder, 8);
+  assert_int_equal(count_names(io_path("step-00000008")), 257);
+  assert_int_equal(stat(io_path("step-00000008/checkpoint.json"), &small), 0);
+  assert_in_range(large.st_size, small.st_size - 32, small.st_size + 32);
+  fsdp_checkpoint *c;
+  fsdp_error error;
+  assert_int_equal(fsdp_checkpoint_read_manifest(io_path("step-00000007"), &c, &error), FSDP_OK);
+  unlink(io_path("step-00000007/ranks-00256/rank-00301.safetensors"));
+  int failed = 0; // of 16 ranks that look, each for its part
+  for (int part = 0; part < 16; part++)
+    failed += fsdp_checkpoint_check_files(c, io_path("step-00000007"), part, 16, &error) != FSDP_OK;
+  assert_int_equal(failed, 1);
+  assert_non_null(strstr(error.message, "ranks-00256/rank-00301"));
+  fsdp_checkpoint_destroy(c);
+  io_folder_remove();
+}
+
+// Versions 4 to 6 store boxes that follow from mesh, units and cuts; older ones stored a different layout.
 static void older_versions_are_refused(void **state) {
   (void)state;
   const place one = {FSDP_FULL, 1, 1};
@@ -494,92 +558,14 @@ static void older_versions_are_refused(void **state) {
   fsdp_error error;
   int64_t bytes;
   unsigned char *data = read_file(io_path("step-00000007/checkpoint.json"), &bytes);
-  char *number = memmem(data, (size_t)bytes, "\"version\": 5", 12);
+  char *number = memmem(data, (size_t)bytes, "\"version\": 6", 12);
   assert_non_null(number);
   number[11] = '3';
   io_write("step-00000007/checkpoint.json", data, bytes);
   IO_EXPECT(fsdp_checkpoint_read_manifest(io_path("step-00000007"), &c, &error), FSDP_ERR_INPUT, &error,
-            "checkpoint.json", "format version 3", "reads 4 and 5", "the version that wrote it",
+            "checkpoint.json", "format version 3", "reads 4 to 6", "the version that wrote it",
             "fsdp_export");
   free(data);
-  io_folder_remove();
-}
-
-// ---- The folder
-
-static void expect_list(const char *folder, const int64_t *steps) {
-  fsdp_checkpoint_entry *entries;
-  int count = fsdp_checkpoint_list(folder, &entries), i = 0;
-  for (; steps[i]; i++) {
-    if (i >= count || entries[i].step != steps[i]) fail_msg("entry %d is not step %d", i, (int)steps[i]);
-  }
-  assert_int_equal(count, i);
-  free(entries);
-}
-#define EXPECT_LIST(folder, ...) expect_list(folder, (const int64_t[]){__VA_ARGS__, 0})
-
-static void folder_keeps_the_newest(void **state) {
-  (void)state;
-  const place one = {FSDP_FULL, 1, 1};
-  const char *folder = io_folder_make();
-  fsdp_plan_config config = config_of(&one, 2, false);
-  for (int64_t step = 10; step <= 40; step += 10) save(&config, folder, step);
-  EXPECT_LIST(folder, 40, 30, 20, 10);
-  save(&config, folder, 20); // again: it is the newest now
-  EXPECT_LIST(folder, 20, 40, 30, 10);
-  fsdp_checkpoint_prune(folder, 3);
-  EXPECT_LIST(folder, 20, 40, 30);
-  // What crashes leave: temporary ones go, one that was set aside for a successor that never came is back.
-  assert_int_equal(mkdir(io_path("step-00000050.tmp"), 0777), 0);
-  io_write_text("step-00000050.tmp/rank-00000.safetensors", "half");
-  assert_int_equal(rename(io_path("step-00000030"), io_path("step-00000030.old")), 0);
-  io_write_text("log.jsonl", "{}\n");
-  fsdp_checkpoint_clean(folder);
-  EXPECT_LIST(folder, 20, 40, 30);
-  assert_int_equal(access(io_path("step-00000050.tmp"), F_OK), -1);
-  assert_int_equal(access(io_path("log.jsonl"), F_OK), 0);
-  // Unreadable ones come first, for they may be the newest, and go first.
-  io_write_text("step-00000040/checkpoint.json", "{");
-  EXPECT_LIST(folder, 40, 20, 30);
-  fsdp_checkpoint_prune(folder, 2);
-  EXPECT_LIST(folder, 20, 30);
-  fsdp_checkpoint_prune(folder, 0);
-  EXPECT_LIST(folder, 20, 30);
-  io_folder_remove();
-}
-
-static char waited_for[512];
-static int waits;
-
-static void remember_wait(const char *folder, const char *holder, int wait_ms) {
-  (void)folder;
-  snprintf(waited_for, sizeof waited_for, "%s, %d ms", holder, wait_ms);
-  waits++;
-}
-
-static void folder_has_one_writer(void **state) {
-  (void)state;
-  char wanted[512], host[256] = "";
-  gethostname(host, sizeof host - 1);
-  const char *folder = io_folder_make();
-  int first, second;
-  fsdp_error error;
-  assert_int_equal(fsdp_checkpoint_lock(folder, 0, NULL, &first, &error), FSDP_OK);
-  IO_EXPECT(fsdp_checkpoint_lock(folder, 200, remember_wait, &second, &error), FSDP_ERR_INPUT, &error,
-            "another run", "-e");
-  // Reported once, with the holder.
-  snprintf(wanted, sizeof wanted, "process %ld on host %s, 200 ms", (long)getpid(), host);
-  assert_string_equal(waited_for, wanted);
-  assert_int_equal(waits, 1);
-  wanted[strcspn(wanted, ",")] = 0;
-  if (!strstr(error.message, wanted)) fail_msg("no '%s' in: %s", wanted, error.message);
-  close(first); // killed: what it left behind is not believed
-  assert_int_equal(access(io_path(".lock"), F_OK), 0);
-  assert_int_equal(fsdp_checkpoint_lock(folder, 0, remember_wait, &second, &error), FSDP_OK);
-  assert_int_equal(waits, 1);
-  fsdp_checkpoint_unlock(folder, second);
-  assert_int_equal(access(io_path(".lock"), F_OK), -1);
-  IO_EXPECT(fsdp_checkpoint_lock(io_path("none"), 0, NULL, &second, &error), FSDP_ERR_INPUT, &error, "none");
   io_folder_remove();
 }
 
@@ -591,9 +577,8 @@ int main(void) {
       cmocka_unit_test(bytes_are_read_once),
       cmocka_unit_test(every_flipped_bit_is_found),
       cmocka_unit_test(no_value_that_is_not_finite_is_saved),
-      cmocka_unit_test(folder_keeps_the_newest),
-      cmocka_unit_test(folder_has_one_writer),
-      cmocka_unit_test(a_missing_file_is_no_checkpoint),
+      cmocka_unit_test(files_of_others_are_found),
+      cmocka_unit_test(many_ranks_share_folders),
       cmocka_unit_test(older_versions_are_refused),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

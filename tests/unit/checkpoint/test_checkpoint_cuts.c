@@ -183,14 +183,19 @@ static void save(layout *l, const char *folder) {
   fsdp_checkpoint *c = l->checkpoint;
   fsdp_error error;
   fsdp_checkpoint_paths(folder, 7, temporary, final);
-  assert_int_equal(fsdp_checkpoint_begin(folder, 7, &error), FSDP_OK);
+  assert_int_equal(fsdp_checkpoint_begin(folder, 7, c->save, &error), FSDP_OK);
   for (int r = 0; r < c->file_count; r++) {
     m.l = l, m.rank = r;
     const fsdp_checkpoint_file_config file = {
         .checkpoint = c, .rank = r, .folder = temporary, .source = make_range, .context = &m};
-    if (fsdp_checkpoint_file_write(&file, &c->files[r], &error) != FSDP_OK) fail_msg("%s", error.message);
+    int64_t bytes;
+    if (fsdp_checkpoint_file_write(&file, &bytes, &error) != FSDP_OK) fail_msg("%s", error.message);
   }
-  if (fsdp_checkpoint_commit(folder, NULL, c, &error) != FSDP_OK) fail_msg("%s", error.message);
+  fsdp_checkpoint_index index = {0};
+  fsdp_checkpoint_gone_list gone = {0};
+  if (fsdp_checkpoint_commit(folder, NULL, c, &index, &gone, &error) != FSDP_OK)
+    fail_msg("%s", error.message);
+  free(index.entries);
 }
 
 static void read_and_compare(fsdp_checkpoint_reader *reader, const fsdp_checkpoint *c, int param,
@@ -367,8 +372,6 @@ static void make_one(layout *l) {
   cut_param(graph, param, &cut, &l->program.mesh);
   lay_out(l, graph, FSDP_WRAP_NONE);
   make_checkpoint(l);
-  for (int r = 0; r < 4; r++)
-    snprintf(l->checkpoint->files[r].name, sizeof l->checkpoint->files[r].name, "rank-%05d.safetensors", r);
 }
 
 static const void *make_bad_range(void *context, const fsdp_checkpoint_range *range) {
@@ -390,11 +393,11 @@ static void what_is_not_finite_is_named(void **state) {
                                        "m of weight is nan at element 8:"};
   for (int r = 0; r < 2; r++) {
     fsdp_error error;
+    int64_t bytes;
     m.l = &l, m.rank = r;
     const fsdp_checkpoint_file_config file = {
         .checkpoint = l.checkpoint, .rank = r, .folder = folder, .source = make_bad_range, .context = &m};
-    IO_EXPECT(fsdp_checkpoint_file_write(&file, &l.checkpoint->files[r], &error), FSDP_ERR_NOT_FINITE, &error,
-              wanted[r]);
+    IO_EXPECT(fsdp_checkpoint_file_write(&file, &bytes, &error), FSDP_ERR_NOT_FINITE, &error, wanted[r]);
   }
   io_folder_remove();
   free_layout(&l);
@@ -409,8 +412,6 @@ static void manifests_read_back(void **state) {
     fsdp_checkpoint *again;
     fsdp_error error;
     make_layout(&l, seed, 2);
-    for (int r = 0; r < l.checkpoint->file_count; r++)
-      snprintf(l.checkpoint->files[r].name, sizeof l.checkpoint->files[r].name, "rank-%05d.safetensors", r);
     char *text = fsdp_checkpoint_print(l.checkpoint);
     if (fsdp_checkpoint_parse("HERE", text, &again, &error) != FSDP_OK) fail_msg("%s", error.message);
     char *printed = fsdp_checkpoint_print(again);
@@ -459,6 +460,8 @@ static void wrong_cuts_are_refused(void **state) {
                {"group_axes", "[\"fsdp\"]", "\"replica_axes\""},
                {"group_axes", "[\"fsdp\", \"tensor\"]", "\"replica_axes\""},
                {"group_axes", "[\"data\"]", "\"group_axes\""}, // of size 1
+               {"group_axes", "[\"tensor\", \"tensor\"]", "\"group_axes\""},
+               {"shard_axes", "[\"fsdp\", \"fsdp\"]", "\"shard_axes\""},
                {"group_axes", "[]", "\"replica_axes\""},
                {"cut", NULL, "\"replica_axes\""},
                {"replica_axes", "[\"tensor\"]", "\"replica_axes\""},

@@ -8,6 +8,7 @@
 #include <stddef.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include <cmocka.h>
 
@@ -193,6 +194,32 @@ static void missing_file_is_named(void **state) {
             "none/config.json", "No such file", "--model");
 }
 
+// Neither is waited for, and each is called what it is.
+static void what_is_no_file_is_named(void **state) {
+  (void)state;
+  fsdp_model_config config;
+  fsdp_error error;
+  mkdir(io_path("folder.json"), 0777);
+  IO_EXPECT(fsdp_config_read(io_path("folder.json"), &config, &error), FSDP_ERR_INPUT, &error, "folder.json",
+            "is a folder, not a file", "--model");
+  mkfifo(io_path("pipe.json"), 0666);
+  IO_EXPECT(fsdp_config_read(io_path("pipe.json"), &config, &error), FSDP_ERR_INPUT, &error, "pipe.json",
+            "is not a regular file", "--model");
+}
+
+// White space may follow the value, and nothing else.
+static void what_follows_the_end_is_refused(void **state) {
+  (void)state;
+  static const char text[] = "{" BASE "} \n\0x{}";
+  const int64_t length = (int64_t)strlen(text);
+  fsdp_model_config config;
+  fsdp_error error;
+  IO_OK(fsdp_config_read(io_write("end.json", text, length), &config, &error), &error);
+  for (int64_t more = 1; more < (int64_t)sizeof text - length; more++)
+    IO_EXPECT(fsdp_config_read(io_write("end.json", text, length + more), &config, &error), FSDP_ERR_INPUT,
+              &error, "end.json:", "not valid JSON");
+}
+
 // Cuts of a good file are errors, never a crash (sanitizers check that).
 static void every_truncation_is_refused(void **state) {
   (void)state;
@@ -269,6 +296,8 @@ int main(void) {
       cmocka_unit_test(rope_in_every_spelling),
       cmocka_unit_test(every_bad_file_is_refused_with_its_reason),
       cmocka_unit_test(missing_file_is_named),
+      cmocka_unit_test(what_is_no_file_is_named),
+      cmocka_unit_test(what_follows_the_end_is_refused),
       cmocka_unit_test(every_truncation_is_refused),
       cmocka_unit_test(every_field_that_changes_a_number_is_compared),
   };

@@ -269,6 +269,8 @@ static void shards_and_their_index(void **state) {
   IO_EXPECT(open_bad(path, &error), FSDP_ERR_INPUT, &error, "beside the index");
   write_index("{\"weight_map\":{\"a\":3}}");
   IO_EXPECT(open_bad(path, &error), FSDP_ERR_INPUT, &error, "\"a\"", "beside the index");
+  write_index("{\"weight_map\":{\"b\":\"s2.safetensors\",\"a\":\"s1.safetensors\"}}}");
+  IO_EXPECT(open_bad(path, &error), FSDP_ERR_INPUT, &error, "index.json:1:", "end of file");
   write_index("{\"weight_map\":[]}");
   IO_EXPECT(open_bad(path, &error), FSDP_ERR_INPUT, &error, "weight_map");
   write_index("{\n\"weight_map\":");

@@ -13,6 +13,8 @@
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -97,7 +99,6 @@ static void a_damaged_manifest_is_found(void **state) {
   assert_int_equal(fsdp_plan_create(&config, &plan, &error), FSDP_OK);
   fsdp_checkpoint *made = fsdp_checkpoint_create(plan, "tiny"), *read;
   made->sequence = made->progress.step = made->progress.global_batch = made->progress.sample_count = 1;
-  strcpy(made->files[0].name, "rank-00000.safetensors");
   char *text = fsdp_checkpoint_print(made);
   IO_OK(fsdp_checkpoint_parse("good", text, &read, &error), &error);
   fsdp_checkpoint_destroy(read);
@@ -121,11 +122,47 @@ static void a_damaged_manifest_is_found(void **state) {
   fsdp_plan_destroy(plan);
 }
 
+// Its checksum covers the object alone.
+static void what_follows_a_manifest_is_found(void **state) {
+  (void)state;
+  static const char ends[] = "\n \0garbage";
+  fsdp_plan_config config = harness_small_plan(1);
+  fsdp_error error;
+  fsdp_plan *plan;
+  assert_int_equal(fsdp_plan_create(&config, &plan, &error), FSDP_OK);
+  fsdp_checkpoint *made = fsdp_checkpoint_create(plan, "tiny"), *read;
+  made->sequence = made->progress.step = made->progress.global_batch = made->progress.sample_count = 1;
+  char *text = fsdp_checkpoint_print(made);
+  size_t length = strlen(text);
+  text = fsdp_realloc(text, length + sizeof ends);
+  memcpy(text + length, ends, sizeof ends);
+  mkdir(io_path("ends"), 0777);
+  for (size_t more = 0; more < sizeof ends; more++) {
+    io_write("ends/checkpoint.json", text, (int64_t)(length + more));
+    fsdp_status status = fsdp_checkpoint_read_manifest(io_path("ends"), &read, &error);
+    if (more <= 2) {
+      IO_OK(status, &error);
+      fsdp_checkpoint_destroy(read);
+    } else {
+      IO_EXPECT(status, FSDP_ERR_INPUT, &error, "ends/checkpoint.json:", "not valid JSON",
+                "another checkpoint");
+    }
+  }
+  unlink(io_path("ends/checkpoint.json"));
+  mkfifo(io_path("ends/checkpoint.json"), 0666); // is not waited for
+  IO_EXPECT(fsdp_checkpoint_read_manifest(io_path("ends"), &read, &error), FSDP_ERR_INPUT, &error,
+            "not a regular file");
+  free(text);
+  fsdp_checkpoint_destroy(made);
+  fsdp_plan_destroy(plan);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(a_flipped_bit_of_tokens_is_found),
       cmocka_unit_test(a_file_of_tokens_that_is_cut_off_is_found),
       cmocka_unit_test(a_damaged_manifest_is_found),
+      cmocka_unit_test(what_follows_a_manifest_is_found),
   };
   return cmocka_run_group_tests(tests, io_set_up, io_tear_down);
 }

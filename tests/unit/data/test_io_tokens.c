@@ -14,6 +14,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 #include <xxhash.h>
@@ -313,6 +314,22 @@ static void bad_records_are_named_by_line(void **state) {
   fsdp_dataset_close(dataset);
 }
 
+// A file's kind is its name's ending, whatever dots its folders have.
+static void dots_in_folders_are_no_ending(void **state) {
+  (void)state;
+  static const char *const files[] = {"v1.2/a.jsonl", "v1.2/b.c.jsonl", "v1.2/../a.jsonl"};
+  mkdir(io_path("v1.2"), 0777);
+  for (int64_t i = 0; i < LENGTH(files); i++) {
+    fsdp_dataset *dataset = io_dataset(io_write_text(files[i], "{\"text\": \"ab\"}\n{\"text\": \"c\"}\n"),
+                                       (fsdp_dataset_config){.seq = 4, .vocab_size = 256});
+    assert_int_equal(fsdp_dataset_token_count(dataset), 5);
+    fsdp_dataset_close(dataset);
+  }
+  fsdp_error error;
+  IO_EXPECT(open_bad(io_write_text("v1.2/jsonl", "x"), NULL, 256, &error), FSDP_ERR_INPUT, &error,
+            "the ending \"\" is not one");
+}
+
 static void data_and_model_must_belong_together(void **state) {
   (void)state;
   static stream s;
@@ -565,6 +582,7 @@ int main(void) {
       cmocka_unit_test(an_unpacked_sample_is_one_document),
       cmocka_unit_test(records_are_the_prepared_bytes),
       cmocka_unit_test(bad_records_are_named_by_line),
+      cmocka_unit_test(dots_in_folders_are_no_ending),
       cmocka_unit_test(data_and_model_must_belong_together),
       cmocka_unit_test(contradictions_are_refused),
       cmocka_unit_test(damage_is_found),

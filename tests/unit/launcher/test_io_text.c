@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 
 #include <cmocka.h>
 
@@ -139,7 +140,9 @@ static void resuming_drops_later_steps(void **state) {
   fsdp_error error;
   fsdp_metrics_log *log = open_log(path, false);
   for (int step = 1; step <= 5; step++) append_step(log, step, step);
-  assert_int_equal(fsdp_metrics_log_rewind(log, "global_step", 3, &error), FSDP_OK);
+  int64_t damaged;
+  assert_int_equal(fsdp_metrics_log_rewind(log, "global_step", 3, &damaged, &error), FSDP_OK);
+  assert_int_equal(damaged, 0);
   append_step(log, 4, 9);
   fsdp_metrics_log_close(log, NULL);
   assert_non_null(
@@ -147,6 +150,29 @@ static void resuming_drops_later_steps(void **state) {
   assert_null(strstr(contents(path), ":5"));
   fsdp_metrics_log_close(open_log(path, true), NULL);
   assert_string_equal(contents(path), "");
+}
+
+// Lines behind a damaged one are not lost with it; damaged ones at the end are.
+static void a_damaged_line_stays_with_those_behind_it(void **state) {
+  (void)state;
+  static const char good[] = "{\"global_step\":1}\n{\"global_st\0\n\n{\"global_step\":3}\n";
+  static const char rest[] = "{\"global_step\":\n{\"global_step\":4}\n{\"global_step\":2}\n";
+  char text[sizeof good + sizeof rest];
+  fsdp_error error;
+  int64_t damaged;
+  memcpy(text, good, sizeof good - 1);
+  memcpy(text + sizeof good - 1, rest, sizeof rest - 1);
+  const char *path = io_write("damaged.jsonl", text, sizeof good + sizeof rest - 2);
+  fsdp_metrics_log *log = open_log(path, false);
+  assert_int_equal(fsdp_metrics_log_rewind(log, "global_step", 3, &damaged, &error), FSDP_OK);
+  assert_int_equal(damaged, 2);
+  struct stat information;
+  assert_int_equal(stat(path, &information), 0);
+  assert_int_equal(information.st_size, sizeof good - 1);
+  assert_int_equal(fsdp_metrics_log_rewind(log, "global_step", 2, &damaged, &error), FSDP_OK);
+  assert_int_equal(damaged, 0);
+  assert_string_equal(contents(path), "{\"global_step\":1}\n");
+  fsdp_metrics_log_close(log, NULL);
 }
 
 static void places_that_cannot_be_written(void **state) {
@@ -217,9 +243,13 @@ static void lines_wait_for_room(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(options_come_in_order),      cmocka_unit_test(bad_yaml_is_refused_with_its_line),
-      cmocka_unit_test(lines_are_whole_at_once),    cmocka_unit_test(an_unfinished_line_is_cut_off),
-      cmocka_unit_test(resuming_drops_later_steps), cmocka_unit_test(places_that_cannot_be_written),
+      cmocka_unit_test(options_come_in_order),
+      cmocka_unit_test(bad_yaml_is_refused_with_its_line),
+      cmocka_unit_test(lines_are_whole_at_once),
+      cmocka_unit_test(an_unfinished_line_is_cut_off),
+      cmocka_unit_test(resuming_drops_later_steps),
+      cmocka_unit_test(a_damaged_line_stays_with_those_behind_it),
+      cmocka_unit_test(places_that_cannot_be_written),
       cmocka_unit_test(lines_wait_for_room),
   };
   return cmocka_run_group_tests(tests, io_set_up, io_tear_down);

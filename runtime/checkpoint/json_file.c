@@ -1,0 +1,67 @@
+#include "runtime/checkpoint/json_file.h"
+
+#include "runtime/base/check.h"
+#include "runtime/base/size.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+// Larger than any real one; a larger file is something else.
+#define BYTES_MAX ((int64_t)256 << 20)
+
+// The first `bytes` bytes; -1 and errno if reading fails, else how many there were.
+static int64_t read_bytes(int descriptor, char *out, int64_t bytes) {
+  int64_t done = 0;
+  while (done < bytes) {
+    ssize_t got = read(descriptor, out + done, (size_t)(bytes - done));
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) return -1;
+    if (got == 0) break;
+    done += got;
+  }
+  return done;
+}
+
+static fsdp_status parse(const fsdp_json_file *file, const char *text, int64_t bytes, json_t **root,
+                         fsdp_error *error) {
+  json_error_t place;
+  *root = json_loadb(text, (size_t)bytes, JSON_REJECT_DUPLICATES, &place);
+  if (*root) return FSDP_OK;
+  return fsdp_fail(error, FSDP_ERR_INPUT, "%s:%d:%d: not valid JSON: %s; %s", file->path, place.line,
+                   place.column, place.text, file->damaged);
+}
+
+static fsdp_status read_opened(const fsdp_json_file *file, int descriptor, json_t **root, fsdp_error *error) {
+  struct stat information;
+  if (fstat(descriptor, &information) != 0)
+    return fsdp_fail(error, FSDP_ERR_INPUT, "%s: cannot be read (%s); %s", file->path, strerror(errno),
+                     file->missing);
+  if (!S_ISREG(information.st_mode))
+    return fsdp_fail(error, FSDP_ERR_INPUT, "%s: is %s; %s", file->path,
+                     S_ISDIR(information.st_mode) ? "a folder, not a file" : "not a regular file",
+                     file->missing);
+  if (information.st_size > BYTES_MAX)
+    return fsdp_fail(error, FSDP_ERR_INPUT, "%s: has more than 256 MiB; %s", file->path, file->damaged);
+  char *text = fsdp_alloc((size_t)information.st_size + 1);
+  int64_t bytes = read_bytes(descriptor, text, information.st_size);
+  fsdp_status status = bytes < 0 ? fsdp_fail(error, FSDP_ERR_INPUT, "%s: reading it failed (%s); %s",
+                                             file->path, strerror(errno), file->damaged)
+                                 : parse(file, text, bytes, root, error);
+  free(text);
+  return status;
+}
+
+fsdp_status fsdp_json_file_read(const fsdp_json_file *file, json_t **root, fsdp_error *error) {
+  *root = NULL;
+  int descriptor = open(file->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  if (descriptor < 0)
+    return fsdp_fail(error, FSDP_ERR_INPUT, "%s: cannot be opened (%s); %s", file->path, strerror(errno),
+                     file->missing);
+  fsdp_status status = read_opened(file, descriptor, root, error);
+  close(descriptor);
+  return status;
+}
