@@ -48,7 +48,7 @@ int fsdp_narrow_size(int64_t size, int64_t least, const fsdp_narrow_cuts *cuts, 
 // Replicas of key/value heads share the query heads of each.
 static int differing_groups(int64_t kv_heads, int64_t group, int64_t narrow_kv, int64_t narrow_group,
                             const fsdp_narrow_cuts *cuts) {
-  int count = 2 * ((group > 1) != (narrow_group > 1));
+  int count = 0;
   for (int i = 0; i < cuts->count; i++) {
     const fsdp_narrow_cut *cut = &cuts->items[i];
     bool shares = cut->from > kv_heads && cut->from % kv_heads == 0;
@@ -62,7 +62,7 @@ static int narrow_heads(const fsdp_model_config *c, const fsdp_narrow_cuts *cuts
   int64_t group = c->num_heads / c->num_kv_heads;
   int fewest = -1;
   for (int64_t kv = 1; kv <= c->num_kv_heads && kv <= HEADS_MAX; kv++) {
-    for (int64_t g = 1; g <= group && g <= HEADS_MAX; g++) {
+    for (int64_t g = group > 1 ? 2 : 1; g <= group && g <= HEADS_MAX; g++) {
       int count = differing(c->num_kv_heads, kv, cuts) + differing(c->num_heads, kv * g, cuts) +
                   differing_groups(c->num_kv_heads, group, kv, g, cuts);
       bool fewer_heads = count == fewest && kv * g < out->num_heads;

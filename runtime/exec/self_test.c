@@ -26,22 +26,22 @@ typedef struct comparison {
   size_t message_bytes;
 } comparison;
 
-// Whether a difference is within the tolerance; remembers the largest.
-static bool accept(const comparison *c, double difference, int step, const char *what) {
+// Whether a difference is within the tolerance; remembers the largest, and what it is of.
+static bool accept(const comparison *c, double difference, const char *what) {
   fsdp_self_test_report *report = c->report;
   bool within = difference <= FSDP_SELF_TEST_TOLERANCE; // not where it is no number
   if (difference > report->largest || !*report->where) {
     report->largest = difference;
-    snprintf(report->where, sizeof report->where, "%s, step %d", what, step + 1);
+    snprintf(report->where, sizeof report->where, "%s", what);
   }
   return within;
 }
 
-static bool same_number(const comparison *c, int step, const char *what, float found, float expected) {
+static bool same_number(const comparison *c, const char *what, float found, float expected) {
   double difference = fabs((double)found - (double)expected) / fabs((double)expected);
-  if (accept(c, found == expected ? 0 : difference, step, what) && isfinite(expected)) return true;
-  snprintf(c->message, c->message_bytes, "%s of step %d is %.7g in place of %.7g", what, step + 1,
-           (double)found, (double)expected);
+  if (accept(c, found == expected ? 0 : difference, what) && isfinite(expected)) return true;
+  snprintf(c->message, c->message_bytes, "%s is %.7g in place of %.7g", what, (double)found,
+           (double)expected);
   return false;
 }
 
@@ -99,7 +99,9 @@ static bool same_gradients(const comparison *c, int step, bool *idle) {
     if (norm <= IDLE_NORM * total && norm_of(&found[p], 1) <= IDLE_NORM * total) continue;
     idle[p] = false;
     double difference = apart > 0 || isnan(apart) ? apart / fmax(norm, LEAST_NORM * total) : 0;
-    if (accept(c, difference, step, found[p].name)) continue;
+    char what[FSDP_NAME_BYTES + 32];
+    snprintf(what, sizeof what, "%s in step %d", found[p].name, step + 1);
+    if (accept(c, difference, what)) continue;
     describe_gradient(c, step, p, difference);
     return false;
   }
@@ -108,9 +110,11 @@ static bool same_gradients(const comparison *c, int step, bool *idle) {
 
 // In the order in which a step computes them.
 static bool same_step(const comparison *c, int step, bool *idle) {
-  return same_number(c, step, "the loss", c->trial->loss[step], c->alone->loss[step]) &&
-         same_gradients(c, step, idle) &&
-         same_number(c, step, "the gradient norm", c->trial->grad_norm[step], c->alone->grad_norm[step]);
+  char loss[64], norm[64];
+  snprintf(loss, sizeof loss, "the loss of step %d", step + 1);
+  snprintf(norm, sizeof norm, "the gradient norm of step %d", step + 1);
+  return same_number(c, loss, c->trial->loss[step], c->alone->loss[step]) && same_gradients(c, step, idle) &&
+         same_number(c, norm, c->trial->grad_norm[step], c->alone->grad_norm[step]);
 }
 
 bool fsdp_self_test_compare(const fsdp_trial *trial, const fsdp_trial *alone, const fsdp_graph *graph,
@@ -125,8 +129,8 @@ bool fsdp_self_test_compare(const fsdp_trial *trial, const fsdp_trial *alone, co
   for (int step = 0; step < trial->steps && same; step++) same = same_step(&c, step, idle);
   for (int p = 0; p < trial->param_count; p++) report->idle += idle[p];
   free(idle);
-  same = same && same_number(&c, trial->steps, "the loss of an evaluation", trial->evaluation_loss,
-                             alone->evaluation_loss);
+  same =
+      same && same_number(&c, "the loss of the evaluation", trial->evaluation_loss, alone->evaluation_loss);
   if (!same || report->idle < report->parameters) return same;
   snprintf(message, message_bytes, "all gradients are zero, which compares nothing");
   return false;
@@ -149,8 +153,8 @@ static fsdp_status fail(const fsdp_self_test_report *report, const char *what, f
   return fsdp_fail(
       error, FSDP_ERR_OPTION,
       "--self-test: a model of %d narrow layer%s on %d rank%s (%s) does not train as on one rank: "
-      "%s; do not train with this plan: what is cut differently from the defaults, as in "
-      "--sharding or --op-strategies, is the first thing to change, and please report it",
+      "%s; do not train with this plan: change what it cuts otherwise than the defaults do (--sharding, "
+      "--op-strategies), and report the defect",
       report->layers, fsdp_plural(report->layers), report->ranks, fsdp_plural(report->ranks),
       fsdp_mesh_print(&report->mesh, ",", mesh), what);
 }

@@ -179,7 +179,7 @@ static void narrow_saving(const twin *t) {
   }
 }
 
-// ---- Placements
+// ---- Placements and units
 
 // The plan's module that one of the narrow graph stands for.
 static int module_of(const twin *t, int module) {
@@ -225,34 +225,11 @@ static void add_rules(twin *t) {
   t->out->config.sharding = &t->out->sharding;
 }
 
-// ---- Wrapping
-
-// Modules that a threshold wraps in the narrow model alone, or in the plan alone.
-static int wrapped_otherwise(const twin *t, int64_t numel) {
-  const fsdp_wrap_policy policy = {.kind = FSDP_WRAP_SIZE, .numel = numel};
-  const fsdp_mesh mesh = fsdp_mesh_of(1, 1);
-  fsdp_units *units;
-  int count = 0;
-  FSDP_CHECK(fsdp_units_create(t->graph, &policy, &mesh, &units, NULL) == FSDP_OK,
-             "a size wraps every model");
+static void choose_wrapped(twin *t) {
+  t->out->wrapped = fsdp_alloc((size_t)t->graph->module_count * sizeof *t->out->wrapped);
   for (int m = 0; m < t->graph->module_count; m++)
-    count += (units->unit_of_module[m] >= 0) != (t->plan->units->unit_of_module[module_of(t, m)] >= 0);
-  fsdp_units_destroy(units);
-  return count;
-}
-
-static void narrow_wrap(twin *t) {
-  fsdp_wrap_policy *wrap = &t->out->config.wrap;
-  int64_t numel = fsdp_model_parameter_count(&t->out->config.model), chosen = numel + 1;
-  if (wrap->kind != FSDP_WRAP_SIZE) return;
-  int fewest = wrapped_otherwise(t, chosen);
-  for (; numel > 0 && fewest > 0; numel -= 1 + numel / 32) {
-    int count = wrapped_otherwise(t, numel);
-    if (count >= fewest) continue;
-    fewest = count;
-    chosen = numel;
-  }
-  wrap->numel = chosen;
+    t->out->wrapped[m] = t->plan->units->unit_of_module[module_of(t, m)] >= 0;
+  t->out->config.wrap = (fsdp_wrap_policy){.kind = FSDP_WRAP_CHOSEN, .modules = t->out->wrapped};
 }
 
 // ---- Options
@@ -287,7 +264,7 @@ fsdp_narrow *fsdp_narrow_create(const fsdp_plan *plan) {
   try_sizes(&t, &mesh, 0, 0, &least);
   t.graph = fsdp_model_forward(&t.out->config.model, t.out->config.batch, t.out->config.seq);
   add_rules(&t);
-  narrow_wrap(&t);
+  choose_wrapped(&t);
   fsdp_graph_destroy(t.graph);
   free(t.layers);
   return t.out;
@@ -296,6 +273,7 @@ fsdp_narrow *fsdp_narrow_create(const fsdp_plan *plan) {
 void fsdp_narrow_destroy(fsdp_narrow *narrow) {
   if (!narrow) return;
   free(narrow->sharding.rules);
+  free(narrow->wrapped);
   free(narrow);
 }
 

@@ -7,7 +7,7 @@
 //   126 layers                               2 of each kind of neighbours that lie and are saved alike
 //   heads 128, vocabulary 128256, ...        models/narrow.h
 //   --sharding, --shard, --op-strategies     what they came to be, tensor by tensor: nothing is decided anew
-//   --wrap size                              the threshold that wraps the same modules
+//   --wrap                                   the same modules are units
 //   8192 tokens, 64 micro-batches            a few tokens, cut alike; 3 micro-batches
 //   bf16, a GPU                              fp32, a CPU
 #pragma once
@@ -17,6 +17,7 @@
 typedef struct fsdp_narrow {
   fsdp_plan_config config;
   fsdp_sharding sharding; // of config
+  bool *wrapped;          // of config.wrap
 } fsdp_narrow;
 
 // Never NULL.

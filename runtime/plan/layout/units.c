@@ -105,6 +105,9 @@ static fsdp_status apply_policy(const fsdp_graph *graph, const fsdp_wrap_policy 
     break;
   case FSDP_WRAP_NONE:
     break;
+  case FSDP_WRAP_CHOSEN:
+    memcpy(wrapped, policy->modules, (size_t)graph->module_count * sizeof *wrapped);
+    break;
   case FSDP_WRAP_MODULE:
     status = wrap_by_classes(graph, policy->classes, wrapped, error);
     break;
