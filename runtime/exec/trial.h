@@ -1,8 +1,8 @@
 // A trial: a few training steps of a plan on as many ranks as its mesh has, each a thread of this process,
 // with drawn weights and tokens, and everything that came of it whole.
 //
-// Weights depend on seed and names alone; tokens on seed, step and sequence alone. So trials of one model with
-// one global batch (batch * micro-batches * parts of the batch) see the same data on any mesh.
+// Weights depend on seed and names alone; tokens on seed, step and sequence alone. So trials of one model
+// with one global batch (batch * micro-batches * parts of the batch) see the same data on any mesh.
 #pragma once
 
 #include "runtime/exec/session.h"

@@ -1,6 +1,5 @@
 #include "runtime/plan/narrow.h"
 
-#include "models/narrow.h"
 #include "runtime/base/check.h"
 #include "runtime/base/size.h"
 
@@ -226,10 +225,10 @@ static void add_rules(twin *t) {
 }
 
 static void choose_wrapped(twin *t) {
-  t->out->wrapped = fsdp_alloc((size_t)t->graph->module_count * sizeof *t->out->wrapped);
+  char *wrapped = t->out->wrapped = fsdp_alloc_zeroed((size_t)t->graph->module_count + 1, 1);
   for (int m = 0; m < t->graph->module_count; m++)
-    t->out->wrapped[m] = t->plan->units->unit_of_module[module_of(t, m)] >= 0;
-  t->out->config.wrap = (fsdp_wrap_policy){.kind = FSDP_WRAP_CHOSEN, .modules = t->out->wrapped};
+    wrapped[m] = t->plan->units->unit_of_module[module_of(t, m)] >= 0 ? '1' : '0';
+  t->out->config.wrap = (fsdp_wrap_policy){.kind = FSDP_WRAP_CHOSEN, .classes = wrapped};
 }
 
 // ---- Options

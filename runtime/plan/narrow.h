@@ -5,7 +5,7 @@
 //   plan                                     twin
 //   mesh fsdp=512,tensor=8                   fsdp=2,tensor=2; 3 or 4 where divisibility needs it
 //   126 layers                               2 of each kind of neighbours that lie and are saved alike
-//   heads 128, vocabulary 128256, ...        models/narrow.h
+//   heads 128, vocabulary 128256, ...        models/model.h
 //   --sharding, --shard, --op-strategies     what they came to be, tensor by tensor: nothing is decided anew
 //   --wrap                                   the same modules are units
 //   8192 tokens, 64 micro-batches            a few tokens, cut alike; 3 micro-batches
@@ -17,7 +17,7 @@
 typedef struct fsdp_narrow {
   fsdp_plan_config config;
   fsdp_sharding sharding; // of config
-  bool *wrapped;          // of config.wrap
+  char *wrapped;          // of config.wrap
 } fsdp_narrow;
 
 // Never NULL.

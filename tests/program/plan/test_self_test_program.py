@@ -1,5 +1,5 @@
-"""--self-test: plans of every family, strategy and kind of mesh pass, on one line; what it does not go with is
-refused; fsdp_train does it on one rank before the first step."""
+"""--self-test: plans of every family, strategy and kind of mesh pass, on one line; what it does not go with
+is refused; fsdp_train does it on one rank before the first step."""
 
 import json
 import pathlib
@@ -11,26 +11,28 @@ import programs
 work = pathlib.Path(tempfile.mkdtemp(prefix="fsdp_self_test_"))
 STATUS_OPTION = 2
 
-# What the twin of each plan is: layers, mesh, micro-batches, parameters. Counted by hand: a Llama's layer has 9
-# parameters, and three are no layer's; Qwen's has 3 biases or 2 norms more, GPT-2's 12, and four are no layer's.
+# What the twin of each plan is: layers, mesh, micro-batches, parameters. Counted by hand: a Llama's layer has
+# 9 parameters, and three are no layer's; Qwen's has 3 biases or 2 norms more, GPT-2's 12, and four are no
+# layer's.
 PASSING = [
     ("--model llama3-405b --ranks 16384 --tensor-parallel 16 -s 8192 --backend cuda",
      (2, "data=1,fsdp=2,tensor=4", 1, 21)),
     ("--model llama2-70b --ranks 64 --strategy hybrid --recompute block:5 -s 4096",
      (4, "data=2,fsdp=2", 1, 39)),
-    ("--model gpt2 --ranks 6 --context-parallel 2 --tensor-parallel 3 -s 1024", (2, "data=1,fsdp=1,tensor=3,"
-                                                                                 "context=2", 1, 28)),
+    ("--model gpt2 --ranks 6 --context-parallel 2 --tensor-parallel 3 -s 1024",
+     (2, "data=1,fsdp=1,tensor=3,context=2", 1, 28)),
     ("--model mistral-7b --ranks 3 --strategy no --grad-accum 64 -s 8192", (2, "data=3,fsdp=1", 3, 21)),
-    ("--model qwen2.5-7b --ranks 8 --cpu-offload on --grad-clip 0 -s 512 -b 8", (2, "data=1,fsdp=2", 1, 27)),
-    ("--model qwen3-8b --ranks 32 --sharding fsdp-tp --tensor-parallel 8 -s 512 --wrap block --accumulate local "
-     "--grad-accum 2", (2, "data=1,fsdp=2,tensor=2", 2, 25)),
+    ("--model qwen2.5-7b --ranks 8 --cpu-offload on --grad-clip 0 -s 512 -b 8",
+     (2, "data=1,fsdp=2", 1, 27)),
+    ("--model qwen3-8b --ranks 32 --sharding fsdp-tp --tensor-parallel 8 -s 512 --wrap block "
+     "--accumulate local --grad-accum 2", (2, "data=1,fsdp=2,tensor=2", 2, 25)),
     ("--ranks 4 --offload-activations block_inputs --prefetch 2 -s 1 -b 1", (3, "data=1,fsdp=2", 1, 30)),
     ("--strategy zero1 --ranks 8 -s 33 -b 7", (2, "data=1,fsdp=2", 1, 21)),
     ("", (2, "data=1,fsdp=1", 1, 21)),
 ]
 LINE = re.compile(r"self-test: (\d+) layers on (\d+) ranks? \((\S+)\) train as on one: (\d+) steps of (\d+) "
-                  r"micro-batch(?:es)?, losses, norms, all (\d+) gradients(?: \((\d+) of them zero\))? and an "
-                  r"evaluation; largest difference (\S+) \((.+)\)$")
+                  r"micro-batch(?:es)?, losses, norms, all (\d+) gradients(?: \((\d+) of them zero\))? and "
+                  r"an evaluation; largest difference (\S+) \((.+)\)$")
 
 
 def plan(*arguments):
@@ -59,8 +61,8 @@ def passing():
         assert idle == (6 if "-s 1 " in options else 0), (options, process.stdout)
 
 
-# Rules by name, one of a layer by itself, operators by counts and by ranks, a vocabulary that nothing divides,
-# and a file as printed.
+# Rules by name, one of a layer by itself, operators by counts and by ranks, a vocabulary that nothing
+# divides, and a file as printed.
 def files():
     rules = work / "rules.yaml"
     rules.write_text("input: [[data, fsdp], null]\n"

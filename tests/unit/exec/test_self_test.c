@@ -1,5 +1,5 @@
-// The self-test: its twin is small and cut as the plan is, it passes where a plan is right, and it finds a sum
-// that is counted twice.
+// The self-test: its twin is small and cut as the plan is, it passes where a plan is right, and it finds a
+// sum that is counted twice.
 #include "runtime/base/check.h"
 #include "runtime/exec/self_test.h"
 #include "runtime/plan/narrow.h"

@@ -1,6 +1,5 @@
 // Narrow models: the features and the divisibility of the given one, in few small layers.
 #include "models/model.h"
-#include "models/narrow.h"
 #include "tests/support/models.h"
 
 #include <jansson.h>

@@ -1,6 +1,5 @@
-#include "models/narrow.h"
-
 #include "models/family.h"
+#include "models/model.h"
 
 #include <stdlib.h>
 
