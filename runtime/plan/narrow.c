@@ -14,6 +14,7 @@ enum {
   SEQ_LEAST = 12, // tokens, and those of sequences that are left as they are
   SEQ_KEPT = 24,
   BATCH_MOST = 2,
+  ROWS_CHUNKED = 1040,    // of a rank: more than a chunk of any head
   MICRO_BATCHES_MOST = 3, // a first, one between and a last
   PREFETCH_MOST = 2,
 };
@@ -235,7 +236,6 @@ static void choose_wrapped(twin *t) {
 
 static fsdp_plan_config narrow_options(const fsdp_plan_config *given) {
   fsdp_plan_config c = *given;
-  c.batch = fsdp_min_i64(c.batch, BATCH_MOST);
   c.micro_batches = (int)fsdp_min_i64(c.micro_batches, MICRO_BATCHES_MOST);
   c.prefetch = (int)fsdp_min_i64(c.prefetch, PREFETCH_MOST);
   c.op_strategies = NULL;
@@ -252,6 +252,19 @@ static fsdp_plan_config narrow_options(const fsdp_plan_config *given) {
   return c;
 }
 
+// A head whose vocabulary is cut takes its rows in chunks, by instructions of the plan: in the twin, too.
+// Where only the batch is cut, its chunks are one kernel's.
+static void narrow_batch(const twin *t) {
+  const fsdp_plan_config *c = &t->plan->config;
+  fsdp_plan_config *out = &t->out->config;
+  int64_t rows = c->batch * t->plan->rows.local_seq;
+  int64_t chunk = fsdp_op_chunk_rows(c->backend->device, rows, c->model.vocab_size, FSDP_F32);
+  fsdp_axis_set context = fsdp_dim_axis_set(&t->plan->specs->input.dim[1], &c->mesh);
+  out->batch = fsdp_min_i64(c->batch, BATCH_MOST);
+  if (chunk < rows && t->sets.count)
+    out->batch = ROWS_CHUNKED * fsdp_mesh_group_size(&out->mesh, context) / out->seq + 1;
+}
+
 fsdp_narrow *fsdp_narrow_create(const fsdp_plan *plan) {
   twin t = {.plan = plan, .out = fsdp_alloc_zeroed(1, sizeof *t.out)};
   fsdp_mesh mesh = plan->config.mesh;
@@ -261,6 +274,7 @@ fsdp_narrow *fsdp_narrow_create(const fsdp_plan *plan) {
   narrow_saving(&t);
   find_sets(&t);
   try_sizes(&t, &mesh, 0, 0, &least);
+  narrow_batch(&t);
   t.graph = fsdp_model_forward(&t.out->config.model, t.out->config.batch, t.out->config.seq);
   add_rules(&t);
   choose_wrapped(&t);

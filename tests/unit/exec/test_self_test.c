@@ -117,6 +117,27 @@ static void test_layers(void **state) {
   }
 }
 
+// Rows of a rank are more than any chunk of a head has, where the plan's head has several and more is cut
+// than the batch.
+static void test_chunks(void **state) {
+  (void)state;
+  for (int i = 0; i < 3; i++) {
+    fsdp_plan_config config = preset("llama2-7b", 2, i == 2 ? 1 : 2, i == 2 ? 1 : 2);
+    config.batch = i == 1 ? 1 : 8;
+    config.seq = i == 1 ? 64 : 1024;
+    fsdp_plan *plan = plan_of(&config);
+    fsdp_narrow *narrow = fsdp_narrow_create(plan);
+    fsdp_plan *twin = plan_of(&narrow->config);
+    int64_t rows = twin->config.batch * twin->rows.local_seq;
+    int64_t chunk = fsdp_op_chunk_rows(FSDP_OP_CPU, rows, twin->config.model.vocab_size, FSDP_F32);
+    assert_int_equal(chunk < rows, i == 0);
+    assert_true(rows < 1200);
+    fsdp_plan_destroy(twin);
+    fsdp_narrow_destroy(narrow);
+    fsdp_plan_destroy(plan);
+  }
+}
+
 // ---- What passes
 
 static void check_passes(const char *run, const fsdp_plan_config *config, int parameters) {
@@ -301,10 +322,14 @@ static void test_message(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_mesh),       cmocka_unit_test(test_wrap),
-      cmocka_unit_test(test_layers),     cmocka_unit_test(test_families),
-      cmocka_unit_test(test_options),    cmocka_unit_test(test_sum_counted_twice),
-      cmocka_unit_test(test_comparison), cmocka_unit_test(test_message)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_mesh),
+                                     cmocka_unit_test(test_wrap),
+                                     cmocka_unit_test(test_layers),
+                                     cmocka_unit_test(test_chunks),
+                                     cmocka_unit_test(test_families),
+                                     cmocka_unit_test(test_options),
+                                     cmocka_unit_test(test_sum_counted_twice),
+                                     cmocka_unit_test(test_comparison),
+                                     cmocka_unit_test(test_message)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
