@@ -85,6 +85,26 @@ static void test_wrap(void **state) {
   fsdp_plan_destroy(plan);
 }
 
+// Whether the twin's line for up_proj of a layer has the axis fsdp.
+static bool names_fsdp(const fsdp_narrow *narrow, int layer) {
+  char name[FSDP_NAME_BYTES];
+  bool has = false;
+  int lines = 0;
+  snprintf(name, sizeof name, "model.layers.%d.mlp.up_proj.weight", layer);
+  for (int r = 0; r < narrow->sharding.rule_count; r++) {
+    const fsdp_shard_rule *rule = &narrow->sharding.rules[r];
+    if (strcmp(rule->name, name) != 0) continue;
+    lines++;
+    for (int i = 0; i < FSDP_MESH_AXES_MAX * rule->dims; i++) {
+      const fsdp_rule_dim *dim = &rule->dim[i / FSDP_MESH_AXES_MAX];
+      int a = i % FSDP_MESH_AXES_MAX;
+      has = has || (a < dim->count && !strcmp(dim->axes[a], FSDP_AXIS_FSDP));
+    }
+  }
+  assert_int_equal(lines, 1);
+  return has;
+}
+
 // Two layers of each kind: those that a line names lie otherwise, and those that are recomputed.
 static void test_layers(void **state) {
   (void)state;
@@ -112,6 +132,9 @@ static void test_layers(void **state) {
     fsdp_narrow *narrow = fsdp_narrow_create(plan);
     assert_int_equal(narrow->config.model.num_layers, cases[i].layers);
     if (cases[i].recomputed) assert_int_equal(narrow->config.saving.rules[0].layers, cases[i].recomputed);
+    // Layers 0, 1, 17, 18 and 19 are kept: the line is for the third.
+    for (int layer = 0; layer < cases[i].layers; layer++)
+      assert_int_equal(names_fsdp(narrow, layer), !cases[i].line || layer != 2);
     fsdp_narrow_destroy(narrow);
     fsdp_plan_destroy(plan);
   }
@@ -287,14 +310,14 @@ static void test_comparison(void **state) {
     if (kind == 3) trials[0].evaluation_loss = 2.0001f;
     if (kind == 4) values[0][2] = 3.0002f;
     if (kind == 5) values[0][5] = NAN;
-    if (kind == 6) numbers[0][0] = numbers[1][0] = NAN;
+    if (kind == 6) numbers[0][0] = numbers[1][0] = INFINITY;
     static const char *const expected[] = {NULL,
                                            "the loss of step 1 is 3.0001 in place of 3",
                                            "the gradient norm of step 1 is 4.0001 in place of 4",
                                            "the loss of the evaluation is 2.0001 in place of 2",
                                            "the gradient of first in step 1 differs by 3.7e-05 of its norm",
                                            "the gradient of second in step 1 differs by nan of its norm",
-                                           "the loss of step 1 is nan",
+                                           "the loss of step 1 is inf in place of inf",
                                            "all gradients are zero, which compares nothing"};
     fsdp_self_test_report report;
     char message[512] = "";
