@@ -277,6 +277,18 @@ static void test_sum_counted_twice(void **state) {
   fsdp_trial *trial = try_plan(plan, NULL);
   char message[512];
   assert_true(fsdp_self_test_compare(trial, alone, plan->graph, &report, message, sizeof message));
+  // The gradients of the second step alone are those of both.
+  const fsdp_trial_config second = {.plan = plan,
+                                    .steps = 2,
+                                    .lr = 1e-3f,
+                                    .seed = 5,
+                                    .gradient_first = 1,
+                                    .gradient_steps = 1,
+                                    .kernel_threads = 1};
+  fsdp_trial *last = fsdp_trial_run(&second);
+  for (int p = 0; p < last->param_count; p++)
+    assert_true(fsdp_trial_difference(&last->gradients[p], &trial->gradients[trial->param_count + p]) == 0);
+  fsdp_trial_destroy(last);
   fsdp_trial_destroy(trial);
   fsdp_trial_destroy(alone);
   fsdp_plan_destroy(plain);
@@ -289,7 +301,7 @@ static void test_comparison(void **state) {
   (void)state;
   const fsdp_plan_config small = harness_small_plan(1);
   fsdp_graph *graph = fsdp_model_forward(&small.model, 1, 4);
-  for (int kind = 0; kind < 8; kind++) {
+  for (int kind = 0; kind < 9; kind++) {
     float values[2][6], numbers[2][2] = {{3, 4}, {3, 4}};
     for (int i = 0; i < 12; i++) values[i / 6][i % 6] = kind == 7 ? 0 : (float)(1 + i % 6);
     fsdp_trial_tensor gradients[2][2];
@@ -310,6 +322,7 @@ static void test_comparison(void **state) {
     if (kind == 3) trials[0].evaluation_loss = 2.0001f;
     if (kind == 4) values[0][2] = 3.0002f;
     if (kind == 5) values[0][5] = NAN;
+    if (kind == 8) values[0][4] = values[0][5] = 0;
     if (kind == 6) numbers[0][0] = numbers[1][0] = INFINITY;
     static const char *const expected[] = {NULL,
                                            "the loss of step 1 is 3.0001 in place of 3",
@@ -318,7 +331,8 @@ static void test_comparison(void **state) {
                                            "the gradient of first in step 1 differs by 3.7e-05 of its norm",
                                            "the gradient of second in step 1 differs by nan of its norm",
                                            "the loss of step 1 is inf in place of inf",
-                                           "all gradients are zero, which compares nothing"};
+                                           "all gradients are zero, which compares nothing",
+                                           "the gradient of second in step 1 differs by 1 of its norm"};
     fsdp_self_test_report report;
     char message[512] = "";
     bool same = fsdp_self_test_compare(&trials[0], &trials[1], graph, &report, message, sizeof message);
