@@ -119,7 +119,8 @@ static void bench_rows(const options *o, fsdp_pool *pool) {
 static void bench_products(const options *o, fsdp_pool *pool) {
   int64_t N = o->batch * o->seq, chunk = 256;
   fsdp_dtype d = o->dtype;
-  fsdp_op_attrs linear = {.in_features = C, .out_features = 2 * I, .out_stride = 2 * I}, none = {0};
+  fsdp_op_attrs linear = {.in_features = C, .out_features = 2 * I, .out_stride = 2 * I};
+  fsdp_op_attrs bias = {.out_features = C, .out_stride = C}, none = {0};
   fsdp_op_attrs head = {.chunk_rows = chunk};
   bench(o, pool, FSDP_OP_ATTENTION, none,
         (fsdp_view[]){make(N * Q, d, FSDP_READ), make(N * H * D, d, FSDP_WRITE),
@@ -146,7 +147,7 @@ static void bench_products(const options *o, fsdp_pool *pool) {
         (fsdp_view[]){make(N * 2 * I, d, FSDP_READ), make(N * C, d, FSDP_READ),
                       make(2 * I * C, FSDP_F32, FSDP_WRITE)},
         3);
-  bench(o, pool, FSDP_OP_ADD_BIAS, none, (fsdp_view[]){make(C, d, FSDP_READ), make(N * C, d, FSDP_UPDATE)},
+  bench(o, pool, FSDP_OP_ADD_BIAS, bias, (fsdp_view[]){make(C, d, FSDP_READ), make(N * C, d, FSDP_UPDATE)},
         2);
   bench(o, pool, FSDP_OP_BIAS_BACKWARD, linear,
         (fsdp_view[]){make(N * 2 * I, d, FSDP_READ), make(2 * I, FSDP_F32, FSDP_WRITE)}, 2);

@@ -2,43 +2,6 @@
 
 #include "runtime/base/check.h"
 
-// The row's entry for operand `index`, or NULL: a workspace.
-static const fsdp_op_operand *row_operand(const fsdp_op_letters *op, int index) {
-  const fsdp_op_operand *last = &op->operands[op->operand_count - 1];
-  if (index < op->operand_count) return &op->operands[index];
-  return last->repeated ? last : NULL;
-}
-
-static void check_count(const fsdp_kernel_call *call, const fsdp_op_letters *op, int64_t workspace_bytes) {
-  const fsdp_op_operand *last = &op->operands[op->operand_count - 1];
-  int least = op->operand_count - last->optional, most = op->operand_count + (workspace_bytes > 0);
-  if (last->repeated) most = FSDP_OP_MAX_OPERANDS;
-  FSDP_CHECK(call->operand_count >= least && call->operand_count <= most,
-             "%s takes %d to %d operands, not %d", fsdp_op_name(call->kind), least, most,
-             call->operand_count);
-}
-
-static void check_operand(const fsdp_kernel_call *call, int index, const fsdp_op_operand *row,
-                          int64_t flat_elems) {
-  const fsdp_view *view = &call->operands[index];
-  const char *op = fsdp_op_name(call->kind);
-  int64_t numel = fsdp_op_operand_numel(call->attrs, row, row->repeated ? view->numel : flat_elems);
-  FSDP_CHECK(view->numel == numel, "%s: operand %d (%s) has %lld elements, not %lld", op, index, row->name,
-             (long long)view->numel, (long long)numel);
-  FSDP_CHECK(view->access == row->access || (row->may_add && view->access == FSDP_UPDATE),
-             "%s: operand %d (%s) is accessed as %d, not %d", op, index, row->name, (int)view->access,
-             (int)row->access);
-  FSDP_CHECK(!row->has_dtype || view->dtype == row->dtype, "%s: operand %d (%s) is %s, not %s", op, index,
-             row->name, fsdp_dtype_name(view->dtype), fsdp_dtype_name(row->dtype));
-}
-
-static void check_workspace(const fsdp_kernel_call *call, int index, int64_t bytes) {
-  const fsdp_view *view = &call->operands[index];
-  FSDP_CHECK(view->dtype == FSDP_F32 && 4 * view->numel == bytes && (view->access & FSDP_WRITE),
-             "%s: a workspace of %lld %s accessed as %d, not of %lld bytes", fsdp_op_name(call->kind),
-             (long long)view->numel, fsdp_dtype_name(view->dtype), (int)view->access, (long long)bytes);
-}
-
 static void report_all(const fsdp_kernel_call *call, int index, const fsdp_op_operand *row) {
   const fsdp_op_attrs *attrs = call->attrs;
   const fsdp_view *view = &call->operands[index];
@@ -54,22 +17,19 @@ static void report_all(const fsdp_kernel_call *call, int index, const fsdp_op_op
 
 const fsdp_view *fsdp_kernel_open(const fsdp_kernel_call *call, fsdp_op_device device, unsigned in_part) {
   const fsdp_op_letters *op = fsdp_op_letters_of(call->kind);
-  const fsdp_op_attrs *attrs = call->attrs;
-  int64_t flat_elems = call->operand_count > 0 ? call->operands[0].numel : 0;
-  int64_t workspace_bytes = fsdp_op_workspace_bytes(device, call->kind, attrs, flat_elems);
-  check_count(call, op, workspace_bytes);
-  FSDP_CHECK(attrs->out_offset >= 0 && attrs->out_offset + attrs->out_features <= attrs->out_stride,
-             "%s: columns %lld + %lld of rows of %lld", fsdp_op_name(call->kind),
-             (long long)attrs->out_offset, (long long)attrs->out_features, (long long)attrs->out_stride);
+  fsdp_op_extent extents[FSDP_OP_MAX_OPERANDS];
+  char message[FSDP_OP_MESSAGE_BYTES];
+  FSDP_CHECK(call->operand_count <= FSDP_OP_MAX_OPERANDS, "%s with %d operands", fsdp_op_name(call->kind),
+             call->operand_count);
   for (int i = 0; i < call->operand_count; i++) {
-    const fsdp_op_operand *row = row_operand(op, i);
-    if (row) {
-      check_operand(call, i, row, flat_elems);
-    } else {
-      check_workspace(call, i, workspace_bytes);
-    }
-    if (call->recorder && !(in_part >> i & 1)) report_all(call, i, row);
+    const fsdp_view *view = &call->operands[i];
+    extents[i] = (fsdp_op_extent){view->dtype, view->access, view->numel * fsdp_dtype_bytes(view->dtype)};
   }
+  FSDP_CHECK(fsdp_op_operands_fit(device, call->kind, call->attrs, extents, call->operand_count, message,
+                                  sizeof message),
+             "%s", message);
+  for (int i = 0; call->recorder && i < call->operand_count; i++)
+    if (!(in_part >> i & 1)) report_all(call, i, fsdp_op_operand_row(op, i));
   return call->operands;
 }
 

@@ -1,5 +1,5 @@
-// A linear layer's bias by itself: added to N rows of C channels, and its gradient, the sum of d_y's rows.
-// d_y is columns [out_offset, out_offset + out) of N rows that are out_stride wide.
+// A linear layer's bias by itself: added to y, and its gradient, the sum of d_y's rows. y and d_y are columns
+// [out_offset, out_offset + out) of N rows that are out_stride wide.
 #include "kernels/cpu/operand.h"
 #include "kernels/cpu/ops.h"
 
@@ -11,18 +11,20 @@ enum {
 
 static void add_to_rows(void *argument, int64_t index, void *scratch) {
   const fsdp_kernel_call *call = argument;
+  const fsdp_op_attrs *attrs = call->attrs;
   const fsdp_view *bias = &call->operands[0], *y = &call->operands[1];
-  int64_t N = call->attrs->batch * call->attrs->seq, C = call->attrs->channels;
+  int64_t N = attrs->batch * attrs->seq, out = attrs->out_features;
   int64_t last = fsdp_min_i64(N, (index + 1) * ROWS_PER_TASK);
   float bias_buffer[COLUMNS], buffer[COLUMNS];
   (void)scratch;
-  for (int64_t first = 0; first < C; first += COLUMNS) {
-    int64_t count = fsdp_min_i64(COLUMNS, C - first);
+  for (int64_t first = 0; first < out; first += COLUMNS) {
+    int64_t count = fsdp_min_i64(COLUMNS, out - first);
     const float *added = load(bias, first, count, bias_buffer);
     for (int64_t n = index * ROWS_PER_TASK; n < last; n++) {
-      load_into(y, n * C + first, count, buffer);
+      int64_t at = n * attrs->out_stride + attrs->out_offset + first;
+      load_into(y, at, count, buffer);
       for (int64_t c = 0; c < count; c++) buffer[c] += added[c];
-      store(y, n * C + first, count, buffer);
+      store(y, at, count, buffer);
     }
   }
 }

@@ -1,12 +1,12 @@
-// A linear layer's bias by itself: added to N rows of C channels, and its gradient, the sum of d_y's rows.
+// A linear layer's bias by itself: added to y, and its gradient, the sum of d_y's rows. y and d_y are
+// columns [out_offset, out_offset + out) of N rows that are out_stride wide.
 //
 // To add it, a thread has one vector of the bias and those of a few consecutive rows.
 //
-// For the gradient, d_y is columns [out_offset, out_offset + out) of N rows that are out_stride wide. A block
-// takes 32 * WIDTH neighbouring columns of some consecutive rows, which its warps share; a thread keeps the
-// sums of its WIDTH columns in registers. The block adds its warps' sums in their order and leaves the result
-// in the workspace, (P, out), whose parts sum_parts adds in their order. P follows from N and out alone, so
-// the order of all sums does too.
+// For the gradient, a block takes 32 * WIDTH neighbouring columns of some consecutive rows, which its warps
+// share; a thread keeps the sums of its WIDTH columns in registers. The block adds its warps' sums in their
+// order and leaves the result in the workspace, (P, out), whose parts sum_parts adds in their order. P
+// follows from N and out alone, so the order of all sums does too.
 #include "kernels/cuda/operand.cuh"
 #include "kernels/cuda/ops.cuh"
 #include "kernels/cuda/sum_parts.cuh"
@@ -18,21 +18,22 @@ constexpr int rows_per_thread = 4; // all loaded before the first is stored
 
 template <class T> struct biased {
   const T *bias;
-  T *y;
-  int64_t N, C;
+  T *y;           // the first row's first column
+  int64_t stride; // from row to row
+  int64_t N, out;
   int blocks_per_row;
 };
 
 template <class T, int WIDTH> __global__ void __launch_bounds__(threads_count) add_to_rows(biased<T> p) {
   const int64_t c = (int64_t(blockIdx.x % unsigned(p.blocks_per_row)) * blockDim.x + threadIdx.x) * WIDTH;
   const int64_t first = int64_t(blockIdx.x / unsigned(p.blocks_per_row)) * rows_per_thread;
-  if (c >= p.C) return;
+  if (c >= p.out) return;
   float bias[WIDTH];
   packed<T, WIDTH> y[rows_per_thread];
   load_floats<WIDTH>(p.bias + c, bias);
 #pragma unroll
   for (int r = 0; r < rows_per_thread; r++)
-    if (first + r < p.N) load_packed(p.y + (first + r) * p.C + c, &y[r]);
+    if (first + r < p.N) load_packed(p.y + (first + r) * p.stride + c, &y[r]);
 #pragma unroll
   for (int r = 0; r < rows_per_thread; r++) {
     if (first + r >= p.N) return;
@@ -40,7 +41,7 @@ template <class T, int WIDTH> __global__ void __launch_bounds__(threads_count) a
     unpack(y[r], sum);
 #pragma unroll
     for (int i = 0; i < WIDTH; i++) sum[i] += bias[i];
-    store_floats<WIDTH>(p.y + (first + r) * p.C + c, sum);
+    store_floats<WIDTH>(p.y + (first + r) * p.stride + c, sum);
   }
 }
 
@@ -84,15 +85,16 @@ __global__ void __launch_bounds__(threads_count) sum_rows(slice<T> d_y, float *p
 
 void cuda_add_bias(const fsdp_kernel_call *call) {
   const fsdp_op_attrs *attrs = call->attrs;
-  const fsdp_view *o = open_operands(call), *bias = &o[0], *y = &o[1];
-  const int64_t N = attrs->batch * attrs->seq, C = attrs->channels;
+  const fsdp_view *bias = open_operands(call);
+  const int64_t N = attrs->batch * attrs->seq, out = attrs->out_features, stride = attrs->out_stride;
   with_type(bias->dtype, [&](auto number) {
     using T = decltype(number);
     constexpr int width = vector_numel<T>;
-    const bool wide = C % width == 0 && is_aligned(bias->data) && is_aligned(y->data);
-    const int64_t vectors = C / (wide ? width : 1);
+    T *const first = numbers_of<T>(call, 1) + attrs->out_offset;
+    const bool wide = out % width == 0 && stride % width == 0 && is_aligned(bias->data) && is_aligned(first);
+    const int64_t vectors = out / (wide ? width : 1);
     const int threads = int(fsdp_min_i64(threads_count, fsdp_round_up(vectors, warp_lanes)));
-    const biased<T> rows = {data_of<T>(bias), numbers_of<T>(call, 1), N, C, int(blocks_of(vectors, threads))};
+    const biased<T> rows = {data_of<T>(bias), first, stride, N, out, int(blocks_of(vectors, threads))};
     launch({blocks_of(N, rows_per_thread) * rows.blocks_per_row, threads, call->stream},
            wide ? add_to_rows<T, width> : add_to_rows<T, 1>, rows);
   });

@@ -222,8 +222,39 @@ void fsdp_strategies_print(const fsdp_network *network, const fsdp_propagation *
 
 // ---- Warnings
 
+// The axes that cut the sequence of a model's tokens; none of a network that is no model.
+static fsdp_axis_set token_parts(const fsdp_network *network, const fsdp_propagation *propagation) {
+  for (int o = 0; o < network->operator_count; o++) {
+    int t = fsdp_operator_letter_find(&network->operators[o], 't');
+    if (t >= 0 && strcmp(network->operators[o].kind, fsdp_op_name(FSDP_OP_EMBEDDING)) == 0)
+      return propagation->operators[o].letters[t];
+  }
+  return 0;
+}
+
+// Given operators that leave positions whole which ranks do not have. Each line of the file once.
+static void warn_of_positions(const fsdp_network *network, const fsdp_propagation *propagation,
+                              const char *program, FILE *out) {
+  const fsdp_axis_set parts = token_parts(network, propagation);
+  const char *last = NULL;
+  for (int o = 0; o < network->operator_count; o++) {
+    const fsdp_operator_strategy *s = &propagation->operators[o];
+    int t = fsdp_operator_letter_find(&network->operators[o], 't');
+    char name[FSDP_NAME_BYTES];
+    if (s->decision != FSDP_DECIDED_GIVEN || t < 0 || !(parts & ~s->letters[t])) continue;
+    if (last && s->place && strcmp(last, s->place) == 0) continue;
+    last = s->place;
+    fprintf(
+        out,
+        "%s: warning: %s: %s leaves the sequence whole over ranks that cut the tokens': it works on their "
+        "positions all the same; give it the tokens' slices of the sequence to say so\n",
+        program, s->place ? s->place : "--op-strategies", operator_pattern(network, o, name));
+  }
+}
+
 void fsdp_strategies_warn(const fsdp_network *network, const fsdp_propagation *propagation,
                           const char *program, FILE *out) {
+  warn_of_positions(network, propagation, program, out);
   line l, *seen = fsdp_alloc_zeroed((size_t)propagation->moved_count + 1, sizeof *seen);
   char bytes[96];
   int count = 0;

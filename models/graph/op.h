@@ -202,6 +202,9 @@ int fsdp_op_products(fsdp_op_kind kind, const fsdp_op_attrs *attrs,
 // Multiply-add work of the op's gemms as 2*m*n*k FLOPs (attention counted causally), for rates and prices.
 double fsdp_op_flops(fsdp_op_kind kind, const fsdp_op_attrs *attrs);
 
+// The device whose kernels run an op. Instruction lists differ between devices only by this.
+typedef enum fsdp_op_device { FSDP_OP_CPU, FSDP_OP_CUDA, FSDP_OP_DEVICE_COUNT } fsdp_op_device;
+
 // What is known about an operand of one launch.
 typedef struct fsdp_op_extent {
   fsdp_dtype dtype;
@@ -221,12 +224,19 @@ typedef struct fsdp_op_work {
 fsdp_op_work fsdp_op_work_of(fsdp_op_kind kind, const fsdp_op_attrs *attrs, const fsdp_op_extent *operands,
                              int operand_count);
 
+// The row's entry for operand `index` of a launch; NULL: a workspace.
+const fsdp_op_operand *fsdp_op_operand_row(const fsdp_op_letters *op, int index);
+
+// Whether a launch has the operands that the row names, with their element counts, accesses and dtypes, and
+// behind them this device's workspace or nothing; a slice inside its rows, and rows of whole pieces. False:
+// `message` says what is wrong.
+#define FSDP_OP_MESSAGE_BYTES 200
+bool fsdp_op_operands_fit(fsdp_op_device device, fsdp_op_kind kind, const fsdp_op_attrs *attrs,
+                          const fsdp_op_extent *operands, int count, char *message, size_t message_bytes);
+
 // What distinguishes two launches of one op: " 4096 -> 6144", ", added", or nothing. Returns `out`.
 const char *fsdp_op_describe(fsdp_op_kind kind, const fsdp_op_attrs *attrs, const fsdp_op_extent *operands,
                              int operand_count, char *out, size_t out_bytes);
-
-// The device whose kernels run an op. Instruction lists differ between devices only by this.
-typedef enum fsdp_op_device { FSDP_OP_CPU, FSDP_OP_CUDA, FSDP_OP_DEVICE_COUNT } fsdp_op_device;
 
 // Bytes of the workspace that the device's kernel takes as an additional last operand (written, fp32): a
 // multiple of 4; 0: it takes none. A function of the shape alone; `flat_elems` is p.

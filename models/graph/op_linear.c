@@ -54,12 +54,12 @@ static void emit_weight(fsdp_graph *graph, const fsdp_node *f) {
   make_gradients(graph, f->weight_count, f->weights, n->weights);
 }
 
-// Of `count` parameters that are added to columns of operand 1, y, side by side.
-static void emit_bias(fsdp_graph *graph, const fsdp_node *f, int count, const int *params) {
+// Of the parameters that are added to columns of the last operand, y, side by side.
+static void emit_biases(fsdp_graph *graph, const fsdp_node *f) {
   fsdp_node *n = fsdp_backward_node(graph, FSDP_OP_BIAS_BACKWARD, f);
-  fsdp_node_operand_add(n, fsdp_backward_gradient(graph, f->operands[1].value), FSDP_READ);
-  n->bias_count = count;
-  make_gradients(graph, count, params, n->biases);
+  fsdp_node_operand_add(n, fsdp_backward_gradient(graph, f->operands[f->operand_count - 1].value), FSDP_READ);
+  n->bias_count = f->bias_count;
+  make_gradients(graph, f->bias_count, f->biases, n->biases);
 }
 
 static void emit_input(fsdp_graph *graph, const fsdp_node *f) {
@@ -78,13 +78,13 @@ void fsdp_op_linear_emit(fsdp_graph *graph, const fsdp_node *f) {
 
 void fsdp_op_linear_bias_emit(fsdp_graph *graph, const fsdp_node *f) {
   emit_weight(graph, f);
-  emit_bias(graph, f, f->bias_count, f->biases);
+  emit_biases(graph, f);
   emit_input(graph, f);
 }
 
 // y's gradient is that of the product before, which therefore stays as it is.
 void fsdp_op_add_bias_emit(fsdp_graph *graph, const fsdp_node *f) {
-  emit_bias(graph, f, 1, &f->operands[0].value);
+  emit_biases(graph, f);
 }
 
 void fsdp_op_linear_describe(const fsdp_op_attrs *attrs, const fsdp_op_extent *operands, int operand_count,
@@ -96,10 +96,19 @@ void fsdp_op_linear_describe(const fsdp_op_attrs *attrs, const fsdp_op_extent *o
            last->access == FSDP_UPDATE ? ", added" : "");
 }
 
-// The operand d_y is whole rows, of which only this slice's columns are read.
-void fsdp_op_bias_work(const fsdp_op_attrs *attrs, const fsdp_op_extent *operands, fsdp_op_work *work) {
+// Bytes of the columns of y or d_y that are not this slice's: the operand is whole rows.
+static double others_bytes(const fsdp_op_attrs *attrs, const fsdp_op_extent *operands) {
   int64_t rows = attrs->batch * attrs->seq, others = attrs->out_stride - attrs->out_features;
-  work->bytes -= (double)(rows * others * fsdp_dtype_bytes(operands[0].dtype));
+  return (double)(rows * others * fsdp_dtype_bytes(operands[0].dtype));
+}
+
+// y is read and written.
+void fsdp_op_add_bias_work(const fsdp_op_attrs *attrs, const fsdp_op_extent *operands, fsdp_op_work *work) {
+  work->bytes -= 2 * others_bytes(attrs, operands);
+}
+
+void fsdp_op_bias_work(const fsdp_op_attrs *attrs, const fsdp_op_extent *operands, fsdp_op_work *work) {
+  work->bytes -= others_bytes(attrs, operands);
 }
 
 // Parts of d_bias, each the sum of some rows: enough for a GPU's blocks, which take 256 columns each.

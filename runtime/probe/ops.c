@@ -79,7 +79,7 @@ static fsdp_op_attrs layer_of(int64_t rows) {
 static fsdp_op_attrs attrs_of(fsdp_op_kind kind, int64_t rows) {
   fsdp_op_attrs attrs = layer_of(rows);
   if (kind == FSDP_OP_JOIN_COLUMNS || kind == FSDP_OP_SPLIT_COLUMNS) attrs.in_features = 256;
-  if (kind == FSDP_OP_BIAS_BACKWARD) attrs.out_stride = attrs.out_features;
+  if (kind == FSDP_OP_ADD_BIAS || kind == FSDP_OP_BIAS_BACKWARD) attrs.out_stride = attrs.out_features;
   return attrs;
 }
 

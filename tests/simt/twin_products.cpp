@@ -54,15 +54,11 @@ void forwards(fsdp_dtype dtype, const layer &l, bool updates) {
   }
 }
 
-void bias(fsdp_dtype dtype, int64_t N, int64_t C) {
-  fsdp_op_attrs attrs = {};
-  attrs.batch = 1;
-  attrs.seq = N;
-  attrs.channels = C;
-  twin_case c = twin_of(FSDP_OP_ADD_BIAS, attrs, dtype);
-  c.name += " N" + std::to_string(N) + " C" + std::to_string(C);
-  twin_input(&c, dtype, C);
-  twin_update(&c, dtype, N * C);
+void bias(fsdp_dtype dtype, const layer &l) {
+  twin_case c = layer_case(FSDP_OP_ADD_BIAS, dtype, l, "");
+  twin_input(&c, dtype, l.out);
+  twin_update(&c, dtype, l.N * l.stride);
+  beside(&c, l);
   twin_check(c);
 }
 
@@ -226,11 +222,10 @@ void twin_products() {
       linears(dtype, dtype, {17, 33, 7, 29, 3, transposed}, true);
     }
     // Rows that a thread's four do not divide; more than one block of columns; scalar accesses.
-    bias(dtype, 1, 1);
-    bias(dtype, 4, 64);
-    bias(dtype, 7, 24);
-    bias(dtype, 9, 33);
-    bias(dtype, 6, 2560);
+    for (const layer &l : {layer{1, 0, 1, 1, 0, false}, layer{4, 0, 64, 64, 0, false},
+                           layer{7, 0, 24, 72, 24, false}, layer{9, 0, 33, 64, 5, false},
+                           layer{6, 0, 2560, 2560, 0, false}})
+      bias(dtype, l);
     // Many parts of rows, the last one short; more than one block of columns; a row; one column.
     for (bool updates : {false, true}) {
       bias_gradient(dtype, FSDP_F32, {1000, 0, 520, 528, 8, false}, updates);

@@ -205,7 +205,8 @@ static void run_add(const work *w) {
     for (int64_t e = 0; e < out->numel; e++) out->data[e] = input_at(w, 0, e) + input_at(w, 1, e);
     return;
   }
-  const fsdp_op_attrs attrs = {.batch = out->numel / b->numel, .seq = 1, .channels = b->numel};
+  const fsdp_op_attrs attrs = {
+      .batch = out->numel / b->numel, .seq = 1, .out_features = b->numel, .out_stride = b->numel};
   memcpy(out->data, a->data, (size_t)out->numel * sizeof *out->data);
   const fsdp_view views[] = {view_of(b, FSDP_READ), view_of(out, FSDP_UPDATE)};
   run_kernel(w, b->numel == out->numel ? FSDP_OP_ADD : FSDP_OP_ADD_BIAS, &attrs, views, 2);

@@ -71,6 +71,12 @@ static void change_family(random_source *random, const family_names *names, fsdp
   }
 }
 
+fsdp_model_config random_model_config(random_source *random) {
+  fsdp_model_config config = random_model(random);
+  change_family(random, &families[random_int(random, 0, FAMILIES - 1)], &config);
+  return config;
+}
+
 static fsdp_wrap_policy random_wrap(random_source *random, const family_names *names) {
   switch (random_int(random, 0, 3)) {
   case 0:

@@ -9,6 +9,9 @@
 // A configuration that fsdp_plan_create accepts.
 fsdp_plan_config random_plan_config(random_source *random);
 
+// A small model of any family.
+fsdp_model_config random_model_config(random_source *random);
+
 // One line that describes it, for messages.
 void describe_plan_config(const fsdp_plan_config *config, char *out, size_t out_bytes);
 

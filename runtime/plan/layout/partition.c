@@ -215,15 +215,18 @@ bool fsdp_partition_works_on_pieces(const fsdp_node *node) {
          node->kind == FSDP_OP_QK_NORM;
 }
 
-// Norms work on pieces if the residual stream is to lie so; other ops if their input does.
+// Norms work on pieces if the residual stream is to lie so; other ops if their input does, over the axes
+// outside those that cut a letter: what these had inside them would move.
 static void assign_rows(partitioner *p, const fsdp_node *node, assignment *a) {
-  fsdp_axis_set used = 0;
-  for (int i = 0; i < 26; i++) used |= a->of[i];
-  if (!p->pieces || used & p->pieces) return;
-  if (fsdp_partition_is_norm(node->kind))
+  if (fsdp_partition_is_norm(node->kind)) {
     a->rows = partition_norm_rows(p, node);
-  else if (fsdp_partition_works_on_pieces(node))
+  } else if (fsdp_partition_works_on_pieces(node)) {
+    fsdp_axis_set used = 0;
+    for (int i = 0; i < 26; i++) used |= a->of[i];
     a->rows = partition_spread(p, p->current[node->operands[0].value])->rows;
+    used &= a->rows;
+    if (used) a->rows &= (used & -used) - 1;
+  }
 }
 
 static value_spread wanted_spread(const fsdp_op_operand *operand, const assignment *a) {
@@ -324,7 +327,10 @@ static fsdp_status append_node(partitioner *p, fsdp_node node) {
   status = cut_params(p, &node, op, &a);
   partition_localise(p, &a, &node);
   if (status) return status;
-  if (node.kind == FSDP_OP_ATTENTION && partition_needs_context(p, p->current[node.operands[0].value])) {
+  bool is_attention = node.kind == FSDP_OP_ATTENTION;
+  if (is_attention) status = partition_take_rows(p, &node);
+  if (status) return status;
+  if (is_attention && partition_needs_context(p, p->current[node.operands[0].value])) {
     node.operands[0].value = p->current[node.operands[0].value];
     status = partition_context_attention(p, &node, &a);
   } else {
@@ -333,30 +339,37 @@ static fsdp_status append_node(partitioner *p, fsdp_node node) {
   }
   if (status) return status;
   *fsdp_graph_forward_node(p->graph, node.kind, node.module, node.block) = node;
-  if (node.kind == FSDP_OP_ATTENTION || node.kind == FSDP_OP_CONTEXT_ATTENTION)
-    partition_mask_heads(p, &node, assigned(&a, 'h') | assigned(&a, 'g'), &whole);
+  if (is_attention) partition_mask_heads(p, &node, assigned(&a, 'h') | assigned(&a, 'g'), &whole);
   return FSDP_OK;
 }
 
-// The bias of a product that makes partial sums is added once, after them.
-static fsdp_status add_bias(partitioner *p, const fsdp_node *product) {
-  const fsdp_op_letters *op = fsdp_op_letters_of(FSDP_OP_ADD_BIAS);
-  int bias = product->biases[0], *y = &p->current[product->operands[1].value];
-  FSDP_CHECK(product->bias_count == 1, "%d products with partial sums as one", product->bias_count);
-  fsdp_node node = {
-      .kind = FSDP_OP_ADD_BIAS, .attrs = product->attrs, .module = product->module, .block = product->block};
-  assignment a = {.rows = p->norms_on_pieces ? p->pieces : 0};
-  node.attrs.channels = p->graph->values[bias].shape[0];
-  fsdp_axis_set cut = spec_axes(p, p->graph->values[bias].param, 0) & ~zero_axes(p);
-  if (cut)
-    return fail_param(
-        p, p->graph->values[bias].param, cut,
-        "its product's inputs are cut, and it is added to whole sums: use null instead of a cut");
-  partition_localise(p, &a, &node);
-  *y = partition_convert(p, *y, wanted_spread(&op->operands[1], &a), 0, &node);
+// The rows that the first reader of a value takes.
+static fsdp_axis_set rows_of_reader(const partitioner *p, const fsdp_node *maker, int value) {
+  for (const fsdp_node *n = maker + 1; n < p->nodes + p->node_count; n++)
+    for (int o = 0; o < n->operand_count; o++)
+      if (n->operands[o].value == value && fsdp_partition_is_norm(n->kind)) return partition_norm_rows(p, n);
+  return 0;
+}
+
+// The biases of a product that makes partial sums are added once, after them.
+static fsdp_status add_biases(partitioner *p, const fsdp_node *product) {
+  int old = product->operands[1].value, *y = &p->current[old];
+  assignment a = {.rows = rows_of_reader(p, product, old)};
+  *y = partition_convert(p, *y, (value_spread){.rows = a.rows}, 0, product);
   if (*y < 0) return FSDP_ERR_INPUT;
-  note_partial(p, bias, &a);
-  fsdp_node_operand_add(&node, bias, FSDP_READ);
+  fsdp_node node = *product;
+  node.kind = FSDP_OP_ADD_BIAS;
+  node.weight_count = node.operand_count = 0;
+  for (int b = 0; b < node.bias_count; b++) {
+    int param = p->graph->values[node.biases[b]].param;
+    fsdp_axis_set cut = spec_axes(p, param, 0) & ~zero_axes(p);
+    if (cut)
+      return fail_param(
+          p, param, cut,
+          "its product's inputs are cut, and it is added to whole sums: use null instead of a cut");
+    note_partial(p, node.biases[b], &a);
+  }
+  partition_localise(p, &a, &node);
   fsdp_node_operand_add(&node, *y, FSDP_UPDATE);
   *fsdp_graph_forward_node(p->graph, node.kind, node.module, node.block) = node;
   return FSDP_OK;
@@ -371,7 +384,7 @@ static fsdp_status partition_node(partitioner *p, const fsdp_node *old) {
     node.bias_count = 0;
   }
   if (!status) status = append_node(p, node);
-  if (!status && adds_bias) status = add_bias(p, old);
+  if (!status && adds_bias) status = add_biases(p, old);
   return status ? status : partition_store(p, old);
 }
 
@@ -414,6 +427,23 @@ static fsdp_axis_set find_pieces(const partitioner *p) {
   return pieces;
 }
 
+// Activations are not moved between parts of the input's sequence: all outputs are cut over its axes there.
+static fsdp_status check_sequence(const partitioner *p, const fsdp_mesh *mesh) {
+  for (int m = 0; m < p->graph->module_count; m++) {
+    const fsdp_spec *spec = &p->specs->modules[m];
+    char text[FSDP_SPEC_TEXT_BYTES], axes[FSDP_MESH_TEXT_BYTES], path[FSDP_NAME_BYTES];
+    if (!spec->place[0] || spec->dims != FSDP_OUTPUT_DIMS) continue;
+    if (!(p->parts & ~fsdp_factored_axes(p->axes, &spec->dim[1]))) continue;
+    fsdp_graph_module_path(p->graph, m, path);
+    return fsdp_fail(p->error, FSDP_ERR_INPUT,
+                     "%s: \"%s\": %s does not cut the sequence over %s, as the input does: positions are not "
+                     "moved between ranks; name the input's axes in dimension 1",
+                     spec->place, path, fsdp_spec_print(spec, mesh, text),
+                     fsdp_mesh_print_axes(p->mesh, p->parts, axes));
+  }
+  return FSDP_OK;
+}
+
 // Activations are not moved between parts of the batch.
 static fsdp_status check_batch(const partitioner *p, const fsdp_mesh *mesh) {
   for (int m = 0; m < p->graph->module_count; m++) {
@@ -452,9 +482,6 @@ fsdp_status fsdp_partition(fsdp_graph *graph, fsdp_specs *specs, const fsdp_mesh
   for (int v = 0; v < p.value_count; v++) p.current[v] = v;
   partition_find_columns(&p);
   partition_find_outputs(&p);
-  for (int n = 0; n < graph->forward_count; n++)
-    if (fsdp_partition_is_norm(graph->forward[n].kind) && partition_norm_rows(&p, &graph->forward[n]))
-      p.norms_on_pieces = true;
   place_params(&p);
   place_inputs(&p);
   fsdp_node *nodes = graph->forward;
@@ -464,6 +491,7 @@ fsdp_status fsdp_partition(fsdp_graph *graph, fsdp_specs *specs, const fsdp_mesh
   graph->forward = NULL;
   graph->forward_count = graph->forward_capacity = 0;
   fsdp_status status = check_batch(&p, mesh);
+  if (!status) status = check_sequence(&p, mesh);
   for (int n = 0; n < count && !status; n++) status = partition_node(&p, &nodes[n]);
   if (!status) partition_write_outputs(&p, specs);
   free(nodes);

@@ -20,13 +20,20 @@ typedef struct context {
 } context;
 
 static context context_of(const partitioner *p, int qkv) {
-  fsdp_axis_set rows = partition_spread((partitioner *)p, qkv)->rows;
+  const value_spread *spread = partition_spread((partitioner *)p, qkv);
   const fsdp_spec *spec = &p->specs->modules[p->graph->values[qkv].module];
-  bool wants_pieces = spec->dims > 1 && fsdp_factored_axes(p->axes, &spec->dim[1]) & p->pieces;
-  fsdp_axis_set columns = partition_spread((partitioner *)p, qkv)->columns;
+  fsdp_axis_set wanted = spec->dims > 1 ? fsdp_factored_axes(p->axes, &spec->dim[1]) & p->pieces : 0;
   if (p->parts) return (context){.gathered = p->parts};
-  if (rows) return (context){.gathered = rows};
-  return (context){.slices = wants_pieces && !(columns & p->pieces)};
+  if (spread->rows) return (context){.gathered = spread->rows};
+  return (context){.slices = wanted == p->pieces && wanted && !(spread->columns & wanted)};
+}
+
+fsdp_status partition_take_rows(partitioner *p, const fsdp_node *attention) {
+  int *qkv = &p->current[attention->operands[0].value];
+  value_spread wanted = *partition_spread(p, *qkv);
+  if (p->parts || wanted.rows != p->pieces) wanted.rows = 0;
+  *qkv = partition_convert(p, *qkv, wanted, 0, attention);
+  return *qkv < 0 ? FSDP_ERR_INPUT : FSDP_OK;
 }
 
 bool partition_needs_context(const partitioner *p, int qkv) {

@@ -26,7 +26,6 @@ typedef struct partitioner {
   const fsdp_factored_mesh *axes;
   const fsdp_mesh *mesh; // axes->mesh
   fsdp_axis_set batch, parts, pieces;
-  bool norms_on_pieces;
   fsdp_rows rows;
   fsdp_error *error;
   // By value of the graph as it was: the value that holds it now, and how the columns are made of items.
@@ -70,6 +69,9 @@ void partition_place_outputs(partitioner *p, const fsdp_node *node, const assign
 
 // ---- partition_attention.c
 
+// Makes the rows of an attention's q|k|v those that it can take: all of a rank's part of the sequence, or, if
+// that is the whole sequence, one piece.
+fsdp_status partition_take_rows(partitioner *p, const fsdp_node *attention);
 // Whether keys and values of an attention over `qkv` come from rows of their own.
 bool partition_needs_context(const partitioner *p, int qkv);
 // Makes `node`, whose qkv is whole over axes that cut pieces or lies in them, a context_attention.

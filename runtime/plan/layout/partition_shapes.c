@@ -69,12 +69,12 @@ static void localise_heads(const partitioner *p, fsdp_axis_set axes, fsdp_op_att
   attrs->kv_heads = partition_share(p, attrs->kv_heads, cut.group_axes);
 }
 
-// Rows in pieces, and where they stand in their sequences.
+// The pieces of each sequence that a rank has.
 static void localise_rows(const partitioner *p, const assignment *a, fsdp_node *node) {
   const fsdp_rows *rows = &p->rows;
-  fsdp_op_attrs *attrs = &node->attrs;
-  attrs->seq = a->rows ? rows->piece : rows->local_seq;
-  attrs->piece = a->rows || rows->pieces == 1 ? 0 : rows->piece;
+  int64_t pieces = rows->pieces / fsdp_mesh_group_size(p->mesh, a->rows);
+  node->attrs.seq = pieces * rows->piece;
+  node->attrs.piece = pieces == 1 ? 0 : rows->piece;
 }
 
 // What an op knows of positions: those of all rows of a rank, which are not cut in pieces.

@@ -305,6 +305,29 @@ static fsdp_status place_params(resolver *r) {
   return status;
 }
 
+// ---- Order
+
+// Axes cut a dimension in the mesh's order, the first one outermost, however a list has them.
+static void order_dim(fsdp_dim_axes *dim) {
+  for (int i = 1; i < dim->count; i++)
+    for (int j = i; j > 0 && dim->axes[j - 1] > dim->axes[j]; j--) {
+      signed char held = dim->axes[j];
+      dim->axes[j] = dim->axes[j - 1];
+      dim->axes[j - 1] = held;
+    }
+}
+
+// The batch alone lies as it is written: its parts may be in any order.
+static fsdp_status order_axes(resolver *r) {
+  order_dim(&r->out->input.dim[1]);
+  for (int p = 0; p < r->graph->param_count; p++)
+    for (int d = 0; d < FSDP_MAX_DIMS; d++) order_dim(&r->out->params[p].dim[d]);
+  for (int m = 0; m < r->graph->module_count; m++)
+    for (int i = 0; i < r->graph->modules[m].output_count; i++)
+      for (int d = 1; d < FSDP_MAX_DIMS; d++) order_dim(&fsdp_specs_output(r->out, m, i)->dim[d]);
+  return FSDP_OK;
+}
+
 // ---- Presets
 
 static void cut_largest(const resolver *r, int p) {
@@ -343,6 +366,9 @@ static fsdp_status apply_preset(resolver *r) {
     if (!strcmp(data, FSDP_AXIS_FSDP))
       return fsdp_fail(r->error, FSDP_ERR_OPTION,
                        "--extra-data-axis fsdp: the batch lies over it already; name another axis");
+    if (!v2 && !strcmp(data, FSDP_AXIS_CONTEXT))
+      return fsdp_fail(r->error, FSDP_ERR_OPTION,
+                       "--extra-data-axis context: the sequence lies over it already; name another axis");
   }
   *batch = (fsdp_dim_axes){0};
   fsdp_dim_axes_add(batch, r->mesh, data);
@@ -410,7 +436,7 @@ static fsdp_status check_mesh(resolver *r) {
 fsdp_status fsdp_sharding_resolve(const fsdp_sharding *sharding, const fsdp_graph *graph,
                                   const fsdp_mesh *mesh, fsdp_specs **specs, fsdp_error *error) {
   static fsdp_status (*const steps[])(resolver *) = {match,         read_specs,   apply_preset, place_batch,
-                                                     place_outputs, place_params, check_mesh};
+                                                     place_outputs, place_params, order_axes,   check_mesh};
   resolver r = {.sharding = sharding, .graph = graph, .mesh = mesh, .error = error};
   fsdp_status status = FSDP_OK;
   r.out = fsdp_specs_default(graph, mesh);

@@ -23,6 +23,12 @@ bool verify_reject(const verifier *v, fsdp_violation found, const char *format, 
 
 bool fsdp_verify(const fsdp_program *program, fsdp_violation *violation) {
   fsdp_violation ignored;
+  const verifier v = {.program = program, .violation = violation ? violation : &ignored};
+  return fsdp_verify_accesses(program, v.violation) && verify_launches(&v);
+}
+
+bool fsdp_verify_accesses(const fsdp_program *program, fsdp_violation *violation) {
+  fsdp_violation ignored;
   verifier v = {.program = program, .violation = violation ? violation : &ignored};
   v.space_base[FSDP_SPACE_HOST] = program->arena_bytes[FSDP_SPACE_DEVICE];
   v.run_count = fsdp_program_seam_order(program, v.order);

@@ -6,6 +6,8 @@
 //     instructions inside the lifetimes of what they access
 //   operands of collectives and copies have the sizes, places   differences of affine offsets
 //     and memory that the group and the call demand
+//   operands of ops have the number, elements, accesses and    the op's row and its attributes
+//     dtypes that the op's kernels take
 //   ranks meet in one order at every collective, and none       one stream per communicator; see below
 //     waits forever
 //   tensors that live at the same time do not overlap           a sweep over the list
@@ -45,3 +47,5 @@
 
 // True if the program is proved; otherwise fills `violation` (may be NULL) with the first thing found.
 bool fsdp_verify(const fsdp_program *program, fsdp_violation *violation);
+// All of it but what ops take: of a program that stands for accesses alone.
+bool fsdp_verify_accesses(const fsdp_program *program, fsdp_violation *violation);

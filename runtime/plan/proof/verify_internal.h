@@ -5,6 +5,7 @@
 //   verify_collectives.c  operands of collectives and copies, communicators
 //   verify_order.c        vector clocks: no race
 //   verify_data.c         what every read finds, on every rank
+//   verify_launches.c     operands of ops
 #pragma once
 
 #include "runtime/plan/program/program.h"
@@ -66,3 +67,4 @@ bool verify_collectives(const verifier *v);
 bool verify_overlap(const verifier *v);
 bool verify_order(const verifier *v);
 bool verify_data(const verifier *v);
+bool verify_launches(const verifier *v);

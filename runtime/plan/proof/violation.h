@@ -10,7 +10,8 @@ typedef enum fsdp_violation_kind {
   FSDP_VIOLATION_OVERLAP,      // two live tensors at one address
   FSDP_VIOLATION_OUT_OF_RANGE, // operand outside its tensor or its tensor's lifetime, tensor outside its
                                // arena, wait on an instruction that does not exist
-  FSDP_VIOLATION_OPERANDS,     // a collective's or copy's operands do not fit its group, or each other
+  FSDP_VIOLATION_OPERANDS,     // a collective's or copy's operands do not fit its group, or each other, or an
+                               // op's its row
   FSDP_VIOLATION_COMMUNICATOR, // one communicator used from two streams
   FSDP_VIOLATION_UNPROVED,     // more than 16 ranks, and a read whose offset follows no write's
   FSDP_VIOLATION_KIND_COUNT

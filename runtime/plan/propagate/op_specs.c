@@ -168,7 +168,8 @@ static int operator_of(const spec_maker *m, int node) {
   return op;
 }
 
-// Rows, and columns: of what the operator makes, or of the head's logits.
+// Rows, and columns: of what the operator makes, or of the head's logits. What cuts the tokens' sequence cuts
+// that of every output: positions are not moved between ranks.
 static void place_output(const spec_maker *m, int module, int node) {
   int op = operator_of(m, node);
   const fsdp_operator *o = &m->network->operators[op];
@@ -176,11 +177,12 @@ static void place_output(const spec_maker *m, int module, int node) {
   for (int i = o->operand_count - 1; i >= o->input_count; i--)
     if (m->network->tensors[o->operands[i].tensor].dims == FSDP_OUTPUT_DIMS)
       columns = fsdp_operand_axes(o, i, &m->propagation->operators[op]).dim[2];
+  fsdp_axis_set parts = input_axes(m->network, m->propagation, m->graph->tokens).dim[1];
   fsdp_spec *spec = &m->specs->modules[module];
   begin_spec(spec, FSDP_OUTPUT_DIMS);
-  add_axes(m, &spec->dim[0], letter_axes(m->network, m->propagation, op, 'b'));
-  add_axes(m, &spec->dim[1], letter_axes(m->network, m->propagation, op, 't'));
-  add_axes(m, &spec->dim[2], columns);
+  add_axes(m, &spec->dim[0], letter_axes(m->network, m->propagation, op, 'b') & ~parts);
+  add_axes(m, &spec->dim[1], letter_axes(m->network, m->propagation, op, 't') | parts);
+  add_axes(m, &spec->dim[2], columns & ~parts);
 }
 
 static fsdp_status check_axes(const spec_maker *m, fsdp_error *error) {

@@ -98,8 +98,23 @@ static bool is_better(const search *s, const candidate *a, const candidate *b) {
   return false;
 }
 
+// Whether a model could run the candidate: a rank has a part of one dimension of a parameter.
+static bool cuts_in_one_way(const search *s) {
+  const fsdp_operator_strategy strategy = strategy_of(s);
+  fsdp_axis_set counted = s->limits ? s->limits->followed : ~0u;
+  for (int o = 0; o < s->op->input_count && s->network->joins_rows; o++) {
+    int cut = 0;
+    if (tensor_of(s, o)->role != FSDP_TENSOR_PARAMETER) continue;
+    fsdp_tensor_axes axes = fsdp_operand_axes(s->op, o, &strategy);
+    for (int d = 0; d < FSDP_MAX_DIMS; d++) cut += (axes.dim[d] & counted) != 0;
+    if (cut > 1) return false;
+  }
+  return true;
+}
+
 static void weigh(search *s) {
   candidate c = {.compute = 1};
+  if (!cuts_in_one_way(s)) return;
   for (int l = 0; l < s->op->letter_count; l++) {
     c.slices[l] = fsdp_slices(s->mesh, s->letters[l]);
     if (c.slices[l] > s->op->letters[l].limit) return;

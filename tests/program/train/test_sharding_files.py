@@ -222,6 +222,36 @@ def trains_as_one_rank():
         assert f"sharding {arguments[1]}, " in out, out
 
 
+TWO_AXES = {
+    # A gather over a and b whose reader makes parts of the gradient over b alone.
+    "gathered": "lm_head.weight: [b, null]\nmodel.norm: [[data, fsdp], [a, b], null]\n",
+    # A sum over b that ends in rows over a and b, and a list in another order than the mesh's.
+    "scattered": "input: [[data, fsdp], null]\n"
+    "model.layers.*.mlp.gate_proj.weight: [b, null]\n"
+    "model.layers.*.mlp.up_proj.weight: [b, null]\n"
+    "model.layers.*.mlp.down_proj.weight: [null, b]\n"
+    "model.layers.*.mlp: [[data, fsdp], [b, a], null]\n",
+    # Columns over a and b, of which the next product has b alone.
+    "columns": "model.layers.*.self_attn.o_proj.weight: [null, b]\n"
+    "model.layers.*.mlp.gate_proj.weight: [[a, b], null]\n"
+    "model.layers.*.mlp.up_proj.weight: [[a, b], null]\n"
+    "model.layers.*.mlp.down_proj.weight: [null, b]\n",
+}
+
+
+def two_axes_cut_one_dimension():
+    expected, _ = losses("alone", None)
+    for name, text in TWO_AXES.items():
+        arguments = ["--mesh", "fsdp=1,a=2,b=2", "--sharding", written(f"{name}.yaml", text)]
+        path = work / f"{name}.jsonl"
+        size = ["-s", "32", "-b", "24", "--max-steps", "4", "--lr", "1e-2", "--threads", "1"]
+        run("fsdp_train", *size, "--log", path, *arguments, ranks=4)
+        steps = [json.loads(line) for line in path.read_text().splitlines()]
+        assert close([step["loss"] for step in steps], expected), (name, steps, expected)
+    printed = plan("--print-sharding", *arguments[:2], "--sharding", work / "scattered.yaml")
+    assert "model.layers.*.mlp: [[data, fsdp], [a, b], null]" in printed, printed
+
+
 def checkpoints_go_anywhere():
     """Saved with units of one module over different axes; resumed by a strategy, and exported."""
     expected, _ = losses("plain", None)
@@ -286,6 +316,13 @@ def what_is_wrong_is_named():
     refused(2, ["--extra-data-axis data"], "--sharding", FSDP, "--extra-data-axis", "data")
     refused(3, ["--extra-data-axis", '"x"'], "--sharding", "fsdp", "--extra-data-axis", "x")
     refused(2, ["batch lies over it already"], "--sharding", "fsdp", "--extra-data-axis", "fsdp")
+    for preset in ("fsdp", "fsdp-tp"):
+        refused(2, ["sequence lies over it already"], "--sharding", preset, "--extra-data-axis", "context",
+                "--context-parallel", "2")
+    for spec in ("[[data, fsdp], null, null]", "[[data, fsdp], null, context]"):
+        file = written("part.yaml", f"input: [[data, fsdp], context]\nmodel.layers.*.mlp: {spec}\n")
+        parts = ["part.yaml:2", "does not cut the sequence over context", "dimension 1"]
+        refused(3, parts, "--sharding", file, "--mesh", "fsdp=2,context=2")
     cut = ["--sharding", "fsdp-tp", "--mesh", "2,2", "--shard"]
     refused(3, ["--shard", "q_proj.weight", "cut alike", "tensor"], *cut,
             "model.layers.0.self_attn.q_proj.weight=[~, fsdp]")
@@ -318,5 +355,6 @@ moved_activations_are_printed()
 what_is_wrong_is_named()
 if programs.WITH_MPI:
     trains_as_one_rank()
+    two_axes_cut_one_dimension()
     checkpoints_go_anywhere()
 print("sharding by names: as strategies, as one rank, read back, and refused by name")

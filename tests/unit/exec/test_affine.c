@@ -106,7 +106,7 @@ static fsdp_program *make_program(void) {
   fsdp_memory_plan(p, &(fsdp_memory_limits){.shared_bytes = 0}, &report);
   fsdp_waits_infer(p);
   fsdp_violation violation;
-  if (!fsdp_verify(p, &violation)) fail_msg("%s", violation.message);
+  if (!fsdp_verify_accesses(p, &violation)) fail_msg("%s", violation.message);
   return p;
 }
 

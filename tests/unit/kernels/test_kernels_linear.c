@@ -129,15 +129,24 @@ static void test_bias_is_rounded_once(void **state) {
 
 static void test_add_bias(void **state) {
   (void)state;
-  static const int64_t shapes[][3] = {{1, 1, 1}, {1, 17, 65}, {3, 16, 256}, {2, 300, 530}, {1, 7, 129}};
+  // Sequences, positions, outputs, their first column, and columns of a row.
+  static const int64_t shapes[][5] = {
+      {1, 1, 1, 0, 1}, {1, 17, 65, 0, 65}, {3, 16, 256, 16, 512}, {2, 300, 530, 3, 600}, {1, 7, 129, 1, 130}};
   for (int d = 0; d < 2; d++)
     for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++) {
-      int64_t N = shapes[s][0] * shapes[s][1], C = shapes[s][2];
-      fsdp_op_attrs attrs = {.batch = shapes[s][0], .seq = shapes[s][1], .channels = C};
+      int64_t N = shapes[s][0] * shapes[s][1], out = shapes[s][2], first = shapes[s][3],
+              stride = shapes[s][4];
+      fsdp_op_attrs attrs = {.batch = shapes[s][0],
+                             .seq = shapes[s][1],
+                             .out_features = out,
+                             .out_offset = first,
+                             .out_stride = stride};
       kernel_case c = kernel_case_of(FSDP_OP_ADD_BIAS, attrs, tolerance(dtypes[d]));
-      const double *bias = kernel_case_input(&c, dtypes[d], C, FSDP_READ, NULL);
-      double *y = kernel_case_input(&c, dtypes[d], N * C, FSDP_UPDATE, NULL);
-      for (int64_t i = 0; i < N * C; i++) y[i] += bias[i % C];
+      const double *bias = kernel_case_input(&c, dtypes[d], out, FSDP_READ, NULL);
+      c.sparse[1] = stride > out;
+      double *y = kernel_case_input(&c, dtypes[d], N * stride, FSDP_UPDATE, NULL);
+      for (int64_t n = 0; n < N; n++)
+        for (int64_t o = 0; o < out; o++) y[n * stride + first + o] += bias[o];
       kernel_case_check(&c);
     }
 }

@@ -304,7 +304,7 @@ static void test_biases_are_checked(void **state) {
       kernel_case_free(&c);
     }
   }
-  fsdp_op_attrs attrs = {.batch = 1, .seq = 2, .channels = 5};
+  fsdp_op_attrs attrs = {.batch = 1, .seq = 2, .out_features = 5, .out_stride = 5};
   kernel_case c = kernel_case_of(FSDP_OP_ADD_BIAS, attrs, 0);
   kernel_case_input(&c, FSDP_BF16, 5, FSDP_READ, NULL);
   kernel_case_input(&c, FSDP_F32, 10, FSDP_UPDATE, NULL);

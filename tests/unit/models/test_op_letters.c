@@ -82,7 +82,7 @@ static void test_linear_bias(void **state) {
   (void)state;
   expect_whole(FSDP_OP_LINEAR_BIAS, "nio", "i"); // a partial sum must not have the bias added
   expect_whole(FSDP_OP_BIAS_BACKWARD, "no", "");
-  expect_whole(FSDP_OP_ADD_BIAS, "cn", "");
+  expect_whole(FSDP_OP_ADD_BIAS, "on", "");
   assert_int_equal(fsdp_op_slice_weight(fsdp_op_letters_of(FSDP_OP_LINEAR_BIAS)), 1);
   assert_int_equal(fsdp_op_slice_bias(fsdp_op_letters_of(FSDP_OP_LINEAR_BIAS)), 2);
   assert_int_equal(fsdp_op_slice_weight(fsdp_op_letters_of(FSDP_OP_BIAS_BACKWARD)), -1);

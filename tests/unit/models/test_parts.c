@@ -30,8 +30,7 @@ static int linear_of(fsdp_parts *p, int x, int module, const char *name) {
   product->bias_count = 0;
   fsdp_node *n = fsdp_graph_forward_node(p->graph, FSDP_OP_ADD_BIAS, module, p->block);
   n->attrs = p->attrs;
-  n->attrs.channels = p->graph->values[bias].numel;
-  fsdp_node_operand_add(n, bias, FSDP_READ);
+  n->biases[n->bias_count++] = bias;
   fsdp_node_operand_add(n, y, FSDP_UPDATE);
   return y;
 }

@@ -42,7 +42,7 @@ static void test_accepts_sound_programs(void **state) {
     random_source random = {.seed = (uint64_t)seed};
     fsdp_program *program = finished_program(&random, seed % 2);
     fsdp_violation violation;
-    if (!fsdp_verify(program, &violation)) fail_msg("program %d: %s", seed, violation.message);
+    if (!fsdp_verify_accesses(program, &violation)) fail_msg("program %d: %s", seed, violation.message);
     assert_int_equal(violation.kind, FSDP_VIOLATION_NONE);
     assert_true(oracle_accepts(program, ORACLE_HULL));
     assert_true(oracle_accepts(program, ORACLE_EACH_RANK));
@@ -71,7 +71,7 @@ static void test_every_wait_deletion(void **state) {
         instr->wait_count--;
         bool race = oracle_finds_race(o, NULL, NULL);
         fsdp_violation violation;
-        assert_int_equal(fsdp_verify(program, &violation), !race);
+        assert_int_equal(fsdp_verify_accesses(program, &violation), !race);
         assert_int_equal(violation.kind, race ? FSDP_VIOLATION_RACE : FSDP_VIOLATION_NONE);
         if (removed.reason == FSDP_WAIT_POLICY) {
           assert_false(race);
@@ -114,7 +114,7 @@ static void test_ranks_meet(void **state) {
     fsdp_waits_infer(program);
     if (oracle_finds_shared_communicator(program)) {
       fsdp_violation violation;
-      assert_false(fsdp_verify(program, &violation));
+      assert_false(fsdp_verify_accesses(program, &violation));
       assert_int_equal(violation.kind, FSDP_VIOLATION_COMMUNICATOR);
       shared++;
       for (int i = 0; i < 5; i++) failed += meet(program, &random) != MEETING_COMPLETE;
@@ -214,7 +214,7 @@ static void test_damaged_programs(void **state) {
       fsdp_program *copy = copy_program(program);
       for (int count = random_int(&random, 1, 2); count > 0; count--) damage(copy, &random);
       fsdp_violation violation;
-      bool sound = fsdp_verify(copy, &violation);
+      bool sound = fsdp_verify_accesses(copy, &violation);
       if (sound != oracle_accepts(copy, ORACLE_HULL))
         fail_msg("program %d, damage %d: verifier %d (%s)", seed, i, sound, violation.message);
       found[violation.kind]++;
@@ -246,12 +246,12 @@ static void test_many_ranks(void **state) {
     random_source random = {.seed = (uint64_t)seed};
     fsdp_program *program = finished_program_of(&random, 64, seed % 4 == 3);
     fsdp_violation violation;
-    if (!fsdp_verify(program, &violation)) fail_msg("program %d: %s", seed, violation.message);
+    if (!fsdp_verify_accesses(program, &violation)) fail_msg("program %d: %s", seed, violation.message);
     many += fsdp_mesh_ranks(&program->mesh) > 16;
     for (int i = 0; i < 20; i++) {
       fsdp_program *copy = copy_program(program);
       damage(copy, &random);
-      bool sound = fsdp_verify(copy, &violation);
+      bool sound = fsdp_verify_accesses(copy, &violation);
       unproved += violation.kind == FSDP_VIOLATION_UNPROVED;
       accepted += sound;
       bool truth = oracle_accepts(copy, ORACLE_HULL);

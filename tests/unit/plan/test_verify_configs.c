@@ -61,6 +61,44 @@ static void test_random_configs(void **state) {
 }
 
 // The same, over more ranks than are checked one by one.
+// Whether the op's row counts rows by batch and sequence.
+static bool has_rows(fsdp_op_kind kind) {
+  const fsdp_op_letters *op = fsdp_op_letters_of(kind);
+  return fsdp_op_letter_find(op, 'n') || fsdp_op_letter_find(op, 'b');
+}
+
+// An op of one sequence more than its operands have, and one that lacks its last operand.
+static void test_launches_are_checked(void **state) {
+  (void)state;
+  int checked = 0;
+  for (int seed = cases_begin(mutated()); cases_run(__func__, seed); seed++) {
+    random_source random = {.seed = 70000 + (uint64_t)seed};
+    fsdp_plan_config config = random_plan_config(&random);
+    fsdp_plan *plan = plan_of(&config);
+    fsdp_program *program = plan->program;
+    for (int i = 0; i < program->instr_count; i++) {
+      fsdp_instr *instr = &program->instrs[i];
+      fsdp_violation violation;
+      if (instr->kind != FSDP_INSTR_OP || !has_rows(instr->op)) continue;
+      if (random_int(&random, 0, 9) > 0) continue;
+      instr->attrs.batch++;
+      assert_false(fsdp_verify(program, &violation));
+      assert_int_equal(violation.kind, FSDP_VIOLATION_OPERANDS);
+      assert_int_equal(violation.position, i);
+      assert_non_null(strstr(violation.message, fsdp_op_name(instr->op)));
+      instr->attrs.batch--;
+      int count = instr->operand_count;
+      instr->operand_count = fsdp_op_letters_of(instr->op)->operand_count - 1; // without its workspace
+      assert_false(fsdp_verify(program, &violation));
+      instr->operand_count = count;
+      checked++;
+    }
+    assert_true(fsdp_verify(program, NULL));
+    fsdp_plan_destroy(plan);
+  }
+  assert_true(checked > mutated());
+}
+
 static void test_random_configs_of_many_ranks(void **state) {
   (void)state;
   const int shard_counts[] = {17, 18, 31, 64, 100, 1000};
@@ -199,6 +237,7 @@ static void test_swapped_frees_and_shared_addresses(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_random_configs),
+      cmocka_unit_test(test_launches_are_checked),
       cmocka_unit_test(test_random_configs_of_many_ranks),
       cmocka_unit_test(test_every_wait_deletion),
       cmocka_unit_test(test_swapped_frees_and_shared_addresses),

@@ -68,7 +68,7 @@ static fsdp_violation judge(fsdp_program *program) {
   fsdp_memory_plan(program, &(fsdp_memory_limits){.shared_bytes = 0}, &report);
   fsdp_waits_infer(program);
   fsdp_violation violation;
-  bool proved = fsdp_verify(program, &violation);
+  bool proved = fsdp_verify_accesses(program, &violation);
   assert_int_equal(proved, violation.kind == FSDP_VIOLATION_NONE);
   if (fsdp_mesh_ranks(&program->mesh) <= 64 && violation.kind != FSDP_VIOLATION_UNPROVED)
     assert_int_equal(proved, oracle_accepts(program, ORACLE_HULL));
@@ -354,7 +354,7 @@ static void test_communicators_that_do_not_exist(void **state) {
     p->arena_bytes[FSDP_SPACE_DEVICE] = SLOT;
     fsdp_waits_infer(p);
     fsdp_violation violation;
-    assert_false(fsdp_verify(p, &violation));
+    assert_false(fsdp_verify_accesses(p, &violation));
     assert_says(violation, FSDP_VIOLATION_COMMUNICATOR, which == 2 ? "an axis" : "communicator");
     fsdp_program_destroy(p);
   }

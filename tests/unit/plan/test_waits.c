@@ -74,7 +74,7 @@ static void finish(fsdp_program *program, const int64_t *addresses) {
   }
   fsdp_waits_infer(program);
   fsdp_violation violation;
-  if (!fsdp_verify(program, &violation)) fail_msg("%s", violation.message);
+  if (!fsdp_verify_accesses(program, &violation)) fail_msg("%s", violation.message);
 }
 
 static void test_data_and_seam(void **state) {
@@ -148,7 +148,7 @@ static void test_middle_runs_into_itself(void **state) {
   p->micro_batches = 4;
   fsdp_waits_infer(p);
   assert_waits(p, positions[1][0], positions[1][1], FSDP_WAIT_DATA);
-  assert_true(fsdp_verify(p, NULL));
+  assert_true(fsdp_verify_accesses(p, NULL));
   fsdp_program_destroy(p);
 }
 
