@@ -75,6 +75,41 @@ fsdp_status fsdp_model_check_seq(const fsdp_model_config *config, int64_t seq, f
 // What a user should know about the model before training, as a sentence. False: nothing.
 bool fsdp_model_note(const fsdp_model_config *config, char *out, size_t out_bytes);
 
+// ---- A narrow one
+
+// A model of the same family with few layers and small sizes, with the features of the given one, and cut
+// alike by a mesh: what ranks divide stays divided, and what they do not divide stays so.
+//
+//   llama2-7b on tensor=8: 8 divides 32 heads, 11008 channels, 32000 entries of the vocabulary
+//   narrow on tensor=2:    2 divides  2 heads,    26 channels,    38 entries; for 32001 it has 37
+
+// Ranks over which a dimension is cut: of the model, and in its place of the narrow one.
+typedef struct fsdp_narrow_cut {
+  int64_t from, to;
+} fsdp_narrow_cut;
+
+typedef struct fsdp_narrow_cuts {
+  const fsdp_narrow_cut *items;
+  int count;
+} fsdp_narrow_cuts;
+
+// The size from `least` on, or `size` itself where that is smaller, that cuts divide most nearly as they
+// divide `size`: evenly or not, with an item for every rank or not. Returns how many of these facts differ.
+int fsdp_narrow_size(int64_t size, int64_t least, const fsdp_narrow_cuts *cuts, int64_t *out);
+
+typedef struct fsdp_narrowing {
+  fsdp_narrow_cuts cuts;
+  const int *layers; // of the model that are kept, ascending
+  int layer_count;
+  int64_t seq, narrow_seq; // tokens of a sequence, for windows and learned positions
+} fsdp_narrowing;
+
+// Fills *out; returns how many facts differ.
+int fsdp_model_narrow(const fsdp_model_config *config, const fsdp_narrowing *narrowing,
+                      fsdp_model_config *out);
+
+// ---- Its graph
+
 // The graph of one micro-batch of `batch` sequences of `seq` tokens: module tree with Hugging Face's names,
 // parameters and forward ops. The caller owns it (fsdp_graph_destroy).
 fsdp_graph *fsdp_model_forward(const fsdp_model_config *config, int64_t batch, int64_t seq);

@@ -14,6 +14,7 @@
 #include "runtime/base/check.h"
 #include "runtime/base/plural.h"
 #include "runtime/data/data_paths.h"
+#include "runtime/exec/self_test.h"
 
 #include <errno.h>
 #include <malloc.h>
@@ -43,8 +44,18 @@ typedef struct planned {
   const fsdp_options *options;
   const fsdp_setup *setup;
   bool fits;
-  fsdp_price_report price; // with --price
+  fsdp_price_report price;         // with --price
+  bool correct;                    // with --self-test
+  fsdp_self_test_report self_test; // of one that passed
 } planned;
+
+static json_t *self_test_json(const planned *p) {
+  const fsdp_self_test_report *report = &p->self_test;
+  if (!p->correct) return json_pack("{s:b}", "passed", 0);
+  return json_pack("{s:b, s:i, s:i, s:i, s:i, s:f}", "passed", 1, "ranks", report->ranks, "layers",
+                   report->layers, "steps", report->steps, "gradients", report->parameters,
+                   "largest_difference", report->largest);
+}
 
 static json_t *report_json(const planned *p) {
   const fsdp_options *options = p->options;
@@ -55,6 +66,7 @@ static json_t *report_json(const planned *p) {
   json_t *report = fsdp_report_json(setup->plan);
   int failed = json_object_set_new(report, "fits", json_boolean(p->fits));
   if (options->price) failed |= json_object_set_new(report, "time", fsdp_price_json(&p->price));
+  if (options->self_test) failed |= json_object_set_new(report, "self_test", self_test_json(p));
   failed |= json_object_set_new(report, "planned_for",
                                 json_pack("{s:s, s:s, s:i, s:s?}", "device", config->backend->name,
                                           "param_dtype", fsdp_dtype_name(config->param_dtype),
@@ -101,6 +113,22 @@ static void print_plan(const planned *p) {
   if (options->price) putchar('\n');
   if (options->price) fsdp_price_print(&p->price, stdout);
   if (options->trace) printf("trace:     two simulated steps in %s\n", options->trace);
+}
+
+// What --self-test asks for.
+static fsdp_status self_test(planned *p, fsdp_error *error) {
+  if (!p->options->self_test) return FSDP_OK;
+  fsdp_status status = fsdp_self_test(p->setup->plan, &p->self_test, error);
+  p->correct = status == FSDP_OK;
+  return status;
+}
+
+// Beside a file of rules the line is no part of what is printed.
+static void print_self_test(const planned *p) {
+  char text[FSDP_SELF_TEST_TEXT];
+  if (!p->correct || p->options->json) return;
+  fprintf(p->options->print_sharding ? stderr : stdout, "self-test: %s\n",
+          fsdp_self_test_print(&p->self_test, text));
 }
 
 // What --price asks for.
@@ -161,11 +189,15 @@ static fsdp_status run(const fsdp_options *options, fsdp_setup *setup, fsdp_erro
   fsdp_status priced = price(&p, &failed);
   if (!priced) priced = trace(&p, &failed);
   if (priced) *error = failed;
+  fsdp_status tested = priced ? FSDP_OK : self_test(&p, &failed);
+  if (tested) *error = failed;
   if (!priced) print_notes(options, setup);
   if (!priced) print_plan(&p);
+  if (!priced) print_self_test(&p);
   fsdp_price_report_release(&p.price);
   if (priced) return priced;
   fflush(stdout); // before the error
+  if (tested) return tested;
   if (!options->memory_profile) return status;
   fsdp_status written =
       fsdp_memory_profile_write(setup->plan, setup->model_name, options->memory_profile, &failed);

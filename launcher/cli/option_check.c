@@ -157,7 +157,8 @@ static fsdp_status check_graph(const check *c) {
       "model",          "json",           "print-model",     "print-program",
       "print-sharding", "memory-profile", "tensor-parallel", "context-parallel",
       "strategy",       "memory-limit",   "price",           "profile",
-      "trace",          "batch-size",     "seq-length",      "recompute"};
+      "trace",          "batch-size",     "seq-length",      "recompute",
+      "self-test"};
   for (size_t i = 0; i < sizeof others / sizeof *others && o->graph; i++) {
     if (!given(c, others[i])) continue;
     return fsdp_fail(c->error, FSDP_ERR_OPTION,
@@ -228,8 +229,9 @@ static fsdp_status check_evaluation(const check *c) {
 // Each of the files to compare is checked by itself; here only what does not go with several of them.
 static fsdp_status check_comparison(const check *c) {
   const char *const alone[] = {
-      "config",         "print-model", "print-program", "print-sharding", "print-strategies", "graph",
-      "memory-profile", "price",       "trace",         "search",         "save-plan",        "global-batch"};
+      "config",    "print-model",    "print-program", "print-sharding", "print-strategies",
+      "graph",     "memory-profile", "price",         "trace",          "search",
+      "save-plan", "global-batch",   "self-test"};
   for (size_t i = 0; i < sizeof alone / sizeof *alone; i++) {
     if (!given(c, alone[i])) continue;
     return fsdp_fail(c->error, FSDP_ERR_OPTION,
@@ -259,6 +261,11 @@ static fsdp_status check_outputs(const check *c) {
                        place(c, printed[other].name));
     }
   }
+  if (o->self_test && o->print_strategies)
+    return fsdp_fail(c->error, FSDP_ERR_OPTION,
+                     "--print-strategies (%s) makes no plan that --self-test (%s) could test: use one at a "
+                     "time",
+                     place(c, "print-strategies"), place(c, "self-test"));
   if (o->ranks_per_node > 0 && o->ranks_per_node > o->ranks) {
     return fsdp_fail(c->error, FSDP_ERR_OPTION, "--ranks-per-node %lld (%s) is more than --ranks %lld (%s)",
                      (long long)o->ranks_per_node, place(c, "ranks-per-node"), (long long)o->ranks,
@@ -272,7 +279,7 @@ static fsdp_status check_choice(const check *c) {
   const fsdp_options *o = c->options;
   static const char *const one[] = {"price",          "trace",          "print-model",
                                     "print-program",  "print-sharding", "print-strategies",
-                                    "memory-profile", "op-strategies"};
+                                    "memory-profile", "op-strategies",  "self-test"};
   bool plans = c->program == FSDP_PROGRAM_PLAN;
   const char *priced = o->search ? "search" : o->price ? "price" : plans && o->trace ? "trace" : NULL;
   if (priced && !o->profile)

@@ -51,7 +51,7 @@ typedef struct fsdp_options {
   bool sequence_parallel; // where tensor has several ranks
   bool allow_shared_gpu, nccl_register, bind, verify_data;
   bool cpu_offload, measure, poison, dry_run, json, help, version, price;
-  bool search, auto_plan;
+  bool search, auto_plan, self_test;
   char *save_plan;
   int64_t global_batch; // 0: not given
   bool print_model, print_program, print_sharding, print_strategies;

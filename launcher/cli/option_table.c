@@ -199,6 +199,9 @@ static const fsdp_option_row table[] = {
     {"measure", 0, FLAG(measure), .fallback = "on",
      .help = "trace the bytes accessed in each step, to measure valley and peak"},
     {"poison", 0, FLAG(poison), .help = "fill free memory with signalling NaNs (checks the plan)"},
+    {"self-test", 0, FLAG(self_test),
+     .help = "train a narrow model on threads, cut as in the plan, and compare it with one rank: losses and "
+             "gradients (fsdp_train: before the first step)"},
     {"print-model", 0, FLAG(print_model), .help = "print the wrapped module tree"},
     {"print-program", 0, FLAG(print_program), .help = "print the step program"},
     {"print-sharding", 0, FLAG(print_sharding),

@@ -6,6 +6,7 @@
 #include "launcher/train/trainer.h"
 #include "runtime/base/size.h"
 #include "runtime/exec/access_trace.h"
+#include "runtime/exec/self_test.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -48,6 +49,20 @@ static fsdp_status agree_on_program(fsdp_trainer *t, fsdp_error *error) {
   const fsdp_dim_axes *batch = &plan->specs->input.dim[0]; // is in no instruction
   uint64_t order = XXH64(batch->axes, (size_t)batch->count, 0);
   return status ? status : fsdp_world_agree(t->world, "the order of the batch's axes", order, error);
+}
+
+// What --self-test asks for. One rank does it for all, before it takes memory for the run.
+static fsdp_status self_test(fsdp_trainer *t, fsdp_error *error) {
+  fsdp_self_test_report report;
+  char text[FSDP_SELF_TEST_TEXT];
+  fsdp_board_enter(FSDP_ACTIVITY_LOADING);
+  if (!t->options->self_test || !fsdp_trainer_is_first(t)) return FSDP_OK;
+  fsdp_status status = fsdp_self_test(t->setup.plan, &report, error);
+  if (status) return status;
+  fprintf(t->options->print_sharding ? stderr : stdout, "self-test: %s\n",
+          fsdp_self_test_print(&report, text));
+  fflush(stdout);
+  return FSDP_OK;
 }
 
 static fsdp_status find_checkpoint(fsdp_trainer *t, fsdp_error *error) {
@@ -94,7 +109,7 @@ typedef struct stage {
 
 static const stage planning[] = {
     {fsdp_train_agree_on_model, false}, {find_memory, true}, {agree_on_memory, false}, {plan, true},
-    {agree_on_program, false},
+    {agree_on_program, false},          {self_test, true},
 };
 
 static const stage training[] = {

@@ -13,7 +13,7 @@
 // batch (batch * accumulation * parts of the batch) see the same data on any mesh.
 #pragma once
 
-#include "runtime/exec/session.h"
+#include "runtime/exec/trial.h"
 
 typedef struct harness_config harness_config;
 
@@ -41,11 +41,7 @@ struct harness_config {
                         const fsdp_view *operands);
 };
 
-typedef struct harness_tensor {
-  const char *name;
-  float *values; // whole, gathered from all shards
-  int64_t numel;
-} harness_tensor;
+typedef fsdp_trial_tensor harness_tensor;
 
 typedef struct harness_result {
   int steps;
@@ -61,6 +57,7 @@ typedef struct harness_result {
   uint64_t *digests; // with plan.check and replicas: of all ranks, in their order; NULL: none
   char failure[512]; // a mismatch in the trace, or a rank that differs from rank 0; empty: none
   fsdp_plan *plan;
+  fsdp_trial *trial; // owns the values; NULL without a plan
 } harness_result;
 
 // A plan of a two-layer model with grouped-query attention, an odd vocabulary and 7 sequences of 12 tokens;
@@ -71,7 +68,7 @@ fsdp_plan_config harness_small_plan(int ranks);
 harness_result *harness_train(const harness_config *config);
 void harness_free(harness_result *result);
 
-// Norm of a - b over norm of b, all elements together; 0 if both are 0.
+// fsdp_trial_difference.
 double harness_difference(const harness_tensor *a, const harness_tensor *b);
 
 // True if every step measured what was planned, in both spaces; otherwise `message` names the difference.

@@ -105,6 +105,9 @@ static fsdp_status apply_policy(const fsdp_graph *graph, const fsdp_wrap_policy 
     break;
   case FSDP_WRAP_NONE:
     break;
+  case FSDP_WRAP_CHOSEN:
+    for (int m = 0; m < graph->module_count; m++) wrapped[m] = policy->classes[m] == '1';
+    break;
   case FSDP_WRAP_MODULE:
     status = wrap_by_classes(graph, policy->classes, wrapped, error);
     break;

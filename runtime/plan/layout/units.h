@@ -23,13 +23,16 @@ typedef enum fsdp_wrap_kind {
   FSDP_WRAP_SIZE,
   FSDP_WRAP_BLOCK,
   FSDP_WRAP_NONE,
-  FSDP_WRAP_MODULE
+  FSDP_WRAP_MODULE,
+  FSDP_WRAP_CHOSEN
 } fsdp_wrap_kind;
 
 typedef struct fsdp_wrap_policy {
   fsdp_wrap_kind kind;
-  int64_t numel;       // SIZE: wrap a module if the elements that its children left unwrapped are >= numel
-  const char *classes; // MODULE: class names separated by commas
+  int64_t numel; // SIZE: wrap a module if the elements that its children left unwrapped are >= numel
+  // MODULE: class names separated by commas. CHOSEN: of each module of the graph, '1' if it is wrapped, else
+  // '0'.
+  const char *classes;
 } fsdp_wrap_policy;
 
 typedef struct fsdp_unit_param {

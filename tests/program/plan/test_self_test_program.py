@@ -1,0 +1,153 @@
+"""--self-test: plans of every family, strategy and kind of mesh pass, on one line; what it does not go with
+is refused; fsdp_train does it on one rank before the first step."""
+
+import json
+import pathlib
+import re
+import tempfile
+
+import programs
+
+work = pathlib.Path(tempfile.mkdtemp(prefix="fsdp_self_test_"))
+STATUS_OPTION = 2
+
+# What the twin of each plan is: layers, mesh, micro-batches, parameters. Counted by hand: a Llama's layer has
+# 9 parameters, and three are no layer's; Qwen's has 3 biases or 2 norms more, GPT-2's 12, and four are no
+# layer's.
+PASSING = [
+    ("--model llama3-405b --ranks 16384 --tensor-parallel 16 -s 8192 --backend cuda",
+     (2, "data=1,fsdp=2,tensor=4", 1, 21)),
+    ("--model llama2-70b --ranks 64 --strategy hybrid --recompute block:5 -s 4096",
+     (4, "data=2,fsdp=2", 1, 39)),
+    ("--model gpt2 --ranks 6 --context-parallel 2 --tensor-parallel 3 -s 1024",
+     (2, "data=1,fsdp=1,tensor=3,context=2", 1, 28)),
+    ("--model mistral-7b --ranks 3 --strategy no --grad-accum 64 -s 8192", (2, "data=3,fsdp=1", 3, 21)),
+    ("--model qwen2.5-7b --ranks 8 --cpu-offload on --grad-clip 0 -s 512 -b 8",
+     (2, "data=1,fsdp=2", 1, 27)),
+    ("--model qwen3-8b --ranks 32 --sharding fsdp-tp --tensor-parallel 8 -s 512 --wrap block "
+     "--accumulate local --grad-accum 2", (2, "data=1,fsdp=2,tensor=2", 2, 25)),
+    ("--ranks 4 --offload-activations block_inputs --prefetch 2 -s 1 -b 1", (3, "data=1,fsdp=2", 1, 30)),
+    ("--strategy zero1 --ranks 8 -s 33 -b 7", (2, "data=1,fsdp=2", 1, 21)),
+    ("", (2, "data=1,fsdp=1", 1, 21)),
+]
+LINE = re.compile(r"self-test: (\d+) layers on (\d+) ranks? \((\S+)\) train as on one: (\d+) steps of (\d+) "
+                  r"micro-batch(?:es)?, losses, norms, all (\d+) gradients(?: \((\d+) of them zero\))? and "
+                  r"an evaluation; largest difference (\S+) \((.+)\)$")
+
+
+def plan(*arguments):
+    return programs.run("fsdp_plan", *arguments)
+
+
+def numbers_of(line):
+    match = LINE.match(line)
+    assert match, line
+    layers, ranks, mesh, steps, micro_batches, gradients, idle, largest, _ = match.groups()
+    product = 1
+    for axis in mesh.split(","):
+        product *= int(axis.split("=")[1])
+    assert int(ranks) == product <= 16 and int(steps) >= 2 and float(largest) <= 1e-5, line
+    return (int(layers), mesh, int(micro_batches), int(gradients)), int(idle or 0)
+
+
+def passing():
+    for options, expected in PASSING[::programs.stride(3)]:
+        process = plan(*options.split(), "--self-test")
+        assert process.returncode == 0, (options, process.stdout, process.stderr)
+        found, idle = numbers_of(process.stdout.splitlines()[-1])
+        assert set(found[1].split(",")) == set(expected[1].split(",")), (options, found)
+        assert found[0] == expected[0] and found[2:] == expected[2:], (options, found, expected)
+        # With one token to a sequence, queries and keys have no gradient, and nothing else ever has none.
+        assert idle == (6 if "-s 1 " in options else 0), (options, process.stdout)
+
+
+# Rules by name, one of a layer by itself, operators by counts and by ranks, a vocabulary that nothing
+# divides, and a file as printed.
+def files():
+    rules = work / "rules.yaml"
+    rules.write_text("input: [[data, fsdp], null]\n"
+                     "model.layers.*.mlp.gate_proj.weight: [tensor, fsdp]\n"
+                     "model.layers.*.mlp.up_proj.weight: [tensor, fsdp]\n"
+                     "model.layers.*.mlp.down_proj.weight: [fsdp, tensor]\n"
+                     "model.layers.9.self_attn.q_proj.weight: [tensor, fsdp]\n"
+                     "lm_head.weight: [tensor, null]\n")
+    operators = work / "operators.yaml"
+    operators.write_text("model.layers.*.self_attn.q_proj: [[2, 1], [4@1, 1]]\n"
+                         "model.layers.*.mlp.up_proj: [[2, 1], [4, 1]]\n")
+    model = programs.make_model(work / "model", programs.CONFIG | {"vocab_size": 32001}, weights=False)
+    mesh = ["--ranks", 8, "--mesh", "fsdp=2,tensor=4"]
+    cases = [["--model", "llama2-7b", *mesh, "--sharding", rules],
+             ["--model", "llama2-7b", *mesh, "--sharding", rules,
+              "--shard", "model.norm=[[data, fsdp], tensor, null]"],
+             ["--model", "llama2-7b", "--ranks", 8, "--op-strategies", operators],
+             ["--model", "llama2-7b", *mesh, "--op-strategies", operators],
+             ["--model", model, "--ranks", 12, "--mesh", "fsdp=3,tensor=4"]]
+    for arguments in cases[::programs.stride(2)]:
+        process = plan(*arguments, "--self-test")
+        assert process.returncode == 0, (arguments, process.stdout, process.stderr)
+        numbers_of(process.stdout.splitlines()[-1])
+    process = plan(*cases[0], "--self-test", "--print-sharding")
+    assert process.returncode == 0 and "self-test" not in process.stdout, process
+    numbers_of(process.stderr.splitlines()[-1])
+    printed = work / "printed.yaml"
+    printed.write_text(process.stdout)
+    process = plan("--model", "llama2-7b", *mesh, "--sharding", printed, "--self-test")
+    assert process.returncode == 0, (process.stdout, process.stderr)
+
+
+def outputs():
+    process = plan("--ranks", 4, "--self-test", "--json")
+    assert process.returncode == 0, process.stderr
+    report = json.loads(process.stdout)["self_test"]
+    assert report["passed"] and report["ranks"] == 2 and report["gradients"] == 21, report
+    assert 0 < report["largest_difference"] <= 1e-5, report
+    assert "self_test" not in json.loads(plan("--ranks", 4, "--json").stdout)
+    # A plan that does not fit is tested, too, and does not fit.
+    process = plan("--ranks", 4, "--self-test", "--memory-limit", "1MB")
+    assert process.returncode == 4 and LINE.search(process.stdout), process
+    config = work / "run.yaml"
+    config.write_text("self-test: on\nranks: 4\n")
+    process = plan("--config", config)
+    assert process.returncode == 0 and process.stdout.splitlines()[-1].startswith("self-test: "), process
+
+
+def refused():
+    config = work / "empty.yaml"
+    config.write_text("ranks: 1\n")
+    network = programs.ROOT / "tests/golden/strategies/boundary.yaml"
+    given = programs.ROOT / "tests/golden/strategies/boundary.given.yaml"
+    cases = [(["--graph", network, "--op-strategies", given, "--ranks", 8], "--graph"),
+             (["--search", "--profile", "h100-sxm"], "--search"),
+             (["--compare", config], "--compare"),
+             (["--op-strategies", given, "--print-strategies"], "--print-strategies")]
+    for arguments, named in cases:
+        process = plan(*arguments, "--self-test")
+        (error,) = programs.errors(process, "fsdp_plan")
+        assert process.returncode == STATUS_OPTION, (arguments, process)
+        assert "--self-test (command line)" in error and named in error, error
+    process = plan("--self-test", "maybe")
+    assert process.returncode == STATUS_OPTION and "maybe" in process.stderr, process
+
+
+def training():
+    arguments = ["-s", 16, "-b", 1, "--max-steps", 1, "--threads", 1]
+    ranks = 2 if programs.WITH_MPI else None
+    process = programs.run("fsdp_train", *arguments, "--self-test", ranks=ranks)
+    assert process.returncode == 0, (process.stdout, process.stderr)
+    lines = process.stdout.splitlines()
+    (at,) = [i for i, line in enumerate(lines) if line.startswith("self-test: ")]
+    numbers_of(lines[at])
+    assert at < next(i for i, line in enumerate(lines) if line.startswith("step 1/1")), lines
+    # It takes nothing of the run: the same memory and numbers as without it.
+    assert [line for line in lines if line.startswith("memory: ")] == [
+        line for line in programs.run("fsdp_train", *arguments, ranks=ranks).stdout.splitlines()
+        if line.startswith("memory: ")]
+    process = programs.run("fsdp_train", *arguments, "--self-test", "--dry-run", ranks=ranks)
+    assert process.returncode == 0 and process.stdout.count("self-test: ") == 1, process
+
+
+passing()
+files()
+outputs()
+refused()
+training()
