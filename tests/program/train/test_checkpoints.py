@@ -331,6 +331,18 @@ def memory_does_not_grow_with_the_state():
     assert abs(with_snapshot - without - state) < 0.01 * state, (with_snapshot, without, state)
 
 
+def a_snapshot_that_does_not_fit():
+    """`auto` saves without one, straight from the state; `on` refuses, naming what would help."""
+    little = ["-b", 1, "--max-steps", 1, "--host-memory-limit", "1MB"]
+    for name, way in (("little", []), ("little-off", ["--ckpt-async", "off"])):
+        process = train(*little, "-e", name, *way)
+        assert steps(name) == [1] and not process.stderr, process.stderr
+    process = train(*little, "-e", "little-on", "--ckpt-async", "on", status=4)
+    (message,) = programs.errors(process, "fsdp_train")
+    assert "--ckpt-async on (command line) needs " in message and "use --ckpt-async off" in message, message
+    assert steps("little-on") == []
+
+
 def to_hugging_face_and_back():
     """Weights that nobody trained come out of a checkpoint as they went in."""
     folder = programs.make_model(work / "source")
@@ -391,6 +403,7 @@ for test in (
     a_full_disk_is_told,
     signals_save_and_stop,
     memory_does_not_grow_with_the_state,
+    a_snapshot_that_does_not_fit,
     to_hugging_face_and_back,
 ):
     began = time.monotonic()
