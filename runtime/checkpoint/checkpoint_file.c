@@ -167,7 +167,7 @@ static bool read_at(int descriptor, int64_t offset, void *out, int64_t bytes) {
 static void hash_ends(const void *header, int64_t header_bytes, const uint64_t *sums, int64_t chunks,
                       uint64_t checksum[2]) {
   XXH3_state_t *state = XXH3_createState();
-  FSDP_CHECK(state, "out of host memory");
+  FSDP_NEED_MEMORY(state, "a hash");
   XXH3_128bits_reset(state);
   XXH3_128bits_update(state, header, (size_t)header_bytes);
   XXH3_128bits_update(state, sums, (size_t)chunks * sizeof *sums);
@@ -221,7 +221,7 @@ fsdp_status fsdp_checkpoint_file_write(const fsdp_checkpoint_file_config *config
   fsdp_safetensors_writer_config writer = {
       .path = path, .tensors = tensors, .tensor_count = count, .metadata = metadata, .direct = true};
   stream s = {.hash = XXH3_createState(), .sums = fsdp_alloc((size_t)chunks * 8 + 8)};
-  FSDP_CHECK(s.hash, "out of host memory");
+  FSDP_NEED_MEMORY(s.hash, "a hash");
   XXH3_64bits_reset(s.hash);
   fsdp_status status = fsdp_safetensors_writer_create(&writer, &s.writer, error);
   if (status == FSDP_OK) {
@@ -296,7 +296,7 @@ fsdp_checkpoint_reader *fsdp_checkpoint_reader_create(const fsdp_checkpoint *che
   fsdp_checkpoint_reader *r = fsdp_alloc_zeroed(1, sizeof *r);
   r->checkpoint = checkpoint;
   r->folder = strdup(folder);
-  FSDP_CHECK(r->folder, "out of host memory for a path");
+  FSDP_NEED_MEMORY(r->folder, "a path");
   r->files = fsdp_alloc_zeroed((size_t)checkpoint->file_count, sizeof *r->files);
   r->offsets = fsdp_alloc_zeroed((size_t)checkpoint->file_count, sizeof *r->offsets);
   for (int i = 0; i < checkpoint->file_count; i++) r->files[i].descriptor = -1;
