@@ -186,7 +186,8 @@ def a_completion_begins_a_token(work):
             tokens = Tokens(work / "x.tok")
             (learned,), (ids,) = tokens.learned_ids(), tokens.documents()
             end = 0 if kind == "gpt" else 2
-            assert learned[-1] == end and tokenizer.decode(learned[:-1]).strip(" ") == completion.strip(" ")
+            text = tokenizer.decode(learned[:-1], skip_special_tokens=False)
+            assert learned[-1] == end and text.strip(" ") == completion.strip(" "), (kind, prompt, text)
             before = ids[:len(ids) - len(learned)]
             own = tokenizer.encode(prompt).ids
             assert before == own, (kind, prompt, before, own)  # as where the model is to complete it

@@ -131,7 +131,8 @@ def rows_with_padding_fit_an_int():
     process = programs.run("fsdp_plan", *most, 128)
     (message,) = programs.errors(process, "fsdp_plan")
     assert process.returncode == 2 and "16777218 tokens (with padding)" in message, message
-    assert "Verified: yes" in plan("--backend", "cuda", "--model", "gpt2", "-b", 8192, "-s", 16, "--ranks", 8).stdout
+    many = ["--backend", "cuda", "--model", "gpt2", "-b", 8192, "-s", 16, "--ranks", 8]
+    assert "Verified: yes" in plan(*many).stdout
 
 
 def long_sequences():
