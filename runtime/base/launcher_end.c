@@ -11,13 +11,14 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/un.h>
 #include <unistd.h>
 
 #define ANCESTORS_MAX 8
 // What is on its way to the terminal passes through mpirun.
-#define LEFT_ALONE_MS 300
+#define LEFT_ALONE_MS 1000
 #define BETWEEN_MS    100
 // mpirun takes two seconds to end what is left of a job, twice odls_base_sigkill_timeout; its daemons follow.
 #define LAUNCHER_MS 1500
@@ -92,7 +93,18 @@ void fsdp_launcher_end(const fsdp_launcher *launcher) {
 int fsdp_launcher_output(const fsdp_launcher *launcher, int number) {
   char path[64];
   snprintf(path, sizeof path, "/proc/%d/fd/%d", launcher->process, number);
-  return open(path, O_WRONLY | O_APPEND | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
+  int own = open(path, O_WRONLY | O_APPEND | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
+#ifdef SYS_pidfd_getfd
+  // mpirun writes into a file where it was, and so over what was appended, unless the place is shared.
+  struct stat information;
+  bool is_file = own >= 0 && fstat(own, &information) == 0 && S_ISREG(information.st_mode);
+  int shared = is_file ? (int)syscall(SYS_pidfd_getfd, launcher->handle, number, 0) : -1;
+  if (shared >= 0) {
+    close(own);
+    return shared;
+  }
+#endif
+  return own;
 }
 
 int64_t fsdp_launcher_patience_ms(const fsdp_launcher *launcher) {

@@ -16,7 +16,7 @@ typedef struct fsdp_launcher {
 fsdp_launcher fsdp_launcher_find(void);
 void fsdp_launcher_close(fsdp_launcher *launcher);
 
-// Ends it within a second: SIGTERM twice, on which mpirun leaves with status 1 without waiting for anyone.
+// Ends it within two seconds: SIGTERM twice, on which mpirun leaves with status 1 without waiting for anyone.
 // Does nothing under another launcher, which has its own time limits.
 void fsdp_launcher_end(const fsdp_launcher *launcher);
 
