@@ -64,7 +64,7 @@ static void find(const char *const *files, const char *name, const char *threads
 // Aligned as the tensors of a plan.
 static void *aligned(size_t bytes) {
   void *memory = aligned_alloc(64, (bytes + 63) / 64 * 64);
-  FSDP_CHECK(memory, "out of host memory for %zu bytes", bytes);
+  FSDP_NEED_MEMORY(memory, "%zu bytes", bytes);
   return memory;
 }
 

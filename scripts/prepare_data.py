@@ -11,7 +11,8 @@ Inputs, in the order given:
                    instruction, input, output  Stanford Alpaca's prompt; the output is learned
                    text                        all of it is learned
                    prompt, completion          one directly behind the other, without a template; the
-                                               completion is learned
+                                               completion is learned. A token that would lie in both is
+                                               divided: where the model completes it, the prompt ends there
   .parquet       a table with columns of these names: a row is such an object
   .bin           tokens of llm.c or nanoGPT, unchanged
 
@@ -137,12 +138,15 @@ def run(arguments):
     settings = Settings(tokenizer=tokenizer, copy=copy, packing=options.packing == "on",
                         mask_prompt=options.mask_prompt == "on", chat_template=options.chat_template,
                         special_tokens=options.special_tokens == "on", bos=options.bos, eos=options.eos)
-    writer, left_out, vocabulary = prepare(options.inputs, options.out, settings, options.procs)
+    writer, left_out, divided, vocabulary = prepare(options.inputs, options.out, settings, options.procs)
     flags = token_file.flags_of(packed=settings.packing, is_bytes=not tokenizer and not copy)
     show(options.out, {"documents": writer.documents, "tokens": writer.tokens, "targets": writer.targets,
                        "vocabulary": vocabulary, "flags": flags})
     if left_out:
         print(f"records left out because they have no text: {left_out:,}")
+    if divided:
+        print(f"records whose prompt and completion would have a token in common: {divided:,}; the two are "
+              "encoded apart")
 
 
 if __name__ == "__main__":

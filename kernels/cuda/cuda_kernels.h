@@ -46,6 +46,10 @@ void fsdp_cuda_draw(const fsdp_drawing *drawing, void *out, fsdp_dtype dtype, vo
 // whether the executable holds code for this kind of device, or PTX that the driver can translate.
 int fsdp_cuda_probe(void);
 
+// Tests launch as if a grid had at most so many blocks along y: those of many sequences and heads are then
+// small. 0: as many as it has.
+void fsdp_cuda_limit_grid(int64_t blocks);
+
 #ifdef __cplusplus
 }
 #endif

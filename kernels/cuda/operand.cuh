@@ -69,17 +69,29 @@ inline void multiply(const fsdp_cuda_gemm_run *product, void *stream) {
 }
 
 struct launch_shape {
-  int64_t blocks; // along x; with `rows` along y
+  int64_t blocks; // along x; with `rows` along y and z (block_row)
   int threads;
   void *stream;
   int64_t rows = 1;
   size_t shared_bytes = 0; // dynamic
 };
 
+// Blocks along y at most, and along z: every GPU's limit, unless a test sets less (fsdp_cuda_limit_grid).
+constexpr int64_t grid_y_device = 65535;
+inline int64_t grid_y_max = grid_y_device;
+
+// Which of launch_shape.rows a block is of. Rows beyond grid_y_max lie along z, of which the last may have
+// blocks past the rows: a kernel whose rows can be so many returns from those.
+__device__ __forceinline__ int block_row() {
+  return int(blockIdx.z * gridDim.y + blockIdx.y);
+}
+
 template <class... Parameters, class... Arguments>
 inline void launch(const launch_shape &shape, void (*kernel)(Parameters...), Arguments... arguments) {
   if (shape.blocks == 0 || shape.rows == 0) return;
-  FSDP_CHECK(shape.blocks <= INT32_MAX && shape.rows <= 65535, "a grid of %lld by %lld blocks",
+  const int64_t layers = (shape.rows + grid_y_max - 1) / grid_y_max,
+                rows = (shape.rows + layers - 1) / layers;
+  FSDP_CHECK(shape.blocks <= INT32_MAX && shape.rows <= INT32_MAX, "a grid of %lld by %lld blocks",
              (long long)shape.blocks, (long long)shape.rows);
   if (shape.shared_bytes > size_t(48) << 10)
     CUDA_CHECK(
@@ -90,7 +102,7 @@ inline void launch(const launch_shape &shape, void (*kernel)(Parameters...), Arg
     return;
   }
   cudaLaunchConfig_t config = {};
-  config.gridDim = dim3(unsigned(shape.blocks), unsigned(shape.rows), 1);
+  config.gridDim = dim3(unsigned(shape.blocks), unsigned(rows), unsigned(layers));
   config.blockDim = dim3(unsigned(shape.threads), 1, 1);
   config.dynamicSmemBytes = shape.shared_bytes;
   config.stream = static_cast<cudaStream_t>(shape.stream);

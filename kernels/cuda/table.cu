@@ -35,6 +35,10 @@ extern "C" void fsdp_cuda_prepare(const fsdp_kernel_call *call) {
   prepares_only = false;
 }
 
+extern "C" void fsdp_cuda_limit_grid(int64_t blocks) {
+  grid_y_max = blocks > 0 ? blocks : grid_y_device;
+}
+
 // Every kernel is compiled for the same architectures, so one represents all.
 extern "C" int fsdp_cuda_probe(void) {
   cudaFuncAttributes unused;

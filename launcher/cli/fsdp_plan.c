@@ -3,6 +3,7 @@
 #include "launcher/cli/options.h"
 #include "launcher/cli/propagate_options.h"
 #include "launcher/cli/setup.h"
+#include "launcher/cli/sharding_file.h"
 #include "launcher/report/memory_file.h"
 #include "launcher/report/output.h"
 #include "launcher/report/padding_note.h"
@@ -33,6 +34,9 @@ static void print_notes(const fsdp_options *options, const fsdp_setup *setup) {
     fprintf(stderr, "fsdp_plan: note: %s\n", note);
   }
   if (fsdp_mesh_note(options, &setup->plan->config.mesh, note, sizeof note))
+    fprintf(stderr, "fsdp_plan: note: %s\n", note);
+  for (int i = 0;
+       fsdp_sharding_note(options, setup->sharding, &setup->plan->config.mesh, i, note, sizeof note); i++)
     fprintf(stderr, "fsdp_plan: note: %s\n", note);
   if (setup->plan->propagation)
     fsdp_strategies_warn(setup->plan->network, setup->plan->propagation, "fsdp_plan", stderr);
@@ -237,7 +241,7 @@ static fsdp_status plan_one(comparison *c, int i, char *path, int argc, char **a
 
 static fsdp_status compare(const fsdp_options *options, int argc, char **argv, fsdp_error *error) {
   comparison c = {.names = strdup(options->compare), .count = 1};
-  FSDP_CHECK(c.names, "out of host memory");
+  FSDP_NEED_MEMORY(c.names, "a text");
   for (const char *at = c.names; *at; at++) c.count += *at == ',';
   c.options = fsdp_alloc_zeroed((size_t)c.count, sizeof *c.options);
   c.setups = fsdp_alloc_zeroed((size_t)c.count, sizeof *c.setups);

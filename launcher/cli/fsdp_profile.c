@@ -158,11 +158,12 @@ int main(int argc, char **argv) {
   fsdp_gpu_set_environment();
   parse(&a, argc, argv, &error);
   fsdp_start_timer_begin(START_LIMIT_S);
-  if (fsdp_world_create(&argc, &argv, &world, &start_error) != FSDP_OK) {
-    fprintf(stderr, "fsdp_profile: error: %s\n", start_error.message);
-    return (int)start_error.status;
-  }
+  fsdp_status start = fsdp_world_create(&argc, &argv, &world, &start_error);
   fsdp_start_timer_end();
+  if (start != FSDP_OK) {
+    fprintf(stderr, "fsdp_profile: error: %s\n", start_error.message);
+    return (int)start;
+  }
   fsdp_status status = fsdp_world_share_error(world, &error);
   if (status == FSDP_OK) status = run(world, &a, &error);
   error.status = status;

@@ -84,11 +84,12 @@ int main(int argc, char **argv) {
   // What is wrong with the options is reported when all ranks have joined; their time limit counts from now.
   fsdp_options_parse(&options, FSDP_PROGRAM_TRAIN, argc, argv, &error);
   fsdp_start_timer_begin(error.status == FSDP_OK ? (int)options.comm_timeout : START_LIMIT_S);
-  if (fsdp_world_create(&argc, &argv, &world, &start_error) != FSDP_OK) {
-    fprintf(stderr, "fsdp_train: error: %s\n", start_error.message);
-    return (int)start_error.status;
-  }
+  fsdp_status start = fsdp_world_create(&argc, &argv, &world, &start_error);
   fsdp_start_timer_end();
+  if (start != FSDP_OK) {
+    fprintf(stderr, "fsdp_train: error: %s\n", start_error.message);
+    return (int)start;
+  }
   if (error.status == FSDP_OK) {
     fsdp_world_set_comm_timeout(world, (int)options.comm_timeout);
     fsdp_world_set_saves(world, options.experiment && options.ckpt_freq > 0);

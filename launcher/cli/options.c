@@ -538,7 +538,7 @@ static void print_value(const fsdp_options *options, const fsdp_option_row *row,
 // A stream into *out, which the caller frees once it is closed.
 static FILE *open_text(char **out, size_t *bytes) {
   FILE *stream = open_memstream(out, bytes);
-  FSDP_CHECK(stream, "no memory for the text of options");
+  FSDP_NEED_MEMORY(stream, "the text of options");
   return stream;
 }
 

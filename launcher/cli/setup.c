@@ -328,6 +328,7 @@ fsdp_status fsdp_setup_create(const fsdp_options *options, fsdp_program_kind pro
   int64_t snapshot = snapshot_bytes(setup->plan);
   fsdp_plan_destroy(setup->plan);
   config.snapshot = false;
+  *error = (fsdp_error){0}; // the first plan's, which ranks would share
   status = plan_within_limits(options, ranks, setup->profile, config, &setup->plan, error);
   if (status != FSDP_OK || options->ckpt_async == FSDP_CKPT_ASYNC_AUTO) return status;
   char bytes[64];

@@ -2,6 +2,7 @@
 
 #include "launcher/cli/yaml_document.h"
 #include "runtime/base/check.h"
+#include "runtime/base/plural.h"
 
 #include <ctype.h>
 #include <stdlib.h>
@@ -143,7 +144,7 @@ static fsdp_status read_assignment(fsdp_sharding *s, const char *text, const cha
 
 static fsdp_status read_assignments(fsdp_sharding *s, const fsdp_options *options, fsdp_error *error) {
   char *list = strdup(options->shard), *rest = list;
-  FSDP_CHECK(list, "out of host memory");
+  FSDP_NEED_MEMORY(list, "a text");
   fsdp_status status = FSDP_OK;
   while (rest && !status) {
     char *one = strsep(&rest, ";");
@@ -179,6 +180,50 @@ fsdp_status fsdp_sharding_read(const fsdp_options *options, fsdp_sharding **shar
     status = fsdp_yaml_visit(&source, read_document, &r, error);
   }
   return !status && options->shard ? read_assignments(s, options, error) : status;
+}
+
+static bool names_axis(const fsdp_shard_rule *rule, const char *axis) {
+  for (int d = 0; d < rule->dims && d < FSDP_MAX_DIMS; d++) {
+    for (int a = 0; a < rule->dim[d].count; a++) {
+      if (strcmp(rule->dim[d].axes[a], axis) == 0) return true;
+    }
+  }
+  return false;
+}
+
+// Whether an axis that rules name cuts nothing, as nobody has said how large it is.
+static bool is_left_out(const fsdp_sharding *sharding, const fsdp_mesh *mesh, const char *axis) {
+  if (isdigit((unsigned char)axis[0]) || !strcmp(axis, FSDP_AXIS_DATA) || !strcmp(axis, FSDP_AXIS_FSDP))
+    return false;
+  for (int a = 0; a < sharding->given.count; a++) {
+    if (strcmp(sharding->given.axes[a].name, axis) == 0) return false;
+  }
+  return fsdp_mesh_size(mesh, axis) == 1;
+}
+
+bool fsdp_sharding_note(const fsdp_options *options, const fsdp_sharding *sharding, const fsdp_mesh *mesh,
+                        int number, char *note, size_t note_bytes) {
+  for (int r = 0; sharding && r < sharding->rule_count; r++) {
+    const fsdp_shard_rule *rule = &sharding->rules[r];
+    for (int d = 0; d < rule->dims && d < FSDP_MAX_DIMS; d++) {
+      for (int a = 0; a < rule->dim[d].count; a++) {
+        const char *axis = rule->dim[d].axes[a];
+        bool seen = false;
+        for (int before = 0; before < r && !seen; before++) seen = names_axis(&sharding->rules[before], axis);
+        if (seen || !is_left_out(sharding, mesh, axis) || number-- > 0) continue;
+        int rules = 0;
+        for (int each = r; each < sharding->rule_count; each++)
+          rules += names_axis(&sharding->rules[each], axis);
+        snprintf(
+            note, note_bytes,
+            "axis %s, named in %d line%s of --sharding %.200s, has 1 rank, so nothing is cut over it; give "
+            "--mesh ...,%s=N",
+            axis, rules, fsdp_plural(rules), options->sharding, axis);
+        return true;
+      }
+    }
+  }
+  return false;
 }
 
 void fsdp_sharding_destroy(fsdp_sharding *sharding) {

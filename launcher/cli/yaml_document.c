@@ -57,7 +57,7 @@ static fsdp_status take_key(const fsdp_yaml_reader *reader, const yaml_node_t *k
     return fsdp_yaml_fail_at(reader, key, what);
   }
   const void *added = tsearch(key, seen, compare_keys);
-  FSDP_CHECK(added, "out of host memory for the names of a YAML file");
+  FSDP_NEED_MEMORY(added, "the names of a YAML file");
   return FSDP_OK;
 }
 
@@ -124,7 +124,7 @@ static fsdp_status read_file(const fsdp_yaml_source *source, contents *out, fsdp
 
 static void begin_parser(yaml_parser_t *parser, const contents *source) {
   int made = yaml_parser_initialize(parser);
-  FSDP_CHECK(made, "out of host memory for a YAML parser");
+  FSDP_NEED_MEMORY(made, "a YAML parser");
   yaml_parser_set_input_string(parser, source->bytes, source->size);
 }
 

@@ -56,7 +56,7 @@ fsdp_status fsdp_metrics_log_open(const char *path, bool fresh, fsdp_metrics_log
   fsdp_status status = FSDP_OK;
   *log = NULL;
   opened->path = strdup(path);
-  FSDP_CHECK(opened->path, "out of host memory for a path");
+  FSDP_NEED_MEMORY(opened->path, "a path");
   opened->descriptor = open(path, O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC | (fresh ? O_TRUNC : 0), 0666);
   if (opened->descriptor < 0) {
     status = fail_io(opened, "opening it", error);

@@ -21,7 +21,7 @@ static char *print_chosen(const fsdp_options *options) {
   size_t bytes = 0;
   int count;
   FILE *out = open_memstream(&text, &bytes);
-  FSDP_CHECK(out, "no memory for the chosen options");
+  FSDP_NEED_MEMORY(out, "the chosen options");
   const fsdp_option_row *table = fsdp_option_table(&count);
   for (int i = 0; i < count; i++) {
     if (strcmp(options->place[i], PLACE) != 0) continue;
@@ -61,7 +61,7 @@ static fsdp_status decide(const fsdp_setup_ranks *ranks, fsdp_device_profile *me
   if (status == FSDP_OK) {
     *chosen = print_chosen(options);
     char *copy = strdup(*chosen);
-    FSDP_CHECK(copy, "no memory for the chosen options");
+    FSDP_NEED_MEMORY(copy, "the chosen options");
     print_choice(&job, &result.plans[0], copy);
     free(copy);
   }

@@ -193,7 +193,7 @@ char *fsdp_search_command(const fsdp_options *options, int ranks) {
   char *text = NULL;
   size_t bytes = 0;
   FILE *out = open_memstream(&text, &bytes);
-  FSDP_CHECK(out, "no memory for a command");
+  FSDP_NEED_MEMORY(out, "a command");
   if (ranks > 1) fprintf(out, "mpirun -np %d ", ranks);
   fputs("fsdp_train", out);
   fsdp_search_each_option(options, print_argument, out);

@@ -51,7 +51,7 @@ typedef struct comparison {
 void fsdp_file_list_add(fsdp_file_list *list, const char *what, const char *path) {
   list->files = fsdp_realloc(list->files, (size_t)(list->count + 1) * sizeof *list->files);
   char *copy = strdup(path);
-  FSDP_CHECK(copy, "out of host memory for a path");
+  FSDP_NEED_MEMORY(copy, "a path");
   list->files[list->count++] = (fsdp_listed_file){what, copy};
 }
 
@@ -66,7 +66,7 @@ static char *describe(const fsdp_file_list *list) {
   char *out = NULL;
   size_t bytes = 0;
   FILE *stream = open_memstream(&out, &bytes);
-  FSDP_CHECK(stream, "out of host memory for a list of files");
+  FSDP_NEED_MEMORY(stream, "a list of files");
   for (int i = 0; i < list->count; i++) fprintf(stream, "%s %s\n", list->files[i].what, list->files[i].path);
   fclose(stream);
   return out;
@@ -190,7 +190,7 @@ static fsdp_status compare_sightings(comparison *c) {
 static void find_class(comparison *c) {
   fsdp_world *world = c->world;
   XXH3_state_t *state = XXH3_createState();
-  FSDP_CHECK(state, "out of host memory for a hash");
+  FSDP_NEED_MEMORY(state, "a hash");
   XXH3_64bits_reset(state);
   for (int i = 0; i < c->unlike_count; i++)
     XXH3_64bits_update(state, &c->seen[c->unlike[i]].identity, sizeof(uint64_t));
@@ -224,7 +224,7 @@ static bool is_mine(const comparison *c, int index, int lane) {
 static fsdp_status hash_slice(const char *path, int descriptor, int64_t slice, int64_t bytes, void *buffer,
                               uint64_t *sum, fsdp_error *error) {
   XXH3_state_t *state = XXH3_createState();
-  FSDP_CHECK(state, "out of host memory for a hash");
+  FSDP_NEED_MEMORY(state, "a hash");
   XXH3_64bits_reset_withSeed(state, (uint64_t)slice);
   fsdp_status status = FSDP_OK;
   for (int64_t done = 0; done < bytes && status == FSDP_OK;) {

@@ -81,7 +81,7 @@ bool fsdp_resume_changes(const json_t *saved, const char *current, bool data_dif
     size_t line = strcspn(current, "\n"), length = strcspn(current, "=");
     FSDP_CHECK(length < line, "an option's description without a value");
     char *name = strndup(current, length), *value = strndup(current + length + 1, line - length - 1);
-    FSDP_CHECK(name && value, "out of host memory");
+    FSDP_NEED_MEMORY(name && value, "a text");
     const char *was = json_string_value(json_object_get(saved, name));
     if (was && is_compared(name)) compare(&l, name, was, value, data_differs);
     free(name);

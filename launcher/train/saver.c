@@ -201,7 +201,7 @@ static void post(fsdp_saver *s, job which) {
   pthread_sigmask(SIG_SETMASK, &all, &before);
   int failure = pthread_create(&s->thread, NULL, run_thread, s);
   pthread_sigmask(SIG_SETMASK, &before, NULL);
-  FSDP_CHECK(!failure, "the thread that writes checkpoints could not be started (%s)", strerror(failure));
+  FSDP_NEED_THREAD(failure, "the thread that writes checkpoints");
   s->has_thread = true;
 }
 
@@ -225,7 +225,7 @@ static void take_options(json_t *object, const char *options) {
   while (*options) {
     size_t line = strcspn(options, "\n"), name = strcspn(options, "=");
     char *key = strndup(options, name < line ? name : line);
-    FSDP_CHECK(key, "out of host memory");
+    FSDP_NEED_MEMORY(key, "a text");
     json_t *value = name < line ? json_stringn(options + name + 1, line - name - 1) : NULL;
     if (value) json_object_set_new(object, key, value);
     free(key);
@@ -248,7 +248,7 @@ fsdp_saver *fsdp_saver_create(const fsdp_saver_config *config) {
   s->keep = config->keep;
   s->folder = strdup(config->folder);
   s->model_folder = config->model_folder ? strdup(config->model_folder) : NULL;
-  FSDP_CHECK(s->folder && (s->model_folder || !config->model_folder), "out of host memory for a path");
+  FSDP_NEED_MEMORY(s->folder && (s->model_folder || !config->model_folder), "a path");
   s->checkpoint = fsdp_checkpoint_create(fsdp_executor_config_of(config->executor)->plan, config->model_name);
   take_options(s->checkpoint->options, config->options);
   s->run = draw_run();

@@ -103,8 +103,26 @@ static fsdp_status open_data(fsdp_trainer *t, fsdp_error *error) {
   return fsdp_train_count_steps(t, error);
 }
 
+// A checkpoint's folder looks like a model's, but its weights lie in shards beside that.
+static fsdp_status check_folder(const fsdp_trainer *t, fsdp_error *error) {
+  char path[4096];
+  struct stat information;
+  if (!t->setup.folder || t->setup.load_weights || t->options->init != FSDP_INIT_AUTO ||
+      fsdp_train_checkpoints_found(&t->checkpoints))
+    return FSDP_OK;
+  int length = snprintf(path, sizeof path, "%s/../checkpoint.json", t->setup.folder);
+  if (length >= (int)sizeof path || stat(path, &information) != 0) return FSDP_OK;
+  return fsdp_fail(
+      error, FSDP_ERR_OPTION,
+      "--model %.200s (%s): describes a checkpoint's model and holds no weights: to train on from "
+      "it use --resume %.200s/.. with -e NAME; to begin with its weights run fsdp_export "
+      "%.200s/.. --to DIR and give --model DIR; for new weights use --init random",
+      t->setup.folder, fsdp_options_place(t->options, "model"), t->setup.folder, t->setup.folder);
+}
+
 fsdp_status fsdp_train_open_model(fsdp_trainer *t, fsdp_error *error) {
-  fsdp_status status = fsdp_train_find_tokenizer(t->options, &t->setup, &t->tokenizer, error);
+  fsdp_status status = check_folder(t, error);
+  if (status == FSDP_OK) status = fsdp_train_find_tokenizer(t->options, &t->setup, &t->tokenizer, error);
   if (status == FSDP_OK && t->setup.load_weights) {
     status = fsdp_weights_open(t->setup.folder, t->setup.plan->graph, &t->weights, error);
   }

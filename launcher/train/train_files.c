@@ -69,7 +69,7 @@ static fsdp_status find_named(const fsdp_options *options, fsdp_train_tokenizer 
                      options->tokenizer, fsdp_options_place(options, "tokenizer"), strerror(errno));
   }
   tokenizer->path = strdup(options->tokenizer);
-  FSDP_CHECK(tokenizer->path, "out of host memory");
+  FSDP_NEED_MEMORY(tokenizer->path, "a text");
   return FSDP_OK;
 }
 

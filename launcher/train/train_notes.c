@@ -1,5 +1,6 @@
 // What is worth knowing before the first step, and what looks like a mistake but is allowed.
 #include "launcher/cli/mesh_choice.h"
+#include "launcher/cli/sharding_file.h"
 #include "launcher/report/padding_note.h"
 #include "launcher/report/report.h"
 #include "launcher/report/strategies.h"
@@ -116,6 +117,9 @@ void fsdp_train_print_notes(const fsdp_trainer *t) {
     print_note(text);
   }
   if (fsdp_mesh_note(t->options, &made->config.mesh, text, sizeof text)) print_note(text);
+  for (int i = 0; fsdp_sharding_note(t->options, t->setup.sharding, &made->config.mesh, i, text, sizeof text);
+       i++)
+    print_note(text);
   if (fsdp_padding_note(made, text, sizeof text)) print_note(text);
   for (int i = 0; fsdp_options_note(t->options, i, text, (int)sizeof text); i++) print_note(text);
   if (t->options->check_replicas > 0 && !fsdp_replicas_present(made)) {

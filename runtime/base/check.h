@@ -23,7 +23,22 @@ const char *fsdp_check_message(void);
     if (!(condition)) fsdp_check_failed(__FILE__, __LINE__, #condition, __VA_ARGS__);                        \
   } while (0)
 
-// malloc, calloc and realloc for the host-side structures of planning; running out is a broken invariant.
+// Without memory or a thread the job ends with FSDP_ERR_CAPACITY and one message, which says what it was for
+// (printf-style) and what to do. `failure` is pthread_create's.
+FSDP_NORETURN void fsdp_memory_exhausted(const char *format, ...) __attribute__((format(printf, 1, 2)));
+FSDP_NORETURN void fsdp_thread_exhausted(int failure, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+
+#define FSDP_NEED_MEMORY(memory, ...)                                                                        \
+  do {                                                                                                       \
+    if (!(memory)) fsdp_memory_exhausted(__VA_ARGS__);                                                       \
+  } while (0)
+#define FSDP_NEED_THREAD(failure, ...)                                                                       \
+  do {                                                                                                       \
+    if (failure) fsdp_thread_exhausted(failure, __VA_ARGS__);                                                \
+  } while (0)
+
+// malloc, calloc and realloc, which do not return without memory.
 void *fsdp_alloc(size_t bytes);
 void *fsdp_alloc_zeroed(size_t count, size_t item_bytes);
 void *fsdp_realloc(void *memory, size_t bytes);

@@ -1,7 +1,6 @@
 #include "runtime/base/job.h"
 
 #include "runtime/base/close_from.h"
-#include "runtime/base/status.h"
 
 #include <errno.h>
 #include <poll.h>
@@ -20,21 +19,26 @@
 static struct {
   int rank;
   char host[FSDP_HOST_NAME_BYTES];
-  void (*fail)(const char *message, bool follows);
+  void (*fail)(fsdp_status status, const char *message, bool follows);
 } identity;
 
-static void (*record)(int rank, const char *host, int process, const char *message);
+static void (*record)(const fsdp_job_end *end);
 static struct { int terminal, log; } outputs = {STDERR_FILENO, -1};
 
 static _Atomic bool asked_to_end;
 
-void fsdp_job_identify(int rank, const char *host, void (*fail)(const char *message, bool follows)) {
+void fsdp_job_name(int rank, const char *host) {
   identity.rank = rank;
   snprintf(identity.host, sizeof identity.host, "%s", host);
+}
+
+void fsdp_job_identify(int rank, const char *host,
+                       void (*fail)(fsdp_status status, const char *message, bool follows)) {
+  fsdp_job_name(rank, host);
   identity.fail = fail;
 }
 
-void fsdp_job_set_recorder(void (*recorder)(int rank, const char *host, int process, const char *message)) {
+void fsdp_job_set_recorder(void (*recorder)(const fsdp_job_end *end)) {
   record = recorder;
 }
 
@@ -84,14 +88,14 @@ static pid_t fork_plainly(void) {
 #endif
 }
 
-int fsdp_job_record(int rank, const char *host, int process, const char *message) {
+int fsdp_job_record(const fsdp_job_end *end) {
   if (!record) return -1;
   pid_t child = fork_plainly();
   if (child == 0) {
     // What starts ranks ends their process group, and waits for every process that holds their output.
     setsid();
     fsdp_close_from(0);
-    record(rank, host, process, message);
+    record(end);
     _exit(0);
   }
   return child;
@@ -104,6 +108,18 @@ void fsdp_job_record_wait(int writer) {
   }
 }
 
+static FSDP_NORETURN void end_job(fsdp_status status, const char *message, bool follows) {
+  if (identity.fail) identity.fail(status, message, follows);
+  // Several streams may fail at once; the first one reports.
+  static atomic_flag spoken = ATOMIC_FLAG_INIT;
+  if (!atomic_flag_test_and_set(&spoken)) {
+    fsdp_job_say(message);
+    fsdp_job_record_wait(
+        fsdp_job_record(&(fsdp_job_end){identity.rank, host_name(), getpid(), status, message}));
+  }
+  _Exit(status);
+}
+
 FSDP_NORETURN void fsdp_job_failed(bool follows, const char *call, const char *format, ...) {
   char reason[1024], message[1200];
   va_list arguments;
@@ -112,12 +128,17 @@ FSDP_NORETURN void fsdp_job_failed(bool follows, const char *call, const char *f
   va_end(arguments);
   snprintf(message, sizeof message, "rank %d (host %s): %s failed: %s", identity.rank, host_name(), call,
            reason);
-  if (identity.fail) identity.fail(message, follows);
-  // Several streams may fail at once; the first one reports.
-  static atomic_flag spoken = ATOMIC_FLAG_INIT;
-  if (!atomic_flag_test_and_set(&spoken)) {
-    fsdp_job_say(message);
-    fsdp_job_record_wait(fsdp_job_record(identity.rank, host_name(), getpid(), message));
-  }
-  _Exit(FSDP_ERR_PEER);
+  end_job(FSDP_ERR_PEER, message, follows);
+}
+
+FSDP_NORETURN void fsdp_job_exhausted(const char *format, ...) {
+  char message[1200];
+  int named = 0; // fsdp_plan and fsdp_export have no ranks
+  if (identity.host[0])
+    named = snprintf(message, sizeof message, "rank %d (host %s): ", identity.rank, identity.host);
+  va_list arguments;
+  va_start(arguments, format);
+  vsnprintf(message + named, sizeof message - (size_t)named, format, arguments);
+  va_end(arguments);
+  end_job(FSDP_ERR_CAPACITY, message, false);
 }

@@ -136,10 +136,11 @@ fsdp_pool *fsdp_pool_create(int thread_count) {
   for (int i = 0; i < thread_count; i++) {
     pool->workers[i].pool = pool;
     pool->workers[i].scratch = aligned_alloc(4096, FSDP_POOL_SCRATCH_BYTES);
-    FSDP_CHECK(pool->workers[i].scratch, "out of host memory for the scratch of pool thread %d", i);
+    FSDP_NEED_MEMORY(pool->workers[i].scratch, "the scratch of pool thread %d, %zu bytes", i,
+                     FSDP_POOL_SCRATCH_BYTES);
     if (i == 0) continue;
     int failure = pthread_create(&pool->workers[i].thread, NULL, work, &pool->workers[i]);
-    FSDP_CHECK(failure == 0, "pool thread %d of %d could not be started (%d)", i, thread_count, failure);
+    FSDP_NEED_THREAD(failure, "pool thread %d of %d", i, thread_count);
   }
   return pool;
 }

@@ -181,7 +181,7 @@ fsdp_status fsdp_checkpoint_file_write(const fsdp_checkpoint_file_config *config
   fsdp_safetensors_writer_config writer = {
       .path = path, .tensors = tensors, .tensor_count = count, .metadata = metadata, .direct = true};
   stream s = {.hash = XXH3_createState(), .sums = fsdp_alloc((size_t)sums * sizeof *s.sums)};
-  FSDP_CHECK(s.hash, "out of host memory");
+  FSDP_NEED_MEMORY(s.hash, "a hash");
   XXH3_64bits_reset(s.hash);
   fsdp_status status = fsdp_safetensors_writer_create(&writer, &s.writer, error);
   if (status == FSDP_OK) {
@@ -272,7 +272,7 @@ fsdp_checkpoint_reader *fsdp_checkpoint_reader_create(const fsdp_checkpoint *che
   fsdp_checkpoint_reader *r = fsdp_alloc_zeroed(1, sizeof *r);
   r->checkpoint = checkpoint;
   r->folder = strdup(folder);
-  FSDP_CHECK(r->folder, "out of host memory for a path");
+  FSDP_NEED_MEMORY(r->folder, "a path");
   r->files = fsdp_alloc_zeroed((size_t)checkpoint->file_count, sizeof *r->files);
   r->offsets = fsdp_alloc_zeroed((size_t)checkpoint->file_count, sizeof *r->offsets);
   for (int i = 0; i < checkpoint->file_count; i++) r->files[i].descriptor = -1;

@@ -30,7 +30,7 @@ struct fsdp_safetensors {
 static char *join(const char *folder, const char *name) {
   char *path = NULL;
   int length = asprintf(&path, "%s/%s", folder, name);
-  FSDP_CHECK(length >= 0, "out of host memory for a path");
+  FSDP_NEED_MEMORY(length >= 0, "a path");
   return path;
 }
 
@@ -64,7 +64,7 @@ static fsdp_status add_file(fsdp_safetensors *model, const char *path, fsdp_erro
   model->descriptors =
       fsdp_realloc(model->descriptors, (size_t)model->file_count * sizeof *model->descriptors);
   model->paths[file] = strdup(path);
-  FSDP_CHECK(model->paths[file], "out of host memory for a path");
+  FSDP_NEED_MEMORY(model->paths[file], "a path");
   // The header's reader refuses a pipe, for which opening does not wait.
   model->descriptors[file] = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (model->descriptors[file] < 0)
@@ -146,7 +146,7 @@ static fsdp_status add_shards(fsdp_safetensors *model, const char *path, const j
   json_t *value;
   fsdp_status status = FSDP_OK;
   char *folder = slash ? strndup(path, (size_t)(slash - path)) : strdup(".");
-  FSDP_CHECK(folder, "out of host memory for a path");
+  FSDP_NEED_MEMORY(folder, "a path");
   json_object_foreach((json_t *)map, name, value) {
     const char *shard = json_string_value(value);
     if (!shard || !*shard || strchr(shard, '/')) {
@@ -172,7 +172,7 @@ static fsdp_status add_index(fsdp_safetensors *model, const char *path, fsdp_err
   fsdp_status status = fsdp_json_file_read(&file, &root, error);
   if (status) return status;
   model->index = strdup(path);
-  FSDP_CHECK(model->index, "out of host memory for a path");
+  FSDP_NEED_MEMORY(model->index, "a path");
   const json_t *map = json_object_get(root, "weight_map");
   if (json_is_object(map)) {
     status = add_shards(model, path, map, error);

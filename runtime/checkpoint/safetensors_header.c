@@ -195,7 +195,7 @@ static fsdp_safetensors_tensor *append(fsdp_safetensors_list *list, const char *
   }
   fsdp_safetensors_tensor *t = &list->tensors[list->count++];
   *t = (fsdp_safetensors_tensor){.name = strdup(name), .file = file};
-  FSDP_CHECK(t->name, "out of host memory for a name");
+  FSDP_NEED_MEMORY(t->name, "a name");
   return t;
 }
 

@@ -92,7 +92,7 @@ static void open_file(fsdp_safetensors_writer *w, bool direct) {
   w->descriptor = direct ? open(w->temporary, flags | O_DIRECT, 0666) : -1;
   if (w->descriptor >= 0) {
     w->block = aligned_alloc(BLOCK_ALIGN, (size_t)BLOCK_BYTES);
-    FSDP_CHECK(w->block, "out of host memory for a block");
+    FSDP_NEED_MEMORY(w->block, "a file's block, %lld bytes", (long long)BLOCK_BYTES);
   } else {
     w->descriptor = open(w->temporary, flags, 0666);
   }
@@ -148,7 +148,7 @@ fsdp_status fsdp_safetensors_writer_create(const fsdp_safetensors_writer_config 
   fsdp_safetensors_writer *w = fsdp_alloc_zeroed(1, sizeof *w);
   w->path = strdup(config->path);
   int length = asprintf(&w->temporary, "%s.tmp-%ld", config->path, (long)getpid());
-  FSDP_CHECK(w->path && length >= 0, "out of host memory for a path");
+  FSDP_NEED_MEMORY(w->path && length >= 0, "a path");
   char *text = header_text(config, &w->data_bytes);
   open_file(w, config->direct);
   fsdp_status status = w->descriptor < 0 ? fail_write(w, "creating it", error) : write_header(w, text, error);
@@ -179,7 +179,7 @@ fsdp_status fsdp_safetensors_writer_append(fsdp_safetensors_writer *writer, cons
 static bool sync_folder(const char *path) {
   const char *slash = strrchr(path, '/');
   char *folder = !slash ? strdup(".") : slash == path ? strdup("/") : strndup(path, (size_t)(slash - path));
-  FSDP_CHECK(folder, "out of host memory for a path");
+  FSDP_NEED_MEMORY(folder, "a path");
   int descriptor = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   bool good = descriptor >= 0 && !fsync(descriptor);
   if (descriptor >= 0) close(descriptor);

@@ -38,7 +38,7 @@ fsdp_inproc *fsdp_inproc_create(const fsdp_comm_group *groups, int group_count, 
       size_t bytes = (size_t)fsdp_shared_control_bytes(group_of(inproc, c, r)->size);
       // Members are aligned to cache lines.
       *control = aligned_alloc(64, (bytes + 63) / 64 * 64);
-      FSDP_CHECK(*control, "out of host memory for %zu bytes", bytes);
+      FSDP_NEED_MEMORY(*control, "%zu bytes", bytes);
       memset(*control, 0, bytes);
     }
   }

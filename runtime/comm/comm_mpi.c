@@ -371,7 +371,7 @@ fsdp_status fsdp_world_create(int *argc, char ***argv, fsdp_world **world, fsdp_
   CALL_MPI(MPI_Comm_rank, MPI_COMM_WORLD, &self->rank);
   CALL_MPI(MPI_Comm_size, MPI_COMM_WORLD, &self->size);
   gethostname(self->host, sizeof self->host - 1);
-  fsdp_job_identify(self->rank, self->host, NULL);
+  fsdp_job_name(self->rank, self->host);
   MPI_Comm node;
   CALL_MPI(MPI_Comm_split_type, MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, self->rank, MPI_INFO_NULL, &node);
   CALL_MPI(MPI_Comm_rank, node, &self->local_rank);

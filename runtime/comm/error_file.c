@@ -134,13 +134,13 @@ static int64_t step_now(void) {
   return fsdp_board_step(&view);
 }
 
-static void record_failure(int rank, const char *host, int process, const char *message) {
-  fsdp_error_file_write(&(fsdp_error_report){.rank = rank,
-                                             .host = host,
-                                             .process = process,
+static void record_failure(const fsdp_job_end *end) {
+  fsdp_error_file_write(&(fsdp_error_report){.rank = end->rank,
+                                             .host = end->host,
+                                             .process = end->process,
                                              .step = step_now(),
-                                             .status = FSDP_ERR_PEER,
-                                             .message = message});
+                                             .status = (int)end->status,
+                                             .message = end->message});
 }
 
 static void on_fatal_signal(int number) {

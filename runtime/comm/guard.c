@@ -2,10 +2,10 @@
 
 #include "runtime/base/clock.h"
 #include "runtime/base/close_from.h"
+#include "runtime/base/launcher_end.h"
 #include "runtime/base/size.h"
 #include "runtime/base/status.h"
 #include "runtime/comm/error_file.h"
-#include "runtime/comm/launcher_end.h"
 
 #include <fcntl.h>
 #include <poll.h>
@@ -16,7 +16,6 @@
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
-#include <time.h>
 #include <unistd.h>
 
 #define TICK_MS 200
@@ -29,10 +28,7 @@
 #define SAY_MS    2000
 #define LEAVE_MS  4000
 // For ranks that the guard itself asked to leave.
-#define TOLD_MS 1000
-// mpirun takes two seconds to end what is left of a job, twice odls_base_sigkill_timeout; its daemons follow.
-#define LAUNCHER_MS  1500
-#define DAEMON_MS    2000
+#define TOLD_MS      1000
 #define NAMED_MAX    4
 #define GUARD_SPEAKS UINT32_MAX
 
@@ -53,19 +49,12 @@ typedef struct guard {
   bool several_nodes, owns_launcher, has_terminal;
   char host[FSDP_HOST_NAME_BYTES];
   fsdp_launcher launcher;
+  int claim; // fsdp_launcher_claim's; -1: without mpirun
   int64_t ticked_ms;
   int64_t lost_ms, claimed_ms, over_ms; // since when a rank is lost, someone speaks, all have ended; 0: not
   int64_t patience_ms;                  // with ranks that stay, since then
   bool was_asked;                       // when the first rank was lost
 } guard;
-
-static int64_t now_ms(void) {
-  return fsdp_now_ns() / 1000000;
-}
-
-static void wait_ms(int64_t ms) {
-  nanosleep(&(struct timespec){.tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000}, NULL);
-}
 
 // ---- Looking
 
@@ -143,18 +132,11 @@ static bool is_settled(const guard *self) {
 
 // ---- mpirun
 
-// mpirun's own standard output or error: -1 if it cannot be opened, for example a socket.
-static int open_output(const guard *self, int number) {
-  char path[64];
-  snprintf(path, sizeof path, "/proc/%d/fd/%d", self->launcher.process, number);
-  return open(path, O_WRONLY | O_APPEND | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
-}
-
 // Whether mpirun may still be running only because its output is not read.
 static bool launcher_prints(const guard *self) {
   bool blocked = false;
   for (int i = STDOUT_FILENO; i <= STDERR_FILENO; i++) {
-    int file = open_output(self, i);
+    int file = fsdp_launcher_output(&self->launcher, i);
     struct pollfd output = {.fd = file, .events = POLLOUT};
     if (file >= 0 && poll(&output, 1, 0) == 0) blocked = true;
     if (file >= 0) close(file);
@@ -196,6 +178,12 @@ static void speak(guard *self, is_meant *meant, int64_t now) {
   bool claims = atomic_compare_exchange_strong(&self->shared->claimed, &nobody, GUARD_SPEAKS);
   // The rank that claimed it and reported nothing for so long never will.
   if (!claims && (!self->claimed_ms || now - self->claimed_ms < SAY_MS)) return;
+  // A rank that ended before its own watch began has a guard of its own (start_guard.h).
+  if (self->claim >= 0 && !fsdp_launcher_claim(&self->launcher, self->claim)) {
+    atomic_store(&self->shared->said, 1);
+    atomic_store(&self->shared->over, FSDP_ERR_PEER);
+    return;
+  }
   char who[512], text[1200];
   const member *first = name_members(self, meant, now, who, sizeof who);
   if (meant == is_silent) {
@@ -213,13 +201,14 @@ static void speak(guard *self, is_meant *meant, int64_t now) {
   }
   fsdp_job_say(text);
   atomic_store(&self->shared->said, 1);
-  atomic_store(&self->shared->over, 1);
+  atomic_store(&self->shared->over, FSDP_ERR_PEER);
   if (!self->claimed_ms) self->claimed_ms = now;
   self->patience_ms = count_silent(self, now) == self->alive ? 0 : TOLD_MS;
   if (!first || !atomic_load(&self->shared->has_folder)) return;
   fsdp_error_file_open(self->shared->folder, first->rank, self->host, false);
   fsdp_board_mine = &self->slots[first->rank]; // whose step it is
-  fsdp_job_record_wait(fsdp_job_record(first->rank, self->host, first->process, text));
+  fsdp_job_record_wait(
+      fsdp_job_record(&(fsdp_job_end){first->rank, self->host, first->process, FSDP_ERR_PEER, text}));
 }
 
 // ---- Ending
@@ -244,7 +233,7 @@ static bool end_launcher_of_finished(guard *self, int64_t now) {
   int64_t limit_ms = atomic_load(&self->shared->limit_ms);
   if (!self->several_nodes || !self->owns_launcher) return true;
   if (now - self->over_ms < limit_ms || launcher_prints(self)) return false;
-  int terminal = open_output(self, STDERR_FILENO);
+  int terminal = fsdp_launcher_output(&self->launcher, STDERR_FILENO);
   if (terminal >= 0 && !self->launcher.is_daemon) {
     fsdp_job_set_outputs(terminal, -1);
     char text[256];
@@ -259,19 +248,16 @@ static bool end_launcher_of_finished(guard *self, int64_t now) {
 }
 
 static bool end_launcher_of_failed(const guard *self, int64_t now) {
-  const char *asked = getenv("OMPI_MCA_odls_base_sigkill_timeout");
-  int64_t kill_ms = asked ? fsdp_max_i64(atoll(asked), 1) * 1000 : 1000;
   int64_t since = self->claimed_ms ? fsdp_min_i64(self->claimed_ms, self->over_ms) : self->over_ms;
-  int64_t patience = LAUNCHER_MS + 2 * kill_ms + (self->launcher.is_daemon ? DAEMON_MS : 0);
   if (self->was_asked) return true; // its user, or another node's failure, ends mpirun
-  if (now - since < patience) return false;
+  if (now - since < fsdp_launcher_patience_ms(&self->launcher)) return false;
   fsdp_launcher_end(&self->launcher);
   return true;
 }
 
 // Whether there is nothing more to guard.
 static bool tick(guard *self) {
-  int64_t now = now_ms();
+  int64_t now = fsdp_now_ms();
   forgive_pause(self, now);
   look(self, now);
   bool launched = self->launcher.handle < 0 || !fsdp_launcher_has_ended(&self->launcher, 0);
@@ -296,7 +282,7 @@ static void sleep_a_tick(guard *self) {
   }
   if (self->alive == 0 && self->launcher.handle >= 0)
     self->polls[count++] = (struct pollfd){.fd = self->launcher.handle, .events = POLLIN};
-  if (poll(self->polls, (nfds_t)count, TICK_MS) < 0) wait_ms(TICK_MS);
+  if (poll(self->polls, (nfds_t)count, TICK_MS) < 0) fsdp_sleep_ms(TICK_MS);
 }
 
 // In the child, which has its parent's memory, standard error and nothing else.
@@ -308,14 +294,16 @@ static void run(guard *self) {
   close(STDIN_FILENO), close(STDOUT_FILENO);
   fsdp_close_from(STDERR_FILENO + 1);
   self->launcher = fsdp_launcher_find();
+  self->claim = self->launcher.handle >= 0 ? fsdp_launcher_claim_open() : -1;
   // An mpirun that ends a failed job no longer reads its processes' output.
-  int terminal =
-      self->launcher.handle >= 0 && !self->launcher.is_daemon ? open_output(self, STDERR_FILENO) : -1;
+  int terminal = self->launcher.handle >= 0 && !self->launcher.is_daemon
+                     ? fsdp_launcher_output(&self->launcher, STDERR_FILENO)
+                     : -1;
   if (terminal >= 0) {
     dup2(terminal, STDERR_FILENO);
     close(terminal);
   }
-  self->ticked_ms = now_ms();
+  self->ticked_ms = fsdp_now_ms();
   for (int i = 0; i < self->count; i++) {
     member *m = &self->members[i];
     m->handle = (int)syscall(SYS_pidfd_open, m->process, 0);

@@ -1,10 +1,10 @@
 #include "runtime/comm/watch.h"
 
 #include "runtime/base/clock.h"
+#include "runtime/base/launcher_end.h"
 #include "runtime/base/progress.h"
 #include "runtime/base/size.h"
 #include "runtime/base/status.h"
-#include "runtime/comm/launcher_end.h"
 #include "runtime/comm/watch_judge.h"
 #include "runtime/exchange/hearing.h"
 
@@ -15,7 +15,6 @@
 #include <string.h>
 #include <sys/eventfd.h>
 #include <sys/syscall.h>
-#include <time.h>
 #include <unistd.h>
 
 // If the thread sleeps longer than this beyond its tick, its process was stopped.
@@ -47,11 +46,12 @@ struct fsdp_watch {
   bool stop, has_mail;
   fsdp_watch_known known;
   char failure[1200];
+  fsdp_status failure_status;
 };
 
 // One mail: the state of the sender's node.
 typedef struct letter {
-  int32_t kind, count; // count views, each behind its rank
+  int32_t kind, count; // count views, each behind its rank; of LETTER_OVER the status to leave with
   int64_t still_ms;    // for how long nothing that the sender knows of has moved
   struct entry {
     int32_t rank, unused;
@@ -61,10 +61,6 @@ typedef struct letter {
 enum { LETTER_BOARD = 1, LETTER_OVER = 2 };
 
 static fsdp_watch *the_watch; // of this process, for fsdp_job_failed
-
-static int64_t now_ms(void) {
-  return fsdp_now_ns() / 1000000;
-}
 
 int64_t fsdp_watch_memory_bytes(int size) {
   return (int64_t)sizeof(fsdp_watch_node) + size * (int64_t)sizeof(fsdp_board_slot) +
@@ -116,8 +112,8 @@ static void post_board(fsdp_watch *self, int64_t now) {
 }
 
 // Asks every rank of the nodes that hear of this one to leave: the rank that reports for them may be stopped.
-static void post_over(fsdp_watch *self) {
-  letter over = {.kind = LETTER_OVER};
+static void post_over(fsdp_watch *self, int status) {
+  letter over = {.kind = LETTER_OVER, .count = status};
   for (int i = 0; i < self->known.count; i++) {
     if (!self->known.ranks[i].local)
       self->mail.post(self->mail.owner, self->known.ranks[i].rank, &over, (int)sizeof over);
@@ -129,7 +125,7 @@ static void take_mail(fsdp_watch *self, int64_t now) {
   while ((bytes = self->mail.take(self->mail.owner, self->letter, self->letter_bytes, &from)) > 0) {
     const letter *got = (const letter *)self->letter;
     if (got->kind == LETTER_OVER) {
-      self->passes_on = atomic_exchange(&self->shared->over, 1) == 0;
+      self->passes_on = atomic_exchange(&self->shared->over, (uint32_t)got->count) == 0;
       continue;
     }
     for (int i = 0; i < got->count; i++) {
@@ -273,10 +269,6 @@ static void end_peers(fsdp_watch *self) {
   }
 }
 
-static void wait_ms(int64_t ms) {
-  nanosleep(&(struct timespec){.tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000}, NULL);
-}
-
 // Whether mpirun cannot reach all of its daemons: a node sends nothing, or it has left while this rank is
 // still blocked.
 static bool is_cut_off(const fsdp_watch *self, fsdp_watch_verdict why, int64_t now) {
@@ -289,24 +281,24 @@ static bool is_cut_off(const fsdp_watch *self, fsdp_watch_verdict why, int64_t n
 }
 
 // Tells the nodes that hear of this one that the job is over.
-static void pass_on(fsdp_watch *self) {
+static void pass_on(fsdp_watch *self, int status) {
   for (int i = 0; self->has_mail && i < 3; i++) {
-    post_over(self); // again if the previous one was still under way
-    take_mail(self, now_ms());
-    wait_ms(20);
+    post_over(self, status); // again if the previous one was still under way
+    take_mail(self, fsdp_now_ms());
+    fsdp_sleep_ms(20);
   }
 }
 
 // Notifies every rank.
-static void tell(fsdp_watch *self, bool cut_off) {
-  pass_on(self);
+static void tell(fsdp_watch *self, fsdp_status status, bool cut_off) {
+  pass_on(self, (int)status);
   // Before its ranks end: an mpirun that already ends them cannot be ended cleanly.
   if (cut_off) {
     fsdp_launcher launcher = fsdp_launcher_find();
     fsdp_launcher_end(&launcher);
     fsdp_launcher_close(&launcher);
   }
-  atomic_store(&self->shared->over, 1);
+  atomic_store(&self->shared->over, (uint32_t)status);
 }
 
 // Waits until all other ranks of the reporting rank's node have left, and ends those that have not.
@@ -315,12 +307,12 @@ static void end_node(fsdp_watch *self, bool cut_off, int64_t now) {
   // that is killed. If this rank is the only one to leave, stopped ranks are left to mpirun, if there is one.
   peers count = count_peers(self, now);
   for (int64_t waited = 0; waited < LEAVE_MS && count.remaining > 0; waited += 50) {
-    wait_ms(50);
+    fsdp_sleep_ms(50);
     count = count_peers(self, now);
   }
   fsdp_launcher launcher = fsdp_launcher_find();
   if (cut_off || count.left > 0 || count.remaining > 0 || fsdp_launcher_has_ended(&launcher, 0)) {
-    wait_ms(50);
+    fsdp_sleep_ms(50);
     end_peers(self);
   }
 }
@@ -336,13 +328,20 @@ static void speak(fsdp_watch *self, fsdp_watch_verdict why, int64_t now) {
     message = text;
   }
   bool cut_off = is_cut_off(self, why, now);
+  fsdp_status status = why == FSDP_VERDICT_FAILED ? self->failure_status : FSDP_ERR_PEER;
   fsdp_job_say(message);
   atomic_store(&self->shared->said, 1);
-  int record = fsdp_job_record(failed->rank, failed->host, failed->view.process, message);
-  tell(self, cut_off);
+  int record =
+      fsdp_job_record(&(fsdp_job_end){failed->rank, failed->host, failed->view.process, status, message});
+  tell(self, status, cut_off);
   end_node(self, cut_off, now);
   fsdp_job_record_wait(record);
-  _exit(FSDP_ERR_PEER);
+  _exit(status);
+}
+
+static void leave_if_over(const fsdp_watch *self) {
+  uint32_t status = atomic_load(&self->shared->over);
+  if (status) _exit((int)status);
 }
 
 static void decide(fsdp_watch *self, int64_t now) {
@@ -351,6 +350,7 @@ static void decide(fsdp_watch *self, int64_t now) {
     self->suspect_ms = 0;
     return;
   }
+  leave_if_over(self); // an end that was seen since the tick began may be of a rank that has left for this
   if (self->suspect_ms == 0) self->suspect_ms = now;
   int64_t waited = now - self->suspect_ms;
   if (waited >= fsdp_watch_courtesy_ms(&self->known, why, now)) speak(self, why, now);
@@ -361,13 +361,15 @@ static void decide(fsdp_watch *self, int64_t now) {
 // ---- The thread
 
 static void tick(fsdp_watch *self) {
-  int64_t now = now_ms();
+  int64_t now = fsdp_now_ms();
   forgive_pause(self, now);
   beat();
   if (self->has_mail) take_mail(self, now);
-  if (self->passes_on && self->known.spread_ms > 0) pass_on(self);
-  if (atomic_load(&self->shared->over)) _exit(FSDP_ERR_PEER);
+  if (self->passes_on && self->known.spread_ms > 0) pass_on(self, (int)atomic_load(&self->shared->over));
+  leave_if_over(self);
+  // What asks one rank to end asks the others, and signals arrive one by one.
   if (fsdp_job_is_asked_to_end()) atomic_store(&self->shared->asked, 1);
+  if (atomic_load(&self->shared->asked)) fsdp_job_asked_to_end();
   observe(self, now);
   look_for_ended(self);
   if (self->has_mail && now - self->mailed_ms >= MAIL_MS && is_speaker(self, now)) {
@@ -396,17 +398,18 @@ static void wake(fsdp_watch *self) {
 }
 
 // Called on any thread: hands the message to the watch's thread and waits until that ends the process.
-static void fail(const char *message, bool follows) {
+static void fail(fsdp_status status, const char *message, bool follows) {
   fsdp_watch *self = the_watch;
   if (pthread_equal(pthread_self(), self->thread)) {
     fsdp_job_say(message);
-    fsdp_job_record_wait(
-        fsdp_job_record(self->rank, self->known.ranks[self->known.self].host, getpid(), message));
-    _exit(FSDP_ERR_PEER);
+    const char *host = self->known.ranks[self->known.self].host;
+    fsdp_job_record_wait(fsdp_job_record(&(fsdp_job_end){self->rank, host, getpid(), status, message}));
+    _exit(status);
   }
   pthread_mutex_lock(&self->mutex);
   if (!self->known.failed) {
     snprintf(self->failure, sizeof self->failure, "%s", message);
+    self->failure_status = status;
     self->known.failed = true;
     self->known.follows = follows;
   }
@@ -421,7 +424,7 @@ static void start_thread(fsdp_watch *self) {
   pthread_sigmask(SIG_SETMASK, &all, &before);
   int failure = pthread_create(&self->thread, NULL, run, self);
   pthread_sigmask(SIG_SETMASK, &before, NULL);
-  FSDP_CHECK(!failure, "the watch could not be started (%s)", strerror(failure));
+  FSDP_NEED_THREAD(failure, "the watch over the ranks");
 }
 
 fsdp_watch *fsdp_watch_start(const fsdp_watch_config *config) {
@@ -435,7 +438,7 @@ fsdp_watch *fsdp_watch_start(const fsdp_watch_config *config) {
   if (config->mail) self->mail = *config->mail;
   self->known.limit_ms = FSDP_WATCH_LIMIT_MS;
   atomic_store(&self->shared->limit_ms, FSDP_WATCH_LIMIT_MS);
-  self->known.started_ms = self->ticked_ms = now_ms();
+  self->known.started_ms = self->ticked_ms = fsdp_now_ms();
   const fsdp_hearing_config heard = {.rank = config->rank,
                                      .size = config->size,
                                      .circle = config->circle > 0 ? config->circle : FSDP_WATCH_CIRCLE,

@@ -17,9 +17,9 @@
 // itself was stopped does not count.
 //
 // One rank per node reports: it prints one message and notifies the nodes that it sends to. All ranks then
-// leave with FSDP_ERR_PEER by themselves, as the launcher may be out of reach. The reporting rank kills
-// stopped ranks of its node. If other nodes cannot be reached, it also ends the node's mpirun or orted, which
-// would wait forever.
+// leave by themselves, as the launcher may be out of reach: with FSDP_ERR_PEER, or with the failure's status.
+// The reporting rank kills stopped ranks of its node. If other nodes cannot be reached, it also ends the
+// node's mpirun or orted, which would wait forever.
 #pragma once
 
 #include "runtime/base/job.h"
@@ -44,7 +44,7 @@ typedef struct fsdp_mail {
 typedef struct fsdp_watch_node {
   _Alignas(64) _Atomic uint32_t claimed; // 1 + the rank that reports
   _Atomic uint32_t said;                 // that its message is out
-  _Atomic uint32_t over;                 // all others are notified: every rank leaves
+  _Atomic uint32_t over;                 // all others are notified: with which fsdp_status all leave
   _Atomic uint32_t asked;                // a rank of the node was asked to end (job.h)
   _Atomic uint32_t saves;                // the run saves checkpoints
   _Atomic int64_t limit_ms;

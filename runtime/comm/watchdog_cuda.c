@@ -47,10 +47,6 @@ struct fsdp_watchdog {
   int queue_count;
 };
 
-static int64_t now_ms(void) {
-  return fsdp_now_ns() / 1000000;
-}
-
 static queue *queue_of(fsdp_watchdog *self, void *stream) {
   for (int i = 0; i < self->queue_count; i++) {
     if (self->queues[i].stream == stream) return &self->queues[i];
@@ -77,7 +73,7 @@ void fsdp_watchdog_post(fsdp_watchdog *self, void *stream, fsdp_board_lane *lane
   added->place = place;
   pthread_mutex_lock(&self->mutex);
   if (lane) mine->lane = lane;
-  if (mine->tail == mine->head) mine->since_ms = now_ms();
+  if (mine->tail == mine->head) mine->since_ms = fsdp_now_ms();
   mine->tail++;
   pthread_mutex_unlock(&self->mutex);
 }
@@ -91,12 +87,12 @@ static void look(queue *mine) {
     CALL_CUDA(status);
     if (mine->lane) fsdp_lane_end(mine->lane, oldest->place);
     mine->head++;
-    mine->since_ms = now_ms();
+    mine->since_ms = fsdp_now_ms();
   }
   if (!mine->lane) return;
   bool busy = mine->head < mine->tail;
   if (busy) fsdp_lane_begin(mine->lane, mine->posts[mine->head % POSTS_MAX].place);
-  fsdp_lane_wait(mine->lane, busy && now_ms() - mine->since_ms > WAITS_MS);
+  fsdp_lane_wait(mine->lane, busy && fsdp_now_ms() - mine->since_ms > WAITS_MS);
 }
 
 // Sleeps, with the lock, until the next look; false at the end.
@@ -115,13 +111,13 @@ static void *watch(void *argument) {
   CALL_CUDA(cudaSetDevice(self->config.ordinal));
   pthread_mutex_lock(&self->mutex);
   while (sleep_between(self)) {
-    atomic_store(&self->looked_ms, now_ms());
+    atomic_store(&self->looked_ms, fsdp_now_ms());
     for (int i = 0; i < self->queue_count; i++) look(&self->queues[i]);
     // Not under the lock: the library may take its time, and collectives are posted meanwhile.
     pthread_mutex_unlock(&self->mutex);
     self->config.look(self->config.owner);
     pthread_mutex_lock(&self->mutex);
-    atomic_store(&self->looked_ms, now_ms());
+    atomic_store(&self->looked_ms, fsdp_now_ms());
   }
   pthread_mutex_unlock(&self->mutex);
   return NULL;
@@ -134,7 +130,7 @@ static void *keep_guard(void *argument) {
   const int64_t limit_ms = (int64_t)self->config.timeout_s * 1000 + GUARD_MS;
   while (!atomic_load(&self->guard_ends)) {
     nanosleep(&(struct timespec){.tv_nsec = LOOK_MS * 1000000L}, NULL);
-    if (now_ms() - atomic_load(&self->looked_ms) <= limit_ms) continue;
+    if (fsdp_now_ms() - atomic_load(&self->looked_ms) <= limit_ms) continue;
     FSDP_JOB_FAIL("the watchdog",
                   "the driver or NCCL has not answered for %" PRId64
                   " s; a peer has stopped, or the GPU has (--comm-timeout sets the limit)",
@@ -151,11 +147,11 @@ fsdp_watchdog *fsdp_watchdog_create(const fsdp_watchdog_config *config) {
   pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
   int failure = pthread_mutex_init(&self->mutex, NULL);
   if (!failure) failure = pthread_cond_init(&self->stopped, &monotonic);
-  atomic_init(&self->looked_ms, now_ms());
+  atomic_init(&self->looked_ms, fsdp_now_ms());
   if (!failure) failure = pthread_create(&self->thread, NULL, watch, self);
   if (!failure) failure = pthread_create(&self->guard, NULL, keep_guard, self);
   pthread_condattr_destroy(&monotonic);
-  FSDP_CHECK(!failure, "the watchdog could not be started (%s)", strerror(failure));
+  FSDP_NEED_THREAD(failure, "the watchdog of NCCL");
   return self;
 }
 

@@ -44,7 +44,7 @@ void fsdp_inproc_job_run(const fsdp_inproc_job *job, fsdp_link_counts *counts) {
     join_node(&m->world, job->ranks_per_node);
     failure = pthread_create(&m->thread, &small, start, m);
   }
-  FSDP_CHECK(!failure, "%d ranks could not be started (%d)", job->size, failure);
+  FSDP_NEED_THREAD(failure, "one of %d ranks, which are threads,", job->size);
   pthread_attr_destroy(&small);
   for (int r = 0; r < job->size; r++) {
     pthread_join(members[r].thread, NULL);

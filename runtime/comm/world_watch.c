@@ -1,8 +1,9 @@
 // The node's board, and the watch of a world of several ranks.
 #include "runtime/base/check.h"
+#include "runtime/base/launcher_end.h"
 #include "runtime/base/shared_file.h"
 #include "runtime/comm/guard.h"
-#include "runtime/comm/launcher_end.h"
+#include "runtime/comm/start_timer.h"
 #include "runtime/comm/world_internal.h"
 
 #include <string.h>
@@ -31,7 +32,7 @@ static bool open_board(fsdp_world *world, int *process) {
   if (!shares) {
     world->board =
         fsdp_shared_file_map(fsdp_shared_file_create("fsdp-board", world->board_bytes), world->board_bytes);
-    FSDP_CHECK(world->board, "no memory for the progress board, %lld bytes", (long long)world->board_bytes);
+    FSDP_NEED_MEMORY(world->board, "the progress board, %lld bytes", (long long)world->board_bytes);
   }
   fsdp_world_barrier(world);
   if (file >= 0) close(file); // all have opened it
@@ -89,6 +90,7 @@ void fsdp_world_watch_start(fsdp_world *world) {
                               .hosts = hosts,
                               .memory = world->board,
                               .mail = several ? &world->mail : NULL};
+  fsdp_start_timer_end(); // from here on the watches of the others see how this process ends
   world->watch = fsdp_watch_start(&config);
   free(hosts);
   free(node);

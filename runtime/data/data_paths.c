@@ -19,7 +19,7 @@ static void add_file(fsdp_data_paths *paths, const char *path) {
     paths->files = fsdp_realloc(paths->files, capacity * sizeof *paths->files);
   }
   char *copy = strdup(path);
-  FSDP_CHECK(copy, "out of host memory for a path");
+  FSDP_NEED_MEMORY(copy, "a path");
   paths->files[paths->count++] = copy;
 }
 
@@ -69,7 +69,7 @@ static int list_candidates(const char *folder, const char *pattern, const char *
     found->list = fsdp_realloc(found->list, (size_t)(found->count + 1) * sizeof *found->list);
     candidate *added = &found->list[found->count++];
     *added = (candidate){.name = strdup(name)};
-    FSDP_CHECK(added->name, "out of host memory for a name");
+    FSDP_NEED_MEMORY(added->name, "a name");
     while (name[added->alike] && name[added->alike] == pattern[added->alike]) added->alike++;
   }
   closedir(stream);
@@ -90,7 +90,7 @@ static char *full_path(const char *folder) {
   char *full = realpath(folder, NULL), *here = full ? NULL : getcwd(NULL, 0);
   if (!full && (folder[0] == '/' || !here || asprintf(&full, "%s/%s", here, folder) < 0))
     full = strdup(folder);
-  FSDP_CHECK(full, "out of host memory for a path");
+  FSDP_NEED_MEMORY(full, "a path");
   free(here);
   return full;
 }
@@ -98,7 +98,7 @@ static char *full_path(const char *folder) {
 static fsdp_status fail_unmatched(const char *option, const char *pattern, fsdp_error *error) {
   const char *slash = strrchr(pattern, '/'), *last = slash ? slash + 1 : pattern, *ending = ending_of(last);
   char *folder = slash ? strndup(pattern, slash > pattern ? (size_t)(slash - pattern) : 1) : strdup(".");
-  FSDP_CHECK(folder, "out of host memory for a path");
+  FSDP_NEED_MEMORY(folder, "a path");
   char *shown = full_path(folder), names[280], ends[72] = "";
   candidates found;
   int reason = list_candidates(folder, last, ending, &found);
@@ -136,7 +136,7 @@ static char *glob_of(const char *item) {
   size_t folder_bytes = slash ? (size_t)(slash - item) : 0;
   char *pattern = fsdp_alloc(2 * strlen(item) + 1), *to = pattern;
   char *folder = strndup(item, folder_bytes);
-  FSDP_CHECK(folder, "out of host memory for a path");
+  FSDP_NEED_MEMORY(folder, "a path");
   bool literal = folder_bytes && access(folder, F_OK) == 0;
   for (size_t i = 0; item[i]; i++) {
     if (literal && i < folder_bytes && strchr("*?[\\", item[i])) *to++ = '\\';
@@ -160,7 +160,7 @@ static fsdp_status add_item(const char *option, const char *item, fsdp_data_path
   char *pattern = glob_of(item);
   int answer = glob(pattern, GLOB_NOSORT, NULL, &found);
   free(pattern);
-  FSDP_CHECK(answer != GLOB_NOSPACE, "out of host memory for the files of a pattern");
+  FSDP_NEED_MEMORY(answer != GLOB_NOSPACE, "the files of a pattern");
   if (answer != 0) return fail_unmatched(option, item, error);
   qsort(found.gl_pathv, found.gl_pathc, sizeof *found.gl_pathv, compare_paths);
   for (size_t i = 0; i < found.gl_pathc; i++) add_file(paths, found.gl_pathv[i]);
@@ -194,7 +194,7 @@ fsdp_status fsdp_data_paths_find(const char *option, const char *list, fsdp_data
   if (!list || !*list) return FSDP_OK;
   char *copy = strdup(list), *rest = copy, *item;
   paths->list = strdup(list);
-  FSDP_CHECK(copy && paths->list, "out of host memory for a list of paths");
+  FSDP_NEED_MEMORY(copy && paths->list, "a list of paths");
   fsdp_status status = FSDP_OK;
   bool is_pattern, patterns = false;
   while (status == FSDP_OK && (item = strsep(&rest, ","))) {

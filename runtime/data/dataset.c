@@ -41,7 +41,7 @@ typedef struct span {
 
 static char *copy_path(const char *path) {
   char *copy = strdup(path);
-  FSDP_CHECK(copy, "out of host memory for a path");
+  FSDP_NEED_MEMORY(copy, "a path");
   return copy;
 }
 
@@ -445,7 +445,7 @@ static void hash_bytes(void *state, const void *bytes, int64_t count) {
 // Text is hashed as one stream, so that splitting it into different files changes nothing.
 uint64_t fsdp_dataset_fingerprint(const fsdp_dataset *dataset) {
   XXH64_state_t *state = XXH64_createState();
-  FSDP_CHECK(state, "out of host memory for a hash");
+  FSDP_NEED_MEMORY(state, "a hash");
   XXH64_reset(state, 0);
   int64_t bytes = 0;
   for (int i = 0; i < dataset->source_count; i++) {

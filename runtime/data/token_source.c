@@ -94,7 +94,7 @@ static fsdp_status refuse_unprepared(const char *path, const char *kind, const c
   char *with = tokenizer ? shell_word(tokenizer, (int)strlen(tokenizer)) : NULL;
   char *from = shell_word(path, (int)strlen(path)), *prepared;
   int length = asprintf(&prepared, "%.*s.tok", (int)(kind - path), path);
-  FSDP_CHECK(length >= 0, "out of host memory for a path");
+  FSDP_NEED_MEMORY(length >= 0, "a path");
   char *to = shell_word(prepared, length);
   fsdp_status status =
       fsdp_fail(error, FSDP_ERR_INPUT,

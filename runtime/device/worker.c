@@ -117,8 +117,7 @@ fsdp_worker *fsdp_worker_create(const fsdp_worker_config *config) {
   if (!failure) failure = pthread_cond_init(&worker->room, NULL);
   if (!failure) failure = pthread_cond_init(&worker->finished, NULL);
   if (!failure) failure = pthread_create(&worker->thread, NULL, work_loop, worker);
-  FSDP_CHECK(!failure, "the thread of stream %s could not be started (%s)",
-             fsdp_stream_name(config->context.stream), strerror(failure));
+  FSDP_NEED_THREAD(failure, "the thread of stream %s", fsdp_stream_name(config->context.stream));
   return worker;
 }
 

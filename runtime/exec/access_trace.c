@@ -139,7 +139,7 @@ fsdp_access_trace *fsdp_access_trace_create(const fsdp_program *program, const f
   trace->common = common;
   count_beside(trace);
   trace->streams = aligned_alloc(64, FSDP_STREAM_COUNT * sizeof *trace->streams);
-  FSDP_CHECK(trace->streams, "out of host memory for the trace");
+  FSDP_NEED_MEMORY(trace->streams, "the trace");
   memset(trace->streams, 0, FSDP_STREAM_COUNT * sizeof *trace->streams);
   int64_t total = 0, capacity[FSDP_STREAM_COUNT];
   count_ranges(program, capacity);

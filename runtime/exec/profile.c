@@ -67,7 +67,7 @@ fsdp_profile *fsdp_profile_create(const fsdp_program *program) {
     find_ends(profile, section);
   }
   profile->streams = aligned_alloc(64, FSDP_STREAM_COUNT * sizeof *profile->streams);
-  FSDP_CHECK(profile->streams, "out of host memory for the profile");
+  FSDP_NEED_MEMORY(profile->streams, "the profile");
   memset(profile->streams, 0, FSDP_STREAM_COUNT * sizeof *profile->streams);
   for (int s = 0; s < FSDP_STREAM_COUNT; s++) {
     for (int p = 0; p < 2; p++) {

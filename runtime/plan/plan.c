@@ -117,20 +117,23 @@ static fsdp_status check_strategy(const fsdp_plan_config *c, fsdp_error *error) 
   return FSDP_OK;
 }
 
+// Positions and rows are ints in kernels and lists; more rows than this would not fit any device. `seq` may
+// have padding.
+static fsdp_status check_rows(const fsdp_plan_config *c, int64_t seq, fsdp_error *error) {
+  if (c->batch <= INT32_MAX / seq) return FSDP_OK;
+  return fsdp_fail(error, FSDP_ERR_OPTION,
+                   "a micro-batch of %lld sequences of %lld tokens%s has more than 2^31 - 1 tokens: lower "
+                   "--batch-size or --seq-length",
+                   (long long)c->batch, (long long)seq, seq > c->seq ? " (with padding)" : "");
+}
+
 static fsdp_status check_config(const fsdp_plan_config *c, fsdp_error *error) {
   FSDP_CHECK(c->batch >= 1 && c->seq >= 1 && c->micro_batches >= 1 && c->prefetch >= 0, "sizes");
   fsdp_status status = c->sharding || c->op_strategies ? FSDP_OK : check_strategy(c, error);
   if (status) return status;
   status = fsdp_model_check_seq(&c->model, c->seq, error);
   if (status) return status;
-  // Positions and rows are ints in kernels and lists; more rows than this would not fit any device.
-  if (c->batch > INT32_MAX / c->seq)
-    return fsdp_fail(
-        error, FSDP_ERR_OPTION,
-        "a micro-batch of %lld sequences of %lld tokens has more than 2^31 - 1 tokens: lower --batch-size "
-        "or --seq-length",
-        (long long)c->batch, (long long)c->seq);
-  return FSDP_OK;
+  return check_rows(c, c->seq, error);
 }
 
 // Refuses what a graph can say about a parameter and no op supports yet.
@@ -248,6 +251,7 @@ static fsdp_status plan_program(fsdp_plan *plan, fsdp_error *error) {
   if (status) return status;
   plan->axes = fsdp_factored_mesh_of(plan->specs, plan->graph, &c->mesh);
   status = fsdp_partition(plan->graph, plan->specs, &c->mesh, &plan->axes, &plan->rows, error);
+  if (status == FSDP_OK) status = check_rows(c, plan->rows.parts * plan->rows.local_seq, error);
   if (status) return status;
   fsdp_graph_backward(plan->graph);
   status = fsdp_units_create(plan->graph, &c->wrap, &plan->axes.mesh, &plan->units, error);

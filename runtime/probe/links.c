@@ -114,7 +114,7 @@ void probe_collectives(probe *self) {
   probe_call *call = self->crowded ? make_product(self, CROWDED_WIDTH) : NULL;
   probe_load product;
   double product_s = 0;
-  FSDP_CHECK(call || !self->crowded, "no memory for a product of %d x %d", CROWDED_WIDTH, CROWDED_WIDTH);
+  FSDP_NEED_MEMORY(call || !self->crowded, "a product of %d x %d", CROWDED_WIDTH, CROWDED_WIDTH);
   if (call) {
     product = probe_call_load(self, call);
     product_s = probe_measure_between(self, &product, NULL);

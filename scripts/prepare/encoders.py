@@ -15,6 +15,7 @@ END_OF_BYTES = 0
 class Bytes:
     """Every byte is a token; a record ends with byte 0, and a .txt with nothing."""
     tokenizer_hash, is_bytes, vocabulary, template = 0, True, 256, None
+    divided = 0  # no byte lies in two parts
 
     def __init__(self, settings):
         self.begin = settings.begin_id(None, None)
@@ -50,6 +51,7 @@ class Bytes:
 class Pretrained:
     """A tokenizer.json, with what stands beside it about its special tokens and chats."""
     is_bytes = False
+    divided = 0  # documents whose parts a token would have joined
 
     def __init__(self, settings):
         import tokenizers
@@ -112,13 +114,37 @@ class Pretrained:
             ids, mask = [], []
             if self.begin is not None and not document.whole:
                 ids, mask = [self.begin], ["0"]
-            for (_, spans, end_counts), encoding in zip(runs_of[index], encodings.get(index, [])):
-                ids += encoding.ids
-                mask.append(_digits(encoding, spans))
+            for (text, spans, end_counts), encoding in zip(runs_of[index], encodings.get(index, [])):
+                if document.apart and _joins(encoding, spans):
+                    added, digits = self._apart(text, spans)
+                    self.divided += 1
+                else:
+                    added, digits = encoding.ids, _digits(encoding, spans)
+                ids += added
+                mask.append(digits)
                 if end_counts is not None and self.end is not None:
                     ids.append(self.end)
                     mask.append("1" if end_counts else "0")
             yield ids, ("0" + "".join(mask)[1:]).encode() if ids else b""
+
+    def _behind(self, text):
+        """The tokens of a text that another one stands before, as near as the tokenizer can. Some mark the
+        beginning of what they are given; it must be seen not to be one."""
+        if self.needs_context:
+            joined, known = self._ids("\n" + text), self.break_ids
+            if joined[:len(known)] == known:
+                return joined[len(known):]
+        return self._ids(text)
+
+    def _apart(self, text, spans):
+        """Each span's tokens by themselves, as a prompt's are where a model is to complete it."""
+        self.tokenizer.encode_special_tokens = not self.special_tokens
+        ids, digits, begin = [], "", 0
+        for end, counts in spans:
+            part = text[begin:end]
+            added = self._behind(part) if begin else self._ids(part)
+            ids, digits, begin = ids + added, digits + ("1" if counts else "0") * len(added), end
+        return ids, digits
 
     def piece(self, data, place, first, last):
         """A piece of a longer text, as near as its tokenizer can to how it stands there."""
@@ -130,13 +156,7 @@ class Pretrained:
             raise InputError(f"{path}:{line}: is not UTF-8 ({error.reason}); convert it") from None
         text = text.removeprefix("\ufeff") if first else text
         self.tokenizer.encode_special_tokens = not self.special_tokens
-        ids = None
-        if not first and self.needs_context:
-            # Some tokenizers mark the beginning of what they are given; it must be seen not to be one.
-            joined, known = self._ids("\n" + text), self.break_ids
-            ids = joined[len(known):] if joined[:len(known)] == known else None
-        if ids is None:
-            ids = self._ids(text)
+        ids = self._ids(text) if first else self._behind(text)
         if first and self.begin is not None:
             ids.insert(0, self.begin)
         if last and self.end is not None:
@@ -158,6 +178,13 @@ def _runs(document):
             spans.append((size, counts))
     if text:
         yield "".join(text), spans, None
+
+
+def _joins(encoding, spans):
+    """Whether a token has characters of two spans that are learned differently."""
+    return any(begin < end < token_end and counts != next_counts
+               for (end, counts), (_, next_counts) in zip(spans, spans[1:])
+               for begin, token_end in encoding.offsets)
 
 
 def _digits(encoding, spans):

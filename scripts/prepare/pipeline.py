@@ -59,9 +59,9 @@ class Settings:
 class Encoded:
     """A chunk as it goes into the file."""
 
-    def __init__(self, tokens, mask, starts, left_out, greatest):
+    def __init__(self, tokens, mask, starts, left_out, greatest, divided=0):
         self.tokens, self.mask, self.starts = tokens, mask, starts
-        self.left_out, self.greatest = left_out, greatest
+        self.left_out, self.greatest, self.divided = left_out, greatest, divided
 
 
 class Worker:
@@ -117,7 +117,7 @@ class Worker:
     def _records(self, parsed):
         documents = list(parsed)
         ids, masks, starts = array(TYPECODES[self.settings.token_bytes]), [], []
-        left_out = documents.count(None)
+        left_out, divided = documents.count(None), self.encoder.divided
         for tokens, mask in self.encoder.documents(document for document in documents if document):
             if tokens:
                 starts.append(len(ids))
@@ -125,7 +125,7 @@ class Worker:
                 masks.append(mask)
             else:
                 left_out += 1
-        return Encoded(self._bytes(ids), b"".join(masks), starts, left_out, 0)
+        return Encoded(self._bytes(ids), b"".join(masks), starts, left_out, 0, self.encoder.divided - divided)
 
     def _bytes(self, ids):
         return little_endian(ids, self.settings.token_bytes)
@@ -218,7 +218,8 @@ class Progress:
 
 
 def prepare(paths, out, settings, processes):
-    """Writes `out`; returns the writer, the number of records left out, and the vocabulary."""
+    """Writes `out`; returns the writer, the numbers of records left out and of those whose parts are encoded
+    apart, and the vocabulary."""
     total = sum(os.path.getsize(path) for path in paths)
     settings.token_bytes = 4
     worker = Worker(settings)
@@ -230,13 +231,14 @@ def prepare(paths, out, settings, processes):
         settings.token_bytes = max(inputs.token_layout(path)[1] for path in paths)
     processes = min(processes, 1 + total // inputs.CHUNK_BYTES)
     writer, progress = Writer(out, settings.token_bytes), Progress(total)
-    left_out = greatest = 0
+    left_out = greatest = divided = 0
     try:
         chunks = (chunk for path in paths for chunk in inputs.chunks(path))
         with contextlib.closing(_in_order(chunks, processes, worker, settings)) as results:
             for chunk, result in results:
                 writer.add(result.tokens, result.mask, result.starts)
                 left_out += result.left_out
+                divided += result.divided
                 greatest = max(greatest, result.greatest)
                 progress.add(chunk.size, len(result.mask))
         if not writer.tokens:
@@ -252,4 +254,4 @@ def prepare(paths, out, settings, processes):
     finally:
         progress.clear()
         writer.abandon()
-    return writer, left_out, vocabulary
+    return writer, left_out, divided, vocabulary

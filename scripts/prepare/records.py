@@ -27,10 +27,11 @@ DECODER = json.JSONDecoder(parse_constant=_refuse_constant)
 
 
 class Document:
-    """`whole` says that the parts hold the beginning and the end of the text already (a chat template's)."""
+    """`whole` says that the parts hold the beginning and the end of the text already (a chat template's);
+    `apart` that no token may lie in two parts."""
 
-    def __init__(self, parts, whole=False):
-        self.parts, self.whole = parts, whole
+    def __init__(self, parts, whole=False, apart=False):
+        self.parts, self.whole, self.apart = parts, whole, apart
 
 
 def _check_string(value, place, names):
@@ -87,7 +88,7 @@ def _completion(record, place):
     values = [record["prompt"], record.get("completion")]
     for value in values:
         _check_string(value, place, '"prompt" and "completion"')
-    return Document([(values[0], False), (values[1], True), (None, True)])
+    return Document([(values[0], False), (values[1], True), (None, True)], apart=True)
 
 
 def _chat(messages, place, options):

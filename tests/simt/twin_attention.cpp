@@ -1,6 +1,8 @@
 // Causal attention with grouped key/value heads, both directions.
 #include "tests/simt/twin.h"
 
+#include "kernels/cuda/cuda_kernels.h"
+
 #include <cstring>
 
 namespace {
@@ -56,6 +58,13 @@ const cut_heads alone_shapes[] = {{{1, 100, 2, 1, 64, 0}, {1, 1, 0, true}},
                                   {{1, 70, 4, 2, 80, 33}, {1, 3, 0, true}},
                                   {{2, 24, 2, 1, 20, 0}, {4, 3, 1, true}},
                                   {{1, 36, 1, 1, 160, 0}, {2, 2, 1, true}}};
+
+// For a grid of 4 blocks along y.
+const cut_heads many_heads[] = {{{7, 1, 1, 1, 64, 0}, {1, 0, 0}},
+                                {{3, 9, 3, 3, 20, 0}, {1, 0, 0}},
+                                {{5, 17, 1, 1, 128, 3}, {1, 0, 0}},
+                                {{11, 2, 2, 1, 64, 0}, {1, 2, 0}},
+                                {{5, 12, 1, 1, 160, 0}, {3, 2, 1}}};
 
 bool is_apart(const cut &how) {
   return how.parts > 0;
@@ -160,6 +169,10 @@ void run(fsdp_dtype dtype) {
   for (const heads &s : windowed_shapes) forward_and_backward(dtype, s);
   for (const cut_heads &c : cut_shapes) forward_and_backward(dtype, c.s, c.how);
   for (const cut_heads &c : alone_shapes) forward_and_backward(dtype, c.s, c.how);
+  // More sequences times heads than a grid has blocks along y, whose last layer along z is not full.
+  fsdp_cuda_limit_grid(4);
+  for (const cut_heads &c : many_heads) forward_and_backward(dtype, c.s, c.how);
+  fsdp_cuda_limit_grid(0);
 }
 
 // The operand in fp32, holding the same numbers.

@@ -59,8 +59,9 @@ attention_shape shape_of(const fsdp_kernel_call *call) {
              (long long)D, (long long)general_head_max);
   const fsdp_row_map queries = fsdp_row_map_of(call);
   const fsdp_key_map keys = fsdp_key_map_of(call, &queries);
-  FSDP_CHECK(keys.seq < INT32_MAX / 4 && attrs->batch * H <= 65535, "%s: %lld sequences of %lld, %lld heads",
-             fsdp_op_name(call->kind), (long long)attrs->batch, (long long)keys.seq, (long long)H);
+  FSDP_CHECK(keys.seq < INT32_MAX / 4 && attrs->batch * H <= INT32_MAX,
+             "%s: %lld sequences of %lld, %lld heads", fsdp_op_name(call->kind), (long long)attrs->batch,
+             (long long)keys.seq, (long long)H);
   FSDP_CHECK(attrs->window >= 0, "%s: a window of %lld keys", fsdp_op_name(call->kind),
              (long long)attrs->window);
   attention_shape s = {};

@@ -29,6 +29,15 @@ __device__ __host__ inline int64_t statistic_at(const attention_shape &s, int b,
   return (int64_t(b) * s.H + head) * s.T + index;
 }
 
+// The sequence and the head, of `heads` in each, that a block is for. Past the last sequence: for none.
+struct block_head {
+  int b, head;
+};
+__device__ __forceinline__ block_head block_head_of(int heads) {
+  const int row = block_row();
+  return {row / heads, row % heads};
+}
+
 // First key of the tile (of TILE keys) that holds the first key that the query at `position` sees.
 template <int TILE> __device__ __forceinline__ int first_tile(const attention_shape &s, int position) {
   return position < s.window ? 0 : (position - s.window + 1) / TILE * TILE;

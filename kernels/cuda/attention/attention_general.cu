@@ -126,7 +126,9 @@ template <class T, int COLUMNS>
 __global__ void __launch_bounds__(threads_count, COLUMNS <= 16 ? 6 : 2) attend(attention_forward<T> p) {
   constexpr int keys = tile_rows<COLUMNS>, count = keys / sharers;
   const attention_shape &s = p.shape;
-  const int b = int(blockIdx.y) / s.H, head = int(blockIdx.y) % s.H, kv = head / s.G * s.D;
+  const auto [b, head] = block_head_of(s.H);
+  if (b >= s.B) return;
+  const int kv = head / s.G * s.D;
   // The longest rows of the triangle first.
   const query_range own = query_tile<rows>(s, int(gridDim.x - 1 - blockIdx.x));
   const int valid = least(rows, own.end - own.index);
@@ -174,7 +176,9 @@ template <class T, int COLUMNS>
 __global__ void __launch_bounds__(threads_count, 2) differentiate_queries(attention_gradient<T> p) {
   constexpr int keys = tile_rows<COLUMNS>, count = keys / sharers;
   const attention_shape &s = p.shape;
-  const int b = int(blockIdx.y) / s.H, head = int(blockIdx.y) % s.H, kv = head / s.G * s.D;
+  const auto [b, head] = block_head_of(s.H);
+  if (b >= s.B) return;
+  const int kv = head / s.G * s.D;
   const query_range own = query_tile<rows>(s, int(gridDim.x - 1 - blockIdx.x));
   const int valid = least(rows, own.end - own.index);
   const int row = int(threadIdx.x) / sharers, lane = int(threadIdx.x) % sharers, index = own.index + row;
@@ -212,7 +216,8 @@ template <class T, int COLUMNS>
 __global__ void __launch_bounds__(threads_count, 2) differentiate_keys(attention_gradient<T> p) {
   constexpr int queries = tile_rows<COLUMNS>, count = queries / sharers;
   const attention_shape &s = p.shape;
-  const int b = int(blockIdx.y) / s.K, kv = int(blockIdx.y) % s.K;
+  const auto [b, kv] = block_head_of(s.K);
+  if (b >= s.B) return;
   const int first = int(blockIdx.x) * rows;
   const int row = int(threadIdx.x) / sharers, lane = int(threadIdx.x) % sharers;
   const tiles t = cut_shared<COLUMNS>(s.D, 2, 2, 2);

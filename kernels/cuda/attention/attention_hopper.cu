@@ -52,7 +52,8 @@ struct block_range {
 
 template <bool MAPPED> __device__ __forceinline__ block_range range_of(const attention_shape &s) {
   const query_range own = query_tile_at<MAPPED, queries>(s, int(gridDim.x - 1 - blockIdx.x));
-  return {own, int(blockIdx.y) / s.H, int(blockIdx.y) % s.H, first_tile<keys>(s, own.position),
+  const block_head at = block_head_of(s.H);
+  return {own, at.b, at.head, first_tile<keys>(s, own.position),
           own.position + least(queries, own.end - own.index)};
 }
 
@@ -241,6 +242,7 @@ template <int WIDTH, bool MAPPED>
 __global__ void __launch_bounds__(threads_count, 1) attend(attention_forward<bf16> p) {
   FSDP_SHARED_DYNAMIC(bytes);
   const block_range range = range_of<MAPPED>(p.shape);
+  if (range.b >= p.shape.B) return;
   const int warpgroup = int(threadIdx.x) / warpgroup_threads;
   if (warpgroup == 0) {
     registers_release<copy_registers>();

@@ -117,7 +117,9 @@ __global__ void __launch_bounds__(threads_count) make_d_k_d_v(attention_gradient
   const smem<bf16> k = bytes.part<bf16>(0, own_rows * WIDTH),
                    v = bytes.part<bf16>(tile_bytes<WIDTH, own_rows>, own_rows * WIDTH);
   const attention_shape &s = p.shape;
-  const int b = int(blockIdx.y) / s.K, kv = int(blockIdx.y) % s.K, first = int(blockIdx.x) * own_rows;
+  const auto [b, kv] = block_head_of(s.K);
+  if (b >= s.B) return;
+  const int first = int(blockIdx.x) * own_rows;
   const int group_row = int(threadIdx.x) / warpgroup_threads * warpgroup_rows;
   const int row = int(threadIdx.x) / warp_lanes * 16; // of the warp
   query_walk at = walk_of<MAPPED, tile_queries>(s, kv, first, first + own_rows - 1), next = at;
@@ -223,7 +225,9 @@ __global__ void __launch_bounds__(threads_count) make_d_q(attention_gradient<bf1
   const smem<bf16> q = bytes.part<bf16>(0, own_rows * WIDTH),
                    d_o = bytes.part<bf16>(tile_bytes<WIDTH, own_rows>, own_rows * WIDTH);
   const attention_shape &s = p.shape;
-  const int b = int(blockIdx.y) / s.H, head = int(blockIdx.y) % s.H, kv = head / s.G * s.D;
+  const auto [b, head] = block_head_of(s.H);
+  if (b >= s.B) return;
+  const int kv = head / s.G * s.D;
   const query_range own = query_tile_at<MAPPED, own_rows>(s, int(gridDim.x - 1 - blockIdx.x));
   // Positions: of the block's first query, and past its last.
   const int first = own.position, end = first + least(own_rows, own.end - own.index);

@@ -95,7 +95,9 @@ __global__ void __launch_bounds__(threads_count) attend(attention_forward<bf16> 
   const smem<bf16> k = bytes.part<bf16>(queries * WIDTH * 2, keys * WIDTH);
   const smem<bf16> v = bytes.part<bf16>((queries + keys) * WIDTH * 2, keys * WIDTH);
   const attention_shape &s = p.shape;
-  const int b = int(blockIdx.y) / s.H, head = int(blockIdx.y) % s.H, kv = head / s.G * s.D;
+  const auto [b, head] = block_head_of(s.H);
+  if (b >= s.B) return;
+  const int kv = head / s.G * s.D;
   const query_range own = query_tile_at<MAPPED, queries>(s, int(gridDim.x - 1 - blockIdx.x));
   // Positions: of the block's first query and past its last, and of the warp's first.
   const int first = own.position, end = first + least(queries, own.end - own.index);

@@ -50,7 +50,7 @@ static char *bare_repr(const fsdp_units *units, const fsdp_graph *graph, const f
   char *text = NULL;
   size_t bytes = 0;
   FILE *out = open_memstream(&text, &bytes);
-  FSDP_CHECK(out, "out of memory");
+  FSDP_NEED_MEMORY(out, "a text");
   fprintf(out, "%s(%s", module->class_name, module->detail);
   if (module->first_child >= 0) put_children(out, units, graph, module);
   fputc(')', out);
@@ -64,7 +64,7 @@ static char *module_repr(const fsdp_units *units, const fsdp_graph *graph, int m
   char *text = NULL;
   size_t bytes = 0;
   FILE *out = open_memstream(&text, &bytes);
-  FSDP_CHECK(out, "out of memory");
+  FSDP_NEED_MEMORY(out, "a text");
   fputs("FullyShardedDataParallel(\n  (_fsdp_wrapped_module): ", out);
   put_indented(out, bare);
   fputs("\n)", out);

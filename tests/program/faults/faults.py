@@ -5,8 +5,9 @@ the bit.
 
     tests/program/faults/faults.py --hosts 2 --count 50 --out faults.jsonl     # again: resumes
 
-Needs root for two hosts (hosts.py). FSDP_BIN_DIR is where the programs are. Faults begin when all ranks
-have joined the job: what happens before is mpirun's business.
+Needs root for two hosts (hosts.py). FSDP_BIN_DIR is where the programs are. A fault before all ranks have
+joined is one of the kinds start-kill and start-stop: there is a message at most, as the ranks do not know of
+each other yet.
 """
 
 import argparse
@@ -123,13 +124,21 @@ class Run:
         return process.poll() is None
 
 
-def guards_of(folder):
-    """The guards of the run that logs to `folder`: process ids."""
+def wait_start(run, process, draw):
+    """To a random moment before, or at times a little after, all ranks have joined."""
+    while process.poll() is None and not processes_of(run.work / "logs"):
+        time.sleep(0.002)
+    time.sleep(draw.uniform(0, 0.4))
+    return process.poll() is None
+
+
+def guards_of(folder, name="fsdp_guard"):
+    """The guards of the run that logs to `folder`, or of its ranks' starts: process ids."""
     found = []
     for path in pathlib.Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
             words = (path / "cmdline").read_bytes().split(b"\0")
-            if str(folder).encode() in words and (path / "comm").read_text() == "fsdp_guard\n":
+            if str(folder).encode() in words and (path / "comm").read_text() == f"{name}\n":
                 found.append(int(path.name))
     return found
 
@@ -195,6 +204,10 @@ def check_messages(run, kind, victim):
             raise Lost(f"not one message a side of a cut link: {told}, {sides}")
         if "rank 2 (host b)" not in told[0] or "rank 0 (host a)" not in sides[1][0]:
             raise Lost(f"a cut link's message does not name the other side: {sides}")
+    elif kind.startswith("start"):
+        if len(told) > 1 or "broken invariant" in run.text("err"):
+            raise Lost(f"several messages of a start that failed: {told}; {run.text('err')}")
+        return told[0] if told else None
     elif len(told) != 1 or f"rank {victim} (host " not in told[0]:
         raise Lost(f"not one message that names rank {victim}: {told}; {run.text('err')}")
     crashed = [text for text in (run.text("err"), *logs) if "Process received signal" in text]
@@ -206,12 +219,16 @@ def check_messages(run, kind, victim):
 def inject(run, draw, kind, process):
     """The fault; the rank that it struck, or None where the job was over."""
     victim, ranks = draw.randrange(RANKS), processes_of(run.work / "logs")
-    if process.poll() is not None or len(ranks) != RANKS:
+    if kind.startswith("start") and victim not in ranks:  # it has not been started yet
+        victim = next(iter(ranks), victim)
+    elif len(ranks) != RANKS:
+        return None
+    if process.poll() is not None or victim not in ranks:
         return None
     if kind == "cut":
         run.two.cut()
     else:
-        os.kill(ranks[victim], signal.SIGKILL if kind == "kill" else signal.SIGSTOP)
+        os.kill(ranks[victim], signal.SIGKILL if kind.endswith("kill") else signal.SIGSTOP)
     return victim
 
 
@@ -219,7 +236,8 @@ def one_fault(run, draw, kind):
     """A start that a fault ends. Its delay and message, or None where the run was done before it."""
     process = run.start("wild")
     try:
-        victim = inject(run, draw, kind, process) if run.wait_moment(process, draw) else None
+        wait = wait_start if kind.startswith("start") else Run.wait_moment
+        victim = inject(run, draw, kind, process) if wait(run, process, draw) else None
         if victim is None:
             finish(run, process)
             return None
@@ -247,7 +265,7 @@ def faults(two, count, work, record, timeout_s=5, seed=1, done=0):
     """`count` faults in all, of which `done` lie behind; `record` gets each. Every run is taken to its end,
     and its curve compared."""
     run, draw = Run(two, work, timeout_s), random.Random(f"{seed} {done}")
-    kinds = ["kill", "stop", "cut"] if two else ["kill", "stop"]
+    kinds = ["kill", "stop", "cut", "start-kill"] if two else ["kill", "stop", "start-kill", "start-stop"]
     finish(run, run.start("calm"))
     calm = run.losses("calm")
     while done < count:

@@ -12,7 +12,7 @@ import time
 import faults
 import programs
 
-FAULTS = 20 if programs.ALL else 2
+FAULTS = 20 if programs.ALL else 4
 
 
 def rank_logs(work):

@@ -82,6 +82,41 @@ def never_joins():
     assert process.returncode == 5 and time.monotonic() - began < 3 + faults.GRACE_S, process
 
 
+def killed_before_the_join(mpirun_hangs):
+    """Ranks that wait for one that never joins, of which one is killed; and an mpirun that then hangs, as
+    Open MPI's sometimes does there."""
+    logs = work / "logs"
+    train = [str(programs.BIN / "fsdp_train"), "--comm-timeout", "10", "--rank-logs", str(logs)]
+    command = ["mpirun", "--quiet", "-np", "3", *train, ":", "-np", "1", "sleep", "60"]
+    with (work / "err").open("w") as err:
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=err)
+    deadline = time.monotonic() + 20
+    # Each has a guard of its own from before it joins.
+    while len(start_guards_of(logs)) < 3 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    ranks = faults.processes_of(logs)
+    assert len(ranks) == 3, ranks
+    if mpirun_hangs:
+        os.kill(process.pid, signal.SIGSTOP)
+    os.kill(ranks[1], signal.SIGKILL)
+    process.wait(timeout=10 + faults.GRACE_S)
+    while faults.processes_of(logs) and time.monotonic() < deadline + 20:
+        time.sleep(0.02)
+    told = faults.messages((work / "err").read_text())
+    assert len(told) == 1, told
+    message = told[0]
+    assert "before all ranks had joined the job: rank 1 (host " in message, message
+    assert f"in process {ranks[1]} was killed or crashed" in message, message
+    # 1: it did hang, of itself.
+    assert process.returncode in ([-signal.SIGKILL] if mpirun_hangs else [137, 1]), process.returncode
+    while start_guards_of(logs):  # they leave by themselves
+        time.sleep(0.02)
+
+
+def start_guards_of(folder):
+    return faults.guards_of(folder, "fsdp_start")
+
+
 def cut_when_done(two):
     """mpirun would wait for its daemon without a limit, whatever of the run's end the cut is in."""
     run, process = start(two)
@@ -125,6 +160,8 @@ def main():
     struck_all_at_once(signal.SIGSTOP, "no sign of life")
     one_is_killed_while_nobody_can_speak()
     never_joins()
+    killed_before_the_join(mpirun_hangs=False)
+    killed_before_the_join(mpirun_hangs=True)
     for number, count in ((signal.SIGKILL, ENDS), (signal.SIGSTOP, ENDS)):
         told = sum(struck_when_done(number) for _ in range(count))
         print(f"{signal.Signals(number).name} of {count} ranks at the end: {told} had not left the job")

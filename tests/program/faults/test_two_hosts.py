@@ -14,7 +14,7 @@ import hosts
 import programs
 import yaml
 
-FAULTS = 12 if programs.ALL else 3
+FAULTS = 12 if programs.ALL else 4
 work = faults.make_folder("fsdp_two_hosts_")
 OPTIONS = ["--model", work / "model", "--init", "random", "-s", 16, "-b", 2, "--lr", "1e-3", "--max-steps", 6,
            "--tokenizer", "bytes"]  # fmt: skip

@@ -171,6 +171,36 @@ def conversations_follow_the_template(work):
     assert "chat template cannot be read" in message, message
 
 
+def a_completion_begins_a_token(work):
+    """What a prompt and its completion would have in common is divided: all of the completion is learned, and
+    nothing else."""
+    prompts = ["The b", "How wa", "a", "1", "The bird", "Ä", "x\n", "said"]
+    completions = ["all was", "s the ball?", "b", "2", " sang.", "ä", "\ny", ", of course"]
+    for kind in ("gpt", "llama"):
+        tokenizer = train(work / kind, kind)
+        joined = 0
+        for prompt, completion in zip(prompts, completions, strict=True):
+            (work / "a.jsonl").write_text(json.dumps({"prompt": prompt, "completion": completion}) + "\n")
+            process = prepare("--out", work / "x.tok", "--model", work / kind, work / "a.jsonl")
+            assert process.returncode == 0, process.stderr
+            tokens = Tokens(work / "x.tok")
+            (learned,), (ids,) = tokens.learned_ids(), tokens.documents()
+            end = 0 if kind == "gpt" else 2
+            text = tokenizer.decode(learned[:-1], skip_special_tokens=False)
+            assert learned[-1] == end and text.strip(" ") == completion.strip(" "), (kind, prompt, text)
+            before = ids[:len(ids) - len(learned)]
+            own = tokenizer.encode(prompt).ids
+            assert before == own, (kind, prompt, before, own)  # as where the model is to complete it
+            whole = tokenizer.encode(prompt + completion).ids
+            divided = ids[:-1] != whole
+            joined += divided
+            said = "records whose prompt and completion would have a token in common: 1;" in process.stdout
+            assert said == divided, (kind, prompt, completion, process.stdout)
+            options = ["--model", work / kind, "--mask-prompt", "off"]
+            assert prepare_good(work / "y.tok", *options, work / "a.jsonl").ids[:-1] == whole
+        assert joined >= 2, joined
+
+
 def special_tokens_are_as_said(work):
     tokenizer = train(work / "gpt", "gpt")
     (work / "a.jsonl").write_text(json.dumps({"text": "one<|endoftext|>two"}))
@@ -262,7 +292,8 @@ def main():
     return prepared.run_tests_with(TOKENIZERS, "prepare_data.py with tokenizers", [
         alpaca_is_as_written_by_hand, a_long_text_is_as_if_encoded_whole,
         records_are_as_encoded_one_by_one, conversations_follow_the_template,
-        special_tokens_are_as_said, an_older_form_becomes_tokenizer_json, bad_tokenizers_are_refused])
+        a_completion_begins_a_token, special_tokens_are_as_said, an_older_form_becomes_tokenizer_json,
+        bad_tokenizers_are_refused])
 
 
 if __name__ == "__main__":

@@ -332,6 +332,34 @@ def memory_does_not_grow_with_the_state():
     assert abs(with_snapshot - without - state) < 0.01 * state, (with_snapshot, without, state)
 
 
+def a_checkpoints_model_has_no_weights():
+    """Its folder looks like a model's: to train new weights is refused, with the ways to those saved."""
+    folder = programs.make_model(work / "described", weights=False)
+    train("--model", folder, "-b", 1, "--max-steps", 1, "-e", "kept")
+    described = work / "kept" / "step-00000001" / "model"
+    again = ["--model", described, "-b", 1, "--max-steps", 2]
+    process = train(*again, "-e", "other", status=2)
+    (message,) = programs.errors(process, "fsdp_train")
+    for remedy in (f"--resume {described}/.. ", f"fsdp_export {described}/.. --to DIR", "--init random"):
+        assert remedy in message, message
+    assert not list((work / "other").glob("step-*"))
+    out = train(*again, "-e", "other", "--resume", described.parent).stdout
+    assert "weights from the checkpoint" in out, out
+    assert "new weights" in train(*again, "--init", "random").stdout
+
+
+def a_snapshot_that_does_not_fit():
+    """`auto` saves without one, straight from the state; `on` refuses, naming what would help."""
+    little = ["-b", 1, "--max-steps", 1, "--host-memory-limit", "1MB"]
+    for name, way in (("little", []), ("little-off", ["--ckpt-async", "off"])):
+        process = train(*little, "-e", name, *way)
+        assert steps(name) == [1] and not process.stderr, process.stderr
+    process = train(*little, "-e", "little-on", "--ckpt-async", "on", status=4)
+    (message,) = programs.errors(process, "fsdp_train")
+    assert "--ckpt-async on (command line) needs " in message and "use --ckpt-async off" in message, message
+    assert steps("little-on") == []
+
+
 def to_hugging_face_and_back():
     """Weights that nobody trained come out of a checkpoint as they went in."""
     folder = programs.make_model(work / "source")
@@ -392,6 +420,8 @@ for test in (
     a_full_disk_is_told,
     signals_save_and_stop,
     memory_does_not_grow_with_the_state,
+    a_checkpoints_model_has_no_weights,
+    a_snapshot_that_does_not_fit,
     to_hugging_face_and_back,
 ):
     began = time.monotonic()

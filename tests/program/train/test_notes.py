@@ -60,6 +60,19 @@ def data_that_looks_like_a_mistake():
         assert len(found) == vocabulary - 65536 and all("uint16" in line for line in found), found
 
 
+def a_rank_has_its_share_of_cores():
+    """The cores are divided among a node's ranks, at least one each; more --threads are warned of."""
+    if not programs.WITH_MPI:
+        return
+    for ranks in (1, 2, 3):
+        process = train("--max-steps", 1, "--threads", 99, ranks=ranks)
+        cores = int(re.search(r"^placement: 1 node, (\d+) cores? each", process.stdout, re.M).group(1))
+        share = max(cores // ranks, 1)
+        (warning,) = warnings(process)
+        cores = f"the {share} core{'s' * (share > 1)} of a rank"
+        assert f"--threads 99 (command line) is more than {cores}" in warning, warning
+
+
 def what_is_saved():
     process = train("--max-steps", 1, ranks=RANKS)
     assert notes(process).count("nothing will be saved: name the experiment with -e NAME") == 1
@@ -124,6 +137,7 @@ def whom_it_waits_for():
 
 for test in (
     the_device,
+    a_rank_has_its_share_of_cores,
     data_that_looks_like_a_mistake,
     what_is_saved,
     options_that_look_like_a_mistake,

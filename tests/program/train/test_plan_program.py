@@ -123,6 +123,18 @@ def other_meshes_are_advised():
         assert followed["fits"] is True, message
 
 
+def rows_with_padding_fit_an_int():
+    """Kernels count rows in ints: those that chunks of equal size add count too. And more sequences times
+    heads than a grid has blocks along y are no problem."""
+    most = ["--ranks", 3, "--context-parallel", 3, "-s", 16777213, "-b"]
+    assert "Verified: yes" in plan(*most, 127).stdout
+    process = programs.run("fsdp_plan", *most, 128)
+    (message,) = programs.errors(process, "fsdp_plan")
+    assert process.returncode == 2 and "16777218 tokens (with padding)" in message, message
+    many = ["--backend", "cuda", "--model", "gpt2", "-b", 8192, "-s", 16, "--ranks", 8]
+    assert "Verified: yes" in plan(*many).stdout
+
+
 def long_sequences():
     """70B on 64 ranks at 131,072 tokens: each rank of eight saves an eighth, and a unit's gathers stay."""
     model = ["--model", "llama3-70b", "--ranks", "64", "--backend", "cuda", "-s", "131072", "--wrap", "block",
@@ -450,6 +462,7 @@ for test in (
     ranks_and_their_batch,
     what_does_not_fit_is_shown,
     other_meshes_are_advised,
+    rows_with_padding_fit_an_int,
     long_sequences,
     several_in_one_table,
     output_is_whole_or_fails,

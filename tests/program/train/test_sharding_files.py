@@ -347,7 +347,25 @@ def what_is_wrong_is_named():
     refused(2, ["--print-sharding", "--print-model"], "--print-sharding", "--print-model")
 
 
+def axes_of_one_rank_are_noted():
+    """A file over axes that the mesh has not is no error, and does not do what it says: one note an axis."""
+    rules = [line.split(":", 1)[1] for line in pathlib.Path(FSDP_TP_CP).read_text().splitlines()
+             if ":" in line and not line.startswith("#")]  # fmt: skip
+    named = {axis: sum(axis in rule for rule in rules) for axis in ("tensor", "context")}
+    assert named["tensor"] > 10, named
+    for mesh, noted in (([], ["tensor", "context"]), (["--mesh", "fsdp=2,tensor=2"], ["context"]),
+                        (["--mesh", "fsdp=4,tensor=1,context=1"], [])):
+        process = programs.run("fsdp_plan", "--ranks", 4, "--sharding", FSDP_TP_CP, *mesh)
+        notes = [line for line in process.stderr.splitlines() if "has 1 rank" in line]
+        wanted = [f"axis {axis}, named in {named[axis]} line{'s' * (named[axis] > 1)} of " for axis in noted]
+        assert process.returncode == 0 and len(notes) == len(wanted), notes
+        assert all(any(text in note for note in notes) for text in wanted), (notes, wanted)
+    out = run("fsdp_train", "-s", 32, "--max-steps", 1, "--sharding", FSDP_TP)
+    assert out.count(f"note:      axis tensor, named in 17 lines of --sharding ") == 1, out
+
+
 plans_as_strategies()
+axes_of_one_rank_are_noted()
 rest_follows()
 prints_read_back()
 starts_print_the_same()

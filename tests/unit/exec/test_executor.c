@@ -3,6 +3,7 @@
 #include "runtime/base/check.h"
 #include "runtime/base/random.h"
 #include "runtime/exec/access_trace.h"
+#include "runtime/exec/device_config.h"
 #include "runtime/exec/session.h"
 
 #include <math.h>
@@ -228,6 +229,15 @@ static void touches_are_checked(void **state) {
     assert_int_equal(clean, cases[c].expected == NULL);
     if (cases[c].expected) assert_non_null(strstr(message, cases[c].expected));
   }
+  // Of several the first is named.
+  fsdp_access_trace_begin_step(trace, 1);
+  fsdp_access_recorder *recorder = fsdp_access_trace_instr(trace, 1, 0, ADD, views);
+  recorder->range(recorder, arena + 64, 4, FSDP_WRITE);
+  recorder->range(recorder, arena + 128, 1, FSDP_READ);
+  fsdp_measurement measurement;
+  char message[512] = "";
+  assert_false(fsdp_access_trace_measure(trace, 1, 1, &measurement, message, (int)sizeof message));
+  assert_non_null(strstr(message, "writes an operand that it should only read: 4 bytes"));
   fsdp_access_trace_destroy(trace);
   destroy_run(run);
 }
@@ -260,6 +270,28 @@ static void times_are_booked(void **state) {
   destroy_run(run);
 }
 
+// A stream that only casts gets few of a rank's threads, which the others need: memory is what limits it.
+static void casts_have_few_threads(void **state) {
+  (void)state;
+  fsdp_program *program = fsdp_program_create();
+  add_tensor(program, "number", FSDP_SPACE_DEVICE, 4, 0);
+  fsdp_program_begin_section(program, FSDP_SECTION_FIRST);
+  const fsdp_stream streams[] = {FSDP_STREAM_GATHER, FSDP_STREAM_REDUCE, FSDP_STREAM_COMPUTE,
+                                 FSDP_STREAM_HOST};
+  for (int i = 0; i < 4; i++)
+    add_instr(program, FSDP_INSTR_OP, streams[i], whole(program, 0, FSDP_READ), NULL);
+  fsdp_program_end_section(program);
+  for (int threads = 1; threads <= 64; threads *= 4) {
+    fsdp_device_config config = {.shared = NULL};
+    fsdp_device_configure(program, threads, &config);
+    assert_int_equal(config.stream_threads[FSDP_STREAM_COMPUTE], threads);
+    assert_int_equal(config.stream_threads[FSDP_STREAM_HOST], threads);
+    assert_int_equal(config.stream_threads[FSDP_STREAM_GATHER], threads < 4 ? threads : 4);
+    assert_int_equal(config.stream_threads[FSDP_STREAM_REDUCE], threads < 4 ? threads : 4);
+  }
+  fsdp_program_destroy(program);
+}
+
 static void *create_trace(void *program) {
   fsdp_access_trace_destroy(fsdp_access_trace_create(program, NULL, -1));
   return NULL;
@@ -288,7 +320,8 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(steps_follow_each_other), cmocka_unit_test(figures_are_measured),
       cmocka_unit_test(collisions_are_reported), cmocka_unit_test(touches_are_checked),
-      cmocka_unit_test(times_are_booked),        cmocka_unit_test(many_micro_batches),
+      cmocka_unit_test(times_are_booked),        cmocka_unit_test(casts_have_few_threads),
+      cmocka_unit_test(many_micro_batches),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,18 +1,28 @@
-#include "runtime/comm/launcher_end.h"
+#include "runtime/base/launcher_end.h"
+
+#include "runtime/base/size.h"
 
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #define ANCESTORS_MAX 8
 // What is on its way to the terminal passes through mpirun.
-#define LEFT_ALONE_MS 300
+#define LEFT_ALONE_MS 1000
 #define BETWEEN_MS    100
+// mpirun takes two seconds to end what is left of a job, twice odls_base_sigkill_timeout; its daemons follow.
+#define LAUNCHER_MS 1500
+#define DAEMON_MS   2000
 
 // Name and parent of a process, from "PID (NAME) STATE PARENT ...".
 static bool read_status(int process, char name[32], int *parent) {
@@ -78,4 +88,42 @@ void fsdp_launcher_end(const fsdp_launcher *launcher) {
   for (int i = 0; i < 3 && !fsdp_launcher_has_ended(launcher, after_ms[i]); i++) {
     syscall(SYS_pidfd_send_signal, launcher->handle, signals[i], NULL, 0);
   }
+}
+
+int fsdp_launcher_output(const fsdp_launcher *launcher, int number) {
+  char path[64];
+  snprintf(path, sizeof path, "/proc/%d/fd/%d", launcher->process, number);
+  int own = open(path, O_WRONLY | O_APPEND | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
+#ifdef SYS_pidfd_getfd
+  // mpirun writes into a file where it was, and so over what was appended, unless the place is shared.
+  struct stat information;
+  bool is_file = own >= 0 && fstat(own, &information) == 0 && S_ISREG(information.st_mode);
+  int shared = is_file ? (int)syscall(SYS_pidfd_getfd, launcher->handle, number, 0) : -1;
+  if (shared >= 0) {
+    close(own);
+    return shared;
+  }
+#endif
+  return own;
+}
+
+int64_t fsdp_launcher_patience_ms(const fsdp_launcher *launcher) {
+  const char *asked = getenv("OMPI_MCA_odls_base_sigkill_timeout");
+  int64_t kill_ms = asked ? fsdp_max_i64(atoll(asked), 1) * 1000 : 1000;
+  return LAUNCHER_MS + 2 * kill_ms + (launcher->is_daemon ? DAEMON_MS : 0);
+}
+
+int fsdp_launcher_claim_open(void) {
+  return socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+}
+
+// A name in the node's memory, which one socket can have. Its first byte stays 0: it is no file.
+bool fsdp_launcher_claim(const fsdp_launcher *launcher, int socket) {
+  struct sockaddr_un name = {.sun_family = AF_UNIX}, has;
+  socklen_t bytes = sizeof has;
+  if (getsockname(socket, (struct sockaddr *)&has, &bytes) == 0 &&
+      bytes > offsetof(struct sockaddr_un, sun_path))
+    return true;
+  snprintf(name.sun_path + 1, sizeof name.sun_path - 1, "fsdp-failure-of-%d", launcher->process);
+  return bind(socket, (const struct sockaddr *)&name, sizeof name) == 0;
 }

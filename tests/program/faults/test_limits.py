@@ -1,0 +1,86 @@
+"""A machine, or a limit, without memory or threads for a run: one message that says what could not be had,
+how much, and what to do, and status 4; no stack trace. At whatever point it comes."""
+
+import os
+import shutil
+import subprocess
+import sys
+
+import programs
+
+TRAIN = ["fsdp_train", "--model", "tiny", "-s", 32, "--max-steps", 2]
+# kB of address space: in the start of MPI, between it and the arenas, in pools and threads of streams.
+SPACES = [86016, 122880, 143360, 258048, 307200, 331776, 348160, 358400]
+ALL_SPACES = [*range(65536, 360448, 4096)]
+PLAN = ["fsdp_plan", "--model", "llama3-405b", "--ranks", 64, "--search", "--profile", "h100-sxm"]
+
+
+def limited(limit, command, launcher=""):
+    """The command in a shell that sets `limit` (ulimit's) for it alone."""
+    words = " ".join([str(programs.BIN / command[0]), *map(str, command[1:])])
+    line = f"{launcher} bash -c 'ulimit {limit}; exec {words}'"
+    return subprocess.run(line, shell=True, capture_output=True, text=True, timeout=120, check=False)
+
+
+def one_message(process, command, *expected):
+    assert process.returncode == 4, (process.returncode, process.stderr)
+    (message,) = programs.errors(process, command[0])
+    assert "broken invariant" not in process.stderr and process.stderr.count("\n") == 1, process.stderr
+    assert any(text in message for text in expected), message
+    return message
+
+
+def address_space():
+    for space in ALL_SPACES if programs.ALL else SPACES:
+        one_message(limited(f"-v {space}", [*TRAIN, "--threads", 1]), TRAIN, "out of host memory for",
+                    "could not be started", "arena of")  # fmt: skip
+    message = one_message(limited("-v 122880", TRAIN), TRAIN, "out of host memory for the start of MPI")
+    assert "268435456 bytes" in message and "raise the limit (ulimit -v" in message, message
+    process = limited("-v 500000", [*TRAIN, "--threads", 1])
+    assert process.returncode == 0, process.stderr
+    message = one_message(limited("-v 14000", PLAN), PLAN, "out of host memory for")
+    assert "rank" not in message.split(":")[2], message  # it has none
+
+
+def several_ranks():
+    """The ranks have joined or have not: one of them speaks, and mpirun returns its status."""
+    for space in (122880, 307200):
+        process = limited(f"-v {space}", TRAIN, "mpirun --quiet -np 3")
+        message = one_message(process, TRAIN, "out of host memory for", "could not be started", "arena of")
+        assert space > 122880 or "rank " in message, message
+    # In the middle of a job, of one rank alone.
+    words = " ".join(map(str, [programs.BIN / TRAIN[0], *TRAIN[1:], "--threads", 1]))
+    of_one = f'bash -c \'if [ $OMPI_COMM_WORLD_RANK = 1 ]; then ulimit -v 360000; fi; exec {words}\''
+    process = subprocess.run(f"mpirun --quiet -np 3 {of_one}", shell=True, capture_output=True, text=True,
+                             timeout=120, check=False)  # fmt: skip
+    assert "rank 1 (host " in one_message(process, TRAIN, "out of host memory for", "could not be started")
+
+
+def threads():
+    """Of a user who has no other processes: root has no limit."""
+    user = "setpriv --reuid=54321 --clear-groups"
+    probe = limited("-u 100", [*TRAIN, "--version"], user)
+    if os.geteuid() != 0 or not shutil.which("setpriv") or probe.returncode != 0:
+        print(f"threads: skipped, as there is no user without processes here {probe.stderr.strip()}")
+        return
+    for count in range(1, 20) if programs.ALL else (1, 12, 14, 18):
+        message = one_message(limited(f"-u {count}", [*TRAIN, "--threads", 4], user), TRAIN,
+                              "could not be started")  # fmt: skip
+        assert "(ulimit -u, the container's pids)" in message and "--threads N" in message, message
+
+
+def main():
+    if programs.SLOW:
+        print("built with a sanitizer, which reserves more address space than any limit here: nothing to run")
+        return 0
+    if not programs.WITH_MPI:
+        print("built without MPI, whose start these limits are about: nothing to run")
+        return 0
+    os.environ.update(programs.MPI_ENVIRONMENT)
+    address_space()
+    several_ranks()
+    threads()
+    return 0
+
+
+sys.exit(main())
