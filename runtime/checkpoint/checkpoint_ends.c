@@ -31,7 +31,7 @@ int64_t fsdp_checkpoint_ends_file_bytes(const fsdp_checkpoint_ends *e) {
 void fsdp_checkpoint_ends_hash(const fsdp_checkpoint_ends *e, const void *header, const uint64_t *sums,
                                uint64_t checksum[2]) {
   XXH3_state_t *state = XXH3_createState();
-  FSDP_CHECK(state, "out of host memory");
+  FSDP_NEED_MEMORY(state, "a hash");
   XXH3_128bits_reset(state);
   if (!stands_in_manifest(e->checkpoint)) {
     const uint64_t whose[2] = {e->checkpoint->save, (uint64_t)e->rank};
