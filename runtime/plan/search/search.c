@@ -41,6 +41,7 @@ typedef struct run {
   ranked *ranked; // kinds with settings that fit, by estimate
   int ranked_count;
   search_deltas deltas;
+  search_floors floors;
   search_drafts drafts;
   int64_t least_excess; // of what does not fit; 0: nothing was tried
 } run;
@@ -363,7 +364,7 @@ static void order_kinds(run *r) {
     fsdp_search_kind *kind = &result->kinds[k];
     int64_t bytes[FSDP_SPACE_COUNT] = {0};
     r->order[k] = k;
-    kind->step_s = kind->bound_s = search_least_s(r->config, &r->space, kind, &kind->bound);
+    kind->step_s = kind->bound_s = search_least_s(r->config, &r->space, kind, NULL, &kind->bound);
     kind->bytes = search_least_bytes(r->config, &r->space, kind, &kind->space);
     bytes[kind->space] = kind->bytes;
     kind->outcome = search_excess(r->config, bytes, NULL) > 0 ? FSDP_SEARCH_TOO_LARGE : FSDP_SEARCH_TOO_SLOW;
@@ -411,6 +412,27 @@ static double cut_of(const run *r) {
   return different < FSDP_SEARCH_PLANS ? INFINITY : last;
 }
 
+static const search_floor *floor_of(run *r, const fsdp_search_kind *kind) {
+  return search_floor_of(r->config, &r->space, kind, &r->floors, &r->drafts);
+}
+
+// Raises the bound of the kind at `at` of the order by what its layers take, and moves it behind those whose
+// bounds are lower then. False if it stays.
+static bool raise_bound(run *r, int at) {
+  fsdp_search_kind *kinds = r->result->kinds, *kind = &kinds[r->order[at]];
+  const int moved = r->order[at];
+  fsdp_search_bound bound;
+  const double least_s = search_least_s(r->config, &r->space, kind, floor_of(r, kind), &bound);
+  if (least_s <= kind->bound_s) return false;
+  kind->step_s = kind->bound_s = least_s;
+  kind->bound = bound;
+  const int first = at;
+  for (; at + 1 < r->result->kind_count && compare_order(&moved, &r->order[at + 1], kinds) > 0; at++)
+    r->order[at] = r->order[at + 1];
+  r->order[at] = moved;
+  return at > first;
+}
+
 static void try_kinds(run *r) {
   fsdp_search_result *result = r->result;
   r->ranked = fsdp_alloc((size_t)result->kind_count * sizeof *r->ranked);
@@ -419,8 +441,13 @@ static void try_kinds(run *r) {
     const fsdp_search_progress progress = {result->kind_count, i, r->drafts.count};
     if (r->config->progress) r->config->progress(&progress, r->config->context);
     if (kind->outcome == FSDP_SEARCH_TOO_LARGE || kind->step_s >= cut_of(r)) continue;
+    if (raise_bound(r, i)) {
+      i--;
+      continue;
+    }
     search_best best;
-    search_kind_settings(r->config, &r->space, kind, false, cut_of(r), &r->deltas, &r->drafts, &best);
+    search_kind_settings(r->config, &r->space, kind, floor_of(r, kind), false, cut_of(r), &r->deltas,
+                         &r->drafts, &best);
     if (best.count)
       rank(r, r->order[i], &best);
     else
@@ -437,7 +464,8 @@ static void try_variants(run *r) {
     const double cut = r->ranked[0].best.settings[0].estimate.step_s * (1 - WORTH);
     if (kind->outcome == FSDP_SEARCH_TOO_LARGE || kind->bound_s >= cut) continue;
     search_best best;
-    search_kind_settings(r->config, &r->space, kind, true, cut, &r->deltas, &r->drafts, &best);
+    search_kind_settings(r->config, &r->space, kind, floor_of(r, kind), true, cut, &r->deltas, &r->drafts,
+                         &best);
     if (!best.count) continue;
     for (int k = 0; k < r->ranked_count; k++) {
       if (r->ranked[k].kind != r->order[i]) continue;
@@ -452,20 +480,16 @@ static void find_least(run *r) {
   for (int k = 0; k < r->result->kind_count && !r->least_excess; k++) {
     fsdp_search_kind *kind = &r->result->kinds[r->order[k]];
     search_best best;
-    search_kind_settings(r->config, &r->space, kind, false, INFINITY, &r->deltas, &r->drafts, &best);
+    search_kind_settings(r->config, &r->space, kind, floor_of(r, kind), false, INFINITY, &r->deltas,
+                         &r->drafts, &best);
     if (!best.count) note_unfit_kind(r, kind, &best);
   }
 }
 
-static fsdp_status search_once(run *r, bool across, fsdp_error *error) {
+static fsdp_status search_all(run *r, fsdp_error *error) {
   fsdp_search_result *result = r->result;
-  int count;
-  fsdp_search_kind *kinds = search_kinds_create(r->config, across, &count);
-  if (!count && across) return FSDP_OK; // what was found inside nodes stands
-  free(result->kinds);
-  result->kinds = kinds;
-  result->kind_count = count;
-  if (!count)
+  result->kinds = search_kinds_create(r->config, &result->kind_count);
+  if (!result->kind_count)
     return fsdp_fail(error, FSDP_ERR_OPTION,
                      "--search: no mesh of %d ranks divides %lld sequences of a step as the options that are "
                      "given say: change --global-batch, or leave --mesh or --strategy open",
@@ -475,11 +499,6 @@ static fsdp_status search_once(run *r, bool across, fsdp_error *error) {
   try_variants(r);
   choose_finalists(r);
   if (!result->count) find_least(r);
-  free(r->order);
-  free(r->ranked);
-  r->order = NULL;
-  r->ranked = NULL;
-  r->ranked_count = 0;
   return FSDP_OK;
 }
 
@@ -488,12 +507,12 @@ fsdp_status fsdp_search_run(const fsdp_search_config *config, fsdp_search_result
   *result = (fsdp_search_result){0};
   fsdp_status status = fsdp_device_profile_check(config->profile, config->base.param_dtype, error);
   if (status == FSDP_OK) status = search_space_create(config, &r.space, error);
-  if (status == FSDP_OK) status = search_once(&r, false, error);
-  const bool may_cross =
-      !config->fixed[FSDP_SEARCH_MESH] && !config->fixed_tensor && config->ranks > config->ranks_per_node;
-  if (status == FSDP_OK && !result->count && may_cross) status = search_once(&r, true, error);
+  if (status == FSDP_OK) status = search_all(&r, error);
   result->drafts = r.drafts.count;
+  free(r.order);
+  free(r.ranked);
   free(r.deltas.items);
+  free(r.floors.items);
   search_drafts_release(&r.drafts);
   if (status != FSDP_OK) fsdp_search_result_release(result);
   return status;

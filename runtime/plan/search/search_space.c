@@ -371,15 +371,13 @@ static void add_meshes(kind_list *list, int tensor, int context) {
   }
 }
 
-fsdp_search_kind *search_kinds_create(const fsdp_search_config *search, bool across, int *count) {
+fsdp_search_kind *search_kinds_create(const fsdp_search_config *search, int *count) {
   kind_list list = {.search = search};
   const fsdp_model_config *model = &search->base.model;
-  const int node = search->ranks_per_node;
   if (search->fixed[FSDP_SEARCH_MESH]) add_kinds(&list, &search->base.mesh);
   for (int tensor = 1; tensor <= search->ranks && !search->fixed[FSDP_SEARCH_MESH]; tensor++) {
     if (search->fixed_tensor ? tensor != search->fixed_tensor : tensor > model->num_heads) continue;
-    const bool inside = tensor <= node && node % tensor == 0;
-    if (search->ranks % tensor || (!search->fixed_tensor && inside == across)) continue;
+    if (search->ranks % tensor) continue;
     if (search->base.op_strategies && tensor > 1) continue;
     for (int context = 1; context <= search->ranks / tensor; context++) {
       if (search->fixed_context ? context != search->fixed_context
