@@ -52,6 +52,13 @@ const char *fsdp_search_bound_name(fsdp_search_bound bound) {
   return names[bound];
 }
 
+const char *fsdp_search_untried(void) {
+  return "not tried: precisions; other prefetch than 0 to 4, and than 0 to 2 but for the best; units of "
+         "several "
+         "layers, and of parts of layers in more than two ways; context of less than 256 rows a rank; tensor "
+         "other than the innermost axis; savings that differ between layers but for the first ones";
+}
+
 // ---- Whole plans
 
 // What a step takes if every tensor has an address of its own. Spends the plan: its addresses and waits are
@@ -98,7 +105,7 @@ fsdp_status fsdp_search_price(const fsdp_search_config *search, const fsdp_plan_
   fsdp_plan_config config = *setting;
   memcpy(config.limits.bytes, search->limit_bytes, sizeof config.limits.bytes);
   config.limits.shared_bytes = search->shared_limit_bytes;
-  config.limits.room_bytes = search->limit_bytes[FSDP_SPACE_DEVICE];
+  config.limits.room_bytes = fsdp_search_allowed_bytes(search, FSDP_SPACE_DEVICE);
   fsdp_status status = fsdp_plan_create(&config, &plan, error);
   if (status) return status;
   search_need_of(plan, bytes);
@@ -325,6 +332,28 @@ static bool is_beaten(run *r, const ranked *item) {
   return true;
 }
 
+// The best plan with units gathered further ahead than kinds are tried with.
+static void try_deeper(run *r, fsdp_search_plan *best) {
+  static const int depths[] = {SEARCH_PREFETCH_MAX + 1, SEARCH_PREFETCH_MAX + 2};
+  if (r->config->fixed[FSDP_SEARCH_PREFETCH]) return;
+  const fsdp_plan_config setting = best->config;
+  for (size_t d = 0; d < sizeof depths / sizeof *depths; d++) {
+    fsdp_plan_config deeper = setting;
+    search_estimate whole;
+    fsdp_search_plan plan;
+    deeper.prefetch = depths[d];
+    if (!search_whole_of(r->config, &deeper, &r->drafts, &whole)) continue;
+    if (search_excess(r->config, whole.bytes, NULL) > 0 || whole.step_s >= best->step_s * (1 - WORTH))
+      continue;
+    r->result->whole++;
+    if (fsdp_search_price(r->config, &deeper, &plan, NULL) || plan.step_s >= best->step_s) continue;
+    plan.kind = best->kind;
+    plan.draft_s = best->draft_s;
+    plan.estimate_s = whole.step_s;
+    *best = plan;
+  }
+}
+
 static void choose_finalists(run *r) {
   fsdp_search_result *result = r->result;
   for (int i = 0; i < r->ranked_count && (i < WHOLE_KINDS || !result->count); i++) {
@@ -343,6 +372,13 @@ static void choose_finalists(run *r) {
     kind->hash = plan.hash;
     plan.kind = item->kind;
     insert_plan(result, &plan);
+  }
+  if (result->count) {
+    fsdp_search_kind *kind = &result->kinds[result->plans[0].kind];
+    try_deeper(r, &result->plans[0]);
+    kind->step_s = result->plans[0].step_s;
+    kind->bound = result->plans[0].bound;
+    kind->hash = result->plans[0].hash;
   }
   for (int p = 0; p < result->count; p++) name_usual_prefetch(r, &result->plans[p]);
   note_finalists(result);
@@ -394,7 +430,7 @@ static void note_unfit_kind(run *r, fsdp_search_kind *kind, const search_best *b
   kind->outcome = FSDP_SEARCH_TOO_LARGE;
   kind->left_out = best->left_out;
   kind->space = best->least_space;
-  kind->bytes = best->least_bytes + r->config->limit_bytes[best->least_space];
+  kind->bytes = best->least_bytes + fsdp_search_allowed_bytes(r->config, best->least_space);
   if (r->least_excess && best->least_bytes >= r->least_excess) return;
   r->least_excess = best->least_bytes;
   r->result->least = best->least;
@@ -433,6 +469,11 @@ static bool raise_bound(run *r, int at) {
   return at > first;
 }
 
+// Bounds left a kind out if nothing of it was estimated.
+static void note_cut(fsdp_search_result *result, double bound_s) {
+  if (result->least_cut_s == 0 || bound_s < result->least_cut_s) result->least_cut_s = bound_s;
+}
+
 static void try_kinds(run *r) {
   fsdp_search_result *result = r->result;
   r->ranked = fsdp_alloc((size_t)result->kind_count * sizeof *r->ranked);
@@ -440,7 +481,11 @@ static void try_kinds(run *r) {
     fsdp_search_kind *kind = &result->kinds[r->order[i]];
     const fsdp_search_progress progress = {result->kind_count, i, r->drafts.count};
     if (r->config->progress) r->config->progress(&progress, r->config->context);
-    if (kind->outcome == FSDP_SEARCH_TOO_LARGE || kind->step_s >= cut_of(r)) continue;
+    if (kind->outcome == FSDP_SEARCH_TOO_LARGE) continue;
+    if (kind->step_s >= cut_of(r)) {
+      note_cut(result, kind->bound_s);
+      continue;
+    }
     if (raise_bound(r, i)) {
       i--;
       continue;

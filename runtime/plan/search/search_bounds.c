@@ -35,7 +35,7 @@ static bool crosses(const fsdp_search_config *search, const fsdp_search_kind *ki
 
 // Whether whole tensors of `params` elements of this type fit on a device.
 static bool fits_whole(const fsdp_search_config *search, double params, fsdp_dtype dtype) {
-  const int64_t limit = search->limit_bytes[FSDP_SPACE_DEVICE];
+  const int64_t limit = fsdp_search_allowed_bytes(search, FSDP_SPACE_DEVICE);
   return !limit || params * (double)fsdp_dtype_bytes(dtype) <= (double)limit;
 }
 
@@ -154,7 +154,7 @@ int64_t search_least_bytes(const fsdp_search_config *search, const search_space 
   *where = kind->cpu_offload ? FSDP_SPACE_HOST : FSDP_SPACE_DEVICE;
   if (!kind->cpu_offload) return (int64_t)(states + weights);
   const int64_t host = (int64_t)states, device = (int64_t)weights;
-  const int64_t most = search->limit_bytes[FSDP_SPACE_DEVICE];
+  const int64_t most = fsdp_search_allowed_bytes(search, FSDP_SPACE_DEVICE);
   if (!most || device <= most) return host;
   *where = FSDP_SPACE_DEVICE;
   return device;

@@ -307,18 +307,32 @@ void search_need_of(const fsdp_plan *plan, int64_t bytes[FSDP_SPACE_COUNT]) {
   bytes[FSDP_SPACE_DEVICE] += fsdp_plan_reserve_bytes(plan);
 }
 
+int64_t fsdp_search_without_margin(int64_t bytes, double margin) {
+  return (int64_t)((double)bytes * (1 - margin));
+}
+
+int64_t fsdp_search_allowed_bytes(const fsdp_search_config *search, fsdp_space space) {
+  const int64_t limit = search->limit_bytes[space];
+  return space == FSDP_SPACE_DEVICE ? fsdp_search_without_margin(limit, search->margin) : limit;
+}
+
+int64_t fsdp_search_allowed_shared_bytes(const fsdp_search_config *search) {
+  return fsdp_search_without_margin(search->shared_limit_bytes, search->margin);
+}
+
 int64_t search_excess(const fsdp_search_config *search, const int64_t bytes[FSDP_SPACE_COUNT],
                       fsdp_space *space) {
+  const int64_t shared = fsdp_search_allowed_shared_bytes(search);
   int64_t most = 0, sum = 0;
   for (int s = 0; s < FSDP_SPACE_COUNT; s++) {
-    const int64_t above = bytes[s] - search->limit_bytes[s];
+    const int64_t allowed = fsdp_search_allowed_bytes(search, (fsdp_space)s), above = bytes[s] - allowed;
     sum += bytes[s];
-    if (!search->limit_bytes[s] || above <= most) continue;
+    if (!allowed || above <= most) continue;
     most = above;
     if (space) *space = (fsdp_space)s;
   }
-  if (search->shared_limit_bytes && sum - search->shared_limit_bytes > most) {
-    most = sum - search->shared_limit_bytes;
+  if (shared && sum - shared > most) {
+    most = sum - shared;
     if (space) *space = FSDP_SPACE_DEVICE;
   }
   return most;

@@ -122,9 +122,10 @@ typedef struct search_batch_floor {
   double layers_s, node_s, network_s;
 } search_batch_floor;
 
-// Of all kinds with one size of `tensor` and of `context`, by micro-batch (search_batch).
+// Of all kinds that cut layers alike: one size of `tensor` and of `context`; by micro-batch (search_batch).
 typedef struct search_floor {
   fsdp_mesh mesh; // of the kind that was drafted
+  bool sequence_parallel;
   int batch_parts, count;
   search_batch_floor batches[SEARCH_BATCHES_MAX];
 } search_floor;
@@ -159,6 +160,7 @@ double search_links_left(const fsdp_search_config *search, const search_space *s
 // computes and hardly on the rest, so that it is estimated once and tells which sets are worth a draft.
 typedef struct search_delta {
   int tensor, context;
+  bool sequence_parallel;
   // Of a sequence in a micro-batch.
   double work_s[SEARCH_CHAINS_MAX][SEARCH_SETS_MAX];
   double bytes[SEARCH_CHAINS_MAX][SEARCH_SETS_MAX][FSDP_SPACE_COUNT];

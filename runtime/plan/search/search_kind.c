@@ -139,12 +139,15 @@ static const search_delta *delta_of(walk *w, const search_setting *first) {
             context = fsdp_mesh_size(mesh, FSDP_AXIS_CONTEXT);
   for (int i = 0; i < w->deltas->count; i++) {
     const search_delta *known = &w->deltas->items[i];
-    if (known->tensor == tensor && known->context == context) return known;
+    if (known->tensor == tensor && known->context == context &&
+        known->sequence_parallel == w->kind->sequence_parallel)
+      return known;
   }
   w->deltas->items =
       fsdp_realloc(w->deltas->items, (size_t)(w->deltas->count + 1) * sizeof *w->deltas->items);
   search_delta *delta = &w->deltas->items[w->deltas->count++];
-  *delta = (search_delta){.tensor = tensor, .context = context};
+  *delta =
+      (search_delta){.tensor = tensor, .context = context, .sequence_parallel = w->kind->sequence_parallel};
   for (int c = 0; c < w->space->chain_count; c++) {
     for (int set = 1; set < w->space->chains[c].count; set++) {
       search_setting setting;
@@ -260,7 +263,8 @@ static double hopeful_work_s(walk *w, const search_setting *first) {
   double least = INFINITY;
   search_setting hopeful = *first;
   for (int s = 0; s < FSDP_SPACE_COUNT; s++)
-    hopeful.estimate.bytes[s] -= (int64_t)(VARIANT_HOPE * (double)w->search->limit_bytes[s]);
+    hopeful.estimate.bytes[s] -=
+        (int64_t)(VARIANT_HOPE * (double)fsdp_search_allowed_bytes(w->search, (fsdp_space)s));
   if (search_excess(w->search, hopeful.estimate.bytes, NULL) == 0) return first->estimate.work_s;
   const search_delta delta = *delta_of(w, first);
   for (int c = 0; c < w->space->chain_count; c++) {
@@ -333,6 +337,7 @@ static fsdp_plan_config first_config(const fsdp_search_config *search, const sea
   config.mesh = kind->mesh;
   config.strategy = kind->strategy;
   config.cpu_offload = kind->cpu_offload;
+  config.sequence_parallel = kind->sequence_parallel;
   config.wrap = space->wraps[0];
   if (!search->fixed[FSDP_SEARCH_PREFETCH]) config.prefetch = 1;
   if (!search->fixed[FSDP_SEARCH_ACCUMULATE])
@@ -359,7 +364,7 @@ static bool is_alike(const fsdp_search_config *search, const search_floor *floor
   if (rules) return memcmp(&floor->mesh, &kind->mesh, sizeof kind->mesh) == 0;
   return fsdp_mesh_size(&floor->mesh, FSDP_AXIS_TENSOR) == fsdp_mesh_size(&kind->mesh, FSDP_AXIS_TENSOR) &&
          fsdp_mesh_size(&floor->mesh, FSDP_AXIS_CONTEXT) == fsdp_mesh_size(&kind->mesh, FSDP_AXIS_CONTEXT) &&
-         floor->batch_parts == kind->batch_parts;
+         floor->batch_parts == kind->batch_parts && floor->sequence_parallel == kind->sequence_parallel;
 }
 
 const search_floor *search_floor_of(const fsdp_search_config *search, const search_space *space,
@@ -369,7 +374,8 @@ const search_floor *search_floor_of(const fsdp_search_config *search, const sear
     if (is_alike(search, &floors->items[i], kind)) return &floors->items[i];
   floors->items = fsdp_realloc(floors->items, (size_t)(floors->count + 1) * sizeof *floors->items);
   search_floor *floor = &floors->items[floors->count++];
-  *floor = (search_floor){.mesh = kind->mesh, .batch_parts = kind->batch_parts};
+  *floor = (search_floor){
+      .mesh = kind->mesh, .sequence_parallel = kind->sequence_parallel, .batch_parts = kind->batch_parts};
   fsdp_plan_config config = first_config(search, space, kind);
   for (; next_batch(search, space, kind, floor->count, &config); floor->count++) {
     search_estimate e;

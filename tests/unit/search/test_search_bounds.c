@@ -66,6 +66,7 @@ static bool draw_setting(random_source *random, const fsdp_search_config *search
   c->mesh = kind->mesh;
   c->strategy = kind->strategy;
   c->cpu_offload = kind->cpu_offload;
+  c->sequence_parallel = kind->sequence_parallel;
   int count = 0;
   while (search_batch(search, kind, count, &c->batch, &c->micro_batches)) count++;
   if (!count) return false;
@@ -151,11 +152,12 @@ static void test_bounds(void **state) {
   const int repeats = test_draws(1, 1);
   random_source random = {.seed = 3};
   closest all = {.plans = 0};
-  for (int turn = 0; turn < 6 * repeats; turn++) {
+  for (int turn = 0; turn < 7 * repeats; turn++) {
     const int ranks = turn % 2 ? 16 : 8;
     fsdp_device_profile *profile = draw_machine(&random);
-    const fsdp_search_config search = draw_search(&random, profile, turn % 3, ranks);
+    fsdp_search_config search = draw_search(&random, profile, turn % 3, ranks);
     search_space space;
+    search.fixed[FSDP_SEARCH_SEQUENCE_PARALLEL] = turn % 7 < 6;
     assert_int_equal(search_space_create(&search, &space, NULL), FSDP_OK);
     shared known = {.floors = {.count = 0}};
     int count;
@@ -283,6 +285,7 @@ static void test_links_left(void **state) {
     int count;
     search.base.model.num_layers = 24;
     search.fixed[FSDP_SEARCH_WRAP] = false;
+    search.fixed[FSDP_SEARCH_SEQUENCE_PARALLEL] = true;
     assert_int_equal(search_space_create(&search, &space, NULL), FSDP_OK);
     fsdp_search_kind *kinds = search_kinds_create(&search, &count);
     for (int k = 0; k < count; k += test_stride(4)) {
