@@ -252,8 +252,8 @@ static fsdp_status choose_saving(const fsdp_options *options, const fsdp_limits 
   return status || !limits->profile ? status : fsdp_saving_price(&given, &choice, limits, config, error);
 }
 
-// What arenas may take. Without a limit, the memory of the profile's device is room but no bound. A margin that
-// is given, as by what a search found, is no room.
+// What arenas may take. Without a limit, the memory of the profile's device is room but no bound. A margin
+// that is given, as by what a search found, is no room.
 static fsdp_memory_limits arena_limits(const fsdp_options *options, const fsdp_limits *limits) {
   fsdp_memory_limits result = {.shared_bytes = limits->shared_bytes,
                                .room_bytes = limits->bytes[FSDP_SPACE_DEVICE]};

@@ -1,17 +1,18 @@
 // The search: the fastest plans for a model on a machine that a profile describes.
 //
-//   kinds      meshes x strategies x offload of the states x rows that tensor cuts ──bounds──► some cannot fit,
-//              some cannot be fast; the lowest bound is tried first
+//   kinds      meshes x strategies x offload of the states x rows that tensor cuts
+//              ──bounds──► some cannot fit, some cannot be fast; the lowest bound is tried first
 //   settings   of a kind: micro-batch x accumulation x wrap x prefetch x what is saved
 //   estimate   of a setting: drafts of two small models of a few layers, extended to all
 //   finalists  the best setting of each kind, estimated from a draft of all layers, then planned, proved and
 //              priced whole; of the best one a deeper prefetch too
 //
-// Branch and bound over a fixed grid: a kind is left out if its bound is above what the tenth best is estimated
-// to take, and a setting if its longest path or busiest link is. Bounds hold (test_search_bounds.c), but what
-// they are held against are estimates, and estimates rank kinds before any is priced, so the best of the grid
-// may be missed by a little; what is outside of it is missed altogether (fsdp_search_untried). Pure and
-// deterministic: no files, no MPI, no clock; ties go to what is enumerated first.
+// Branch and bound over a fixed grid: a kind is left out if its bound is above what the tenth best is
+// estimated to take, and a setting if its longest path or busiest link is. Bounds hold
+// (test_search_bounds.c), but what they are held against are estimates, and estimates rank kinds before any
+// is priced, so the best of the grid may be missed by a little; what is outside of it is missed altogether
+// (fsdp_search_untried). Pure and deterministic: no files, no MPI, no clock; ties go to what is enumerated
+// first.
 #pragma once
 
 #include "runtime/plan/search/search_config.h"

@@ -53,27 +53,27 @@ static double share_regathered(const fsdp_search_config *search, const search_sp
 }
 
 // Weights are gathered for a forward before the first gradient is reduced, and gradients are reduced once a
-// step at least, on one stream; with every micro-batch if no device holds whole ones. Weights that are gathered
-// again share their links with the reductions over the same axes, and may go on beside those over replicas.
-// Links carry what layers send over `tensor` and `context` besides.
+// step at least, on one stream; with every micro-batch if no device holds whole ones. Weights that are
+// gathered again share their links with the reductions over the same axes, and may go on beside those over
+// replicas. Links carry what layers send over `tensor` and `context` besides.
 static double communication_s(const fsdp_search_config *search, const search_space *space,
                               const fsdp_search_kind *kind, int micro_batches,
                               const search_batch_floor *floor) {
   const fsdp_plan_config *c = &search->base;
   const int tensor = fsdp_mesh_size(&kind->mesh, FSDP_AXIS_TENSOR);
-  const double params = (double)space->params / tensor;
+  const double all = (double)space->params / tensor;
   const double layers = (double)(space->layer_params * c->model.num_layers) / tensor;
   const double weights = layers * (double)fsdp_dtype_bytes(c->param_dtype);
   const double gradients = layers * (double)fsdp_dtype_bytes(c->reduce_dtype);
   const char *axes = shard_axes(kind);
   const char *replicas = kind->strategy == FSDP_NO ? FSDP_AXIS_DATA "," FSDP_AXIS_CONTEXT : FSDP_AXIS_DATA;
   const fsdp_dtype least = c->reduce_dtype == FSDP_F32 ? c->param_dtype : c->reduce_dtype;
-  const int reductions = fits_whole(search, params, least) ? 1 : micro_batches;
+  const int reductions = fits_whole(search, all, least) ? 1 : micro_batches;
   const double gather = collective_s(search, kind, axes, FSDP_INSTR_ALL_GATHER, weights);
   const double scatter = reductions * collective_s(search, kind, axes, FSDP_INSTR_REDUCE_SCATTER, gradients);
   const double reduce =
       collective_s(search, kind, replicas, FSDP_INSTR_ALL_REDUCE, gradients / shards_of(kind));
-  const double more = share_regathered(search, space, kind, params) * (2 * micro_batches - 1) * gather;
+  const double more = share_regathered(search, space, kind, all) * (2 * micro_batches - 1) * gather;
   const bool across = crosses(search, kind, axes), shared = across == crosses(search, kind, replicas);
   const double one_after_another = gather + scatter + (shared ? more + reduce : fmax(more, reduce));
   if (!floor) return one_after_another;

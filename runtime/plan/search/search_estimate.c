@@ -110,8 +110,8 @@ static int64_t greatest_extended(const peaks *a, const peaks *b, fsdp_space spac
 
 // ---- Time
 
-// Seconds alone: of the longest path, in all and of layers alone; of updates on the host; of each resource, and
-// of collectives over `tensor` and `context` alone.
+// Seconds alone: of the longest path, in all and of layers alone; of updates on the host; of each resource,
+// and of collectives over `tensor` and `context` alone.
 typedef struct load {
   double path_s, layers_s, update_s, resource_s[FSDP_RESOURCE_COUNT], axes_s[FSDP_RESOURCE_COUNT];
 } load;

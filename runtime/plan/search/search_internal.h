@@ -13,11 +13,11 @@
 
 typedef struct search_estimate {
   double step_s;
-  // Of it the least that any prefetch, wrap or accumulation leaves: compute, what it waits for of `tensor` and
-  // `context`, and updates on the host.
+  // Of it the least that any prefetch, wrap or accumulation leaves: compute, what it waits for of `tensor`
+  // and `context`, and updates on the host.
   double work_s;
-  // The same of layers alone, which no strategy changes, and what collectives over `tensor` and `context` take
-  // of the links inside nodes and between them. Not of estimates between two.
+  // The same of layers alone, which no strategy changes, and what collectives over `tensor` and `context`
+  // take of the links inside nodes and between them. Not of estimates between two.
   double layers_s, axes_node_s, axes_network_s;
   double links_s; // the least that no prefetch or one as deep leaves: what the busiest link carries
   double comm_s, copies_s, update_s;
@@ -136,8 +136,8 @@ typedef struct search_floors {
 } search_floors;
 
 // The least time of a kind's steps: FLOPs at the best rate of the profile, or bytes of weights and gradients
-// over the links that they must take; with `floor` (may be NULL), of its micro-batches the least. And the least
-// of a micro-batch.
+// over the links that they must take; with `floor` (may be NULL), of its micro-batches the least. And the
+// least of a micro-batch.
 double search_least_s(const fsdp_search_config *search, const search_space *space,
                       const fsdp_search_kind *kind, const search_floor *floor, fsdp_search_bound *bound);
 double search_batch_least_s(const fsdp_search_config *search, const search_space *space,

@@ -14,8 +14,8 @@
 #define HOPE 0.03
 // Of the limits, what a variant may need less than the first.
 #define VARIANT_HOPE 0.1
-// Layers of other kinds with the same tensor and context take at least this much of those of the kind that was
-// drafted: where gradients are added up, gemms read them too.
+// Layers of other kinds with the same tensor and context take at least this much of those of the kind that
+// was drafted: where gradients are added up, gemms read them too.
 #define LAYERS_SHARE 0.98
 
 typedef struct walk {

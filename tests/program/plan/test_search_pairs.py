@@ -1,6 +1,6 @@
 """A search with one option fixed to what the free search did not choose finds nothing faster, by more than
-0.5%: over models from tiny to 405B, 1 to 16,384 ranks, batches, sequences, profiles, nodes, limits and states on the
-host. What the search cuts without a bound, and what its grid lacks, shows here.
+0.5%: over models from tiny to 405B, 1 to 16,384 ranks, batches, sequences, profiles, nodes, limits and states
+on the host. What the search cuts without a bound, and what its grid lacks, shows here.
 
     FSDP_TEST_ALL=1 ctest -R test_search_pairs                300 pairs, and those of 405B by name
     tests/program/plan/test_search_pairs.py --pairs 40 --seed 7 [--only 12]    other ones, printed one by one
@@ -15,8 +15,8 @@ import programs
 TOLERANCE = 0.005
 # Pairs of one free search.
 FIXED = 3
-MODELS = (["tiny", "gpt2"] * 6 + ["gpt2-xl", "llama-1b"] * 3
-          + ["llama2-7b", "llama3-8b", "mistral-7b", "qwen2.5-7b", "llama2-13b", "llama2-70b", "llama3-405b"])  # fmt: skip
+LARGE = ["llama2-7b", "llama3-8b", "mistral-7b", "qwen2.5-7b", "llama2-13b", "llama2-70b", "llama3-405b"]
+MODELS = ["tiny", "gpt2"] * 6 + ["gpt2-xl", "llama-1b"] * 3 + LARGE
 LONGEST = {"gpt2": 1024, "gpt2-xl": 1024, "llama2-7b": 4096, "llama2-13b": 4096, "llama2-70b": 4096}
 PROFILES = {"a100-40": 40e9, "a100-80": 80e9, "h100-sxm": 80e9, "h200": 141e9, "b200": 180e9}
 HEADS = {"tiny": 8, "gpt2": 12, "gpt2-xl": 25, "llama-1b": 16, "llama2-13b": 40, "qwen2.5-7b": 28,
@@ -36,7 +36,8 @@ def draw_scenario(random_, ranks_max):
     ranks = min((1 << power) * random_.choice([1, 1, 1, 3]), ranks_max)
     seq = min(random_.choice([128, 512, 1024, 2048, 4096, 8192, 32768]), LONGEST.get(model, 8192))
     words = ["--model", model, "--profile", profile, "--ranks", ranks, "-s", seq]
-    words += ["--global-batch", random_.choice([1, 2, 3, 4, 8, 16]) * random_.choice([1, ranks, max(1, ranks // 8)])]
+    each = random_.choice([1, 2, 3, 4, 8, 16])
+    words += ["--global-batch", each * random_.choice([1, ranks, max(1, ranks // 8)])]
     if random_.random() < 0.4:
         words += ["--ranks-per-node", random_.choice([d for d in (1, 2, 4, 8, 16) if ranks % d == 0])]
     if random_.random() < 0.5:
@@ -142,7 +143,8 @@ def pairs(count, seed, ranks_max, only, failures, say):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
     parser.add_argument("--pairs", type=int)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--ranks-max", type=int, default=16384 if programs.ALL else 64)
