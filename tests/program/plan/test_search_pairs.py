@@ -2,8 +2,8 @@
 0.5%: over models from tiny to 405B, 1 to 16,384 ranks, batches, sequences, profiles, nodes, limits and states
 on the host. What the search cuts without a bound, and what its grid lacks, shows here.
 
-    FSDP_TEST_ALL=1 ctest -R test_search_pairs                300 pairs, and those of 405B by name
-    tests/program/plan/test_search_pairs.py --pairs 40 --seed 7 [--only 12]    other ones, printed one by one
+    test_search_pairs.py --pairs 300 --ranks-max 16384 --named    all of them, printed; hours of a core's time
+    test_search_pairs.py --pairs 3 --seed 7 --only 12             one free search again
 """
 
 import argparse
@@ -147,13 +147,14 @@ def main():
                                      formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
     parser.add_argument("--pairs", type=int)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--ranks-max", type=int, default=16384 if programs.ALL else 64)
+    parser.add_argument("--ranks-max", type=int, default=256 if programs.ALL else 64)
+    parser.add_argument("--named", action="store_true", help="405B on 4,096 and 16,384 ranks too")
     parser.add_argument("--only", type=int, help="one free search, by its number")
     args = parser.parse_args()
     failures = []
     say = args.pairs is not None
-    count = args.pairs or programs.draws(6, 3, 300)
-    if programs.ALL and not say:
+    count = args.pairs or programs.draws(6, 3, 40)
+    if args.named:
         named(failures, say)
     done = pairs(count, args.seed, args.ranks_max, args.only, failures, say)
     print(f"{done} pairs, {len(failures)} of them found something faster")

@@ -100,9 +100,8 @@ def margin():
 
     usual, none = found(), found("--memory-margin", 0)
     assert usual["device_bytes"] <= 0.97 * 8e9 < none["device_bytes"] <= 8e9, (usual, none)
-    assert none["step_ms"] <= usual["step_ms"] * 1.001, (none, usual)
-    assert found("--memory-margin", "20%") == found("--memory-margin", 0.2)
-    assert found("--memory-margin", "20%")["device_bytes"] <= 0.8 * 8e9
+    assert found("--memory-margin", "6%") == found("--memory-margin", 0.06)
+    assert found("--memory-margin", "6%")["device_bytes"] <= 0.94 * 8e9
     # What leaves nothing free is a plan, and not what a search finds.
     words = shlex.split(none["command"])
     words = words[words.index("fsdp_train") + 1 :]
