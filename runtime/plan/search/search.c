@@ -205,7 +205,9 @@ static double last_s(const fsdp_search_result *result) {
 // Of a plan that waits for memory and may be one of the best. `best`: every number of layers counts.
 static void spare_waits(run *r, bool best, search_setting *setting, fsdp_search_plan *out) {
   const search_setting tight = *setting;
-  if (setting->set == 0 || out->unhindered_s >= last_s(r->result)) return;
+  // What could be listed at most, and is not among the most promising kinds, stays as it is.
+  const double wanted = best || !r->result->count ? last_s(r->result) : r->result->plans[0].step_s;
+  if (setting->set == 0 || out->unhindered_s >= wanted) return;
   for (size_t i = 0; i < sizeof rooms / sizeof *rooms; i++)
     if (out->step_s > (1 + WAITS) * out->unhindered_s) try_room(r, rooms[i], setting, out);
   if (!best) return;
