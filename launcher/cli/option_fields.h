@@ -35,6 +35,7 @@ typedef struct fsdp_options {
   int64_t warmup_steps, seed, numel_to_wrap, prefetch, ckpt_freq, ckpt_keep, log_freq,
       threads;                             // threads 0: the rank's cores
   int64_t memory_limit, host_memory_limit; // bytes, 0: not given
+  double memory_margin;                    // of the device's, a share
   int64_t ranks, ranks_per_node;           // fsdp_plan; 0: not given
   int64_t tensor_parallel, context_parallel;
   int64_t comm_timeout; // seconds

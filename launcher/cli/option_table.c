@@ -42,6 +42,8 @@ static const fsdp_choice resume_schedules[] = {
   .kind = FSDP_OPTION_SIZE, FIELD(field), .low = 1, .high = INT64_C(1) << 60, .argument = "SIZE"
 #define REAL(field, from, to)                                                                                \
   .kind = FSDP_OPTION_REAL, FIELD(field), .real_low = (from), .real_high = (to), .argument = "X"
+#define SHARE(field)                                                                                         \
+  .kind = FSDP_OPTION_SHARE, FIELD(field), .real_low = 0, .real_high = 1, .open_high = true, .argument = "P"
 #define FLAG(field)         .kind = FSDP_OPTION_FLAG, FIELD(field), .argument = "on|off"
 #define CHOICE(field, list) .kind = FSDP_OPTION_CHOICE, FIELD(field), .choices = (list)
 
@@ -181,6 +183,9 @@ static const fsdp_option_row table[] = {
      .help = "refuse a plan that needs more device memory, on a GPU the libraries included (default: its "
              "memory)"},
     {"host-memory-limit", 0, SIZE(host_memory_limit), .help = "refuse a plan that needs more host memory"},
+    {"memory-margin", 0, SHARE(memory_margin), .fallback = "3%",
+     .help = "share of device memory that --search and --auto leave free; a plan for which it is given takes "
+             "none of it to save waits"},
     {"log-freq", 0, INT(log_freq, 1, STEPS_MAX), .fallback = "10", .help = "print a line every N steps"},
     {"log", 0, TEXT(log), .argument = "FILE",
      .help = "write one JSON object per step (default: in the experiment's folder)"},

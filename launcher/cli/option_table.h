@@ -10,6 +10,7 @@ typedef enum fsdp_option_kind {
   FSDP_OPTION_INT,
   FSDP_OPTION_SIZE,
   FSDP_OPTION_REAL,
+  FSDP_OPTION_SHARE, // a real, which may be written as a percentage
   FSDP_OPTION_FLAG,
   FSDP_OPTION_CHOICE,
   FSDP_OPTION_TEXT,
@@ -28,7 +29,7 @@ typedef struct fsdp_option_row {
   const char *fallback; // the default as a user would type it; NULL: none
   int64_t low, high;    // INT and SIZE: allowed range, both ends in it
   double real_low, real_high;
-  bool open_low, open_high;   // REAL: whether an end is outside the range
+  bool open_low, open_high;   // REAL and SHARE: whether an end is outside the range
   const fsdp_choice *choices; // CHOICE
   const char *argument;       // how the help names the value
   int programs;               // fsdp_program_kind bits

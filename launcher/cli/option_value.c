@@ -99,6 +99,14 @@ bool fsdp_value_real(const char *text, double *value) {
   return rest && !*rest && to_real(number, value);
 }
 
+bool fsdp_value_share(const char *text, double *value) {
+  char number[NUMBER_BYTES];
+  const char *rest = copy_number(text, number);
+  if (!rest || !to_real(number, value)) return false;
+  if (*rest == '%') *value /= 100, rest++;
+  return !*rest;
+}
+
 bool fsdp_value_flag(const char *text, bool *value) {
   static const fsdp_choice words[] = {{"on", 1, "true yes 1"}, {"off", 0, "false no 0"}, {NULL, 0, NULL}};
   int found;

@@ -30,6 +30,8 @@ bool fsdp_value_size(const char *text, int64_t *value);
 
 // A finite real number.
 bool fsdp_value_real(const char *text, double *value);
+// The same, or a percentage: "3%" is 0.03.
+bool fsdp_value_share(const char *text, double *value);
 
 // on, true, yes, 1 or off, false, no, 0.
 bool fsdp_value_flag(const char *text, bool *value);

@@ -46,6 +46,10 @@ static void describe_allowed(const fsdp_option_row *row, char *out, size_t bytes
     snprintf(out, bytes, "a number %s %g %s %g", row->open_low ? "above" : "from", row->real_low,
              row->open_high ? "and below" : "to", row->real_high);
     return;
+  case FSDP_OPTION_SHARE:
+    snprintf(out, bytes, "a share such as 3%% or 0.03, from %g%% %s %g%%", 100 * row->real_low,
+             row->open_high ? "and below" : "to", 100 * row->real_high);
+    return;
   case FSDP_OPTION_FLAG:
     snprintf(out, bytes, "on or off");
     return;
@@ -128,7 +132,8 @@ static bool set_field(fsdp_options *options, const fsdp_option_row *row, const c
     *(int64_t *)field(options, row) = whole;
     return true;
   case FSDP_OPTION_REAL:
-    if (!fsdp_value_real(text, &real)) return false;
+  case FSDP_OPTION_SHARE:
+    if (!(row->kind == FSDP_OPTION_REAL ? fsdp_value_real : fsdp_value_share)(text, &real)) return false;
     if (real < row->real_low || (row->open_low && real == row->real_low)) return false;
     if (real > row->real_high || (row->open_high && real == row->real_high)) return false;
     *(double *)field(options, row) = real;
@@ -515,6 +520,7 @@ static void print_value(const fsdp_options *options, const fsdp_option_row *row,
     fprintf(out, "%lld", (long long)*(const int64_t *)value);
     break;
   case FSDP_OPTION_REAL:
+  case FSDP_OPTION_SHARE:
     fprintf(out, "%s", fsdp_value_print_real(*(const double *)value, real, sizeof real));
     break;
   case FSDP_OPTION_FLAG:

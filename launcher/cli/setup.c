@@ -13,6 +13,7 @@
 #include "runtime/checkpoint/config_json.h"
 #include "runtime/checkpoint/safetensors.h"
 #include "runtime/plan/saving_choice.h"
+#include "runtime/plan/search/search_config.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -251,13 +252,16 @@ static fsdp_status choose_saving(const fsdp_options *options, const fsdp_limits 
   return status || !limits->profile ? status : fsdp_saving_price(&given, &choice, limits, config, error);
 }
 
-// What arenas may take. Without a limit, the memory of the profile's device is room but no bound.
-static fsdp_memory_limits arena_limits(const fsdp_limits *limits) {
+// What arenas may take. Without a limit, the memory of the profile's device is room but no bound. A margin
+// that is given, as by what a search found, is no room.
+static fsdp_memory_limits arena_limits(const fsdp_options *options, const fsdp_limits *limits) {
   fsdp_memory_limits result = {.shared_bytes = limits->shared_bytes,
                                .room_bytes = limits->bytes[FSDP_SPACE_DEVICE]};
   memcpy(result.bytes, limits->bytes, sizeof result.bytes);
   if (!result.room_bytes && limits->profile && limits->profile->device == FSDP_OP_CUDA)
     result.room_bytes = (int64_t)limits->profile->memory_bytes;
+  if (fsdp_options_given(options, "memory-margin"))
+    result.room_bytes = fsdp_search_without_margin(result.room_bytes, options->memory_margin);
   return result;
 }
 
@@ -268,7 +272,7 @@ static fsdp_status plan_within_limits(const fsdp_options *options, const fsdp_se
   fsdp_setup_limits m = {.machine = ""};
   fsdp_setup_find_limits(options, ranks, &m);
   m.limits.profile = profile;
-  config.limits = arena_limits(&m.limits);
+  config.limits = arena_limits(options, &m.limits);
   fsdp_status status = choose_saving(options, &m.limits, &config, error);
   if (status == FSDP_OK) status = fsdp_plan_create(&config, plan, error);
   return status == FSDP_OK ? fsdp_capacity_check(*plan, &m.limits, error) : status;

@@ -1,5 +1,6 @@
 #include "launcher/search/auto_plan.h"
 
+#include "launcher/cli/option_table.h"
 #include "launcher/report/price.h"
 #include "launcher/search/search_setup.h"
 #include "launcher/train/probe_machine.h"
@@ -55,6 +56,16 @@ static fsdp_status decide(const fsdp_setup_ranks *ranks, fsdp_device_profile *me
   fsdp_search_result result = {0};
   fsdp_status status = fsdp_search_job_create(options, FSDP_PROGRAM_TRAIN, ranks, measured, &job, error);
   if (status == FSDP_OK) status = fsdp_search_run(&job.config, &result, error);
+  // Training is refused only for what does not fit at all.
+  if (status == FSDP_OK && !result.count && !fsdp_options_given(options, "memory-margin")) {
+    fsdp_search_result_release(&result);
+    job.config.margin = 0;
+    status = fsdp_search_run(&job.config, &result, error);
+    if (status == FSDP_OK && result.count)
+      printf(
+          "auto: no plan leaves %s of the device's memory free (--memory-margin): chosen without a margin\n",
+          fsdp_option_find("memory-margin")->fallback);
+  }
   if (status == FSDP_OK && !result.count) status = fsdp_search_fail_unfit(&job, &result, error);
   if (status == FSDP_OK)
     status = fsdp_search_take(&job, &result.plans[0].config, FSDP_PROGRAM_TRAIN, PLACE, options, error);

@@ -21,13 +21,14 @@ typedef struct loss {
   const fsdp_search_kind *best;
 } loss;
 
-#define LOSSES_MAX 48
+#define LOSSES_MAX 96
 
 static void name_class(const fsdp_search_kind *kind, bool by_mesh, char out[96]) {
   const int tensor = fsdp_mesh_size(&kind->mesh, FSDP_AXIS_TENSOR);
   const int context = fsdp_mesh_size(&kind->mesh, FSDP_AXIS_CONTEXT);
   if (by_mesh)
-    snprintf(out, 96, "tensor=%d, context=%d", tensor, context);
+    snprintf(out, 96, "tensor=%d, context=%d%s", tensor, context,
+             tensor == 1 || kind->sequence_parallel ? "" : ", whole rows");
   else
     snprintf(out, 96, "%s%s", fsdp_strategy_name(kind->strategy), kind->cpu_offload ? ", --cpu-offload" : "");
 }
@@ -74,8 +75,8 @@ static void explain(const fsdp_search_job *job, const fsdp_search_result *result
                     const fsdp_search_kind *kind, char out[REASON_BYTES]) {
   char mesh[FSDP_MESH_TEXT_BYTES], needed[24], limit[24], step[FSDP_PRICE_MS_BYTES];
   const double best = result->plans[0].step_s, last = result->plans[result->count - 1].step_s;
-  const int64_t most = job->config.limit_bytes[kind->space] ? job->config.limit_bytes[kind->space]
-                                                            : job->config.shared_limit_bytes;
+  const int64_t own = fsdp_search_allowed_bytes(&job->config, kind->space);
+  const int64_t most = own ? own : fsdp_search_allowed_shared_bytes(&job->config);
   fsdp_mesh_print(&kind->mesh, ",", mesh);
   switch (kind->outcome) {
   case FSDP_SEARCH_SAME:
@@ -128,6 +129,18 @@ static void print_plan(const fsdp_search_plan *plan, int number, FILE *out) {
   fputc('\n', out);
 }
 
+// What the search left out, so that nobody takes its best for the best there is.
+static void print_grid(const fsdp_search_job *job, const fsdp_search_result *result, FILE *out) {
+  char step[FSDP_PRICE_MS_BYTES];
+  const bool limited = job->config.limit_bytes[FSDP_SPACE_DEVICE] || job->config.shared_limit_bytes;
+  if (limited)
+    fprintf(out, "%g%% of the device's memory stays free (--memory-margin)\n", 100 * job->config.margin);
+  if (result->least_cut_s > 0)
+    fprintf(out, "kinds that were left out for their bounds take at least %s\n",
+            fsdp_price_print_ms(result->least_cut_s, step));
+  fprintf(out, "%s\n", fsdp_search_untried());
+}
+
 fsdp_status fsdp_search_print(const fsdp_search_job *job, const fsdp_search_result *result,
                               fsdp_options *options, FILE *out, fsdp_error *error) {
   char number[3][48];
@@ -137,6 +150,7 @@ fsdp_status fsdp_search_print(const fsdp_search_job *job, const fsdp_search_resu
           fsdp_print_int(job->config.global_batch, number[0], sizeof number[0]),
           fsdp_plural(job->config.global_batch), fsdp_print_int(result->drafts, number[1], sizeof number[1]),
           fsdp_print_int(result->whole, number[2], sizeof number[2]));
+  print_grid(job, result, out);
   for (int i = 0; i < result->count; i++) {
     fsdp_status status =
         fsdp_search_take(job, &result->plans[i].config, FSDP_PROGRAM_PLAN, PLACE, options, error);
@@ -152,7 +166,7 @@ fsdp_status fsdp_search_print(const fsdp_search_job *job, const fsdp_search_resu
   for (int i = 0; i < count; i++) {
     char reason[REASON_BYTES];
     explain(job, result, losses[i].best, reason);
-    fprintf(out, "    %-24s %s\n", losses[i].name, reason);
+    fprintf(out, "    %-32s %s\n", losses[i].name, reason);
   }
   return fsdp_search_take(job, &result->plans[0].config, FSDP_PROGRAM_PLAN, PLACE, options, error);
 }
@@ -204,8 +218,10 @@ fsdp_status fsdp_search_json(const fsdp_search_job *job, const fsdp_search_resul
   loss losses[LOSSES_MAX];
   const int count = list_losses(result, losses);
   for (int i = 0; i < count; i++) json_array_append_new(lost, loss_json(job, result, &losses[i]));
-  *root = json_pack("{s:o, s:o, s:i, s:I, s:I}", "plans", plans, "lost", lost, "kinds", result->kind_count,
-                    "drafts", (json_int_t)result->drafts, "planned", (json_int_t)result->whole);
+  *root = json_pack("{s:o, s:o, s:i, s:I, s:I, s:f, s:f, s:s}", "plans", plans, "lost", lost, "kinds",
+                    result->kind_count, "drafts", (json_int_t)result->drafts, "planned",
+                    (json_int_t)result->whole, "memory_margin", job->config.margin, "least_cut_ms",
+                    result->least_cut_s * 1e3, "untried", fsdp_search_untried());
   FSDP_CHECK(*root, "JSON of a search");
   if (status) {
     json_decref(*root);

@@ -1,5 +1,6 @@
 #include "launcher/search/search_setup.h"
 
+#include "launcher/cli/option_value.h"
 #include "launcher/report/whole_file.h"
 #include "runtime/base/check.h"
 
@@ -22,7 +23,8 @@ static const struct {
               {"prefetch", FSDP_SEARCH_PREFETCH},
               {"batch-size", FSDP_SEARCH_BATCH},
               {"grad-accum", FSDP_SEARCH_MICRO_BATCHES},
-              {"accumulate", FSDP_SEARCH_ACCUMULATE}};
+              {"accumulate", FSDP_SEARCH_ACCUMULATE},
+              {"sequence-parallel", FSDP_SEARCH_SEQUENCE_PARALLEL}};
 enum { FIELDS = sizeof fields / sizeof *fields };
 
 static bool is_fixed(const fsdp_options *options, const char *option) {
@@ -93,6 +95,7 @@ fsdp_status fsdp_search_job_create(fsdp_options *options, fsdp_program_kind prog
   limit_by_profile(config->profile, ranks, &job->limits.limits);
   memcpy(config->limit_bytes, job->limits.limits.bytes, sizeof config->limit_bytes);
   config->shared_limit_bytes = job->limits.limits.shared_bytes;
+  config->margin = options->memory_margin;
   return take_limit(options, program, config->profile, &job->limits.limits, error);
 }
 
@@ -123,6 +126,12 @@ static void take_number(taking *t, const char *name, int64_t value) {
   take(t, name, text);
 }
 
+// Plans are packed into what it leaves.
+static void take_margin(taking *t, double margin) {
+  char text[32];
+  take(t, "memory-margin", fsdp_value_print_real(margin, text, sizeof text));
+}
+
 static void take_wrap(taking *t, const fsdp_wrap_policy *wrap) {
   if (wrap->kind == FSDP_WRAP_SIZE) take_number(t, "numel-to-wrap", wrap->numel);
   take(t, "wrap", wrap->kind == FSDP_WRAP_SIZE ? "size" : wrap->kind == FSDP_WRAP_BLOCK ? "block" : "none");
@@ -136,6 +145,8 @@ fsdp_status fsdp_search_take(const fsdp_search_job *job, const fsdp_plan_config 
   taking t = {options, program, place, FSDP_OK, error};
   if (!fixed[FSDP_SEARCH_MESH]) take(&t, "mesh", fsdp_mesh_print(&plan->mesh, ",", mesh));
   if (!fixed[FSDP_SEARCH_STRATEGY]) take(&t, "strategy", fsdp_strategy_name(plan->strategy));
+  if (!fixed[FSDP_SEARCH_SEQUENCE_PARALLEL] && options->sequence_parallel != plan->sequence_parallel)
+    take(&t, "sequence-parallel", plan->sequence_parallel ? "on" : "off");
   if (!fixed[FSDP_SEARCH_WRAP]) take_wrap(&t, &plan->wrap);
   if (!fixed[FSDP_SEARCH_RECOMPUTE])
     take(&t, "recompute", fsdp_saving_print(&plan->saving, FSDP_FATE_RECOMPUTE, rules));
@@ -147,6 +158,7 @@ fsdp_status fsdp_search_take(const fsdp_search_job *job, const fsdp_plan_config 
   if (!fixed[FSDP_SEARCH_MICRO_BATCHES]) take_number(&t, "grad-accum", plan->micro_batches);
   if (!fixed[FSDP_SEARCH_ACCUMULATE])
     take(&t, "accumulate", plan->accumulate == FSDP_ACCUMULATE_LOCAL ? "local" : "reduce");
+  if (job->config.limit_bytes[FSDP_SPACE_DEVICE]) take_margin(&t, job->config.margin);
   return t.status;
 }
 
@@ -221,6 +233,20 @@ fsdp_status fsdp_search_save(const fsdp_options *options, const char *path, cons
   return fsdp_whole_file_close(&file, error);
 }
 
+// The limits less the margin, which is named with them; `places`: text that they point to.
+static fsdp_limits limits_of_search(const fsdp_search_job *job, char places[2][192]) {
+  fsdp_limits limits = job->limits.limits;
+  const char **const of[] = {&limits.place[FSDP_SPACE_DEVICE], &limits.shared_place};
+  limits.bytes[FSDP_SPACE_DEVICE] = fsdp_search_allowed_bytes(&job->config, FSDP_SPACE_DEVICE);
+  limits.shared_bytes = fsdp_search_allowed_shared_bytes(&job->config);
+  for (int i = 0; i < 2 && job->config.margin > 0; i++) {
+    snprintf(places[i], sizeof places[i], "%s, less --memory-margin %g%%,", *of[i] ? *of[i] : "",
+             100 * job->config.margin);
+    *of[i] = places[i];
+  }
+  return limits;
+}
+
 fsdp_status fsdp_search_fail_unfit(const fsdp_search_job *job, const fsdp_search_result *result,
                                    fsdp_error *error) {
   fsdp_plan *plan;
@@ -237,9 +263,17 @@ fsdp_status fsdp_search_fail_unfit(const fsdp_search_job *job, const fsdp_search
   least.limits.shared_bytes = job->config.shared_limit_bytes;
   fsdp_status status = fsdp_plan_create(&least, &plan, error);
   if (status) return status;
-  status = fsdp_capacity_check(plan, &job->limits.limits, &reason);
-  char mesh[FSDP_MESH_TEXT_BYTES];
-  if (status)
+  char mesh[FSDP_MESH_TEXT_BYTES], places[2][192];
+  const fsdp_limits limits = limits_of_search(job, places);
+  status = fsdp_capacity_check(plan, &limits, &reason);
+  if (status && fsdp_capacity_fits(plan, &job->limits.limits))
+    fsdp_fail(
+        error, status,
+        "no plan leaves --memory-margin %g%% of the device's memory free: --strategy %s --mesh %s needs "
+        "least, and fits with --memory-margin 0; with the margin, %.700s",
+        100 * job->config.margin, fsdp_strategy_name(plan->config.strategy),
+        fsdp_mesh_print(&plan->config.mesh, ",", mesh), reason.message);
+  else if (status)
     fsdp_fail(error, status,
               "no plan fits; of all that were tried --strategy %s --mesh %s needs least: %.800s",
               fsdp_strategy_name(plan->config.strategy), fsdp_mesh_print(&plan->config.mesh, ",", mesh),

@@ -64,6 +64,7 @@ static bool check_attrs(const launch *l) {
   if (a->out_offset < 0 || a->out_offset + a->out_features > a->out_stride)
     return refuse(l, ": columns %lld + %lld of rows of %lld", (long long)a->out_offset,
                   (long long)a->out_features, (long long)a->out_stride);
+  if (!fsdp_op_letter_find(l->op, 't')) return true; // it knows rows alone
   if (a->piece < 0 || (a->piece > 0 && a->seq % a->piece != 0))
     return refuse(l, ": %lld rows of a sequence in pieces of %lld", (long long)a->seq, (long long)a->piece);
   if (a->chunk < 0 || a->chunk > a->seq)

@@ -41,6 +41,7 @@ typedef struct run {
   ranked *ranked; // kinds with settings that fit, by estimate
   int ranked_count;
   search_deltas deltas;
+  search_floors floors;
   search_drafts drafts;
   int64_t least_excess; // of what does not fit; 0: nothing was tried
 } run;
@@ -49,6 +50,13 @@ const char *fsdp_search_bound_name(fsdp_search_bound bound) {
   static const char *const names[FSDP_BOUND_COUNT] = {"compute", "communication", "copies to the host",
                                                       "optimizer updates"};
   return names[bound];
+}
+
+const char *fsdp_search_untried(void) {
+  return "not tried: precisions; other prefetch than 0 to 4, and than 0 to 2 but for the best; units of "
+         "several "
+         "layers, and of parts of layers in more than two ways; context of less than 256 rows a rank; tensor "
+         "other than the innermost axis; savings that differ between layers but for the first ones";
 }
 
 // ---- Whole plans
@@ -97,7 +105,7 @@ fsdp_status fsdp_search_price(const fsdp_search_config *search, const fsdp_plan_
   fsdp_plan_config config = *setting;
   memcpy(config.limits.bytes, search->limit_bytes, sizeof config.limits.bytes);
   config.limits.shared_bytes = search->shared_limit_bytes;
-  config.limits.room_bytes = search->limit_bytes[FSDP_SPACE_DEVICE];
+  config.limits.room_bytes = fsdp_search_allowed_bytes(search, FSDP_SPACE_DEVICE);
   fsdp_status status = fsdp_plan_create(&config, &plan, error);
   if (status) return status;
   search_need_of(plan, bytes);
@@ -197,7 +205,9 @@ static double last_s(const fsdp_search_result *result) {
 // Of a plan that waits for memory and may be one of the best. `best`: every number of layers counts.
 static void spare_waits(run *r, bool best, search_setting *setting, fsdp_search_plan *out) {
   const search_setting tight = *setting;
-  if (setting->set == 0 || out->unhindered_s >= last_s(r->result)) return;
+  // What could be listed at most, and is not among the most promising kinds, stays as it is.
+  const double wanted = best || !r->result->count ? last_s(r->result) : r->result->plans[0].step_s;
+  if (setting->set == 0 || out->unhindered_s >= wanted) return;
   for (size_t i = 0; i < sizeof rooms / sizeof *rooms; i++)
     if (out->step_s > (1 + WAITS) * out->unhindered_s) try_room(r, rooms[i], setting, out);
   if (!best) return;
@@ -324,6 +334,28 @@ static bool is_beaten(run *r, const ranked *item) {
   return true;
 }
 
+// The best plan with units gathered further ahead than kinds are tried with.
+static void try_deeper(run *r, fsdp_search_plan *best) {
+  static const int depths[] = {SEARCH_PREFETCH_MAX + 1, SEARCH_PREFETCH_MAX + 2};
+  if (r->config->fixed[FSDP_SEARCH_PREFETCH]) return;
+  const fsdp_plan_config setting = best->config;
+  for (size_t d = 0; d < sizeof depths / sizeof *depths; d++) {
+    fsdp_plan_config deeper = setting;
+    search_estimate whole;
+    fsdp_search_plan plan;
+    deeper.prefetch = depths[d];
+    if (!search_whole_of(r->config, &deeper, &r->drafts, &whole)) continue;
+    if (search_excess(r->config, whole.bytes, NULL) > 0 || whole.step_s >= best->step_s * (1 - WORTH))
+      continue;
+    r->result->whole++;
+    if (fsdp_search_price(r->config, &deeper, &plan, NULL) || plan.step_s >= best->step_s) continue;
+    plan.kind = best->kind;
+    plan.draft_s = best->draft_s;
+    plan.estimate_s = whole.step_s;
+    *best = plan;
+  }
+}
+
 static void choose_finalists(run *r) {
   fsdp_search_result *result = r->result;
   for (int i = 0; i < r->ranked_count && (i < WHOLE_KINDS || !result->count); i++) {
@@ -342,6 +374,13 @@ static void choose_finalists(run *r) {
     kind->hash = plan.hash;
     plan.kind = item->kind;
     insert_plan(result, &plan);
+  }
+  if (result->count) {
+    fsdp_search_kind *kind = &result->kinds[result->plans[0].kind];
+    try_deeper(r, &result->plans[0]);
+    kind->step_s = result->plans[0].step_s;
+    kind->bound = result->plans[0].bound;
+    kind->hash = result->plans[0].hash;
   }
   for (int p = 0; p < result->count; p++) name_usual_prefetch(r, &result->plans[p]);
   note_finalists(result);
@@ -363,7 +402,7 @@ static void order_kinds(run *r) {
     fsdp_search_kind *kind = &result->kinds[k];
     int64_t bytes[FSDP_SPACE_COUNT] = {0};
     r->order[k] = k;
-    kind->step_s = kind->bound_s = search_least_s(r->config, &r->space, kind, &kind->bound);
+    kind->step_s = kind->bound_s = search_least_s(r->config, &r->space, kind, NULL, &kind->bound);
     kind->bytes = search_least_bytes(r->config, &r->space, kind, &kind->space);
     bytes[kind->space] = kind->bytes;
     kind->outcome = search_excess(r->config, bytes, NULL) > 0 ? FSDP_SEARCH_TOO_LARGE : FSDP_SEARCH_TOO_SLOW;
@@ -393,7 +432,7 @@ static void note_unfit_kind(run *r, fsdp_search_kind *kind, const search_best *b
   kind->outcome = FSDP_SEARCH_TOO_LARGE;
   kind->left_out = best->left_out;
   kind->space = best->least_space;
-  kind->bytes = best->least_bytes + r->config->limit_bytes[best->least_space];
+  kind->bytes = best->least_bytes + fsdp_search_allowed_bytes(r->config, best->least_space);
   if (r->least_excess && best->least_bytes >= r->least_excess) return;
   r->least_excess = best->least_bytes;
   r->result->least = best->least;
@@ -411,6 +450,32 @@ static double cut_of(const run *r) {
   return different < FSDP_SEARCH_PLANS ? INFINITY : last;
 }
 
+static const search_floor *floor_of(run *r, const fsdp_search_kind *kind) {
+  return search_floor_of(r->config, &r->space, kind, &r->floors, &r->drafts);
+}
+
+// Raises the bound of the kind at `at` of the order by what its layers take, and moves it behind those whose
+// bounds are lower then. False if it stays.
+static bool raise_bound(run *r, int at) {
+  fsdp_search_kind *kinds = r->result->kinds, *kind = &kinds[r->order[at]];
+  const int moved = r->order[at];
+  fsdp_search_bound bound;
+  const double least_s = search_least_s(r->config, &r->space, kind, floor_of(r, kind), &bound);
+  if (least_s <= kind->bound_s) return false;
+  kind->step_s = kind->bound_s = least_s;
+  kind->bound = bound;
+  const int first = at;
+  for (; at + 1 < r->result->kind_count && compare_order(&moved, &r->order[at + 1], kinds) > 0; at++)
+    r->order[at] = r->order[at + 1];
+  r->order[at] = moved;
+  return at > first;
+}
+
+// Bounds left a kind out if nothing of it was estimated.
+static void note_cut(fsdp_search_result *result, double bound_s) {
+  if (result->least_cut_s == 0 || bound_s < result->least_cut_s) result->least_cut_s = bound_s;
+}
+
 static void try_kinds(run *r) {
   fsdp_search_result *result = r->result;
   r->ranked = fsdp_alloc((size_t)result->kind_count * sizeof *r->ranked);
@@ -418,9 +483,18 @@ static void try_kinds(run *r) {
     fsdp_search_kind *kind = &result->kinds[r->order[i]];
     const fsdp_search_progress progress = {result->kind_count, i, r->drafts.count};
     if (r->config->progress) r->config->progress(&progress, r->config->context);
-    if (kind->outcome == FSDP_SEARCH_TOO_LARGE || kind->step_s >= cut_of(r)) continue;
+    if (kind->outcome == FSDP_SEARCH_TOO_LARGE) continue;
+    if (kind->step_s >= cut_of(r)) {
+      note_cut(result, kind->bound_s);
+      continue;
+    }
+    if (raise_bound(r, i)) {
+      i--;
+      continue;
+    }
     search_best best;
-    search_kind_settings(r->config, &r->space, kind, false, cut_of(r), &r->deltas, &r->drafts, &best);
+    search_kind_settings(r->config, &r->space, kind, floor_of(r, kind), false, cut_of(r), &r->deltas,
+                         &r->drafts, &best);
     if (best.count)
       rank(r, r->order[i], &best);
     else
@@ -437,7 +511,8 @@ static void try_variants(run *r) {
     const double cut = r->ranked[0].best.settings[0].estimate.step_s * (1 - WORTH);
     if (kind->outcome == FSDP_SEARCH_TOO_LARGE || kind->bound_s >= cut) continue;
     search_best best;
-    search_kind_settings(r->config, &r->space, kind, true, cut, &r->deltas, &r->drafts, &best);
+    search_kind_settings(r->config, &r->space, kind, floor_of(r, kind), true, cut, &r->deltas, &r->drafts,
+                         &best);
     if (!best.count) continue;
     for (int k = 0; k < r->ranked_count; k++) {
       if (r->ranked[k].kind != r->order[i]) continue;
@@ -452,20 +527,16 @@ static void find_least(run *r) {
   for (int k = 0; k < r->result->kind_count && !r->least_excess; k++) {
     fsdp_search_kind *kind = &r->result->kinds[r->order[k]];
     search_best best;
-    search_kind_settings(r->config, &r->space, kind, false, INFINITY, &r->deltas, &r->drafts, &best);
+    search_kind_settings(r->config, &r->space, kind, floor_of(r, kind), false, INFINITY, &r->deltas,
+                         &r->drafts, &best);
     if (!best.count) note_unfit_kind(r, kind, &best);
   }
 }
 
-static fsdp_status search_once(run *r, bool across, fsdp_error *error) {
+static fsdp_status search_all(run *r, fsdp_error *error) {
   fsdp_search_result *result = r->result;
-  int count;
-  fsdp_search_kind *kinds = search_kinds_create(r->config, across, &count);
-  if (!count && across) return FSDP_OK; // what was found inside nodes stands
-  free(result->kinds);
-  result->kinds = kinds;
-  result->kind_count = count;
-  if (!count)
+  result->kinds = search_kinds_create(r->config, &result->kind_count);
+  if (!result->kind_count)
     return fsdp_fail(error, FSDP_ERR_OPTION,
                      "--search: no mesh of %d ranks divides %lld sequences of a step as the options that are "
                      "given say: change --global-batch, or leave --mesh or --strategy open",
@@ -475,11 +546,6 @@ static fsdp_status search_once(run *r, bool across, fsdp_error *error) {
   try_variants(r);
   choose_finalists(r);
   if (!result->count) find_least(r);
-  free(r->order);
-  free(r->ranked);
-  r->order = NULL;
-  r->ranked = NULL;
-  r->ranked_count = 0;
   return FSDP_OK;
 }
 
@@ -488,12 +554,12 @@ fsdp_status fsdp_search_run(const fsdp_search_config *config, fsdp_search_result
   *result = (fsdp_search_result){0};
   fsdp_status status = fsdp_device_profile_check(config->profile, config->base.param_dtype, error);
   if (status == FSDP_OK) status = search_space_create(config, &r.space, error);
-  if (status == FSDP_OK) status = search_once(&r, false, error);
-  const bool may_cross =
-      !config->fixed[FSDP_SEARCH_MESH] && !config->fixed_tensor && config->ranks > config->ranks_per_node;
-  if (status == FSDP_OK && !result->count && may_cross) status = search_once(&r, true, error);
+  if (status == FSDP_OK) status = search_all(&r, error);
   result->drafts = r.drafts.count;
+  free(r.order);
+  free(r.ranked);
   free(r.deltas.items);
+  free(r.floors.items);
   search_drafts_release(&r.drafts);
   if (status != FSDP_OK) fsdp_search_result_release(result);
   return status;

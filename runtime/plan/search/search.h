@@ -1,14 +1,18 @@
 // The search: the fastest plans for a model on a machine that a profile describes.
 //
-//   kinds      meshes x strategies x offload of the states ──bounds──► some cannot fit, some cannot be fast
+//   kinds      meshes x strategies x offload of the states x rows that tensor cuts
+//              ──bounds──► some cannot fit, some cannot be fast; the lowest bound is tried first
 //   settings   of a kind: micro-batch x accumulation x wrap x prefetch x what is saved
 //   estimate   of a setting: drafts of two small models of a few layers, extended to all
 //   finalists  the best setting of each kind, estimated from a draft of all layers, then planned, proved and
-//              priced whole
+//              priced whole; of the best one a deeper prefetch too
 //
-// Exact enumeration: a kind is left out only if a bound says that it cannot be among the best, and a setting
-// only if its work alone takes longer than the best one of its kind. Pure and deterministic: no files, no
-// MPI, no clock; ties go to what is enumerated first.
+// Branch and bound over a fixed grid: a kind is left out if its bound is above what the tenth best is
+// estimated to take, and a setting if its longest path or busiest link is. Bounds hold
+// (test_search_bounds.c), but what they are held against are estimates, and estimates rank kinds before any
+// is priced, so the best of the grid may be missed by a little; what is outside of it is missed altogether
+// (fsdp_search_untried). Pure and deterministic: no files, no MPI, no clock; ties go to what is enumerated
+// first.
 #pragma once
 
 #include "runtime/plan/search/search_config.h"
@@ -22,6 +26,7 @@ typedef struct fsdp_search_result {
   int kind_count;
   fsdp_plan_config least; // without plans: the setting that needs least
   int64_t drafts, whole;  // plans that were made
+  double least_cut_s;     // the least bound of the kinds that bounds alone left out; 0: none was
 } fsdp_search_result;
 
 // FSDP_ERR_OPTION if what is fixed leaves nothing to plan; FSDP_ERR_INPUT if the profile lacks what pricing
@@ -32,6 +37,9 @@ void fsdp_search_result_release(fsdp_search_result *result);
 // Plans and prices one setting whole, as finalists are. FSDP_ERR_CAPACITY if it does not fit.
 fsdp_status fsdp_search_price(const fsdp_search_config *config, const fsdp_plan_config *setting,
                               fsdp_search_plan *plan, fsdp_error *error);
+
+// What no search tries, in a line.
+const char *fsdp_search_untried(void);
 
 // "compute", "communication", ...
 const char *fsdp_search_bound_name(fsdp_search_bound bound);

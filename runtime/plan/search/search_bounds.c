@@ -27,47 +27,60 @@ static int shards_of(const fsdp_search_kind *kind) {
   return fsdp_mesh_group_size(&kind->mesh, fsdp_mesh_axes(&kind->mesh, shard_axes(kind)));
 }
 
-// Whether the groups over two sets of axes use the same links.
-static bool share_links(const fsdp_search_config *search, const fsdp_search_kind *kind, const char *a,
-                        const char *b) {
-  const fsdp_profile_group x =
-      fsdp_profile_group_of(&kind->mesh, fsdp_mesh_axes(&kind->mesh, a), search->ranks_per_node);
-  const fsdp_profile_group y =
-      fsdp_profile_group_of(&kind->mesh, fsdp_mesh_axes(&kind->mesh, b), search->ranks_per_node);
-  return (x.ranks > x.ranks_per_node) == (y.ranks > y.ranks_per_node);
+static bool crosses(const fsdp_search_config *search, const fsdp_search_kind *kind, const char *axis) {
+  const fsdp_profile_group group =
+      fsdp_profile_group_of(&kind->mesh, fsdp_mesh_axes(&kind->mesh, axis), search->ranks_per_node);
+  return group.ranks > group.ranks_per_node;
 }
 
-// Gathers of the backward beside one gather a step, in a step of the fewest micro-batches. Units of whole
-// models stay gathered; with them a step may gather once.
-static int least_gathers_more(const fsdp_search_config *search, const fsdp_search_kind *kind) {
-  int64_t batch;
-  int micro_batches, least = 0;
-  const bool regathers = (kind->strategy == FSDP_FULL || kind->strategy == FSDP_HYBRID) &&
-                         search->fixed[FSDP_SEARCH_WRAP] && search->base.wrap.kind == FSDP_WRAP_BLOCK;
-  for (int i = 0; regathers && search_batch(search, kind, i, &batch, &micro_batches); i++)
-    least = least == 0 ? micro_batches : (int)fsdp_min_i64(least, micro_batches);
-  return least > 0 ? 2 * least - 1 : 0;
+// Whether whole tensors of `params` elements of this type fit on a device.
+static bool fits_whole(const fsdp_search_config *search, double params, fsdp_dtype dtype) {
+  const int64_t limit = fsdp_search_allowed_bytes(search, FSDP_SPACE_DEVICE);
+  return !limit || params * (double)fsdp_dtype_bytes(dtype) <= (double)limit;
+}
+
+// The share of the layers' weights that is gathered again for each backward and each forward but the first.
+// Units of whole models stay gathered, if they fit; with units of layers, or smaller ones, those that are
+// gathered ahead may.
+static double share_regathered(const fsdp_search_config *search, const search_space *space,
+                               const fsdp_search_kind *kind, double params) {
+  const int64_t layers = search->base.model.num_layers;
+  if (kind->strategy != FSDP_FULL && kind->strategy != FSDP_HYBRID) return 0;
+  if (search->fixed[FSDP_SEARCH_WRAP]) return search->base.wrap.kind == FSDP_WRAP_BLOCK ? 1 : 0;
+  if (fits_whole(search, params, search->base.param_dtype)) return 0;
+  const int ahead = search->fixed[FSDP_SEARCH_PREFETCH] ? search->base.prefetch : SEARCH_PREFETCH_MAX;
+  return space->layer_params ? fmax(0, (double)(layers - 1 - ahead)) / (double)layers : 0;
 }
 
 // Weights are gathered for a forward before the first gradient is reduced, and gradients are reduced once a
-// step at least, on one stream. Weights that are gathered again share their links with the reductions over
-// the same axes, and may go on beside those over replicas.
+// step at least, on one stream; with every micro-batch if no device holds whole ones. Weights that are
+// gathered again share their links with the reductions over the same axes, and may go on beside those over
+// replicas. Links carry what layers send over `tensor` and `context` besides.
 static double communication_s(const fsdp_search_config *search, const search_space *space,
-                              const fsdp_search_kind *kind) {
+                              const fsdp_search_kind *kind, int micro_batches,
+                              const search_batch_floor *floor) {
   const fsdp_plan_config *c = &search->base;
   const int tensor = fsdp_mesh_size(&kind->mesh, FSDP_AXIS_TENSOR);
+  const double all = (double)space->params / tensor;
   const double layers = (double)(space->layer_params * c->model.num_layers) / tensor;
   const double weights = layers * (double)fsdp_dtype_bytes(c->param_dtype);
   const double gradients = layers * (double)fsdp_dtype_bytes(c->reduce_dtype);
   const char *axes = shard_axes(kind);
   const char *replicas = kind->strategy == FSDP_NO ? FSDP_AXIS_DATA "," FSDP_AXIS_CONTEXT : FSDP_AXIS_DATA;
+  const fsdp_dtype least = c->reduce_dtype == FSDP_F32 ? c->param_dtype : c->reduce_dtype;
+  const int reductions = fits_whole(search, all, least) ? 1 : micro_batches;
   const double gather = collective_s(search, kind, axes, FSDP_INSTR_ALL_GATHER, weights);
-  const double scatter = collective_s(search, kind, axes, FSDP_INSTR_REDUCE_SCATTER, gradients);
+  const double scatter = reductions * collective_s(search, kind, axes, FSDP_INSTR_REDUCE_SCATTER, gradients);
   const double reduce =
       collective_s(search, kind, replicas, FSDP_INSTR_ALL_REDUCE, gradients / shards_of(kind));
-  const double more = least_gathers_more(search, kind) * gather;
-  const bool shared = share_links(search, kind, axes, replicas);
-  return gather + scatter + (shared ? more + reduce : fmax(more, reduce));
+  const double more = share_regathered(search, space, kind, all) * (2 * micro_batches - 1) * gather;
+  const bool across = crosses(search, kind, axes), shared = across == crosses(search, kind, replicas);
+  const double one_after_another = gather + scatter + (shared ? more + reduce : fmax(more, reduce));
+  if (!floor) return one_after_another;
+  const double here = across ? floor->network_s : floor->node_s;
+  const double there = across ? floor->node_s : floor->network_s;
+  const double on_link = gather + scatter + more + here + (shared ? reduce : 0);
+  return fmax(fmax(one_after_another, on_link), there + (shared ? 0 : reduce));
 }
 
 // An update on the host reads a gradient, and reads and writes what the optimizer keeps.
@@ -84,19 +97,47 @@ static double host_update_s(const fsdp_search_config *search, const search_space
   return shard * (double)(bytes * ranks) / profile->host_memory_rate;
 }
 
-double search_least_s(const fsdp_search_config *search, const search_space *space,
-                      const fsdp_search_kind *kind, fsdp_search_bound *bound) {
+// The least of a kind, and of one of its micro-batches if its `floor` is known.
+static double least_s(const fsdp_search_config *search, const search_space *space,
+                      const fsdp_search_kind *kind, int micro_batches, const search_batch_floor *floor,
+                      fsdp_search_bound *bound) {
   const fsdp_plan_config *c = &search->base;
   const double rate = fsdp_profile_best_rate(search->profile, search->ranks_per_node, c->param_dtype);
   const double flops = sequences_of(search) * (double)c->seq *
                        fsdp_model_flops_per_token(&c->model, c->seq, FSDP_FLOPS_CAUSAL) / search->ranks;
-  const double compute = rate > 0 ? GEMM_SHARE * flops / rate : 0;
-  const double communication = communication_s(search, space, kind);
+  const double compute = fmax(rate > 0 ? GEMM_SHARE * flops / rate : 0, floor ? floor->layers_s : 0);
+  const double communication = communication_s(search, space, kind, micro_batches, floor);
   const double update = host_update_s(search, space, kind), most = fmax(update, fmax(compute, communication));
   *bound = most == compute         ? FSDP_BOUND_COMPUTE
            : most == communication ? FSDP_BOUND_COMMUNICATION
                                    : FSDP_BOUND_UPDATE;
   return most;
+}
+
+double search_least_s(const fsdp_search_config *search, const search_space *space,
+                      const fsdp_search_kind *kind, const search_floor *floor, fsdp_search_bound *bound) {
+  int64_t batch;
+  int micro_batches, fewest = 1;
+  double least = INFINITY;
+  if (!floor || !floor->count) {
+    for (int i = 0; search_batch(search, kind, i, &batch, &micro_batches); i++) fewest = micro_batches;
+    return least_s(search, space, kind, fewest, NULL, bound);
+  }
+  for (int i = 0; i < floor->count && search_batch(search, kind, i, &batch, &micro_batches); i++) {
+    fsdp_search_bound of;
+    const double seconds = least_s(search, space, kind, micro_batches, &floor->batches[i], &of);
+    if (seconds >= least) continue;
+    least = seconds;
+    *bound = of;
+  }
+  return least;
+}
+
+double search_batch_least_s(const fsdp_search_config *search, const search_space *space,
+                            const fsdp_search_kind *kind, int micro_batches,
+                            const search_batch_floor *floor) {
+  fsdp_search_bound bound;
+  return least_s(search, space, kind, micro_batches, floor, &bound);
 }
 
 int64_t search_least_bytes(const fsdp_search_config *search, const search_space *space,
@@ -113,7 +154,7 @@ int64_t search_least_bytes(const fsdp_search_config *search, const search_space 
   *where = kind->cpu_offload ? FSDP_SPACE_HOST : FSDP_SPACE_DEVICE;
   if (!kind->cpu_offload) return (int64_t)(states + weights);
   const int64_t host = (int64_t)states, device = (int64_t)weights;
-  const int64_t most = search->limit_bytes[FSDP_SPACE_DEVICE];
+  const int64_t most = fsdp_search_allowed_bytes(search, FSDP_SPACE_DEVICE);
   if (!most || device <= most) return host;
   *where = FSDP_SPACE_DEVICE;
   return device;

@@ -16,6 +16,7 @@ typedef enum fsdp_search_field {
   FSDP_SEARCH_BATCH,
   FSDP_SEARCH_MICRO_BATCHES,
   FSDP_SEARCH_ACCUMULATE,
+  FSDP_SEARCH_SEQUENCE_PARALLEL, // where rules say what lies where, they say this too
   FSDP_SEARCH_FIELD_COUNT
 } fsdp_search_field;
 
@@ -34,6 +35,7 @@ typedef struct fsdp_search_config {
   // Bytes that a rank may take of each space, with what lies beside the device's arena; 0: no limit. And of
   // both together, where one memory holds them.
   int64_t limit_bytes[FSDP_SPACE_COUNT], shared_limit_bytes;
+  double margin; // share of the device's limit, and of the shared one, that plans leave free
   void (*progress)(const fsdp_search_progress *progress, void *context); // NULL: nobody is told
   void *context;
 } fsdp_search_config;
@@ -74,11 +76,11 @@ typedef enum fsdp_search_outcome {
   FSDP_SEARCH_IMPOSSIBLE // there is no plan: the batch cannot be divided so, or an axis the model
 } fsdp_search_outcome;
 
-// Plans that share a mesh, a strategy, and where the states lie.
+// Plans that share a mesh, a strategy, where the states lie, and whether tensor cuts rows too.
 typedef struct fsdp_search_kind {
   fsdp_mesh mesh;
   fsdp_strategy strategy;
-  bool cpu_offload;
+  bool cpu_offload, sequence_parallel;
   int batch_parts; // into which the mesh cuts a step's sequences; 0: rules do not go with it
   fsdp_search_outcome outcome;
   bool left_out;
@@ -88,3 +90,10 @@ typedef struct fsdp_search_kind {
   int64_t bytes;
   uint64_t hash; // of its best plan, if one was made whole; else 0
 } fsdp_search_kind;
+
+// What a margin leaves of a limit; 0 of none.
+int64_t fsdp_search_without_margin(int64_t bytes, double margin);
+
+// What plans may take of a space, and of both together; 0: no limit.
+int64_t fsdp_search_allowed_bytes(const fsdp_search_config *config, fsdp_space space);
+int64_t fsdp_search_allowed_shared_bytes(const fsdp_search_config *config);

@@ -22,9 +22,9 @@ typedef enum about { ABOUT_FEW, ABOUT_WHOLE, ABOUT_PEAKS } about;
 // All that a search changes of a configuration.
 static void print_key(const fsdp_plan_config *c, about what, char key[KEY_BYTES]) {
   char mesh[FSDP_MESH_TEXT_BYTES], recompute[FSDP_SAVING_TEXT_BYTES], offload[FSDP_SAVING_TEXT_BYTES];
-  snprintf(key, KEY_BYTES, "%d %s %d %d %d %" PRId64 " %" PRId64 " %d %d %d %s %s", (int)what,
-           fsdp_mesh_print(&c->mesh, ",", mesh), (int)c->strategy, c->cpu_offload, (int)c->wrap.kind,
-           c->wrap.numel, c->batch, c->micro_batches, c->prefetch, (int)c->accumulate,
+  snprintf(key, KEY_BYTES, "%d %s %d %d %d %d %" PRId64 " %" PRId64 " %d %d %d %s %s", (int)what,
+           fsdp_mesh_print(&c->mesh, ",", mesh), (int)c->strategy, c->cpu_offload, c->sequence_parallel,
+           (int)c->wrap.kind, c->wrap.numel, c->batch, c->micro_batches, c->prefetch, (int)c->accumulate,
            fsdp_saving_print(&c->saving, FSDP_FATE_RECOMPUTE, recompute),
            fsdp_saving_print(&c->saving, FSDP_FATE_OFFLOAD, offload));
 }

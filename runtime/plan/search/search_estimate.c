@@ -110,21 +110,48 @@ static int64_t greatest_extended(const peaks *a, const peaks *b, fsdp_space spac
 
 // ---- Time
 
-// Seconds alone: of the compute stream, of updates on the host, and of each resource.
+// Seconds alone: of the longest path, in all and of layers alone; of updates on the host; of each resource,
+// and of collectives over `tensor` and `context` alone.
 typedef struct load {
-  double compute_s, update_s, resource_s[FSDP_RESOURCE_COUNT];
+  double path_s, layers_s, update_s, resource_s[FSDP_RESOURCE_COUNT], axes_s[FSDP_RESOURCE_COUNT];
 } load;
 
-static void add_load(const fsdp_plan *plan, const fsdp_simulation *simulation, int begin, int end,
-                     load *sum) {
+static bool is_of_layers(fsdp_stream stream) {
+  return stream == FSDP_STREAM_COMPUTE || stream == FSDP_STREAM_TENSOR || stream == FSDP_STREAM_CONTEXT;
+}
+
+static void add_seconds(const fsdp_plan *plan, const fsdp_simulation *simulation, int begin, int end,
+                        load *sum) {
   for (int i = begin; i < end; i++) {
     const fsdp_instr *instr = &plan->program->instrs[i];
     const fsdp_price price = *fsdp_simulation_price_of(simulation, i);
     const bool updates = instr->kind == FSDP_INSTR_OP && instr->op == plan->optimizer->update;
-    if (instr->stream == FSDP_STREAM_COMPUTE) sum->compute_s += price.seconds;
     if (instr->stream == FSDP_STREAM_HOST && updates) sum->update_s += price.seconds;
     for (int r = 0; r < FSDP_RESOURCE_COUNT; r++) sum->resource_s[r] += price.seconds * price.share[r];
+    if (instr->stream == FSDP_STREAM_COMPUTE || !is_of_layers(instr->stream)) continue;
+    for (int r = 0; r < FSDP_RESOURCE_COUNT; r++) sum->axes_s[r] += price.seconds * price.share[r];
   }
+}
+
+// The longest path from the beginning of [begin, end) to the end of its last computation, over computation
+// and the collectives of `tensor` and `context`; of `layers`, without what units do to weights and gradients.
+// Nothing is under way at the beginning. `ends`: scratch, by position.
+static double find_path(const fsdp_plan *plan, const fsdp_simulation *simulation, int begin, int end,
+                        bool layers, double *ends) {
+  const fsdp_program *program = plan->program;
+  double free_s[FSDP_STREAM_COUNT] = {0};
+  for (int i = begin; i < end; i++) {
+    const fsdp_instr *instr = &program->instrs[i];
+    const fsdp_stream stream = instr->stream;
+    ends[i] = 0;
+    if (!is_of_layers(stream) || (layers && stream == FSDP_STREAM_COMPUTE && instr->module < 0)) continue;
+    for (int w = 0; w < instr->wait_count; w++) {
+      const int awaited = program->waits[instr->first_wait + w].position;
+      if (awaited >= begin && awaited < i) free_s[stream] = fmax(free_s[stream], ends[awaited]);
+    }
+    ends[i] = free_s[stream] += fsdp_simulation_price_of(simulation, i)->seconds;
+  }
+  return free_s[FSDP_STREAM_COMPUTE];
 }
 
 // What a step takes at least. With clipping, updates on the host start after the last backward, and all
@@ -132,22 +159,36 @@ static void add_load(const fsdp_plan *plan, const fsdp_simulation *simulation, i
 static void find_floors(const fsdp_plan *plan, const fsdp_simulation *simulation, draft *out) {
   const fsdp_program *program = plan->program;
   int *order = fsdp_alloc((size_t)(program->micro_batches + 1) * sizeof *order);
+  double *ends = fsdp_alloc((size_t)program->instr_count * sizeof *ends);
   const int runs = fsdp_program_step_order(program, order);
-  load section[FSDP_MAX_SECTIONS] = {{0}}, forward = {0};
-  double compute = 0, update = 0;
-  memset(out->resource_s, 0, sizeof out->resource_s);
-  for (int s = 0; s < program->section_count; s++)
-    if (program->sections[s].kind < FSDP_SECTION_EVALUATION)
-      add_load(plan, simulation, program->sections[s].begin, program->sections[s].end, &section[s]);
-  for (int i = 0; i < runs; i++) {
-    compute += section[order[i]].compute_s;
-    update += section[order[i]].update_s;
-    for (int r = 0; r < FSDP_RESOURCE_COUNT; r++) out->resource_s[r] += section[order[i]].resource_s[r];
+  load section[FSDP_MAX_SECTIONS] = {{0}}, sum = {0};
+  double forward_s = 0;
+  for (int s = 0; s < program->section_count; s++) {
+    const fsdp_section *at = &program->sections[s];
+    if (at->kind >= FSDP_SECTION_EVALUATION) continue;
+    const int turn = fsdp_program_backward_begin(program, at);
+    add_seconds(plan, simulation, at->begin, at->end, &section[s]);
+    const double first = find_path(plan, simulation, at->begin, turn, false, ends);
+    section[s].path_s = first + find_path(plan, simulation, turn, at->end, false, ends);
+    section[s].layers_s = find_path(plan, simulation, at->begin, turn, true, ends) +
+                          find_path(plan, simulation, turn, at->end, true, ends);
+    if (s == order[0]) forward_s = first;
   }
-  const fsdp_section *first = &program->sections[order[0]];
-  add_load(plan, simulation, first->begin, fsdp_program_backward_begin(program, first), &forward);
-  out->estimate.work_s =
-      plan->config.grad_clip > 0 ? compute + fmax(0, update - forward.compute_s) : fmax(compute, update);
+  for (int i = 0; i < runs; i++) {
+    const load *run = &section[order[i]];
+    sum.path_s += run->path_s;
+    sum.layers_s += run->layers_s;
+    sum.update_s += run->update_s;
+    for (int r = 0; r < FSDP_RESOURCE_COUNT; r++) sum.resource_s[r] += run->resource_s[r];
+    for (int r = 0; r < FSDP_RESOURCE_COUNT; r++) sum.axes_s[r] += run->axes_s[r];
+  }
+  out->estimate.work_s = plan->config.grad_clip > 0 ? sum.path_s + fmax(0, sum.update_s - forward_s)
+                                                    : fmax(sum.path_s, sum.update_s);
+  out->estimate.layers_s = sum.layers_s;
+  out->estimate.axes_node_s = sum.axes_s[FSDP_RESOURCE_NODE];
+  out->estimate.axes_network_s = sum.axes_s[FSDP_RESOURCE_NETWORK];
+  memcpy(out->resource_s, sum.resource_s, sizeof out->resource_s);
+  free(ends);
   free(order);
 }
 
@@ -230,12 +271,16 @@ fsdp_status search_estimate_make(const fsdp_search_config *search, const fsdp_pl
   double resource_s[FSDP_RESOURCE_COUNT]; // another link may be the busiest of more layers
   for (int r = 0; r < FSDP_RESOURCE_COUNT; r++)
     resource_s[r] = extended(a.resource_s[r], b.resource_s[r], (double)more);
-  *estimate = (search_estimate){.step_s = extended(x->step_s, y->step_s, (double)more),
-                                .work_s = extended(x->work_s, y->work_s, (double)more),
-                                .links_s = busiest_s(resource_s),
-                                .comm_s = extended(x->comm_s, y->comm_s, (double)more),
-                                .copies_s = extended(x->copies_s, y->copies_s, (double)more),
-                                .update_s = extended(x->update_s, y->update_s, (double)more)};
+  *estimate =
+      (search_estimate){.step_s = extended(x->step_s, y->step_s, (double)more),
+                        .work_s = extended(x->work_s, y->work_s, (double)more),
+                        .layers_s = extended(x->layers_s, y->layers_s, (double)more),
+                        .axes_node_s = extended(x->axes_node_s, y->axes_node_s, (double)more),
+                        .axes_network_s = extended(x->axes_network_s, y->axes_network_s, (double)more),
+                        .links_s = busiest_s(resource_s),
+                        .comm_s = extended(x->comm_s, y->comm_s, (double)more),
+                        .copies_s = extended(x->copies_s, y->copies_s, (double)more),
+                        .update_s = extended(x->update_s, y->update_s, (double)more)};
   for (int s = 0; s < FSDP_SPACE_COUNT; s++)
     estimate->bytes[s] = y->bytes[s] + greatest_extended(&a.peaks, &b.peaks, (fsdp_space)s, more);
   return FSDP_OK;
@@ -262,18 +307,32 @@ void search_need_of(const fsdp_plan *plan, int64_t bytes[FSDP_SPACE_COUNT]) {
   bytes[FSDP_SPACE_DEVICE] += fsdp_plan_reserve_bytes(plan);
 }
 
+int64_t fsdp_search_without_margin(int64_t bytes, double margin) {
+  return (int64_t)((double)bytes * (1 - margin));
+}
+
+int64_t fsdp_search_allowed_bytes(const fsdp_search_config *search, fsdp_space space) {
+  const int64_t limit = search->limit_bytes[space];
+  return space == FSDP_SPACE_DEVICE ? fsdp_search_without_margin(limit, search->margin) : limit;
+}
+
+int64_t fsdp_search_allowed_shared_bytes(const fsdp_search_config *search) {
+  return fsdp_search_without_margin(search->shared_limit_bytes, search->margin);
+}
+
 int64_t search_excess(const fsdp_search_config *search, const int64_t bytes[FSDP_SPACE_COUNT],
                       fsdp_space *space) {
+  const int64_t shared = fsdp_search_allowed_shared_bytes(search);
   int64_t most = 0, sum = 0;
   for (int s = 0; s < FSDP_SPACE_COUNT; s++) {
-    const int64_t above = bytes[s] - search->limit_bytes[s];
+    const int64_t allowed = fsdp_search_allowed_bytes(search, (fsdp_space)s), above = bytes[s] - allowed;
     sum += bytes[s];
-    if (!search->limit_bytes[s] || above <= most) continue;
+    if (!allowed || above <= most) continue;
     most = above;
     if (space) *space = (fsdp_space)s;
   }
-  if (search->shared_limit_bytes && sum - search->shared_limit_bytes > most) {
-    most = sum - search->shared_limit_bytes;
+  if (shared && sum - shared > most) {
+    most = sum - shared;
     if (space) *space = FSDP_SPACE_DEVICE;
   }
   return most;

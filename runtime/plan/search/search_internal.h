@@ -3,15 +3,22 @@
 
 #include "runtime/plan/search/search_config.h"
 
-#define SEARCH_SETS_MAX  6 // of values that are not kept
-#define SEARCH_WRAPS_MAX 4
-#define SEARCH_KEEP      4 // settings of a kind that may become its finalist
+#define SEARCH_SETS_MAX     6 // of values that are not kept
+#define SEARCH_WRAPS_MAX    4
+#define SEARCH_KEEP         4 // settings of a kind that may become its finalist
+#define SEARCH_BATCHES_MAX  64
+#define SEARCH_PREFETCH_MAX 2
 
 // ---- Estimates (search_estimate.c)
 
 typedef struct search_estimate {
   double step_s;
-  double work_s;  // of it the least that any prefetch, wrap or accumulation leaves: compute and host updates
+  // Of it the least that any prefetch, wrap or accumulation leaves: compute, what it waits for of `tensor`
+  // and `context`, and updates on the host.
+  double work_s;
+  // The same of layers alone, which no strategy changes, and what collectives over `tensor` and `context`
+  // take of the links inside nodes and between them. Not of estimates between two.
+  double layers_s, axes_node_s, axes_network_s;
   double links_s; // the least that no prefetch or one as deep leaves: what the busiest link carries
   double comm_s, copies_s, update_s;
   int64_t bytes[FSDP_SPACE_COUNT]; // peaks, with what lies beside the device's arena
@@ -99,9 +106,8 @@ fsdp_status search_space_create(const fsdp_search_config *search, search_space *
 fsdp_saving search_saving_of(const fsdp_search_config *search, const search_chain *chain, int set,
                              int layers);
 
-// All kinds that the number of ranks and what is fixed allow; tensor parallelism across nodes only if
-// `across`. The caller frees them.
-fsdp_search_kind *search_kinds_create(const fsdp_search_config *search, bool across, int *count);
+// All kinds that the number of ranks and what is fixed allow. The caller frees them.
+fsdp_search_kind *search_kinds_create(const fsdp_search_config *search, int *count);
 
 // Sequences of a micro-batch and micro-batches of a step: entry `index` of those that make the global batch
 // with this kind, the smallest micro-batch first. False after the last.
@@ -110,10 +116,33 @@ bool search_batch(const fsdp_search_config *search, const fsdp_search_kind *kind
 
 // ---- Bounds (search_bounds.c)
 
+// What layers take at least with one micro-batch, whatever the strategy: the longest path of computation and
+// collectives over `tensor` and `context`, and what these take of the links inside nodes and between them.
+typedef struct search_batch_floor {
+  double layers_s, node_s, network_s;
+} search_batch_floor;
+
+// Of all kinds that cut layers alike: one size of `tensor` and of `context`; by micro-batch (search_batch).
+typedef struct search_floor {
+  fsdp_mesh mesh; // of the kind that was drafted
+  bool sequence_parallel;
+  int batch_parts, count;
+  search_batch_floor batches[SEARCH_BATCHES_MAX];
+} search_floor;
+
+typedef struct search_floors {
+  search_floor *items;
+  int count;
+} search_floors;
+
 // The least time of a kind's steps: FLOPs at the best rate of the profile, or bytes of weights and gradients
-// over the links that they must take. And the least bytes of its states and of one layer's parameters.
+// over the links that they must take; with `floor` (may be NULL), of its micro-batches the least. And the
+// least of a micro-batch.
 double search_least_s(const fsdp_search_config *search, const search_space *space,
-                      const fsdp_search_kind *kind, fsdp_search_bound *bound);
+                      const fsdp_search_kind *kind, const search_floor *floor, fsdp_search_bound *bound);
+double search_batch_least_s(const fsdp_search_config *search, const search_space *space,
+                            const fsdp_search_kind *kind, int micro_batches, const search_batch_floor *floor);
+// The least bytes of a kind's states and of one layer's parameters.
 int64_t search_least_bytes(const fsdp_search_config *search, const search_space *space,
                            const fsdp_search_kind *kind, fsdp_space *where);
 
@@ -131,6 +160,7 @@ double search_links_left(const fsdp_search_config *search, const search_space *s
 // computes and hardly on the rest, so that it is estimated once and tells which sets are worth a draft.
 typedef struct search_delta {
   int tensor, context;
+  bool sequence_parallel;
   // Of a sequence in a micro-batch.
   double work_s[SEARCH_CHAINS_MAX][SEARCH_SETS_MAX];
   double bytes[SEARCH_CHAINS_MAX][SEARCH_SETS_MAX][FSDP_SPACE_COUNT];
@@ -151,9 +181,15 @@ typedef struct search_best {
   bool left_out; // some setting takes `cut_s` or longer: it may fit
 } search_best;
 
+// What all kinds with this one's tensor and context have in common, from drafts of the one that asks first.
+// Valid until the next call.
+const search_floor *search_floor_of(const fsdp_search_config *search, const search_space *space,
+                                    const fsdp_search_kind *kind, search_floors *floors,
+                                    search_drafts *drafts);
+
 // The fastest settings of a kind; those whose work takes `cut_s` or longer are left out. Every micro-batch is
 // tried with the first wrap, accumulation and prefetch, and all others of these with the best of them, or
-// with every one of them if `all_variants`.
+// with every one of them if `all_variants`. `floor`: of the kind.
 void search_kind_settings(const fsdp_search_config *search, const search_space *space,
-                          const fsdp_search_kind *kind, bool all_variants, double cut_s,
-                          search_deltas *deltas, search_drafts *drafts, search_best *best);
+                          const fsdp_search_kind *kind, const search_floor *floor, bool all_variants,
+                          double cut_s, search_deltas *deltas, search_drafts *drafts, search_best *best);

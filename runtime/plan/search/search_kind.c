@@ -6,7 +6,6 @@
 #include <math.h>
 #include <string.h>
 
-#define BATCHES_MAX 64
 // A smaller part of a step than this is not worth other settings.
 #define EXPOSED_SHARE 1e-3
 // A setting may be so much slower than the best of its kind and still be kept.
@@ -15,11 +14,15 @@
 #define HOPE 0.03
 // Of the limits, what a variant may need less than the first.
 #define VARIANT_HOPE 0.1
+// Layers of other kinds with the same tensor and context take at least this much of those of the kind that
+// was drafted: where gradients are added up, gemms read them too.
+#define LAYERS_SHARE 0.98
 
 typedef struct walk {
   const fsdp_search_config *search;
   const search_space *space;
   const fsdp_search_kind *kind;
+  const search_floor *floor;
   double cut_s;
   search_deltas *deltas;
   search_drafts *drafts;
@@ -136,12 +139,15 @@ static const search_delta *delta_of(walk *w, const search_setting *first) {
             context = fsdp_mesh_size(mesh, FSDP_AXIS_CONTEXT);
   for (int i = 0; i < w->deltas->count; i++) {
     const search_delta *known = &w->deltas->items[i];
-    if (known->tensor == tensor && known->context == context) return known;
+    if (known->tensor == tensor && known->context == context &&
+        known->sequence_parallel == w->kind->sequence_parallel)
+      return known;
   }
   w->deltas->items =
       fsdp_realloc(w->deltas->items, (size_t)(w->deltas->count + 1) * sizeof *w->deltas->items);
   search_delta *delta = &w->deltas->items[w->deltas->count++];
-  *delta = (search_delta){.tensor = tensor, .context = context};
+  *delta =
+      (search_delta){.tensor = tensor, .context = context, .sequence_parallel = w->kind->sequence_parallel};
   for (int c = 0; c < w->space->chain_count; c++) {
     for (int set = 1; set < w->space->chains[c].count; set++) {
       search_setting setting;
@@ -257,7 +263,8 @@ static double hopeful_work_s(walk *w, const search_setting *first) {
   double least = INFINITY;
   search_setting hopeful = *first;
   for (int s = 0; s < FSDP_SPACE_COUNT; s++)
-    hopeful.estimate.bytes[s] -= (int64_t)(VARIANT_HOPE * (double)w->search->limit_bytes[s]);
+    hopeful.estimate.bytes[s] -=
+        (int64_t)(VARIANT_HOPE * (double)fsdp_search_allowed_bytes(w->search, (fsdp_space)s));
   if (search_excess(w->search, hopeful.estimate.bytes, NULL) == 0) return first->estimate.work_s;
   const search_delta delta = *delta_of(w, first);
   for (int c = 0; c < w->space->chain_count; c++) {
@@ -324,34 +331,73 @@ static void try_variants(walk *w, const batch_choice *choice, const fsdp_plan_co
   }
 }
 
-static fsdp_plan_config first_config(const walk *w) {
-  fsdp_plan_config config = w->search->base;
-  config.mesh = w->kind->mesh;
-  config.strategy = w->kind->strategy;
-  config.cpu_offload = w->kind->cpu_offload;
-  config.wrap = w->space->wraps[0];
-  if (is_open(w, FSDP_SEARCH_PREFETCH)) config.prefetch = 1;
-  if (is_open(w, FSDP_SEARCH_ACCUMULATE))
+static fsdp_plan_config first_config(const fsdp_search_config *search, const search_space *space,
+                                     const fsdp_search_kind *kind) {
+  fsdp_plan_config config = search->base;
+  config.mesh = kind->mesh;
+  config.strategy = kind->strategy;
+  config.cpu_offload = kind->cpu_offload;
+  config.sequence_parallel = kind->sequence_parallel;
+  config.wrap = space->wraps[0];
+  if (!search->fixed[FSDP_SEARCH_PREFETCH]) config.prefetch = 1;
+  if (!search->fixed[FSDP_SEARCH_ACCUMULATE])
     config.accumulate = config.strategy == FSDP_ZERO1 ? FSDP_ACCUMULATE_LOCAL : FSDP_ACCUMULATE_REDUCE;
   return config;
 }
 
-// Whether a single value that a layer makes of a micro-batch is above the limits.
-static bool is_hopeless(const walk *w, int64_t batch) {
+// The micro-batch `index` of a kind. False after the last, and if a single value that a layer makes of it is
+// above the limits; the first is there in any case, so that the least that a kind needs is known.
+static bool next_batch(const fsdp_search_config *search, const search_space *space,
+                       const fsdp_search_kind *kind, int index, fsdp_plan_config *config) {
   int64_t bytes[FSDP_SPACE_COUNT] = {0};
-  bytes[FSDP_SPACE_DEVICE] = search_value_bytes(w->space, w->kind, batch);
-  return search_excess(w->search, bytes, NULL) > 0;
+  if (index >= SEARCH_BATCHES_MAX ||
+      !search_batch(search, kind, index, &config->batch, &config->micro_batches))
+    return false;
+  bytes[FSDP_SPACE_DEVICE] = search_value_bytes(space, kind, config->batch);
+  return index == 0 || search_excess(search, bytes, NULL) == 0;
 }
 
-// The micro-batches that make the global batch, the fastest first. The smallest is there in any case, so that
-// the least that a kind needs is known.
-static int list_batches(walk *w, fsdp_plan_config config, batch_choice choices[BATCHES_MAX]) {
+// Rules may cut anything over any axis.
+static bool is_alike(const fsdp_search_config *search, const search_floor *floor,
+                     const fsdp_search_kind *kind) {
+  const bool rules = search->base.sharding || search->base.op_strategies;
+  if (rules) return memcmp(&floor->mesh, &kind->mesh, sizeof kind->mesh) == 0;
+  return fsdp_mesh_size(&floor->mesh, FSDP_AXIS_TENSOR) == fsdp_mesh_size(&kind->mesh, FSDP_AXIS_TENSOR) &&
+         fsdp_mesh_size(&floor->mesh, FSDP_AXIS_CONTEXT) == fsdp_mesh_size(&kind->mesh, FSDP_AXIS_CONTEXT) &&
+         floor->batch_parts == kind->batch_parts && floor->sequence_parallel == kind->sequence_parallel;
+}
+
+const search_floor *search_floor_of(const fsdp_search_config *search, const search_space *space,
+                                    const fsdp_search_kind *kind, search_floors *floors,
+                                    search_drafts *drafts) {
+  for (int i = 0; i < floors->count; i++)
+    if (is_alike(search, &floors->items[i], kind)) return &floors->items[i];
+  floors->items = fsdp_realloc(floors->items, (size_t)(floors->count + 1) * sizeof *floors->items);
+  search_floor *floor = &floors->items[floors->count++];
+  *floor = (search_floor){
+      .mesh = kind->mesh, .sequence_parallel = kind->sequence_parallel, .batch_parts = kind->batch_parts};
+  fsdp_plan_config config = first_config(search, space, kind);
+  for (; next_batch(search, space, kind, floor->count, &config); floor->count++) {
+    search_estimate e;
+    if (!search_estimate_of(search, &config, drafts, &e)) continue;
+    floor->batches[floor->count] =
+        (search_batch_floor){LAYERS_SHARE * e.layers_s, e.axes_node_s, e.axes_network_s};
+  }
+  return floor;
+}
+
+// The micro-batches that make the global batch, the fastest first, but for those that bounds leave out. The
+// first is there in any case.
+static int list_batches(walk *w, fsdp_plan_config config, batch_choice choices[SEARCH_BATCHES_MAX]) {
   int count = 0;
-  for (int i = 0;
-       count < BATCHES_MAX && search_batch(w->search, w->kind, i, &config.batch, &config.micro_batches);
-       i++) {
-    if (count > 0 && is_hopeless(w, config.batch)) break;
+  for (int i = 0; next_batch(w->search, w->space, w->kind, i, &config); i++) {
+    const double least_s = search_batch_least_s(w->search, w->space, w->kind, config.micro_batches,
+                                                i < w->floor->count ? &w->floor->batches[i] : NULL);
     batch_choice choice = {.batch = config.batch, .micro_batches = config.micro_batches};
+    if (i > 0 && least_s >= w->cut_s) {
+      w->best->left_out = true;
+      continue;
+    }
     if (!search_estimate_of(w->search, &config, w->drafts, &choice.first)) continue;
     w->best->planned = true;
     int at = count++;
@@ -362,12 +408,12 @@ static int list_batches(walk *w, fsdp_plan_config config, batch_choice choices[B
 }
 
 void search_kind_settings(const fsdp_search_config *search, const search_space *space,
-                          const fsdp_search_kind *kind, bool all_variants, double cut_s,
-                          search_deltas *deltas, search_drafts *drafts, search_best *best) {
-  walk w = {search, space, kind, cut_s, deltas, drafts, best};
-  batch_choice choices[BATCHES_MAX];
+                          const fsdp_search_kind *kind, const search_floor *floor, bool all_variants,
+                          double cut_s, search_deltas *deltas, search_drafts *drafts, search_best *best) {
+  walk w = {search, space, kind, floor, cut_s, deltas, drafts, best};
+  batch_choice choices[SEARCH_BATCHES_MAX];
   memset(best, 0, sizeof *best);
-  const fsdp_plan_config config = first_config(&w);
+  const fsdp_plan_config config = first_config(search, space, kind);
   const int count = list_batches(&w, config, choices);
   fsdp_plan_config first = config;
   for (int i = 0; i < count; i++) {

@@ -325,6 +325,32 @@ static bool suits(fsdp_strategy strategy, int data, int fsdp) {
   }
 }
 
+static void add_kind(kind_list *list, const fsdp_search_kind *kind) {
+  if (list->count % 64 == 0)
+    list->kinds = fsdp_realloc(list->kinds, (size_t)(list->count + 64) * sizeof *list->kinds);
+  list->kinds[list->count++] = *kind;
+}
+
+// With the states on the device or the host, and rows cut by tensor or not, where that makes a difference.
+static void add_places(kind_list *list, const fsdp_mesh *mesh, fsdp_strategy strategy, int parts) {
+  const fsdp_search_config *search = list->search;
+  const fsdp_plan_config *base = &search->base;
+  const bool has_host = search->profile->device != FSDP_OP_CPU && search->profile->up_rate > 0 &&
+                        search->profile->host_memory_rate > 0;
+  const bool rows = !search->fixed[FSDP_SEARCH_SEQUENCE_PARALLEL] && !base->sharding &&
+                    !base->op_strategies && fsdp_mesh_size(mesh, FSDP_AXIS_TENSOR) > 1;
+  for (int offload = 0; offload < 2; offload++) {
+    const bool given = search->fixed[FSDP_SEARCH_CPU_OFFLOAD];
+    if (given ? offload != base->cpu_offload : offload && !has_host) continue;
+    for (int whole = 0; whole < (rows ? 2 : 1); whole++)
+      add_kind(list, &(fsdp_search_kind){.mesh = *mesh,
+                                         .strategy = strategy,
+                                         .cpu_offload = offload,
+                                         .sequence_parallel = rows ? !whole : base->sequence_parallel,
+                                         .batch_parts = parts});
+  }
+}
+
 static void add_kinds(kind_list *list, const fsdp_mesh *mesh) {
   static const fsdp_strategy order[] = {FSDP_FULL, FSDP_HYBRID, FSDP_GRAD_OP, FSDP_ZERO1, FSDP_NO};
   const fsdp_search_config *search = list->search;
@@ -340,16 +366,7 @@ static void add_kinds(kind_list *list, const fsdp_mesh *mesh) {
     if (fixed && !rules && !search->fixed[FSDP_SEARCH_MESH] && fsdp * data > 1 &&
         !suits(order[s], data, fsdp))
       continue;
-    for (int offload = 0; offload < 2; offload++) {
-      const bool given = search->fixed[FSDP_SEARCH_CPU_OFFLOAD];
-      const bool has_host = search->profile->device != FSDP_OP_CPU && search->profile->up_rate > 0 &&
-                            search->profile->host_memory_rate > 0;
-      if (given ? offload != search->base.cpu_offload : offload && !has_host) continue;
-      if (list->count % 64 == 0)
-        list->kinds = fsdp_realloc(list->kinds, (size_t)(list->count + 64) * sizeof *list->kinds);
-      list->kinds[list->count++] = (fsdp_search_kind){
-          .mesh = *mesh, .strategy = order[s], .cpu_offload = offload, .batch_parts = parts};
-    }
+    add_places(list, mesh, order[s], parts);
   }
 }
 
@@ -371,15 +388,13 @@ static void add_meshes(kind_list *list, int tensor, int context) {
   }
 }
 
-fsdp_search_kind *search_kinds_create(const fsdp_search_config *search, bool across, int *count) {
+fsdp_search_kind *search_kinds_create(const fsdp_search_config *search, int *count) {
   kind_list list = {.search = search};
   const fsdp_model_config *model = &search->base.model;
-  const int node = search->ranks_per_node;
   if (search->fixed[FSDP_SEARCH_MESH]) add_kinds(&list, &search->base.mesh);
   for (int tensor = 1; tensor <= search->ranks && !search->fixed[FSDP_SEARCH_MESH]; tensor++) {
     if (search->fixed_tensor ? tensor != search->fixed_tensor : tensor > model->num_heads) continue;
-    const bool inside = tensor <= node && node % tensor == 0;
-    if (search->ranks % tensor || (!search->fixed_tensor && inside == across)) continue;
+    if (search->ranks % tensor) continue;
     if (search->base.op_strategies && tensor > 1) continue;
     for (int context = 1; context <= search->ranks / tensor; context++) {
       if (search->fixed_context ? context != search->fixed_context

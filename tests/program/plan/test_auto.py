@@ -1,6 +1,7 @@
 """fsdp_train --auto: every rank takes rank 0's choice, what is given stays, and the run is that of the
 options that it prints."""
 
+import json
 import pathlib
 import re
 import tempfile
@@ -41,6 +42,19 @@ def given_stays():
     assert "--mesh" not in line and "--strategy" not in line, line
 
 
+def without_margin():
+    """What fits, but for the margin of a search, is chosen and said."""
+    fixed = ("--auto", "--profile", profile, "--mesh", "2,1", "--strategy", "full", "--wrap", "block",
+             "--recompute", "block", "-b", 1, "--grad-accum", 1, "--accumulate", "reduce", "--prefetch", 1,
+             "--max-steps", 1)  # fmt: skip
+    planned = programs.run("fsdp_plan", *RUN, *fixed[3:], "--backend", "cpu", "--ranks", 2, "--json")
+    limit = ("--memory-limit", json.loads(planned.stdout)["memory"]["arena_bytes"])
+    output = train(*fixed, *limit).stdout
+    assert "chosen without a margin" in output, output
+    given = train(*fixed, *limit, "--memory-margin", "3%", status=4)
+    assert any("--memory-margin 0" in e for e in programs.errors(given, "fsdp_train")), given.stderr
+
+
 def refused():
     unfit = train("--auto", "--profile", profile, "--memory-limit", "100kB", status=4)
     assert any("no plan fits" in e for e in programs.errors(unfit, "fsdp_train")), unfit.stderr
@@ -56,4 +70,5 @@ def refused():
 
 runs_what_it_prints()
 given_stays()
+without_margin()
 refused()

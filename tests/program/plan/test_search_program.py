@@ -88,6 +88,42 @@ def given_stays():
     assert json.loads(plan(*MACHINE, *as_given).stdout)["plans"], as_given
     text = plan(*MACHINE, *MODEL, "--memory-limit", "9GB").stdout
     assert "what lost" in text and "needs at least" in text, text
+    assert "\n3% of the device's memory stays free" in text and "\nnot tried: " in text, text
+
+
+def margin():
+    """A search leaves a share of the limit free; a plan is refused at the limit itself."""
+    fixed = ("--mesh", "4,1", "--strategy", "full", "--cpu-offload", "off", "--memory-limit", 8 * 10**9)
+
+    def found(*more):
+        return search(*fixed, *more)["plans"][0]
+
+    usual, none = found(), found("--memory-margin", 0)
+    assert usual["device_bytes"] <= 0.97 * 8e9 < none["device_bytes"] <= 8e9, (usual, none)
+    assert found("--memory-margin", "6%") == found("--memory-margin", 0.06)
+    assert found("--memory-margin", "6%")["device_bytes"] <= 0.94 * 8e9
+    # What leaves nothing free is a plan, and not what a search finds.
+    words = shlex.split(none["command"])
+    words = words[words.index("fsdp_train") + 1 :]
+    words[words.index("--memory-limit") + 1] = str(none["device_bytes"])
+    plan(*words, "--ranks", 4)
+    tight = plan(*MACHINE, *words[: words.index("--memory-margin")], status=4).stderr
+    assert "--memory-margin 3%" in tight and "--memory-margin 0" in tight, tight
+    for bad in ("3", "100%", "-1%", "1", "3%%", "much", "%"):
+        assert f"--memory-margin '{bad}'" in plan(*MACHINE, "--memory-margin", bad, status=2).stderr, bad
+
+
+def nothing_is_missed():
+    """Tensor parallelism between nodes, and with whole rows, where they are the fastest."""
+    few = ("--search", "--json", "--profile", "h100-sxm", "--model", "llama2-7b", "-s", 256,
+           "--global-batch", 2, "--ranks", 16)  # fmt: skip
+    found = json.loads(plan(*few).stdout)["plans"]
+    assert "tensor=16" in found[0]["options"]["mesh"], found[0]
+    inside = json.loads(plan(*few, "--tensor-parallel", 8).stdout)["plans"][0]
+    assert found[0]["step_ms"] < inside["step_ms"], (found[0], inside)
+    rows = json.loads(plan("--search", "--json", "--profile", "h100-sxm", "--model", "llama3-8b", "-s", 128,
+                           "--ranks", 8).stdout)["plans"][0]  # fmt: skip
+    assert rows["options"]["sequence-parallel"] == "off", rows
 
 
 def reasons_are_true():
@@ -95,6 +131,8 @@ def reasons_are_true():
     found = json.loads(plan("--search", "--ranks", 8, "--profile", "h100-sxm", "--json").stdout)
     slow = [kind for kind in found["lost"] if kind["outcome"] == "too slow"]
     assert len(found["plans"]) == 10 and slow, found["lost"]
+    # What only bounds left out is no faster than what was found, but for how far estimates are off.
+    assert found["least_cut_ms"] >= 0.97 * found["plans"][-1]["step_ms"], found
     for kind in slow:
         bound = re.search(r"at least ([0-9.]+) ms", kind["reason"])
         assert not bound or float(bound.group(1)) >= 0.999 * found["plans"][-1]["step_ms"], (kind, found)
@@ -167,6 +205,8 @@ priced_choices()
 reads_back()
 programs_read_back()
 given_stays()
+margin()
+nothing_is_missed()
 reasons_are_true()
 states_on_the_host()
 large_steps()

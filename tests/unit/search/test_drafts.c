@@ -93,7 +93,7 @@ static void test_drafts(void **state) {
     search.base.seq = 1024;
     int count;
     search.global_batch = ranks;
-    fsdp_search_kind *kinds = search_kinds_create(&search, false, &count);
+    fsdp_search_kind *kinds = search_kinds_create(&search, &count);
     const fsdp_search_kind *kind = &kinds[random_int(&random, 0, count - 1)];
     fsdp_plan_config c = search.base;
     c.mesh = kind->mesh;

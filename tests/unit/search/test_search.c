@@ -66,6 +66,7 @@ static void check_plans(const fsdp_search_config *config, const fsdp_search_resu
       assert_true(result->plans[j].hash != plan->hash);
       const fsdp_plan_config *other = &result->plans[j].config;
       assert_true(other->strategy != c->strategy || other->cpu_offload != c->cpu_offload ||
+                  other->sequence_parallel != c->sequence_parallel ||
                   memcmp(&other->mesh, &c->mesh, sizeof c->mesh) != 0);
     }
   }
@@ -375,7 +376,7 @@ static void test_when_tensor_is_bound(void **state) {
     config.base.batch = 16;
     config.fixed[FSDP_SEARCH_MESH] = config.fixed[FSDP_SEARCH_STRATEGY] = config.fixed[FSDP_SEARCH_BATCH] =
         true;
-    config.fixed[FSDP_SEARCH_CPU_OFFLOAD] = true;
+    config.fixed[FSDP_SEARCH_CPU_OFFLOAD] = config.fixed[FSDP_SEARCH_SEQUENCE_PARALLEL] = true;
     fsdp_search_result result = run(&config);
     assert_int_equal(result.count, 1);
     const fsdp_search_plan *plan = &result.plans[0];

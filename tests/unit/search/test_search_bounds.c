@@ -22,7 +22,7 @@
 
 // The greatest parts of whole plans that the bounds were.
 typedef struct closest {
-  double time[FSDP_BOUND_COUNT], memory[FSDP_SPACE_COUNT], value, work, links;
+  double time[FSDP_BOUND_COUNT], memory[FSDP_SPACE_COUNT], value, work, links, batch;
   int plans;
 } closest;
 
@@ -66,6 +66,7 @@ static bool draw_setting(random_source *random, const fsdp_search_config *search
   c->mesh = kind->mesh;
   c->strategy = kind->strategy;
   c->cpu_offload = kind->cpu_offload;
+  c->sequence_parallel = kind->sequence_parallel;
   int count = 0;
   while (search_batch(search, kind, count, &c->batch, &c->micro_batches)) count++;
   if (!count) return false;
@@ -98,8 +99,30 @@ static void check(const char *what, double bound, double whole, const fsdp_plan_
   *most = fmax(*most, bound / whole);
 }
 
+// What kinds of one tensor and context have in common, drafted of the first of them.
+typedef struct shared {
+  search_floors floors;
+  search_drafts drafts;
+} shared;
+
+static void check_floor(const fsdp_search_config *search, const search_space *space,
+                        const fsdp_search_kind *kind, const fsdp_plan_config *c, double step_s, shared *known,
+                        closest *all) {
+  const search_floor *floor = search_floor_of(search, space, kind, &known->floors, &known->drafts);
+  fsdp_search_bound bound;
+  int64_t batch;
+  int index = 0, micro_batches;
+  double any = 0;
+  while (search_batch(search, kind, index, &batch, &micro_batches) && batch != c->batch) index++;
+  assert_true(index < floor->count);
+  check("layers of a micro-batch",
+        search_batch_least_s(search, space, kind, c->micro_batches, &floor->batches[index]), step_s, c,
+        &all->batch);
+  check("layers", search_least_s(search, space, kind, floor, &bound), step_s, c, &any);
+}
+
 static void check_kind(random_source *random, const fsdp_search_config *search, const search_space *space,
-                       const fsdp_search_kind *kind, closest *all) {
+                       const fsdp_search_kind *kind, shared *known, closest *all) {
   fsdp_plan_config config;
   fsdp_search_plan plan;
   fsdp_search_bound bound;
@@ -107,8 +130,9 @@ static void check_kind(random_source *random, const fsdp_search_config *search, 
   if (!draw_setting(random, search, space, kind, &config)) return;
   if (fsdp_search_price(search, &config, &plan, NULL) != FSDP_OK) return;
   all->plans++;
-  const double least_s = search_least_s(search, space, kind, &bound);
+  const double least_s = search_least_s(search, space, kind, NULL, &bound);
   check(fsdp_search_bound_name(bound), least_s, plan.step_s, &config, &all->time[bound]);
+  check_floor(search, space, kind, &config, plan.step_s, known, all);
   const int64_t least = search_least_bytes(search, space, kind, &where);
   check("memory", (double)least, (double)plan.bytes[where], &config, &all->memory[where]);
   const int64_t value = search_value_bytes(space, kind, config.batch);
@@ -128,31 +152,35 @@ static void test_bounds(void **state) {
   const int repeats = test_draws(1, 1);
   random_source random = {.seed = 3};
   closest all = {.plans = 0};
-  for (int turn = 0; turn < 6 * repeats; turn++) {
+  for (int turn = 0; turn < 7 * repeats; turn++) {
     const int ranks = turn % 2 ? 16 : 8;
     fsdp_device_profile *profile = draw_machine(&random);
-    const fsdp_search_config search = draw_search(&random, profile, turn % 3, ranks);
+    fsdp_search_config search = draw_search(&random, profile, turn % 3, ranks);
     search_space space;
+    search.fixed[FSDP_SEARCH_SEQUENCE_PARALLEL] = turn % 7 < 6;
     assert_int_equal(search_space_create(&search, &space, NULL), FSDP_OK);
-    for (int across = 0; across < 2; across++) {
-      int count;
-      fsdp_search_kind *kinds = search_kinds_create(&search, across > 0, &count);
-      for (int k = 0; k < count; k += test_stride(8)) check_kind(&random, &search, &space, &kinds[k], &all);
-      free(kinds);
-    }
+    shared known = {.floors = {.count = 0}};
+    int count;
+    fsdp_search_kind *kinds = search_kinds_create(&search, &count);
+    for (int k = 0; k < count; k += test_stride(8))
+      check_kind(&random, &search, &space, &kinds[k], &known, &all);
+    free(kinds);
+    free(known.floors.items);
+    search_drafts_release(&known.drafts);
     fsdp_device_profile_destroy(profile);
   }
   assert_true(all.plans > 300 || test_sanitized());
   if (!test_sanitized()) {
     assert_true(all.time[FSDP_BOUND_UPDATE] > 0.8 && all.work > 0.9 && all.links > 0.98);
+    assert_true(all.batch > 0.9);
     assert_true(all.memory[FSDP_SPACE_DEVICE] > 0.9 && all.memory[FSDP_SPACE_HOST] > 0.9);
     assert_true(all.value > 0.02);
   }
   print_message("%d plans; closest: compute %.3f, communication %.3f, updates %.3f, device %.3f, host %.3f, "
-                "a value %.3f, work %.3f, links %.3f\n",
+                "a value %.3f, work %.3f, links %.3f, layers %.3f\n",
                 all.plans, all.time[FSDP_BOUND_COMPUTE], all.time[FSDP_BOUND_COMMUNICATION],
                 all.time[FSDP_BOUND_UPDATE], all.memory[FSDP_SPACE_DEVICE], all.memory[FSDP_SPACE_HOST],
-                all.value, all.work, all.links);
+                all.value, all.work, all.links, all.batch);
 }
 
 // Products alone: hardly anything to send, read or keep beside them.
@@ -174,7 +202,7 @@ static void test_compute(void **state) {
     const fsdp_search_kind kind = {.mesh = search.base.mesh, .strategy = FSDP_FULL};
     assert_int_equal(search_space_create(&search, &space, NULL), FSDP_OK);
     assert_int_equal(fsdp_search_price(&search, &search.base, &plan, NULL), FSDP_OK);
-    check("compute", search_least_s(&search, &space, &kind, &bound), plan.step_s, &search.base, &most);
+    check("compute", search_least_s(&search, &space, &kind, NULL, &bound), plan.step_s, &search.base, &most);
     assert_int_equal(bound, FSDP_BOUND_COMPUTE);
     assert_true(most > 0.9);
   }
@@ -204,11 +232,45 @@ static void test_links(void **state) {
         .mesh = search.base.mesh, .strategy = search.base.strategy, .batch_parts = 16};
     assert_int_equal(search_space_create(&search, &space, NULL), FSDP_OK);
     assert_int_equal(fsdp_search_price(&search, &search.base, &plan, NULL), FSDP_OK);
-    check("links", search_least_s(&search, &space, &kind, &bound), plan.step_s, &search.base, &most);
+    check("links", search_least_s(&search, &space, &kind, NULL, &bound), plan.step_s, &search.base, &most);
     assert_int_equal(bound, FSDP_BOUND_COMMUNICATION);
     assert_true(most > (search.fixed[FSDP_SEARCH_WRAP] || kind.strategy == FSDP_ZERO1 ? 0.9 : 0.65));
     fsdp_device_profile_destroy(profile);
   }
+}
+
+// Weights that no device holds whole are gathered for every forward and every backward, and gradients reduced
+// with every micro-batch.
+static void test_links_in_little_memory(void **state) {
+  (void)state;
+  const int64_t weights = INT64_C(2) * 24 * 202383360;
+  double most[2] = {0};
+  for (int n = 0; n < 8; n++) {
+    const bool little = n % 2 > 0, blocks = n / 2 % 2 > 0;
+    fsdp_device_profile *profile = round_machine(1e9, n / 4 ? 20e9 : 2e9);
+    fsdp_search_config search = search_on(profile, "llama2-7b", 24, 16);
+    search.base.model.vocab_size = 512;
+    search.base.seq = 256;
+    search.global_batch = 32;
+    search.base.mesh = fsdp_mesh_of(1, 16);
+    search.base.micro_batches = 2;
+    search.base.prefetch = 1 + n / 4;
+    if (blocks) search.base.wrap = (fsdp_wrap_policy){.kind = FSDP_WRAP_BLOCK};
+    search.base.wrap.numel = 100000000;
+    if (little) search.limit_bytes[FSDP_SPACE_DEVICE] = weights - 1;
+    search_space space;
+    fsdp_search_plan plan;
+    fsdp_search_bound bound;
+    const fsdp_search_kind kind = {.mesh = search.base.mesh, .strategy = FSDP_FULL, .batch_parts = 16};
+    assert_int_equal(search_space_create(&search, &space, NULL), FSDP_OK);
+    assert_int_equal(fsdp_search_price(&search, &search.base, &plan, NULL), FSDP_OK);
+    const search_batch_floor none = {.layers_s = 0};
+    check("links in little memory", search_batch_least_s(&search, &space, &kind, 2, &none), plan.step_s,
+          &search.base, &most[little]);
+    assert_true(search_least_s(&search, &space, &kind, NULL, &bound) <= plan.step_s);
+    fsdp_device_profile_destroy(profile);
+  }
+  assert_true(most[true] > 0.85 && most[false] < 0.6);
 }
 
 // What links take at least of units inside layers, against estimates of each wrap and prefetch.
@@ -223,8 +285,9 @@ static void test_links_left(void **state) {
     int count;
     search.base.model.num_layers = 24;
     search.fixed[FSDP_SEARCH_WRAP] = false;
+    search.fixed[FSDP_SEARCH_SEQUENCE_PARALLEL] = true;
     assert_int_equal(search_space_create(&search, &space, NULL), FSDP_OK);
-    fsdp_search_kind *kinds = search_kinds_create(&search, false, &count);
+    fsdp_search_kind *kinds = search_kinds_create(&search, &count);
     for (int k = 0; k < count; k += test_stride(4)) {
       fsdp_plan_config config;
       if (!draw_setting(&random, &search, &space, &kinds[k], &config)) continue;
@@ -274,8 +337,9 @@ static void test_batches(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_bounds),     cmocka_unit_test(test_compute), cmocka_unit_test(test_links),
-      cmocka_unit_test(test_links_left), cmocka_unit_test(test_batches),
+      cmocka_unit_test(test_bounds),  cmocka_unit_test(test_compute),
+      cmocka_unit_test(test_links),   cmocka_unit_test(test_links_left),
+      cmocka_unit_test(test_batches), cmocka_unit_test(test_links_in_little_memory),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
