@@ -159,12 +159,6 @@ fsdp_rank_name fsdp_world_rank_name(const fsdp_world *world, int rank) {
   return name;
 }
 
-fsdp_rank_name *fsdp_world_rank_names(fsdp_world *world) {
-  fsdp_rank_name *all = fsdp_alloc((size_t)world->size * sizeof *all);
-  for (int r = 0; r < world->size; r++) all[r] = fsdp_world_rank_name(world, r);
-  return all;
-}
-
 // Appends this rank's name if the message lacks it.
 static void append_name(const fsdp_world *world, fsdp_error *error) {
   fsdp_rank_name name = fsdp_world_rank_name(world, world->rank);

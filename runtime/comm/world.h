@@ -106,9 +106,6 @@ typedef struct fsdp_rank_name {
 // Needs no exchange.
 fsdp_rank_name fsdp_world_rank_name(const fsdp_world *world, int rank);
 
-// The names of all ranks; the caller frees the result. fsdp_world_rank_name makes one.
-fsdp_rank_name *fsdp_world_rank_names(fsdp_world *world);
-
 // Checks that every rank passes the same value (a hash of options, of the program, ...). If not, all ranks
 // return FSDP_ERR_OPTION with a message that names `what` and the first rank that differs.
 fsdp_status fsdp_world_agree(fsdp_world *world, const char *what, uint64_t value, fsdp_error *error);

@@ -12,16 +12,17 @@ import tempfile
 import programs
 
 work = pathlib.Path(tempfile.mkdtemp(prefix="fsdp_exchanges_"))
-STEADY = ("a step, with its checks", "an evaluation", "an error, told to all")
+STEADY = ("a step, with its checks", "an evaluation", "a save", "an error, told to all")
 BYTES_MAX = 10e6  # of a failure
 
 
 def lines_of(ranks):
-    """The exchanges of a run with replicas and an evaluation: activity, kind, among whom, how many, bytes."""
+    """Of a run with replicas, evaluations and saves: activity, kind, among whom, how many, bytes."""
     path = work / f"of-{ranks}"
     mesh = ["--mesh", f"data={ranks // 2},fsdp=2", "--strategy", "hybrid", "--check-replicas", 2]
     process = programs.run("fsdp_train", "-s", 16, "-b", 1, "--max-steps", 4, "--wrap", "block",
-                           "--eval-split", 0.002, "--eval-freq", 2, *mesh, ranks=ranks,
+                           "--eval-split", 0.002, "--eval-freq", 2, "--save-dir", work, "-e", f"run-{ranks}",
+                           "--ckpt-freq", 2, *mesh, ranks=ranks,
                            env=os.environ | {"FSDP_EXCHANGES": str(path)})
     assert process.returncode == 0, process.stderr
     return path, [line.split() for line in path.read_text().splitlines()]
@@ -72,7 +73,7 @@ def main():
         assert all(count <= 2 * math.log2(size) + 2 for count, size in zip(peers, sizes)), peers
     assert max(counts["a lost rank", "bytes of memory of a rank"]) < BYTES_MAX
     assert max(counts["the watch, twice a second", "messages of a node"]) <= 64
-    print(f"of {len(many)} exchanges those of steps, evaluations and errors grow with the logarithm: "
+    print(f"of {len(many)} exchanges those of steps, evaluations, saves and errors grow with the logarithm: "
           + "; ".join(f"{what} {counts[what, 'messages of a rank']}" for what in STEADY))
     shutil.rmtree(work)
 
