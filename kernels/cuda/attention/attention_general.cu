@@ -126,7 +126,8 @@ template <class T, int COLUMNS>
 __global__ void __launch_bounds__(threads_count, COLUMNS <= 16 ? 6 : 2) attend(attention_forward<T> p) {
   constexpr int keys = tile_rows<COLUMNS>, count = keys / sharers;
   const attention_shape &s = p.shape;
-  const auto [b, head] = block_head_of(s.H);
+  const block_head which = block_head_of(s.H);
+  const int b = which.b, head = which.head;
   if (b >= s.B) return;
   const int kv = head / s.G * s.D;
   // The longest rows of the triangle first.
@@ -176,7 +177,8 @@ template <class T, int COLUMNS>
 __global__ void __launch_bounds__(threads_count, 2) differentiate_queries(attention_gradient<T> p) {
   constexpr int keys = tile_rows<COLUMNS>, count = keys / sharers;
   const attention_shape &s = p.shape;
-  const auto [b, head] = block_head_of(s.H);
+  const block_head which = block_head_of(s.H);
+  const int b = which.b, head = which.head;
   if (b >= s.B) return;
   const int kv = head / s.G * s.D;
   const query_range own = query_tile<rows>(s, int(gridDim.x - 1 - blockIdx.x));
@@ -216,7 +218,8 @@ template <class T, int COLUMNS>
 __global__ void __launch_bounds__(threads_count, 2) differentiate_keys(attention_gradient<T> p) {
   constexpr int queries = tile_rows<COLUMNS>, count = queries / sharers;
   const attention_shape &s = p.shape;
-  const auto [b, kv] = block_head_of(s.K);
+  const block_head which = block_head_of(s.K);
+  const int b = which.b, kv = which.head;
   if (b >= s.B) return;
   const int first = int(blockIdx.x) * rows;
   const int row = int(threadIdx.x) / sharers, lane = int(threadIdx.x) % sharers;

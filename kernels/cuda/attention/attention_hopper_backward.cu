@@ -117,7 +117,8 @@ __global__ void __launch_bounds__(threads_count) make_d_k_d_v(attention_gradient
   const smem<bf16> k = bytes.part<bf16>(0, own_rows * WIDTH),
                    v = bytes.part<bf16>(tile_bytes<WIDTH, own_rows>, own_rows * WIDTH);
   const attention_shape &s = p.shape;
-  const auto [b, kv] = block_head_of(s.K);
+  const block_head which = block_head_of(s.K);
+  const int b = which.b, kv = which.head;
   if (b >= s.B) return;
   const int first = int(blockIdx.x) * own_rows;
   const int group_row = int(threadIdx.x) / warpgroup_threads * warpgroup_rows;
@@ -225,7 +226,8 @@ __global__ void __launch_bounds__(threads_count) make_d_q(attention_gradient<bf1
   const smem<bf16> q = bytes.part<bf16>(0, own_rows * WIDTH),
                    d_o = bytes.part<bf16>(tile_bytes<WIDTH, own_rows>, own_rows * WIDTH);
   const attention_shape &s = p.shape;
-  const auto [b, head] = block_head_of(s.H);
+  const block_head which = block_head_of(s.H);
+  const int b = which.b, head = which.head;
   if (b >= s.B) return;
   const int kv = head / s.G * s.D;
   const query_range own = query_tile_at<MAPPED, own_rows>(s, int(gridDim.x - 1 - blockIdx.x));

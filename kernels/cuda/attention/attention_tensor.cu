@@ -95,7 +95,8 @@ __global__ void __launch_bounds__(threads_count) attend(attention_forward<bf16> 
   const smem<bf16> k = bytes.part<bf16>(queries * WIDTH * 2, keys * WIDTH);
   const smem<bf16> v = bytes.part<bf16>((queries + keys) * WIDTH * 2, keys * WIDTH);
   const attention_shape &s = p.shape;
-  const auto [b, head] = block_head_of(s.H);
+  const block_head which = block_head_of(s.H);
+  const int b = which.b, head = which.head;
   if (b >= s.B) return;
   const int kv = head / s.G * s.D;
   const query_range own = query_tile_at<MAPPED, queries>(s, int(gridDim.x - 1 - blockIdx.x));

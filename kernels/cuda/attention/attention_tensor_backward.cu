@@ -107,7 +107,8 @@ __global__ void __launch_bounds__(threads_count) make_d_k_d_v(attention_gradient
   const smem<bf16> k = bytes.part<bf16>(0, own_keys * WIDTH),
                    v = bytes.part<bf16>(own_keys * WIDTH * 2, own_keys * WIDTH);
   const attention_shape &s = p.shape;
-  const auto [b, kv] = block_head_of(s.K);
+  const block_head which = block_head_of(s.K);
+  const int b = which.b, kv = which.head;
   if (b >= s.B) return;
   const int first = int(blockIdx.x) * own_keys, row = int(threadIdx.x) / warp_lanes * 16;
   query_walk at = walk_of<MAPPED, queries>(s, kv, first, first + own_keys - 1), next = at;
@@ -189,7 +190,8 @@ __global__ void __launch_bounds__(threads_count) make_d_q(attention_gradient<bf1
   const smem<bf16> q = bytes.part<bf16>(0, queries * WIDTH);
   const smem<bf16> d_o = bytes.part<bf16>(queries * WIDTH * 2, queries * WIDTH);
   const attention_shape &s = p.shape;
-  const auto [b, head] = block_head_of(s.H);
+  const block_head which = block_head_of(s.H);
+  const int b = which.b, head = which.head;
   if (b >= s.B) return;
   const int kv = head / s.G * s.D;
   const query_range own = query_tile_at<MAPPED, queries>(s, int(gridDim.x - 1 - blockIdx.x));
