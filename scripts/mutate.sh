@@ -10,4 +10,15 @@
 #                         are not tested again
 #   --seconds N           begins no other mutant after N seconds: a run goes on where the last one ended
 # The exit status is 1 if a mutant that was tested survives, does not build, or no longer matches.
-exec python3 "$(dirname "${BASH_SOURCE[0]}")/../tests/mutants/mutate.py" "$@"
+#   mutate.sh --draw COUNT [ID...]   bugs drawn at random over all lines of C and CUDA, each run against the
+#                         tests of its module and of the programs that run it, CUDA on the emulated GPU
+#   --seed N, --of COMMIT the same ones again: drawn from the sources of that commit; default: 24, HEAD
+#   --each N              begins no other test of a bug after N seconds; default: 180
+#   --again               tries survivors again (or those named): without it a run resumes in --folder
+#   --folder, --write, --seconds   as above; default: build-draw
+# tests/mutants/drawn.verdicts says of survivors what they are; the exit status is 1 if one has no verdict.
+folder="$(dirname "${BASH_SOURCE[0]}")/../tests/mutants"
+case " $* " in
+  *" --draw "*) exec python3 "$folder/draw.py" "$@" ;;
+  *) exec python3 "$folder/mutate.py" "$@" ;;
+esac

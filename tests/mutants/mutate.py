@@ -29,6 +29,8 @@ AREAS = ("scheduler", "partition", "waits", "memory", "verifier", "executor", "k
          "search", "launcher")
 PER_AREA_MIN, TOTAL_MIN = 5, 60
 PROGRAMS = ("fsdp_train", "fsdp_plan", "fsdp_export", "fsdp_profile")
+# Warnings are no errors here: a change may leave a variable unused.
+SETTINGS = ("-DFSDP_SIMT=OFF", "-DFSDP_WERROR=OFF", "-DCMAKE_BUILD_TYPE=Release")
 TEST_TIMEOUT_S = 600
 UNTESTED = "not tested since it or its file changed"
 INTRODUCTION = """# Mutants
@@ -112,7 +114,8 @@ def shortfalls(mutants):
 class Copy:
     """A copy of the sources with a build of its own, where mutants are applied one at a time."""
 
-    def __init__(self, folder):
+    def __init__(self, folder, settings=SETTINGS):
+        self.settings = settings
         self.source, self.build = os.path.join(folder, "source"), os.path.join(folder, "build")
         self.results = os.path.join(folder, "results.tsv")
         self.sound = set()  # tests that pass without a mutant
@@ -128,9 +131,8 @@ class Copy:
                     os.remove(path)
         for name in wanted:
             copy_if_changed(os.path.join(ROOT, name), os.path.join(self.source, name))
-        # Warnings are no errors here: a change may leave a variable unused.
         configure = ["cmake", "-S", self.source, "-B", self.build, "-G", "Ninja", "-DFSDP_CUDA=off",
-                     "-DFSDP_SIMT=OFF", "-DFSDP_WERROR=OFF", "-DCMAKE_BUILD_TYPE=Release"]
+                     *self.settings]
         if shutil.which("ccache"):
             configure += ["-DCMAKE_C_COMPILER_LAUNCHER=ccache", "-DCMAKE_CXX_COMPILER_LAUNCHER=ccache"]
         run(configure, "configuring the copy failed")

@@ -169,20 +169,6 @@ static double first_begin(const fsdp_exposure_meter *meter, const fsdp_instr_tim
   return begin_s;
 }
 
-static void add_busy(const walker *walk) {
-  const fsdp_exposure_meter *meter = walk->meter;
-  fsdp_exposure *exposure = walk->exposure;
-  for (int slot = 0; slot < 3; slot++) {
-    if (!walk->steps[slot]) continue;
-    for (int64_t k = 0; k < meter->order->count; k++) {
-      fsdp_instr_time time = walk->steps[slot][k];
-      double part_s = fmin(time.end_s, exposure->end_s) - fmax(time.begin_s, exposure->begin_s);
-      if (time.end_s < time.begin_s || part_s <= 0) continue;
-      exposure->busy_s[instr_of(walk, (issued){slot, k})->stream] += part_s;
-    }
-  }
-}
-
 // The next work of one work stream, from *cursor (a count over all three steps) on; false at the end.
 static bool next_work(const walker *walk, int w, int64_t *cursor, issued *which) {
   const fsdp_exposure_meter *meter = walk->meter;
@@ -232,7 +218,6 @@ void fsdp_exposure_measure(fsdp_exposure_meter *meter, const fsdp_instr_time *co
   exposure->begin_s = fmin(exposure->begin_s, exposure->end_s);
   exposure->step_s = exposure->end_s - exposure->begin_s;
   walker walk = {meter, steps, exposure};
-  add_busy(&walk);
   walk_gaps(&walk);
 }
 

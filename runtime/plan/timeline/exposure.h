@@ -30,9 +30,8 @@
 typedef struct fsdp_exposure {
   double begin_s, end_s; // the step, as defined above
   double step_s;
-  double busy_s[FSDP_STREAM_COUNT]; // in that time, running instructions of any step
-  double work_s;                    // in which some work runs
-  double comm_s, h2d_s, d2h_s;      // exposed
+  double work_s;               // in which some work runs
+  double comm_s, h2d_s, d2h_s; // exposed
   double other_s;
   double comm_axes_s[1 << FSDP_MESH_AXES_MAX]; // of comm_s, by axis set of the program's communicators
   const double *comm_unit_s; // of comm_s, by unit + 1; [0]: of no unit. Valid until the meter's next use

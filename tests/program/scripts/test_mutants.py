@@ -1,5 +1,6 @@
 """The mutants' patterns still match, there are enough of them in each area, those that once went unnoticed
-are among them; and mutate.sh's verdicts, in a small tree with tools that only pretend to build and test."""
+are among them; and mutate.sh's verdicts, in a small tree with tools that only pretend to build and test. The
+bugs that it draws: what the rules make of lines, and the same verdicts."""
 
 import os
 import pathlib
@@ -9,6 +10,9 @@ import sys
 import tempfile
 
 SOURCE = pathlib.Path(os.environ.get("FSDP_SOURCE_DIR", "."))
+sys.dont_write_bytecode = True
+sys.path.append(str(SOURCE / "tests/mutants"))
+import bugs
 # What no test noticed before.
 ONCE_UNNOTICED = ["seed-with-rank", "shard-local-index", "shard-sum-in-reduce-dtype",
                   "full-sum-in-reduce-dtype", "kept-sum-recomputed", "file-before-its-snapshot",
@@ -51,6 +55,37 @@ equivalent: it is the same
 why: x
 """
 
+# Of what is drawn in them, the tests notice all, nothing and nothing; the last one does not build then.
+LINES = """int code(int a, int b) {
+  noticed(a < b);
+  unnoticed(a < b);
+  broken(a < b);
+}
+"""
+DRAWN_CMAKE = """#!/bin/sh
+case "$*" in *--build*) grep -qF "  broken(a < b);" "$TREE/build-draw/source/models/code.c" ;; esac
+"""
+DRAWN_CTEST = """#!/bin/sh
+echo ctest >>"$LOG"
+grep -qF "  noticed(a < b);" "$TREE/build-draw/source/models/code.c"
+"""
+# A line, the one before it, and some of what it could be.
+BUGS = [
+    ("  for (int i = 0; i < n; i++) {", "{",
+     ["  for (int i = 0; i <= n; i++) {", "  for (int i = 1; i < n; i++) {",
+      "  for (int i = 0; i < i; i++) {"]),
+    ("  if (a && !b) c += d->e;", ";",
+     ["  if (a || !b) c += d->e;", "  if (!b) c += d->e;", "  if (a) c += d->e;",
+      "  if (!(a && !b)) c += d->e;",
+      "  if (a && b) c += d->e;", "  if (a && !b) c -= d->e;", "  if (a && !b) c = d->e;"]),
+    ("  x = fmax(a, b + 1);", "{",
+     ["  x = fmin(a, b + 1);", "  x = fmax(b + 1, a);", "  x = fmax(a, b);", "  x = fmax(a, b - 1);",
+      "  x = fmax(a, b + 2);", ""]),
+    ("  return a ? p->x : p->y; // 1 < 2", "}",
+     ["  return a ? p->y : p->x; // 1 < 2", "  return a ? p->y : p->y; // 1 < 2", "   // 1 < 2"]),
+]
+NO_BUGS = ["#define A (1 + 2)", "// a < b", '  FSDP_CHECK(a < b, "%d", 1);', "  free(a);", "  int a;", "}"]
+
 
 def check(tree):
     return subprocess.run([sys.executable, tree / "tests/mutants/mutate.py", "--check"], capture_output=True,
@@ -79,11 +114,11 @@ def make_tree(tree):
     subprocess.run(["git", "init", "-q", tree], check=True)
 
 
-def mutate(tree, *arguments):
+def mutate(tree, *arguments, script="mutate.py"):
     (tree / "log").write_text("")
     environment = os.environ | {"PATH": f"{tree}/tools:{os.environ['PATH']}", "TREE": str(tree),
                                 "LOG": str(tree / "log")}
-    result = subprocess.run([sys.executable, tree / "tests/mutants/mutate.py", *arguments], env=environment,
+    result = subprocess.run([sys.executable, tree / "tests/mutants" / script, *arguments], env=environment,
                             capture_output=True, text=True)
     return result, (tree / "log").read_text().count("ctest")
 
@@ -131,8 +166,71 @@ def faults(tree):
     assert result.returncode == 1
 
 
+def could_be(line, before):
+    text = f"{before}\n{line}\n"
+    changes = [change for _, found in bugs.bugs(bugs.blanked(text).split("\n"), 1) for change in found]
+    assert all(start < end or text for start, end, text in changes), line
+    return [(line[:start] + text + line[end:]).rstrip() for start, end, text in changes]
+
+
+def rules():
+    for line, before, expected in BUGS:
+        found = could_be(line, before)
+        assert line not in found, line
+        for text in expected:
+            assert text in found, (text, found)
+    for line in NO_BUGS:
+        assert could_be(line, ";") == [], (line, could_be(line, ";"))
+
+
+def make_drawn_tree(tree):
+    shutil.copytree(SOURCE / "tests/mutants", tree / "tests/mutants", ignore=lambda *_: ["drawn.verdicts"])
+    for folder in ("runtime", "kernels", "launcher", "models", "tools"):
+        (tree / folder).mkdir(parents=True)
+        (tree / folder / "README").write_text("")
+    for name in ("unit/base/test_base.c", "program/train/test_train.py", "unit/models/test_code.c"):
+        (tree / "tests" / name).parent.mkdir(parents=True)
+        (tree / "tests" / name).write_text("")
+    (tree / "tests/mutants/drawn.tests").write_text("models:\n  test_code\n")
+    (tree / "models/code.c").write_text(LINES)
+    (tree / ".gitignore").write_text("build*/\n__pycache__/\ntools/\nlog\n")
+    for name, text in (("cmake", DRAWN_CMAKE), ("ctest", DRAWN_CTEST)):
+        (tree / "tools" / name).write_text(text)
+        (tree / "tools" / name).chmod(0o755)
+    subprocess.run(["git", "init", "-q", tree], check=True)
+    subprocess.run(["git", "-C", tree, "add", "-A"], check=True)
+    author = ["-c", "user.name=x", "-c", "user.email=x"]
+    subprocess.run(["git", "-C", tree, *author, "commit", "-qm", "x"], check=True)
+
+
+def draws(tree):
+    result, tests = mutate(tree, "--draw", "2", "--seconds", "1e-9", script="draw.py")
+    assert "0 of 2 drawn" in result.stdout and tests == 0, result.stdout + result.stderr
+    result, _ = mutate(tree, "--draw", "2", script="draw.py")
+    assert result.returncode == 1, result.stdout + result.stderr
+    assert "2 of 2 drawn: 1 killed, 1 survived (1 not judged)" in result.stdout, result.stdout
+    table = [line for line in result.stdout.split("\n") if line.startswith("| 24-")]
+    assert any("`noticed(a < b);`" in line and "| killed by test_code |" in line for line in table), table
+    survivor = next(line for line in table if "| survived: not judged |" in line)
+    assert "`unnoticed(a < b);`" in survivor and len(table) == 2, table
+    assert (tree / "build-draw/source/models/code.c").read_text() == LINES
+    result, tests = mutate(tree, "--draw", "2", script="draw.py")
+    assert tests == 0, "all is known"
+    # The line has moved, and tests have become better; or somebody says what it is.
+    (tree / "models/code.c").write_text("\n" + LINES)
+    result, tests = mutate(tree, "--draw", "2", "--again", script="draw.py")
+    assert tests > 0 and "1 killed, 1 survived" in result.stdout, result.stdout
+    said = f"# Verdicts\n\n{survivor.split()[1]}: equivalent: it is\nthe same\n"
+    (tree / "tests/mutants/drawn.verdicts").write_text(said)
+    result, tests = mutate(tree, "--draw", "2", "--write", tree / "table", script="draw.py")
+    assert (result.returncode, tests) == (0, 0), result.stdout + result.stderr
+    assert "| survived: equivalent: it is the same |" in (tree / "table").read_text()
+    assert "Of 1 that change what the programs do, 1 are killed: 100.0%." in result.stdout, result.stdout
+
+
 def main():
     patterns_match()
+    rules()
     if not shutil.which("git"):
         print("SKIPPED: mutate.sh makes a worktree of git, which is not here")
         sys.exit(77)
@@ -141,7 +239,10 @@ def main():
         make_tree(tree)
         verdicts(tree)
         faults(tree)
-    print("mutants: patterns match; verdicts, results and faults as they should be")
+    with tempfile.TemporaryDirectory(prefix="fsdp_mutants_") as folder:
+        make_drawn_tree(pathlib.Path(folder))
+        draws(pathlib.Path(folder))
+    print("mutants: patterns match; verdicts, results and faults as they should be; so are drawn bugs")
 
 
 main()

@@ -3,6 +3,7 @@ two operators a layer and from its attention alone, and one clear message for wh
 
 import json
 import pathlib
+import re
 import tempfile
 
 import programs
@@ -246,6 +247,18 @@ def heads():
     assert "a: [[1, 3, 1, 1], [1, 3, 1, 1], [1, 3, 1, 1]]" in printed, printed
 
 
+def unused_axes():
+    """Where no operator is cut over an axis, its ranks would all do the same."""
+    some = write("some.yaml", "model.layers.*.mlp.down_proj: [[2, 2], [1, 2]]\n")
+    printed = run("fsdp_plan", "--ranks", 4, "-s", 32, "--op-strategies", some, "--print-strategies")
+    lines = [line.split("#")[0].partition(": ") for line in printed.splitlines() if line[0] != "#"]
+    counts = r"\d+(@\d+)?(\+\d+@\d+)*"
+    ones = write("ones.yaml", "".join(f"{name}: {re.sub(counts, '1', lists)}\n" for name, _, lists in lines))
+    ones = ["-s", 32, "--op-strategies", ones]
+    refuses("axis a has 4 ranks, over which --op-strategies cut nothing", "--mesh", "a=4", *ones, ranks=4)
+    refuses("axis a has 2 ranks, over which --op-strategies", "--mesh", "a=2,b=2", *ones, ranks=4)
+
+
 def errors():
     def given(text):
         return ["--graph", FILES / "feed_forward.yaml", "--op-strategies", write("bad.yaml", text)]
@@ -364,5 +377,6 @@ conflicts()
 models()
 trains()
 heads()
+unused_axes()
 errors()
 bad_networks()

@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -139,7 +140,12 @@ static void an_abandoned_file_leaves_nothing(void **state) {
   fsdp_safetensors_writer *writer;
   IO_OK(fsdp_safetensors_writer_create(&config, &writer, &error), &error);
   IO_OK(fsdp_safetensors_writer_append(writer, "12345678", 8, &error), &error);
+  char temporary[64];
+  snprintf(temporary, sizeof temporary, "kept.safetensors.tmp-%ld", (long)getpid());
+  assert_int_equal(stat(io_path(temporary), &information), 0);
   fsdp_safetensors_writer_abandon(writer);
+  fsdp_safetensors_writer_abandon(NULL);
+  assert_int_equal(stat(io_path(temporary), &information), -1);
   assert_int_equal(stat(io_path("kept.safetensors"), &information), 0);
   assert_int_equal(information.st_size, 11);
   config.path = io_path("none/x.safetensors");

@@ -16,7 +16,8 @@
 
 #include <cmocka.h>
 
-// Every step adds its number of targets to a total that lives on the device, and publishes the total.
+// Every step adds its number of targets to a total that lives on the device, and publishes the total, as the
+// loss, and the number, as the norm.
 enum { TOTAL, COUNT, SCALARS, HOST_COUNT, RESULT }; // tensors
 enum {
   FEED,
@@ -34,6 +35,7 @@ typedef struct sum_run {
   fsdp_session session;
   int64_t fed;
   uint64_t pauses[FSDP_STREAM_COUNT]; // made on each stream
+  float published[2];                 // last: loss, norm
 } sum_run;
 
 static void add_tensor(fsdp_program *program, const char *name, fsdp_space space, int64_t bytes,
@@ -60,6 +62,7 @@ static void add_instr(fsdp_program *program, fsdp_instr_kind kind, fsdp_stream s
 static void add_instrs(fsdp_program *p) {
   fsdp_operand fed = whole(p, HOST_COUNT, FSDP_WRITE), raised = whole(p, COUNT, FSDP_WRITE);
   fsdp_operand total = whole(p, TOTAL, FSDP_UPDATE), result = whole(p, RESULT, FSDP_WRITE);
+  fsdp_operand count = whole(p, HOST_COUNT, FSDP_READ);
   fsdp_program_begin_section(p, FSDP_SECTION_ONLY);
   add_instr(p, FSDP_INSTR_FEED_STEP, FSDP_STREAM_HOST, whole(p, SCALARS, FSDP_WRITE), &fed);
   add_instr(p, FSDP_INSTR_H2D, FSDP_STREAM_H2D, whole(p, HOST_COUNT, FSDP_READ), &raised);
@@ -67,7 +70,7 @@ static void add_instrs(fsdp_program *p) {
   fsdp_program_end_section(p);
   fsdp_program_begin_section(p, FSDP_SECTION_UPDATE);
   add_instr(p, FSDP_INSTR_D2H, FSDP_STREAM_D2H, whole(p, TOTAL, FSDP_READ), &result);
-  add_instr(p, FSDP_INSTR_PUBLISH, FSDP_STREAM_HOST, whole(p, RESULT, FSDP_READ), NULL);
+  add_instr(p, FSDP_INSTR_PUBLISH, FSDP_STREAM_HOST, whole(p, RESULT, FSDP_READ), &count);
   fsdp_program_end_section(p);
   fsdp_program_begin_section(p, FSDP_SECTION_EVALUATION);
   add_instr(p, FSDP_INSTR_FEED_STEP, FSDP_STREAM_HOST, whole(p, SCALARS, FSDP_WRITE), &fed);
@@ -106,6 +109,11 @@ static void feed_step(void *context, float scalars[FSDP_SCALAR_COUNT], float *ta
   *target_count = (float)++run->fed;
 }
 
+static void publish(void *context, float loss, float grad_norm) {
+  sum_run *run = context;
+  run->published[0] = loss, run->published[1] = grad_norm;
+}
+
 // Streams lag by random times, so that a wait that is missing or wrong shows.
 static void pause_randomly(void *context, const fsdp_instr *instr, const fsdp_view *operands) {
   (void)operands;
@@ -130,13 +138,15 @@ static sum_run *create_run(int64_t host_count_address) {
   add_instrs(program);
   add_waits(program);
   fsdp_error error;
-  fsdp_status status = fsdp_session_create(
-      &(fsdp_session_config){.plan = &run->plan,
-                             .threads = 1,
-                             .callbacks = {.context = run, .feed_step = feed_step, .observe = pause_randomly},
-                             .measure = true,
-                             .profile = true},
-      &run->session, &error);
+  fsdp_status status = fsdp_session_create(&(fsdp_session_config){.plan = &run->plan,
+                                                                  .threads = 1,
+                                                                  .callbacks = {.context = run,
+                                                                                .feed_step = feed_step,
+                                                                                .publish = publish,
+                                                                                .observe = pause_randomly},
+                                                                  .measure = true,
+                                                                  .profile = true},
+                                           &run->session, &error);
   assert_int_equal(status, FSDP_OK);
   fsdp_device *device = run->session.device;
   device->table->clear(device, device->arenas.memory[FSDP_SPACE_DEVICE], 4); // the total
@@ -159,11 +169,13 @@ static void steps_follow_each_other(void **state) {
     total += (float)run->fed;
     assert_int_equal(result.step, step);
     assert_true(result.loss == total);
-    assert_true(isnan(result.grad_norm));
+    assert_true(result.grad_norm == (float)run->fed);
+    assert_true(run->published[0] == total && run->published[1] == (float)run->fed);
     if (step % 10 != 0) continue;
     // Feeds a number too, but adds it to nothing.
     fsdp_executor_run_evaluation(run->session.executor, &evaluated);
     assert_true(evaluated == total);
+    assert_true(run->published[0] == total && isnan(run->published[1]));
   }
   assert_true(*(float *)fsdp_executor_tensor(run->session.executor, TOTAL) == total);
   destroy_run(run);

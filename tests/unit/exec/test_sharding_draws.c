@@ -541,12 +541,12 @@ static void try_draws(const char *test, uint64_t seed, int count, draw_sharding 
 
 static void test_random_rules(void **state) {
   (void)state;
-  try_draws(__func__, 20000000, test_draws(160, 16), random_sharding_rules);
+  try_draws(__func__, 20000000, test_draws(320, 16), random_sharding_rules);
 }
 
 static void test_random_operators(void **state) {
   (void)state;
-  try_draws(__func__, 30000000, test_draws(80, 8), random_sharding_operators);
+  try_draws(__func__, 30000000, test_draws(120, 8), random_sharding_operators);
 }
 
 int main(void) {

@@ -1,5 +1,5 @@
-// Matrix products: every layout, stride and dtype against sums in double, bits on any number of threads, and
-// nothing written beside c's own columns.
+// Matrix products: every layout, stride and dtype against sums in double, bits on any number of threads,
+// nothing written beside c's own columns, and nothing read behind the last element of a and of b.
 #include "kernels/cpu/gemm/gemm.h"
 #include "kernels/cpu/gemm/gemm_builtin.h"
 #include "kernels/cpu/gemm/gemm_library.h"
@@ -11,11 +11,20 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
+// Memory whose last byte is that of a page, before one that cannot be read.
+typedef struct guarded {
+  void *pages;
+  size_t bytes;
+} guarded;
+
 typedef struct product {
   fsdp_gemm gemm;
+  guarded pages[2]; // of a and b
   void *a, *b, *c_start, *c;
   int64_t c_elements;
   double *expected;
@@ -39,6 +48,17 @@ static void *fill(int64_t count, fsdp_dtype dtype, uint64_t stream) {
   return rounded;
 }
 
+static void *guard(void *data, size_t bytes, guarded *g) {
+  size_t page = (size_t)sysconf(_SC_PAGESIZE), most = (bytes + page - 1) / page * page;
+  g->bytes = most + page;
+  g->pages = mmap(NULL, g->bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  assert_true(g->pages != MAP_FAILED);
+  assert_int_equal(mprotect((char *)g->pages + most, page, PROT_NONE), 0);
+  void *at = memcpy((char *)g->pages + most - bytes, data, bytes);
+  free(data);
+  return at;
+}
+
 // Rows of a, b and c are `gap` longer than they need to be; if c is overwritten, all of it is poisoned first.
 static product make(int64_t m, int64_t n, int64_t k, int layout, fsdp_dtype ab, fsdp_dtype c, bool accumulate,
                     int64_t gap) {
@@ -47,11 +67,13 @@ static product make(int64_t m, int64_t n, int64_t k, int layout, fsdp_dtype ab, 
   g->a_transposed = layout & 1, g->b_transposed = layout & 2;
   g->a_stride = (g->a_transposed ? m : k) + gap, g->b_stride = (g->b_transposed ? k : n) + gap,
   g->c_stride = n + gap;
-  // The last row ends with its last element, so that a sanitizer sees a read past it.
+  // The last row ends with its last element.
   int64_t a_elements = ((g->a_transposed ? k : m) - 1) * g->a_stride + (g->a_transposed ? m : k);
   int64_t b_elements = ((g->b_transposed ? n : k) - 1) * g->b_stride + (g->b_transposed ? k : n);
   p.c_elements = (m - 1) * g->c_stride + n;
-  p.a = fill(a_elements, ab, 1), p.b = fill(b_elements, ab, 2), p.c_start = fill(p.c_elements, c, 3);
+  p.a = guard(fill(a_elements, ab, 1), (size_t)(a_elements * fsdp_dtype_bytes(ab)), &p.pages[0]);
+  p.b = guard(fill(b_elements, ab, 2), (size_t)(b_elements * fsdp_dtype_bytes(ab)), &p.pages[1]);
+  p.c_start = fill(p.c_elements, c, 3);
   size_t bytes = (size_t)(p.c_elements * fsdp_dtype_bytes(c));
   for (size_t i = 0; !accumulate && i + 4 <= bytes; i += 4) memcpy((char *)p.c_start + i, &poison, 4);
   if (!accumulate && bytes % 4) memcpy((char *)p.c_start + bytes - 2, &poison, 2);
@@ -93,7 +115,8 @@ static void check(const product *p) {
 }
 
 static void release(product *p) {
-  free(p->a), free(p->b), free(p->c), free(p->c_start), free(p->expected);
+  for (int i = 0; i < 2; i++) munmap(p->pages[i].pages, p->pages[i].bytes);
+  free(p->c), free(p->c_start), free(p->expected);
 }
 
 static const int64_t shapes[][3] = {{1, 1, 1},   {1, 17, 5},   {6, 16, 8},    {7, 33, 257},

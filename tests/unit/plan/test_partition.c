@@ -1,5 +1,6 @@
 // What the partition of a graph makes of a step: which collectives, over which axes and on which streams.
 #include "runtime/plan/plan.h"
+#include "runtime/plan/program/saved.h"
 #include "tests/support/harness.h"
 
 #include <setjmp.h>
@@ -64,7 +65,58 @@ static void test_pieces(void **state) {
   fsdp_plan_destroy(plan);
 }
 
+// While the gradients of a layer's two products that are cut by columns are scattered, those of their weights
+// are computed: they come next in the list.
+static void test_gradients_behind_the_scatter(void **state) {
+  (void)state;
+  fsdp_plan *plan = plan_on(2, 1);
+  const fsdp_program *program = plan->program;
+  int found = 0;
+  for (int i = 0; i + 2 < program->instr_count; i++) {
+    const fsdp_instr *product = &program->instrs[i], *scatter = product + 1, *next = product + 2;
+    if (product->kind != FSDP_INSTR_OP || product->op != FSDP_OP_LINEAR_BACKWARD_INPUT) continue;
+    if (scatter->kind != FSDP_INSTR_REDUCE_SCATTER || scatter->stream != FSDP_STREAM_TENSOR) continue;
+    assert_int_equal(next->kind, FSDP_INSTR_OP);
+    assert_int_equal(next->op, FSDP_OP_LINEAR_BACKWARD_WEIGHT);
+    assert_int_equal(next->module, product->module);
+    found++;
+  }
+  assert_int_equal(found, 2 * plan->graph->block_count);
+  fsdp_plan_destroy(plan);
+}
+
+// Where a rule cuts the residual stream by columns, a sum is an op of its own. Those that enter a layer are
+// still known as its input, or recomputing the layers would recompute them too.
+static void test_residual_in_columns(void **state) {
+  (void)state;
+  fsdp_shard_rule rules[] = {
+      {.name = "input", .place = "test:1", .output = -1, .dims = 2, .dim = {{.count = 1, .axes = {"fsdp"}}}},
+      {.name = "model.layers.*",
+       .place = "test:2",
+       .output = -1,
+       .dims = 3,
+       .dim = {{.count = 1, .axes = {"fsdp"}}, {0}, {.count = 1, .axes = {"tensor"}}}}};
+  const fsdp_sharding sharding = {.rules = rules, .rule_count = 2};
+  for (int ruled = 0; ruled < 2; ruled++) {
+    fsdp_plan_config config = harness_small_plan(2);
+    fsdp_mesh_resize(&config.mesh, FSDP_AXIS_TENSOR, 2);
+    config.saving = fsdp_saving_of_blocks();
+    if (ruled) config.sharding = &sharding;
+    fsdp_plan *plan = NULL;
+    fsdp_error error = {0};
+    if (fsdp_plan_create(&config, &plan, &error) != FSDP_OK) fail_msg("%s", error.message);
+    fsdp_saved saved = fsdp_saved_create(plan->graph);
+    int inputs = 0;
+    for (int i = 0; i < saved.count; i++) inputs += saved.values[i].is_layer_input;
+    assert_in_range(inputs, plan->graph->block_count - 1, plan->graph->block_count);
+    fsdp_saved_release(&saved);
+    fsdp_plan_destroy(plan);
+  }
+}
+
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_context), cmocka_unit_test(test_pieces)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_context), cmocka_unit_test(test_pieces),
+                                     cmocka_unit_test(test_gradients_behind_the_scatter),
+                                     cmocka_unit_test(test_residual_in_columns)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -238,6 +238,24 @@ static void test_damaged_programs(void **state) {
   for (int kind = 0; kind < FSDP_VIOLATION_UNPROVED; kind++) assert_true(found[kind] > programs() / 20);
 }
 
+// A wait for what stands beside the list, on either side.
+static void test_waits_end_with_the_list(void **state) {
+  (void)state;
+  random_source random = {.seed = 1};
+  fsdp_program *program = finished_program(&random, false);
+  fsdp_violation violation;
+  assert_true(program->wait_count > 0);
+  for (int end = 0; end < 2; end++) {
+    program->waits[0].position = end ? program->instr_count : -1;
+    assert_false(fsdp_verify(program, &violation));
+    assert_int_equal(violation.kind, FSDP_VIOLATION_OUT_OF_RANGE);
+    program->waits[0].position = end ? program->instr_count - 1 : 0;
+    fsdp_verify(program, &violation);
+    assert_int_not_equal(violation.kind, FSDP_VIOLATION_OUT_OF_RANGE);
+  }
+  fsdp_program_destroy(program);
+}
+
 // On more ranks than are checked one by one: sound programs are accepted, and what is accepted is sound.
 static void test_many_ranks(void **state) {
   (void)state;
@@ -273,6 +291,7 @@ int main(void) {
       cmocka_unit_test(test_every_wait_deletion),
       cmocka_unit_test(test_ranks_meet),
       cmocka_unit_test(test_damaged_programs),
+      cmocka_unit_test(test_waits_end_with_the_list),
       cmocka_unit_test(test_many_ranks),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -19,7 +19,7 @@
 
 #include <cmocka.h>
 
-enum { FSDP = 2, TENSOR = 4, SEQ = 32 };
+enum { FSDP = 2, TENSOR = 4, BATCH = 2, SEQ = 32 };
 
 // A model on fsdp=2, tensor=4, and the lines of a file for it.
 typedef struct fixture {
@@ -41,7 +41,7 @@ static fixture fixture_on(const char *model, int tensor) {
   if (fsdp_model_preset(model, &config, &error)) fail_msg("%s", error.message);
   config.num_layers = 3;
   f.config = config;
-  f.graph = fsdp_model_forward(&config, 1, SEQ);
+  f.graph = fsdp_model_forward(&config, BATCH, SEQ);
   fsdp_mesh_resize(&f.mesh, FSDP_AXIS_TENSOR, tensor);
   f.preset = fsdp_specs_default(f.graph, &f.mesh);
   fsdp_tensor_preset_params(f.preset, f.graph, &f.mesh);
@@ -211,6 +211,30 @@ static void test_lines_stay(void **state) {
   fixture_free(&f);
 }
 
+// Of the three weights that one product reads, any one's line may differ from the others'.
+static void test_lines_of_one_product(void **state) {
+  (void)state;
+  static const char *const names[] = {"q_proj", "k_proj", "v_proj"};
+  for (int differs = 0; differs < 3; differs++) {
+    fixture f = fixture_of("tiny");
+    fsdp_error error = {0};
+    char name[64], says[128];
+    add_input(&f);
+    for (int i = 0; i < 3; i++) {
+      snprintf(name, sizeof name, "model.layers.1.self_attn.%s.weight", names[i]);
+      put(add_rule(&f, name, 2), i == differs, FSDP_AXIS_TENSOR);
+    }
+    resolve(&f);
+    fsdp_status status =
+        fsdp_specs_complete(f.specs, f.graph, &f.mesh, FSDP_F32, &f.network, &f.propagation, &error);
+    assert_int_equal(status, FSDP_ERR_INPUT);
+    snprintf(says, sizeof says, "model.layers.1.self_attn.%s.weight is cut otherwise than",
+             names[differs ? differs : 1]);
+    assert_non_null(strstr(error.message, says));
+    fixture_free(&f);
+  }
+}
+
 // A product whose outputs a line stores whole is not cut in them; stored in columns, it makes them so.
 static void test_outputs_are_tried_first(void **state) {
   (void)state;
@@ -296,6 +320,8 @@ static void compare_node(const fixture *f, int op, const fsdp_node *node) {
   char name[FSDP_OPERATOR_TEXT];
   int64_t rows = SEQ / slices_of(f, op, 't');
   fsdp_operator_print(f->network, op, name);
+  const fsdp_operator *o = &f->network->operators[op];
+  if (fsdp_operator_letter_find(o, 'b') >= 0) assert_int_equal(slices_of(f, op, 'b'), FSDP);
   if (node->attrs.seq != rows)
     fail_msg("%s: %lld rows, not %lld", name, (long long)node->attrs.seq, (long long)rows);
   if (node->kind == FSDP_OP_SWIGLU) {
@@ -351,9 +377,12 @@ static void test_partition_follows(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_any_part),     cmocka_unit_test(test_residual),
-      cmocka_unit_test(test_lines_stay),   cmocka_unit_test(test_outputs_are_tried_first),
-      cmocka_unit_test(test_nothing_open), cmocka_unit_test(test_partition_follows)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_any_part),
+                                     cmocka_unit_test(test_residual),
+                                     cmocka_unit_test(test_lines_stay),
+                                     cmocka_unit_test(test_lines_of_one_product),
+                                     cmocka_unit_test(test_outputs_are_tried_first),
+                                     cmocka_unit_test(test_nothing_open),
+                                     cmocka_unit_test(test_partition_follows)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

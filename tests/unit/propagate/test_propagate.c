@@ -73,11 +73,15 @@ static void test_errors(void **state) {
       {{"fc1: [[0, 1], [1, 4]]", NULL}, "below 1"},
       {{"norm: [[1, 2], [2]]", NULL}, "(c) that must be whole"},
       {{"fc1: [[1, 2], [2, 1]]", "norm: [[1, 1], [1]]", NULL}, NULL},
-      {{"again: [[1, 2], [2, 1]]", "fc1: [[1, 4], [4, 1]]", NULL}, "cut w1, which both read, differently"}};
+      {{"again: [[1, 2], [2, 1]]", "fc1: [[1, 4], [4, 1]]", NULL}, "cut w1, which both read, differently"},
+      {{"twice: [[1, 2]]", NULL}, "\"twice\" names two operators, twice.relu and twice.transpose"},
+      {{"twice.relu: [[2, 1]]", NULL}, NULL}};
   fsdp_network *n = network_feed_forward();
   int gain = network_add_tensor(n, "gain", FSDP_TENSOR_PARAMETER, 32, 0);
   network_add_operator(n, "rmsnorm", "norm", fsdp_network_find(n, "fc2"), gain);
   network_add_operator(n, "matmul", "again", fsdp_network_find(n, "norm"), fsdp_network_find(n, "w1"));
+  network_add_operator(n, "relu", "twice", fsdp_network_find(n, "again"), -1);
+  network_add_operator(n, "transpose", "twice", n->tensor_count - 1, -1);
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
     fsdp_propagation *p;
     fsdp_error error = {0};
@@ -141,6 +145,26 @@ static void test_shared(void **state) {
   assert_int_equal(p->moved[1].reader, 4);
   assert_int_equal(p->moved[1].forward_bytes, 4 * (16 * 4 - 2 * 4));  // 4 columns, of which 2 rows are there
   assert_int_equal(p->moved[1].backward_bytes, 4 * (2 * 32 - 2 * 4)); // 2 rows, of which 4 columns are there
+  fsdp_propagation_destroy(p);
+  fsdp_network_destroy(n);
+}
+
+// Three products of one input: the one that nobody gave takes it as the first has it, not as the last.
+static void test_first_reader(void **state) {
+  (void)state;
+  static const char *const lines[] = {"fc1: [[4, 1], [1, 1]]", "fc2: [[1, 4], [4, 1]]", NULL};
+  fsdp_network *n = fsdp_network_create();
+  int x = network_add_tensor(n, "x", FSDP_TENSOR_INPUT, 16, 16);
+  static const char *const names[] = {"fc1", "fc2", "fc3"}, *const weights[] = {"w1", "w2", "w3"};
+  for (int i = 0; i < 3; i++)
+    network_add_operator(n, "matmul", names[i], x,
+                         network_add_tensor(n, weights[i], FSDP_TENSOR_PARAMETER, 16, 16));
+  fsdp_propagation *p;
+  fsdp_error error = {0};
+  char text[FSDP_SLICES_TEXT];
+  if (propagate(n, 4, lines, &p, &error)) fail_msg("%s", error.message);
+  assert_int_equal(p->operators[2].decision, FSDP_DECIDED_DEFAULT);
+  assert_string_equal(fsdp_slices_print(n, p, 2, text), "[[4, 1], [1, 1]]");
   fsdp_propagation_destroy(p);
   fsdp_network_destroy(n);
 }
@@ -493,6 +517,6 @@ int main(void) {
       cmocka_unit_test(test_ranking),        cmocka_unit_test(test_shared),
       cmocka_unit_test(test_redistribution), cmocka_unit_test(test_gradient),
       cmocka_unit_test(test_random),         cmocka_unit_test(test_attention_gathers),
-      cmocka_unit_test(test_large_model)};
+      cmocka_unit_test(test_large_model),    cmocka_unit_test(test_first_reader)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

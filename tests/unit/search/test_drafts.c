@@ -148,10 +148,45 @@ static void test_remembered(void **state) {
   fsdp_device_profile_destroy(profile);
 }
 
+// What an estimate, made of models of few layers, says of memory is what the whole model's plan needs at its
+// peaks.
+static void test_peaks(void **state) {
+  (void)state;
+  fsdp_device_profile *profile = round_machine(100e9, 50e9);
+  random_source random = {.seed = 11};
+  for (int n = 0; n < test_draws(60, 12); n++) {
+    const fsdp_search_config search =
+        search_on(profile, n % 2 ? "gpt2" : "llama3-8b", random_int(&random, 6, 12), 4);
+    fsdp_plan_config c = search.base;
+    search_estimate estimate;
+    int64_t count = 0;
+    fsdp_plan *plan;
+    c.seq = 16 << random_int(&random, 0, 6);
+    c.mesh = fsdp_mesh_of(1, 4);
+    c.strategy = random_int(&random, 0, 1) ? FSDP_FULL : FSDP_GRAD_OP;
+    c.cpu_offload = random_int(&random, 0, 3) == 0;
+    c.batch = random_int(&random, 1, 3);
+    c.micro_batches = random_int(&random, 1, 3);
+    c.prefetch = random_int(&random, 0, 2);
+    c.wrap.kind = FSDP_WRAP_BLOCK;
+    if (random_int(&random, 0, 1)) c.saving = fsdp_saving_of_blocks();
+    assert_int_equal(search_estimate_make(&search, &c, &count, &estimate, NULL), FSDP_OK);
+    c.draft = true;
+    assert_int_equal(fsdp_plan_create(&c, &plan, NULL), FSDP_OK);
+    for (int s = 0; s < FSDP_SPACE_COUNT; s++) {
+      const int64_t beside = s == FSDP_SPACE_DEVICE ? fsdp_plan_reserve_bytes(plan) : 0;
+      assert_int_equal(estimate.bytes[s], plan->memory.space[s].peak_bytes + beside);
+    }
+    fsdp_plan_destroy(plan);
+  }
+  fsdp_device_profile_destroy(profile);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_drafts),
       cmocka_unit_test(test_remembered),
+      cmocka_unit_test(test_peaks),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
