@@ -9,7 +9,8 @@ import sys
 import programs
 
 TRAIN = ["fsdp_train", "--model", "tiny", "-s", 32, "--max-steps", 2]
-# kB of address space: in the start of MPI, between it and the arenas, in pools and threads of streams.
+# kB of address space, without the libraries of a build with CUDA: in the start of MPI, between it and the
+# arenas, in pools and threads of streams.
 SPACES = [86016, 122880, 143360, 258048, 307200, 331776, 348160, 358400]
 ALL_SPACES = [*range(65536, 360448, 4096)]
 PLAN = ["fsdp_plan", "--model", "llama3-405b", "--ranks", 64, "--search", "--profile", "h100-sxm"]
@@ -22,6 +23,18 @@ def limited(limit, command, launcher=""):
     return subprocess.run(line, shell=True, capture_output=True, text=True, timeout=120, check=False)
 
 
+def mapped(command, least):
+    """What the loader maps more than `least` kB, which it needs without CUDA's libraries."""
+    low, high = least, 4 << 20
+    if limited(f"-v {low}", [command, "--version"]).returncode != 127:
+        return 0
+    while high - low > 256:
+        middle = (low + high) // 2
+        loads = limited(f"-v {middle}", [command, "--version"]).returncode != 127
+        low, high = (low, middle) if loads else (middle, high)
+    return high - least
+
+
 def one_message(process, command, *expected):
     assert process.returncode == 4, (process.returncode, process.stderr)
     (message,) = programs.errors(process, command[0])
@@ -30,27 +43,28 @@ def one_message(process, command, *expected):
     return message
 
 
-def address_space():
+def address_space(libraries):
     for space in ALL_SPACES if programs.ALL else SPACES:
-        one_message(limited(f"-v {space}", [*TRAIN, "--threads", 1]), TRAIN, "out of host memory for",
+        one_message(limited(f"-v {space + libraries}", [*TRAIN, "--threads", 1]), TRAIN, "out of host memory for",
                     "could not be started", "arena of")  # fmt: skip
-    message = one_message(limited("-v 122880", TRAIN), TRAIN, "out of host memory for the start of MPI")
+    message = one_message(limited(f"-v {122880 + libraries}", TRAIN), TRAIN, "out of host memory for the start of MPI")
     assert "268435456 bytes" in message and "raise the limit (ulimit -v" in message, message
-    process = limited("-v 500000", [*TRAIN, "--threads", 1])
+    process = limited(f"-v {500000 + libraries}", [*TRAIN, "--threads", 1])
     assert process.returncode == 0, process.stderr
-    message = one_message(limited("-v 14000", PLAN), PLAN, "out of host memory for")
+    message = one_message(limited(f"-v {14000 + mapped(PLAN[0], 9000)}", PLAN), PLAN, "out of host memory for")
     assert "rank" not in message.split(":")[2], message  # it has none
 
 
-def several_ranks():
+def several_ranks(libraries):
     """The ranks have joined or have not: one of them speaks, and mpirun returns its status."""
     for space in (122880, 307200):
-        process = limited(f"-v {space}", TRAIN, "mpirun --quiet -np 3")
+        process = limited(f"-v {space + libraries}", TRAIN, "mpirun --quiet -np 3")
         message = one_message(process, TRAIN, "out of host memory for", "could not be started", "arena of")
         assert space > 122880 or "rank " in message, message
     # In the middle of a job, of one rank alone.
     words = " ".join(map(str, [programs.BIN / TRAIN[0], *TRAIN[1:], "--threads", 1]))
-    of_one = f'bash -c \'if [ $OMPI_COMM_WORLD_RANK = 1 ]; then ulimit -v 360000; fi; exec {words}\''
+    limit = f"ulimit -v {360000 + libraries}"
+    of_one = f'bash -c \'if [ $OMPI_COMM_WORLD_RANK = 1 ]; then {limit}; fi; exec {words}\''
     process = subprocess.run(f"mpirun --quiet -np 3 {of_one}", shell=True, capture_output=True, text=True,
                              timeout=120, check=False)  # fmt: skip
     assert "rank 1 (host " in one_message(process, TRAIN, "out of host memory for", "could not be started")
@@ -77,8 +91,9 @@ def main():
         print("built without MPI, whose start these limits are about: nothing to run")
         return 0
     os.environ.update(programs.MPI_ENVIRONMENT)
-    address_space()
-    several_ranks()
+    libraries = mapped(TRAIN[0], 61440)
+    address_space(libraries)
+    several_ranks(libraries)
     threads()
     return 0
 
