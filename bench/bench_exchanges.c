@@ -71,9 +71,14 @@ static int64_t bytes_of(const exchange *e, int size) {
   return e->bytes * (e->of_nodes ? (size + NODE_RANKS - 1) / NODE_RANKS : 1);
 }
 
+static bool is_same(const exchange *a, const exchange *b) {
+  return a->kind == b->kind && a->among == b->among && a->size == b->size && a->bytes == b->bytes &&
+         a->of_nodes == b->of_nodes;
+}
+
 static bool has(const list *l, const exchange *wanted) {
   for (int i = 0; i < l->count; i++)
-    if (memcmp(&l->items[i], wanted, sizeof *wanted) == 0) return true;
+    if (is_same(&l->items[i], wanted)) return true;
   return false;
 }
 

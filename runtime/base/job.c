@@ -117,7 +117,7 @@ static FSDP_NORETURN void end_job(fsdp_status status, const char *message, bool 
     fsdp_job_record_wait(
         fsdp_job_record(&(fsdp_job_end){identity.rank, host_name(), getpid(), status, message}));
   }
-  _Exit(status);
+  _Exit((int)status);
 }
 
 FSDP_NORETURN void fsdp_job_failed(bool follows, const char *call, const char *format, ...) {

@@ -44,7 +44,7 @@ static void fail(fsdp_status status, const char *message, bool follows) {
   (void)message, (void)follows;
   if (!timer.runs || fsdp_start_guard_claim(&timer.guard)) return;
   fsdp_sleep_ms(SPEAKER_MS);
-  _exit(status);
+  _exit((int)status);
 }
 
 static FSDP_NORETURN void end_job(void) {

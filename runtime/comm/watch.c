@@ -336,7 +336,7 @@ static void speak(fsdp_watch *self, fsdp_watch_verdict why, int64_t now) {
   tell(self, status, cut_off);
   end_node(self, cut_off, now);
   fsdp_job_record_wait(record);
-  _exit(status);
+  _exit((int)status);
 }
 
 static void leave_if_over(const fsdp_watch *self) {
@@ -404,7 +404,7 @@ static void fail(fsdp_status status, const char *message, bool follows) {
     fsdp_job_say(message);
     const char *host = self->known.ranks[self->known.self].host;
     fsdp_job_record_wait(fsdp_job_record(&(fsdp_job_end){self->rank, host, getpid(), status, message}));
-    _exit(status);
+    _exit((int)status);
   }
   pthread_mutex_lock(&self->mutex);
   if (!self->known.failed) {

@@ -304,6 +304,12 @@ static bool peaks_fit(const fsdp_trial *trial, const rank_run *run, const rank_r
   return true;
 }
 
+static uint32_t bits_of(float number) {
+  uint32_t bits;
+  memcpy(&bits, &number, sizeof bits);
+  return bits;
+}
+
 // What every rank must see alike.
 static void compare_ranks(fsdp_trial *trial, const rank_run *runs, int ranks) {
   size_t floats = (size_t)trial->steps * sizeof(float);
@@ -312,8 +318,7 @@ static void compare_ranks(fsdp_trial *trial, const rank_run *runs, int ranks) {
     const char *what = NULL;
     if (memcmp(runs[r].loss, runs[0].loss, floats) != 0) what = "loss";
     if (memcmp(runs[r].grad_norm, runs[0].grad_norm, floats) != 0) what = "gradient norm";
-    if (memcmp(&runs[r].evaluation_loss, &runs[0].evaluation_loss, sizeof(float)) != 0)
-      what = "loss of the evaluation";
+    if (bits_of(runs[r].evaluation_loss) != bits_of(runs[0].evaluation_loss)) what = "loss of the evaluation";
     if (memcmp(runs[r].valley, runs[0].valley, sizes) != 0) what = "measured valley";
     if (!peaks_fit(trial, &runs[r], &runs[0], ranks)) what = "measured peak";
     if (what)

@@ -307,24 +307,27 @@ static fsdp_status place_params(resolver *r) {
 
 // ---- Order
 
-// Axes cut a dimension in the mesh's order, the first one outermost, however a list has them.
-static void order_dim(fsdp_dim_axes *dim) {
-  for (int i = 1; i < dim->count; i++)
-    for (int j = i; j > 0 && dim->axes[j - 1] > dim->axes[j]; j--) {
-      signed char held = dim->axes[j];
-      dim->axes[j] = dim->axes[j - 1];
-      dim->axes[j - 1] = held;
+// The axes of `some` in the mesh's order, in the places that they have among the others.
+static void order_dim(fsdp_dim_axes *dim, fsdp_axis_set some) {
+  for (int i = 0; i < dim->count; i++)
+    for (int j = 0; j < i; j++) {
+      signed char held = dim->axes[i];
+      if (!(some >> held & 1) || !(some >> dim->axes[j] & 1) || dim->axes[j] < held) continue;
+      dim->axes[i] = dim->axes[j];
+      dim->axes[j] = held;
     }
 }
 
-// The batch alone lies as it is written: its parts may be in any order.
+// Axes cut a dimension in the mesh's order, the first one outermost, however a list has them. The batch alone
+// lies as it is written: its parts may be in any order. Over the input's axes a weight lies flat.
 static fsdp_status order_axes(resolver *r) {
-  order_dim(&r->out->input.dim[1]);
+  const fsdp_axis_set others = ~fsdp_spec_axes(&r->out->input, r->mesh);
+  order_dim(&r->out->input.dim[1], ~0u);
   for (int p = 0; p < r->graph->param_count; p++)
-    for (int d = 0; d < FSDP_MAX_DIMS; d++) order_dim(&r->out->params[p].dim[d]);
+    for (int d = 0; d < FSDP_MAX_DIMS; d++) order_dim(&r->out->params[p].dim[d], others);
   for (int m = 0; m < r->graph->module_count; m++)
     for (int i = 0; i < r->graph->modules[m].output_count; i++)
-      for (int d = 1; d < FSDP_MAX_DIMS; d++) order_dim(&fsdp_specs_output(r->out, m, i)->dim[d]);
+      for (int d = 1; d < FSDP_MAX_DIMS; d++) order_dim(&fsdp_specs_output(r->out, m, i)->dim[d], others);
   return FSDP_OK;
 }
 

@@ -45,13 +45,15 @@ def one_message(process, command, *expected):
 
 def address_space(libraries):
     for space in ALL_SPACES if programs.ALL else SPACES:
-        one_message(limited(f"-v {space + libraries}", [*TRAIN, "--threads", 1]), TRAIN, "out of host memory for",
-                    "could not be started", "arena of")  # fmt: skip
-    message = one_message(limited(f"-v {122880 + libraries}", TRAIN), TRAIN, "out of host memory for the start of MPI")
+        process = limited(f"-v {space + libraries}", [*TRAIN, "--threads", 1])
+        one_message(process, TRAIN, "out of host memory for", "could not be started", "arena of")
+    start = limited(f"-v {122880 + libraries}", TRAIN)
+    message = one_message(start, TRAIN, "out of host memory for the start of MPI")
     assert "268435456 bytes" in message and "raise the limit (ulimit -v" in message, message
     process = limited(f"-v {500000 + libraries}", [*TRAIN, "--threads", 1])
     assert process.returncode == 0, process.stderr
-    message = one_message(limited(f"-v {14000 + mapped(PLAN[0], 9000)}", PLAN), PLAN, "out of host memory for")
+    search = limited(f"-v {14000 + mapped(PLAN[0], 9000)}", PLAN)
+    message = one_message(search, PLAN, "out of host memory for")
     assert "rank" not in message.split(":")[2], message  # it has none
 
 

@@ -108,8 +108,10 @@ static int run_small_sums(fsdp_world *world, fsdp_device *device) {
     for (int i = 0; i < 3; i++) values[i] = (float)((world->rank + 1) * (turn + i + 1));
     fsdp_collective call = {.output = values, .numel = 3, .dtype = FSDP_F32};
     if (size > 1) comms.comm[0]->table->all_reduce(comms.comm[0], &call);
-    for (int i = 0; i < 3 && size > 1; i++)
-      wrong += values[i] != (float)(size * (size + 1) / 2 * (turn + i + 1));
+    for (int i = 0; i < 3 && size > 1; i++) {
+      int ranks = size * (size + 1) / 2; // their numbers from 1 on
+      wrong += values[i] != (float)(ranks * (turn + i + 1));
+    }
   }
   fsdp_comms_destroy(&comms);
   if (wrong) fprintf(stderr, "rank %d: %d sums of few values are wrong\n", world->rank, wrong);

@@ -113,7 +113,7 @@ static void test_rules_hold_for_names(void **state) {
                        "input: [[fsdp, data], null]", "model.layers.0.mlp.up_proj.weight: [fsdp, null]",
                        "model.layers.1.mlp.up_proj.weight: [null, data]",
                        "model.layers.*.mlp.down_proj.weight: [null, null]",
-                       "lm_head.weight: [[data, fsdp], null]", "model.norm.weight: [null]",
+                       "lm_head.weight: [[fsdp, data], null]", "model.norm.weight: [null]",
                        "lm_head: [[fsdp, data], null, tensor]", "model.layers.*: [[fsdp, data], null, null]",
                        "'': [[fsdp, data], null, null]", NULL});
   // Who asked, for messages and for whoever may place what nobody asked for.
@@ -298,7 +298,7 @@ static void test_axes_outside_the_batch(void **state) {
                                          "model.norm.weight: tensor", "lm_head: - context fsdp,tensor",
                                          "model.layers.*: fsdp tensor,context -", NULL});
   expect_lines(
-      &f, (const char *const[]){"input: [fsdp, context]", "lm_head.weight: [context, [fsdp, tensor]]",
+      &f, (const char *const[]){"input: [fsdp, context]", "lm_head.weight: [context, [tensor, fsdp]]",
                                 "model.norm.weight: [tensor]", "lm_head: [null, context, [fsdp, tensor]]",
                                 "model.layers.*: [fsdp, [tensor, context], null]",
                                 "model: [fsdp, context, null]", "'': [fsdp, context, null]", NULL});
