@@ -150,8 +150,11 @@ static fsdp_status fail_shared(const propagator *p, int op) {
         fsdp_operator_print(p->network, op, name), tensor_of(p, op, operand)->name,
         fsdp_operator_print(p->network, p->holder[operand_of(p, op, operand)->tensor].op, other), other);
   }
-  return fsdp_fail(p->error, FSDP_ERR_INPUT, "%s cannot be replicated: it has too few items",
-                   fsdp_operator_print(p->network, op, name));
+  return fsdp_fail(
+      p->error, FSDP_ERR_INPUT,
+      "--sharding: no strategy of %s goes with the lines of its weights and of its output: a weight "
+      "is cut in one dimension alone; change one of them",
+      fsdp_operator_print(p->network, op, name));
 }
 
 static fsdp_status decide(propagator *p, int op, fsdp_decision decision) {
