@@ -427,35 +427,28 @@ static fsdp_axis_set find_pieces(const partitioner *p) {
   return pieces;
 }
 
-// Activations are not moved between parts of the input's sequence: all outputs are cut over its axes there.
-static fsdp_status check_sequence(const partitioner *p, const fsdp_mesh *mesh) {
+// Activations are moved neither between parts of the batch nor between those of the input's sequence.
+static fsdp_status check_outputs(const partitioner *p, const fsdp_mesh *mesh) {
   for (int m = 0; m < p->graph->module_count; m++) {
     const fsdp_spec *spec = &p->specs->modules[m];
     char text[FSDP_SPEC_TEXT_BYTES], axes[FSDP_MESH_TEXT_BYTES], path[FSDP_NAME_BYTES];
-    if (!spec->place[0] || spec->dims != FSDP_OUTPUT_DIMS) continue;
-    if (!(p->parts & ~fsdp_factored_axes(p->axes, &spec->dim[1]))) continue;
+    if (!spec->place[0]) continue;
+    bool has_batch = fsdp_dim_axes_equal(&spec->dim[0], &p->specs->input.dim[0], mesh);
+    bool has_parts =
+        spec->dims != FSDP_OUTPUT_DIMS || !(p->parts & ~fsdp_factored_axes(p->axes, &spec->dim[1]));
     fsdp_graph_module_path(p->graph, m, path);
-    return fsdp_fail(p->error, FSDP_ERR_INPUT,
-                     "%s: \"%s\": %s does not cut the sequence over %s, as the input does: positions are not "
-                     "moved between ranks; name the input's axes in dimension 1",
-                     spec->place, path, fsdp_spec_print(spec, mesh, text),
-                     fsdp_mesh_print_axes(p->mesh, p->parts, axes));
-  }
-  return FSDP_OK;
-}
-
-// Activations are not moved between parts of the batch.
-static fsdp_status check_batch(const partitioner *p, const fsdp_mesh *mesh) {
-  for (int m = 0; m < p->graph->module_count; m++) {
-    const fsdp_spec *spec = &p->specs->modules[m];
-    char text[FSDP_SPEC_TEXT_BYTES], axes[FSDP_MESH_TEXT_BYTES], path[FSDP_NAME_BYTES];
-    if (!spec->place[0] || fsdp_dim_axes_equal(&spec->dim[0], &p->specs->input.dim[0], mesh)) continue;
-    fsdp_graph_module_path(p->graph, m, path);
-    return fsdp_fail(p->error, FSDP_ERR_INPUT,
-                     "%s: \"%s\": %s differs from the batch, which lies over %s: sequences are not moved "
-                     "between ranks; use the batch's axes, in its order, for dimension 0",
-                     spec->place, path, fsdp_spec_print(spec, mesh, text),
-                     fsdp_mesh_print_axes(p->mesh, p->batch, axes));
+    fsdp_spec_print(spec, mesh, text);
+    if (!has_batch)
+      return fsdp_fail(p->error, FSDP_ERR_INPUT,
+                       "%s: \"%s\": %s differs from the batch, which lies over %s: sequences are not moved "
+                       "between ranks; use the batch's axes, in its order, for dimension 0",
+                       spec->place, path, text, fsdp_mesh_print_axes(p->mesh, p->batch, axes));
+    if (!has_parts)
+      return fsdp_fail(
+          p->error, FSDP_ERR_INPUT,
+          "%s: \"%s\": %s does not cut the sequence over %s, as the input does: positions are not "
+          "moved between ranks; name the input's axes in dimension 1",
+          spec->place, path, text, fsdp_mesh_print_axes(p->mesh, p->parts, axes));
   }
   return FSDP_OK;
 }
@@ -490,8 +483,7 @@ fsdp_status fsdp_partition(fsdp_graph *graph, fsdp_specs *specs, const fsdp_mesh
   p.node_count = count;
   graph->forward = NULL;
   graph->forward_count = graph->forward_capacity = 0;
-  fsdp_status status = check_batch(&p, mesh);
-  if (!status) status = check_sequence(&p, mesh);
+  fsdp_status status = check_outputs(&p, mesh);
   for (int n = 0; n < count && !status; n++) status = partition_node(&p, &nodes[n]);
   if (!status) partition_write_outputs(&p, specs);
   free(nodes);
