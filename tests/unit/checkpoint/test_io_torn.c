@@ -91,14 +91,21 @@ static void a_file_of_tokens_that_is_cut_off_is_found(void **state) {
   free(file);
 }
 
-static void a_damaged_manifest_is_found(void **state) {
-  (void)state;
+// Of a small plan; the caller destroys both.
+static fsdp_checkpoint *small_checkpoint(fsdp_plan **plan) {
   fsdp_plan_config config = harness_small_plan(1);
   fsdp_error error;
-  fsdp_plan *plan;
-  assert_int_equal(fsdp_plan_create(&config, &plan, &error), FSDP_OK);
-  fsdp_checkpoint *made = fsdp_checkpoint_create(plan, "tiny"), *read;
+  assert_int_equal(fsdp_plan_create(&config, plan, &error), FSDP_OK);
+  fsdp_checkpoint *made = fsdp_checkpoint_create(*plan, "tiny");
   made->sequence = made->progress.step = made->progress.global_batch = made->progress.sample_count = 1;
+  return made;
+}
+
+static void a_damaged_manifest_is_found(void **state) {
+  (void)state;
+  fsdp_plan *plan;
+  fsdp_error error;
+  fsdp_checkpoint *made = small_checkpoint(&plan), *read;
   char *text = fsdp_checkpoint_print(made);
   IO_OK(fsdp_checkpoint_parse("good", text, &read, &error), &error);
   fsdp_checkpoint_destroy(read);
@@ -126,12 +133,9 @@ static void a_damaged_manifest_is_found(void **state) {
 static void what_follows_a_manifest_is_found(void **state) {
   (void)state;
   static const char ends[] = "\n \0garbage";
-  fsdp_plan_config config = harness_small_plan(1);
-  fsdp_error error;
   fsdp_plan *plan;
-  assert_int_equal(fsdp_plan_create(&config, &plan, &error), FSDP_OK);
-  fsdp_checkpoint *made = fsdp_checkpoint_create(plan, "tiny"), *read;
-  made->sequence = made->progress.step = made->progress.global_batch = made->progress.sample_count = 1;
+  fsdp_error error;
+  fsdp_checkpoint *made = small_checkpoint(&plan), *read;
   char *text = fsdp_checkpoint_print(made);
   size_t length = strlen(text);
   text = fsdp_realloc(text, length + sizeof ends);
