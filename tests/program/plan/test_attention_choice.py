@@ -116,6 +116,17 @@ def the_price_is_of_what_runs():
     assert time["attention_kernel"] == "cudnn" and time["estimated_ms"] == 0 and "estimated" not in text, text
 
 
+def a_search_keeps_the_kernel():
+    """A plan found for a GPU whose kernel is not the one of a plan without a profile says so, and reads back as
+    the same program."""
+    saved = work / "saved.yaml"
+    found = plan("--model", "tiny", "--search", "--profile", "a100-80", "-s", 64, "--save-plan", saved, "--json")
+    best = json.loads(found.stdout)["plans"][0]
+    assert best["options"]["attention"] == "mma" and "--attention mma" in best["command"], best
+    again = json.loads(plan("--config", saved, "--json").stdout)["program"]
+    assert again["hash"] == best["hash"] and again["kernels"]["attention"] == "mma", (again, best)
+
+
 def the_profile_says_what_lies_beside_the_arena():
     """A context, and a communicator for gathers and one for reductions where there are several ranks."""
     profile = work / "reserve.yaml"
@@ -128,6 +139,6 @@ def the_profile_says_what_lies_beside_the_arena():
 
 
 for test in (each_kernel_is_another_program, auto_takes_what_can_run, what_cannot_run_is_refused,
-             the_price_is_of_what_runs, the_profile_says_what_lies_beside_the_arena):
+             the_price_is_of_what_runs, a_search_keeps_the_kernel, the_profile_says_what_lies_beside_the_arena):
     test()
     print(f"{test.__name__}: passed", flush=True)
