@@ -40,6 +40,7 @@ typedef struct fsdp_op_attrs {
                                      // context_attention: of what q lies in, and q's first column
   bool weight_transposed;            // of a linear op: its weight (and d_weight) is stored (in, out)
   int64_t window;                    // attention: query q sees keys k with q - window < k <= q; 0: all k <= q
+  int64_t head_parts;                // attention_backward: blocks that share a group's heads; 0: one
   int64_t chunk_rows;                // cross-entropy: rows of x whose logits exist at one time; 0 in a graph
   // Of an op that works on indices [first_index, first_index + n) of a larger range, n from its shapes. The
   // first index may depend on the rank. `extent` is the real end of the whole range (0: first_index + n);
@@ -242,6 +243,24 @@ const char *fsdp_op_describe(fsdp_op_kind kind, const fsdp_op_attrs *attrs, cons
 // multiple of 4; 0: it takes none. A function of the shape alone; `flat_elems` is p.
 int64_t fsdp_op_workspace_bytes(fsdp_op_device device, fsdp_op_kind kind, const fsdp_op_attrs *attrs,
                                 int64_t flat_elems);
+
+// ---- Attention's backward on a GPU: the heads of a group cut over blocks
+
+// Keys whose gradients a block of the tensor-core kernels makes.
+#define FSDP_ATTENTION_MMA_KEYS   64
+#define FSDP_ATTENTION_WGMMA_KEYS 128
+
+// How many blocks, each of `block_keys` keys, share the heads of a group, for attrs.head_parts: 1 if there are
+// at least four blocks to a multiprocessor without that, so that the longest is at most half of what each
+// multiprocessor has to do; else the fewest that divide the group and make as many blocks, or all its heads.
+int64_t fsdp_op_attention_choose_parts(const fsdp_op_attrs *attrs, int64_t block_keys,
+                                       int64_t multiprocessors);
+
+// At least 1. Bytes of the parts of d_k and d_v, fp32, with which the workspace begins; 0: there is one part.
+int64_t fsdp_op_attention_head_parts(const fsdp_op_attrs *attrs);
+int64_t fsdp_op_attention_parts_bytes(const fsdp_op_attrs *attrs);
+
+// ---- Recomputation
 
 // A smaller op that makes what is still needed of a recomputed op. Its operands are some of that op's.
 typedef struct fsdp_op_remainder {

@@ -78,6 +78,27 @@ void fsdp_op_context_attention_backward_work(const fsdp_op_attrs *attrs, const f
   work->bytes -= other_bytes(attrs, &operands[0]) + other_bytes(attrs, &operands[5]);
 }
 
+int64_t fsdp_op_attention_choose_parts(const fsdp_op_attrs *attrs, int64_t block_keys,
+                                       int64_t multiprocessors) {
+  int64_t group = attrs->heads / attrs->kv_heads, parts = 1;
+  int64_t blocks = attrs->batch * attrs->kv_heads * ((key_count(attrs) + block_keys - 1) / block_keys);
+  while (parts < group && (group % parts != 0 || blocks * parts < 4 * multiprocessors)) parts++;
+  return parts;
+}
+
+int64_t fsdp_op_attention_head_parts(const fsdp_op_attrs *attrs) {
+  return attrs->head_parts > 1 ? attrs->head_parts : 1;
+}
+
+int64_t fsdp_op_attention_parts_bytes(const fsdp_op_attrs *attrs) {
+  int64_t parts = fsdp_op_attention_head_parts(attrs), columns = 2 * attrs->kv_heads * attrs->head_dim;
+  return parts > 1 ? 4 * parts * attrs->batch * key_count(attrs) * columns : 0;
+}
+
+int64_t fsdp_op_attention_backward_cuda_bytes(const fsdp_op_attrs *attrs, int64_t flat_elems) {
+  return fsdp_op_attention_parts_bytes(attrs) + fsdp_op_attention_backward_bytes(attrs, flat_elems);
+}
+
 // rowsum(d_o * o)
 int64_t fsdp_op_attention_backward_bytes(const fsdp_op_attrs *attrs, int64_t flat_elems) {
   (void)flat_elems;

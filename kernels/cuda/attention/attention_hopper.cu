@@ -10,8 +10,7 @@
 //   out       O += P V in registers, divided by the sums at the end
 //
 // Tile i + 1's S and tile i's P V are started together; the softmax of tile i + 1 runs beside P V. The two
-// warpgroups take turns at starting products, so that one's softmax runs beside the other's products. Blocks
-// of the longest rows start first.
+// warpgroups take turns at starting products, so that one's softmax runs beside the other's products.
 #include "kernels/cuda/attention/attention_hopper.cuh"
 
 #include <float.h>
@@ -22,6 +21,7 @@ namespace {
 constexpr int consumers = 2, stages = 2;
 constexpr int queries = consumers * warpgroup_rows, keys = 128;
 constexpr int threads_count = (1 + consumers) * warpgroup_threads;
+constexpr int blocks_at_once = 1; // of a multiprocessor
 // Of a thread that copies and of one that computes: together the 168 that each of a block's 384 may have.
 constexpr int copy_registers = 40, compute_registers = 232;
 static_assert(copy_registers + consumers * compute_registers <= 168 * (1 + consumers), "what the block has");
@@ -50,11 +50,11 @@ struct block_range {
   int b, head, first_key, end;
 };
 
-template <bool MAPPED> __device__ __forceinline__ block_range range_of(const attention_shape &s) {
-  const query_range own = query_tile_at<MAPPED, queries>(s, int(gridDim.x - 1 - blockIdx.x));
-  const block_head at = block_head_of(s.H);
-  return {own, at.b, at.head, first_tile<keys>(s, own.position),
-          own.position + least(queries, own.end - own.index)};
+template <bool MAPPED>
+__device__ __forceinline__ block_range range_of(const attention_shape &s, const query_block &block) {
+  const query_range own = query_tile_at<MAPPED, queries>(s, block.tile);
+  const key_span span = keys_before<queries, keys>(s, own);
+  return {own, block.b, block.head, span.first, span.end};
 }
 
 // ---- Copies
@@ -239,10 +239,11 @@ __device__ __forceinline__ void compute(const attention_forward<bf16> &p, const 
 }
 
 template <int WIDTH, bool MAPPED>
-__global__ void __launch_bounds__(threads_count, 1) attend(attention_forward<bf16> p) {
+__global__ void __launch_bounds__(threads_count, blocks_at_once) attend(attention_forward<bf16> p) {
   FSDP_SHARED_DYNAMIC(bytes);
-  const block_range range = range_of<MAPPED>(p.shape);
-  if (range.b >= p.shape.B) return;
+  const query_block block = query_block_at<queries>(p.shape, int(blockIdx.x), block_row());
+  if (block.tile < 0) return;
+  const block_range range = range_of<MAPPED>(p.shape, block);
   const int warpgroup = int(threadIdx.x) / warpgroup_threads;
   if (warpgroup == 0) {
     registers_release<copy_registers>();
@@ -253,18 +254,26 @@ __global__ void __launch_bounds__(threads_count, 1) attend(attention_forward<bf1
   }
 }
 
+template <int WIDTH> attention_grid grid_of(const attention_shape &s) {
+  attention_grid grid = {"forward",           0,
+                         0,                   threads_count,
+                         shared_bytes<WIDTH>, blocks_at_once,
+                         query_block_steps<queries, keys>};
+  set_query_blocks<queries>(s, &grid);
+  return grid;
+}
+
 template <int WIDTH> void run(const attention_forward<bf16> &p, void *stream) {
-  launch({query_tiles<queries>(p.shape), threads_count, stream, int64_t(p.shape.B) * p.shape.H,
-          shared_bytes<WIDTH>},
+  launch(launch_of(grid_of<WIDTH>(p.shape), stream),
          attention_is_plain(p.shape) ? attend<WIDTH, false> : attend<WIDTH, true>, p);
 }
 
 } // namespace
 
+attention_grid attention_hopper_forward_grid(const attention_shape &s) {
+  return s.D <= 64 ? grid_of<64>(s) : grid_of<128>(s);
+}
+
 void attention_hopper_forward(const attention_forward<bf16> &p, void *stream) {
-  if (p.shape.D <= 64) {
-    run<64>(p, stream);
-  } else {
-    run<128>(p, stream);
-  }
+  p.shape.D <= 64 ? run<64>(p, stream) : run<128>(p, stream);
 }
