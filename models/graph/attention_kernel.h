@@ -3,6 +3,9 @@
 //   wgmma     warpgroups, on compute capability 9.0 alone: bf16, head dimensions that are multiples of 8 up to 128
 //   mma       tensor cores, on every GPU: the same
 //   general   everything else
+//
+// wgmma-unfenced is wgmma without fence.proxy.async in the forward's copying warps, which PTX asks for: to be
+// timed beside it, and never planned.
 #pragma once
 
 #include "runtime/base/dtype.h"
@@ -20,6 +23,7 @@ typedef enum fsdp_attention_kernel {
   FSDP_ATTENTION_GENERAL,
   FSDP_ATTENTION_MMA,
   FSDP_ATTENTION_WGMMA,
+  FSDP_ATTENTION_WGMMA_UNFENCED,
   FSDP_ATTENTION_KERNEL_COUNT
 } fsdp_attention_kernel;
 
@@ -43,7 +47,7 @@ typedef struct fsdp_op_gpu {
 // With an H100's numbers for those that are not known.
 fsdp_op_gpu fsdp_op_gpu_completed(const fsdp_op_gpu *gpu);
 
-// "general", "mma", "wgmma"
+// "general", "mma", "wgmma", "wgmma-unfenced"
 const char *fsdp_attention_kernel_name(fsdp_attention_kernel kernel);
 
 // The kernel for rows of `dtype` and this head dimension; one that is asked for must be allowed.

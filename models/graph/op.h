@@ -252,11 +252,11 @@ int64_t fsdp_op_workspace_bytes(fsdp_op_device device, fsdp_op_kind kind, const 
 #define FSDP_ATTENTION_MMA_KEYS   64
 #define FSDP_ATTENTION_WGMMA_KEYS 128
 
-// How many blocks, each of `block_keys` keys, share the heads of a group, for attrs.head_parts: 1 if there are
-// at least four blocks to a multiprocessor without that, so that the longest is at most half of what each
-// multiprocessor has to do; else the fewest that divide the group and make as many blocks, or all its heads.
-int64_t fsdp_op_attention_choose_parts(const fsdp_op_attrs *attrs, int64_t block_keys,
-                                       int64_t multiprocessors);
+// How many blocks share the heads of a group, for attrs.head_parts: 1 if a multiprocessor has at least four
+// blocks without that, so that the longest is at most half of what each multiprocessor has to do; else the
+// fewest that divide the group and make as many blocks, or all its heads. By attrs.attention, which must be
+// known; the general kernel's are one.
+int64_t fsdp_op_attention_choose_parts(const fsdp_op_attrs *attrs, int64_t multiprocessors);
 
 // At least 1. Bytes of the parts of d_k and d_v, fp32, with which the workspace begins; 0: there is one part.
 int64_t fsdp_op_attention_head_parts(const fsdp_op_attrs *attrs);

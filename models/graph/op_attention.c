@@ -78,10 +78,11 @@ void fsdp_op_context_attention_backward_work(const fsdp_op_attrs *attrs, const f
   work->bytes -= other_bytes(attrs, &operands[0]) + other_bytes(attrs, &operands[5]);
 }
 
-int64_t fsdp_op_attention_choose_parts(const fsdp_op_attrs *attrs, int64_t block_keys,
-                                       int64_t multiprocessors) {
+int64_t fsdp_op_attention_choose_parts(const fsdp_op_attrs *attrs, int64_t multiprocessors) {
+  if (attrs->attention == FSDP_ATTENTION_GENERAL) return 1;
+  int64_t keys = attrs->attention == FSDP_ATTENTION_MMA ? FSDP_ATTENTION_MMA_KEYS : FSDP_ATTENTION_WGMMA_KEYS;
+  int64_t blocks = attrs->batch * attrs->kv_heads * ((key_count(attrs) + keys - 1) / keys);
   int64_t group = attrs->heads / attrs->kv_heads, parts = 1;
-  int64_t blocks = attrs->batch * attrs->kv_heads * ((key_count(attrs) + block_keys - 1) / block_keys);
   while (parts < group && (group % parts != 0 || blocks * parts < 4 * multiprocessors)) parts++;
   return parts;
 }
@@ -93,6 +94,14 @@ int64_t fsdp_op_attention_head_parts(const fsdp_op_attrs *attrs) {
 int64_t fsdp_op_attention_parts_bytes(const fsdp_op_attrs *attrs) {
   int64_t parts = fsdp_op_attention_head_parts(attrs), columns = 2 * attrs->kv_heads * attrs->head_dim;
   return parts > 1 ? 4 * parts * attrs->batch * key_count(attrs) * columns : 0;
+}
+
+void fsdp_op_attention_backward_attrs(fsdp_op_device device, const fsdp_op_gpu *gpu, fsdp_op_attrs *attrs,
+                                      const fsdp_dtype *dtypes) {
+  if (device != FSDP_OP_CUDA) return;
+  const fsdp_op_gpu target = fsdp_op_gpu_completed(gpu);
+  attrs->attention = fsdp_attention_kernel_of(&target, dtypes[0], attrs->head_dim);
+  attrs->head_parts = fsdp_op_attention_choose_parts(attrs, target.multiprocessors);
 }
 
 int64_t fsdp_op_attention_backward_cuda_bytes(const fsdp_op_attrs *attrs, int64_t flat_elems) {
@@ -108,9 +117,11 @@ int64_t fsdp_op_attention_backward_bytes(const fsdp_op_attrs *attrs, int64_t fla
 void fsdp_op_attention_describe(const fsdp_op_attrs *attrs, const fsdp_op_extent *operands, int operand_count,
                                 char *out, size_t out_bytes) {
   (void)operands, (void)operand_count;
-  char window[40] = "", keys[40] = "";
+  char window[40] = "", keys[40] = "", parts[40] = "";
   if (has_window(attrs)) snprintf(window, sizeof window, ", window %lld", (long long)attrs->window);
   if (attrs->kv_seq) snprintf(keys, sizeof keys, ", %lld keys", (long long)attrs->kv_seq);
-  snprintf(out, out_bytes, " %lld/%lld heads of %lld%s%s", (long long)attrs->heads,
-           (long long)attrs->kv_heads, (long long)attrs->head_dim, keys, window);
+  if (attrs->head_parts > 1)
+    snprintf(parts, sizeof parts, ", a group in %lld parts", (long long)attrs->head_parts);
+  snprintf(out, out_bytes, " %lld/%lld heads of %lld%s%s%s", (long long)attrs->heads,
+           (long long)attrs->kv_heads, (long long)attrs->head_dim, keys, window, parts);
 }

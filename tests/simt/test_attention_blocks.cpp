@@ -19,16 +19,15 @@ constexpr size_t shared_bytes = size_t(228) << 10, reserved_bytes = 1 << 10;
 
 struct kernel_set {
   const char *name;
-  int64_t block_keys;
+  fsdp_attention_kernel kernel;
   attention_grid (*forward)(const attention_shape &s);
   attention_grid (*d_q)(const attention_shape &s);
   attention_grid (*d_k_d_v)(const attention_shape &s, int head_parts);
 };
-const kernel_set sets[] = {
-    {"mma", FSDP_ATTENTION_MMA_KEYS, attention_tensor_forward_grid, attention_tensor_d_q_grid,
-     attention_tensor_d_k_d_v_grid},
-    {"wgmma", FSDP_ATTENTION_WGMMA_KEYS, attention_hopper_forward_grid, attention_hopper_d_q_grid,
-     attention_hopper_d_k_d_v_grid}};
+const kernel_set sets[] = {{"mma", FSDP_ATTENTION_MMA, attention_tensor_forward_grid,
+                            attention_tensor_d_q_grid, attention_tensor_d_k_d_v_grid},
+                           {"wgmma", FSDP_ATTENTION_WGMMA, attention_hopper_forward_grid,
+                            attention_hopper_d_q_grid, attention_hopper_d_k_d_v_grid}};
 
 // `limit`: of makespan / ideal.
 struct setting {
@@ -87,19 +86,18 @@ attention_shape shape_of(const setting &c, const fsdp_op_attrs &attrs) {
   return attention_shape_of(&call);
 }
 
-// Tiles of queries that a head's block of keys, or tiles of keys that its block of queries, walks in all: by
-// trying every pair of tiles. `own` and `other` are rows of a tile.
-int64_t pairs_of(const setting &c, int64_t own, int64_t other, bool owns_keys) {
+// Tiles that all blocks of one head walk, by trying every pair of a block and a tile.
+int64_t pairs_of(const setting &c, const attention_grid &grid, bool owns_keys) {
   const int64_t S = c.parts > 0 ? c.parts * c.T : c.T, chunk = c.parts > 0 ? c.T / 2 : c.T;
   const int64_t W = c.window > 0 ? c.window : S;
   const int64_t firsts[2] = {c.part * chunk, (2 * c.parts - 1 - c.part) * chunk};
-  const int64_t query_rows = owns_keys ? other : own, key_rows = owns_keys ? own : other;
+  const int64_t query_rows = owns_keys ? grid.tile : grid.own, key_rows = owns_keys ? grid.own : grid.tile;
   int64_t pairs = 0;
   for (int i = 0; i < (c.parts > 0 ? 2 : 1); i++)
     for (int64_t q = 0; q < chunk; q += query_rows)
       for (int64_t k = 0; k < S; k += key_rows) {
-        const int64_t first = firsts[i] + q, last = firsts[i] + (q + query_rows < chunk ? q + query_rows : chunk) - 1;
-        const int64_t last_key = (k + key_rows < S ? k + key_rows : S) - 1;
+        const int64_t first = firsts[i] + q, last = firsts[i] + least(q + query_rows, chunk) - 1;
+        const int64_t last_key = least(k + key_rows, S) - 1;
         pairs += k <= last && last_key > first - W;
       }
   return pairs;
@@ -111,19 +109,18 @@ int slots_of(const attention_grid &grid, bool one_at_once) {
 }
 
 void schedule(const kernel_set &set, const attention_grid &grid, const setting &c, const attention_shape &s,
-              int head_parts) {
+              int head_parts, bool owns_keys) {
   const int slots = slots_of(grid, c.one_at_once);
   expect(slots > 0, "no multiprocessor holds a block", set, grid);
   std::priority_queue<int64_t, std::vector<int64_t>, std::greater<int64_t>> free_at;
   for (int i = 0; i < slots; i++) free_at.push(0);
-  int64_t total = 0, end = 0, longest = 0;
+  int64_t total = 0, end = 0;
   for (int y = 0; y < grid.rows; y++)
     for (int x = 0; x < grid.columns; x++) {
       const int64_t steps = grid.steps(s, head_parts, x, y), done = free_at.top() + steps;
       free_at.pop();
       free_at.push(done);
       total += steps;
-      longest = done > end && steps > longest ? steps : longest;
       end = done > end ? done : end;
     }
   const double ideal = double(total) / slots, ratio = double(end) / ideal;
@@ -131,6 +128,7 @@ void schedule(const kernel_set &set, const attention_grid &grid, const setting &
          grid.kernel, head_parts, head_parts > 1 ? "s" : " ", (long long)(grid.columns * grid.rows), slots,
          ideal, (long long)end, ratio);
   expect(ratio <= c.limit, "above its limit", set, grid);
+  expect(total == c.B * c.H * pairs_of(c, grid, owns_keys), "not every tile once", set, grid);
 }
 
 } // namespace
@@ -138,17 +136,18 @@ void schedule(const kernel_set &set, const attention_grid &grid, const setting &
 int main() {
   for (const kernel_set &set : sets)
     for (const setting &c : settings) {
-      const fsdp_op_attrs attrs = attrs_of(c);
+      fsdp_op_attrs attrs = attrs_of(c);
+      attrs.attention = set.kernel;
       const attention_shape s = shape_of(c, attrs);
-      const int parts = int(fsdp_op_attention_choose_parts(&attrs, set.block_keys, multiprocessors));
+      const int parts = int(fsdp_op_attention_choose_parts(&attrs, multiprocessors));
       printf("%s, %lld x %lld, %lld/%lld heads of %lld", set.name, (long long)c.B, (long long)c.T,
              (long long)c.H, (long long)c.K, (long long)c.D);
       if (c.window > 0) printf(", window %lld", (long long)c.window);
       if (c.parts > 0) printf(", part %lld of %lld", (long long)c.part, (long long)c.parts);
       printf("%s; limit %.2f\n", c.one_at_once ? ", one block a multiprocessor" : "", c.limit);
-      schedule(set, set.forward(s), c, s, 1);
-      schedule(set, set.d_q(s), c, s, 1);
-      schedule(set, set.d_k_d_v(s, parts), c, s, parts);
+      schedule(set, set.forward(s), c, s, 1, false);
+      schedule(set, set.d_q(s), c, s, 1, false);
+      schedule(set, set.d_k_d_v(s, parts), c, s, parts, true);
     }
   printf("%d failed\n", failures);
   return failures ? 1 : 0;

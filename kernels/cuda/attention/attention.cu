@@ -49,40 +49,6 @@ bool uses_wgmma() {
 constexpr int threads_count = 256;
 constexpr int64_t general_head_max = 256;
 
-attention_shape shape_of(const fsdp_kernel_call *call) {
-  const fsdp_op_attrs *attrs = call->attrs;
-  const int64_t H = attrs->heads, K = attrs->kv_heads, D = attrs->head_dim;
-  FSDP_CHECK(K > 0 && H % K == 0 && D > 0, "%lld heads over %lld key/value heads of %lld", (long long)H,
-             (long long)K, (long long)D);
-  FSDP_CHECK(D <= general_head_max, "%s: head dimension %lld exceeds %lld", fsdp_op_name(call->kind),
-             (long long)D, (long long)general_head_max);
-  const fsdp_row_map queries = fsdp_row_map_of(call);
-  const fsdp_key_map keys = fsdp_key_map_of(call, &queries);
-  FSDP_CHECK(keys.seq < INT32_MAX / 4 && attrs->batch * attrs->seq * H <= INT32_MAX / 2,
-             "%s: %lld sequences of %lld, %lld heads", fsdp_op_name(call->kind), (long long)attrs->batch,
-             (long long)keys.seq, (long long)H);
-  FSDP_CHECK(attrs->window >= 0, "%s: a window of %lld keys", fsdp_op_name(call->kind),
-             (long long)attrs->window);
-  attention_shape s = {};
-  s.B = int(attrs->batch);
-  s.T = int(attrs->seq);
-  s.S = int(keys.seq);
-  s.H = int(H);
-  s.K = int(K);
-  s.G = int(H / K);
-  s.D = int(D);
-  s.window = attrs->window > 0 && attrs->window < keys.seq ? int(attrs->window) : INT32_MAX / 2;
-  s.has_kv = call->kind == FSDP_OP_CONTEXT_ATTENTION || call->kind == FSDP_OP_CONTEXT_ATTENTION_BACKWARD;
-  s.Q = int(s.has_kv ? attrs->out_stride : (H + 2 * K) * D);
-  FSDP_CHECK(s.Q >= H * D && attrs->out_offset == 0, "%s: q in columns %lld + %lld of %d",
-             fsdp_op_name(call->kind), (long long)attrs->out_offset, (long long)(H * D), s.Q);
-  s.kv_width = int(s.has_kv ? 2 * K * D : s.Q);
-  s.scale = float(1.0 / sqrt(double(D)));
-  s.queries = row_map_of(queries);
-  s.keys = key_map_of(keys);
-  return s;
-}
-
 // Where the first key head's columns of k and of v begin in what holds k|v, which may be q|k|v.
 template <class T> struct kv_columns { T *k, *v; };
 template <class T> kv_columns<T> kv_columns_of(const attention_shape &s, T *kv) {
@@ -168,7 +134,7 @@ void tensor_forward(const attention_forward<bf16> &p, void *stream) {
   const bool wgmma = uses_wgmma();
   if constexpr (has_wgmma) {
     if (wgmma) {
-      attention_hopper_forward(p, stream);
+      attention_hopper_forward(p, true, stream);
       return;
     }
   }
@@ -236,6 +202,40 @@ void run_backward(const fsdp_kernel_call *call, const attention_shape &s) {
 
 } // namespace
 
+attention_shape attention_shape_of(const fsdp_kernel_call *call) {
+  const fsdp_op_attrs *attrs = call->attrs;
+  const int64_t H = attrs->heads, K = attrs->kv_heads, D = attrs->head_dim;
+  FSDP_CHECK(K > 0 && H % K == 0 && D > 0, "%lld heads over %lld key/value heads of %lld", (long long)H,
+             (long long)K, (long long)D);
+  FSDP_CHECK(D <= general_head_max, "%s: head dimension %lld exceeds %lld", fsdp_op_name(call->kind),
+             (long long)D, (long long)general_head_max);
+  const fsdp_row_map queries = fsdp_row_map_of(call);
+  const fsdp_key_map keys = fsdp_key_map_of(call, &queries);
+  FSDP_CHECK(keys.seq < INT32_MAX / 4 && attrs->batch * attrs->seq * H <= INT32_MAX / 2,
+             "%s: %lld sequences of %lld, %lld heads", fsdp_op_name(call->kind), (long long)attrs->batch,
+             (long long)keys.seq, (long long)H);
+  FSDP_CHECK(attrs->window >= 0, "%s: a window of %lld keys", fsdp_op_name(call->kind),
+             (long long)attrs->window);
+  attention_shape s = {};
+  s.B = int(attrs->batch);
+  s.T = int(attrs->seq);
+  s.S = int(keys.seq);
+  s.H = int(H);
+  s.K = int(K);
+  s.G = int(H / K);
+  s.D = int(D);
+  s.window = attrs->window > 0 && attrs->window < keys.seq ? int(attrs->window) : INT32_MAX / 2;
+  s.has_kv = call->kind == FSDP_OP_CONTEXT_ATTENTION || call->kind == FSDP_OP_CONTEXT_ATTENTION_BACKWARD;
+  s.Q = int(s.has_kv ? attrs->out_stride : (H + 2 * K) * D);
+  FSDP_CHECK(s.Q >= H * D && attrs->out_offset == 0, "%s: q in columns %lld + %lld of %d",
+             fsdp_op_name(call->kind), (long long)attrs->out_offset, (long long)(H * D), s.Q);
+  s.kv_width = int(s.has_kv ? 2 * K * D : s.Q);
+  s.scale = float(1.0 / sqrt(double(D)));
+  s.queries = row_map_of(queries);
+  s.keys = key_map_of(keys);
+  return s;
+}
+
 extern "C" fsdp_status fsdp_cuda_check(int capability, fsdp_error *error) {
   bool wgmma = false;
   const fsdp_status status = choose_tensor_kernels(&wgmma, error);
@@ -248,20 +248,20 @@ extern "C" fsdp_status fsdp_cuda_check(int capability, fsdp_error *error) {
 
 void cuda_attention(const fsdp_kernel_call *call) {
   open_operands(call);
-  run_forward(call, shape_of(call));
+  run_forward(call, attention_shape_of(call));
 }
 
 void cuda_attention_backward(const fsdp_kernel_call *call) {
   open_operands(call);
-  run_backward(call, shape_of(call));
+  run_backward(call, attention_shape_of(call));
 }
 
 void cuda_context_attention(const fsdp_kernel_call *call) {
   open_operands(call);
-  run_forward(call, shape_of(call));
+  run_forward(call, attention_shape_of(call));
 }
 
 void cuda_context_attention_backward(const fsdp_kernel_call *call) {
   open_operands(call);
-  run_backward(call, shape_of(call));
+  run_backward(call, attention_shape_of(call));
 }

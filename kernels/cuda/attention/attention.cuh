@@ -29,6 +29,8 @@ __device__ __host__ inline int64_t statistic_at(const attention_shape &s, int b,
   return (int64_t(b) * s.H + head) * s.T + index;
 }
 
+attention_shape attention_shape_of(const fsdp_kernel_call *call);
+
 // Whether the rows of queries and keys follow one another and are the same: what needs no map.
 inline bool attention_is_plain(const attention_shape &s) {
   return s.queries.piece.by == s.T && !s.has_kv;
@@ -56,7 +58,8 @@ template <class T> struct attention_gradient {
 void attention_tensor_forward(const attention_forward<bf16> &p, void *stream);
 void attention_tensor_backward(const attention_gradient<bf16> &p, void *stream);
 
-void attention_hopper_forward(const attention_forward<bf16> &p, void *stream);
+// `fenced`: with the fence that PTX asks for (models/graph/attention_kernel.h).
+void attention_hopper_forward(const attention_forward<bf16> &p, bool fenced, void *stream);
 void attention_hopper_backward(const attention_gradient<bf16> &p, void *stream);
 
 // For T float and bf16.

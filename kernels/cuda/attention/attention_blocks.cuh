@@ -133,6 +133,7 @@ template <bool MAPPED> __device__ __host__ inline void step(query_walk *walk) {
 
 struct attention_grid {
   const char *kernel;
+  int own, tile;         // rows of a block, and of the tiles that it walks
   int64_t columns, rows; // blocks along x, and along y
   int threads;
   size_t shared_bytes;
@@ -156,14 +157,17 @@ inline int key_block_steps(const attention_shape &s, int head_parts, int x, int 
 }
 
 // Blocks of ROWS queries of every head, or of OWN keys of every part of a key head.
-template <int ROWS> inline void set_query_blocks(const attention_shape &s, attention_grid *grid) {
-  grid->columns = int64_t(s.B) * s.H;
-  grid->rows = query_tiles<ROWS>(s);
+template <int ROWS, int TILE>
+inline attention_grid query_grid(const char *kernel, const attention_shape &s, int threads,
+                                 size_t shared_bytes, int at_once) {
+  return {kernel,  ROWS,         TILE,    int64_t(s.B) * s.H,           query_tiles<ROWS>(s),
+          threads, shared_bytes, at_once, query_block_steps<ROWS, TILE>};
 }
-template <int OWN>
-inline void set_key_blocks(const attention_shape &s, int head_parts, attention_grid *grid) {
-  grid->columns = int64_t(s.B) * s.K * head_parts;
-  grid->rows = blocks_of(s.S, OWN);
+template <int OWN, int ROWS>
+inline attention_grid key_grid(const attention_shape &s, int head_parts, int threads, size_t shared_bytes,
+                               int at_once) {
+  return {"d_k d_v", OWN,          ROWS,    int64_t(s.B) * s.K * head_parts, blocks_of(s.S, OWN),
+          threads,   shared_bytes, at_once, key_block_steps<OWN, ROWS>};
 }
 
 inline launch_shape launch_of(const attention_grid &grid, void *stream) {

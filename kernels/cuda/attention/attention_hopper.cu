@@ -65,10 +65,15 @@ struct copy_in_progress {
 };
 
 // Another tile's copies have started. The one before has arrived when at most these are in progress.
-template <int groups_left> __device__ __forceinline__ void announce(copy_in_progress *copy, int next_full) {
+template <bool FENCED, int groups_left>
+__device__ __forceinline__ void announce(copy_in_progress *copy, int next_full) {
   cp_async_wait<groups_left>();
   if (copy->full != 0) {
-    fence_proxy_async();
+    if constexpr (FENCED) {
+      fence_proxy_async();
+    } else {
+      fence_proxy_async_left_out();
+    }
 #pragma unroll
     for (int i = 0; i < consumers; i++) named_barrier_arrive(copy->full + i, full_threads);
   }
@@ -76,7 +81,7 @@ template <int groups_left> __device__ __forceinline__ void announce(copy_in_prog
 }
 
 // K of tile i + 1 goes before V of tile i: the order in which they are needed.
-template <int WIDTH, bool MAPPED>
+template <int WIDTH, bool MAPPED, bool FENCED>
 __device__ __forceinline__ void copy_tiles(const attention_forward<bf16> &p, const smem<unsigned char> &bytes,
                                            const block_range &range) {
   const attention_shape &s = p.shape;
@@ -95,7 +100,7 @@ __device__ __forceinline__ void copy_tiles(const attention_forward<bf16> &p, con
       copy_key_panels<MAPPED, WIDTH, keys, warpgroup_threads>(
           bytes.part<bf16>(k_at<WIDTH>(stage), keys * WIDTH), p.k + kv, s, range.b, key, k_run, thread);
       cp_async_commit();
-      announce<1>(&copy, k_full + stage * consumers);
+      announce<FENCED, 1>(&copy, k_full + stage * consumers);
     }
     if (i > 0) {
       const int stage = (i - 1) % stages, key = range.first_key + (i - 1) * keys;
@@ -104,10 +109,10 @@ __device__ __forceinline__ void copy_tiles(const attention_forward<bf16> &p, con
       copy_key_panels<MAPPED, WIDTH, keys, warpgroup_threads>(
           bytes.part<bf16>(v_at<WIDTH>(stage), keys * WIDTH), p.v + kv, s, range.b, key, v_run, thread);
       cp_async_commit();
-      announce<1>(&copy, v_full + stage * consumers);
+      announce<FENCED, 1>(&copy, v_full + stage * consumers);
     }
   }
-  announce<0>(&copy, 0);
+  announce<FENCED, 0>(&copy, 0);
 }
 
 // ---- Products and softmax
@@ -238,7 +243,8 @@ __device__ __forceinline__ void compute(const attention_forward<bf16> &p, const 
   finish<WIDTH, MAPPED>(p, bytes, range, row, rows, out);
 }
 
-template <int WIDTH, bool MAPPED>
+// FENCED: as PTX asks (hopper.cuh). Without, for rows that no map is needed for.
+template <int WIDTH, bool MAPPED, bool FENCED>
 __global__ void __launch_bounds__(threads_count, blocks_at_once) attend(attention_forward<bf16> p) {
   FSDP_SHARED_DYNAMIC(bytes);
   const query_block block = query_block_at<queries>(p.shape, int(blockIdx.x), block_row());
@@ -247,7 +253,7 @@ __global__ void __launch_bounds__(threads_count, blocks_at_once) attend(attentio
   const int warpgroup = int(threadIdx.x) / warpgroup_threads;
   if (warpgroup == 0) {
     registers_release<copy_registers>();
-    copy_tiles<WIDTH, MAPPED>(p, bytes, range);
+    copy_tiles<WIDTH, MAPPED, FENCED>(p, bytes, range);
   } else {
     registers_take<compute_registers>();
     compute<WIDTH, MAPPED>(p, bytes, range, warpgroup - 1);
@@ -255,17 +261,15 @@ __global__ void __launch_bounds__(threads_count, blocks_at_once) attend(attentio
 }
 
 template <int WIDTH> attention_grid grid_of(const attention_shape &s) {
-  attention_grid grid = {"forward",           0,
-                         0,                   threads_count,
-                         shared_bytes<WIDTH>, blocks_at_once,
-                         query_block_steps<queries, keys>};
-  set_query_blocks<queries>(s, &grid);
-  return grid;
+  return query_grid<queries, keys>("forward", s, threads_count, shared_bytes<WIDTH>, blocks_at_once);
 }
 
-template <int WIDTH> void run(const attention_forward<bf16> &p, void *stream) {
+template <int WIDTH> void run(const attention_forward<bf16> &p, bool fenced, void *stream) {
   launch(launch_of(grid_of<WIDTH>(p.shape), stream),
-         attention_is_plain(p.shape) ? attend<WIDTH, false> : attend<WIDTH, true>, p);
+         !attention_is_plain(p.shape) ? attend<WIDTH, true, true>
+         : fenced                     ? attend<WIDTH, false, true>
+                                      : attend<WIDTH, false, false>,
+         p);
 }
 
 } // namespace
@@ -274,6 +278,6 @@ attention_grid attention_hopper_forward_grid(const attention_shape &s) {
   return s.D <= 64 ? grid_of<64>(s) : grid_of<128>(s);
 }
 
-void attention_hopper_forward(const attention_forward<bf16> &p, void *stream) {
-  p.shape.D <= 64 ? run<64>(p, stream) : run<128>(p, stream);
+void attention_hopper_forward(const attention_forward<bf16> &p, bool fenced, void *stream) {
+  p.shape.D <= 64 ? run<64>(p, fenced, stream) : run<128>(p, fenced, stream);
 }

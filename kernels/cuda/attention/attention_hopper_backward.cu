@@ -302,27 +302,13 @@ __global__ void __launch_bounds__(threads_count, blocks_at_once) make_d_q(attent
 // ---- Launches
 
 template <int WIDTH> attention_grid keys_grid(const attention_shape &s, int head_parts) {
-  attention_grid grid = {"d_k, d_v",
-                         0,
-                         0,
-                         threads_count,
-                         keys_shared_bytes<WIDTH>,
-                         blocks_at_once,
-                         key_block_steps<own_rows, tile_queries>};
-  set_key_blocks<own_rows>(s, head_parts, &grid);
-  return grid;
+  return key_grid<own_rows, tile_queries>(s, head_parts, threads_count, keys_shared_bytes<WIDTH>,
+                                          blocks_at_once);
 }
 
 template <int WIDTH> attention_grid queries_grid(const attention_shape &s) {
-  attention_grid grid = {"d_q",
-                         0,
-                         0,
-                         threads_count,
-                         queries_shared_bytes<WIDTH>,
-                         blocks_at_once,
-                         query_block_steps<own_rows, tile_keys>};
-  set_query_blocks<own_rows>(s, &grid);
-  return grid;
+  return query_grid<own_rows, tile_keys>("d_q", s, threads_count, queries_shared_bytes<WIDTH>,
+                                         blocks_at_once);
 }
 
 template <int WIDTH, bool MAPPED> void run(const attention_gradient<bf16> &p, void *stream) {

@@ -145,12 +145,8 @@ __global__ void __launch_bounds__(threads_count, blocks_at_once) attend(attentio
 }
 
 template <int WIDTH> attention_grid grid_of(const attention_shape &s) {
-  attention_grid grid = {"forward",           0,
-                         0,                   threads_count,
-                         shared_bytes<WIDTH>, blocks_at_once,
-                         query_block_steps<queries, tile_keys<WIDTH>>};
-  set_query_blocks<queries>(s, &grid);
-  return grid;
+  return query_grid<queries, tile_keys<WIDTH>>("forward", s, threads_count, shared_bytes<WIDTH>,
+                                               blocks_at_once);
 }
 
 template <int WIDTH> void run(const attention_forward<bf16> &p, void *stream) {

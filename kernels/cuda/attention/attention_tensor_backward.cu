@@ -254,27 +254,13 @@ __global__ void __launch_bounds__(threads_count, blocks_at_once) make_d_q(attent
 // ---- Launches
 
 template <int WIDTH> attention_grid keys_grid(const attention_shape &s, int head_parts) {
-  attention_grid grid = {"d_k, d_v",
-                         0,
-                         0,
-                         threads_count,
-                         keys_shared_bytes<WIDTH>,
-                         blocks_at_once,
-                         key_block_steps<own_keys, tile_queries<WIDTH>>};
-  set_key_blocks<own_keys>(s, head_parts, &grid);
-  return grid;
+  return key_grid<own_keys, tile_queries<WIDTH>>(s, head_parts, threads_count, keys_shared_bytes<WIDTH>,
+                                                 blocks_at_once);
 }
 
 template <int WIDTH> attention_grid queries_grid(const attention_shape &s) {
-  attention_grid grid = {"d_q",
-                         0,
-                         0,
-                         threads_count,
-                         queries_shared_bytes<WIDTH>,
-                         blocks_at_once,
-                         query_block_steps<own_queries<WIDTH>, tile_keys<WIDTH>>};
-  set_query_blocks<own_queries<WIDTH>>(s, &grid);
-  return grid;
+  return query_grid<own_queries<WIDTH>, tile_keys<WIDTH>>("d_q", s, threads_count,
+                                                          queries_shared_bytes<WIDTH>, blocks_at_once);
 }
 
 template <int WIDTH, bool WINDOWED, bool MAPPED> void run(const attention_gradient<bf16> &p, void *stream) {

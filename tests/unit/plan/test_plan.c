@@ -494,6 +494,40 @@ static void test_workspace_of_the_head(void **state) {
   }
 }
 
+// How many blocks share a group's heads follows from the GPU, and the planned workspace follows from that.
+static void test_workspace_of_attention(void **state) {
+  (void)state;
+  const struct {
+    fsdp_dtype dtype;
+    int multiprocessors;
+    int64_t head_parts;
+  } cases[] = {{FSDP_BF16, 132, 4}, {FSDP_BF16, 16, 2}, {FSDP_BF16, 8, 1}, {FSDP_F32, 132, 1}};
+  for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
+    fsdp_plan_config config = base_config();
+    config.batch = 1, config.seq = 2048;
+    config.model.hidden_size = 256, config.model.num_heads = 8;
+    config.model.num_kv_heads = 2;
+    config.backend = fsdp_plan_backend_cuda();
+    config.param_dtype = cases[c].dtype;
+    config.gpu.multiprocessors = cases[c].multiprocessors;
+    config.gpu.capability = 90;
+    fsdp_plan *plan = plan_of(config);
+    const fsdp_program *program = plan->program;
+    int found = 0;
+    for (int i = 0; i < program->instr_count; i++) {
+      const fsdp_instr *instr = &program->instrs[i];
+      if (instr->kind != FSDP_INSTR_OP || instr->op != FSDP_OP_ATTENTION_BACKWARD) continue;
+      const fsdp_operand *operands = &program->operands[instr->first_operand];
+      const int64_t parts = cases[c].head_parts, columns = 2 * 2 * 32;
+      found++;
+      assert_int_equal(instr->attrs.head_parts, parts);
+      assert_int_equal(operands[5].size_bytes, 4 * 2048 * (8 + (parts > 1 ? parts * columns : 0)));
+    }
+    assert_true(found > 0);
+    fsdp_plan_destroy(plan);
+  }
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_valley_formulas),
@@ -511,6 +545,7 @@ int main(void) {
       cmocka_unit_test(test_strategies_refuse_meshes),
       cmocka_unit_test(test_what_no_op_can_do_is_refused),
       cmocka_unit_test(test_workspace_of_the_head),
+      cmocka_unit_test(test_workspace_of_attention),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
