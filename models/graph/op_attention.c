@@ -87,6 +87,10 @@ int64_t fsdp_op_attention_choose_parts(const fsdp_op_attrs *attrs, int64_t multi
   return parts;
 }
 
+bool fsdp_op_attention_can_rotate(const fsdp_op_attrs *attrs) {
+  return attrs->attention >= FSDP_ATTENTION_MMA && (attrs->head_dim == 64 || attrs->head_dim == 128);
+}
+
 int64_t fsdp_op_attention_head_parts(const fsdp_op_attrs *attrs) {
   return attrs->head_parts > 1 ? attrs->head_parts : 1;
 }
@@ -122,6 +126,7 @@ void fsdp_op_attention_describe(const fsdp_op_attrs *attrs, const fsdp_op_extent
   if (attrs->kv_seq) snprintf(keys, sizeof keys, ", %lld keys", (long long)attrs->kv_seq);
   if (attrs->head_parts > 1)
     snprintf(parts, sizeof parts, ", a group in %lld parts", (long long)attrs->head_parts);
-  snprintf(out, out_bytes, " %lld/%lld heads of %lld%s%s%s", (long long)attrs->heads,
-           (long long)attrs->kv_heads, (long long)attrs->head_dim, keys, window, parts);
+  snprintf(out, out_bytes, " %lld/%lld heads of %lld%s%s%s%s", (long long)attrs->heads,
+           (long long)attrs->kv_heads, (long long)attrs->head_dim, keys, window, parts,
+           attrs->rotates_back ? ", rotated back" : "");
 }

@@ -184,12 +184,18 @@ void run_backward(const fsdp_kernel_call *call, const attention_shape &s) {
     (wide ? launch_delta<T, width> : launch_delta<T, 1>)(s, o, d_o, delta, call->stream);
     const kv_columns<const T> columns = kv_columns_of<const T>(s, numbers_of<T>(call, kv));
     const kv_columns<T> gradients = kv_columns_of(s, numbers_of<T>(call, 2 * kv + 4));
-    const attention_gradient<T> p = {s,           numbers_of<T>(call, 0),
-                                     columns.k,   columns.v,
-                                     d_o,         data_of<float>(&call->operands[kv + 2]),
-                                     delta,       numbers_of<T>(call, kv + 4),
-                                     gradients.k, gradients.v,
-                                     head_parts,  parts};
+    attention_gradient<T> p = {s,           numbers_of<T>(call, 0),
+                               columns.k,   columns.v,
+                               d_o,         data_of<float>(&call->operands[kv + 2]),
+                               delta,       numbers_of<T>(call, kv + 4),
+                               gradients.k, gradients.v,
+                               head_parts,  parts};
+    if (call->attrs->rotates_back) {
+      FSDP_CHECK(fsdp_op_attention_can_rotate(call->attrs) && call->attrs->inv_freq,
+                 "%s of heads of %d, rotated back", fsdp_op_name(call->kind), s.D);
+      p.rotates_back = true;
+      memcpy(p.inv_freq, call->attrs->inv_freq, size_t(s.D / 2) * sizeof(float));
+    }
     if constexpr (sizeof(T) == 2) {
       if (fits_tensor_cores(s, {p.q, p.k, p.v, p.d_o, p.d_q, p.d_k, p.d_v})) {
         tensor_backward(p, call->stream);

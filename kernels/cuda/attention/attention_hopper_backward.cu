@@ -178,6 +178,7 @@ __global__ void __launch_bounds__(threads_count, blocks_at_once) make_d_k_d_v(at
     if (has_next) store_statistics(other, statistics);
     wgmma_wait<0>(d_v, d_k, p_left, d_s_left);
   }
+  if (p.rotates_back) rotate_back<WIDTH>(p, d_k, first + row);
   if (p.head_parts > 1) {
     store_parts<MAPPED, WIDTH>(p, block, d_k, d_v, first + row);
     return;
@@ -294,6 +295,7 @@ __global__ void __launch_bounds__(threads_count, blocks_at_once) make_d_q(attent
     wgmma_commit();
     wgmma_wait<0>(d_q, left, left_of_rest);
   }
+  if (p.rotates_back) rotate_back<WIDTH>(p, d_q, first + row);
   __syncthreads(); // Q has been read; results go through its memory
   const float scales[2] = {s.scale, s.scale};
   store_queries<MAPPED, WIDTH>(q, row, d_q, scales, p.d_q + head * s.D, s.Q, s, b, own.index + row, own.end);

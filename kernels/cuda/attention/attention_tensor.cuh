@@ -260,6 +260,34 @@ __device__ __forceinline__ void store_keys(const smem<bf16> &tile, int row, cons
   }
 }
 
+// sin(x) and cos(x), within 1e-6 for the angles of positions below 2^20.
+__device__ __forceinline__ void sine_and_cosine(float x, float *sine, float *cosine) {
+  constexpr float turn = 6.28318530717958647692f, turn_rest = -1.74845560e-7f; // 2 pi in two parts
+  const float turns = rintf(x * (1.0f / turn));
+  x = fmaf(-turns, turn_rest, fmaf(-turns, turn, x));
+  *sine = sin_approx(x);
+  *cosine = cos_approx(x);
+}
+
+// Rotates 16 rows of results back, of which the first has `position`: rope.cu's rotation, of a thread's own
+// elements i and i + WIDTH / 2.
+template <int WIDTH>
+__device__ __forceinline__ void rotate_back(const attention_gradient<bf16> &p, float (&d)[WIDTH / 8][4],
+                                            int position) {
+  const int lane = int(threadIdx.x) % warp_lanes;
+#pragma unroll
+  for (int n = 0; n < WIDTH / 16; n++)
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+      const float frequency = p.inv_freq[n * 8 + lane % 4 * 2 + i % 2];
+      const float a = d[n][i], b = d[n + WIDTH / 16][i];
+      float sine, cosine;
+      sine_and_cosine(float(position + lane / 4 + i / 2 * 8) * frequency, &sine, &cosine);
+      d[n][i] = a * cosine + b * sine;
+      d[n + WIDTH / 16][i] = b * cosine - a * sine;
+    }
+}
+
 // Of 16 rows of results, times `factor`, the first D columns of the rows below `valid`: row i goes to row
 // row_of(i) of `destination`, in 16-byte accesses. Of two neighbouring tiles of 8 columns, a lane and the one
 // beside it take one each.

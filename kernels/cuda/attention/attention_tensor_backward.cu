@@ -149,6 +149,7 @@ __global__ void __launch_bounds__(threads_count, blocks_at_once) make_d_k_d_v(at
     if (has_next) store_statistics<WIDTH>(other, statistics);
   }
   const int key = first + row;
+  if (p.rotates_back) rotate_back<WIDTH>(p, d_k[0], key);
   if (p.head_parts > 1) {
     store_parts<MAPPED, WIDTH>(p, block, d_k[0], d_v[0], key);
     return;
@@ -246,6 +247,7 @@ __global__ void __launch_bounds__(threads_count, blocks_at_once) make_d_q(attent
   const float scales[2] = {s.scale, s.scale};
 #pragma unroll
   for (int m = 0; m < M; m++) {
+    if (p.rotates_back) rotate_back<WIDTH>(p, d_q[m], first + row + m * 16);
     store_queries<MAPPED, WIDTH>(q, row + m * 16, d_q[m], scales, p.d_q + head * s.D, s.Q, s, b,
                                  own.index + row + m * 16, own.end);
   }

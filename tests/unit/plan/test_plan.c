@@ -528,6 +528,42 @@ static void test_workspace_of_attention(void **state) {
   }
 }
 
+// Attention's backward does rope_backward's work where its kernel can: on tensor cores, heads that fill a tile.
+static void test_rotation_by_attention(void **state) {
+  (void)state;
+  const struct {
+    const fsdp_plan_backend *backend;
+    fsdp_dtype dtype;
+    int64_t head_dim;
+    bool together;
+  } cases[] = {{fsdp_plan_backend_cuda(), FSDP_BF16, 64, true},
+               {fsdp_plan_backend_cuda(), FSDP_BF16, 128, true},
+               {fsdp_plan_backend_cuda(), FSDP_BF16, 96, false},
+               {fsdp_plan_backend_cuda(), FSDP_F32, 64, false},
+               {fsdp_plan_backend_cpu(), FSDP_BF16, 64, false}};
+  for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
+    fsdp_plan_config config = base_config();
+    config.model.head_dim = cases[c].head_dim;
+    config.backend = cases[c].backend;
+    config.param_dtype = cases[c].dtype;
+    fsdp_plan *plan = plan_of(config);
+    const fsdp_program *program = plan->program;
+    int attention = 0, rope = 0;
+    for (int i = 0; i < program->instr_count; i++) {
+      const fsdp_instr *instr = &program->instrs[i];
+      if (instr->kind != FSDP_INSTR_OP) continue;
+      rope += instr->op == FSDP_OP_ROPE_BACKWARD;
+      if (instr->op != FSDP_OP_ATTENTION_BACKWARD) continue;
+      attention++;
+      assert_int_equal(instr->attrs.rotates_back, cases[c].together);
+      assert_int_equal(instr->attrs.inv_freq != NULL, cases[c].together);
+    }
+    assert_int_equal(rope, cases[c].together ? 0 : attention);
+    assert_true(attention >= 3);
+    fsdp_plan_destroy(plan);
+  }
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_valley_formulas),
@@ -546,6 +582,7 @@ int main(void) {
       cmocka_unit_test(test_what_no_op_can_do_is_refused),
       cmocka_unit_test(test_workspace_of_the_head),
       cmocka_unit_test(test_workspace_of_attention),
+      cmocka_unit_test(test_rotation_by_attention),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
