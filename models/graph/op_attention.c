@@ -10,6 +10,11 @@ void fsdp_op_rope_emit(fsdp_graph *graph, const fsdp_node *f) {
   fsdp_node_operand_add(fsdp_backward_node(graph, FSDP_OP_ROPE_BACKWARD, f), d_qkv, FSDP_UPDATE);
 }
 
+void fsdp_op_attention_attrs(fsdp_op_device device, const fsdp_op_gpu *gpu, fsdp_op_attrs *attrs,
+                             const fsdp_dtype *dtypes) {
+  if (device == FSDP_OP_CUDA) attrs->attention = fsdp_attention_kernel_of(gpu, dtypes[0], attrs->head_dim);
+}
+
 // Positions that have keys.
 static int64_t key_count(const fsdp_op_attrs *attrs) {
   return attrs->kv_seq ? attrs->kv_seq : attrs->seq;
@@ -79,7 +84,7 @@ void fsdp_op_context_attention_backward_work(const fsdp_op_attrs *attrs, const f
 }
 
 int64_t fsdp_op_attention_choose_parts(const fsdp_op_attrs *attrs, int64_t multiprocessors) {
-  if (attrs->attention == FSDP_ATTENTION_GENERAL) return 1;
+  if (attrs->attention < FSDP_ATTENTION_MMA) return 1;
   int64_t keys = attrs->attention == FSDP_ATTENTION_MMA ? FSDP_ATTENTION_MMA_KEYS : FSDP_ATTENTION_WGMMA_KEYS;
   int64_t blocks = attrs->batch * attrs->kv_heads * ((key_count(attrs) + keys - 1) / keys);
   int64_t group = attrs->heads / attrs->kv_heads, parts = 1;
@@ -102,10 +107,8 @@ int64_t fsdp_op_attention_parts_bytes(const fsdp_op_attrs *attrs) {
 
 void fsdp_op_attention_backward_attrs(fsdp_op_device device, const fsdp_op_gpu *gpu, fsdp_op_attrs *attrs,
                                       const fsdp_dtype *dtypes) {
-  if (device != FSDP_OP_CUDA) return;
-  const fsdp_op_gpu target = fsdp_op_gpu_completed(gpu);
-  attrs->attention = fsdp_attention_kernel_of(&target, dtypes[0], attrs->head_dim);
-  attrs->head_parts = fsdp_op_attention_choose_parts(attrs, target.multiprocessors);
+  fsdp_op_attention_attrs(device, gpu, attrs, dtypes);
+  attrs->head_parts = fsdp_op_attention_choose_parts(attrs, fsdp_op_gpu_completed(gpu).multiprocessors);
 }
 
 int64_t fsdp_op_attention_backward_cuda_bytes(const fsdp_op_attrs *attrs, int64_t flat_elems) {
