@@ -48,7 +48,8 @@ typedef struct fsdp_watch_node {
   _Atomic uint32_t asked;                // a rank of the node was asked to end (job.h)
   _Atomic uint32_t saves;                // the run saves checkpoints
   _Atomic int64_t limit_ms;
-  _Atomic int64_t moved_ms;    // when anything elsewhere last moved, by the node's clock
+  _Atomic int64_t moved_ms;    // when anything last moved that other nodes know of, by the node's clock
+  _Atomic uint32_t moves;      // and which move that was: more than those that its node knew of
   _Atomic uint32_t has_folder; // of error files
   char folder[FSDP_WATCH_FOLDER_BYTES];
 } fsdp_watch_node;
