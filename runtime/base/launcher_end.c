@@ -18,7 +18,7 @@
 
 #define ANCESTORS_MAX 8
 // What is on its way to the terminal passes through mpirun.
-#define LEFT_ALONE_MS 1000
+#define LEFT_ALONE_MS 500
 #define BETWEEN_MS    100
 // mpirun takes two seconds to end what is left of a job, twice odls_base_sigkill_timeout; its daemons follow.
 #define LAUNCHER_MS 1500
