@@ -33,8 +33,8 @@ static void say(const report *r) {
   fsdp_job_say(text);
 }
 
-// mpirun has asked the rank to end and nobody has said why: another rank may have ended before it had a guard,
-// of which mpirun --quiet says nothing.
+// mpirun has asked the rank to end, and nobody has said why: another rank may have ended before it had a
+// guard, of which mpirun --quiet says nothing.
 static void say_asked(void) {
   fsdp_job_say("mpirun has ended the job before all ranks had joined it: it was told to, or a rank had been "
                "killed or had crashed before it could say so. Without --quiet mpirun names that rank. Start "

@@ -22,8 +22,8 @@ typedef struct fsdp_start_guard {
   int process;       // of the guard; -1: there is none
 } fsdp_start_guard;
 
-// Forks it, where mpirun has started this process. `seconds`: what mpirun gets at most to end a failed job. `one_node`:
-// all ranks are on this one.
+// Forks it, where mpirun has started this process. `seconds`: what mpirun gets at most to end a failed job.
+// `one_node`: all ranks are on this one.
 void fsdp_start_guard_begin(fsdp_start_guard *guard, int rank, const char *host, int seconds, bool one_node);
 
 // Whether this process is to report why the job cannot start, as nobody of its node has.

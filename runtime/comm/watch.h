@@ -3,7 +3,7 @@
 //
 //   each tick       own heartbeat to the board; which processes of this node have ended; who has moved
 //   twice a second  one rank of each node sends the node's part of the board, and when anything in the job
-//                   last moved, to the nodes that hear of it
+//                   last moved, to the nodes that hear of it; 20 times while the job may be about to end
 //
 // Up to 65 nodes all hear of each other; of more, each of 2 log N others (hearing.h): a node that is gone is
 // missed by these, what moves is known everywhere after log N mails, and so is the news that the job ends,

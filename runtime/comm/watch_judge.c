@@ -92,9 +92,9 @@ static int count_before(const fsdp_watch_known *self, int64_t now) {
 }
 
 // A node reports its own ranks at once. It reports others if their node cannot, which it knows only after a
-// while; of a node that is gone, and of ranks that merely wait for each other, the first one speaks that shows
-// signs of life. In a job of more nodes than a circle those that know most come first, and each gives way until
-// it would know of the one before.
+// while; of a node that is gone, and of ranks that merely wait for each other, the first one speaks that
+// shows signs of life. In a job of more nodes than a circle those that know most come first, and each gives
+// way until it would know of the one before.
 int64_t fsdp_watch_courtesy_ms(const fsdp_watch_known *self, fsdp_watch_verdict why, int64_t now) {
   if (why == FSDP_VERDICT_FAILED) return self->follows ? GIVE_WAY_MS : 0;
   int64_t asked_ms = fsdp_job_is_asked_to_end() ? ASKED_MS : 0, home_ms = 0;
