@@ -4,6 +4,7 @@
 #include "runtime/base/progress.h"
 #include "runtime/comm/error_file.h"
 #include "runtime/comm/watch.h"
+#include "runtime/comm/watch_judge.h"
 
 #include <fcntl.h>
 #include <inttypes.h>
@@ -134,6 +135,53 @@ static void test_places(void **state) {
       assert_int_equal(fsdp_place_position(place), positions[p]);
     }
   }
+}
+
+// ---- Giving way
+
+// Four nodes of two ranks in a circle, as node `own` sees them 10 s after the start with a limit of 8 s: rank 7
+// of node 3 has no heartbeat, rank 6 has one if `home`.
+static fsdp_watch_known four_nodes(fsdp_watch_seen *ranks, int own, bool home) {
+  for (int r = 0; r < 8; r++) {
+    bool silent = r == 7 || (r == 6 && !home);
+    ranks[r] = (fsdp_watch_seen){
+        .rank = r, .node = r / 2 * 2, .local = r / 2 == own, .beat_ms = silent ? 1000 : 10000, .handle = -1};
+  }
+  return (fsdp_watch_known){.ranks = ranks, .count = 8, .self = 2 * own, .node = 2 * own, .limit_ms = 8000};
+}
+
+static void test_who_speaks_first(void **state) {
+  (void)state;
+  fsdp_watch_seen ranks[8];
+  for (int home = 0; home < 2; home++) {
+    for (int own = 0; own < 4; own++) {
+      fsdp_watch_known known = four_nodes(ranks, own, home);
+      if (own == 3 && !home) continue;
+      assert_int_equal(fsdp_watch_judge(&known, 10000), FSDP_VERDICT_SILENT);
+      int64_t way_ms = fsdp_watch_courtesy_ms(&known, FSDP_VERDICT_SILENT, 10000);
+      // A node that is gone: the first node at once. A rank: its own node at once.
+      const int64_t wanted_ms[2][4] = {{0, 1000, 2000, 0}, {1000, 2000, 3000, 0}};
+      assert_int_equal(way_ms, wanted_ms[home][own]);
+    }
+  }
+  // To nodes that are gone too nobody gives way.
+  fsdp_watch_known known = four_nodes(ranks, 2, false);
+  for (int r = 0; r < 4; r++) ranks[r].beat_ms = 2000;
+  assert_int_equal(fsdp_watch_courtesy_ms(&known, FSDP_VERDICT_SILENT, 10000), 0);
+}
+
+// Of a process that the machine runs late, less time has passed.
+static void test_time_of_the_slowest(void **state) {
+  (void)state;
+  fsdp_watch_seen ranks[8];
+  fsdp_watch_known known = four_nodes(ranks, 1, false);
+  for (int r = 0; r < 8; r++) ranks[r].view.beat = ranks[r].suspect_beat = 40 + (uint64_t)r;
+  for (int r = 0; r < 6; r++) ranks[r].view.beat += 100;
+  assert_int_equal(fsdp_watch_waited_ms(&known, 9000, 10000), 1000);
+  ranks[4].view.beat -= 96;
+  assert_int_equal(fsdp_watch_waited_ms(&known, 9000, 10000), 4 * FSDP_WATCH_BEAT_MS);
+  ranks[4].beat_ms = 6000; // it is missed by now
+  assert_int_equal(fsdp_watch_waited_ms(&known, 9000, 10000), 1000);
 }
 
 // ---- Processes
@@ -523,6 +571,8 @@ int main(void) {
       cmocka_unit_test(test_exchanges_and_the_furthest_behind),
       cmocka_unit_test(test_progress_is_seen),
       cmocka_unit_test(test_places),
+      cmocka_unit_test(test_who_speaks_first),
+      cmocka_unit_test(test_time_of_the_slowest),
       cmocka_unit_test(test_a_killed_rank),
       cmocka_unit_test(test_a_stopped_rank),
       cmocka_unit_test(test_a_cut_link),
