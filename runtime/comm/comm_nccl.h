@@ -21,9 +21,13 @@ typedef struct fsdp_nccl_config {
   bool registers;            // register the arena, memory of fsdp_nccl_alloc, with every communicator
 } fsdp_nccl_config;
 
-// The communicators of this rank's groups; every rank must call it. A group of one rank copies and nothing
-// else. FSDP_ERR_PEER with NCCL's reason, or in a build without NCCL if there is more than one rank. Destroy
-// them (fsdp_comms_destroy) before the device.
+// Loads the library, which ranks of several need; FSDP_ERR_PEER, with a remedy, where the machine has none or
+// one that is too old, or in a build without NCCL. May be called again.
+fsdp_status fsdp_nccl_load(fsdp_error *error);
+
+// The communicators of this rank's groups; every rank must call it, after fsdp_nccl_load if there are
+// several. A group of one rank copies and nothing else. FSDP_ERR_PEER with NCCL's reason. Destroy them
+// (fsdp_comms_destroy) before the device.
 fsdp_status fsdp_nccl_comms(fsdp_world *world, const fsdp_nccl_config *config, fsdp_comms *comms,
                             fsdp_error *error);
 

@@ -2,6 +2,7 @@
 
 #include "kernels/kernels.h"
 #include "runtime/base/check.h"
+#include "runtime/comm/comm_nccl.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -50,6 +51,7 @@ fsdp_status fsdp_gpu_choose(fsdp_world *world, bool allow_shared, fsdp_gpu *gpu,
   error->status = FSDP_OK;
   if (fsdp_gpu_find(world->local_rank, gpu, error) == FSDP_OK)
     fsdp_cuda_backend()->check(gpu->capability, error);
+  if (error->status == FSDP_OK && world->size > 1) fsdp_nccl_load(error);
   if (fsdp_world_share_error(world, error) == FSDP_OK) {
     find_sharers(world, allow_shared, gpu, error);
     fsdp_world_share_error(world, error);

@@ -11,6 +11,7 @@
 
 #define OMPI_SKIP_MPICXX // the old C++ interface, which is not linked
 #define MPICH_SKIP_MPICXX
+#include <dlfcn.h>
 #include <mpi.h>
 #include <nccl.h>
 
@@ -172,6 +173,12 @@ ncclComm_t make(MPI_Comm mpi, bool is_blocking) {
   return comm;
 }
 
+// Of the library that the emulated machine has; 0: it has none.
+int library_version() {
+  const char *text = std::getenv("FSDP_SIMT_NCCL");
+  return text ? atoi(text) : NCCL_VERSION_CODE;
+}
+
 } // namespace
 
 extern "C" {
@@ -183,7 +190,7 @@ const char *ncclGetLastError(ncclComm_t) {
   return "";
 }
 ncclResult_t ncclGetVersion(int *version) {
-  *version = NCCL_VERSION_CODE;
+  *version = library_version();
   return ncclSuccess;
 }
 ncclResult_t ncclGetUniqueId(ncclUniqueId *id) {
@@ -310,6 +317,40 @@ ncclResult_t ncclAllReduce(const void *input, void *output, size_t count, ncclDa
   return gather(comm, "ncclAllReduce", input, bytes, stream, [=](const unsigned char *received) {
     sum(comm, received, count, 0, count, chunk, type, output);
   });
+}
+
+// ---- The library as one that is loaded
+
+void *simt_dlopen(const char *file, int) {
+  static int library;
+  return strstr(file, "libnccl.so.2") && library_version() > 0 ? &library : nullptr;
+}
+char *simt_dlerror(void) {
+  static char text[] = "libnccl.so.2: the emulated machine has none";
+  return text;
+}
+void *simt_dlsym(void *, const char *name) {
+#define FUNCTION(name, since)                                                                                \
+  { #name, reinterpret_cast < void *>(name), since }
+  static const struct {
+    const char *name;
+    void *function;
+    int since; // the version of NCCL
+  } functions[] = {
+      FUNCTION(ncclAllGather, 20000),          FUNCTION(ncclAllReduce, 20000),
+      FUNCTION(ncclCommDeregister, 21900),     FUNCTION(ncclCommDestroy, 20000),
+      FUNCTION(ncclCommFinalize, 21400),       FUNCTION(ncclCommGetAsyncError, 20400),
+      FUNCTION(ncclCommInitRankConfig, 21400), FUNCTION(ncclCommInitRankScalable, 22300),
+      FUNCTION(ncclCommRegister, 21900),       FUNCTION(ncclCommSplit, 21800),
+      FUNCTION(ncclGetErrorString, 20000),     FUNCTION(ncclGetLastError, 21300),
+      FUNCTION(ncclGetUniqueId, 20000),        FUNCTION(ncclGetVersion, 20000),
+      FUNCTION(ncclMemAlloc, 21900),           FUNCTION(ncclMemFree, 21900),
+      FUNCTION(ncclReduceScatter, 20000),
+  };
+#undef FUNCTION
+  for (const auto &one : functions)
+    if (strcmp(one.name, name) == 0 && library_version() >= one.since) return one.function;
+  return nullptr;
 }
 
 } // extern "C"
