@@ -15,9 +15,10 @@
 
 // With these versions a function or a setting came; the header's is what this build knows, the library's may
 // be older or newer.
-#define SINCE_LEAST  21900 // ncclMemAlloc, ncclCommRegister
-#define SINCE_ROOTS  22300 // several roots start a communicator
-#define SINCE_ORDERS 22600 // NCCL_LAUNCH_ORDER_IMPLICIT
+#define SINCE_LEAST   21900 // ncclMemAlloc, ncclCommRegister
+#define SINCE_ROOTS   22300 // several roots start a communicator
+#define SINCE_ORDERS  22600 // NCCL_LAUNCH_ORDER_IMPLICIT
+#define SINCE_WINDOWS 22800 // symmetric windows, and policies that use them
 
 #define FUNCTIONS(f)                                                                                         \
   f(ncclAllGather);                                                                                          \
@@ -38,7 +39,12 @@
   f(ncclReduceScatter)
 
 // NULL in a library that is older than they are.
-#if NCCL_VERSION_CODE >= SINCE_ROOTS
+#if NCCL_VERSION_CODE >= SINCE_WINDOWS
+#define LATER_FUNCTIONS(f)                                                                                   \
+  f(ncclCommInitRankScalable);                                                                               \
+  f(ncclCommWindowRegister);                                                                                 \
+  f(ncclCommWindowDeregister)
+#elif NCCL_VERSION_CODE >= SINCE_ROOTS
 #define LATER_FUNCTIONS(f) f(ncclCommInitRankScalable)
 #else
 #define LATER_FUNCTIONS(f)
@@ -123,6 +129,9 @@ typedef struct nccl_comm {
   ncclComm_t comm;
   shared_part *shared;
   void *registration; // of the arena; NULL: none
+#if NCCL_VERSION_CODE >= SINCE_WINDOWS
+  ncclWindow_t window; // of the arena; NULL: none
+#endif
 } nccl_comm;
 
 // ---- Calls
@@ -222,6 +231,9 @@ static void nccl_destroy(fsdp_comm *comm) {
   fsdp_watchdog_destroy(shared->watchdog);
   shared->watchdog = NULL;
   if (self->registration) nccl.ncclCommDeregister(self->comm, self->registration);
+#if NCCL_VERSION_CODE >= SINCE_WINDOWS
+  if (self->window) nccl.ncclCommWindowDeregister(self->comm, self->window);
+#endif
   if (self->comm != shared->world) finish(self->comm);
   free(self);
   if (--shared->users > 0) return;
@@ -242,14 +254,69 @@ static fsdp_status fail_start(const char *call, ncclResult_t result, fsdp_error 
 }
 
 // Communicators block: on one that does not, every call starts a thread from NCCL 2.26 on, and must be asked
-// about until that has ended.
-static ncclConfig_t blocking(void) {
+// about until that has ended. Between buffers of symmetric windows a gather is made by copy engines; other
+// collectives take as few multiprocessors as reach the links' rate. `group`: NULL if it makes no collective.
+static ncclConfig_t settings_of(const fsdp_nccl_use *use, const fsdp_comm_group *group) {
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   config.blocking = 1;
+#if NCCL_VERSION_CODE >= SINCE_WINDOWS
+  if (use->policies && group)
+    config.CTAPolicy = use->windows && group->gathers ? NCCL_CTA_POLICY_ZERO : NCCL_CTA_POLICY_EFFICIENCY;
+#else
+  (void)use, (void)group;
+#endif
   return config;
 }
 
-// An older NCCL does not order what it starts for several communicators (fsdp_gpu_set_environment).
+// The first group that spans the world takes the world's communicator: one belongs to one stream. -1: none.
+static int world_group(const fsdp_world *world, const fsdp_nccl_config *config) {
+  for (int g = 0; g < config->group_count; g++)
+    if (config->groups[g].size == world->size) return g;
+  return -1;
+}
+
+// Why there are no symmetric windows; NULL: all ranks can have them. `version`: the oldest library's.
+static const char *why_no_windows(fsdp_world *world, const fsdp_nccl_wish *wish, int64_t version) {
+  const bool shared = fsdp_world_min(world, !wish->shares_gpu) == 0;
+  if (wish->registers == FSDP_NCCL_REGISTER_OFF) return "--nccl-register is off";
+  if (NCCL_VERSION_CODE < SINCE_WINDOWS) return "this was built with a header older than NCCL 2.28";
+  if (version < SINCE_WINDOWS) return "a rank's NCCL is older than 2.28";
+  if (shared) return "ranks share a GPU";
+  if (world->local_size < world->size) return "ranks are on several nodes";
+  return NULL;
+}
+
+fsdp_nccl_use fsdp_nccl_choose(fsdp_world *world, const fsdp_nccl_wish *wish) {
+  const int64_t oldest = fsdp_world_min(world, nccl.version);
+  const char *why = why_no_windows(world, wish, oldest);
+  fsdp_nccl_use use = {.windows = !why, .registers = !why || wish->registers == FSDP_NCCL_REGISTER_ON};
+  // Of buffers that are not registered the policies change nothing.
+  use.policies = use.registers && wish->ctas == FSDP_NCCL_CTAS_AUTO && NCCL_VERSION_CODE >= SINCE_WINDOWS &&
+                 oldest >= SINCE_WINDOWS;
+  char version[32];
+  print_version(nccl.version, version);
+  snprintf(use.text, sizeof use.text, "NCCL %s, %s%s%s%s%s", version,
+           use.windows     ? "the arena a symmetric window"
+           : use.registers ? "the arena registered"
+                           : "buffers not registered",
+           use.windows ? "" : " (no symmetric window: ", use.windows ? "" : why, use.windows ? "" : ")",
+           !use.policies ? ""
+           : use.windows ? ", gathers by copy engines, other collectives by few multiprocessors"
+                         : ", by few multiprocessors");
+  return use;
+}
+
+// Collectives of several communicators wait for each other's peers on the GPU, and deadlock if two GPUs start
+// them in different orders. NCCL then starts them in the order of the calls, the same on every rank, but a
+// collective also waits until the one before it has begun; a single communicator needs none of it. What the
+// user has set stays. Gathers by copy engines count: without peer access NCCL makes them by kernels.
+static void order_launches(const fsdp_nccl_config *config) {
+  int count = 0;
+  for (int g = 0; g < config->group_count; g++) count += config->groups[g].size > 1;
+  if (count > 1) setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", 0);
+}
+
+// An older NCCL does not order what it starts for several communicators.
 static void check_version(const fsdp_world *world) {
   const int version = nccl.version;
   if (world->rank > 0 || version >= SINCE_ORDERS) return;
@@ -287,8 +354,8 @@ static void find_roots(fsdp_world *world, root *roots, int count) {
   free(ranks);
 }
 
-static ncclResult_t join(const fsdp_world *world, const root *roots, int count, ncclComm_t *comm) {
-  ncclConfig_t config = blocking();
+static ncclResult_t join(const fsdp_world *world, ncclConfig_t config, const root *roots, int count,
+                         ncclComm_t *comm) {
   if (count == 1) return nccl.ncclCommInitRankConfig(comm, world->size, roots[0].id, world->rank, &config);
 #if NCCL_VERSION_CODE >= SINCE_ROOTS
   ncclUniqueId *ids = fsdp_alloc((size_t)count * sizeof *ids);
@@ -314,7 +381,9 @@ static fsdp_status join_world(fsdp_world *world, const fsdp_nccl_config *config,
     status = fail_start("ncclGetUniqueId", made, error);
   } else {
     show_call(true);
-    ncclResult_t result = join(world, roots, count, &shared->world);
+    const int group = world_group(world, config);
+    const ncclConfig_t settings = settings_of(&config->use, group < 0 ? NULL : &config->groups[group]);
+    ncclResult_t result = join(world, settings, roots, count, &shared->world);
     show_call(false);
     if (result != ncclSuccess) {
       const char *call = count == 1 ? "ncclCommInitRankConfig" : "ncclCommInitRankScalable";
@@ -327,7 +396,7 @@ static fsdp_status join_world(fsdp_world *world, const fsdp_nccl_config *config,
 
 static fsdp_status split(const fsdp_nccl_config *config, shared_part *shared, int index, fsdp_error *error) {
   const fsdp_comm_group *group = &config->groups[index];
-  ncclConfig_t settings = blocking();
+  ncclConfig_t settings = settings_of(&config->use, group);
   show_call(true);
   ncclResult_t result =
       nccl.ncclCommSplit(shared->world, group->color, group->rank, &shared->all[index], &settings);
@@ -335,9 +404,20 @@ static fsdp_status split(const fsdp_nccl_config *config, shared_part *shared, in
   return result == ncclSuccess ? FSDP_OK : fail_start("ncclCommSplit", result, error);
 }
 
+// Every rank registers the same bytes: the plan is the same everywhere, and so is an operand's offset.
 static fsdp_status register_arena(const fsdp_nccl_config *config, nccl_comm *comm, fsdp_error *error) {
   const fsdp_arenas *arenas = config->arenas;
-  if (!config->registers || arenas->bytes[FSDP_SPACE_DEVICE] == 0) return FSDP_OK;
+  if (!config->use.registers || arenas->bytes[FSDP_SPACE_DEVICE] == 0) return FSDP_OK;
+#if NCCL_VERSION_CODE >= SINCE_WINDOWS
+  if (config->use.windows) {
+    show_call(true);
+    ncclResult_t made = nccl.ncclCommWindowRegister(comm->comm, arenas->memory[FSDP_SPACE_DEVICE],
+                                                    (size_t)arenas->bytes[FSDP_SPACE_DEVICE], &comm->window,
+                                                    NCCL_WIN_COLL_SYMMETRIC);
+    show_call(false);
+    return made == ncclSuccess ? FSDP_OK : fail_start("ncclCommWindowRegister", made, error);
+  }
+#endif
   ncclResult_t result = nccl.ncclCommRegister(comm->comm, arenas->memory[FSDP_SPACE_DEVICE],
                                               (size_t)arenas->bytes[FSDP_SPACE_DEVICE], &comm->registration);
   return result == ncclSuccess ? FSDP_OK : fail_start("ncclCommRegister", result, error);
@@ -352,10 +432,7 @@ static fsdp_status create_group(const fsdp_world *world, const fsdp_nccl_config 
     *comm = fsdp_cuda_comm_self();
     return FSDP_OK;
   }
-  // The first that spans the world takes the world's own: a communicator belongs to one stream.
-  bool is_taken = false;
-  for (int g = 0; g < index; g++) is_taken = is_taken || shared->all[g] == shared->world;
-  if (group->size == world->size && !is_taken) {
+  if (index == world_group(world, config)) {
     FSDP_CHECK(group->rank == world->rank, "communicator %d has rank %d of the world's %d", index,
                group->rank, world->rank);
     shared->all[index] = shared->world;
@@ -386,6 +463,7 @@ fsdp_status fsdp_nccl_comms(fsdp_world *world, const fsdp_nccl_config *config, f
   FSDP_CHECK(pthread_mutex_init(&shared->calls, NULL) == 0, "a mutex could not be made");
   FSDP_CHECK(nccl.version > 0, "call fsdp_nccl_load first");
   check_version(world);
+  order_launches(config);
   fsdp_status status = join_world(world, config, shared, error);
   for (int g = 0; g < comms->count && status == FSDP_OK; g++) {
     status = create_group(world, config, shared, g, &comms->comm[g], error);

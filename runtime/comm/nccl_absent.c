@@ -9,6 +9,11 @@ fsdp_status fsdp_nccl_load(fsdp_error *error) {
       "rank, or --backend cpu");
 }
 
+fsdp_nccl_use fsdp_nccl_choose(fsdp_world *world, const fsdp_nccl_wish *wish) {
+  (void)world, (void)wish;
+  return (fsdp_nccl_use){.registers = false};
+}
+
 fsdp_status fsdp_nccl_comms(fsdp_world *world, const fsdp_nccl_config *config, fsdp_comms *comms,
                             fsdp_error *error) {
   FSDP_CHECK(world->size == 1, "call fsdp_nccl_load first");

@@ -55,7 +55,6 @@ int main(int argc, char **argv) {
   fsdp_world *world;
   fsdp_error error;
   fsdp_gpu gpu = {0};
-  setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", 1);
   FSDP_CHECK(fsdp_world_create(&argc, &argv, &world, &error) == FSDP_OK, "%s", error.message);
   FSDP_CHECK(fsdp_gpu_find(world->local_rank, &gpu, &error) == FSDP_OK, "%s", error.message);
   FSDP_CHECK(fsdp_nccl_load(&error) == FSDP_OK, "%s", error.message);
