@@ -18,8 +18,9 @@ MESH_KERNELS = "head_,context_,take_columns,put_columns"
 MESH = ["--model", "llama3-8b", "--ranks", "8", "--mesh", "context=2,tensor=4", "--wrap", "block", "-b", "1",
         "-s", "8192"]
 # Kernels of attention by the first compute capability that has them, and the last (docs/cuda_kernels.md).
-ATTENTION = {"mma": (80, 999), "wgmma": (90, 90)}
+ATTENTION = {"mma": (80, 999), "wgmma": (90, 90), "general": (80, 999)}
 ATTENTION_BATCHES = (4, 1)
+SLOW_ATTENTION = "general"  # without tensor cores: at the least batch, and tested by every other step in fp32
 KERNELS_CASE = "llama3-8b-4"  # whose kernels are timed one by one, which takes little memory
 # The first for which there is memory.
 PLAIN_CASES = ("llama3-8b-4", "llama3-8b-2", "llama3-8b-1")
@@ -72,14 +73,16 @@ def attention(kernel, batch, limit_s, machine):
     json_file = os.path.join(machine.work, f"attention-{kernel}-{batch}.jsonl")
     options = compare_gpu.plan_options(KERNELS_CASE)
     options[options.index("--batch-size") + 1] = str(batch)
+    options += ["--attention", kernel]
     command = [machine.program("bench_gpu"), "--kernels", "attention", "--parts", "--repeat", "5", "--json",
                json_file, *options]
     return Step(f"attention by {kernel}, batch {batch}", limit_s, command, show="^attention|of it|error",
-                case=f"{kernel}, batch {batch}", kind="attention", environment={"FSDP_ATTENTION": kernel})
+                case=f"{kernel}, batch {batch}", kind="attention")
 
 
-def with_attention(kernel, step):
-    return dataclasses.replace(step, name=f"{step.name} by {kernel}", environment={"FSDP_ATTENTION": kernel})
+def tests_by(kernel, name, limit_s, group, show, machine):
+    return Step(f"{name} by {kernel}", limit_s, [machine.test("gpu_kernels"), "--attention", kernel, group],
+                show=show)
 
 
 def kernels(case, limit_s, machine):
@@ -112,17 +115,17 @@ def ranks(part, limit_s, machine):
 
 def attention_steps(machine):
     """Speed first, then numbers, by every kernel."""
-    test = machine.test("gpu_kernels")
-    kernels_here = attention_kernels(machine)
-    speed = [attention(kernel, batch, 7, machine) for kernel in kernels_here for batch in ATTENTION_BATCHES]
-    numbers = Step("production attention", 12, [test, "production"], show="against fp32|^rate")
-    return speed + [with_attention(kernel, numbers) for kernel in kernels_here]
+    here = attention_kernels(machine)
+    fast = [kernel for kernel in here if kernel != SLOW_ATTENTION]
+    speed = [attention(kernel, batch, 6, machine) for kernel in fast for batch in ATTENTION_BATCHES]
+    speed += [attention(kernel, ATTENTION_BATCHES[-1], 4, machine) for kernel in here if kernel not in fast]
+    return speed + [tests_by(kernel, "production attention", 12, "production", "against fp32|^rate", machine)
+                    for kernel in fast]
 
 
 def all_steps(machine):
     kernel_tests, bench = machine.test("gpu_kernels"), machine.program("bench_gpu")
     ceilings = os.path.join(machine.work, "ceilings.jsonl")
-    cases = Step("attention cases", 10, [kernel_tests, "attention_bf16"], show="^FAILED")
     return [
         Step("versions", 15, kind="versions"),
         Step("one case of every op", 25, [kernel_tests, "--each"], show="^FAILED"),
@@ -138,7 +141,8 @@ def all_steps(machine):
         mesh_kernels(10, machine),
         # From here on nothing of ours is timed, and PyTorch compiles meanwhile.
         Step("all kernels", 32, [kernel_tests], show="^FAILED"),
-        *[with_attention(kernel, cases) for kernel in attention_kernels(machine)[1:]],
+        *[tests_by(kernel, "attention cases", 10, "attention_bf16", "^FAILED", machine)
+          for kernel in attention_kernels(machine) if kernel == "wgmma"],
         Step("strategies", 23, [machine.test("test_strategies")], show=r"\[  FAILED"),
         torch(BLOCK_CASES, 45, machine),
         # A sanitizer makes a kernel ten times slower and more.
