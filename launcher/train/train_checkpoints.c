@@ -160,10 +160,12 @@ fsdp_status fsdp_train_checkpoints_restore(fsdp_train_checkpoints *self, fsdp_ex
   fsdp_saver_config config = {.world = self->world,
                               .executor = executor,
                               .folder = self->folder,
-                              .model_folder = self->setup->folder,
+                              .model = {.folder = self->setup->folder},
                               .model_name = self->setup->model_name,
                               .options = options,
                               .keep = (int)self->options->ckpt_keep};
+  config.model.chat_template =
+      fsdp_dataset_chat_template(feed->config.dataset, &config.model.chat_template_bytes);
   self->saver = fsdp_saver_create(&config);
   free(options);
   return fsdp_world_share_error(self->world, error);

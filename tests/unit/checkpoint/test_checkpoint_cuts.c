@@ -461,6 +461,7 @@ static void wrong_cuts_are_refused(void **state) {
                {"group_axes", "[\"fsdp\", \"tensor\"]", "\"replica_axes\""},
                {"group_axes", "[\"data\"]", "\"group_axes\""}, // of size 1
                {"group_axes", "[\"tensor\", \"tensor\"]", "\"group_axes\""},
+               {"group_axes", "[\"data\", \"tensor\"]", "\"group_axes\""}, // the second is right
                {"shard_axes", "[\"fsdp\", \"fsdp\"]", "\"shard_axes\""},
                {"group_axes", "[]", "\"replica_axes\""},
                {"cut", NULL, "\"replica_axes\""},
