@@ -1,6 +1,5 @@
 #include "runtime/exec/gpu_choice.h"
 
-#include "kernels/kernels.h"
 #include "runtime/base/check.h"
 
 #include <stdlib.h>
@@ -48,8 +47,7 @@ static void set_up_sharing(const fsdp_world *world) {
 fsdp_status fsdp_gpu_choose(fsdp_world *world, bool allow_shared, fsdp_gpu *gpu, fsdp_error *error) {
   memset(gpu, 0, sizeof *gpu);
   error->status = FSDP_OK;
-  if (fsdp_gpu_find(world->local_rank, gpu, error) == FSDP_OK)
-    fsdp_cuda_backend()->check(gpu->capability, error);
+  fsdp_gpu_find(world->local_rank, gpu, error);
   if (fsdp_world_share_error(world, error) == FSDP_OK) {
     find_sharers(world, allow_shared, gpu, error);
     fsdp_world_share_error(world, error);

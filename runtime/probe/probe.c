@@ -1,5 +1,6 @@
 #include "runtime/probe/probe.h"
 
+#include "kernels/kernels.h"
 #include "runtime/base/check.h"
 #include "runtime/base/clock.h"
 #include "runtime/probe/run.h"
@@ -84,7 +85,13 @@ fsdp_status fsdp_probe_run(const fsdp_probe_config *config, fsdp_device_profile 
                 .bind_context = config->bind_context,
                 .profile = profile,
                 .device = cuda ? FSDP_OP_CUDA : FSDP_OP_CPU};
+  if (cuda) {
+    self.target.capability = (int)fsdp_world_min(config->world, config->gpu->capability);
+    self.target.multiprocessors = (int)fsdp_world_min(config->world, config->gpu->processors);
+    self.target.attention_missing = ~fsdp_cuda_backend()->attention_kernels();
+  }
   profile->device = self.device;
+  profile->capability = self.target.capability / 10.0;
   profile->processors = cores;
   profile->tiles = cuda;
   int counts[32], computing = 0; // counts whose ranks have cores to themselves: the first ones

@@ -24,8 +24,6 @@
 #define WAITS 0.01
 // A finalist whose price is further from its estimate than this has its kind's estimates corrected.
 #define AGREEMENT 0.005
-// Estimates from a few layers may be so much too high.
-#define TOO_HIGH 0.03
 static const double rooms[] = {0.05, 0.15};
 
 typedef struct ranked {
@@ -326,7 +324,7 @@ static bool is_beaten(run *r, const ranked *item) {
   double least = INFINITY;
   for (int i = 0; i < item->best.count && least >= last && last < INFINITY; i++) {
     search_setting setting = item->best.settings[i];
-    if (setting.estimate.step_s * (1 - TOO_HIGH) >= last) continue;
+    if (setting.estimate.step_s * (1 - SEARCH_TOO_HIGH) >= last) continue;
     if (refine(r, &setting)) least = fmin(least, setting.estimate.step_s);
   }
   if (least < last || last == INFINITY) return false;
@@ -361,7 +359,7 @@ static void choose_finalists(run *r) {
   for (int i = 0; i < r->ranked_count && (i < WHOLE_KINDS || !result->count); i++) {
     ranked *item = &r->ranked[i];
     fsdp_search_plan plan;
-    if (item->best.settings[0].estimate.step_s * (1 - TOO_HIGH) >= last_s(result)) break;
+    if (item->best.settings[0].estimate.step_s * (1 - SEARCH_TOO_HIGH) >= last_s(result)) break;
     if (is_beaten(r, item)) continue;
     fsdp_search_kind *kind = &result->kinds[item->kind];
     if (!choose_of_kind(r, item, i < THOROUGH_KINDS, &plan)) {
@@ -552,7 +550,7 @@ static fsdp_status search_all(run *r, fsdp_error *error) {
 fsdp_status fsdp_search_run(const fsdp_search_config *config, fsdp_search_result *result, fsdp_error *error) {
   run r = {.config = config, .result = result};
   *result = (fsdp_search_result){0};
-  fsdp_status status = fsdp_device_profile_check(config->profile, config->base.param_dtype, error);
+  fsdp_status status = fsdp_pricing_check(&config->base, config->profile, error);
   if (status == FSDP_OK) status = search_space_create(config, &r.space, error);
   if (status == FSDP_OK) status = search_all(&r, error);
   result->drafts = r.drafts.count;

@@ -143,7 +143,7 @@ static void check_kind(random_source *random, const fsdp_search_config *search, 
   if (kept.prefetch == 0) kept.prefetch = 1;
   check("links", estimate(search, &kept).links_s, plan.step_s, &config, &all->links);
   kept.wrap = (fsdp_wrap_policy){.kind = FSDP_WRAP_BLOCK};
-  kept.accumulate = FSDP_ACCUMULATE_REDUCE;
+  kept.accumulate = kept.strategy == FSDP_ZERO1 ? FSDP_ACCUMULATE_LOCAL : FSDP_ACCUMULATE_REDUCE;
   check("work", estimate(search, &kept).work_s, plan.step_s, &config, &all->work);
 }
 
