@@ -1,6 +1,7 @@
 // How fast is each kernel of a training step on a GPU, against what that GPU can do?
 //
-//   bench_gpu [--ceilings] [--repeat N] [--side N] [--json FILE] [--kernels NAME,...] [options of fsdp_plan]
+//   bench_gpu [--ceilings] [--repeat N] [--side N] [--json FILE] [--kernels NAME,...] [--unfenced]
+//             [options of fsdp_plan]
 //
 // First the ceilings: a bf16 gemm of 8192^3 (cuBLASLt, by the algorithm measured fastest) and a copy of 1 GiB
 // from device to device; --side N makes them N^3 and 16 N^2 bytes, --ceilings stops there. Then every
@@ -9,8 +10,9 @@
 // mesh they are the first rank's, timed on one GPU without communication: head_, context_ and columns are
 // kernels of meshes. Per kernel it prints launches per step, microseconds, TFLOP/s of gemms (attention
 // counted causally) or GB/s of operands read and written once, the share of the ceiling, and milliseconds per
-// step. Kernels of attention, which --attention chooses, are timed once more by each of the others that can run
-// on tensor cores at the end: "... by mma"; no sum counts these.
+// step. Kernels of attention, which --attention chooses, are timed once more by each of the others that can
+// run on tensor cores at the end: "... by mma"; no sum counts these. --unfenced: the forward by wgmma without
+// the fence in its copying warps too (models/graph/attention_kernel.h).
 //
 // Operands are random numbers of the magnitudes that training has, never zeros: a GPU that multiplies zeros
 // draws less power and, others report, is faster. Small operands are rotated, so that they do not stay in the
@@ -39,7 +41,7 @@
 #define OPERANDS_MAX (FSDP_OP_MAX_OPERANDS + 1)
 
 typedef struct arguments {
-  bool ceilings_only;
+  bool ceilings_only, unfenced;
   int repeats, side;
   const char *json, *kernels; // NULL: none; all
   int plan_argc;
@@ -339,14 +341,16 @@ static void bench_attention(bench *b, step_op *op, fsdp_attention_kernel kernel)
 
 // The kernels of attention by the tensor-core kernels that the plan did not choose. Last, so that one that
 // hangs takes no other result with it.
-static void bench_other_attention(bench *b, const fsdp_plan *plan, const step_ops *list,
-                                  const char *kernels) {
+static void bench_other_attention(bench *b, const fsdp_plan *plan, const step_ops *list, const arguments *a) {
   const fsdp_plan_config *c = &plan->config;
-  for (int k = FSDP_ATTENTION_MMA; k <= FSDP_ATTENTION_WGMMA; k++) {
+  const int last = a->unfenced ? FSDP_ATTENTION_WGMMA_UNFENCED : FSDP_ATTENTION_WGMMA;
+  for (int k = FSDP_ATTENTION_MMA; k <= last; k++) {
     const fsdp_attention_kernel kernel = (fsdp_attention_kernel)k;
+    const bool unfenced =
+        kernel == FSDP_ATTENTION_WGMMA_UNFENCED; // no choice names it, and its backward is wgmma's
     fsdp_op_gpu gpu = c->gpu;
     fsdp_error error = {0};
-    gpu.attention = fsdp_attention_choice_of(kernel);
+    gpu.attention = fsdp_attention_choice_of(unfenced ? FSDP_ATTENTION_WGMMA : kernel);
     if (kernel == fsdp_plan_attention(c)) continue;
     if (fsdp_attention_check(&gpu, c->param_dtype, c->model.head_dim, &error) != FSDP_OK) {
       printf("# %s\n", error.message);
@@ -354,13 +358,17 @@ static void bench_other_attention(bench *b, const fsdp_plan *plan, const step_op
     }
     for (int i = 0; i < list->count; i++) {
       step_op *op = &list->ops[i];
-      if (is_attention(op->instr->op) && is_wanted(fsdp_op_name(op->instr->op), kernels))
+      const bool is_forward =
+          op->instr->op == FSDP_OP_ATTENTION || op->instr->op == FSDP_OP_CONTEXT_ATTENTION;
+      if (is_attention(op->instr->op) && (is_forward || !unfenced) &&
+          is_wanted(fsdp_op_name(op->instr->op), a->kernels))
         bench_attention(b, op, kernel);
     }
   }
 }
 
-static void bench_step(bench *b, const fsdp_plan *plan, const char *kernels) {
+static void bench_step(bench *b, const fsdp_plan *plan, const arguments *a) {
+  const char *kernels = a->kernels;
   step_ops list = step_ops_create(plan);
   int timed = 0;
   for (int i = 0; i < list.count; i++) {
@@ -381,7 +389,7 @@ static void bench_step(bench *b, const fsdp_plan *plan, const char *kernels) {
   if (!kernels)
     printf("all kernels of a step: %.1f ms, %.0f tokens/s with nothing between them\n", 1e3 * b->step_s,
            (double)(c->batch * c->seq * c->micro_batches) / b->step_s);
-  bench_other_attention(b, plan, &list, kernels);
+  bench_other_attention(b, plan, &list, a);
   step_ops_destroy(&list);
 }
 
@@ -396,6 +404,8 @@ static arguments parse(int argc, char **argv) {
   for (int i = 1; i < argc; i++) {
     if (strcmp(argv[i], "--ceilings") == 0) {
       a.ceilings_only = true;
+    } else if (strcmp(argv[i], "--unfenced") == 0) {
+      a.unfenced = true;
     } else if (strcmp(argv[i], "--json") == 0 && i + 1 < argc) {
       a.json = argv[++i];
     } else if (strcmp(argv[i], "--kernels") == 0 && i + 1 < argc) {
@@ -439,7 +449,7 @@ static void run_all(const arguments *a, const fsdp_setup *setup) {
          (long long)c->seq);
   measure_product(&b, a->side);
   measure_copy(&b, (int64_t)16 * a->side * a->side);
-  if (!a->ceilings_only) bench_step(&b, setup->plan, a->kernels);
+  if (!a->ceilings_only) bench_step(&b, setup->plan, a);
   if (b.json) fclose(b.json);
   fsdp_cuda_gemm_close();
   CALL_CUDA(cudaFree(scratch));
