@@ -9,6 +9,7 @@
 #include "runtime/comm/world.h"
 #include "runtime/device/gpu.h"
 #include "runtime/exec/executor.h"
+#include "runtime/exec/product_choice.h"
 
 typedef struct fsdp_session_config {
   const fsdp_plan *plan; // outlives the session; NULL: communicators alone
@@ -38,7 +39,8 @@ typedef struct fsdp_session_config {
 typedef struct fsdp_session {
   fsdp_device *device;
   fsdp_comms comms;
-  fsdp_executor *executor; // NULL without a plan
+  fsdp_executor *executor;      // NULL without a plan
+  fsdp_product_choice products; // of a GPU's plan
 } fsdp_session;
 
 // In a world every rank must call it, and all return the same status and error; `config` is not kept.

@@ -119,7 +119,7 @@ __global__ void __launch_bounds__(threads_count)
   global_store(delta + statistic_at(s, place.sequence, int(index - row * s.H), place.index), sum);
 }
 
-void tensor_forward(const attention_forward<bf16> &p, void *stream) {
+void tensor_forward(const attention_forward<bf16> &p, launch_stream stream) {
   const bool wgmma = uses_wgmma();
   if constexpr (has_wgmma) {
     if (wgmma) {
@@ -130,7 +130,7 @@ void tensor_forward(const attention_forward<bf16> &p, void *stream) {
   attention_tensor_forward(p, stream);
 }
 
-void tensor_backward(const attention_gradient<bf16> &p, void *stream) {
+void tensor_backward(const attention_gradient<bf16> &p, launch_stream stream) {
   const bool wgmma = uses_wgmma();
   if constexpr (has_wgmma) {
     if (wgmma) {
@@ -152,11 +152,11 @@ void run_forward(const fsdp_kernel_call *call, const attention_shape &s) {
         columns.v, numbers_of<T>(call, kv + 1), data_of<float>(&call->operands[kv + 2])};
     if constexpr (sizeof(T) == 2) {
       if (fits_tensor_cores(s, {p.q, p.k, p.v, p.o})) {
-        tensor_forward(p, call->stream);
+        tensor_forward(p, stream_of(call));
         return;
       }
     }
-    attention_general_forward(p, call->stream);
+    attention_general_forward(p, stream_of(call));
   });
 }
 
@@ -169,8 +169,8 @@ void run_backward(const fsdp_kernel_call *call, const attention_shape &s) {
     using T = decltype(number);
     const T *o = numbers_of<T>(call, kv + 1), *d_o = numbers_of<T>(call, kv + 3);
     const bool wide = s.D % 4 == 0 && is_aligned(o) && is_aligned(d_o);
-    launch({blocks_of(N * s.H, warps), threads_count, call->stream}, wide ? sum_delta<T, 4> : sum_delta<T, 1>,
-           s, o, d_o, delta);
+    launch({blocks_of(N * s.H, warps), threads_count, stream_of(call)},
+           wide ? sum_delta<T, 4> : sum_delta<T, 1>, s, o, d_o, delta);
     const kv_columns<const T> columns = kv_columns_of<const T>(s, numbers_of<T>(call, kv));
     const kv_columns<T> gradients = kv_columns_of(s, numbers_of<T>(call, 2 * kv + 4));
     const attention_gradient<T> p = {s,           numbers_of<T>(call, 0),
@@ -180,11 +180,11 @@ void run_backward(const fsdp_kernel_call *call, const attention_shape &s) {
                                      gradients.k, gradients.v};
     if constexpr (sizeof(T) == 2) {
       if (fits_tensor_cores(s, {p.q, p.k, p.v, p.d_o, p.d_q, p.d_k, p.d_v})) {
-        tensor_backward(p, call->stream);
+        tensor_backward(p, stream_of(call));
         return;
       }
     }
-    attention_general_backward(p, call->stream);
+    attention_general_backward(p, stream_of(call));
   });
 }
 

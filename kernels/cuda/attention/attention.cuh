@@ -79,12 +79,12 @@ template <class T> struct attention_gradient {
   T *d_q, *d_k, *d_v;
 };
 
-void attention_tensor_forward(const attention_forward<bf16> &p, void *stream);
-void attention_tensor_backward(const attention_gradient<bf16> &p, void *stream);
+void attention_tensor_forward(const attention_forward<bf16> &p, launch_stream stream);
+void attention_tensor_backward(const attention_gradient<bf16> &p, launch_stream stream);
 
-void attention_hopper_forward(const attention_forward<bf16> &p, void *stream);
-void attention_hopper_backward(const attention_gradient<bf16> &p, void *stream);
+void attention_hopper_forward(const attention_forward<bf16> &p, launch_stream stream);
+void attention_hopper_backward(const attention_gradient<bf16> &p, launch_stream stream);
 
 // For T float and bf16.
-template <class T> void attention_general_forward(const attention_forward<T> &p, void *stream);
-template <class T> void attention_general_backward(const attention_gradient<T> &p, void *stream);
+template <class T> void attention_general_forward(const attention_forward<T> &p, launch_stream stream);
+template <class T> void attention_general_backward(const attention_gradient<T> &p, launch_stream stream);

@@ -253,7 +253,7 @@ __global__ void __launch_bounds__(threads_count, 1) attend(attention_forward<bf1
   }
 }
 
-template <int WIDTH> void run(const attention_forward<bf16> &p, void *stream) {
+template <int WIDTH> void run(const attention_forward<bf16> &p, launch_stream stream) {
   launch({query_tiles<queries>(p.shape), threads_count, stream, int64_t(p.shape.B) * p.shape.H,
           shared_bytes<WIDTH>},
          attention_is_plain(p.shape) ? attend<WIDTH, false> : attend<WIDTH, true>, p);
@@ -261,7 +261,7 @@ template <int WIDTH> void run(const attention_forward<bf16> &p, void *stream) {
 
 } // namespace
 
-void attention_hopper_forward(const attention_forward<bf16> &p, void *stream) {
+void attention_hopper_forward(const attention_forward<bf16> &p, launch_stream stream) {
   if (p.shape.D <= 64) {
     run<64>(p, stream);
   } else {

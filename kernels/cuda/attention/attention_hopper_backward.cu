@@ -297,7 +297,7 @@ __global__ void __launch_bounds__(threads_count) make_d_q(attention_gradient<bf1
   store_queries<MAPPED, WIDTH>(q, row, d_q, scales, p.d_q + head * s.D, s.Q, s, b, own.index + row, own.end);
 }
 
-template <int WIDTH, bool MAPPED> void run(const attention_gradient<bf16> &p, void *stream) {
+template <int WIDTH, bool MAPPED> void run(const attention_gradient<bf16> &p, launch_stream stream) {
   const attention_shape &s = p.shape;
   launch({blocks_of(s.S, own_rows), threads_count, stream, int64_t(s.B) * s.K, keys_shared_bytes<WIDTH>},
          make_d_k_d_v<WIDTH, MAPPED>, p);
@@ -305,12 +305,12 @@ template <int WIDTH, bool MAPPED> void run(const attention_gradient<bf16> &p, vo
          make_d_q<WIDTH, MAPPED>, p);
 }
 
-template <int WIDTH> void run_mapped(const attention_gradient<bf16> &p, void *stream) {
+template <int WIDTH> void run_mapped(const attention_gradient<bf16> &p, launch_stream stream) {
   attention_is_plain(p.shape) ? run<WIDTH, false>(p, stream) : run<WIDTH, true>(p, stream);
 }
 
 } // namespace
 
-void attention_hopper_backward(const attention_gradient<bf16> &p, void *stream) {
+void attention_hopper_backward(const attention_gradient<bf16> &p, launch_stream stream) {
   p.shape.D <= 64 ? run_mapped<64>(p, stream) : run_mapped<128>(p, stream);
 }

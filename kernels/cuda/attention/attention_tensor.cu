@@ -145,7 +145,7 @@ __global__ void __launch_bounds__(threads_count) attend(attention_forward<bf16> 
   finish<MAPPED, WIDTH>(p, q, &rows, out, b, head, own);
 }
 
-template <int WIDTH> void run(const attention_forward<bf16> &p, void *stream) {
+template <int WIDTH> void run(const attention_forward<bf16> &p, launch_stream stream) {
   launch({query_tiles<queries>(p.shape), threads_count, stream, int64_t(p.shape.B) * p.shape.H,
           shared_bytes<WIDTH>},
          attention_is_plain(p.shape) ? attend<WIDTH, false> : attend<WIDTH, true>, p);
@@ -153,7 +153,7 @@ template <int WIDTH> void run(const attention_forward<bf16> &p, void *stream) {
 
 } // namespace
 
-void attention_tensor_forward(const attention_forward<bf16> &p, void *stream) {
+void attention_tensor_forward(const attention_forward<bf16> &p, launch_stream stream) {
   if (p.shape.D <= 64) {
     run<64>(p, stream);
   } else {

@@ -249,7 +249,8 @@ __global__ void __launch_bounds__(threads_count) make_d_q(attention_gradient<bf1
   }
 }
 
-template <int WIDTH, bool WINDOWED, bool MAPPED> void run(const attention_gradient<bf16> &p, void *stream) {
+template <int WIDTH, bool WINDOWED, bool MAPPED>
+void run(const attention_gradient<bf16> &p, launch_stream stream) {
   const attention_shape &s = p.shape;
   launch({blocks_of(s.S, own_keys), threads_count, stream, int64_t(s.B) * s.K, keys_shared_bytes<WIDTH>},
          make_d_k_d_v<WIDTH, WINDOWED, MAPPED>, p);
@@ -258,16 +259,16 @@ template <int WIDTH, bool WINDOWED, bool MAPPED> void run(const attention_gradie
          make_d_q<WIDTH, WINDOWED, MAPPED>, p);
 }
 
-template <int WIDTH, bool MAPPED> void run_windowed(const attention_gradient<bf16> &p, void *stream) {
+template <int WIDTH, bool MAPPED> void run_windowed(const attention_gradient<bf16> &p, launch_stream stream) {
   p.shape.window < p.shape.S ? run<WIDTH, true, MAPPED>(p, stream) : run<WIDTH, false, MAPPED>(p, stream);
 }
 
-template <int WIDTH> void run_mapped(const attention_gradient<bf16> &p, void *stream) {
+template <int WIDTH> void run_mapped(const attention_gradient<bf16> &p, launch_stream stream) {
   attention_is_plain(p.shape) ? run_windowed<WIDTH, false>(p, stream) : run_windowed<WIDTH, true>(p, stream);
 }
 
 } // namespace
 
-void attention_tensor_backward(const attention_gradient<bf16> &p, void *stream) {
+void attention_tensor_backward(const attention_gradient<bf16> &p, launch_stream stream) {
   p.shape.D <= 64 ? run_mapped<64>(p, stream) : run_mapped<128>(p, stream);
 }
