@@ -156,7 +156,8 @@ static fsdp_status read_saving(const fsdp_options *options, fsdp_saving *saving,
   return status;
 }
 
-static fsdp_plan_config make_config(const fsdp_options *options, const fsdp_plan_backend *backend) {
+static fsdp_plan_config make_config(const fsdp_options *options, const fsdp_setup_ranks *ranks,
+                                    const fsdp_plan_backend *backend) {
   bool gpu = backend == fsdp_plan_backend_cuda();
   int param_dtype =
       options->param_dtype == FSDP_DTYPE_AUTO ? (gpu ? FSDP_BF16 : FSDP_F32) : options->param_dtype;
@@ -185,6 +186,7 @@ static fsdp_plan_config make_config(const fsdp_options *options, const fsdp_plan
       .check = fsdp_options_check_replicas(options),
       .snapshot = saves_from_snapshot(options),
       .backend = backend,
+      .gpu = ranks->target,
   };
 }
 
@@ -299,7 +301,7 @@ fsdp_status fsdp_setup_configure(const fsdp_options *options, fsdp_program_kind 
   if (status == FSDP_OK) status = choose_backend(options, program, ranks, setup->profile, &backend, error);
   if (status == FSDP_OK) status = check_profile(options, program, setup->profile, backend, error);
   if (status != FSDP_OK) return status;
-  fsdp_plan_config config = make_config(options, backend);
+  fsdp_plan_config config = make_config(options, ranks, backend);
   if (backend == fsdp_plan_backend_cuda() && config.param_dtype == FSDP_F32 &&
       config.reduce_dtype == FSDP_BF16) {
     return fsdp_fail(error, FSDP_ERR_OPTION,

@@ -5,6 +5,7 @@
 // (kernels/kernels.h) receive the operands in the row's order.
 #pragma once
 
+#include "models/graph/attention_kernel.h"
 #include "runtime/base/access.h"
 #include "runtime/base/dtype.h"
 
@@ -56,13 +57,14 @@ typedef struct fsdp_op_attrs {
   // part (0 or 1) has the positions in order. Of C parts, part c has chunks c and 2C - 1 - c of the 2C equal
   // chunks of positions.
   int64_t kv_seq, kv_parts, kv_piece;
-  int64_t ranks;         // r: ranks whose parts lie one after the other
-  const float *inv_freq; // RoPE: d/2 inverse frequencies, owned by the graph
-  float eps;             // RMSNorm, LayerNorm
-  float norm_weight;     // sum of squares: its factor, so that each element counts once whatever its replicas
-  float max_norm;        // clip: factor = min(1, max_norm / (norm + 1e-6)), 1 if max_norm is 0
-  float norm_limit;      // clip: above it, or if the norm is NaN, factor = FSDP_FACTOR_SKIP
-  double beta1, beta2;   // 1 - beta and the corrections are taken of these, then rounded
+  fsdp_attention_kernel attention; // attention on a GPU: the kernel that runs
+  int64_t ranks;                   // r: ranks whose parts lie one after the other
+  const float *inv_freq;           // RoPE: d/2 inverse frequencies, owned by the graph
+  float eps;                       // RMSNorm, LayerNorm
+  float norm_weight;   // sum of squares: its factor, so that each element counts once whatever its replicas
+  float max_norm;      // clip: factor = min(1, max_norm / (norm + 1e-6)), 1 if max_norm is 0
+  float norm_limit;    // clip: above it, or if the norm is NaN, factor = FSDP_FACTOR_SKIP
+  double beta1, beta2; // 1 - beta and the corrections are taken of these, then rounded
   float adam_eps, weight_decay;
 } fsdp_op_attrs;
 
@@ -253,9 +255,10 @@ typedef struct fsdp_op_remainder {
 // What remains to do of a recomputed op. kept[i]: its operand i is an output that was kept. False: all of it.
 bool fsdp_op_remainder_of(fsdp_op_kind kind, const bool *kept, fsdp_op_remainder *remainder);
 
-// Sets the attributes that depend on the device and on the dtypes of the op's operands.
-void fsdp_op_complete_attrs(fsdp_op_device device, fsdp_op_kind kind, fsdp_op_attrs *attrs,
-                            const fsdp_dtype *dtypes);
+// Sets the attributes that depend on the device and on the dtypes of the op's operands. `gpu` is not read for
+// a CPU.
+void fsdp_op_complete_attrs(fsdp_op_device device, const fsdp_op_gpu *gpu, fsdp_op_kind kind,
+                            fsdp_op_attrs *attrs, const fsdp_dtype *dtypes);
 
 // Rows whose logits exist at one time (attrs.chunk_rows). `gradient` is the dtype of the head's weight
 // gradient; FSDP_F32 if there is none.

@@ -180,6 +180,7 @@ static void make_program(fsdp_plan *plan) {
       .exchange = c->exchange,
       .optimizer = plan->optimizer,
       .device = c->backend->device,
+      .gpu = c->gpu,
       .gemm_workspace_bytes = c->backend->gemm_workspace_bytes};
   fsdp_schedule_result made;
   fsdp_schedule(&config, plan->graph, plan->units, &made);
@@ -424,6 +425,7 @@ fsdp_status fsdp_plan_create(const fsdp_plan_config *config, fsdp_plan **out, fs
   if (status) return status;
   fsdp_plan *plan = fsdp_alloc_zeroed(1, sizeof *plan);
   plan->config = *config;
+  plan->config.gpu = fsdp_op_gpu_completed(&config->gpu);
   plan->optimizer = fsdp_optimizer_adamw();
   status = plan_program(plan, error);
   if (status) {

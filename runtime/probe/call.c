@@ -157,7 +157,7 @@ static void list_operands(const probe *self, probe_call *call, int64_t flat) {
   const fsdp_op_letters *op = fsdp_op_letters_of(call->kind);
   fsdp_dtype dtypes[OPERANDS_MAX] = {FSDP_F32};
   for (int i = 0; i < op->operand_count; i++) dtypes[i] = dtype_of(self, call->kind, &op->operands[i]);
-  fsdp_op_complete_attrs(self->device, call->kind, &call->attrs, dtypes);
+  fsdp_op_complete_attrs(self->device, &self->target, call->kind, &call->attrs, dtypes);
   for (int i = 0; i < op->operand_count; i++) {
     const fsdp_op_operand *operand = &op->operands[i];
     if (operand->optional) continue; // the last one

@@ -84,6 +84,10 @@ fsdp_status fsdp_probe_run(const fsdp_probe_config *config, fsdp_device_profile 
                 .bind_context = config->bind_context,
                 .profile = profile,
                 .device = cuda ? FSDP_OP_CUDA : FSDP_OP_CPU};
+  if (cuda) {
+    self.target.capability = (int)fsdp_world_min(config->world, config->gpu->capability);
+    self.target.multiprocessors = (int)fsdp_world_min(config->world, config->gpu->processors);
+  }
   profile->device = self.device;
   profile->processors = cores;
   profile->tiles = cuda;

@@ -132,7 +132,7 @@ static void lower_plain(lowering *l, const fsdp_node *node) {
   fsdp_op_attrs attrs = node->attrs;
   fsdp_dtype dtypes[FSDP_OP_MAX_OPERANDS] = {0};
   for (int i = 0; i < node->operand_count; i++) dtypes[i] = operands[i].dtype;
-  fsdp_op_complete_attrs(l->s->config->device, node->kind, &attrs, dtypes);
+  fsdp_op_complete_attrs(l->s->config->device, &l->s->config->gpu, node->kind, &attrs, dtypes);
   // Graphs say that the rest of the rows stays; of its columns the op keeps nothing.
   if (node->kind == FSDP_OP_PUT_COLUMNS) operands[1].access = FSDP_WRITE;
   lower_op(l, node, &attrs, operands, node->operand_count);
