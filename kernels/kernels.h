@@ -78,9 +78,8 @@ typedef struct fsdp_kernel_backend {
   // Loads the libraries that only this device needs; `open` does it too, and aborts if it fails.
   // FSDP_ERR_PEER, with a remedy, if the machine lacks one.
   fsdp_status (*load)(fsdp_error *error);
-  // Whether the kernels that the environment asks for run on a GPU of this compute capability (90: 9.0).
-  // FSDP_ERR_OPTION for a value that is unknown, FSDP_ERR_PEER for kernels that the build or the GPU lacks.
-  fsdp_status (*check)(int capability, fsdp_error *error);
+  // The kernels of attention that this build holds: a set of 1u << fsdp_attention_kernel.
+  unsigned (*attention_kernels)(void);
   // Call order: open before the first launch, once the operands are known (`workspace`: the planned scratch
   // of the gemms, or NULL); prepare for every call that the program will make; choose the algorithms of the
   // products noted meanwhile (runtime/exec/product_choice.h), before memory is filled; close when the streams

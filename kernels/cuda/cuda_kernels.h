@@ -18,10 +18,8 @@ const fsdp_kernel_table *fsdp_cuda_kernels(void);
 // Scratch of the gemms, inside the device's arena: a planned constant.
 #define FSDP_CUDA_GEMM_WORKSPACE_BYTES ((int64_t)32 << 20)
 
-// Whether the kernels that the environment asks for run on a GPU of this compute capability (90: 9.0):
-// FSDP_ATTENTION=mma (the default) or wgmma. FSDP_ERR_OPTION for another value; FSDP_ERR_PEER for wgmma in a
-// build without it, or on a GPU of another capability than 9.0.
-fsdp_status fsdp_cuda_check(int capability, fsdp_error *error);
+// Those of attention that this build holds: a set of 1u << fsdp_attention_kernel.
+unsigned fsdp_cuda_attention_kernels(void);
 
 // Loads the gemm library, which a process that uses no GPU does without. FSDP_ERR_PEER if it is not found.
 fsdp_status fsdp_cuda_gemm_load(fsdp_error *error);

@@ -19,7 +19,7 @@ extern "C" const fsdp_kernel_backend *fsdp_cuda_backend() {
   static const fsdp_kernel_backend backend = {
       &table,
       fsdp_cuda_gemm_load,
-      fsdp_cuda_check,
+      fsdp_cuda_attention_kernels,
       fsdp_cuda_gemm_open,
       fsdp_cuda_prepare,
       &fsdp_cuda_products,

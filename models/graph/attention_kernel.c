@@ -20,15 +20,25 @@ fsdp_op_gpu fsdp_op_gpu_completed(const fsdp_op_gpu *gpu) {
 }
 
 const char *fsdp_attention_kernel_name(fsdp_attention_kernel kernel) {
-  static const char *const names[FSDP_ATTENTION_KERNEL_COUNT] = {"general", "mma", "wgmma"};
+  static const char *const names[FSDP_ATTENTION_KERNEL_COUNT] = {"cpu", "general", "mma", "wgmma"};
   FSDP_CHECK((unsigned)kernel < FSDP_ATTENTION_KERNEL_COUNT, "attention kernel %d", (int)kernel);
   return names[kernel];
 }
 
+static const fsdp_attention_choice choices[FSDP_ATTENTION_KERNEL_COUNT] = {
+    [FSDP_ATTENTION_GENERAL] = FSDP_ATTENTION_USE_GENERAL,
+    [FSDP_ATTENTION_MMA] = FSDP_ATTENTION_USE_MMA,
+    [FSDP_ATTENTION_WGMMA] = FSDP_ATTENTION_USE_WGMMA};
+
+fsdp_attention_choice fsdp_attention_choice_of(fsdp_attention_kernel kernel) {
+  FSDP_CHECK((unsigned)kernel < FSDP_ATTENTION_KERNEL_COUNT, "attention kernel %d", (int)kernel);
+  return choices[kernel];
+}
+
 static fsdp_attention_kernel asked_for(fsdp_attention_choice choice) {
-  return choice == FSDP_ATTENTION_USE_WGMMA ? FSDP_ATTENTION_WGMMA
-         : choice == FSDP_ATTENTION_USE_MMA ? FSDP_ATTENTION_MMA
-                                            : FSDP_ATTENTION_GENERAL;
+  int kernel = FSDP_ATTENTION_GENERAL;
+  while (choices[kernel] != choice) kernel++;
+  return (fsdp_attention_kernel)kernel;
 }
 
 // Whether the kernel cannot run; if so, why and what to do.
@@ -68,7 +78,7 @@ fsdp_attention_kernel fsdp_attention_kernel_of(const fsdp_op_gpu *gpu, fsdp_dtyp
     return asked;
   }
   while (find_obstacle(gpu, (fsdp_attention_kernel)kernel, dtype, head_dim, reason, sizeof reason, &remedy))
-    kernel--;
+    kernel--; // down to the general one, which has none
   return (fsdp_attention_kernel)kernel;
 }
 

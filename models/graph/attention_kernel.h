@@ -1,8 +1,11 @@
-// Which kernels run attention on a GPU: a decision of the plan, carried by the op's attributes.
+// Which kernels run attention: a decision of the plan, carried by the op's attributes (fsdp_op_attrs.attention).
 //
-//   wgmma     warpgroups, on compute capability 9.0 alone: bf16, head dimensions that are multiples of 8 up to 128
+//   wgmma     warpgroups, on compute capability 9.0 alone: bf16, head dimensions of a multiple of 8 up to 128
 //   mma       tensor cores, on every GPU: the same
 //   general   everything else
+//
+// Rows of q, k and v then start on 16 bytes, as copies by tensor cores need: tensors do, and each head's columns
+// are a multiple of 8 elements.
 #pragma once
 
 #include "runtime/base/dtype.h"
@@ -15,8 +18,9 @@
 extern "C" {
 #endif
 
-// From the one that always runs to the one to prefer. A CPU has one kernel, which is the first.
+// On a GPU, from the one that always runs to the one to prefer.
 typedef enum fsdp_attention_kernel {
+  FSDP_ATTENTION_CPU, // a CPU's only one
   FSDP_ATTENTION_GENERAL,
   FSDP_ATTENTION_MMA,
   FSDP_ATTENTION_WGMMA,
@@ -35,16 +39,19 @@ typedef struct fsdp_op_gpu {
   int capability;                  // 90 is 9.0; 0: not known, so 90
   int multiprocessors;             // 0: not known, so 132
   fsdp_attention_choice attention; // what is asked for
-  // Sets of 1u << fsdp_attention_kernel: what the executable does not hold, and what did not match the general
-  // kernel on this GPU. The general kernel is in neither.
+  // Sets of 1u << fsdp_attention_kernel: what the executable does not hold, and what did not match the
+  // general kernel on this GPU. The general kernel is in neither.
   unsigned attention_missing, attention_distrusted;
 } fsdp_op_gpu;
 
 // With an H100's numbers for those that are not known.
 fsdp_op_gpu fsdp_op_gpu_completed(const fsdp_op_gpu *gpu);
 
-// "general", "mma", "wgmma"
+// "cpu", "general", "mma", "wgmma"
 const char *fsdp_attention_kernel_name(fsdp_attention_kernel kernel);
+
+// The choice that asks for a GPU's kernel.
+fsdp_attention_choice fsdp_attention_choice_of(fsdp_attention_kernel kernel);
 
 // The kernel for rows of `dtype` and this head dimension; one that is asked for must be allowed.
 fsdp_attention_kernel fsdp_attention_kernel_of(const fsdp_op_gpu *gpu, fsdp_dtype dtype, int64_t head_dim);

@@ -57,7 +57,7 @@ typedef struct fsdp_op_attrs {
   // part (0 or 1) has the positions in order. Of C parts, part c has chunks c and 2C - 1 - c of the 2C equal
   // chunks of positions.
   int64_t kv_seq, kv_parts, kv_piece;
-  fsdp_attention_kernel attention; // attention on a GPU: the kernel that runs
+  fsdp_attention_kernel attention; // attention: which kernel runs
   int64_t ranks;                   // r: ranks whose parts lie one after the other
   const float *inv_freq;           // RoPE: d/2 inverse frequencies, owned by the graph
   float eps;                       // RMSNorm, LayerNorm

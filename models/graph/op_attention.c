@@ -10,6 +10,11 @@ void fsdp_op_rope_emit(fsdp_graph *graph, const fsdp_node *f) {
   fsdp_node_operand_add(fsdp_backward_node(graph, FSDP_OP_ROPE_BACKWARD, f), d_qkv, FSDP_UPDATE);
 }
 
+void fsdp_op_attention_attrs(fsdp_op_device device, const fsdp_op_gpu *gpu, fsdp_op_attrs *attrs,
+                             const fsdp_dtype *dtypes) {
+  if (device == FSDP_OP_CUDA) attrs->attention = fsdp_attention_kernel_of(gpu, dtypes[0], attrs->head_dim);
+}
+
 // Positions that have keys.
 static int64_t key_count(const fsdp_op_attrs *attrs) {
   return attrs->kv_seq ? attrs->kv_seq : attrs->seq;

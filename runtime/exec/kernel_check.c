@@ -18,7 +18,7 @@
 #include <xxhash.h>
 
 #define ALIGNMENT     256
-#define ARENA_BYTES   (INT64_C(16) << 20) // of the greatest case, with room
+#define ARENA_BYTES   (INT64_C(4) << 20) // of the greatest case, with room
 #define LAUNCHES_MAX  4096
 #define IDENTITY_SIZE 512
 
@@ -41,13 +41,18 @@ typedef struct kernel_case {
   const operand *given[FSDP_OP_MAX_OPERANDS];
 } kernel_case;
 
+// What the comparisons found; remembered.
+typedef struct verdict {
+  unsigned attention_distrusted;
+  char finding[200]; // the first of what differs
+} verdict;
+
 typedef struct checker {
   fsdp_device *device;
   const fsdp_kernel_backend *backend;
   fsdp_pool *pool;
-  unsigned missing;
   int capability;
-  fsdp_kernel_verdict *verdict;
+  verdict *found;
 } checker;
 
 static float value_at(const operand *o, const unsigned char *data, int64_t i) {
@@ -111,7 +116,10 @@ static void run_on_cpu(const checker *self, kernel_case *c) {
   }
   void *workspace = fsdp_alloc((size_t)scratch);
   if (scratch > 0) views[count++] = (fsdp_view){workspace, scratch / 4, FSDP_F32, FSDP_WRITE};
+  fsdp_op_attrs attrs = c->attrs;
+  attrs.attention = FSDP_ATTENTION_CPU;
   fsdp_kernel_call call = call_of(c, views, count);
+  call.attrs = &attrs;
   call.pool = self->pool;
   fsdp_cpu_kernels()->kernels[c->kind](&call);
   free(workspace);
@@ -187,8 +195,6 @@ static double difference(const checker *self, const kernel_case *c) {
 // Runs the case on both; `c` keeps the CPU's results.
 static double compare(const checker *self, kernel_case *c, fsdp_dtype dtype) {
   make_operands(c, dtype);
-  kernel_case given = *c; // an operand that is updated begins alike on both
-  for (int i = 0; i < c->count; i++) given.operands[i].host = NULL;
   run_on_gpu(self, c);
   run_on_cpu(self, c);
   return difference(self, c);
@@ -206,7 +212,7 @@ static double compare(const checker *self, kernel_case *c, fsdp_dtype dtype) {
 static const struct attention_case {
   int64_t seq, heads, kv_heads, head_dim, window, pieces;
 } attention_cases[] = {
-    {450, 2, 1, 64, 0, 1}, {200, 2, 1, 128, 0, 1}, {264, 2, 1, 128, 100, 1}, {136, 2, 1, 64, 0, 2}};
+    {300, 1, 1, 64, 0, 1}, {136, 2, 1, 128, 0, 1}, {200, 1, 1, 128, 70, 1}, {136, 1, 1, 64, 0, 2}};
 
 static kernel_case attention_case(const struct attention_case *a, fsdp_op_kind kind,
                                   fsdp_attention_kernel kernel) {
@@ -221,14 +227,13 @@ static kernel_case attention_case(const struct attention_case *a, fsdp_op_kind k
                                  .attention = kernel}};
 }
 
-static void find_difference(const checker *self, const struct attention_case *a,
-                            fsdp_attention_kernel kernel, const char *direction, double apart,
-                            double tolerance) {
-  fsdp_kernel_verdict *verdict = self->verdict;
+static void find_difference(const checker *self, const struct attention_case *a, fsdp_attention_kernel kernel,
+                            const char *direction, double apart, double tolerance) {
+  verdict *found = self->found;
   if (apart <= tolerance) return;
-  verdict->attention_distrusted |= 1u << kernel;
-  if (verdict->finding[0]) return;
-  snprintf(verdict->finding, sizeof verdict->finding,
+  found->attention_distrusted |= 1u << kernel;
+  if (found->finding[0]) return;
+  snprintf(found->finding, sizeof found->finding,
            "attention's %s by %s differs from the CPU's by %.2g of its greatest number (%" PRId64
            " rows of %" PRId64 " heads of %" PRId64 ")",
            direction, fsdp_attention_kernel_name(kernel), apart, a->seq, a->heads, a->head_dim);
@@ -249,11 +254,9 @@ static void check_attention(const checker *self, fsdp_attention_kernel kernel) {
 }
 
 static bool is_there(const checker *self, fsdp_attention_kernel kernel) {
-  fsdp_op_gpu gpu = {.capability = self->capability,
-                     .attention = kernel == FSDP_ATTENTION_WGMMA ? FSDP_ATTENTION_USE_WGMMA
-                                  : kernel == FSDP_ATTENTION_MMA ? FSDP_ATTENTION_USE_MMA
-                                                                 : FSDP_ATTENTION_USE_GENERAL,
-                     .attention_missing = self->missing};
+  const fsdp_op_gpu gpu = {.capability = self->capability,
+                           .attention = fsdp_attention_choice_of(kernel),
+                           .attention_missing = ~self->backend->attention_kernels()};
   fsdp_error error;
   return fsdp_attention_check(&gpu, FSDP_BF16, attention_cases[0].head_dim, &error) == FSDP_OK;
 }
@@ -272,33 +275,30 @@ static fsdp_status check_products(const checker *self, fsdp_error *error) {
     release(&c);
     // Sums of 264 products in a different order; results in bf16 are rounded to 8 bits.
     if (apart <= (dtype == FSDP_F32 ? 1e-5 : 1e-2)) continue;
-    return fsdp_fail(error, FSDP_ERR_PEER,
-                     "this GPU computes wrong numbers: %s in %s differs from the CPU's by %.2g of its greatest "
-                     "number; use another GPU, another driver or library, or --backend cpu",
-                     fsdp_op_name(c.kind), fsdp_dtype_name(dtype), apart);
+    return fsdp_fail(
+        error, FSDP_ERR_PEER,
+        "this GPU computes wrong numbers: %s in %s differs from the CPU's by %.2g of its greatest "
+        "number; use another GPU, another driver or library, or --backend cpu",
+        fsdp_op_name(c.kind), fsdp_dtype_name(dtype), apart);
   }
   return FSDP_OK;
 }
 
 static fsdp_status check_kernels(const checker *self, fsdp_error *error) {
-  fsdp_kernel_verdict *verdict = self->verdict;
+  verdict *found = self->found;
   self->backend->open(NULL);
   fsdp_status status = check_products(self, error);
-  for (int k = FSDP_ATTENTION_KERNEL_COUNT - 1; k >= 0 && status == FSDP_OK; k--)
+  for (int k = FSDP_ATTENTION_KERNEL_COUNT - 1; k >= FSDP_ATTENTION_GENERAL && status == FSDP_OK; k--)
     if (is_there(self, (fsdp_attention_kernel)k)) check_attention(self, (fsdp_attention_kernel)k);
   self->backend->close();
-  if (status != FSDP_OK || !(verdict->attention_distrusted & 1u << FSDP_ATTENTION_GENERAL)) return status;
+  if (status != FSDP_OK || !(found->attention_distrusted & 1u << FSDP_ATTENTION_GENERAL)) return status;
   return fsdp_fail(error, FSDP_ERR_PEER,
                    "this GPU computes wrong numbers: %s; use another GPU, another driver, or --backend cpu",
-                   verdict->finding);
+                   found->finding);
 }
 
-static fsdp_status check_on(const fsdp_gpu *gpu, unsigned missing, fsdp_kernel_verdict *verdict,
-                            fsdp_error *error) {
-  checker self = {.backend = fsdp_cuda_backend(),
-                  .missing = missing,
-                  .capability = gpu->capability,
-                  .verdict = verdict};
+static fsdp_status check_on(const fsdp_gpu *gpu, verdict *found, fsdp_error *error) {
+  checker self = {.backend = fsdp_cuda_backend(), .capability = gpu->capability, .found = found};
   fsdp_device_config device = {.ordinal = gpu->ordinal, .queue_capacity = 16, .event_capacity = 16};
   device.arena_bytes[FSDP_SPACE_DEVICE] = ARENA_BYTES;
   device.stream_threads[FSDP_STREAM_COMPUTE] = 1;
@@ -322,57 +322,45 @@ static void identify(const fsdp_gpu *gpu, char out[IDENTITY_SIZE]) {
     used += snprintf(out + used, IDENTITY_SIZE - (size_t)used, "%02x", gpu->uuid[i]);
 }
 
-static bool recall(const char *name, const char *identity, fsdp_kernel_verdict *verdict) {
+static bool recall(const char *name, const char *identity, verdict *found) {
   char why[FSDP_CACHE_WHY_BYTES];
   int used = 0;
   char *text = fsdp_cache_read(name, identity, why);
   if (why[0]) fsdp_job_note("%s: the GPU's kernels are compared again", why);
-  bool known = text && sscanf(text, "attention %u %n", &verdict->attention_distrusted, &used) == 1 && used > 0;
-  if (known) snprintf(verdict->finding, sizeof verdict->finding, "%.*s", (int)strcspn(text + used, "\n"), text + used);
+  bool known = text && sscanf(text, "attention %u %n", &found->attention_distrusted, &used) == 1 && used > 0;
+  if (known)
+    snprintf(found->finding, sizeof found->finding, "%.*s", (int)strcspn(text + used, "\n"), text + used);
   free(text);
   return known;
 }
 
-static void remember(const char *name, const char *identity, const fsdp_kernel_verdict *verdict) {
-  char text[sizeof verdict->finding + 32], why[FSDP_CACHE_WHY_BYTES];
-  snprintf(text, sizeof text, "attention %u %s\n", verdict->attention_distrusted, verdict->finding);
+static void remember(const char *name, const char *identity, const verdict *found) {
+  char text[sizeof found->finding + 32], why[FSDP_CACHE_WHY_BYTES];
+  snprintf(text, sizeof text, "attention %u %s\n", found->attention_distrusted, found->finding);
   if (!fsdp_cache_write(name, identity, text, why))
     fsdp_job_note("%s: the next run compares the GPU's kernels again", why);
 }
 
-fsdp_status fsdp_kernel_check(const fsdp_gpu *gpu, unsigned missing, fsdp_kernel_verdict *verdict,
-                              fsdp_error *error) {
-  static fsdp_kernel_verdict known; // one GPU per process
-  static char of[IDENTITY_SIZE];
+static verdict known; // one GPU per process
+static bool is_known;
+
+fsdp_status fsdp_kernel_check(const fsdp_gpu *gpu, unsigned *distrusted, fsdp_error *error) {
   char identity[IDENTITY_SIZE], name[64];
-  identify(gpu, identity);
-  if (strcmp(identity, of) == 0) {
-    *verdict = known;
-    return FSDP_OK;
+  if (!is_known) {
+    identify(gpu, identity);
+    snprintf(name, sizeof name, "kernels-%016" PRIx64, XXH64(identity, strlen(identity), 0));
+    if (!recall(name, identity, &known)) {
+      known = (verdict){0};
+      fsdp_status status = check_on(gpu, &known, error);
+      if (status != FSDP_OK) return status;
+      remember(name, identity, &known);
+    }
+    is_known = true;
   }
-  snprintf(name, sizeof name, "kernels-%016" PRIx64, XXH64(identity, strlen(identity), 0));
-  *verdict = (fsdp_kernel_verdict){0};
-  if (!recall(name, identity, verdict)) {
-    *verdict = (fsdp_kernel_verdict){0};
-    fsdp_status status = check_on(gpu, missing, verdict, error);
-    if (status != FSDP_OK) return status;
-    remember(name, identity, verdict);
-  }
-  known = *verdict;
-  memcpy(of, identity, sizeof of);
+  *distrusted = known.attention_distrusted;
   return FSDP_OK;
 }
 
-void fsdp_kernel_check_agree(fsdp_world *world, fsdp_kernel_verdict *verdict) {
-  static bool said;
-  int64_t members[FSDP_ATTENTION_KERNEL_COUNT];
-  for (int k = 0; k < FSDP_ATTENTION_KERNEL_COUNT; k++) members[k] = verdict->attention_distrusted >> k & 1;
-  fsdp_world_reduce(world, FSDP_REDUCE_MAX, members, FSDP_ATTENTION_KERNEL_COUNT);
-  const int speaker = (int)fsdp_world_min(world, verdict->finding[0] ? world->rank : world->size);
-  if (speaker == world->rank && !said)
-    fsdp_job_note("%s: every rank uses the next kernel", verdict->finding);
-  said = true;
-  verdict->attention_distrusted = 0;
-  for (int k = 0; k < FSDP_ATTENTION_KERNEL_COUNT; k++)
-    if (members[k]) verdict->attention_distrusted |= 1u << k;
+const char *fsdp_kernel_check_finding(void) {
+  return known.finding;
 }

@@ -1,48 +1,18 @@
-// Attention's launchers: operands, rowsum(d_o * o), and which of the implementations runs.
+// Attention's launchers: operands, rowsum(d_o * o), and the implementation that the plan says.
 #include "kernels/cuda/attention/attention.cuh"
 #include "kernels/cuda/cuda_kernels.h"
 #include "kernels/cuda/ops.cuh"
 
 #include <initializer_list>
 #include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
 namespace {
 
-// ---- Which tensor-core kernels run: FSDP_ATTENTION
-
-const char *const choice_name = "FSDP_ATTENTION";
 #if defined(FSDP_WGMMA)
 constexpr bool has_wgmma = true;
 #else
 constexpr bool has_wgmma = false; // their code exists for capability 9.0 alone
 #endif
-
-// The value, checked against this build; mma unless it is set.
-fsdp_status choose_tensor_kernels(bool *wgmma, fsdp_error *error) {
-  const char *text = getenv(choice_name);
-  *wgmma = text && strcmp(text, "wgmma") == 0;
-  if (text && !*wgmma && strcmp(text, "mma") != 0) {
-    return fsdp_fail(error, FSDP_ERR_OPTION, "%s (environment) is '%s': use mma or wgmma, or unset it",
-                     choice_name, text);
-  }
-  if (*wgmma && !has_wgmma) {
-    return fsdp_fail(error, FSDP_ERR_PEER,
-                     "%s=wgmma, but this executable holds no wgmma kernels: build with "
-                     "-DCMAKE_CUDA_ARCHITECTURES=90, or use %s=mma",
-                     choice_name, choice_name);
-  }
-  return FSDP_OK;
-}
-
-// Read at each launch, so that a bench or a test can compare both; programs have checked it at their start.
-bool uses_wgmma() {
-  bool wgmma = false;
-  fsdp_error error = {};
-  FSDP_CHECK(choose_tensor_kernels(&wgmma, &error) == FSDP_OK, "%s", error.message);
-  return wgmma;
-}
 
 // ---- Operands
 
@@ -91,11 +61,19 @@ template <class T> kv_columns<T> kv_columns_of(const attention_shape &s, T *kv) 
   return {k, k + int64_t(s.K) * s.D};
 }
 
-// Rows must start on 16 bytes for cp.async.
-bool fits_tensor_cores(const attention_shape &s, std::initializer_list<const void *> operands) {
-  bool aligned = true;
-  for (const void *operand : operands) aligned = aligned && is_aligned(operand);
-  return aligned && s.D % 8 == 0 && s.D <= 128;
+// Whether the plan's kernel, which must be able to take these operands, is one of tensor cores. Their rows must
+// start on 16 bytes for cp.async.
+bool runs_on_tensor_cores(const fsdp_kernel_call *call, const attention_shape &s,
+                          std::initializer_list<const void *> operands) {
+  const fsdp_attention_kernel kernel = call->attrs->attention;
+  FSDP_CHECK(fsdp_cuda_attention_kernels() >> kernel & 1, "%s: no kernel %d here", fsdp_op_name(call->kind),
+             int(kernel));
+  if (kernel == FSDP_ATTENTION_GENERAL) return false;
+  bool fits = call->operands[0].dtype == FSDP_BF16 && s.D % 8 == 0 && s.D <= 128;
+  for (const void *operand : operands) fits = fits && is_aligned(operand);
+  FSDP_CHECK(fits, "%s by %s: rows of %s, heads of %d", fsdp_op_name(call->kind),
+             fsdp_attention_kernel_name(kernel), fsdp_dtype_name(call->operands[0].dtype), s.D);
+  return true;
 }
 
 // One warp per row of o of one head.
@@ -119,10 +97,9 @@ __global__ void __launch_bounds__(threads_count)
   global_store(delta + statistic_at(s, place.sequence, int(index - row * s.H), place.index), sum);
 }
 
-void tensor_forward(const attention_forward<bf16> &p, launch_stream stream) {
-  const bool wgmma = uses_wgmma();
+void tensor_forward(fsdp_attention_kernel kernel, const attention_forward<bf16> &p, launch_stream stream) {
   if constexpr (has_wgmma) {
-    if (wgmma) {
+    if (kernel == FSDP_ATTENTION_WGMMA) {
       attention_hopper_forward(p, stream);
       return;
     }
@@ -130,10 +107,9 @@ void tensor_forward(const attention_forward<bf16> &p, launch_stream stream) {
   attention_tensor_forward(p, stream);
 }
 
-void tensor_backward(const attention_gradient<bf16> &p, launch_stream stream) {
-  const bool wgmma = uses_wgmma();
+void tensor_backward(fsdp_attention_kernel kernel, const attention_gradient<bf16> &p, launch_stream stream) {
   if constexpr (has_wgmma) {
-    if (wgmma) {
+    if (kernel == FSDP_ATTENTION_WGMMA) {
       attention_hopper_backward(p, stream);
       return;
     }
@@ -150,9 +126,10 @@ void run_forward(const fsdp_kernel_call *call, const attention_shape &s) {
     const attention_forward<T> p = {
         s,         numbers_of<T>(call, 0),      columns.k,
         columns.v, numbers_of<T>(call, kv + 1), data_of<float>(&call->operands[kv + 2])};
+    const bool on_tensor_cores = runs_on_tensor_cores(call, s, {p.q, p.k, p.v, p.o});
     if constexpr (sizeof(T) == 2) {
-      if (fits_tensor_cores(s, {p.q, p.k, p.v, p.o})) {
-        tensor_forward(p, stream_of(call));
+      if (on_tensor_cores) {
+        tensor_forward(call->attrs->attention, p, stream_of(call));
         return;
       }
     }
@@ -178,9 +155,10 @@ void run_backward(const fsdp_kernel_call *call, const attention_shape &s) {
                                      d_o,         data_of<float>(&call->operands[kv + 2]),
                                      delta,       numbers_of<T>(call, kv + 4),
                                      gradients.k, gradients.v};
+    const bool on_tensor_cores = runs_on_tensor_cores(call, s, {p.q, p.k, p.v, p.d_o, p.d_q, p.d_k, p.d_v});
     if constexpr (sizeof(T) == 2) {
-      if (fits_tensor_cores(s, {p.q, p.k, p.v, p.d_o, p.d_q, p.d_k, p.d_v})) {
-        tensor_backward(p, stream_of(call));
+      if (on_tensor_cores) {
+        tensor_backward(call->attrs->attention, p, stream_of(call));
         return;
       }
     }
@@ -190,14 +168,9 @@ void run_backward(const fsdp_kernel_call *call, const attention_shape &s) {
 
 } // namespace
 
-extern "C" fsdp_status fsdp_cuda_check(int capability, fsdp_error *error) {
-  bool wgmma = false;
-  const fsdp_status status = choose_tensor_kernels(&wgmma, error);
-  if (status != FSDP_OK || !wgmma || capability == 90) return status;
-  return fsdp_fail(error, FSDP_ERR_PEER,
-                   "%s=wgmma, but this GPU has compute capability %d.%d, and those kernels run on 9.0 alone: "
-                   "use %s=mma",
-                   choice_name, capability / 10, capability % 10, choice_name);
+extern "C" unsigned fsdp_cuda_attention_kernels(void) {
+  return 1u << FSDP_ATTENTION_GENERAL | 1u << FSDP_ATTENTION_MMA |
+         (has_wgmma ? 1u << FSDP_ATTENTION_WGMMA : 0);
 }
 
 void cuda_attention(const fsdp_kernel_call *call) {
