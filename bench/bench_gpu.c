@@ -9,8 +9,8 @@
 // mesh they are the first rank's, timed on one GPU without communication: head_, context_ and columns are
 // kernels of meshes. Per kernel it prints launches per step, microseconds, TFLOP/s of gemms (attention
 // counted causally) or GB/s of operands read and written once, the share of the ceiling, and milliseconds per
-// step. Kernels of attention are timed once more by the other implementation (FSDP_ATTENTION) at the end, if
-// this GPU has it: "... by wgmma"; no sum counts these.
+// step. Kernels of attention, which --attention chooses, are timed once more by each of the others that can run
+// on tensor cores at the end: "... by mma"; no sum counts these.
 //
 // Operands are random numbers of the magnitudes that training has, never zeros: a GPU that multiplies zeros
 // draws less power and, others report, is faster. Small operands are rotated, so that they do not stay in the
@@ -48,8 +48,7 @@ typedef struct arguments {
 
 typedef struct bench {
   int repeats;
-  int capability; // of the GPU: 90 is 9.0
-  FILE *json;     // NULL: none
+  FILE *json; // NULL: none
   cudaStream_t stream;
   cudaEvent_t begin, end;
   double flops_ceiling, bytes_ceiling; // a second; 0: being measured
@@ -331,25 +330,34 @@ static bool is_attention(fsdp_op_kind kind) {
          kind == FSDP_OP_CONTEXT_ATTENTION || kind == FSDP_OP_CONTEXT_ATTENTION_BACKWARD;
 }
 
-// The kernels of attention by the implementation that the environment did not choose. Last, so that one that
+static void bench_attention(bench *b, step_op *op, fsdp_attention_kernel kernel) {
+  const fsdp_op_work work = step_op_work(op);
+  char name[STEP_OP_LABEL_BYTES], label[STEP_OP_LABEL_BYTES + 16];
+  snprintf(label, sizeof label, "%s by %s", step_op_label(op, name), fsdp_attention_kernel_name(kernel));
+  op->attrs.attention = kernel;
+  report(b, label, op->count, run(b, op), &work);
+}
+
+// The kernels of attention by the tensor-core kernels that the plan did not choose. Last, so that one that
 // hangs takes no other result with it.
-static void bench_other_attention(bench *b, const step_ops *list, const char *kernels) {
-  static const char choice[] = "FSDP_ATTENTION";
-  const char *now = getenv(choice);
-  const char *other = now && strcmp(now, "wgmma") == 0 ? "mma" : "wgmma";
-  setenv(choice, other, 1);
-  fsdp_error error = {0};
-  if (fsdp_cuda_check(b->capability, &error) != FSDP_OK) {
-    printf("# %s\n", error.message);
-    return;
-  }
-  for (int i = 0; i < list->count; i++) {
-    const step_op *op = &list->ops[i];
-    if (!is_attention(op->instr->op) || !is_wanted(fsdp_op_name(op->instr->op), kernels)) continue;
-    const fsdp_op_work work = step_op_work(op);
-    char name[STEP_OP_LABEL_BYTES], label[STEP_OP_LABEL_BYTES + 16];
-    snprintf(label, sizeof label, "%s by %s", step_op_label(op, name), other);
-    report(b, label, op->count, run(b, op), &work);
+static void bench_other_attention(bench *b, const fsdp_plan *plan, const step_ops *list,
+                                  const char *kernels) {
+  const fsdp_plan_config *c = &plan->config;
+  for (int k = FSDP_ATTENTION_MMA; k <= FSDP_ATTENTION_WGMMA; k++) {
+    const fsdp_attention_kernel kernel = (fsdp_attention_kernel)k;
+    fsdp_op_gpu gpu = c->gpu;
+    fsdp_error error = {0};
+    gpu.attention = fsdp_attention_choice_of(kernel);
+    if (kernel == fsdp_plan_attention(c)) continue;
+    if (fsdp_attention_check(&gpu, c->param_dtype, c->model.head_dim, &error) != FSDP_OK) {
+      printf("# %s\n", error.message);
+      continue;
+    }
+    for (int i = 0; i < list->count; i++) {
+      step_op *op = &list->ops[i];
+      if (is_attention(op->instr->op) && is_wanted(fsdp_op_name(op->instr->op), kernels))
+        bench_attention(b, op, kernel);
+    }
   }
 }
 
@@ -374,7 +382,7 @@ static void bench_step(bench *b, const fsdp_plan *plan, const char *kernels) {
   if (!kernels)
     printf("all kernels of a step: %.1f ms, %.0f tokens/s with nothing between them\n", 1e3 * b->step_s,
            (double)(c->batch * c->seq * c->micro_batches) / b->step_s);
-  bench_other_attention(b, &list, kernels);
+  bench_other_attention(b, plan, &list, kernels);
   step_ops_destroy(&list);
 }
 
@@ -427,12 +435,6 @@ static void run_all(const arguments *a, const fsdp_setup *setup) {
   bench b = open_bench(a, &scratch);
   struct cudaDeviceProp properties;
   CALL_CUDA(cudaGetDeviceProperties(&properties, 0));
-  b.capability = 10 * properties.major + properties.minor;
-  fsdp_error error = {0};
-  if (fsdp_cuda_check(b.capability, &error) != FSDP_OK) {
-    fprintf(stderr, "bench_gpu: error: %s\n", error.message);
-    exit((int)error.status);
-  }
   const fsdp_plan_config *c = &setup->plan->config;
   printf("# %s, %s, batch %lld, sequence %lld\n", properties.name, setup->model_name, (long long)c->batch,
          (long long)c->seq);
@@ -444,6 +446,17 @@ static void run_all(const arguments *a, const fsdp_setup *setup) {
   CALL_CUDA(cudaFree(scratch));
 }
 
+// What the plan's kernels depend on; all 0 without a GPU.
+static fsdp_op_gpu find_target(void) {
+  struct cudaDeviceProp properties;
+  int count = 0;
+  if (cudaGetDeviceCount(&count) != cudaSuccess || count == 0) return (fsdp_op_gpu){0};
+  CALL_CUDA(cudaGetDeviceProperties(&properties, 0));
+  return (fsdp_op_gpu){.capability = 10 * properties.major + properties.minor,
+                       .multiprocessors = properties.multiProcessorCount,
+                       .attention_missing = ~fsdp_cuda_attention_kernels()};
+}
+
 int main(int argc, char **argv) {
   arguments a = parse(argc, argv);
   fsdp_options options;
@@ -451,7 +464,8 @@ int main(int argc, char **argv) {
   fsdp_error error = {0};
   fsdp_status status = fsdp_options_parse(&options, FSDP_PROGRAM_PLAN, a.plan_argc, a.plan_argv, &error);
   if (status == FSDP_OK) {
-    const fsdp_setup_ranks ranks = fsdp_setup_ranks_planned(&options);
+    fsdp_setup_ranks ranks = fsdp_setup_ranks_planned(&options);
+    ranks.target = find_target();
     status = fsdp_setup_create(&options, FSDP_PROGRAM_PLAN, &ranks, &setup, &error);
   }
   if (status != FSDP_OK) fprintf(stderr, "bench_gpu: error: %s\n", error.message);

@@ -22,6 +22,12 @@ static const fsdp_choice backends[] = {{"auto", FSDP_BACKEND_AUTO, NULL},
                                        {"cuda", FSDP_BACKEND_CUDA, "gpu"},
                                        {NULL, 0, NULL}};
 
+static const fsdp_choice attentions[] = {{"auto", FSDP_ATTENTION_AUTO, NULL},
+                                         {"wgmma", FSDP_ATTENTION_USE_WGMMA, NULL},
+                                         {"mma", FSDP_ATTENTION_USE_MMA, NULL},
+                                         {"general", FSDP_ATTENTION_USE_GENERAL, NULL},
+                                         {NULL, 0, NULL}};
+
 static const fsdp_choice asyncs[] = {{"auto", FSDP_CKPT_ASYNC_AUTO, NULL},
                                      {"on", FSDP_CKPT_ASYNC_ON, NULL},
                                      {"off", FSDP_CKPT_ASYNC_OFF, NULL},
@@ -153,6 +159,9 @@ static const fsdp_option_row table[] = {
      .help = "dtype of AdamW's moments"},
     {"backend", 0, CHOICE(backend, backends), .fallback = "auto", .argument = "auto|cpu|cuda",
      .help = "the device to train on"},
+    {"attention", 0, CHOICE(attention, attentions), .fallback = "auto", .argument = "auto|wgmma|mma|general",
+     .help = "attention's kernel on a GPU: warpgroups (compute capability 9.0 alone), tensor cores, or what "
+             "takes every shape (auto: the first of them that can run)"},
     {"allow-shared-gpu", 0, FLAG(allow_shared_gpu),
      .help = "let several ranks use one GPU, over sockets (tests only)"},
     {"nccl-register", 0, FLAG(nccl_register),

@@ -9,6 +9,7 @@ const fsdp_profile_number fsdp_profile_numbers[FSDP_PROFILE_NUMBERS] = {
     {"launch_us", AT(launch_s), -6, 0},
     {"handoff_us", AT(handoff_s), -6, 0},
     {"host_memory_gbps", AT(host_memory_rate), 9, 0},
+    {"capability", AT(capability), 0, 1},
 };
 
 const fsdp_profile_section fsdp_profile_sections[FSDP_PROFILE_SECTIONS] = {
@@ -26,6 +27,9 @@ const fsdp_profile_section fsdp_profile_sections[FSDP_PROFILE_SECTIONS] = {
     {"contention",
      2,
      {{"compute", AT(product_slowdown), 0, 1}, {"collective", AT(collective_slowdown), 0, 1}}},
+    {"reserve",
+     2,
+     {{"context_gb", AT(context_bytes), 9, 0}, {"communicator_gb", AT(communicator_bytes), 9, 0}}},
     {"network",
      3,
      {{"gbps_per_node", AT(network_rate), 9, 0},

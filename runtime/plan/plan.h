@@ -119,6 +119,12 @@ fsdp_status fsdp_plan_count_batch_parts(const fsdp_plan_config *config, int *par
 // of the plan.
 int64_t fsdp_plan_reserve_bytes(const fsdp_plan *plan);
 
+// FSDP_ERR_OPTION if the configuration asks for a kernel of attention that cannot run.
+fsdp_status fsdp_plan_check_attention(const fsdp_plan_config *config, fsdp_error *error);
+
+// The kernel of all attention of such a plan, whose --attention must be allowed.
+fsdp_attention_kernel fsdp_plan_attention(const fsdp_plan_config *config);
+
 // The greatest norm that is applied (FSDP_NORM_SKIPS): the plan's limit or, without one, the greatest number.
 float fsdp_plan_norm_limit(const fsdp_plan_config *config);
 

@@ -15,8 +15,8 @@ TRAIN_STEPS = 6
 MESH_KERNELS = "head_,context_,take_columns,put_columns"
 MESH = ["--model", "llama3-8b", "--ranks", "8", "--mesh", "context=2,tensor=4", "--wrap", "block", "-b", "1",
         "-s", "8192"]
-# The attention kernels that are not the default yet (docs/cuda_kernels.md).
-WGMMA = {"FSDP_ATTENTION": "wgmma"}
+# Attention's kernels for compute capability 9.0 (docs/cuda_kernels.md).
+WGMMA = ("--attention", "wgmma")
 
 
 @dataclasses.dataclass
@@ -73,8 +73,8 @@ def all_steps(machine):
         Step("versions", 5, kind="versions"),
         Step("one case of every op", 12, [kernel_tests, "--each"], show="^FAILED"),
         Step("production attention", 12, [kernel_tests, "production"], show="against fp32|^rate"),
-        Step("production attention by wgmma", 12, [kernel_tests, "production"], show="against fp32|^rate",
-             environment=WGMMA),
+        Step("production attention by wgmma", 12, [kernel_tests, *WGMMA, "production"],
+             show="against fp32|^rate"),
         Step("golden data", 10, [machine.test("test_golden")], show=r"\[  FAILED"),
         Step("ceilings", 8, [bench, "--ceilings", "--json", ceilings], show="^ceiling", kind="ceilings"),
         train("llama3-8b-4", 42, machine),
@@ -86,7 +86,7 @@ def all_steps(machine):
         mesh_kernels(10, machine),
         # From here on nothing of ours is timed, and PyTorch compiles meanwhile.
         Step("all kernels", 35, [kernel_tests], show="^FAILED"),
-        Step("attention by wgmma", 10, [kernel_tests, "attention_bf16"], show="^FAILED", environment=WGMMA),
+        Step("attention by wgmma", 10, [kernel_tests, *WGMMA, "attention_bf16"], show="^FAILED"),
         Step("strategies", 28, [machine.test("test_strategies")], show=r"\[  FAILED"),
         Step("PyTorch FSDP2 llama3-8b-4-block", 45, case="llama3-8b-4-block", kind="torch"),
         sanitized("memcheck", 27, machine),

@@ -100,7 +100,6 @@ def what_cannot_be_is_said():
         (5, "compute capability 7.5, but the kernels need 8.0", {"FSDP_SIMT_CAPABILITY": "75"}),
         (5, "has no code (no kernel image is available for execution on the device): build with "
             "-DCMAKE_CUDA_ARCHITECTURES=130", {"FSDP_SIMT_CAPABILITY": "130", "FSDP_SIMT_CODE": "209"}),
-        (2, "FSDP_ATTENTION (environment) is 'mna': use mma or wgmma", {"FSDP_ATTENTION": "mna"}),
         (5, "PTX alone, and the driver (CUDA 13.0) is too old to translate it",
             {"FSDP_SIMT_CAPABILITY": "110", "FSDP_SIMT_CODE": "222"}),
     ):

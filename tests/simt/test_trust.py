@@ -38,7 +38,8 @@ class Run:
         self.output = process.stdout
         self.notes = [line for line in process.stderr.splitlines() if ": note: " in line]
         self.errors = programs.errors(process, program)
-        self.losses = [json.loads(line)["loss"] for line in log.read_text().splitlines()] if not status else []
+        lines = [json.loads(line) for line in log.read_text().splitlines()] if not status else []
+        self.numbers = [(line["loss"], line["grad_norm"]) for line in lines]
 
     def products(self):
         found = re.search(r"^products: +(\d+) by (.*?) \((\d+) remembered\)(.*), algorithms ([0-9a-f]{16})$",
@@ -64,13 +65,13 @@ def ranks_run_one_choice():
     """Rank 0 finds algorithm 0 fastest and rank 1 algorithm 2; then their caches say so."""
     alone = [Run(*FP32, ranks=2, cache=work / f"as{i}", FSDP_SIMT_GEMM_FASTEST=str(i)) for i in (0, 2)]
     assert alone[0].algorithms() != alone[1].algorithms(), "the two choices are one"
-    assert alone[0].losses != alone[1].losses, "and no bit shows which was made"
+    assert alone[0].numbers != alone[1].numbers, "and no bit shows which was made"
     for own in (f"export XDG_CACHE_HOME={work}/apart$r FSDP_SIMT_GEMM_FASTEST=$((2 * r))",
                 f"export XDG_CACHE_HOME={work}/as$((2 * r))"):
         both = Run(*FP32, ranks=2, own=own)
-        assert both.algorithms() == alone[0].algorithms() and both.losses == alone[0].losses, own
+        assert both.algorithms() == alone[0].algorithms() and both.numbers == alone[0].numbers, own
     both = Run(*FP32, ranks=2, own=f"export XDG_CACHE_HOME={work}/as$((2 - 2 * r))")
-    assert both.algorithms() == alone[1].algorithms() and both.losses == alone[1].losses
+    assert both.algorithms() == alone[1].algorithms() and both.numbers == alone[1].numbers
     assert both.remembered() == both.products()[0]
     assert not files("products", work / "apart1"), "a rank that chooses nothing has written a file"
 
@@ -81,7 +82,7 @@ def kinds_of_gpu_choose_apart():
     assert both.products()[2] == ", on 2 kinds of GPU, by the lowest rank of each", both.output
     assert len(files("products", work / "kinds")) == 2
     again = Run(*FP32, ranks=2, own="export FSDP_SIMT_CAPABILITY=$((90 - 10 * r))", cache=work / "kinds")
-    assert again.algorithms() == both.algorithms() and again.losses == both.losses
+    assert again.algorithms() == both.algorithms() and again.numbers == both.numbers
 
 
 def algorithms_are_remembered():
@@ -155,7 +156,7 @@ def wrong_kernels_are_replaced():
             assert len(run.notes) == 1 and words in run.notes[0], run.notes
             assert "every rank uses the next kernel" in run.notes[0], run.notes
     general = planted("mma,wgmma", "--attention", "general", cache="mma,wgmma90")
-    assert general.losses == run.losses, "it is not the general kernel that ran"
+    assert general.numbers == run.numbers, "it is not the general kernel that ran"
     refused = planted("wgmma", "--attention", "wgmma", cache="wgmma90", status=2)
     assert "did not match" in refused.errors[0], refused.errors
 

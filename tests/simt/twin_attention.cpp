@@ -75,8 +75,16 @@ int64_t width_of(const heads &s, const cut &how) {
   return (how.is_alone ? s.H : s.H + 2 * s.K) * s.D;
 }
 
-fsdp_op_attrs attrs_of(const heads &s, const cut &how) {
+fsdp_attention_kernel tensor_kernel = FSDP_ATTENTION_MMA;
+
+// As a plan on a GPU that has the kernel decides.
+fsdp_attention_kernel kernel_of(fsdp_dtype dtype, int64_t D) {
+  return dtype == FSDP_BF16 && D % 8 == 0 && D <= 128 ? tensor_kernel : FSDP_ATTENTION_GENERAL;
+}
+
+fsdp_op_attrs attrs_of(const heads &s, const cut &how, fsdp_dtype dtype) {
   fsdp_op_attrs attrs = {};
+  attrs.attention = kernel_of(dtype, s.D);
   attrs.batch = s.B;
   attrs.seq = s.T;
   attrs.heads = s.H;
@@ -135,7 +143,7 @@ void gradients_of(twin_case *c, fsdp_dtype dtype, const heads &s, const cut &how
 void forward_and_backward(fsdp_dtype dtype, const heads &s, const cut &how = {1, 0, 0}) {
   const int64_t N = s.B * s.T;
   const bool apart = is_apart(how);
-  const fsdp_op_attrs attrs = attrs_of(s, how);
+  const fsdp_op_attrs attrs = attrs_of(s, how, dtype);
   twin_case c = twin_of(apart ? FSDP_OP_CONTEXT_ATTENTION : FSDP_OP_ATTENTION, attrs, dtype);
   c.name += text_of(s, how);
   inputs_of(&c, dtype, s, how, 1.5); // some rows are nearly one-hot
@@ -192,6 +200,7 @@ twin_operand widened(twin_operand o) {
 // Runs a case in bf16, and in fp32 on the same numbers, and compares what `results` names. Returns fp32's.
 std::vector<std::vector<unsigned char>> against_fp32(const twin_case &c, const std::vector<size_t> &results) {
   twin_case exact = c;
+  exact.attrs.attention = FSDP_ATTENTION_GENERAL;
   for (twin_operand &o : exact.operands)
     if (o.dtype == FSDP_BF16) o = widened(o);
   const std::vector<std::vector<unsigned char>> mine = twin_run(c), wanted = twin_run(exact);
@@ -214,7 +223,7 @@ void print_rate(const twin_case &c) {
 }
 
 void production(const heads &s, const cut &how) {
-  const fsdp_op_attrs attrs = attrs_of(s, how);
+  const fsdp_op_attrs attrs = attrs_of(s, how, FSDP_BF16);
   const bool apart = is_apart(how);
   const int64_t N = s.B * s.T;
   twin_case c = twin_of(apart ? FSDP_OP_CONTEXT_ATTENTION : FSDP_OP_ATTENTION, attrs, FSDP_BF16);
@@ -251,6 +260,10 @@ void production(const heads &s, const cut &how) {
 }
 
 } // namespace
+
+void twin_use_attention(fsdp_attention_kernel kernel) {
+  tensor_kernel = kernel;
+}
 
 void twin_attention_production() {
 #if defined(FSDP_SIMT)

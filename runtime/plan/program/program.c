@@ -377,8 +377,12 @@ static void print_instr(const fsdp_program *program, int position, FILE *out) {
   static const char *const reasons[] = {"data", "reuse", "policy"};
   const fsdp_instr *instr = &program->instrs[position];
   bool op = instr->kind == FSDP_INSTR_OP;
-  fprintf(out, "%6d %-9s %-29s", position, fsdp_stream_name(instr->stream),
-          op ? fsdp_op_name(instr->op) : fsdp_instr_kind_name(instr->kind));
+  char name[64];
+  snprintf(name, sizeof name, "%s", op ? fsdp_op_name(instr->op) : fsdp_instr_kind_name(instr->kind));
+  if (instr->attrs.attention != FSDP_ATTENTION_CPU)
+    snprintf(name + strlen(name), sizeof name - strlen(name), "[%s]",
+             fsdp_attention_kernel_name(instr->attrs.attention));
+  fprintf(out, "%6d %-9s %-29s", position, fsdp_stream_name(instr->stream), name);
   if (instr->unit >= 0) fprintf(out, " unit=%d", instr->unit);
   if (fsdp_instr_is_collective(instr)) {
     char axes[FSDP_MESH_TEXT_BYTES];

@@ -494,20 +494,27 @@ static void test_attention_rows(void **state) {
       profile,
       &(fsdp_profile_product){
           .dtype = FSDP_F16, .form = FSDP_PRODUCT_FORM_COUNT, .m = 1, .n = 1, .k = 1, .flops_per_s = 1});
-  assert_int_equal(fsdp_device_profile_check(profile, FSDP_F16, &error), FSDP_ERR_INPUT);
+  assert_int_equal(fsdp_device_profile_check(profile, FSDP_F16, FSDP_ATTENTION_MMA, &error), FSDP_ERR_INPUT);
   fsdp_device_profile_add_attention(profile, &row);
-  assert_int_equal(fsdp_device_profile_check(profile, FSDP_F16, &error), FSDP_ERR_INPUT);
+  assert_int_equal(fsdp_device_profile_check(profile, FSDP_F16, FSDP_ATTENTION_MMA, &error), FSDP_ERR_INPUT);
   assert_non_null(strstr(error.message, "attention's forward in fp16"));
   row.direction = FSDP_ATTENTION_FORWARD;
   row.ranks = 1;
   rate.value = 4e9;
   fsdp_device_profile_add_attention(profile, &row);
-  assert_int_equal(fsdp_device_profile_check(profile, FSDP_F16, &error), FSDP_OK);
+  assert_int_equal(fsdp_device_profile_check(profile, FSDP_F16, FSDP_ATTENTION_MMA, &error), FSDP_OK);
   for (int ranks = 1; ranks <= 4; ranks++) {
-    assert_near(fsdp_profile_attention_s(profile, ranks, FSDP_F16, 64, 128, FSDP_ATTENTION_FORWARD, 4e9), 1,
-                1e-9);
-    assert_near(fsdp_profile_attention_s(profile, ranks, FSDP_F16, 64, 128, FSDP_ATTENTION_BACKWARD, 4e9), 2,
-                1e-9);
+    fsdp_profile_attention_call call = {.kernel = FSDP_ATTENTION_MMA,
+                                        .dtype = FSDP_F16,
+                                        .head_dim = 64,
+                                        .seq = 128,
+                                        .direction = FSDP_ATTENTION_FORWARD,
+                                        .flops = 4e9};
+    bool estimated = true;
+    assert_near(fsdp_profile_attention_s(profile, ranks, &call, &estimated), 1, 1e-9);
+    assert_false(estimated);
+    call.direction = FSDP_ATTENTION_BACKWARD;
+    assert_near(fsdp_profile_attention_s(profile, ranks, &call, &estimated), 2, 1e-9);
   }
   fsdp_device_profile_destroy(profile);
 }
