@@ -9,8 +9,8 @@
 // mesh they are the first rank's, timed on one GPU without communication: head_, context_ and columns are
 // kernels of meshes. Per kernel it prints launches per step, microseconds, TFLOP/s of gemms (attention
 // counted causally) or GB/s of operands read and written once, the share of the ceiling, and milliseconds per
-// step. Kernels of attention, which --attention chooses, are timed once more by each of the others that can run
-// on tensor cores at the end: "... by mma"; no sum counts these.
+// step. Kernels of attention, which --attention chooses, are timed once more by each of the others that can
+// run on tensor cores at the end: "... by mma"; no sum counts these.
 //
 // Operands are random numbers of the magnitudes that training has, never zeros: a GPU that multiplies zeros
 // draws less power and, others report, is faster. Small operands are rotated, so that they do not stay in the

@@ -1,4 +1,5 @@
-// Products whose algorithm a library chooses, as seen from outside of it: what it is chosen by, and the choice.
+// Products whose algorithm a library chooses, as seen from outside of it: what it is chosen by, and the
+// choice.
 //
 //   prepare(call) of every call ─► noted: a list in the order of the program, the same on every rank
 //   alignments: the least of all ranks ─► an algorithm each, measured on one rank ─► set on all of them
@@ -41,13 +42,13 @@ typedef struct fsdp_product {
 typedef struct fsdp_product_library {
   // "cuBLASLt 13.1.0".
   void (*name)(char *out, size_t bytes);
-  // Those noted since the library was opened. The caller may lower alignments, and choose algorithms that `runs`
-  // has accepted.
+  // Those noted since the library was opened. The caller may lower alignments, and choose algorithms that
+  // `runs` has accepted.
   fsdp_product *(*noted)(int *count);
   // Whether the library knows the algorithm, and can run it for this product.
   bool (*runs)(const fsdp_product *product);
-  // Times a few algorithms on the memory that product `index` was noted with, and chooses the fastest. That memory
-  // holds random numbers meanwhile and NaNs afterwards.
+  // Times a few algorithms on the memory that product `index` was noted with, and chooses the fastest. That
+  // memory holds random numbers meanwhile and NaNs afterwards.
   void (*measure)(int index);
 } fsdp_product_library;
 

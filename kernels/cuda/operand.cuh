@@ -56,8 +56,8 @@ template <class Body> inline void with_type(fsdp_dtype dtype, const Body &body) 
   }
 }
 
-// Where launches go: onto a stream, or, of a call that is only prepared, nowhere: kernels are loaded, products
-// noted, and nothing runs.
+// Where launches go: onto a stream, or, of a call that is only prepared, nowhere: kernels are loaded,
+// products noted, and nothing runs.
 struct launch_stream {
   void *handle;
   bool prepares;

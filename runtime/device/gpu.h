@@ -29,8 +29,8 @@ typedef struct fsdp_gpu {
 
 #define FSDP_GPU_KIND_BYTES 192
 
-// What kernels' speed and results may depend on: "NVIDIA H200, compute capability 9.0, 132 multiprocessors, driver
-// 13.0, 580.65.06".
+// What kernels' speed and results may depend on: "NVIDIA H200, compute capability 9.0, 132 multiprocessors,
+// driver 13.0, 580.65.06".
 const char *fsdp_gpu_kind(const fsdp_gpu *gpu, char out[FSDP_GPU_KIND_BYTES]);
 
 // Whether this build has the CUDA device at all.

@@ -60,7 +60,8 @@ static fsdp_status fail_driver(cudaError_t status, fsdp_error *error) {
                    cudaGetErrorString(status), cudaGetErrorName(status));
 }
 
-// The driver's own version, the first word of its file that is a number with points; "" if there is no such file.
+// The driver's own version, the first word of its file that is a number with points; "" if there is no such
+// file.
 static void read_driver_file(char out[32]) {
   char line[256] = "";
   FILE *file = fopen("/proc/driver/nvidia/version", "r");

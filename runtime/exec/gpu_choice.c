@@ -1,5 +1,6 @@
 #include "runtime/exec/gpu_choice.h"
 
+#include "kernels/kernels.h"
 #include "runtime/base/check.h"
 #include "runtime/base/job.h"
 #include "runtime/exec/kernel_check.h"

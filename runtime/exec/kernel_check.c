@@ -202,13 +202,13 @@ static double compare(const checker *self, kernel_case *c, fsdp_dtype dtype) {
 
 // ---- Attention, by each kernel
 
-// In bf16 the kernels round probabilities and their gradients to 8 bits before their products, and the results
-// once more, as the CPU's do; a wrong tile, row or scale is off by tens of per cent.
+// In bf16 the kernels round probabilities and their gradients to 8 bits before their products, and the
+// results once more, as the CPU's do; a wrong tile, row or scale is off by tens of per cent.
 #define FORWARD_TOLERANCE  2e-2
 #define BACKWARD_TOLERANCE 4e-2
 
-// Both widths of the kernels' tiles; rows past several tiles, which end inside one; groups of heads; a window; rows
-// in pieces, which take kernels of their own.
+// Both widths of the kernels' tiles; rows past several tiles, which end inside one; groups of heads; a
+// window; rows in pieces, which take kernels of their own.
 static const struct attention_case {
   int64_t seq, heads, kv_heads, head_dim, window, pieces;
 } attention_cases[] = {
@@ -261,7 +261,7 @@ static bool is_there(const checker *self, fsdp_attention_kernel kernel) {
   return fsdp_attention_check(&gpu, FSDP_BF16, attention_cases[0].head_dim, &error) == FSDP_OK;
 }
 
-// ---- Products, by the library's first guess: those of a run are compared when their algorithm is chosen
+// ---- Products, by the library's first guess
 
 static fsdp_status check_products(const checker *self, fsdp_error *error) {
   static const fsdp_op_kind kinds[] = {FSDP_OP_LINEAR, FSDP_OP_LINEAR_BACKWARD_INPUT,

@@ -17,10 +17,10 @@ struct fsdp_cuda_gemm_run {
   bool a_transposed, b_transposed, accumulate;
 };
 
-// Enqueues the gemm on a stream, by the algorithm that was chosen for its shape; by the library's first guess if
-// none was.
+// Enqueues the gemm on a stream, by the algorithm that was chosen for its shape; by the library's first guess
+// if none was.
 void fsdp_cuda_gemm(const fsdp_cuda_gemm_run *product, void *stream);
 
-// Notes that such a gemm will run, on this memory, of which nothing is filled yet: its algorithm is then chosen
-// (kernels/products.h).
+// Notes that such a gemm will run, on this memory, of which nothing is filled yet: its algorithm is then
+// chosen (kernels/products.h).
 void fsdp_cuda_gemm_note(const fsdp_cuda_gemm_run *product);

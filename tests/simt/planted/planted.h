@@ -1,5 +1,5 @@
-// Kernels that are wrong on purpose: FSDP_SIMT_PLANT names them, "mma,wgmma" or, on one rank alone, "wgmma@1". Their
-// scores are a twentieth too large, as by a scale that is not the head dimension's.
+// Kernels that are wrong on purpose: FSDP_SIMT_PLANT names them, "mma,wgmma" or, on one rank alone,
+// "wgmma@1". Their scores are a twentieth too large, as by a scale that is not the head dimension's.
 #pragma once
 
 #include <cstdlib>

@@ -1,4 +1,5 @@
-// What is remembered on disk comes back whole or not at all, and nothing that goes wrong with it is more than a line.
+// What is remembered on disk comes back whole or not at all, and nothing that goes wrong with it is more than
+// a line.
 #include "runtime/base/cache_file.h"
 
 #include <setjmp.h>
