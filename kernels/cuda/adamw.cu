@@ -89,7 +89,8 @@ __device__ __forceinline__ void round_state(float (&x)[WIDTH], uint64_t key, con
                                             int state) {
   static_assert(WIDTH == 1 || WIDTH == lanes, "one block");
   uint32_t random[4];
-  fsdp_philox(key, source.stream, 3 * (source.element / lanes) + unsigned(state), random);
+  fsdp_philox(FSDP_ROUNDING_ROUNDS, key, source.stream, 3 * (source.element / lanes) + unsigned(state),
+              random);
   if constexpr (WIDTH == 1) {
     const unsigned lane = unsigned(source.element % lanes);
     uint32_t word = random[0];

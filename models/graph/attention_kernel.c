@@ -20,7 +20,8 @@ fsdp_op_gpu fsdp_op_gpu_completed(const fsdp_op_gpu *gpu) {
 }
 
 const char *fsdp_attention_kernel_name(fsdp_attention_kernel kernel) {
-  static const char *const names[FSDP_ATTENTION_KERNEL_COUNT] = {"cpu", "general", "mma", "wgmma"};
+  static const char *const names[FSDP_ATTENTION_KERNEL_COUNT] = {"cpu", "general", "mma", "wgmma",
+                                                                 "wgmma-unfenced"};
   FSDP_CHECK((unsigned)kernel < FSDP_ATTENTION_KERNEL_COUNT, "attention kernel %d", (int)kernel);
   return names[kernel];
 }

@@ -1,12 +1,14 @@
-// Which kernels run attention: a decision of the plan, carried by the op's attributes
-// (fsdp_op_attrs.attention).
+// Which kernels run attention: a decision of the plan, carried by the op's attributes (fsdp_op_attrs.attention).
 //
 //   wgmma     warpgroups, on compute capability 9.0 alone: bf16, head dimensions of a multiple of 8 up to 128
 //   mma       tensor cores, on every GPU: the same
 //   general   everything else
 //
-// Rows of q, k and v then start on 16 bytes, as copies by tensor cores need: tensors do, and each head's
-// columns are a multiple of 8 elements.
+// Rows of q, k and v then start on 16 bytes, as copies by tensor cores need: tensors do, and each head's columns
+// are a multiple of 8 elements.
+//
+// wgmma-unfenced is wgmma without fence.proxy.async in the forward's copying warps, which PTX asks for: to be
+// timed beside it, and never planned.
 #pragma once
 
 #include "runtime/base/dtype.h"
@@ -25,6 +27,7 @@ typedef enum fsdp_attention_kernel {
   FSDP_ATTENTION_GENERAL,
   FSDP_ATTENTION_MMA,
   FSDP_ATTENTION_WGMMA,
+  FSDP_ATTENTION_WGMMA_UNFENCED,
   FSDP_ATTENTION_KERNEL_COUNT
 } fsdp_attention_kernel;
 
@@ -48,7 +51,7 @@ typedef struct fsdp_op_gpu {
 // With an H100's numbers for those that are not known.
 fsdp_op_gpu fsdp_op_gpu_completed(const fsdp_op_gpu *gpu);
 
-// "cpu", "general", "mma", "wgmma"
+// "cpu", "general", "mma", "wgmma", "wgmma-unfenced"
 const char *fsdp_attention_kernel_name(fsdp_attention_kernel kernel);
 
 // The choice that asks for a GPU's kernel.

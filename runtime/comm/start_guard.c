@@ -21,6 +21,7 @@ typedef struct report {
   int rank, process;
   const char *host;
   int seconds;
+  bool one_node;
 } report;
 
 static void say(const report *r) {
@@ -30,6 +31,14 @@ static void say(const report *r) {
            "or crashed. What it or the system's log says is the cause. Start again",
            r->rank, r->host, r->process);
   fsdp_job_say(text);
+}
+
+// mpirun has asked the rank to end, and nobody has said why: another rank may have ended before it had a
+// guard, of which mpirun --quiet says nothing.
+static void say_asked(void) {
+  fsdp_job_say("mpirun has ended the job before all ranks had joined it: it was told to, or a rank had been "
+               "killed or had crashed before it could say so. Without --quiet mpirun names that rank. Start "
+               "again");
 }
 
 // In the child, which has nothing of its parent but memory, standard error and three handles.
@@ -55,8 +64,13 @@ static FSDP_NORETURN void run(const fsdp_start_guard *self, const report *r, int
   struct pollfd end = {.fd = OF_RANK, .events = POLLIN};
   while (poll(&end, 1, -1) <= 0) continue;
   if (fsdp_launcher_has_ended(&launcher, 0)) _exit(0); // the rank has followed it
-  bool said = atomic_load(self->told) == FSDP_START_SAID;
-  if (!atomic_load(self->told) && fsdp_launcher_claim(&launcher, OF_CLAIM)) said = true, say(r);
+  const int told = atomic_load(self->told);
+  bool said = told == FSDP_START_SAID;
+  // Of several nodes one could not know that another has said it.
+  if ((!told || r->one_node) && !said && fsdp_launcher_claim(&launcher, OF_CLAIM)) {
+    said = true;
+    told ? say_asked() : say(r);
+  }
   if (!launcher.is_parent) _exit(0); // who started the rank may have more to do
   const int64_t patience_ms = fsdp_min_i64(fsdp_launcher_patience_ms(&launcher), (int64_t)r->seconds * 1000);
   if (!fsdp_launcher_has_ended(&launcher, (int)patience_ms)) {
@@ -66,7 +80,7 @@ static FSDP_NORETURN void run(const fsdp_start_guard *self, const report *r, int
   _exit(0);
 }
 
-void fsdp_start_guard_begin(fsdp_start_guard *self, int rank, const char *host, int seconds) {
+void fsdp_start_guard_begin(fsdp_start_guard *self, int rank, const char *host, int seconds, bool one_node) {
   *self = (fsdp_start_guard){.launcher = fsdp_launcher_find(), .claim = -1, .process = -1};
   if (self->launcher.handle < 0) return;
   self->claim = fsdp_launcher_claim_open();
@@ -74,7 +88,8 @@ void fsdp_start_guard_begin(fsdp_start_guard *self, int rank, const char *host, 
   int rank_handle = (int)syscall(SYS_pidfd_open, getpid(), 0);
   if (page == MAP_FAILED || self->claim < 0 || rank_handle < 0) return;
   self->told = page;
-  const report r = {.rank = rank, .process = getpid(), .host = host, .seconds = seconds};
+  const report r = {
+      .rank = rank, .process = getpid(), .host = host, .seconds = seconds, .one_node = one_node};
   fflush(NULL);
   self->process = fork();
   if (self->process == 0) run(self, &r, rank_handle);

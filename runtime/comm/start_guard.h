@@ -1,6 +1,7 @@
 // The guard of one rank until it has joined the job: a small process that outlives it.
 //
 //   the rank has ended without a word         it names the rank, once per node and mpirun
+//   mpirun has ended the rank, without a word the same, in a job of one node: that mpirun has ended the job
 //   mpirun or orted is there seconds later    it ends that: Open MPI may wait without a limit for a rank that
 //                                             was killed while it connected
 //
@@ -22,7 +23,8 @@ typedef struct fsdp_start_guard {
 } fsdp_start_guard;
 
 // Forks it, where mpirun has started this process. `seconds`: what mpirun gets at most to end a failed job.
-void fsdp_start_guard_begin(fsdp_start_guard *guard, int rank, const char *host, int seconds);
+// `one_node`: all ranks are on this one.
+void fsdp_start_guard_begin(fsdp_start_guard *guard, int rank, const char *host, int seconds, bool one_node);
 
 // Whether this process is to report why the job cannot start, as nobody of its node has.
 bool fsdp_start_guard_claim(const fsdp_start_guard *guard);

@@ -330,12 +330,12 @@ void fsdp_executor_begin_snapshot(fsdp_executor *self, void (*complete)(void *ar
   self->snapshot_complete = complete;
   self->snapshot_argument = argument;
   FSDP_CHECK(issue_beside(self, FSDP_SECTION_SNAPSHOT), "the plan has no snapshot");
-  self->snapshot_ticket = self->last_ticket[FSDP_STREAM_D2H];
+  self->snapshot_ticket = self->last_ticket[FSDP_STREAM_SNAPSHOT];
 }
 
 void fsdp_executor_end_snapshot(fsdp_executor *self) {
   fsdp_device *device = self->config.device;
-  device->table->synchronize(device, FSDP_STREAM_D2H, self->snapshot_ticket);
+  device->table->synchronize(device, FSDP_STREAM_SNAPSHOT, self->snapshot_ticket);
 }
 
 void fsdp_executor_run_exchange(fsdp_executor *self) {

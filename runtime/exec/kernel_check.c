@@ -118,6 +118,7 @@ static void run_on_cpu(const checker *self, kernel_case *c) {
   if (scratch > 0) views[count++] = (fsdp_view){workspace, scratch / 4, FSDP_F32, FSDP_WRITE};
   fsdp_op_attrs attrs = c->attrs;
   attrs.attention = FSDP_ATTENTION_CPU;
+  attrs.head_parts = 1;
   fsdp_kernel_call call = call_of(c, views, count);
   call.attrs = &attrs;
   call.pool = self->pool;
@@ -207,12 +208,15 @@ static double compare(const checker *self, kernel_case *c, fsdp_dtype dtype) {
 #define FORWARD_TOLERANCE  2e-2
 #define BACKWARD_TOLERANCE 4e-2
 
-// Both widths of the kernels' tiles; rows past several tiles, which end inside one; groups of heads; a
+// Both widths of the kernels' tiles; rows past several tiles, which end inside one; groups of heads, also
+// cut over blocks; a
 // window; rows in pieces, which take kernels of their own.
 static const struct attention_case {
-  int64_t seq, heads, kv_heads, head_dim, window, pieces;
-} attention_cases[] = {
-    {300, 1, 1, 64, 0, 1}, {136, 2, 1, 128, 0, 1}, {200, 1, 1, 128, 70, 1}, {136, 1, 1, 64, 0, 2}};
+  int64_t seq, heads, kv_heads, head_dim, window, pieces, head_parts;
+} attention_cases[] = {{300, 1, 1, 64, 0, 1, 1},
+                       {136, 2, 1, 128, 0, 1, 2},
+                       {200, 2, 1, 128, 70, 1, 1},
+                       {136, 1, 1, 64, 0, 2, 1}};
 
 static kernel_case attention_case(const struct attention_case *a, fsdp_op_kind kind,
                                   fsdp_attention_kernel kernel) {
@@ -224,6 +228,7 @@ static kernel_case attention_case(const struct attention_case *a, fsdp_op_kind k
                                  .head_dim = a->head_dim,
                                  .window = a->window,
                                  .piece = a->pieces > 1 ? a->seq / a->pieces : 0,
+                                 .head_parts = kernel == FSDP_ATTENTION_GENERAL ? 1 : a->head_parts,
                                  .attention = kernel}};
 }
 
@@ -288,7 +293,7 @@ static fsdp_status check_kernels(const checker *self, fsdp_error *error) {
   verdict *found = self->found;
   self->backend->open(NULL);
   fsdp_status status = check_products(self, error);
-  for (int k = FSDP_ATTENTION_KERNEL_COUNT - 1; k >= FSDP_ATTENTION_GENERAL && status == FSDP_OK; k--)
+  for (int k = FSDP_ATTENTION_WGMMA; k >= FSDP_ATTENTION_GENERAL && status == FSDP_OK; k--)
     if (is_there(self, (fsdp_attention_kernel)k)) check_attention(self, (fsdp_attention_kernel)k);
   self->backend->close();
   if (status != FSDP_OK || !(found->attention_distrusted & 1u << FSDP_ATTENTION_GENERAL)) return status;

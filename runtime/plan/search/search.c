@@ -24,8 +24,6 @@
 #define WAITS 0.01
 // A finalist whose price is further from its estimate than this has its kind's estimates corrected.
 #define AGREEMENT 0.005
-// Estimates from a few layers may be so much too high.
-#define TOO_HIGH 0.03
 static const double rooms[] = {0.05, 0.15};
 
 typedef struct ranked {
@@ -326,7 +324,7 @@ static bool is_beaten(run *r, const ranked *item) {
   double least = INFINITY;
   for (int i = 0; i < item->best.count && least >= last && last < INFINITY; i++) {
     search_setting setting = item->best.settings[i];
-    if (setting.estimate.step_s * (1 - TOO_HIGH) >= last) continue;
+    if (setting.estimate.step_s * (1 - SEARCH_TOO_HIGH) >= last) continue;
     if (refine(r, &setting)) least = fmin(least, setting.estimate.step_s);
   }
   if (least < last || last == INFINITY) return false;
@@ -361,7 +359,7 @@ static void choose_finalists(run *r) {
   for (int i = 0; i < r->ranked_count && (i < WHOLE_KINDS || !result->count); i++) {
     ranked *item = &r->ranked[i];
     fsdp_search_plan plan;
-    if (item->best.settings[0].estimate.step_s * (1 - TOO_HIGH) >= last_s(result)) break;
+    if (item->best.settings[0].estimate.step_s * (1 - SEARCH_TOO_HIGH) >= last_s(result)) break;
     if (is_beaten(r, item)) continue;
     fsdp_search_kind *kind = &result->kinds[item->kind];
     if (!choose_of_kind(r, item, i < THOROUGH_KINDS, &plan)) {

@@ -116,17 +116,41 @@ typedef struct load {
   double path_s, layers_s, update_s, resource_s[FSDP_RESOURCE_COUNT], axes_s[FSDP_RESOURCE_COUNT];
 } load;
 
+// Of an instruction's seconds those that remain whatever the wrap, the accumulation and the prefetch: reading
+// gradients that are added to, or wider than their reduction, and zeroing between parameters may not.
+static double least_seconds(const fsdp_pricing *pricing, const fsdp_simulation *simulation, int position) {
+  const fsdp_program *program = pricing->plan->program;
+  const fsdp_instr *instr = &program->instrs[position];
+  const fsdp_operand *operands = &program->operands[instr->first_operand];
+  const double seconds = fsdp_simulation_price_of(simulation, position)->seconds;
+  const double narrow = (double)fsdp_dtype_bytes(pricing->plan->config.reduce_dtype);
+  double all = 0, added = 0, wider = 0;
+  if (instr->kind != FSDP_INSTR_OP || seconds <= 0) return seconds;
+  if (instr->op == FSDP_OP_ZERO) return 0;
+  for (int o = 0; o < instr->operand_count; o++) {
+    const double bytes = (double)operands[o].size_bytes;
+    const bool adds = operands[o].access == FSDP_UPDATE;
+    all += adds ? 2 * bytes : bytes;
+    if (program->tensors[operands[o].tensor].category != FSDP_CATEGORY_GRADIENTS) continue;
+    added += adds ? bytes : 0;
+    wider += fmax(0, 1 - narrow / (double)fsdp_dtype_bytes(operands[o].dtype)) * bytes;
+  }
+  if (!fsdp_op_makes_gemms(instr->op)) return seconds * (1 - (added + wider) / all);
+  return fmax(0, seconds - fsdp_profile_read_s(pricing->profile, pricing->ranks_per_node, added));
+}
+
 static bool is_of_layers(fsdp_stream stream) {
   return stream == FSDP_STREAM_COMPUTE || stream == FSDP_STREAM_TENSOR || stream == FSDP_STREAM_CONTEXT;
 }
 
-static void add_seconds(const fsdp_plan *plan, const fsdp_simulation *simulation, int begin, int end,
+static void add_seconds(const fsdp_pricing *pricing, const fsdp_simulation *simulation, int begin, int end,
                         load *sum) {
+  const fsdp_plan *plan = pricing->plan;
   for (int i = begin; i < end; i++) {
     const fsdp_instr *instr = &plan->program->instrs[i];
     const fsdp_price price = *fsdp_simulation_price_of(simulation, i);
     const bool updates = instr->kind == FSDP_INSTR_OP && instr->op == plan->optimizer->update;
-    if (instr->stream == FSDP_STREAM_HOST && updates) sum->update_s += price.seconds;
+    if (instr->stream == FSDP_STREAM_HOST && updates) sum->update_s += least_seconds(pricing, simulation, i);
     for (int r = 0; r < FSDP_RESOURCE_COUNT; r++) sum->resource_s[r] += price.seconds * price.share[r];
     if (instr->stream == FSDP_STREAM_COMPUTE || !is_of_layers(instr->stream)) continue;
     for (int r = 0; r < FSDP_RESOURCE_COUNT; r++) sum->axes_s[r] += price.seconds * price.share[r];
@@ -136,9 +160,9 @@ static void add_seconds(const fsdp_plan *plan, const fsdp_simulation *simulation
 // The longest path from the beginning of [begin, end) to the end of its last computation, over computation
 // and the collectives of `tensor` and `context`; of `layers`, without what units do to weights and gradients.
 // Nothing is under way at the beginning. `ends`: scratch, by position.
-static double find_path(const fsdp_plan *plan, const fsdp_simulation *simulation, int begin, int end,
+static double find_path(const fsdp_pricing *pricing, const fsdp_simulation *simulation, int begin, int end,
                         bool layers, double *ends) {
-  const fsdp_program *program = plan->program;
+  const fsdp_program *program = pricing->plan->program;
   double free_s[FSDP_STREAM_COUNT] = {0};
   for (int i = begin; i < end; i++) {
     const fsdp_instr *instr = &program->instrs[i];
@@ -149,14 +173,15 @@ static double find_path(const fsdp_plan *plan, const fsdp_simulation *simulation
       const int awaited = program->waits[instr->first_wait + w].position;
       if (awaited >= begin && awaited < i) free_s[stream] = fmax(free_s[stream], ends[awaited]);
     }
-    ends[i] = free_s[stream] += fsdp_simulation_price_of(simulation, i)->seconds;
+    ends[i] = free_s[stream] += least_seconds(pricing, simulation, i);
   }
   return free_s[FSDP_STREAM_COMPUTE];
 }
 
 // What a step takes at least. With clipping, updates on the host start after the last backward, and all
 // weights are updated before the first forward ends. Links carry what they must whatever overlaps.
-static void find_floors(const fsdp_plan *plan, const fsdp_simulation *simulation, draft *out) {
+static void find_floors(const fsdp_pricing *pricing, const fsdp_simulation *simulation, draft *out) {
+  const fsdp_plan *plan = pricing->plan;
   const fsdp_program *program = plan->program;
   int *order = fsdp_alloc((size_t)(program->micro_batches + 1) * sizeof *order);
   double *ends = fsdp_alloc((size_t)program->instr_count * sizeof *ends);
@@ -167,11 +192,11 @@ static void find_floors(const fsdp_plan *plan, const fsdp_simulation *simulation
     const fsdp_section *at = &program->sections[s];
     if (at->kind >= FSDP_SECTION_EVALUATION) continue;
     const int turn = fsdp_program_backward_begin(program, at);
-    add_seconds(plan, simulation, at->begin, at->end, &section[s]);
-    const double first = find_path(plan, simulation, at->begin, turn, false, ends);
-    section[s].path_s = first + find_path(plan, simulation, turn, at->end, false, ends);
-    section[s].layers_s = find_path(plan, simulation, at->begin, turn, true, ends) +
-                          find_path(plan, simulation, turn, at->end, true, ends);
+    add_seconds(pricing, simulation, at->begin, at->end, &section[s]);
+    const double first = find_path(pricing, simulation, at->begin, turn, false, ends);
+    section[s].path_s = first + find_path(pricing, simulation, turn, at->end, false, ends);
+    section[s].layers_s = find_path(pricing, simulation, at->begin, turn, true, ends) +
+                          find_path(pricing, simulation, turn, at->end, true, ends);
     if (s == order[0]) forward_s = first;
   }
   for (int i = 0; i < runs; i++) {
@@ -217,7 +242,7 @@ static fsdp_status make_draft(const fsdp_search_config *search, const fsdp_plan_
                                       .copies_s = price.h2d_s + price.d2h_s,
                                       .update_s = price.kind_s[FSDP_PRICE_UPDATE],
                                       .bytes = {[FSDP_SPACE_DEVICE] = fsdp_plan_reserve_bytes(plan)}};
-    find_floors(plan, simulation, out);
+    find_floors(&pricing, simulation, out);
     out->estimate.links_s = busiest_s(out->resource_s);
     fsdp_step_price_release(&price);
     fsdp_simulation_destroy(simulation);

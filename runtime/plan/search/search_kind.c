@@ -14,10 +14,6 @@
 #define HOPE 0.03
 // Of the limits, what a variant may need less than the first.
 #define VARIANT_HOPE 0.1
-// Layers of other kinds with the same tensor and context take at least this much of those of the kind that
-// was drafted: where gradients are added up, gemms read them too.
-#define LAYERS_SHARE 0.98
-
 typedef struct walk {
   const fsdp_search_config *search;
   const search_space *space;
@@ -380,8 +376,7 @@ const search_floor *search_floor_of(const fsdp_search_config *search, const sear
   for (; next_batch(search, space, kind, floor->count, &config); floor->count++) {
     search_estimate e;
     if (!search_estimate_of(search, &config, drafts, &e)) continue;
-    floor->batches[floor->count] =
-        (search_batch_floor){LAYERS_SHARE * e.layers_s, e.axes_node_s, e.axes_network_s};
+    floor->batches[floor->count] = (search_batch_floor){e.layers_s, e.axes_node_s, e.axes_network_s};
   }
   return floor;
 }

@@ -311,17 +311,20 @@ typedef struct kind_list {
   int count;
 } kind_list;
 
-// What a strategy's mesh looks like (plan.c): one shard group, no shards, or several groups.
-static bool suits(fsdp_strategy strategy, int data, int fsdp) {
+// What a strategy's mesh looks like (plan.c): one shard group, no shards, or several groups. Context shards
+// weights too, unless all is whole.
+static bool suits(fsdp_strategy strategy, const fsdp_mesh *mesh) {
+  const int data = fsdp_mesh_size(mesh, FSDP_AXIS_DATA), fsdp = fsdp_mesh_size(mesh, FSDP_AXIS_FSDP);
+  const bool shards = fsdp * fsdp_mesh_size(mesh, FSDP_AXIS_CONTEXT) > 1;
   switch (strategy) {
   case FSDP_NO:
     return fsdp == 1;
   case FSDP_HYBRID:
-    return data > 1 && fsdp > 1;
+    return data > 1 && shards;
   case FSDP_ZERO1:
-    return fsdp > 1;
+    return shards;
   default:
-    return data == 1 && (fsdp > 1 || strategy == FSDP_FULL);
+    return data == 1 && (shards || strategy == FSDP_FULL);
   }
 }
 
@@ -362,9 +365,8 @@ static void add_kinds(kind_list *list, const fsdp_mesh *mesh) {
   fsdp_plan_count_batch_parts(&config, &parts, NULL); // where rules refuse a mesh its kinds have no plan
   for (size_t s = 0; s < sizeof order / sizeof *order; s++) {
     const bool fixed = search->fixed[FSDP_SEARCH_STRATEGY];
-    if (fixed ? order[s] != search->base.strategy : !rules && !suits(order[s], data, fsdp)) continue;
-    if (fixed && !rules && !search->fixed[FSDP_SEARCH_MESH] && fsdp * data > 1 &&
-        !suits(order[s], data, fsdp))
+    if (fixed ? order[s] != search->base.strategy : !rules && !suits(order[s], mesh)) continue;
+    if (fixed && !rules && !search->fixed[FSDP_SEARCH_MESH] && fsdp * data > 1 && !suits(order[s], mesh))
       continue;
     add_places(list, mesh, order[s], parts);
   }

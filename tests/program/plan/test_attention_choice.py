@@ -94,14 +94,14 @@ def time_of(*arguments):
 
 def the_price_is_of_what_runs():
     """Llama 3 8B's attention: 32 layers of 4096 x 4097 / 2 pairs, two gemms of 32 heads of 128 forward and five
-    backward. Rates are the profile's at 4096."""
+    backward. Rates are the profile's at 4096; what runs beside takes a little of them."""
     pairs = 32 * 2 * 4096 * 4097 / 2 * 32 * 128
     for profile, kernel, forward, backward in (
         ("h100-sxm", "wgmma", 485e12, 315e12), ("h100-sxm", "mma", 285e12, 155e12), ("a100-80", "mma", 167.7e12, 91.2e12),
     )[:: programs.stride(2)]:
         time, text = time_of("--profile", profile, "--attention", kernel)
         wanted = 1e3 * pairs * (2 / forward + 5 / backward)
-        assert abs(time["parts_ms"]["attention"] / wanted - 1) < 0.005, (time["parts_ms"], wanted)
+        assert 0 <= time["parts_ms"]["attention"] / wanted - 1 < 0.03, (time["parts_ms"], wanted)
         assert time["attention_kernel"] == f"fsdp-{kernel}"
         assert time["estimated_ms"] == time["parts_ms"]["attention"]
         share = 100 * time["estimated_ms"] / time["step_ms"]
@@ -111,22 +111,34 @@ def the_price_is_of_what_runs():
     other = work / "cudnn.yaml"
     other.write_text("base: h100-sxm\nuse: {attention: cudnn}\n")
     time, text = time_of("--profile", other)
-    assert abs(time["parts_ms"]["attention"] / (1e3 * pairs * (2 / 591e12 + 5 / 474e12)) - 1) < 0.005, time
+    wanted = 1e3 * pairs * (2 / 591e12 + 5 / 474e12)
+    assert 0 <= time["parts_ms"]["attention"] / wanted - 1 < 0.03, time
     assert time["attention_kernel"] == "cudnn" and time["estimated_ms"] == 0 and "estimated" not in text, text
 
 
+def a_search_keeps_the_kernel():
+    """A plan found for a GPU whose kernel is not the one of a plan without a profile says so, and reads back as
+    the same program."""
+    saved = work / "saved.yaml"
+    found = plan("--model", "tiny", "--search", "--profile", "a100-80", "-s", 64, "--save-plan", saved, "--json")
+    best = json.loads(found.stdout)["plans"][0]
+    assert best["options"]["attention"] == "mma" and "--attention mma" in best["command"], best
+    again = json.loads(plan("--config", saved, "--json").stdout)["program"]
+    assert again["hash"] == best["hash"] and again["kernels"]["attention"] == "mma", (again, best)
+
+
 def the_profile_says_what_lies_beside_the_arena():
-    for reserve, told in (("", "1.00 GB"), ("reserve: {context_gb: 0.5}\n", "500 MB"),
-                          ("reserve: {context_gb: 2, communicator_gb: 0.25}\n", "2.25 GB")):
-        profile = work / "reserve.yaml"
+    """A context, and a communicator for gathers and one for reductions where there are several ranks."""
+    profile = work / "reserve.yaml"
+    for ranks, reserve, told in ((1, "", "1.00 GB"), (1, "reserve: {context_gb: 0.5}\n", "500 MB"),
+                                 (8, "reserve: {context_gb: 2, communicator_gb: 0.25}\n", "2.50 GB")):
         profile.write_text("base: a100-80\n" + reserve)
-        ranks = 8 if "communicator" in reserve else 1
-        message = plan("--model", "llama-1b", "--wrap", "block", "--ranks", ranks, "--profile", profile,
-                       "--memory-limit", "2.3GB", status=4).stderr
+        message = plan("--model", "tiny", "--ranks", ranks, "--profile", profile, "--memory-limit", "300MB",
+                       status=4).stderr
         assert f"{told} of it beside the arena" in message, message
 
 
 for test in (each_kernel_is_another_program, auto_takes_what_can_run, what_cannot_run_is_refused,
-             the_price_is_of_what_runs, the_profile_says_what_lies_beside_the_arena):
+             the_price_is_of_what_runs, a_search_keeps_the_kernel, the_profile_says_what_lies_beside_the_arena):
     test()
     print(f"{test.__name__}: passed", flush=True)

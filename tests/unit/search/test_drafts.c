@@ -15,7 +15,7 @@
 
 #include <cmocka.h>
 
-// An order of collectives and copies that waits change may take so much less of a step.
+// An order of copies that waits change may take so much less of a step.
 #define ORDER 0.01
 
 static void check_instrs(const fsdp_program *a, const fsdp_program *b) {
@@ -71,9 +71,10 @@ static void check_draft(const fsdp_search_config *search, const fsdp_plan_config
   assert_true(a.flops == b.flops);
   assert_int_equal(fsdp_search_price(search, config, &plan, NULL), FSDP_OK);
   assert_true(plan.step_s == a.step_s);
-  // A draft that offloads is packed once, to see what waits for its copies.
+  // A draft that offloads is packed once, to see what waits for its copies. Waits may also help: a gather that
+  // starts later leaves the link to a reduction.
   const double free_s = plan.unhindered_s, waits = offloads ? 0.1 : 1e-9;
-  if (b.step_s < free_s * (1 - (offloads ? ORDER : 1e-9)) || b.step_s > a.step_s * (1 + ORDER + waits) ||
+  if (b.step_s < free_s * (1 - (offloads ? ORDER : 1e-9)) || b.step_s * (1 - SEARCH_TOO_HIGH) > a.step_s ||
       (!offloads && b.step_s > free_s * (1 + waits)))
     fail_msg("%s of %.9g ms, whole plan without waits for memory %.9g, with them %.9g",
              offloads ? "draft with offload" : "draft", b.step_s * 1e3, plan.unhindered_s * 1e3,

@@ -143,7 +143,7 @@ static void check_kind(random_source *random, const fsdp_search_config *search, 
   if (kept.prefetch == 0) kept.prefetch = 1;
   check("links", estimate(search, &kept).links_s, plan.step_s, &config, &all->links);
   kept.wrap = (fsdp_wrap_policy){.kind = FSDP_WRAP_BLOCK};
-  kept.accumulate = FSDP_ACCUMULATE_REDUCE;
+  kept.accumulate = kept.strategy == FSDP_ZERO1 ? FSDP_ACCUMULATE_LOCAL : FSDP_ACCUMULATE_REDUCE;
   check("work", estimate(search, &kept).work_s, plan.step_s, &config, &all->work);
 }
 
@@ -335,11 +335,41 @@ static void test_batches(void **state) {
   fsdp_device_profile_destroy(profile);
 }
 
+// The set that offloads most: what takes a gemm to make. What takes none is made again, and no longer kept.
+static void test_offloaded(void **state) {
+  (void)state;
+  fsdp_device_profile *profile = round_machine(1e9, 1e9);
+  fsdp_search_config search = search_on(profile, "llama2-7b", 3, 8);
+  search.base.seq = 1024;
+  search.global_batch = 16;
+  search_space space;
+  assert_int_equal(search_space_create(&search, &space, NULL), FSDP_OK);
+  const search_saved *most = NULL;
+  for (int c = 0; c < space.chain_count; c++)
+    for (int s = 0; s < space.chains[c].count; s++) {
+      const search_saved *set = &space.chains[c].sets[s];
+      if (*set->offload && (!most || strlen(set->offload) > strlen(most->offload))) most = set;
+    }
+  assert_non_null(most);
+  static const char *const dear[] = {"block_inputs", "linear", "attention"};
+  static const char *const cheap[] = {"rmsnorm", "swiglu"};
+  for (size_t i = 0; i < sizeof dear / sizeof *dear; i++) {
+    assert_non_null(strstr(most->offload, dear[i]));
+    assert_null(strstr(most->recompute, dear[i]));
+  }
+  for (size_t i = 0; i < sizeof cheap / sizeof *cheap; i++) {
+    assert_non_null(strstr(most->recompute, cheap[i]));
+    assert_null(strstr(most->offload, cheap[i]));
+  }
+  fsdp_device_profile_destroy(profile);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_bounds),  cmocka_unit_test(test_compute),
-      cmocka_unit_test(test_links),   cmocka_unit_test(test_links_left),
-      cmocka_unit_test(test_batches), cmocka_unit_test(test_links_in_little_memory),
+      cmocka_unit_test(test_bounds),    cmocka_unit_test(test_compute),
+      cmocka_unit_test(test_links),     cmocka_unit_test(test_links_left),
+      cmocka_unit_test(test_batches),   cmocka_unit_test(test_links_in_little_memory),
+      cmocka_unit_test(test_offloaded),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
