@@ -42,6 +42,8 @@ typedef struct fsdp_product {
 typedef struct fsdp_product_library {
   // "cuBLASLt 13.1.0".
   void (*name)(char *out, size_t bytes);
+  // How many algorithms `measure` times at most: what is chosen depends on it.
+  int (*candidates)(void);
   // Those noted since the library was opened. The caller may lower alignments, and choose algorithms that
   // `runs` has accepted.
   fsdp_product *(*noted)(int *count);

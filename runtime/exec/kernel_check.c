@@ -208,18 +208,21 @@ static double compare(const checker *self, kernel_case *c, fsdp_dtype dtype) {
 #define FORWARD_TOLERANCE  2e-2
 #define BACKWARD_TOLERANCE 4e-2
 
-// Both widths of the kernels' tiles; rows past several tiles, which end inside one; groups of heads, also
-// cut over blocks; a
-// window; rows in pieces, which take kernels of their own.
+// Both widths of the kernels' tiles; rows past several tiles, which end inside one; groups of heads, also cut
+// over blocks; gradients rotated back; a window; rows in pieces, which take kernels of their own.
 static const struct attention_case {
   int64_t seq, heads, kv_heads, head_dim, window, pieces, head_parts;
-} attention_cases[] = {{300, 1, 1, 64, 0, 1, 1},
-                       {136, 2, 1, 128, 0, 1, 2},
-                       {200, 2, 1, 128, 70, 1, 1},
-                       {136, 1, 1, 64, 0, 2, 1}};
+  bool rotates_back;
+} attention_cases[] = {{300, 1, 1, 64, 0, 1, 1, true},
+                       {136, 2, 1, 128, 0, 1, 2, true},
+                       {200, 2, 1, 128, 70, 1, 1, false},
+                       {136, 1, 1, 64, 0, 2, 1, false}};
 
 static kernel_case attention_case(const struct attention_case *a, fsdp_op_kind kind,
                                   fsdp_attention_kernel kernel) {
+  static float inv_freq[64];
+  const bool general = kernel == FSDP_ATTENTION_GENERAL;
+  for (int i = 0; i < 64; i++) inv_freq[i] = powf(1e4f, (float)-i / 64);
   return (kernel_case){.kind = kind,
                        .attrs = {.batch = 1,
                                  .seq = a->seq,
@@ -228,7 +231,9 @@ static kernel_case attention_case(const struct attention_case *a, fsdp_op_kind k
                                  .head_dim = a->head_dim,
                                  .window = a->window,
                                  .piece = a->pieces > 1 ? a->seq / a->pieces : 0,
-                                 .head_parts = kernel == FSDP_ATTENTION_GENERAL ? 1 : a->head_parts,
+                                 .head_parts = general ? 1 : a->head_parts,
+                                 .rotates_back = !general && a->rotates_back,
+                                 .inv_freq = inv_freq,
                                  .attention = kernel}};
 }
 

@@ -52,8 +52,10 @@ static int *find_leaders(fsdp_world *world, const char *kind) {
 
 // On the leader.
 static int choose(const fsdp_product_library *library, const char *kind) {
-  int recalled = fsdp_product_cache_recall(library, kind);
-  if (fsdp_products_measure(library) > 0) fsdp_product_cache_store(library, kind);
+  char of[KIND_BYTES + 32];
+  snprintf(of, sizeof of, "%s, the fastest of %d", kind, library->candidates());
+  int recalled = fsdp_product_cache_recall(library, of);
+  if (fsdp_products_measure(library) > 0) fsdp_product_cache_store(library, of);
   return recalled;
 }
 

@@ -1,6 +1,6 @@
 """What a GPU is trusted with, on the emulated one: ranks run the same algorithms of products whatever each of
-them would choose, remembered on disk in files that are never trusted blindly; and a kernel that computes wrong
-numbers is found before the plan is made, and replaced on every rank."""
+them would choose, remembered on disk in files that are never trusted blindly; and a kernel that computes
+wrong numbers is found before the plan is made, and replaced on every rank."""
 
 import json
 import os
@@ -68,7 +68,7 @@ def ranks_run_one_choice():
     assert alone[0].algorithms() != alone[1].algorithms(), "the two choices are one"
     assert alone[0].numbers != alone[1].numbers, "and no bit shows which was made"
     for own in (f"export XDG_CACHE_HOME={work}/apart$r FSDP_SIMT_GEMM_FASTEST=$((2 * r))",
-                f"export XDG_CACHE_HOME={work}/as$((2 * r))"):
+                f"export XDG_CACHE_HOME={work}/as$((2 * r)) FSDP_GEMM_CANDIDATES=$((8 - 7 * r))"):
         both = Run(*FP32, ranks=2, own=own)
         assert both.algorithms() == alone[0].algorithms() and both.numbers == alone[0].numbers, own
     both = Run(*FP32, ranks=2, own=f"export XDG_CACHE_HOME={work}/as$((2 - 2 * r))")
