@@ -49,6 +49,9 @@ int fsdp_cuda_probe(void);
 // small. 0: as many as it has.
 void fsdp_cuda_limit_grid(int64_t blocks);
 
+// Benchmarks are told of every launch of a kernel, just after it; NULL: of none.
+void fsdp_cuda_observe_launches(void (*launched)(const void *kernel, void *stream));
+
 #ifdef __cplusplus
 }
 #endif

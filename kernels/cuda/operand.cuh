@@ -98,6 +98,9 @@ __device__ __forceinline__ int block_row() {
   return int(blockIdx.z * gridDim.y + blockIdx.y);
 }
 
+// Told of every launch (fsdp_cuda_observe_launches); NULL: nobody.
+inline void (*launch_observer)(const void *kernel, void *stream) = nullptr;
+
 template <class... Parameters, class... Arguments>
 inline void launch(const launch_shape &shape, void (*kernel)(Parameters...), Arguments... arguments) {
   if (shape.blocks == 0 || shape.rows == 0) return;
@@ -119,4 +122,5 @@ inline void launch(const launch_shape &shape, void (*kernel)(Parameters...), Arg
   config.dynamicSmemBytes = shape.shared_bytes;
   config.stream = static_cast<cudaStream_t>(shape.stream.handle);
   CUDA_CHECK(cudaLaunchKernelEx(&config, kernel, Parameters(arguments)...));
+  if (launch_observer) launch_observer(reinterpret_cast<const void *>(kernel), config.stream);
 }

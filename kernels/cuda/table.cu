@@ -40,6 +40,10 @@ extern "C" void fsdp_cuda_limit_grid(int64_t blocks) {
   grid_y_max = blocks > 0 ? blocks : grid_y_device;
 }
 
+extern "C" void fsdp_cuda_observe_launches(void (*launched)(const void *kernel, void *stream)) {
+  launch_observer = launched;
+}
+
 // Every kernel is compiled for the same architectures, so one represents all.
 extern "C" int fsdp_cuda_probe(void) {
   cudaFuncAttributes unused;

@@ -19,9 +19,6 @@ void fsdp_gpu_set_environment(void) {
   setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
   // Load only used kernels of cuBLASLt and NCCL, to save memory; fsdp_cuda_prepare preloads ours.
   setenv("CUDA_MODULE_LOADING", "LAZY", 0);
-  // Collectives of several communicators wait for each other's peers on the GPU, and deadlock if two GPUs
-  // start them in different orders. NCCL then starts them in the order of the calls, the same on every rank.
-  setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", 0);
 }
 
 // "13.0" of 13000.

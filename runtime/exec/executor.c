@@ -476,7 +476,13 @@ int fsdp_executor_groups(const fsdp_program *program, int rank, fsdp_comm_group 
   _Static_assert(FSDP_PROGRAM_COMMS_MAX <= FSDP_COMMS_MAX, "a program has no more than a world makes");
   for (int c = 0; c < program->comm_count; c++) {
     fsdp_mesh_group group = fsdp_mesh_group_of(&program->mesh, program->comms[c].axes, rank);
-    groups[c] = (fsdp_comm_group){.color = group.color, .rank = group.rank, .size = group.size};
+    groups[c] =
+        (fsdp_comm_group){.color = group.color, .rank = group.rank, .size = group.size, .gathers = true};
+  }
+  for (int i = 0; i < program->instr_count; i++) {
+    const fsdp_instr *instr = &program->instrs[i];
+    if (fsdp_instr_is_collective(instr) && instr->kind != FSDP_INSTR_ALL_GATHER)
+      groups[instr->comm].gathers = false;
   }
   return program->comm_count;
 }

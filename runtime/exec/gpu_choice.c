@@ -3,6 +3,7 @@
 #include "kernels/kernels.h"
 #include "runtime/base/check.h"
 #include "runtime/base/job.h"
+#include "runtime/comm/comm_nccl.h"
 #include "runtime/exec/kernel_check.h"
 
 #include <stdlib.h>
@@ -50,7 +51,7 @@ static void set_up_sharing(const fsdp_world *world) {
 fsdp_status fsdp_gpu_choose(fsdp_world *world, bool allow_shared, fsdp_gpu *gpu, fsdp_error *error) {
   memset(gpu, 0, sizeof *gpu);
   error->status = FSDP_OK;
-  fsdp_gpu_find(world->local_rank, gpu, error);
+  if (fsdp_gpu_find(world->local_rank, gpu, error) == FSDP_OK && world->size > 1) fsdp_nccl_load(error);
   if (fsdp_world_share_error(world, error) == FSDP_OK) {
     find_sharers(world, allow_shared, gpu, error);
     fsdp_world_share_error(world, error);

@@ -25,7 +25,13 @@ static void create_device(const fsdp_session_config *config, fsdp_session *sessi
   bool has_peers = config->world && config->world->size > 1;
   fsdp_device_config device = {.shared = has_peers};
   if (is_cuda(config)) device.ordinal = config->gpu->ordinal;
-  if (is_cuda(config) && has_peers && config->nccl_register) {
+  if (is_cuda(config) && has_peers) {
+    session->nccl =
+        fsdp_nccl_choose(config->world, &(fsdp_nccl_wish){.registers = config->nccl_register,
+                                                          .ctas = config->nccl_ctas,
+                                                          .shares_gpu = config->gpu->sharers > 1});
+  }
+  if (session->nccl.registers) {
     device.allocate = fsdp_nccl_alloc;
     device.release = fsdp_nccl_free;
   }
@@ -66,7 +72,7 @@ static void create_comms(const fsdp_session_config *config, fsdp_session *sessio
                                                  .group_count = count,
                                                  .arenas = &session->device->arenas,
                                                  .timeout_s = config->comm_timeout_s,
-                                                 .registers = config->nccl_register},
+                                                 .use = session->nccl},
                              &made, error);
   } else {
     status = fsdp_world_comms(config->world,

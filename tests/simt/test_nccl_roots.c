@@ -55,9 +55,9 @@ int main(int argc, char **argv) {
   fsdp_world *world;
   fsdp_error error;
   fsdp_gpu gpu = {0};
-  setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", 1);
   FSDP_CHECK(fsdp_world_create(&argc, &argv, &world, &error) == FSDP_OK, "%s", error.message);
   FSDP_CHECK(fsdp_gpu_find(world->local_rank, &gpu, &error) == FSDP_OK, "%s", error.message);
+  FSDP_CHECK(fsdp_nccl_load(&error) == FSDP_OK, "%s", error.message);
   int wrong = 0;
   for (int root_ranks = 0; root_ranks <= 5; root_ranks++)
     wrong |= run(world, root_ranks, root_ranks ? (world->size + root_ranks - 1) / root_ranks : 1);

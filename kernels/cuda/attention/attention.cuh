@@ -53,8 +53,8 @@ template <class T> struct attention_gradient {
   T *d_q, *d_k, *d_v;
   int head_parts;
   float *parts;
-  bool rotates_back; // d_q and d_k become rope_backward's, with these frequencies; D is 64 or 128
-  float inv_freq[64];
+  bool rotates_back = false; // d_q and d_k become rope_backward's, with these frequencies; D is 64 or 128
+  float inv_freq[64] = {};
 };
 
 void attention_tensor_forward(const attention_forward<bf16> &p, launch_stream stream);

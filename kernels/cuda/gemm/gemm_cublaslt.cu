@@ -4,10 +4,10 @@
 #include "kernels/cuda/cuda_kernels.h"
 #include "kernels/cuda/gemm/gemm_library.cuh"
 #include "runtime/base/check.h"
+#include "runtime/base/library.h"
 
 #include <cublasLt.h>
 #include <cuda_runtime.h>
-#include <dlfcn.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -50,9 +50,6 @@ namespace {
 // ---- The library is loaded when a GPU is used
 
 // Linked, its start alone would take 150 MB of every process, also of one that trains on the CPU.
-constexpr char file_name[] = FILE_OF_VERSION(CUBLAS_VER_MAJOR),
-               file_when_built[] = FSDP_CUBLASLT_FOLDER "/" FILE_OF_VERSION(CUBLAS_VER_MAJOR);
-
 struct functions {
 #define DECLARE(name) decltype(&::name) name
   LT_FUNCTIONS(DECLARE);
@@ -60,14 +57,6 @@ struct functions {
 };
 
 functions api; // null until the library is loaded
-
-// By name, as the dynamic linker finds it, or where it lay when this was built.
-void *open_library(char *reason, size_t reason_bytes) {
-  void *file = dlopen(file_name, RTLD_NOW | RTLD_LOCAL);
-  if (file) return file;
-  snprintf(reason, reason_bytes, "%s", dlerror());
-  return dlopen(file_when_built, RTLD_NOW | RTLD_LOCAL);
-}
 
 // ---- A product as cuBLASLt has it described
 
@@ -196,26 +185,23 @@ float time_candidate(const gemm_description *d, const cublasLtMatmulAlgo_t *algo
 
 extern "C" fsdp_status fsdp_cuda_gemm_load(fsdp_error *error) {
   if (api.cublasLtCreate) return FSDP_OK;
-  char reason[512];
   functions found = {};
-  const char *missing = nullptr;
-  void *file = open_library(reason, sizeof reason);
-  if (!file) {
-    return fsdp_fail(error, FSDP_ERR_PEER,
-                     "cuBLASLt cannot be loaded (%s): add the folder of %s, which comes with the CUDA "
-                     "toolkit, to LD_LIBRARY_PATH, or use --backend cpu",
-                     reason, file_name);
-  }
-#define FIND(name)                                                                                           \
-  found.name = reinterpret_cast<decltype(&::name)>(dlsym(file, #name));                                      \
-  if (!found.name) missing = #name
-  LT_FUNCTIONS(FIND);
-#undef FIND
-  if (missing) {
-    return fsdp_fail(error, FSDP_ERR_PEER,
-                     "%s has no function %s: use the library of CUDA %d.%d or later, or --backend cpu",
-                     file_name, missing, CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10);
-  }
+  fsdp_library_function wanted[32];
+  int count = 0;
+#define WANT(name) wanted[count++] = {#name, &found.name, false}
+  LT_FUNCTIONS(WANT);
+#undef WANT
+  char least[32];
+  snprintf(least, sizeof least, "of CUDA %d.%d", CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10);
+  const fsdp_library library = {"cuBLASLt",
+                                FILE_OF_VERSION(CUBLAS_VER_MAJOR),
+                                FSDP_CUBLASLT_FOLDER,
+                                "which comes with the CUDA toolkit",
+                                "use --backend cpu",
+                                least,
+                                wanted,
+                                count};
+  if (fsdp_library_load(&library, error) != FSDP_OK) return FSDP_ERR_PEER;
   api = found;
   return FSDP_OK;
 }
