@@ -89,6 +89,14 @@ def a_driver_may_refuse_to_wait_for_the_host():
     assert len(train.notes) == 1 and "cuStreamWaitValue32 is refused" in train.notes[0], train.notes
 
 
+def a_driver_may_refuse_to_register_memory():
+    arguments = ("--backend", "cuda", "--param-dtype", "bf16", "--cpu-offload", "on", "--max-steps", 2)
+    expected = train("pinned", *arguments)
+    assert not train.notes, train.notes
+    assert train("pinned", *arguments, FSDP_SIMT_REGISTER="off") == expected
+    assert len(train.notes) == 1 and "cudaHostRegister is refused" in train.notes[0], train.notes
+
+
 def what_cannot_be_is_said():
     for status, words, environment in (
         (5, "no NVIDIA driver", {"FSDP_SIMT_DRIVER": "0"}),
@@ -138,7 +146,8 @@ def refused_on_two_ranks(*arguments, **environment):
 
 
 for test in (odd_shapes_train_as_on_the_cpu, no_order_of_the_streams_matters,
-             a_driver_may_refuse_to_wait_for_the_host, what_cannot_be_is_said):
+             a_driver_may_refuse_to_wait_for_the_host,
+             a_driver_may_refuse_to_register_memory, what_cannot_be_is_said):
     test()
     print(f"{test.__name__}: passed", flush=True)
 subprocess.run(["rm", "-rf", str(work)], check=True)
