@@ -26,8 +26,8 @@ template <class T> kv_columns<T> kv_columns_of(const attention_shape &s, T *kv) 
   return {k, k + int64_t(s.K) * s.D};
 }
 
-// Whether the plan's kernel, which must be able to take these operands, is one of tensor cores. Their rows must
-// start on 16 bytes for cp.async.
+// Whether the plan's kernel, which must be able to take these operands, is one of tensor cores. Their rows
+// must start on 16 bytes for cp.async.
 bool runs_on_tensor_cores(const fsdp_kernel_call *call, const attention_shape &s,
                           std::initializer_list<const void *> operands) {
   const fsdp_attention_kernel kernel = call->attrs->attention;
