@@ -1,7 +1,7 @@
 // How fast is each kernel of a training step on a GPU, against what that GPU can do?
 //
 //   bench_gpu [--ceilings] [--repeat N] [--side N] [--json FILE] [--kernels NAME,...] [--parts]
-//             [options of fsdp_plan]
+//             [--unfenced] [options of fsdp_plan]
 //
 // First the ceilings: a bf16 gemm of 8192^3 (cuBLASLt, by the algorithm measured fastest) and a copy of 1 GiB
 // from device to device; --side N makes them N^3 and 16 N^2 bytes, --ceilings stops there. Then every
@@ -11,7 +11,8 @@
 // kernels of meshes. Per kernel it prints launches per step, microseconds, TFLOP/s of gemms (attention
 // counted causally) or GB/s of operands read and written once, the share of the ceiling, and milliseconds per
 // step. With --parts what launches several kernels, as attention's backward does, is also timed launch by
-// launch, between events.
+// launch, between events. With --unfenced attention's forward by wgmma is timed once more without the fence in
+// its copying warps (models/graph/attention_kernel.h); no sum counts that.
 //
 // Operands are random numbers of the magnitudes that training has, never zeros: a GPU that multiplies zeros
 // draws less power and, others report, is faster. Small operands are rotated, so that they do not stay in the
@@ -46,7 +47,7 @@
 char *__cxa_demangle(const char *name, char *out, size_t *bytes, int *status);
 
 typedef struct arguments {
-  bool ceilings_only, parts;
+  bool ceilings_only, parts, unfenced;
   int repeats, side;
   const char *json, *kernels; // NULL: none; all
   int plan_argc;
@@ -400,7 +401,26 @@ static bool is_wanted(const char *name, const char *kernels) {
   return false;
 }
 
-static void bench_step(bench *b, const fsdp_plan *plan, const char *kernels) {
+// Of attention's forward by wgmma: once more without the fence in its copying warps.
+static void bench_unfenced(bench *b, const step_op *planned) {
+  const fsdp_op_kind kind = planned->instr->op;
+  if (kind != FSDP_OP_ATTENTION && kind != FSDP_OP_CONTEXT_ATTENTION) return;
+  if (planned->attrs.attention != FSDP_ATTENTION_WGMMA) {
+    fprintf(stderr, "bench_gpu: error: --unfenced, but attention runs by %s: use --attention wgmma\n",
+            fsdp_attention_kernel_name(planned->attrs.attention));
+    exit(2);
+  }
+  step_op op = *planned;
+  const fsdp_op_work work = step_op_work(planned);
+  char name[STEP_OP_LABEL_BYTES], label[STEP_OP_LABEL_BYTES + 16];
+  op.attrs.attention = FSDP_ATTENTION_WGMMA_UNFENCED;
+  snprintf(label, sizeof label, "%s, unfenced", step_op_label(planned, name));
+  const double s = run(b, &op);
+  report(b, label, planned->count, s, &work);
+}
+
+static void bench_step(bench *b, const fsdp_plan *plan, const arguments *a) {
+  const char *kernels = a->kernels;
   step_ops list = step_ops_create(plan);
   int timed = 0;
   for (int i = 0; i < list.count; i++) {
@@ -411,6 +431,7 @@ static void bench_step(bench *b, const fsdp_plan *plan, const char *kernels) {
     char label[STEP_OP_LABEL_BYTES];
     report(b, step_op_label(&list.ops[i], label), list.ops[i].count, s, &work);
     b->step_s += (double)list.ops[i].count * s;
+    if (a->unfenced) bench_unfenced(b, &list.ops[i]);
   }
   if (timed == 0) {
     fprintf(stderr, "bench_gpu: error: no kernel of the step has a name that begins as --kernels %s says\n",
@@ -437,6 +458,8 @@ static arguments parse(int argc, char **argv) {
       a.ceilings_only = true;
     } else if (strcmp(argv[i], "--parts") == 0) {
       a.parts = true;
+    } else if (strcmp(argv[i], "--unfenced") == 0) {
+      a.unfenced = true;
     } else if (strcmp(argv[i], "--json") == 0 && i + 1 < argc) {
       a.json = argv[++i];
     } else if (strcmp(argv[i], "--kernels") == 0 && i + 1 < argc) {
@@ -480,7 +503,7 @@ static void run_all(const arguments *a, const fsdp_setup *setup) {
          (long long)c->seq);
   measure_product(&b, a->side);
   measure_copy(&b, (int64_t)16 * a->side * a->side);
-  if (!a->ceilings_only) bench_step(&b, setup->plan, a->kernels);
+  if (!a->ceilings_only) bench_step(&b, setup->plan, a);
   json_decref(b.parts);
   if (b.json) fclose(b.json);
   fsdp_cuda_gemm_close();
