@@ -97,6 +97,7 @@ typedef struct fsdp_device_profile {
   double up_rate, down_rate;                // copies from and to the host
   double up_both_rate, down_both_rate;      // while the other direction runs too
   double product_slowdown;                  // of compute while a collective runs beside it: 1.13
+  double gather_slowdown;                   // of compute beside a gather by copy engines; 0: as that
   double collective_slowdown;               // of a collective while compute runs beside it: 1.3
   double network_rate;                      // of a node's links to others, one direction; 0: there are none
   double network_latency_s, node_latency_s; // of a hop between nodes, and inside one
