@@ -11,8 +11,8 @@
 // kernels of meshes. Per kernel it prints launches per step, microseconds, TFLOP/s of gemms (attention
 // counted causally) or GB/s of operands read and written once, the share of the ceiling, and milliseconds per
 // step. With --parts what launches several kernels, as attention's backward does, is also timed launch by
-// launch, between events. With --unfenced attention's forward by wgmma is timed once more without the fence in
-// its copying warps (models/graph/attention_kernel.h); no sum counts that.
+// launch, between events. With --unfenced attention's forward by wgmma is timed once more without the fence
+// in its copying warps (models/graph/attention_kernel.h); no sum counts that.
 //
 // Operands are random numbers of the magnitudes that training has, never zeros: a GPU that multiplies zeros
 // draws less power and, others report, is faster. Small operands are rotated, so that they do not stay in the

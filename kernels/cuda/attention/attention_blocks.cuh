@@ -10,7 +10,8 @@
 //             ones are still the shortest
 //
 // A block of keys walks the queries of its group's heads. Where a grid would have too few blocks, the group
-// is cut: each of `head_parts` blocks walks as many heads, and leaves its sums in the workspace (attention.cuh).
+// is cut: each of `head_parts` blocks walks as many heads, and leaves its sums in the workspace
+// (attention.cuh).
 #pragma once
 
 #include "kernels/cuda/attention/attention.cuh"
