@@ -233,8 +233,8 @@ static fsdp_status read_place(fsdp_profile_reader *r, const char *name, const ya
 
 // ---- The whole
 
-// With a kernel to use, and of a CPU, which has one, keeps of each dtype the rows of one kernel: the one to use
-// if it has any, or else the first.
+// With a kernel to use, and of a CPU, which has one, keeps of each dtype the rows of one kernel: the one to
+// use if it has any, or else the first.
 static fsdp_status use_attention(const fsdp_profile_reader *r) {
   fsdp_device_profile *p = r->profile;
   if (!*r->attention_kernel && p->device == FSDP_OP_CUDA) return FSDP_OK; // the plan's

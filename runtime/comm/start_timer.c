@@ -69,8 +69,6 @@ static void *run(void *unused) {
   int64_t left_ms = (int64_t)timer.seconds * 1000;
   pthread_mutex_lock(&timer.mutex);
   while (!timer.joined && left_ms > 0) {
-    // mpirun ends the ranks of a failed job with a signal that says so: their end is no news.
-    if (fsdp_job_is_asked_to_end()) fsdp_start_guard_expect(&timer.guard);
     // Without mpirun nobody joins any more, and who ended it has said why.
     if (timer.guard.launcher.handle >= 0 && fsdp_launcher_has_ended(&timer.guard.launcher, 0))
       _exit(FSDP_ERR_PEER);

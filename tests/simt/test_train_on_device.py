@@ -115,7 +115,27 @@ def what_cannot_be_is_said():
         assert words in message, (environment, message)
     if programs.WITH_MPI:
         assert "--allow-shared-gpu" in refused_on_two_ranks(FSDP_SIMT_GPUS="1")
+        nccl_is_loaded()
         assert "unset NCCL_COMM_BLOCKING" in refused_on_two_ranks(FSDP_SIMT_GPUS="2", NCCL_COMM_BLOCKING="0")
+
+
+def nccl_is_loaded():
+    """Several ranks need it, and only on GPUs; what is not there, or too old, is named with the remedy."""
+    for version, words in (
+        ("0", "NCCL cannot be loaded (libnccl.so.2: the emulated machine has none): add the folder of "
+              "libnccl.so.2, which comes with NCCL's package and with PyTorch, to LD_LIBRARY_PATH, or use "
+              "one rank, or --backend cpu"),
+        ("2804", "libnccl.so.2 is NCCL 2.8.4, and 2.19.0 or later is needed"),
+        ("21805", "libnccl.so.2 is NCCL 2.18.5, and 2.19.0 or later is needed"),
+    ):
+        message = refused_on_two_ranks(FSDP_SIMT_GPUS="2", FSDP_SIMT_NCCL=version)
+        assert words in message, message
+    train("alone", "--backend", "cuda", FSDP_SIMT_NCCL="0")
+    for version, note in (("22200", True), ("22600", False)):
+        process = programs.run("fsdp_train", "--backend", "cuda", "-s", 8, "--max-steps", 1, "-b", 1, ranks=2,
+                               env=os.environ | {"FSDP_SIMT_GPUS": "2", "FSDP_SIMT_NCCL": version})
+        assert process.returncode == 0, process.stderr
+        assert ("NCCL 2.22.0 cannot order the collectives" in process.stderr) == note, process.stderr
 
 
 def refused_on_two_ranks(*arguments, **environment):

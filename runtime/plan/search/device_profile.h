@@ -97,6 +97,7 @@ typedef struct fsdp_device_profile {
   double up_rate, down_rate;                // copies from and to the host
   double up_both_rate, down_both_rate;      // while the other direction runs too
   double product_slowdown;                  // of compute while a collective runs beside it: 1.13
+  double gather_slowdown;                   // of compute beside a gather by copy engines; 0: as that
   double collective_slowdown;               // of a collective while compute runs beside it: 1.3
   double network_rate;                      // of a node's links to others, one direction; 0: there are none
   double network_latency_s, node_latency_s; // of a hop between nodes, and inside one
@@ -131,8 +132,8 @@ const char *fsdp_profile_kernel_name(fsdp_attention_kernel kernel, char out[FSDP
 // What decides between kernels on the profile's GPU; all 0 of a CPU.
 fsdp_op_gpu fsdp_device_profile_gpu(const fsdp_device_profile *profile);
 
-// Whether steps with these can be priced: products of the dtype, attention by the kernel, ops, and the rates of
-// memory. FSDP_ERR_INPUT, with what is missing.
+// Whether steps with these can be priced: products of the dtype, attention by the kernel, ops, and the rates
+// of memory. FSDP_ERR_INPUT, with what is missing.
 fsdp_status fsdp_device_profile_check(const fsdp_device_profile *profile, fsdp_dtype dtype,
                                       fsdp_attention_kernel kernel, fsdp_error *error);
 

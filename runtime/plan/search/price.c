@@ -241,8 +241,11 @@ static fsdp_price price_collective(const fsdp_pricing *p, const fsdp_instr *inst
   if (instr->kind == FSDP_INSTR_REDUCE_SCATTER) bytes = (double)operands[1].size_bytes * group->ranks;
   fsdp_price price = {.kind = FSDP_PRICE_COLLECTIVE};
   price.seconds = bytes > 0 ? fsdp_profile_collective_s(p->profile, instr->kind, group, bytes) : 0;
-  price.share[FSDP_RESOURCE_PROCESSORS] = moving_share(p);
-  price.share[group->ranks > group->ranks_per_node ? FSDP_RESOURCE_NETWORK : FSDP_RESOURCE_NODE] = 1;
+  const bool is_inside = group->ranks <= group->ranks_per_node;
+  const bool is_copied =
+      instr->kind == FSDP_INSTR_ALL_GATHER && is_inside && p->profile->gather_slowdown > 0 && !p->crowded;
+  price.share[FSDP_RESOURCE_PROCESSORS] = is_copied ? p->profile->gather_slowdown - 1 : moving_share(p);
+  price.share[is_inside ? FSDP_RESOURCE_NODE : FSDP_RESOURCE_NETWORK] = 1;
   return price;
 }
 

@@ -60,6 +60,7 @@ struct cudaDeviceProp {
 const char *cudaGetErrorString(cudaError_t status);
 const char *cudaGetErrorName(cudaError_t status);
 cudaError_t cudaGetLastError(void);
+cudaError_t cudaFuncGetName(const char **name, const void *function); // mangled
 
 cudaError_t cudaDriverGetVersion(int *version);
 cudaError_t cudaGetDeviceCount(int *count);

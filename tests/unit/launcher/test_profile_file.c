@@ -90,7 +90,7 @@ static const char whole[] =
     "memory_gbps: 500\nlaunch_us: 2.5\npeak_tflops: {bf16: {value: 1.25, source: y}, fp32: 0.5}\n"
     "capability: 8.9\nreserve: {context_gb: 0.75, communicator_gb: {value: 0.25, source: y}}\n"
     "copy_gbps: {up: 20, down: 21, up_both: 15, down_both: 16}\ncontention: {compute: 1.125, collective: "
-    "1.3}\n"
+    "1.3, gather: 1.02}\n"
     "network: {gbps_per_node: 400, latency_us: 14, node_latency_us: 3.4}\ntiles: true\n"
     "products:\n- {ranks: 2, dtype: bf16, form: weight, m: 1, n: 2, k: 3, tflops: 0.1, source: z}\n"
     "- {dtype: fp32, form: any, m: 4, n: 5, k: 6000000, tflops: {value: 0.3, source: z}}\n"
@@ -114,7 +114,7 @@ static void whole_profile(void **state) {
               p->peak_flops[FSDP_F16] == 0);
   assert_true(p->up_rate == 20e9 && p->down_rate == 21e9 && p->up_both_rate == 15e9 &&
               p->down_both_rate == 16e9);
-  assert_true(p->product_slowdown == 1.125 && p->collective_slowdown == 1.3);
+  assert_true(p->product_slowdown == 1.125 && p->collective_slowdown == 1.3 && p->gather_slowdown == 1.02);
   assert_true(p->network_rate == 400e9 && p->network_latency_s == 14e-6 && p->node_latency_s == 3.4e-6);
   assert_true(p->capability == 8.9 && p->context_bytes == 0.75e9 && p->communicator_bytes == 0.25e9);
   assert_true(p->tiles);
@@ -236,8 +236,8 @@ static fsdp_status check_sources(void *context, yaml_document_t *document, fsdp_
   return FSDP_OK;
 }
 
-// A GPU is known, and what this program runs on it has rates of its own, in every dtype that it takes. They are
-// marked as long as nobody has measured them, and slower than published ones of the same GPU.
+// A GPU is known, and what this program runs on it has rates of its own, in every dtype that it takes. They
+// are marked as long as nobody has measured them, and no more than what the GPU can do.
 static void check_kernels(const fsdp_device_profile *p) {
   static const fsdp_profile_direction directions[] = {FSDP_ATTENTION_FORWARD, FSDP_ATTENTION_BACKWARD};
   const fsdp_op_gpu gpu = fsdp_device_profile_gpu(p);

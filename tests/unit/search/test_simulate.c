@@ -174,6 +174,12 @@ static void test_overlap(void **state) {
   const double hidden = slowed.busy_s[FSDP_STREAM_GATHER] + slowed.busy_s[FSDP_STREAM_REDUCE] - slowed.comm_s;
   assert_true(slowed.step_s > beside.step_s + 0.4 * (comm - beside.comm_s));
   assert_true(slowed.step_s <= alone.step_s + slowed.comm_s + hidden);
+  // Gathers that copy engines make leave compute its rate, and reductions do not.
+  profile->gather_slowdown = 1;
+  fsdp_step_price copied = price_on(&config, profile, &traffic);
+  assert_true(copied.step_s < slowed.step_s && copied.step_s > beside.step_s);
+  profile->gather_slowdown = 0;
+  fsdp_step_price_release(&copied);
   // A collective that is slowed beside compute takes longer, and compute does not.
   profile->product_slowdown = 1;
   profile->collective_slowdown = 2;
