@@ -1,6 +1,7 @@
 // How fast is each kernel of a training step on a GPU, against what that GPU can do?
 //
-//   bench_gpu [--ceilings] [--repeat N] [--side N] [--json FILE] [--kernels NAME,...] [options of fsdp_plan]
+//   bench_gpu [--ceilings] [--repeat N] [--side N] [--json FILE] [--kernels NAME,...] [--parts]
+//             [--unfenced] [options of fsdp_plan]
 //
 // First the ceilings: a bf16 gemm of 8192^3 (cuBLASLt, by the algorithm measured fastest) and a copy of 1 GiB
 // from device to device; --side N makes them N^3 and 16 N^2 bytes, --ceilings stops there. Then every
@@ -9,8 +10,9 @@
 // mesh they are the first rank's, timed on one GPU without communication: head_, context_ and columns are
 // kernels of meshes. Per kernel it prints launches per step, microseconds, TFLOP/s of gemms (attention
 // counted causally) or GB/s of operands read and written once, the share of the ceiling, and milliseconds per
-// step. Kernels of attention are timed once more by the other implementation (FSDP_ATTENTION) at the end, if
-// this GPU has it: "... by wgmma"; no sum counts these.
+// step. With --parts what launches several kernels, as attention's backward does, is also timed launch by
+// launch, between events. With --unfenced attention's forward by wgmma is timed once more without the fence in
+// its copying warps (models/graph/attention_kernel.h); no sum counts that.
 //
 // Operands are random numbers of the magnitudes that training has, never zeros: a GPU that multiplies zeros
 // draws less power and, others report, is faster. Small operands are rotated, so that they do not stay in the
@@ -38,8 +40,14 @@
 #define SIDE_MAX     32768
 #define OPERANDS_MAX (FSDP_OP_MAX_OPERANDS + 1)
 
+#define PARTS_MAX       16
+#define PART_NAME_BYTES 64
+
+// Of C++'s runtime.
+char *__cxa_demangle(const char *name, char *out, size_t *bytes, int *status);
+
 typedef struct arguments {
-  bool ceilings_only;
+  bool ceilings_only, parts, unfenced;
   int repeats, side;
   const char *json, *kernels; // NULL: none; all
   int plan_argc;
@@ -48,8 +56,9 @@ typedef struct arguments {
 
 typedef struct bench {
   int repeats;
-  int capability; // of the GPU: 90 is 9.0
-  FILE *json;     // NULL: none
+  bool times_parts;
+  json_t *parts; // of the call measured last; NULL: none
+  FILE *json;    // NULL: none
   cudaStream_t stream;
   cudaEvent_t begin, end;
   double flops_ceiling, bytes_ceiling; // a second; 0: being measured
@@ -220,6 +229,63 @@ static double median_s(const bench *b, fsdp_kernel_call *call, const launch_set 
   return (double)times[b->repeats / 2] / 1e3;
 }
 
+// ---- The launches of one call apart
+
+// An observer is given nothing but the launch.
+static struct {
+  cudaEvent_t after[PARTS_MAX];
+  const void *kernels[PARTS_MAX];
+  int count;
+} seen;
+
+static void note_launch(const void *kernel, void *stream) {
+  const int index = seen.count++;
+  if (index >= PARTS_MAX) return;
+  CALL_CUDA(cudaEventRecord(seen.after[index], stream));
+  seen.kernels[index] = kernel;
+}
+
+// "sum_delta" of "void (anonymous namespace)::sum_delta<float, 4>(...)".
+static void print_kernel_name(const void *kernel, char out[PART_NAME_BYTES]) {
+  static const char nobody[] = "(anonymous namespace)::";
+  const char *mangled = "", *at;
+  int status = 0;
+  CALL_CUDA(cudaFuncGetName(&mangled, kernel));
+  char *readable = __cxa_demangle(mangled, NULL, NULL, &status);
+  at = status == 0 ? readable : mangled;
+  if (strncmp(at, "void ", 5) == 0) at += 5;
+  if (strncmp(at, nobody, strlen(nobody)) == 0) at += strlen(nobody);
+  snprintf(out, PART_NAME_BYTES, "%.*s", (int)strcspn(at, "<("), at);
+  free(readable);
+}
+
+// What each launch of a call takes, the median of the measurements; empty for one launch, and for more than
+// PARTS_MAX.
+static json_t *time_parts(const bench *b, fsdp_kernel_call *call, const launch_set *set) {
+  float ms[PARTS_MAX][REPEATS_MAX];
+  for (int i = 0; i < PARTS_MAX; i++) CALL_CUDA(cudaEventCreateWithFlags(&seen.after[i], cudaEventDefault));
+  for (int r = 0; r < b->repeats; r++) {
+    seen.count = 0;
+    CALL_CUDA(cudaEventRecord(b->begin, b->stream));
+    fsdp_cuda_observe_launches(note_launch);
+    launch_sets(b, call, set, 1, 1);
+    fsdp_cuda_observe_launches(NULL);
+    CALL_CUDA(cudaStreamSynchronize(b->stream));
+    for (int i = 0; i < seen.count && i < PARTS_MAX; i++)
+      CALL_CUDA(cudaEventElapsedTime(&ms[i][r], i ? seen.after[i - 1] : b->begin, seen.after[i]));
+  }
+  json_t *parts = json_array();
+  for (int i = 0; i < seen.count && seen.count > 1 && seen.count <= PARTS_MAX; i++) {
+    char name[PART_NAME_BYTES];
+    print_kernel_name(seen.kernels[i], name);
+    qsort(ms[i], (size_t)b->repeats, sizeof *ms[i], compare_floats);
+    json_array_append_new(parts,
+                          json_pack("{s:s, s:f}", "kernel", name, "us", 1e3 * (double)ms[i][b->repeats / 2]));
+  }
+  for (int i = 0; i < PARTS_MAX; i++) CALL_CUDA(cudaEventDestroy(seen.after[i]));
+  return parts;
+}
+
 // ---- Results
 
 static void write_json(const bench *b, const char *label, int64_t count, double s, const fsdp_op_work *work) {
@@ -228,6 +294,7 @@ static void write_json(const bench *b, const char *label, int64_t count, double 
   const double rate = (work->flops > 0 ? work->flops : work->bytes) / s;
   json_t *line = json_pack("{s:s, s:I, s:f, s:f, s:f, s:f}", "label", label, "count", (json_int_t)count, "us",
                            1e6 * s, "flops", work->flops, "bytes", work->bytes, "rate", rate);
+  if (json_array_size(b->parts) > 0) json_object_set(line, "parts", b->parts);
   json_object_set_new(line, "share", ceiling > 0 ? json_real(rate / ceiling) : json_null());
   json_dumpf(line, b->json, JSON_COMPACT);
   fputc('\n', b->json);
@@ -243,6 +310,11 @@ static void report(bench *b, const char *label, int64_t count, double s, const f
          rate / (products ? 1e12 : 1e9), products ? "TFLOP/s" : "GB/s");
   if (ceiling > 0) printf(" %5.1f%% %8.2f ms per step", 100 * rate / ceiling, 1e3 * (double)count * s);
   putchar('\n');
+  for (size_t i = 0; i < json_array_size(b->parts); i++) {
+    const json_t *part = json_array_get(b->parts, i);
+    printf("  of it %-66s %10.1f us\n", json_string_value(json_object_get(part, "kernel")),
+           json_real_value(json_object_get(part, "us")));
+  }
   fflush(stdout);
   write_json(b, label, count, s, work);
 }
@@ -264,9 +336,12 @@ static double run(bench *b, const step_op *op) {
                            .segments = &segment,
                            .segment_count = instr->op == FSDP_OP_ADAMW};
   fsdp_cuda_prepare(&call);
+  fsdp_products_measure(&fsdp_cuda_products);
   for (int s = 0; s < set_count; s++) fill_set(b, op, &sets[s]);
   CALL_CUDA(cudaDeviceSynchronize());
   const double s = median_s(b, &call, sets, set_count);
+  json_decref(b->parts);
+  b->parts = b->times_parts ? time_parts(b, &call, &sets[0]) : NULL;
   for (int i = 0; i < set_count; i++) CALL_CUDA(cudaFree(sets[i].memory));
   return s;
 }
@@ -308,6 +383,8 @@ static void measure_copy(bench *b, int64_t bytes) {
   CALL_CUDA(cudaFree(from));
   CALL_CUDA(cudaFree(to));
   const fsdp_op_work work = {.bytes = 2 * (double)bytes};
+  json_decref(b->parts);
+  b->parts = NULL;
   report(b, "ceiling: copy from device to device, read and written", 1, (double)best_ms / 1e3, &work);
   b->bytes_ceiling = work.bytes / ((double)best_ms / 1e3);
 }
@@ -325,34 +402,26 @@ static bool is_wanted(const char *name, const char *kernels) {
   return false;
 }
 
-static bool is_attention(fsdp_op_kind kind) {
-  return kind == FSDP_OP_ATTENTION || kind == FSDP_OP_ATTENTION_BACKWARD ||
-         kind == FSDP_OP_CONTEXT_ATTENTION || kind == FSDP_OP_CONTEXT_ATTENTION_BACKWARD;
+// Of attention's forward by wgmma: once more without the fence in its copying warps.
+static void bench_unfenced(bench *b, const step_op *planned) {
+  const fsdp_op_kind kind = planned->instr->op;
+  if (kind != FSDP_OP_ATTENTION && kind != FSDP_OP_CONTEXT_ATTENTION) return;
+  if (planned->attrs.attention != FSDP_ATTENTION_WGMMA) {
+    fprintf(stderr, "bench_gpu: error: --unfenced, but attention runs by %s: use --attention wgmma\n",
+            fsdp_attention_kernel_name(planned->attrs.attention));
+    exit(2);
+  }
+  step_op op = *planned;
+  const fsdp_op_work work = step_op_work(planned);
+  char name[STEP_OP_LABEL_BYTES], label[STEP_OP_LABEL_BYTES + 16];
+  op.attrs.attention = FSDP_ATTENTION_WGMMA_UNFENCED;
+  snprintf(label, sizeof label, "%s, unfenced", step_op_label(planned, name));
+  const double s = run(b, &op);
+  report(b, label, planned->count, s, &work);
 }
 
-// The kernels of attention by the implementation that the environment did not choose. Last, so that one that
-// hangs takes no other result with it.
-static void bench_other_attention(bench *b, const step_ops *list, const char *kernels) {
-  static const char choice[] = "FSDP_ATTENTION";
-  const char *now = getenv(choice);
-  const char *other = now && strcmp(now, "wgmma") == 0 ? "mma" : "wgmma";
-  setenv(choice, other, 1);
-  fsdp_error error = {0};
-  if (fsdp_cuda_check(b->capability, &error) != FSDP_OK) {
-    printf("# %s\n", error.message);
-    return;
-  }
-  for (int i = 0; i < list->count; i++) {
-    const step_op *op = &list->ops[i];
-    if (!is_attention(op->instr->op) || !is_wanted(fsdp_op_name(op->instr->op), kernels)) continue;
-    const fsdp_op_work work = step_op_work(op);
-    char name[STEP_OP_LABEL_BYTES], label[STEP_OP_LABEL_BYTES + 16];
-    snprintf(label, sizeof label, "%s by %s", step_op_label(op, name), other);
-    report(b, label, op->count, run(b, op), &work);
-  }
-}
-
-static void bench_step(bench *b, const fsdp_plan *plan, const char *kernels) {
+static void bench_step(bench *b, const fsdp_plan *plan, const arguments *a) {
+  const char *kernels = a->kernels;
   step_ops list = step_ops_create(plan);
   int timed = 0;
   for (int i = 0; i < list.count; i++) {
@@ -363,6 +432,7 @@ static void bench_step(bench *b, const fsdp_plan *plan, const char *kernels) {
     char label[STEP_OP_LABEL_BYTES];
     report(b, step_op_label(&list.ops[i], label), list.ops[i].count, s, &work);
     b->step_s += (double)list.ops[i].count * s;
+    if (a->unfenced) bench_unfenced(b, &list.ops[i]);
   }
   if (timed == 0) {
     fprintf(stderr, "bench_gpu: error: no kernel of the step has a name that begins as --kernels %s says\n",
@@ -373,7 +443,6 @@ static void bench_step(bench *b, const fsdp_plan *plan, const char *kernels) {
   if (!kernels)
     printf("all kernels of a step: %.1f ms, %.0f tokens/s with nothing between them\n", 1e3 * b->step_s,
            (double)(c->batch * c->seq * c->micro_batches) / b->step_s);
-  bench_other_attention(b, &list, kernels);
   step_ops_destroy(&list);
 }
 
@@ -388,6 +457,10 @@ static arguments parse(int argc, char **argv) {
   for (int i = 1; i < argc; i++) {
     if (strcmp(argv[i], "--ceilings") == 0) {
       a.ceilings_only = true;
+    } else if (strcmp(argv[i], "--parts") == 0) {
+      a.parts = true;
+    } else if (strcmp(argv[i], "--unfenced") == 0) {
+      a.unfenced = true;
     } else if (strcmp(argv[i], "--json") == 0 && i + 1 < argc) {
       a.json = argv[++i];
     } else if (strcmp(argv[i], "--kernels") == 0 && i + 1 < argc) {
@@ -407,7 +480,7 @@ static arguments parse(int argc, char **argv) {
 }
 
 static bench open_bench(const arguments *a, void **scratch) {
-  bench b = {.repeats = a->repeats};
+  bench b = {.repeats = a->repeats, .times_parts = a->parts};
   CALL_CUDA(cudaSetDevice(0));
   CALL_CUDA(cudaStreamCreateWithPriority(&b.stream, cudaStreamNonBlocking, 0));
   CALL_CUDA(cudaEventCreateWithFlags(&b.begin, cudaEventDefault));
@@ -426,21 +499,27 @@ static void run_all(const arguments *a, const fsdp_setup *setup) {
   bench b = open_bench(a, &scratch);
   struct cudaDeviceProp properties;
   CALL_CUDA(cudaGetDeviceProperties(&properties, 0));
-  b.capability = 10 * properties.major + properties.minor;
-  fsdp_error error = {0};
-  if (fsdp_cuda_check(b.capability, &error) != FSDP_OK) {
-    fprintf(stderr, "bench_gpu: error: %s\n", error.message);
-    exit((int)error.status);
-  }
   const fsdp_plan_config *c = &setup->plan->config;
   printf("# %s, %s, batch %lld, sequence %lld\n", properties.name, setup->model_name, (long long)c->batch,
          (long long)c->seq);
   measure_product(&b, a->side);
   measure_copy(&b, (int64_t)16 * a->side * a->side);
-  if (!a->ceilings_only) bench_step(&b, setup->plan, a->kernels);
+  if (!a->ceilings_only) bench_step(&b, setup->plan, a);
+  json_decref(b.parts);
   if (b.json) fclose(b.json);
   fsdp_cuda_gemm_close();
   CALL_CUDA(cudaFree(scratch));
+}
+
+// What the plan's kernels depend on; all 0 without a GPU.
+static fsdp_op_gpu find_target(void) {
+  struct cudaDeviceProp properties;
+  int count = 0;
+  if (cudaGetDeviceCount(&count) != cudaSuccess || count == 0) return (fsdp_op_gpu){0};
+  CALL_CUDA(cudaGetDeviceProperties(&properties, 0));
+  return (fsdp_op_gpu){.capability = 10 * properties.major + properties.minor,
+                       .multiprocessors = properties.multiProcessorCount,
+                       .attention_missing = ~fsdp_cuda_attention_kernels()};
 }
 
 int main(int argc, char **argv) {
@@ -450,7 +529,8 @@ int main(int argc, char **argv) {
   fsdp_error error = {0};
   fsdp_status status = fsdp_options_parse(&options, FSDP_PROGRAM_PLAN, a.plan_argc, a.plan_argv, &error);
   if (status == FSDP_OK) {
-    const fsdp_setup_ranks ranks = fsdp_setup_ranks_planned(&options);
+    fsdp_setup_ranks ranks = fsdp_setup_ranks_planned(&options);
+    ranks.target = find_target();
     status = fsdp_setup_create(&options, FSDP_PROGRAM_PLAN, &ranks, &setup, &error);
   }
   if (status != FSDP_OK) fprintf(stderr, "bench_gpu: error: %s\n", error.message);

@@ -24,7 +24,7 @@ from compare_samples import OPTIMIZER, step_samples
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(HERE)
 WARM_UP_STEPS = 3
-DEVICE_BYTES_SLACK = 600e6
+DEVICE_BYTES_SLACK = 1200e6  # the driver's context and libraries' kernels; until it is measured
 
 SHAPES = {
     "tiny": {"vocab": 256, "hidden": 128, "intermediate": 352, "layers": 4, "heads": 4, "kv_heads": 2,
@@ -41,12 +41,25 @@ CASES = {
     "llama3-8b-4": ("llama3-8b", 4096, 4, "none", "bf16"),
     "llama3-8b-4-block": ("llama3-8b", 4096, 4, "block", "bf16"),
     "llama3-8b-2": ("llama3-8b", 4096, 2, "none", "bf16"),
+    "llama3-8b-1": ("llama3-8b", 4096, 1, "none", "bf16"),
+    "llama3-8b-2-block": ("llama3-8b", 4096, 2, "block", "bf16"),
     # To try the script out on a CPU.
     "tiny": ("tiny", 64, 2, "none", "fp32"),
     "tiny-block": ("tiny", 64, 2, "block", "fp32"),
     "tiny-bf16": ("tiny", 64, 2, "none", "bf16"),
 }
+# GB of a GPU that a case takes: our arena as planned, rounded up, and, estimated, what PyTorch allocates at
+# most: the same states, and three copies of fp32 logits, as its loss is one piece.
+CASE_GB = {
+    "llama-1b-6": (22, 30), "llama-1b-24": (42, 62), "llama3-8b-4": (125, 151), "llama3-8b-4-block": (66, 92),
+    "llama3-8b-2": (88, 103), "llama3-8b-1": (69, 75), "llama3-8b-2-block": (65, 79),
+}
 NAMES = {"ours": "fsdp_train", "fsdp2": "PyTorch FSDP2", "plain": "PyTorch alone"}
+
+
+def has_room(case, total_bytes, is_peer=False):
+    """Whether a GPU of so much memory has room for a case beside what the driver and libraries take."""
+    return 1e9 * CASE_GB[case][is_peer] + DEVICE_BYTES_SLACK <= total_bytes
 
 
 def flops_per_token(shape, seq):

@@ -51,7 +51,9 @@ gather() {
     done
 }
 gather "$bundle"/bin/* "$bundle"/tests/*
-grep -aoh -m 1 'libcublasLt\.so\.[0-9]*' "$bundle/bin/fsdp_train" >>"$bundle/machine.txt" # opened when needed
+for opened in 'libcublasLt\.so\.[0-9]*' 'libnccl\.so\.2'; do # when a GPU is used
+  grep -aoh -m 1 "$opened" "$bundle/bin/fsdp_train" >>"$bundle/machine.txt" || true
+done
 
 if command -v ompi_info >/dev/null && command -v mpirun >/dev/null; then
   place() { ompi_info --path "$1" --parsable | sed 's/^path:[a-z]*://'; }

@@ -14,8 +14,9 @@
 #                         tests of its module and of the programs that run it, CUDA on the emulated GPU
 #   --seed N, --of COMMIT the same ones again: drawn from the sources of that commit; default: 24, HEAD
 #   --each N              begins no other test of a bug after N seconds; default: 180
+#   --no-cuda             leaves bugs in CUDA's lines for another run: the emulated GPU is not built
 #   --again               tries survivors again (or those named): without it a run resumes in --folder
-#   --folder, --write, --seconds   as above; default: build-draw
+#   --folder, --write, --seconds   as above, and what FILE knows is not tried again; default: build-draw
 # tests/mutants/drawn.verdicts says of survivors what they are; the exit status is 1 if one has no verdict.
 folder="$(dirname "${BASH_SOURCE[0]}")/../tests/mutants"
 case " $* " in

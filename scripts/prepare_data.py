@@ -8,13 +8,19 @@ Inputs, in the order given:
                                                template; the assistant's messages are learned
                    conversations               ShareGPT's, of {from, value}: the same; human is the user,
                                                gpt the assistant
-                   instruction, input, output  Stanford Alpaca's prompt; the output is learned
+                   instruction, input, output  Stanford Alpaca's prompt; the output is learned. With history
+                                               or system (LLaMA-Factory's): a conversation
                    text                        all of it is learned
                    prompt, completion          one directly behind the other, without a template; the
                                                completion is learned. A token that would lie in both is
-                                               divided: where the model completes it, the prompt ends there
-  .parquet       a table with columns of these names: a row is such an object
+                                               divided: where the model completes it, the prompt ends there.
+                                               Of lists of messages: a conversation
+                 A conversation may have system, tools, and chat_template_kwargs beside it, and messages with
+                 tool_calls, parts of text, and weight 0 (not learned). Other keys are ignored and counted
+  .csv, .tsv     a table whose first line names the columns: a row is such an object
+  .parquet       the same
   .bin           tokens of llm.c or nanoGPT, unchanged
+.txt, .jsonl, .json, .csv and .tsv may be compressed (.gz).
 
 The tokenizer's packages are installed from PyPI into an environment of their own on first use. Without a
 tokenizer, bytes are tokens and nothing is installed. A --model without tokenizer.json that has weights, or a
@@ -30,15 +36,17 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # processes are how th
 
 from common import program  # noqa: E402
 from common.errors import InputError, OptionError  # noqa: E402
-from prepare import inputs, models, token_file, vocab_merges  # noqa: E402
+from prepare import chats, forms, inputs, models, token_file, vocab_merges  # noqa: E402
 from prepare.environment import TABLES, TOKENIZERS  # noqa: E402
 from prepare.pipeline import Settings, prepare  # noqa: E402
+from prepare.preview import preview  # noqa: E402
 
 
 def parser():
     p = program.Parser(prog="prepare_data.py", description=__doc__,
                        formatter_class=argparse.RawDescriptionHelpFormatter)
-    p.add_argument("inputs", nargs="+", metavar="INPUT", help=".txt, .jsonl, .json, .parquet or .bin")
+    p.add_argument("inputs", nargs="+", metavar="INPUT", help=".txt, .jsonl, .json, .csv, .tsv, .parquet "
+                                                              "or .bin")
     p.add_argument("--tokenizer", metavar="FILE|bytes", help="a tokenizer.json, or bytes (default: the one "
                    "of --model, else bytes)")
     p.add_argument("--model", metavar="DIR", help="a Hugging Face folder, whose tokenizer.json to take; one "
@@ -51,9 +59,17 @@ def parser():
                    "or cut off at the trainer's --seq-length (default: on)")
     p.add_argument("--mask-prompt", choices=("on", "off"), default="on",
                    help="off: prompts are learned too (default: on)")
-    p.add_argument("--chat-template", choices=("auto", "plain"), default="auto",
-                   help='plain: "<|role|>", a line break and the content, even if the tokenizer has a '
-                   "template (default: auto, the tokenizer's if there is one)")
+    p.add_argument("--chat-template", default="auto", metavar="auto|chatml|FILE",
+                   help="of conversations: the tokenizer's, ChatML, or a file's; without one they are "
+                        "refused (default: auto, the tokenizer's)")
+    p.add_argument("--fields", default="", metavar="NAME=KEY,..", help="which of the records' keys are "
+                                                                       "meant, as "
+                   "prompt=question,completion=answer")
+    p.add_argument("--strict", action="store_true",
+                   help="stop at a record that cannot be used (default: skip it, and say so)")
+    p.add_argument("--preview", type=int, metavar="N", help="print the first N documents as they will be "
+                                                            "learned, "
+                   "and write nothing: what is learned is green on a terminal, {+marked+} elsewhere")
     p.add_argument("--special-tokens", choices=("on", "off"), default="on",
                    help="off: a special token's name within a text is ordinary text (default: on)")
     p.add_argument("--bos", metavar="TOKEN", help="begins each document: token, number or none "
@@ -92,11 +108,14 @@ def must_be_made(tokenizer):
 
 def check(options):
     """Refuses what can be refused before any work; returns the path of the tokenizer or None."""
-    if not options.out:
+    if options.preview is not None:
+        if options.preview < 1:
+            raise OptionError(f"--preview {options.preview}: give the number of documents to print")
+    elif not options.out:
         raise OptionError("--out is missing; give the file to write, as NAME.tok")
-    if not options.out.endswith(".tok"):
+    elif not options.out.endswith(".tok"):
         raise OptionError(f"--out {options.out}: must end in .tok, by which fsdp_train knows it")
-    if os.path.isdir(options.out):
+    elif os.path.isdir(options.out):
         raise InputError(f"{options.out}: is a folder; give a file's name")
     if not 1 <= options.procs <= 1024:
         raise OptionError(f"--procs {options.procs}: give 1 to 1024")
@@ -104,8 +123,15 @@ def check(options):
         inputs.check(path)
     binary = [path for path in options.inputs if inputs.kind_of(path) == ".bin"]
     tokenizer = tokenizer_of(options)
+    texts = [path for path in options.inputs if inputs.kind_of(path) == ".txt"]
     if binary and options.packing == "off":
         raise OptionError(f"{binary[0]}: does not separate documents, which --packing off requires")
+    if texts and options.packing == "off":
+        raise OptionError(f"{texts[0]}: is one document, of which --packing off would train the first "
+                          "--seq-length tokens alone; leave --packing out, or give a record for each "
+                          "document")
+    if binary and options.preview:
+        raise OptionError(f"{binary[0]}: holds tokens already, so there is nothing to preview")
     if binary and not tokenizer and len(binary) < len(options.inputs):
         raise OptionError(f"{binary[0]}: holds tokens, but the other files' text has no tokenizer; give "
                           "--tokenizer")
@@ -122,6 +148,21 @@ def show(path, header):
           f"{header['targets']:,} are learned, of a vocabulary of {header['vocabulary']:,}; {packed}")
 
 
+def fields_of(text):
+    """{name of a form's key: the record's key}"""
+    fields = {}
+    for pair in filter(None, text.split(",")):
+        name, _, key = pair.partition("=")
+        name = {"response": "completion"}.get(name, name)
+        if name not in forms.FIELDS or not key:
+            raise OptionError(f"--fields {pair}: give NAME=KEY, where NAME is one of "
+                              f"{', '.join(forms.FIELDS)}")
+        if name in fields or key in fields.values():
+            raise OptionError(f"--fields {text}: names {name} or {key} twice; give each once")
+        fields[name] = key
+    return fields
+
+
 def run(arguments):
     options = parser().parse_args(arguments)
     if options.verify:
@@ -129,24 +170,32 @@ def run(arguments):
             show(path, token_file.verify(path))
         return
     tokenizer, copy = check(options)
+    fields, template = fields_of(options.fields), chats.read_source(options.chat_template)
     tables = any(inputs.kind_of(path) == ".parquet" for path in options.inputs)
-    if tokenizer or tables:
+    if tokenizer or tables or template:
         packages = TABLES if tables else TOKENIZERS
         packages.ensure(options.venv or packages.default_folder())
     if tokenizer and must_be_made(tokenizer):
         print(f"{vocab_merges.make(os.path.dirname(tokenizer))}: made of vocab.json and merges.txt")
     settings = Settings(tokenizer=tokenizer, copy=copy, packing=options.packing == "on",
-                        mask_prompt=options.mask_prompt == "on", chat_template=options.chat_template,
-                        special_tokens=options.special_tokens == "on", bos=options.bos, eos=options.eos)
-    writer, left_out, divided, vocabulary = prepare(options.inputs, options.out, settings, options.procs)
+                        mask_prompt=options.mask_prompt == "on", chat_template=template, fields=fields,
+                        strict=options.strict, special_tokens=options.special_tokens == "on", bos=options.bos,
+                        eos=options.eos)
+    if options.preview:
+        report(preview(options.inputs, settings, options.preview), only_warnings=True)
+        return
+    writer, summary, vocabulary = prepare(options.inputs, options.out, settings, options.procs)
     flags = token_file.flags_of(packed=settings.packing, is_bytes=not tokenizer and not copy)
     show(options.out, {"documents": writer.documents, "tokens": writer.tokens, "targets": writer.targets,
                        "vocabulary": vocabulary, "flags": flags})
-    if left_out:
-        print(f"records left out because they have no text: {left_out:,}")
-    if divided:
-        print(f"records whose prompt and completion would have a token in common: {divided:,}; the two are "
-              "encoded apart")
+    report(summary)
+
+
+def report(summary, only_warnings=False):
+    for line in summary.warnings():
+        print(f"prepare_data.py: warning: {line}", file=sys.stderr)
+    for line in () if only_warnings else summary.lines():
+        print(line)
 
 
 if __name__ == "__main__":

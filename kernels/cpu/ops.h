@@ -6,3 +6,6 @@
 
 #define FSDP_OP(KIND, name, PHASE, operands, RULES) void FSDP_CPU(name)(const fsdp_kernel_call *call);
 #include "models/graph/ops.def"
+
+// What rope_backward does, within a call whose operands are open: of its rows d_qkv.
+void FSDP_CPU(rotate_back)(const fsdp_kernel_call *call, const fsdp_view *d_qkv);

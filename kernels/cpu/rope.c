@@ -52,15 +52,25 @@ static void rotate_positions(void *argument, int64_t index, void *scratch) {
   }
 }
 
+static void rotate_all(const fsdp_kernel_call *call, const fsdp_view *qkv, float direction) {
+  const fsdp_op_attrs *attrs = call->attrs;
+  FSDP_CHECK(attrs->head_dim % 2 == 0 && attrs->head_dim / 2 <= HALF_MAX && attrs->inv_freq,
+             "RoPE over head dimension %lld", (long long)attrs->head_dim);
+  rotation r = {qkv, attrs, fsdp_row_map_of(call), direction};
+  fsdp_pool_run(call->pool, blocks_of(attrs->seq, POSITIONS_PER_TASK), rotate_positions, &r);
+}
+
 static void run_rope(const fsdp_kernel_call *call, float direction) {
   const fsdp_op_attrs *attrs = call->attrs;
   int64_t D = attrs->head_dim, N = attrs->batch * attrs->seq, Q = (attrs->heads + 2 * attrs->kv_heads) * D;
-  FSDP_CHECK(D % 2 == 0 && D / 2 <= HALF_MAX && attrs->inv_freq, "RoPE over head dimension %lld",
-             (long long)D);
-  rotation r = {open_operands(call, PART(0)), attrs, fsdp_row_map_of(call), direction};
+  const fsdp_view *qkv = open_operands(call, PART(0));
   // The v columns stay: of the last row only q and k belong to the range.
   if (N > 0) fsdp_kernel_report(call, 0, 0, N * Q - attrs->kv_heads * D, FSDP_UPDATE);
-  fsdp_pool_run(call->pool, blocks_of(attrs->seq, POSITIONS_PER_TASK), rotate_positions, &r);
+  rotate_all(call, qkv, direction);
+}
+
+void FSDP_CPU(rotate_back)(const fsdp_kernel_call *call, const fsdp_view *d_qkv) {
+  rotate_all(call, d_qkv, -1.0f);
 }
 
 void FSDP_CPU(rope)(const fsdp_kernel_call *call) {

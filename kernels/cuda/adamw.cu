@@ -89,7 +89,8 @@ __device__ __forceinline__ void round_state(float (&x)[WIDTH], uint64_t key, con
                                             int state) {
   static_assert(WIDTH == 1 || WIDTH == lanes, "one block");
   uint32_t random[4];
-  fsdp_philox(key, source.stream, 3 * (source.element / lanes) + unsigned(state), random);
+  fsdp_philox(FSDP_ROUNDING_ROUNDS, key, source.stream, 3 * (source.element / lanes) + unsigned(state),
+              random);
   if constexpr (WIDTH == 1) {
     const unsigned lane = unsigned(source.element % lanes);
     uint32_t word = random[0];
@@ -222,7 +223,7 @@ template <class G, class P, class M> void launch_updates(const fsdp_kernel_call 
         p.end = call->segments[next].shard_offset;
     }
     launch({blocks_of(p.end - p.first, int64_t(threads_count) * (wide && p.first % width == 0 ? width : 1)),
-            threads_count, call->stream},
+            threads_count, stream_of(call)},
            wide && p.first % width == 0 ? update_range<width, G, P, M> : update_range<1, G, P, M>, p, list);
     p.first = p.end;
   }

@@ -18,10 +18,8 @@ const fsdp_kernel_table *fsdp_cuda_kernels(void);
 // Scratch of the gemms, inside the device's arena: a planned constant.
 #define FSDP_CUDA_GEMM_WORKSPACE_BYTES ((int64_t)32 << 20)
 
-// Whether the kernels that the environment asks for run on a GPU of this compute capability (90: 9.0):
-// FSDP_ATTENTION=mma (the default) or wgmma. FSDP_ERR_OPTION for another value; FSDP_ERR_PEER for wgmma in a
-// build without it, or on a GPU of another capability than 9.0.
-fsdp_status fsdp_cuda_check(int capability, fsdp_error *error);
+// Those of attention that this build holds: a set of 1u << fsdp_attention_kernel.
+unsigned fsdp_cuda_attention_kernels(void);
 
 // Loads the gemm library, which a process that uses no GPU does without. FSDP_ERR_PEER if it is not found.
 fsdp_status fsdp_cuda_gemm_load(fsdp_error *error);
@@ -33,10 +31,11 @@ void fsdp_cuda_gemm_open(void *workspace);
 void fsdp_cuda_gemm_close(void);
 
 // For a call that the program will make, when the plan is sealed and before memory is filled. Loads its
-// kernels, which CUDA otherwise does at their first launch, in the middle of a step. Chooses its gemm
-// algorithms: times a few on the operands' memory and keeps the fastest. That memory holds random numbers
-// meanwhile and NaNs afterwards.
+// kernels, which CUDA otherwise does at their first launch, in the middle of a step, and notes its products.
 void fsdp_cuda_prepare(const fsdp_kernel_call *call);
+
+// The products noted, whose algorithms are then chosen on the memory that they were noted with.
+extern const fsdp_product_library fsdp_cuda_products;
 
 // Draws into `out` (drawing->numel elements of fp32 or bf16, any address) the same bits as
 // fsdp_random_normal, rounded to nearest; enqueues on `stream`.
@@ -49,6 +48,9 @@ int fsdp_cuda_probe(void);
 // Tests launch as if a grid had at most so many blocks along y: those of many sequences and heads are then
 // small. 0: as many as it has.
 void fsdp_cuda_limit_grid(int64_t blocks);
+
+// Benchmarks are told of every launch of a kernel, just after it; NULL: of none.
+void fsdp_cuda_observe_launches(void (*launched)(const void *kernel, void *stream));
 
 #ifdef __cplusplus
 }

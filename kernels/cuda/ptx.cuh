@@ -71,6 +71,18 @@ __device__ __forceinline__ float exp2_approx(float x) {
   return y;
 }
 
+// sin(x) and cos(x) within 2^-20 for x between -pi and pi.
+__device__ __forceinline__ float sin_approx(float x) {
+  float y;
+  asm("sin.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+__device__ __forceinline__ float cos_approx(float x) {
+  float y;
+  asm("cos.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
 // 1 / sqrt(x) and 1 / x within 2 units in the last place; of a number too small to be normal, infinity.
 __device__ __forceinline__ float rsqrt_approx(float x) {
   float y;

@@ -19,9 +19,10 @@ extern "C" const fsdp_kernel_backend *fsdp_cuda_backend() {
   static const fsdp_kernel_backend backend = {
       &table,
       fsdp_cuda_gemm_load,
-      fsdp_cuda_check,
+      fsdp_cuda_attention_kernels,
       fsdp_cuda_gemm_open,
       fsdp_cuda_prepare,
+      &fsdp_cuda_products,
       fsdp_cuda_gemm_close,
       fsdp_cuda_draw,
       fsdp_cuda_probe,
@@ -30,13 +31,17 @@ extern "C" const fsdp_kernel_backend *fsdp_cuda_backend() {
 }
 
 extern "C" void fsdp_cuda_prepare(const fsdp_kernel_call *call) {
-  prepares_only = true;
-  table.kernels[call->kind](call);
-  prepares_only = false;
+  fsdp_kernel_call prepared = *call;
+  prepared.prepares = true;
+  table.kernels[call->kind](&prepared);
 }
 
 extern "C" void fsdp_cuda_limit_grid(int64_t blocks) {
   grid_y_max = blocks > 0 ? blocks : grid_y_device;
+}
+
+extern "C" void fsdp_cuda_observe_launches(void (*launched)(const void *kernel, void *stream)) {
+  launch_observer = launched;
 }
 
 // Every kernel is compiled for the same architectures, so one represents all.

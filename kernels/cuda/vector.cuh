@@ -14,7 +14,7 @@ constexpr uint32_t whole_warp = 0xffffffffu;
 // Elements of a 16-byte access.
 template <class T> constexpr int vector_numel = 16 / int(sizeof(T));
 
-template <class T> __device__ __forceinline__ T least(T a, T b) {
+template <class T> __device__ __host__ __forceinline__ T least(T a, T b) {
   return a < b ? a : b;
 }
 

@@ -326,7 +326,7 @@ fsdp_status fsdp_capacity_check(const fsdp_plan *plan, const fsdp_limits *limits
              print_both(needs.bytes[FSDP_SPACE_DEVICE], needed), print_reserve(plan, reserve),
              limits->place[FSDP_SPACE_DEVICE], print_both(limits->bytes[FSDP_SPACE_DEVICE], limit));
     by_option = limits->place[FSDP_SPACE_DEVICE][0] == '-';
-    on_gpu = plan->config.backend == fsdp_plan_backend_cuda();
+    on_gpu = plan->config.backend->device == FSDP_OP_CUDA;
   } else if (limits->bytes[FSDP_SPACE_HOST] &&
              needs.bytes[FSDP_SPACE_HOST] > limits->bytes[FSDP_SPACE_HOST]) {
     snprintf(what, sizeof what, "a rank needs %s on the host, but %s allows %s",

@@ -82,7 +82,7 @@ static json_t *report_json(const planned *p) {
 
 // A plan for the wrong kind of device is wrong by its dtype's bytes.
 static void print_target(const fsdp_options *options, const fsdp_plan *plan) {
-  bool gpu = plan->config.backend == fsdp_plan_backend_cuda(), given = fsdp_options_given(options, "backend");
+  bool gpu = plan->config.backend->device == FSDP_OP_CUDA, given = fsdp_options_given(options, "backend");
   printf("planned for a %s, parameters in %s%s\n", gpu ? "GPU" : "CPU",
          fsdp_dtype_name(plan->config.param_dtype),
          given || options->profile ? "" : "; for a GPU add --backend cuda");

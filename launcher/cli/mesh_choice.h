@@ -6,6 +6,7 @@
 #pragma once
 
 #include "launcher/cli/options.h"
+#include "models/graph/attention_kernel.h"
 #include "runtime/plan/layout/mesh.h"
 
 // The ranks to plan for.
@@ -15,6 +16,7 @@ typedef struct fsdp_setup_ranks {
   int64_t machine_bytes; // memory of this machine, shared by ranks_per_node ranks; 0: do not limit by it
   bool gpu;              // this rank has a GPU to train on
   int64_t gpu_bytes;     // free on it for this rank
+  fsdp_op_gpu target;    // what the plan's kernels depend on; of all ranks' GPUs the least
 } fsdp_setup_ranks;
 
 // Those of --ranks and --ranks-per-node, for a plan without ranks.

@@ -2,6 +2,7 @@
 
 #include "launcher/cli/option_query.h"
 #include "models/model.h"
+#include "runtime/comm/comm_nccl.h"
 
 #include <math.h>
 #include <stdint.h>
@@ -367,7 +368,7 @@ static fsdp_status check_skipping(const check *c) {
 
 static fsdp_status check_sizes(const check *c) {
   const fsdp_options *o = c->options;
-  if (o->nccl_register && o->backend == FSDP_BACKEND_CPU) {
+  if (o->nccl_register == FSDP_NCCL_REGISTER_ON && o->backend == FSDP_BACKEND_CPU) {
     return fsdp_fail(c->error, FSDP_ERR_OPTION,
                      "--nccl-register (%s) is for GPUs, and --backend cpu (%s) uses none: leave one out",
                      place(c, "nccl-register"), place(c, "backend"));

@@ -46,11 +46,13 @@ typedef struct fsdp_options {
   int64_t max_skipped;
   int64_t check_replicas; // steps between comparisons, 0: none but at saves
   int init, lr_schedule, strategy, accumulate, backend, ckpt_async; // the enums above and of schedule.h
+  int attention;                                                    // fsdp_attention_choice
   int resume_schedule;                                              // fsdp_resume_schedule
   int compare_files;                                                // fsdp_compare_files
   int param_dtype, reduce_dtype, master_dtype, moment_dtype;
-  bool sequence_parallel; // where tensor has several ranks
-  bool allow_shared_gpu, nccl_register, bind, verify_data;
+  bool sequence_parallel;       // where tensor has several ranks
+  int nccl_register, nccl_ctas; // comm_nccl.h
+  bool allow_shared_gpu, bind, verify_data;
   bool cpu_offload, measure, poison, dry_run, json, help, version, price;
   bool search, auto_plan, self_test;
   char *save_plan;

@@ -1,5 +1,7 @@
 #include "launcher/cli/option_table.h"
 
+#include "runtime/comm/comm_nccl.h"
+
 #include <stddef.h>
 #include <string.h>
 
@@ -17,10 +19,22 @@ static const fsdp_choice accumulates[] = {
     {"reduce", FSDP_ACCUMULATE_REDUCE, NULL}, {"local", FSDP_ACCUMULATE_LOCAL, NULL}, {NULL, 0, NULL}};
 static const fsdp_choice dtypes[] = {
     {"bf16", FSDP_BF16, "bfloat16"}, {"fp32", FSDP_F32, "float32"}, {NULL, 0, NULL}};
+static const fsdp_choice nccl_registers[] = {{"auto", FSDP_NCCL_REGISTER_AUTO, NULL},
+                                             {"on", FSDP_NCCL_REGISTER_ON, NULL},
+                                             {"off", FSDP_NCCL_REGISTER_OFF, NULL},
+                                             {NULL, 0, NULL}};
+static const fsdp_choice nccl_ctas[] = {
+    {"auto", FSDP_NCCL_CTAS_AUTO, NULL}, {"default", FSDP_NCCL_CTAS_DEFAULT, NULL}, {NULL, 0, NULL}};
 static const fsdp_choice backends[] = {{"auto", FSDP_BACKEND_AUTO, NULL},
                                        {"cpu", FSDP_BACKEND_CPU, NULL},
                                        {"cuda", FSDP_BACKEND_CUDA, "gpu"},
                                        {NULL, 0, NULL}};
+
+static const fsdp_choice attentions[] = {{"auto", FSDP_ATTENTION_AUTO, NULL},
+                                         {"wgmma", FSDP_ATTENTION_USE_WGMMA, NULL},
+                                         {"mma", FSDP_ATTENTION_USE_MMA, NULL},
+                                         {"general", FSDP_ATTENTION_USE_GENERAL, NULL},
+                                         {NULL, 0, NULL}};
 
 static const fsdp_choice asyncs[] = {{"auto", FSDP_CKPT_ASYNC_AUTO, NULL},
                                      {"on", FSDP_CKPT_ASYNC_ON, NULL},
@@ -153,10 +167,17 @@ static const fsdp_option_row table[] = {
      .help = "dtype of AdamW's moments"},
     {"backend", 0, CHOICE(backend, backends), .fallback = "auto", .argument = "auto|cpu|cuda",
      .help = "the device to train on"},
+    {"attention", 0, CHOICE(attention, attentions), .fallback = "auto", .argument = "auto|wgmma|mma|general",
+     .help = "attention's kernel on a GPU: warpgroups (compute capability 9.0 alone), tensor cores, or what "
+             "takes every shape (auto: the first of them that can run)"},
     {"allow-shared-gpu", 0, FLAG(allow_shared_gpu),
      .help = "let several ranks use one GPU, over sockets (tests only)"},
-    {"nccl-register", 0, FLAG(nccl_register),
-     .help = "register the GPU's arena with NCCL, which then needs fewer multiprocessors"},
+    {"nccl-register", 0, CHOICE(nccl_register, nccl_registers), .fallback = "auto", .argument = "auto|on|off",
+     .help = "allocate the GPU's arena from NCCL and register it, from NCCL 2.28 on as a symmetric window "
+             "(auto: only so, where all ranks are on one node)"},
+    {"nccl-ctas", 0, CHOICE(nccl_ctas, nccl_ctas), .fallback = "auto", .argument = "auto|default",
+     .help = "multiprocessors that collectives on registered buffers take (auto: for gathers none, in "
+             "windows, and few for others; default: as NCCL decides)"},
     {"check-replicas", 0, INT(check_replicas, 0, STEPS_MAX), .fallback = "0",
      .help = "compare replicas' parameters and moments every N steps (0: only at saves)"},
     {"comm-timeout", 0, INT(comm_timeout, 1, 1000000), .fallback = "300",

@@ -13,6 +13,7 @@
 #include "runtime/checkpoint/config_json.h"
 #include "runtime/checkpoint/safetensors.h"
 #include "runtime/plan/saving_choice.h"
+#include "runtime/plan/search/price.h"
 #include "runtime/plan/search/search_config.h"
 
 #include <stdio.h>
@@ -93,11 +94,12 @@ fsdp_status fsdp_setup_read_model(const fsdp_options *options, fsdp_setup *setup
 // A plan is for the profile's device (NULL: no profile), training for the one that is there.
 static fsdp_status choose_backend(const fsdp_options *options, fsdp_program_kind program,
                                   const fsdp_setup_ranks *ranks, const fsdp_device_profile *profile,
-                                  const fsdp_plan_backend **backend, fsdp_error *error) {
+                                  fsdp_plan_backend *backend, fsdp_error *error) {
   bool wanted = options->backend == FSDP_BACKEND_CUDA;
   if (program == FSDP_PROGRAM_PLAN && options->backend == FSDP_BACKEND_AUTO && profile)
     wanted = profile->device == FSDP_OP_CUDA;
-  *backend = wanted || ranks->gpu ? fsdp_plan_backend_cuda() : fsdp_plan_backend_cpu();
+  *backend = wanted || ranks->gpu ? *fsdp_plan_backend_cuda() : *fsdp_plan_backend_cpu();
+  if (profile && profile->device == backend->device) *backend = fsdp_pricing_backend(profile);
   if (program == FSDP_PROGRAM_PLAN || !wanted || ranks->gpu) return FSDP_OK;
   return fsdp_fail(
       error, FSDP_ERR_PEER,
@@ -156,11 +158,15 @@ static fsdp_status read_saving(const fsdp_options *options, fsdp_saving *saving,
   return status;
 }
 
-static fsdp_plan_config make_config(const fsdp_options *options, const fsdp_plan_backend *backend) {
-  bool gpu = backend == fsdp_plan_backend_cuda();
+static fsdp_plan_config make_config(const fsdp_options *options, const fsdp_setup_ranks *ranks,
+                                    const fsdp_device_profile *profile, const fsdp_plan_backend *backend) {
+  bool gpu = backend->device == FSDP_OP_CUDA;
   int param_dtype =
       options->param_dtype == FSDP_DTYPE_AUTO ? (gpu ? FSDP_BF16 : FSDP_F32) : options->param_dtype;
   bool keeps_gradients = options->strategy == FSDP_ZERO1 && !fsdp_options_given(options, "accumulate");
+  fsdp_op_gpu target = ranks->target;
+  if (!target.capability && profile) target = fsdp_device_profile_gpu(profile);
+  target.attention = (fsdp_attention_choice)options->attention;
   return (fsdp_plan_config){
       .batch = options->batch,
       .seq = options->seq,
@@ -185,6 +191,7 @@ static fsdp_plan_config make_config(const fsdp_options *options, const fsdp_plan
       .check = fsdp_options_check_replicas(options),
       .snapshot = saves_from_snapshot(options),
       .backend = backend,
+      .gpu = target,
   };
 }
 
@@ -293,15 +300,14 @@ fsdp_status fsdp_setup_configure(const fsdp_options *options, fsdp_program_kind 
                                  const fsdp_setup_ranks *ranks, fsdp_setup *setup, fsdp_plan_config *out,
                                  fsdp_error *error) {
   *setup = (fsdp_setup){0};
-  const fsdp_plan_backend *backend;
+  fsdp_plan_backend *backend = &setup->backend;
   fsdp_status status = FSDP_OK;
   if (options->profile) status = fsdp_profile_read(options->profile, &setup->profile, error);
-  if (status == FSDP_OK) status = choose_backend(options, program, ranks, setup->profile, &backend, error);
+  if (status == FSDP_OK) status = choose_backend(options, program, ranks, setup->profile, backend, error);
   if (status == FSDP_OK) status = check_profile(options, program, setup->profile, backend, error);
   if (status != FSDP_OK) return status;
-  fsdp_plan_config config = make_config(options, backend);
-  if (backend == fsdp_plan_backend_cuda() && config.param_dtype == FSDP_F32 &&
-      config.reduce_dtype == FSDP_BF16) {
+  fsdp_plan_config config = make_config(options, ranks, setup->profile, backend);
+  if (backend->device == FSDP_OP_CUDA && config.param_dtype == FSDP_F32 && config.reduce_dtype == FSDP_BF16) {
     return fsdp_fail(error, FSDP_ERR_OPTION,
                      "--reduce-dtype bf16 (%s) with --param-dtype fp32 (%s): a GPU's fp32 gemms give fp32 "
                      "gradients; use --param-dtype bf16, or --reduce-dtype fp32",
@@ -309,7 +315,7 @@ fsdp_status fsdp_setup_configure(const fsdp_options *options, fsdp_program_kind 
   }
   status = read_saving(options, &config.saving, error);
   if (status == FSDP_OK) status = fsdp_setup_read_model(options, setup, &config.model, error);
-  config.exchange = loads_slices(options, setup, backend == fsdp_plan_backend_cuda());
+  config.exchange = loads_slices(options, setup, backend->device == FSDP_OP_CUDA);
   if (status == FSDP_OK) status = fsdp_mesh_choose(options, ranks, &config.mesh, error);
   if (status == FSDP_OK) status = fsdp_sharding_read(options, &setup->sharding, error);
   config.sharding = setup->sharding;

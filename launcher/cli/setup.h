@@ -14,6 +14,7 @@ typedef struct fsdp_setup {
   fsdp_sharding *sharding; // owned; NULL without --sharding
   fsdp_given_strategies *strategies; // owned; NULL without --op-strategies
   fsdp_device_profile *profile;      // owned; NULL without --profile
+  fsdp_plan_backend backend;         // the plan's, which points to it
   fsdp_plan *plan;                   // owned
 } fsdp_setup;
 

@@ -6,6 +6,7 @@
 #include "runtime/plan/search/shipped_profiles.h"
 
 #include <limits.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -232,9 +233,12 @@ static fsdp_status read_place(fsdp_profile_reader *r, const char *name, const ya
 
 // ---- The whole
 
-// Keeps of each dtype the rows of one kernel: the one to use if it has any, or else the first.
+// With a kernel to use, and of a CPU, which has one, keeps of each dtype the rows of one kernel: the one to
+// use if it has any, or else the first.
 static fsdp_status use_attention(const fsdp_profile_reader *r) {
   fsdp_device_profile *p = r->profile;
+  if (!*r->attention_kernel && p->device == FSDP_OP_CUDA) return FSDP_OK; // the plan's
+  memcpy(p->attention_kernel, r->attention_kernel, sizeof p->attention_kernel);
   const char *kernels[FSDP_DTYPE_COUNT] = {0};
   bool known = !*r->attention_kernel;
   for (int i = 0; i < p->attention_count; i++) {
@@ -262,6 +266,9 @@ static fsdp_status use_attention(const fsdp_profile_reader *r) {
 }
 
 static fsdp_status check_whole(const fsdp_device_profile *p, const char *name, fsdp_error *error) {
+  if (fabs(10 * p->capability - round(10 * p->capability)) > 1e-6 || p->capability >= 100)
+    return fsdp_fail(error, FSDP_ERR_INPUT, "%.180s: capability %g is no compute capability, as in 9.0", name,
+                     p->capability);
   const char *missing = !*p->name              ? "name"
                         : p->processors == 0   ? "processors"
                         : p->memory_bytes == 0 ? "memory_gb"

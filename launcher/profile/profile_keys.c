@@ -9,6 +9,7 @@ const fsdp_profile_number fsdp_profile_numbers[FSDP_PROFILE_NUMBERS] = {
     {"launch_us", AT(launch_s), -6, 0},
     {"handoff_us", AT(handoff_s), -6, 0},
     {"host_memory_gbps", AT(host_memory_rate), 9, 0},
+    {"capability", AT(capability), 0, 1},
 };
 
 const fsdp_profile_section fsdp_profile_sections[FSDP_PROFILE_SECTIONS] = {
@@ -24,8 +25,13 @@ const fsdp_profile_section fsdp_profile_sections[FSDP_PROFILE_SECTIONS] = {
       {"up_both", AT(up_both_rate), 9, 0},
       {"down_both", AT(down_both_rate), 9, 0}}},
     {"contention",
+     3,
+     {{"compute", AT(product_slowdown), 0, 1},
+      {"collective", AT(collective_slowdown), 0, 1},
+      {"gather", AT(gather_slowdown), 0, 1}}},
+    {"reserve",
      2,
-     {{"compute", AT(product_slowdown), 0, 1}, {"collective", AT(collective_slowdown), 0, 1}}},
+     {{"context_gb", AT(context_bytes), 9, 0}, {"communicator_gb", AT(communicator_bytes), 9, 0}}},
     {"network",
      3,
      {{"gbps_per_node", AT(network_rate), 9, 0},

@@ -86,8 +86,13 @@ static void print_attention(const fsdp_device_profile *p, FILE *out) {
     print_quoted(row->kernel, out);
     fprintf(out, ", ranks: %d, dtype: %s, head_dim: %d, direction: %s", row->ranks,
             fsdp_dtype_name(row->dtype), row->head_dim, fsdp_profile_directions[row->direction]);
+    if (row->estimated) fputs(", estimated: true", out);
     print_curve("tflops", &row->rate, 12, out);
   }
+  if (!*p->attention_kernel) return;
+  fputs("use: {attention: ", out);
+  print_quoted(p->attention_kernel, out);
+  fputs("}\n", out);
 }
 
 static void print_ops(const fsdp_device_profile *p, FILE *out) {

@@ -10,8 +10,8 @@
 
 typedef struct fsdp_profile_reader {
   fsdp_device_profile *profile;
-  char attention_kernel[24];                      // the one to use; "": the first
-  char attention_place[FSDP_PROFILE_PLACE_BYTES]; // file and line that say so
+  char attention_kernel[FSDP_PROFILE_KERNEL_BYTES]; // the one to use; "": the first
+  char attention_place[FSDP_PROFILE_PLACE_BYTES];   // file and line that say so
   char *places[FSDP_PROFILE_BASES_MAX]; // of the files being read: each is the base of the one before it
   int depth;
   yaml_document_t *document;

@@ -11,6 +11,7 @@ typedef enum field_type {
   FIELD_WHOLE,
   FIELD_LONG,
   FIELD_WORD,
+  FIELD_FLAG,
   FIELD_NAME,
   FIELD_RATE,
   FIELD_CURVE
@@ -34,6 +35,8 @@ static const char *const ops[] = {
 #include "models/graph/ops.def"
     "any"};
 
+static const char *const flags[] = {"false", "true"};
+
 #define WORDS(names) names, COUNT(names)
 
 static const field product_fields[] = {
@@ -54,6 +57,7 @@ static const field attention_fields[] = {
     {"direction", FIELD_WORD, offsetof(fsdp_profile_attention, direction), true, FSDP_ATTENTION_FORWARD,
      WORDS(fsdp_profile_directions)},
     {"tflops", FIELD_CURVE, offsetof(fsdp_profile_attention, rate), true, 12, NULL, 0},
+    {"estimated", FIELD_FLAG, offsetof(fsdp_profile_attention, estimated), false, 0, WORDS(flags)},
 };
 static const field op_fields[] = {
     {"ranks", FIELD_WHOLE, offsetof(fsdp_profile_op, ranks), false, 0, NULL, 0},
@@ -99,6 +103,10 @@ static fsdp_status read_field(const fsdp_profile_reader *r, const yaml_node_t *n
     status = fsdp_profile_read_word(r, node, f->key, f->words, f->word_count, &number);
     number += f->number;
     memcpy(at, &number, sizeof number);
+    return status;
+  case FIELD_FLAG:
+    status = fsdp_profile_read_word(r, node, f->key, f->words, f->word_count, &number);
+    *(bool *)at = number == 1;
     return status;
   case FIELD_NAME:
     if (!fsdp_yaml_is_scalar(node) || !*fsdp_yaml_text(node) ||
@@ -178,7 +186,7 @@ static fsdp_status read_list_row(const fsdp_profile_reader *r, const yaml_node_t
       {product_fields, COUNT(product_fields), {"ranks", "dtype", "form", "m", "n", "k", "tflops", "source"}},
       {attention_fields,
        COUNT(attention_fields),
-       {"kernel", "ranks", "dtype", "head_dim", "direction", "tflops", "source"}},
+       {"kernel", "ranks", "dtype", "head_dim", "direction", "tflops", "estimated", "source"}},
       {op_fields, COUNT(op_fields), {"ranks", "op", "dtype", "gbps", "source"}},
       {collective_fields,
        COUNT(collective_fields),

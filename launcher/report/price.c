@@ -158,6 +158,19 @@ static void print_variations(const fsdp_price_report *r, FILE *out) {
   }
 }
 
+// The kernel whose rates price attention: the profile's choice, or the plan's.
+static const char *attention_kernel(const fsdp_price_report *r, char out[FSDP_PROFILE_KERNEL_BYTES]) {
+  const char *given = r->profile->attention_kernel;
+  return *given ? given : fsdp_profile_kernel_name(fsdp_plan_attention(&r->plan->config), out);
+}
+
+static void print_estimated(const fsdp_price_report *r, FILE *out) {
+  char kernel[FSDP_PROFILE_KERNEL_BYTES];
+  if (r->step.estimated_s <= 0) return;
+  fprintf(out, "estimated, not measured: attention by %s, %.2f ms, %.1f%% of the step\n",
+          attention_kernel(r, kernel), 1e3 * r->step.estimated_s, percent(r, r->step.estimated_s));
+}
+
 static void print_sharing(const fsdp_price_report *r, FILE *out) {
   const int cores = r->profile->processors, ranks = fsdp_mesh_ranks(&r->plan->config.mesh);
   const int local = ranks < r->ranks_per_node ? ranks : r->ranks_per_node;
@@ -181,6 +194,7 @@ void fsdp_price_print(const fsdp_price_report *r, FILE *out) {
     fprintf(out, "           %8.2f ms  %5.1f%%  %s\n", 1e3 * parts[i].seconds, percent(r, parts[i].seconds),
             parts[i].name);
   }
+  print_estimated(r, out);
   fprintf(out, "bound by:  %s\n", greatest_part(parts)->name);
   print_busy(r, out);
   print_exposed(r, out);
@@ -246,6 +260,9 @@ json_t *fsdp_price_json(const fsdp_price_report *r) {
   for (int i = 0; i < count; i++) put(work, parts[i].key, ms(parts[i].seconds));
   put(time, "busy_ms", busy);
   put(time, "parts_ms", work);
+  char kernel[FSDP_PROFILE_KERNEL_BYTES];
+  put(time, "attention_kernel", json_string(attention_kernel(r, kernel)));
+  put(time, "estimated_ms", ms(r->step.estimated_s));
   put(time, "bound_by", json_string(greatest_part(parts)->key));
   put(time, "exposed", exposed_json(r));
   put(time, "variations", variations_json(r));

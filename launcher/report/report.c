@@ -296,6 +296,9 @@ void fsdp_report_print(const fsdp_plan *plan, const char *model_name, FILE *out)
   }
   fprintf(out, "\nProgram: %d instructions, %d waits, hash %016" PRIx64 "\n", plan->program->instr_count,
           plan->program->wait_count, fsdp_program_hash(plan->program));
+  if (plan->config.backend->device == FSDP_OP_CUDA)
+    fprintf(out, "Kernels: attention by %s, products by the library\n",
+            fsdp_attention_kernel_name(fsdp_plan_attention(&plan->config)));
   fprintf(out, "Verified: %s\n",
           plan->verified ? "yes; no two instructions race, every read finds what it expects" : "no");
   char hint[512];
@@ -400,6 +403,10 @@ json_t *fsdp_report_json(const fsdp_plan *plan) {
   put(program, "check_bytes", json_integer(fsdp_plan_check_bytes(plan)));
   put(program, "waits", json_integer(plan->program->wait_count));
   put(program, "hash", json_string(hash));
+  if (plan->config.backend->device == FSDP_OP_CUDA)
+    put(program, "kernels",
+        json_pack("{s:s, s:s}", "attention", fsdp_attention_kernel_name(fsdp_plan_attention(&plan->config)),
+                  "products", "by the library"));
   put(root, "model", model);
   put(root, "mesh", fsdp_report_mesh_json(&plan->config.mesh));
   put(root, "batch", batch_json(plan));

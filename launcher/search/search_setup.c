@@ -42,6 +42,19 @@ static fsdp_status take_backend(fsdp_options *options, fsdp_program_kind program
                           "--profile", error);
 }
 
+// As above, the kernel that the profile's GPU runs, where a plan without the profile would have another.
+static fsdp_status take_attention(fsdp_options *options, fsdp_program_kind program,
+                                  const fsdp_plan_config *config, fsdp_error *error) {
+  const fsdp_op_gpu unknown = {.attention = FSDP_ATTENTION_AUTO};
+  if (program != FSDP_PROGRAM_PLAN || config->backend->device == FSDP_OP_CPU) return FSDP_OK;
+  const fsdp_attention_kernel kernel = fsdp_plan_attention(config);
+  if (config->gpu.attention != FSDP_ATTENTION_AUTO ||
+      kernel == fsdp_attention_kernel_of(&unknown, config->param_dtype, config->model.head_dim))
+    return FSDP_OK;
+  return fsdp_options_set(options, program, "attention", fsdp_attention_kernel_name(kernel), "--profile",
+                          error);
+}
+
 // What a device of the profile has, if nothing else is known.
 static void limit_by_profile(const fsdp_device_profile *profile, const fsdp_setup_ranks *ranks,
                              fsdp_limits *limits) {
@@ -78,6 +91,7 @@ fsdp_status fsdp_search_job_create(fsdp_options *options, fsdp_program_kind prog
   config->profile = options->profile ? job->setup.profile : measured;
   status = take_backend(options, program, config->profile, error);
   if (status == FSDP_OK) status = fsdp_pricing_check(&config->base, config->profile, error);
+  if (status == FSDP_OK) status = take_attention(options, program, &config->base, error);
   if (status) return status;
   config->ranks = ranks->ranks;
   config->ranks_per_node = ranks->ranks_per_node;

@@ -1,7 +1,7 @@
 #include "launcher/train/rank_memory.h"
 
-#include "kernels/kernels.h"
 #include "launcher/cli/capacity.h"
+#include "runtime/exec/gpu_choice.h"
 
 fsdp_status fsdp_rank_memory_find(const fsdp_world *world, const fsdp_gpu *gpu, fsdp_setup_ranks *ranks,
                                   fsdp_error *error) {
@@ -10,13 +10,12 @@ fsdp_status fsdp_rank_memory_find(const fsdp_world *world, const fsdp_gpu *gpu, 
                               .even_nodes = world->even_nodes,
                               .machine_bytes = fsdp_capacity_machine_bytes(),
                               .gpu = gpu->present};
-  if (!ranks->gpu) return FSDP_OK;
-  if (fsdp_cuda_backend()->load(error) != FSDP_OK) return error->status;
-  return fsdp_gpu_free_bytes(gpu, fsdp_cuda_backend()->probe, &ranks->gpu_bytes, error);
+  return ranks->gpu ? fsdp_gpu_open(gpu, &ranks->gpu_bytes, &ranks->target, error) : FSDP_OK;
 }
 
 void fsdp_rank_memory_agree(fsdp_world *world, fsdp_setup_ranks *ranks) {
   const int64_t share = fsdp_world_min(world, ranks->machine_bytes / world->local_size);
   ranks->machine_bytes = share * world->local_size;
   ranks->gpu_bytes = fsdp_world_min(world, ranks->gpu_bytes);
+  if (ranks->gpu) fsdp_gpu_agree(world, &ranks->target);
 }

@@ -26,6 +26,7 @@ typedef enum job { JOB_NONE, JOB_WRITE, JOB_COMMIT } job;
 struct fsdp_saver {
   fsdp_saver_config config;
   char *folder, *model_folder;
+  fsdp_checkpoint_model model;
   fsdp_checkpoint *checkpoint; // layout always; progress and files of the save under way
   int rank;
   int keep;
@@ -156,7 +157,7 @@ static void print_saved(const fsdp_saver *s) {
 static void run_commit(fsdp_saver *s) {
   s->job_error.status = FSDP_OK;
   fsdp_checkpoint_remove_rest(s->folder, &s->gone);
-  if (fsdp_checkpoint_commit(s->folder, s->model_folder, s->checkpoint, &s->index, &s->gone, &s->job_error) ==
+  if (fsdp_checkpoint_commit(s->folder, &s->model, s->checkpoint, &s->index, &s->gone, &s->job_error) ==
       FSDP_OK) {
     print_saved(s);
     fsdp_checkpoint_prune(s->folder, s->keep, &s->index, &s->gone);
@@ -247,8 +248,9 @@ fsdp_saver *fsdp_saver_create(const fsdp_saver_config *config) {
   s->rank = config->world->rank;
   s->keep = config->keep;
   s->folder = strdup(config->folder);
-  s->model_folder = config->model_folder ? strdup(config->model_folder) : NULL;
-  FSDP_NEED_MEMORY(s->folder && (s->model_folder || !config->model_folder), "a path");
+  s->model = config->model;
+  s->model.folder = s->model_folder = config->model.folder ? strdup(config->model.folder) : NULL;
+  FSDP_NEED_MEMORY(s->folder && (s->model_folder || !config->model.folder), "a path");
   s->checkpoint = fsdp_checkpoint_create(fsdp_executor_config_of(config->executor)->plan, config->model_name);
   take_options(s->checkpoint->options, config->options);
   s->run = draw_run();

@@ -14,6 +14,7 @@
 #pragma once
 
 #include "runtime/checkpoint/checkpoint.h"
+#include "runtime/checkpoint/checkpoint_folder.h"
 #include "runtime/comm/world.h"
 #include "runtime/exec/executor.h"
 
@@ -21,15 +22,15 @@ typedef struct fsdp_saver fsdp_saver;
 
 typedef struct fsdp_saver_config {
   fsdp_world *world;
-  fsdp_executor *executor;  // its streams are idle in begin
-  const char *folder;       // of the experiment; it is there
-  const char *model_folder; // whose small files are copied, or NULL
+  fsdp_executor *executor;     // its streams are idle in begin
+  const char *folder;          // of the experiment; it is there
+  fsdp_checkpoint_model model; // what an export carries along
   const char *model_name;
   const char *options; // fsdp_options_describe
   int keep;            // newest checkpoints to keep (0: all)
 } fsdp_saver_config;
 
-// Strings are copied. Never NULL.
+// Strings are copied, but the chat template. Never NULL.
 fsdp_saver *fsdp_saver_create(const fsdp_saver_config *config);
 
 // All ranks; ends what is under way. NULL is allowed.

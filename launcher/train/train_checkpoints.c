@@ -6,6 +6,7 @@
 #include "runtime/base/check.h"
 #include "runtime/base/clock.h"
 #include "runtime/base/plural.h"
+#include "runtime/base/random_rounds.h"
 #include "runtime/base/size.h"
 #include "runtime/checkpoint/checkpoint_folder.h"
 
@@ -90,6 +91,17 @@ static int64_t find_position(const fsdp_train_checkpoints *self, const fsdp_chec
   return p->epoch * steps + fsdp_min_i64(p->epoch_samples / sampler->global_batch, steps);
 }
 
+// States that were rounded with other bits go on with this build's.
+static void note_rounding(const fsdp_checkpoint_progress *p, const fsdp_plan_config *plan) {
+  bool rounds = plan->master_dtype == FSDP_BF16 || plan->moment_dtype == FSDP_BF16;
+  if (!rounds || strcmp(p->rounding, FSDP_ROUNDING_GENERATOR) == 0) return;
+  printf(
+      "note:      bf16 states are rounded with bits of " FSDP_ROUNDING_GENERATOR
+      "; the build that wrote this checkpoint drew them from %s, so its run would continue with other last "
+      "bits\n",
+      p->rounding);
+}
+
 static void print_resumed(const fsdp_train_checkpoints *self, const char *note, const char *changes) {
   const fsdp_checkpoint *c = fsdp_resume_checkpoint(self->resume);
   const fsdp_mesh saved = fsdp_factored_whole(&c->mesh);
@@ -104,6 +116,7 @@ static void print_resumed(const fsdp_train_checkpoints *self, const char *note, 
     printf("note:      %s holds step %" PRId64 ": its folder was renamed\n", fsdp_resume_path(self->resume),
            c->progress.step);
   if (*changes) printf("changed:   %s\n", changes);
+  note_rounding(&c->progress, &self->setup->plan->config);
   fflush(stdout);
 }
 
@@ -147,10 +160,12 @@ fsdp_status fsdp_train_checkpoints_restore(fsdp_train_checkpoints *self, fsdp_ex
   fsdp_saver_config config = {.world = self->world,
                               .executor = executor,
                               .folder = self->folder,
-                              .model_folder = self->setup->folder,
+                              .model = {.folder = self->setup->folder},
                               .model_name = self->setup->model_name,
                               .options = options,
                               .keep = (int)self->options->ckpt_keep};
+  config.model.chat_template =
+      fsdp_dataset_chat_template(feed->config.dataset, &config.model.chat_template_bytes);
   self->saver = fsdp_saver_create(&config);
   free(options);
   return fsdp_world_share_error(self->world, error);
@@ -171,7 +186,8 @@ static fsdp_status save(fsdp_train_checkpoints *self, fsdp_executor *executor, c
                                        .sample_count = sampler->sample_count,
                                        .held_out = sampler->held_out,
                                        .data_fingerprint = self->data_fingerprint,
-                                       .schedule_start = feed->config.rate.first_step};
+                                       .schedule_start = feed->config.rate.first_step,
+                                       .rounding = FSDP_ROUNDING_GENERATOR};
   fsdp_executor_drain(executor);
   return fsdp_saver_begin(self->saver, &progress, error);
 }

@@ -111,7 +111,7 @@ void fsdp_train_print_notes(const fsdp_trainer *t) {
              t->options->grad_accum, fsdp_options_place(t->options, "grad-accum"));
     print_note(text);
   }
-  if (t->options->nccl_register && !t->gpu->present) {
+  if (t->options->nccl_register == FSDP_NCCL_REGISTER_ON && !t->gpu->present) {
     snprintf(text, sizeof text, "--nccl-register (%s) has no effect: there is no GPU",
              fsdp_options_place(t->options, "nccl-register"));
     print_note(text);

@@ -53,6 +53,7 @@ void fsdp_train_print_start(const fsdp_trainer *t) {
   const char *source = sharding ? sharding : strategies;
   fsdp_device_line_print(t->gpu, fsdp_trainer_threads(t), t->why_cpu, line, sizeof line);
   printf("device:    %s\n", line);
+  if (*t->session.nccl.text) printf("links:     %s\n", t->session.nccl.text);
   printf("model:     %s, %s parameters, %s", t->setup.model_name,
          fsdp_print_int(fsdp_model_parameter_count(&made->config.model), parameters, sizeof parameters),
          fsdp_train_checkpoints_found(&t->checkpoints) ? "weights from the checkpoint"
@@ -68,6 +69,8 @@ void fsdp_train_print_start(const fsdp_trainer *t) {
                       : "",
          source ? source : "", source ? ", " : "", made->units->count, fsdp_plural(made->units->count),
          fsdp_dtype_name(made->config.param_dtype));
+  if (t->gpu->present)
+    printf("products:  %s\n", fsdp_product_choice_print(&t->session.products, line, sizeof line));
   printf("memory:    valley %s, peak %s, arena %s per rank, host %s; planned and verified, %d instructions\n",
          fsdp_value_print_bytes(device->valley_bytes, valley, sizeof valley),
          fsdp_value_print_bytes(device->peak_bytes, peak, sizeof peak),

@@ -5,6 +5,7 @@
 // (kernels/kernels.h) receive the operands in the row's order.
 #pragma once
 
+#include "models/graph/attention_kernel.h"
 #include "runtime/base/access.h"
 #include "runtime/base/dtype.h"
 
@@ -40,6 +41,8 @@ typedef struct fsdp_op_attrs {
                                      // context_attention: of what q lies in, and q's first column
   bool weight_transposed;            // of a linear op: its weight (and d_weight) is stored (in, out)
   int64_t window;                    // attention: query q sees keys k with q - window < k <= q; 0: all k <= q
+  int64_t head_parts;                // attention_backward: blocks that share a group's heads; 0: one
+  bool rotates_back;                 // attention_backward: d_q and d_k as rope_backward leaves them
   int64_t chunk_rows;                // cross-entropy: rows of x whose logits exist at one time; 0 in a graph
   // Of an op that works on indices [first_index, first_index + n) of a larger range, n from its shapes. The
   // first index may depend on the rank. `extent` is the real end of the whole range (0: first_index + n);
@@ -56,13 +59,14 @@ typedef struct fsdp_op_attrs {
   // part (0 or 1) has the positions in order. Of C parts, part c has chunks c and 2C - 1 - c of the 2C equal
   // chunks of positions.
   int64_t kv_seq, kv_parts, kv_piece;
-  int64_t ranks;         // r: ranks whose parts lie one after the other
-  const float *inv_freq; // RoPE: d/2 inverse frequencies, owned by the graph
-  float eps;             // RMSNorm, LayerNorm
-  float norm_weight;     // sum of squares: its factor, so that each element counts once whatever its replicas
-  float max_norm;        // clip: factor = min(1, max_norm / (norm + 1e-6)), 1 if max_norm is 0
-  float norm_limit;      // clip: above it, or if the norm is NaN, factor = FSDP_FACTOR_SKIP
-  double beta1, beta2;   // 1 - beta and the corrections are taken of these, then rounded
+  fsdp_attention_kernel attention; // attention: which kernel runs
+  int64_t ranks;                   // r: ranks whose parts lie one after the other
+  const float *inv_freq;           // RoPE, rotates_back: d/2 inverse frequencies, owned by the graph
+  float eps;                       // RMSNorm, LayerNorm
+  float norm_weight;   // sum of squares: its factor, so that each element counts once whatever its replicas
+  float max_norm;      // clip: factor = min(1, max_norm / (norm + 1e-6)), 1 if max_norm is 0
+  float norm_limit;    // clip: above it, or if the norm is NaN, factor = FSDP_FACTOR_SKIP
+  double beta1, beta2; // 1 - beta and the corrections are taken of these, then rounded
   float adam_eps, weight_decay;
 } fsdp_op_attrs;
 
@@ -243,6 +247,28 @@ const char *fsdp_op_describe(fsdp_op_kind kind, const fsdp_op_attrs *attrs, cons
 int64_t fsdp_op_workspace_bytes(fsdp_op_device device, fsdp_op_kind kind, const fsdp_op_attrs *attrs,
                                 int64_t flat_elems);
 
+// ---- Attention's backward on a GPU: the heads of a group cut over blocks
+
+// Keys whose gradients a block of the tensor-core kernels makes.
+#define FSDP_ATTENTION_MMA_KEYS   64
+#define FSDP_ATTENTION_WGMMA_KEYS 128
+
+// How many blocks share the heads of a group, for attrs.head_parts: 1 if a multiprocessor has at least four
+// blocks without that, so that the longest is at most half of what each multiprocessor has to do; else the
+// fewest that divide the group and make as many blocks, or all its heads. By attrs.attention, which must be
+// known; the general kernel's are one.
+int64_t fsdp_op_attention_choose_parts(const fsdp_op_attrs *attrs, int64_t multiprocessors);
+
+// Whether the kernel of attrs.attention can do rope_backward's work too: elements i and i + d/2 of a row are
+// in one thread's registers if the heads fill a tile.
+bool fsdp_op_attention_can_rotate(const fsdp_op_attrs *attrs);
+
+// At least 1. Bytes of the parts of d_k and d_v, fp32, with which the workspace begins; 0: there is one part.
+int64_t fsdp_op_attention_head_parts(const fsdp_op_attrs *attrs);
+int64_t fsdp_op_attention_parts_bytes(const fsdp_op_attrs *attrs);
+
+// ---- Recomputation
+
 // A smaller op that makes what is still needed of a recomputed op. Its operands are some of that op's.
 typedef struct fsdp_op_remainder {
   fsdp_op_kind kind;
@@ -253,9 +279,10 @@ typedef struct fsdp_op_remainder {
 // What remains to do of a recomputed op. kept[i]: its operand i is an output that was kept. False: all of it.
 bool fsdp_op_remainder_of(fsdp_op_kind kind, const bool *kept, fsdp_op_remainder *remainder);
 
-// Sets the attributes that depend on the device and on the dtypes of the op's operands.
-void fsdp_op_complete_attrs(fsdp_op_device device, fsdp_op_kind kind, fsdp_op_attrs *attrs,
-                            const fsdp_dtype *dtypes);
+// Sets the attributes that depend on the device and on the dtypes of the op's operands. `gpu` is not read for
+// a CPU.
+void fsdp_op_complete_attrs(fsdp_op_device device, const fsdp_op_gpu *gpu, fsdp_op_kind kind,
+                            fsdp_op_attrs *attrs, const fsdp_dtype *dtypes);
 
 // Rows whose logits exist at one time (attrs.chunk_rows). `gradient` is the dtype of the head's weight
 // gradient; FSDP_F32 if there is none.

@@ -10,6 +10,11 @@ void fsdp_op_rope_emit(fsdp_graph *graph, const fsdp_node *f) {
   fsdp_node_operand_add(fsdp_backward_node(graph, FSDP_OP_ROPE_BACKWARD, f), d_qkv, FSDP_UPDATE);
 }
 
+void fsdp_op_attention_attrs(fsdp_op_device device, const fsdp_op_gpu *gpu, fsdp_op_attrs *attrs,
+                             const fsdp_dtype *dtypes) {
+  if (device == FSDP_OP_CUDA) attrs->attention = fsdp_attention_kernel_of(gpu, dtypes[0], attrs->head_dim);
+}
+
 // Positions that have keys.
 static int64_t key_count(const fsdp_op_attrs *attrs) {
   return attrs->kv_seq ? attrs->kv_seq : attrs->seq;
@@ -78,6 +83,38 @@ void fsdp_op_context_attention_backward_work(const fsdp_op_attrs *attrs, const f
   work->bytes -= other_bytes(attrs, &operands[0]) + other_bytes(attrs, &operands[5]);
 }
 
+int64_t fsdp_op_attention_choose_parts(const fsdp_op_attrs *attrs, int64_t multiprocessors) {
+  if (attrs->attention < FSDP_ATTENTION_MMA) return 1;
+  int64_t keys = attrs->attention == FSDP_ATTENTION_MMA ? FSDP_ATTENTION_MMA_KEYS : FSDP_ATTENTION_WGMMA_KEYS;
+  int64_t blocks = attrs->batch * attrs->kv_heads * ((key_count(attrs) + keys - 1) / keys);
+  int64_t group = attrs->heads / attrs->kv_heads, parts = 1;
+  while (parts < group && (group % parts != 0 || blocks * parts < 4 * multiprocessors)) parts++;
+  return parts;
+}
+
+bool fsdp_op_attention_can_rotate(const fsdp_op_attrs *attrs) {
+  return attrs->attention >= FSDP_ATTENTION_MMA && (attrs->head_dim == 64 || attrs->head_dim == 128);
+}
+
+int64_t fsdp_op_attention_head_parts(const fsdp_op_attrs *attrs) {
+  return attrs->head_parts > 1 ? attrs->head_parts : 1;
+}
+
+int64_t fsdp_op_attention_parts_bytes(const fsdp_op_attrs *attrs) {
+  int64_t parts = fsdp_op_attention_head_parts(attrs), columns = 2 * attrs->kv_heads * attrs->head_dim;
+  return parts > 1 ? 4 * parts * attrs->batch * key_count(attrs) * columns : 0;
+}
+
+void fsdp_op_attention_backward_attrs(fsdp_op_device device, const fsdp_op_gpu *gpu, fsdp_op_attrs *attrs,
+                                      const fsdp_dtype *dtypes) {
+  fsdp_op_attention_attrs(device, gpu, attrs, dtypes);
+  attrs->head_parts = fsdp_op_attention_choose_parts(attrs, fsdp_op_gpu_completed(gpu).multiprocessors);
+}
+
+int64_t fsdp_op_attention_backward_cuda_bytes(const fsdp_op_attrs *attrs, int64_t flat_elems) {
+  return fsdp_op_attention_parts_bytes(attrs) + fsdp_op_attention_backward_bytes(attrs, flat_elems);
+}
+
 // rowsum(d_o * o)
 int64_t fsdp_op_attention_backward_bytes(const fsdp_op_attrs *attrs, int64_t flat_elems) {
   (void)flat_elems;
@@ -87,9 +124,12 @@ int64_t fsdp_op_attention_backward_bytes(const fsdp_op_attrs *attrs, int64_t fla
 void fsdp_op_attention_describe(const fsdp_op_attrs *attrs, const fsdp_op_extent *operands, int operand_count,
                                 char *out, size_t out_bytes) {
   (void)operands, (void)operand_count;
-  char window[40] = "", keys[40] = "";
+  char window[40] = "", keys[40] = "", parts[40] = "";
   if (has_window(attrs)) snprintf(window, sizeof window, ", window %lld", (long long)attrs->window);
   if (attrs->kv_seq) snprintf(keys, sizeof keys, ", %lld keys", (long long)attrs->kv_seq);
-  snprintf(out, out_bytes, " %lld/%lld heads of %lld%s%s", (long long)attrs->heads,
-           (long long)attrs->kv_heads, (long long)attrs->head_dim, keys, window);
+  if (attrs->head_parts > 1)
+    snprintf(parts, sizeof parts, ", a group in %lld parts", (long long)attrs->head_parts);
+  snprintf(out, out_bytes, " %lld/%lld heads of %lld%s%s%s%s", (long long)attrs->heads,
+           (long long)attrs->kv_heads, (long long)attrs->head_dim, keys, window, parts,
+           attrs->rotates_back ? ", rotated back" : "");
 }

@@ -32,13 +32,15 @@ int64_t fsdp_op_chunk_rows(fsdp_op_device device, int64_t rows, int64_t vocabula
   return fsdp_min_i64(rows, chunk);
 }
 
-void fsdp_op_cross_entropy_attrs(fsdp_op_device device, fsdp_op_attrs *attrs, const fsdp_dtype *dtypes) {
-  (void)dtypes;
+void fsdp_op_cross_entropy_attrs(fsdp_op_device device, const fsdp_op_gpu *gpu, fsdp_op_attrs *attrs,
+                                 const fsdp_dtype *dtypes) {
+  (void)gpu, (void)dtypes;
   attrs->chunk_rows = fsdp_op_chunk_rows(device, attrs->batch * attrs->seq, attrs->vocabulary, FSDP_F32);
 }
 
-void fsdp_op_cross_entropy_backward_attrs(fsdp_op_device device, fsdp_op_attrs *attrs,
+void fsdp_op_cross_entropy_backward_attrs(fsdp_op_device device, const fsdp_op_gpu *gpu, fsdp_op_attrs *attrs,
                                           const fsdp_dtype *dtypes) {
+  (void)gpu;
   attrs->chunk_rows = fsdp_op_chunk_rows(device, attrs->batch * attrs->seq, attrs->vocabulary, dtypes[6]);
 }
 

@@ -99,8 +99,8 @@ bool fsdp_op_remainder_of(fsdp_op_kind kind, const bool *kept, fsdp_op_remainder
   return row->recompute && row->recompute(kept, remainder);
 }
 
-void fsdp_op_complete_attrs(fsdp_op_device device, fsdp_op_kind kind, fsdp_op_attrs *attrs,
-                            const fsdp_dtype *dtypes) {
+void fsdp_op_complete_attrs(fsdp_op_device device, const fsdp_op_gpu *gpu, fsdp_op_kind kind,
+                            fsdp_op_attrs *attrs, const fsdp_dtype *dtypes) {
   const fsdp_op_row *row = fsdp_op_row_of(kind);
-  if (row->attrs) row->attrs(device, attrs, dtypes);
+  if (row->attrs) row->attrs(device, gpu, attrs, dtypes);
 }

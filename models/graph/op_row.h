@@ -27,7 +27,8 @@ typedef void fsdp_op_backward_rule(fsdp_graph *graph, const fsdp_node *forward);
 typedef bool fsdp_op_recompute_rule(const bool *kept, fsdp_op_remainder *remainder);
 
 // Sets the attributes that depend on the device and the operands' dtypes, in the row's order.
-typedef void fsdp_op_attrs_rule(fsdp_op_device device, fsdp_op_attrs *attrs, const fsdp_dtype *dtypes);
+typedef void fsdp_op_attrs_rule(fsdp_op_device device, const fsdp_op_gpu *gpu, fsdp_op_attrs *attrs,
+                                const fsdp_dtype *dtypes);
 
 // Writes what distinguishes two launches; `out` holds an empty string.
 typedef void fsdp_op_describe_rule(const fsdp_op_attrs *attrs, const fsdp_op_extent *operands,

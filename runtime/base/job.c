@@ -25,7 +25,7 @@ static struct {
 static void (*record)(const fsdp_job_end *end);
 static struct { int terminal, log; } outputs = {STDERR_FILENO, -1};
 
-static _Atomic bool asked_to_end;
+static _Atomic bool asked_here, *asked_to_end = &asked_here;
 
 void fsdp_job_name(int rank, const char *host) {
   identity.rank = rank;
@@ -57,11 +57,16 @@ void fsdp_job_note(const char *format, ...) {
 }
 
 void fsdp_job_asked_to_end(void) {
-  atomic_store_explicit(&asked_to_end, true, memory_order_relaxed);
+  atomic_store_explicit(asked_to_end, true, memory_order_relaxed);
 }
 
 bool fsdp_job_is_asked_to_end(void) {
-  return atomic_load_explicit(&asked_to_end, memory_order_relaxed);
+  return atomic_load_explicit(asked_to_end, memory_order_relaxed);
+}
+
+void fsdp_job_share_asked(_Atomic bool *asked) {
+  if (fsdp_job_is_asked_to_end()) atomic_store(asked, true);
+  asked_to_end = asked;
 }
 
 void fsdp_job_set_outputs(int terminal, int log) {

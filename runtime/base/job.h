@@ -7,6 +7,7 @@
 #include "runtime/base/check.h"
 #include "runtime/base/status.h"
 
+#include <stdatomic.h>
 #include <stdbool.h>
 
 #define FSDP_HOST_NAME_BYTES 64
@@ -59,3 +60,6 @@ void fsdp_job_record_wait(int writer);
 // Called by signal handlers: this process was asked to end, so the end of its peers is expected.
 void fsdp_job_asked_to_end(void);
 bool fsdp_job_is_asked_to_end(void);
+
+// Keeps that in *asked from now on, in memory that another process reads and that stays.
+void fsdp_job_share_asked(_Atomic bool *asked);

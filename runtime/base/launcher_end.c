@@ -18,10 +18,10 @@
 
 #define ANCESTORS_MAX 8
 // What is on its way to the terminal passes through mpirun.
-#define LEFT_ALONE_MS 1000
+#define LEFT_ALONE_MS 500
 #define BETWEEN_MS    100
 // mpirun takes two seconds to end what is left of a job, twice odls_base_sigkill_timeout; its daemons follow.
-#define LAUNCHER_MS 1500
+#define LAUNCHER_MS 2500
 #define DAEMON_MS   2000
 
 // Name and parent of a process, from "PID (NAME) STATE PARENT ...".

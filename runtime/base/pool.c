@@ -117,17 +117,16 @@ static void *work(void *argument) {
   }
 }
 
-// Whether each thread can have a processor of those that the calling thread may run on.
-static bool have_processors(int thread_count) {
+int fsdp_pool_processors(void) {
   cpu_set_t allowed;
-  return sched_getaffinity(0, sizeof allowed, &allowed) == 0 && CPU_COUNT(&allowed) >= thread_count;
+  return sched_getaffinity(0, sizeof allowed, &allowed) == 0 ? CPU_COUNT(&allowed) : 1;
 }
 
 fsdp_pool *fsdp_pool_create(int thread_count) {
   FSDP_CHECK(thread_count >= 1, "a pool of %d threads", thread_count);
   fsdp_pool *pool = fsdp_alloc_zeroed(1, sizeof *pool);
   pool->thread_count = thread_count;
-  pool->looks = have_processors(thread_count) ? LOOKS : 0;
+  pool->looks = fsdp_pool_processors() >= thread_count ? LOOKS : 0;
   pool->workers = fsdp_alloc_zeroed((size_t)thread_count, sizeof *pool->workers);
   FSDP_CHECK(pthread_mutex_init(&pool->mutex, NULL) == 0 && pthread_cond_init(&pool->wake, NULL) == 0 &&
                  pthread_cond_init(&pool->idle, NULL) == 0,

@@ -21,6 +21,8 @@ typedef struct fsdp_pool fsdp_pool;
 fsdp_pool *fsdp_pool_create(int thread_count);
 void fsdp_pool_destroy(fsdp_pool *pool);
 int fsdp_pool_thread_count(const fsdp_pool *pool);
+// Processors that the calling thread may run on, and so the threads of a pool that it creates; at least 1.
+int fsdp_pool_processors(void);
 
 // Runs body(argument, index, scratch) for every index and returns when all are done. One region at a time;
 // the calling thread must be the only user of the pool meanwhile.

@@ -11,7 +11,7 @@ uint64_t fsdp_random_stream(const char *name) {
 }
 
 void fsdp_random_words(uint64_t seed, uint64_t stream, uint64_t index, uint32_t words[4]) {
-  fsdp_philox(seed, stream, index, words);
+  fsdp_philox(FSDP_RANDOM_ROUNDS, seed, stream, index, words);
 }
 
 void fsdp_random_normal(uint64_t seed, uint64_t stream, int64_t first, int64_t count, float mean,

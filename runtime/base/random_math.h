@@ -7,6 +7,8 @@
 // is the intrinsic.
 #pragma once
 
+#include "runtime/base/random_rounds.h"
+
 #include <math.h>
 #include <stdint.h>
 #include <string.h>
@@ -56,12 +58,13 @@ FSDP_RANDOM_CODE float fsdp_scale_shift(float x, float scale, float shift) {
 }
 #endif
 
-// Philox-4x32-10: the words of counter `index`.
-FSDP_RANDOM_CODE void fsdp_philox(uint64_t seed, uint64_t stream, uint64_t index, uint32_t words[4]) {
+// Philox-4x32: the words of counter `index`, after a number of rounds that the compiler sees.
+FSDP_RANDOM_CODE void fsdp_philox(int rounds, uint64_t seed, uint64_t stream, uint64_t index,
+                                  uint32_t words[4]) {
   uint32_t c0 = (uint32_t)index, c1 = (uint32_t)(index >> 32);
   uint32_t c2 = (uint32_t)stream, c3 = (uint32_t)(stream >> 32);
   uint32_t k0 = (uint32_t)seed, k1 = (uint32_t)(seed >> 32);
-  for (int round = 0; round < 10; round++) {
+  for (int round = 0; round < rounds; round++) {
     const uint64_t p0 = (uint64_t)0xD2511F53u * c0, p1 = (uint64_t)0xCD9E8D57u * c2;
     const uint32_t n0 = (uint32_t)(p1 >> 32) ^ c1 ^ k0, n2 = (uint32_t)(p0 >> 32) ^ c3 ^ k1;
     c0 = n0, c1 = (uint32_t)p1, c2 = n2, c3 = (uint32_t)p0;
@@ -146,7 +149,7 @@ FSDP_RANDOM_CODE void fsdp_normal_pair(uint32_t a, uint32_t b, float out[2]) {
 // Standard normals 4 block .. 4 block + 3 of a stream.
 FSDP_RANDOM_CODE void fsdp_normal_block(uint64_t seed, uint64_t stream, uint64_t block, float out[4]) {
   uint32_t words[4];
-  fsdp_philox(seed, stream, block, words);
+  fsdp_philox(FSDP_RANDOM_ROUNDS, seed, stream, block, words);
   fsdp_normal_pair(words[0], words[1], out);
   fsdp_normal_pair(words[2], words[3], out + 2);
 }

@@ -78,6 +78,7 @@ typedef struct fsdp_checkpoint_progress {
   int64_t global_batch, sample_count, held_out;
   uint64_t data_fingerprint; // fsdp_dataset_fingerprint
   int64_t schedule_start;    // the step at which the learning-rate schedule began
+  char rounding[24];         // generator of the bits that bf16 states are rounded with (random_rounds.h)
 } fsdp_checkpoint_progress;
 
 typedef struct fsdp_checkpoint {

@@ -16,6 +16,7 @@
 #define PATH_BYTES (FSDP_CHECKPOINT_PATH_BYTES + 256)
 
 // Beside weights and config.json, what Transformers needs to load and use a model.
+#define CHAT_TEMPLATE "chat_template.jinja"
 static const char *const carried_names[] = {"config.json",
                                             "generation_config.json",
                                             "tokenizer.json",
@@ -25,7 +26,7 @@ static const char *const carried_names[] = {"config.json",
                                             "added_tokens.json",
                                             "vocab.json",
                                             "merges.txt",
-                                            "chat_template.jinja",
+                                            CHAT_TEMPLATE,
                                             "chat_template.json"};
 enum { CARRIED_MAX = sizeof carried_names / sizeof *carried_names };
 
@@ -309,24 +310,35 @@ void fsdp_checkpoint_abandon(const char *folder, const fsdp_checkpoint *c, int r
   if (rank == 0) fsdp_checkpoint_remove_tree(temporary);
 }
 
-static fsdp_status carry(const char *model_folder, const char *temporary, fsdp_checkpoint *c,
+// One file as `to`, with its size and checksum: the data's chat template, or the copy of `from`.
+static fsdp_status carry_file(const fsdp_checkpoint_model *model, const char *from, const char *to,
+                              fsdp_checkpoint_file *file, fsdp_error *error) {
+  if (from) return fsdp_checkpoint_copy_file(from, to, file->checksum, error);
+  XXH128_hash_t hash = XXH3_128bits(model->chat_template, (size_t)model->chat_template_bytes);
+  file->checksum[0] = hash.high64, file->checksum[1] = hash.low64;
+  return write_file(to, model->chat_template, (size_t)model->chat_template_bytes, error);
+}
+
+static fsdp_status carry(const fsdp_checkpoint_model *model, const char *temporary, fsdp_checkpoint *c,
                          fsdp_error *error) {
   char folder[PATH_BYTES], from[PATH_BYTES], to[PATH_BYTES + 64];
   c->carried_count = 0;
-  if (!model_folder) return FSDP_OK;
+  if (!model || (!model->folder && !model->chat_template)) return FSDP_OK;
   free(c->carried);
   c->carried = fsdp_alloc_zeroed(CARRIED_MAX, sizeof *c->carried);
   snprintf(folder, sizeof folder, "%s/" FSDP_CHECKPOINT_CARRIED, temporary);
   for (int i = 0; i < CARRIED_MAX; i++) {
-    struct stat information;
-    snprintf(from, sizeof from, "%.4095s/%s", model_folder, carried_names[i]);
-    if (stat(from, &information) != 0 || !S_ISREG(information.st_mode)) continue;
+    struct stat information = {.st_size = (off_t)model->chat_template_bytes};
+    bool is_of_data = model->chat_template && !strcmp(carried_names[i], CHAT_TEMPLATE);
+    snprintf(from, sizeof from, "%.4095s/%s", model->folder ? model->folder : "", carried_names[i]);
+    if (!is_of_data && (!model->folder || stat(from, &information) != 0 || !S_ISREG(information.st_mode)))
+      continue;
     if (mkdir(folder, 0777) != 0 && errno != EEXIST) return fail_file(folder, "making it", error);
     snprintf(to, sizeof to, "%s/%s", folder, carried_names[i]);
     fsdp_checkpoint_file *file = &c->carried[c->carried_count++];
     *file = (fsdp_checkpoint_file){.bytes = information.st_size};
     snprintf(file->name, sizeof file->name, "%s", carried_names[i]);
-    fsdp_status status = fsdp_checkpoint_copy_file(from, to, file->checksum, error);
+    fsdp_status status = carry_file(model, is_of_data ? NULL : from, to, file, error);
     if (status != FSDP_OK) return status;
   }
   if (c->carried_count > 0 && !fsdp_checkpoint_sync_folder(folder))
@@ -368,13 +380,13 @@ static fsdp_status write_manifest(const char *temporary, const fsdp_checkpoint *
   return status;
 }
 
-fsdp_status fsdp_checkpoint_commit(const char *folder, const char *model_folder, fsdp_checkpoint *c,
+fsdp_status fsdp_checkpoint_commit(const char *folder, const fsdp_checkpoint_model *model, fsdp_checkpoint *c,
                                    fsdp_checkpoint_index *index, fsdp_checkpoint_gone_list *gone,
                                    fsdp_error *error) {
   char temporary[FSDP_CHECKPOINT_PATH_BYTES], final[FSDP_CHECKPOINT_PATH_BYTES], mark[PATH_BYTES];
   fsdp_checkpoint_paths(folder, c->progress.step, temporary, final);
   mark_path(folder, c->progress.step, c->save, mark);
-  fsdp_status status = carry(model_folder, temporary, c, error);
+  fsdp_status status = carry(model, temporary, c, error);
   if (status == FSDP_OK && unlink(mark) != 0) status = fail_file(mark, "removing it", error);
   c->sequence = next_sequence(folder, index);
   if (status == FSDP_OK) status = write_manifest(temporary, c, error);

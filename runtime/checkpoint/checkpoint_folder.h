@@ -69,13 +69,20 @@ fsdp_status fsdp_checkpoint_begin(const char *folder, int64_t step, uint64_t sav
 // FSDP_ERR_INPUT.
 fsdp_status fsdp_checkpoint_find_mark(const char *folder, int64_t step, uint64_t save, fsdp_error *error);
 
-// Called once every rank's file is in the temporary folder. Copies the files of `model_folder` (may be NULL)
-// other than weights, assigns the next sequence number, writes the manifest, makes everything durable and
+// Where the model came from, for what an export carries along.
+typedef struct fsdp_checkpoint_model {
+  const char *folder;        // its small files are copied; NULL: it has none
+  const char *chat_template; // of the data, in place of the folder's; NULL: the folder's
+  int64_t chat_template_bytes;
+} fsdp_checkpoint_model;
+
+// Called once every rank's file is in the temporary folder. Copies the files of `model` (may be NULL) other
+// than weights, assigns the next sequence number, writes the manifest, makes everything durable and
 // gives the folder its final name; one of the same step is gone then. On FSDP_ERR_INPUT the temporary folder
 // is removed.
-fsdp_status fsdp_checkpoint_commit(const char *folder, const char *model_folder, fsdp_checkpoint *checkpoint,
-                                   fsdp_checkpoint_index *index, fsdp_checkpoint_gone_list *gone,
-                                   fsdp_error *error);
+fsdp_status fsdp_checkpoint_commit(const char *folder, const fsdp_checkpoint_model *model,
+                                   fsdp_checkpoint *checkpoint, fsdp_checkpoint_index *index,
+                                   fsdp_checkpoint_gone_list *gone, fsdp_error *error);
 
 // Of a save that is given up: removes the rank's file; rank 0 removes the temporary folder.
 void fsdp_checkpoint_abandon(const char *folder, const fsdp_checkpoint *checkpoint, int rank);

@@ -98,13 +98,14 @@ static json_t *print_rank_files(const fsdp_checkpoint *c) {
 }
 
 static json_t *print_progress(const fsdp_checkpoint_progress *p) {
-  return json_pack("{s:I, s:I, s:I, s:I, s:I, s:{s:I, s:I, s:I, s:o}, s:{s:s, s:I, s:I}}", "step",
+  return json_pack("{s:I, s:I, s:I, s:I, s:I, s:{s:I, s:I, s:I, s:o}, s:{s:s, s:s, s:I, s:I}}", "step",
                    (json_int_t)p->step, "updates", (json_int_t)p->updates, "schedule_start",
                    (json_int_t)p->schedule_start, "epoch", (json_int_t)p->epoch, "epoch_samples",
                    (json_int_t)p->epoch_samples, "data", "global_batch", (json_int_t)p->global_batch,
                    "sample_count", (json_int_t)p->sample_count, "held_out", (json_int_t)p->held_out,
                    "fingerprint", json_sprintf("%016" PRIx64, p->data_fingerprint), "random", "generator",
-                   "philox-4x32-10", "seed", (json_int_t)p->seed, "counter", (json_int_t)p->updates);
+                   "philox-4x32-10", "rounding", p->rounding, "seed", (json_int_t)p->seed, "counter",
+                   (json_int_t)p->updates);
 }
 
 // The checksum of the object.
@@ -317,7 +318,10 @@ static void read_progress(reader *r, const json_t *object, fsdp_checkpoint_progr
   p->sample_count = read_int(r, data, "sample_count", 1, INT64_C(1) << 56);
   p->held_out = read_int(r, data, "held_out", 0, p->sample_count);
   read_hex(r, data, "fingerprint", &p->data_fingerprint, 1);
-  p->seed = read_int(r, json_object_get(object, "random"), "seed", 0, INT64_MAX);
+  const json_t *random = json_object_get(object, "random");
+  p->seed = read_int(r, random, "seed", 0, INT64_MAX);
+  snprintf(p->rounding, sizeof p->rounding, "philox-4x32-10"); // older checkpoints have one generator for all
+  if (json_object_get(random, "rounding")) read_text(r, random, "rounding", p->rounding, sizeof p->rounding);
 }
 
 static void read_mesh(reader *r, const json_t *list, fsdp_mesh *mesh) {

@@ -33,6 +33,7 @@ typedef struct fsdp_comm fsdp_comm;
 // The group that a rank joins: its ranks, this rank's place among them, and which of the equal groups it is.
 typedef struct fsdp_comm_group {
   int color, rank, size;
+  bool gathers; // it makes all-gathers and nothing else
 } fsdp_comm_group;
 
 // The communicators of a process, in the order of the groups that they were made for.

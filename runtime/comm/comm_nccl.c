@@ -1,8 +1,9 @@
-// The only file with raw NCCL calls.
+// The only file with raw NCCL calls. The library is loaded when several ranks use GPUs, and never linked.
 #include "runtime/comm/comm_nccl.h"
 
 #include "runtime/base/check.h"
 #include "runtime/base/cuda_check.h"
+#include "runtime/base/library.h"
 #include "runtime/comm/watchdog.h"
 
 #include <nccl.h>
@@ -10,8 +11,109 @@
 #include <stdlib.h>
 #include <string.h>
 
-// The version of NCCL from which several roots start a communicator: in the header, and in the library.
-#define MANY_ROOTS 22300
+// ---- The library
+
+// With these versions a function or a setting came; the header's is what this build knows, the library's may
+// be older or newer.
+#define SINCE_LEAST   21900 // ncclMemAlloc, ncclCommRegister
+#define SINCE_ROOTS   22300 // several roots start a communicator
+#define SINCE_ORDERS  22600 // NCCL_LAUNCH_ORDER_IMPLICIT
+#define SINCE_WINDOWS 22800 // symmetric windows, and policies that use them
+
+#define FUNCTIONS(f)                                                                                         \
+  f(ncclAllGather);                                                                                          \
+  f(ncclAllReduce);                                                                                          \
+  f(ncclCommDeregister);                                                                                     \
+  f(ncclCommDestroy);                                                                                        \
+  f(ncclCommFinalize);                                                                                       \
+  f(ncclCommGetAsyncError);                                                                                  \
+  f(ncclCommInitRankConfig);                                                                                 \
+  f(ncclCommRegister);                                                                                       \
+  f(ncclCommSplit);                                                                                          \
+  f(ncclGetErrorString);                                                                                     \
+  f(ncclGetLastError);                                                                                       \
+  f(ncclGetUniqueId);                                                                                        \
+  f(ncclGetVersion);                                                                                         \
+  f(ncclMemAlloc);                                                                                           \
+  f(ncclMemFree);                                                                                            \
+  f(ncclReduceScatter)
+
+// NULL in a library that is older than they are.
+#if NCCL_VERSION_CODE >= SINCE_WINDOWS
+#define LATER_FUNCTIONS(f)                                                                                   \
+  f(ncclCommInitRankScalable);                                                                               \
+  f(ncclCommWindowRegister);                                                                                 \
+  f(ncclCommWindowDeregister)
+#elif NCCL_VERSION_CODE >= SINCE_ROOTS
+#define LATER_FUNCTIONS(f) f(ncclCommInitRankScalable)
+#else
+#define LATER_FUNCTIONS(f)
+#endif
+
+typedef struct nccl_functions {
+#define DECLARE(name) __typeof__(&(name)) name
+  FUNCTIONS(DECLARE);
+  LATER_FUNCTIONS(DECLARE);
+#undef DECLARE
+  int version; // 22809: 2.28.9; 0: not loaded
+} nccl_functions;
+
+// Of a build that found the header and no library.
+#ifndef FSDP_NCCL_FOLDER
+#define FSDP_NCCL_FOLDER ""
+#endif
+#define INSTEAD "use one rank, or --backend cpu"
+
+static nccl_functions nccl; // all zero until it is loaded
+
+static void print_version(int version, char out[32]) {
+  const int major = version < 10000 ? 1000 : 10000; // 2804: 2.8.4
+  snprintf(out, 32, "%d.%d.%d", version / major, version % major / 100, version % 100);
+}
+
+static fsdp_status check_least(int version, fsdp_error *error) {
+  if (version >= SINCE_LEAST) return FSDP_OK;
+  char have[32], least[32];
+  print_version(version, have);
+  print_version(SINCE_LEAST, least);
+  return fsdp_fail(error, FSDP_ERR_PEER,
+                   "libnccl.so.2 is NCCL %s, and %s or later is needed: install it, or add the folder of a "
+                   "newer one to LD_LIBRARY_PATH, or " INSTEAD,
+                   have, least);
+}
+
+fsdp_status fsdp_nccl_load(fsdp_error *error) {
+  if (nccl.version > 0) return FSDP_OK;
+  nccl_functions found = {0};
+  fsdp_library_function functions[32] = {{"ncclGetVersion", &found.ncclGetVersion, false}};
+  fsdp_library library = {.title = "NCCL",
+                          .file = "libnccl.so.2",
+                          .folder = FSDP_NCCL_FOLDER,
+                          .source = "which comes with NCCL's package and with PyTorch",
+                          .instead = INSTEAD,
+                          .least = "2.19",
+                          .functions = functions,
+                          .function_count = 1};
+  // The version first: a library that is too old lacks functions too.
+  fsdp_status status = fsdp_library_load(&library, error);
+  if (status != FSDP_OK) return status;
+  if (found.ncclGetVersion(&found.version) != ncclSuccess) found.version = 0;
+  status = check_least(found.version, error);
+  if (status != FSDP_OK) return status;
+  int count = 0;
+#define REQUIRE(name) functions[count++] = (fsdp_library_function){#name, &found.name, false}
+  FUNCTIONS(REQUIRE);
+#undef REQUIRE
+#define TRY(name) functions[count++] = (fsdp_library_function){#name, &found.name, true}
+  LATER_FUNCTIONS(TRY);
+#undef TRY
+  library.function_count = count;
+  status = fsdp_library_load(&library, error);
+  if (status == FSDP_OK) nccl = found;
+  return status;
+}
+
+// ---- Communicators
 
 // What the communicators of a process share; the last one that goes takes it along.
 typedef struct shared_part {
@@ -27,12 +129,16 @@ typedef struct nccl_comm {
   ncclComm_t comm;
   shared_part *shared;
   void *registration; // of the arena; NULL: none
+#if NCCL_VERSION_CODE >= SINCE_WINDOWS
+  ncclWindow_t window; // of the arena; NULL: none
+#endif
 } nccl_comm;
 
 // ---- Calls
 
 static void fail_call(const char *call, ncclComm_t comm, ncclResult_t result) {
-  FSDP_JOB_PEER_FAIL(call, "%s: %s", ncclGetErrorString(result), comm ? ncclGetLastError(comm) : "");
+  FSDP_JOB_PEER_FAIL(call, "%s: %s", nccl.ncclGetErrorString(result),
+                     comm ? nccl.ncclGetLastError(comm) : "");
 }
 
 // A call may wait for peers: the first on a communicator connects to them, and a full queue of the GPU takes
@@ -45,7 +151,7 @@ static void show_call(bool begins) {
   do {                                                                                                       \
     pthread_mutex_lock(&(self)->shared->calls);                                                              \
     show_call(true);                                                                                         \
-    ncclResult_t nccl_result = name(__VA_ARGS__);                                                            \
+    ncclResult_t nccl_result = nccl.name(__VA_ARGS__);                                                       \
     show_call(false);                                                                                        \
     pthread_mutex_unlock(&(self)->shared->calls);                                                            \
     if (nccl_result != ncclSuccess) fail_call(#name, (self)->comm, nccl_result);                             \
@@ -102,20 +208,20 @@ static void look_at_comms(void *owner) {
   for (int g = 0; g < FSDP_COMMS_MAX; g++) {
     ncclResult_t result = ncclSuccess;
     if (!shared->all[g]) continue;
-    ncclResult_t asked = ncclCommGetAsyncError(shared->all[g], &result);
+    ncclResult_t asked = nccl.ncclCommGetAsyncError(shared->all[g], &result);
     if (asked != ncclSuccess) result = asked;
     if (result == ncclSuccess || result == ncclInProgress) continue;
     FSDP_JOB_PEER_FAIL("ncclCommGetAsyncError", "communicator %d has failed: %s (%s)", g,
-                       ncclGetErrorString(result), ncclGetLastError(shared->all[g]));
+                       nccl.ncclGetErrorString(result), nccl.ncclGetLastError(shared->all[g]));
   }
   pthread_mutex_unlock(&shared->calls);
 }
 
 static void finish(ncclComm_t comm) {
   show_call(true);
-  ncclCommFinalize(comm);
+  nccl.ncclCommFinalize(comm);
   show_call(false);
-  ncclCommDestroy(comm);
+  nccl.ncclCommDestroy(comm);
 }
 
 // The watchdog must not ask a communicator that is going, so it goes with the first of them.
@@ -124,7 +230,10 @@ static void nccl_destroy(fsdp_comm *comm) {
   shared_part *shared = self->shared;
   fsdp_watchdog_destroy(shared->watchdog);
   shared->watchdog = NULL;
-  if (self->registration) ncclCommDeregister(self->comm, self->registration);
+  if (self->registration) nccl.ncclCommDeregister(self->comm, self->registration);
+#if NCCL_VERSION_CODE >= SINCE_WINDOWS
+  if (self->window) nccl.ncclCommWindowDeregister(self->comm, self->window);
+#endif
   if (self->comm != shared->world) finish(self->comm);
   free(self);
   if (--shared->users > 0) return;
@@ -141,34 +250,86 @@ static fsdp_status fail_start(const char *call, ncclResult_t result, fsdp_error 
                      call);
   }
   return fsdp_fail(error, FSDP_ERR_PEER, "%s failed: %s (%s); NCCL_DEBUG=INFO says more", call,
-                   ncclGetErrorString(result), ncclGetLastError(NULL));
+                   nccl.ncclGetErrorString(result), nccl.ncclGetLastError(NULL));
 }
 
 // Communicators block: on one that does not, every call starts a thread from NCCL 2.26 on, and must be asked
-// about until that has ended.
-static ncclConfig_t blocking(void) {
+// about until that has ended. Between buffers of symmetric windows a gather is made by copy engines; other
+// collectives take as few multiprocessors as reach the links' rate. `group`: NULL if it makes no collective.
+static ncclConfig_t settings_of(const fsdp_nccl_use *use, const fsdp_comm_group *group) {
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   config.blocking = 1;
+#if NCCL_VERSION_CODE >= SINCE_WINDOWS
+  if (use->policies && group)
+    config.CTAPolicy = use->windows && group->gathers ? NCCL_CTA_POLICY_ZERO : NCCL_CTA_POLICY_EFFICIENCY;
+#else
+  (void)use, (void)group;
+#endif
   return config;
 }
 
-// Before 2.26 NCCL does not order what it starts for several communicators (fsdp_gpu_set_environment).
+// The first group that spans the world takes the world's communicator: one belongs to one stream. -1: none.
+static int world_group(const fsdp_world *world, const fsdp_nccl_config *config) {
+  for (int g = 0; g < config->group_count; g++)
+    if (config->groups[g].size == world->size) return g;
+  return -1;
+}
+
+// Why there are no symmetric windows; NULL: all ranks can have them. `version`: the oldest library's.
+static const char *why_no_windows(fsdp_world *world, const fsdp_nccl_wish *wish, int64_t version) {
+  const bool shared = fsdp_world_min(world, !wish->shares_gpu) == 0;
+  if (wish->registers == FSDP_NCCL_REGISTER_OFF) return "--nccl-register is off";
+  if (NCCL_VERSION_CODE < SINCE_WINDOWS) return "this was built with a header older than NCCL 2.28";
+  if (version < SINCE_WINDOWS) return "a rank's NCCL is older than 2.28";
+  if (shared) return "ranks share a GPU";
+  if (world->local_size < world->size) return "ranks are on several nodes";
+  return NULL;
+}
+
+fsdp_nccl_use fsdp_nccl_choose(fsdp_world *world, const fsdp_nccl_wish *wish) {
+  const int64_t oldest = fsdp_world_min(world, nccl.version);
+  const char *why = why_no_windows(world, wish, oldest);
+  fsdp_nccl_use use = {.windows = !why, .registers = !why || wish->registers == FSDP_NCCL_REGISTER_ON};
+  // Of buffers that are not registered the policies change nothing.
+  use.policies = use.registers && wish->ctas == FSDP_NCCL_CTAS_AUTO && NCCL_VERSION_CODE >= SINCE_WINDOWS &&
+                 oldest >= SINCE_WINDOWS;
+  char version[32];
+  print_version(nccl.version, version);
+  snprintf(use.text, sizeof use.text, "NCCL %s, %s%s%s%s%s", version,
+           use.windows     ? "the arena a symmetric window"
+           : use.registers ? "the arena registered"
+                           : "buffers not registered",
+           use.windows ? "" : " (no symmetric window: ", use.windows ? "" : why, use.windows ? "" : ")",
+           !use.policies ? ""
+           : use.windows ? ", gathers by copy engines, other collectives by few multiprocessors"
+                         : ", by few multiprocessors");
+  return use;
+}
+
+// Collectives of several communicators wait for each other's peers on the GPU, and deadlock if two GPUs start
+// them in different orders. NCCL then starts them in the order of the calls, the same on every rank, but a
+// collective also waits until the one before it has begun; a single communicator needs none of it. What the
+// user has set stays. Gathers by copy engines count: without peer access NCCL makes them by kernels.
+static void order_launches(const fsdp_nccl_config *config) {
+  int count = 0;
+  for (int g = 0; g < config->group_count; g++) count += config->groups[g].size > 1;
+  if (count > 1) setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", 0);
+}
+
+// An older NCCL does not order what it starts for several communicators.
 static void check_version(const fsdp_world *world) {
-  enum { ORDERS = 22600 };
-  int version = 0;
-  if (world->rank > 0 || ncclGetVersion(&version) != ncclSuccess || version >= ORDERS) return;
+  const int version = nccl.version;
+  if (world->rank > 0 || version >= SINCE_ORDERS) return;
   fsdp_job_note(
       "NCCL %d.%d.%d cannot order the collectives of several communicators, so that they may wait for "
       "each other forever; use NCCL 2.26 or later",
       version / 10000, version % 10000 / 100, version % 100);
 }
 
-// A root tells ranks each other's addresses, one after the other. Several need NCCL 2.23.
+// A root tells ranks each other's addresses, one after the other.
 static int count_roots(fsdp_world *world, const fsdp_nccl_config *config) {
   const int root_ranks = config->root_ranks > 0 ? config->root_ranks : FSDP_NCCL_ROOT_RANKS;
-  int version = 0;
-  bool many =
-      NCCL_VERSION_CODE >= MANY_ROOTS && ncclGetVersion(&version) == ncclSuccess && version >= MANY_ROOTS;
+  bool many = NCCL_VERSION_CODE >= SINCE_ROOTS && nccl.version >= SINCE_ROOTS;
   // Ranks may have different libraries: they must agree.
   return fsdp_world_min(world, many) != 0 ? (world->size + root_ranks - 1) / root_ranks : 1;
 }
@@ -187,19 +348,19 @@ static void find_roots(fsdp_world *world, root *roots, int count) {
   const fsdp_peers firsts = fsdp_world_among(world, ranks, count);
   root mine;
   memset(&mine, 0, sizeof mine);
-  if (firsts.place >= 0) mine.result = ncclGetUniqueId(&mine.id);
+  if (firsts.place >= 0) mine.result = nccl.ncclGetUniqueId(&mine.id);
   fsdp_exchange_gather_first(&firsts, &mine, (int64_t)sizeof mine, roots);
   fsdp_world_broadcast(world, roots, count * (int64_t)sizeof *roots);
   free(ranks);
 }
 
-static ncclResult_t join(const fsdp_world *world, const root *roots, int count, ncclComm_t *comm) {
-  ncclConfig_t config = blocking();
-  if (count == 1) return ncclCommInitRankConfig(comm, world->size, roots[0].id, world->rank, &config);
-#if NCCL_VERSION_CODE >= MANY_ROOTS
+static ncclResult_t join(const fsdp_world *world, ncclConfig_t config, const root *roots, int count,
+                         ncclComm_t *comm) {
+  if (count == 1) return nccl.ncclCommInitRankConfig(comm, world->size, roots[0].id, world->rank, &config);
+#if NCCL_VERSION_CODE >= SINCE_ROOTS
   ncclUniqueId *ids = fsdp_alloc((size_t)count * sizeof *ids);
   for (int i = 0; i < count; i++) ids[i] = roots[i].id;
-  ncclResult_t result = ncclCommInitRankScalable(comm, world->size, world->rank, count, ids, &config);
+  ncclResult_t result = nccl.ncclCommInitRankScalable(comm, world->size, world->rank, count, ids, &config);
   free(ids);
   return result;
 #else
@@ -220,7 +381,9 @@ static fsdp_status join_world(fsdp_world *world, const fsdp_nccl_config *config,
     status = fail_start("ncclGetUniqueId", made, error);
   } else {
     show_call(true);
-    ncclResult_t result = join(world, roots, count, &shared->world);
+    const int group = world_group(world, config);
+    const ncclConfig_t settings = settings_of(&config->use, group < 0 ? NULL : &config->groups[group]);
+    ncclResult_t result = join(world, settings, roots, count, &shared->world);
     show_call(false);
     if (result != ncclSuccess) {
       const char *call = count == 1 ? "ncclCommInitRankConfig" : "ncclCommInitRankScalable";
@@ -233,19 +396,30 @@ static fsdp_status join_world(fsdp_world *world, const fsdp_nccl_config *config,
 
 static fsdp_status split(const fsdp_nccl_config *config, shared_part *shared, int index, fsdp_error *error) {
   const fsdp_comm_group *group = &config->groups[index];
-  ncclConfig_t settings = blocking();
+  ncclConfig_t settings = settings_of(&config->use, group);
   show_call(true);
   ncclResult_t result =
-      ncclCommSplit(shared->world, group->color, group->rank, &shared->all[index], &settings);
+      nccl.ncclCommSplit(shared->world, group->color, group->rank, &shared->all[index], &settings);
   show_call(false);
   return result == ncclSuccess ? FSDP_OK : fail_start("ncclCommSplit", result, error);
 }
 
+// Every rank registers the same bytes: the plan is the same everywhere, and so is an operand's offset.
 static fsdp_status register_arena(const fsdp_nccl_config *config, nccl_comm *comm, fsdp_error *error) {
   const fsdp_arenas *arenas = config->arenas;
-  if (!config->registers || arenas->bytes[FSDP_SPACE_DEVICE] == 0) return FSDP_OK;
-  ncclResult_t result = ncclCommRegister(comm->comm, arenas->memory[FSDP_SPACE_DEVICE],
-                                         (size_t)arenas->bytes[FSDP_SPACE_DEVICE], &comm->registration);
+  if (!config->use.registers || arenas->bytes[FSDP_SPACE_DEVICE] == 0) return FSDP_OK;
+#if NCCL_VERSION_CODE >= SINCE_WINDOWS
+  if (config->use.windows) {
+    show_call(true);
+    ncclResult_t made = nccl.ncclCommWindowRegister(comm->comm, arenas->memory[FSDP_SPACE_DEVICE],
+                                                    (size_t)arenas->bytes[FSDP_SPACE_DEVICE], &comm->window,
+                                                    NCCL_WIN_COLL_SYMMETRIC);
+    show_call(false);
+    return made == ncclSuccess ? FSDP_OK : fail_start("ncclCommWindowRegister", made, error);
+  }
+#endif
+  ncclResult_t result = nccl.ncclCommRegister(comm->comm, arenas->memory[FSDP_SPACE_DEVICE],
+                                              (size_t)arenas->bytes[FSDP_SPACE_DEVICE], &comm->registration);
   return result == ncclSuccess ? FSDP_OK : fail_start("ncclCommRegister", result, error);
 }
 
@@ -258,10 +432,7 @@ static fsdp_status create_group(const fsdp_world *world, const fsdp_nccl_config 
     *comm = fsdp_cuda_comm_self();
     return FSDP_OK;
   }
-  // The first that spans the world takes the world's own: a communicator belongs to one stream.
-  bool is_taken = false;
-  for (int g = 0; g < index; g++) is_taken = is_taken || shared->all[g] == shared->world;
-  if (group->size == world->size && !is_taken) {
+  if (index == world_group(world, config)) {
     FSDP_CHECK(group->rank == world->rank, "communicator %d has rank %d of the world's %d", index,
                group->rank, world->rank);
     shared->all[index] = shared->world;
@@ -290,7 +461,9 @@ fsdp_status fsdp_nccl_comms(fsdp_world *world, const fsdp_nccl_config *config, f
   }
   shared_part *shared = fsdp_alloc_zeroed(1, sizeof *shared);
   FSDP_CHECK(pthread_mutex_init(&shared->calls, NULL) == 0, "a mutex could not be made");
+  FSDP_CHECK(nccl.version > 0, "call fsdp_nccl_load first");
   check_version(world);
+  order_launches(config);
   fsdp_status status = join_world(world, config, shared, error);
   for (int g = 0; g < comms->count && status == FSDP_OK; g++) {
     status = create_group(world, config, shared, g, &comms->comm[g], error);
@@ -306,9 +479,9 @@ fsdp_status fsdp_nccl_comms(fsdp_world *world, const fsdp_nccl_config *config, f
 
 void *fsdp_nccl_alloc(int64_t bytes) {
   void *memory = NULL;
-  return ncclMemAlloc(&memory, (size_t)bytes) == ncclSuccess ? memory : NULL;
+  return nccl.ncclMemAlloc(&memory, (size_t)bytes) == ncclSuccess ? memory : NULL;
 }
 
 void fsdp_nccl_free(void *memory) {
-  if (ncclMemFree(memory) != ncclSuccess) FSDP_JOB_FAIL("ncclMemFree", "the arena could not be freed");
+  if (nccl.ncclMemFree(memory) != ncclSuccess) FSDP_JOB_FAIL("ncclMemFree", "the arena could not be freed");
 }

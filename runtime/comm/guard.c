@@ -265,6 +265,8 @@ static bool tick(guard *self) {
     speak(self, is_lost, now);
   }
   if (!is_settled(self) && nobody_speaks(self, now)) speak(self, is_silent, now);
+  // A rank of this node that has not begun its watch has a guard of its own, which is to know.
+  if (self->claimed_ms && self->claim >= 0) fsdp_launcher_claim(&self->launcher, self->claim);
   if (self->claimed_ms && now - self->claimed_ms >= self->patience_ms) end_members(self);
   if (self->alive > 0) return false;
   bool failed = self->out < self->count;

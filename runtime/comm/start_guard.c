@@ -17,10 +17,16 @@
 // Where the guard has its handles.
 enum { OF_RANK = STDERR_FILENO + 1, OF_LAUNCHER, OF_CLAIM, HANDLE_COUNT };
 
+// From the end of ranks that mpirun kills to its own, when it has lost a daemon.
+#define ENDS_MS 250
+// An mpirun whose ranks have not joined has less to end.
+#define SOONER_MS 1000
+
 typedef struct report {
   int rank, process;
   const char *host;
   int seconds;
+  bool one_node;
 } report;
 
 static void say(const report *r) {
@@ -30,6 +36,14 @@ static void say(const report *r) {
            "or crashed. What it or the system's log says is the cause. Start again",
            r->rank, r->host, r->process);
   fsdp_job_say(text);
+}
+
+// mpirun has asked the rank to end, and nobody has said why: another rank may have ended before it had a
+// guard, of which mpirun --quiet says nothing.
+static void say_asked(void) {
+  fsdp_job_say("mpirun has ended the job before all ranks had joined it: it was told to, or a rank had been "
+               "killed or had crashed before it could say so. Without --quiet mpirun names that rank. Start "
+               "again");
 }
 
 // In the child, which has nothing of its parent but memory, standard error and three handles.
@@ -54,11 +68,17 @@ static FSDP_NORETURN void run(const fsdp_start_guard *self, const report *r, int
   }
   struct pollfd end = {.fd = OF_RANK, .events = POLLIN};
   while (poll(&end, 1, -1) <= 0) continue;
-  if (fsdp_launcher_has_ended(&launcher, 0)) _exit(0); // the rank has followed it
-  bool said = atomic_load(self->told) == FSDP_START_SAID;
-  if (!atomic_load(self->told) && fsdp_launcher_claim(&launcher, OF_CLAIM)) said = true, say(r);
+  // The rank has followed it. Of several nodes mpirun may end because of another one, and its ranks first.
+  if (fsdp_launcher_has_ended(&launcher, r->one_node ? 0 : ENDS_MS)) _exit(0);
+  bool said = atomic_load(&self->known->said), asked = atomic_load(&self->known->asked);
+  // Of several nodes one could not know that another has said it.
+  if ((!asked || r->one_node) && !said && fsdp_launcher_claim(&launcher, OF_CLAIM)) {
+    said = true;
+    asked ? say_asked() : say(r);
+  }
   if (!launcher.is_parent) _exit(0); // who started the rank may have more to do
-  const int64_t patience_ms = fsdp_min_i64(fsdp_launcher_patience_ms(&launcher), (int64_t)r->seconds * 1000);
+  const int64_t patience_ms =
+      fsdp_min_i64(fsdp_launcher_patience_ms(&launcher) - SOONER_MS, (int64_t)r->seconds * 1000);
   if (!fsdp_launcher_has_ended(&launcher, (int)patience_ms)) {
     if (!said && fsdp_launcher_claim(&launcher, OF_CLAIM)) say(r);
     fsdp_launcher_end(&launcher);
@@ -66,27 +86,25 @@ static FSDP_NORETURN void run(const fsdp_start_guard *self, const report *r, int
   _exit(0);
 }
 
-void fsdp_start_guard_begin(fsdp_start_guard *self, int rank, const char *host, int seconds) {
+void fsdp_start_guard_begin(fsdp_start_guard *self, int rank, const char *host, int seconds, bool one_node) {
   *self = (fsdp_start_guard){.launcher = fsdp_launcher_find(), .claim = -1, .process = -1};
   if (self->launcher.handle < 0) return;
   self->claim = fsdp_launcher_claim_open();
-  void *page = mmap(NULL, sizeof *self->told, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  void *page = mmap(NULL, sizeof *self->known, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   int rank_handle = (int)syscall(SYS_pidfd_open, getpid(), 0);
   if (page == MAP_FAILED || self->claim < 0 || rank_handle < 0) return;
-  self->told = page;
-  const report r = {.rank = rank, .process = getpid(), .host = host, .seconds = seconds};
+  self->known = page;
+  fsdp_job_share_asked(&self->known->asked);
+  const report r = {
+      .rank = rank, .process = getpid(), .host = host, .seconds = seconds, .one_node = one_node};
   fflush(NULL);
   self->process = fork();
   if (self->process == 0) run(self, &r, rank_handle);
   close(rank_handle);
 }
 
-void fsdp_start_guard_expect(const fsdp_start_guard *self) {
-  if (self->told && !atomic_load(self->told)) atomic_store(self->told, FSDP_START_EXPECTED);
-}
-
 bool fsdp_start_guard_claim(const fsdp_start_guard *self) {
-  if (self->told) atomic_store(self->told, FSDP_START_SAID);
+  if (self->known) atomic_store(&self->known->said, true);
   return self->claim < 0 || fsdp_launcher_claim(&self->launcher, self->claim);
 }
 
@@ -95,7 +113,6 @@ void fsdp_start_guard_end(fsdp_start_guard *self) {
     kill(self->process, SIGKILL);
     waitpid(self->process, NULL, 0);
   }
-  if (self->told) munmap(self->told, sizeof *self->told);
   if (self->claim >= 0) close(self->claim);
   fsdp_launcher_close(&self->launcher);
 }

@@ -1,6 +1,7 @@
 // The guard of one rank until it has joined the job: a small process that outlives it.
 //
 //   the rank has ended without a word         it names the rank, once per node and mpirun
+//   mpirun has ended the rank, without a word the same, in a job of one node: that mpirun has ended the job
 //   mpirun or orted is there seconds later    it ends that: Open MPI may wait without a limit for a rank that
 //                                             was killed while it connected
 //
@@ -11,24 +12,24 @@
 
 #include <stdatomic.h>
 
-// What is known of this process's end: that it was asked for, or that it is reported.
-enum { FSDP_START_EXPECTED = 1, FSDP_START_SAID };
+// What is known of this process's end.
+typedef struct fsdp_start_known {
+  _Atomic bool asked, said; // mpirun has asked for it; it is reported
+} fsdp_start_known;
 
 typedef struct fsdp_start_guard {
   fsdp_launcher launcher;
-  int claim;         // fsdp_launcher_claim's, which outlives this process as long as the guard does
-  _Atomic int *told; // shared with the guard: FSDP_START_EXPECTED or FSDP_START_SAID, 0: neither
-  int process;       // of the guard; -1: there is none
+  int claim;               // fsdp_launcher_claim's, which outlives this process as long as the guard does
+  fsdp_start_known *known; // shared with the guard; stays
+  int process;             // of the guard; -1: there is none
 } fsdp_start_guard;
 
 // Forks it, where mpirun has started this process. `seconds`: what mpirun gets at most to end a failed job.
-void fsdp_start_guard_begin(fsdp_start_guard *guard, int rank, const char *host, int seconds);
+// `one_node`: all ranks are on this one.
+void fsdp_start_guard_begin(fsdp_start_guard *guard, int rank, const char *host, int seconds, bool one_node);
 
 // Whether this process is to report why the job cannot start, as nobody of its node has.
 bool fsdp_start_guard_claim(const fsdp_start_guard *guard);
-
-// This process's end is no news.
-void fsdp_start_guard_expect(const fsdp_start_guard *guard);
 
 // The rank has joined.
 void fsdp_start_guard_end(fsdp_start_guard *guard);

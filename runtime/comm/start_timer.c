@@ -17,7 +17,7 @@
 #include <unistd.h>
 
 // How long the rank that reports for its node holds back the others, whose timers end a little later.
-#define SPEAKER_MS 1000
+#define SPEAKER_MS 500
 #define TICK_MS    50
 #define PAUSE_MS   1500
 // The least of runs exceeds both: of address space, and threads beside the main one.
@@ -39,6 +39,10 @@ static int number_of(const char *variable) {
   return value ? atoi(value) : 0;
 }
 
+static bool on_one_node(void) {
+  return number_of("OMPI_COMM_WORLD_LOCAL_SIZE") >= number_of("OMPI_COMM_WORLD_SIZE");
+}
+
 // The failure of one rank before all have joined (job.h). Of a node's ranks one speaks.
 static void fail(fsdp_status status, const char *message, bool follows) {
   (void)message, (void)follows;
@@ -55,9 +59,7 @@ static FSDP_NORETURN void end_job(void) {
            number_of("OMPI_COMM_WORLD_RANK"), timer.host, timer.seconds);
   fail(FSDP_ERR_PEER, text, false);
   fsdp_job_say(text);
-  if (number_of("OMPI_COMM_WORLD_LOCAL_SIZE") < number_of("OMPI_COMM_WORLD_SIZE")) {
-    fsdp_launcher_end(&timer.guard.launcher);
-  }
+  if (!on_one_node()) fsdp_launcher_end(&timer.guard.launcher);
   fsdp_sleep_ms(SPEAKER_MS);
   _exit(FSDP_ERR_PEER);
 }
@@ -67,8 +69,6 @@ static void *run(void *unused) {
   int64_t left_ms = (int64_t)timer.seconds * 1000;
   pthread_mutex_lock(&timer.mutex);
   while (!timer.joined && left_ms > 0) {
-    // mpirun ends the ranks of a failed job with a signal that says so: their end is no news.
-    if (fsdp_job_is_asked_to_end()) fsdp_start_guard_expect(&timer.guard);
     // Without mpirun nobody joins any more, and who ended it has said why.
     if (timer.guard.launcher.handle >= 0 && fsdp_launcher_has_ended(&timer.guard.launcher, 0))
       _exit(FSDP_ERR_PEER);
@@ -114,7 +114,7 @@ void fsdp_start_timer_begin(int seconds) {
   timer.seconds = seconds;
   timer.runs = true;
   gethostname(timer.host, sizeof timer.host - 1);
-  fsdp_start_guard_begin(&timer.guard, number_of("OMPI_COMM_WORLD_RANK"), timer.host, seconds);
+  fsdp_start_guard_begin(&timer.guard, number_of("OMPI_COMM_WORLD_RANK"), timer.host, seconds, on_one_node());
   fsdp_job_identify(number_of("OMPI_COMM_WORLD_RANK"), timer.host, fail);
   sigset_t all, before; // signals are the main thread's
   sigfillset(&all);

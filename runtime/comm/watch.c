@@ -21,10 +21,17 @@
 #define PAUSE_MS 1500
 #define TICK_MS  200
 #define MAIL_MS  500
+// Both, while the job may be about to end: so that what one node knows is soon known to all.
+#define URGENT_MS 50
+#define LINGER_MS 1000
 // After so long without a heartbeat of a rank another sends its node's mail.
 #define SPEAKER_MS 1000
 // For peers that were asked to leave; then they are ended.
 #define LEAVE_MS 2000
+// How often all are told that the job is over, and those that do not accept it yet.
+#define TELL_MS    20
+#define TELLS      3
+#define TELLS_LIVE 50
 
 struct fsdp_watch {
   int rank;
@@ -37,7 +44,9 @@ struct fsdp_watch {
   fsdp_board_rank *explained;
   unsigned char *letter; // one mail
   int letter_bytes;
-  int64_t ticked_ms, mailed_ms;
+  int64_t ticked_ms, beaten_ms, mailed_ms;
+  int64_t moved_ms;   // the last move of this node's ranks that is counted
+  int64_t urgent_ms;  // until then ticks and mails are URGENT_MS apart
   int64_t suspect_ms; // since when it would speak; 0: it would not
   bool passes_on;     // that the job is over, as the first of its node
   int wake;           // eventfd
@@ -52,7 +61,8 @@ struct fsdp_watch {
 // One mail: the state of the sender's node.
 typedef struct letter {
   int32_t kind, count; // count views, each behind its rank; of LETTER_OVER the status to leave with
-  int64_t still_ms;    // for how long nothing that the sender knows of has moved
+  uint32_t moves;      // which move is the last that the sender knows of (fsdp_watch_node)
+  int32_t still_ms;    // for how long nothing has moved since
   struct entry {
     int32_t rank, unused;
     fsdp_board_view view;
@@ -93,10 +103,27 @@ static bool is_speaker(const fsdp_watch *self, int64_t now) {
   return true;
 }
 
+// A move of this node's ranks comes after all that are known here: so a node that hears of it takes the time
+// from the first mail that says so, and not again from each that comes around, later by its way.
+static void count_moves(fsdp_watch *self) {
+  int64_t moved_ms = self->moved_ms;
+  for (int i = 0; i < self->known.count; i++) {
+    if (self->known.ranks[i].local) moved_ms = fsdp_max_i64(moved_ms, self->known.ranks[i].moved_ms);
+  }
+  if (moved_ms == self->moved_ms) return;
+  self->moved_ms = moved_ms;
+  atomic_fetch_add(&self->shared->moves, 1);
+  if (moved_ms > atomic_load(&self->shared->moved_ms)) atomic_store(&self->shared->moved_ms, moved_ms);
+}
+
 // Sends this node's state to the nodes that hear of it.
 static void post_board(fsdp_watch *self, int64_t now) {
   letter *mine = (letter *)self->letter;
-  *mine = (letter){.kind = LETTER_BOARD, .still_ms = now - fsdp_watch_last_moved_ms(&self->known)};
+  count_moves(self);
+  int64_t still_ms = now - fsdp_max_i64(self->known.started_ms, atomic_load(&self->shared->moved_ms));
+  *mine = (letter){.kind = LETTER_BOARD,
+                   .moves = atomic_load(&self->shared->moves),
+                   .still_ms = (int32_t)fsdp_min_i64(still_ms, INT32_MAX)};
   for (int i = 0; i < self->known.count; i++) {
     if (!self->known.ranks[i].local) continue;
     struct entry *entry = &mine->entries[mine->count++];
@@ -112,12 +139,16 @@ static void post_board(fsdp_watch *self, int64_t now) {
 }
 
 // Asks every rank of the nodes that hear of this one to leave: the rank that reports for them may be stopped.
-static void post_over(fsdp_watch *self, int status) {
+// Returns how many that show signs of life did not accept it, as the previous mail is still under way.
+static int post_over(fsdp_watch *self, int status) {
   letter over = {.kind = LETTER_OVER, .count = status};
+  int refused = 0;
   for (int i = 0; i < self->known.count; i++) {
-    if (!self->known.ranks[i].local)
-      self->mail.post(self->mail.owner, self->known.ranks[i].rank, &over, (int)sizeof over);
+    const fsdp_watch_seen *rank = &self->known.ranks[i];
+    if (rank->local || self->mail.post(self->mail.owner, rank->rank, &over, (int)sizeof over)) continue;
+    refused += fsdp_watch_state_of(&self->known, rank, self->ticked_ms) == FSDP_RANK_ALIVE;
   }
+  return refused;
 }
 
 static void take_mail(fsdp_watch *self, int64_t now) {
@@ -125,7 +156,8 @@ static void take_mail(fsdp_watch *self, int64_t now) {
   while ((bytes = self->mail.take(self->mail.owner, self->letter, self->letter_bytes, &from)) > 0) {
     const letter *got = (const letter *)self->letter;
     if (got->kind == LETTER_OVER) {
-      self->passes_on = atomic_exchange(&self->shared->over, (uint32_t)got->count) == 0;
+      // Not the last that says so, but the first.
+      if (atomic_exchange(&self->shared->over, (uint32_t)got->count) == 0) self->passes_on = true;
       continue;
     }
     for (int i = 0; i < got->count; i++) {
@@ -133,8 +165,11 @@ static void take_mail(fsdp_watch *self, int64_t now) {
       if (at < 0 || self->known.ranks[at].local) continue;
       fsdp_board_write(&self->slots[self->known.ranks[at].rank], &got->entries[i].view);
     }
-    int64_t moved_ms = now - got->still_ms;
-    if (moved_ms > atomic_load(&self->shared->moved_ms)) atomic_store(&self->shared->moved_ms, moved_ms);
+    if (got->moves > atomic_load(&self->shared->moves)) {
+      atomic_store(&self->shared->moves, got->moves);
+      int64_t moved_ms = now - got->still_ms;
+      if (moved_ms > atomic_load(&self->shared->moved_ms)) atomic_store(&self->shared->moved_ms, moved_ms);
+    }
     int sender = fsdp_hearing_index(&self->hearing, from);
     if (sender >= 0) atomic_store(&self->speakers[self->known.ranks[sender].node], from);
   }
@@ -154,7 +189,9 @@ static void forgive_pause(fsdp_watch *self, int64_t now) {
   if (self->suspect_ms) self->suspect_ms += gap;
 }
 
-static void beat(void) {
+static void beat(fsdp_watch *self, int64_t now) {
+  if (now - self->beaten_ms < FSDP_WATCH_BEAT_MS) return;
+  self->beaten_ms = now;
   fsdp_board_slot *mine = fsdp_board_mine;
   atomic_store_explicit(&mine->marks, fsdp_progress_count(), memory_order_relaxed);
   uint64_t beats = atomic_load_explicit(&mine->beat, memory_order_relaxed);
@@ -197,7 +234,8 @@ static void sleep_a_tick(fsdp_watch *self) {
     if (!rank->local || rank->handle < 0 || rank->ended) continue;
     self->polls[count++] = (struct pollfd){.fd = rank->handle, .events = POLLIN};
   }
-  if (poll(self->polls, (nfds_t)count, TICK_MS) > 0 && self->polls[0].revents) {
+  int tick_ms = self->ticked_ms < self->urgent_ms ? URGENT_MS : TICK_MS;
+  if (poll(self->polls, (nfds_t)count, tick_ms) > 0 && self->polls[0].revents) {
     uint64_t ignored;
     if (read(self->wake, &ignored, sizeof ignored) < 0) return;
   }
@@ -282,10 +320,11 @@ static bool is_cut_off(const fsdp_watch *self, fsdp_watch_verdict why, int64_t n
 
 // Tells the nodes that hear of this one that the job is over.
 static void pass_on(fsdp_watch *self, int status) {
-  for (int i = 0; self->has_mail && i < 3; i++) {
-    post_over(self, status); // again if the previous one was still under way
+  bool refused = true;
+  for (int i = 0; self->has_mail && (i < TELLS || (refused && i < TELLS_LIVE)); i++) {
+    refused = post_over(self, status) > 0;
     take_mail(self, fsdp_now_ms());
-    fsdp_sleep_ms(20);
+    fsdp_sleep_ms(TELL_MS);
   }
 }
 
@@ -351,11 +390,25 @@ static void decide(fsdp_watch *self, int64_t now) {
     return;
   }
   leave_if_over(self); // an end that was seen since the tick began may be of a rank that has left for this
-  if (self->suspect_ms == 0) self->suspect_ms = now;
-  int64_t waited = now - self->suspect_ms;
+  if (self->suspect_ms == 0) {
+    self->suspect_ms = now;
+    for (int i = 0; i < self->known.count; i++)
+      self->known.ranks[i].suspect_beat = self->known.ranks[i].view.beat;
+  }
+  int64_t waited = fsdp_watch_waited_ms(&self->known, self->suspect_ms, now);
   if (waited >= fsdp_watch_courtesy_ms(&self->known, why, now)) speak(self, why, now);
   // The rank that claimed it has had time to report, and may have ended since.
   if (waited > fsdp_watch_courtesy_ms(&self->known, why, now) + LEAVE_MS) _exit(FSDP_ERR_PEER);
+}
+
+// Whether the job may be about to end. Where nodes hear of each other through others, what has moved is known
+// to all by then, if that was before mails became frequent; and soon known, if it was later.
+static bool is_urgent(fsdp_watch *self, int64_t now) {
+  int64_t still_ms = now - fsdp_watch_last_moved_ms(&self->known);
+  int64_t spread_ms = self->hearing.rounds * (MAIL_MS + TICK_MS);
+  bool stands = self->hearing.rounds > 0 && still_ms >= self->known.limit_ms - spread_ms - LINGER_MS;
+  if (self->suspect_ms || stands) self->urgent_ms = now + LINGER_MS;
+  return now < self->urgent_ms;
 }
 
 // ---- The thread
@@ -363,7 +416,7 @@ static void decide(fsdp_watch *self, int64_t now) {
 static void tick(fsdp_watch *self) {
   int64_t now = fsdp_now_ms();
   forgive_pause(self, now);
-  beat();
+  beat(self, now);
   if (self->has_mail) take_mail(self, now);
   if (self->passes_on && self->known.spread_ms > 0) pass_on(self, (int)atomic_load(&self->shared->over));
   leave_if_over(self);
@@ -372,7 +425,8 @@ static void tick(fsdp_watch *self) {
   if (atomic_load(&self->shared->asked)) fsdp_job_asked_to_end();
   observe(self, now);
   look_for_ended(self);
-  if (self->has_mail && now - self->mailed_ms >= MAIL_MS && is_speaker(self, now)) {
+  int64_t mail_ms = is_urgent(self, now) ? URGENT_MS : MAIL_MS;
+  if (self->has_mail && now - self->mailed_ms >= mail_ms && is_speaker(self, now)) {
     self->mailed_ms = now;
     post_board(self, now);
   }
@@ -447,7 +501,7 @@ fsdp_watch *fsdp_watch_start(const fsdp_watch_config *config) {
   fsdp_hearing_find(&heard, &self->hearing);
   self->known.count = self->hearing.count;
   self->known.self = self->hearing.self;
-  self->known.spread_ms = self->hearing.rounds * (MAIL_MS + TICK_MS);
+  self->known.spread_ms = self->hearing.rounds * 2 * URGENT_MS;
   size_t count = (size_t)self->known.count;
   self->known.ranks = fsdp_alloc_zeroed(count, sizeof *self->known.ranks);
   self->polls = fsdp_alloc_zeroed(count + 1, sizeof *self->polls);

@@ -3,7 +3,7 @@
 //
 //   each tick       own heartbeat to the board; which processes of this node have ended; who has moved
 //   twice a second  one rank of each node sends the node's part of the board, and when anything in the job
-//                   last moved, to the nodes that hear of it
+//                   last moved, to the nodes that hear of it; 20 times while the job may be about to end
 //
 // Up to 65 nodes all hear of each other; of more, each of 2 log N others (hearing.h): a node that is gone is
 // missed by these, what moves is known everywhere after log N mails, and so is the news that the job ends,
@@ -48,7 +48,8 @@ typedef struct fsdp_watch_node {
   _Atomic uint32_t asked;                // a rank of the node was asked to end (job.h)
   _Atomic uint32_t saves;                // the run saves checkpoints
   _Atomic int64_t limit_ms;
-  _Atomic int64_t moved_ms;    // when anything elsewhere last moved, by the node's clock
+  _Atomic int64_t moved_ms;    // when anything last moved that other nodes know of, by the node's clock
+  _Atomic uint32_t moves;      // and which move that was: more than those that its node knew of
   _Atomic uint32_t has_folder; // of error files
   char folder[FSDP_WATCH_FOLDER_BYTES];
 } fsdp_watch_node;

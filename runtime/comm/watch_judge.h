@@ -4,6 +4,9 @@
 
 #include "runtime/comm/board.h"
 
+// Heartbeats are at least so far apart.
+#define FSDP_WATCH_BEAT_MS 150
+
 // What this process has observed of a rank that it hears of.
 typedef struct fsdp_watch_seen {
   fsdp_board_view view;
@@ -14,6 +17,7 @@ typedef struct fsdp_watch_seen {
   const char *host;
   int handle; // pidfd of a rank of this node; -1: none
   bool ended;
+  uint64_t suspect_beat; // its heartbeat when this rank began to give way to others
 } fsdp_watch_seen;
 
 // What a rank knows of those that it hears of, and what it decides by.
@@ -48,6 +52,10 @@ const fsdp_watch_seen *fsdp_watch_find_stopped(const fsdp_watch_known *self, int
 
 // For how long this node gives way before it reports.
 int64_t fsdp_watch_courtesy_ms(const fsdp_watch_known *self, fsdp_watch_verdict why, int64_t now);
+
+// For how long it has given way since `since_ms`, in the time of the slowest: of a process that the machine
+// does not run, none has passed, unless that lasts so long that it is missed itself.
+int64_t fsdp_watch_waited_ms(const fsdp_watch_known *self, int64_t since_ms, int64_t now);
 
 // When anything in the job has last moved, as far as it is known here.
 int64_t fsdp_watch_last_moved_ms(const fsdp_watch_known *self);

@@ -55,6 +55,14 @@ static void add_source(fsdp_dataset *dataset, fsdp_token_source tokens, const ch
   dataset->document_count += tokens.view.document_count;
 }
 
+// Files without a template of their own say nothing of it.
+static bool agrees_on_template(const fsdp_dataset *dataset, const fsdp_token_file *added) {
+  int64_t bytes;
+  const char *known = fsdp_dataset_chat_template(dataset, &bytes);
+  if (!known || !added->chat_template) return true;
+  return bytes == added->chat_template_bytes && !memcmp(known, added->chat_template, (size_t)bytes);
+}
+
 static fsdp_status check_source(const fsdp_dataset *dataset, const fsdp_dataset_config *config,
                                 const fsdp_token_source *added, const char *path, fsdp_error *error) {
   const fsdp_token_view *view = &added->view;
@@ -72,6 +80,12 @@ static fsdp_status check_source(const fsdp_dataset *dataset, const fsdp_dataset_
                      "%.300s: holds tokens of a tokenizer, but --tokenizer bytes requires bytes; leave that "
                      "out, or give text",
                      path);
+  if (!agrees_on_template(dataset, &added->file))
+    return fsdp_fail(
+        error, FSDP_ERR_INPUT,
+        "%.300s: was prepared with a different --chat-template than the files before it; prepare all "
+        "with the same one",
+        path);
   if (dataset->source_count && view->packed != dataset->sources[0].tokens.view.packed)
     return fsdp_fail(error, FSDP_ERR_INPUT,
                      "%.300s: is %s, but the files before it are %s; prepare all with the same --packing",
@@ -418,6 +432,17 @@ int64_t fsdp_dataset_token_count(const fsdp_dataset *dataset) {
 }
 const char *fsdp_dataset_description(const fsdp_dataset *dataset) {
   return dataset->description;
+}
+
+const char *fsdp_dataset_chat_template(const fsdp_dataset *dataset, int64_t *bytes) {
+  *bytes = 0;
+  for (int i = 0; i < dataset->source_count; i++) {
+    const fsdp_token_file *file = &dataset->sources[i].tokens.file;
+    if (!file->chat_template) continue;
+    *bytes = file->chat_template_bytes;
+    return file->chat_template;
+  }
+  return NULL;
 }
 
 const char *fsdp_dataset_narrow_file(const fsdp_dataset *dataset) {

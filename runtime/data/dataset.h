@@ -37,8 +37,9 @@ typedef struct fsdp_dataset_config {
 
 // Opens and maps the files, which need no handles from then on. FSDP_ERR_INPUT if one is missing, malformed,
 // of unknown kind, or made for a different tokenizer or a larger vocabulary than the model's
-// (token_source.h). Also if bytes are required or refused, if packed and unpacked files are mixed, or if all
-// are too short for one step. The configuration is not kept. The caller closes *dataset.
+// (token_source.h). Also if bytes are required or refused, if packed and unpacked files are mixed, if they
+// were prepared with different chat templates, or if all are too short for one step. The configuration is not
+// kept. The caller closes *dataset.
 fsdp_status fsdp_dataset_open(const fsdp_dataset_config *config, fsdp_dataset **dataset, fsdp_error *error);
 void fsdp_dataset_close(fsdp_dataset *dataset); // NULL is allowed
 
@@ -70,6 +71,10 @@ int64_t fsdp_dataset_token_count(const fsdp_dataset *dataset);
 
 // One line for a person: where the tokens come from, how they were made, what is left out or cut off.
 const char *fsdp_dataset_description(const fsdp_dataset *dataset);
+
+// The chat template that the data was prepared with, if one was given there (--chat-template), of *bytes
+// bytes; NULL if not. Owned by the data set.
+const char *fsdp_dataset_chat_template(const fsdp_dataset *dataset, int64_t *bytes);
 
 // The first `.bin` of uint16 if the model's vocabulary has more tokens than these can tell apart; NULL if
 // there is none. It is of another tokenizer, or its writer has cut off large tokens. Owned by the data set.

@@ -86,70 +86,6 @@ static fsdp_status add_alpaca(fsdp_json_text *text, const json_t *record, const 
   return FSDP_OK;
 }
 
-// The keys of a list of turns, and the role of each speaker's name.
-typedef struct turn_format {
-  const char *list, *speaker, *content; // keys
-  const char *malformed, *empty;        // what is wrong with a turn, with a list
-  const char *names[8][2];              // speaker, role; NULL ends it
-} turn_format;
-
-static const turn_format messages_format = {
-    .list = "messages",
-    .speaker = "role",
-    .content = "content",
-    .malformed =
-        "a message needs a \"role\" (system, user, assistant or tool) and a string \"content\"; fix the "
-        "record",
-    .empty = "\"messages\" must be a list of messages; fix the record",
-    .names = {{"system", "system"}, {"user", "user"}, {"assistant", "assistant"}, {"tool", "tool"}}};
-
-static const turn_format sharegpt_format = {
-    .list = "conversations",
-    .speaker = "from",
-    .content = "value",
-    .malformed =
-        "a turn of \"conversations\" needs a \"from\" (system, human or gpt) and a string \"value\"; fix "
-        "the record",
-    .empty = "\"conversations\" must be a list of turns; fix the record",
-    .names = {{"system", "system"},
-              {"human", "user"},
-              {"gpt", "assistant"},
-              {"user", "user"},
-              {"assistant", "assistant"},
-              {"tool", "tool"}}};
-
-static const char *role_of(const turn_format *format, const char *speaker) {
-  for (int i = 0; speaker && format->names[i][0]; i++)
-    if (!strcmp(speaker, format->names[i][0])) return format->names[i][1];
-  return NULL;
-}
-
-static fsdp_status add_turn(fsdp_json_text *text, const turn_format *format, const json_t *turn,
-                            const place *where, bool *assistant, fsdp_error *error) {
-  const char *role = role_of(format, json_string_value(json_object_get(turn, format->speaker)));
-  const json_t *content = json_object_get(turn, format->content);
-  if (!role || !json_is_string(content)) return fault(where, error, format->malformed);
-  *assistant = !strcmp(role, "assistant");
-  add_string(text, "<|", false);
-  add_string(text, role, false);
-  add_string(text, "|>\n", false);
-  add_value(text, content, *assistant);
-  add_bytes(text, *assistant ? &(char){END_OF_TEXT} : "\n", 1, *assistant);
-  return FSDP_OK;
-}
-
-static fsdp_status add_turns(fsdp_json_text *text, const turn_format *format, const json_t *turns,
-                             const place *where, fsdp_error *error) {
-  bool assistant = false;
-  if (!json_is_array(turns) || !json_array_size(turns)) return fault(where, error, format->empty);
-  for (size_t i = 0; i < json_array_size(turns); i++) {
-    fsdp_status status = add_turn(text, format, json_array_get(turns, i), where, &assistant, error);
-    if (status) return status;
-  }
-  if (!assistant) add_bytes(text, &(char){END_OF_TEXT}, 1, false);
-  return FSDP_OK;
-}
-
 static fsdp_status add_completion(fsdp_json_text *text, const json_t *record, const place *where,
                                   fsdp_error *error) {
   const json_t *prompt = json_object_get(record, "prompt");
@@ -162,19 +98,32 @@ static fsdp_status add_completion(fsdp_json_text *text, const json_t *record, co
   return FSDP_OK;
 }
 
+// Records with other keys are for scripts/prepare_data.py: it knows what some of them mean, and says which it
+// does not use.
+static fsdp_status check_keys(const json_t *record, const place *where, fsdp_error *error) {
+  static const char *const known[] = {"text", "instruction", "input", "output", "prompt", "completion"};
+  const char *key;
+  const json_t *value;
+  json_object_foreach((json_t *)record, key, value) {
+    bool is_known = json_is_null(value);
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++) is_known |= !strcmp(key, known[i]);
+    if (!is_known)
+      return fsdp_fail(error, FSDP_ERR_INPUT,
+                       "%s:%lld: has the key \"%.60s\", which is not read here; run scripts/prepare_data.py "
+                       "--tokenizer bytes --out NAME.tok %s",
+                       where->path, (long long)where->line, key, where->path);
+  }
+  return FSDP_OK;
+}
+
 static fsdp_status add_record(fsdp_json_text *text, const json_t *record, const place *where,
                               fsdp_error *error) {
-  const turn_format *const formats[] = {&messages_format, &sharegpt_format};
-  const turn_format *spoken = NULL;
-  for (int i = 0; i < 2 && !spoken; i++)
-    if (json_object_get(record, formats[i]->list)) spoken = formats[i];
+  if (!json_is_object(record)) return fault(where, error, "a record must be an object {..}; fix it");
+  fsdp_status status = check_keys(record, where, error);
+  if (status) return status;
   const json_t *plain = json_object_get(record, "text"), *asked = json_object_get(record, "instruction");
   int64_t begin = text->byte_count;
-  fsdp_status status = FSDP_OK;
-  if (!json_is_object(record)) return fault(where, error, "a record must be an object {..}; fix it");
-  if (spoken) {
-    status = add_turns(text, spoken, json_object_get(record, spoken->list), where, error);
-  } else if (asked && (!plain || json_object_get(record, "output"))) {
+  if (asked && (!plain || json_object_get(record, "output"))) {
     status = add_alpaca(text, record, where, error);
   } else if (plain) {
     if (!json_is_string(plain)) return fault(where, error, "\"text\" must be a string; fix the record");
@@ -185,8 +134,8 @@ static fsdp_status add_record(fsdp_json_text *text, const json_t *record, const 
     status = add_completion(text, record, where, error);
   } else {
     return fault(where, error,
-                 "the record has neither \"text\", \"messages\", \"conversations\", \"instruction\" with "
-                 "\"output\" nor \"prompt\" with \"completion\"; rename its keys");
+                 "the record has neither \"text\", \"instruction\" with \"output\" nor \"prompt\" with "
+                 "\"completion\"; rename its keys");
   }
   if (!status) add_document(text, begin);
   return status;

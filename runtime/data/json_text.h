@@ -1,17 +1,14 @@
 // Records of `.jsonl` (one object per line) and `.json` (an array of objects) as bytes, for models without a
 // tokenizer. scripts/prepare_data.py makes the same tokens of the same file.
 //
-// A record is, by its keys (the first row that fits; others are not looked at):
+// A record is, by its keys (the first row that fits):
 //
-//   messages: [{role, content}..]     each as "<|role|>\n" and the content, then "\n", or after an
-//                                     assistant's the end of text; only what the assistant says, and that
-//                                     end, counts. Roles: system, user, assistant, tool
-//   conversations: [{from, value}..]  ShareGPT's: the same, where human is the user and gpt the assistant
-//   instruction, input?, output       Stanford Alpaca's prompt of instruction and input, then the output;
-//                                     only the output counts (a text beside them is all of it in one)
-//   text                              the text counts
-//   prompt, completion                one directly behind the other; only the completion counts
+//   instruction, input?, output  Stanford Alpaca's prompt of instruction and input, then the output; only the
+//                                output counts (a text beside them is all of it in one)
+//   text                         the text counts
+//   prompt, completion           one directly behind the other; only the completion counts
 //
+// A record with any other key is refused, and so are conversations: scripts/prepare_data.py reads those.
 // Each record is a document that ends with the end of text, byte 0. Records without any text are left out.
 #pragma once
 

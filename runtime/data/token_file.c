@@ -18,8 +18,8 @@ typedef struct header {
   int64_t vocab_size, token_count, document_count, target_count;
   uint64_t tokenizer_hash;
   int64_t first_token, last_token;
-  uint32_t checksums[3], zero;
-  int64_t file_bytes, zeros[2];
+  uint32_t checksums[4]; // of the sections
+  int64_t file_bytes, template_bytes, zero;
   uint64_t hash;
 } header;
 
@@ -42,15 +42,17 @@ _Static_assert(sizeof(header) == 128 && offsetof(header, hash) == 120, "the head
 #define PREPARE_AGAIN "prepare it again with scripts/prepare_data.py"
 
 // Whether the sections that the header declares fill the file; their offsets if so.
-static bool lay_out(const header *h, int64_t *mask, int64_t *starts) {
-  int64_t tokens, documents, end;
+static bool lay_out(const header *h, int64_t *mask, int64_t *starts, int64_t *template) {
+  int64_t tokens, documents;
   if (h->token_count > INT64_MAX - 8 || !fsdp_mul_checked(h->token_count, h->token_bytes, &tokens) ||
       tokens > INT64_MAX - 1024 || !fsdp_mul_checked(h->document_count, 8, &documents))
     return false;
   *mask = fsdp_round_up((int64_t)sizeof *h + tokens, 8);
   if (!fsdp_add_checked(*mask, (h->token_count + 7) / 8, starts) || *starts > INT64_MAX - 8) return false;
   *starts = fsdp_round_up(*starts, 8);
-  return fsdp_add_checked(*starts, documents, &end) && end == h->file_bytes;
+  return fsdp_add_checked(*starts, documents, template) && h->template_bytes >= 0 &&
+         h->template_bytes <= h->file_bytes && *template <= h->file_bytes &&
+         *template + fsdp_round_up(h->template_bytes, 8) == h->file_bytes;
 }
 
 // What is wrong with the header itself, or NULL.
@@ -92,13 +94,13 @@ static fsdp_status read_prepared(const char *path, fsdp_token_file *out, fsdp_er
                      "%s: has version %u of the format, but this build reads version %d; " PREPARE_AGAIN,
                      path, h.version, VERSION);
   const char *fault = header_fault(&h);
-  int64_t mask = 0, starts = 0;
+  int64_t mask = 0, starts = 0, template = 0;
   if (!fault && h.file_bytes != out->file.count)
     return fsdp_fail(error, FSDP_ERR_INPUT,
                      "%s: has %lld bytes instead of the %lld that its header declares: it is truncated or "
                      "damaged; copy it again, or " PREPARE_AGAIN,
                      path, (long long)out->file.count, (long long)h.file_bytes);
-  if (!fault && !lay_out(&h, &mask, &starts)) fault = "its counts do not add up to its size";
+  if (!fault && !lay_out(&h, &mask, &starts, &template)) fault = "its counts do not add up to its size";
   if (!fault) {
     out->view = (fsdp_token_view){.tokens = out->file.bytes + sizeof h,
                                   .token_bytes = (int)h.token_bytes,
@@ -110,6 +112,10 @@ static fsdp_status read_prepared(const char *path, fsdp_token_file *out, fsdp_er
                                   .packed = h.flags & FLAG_PACKED};
     out->bytes = h.flags & FLAG_BYTES;
     out->tokenizer_hash = h.tokenizer_hash;
+    if (h.template_bytes) {
+      out->chat_template = (const char *)out->file.bytes + template;
+      out->chat_template_bytes = h.template_bytes;
+    }
     out->identity = h.hash;
     if (!starts_are_in_order(&out->view)) fault = "its documents are not in order";
   }
@@ -224,6 +230,8 @@ fsdp_status fsdp_token_file_verify(const char *path, const fsdp_token_file *file
     damaged = "its mask does not match its checksum";
   else if (crc_of(view->starts, 8 * view->document_count) != h.checksums[2])
     damaged = "its starts of documents do not match their checksum";
+  else if (crc_of(file->chat_template, file->chat_template_bytes) != h.checksums[3])
+    damaged = "its chat template does not match its checksum";
   else if (fsdp_token_view_find(view, 0, view->token_count, view->vocab_size) >= 0)
     damaged = "a token is outside its vocabulary";
   else if (fsdp_token_view_counted(view, 0, view->token_count) != h.target_count)

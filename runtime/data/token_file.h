@@ -16,12 +16,14 @@
 //       56     8  XXH64 (seed 0) of the bytes of the tokenizer.json that made them; 0 for bytes
 //       64     8  token that begins a document, -1: none
 //       72     8  token that ends a document, -1: none
-//       80    12  CRC-32 (zlib's) of tokens, mask and starts, 4 bytes each, without the zeros behind them
-//       92     4  0
+//       80    16  CRC-32 (zlib's) of tokens, mask, starts and chat template, 4 bytes each, without the zeros
+//                 behind them
 //       96     8  bytes of the whole file
-//      104    16  0
+//      104     8  bytes of the chat template that was given (--chat-template); 0: none was
+//      112     8  0
 //      120     8  XXH64 (seed 0) of the 120 bytes above
-//      128        tokens; mask, one bit per token, lowest bit first; starts, 8 bytes per document
+//      128        tokens; mask, one bit per token, lowest bit first; starts, 8 bytes per document; chat
+//                 template
 //
 // Also read as they are: llm.c's `.bin` (256 int32, of which the first three are magic 20240520, version 1
 // and the number of uint16 tokens behind them; Llama 3's has magic 20240801, version 7 and uint32 tokens) and
@@ -42,6 +44,8 @@ typedef struct fsdp_token_file {
   fsdp_token_view view; // into `file`
   bool bytes;           // made without a tokenizer
   uint64_t tokenizer_hash;
+  const char *chat_template; // into `file`, of this many bytes; NULL: none was given
+  int64_t chat_template_bytes;
   uint64_t identity; // of header and, through its checksums, of all content; 0 if there is no such header
 } fsdp_token_file;
 

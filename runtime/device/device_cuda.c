@@ -35,6 +35,7 @@ typedef struct cuda_device {
   bool warm;
   void (*release)(void *memory); // of the device arena
   gpu_stream streams[FSDP_STREAM_COUNT];
+  fsdp_pinned_memory host_arena;
   fsdp_worker *host;
   fsdp_transfer *transfer;
   cudaEvent_t *timestamps; // by slot
@@ -226,15 +227,22 @@ static fsdp_status create_device_arena(cuda_device *self, const fsdp_device_conf
   return status == cudaSuccess ? FSDP_OK : fail_memory(status, "device", bytes, error);
 }
 
-static fsdp_status create_host_memory(cuda_device *self, int64_t bytes, fsdp_error *error) {
+static fsdp_status create_host_memory(cuda_device *self, const fsdp_device_config *config,
+                                      fsdp_error *error) {
+  int64_t bytes = config->arena_bytes[FSDP_SPACE_HOST];
+  const char *reason;
   cudaError_t status;
   self->host_over = fsdp_cuda_alloc_pinned((int64_t)sizeof *self->host_over, &status);
   if (!self->host_over) return fail_memory(status, "host", bytes, error);
   atomic_init(self->host_over, 0);
   if (bytes == 0) return FSDP_OK;
-  void *memory = fsdp_cuda_alloc_pinned(bytes, &status);
-  if (!memory) return fail_memory(status, "pinned host", bytes, error);
-  self->base.arenas.memory[FSDP_SPACE_HOST] = memory;
+  if (!fsdp_cuda_map_pinned(bytes, config->poisoned, &self->host_arena, &reason))
+    return fsdp_fail(
+        error, FSDP_ERR_CAPACITY,
+        "the pinned host arena of %lld bytes could not be allocated (%s); use a smaller model or "
+        "micro-batch, more ranks, or a larger limit of this process's memory",
+        (long long)bytes, reason);
+  self->base.arenas.memory[FSDP_SPACE_HOST] = self->host_arena.memory;
   self->base.arenas.bytes[FSDP_SPACE_HOST] = bytes;
   return FSDP_OK;
 }
@@ -242,7 +250,8 @@ static fsdp_status create_host_memory(cuda_device *self, int64_t bytes, fsdp_err
 static void create_stream(cuda_device *self, fsdp_stream which, const fsdp_device_config *config) {
   int lowest = 0, highest = 0;
   CALL_CUDA(cudaDeviceGetStreamPriorityRange(&lowest, &highest));
-  // Communication that waits for a free multiprocessor delays more than the kernel that has to share it.
+  // Communication that waits for a free multiprocessor delays more than the kernel that has to share it. Work
+  // on shards is as wide as a gemm, and has its priority: it neither goes first nor starves what waits for it.
   int priority = fsdp_stream_communicates(which) ? highest : lowest;
   gpu_stream *stream = &self->streams[which];
   CALL_CUDA(cudaStreamCreateWithPriority(&stream->native, cudaStreamNonBlocking, priority));
@@ -282,7 +291,7 @@ static void cuda_destroy(fsdp_device *device) {
   free(self->timestamps);
   void *arena = device->arenas.memory[FSDP_SPACE_DEVICE];
   if (arena) self->release(arena);
-  fsdp_cuda_free_pinned(device->arenas.memory[FSDP_SPACE_HOST]);
+  fsdp_cuda_unmap_pinned(&self->host_arena);
   fsdp_cuda_free_pinned((void *)self->host_over);
   free(self);
 }
@@ -298,7 +307,7 @@ static fsdp_status cuda_create(const fsdp_device_config *config, fsdp_device **d
   self->ordinal = config->ordinal;
   for (int s = 0; s < FSDP_SPACE_COUNT; s++) self->base.arenas.file[s] = -1;
   fsdp_status status = create_device_arena(self, config, error);
-  if (status == FSDP_OK) status = create_host_memory(self, config->arena_bytes[FSDP_SPACE_HOST], error);
+  if (status == FSDP_OK) status = create_host_memory(self, config, error);
   if (status != FSDP_OK) {
     cuda_destroy(&self->base);
     return status;

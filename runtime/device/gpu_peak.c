@@ -4,16 +4,21 @@
 #include <string.h>
 
 // NVIDIA's data sheets: dense bf16 gemms with fp32 sums on tensor cores, and of fp32 without them, in
-// TFLOP/s. If two names match a GPU, the earlier counts.
+// TFLOP/s. If two names match a GPU, the earlier counts. GB200, B300 and GB300 are those of one GPU in the
+// sheets of GB200 NVL72, HGX B300 and GB300 NVL72, there with sparsity; RTX PRO 6000 is the Workstation
+// Edition's (the Max-Q has 300 W for 600 and reaches less).
 static const struct {
   const char *name;
   double bf16, fp32;
 } peaks[] = {
-    {"B200", 2250, 75},        {"H200 NVL", 835.5, 60},    {"H200", 989.4, 67},        {"H100 PCIe", 756, 51},
-    {"H100 NVL", 835.5, 60},   {"H100", 989.4, 67},        {"GH200", 989.4, 67},       {"A100", 312, 19.5},
-    {"A30", 165, 10.3},        {"A40", 149.7, 37.4},       {"A10", 125, 31.2},         {"L40S", 362, 91.6},
-    {"L40", 181, 90.5},        {"L4", 121, 30.3},          {"RTX A6000", 154.8, 38.7}, {"RTX 3090", 71, 35.6},
-    {"RTX 4090", 165.2, 82.6}, {"RTX 5090", 209.5, 104.8},
+    {"GB300", 2500, 80},          {"B300", 2250, 75},     {"GB200", 2500, 80},
+    {"RTX PRO 6000", 503.8, 126}, {"B200", 2250, 75},     {"H200 NVL", 835.5, 60},
+    {"H200", 989.4, 67},          {"H100 PCIe", 756, 51}, {"H100 NVL", 835.5, 60},
+    {"H100", 989.4, 67},          {"GH200", 989.4, 67},   {"A100", 312, 19.5},
+    {"A30", 165, 10.3},           {"A40", 149.7, 37.4},   {"A10", 125, 31.2},
+    {"L40S", 362, 91.6},          {"L40", 181, 90.5},     {"L4", 121, 30.3},
+    {"RTX A6000", 154.8, 38.7},   {"RTX 3090", 71, 35.6}, {"RTX 4090", 165.2, 82.6},
+    {"RTX 5090", 209.5, 104.8},
 };
 
 static bool has_word(const char *text, const char *word) {

@@ -2,7 +2,6 @@
 
 #include "runtime/base/check.h"
 #include "runtime/base/clock.h"
-#include "runtime/base/progress.h"
 #include "runtime/base/random.h"
 #include "runtime/exec/access_trace.h"
 #include "runtime/exec/device_config.h"
@@ -331,12 +330,12 @@ void fsdp_executor_begin_snapshot(fsdp_executor *self, void (*complete)(void *ar
   self->snapshot_complete = complete;
   self->snapshot_argument = argument;
   FSDP_CHECK(issue_beside(self, FSDP_SECTION_SNAPSHOT), "the plan has no snapshot");
-  self->snapshot_ticket = self->last_ticket[FSDP_STREAM_D2H];
+  self->snapshot_ticket = self->last_ticket[FSDP_STREAM_SNAPSHOT];
 }
 
 void fsdp_executor_end_snapshot(fsdp_executor *self) {
   fsdp_device *device = self->config.device;
-  device->table->synchronize(device, FSDP_STREAM_D2H, self->snapshot_ticket);
+  device->table->synchronize(device, FSDP_STREAM_SNAPSHOT, self->snapshot_ticket);
 }
 
 void fsdp_executor_run_exchange(fsdp_executor *self) {
@@ -477,7 +476,13 @@ int fsdp_executor_groups(const fsdp_program *program, int rank, fsdp_comm_group 
   _Static_assert(FSDP_PROGRAM_COMMS_MAX <= FSDP_COMMS_MAX, "a program has no more than a world makes");
   for (int c = 0; c < program->comm_count; c++) {
     fsdp_mesh_group group = fsdp_mesh_group_of(&program->mesh, program->comms[c].axes, rank);
-    groups[c] = (fsdp_comm_group){.color = group.color, .rank = group.rank, .size = group.size};
+    groups[c] =
+        (fsdp_comm_group){.color = group.color, .rank = group.rank, .size = group.size, .gathers = true};
+  }
+  for (int i = 0; i < program->instr_count; i++) {
+    const fsdp_instr *instr = &program->instrs[i];
+    if (fsdp_instr_is_collective(instr) && instr->kind != FSDP_INSTR_ALL_GATHER)
+      groups[instr->comm].gathers = false;
   }
   return program->comm_count;
 }
@@ -494,7 +499,7 @@ static void check_collectives(const fsdp_executor *self) {
   }
 }
 
-// What a device decides once the operands are known: its scratch, and the algorithm of each gemm.
+// What a device must know once the operands are: its scratch, the kernels to load, the products to come.
 static void open_kernels(fsdp_executor *self) {
   const fsdp_kernel_backend *kernels = self->config.kernels;
   if (!kernels) return;
@@ -505,7 +510,6 @@ static void open_kernels(fsdp_executor *self) {
     if (instr->kind != FSDP_INSTR_OP || instr->stream == FSDP_STREAM_HOST) continue;
     fsdp_kernel_call call = make_call(self, instr, self->views + instr->first_operand);
     kernels->prepare(&call);
-    fsdp_progress_mark(); // gemm algorithms are measured, which takes a while
   }
 }
 

@@ -2,6 +2,9 @@
 
 #include "kernels/kernels.h"
 #include "runtime/base/check.h"
+#include "runtime/base/job.h"
+#include "runtime/comm/comm_nccl.h"
+#include "runtime/exec/kernel_check.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -48,8 +51,7 @@ static void set_up_sharing(const fsdp_world *world) {
 fsdp_status fsdp_gpu_choose(fsdp_world *world, bool allow_shared, fsdp_gpu *gpu, fsdp_error *error) {
   memset(gpu, 0, sizeof *gpu);
   error->status = FSDP_OK;
-  if (fsdp_gpu_find(world->local_rank, gpu, error) == FSDP_OK)
-    fsdp_cuda_backend()->check(gpu->capability, error);
+  if (fsdp_gpu_find(world->local_rank, gpu, error) == FSDP_OK && world->size > 1) fsdp_nccl_load(error);
   if (fsdp_world_share_error(world, error) == FSDP_OK) {
     find_sharers(world, allow_shared, gpu, error);
     fsdp_world_share_error(world, error);
@@ -57,4 +59,36 @@ fsdp_status fsdp_gpu_choose(fsdp_world *world, bool allow_shared, fsdp_gpu *gpu,
   if (error->status != FSDP_OK) gpu->present = false;
   if (gpu->present && gpu->sharers > 1) set_up_sharing(world);
   return error->status;
+}
+
+fsdp_status fsdp_gpu_open(const fsdp_gpu *gpu, int64_t *free_bytes, fsdp_op_gpu *target, fsdp_error *error) {
+  const fsdp_kernel_backend *backend = fsdp_cuda_backend();
+  *target = (fsdp_op_gpu){.capability = gpu->capability,
+                          .multiprocessors = gpu->processors,
+                          .attention_missing = ~backend->attention_kernels()};
+  if (backend->load(error) != FSDP_OK) return error->status;
+  if (fsdp_gpu_free_bytes(gpu, backend->probe, free_bytes, error) != FSDP_OK) return error->status;
+  if (fsdp_kernel_check(gpu, &target->attention_distrusted, error) != FSDP_OK) return error->status;
+  return fsdp_gpu_free_bytes(gpu, backend->probe, free_bytes, error); // beside the kernels that were loaded
+}
+
+void fsdp_gpu_agree(fsdp_world *world, fsdp_op_gpu *target) {
+  static bool said;
+  int64_t least[2 + 2 * FSDP_ATTENTION_KERNEL_COUNT] = {target->capability, target->multiprocessors};
+  int64_t *missing = &least[2], *distrusted = &missing[FSDP_ATTENTION_KERNEL_COUNT];
+  for (int k = 0; k < FSDP_ATTENTION_KERNEL_COUNT; k++) {
+    missing[k] = -(int64_t)(target->attention_missing >> k & 1);
+    distrusted[k] = -(int64_t)(target->attention_distrusted >> k & 1);
+  }
+  fsdp_world_reduce(world, FSDP_REDUCE_MIN, least, (int)(sizeof least / sizeof *least));
+  target->capability = (int)least[0];
+  target->multiprocessors = (int)least[1];
+  for (int k = 0; k < FSDP_ATTENTION_KERNEL_COUNT; k++) {
+    if (missing[k]) target->attention_missing |= 1u << k;
+    if (distrusted[k]) target->attention_distrusted |= 1u << k;
+  }
+  const char *finding = fsdp_kernel_check_finding();
+  const int speaker = (int)fsdp_world_min(world, finding[0] ? world->rank : world->size);
+  if (speaker == world->rank && !said) fsdp_job_note("%s: every rank uses the next kernel", finding);
+  said = true;
 }

@@ -25,7 +25,13 @@ static void create_device(const fsdp_session_config *config, fsdp_session *sessi
   bool has_peers = config->world && config->world->size > 1;
   fsdp_device_config device = {.shared = has_peers};
   if (is_cuda(config)) device.ordinal = config->gpu->ordinal;
-  if (is_cuda(config) && has_peers && config->nccl_register) {
+  if (is_cuda(config) && has_peers) {
+    session->nccl =
+        fsdp_nccl_choose(config->world, &(fsdp_nccl_wish){.registers = config->nccl_register,
+                                                          .ctas = config->nccl_ctas,
+                                                          .shares_gpu = config->gpu->sharers > 1});
+  }
+  if (session->nccl.registers) {
     device.allocate = fsdp_nccl_alloc;
     device.release = fsdp_nccl_free;
   }
@@ -66,7 +72,7 @@ static void create_comms(const fsdp_session_config *config, fsdp_session *sessio
                                                  .group_count = count,
                                                  .arenas = &session->device->arenas,
                                                  .timeout_s = config->comm_timeout_s,
-                                                 .registers = config->nccl_register},
+                                                 .use = session->nccl},
                              &made, error);
   } else {
     status = fsdp_world_comms(config->world,
@@ -101,8 +107,11 @@ fsdp_status fsdp_session_create(const fsdp_session_config *config, fsdp_session 
   if (settle(config, error) != FSDP_OK) return error->status;
   create_comms(config, session, error);
   if (settle(config, error) != FSDP_OK) return error->status;
-  if (config->plan) create_executor(config, session);
-  return FSDP_OK;
+  if (!config->plan) return FSDP_OK;
+  create_executor(config, session);
+  if (!is_cuda(config)) return FSDP_OK;
+  return fsdp_product_choice_make(config->world, config->gpu, fsdp_cuda_backend()->products,
+                                  &session->products, error);
 }
 
 void fsdp_session_destroy(fsdp_session *session) {

@@ -6,9 +6,11 @@
 #pragma once
 
 #include "runtime/comm/comm_inproc.h"
+#include "runtime/comm/comm_nccl.h"
 #include "runtime/comm/world.h"
 #include "runtime/device/gpu.h"
 #include "runtime/exec/executor.h"
+#include "runtime/exec/product_choice.h"
 
 typedef struct fsdp_session_config {
   const fsdp_plan *plan; // outlives the session; NULL: communicators alone
@@ -27,7 +29,8 @@ typedef struct fsdp_session_config {
   bool messages; // send messages even where peers could be read directly
   // CUDA, several ranks: as in fsdp_nccl_config.
   int comm_timeout_s;
-  bool nccl_register;
+  fsdp_nccl_register nccl_register;
+  fsdp_nccl_ctas nccl_ctas;
   // As in fsdp_executor_config.
   fsdp_executor_callbacks callbacks;
   uint64_t seed;
@@ -38,7 +41,9 @@ typedef struct fsdp_session_config {
 typedef struct fsdp_session {
   fsdp_device *device;
   fsdp_comms comms;
-  fsdp_executor *executor; // NULL without a plan
+  fsdp_executor *executor;      // NULL without a plan
+  fsdp_nccl_use nccl;           // CUDA, several ranks
+  fsdp_product_choice products; // of a GPU's plan
 } fsdp_session;
 
 // In a world every rank must call it, and all return the same status and error; `config` is not kept.

@@ -7,7 +7,6 @@
 #include "runtime/base/size.h"
 #include "runtime/plan/layout/boxes.h"
 
-#include <sched.h>
 #include <string.h>
 
 // Bytes that are handed over at a time if the device prefers no number.
@@ -41,14 +40,12 @@ typedef struct staging {
 } staging;
 
 static staging staging_create(const fsdp_device *device, bool converts) {
-  cpu_set_t allowed;
-  CPU_ZERO(&allowed);
-  int threads = sched_getaffinity(0, sizeof allowed, &allowed) == 0 ? CPU_COUNT(&allowed) : 1;
   int64_t bytes = device->table->piece_bytes ? device->table->piece_bytes : PIECE_BYTES;
   return (staging){.bytes = bytes,
                    .values = fsdp_alloc((size_t)bytes),
                    .converted = fsdp_alloc((size_t)bytes),
-                   .pool = converts ? fsdp_pool_create((int)fsdp_min_i64(threads, THREADS_MAX)) : NULL};
+                   .pool = converts ? fsdp_pool_create((int)fsdp_min_i64(fsdp_pool_processors(), THREADS_MAX))
+                                    : NULL};
 }
 
 static void staging_destroy(staging *s) {

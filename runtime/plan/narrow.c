@@ -249,6 +249,7 @@ static fsdp_plan_config narrow_options(const fsdp_plan_config *given) {
   c.check = c.snapshot = c.draft = c.peaks = false;
   c.limits = (fsdp_memory_limits){0};
   c.backend = fsdp_plan_backend_cpu();
+  c.gpu = (fsdp_op_gpu){0};
   return c;
 }
 

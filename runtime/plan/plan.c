@@ -127,11 +127,21 @@ static fsdp_status check_rows(const fsdp_plan_config *c, int64_t seq, fsdp_error
                    (long long)c->batch, (long long)seq, seq > c->seq ? " (with padding)" : "");
 }
 
+fsdp_status fsdp_plan_check_attention(const fsdp_plan_config *c, fsdp_error *error) {
+  if (c->backend->device == FSDP_OP_CUDA)
+    return fsdp_attention_check(&c->gpu, c->param_dtype, c->model.head_dim, error);
+  if (c->gpu.attention == FSDP_ATTENTION_AUTO) return FSDP_OK;
+  return fsdp_fail(error, FSDP_ERR_OPTION,
+                   "--attention chooses between a GPU's kernels, and this plan is for a CPU, which has one: "
+                   "leave it out, or use --backend cuda");
+}
+
 static fsdp_status check_config(const fsdp_plan_config *c, fsdp_error *error) {
   FSDP_CHECK(c->batch >= 1 && c->seq >= 1 && c->micro_batches >= 1 && c->prefetch >= 0, "sizes");
   fsdp_status status = c->sharding || c->op_strategies ? FSDP_OK : check_strategy(c, error);
   if (status) return status;
-  status = fsdp_model_check_seq(&c->model, c->seq, error);
+  status = fsdp_plan_check_attention(c, error);
+  if (status == FSDP_OK) status = fsdp_model_check_seq(&c->model, c->seq, error);
   if (status) return status;
   return check_rows(c, c->seq, error);
 }
@@ -180,6 +190,7 @@ static void make_program(fsdp_plan *plan) {
       .exchange = c->exchange,
       .optimizer = plan->optimizer,
       .device = c->backend->device,
+      .gpu = c->gpu,
       .gemm_workspace_bytes = c->backend->gemm_workspace_bytes};
   fsdp_schedule_result made;
   fsdp_schedule(&config, plan->graph, plan->units, &made);
@@ -351,6 +362,12 @@ static void prove(fsdp_plan *plan) {
   plan->verified = true;
 }
 
+fsdp_attention_kernel fsdp_plan_attention(const fsdp_plan_config *config) {
+  return config->backend->device == FSDP_OP_CPU
+             ? FSDP_ATTENTION_CPU
+             : fsdp_attention_kernel_of(&config->gpu, config->param_dtype, config->model.head_dim);
+}
+
 float fsdp_plan_norm_limit(const fsdp_plan_config *config) {
   return config->norm_limit > 0 ? config->norm_limit : FLT_MAX;
 }
@@ -424,6 +441,7 @@ fsdp_status fsdp_plan_create(const fsdp_plan_config *config, fsdp_plan **out, fs
   if (status) return status;
   fsdp_plan *plan = fsdp_alloc_zeroed(1, sizeof *plan);
   plan->config = *config;
+  plan->config.gpu = fsdp_op_gpu_completed(&config->gpu);
   plan->optimizer = fsdp_optimizer_adamw();
   status = plan_program(plan, error);
   if (status) {

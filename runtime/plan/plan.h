@@ -69,6 +69,7 @@ typedef struct fsdp_plan_config {
   bool draft; // for a search: addresses are a first attempt, nothing is proved, and hints are left out
   bool peaks; // with `draft`: only the peaks are wanted, so that waits are left out too
   const fsdp_plan_backend *backend;
+  fsdp_op_gpu gpu; // with a GPU's backend: the one that is planned for; a plan's own copy is complete
 } fsdp_plan_config;
 
 // Bytes that one rank sends in one step (ring algorithms' counts), by collective, scalars apart; and the same
@@ -117,6 +118,12 @@ fsdp_status fsdp_plan_count_batch_parts(const fsdp_plan_config *config, int *par
 // Device memory that a rank needs beside the arena: counted when a plan is compared with a limit, but no part
 // of the plan.
 int64_t fsdp_plan_reserve_bytes(const fsdp_plan *plan);
+
+// FSDP_ERR_OPTION if the configuration asks for a kernel of attention that cannot run.
+fsdp_status fsdp_plan_check_attention(const fsdp_plan_config *config, fsdp_error *error);
+
+// The kernel of all attention of such a plan, whose --attention must be allowed.
+fsdp_attention_kernel fsdp_plan_attention(const fsdp_plan_config *config);
 
 // The greatest norm that is applied (FSDP_NORM_SKIPS): the plan's limit or, without one, the greatest number.
 float fsdp_plan_norm_limit(const fsdp_plan_config *config);

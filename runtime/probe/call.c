@@ -157,7 +157,7 @@ static void list_operands(const probe *self, probe_call *call, int64_t flat) {
   const fsdp_op_letters *op = fsdp_op_letters_of(call->kind);
   fsdp_dtype dtypes[OPERANDS_MAX] = {FSDP_F32};
   for (int i = 0; i < op->operand_count; i++) dtypes[i] = dtype_of(self, call->kind, &op->operands[i]);
-  fsdp_op_complete_attrs(self->device, call->kind, &call->attrs, dtypes);
+  fsdp_op_complete_attrs(self->device, &self->target, call->kind, &call->attrs, dtypes);
   for (int i = 0; i < op->operand_count; i++) {
     const fsdp_op_operand *operand = &op->operands[i];
     if (operand->optional) continue; // the last one
@@ -224,6 +224,7 @@ static void prepare(probe *self, const probe_call *call) {
   const fsdp_kernel_call launch = {
       .kind = call->kind, .attrs = &call->attrs, .operands = views, .operand_count = call->operand_count};
   self->backend->prepare(&launch);
+  fsdp_products_measure(self->backend->products);
   device->table->clear(device, scratch.memory, scratch.used);
   device->table->flush(device);
 }

@@ -182,18 +182,20 @@ void probe_head(probe *self) {
 
 // ---- Attention
 
-static void measure_attention(probe *self, int head_dim, fsdp_profile_direction direction) {
+// By the kernel that the probe's target asks for, whose name in the profile is `kernel`.
+static void measure_attention(probe *self, const char *kernel, int head_dim,
+                              fsdp_profile_direction direction) {
   const bool cuda = self->device == FSDP_OP_CUDA;
   const int64_t first = cuda ? 512 : 64, last = cuda ? 16384 : 2048, tokens = cuda ? 16384 : 512;
   const fsdp_op_kind kind =
       direction == FSDP_ATTENTION_FORWARD ? FSDP_OP_ATTENTION : FSDP_OP_ATTENTION_BACKWARD;
   fsdp_profile_point points[16];
-  fsdp_profile_attention entry = {.kernel = "ours",
-                                  .ranks = self->scope,
+  fsdp_profile_attention entry = {.ranks = self->scope,
                                   .dtype = self->dtype,
                                   .head_dim = head_dim,
                                   .direction = direction,
                                   .rate = {.points = points}};
+  snprintf(entry.kernel, sizeof entry.kernel, "%s", kernel);
   for (int64_t seq = first; seq <= last; seq *= self->coarse ? 4 : 2) {
     fsdp_op_attrs attrs = layer_of(seq);
     attrs.batch = fsdp_max_i64(1, tokens / seq);
@@ -209,10 +211,26 @@ static void measure_attention(probe *self, int head_dim, fsdp_profile_direction 
   if (entry.rate.count > 0) fsdp_device_profile_add_attention(self->profile, &entry);
 }
 
-void probe_attention(probe *self) {
+static void measure_head_dims(probe *self, const char *kernel) {
   static const int head_dims[] = {32, 64, 128};
   for (size_t i = 0; i < sizeof head_dims / sizeof *head_dims; i++) {
-    measure_attention(self, head_dims[i], FSDP_ATTENTION_FORWARD);
-    measure_attention(self, head_dims[i], FSDP_ATTENTION_BACKWARD);
+    measure_attention(self, kernel, head_dims[i], FSDP_ATTENTION_FORWARD);
+    measure_attention(self, kernel, head_dims[i], FSDP_ATTENTION_BACKWARD);
   }
+}
+
+void probe_attention(probe *self) {
+  char name[FSDP_PROFILE_KERNEL_BYTES];
+  if (self->device == FSDP_OP_CPU) {
+    measure_head_dims(self, fsdp_profile_kernel_name(FSDP_ATTENTION_CPU, name));
+    return;
+  }
+  for (int k = FSDP_ATTENTION_WGMMA; k >= FSDP_ATTENTION_GENERAL; k--) {
+    const fsdp_attention_kernel kernel = (fsdp_attention_kernel)k;
+    fsdp_error unused = {0};
+    self->target.attention = fsdp_attention_choice_of(kernel);
+    if (fsdp_attention_check(&self->target, self->dtype, 32, &unused) == FSDP_OK)
+      measure_head_dims(self, fsdp_profile_kernel_name(kernel, name));
+  }
+  self->target.attention = FSDP_ATTENTION_AUTO;
 }

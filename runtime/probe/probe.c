@@ -1,7 +1,9 @@
 #include "runtime/probe/probe.h"
 
+#include "kernels/kernels.h"
 #include "runtime/base/check.h"
 #include "runtime/base/clock.h"
+#include "runtime/exec/gpu_choice.h"
 #include "runtime/probe/run.h"
 
 #include <math.h>
@@ -57,12 +59,12 @@ static fsdp_status measure_count(probe *self, int ranks, bool machine, int64_t s
 }
 
 // Whether the GPU can be used: what it lacks is said here and not by the first call that fails.
-static fsdp_status check_gpu(const fsdp_probe_config *config, fsdp_error *error) {
-  const fsdp_kernel_backend *backend = fsdp_cuda_backend();
+static fsdp_status open_gpu(const fsdp_probe_config *config, fsdp_op_gpu *target, fsdp_error *error) {
   int64_t unused;
   error->status = FSDP_OK;
-  if (backend->load(error) == FSDP_OK) fsdp_gpu_free_bytes(config->gpu, backend->probe, &unused, error);
-  return fsdp_world_share_error(config->world, error);
+  fsdp_gpu_open(config->gpu, &unused, target, error);
+  if (fsdp_world_share_error(config->world, error) == FSDP_OK) fsdp_gpu_agree(config->world, target);
+  return error->status;
 }
 
 fsdp_status fsdp_probe_run(const fsdp_probe_config *config, fsdp_device_profile *profile, fsdp_error *error) {
@@ -72,7 +74,8 @@ fsdp_status fsdp_probe_run(const fsdp_probe_config *config, fsdp_device_profile 
     return fsdp_fail(
         error, FSDP_ERR_OPTION,
         "nodes have different numbers of ranks: start equally many on each (mpirun --map-by ppr:N:node)");
-  if (cuda && check_gpu(config, error) != FSDP_OK) return error->status;
+  fsdp_op_gpu target = {0};
+  if (cuda && open_gpu(config, &target, error) != FSDP_OK) return error->status;
   // What is measured, and how often, must be the same on every rank.
   const int cores = (int)fsdp_world_min(config->world, config->cores);
   probe self = {.world = config->world,
@@ -83,7 +86,8 @@ fsdp_status fsdp_probe_run(const fsdp_probe_config *config, fsdp_device_profile 
                 .bind = config->bind,
                 .bind_context = config->bind_context,
                 .profile = profile,
-                .device = cuda ? FSDP_OP_CUDA : FSDP_OP_CPU};
+                .device = cuda ? FSDP_OP_CUDA : FSDP_OP_CPU,
+                .target = target};
   profile->device = self.device;
   profile->processors = cores;
   profile->tiles = cuda;

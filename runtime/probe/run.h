@@ -33,6 +33,7 @@ typedef struct probe {
   bool coarse;   // every other size: there is little time
   fsdp_session session;
   fsdp_op_device device;
+  fsdp_op_gpu target; // what its kernels depend on
   const fsdp_kernel_table *kernels;
   const fsdp_kernel_backend *backend; // NULL: the CPU's
   fsdp_comm_group groups[PROBE_GROUPS_MAX];

@@ -10,6 +10,8 @@ from checking import tools
 PROGRAMS = ("fsdp_train", "fsdp_plan", "bench_gpu", "bench_budget")
 TESTS = ("gpu_kernels", "test_golden", "test_strategies")
 
+TYPICAL = ("NVIDIA H200", "", "90", "143771 MiB")  # whose steps are listed where there is no GPU
+
 
 class Machine:
     def __init__(self, folder, environment):
@@ -18,6 +20,8 @@ class Machine:
         self.work = os.path.join(self.folder, "gpu_check", "work")
         self.tools = {name: tools.find_tool(name, environment) for name in tools.TOOLS}
         self.gpus = tools.describe_gpus(environment)
+        _, _, architecture, memory = self.gpus[0] if self.gpus else TYPICAL
+        self.capability, self.gpu_bytes = int(architecture), int(memory.split()[0]) * 2**20
         self.bundle = os.path.join(self.folder, "bundle")
         self.has_bundle = os.path.exists(os.path.join(self.bundle, "env.sh"))
         self.wheels = tools.wheel_folders()

@@ -1,15 +1,18 @@
-"""Running a step's command with a time limit: its lines as they arrive, and no process left behind."""
+"""Running a step's command with a time limit: its lines as they arrive, and no process left behind, also
+where the check itself is killed (keeper.py)."""
 import os
 import pathlib
 import queue
 import signal
 import subprocess
+import sys
 import threading
 import time
 
 OVER_LIMIT = 124
 TERM_S = 2  # seconds that a command has to end by itself
 live = []  # running commands, for end_all
+keeper = None  # ends them if this process cannot
 
 
 def in_session(session):
@@ -33,16 +36,46 @@ def signal_session(session, number):
             pass
 
 
-def end(process):
-    """Ends a command with all that it has started, which holds memory of the GPU."""
-    signal_session(process.pid, signal.SIGTERM)
+def end_sessions(sessions):
+    """Ends commands with all that they have started, which holds memory of the GPU."""
+    for session in sessions:
+        signal_session(session, signal.SIGTERM)
     deadline = time.monotonic() + TERM_S
-    while in_session(process.pid) and time.monotonic() < deadline:
+    while any(map(in_session, sessions)) and time.monotonic() < deadline:
         time.sleep(0.05)
-    signal_session(process.pid, signal.SIGKILL)
+    for session in sessions:
+        signal_session(session, signal.SIGKILL)
+
+
+def end(process):
+    end_sessions([process.pid])
     process.wait()
     if process in live:
-        live.remove(process)
+        forget(process)
+
+
+def keep(process):
+    """The keeper is a process of its own: nothing else runs once this one is killed."""
+    global keeper
+    if keeper is None:
+        path = os.path.join(os.path.dirname(os.path.abspath(__file__)), "keeper.py")
+        keeper = subprocess.Popen([sys.executable, path], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL,
+                                  text=True, start_new_session=True)
+    live.append(process)
+    tell_keeper(f"+{process.pid}")
+
+
+def forget(process):
+    live.remove(process)
+    tell_keeper(f"-{process.pid}")
+
+
+def tell_keeper(line):
+    try:
+        keeper.stdin.write(line + "\n")
+        keeper.stdin.flush()
+    except BrokenPipeError:
+        pass  # somebody has ended it; our own ends remain
 
 
 def end_all():
@@ -63,14 +96,14 @@ def start(command, environment, stdin=subprocess.DEVNULL):
         lines.put(None)
 
     threading.Thread(target=read, daemon=True).start()
-    live.append(process)
+    keep(process)
     return process, lines
 
 
 def finish(process):
     """The status of a command whose output has ended."""
     status = process.wait()
-    live.remove(process)
+    forget(process)
     return status
 
 

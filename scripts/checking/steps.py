@@ -2,6 +2,8 @@
 
 What says most comes first. Until the last of TIMED nothing else may use the GPU. The limits sum to less than
 540 s, so that a machine lent for ten minutes shows all of it; what steps leave of theirs, others may take.
+Cases are those that the GPU has memory for: an H200 trains 8B with all activations at batch 4, a card of
+80 GB at batch 1, and with recomputation at the batch that PyTorch has room for too.
 """
 import dataclasses
 import os
@@ -9,14 +11,20 @@ import os
 import compare_gpu
 
 SKIPPED = 77
-TIMED = ("ceilings", "train", "kernels", "mesh kernels")
+TIMED = ("attention", "ceilings", "train", "kernels", "mesh kernels")
 TRAIN_STEPS = 6
 # Kernels that only meshes have, with the shapes of the first of eight ranks.
 MESH_KERNELS = "head_,context_,take_columns,put_columns"
 MESH = ["--model", "llama3-8b", "--ranks", "8", "--mesh", "context=2,tensor=4", "--wrap", "block", "-b", "1",
         "-s", "8192"]
-# The attention kernels that are not the default yet (docs/cuda_kernels.md).
-WGMMA = {"FSDP_ATTENTION": "wgmma"}
+# Kernels of attention by the first compute capability that has them, and the last (docs/cuda_kernels.md).
+ATTENTION = {"mma": (80, 999), "wgmma": (90, 90), "general": (80, 999)}
+ATTENTION_BATCHES = (4, 1)
+SLOW_ATTENTION = "general"  # without tensor cores: at the least batch, and tested by every other step in fp32
+KERNELS_CASE = "llama3-8b-4"  # whose kernels are timed one by one, which takes little memory
+# The first for which there is memory.
+PLAIN_CASES = ("llama3-8b-4", "llama3-8b-2", "llama3-8b-1")
+BLOCK_CASES = ("llama3-8b-4-block", "llama3-8b-2-block")
 
 
 @dataclasses.dataclass
@@ -26,16 +34,55 @@ class Step:
     command: list = None  # None: the runner's own
     show: str = ""  # lines that match are printed as they come
     case: str = None  # of bench/compare_gpu.py
-    kind: str = "run"  # run, versions, ceilings, train, kernels, mesh kernels, torch
+    kind: str = "run"  # run, versions, attention, ceilings, train, kernels, mesh kernels, torch
     tool: str = None  # that it needs
     environment: dict = dataclasses.field(default_factory=dict)
+    lacks: str = None  # of this machine: why the step is left out
 
 
-def train(case, limit_s, machine):
+def chosen_case(cases, machine, is_peer):
+    """The first that this GPU has memory for, our side's and, where both are compared, PyTorch's; else the
+    last, and what is lacking."""
+    for case in cases:
+        if all(compare_gpu.has_room(case, machine.gpu_bytes, peer) for peer in (False, is_peer)):
+            return case, None
+    side = compare_gpu.CASE_GB[cases[-1]][is_peer]
+    return cases[-1], f"it takes {side} GB, and this GPU has {machine.gpu_bytes / 1e9:.0f}"
+
+
+def train(cases, limit_s, machine, is_peer=False):
+    case, lacks = chosen_case(cases, machine, is_peer)
     log = os.path.join(machine.work, f"train-{case}.jsonl")
     options = compare_gpu.train_options(case, "cuda", TRAIN_STEPS, log)
     return Step(f"train {case}", limit_s, [machine.program("fsdp_train"), "--log-freq", "1", *options],
-                show=r"^step |error", case=case, kind="train")
+                show=r"^step |error", case=case, kind="train", lacks=lacks)
+
+
+def torch(cases, limit_s, machine):
+    case, lacks = chosen_case(cases, machine, is_peer=True)
+    return Step(f"PyTorch FSDP2 {case}", limit_s, case=case, kind="torch", lacks=lacks)
+
+
+def attention_kernels(machine):
+    """Those that this GPU has."""
+    return [name for name, (first, last) in ATTENTION.items() if first <= machine.capability <= last]
+
+
+def attention(kernel, batch, limit_s, machine):
+    """Forward and backward in the shapes of an 8B model, each launch of the backward apart."""
+    json_file = os.path.join(machine.work, f"attention-{kernel}-{batch}.jsonl")
+    options = compare_gpu.plan_options(KERNELS_CASE)
+    options[options.index("--batch-size") + 1] = str(batch)
+    options += ["--attention", kernel]
+    command = [machine.program("bench_gpu"), "--kernels", "attention", "--parts", "--repeat", "5", "--json",
+               json_file, *options]
+    return Step(f"attention by {kernel}, batch {batch}", limit_s, command, show="^attention|of it|error",
+                case=f"{kernel}, batch {batch}", kind="attention")
+
+
+def tests_by(kernel, name, limit_s, group, show, machine):
+    return Step(f"{name} by {kernel}", limit_s, [machine.test("gpu_kernels"), "--attention", kernel, group],
+                show=show)
 
 
 def kernels(case, limit_s, machine):
@@ -66,33 +113,43 @@ def ranks(part, limit_s, machine):
                 show="ends the job|refused|differ", environment={"FSDP_GEMM_CANDIDATES": "1"})
 
 
+def attention_steps(machine):
+    """Speed first, then numbers, by every kernel."""
+    here = attention_kernels(machine)
+    fast = [kernel for kernel in here if kernel != SLOW_ATTENTION]
+    speed = [attention(kernel, batch, 6, machine) for kernel in fast for batch in ATTENTION_BATCHES]
+    speed += [attention(kernel, ATTENTION_BATCHES[-1], 4, machine) for kernel in here if kernel not in fast]
+    return speed + [tests_by(kernel, "production attention", 12, "production", "against fp32|^rate", machine)
+                    for kernel in fast]
+
+
 def all_steps(machine):
     kernel_tests, bench = machine.test("gpu_kernels"), machine.program("bench_gpu")
     ceilings = os.path.join(machine.work, "ceilings.jsonl")
     return [
-        Step("versions", 5, kind="versions"),
-        Step("one case of every op", 12, [kernel_tests, "--each"], show="^FAILED"),
-        Step("production attention", 12, [kernel_tests, "production"], show="against fp32|^rate"),
-        Step("production attention by wgmma", 12, [kernel_tests, "production"], show="against fp32|^rate",
-             environment=WGMMA),
+        Step("versions", 15, kind="versions"),
+        Step("one case of every op", 25, [kernel_tests, "--each"], show="^FAILED"),
+        *attention_steps(machine),
         Step("golden data", 10, [machine.test("test_golden")], show=r"\[  FAILED"),
         Step("ceilings", 8, [bench, "--ceilings", "--json", ceilings], show="^ceiling", kind="ceilings"),
-        train("llama3-8b-4", 42, machine),
-        train("llama3-8b-4-block", 35, machine),
-        train("llama-1b-6", 20, machine),
-        train("llama-1b-24", 20, machine),
-        kernels("llama3-8b-4", 30, machine),
-        kernels("llama-1b-6", 20, machine),
+        train(PLAIN_CASES, 42, machine),
+        train(BLOCK_CASES, 30, machine, is_peer=True),
+        train(["llama-1b-6"], 20, machine),
+        train(["llama-1b-24"], 16, machine),
+        kernels(KERNELS_CASE, 25, machine),
+        kernels("llama-1b-6", 14, machine),
         mesh_kernels(10, machine),
         # From here on nothing of ours is timed, and PyTorch compiles meanwhile.
-        Step("all kernels", 35, [kernel_tests], show="^FAILED"),
-        Step("attention by wgmma", 10, [kernel_tests, "attention_bf16"], show="^FAILED", environment=WGMMA),
-        Step("strategies", 28, [machine.test("test_strategies")], show=r"\[  FAILED"),
-        Step("PyTorch FSDP2 llama3-8b-4-block", 45, case="llama3-8b-4-block", kind="torch"),
-        sanitized("memcheck", 27, machine),
-        sanitized("racecheck", 27, machine, "--each"),
+        Step("all kernels", 32, [kernel_tests], show="^FAILED"),
+        *[tests_by(kernel, "attention cases", 10, "attention_bf16", "^FAILED", machine)
+          for kernel in attention_kernels(machine) if kernel == "wgmma"],
+        Step("strategies", 23, [machine.test("test_strategies")], show=r"\[  FAILED"),
+        torch(BLOCK_CASES, 45, machine),
+        # A sanitizer makes a kernel ten times slower and more.
+        sanitized("memcheck", 18, machine, "--each"),
+        sanitized("racecheck", 18, machine, "--each"),
         sanitized("initcheck", 12, machine, "--each"),
-        Step("PyTorch FSDP2 llama-1b-6", 20, case="llama-1b-6", kind="torch"),
+        torch(["llama-1b-6"], 20, machine),
         ranks("agree", 35, machine),
         ranks("meshes", 16, machine),
         ranks("refuse", 10, machine),

@@ -7,6 +7,8 @@ import os
 import re
 
 from common.errors import InputError, OptionError
+from prepare import chats
+from prepare.forms import BadRecord
 from prepare.token_file import xxh64
 
 END_OF_BYTES = 0
@@ -14,10 +16,12 @@ END_OF_BYTES = 0
 
 class Bytes:
     """Every byte is a token; a record ends with byte 0, and a .txt with nothing."""
-    tokenizer_hash, is_bytes, vocabulary, template = 0, True, 256, None
+    tokenizer_hash, is_bytes, vocabulary = 0, True, 256
     divided = 0  # no byte lies in two parts
+    hide = None  # there are no special tokens
 
     def __init__(self, settings):
+        self.template = chats.template_of(settings, None, None)
         self.begin = settings.begin_id(None, None)
         self.end = settings.end_id(END_OF_BYTES, None)
         self.end_of_text = settings.end_id(None, None)
@@ -28,7 +32,7 @@ class Bytes:
     def documents(self, documents):
         for document in documents:
             ids, mask = [], []
-            if self.begin is not None:
+            if self.begin is not None and not document.whole:
                 ids, mask = [self.begin], [b"0"]
             for text, counts in document.parts:
                 added = text.encode("utf-8") if text is not None else self._end()
@@ -38,6 +42,9 @@ class Bytes:
 
     def _end(self):
         return b"" if self.end is None else bytes([self.end])
+
+    def text(self, ids):
+        return bytes(ids).decode("utf-8", errors="replace").replace("\0", "\\0")
 
     def piece(self, data, place, first, last):
         ids = list(data)
@@ -76,9 +83,28 @@ class Pretrained:
         for token in (self.begin, self.end):
             if token is not None and token >= self.vocabulary:
                 raise OptionError(f"token {token} is not in the vocabulary of {self.vocabulary}")
-        self.template = _template(settings, beside)
+        self.template = chats.template_of(settings, beside, self.path)
+        added = self.tokenizer.get_added_tokens_decoder().values()
+        special = [token.content for token in added if token.special]
+        self.special_names = sorted(special, key=len, reverse=True)
         self.break_ids = self._ids("\n")
         self.needs_context = self._ids("a\nb") != self._ids("a\n") + self._ids("b")
+        # Whether text behind a special token is encoded as if it began there.
+        self.begins_anew = all(self._ids(name + "a")[1:] == self._ids("a") for name in self.special_names[:1])
+
+    def hide(self, text, place):
+        """`text` with characters in place of special tokens' names, where those are ordinary text."""
+        if self.special_tokens:
+            return text
+        if any(chats.HIDDEN <= ord(character) < chats.HIDDEN + len(self.special_names) for character in text):
+            raise BadRecord(f"{place}: has private characters from U+F0000 on, which --special-tokens off "
+                            "needs; remove them")
+        for number, name in enumerate(self.special_names):
+            text = text.replace(name, chr(chats.HIDDEN + number))
+        return text
+
+    def text(self, ids):
+        return self.tokenizer.decode(ids, skip_special_tokens=False)
 
     def _ids(self, text):
         return self.tokenizer.encode(text, add_special_tokens=False).ids
@@ -115,7 +141,9 @@ class Pretrained:
             if self.begin is not None and not document.whole:
                 ids, mask = [self.begin], ["0"]
             for (text, spans, end_counts), encoding in zip(runs_of[index], encodings.get(index, [])):
-                if document.apart and _joins(encoding, spans):
+                if document.hides:
+                    added, digits = self._revealed(text, spans)
+                elif document.apart and _joins(encoding, spans):
                     added, digits = self._apart(text, spans)
                     self.divided += 1
                 else:
@@ -126,6 +154,42 @@ class Pretrained:
                     ids.append(self.end)
                     mask.append("1" if end_counts else "0")
             yield ids, ("0" + "".join(mask)[1:]).encode() if ids else b""
+
+    def _revealed(self, text, spans):
+        """Text in which a template's special tokens are tokens and those that it was given are ordinary text:
+        what lies between the former is encoded by itself, as they divide it anyway."""
+        ids, digits, counts, at = [], [], [], 0
+        for end, learned in spans:
+            counts += [learned] * (end - len(counts))
+        pattern = "|".join(map(re.escape, self.special_names))
+        self.tokenizer.encode_special_tokens = True
+        for piece in re.split(f"({pattern})", text):
+            learned = counts[at:at + len(piece)]
+            at += len(piece)
+            if piece in self.special_names:
+                ids.append(self.tokenizer.token_to_id(piece))
+                digits.append("1" if learned[0] else "0")
+            elif piece:
+                names = [self._shown(character) for character in piece]
+                flags = [flag for name, flag in zip(names, learned) for _ in name]
+                added, offsets = self._segment("".join(names), at > len(piece))
+                ids += added
+                digits += ["1" if any(flags[max(begin, 0):end]) else "0" for begin, end in offsets]
+        return ids, "".join(digits)
+
+    def _segment(self, text, behind):
+        """Tokens and offsets of text that begins a document or stands behind a special token."""
+        if behind and not self.begins_anew:
+            encoding = self.tokenizer.encode("\n" + text, add_special_tokens=False)
+            first = len(self.break_ids)
+            if encoding.ids[:first] == self.break_ids:
+                return encoding.ids[first:], [(begin - 1, end - 1) for begin, end in encoding.offsets[first:]]
+        encoding = self.tokenizer.encode(text, add_special_tokens=False)
+        return encoding.ids, encoding.offsets
+
+    def _shown(self, character):
+        number = ord(character) - chats.HIDDEN
+        return self.special_names[number] if 0 <= number < len(self.special_names) else character
 
     def _behind(self, text):
         """The tokens of a text that another one stands before, as near as the tokenizer can. Some mark the
@@ -252,38 +316,3 @@ class _Beside:
             named = {item.get("name"): item.get("template") for item in value}
             value = named.get("default")
         return value
-
-
-def _template(settings, beside):
-    """A function (messages, whether to begin the answer, place) -> text, or None if chats are plain."""
-    source = None if settings.chat_template == "plain" else beside.chat_template()
-    if source is None:
-        return None
-    from jinja2.exceptions import TemplateError
-    from jinja2.sandbox import ImmutableSandboxedEnvironment
-
-    def refuse(message):
-        raise TemplateError(message)
-
-    # Marks around the assistant's text, which is found in a different way.
-    source = re.sub(r"{%(-?)\s*generation\s*(-?)%}", r"{%\1 if true \2%}", source)
-    source = re.sub(r"{%(-?)\s*endgeneration\s*(-?)%}", r"{%\1 endif \2%}", source)
-    environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True,
-                                                extensions=["jinja2.ext.loopcontrols"])
-    environment.filters["tojson"] = lambda value, **how: json.dumps(value, ensure_ascii=False, **how)
-    environment.globals["raise_exception"] = refuse
-    special = {f"{which}_token": beside.text_of(which) or "" for which in ("bos", "eos")}
-    try:
-        template = environment.from_string(source)
-    except TemplateError as error:
-        raise InputError(f"{beside.folder}: its chat template cannot be read ({error}); use --chat-template "
-                         "plain") from None
-
-    def render(messages, answer, place):
-        try:
-            return template.render(messages=messages, add_generation_prompt=answer, **special)
-        except (TemplateError, TypeError) as error:
-            raise InputError(f"{place}: the tokenizer's chat template refuses this conversation ({error}); "
-                             "fix it, or use --chat-template plain") from None
-
-    return render

@@ -2,12 +2,18 @@
 
 So the same files make the same chunks, and the same tokens, however many processes share them.
 """
+import contextlib
+import csv
+import gzip
+import io
 import os
 import re
 import struct
+import zlib
 
 from common.errors import InputError
-from prepare.records import DECODER, KEYS
+from prepare.forms import KEYS
+from prepare.records import DECODER
 
 CHUNK_BYTES = 1 << 20
 BATCH_RECORDS = 512
@@ -23,16 +29,18 @@ LLMC_MAGICS = {20240520: (1, 2), 20240801: (7, 4)}  # version, bytes of a token
 
 class Chunk:
     """kind: "lines" (bytes of whole lines), "objects" (a list of (line, record)), "piece" (bytes of a text)
-    or "tokens" (bytes of tokens). `size` is what it adds to the progress, in bytes of input."""
+    or "tokens" (bytes of tokens). `size` is what it adds to the progress, in bytes of input; `ignored` names
+    what each of its records has besides, and was not read."""
 
-    def __init__(self, kind, path, line, data, size, **more):
-        self.kind, self.path, self.line, self.data, self.size = kind, path, line, data, size
+    def __init__(self, kind, path, line, data, **more):
+        self.kind, self.path, self.line, self.data, self.size = kind, path, line, data, 0
+        self.ignored = more.get("ignored", ())
         self.first = more.get("first", True)  # of its file
         self.last = more.get("last", True)
         self.token_bytes = more.get("token_bytes", 0)
 
 
-def _line_chunks(path, file):
+def _line_chunks(path, file, _):
     line, rest, first = 1, b"", True
     while True:
         block = file.read(CHUNK_BYTES)
@@ -41,7 +49,7 @@ def _line_chunks(path, file):
             data = data.removeprefix(b"\xef\xbb\xbf")
         end = data.rfind(b"\n") + 1 if block else len(data)
         if end:
-            yield Chunk("lines", path, line, data[:end], len(block))
+            yield Chunk("lines", path, line, data[:end])
             line += data.count(b"\n", 0, end)
         rest, first = data[end:], False
         if not block:
@@ -64,7 +72,7 @@ def _cut(data):
     return at
 
 
-def _text_chunks(path, file):
+def _text_chunks(path, file, _):
     line, data, first, ended = 1, b"", True, False
     while True:
         while not ended and len(data) < PIECE_BYTES + CUT_SEARCH_BYTES:
@@ -73,7 +81,7 @@ def _text_chunks(path, file):
             ended = not block
         end = len(data) if len(data) <= PIECE_BYTES else _cut(data)
         last = end == len(data) and ended
-        yield Chunk("piece", path, line, data[:end], end, first=first, last=last)
+        yield Chunk("piece", path, line, data[:end], first=first, last=last)
         if last:
             return
         line += data.count(b"\n", 0, end)
@@ -140,43 +148,79 @@ class _ArrayReader:
             self.fail("something follows the end of the list; remove it")
 
 
-def _array_chunks(path, file):
-    batch, before, fault = [], 0, None
-    values = _ArrayReader(path, file).values()
+def _batches(path, numbered):
+    """Chunks of (line, record)s. What is wrong comes behind the chunks of what stands before it, which may
+    have its own fault, to be reported first."""
+    batch, fault = [], None
     while True:
         try:
-            item = next(values, None)
+            item = next(numbered, None)
         except (InputError, UnicodeDecodeError) as error:
             item, fault = None, error
         if item:
             batch.append(item)
         if len(batch) == BATCH_RECORDS or not item:
-            at = file.buffer.tell()
-            yield Chunk("objects", path, 0, batch, at - before)
-            batch, before = [], at
-        if fault:  # earlier input may have its own fault, to be reported first
+            yield Chunk("objects", path, 0, batch)
+            batch = []
+        if fault:
             raise fault
         if not item:
             return
 
 
-def _table_chunks(path, file):
+def _array_chunks(path, file, settings):
+    head = file.peek(64).removeprefix(b"\xef\xbb\xbf").lstrip()
+    if head.startswith(b"{"):  # an object per line, whatever the ending
+        yield from _line_chunks(path, file, settings)
+        return
+    # newline="": lines are counted by \n alone, everywhere.
+    text = io.TextIOWrapper(file, encoding="utf-8-sig", newline="")
+    yield from _batches(path, _ArrayReader(path, text).values())
+
+
+def _rows(path, reader):
+    names = next(reader, [])
+    if len(set(names)) < len(names) or not all(names):
+        raise InputError(f"{path}:1: the first line of a table names its columns, each once; fix it")
+    line = reader.line_num + 1
+    for row in reader:
+        if row and len(row) != len(names):
+            raise InputError(f"{path}:{line}: has {len(row)} fields, but the first line names "
+                             f"{len(names)}; fix it")
+        if row:
+            yield line, {name: value for name, value in zip(names, row) if value}
+        line = reader.line_num + 1
+
+
+def _csv_chunks(path, file, _):
+    text = io.TextIOWrapper(file, encoding="utf-8-sig", newline="")
+    csv.field_size_limit(RECORD_CHARS_MAX)
+    dialect = csv.excel_tab if kind_of(path) == ".tsv" else csv.excel
+    reader = csv.reader(text, dialect, strict=True)
+    try:
+        yield from _batches(path, _rows(path, reader))
+    except csv.Error as error:
+        raise InputError(f"{path}:{reader.line_num}: is not a readable table ({error}); fix it") from None
+
+
+def _table_chunks(path, file, settings):
     """Rows as records of the columns that records have keys for. A value that is null is not there. pyarrow
     is a package (environment.py)."""
     from pyarrow import ArrowException, parquet
-    size, row = os.path.getsize(path), 1
+    row, known = 1, {*KEYS, *settings.fields.values()}
     try:
         table = parquet.ParquetFile(file)
         names = table.schema_arrow.names
-        columns = [name for name in names if name in KEYS]
+        columns = [name for name in names if name in known]
         if not columns:
             raise InputError(f"{path}: has the columns {', '.join(names)}, of which none is a record's "
-                             f"({', '.join(KEYS)}); rename its columns")
+                             f"({', '.join(KEYS)}); say which are, as --fields "
+                             "prompt=question,completion=answer")
         for batch in table.iter_batches(batch_size=BATCH_RECORDS, columns=columns):
             records = [{name: value for name, value in record.items() if value is not None}
                        for record in batch.to_pylist()]
             yield Chunk("objects", path, 0, list(enumerate(records, row)),
-                        size * len(records) // table.metadata.num_rows)
+                        ignored=[name for name in names if name not in known])
             row += len(records)
     except ArrowException as error:
         raise InputError(f"{path}: is not a readable Parquet file ({error})") from None
@@ -202,30 +246,42 @@ def token_layout(path):
     return 0, 2, size // 2
 
 
-def _token_chunks(path, file):
+def _token_chunks(path, file, _):
     begin, token_bytes, _ = token_layout(path)
     file.seek(begin)
     first = True
     while data := file.read(CHUNK_BYTES):
-        yield Chunk("tokens", path, 0, data, len(data), first=first, token_bytes=token_bytes)
+        yield Chunk("tokens", path, 0, data, first=first, token_bytes=token_bytes)
         first = False
 
 
-READERS = {".jsonl": _line_chunks, ".json": _array_chunks, ".parquet": _table_chunks, ".txt": _text_chunks,
-           ".bin": _token_chunks}
+READERS = {".jsonl": _line_chunks, ".json": _array_chunks, ".parquet": _table_chunks, ".csv": _csv_chunks,
+           ".tsv": _csv_chunks, ".txt": _text_chunks, ".bin": _token_chunks}
+GZIPPED = (".jsonl", ".json", ".csv", ".tsv", ".txt")
+
+
+def _endings(path):
+    """(the kind of file, whether it is compressed by gzip)"""
+    stem, ending = os.path.splitext(path)
+    if ending.lower() == ".gz":
+        return os.path.splitext(stem)[1].lower(), True
+    return ending.lower(), False
 
 
 def kind_of(path):
-    return os.path.splitext(path)[1].lower()
+    return _endings(path)[0]
 
 
 def check(path):
     """Refuses, before any work, what can be seen to be wrong."""
     if os.path.isdir(path):
         raise InputError(f"{path}: is a folder; give the files in it")
-    if kind_of(path) not in READERS:
-        raise InputError(f'{path}: the ending "{kind_of(path)}" is not one that can be prepared; give .txt, '
-                         ".jsonl, .json, .parquet or .bin")
+    kind, is_zipped = _endings(path)
+    if kind in (".zst", ".xz", ".bz2", ".zip"):
+        raise InputError(f"{path}: is compressed; decompress it first (of compressed files only .gz is read)")
+    if kind not in READERS or (is_zipped and kind not in GZIPPED):
+        raise InputError(f'{path}: the ending "{kind}{".gz" * is_zipped}" is not one that can be '
+                         f"prepared; give .txt, .jsonl, .json, .csv, .tsv (also with .gz), .parquet or .bin")
     try:
         with open(path, "rb") as file:
             empty = not file.read(1)
@@ -236,7 +292,7 @@ def check(path):
 
 
 def _undecodable(path):
-    with open(path, "rb") as file:
+    with _opened(path) as (file, _):
         for number, line in enumerate(file, 1):
             try:
                 line.decode("utf-8")
@@ -245,13 +301,27 @@ def _undecodable(path):
     return InputError(f"{path}: is not UTF-8; convert it")
 
 
-def chunks(path):
+@contextlib.contextmanager
+def _opened(path):
+    """The file's bytes, and the file that they are read from, whose place says how far it is."""
+    with open(path, "rb") as raw:
+        if not _endings(path)[1]:
+            yield raw, raw
+            return
+        with gzip.GzipFile(fileobj=raw) as file:
+            yield io.BufferedReader(file), raw
+
+
+def chunks(path, settings):
     """The chunks of a file, in order."""
-    kind = kind_of(path)
-    # newline="": lines are counted by \n alone, everywhere.
-    how = {"encoding": "utf-8-sig", "newline": ""} if kind == ".json" else {"mode": "rb"}
-    with open(path, **how) as file:
+    with _opened(path) as (file, raw):
+        before = 0
         try:
-            yield from READERS[kind](path, file)
+            for chunk in READERS[kind_of(path)](path, file, settings):
+                at = before if raw.closed else raw.tell()
+                chunk.size, before = at - before, at
+                yield chunk
         except UnicodeDecodeError:
             raise _undecodable(path) from None
+        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+            raise InputError(f"{path}: is not a whole .gz file ({error}); copy it again") from None

@@ -9,10 +9,12 @@ from array import array
 from collections import deque
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from common.errors import Failure, InputError, OptionError
 from prepare import encoders, inputs, records
+from prepare.forms import BadRecord
+from prepare.summary import Summary
 from prepare.token_file import TYPECODES, Writer, little_endian
 
 VOCABULARY_MAX = 1 << 31
@@ -26,7 +28,9 @@ class Settings:
     packing: bool = True
     mask_prompt: bool = True
     special_tokens: bool = True
-    chat_template: str = "auto"
+    chat_template: str = None  # its source; None: the tokenizer's own
+    fields: dict = field(default_factory=dict)  # {name of a form's key: the key that holds it}
+    strict: bool = False  # a bad record ends it
     bos: str = None
     eos: str = None
     hash: int = None  # of the tokenizer, once known
@@ -56,12 +60,14 @@ class Settings:
         return self.eos == "none"
 
 
+@dataclass
 class Encoded:
     """A chunk as it goes into the file."""
-
-    def __init__(self, tokens, mask, starts, left_out, greatest, divided=0):
-        self.tokens, self.mask, self.starts = tokens, mask, starts
-        self.left_out, self.greatest, self.divided = left_out, greatest, divided
+    tokens: bytes
+    mask: bytes
+    starts: list
+    summary: Summary
+    greatest: int = 0
 
 
 class Worker:
@@ -72,17 +78,18 @@ class Worker:
         self.encoder = None
         if not settings.copy:
             self.encoder = encoders.Pretrained(settings) if settings.tokenizer else encoders.Bytes(settings)
-        self.template = self.encoder.template if self.encoder else None
-        self.mask_prompt = settings.mask_prompt
+        self.mask_prompt, self.fields = settings.mask_prompt, settings.fields
+        self.hide = self.encoder.hide if settings.tokenizer and not settings.special_tokens else None
 
     def encode(self, chunk):
-        return getattr(self, "_" + chunk.kind)(chunk)
+        encode = {"piece": self._piece, "tokens": self._tokens}
+        return encode.get(chunk.kind, self._records)(chunk)
 
     def _piece(self, chunk):
         ids = self.encoder.piece(chunk.data, (chunk.path, chunk.line), chunk.first, chunk.last)
         begins = chunk.first and bool(ids)
         mask = b"0" + b"1" * (len(ids) - 1) if begins else b"1" * len(ids)
-        return Encoded(self._bytes(ids), mask, [0] if begins else [], 0, 0)
+        return Encoded(self._bytes(ids), mask, [0] if begins else [], Summary())
 
     def _tokens(self, chunk):
         ids = array(TYPECODES[chunk.token_bytes], chunk.data)
@@ -94,38 +101,47 @@ class Worker:
             raise InputError(f"{chunk.path}: has a token {greatest}, but the vocabulary is {limit}; give the "
                              "tokenizer that made it")
         mask = b"0" + b"1" * (len(ids) - 1) if chunk.first else b"1" * len(ids)
-        return Encoded(self._bytes(ids), mask, [0] if chunk.first else [], 0, greatest)
+        return Encoded(self._bytes(ids), mask, [0] if chunk.first else [], Summary(), greatest)
 
-    def _lines(self, chunk):
-        return self._records(self._parsed_lines(chunk))
+    def numbered(self, chunk):
+        """((line, item) of a chunk, and what makes an item the record)."""
+        if chunk.kind == "lines":
+            lines = enumerate(chunk.data.split(b"\n"), chunk.line)
+            return ((number, line) for number, line in lines if line.strip(b" \t\r")), self._line
+        return chunk.data, lambda record, _: record
 
-    def _parsed_lines(self, chunk):
-        for number, line in enumerate(chunk.data.split(b"\n"), chunk.line):
+    def _line(self, line, place):
+        try:
+            return records.decode(line.decode("utf-8").strip(" \t\r"), place)
+        except UnicodeDecodeError as error:
+            raise BadRecord(f"{place}: is not UTF-8 ({error.reason}); convert it") from None
+
+    def parsed(self, chunk, numbered, record_of, summary):
+        """The documents of each record that can be used."""
+        for number, item in numbered:
             place = f"{chunk.path}:{number}"
-            line = line.strip(b" \t\r")
-            if not line:
-                continue
             try:
-                text = line.decode("utf-8")
-            except UnicodeDecodeError as error:
-                raise InputError(f"{place}: is not UTF-8 ({error.reason}); convert it") from None
-            yield records.parse(records.decode(text, place), place, self)
+                documents, ignored = records.parse(record_of(item, place), place, self)
+            except BadRecord as error:
+                if self.settings.strict:
+                    raise
+                summary.add_bad(error)
+                continue
+            summary.add_record(documents, ignored)
+            yield from documents
 
-    def _objects(self, chunk):
-        return self._records(records.parse(value, f"{chunk.path}:{line}", self) for line, value in chunk.data)
-
-    def _records(self, parsed):
-        documents = list(parsed)
+    def _records(self, chunk):
+        numbered, record_of = self.numbered(chunk)
+        summary, divided = Summary(), self.encoder.divided
+        summary.add_ignored(chunk.ignored, len(chunk.data))  # of a table's rows
         ids, masks, starts = array(TYPECODES[self.settings.token_bytes]), [], []
-        left_out, divided = documents.count(None), self.encoder.divided
-        for tokens, mask in self.encoder.documents(document for document in documents if document):
-            if tokens:
+        for tokens, mask in self.encoder.documents(self.parsed(chunk, numbered, record_of, summary)):
+            if summary.keeps(mask):
                 starts.append(len(ids))
                 ids.extend(tokens)
                 masks.append(mask)
-            else:
-                left_out += 1
-        return Encoded(self._bytes(ids), b"".join(masks), starts, left_out, 0, self.encoder.divided - divided)
+        summary.divided = self.encoder.divided - divided
+        return Encoded(self._bytes(ids), b"".join(masks), starts, summary)
 
     def _bytes(self, ids):
         return little_endian(ids, self.settings.token_bytes)
@@ -218,8 +234,7 @@ class Progress:
 
 
 def prepare(paths, out, settings, processes):
-    """Writes `out`; returns the writer, the numbers of records left out and of those whose parts are encoded
-    apart, and the vocabulary."""
+    """Writes `out`; returns the writer, the summary of the records, and the vocabulary."""
     total = sum(os.path.getsize(path) for path in paths)
     settings.token_bytes = 4
     worker = Worker(settings)
@@ -230,28 +245,28 @@ def prepare(paths, out, settings, processes):
     else:
         settings.token_bytes = max(inputs.token_layout(path)[1] for path in paths)
     processes = min(processes, 1 + total // inputs.CHUNK_BYTES)
-    writer, progress = Writer(out, settings.token_bytes), Progress(total)
-    left_out = greatest = divided = 0
+    writer, progress, summary = Writer(out, settings.token_bytes), Progress(total), Summary()
+    greatest = 0
     try:
-        chunks = (chunk for path in paths for chunk in inputs.chunks(path))
+        chunks = (chunk for path in paths for chunk in inputs.chunks(path, settings))
         with contextlib.closing(_in_order(chunks, processes, worker, settings)) as results:
             for chunk, result in results:
                 writer.add(result.tokens, result.mask, result.starts)
-                left_out += result.left_out
-                divided += result.divided
+                summary.add(result.summary)
                 greatest = max(greatest, result.greatest)
                 progress.add(chunk.size, len(result.mask))
         if not writer.tokens:
-            raise InputError(f"{paths[0]}: has no record with text; give something to train on")
+            raise summary.nothing(paths[0])
         vocabulary = encoder.vocabulary if encoder else greatest + 1
         first, last = (encoder.begin, encoder.end) if encoder else (None, None)
         writer.finish({"vocabulary": vocabulary, "packed": settings.packing,
                        "bytes": bool(encoder) and encoder.is_bytes,
                        "tokenizer_hash": encoder.tokenizer_hash if encoder else 0,
-                       "first": -1 if first is None else first, "last": -1 if last is None else last})
+                       "first": -1 if first is None else first, "last": -1 if last is None else last,
+                       "template": settings.chat_template})
     except OSError as error:
         raise InputError(f"{error.filename or out}: {error.strerror}; nothing was written") from None
     finally:
         progress.clear()
         writer.abandon()
-    return writer, left_out, divided, vocabulary
+    return writer, summary, vocabulary

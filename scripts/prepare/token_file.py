@@ -126,17 +126,19 @@ class Writer:
             self.mask.add(int(digits[::-1], 2).to_bytes((len(digits) + 7) // 8, "little"))
 
     def finish(self, header):
-        """Completes the file. `header`: vocabulary, packed, bytes, tokenizer_hash, first, last."""
+        """Completes the file. `header`: vocabulary, packed, bytes, tokenizer_hash, first, last, template."""
         self._add_mask(self.pending)
         token_section = self.tokens * self.token_bytes
         self.out.write(_padding(token_section))
         self.mask.copy_to(self.out)
         self.starts.copy_to(self.out)
+        template = (header["template"] or "").encode()
+        self.out.write(template + _padding(len(template)))
         flags = flags_of(header["packed"], header["bytes"])
         fields = HEADER.pack(MAGIC, VERSION, HEADER_BYTES, self.token_bytes, flags, header["vocabulary"],
                              self.tokens, self.documents, self.targets, header["tokenizer_hash"],
                              header["first"], header["last"], self.checksum, self.mask.checksum,
-                             self.starts.checksum, 0, self.out.tell(), 0, 0)
+                             self.starts.checksum, zlib.crc32(template), self.out.tell(), len(template), 0)
         self.out.seek(0)
         self.out.write(fields + struct.pack("<Q", xxh64(fields)))
         self.out.flush()
@@ -173,7 +175,8 @@ def verify(path):
         if len(head) < HEADER_BYTES or head[:8] != MAGIC:
             raise InputError(f"{path}: is not a .tok file")
         names = ("magic version header_bytes token_bytes flags vocabulary tokens documents targets "
-                 "tokenizer_hash first last crc_tokens crc_mask crc_starts zero file_bytes zero zero").split()
+                 "tokenizer_hash first last crc_tokens crc_mask crc_starts crc_template file_bytes template "
+                 "zero").split()
         h = dict(zip(names, HEADER.unpack(head[:HEADER.size])))
         if h["version"] != VERSION:
             raise InputError(f"{path}: has version {h['version']} of the format, not {VERSION}")
@@ -182,7 +185,7 @@ def verify(path):
         if os.fstat(file.fileno()).st_size != h["file_bytes"]:
             raise damaged("its size is not the one that its header declares")
         for name, size in (("tokens", h["tokens"] * h["token_bytes"]), ("mask", (h["tokens"] + 7) // 8),
-                           ("starts", h["documents"] * 8)):
+                           ("starts", h["documents"] * 8), ("template", h["template"])):
             if _checksum(file, size) != h[f"crc_{name}"]:
                 raise damaged(f"its {name} do not have the checksum that the header declares")
     return h

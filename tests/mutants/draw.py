@@ -34,6 +34,7 @@ SETTINGS = ("-DFSDP_SIMT=ON", "-DFSDP_WERROR=ON", "-DCMAKE_BUILD_TYPE=Release",
             "-DCMAKE_C_FLAGS_RELEASE=-O1 -Wno-maybe-uninitialized")
 TESTS = os.path.join(mutate.FOLDER, "drawn.tests")
 VERDICTS = os.path.join(mutate.FOLDER, "drawn.verdicts")
+UNTRIED, NOT_BUILT = "not tried yet", "Do not build"
 TEST_TIMEOUT_S = 120
 TESTS_BUILT = 5
 ADDRESS_SPACE_BYTES = 16 << 30  # a bug may ask for any amount of memory
@@ -117,13 +118,17 @@ def place_now(bug, lines):
     return found[0] if found else None
 
 
+def is_of_device(name):
+    return re.match(r"runtime/.*(_cuda|_nccl|cuda_self)\.[ch]$", name) is not None
+
+
 def tests_of(name, costs):
     """What should notice a bug in that file, in the order in which it is run."""
     folder, stem = os.path.dirname(name), os.path.splitext(os.path.basename(name))[0]
     while folder not in tests_by_folder():
         folder = os.path.dirname(folder)
     chosen = list(tests_by_folder()[folder])
-    if re.match(r"runtime/.*(_cuda|_nccl|cuda_self)\.[ch]$", name):
+    if is_of_device(name):
         return DEVICE.split()
     if folder.startswith("kernels/cuda"):
         group = CUDA.get(stem.split("_")[0])
@@ -131,15 +136,6 @@ def tests_of(name, costs):
         chosen = [test for test in chosen if test.split("_")[1] not in others]
         return sorted(chosen, key=lambda test: (test.split("_")[1] != group,
                                                 ("hopper" in stem) != ("wgmma" in test)))
-    if re.match(r"runtime/.*(_cuda|_nccl|cuda_self)\.[ch]$", name):
-        return DEVICE.split()
-    if folder.startswith("kernels/cuda"):
-        group, named = CUDA.get(stem.split("_")[0]), [test[5:].split("_")[0] for test in chosen]
-        groups = set(CUDA.values()) - {group} if group else set()
-        if "hopper" in stem:
-            chosen.insert(0, "simt_attention_wgmma")
-        return list(collections.OrderedDict.fromkeys(test for test, name in zip(chosen, named)
-                                                     if name not in groups))
     kinds, ranks = mutate.test_files(), {}
     if name.startswith("kernels/"):
         chosen += sorted(test for test in kinds if test.startswith("test_kernels_") and test not in chosen)
@@ -227,9 +223,10 @@ class Bench(mutate.Copy):
 
     def try_bug(self, bug, each_s):
         """The verdict, and which tests ran without noticing anything."""
-        path = os.path.join(self.source, bug["file"])
-        with open(path) as file:
-            text = file.read()
+        path, text = os.path.join(self.source, bug["file"]), ""
+        if os.path.exists(path):
+            with open(path) as file:
+                text = file.read()
         lines = text.split("\n")
         index = place_now(bug, lines)
         if index is None:
@@ -278,6 +275,20 @@ def read_records(path):
         return {record["id"]: record for record in map(json.loads, lines)}
 
 
+def read_written(path):
+    """What a table that --write wrote knows: {id: verdict}."""
+    if not path or not os.path.exists(path):
+        return {}
+    with open(path) as file:
+        text = file.read()
+    unbuilt = re.findall(rf"^{NOT_BUILT}: (.*)\.$", text, re.M)
+    found = {name: "does not build" for names in unbuilt for name in names.split(", ")}
+    for name, verdict in re.findall(r"^\| (\d+-\d+) \|.* \| ([^|]*) \|$", text, re.M):
+        if verdict != UNTRIED:
+            found[name] = "survived" if verdict.startswith("survived") else verdict
+    return found
+
+
 def read_verdicts():
     """What people said of survivors: {id: text}, from lines `id: text`."""
     if not os.path.exists(VERDICTS):
@@ -303,11 +314,13 @@ def summary_of(records, verdicts, asked):
     said = collections.Counter(verdicts.get(record["id"], "not judged").split(":")[0]
                                for record in built if record not in killed)
     gone = sum(record["verdict"] == "its line is gone" for record in records)
+    untried = sum(record["verdict"] == UNTRIED for record in records)
     changing = len(built) - said["equivalent"] - said["no bug"]
     lines = [f"{len(built)} of {asked} drawn: {len(killed)} killed, {len(built) - len(killed)} survived "
              f"({', '.join(f'{count} {what}' for what, count in sorted(said.items())) or 'none'}); besides, "
-             f"{len(records) - len(built) - gone} do not build"
-             + (f", of {gone} the line is gone" if gone else "") + ".",
+             f"{len(records) - len(built) - gone - untried} do not build"
+             + (f", of {gone} the line is gone" if gone else "")
+             + (f", {untried} are not tried yet" if untried else "") + ".",
              f"Of {changing} that change what the programs do, {len(killed)} are killed: "
              f"{100 * len(killed) / max(changing, 1):.1f}%."]
     return "\n".join(lines)
@@ -328,14 +341,21 @@ def run_draws(options, verdicts):
     bench, began = Bench(options.folder), time.monotonic()
     os.makedirs(options.folder, exist_ok=True)
     path = os.path.join(options.folder, f"drawn-{options.seed}.jsonl")
-    records, chosen, built = read_records(path), [], 0
+    records, written, chosen, built = read_records(path), read_written(options.write), [], 0
     bench.update()
-    if not bench.make(["test_base", "test_train", "simt_flat"]):
+    if not bench.make(["test_base", "test_train"] + ([] if options.no_cuda else ["simt_flat"])):
         sys.exit(f"{bench.build} does not build without a bug")
     for bug in draws(sources_of(options.of), options.seed):
         if built >= options.draw:
             break
         record, start = records.get(bug["id"]), time.monotonic()
+        if record is None and bug["id"] in written:
+            record = bug | {"verdict": written[bug["id"]]}
+        if record is None and options.no_cuda and (bug["file"].startswith("kernels/cuda/") or
+                                                   is_of_device(bug["file"])):
+            chosen.append(bug | {"verdict": UNTRIED})
+            built += 1  # perhaps
+            continue
         again = record and record["verdict"] == "survived" and (options.again or bug["id"] in options.names)
         if record is None or again:
             if options.seconds and start - began > options.seconds:
@@ -361,6 +381,7 @@ def main(arguments):
     parser.add_argument("--seed", type=int, default=24, help="default: 24")
     parser.add_argument("--of", default="HEAD", metavar="COMMIT", help="whose sources are drawn from")
     parser.add_argument("--again", action="store_true", help="try the survivors again")
+    parser.add_argument("--no-cuda", action="store_true", help="leave bugs in CUDA's lines for another run")
     parser.add_argument("--each", type=float, default=180, metavar="N",
                         help="begin no other test of a bug after N seconds")
     parser.add_argument("--seconds", type=float, metavar="N", help="begin no other bug after N seconds")
@@ -371,10 +392,12 @@ def main(arguments):
     verdicts = read_verdicts()
     records = run_draws(options, verdicts)
     shown = [record for record in records if record["verdict"] != "does not build"]
+    unbuilt = [record["id"] for record in records if record["verdict"] == "does not build"]
     commit = subprocess.run(["git", "-C", mutate.ROOT, "rev-parse", "--short=12", options.of], check=True,
                             capture_output=True, text=True).stdout.strip()
     text = (f"`scripts/mutate.sh --draw {options.draw} --seed {options.seed} --of {commit}`\n\n"
-            f"{summary_of(records, verdicts, options.draw)}\n\n{table_of(shown, verdicts)}\n")
+            f"{summary_of(records, verdicts, options.draw)}\n\n{table_of(shown, verdicts)}\n"
+            f"\n{NOT_BUILT}: {', '.join(unbuilt)}.\n")
     print("\n" + text)
     if options.write:
         write(options.write, "# Bugs drawn at random\n\n" + text)

@@ -215,7 +215,7 @@ struct global_detail { // beside it, written more seldom: thread | clock << 10 |
   uint16_t writer, reader;
 };
 struct allocation {
-  unsigned char *start; // of the first zone
+  unsigned char *start; // of the first zone; NULL: registered memory, which has none
   unsigned char *data;
   size_t bytes;
   memory_kind kind;
@@ -225,6 +225,9 @@ struct allocation {
 };
 void *memory_allocate(size_t bytes, memory_kind kind = memory_kind::device);
 void memory_free(void *address); // NULL is allowed
+// Memory of the program's own, as pinned memory; false if some of it is that already, or is not registered.
+bool memory_register(void *address, size_t bytes);
+bool memory_unregister(void *address);
 size_t memory_taken(memory_kind kind);
 // Those made since there were `count` are freed, whatever they hold.
 size_t memory_count();

@@ -209,3 +209,11 @@ bool is_first_use(const void *kernel) {
 }
 
 } // namespace simt
+
+extern "C" cudaError_t cudaFuncGetName(const char **name, const void *function) {
+  static std::map<const void *, std::string> names;
+  const auto found = names.emplace(function, "").first;
+  if (found->second.empty()) found->second = simt::symbol_at(function);
+  *name = found->second.c_str();
+  return cudaSuccess;
+}

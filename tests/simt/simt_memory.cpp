@@ -1,4 +1,4 @@
-// Device memory and pinned memory: each allocation has a red zone on either side, filled with NaNs (in fp32
+// Device memory and pinned memory: each allocation of the runtime's has a red zone on either side, filled with NaNs (in fp32
 // and bf16 alike), so that a read beside it spoils a result and a write beside it is seen afterwards.
 #include "tests/simt/simt.h"
 
@@ -33,6 +33,7 @@ long find_damage(unsigned char *zone) {
 }
 
 std::string damage_of(const allocation &a) {
+  if (!a.start) return "";
   const long before = find_damage(a.start), after = find_damage(a.data + a.bytes);
   char text[160] = "";
   if (after >= 0) {
@@ -62,6 +63,30 @@ void *memory_allocate(size_t bytes, memory_kind kind) {
   return a.data;
 }
 
+bool memory_register(void *address, size_t bytes) {
+  allocation a = {};
+  a.data = static_cast<unsigned char *>(address);
+  a.bytes = bytes;
+  a.kind = memory_kind::pinned;
+  for (const allocation &other : allocations)
+    if (a.data < other.data + other.bytes && other.data < a.data + bytes) return false;
+  memory_last = nullptr;
+  allocations.push_back(a);
+  return true;
+}
+
+bool memory_unregister(void *address) {
+  for (size_t i = 0; i < allocations.size(); i++) {
+    if (allocations[i].data != address || allocations[i].start) continue;
+    allocation a = allocations[i];
+    memory_last = nullptr;
+    allocations.erase(allocations.begin() + long(i));
+    global_free_records(&a);
+    return true;
+  }
+  return false;
+}
+
 size_t memory_count() {
   return allocations.size();
 }
@@ -83,7 +108,7 @@ size_t memory_taken(memory_kind kind) {
 void memory_free(void *address) {
   if (!address) return;
   for (size_t i = 0; i < allocations.size(); i++) {
-    if (allocations[i].data != address) continue;
+    if (allocations[i].data != address || !allocations[i].start) continue;
     allocation a = allocations[i];
     memory_last = nullptr;
     allocations.erase(allocations.begin() + long(i));
@@ -111,7 +136,7 @@ void memory_check(const void *address, size_t bytes, size_t alignment) {
 const allocation *memory_near(const void *address) {
   const auto *at = static_cast<const unsigned char *>(address);
   for (const allocation &a : allocations)
-    if (at >= a.start && at < a.data + a.bytes + zone_bytes) return &a;
+    if (a.start ? at >= a.start && at < a.data + a.bytes + zone_bytes : holds(a, address, 1)) return &a;
   return nullptr;
 }
 

@@ -6,23 +6,30 @@
 // may be "in progress": each collective is, for up to three questions (drawn by FSDP_SIMT_SEED), before it is
 // enqueued. Until ncclCommGetAsyncError says ncclSuccess, another call on the communicator and any use of the
 // stream are errors.
+//
+// A symmetric window is of memory of ncclMemAlloc, of as many bytes on every rank. With the policy of no CTAs a
+// gather whose buffers both lie in one is made by copy engines, as with peer access.
 #include "runtime/base/dtype.h"
 #include "tests/simt/simt.h"
 
 #define OMPI_SKIP_MPICXX // the old C++ interface, which is not linked
 #define MPICH_SKIP_MPICXX
+#include <dlfcn.h>
 #include <mpi.h>
 #include <nccl.h>
 
 #include <cstdlib>
 #include <memory>
 #include <random>
+#include <set>
 #include <vector>
 
 struct ncclComm {
   MPI_Comm mpi;
   int rank, size;
   bool is_blocking, is_connected = false;
+  int policy = NCCL_CTA_POLICY_DEFAULT;
+  uintptr_t window_begin = 0, window_end = 0;
   const char *call = nullptr; // in progress
   int polls_left = 0;         // until it is complete
   cudaStream_t stream = nullptr;
@@ -57,6 +64,26 @@ void check_overlap(const char *what, const void *input, size_t input_bytes, cons
   const bool overlap = in < out + output_bytes && out < in + input_bytes;
   if (overlap && reinterpret_cast<uintptr_t>(in_place) != (output_bytes < input_bytes ? out : in))
     simt::fail("%s: its buffers overlap, but not as an operation in place has them", what);
+}
+
+// Of the library that the emulated machine has; 0: it has none.
+int library_version() {
+  const char *text = std::getenv("FSDP_SIMT_NCCL");
+  return text ? atoi(text) : NCCL_VERSION_CODE;
+}
+
+std::set<void *> allocated; // by ncclMemAlloc
+int copied, symmetric, scalable_calls;
+
+bool is_in_window(const ncclComm *comm, const void *address, size_t bytes) {
+  const auto begin = reinterpret_cast<uintptr_t>(address);
+  return begin >= comm->window_begin && begin + bytes <= comm->window_end;
+}
+
+void note_buffers(const ncclComm *comm, const void *input, size_t input_bytes, const void *output,
+                  size_t output_bytes, bool is_gather) {
+  if (!is_in_window(comm, input, input_bytes) || !is_in_window(comm, output, output_bytes)) return;
+  (is_gather && comm->policy == NCCL_CTA_POLICY_ZERO ? copied : symmetric)++;
 }
 
 constexpr int polls_max = 3;
@@ -160,13 +187,12 @@ void sum(ncclComm_t comm, const unsigned char *all, size_t sent_count, size_t fi
   }
 }
 
-int scalable_calls;
-
-ncclComm_t make(MPI_Comm mpi, bool is_blocking) {
+ncclComm_t make(MPI_Comm mpi, const ncclConfig_t *config, bool is_blocking) {
   const char *user = std::getenv("NCCL_COMM_BLOCKING");
   auto *comm = new ncclComm;
   comm->mpi = mpi;
-  comm->is_blocking = user ? atoi(user) != 0 : is_blocking;
+  comm->is_blocking = user ? atoi(user) != 0 : config ? config->blocking != 0 : is_blocking;
+  if (config && library_version() >= 22800) comm->policy = config->CTAPolicy;
   MPI_Comm_rank(mpi, &comm->rank);
   MPI_Comm_size(mpi, &comm->size);
   return comm;
@@ -183,7 +209,7 @@ const char *ncclGetLastError(ncclComm_t) {
   return "";
 }
 ncclResult_t ncclGetVersion(int *version) {
-  *version = NCCL_VERSION_CODE;
+  *version = library_version();
   return ncclSuccess;
 }
 ncclResult_t ncclGetUniqueId(ncclUniqueId *id) {
@@ -199,7 +225,7 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm, int size, ncclUniqueId, in
                                     ncclConfig_t *config) {
   MPI_Comm mpi;
   MPI_Comm_dup(MPI_COMM_WORLD, &mpi);
-  *comm = make(mpi, !config || config->blocking);
+  *comm = make(mpi, config, true);
   if ((*comm)->rank != rank || (*comm)->size != size) return ncclInvalidArgument;
   return begin(*comm, "ncclCommInitRankConfig", polls_max);
 }
@@ -208,7 +234,7 @@ ncclResult_t ncclCommInitRankScalable(ncclComm_t *comm, int size, int rank, int 
                                       ncclConfig_t *config) {
   MPI_Comm mpi;
   MPI_Comm_dup(MPI_COMM_WORLD, &mpi);
-  *comm = make(mpi, !config || config->blocking);
+  *comm = make(mpi, config, true);
   if ((*comm)->rank != rank || (*comm)->size != size) return ncclInvalidArgument;
   int counts[2] = {id_count, -id_count}, right = id_count >= 1 && id_count <= size;
   MPI_Allreduce(MPI_IN_PLACE, counts, 2, MPI_INT, MPI_MAX, mpi);
@@ -239,7 +265,7 @@ ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t *made
   check_settled(comm, "ncclCommSplit");
   MPI_Comm mpi;
   MPI_Comm_split(comm->mpi, color, key, &mpi);
-  *made = make(mpi, config ? config->blocking : comm->is_blocking);
+  *made = make(mpi, config, comm->is_blocking);
   begin(*made, "ncclCommSplit", polls_max);
   return begin(comm, "ncclCommSplit", polls_max);
 }
@@ -269,10 +295,36 @@ ncclResult_t ncclCommDeregister(ncclComm_t comm, void *) {
   check_settled(comm, "ncclCommDeregister");
   return ncclSuccess;
 }
+ncclResult_t ncclCommWindowRegister(ncclComm_t comm, void *address, size_t bytes, ncclWindow_t *window,
+                                    int flags) {
+  check_settled(comm, "ncclCommWindowRegister");
+  check_range(address, bytes);
+  if (flags != NCCL_WIN_COLL_SYMMETRIC || allocated.count(address) == 0) return ncclInvalidArgument;
+  long long sizes[2] = {(long long)bytes, -(long long)bytes};
+  MPI_Allreduce(MPI_IN_PLACE, sizes, 2, MPI_LONG_LONG, MPI_MAX, comm->mpi);
+  if (sizes[0] != -sizes[1]) simt::fail("ncclCommWindowRegister of %zu bytes, and of %lld", bytes, sizes[0]);
+  comm->window_begin = reinterpret_cast<uintptr_t>(address);
+  comm->window_end = comm->window_begin + bytes;
+  *window = reinterpret_cast<ncclWindow_t>(comm);
+  return ncclSuccess;
+}
+ncclResult_t ncclCommWindowDeregister(ncclComm_t comm, ncclWindow_t window) {
+  check_settled(comm, "ncclCommWindowDeregister");
+  return reinterpret_cast<ncclWindow_t>(comm) == window ? ncclSuccess : ncclInvalidArgument;
+}
+int simt_nccl_copied(void) {
+  return copied;
+}
+int simt_nccl_symmetric(void) {
+  return symmetric;
+}
 ncclResult_t ncclMemAlloc(void **address, size_t bytes) {
-  return cudaMalloc(address, bytes) == cudaSuccess ? ncclSuccess : ncclUnhandledCudaError;
+  if (cudaMalloc(address, bytes) != cudaSuccess) return ncclUnhandledCudaError;
+  allocated.insert(*address);
+  return ncclSuccess;
 }
 ncclResult_t ncclMemFree(void *address) {
+  if (allocated.erase(address) == 0) return ncclInvalidArgument;
   return cudaFree(address) == cudaSuccess ? ncclSuccess : ncclUnhandledCudaError;
 }
 
@@ -283,6 +335,7 @@ ncclResult_t ncclAllGather(const void *input, void *output, size_t count, ncclDa
   check_range(output, all);
   check_overlap("ncclAllGather", input, bytes, output, all,
                 static_cast<unsigned char *>(output) + size_t(comm->rank) * bytes);
+  note_buffers(comm, input, bytes, output, all, true);
   return gather(comm, "ncclAllGather", input, bytes, stream,
                 [=](const unsigned char *received) { memcpy(output, received, all); });
 }
@@ -294,6 +347,7 @@ ncclResult_t ncclReduceScatter(const void *input, void *output, size_t count, nc
   check_range(output, bytes);
   check_overlap("ncclReduceScatter", input, sent * bytes_of(type), output, bytes,
                 static_cast<const unsigned char *>(input) + size_t(comm->rank) * bytes);
+  note_buffers(comm, input, sent * bytes_of(type), output, bytes, false);
   return gather(comm, "ncclReduceScatter", input, sent * bytes_of(type), stream,
                 [=](const unsigned char *received) {
                   sum(comm, received, sent, size_t(comm->rank) * count, count, count, type, output);
@@ -307,9 +361,54 @@ ncclResult_t ncclAllReduce(const void *input, void *output, size_t count, ncclDa
   check_range(output, bytes);
   check_overlap("ncclAllReduce", input, bytes, output, bytes, input);
   const size_t chunk = (count + size_t(comm->size) - 1) / size_t(comm->size);
+  note_buffers(comm, input, bytes, output, bytes, false);
   return gather(comm, "ncclAllReduce", input, bytes, stream, [=](const unsigned char *received) {
     sum(comm, received, count, 0, count, chunk, type, output);
   });
+}
+
+// ---- The library as one that is loaded
+
+void *simt_dlopen(const char *file, int) {
+  static int library;
+  return strstr(file, "libnccl.so.2") && library_version() > 0 ? &library : nullptr;
+}
+char *simt_dlerror(void) {
+  static char text[] = "libnccl.so.2: the emulated machine has none";
+  return text;
+}
+void *simt_dlsym(void *, const char *name) {
+#define FUNCTION(name, since)                                                                                \
+  { #name, reinterpret_cast < void *>(name), since }
+  static const struct {
+    const char *name;
+    void *function;
+    int since; // the version of NCCL
+  } functions[] = {
+      FUNCTION(ncclAllGather, 2000),
+      FUNCTION(ncclAllReduce, 2000),
+      FUNCTION(ncclCommDeregister, 21900),
+      FUNCTION(ncclCommDestroy, 2000),
+      FUNCTION(ncclCommFinalize, 21400),
+      FUNCTION(ncclCommGetAsyncError, 20400),
+      FUNCTION(ncclCommInitRankConfig, 21400),
+      FUNCTION(ncclCommInitRankScalable, 22300),
+      FUNCTION(ncclCommRegister, 21900),
+      FUNCTION(ncclCommSplit, 21800),
+      FUNCTION(ncclCommWindowDeregister, 22700),
+      FUNCTION(ncclCommWindowRegister, 22700),
+      FUNCTION(ncclGetErrorString, 2000),
+      FUNCTION(ncclGetLastError, 2000),
+      FUNCTION(ncclGetUniqueId, 2000),
+      FUNCTION(ncclGetVersion, 2000),
+      FUNCTION(ncclMemAlloc, 21900),
+      FUNCTION(ncclMemFree, 21900),
+      FUNCTION(ncclReduceScatter, 2000),
+  };
+#undef FUNCTION
+  for (const auto &one : functions)
+    if (strcmp(one.name, name) == 0 && library_version() >= one.since) return one.function;
+  return nullptr;
 }
 
 } // extern "C"

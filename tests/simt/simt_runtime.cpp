@@ -7,6 +7,7 @@
 //   FSDP_SIMT_SEED       of the order in which streams resume, and of NCCL's results
 //   FSDP_SIMT_STUCK_S    seconds without any progress after which a wait is reported as a deadlock (60)
 //   FSDP_SIMT_WAITS      off: streams do not wait for each other, to see that this is noticed
+//   FSDP_SIMT_REGISTER   off: cudaHostRegister is not supported
 //   FSDP_SIMT_WAIT_VALUE off: a stream cannot wait for a value in memory, as the driver says of some GPUs
 //   FSDP_SIMT_LOADING    ahead: a kernel that is launched must have been loaded
 //   FSDP_SIMT_SLOW_COPY  RANK:MS, added to each blocking copy of a rank
@@ -15,8 +16,10 @@
 // Which calls block, by CUDA's documents (API synchronization behavior; Stream synchronization behavior):
 //
 //   cudaDeviceSynchronize, cudaFree, cudaFreeHost   wait for all work of the device
-//   cudaMalloc, cudaHostAlloc, the first launch     may do so, and do here: a program must not need that
-//     of a kernel that was not loaded before        they do not
+//   cudaHostUnregister                              so it does here
+//   cudaMalloc, cudaHostAlloc, cudaHostRegister,    may do so, and do here: a program must not need that
+//     the first launch of a kernel that was not     they do not
+//     loaded before
 //   cudaMemcpy                                      of pinned memory, or to pageable memory: until done;
 //                                                   from pageable memory: until the source is copied aside,
 //                                                   and it arrives later; within the device: does not block
@@ -196,6 +199,8 @@ const char *cudaGetErrorName(cudaError_t status) {
     return "cudaErrorInvalidResourceHandle";
   case cudaErrorNotReady:
     return "cudaErrorNotReady";
+  case cudaErrorNotSupported:
+    return "cudaErrorNotSupported";
   default:
     return "cudaErrorInvalidValue";
   }
@@ -221,6 +226,8 @@ const char *cudaGetErrorString(cudaError_t status) {
     return "the provided PTX was compiled with an unsupported toolchain";
   case cudaErrorInvalidResourceHandle:
     return "invalid resource handle";
+  case cudaErrorNotSupported:
+    return "operation not supported";
   case cudaErrorNotReady:
     return "device not ready";
   default:
@@ -310,6 +317,19 @@ cudaError_t cudaHostAlloc(void **address, size_t bytes, unsigned) {
 }
 cudaError_t cudaFreeHost(void *address) {
   return release(address, "cudaFreeHost");
+}
+cudaError_t cudaHostRegister(void *address, size_t bytes, unsigned) {
+  synchronize_device("cudaHostRegister");
+  if (is_set("FSDP_SIMT_REGISTER", "off")) return leave(cudaErrorNotSupported);
+  bool is_new = false;
+  simt::between_work([&] { is_new = simt::memory_register(address, bytes); });
+  return is_new ? cudaSuccess : leave(cudaErrorInvalidValue);
+}
+cudaError_t cudaHostUnregister(void *address) {
+  synchronize_device("cudaHostUnregister");
+  bool is_known = false;
+  simt::between_work([&] { is_known = simt::memory_unregister(address); });
+  return is_known ? cudaSuccess : leave(cudaErrorInvalidValue);
 }
 cudaError_t cudaMemGetInfo(size_t *unused, size_t *total) {
   *total = memory_bytes();

@@ -5,7 +5,6 @@
 #include "tests/simt/twin.h"
 
 #include <cstdio>
-#include <cstdlib>
 #include <map>
 
 namespace {
@@ -139,30 +138,32 @@ std::string name_of(const simt::place &place) {
 
 int main() {
   const std::vector<float> inv_freq(64, 0.5f);
-  // With the tensor-core kernels of attention that they run.
-  const struct {
-    twin_case c;
-    const char *kernels;
-  } cases[] = {{attention(FSDP_BF16, head_attrs(200, 2, 1, 64)), "mma"},
-               {attention_backward(FSDP_BF16, head_attrs(200, 2, 1, 64)), "mma"},
-               {attention(FSDP_BF16, head_attrs(600, 1, 1, 64)), "wgmma"},
-               {attention_backward(FSDP_BF16, head_attrs(400, 2, 1, 64)), "wgmma"},
-               {attention(FSDP_F32, head_attrs(40, 2, 1, 20)), "mma"},
-               {attention_backward(FSDP_F32, head_attrs(40, 2, 1, 20)), "mma"},
-               {rmsnorm_backward(), "mma"},
-               {bias_backward(), "mma"},
-               {embedding_backward(), "mma"},
-               {cross_entropy(), "mma"},
-               {head_logits(), "mma"},
-               {rope(inv_freq), "mma"}};
+  const auto by = [](fsdp_attention_kernel kernel, fsdp_op_attrs attrs) {
+    attrs.attention = kernel;
+    return attrs;
+  };
+  const fsdp_op_attrs mma = by(FSDP_ATTENTION_MMA, head_attrs(200, 2, 1, 64));
+  const fsdp_op_attrs general = by(FSDP_ATTENTION_GENERAL, head_attrs(40, 2, 1, 20));
+  const twin_case cases[] = {
+      attention(FSDP_BF16, mma),
+      attention_backward(FSDP_BF16, mma),
+      attention(FSDP_BF16, by(FSDP_ATTENTION_WGMMA, head_attrs(600, 1, 1, 64))),
+      attention_backward(FSDP_BF16, by(FSDP_ATTENTION_WGMMA, head_attrs(400, 2, 1, 64))),
+      attention(FSDP_F32, general),
+      attention_backward(FSDP_F32, general),
+      rmsnorm_backward(),
+      bias_backward(),
+      embedding_backward(),
+      cross_entropy(),
+      head_logits(),
+      rope(inv_freq)};
   std::map<simt::place, std::string> findings; // "" until a case has found it missing
-  for (const auto &[c, kernels] : cases) {
-    setenv("FSDP_ATTENTION", kernels, 1);
+  for (const twin_case &c : cases) {
     results right;
-    const auto run = [&, &of = c] { return twin_run(of); };
+    const auto run = [&] { return twin_run(c); };
     const std::string message = simt::expect_error([&] { right = run(); });
     if (!message.empty()) {
-      printf("FAILED %s by %s: %s\n", c.name.c_str(), kernels, message.c_str());
+      printf("FAILED %s: %s\n", c.name.c_str(), message.c_str());
       return 1;
     }
     for (const simt::place &place : simt::places_passed()) findings.emplace(place, "");

@@ -89,6 +89,14 @@ def a_driver_may_refuse_to_wait_for_the_host():
     assert len(train.notes) == 1 and "cuStreamWaitValue32 is refused" in train.notes[0], train.notes
 
 
+def a_driver_may_refuse_to_register_memory():
+    arguments = ("--backend", "cuda", "--param-dtype", "bf16", "--cpu-offload", "on", "--max-steps", 2)
+    expected = train("pinned", *arguments)
+    assert not train.notes, train.notes
+    assert train("pinned", *arguments, FSDP_SIMT_REGISTER="off") == expected
+    assert len(train.notes) == 1 and "cudaHostRegister is refused" in train.notes[0], train.notes
+
+
 def what_cannot_be_is_said():
     for status, words, environment in (
         (5, "no NVIDIA driver", {"FSDP_SIMT_DRIVER": "0"}),
@@ -100,7 +108,6 @@ def what_cannot_be_is_said():
         (5, "compute capability 7.5, but the kernels need 8.0", {"FSDP_SIMT_CAPABILITY": "75"}),
         (5, "has no code (no kernel image is available for execution on the device): build with "
             "-DCMAKE_CUDA_ARCHITECTURES=130", {"FSDP_SIMT_CAPABILITY": "130", "FSDP_SIMT_CODE": "209"}),
-        (2, "FSDP_ATTENTION (environment) is 'mna': use mma or wgmma", {"FSDP_ATTENTION": "mna"}),
         (5, "PTX alone, and the driver (CUDA 13.0) is too old to translate it",
             {"FSDP_SIMT_CAPABILITY": "110", "FSDP_SIMT_CODE": "222"}),
     ):
@@ -108,7 +115,27 @@ def what_cannot_be_is_said():
         assert words in message, (environment, message)
     if programs.WITH_MPI:
         assert "--allow-shared-gpu" in refused_on_two_ranks(FSDP_SIMT_GPUS="1")
+        nccl_is_loaded()
         assert "unset NCCL_COMM_BLOCKING" in refused_on_two_ranks(FSDP_SIMT_GPUS="2", NCCL_COMM_BLOCKING="0")
+
+
+def nccl_is_loaded():
+    """Several ranks need it, and only on GPUs; what is not there, or too old, is named with the remedy."""
+    for version, words in (
+        ("0", "NCCL cannot be loaded (libnccl.so.2: the emulated machine has none): add the folder of "
+              "libnccl.so.2, which comes with NCCL's package and with PyTorch, to LD_LIBRARY_PATH, or use "
+              "one rank, or --backend cpu"),
+        ("2804", "libnccl.so.2 is NCCL 2.8.4, and 2.19.0 or later is needed"),
+        ("21805", "libnccl.so.2 is NCCL 2.18.5, and 2.19.0 or later is needed"),
+    ):
+        message = refused_on_two_ranks(FSDP_SIMT_GPUS="2", FSDP_SIMT_NCCL=version)
+        assert words in message, message
+    train("alone", "--backend", "cuda", FSDP_SIMT_NCCL="0")
+    for version, note in (("22200", True), ("22600", False)):
+        process = programs.run("fsdp_train", "--backend", "cuda", "-s", 8, "--max-steps", 1, "-b", 1, ranks=2,
+                               env=os.environ | {"FSDP_SIMT_GPUS": "2", "FSDP_SIMT_NCCL": version})
+        assert process.returncode == 0, process.stderr
+        assert ("NCCL 2.22.0 cannot order the collectives" in process.stderr) == note, process.stderr
 
 
 def refused_on_two_ranks(*arguments, **environment):
@@ -119,7 +146,8 @@ def refused_on_two_ranks(*arguments, **environment):
 
 
 for test in (odd_shapes_train_as_on_the_cpu, no_order_of_the_streams_matters,
-             a_driver_may_refuse_to_wait_for_the_host, what_cannot_be_is_said):
+             a_driver_may_refuse_to_wait_for_the_host,
+             a_driver_may_refuse_to_register_memory, what_cannot_be_is_said):
     test()
     print(f"{test.__name__}: passed", flush=True)
 subprocess.run(["rm", "-rf", str(work)], check=True)

@@ -85,6 +85,9 @@ double twin_time_s(const twin_case &c);
 void twin_compare(const std::string &what, fsdp_dtype dtype, const std::vector<unsigned char> &result,
                   fsdp_dtype expected_dtype, const std::vector<unsigned char> &expected, double tolerance);
 
+// Which tensor-core kernels of attention run where they can: FSDP_ATTENTION_MMA unless it is called.
+void twin_use_attention(fsdp_attention_kernel kernel);
+
 // The groups of cases (twin_<group>.cpp).
 void twin_rows();
 void twin_flat();

@@ -3,6 +3,7 @@
 
 #include "kernels/cuda/cuda_kernels.h"
 
+#include <cmath>
 #include <cstring>
 
 namespace {
@@ -16,6 +17,8 @@ struct heads {
 struct cut {
   int64_t pieces, parts, part;
   bool is_alone = false;
+  int64_t head_parts = 0; // blocks that share a group's heads in the backward
+  bool rotates_back = false;
 };
 
 // Groups of 1, 4 and 8; sequences below, at and above a tile; head dimensions that fill a tile and that do
@@ -59,12 +62,37 @@ const cut_heads alone_shapes[] = {{{1, 100, 2, 1, 64, 0}, {1, 1, 0, true}},
                                   {{2, 24, 2, 1, 20, 0}, {4, 3, 1, true}},
                                   {{1, 36, 1, 1, 160, 0}, {2, 2, 1, true}}};
 
-// For a grid of 4 blocks along y.
-const cut_heads many_heads[] = {{{7, 1, 1, 1, 64, 0}, {1, 0, 0}},
-                                {{3, 9, 3, 3, 20, 0}, {1, 0, 0}},
-                                {{5, 17, 1, 1, 128, 3}, {1, 0, 0}},
-                                {{11, 2, 2, 1, 64, 0}, {1, 2, 0}},
-                                {{5, 12, 1, 1, 160, 0}, {3, 2, 1}}};
+// The heads of a group cut over blocks: into all, some and a prime number of parts; head dimensions that fill
+// a tile, that end inside one and that have an odd number of eights; windows, pieces, parts of a sequence with
+// keys that no query sees; and what the general kernels take, which cut nothing.
+const cut_heads parted_shapes[] = {
+    {{2, 130, 8, 2, 64, 0}, {1, 0, 0, false, 4}}, {{1, 200, 8, 1, 128, 0}, {1, 0, 0, false, 2}},
+    {{1, 33, 7, 1, 72, 0}, {1, 0, 0, false, 7}},  {{1, 140, 4, 2, 80, 50}, {1, 0, 0, false, 2}},
+    {{2, 132, 4, 1, 64, 0}, {3, 2, 1, false, 2}}, {{1, 36, 4, 2, 128, 0}, {1, 4, 1, false, 2}},
+    {{1, 132, 4, 1, 64, 70}, {3, 3, 2, true, 4}}, {{1, 33, 4, 1, 20, 0}, {1, 0, 0, false, 4}}};
+
+// The gradients rotated back: heads of the two tiles' widths; parts of a group, pieces and a window.
+const cut_heads rotated_shapes[] = {{{2, 130, 4, 2, 64, 0}, {1, 0, 0, false, 0, true}},
+                                    {{1, 200, 2, 1, 128, 0}, {1, 0, 0, false, 0, true}},
+                                    {{1, 200, 4, 1, 128, 70}, {4, 0, 0, false, 2, true}},
+                                    {{1, 70, 4, 1, 64, 0}, {2, 0, 0, false, 4, true}}};
+
+// For the wgmma kernel without a fence; with one tile, and with many.
+const heads unfenced_shapes[] = {{2, 65, 2, 1, 64, 0}, {1, 400, 1, 1, 128, 0}};
+
+// For a grid of 2 blocks along y: more tiles of rows than that, so that the last layer along z is not full.
+const cut_heads many_tiles[] = {{{1, 270, 2, 1, 64, 0}, {1, 0, 0, false, 2}},
+                                {{2, 35, 1, 1, 20, 0}, {1, 0, 0}},
+                                {{1, 270, 1, 1, 128, 3}, {1, 0, 0}},
+                                {{1, 140, 1, 1, 64, 0}, {1, 2, 0}},
+                                {{1, 36, 1, 1, 160, 0}, {3, 2, 1}}};
+
+// As models have them: of head dimension 64, and near enough for 128.
+const float *frequencies() {
+  static std::vector<float> values;
+  for (int i = int(values.size()); i < 64; i++) values.push_back(powf(10000.0f, -float(i) / 32));
+  return values.data();
+}
 
 bool is_apart(const cut &how) {
   return how.parts > 0;
@@ -75,14 +103,25 @@ int64_t width_of(const heads &s, const cut &how) {
   return (how.is_alone ? s.H : s.H + 2 * s.K) * s.D;
 }
 
-fsdp_op_attrs attrs_of(const heads &s, const cut &how) {
+fsdp_attention_kernel tensor_kernel = FSDP_ATTENTION_MMA;
+
+// As a plan on a GPU that has the kernel decides.
+fsdp_attention_kernel kernel_of(fsdp_dtype dtype, int64_t D) {
+  return dtype == FSDP_BF16 && D % 8 == 0 && D <= 128 ? tensor_kernel : FSDP_ATTENTION_GENERAL;
+}
+
+fsdp_op_attrs attrs_of(const heads &s, const cut &how, fsdp_dtype dtype) {
   fsdp_op_attrs attrs = {};
+  attrs.attention = kernel_of(dtype, s.D);
   attrs.batch = s.B;
   attrs.seq = s.T;
   attrs.heads = s.H;
   attrs.kv_heads = s.K;
   attrs.head_dim = s.D;
   attrs.window = s.window;
+  attrs.head_parts = how.head_parts;
+  attrs.rotates_back = how.rotates_back;
+  if (how.rotates_back) attrs.inv_freq = frequencies();
   if (how.pieces > 1) attrs.piece = s.T / how.pieces;
   if (how.parts > 1) {
     attrs.chunk = s.T / 2;
@@ -103,6 +142,8 @@ std::string text_of(const heads &s, const cut &how) {
   if (how.pieces > 1) text += " pieces " + std::to_string(how.pieces);
   if (is_apart(how)) text += " part " + std::to_string(how.part) + "/" + std::to_string(how.parts);
   if (how.is_alone) text += " q alone";
+  if (how.head_parts > 1) text += " a group in " + std::to_string(how.head_parts);
+  if (how.rotates_back) text += " rotated back";
   return text;
 }
 
@@ -135,7 +176,7 @@ void gradients_of(twin_case *c, fsdp_dtype dtype, const heads &s, const cut &how
 void forward_and_backward(fsdp_dtype dtype, const heads &s, const cut &how = {1, 0, 0}) {
   const int64_t N = s.B * s.T;
   const bool apart = is_apart(how);
-  const fsdp_op_attrs attrs = attrs_of(s, how);
+  const fsdp_op_attrs attrs = attrs_of(s, how, dtype);
   twin_case c = twin_of(apart ? FSDP_OP_CONTEXT_ATTENTION : FSDP_OP_ATTENTION, attrs, dtype);
   c.name += text_of(s, how);
   inputs_of(&c, dtype, s, how, 1.5); // some rows are nearly one-hot
@@ -169,9 +210,16 @@ void run(fsdp_dtype dtype) {
   for (const heads &s : windowed_shapes) forward_and_backward(dtype, s);
   for (const cut_heads &c : cut_shapes) forward_and_backward(dtype, c.s, c.how);
   for (const cut_heads &c : alone_shapes) forward_and_backward(dtype, c.s, c.how);
-  // More sequences times heads than a grid has blocks along y, whose last layer along z is not full.
-  fsdp_cuda_limit_grid(4);
-  for (const cut_heads &c : many_heads) forward_and_backward(dtype, c.s, c.how);
+  for (const cut_heads &c : parted_shapes) forward_and_backward(dtype, c.s, c.how);
+  if (dtype == FSDP_BF16)
+    for (const cut_heads &c : rotated_shapes) forward_and_backward(dtype, c.s, c.how);
+  if (dtype == FSDP_BF16 && tensor_kernel == FSDP_ATTENTION_WGMMA) {
+    tensor_kernel = FSDP_ATTENTION_WGMMA_UNFENCED;
+    for (const heads &s : unfenced_shapes) forward_and_backward(dtype, s);
+    tensor_kernel = FSDP_ATTENTION_WGMMA;
+  }
+  fsdp_cuda_limit_grid(2);
+  for (const cut_heads &c : many_tiles) forward_and_backward(dtype, c.s, c.how);
   fsdp_cuda_limit_grid(0);
 }
 
@@ -192,6 +240,7 @@ twin_operand widened(twin_operand o) {
 // Runs a case in bf16, and in fp32 on the same numbers, and compares what `results` names. Returns fp32's.
 std::vector<std::vector<unsigned char>> against_fp32(const twin_case &c, const std::vector<size_t> &results) {
   twin_case exact = c;
+  exact.attrs.attention = FSDP_ATTENTION_GENERAL;
   for (twin_operand &o : exact.operands)
     if (o.dtype == FSDP_BF16) o = widened(o);
   const std::vector<std::vector<unsigned char>> mine = twin_run(c), wanted = twin_run(exact);
@@ -214,7 +263,7 @@ void print_rate(const twin_case &c) {
 }
 
 void production(const heads &s, const cut &how) {
-  const fsdp_op_attrs attrs = attrs_of(s, how);
+  const fsdp_op_attrs attrs = attrs_of(s, how, FSDP_BF16);
   const bool apart = is_apart(how);
   const int64_t N = s.B * s.T;
   twin_case c = twin_of(apart ? FSDP_OP_CONTEXT_ATTENTION : FSDP_OP_ATTENTION, attrs, FSDP_BF16);
@@ -251,6 +300,10 @@ void production(const heads &s, const cut &how) {
 }
 
 } // namespace
+
+void twin_use_attention(fsdp_attention_kernel kernel) {
+  tensor_kernel = kernel;
+}
 
 void twin_attention_production() {
 #if defined(FSDP_SIMT)

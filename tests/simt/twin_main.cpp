@@ -1,6 +1,7 @@
-// usage: simt_kernels [--each|--mutate] GROUP... (or gpu_kernels): the groups of cases below; all but `production`
+// usage: simt_kernels [--attention mma|wgmma] [--each|--mutate] GROUP... (or gpu_kernels): the groups of cases below; all but `production`
 // if none is named. --each runs of every op, in fp32 and in bf16, its greatest case alone; --mutate runs small
-// cases with each operand in turn one element too short, which must be noticed.
+// cases with each operand in turn one element too short, which must be noticed. --attention: which tensor-core
+// kernels attention runs on (mma).
 #include "tests/simt/twin.h"
 
 #include "kernels/cuda/cuda_kernels.h"
@@ -10,6 +11,24 @@
 
 #include <cstdio>
 #include <cstring>
+
+// False, having said why, if neither this executable nor this GPU has them.
+static bool choose_attention(const char *name) {
+  cudaDeviceProp properties;
+  FSDP_CHECK(cudaGetDeviceProperties(&properties, 0) == cudaSuccess, "no properties of the device");
+  const fsdp_attention_kernel kernel = strcmp(name, "wgmma") == 0 ? FSDP_ATTENTION_WGMMA : FSDP_ATTENTION_MMA;
+  fsdp_op_gpu gpu = {};
+  gpu.capability = 10 * properties.major + properties.minor;
+  gpu.attention = fsdp_attention_choice_of(kernel);
+  gpu.attention_missing = ~fsdp_cuda_attention_kernels();
+  fsdp_error error = {};
+  if (fsdp_attention_check(&gpu, FSDP_BF16, 128, &error) != FSDP_OK) {
+    printf("%s: skipped\n", error.message);
+    return false;
+  }
+  twin_use_attention(kernel);
+  return true;
+}
 
 int main(int argc, char **argv) {
   const struct {
@@ -27,12 +46,10 @@ int main(int argc, char **argv) {
     printf("no GPU here: skipped\n");
     return 77;
   }
-  fsdp_error error = {};
-  cudaDeviceProp properties;
-  FSDP_CHECK(cudaGetDeviceProperties(&properties, 0) == cudaSuccess, "no properties of the device");
-  if (fsdp_cuda_check(10 * properties.major + properties.minor, &error) != FSDP_OK) {
-    printf("%s: skipped\n", error.message);
-    return error.status == FSDP_ERR_PEER ? 77 : int(error.status);
+  if (argc > 2 && strcmp(argv[1], "--attention") == 0) {
+    if (!choose_attention(argv[2])) return 77;
+    argc -= 2;
+    argv += 2;
   }
   void *workspace;
   FSDP_CHECK(cudaMalloc(&workspace, size_t(FSDP_CUDA_GEMM_WORKSPACE_BYTES)) == cudaSuccess,

@@ -59,9 +59,12 @@ class Tokens:
         self.first, self.last = struct.unpack("<2q", data[64:80])
         mask = (128 + count * width + 7) // 8 * 8
         starts = (mask + (count + 7) // 8 + 7) // 8 * 8
-        assert number(96, 8) == len(data) == starts + 8 * documents
-        sections = data[128:128 + count * width], data[mask:mask + (count + 7) // 8], data[starts:]
-        assert [zlib.crc32(section) for section in sections] == [number(80 + 4 * i, 4) for i in range(3)]
+        template = starts + 8 * documents
+        assert number(96, 8) == len(data) == template + (number(104, 8) + 7) // 8 * 8
+        self.template = data[template:template + number(104, 8)]
+        sections = (data[128:128 + count * width], data[mask:mask + (count + 7) // 8], data[starts:template],
+                    self.template)
+        assert [zlib.crc32(section) for section in sections] == [number(80 + 4 * i, 4) for i in range(4)]
         self.ids = list(array({1: "B", 2: "H", 4: "I"}[width], sections[0]))
         self.learned = [bool(sections[1][i // 8] >> i % 8 & 1) for i in range(count)]
         self.starts = list(struct.unpack(f"<{documents}Q", sections[2]))

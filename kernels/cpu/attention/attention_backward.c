@@ -188,6 +188,7 @@ void FSDP_CPU(attention_backward)(const fsdp_kernel_call *call) {
   const fsdp_view *o = open_operands(call, 0);
   k.q = k.kv = &o[0], k.o = &o[1], k.lse = &o[2], k.d_o = &o[3], k.d_q = k.d_kv = &o[4];
   differentiate_all(&k);
+  if (call->attrs->rotates_back) FSDP_CPU(rotate_back)(call, k.d_q);
 }
 
 void FSDP_CPU(context_attention_backward)(const fsdp_kernel_call *call) {

@@ -29,35 +29,7 @@ __device__ __host__ inline int64_t statistic_at(const attention_shape &s, int b,
   return (int64_t(b) * s.H + head) * s.T + index;
 }
 
-// The sequence and the head, of `heads` in each, that a block is for. Past the last sequence: for none.
-struct block_head {
-  int b, head;
-};
-__device__ __forceinline__ block_head block_head_of(int heads) {
-  const int row = block_row();
-  return {row / heads, row % heads};
-}
-
-// First key of the tile (of TILE keys) that holds the first key that the query at `position` sees.
-template <int TILE> __device__ __forceinline__ int first_tile(const attention_shape &s, int position) {
-  return position < s.window ? 0 : (position - s.window + 1) / TILE * TILE;
-}
-
-// Queries `index` to `end` - 1 and, in their order, the positions from `position` on.
-struct query_range {
-  int index, end, position;
-};
-
-// Tiles of ROWS queries: those of the first chunk, then those of the second. `end` is the chunk's.
-template <int ROWS> __device__ __host__ inline int query_tiles(const attention_shape &s) {
-  return (s.queries.chunk + ROWS - 1) / ROWS + (s.T - s.queries.chunk + ROWS - 1) / ROWS;
-}
-template <int ROWS> __device__ __forceinline__ query_range query_tile(const attention_shape &s, int i) {
-  const int head_tiles = (s.queries.chunk + ROWS - 1) / ROWS;
-  if (i < head_tiles) return {i * ROWS, s.queries.chunk, s.queries.first + i * ROWS};
-  const int at = (i - head_tiles) * ROWS;
-  return {s.queries.chunk + at, s.T, s.queries.second + at};
-}
+attention_shape attention_shape_of(const fsdp_kernel_call *call);
 
 // Whether the rows of queries and keys follow one another and are the same: what needs no map.
 inline bool attention_is_plain(const attention_shape &s) {
@@ -72,19 +44,27 @@ template <class T> struct attention_forward {
   float *lse;
 };
 
+// head_parts above 1: the heads of a group are cut over as many blocks. Each leaves its part of d_k and d_v
+// in `parts`, (head_parts, B*S, 2*K*D), columns and rows as those of k|v alone; the parts are then added in
+// order.
 template <class T> struct attention_gradient {
   attention_shape shape;
   const T *q, *k, *v, *d_o;
   const float *lse, *delta;
   T *d_q, *d_k, *d_v;
+  int head_parts;
+  float *parts;
+  bool rotates_back = false; // d_q and d_k become rope_backward's, with these frequencies; D is 64 or 128
+  float inv_freq[64] = {};
 };
 
-void attention_tensor_forward(const attention_forward<bf16> &p, void *stream);
-void attention_tensor_backward(const attention_gradient<bf16> &p, void *stream);
+void attention_tensor_forward(const attention_forward<bf16> &p, launch_stream stream);
+void attention_tensor_backward(const attention_gradient<bf16> &p, launch_stream stream);
 
-void attention_hopper_forward(const attention_forward<bf16> &p, void *stream);
-void attention_hopper_backward(const attention_gradient<bf16> &p, void *stream);
+// `fenced`: with the fence that PTX asks for (models/graph/attention_kernel.h).
+void attention_hopper_forward(const attention_forward<bf16> &p, bool fenced, launch_stream stream);
+void attention_hopper_backward(const attention_gradient<bf16> &p, launch_stream stream);
 
 // For T float and bf16.
-template <class T> void attention_general_forward(const attention_forward<T> &p, void *stream);
-template <class T> void attention_general_backward(const attention_gradient<T> &p, void *stream);
+template <class T> void attention_general_forward(const attention_forward<T> &p, launch_stream stream);
+template <class T> void attention_general_backward(const attention_gradient<T> &p, launch_stream stream);

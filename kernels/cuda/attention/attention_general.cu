@@ -5,7 +5,7 @@
 // row. Each thread computes every eighth of the row's scores with a tile, and accumulates every eighth column
 // of the result. Separate kernels compute d_q and d_k, d_v; one thread computes each element, in a fixed
 // order.
-#include "kernels/cuda/attention/attention.cuh"
+#include "kernels/cuda/attention/attention_blocks.cuh"
 
 #include <float.h>
 #include <math.h>
@@ -126,12 +126,10 @@ template <class T, int COLUMNS>
 __global__ void __launch_bounds__(threads_count, COLUMNS <= 16 ? 6 : 2) attend(attention_forward<T> p) {
   constexpr int keys = tile_rows<COLUMNS>, count = keys / sharers;
   const attention_shape &s = p.shape;
-  const block_head which = block_head_of(s.H);
-  const int b = which.b, head = which.head;
-  if (b >= s.B) return;
-  const int kv = head / s.G * s.D;
-  // The longest rows of the triangle first.
-  const query_range own = query_tile<rows>(s, int(gridDim.x - 1 - blockIdx.x));
+  const query_block block = query_block_at<rows>(s, int(blockIdx.x), block_row());
+  if (block.tile < 0) return;
+  const int b = block.b, head = block.head, kv = head / s.G * s.D;
+  const query_range own = query_tile<rows>(s, block.tile);
   const int valid = least(rows, own.end - own.index);
   const int row = int(threadIdx.x) / sharers, lane = int(threadIdx.x) % sharers;
   const tiles t = cut_shared<COLUMNS>(s.D, 1, 2, 1);
@@ -177,11 +175,10 @@ template <class T, int COLUMNS>
 __global__ void __launch_bounds__(threads_count, 2) differentiate_queries(attention_gradient<T> p) {
   constexpr int keys = tile_rows<COLUMNS>, count = keys / sharers;
   const attention_shape &s = p.shape;
-  const block_head which = block_head_of(s.H);
-  const int b = which.b, head = which.head;
-  if (b >= s.B) return;
-  const int kv = head / s.G * s.D;
-  const query_range own = query_tile<rows>(s, int(gridDim.x - 1 - blockIdx.x));
+  const query_block block = query_block_at<rows>(s, int(blockIdx.x), block_row());
+  if (block.tile < 0) return;
+  const int b = block.b, head = block.head, kv = head / s.G * s.D;
+  const query_range own = query_tile<rows>(s, block.tile);
   const int valid = least(rows, own.end - own.index);
   const int row = int(threadIdx.x) / sharers, lane = int(threadIdx.x) % sharers, index = own.index + row;
   const tiles t = cut_shared<COLUMNS>(s.D, 2, 2, 1);
@@ -218,10 +215,9 @@ template <class T, int COLUMNS>
 __global__ void __launch_bounds__(threads_count, 2) differentiate_keys(attention_gradient<T> p) {
   constexpr int queries = tile_rows<COLUMNS>, count = queries / sharers;
   const attention_shape &s = p.shape;
-  const block_head which = block_head_of(s.K);
-  const int b = which.b, kv = which.head;
-  if (b >= s.B) return;
-  const int first = int(blockIdx.x) * rows;
+  const key_block block = key_block_at<rows>(s, 1, int(blockIdx.x), block_row());
+  if (block.first >= s.S) return;
+  const int b = block.b, kv = block.head, first = block.first;
   const int row = int(threadIdx.x) / sharers, lane = int(threadIdx.x) % sharers;
   const tiles t = cut_shared<COLUMNS>(s.D, 2, 2, 2);
   load_keys(t.own[0], rows, p.k + kv * s.D, s, b, first);
@@ -261,25 +257,25 @@ __global__ void __launch_bounds__(threads_count, 2) differentiate_keys(attention
   store_row(p.d_v + at, lane, s.D, 1.0f, d_v);
 }
 
-template <class T, int COLUMNS> void forward(const attention_forward<T> &p, void *stream) {
-  launch_shape shape = {query_tiles<rows>(p.shape), threads_count, stream, int64_t(p.shape.B) * p.shape.H,
+template <class T, int COLUMNS> void forward(const attention_forward<T> &p, launch_stream stream) {
+  launch_shape shape = {int64_t(p.shape.B) * p.shape.H, threads_count, stream, query_tiles<rows>(p.shape),
                         shared_bytes<COLUMNS>(p.shape.D, 1, 2, 1)};
   launch(shape, attend<T, COLUMNS>, p);
 }
 
-template <class T, int COLUMNS> void backward(const attention_gradient<T> &p, void *stream) {
-  launch_shape shape = {query_tiles<rows>(p.shape), threads_count, stream, int64_t(p.shape.B) * p.shape.H,
+template <class T, int COLUMNS> void backward(const attention_gradient<T> &p, launch_stream stream) {
+  launch_shape shape = {int64_t(p.shape.B) * p.shape.H, threads_count, stream, query_tiles<rows>(p.shape),
                         shared_bytes<COLUMNS>(p.shape.D, 2, 2, 1)};
   launch(shape, differentiate_queries<T, COLUMNS>, p);
-  shape.blocks = blocks_of(p.shape.S, rows);
-  shape.rows = int64_t(p.shape.B) * p.shape.K;
+  shape.blocks = int64_t(p.shape.B) * p.shape.K;
+  shape.rows = blocks_of(p.shape.S, rows);
   shape.shared_bytes = shared_bytes<COLUMNS>(p.shape.D, 2, 2, 2);
   launch(shape, differentiate_keys<T, COLUMNS>, p);
 }
 
 } // namespace
 
-template <class T> void attention_general_forward(const attention_forward<T> &p, void *stream) {
+template <class T> void attention_general_forward(const attention_forward<T> &p, launch_stream stream) {
   if (p.shape.D <= sharers * 16) {
     forward<T, 16>(p, stream);
   } else {
@@ -287,7 +283,7 @@ template <class T> void attention_general_forward(const attention_forward<T> &p,
   }
 }
 
-template <class T> void attention_general_backward(const attention_gradient<T> &p, void *stream) {
+template <class T> void attention_general_backward(const attention_gradient<T> &p, launch_stream stream) {
   if (p.shape.D <= sharers * 16) {
     backward<T, 16>(p, stream);
   } else {
@@ -295,7 +291,7 @@ template <class T> void attention_general_backward(const attention_gradient<T> &
   }
 }
 
-template void attention_general_forward(const attention_forward<float> &p, void *stream);
-template void attention_general_forward(const attention_forward<bf16> &p, void *stream);
-template void attention_general_backward(const attention_gradient<float> &p, void *stream);
-template void attention_general_backward(const attention_gradient<bf16> &p, void *stream);
+template void attention_general_forward(const attention_forward<float> &p, launch_stream stream);
+template void attention_general_forward(const attention_forward<bf16> &p, launch_stream stream);
+template void attention_general_backward(const attention_gradient<float> &p, launch_stream stream);
+template void attention_general_backward(const attention_gradient<bf16> &p, launch_stream stream);

@@ -10,8 +10,7 @@
 //   out       O += P V in registers, divided by the sums at the end
 //
 // Tile i + 1's S and tile i's P V are started together; the softmax of tile i + 1 runs beside P V. The two
-// warpgroups take turns at starting products, so that one's softmax runs beside the other's products. Blocks
-// of the longest rows start first.
+// warpgroups take turns at starting products, so that one's softmax runs beside the other's products.
 #include "kernels/cuda/attention/attention_hopper.cuh"
 
 #include <float.h>
@@ -22,6 +21,7 @@ namespace {
 constexpr int consumers = 2, stages = 2;
 constexpr int queries = consumers * warpgroup_rows, keys = 128;
 constexpr int threads_count = (1 + consumers) * warpgroup_threads;
+constexpr int blocks_at_once = 1; // of a multiprocessor
 // Of a thread that copies and of one that computes: together the 168 that each of a block's 384 may have.
 constexpr int copy_registers = 40, compute_registers = 232;
 static_assert(copy_registers + consumers * compute_registers <= 168 * (1 + consumers), "what the block has");
@@ -50,11 +50,11 @@ struct block_range {
   int b, head, first_key, end;
 };
 
-template <bool MAPPED> __device__ __forceinline__ block_range range_of(const attention_shape &s) {
-  const query_range own = query_tile_at<MAPPED, queries>(s, int(gridDim.x - 1 - blockIdx.x));
-  const block_head at = block_head_of(s.H);
-  return {own, at.b, at.head, first_tile<keys>(s, own.position),
-          own.position + least(queries, own.end - own.index)};
+template <bool MAPPED>
+__device__ __forceinline__ block_range range_of(const attention_shape &s, const query_block &block) {
+  const query_range own = query_tile_at<MAPPED, queries>(s, block.tile);
+  const key_span span = keys_before<queries, keys>(s, own);
+  return {own, block.b, block.head, span.first, span.end};
 }
 
 // ---- Copies
@@ -65,10 +65,15 @@ struct copy_in_progress {
 };
 
 // Another tile's copies have started. The one before has arrived when at most these are in progress.
-template <int groups_left> __device__ __forceinline__ void announce(copy_in_progress *copy, int next_full) {
+template <bool FENCED, int groups_left>
+__device__ __forceinline__ void announce(copy_in_progress *copy, int next_full) {
   cp_async_wait<groups_left>();
   if (copy->full != 0) {
-    fence_proxy_async();
+    if constexpr (FENCED) {
+      fence_proxy_async();
+    } else {
+      fence_proxy_async_left_out();
+    }
 #pragma unroll
     for (int i = 0; i < consumers; i++) named_barrier_arrive(copy->full + i, full_threads);
   }
@@ -76,7 +81,7 @@ template <int groups_left> __device__ __forceinline__ void announce(copy_in_prog
 }
 
 // K of tile i + 1 goes before V of tile i: the order in which they are needed.
-template <int WIDTH, bool MAPPED>
+template <int WIDTH, bool MAPPED, bool FENCED>
 __device__ __forceinline__ void copy_tiles(const attention_forward<bf16> &p, const smem<unsigned char> &bytes,
                                            const block_range &range) {
   const attention_shape &s = p.shape;
@@ -95,7 +100,7 @@ __device__ __forceinline__ void copy_tiles(const attention_forward<bf16> &p, con
       copy_key_panels<MAPPED, WIDTH, keys, warpgroup_threads>(
           bytes.part<bf16>(k_at<WIDTH>(stage), keys * WIDTH), p.k + kv, s, range.b, key, k_run, thread);
       cp_async_commit();
-      announce<1>(&copy, k_full + stage * consumers);
+      announce<FENCED, 1>(&copy, k_full + stage * consumers);
     }
     if (i > 0) {
       const int stage = (i - 1) % stages, key = range.first_key + (i - 1) * keys;
@@ -104,10 +109,10 @@ __device__ __forceinline__ void copy_tiles(const attention_forward<bf16> &p, con
       copy_key_panels<MAPPED, WIDTH, keys, warpgroup_threads>(
           bytes.part<bf16>(v_at<WIDTH>(stage), keys * WIDTH), p.v + kv, s, range.b, key, v_run, thread);
       cp_async_commit();
-      announce<1>(&copy, v_full + stage * consumers);
+      announce<FENCED, 1>(&copy, v_full + stage * consumers);
     }
   }
-  announce<0>(&copy, 0);
+  announce<FENCED, 0>(&copy, 0);
 }
 
 // ---- Products and softmax
@@ -238,33 +243,41 @@ __device__ __forceinline__ void compute(const attention_forward<bf16> &p, const 
   finish<WIDTH, MAPPED>(p, bytes, range, row, rows, out);
 }
 
-template <int WIDTH, bool MAPPED>
-__global__ void __launch_bounds__(threads_count, 1) attend(attention_forward<bf16> p) {
+// FENCED: as PTX asks (hopper.cuh). Without, for rows that no map is needed for.
+template <int WIDTH, bool MAPPED, bool FENCED>
+__global__ void __launch_bounds__(threads_count, blocks_at_once) attend(attention_forward<bf16> p) {
   FSDP_SHARED_DYNAMIC(bytes);
-  const block_range range = range_of<MAPPED>(p.shape);
-  if (range.b >= p.shape.B) return;
+  const query_block block = query_block_at<queries>(p.shape, int(blockIdx.x), block_row());
+  if (block.tile < 0) return;
+  const block_range range = range_of<MAPPED>(p.shape, block);
   const int warpgroup = int(threadIdx.x) / warpgroup_threads;
   if (warpgroup == 0) {
     registers_release<copy_registers>();
-    copy_tiles<WIDTH, MAPPED>(p, bytes, range);
+    copy_tiles<WIDTH, MAPPED, FENCED>(p, bytes, range);
   } else {
     registers_take<compute_registers>();
     compute<WIDTH, MAPPED>(p, bytes, range, warpgroup - 1);
   }
 }
 
-template <int WIDTH> void run(const attention_forward<bf16> &p, void *stream) {
-  launch({query_tiles<queries>(p.shape), threads_count, stream, int64_t(p.shape.B) * p.shape.H,
-          shared_bytes<WIDTH>},
-         attention_is_plain(p.shape) ? attend<WIDTH, false> : attend<WIDTH, true>, p);
+template <int WIDTH> attention_grid grid_of(const attention_shape &s) {
+  return query_grid<queries, keys>("forward", s, threads_count, shared_bytes<WIDTH>, blocks_at_once);
+}
+
+template <int WIDTH> void run(const attention_forward<bf16> &p, bool fenced, launch_stream stream) {
+  launch(launch_of(grid_of<WIDTH>(p.shape), stream),
+         !attention_is_plain(p.shape) ? attend<WIDTH, true, true>
+         : fenced                     ? attend<WIDTH, false, true>
+                                      : attend<WIDTH, false, false>,
+         p);
 }
 
 } // namespace
 
-void attention_hopper_forward(const attention_forward<bf16> &p, void *stream) {
-  if (p.shape.D <= 64) {
-    run<64>(p, stream);
-  } else {
-    run<128>(p, stream);
-  }
+attention_grid attention_hopper_forward_grid(const attention_shape &s) {
+  return s.D <= 64 ? grid_of<64>(s) : grid_of<128>(s);
+}
+
+void attention_hopper_forward(const attention_forward<bf16> &p, bool fenced, launch_stream stream) {
+  p.shape.D <= 64 ? run<64>(p, fenced, stream) : run<128>(p, fenced, stream);
 }

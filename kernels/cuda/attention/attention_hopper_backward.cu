@@ -13,12 +13,13 @@
 //
 // Tiles of the other side have two stages; the next one is copied while products run.
 #include "kernels/cuda/attention/attention_hopper.cuh"
-#include "kernels/cuda/attention/attention_walk.cuh"
 
 namespace {
 
 constexpr int warpgroups = 2;
 constexpr int threads_count = warpgroups * warpgroup_threads, own_rows = warpgroups * warpgroup_rows;
+static_assert(own_rows == FSDP_ATTENTION_WGMMA_KEYS, "of which the plan counts the blocks");
+constexpr int blocks_at_once = 1; // of a multiprocessor
 
 // A tile of ROWS rows as a factor: its rows from `row` on.
 template <int ROWS> __device__ __forceinline__ uint64_t factor_of(const smem<bf16> &tile, int row) {
@@ -112,18 +113,17 @@ __device__ __forceinline__ void differentiate_keys(const float (&p)[query_tiles_
 }
 
 template <int WIDTH, bool MAPPED>
-__global__ void __launch_bounds__(threads_count) make_d_k_d_v(attention_gradient<bf16> p) {
+__global__ void __launch_bounds__(threads_count, blocks_at_once) make_d_k_d_v(attention_gradient<bf16> p) {
   FSDP_SHARED_DYNAMIC(bytes);
   const smem<bf16> k = bytes.part<bf16>(0, own_rows * WIDTH),
                    v = bytes.part<bf16>(tile_bytes<WIDTH, own_rows>, own_rows * WIDTH);
   const attention_shape &s = p.shape;
-  const block_head which = block_head_of(s.K);
-  const int b = which.b, kv = which.head;
-  if (b >= s.B) return;
-  const int first = int(blockIdx.x) * own_rows;
+  const key_block block = key_block_at<own_rows>(s, p.head_parts, int(blockIdx.x), block_row());
+  if (block.first >= s.S) return;
+  const int b = block.b, kv = block.head, first = block.first;
   const int group_row = int(threadIdx.x) / warpgroup_threads * warpgroup_rows;
   const int row = int(threadIdx.x) / warp_lanes * 16; // of the warp
-  query_walk at = walk_of<MAPPED, tile_queries>(s, kv, first, first + own_rows - 1), next = at;
+  query_walk at = walk_of<MAPPED, own_rows, tile_queries>(s, p.head_parts, block), next = at;
   const uint64_t k_rows = factor_of<own_rows>(k, group_row), v_rows = factor_of<own_rows>(v, group_row);
   if (!is_done(at)) { // some query sees a key
     key_run run;
@@ -178,6 +178,11 @@ __global__ void __launch_bounds__(threads_count) make_d_k_d_v(attention_gradient
     if (has_next) store_statistics(other, statistics);
     wgmma_wait<0>(d_v, d_k, p_left, d_s_left);
   }
+  if (p.rotates_back) rotate_back<WIDTH>(p, d_k, first + row);
+  if (p.head_parts > 1) {
+    store_parts<MAPPED, WIDTH>(p, block, d_k, d_v, first + row);
+    return;
+  }
   __syncthreads(); // K and V have been read; results go through their memory
   const float one[2] = {1.0f, 1.0f}, scales[2] = {s.scale, s.scale};
   store_keys<MAPPED, WIDTH>(v, row, d_v, one, p.d_v + kv * s.D, s, b, first + row);
@@ -220,19 +225,18 @@ differentiate_queries(const float (&p)[key_tiles_of_8][4], const float (&d_p)[ke
 }
 
 template <int WIDTH, bool MAPPED>
-__global__ void __launch_bounds__(threads_count) make_d_q(attention_gradient<bf16> p) {
+__global__ void __launch_bounds__(threads_count, blocks_at_once) make_d_q(attention_gradient<bf16> p) {
   FSDP_SHARED_DYNAMIC(bytes);
   constexpr int one = tile_bytes<WIDTH, tile_keys>, tiles = 2 * tile_bytes<WIDTH, own_rows>;
   const smem<bf16> q = bytes.part<bf16>(0, own_rows * WIDTH),
                    d_o = bytes.part<bf16>(tile_bytes<WIDTH, own_rows>, own_rows * WIDTH);
   const attention_shape &s = p.shape;
-  const block_head which = block_head_of(s.H);
-  const int b = which.b, head = which.head;
-  if (b >= s.B) return;
-  const int kv = head / s.G * s.D;
-  const query_range own = query_tile_at<MAPPED, own_rows>(s, int(gridDim.x - 1 - blockIdx.x));
-  // Positions: of the block's first query, and past its last.
-  const int first = own.position, end = first + least(own_rows, own.end - own.index);
+  const query_block block = query_block_at<own_rows>(s, int(blockIdx.x), block_row());
+  if (block.tile < 0) return;
+  const int b = block.b, head = block.head, kv = head / s.G * s.D;
+  const query_range own = query_tile_at<MAPPED, own_rows>(s, block.tile);
+  const key_span span = keys_before<own_rows, tile_keys>(s, own);
+  const int first = own.position; // of the block's first query
   const int group_row = int(threadIdx.x) / warpgroup_threads * warpgroup_rows;
   const int row = int(threadIdx.x) / warp_lanes * 16; // of the warp
   key_run run;
@@ -249,8 +253,7 @@ __global__ void __launch_bounds__(threads_count) make_d_q(attention_gradient<bf1
                                                             int(threadIdx.x));
   copy_query_panels<MAPPED, WIDTH, own_rows, threads_count>(d_o, p.d_o + head * s.D, s.H * s.D, s, b, own,
                                                             int(threadIdx.x));
-  const int first_key = first_tile<tile_keys>(s, first);
-  copy_stage(0, first_key);
+  copy_stage(0, span.first);
   cp_async_commit();
   float lse[2], delta[2], d_q[WIDTH / 8][4] = {};
 #pragma unroll
@@ -262,7 +265,7 @@ __global__ void __launch_bounds__(threads_count) make_d_q(attention_gradient<bf1
   }
   const uint64_t q_rows = factor_of<own_rows>(q, group_row), d_o_rows = factor_of<own_rows>(d_o, group_row);
   const float scale = s.scale * log2_e;
-  for (int key = first_key, stage = 0; key < end; key += tile_keys, stage = 1 - stage) {
+  for (int key = span.first, stage = 0; key < span.end; key += tile_keys, stage = 1 - stage) {
     const smem<bf16> k = bytes.part<bf16>(tiles + 2 * stage * one, tile_keys * WIDTH);
     const smem<bf16> v = bytes.part<bf16>(tiles + (2 * stage + 1) * one, tile_keys * WIDTH);
     cp_async_wait<0>();
@@ -280,7 +283,7 @@ __global__ void __launch_bounds__(threads_count) make_d_q(attention_gradient<bf1
     wgmma_wait<1>(weights[0]);
     weigh_queries(weights, lse, scale, key - first - row, s.window);
     // Here, and not before P: else ptxas (13.0) moves the wait for d_P up, and makes P after it.
-    if (key + tile_keys < end) copy_stage(1 - stage, key + tile_keys);
+    if (key + tile_keys < span.end) copy_stage(1 - stage, key + tile_keys);
     cp_async_commit();
     wgmma_wait<0>(d_p);
     differentiate_queries<0>(weights[0], d_p, delta, left);
@@ -292,25 +295,42 @@ __global__ void __launch_bounds__(threads_count) make_d_q(attention_gradient<bf1
     wgmma_commit();
     wgmma_wait<0>(d_q, left, left_of_rest);
   }
+  if (p.rotates_back) rotate_back<WIDTH>(p, d_q, first + row);
   __syncthreads(); // Q has been read; results go through its memory
   const float scales[2] = {s.scale, s.scale};
   store_queries<MAPPED, WIDTH>(q, row, d_q, scales, p.d_q + head * s.D, s.Q, s, b, own.index + row, own.end);
 }
 
-template <int WIDTH, bool MAPPED> void run(const attention_gradient<bf16> &p, void *stream) {
-  const attention_shape &s = p.shape;
-  launch({blocks_of(s.S, own_rows), threads_count, stream, int64_t(s.B) * s.K, keys_shared_bytes<WIDTH>},
-         make_d_k_d_v<WIDTH, MAPPED>, p);
-  launch({query_tiles<own_rows>(s), threads_count, stream, int64_t(s.B) * s.H, queries_shared_bytes<WIDTH>},
-         make_d_q<WIDTH, MAPPED>, p);
+// ---- Launches
+
+template <int WIDTH> attention_grid keys_grid(const attention_shape &s, int head_parts) {
+  return key_grid<own_rows, tile_queries>(s, head_parts, threads_count, keys_shared_bytes<WIDTH>,
+                                          blocks_at_once);
 }
 
-template <int WIDTH> void run_mapped(const attention_gradient<bf16> &p, void *stream) {
+template <int WIDTH> attention_grid queries_grid(const attention_shape &s) {
+  return query_grid<own_rows, tile_keys>("d_q", s, threads_count, queries_shared_bytes<WIDTH>,
+                                         blocks_at_once);
+}
+
+template <int WIDTH, bool MAPPED> void run(const attention_gradient<bf16> &p, launch_stream stream) {
+  launch(launch_of(keys_grid<WIDTH>(p.shape, p.head_parts), stream), make_d_k_d_v<WIDTH, MAPPED>, p);
+  launch(launch_of(queries_grid<WIDTH>(p.shape), stream), make_d_q<WIDTH, MAPPED>, p);
+}
+
+template <int WIDTH> void run_mapped(const attention_gradient<bf16> &p, launch_stream stream) {
   attention_is_plain(p.shape) ? run<WIDTH, false>(p, stream) : run<WIDTH, true>(p, stream);
 }
 
 } // namespace
 
-void attention_hopper_backward(const attention_gradient<bf16> &p, void *stream) {
+attention_grid attention_hopper_d_k_d_v_grid(const attention_shape &s, int head_parts) {
+  return s.D <= 64 ? keys_grid<64>(s, head_parts) : keys_grid<128>(s, head_parts);
+}
+attention_grid attention_hopper_d_q_grid(const attention_shape &s) {
+  return s.D <= 64 ? queries_grid<64>(s) : queries_grid<128>(s);
+}
+
+void attention_hopper_backward(const attention_gradient<bf16> &p, launch_stream stream) {
   p.shape.D <= 64 ? run_mapped<64>(p, stream) : run_mapped<128>(p, stream);
 }

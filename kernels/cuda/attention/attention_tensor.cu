@@ -6,8 +6,7 @@
 //            of the next product
 //   out      O = P V in registers, divided by the sums at the end
 //
-// One K and one V tile: K of the next tile is copied while P V runs, V while Q K^T runs. Blocks of the
-// longest rows start first.
+// One K and one V tile: K of the next tile is copied while P V runs, V while Q K^T runs.
 #include "kernels/cuda/attention/attention_tensor.cuh"
 
 #include <float.h>
@@ -18,6 +17,7 @@ namespace {
 constexpr int warps = 4, threads_count = warps * warp_lanes;
 constexpr int warp_rows = 32, row_tiles = warp_rows / 16;
 constexpr int queries = warps * warp_rows;
+constexpr int blocks_at_once = 2; // of a multiprocessor
 
 // Keys of a tile: as many as registers allow.
 template <int WIDTH> constexpr int tile_keys = WIDTH <= 64 ? 64 : 32;
@@ -88,26 +88,25 @@ __device__ __forceinline__ void finish(const attention_forward<bf16> &p, const s
 }
 
 template <int WIDTH, bool MAPPED>
-__global__ void __launch_bounds__(threads_count) attend(attention_forward<bf16> p) {
+__global__ void __launch_bounds__(threads_count, blocks_at_once) attend(attention_forward<bf16> p) {
   constexpr int keys = tile_keys<WIDTH>;
   FSDP_SHARED_DYNAMIC(bytes);
   const smem<bf16> q = bytes.part<bf16>(0, queries * WIDTH);
   const smem<bf16> k = bytes.part<bf16>(queries * WIDTH * 2, keys * WIDTH);
   const smem<bf16> v = bytes.part<bf16>((queries + keys) * WIDTH * 2, keys * WIDTH);
   const attention_shape &s = p.shape;
-  const block_head which = block_head_of(s.H);
-  const int b = which.b, head = which.head;
-  if (b >= s.B) return;
-  const int kv = head / s.G * s.D;
-  const query_range own = query_tile_at<MAPPED, queries>(s, int(gridDim.x - 1 - blockIdx.x));
-  // Positions: of the block's first query and past its last, and of the warp's first.
-  const int first = own.position, end = first + least(queries, own.end - own.index);
+  const query_block block = query_block_at<queries>(s, int(blockIdx.x), block_row());
+  if (block.tile < 0) return;
+  const int b = block.b, head = block.head, kv = head / s.G * s.D;
+  const query_range own = query_tile_at<MAPPED, queries>(s, block.tile);
+  const key_span span = keys_before<queries, keys>(s, own);
+  // Positions: of the block's first query and of the warp's first.
+  const int first = own.position;
   const int warp_first = first + int(threadIdx.x) / warp_lanes * warp_rows;
   copy_queries<MAPPED, WIDTH, queries, threads_count>(q, p.q + head * s.D, s.Q, s, b, own);
-  const int first_key = first_tile<keys>(s, first);
   key_run run;
-  move_to<MAPPED, keys>(s, b, first_key, &run);
-  copy_keys<MAPPED, WIDTH, keys, threads_count>(k, p.k + kv, s, b, first_key, run);
+  move_to<MAPPED, keys>(s, b, span.first, &run);
+  copy_keys<MAPPED, WIDTH, keys, threads_count>(k, p.k + kv, s, b, span.first, run);
   cp_async_commit();
   const uint32_t q_lanes = lanes_of_a<WIDTH>(q, warp_first - first),
                  k_lanes = lanes_of_b_transposed<WIDTH>(k, 0);
@@ -120,7 +119,7 @@ __global__ void __launch_bounds__(threads_count) attend(attention_forward<bf16> 
     rows.sum[m][0] = rows.sum[m][1] = 0;
   }
   const float scale = s.scale * log2_e;
-  for (int key = first_key; key < end; key += keys) {
+  for (int key = span.first; key < span.end; key += keys) {
     float scores[row_tiles][keys / 8][4];
     cp_async_wait<0>();
     __syncthreads(); // K has arrived, and all reads of the last V are done
@@ -131,7 +130,7 @@ __global__ void __launch_bounds__(threads_count) attend(attention_forward<bf16> 
     if (sees) multiply_rows<WIDTH>(q_lanes, k_lanes, scores);
     cp_async_wait<0>();
     __syncthreads(); // V has arrived, and all reads of K are done
-    if (key + keys < end) {
+    if (key + keys < span.end) {
       move_to<MAPPED, keys>(s, b, key + keys, &run);
       copy_keys<MAPPED, WIDTH, keys, threads_count>(k, p.k + kv, s, b, key + keys, run);
     }
@@ -145,18 +144,22 @@ __global__ void __launch_bounds__(threads_count) attend(attention_forward<bf16> 
   finish<MAPPED, WIDTH>(p, q, &rows, out, b, head, own);
 }
 
-template <int WIDTH> void run(const attention_forward<bf16> &p, void *stream) {
-  launch({query_tiles<queries>(p.shape), threads_count, stream, int64_t(p.shape.B) * p.shape.H,
-          shared_bytes<WIDTH>},
+template <int WIDTH> attention_grid grid_of(const attention_shape &s) {
+  return query_grid<queries, tile_keys<WIDTH>>("forward", s, threads_count, shared_bytes<WIDTH>,
+                                               blocks_at_once);
+}
+
+template <int WIDTH> void run(const attention_forward<bf16> &p, launch_stream stream) {
+  launch(launch_of(grid_of<WIDTH>(p.shape), stream),
          attention_is_plain(p.shape) ? attend<WIDTH, false> : attend<WIDTH, true>, p);
 }
 
 } // namespace
 
-void attention_tensor_forward(const attention_forward<bf16> &p, void *stream) {
-  if (p.shape.D <= 64) {
-    run<64>(p, stream);
-  } else {
-    run<128>(p, stream);
-  }
+attention_grid attention_tensor_forward_grid(const attention_shape &s) {
+  return s.D <= 64 ? grid_of<64>(s) : grid_of<128>(s);
+}
+
+void attention_tensor_forward(const attention_forward<bf16> &p, launch_stream stream) {
+  p.shape.D <= 64 ? run<64>(p, stream) : run<128>(p, stream);
 }

@@ -5,7 +5,7 @@
 // eight rows meet in a bank. Tiles start on 256 bytes. Fragments are ptx.cuh's.
 #pragma once
 
-#include "kernels/cuda/attention/attention.cuh"
+#include "kernels/cuda/attention/attention_blocks.cuh"
 
 #include <math.h>
 
@@ -98,13 +98,6 @@ __device__ __forceinline__ void copy_keys(const smem<bf16> &tile, const bf16 *so
     first = key + run.shift;
   }
   copy_tile<WIDTH, ROWS, THREADS>(tile, source + int64_t(first) * s.kv_width, s.kv_width, s.S - key, s.D);
-}
-
-// Tile `i` of ROWS queries (query_tile).
-template <bool MAPPED, int ROWS>
-__device__ __forceinline__ query_range query_tile_at(const attention_shape &s, int i) {
-  if constexpr (MAPPED) return query_tile<ROWS>(s, i);
-  return {i * ROWS, s.T, i * ROWS};
 }
 
 // The shared address from which this lane reads for ldmatrix, of column 0; at_column() moves it along the
@@ -265,4 +258,74 @@ __device__ __forceinline__ void store_keys(const smem<bf16> &tile, int row, cons
     store_rows<WIDTH>(tile, row, d, factor, destination + int64_t(b * s.S + key) * s.kv_width, s.kv_width,
                       s.S - key, s.D, [](int i) { return i; });
   }
+}
+
+// sin(x) and cos(x), within 1e-6 for the angles of positions below 2^20.
+__device__ __forceinline__ void sine_and_cosine(float x, float *sine, float *cosine) {
+  constexpr float turn = 6.28318530717958647692f, turn_rest = -1.74845560e-7f; // 2 pi in two parts
+  const float turns = rintf(x * (1.0f / turn));
+  x = fmaf(-turns, turn_rest, fmaf(-turns, turn, x));
+  *sine = sin_approx(x);
+  *cosine = cos_approx(x);
+}
+
+// Rotates 16 rows of results back, of which the first has `position`: rope.cu's rotation, of a thread's own
+// elements i and i + WIDTH / 2.
+template <int WIDTH>
+__device__ __forceinline__ void rotate_back(const attention_gradient<bf16> &p, float (&d)[WIDTH / 8][4],
+                                            int position) {
+  const int lane = int(threadIdx.x) % warp_lanes;
+#pragma unroll
+  for (int n = 0; n < WIDTH / 16; n++)
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+      const float frequency = p.inv_freq[n * 8 + lane % 4 * 2 + i % 2];
+      const float a = d[n][i], b = d[n + WIDTH / 16][i];
+      float sine, cosine;
+      sine_and_cosine(float(position + lane / 4 + i / 2 * 8) * frequency, &sine, &cosine);
+      d[n][i] = a * cosine + b * sine;
+      d[n + WIDTH / 16][i] = b * cosine - a * sine;
+    }
+}
+
+// Of 16 rows of results, times `factor`, the first D columns of the rows below `valid`: row i goes to row
+// row_of(i) of `destination`, in 16-byte accesses. Of two neighbouring tiles of 8 columns, a lane and the one
+// beside it take one each.
+template <int WIDTH, class Rows>
+__device__ __forceinline__ void store_part_rows(const float (&d)[WIDTH / 8][4], float factor,
+                                                float *destination, int stride, int valid, int D,
+                                                const Rows &row_of) {
+  const int lane = int(threadIdx.x) % warp_lanes, t = lane % 4;
+  const bool odd = t % 2 != 0;
+#pragma unroll
+  for (int half = 0; half < 2; half++) {
+    const int row = lane / 4 + half * 8;
+    float *at = destination + int64_t(row < valid ? row_of(row) : 0) * stride + t / 2 * 4;
+#pragma unroll
+    for (int n = 0; n < WIDTH / 8; n += 2) {
+      const float x = factor * d[n][2 * half], y = factor * d[n][2 * half + 1];
+      const float z = factor * d[n + 1][2 * half], w = factor * d[n + 1][2 * half + 1];
+      const float other_x = __shfl_xor_sync(whole_warp, odd ? x : z, 1);
+      const float other_y = __shfl_xor_sync(whole_warp, odd ? y : w, 1);
+      const int column = odd ? (n + 1) * 8 : n * 8;
+      if (row < valid && column < D)
+        global_store(reinterpret_cast<float4 *>(at + column),
+                     odd ? float4{other_x, other_y, z, w} : float4{x, y, other_x, other_y});
+    }
+  }
+}
+
+// The block's part of d_k and d_v of the warp's 16 keys from `key` on.
+template <bool MAPPED, int WIDTH>
+__device__ __forceinline__ void store_parts(const attention_gradient<bf16> &p, const key_block &block,
+                                            const float (&d_k)[WIDTH / 8][4],
+                                            const float (&d_v)[WIDTH / 8][4], int key) {
+  const attention_shape &s = p.shape;
+  const int stride = 2 * s.K * s.D, rows = s.B * s.S;
+  float *k = p.parts + int64_t(block.part) * rows * stride + block.head * s.D, *v = k + s.K * s.D;
+  const auto row = [&](int i) {
+    return MAPPED ? key_row(s.keys, block.b, key + i) : block.b * s.S + key + i;
+  };
+  store_part_rows<WIDTH>(d_v, 1.0f, v, stride, s.S - key, s.D, row);
+  store_part_rows<WIDTH>(d_k, s.scale, k, stride, s.S - key, s.D, row);
 }

@@ -9,15 +9,16 @@
 // P^T and d_S^T come out of the tensor cores as left factors. The other owns queries and walks keys. The
 // price is that S and d_P are computed twice. Tiles of the other side are copied one ahead.
 #include "kernels/cuda/attention/attention_tensor.cuh"
-#include "kernels/cuda/attention/attention_walk.cuh"
 
 namespace {
 
 constexpr int warps = 4, threads_count = warps * warp_lanes;
+constexpr int blocks_at_once = 2; // of a multiprocessor
 
 // ---- d_K and d_V
 
 constexpr int own_keys = warps * 16;
+static_assert(own_keys == FSDP_ATTENTION_MMA_KEYS, "of which the plan counts the blocks");
 template <int WIDTH> constexpr int tile_queries = WIDTH <= 64 ? 64 : 32;
 
 // Dynamic shared memory: K, V; two stages of Q, d_O; two stages of lse and delta.
@@ -101,17 +102,16 @@ differentiate_keys(float (&p)[1][tile_queries<WIDTH> / 8][4], float (&d_s)[1][ti
 
 // WINDOWED: with a window shorter than the sequence.
 template <int WIDTH, bool WINDOWED, bool MAPPED>
-__global__ void __launch_bounds__(threads_count) make_d_k_d_v(attention_gradient<bf16> p) {
+__global__ void __launch_bounds__(threads_count, blocks_at_once) make_d_k_d_v(attention_gradient<bf16> p) {
   constexpr int queries = tile_queries<WIDTH>;
   FSDP_SHARED_DYNAMIC(bytes);
   const smem<bf16> k = bytes.part<bf16>(0, own_keys * WIDTH),
                    v = bytes.part<bf16>(own_keys * WIDTH * 2, own_keys * WIDTH);
   const attention_shape &s = p.shape;
-  const block_head which = block_head_of(s.K);
-  const int b = which.b, kv = which.head;
-  if (b >= s.B) return;
-  const int first = int(blockIdx.x) * own_keys, row = int(threadIdx.x) / warp_lanes * 16;
-  query_walk at = walk_of<MAPPED, queries>(s, kv, first, first + own_keys - 1), next = at;
+  const key_block block = key_block_at<own_keys>(s, p.head_parts, int(blockIdx.x), block_row());
+  if (block.first >= s.S) return;
+  const int b = block.b, kv = block.head, first = block.first, row = int(threadIdx.x) / warp_lanes * 16;
+  query_walk at = walk_of<MAPPED, own_keys, queries>(s, p.head_parts, block), next = at;
   const uint32_t k_lanes = lanes_of_a<WIDTH>(k, row), v_lanes = lanes_of_a<WIDTH>(v, row);
   if (!MAPPED || !is_done(at)) { // some query sees a key
     key_run run;
@@ -148,8 +148,13 @@ __global__ void __launch_bounds__(threads_count) make_d_k_d_v(attention_gradient
     add_product<WIDTH>(d_s, lanes_of_b<WIDTH>(stage.q, 0), d_k);
     if (has_next) store_statistics<WIDTH>(other, statistics);
   }
-  const float one[2] = {1.0f, 1.0f}, scales[2] = {s.scale, s.scale};
   const int key = first + row;
+  if (p.rotates_back) rotate_back<WIDTH>(p, d_k[0], key);
+  if (p.head_parts > 1) {
+    store_parts<MAPPED, WIDTH>(p, block, d_k[0], d_v[0], key);
+    return;
+  }
+  const float one[2] = {1.0f, 1.0f}, scales[2] = {s.scale, s.scale};
   store_keys<MAPPED, WIDTH>(v, row, d_v[0], one, p.d_v + kv * s.D, s, b, key);
   store_keys<MAPPED, WIDTH>(k, row, d_k[0], scales, p.d_k + kv * s.D, s, b, key);
 }
@@ -183,20 +188,19 @@ differentiate_queries(const float (&scores)[M][KEYS / 8][4], float (&d_s)[M][KEY
 }
 
 template <int WIDTH, bool WINDOWED, bool MAPPED>
-__global__ void __launch_bounds__(threads_count) make_d_q(attention_gradient<bf16> p) {
+__global__ void __launch_bounds__(threads_count, blocks_at_once) make_d_q(attention_gradient<bf16> p) {
   constexpr int M = row_tiles<WIDTH>, queries = own_queries<WIDTH>, keys = tile_keys<WIDTH>;
   constexpr int tile_bytes = keys * WIDTH * 2;
   FSDP_SHARED_DYNAMIC(bytes);
   const smem<bf16> q = bytes.part<bf16>(0, queries * WIDTH);
   const smem<bf16> d_o = bytes.part<bf16>(queries * WIDTH * 2, queries * WIDTH);
   const attention_shape &s = p.shape;
-  const block_head which = block_head_of(s.H);
-  const int b = which.b, head = which.head;
-  if (b >= s.B) return;
-  const int kv = head / s.G * s.D;
-  const query_range own = query_tile_at<MAPPED, queries>(s, int(gridDim.x - 1 - blockIdx.x));
-  // Positions: of the block's first query, and past its last.
-  const int first = own.position, end = first + least(queries, own.end - own.index);
+  const query_block block = query_block_at<queries>(s, int(blockIdx.x), block_row());
+  if (block.tile < 0) return;
+  const int b = block.b, head = block.head, kv = head / s.G * s.D;
+  const query_range own = query_tile_at<MAPPED, queries>(s, block.tile);
+  const key_span span = keys_before<queries, keys>(s, own);
+  const int first = own.position; // of the block's first query
   const int row = int(threadIdx.x) / warp_lanes * 16 * M;
   key_run run;
   auto copy_stage = [&](int stage, int key) {
@@ -209,8 +213,7 @@ __global__ void __launch_bounds__(threads_count) make_d_q(attention_gradient<bf1
   };
   copy_queries<MAPPED, WIDTH, queries, threads_count>(q, p.q + head * s.D, s.Q, s, b, own);
   copy_queries<MAPPED, WIDTH, queries, threads_count>(d_o, p.d_o + head * s.D, s.H * s.D, s, b, own);
-  const int first_key = WINDOWED ? first_tile<keys>(s, first) : 0;
-  copy_stage(0, first_key);
+  copy_stage(0, span.first);
   cp_async_commit();
   float lse[M][2], delta[M][2], d_q[M][WIDTH / 8][4] = {};
 #pragma unroll
@@ -224,13 +227,13 @@ __global__ void __launch_bounds__(threads_count) make_d_q(attention_gradient<bf1
     }
   const uint32_t q_lanes = lanes_of_a<WIDTH>(q, row), d_o_lanes = lanes_of_a<WIDTH>(d_o, row);
   const float scale = s.scale * log2_e;
-  for (int key = first_key, stage = 0; key < end; key += keys, stage = 1 - stage) {
+  for (int key = span.first, stage = 0; key < span.end; key += keys, stage = 1 - stage) {
     const int tiles = 2 * queries * WIDTH * 2 + stage * 2 * tile_bytes;
     const smem<bf16> k = bytes.part<bf16>(tiles, keys * WIDTH);
     const smem<bf16> v = bytes.part<bf16>(tiles + tile_bytes, keys * WIDTH);
     cp_async_wait<0>();
     __syncthreads(); // this tile has arrived, and all reads of the other stage are done
-    if (key + keys < end) copy_stage(1 - stage, key + keys);
+    if (key + keys < span.end) copy_stage(1 - stage, key + keys);
     cp_async_commit();
     // No query of this warp sees a key.
     if (key >= first + row + 16 * M || (WINDOWED && key + keys + s.window - 1 <= first + row)) continue;
@@ -244,30 +247,48 @@ __global__ void __launch_bounds__(threads_count) make_d_q(attention_gradient<bf1
   const float scales[2] = {s.scale, s.scale};
 #pragma unroll
   for (int m = 0; m < M; m++) {
+    if (p.rotates_back) rotate_back<WIDTH>(p, d_q[m], first + row + m * 16);
     store_queries<MAPPED, WIDTH>(q, row + m * 16, d_q[m], scales, p.d_q + head * s.D, s.Q, s, b,
                                  own.index + row + m * 16, own.end);
   }
 }
 
-template <int WIDTH, bool WINDOWED, bool MAPPED> void run(const attention_gradient<bf16> &p, void *stream) {
-  const attention_shape &s = p.shape;
-  launch({blocks_of(s.S, own_keys), threads_count, stream, int64_t(s.B) * s.K, keys_shared_bytes<WIDTH>},
-         make_d_k_d_v<WIDTH, WINDOWED, MAPPED>, p);
-  launch({query_tiles<own_queries<WIDTH>>(s), threads_count, stream, int64_t(s.B) * s.H,
-          queries_shared_bytes<WIDTH>},
-         make_d_q<WIDTH, WINDOWED, MAPPED>, p);
+// ---- Launches
+
+template <int WIDTH> attention_grid keys_grid(const attention_shape &s, int head_parts) {
+  return key_grid<own_keys, tile_queries<WIDTH>>(s, head_parts, threads_count, keys_shared_bytes<WIDTH>,
+                                                 blocks_at_once);
 }
 
-template <int WIDTH, bool MAPPED> void run_windowed(const attention_gradient<bf16> &p, void *stream) {
+template <int WIDTH> attention_grid queries_grid(const attention_shape &s) {
+  return query_grid<own_queries<WIDTH>, tile_keys<WIDTH>>("d_q", s, threads_count,
+                                                          queries_shared_bytes<WIDTH>, blocks_at_once);
+}
+
+template <int WIDTH, bool WINDOWED, bool MAPPED>
+void run(const attention_gradient<bf16> &p, launch_stream stream) {
+  launch(launch_of(keys_grid<WIDTH>(p.shape, p.head_parts), stream), make_d_k_d_v<WIDTH, WINDOWED, MAPPED>,
+         p);
+  launch(launch_of(queries_grid<WIDTH>(p.shape), stream), make_d_q<WIDTH, WINDOWED, MAPPED>, p);
+}
+
+template <int WIDTH, bool MAPPED> void run_windowed(const attention_gradient<bf16> &p, launch_stream stream) {
   p.shape.window < p.shape.S ? run<WIDTH, true, MAPPED>(p, stream) : run<WIDTH, false, MAPPED>(p, stream);
 }
 
-template <int WIDTH> void run_mapped(const attention_gradient<bf16> &p, void *stream) {
+template <int WIDTH> void run_mapped(const attention_gradient<bf16> &p, launch_stream stream) {
   attention_is_plain(p.shape) ? run_windowed<WIDTH, false>(p, stream) : run_windowed<WIDTH, true>(p, stream);
 }
 
 } // namespace
 
-void attention_tensor_backward(const attention_gradient<bf16> &p, void *stream) {
+attention_grid attention_tensor_d_k_d_v_grid(const attention_shape &s, int head_parts) {
+  return s.D <= 64 ? keys_grid<64>(s, head_parts) : keys_grid<128>(s, head_parts);
+}
+attention_grid attention_tensor_d_q_grid(const attention_shape &s) {
+  return s.D <= 64 ? queries_grid<64>(s) : queries_grid<128>(s);
+}
+
+void attention_tensor_backward(const attention_gradient<bf16> &p, launch_stream stream) {
   p.shape.D <= 64 ? run_mapped<64>(p, stream) : run_mapped<128>(p, stream);
 }

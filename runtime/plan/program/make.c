@@ -108,7 +108,7 @@ int make_host_call(step_builder *s, fsdp_instr_kind kind, const fsdp_operand *op
 
 int make_snapshot_notice(step_builder *s) {
   fsdp_instr instr = {
-      .kind = FSDP_INSTR_SNAPSHOT, .stream = FSDP_STREAM_D2H, .comm = -1, .unit = -1, .module = -1};
+      .kind = FSDP_INSTR_SNAPSHOT, .stream = FSDP_STREAM_SNAPSHOT, .comm = -1, .unit = -1, .module = -1};
   return make_node(s, &instr, NULL, 0);
 }
 

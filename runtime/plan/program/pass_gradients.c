@@ -78,9 +78,9 @@ static void all_reduce_shard(step_builder *s, int u, int shard) {
                                 FSDP_LIVE_SECTION, s->units->units[u].shard_numel, dtype);
   fsdp_operand down[2] = {make_whole(s, shard, shard_dtype, FSDP_READ),
                           make_whole(s, narrow, dtype, FSDP_WRITE)};
-  make_op(s, FSDP_STREAM_REDUCE, FSDP_OP_CAST, NULL, u, down, 2);
+  make_op(s, FSDP_STREAM_SHARD, FSDP_OP_CAST, NULL, u, down, 2);
   all_reduce(s, u, make_whole(s, narrow, dtype, FSDP_UPDATE));
-  cast_or_add(s, FSDP_STREAM_REDUCE, FSDP_OP_CAST, u, make_whole(s, narrow, dtype, FSDP_READ), shard);
+  cast_or_add(s, FSDP_STREAM_SHARD, FSDP_OP_CAST, u, make_whole(s, narrow, dtype, FSDP_READ), shard);
 }
 
 // The reduced shard to host memory: overwriting what is there, or adding to it.
@@ -111,7 +111,7 @@ static void reduce_to_host(step_builder *s, int u, fsdp_operand part, bool shard
               make_whole(s, raised, dtype, FSDP_WRITE));
     part.access = FSDP_UPDATE;
     fsdp_operand sum[2] = {make_whole(s, raised, dtype, FSDP_READ), part};
-    make_op(s, FSDP_STREAM_REDUCE, FSDP_OP_ADD, NULL, u, sum, 2);
+    make_op(s, FSDP_STREAM_SHARD, FSDP_OP_ADD, NULL, u, sum, 2);
   }
   if (sums_replicas) all_reduce(s, u, part);
   bring_down(s, u, part, shard_is_new || sums_replicas);
@@ -124,7 +124,7 @@ static fsdp_operand full_gradient(step_builder *s, int u) {
   int narrow = make_unit_tensor(s, u, "grad_narrow", FSDP_SPACE_DEVICE, FSDP_CATEGORY_GRADIENTS,
                                 FSDP_LIVE_SECTION, s->units->units[u].padded_numel, s->config->reduce_dtype);
   fsdp_operand operands[2] = {full, make_whole(s, narrow, s->config->reduce_dtype, FSDP_WRITE)};
-  make_op(s, FSDP_STREAM_REDUCE, FSDP_OP_CAST, NULL, u, operands, 2);
+  make_op(s, FSDP_STREAM_SHARD, FSDP_OP_CAST, NULL, u, operands, 2);
   operands[1].access = FSDP_READ;
   return operands[1];
 }
@@ -147,7 +147,7 @@ static void reduce_full(step_builder *s, int u) {
   if (offload)
     reduce_to_host(s, u, part, shard_is_new);
   else
-    cast_or_add(s, FSDP_STREAM_REDUCE, shard_is_new ? FSDP_OP_CAST : FSDP_OP_ADD, u, part, grad_shard(s, u));
+    cast_or_add(s, FSDP_STREAM_SHARD, shard_is_new ? FSDP_OP_CAST : FSDP_OP_ADD, u, part, grad_shard(s, u));
 }
 
 // Unit `u`'s part of the gradient norm: the squares of its final shard.
@@ -169,8 +169,7 @@ static void sum_squares(step_builder *s, int u) {
                              FSDP_LIVE_SECTION, u, unit->module, scratch);
     operands[count++] = make_whole(s, tensor, FSDP_F32, FSDP_WRITE);
   }
-  make_op(s, offload ? FSDP_STREAM_HOST : FSDP_STREAM_REDUCE, FSDP_OP_SUM_SQUARES, &attrs, u, operands,
-          count);
+  make_op(s, offload ? FSDP_STREAM_HOST : FSDP_STREAM_SHARD, FSDP_OP_SUM_SQUARES, &attrs, u, operands, count);
 }
 
 // After the last contribution to unit `u`'s gradient in this micro-batch, at the cursor.
@@ -184,7 +183,7 @@ static void reduce_unit(step_builder *s, int u) {
   if (s->units->units[u].sum_count > 1 && !s->config->cpu_offload) all_reduce_shard(s, u, grad_shard(s, u));
   sum_squares(s, u);
   if (s->config->grad_clip == 0)
-    step_unit_update(s, u, s->config->cpu_offload ? FSDP_STREAM_HOST : FSDP_STREAM_REDUCE);
+    step_unit_update(s, u, s->config->cpu_offload ? FSDP_STREAM_HOST : FSDP_STREAM_SHARD);
 }
 
 // Whether use `n` of unit `u`'s gradient is the last one.

@@ -126,16 +126,28 @@ static void lower_slices(lowering *l, const fsdp_node *node) {
   }
 }
 
-static void lower_plain(lowering *l, const fsdp_node *node) {
+// Whether `next` rotates back the gradients that attention's backward, a launch with these attributes, makes.
+static bool rotates(const fsdp_node *node, const fsdp_op_attrs *attrs, const fsdp_node *next) {
+  return node->kind == FSDP_OP_ATTENTION_BACKWARD && next && next->kind == FSDP_OP_ROPE_BACKWARD &&
+         next->operands[0].value == node->operands[4].value && fsdp_op_attention_can_rotate(attrs);
+}
+
+// Returns whether it does the work of `next` too (NULL: there is none).
+static bool lower_plain(lowering *l, const fsdp_node *node, const fsdp_node *next) {
   fsdp_operand operands[FSDP_OP_MAX_OPERANDS];
   for (int i = 0; i < node->operand_count; i++) operands[i] = lower_operand(l, &node->operands[i]);
   fsdp_op_attrs attrs = node->attrs;
   fsdp_dtype dtypes[FSDP_OP_MAX_OPERANDS] = {0};
   for (int i = 0; i < node->operand_count; i++) dtypes[i] = operands[i].dtype;
-  fsdp_op_complete_attrs(l->s->config->device, node->kind, &attrs, dtypes);
+  fsdp_op_complete_attrs(l->s->config->device, &l->s->config->gpu, node->kind, &attrs, dtypes);
+  if (rotates(node, &attrs, next)) {
+    attrs.rotates_back = true;
+    attrs.inv_freq = next->attrs.inv_freq;
+  }
   // Graphs say that the rest of the rows stays; of its columns the op keeps nothing.
   if (node->kind == FSDP_OP_PUT_COLUMNS) operands[1].access = FSDP_WRITE;
   lower_op(l, node, &attrs, operands, node->operand_count);
+  return attrs.rotates_back;
 }
 
 // The backward of one forward node has one origin: an update after its last gradient must not change a weight
@@ -150,7 +162,7 @@ static void lower_nodes(lowering *l, const fsdp_node *nodes, int count) {
     else if (lower_is_cut_head(&nodes[i]))
       lower_cut_head(l, &nodes[i]);
     else
-      lower_plain(l, &nodes[i]);
+      i += lower_plain(l, &nodes[i], i + 1 < count ? &nodes[i + 1] : NULL);
   }
 }
 

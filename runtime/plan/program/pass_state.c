@@ -25,8 +25,9 @@ void pass_snapshot(step_builder *s) {
       int64_t slice = fsdp_unit_slice(&s->units->units[u]), last = fsdp_unit_last_slice(&s->units->units[u]);
       int to = make_unit_tensor(s, u, name, FSDP_SPACE_HOST, optimizer->slots[slot].category,
                                 FSDP_LIVE_ALWAYS, last, dtype);
-      make_copy(s, FSDP_INSTR_D2H, u, make_slice(s, u, from, dtype, FSDP_READ, slice, last),
-                make_whole(s, to, dtype, FSDP_WRITE));
+      int copy = make_copy(s, FSDP_INSTR_D2H, u, make_slice(s, u, from, dtype, FSDP_READ, slice, last),
+                           make_whole(s, to, dtype, FSDP_WRITE));
+      s->nodes.nodes[copy].instr.stream = FSDP_STREAM_SNAPSHOT;
       s->unit_state[u].snapshot[slot] = to;
     }
   }
@@ -63,7 +64,7 @@ static void cast_master(step_builder *s, int u, int to) {
   fsdp_operand cast[2] = {
       make_whole(s, s->unit_state[u].slot[FSDP_SLOT_MASTER], s->config->master_dtype, FSDP_READ),
       make_whole(s, to, s->config->param_dtype, FSDP_WRITE)};
-  make_op(s, s->config->cpu_offload ? FSDP_STREAM_HOST : FSDP_STREAM_REDUCE, FSDP_OP_CAST, NULL, u, cast, 2);
+  make_op(s, s->config->cpu_offload ? FSDP_STREAM_HOST : FSDP_STREAM_SHARD, FSDP_OP_CAST, NULL, u, cast, 2);
 }
 
 // A step that is skipped leaves the master as it is, and with it what comes here: the cast is no part of the

@@ -241,7 +241,8 @@ static void hash_attrs(hasher *h, const fsdp_op_attrs *attrs) {
       attrs->in_features, attrs->out_features, attrs->out_stride,    attrs->out_offset,
       attrs->chunk_rows,  attrs->extent,       attrs->positions,     attrs->window,
       attrs->piece,       attrs->chunk,        attrs->kv_seq,        attrs->kv_parts,
-      attrs->kv_piece,    attrs->ranks,        attrs->padding_token, attrs->weight_transposed};
+      attrs->kv_piece,    attrs->ranks,        attrs->padding_token, attrs->weight_transposed,
+      attrs->attention,   attrs->head_parts,   attrs->rotates_back};
   const float factors[] = {attrs->eps,        attrs->max_norm, attrs->norm_weight,
                            attrs->norm_limit, attrs->adam_eps, attrs->weight_decay};
   for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) hash_i64(h, sizes[i]);
@@ -376,8 +377,12 @@ static void print_instr(const fsdp_program *program, int position, FILE *out) {
   static const char *const reasons[] = {"data", "reuse", "policy"};
   const fsdp_instr *instr = &program->instrs[position];
   bool op = instr->kind == FSDP_INSTR_OP;
-  fprintf(out, "%6d %-9s %-29s", position, fsdp_stream_name(instr->stream),
-          op ? fsdp_op_name(instr->op) : fsdp_instr_kind_name(instr->kind));
+  char name[64];
+  snprintf(name, sizeof name, "%s", op ? fsdp_op_name(instr->op) : fsdp_instr_kind_name(instr->kind));
+  if (instr->attrs.attention != FSDP_ATTENTION_CPU)
+    snprintf(name + strlen(name), sizeof name - strlen(name), "[%s]",
+             fsdp_attention_kernel_name(instr->attrs.attention));
+  fprintf(out, "%6d %-9s %-29s", position, fsdp_stream_name(instr->stream), name);
   if (instr->unit >= 0) fprintf(out, " unit=%d", instr->unit);
   if (fsdp_instr_is_collective(instr)) {
     char axes[FSDP_MESH_TEXT_BYTES];

@@ -26,6 +26,7 @@ typedef struct fsdp_schedule_config {
   bool evaluation, check, snapshot, exchange; // sections beside steps
   const fsdp_optimizer *optimizer;
   fsdp_op_device device;
+  fsdp_op_gpu gpu;
   int64_t gemm_workspace_bytes;
 } fsdp_schedule_config;
 

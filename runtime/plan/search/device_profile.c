@@ -3,6 +3,7 @@
 #include "runtime/base/check.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -78,25 +79,69 @@ void fsdp_device_profile_set_network(fsdp_device_profile *profile, int ranks) {
   }
 }
 
-static bool tells_attention(const fsdp_profile_attention *entry, fsdp_dtype dtype,
-                            fsdp_profile_direction direction) {
-  return entry->dtype == dtype && (entry->direction == direction || entry->direction == FSDP_ATTENTION_BOTH);
+const char *fsdp_profile_kernel_name(fsdp_attention_kernel kernel, char out[FSDP_PROFILE_KERNEL_BYTES]) {
+  const bool gpu = kernel != FSDP_ATTENTION_CPU;
+  snprintf(out, FSDP_PROFILE_KERNEL_BYTES, "fsdp%s%s", gpu ? "-" : "",
+           gpu ? fsdp_attention_kernel_name(kernel) : "");
+  return out;
+}
+
+fsdp_op_gpu fsdp_device_profile_gpu(const fsdp_device_profile *profile) {
+  if (profile->device != FSDP_OP_CUDA) return (fsdp_op_gpu){0};
+  return (fsdp_op_gpu){.capability = (int)lround(10 * profile->capability),
+                       .multiprocessors = profile->processors};
+}
+
+// Whether the entry's rate is the kernel's, or that of all. A CPU has one, whatever a profile calls it.
+static bool tells_kernel(const fsdp_device_profile *profile, const fsdp_profile_attention *entry,
+                         fsdp_attention_kernel kernel) {
+  char name[FSDP_PROFILE_KERNEL_BYTES];
+  const bool other = profile->device == FSDP_OP_CPU || *profile->attention_kernel;
+  return other || !*entry->kernel || !strcmp(entry->kernel, fsdp_profile_kernel_name(kernel, name));
+}
+
+static bool tells_attention(const fsdp_device_profile *profile, const fsdp_profile_attention *entry,
+                            const fsdp_profile_attention_call *call) {
+  return entry->dtype == call->dtype && tells_kernel(profile, entry, call->kernel) &&
+         (entry->direction == call->direction || entry->direction == FSDP_ATTENTION_BOTH);
+}
+
+static bool has_attention(const fsdp_device_profile *profile, const fsdp_profile_attention_call *call) {
+  for (int i = 0; i < profile->attention_count; i++)
+    if (tells_attention(profile, &profile->attention[i], call)) return true;
+  return false;
+}
+
+// What the profile says of attention is of other kernels.
+static fsdp_status fail_kernel(const fsdp_device_profile *profile, const fsdp_profile_attention_call *call,
+                               const char *other, fsdp_error *error) {
+  char name[FSDP_PROFILE_KERNEL_BYTES];
+  return fsdp_fail(
+      error, FSDP_ERR_INPUT,
+      "--profile %s has no rates of attention by %s in %s: measure them with fsdp_profile, choose "
+      "another --attention or --param-dtype, or price that of %s by `use: {attention: %s}`",
+      profile->name, fsdp_profile_kernel_name(call->kernel, name), fsdp_dtype_name(call->dtype), other,
+      other);
 }
 
 fsdp_status fsdp_device_profile_check(const fsdp_device_profile *profile, fsdp_dtype dtype,
-                                      fsdp_error *error) {
-  bool products = false, attention[2] = {false, false};
+                                      fsdp_attention_kernel kernel, fsdp_error *error) {
+  fsdp_profile_attention_call call = {.kernel = kernel, .dtype = dtype, .direction = FSDP_ATTENTION_FORWARD};
+  const char *other = NULL; // the kernel of the first entry in this dtype
+  bool products = false;
   const bool ops = profile->op_count > 0 || profile->memory_rate > 0;
   for (int i = 0; i < profile->product_count; i++) products = products || profile->products[i].dtype == dtype;
-  for (int i = 0; i < profile->attention_count; i++)
-    for (int d = FSDP_ATTENTION_FORWARD; d <= FSDP_ATTENTION_BACKWARD; d++)
-      attention[d] =
-          attention[d] || tells_attention(&profile->attention[i], dtype, (fsdp_profile_direction)d);
-  const char *missing = !products                             ? "rates of products"
-                        : !attention[FSDP_ATTENTION_FORWARD]  ? "rates of attention's forward"
-                        : !attention[FSDP_ATTENTION_BACKWARD] ? "rates of attention's backward"
-                        : !ops                                ? "the rate of memory"
-                                                              : NULL;
+  for (int i = profile->attention_count - 1; i >= 0; i--)
+    if (profile->attention[i].dtype == dtype) other = profile->attention[i].kernel;
+  const bool forward = has_attention(profile, &call);
+  call.direction = FSDP_ATTENTION_BACKWARD;
+  const bool backward = has_attention(profile, &call);
+  if (products && ops && !forward && !backward && other) return fail_kernel(profile, &call, other, error);
+  const char *missing = !products   ? "rates of products"
+                        : !forward  ? "rates of attention's forward"
+                        : !backward ? "rates of attention's backward"
+                        : !ops      ? "the rate of memory"
+                                    : NULL;
   if (!missing) return FSDP_OK;
   return fsdp_fail(error, FSDP_ERR_INPUT,
                    "--profile %s has no %s in %s: choose another --param-dtype, or measure this machine with "
@@ -220,28 +265,30 @@ double fsdp_profile_best_rate(const fsdp_device_profile *profile, int ranks, fsd
 
 // The entry of this direction with the nearest head dimension.
 static const fsdp_profile_attention *find_attention(const fsdp_device_profile *profile, int scope,
-                                                    fsdp_dtype dtype, int head_dim,
+                                                    const fsdp_profile_attention_call *call,
                                                     fsdp_profile_direction direction) {
   const fsdp_profile_attention *best = NULL;
   for (int i = 0; i < profile->attention_count; i++) {
     const fsdp_profile_attention *entry = &profile->attention[i];
-    if (entry->ranks != scope || entry->dtype != dtype || entry->direction != direction) continue;
-    if (!best || abs(entry->head_dim - head_dim) < abs(best->head_dim - head_dim)) best = entry;
+    if (entry->ranks != scope || entry->direction != direction || !tells_attention(profile, entry, call))
+      continue;
+    if (!best || abs(entry->head_dim - call->head_dim) < abs(best->head_dim - call->head_dim)) best = entry;
   }
   return best;
 }
 
-double fsdp_profile_attention_s(const fsdp_device_profile *profile, int ranks, fsdp_dtype dtype, int head_dim,
-                                int64_t seq, fsdp_profile_direction direction, double flops) {
+double fsdp_profile_attention_s(const fsdp_device_profile *profile, int ranks,
+                                const fsdp_profile_attention_call *call, bool *estimated) {
   int scope = -1;
   for (int i = 0; i < profile->attention_count; i++)
-    if (tells_attention(&profile->attention[i], dtype, direction))
+    if (tells_attention(profile, &profile->attention[i], call))
       scope = closer_scope(scope, profile->attention[i].ranks, ranks);
-  const fsdp_profile_attention *entry = find_attention(profile, scope, dtype, head_dim, direction);
-  if (!entry) entry = find_attention(profile, scope, dtype, head_dim, FSDP_ATTENTION_BOTH);
-  FSDP_CHECK(entry, "a profile without attention in %s", fsdp_dtype_name(dtype));
-  const double rate = fsdp_profile_curve_at(&entry->rate, (double)seq);
-  return flops / rate * crowding(profile, scope, ranks) + profile->launch_s;
+  const fsdp_profile_attention *entry = find_attention(profile, scope, call, call->direction);
+  if (!entry) entry = find_attention(profile, scope, call, FSDP_ATTENTION_BOTH);
+  FSDP_CHECK(entry, "a profile without attention in %s", fsdp_dtype_name(call->dtype));
+  const double rate = fsdp_profile_curve_at(&entry->rate, (double)call->seq);
+  *estimated = entry->estimated;
+  return call->flops / rate * crowding(profile, scope, ranks) + profile->launch_s;
 }
 
 // How well an entry fits: the op before the element type; 0: not at all.

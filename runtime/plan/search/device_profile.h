@@ -2,7 +2,7 @@
 // priced (price.h); no time of a whole step ever enters one.
 //
 //   products      rate by element type, form and shape (m, n, k)
-//   attention     rate by element type, head dimension, direction and sequence length
+//   attention     rate by kernel, element type, head dimension, direction and sequence length
 //   ops           bytes per second of every other op, by element type and the bytes that it moves
 //   copies        bytes per second to and from the host
 //   collectives   seconds by kind, group and bytes
@@ -22,7 +22,8 @@
 
 #include <stdbool.h>
 
-#define FSDP_PROFILE_NAME_BYTES 64
+#define FSDP_PROFILE_NAME_BYTES   64
+#define FSDP_PROFILE_KERNEL_BYTES 24
 
 // A point of a curve: seconds (or a rate) at a size.
 typedef struct fsdp_profile_point {
@@ -50,7 +51,8 @@ typedef enum fsdp_profile_direction {
 } fsdp_profile_direction;
 
 typedef struct fsdp_profile_attention {
-  char kernel[24]; // "ours", "flash2", ...
+  char kernel[FSDP_PROFILE_KERNEL_BYTES]; // "fsdp-wgmma", "flash2", ...; "": every kernel
+  bool estimated;                         // of a kernel that no such device has run yet
   int ranks;
   fsdp_dtype dtype;
   int head_dim;
@@ -83,6 +85,9 @@ typedef struct fsdp_device_profile {
   char name[FSDP_PROFILE_NAME_BYTES];
   fsdp_op_device device;
   int processors;                      // multiprocessors of a GPU; cores of a node
+  double capability;                   // compute capability of a GPU: 9.0; 0: not said
+  double context_bytes;                // that a GPU's context, kernels and libraries keep beside the arena
+  double communicator_bytes;           // that each communicator of several ranks keeps there; 0: not said
   double memory_bytes;                 // of a device; of a node
   double peak_flops[FSDP_DTYPE_COUNT]; // dense, as its data sheet says; 0: unknown
   double memory_rate;                  // of a large copy, bytes read and written
@@ -92,9 +97,12 @@ typedef struct fsdp_device_profile {
   double up_rate, down_rate;                // copies from and to the host
   double up_both_rate, down_both_rate;      // while the other direction runs too
   double product_slowdown;                  // of compute while a collective runs beside it: 1.13
+  double gather_slowdown;                   // of compute beside a gather by copy engines; 0: as that
   double collective_slowdown;               // of a collective while compute runs beside it: 1.3
   double network_rate;                      // of a node's links to others, one direction; 0: there are none
   double network_latency_s, node_latency_s; // of a hop between nodes, and inside one
+  // The kernel whose rates price attention, in place of the one that the plan runs; "": the plan's.
+  char attention_kernel[FSDP_PROFILE_KERNEL_BYTES];
   bool tiles; // products run in waves of tiles, which their shape fills more or less
   fsdp_profile_product *products;
   fsdp_profile_attention *attention;
@@ -118,10 +126,16 @@ void fsdp_device_profile_add_collective(fsdp_device_profile *profile,
 // a large one adds to a small one, and the hops of the small one. Of one size, all its time counts as moving.
 void fsdp_device_profile_set_network(fsdp_device_profile *profile, int ranks);
 
-// Whether steps with these can be priced: products of the dtype, attention, ops, and the rates of memory.
-// FSDP_ERR_INPUT, with what is missing.
+// The name of a kernel of this program in profiles: "fsdp-wgmma"; "fsdp" is a CPU's. Returns `out`.
+const char *fsdp_profile_kernel_name(fsdp_attention_kernel kernel, char out[FSDP_PROFILE_KERNEL_BYTES]);
+
+// What decides between kernels on the profile's GPU; all 0 of a CPU.
+fsdp_op_gpu fsdp_device_profile_gpu(const fsdp_device_profile *profile);
+
+// Whether steps with these can be priced: products of the dtype, attention by the kernel, ops, and the rates
+// of memory. FSDP_ERR_INPUT, with what is missing.
 fsdp_status fsdp_device_profile_check(const fsdp_device_profile *profile, fsdp_dtype dtype,
-                                      fsdp_error *error);
+                                      fsdp_attention_kernel kernel, fsdp_error *error);
 
 // The value at `size`, between points straight in logarithms. Outside of them the nearest point's.
 double fsdp_profile_curve_at(const fsdp_profile_curve *curve, double size);
@@ -135,9 +149,19 @@ double fsdp_profile_product_s(const fsdp_device_profile *profile, int ranks, fsd
 // FLOPs per second of the fastest product that the profile has, less what its shape leaves of the device.
 double fsdp_profile_best_rate(const fsdp_device_profile *profile, int ranks, fsdp_dtype dtype);
 
-// `flops` of attention, as the op table counts them, over sequences of `seq` keys.
-double fsdp_profile_attention_s(const fsdp_device_profile *profile, int ranks, fsdp_dtype dtype, int head_dim,
-                                int64_t seq, fsdp_profile_direction direction, double flops);
+// A launch of attention over sequences of `seq` keys.
+typedef struct fsdp_profile_attention_call {
+  fsdp_attention_kernel kernel;
+  fsdp_dtype dtype;
+  int head_dim;
+  int64_t seq;
+  fsdp_profile_direction direction;
+  double flops; // as the op table counts them
+} fsdp_profile_attention_call;
+
+// *estimated: whether no such device has run the kernel yet.
+double fsdp_profile_attention_s(const fsdp_device_profile *profile, int ranks,
+                                const fsdp_profile_attention_call *call, bool *estimated);
 
 // Any other op, which computes in `dtype` and reads and writes `bytes`. Without an entry in the dtype, one in
 // another.

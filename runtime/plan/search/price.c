@@ -71,9 +71,12 @@ static fsdp_status check_offload(const fsdp_plan_config *config, const fsdp_devi
 
 fsdp_status fsdp_pricing_check(const fsdp_plan_config *config, const fsdp_device_profile *profile,
                                fsdp_error *error) {
-  fsdp_status status = fsdp_device_profile_check(profile, config->param_dtype, error);
-  if (status == FSDP_OK) status = check_offload(config, profile, error);
-  if (status || profile->device == config->backend->device) return status;
+  if (profile->device == config->backend->device) {
+    fsdp_status status = fsdp_plan_check_attention(config, error);
+    if (status == FSDP_OK)
+      status = fsdp_device_profile_check(profile, config->param_dtype, fsdp_plan_attention(config), error);
+    return status ? status : check_offload(config, profile, error);
+  }
   return fsdp_fail(error, FSDP_ERR_OPTION,
                    "--profile %s is of a %s, and the plan is for a %s: add --backend %s", profile->name,
                    profile->device == FSDP_OP_CPU ? "CPU" : "GPU",
@@ -115,6 +118,18 @@ fsdp_status fsdp_pricing_create(const fsdp_plan *plan, const fsdp_device_profile
   return check_collectives(pricing, error);
 }
 
+fsdp_plan_backend fsdp_pricing_backend(const fsdp_device_profile *profile) {
+  const bool gpu = profile->device == FSDP_OP_CUDA;
+  fsdp_plan_backend backend = gpu ? *fsdp_plan_backend_cuda() : *fsdp_plan_backend_cpu();
+  if (!gpu) return backend;
+  const double flops = profile->peak_flops[FSDP_BF16], memory = profile->memory_rate, up = profile->up_rate;
+  if (profile->context_bytes > 0) backend.reserve_bytes = (int64_t)profile->context_bytes;
+  if (profile->communicator_bytes > 0) backend.comm_reserve_bytes = (int64_t)profile->communicator_bytes;
+  if (flops > 0 && memory > 0) backend.flops_per_byte = flops / memory;
+  if (up > 0 && memory > 0) backend.link_ratio = memory / up;
+  return backend;
+}
+
 // ---- Ops
 
 static const fsdp_operand *operands_of(const fsdp_pricing *p, const fsdp_instr *instr) {
@@ -150,14 +165,19 @@ static double added_bytes(const fsdp_pricing *p, const fsdp_instr *instr) {
   return bytes;
 }
 
-static double attention_s(const fsdp_pricing *p, const fsdp_instr *instr, double flops) {
+static double attention_s(const fsdp_pricing *p, const fsdp_instr *instr, double flops, bool *estimated) {
   const fsdp_op_attrs *a = &instr->attrs;
   const bool backward = fsdp_op_phase_of(instr->op) == FSDP_OP_IN_BACKWARD;
   int64_t seq = a->kv_seq > 0 ? a->kv_seq : a->seq;
   if (a->window > 0) seq = fsdp_min_i64(seq, a->window);
-  return fsdp_profile_attention_s(p->profile, p->ranks_per_node, p->plan->config.param_dtype,
-                                  (int)a->head_dim, seq,
-                                  backward ? FSDP_ATTENTION_BACKWARD : FSDP_ATTENTION_FORWARD, flops);
+  const fsdp_profile_attention_call call = {.kernel = a->attention,
+                                            .dtype = p->plan->config.param_dtype,
+                                            .head_dim = (int)a->head_dim,
+                                            .seq = seq,
+                                            .direction =
+                                                backward ? FSDP_ATTENTION_BACKWARD : FSDP_ATTENTION_FORWARD,
+                                            .flops = flops};
+  return fsdp_profile_attention_s(p->profile, p->ranks_per_node, &call, estimated);
 }
 
 // The share of the processors that an op takes: all of them on the streams that work. Beside these, casts and
@@ -183,7 +203,7 @@ static fsdp_price price_op(const fsdp_pricing *p, const fsdp_instr *instr) {
     bytes += work.row_bytes;
   } else if (work.flops > 0) {
     price.kind = FSDP_PRICE_ATTENTION;
-    price.seconds = attention_s(p, instr, work.flops);
+    price.seconds = attention_s(p, instr, work.flops, &price.estimated);
   } else {
     price.kind = fsdp_op_phase_of(instr->op) == FSDP_OP_IN_UPDATE ? FSDP_PRICE_UPDATE : FSDP_PRICE_MOVES;
     price.seconds = fsdp_profile_op_s(p->profile, p->ranks_per_node, instr->op, dtype, bytes);
@@ -221,8 +241,11 @@ static fsdp_price price_collective(const fsdp_pricing *p, const fsdp_instr *inst
   if (instr->kind == FSDP_INSTR_REDUCE_SCATTER) bytes = (double)operands[1].size_bytes * group->ranks;
   fsdp_price price = {.kind = FSDP_PRICE_COLLECTIVE};
   price.seconds = bytes > 0 ? fsdp_profile_collective_s(p->profile, instr->kind, group, bytes) : 0;
-  price.share[FSDP_RESOURCE_PROCESSORS] = moving_share(p);
-  price.share[group->ranks > group->ranks_per_node ? FSDP_RESOURCE_NETWORK : FSDP_RESOURCE_NODE] = 1;
+  const bool is_inside = group->ranks <= group->ranks_per_node;
+  const bool is_copied =
+      instr->kind == FSDP_INSTR_ALL_GATHER && is_inside && p->profile->gather_slowdown > 0 && !p->crowded;
+  price.share[FSDP_RESOURCE_PROCESSORS] = is_copied ? p->profile->gather_slowdown - 1 : moving_share(p);
+  price.share[is_inside ? FSDP_RESOURCE_NODE : FSDP_RESOURCE_NETWORK] = 1;
   return price;
 }
 

@@ -32,6 +32,7 @@ typedef struct fsdp_price {
   fsdp_price_kind kind;
   double seconds; // alone
   double flops;   // of its gemms, attention counted causally
+  bool estimated; // its rate: no such device has run the kernel yet
   // The share of each resource that it takes while it runs alone. Where shares add up to more than 1, all
   // that use the resource are slowed alike. A share above 1 is what others that run beside it lack (they are
   // slowed more than twice); it does not slow the instruction itself.
@@ -47,8 +48,11 @@ typedef struct fsdp_pricing {
   fsdp_profile_group groups[FSDP_PROGRAM_COMMS_MAX]; // by the program's communicators
 } fsdp_pricing;
 
+// The backend of plans for the profile's machine: its own figures, and nominal ones for what it does not say.
+fsdp_plan_backend fsdp_pricing_backend(const fsdp_device_profile *profile);
+
 // FSDP_ERR_INPUT if the profile lacks what any plan with this dtype and offloading needs; FSDP_ERR_OPTION if
-// it is of another device.
+// it is of another device, or its GPU cannot run the kernel that --attention asks for.
 fsdp_status fsdp_pricing_check(const fsdp_plan_config *config, const fsdp_device_profile *profile,
                                fsdp_error *error);
 

@@ -563,7 +563,7 @@ static fsdp_status search_all(run *r, fsdp_error *error) {
 fsdp_status fsdp_search_run(const fsdp_search_config *config, fsdp_search_result *result, fsdp_error *error) {
   run r = {.config = config, .result = result};
   *result = (fsdp_search_result){0};
-  fsdp_status status = fsdp_device_profile_check(config->profile, config->base.param_dtype, error);
+  fsdp_status status = fsdp_pricing_check(&config->base, config->profile, error);
   if (status == FSDP_OK) status = search_space_create(config, &r.space, error);
   if (status == FSDP_OK) status = search_all(&r, error);
   result->drafts = r.drafts.count;

@@ -313,7 +313,9 @@ static void sum_kinds(const run *r, fsdp_stream stream, fsdp_stream beside, cons
       seconds -= overlap_s(other, &time);
     }
     const int position = r->order->position[r->places[stream][i % r->stream_count[stream]]];
-    price->kind_s[r->simulation->prices[position].kind] += fmax(0, seconds);
+    const fsdp_price *of = &r->simulation->prices[position];
+    price->kind_s[of->kind] += fmax(0, seconds);
+    if (of->estimated) price->estimated_s += fmax(0, seconds);
   }
 }
 
@@ -361,6 +363,7 @@ static void extend_price(fsdp_step_price *price, const fsdp_step_price *less, do
   extend(&price->h2d_s, less->h2d_s, count);
   extend(&price->d2h_s, less->d2h_s, count);
   extend(&price->other_s, less->other_s, count);
+  extend(&price->estimated_s, less->estimated_s, count);
   for (int k = 0; k < FSDP_PRICE_KIND_COUNT; k++) extend(&price->kind_s[k], less->kind_s[k], count);
   for (int s = 0; s < FSDP_STREAM_COUNT; s++) extend(&price->busy_s[s], less->busy_s[s], count);
   for (int a = 0; a < 1 << FSDP_MESH_AXES_MAX; a++)

@@ -151,14 +151,18 @@ def wait_guard(run):
         time.sleep(0.01)
 
 
-def wait_end(run, process, limit_s):
-    """Until mpirun and every rank are gone; the seconds since now. Then the run's messages are complete."""
-    began = time.monotonic()
+def wait_end(run, process, limit_s, victim=None):
+    """Until mpirun and every rank are gone; the seconds since now, and until no rank but the victim was left.
+    Then the run's messages are complete."""
+    began, waited_s = time.monotonic(), None
     while time.monotonic() - began < limit_s:
-        if process.poll() is not None and not processes_of(run.work / "logs"):
+        left = set(processes_of(run.work / "logs"))
+        if waited_s is None and not left - {victim}:
+            waited_s = time.monotonic() - began
+        if process.poll() is not None and not left:
             ended_s = time.monotonic() - began
             wait_guard(run)
-            return ended_s
+            return ended_s, waited_s
         time.sleep(0.02)
     left = processes_of(run.work / "logs")
     raise Lost(f"still there after {limit_s} s: mpirun {process.poll()}, ranks {left}; {run.text('err')}; "
@@ -241,10 +245,11 @@ def one_fault(run, draw, kind):
         if victim is None:
             finish(run, process)
             return None
-        delay_s = wait_end(run, process, run.timeout_s + GRACE_S)
+        delay_s, waited_s = wait_end(run, process, run.timeout_s + GRACE_S, None if kind == "cut" else victim)
         if process.returncode == 0:  # struck behind its last step
             return None
-        return {"kind": kind, "rank": victim, "delay_s": round(delay_s, 2), "status": process.returncode,
+        return {"kind": kind, "rank": victim, "delay_s": round(delay_s, 2),
+                "waited_s": round(waited_s, 2), "status": process.returncode,
                 "message": check_messages(run, kind, victim)}  # fmt: skip
     finally:
         if run.two:
@@ -290,8 +295,12 @@ def report(rows):
     """Counts and the slowest end by kind."""
     for kind in sorted({row["kind"] for row in rows if "kind" in row}):
         delays = sorted(row["delay_s"] for row in rows if row.get("kind") == kind)
-        print(f"{kind}: {len(delays)} jobs, ended after {delays[len(delays) // 2]:.1f} s (median), "
-              f"{delays[-1]:.1f} s (slowest)")
+        waits = sorted(row["waited_s"] for row in rows if row.get("kind") == kind)
+        told = sum(row["message"] is not None for row in rows if row.get("kind") == kind)
+        middle = len(delays) // 2
+        print(f"{kind}: {len(delays)} jobs, {told} with a message; no rank waited longer than "
+              f"{waits[middle]:.1f} s (median), {waits[-1]:.1f} s (slowest); mpirun had ended after "
+              f"{delays[middle]:.1f} s, {delays[-1]:.1f} s")
     print(f"{sum('curve' in row for row in rows)} curves as undisturbed, to the bit; none lost")
 
 

@@ -113,6 +113,17 @@ def killed_before_the_join(mpirun_hangs):
         time.sleep(0.02)
 
 
+def killed_before_its_guard():
+    """By a process that has none: mpirun --quiet says nothing of it."""
+    train = [str(programs.BIN / "fsdp_train"), "--comm-timeout", "20"]
+    dies = ["sh", "-c", "sleep 2; kill -KILL $$"]
+    command = ["mpirun", "--quiet", "-np", "2", *train, ":", "-np", "1", *dies]
+    process = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    (message,) = programs.errors(process, "fsdp_train")
+    assert "mpirun has ended the job before all ranks had joined it" in message, message
+    assert process.returncode == 137, process
+
+
 def start_guards_of(folder):
     return faults.guards_of(folder, "fsdp_start")
 
@@ -162,6 +173,7 @@ def main():
     never_joins()
     killed_before_the_join(mpirun_hangs=False)
     killed_before_the_join(mpirun_hangs=True)
+    killed_before_its_guard()
     for number, count in ((signal.SIGKILL, ENDS), (signal.SIGSTOP, ENDS)):
         told = sum(struck_when_done(number) for _ in range(count))
         print(f"{signal.Signals(number).name} of {count} ranks at the end: {told} had not left the job")

@@ -93,6 +93,7 @@ memory_gb: 80
 memory_gbps: 1000
 products: [{dtype: bf16, form: any, m: 512, n: 512, k: 512, tflops: 100}]
 attention: [{kernel: ours, dtype: bf16, head_dim: 128, direction: both, tflops: {512: 50}}]
+use: {attention: ours}
 collectives:
 - {kind: all_gather, link: node, ranks: 8, us: {1000: 20}}
 - {kind: reduce_scatter, link: node, ranks: 8, us: {1000: 20}}

@@ -124,12 +124,13 @@ def conversations_follow_the_template(work):
     def made(*arguments):
         return prepare_good(work / "x.tok", "--model", work / "llama", *arguments, work / "a.jsonl")
 
-    plain = made()
-    wanted = tokenizer.encode("<|user|>\nHow was the ball?\n<|assistant|>\nVery fine.").ids + [2]
-    second = "<|user|>\nAnd the carriage?\n<|assistant|>\nLate."
-    wanted += tokenizer.encode(second, add_special_tokens=False).ids
-    assert plain.ids == wanted + [2]
-    assert tokenizer.decode(plain.learned_ids()[0], skip_special_tokens=False) == "Very fine.</s>Late.</s>"
+    message = error_of(prepare(*command), 2)
+    assert "has no chat template" in message and "--chat-template chatml" in message, message
+    plain = made("--chat-template", "chatml")
+    wanted = "".join(f"<|im_start|>{turn['role']}\n{turn['content']}<|im_end|>\n" for turn in talk)
+    assert plain.ids == tokenizer.encode(wanted, add_special_tokens=False).ids
+    learned = tokenizer.decode(plain.learned_ids()[0], skip_special_tokens=False)
+    assert learned == "Very fine.<|im_end|>\nLate.<|im_end|>\n", learned
 
     chat(work / "llama", "{{ bos_token }}{% for m in messages %}{% if m.role == 'user' %}[INST] "
          "{{ m.content }} [/INST]{% else %}{% generation %} {{ m.content }} {{ eos_token }}"
@@ -141,7 +142,7 @@ def conversations_follow_the_template(work):
     learned = tokenizer.decode(templated.learned_ids()[0], skip_special_tokens=False)
     assert learned.split() == "Very fine. </s> Late. </s>".split(), learned
     assert made("--special-tokens", "off").ids == templated.ids
-    assert made("--chat-template", "plain").ids == plain.ids
+    assert made("--chat-template", "chatml").ids == plain.ids
     # ShareGPT's turns are the same conversation; a completion takes no template.
     speakers = {"user": "human", "assistant": "gpt"}
     turns = [{"from": speakers[turn["role"]], "value": turn["content"]} for turn in talk]
@@ -160,6 +161,7 @@ def conversations_follow_the_template(work):
     learned = tokenizer.decode(made().learned_ids()[0], skip_special_tokens=False)
     assert learned == "Very fine..\n Late..\n", learned
 
+    # Neither a beginning of the whole, nor an answer behind its prompt.
     chat(work / "llama", "{{ messages | length }}{% for m in messages %}{{ m.content }}{% endfor %}")
     message = error_of(prepare(*command), 3)
     assert "a.jsonl:1: " in message and "--mask-prompt off" in message, message

@@ -58,6 +58,22 @@ def a_limit_on_the_size_of_files():
     assert names_below(work) == before, names_below(work)
 
 
+def what_cannot_be_completed():
+    """Ranks' files are written, but a file of the model's folder is too large: each failure is told, that of
+    a save behind the run's back too, by the step that it belongs to."""
+    model = work / "model"
+    shutil.copytree(programs.ROOT / "tests" / "golden" / "odd", model)
+    (model / "merges.txt").write_bytes(bytes(8 << 20))
+    for way in ("on", "off"):
+        done = limited(4096, "fsdp_train", *TRAIN, "--model", model, "--tokenizer", "bytes", "--max-steps", 7,
+                       "-e", way, "--ckpt-freq", 2, "--ckpt-async", way)  # fmt: skip
+        told = [line for line in done.stderr.splitlines() if "warning: the checkpoint of step" in line]
+        assert [int(line.split(" step ")[1].split()[0]) for line in told] == [2, 4, 6], done.stderr
+        assert all("merges.txt" in line and "File too large" in line for line in told), told
+        assert done.returncode == 3 and "training ended after step 7" in done.stderr, done.stderr
+        assert not list((work / "outputs" / way).glob("step-*")), names_below(work / "outputs" / way)
+
+
 def garbage_behind_a_manifest():
     """The newest checkpoint is damaged, and the one before it is used."""
     done = train("--max-steps", 4, "-e", "garbage", "--ckpt-freq", 2)
@@ -195,10 +211,25 @@ def an_older_version():
         assert again.returncode == 0, again.stderr
 
 
+def bits_of_an_older_version():
+    """A run with bf16 states says once that what it resumes from was rounded with other bits."""
+    golden = programs.ROOT / "tests" / "golden" / "checkpoint_v5"
+    folder = work / "outputs" / "bits"
+    shutil.copytree(golden / "step-00000004", folder / "step-00000004")
+    for steps, said in ((5, True), (6, False)):
+        done = programs.run("fsdp_train", "--model", golden / "m", "--data", golden / "d.bin", "-s", 8, "-b", 6,
+                            "--max-steps", steps, "-e", folder.name, "--ckpt-freq", 1, "--master-dtype", "bf16",
+                            "--moment-dtype", "bf16", "--threads", 1)  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        assert ("bits of philox-4x32-7" in done.stdout) == said, done.stdout
+        assert ("drew them from philox-4x32-10" in done.stdout) == said, done.stdout
+
+
 def main():
-    for case in (a_limit_on_the_size_of_files, garbage_behind_a_manifest, what_is_no_file,
-                 a_damaged_line_of_the_log, a_renamed_checkpoint, the_folder_removed_during_the_run,
-                 data_cut_during_the_run, an_older_version):  # fmt: skip
+    for case in (a_limit_on_the_size_of_files, what_cannot_be_completed, garbage_behind_a_manifest,
+                 what_is_no_file, a_damaged_line_of_the_log, a_renamed_checkpoint,
+                 the_folder_removed_during_the_run, data_cut_during_the_run, an_older_version,
+                 bits_of_an_older_version):  # fmt: skip
         case()
         print(f"done    {case.__name__}", flush=True)
     shutil.rmtree(work)

@@ -54,6 +54,8 @@ def has_all(profile, counts):
         here = {o["op"]: o for o in profile["ops"] if o["ranks"] == ranks}
         assert set(here) == OPS and all(is_curve(o["gbps"]) for o in here.values()), set(here) ^ OPS
     assert {p["ranks"] for p in profile["products"]} == set(counts)
+    rows = [row for key in ("products", "attention", "ops") for row in profile[key]]
+    assert {row["dtype"] for row in rows} == {"fp32"}, {row["dtype"] for row in rows}
 
 
 def measures_one_rank():

@@ -23,7 +23,8 @@ enum {
   cudaErrorNoKernelImageForDevice = 209,
   cudaErrorUnsupportedPtxVersion = 222,
   cudaErrorInvalidResourceHandle = 400,
-  cudaErrorNotReady = 600
+  cudaErrorNotReady = 600,
+  cudaErrorNotSupported = 801
 };
 
 typedef struct CUstream_st *cudaStream_t; // NULL: the legacy default stream
@@ -42,7 +43,7 @@ enum { cudaFuncAttributeMaxDynamicSharedMemorySize = 8 };
 enum { cudaStreamDefault = 0, cudaStreamNonBlocking = 1 };
 typedef void (*cudaHostFn_t)(void *data);
 enum { cudaEventDefault = 0, cudaEventBlockingSync = 1, cudaEventDisableTiming = 2 };
-enum { cudaHostAllocMapped = 2 };
+enum { cudaHostAllocMapped = 2, cudaHostRegisterDefault = 0 };
 enum { cudaEnableDefault = 0 };
 enum cudaDriverEntryPointQueryResult {
   cudaDriverEntryPointSuccess = 0,
@@ -59,6 +60,7 @@ struct cudaDeviceProp {
 const char *cudaGetErrorString(cudaError_t status);
 const char *cudaGetErrorName(cudaError_t status);
 cudaError_t cudaGetLastError(void);
+cudaError_t cudaFuncGetName(const char **name, const void *function); // mangled
 
 cudaError_t cudaDriverGetVersion(int *version);
 cudaError_t cudaGetDeviceCount(int *count);
@@ -76,6 +78,8 @@ cudaError_t cudaMalloc(void **address, size_t bytes);
 cudaError_t cudaFree(void *address);
 cudaError_t cudaHostAlloc(void **address, size_t bytes, unsigned flags);
 cudaError_t cudaFreeHost(void *address);
+cudaError_t cudaHostRegister(void *address, size_t bytes, unsigned flags);
+cudaError_t cudaHostUnregister(void *address);
 cudaError_t cudaMemGetInfo(size_t *unused, size_t *total);
 cudaError_t cudaMemcpy(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind);
 cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind,

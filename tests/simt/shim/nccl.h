@@ -4,7 +4,7 @@
 
 #include <cuda_runtime_api.h>
 
-#define NCCL_VERSION_CODE 22800
+#define NCCL_VERSION_CODE 22809
 
 #ifdef __cplusplus
 extern "C" {
@@ -26,11 +26,16 @@ typedef enum { ncclSum = 0 } ncclRedOp_t;
 typedef struct {
   char internal[128];
 } ncclUniqueId;
+typedef struct ncclWindow_vidmem *ncclWindow_t;
 typedef struct {
-  int blocking;
+  int blocking, CTAPolicy;
 } ncclConfig_t;
 #define NCCL_CONFIG_INITIALIZER                                                                              \
-  { 1 }
+  { 1, NCCL_CTA_POLICY_DEFAULT }
+#define NCCL_CTA_POLICY_DEFAULT    0
+#define NCCL_CTA_POLICY_EFFICIENCY 1
+#define NCCL_CTA_POLICY_ZERO       2
+#define NCCL_WIN_COLL_SYMMETRIC    1
 
 const char *ncclGetErrorString(ncclResult_t result);
 const char *ncclGetLastError(ncclComm_t comm);
@@ -46,6 +51,9 @@ ncclResult_t ncclCommFinalize(ncclComm_t comm);
 ncclResult_t ncclCommDestroy(ncclComm_t comm);
 ncclResult_t ncclCommRegister(ncclComm_t comm, void *address, size_t bytes, void **handle);
 ncclResult_t ncclCommDeregister(ncclComm_t comm, void *handle);
+ncclResult_t ncclCommWindowRegister(ncclComm_t comm, void *address, size_t bytes, ncclWindow_t *window,
+                                    int flags);
+ncclResult_t ncclCommWindowDeregister(ncclComm_t comm, ncclWindow_t window);
 ncclResult_t ncclMemAlloc(void **address, size_t bytes);
 ncclResult_t ncclMemFree(void *address);
 ncclResult_t ncclAllGather(const void *input, void *output, size_t count, ncclDataType_t type,
@@ -57,6 +65,10 @@ ncclResult_t ncclAllReduce(const void *input, void *output, size_t count, ncclDa
 
 // For tests: communicators that several roots have started.
 int simt_nccl_scalable_calls(void);
+// For tests: collectives that copy engines have made, and those of kernels that found both buffers in a
+// symmetric window.
+int simt_nccl_copied(void);
+int simt_nccl_symmetric(void);
 
 #ifdef __cplusplus
 }

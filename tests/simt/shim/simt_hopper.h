@@ -62,6 +62,9 @@ void wgmma(float (&d)[TILES][4], const uint32_t (&a)[4], uint64_t b, bool accumu
 inline void fence_proxy_async(FSDP_HERE) {
   if (!simt::is_left_out("fence_proxy_async", file, line)) simt::shared_fence_proxy();
 }
+inline void fence_proxy_async_left_out() {
+  simt::shared_fence_proxy();
+}
 
 inline void named_barrier_sync(int barrier, int threads, FSDP_HERE) {
   if (!simt::is_left_out("named_barrier_sync", file, line)) simt::named_barrier(barrier, threads, true);

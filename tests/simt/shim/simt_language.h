@@ -68,6 +68,14 @@ inline void global_add(unsigned long long *address, unsigned long long value) {
 inline float exp2_approx(float x) {
   return exp2f(x);
 }
+inline float sin_approx(float x) {
+  if (fabsf(x) > 3.1416f) simt::fail("sin_approx of %g: it takes what lies between -pi and pi", double(x));
+  return sinf(x);
+}
+inline float cos_approx(float x) {
+  if (fabsf(x) > 3.1416f) simt::fail("cos_approx of %g: it takes what lies between -pi and pi", double(x));
+  return cosf(x);
+}
 
 // Subnormal arguments and results are zeros.
 inline float flushed(float x) {

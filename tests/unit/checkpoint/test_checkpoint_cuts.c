@@ -461,6 +461,7 @@ static void wrong_cuts_are_refused(void **state) {
                {"group_axes", "[\"fsdp\", \"tensor\"]", "\"replica_axes\""},
                {"group_axes", "[\"data\"]", "\"group_axes\""}, // of size 1
                {"group_axes", "[\"tensor\", \"tensor\"]", "\"group_axes\""},
+               {"group_axes", "[\"data\", \"tensor\"]", "\"group_axes\""}, // the second is right
                {"shard_axes", "[\"fsdp\", \"fsdp\"]", "\"shard_axes\""},
                {"group_axes", "[]", "\"replica_axes\""},
                {"cut", NULL, "\"replica_axes\""},
@@ -496,11 +497,44 @@ static void wrong_cuts_are_refused(void **state) {
   free_layout(&l);
 }
 
+// Which bits states were rounded with: said by every manifest but older ones, when one generator drew all.
+static void rounding_is_read(void **state) {
+  (void)state;
+  static const struct {
+    const char *said, *read; // said NULL: nothing
+  } cases[] = {{NULL, "philox-4x32-10"}, {"philox-4x32-7", "philox-4x32-7"}, {"another", "another"}};
+  layout l;
+  make_one(&l);
+  char *text = fsdp_checkpoint_print(l.checkpoint);
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    json_t *root = json_loads(text, 0, NULL);
+    json_t *random = json_object_get(json_object_get(root, "progress"), "random");
+    assert_non_null(json_object_get(random, "rounding"));
+    json_object_del(random, "rounding");
+    if (cases[i].said) json_object_set_new(random, "rounding", json_string(cases[i].said));
+    seal(root);
+    char *changed = json_dumps(root, 0);
+    fsdp_checkpoint *c = NULL;
+    fsdp_error error = {0};
+    IO_OK(fsdp_checkpoint_parse("HERE", changed, &c, &error), &error);
+    assert_string_equal(c->progress.rounding, cases[i].read);
+    fsdp_checkpoint_destroy(c);
+    free(changed);
+    json_decref(root);
+  }
+  free(text);
+  free_layout(&l);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(every_element_is_held_once), cmocka_unit_test(saved_on_any_mesh_loads_on_any),
-      cmocka_unit_test(states_load_on_any_mesh),    cmocka_unit_test(what_is_not_finite_is_named),
-      cmocka_unit_test(manifests_read_back),        cmocka_unit_test(wrong_cuts_are_refused),
+      cmocka_unit_test(rounding_is_read),
+      cmocka_unit_test(every_element_is_held_once),
+      cmocka_unit_test(saved_on_any_mesh_loads_on_any),
+      cmocka_unit_test(states_load_on_any_mesh),
+      cmocka_unit_test(what_is_not_finite_is_named),
+      cmocka_unit_test(manifests_read_back),
+      cmocka_unit_test(wrong_cuts_are_refused),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,8 +1,10 @@
 // The board's sentences, and the watch: processes of two nodes, made by fork, of which one is killed,
 // stopped, cut off or slow.
+#include "runtime/base/clock.h"
 #include "runtime/base/progress.h"
 #include "runtime/comm/error_file.h"
 #include "runtime/comm/watch.h"
+#include "runtime/comm/watch_judge.h"
 
 #include <fcntl.h>
 #include <inttypes.h>
@@ -135,15 +137,69 @@ static void test_places(void **state) {
   }
 }
 
+// ---- Giving way
+
+// Four nodes of two ranks in a circle, as node `own` sees them 10 s after the start with a limit of 8 s: rank
+// 7 of node 3 has no heartbeat, rank 6 has one if `home`.
+static fsdp_watch_known four_nodes(fsdp_watch_seen *ranks, int own, bool home) {
+  for (int r = 0; r < 8; r++) {
+    bool silent = r == 7 || (r == 6 && !home);
+    ranks[r] = (fsdp_watch_seen){
+        .rank = r, .node = r / 2 * 2, .local = r / 2 == own, .beat_ms = silent ? 1000 : 10000, .handle = -1};
+  }
+  return (fsdp_watch_known){.ranks = ranks, .count = 8, .self = 2 * own, .node = 2 * own, .limit_ms = 8000};
+}
+
+static void test_who_speaks_first(void **state) {
+  (void)state;
+  fsdp_watch_seen ranks[8];
+  for (int home = 0; home < 2; home++) {
+    for (int own = 0; own < 4; own++) {
+      fsdp_watch_known known = four_nodes(ranks, own, home);
+      if (own == 3 && !home) continue;
+      assert_int_equal(fsdp_watch_judge(&known, 10000), FSDP_VERDICT_SILENT);
+      int64_t way_ms = fsdp_watch_courtesy_ms(&known, FSDP_VERDICT_SILENT, 10000);
+      // A node that is gone: the first node at once. A rank: its own node at once.
+      const int64_t wanted_ms[2][4] = {{0, 1000, 2000, 0}, {1000, 2000, 3000, 0}};
+      assert_int_equal(way_ms, wanted_ms[home][own]);
+    }
+  }
+  // To nodes that are gone too nobody gives way.
+  fsdp_watch_known known = four_nodes(ranks, 2, false);
+  for (int r = 0; r < 4; r++) ranks[r].beat_ms = 2000;
+  assert_int_equal(fsdp_watch_courtesy_ms(&known, FSDP_VERDICT_SILENT, 10000), 0);
+}
+
+// Of a process that the machine runs late, less time has passed.
+static void test_time_of_the_slowest(void **state) {
+  (void)state;
+  fsdp_watch_seen ranks[8];
+  fsdp_watch_known known = four_nodes(ranks, 1, false);
+  for (int r = 0; r < 8; r++) ranks[r].view.beat = ranks[r].suspect_beat = 40 + (uint64_t)r;
+  for (int r = 0; r < 6; r++) ranks[r].view.beat += 100;
+  assert_int_equal(fsdp_watch_waited_ms(&known, 9000, 10000), 1000);
+  ranks[4].view.beat -= 96;
+  assert_int_equal(fsdp_watch_waited_ms(&known, 9000, 10000), 4 * FSDP_WATCH_BEAT_MS);
+  ranks[4].beat_ms = 6000; // it is missed by now
+  assert_int_equal(fsdp_watch_waited_ms(&known, 9000, 10000), 1000);
+}
+
 // ---- Processes
 
 // What the test does to all of them.
 typedef struct strings {
   _Atomic int cut;    // mail between nodes is lost
   _Atomic int frozen; // no rank makes progress any more
+  _Atomic int twice;  // each mail comes twice
+  _Atomic int way_ms; // of a mail
 } strings;
 
 // Mail between the ranks: datagrams.
+struct packet {
+  int64_t due_ms;
+  int from;
+  unsigned char data[8192];
+};
 typedef struct post_office {
   int sockets[RANKS_MAX][2]; // to rank, of rank
   strings *strings;
@@ -152,21 +208,30 @@ typedef struct post_office {
 
 static bool post(void *owner, int rank, const void *data, int bytes) {
   post_office *self = owner;
-  unsigned char packet[8192];
+  struct packet packet = {.from = self->rank, .due_ms = fsdp_now_ms() + atomic_load(&self->strings->way_ms)};
   if (atomic_load(&self->strings->cut)) return true;
-  packet[0] = (unsigned char)self->rank;
-  memcpy(packet + 1, data, (size_t)bytes);
-  return send(self->sockets[rank][0], packet, (size_t)bytes + 1, MSG_DONTWAIT) > 0;
+  memcpy(packet.data, data, (size_t)bytes);
+  int count = atomic_load(&self->strings->twice) ? 2 : 1;
+  bool sent = true;
+  for (int i = 0; i < count; i++)
+    sent = send(self->sockets[rank][0], &packet, offsetof(struct packet, data) + (size_t)bytes,
+                MSG_DONTWAIT) > 0 &&
+           sent;
+  return sent;
 }
 
 static int take(void *owner, void *data, int capacity, int *from) {
   post_office *self = owner;
-  unsigned char packet[8192];
-  ssize_t got = recv(self->sockets[self->rank][1], packet, sizeof packet, MSG_DONTWAIT);
-  if (got <= 1 || got - 1 > capacity || atomic_load(&self->strings->cut)) return 0;
-  memcpy(data, packet + 1, (size_t)got - 1);
-  *from = packet[0];
-  return (int)got - 1;
+  struct packet packet;
+  const ssize_t head = offsetof(struct packet, data);
+  int socket = self->sockets[self->rank][1];
+  if (recv(socket, &packet, (size_t)head, MSG_DONTWAIT | MSG_PEEK) < head || packet.due_ms > fsdp_now_ms())
+    return 0;
+  ssize_t got = recv(socket, &packet, sizeof packet, MSG_DONTWAIT) - head;
+  if (got <= 0 || got > capacity || atomic_load(&self->strings->cut)) return 0;
+  memcpy(data, packet.data, (size_t)got);
+  *from = packet.from;
+  return (int)got;
 }
 
 // Two nodes, a and b, of two ranks; or nine of one, a to i, of which each hears of those at distances 1, 2
@@ -190,7 +255,7 @@ static const char *error_folder; // of the next job's ranks; NULL: none
 // Many nodes wait longer: where each hears of some alone, one that a loaded machine keeps from its ticks
 // passes nothing on.
 static int limit_s(const job *j) {
-  return j->node_ranks == 1 ? 6 : 2;
+  return j->node_ranks == 1 ? 6 : 3;
 }
 
 // What a rank does: `slow` works for two limits, marking progress, while the others wait for it.
@@ -207,7 +272,7 @@ static void live(job *j, int rank, int slow) {
   fsdp_mail mail = {.owner = &j->office, .post = post, .take = take};
   fsdp_watch_config config = {.rank = rank,
                               .size = j->size,
-                              .circle = j->node_ranks == 1 ? 3 : 0,
+                              .circle = j->size == RANKS_MAX ? 3 : 0,
                               .node = node,
                               .hosts = hosts,
                               .memory = j->memory[rank / j->node_ranks],
@@ -346,12 +411,27 @@ static void test_a_cut_link(void **state) {
   for (int r = 0; r < j.size; r++) expect_status(&j, r, 5);
 }
 
+// All others miss it at the same time, and it takes a while until they know that one of them has spoken.
+static void test_a_circle_loses_a_node(void **state) {
+  (void)state;
+  job j;
+  start_nodes(&j, 8, 1, -1);
+  atomic_store(&j.office.strings->way_ms, 300);
+  kill(j.processes[5], SIGKILL);
+  finish(&j);
+  expect_one_message(&j,
+                     "rank 5 (host f) has finished no instruction yet, while starting and cannot be reached");
+  for (int r = 0; r < j.size; r++) {
+    if (r != 5) expect_status(&j, r, 5);
+  }
+}
+
 static void test_all_wait(void **state) {
   (void)state;
   job j;
   start(&j, -1);
   finish(&j);
-  expect_one_message(&j, "no progress for 2 s (--comm-timeout): rank ");
+  expect_one_message(&j, "no progress for 3 s (--comm-timeout): rank ");
   for (int r = 0; r < j.size; r++) expect_status(&j, r, 5);
 }
 
@@ -372,11 +452,13 @@ static void expect_end(const job *j, const char *part, int but) {
     if (r != but) expect_status(j, r, 5);
 }
 
-// Those that hear of it are ranks 1, 3, 4, 6, 7 and 8; the rest learn from these that the job is over.
+// Those that hear of it are ranks 0, 1, 3, 4, 6 and 7; the rest learn from these that the job is over. A rank
+// that the machine runs late finds several letters that say so, and is to pass it on as with one.
 static void test_many_nodes_lose_one(void **state) {
   (void)state;
   job j;
   start_nodes(&j, 9, 1, -1);
+  atomic_store(&j.office.strings->twice, 1);
   kill(j.processes[5], SIGKILL);
   finish(&j);
   expect_end(&j, "rank 5 (host f) has finished no instruction yet, while starting and cannot be reached", 5);
@@ -489,9 +571,12 @@ int main(void) {
       cmocka_unit_test(test_exchanges_and_the_furthest_behind),
       cmocka_unit_test(test_progress_is_seen),
       cmocka_unit_test(test_places),
+      cmocka_unit_test(test_who_speaks_first),
+      cmocka_unit_test(test_time_of_the_slowest),
       cmocka_unit_test(test_a_killed_rank),
       cmocka_unit_test(test_a_stopped_rank),
       cmocka_unit_test(test_a_cut_link),
+      cmocka_unit_test(test_a_circle_loses_a_node),
       cmocka_unit_test(test_all_wait),
       cmocka_unit_test(test_a_slow_rank_is_waited_for),
       cmocka_unit_test(test_many_nodes_lose_one),

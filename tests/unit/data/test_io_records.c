@@ -1,5 +1,5 @@
-// Records of conversations and completions as bytes, against bytes written by hand, and the messages for data
-// whose prompts leave nothing to learn.
+// Records of completions as bytes, against bytes written by hand, and the messages for records that are not
+// read here and for data whose prompts leave nothing to learn.
 #include "runtime/data/dataset.h"
 #include "runtime/data/token_source.h"
 #include "tests/support/io_files.h"
@@ -13,22 +13,20 @@
 
 #include <cmocka.h>
 
-#define CHATS         FSDP_SOURCE_DIR "/tests/golden/prepare/chats.jsonl"
+#define COMPLETIONS   FSDP_SOURCE_DIR "/tests/golden/prepare/completions.jsonl"
 #define ALPACA        FSDP_SOURCE_DIR "/tests/golden/prepare/alpaca.tok"
 #define LENGTH(array) ((int64_t)(sizeof(array) / sizeof *(array)))
 
 // tests/program/scripts/test_prepare_data.py has the same bytes.
-static void conversations_and_completions_are_bytes(void **state) {
+static void completions_are_bytes(void **state) {
   (void)state;
-  static const char wanted[] = "<|system|>\nBe kind.\n<|user|>\nOne?\n<|assistant|>\nTwo.\0"
-                               "<|user|>\n\xc3\x84\n\0"
-                               "The wren is a bird.\0"
+  static const char wanted[] = "The wren is a bird.\0"
                                "xy";
-  static const char wanted_learned[] = "Two.\0 a bird.\0y";
-  static const uint64_t wanted_starts[] = {0, 53, 66, 86};
+  static const char wanted_learned[] = " a bird.\0y";
+  static const uint64_t wanted_starts[] = {0, 20};
   fsdp_token_source source;
   fsdp_error error;
-  IO_OK(fsdp_token_source_open(CHATS, NULL, 0, &source, &error), &error);
+  IO_OK(fsdp_token_source_open(COMPLETIONS, NULL, 0, &source, &error), &error);
   const fsdp_token_view *view = &source.view;
   assert_int_equal(view->token_count, sizeof wanted);
   assert_memory_equal(view->tokens, wanted, sizeof wanted);
@@ -72,11 +70,12 @@ static void bad_records_are_named_by_line(void **state) {
   static const struct {
     const char *content, *what;
   } cases[] = {
-      {"\n{\"conversations\": []}", "list of turns"},
-      {"\n{\"conversations\": null}", "list of turns"},
-      {"\n{\"conversations\": [{\"from\": \"robot\", \"value\": \"x\"}]}", "\"from\" (system, human or gpt)"},
-      {"\n{\"conversations\": [{\"from\": \"gpt\", \"value\": 1}]}", "string \"value\""},
-      {"\n{\"conversations\": [{\"role\": \"user\", \"content\": \"x\"}]}", "\"from\""},
+      {"\n{\"conversations\": []}", "has the key \"conversations\", which is not read here"},
+      {"\n{\"messages\": [], \"text\": null}", "has the key \"messages\""},
+      {"\n{\"instruction\": \"x\", \"output\": \"y\", \"system\": \"z\"}",
+       "prepare_data.py --tokenizer bytes"},
+      {"\n{\"prompt\": \"x\", \"completion\": \"y\", \"label\": false}", "has the key \"label\""},
+      {"\n[]", "must be an object"},
       {"\n{\"prompt\": \"x\"}", "\"prompt\" and \"completion\" must be strings"},
       {"\n{\"prompt\": [], \"completion\": \"x\"}", "\"prompt\" and \"completion\" must be strings"},
       {"\n{\"completion\": \"x\"}", "neither"},
@@ -116,7 +115,7 @@ static void prompts_that_fill_the_sequence_are_reported(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(conversations_and_completions_are_bytes),
+      cmocka_unit_test(completions_are_bytes),
       cmocka_unit_test(alpaca_with_a_text_is_alpaca),
       cmocka_unit_test(bad_records_are_named_by_line),
       cmocka_unit_test(prompts_that_fill_the_sequence_are_reported),

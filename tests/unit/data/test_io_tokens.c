@@ -250,7 +250,7 @@ static void records_are_the_prepared_bytes(void **state) {
       "Below is an instruction that describes a task, paired with an input that provides further context. "
       "Write a response that appropriately completes the request.\n\n### Instruction:\nAdd one.\n\n"
       "### Input:\ntwo\n\n### Response:three\0"
-      "<|system|>\nBe kind.\n<|user|>\nOne?\n<|assistant|>\nTwo.\0<|user|>\n\xc3\x84\n\0"
+      "One?\nTwo.\xc3\x84\0"
       "nul \0 and \xf0\x9f\x90\xa6";
   assert_int_equal(a.view.token_count, sizeof wanted);
   assert_memory_equal(a.view.tokens, wanted, sizeof wanted);
@@ -258,7 +258,7 @@ static void records_are_the_prepared_bytes(void **state) {
   int64_t count = 0;
   for (int64_t i = 0; i < a.view.token_count; i++)
     if (fsdp_token_view_counts(&a.view, i)) learned[count++] = wanted[i];
-  static const char wanted_learned[] = " wren is a bird.\0three\0Two.\0ul \0 and \xf0\x9f\x90\xa6";
+  static const char wanted_learned[] = " wren is a bird.\0three\0\xc3\x84\0ul \0 and \xf0\x9f\x90\xa6";
   assert_int_equal(count, sizeof wanted_learned);
   assert_memory_equal(learned, wanted_learned, sizeof wanted_learned);
   assert_int_equal(a.view.token_count, b.view.token_count);
@@ -281,13 +281,10 @@ static void bad_records_are_named_by_line(void **state) {
       {"a.jsonl", "{\"text\": \"x\"\n}\n", "a.jsonl:1", "not valid JSON"},
       {"a.jsonl", "{\"text\": \"x\"} {\"text\": \"y\"}\n", "a.jsonl:1", "something follows"},
       {"a.jsonl", "{\"text\": \"\xff\"}\n", "a.jsonl:1", "not valid JSON"},
-      {"a.jsonl", "{\"txt\": \"x\"}\n", "a.jsonl:1", "neither"},
+      {"a.jsonl", "{\"txt\": \"x\"}\n", "a.jsonl:1", "has the key \"txt\""},
       {"a.jsonl", "\n[1]\n", "a.jsonl:2", "object"},
       {"a.jsonl", "7\n", "a.jsonl:1", "object"},
       {"a.jsonl", "{\"text\": \"\"}\n \n", "a.jsonl", "no record"},
-      {"a.jsonl", "{\"messages\": []}", "a.jsonl:1", "messages"},
-      {"a.jsonl", "{\"messages\": [{\"role\": \"robot\", \"content\": \"x\"}]}", "a.jsonl:1", "role"},
-      {"a.jsonl", "{\"messages\": [{\"role\": \"user\", \"content\": [1]}]}", "a.jsonl:1", "content"},
       {"a.json", "{\"text\": \"x\"}", "a.json:1", "list"},
       {"a.json", "[]", "a.json", "no record"},
       {"a.json", "[{\"text\": \"x\"},\n\n{\"instruction\": \"x\"}]", "a.json:3", "output"},

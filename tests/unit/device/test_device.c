@@ -153,6 +153,15 @@ static void peaks_are_found_by_name(void **state) {
   assert_float_equal(fsdp_gpu_peak_flops("NVIDIA H100 80GB HBM3", FSDP_F32), 67e12, 1e6);
   assert_float_equal(fsdp_gpu_peak_flops("NVIDIA A100-SXM4-80GB", FSDP_BF16), 312e12, 1e6);
   assert_float_equal(fsdp_gpu_peak_flops("NVIDIA RTX A4000", FSDP_BF16), 0, 0);
+  // 360 and 180 PFLOP/s of bf16 in 72 GPUs, 36 in 8, all with sparsity, which doubles them.
+  assert_float_equal(fsdp_gpu_peak_flops("NVIDIA GB300", FSDP_BF16), 360e15 / 72 / 2, 1e6);
+  assert_float_equal(fsdp_gpu_peak_flops("NVIDIA GB200", FSDP_BF16), 360e15 / 72 / 2, 1e6);
+  assert_float_equal(fsdp_gpu_peak_flops("NVIDIA B300 SXM6 AC", FSDP_BF16), 36e15 / 8 / 2, 1e6);
+  assert_float_equal(fsdp_gpu_peak_flops("NVIDIA B200", FSDP_BF16), 36e15 / 8 / 2, 1e6);
+  // 188 multiprocessors of 1024 products and sums a clock at 2.617 GHz.
+  const double clocked = 188 * 1024 * 2.617e9;
+  assert_true(fabs(fsdp_gpu_peak_flops("NVIDIA RTX PRO 6000 Blackwell Workstation Edition", FSDP_BF16) -
+                   clocked) < 1e-3 * clocked);
 }
 
 int main(void) {

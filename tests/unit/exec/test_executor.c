@@ -288,7 +288,7 @@ static void casts_have_few_threads(void **state) {
   fsdp_program *program = fsdp_program_create();
   add_tensor(program, "number", FSDP_SPACE_DEVICE, 4, 0);
   fsdp_program_begin_section(program, FSDP_SECTION_FIRST);
-  const fsdp_stream streams[] = {FSDP_STREAM_GATHER, FSDP_STREAM_REDUCE, FSDP_STREAM_COMPUTE,
+  const fsdp_stream streams[] = {FSDP_STREAM_GATHER, FSDP_STREAM_SHARD, FSDP_STREAM_COMPUTE,
                                  FSDP_STREAM_HOST};
   for (int i = 0; i < 4; i++)
     add_instr(program, FSDP_INSTR_OP, streams[i], whole(program, 0, FSDP_READ), NULL);
@@ -299,7 +299,7 @@ static void casts_have_few_threads(void **state) {
     assert_int_equal(config.stream_threads[FSDP_STREAM_COMPUTE], threads);
     assert_int_equal(config.stream_threads[FSDP_STREAM_HOST], threads);
     assert_int_equal(config.stream_threads[FSDP_STREAM_GATHER], threads < 4 ? threads : 4);
-    assert_int_equal(config.stream_threads[FSDP_STREAM_REDUCE], threads < 4 ? threads : 4);
+    assert_int_equal(config.stream_threads[FSDP_STREAM_SHARD], threads < 4 ? threads : 4);
   }
   fsdp_program_destroy(program);
 }

@@ -150,6 +150,43 @@ static void test_a_snapshot_is_of_one_step(void **state) {
   }
 }
 
+// By rank: whether the results of the step after the snapshot are known; and whether its copies gave up
+// waiting for them, which a stream does that the results stand behind.
+static atomic_bool results_known[RANKS_MAX], gave_up[RANKS_MAX];
+enum { GIVE_UP_AFTER_MS = 20000 };
+
+static void note_results(const harness_config *config, fsdp_executor *executor, int rank, int step) {
+  begin_snapshot(config, executor, rank, step);
+  if (step == SNAPSHOT_STEP + 1) results_known[rank] = true;
+}
+
+static void hold_copies(const harness_config *config, int rank, const fsdp_instr *instr) {
+  // Without offload, what a unit has is copied down for a snapshot alone.
+  if (instr->kind != FSDP_INSTR_D2H || instr->unit < 0) return;
+  if (config->plan.cpu_offload && instr->stream != FSDP_STREAM_SNAPSHOT) return;
+  for (int ms = 0; ms < GIVE_UP_AFTER_MS && !results_known[rank] && !gave_up[rank]; ms++)
+    nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+  if (!results_known[rank]) gave_up[rank] = true;
+}
+
+// A step's loss and norm come to the host while copies of a snapshot are still to be made.
+static void test_results_pass_a_snapshot(void **state) {
+  (void)state;
+  for (size_t place = 0; place < sizeof places / sizeof *places; place++) {
+    if (test_sanitized() && place % 4) continue;
+    for (int offload = 0; offload < 2; offload++) {
+      harness_config config = config_of(place, offload, false);
+      config.plan.snapshot = true;
+      config.after_step = note_results;
+      config.before_instr = hold_copies;
+      for (int r = 0; r < RANKS_MAX; r++) results_known[r] = gave_up[r] = false;
+      train(&config);
+      for (int r = 0; r < RANKS_MAX; r++) assert_false(gave_up[r]);
+      assert_true(results_known[0]);
+    }
+  }
+}
+
 // What replicas load by slices and exchange trains as what each of them loads whole, copies included.
 static void test_slices_are_completed(void **state) {
   (void)state;
@@ -175,6 +212,7 @@ static void test_slices_are_completed(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_a_snapshot_is_of_one_step),
+      cmocka_unit_test(test_results_pass_a_snapshot),
       cmocka_unit_test(test_slices_are_completed),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -17,6 +17,8 @@
 #define HEAD                                                                                                 \
   "name: small\ndevice: cuda\nprocessors: 4\nmemory_gb: 16\nmemory_gbps: {value: 500, source: \"x\"}\n"
 
+#define PRODUCTS "products: [{dtype: bf16, form: any, m: 1, n: 1, k: 1, tflops: 1}]\n"
+
 static fsdp_device_profile *accept(const char *name) {
   fsdp_device_profile *profile;
   fsdp_error error = {0};
@@ -86,13 +88,15 @@ static void decimals_printed(void **state) {
 static const char whole[] =
     "name: \"a \\\"b\\\"\"\ndevice: cpu\nsource: here\nprocessors: {value: 8, source: x}\nmemory_gb: 16.5\n"
     "memory_gbps: 500\nlaunch_us: 2.5\npeak_tflops: {bf16: {value: 1.25, source: y}, fp32: 0.5}\n"
+    "capability: 8.9\nreserve: {context_gb: 0.75, communicator_gb: {value: 0.25, source: y}}\n"
     "copy_gbps: {up: 20, down: 21, up_both: 15, down_both: 16}\ncontention: {compute: 1.125, collective: "
-    "1.3}\n"
+    "1.3, gather: 1.02}\n"
     "network: {gbps_per_node: 400, latency_us: 14, node_latency_us: 3.4}\ntiles: true\n"
     "products:\n- {ranks: 2, dtype: bf16, form: weight, m: 1, n: 2, k: 3, tflops: 0.1, source: z}\n"
     "- {dtype: fp32, form: any, m: 4, n: 5, k: 6000000, tflops: {value: 0.3, source: z}}\n"
     "attention:\n- {kernel: k1, dtype: bf16, head_dim: 64, direction: both, tflops: {512: 1, 1024: 2}}\n"
-    "- {kernel: k2, ranks: 3, dtype: bf16, head_dim: 128, direction: backward, tflops: {512: 3}}\n"
+    "- {kernel: k2, ranks: 3, dtype: bf16, head_dim: 128, direction: backward, tflops: {512: 3}, estimated: "
+    "true}\n"
     "- {kernel: k1, dtype: fp32, head_dim: 64, direction: forward, tflops: {512: 4}}\n"
     "ops:\n- {op: rmsnorm, gbps: {1e6: 100, 1e8: 200}}\n- {op: any, ranks: 2, dtype: bf16, gbps: {1000: 7}}\n"
     "collectives:\n- {kind: reduce_scatter, link: network, ranks: 16, ranks_per_node: 8, groups: 2, us: "
@@ -110,8 +114,9 @@ static void whole_profile(void **state) {
               p->peak_flops[FSDP_F16] == 0);
   assert_true(p->up_rate == 20e9 && p->down_rate == 21e9 && p->up_both_rate == 15e9 &&
               p->down_both_rate == 16e9);
-  assert_true(p->product_slowdown == 1.125 && p->collective_slowdown == 1.3);
+  assert_true(p->product_slowdown == 1.125 && p->collective_slowdown == 1.3 && p->gather_slowdown == 1.02);
   assert_true(p->network_rate == 400e9 && p->network_latency_s == 14e-6 && p->node_latency_s == 3.4e-6);
+  assert_true(p->capability == 8.9 && p->context_bytes == 0.75e9 && p->communicator_bytes == 0.25e9);
   assert_true(p->tiles);
   assert_int_equal(p->product_count, 2);
   const fsdp_profile_product *product = p->products;
@@ -174,7 +179,8 @@ static void printed_and_read(void **state) {
   char *text = print(p);
   static const char *const lines[] = {
       "name: \"a \\\"b\\\"\"\nsource: \"measured \\\\ \\\"here\\\"\"\ndevice: cpu\nprocessors: 8\n",
-      "\nmemory_gb: 16.5\nmemory_gbps: 500\nlaunch_us: 2.5\npeak_tflops: {fp32: 0.5, bf16: 1.25}\n",
+      "\nmemory_gb: 16.5\nmemory_gbps: 500\nlaunch_us: 2.5\ncapability: 8.9\npeak_tflops: {fp32: 0.5, bf16: "
+      "1.25}\n",
       "\nnetwork: {gbps_per_node: 400, latency_us: 14, node_latency_us: 3.4}\n",
       "\n- {ranks: 2, dtype: bf16, form: weight, m: 1, n: 2, k: 3, tflops: 0.1}\n",
       "\n- {kernel: \"k1\", ranks: 0, dtype: bf16, head_dim: 64, direction: both, tflops: {512: 1, 1024: "
@@ -205,7 +211,7 @@ static void check_sourced(yaml_document_t *document, const yaml_node_t *node, co
 static fsdp_status check_sources(void *context, yaml_document_t *document, fsdp_error *error) {
   (void)error;
   static const char *const words[] = {"name", "device", "tiles", "use", "base"};
-  static const char *const sections[] = {"peak_tflops", "copy_gbps", "contention", "network"};
+  static const char *const sections[] = {"peak_tflops", "copy_gbps", "contention", "network", "reserve"};
   const yaml_node_t *root = yaml_document_get_root_node(document);
   for (const yaml_node_pair_t *pair = root->data.mapping.pairs.start; pair < root->data.mapping.pairs.top;
        pair++) {
@@ -213,7 +219,7 @@ static fsdp_status check_sources(void *context, yaml_document_t *document, fsdp_
     const yaml_node_t *value = yaml_document_get_node(document, pair->value);
     bool is_word = false, is_section = false;
     for (int i = 0; i < 5; i++) is_word = is_word || !strcmp(words[i], key);
-    for (int i = 0; i < 4; i++) is_section = is_section || !strcmp(sections[i], key);
+    for (int i = 0; i < 5; i++) is_section = is_section || !strcmp(sections[i], key);
     if (is_word) continue;
     if (value->type == YAML_SEQUENCE_NODE) {
       for (const yaml_node_item_t *item = value->data.sequence.items.start;
@@ -230,6 +236,38 @@ static fsdp_status check_sources(void *context, yaml_document_t *document, fsdp_
   return FSDP_OK;
 }
 
+// A GPU is known, and what this program runs on it has rates of its own, in every dtype that it takes. They
+// are marked as long as nobody has measured them, and no more than what the GPU can do.
+static void check_kernels(const fsdp_device_profile *p) {
+  static const fsdp_profile_direction directions[] = {FSDP_ATTENTION_FORWARD, FSDP_ATTENTION_BACKWARD};
+  const fsdp_op_gpu gpu = fsdp_device_profile_gpu(p);
+  assert_true(gpu.capability == (strstr(p->name, "a100") ? 80 : *p->name == 'h' ? 90 : 100));
+  assert_int_equal(gpu.multiprocessors, strstr(p->name, "a100") ? 108 : *p->name == 'h' ? 132 : 148);
+  for (int k = FSDP_ATTENTION_GENERAL; k <= FSDP_ATTENTION_WGMMA; k++) {
+    for (int dtype = FSDP_F32; dtype <= FSDP_BF16; dtype++) {
+      fsdp_op_gpu asked = gpu;
+      fsdp_error error = {0};
+      asked.attention = fsdp_attention_choice_of((fsdp_attention_kernel)k);
+      const bool runs = fsdp_attention_check(&asked, (fsdp_dtype)dtype, 128, &error) == FSDP_OK;
+      const bool priced =
+          fsdp_device_profile_check(p, (fsdp_dtype)dtype, (fsdp_attention_kernel)k, &error) == FSDP_OK;
+      if (runs != priced) fail_msg("%s: kernel %d, dtype %d", p->name, k, dtype);
+      for (int d = 0; d < 2 && runs; d++) {
+        const fsdp_profile_attention_call call = {.kernel = (fsdp_attention_kernel)k,
+                                                  .dtype = (fsdp_dtype)dtype,
+                                                  .head_dim = 128,
+                                                  .seq = 4096,
+                                                  .direction = directions[d],
+                                                  .flops = 1e15};
+        bool estimated = false;
+        const double seconds = fsdp_profile_attention_s(p, 1, &call, &estimated);
+        assert_true(estimated);
+        assert_true(1e15 / seconds < 0.6 * p->peak_flops[FSDP_BF16] && 1e15 / seconds > 2e12);
+      }
+    }
+  }
+}
+
 static void shipped_profiles(void **state) {
   (void)state;
   for (int i = 0; i < fsdp_shipped_profile_count(); i++) {
@@ -238,8 +276,7 @@ static void shipped_profiles(void **state) {
     fsdp_error error = {0};
     assert_string_equal(p->name, name);
     assert_int_equal(p->device, FSDP_OP_CUDA);
-    if (fsdp_device_profile_check(p, FSDP_BF16, &error) != FSDP_OK) fail_msg("%s", error.message);
-    if (fsdp_device_profile_check(p, FSDP_F32, &error) != FSDP_OK) fail_msg("%s", error.message);
+    check_kernels(p);
     check_printed(p);
     fsdp_device_profile_destroy(p);
     char copy[FSDP_PROFILE_NAME_BYTES];
@@ -253,6 +290,18 @@ static void shipped_profiles(void **state) {
 }
 
 // ---- Bases
+
+// Of 1e12 FLOPs; takes nothing to launch.
+static void check_price(const fsdp_device_profile *p, fsdp_attention_kernel kernel, double wanted_s) {
+  const fsdp_profile_attention_call call = {.kernel = kernel,
+                                            .dtype = FSDP_BF16,
+                                            .head_dim = 64,
+                                            .seq = 8,
+                                            .direction = FSDP_ATTENTION_BACKWARD,
+                                            .flops = 1e12};
+  bool estimated = true;
+  assert_true(fabs(fsdp_profile_attention_s(p, 1, &call, &estimated) - wanted_s) < 1e-9 && !estimated);
+}
 
 static void base_and_use(void **state) {
   (void)state;
@@ -275,6 +324,25 @@ static void base_and_use(void **state) {
   fsdp_device_profile_destroy(p);
   refuse("base: base.yaml\nuse: {attention: k3}\n",
          "profile.yaml:2: no row of attention has the kernel \"k3\"");
+  // A GPU's program has several kernels, of which the plan chooses one.
+  p = accept_text(HEAD PRODUCTS
+                  "attention:\n- {kernel: fsdp-mma, dtype: bf16, head_dim: 64, direction: both, tflops: {1: "
+                  "2}}\n- {kernel: flash2, dtype: bf16, head_dim: 64, direction: both, tflops: {1: 4}}\n");
+  check_price(p, FSDP_ATTENTION_MMA, 0.5);
+  fsdp_error error = {0};
+  assert_int_equal(fsdp_device_profile_check(p, FSDP_BF16, FSDP_ATTENTION_MMA, &error), FSDP_OK);
+  assert_int_equal(fsdp_device_profile_check(p, FSDP_BF16, FSDP_ATTENTION_WGMMA, &error), FSDP_ERR_INPUT);
+  assert_non_null(strstr(error.message, "no rates of attention by fsdp-wgmma in bf16"));
+  assert_non_null(strstr(error.message, "`use: {attention: fsdp-mma}`"));
+  fsdp_device_profile_destroy(p);
+  p = accept_text(HEAD PRODUCTS
+                  "attention:\n- {kernel: fsdp-mma, dtype: bf16, head_dim: 64, direction: both, tflops: {1: "
+                  "2}}\n- {kernel: flash2, dtype: bf16, head_dim: 64, direction: both, tflops: {1: 4}}\n"
+                  "use: {attention: flash2}\n");
+  check_price(p, FSDP_ATTENTION_MMA, 0.25);
+  check_price(p, FSDP_ATTENTION_WGMMA, 0.25);
+  check_printed(p);
+  fsdp_device_profile_destroy(p);
   refuse("base: nowhere.yaml\n", "profile.yaml:1: unknown base \"");
   refuse("base: [1]\n", "profile.yaml:1: the base is neither");
   refuse("base: profile.yaml\n", "profile.yaml:1: base \"");
@@ -298,6 +366,7 @@ static void refused_at_the_top(void **state) {
   refuse(HEAD "procesors: 4\n", "profile.yaml:6: unknown key \"procesors\": did you mean processors?");
   refuse(HEAD "tiles: yes\n", "profile.yaml:6: unknown tiles \"yes\": use one of false, true");
   refuse(HEAD "processors: 4\n", "profile.yaml:6: a second processors, after that in line 3");
+  refuse(HEAD "capability: 8.65\n", "capability 8.65 is no compute capability, as in 9.0");
   refuse(HEAD "launch_us: 0\n", "profile.yaml:6: launch_us is 0: use a number above 0");
   refuse(HEAD "launch_us: -2\n", "profile.yaml:6: launch_us is -2");
   refuse(HEAD "launch_us: fast\n", "profile.yaml:6: launch_us is \"fast\", which is not a number");

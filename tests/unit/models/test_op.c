@@ -133,6 +133,46 @@ static void test_attention_described(void **state) {
   attrs.kv_seq = 8192;
   assert_string_equal(fsdp_op_describe(FSDP_OP_CONTEXT_ATTENTION, &attrs, NULL, 0, text, sizeof text),
                       " 32/8 heads of 128, 8192 keys, window 4096");
+  attrs.head_parts = 4;
+  assert_string_equal(
+      fsdp_op_describe(FSDP_OP_CONTEXT_ATTENTION_BACKWARD, &attrs, NULL, 0, text, sizeof text),
+      " 32/8 heads of 128, 8192 keys, window 4096, a group in 4 parts");
+}
+
+// Blocks of 64 keys (mma) or 128 (wgmma), at least four to a multiprocessor where the group has enough heads.
+static void test_parts_of_a_group(void **state) {
+  (void)state;
+  static const struct {
+    int64_t batch, seq, heads, kv_heads;
+    fsdp_attention_kernel kernel;
+    int64_t multiprocessors, parts;
+  } cases[] = {
+      {4, 4096, 32, 8, FSDP_ATTENTION_WGMMA, 132, 1}, // 1024 blocks
+      {1, 4096, 32, 8, FSDP_ATTENTION_WGMMA, 132, 4}, // 256
+      {1, 4096, 32, 8, FSDP_ATTENTION_MMA, 132, 2},   // 512
+      {1, 4096, 32, 8, FSDP_ATTENTION_MMA, 128, 1},   {1, 4096, 32, 8, FSDP_ATTENTION_GENERAL, 132, 1},
+      {1, 4224, 8, 1, FSDP_ATTENTION_WGMMA, 16, 2}, // 33
+      {1, 4225, 8, 1, FSDP_ATTENTION_WGMMA, 17, 2}, // 34
+      {1, 4224, 8, 1, FSDP_ATTENTION_WGMMA, 17, 4},   {1, 4096, 8, 1, FSDP_ATTENTION_WGMMA, 132, 8},
+      {1, 4096, 28, 4, FSDP_ATTENTION_WGMMA, 132, 7}, // five would be enough
+      {1, 128, 12, 2, FSDP_ATTENTION_MMA, 2, 2},      {1, 128, 12, 2, FSDP_ATTENTION_MMA, 3, 3},
+      {1, 128, 12, 2, FSDP_ATTENTION_MMA, 4, 6}, // four do not divide the group
+      {1, 128, 12, 12, FSDP_ATTENTION_MMA, 132, 1}};
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    fsdp_op_attrs attrs = {.batch = cases[i].batch,
+                           .seq = cases[i].seq,
+                           .heads = cases[i].heads,
+                           .kv_heads = cases[i].kv_heads,
+                           .head_dim = 16,
+                           .attention = cases[i].kernel};
+    attrs.head_parts = fsdp_op_attention_choose_parts(&attrs, cases[i].multiprocessors);
+    assert_int_equal(attrs.head_parts, cases[i].parts);
+    const int64_t delta = 4 * attrs.batch * attrs.seq * attrs.heads;
+    const int64_t parts = 4 * attrs.batch * attrs.seq * attrs.kv_heads * 2 * 16 * cases[i].parts;
+    assert_int_equal(fsdp_op_workspace_bytes(FSDP_OP_CUDA, FSDP_OP_ATTENTION_BACKWARD, &attrs, 0),
+                     delta + (cases[i].parts > 1 ? parts : 0));
+    assert_int_equal(fsdp_op_workspace_bytes(FSDP_OP_CPU, FSDP_OP_ATTENTION_BACKWARD, &attrs, 0), delta);
+  }
 }
 
 static kernel_case lookup(double token) {
@@ -411,6 +451,7 @@ int main(void) {
       cmocka_unit_test(test_added_described),
       cmocka_unit_test(test_parts_of_a_bias),
       cmocka_unit_test(test_attention_described),
+      cmocka_unit_test(test_parts_of_a_group),
       cmocka_unit_test(test_kernels_refuse),
       cmocka_unit_test(test_positions_are_checked),
       cmocka_unit_test(test_rows_are_checked),

@@ -494,6 +494,76 @@ static void test_workspace_of_the_head(void **state) {
   }
 }
 
+// How many blocks share a group's heads follows from the GPU, and the planned workspace follows from that.
+static void test_workspace_of_attention(void **state) {
+  (void)state;
+  const struct {
+    fsdp_dtype dtype;
+    int multiprocessors;
+    int64_t head_parts;
+  } cases[] = {{FSDP_BF16, 132, 4}, {FSDP_BF16, 16, 2}, {FSDP_BF16, 8, 1}, {FSDP_F32, 132, 1}};
+  for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
+    fsdp_plan_config config = base_config();
+    config.batch = 1, config.seq = 2048;
+    config.model.hidden_size = 256, config.model.num_heads = 8;
+    config.model.num_kv_heads = 2;
+    config.backend = fsdp_plan_backend_cuda();
+    config.param_dtype = cases[c].dtype;
+    config.gpu.multiprocessors = cases[c].multiprocessors;
+    config.gpu.capability = 90;
+    fsdp_plan *plan = plan_of(config);
+    const fsdp_program *program = plan->program;
+    int found = 0;
+    for (int i = 0; i < program->instr_count; i++) {
+      const fsdp_instr *instr = &program->instrs[i];
+      if (instr->kind != FSDP_INSTR_OP || instr->op != FSDP_OP_ATTENTION_BACKWARD) continue;
+      const fsdp_operand *operands = &program->operands[instr->first_operand];
+      const int64_t parts = cases[c].head_parts, columns = 2 * 2 * 32;
+      found++;
+      assert_int_equal(instr->attrs.head_parts, parts);
+      assert_int_equal(operands[5].size_bytes, 4 * 2048 * (8 + (parts > 1 ? parts * columns : 0)));
+    }
+    assert_true(found > 0);
+    fsdp_plan_destroy(plan);
+  }
+}
+
+// Attention's backward does rope_backward's work where its kernel can: tensor cores, heads that fill a tile.
+static void test_rotation_by_attention(void **state) {
+  (void)state;
+  const struct {
+    const fsdp_plan_backend *backend;
+    fsdp_dtype dtype;
+    int64_t head_dim;
+    bool together;
+  } cases[] = {{fsdp_plan_backend_cuda(), FSDP_BF16, 64, true},
+               {fsdp_plan_backend_cuda(), FSDP_BF16, 128, true},
+               {fsdp_plan_backend_cuda(), FSDP_BF16, 96, false},
+               {fsdp_plan_backend_cuda(), FSDP_F32, 64, false},
+               {fsdp_plan_backend_cpu(), FSDP_BF16, 64, false}};
+  for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
+    fsdp_plan_config config = base_config();
+    config.model.head_dim = cases[c].head_dim;
+    config.backend = cases[c].backend;
+    config.param_dtype = cases[c].dtype;
+    fsdp_plan *plan = plan_of(config);
+    const fsdp_program *program = plan->program;
+    int attention = 0, rope = 0;
+    for (int i = 0; i < program->instr_count; i++) {
+      const fsdp_instr *instr = &program->instrs[i];
+      if (instr->kind != FSDP_INSTR_OP) continue;
+      rope += instr->op == FSDP_OP_ROPE_BACKWARD;
+      if (instr->op != FSDP_OP_ATTENTION_BACKWARD) continue;
+      attention++;
+      assert_int_equal(instr->attrs.rotates_back, cases[c].together);
+      if (cases[c].together) assert_non_null(instr->attrs.inv_freq);
+    }
+    assert_int_equal(rope, cases[c].together ? 0 : attention);
+    assert_true(attention >= 3);
+    fsdp_plan_destroy(plan);
+  }
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_valley_formulas),
@@ -511,6 +581,8 @@ int main(void) {
       cmocka_unit_test(test_strategies_refuse_meshes),
       cmocka_unit_test(test_what_no_op_can_do_is_refused),
       cmocka_unit_test(test_workspace_of_the_head),
+      cmocka_unit_test(test_workspace_of_attention),
+      cmocka_unit_test(test_rotation_by_attention),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

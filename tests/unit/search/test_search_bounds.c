@@ -367,6 +367,35 @@ static void test_contexts(void **state) {
   fsdp_device_profile_destroy(profile);
 }
 
+// The set that offloads most: what takes a gemm to make. What takes none is made again, and no longer kept.
+static void test_offloaded(void **state) {
+  (void)state;
+  fsdp_device_profile *profile = round_machine(1e9, 1e9);
+  fsdp_search_config search = search_on(profile, "llama2-7b", 3, 8);
+  search.base.seq = 1024;
+  search.global_batch = 16;
+  search_space space;
+  assert_int_equal(search_space_create(&search, &space, NULL), FSDP_OK);
+  const search_saved *most = NULL;
+  for (int c = 0; c < space.chain_count; c++)
+    for (int s = 0; s < space.chains[c].count; s++) {
+      const search_saved *set = &space.chains[c].sets[s];
+      if (*set->offload && (!most || strlen(set->offload) > strlen(most->offload))) most = set;
+    }
+  assert_non_null(most);
+  static const char *const dear[] = {"block_inputs", "linear", "attention"};
+  static const char *const cheap[] = {"rmsnorm", "swiglu"};
+  for (size_t i = 0; i < sizeof dear / sizeof *dear; i++) {
+    assert_non_null(strstr(most->offload, dear[i]));
+    assert_null(strstr(most->recompute, dear[i]));
+  }
+  for (size_t i = 0; i < sizeof cheap / sizeof *cheap; i++) {
+    assert_non_null(strstr(most->recompute, cheap[i]));
+    assert_null(strstr(most->offload, cheap[i]));
+  }
+  fsdp_device_profile_destroy(profile);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_contexts),
@@ -376,6 +405,7 @@ int main(void) {
       cmocka_unit_test(test_links_left),
       cmocka_unit_test(test_batches),
       cmocka_unit_test(test_links_in_little_memory),
+      cmocka_unit_test(test_offloaded),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -174,6 +174,12 @@ static void test_overlap(void **state) {
   const double hidden = slowed.busy_s[FSDP_STREAM_GATHER] + slowed.busy_s[FSDP_STREAM_REDUCE] - slowed.comm_s;
   assert_true(slowed.step_s > beside.step_s + 0.4 * (comm - beside.comm_s));
   assert_true(slowed.step_s <= alone.step_s + slowed.comm_s + hidden);
+  // Gathers that copy engines make leave compute its rate, and reductions do not.
+  profile->gather_slowdown = 1;
+  fsdp_step_price copied = price_on(&config, profile, &traffic);
+  assert_true(copied.step_s < slowed.step_s && copied.step_s > beside.step_s);
+  profile->gather_slowdown = 0;
+  fsdp_step_price_release(&copied);
   // A collective that is slowed beside compute takes longer, and compute does not.
   profile->product_slowdown = 1;
   profile->collective_slowdown = 2;
@@ -494,20 +500,27 @@ static void test_attention_rows(void **state) {
       profile,
       &(fsdp_profile_product){
           .dtype = FSDP_F16, .form = FSDP_PRODUCT_FORM_COUNT, .m = 1, .n = 1, .k = 1, .flops_per_s = 1});
-  assert_int_equal(fsdp_device_profile_check(profile, FSDP_F16, &error), FSDP_ERR_INPUT);
+  assert_int_equal(fsdp_device_profile_check(profile, FSDP_F16, FSDP_ATTENTION_MMA, &error), FSDP_ERR_INPUT);
   fsdp_device_profile_add_attention(profile, &row);
-  assert_int_equal(fsdp_device_profile_check(profile, FSDP_F16, &error), FSDP_ERR_INPUT);
+  assert_int_equal(fsdp_device_profile_check(profile, FSDP_F16, FSDP_ATTENTION_MMA, &error), FSDP_ERR_INPUT);
   assert_non_null(strstr(error.message, "attention's forward in fp16"));
   row.direction = FSDP_ATTENTION_FORWARD;
   row.ranks = 1;
   rate.value = 4e9;
   fsdp_device_profile_add_attention(profile, &row);
-  assert_int_equal(fsdp_device_profile_check(profile, FSDP_F16, &error), FSDP_OK);
+  assert_int_equal(fsdp_device_profile_check(profile, FSDP_F16, FSDP_ATTENTION_MMA, &error), FSDP_OK);
   for (int ranks = 1; ranks <= 4; ranks++) {
-    assert_near(fsdp_profile_attention_s(profile, ranks, FSDP_F16, 64, 128, FSDP_ATTENTION_FORWARD, 4e9), 1,
-                1e-9);
-    assert_near(fsdp_profile_attention_s(profile, ranks, FSDP_F16, 64, 128, FSDP_ATTENTION_BACKWARD, 4e9), 2,
-                1e-9);
+    fsdp_profile_attention_call call = {.kernel = FSDP_ATTENTION_MMA,
+                                        .dtype = FSDP_F16,
+                                        .head_dim = 64,
+                                        .seq = 128,
+                                        .direction = FSDP_ATTENTION_FORWARD,
+                                        .flops = 4e9};
+    bool estimated = true;
+    assert_near(fsdp_profile_attention_s(profile, ranks, &call, &estimated), 1, 1e-9);
+    assert_false(estimated);
+    call.direction = FSDP_ATTENTION_BACKWARD;
+    assert_near(fsdp_profile_attention_s(profile, ranks, &call, &estimated), 2, 1e-9);
   }
   fsdp_device_profile_destroy(profile);
 }

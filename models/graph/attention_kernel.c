@@ -1,0 +1,95 @@
+#include "models/graph/attention_kernel.h"
+
+#include "runtime/base/check.h"
+
+#include <stdio.h>
+
+// An H100's.
+#define CAPABILITY_DEFAULT      90
+#define MULTIPROCESSORS_DEFAULT 132
+
+// Of tensor cores: rows start on 16 bytes, and a tile of a head's columns fits shared memory.
+#define HEAD_MULTIPLE 8
+#define HEAD_MAX      128
+
+fsdp_op_gpu fsdp_op_gpu_completed(const fsdp_op_gpu *gpu) {
+  fsdp_op_gpu completed = *gpu;
+  if (!completed.capability) completed.capability = CAPABILITY_DEFAULT;
+  if (!completed.multiprocessors) completed.multiprocessors = MULTIPROCESSORS_DEFAULT;
+  return completed;
+}
+
+const char *fsdp_attention_kernel_name(fsdp_attention_kernel kernel) {
+  static const char *const names[FSDP_ATTENTION_KERNEL_COUNT] = {"cpu", "general", "mma", "wgmma",
+                                                                 "wgmma-unfenced"};
+  FSDP_CHECK((unsigned)kernel < FSDP_ATTENTION_KERNEL_COUNT, "attention kernel %d", (int)kernel);
+  return names[kernel];
+}
+
+static const fsdp_attention_choice choices[FSDP_ATTENTION_KERNEL_COUNT] = {
+    [FSDP_ATTENTION_GENERAL] = FSDP_ATTENTION_USE_GENERAL,
+    [FSDP_ATTENTION_MMA] = FSDP_ATTENTION_USE_MMA,
+    [FSDP_ATTENTION_WGMMA] = FSDP_ATTENTION_USE_WGMMA};
+
+fsdp_attention_choice fsdp_attention_choice_of(fsdp_attention_kernel kernel) {
+  FSDP_CHECK((unsigned)kernel < FSDP_ATTENTION_KERNEL_COUNT, "attention kernel %d", (int)kernel);
+  return choices[kernel];
+}
+
+static fsdp_attention_kernel asked_for(fsdp_attention_choice choice) {
+  int kernel = FSDP_ATTENTION_GENERAL;
+  while (choices[kernel] != choice) kernel++;
+  return (fsdp_attention_kernel)kernel;
+}
+
+// Whether the kernel cannot run; if so, why and what to do.
+static bool find_obstacle(const fsdp_op_gpu *gpu, fsdp_attention_kernel kernel, fsdp_dtype dtype,
+                          int64_t head_dim, char *reason, size_t bytes, const char **remedy) {
+  const int capability = fsdp_op_gpu_completed(gpu).capability;
+  *remedy = "use --attention auto";
+  if (kernel == FSDP_ATTENTION_GENERAL) return false;
+  if (kernel == FSDP_ATTENTION_WGMMA && capability != 90) {
+    snprintf(reason, bytes, "those kernels run on compute capability 9.0 alone, and this GPU has %d.%d",
+             capability / 10, capability % 10);
+  } else if (dtype != FSDP_BF16) {
+    snprintf(reason, bytes, "those kernels compute in bf16, and this plan in %s", fsdp_dtype_name(dtype));
+    *remedy = "use --param-dtype bf16, or --attention auto";
+  } else if (head_dim % HEAD_MULTIPLE != 0 || head_dim > HEAD_MAX) {
+    snprintf(reason, bytes, "those kernels take heads of a multiple of %d up to %d, and this model has %lld",
+             HEAD_MULTIPLE, HEAD_MAX, (long long)head_dim);
+  } else if (gpu->attention_missing >> kernel & 1) {
+    snprintf(reason, bytes, "this executable does not hold those kernels");
+    *remedy = "build with -DCMAKE_CUDA_ARCHITECTURES=90, or use --attention auto";
+  } else if (gpu->attention_distrusted >> kernel & 1) {
+    snprintf(reason, bytes, "those kernels did not match the general ones on this GPU");
+  } else {
+    return false;
+  }
+  return true;
+}
+
+fsdp_attention_kernel fsdp_attention_kernel_of(const fsdp_op_gpu *gpu, fsdp_dtype dtype, int64_t head_dim) {
+  char reason[160];
+  const char *remedy;
+  int kernel = FSDP_ATTENTION_WGMMA;
+  if (gpu->attention != FSDP_ATTENTION_AUTO) {
+    const fsdp_attention_kernel asked = asked_for(gpu->attention);
+    FSDP_CHECK(!find_obstacle(gpu, asked, dtype, head_dim, reason, sizeof reason, &remedy),
+               "attention by %s: %s", fsdp_attention_kernel_name(asked), reason);
+    return asked;
+  }
+  while (find_obstacle(gpu, (fsdp_attention_kernel)kernel, dtype, head_dim, reason, sizeof reason, &remedy))
+    kernel--; // down to the general one, which has none
+  return (fsdp_attention_kernel)kernel;
+}
+
+fsdp_status fsdp_attention_check(const fsdp_op_gpu *gpu, fsdp_dtype dtype, int64_t head_dim,
+                                 fsdp_error *error) {
+  char reason[160];
+  const char *remedy;
+  if (gpu->attention == FSDP_ATTENTION_AUTO) return FSDP_OK;
+  const fsdp_attention_kernel kernel = asked_for(gpu->attention);
+  if (!find_obstacle(gpu, kernel, dtype, head_dim, reason, sizeof reason, &remedy)) return FSDP_OK;
+  return fsdp_fail(error, FSDP_ERR_OPTION, "--attention %s: %s: %s", fsdp_attention_kernel_name(kernel),
+                   reason, remedy);
+}

@@ -1,0 +1,69 @@
+// Which kernels run attention: a decision of the plan, carried by the op's attributes.
+//
+//   wgmma     warpgroups, on compute capability 9.0 alone: bf16, head dimensions of a multiple of 8 up to 128
+//   mma       tensor cores, on every GPU: the same
+//   general   everything else
+//
+// Rows of q, k and v then start on 16 bytes, as copies by tensor cores need: tensors do, and each head's
+// columns are a multiple of 8 elements.
+//
+// wgmma-unfenced is wgmma without fence.proxy.async in the forward's copying warps, which PTX asks for: to be
+// timed beside it, and never planned.
+#pragma once
+
+#include "runtime/base/dtype.h"
+#include "runtime/base/status.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+// On a GPU, from the one that always runs to the one to prefer.
+typedef enum fsdp_attention_kernel {
+  FSDP_ATTENTION_CPU, // a CPU's only one
+  FSDP_ATTENTION_GENERAL,
+  FSDP_ATTENTION_MMA,
+  FSDP_ATTENTION_WGMMA,
+  FSDP_ATTENTION_WGMMA_UNFENCED,
+  FSDP_ATTENTION_KERNEL_COUNT
+} fsdp_attention_kernel;
+
+typedef enum fsdp_attention_choice {
+  FSDP_ATTENTION_AUTO,
+  FSDP_ATTENTION_USE_WGMMA,
+  FSDP_ATTENTION_USE_MMA,
+  FSDP_ATTENTION_USE_GENERAL
+} fsdp_attention_choice;
+
+// What decides between the kernels of a GPU, and how they cut their work.
+typedef struct fsdp_op_gpu {
+  int capability;                  // 90 is 9.0; 0: not known, so 90
+  int multiprocessors;             // 0: not known, so 132
+  fsdp_attention_choice attention; // what is asked for
+  // Sets of 1u << fsdp_attention_kernel: what the executable does not hold, and what did not match the
+  // general kernel on this GPU. The general kernel is in neither.
+  unsigned attention_missing, attention_distrusted;
+} fsdp_op_gpu;
+
+// With an H100's numbers for those that are not known.
+fsdp_op_gpu fsdp_op_gpu_completed(const fsdp_op_gpu *gpu);
+
+// "cpu", "general", "mma", "wgmma", "wgmma-unfenced"
+const char *fsdp_attention_kernel_name(fsdp_attention_kernel kernel);
+
+// The choice that asks for a GPU's kernel.
+fsdp_attention_choice fsdp_attention_choice_of(fsdp_attention_kernel kernel);
+
+// The kernel for rows of `dtype` and this head dimension; one that is asked for must be allowed.
+fsdp_attention_kernel fsdp_attention_kernel_of(const fsdp_op_gpu *gpu, fsdp_dtype dtype, int64_t head_dim);
+
+// FSDP_ERR_OPTION if the kernel that is asked for cannot run, with the reason and what to do.
+fsdp_status fsdp_attention_check(const fsdp_op_gpu *gpu, fsdp_dtype dtype, int64_t head_dim,
+                                 fsdp_error *error);
+
+#ifdef __cplusplus
+}
+#endif

@@ -1,0 +1,282 @@
+"""The forms that records have, each used as its own documentation defines it.
+
+Every record becomes one of three: a Text, a Completion (a prompt and what follows it), or a Chat (messages as
+chat templates take them, and which of them are learned). What a record holds besides is named: a key that
+would change what is learned is refused, any other is counted.
+"""
+import json
+from dataclasses import dataclass, field
+
+from common.errors import InputError
+
+# Stanford Alpaca's prompts (github.com/tatsu-lab/stanford_alpaca, train.py).
+WITH_INPUT = ("Below is an instruction that describes a task, paired with an input that provides further "
+              "context. Write a response that appropriately completes the request.\n\n"
+              "### Instruction:\n{instruction}\n\n### Input:\n{input}\n\n### Response:")
+WITHOUT_INPUT = ("Below is an instruction that describes a task. "
+                 "Write a response that appropriately completes the request.\n\n"
+                 "### Instruction:\n{instruction}\n\n### Response:")
+
+CHAT_KEYS = ("system", "tools", "functions", "chat_template_kwargs")
+FIELDS = ("messages", "conversations", "instruction", "input", "output", "history", "text", "prompt",
+          "completion", "system", "tools", "chat_template_kwargs")
+REFUSED = {"chosen": "preference data", "rejected": "preference data", "kto_tag": "preference data",
+           "images": "pictures", "videos": "videos", "audios": "sound"}
+KEYS = (*FIELDS, "functions", "label", *REFUSED)  # that are looked at; a table's other columns are not read
+
+ROLES = {"system": "system", "developer": "system", "user": "user", "human": "user", "assistant": "assistant",
+         "gpt": "assistant", "chatgpt": "assistant", "tool": "tool", "function": "tool",
+         "observation": "tool", "function_call": "call"}
+MESSAGE_KEYS = ("name", "tool_call_id", "reasoning_content", "thinking")  # as they are, for the template
+
+
+class BadRecord(InputError):
+    """One record cannot be used; the others can."""
+
+
+@dataclass
+class Text:
+    text: str
+
+
+@dataclass
+class Completion:
+    prompt: str
+    completion: str
+    apart: bool  # no token may lie in both
+
+
+@dataclass
+class Chat:
+    messages: list
+    learned: list  # of each message
+    tools: list = None
+    options: dict = field(default_factory=dict)  # further variables of the template
+
+
+def _is_empty(value):
+    return value is None or value in ("", [], {})
+
+
+def _string(value, place, names):
+    if not isinstance(value, str):
+        raise BadRecord(f"{place}: {names} must be strings; fix the record")
+    try:
+        value.encode("utf-8")
+    except UnicodeEncodeError:
+        raise BadRecord(f"{place}: a string has half of a surrogate pair; fix the record") from None
+    return value
+
+
+def _decoded(value, place, name):
+    """A list or object that may be given as its JSON."""
+    if not isinstance(value, str):
+        return value
+    try:
+        return json.loads(value)
+    except ValueError:
+        raise BadRecord(f"{place}: {name} is a string that is not JSON; fix the record") from None
+
+
+# ---- Messages
+
+def _content(value, place):
+    """A string, or the text of a list of parts."""
+    if isinstance(value, str):
+        return _string(value, place, '"content"')
+    if not isinstance(value, list):
+        raise BadRecord(f'{place}: a message\'s "content" must be a string or a list of parts; fix the '
+                        'record')
+    texts = []
+    for part in value:
+        kind = part.get("type") if isinstance(part, dict) else None
+        if kind != "text":
+            raise BadRecord(f'{place}: a part of a message is {json.dumps(kind)}, but only "text" is '
+                            "trained; remove the record")
+        texts.append(_string(part.get("text"), place, 'a part\'s "text"'))
+    return "".join(texts)
+
+
+def _call(call, place):
+    """A call of a tool as templates take it: its arguments as an object."""
+    function = call.get("function", call) if isinstance(call, dict) else None
+    if not isinstance(function, dict) or not isinstance(function.get("name"), str):
+        raise BadRecord(f'{place}: a call of a tool needs a "function" with a "name"; fix the record')
+    arguments = _decoded(function.get("arguments", {}), place, 'a call\'s "arguments"')
+    more = {"id": call["id"]} if isinstance(call.get("id"), str) else {}
+    return {**more, "type": "function", "function": {"name": function["name"], "arguments": arguments}}
+
+
+def _calls(message, place):
+    calls = message.get("tool_calls")
+    if _is_empty(calls):
+        calls = [] if _is_empty(message.get("function_call")) else [message["function_call"]]
+    if not isinstance(calls, list):
+        raise BadRecord(f'{place}: "tool_calls" must be a list; fix the record')
+    return [_call(call, place) for call in calls]
+
+
+def _learned(message, role, place):
+    """An assistant's message is, unless OpenAI's "weight" or axolotl's "train" says otherwise."""
+    weight = next((message[key] for key in ("weight", "train") if message.get(key) is not None), 1)
+    if weight not in (0, 1):
+        raise BadRecord(f'{place}: a message has the weight {json.dumps(weight)}, but only 0 and 1 are used; '
+                        "fix the record")
+    return role == "assistant" and bool(weight)
+
+
+class _Messages:
+    """Messages of one record, and its keys that were not used."""
+
+    def __init__(self, place):
+        self.place, self.messages, self.learned, self.ignored = place, [], [], set()
+
+    def add(self, role, content, learned=None, **more):
+        self.messages.append({"role": role, "content": content, **more})
+        self.learned.append(role == "assistant" if learned is None else learned)
+
+    def add_all(self, turns, name, learned=None):
+        if not isinstance(turns, list) or not turns:
+            raise BadRecord(f'{self.place}: "{name}" must be a list of messages; fix the record')
+        for turn in turns:
+            self._add_turn(turn, name, learned)
+
+    def _add_turn(self, turn, name, learned):
+        place = self.place
+        keys = ("from", "value") if isinstance(turn, dict) and "from" in turn else ("role", "content")
+        speaker = turn.get(keys[0]) if isinstance(turn, dict) else None
+        role = ROLES.get(speaker) if isinstance(speaker, str) else None
+        if role is None:
+            raise BadRecord(f'{place}: a message of "{name}" needs a "role" or "from" (system, developer, '
+                            'user or '
+                            f"human, assistant or gpt, tool), not {json.dumps(speaker)}; fix the record")
+        calls = _calls(turn, place)
+        content = turn.get(keys[1])
+        if role == "call":  # LLaMA-Factory's: the text is the call, or a list of them
+            made = _decoded(content, place, 'a "function_call"')
+            calls = [_call(call, place) for call in (made if isinstance(made, list) else [made])]
+            role, content = "assistant", ""
+        elif content is None and calls:
+            content = ""
+        more = {key: turn[key] for key in MESSAGE_KEYS if not _is_empty(turn.get(key))}
+        if calls:
+            more["tool_calls"] = calls
+        counts = _learned(turn, role, place) if learned is None else learned and _learned(turn, role, place)
+        self.add(role, _content(content, place), counts, **more)
+        used = {*keys, *MESSAGE_KEYS, "tool_calls", "function_call", "weight", "train"}
+        self.ignored |= {f"{name}[].{key}" for key in turn if key not in used and not _is_empty(turn[key])}
+
+    def add_system(self, text):
+        text = _string(text, self.place, '"system"')
+        if any(message["role"] == "system" for message in self.messages):
+            raise BadRecord(f'{self.place}: has a "system" beside a system message; fix the record')
+        self.messages.insert(0, {"role": "system", "content": text})
+        self.learned.insert(0, False)
+
+    def chat(self, record):
+        """The conversation, with what stands beside its messages."""
+        if not _is_empty(record.get("system")):
+            self.add_system(record["system"])
+        tools = None
+        for key in ("tools", "functions"):
+            if not _is_empty(record.get(key)):
+                tools = _decoded(record[key], self.place, f'"{key}"')
+        if tools is not None and (not isinstance(tools, list) or not all(isinstance(t, dict) for t in tools)):
+            raise BadRecord(f'{self.place}: "tools" must be a list of objects; fix the record')
+        if tools is not None:
+            tools = [tool if "function" in tool else {"type": "function", "function": tool} for tool in tools]
+        options = record.get("chat_template_kwargs")
+        if not _is_empty(options) and not isinstance(options, dict):
+            raise BadRecord(f'{self.place}: "chat_template_kwargs" must be an object; fix the record')
+        return Chat(self.messages, self.learned, tools or None, options or {})
+
+
+# ---- Records
+
+def _spoken(record, place, key):
+    made = _Messages(place)
+    made.add_all(record[key], key)
+    return made.chat(record), {key, *CHAT_KEYS}, made.ignored
+
+
+def _alpaca(record, place):
+    used = {"instruction", "input", "output", "history", "text", *CHAT_KEYS}
+    given = record.get("input")
+    names = '"instruction", "input" and "output"'
+    instruction, output = (_string(record.get(key), place, names) for key in ("instruction", "output"))
+    asked = "" if given is None else _string(given, place, names)
+    if all(_is_empty(record.get(key)) for key in ("history", *CHAT_KEYS)):
+        prompt = (WITH_INPUT if asked else WITHOUT_INPUT).format(instruction=instruction, input=asked)
+        return Completion(prompt, output, apart=False), used, ()
+    # LLaMA-Factory's: with any of these the record is the last turn of a conversation.
+    made, history = _Messages(place), record.get("history")
+    if not _is_empty(history) and not isinstance(history, list):
+        raise BadRecord(f'{place}: "history" must be a list of [question, answer]; fix the record')
+    for pair in history or []:
+        if not isinstance(pair, list) or len(pair) != 2:
+            raise BadRecord(f'{place}: "history" must be a list of [question, answer]; fix the record')
+        made.add("user", _string(pair[0], place, '"history"'))
+        made.add("assistant", _string(pair[1], place, '"history"'))
+    made.add("user", f"{instruction}\n{asked}" if asked else instruction)
+    made.add("assistant", output)
+    return made.chat(record), used, ()
+
+
+def _text(record, place):
+    return Text(_string(record["text"], place, '"text"')), {"text"}, ()
+
+
+def _completion(record, place):
+    used = {"prompt", "completion"}
+    if record.get("label") is not None:
+        raise InputError(f'{place}: has "label", which says whether the completion is good (KTO\'s form); '
+                         "that is not trained: keep the records of good ones, without the key")
+    for key in ("system", "tools"):
+        if isinstance(record["prompt"], str) and not _is_empty(record.get(key)):
+            raise InputError(f'{place}: has "{key}" beside "prompt" and "completion", which are joined '
+                             "without a chat template; make it a conversation with --fields "
+                             "instruction=prompt,output=completion")
+    if isinstance(record["prompt"], list):  # TRL's: the completion's messages are learned
+        made = _Messages(place)
+        made.add_all(record["prompt"], "prompt", learned=False)
+        made.add_all(record.get("completion"), "completion", learned=True)
+        return made.chat(record), {*used, *CHAT_KEYS}, made.ignored
+    names = '"prompt" and "completion"'
+    prompt, completion = (_string(record.get(key), place, names) for key in ("prompt", "completion"))
+    return Completion(prompt, completion, apart=True), used, ()
+
+
+def _form(record, place):
+    for key, why in REFUSED.items():
+        if not _is_empty(record.get(key)):
+            raise InputError(f'{place}: has "{key}" ({why}), which is not trained; remove the key')
+    for key in ("messages", "conversations"):
+        if record.get(key) is not None:
+            return _spoken(record, place, key)
+    has_output = record.get("output") is not None or record.get("text") is None
+    if record.get("instruction") is not None and has_output:
+        return _alpaca(record, place)
+    if record.get("text") is not None:
+        return _text(record, place)
+    if record.get("prompt") is not None:
+        return _completion(record, place)
+    keys = ", ".join(json.dumps(key, ensure_ascii=False) for key in list(record)[:8]) or "no keys"
+    raise BadRecord(f'{place}: the record has {keys}, and neither "text", "messages", "conversations", '
+                    '"instruction" with "output" nor "prompt" with "completion"; say which of its keys they '
+                    "are, as --fields prompt=question,completion=answer")
+
+
+def read(record, place, fields):
+    """(Text, Completion or Chat; the set of keys that are not used) of one record. `fields`: {name: the key
+    that holds it}. BadRecord if this record cannot be used, InputError if its form cannot."""
+    if not isinstance(record, dict):
+        raise BadRecord(f"{place}: a record must be an object {{..}}; fix it")
+    renamed = {key: name for name, key in fields.items() if key in record}
+    if renamed:
+        taken = set(renamed.values())
+        others = {f"{key} (of the record)" if key in taken else key: value for key, value in record.items()
+                  if key not in renamed}
+        record = {**others, **{name: record[key] for key, name in renamed.items()}}
+    content, used, ignored = _form(record, place)
+    unused = {key for key, value in record.items() if key not in used and not _is_empty(value)}
+    return content, unused | set(ignored)

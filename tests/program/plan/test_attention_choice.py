@@ -1,0 +1,151 @@
+"""Attention's kernel is a part of the plan: printed, hashed, priced, and chosen by the GPU, the dtype and the
+heads; what is asked for by name and cannot run is refused with what to do."""
+
+import json
+import pathlib
+import re
+import tempfile
+
+import programs
+
+work = pathlib.Path(tempfile.mkdtemp(prefix="fsdp_attention_"))
+GPU = ("--backend", "cuda", "-s", 64, "-b", 1)
+KERNELS = ("wgmma", "mma", "general")
+OPS = {"attention", "attention_backward"}
+
+
+def plan(*arguments, status=0):
+    process = programs.run("fsdp_plan", *arguments)
+    assert process.returncode == status, (arguments, process.returncode, process.stderr)
+    return process
+
+
+def model(name, **changes):
+    folder = work / name
+    folder.mkdir(exist_ok=True)
+    (folder / "config.json").write_text(json.dumps(programs.CONFIG | changes))
+    return ("--model", folder, "--init", "random")
+
+
+def kernels_of(*arguments):
+    """Of the printed program: {op: kernel}, and the hash. Both must be what --json says."""
+    text = plan(*arguments, "--print-program").stdout
+    found = dict(re.findall(r"^ *\d+ compute +((?:context_)?attention\w*)(\[\w+\])?", text, re.MULTILINE))
+    program = json.loads(plan(*arguments, "--json").stdout)["program"]
+    names = {name.strip("[]") for name in found.values()}
+    assert len(names) == 1, found
+    kernel = names.pop()
+    assert program.get("kernels", {}).get("attention", "") == kernel, (program, kernel)
+    assert (f"\nKernels: attention by {kernel}, products by the library\n" in text) == bool(kernel), text
+    assert f"hash {program['hash']}" in text
+    return set(found), kernel, program["hash"]
+
+
+def each_kernel_is_another_program():
+    heads = model("wide", hidden_size=256, num_attention_heads=4, num_key_value_heads=2)
+    hashes = {}
+    for kernel in ("auto", *KERNELS):
+        ops, printed, hashes[kernel] = kernels_of(*heads, *GPU, "--attention", kernel)
+        assert ops == OPS and printed == ("wgmma" if kernel == "auto" else kernel), (ops, printed)
+    assert hashes["auto"] == hashes["wgmma"] and len(set(hashes.values())) == 3, hashes
+    assert kernels_of(*heads, *GPU)[2] == hashes["auto"]
+    # A CPU has one kernel, without a name.
+    assert kernels_of(*heads, "-s", 64)[:2] == (OPS, "")
+    # Context parallelism's attention, too.
+    ops, kernel, _ = kernels_of(*heads, *GPU, "--ranks", 2, "--context-parallel", 2, "--attention", "mma")
+    assert ops == {"context_attention", "context_attention_backward"} and kernel == "mma", (ops, kernel)
+
+
+def auto_takes_what_can_run():
+    fits = model("fits", hidden_size=256, num_attention_heads=4, num_key_value_heads=2)
+    odd = model("odd", hidden_size=240, num_attention_heads=4, num_key_value_heads=2)  # heads of 60
+    large = model("large", hidden_size=640, num_attention_heads=4, num_key_value_heads=2)  # of 160
+    for arguments, kernel in (
+        ((*fits, "--profile", "h200"), "wgmma"), ((*fits, "--profile", "a100-80"), "mma"),
+        ((*fits, "--profile", "b200"), "mma"), ((*odd,), "general"), ((*large,), "general"),
+        ((*fits, "--param-dtype", "fp32"), "general"),
+    ):
+        assert kernels_of(*arguments, *GPU)[1] == kernel, (arguments, kernel)
+
+
+def what_cannot_run_is_refused():
+    fits = model("fits", hidden_size=256, num_attention_heads=4, num_key_value_heads=2)
+    odd = model("odd", hidden_size=240, num_attention_heads=4, num_key_value_heads=2)
+    large = model("large", hidden_size=640, num_attention_heads=4, num_key_value_heads=2)
+    for arguments, words in (
+        ((*fits, *GPU, "--profile", "a100-80", "--attention", "wgmma"),
+         "--attention wgmma: those kernels run on compute capability 9.0 alone, and this GPU has 8.0: use "
+         "--attention auto"),
+        ((*fits, *GPU, "--param-dtype", "fp32", "--attention", "mma"),
+         "--attention mma: those kernels compute in bf16, and this plan in fp32: use --param-dtype bf16"),
+        ((*odd, *GPU, "--attention", "mma"), "heads of a multiple of 8 up to 128, and this model has 60"),
+        ((*large, *GPU, "--attention", "wgmma"),
+         "heads of a multiple of 8 up to 128, and this model has 160"),
+        ((*fits, "-s", 64, "--attention", "mma"), "this plan is for a CPU, which has one: leave it out"),
+        ((*fits, *GPU, "--attention", "mna"),
+         "--attention 'mna' (command line): use auto, wgmma, mma, general"),
+    ):
+        for more in ((), ("--search",) if "--profile" in arguments else ()):
+            message = plan(*arguments, *more, status=2).stderr
+            assert words in message and message.count("\n") == 1, message
+
+
+def time_of(*arguments):
+    command = ("--model", "llama3-8b", "-b", 1, "-s", 4096, "--wrap", "block", *arguments, "--price")
+    time = json.loads(plan(*command, "--json").stdout)["time"]
+    return time, plan(*command).stdout
+
+
+def the_price_is_of_what_runs():
+    """Llama 3 8B's attention: 32 layers of 4096 x 4097 / 2 pairs, two gemms of 32 heads of 128 forward and
+    five backward. Rates are the profile's at 4096; what runs beside takes a little of them."""
+    pairs = 32 * 2 * 4096 * 4097 / 2 * 32 * 128
+    for profile, kernel, forward, backward in (
+        ("h100-sxm", "wgmma", 485e12, 315e12), ("h100-sxm", "mma", 285e12, 155e12),
+        ("a100-80", "mma", 167.7e12, 91.2e12),
+    )[:: programs.stride(2)]:
+        time, text = time_of("--profile", profile, "--attention", kernel)
+        wanted = 1e3 * pairs * (2 / forward + 5 / backward)
+        assert 0 <= time["parts_ms"]["attention"] / wanted - 1 < 0.03, (time["parts_ms"], wanted)
+        assert time["attention_kernel"] == f"fsdp-{kernel}"
+        assert time["estimated_ms"] == time["parts_ms"]["attention"]
+        share = 100 * time["estimated_ms"] / time["step_ms"]
+        assert (f"\nestimated, not measured: attention by fsdp-{kernel}, {time['estimated_ms']:.2f} ms, "
+                f"{share:.1f}% of the step\n") in text, text
+    # A kernel of another program: measured, by the profile's choice.
+    other = work / "cudnn.yaml"
+    other.write_text("base: h100-sxm\nuse: {attention: cudnn}\n")
+    time, text = time_of("--profile", other)
+    wanted = 1e3 * pairs * (2 / 591e12 + 5 / 474e12)
+    assert 0 <= time["parts_ms"]["attention"] / wanted - 1 < 0.03, time
+    assert time["attention_kernel"] == "cudnn" and time["estimated_ms"] == 0 and "estimated" not in text, text
+
+
+def a_search_keeps_the_kernel():
+    """A plan found for a GPU whose kernel is not the one of a plan without a profile says so, and reads back
+    as the same program."""
+    saved = work / "saved.yaml"
+    found = plan("--model", "tiny", "--search", "--profile", "a100-80", "-s", 64, "--save-plan", saved,
+                 "--json")
+    best = json.loads(found.stdout)["plans"][0]
+    assert best["options"]["attention"] == "mma" and "--attention mma" in best["command"], best
+    again = json.loads(plan("--config", saved, "--json").stdout)["program"]
+    assert again["hash"] == best["hash"] and again["kernels"]["attention"] == "mma", (again, best)
+
+
+def the_profile_says_what_lies_beside_the_arena():
+    """A context, and a communicator for gathers and one for reductions where there are several ranks."""
+    profile = work / "reserve.yaml"
+    for ranks, reserve, told in ((1, "", "1.00 GB"), (1, "reserve: {context_gb: 0.5}\n", "500 MB"),
+                                 (8, "reserve: {context_gb: 2, communicator_gb: 0.25}\n", "2.50 GB")):
+        profile.write_text("base: a100-80\n" + reserve)
+        message = plan("--model", "tiny", "--ranks", ranks, "--profile", profile, "--memory-limit", "300MB",
+                       status=4).stderr
+        assert f"{told} of it beside the arena" in message, message
+
+
+for test in (each_kernel_is_another_program, auto_takes_what_can_run, what_cannot_run_is_refused,
+             the_price_is_of_what_runs, a_search_keeps_the_kernel,
+             the_profile_says_what_lies_beside_the_arena):
+    test()
+    print(f"{test.__name__}: passed", flush=True)

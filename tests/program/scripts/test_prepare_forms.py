@@ -1,0 +1,240 @@
+"""scripts/prepare_data.py and the forms that records have: tests/golden/prepare/forms.jsonl holds, written by
+hand from each form's documentation, a record, and what is made of it. In `shown` the parts that are learned
+stand in {+..+}, and the byte that ends a text is $. `skipped` and `ends` are parts of the message for a
+record that cannot be used, and for one that ends it all. Skipped where jinja2 cannot be had from PyPI."""
+
+import csv
+import gzip
+import json
+import re
+import sys
+
+import prepared
+import programs
+from prepared import FIXTURES, error_of, prepare, prepare_good
+
+TEMPLATE = ("{% if shout %}!{% endif %}{% if tools %}[tools {{ tools | tojson }}]{% endif %}"
+            "{% for m in messages %}<{{ m.role }}>"
+            "{% if m.reasoning_content %}({{ m.reasoning_content }}){% endif %}{{ m.content }}"
+            "{% for c in m.tool_calls or [] %}"
+            "[call {{ c.function.name }} {{ c.function.arguments | tojson }}]"
+            "{% endfor %}</>{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}")
+ROWS = [json.loads(line) for line in (FIXTURES / "forms.jsonl").read_text().splitlines()]
+
+
+def shown(tokens):
+    """The documents in the table's notation."""
+    documents = []
+    for begin, end in zip(tokens.starts, tokens.starts[1:] + [len(tokens.ids)]):
+        text, before = "", False
+        for i in range(begin, end):
+            if tokens.learned[i] != before:
+                text += "+}" if before else "{+"
+            before = tokens.learned[i]
+            text += chr(tokens.ids[i]) if tokens.ids[i] else "$"
+        documents.append(text + "+}" * before)
+    return documents
+
+
+def written(work, records):
+    path = work / "a.jsonl"
+    path.write_text("".join(json.dumps(record) + "\n" for record in records))
+    (work / "t.jinja").write_text(TEMPLATE)
+    return ["--chat-template", work / "t.jinja", path]
+
+
+def each_form_is_used_as_documented(work):
+    """One record at a time: its tokens, or its message."""
+    assert len(ROWS) >= 60 and len({row["form"] for row in ROWS}) == len(ROWS)
+    for row in ROWS:
+        filler = {"text": "ok"}  # which leaves nothing of the row in doubt if it gives no document
+        arguments = ["--fields", row.get("fields", ""), *written(work, [row["record"], filler])]
+        process = prepare("--out", work / "x.tok", *arguments)
+        if "ends" in row:
+            message = error_of(process, 3)
+            assert "a.jsonl:1: " in message and row["ends"] in message, (row["form"], message)
+            continue
+        assert process.returncode == 0, (row["form"], process.stderr)
+        documents = shown(prepared.Tokens(work / "x.tok"))
+        assert documents == [*row.get("shown", []), "o{+k$+}"], (row["form"], documents)
+        skipped = row.get("skipped")
+        assert bool(skipped) == ("skipped: " in process.stderr), (row["form"], process.stderr)
+        assert not skipped or ("a.jsonl:1: " in process.stderr and skipped in process.stderr), (row["form"],
+                                                                                               process.stderr)
+        ignored = re.search(r"^ignored: (.*) records$", process.stdout, re.M)
+        found = {part.rsplit(" in ", 1)[0] for part in ignored[1].split(", ")} if ignored else set()
+        assert found == set(row.get("ignored", [])), (row["form"], process.stdout)
+
+
+def the_summary_counts(work):
+    """Against counts taken from the table."""
+    rows = [row for row in ROWS if "ends" not in row and "fields" not in row] * 3
+    arguments = ["--procs", 2, *written(work, [row["record"] for row in rows])]
+    process = prepare("--out", work / "x.tok", *arguments)
+    assert process.returncode == 0, process.stderr
+    tokens = prepared.Tokens(work / "x.tok")
+    bad = sum("skipped" in row for row in rows)
+    empty = sum(row["record"] == {"text": ""} for row in rows)
+    unlearned = sum(not row.get("shown") for row in rows) - bad - empty
+    documents = [text for row in rows for text in row.get("shown", [])]
+    assert shown(tokens) == documents
+    assert (f"records: {len(rows)} read, {empty} left out (no text), {unlearned} left out (nothing is "
+            f"learned), {bad} skipped (bad)\n") in process.stdout, process.stdout
+    longest = max(len(text.replace("{+", "").replace("+}", "")) for text in documents)
+    assert f"longest: {longest} tokens" in process.stdout, process.stdout
+    ignored = [key for row in rows for key in row.get("ignored", [])]
+    for key in set(ignored):
+        assert f"{key} in {ignored.count(key)}" in process.stdout, process.stdout
+    lines = process.stderr.splitlines()
+    assert len(lines) == 6 and lines[-1].endswith(f"skipped: {bad - 5} more records"), lines
+    assert "a.jsonl:" in error_of(prepare("--out", work / "y.tok", "--strict", *arguments), 3)
+    assert not (work / "y.tok").exists()
+
+
+def conversations_need_a_template(work):
+    talk = {"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]}
+    (work / "a.jsonl").write_text(json.dumps(talk) + "\n")
+    message = error_of(prepare("--out", work / "x.tok", work / "a.jsonl"), 2)
+    assert "no chat template" in message and "--chat-template chatml" in message, message
+    tokens = prepare_good(work / "x.tok", "--chat-template", "chatml", work / "a.jsonl")
+    assert shown(tokens) == ["<|im_start|>user\nq<|im_end|>\n<|im_start|>assistant\n{+a<|im_end|>\n+}"]
+    assert b"<|im_start|>" in tokens.template  # for whoever exports what was trained on this
+    command = ["--out", work / "x.tok", "--chat-template", work / "none", work / "a.jsonl"]
+    message = error_of(prepare(*command), 3)
+    assert "none: cannot be read as a chat template" in message, message
+
+
+def nothing_is_lost_in_a_template(work):
+    """Templates without a place for what a record holds."""
+    def refused(template, **more):
+        record = {"messages": [{"role": "system", "content": "S1"}, {"role": "user", "content": "q"},
+                               {"role": "assistant", "content": "a"}], **more}
+        command = written(work, [record])
+        (work / "t.jinja").write_text(template)
+        return error_of(prepare("--out", work / "x.tok", *command), 3)
+
+    each = "{% for m in messages %}{{ m.role }}:{{ m.content }};{% endfor %}"
+    assert '"tools", which the chat template does not use' in refused(each, tools=[{"name": "f"}])
+    only = "{% for m in messages if m.role != 'system' %}{{ m.role }}:{{ m.content }};{% endfor %}"
+    assert "leaves out what the system says" in refused(only)
+    marks = "{% for m in messages %}{{ m.content }}{% generation %}{% endgeneration %}{% endfor %}"
+    assert "marks 3 turns" in refused(marks)
+    assert "a.jsonl:1: " in refused("{{ raise_exception('no') }}")
+
+
+def earlier_turns_may_be_rendered_in_another_way(work):
+    """As Qwen3's template drops the reasoning of all answers but the last: a sample a turn, each what the
+    model has before it."""
+    template = ("{% for m in messages %}<{{ m.role }}>{% if m.role == 'assistant' %}{% if loop.last %}(think)"
+                "{% endif %}{{ m.content }}{% else %}{{ m.content }}{% endif %};{% endfor %}"
+                "{% if add_generation_prompt %}<assistant>{% endif %}")
+    turns = [{"role": role, "content": role[0] + str(i)} for i in range(3) for role in ("user", "assistant")]
+    turns[3]["weight"] = 0
+    command = written(work, [{"messages": turns}])
+    (work / "t.jinja").write_text(template)
+    assert shown(prepare_good(work / "x.tok", *command)) == [
+        "<user>u0;<assistant>{+(think)a0;+}",
+        "<user>u0;<assistant>a0;<user>u1;<assistant>a1;<user>u2;<assistant>{+(think)a2;+}"]
+
+
+def tables_and_compressed_files_are_the_same_records(work):
+    records = [{"prompt": f'q "{i}",\n', "completion": f"a{i}"} for i in range(700)]
+    (work / "a.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    wanted = prepare_good(work / "x.tok", work / "a.jsonl").ids
+    for name, dialect in (("a.csv", "excel"), ("a.tsv", "excel-tab")):
+        with open(work / name, "w", newline="") as file:
+            writer = csv.DictWriter(file, ["prompt", "completion"], dialect=dialect)
+            writer.writeheader()
+            writer.writerows(records)
+    (work / "lines.json").write_bytes((work / "a.jsonl").read_bytes())  # lines, whatever the ending
+    (work / "list.json").write_text(json.dumps(records))
+    for name in ("a.jsonl", "a.csv", "a.tsv", "list.json"):
+        (work / f"{name}.gz").write_bytes(gzip.compress((work / name).read_bytes()))
+    for name in ("a.csv", "a.tsv", "lines.json", "a.jsonl.gz", "a.csv.gz", "a.tsv.gz", "list.json.gz"):
+        assert prepare_good(work / "y.tok", "--procs", 2, work / name).ids == wanted, name
+    whole = (work / "a.jsonl.gz").read_bytes()
+    for data in (whole[:-9], whole[:40] + b"xxxx" + whole[44:], b"text"):
+        (work / "b.jsonl.gz").write_bytes(data)
+        assert "not a whole .gz file" in error_of(prepare("--out", work / "z.tok", work / "b.jsonl.gz"), 3)
+    for content, what in (("a,a\n1,2\n", ":1: the first line"), ("prompt,completion\n1\n", ":2: has 1 "
+                                                                                           "fields"),
+                          ('prompt,completion\n"1', ":2: is not a readable table")):
+        (work / "c.csv").write_text(content)
+        assert f"c.csv{what}" in error_of(prepare("--out", work / "z.tok", work / "c.csv"), 3)
+
+
+def a_preview_shows_what_is_learned(work):
+    row = next(row for row in ROWS if row["form"] == "messages with a system prompt, two turns")
+    arguments = written(work, [row["record"], {"text": "abc"}, {"text": "def"}])
+    process = prepare("--preview", 2, *arguments)
+    assert process.returncode == 0 and process.stderr == "", process.stderr
+    assert process.stdout.splitlines()[1::2] == [*row["shown"], "a{+bc\\0+}"], process.stdout
+    assert sorted(path.name for path in work.iterdir()) == ["a.jsonl", "t.jinja"]
+    assert "--preview 0" in error_of(prepare("--preview", 0, *arguments), 2)
+
+
+def names_of_special_tokens_are_text(work):
+    """A user's text must not act as the template's own tokens do, if --special-tokens is off."""
+    from tokenizers import Tokenizer
+    source = json.loads((FIXTURES / "tokenizer.json").read_text())
+    tokenizer = Tokenizer.from_str(json.dumps(source))
+    (work / "m").mkdir()
+    (work / "m" / "tokenizer.json").write_text(json.dumps(source))
+    (work / "m" / "tokenizer_config.json").write_text((FIXTURES / "tokenizer_config.json").read_text())
+    end = tokenizer.token_to_id("</s>")
+    template = ("{% for m in messages %}<s>{{ m.content }}</s>{% endfor %}"
+                "{% if add_generation_prompt %}<s>{% endif %}")
+    talk = {"messages": [{"role": "user", "content": "The </s> wren"},
+                         {"role": "assistant", "content": "a bird"}]}
+    command = ["--model", work / "m", *written(work, [talk])]
+    (work / "t.jinja").write_text(template)
+    on = prepare_good(work / "x.tok", *command)
+    off = prepare_good(work / "y.tok", "--special-tokens", "off", *command)
+    assert on.ids.count(end) == 3 and off.ids.count(end) == 2
+    assert off.learned_ids() == on.learned_ids()
+    talk["messages"][0]["content"] = "The wren"
+    (work / "a.jsonl").write_text(json.dumps(talk))
+    on = prepare_good(work / "x.tok", *command)
+    off = prepare_good(work / "y.tok", "--special-tokens", "off", *command)
+    assert on.ids == off.ids and on.learned == off.learned
+
+
+def an_export_has_the_template(work):
+    """That of --chat-template stands in what is trained on the data; other data must have the same."""
+    talk = {"messages": [{"role": "user", "content": "q" * 99}, {"role": "assistant", "content": "a" * 99}]}
+    other, *_, path = written(work, [talk])
+    chat = prepare_good(work / "a.tok", "--chat-template", "chatml", path)
+    prepare_good(work / "b.tok", other, work / "t.jinja", path)
+    model = programs.make_model(work / "m", programs.CONFIG | {"vocab_size": 256}, weights=False)
+
+    def train(*data, status=0):
+        process = programs.run("fsdp_train", "--model", model, "-s", 32, "--max-steps", 1, "--save-dir", work,
+                               "-e", "run", "--data", *data)
+        assert process.returncode == status, process.stderr
+        return process
+
+    message, = programs.errors(train(work / "a.tok", work / "b.tok", status=3), "fsdp_train")
+    assert "b.tok: was prepared with a different --chat-template" in message, message
+    whole = (work / "a.tok").read_bytes()
+    at = whole.index(chat.template)
+    (work / "b.tok").write_bytes(whole[:at] + b"X" + whole[at + 1:])
+    message, = programs.errors(train(work / "b.tok", status=3), "fsdp_train")
+    assert "its chat template does not match its checksum" in message, message
+    assert "template do not have the checksum" in error_of(prepare("--verify", work / "b.tok"), 3)
+    train(work / "a.tok")
+    process = programs.run("fsdp_export", work / "run", "--to", work / "out")
+    assert process.returncode == 0, process.stderr
+    assert (work / "out" / "chat_template.jinja").read_bytes() == chat.template
+
+
+def main():
+    from prepare.environment import TOKENIZERS
+    return prepared.run_tests_with(TOKENIZERS, "the forms of records", [
+        each_form_is_used_as_documented, the_summary_counts, conversations_need_a_template,
+        nothing_is_lost_in_a_template, earlier_turns_may_be_rendered_in_another_way,
+        tables_and_compressed_files_are_the_same_records, a_preview_shows_what_is_learned,
+        names_of_special_tokens_are_text, an_export_has_the_template])
+
+
+if __name__ == "__main__":
+    sys.exit(main())
