@@ -336,6 +336,7 @@ static double run(bench *b, const step_op *op) {
                            .segments = &segment,
                            .segment_count = instr->op == FSDP_OP_ADAMW};
   fsdp_cuda_prepare(&call);
+  fsdp_products_measure(&fsdp_cuda_products);
   for (int s = 0; s < set_count; s++) fill_set(b, op, &sets[s]);
   CALL_CUDA(cudaDeviceSynchronize());
   const double s = median_s(b, &call, sets, set_count);

@@ -6,11 +6,13 @@
 // it really reads or writes (runtime/base/access.h). The trace checks those ranges against the program.
 #pragma once
 
+#include "kernels/products.h"
 #include "models/graph/op.h"
 #include "runtime/base/access.h"
 #include "runtime/base/dtype.h"
 #include "runtime/base/status.h"
 
+#include <stdbool.h>
 #include <stddef.h>
 
 #ifdef __cplusplus
@@ -59,6 +61,7 @@ typedef struct fsdp_kernel_call {
   fsdp_pool *pool;                // CPU: threads to use; never NULL there
   fsdp_access_recorder *recorder; // NULL unless this run is traced
   void *stream;                   // CUDA stream; NULL on the CPU
+  bool prepares;                  // CUDA: load its kernels and note its products; launch nothing
 } fsdp_kernel_call;
 
 typedef void (*fsdp_kernel)(const fsdp_kernel_call *call);
@@ -78,10 +81,12 @@ typedef struct fsdp_kernel_backend {
   // The kernels of attention that this build holds: a set of 1u << fsdp_attention_kernel.
   unsigned (*attention_kernels)(void);
   // Call order: open before the first launch, once the operands are known (`workspace`: the planned scratch
-  // of the gemms, or NULL); prepare for every call that the program will make; close when the streams are
-  // idle.
+  // of the gemms, or NULL); prepare for every call that the program will make; choose the algorithms of the
+  // products noted meanwhile (runtime/exec/product_choice.h), before memory is filled; close when the streams
+  // are idle.
   void (*open)(void *workspace);
   void (*prepare)(const fsdp_kernel_call *call);
+  const fsdp_product_library *products;
   void (*close)(void);
   // Writes new weights, as fsdp_random_normal draws them, to `out`; enqueues on `stream`.
   void (*draw)(const fsdp_drawing *drawing, void *out, fsdp_dtype dtype, void *stream);

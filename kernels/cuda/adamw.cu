@@ -223,7 +223,7 @@ template <class G, class P, class M> void launch_updates(const fsdp_kernel_call 
         p.end = call->segments[next].shard_offset;
     }
     launch({blocks_of(p.end - p.first, int64_t(threads_count) * (wide && p.first % width == 0 ? width : 1)),
-            threads_count, call->stream},
+            threads_count, stream_of(call)},
            wide && p.first % width == 0 ? update_range<width, G, P, M> : update_range<1, G, P, M>, p, list);
     p.first = p.end;
   }

@@ -95,7 +95,7 @@ void cuda_add_bias(const fsdp_kernel_call *call) {
     const int64_t vectors = out / (wide ? width : 1);
     const int threads = int(fsdp_min_i64(threads_count, fsdp_round_up(vectors, warp_lanes)));
     const biased<T> rows = {data_of<T>(bias), first, stride, N, out, int(blocks_of(vectors, threads))};
-    launch({blocks_of(N, rows_per_thread) * rows.blocks_per_row, threads, call->stream},
+    launch({blocks_of(N, rows_per_thread) * rows.blocks_per_row, threads, stream_of(call)},
            wide ? add_to_rows<T, width> : add_to_rows<T, 1>, rows);
   });
 }
@@ -110,7 +110,7 @@ void cuda_bias_backward(const fsdp_kernel_call *call) {
     const slice<T> d_y = {data_of<T>(&o[0]) + attrs->out_offset, attrs->out_stride, N, out,
                           blocks_of(N, parts)};
     const bool wide = is_aligned(d_y.data) && d_y.stride % width == 0 && out % width == 0;
-    launch({blocks_of(out, warp_lanes * (wide ? width : 1)), threads_count, call->stream, parts},
+    launch({blocks_of(out, warp_lanes * (wide ? width : 1)), threads_count, stream_of(call), parts},
            wide ? sum_rows<T, width> : sum_rows<T, 1>, d_y, data_of<float>(workspace));
   });
   launch_sum_parts(call, data_of<float>(workspace), parts, &o[1]);

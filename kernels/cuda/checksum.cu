@@ -61,9 +61,9 @@ void cuda_checksum(const fsdp_kernel_call *call) {
   const fsdp_view *source = &open_operands(call)[0], *out = &call->operands[1];
   const int64_t halves = source->numel * fsdp_dtype_bytes(source->dtype) / 2;
   FSDP_CHECK(reinterpret_cast<uintptr_t>(out->data) % 8 == 0, "checksum: the digest is one 64-bit number");
-  CUDA_CHECK(cudaMemsetAsync(out->data, 0, 8, static_cast<cudaStream_t>(call->stream)));
+  clear(out->data, 8, stream_of(call));
   const int64_t blocks = blocks_of(halves, int64_t(threads_count) * 8 * 4);
-  launch({blocks < blocks_max ? blocks : blocks_max, threads_count, call->stream}, sum_words,
+  launch({blocks < blocks_max ? blocks : blocks_max, threads_count, stream_of(call)}, sum_words,
          data_of<const uint16_t>(source), halves, is_aligned(source->data),
          reinterpret_cast<unsigned long long *>(out->data));
 }

@@ -86,9 +86,9 @@ void launch_width(const fsdp_kernel_call *call, columns k, int width,
   const int64_t vectors = k.width / width;
   while (1 << k.row_bits < threads_count && 1 << k.row_bits < vectors) k.row_bits++;
   k.blocks_per_row = int(blocks_of(vectors, int64_t(1) << k.row_bits));
-  launch(
-      {blocks_of(k.ranks * k.N, threads_count >> k.row_bits) * k.blocks_per_row, threads_count, call->stream},
-      kernel, numbers_of<T>(call, 0), numbers_of<T>(call, 1), k);
+  launch({blocks_of(k.ranks * k.N, threads_count >> k.row_bits) * k.blocks_per_row, threads_count,
+          stream_of(call)},
+         kernel, numbers_of<T>(call, 0), numbers_of<T>(call, 1), k);
 }
 
 // The hull of the columns that are not padding, as operand `index`.
@@ -161,7 +161,7 @@ void cuda_mask_columns(const fsdp_kernel_call *call) {
   if (real == width || N == 0) return;
   with_type(o[0].dtype, [&](auto number) {
     using T = decltype(number);
-    launch({blocks_of(N * (width - real), threads_count), threads_count, call->stream}, zero_padding<T>,
+    launch({blocks_of(N * (width - real), threads_count), threads_count, stream_of(call)}, zero_padding<T>,
            numbers_of<T>(call, 0), N, width, real);
   });
 }

@@ -68,7 +68,7 @@ loss_head open_head(const fsdp_kernel_call *call) {
 }
 
 template <class T> void launch_rows(const loss_head *k, const row_set &p, int64_t rows) {
-  const launch_shape shape = {rows, logits_threads, k->call->stream};
+  const launch_shape shape = {rows, logits_threads, stream_of(k->call)};
   const bool wide = has_wide_rows(p.logits, k->V);
   if (k->d_x) {
     launch(shape, wide ? row_of_logits<T, 4, true> : row_of_logits<T, 1, true>, p);
@@ -83,13 +83,13 @@ void run(const loss_head *k) {
   const auto *count = data_of<float>(k->count);
   for (int64_t first = 0; first < k->N; first += k->chunk_rows) {
     const int64_t rows = fsdp_min_i64(k->chunk_rows, k->N - first);
-    const logits_gemms gemms = {k->call->stream, k->x, k->weight, first, rows, k->V, k->C, logits};
+    const logits_gemms gemms = {stream_of(k->call), k->x, k->weight, first, rows, k->V, k->C, logits};
     multiply_logits(gemms);
     const row_set p = {logits, data_of<int32_t>(k->targets) + first, count, losses + first, int(k->V)};
     with_type(k->x->dtype, [&](auto number) { launch_rows<decltype(number)>(k, p, rows); });
     if (k->d_x) multiply_gradients(gemms, k->d_x, k->d_weight, first > 0 || updates(k->d_weight));
   }
-  launch({1, logits_threads, k->call->stream}, sum_losses, static_cast<const float *>(losses), k->N, count,
+  launch({1, logits_threads, stream_of(k->call)}, sum_losses, static_cast<const float *>(losses), k->N, count,
          data_of<float>(k->loss), updates(k->loss));
 }
 

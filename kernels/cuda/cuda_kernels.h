@@ -31,10 +31,11 @@ void fsdp_cuda_gemm_open(void *workspace);
 void fsdp_cuda_gemm_close(void);
 
 // For a call that the program will make, when the plan is sealed and before memory is filled. Loads its
-// kernels, which CUDA otherwise does at their first launch, in the middle of a step. Chooses its gemm
-// algorithms: times a few on the operands' memory and keeps the fastest. That memory holds random numbers
-// meanwhile and NaNs afterwards.
+// kernels, which CUDA otherwise does at their first launch, in the middle of a step, and notes its products.
 void fsdp_cuda_prepare(const fsdp_kernel_call *call);
+
+// The products noted, whose algorithms are then chosen on the memory that they were noted with.
+extern const fsdp_product_library fsdp_cuda_products;
 
 // Draws into `out` (drawing->numel elements of fp32 or bf16, any address) the same bits as
 // fsdp_random_normal, rounded to nearest; enqueues on `stream`.

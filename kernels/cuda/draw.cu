@@ -36,8 +36,7 @@ extern "C" void fsdp_cuda_draw(const fsdp_drawing *drawing, void *out, fsdp_dtyp
   with_type(dtype, [&](auto number) {
     using T = decltype(number);
     for (bool only : {true, false}) { // both are loaded first, like every kernel
-      prepares_only = only;
-      launch({blocks_of(blocks, threads_count), threads_count, stream}, draw_range<T>, *drawing,
+      launch({blocks_of(blocks, threads_count), threads_count, {stream, only}}, draw_range<T>, *drawing,
              static_cast<T *>(out), blocks);
     }
   });

@@ -34,7 +34,7 @@ void cuda_embedding(const fsdp_kernel_call *call) {
     using T = decltype(number);
     constexpr int width = vector_numel<T>;
     const bool wide = C % width == 0 && is_aligned(weight->data) && is_aligned(h->data);
-    launch({N, threads_count, call->stream}, wide ? copy_row<T, width> : copy_row<T, 1>, tokens,
+    launch({N, threads_count, stream_of(call)}, wide ? copy_row<T, width> : copy_row<T, 1>, tokens,
            data_of<T>(weight), numbers_of<T>(call, 2), first, V, C, extent);
   });
 }

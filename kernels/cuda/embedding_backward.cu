@@ -145,7 +145,8 @@ void cuda_embedding_backward(const fsdp_kernel_call *call) {
   const token_range range = {data_of<int32_t>(&o[0]), N, base, extent, padding};
   auto *offsets = data_of<int32_t>(fsdp_kernel_workspace(call));
   auto *positions = offsets + V + 1;
-  launch({blocks_of(V, sort_threads), sort_threads, call->stream}, sort_tokens, range, V, offsets, positions);
+  launch({blocks_of(V, sort_threads), sort_threads, stream_of(call)}, sort_tokens, range, V, offsets,
+         positions);
   with_type(d_h->dtype, [&](auto number) {
     using T = decltype(number);
     with_type(d_weight->dtype, [&](auto gradient) {
@@ -155,7 +156,7 @@ void cuda_embedding_backward(const fsdp_kernel_call *call) {
       const int64_t vectors = wide ? C / sum_width : C;
       const int threads = int(fsdp_min_i64(sum_threads, fsdp_round_up(vectors, warp_lanes)));
       p.blocks_per_row = int(blocks_of(vectors, threads));
-      launch({V * p.blocks_per_row, threads, call->stream},
+      launch({V * p.blocks_per_row, threads, stream_of(call)},
              wide ? sum_rows<T, G, sum_width> : sum_rows<T, G, 1>, p);
     });
   });

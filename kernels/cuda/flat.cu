@@ -39,7 +39,7 @@ template <bool ADDS> void run(const fsdp_kernel_call *call) {
     with_type(destination->dtype, [&](auto to) {
       using D = decltype(to);
       const bool wide = is_aligned(source->data) && is_aligned(destination->data);
-      launch({blocks_of(count, int64_t(threads_count) * (wide ? width : 1)), threads_count, call->stream},
+      launch({blocks_of(count, int64_t(threads_count) * (wide ? width : 1)), threads_count, stream_of(call)},
              wide ? move_range<S, D, width, ADDS> : move_range<S, D, 1, ADDS>, data_of<S>(source),
              data_of<D>(destination), count);
     });
@@ -63,18 +63,15 @@ void cuda_add(const fsdp_kernel_call *call) {
 
 void cuda_zero(const fsdp_kernel_call *call) {
   const fsdp_view *o = open_operands(call);
-  for (const fsdp_view *view = o; view < o + call->operand_count; view++) {
-    if (prepares_only) continue;
-    CUDA_CHECK(cudaMemsetAsync(view->data, 0, size_t(view->numel * fsdp_dtype_bytes(view->dtype)),
-                               static_cast<cudaStream_t>(call->stream)));
-  }
+  for (const fsdp_view *view = o; view < o + call->operand_count; view++)
+    clear(view->data, view->numel * fsdp_dtype_bytes(view->dtype), stream_of(call));
 }
 
 // Signalling NaN: the quiet bit is clear and another bit of the fraction is set.
 void cuda_poison(const fsdp_kernel_call *call) {
   const fsdp_view *o = open_operands(call);
   for (const fsdp_view *view = o; view < o + call->operand_count; view++) {
-    const launch_shape shape = {blocks_of(view->numel, threads_count), threads_count, call->stream};
+    const launch_shape shape = {blocks_of(view->numel, threads_count), threads_count, stream_of(call)};
     if (fsdp_dtype_bytes(view->dtype) == 4) {
       launch(shape, fill<uint32_t>, data_of<uint32_t>(view), view->numel, 0x7fa0deadu);
     } else {

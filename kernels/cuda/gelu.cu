@@ -57,7 +57,7 @@ __global__ void __launch_bounds__(threads_count) differentiate(activation<T> p) 
 template <class T, int WIDTH>
 void launch_width(const fsdp_kernel_call *call, activation<T> p, void (*kernel)(activation<T>)) {
   p.vectors = call->operands[0].numel / WIDTH;
-  launch({blocks_of(p.vectors, threads_count), threads_count, call->stream}, kernel, p);
+  launch({blocks_of(p.vectors, threads_count), threads_count, stream_of(call)}, kernel, p);
 }
 
 template <class T> bool is_wide(const fsdp_kernel_call *call, const activation<T> &p) {

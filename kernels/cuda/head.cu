@@ -107,14 +107,15 @@ rank_stats stats_of(const fsdp_op_attrs *attrs, const fsdp_view *stats) {
 
 void launch_losses(const fsdp_kernel_call *call, const rank_stats &stats, const fsdp_view *loss) {
   const fsdp_view *o = call->operands; // stats, targets, count
-  launch({1, logits_threads, call->stream}, add_losses, stats, data_of<int32_t>(&o[1]), data_of<float>(&o[2]),
-         data_of<float>(loss), updates(loss));
+  launch({1, logits_threads, stream_of(call)}, add_losses, stats, data_of<int32_t>(&o[1]),
+         data_of<float>(&o[2]), data_of<float>(loss), updates(loss));
 }
 
 logits_gemms gemms_of(const fsdp_kernel_call *call, const fsdp_view *x, const fsdp_view *weight,
                       float *logits) {
   const fsdp_op_attrs *attrs = call->attrs;
-  return {call->stream, x, weight, 0, attrs->batch * attrs->seq, attrs->vocabulary, attrs->channels, logits};
+  return {stream_of(call), x,     weight, 0, attrs->batch * attrs->seq, attrs->vocabulary,
+          attrs->channels, logits};
 }
 
 } // namespace
@@ -125,7 +126,7 @@ void cuda_head_logits(const fsdp_kernel_call *call) {
   const shard_rows p = shard_of(call->attrs, &o[3], &o[2]);
   const logits_gemms gemms = gemms_of(call, &o[0], &o[1], p.logits);
   multiply_logits(gemms);
-  launch({gemms.rows, logits_threads, call->stream},
+  launch({gemms.rows, logits_threads, stream_of(call)},
          has_wide_rows(p.logits, p.V) ? statistics_of_row<4> : statistics_of_row<1>, p,
          data_of<float>(&o[4]));
 }
@@ -144,7 +145,7 @@ void cuda_head_backward(const fsdp_kernel_call *call) {
   launch_losses(call, stats, &o[5]);
   with_type(o[3].dtype, [&](auto number) {
     using T = decltype(number);
-    launch({gemms.rows, logits_threads, call->stream},
+    launch({gemms.rows, logits_threads, stream_of(call)},
            has_wide_rows(p.logits, p.V) ? gradients_of_row<T, 4> : gradients_of_row<T, 1>, p, stats,
            data_of<float>(&o[2]));
   });

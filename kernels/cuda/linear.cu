@@ -82,7 +82,7 @@ void run(const fsdp_kernel_call *call,
          fsdp_cuda_gemm_run (*product_of)(const fsdp_kernel_call *call, int64_t N)) {
   open_operands(call);
   const fsdp_cuda_gemm_run p = product_of(call, call->attrs->batch * call->attrs->seq);
-  multiply(&p, call->stream);
+  multiply(&p, stream_of(call));
 }
 
 } // namespace

@@ -114,7 +114,7 @@ inline bool has_wide_rows(const float *logits, int64_t V) {
 
 // The gemms of rows [first, first + rows) of x, whose logits lie at `logits`.
 struct logits_gemms {
-  void *stream;
+  launch_stream stream;
   const fsdp_view *x, *weight; // (N, C), (V, C)
   int64_t first, rows, V, C;
   float *logits; // (rows, V)

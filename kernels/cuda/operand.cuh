@@ -56,22 +56,34 @@ template <class Body> inline void with_type(fsdp_dtype dtype, const Body &body) 
   }
 }
 
-// Set while a call is prepared (fsdp_cuda_prepare): launchers then choose and load kernels without running
-// them.
-inline bool prepares_only = false;
+// Where launches go: onto a stream, or, of a call that is only prepared, nowhere: kernels are loaded,
+// products noted, and nothing runs.
+struct launch_stream {
+  void *handle;
+  bool prepares;
+};
 
-inline void multiply(const fsdp_cuda_gemm_run *product, void *stream) {
-  if (prepares_only) {
-    fsdp_cuda_gemm_prepare(product);
+inline launch_stream stream_of(const fsdp_kernel_call *call) {
+  return {call->stream, call->prepares};
+}
+
+inline void multiply(const fsdp_cuda_gemm_run *product, const launch_stream &stream) {
+  if (stream.prepares) {
+    fsdp_cuda_gemm_note(product);
   } else {
-    fsdp_cuda_gemm(product, stream);
+    fsdp_cuda_gemm(product, stream.handle);
   }
+}
+
+inline void clear(void *data, int64_t bytes, const launch_stream &stream) {
+  if (!stream.prepares)
+    CUDA_CHECK(cudaMemsetAsync(data, 0, size_t(bytes), static_cast<cudaStream_t>(stream.handle)));
 }
 
 struct launch_shape {
   int64_t blocks; // along x; with `rows` along y and z (block_row)
   int threads;
-  void *stream;
+  launch_stream stream;
   int64_t rows = 1;
   size_t shared_bytes = 0; // dynamic
 };
@@ -99,7 +111,7 @@ inline void launch(const launch_shape &shape, void (*kernel)(Parameters...), Arg
   if (shape.shared_bytes > size_t(48) << 10)
     CUDA_CHECK(
         cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, int(shape.shared_bytes)));
-  if (prepares_only) { // asking for a kernel's attributes loads it
+  if (shape.stream.prepares) { // asking for a kernel's attributes loads it
     cudaFuncAttributes unused;
     CUDA_CHECK(cudaFuncGetAttributes(&unused, kernel));
     return;
@@ -108,7 +120,7 @@ inline void launch(const launch_shape &shape, void (*kernel)(Parameters...), Arg
   config.gridDim = dim3(unsigned(shape.blocks), unsigned(rows), unsigned(layers));
   config.blockDim = dim3(unsigned(shape.threads), 1, 1);
   config.dynamicSmemBytes = shape.shared_bytes;
-  config.stream = static_cast<cudaStream_t>(shape.stream);
+  config.stream = static_cast<cudaStream_t>(shape.stream.handle);
   CUDA_CHECK(cudaLaunchKernelEx(&config, kernel, Parameters(arguments)...));
   if (launch_observer) launch_observer(reinterpret_cast<const void *>(kernel), config.stream);
 }

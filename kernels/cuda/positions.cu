@@ -101,7 +101,7 @@ void cuda_add_positions(const fsdp_kernel_call *call) {
     constexpr int width = vector_numel<T>;
     const bool wide = C % width == 0 && is_aligned(weight->data) && is_aligned(h->data);
     const row_blocks rows = blocks_over(C, wide ? width : 1);
-    launch({N * rows.per_row, rows.threads, call->stream}, wide ? add_row<T, width> : add_row<T, 1>,
+    launch({N * rows.per_row, rows.threads, stream_of(call)}, wide ? add_row<T, width> : add_row<T, 1>,
            data_of<T>(weight), numbers_of<T>(call, 1), row_map_of(map), int(attrs->positions), rows);
   });
 }
@@ -126,7 +126,7 @@ void cuda_positions_backward(const fsdp_kernel_call *call) {
       using G = decltype(gradient);
       const bool wide = C % sum_width == 0 && is_aligned(d_h->data) && is_aligned(d_weight->data);
       const row_blocks rows = blocks_over(C, wide ? sum_width : 1);
-      launch({count * rows.per_row, rows.threads, call->stream},
+      launch({count * rows.per_row, rows.threads, stream_of(call)},
              wide ? sum_row<T, G, sum_width> : sum_row<T, G, 1>, data_of<T>(d_h), data_of<G>(d_weight),
              row_map_of(map), table, rows);
     });

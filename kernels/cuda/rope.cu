@@ -90,7 +90,7 @@ void run(const fsdp_kernel_call *call, float direction) {
     memcpy(p.inv_freq, attrs->inv_freq, size_t(D / 2) * sizeof(float));
     const bool wide = p.half % width == 0 && is_aligned(p.qkv);
     const int64_t vectors = p.heads * (D / 2) / (wide ? width : 1);
-    launch({N, even_threads(vectors), call->stream}, wide ? rotate_row<T, width> : rotate_row<T, 1>, p);
+    launch({N, even_threads(vectors), stream_of(call)}, wide ? rotate_row<T, width> : rotate_row<T, 1>, p);
   });
 }
 

@@ -30,7 +30,7 @@ static inline void launch_sum_parts(const fsdp_kernel_call *call, const float *p
                                     const fsdp_view *out) {
   with_type(out->dtype, [&](auto number) {
     using T = decltype(number);
-    launch({blocks_of(out->numel, parts_columns), parts_columns * parts_rows, call->stream}, sum_parts<T>,
+    launch({blocks_of(out->numel, parts_columns), parts_columns * parts_rows, stream_of(call)}, sum_parts<T>,
            parts, count, out->numel, data_of<T>(out), updates(out));
   });
 }

@@ -66,15 +66,15 @@ void run(const fsdp_kernel_call *call, bool squares) {
     const bool wide = is_aligned(r.data);
     auto *out = data_of<float>(sum);
     if (call->operand_count == 2) {
-      launch({1, threads_count, call->stream}, wide ? sum_at_once<T, width> : sum_at_once<T, 1>, r, out,
+      launch({1, threads_count, stream_of(call)}, wide ? sum_at_once<T, width> : sum_at_once<T, 1>, r, out,
              updates(sum));
       return;
     }
     const fsdp_view *workspace = fsdp_kernel_workspace(call);
     auto *parts = reinterpret_cast<double *>(data_of<float>(workspace));
     const int64_t blocks = workspace->numel / 2;
-    launch({blocks, threads_count, call->stream}, wide ? sum_parts<T, width> : sum_parts<T, 1>, r, parts);
-    launch({1, threads_count, call->stream}, sum_up, static_cast<const double *>(parts), int(blocks), out,
+    launch({blocks, threads_count, stream_of(call)}, wide ? sum_parts<T, width> : sum_parts<T, 1>, r, parts);
+    launch({1, threads_count, stream_of(call)}, sum_up, static_cast<const double *>(parts), int(blocks), out,
            updates(sum));
   });
 }
@@ -99,6 +99,6 @@ void cuda_sum(const fsdp_kernel_call *call) {
 
 void cuda_clip_factor(const fsdp_kernel_call *call) {
   const fsdp_view *o = open_operands(call);
-  launch({1, 1, call->stream}, clip, data_of<float>(&o[0]), data_of<float>(&o[1]), data_of<float>(&o[2]),
+  launch({1, 1, stream_of(call)}, clip, data_of<float>(&o[0]), data_of<float>(&o[1]), data_of<float>(&o[2]),
          call->attrs->max_norm, call->attrs->norm_limit);
 }

@@ -53,7 +53,7 @@ template <class T, int WIDTH>
 void launch_width(const fsdp_kernel_call *call, gated<T> p, void (*kernel)(gated<T>)) {
   const int64_t N = call->attrs->batch * call->attrs->seq;
   p.blocks_per_row = int(blocks_of(p.I, int64_t(threads_count) * WIDTH));
-  launch({N * p.blocks_per_row, threads_count, call->stream}, kernel, p);
+  launch({N * p.blocks_per_row, threads_count, stream_of(call)}, kernel, p);
 }
 
 template <class T> bool is_wide(const gated<T> &p) {

@@ -22,6 +22,7 @@ extern "C" const fsdp_kernel_backend *fsdp_cuda_backend() {
       fsdp_cuda_attention_kernels,
       fsdp_cuda_gemm_open,
       fsdp_cuda_prepare,
+      &fsdp_cuda_products,
       fsdp_cuda_gemm_close,
       fsdp_cuda_draw,
       fsdp_cuda_probe,
@@ -30,9 +31,9 @@ extern "C" const fsdp_kernel_backend *fsdp_cuda_backend() {
 }
 
 extern "C" void fsdp_cuda_prepare(const fsdp_kernel_call *call) {
-  prepares_only = true;
-  table.kernels[call->kind](call);
-  prepares_only = false;
+  fsdp_kernel_call prepared = *call;
+  prepared.prepares = true;
+  table.kernels[call->kind](&prepared);
 }
 
 extern "C" void fsdp_cuda_limit_grid(int64_t blocks) {

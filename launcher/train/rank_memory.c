@@ -1,7 +1,7 @@
 #include "launcher/train/rank_memory.h"
 
-#include "kernels/kernels.h"
 #include "launcher/cli/capacity.h"
+#include "runtime/exec/gpu_choice.h"
 
 fsdp_status fsdp_rank_memory_find(const fsdp_world *world, const fsdp_gpu *gpu, fsdp_setup_ranks *ranks,
                                   fsdp_error *error) {
@@ -9,21 +9,13 @@ fsdp_status fsdp_rank_memory_find(const fsdp_world *world, const fsdp_gpu *gpu, 
                               .ranks_per_node = world->local_size,
                               .even_nodes = world->even_nodes,
                               .machine_bytes = fsdp_capacity_machine_bytes(),
-                              .gpu = gpu->present,
-                              .target = {.capability = gpu->capability, .multiprocessors = gpu->processors}};
-  if (!ranks->gpu) return FSDP_OK;
-  ranks->target.attention_missing = ~fsdp_cuda_backend()->attention_kernels();
-  if (fsdp_cuda_backend()->load(error) != FSDP_OK) return error->status;
-  return fsdp_gpu_free_bytes(gpu, fsdp_cuda_backend()->probe, &ranks->gpu_bytes, error);
+                              .gpu = gpu->present};
+  return ranks->gpu ? fsdp_gpu_open(gpu, &ranks->gpu_bytes, &ranks->target, error) : FSDP_OK;
 }
 
 void fsdp_rank_memory_agree(fsdp_world *world, fsdp_setup_ranks *ranks) {
   const int64_t share = fsdp_world_min(world, ranks->machine_bytes / world->local_size);
   ranks->machine_bytes = share * world->local_size;
-  fsdp_op_gpu *target = &ranks->target;
-  int64_t least[] = {ranks->gpu_bytes, target->capability, target->multiprocessors};
-  fsdp_world_reduce(world, FSDP_REDUCE_MIN, least, 3);
-  ranks->gpu_bytes = least[0];
-  target->capability = (int)least[1];
-  target->multiprocessors = (int)least[2];
+  ranks->gpu_bytes = fsdp_world_min(world, ranks->gpu_bytes);
+  if (ranks->gpu) fsdp_gpu_agree(world, &ranks->target);
 }

@@ -69,6 +69,8 @@ void fsdp_train_print_start(const fsdp_trainer *t) {
                       : "",
          source ? source : "", source ? ", " : "", made->units->count, fsdp_plural(made->units->count),
          fsdp_dtype_name(made->config.param_dtype));
+  if (t->gpu->present)
+    printf("products:  %s\n", fsdp_product_choice_print(&t->session.products, line, sizeof line));
   printf("memory:    valley %s, peak %s, arena %s per rank, host %s; planned and verified, %d instructions\n",
          fsdp_value_print_bytes(device->valley_bytes, valley, sizeof valley),
          fsdp_value_print_bytes(device->peak_bytes, peak, sizeof peak),

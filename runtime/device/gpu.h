@@ -24,7 +24,14 @@ typedef struct fsdp_gpu {
   int sharers;            // ranks on this GPU, this one included
   int processors;         // multiprocessors
   int64_t total_bytes;
+  char driver[48]; // "13.0, 580.65.06": the CUDA version that it serves, and its own
 } fsdp_gpu;
+
+#define FSDP_GPU_KIND_BYTES 192
+
+// What kernels' speed and results may depend on: "NVIDIA H200, compute capability 9.0, 132 multiprocessors,
+// driver 13.0, 580.65.06".
+const char *fsdp_gpu_kind(const fsdp_gpu *gpu, char out[FSDP_GPU_KIND_BYTES]);
 
 // Whether this build has the CUDA device at all.
 bool fsdp_gpu_is_built(void);

@@ -57,6 +57,28 @@ static fsdp_status fail_driver(cudaError_t status, fsdp_error *error) {
                    cudaGetErrorString(status), cudaGetErrorName(status));
 }
 
+// The driver's own version, the first word of its file that is a number with points; "" if there is no such
+// file.
+static void read_driver_file(char out[32]) {
+  char line[256] = "";
+  FILE *file = fopen("/proc/driver/nvidia/version", "r");
+  out[0] = 0;
+  if (!file) return;
+  if (!fgets(line, sizeof line, file)) line[0] = 0;
+  fclose(file);
+  for (char *rest = line, *word; (word = strsep(&rest, " \t\n")) && !out[0];)
+    if (strchr(word, '.') && strspn(word, "0123456789.") == strlen(word)) snprintf(out, 32, "%.31s", word);
+}
+
+static void name_driver(fsdp_gpu *gpu) {
+  int serves = 0;
+  char version[16], own[32];
+  cudaDriverGetVersion(&serves);
+  print_version(serves, version);
+  read_driver_file(own);
+  snprintf(gpu->driver, sizeof gpu->driver, "%s%s%s", version, own[0] ? ", " : "", own);
+}
+
 static fsdp_status describe(fsdp_gpu *gpu, fsdp_error *error) {
   struct cudaDeviceProp properties;
   cudaError_t status = cudaGetDeviceProperties(&properties, gpu->ordinal);
@@ -67,6 +89,7 @@ static fsdp_status describe(fsdp_gpu *gpu, fsdp_error *error) {
   gpu->capability = properties.major * 10 + properties.minor;
   gpu->processors = properties.multiProcessorCount;
   gpu->total_bytes = (int64_t)properties.totalGlobalMem;
+  name_driver(gpu);
   gpu->present = true;
   if (gpu->capability >= 80) return FSDP_OK;
   return fsdp_fail(error, FSDP_ERR_PEER,

@@ -2,7 +2,6 @@
 
 #include "runtime/base/check.h"
 #include "runtime/base/clock.h"
-#include "runtime/base/progress.h"
 #include "runtime/base/random.h"
 #include "runtime/exec/access_trace.h"
 #include "runtime/exec/device_config.h"
@@ -500,7 +499,7 @@ static void check_collectives(const fsdp_executor *self) {
   }
 }
 
-// What a device decides once the operands are known: its scratch, and the algorithm of each gemm.
+// What a device must know once the operands are: its scratch, the kernels to load, the products to come.
 static void open_kernels(fsdp_executor *self) {
   const fsdp_kernel_backend *kernels = self->config.kernels;
   if (!kernels) return;
@@ -511,7 +510,6 @@ static void open_kernels(fsdp_executor *self) {
     if (instr->kind != FSDP_INSTR_OP || instr->stream == FSDP_STREAM_HOST) continue;
     fsdp_kernel_call call = make_call(self, instr, self->views + instr->first_operand);
     kernels->prepare(&call);
-    fsdp_progress_mark(); // gemm algorithms are measured, which takes a while
   }
 }
 

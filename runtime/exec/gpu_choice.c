@@ -1,7 +1,10 @@
 #include "runtime/exec/gpu_choice.h"
 
+#include "kernels/kernels.h"
 #include "runtime/base/check.h"
+#include "runtime/base/job.h"
 #include "runtime/comm/comm_nccl.h"
+#include "runtime/exec/kernel_check.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -56,4 +59,36 @@ fsdp_status fsdp_gpu_choose(fsdp_world *world, bool allow_shared, fsdp_gpu *gpu,
   if (error->status != FSDP_OK) gpu->present = false;
   if (gpu->present && gpu->sharers > 1) set_up_sharing(world);
   return error->status;
+}
+
+fsdp_status fsdp_gpu_open(const fsdp_gpu *gpu, int64_t *free_bytes, fsdp_op_gpu *target, fsdp_error *error) {
+  const fsdp_kernel_backend *backend = fsdp_cuda_backend();
+  *target = (fsdp_op_gpu){.capability = gpu->capability,
+                          .multiprocessors = gpu->processors,
+                          .attention_missing = ~backend->attention_kernels()};
+  if (backend->load(error) != FSDP_OK) return error->status;
+  if (fsdp_gpu_free_bytes(gpu, backend->probe, free_bytes, error) != FSDP_OK) return error->status;
+  if (fsdp_kernel_check(gpu, &target->attention_distrusted, error) != FSDP_OK) return error->status;
+  return fsdp_gpu_free_bytes(gpu, backend->probe, free_bytes, error); // beside the kernels that were loaded
+}
+
+void fsdp_gpu_agree(fsdp_world *world, fsdp_op_gpu *target) {
+  static bool said;
+  int64_t least[2 + 2 * FSDP_ATTENTION_KERNEL_COUNT] = {target->capability, target->multiprocessors};
+  int64_t *missing = &least[2], *distrusted = &missing[FSDP_ATTENTION_KERNEL_COUNT];
+  for (int k = 0; k < FSDP_ATTENTION_KERNEL_COUNT; k++) {
+    missing[k] = -(int64_t)(target->attention_missing >> k & 1);
+    distrusted[k] = -(int64_t)(target->attention_distrusted >> k & 1);
+  }
+  fsdp_world_reduce(world, FSDP_REDUCE_MIN, least, (int)(sizeof least / sizeof *least));
+  target->capability = (int)least[0];
+  target->multiprocessors = (int)least[1];
+  for (int k = 0; k < FSDP_ATTENTION_KERNEL_COUNT; k++) {
+    if (missing[k]) target->attention_missing |= 1u << k;
+    if (distrusted[k]) target->attention_distrusted |= 1u << k;
+  }
+  const char *finding = fsdp_kernel_check_finding();
+  const int speaker = (int)fsdp_world_min(world, finding[0] ? world->rank : world->size);
+  if (speaker == world->rank && !said) fsdp_job_note("%s: every rank uses the next kernel", finding);
+  said = true;
 }

@@ -107,8 +107,11 @@ fsdp_status fsdp_session_create(const fsdp_session_config *config, fsdp_session 
   if (settle(config, error) != FSDP_OK) return error->status;
   create_comms(config, session, error);
   if (settle(config, error) != FSDP_OK) return error->status;
-  if (config->plan) create_executor(config, session);
-  return FSDP_OK;
+  if (!config->plan) return FSDP_OK;
+  create_executor(config, session);
+  if (!is_cuda(config)) return FSDP_OK;
+  return fsdp_product_choice_make(config->world, config->gpu, fsdp_cuda_backend()->products,
+                                  &session->products, error);
 }
 
 void fsdp_session_destroy(fsdp_session *session) {

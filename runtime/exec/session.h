@@ -10,6 +10,7 @@
 #include "runtime/comm/world.h"
 #include "runtime/device/gpu.h"
 #include "runtime/exec/executor.h"
+#include "runtime/exec/product_choice.h"
 
 typedef struct fsdp_session_config {
   const fsdp_plan *plan; // outlives the session; NULL: communicators alone
@@ -40,8 +41,9 @@ typedef struct fsdp_session_config {
 typedef struct fsdp_session {
   fsdp_device *device;
   fsdp_comms comms;
-  fsdp_executor *executor; // NULL without a plan
-  fsdp_nccl_use nccl;      // CUDA, several ranks
+  fsdp_executor *executor;      // NULL without a plan
+  fsdp_nccl_use nccl;           // CUDA, several ranks
+  fsdp_product_choice products; // of a GPU's plan
 } fsdp_session;
 
 // In a world every rank must call it, and all return the same status and error; `config` is not kept.

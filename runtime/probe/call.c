@@ -224,6 +224,7 @@ static void prepare(probe *self, const probe_call *call) {
   const fsdp_kernel_call launch = {
       .kind = call->kind, .attrs = &call->attrs, .operands = views, .operand_count = call->operand_count};
   self->backend->prepare(&launch);
+  fsdp_products_measure(self->backend->products);
   device->table->clear(device, scratch.memory, scratch.used);
   device->table->flush(device);
 }

@@ -3,6 +3,7 @@
 #include "kernels/kernels.h"
 #include "runtime/base/check.h"
 #include "runtime/base/clock.h"
+#include "runtime/exec/gpu_choice.h"
 #include "runtime/probe/run.h"
 
 #include <math.h>
@@ -58,12 +59,12 @@ static fsdp_status measure_count(probe *self, int ranks, bool machine, int64_t s
 }
 
 // Whether the GPU can be used: what it lacks is said here and not by the first call that fails.
-static fsdp_status check_gpu(const fsdp_probe_config *config, fsdp_error *error) {
-  const fsdp_kernel_backend *backend = fsdp_cuda_backend();
+static fsdp_status open_gpu(const fsdp_probe_config *config, fsdp_op_gpu *target, fsdp_error *error) {
   int64_t unused;
   error->status = FSDP_OK;
-  if (backend->load(error) == FSDP_OK) fsdp_gpu_free_bytes(config->gpu, backend->probe, &unused, error);
-  return fsdp_world_share_error(config->world, error);
+  fsdp_gpu_open(config->gpu, &unused, target, error);
+  if (fsdp_world_share_error(config->world, error) == FSDP_OK) fsdp_gpu_agree(config->world, target);
+  return error->status;
 }
 
 fsdp_status fsdp_probe_run(const fsdp_probe_config *config, fsdp_device_profile *profile, fsdp_error *error) {
@@ -73,7 +74,8 @@ fsdp_status fsdp_probe_run(const fsdp_probe_config *config, fsdp_device_profile 
     return fsdp_fail(
         error, FSDP_ERR_OPTION,
         "nodes have different numbers of ranks: start equally many on each (mpirun --map-by ppr:N:node)");
-  if (cuda && check_gpu(config, error) != FSDP_OK) return error->status;
+  fsdp_op_gpu target = {0};
+  if (cuda && open_gpu(config, &target, error) != FSDP_OK) return error->status;
   // What is measured, and how often, must be the same on every rank.
   const int cores = (int)fsdp_world_min(config->world, config->cores);
   probe self = {.world = config->world,
@@ -84,14 +86,9 @@ fsdp_status fsdp_probe_run(const fsdp_probe_config *config, fsdp_device_profile 
                 .bind = config->bind,
                 .bind_context = config->bind_context,
                 .profile = profile,
-                .device = cuda ? FSDP_OP_CUDA : FSDP_OP_CPU};
-  if (cuda) {
-    self.target.capability = (int)fsdp_world_min(config->world, config->gpu->capability);
-    self.target.multiprocessors = (int)fsdp_world_min(config->world, config->gpu->processors);
-    self.target.attention_missing = ~fsdp_cuda_backend()->attention_kernels();
-  }
+                .device = cuda ? FSDP_OP_CUDA : FSDP_OP_CPU,
+                .target = target};
   profile->device = self.device;
-  profile->capability = self.target.capability / 10.0;
   profile->processors = cores;
   profile->tiles = cuda;
   int counts[32], computing = 0; // counts whose ranks have cores to themselves: the first ones

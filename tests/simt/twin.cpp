@@ -175,6 +175,7 @@ void prepare(const twin_case &c) {
     views.push_back({allocate(cuda_initial(o).size(), 0).start, o.cuda_numel, o.dtype, o.access});
   const fsdp_kernel_call call = call_of(c, views);
   fsdp_cuda_prepare(&call);
+  fsdp_products_measure(&fsdp_cuda_products);
   must(cudaStreamSynchronize(nullptr));
   for (const fsdp_view &view : views) must(cudaFree(view.data));
 }

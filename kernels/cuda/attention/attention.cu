@@ -72,7 +72,7 @@ __global__ void __launch_bounds__(threads_count)
 }
 
 template <class T, int WIDTH>
-void launch_delta(const attention_shape &s, const T *o, const T *d_o, float *delta, void *stream) {
+void launch_delta(const attention_shape &s, const T *o, const T *d_o, float *delta, launch_stream stream) {
   const int sharers = sharers_of<WIDTH>(s.D);
   launch({blocks_of(int64_t(s.B) * s.T * s.H, threads_count / sharers), threads_count, stream},
          sum_delta<T, WIDTH>, s, sharers, o, d_o, delta);
@@ -99,7 +99,7 @@ __global__ void __launch_bounds__(threads_count)
   store_floats<width>(d_kv + row * stride + (at - row * columns), sum);
 }
 
-void launch_add_head_parts(const attention_gradient<bf16> &p, void *stream) {
+void launch_add_head_parts(const attention_gradient<bf16> &p, launch_stream stream) {
   const attention_shape &s = p.shape;
   const int rows = s.B * s.S, columns = 2 * s.K * s.D;
   launch({blocks_of(int64_t(rows) * columns / vector_numel<bf16>, threads_count), threads_count, stream},
@@ -108,7 +108,7 @@ void launch_add_head_parts(const attention_gradient<bf16> &p, void *stream) {
 
 // ---- Which kernels run
 
-void tensor_forward(fsdp_attention_kernel kernel, const attention_forward<bf16> &p, void *stream) {
+void tensor_forward(fsdp_attention_kernel kernel, const attention_forward<bf16> &p, launch_stream stream) {
   if constexpr (has_wgmma) {
     if (kernel >= FSDP_ATTENTION_WGMMA) {
       attention_hopper_forward(p, kernel == FSDP_ATTENTION_WGMMA, stream);
@@ -118,7 +118,7 @@ void tensor_forward(fsdp_attention_kernel kernel, const attention_forward<bf16> 
   attention_tensor_forward(p, stream);
 }
 
-void tensor_backward(fsdp_attention_kernel kernel, const attention_gradient<bf16> &p, void *stream) {
+void tensor_backward(fsdp_attention_kernel kernel, const attention_gradient<bf16> &p, launch_stream stream) {
   bool done = false;
   if constexpr (has_wgmma) {
     if (kernel >= FSDP_ATTENTION_WGMMA) attention_hopper_backward(p, stream), done = true;
@@ -139,11 +139,11 @@ void run_forward(const fsdp_kernel_call *call, const attention_shape &s) {
     const bool on_tensor_cores = runs_on_tensor_cores(call, s, {p.q, p.k, p.v, p.o});
     if constexpr (sizeof(T) == 2) {
       if (on_tensor_cores) {
-        tensor_forward(call->attrs->attention, p, call->stream);
+        tensor_forward(call->attrs->attention, p, stream_of(call));
         return;
       }
     }
-    attention_general_forward(p, call->stream);
+    attention_general_forward(p, stream_of(call));
   });
 }
 
@@ -159,7 +159,7 @@ void run_backward(const fsdp_kernel_call *call, const attention_shape &s) {
     const T *o = numbers_of<T>(call, kv + 1), *d_o = numbers_of<T>(call, kv + 3);
     constexpr int width = vector_numel<T>;
     const bool wide = s.D % width == 0 && is_aligned(o) && is_aligned(d_o);
-    (wide ? launch_delta<T, width> : launch_delta<T, 1>)(s, o, d_o, delta, call->stream);
+    (wide ? launch_delta<T, width> : launch_delta<T, 1>)(s, o, d_o, delta, stream_of(call));
     const kv_columns<const T> columns = kv_columns_of<const T>(s, numbers_of<T>(call, kv));
     const kv_columns<T> gradients = kv_columns_of(s, numbers_of<T>(call, 2 * kv + 4));
     attention_gradient<T> p = {s,           numbers_of<T>(call, 0),
@@ -178,11 +178,11 @@ void run_backward(const fsdp_kernel_call *call, const attention_shape &s) {
     const bool on_tensor_cores = runs_on_tensor_cores(call, s, {p.q, p.k, p.v, p.d_o, p.d_q, p.d_k, p.d_v});
     if constexpr (sizeof(T) == 2) {
       if (on_tensor_cores) {
-        tensor_backward(call->attrs->attention, p, call->stream);
+        tensor_backward(call->attrs->attention, p, stream_of(call));
         return;
       }
     }
-    attention_general_backward(p, call->stream);
+    attention_general_backward(p, stream_of(call));
   });
 }
 

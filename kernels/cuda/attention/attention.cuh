@@ -54,17 +54,17 @@ template <class T> struct attention_gradient {
   T *d_q, *d_k, *d_v;
   int head_parts;
   float *parts;
-  bool rotates_back; // d_q and d_k become rope_backward's, with these frequencies; D is 64 or 128
-  float inv_freq[64];
+  bool rotates_back = false; // d_q and d_k become rope_backward's, with these frequencies; D is 64 or 128
+  float inv_freq[64] = {};
 };
 
-void attention_tensor_forward(const attention_forward<bf16> &p, void *stream);
-void attention_tensor_backward(const attention_gradient<bf16> &p, void *stream);
+void attention_tensor_forward(const attention_forward<bf16> &p, launch_stream stream);
+void attention_tensor_backward(const attention_gradient<bf16> &p, launch_stream stream);
 
 // `fenced`: with the fence that PTX asks for (models/graph/attention_kernel.h).
-void attention_hopper_forward(const attention_forward<bf16> &p, bool fenced, void *stream);
-void attention_hopper_backward(const attention_gradient<bf16> &p, void *stream);
+void attention_hopper_forward(const attention_forward<bf16> &p, bool fenced, launch_stream stream);
+void attention_hopper_backward(const attention_gradient<bf16> &p, launch_stream stream);
 
 // For T float and bf16.
-template <class T> void attention_general_forward(const attention_forward<T> &p, void *stream);
-template <class T> void attention_general_backward(const attention_gradient<T> &p, void *stream);
+template <class T> void attention_general_forward(const attention_forward<T> &p, launch_stream stream);
+template <class T> void attention_general_backward(const attention_gradient<T> &p, launch_stream stream);

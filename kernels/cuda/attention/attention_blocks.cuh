@@ -171,7 +171,7 @@ inline attention_grid key_grid(const attention_shape &s, int head_parts, int thr
           threads,   shared_bytes, at_once, key_block_steps<OWN, ROWS>};
 }
 
-inline launch_shape launch_of(const attention_grid &grid, void *stream) {
+inline launch_shape launch_of(const attention_grid &grid, launch_stream stream) {
   return {grid.columns, grid.threads, stream, grid.rows, grid.shared_bytes};
 }
 

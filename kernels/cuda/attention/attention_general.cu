@@ -257,13 +257,13 @@ __global__ void __launch_bounds__(threads_count, 2) differentiate_keys(attention
   store_row(p.d_v + at, lane, s.D, 1.0f, d_v);
 }
 
-template <class T, int COLUMNS> void forward(const attention_forward<T> &p, void *stream) {
+template <class T, int COLUMNS> void forward(const attention_forward<T> &p, launch_stream stream) {
   launch_shape shape = {int64_t(p.shape.B) * p.shape.H, threads_count, stream, query_tiles<rows>(p.shape),
                         shared_bytes<COLUMNS>(p.shape.D, 1, 2, 1)};
   launch(shape, attend<T, COLUMNS>, p);
 }
 
-template <class T, int COLUMNS> void backward(const attention_gradient<T> &p, void *stream) {
+template <class T, int COLUMNS> void backward(const attention_gradient<T> &p, launch_stream stream) {
   launch_shape shape = {int64_t(p.shape.B) * p.shape.H, threads_count, stream, query_tiles<rows>(p.shape),
                         shared_bytes<COLUMNS>(p.shape.D, 2, 2, 1)};
   launch(shape, differentiate_queries<T, COLUMNS>, p);
@@ -275,7 +275,7 @@ template <class T, int COLUMNS> void backward(const attention_gradient<T> &p, vo
 
 } // namespace
 
-template <class T> void attention_general_forward(const attention_forward<T> &p, void *stream) {
+template <class T> void attention_general_forward(const attention_forward<T> &p, launch_stream stream) {
   if (p.shape.D <= sharers * 16) {
     forward<T, 16>(p, stream);
   } else {
@@ -283,7 +283,7 @@ template <class T> void attention_general_forward(const attention_forward<T> &p,
   }
 }
 
-template <class T> void attention_general_backward(const attention_gradient<T> &p, void *stream) {
+template <class T> void attention_general_backward(const attention_gradient<T> &p, launch_stream stream) {
   if (p.shape.D <= sharers * 16) {
     backward<T, 16>(p, stream);
   } else {
@@ -291,7 +291,7 @@ template <class T> void attention_general_backward(const attention_gradient<T> &
   }
 }
 
-template void attention_general_forward(const attention_forward<float> &p, void *stream);
-template void attention_general_forward(const attention_forward<bf16> &p, void *stream);
-template void attention_general_backward(const attention_gradient<float> &p, void *stream);
-template void attention_general_backward(const attention_gradient<bf16> &p, void *stream);
+template void attention_general_forward(const attention_forward<float> &p, launch_stream stream);
+template void attention_general_forward(const attention_forward<bf16> &p, launch_stream stream);
+template void attention_general_backward(const attention_gradient<float> &p, launch_stream stream);
+template void attention_general_backward(const attention_gradient<bf16> &p, launch_stream stream);

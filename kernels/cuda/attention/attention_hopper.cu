@@ -264,7 +264,7 @@ template <int WIDTH> attention_grid grid_of(const attention_shape &s) {
   return query_grid<queries, keys>("forward", s, threads_count, shared_bytes<WIDTH>, blocks_at_once);
 }
 
-template <int WIDTH> void run(const attention_forward<bf16> &p, bool fenced, void *stream) {
+template <int WIDTH> void run(const attention_forward<bf16> &p, bool fenced, launch_stream stream) {
   launch(launch_of(grid_of<WIDTH>(p.shape), stream),
          !attention_is_plain(p.shape) ? attend<WIDTH, true, true>
          : fenced                     ? attend<WIDTH, false, true>
@@ -278,6 +278,6 @@ attention_grid attention_hopper_forward_grid(const attention_shape &s) {
   return s.D <= 64 ? grid_of<64>(s) : grid_of<128>(s);
 }
 
-void attention_hopper_forward(const attention_forward<bf16> &p, bool fenced, void *stream) {
+void attention_hopper_forward(const attention_forward<bf16> &p, bool fenced, launch_stream stream) {
   p.shape.D <= 64 ? run<64>(p, fenced, stream) : run<128>(p, fenced, stream);
 }

@@ -149,7 +149,7 @@ template <int WIDTH> attention_grid grid_of(const attention_shape &s) {
                                                blocks_at_once);
 }
 
-template <int WIDTH> void run(const attention_forward<bf16> &p, void *stream) {
+template <int WIDTH> void run(const attention_forward<bf16> &p, launch_stream stream) {
   launch(launch_of(grid_of<WIDTH>(p.shape), stream),
          attention_is_plain(p.shape) ? attend<WIDTH, false> : attend<WIDTH, true>, p);
 }
@@ -160,6 +160,6 @@ attention_grid attention_tensor_forward_grid(const attention_shape &s) {
   return s.D <= 64 ? grid_of<64>(s) : grid_of<128>(s);
 }
 
-void attention_tensor_forward(const attention_forward<bf16> &p, void *stream) {
+void attention_tensor_forward(const attention_forward<bf16> &p, launch_stream stream) {
   p.shape.D <= 64 ? run<64>(p, stream) : run<128>(p, stream);
 }

@@ -265,17 +265,18 @@ template <int WIDTH> attention_grid queries_grid(const attention_shape &s) {
                                                           queries_shared_bytes<WIDTH>, blocks_at_once);
 }
 
-template <int WIDTH, bool WINDOWED, bool MAPPED> void run(const attention_gradient<bf16> &p, void *stream) {
+template <int WIDTH, bool WINDOWED, bool MAPPED>
+void run(const attention_gradient<bf16> &p, launch_stream stream) {
   launch(launch_of(keys_grid<WIDTH>(p.shape, p.head_parts), stream), make_d_k_d_v<WIDTH, WINDOWED, MAPPED>,
          p);
   launch(launch_of(queries_grid<WIDTH>(p.shape), stream), make_d_q<WIDTH, WINDOWED, MAPPED>, p);
 }
 
-template <int WIDTH, bool MAPPED> void run_windowed(const attention_gradient<bf16> &p, void *stream) {
+template <int WIDTH, bool MAPPED> void run_windowed(const attention_gradient<bf16> &p, launch_stream stream) {
   p.shape.window < p.shape.S ? run<WIDTH, true, MAPPED>(p, stream) : run<WIDTH, false, MAPPED>(p, stream);
 }
 
-template <int WIDTH> void run_mapped(const attention_gradient<bf16> &p, void *stream) {
+template <int WIDTH> void run_mapped(const attention_gradient<bf16> &p, launch_stream stream) {
   attention_is_plain(p.shape) ? run_windowed<WIDTH, false>(p, stream) : run_windowed<WIDTH, true>(p, stream);
 }
 
@@ -288,6 +289,6 @@ attention_grid attention_tensor_d_q_grid(const attention_shape &s) {
   return s.D <= 64 ? queries_grid<64>(s) : queries_grid<128>(s);
 }
 
-void attention_tensor_backward(const attention_gradient<bf16> &p, void *stream) {
+void attention_tensor_backward(const attention_gradient<bf16> &p, launch_stream stream) {
   p.shape.D <= 64 ? run_mapped<64>(p, stream) : run_mapped<128>(p, stream);
 }

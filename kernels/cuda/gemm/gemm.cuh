@@ -17,9 +17,10 @@ struct fsdp_cuda_gemm_run {
   bool a_transposed, b_transposed, accumulate;
 };
 
-// Enqueues the gemm on a stream. A shape that was not prepared is prepared now.
+// Enqueues the gemm on a stream, by the algorithm that was chosen for its shape; by the library's first guess
+// if none was.
 void fsdp_cuda_gemm(const fsdp_cuda_gemm_run *product, void *stream);
 
-// Chooses the algorithm for gemms of this shape, strides, dtypes and alignment, by running a few candidates.
-// c is written, so a, b, c and the bias must be memory that is not filled yet.
-void fsdp_cuda_gemm_prepare(const fsdp_cuda_gemm_run *product);
+// Notes that such a gemm will run, on this memory, of which nothing is filled yet: its algorithm is then
+// chosen (kernels/products.h).
+void fsdp_cuda_gemm_note(const fsdp_cuda_gemm_run *product);

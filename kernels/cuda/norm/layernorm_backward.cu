@@ -137,7 +137,7 @@ bool launch_width(const fsdp_kernel_call *call, const norm_gradient<T> &p, int64
   int64_t threads = fsdp_min_i64(256, fsdp_round_up(vectors, warp_lanes));
   threads = fsdp_max_i64(threads, fsdp_round_up(blocks_of(vectors, CHUNKS), warp_lanes));
   if (threads > threads_max) return false;
-  launch({parts, int(threads), call->stream}, backward_rows<T, WIDTH, CHUNKS, AHEAD>, p);
+  launch({parts, int(threads), stream_of(call)}, backward_rows<T, WIDTH, CHUNKS, AHEAD>, p);
   return true;
 }
 

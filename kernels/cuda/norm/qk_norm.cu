@@ -194,7 +194,8 @@ void cuda_qk_norm(const fsdp_kernel_call *call) {
   with_type(o[0].dtype, [&](auto number) {
     using T = decltype(number);
     const head_norm<T> p = norm_of<T>(call, 1, 3, 4);
-    launch({p.N, threads_count, call->stream}, is_wide(p) ? norm_row<T, vector_numel<T>> : norm_row<T, 1>, p);
+    launch({p.N, threads_count, stream_of(call)}, is_wide(p) ? norm_row<T, vector_numel<T>> : norm_row<T, 1>,
+           p);
   });
 }
 
@@ -216,7 +217,7 @@ void cuda_qk_norm_backward(const fsdp_kernel_call *call) {
     const int64_t at_once = part_count * (threads_count / p.lanes);
     p.steps[0] = int(blocks_of(N * p.H, at_once));
     p.steps[1] = int(blocks_of(N * p.K, at_once));
-    launch({part_count, threads_count, call->stream},
+    launch({part_count, threads_count, stream_of(call)},
            is_wide(p) ? differentiate_heads<T, vector_numel<T>> : differentiate_heads<T, 1>, p);
   });
   launch_sum_parts(call, parts, part_count, &o[5]);

@@ -60,7 +60,8 @@ template <class T, int WIDTH, int CHUNKS> void launch_width(const fsdp_kernel_ca
   threads = fsdp_max_i64(threads, fsdp_round_up(blocks_of(vectors, CHUNKS), warp_lanes));
   FSDP_CHECK(threads <= 1024, "%s: rows of %lld channels are too long", fsdp_op_name(call->kind),
              (long long)p.C);
-  launch({call->attrs->batch * call->attrs->seq, int(threads), call->stream}, norm_row<T, WIDTH, CHUNKS>, p);
+  launch({call->attrs->batch * call->attrs->seq, int(threads), stream_of(call)}, norm_row<T, WIDTH, CHUNKS>,
+         p);
 }
 
 template <class T> void launch_norm(const fsdp_kernel_call *call, const norm<T> &p) {
