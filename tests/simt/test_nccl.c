@@ -2,9 +2,9 @@
 //
 //   roots     started by one root and by several: the emulated call refuses ids that are not the same on all
 //             ranks, or of one rank twice
-//   windows   which buffers NCCL is told of, and by whom collectives are then made: gathers between buffers in
-//             a symmetric window are copies, if their communicator makes nothing else; reductions find both of
-//             theirs in it too
+//   windows   which buffers NCCL is told of, and by whom collectives are then made: gathers between buffers
+//             in a symmetric window are copies, if their communicator makes nothing else; reductions find
+//             both of theirs in it too
 //   older     the same by a library that has no such windows
 #include "runtime/base/check.h"
 #include "runtime/comm/comm_nccl.h"
