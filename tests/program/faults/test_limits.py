@@ -24,13 +24,16 @@ def limited(limit, command, launcher=""):
 
 
 def mapped(command, least):
-    """What the loader maps more than `least` kB, which it needs without CUDA's libraries."""
+    """What the loader maps more than `least` kB, which it needs in a build without CUDA."""
+    def starts(space):  # 127: the loader says why not; 139: it has no room itself
+        return limited(f"-v {space}", [command, "--version"]).returncode not in (127, 139)
+
     low, high = least, 4 << 20
-    if limited(f"-v {low}", [command, "--version"]).returncode != 127:
+    if starts(low):
         return 0
     while high - low > 256:
         middle = (low + high) // 2
-        loads = limited(f"-v {middle}", [command, "--version"]).returncode != 127
+        loads = starts(middle)
         low, high = (low, middle) if loads else (middle, high)
     return high - least
 
