@@ -1,7 +1,7 @@
 // How fast is each kernel of a training step on a GPU, against what that GPU can do?
 //
 //   bench_gpu [--ceilings] [--repeat N] [--side N] [--json FILE] [--kernels NAME,...] [--parts]
-//             [options of fsdp_plan]
+//             [--unfenced] [options of fsdp_plan]
 //
 // First the ceilings: a bf16 gemm of 8192^3 (cuBLASLt, by the algorithm measured fastest) and a copy of 1 GiB
 // from device to device; --side N makes them N^3 and 16 N^2 bytes, --ceilings stops there. Then every
@@ -11,7 +11,8 @@
 // kernels of meshes. Per kernel it prints launches per step, microseconds, TFLOP/s of gemms (attention
 // counted causally) or GB/s of operands read and written once, the share of the ceiling, and milliseconds per
 // step. With --parts what launches several kernels, as attention's backward does, is also timed launch by
-// launch, between events.
+// launch, between events. With --unfenced attention's forward by wgmma is timed again, at the end, without
+// the fence in its copying warps (models/graph/attention_kernel.h); no sum counts it.
 //
 // Operands are random numbers of the magnitudes that training has, never zeros: a GPU that multiplies zeros
 // draws less power and, others report, is faster. Small operands are rotated, so that they do not stay in the
@@ -46,7 +47,7 @@
 char *__cxa_demangle(const char *name, char *out, size_t *bytes, int *status);
 
 typedef struct arguments {
-  bool ceilings_only, parts;
+  bool ceilings_only, parts, unfenced;
   int repeats, side;
   const char *json, *kernels; // NULL: none; all
   int plan_argc;
@@ -401,7 +402,27 @@ static bool is_wanted(const char *name, const char *kernels) {
   return false;
 }
 
-static void bench_step(bench *b, const fsdp_plan *plan, const char *kernels) {
+// Last, so that one that hangs takes no other result with it. No choice names this kernel.
+static void bench_unfenced(bench *b, const fsdp_plan *plan, const step_ops *list, const char *kernels) {
+  if (fsdp_plan_attention(&plan->config) != FSDP_ATTENTION_WGMMA) {
+    printf("# --unfenced is for attention by wgmma\n");
+    return;
+  }
+  for (int i = 0; i < list->count; i++) {
+    step_op op = list->ops[i];
+    if (op.instr->op != FSDP_OP_ATTENTION && op.instr->op != FSDP_OP_CONTEXT_ATTENTION) continue;
+    if (!is_wanted(fsdp_op_name(op.instr->op), kernels)) continue;
+    const fsdp_op_work work = step_op_work(&op);
+    char name[STEP_OP_LABEL_BYTES], label[STEP_OP_LABEL_BYTES + 32];
+    op.attrs.attention = FSDP_ATTENTION_WGMMA_UNFENCED;
+    snprintf(label, sizeof label, "%s by %s", step_op_label(&op, name),
+             fsdp_attention_kernel_name(FSDP_ATTENTION_WGMMA_UNFENCED));
+    report(b, label, op.count, run(b, &op), &work);
+  }
+}
+
+static void bench_step(bench *b, const fsdp_plan *plan, const arguments *a) {
+  const char *kernels = a->kernels;
   step_ops list = step_ops_create(plan);
   int timed = 0;
   for (int i = 0; i < list.count; i++) {
@@ -422,6 +443,7 @@ static void bench_step(bench *b, const fsdp_plan *plan, const char *kernels) {
   if (!kernels)
     printf("all kernels of a step: %.1f ms, %.0f tokens/s with nothing between them\n", 1e3 * b->step_s,
            (double)(c->batch * c->seq * c->micro_batches) / b->step_s);
+  if (a->unfenced) bench_unfenced(b, plan, &list, kernels);
   step_ops_destroy(&list);
 }
 
@@ -436,6 +458,8 @@ static arguments parse(int argc, char **argv) {
   for (int i = 1; i < argc; i++) {
     if (strcmp(argv[i], "--ceilings") == 0) {
       a.ceilings_only = true;
+    } else if (strcmp(argv[i], "--unfenced") == 0) {
+      a.unfenced = true;
     } else if (strcmp(argv[i], "--parts") == 0) {
       a.parts = true;
     } else if (strcmp(argv[i], "--json") == 0 && i + 1 < argc) {
@@ -481,7 +505,7 @@ static void run_all(const arguments *a, const fsdp_setup *setup) {
          (long long)c->seq);
   measure_product(&b, a->side);
   measure_copy(&b, (int64_t)16 * a->side * a->side);
-  if (!a->ceilings_only) bench_step(&b, setup->plan, a->kernels);
+  if (!a->ceilings_only) bench_step(&b, setup->plan, a);
   json_decref(b.parts);
   if (b.json) fclose(b.json);
   fsdp_cuda_gemm_close();

@@ -248,7 +248,8 @@ def plan_command(row, plan, model):
                "-b", str(row.micro_batch), "-s", str(row.seq), "--grad-accum", str(row.accum),
                "--param-dtype", "bf16", "--reduce-dtype", row.reduce_dtype, "--backend", "cuda",
                "--master-dtype", row.state_dtype, "--moment-dtype", row.state_dtype,
-               "--recompute", RECOMPUTE[row.recompute], "--memory-limit", "100TB"]
+               "--recompute", RECOMPUTE[row.recompute], "--memory-limit", "100TB",
+               "--attention", "general"]  # the profile says whose; ours would rotate gradients too
     if row.accum > 1 and "gsync=last" in row.notes and row.strategy != "zero1":
         command += ["--accumulate", "local"]
     return command

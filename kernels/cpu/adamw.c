@@ -2,9 +2,10 @@
 //
 // A state kept in bf16 is rounded stochastically: up with the probability of the part that is cut off, so
 // that small updates are not lost on average. State s (0 master, 1 m, 2 v) of the parameter's element e takes
-// 16 random bits: lane e mod 8 of the block of seven rounds of Philox (seed ^ step, the parameter's stream, 3
-// * floor(e / 8) + s). Word w of that block holds lane 2w in its low half and lane 2w + 1 in its high half. So
-// the result does not depend on how the parameter is sharded. Padding between parameters rounds to nearest.
+// 16 random bits: lane e mod 8 of the block of seven rounds of Philox (seed ^ step, the parameter's stream,
+// 3 * floor(e / 8) + s). Word w of that block holds lane 2w in its low half and lane 2w + 1 in its high
+// half. So the result does not depend on how the parameter is sharded. Padding between parameters rounds to
+// nearest.
 //
 // A factor of FSDP_FACTOR_SKIP leaves everything unchanged.
 #include "kernels/cpu/operand.h"
@@ -40,8 +41,8 @@ static void advance(const update *k, const float *restrict grad, float *restrict
   }
 }
 
-// The lanes of state `state` for elements [8 * first, 8 * (first + count)); fsdp_philox, unrolled over blocks so
-// that it becomes vector code.
+// The lanes of state `state` for elements [8 * first, 8 * (first + count)); fsdp_philox, unrolled over blocks
+// so that it becomes vector code.
 static void draw(uint64_t key, uint64_t stream, int state, uint64_t first, int64_t count,
                  uint16_t lanes[CHUNK_BLOCKS * LANES]) {
   for (int64_t block = 0; block < count; block += WIDTH) {

@@ -2,6 +2,7 @@
 // on a shard of the vocabulary (head.cu) share; definitions as in kernels/cpu/logits.h. A block has one row.
 #pragma once
 
+#include "kernels/cuda/gemm/gemm.cuh"
 #include "kernels/cuda/operand.cuh"
 
 // Two blocks fit a multiprocessor of any architecture (1536 threads, 40 registers each): one computes while

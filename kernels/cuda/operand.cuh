@@ -1,7 +1,6 @@
 // How launchers use their operands: open them, choose the width of accesses, and launch.
 #pragma once
 
-#include "kernels/cuda/gemm/gemm.cuh"
 #include "kernels/cuda/vector.cuh"
 #include "kernels/operand.h"
 #include "runtime/base/check.h"
@@ -65,14 +64,6 @@ struct launch_stream {
 
 inline launch_stream stream_of(const fsdp_kernel_call *call) {
   return {call->stream, call->prepares};
-}
-
-inline void multiply(const fsdp_cuda_gemm_run *product, const launch_stream &stream) {
-  if (stream.prepares) {
-    fsdp_cuda_gemm_note(product);
-  } else {
-    fsdp_cuda_gemm(product, stream.handle);
-  }
 }
 
 inline void clear(void *data, int64_t bytes, const launch_stream &stream) {

@@ -4,7 +4,7 @@
 //   device: cuda                                      # or cpu
 //   source: "..."                                     # of every number without one beside it
 //   capability: 9.0                                   # compute capability of a GPU
-//   processors: 132                                   # multiprocessors, or cores; any number: 132, or {value: 132, source: "..."}
+//   processors: 132                                   # or cores; or {value: 132, source: "..."}
 //   memory_gb: {value: 80, source: "..."}             # 1e9 bytes; all units are powers of ten
 //   peak_tflops: {bf16: 989, fp32: 67}
 //   launch_us: 2
@@ -27,8 +27,8 @@
 //   use: {attention: flash2}                          # price this kernel's rows, whichever the plan runs
 //   base: h100-sxm                                    # what this file does not have is taken from there
 //
-// Without `use` a GPU's attention is priced by the rows of the kernel that the plan runs (fsdp-wgmma, fsdp-mma,
-// fsdp-general), a CPU's by those of the first kernel. `estimated: true` in a row: nobody has measured it.
+// Without `use` a GPU's attention is priced by the rows of the kernel that the plan runs (fsdp-wgmma,
+// fsdp-mma, fsdp-general), a CPU's by those of the first kernel. `estimated: true`: nobody has measured it.
 // A row has a `source` too. With `base`, a number replaces a number and a list the whole list.
 #pragma once
 

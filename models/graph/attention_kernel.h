@@ -1,11 +1,11 @@
-// Which kernels run attention: a decision of the plan, carried by the op's attributes (fsdp_op_attrs.attention).
+// Which kernels run attention: a decision of the plan, carried by the op's attributes.
 //
 //   wgmma     warpgroups, on compute capability 9.0 alone: bf16, head dimensions of a multiple of 8 up to 128
 //   mma       tensor cores, on every GPU: the same
 //   general   everything else
 //
-// Rows of q, k and v then start on 16 bytes, as copies by tensor cores need: tensors do, and each head's columns
-// are a multiple of 8 elements.
+// Rows of q, k and v then start on 16 bytes, as copies by tensor cores need: tensors do, and each head's
+// columns are a multiple of 8 elements.
 //
 // wgmma-unfenced is wgmma without fence.proxy.async in the forward's copying warps, which PTX asks for: to be
 // timed beside it, and never planned.

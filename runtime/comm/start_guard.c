@@ -19,6 +19,8 @@ enum { OF_RANK = STDERR_FILENO + 1, OF_LAUNCHER, OF_CLAIM, HANDLE_COUNT };
 
 // From the end of ranks that mpirun kills to its own, when it has lost a daemon.
 #define ENDS_MS 250
+// An mpirun whose ranks have not joined has less to end.
+#define SOONER_MS 1000
 
 typedef struct report {
   int rank, process;
@@ -75,7 +77,8 @@ static FSDP_NORETURN void run(const fsdp_start_guard *self, const report *r, int
     asked ? say_asked() : say(r);
   }
   if (!launcher.is_parent) _exit(0); // who started the rank may have more to do
-  const int64_t patience_ms = fsdp_min_i64(fsdp_launcher_patience_ms(&launcher), (int64_t)r->seconds * 1000);
+  const int64_t patience_ms =
+      fsdp_min_i64(fsdp_launcher_patience_ms(&launcher) - SOONER_MS, (int64_t)r->seconds * 1000);
   if (!fsdp_launcher_has_ended(&launcher, (int)patience_ms)) {
     if (!said && fsdp_launcher_claim(&launcher, OF_CLAIM)) say(r);
     fsdp_launcher_end(&launcher);

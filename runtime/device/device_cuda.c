@@ -250,8 +250,9 @@ static fsdp_status create_host_memory(cuda_device *self, const fsdp_device_confi
 static void create_stream(cuda_device *self, fsdp_stream which, const fsdp_device_config *config) {
   int lowest = 0, highest = 0;
   CALL_CUDA(cudaDeviceGetStreamPriorityRange(&lowest, &highest));
-  // Communication that waits for a free multiprocessor delays more than the kernel that has to share it. Work
-  // on shards is as wide as a gemm, and has its priority: it neither goes first nor starves what waits for it.
+  // Communication that waits for a free multiprocessor delays more than the kernel that has to share it.
+  // Work on shards is as wide as a gemm, and has its priority: it neither goes first nor starves what waits
+  // for it.
   int priority = fsdp_stream_communicates(which) ? highest : lowest;
   gpu_stream *stream = &self->streams[which];
   CALL_CUDA(cudaStreamCreateWithPriority(&stream->native, cudaStreamNonBlocking, priority));

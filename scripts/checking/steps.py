@@ -73,7 +73,7 @@ def attention(kernel, batch, limit_s, machine):
     json_file = os.path.join(machine.work, f"attention-{kernel}-{batch}.jsonl")
     options = compare_gpu.plan_options(KERNELS_CASE)
     options[options.index("--batch-size") + 1] = str(batch)
-    options += ["--attention", kernel]
+    options += ["--attention", kernel, *(["--unfenced"] if kernel == "wgmma" else [])]
     command = [machine.program("bench_gpu"), "--kernels", "attention", "--parts", "--repeat", "5", "--json",
                json_file, *options]
     return Step(f"attention by {kernel}, batch {batch}", limit_s, command, show="^attention|of it|error",

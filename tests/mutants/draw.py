@@ -223,9 +223,10 @@ class Bench(mutate.Copy):
 
     def try_bug(self, bug, each_s):
         """The verdict, and which tests ran without noticing anything."""
-        path = os.path.join(self.source, bug["file"])
-        with open(path) as file:
-            text = file.read()
+        path, text = os.path.join(self.source, bug["file"]), ""
+        if os.path.exists(path):
+            with open(path) as file:
+                text = file.read()
         lines = text.split("\n")
         index = place_now(bug, lines)
         if index is None:

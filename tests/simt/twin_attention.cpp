@@ -77,6 +77,9 @@ const cut_heads rotated_shapes[] = {{{2, 130, 4, 2, 64, 0}, {1, 0, 0, false, 0, 
                                     {{1, 200, 4, 1, 128, 70}, {4, 0, 0, false, 2, true}},
                                     {{1, 70, 4, 1, 64, 0}, {2, 0, 0, false, 4, true}}};
 
+// For the wgmma kernel without a fence; with one tile, and with many.
+const heads unfenced_shapes[] = {{2, 65, 2, 1, 64, 0}, {1, 400, 1, 1, 128, 0}};
+
 // For a grid of 2 blocks along y: more tiles of rows than that, so that the last layer along z is not full.
 const cut_heads many_tiles[] = {{{1, 270, 2, 1, 64, 0}, {1, 0, 0, false, 2}},
                                 {{2, 35, 1, 1, 20, 0}, {1, 0, 0}},
@@ -210,6 +213,11 @@ void run(fsdp_dtype dtype) {
   for (const cut_heads &c : parted_shapes) forward_and_backward(dtype, c.s, c.how);
   if (dtype == FSDP_BF16)
     for (const cut_heads &c : rotated_shapes) forward_and_backward(dtype, c.s, c.how);
+  if (dtype == FSDP_BF16 && tensor_kernel == FSDP_ATTENTION_WGMMA) {
+    tensor_kernel = FSDP_ATTENTION_WGMMA_UNFENCED;
+    for (const heads &s : unfenced_shapes) forward_and_backward(dtype, s);
+    tensor_kernel = FSDP_ATTENTION_WGMMA;
+  }
   fsdp_cuda_limit_grid(2);
   for (const cut_heads &c : many_tiles) forward_and_backward(dtype, c.s, c.how);
   fsdp_cuda_limit_grid(0);

@@ -26,8 +26,8 @@ template <class T> kv_columns<T> kv_columns_of(const attention_shape &s, T *kv) 
   return {k, k + int64_t(s.K) * s.D};
 }
 
-// Whether the plan's kernel, which must be able to take these operands, is one of tensor cores. Their rows must
-// start on 16 bytes for cp.async.
+// Whether the plan's kernel, which must be able to take these operands, is one of tensor cores. Their rows
+// must start on 16 bytes for cp.async.
 bool runs_on_tensor_cores(const fsdp_kernel_call *call, const attention_shape &s,
                           std::initializer_list<const void *> operands) {
   const fsdp_attention_kernel kernel = call->attrs->attention;
@@ -80,7 +80,7 @@ void launch_delta(const attention_shape &s, const T *o, const T *d_o, float *del
 
 // ---- d_k and d_v from their parts
 
-// d_k|d_v, 2K * D columns of rows `stride` apart, are the sums of the parts in order. A thread has one vector.
+// d_k|d_v, 2K * D columns of rows `stride` apart: sums of the parts in order. A thread has one vector.
 __global__ void __launch_bounds__(threads_count)
     add_head_parts(const float *parts, int head_parts, int rows, int columns, bf16 *d_kv, int stride) {
   constexpr int width = vector_numel<bf16>;
@@ -167,7 +167,8 @@ void run_backward(const fsdp_kernel_call *call, const attention_shape &s) {
                                d_o,         data_of<float>(&call->operands[kv + 2]),
                                delta,       numbers_of<T>(call, kv + 4),
                                gradients.k, gradients.v,
-                               head_parts,  parts};
+                               head_parts,  parts,
+                               false,       {}};
     if (call->attrs->rotates_back) {
       FSDP_CHECK(fsdp_op_attention_can_rotate(call->attrs) && call->attrs->inv_freq,
                  "%s of heads of %d, rotated back", fsdp_op_name(call->kind), s.D);

@@ -44,8 +44,9 @@ template <class T> struct attention_forward {
   float *lse;
 };
 
-// head_parts above 1: the heads of a group are cut over as many blocks. Each leaves its part of d_k and d_v in
-// `parts`, (head_parts, B*S, 2*K*D), columns and rows as those of k|v alone; the parts are then added in order.
+// head_parts above 1: the heads of a group are cut over as many blocks. Each leaves its part of d_k and d_v
+// in `parts`, (head_parts, B*S, 2*K*D), columns and rows as those of k|v alone; the parts are then added in
+// order.
 template <class T> struct attention_gradient {
   attention_shape shape;
   const T *q, *k, *v, *d_o;

@@ -1,15 +1,17 @@
 // The blocks of attention's grids, in the order in which they start, and what each of them walks: for the
 // kernels, for their launchers, and for the test that schedules them.
 //
-// A GPU starts blocks by x, then y. Along x lie the blocks that have the same rows of every sequence and head;
-// along y those rows, the ones that walk most first, so that what starts last is short:
-//   queries   from the last tile down: a query walks the keys before it, as many as its position or its window
+// A GPU starts blocks by x, then y. Along x lie the blocks that have the same rows of every sequence and
+// head; along y those rows, the ones that walk most first, so that what starts last is short:
+//   queries   from the last tile down: a query walks the keys before it, as many as its position or its
+//             window
 //   keys      from the first tile up: a key is walked by the queries behind it. With a window and queries of
 //             some chunks alone, tiles before the first query's window have none and cost nothing; the last
 //             ones are still the shortest
 //
-// A block of keys walks the queries of its group's heads. Where a grid would have too few blocks, the group is
-// cut: each of `head_parts` blocks walks as many heads, and leaves its sums in the workspace (attention.cuh).
+// A block of keys walks the queries of its group's heads. Where a grid would have too few blocks, the group
+// is cut: each of `head_parts` blocks walks as many heads, and leaves its sums in the workspace
+// (attention.cuh).
 #pragma once
 
 #include "kernels/cuda/attention/attention.cuh"

@@ -1,6 +1,7 @@
 // The products of a program, and the algorithm of each: noted while calls are prepared, chosen by measuring
 // or from outside (kernels/products.h), found again at each launch by the shape.
 #include "kernels/cuda/cuda_kernels.h"
+#include "kernels/cuda/gemm/gemm.cuh"
 #include "kernels/cuda/gemm/gemm_library.cuh"
 #include "kernels/cuda/operand.cuh"
 

@@ -3,19 +3,8 @@
 // rounded once. a and b share one dtype; c may have a different one, which is the bias's too.
 #pragma once
 
-#include "runtime/base/dtype.h"
-
-#include <stdint.h>
-
-struct fsdp_cuda_gemm_run {
-  int64_t m, n, k;
-  const void *a, *b;                    // (m,k), (k,n), or their transposes
-  void *c;                              // (m,n)
-  const void *bias;                     // (n), or nullptr
-  int64_t a_stride, b_stride, c_stride; // of the rows as stored
-  fsdp_dtype ab_dtype, c_dtype;
-  bool a_transposed, b_transposed, accumulate;
-};
+#include "kernels/cuda/gemm/gemm_run.cuh"
+#include "kernels/cuda/operand.cuh"
 
 // Enqueues the gemm on a stream, by the algorithm that was chosen for its shape; by the library's first guess
 // if none was.
@@ -24,3 +13,12 @@ void fsdp_cuda_gemm(const fsdp_cuda_gemm_run *product, void *stream);
 // Notes that such a gemm will run, on this memory, of which nothing is filled yet: its algorithm is then
 // chosen (kernels/products.h).
 void fsdp_cuda_gemm_note(const fsdp_cuda_gemm_run *product);
+
+// The one or the other, as the call says.
+inline void multiply(const fsdp_cuda_gemm_run *product, const launch_stream &stream) {
+  if (stream.prepares) {
+    fsdp_cuda_gemm_note(product);
+  } else {
+    fsdp_cuda_gemm(product, stream.handle);
+  }
+}

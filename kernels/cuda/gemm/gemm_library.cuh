@@ -2,7 +2,7 @@
 // names algorithms for it, times and runs them. One library is linked (gemm_cublaslt.cu).
 #pragma once
 
-#include "kernels/cuda/gemm/gemm.cuh"
+#include "kernels/cuda/gemm/gemm_run.cuh"
 #include "kernels/products.h"
 
 constexpr int gemm_candidates_max = 8;

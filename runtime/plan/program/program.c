@@ -384,6 +384,8 @@ static void print_instr(const fsdp_program *program, int position, FILE *out) {
              fsdp_attention_kernel_name(instr->attrs.attention));
   fprintf(out, "%6d %-9s %-29s", position, fsdp_stream_name(instr->stream), name);
   if (instr->unit >= 0) fprintf(out, " unit=%d", instr->unit);
+  if (instr->attrs.head_parts > 1) fprintf(out, " parts=%lld", (long long)instr->attrs.head_parts);
+  if (instr->attrs.rotates_back) fprintf(out, " rotated");
   if (fsdp_instr_is_collective(instr)) {
     char axes[FSDP_MESH_TEXT_BYTES];
     fprintf(out, " over=%s", fsdp_mesh_print_axes(&program->mesh, program->comms[instr->comm].axes, axes));
@@ -407,6 +409,8 @@ static void print_instr(const fsdp_program *program, int position, FILE *out) {
 
 static const char legend[] =
     "# position, stream, instruction, unit, axes of a collective, first index of what a kernel works on;\n"
+    "#   parts=N: attention's backward cuts the heads of a group over N blocks; rotated: it does\n"
+    "#   rope_backward's work too;\n"
     "#   then its operands: r read, w written, u updated (both)\n"
     "#   [a:b] bytes a to b of the tensor, if that is not all of it; +fsdp*N: N bytes further on for each\n"
     "#   coordinate on that axis\n"

@@ -92,7 +92,7 @@ fsdp_op_gpu fsdp_device_profile_gpu(const fsdp_device_profile *profile) {
                        .multiprocessors = profile->processors};
 }
 
-// Whether the entry's rate is the kernel's, or that of all. A CPU has one kernel, whatever a profile calls it.
+// Whether the entry's rate is the kernel's, or that of all. A CPU has one, whatever a profile calls it.
 static bool tells_kernel(const fsdp_device_profile *profile, const fsdp_profile_attention *entry,
                          fsdp_attention_kernel kernel) {
   char name[FSDP_PROFILE_KERNEL_BYTES];

@@ -132,8 +132,8 @@ const char *fsdp_profile_kernel_name(fsdp_attention_kernel kernel, char out[FSDP
 // What decides between kernels on the profile's GPU; all 0 of a CPU.
 fsdp_op_gpu fsdp_device_profile_gpu(const fsdp_device_profile *profile);
 
-// Whether steps with these can be priced: products of the dtype, attention by the kernel, ops, and the rates of
-// memory. FSDP_ERR_INPUT, with what is missing.
+// Whether steps with these can be priced: products of the dtype, attention by the kernel, ops, and the rates
+// of memory. FSDP_ERR_INPUT, with what is missing.
 fsdp_status fsdp_device_profile_check(const fsdp_device_profile *profile, fsdp_dtype dtype,
                                       fsdp_attention_kernel kernel, fsdp_error *error);
 

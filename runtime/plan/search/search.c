@@ -52,9 +52,10 @@ const char *fsdp_search_bound_name(fsdp_search_bound bound) {
 
 const char *fsdp_search_untried(void) {
   return "not tried: precisions; other prefetch than 0 to 4, and than 0 to 2 but for the best; units of "
-         "several "
-         "layers, and of parts of layers in more than two ways; context of less than 256 rows a rank; tensor "
-         "other than the innermost axis; savings that differ between layers but for the first ones";
+         "several layers, and of parts of layers in more than two ways; context of less than 256 rows a "
+         "rank, "
+         "or of 16 where sequences are too few for the ranks; tensor other than the innermost axis; savings "
+         "that differ between layers but for the first ones";
 }
 
 // ---- Whole plans
@@ -206,13 +207,17 @@ static void spare_waits(run *r, bool best, search_setting *setting, fsdp_search_
   // What could be listed at most, and is not among the most promising kinds, stays as it is.
   const double wanted = best || !r->result->count ? last_s(r->result) : r->result->plans[0].step_s;
   if (setting->set == 0 || out->unhindered_s >= wanted) return;
-  for (size_t i = 0; i < sizeof rooms / sizeof *rooms; i++)
-    if (out->step_s > (1 + WAITS) * out->unhindered_s) try_room(r, rooms[i], setting, out);
+  // More room where some helped.
+  for (size_t i = 0; i < sizeof rooms / sizeof *rooms; i++) {
+    const double tight_s = out->step_s;
+    if (tight_s > (1 + WAITS) * out->unhindered_s) try_room(r, rooms[i], setting, out);
+    if (out->step_s == tight_s || !best) break;
+  }
   if (!best) return;
   if (setting->set != tight.set)
     try_fewer(r, 1, setting, out);
   else if (setting->layers != tight.layers)
-    try_fewer(r, tight.layers, setting, out);
+    try_fewer(r, tight.layers + 1, setting, out);
 }
 
 // Prices a setting whole. If packing takes a little more than its peaks, so do a few layers.
@@ -255,6 +260,13 @@ static bool price_estimated(run *r, bool best, double *waits, search_setting *se
   return true;
 }
 
+// Whether a draft of all layers, with the share that the kind waits for memory, takes less than `enough`.
+static bool might_take_less(run *r, const search_setting *setting, double waits, double enough) {
+  search_estimate whole;
+  return search_whole_of(r->config, &setting->config, &r->drafts, &whole) &&
+         whole.step_s * (1 + waits) < enough;
+}
+
 // The best of a kind's settings, or the first that fits unless another might be much faster; false if none
 // fits after all.
 static bool choose_of_kind(run *r, ranked *item, bool best, fsdp_search_plan *out) {
@@ -265,6 +277,7 @@ static bool choose_of_kind(run *r, ranked *item, bool best, fsdp_search_plan *ou
     const double enough = found ? out->step_s * (best ? 1 : 1 - FAR) : INFINITY;
     fsdp_search_plan plan;
     if (setting->estimate.step_s >= enough) break;
+    if (found && !might_take_less(r, setting, waits, enough)) continue;
     if (!price_estimated(r, best, &waits, setting, &plan)) continue;
     if (found && plan.step_s >= out->step_s) continue;
     *out = plan;

@@ -8,8 +8,8 @@
 #define SEARCH_KEEP         4 // settings of a kind that may become its finalist
 #define SEARCH_BATCHES_MAX  64
 #define SEARCH_PREFETCH_MAX 2
-// Estimates may be so much too high: those from a few layers, and all where waits for memory order what shares
-// a link better than its streams do.
+// Estimates may be so much too high: those from a few layers, and all where waits for memory order what
+// shares a link better than its streams do.
 #define SEARCH_TOO_HIGH 0.03
 
 // ---- Estimates (search_estimate.c)

@@ -11,8 +11,9 @@
 
 #define ITEMS_MAX 16
 _Static_assert(FSDP_SAVED_NAME_BYTES <= FSDP_SAVING_NAME_BYTES, "a rule can name what is saved");
-// Context parallelism leaves a rank at least so many positions.
-#define CONTEXT_ROWS 256
+// Context parallelism leaves a rank at least so many positions; fewer where that is the only use of ranks.
+#define CONTEXT_ROWS       256
+#define CONTEXT_ROWS_LEAST 16
 
 // ---- What is saved
 
@@ -390,6 +391,14 @@ static void add_meshes(kind_list *list, int tensor, int context) {
   }
 }
 
+// Fewer rows than usual as long as sequences are too few for the ranks with half of the context.
+static bool is_context_tried(const fsdp_search_config *search, int context) {
+  if (search->fixed_context) return context == search->fixed_context;
+  const bool lacks_sequences = context * search->global_batch < 2 * (int64_t)search->ranks;
+  const int64_t rows = lacks_sequences ? CONTEXT_ROWS_LEAST : CONTEXT_ROWS;
+  return context == 1 || context * rows <= search->base.seq;
+}
+
 fsdp_search_kind *search_kinds_create(const fsdp_search_config *search, int *count) {
   kind_list list = {.search = search};
   const fsdp_model_config *model = &search->base.model;
@@ -399,9 +408,7 @@ fsdp_search_kind *search_kinds_create(const fsdp_search_config *search, int *cou
     if (search->ranks % tensor) continue;
     if (search->base.op_strategies && tensor > 1) continue;
     for (int context = 1; context <= search->ranks / tensor; context++) {
-      if (search->fixed_context ? context != search->fixed_context
-                                : context > 1 && context > search->base.seq / CONTEXT_ROWS)
-        continue;
+      if (!is_context_tried(search, context)) continue;
       if (search->ranks % (tensor * context) == 0) add_meshes(&list, tensor, context);
     }
   }

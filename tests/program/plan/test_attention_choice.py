@@ -60,9 +60,11 @@ def auto_takes_what_can_run():
     fits = model("fits", hidden_size=256, num_attention_heads=4, num_key_value_heads=2)
     odd = model("odd", hidden_size=240, num_attention_heads=4, num_key_value_heads=2)  # heads of 60
     large = model("large", hidden_size=640, num_attention_heads=4, num_key_value_heads=2)  # of 160
-    for arguments, kernel in (((*fits, "--profile", "h200"), "wgmma"), ((*fits, "--profile", "a100-80"), "mma"),
-                              ((*fits, "--profile", "b200"), "mma"), ((*odd,), "general"), ((*large,), "general"),
-                              ((*fits, "--param-dtype", "fp32"), "general")):
+    for arguments, kernel in (
+        ((*fits, "--profile", "h200"), "wgmma"), ((*fits, "--profile", "a100-80"), "mma"),
+        ((*fits, "--profile", "b200"), "mma"), ((*odd,), "general"), ((*large,), "general"),
+        ((*fits, "--param-dtype", "fp32"), "general"),
+    ):
         assert kernels_of(*arguments, *GPU)[1] == kernel, (arguments, kernel)
 
 
@@ -77,9 +79,11 @@ def what_cannot_run_is_refused():
         ((*fits, *GPU, "--param-dtype", "fp32", "--attention", "mma"),
          "--attention mma: those kernels compute in bf16, and this plan in fp32: use --param-dtype bf16"),
         ((*odd, *GPU, "--attention", "mma"), "heads of a multiple of 8 up to 128, and this model has 60"),
-        ((*large, *GPU, "--attention", "wgmma"), "heads of a multiple of 8 up to 128, and this model has 160"),
+        ((*large, *GPU, "--attention", "wgmma"),
+         "heads of a multiple of 8 up to 128, and this model has 160"),
         ((*fits, "-s", 64, "--attention", "mma"), "this plan is for a CPU, which has one: leave it out"),
-        ((*fits, *GPU, "--attention", "mna"), "--attention 'mna' (command line): use auto, wgmma, mma, general"),
+        ((*fits, *GPU, "--attention", "mna"),
+         "--attention 'mna' (command line): use auto, wgmma, mma, general"),
     ):
         for more in ((), ("--search",) if "--profile" in arguments else ()):
             message = plan(*arguments, *more, status=2).stderr
@@ -93,11 +97,12 @@ def time_of(*arguments):
 
 
 def the_price_is_of_what_runs():
-    """Llama 3 8B's attention: 32 layers of 4096 x 4097 / 2 pairs, two gemms of 32 heads of 128 forward and five
-    backward. Rates are the profile's at 4096; what runs beside takes a little of them."""
+    """Llama 3 8B's attention: 32 layers of 4096 x 4097 / 2 pairs, two gemms of 32 heads of 128 forward and
+    five backward. Rates are the profile's at 4096; what runs beside takes a little of them."""
     pairs = 32 * 2 * 4096 * 4097 / 2 * 32 * 128
     for profile, kernel, forward, backward in (
-        ("h100-sxm", "wgmma", 485e12, 315e12), ("h100-sxm", "mma", 285e12, 155e12), ("a100-80", "mma", 167.7e12, 91.2e12),
+        ("h100-sxm", "wgmma", 485e12, 315e12), ("h100-sxm", "mma", 285e12, 155e12),
+        ("a100-80", "mma", 167.7e12, 91.2e12),
     )[:: programs.stride(2)]:
         time, text = time_of("--profile", profile, "--attention", kernel)
         wanted = 1e3 * pairs * (2 / forward + 5 / backward)
@@ -117,10 +122,11 @@ def the_price_is_of_what_runs():
 
 
 def a_search_keeps_the_kernel():
-    """A plan found for a GPU whose kernel is not the one of a plan without a profile says so, and reads back as
-    the same program."""
+    """A plan found for a GPU whose kernel is not the one of a plan without a profile says so, and reads back
+    as the same program."""
     saved = work / "saved.yaml"
-    found = plan("--model", "tiny", "--search", "--profile", "a100-80", "-s", 64, "--save-plan", saved, "--json")
+    found = plan("--model", "tiny", "--search", "--profile", "a100-80", "-s", 64, "--save-plan", saved,
+                 "--json")
     best = json.loads(found.stdout)["plans"][0]
     assert best["options"]["attention"] == "mma" and "--attention mma" in best["command"], best
     again = json.loads(plan("--config", saved, "--json").stdout)["program"]
@@ -139,6 +145,7 @@ def the_profile_says_what_lies_beside_the_arena():
 
 
 for test in (each_kernel_is_another_program, auto_takes_what_can_run, what_cannot_run_is_refused,
-             the_price_is_of_what_runs, a_search_keeps_the_kernel, the_profile_says_what_lies_beside_the_arena):
+             the_price_is_of_what_runs, a_search_keeps_the_kernel,
+             the_profile_says_what_lies_beside_the_arena):
     test()
     print(f"{test.__name__}: passed", flush=True)

@@ -183,6 +183,12 @@ def rules():
         assert could_be(line, ";") == [], (line, could_be(line, ";"))
 
 
+def commit(tree):
+    author = ["-c", "user.name=x", "-c", "user.email=x"]
+    subprocess.run(["git", "-C", tree, "add", "-A"], check=True)
+    subprocess.run(["git", "-C", tree, *author, "commit", "-qm", "x"], check=True)
+
+
 def make_drawn_tree(tree):
     shutil.copytree(SOURCE / "tests/mutants", tree / "tests/mutants", ignore=lambda *_: ["drawn.verdicts"])
     for folder in ("runtime", "kernels", "launcher", "models", "tools"):
@@ -198,9 +204,7 @@ def make_drawn_tree(tree):
         (tree / "tools" / name).write_text(text)
         (tree / "tools" / name).chmod(0o755)
     subprocess.run(["git", "init", "-q", tree], check=True)
-    subprocess.run(["git", "-C", tree, "add", "-A"], check=True)
-    author = ["-c", "user.name=x", "-c", "user.email=x"]
-    subprocess.run(["git", "-C", tree, *author, "commit", "-qm", "x"], check=True)
+    commit(tree)
 
 
 def draws(tree):
@@ -226,6 +230,20 @@ def draws(tree):
     assert (result.returncode, tests) == (0, 0), result.stdout + result.stderr
     assert "| survived: equivalent: it is the same |" in (tree / "table").read_text()
     assert "Of 1 that change what the programs do, 1 are killed: 100.0%." in result.stdout, result.stdout
+    # What the table knows outlives the folder.
+    written = (tree / "table").read_text()
+    shutil.rmtree(tree / "build-draw")
+    result, tests = mutate(tree, "--draw", "2", "--write", tree / "table", script="draw.py")
+    assert (result.returncode, tests) == (0, 0), result.stdout + result.stderr
+    assert (tree / "table").read_text() == written
+    # Without CUDA, its lines wait.
+    (tree / "kernels/cuda").mkdir(parents=True)
+    (tree / "kernels/cuda/code.cu").write_text("void f(int a, int b) {\n  waits(a < b);\n}\n")
+    commit(tree)
+    shutil.rmtree(tree / "build-draw")
+    result, _ = mutate(tree, "--draw", "9", "--no-cuda", script="draw.py")
+    waiting = [line for line in result.stdout.split("\n") if "| not tried yet |" in line]
+    assert waiting and all("kernels/cuda/code.cu" in line for line in waiting), result.stdout + result.stderr
 
 
 def main():

@@ -349,7 +349,8 @@ if programs.WITH_MPI:
         "data=3,fsdp=1",
         ranks=2,
     )
-    bad("2 ranks: registered", ["--nccl-register", "--backend", "cpu"], 2, "--nccl-register", ranks=2)
+    bad("2 ranks: registered", ["--nccl-register", "on", "--backend", "cpu"], 2,
+        "is for GPUs, and --backend cpu", ranks=2)
     bad("3 ranks: missing folder", ["--model", str(work / "none")], 3, "none", ranks=3)
     bad("2 ranks: truncated weights", ["--model", str(short.parent)], 3, "model.safetensors", ranks=2)
     bad("2 ranks: text too short", ["--data", str(work / "short.txt")], 3, "short.txt", ranks=2)

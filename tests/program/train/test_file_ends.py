@@ -217,9 +217,9 @@ def bits_of_an_older_version():
     folder = work / "outputs" / "bits"
     shutil.copytree(golden / "step-00000004", folder / "step-00000004")
     for steps, said in ((5, True), (6, False)):
-        done = programs.run("fsdp_train", "--model", golden / "m", "--data", golden / "d.bin", "-s", 8, "-b", 6,
-                            "--max-steps", steps, "-e", folder.name, "--ckpt-freq", 1, "--master-dtype", "bf16",
-                            "--moment-dtype", "bf16", "--threads", 1)  # fmt: skip
+        done = programs.run("fsdp_train", "--model", golden / "m", "--data", golden / "d.bin", "-s", 8,
+                            "-b", 6, "--max-steps", steps, "-e", folder.name, "--ckpt-freq", 1,
+                            "--master-dtype", "bf16", "--moment-dtype", "bf16", "--threads", 1)  # fmt: skip
         assert done.returncode == 0, done.stderr
         assert ("bits of philox-4x32-7" in done.stdout) == said, done.stdout
         assert ("drew them from philox-4x32-10" in done.stdout) == said, done.stdout

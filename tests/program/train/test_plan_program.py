@@ -379,7 +379,8 @@ def saved_activations():
         page = plan(*model, "--recompute", recomputed, "--offload-activations", offloaded).stdout
         planned = re.search(r"arena, allocated +(\S+ GB)", page).group(1)
         said = re.findall(r"^activations recomputed: (\S+); offloaded: (\S+)$", page, re.M)
-        assert said == ([(recomputed, offloaded)] if recomputed != "none" or offloaded != "none" else []), said
+        rules = (recomputed, offloaded)
+        assert said == ([rules] if rules != ("none", "none") else []), said
         assert planned == arena, f"docs/usage.md: {recomputed}, {offloaded}: {arena}, but planned {planned}"
     # 70 billion parameters on 80 GB, with the states in bf16.
     large = ["--model", "llama2-70b", "--backend", "cuda", "--ranks", "8", "-b", "4", "-s", "4096",

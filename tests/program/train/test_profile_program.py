@@ -81,7 +81,7 @@ def measures_an_emulated_gpu():
     """No product fits; copies, launches and the smallest sizes of ops do."""
     os.environ["FSDP_SIMT_GPU_BYTES"] = str(160 << 20)
     profile = measure("--seconds", "1")
-    assert profile["device"] == "cuda" and profile["processors"] == 4
+    assert profile["device"] == "cuda" and profile["processors"] == 4 and profile["capability"] == 9
     assert all(float(profile[key]) > 0 for key in ("memory_gb", "memory_gbps", "launch_us", "handoff_us"))
     assert len(profile["copy_gbps"]) == 4 and all(v > 0 for v in profile["copy_gbps"].values())
     ops = {o["op"]: o["gbps"] for o in profile["ops"]}

@@ -139,8 +139,8 @@ static void test_places(void **state) {
 
 // ---- Giving way
 
-// Four nodes of two ranks in a circle, as node `own` sees them 10 s after the start with a limit of 8 s: rank 7
-// of node 3 has no heartbeat, rank 6 has one if `home`.
+// Four nodes of two ranks in a circle, as node `own` sees them 10 s after the start with a limit of 8 s: rank
+// 7 of node 3 has no heartbeat, rank 6 has one if `home`.
 static fsdp_watch_known four_nodes(fsdp_watch_seen *ranks, int own, bool home) {
   for (int r = 0; r < 8; r++) {
     bool silent = r == 7 || (r == 6 && !home);

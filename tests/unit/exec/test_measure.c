@@ -97,6 +97,14 @@ static void collisions_are_found(void **state) {
   char message[256];
   assert_false(fsdp_measure(collide, COUNT(collide), 4, &m, message, (int)sizeof message));
   assert_non_null(strstr(message, "buffers 0 and 1 both need byte 99"));
+  // In the last of a buffer's parts, which are needed from different times on.
+  const fsdp_measure_event in_parts[] = {{0, 0, 0, FSDP_WRITE, 0, 64},
+                                         {1, 0, 0, FSDP_WRITE, 64, 128},
+                                         {2, 1, 0, FSDP_WRITE, 96, 160},
+                                         {3, 0, 0, FSDP_READ, 0, 128},
+                                         {4, 1, 0, FSDP_READ, 96, 160}};
+  assert_false(fsdp_measure(in_parts, COUNT(in_parts), 5, &m, message, (int)sizeof message));
+  assert_non_null(strstr(message, "buffers 0 and 1 both need byte 96"));
   fsdp_measure_event elsewhere[4];
   memcpy(elsewhere, collide, sizeof collide);
   elsewhere[1].space = elsewhere[3].space = 1;

@@ -236,8 +236,8 @@ static fsdp_status check_sources(void *context, yaml_document_t *document, fsdp_
   return FSDP_OK;
 }
 
-// A GPU is known, and what this program runs on it has rates of its own, in every dtype that it takes. They are
-// marked as long as nobody has measured them, and slower than published ones of the same GPU.
+// A GPU is known, and what this program runs on it has rates of its own, in every dtype that it takes. They
+// are marked as long as nobody has measured them, and no more than what the GPU can do.
 static void check_kernels(const fsdp_device_profile *p) {
   static const fsdp_profile_direction directions[] = {FSDP_ATTENTION_FORWARD, FSDP_ATTENTION_BACKWARD};
   const fsdp_op_gpu gpu = fsdp_device_profile_gpu(p);

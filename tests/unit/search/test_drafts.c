@@ -71,8 +71,8 @@ static void check_draft(const fsdp_search_config *search, const fsdp_plan_config
   assert_true(a.flops == b.flops);
   assert_int_equal(fsdp_search_price(search, config, &plan, NULL), FSDP_OK);
   assert_true(plan.step_s == a.step_s);
-  // A draft that offloads is packed once, to see what waits for its copies. Waits may also help: a gather that
-  // starts later leaves the link to a reduction.
+  // A draft that offloads is packed once, to see what waits for its copies. Waits may also help: a gather
+  // that starts later leaves the link to a reduction.
   const double free_s = plan.unhindered_s, waits = offloads ? 0.1 : 1e-9;
   if (b.step_s < free_s * (1 - (offloads ? ORDER : 1e-9)) || b.step_s * (1 - SEARCH_TOO_HIGH) > a.step_s ||
       (!offloads && b.step_s > free_s * (1 + waits)))

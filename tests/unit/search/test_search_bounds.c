@@ -335,6 +335,38 @@ static void test_batches(void **state) {
   fsdp_device_profile_destroy(profile);
 }
 
+static int most_context(fsdp_search_config *search, int64_t seq, int64_t global_batch) {
+  int count, most = 0;
+  search->base.seq = seq;
+  search->global_batch = global_batch;
+  fsdp_search_kind *kinds = search_kinds_create(search, &count);
+  for (int k = 0; k < count; k++) most = (int)fmax(most, fsdp_mesh_size(&kinds[k].mesh, FSDP_AXIS_CONTEXT));
+  free(kinds);
+  return most;
+}
+
+// Context cuts into fewer than 256 rows only as far as sequences are too few for the ranks, and shards what
+// fsdp does not: every strategy that shards is tried on such meshes.
+static void test_contexts(void **state) {
+  (void)state;
+  fsdp_device_profile *profile = round_machine(1e9, 1e9);
+  fsdp_search_config search = search_on(profile, "gpt2", 1, 64);
+  int count, alone[FSDP_ZERO1 + 1] = {0};
+  assert_int_equal(most_context(&search, 512, 64), 2);
+  assert_int_equal(most_context(&search, 512, 16), 4);
+  assert_int_equal(most_context(&search, 32, 16), 2);
+  search.base.seq = 1024;
+  search.ranks = 16;
+  fsdp_search_kind *kinds = search_kinds_create(&search, &count);
+  for (int k = 0; k < count; k++)
+    if (fsdp_mesh_size(&kinds[k].mesh, FSDP_AXIS_FSDP) == 1 &&
+        fsdp_mesh_size(&kinds[k].mesh, FSDP_AXIS_CONTEXT) > 1)
+      alone[kinds[k].strategy]++;
+  for (int strategy = 0; strategy <= FSDP_ZERO1; strategy++) assert_true(alone[strategy] > 0);
+  free(kinds);
+  fsdp_device_profile_destroy(profile);
+}
+
 // The set that offloads most: what takes a gemm to make. What takes none is made again, and no longer kept.
 static void test_offloaded(void **state) {
   (void)state;
@@ -366,9 +398,13 @@ static void test_offloaded(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_bounds),    cmocka_unit_test(test_compute),
-      cmocka_unit_test(test_links),     cmocka_unit_test(test_links_left),
-      cmocka_unit_test(test_batches),   cmocka_unit_test(test_links_in_little_memory),
+      cmocka_unit_test(test_contexts),
+      cmocka_unit_test(test_bounds),
+      cmocka_unit_test(test_compute),
+      cmocka_unit_test(test_links),
+      cmocka_unit_test(test_links_left),
+      cmocka_unit_test(test_batches),
+      cmocka_unit_test(test_links_in_little_memory),
       cmocka_unit_test(test_offloaded),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
