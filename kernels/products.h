@@ -22,7 +22,8 @@ enum { FSDP_PRODUCT_A, FSDP_PRODUCT_B, FSDP_PRODUCT_C, FSDP_PRODUCT_BIAS, FSDP_P
 typedef struct fsdp_product_key {
   int64_t m, n, k, a_stride, b_stride, c_stride;
   int32_t ab_dtype, c_dtype;
-  uint8_t a_transposed, b_transposed, accumulate, biased, unused[4];
+  uint8_t a_transposed, b_transposed, accumulate, biased, unused[2];
+  uint16_t multiprocessors;                  // that it is cut for; 0: all
   uint32_t alignment[FSDP_PRODUCT_MATRICES]; // the least of all products of this shape; 256 at most
 } fsdp_product_key;
 
@@ -44,6 +45,9 @@ typedef struct fsdp_product_library {
   void (*name)(char *out, size_t bytes);
   // How many algorithms `measure` times at most: what is chosen depends on it.
   int (*candidates)(void);
+  // Products noted from now on, until the library is closed, are cut for so many multiprocessors, so that a
+  // collective's kernel on the others leaves none of a product's blocks for a second turn. 0: all.
+  void (*limit)(int multiprocessors);
   // Those noted since the library was opened. The caller may lower alignments, and choose algorithms that
   // `runs` has accepted.
   fsdp_product *(*noted)(int *count);

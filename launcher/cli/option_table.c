@@ -178,6 +178,9 @@ static const fsdp_option_row table[] = {
     {"nccl-ctas", 0, CHOICE(nccl_ctas, nccl_ctas), .fallback = "auto", .argument = "auto|default",
      .help = "multiprocessors that collectives on registered buffers take (auto: for gathers none, in "
              "windows, and few for others; default: as NCCL decides)"},
+    {"gemm-multiprocessors", 0, INT(gemm_multiprocessors, 0, 1024), .fallback = "0",
+     .help = "cut products for N of the GPU's multiprocessors, where kernels of collectives take the others "
+             "(0: for all; what is faster is not measured)"},
     {"check-replicas", 0, INT(check_replicas, 0, STEPS_MAX), .fallback = "0",
      .help = "compare replicas' parameters and moments every N steps (0: only at saves)"},
     {"comm-timeout", 0, INT(comm_timeout, 1, 1000000), .fallback = "300",

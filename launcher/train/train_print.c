@@ -69,8 +69,13 @@ void fsdp_train_print_start(const fsdp_trainer *t) {
                       : "",
          source ? source : "", source ? ", " : "", made->units->count, fsdp_plural(made->units->count),
          fsdp_dtype_name(made->config.param_dtype));
-  if (t->gpu->present)
-    printf("products:  %s\n", fsdp_product_choice_print(&t->session.products, line, sizeof line));
+  if (t->gpu->present) {
+    const fsdp_op_gpu *target = &made->config.gpu;
+    printf("products:  %s", fsdp_product_choice_print(&t->session.products, line, sizeof line));
+    if (target->gemm_multiprocessors)
+      printf(", cut for %d of %d multiprocessors", target->gemm_multiprocessors, target->multiprocessors);
+    putchar('\n');
+  }
   printf("memory:    valley %s, peak %s, arena %s per rank, host %s; planned and verified, %d instructions\n",
          fsdp_value_print_bytes(device->valley_bytes, valley, sizeof valley),
          fsdp_value_print_bytes(device->peak_bytes, peak, sizeof peak),

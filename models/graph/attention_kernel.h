@@ -42,6 +42,7 @@ typedef enum fsdp_attention_choice {
 typedef struct fsdp_op_gpu {
   int capability;                  // 90 is 9.0; 0: not known, so 90
   int multiprocessors;             // 0: not known, so 132
+  int gemm_multiprocessors;        // of which products are cut for these; 0: all
   fsdp_attention_choice attention; // what is asked for
   // Sets of 1u << fsdp_attention_kernel: what the executable does not hold, and what did not match the
   // general kernel on this GPU. The general kernel is in neither.

@@ -108,7 +108,8 @@ fsdp_status fsdp_session_create(const fsdp_session_config *config, fsdp_session 
   create_comms(config, session, error);
   if (settle(config, error) != FSDP_OK) return error->status;
   if (!config->plan) return FSDP_OK;
-  create_executor(config, session);
+  if (is_cuda(config)) fsdp_cuda_backend()->products->limit(config->plan->config.gpu.gemm_multiprocessors);
+  create_executor(config, session); // which notes the products
   if (!is_cuda(config)) return FSDP_OK;
   return fsdp_product_choice_make(config->world, config->gpu, fsdp_cuda_backend()->products,
                                   &session->products, error);

@@ -127,6 +127,19 @@ static fsdp_status check_rows(const fsdp_plan_config *c, int64_t seq, fsdp_error
                    (long long)c->batch, (long long)seq, seq > c->seq ? " (with padding)" : "");
 }
 
+static fsdp_status check_gemms(const fsdp_plan_config *c, fsdp_error *error) {
+  const fsdp_op_gpu gpu = fsdp_op_gpu_completed(&c->gpu);
+  if (!gpu.gemm_multiprocessors) return FSDP_OK;
+  if (c->backend->device != FSDP_OP_CUDA)
+    return fsdp_fail(error, FSDP_ERR_OPTION,
+                     "--gemm-multiprocessors %d is of a GPU, and this plan is for a CPU: leave it out",
+                     gpu.gemm_multiprocessors);
+  if (gpu.gemm_multiprocessors <= gpu.multiprocessors) return FSDP_OK;
+  return fsdp_fail(error, FSDP_ERR_OPTION,
+                   "--gemm-multiprocessors %d exceeds the GPU's %d: use fewer, or 0 for all",
+                   gpu.gemm_multiprocessors, gpu.multiprocessors);
+}
+
 fsdp_status fsdp_plan_check_attention(const fsdp_plan_config *c, fsdp_error *error) {
   if (c->backend->device == FSDP_OP_CUDA)
     return fsdp_attention_check(&c->gpu, c->param_dtype, c->model.head_dim, error);
@@ -141,6 +154,7 @@ static fsdp_status check_config(const fsdp_plan_config *c, fsdp_error *error) {
   fsdp_status status = c->sharding || c->op_strategies ? FSDP_OK : check_strategy(c, error);
   if (status) return status;
   status = fsdp_plan_check_attention(c, error);
+  if (status == FSDP_OK) status = check_gemms(c, error);
   if (status == FSDP_OK) status = fsdp_model_check_seq(&c->model, c->seq, error);
   if (status) return status;
   return check_rows(c, c->seq, error);

@@ -43,8 +43,8 @@ class Run:
         self.numbers = [(line["loss"], line["grad_norm"]) for line in lines]
 
     def products(self):
-        found = re.search(r"^products: +(\d+) by (.*?) \((\d+) remembered\)(.*), algorithms ([0-9a-f]{16})$",
-                          self.output, re.M)
+        found = re.search(r"^products: +(\d+) by (.*?) \((\d+) remembered\)(.*), algorithms ([0-9a-f]{16})"
+                          r"(, cut for \d+ of 132 multiprocessors)?$", self.output, re.M)
         assert found, self.output
         return int(found[1]), int(found[3]), found[4], found[5]
 
@@ -75,6 +75,16 @@ def ranks_run_one_choice():
     assert both.algorithms() == alone[1].algorithms() and both.numbers == alone[1].numbers
     assert both.remembered() == both.products()[0]
     assert not files("products", work / "apart1"), "a rank that chooses nothing has written a file"
+
+
+def products_leave_multiprocessors():
+    """A product that is cut for fewer is another product: nothing that is remembered of the whole GPU serves."""
+    whole = Run(*FP32, cache=work / "whole")
+    for remembered in (False, True):
+        part = Run(*FP32, "--gemm-multiprocessors", 100, cache=work / "whole")
+        assert ", cut for 100 of 132 multiprocessors\n" in part.output
+        assert part.algorithms() != whole.algorithms() and part.numbers == whole.numbers
+        assert part.remembered() == (part.products()[0] if remembered else 0), part.output
 
 
 def kinds_of_gpu_choose_apart():
@@ -190,7 +200,7 @@ def a_damaged_verdict_is_made_again():
 
 
 BY_RANKS = (ranks_run_one_choice, kinds_of_gpu_choose_apart, one_rank_that_differs_is_enough)
-BY_ONE = (algorithms_are_remembered, no_file_is_trusted, a_run_does_without_the_folder,
+BY_ONE = (algorithms_are_remembered, products_leave_multiprocessors, no_file_is_trusted, a_run_does_without_the_folder,
           wrong_kernels_are_replaced, a_damaged_verdict_is_made_again,
           without_a_right_kernel_the_gpu_is_not_used)
 for test in (BY_RANKS if programs.WITH_MPI else ()) + BY_ONE:

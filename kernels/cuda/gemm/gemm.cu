@@ -28,6 +28,7 @@ struct product_list {
   fsdp_product *products; // of the shapes so far: a step has about twenty; a probe thousands
   product_use *uses;
   int count, capacity;
+  int multiprocessors; // that products are cut for; 0: all
 };
 
 product_list list; // one device per process
@@ -47,6 +48,7 @@ fsdp_product_key key_of(const fsdp_cuda_gemm_run *p) {
   key.ab_dtype = int32_t(p->ab_dtype), key.c_dtype = int32_t(p->c_dtype);
   key.a_transposed = p->a_transposed, key.b_transposed = p->b_transposed, key.accumulate = p->accumulate;
   key.biased = p->bias != nullptr;
+  key.multiprocessors = uint16_t(list.multiprocessors);
   key.alignment[FSDP_PRODUCT_A] = alignment_of(p->a), key.alignment[FSDP_PRODUCT_B] = alignment_of(p->b);
   key.alignment[FSDP_PRODUCT_C] = alignment_of(p->c),
   key.alignment[FSDP_PRODUCT_BIAS] = alignment_of(p->bias);
@@ -180,6 +182,10 @@ void measure(int index) {
   product->chosen = true;
 }
 
+void limit(int multiprocessors) {
+  list.multiprocessors = multiprocessors;
+}
+
 fsdp_product *noted(int *count) {
   *count = list.count;
   return list.products;
@@ -191,7 +197,7 @@ bool runs(const fsdp_product *product) {
 
 } // namespace
 
-extern "C" const fsdp_product_library fsdp_cuda_products = {gemm_library_name, wanted_candidates, noted, runs,
+extern "C" const fsdp_product_library fsdp_cuda_products = {gemm_library_name, wanted_candidates, limit, noted, runs,
                                                             measure};
 
 extern "C" void fsdp_cuda_gemm_open(void *workspace) {

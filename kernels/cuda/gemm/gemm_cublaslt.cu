@@ -234,6 +234,8 @@ gemm_description *gemm_library_describe(const fsdp_product_key &key) {
   const cublasOperation_t right = key.a_transposed ? CUBLAS_OP_T : CUBLAS_OP_N;
   const auto ab = fsdp_dtype(key.ab_dtype), c = fsdp_dtype(key.c_dtype);
   LT_CHECK(api.cublasLtMatmulDescCreate(&d->operation, CUBLAS_COMPUTE_32F, CUDA_R_32F));
+  if (key.multiprocessors)
+    set(d->operation, CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET, int32_t(key.multiprocessors));
   set(d->operation, CUBLASLT_MATMUL_DESC_TRANSA, left);
   set(d->operation, CUBLASLT_MATMUL_DESC_TRANSB, right);
   if (key.biased) describe_bias(d->operation, key);

@@ -153,7 +153,9 @@ static double products_s(const fsdp_pricing *p, const fsdp_instr *instr) {
   for (int i = 0; i < count; i++)
     seconds +=
         fsdp_profile_product_s(p->profile, p->ranks_per_node, p->plan->config.param_dtype, &products[i]);
-  return seconds;
+  // Cut for fewer multiprocessors a product takes as much longer.
+  const fsdp_op_gpu *gpu = &p->plan->config.gpu;
+  return gpu->gemm_multiprocessors ? seconds * gpu->multiprocessors / gpu->gemm_multiprocessors : seconds;
 }
 
 // Bytes that gemms which add to what they write read of it.

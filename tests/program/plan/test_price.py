@@ -182,6 +182,10 @@ def errors():
     assert "--trace (command line) needs a machine" in error("--trace", work / "none.json")
     message = error(*MODEL, "--price", "--profile", "h100", status=3)
     assert "h100-sxm" in message, message
+    message = error(*MODEL, "--gemm-multiprocessors", 133)
+    assert "exceeds the GPU's 132: use fewer" in message, message
+    message = error("--model", "tiny", "--gemm-multiprocessors", 9)
+    assert "this plan is for a CPU: leave it out" in message, message
     message = error("--backend", "cpu", "--price", "--profile", "h100-sxm", "--param-dtype", "bf16")
     assert "is of a GPU, and the plan is for a CPU: leave --backend out" in message, message
     bf16 = profile_of("bf16", "products:\n- {dtype: bf16, form: any, m: 2048, n: 2048, k: 4096, tflops: 700}")
@@ -201,7 +205,19 @@ def errors():
     assert pathlib.Path("/dev/full").is_char_device()
 
 
+def fewer_multiprocessors():
+    """Products cut for a part of the GPU take as much longer, and nothing else does."""
+    alone = ("--model", "llama-1b", "--profile", "h100-sxm", "-b", 2, "-s", 2048, "--price", "--json")
+    whole, part = (json.loads(plan(*alone, *more).stdout)["time"]["parts_ms"]
+                   for more in ((), ("--gemm-multiprocessors", 99)))
+    assert whole["products"] > 0
+    ratio = part.pop("products") / whole.pop("products")
+    assert 1.25 < ratio <= 132 / 99, ratio  # what gradients that are added to cost in memory is as before
+    assert all(near(part[kind], ms, 1e-3) for kind, ms in whole.items()), (whole, part)
+
+
 every_machine()
+fewer_multiprocessors()
 factored_axis()
 offload_has_a_price()
 shared_cores()

@@ -1,6 +1,7 @@
 // Every place where a thread of our kernels waits (__syncthreads, __syncwarp, a wait for cp.async; on Hopper
 // also a named barrier, a fence, a commit and a wait for products) is needed, and the harness knows: each is left
 // out in turn, and at least one of the cases here must then end with an error.
+#include "kernels/cuda/cuda_kernels.h"
 #include "tests/simt/simt.h"
 #include "tests/simt/twin.h"
 
@@ -137,6 +138,7 @@ std::string name_of(const simt::place &place) {
 } // namespace
 
 int main() {
+  fsdp_cuda_gemm_open(nullptr);
   const std::vector<float> inv_freq(64, 0.5f);
   const auto by = [](fsdp_attention_kernel kernel, fsdp_op_attrs attrs) {
     attrs.attention = kernel;
