@@ -90,6 +90,7 @@ fsdp_status fsdp_probe_run(const fsdp_probe_config *config, fsdp_device_profile 
                 .target = target};
   profile->device = self.device;
   profile->processors = cores;
+  profile->capability = target.capability / 10.0;
   profile->tiles = cuda;
   int counts[32], computing = 0; // counts whose ranks have cores to themselves: the first ones
   const int count = list_counts(config, cuda, counts);
