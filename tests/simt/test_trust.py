@@ -78,7 +78,7 @@ def ranks_run_one_choice():
 
 
 def products_leave_multiprocessors():
-    """A product that is cut for fewer is another product: nothing that is remembered of the whole GPU serves."""
+    """A product that is cut for fewer is another one: nothing that is remembered of the whole GPU serves."""
     whole = Run(*FP32, cache=work / "whole")
     for remembered in (False, True):
         part = Run(*FP32, "--gemm-multiprocessors", 100, cache=work / "whole")
@@ -200,8 +200,8 @@ def a_damaged_verdict_is_made_again():
 
 
 BY_RANKS = (ranks_run_one_choice, kinds_of_gpu_choose_apart, one_rank_that_differs_is_enough)
-BY_ONE = (algorithms_are_remembered, products_leave_multiprocessors, no_file_is_trusted, a_run_does_without_the_folder,
-          wrong_kernels_are_replaced, a_damaged_verdict_is_made_again,
+BY_ONE = (algorithms_are_remembered, products_leave_multiprocessors, no_file_is_trusted,
+          a_run_does_without_the_folder, wrong_kernels_are_replaced, a_damaged_verdict_is_made_again,
           without_a_right_kernel_the_gpu_is_not_used)
 for test in (BY_RANKS if programs.WITH_MPI else ()) + BY_ONE:
     if len(sys.argv) > 1 and test.__name__ not in sys.argv[1:]:

@@ -197,8 +197,8 @@ bool runs(const fsdp_product *product) {
 
 } // namespace
 
-extern "C" const fsdp_product_library fsdp_cuda_products = {gemm_library_name, wanted_candidates, limit, noted, runs,
-                                                            measure};
+extern "C" const fsdp_product_library fsdp_cuda_products = {
+    gemm_library_name, wanted_candidates, limit, noted, runs, measure};
 
 extern "C" void fsdp_cuda_gemm_open(void *workspace) {
   FSDP_CHECK(!gemm_library_is_open(), "the gemm library is already open");
