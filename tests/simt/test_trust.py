@@ -29,8 +29,8 @@ class Run:
         log.unlink(missing_ok=True)
         command = ["bash", "-c", f'r=${{OMPI_COMM_WORLD_RANK:-0}}; {own}; exec "$@"', "run",
                    str(programs.BIN / program), "--backend", "cuda", "--model", str(work), "--init", "random",
-                   "--tokenizer", "bytes", "-s", "40", "-b", "2", "--max-steps", str(steps), "--lr", "1e-3", "--log",
-                   str(log), *map(str, arguments)]
+                   "--tokenizer", "bytes", "-s", "40", "-b", "2", "--max-steps", str(steps), "--lr", "1e-3",
+                   "--log", str(log), *map(str, arguments)]
         if ranks > 1:
             command = ["mpirun", "--quiet", "-np", str(ranks), *command]
         environment = os.environ | {"XDG_CACHE_HOME": str(cache or work / "cache")} | environment
