@@ -3,6 +3,7 @@
 #include "runtime/base/check.h"
 #include "runtime/base/clock.h"
 #include "runtime/base/random.h"
+#include "runtime/base/size.h"
 #include "runtime/exec/access_trace.h"
 #include "runtime/exec/device_config.h"
 #include "runtime/plan/layout/boxes.h"
@@ -97,19 +98,13 @@ static void run_collective(fsdp_executor *self, const fsdp_work *work, const fsd
       .dtype = views[0].dtype,
       .input = views[0].data,
       .output = views[instr->operand_count - 1].data,
-      .numel = views[instr->kind == FSDP_INSTR_REDUCE_SCATTER ? 1 : 0].numel,
+      .numel = fsdp_min_i64(views[0].numel, views[instr->operand_count - 1].numel),
       .recorder = recorder,
       .stream = context->native,
       .lane = &fsdp_board_mine->lanes[instr->stream],
       .place = fsdp_place_of(work->round, work->item),
   };
-  if (instr->kind == FSDP_INSTR_ALL_GATHER) {
-    comm->table->all_gather(comm, &call);
-  } else if (instr->kind == FSDP_INSTR_REDUCE_SCATTER) {
-    comm->table->reduce_scatter(comm, &call);
-  } else {
-    comm->table->all_reduce(comm, &call);
-  }
+  fsdp_comm_run(comm, fsdp_instr_collective(instr), &call);
 }
 
 static void run_copy(const fsdp_view *views, fsdp_access_recorder *recorder,
@@ -148,9 +143,8 @@ static void run_kind(fsdp_executor *self, const fsdp_work *work, const fsdp_view
   case FSDP_INSTR_OP:
     run_op(self, instr, views, recorder, context);
     break;
-  case FSDP_INSTR_ALL_GATHER:
-  case FSDP_INSTR_REDUCE_SCATTER:
-  case FSDP_INSTR_ALL_REDUCE:
+#define FSDP_COLLECTIVE(KIND, ...) case FSDP_INSTR_##KIND:
+#include "runtime/base/collectives.def"
     run_collective(self, work, views, recorder, context);
     break;
   case FSDP_INSTR_H2D:
@@ -477,12 +471,12 @@ int fsdp_executor_groups(const fsdp_program *program, int rank, fsdp_comm_group 
   for (int c = 0; c < program->comm_count; c++) {
     fsdp_mesh_group group = fsdp_mesh_group_of(&program->mesh, program->comms[c].axes, rank);
     groups[c] =
-        (fsdp_comm_group){.color = group.color, .rank = group.rank, .size = group.size, .gathers = true};
+        (fsdp_comm_group){.color = group.color, .rank = group.rank, .size = group.size, .moves = true};
   }
   for (int i = 0; i < program->instr_count; i++) {
     const fsdp_instr *instr = &program->instrs[i];
-    if (fsdp_instr_is_collective(instr) && instr->kind != FSDP_INSTR_ALL_GATHER)
-      groups[instr->comm].gathers = false;
+    if (fsdp_instr_is_collective(instr) && fsdp_instr_collective_row(instr)->sums)
+      groups[instr->comm].moves = false;
   }
   return program->comm_count;
 }

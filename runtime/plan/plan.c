@@ -41,32 +41,16 @@ int64_t fsdp_plan_reserve_bytes(const fsdp_plan *plan) {
   return backend->reserve_bytes + plan->program->comm_count * backend->comm_reserve_bytes;
 }
 
-// What an instruction sends in `runs` runs: a ring all-gather or reduce-scatter sends every slot but one, an
-// all-reduce does both.
+// What an instruction sends in `runs` runs.
 static void count_traffic(fsdp_traffic *traffic, const fsdp_plan *plan, const fsdp_instr *instr,
                           int64_t runs) {
   const fsdp_program *program = plan->program;
-  const fsdp_operand *operands = &program->operands[instr->first_operand];
   if (!fsdp_instr_is_collective(instr)) return;
-  int64_t ranks = fsdp_program_comm_size(program, instr), bytes = 0, *kind = NULL;
-  switch (instr->kind) {
-  case FSDP_INSTR_ALL_GATHER:
-    kind = &traffic->all_gather_bytes;
-    bytes = operands[0].size_bytes * (ranks - 1);
-    break;
-  case FSDP_INSTR_REDUCE_SCATTER:
-    kind = &traffic->reduce_scatter_bytes;
-    bytes = operands[1].size_bytes * (ranks - 1);
-    break;
-  case FSDP_INSTR_ALL_REDUCE:
-    kind = instr->stream == FSDP_STREAM_REDUCE && instr->unit < 0 ? &traffic->scalar_bytes
-                                                                  : &traffic->all_reduce_bytes;
-    bytes = 2 * operands[0].size_bytes * (ranks - 1) / ranks;
-    break;
-  default:
-    return;
-  }
-  *kind += runs * bytes;
+  const int64_t bytes =
+      fsdp_collective_sent_bytes(fsdp_instr_collective_row(instr), fsdp_program_whole_bytes(program, instr),
+                                 fsdp_program_comm_size(program, instr));
+  const bool is_scalar = instr->stream == FSDP_STREAM_REDUCE && instr->unit < 0;
+  *(is_scalar ? &traffic->scalar_bytes : &traffic->bytes[fsdp_instr_collective(instr)]) += runs * bytes;
   traffic->by_axes[fsdp_factored_source(&plan->axes, program->comms[instr->comm].axes)] += runs * bytes;
 }
 
@@ -348,8 +332,10 @@ static void find_hint(fsdp_plan *plan) {
   release(&block);
 }
 
-static int64_t sent_bytes(const fsdp_traffic *traffic) {
-  return traffic->all_gather_bytes + traffic->reduce_scatter_bytes + traffic->all_reduce_bytes;
+int64_t fsdp_traffic_sent_bytes(const fsdp_traffic *traffic) {
+  int64_t sum = 0;
+  for (int c = 0; c < FSDP_COLLECTIVE_COUNT; c++) sum += traffic->bytes[c];
+  return sum;
 }
 
 // What the preset would send less than rules that move activations.
@@ -365,7 +351,8 @@ static void find_preset_hint(fsdp_plan *plan) {
   other.config.sharding = &preset;
   if (plan_program(&other, NULL) == FSDP_OK) {
     fsdp_traffic traffic = step_traffic(&other);
-    plan->hint_preset_bytes = fsdp_max_i64(sent_bytes(&plan->traffic) - sent_bytes(&traffic), 0);
+    plan->hint_preset_bytes =
+        fsdp_max_i64(fsdp_traffic_sent_bytes(&plan->traffic) - fsdp_traffic_sent_bytes(&traffic), 0);
   }
   release(&other);
 }

@@ -75,7 +75,7 @@ typedef struct fsdp_plan_config {
 // Bytes that one rank sends in one step (ring algorithms' counts), by collective, scalars apart; and the same
 // bytes by the set of mesh axes that they are sent over.
 typedef struct fsdp_traffic {
-  int64_t all_gather_bytes, reduce_scatter_bytes, all_reduce_bytes, scalar_bytes;
+  int64_t bytes[FSDP_COLLECTIVE_COUNT], scalar_bytes;
   int64_t by_axes[1 << FSDP_MESH_AXES_MAX]; // by fsdp_axis_set of the configuration's mesh
 } fsdp_traffic;
 
@@ -114,6 +114,9 @@ int fsdp_plan_batch_part(const fsdp_plan *plan, int rank, int *part);
 // The same number before there is a plan. 0, and the status of fsdp_plan_create, if rules do not go with the
 // mesh.
 fsdp_status fsdp_plan_count_batch_parts(const fsdp_plan_config *config, int *parts, fsdp_error *error);
+
+// By all collectives, without scalars.
+int64_t fsdp_traffic_sent_bytes(const fsdp_traffic *traffic);
 
 // Device memory that a rank needs beside the arena: counted when a plan is compared with a limit, but no part
 // of the plan.

@@ -209,12 +209,12 @@ fsdp_device_profile *round_machine(double node_rate, double network_rate) {
   const fsdp_profile_attention attention = {
       .dtype = FSDP_BF16, .head_dim = 128, .direction = FSDP_ATTENTION_BOTH, .rate = {rate, 1}};
   fsdp_device_profile_add_attention(p, &attention);
-  for (int kind = FSDP_INSTR_ALL_GATHER; kind <= FSDP_INSTR_ALL_REDUCE; kind++) {
-    const double share = (kind == FSDP_INSTR_ALL_REDUCE ? 2 : 1) * 7.0 / 8;
+  for (int kind = 0; kind < FSDP_COLLECTIVE_COUNT; kind++) {
+    const double share = (kind == FSDP_ALL_REDUCE ? 2 : 1) * 7.0 / 8;
     fsdp_profile_point seconds[] = {{1e4, 1e4 * share / node_rate + 1e-6},
                                     {1e9, 1e9 * share / node_rate + 1e-6}};
     const fsdp_profile_collective collective = {
-        .kind = (fsdp_instr_kind)kind, .link = FSDP_LINK_NODE, .ranks = 8, .seconds = {seconds, 2}};
+        .kind = (fsdp_collective_kind)kind, .link = FSDP_LINK_NODE, .ranks = 8, .seconds = {seconds, 2}};
     fsdp_device_profile_add_collective(p, &collective);
   }
   return p;

@@ -66,7 +66,7 @@ static void lower_chunk(const head *h, int64_t first, int64_t rows) {
   fsdp_operand gathered[2] = {make_whole(s, stats, FSDP_F32, FSDP_READ),
                               make_whole(s, all, FSDP_F32, FSDP_WRITE)};
   lower_mark(h->l, h->node,
-             make_collective(s, FSDP_INSTR_ALL_GATHER, h->axes, FSDP_STREAM_TENSOR, -1, gathered, 2));
+             make_collective(s, FSDP_INSTR_ALL_GATHER, h->axes, FSDP_STREAM_TENSOR, -1, gathered));
   gathered[1].access = FSDP_READ;
   fsdp_operand loss = h->operands[LOSS];
   if (first > 0) loss.access = FSDP_UPDATE;

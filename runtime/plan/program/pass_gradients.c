@@ -63,8 +63,7 @@ static void cast_or_add(step_builder *s, fsdp_stream stream, fsdp_op_kind op, in
 }
 
 static void all_reduce(step_builder *s, int u, fsdp_operand range) {
-  range.access = FSDP_UPDATE;
-  make_collective(s, FSDP_INSTR_ALL_REDUCE, s->units->units[u].sum_axes, FSDP_STREAM_REDUCE, u, &range, 1);
+  make_collective(s, FSDP_INSTR_ALL_REDUCE, s->units->units[u].sum_axes, FSDP_STREAM_REDUCE, u, &range);
 }
 
 // Sums the shard over the replicas, in reduce dtype.
@@ -141,7 +140,7 @@ static void reduce_full(step_builder *s, int u) {
     bool ends_in_shard = shard_is_new && !offload && full.dtype == s->modes.shard_dtype;
     if (ends_in_shard) part = make_whole(s, grad_shard(s, u), s->modes.shard_dtype, FSDP_WRITE);
     make_collective(s, FSDP_INSTR_REDUCE_SCATTER, unit->shard_axes, FSDP_STREAM_REDUCE, u,
-                    (fsdp_operand[]){full, part}, 2);
+                    (fsdp_operand[]){full, part});
     if (ends_in_shard) return;
   }
   if (offload)

@@ -51,7 +51,7 @@ static void exchange_slices(step_builder *s, int u, int tensor, fsdp_dtype dtype
   fsdp_operand all = make_whole(s, on_device, dtype, FSDP_WRITE);
   all.size_bytes = numel * fsdp_dtype_bytes(dtype);
   fsdp_operand operands[2] = {make_slice(s, u, on_device, dtype, FSDP_READ, slice, slice), all};
-  make_collective(s, FSDP_INSTR_ALL_GATHER, unit->replica_axes, FSDP_STREAM_REDUCE, u, operands, 2);
+  make_collective(s, FSDP_INSTR_ALL_GATHER, unit->replica_axes, FSDP_STREAM_REDUCE, u, operands);
   if (on_device == tensor) return;
   all.access = FSDP_READ;
   fsdp_operand back = make_whole(s, tensor, dtype, FSDP_WRITE);
