@@ -29,10 +29,6 @@ typedef struct fsdp_collective_row {
 
 extern const fsdp_collective_row fsdp_collective_rows[FSDP_COLLECTIVE_COUNT]; // by kind
 
-static inline int fsdp_collective_operands(const fsdp_collective_row *row) {
-  return row->meets == FSDP_MEETS_SAME ? 1 : 2;
-}
-
 // What a rank of a group of `ranks` sends, by a ring's counts, of a whole of these bytes.
 static inline int64_t fsdp_collective_sent_bytes(const fsdp_collective_row *row, int64_t whole_bytes,
                                                  int64_t ranks) {

@@ -98,15 +98,13 @@ int make_collective(step_builder *s, fsdp_instr_kind kind, fsdp_axis_set axes, f
                       .comm = fsdp_program_comm_add(s->program, axes, stream),
                       .unit = unit,
                       .module = -1};
-  if (fsdp_collective_operands(fsdp_instr_collective_row(&instr)) == 1) {
-    fsdp_operand both = operands[0];
-    both.access = FSDP_UPDATE;
-    return make_node(s, &instr, &both, 1);
+  const int count = fsdp_instr_collective_row(&instr)->meets == FSDP_MEETS_SAME ? 1 : 2;
+  fsdp_operand set[2];
+  for (int o = 0; o < count; o++) {
+    set[o] = operands[o];
+    set[o].access = count == 1 ? FSDP_UPDATE : o == 0 ? FSDP_READ : FSDP_WRITE;
   }
-  fsdp_operand pair[2] = {operands[0], operands[1]};
-  pair[0].access = FSDP_READ;
-  pair[1].access = FSDP_WRITE;
-  return make_node(s, &instr, pair, 2);
+  return make_node(s, &instr, set, count);
 }
 
 int make_host_call(step_builder *s, fsdp_instr_kind kind, const fsdp_operand *operands, int operand_count) {
