@@ -25,13 +25,13 @@ static void feed_step(void *context, float scalars[FSDP_SCALAR_COUNT], float *ta
 }
 
 // The target of a position is the token behind it.
-static void feed_batch(void *context, int32_t *tokens, int32_t *targets) {
+static void feed_batch(void *context, int32_t *const inputs[FSDP_INPUT_COUNT]) {
   const fsdp_plan_config *config = &((trainer *)context)->plan->config;
   uint32_t state = 1;
   for (int64_t i = 0; i < config->batch * config->seq; i++) {
-    tokens[i] = (int32_t)(state >> 24);
+    inputs[FSDP_INPUT_TOKENS][i] = (int32_t)(state >> 24);
     state = state * 1664525 + 1013904223;
-    targets[i] = (int32_t)(state >> 24);
+    inputs[FSDP_INPUT_TARGETS][i] = (int32_t)(state >> 24);
   }
 }
 

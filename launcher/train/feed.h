@@ -58,7 +58,7 @@ void fsdp_feed_seek(fsdp_feed *feed, int64_t step, int64_t updates, int64_t samp
 
 // fsdp_executor_callbacks.feed_step and feed_batch.
 void fsdp_feed_step(void *feed, float scalars[FSDP_SCALAR_COUNT], float *target_count);
-void fsdp_feed_batch(void *feed, int32_t *tokens, int32_t *targets);
+void fsdp_feed_batch(void *feed, int32_t *const inputs[FSDP_INPUT_COUNT]);
 
 // fsdp_executor_callbacks.publish: counts the step's update unless its norm says that it was skipped, before
 // the next step is fed.

@@ -115,6 +115,15 @@ static void run_copy(const fsdp_view *views, fsdp_access_recorder *recorder,
                        views[0].numel * fsdp_dtype_bytes(views[0].dtype));
 }
 
+// `views` are those of the inputs that the graph has.
+static void feed_batch(const fsdp_executor *self, const fsdp_view *views) {
+  const int *values = self->config.plan->graph->inputs;
+  int32_t *inputs[FSDP_INPUT_COUNT];
+  for (int i = 0, taken = 0; i < FSDP_INPUT_COUNT; i++)
+    inputs[i] = values[i] >= 0 ? views[taken++].data : NULL;
+  self->config.callbacks.feed_batch(self->config.callbacks.context, inputs);
+}
+
 // The caller's part of the program: it fills the operands, or reads them.
 static void run_host_call(fsdp_executor *self, const fsdp_instr *instr, const fsdp_view *views,
                           fsdp_access_recorder *recorder) {
@@ -124,11 +133,12 @@ static void run_host_call(fsdp_executor *self, const fsdp_instr *instr, const fs
     ((float *)views[0].data)[FSDP_SCALAR_ONE] = 1;
     callbacks->feed_step(callbacks->context, views[0].data, views[1].data);
   } else if (instr->kind == FSDP_INSTR_FEED_BATCH) {
-    callbacks->feed_batch(callbacks->context, views[0].data, views[1].data);
+    feed_batch(self, views);
   } else if (instr->kind == FSDP_INSTR_DIGESTS) {
     memcpy(self->digests, views[0].data, (size_t)views[0].numel * sizeof(int32_t));
   } else {
-    self->published[0] = *(const float *)views[0].data;
+    self->published[0] = 0;
+    for (int64_t i = 0; i < views[0].numel; i++) self->published[0] += ((const float *)views[0].data)[i];
     self->published[1] = instr->operand_count > 1 ? *(const float *)views[1].data : NAN;
     if (callbacks->publish) {
       callbacks->publish(callbacks->context, self->published[0], self->published[1]);

@@ -166,7 +166,8 @@ static void make_program(fsdp_plan *plan) {
   const fsdp_plan_config *c = &plan->config;
   const fsdp_schedule_config config = {
       .strategy = c->strategy,
-      .token_axes = fsdp_placement_axes(&plan->graph->values[plan->graph->tokens].placement),
+      .token_axes =
+          fsdp_placement_axes(&plan->graph->values[plan->graph->inputs[FSDP_INPUT_TOKENS]].placement),
       .micro_batches = c->micro_batches,
       .prefetch = c->prefetch,
       .cpu_offload = c->cpu_offload,

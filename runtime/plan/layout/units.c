@@ -170,7 +170,8 @@ typedef struct unit_axes {
 // ops which read the parameter.
 static unit_axes axes_of(const fsdp_units *units, const fsdp_graph *graph, const fsdp_value *value) {
   unit_axes axes = {.shard = value->placement.flat, .replica = replica_axes_of(units, &value->placement)};
-  axes.sum = axes.replica & (fsdp_placement_axes(&graph->values[graph->tokens].placement) | value->partial);
+  axes.sum = axes.replica & (fsdp_placement_axes(&graph->values[graph->inputs[FSDP_INPUT_TOKENS]].placement) |
+                             value->partial);
   return axes;
 }
 

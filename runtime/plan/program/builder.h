@@ -29,10 +29,10 @@ typedef struct step_builder {
   bool is_first, is_last, is_training; // of its micro-batch
 
   // Tensors of a step that several passes name.
-  int scalars, host_scalars, count, loss; // inputs
-  int tokens, targets;                    // inputs, of this micro-batch
-  int norm_partials;                      // inputs; one number per unit, filled by gradients
-  int factor;                             // update
+  int scalars, host_scalars, count, losses; // inputs
+  int inputs[FSDP_INPUT_COUNT];             // inputs, of this micro-batch
+  int norm_partials;                        // inputs; one number per unit, filled by gradients
+  int factor;                               // update
 
   fsdp_fate *fate; // lower: of activations, by tensor
   int fate_capacity;

@@ -64,9 +64,9 @@ static int norm_and_factor(step_builder *s) {
   return norm;
 }
 
-// A scalar's value in host memory.
-static int bring_scalar_down(step_builder *s, int tensor, const char *name) {
-  int host = make_scalars(s, name, FSDP_SPACE_HOST, FSDP_LIVE_SECTION, 1);
+// Scalars in host memory.
+static int bring_down(step_builder *s, int tensor, const char *name) {
+  int host = make_scalars(s, name, FSDP_SPACE_HOST, FSDP_LIVE_SECTION, s->program->tensors[tensor].bytes / 4);
   make_copy_whole(s, FSDP_INSTR_D2H, tensor, host, FSDP_F32);
   return host;
 }
@@ -74,10 +74,10 @@ static int bring_scalar_down(step_builder *s, int tensor, const char *name) {
 void pass_update(step_builder *s) {
   bool offload = s->config->cpu_offload;
   bool has_slots = offload || s->config->param_dtype != s->config->master_dtype;
-  make_sum_over_tokens(s, s->loss);
+  make_sum_over_tokens(s, s->losses);
   int norm = norm_and_factor(s);
-  int host_loss = bring_scalar_down(s, s->loss, "host_loss");
-  int host_norm = offload ? norm : bring_scalar_down(s, norm, "host_norm");
+  int host_loss = bring_down(s, s->losses, "host_loss");
+  int host_norm = offload ? norm : bring_down(s, norm, "host_norm");
   fsdp_operand results[2] = {make_whole(s, host_loss, FSDP_F32, FSDP_READ),
                              make_whole(s, host_norm, FSDP_F32, FSDP_READ)};
   make_host_call(s, FSDP_INSTR_PUBLISH, results, 2);
@@ -90,7 +90,7 @@ void pass_update(step_builder *s) {
 }
 
 void pass_evaluation_result(step_builder *s) {
-  make_sum_over_tokens(s, s->loss);
-  fsdp_operand result = make_whole(s, bring_scalar_down(s, s->loss, "host_loss"), FSDP_F32, FSDP_READ);
+  make_sum_over_tokens(s, s->losses);
+  fsdp_operand result = make_whole(s, bring_down(s, s->losses, "host_loss"), FSDP_F32, FSDP_READ);
   make_host_call(s, FSDP_INSTR_PUBLISH, &result, 1);
 }

@@ -63,8 +63,8 @@ typedef enum fsdp_instr_kind {
   FSDP_INSTR_H2D,        // r host, w device, same dtype and size
   FSDP_INSTR_D2H,        // r device (a snapshot: or host), w host
   FSDP_INSTR_FEED_STEP,  // w host scalars, w host target count: asks the caller for the step's numbers
-  FSDP_INSTR_FEED_BATCH, // w host tokens, w host targets: asks the caller for the next micro-batch
-  FSDP_INSTR_PUBLISH,    // r host results (fp32 loss[, gradient norm]): passes them to the caller
+  FSDP_INSTR_FEED_BATCH, // w host inputs of the graph: asks the caller for the next micro-batch
+  FSDP_INSTR_PUBLISH,    // r host results (fp32 losses[, gradient norm]): passes them to the caller
   FSDP_INSTR_DIGESTS,    // r host digests (64 bits each): passes them to the caller
   FSDP_INSTR_SNAPSHOT,   // no operand: notifies the caller that the earlier copies on its stream are complete
   FSDP_INSTR_KIND_COUNT
