@@ -112,12 +112,8 @@ void fsdp_feed_step(void *context, float scalars[FSDP_SCALAR_COUNT], float *targ
     return;
   }
   int64_t began_ns = fsdp_now_ns(), step = feed->steps_fed++;
-  double t = (double)(feed->updates + 1);
   scalars[FSDP_SCALAR_LR] = (float)fsdp_learning_rate_at(&feed->config.rate, step);
-  scalars[FSDP_SCALAR_CORRECTION1] = (float)(1 - pow(feed->config.beta1, t));
-  scalars[FSDP_SCALAR_CORRECTION2] = (float)(1 - pow(feed->config.beta2, t));
-  scalars[FSDP_SCALAR_STEP] = (float)t;
-  scalars[FSDP_SCALAR_ONE] = 1;
+  fsdp_optimizer_scalars(feed->config.optimizer, &feed->config.hyper, (double)(feed->updates + 1), scalars);
   int64_t count = 0;
   for (int64_t m = 0; m < feed->config.micro_batches; m++) {
     for (int64_t i = 0; i < feed->config.rows.batch; i++)

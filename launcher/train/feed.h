@@ -17,7 +17,7 @@
 #include "runtime/data/sampler.h"
 #include "runtime/exec/executor.h"
 #include "runtime/plan/layout/rows.h"
-#include "runtime/plan/program/program.h"
+#include "runtime/plan/program/optimizer.h"
 
 #include <stdatomic.h>
 
@@ -30,7 +30,8 @@ typedef struct fsdp_feed_config {
   int world_rank;
   int64_t micro_batches;
   fsdp_learning_rate rate;
-  double beta1, beta2;
+  fsdp_optimizer_kind optimizer;
+  fsdp_hyper hyper;
   float norm_limit;                 // a step with a norm above it (FSDP_NORM_SKIPS) is skipped; 0: none is
   const fsdp_dataset *eval_dataset; // NULL: no evaluation
   fsdp_sampler eval_sampler;        // with a global batch of one micro-batch

@@ -61,10 +61,12 @@ typedef struct fsdp_value {
   fsdp_placement placement; // whole on every rank until the layout's passes write it
   int param;                // of PARAM and PARAM_GRADIENT, else -1
   int gradient;             // the value that holds this one's gradient, or -1
-  fsdp_axis_set partial;    // of PARAM: axes over which the ranks' gradients are summands, beside the batch's
-  int module;               // whose op makes it
-  bool kept;                // if the block that it opens is recomputed
-  bool regathered;          // gathered again for the backward unless it is to be kept
+  bool needs_gradient;      // a parameter that trains, or made from one (set by fsdp_graph_backward)
+  bool unread; // the gradient of a value that needs none, which an op writes beside one that is needed
+  fsdp_axis_set partial; // of PARAM: axes over which the ranks' gradients are summands, beside the batch's
+  int module;            // whose op makes it
+  bool kept;             // if the block that it opens is recomputed
+  bool regathered;       // gathered again for the backward unless it is to be kept
 } fsdp_value;
 
 // What a new parameter is, apart from its module.
@@ -90,7 +92,7 @@ typedef struct fsdp_param {
   float init_mean, init_deviation;
   int64_t zero_first, zero_numel; // new weights: these elements are zero
   bool transposed;
-  bool trainable; // else it has no gradient and no optimizer state; true unless its maker says otherwise
+  bool trainable; // else it has no gradient and no optimizer state; true until it is frozen
   int block_count;
   int64_t block_sizes[FSDP_PARAM_MAX_BLOCKS];
   fsdp_cut cut; // what of `shape` a rank holds (the value's `local`), before that is cut into flat shards

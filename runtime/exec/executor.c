@@ -54,8 +54,8 @@ static void report_view(fsdp_access_recorder *recorder, const fsdp_view *view) {
 }
 
 static bool is_update(const fsdp_executor *self, const fsdp_instr *instr) {
-  const fsdp_optimizer *optimizer = self->config.plan->optimizer;
-  return optimizer && instr->kind == FSDP_INSTR_OP && instr->op == optimizer->update && instr->unit >= 0;
+  return instr->kind == FSDP_INSTR_OP && instr->unit >= 0 &&
+         instr->op == self->config.plan->unit_state[instr->unit].optimizer->update;
 }
 
 static fsdp_kernel_call make_call(const fsdp_executor *self, const fsdp_instr *instr,
@@ -468,7 +468,7 @@ static void make_all_segments(fsdp_executor *self) {
     const fsdp_instr *instr = &program->instrs[i];
     if (!is_update(self, instr)) continue;
     const fsdp_operand *slots = &program->operands[instr->first_operand + FSDP_UPDATE_FIRST_SLOT];
-    const fsdp_optimizer *optimizer = self->config.plan->optimizer;
+    const fsdp_optimizer *optimizer = self->config.plan->unit_state[instr->unit].optimizer;
     bool rounds = false;
     for (int k = 0; k < optimizer->slot_count; k++)
       rounds = rounds || (optimizer->slots[k].rounds && slots[k].dtype == FSDP_BF16);

@@ -80,11 +80,8 @@ static float all_targets(const rank_run *run) {
 static void feed_step(void *context, float scalars[FSDP_SCALAR_COUNT], float *target_count) {
   rank_run *run = context;
   const fsdp_plan_config *plan = &run->config->plan->config;
-  double t = (double)(run->step + 1);
   scalars[FSDP_SCALAR_LR] = run->config->lr;
-  scalars[FSDP_SCALAR_CORRECTION1] = (float)(1 - pow(plan->beta1, t));
-  scalars[FSDP_SCALAR_CORRECTION2] = (float)(1 - pow(plan->beta2, t));
-  scalars[FSDP_SCALAR_STEP] = (float)t;
+  fsdp_optimizer_scalars(plan->optimizer, &plan->hyper, (double)(run->step + 1), scalars);
   if (run->evaluating) {
     *target_count = all_targets(run);
     return;

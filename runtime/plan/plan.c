@@ -144,15 +144,10 @@ static fsdp_status check_config(const fsdp_plan_config *c, fsdp_error *error) {
   return check_rows(c, c->seq, error);
 }
 
-// Refuses what a graph can say about a parameter and no op supports yet.
 static fsdp_status check_params(const fsdp_graph *graph, fsdp_error *error) {
-  for (int p = 0; p < graph->param_count; p++) {
-    const fsdp_param *param = &graph->params[p];
-    if (!param->trainable)
-      return fsdp_fail(error, FSDP_ERR_INPUT,
-                       "parameter %s is frozen, which is not supported: use a model without", param->name);
-  }
-  return FSDP_OK;
+  for (int p = 0; p < graph->param_count; p++)
+    if (graph->params[p].trainable) return FSDP_OK;
+  return fsdp_fail(error, FSDP_ERR_INPUT, "no parameter of the model trains: use a model of which some do");
 }
 
 int fsdp_plan_batch_part(const fsdp_plan *plan, int rank, int *part) {
@@ -179,15 +174,12 @@ static void make_program(fsdp_plan *plan) {
       .moment_dtype = c->moment_dtype,
       .grad_clip = c->grad_clip,
       .norm_limit = fsdp_plan_norm_limit(c),
-      .beta1 = c->beta1,
-      .beta2 = c->beta2,
-      .adam_eps = c->adam_eps,
-      .weight_decay = c->weight_decay,
+      .optimizer = c->optimizer,
+      .hyper = c->hyper,
       .evaluation = c->evaluation,
       .check = c->check,
       .snapshot = c->snapshot,
       .exchange = c->exchange,
-      .optimizer = plan->optimizer,
       .device = c->backend->device,
       .gpu = c->gpu,
       .gemm_workspace_bytes = c->backend->gemm_workspace_bytes};
@@ -374,19 +366,34 @@ float fsdp_plan_norm_limit(const fsdp_plan_config *config) {
   return config->norm_limit > 0 ? config->norm_limit : FLT_MAX;
 }
 
+static int digests_of(const fsdp_plan *plan, int unit) {
+  return plan->units->units[unit].shard_numel > 0 ? plan->unit_state[unit].optimizer->slot_count : 0;
+}
+
 int fsdp_plan_digest_count(const fsdp_plan *plan) {
   int count = 0;
-  for (int u = 0; u < plan->units->count; u++)
-    count += plan->units->units[u].shard_numel > 0 ? plan->optimizer->slot_count : 0;
+  for (int u = 0; u < plan->units->count; u++) count += digests_of(plan, u);
   return count;
 }
 
+// Its index among those of its unit, *unit: the slot.
+static int find_digest(const fsdp_plan *plan, int digest, int *unit) {
+  int slot = digest;
+  for (*unit = 0; *unit < plan->units->count && slot >= digests_of(plan, *unit); ++*unit)
+    slot -= digests_of(plan, *unit);
+  FSDP_CHECK(*unit < plan->units->count, "digest %d of %d", digest, fsdp_plan_digest_count(plan));
+  return slot;
+}
+
 int fsdp_plan_digest_unit(const fsdp_plan *plan, int digest) {
-  int unit = 0;
-  for (int left = digest / plan->optimizer->slot_count;; unit++) {
-    FSDP_CHECK(unit < plan->units->count, "digest %d of %d", digest, fsdp_plan_digest_count(plan));
-    if (plan->units->units[unit].shard_numel > 0 && left-- == 0) return unit;
-  }
+  int unit;
+  find_digest(plan, digest, &unit);
+  return unit;
+}
+
+const fsdp_slot *fsdp_plan_digest_slot(const fsdp_plan *plan, int digest) {
+  int unit, slot = find_digest(plan, digest, &unit);
+  return &plan->unit_state[unit].optimizer->slots[slot];
 }
 
 fsdp_dtype fsdp_plan_slot_dtype(const fsdp_plan *plan, int slot) {
@@ -444,7 +451,7 @@ fsdp_status fsdp_plan_create(const fsdp_plan_config *config, fsdp_plan **out, fs
   fsdp_plan *plan = fsdp_alloc_zeroed(1, sizeof *plan);
   plan->config = *config;
   plan->config.gpu = fsdp_op_gpu_completed(&config->gpu);
-  plan->optimizer = fsdp_optimizer_adamw();
+  plan->optimizer = &fsdp_optimizers[config->optimizer];
   status = plan_program(plan, error);
   if (status) {
     fsdp_plan_destroy(plan);

@@ -22,8 +22,9 @@ void pass_step_inputs(step_builder *s) {
     s->scalars = make_scalars(s, "scalars", FSDP_SPACE_DEVICE, FSDP_LIVE_STEP, FSDP_SCALAR_COUNT);
     make_copy_whole(s, FSDP_INSTR_H2D, s->host_scalars, s->scalars, FSDP_F32);
   }
-  s->norm_partials =
-      make_scalars(s, "norm_partials", step_state_space(s), FSDP_LIVE_STEP, s->forward_order_count);
+  int trained = 0;
+  for (int i = 0; i < s->forward_order_count; i++) trained += s->units->units[s->forward_order[i]].trainable;
+  s->norm_partials = make_scalars(s, "norm_partials", step_state_space(s), FSDP_LIVE_STEP, trained);
 }
 
 void pass_batch_inputs(step_builder *s) {

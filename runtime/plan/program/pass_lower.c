@@ -117,6 +117,11 @@ static void lower_slices(lowering *l, const fsdp_node *node) {
   for (int i = 0; i < count; i++) attrs.out_stride += fsdp_graph_outputs(graph, slices[i]);
   for (int i = 0; i < count; i++) {
     attrs.out_features = fsdp_graph_outputs(graph, slices[i]);
+    const fsdp_value *slice = &graph->values[slices[i]];
+    if (slice->role == FSDP_VALUE_PARAM_GRADIENT && !graph->params[slice->param].trainable) {
+      attrs.out_offset += attrs.out_features;
+      continue;
+    }
     if (weight >= 0) {
       const fsdp_value *v = &graph->values[node->weights[i]];
       operands[weight] = param_range(l->s, v, FSDP_WRITE);

@@ -6,8 +6,7 @@
 void step_unit_update(step_builder *s, int u, fsdp_stream stream) {
   const fsdp_schedule_config *c = s->config;
   const fsdp_unit_state *state = &s->unit_state[u];
-  fsdp_op_attrs attrs = {
-      .beta1 = c->beta1, .beta2 = c->beta2, .adam_eps = c->adam_eps, .weight_decay = c->weight_decay};
+  fsdp_op_attrs attrs = {0};
   fsdp_operand factor;
   if (c->grad_clip > 0) {
     factor = make_whole(s, s->factor, FSDP_F32, FSDP_READ);
@@ -16,7 +15,8 @@ void step_unit_update(step_builder *s, int u, fsdp_stream stream) {
     factor.offset.base = 4 * FSDP_SCALAR_ONE;
     factor.size_bytes = 4;
   }
-  const fsdp_optimizer *optimizer = c->optimizer;
+  const fsdp_optimizer *optimizer = state->optimizer;
+  optimizer->attrs(&c->hyper, &attrs);
   fsdp_operand operands[FSDP_UPDATE_FIRST_SLOT + FSDP_SLOTS_MAX + 1] = {
       make_whole(s, state->grad_shard, s->modes.shard_dtype, FSDP_READ),
       make_whole(s, s->scalars, FSDP_F32, FSDP_READ),
@@ -24,8 +24,7 @@ void step_unit_update(step_builder *s, int u, fsdp_stream stream) {
   };
   int count = FSDP_UPDATE_FIRST_SLOT;
   for (int i = 0; i < optimizer->slot_count; i++) {
-    fsdp_dtype dtype = fsdp_slot_dtype_of(&optimizer->slots[i], c->master_dtype, c->moment_dtype);
-    operands[count++] = make_whole(s, state->slot[i], dtype, FSDP_UPDATE);
+    operands[count++] = make_whole(s, state->slot[i], step_slot_dtype(s, u, i), FSDP_UPDATE);
   }
   if (state->copy >= 0) operands[count++] = make_whole(s, state->copy, c->param_dtype, FSDP_WRITE);
   if (state->whole >= 0 && !c->cpu_offload && c->param_dtype != c->master_dtype)
@@ -83,6 +82,7 @@ void pass_update(step_builder *s) {
   make_host_call(s, FSDP_INSTR_PUBLISH, results, 2);
   for (int i = 0; i < s->forward_order_count; i++) {
     int u = s->forward_order[i];
+    if (!s->units->units[u].trainable) continue;
     if (s->config->grad_clip > 0) // else units are updated right after their reductions
       step_unit_update(s, u, offload ? FSDP_STREAM_HOST : FSDP_STREAM_COMPUTE);
     if (s->unit_state[u].whole >= 0) step_gather_shards(s, u, s->unit_state[u].whole, has_slots);

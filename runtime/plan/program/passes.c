@@ -58,6 +58,11 @@ bool step_stays_gathered(const step_builder *s, int u) {
   return s->is_training && (s->modes.keeps_gathered || s->units->units[u].module == 0);
 }
 
+fsdp_dtype step_slot_dtype(const step_builder *s, int u, int slot) {
+  return fsdp_slot_dtype_of(&s->unit_state[u].optimizer->slots[slot], s->config->master_dtype,
+                            s->config->moment_dtype);
+}
+
 fsdp_space step_state_space(const step_builder *s) {
   return s->config->cpu_offload ? FSDP_SPACE_HOST : FSDP_SPACE_DEVICE;
 }
@@ -67,14 +72,17 @@ static void make_state_tensors(step_builder *s) {
   fsdp_space space = step_state_space(s);
   for (int u = 0; u < s->units->count; u++) {
     fsdp_unit_state *state = &s->unit_state[u];
-    *state = (fsdp_unit_state){.copy = -1, .whole = -1, .grad_shard = -1};
+    *state = (fsdp_unit_state){.optimizer = fsdp_optimizer_of(c->optimizer, &s->units->units[u]),
+                               .copy = -1,
+                               .whole = -1,
+                               .grad_shard = -1};
     for (int i = 0; i < FSDP_SLOTS_MAX; i++) state->slot[i] = state->snapshot[i] = -1;
     int64_t numel = s->units->units[u].shard_numel;
     if (!numel) continue;
-    for (int i = 0; i < c->optimizer->slot_count; i++) {
-      const fsdp_slot *slot = &c->optimizer->slots[i];
+    for (int i = 0; i < state->optimizer->slot_count; i++) {
+      const fsdp_slot *slot = &state->optimizer->slots[i];
       state->slot[i] = make_unit_tensor(s, u, slot->name, space, slot->category, FSDP_LIVE_ALWAYS, numel,
-                                        fsdp_slot_dtype_of(slot, c->master_dtype, c->moment_dtype));
+                                        step_slot_dtype(s, u, i));
     }
     bool keeps_whole = c->strategy == FSDP_ZERO1 && !holds_all(s, u);
     bool reads_copy = !keeps_whole && (c->cpu_offload || keeps_parameters(c));

@@ -25,6 +25,8 @@
 bool step_is_resident(const step_builder *s, int u);
 // Whether unit `u` stays gathered from its first to its last use in the step.
 bool step_stays_gathered(const step_builder *s, int u);
+// The dtype of a slot of unit `u`'s state.
+fsdp_dtype step_slot_dtype(const step_builder *s, int u, int slot);
 // Where the state lies: the device, or the host if offloaded.
 fsdp_space step_state_space(const step_builder *s);
 

@@ -91,7 +91,7 @@ static double host_update_s(const fsdp_search_config *search, const search_space
   const double shard =
       (double)space->params / fsdp_mesh_size(&kind->mesh, FSDP_AXIS_TENSOR) / shards_of(kind);
   const int64_t bytes = fsdp_dtype_bytes(c->reduce_dtype) +
-                        2 * (fsdp_dtype_bytes(c->master_dtype) + 2 * fsdp_dtype_bytes(c->moment_dtype));
+                        2 * fsdp_optimizer_elem_bytes(c->optimizer, c->master_dtype, c->moment_dtype);
   const int64_t ranks = fsdp_min_i64(search->ranks, search->ranks_per_node);
   return shard * (double)(bytes * ranks) / profile->host_memory_rate;
 }
@@ -145,7 +145,7 @@ int64_t search_least_bytes(const fsdp_search_config *search, const search_space 
   const int tensor = fsdp_mesh_size(&kind->mesh, FSDP_AXIS_TENSOR);
   const double params = (double)space->params / tensor;
   const double states = params *
-                        (double)(fsdp_dtype_bytes(c->master_dtype) + 2 * fsdp_dtype_bytes(c->moment_dtype)) /
+                        (double)fsdp_optimizer_elem_bytes(c->optimizer, c->master_dtype, c->moment_dtype) /
                         shards_of(kind);
   const bool keeps = kind->strategy == FSDP_GRAD_OP || kind->strategy == FSDP_ZERO1 ||
                      (kind->strategy == FSDP_NO && c->param_dtype != FSDP_F32);

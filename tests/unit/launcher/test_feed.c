@@ -26,8 +26,7 @@ static fsdp_feed *create_feed(fsdp_dataset **dataset, float norm_limit) {
       .ranks = 1,
       .mesh = fsdp_mesh_of(1, 1),
       .micro_batches = 1,
-      .beta1 = beta1,
-      .beta2 = beta2,
+      .hyper = {.beta1 = beta1, .beta2 = beta2},
       .norm_limit = norm_limit,
       .rate = {.schedule = FSDP_LR_LINEAR, .lr = 1, .total_steps = 100}};
   config.rows = fsdp_rows_of(&config.mesh, 2, 16, 0, 0);
