@@ -32,8 +32,10 @@ static const frozen_set sets[] = {
     {{"layers.0.self_attn.k_proj"}, true},
     {{"mlp"}, false},
     {{"embed_tokens"}, true},
+    {{"lm_head"}, false},
 };
-enum { SETS = sizeof sets / sizeof *sets };
+enum { HEAD = 9 }; // of the sets: the head alone is frozen
+enum { SETS = sizeof sets / sizeof *sets, PLACES = 7 };
 
 static const fsdp_family *base_family;
 static const frozen_set *chosen;
@@ -97,22 +99,25 @@ static void check_run(const char *what, const harness_result *some, const harnes
 static harness_config config_of(int place) {
   static const struct {
     fsdp_strategy strategy;
-    int data, fsdp;
+    int data, fsdp, tensor;
     bool offload, recompute;
     int micro_batches;
-    fsdp_dtype dtype;
-  } places[] = {{FSDP_FULL, 1, 1, false, false, 1, FSDP_F32}, {FSDP_FULL, 1, 2, false, true, 2, FSDP_F32},
-                {FSDP_NO, 2, 1, false, false, 2, FSDP_F32},   {FSDP_HYBRID, 2, 2, true, false, 1, FSDP_F32},
-                {FSDP_ZERO1, 1, 2, false, true, 1, FSDP_F32}, {FSDP_GRAD_OP, 1, 2, true, true, 2, FSDP_F32}};
+  } places[PLACES] = {{FSDP_FULL, 1, 1, 1, false, false, 1}, {FSDP_FULL, 1, 2, 1, false, true, 2},
+                      {FSDP_NO, 2, 1, 1, false, false, 2},   {FSDP_HYBRID, 2, 2, 1, true, false, 1},
+                      {FSDP_ZERO1, 1, 2, 1, false, true, 1}, {FSDP_GRAD_OP, 1, 2, 1, true, true, 2},
+                      {FSDP_FULL, 1, 1, 2, false, false, 1}};
   harness_config config = {.plan = harness_small_plan(1), .steps = STEPS, .lr = 1e-2f, .seed = 5};
   fsdp_plan_config *plan = &config.plan;
   plan->strategy = places[place].strategy;
-  plan->mesh = fsdp_mesh_of(places[place].data, places[place].fsdp);
+  plan->mesh = (fsdp_mesh){0};
+  fsdp_mesh_add(&plan->mesh, "data", places[place].data);
+  fsdp_mesh_add(&plan->mesh, "fsdp", places[place].fsdp);
+  fsdp_mesh_add(&plan->mesh, "tensor", places[place].tensor);
+  fsdp_mesh_complete(&plan->mesh);
   plan->cpu_offload = places[place].offload;
   if (places[place].recompute) plan->saving = fsdp_saving_of_blocks();
   plan->micro_batches = places[place].micro_batches;
   plan->batch = 4 / (places[place].data * places[place].fsdp * plan->micro_batches);
-  if (!plan->batch) plan->batch = 1;
   plan->grad_clip = place % 2 ? 1.0f : 0;
   plan->check = true;
   plan->hyper.weight_decay = 0;
@@ -127,7 +132,7 @@ static harness_config config_of(int place) {
 
 static void test_gradients(void **state) {
   (void)state;
-  for (int place = 0; place < 6; place++) {
+  for (int place = 0; place < PLACES; place++) {
     harness_config config = config_of(place), calm = config;
     calm.lr = 0;
     harness_result *all = harness_train(&config), *still = harness_train(&calm);
@@ -187,6 +192,32 @@ static void test_bytes(void **state) {
   }
 }
 
+// Of the head, whose gradient would be the largest tensor, the product itself is left out.
+static void test_head(void **state) {
+  (void)state;
+  fsdp_plan_config config = harness_small_plan(1);
+  fsdp_family family;
+  fsdp_plan *whole = plan_of(&config);
+  freeze(&config, &family, &sets[HEAD]);
+  fsdp_plan *frozen = plan_of(&config);
+  fsdp_plan *plans[] = {whole, frozen};
+  int found[2] = {0};
+  for (int p = 0; p < 2; p++)
+    for (int i = 0; i < plans[p]->program->instr_count; i++) {
+      const fsdp_instr *instr = &plans[p]->program->instrs[i];
+      if (instr->kind != FSDP_INSTR_OP || instr->op != FSDP_OP_LINEAR_CROSS_ENTROPY_BACKWARD) continue;
+      fsdp_op_product products[FSDP_OP_PRODUCTS_MAX];
+      found[p] = fsdp_op_products(instr->op, &instr->attrs, products);
+    }
+  assert_int_equal(found[0], 3);
+  assert_int_equal(found[1], 2);
+  for (int t = 0; t < frozen->program->tensor_count; t++)
+    if (strstr(frozen->program->tensors[t].name, "unread"))
+      fail_msg("%s is written and not read", frozen->program->tensors[t].name);
+  fsdp_plan_destroy(whole);
+  fsdp_plan_destroy(frozen);
+}
+
 // Whether the backward reads a value of this name.
 static bool is_saved(const fsdp_plan *plan, const char *name, int layer) {
   fsdp_saved saved = fsdp_saved_create(plan->graph);
@@ -229,6 +260,6 @@ static void test_saved(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(test_gradients), cmocka_unit_test(test_bytes),
-                                     cmocka_unit_test(test_saved)};
+                                     cmocka_unit_test(test_head), cmocka_unit_test(test_saved)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
