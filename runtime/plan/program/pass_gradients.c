@@ -35,6 +35,8 @@ static void zero_pads(step_builder *s, int u, int tensor) {
 // The buffer of unit `u`'s full gradient; a new one is made ready at the cursor.
 static int full_gradient_tensor(step_builder *s, int u) {
   if (s->gradient[u] >= 0) return s->gradient[u];
+  FSDP_CHECK(s->units->units[u].trainable, "unit '%s' does not train and has a gradient",
+             s->units->units[u].path);
   bool direct = s->modes.direct_grads;
   fsdp_lifetime lifetime = direct || s->modes.carries_grads ? FSDP_LIVE_STEP : FSDP_LIVE_SECTION;
   s->gradient[u] =

@@ -1,11 +1,13 @@
 // The end of a step: gradient norm, clip factor, the updates that wait for it, and results. Under zero1, then
 // the all-gathers of what was updated, in the order of the next forward: each of its units waits for its own.
+#include "runtime/base/check.h"
 #include "runtime/plan/program/make.h"
 #include "runtime/plan/program/passes.h"
 
 void step_unit_update(step_builder *s, int u, fsdp_stream stream) {
   const fsdp_schedule_config *c = s->config;
   const fsdp_unit_state *state = &s->unit_state[u];
+  FSDP_CHECK(state->grad_shard >= 0, "unit '%s' is updated and has no gradient", s->units->units[u].path);
   fsdp_op_attrs attrs = {0};
   fsdp_operand factor;
   if (c->grad_clip > 0) {
@@ -71,6 +73,8 @@ static int bring_down(step_builder *s, int tensor, const char *name) {
 }
 
 void pass_update(step_builder *s) {
+  FSDP_CHECK(4 * s->partial_count == s->program->tensors[s->norm_partials].bytes,
+             "%d units of those that train were reduced", s->partial_count);
   bool offload = s->config->cpu_offload;
   bool has_slots = offload || s->config->param_dtype != s->config->master_dtype;
   make_sum_over_tokens(s, s->losses);
