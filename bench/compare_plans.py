@@ -3,9 +3,9 @@
 
     compare_plans.py BEFORE/bin AFTER/bin [--draws 300] [--seed 1] [--sharding FILE ...] [--but FIELD ...]
 
-Families, meshes, sharding files, rules, op strategies, what is saved, offload, precisions, backends. All of the
-JSON plan but the program's hash must be equal to the byte, or both programs refuse the configuration with one
-exit status. The exit status is 1 if a plan differs.
+Families, meshes, sharding files, rules, op strategies, what is saved, offload, precisions, backends. All of
+the JSON plan but the program's hash must be equal to the byte, or both programs refuse the configuration with
+one exit status. The exit status is 1 if a plan differs.
 """
 import argparse
 import collections
