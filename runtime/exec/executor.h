@@ -27,7 +27,8 @@ typedef struct fsdp_executor_callbacks {
   // The next micro-batch: batch * seq numbers for each input of the graph, NULL for those that it does not
   // have. Targets are FSDP_TARGET_IGNORED if the loss does not count them.
   void (*feed_batch)(void *context, int32_t *const inputs[FSDP_INPUT_COUNT]);
-  // The step's results, of which the first is the sum of the losses; grad_norm is NaN if the program has none (evaluation). May be NULL.
+  // The step's results: the sum of the losses, and the norm, NaN if the program has none (evaluation). May be
+  // NULL.
   void (*publish)(void *context, float loss, float grad_norm);
   // Before an instruction that is not poison, on its stream's thread, with its operands' addresses (tests
   // look at gradients here). May be NULL.

@@ -152,7 +152,7 @@ static void test_uses_against_a_search(void **state) {
 
 // ---- What a pass leaves
 
-// A list of up to four nodes of one operand each, of a program with one tensor of a section and one of a step.
+// Up to four nodes of one operand each, of a program with one tensor of a section and one of a step.
 typedef struct left {
   struct {
     int tensor, access, origin;
