@@ -158,15 +158,6 @@ static double products_s(const fsdp_pricing *p, const fsdp_instr *instr) {
   return gpu->gemm_multiprocessors ? seconds * gpu->multiprocessors / gpu->gemm_multiprocessors : seconds;
 }
 
-// Bytes that gemms which add to what they write read of it.
-static double added_bytes(const fsdp_pricing *p, const fsdp_instr *instr) {
-  const fsdp_operand *operands = operands_of(p, instr);
-  double bytes = 0;
-  for (int i = 0; i < instr->operand_count; i++)
-    if (operands[i].access == FSDP_UPDATE) bytes += (double)operands[i].size_bytes;
-  return bytes;
-}
-
 static double attention_s(const fsdp_pricing *p, const fsdp_instr *instr, double flops, bool *estimated) {
   const fsdp_op_attrs *a = &instr->attrs;
   const bool backward = fsdp_op_phase_of(instr->op) == FSDP_OP_IN_BACKWARD;
@@ -201,7 +192,7 @@ static fsdp_price price_op(const fsdp_pricing *p, const fsdp_instr *instr) {
     price.seconds = products_s(p, instr);
     if (work.row_bytes > 0)
       price.seconds += fsdp_profile_op_s(p->profile, p->ranks_per_node, instr->op, dtype, work.row_bytes);
-    price.seconds += fsdp_profile_read_s(p->profile, p->ranks_per_node, added_bytes(p, instr));
+    price.seconds += fsdp_profile_added_s(p->profile, p->ranks_per_node, instr->op, work.added_bytes);
     bytes += work.row_bytes;
   } else if (work.flops > 0) {
     price.kind = FSDP_PRICE_ATTENTION;
