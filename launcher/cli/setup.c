@@ -12,6 +12,7 @@
 #include "runtime/base/size.h"
 #include "runtime/checkpoint/config_json.h"
 #include "runtime/checkpoint/safetensors.h"
+#include "runtime/comm/comm_nccl.h"
 #include "runtime/plan/saving_choice.h"
 #include "runtime/plan/search/price.h"
 #include "runtime/plan/search/search_config.h"
@@ -194,6 +195,8 @@ static fsdp_plan_config make_config(const fsdp_options *options, const fsdp_setu
       .snapshot = saves_from_snapshot(options),
       .backend = backend,
       .gpu = target,
+      .copies_gathers = gpu && options->nccl_register != FSDP_NCCL_REGISTER_OFF &&
+                        options->nccl_ctas == FSDP_NCCL_CTAS_AUTO,
   };
 }
 

@@ -162,7 +162,7 @@ static void test_communication(void **state) {
 // what it takes of the processors is felt.
 static void test_overlap(void **state) {
   (void)state;
-  const fsdp_plan_config config = config_of(RANKS, 1);
+  fsdp_plan_config config = config_of(RANKS, 1);
   fsdp_device_profile *profile = machine(FLOPS_PER_S, 1e30, 1e30);
   fsdp_step_price alone = price_on(&config, profile, NULL);
   fsdp_device_profile_destroy(profile);
@@ -178,10 +178,14 @@ static void test_overlap(void **state) {
   const double hidden = slowed.busy_s[FSDP_STREAM_GATHER] + slowed.busy_s[FSDP_STREAM_REDUCE] - slowed.comm_s;
   assert_true(slowed.step_s > beside.step_s + 0.4 * (comm - beside.comm_s));
   assert_true(slowed.step_s <= alone.step_s + slowed.comm_s + hidden);
-  // Gathers that copy engines make leave compute its rate, and reductions do not.
+  // Gathers that copy engines make leave compute its rate, and reductions do not; a plan may do without.
   profile->gather_slowdown = 1;
+  fsdp_step_price kernels = price_on(&config, profile, &traffic);
+  config.copies_gathers = true;
   fsdp_step_price copied = price_on(&config, profile, &traffic);
   assert_true(copied.step_s < slowed.step_s && copied.step_s > beside.step_s);
+  assert_true(kernels.step_s == slowed.step_s);
+  fsdp_step_price_release(&kernels);
   profile->gather_slowdown = 0;
   fsdp_step_price_release(&copied);
   // A collective that is slowed beside compute takes longer, and compute does not.
