@@ -9,7 +9,7 @@ fsdp_op_work fsdp_op_work_of(fsdp_op_kind kind, const fsdp_op_attrs *attrs, cons
   const fsdp_op_letters *op = fsdp_op_letters_of(kind);
   bool repeated = op->operands[op->operand_count - 1].repeated;
   fsdp_op_work work = {.flops = fsdp_op_flops(kind, attrs)};
-  for (int i = 0; i < operand_count && (repeated || i < op->operand_count); i++) {
+  for (int i = 0; i < operand_count && (repeated || i < fsdp_op_operand_count(op, attrs)); i++) {
     if (operands[i].access == FSDP_UPDATE) work.added_bytes += (double)operands[i].bytes;
     work.bytes += (double)operands[i].bytes;
   }
