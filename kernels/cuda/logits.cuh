@@ -145,13 +145,13 @@ inline void multiply_gradients(const logits_gemms &k, const fsdp_view *d_x, cons
   p.b = k.weight->data, p.b_stride = k.C;
   p.c = row_at(d_x, k.first * k.C), p.c_stride = k.C;
   p.ab_dtype = k.x->dtype, p.c_dtype = d_x->dtype;
-  p.accumulate = updates(d_x);
+  p.added = updates(d_x) ? p.c : nullptr;
   multiply(&p, k.stream);
   if (!d_weight) return;
   p.m = k.V, p.n = k.C, p.k = k.rows, p.a_transposed = true;
   p.b = row_at(k.x, k.first * k.C);
   p.c = d_weight->data;
   p.c_dtype = d_weight->dtype;
-  p.accumulate = adds_weight || updates(d_weight);
+  p.added = adds_weight || updates(d_weight) ? p.c : nullptr;
   multiply(&p, k.stream);
 }

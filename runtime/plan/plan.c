@@ -1,5 +1,6 @@
 #include "runtime/plan/plan.h"
 
+#include "models/graph/residual.h"
 #include "runtime/base/check.h"
 #include "runtime/base/size.h"
 #include "runtime/plan/layout/partition.h"
@@ -256,6 +257,7 @@ static fsdp_status plan_program(fsdp_plan *plan, fsdp_error *error) {
   if (status == FSDP_OK) status = check_rows(c, plan->rows.parts * plan->rows.local_seq, error);
   if (status) return status;
   fsdp_graph_backward(plan->graph);
+  fsdp_graph_add_residuals(plan->graph);
   status = fsdp_units_create(plan->graph, &c->wrap, &plan->axes.mesh, &plan->units, error);
   if (status) return status;
   plan->fates = fsdp_alloc((size_t)plan->graph->value_count * sizeof *plan->fates);

@@ -70,6 +70,7 @@ typedef struct fsdp_plan_config {
   bool peaks; // with `draft`: only the peaks are wanted, so that waits are left out too
   const fsdp_plan_backend *backend;
   fsdp_op_gpu gpu; // with a GPU's backend: the one that is planned for; a plan's own copy is complete
+  bool copies_gathers; // for prices: GPUs' copy engines make gathers where all ranks are on one node
 } fsdp_plan_config;
 
 // Bytes that one rank sends in one step (ring algorithms' counts), by collective, scalars apart; and the same

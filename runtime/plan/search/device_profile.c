@@ -318,9 +318,13 @@ double fsdp_profile_op_s(const fsdp_device_profile *profile, int ranks, fsdp_op_
 }
 
 // The rate of a copy is that of as many ranks as have a core each.
-double fsdp_profile_read_s(const fsdp_device_profile *profile, int ranks, double bytes) {
+double fsdp_profile_added_s(const fsdp_device_profile *profile, int ranks, fsdp_op_kind op, double bytes) {
   const int scope = profile->processors < ranks ? profile->processors : ranks;
-  return profile->memory_rate > 0 ? bytes / profile->memory_rate * crowding(profile, scope, ranks) : 0;
+  const bool is_residual = op == FSDP_OP_LINEAR_ADD || op == FSDP_OP_LINEAR_BIAS_ADD;
+  double rate = profile->memory_rate;
+  for (int i = 0; i < profile->op_count && is_residual; i++)
+    if (profile->ops[i].op == op) rate = fsdp_profile_curve_at(&profile->ops[i].rate, bytes);
+  return rate > 0 ? bytes / rate * crowding(profile, scope, ranks) : 0;
 }
 
 // ---- Collectives

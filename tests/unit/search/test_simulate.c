@@ -110,7 +110,7 @@ static void test_work(void **state) {
 }
 
 // Every micro-batch but the first adds to the gradients of the gemms' weights, which it reads; the embedding
-// and the norms have no gemms.
+// and the norms have no gemms. Each layer's two residuals are added by gemms.
 static void test_added(void **state) {
   (void)state;
   const double rate = 1e9;
@@ -125,8 +125,12 @@ static void test_added(void **state) {
     const double q = (double)(m->num_heads * m->head_dim), kv = (double)(m->num_kv_heads * m->head_dim);
     const double weights =
         (double)m->num_layers * (C * (q + 2 * kv) + q * C + 3 * C * F) + C * (double)m->vocab_size;
-    assert_near(with.kind_s[FSDP_PRICE_PRODUCTS] - without.kind_s[FSDP_PRICE_PRODUCTS] + 1,
-                (micro_batches - 1) * 4 * weights / rate + 1, 1e-6);
+    const double residual = (double)(config.batch * config.seq * m->hidden_size) *
+                            (double)fsdp_dtype_bytes(config.param_dtype);
+    const double read = (micro_batches - 1) * 4 * weights +
+                        micro_batches * 2 * (double)m->num_layers * residual;
+    assert_near(with.kind_s[FSDP_PRICE_PRODUCTS] - without.kind_s[FSDP_PRICE_PRODUCTS] + 1, read / rate + 1,
+                1e-6);
     fsdp_step_price_release(&with);
     fsdp_step_price_release(&without);
     fsdp_device_profile_destroy(profile);
@@ -158,7 +162,7 @@ static void test_communication(void **state) {
 // what it takes of the processors is felt.
 static void test_overlap(void **state) {
   (void)state;
-  const fsdp_plan_config config = config_of(RANKS, 1);
+  fsdp_plan_config config = config_of(RANKS, 1);
   fsdp_device_profile *profile = machine(FLOPS_PER_S, 1e30, 1e30);
   fsdp_step_price alone = price_on(&config, profile, NULL);
   fsdp_device_profile_destroy(profile);
@@ -175,10 +179,14 @@ static void test_overlap(void **state) {
   const double hidden = slowed.busy_s[FSDP_STREAM_GATHER] + slowed.busy_s[FSDP_STREAM_REDUCE] - slowed.comm_s;
   assert_true(slowed.step_s > beside.step_s + 0.4 * (comm - beside.comm_s));
   assert_true(slowed.step_s <= alone.step_s + slowed.comm_s + hidden);
-  // Gathers that copy engines make leave compute its rate, and reductions do not.
+  // Gathers that copy engines make leave compute its rate, and reductions do not; a plan may do without.
   profile->gather_slowdown = 1;
+  fsdp_step_price kernels = price_on(&config, profile, &traffic);
+  config.copies_gathers = true;
   fsdp_step_price copied = price_on(&config, profile, &traffic);
   assert_true(copied.step_s < slowed.step_s && copied.step_s > beside.step_s);
+  assert_true(kernels.step_s == slowed.step_s);
+  fsdp_step_price_release(&kernels);
   profile->gather_slowdown = 0;
   fsdp_step_price_release(&copied);
   // A collective that is slowed beside compute takes longer, and compute does not.
