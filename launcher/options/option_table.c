@@ -11,14 +11,6 @@ static const fsdp_choice schedules[] = {{"cosine", FSDP_LR_COSINE, NULL},
                                         {"linear", FSDP_LR_LINEAR, NULL},
                                         {"constant", FSDP_LR_CONSTANT, NULL},
                                         {NULL, 0, NULL}};
-static const fsdp_choice strategies[] = {
-    {"full", FSDP_FULL, "FULL_SHARD zero3"},  {"grad_op", FSDP_GRAD_OP, "SHARD_GRAD_OP zero2"},
-    {"no", FSDP_NO, "NO_SHARD ddp zero0"},    {"hybrid", FSDP_HYBRID, "HYBRID_SHARD hsdp"},
-    {"zero1", FSDP_ZERO1, "SHARD_OPTIMIZER"}, {NULL, 0, NULL}};
-static const fsdp_choice accumulates[] = {
-    {"reduce", FSDP_ACCUMULATE_REDUCE, NULL}, {"local", FSDP_ACCUMULATE_LOCAL, NULL}, {NULL, 0, NULL}};
-static const fsdp_choice dtypes[] = {
-    {"bf16", FSDP_BF16, "bfloat16"}, {"fp32", FSDP_F32, "float32"}, {NULL, 0, NULL}};
 static const fsdp_choice nccl_registers[] = {{"auto", FSDP_NCCL_REGISTER_AUTO, NULL},
                                              {"on", FSDP_NCCL_REGISTER_ON, NULL},
                                              {"off", FSDP_NCCL_REGISTER_OFF, NULL},
@@ -114,7 +106,7 @@ static const fsdp_option_row table[] = {
      .help = "skip the update of a step whose gradient norm is above X (default: only if it is not finite)"},
     {"max-skipped", 0, INT(max_skipped, 1, STEPS_MAX), .fallback = "3",
      .help = "end the run after N skipped steps in a row"},
-    {"strategy", 0, CHOICE(strategy, strategies), .fallback = "full",
+    {"strategy", 0, CHOICE(strategy, fsdp_strategy_words), .fallback = "full",
      .argument = "full|grad_op|zero1|no|hybrid",
      .help = "what is sharded; also FULL_SHARD, zero3, SHARD_GRAD_OP, zero2, SHARD_OPTIMIZER, NO_SHARD, ddp, "
              "zero0, HYBRID_SHARD, hsdp"},
@@ -153,17 +145,18 @@ static const fsdp_option_row table[] = {
      .argument = "none|block_inputs|OPS|auto",
      .help = "saved activations that wait in host memory until their backward"},
     {"prefetch", 0, INT(prefetch, 0, 1000), .fallback = "1", .help = "modules gathered ahead (0: off)"},
-    {"accumulate", 0, CHOICE(accumulate, accumulates), .fallback = "reduce", .argument = "reduce|local",
+    {"accumulate", 0, CHOICE(accumulate, fsdp_accumulate_words), .fallback = "reduce",
+     .argument = "reduce|local",
      .help = "reduce every micro-batch's gradients, or keep them whole until the last (default under zero1: "
              "local)"},
-    {"param-dtype", 0, CHOICE(param_dtype, dtypes), .argument = "bf16|fp32",
+    {"param-dtype", 0, CHOICE(param_dtype, fsdp_dtype_words), .argument = "bf16|fp32",
      .help = "dtype to compute and gather in (default: bf16 on a GPU, fp32 on a CPU)"},
-    {"reduce-dtype", 0, CHOICE(reduce_dtype, dtypes), .fallback = "fp32", .argument = "bf16|fp32",
+    {"reduce-dtype", 0, CHOICE(reduce_dtype, fsdp_dtype_words), .fallback = "fp32", .argument = "bf16|fp32",
      .help =
          "dtype to reduce gradients in; bf16 with bf16 states also sums micro-batches in bf16 on one rank"},
-    {"master-dtype", 0, CHOICE(master_dtype, dtypes), .fallback = "fp32", .argument = "fp32|bf16",
+    {"master-dtype", 0, CHOICE(master_dtype, fsdp_dtype_words), .fallback = "fp32", .argument = "fp32|bf16",
      .help = "dtype of master parameters; bf16 is rounded stochastically"},
-    {"moment-dtype", 0, CHOICE(moment_dtype, dtypes), .fallback = "fp32", .argument = "fp32|bf16",
+    {"moment-dtype", 0, CHOICE(moment_dtype, fsdp_dtype_words), .fallback = "fp32", .argument = "fp32|bf16",
      .help = "dtype of AdamW's moments"},
     {"backend", 0, CHOICE(backend, backends), .fallback = "auto", .argument = "auto|cpu|cuda",
      .help = "the device to train on"},

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "launcher/options/option_fields.h"
-#include "launcher/options/option_value.h"
+#include "runtime/plan/text/value.h"
 
 #include <stddef.h>
 

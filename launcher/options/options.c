@@ -90,18 +90,6 @@ static fsdp_status fail_value(const fsdp_option_row *row, const char *name, cons
   return fsdp_fail(error, FSDP_ERR_OPTION, "--%s '%s' (%s): use %s", name, text, place, allowed);
 }
 
-// "module:" and at least one name, none empty.
-static bool is_wrap(const char *text) {
-  if (strcmp(text, "size") == 0 || strcmp(text, "block") == 0 || strcmp(text, "none") == 0) return true;
-  if (strncmp(text, "module:", 7) != 0) return false;
-  for (const char *at = text + 7;; at++) {
-    size_t length = strcspn(at, ",");
-    if (length == 0) return false;
-    at += length;
-    if (!*at) return true;
-  }
-}
-
 static void keep_text(fsdp_options *options, const fsdp_option_row *row, const char *text) {
   char **kept = field(options, row);
   size_t bytes = strlen(text) + 1;
@@ -144,7 +132,7 @@ static bool set_field(fsdp_options *options, const fsdp_option_row *row, const c
   case FSDP_OPTION_CHOICE:
     return fsdp_value_choice(text, row->choices, field(options, row));
   case FSDP_OPTION_WRAP:
-    if (!is_wrap(text)) return false;
+    if (!fsdp_value_wrap(text, &(fsdp_wrap_policy){0})) return false;
     break;
   case FSDP_OPTION_MESH:
     if (!fsdp_value_mesh(text, &options->mesh_axes)) return false;

@@ -1,10 +1,10 @@
 // Options: value forms, places, defaults, files under the command line, messages, combinations, help.
 #include "launcher/options/option_alias.h"
-#include "launcher/options/option_value.h"
 #include "launcher/options/options.h"
 #include "launcher/train/learning_rate.h"
 #include "models/model.h"
 #include "runtime/base/text.h"
+#include "runtime/plan/text/value.h"
 
 #include <math.h>
 #include <setjmp.h>

@@ -7,6 +7,7 @@
 #pragma once
 
 #include "runtime/plan/layout/factored.h"
+#include "runtime/plan/layout/units.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -36,12 +37,19 @@ bool fsdp_value_share(const char *text, double *value);
 // on, true, yes, 1 or off, false, no, 0.
 bool fsdp_value_flag(const char *text, bool *value);
 
+// Words that options and a planner's settings (runtime/plan/fsdp_plan.h) share, by the enums of schedule.h
+// and dtype.h.
+extern const fsdp_choice fsdp_strategy_words[], fsdp_accumulate_words[], fsdp_dtype_words[];
+
 // One of `choices`, which end with a NULL name.
 bool fsdp_value_choice(const char *text, const fsdp_choice *choices, int *value);
 
 // "data=R,fsdp=F", axes in any order, the last one fastest, or "F,T": sizes of fsdp and tensor alone. No axes
 // are added. False if a name occurs twice or a size is not above 0.
 bool fsdp_value_mesh(const char *text, fsdp_mesh *mesh);
+
+// "size", "block", "none" or "module:NAME,...": sets kind and classes, which point into `text`.
+bool fsdp_value_wrap(const char *text, fsdp_wrap_policy *policy);
 
 // "A:B", whole numbers with 1 <= A <= B <= `high`.
 bool fsdp_value_range(const char *text, int64_t high, int64_t *first, int64_t *last);

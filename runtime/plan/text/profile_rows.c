@@ -1,6 +1,6 @@
 // The lists of a profile: rows of fields.
-#include "launcher/profile/profile_keys.h"
-#include "launcher/profile/profile_reader.h"
+#include "runtime/plan/text/profile_keys.h"
+#include "runtime/plan/text/profile_reader.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,4 +1,7 @@
-#include "launcher/options/option_value.h"
+#include "runtime/plan/text/value.h"
+
+#include "runtime/base/dtype.h"
+#include "runtime/plan/program/schedule.h"
 
 #include <ctype.h>
 #include <errno.h>
@@ -185,3 +188,34 @@ bool fsdp_value_mesh(const char *text, fsdp_mesh *mesh) {
   }
   return is_named ? count_own(mesh) <= FSDP_AXIS_OWN_MAX : mesh->count == 2;
 }
+
+// "module:" needs at least one name, none empty.
+bool fsdp_value_wrap(const char *text, fsdp_wrap_policy *policy) {
+  static const fsdp_choice kinds[] = {{"size", FSDP_WRAP_SIZE, NULL},
+                                      {"block", FSDP_WRAP_BLOCK, NULL},
+                                      {"none", FSDP_WRAP_NONE, NULL},
+                                      {NULL, 0, NULL}};
+  for (const fsdp_choice *k = kinds; k->name; k++) {
+    if (strcmp(text, k->name) != 0) continue;
+    policy->kind = (fsdp_wrap_kind)k->value;
+    return true;
+  }
+  if (strncmp(text, "module:", 7) != 0) return false;
+  policy->kind = FSDP_WRAP_MODULE;
+  policy->classes = text + 7;
+  for (const char *at = policy->classes;; at++) {
+    size_t length = strcspn(at, ",");
+    if (length == 0) return false;
+    at += length;
+    if (!*at) return true;
+  }
+}
+
+const fsdp_choice fsdp_strategy_words[] = {
+    {"full", FSDP_FULL, "FULL_SHARD zero3"},  {"grad_op", FSDP_GRAD_OP, "SHARD_GRAD_OP zero2"},
+    {"no", FSDP_NO, "NO_SHARD ddp zero0"},    {"hybrid", FSDP_HYBRID, "HYBRID_SHARD hsdp"},
+    {"zero1", FSDP_ZERO1, "SHARD_OPTIMIZER"}, {NULL, 0, NULL}};
+const fsdp_choice fsdp_accumulate_words[] = {
+    {"reduce", FSDP_ACCUMULATE_REDUCE, NULL}, {"local", FSDP_ACCUMULATE_LOCAL, NULL}, {NULL, 0, NULL}};
+const fsdp_choice fsdp_dtype_words[] = {
+    {"bf16", FSDP_BF16, "bfloat16"}, {"fp32", FSDP_F32, "float32"}, {NULL, 0, NULL}};

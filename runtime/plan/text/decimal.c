@@ -1,4 +1,4 @@
-#include "launcher/profile/decimal.h"
+#include "runtime/plan/text/decimal.h"
 
 #include <errno.h>
 #include <math.h>

@@ -1,4 +1,4 @@
-#include "launcher/profile/profile_keys.h"
+#include "runtime/plan/text/profile_keys.h"
 
 #define AT(field)      offsetof(fsdp_device_profile, field)
 #define PEAK_AT(dtype) (AT(peak_flops) + (dtype) * sizeof(double))

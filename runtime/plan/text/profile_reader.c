@@ -1,8 +1,8 @@
-#include "launcher/profile/profile_reader.h"
+#include "runtime/plan/text/profile_reader.h"
 
-#include "launcher/profile/decimal.h"
 #include "runtime/base/check.h"
 #include "runtime/base/nearest.h"
+#include "runtime/plan/text/decimal.h"
 
 #include <stdarg.h>
 #include <string.h>

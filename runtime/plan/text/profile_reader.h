@@ -1,4 +1,4 @@
-// The parts of reading a device profile: words, numbers, curves and lists of rows. profile_file.c reads the
+// The parts of reading a device profile: words, numbers, curves and lists of rows. profile_text.c reads the
 // whole.
 #pragma once
 
@@ -8,12 +8,19 @@
 #define FSDP_PROFILE_BASES_MAX   8
 #define FSDP_PROFILE_PLACE_BYTES 200
 
+#define FSDP_PROFILE_PATH_BYTES 4096
+
+// The path of a file without links and dots, which the caller frees, or NULL: there is none.
+typedef char *fsdp_profile_find(const char *path);
+
 typedef struct fsdp_profile_reader {
   fsdp_device_profile *profile;
   char attention_kernel[FSDP_PROFILE_KERNEL_BYTES]; // the one to use; "": the first
   char attention_place[FSDP_PROFILE_PLACE_BYTES];   // file and line that say so
   char *places[FSDP_PROFILE_BASES_MAX]; // of the files being read: each is the base of the one before it
   int depth;
+  fsdp_profile_find *find;         // NULL: shipped profiles alone are known
+  fsdp_yaml_visit_function *visit; // of files
   yaml_document_t *document;
   fsdp_error *error;
 } fsdp_profile_reader;
