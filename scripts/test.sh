@@ -3,10 +3,10 @@
 #   test.sh NAME...  only what has one of the NAMEs in its name: a test of ctest's list, or tidy, clang-tidy,
 #                    fuzz
 #     --asan, --tsan   in that sanitizer's build instead
-#   --full   all random cases, of which the suite runs a third otherwise, then the tests under AddressSanitizer
+#   --full   all random cases (the suite runs a third otherwise), then the tests under AddressSanitizer
 #            with UBSan and under ThreadSanitizer, clang-tidy, and a few seconds of each fuzzer
-#   --all    --full with every product of settings that the suites otherwise cover by pairs, the static analyzer,
-#            and the CUDA kernels' sources under AddressSanitizer
+#   --all    --full with every product of settings that the suites otherwise cover by pairs, the static
+#            analyzer, and the CUDA kernels' sources under AddressSanitizer
 # The last line is "N passed, N failed"; the exit status is 0 if none failed.
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 

@@ -36,6 +36,11 @@ static const fsdp_choice asyncs[] = {{"auto", FSDP_CKPT_ASYNC_AUTO, NULL},
 static const fsdp_choice comparisons[] = {
     {"contents", FSDP_COMPARE_CONTENTS, NULL}, {"sizes", FSDP_COMPARE_SIZES, NULL}, {NULL, 0, NULL}};
 
+static const fsdp_choice helps[] = {{"off", FSDP_HELP_NONE, NULL},
+                                    {"on", FSDP_HELP_TASKS, NULL},
+                                    {"all", FSDP_HELP_ALL, NULL},
+                                    {NULL, 0, NULL}};
+
 static const fsdp_choice resume_schedules[] = {
     {"continue", FSDP_SCHEDULE_CONTINUE, NULL}, {"restart", FSDP_SCHEDULE_RESTART, NULL}, {NULL, 0, NULL}};
 
@@ -50,7 +55,7 @@ static const fsdp_choice resume_schedules[] = {
   .kind = FSDP_OPTION_REAL, FIELD(field), .real_low = (from), .real_high = (to), .argument = "X"
 #define SHARE(field)                                                                                         \
   .kind = FSDP_OPTION_SHARE, FIELD(field), .real_low = 0, .real_high = 1, .open_high = true, .argument = "P"
-#define FLAG(field)         .kind = FSDP_OPTION_FLAG, FIELD(field), .argument = "on|off"
+#define FLAG(field)         .kind = FSDP_OPTION_FLAG, FIELD(field), .argument = "on|off", .bare = "on"
 #define CHOICE(field, list) .kind = FSDP_OPTION_CHOICE, FIELD(field), .choices = (list)
 
 #define RANKS_MAX 1000000
@@ -78,7 +83,7 @@ static const fsdp_option_row table[] = {
      .help = "samples of --data to hold out for evaluation: a fraction if below 1, else a number"},
     {"eval-freq", 0, INT(eval_freq, 0, STEPS_MAX), .fallback = "0",
      .help = "evaluate every N steps, and at the end (0: only at the end)"},
-    {"compare-files", 0, CHOICE(compare_files, comparisons), .fallback = "contents",
+    {"compare-files", 0, .knob = true, CHOICE(compare_files, comparisons), .fallback = "contents",
      .argument = "contents|sizes",
      .help = "how ranks on several nodes check that they read the same data and weights: in full, or by size "
              "and first 16 MiB"},
@@ -163,15 +168,16 @@ static const fsdp_option_row table[] = {
     {"attention", 0, CHOICE(attention, attentions), .fallback = "auto", .argument = "auto|wgmma|mma|general",
      .help = "attention's kernel on a GPU: warpgroups (compute capability 9.0 alone), tensor cores, or what "
              "takes every shape (auto: the first of them that can run)"},
-    {"allow-shared-gpu", 0, FLAG(allow_shared_gpu),
+    {"allow-shared-gpu", 0, .knob = true, FLAG(allow_shared_gpu),
      .help = "let several ranks use one GPU, over sockets (tests only)"},
     {"nccl-register", 0, CHOICE(nccl_register, nccl_registers), .fallback = "auto", .argument = "auto|on|off",
      .help = "allocate the GPU's arena from NCCL and register it, from NCCL 2.28 on as a symmetric window "
              "(auto: only so, where all ranks are on one node)"},
-    {"nccl-ctas", 0, CHOICE(nccl_ctas, nccl_ctas), .fallback = "auto", .argument = "auto|default",
+    {"nccl-ctas", 0, .knob = true, CHOICE(nccl_ctas, nccl_ctas), .fallback = "auto",
+     .argument = "auto|default",
      .help = "multiprocessors that collectives on registered buffers take (auto: for gathers none, in "
              "windows, and few for others; default: as NCCL decides)"},
-    {"gemm-multiprocessors", 0, INT(gemm_multiprocessors, 0, 1024), .fallback = "0",
+    {"gemm-multiprocessors", 0, .knob = true, INT(gemm_multiprocessors, 0, 1024), .fallback = "0",
      .help = "cut products for N of the GPU's multiprocessors, where kernels of collectives take the others "
              "(0: for all; what is faster is not measured)"},
     {"check-replicas", 0, INT(check_replicas, 0, STEPS_MAX), .fallback = "0",
@@ -218,9 +224,10 @@ static const fsdp_option_row table[] = {
     {"trace-steps", 0, .kind = FSDP_OPTION_STEPS, FIELD(trace_steps), .high = STEPS_MAX, .fallback = "3:4",
      .argument = "A:B",
      .help = "steps of which fsdp_train writes a timeline, counted from the first step of the run"},
-    {"measure", 0, FLAG(measure), .fallback = "on",
+    {"measure", 0, .knob = true, FLAG(measure), .fallback = "on",
      .help = "trace the bytes accessed in each step, to measure valley and peak"},
-    {"poison", 0, FLAG(poison), .help = "fill free memory with signalling NaNs (checks the plan)"},
+    {"poison", 0, .knob = true, FLAG(poison),
+     .help = "fill free memory with signalling NaNs (checks the plan)"},
     {"self-test", 0, FLAG(self_test),
      .help = "train a narrow model on threads, cut as in the plan, and compare it with one rank: losses and "
              "gradients (fsdp_train: before the first step)"},
@@ -258,8 +265,11 @@ static const fsdp_option_row table[] = {
     {"json", 0, FLAG(json), .programs = FSDP_PROGRAM_PLAN, .help = "print the plan as one JSON object"},
     {"compare", 0, LIST(compare), .programs = FSDP_PROGRAM_PLAN, .argument = "FILE ...",
      .help = "plan each of these YAML files of options and print one table"},
+    {"set", 0, .kind = FSDP_OPTION_SET, FIELD(set), .argument = "KEY=VALUE",
+     .help = "a knob of experiments, one that --help all lists last; several times, or separated by ;"},
     {"config", 0, TEXT(config), .argument = "FILE", .help = "YAML file of options; the command line wins"},
-    {"help", 'h', FLAG(help), .help = "print this and stop"},
+    {"help", 'h', CHOICE(help, helps), .bare = "on", .fallback = "off", .argument = "all",
+     .help = "print the options by task and stop; all: with what each does"},
     {"version", 0, FLAG(version), .help = "print the version and stop"},
 };
 

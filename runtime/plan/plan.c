@@ -132,11 +132,11 @@ static fsdp_status check_gemms(const fsdp_plan_config *c, fsdp_error *error) {
   if (!gpu.gemm_multiprocessors) return FSDP_OK;
   if (c->backend->device != FSDP_OP_CUDA)
     return fsdp_fail(error, FSDP_ERR_OPTION,
-                     "--gemm-multiprocessors %d is of a GPU, and this plan is for a CPU: leave it out",
+                     "--set gemm-multiprocessors=%d is of a GPU, and this plan is for a CPU: leave it out",
                      gpu.gemm_multiprocessors);
   if (gpu.gemm_multiprocessors <= gpu.multiprocessors) return FSDP_OK;
   return fsdp_fail(error, FSDP_ERR_OPTION,
-                   "--gemm-multiprocessors %d exceeds the GPU's %d: use fewer, or 0 for all",
+                   "--set gemm-multiprocessors=%d exceeds the GPU's %d: use fewer, or 0 for all",
                    gpu.gemm_multiprocessors, gpu.multiprocessors);
 }
 
