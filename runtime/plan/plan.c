@@ -181,31 +181,11 @@ int fsdp_plan_batch_part(const fsdp_plan *plan, int rank, int *part) {
 static void make_program(fsdp_plan *plan) {
   const fsdp_plan_config *c = &plan->config;
   const fsdp_schedule_config config = {
-      .strategy = c->strategy,
+      .plan = c,
       .token_axes = fsdp_placement_axes(&plan->graph->values[plan->graph->tokens].placement),
-      .micro_batches = c->micro_batches,
-      .prefetch = c->prefetch,
-      .cpu_offload = c->cpu_offload,
       .fates = plan->fates,
-      .accumulate = c->accumulate,
-      .param_dtype = c->param_dtype,
-      .reduce_dtype = c->reduce_dtype,
-      .master_dtype = c->master_dtype,
-      .moment_dtype = c->moment_dtype,
-      .grad_clip = c->grad_clip,
       .norm_limit = fsdp_plan_norm_limit(c),
-      .beta1 = c->beta1,
-      .beta2 = c->beta2,
-      .adam_eps = c->adam_eps,
-      .weight_decay = c->weight_decay,
-      .evaluation = c->evaluation,
-      .check = c->check,
-      .snapshot = c->snapshot,
-      .exchange = c->exchange,
-      .optimizer = plan->optimizer,
-      .device = c->backend->device,
-      .gpu = c->gpu,
-      .gemm_workspace_bytes = c->backend->gemm_workspace_bytes};
+      .optimizer = plan->optimizer};
   fsdp_schedule_result made;
   fsdp_schedule(&config, plan->graph, plan->units, &made);
   plan->program = made.program;

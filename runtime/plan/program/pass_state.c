@@ -9,12 +9,12 @@
 #include <stdio.h>
 
 static fsdp_dtype slot_dtype(const step_builder *s, int slot) {
-  const fsdp_schedule_config *c = s->config;
-  return fsdp_slot_dtype_of(&c->optimizer->slots[slot], c->master_dtype, c->moment_dtype);
+  const fsdp_plan_config *c = s->config;
+  return fsdp_slot_dtype_of(&s->schedule->optimizer->slots[slot], c->master_dtype, c->moment_dtype);
 }
 
 void pass_snapshot(step_builder *s) {
-  const fsdp_optimizer *optimizer = s->config->optimizer;
+  const fsdp_optimizer *optimizer = s->schedule->optimizer;
   for (int slot = 0; slot < optimizer->slot_count; slot++) {
     char name[FSDP_NAME_BYTES];
     snprintf(name, sizeof name, "snapshot_%s", optimizer->slots[slot].name);
@@ -84,7 +84,7 @@ void step_raise_slot(step_builder *s, int u) {
 // What replicas have loaded by slices, and then the copy.
 static void exchange_unit(step_builder *s, int u) {
   const fsdp_unit_state *state = &s->unit_state[u];
-  for (int slot = 0; slot < s->config->optimizer->slot_count; slot++)
+  for (int slot = 0; slot < s->schedule->optimizer->slot_count; slot++)
     exchange_slices(s, u, state->slot[slot], slot_dtype(s, slot));
   if (state->copy >= 0) cast_master(s, u, state->copy);
 }

@@ -4,7 +4,7 @@
 #include "runtime/plan/program/passes.h"
 
 void step_unit_update(step_builder *s, int u, fsdp_stream stream) {
-  const fsdp_schedule_config *c = s->config;
+  const fsdp_plan_config *c = s->config;
   const fsdp_unit_state *state = &s->unit_state[u];
   fsdp_op_attrs attrs = {
       .beta1 = c->beta1, .beta2 = c->beta2, .adam_eps = c->adam_eps, .weight_decay = c->weight_decay};
@@ -16,7 +16,7 @@ void step_unit_update(step_builder *s, int u, fsdp_stream stream) {
     factor.offset.base = 4 * FSDP_SCALAR_ONE;
     factor.size_bytes = 4;
   }
-  const fsdp_optimizer *optimizer = c->optimizer;
+  const fsdp_optimizer *optimizer = s->schedule->optimizer;
   fsdp_operand operands[FSDP_UPDATE_FIRST_SLOT + FSDP_SLOTS_MAX + 1] = {
       make_whole(s, state->grad_shard, s->modes.shard_dtype, FSDP_READ),
       make_whole(s, s->scalars, FSDP_F32, FSDP_READ),
@@ -55,8 +55,8 @@ static int norm_and_factor(step_builder *s) {
   }
   int norm = make_scalars(s, "norm", space, FSDP_LIVE_SECTION, 1);
   s->factor = make_scalars(s, "factor", space, FSDP_LIVE_SECTION, 1);
-  const fsdp_schedule_config *c = s->config;
-  fsdp_op_attrs attrs = {.max_norm = c->grad_clip, .norm_limit = c->norm_limit};
+  const fsdp_plan_config *c = s->config;
+  fsdp_op_attrs attrs = {.max_norm = c->grad_clip, .norm_limit = s->schedule->norm_limit};
   fsdp_operand clip[3] = {make_whole(s, total, FSDP_F32, FSDP_READ),
                           make_whole(s, norm, FSDP_F32, FSDP_WRITE),
                           make_whole(s, s->factor, FSDP_F32, FSDP_WRITE)};
