@@ -15,7 +15,7 @@
 // releases of a block are distinguished. If several blocks read a place, it is only known that they are
 // several; a block that writes there must then be ordered after all earlier ones. What a block that wrote
 // atomically overwrote is forgotten. __syncwarp orders nothing here.
-#include "tests/simt/simt.h"
+#include "tests/simt/emulator/simt.h"
 
 #include <cstdio>
 #include <cstdlib>

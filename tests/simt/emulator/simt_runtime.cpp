@@ -27,7 +27,7 @@
 //
 // Synchronous copies and cudaMemset belong to the default stream, which non-blocking streams do not wait for.
 // A function on the host (cudaLaunchHostFunc) must not call CUDA.
-#include "tests/simt/simt.h"
+#include "tests/simt/emulator/simt.h"
 
 #include <cuda.h>
 #include <cuda_runtime_api.h>

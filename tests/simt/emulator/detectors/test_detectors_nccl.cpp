@@ -1,7 +1,7 @@
 // Communicators that do not block: a caller that does not ask until a collective is enqueued, and then uses
 // the communicator or the stream, is found; one that asks is not. So are a collective on a stream that gives way
 // to others, and several communicators whose launches nobody orders. On one rank, without mpirun.
-#include "tests/simt/simt.h"
+#include "tests/simt/emulator/simt.h"
 
 #define OMPI_SKIP_MPICXX
 #define MPICH_SKIP_MPICXX

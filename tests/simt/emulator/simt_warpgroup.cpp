@@ -9,7 +9,7 @@
 // a wait that does not name registers that are free after it, or that names others. The descriptor is decoded
 // from its 64 bits (PTX ISA 9.7.15.5.1.2.2): a wrong one gives wrong numbers. Of its modes of swizzling the
 // one of 128 bytes is known, with patterns that start on 1024 bytes (base offset 0).
-#include "tests/simt/simt.h"
+#include "tests/simt/emulator/simt.h"
 
 #include <cstring>
 #include <memory>

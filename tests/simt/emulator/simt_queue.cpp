@@ -1,5 +1,5 @@
 // Streams: queues of work that any thread which waits works off, under one lock.
-#include "tests/simt/simt.h"
+#include "tests/simt/emulator/simt.h"
 
 #include <cstdlib>
 #include <ctime>

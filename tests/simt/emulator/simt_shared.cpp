@@ -8,7 +8,7 @@
 // A product of a warpgroup reads for all its warps, from its start to the wait that ends it: bytes in between
 // must not be written. What it reads was written before a fence_proxy_async of the writer, and all warps of
 // the warpgroup are ordered after that.
-#include "tests/simt/simt.h"
+#include "tests/simt/emulator/simt.h"
 
 #include <algorithm>
 #include <cstring>

@@ -1,6 +1,6 @@
 // Blocks and threads: who runs, who waits, and what it means when nobody can resume.
-#include "tests/simt/simt.h"
-#include "tests/simt/simt_fiber.h"
+#include "tests/simt/emulator/simt.h"
+#include "tests/simt/emulator/simt_fiber.h"
 
 #include <cstdarg>
 #include <cstdio>

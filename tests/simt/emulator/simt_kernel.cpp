@@ -1,5 +1,5 @@
 // Kernels as a launch sees them: their names, their limits, and what is refused.
-#include "tests/simt/simt.h"
+#include "tests/simt/emulator/simt.h"
 
 #include <cuda_runtime_api.h>
 

@@ -1,4 +1,4 @@
-#include "tests/simt/simt_fiber.h"
+#include "tests/simt/emulator/simt_fiber.h"
 
 #include <cstdint>
 #include <cstdio>

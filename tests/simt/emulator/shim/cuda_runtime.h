@@ -2,7 +2,7 @@
 // types, the functions that kernels call and the part of the runtime that their launchers call.
 #pragma once
 
-#include "tests/simt/simt.h"
+#include "tests/simt/emulator/simt.h"
 
 #include <cuda_runtime_api.h>
 

@@ -10,7 +10,7 @@
 // A symmetric window is of memory of ncclMemAlloc, of as many bytes on every rank. With the policy of no CTAs a
 // gather whose buffers both lie in one is made by copy engines, as with peer access.
 #include "runtime/base/dtype.h"
-#include "tests/simt/simt.h"
+#include "tests/simt/emulator/simt.h"
 
 #define OMPI_SKIP_MPICXX // the old C++ interface, which is not linked
 #define MPICH_SKIP_MPICXX

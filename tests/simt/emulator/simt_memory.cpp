@@ -1,6 +1,6 @@
 // Device memory and pinned memory: each allocation of the runtime's has a red zone on either side, filled with NaNs (in fp32
 // and bf16 alike), so that a read beside it spoils a result and a write beside it is seen afterwards.
-#include "tests/simt/simt.h"
+#include "tests/simt/emulator/simt.h"
 
 #include <cstdio>
 #include <cstdlib>
