@@ -71,7 +71,7 @@ typedef struct fsdp_plan_config {
   bool draft; // for a search: addresses are a first attempt, nothing is proved, and hints are left out
   bool peaks; // with `draft`: only the peaks are wanted, so that waits are left out too
   const fsdp_plan_backend *backend;
-  fsdp_op_gpu gpu; // with a GPU's backend: the one that is planned for; a plan's own copy is complete
+  fsdp_op_gpu gpu;     // with a GPU's backend: the one that is planned for; a plan's own copy is complete
   bool copies_gathers; // for prices: GPUs' copy engines make gathers where all ranks are on one node
 } fsdp_plan_config;
 
