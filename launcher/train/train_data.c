@@ -1,9 +1,9 @@
 // What a run reads and writes: the model's folder, data, logs.
-#include "launcher/cli/option_value.h"
 #include "launcher/report/memory_file.h"
 #include "launcher/train/train_trace.h"
 #include "launcher/train/trainer.h"
 #include "runtime/base/size.h"
+#include "runtime/base/text.h"
 #include "runtime/data/mapped_file.h"
 
 #include <inttypes.h>
@@ -90,8 +90,8 @@ static fsdp_status open_data(fsdp_trainer *t, fsdp_error *error) {
                            .mesh = t->setup.plan->units->mesh,
                            .world_rank = t->world->rank,
                            .micro_batches = config->micro_batches,
-                           .beta1 = o->beta1,
-                           .beta2 = o->beta2,
+                           .optimizer = config->optimizer,
+                           .hyper = config->hyper,
                            .norm_limit = config->grad_clip > 0 ? fsdp_plan_norm_limit(config) : 0};
   feed.rate = (fsdp_learning_rate){.schedule = (fsdp_lr_schedule)o->lr_schedule,
                                    .lr = o->lr,
@@ -151,7 +151,7 @@ static void announce_reading(const fsdp_trainer *t) {
   char text[24];
   if (!t->options->verify_data || bytes <= ANNOUNCED_BYTES) return;
   printf("data:      checking all tokens, %s, once; --verify-data off leaves it out\n",
-         fsdp_value_print_bytes(bytes, text, sizeof text));
+         fsdp_print_bytes(bytes, text, sizeof text));
   fflush(stdout);
 }
 

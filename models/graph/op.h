@@ -68,6 +68,7 @@ typedef struct fsdp_op_attrs {
   float norm_limit;    // clip: above it, or if the norm is NaN, factor = FSDP_FACTOR_SKIP
   double beta1, beta2; // 1 - beta and the corrections are taken of these, then rounded
   float adam_eps, weight_decay;
+  bool weight_frozen; // backward of the head: its last operand, d_weight, is left out
 } fsdp_op_attrs;
 
 // The factor of a skipped step: AdamW leaves master, m, v and the copy as they are.
@@ -229,8 +230,10 @@ typedef struct fsdp_op_work {
 fsdp_op_work fsdp_op_work_of(fsdp_op_kind kind, const fsdp_op_attrs *attrs, const fsdp_op_extent *operands,
                              int operand_count);
 
-// The row's entry for operand `index` of a launch; NULL: a workspace.
-const fsdp_op_operand *fsdp_op_operand_row(const fsdp_op_letters *op, int index);
+// The operands that a launch with these attributes has, but a workspace.
+int fsdp_op_operand_count(const fsdp_op_letters *op, const fsdp_op_attrs *attrs);
+// The row's entry for operand `index` of such a launch; NULL: a workspace.
+const fsdp_op_operand *fsdp_op_operand_row(const fsdp_op_letters *op, const fsdp_op_attrs *attrs, int index);
 
 // Whether a launch has the operands that the row names, with their element counts, accesses and dtypes, and
 // behind them this device's workspace or nothing; a slice inside its rows, and rows of whole pieces. False:

@@ -15,18 +15,14 @@
 //   exchange    slices between replicas after a load, copies, whole parameters     pass_state.c
 //
 // A pass reads the node list (nodes.h) and the decisions of the builder (builder.h), and changes the list.
-// What it keeps from one section to the next is a field of its own. Passes make no waits and no addresses:
+// What each leaves to the next is checked (fsdp_nodes_check): before gathers, operands may name units' weights,
+// before gradients also units' gradients, and behind them tensors alone; nothing is read before it is
+// written. Until overlap, nodes of one origin are neighbours. Every gradient that is reduced is of a unit that trains, and each
+// such unit is updated once. What it keeps from one section to the next is a field of its own. Passes make no waits and no addresses:
 // both are inferred from the order of the list. Only these files include this header.
 #pragma once
 
 #include "runtime/plan/program/builder.h"
-
-// Whether compute reads the masters, or kept parameters, of unit `u` in place: it is never gathered.
-bool step_is_resident(const step_builder *s, int u);
-// Whether unit `u` stays gathered from its first to its last use in the step.
-bool step_stays_gathered(const step_builder *s, int u);
-// Where the state lies: the device, or the host if offloaded.
-fsdp_space step_state_space(const step_builder *s);
 
 void pass_step_inputs(step_builder *s);  // once per step, and once per evaluation
 void pass_batch_inputs(step_builder *s); // once per micro-batch

@@ -192,6 +192,7 @@ static fsdp_status check_rule(const fsdp_saving *saving, int index, const fsdp_s
                        option_of(saving, FSDP_FATE_RECOMPUTE), option_of(saving, FSDP_FATE_OFFLOAD),
                        rule->name);
   }
+  if (strcmp(rule->name, BLOCK) == 0) return FSDP_OK; // nothing, if no layer has a backward
   for (int i = 0; i < saved->count; i++)
     if (covers(rule, graph, &saved->values[i])) return FSDP_OK;
   if (strcmp(rule->name, BLOCK_INPUTS) == 0)

@@ -87,15 +87,16 @@ fsdp_status fsdp_pricing_check(const fsdp_plan_config *config, const fsdp_device
 // Every kind of collective over every group must have a time.
 static fsdp_status check_collectives(const fsdp_pricing *pricing, fsdp_error *error) {
   const fsdp_program *program = pricing->plan->program;
-  bool checked[FSDP_PROGRAM_COMMS_MAX][FSDP_INSTR_KIND_COUNT] = {{false}};
+  bool checked[FSDP_PROGRAM_COMMS_MAX][FSDP_COLLECTIVE_COUNT] = {{false}};
   for (int i = 0; i < program->instr_count; i++) {
     const fsdp_instr *instr = &program->instrs[i];
-    if (!fsdp_instr_is_collective(instr) || checked[instr->comm][instr->kind]) continue;
+    if (!fsdp_instr_is_collective(instr)) continue;
+    bool *is_checked = &checked[instr->comm][fsdp_instr_collective(instr)];
     const fsdp_profile_group *group = &pricing->groups[instr->comm];
     const bool across = group->ranks > group->ranks_per_node;
-    checked[instr->comm][instr->kind] = true;
-    if (group->ranks == 1 || fsdp_profile_collective_s(pricing->profile, instr->kind, group, 1e6) > 0)
-      continue;
+    if (*is_checked || group->ranks == 1) continue;
+    *is_checked = true;
+    if (fsdp_profile_collective_s(pricing->profile, fsdp_instr_collective(instr), group, 1e6) > 0) continue;
     return fsdp_fail(error, FSDP_ERR_INPUT, "--profile %s says nothing of %s %s: %s", pricing->profile->name,
                      fsdp_instr_kind_name(instr->kind), across ? "between nodes" : "inside a node",
                      across ? "give `network`, or a greater --ranks-per-node"
@@ -237,14 +238,12 @@ const char *fsdp_pricing_why_no_copies(const fsdp_plan *plan, const fsdp_device_
 
 static fsdp_price price_collective(const fsdp_pricing *p, const fsdp_instr *instr) {
   const fsdp_profile_group *group = &p->groups[instr->comm];
-  const fsdp_operand *operands = operands_of(p, instr);
-  double bytes = (double)operands[0].size_bytes;
-  if (instr->kind == FSDP_INSTR_ALL_GATHER) bytes *= group->ranks;
-  if (instr->kind == FSDP_INSTR_REDUCE_SCATTER) bytes = (double)operands[1].size_bytes * group->ranks;
+  const double bytes = (double)fsdp_program_whole_bytes(p->plan->program, instr);
   fsdp_price price = {.kind = FSDP_PRICE_COLLECTIVE};
-  price.seconds = bytes > 0 ? fsdp_profile_collective_s(p->profile, instr->kind, group, bytes) : 0;
+  if (bytes > 0)
+    price.seconds = fsdp_profile_collective_s(p->profile, fsdp_instr_collective(instr), group, bytes);
   const bool is_inside = group->ranks <= group->ranks_per_node;
-  const bool is_copied = instr->kind == FSDP_INSTR_ALL_GATHER && p->copies_gathers;
+  const bool is_copied = !fsdp_instr_collective_row(instr)->sums && p->copies_gathers;
   price.share[FSDP_RESOURCE_PROCESSORS] = is_copied ? p->profile->gather_slowdown - 1 : moving_share(p);
   price.share[is_inside ? FSDP_RESOURCE_NODE : FSDP_RESOURCE_NETWORK] = 1;
   return price;
@@ -265,16 +264,13 @@ static fsdp_price price_copy(const fsdp_pricing *p, const fsdp_instr *instr) {
 
 fsdp_price fsdp_price_of(const fsdp_pricing *pricing, int position) {
   const fsdp_instr *instr = &pricing->plan->program->instrs[position];
+  if (fsdp_instr_is_collective(instr)) return price_collective(pricing, instr);
   switch (instr->kind) {
   case FSDP_INSTR_OP:
     if (instr->op == FSDP_OP_POISON) return (fsdp_price){.kind = FSDP_PRICE_CALL};
     return instr->stream == FSDP_STREAM_HOST && pricing->profile->device != FSDP_OP_CPU
                ? price_host_op(pricing, instr)
                : price_op(pricing, instr);
-  case FSDP_INSTR_ALL_GATHER:
-  case FSDP_INSTR_REDUCE_SCATTER:
-  case FSDP_INSTR_ALL_REDUCE:
-    return price_collective(pricing, instr);
   case FSDP_INSTR_H2D:
   case FSDP_INSTR_D2H:
     return price_copy(pricing, instr);

@@ -1,11 +1,11 @@
 // Reports: the JSON's shape and sums, the page's figures, the memory profile in both forms, and advice that
 // is true.
-#include "launcher/cli/capacity.h"
-#include "launcher/cli/mesh_choice.h"
-#include "launcher/cli/options.h"
+#include "launcher/options/options.h"
 #include "launcher/report/memory_file.h"
 #include "launcher/report/memory_svg.h"
 #include "launcher/report/report.h"
+#include "launcher/setup/capacity.h"
+#include "launcher/setup/mesh_choice.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -28,9 +28,7 @@ static fsdp_plan_config config_of(const char *preset, int ranks) {
                              .master_dtype = FSDP_F32,
                              .moment_dtype = FSDP_F32,
                              .grad_clip = 1,
-                             .beta1 = 0.9,
-                             .beta2 = 0.999,
-                             .adam_eps = 1e-8f,
+                             .hyper = {.beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8f},
                              .backend = fsdp_plan_backend_cpu()};
   fsdp_error error;
   assert_int_equal(fsdp_model_preset(preset, &config.model, &error), FSDP_OK);

@@ -52,10 +52,10 @@ static fsdp_device_profile *machine(double flops_per_s, double op_rate, double c
                                                                          .rate = {&one, 1}});
   }
   fsdp_device_profile_add_op(profile, &(fsdp_profile_op){.op = FSDP_OP_ROW_COUNT, .rate = {&op, 1}});
-  for (int kind = FSDP_INSTR_ALL_GATHER; kind <= FSDP_INSTR_ALL_REDUCE; kind++)
+  for (int kind = 0; kind < FSDP_COLLECTIVE_COUNT; kind++)
     fsdp_device_profile_add_collective(
         profile, &(fsdp_profile_collective){
-                     .kind = (fsdp_instr_kind)kind, .ranks = RANKS, .groups = 1, .seconds = {&byte, 1}});
+                     .kind = (fsdp_collective_kind)kind, .ranks = RANKS, .groups = 1, .seconds = {&byte, 1}});
   return profile;
 }
 
@@ -149,8 +149,8 @@ static void test_communication(void **state) {
     fsdp_step_price price = price_on(&config, profile, &t);
     // What a ring sends is (F - 1) / F of the whole buffer, and twice that for an all-reduce.
     const double share = (RANKS - 1.0) / RANKS;
-    const double bytes = (double)(t.all_gather_bytes + t.reduce_scatter_bytes) / share +
-                         (double)(t.all_reduce_bytes + t.scalar_bytes) / (2 * share);
+    const double bytes = (double)(t.bytes[FSDP_ALL_GATHER] + t.bytes[FSDP_REDUCE_SCATTER]) / share +
+                         (double)(t.bytes[FSDP_ALL_REDUCE] + t.scalar_bytes) / (2 * share);
     assert_near(price.step_s, bytes / 1e9, 1e-6);
     assert_near(price.comm_s, price.step_s, 1e-6);
     fsdp_step_price_release(&price);
@@ -169,7 +169,8 @@ static void test_overlap(void **state) {
   profile = machine(FLOPS_PER_S, 1e30, 1e12);
   fsdp_traffic traffic;
   fsdp_step_price beside = price_on(&config, profile, &traffic);
-  const double comm = 2.0 * (double)(traffic.all_gather_bytes + traffic.reduce_scatter_bytes) / 1e12;
+  const double comm =
+      2.0 * (double)(traffic.bytes[FSDP_ALL_GATHER] + traffic.bytes[FSDP_REDUCE_SCATTER]) / 1e12;
   assert_true(beside.comm_s > 0 && beside.comm_s < 0.6 * comm);
   assert_near(beside.step_s, alone.step_s + beside.comm_s, 1e-6);
   // At half speed meanwhile, a step is longer by half of what is hidden, which itself takes twice as long.
@@ -269,8 +270,8 @@ static void test_turns(void **state) {
     fsdp_traffic t;
     fsdp_step_price alone = price_on(&config, fast, NULL), price = price_on(&config, slow, &t);
     const double share = (RANKS - 1.0) / RANKS;
-    const double bytes = (double)(t.all_gather_bytes + t.reduce_scatter_bytes) / share +
-                         (double)(t.all_reduce_bytes + t.scalar_bytes) / (2 * share);
+    const double bytes = (double)(t.bytes[FSDP_ALL_GATHER] + t.bytes[FSDP_REDUCE_SCATTER]) / share +
+                         (double)(t.bytes[FSDP_ALL_REDUCE] + t.scalar_bytes) / (2 * share);
     if (cores < RANKS)
       assert_near(price.step_s, alone.step_s + bytes / 1e12, 1e-6);
     else
@@ -338,9 +339,9 @@ static void test_network(void **state) {
   const fsdp_profile_group whole = {.ranks = 32, .ranks_per_node = 8, .groups = 1};
   const fsdp_profile_group rail = {.ranks = 4, .ranks_per_node = 1, .groups = 8};
   const double bytes = 1e9;
-  assert_near(fsdp_profile_collective_s(profile, FSDP_INSTR_ALL_GATHER, &whole, bytes),
+  assert_near(fsdp_profile_collective_s(profile, FSDP_ALL_GATHER, &whole, bytes),
               3 * 10e-6 + 28 * 1e-6 + bytes * 31 / 32 / 100e9, 1e-9);
-  assert_near(fsdp_profile_collective_s(profile, FSDP_INSTR_ALL_REDUCE, &rail, bytes),
+  assert_near(fsdp_profile_collective_s(profile, FSDP_ALL_REDUCE, &rail, bytes),
               2 * 2 * 10e-6 + 2 * bytes * 3 / 4 / 12.5e9, 1e-9);
   fsdp_device_profile_destroy(profile);
 }
@@ -359,7 +360,7 @@ static void test_network_measured(void **state) {
     fsdp_device_profile *profile = machine(1, 1, 1e30);
     fsdp_profile_point points[2];
     memcpy(points, cases[i].points, sizeof points);
-    const fsdp_profile_collective gather = {.kind = FSDP_INSTR_ALL_GATHER,
+    const fsdp_profile_collective gather = {.kind = FSDP_ALL_GATHER,
                                             .link = FSDP_LINK_NETWORK,
                                             .ranks = 4,
                                             .ranks_per_node = 2,
