@@ -66,8 +66,8 @@ void FSDP_CPU(linear_bias)(const fsdp_kernel_call *call) {
 }
 
 static void check_added(const fsdp_kernel_call *call, const fsdp_view *residual, const fsdp_view *h) {
-  FSDP_CHECK(residual->dtype == h->dtype, "%s: a residual of %s beside a sum of %s",
-             fsdp_op_name(call->kind), fsdp_dtype_name(residual->dtype), fsdp_dtype_name(h->dtype));
+  FSDP_CHECK(residual->dtype == h->dtype, "%s: a residual of %s beside a sum of %s", fsdp_op_name(call->kind),
+             fsdp_dtype_name(residual->dtype), fsdp_dtype_name(h->dtype));
 }
 
 void FSDP_CPU(linear_add)(const fsdp_kernel_call *call) {

@@ -1,6 +1,6 @@
-#include "launcher/profile/decimal.h"
 #include "launcher/profile/profile_file.h"
-#include "launcher/profile/profile_keys.h"
+#include "runtime/plan/text/decimal.h"
+#include "runtime/plan/text/profile_keys.h"
 
 #include <string.h>
 

@@ -153,7 +153,7 @@ static void write_instr(writer *w, const fsdp_timeline_event *event) {
   put(args, "section", json_string(fsdp_section_name(section->kind)));
   put(args, "run", json_integer(event->run));
   char name[512];
-  fsdp_report_instr(w->source->plan, event->position, name, sizeof name);
+  fsdp_plan_print_instr(w->source->plan, event->position, name, sizeof name);
   write_span(w, name, category_of(instr), ROW_STREAMS + (int)instr->stream,
              (fsdp_instr_time){event->begin_s, event->end_s}, args);
 }
@@ -219,7 +219,7 @@ static void write_memory(writer *w, fsdp_space space) {
 static void write_exposed(void *context, const fsdp_exposed_part *part) {
   writer *w = context;
   char name[512];
-  fsdp_report_instr(w->source->plan, part->position, name, sizeof name);
+  fsdp_plan_print_instr(w->source->plan, part->position, name, sizeof name);
   write_span(w, name, "exposed", ROW_EXPOSED, (fsdp_instr_time){part->begin_s, part->end_s},
              make_args(w, part->position));
 }
@@ -353,7 +353,7 @@ fsdp_status fsdp_trace_write(const char *path, const fsdp_trace_source *source, 
   put(about, "model", json_string(source->model_name));
   put(about, "kind", json_string(source->kind));
   put(about, "strategy", json_string(fsdp_strategy_name(plan->config.strategy)));
-  put(about, "mesh", fsdp_report_mesh_json(&plan->config.mesh));
+  put(about, "mesh", fsdp_mesh_json(&plan->config.mesh));
   put(about, "planned_peak_bytes", json_integer(plan->memory.space[FSDP_SPACE_DEVICE].peak_bytes));
   fputs("\n],\"displayTimeUnit\":\"ms\",\"otherData\":", file.out);
   json_dumpf(about, file.out, JSON_COMPACT);

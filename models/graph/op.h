@@ -220,9 +220,9 @@ typedef struct fsdp_op_extent {
 // The least work of a launch.
 typedef struct fsdp_op_work {
   double flops; // of its gemms, attention counted causally
-  double bytes;     // operands read once and written once; for the head also each chunk's pass over the weight's
+  double bytes; // operands read once and written once; for the head also each chunk's pass over the weight's
                 // gradient, which the gemms themselves read and write
-  double row_bytes; // moved by a kernel that runs between gemms and not under them: the rows of logits
+  double row_bytes;   // moved by a kernel that runs between gemms and not under them: the rows of logits
   double added_bytes; // of `bytes`: read by gemms which add to what they make
 } fsdp_op_work;
 

@@ -117,11 +117,11 @@ static fsdp_status check_gemms(const fsdp_plan_config *c, fsdp_error *error) {
   if (!gpu.gemm_multiprocessors) return FSDP_OK;
   if (c->backend->device != FSDP_OP_CUDA)
     return fsdp_fail(error, FSDP_ERR_OPTION,
-                     "--gemm-multiprocessors %d is of a GPU, and this plan is for a CPU: leave it out",
+                     "--set gemm-multiprocessors=%d is of a GPU, and this plan is for a CPU: leave it out",
                      gpu.gemm_multiprocessors);
   if (gpu.gemm_multiprocessors <= gpu.multiprocessors) return FSDP_OK;
   return fsdp_fail(error, FSDP_ERR_OPTION,
-                   "--gemm-multiprocessors %d exceeds the GPU's %d: use fewer, or 0 for all",
+                   "--set gemm-multiprocessors=%d exceeds the GPU's %d: use fewer, or 0 for all",
                    gpu.gemm_multiprocessors, gpu.multiprocessors);
 }
 
@@ -161,29 +161,11 @@ int fsdp_plan_batch_part(const fsdp_plan *plan, int rank, int *part) {
 static void make_program(fsdp_plan *plan) {
   const fsdp_plan_config *c = &plan->config;
   const fsdp_schedule_config config = {
-      .strategy = c->strategy,
+      .plan = c,
       .token_axes =
           fsdp_placement_axes(&plan->graph->values[plan->graph->inputs[FSDP_INPUT_TOKENS]].placement),
-      .micro_batches = c->micro_batches,
-      .prefetch = c->prefetch,
-      .cpu_offload = c->cpu_offload,
       .fates = plan->fates,
-      .accumulate = c->accumulate,
-      .param_dtype = c->param_dtype,
-      .reduce_dtype = c->reduce_dtype,
-      .master_dtype = c->master_dtype,
-      .moment_dtype = c->moment_dtype,
-      .grad_clip = c->grad_clip,
-      .norm_limit = fsdp_plan_norm_limit(c),
-      .optimizer = c->optimizer,
-      .hyper = c->hyper,
-      .evaluation = c->evaluation,
-      .check = c->check,
-      .snapshot = c->snapshot,
-      .exchange = c->exchange,
-      .device = c->backend->device,
-      .gpu = c->gpu,
-      .gemm_workspace_bytes = c->backend->gemm_workspace_bytes};
+      .norm_limit = fsdp_plan_norm_limit(c)};
   fsdp_schedule_result made;
   fsdp_schedule(&config, plan->graph, plan->units, &made);
   plan->program = made.program;

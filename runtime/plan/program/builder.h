@@ -15,7 +15,8 @@ typedef struct step_modes {
 } step_modes;
 
 typedef struct step_builder {
-  const fsdp_schedule_config *config;
+  const fsdp_plan_config *config;
+  const fsdp_schedule_config *schedule; // what follows from it
   const fsdp_graph *graph;
   const fsdp_units *units;
   fsdp_program *program;
@@ -44,7 +45,7 @@ typedef struct step_builder {
 // Whether this rank's shard is all of unit `u`, in the memory that compute reads.
 bool step_holds_all(const step_builder *s, int u);
 // Whether parameters are kept between steps in the dtype of compute.
-bool step_keeps_parameters(const fsdp_schedule_config *c);
+bool step_keeps_parameters(const fsdp_plan_config *c);
 // Whether compute reads the masters, or kept parameters, of unit `u` in place: it is never gathered.
 bool step_is_resident(const step_builder *s, int u);
 // Whether unit `u` stays gathered from its first to its last use in the step.

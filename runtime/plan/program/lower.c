@@ -19,7 +19,7 @@ static int value_tensor(step_builder *s, int value) {
   fsdp_graph_module_path(s->graph, v->module, owner);
   int tensor = make_tensor(s, owner, v->name, FSDP_SPACE_DEVICE, FSDP_CATEGORY_ACTIVATIONS, FSDP_LIVE_SECTION,
                            -1, v->module, fsdp_graph_bytes(s->graph, value, s->config->param_dtype));
-  note_fate(s, tensor, s->config->fates[value]);
+  note_fate(s, tensor, s->schedule->fates[value]);
   return tensor;
 }
 

@@ -95,7 +95,7 @@ void lower_cut_head(lowering *l, const fsdp_node *node) {
   h.ranks = fsdp_mesh_group_size(&l->s->program->mesh, h.axes);
   h.rows = node->attrs.batch * node->attrs.seq;
   fsdp_dtype gradient = node->operand_count > D_WEIGHT ? h.operands[D_WEIGHT].dtype : FSDP_F32;
-  int64_t chunk = fsdp_op_chunk_rows(l->s->config->device, h.rows, node->attrs.vocabulary, gradient);
+  int64_t chunk = fsdp_op_chunk_rows(l->s->config->backend->device, h.rows, node->attrs.vocabulary, gradient);
   for (int64_t first = 0; first < h.rows; first += chunk)
     lower_chunk(&h, first, fsdp_min_i64(chunk, h.rows - first));
 }

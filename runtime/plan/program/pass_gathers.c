@@ -23,7 +23,7 @@ typedef struct gather_event {
 } gather_event;
 
 int step_gather_shards(step_builder *s, int u, int to, bool has_slot) {
-  const fsdp_schedule_config *c = s->config;
+  const fsdp_plan_config *c = s->config;
   const fsdp_unit_state *state = &s->unit_state[u];
   const fsdp_unit *unit = &s->units->units[u];
   int source_tensor = state->copy >= 0 ? state->copy : state->slot[FSDP_SLOT_MASTER];

@@ -162,7 +162,7 @@ static void sum_squares(step_builder *s, int u) {
                               slot};
   int count = 2;
   // Offloaded shards are squared by the host's kernels, whatever the device.
-  fsdp_op_device device = offload ? FSDP_OP_CPU : s->config->device;
+  fsdp_op_device device = offload ? FSDP_OP_CPU : s->config->backend->device;
   fsdp_op_attrs attrs = {.norm_weight = unit->norm_weight};
   int64_t scratch = fsdp_op_workspace_bytes(device, FSDP_OP_SUM_SQUARES, &attrs, unit->shard_numel);
   if (scratch) {

@@ -55,7 +55,7 @@ static bool lower_plain(lowering *l, const fsdp_node *node, const fsdp_node *nex
   fsdp_op_attrs attrs = node->attrs;
   fsdp_dtype dtypes[FSDP_OP_MAX_OPERANDS] = {0};
   for (int i = 0; i < node->operand_count; i++) dtypes[i] = operands[i].dtype;
-  fsdp_op_complete_attrs(l->s->config->device, &l->s->config->gpu, node->kind, &attrs, dtypes);
+  fsdp_op_complete_attrs(l->s->config->backend->device, &l->s->config->gpu, node->kind, &attrs, dtypes);
   if (rotates(node, &attrs, next)) {
     attrs.rotates_back = true;
     attrs.inv_freq = next->attrs.inv_freq;

@@ -5,7 +5,7 @@
 #include "runtime/plan/program/passes.h"
 
 void step_unit_update(step_builder *s, int u, fsdp_stream stream) {
-  const fsdp_schedule_config *c = s->config;
+  const fsdp_plan_config *c = s->config;
   const fsdp_unit_state *state = &s->unit_state[u];
   FSDP_CHECK(state->grad_shard >= 0, "unit '%s' is updated and has no gradient", s->units->units[u].path);
   fsdp_op_attrs attrs = {0};
@@ -56,8 +56,8 @@ static int norm_and_factor(step_builder *s) {
   }
   int norm = make_scalars(s, "norm", space, FSDP_LIVE_SECTION, 1);
   s->factor = make_scalars(s, "factor", space, FSDP_LIVE_SECTION, 1);
-  const fsdp_schedule_config *c = s->config;
-  fsdp_op_attrs attrs = {.max_norm = c->grad_clip, .norm_limit = c->norm_limit};
+  const fsdp_plan_config *c = s->config;
+  fsdp_op_attrs attrs = {.max_norm = c->grad_clip, .norm_limit = s->schedule->norm_limit};
   fsdp_operand clip[3] = {make_whole(s, total, FSDP_F32, FSDP_READ),
                           make_whole(s, norm, FSDP_F32, FSDP_WRITE),
                           make_whole(s, s->factor, FSDP_F32, FSDP_WRITE)};

@@ -19,12 +19,12 @@ const char *fsdp_strategy_name(fsdp_strategy strategy) {
 // Whether micro-batches are summed in bf16. The sum must be the whole gradient (one rank in the shard group,
 // no offload), which in fp32 would be the largest state of all. And the user must have asked for bf16 in
 // everything that is made from it. Each micro-batch rounds the sum once, as a rank does in a bf16 reduction.
-static bool sums_in_bf16(const fsdp_schedule_config *c, const step_modes *modes) {
+static bool sums_in_bf16(const fsdp_plan_config *c, const step_modes *modes) {
   return modes->direct_grads && c->micro_batches <= BF16_SUMS_MAX && c->reduce_dtype == FSDP_BF16 &&
          c->master_dtype == FSDP_BF16 && c->moment_dtype == FSDP_BF16;
 }
 
-static step_modes choose_modes(const fsdp_schedule_config *c, const fsdp_units *units) {
+static step_modes choose_modes(const fsdp_plan_config *c, const fsdp_units *units) {
   bool accumulates = c->micro_batches > 1, local = c->accumulate == FSDP_ACCUMULATE_LOCAL;
   step_modes m = {.rank_count = fsdp_mesh_ranks(&units->mesh)};
   bool unsharded = true;
@@ -39,7 +39,7 @@ static step_modes choose_modes(const fsdp_schedule_config *c, const fsdp_units *
 }
 
 static void make_state_tensors(step_builder *s) {
-  const fsdp_schedule_config *c = s->config;
+  const fsdp_plan_config *c = s->config;
   fsdp_space space = step_state_space(s);
   for (int u = 0; u < s->units->count; u++) {
     fsdp_unit_state *state = &s->unit_state[u];
@@ -164,24 +164,27 @@ static int *units_without(int count) {
 
 void fsdp_schedule(const fsdp_schedule_config *config, const fsdp_graph *graph, const fsdp_units *units,
                    fsdp_schedule_result *result) {
+  const fsdp_plan_config *plan = config->plan;
+  const int64_t scratch = plan->backend->gemm_workspace_bytes;
   int unit_count = units->count;
-  step_builder s = {.config = config,
+  step_builder s = {.config = plan,
+                    .schedule = config,
                     .graph = graph,
                     .units = units,
                     .program = fsdp_program_create(),
                     .unit_state = fsdp_alloc_zeroed((size_t)unit_count, sizeof(fsdp_unit_state)),
-                    .modes = choose_modes(config, units),
+                    .modes = choose_modes(plan, units),
                     .forward_order = fsdp_alloc_zeroed((size_t)unit_count, sizeof(int)),
                     .gathered = units_without(unit_count),
                     .gradient = units_without(unit_count)};
   s.program->mesh = units->mesh;
-  s.program->micro_batches = config->micro_batches;
+  s.program->micro_batches = plan->micro_batches;
   find_forward_order(&s);
   make_state_tensors(&s);
   *result = (fsdp_schedule_result){.program = s.program, .unit_state = s.unit_state, .gemm_workspace = -1};
-  if (config->gemm_workspace_bytes > 0) {
+  if (scratch > 0) {
     result->gemm_workspace = make_tensor(&s, "", "gemm_workspace", FSDP_SPACE_DEVICE, FSDP_CATEGORY_WORKSPACE,
-                                         FSDP_LIVE_ALWAYS, -1, -1, config->gemm_workspace_bytes);
+                                         FSDP_LIVE_ALWAYS, -1, -1, scratch);
   }
   make_sections(&s);
   fsdp_nodes_release(&s.nodes);

@@ -182,9 +182,9 @@ def errors():
     assert "--trace (command line) needs a machine" in error("--trace", work / "none.json")
     message = error(*MODEL, "--price", "--profile", "h100", status=3)
     assert "h100-sxm" in message, message
-    message = error(*MODEL, "--gemm-multiprocessors", 133)
+    message = error(*MODEL, "--set", "gemm-multiprocessors=133")
     assert "exceeds the GPU's 132: use fewer" in message, message
-    message = error("--model", "tiny", "--gemm-multiprocessors", 9)
+    message = error("--model", "tiny", "--set", "gemm-multiprocessors=9")
     assert "this plan is for a CPU: leave it out" in message, message
     message = error("--backend", "cpu", "--price", "--profile", "h100-sxm", "--param-dtype", "bf16")
     assert "is of a GPU, and the plan is for a CPU: leave --backend out" in message, message
@@ -209,7 +209,7 @@ def fewer_multiprocessors():
     """Products cut for a part of the GPU take as much longer, and nothing else does."""
     alone = ("--model", "llama-1b", "--profile", "h100-sxm", "-b", 2, "-s", 2048, "--price", "--json")
     whole, part = (json.loads(plan(*alone, *more).stdout)["time"]["parts_ms"]
-                   for more in ((), ("--gemm-multiprocessors", 99)))
+                   for more in ((), ("--set", "gemm-multiprocessors=99")))
     assert whole["products"] > 0
     ratio = part.pop("products") / whole.pop("products")
     assert 1.25 < ratio <= 132 / 99, ratio  # what gradients that are added to cost in memory is as before

@@ -125,10 +125,10 @@ static void test_added(void **state) {
     const double q = (double)(m->num_heads * m->head_dim), kv = (double)(m->num_kv_heads * m->head_dim);
     const double weights =
         (double)m->num_layers * (C * (q + 2 * kv) + q * C + 3 * C * F) + C * (double)m->vocab_size;
-    const double residual = (double)(config.batch * config.seq * m->hidden_size) *
-                            (double)fsdp_dtype_bytes(config.param_dtype);
-    const double read = (micro_batches - 1) * 4 * weights +
-                        micro_batches * 2 * (double)m->num_layers * residual;
+    const double residual =
+        (double)(config.batch * config.seq * m->hidden_size) * (double)fsdp_dtype_bytes(config.param_dtype);
+    const double read =
+        (micro_batches - 1) * 4 * weights + micro_batches * 2 * (double)m->num_layers * residual;
     assert_near(with.kind_s[FSDP_PRICE_PRODUCTS] - without.kind_s[FSDP_PRICE_PRODUCTS] + 1, read / rate + 1,
                 1e-6);
     fsdp_step_price_release(&with);
