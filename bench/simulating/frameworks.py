@@ -200,8 +200,8 @@ def attention_kernel(row):
 
 
 def residual_adds(ops):
-    """Our gemms add the residual, which they read (2). No framework's do: that is what an add_* of theirs moves
-    beyond the norm, less what a gemm and a norm of ours write and read anyway."""
+    """Our gemms add the residual, which they read (2). No framework's do: that is what an add_* of theirs
+    moves beyond the norm, less what a gemm and a norm of ours write and read anyway."""
     adds = {}
     for norm, products in (("rmsnorm", ("linear_add",)), ("layernorm", ("linear_add", "linear_bias_add"))):
         whole, alone = ops.get("add_" + norm, (8, 8))[1], ops.get(norm, (4, 4))[1]

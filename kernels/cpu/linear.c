@@ -1,6 +1,6 @@
 // Products with a weight (out, in), which may be stored transposed, (in, out): y = x * weight^T (+ bias)
-// (+ residual) and the gradients of x and weight. y (and d_y) are columns [out_offset, out_offset + out) of rows that are
-// out_stride wide. N rows.
+// (+ residual) and the gradients of x and weight. y (and d_y) are columns [out_offset, out_offset + out) of
+// rows that are out_stride wide. N rows.
 #include "kernels/cpu/gemm/gemm.h"
 #include "kernels/cpu/operand.h"
 #include "kernels/cpu/ops.h"

@@ -232,6 +232,14 @@ void fsdp_node_operand_add(fsdp_node *node, int value, fsdp_access access);
 // the forward is complete.
 void fsdp_graph_backward(fsdp_graph *graph);
 
+// Lets gemms add the residual (residual.c) wherever delta goes from a gemm of one weight straight into the
+// sum h = x + delta of a norm. A partial sum over ranks does not: the sum over ranks lies between, and each
+// would add the residual. Neither do columns that ranks exchange. Once placements and the backward are made.
+void fsdp_graph_add_residuals(fsdp_graph *graph);
+
+// Whether the forward node's gemm adds the residual. Its sum belongs to the next node, the norm's.
+bool fsdp_node_adds_residual(const fsdp_node *node);
+
 // The dotted path of a module ("model.layers.0.self_attn"; "" for the root) into out[FSDP_NAME_BYTES].
 void fsdp_graph_module_path(const fsdp_graph *graph, int module, char out[FSDP_NAME_BYTES]);
 

@@ -1,4 +1,12 @@
-#include "models/graph/residual.h"
+// The residual stream's sums, h = x + delta, made by the gemm that makes delta:
+//
+//   delta = o * weight^T                          h = x + o * weight^T
+//   h, y, rstd = x + delta, and its norm    ──►   y, rstd = the norm of h
+//
+// So the norm reads h alone and writes y alone, in place of x and delta, h and y, and the gemm reads x: of 5
+// passes over rows of the hidden size 4 are left, and 2 of them under the gemm's arithmetic. h is rounded
+// once from fp32. What the backward needs is the same, and so the graph's backward is.
+#include "models/graph/graph.h"
 
 #include "runtime/base/check.h"
 #include "runtime/base/size.h"

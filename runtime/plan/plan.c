@@ -1,6 +1,5 @@
 #include "runtime/plan/plan.h"
 
-#include "models/graph/residual.h"
 #include "runtime/base/check.h"
 #include "runtime/base/size.h"
 #include "runtime/plan/layout/partition.h"

@@ -1,6 +1,5 @@
 #include "runtime/plan/program/saved.h"
 
-#include "models/graph/residual.h"
 #include "runtime/base/check.h"
 
 #include <stdio.h>

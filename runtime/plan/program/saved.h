@@ -2,7 +2,7 @@
 //
 // A saved value is named by the op that makes it: "rmsnorm", "attention", "swiglu". Every op with weights is
 // "linear", every attention "attention". A sum of the residual stream is "residual", also if a fused op makes
-// it together with its norm, of which the rest of that op's outputs are, or a gemm does (residual.h).
+// it together with its norm, of which the rest of that op's outputs are, or a gemm does (residual.c).
 #pragma once
 
 #include "models/graph/graph.h"

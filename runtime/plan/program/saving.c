@@ -1,6 +1,5 @@
 #include "runtime/plan/program/saving.h"
 
-#include "models/graph/residual.h"
 #include "runtime/base/check.h"
 #include "runtime/base/nearest.h"
 #include "runtime/plan/program/saved.h"

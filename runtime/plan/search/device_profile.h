@@ -168,8 +168,8 @@ double fsdp_profile_attention_s(const fsdp_device_profile *profile, int ranks,
 double fsdp_profile_op_s(const fsdp_device_profile *profile, int ranks, fsdp_op_kind op, fsdp_dtype dtype,
                          double bytes);
 
-// What a gemm of `op` takes longer that adds to what it makes, and reads these bytes, at the rate of memory. A
-// profile of another program's kernels may have entries of linear_add and linear_bias_add: of what adds the
+// What a gemm of `op` takes longer that adds to what it makes, and reads these bytes, at the rate of memory.
+// A profile of another program's kernels may have entries of linear_add and linear_bias_add: of what adds the
 // residual there.
 double fsdp_profile_added_s(const fsdp_device_profile *profile, int ranks, fsdp_op_kind op, double bytes);
 

@@ -134,12 +134,12 @@ def a_search_keeps_the_kernel():
 
 
 def a_search_keeps_the_number_of_multiprocessors():
-    """By which a group's heads are cut over blocks: 8 blocks of keys are enough for one multiprocessor, and not
-    for 132."""
+    """By which a group's heads are cut over blocks: 8 blocks of keys are enough for one multiprocessor, and
+    not for 132."""
     saved, profile = work / "small.yaml", work / "one.yaml"
     profile.write_text("base: a100-80\nprocessors: 1\n")
-    found = plan("--model", "tiny", "--search", "--profile", profile, "-s", 256, "-b", 1, "--save-plan", saved,
-                 "--json")
+    found = plan("--model", "tiny", "--search", "--profile", profile, "-s", 256, "-b", 1, "--json",
+                 "--save-plan", saved)
     best = json.loads(found.stdout)["plans"][0]
     assert best["options"]["multiprocessors"] == "1" and "--multiprocessors 1" in best["command"], best
     hashes = [json.loads(plan("--config", saved, "--json", *more).stdout)["program"]["hash"]

@@ -221,13 +221,14 @@ def links_of_one_node():
     less beside them, and nothing else changes."""
     ranks = ("--model", "llama-1b", "--ranks", 8, "-b", 2, "-s", 2048, "--price", "--profile", "h200")
     steps = {}
+    slowed = "compute slows by 12.6% beside collectives"
     for more, gathers, words in (
-        ((), "copies", "gathers by copy engines, as NCCL 2.28 and later make them: compute slows by 2.0% beside "
-                       "them, by 12.6% beside other collectives"),
-        (("--nccl-ctas", "default"), "kernels", "gathers by kernels (by --nccl-register or --nccl-ctas): compute "
-                                                "slows by 12.6% beside collectives"),
+        ((), "copies", "gathers by copy engines, as NCCL 2.28 and later make them: compute slows by 2.0% "
+                       "beside them, by 12.6% beside other collectives"),
+        (("--nccl-ctas", "default"), "kernels",
+         f"gathers by kernels (by --nccl-register or --nccl-ctas): {slowed}"),
         (("--nccl-register", "off"), "kernels", "gathers by kernels (by --nccl-register"),
-        (("--ranks-per-node", 4), "kernels", "gathers by kernels (ranks are on several nodes)"),
+        (("--ranks-per-node", 4), "kernels", f"gathers by kernels (ranks are on several nodes): {slowed}"),
     ):  # fmt: skip
         assert f"\nlinks:     {words}" in plan(*ranks, *more).stdout, (more, plan(*ranks, *more).stdout)
         time = json.loads(plan(*ranks, *more, "--json").stdout)["time"]

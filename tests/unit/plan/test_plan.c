@@ -564,59 +564,8 @@ static void test_rotation_by_attention(void **state) {
   }
 }
 
-// Launches of an op in the forward of the first section.
-static int count_in_forward(const fsdp_program *program, fsdp_op_kind kind) {
-  const fsdp_section *section = &program->sections[0];
-  const int end = fsdp_program_backward_begin(program, section);
-  int count = 0;
-  for (int i = section->begin; i < end; i++)
-    count += program->instrs[i].kind == FSDP_INSTR_OP && program->instrs[i].op == kind;
-  return count;
-}
-
-// The gemms of a layer's attention and MLP add the residual unless their sums are partial, over ranks that cut
-// their inputs, or come in pieces of the rows; then the norm adds it. One read and one write of the hidden rows
-// less for each.
-static void test_residuals_by_gemms(void **state) {
-  (void)state;
-  const struct {
-    int tensor, context;
-    bool sequence_parallel, by_gemm;
-  } cases[] = {{1, 1, false, true}, {1, 2, false, true}, {2, 1, false, false}, {2, 1, true, false}};
-  for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
-    fsdp_plan_config config = base_config();
-    fsdp_mesh_resize(&config.mesh, FSDP_AXIS_TENSOR, cases[c].tensor);
-    fsdp_mesh_resize(&config.mesh, FSDP_AXIS_CONTEXT, cases[c].context);
-    config.sequence_parallel = cases[c].sequence_parallel;
-    fsdp_plan *plan = plan_of(config);
-    const fsdp_program *program = plan->program;
-    const int sums = 2 * (int)config.model.num_layers, moved = cases[c].by_gemm ? sums : 0;
-    assert_int_equal(count_in_forward(program, FSDP_OP_LINEAR_ADD), moved);
-    assert_int_equal(count_in_forward(program, FSDP_OP_ADD_RMSNORM), sums - moved);
-    assert_int_equal(count_in_forward(program, FSDP_OP_RMSNORM), 1 + moved);
-    fsdp_plan_destroy(plan);
-  }
-}
-
-// What the last layer's gemm sums is kept with the layers' inputs: recomputed blocks repeat the gemm of
-// attention alone.
-static void test_last_sum_is_kept(void **state) {
-  (void)state;
-  fsdp_plan_config config = base_config();
-  config.saving = fsdp_saving_of_blocks();
-  fsdp_plan *plan = plan_of(config);
-  const fsdp_program *program = plan->program;
-  int sums = 0;
-  for (int i = program->sections[0].begin; i < program->sections[0].end; i++)
-    sums += program->instrs[i].kind == FSDP_INSTR_OP && program->instrs[i].op == FSDP_OP_LINEAR_ADD;
-  assert_int_equal(sums, 3 * (int)config.model.num_layers);
-  fsdp_plan_destroy(plan);
-}
-
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_residuals_by_gemms),
-      cmocka_unit_test(test_last_sum_is_kept),
       cmocka_unit_test(test_valley_formulas),
       cmocka_unit_test(test_offload_empties_the_device),
       cmocka_unit_test(test_traffic_formulas),
