@@ -20,7 +20,7 @@ typedef enum fsdp_resume_schedule { FSDP_SCHEDULE_CONTINUE, FSDP_SCHEDULE_RESTAR
 typedef enum fsdp_help { FSDP_HELP_NONE, FSDP_HELP_TASKS, FSDP_HELP_ALL } fsdp_help;
 typedef enum fsdp_program_kind { FSDP_PROGRAM_TRAIN = 1, FSDP_PROGRAM_PLAN = 2 } fsdp_program_kind;
 
-#define FSDP_OPTION_MAX 96
+#define FSDP_OPTION_MAX 128
 #define FSDP_DTYPE_AUTO (-1) // the backend's default
 
 typedef struct fsdp_options {
@@ -49,6 +49,7 @@ typedef struct fsdp_options {
   int64_t check_replicas; // steps between comparisons, 0: none but at saves
   int init, lr_schedule, strategy, accumulate, backend, ckpt_async; // the enums above and of schedule.h
   int attention;                                                    // fsdp_attention_choice
+  int64_t multiprocessors;                                          // 0: the GPU's
   int64_t gemm_multiprocessors;                                     // 0: all
   int resume_schedule;                                              // fsdp_resume_schedule
   int compare_files;                                                // fsdp_compare_files

@@ -57,8 +57,8 @@ typedef struct fsdp_plan_config {
   fsdp_dtype param_dtype, reduce_dtype, master_dtype, moment_dtype;
   float grad_clip;  // 0: off
   float norm_limit; // with clipping: a step with a norm above it is skipped; 0: only one that is not finite
-  double beta1, beta2;
-  float adam_eps, weight_decay;
+  fsdp_optimizer_kind optimizer; // of the parameters that train
+  fsdp_hyper hyper;
   bool evaluation; // plan an evaluation section too
   bool check;      // plan a check section too, if there are replicas to compare
   bool snapshot;   // plan a snapshot section too, and host memory for it
@@ -71,7 +71,8 @@ typedef struct fsdp_plan_config {
   bool draft; // for a search: addresses are a first attempt, nothing is proved, and hints are left out
   bool peaks; // with `draft`: only the peaks are wanted, so that waits are left out too
   const fsdp_plan_backend *backend;
-  fsdp_op_gpu gpu; // with a GPU's backend: the one that is planned for; a plan's own copy is complete
+  fsdp_op_gpu gpu;     // with a GPU's backend: the one that is planned for; a plan's own copy is complete
+  bool copies_gathers; // for prices: GPUs' copy engines make gathers where all ranks are on one node
 } fsdp_plan_config;
 
 // ---- The program
@@ -82,11 +83,11 @@ typedef struct fsdp_schedule_config {
   fsdp_axis_set token_axes; // over which ranks have different tokens, whose losses and counts add up
   const fsdp_fate *fates;   // of the graph's values
   float norm_limit;         // the greatest norm that is applied
-  const fsdp_optimizer *optimizer;
 } fsdp_schedule_config;
 
 // Where a unit's state lies: tensors of the program, -1 if the plan has none.
 typedef struct fsdp_unit_state {
+  const fsdp_optimizer *optimizer;
   int slot[FSDP_SLOTS_MAX];     // the optimizer's, shards
   int copy;                     // of slot 0 in param dtype (no with bf16, offload with bf16)
   int whole;                    // the unit's parameters in param dtype, of all shards (zero1)

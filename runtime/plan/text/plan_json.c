@@ -121,9 +121,11 @@ static json_t *memory_json(const fsdp_plan *plan) {
 
 static json_t *traffic_json(const fsdp_plan *plan) {
   json_t *comm = json_object(), *by_axis = json_object();
-  put(comm, "all_gather_bytes", json_integer(plan->traffic.all_gather_bytes));
-  put(comm, "reduce_scatter_bytes", json_integer(plan->traffic.reduce_scatter_bytes));
-  put(comm, "all_reduce_bytes", json_integer(plan->traffic.all_reduce_bytes));
+  for (int c = 0; c < FSDP_COLLECTIVE_COUNT; c++) {
+    char key[64];
+    snprintf(key, sizeof key, "%s_bytes", fsdp_collective_rows[c].name);
+    put(comm, key, json_integer(plan->traffic.bytes[c]));
+  }
   put(comm, "scalar_bytes", json_integer(plan->traffic.scalar_bytes));
   for (fsdp_axis_set axes = 1; axes < 1u << FSDP_MESH_AXES_MAX; axes++) {
     char names[FSDP_MESH_TEXT_BYTES];
