@@ -80,9 +80,9 @@ def agrees():
     plan = same(["model=llama2-7b", "wrap=block", *gpu])
     # 12 bytes of state per parameter over 8 ranks, and 32 MiB of scratch.
     assert plan["memory"]["valley_bytes"] == 6738415616 // 8 * 12 + (32 << 20)
-    same(["model=llama-1b", "strategy=zero1", "grad-accum=2", "prefetch=2", "master-dtype=bf16", *gpu])
-    same(["model=llama-1b", "strategy=hybrid", "ranks=16", "tensor-parallel=2", "recompute=block:2",
-          "offload-activations=residual", "profile=a100-80"])
+    same(["model=llama-1b", "strategy=zero1", "grad-accum=2", "master-dtype=bf16", *gpu])
+    same(["model=llama-1b", "strategy=hybrid", "ranks=16", "tensor-parallel=2", "prefetch=2",
+          "recompute=block:2", "offload-activations=residual", "profile=a100-80"])
     same(["model=llama-1b", "mesh=data=2,fsdp=4", "strategy=hybrid", "cpu-offload=on", "memory-limit=30GB",
           *gpu])
     same(["model=llama-1b", "sharding=fsdpv2", "grad-clip=0", *gpu])

@@ -475,6 +475,9 @@ static void knobs(void **state) {
   assert_string_equal(fsdp_options_place(&o, "poison"), "--set, command line");
   fsdp_options plain = accept(train, "--lr 3e-5");
   assert_false(plain.poison || !plain.measure || fsdp_options_given(&plain, "poison"));
+  fsdp_error error; // as from a file
+  assert_int_equal(fsdp_options_set(&plain, train, "poison", "on", "run.yaml:3", &error), FSDP_ERR_OPTION);
+  assert_non_null(strstr(error.message, "run.yaml:3"));
   fsdp_options_destroy(&plain);
   fsdp_options_destroy(&o);
   refuse(train, "--poison on", FSDP_ERR_OPTION, "--poison|command line|--set poison=on|off");
