@@ -216,7 +216,7 @@ static void print_memory(const fsdp_plan *plan, FILE *out) {
   print_memory_row("valley, between steps", device->valley_bytes, host->valley_bytes, out);
   print_memory_row("peak", device->peak_bytes, host->peak_bytes, out);
   print_memory_row("arena, allocated", device->arena_bytes, host->arena_bytes, out);
-  if ((double)device->arena_bytes > (double)device->greatest_bytes * FSDP_ARENA_TIGHT)
+  if (device->arena_bytes > fsdp_memory_promised_bytes(device->greatest_bytes))
     fprintf(out,
             "  the device's is %.1f%% larger than it must be, so that less waits for memory to be free\n",
             100 * ((double)device->arena_bytes / (double)device->greatest_bytes - 1));
