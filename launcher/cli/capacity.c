@@ -3,8 +3,8 @@
 #include "launcher/cli/option_value.h"
 #include "runtime/base/print_int.h"
 #include "runtime/base/size.h"
+#include "runtime/plan/price/simulate.h"
 #include "runtime/plan/saving_choice.h"
-#include "runtime/plan/search/simulate.h"
 
 #include <inttypes.h>
 #include <stdio.h>

@@ -12,8 +12,8 @@
 #include "runtime/base/size.h"
 #include "runtime/checkpoint/config_json.h"
 #include "runtime/checkpoint/safetensors.h"
+#include "runtime/plan/price/price.h"
 #include "runtime/plan/saving_choice.h"
-#include "runtime/plan/search/price.h"
 #include "runtime/plan/search/search_config.h"
 
 #include <stdio.h>

@@ -3,7 +3,7 @@
 #include "launcher/profile/profile_keys.h"
 #include "launcher/profile/profile_reader.h"
 #include "runtime/base/check.h"
-#include "runtime/plan/search/shipped_profiles.h"
+#include "runtime/plan/price/shipped_profiles.h"
 
 #include <limits.h>
 #include <math.h>

@@ -1,4 +1,4 @@
-// Device profiles (runtime/plan/search/device_profile.h) as YAML.
+// Device profiles (runtime/plan/price/device_profile.h) as YAML.
 //
 //   name: h100-sxm
 //   device: cuda                                      # or cpu
@@ -33,7 +33,7 @@
 #pragma once
 
 #include "runtime/base/status.h"
-#include "runtime/plan/search/device_profile.h"
+#include "runtime/plan/price/device_profile.h"
 
 #include <stdio.h>
 

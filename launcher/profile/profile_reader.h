@@ -3,7 +3,7 @@
 #pragma once
 
 #include "launcher/cli/yaml_document.h"
-#include "runtime/plan/search/device_profile.h"
+#include "runtime/plan/price/device_profile.h"
 
 #define FSDP_PROFILE_BASES_MAX   8
 #define FSDP_PROFILE_PLACE_BYTES 200

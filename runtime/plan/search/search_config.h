@@ -2,7 +2,7 @@
 #pragma once
 
 #include "runtime/plan/plan.h"
-#include "runtime/plan/search/simulate.h"
+#include "runtime/plan/price/simulate.h"
 
 // What may be fixed; everything else is searched.
 typedef enum fsdp_search_field {

@@ -1,7 +1,7 @@
 // How the price of a step changes for one more and one less of each setting.
 #pragma once
 
-#include "runtime/plan/search/simulate.h"
+#include "runtime/plan/price/simulate.h"
 
 #define FSDP_VARIATIONS_MAX 14
 

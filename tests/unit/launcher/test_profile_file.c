@@ -2,7 +2,7 @@
 #include "launcher/cli/yaml_document.h"
 #include "launcher/profile/decimal.h"
 #include "launcher/profile/profile_file.h"
-#include "runtime/plan/search/shipped_profiles.h"
+#include "runtime/plan/price/shipped_profiles.h"
 #include "tests/support/io_files.h"
 
 #include <math.h>

@@ -1,4 +1,4 @@
-#include "runtime/plan/search/price.h"
+#include "runtime/plan/price/price.h"
 
 #include "runtime/base/check.h"
 #include "runtime/base/size.h"
