@@ -6,6 +6,7 @@
 #include "runtime/base/check.h"
 #include "runtime/base/plural.h"
 #include "runtime/base/print_int.h"
+#include "runtime/plan/search/hints.h"
 
 #include <ctype.h>
 #include <inttypes.h>
@@ -56,26 +57,24 @@ const char *fsdp_report_position(const fsdp_plan *plan, int position, char *out,
   return out;
 }
 
-bool fsdp_report_placement_hint(const fsdp_plan *plan, char *out, size_t out_bytes) {
-  if (!plan->hint_preset_bytes) return false;
-  char saved[BYTES_TEXT_BYTES];
-  snprintf(out, out_bytes, "--sharding fsdp-tp on this mesh would send %s less a step and rank",
-           fsdp_value_print_bytes(plan->hint_preset_bytes, saved, sizeof saved));
-  return true;
-}
-
-bool fsdp_report_hint(const fsdp_plan *plan, char *out, size_t out_bytes) {
-  if (plan->hint_unit < 0) return false;
-  const fsdp_unit *unit = &plan->units->units[plan->hint_unit];
+void fsdp_report_hints(const fsdp_plan *plan, char out[2][FSDP_REPORT_HINT_BYTES]) {
+  const fsdp_hints hints = fsdp_hints_of(plan);
   char gathered[BYTES_TEXT_BYTES], saved[BYTES_TEXT_BYTES];
-  int64_t bytes = unit->padded_numel * fsdp_dtype_bytes(plan->config.param_dtype);
-  snprintf(out, out_bytes,
-           "unit %s (%s) stays gathered through the whole step with %s; --wrap block would save %s at "
-           "the peak",
-           *unit->path ? unit->path : "(root)", plan->graph->modules[unit->module].class_name,
-           fsdp_value_print_bytes(bytes, gathered, sizeof gathered),
-           fsdp_value_print_bytes(plan->hint_saved_bytes, saved, sizeof saved));
-  return true;
+  out[0][0] = out[1][0] = 0;
+  if (hints.unit >= 0) {
+    const fsdp_unit *unit = &plan->units->units[hints.unit];
+    const int64_t bytes = unit->padded_numel * fsdp_dtype_bytes(plan->config.param_dtype);
+    snprintf(out[0], FSDP_REPORT_HINT_BYTES,
+             "unit %s (%s) stays gathered through the whole step with %s; --wrap block would save %s at "
+             "the peak",
+             *unit->path ? unit->path : "(root)", plan->graph->modules[unit->module].class_name,
+             fsdp_value_print_bytes(bytes, gathered, sizeof gathered),
+             fsdp_value_print_bytes(hints.saved_bytes, saved, sizeof saved));
+  }
+  if (hints.preset_bytes)
+    snprintf(out[1], FSDP_REPORT_HINT_BYTES,
+             "--sharding fsdp-tp on this mesh would send %s less a step and rank",
+             fsdp_value_print_bytes(hints.preset_bytes, saved, sizeof saved));
 }
 
 // ---- Units, alike ones folded
@@ -301,9 +300,10 @@ void fsdp_report_print(const fsdp_plan *plan, const char *model_name, FILE *out)
             fsdp_attention_kernel_name(fsdp_plan_attention(&plan->config)));
   fprintf(out, "Verified: %s\n",
           plan->verified ? "yes; no two instructions race, every read finds what it expects" : "no");
-  char hint[512];
-  if (fsdp_report_hint(plan, hint, sizeof hint)) fprintf(out, "hint: %s\n", hint);
-  if (fsdp_report_placement_hint(plan, hint, sizeof hint)) fprintf(out, "hint: %s\n", hint);
+  char hints[2][FSDP_REPORT_HINT_BYTES];
+  fsdp_report_hints(plan, hints);
+  for (int i = 0; i < 2; i++)
+    if (*hints[i]) fprintf(out, "hint: %s\n", hints[i]);
 }
 
 // ---- JSON
@@ -397,7 +397,7 @@ static json_t *traffic_json(const fsdp_plan *plan) {
 json_t *fsdp_report_json(const fsdp_plan *plan) {
   json_t *root = json_object(), *model = json_object(), *program = json_object();
   put(model, "parameters", json_integer(fsdp_model_parameter_count(&plan->config.model)));
-  char hash[24], hint[512];
+  char hash[24], hints[2][FSDP_REPORT_HINT_BYTES];
   snprintf(hash, sizeof hash, "%016" PRIx64, fsdp_program_hash(plan->program));
   put(program, "instructions", json_integer(plan->program->instr_count));
   put(program, "check_bytes", json_integer(fsdp_plan_check_bytes(plan)));
@@ -417,8 +417,8 @@ json_t *fsdp_report_json(const fsdp_plan *plan) {
   put(root, "redistributions", fsdp_redistributions_json(plan));
   put(root, "program", program);
   put(root, "verified", json_boolean(plan->verified));
-  put(root, "hint", fsdp_report_hint(plan, hint, sizeof hint) ? json_string(hint) : json_null());
-  put(root, "placement_hint",
-      fsdp_report_placement_hint(plan, hint, sizeof hint) ? json_string(hint) : json_null());
+  fsdp_report_hints(plan, hints);
+  put(root, "hint", *hints[0] ? json_string(hints[0]) : json_null());
+  put(root, "placement_hint", *hints[1] ? json_string(hints[1]) : json_null());
   return root;
 }

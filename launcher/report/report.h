@@ -24,8 +24,8 @@ const char *fsdp_report_instr(const fsdp_plan *plan, int position, char *out, si
 // `out`.
 const char *fsdp_report_position(const fsdp_plan *plan, int position, char *out, size_t out_bytes);
 
-// One line of advice if another placement of activations sends less; false if there is nothing to say.
-bool fsdp_report_placement_hint(const fsdp_plan *plan, char *out, size_t out_bytes);
+#define FSDP_REPORT_HINT_BYTES 512
 
-// One line of advice if a very large unit stays gathered, into `out`; false if there is nothing to say.
-bool fsdp_report_hint(const fsdp_plan *plan, char *out, size_t out_bytes);
+// A line of advice if a very large unit stays gathered, and one if another placement of activations sends
+// less; "" if there is nothing to say.
+void fsdp_report_hints(const fsdp_plan *plan, char out[2][FSDP_REPORT_HINT_BYTES]);

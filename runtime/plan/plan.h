@@ -66,7 +66,7 @@ typedef struct fsdp_plan_config {
   // What a rank may take, with what lies beside the device's arena: addresses are packed so that it fits, and
   // where there is room, so that fewer instructions wait for memory to be free. All 0: unknown.
   fsdp_memory_limits limits;
-  bool draft; // for a search: addresses are a first attempt, nothing is proved, and hints are left out
+  bool draft; // for a search: addresses are a first attempt, and nothing is proved
   bool peaks; // with `draft`: only the peaks are wanted, so that waits are left out too
   const fsdp_plan_backend *backend;
   fsdp_op_gpu gpu; // with a GPU's backend: the one that is planned for; a plan's own copy is complete
@@ -95,10 +95,6 @@ typedef struct fsdp_plan {
   fsdp_unit_state *unit_state; // by unit
   fsdp_fate *fates;            // by value of the graph
   int gemm_workspace; // tensor of backend->gemm_workspace_bytes, or -1; every gemm runs on one stream
-  int64_t hint_unit;  // a unit that stays gathered through the whole step and would not under `block`, or -1
-  int64_t hint_saved_bytes; // what `--wrap block` would save at the peak, if hint_unit >= 0
-  // What `--sharding fsdp-tp` would save of what a rank sends in a step; 0: nothing.
-  int64_t hint_preset_bytes;
   bool verified;
 } fsdp_plan;
 

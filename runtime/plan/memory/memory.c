@@ -7,8 +7,8 @@
 
 #include <string.h>
 
-// What an arena should not exceed, as a factor of the greatest sum of live bytes or bytes above it: as a rule,
-// and where there is room.
+// What an arena should not exceed, as a factor of the greatest sum of live bytes or as bytes above it; and
+// where there is room.
 #define ARENA_TIGHT       1.02
 #define ARENA_TIGHT_BYTES (64 * 1024)
 #define ARENA_ROOMY       1.05
@@ -19,10 +19,12 @@
 // Comparisons of two items, about a nanosecond each.
 #define EXTENDED_EFFORT INT64_C(10000000)
 #define PACK_EFFORT     INT64_C(60000000)
-// Lifetimes are extended for further jobs (extend.h) up to these shares of the greatest sum, tried in this
-// order: the less they are extended, the easier packing gets.
-static const double further_shares[] = {0.95, 0.8, 0};
+// How far lifetimes are extended (extend.h), tried in this order: the less, the more waits, and the easier
+// packing gets. next_share 0: as far as there is room. Fewer make tight plans of a search slower.
 #define JOBS 32
+static const struct {
+  double next_share, further_share;
+} extensions[] = {{0, 0.95}, {0, 0.8}, {1, 0.95}, {1, 0.9}, {1, 0.8}, {1, 0}, {0.9, 0.9}};
 
 static int64_t tensor_align(int64_t bytes) {
   int64_t align = FSDP_TENSOR_ALIGN_BYTES;
@@ -160,7 +162,7 @@ static void pack_once(fsdp_program *program, fsdp_space space) {
   int window_begins[FSDP_MAX_SECTIONS];
   packing p = collect_items(program, space, window_begins);
   const fsdp_extension extension = {
-      .base = p.config.base, .next_share = 1, .further_share = further_shares[0], .jobs = JOBS};
+      .base = p.config.base, .next_share = 1, .further_share = 0.95, .jobs = JOBS};
   finish_packing(program, space, &p, pack(program, &p, &extension, INT64_MAX));
 }
 
@@ -176,20 +178,17 @@ static void spread_space(fsdp_program *program, fsdp_space space) {
   program->arena_bytes[space] = top;
 }
 
-// The more lifetimes are extended, the fewer waits. With a room_share above 0, those until the next job may
-// fill the arena as far as there is room, then no further than the greatest sum. Returns the end of the first
-// packing, or else of the lowest, that does not end above `most`.
+// Returns the end of the first packing, or else of the lowest, that does not end above `most`.
 static int64_t pack_extended(const fsdp_program *program, packing *p, double room_share, int64_t most) {
   int64_t top = INT64_MAX;
   p->config.effort = EXTENDED_EFFORT;
-  for (int tight = room_share > 0 ? 0 : 1; tight <= 1; tight++) {
-    for (size_t i = 0; i < sizeof further_shares / sizeof *further_shares && top > most; i++) {
-      const fsdp_extension extension = {.base = p->config.base,
-                                        .next_share = tight ? 1 : room_share,
-                                        .further_share = further_shares[i],
-                                        .jobs = JOBS};
-      top = pack(program, p, &extension, top);
-    }
+  for (size_t i = 0; i < sizeof extensions / sizeof *extensions && top > most; i++) {
+    const double next_share = extensions[i].next_share;
+    const fsdp_extension extension = {.base = p->config.base,
+                                      .next_share = next_share > 0 ? next_share : room_share,
+                                      .further_share = extensions[i].further_share,
+                                      .jobs = JOBS};
+    if (extension.next_share > 0) top = pack(program, p, &extension, top);
   }
   return top;
 }

@@ -3,8 +3,8 @@
 // Valley: bytes live between steps. Peak: the greatest sum of live tensors' bytes over the positions of a
 // training step. Arena: what is allocated. Addresses are packed over lifetimes (pack.h), which are extended
 // where that saves waits (extend.h): an arena is at most 2% or 64 KiB above the greatest sum of all sections,
-// the device's at most 5% where a limit leaves room for it. That sum is the peak but in small models, where an
-// evaluation may need more than a step: gathers run far ahead, and the step's activations are offloaded.
+// the device's at most 5% where a limit leaves room for it. That sum is the peak but in small models, where
+// an evaluation may need more than a step: gathers run far ahead, and the step's activations are offloaded.
 #pragma once
 
 #include "runtime/plan/program/program.h"

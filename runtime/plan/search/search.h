@@ -34,9 +34,10 @@ typedef struct fsdp_search_result {
 fsdp_status fsdp_search_run(const fsdp_search_config *config, fsdp_search_result *result, fsdp_error *error);
 void fsdp_search_result_release(fsdp_search_result *result);
 
-// Plans and prices one setting whole, as finalists are. FSDP_ERR_CAPACITY if it does not fit.
+// Plans and prices one setting whole, as finalists are. FSDP_ERR_CAPACITY if it does not fit, FSDP_ERR_OPTION
+// if it makes no plan.
 fsdp_status fsdp_search_price(const fsdp_search_config *config, const fsdp_plan_config *setting,
-                              fsdp_search_plan *plan, fsdp_error *error);
+                              fsdp_search_plan *plan);
 
 // What no search tries, in a line.
 const char *fsdp_search_untried(void);

@@ -94,6 +94,5 @@ typedef struct fsdp_search_kind {
 // What a margin leaves of a limit; 0 of none.
 int64_t fsdp_search_without_margin(int64_t bytes, double margin);
 
-// What plans may take of a space, and of both together; 0: no limit.
-int64_t fsdp_search_allowed_bytes(const fsdp_search_config *config, fsdp_space space);
-int64_t fsdp_search_allowed_shared_bytes(const fsdp_search_config *config);
+// What plans may take, margins off; 0: no limit. room_bytes: as the device.
+fsdp_memory_limits fsdp_search_allowed(const fsdp_search_config *config);
