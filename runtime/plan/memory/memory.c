@@ -11,7 +11,6 @@
 // where there is room.
 #define ARENA_TIGHT       1.02
 #define ARENA_TIGHT_BYTES (64 * 1024)
-#define ARENA_ROOMY       1.05
 // A factor of the greatest sum of live bytes: the target of greedy packing.
 #define PACK_TARGET 1.004
 // What packing takes beside its items, as a factor, if it succeeds.
@@ -201,7 +200,7 @@ static void pack_space(fsdp_program *program, fsdp_space space, int64_t limit, i
   report_space(program, space, &report);
   const double greatest = (double)report.greatest_bytes;
   const int64_t tight = fsdp_memory_promised_bytes(report.greatest_bytes);
-  int64_t most = fsdp_max_i64(tight, fsdp_min_i64(room, (int64_t)(greatest * ARENA_ROOMY)));
+  int64_t most = fsdp_max_i64(tight, fsdp_min_i64(room, (int64_t)(greatest * (1 + FSDP_ARENA_ROOM))));
   if (limit) most = fsdp_min_i64(most, limit);
   const double room_share = most > tight ? (double)most / greatest / PACK_LOSS : 0;
   int64_t top = pack_extended(program, &p, room_share, most);

@@ -15,6 +15,9 @@
 #define FSDP_TENSOR_ALIGN_BYTES       64
 #define FSDP_TENSOR_SMALL_ALIGN_BYTES 16
 
+// The share of the greatest sum of live bytes by which the device's arena may exceed it where there is room.
+#define FSDP_ARENA_ROOM 0.05
+
 typedef struct fsdp_memory_space_report {
   int64_t valley_bytes, peak_bytes, arena_bytes;
   int64_t greatest_bytes;                        // as peak_bytes, over all sections

@@ -8,23 +8,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-// A setting is worth looking for if it may be faster than the best by more than this.
-#define WORTH 1e-3
-// Kinds of which the best setting is planned whole, at most.
-#define WHOLE_KINDS 24
-// Of these, so many with all settings that are about as fast.
-#define THOROUGH_KINDS 3
-// Of the others the next setting is tried if it might be faster by more than this.
-#define FAR 0.02
-// Layers more than estimated that a finalist may turn out to need.
-#define LAYERS_MORE 3
-// A finalist that waits longer for memory than this share of its step is also tried with peaks that leave
-// some of the device free, where packing makes few waits.
-#define WAITS 0.01
-// A finalist whose price is further from its estimate than this has its kind's estimates corrected.
-#define AGREEMENT 0.005
-static const double rooms[] = {0.05, 0.15};
-
 typedef struct ranked {
   int kind;
   search_best best;
@@ -194,9 +177,9 @@ static void spare_waits(run *r, bool best, search_setting *setting, fsdp_search_
   const double wanted = best || !r->result->count ? last_s(r->result) : r->result->plans[0].step_s;
   if (setting->set == 0 || out->unhindered_s >= wanted) return;
   // More room where some helped.
-  for (size_t i = 0; i < sizeof rooms / sizeof *rooms; i++) {
+  for (int i = 1; i <= SEARCH_DEPTH; i++) {
     const double tight_s = out->step_s;
-    if (tight_s > (1 + WAITS) * out->unhindered_s) try_room(r, rooms[i], setting, out);
+    if (tight_s > (1 + SEARCH_TIE) * out->unhindered_s) try_room(r, i * FSDP_ARENA_ROOM, setting, out);
     if (out->step_s == tight_s || !best) break;
   }
   if (!best) return;
@@ -211,7 +194,7 @@ static bool price_whole(run *r, bool best, search_setting *setting, fsdp_search_
   const search_chain *chain = &r->space.chains[setting->chain];
   const int all = (int)r->config->base.model.num_layers;
   if (setting->set > 0) settle_layers(r, setting, 0);
-  for (int more = 0; more <= LAYERS_MORE; more++) {
+  for (int more = 0; more <= SEARCH_DEPTH; more++) {
     fsdp_status status = price(r->config, &setting->config, &r->evaluator, out);
     if (status == FSDP_OK) {
       spare_waits(r, best, setting, out);
@@ -239,7 +222,7 @@ static bool price_estimated(run *r, bool best, double *waits, search_setting *se
   const double draft_s = setting->estimate.step_s;
   if (!price_whole(r, best, setting, out) || !refine(r, setting)) return false;
   const double free_s = setting->estimate.step_s;
-  if (fabs(out->step_s / (free_s * (1 + *waits)) - 1) > AGREEMENT) *waits = out->step_s / free_s - 1;
+  if (fabs(out->step_s / (free_s * (1 + *waits)) - 1) > SEARCH_TIE) *waits = out->step_s / free_s - 1;
   out->draft_s = draft_s;
   out->estimate_s = free_s * (1 + *waits);
   return true;
@@ -259,7 +242,7 @@ static bool choose_of_kind(run *r, ranked *item, bool best, fsdp_search_plan *ou
   double waits = 0;
   for (int i = 0; i < item->best.count; i++) {
     search_setting *setting = &item->best.settings[i];
-    const double enough = found ? out->step_s * (best ? 1 : 1 - FAR) : INFINITY;
+    const double enough = found ? out->step_s * (best ? 1 : 1 - FSDP_EVALUATION_ERROR) : INFINITY;
     fsdp_search_plan plan;
     if (setting->estimate.step_s >= enough) break;
     if (found && !might_take_less(r, setting, waits, enough)) continue;
@@ -334,7 +317,7 @@ static void try_deeper(run *r, fsdp_search_plan *best) {
     deeper.prefetch = depths[d];
     if (!fsdp_evaluate(&r->evaluator, &deeper, FSDP_EVALUATE_DRAFT, &whole)) continue;
     if (fsdp_excess_of(&r->evaluator.allowed, whole.bytes, NULL) > 0 ||
-        whole.step_s >= best->step_s * (1 - WORTH))
+        whole.step_s >= best->step_s * (1 - SEARCH_TIE))
       continue;
     if (price(r->config, &deeper, &r->evaluator, &plan) || plan.step_s >= best->step_s) continue;
     plan.kind = best->kind;
@@ -346,13 +329,13 @@ static void try_deeper(run *r, fsdp_search_plan *best) {
 
 static void choose_finalists(run *r) {
   fsdp_search_result *result = r->result;
-  for (int i = 0; i < r->ranked_count && (i < WHOLE_KINDS || !result->count); i++) {
+  for (int i = 0; i < r->ranked_count; i++) {
     ranked *item = &r->ranked[i];
     fsdp_search_plan plan;
     if (item->best.settings[0].estimate.step_s * (1 - FSDP_EVALUATION_ERROR) >= last_s(result)) break;
     if (is_beaten(r, item)) continue;
     fsdp_search_kind *kind = &result->kinds[item->kind];
-    if (!choose_of_kind(r, item, i < THOROUGH_KINDS, &plan)) {
+    if (!choose_of_kind(r, item, i < SEARCH_DEPTH, &plan)) {
       kind->outcome = FSDP_SEARCH_TOO_LARGE;
       kind->bytes = item->best.settings[0].estimate.bytes[FSDP_SPACE_DEVICE];
       continue;
@@ -497,7 +480,7 @@ static void try_variants(run *r) {
   for (int i = 0; i < result->kind_count; i++) {
     fsdp_search_kind *kind = &result->kinds[r->order[i]];
     if (!r->ranked_count) return;
-    const double cut = r->ranked[0].best.settings[0].estimate.step_s * (1 - WORTH);
+    const double cut = r->ranked[0].best.settings[0].estimate.step_s * (1 - SEARCH_TIE);
     if (kind->outcome == FSDP_SEARCH_TOO_LARGE || kind->bound_s >= cut) continue;
     search_best best;
     search_kind_settings(r->config, &r->space, kind, floor_of(r, kind), true, cut, &r->deltas, &r->evaluator,

@@ -36,7 +36,7 @@ typedef struct fsdp_search_config {
   // both together, where one memory holds them.
   int64_t limit_bytes[FSDP_SPACE_COUNT], shared_limit_bytes;
   double margin; // share of the device's limit, and of the shared one, that plans leave free
-  void (*progress)(const fsdp_search_progress *progress, void *context); // NULL: nobody is told
+  void (*progress)(const fsdp_search_progress *progress, void *context); // NULL: no callback
   void *context;
 } fsdp_search_config;
 

@@ -4,9 +4,19 @@
 #include "runtime/plan/search/evaluate.h"
 #include "runtime/plan/search/search_config.h"
 
+// The search has three constants. FSDP_EVALUATION_ERROR (estimate.h): what an estimate may be off by, in time
+// and in bytes; a setting that it excludes by less is tried.
+
+// A smaller share of a step is not worth another plan.
+#define SEARCH_TIE 1e-3
+// How far each search around an estimate goes: the kinds of which all near settings are planned whole, the
+// layers added to what packing leaves above a limit, the steps of room given to what waits for memory.
+#define SEARCH_DEPTH 3
+
+// What is enumerated.
 #define SEARCH_SETS_MAX     6 // of values that are not kept
 #define SEARCH_WRAPS_MAX    4
-#define SEARCH_KEEP         4 // settings of a kind that may become its finalist
+#define SEARCH_KEEP         4 // settings of a kind that may become its finalist, half of them offloading
 #define SEARCH_BATCHES_MAX  64
 #define SEARCH_PREFETCH_MAX 2
 

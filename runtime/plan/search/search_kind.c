@@ -6,14 +6,6 @@
 #include <math.h>
 #include <string.h>
 
-// A smaller part of a step than this is not worth other settings.
-#define EXPOSED_SHARE 1e-3
-// A setting may be so much slower than the best of its kind and still be kept.
-#define NEAR 0.01
-// Of its bytes, what a set may need less than is foretold.
-#define HOPE 0.03
-// Of the limits, what a variant may need less than the first.
-#define VARIANT_HOPE 0.1
 typedef struct walk {
   const fsdp_search_config *search;
   const search_space *space;
@@ -48,7 +40,8 @@ static bool offloads(const search_setting *setting) {
 static double cut_of(const walk *w) {
   const search_best *best = w->best;
   for (int i = 0; i < best->count; i++)
-    if (!offloads(&best->settings[i])) return fmin(w->cut_s, best->settings[i].estimate.step_s * (1 + NEAR));
+    if (!offloads(&best->settings[i]))
+      return fmin(w->cut_s, best->settings[i].estimate.step_s * (1 + FSDP_EVALUATION_ERROR));
   return w->cut_s;
 }
 
@@ -173,7 +166,8 @@ static bool is_promising(walk *w, const search_setting *first, const search_delt
   const fsdp_evaluation all = predict(first, delta, chain, set);
   const int layers = (int)w->search->base.model.num_layers;
   int64_t hopeful[FSDP_SPACE_COUNT];
-  for (int s = 0; s < FSDP_SPACE_COUNT; s++) hopeful[s] = (int64_t)((double)all.bytes[s] * (1 - HOPE));
+  for (int s = 0; s < FSDP_SPACE_COUNT; s++)
+    hopeful[s] = (int64_t)((double)all.bytes[s] * (1 - FSDP_EVALUATION_ERROR));
   if (fsdp_excess_of(&w->evaluator->allowed, hopeful, NULL) > 0) {
     search_setting unfit = *first;
     unfit.estimate = all;
@@ -184,7 +178,7 @@ static bool is_promising(walk *w, const search_setting *first, const search_delt
   const bool fits = fsdp_excess_of(&w->evaluator->allowed, all.bytes, NULL) == 0;
   const int fewest = fits ? fewest_layers(w, &before, &all) : layers;
   const fsdp_evaluation between = fsdp_estimate_between(&before, &all, fewest, layers);
-  return !is_cut(w, floor_of(&between) * (1 - HOPE / 10));
+  return !is_cut(w, floor_of(&between) * (1 - SEARCH_TIE));
 }
 
 // The first set of a chain that fits in all layers, and of it only as many layers as must. `first` is the
@@ -252,14 +246,16 @@ static fsdp_plan_config config_of(const walk *w, const fsdp_plan_config *first, 
   return config;
 }
 
-// The work that a micro-batch takes at least once it fits, if a variant needs less by a part of the limits.
+// The work that a micro-batch takes at least once it fits, if a variant needs less by a few errors of an
+// estimate of the limits.
 static double hopeful_work_s(walk *w, const search_setting *first) {
   int64_t bytes[FSDP_SPACE_COUNT];
   const int layers = (int)w->search->base.model.num_layers;
   double least = INFINITY;
   search_setting hopeful = *first;
   for (int s = 0; s < FSDP_SPACE_COUNT; s++)
-    hopeful.estimate.bytes[s] -= (int64_t)(VARIANT_HOPE * (double)w->evaluator->allowed.bytes[s]);
+    hopeful.estimate.bytes[s] -=
+        (int64_t)(SEARCH_DEPTH * FSDP_EVALUATION_ERROR * (double)w->evaluator->allowed.bytes[s]);
   if (fsdp_excess_of(&w->evaluator->allowed, hopeful.estimate.bytes, NULL) == 0)
     return first->estimate.work_s;
   const search_delta delta = *delta_of(w, first);
@@ -307,7 +303,7 @@ static void try_variants(walk *w, const batch_choice *choice, const fsdp_plan_co
   static const int depths[] = {1, 2, 0};
   const fsdp_evaluation *e = &choice->first;
   const bool is_large = fsdp_excess_of(&w->evaluator->allowed, e->bytes, NULL) > 0;
-  const bool is_exposed = e->comm_s + e->copies_s > EXPOSED_SHARE * e->step_s;
+  const bool is_exposed = e->comm_s + e->copies_s > SEARCH_TIE * e->step_s;
   const search_setting setting = {.config = *first, .estimate = *e};
   if ((!is_large && !is_exposed) || is_cut(w, hopeful_work_s(w, &setting))) return;
   const int depth_count = is_open(w, FSDP_SEARCH_PREFETCH) ? 3 : 1;
