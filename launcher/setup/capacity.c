@@ -1,0 +1,138 @@
+#include "launcher/setup/capacity.h"
+
+#include "runtime/base/size.h"
+#include "runtime/base/text.h"
+#include "runtime/plan/search/remedies.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+// ---- What fits
+
+static fsdp_memory_limits memory_of(const fsdp_limits *limits) {
+  fsdp_memory_limits memory = {.shared_bytes = limits->shared_bytes};
+  memcpy(memory.bytes, limits->bytes, sizeof memory.bytes);
+  return memory;
+}
+
+bool fsdp_capacity_fits(const fsdp_plan *plan, const fsdp_limits *limits) {
+  const fsdp_memory_limits memory = memory_of(limits);
+  int64_t needed[FSDP_SPACE_COUNT];
+  fsdp_need_of(plan, needed);
+  return fsdp_excess_of(&memory, needed, NULL) == 0;
+}
+
+// ---- What would help
+
+static fsdp_remedy find_remedy(const fsdp_plan *plan, const fsdp_limits *limits) {
+  fsdp_evaluator evaluator = {
+      .profile = limits->profile, .ranks_per_node = limits->ranks_per_machine, .allowed = memory_of(limits)};
+  const fsdp_remedy remedy = fsdp_remedy_of(&plan->config, &evaluator);
+  fsdp_evaluator_release(&evaluator);
+  return remedy;
+}
+
+// "1,234 bytes (1.23 kB)".
+static const char *print_both(int64_t bytes, char out[96]) {
+  char whole[48], human[24];
+  snprintf(out, 96, "%s bytes (%s)", fsdp_print_int(bytes, whole, sizeof whole),
+           fsdp_print_bytes(bytes, human, sizeof human));
+  return out;
+}
+
+// " (2.10 GB of it beside the arena: ...)", or nothing.
+static const char *print_reserve(const fsdp_plan *plan, char out[128]) {
+  int64_t reserve = fsdp_plan_reserve_bytes(plan);
+  char bytes[24];
+  out[0] = 0;
+  if (reserve > 0) {
+    snprintf(out, 128, " (%s of it beside the arena, for CUDA's modules, cuBLASLt and NCCL; not measured)",
+             fsdp_print_bytes(reserve, bytes, sizeof bytes));
+  }
+  return out;
+}
+
+fsdp_status fsdp_capacity_check(const fsdp_plan *plan, const fsdp_limits *limits, fsdp_error *error) {
+  int64_t needs[FSDP_SPACE_COUNT];
+  if (fsdp_capacity_fits(plan, limits)) return FSDP_OK;
+  fsdp_need_of(plan, needs);
+  bool by_option = true; // a limit that a user can raise
+  bool on_gpu = false;
+  char what[512], needed[96], reserve[128], limit[96], device[24], host[24];
+  if (limits->bytes[FSDP_SPACE_DEVICE] && needs[FSDP_SPACE_DEVICE] > limits->bytes[FSDP_SPACE_DEVICE]) {
+    snprintf(what, sizeof what, "a rank needs %s on the device%s, but %s allows %s",
+             print_both(needs[FSDP_SPACE_DEVICE], needed), print_reserve(plan, reserve),
+             limits->place[FSDP_SPACE_DEVICE], print_both(limits->bytes[FSDP_SPACE_DEVICE], limit));
+    by_option = limits->place[FSDP_SPACE_DEVICE][0] == '-';
+    on_gpu = plan->config.backend->device == FSDP_OP_CUDA;
+  } else if (limits->bytes[FSDP_SPACE_HOST] && needs[FSDP_SPACE_HOST] > limits->bytes[FSDP_SPACE_HOST]) {
+    snprintf(what, sizeof what, "a rank needs %s on the host, but %s allows %s",
+             print_both(needs[FSDP_SPACE_HOST], needed), limits->place[FSDP_SPACE_HOST],
+             print_both(limits->bytes[FSDP_SPACE_HOST], limit));
+    by_option = limits->place[FSDP_SPACE_HOST][0] == '-';
+  } else {
+    by_option = false;
+    snprintf(what, sizeof what, "a rank needs %s on device and host together, but %s allows %s",
+             print_both(needs[FSDP_SPACE_DEVICE] + needs[FSDP_SPACE_HOST], needed), limits->shared_place,
+             print_both(limits->shared_bytes, limit));
+  }
+  bool several = limits->ranks_per_machine > 1;
+  const char *more = by_option ? "raise that limit"
+                     : on_gpu  ? "use GPUs with more memory" // each rank has its own
+                     : several ? "use fewer ranks per machine, or a larger machine"
+                               : "lower --seq-length or --batch-size, or use a larger machine";
+  const fsdp_remedy remedy = find_remedy(plan, limits);
+  fsdp_print_bytes(remedy.bytes[FSDP_SPACE_DEVICE], device, sizeof device);
+  fsdp_print_bytes(remedy.bytes[FSDP_SPACE_HOST], host, sizeof host);
+  if (remedy.is_enough) {
+    return fsdp_fail(error, FSDP_ERR_CAPACITY,
+                     "%s: %s, or add %s, which needs %s on the device and %s on the host", what, more,
+                     remedy.change, device, host);
+  }
+  return fsdp_fail(error, FSDP_ERR_CAPACITY,
+                   "%s: %s, or use more ranks or a smaller model; the least found here, with %s, is %s on "
+                   "the device and %s "
+                   "on the host",
+                   what, more, *remedy.change ? remedy.change : "these options", device, host);
+}
+
+// ---- The machine
+
+// The number in a control group's file, or INT64_MAX if there is none ("max", no such file).
+static int64_t read_limit(const char *path) {
+  FILE *file = fopen(path, "r");
+  if (!file) return INT64_MAX;
+  int64_t value;
+  bool found = fscanf(file, "%" SCNd64, &value) == 1 && value > 0;
+  fclose(file);
+  return found ? value : INT64_MAX;
+}
+
+// The least limit of this process's control group (version 2) and those above it.
+static int64_t group_limit(void) {
+  char line[1024], path[1200];
+  int64_t least = INT64_MAX;
+  FILE *file = fopen("/proc/self/cgroup", "r");
+  if (!file) return least;
+  while (fgets(line, sizeof line, file)) {
+    if (strncmp(line, "0::", 3) != 0) continue;
+    line[strcspn(line, "\n")] = 0;
+    for (char *group = line + 3;;) {
+      snprintf(path, sizeof path, "/sys/fs/cgroup%s/memory.max", strcmp(group, "/") == 0 ? "" : group);
+      least = fsdp_min_i64(least, read_limit(path));
+      char *slash = strrchr(group, '/');
+      if (!slash || !*group || strcmp(group, "/") == 0) break;
+      *slash = 0;
+    }
+  }
+  fclose(file);
+  return least;
+}
+
+int64_t fsdp_capacity_machine_bytes(void) {
+  int64_t installed = (int64_t)sysconf(_SC_PHYS_PAGES) * (int64_t)sysconf(_SC_PAGESIZE);
+  int64_t version1 = read_limit("/sys/fs/cgroup/memory/memory.limit_in_bytes");
+  return fsdp_min_i64(installed, fsdp_min_i64(group_limit(), version1));
+}
